@@ -1,0 +1,162 @@
+/*
+ * nibble: codecs for gradients and weights on the wire.
+ *
+ * A coded *span* is a run of values (or bytes) of one rank's block of a collective. The format of a span
+ * is specified to the bit in docs/wire-format.md; every variant (portable C, AVX2, AVX-512, CUDA) produces
+ * the same bytes and the same decoded values for the same input. Spans carry no lengths or types of their
+ * own: those travel in the message header of the engine, and are arguments here.
+ *
+ * Rules common to all functions:
+ *  - No allocation, no locks, no I/O; any thread; no state beyond the arguments.
+ *  - Pointers to values need no alignment beyond 1 byte. Source and destination do not overlap unless said.
+ *  - Results: >= 0 (a length in bytes, or 0) on success, a negative errno value on failure:
+ *      -EINVAL   an argument is out of range (unknown type, codec ...)
+ *      -ENOSPC   `cap` is smaller than the function's bound
+ *      -EBADMSG  coded bytes are malformed (a decoder never trusts its input)
+ *  - `first` is the index of the span's first value within its *rank block* (the part of the collective that
+ *    one rank owns). Tiles start at multiples of NB_TILE and groups at multiples of NB_GROUP of that index,
+ *    so where NCCL cuts its windows does not move group boundaries. A group of which the span covers only
+ *    a part travels raw.
+ */
+#ifndef NIBBLE_CODEC_H
+#define NIBBLE_CODEC_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define NB_GROUP 32u   /* values that share a scale, a transform bit and an error scale */
+#define NB_TILE 4096u  /* values that share an FP32 scale, escapes and the feedback bound */
+
+/* Types of values that can be quantized. The numbers are on the wire. */
+enum nb_dtype { NB_F32 = 0, NB_BF16 = 1, NB_F16 = 2, NB_DTYPE_COUNT };
+
+/* Codecs. The numbers are on the wire. */
+enum nb_codec { NB_CODEC_RAW = 0, NB_CODEC_INT4 = 1, NB_CODEC_INT8 = 2, NB_CODEC_ULP = 3, NB_CODEC_COUNT };
+
+/* Implementations of the same functions. NB_VARIANT_AUTO is the best this CPU runs. */
+enum nb_variant {
+    NB_VARIANT_AUTO = 0,
+    NB_VARIANT_REFERENCE, /* slow and obvious, for tests */
+    NB_VARIANT_PORTABLE,  /* C the compiler may vectorize */
+    NB_VARIANT_AVX2,
+    NB_VARIANT_AVX512,
+    NB_VARIANT_COUNT
+};
+
+/* Bytes of one value of `type`; 0 for an unknown type. */
+size_t nb_dtype_size(enum nb_dtype type);
+const char *nb_dtype_name(enum nb_dtype type);
+const char *nb_codec_name(enum nb_codec codec);
+const char *nb_variant_name(enum nb_variant variant);
+
+/* Select the variant that all functions below use, process-wide (a parameter and the tests do this; not
+ * meant to be changed while other threads code). -ENOTSUP when this CPU or build lacks it. */
+int nb_codec_select(enum nb_variant variant);
+/* The variant in force (never NB_VARIANT_AUTO). */
+enum nb_variant nb_codec_selected(void);
+/* 1 when nb_codec_select(variant) would succeed. */
+int nb_codec_available(enum nb_variant variant);
+
+/* ---- Error feedback ------------------------------------------------------------------------------- */
+
+/* How the part of a contribution that its code did not carry is kept for the next one.
+ *   full: h = g + e, send Q(h), e' = h - Q(h)                       (EF14 / 1-bit SGD, Seide et al.)
+ *   ema:  h = g + e, send Q(h), e' = beta e + (1-beta)(h - Q(h))    (LoCo, arXiv 2407.04480)
+ * In both, e is scaled down before use so that its norm over a tile is at most `bound` times the norm of
+ * the tile's own values; a group whose own values are all zero sends zero and keeps its e; a value sent
+ * exactly (escape, partial group, raw tile) leaves no error. */
+enum nb_ef_mode { NB_EF_OFF = 0, NB_EF_FULL = 1, NB_EF_EMA = 2 };
+
+/* Error state of a span: int8 codes and one 8-bit scale a group. The arrays are laid out for the whole rank
+ * block: err[i] belongs to value i of the block, scale[i / NB_GROUP] to its group; pass the block's bases
+ * (the functions index with `first`). All-zero bytes are "no error". */
+struct nb_ef {
+    int8_t *err;
+    uint8_t *scale;
+    enum nb_ef_mode mode;
+    float beta;  /* ema only, 0 <= beta < 1 */
+    float bound; /* normally 0.2 */
+};
+
+/* Bytes of err and scale for a block of n values. */
+size_t nb_ef_err_bytes(size_t n);
+size_t nb_ef_scale_bytes(size_t n);
+
+/* What an encoder saw; fields are added to, so that one struct can collect many spans. */
+struct nb_encode_stats {
+    uint64_t values;      /* values encoded */
+    uint64_t nonfinite;   /* NaN or infinity among them (before feedback) */
+    uint64_t escapes;     /* values sent as escapes */
+    uint64_t fallback;    /* tiles that went int8 or raw because they had too many escapes */
+    uint64_t flushed;     /* groups flushed to zero because they lie far below their tile's scale */
+    uint64_t bounded;     /* tiles whose carried error was scaled down by the bound */
+    double signal2;       /* sum of g^2 over finite, quantized values */
+    double noise2;        /* sum of (h - Q(h))^2 over the same; h == g without feedback */
+    double carried2;      /* sum of e^2 as used, over the same */
+};
+
+/* ---- Quantizing codecs (int4, int8, raw) ------------------------------------------------------------ */
+
+/* Upper bound of the coded length of any span of n values starting anywhere; 0 for unknown arguments. */
+size_t nb_encode_bound(enum nb_codec codec, enum nb_dtype type, size_t n);
+
+/* Encode n values of `type` at `src`. `ef` may be NULL (no feedback; raw ignores it); `stats` may be NULL.
+ * Returns the coded length. */
+ssize_t nb_encode(enum nb_codec codec, enum nb_dtype type, const void *src, size_t n, uint64_t first,
+                  const struct nb_ef *ef, void *dst, size_t cap, struct nb_encode_stats *stats);
+
+/* Decode a span of n values into `dst` as `type` (the type it was encoded from), each rounded once to
+ * nearest even. The coded length must be consumed exactly, else -EBADMSG. */
+int nb_decode(enum nb_codec codec, enum nb_dtype type, const void *coded, size_t len, size_t n, uint64_t first,
+              void *dst);
+
+/* One contribution to a sum. */
+struct nb_source {
+    enum nb_codec codec; /* RAW, INT4 or INT8 */
+    const void *coded;
+    size_t len;
+};
+
+#define NB_MAX_SOURCES 4096u
+
+/* Decode and sum: dst[i] = round(((sum of int4 sources) + (sum of the others)) + own[i]), in FP32 with a
+ * fixed order: int4 sources in array order, plain and transform domain apart, the latter transformed back
+ * once and added to the former; then int8 and raw sources in array order; then `own` (values of `type`; may
+ * be NULL, and may equal dst). The order of the sources decides the bits of the result. Each result is rounded
+ * once to `type`. All sources are of `type`, n values from `first`. With one source and own == dst this is
+ * decode-and-add. -EBADMSG leaves dst unspecified. */
+int nb_reduce(enum nb_dtype type, const struct nb_source *sources, size_t nsources, const void *own, size_t n,
+              uint64_t first, void *dst);
+
+/* ---- Lossless differences (ulp) -------------------------------------------------------------------- */
+
+/* Widths of the patterns whose ordered-integer difference is coded. */
+enum nb_ulp_width { NB_ULP_8 = 1, NB_ULP_16 = 2, NB_ULP_32 = 4 };
+
+/* Upper bound of a coded ulp span of `bytes` bytes (it may exceed `bytes`; callers send raw when the actual
+ * length is not smaller). */
+size_t nb_ulp_bound(enum nb_ulp_width width, size_t bytes);
+
+/* Code `cur` as differences against `ref` (both `bytes` long; a tail shorter than `width` is carried as is).
+ * Returns the coded length, or -E2BIG as soon as it is clear that it would not be smaller than `limit`. */
+ssize_t nb_ulp_encode(enum nb_ulp_width width, const void *cur, const void *ref, size_t bytes, size_t limit,
+                      void *dst, size_t cap);
+
+/* Inverse. dst may equal ref. */
+int nb_ulp_decode(enum nb_ulp_width width, const void *coded, size_t len, const void *ref, size_t bytes, void *dst);
+
+/* The width whose differences between cur and ref look cheapest, judged on samples. */
+enum nb_ulp_width nb_ulp_guess_width(const void *cur, const void *ref, size_t bytes);
+
+/* 64-bit hash of a byte string (not cryptographic); the same on every machine and variant. */
+uint64_t nb_hash64(const void *data, size_t bytes, uint64_t seed);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

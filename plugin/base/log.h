@@ -1,0 +1,23 @@
+/*
+ * Logging through the function that NCCL hands to init, in NCCL's style ("NET/nibble : ..."). Before NCCL has
+ * given one (or when it gave NULL) warnings go to stderr and the rest is dropped.
+ *
+ * Rules: an error is logged once, at WARN, where it arises, with cause and place; callers only return its code.
+ * %m is not available: use strerror(err) on a saved code. Lines start with a lower-case word and have no
+ * trailing newline.
+ */
+#ifndef NIBBLE_BASE_LOG_H
+#define NIBBLE_BASE_LOG_H
+
+#include "nibble/nccl_types.h"
+
+void nb_log_set(ncclDebugLogger_t logger);
+
+void nb_log(ncclDebugLogLevel level, unsigned long flags, const char *file, int line, const char *fmt, ...)
+    __attribute__((format(printf, 5, 6)));
+
+#define NB_WARN(...) nb_log(NCCL_LOG_WARN, NCCL_ALL, __FILE__, __LINE__, __VA_ARGS__)
+#define NB_INFO(flags, ...) nb_log(NCCL_LOG_INFO, (flags), __FILE__, __LINE__, __VA_ARGS__)
+#define NB_TRACE(flags, ...) nb_log(NCCL_LOG_TRACE, (flags), __FILE__, __LINE__, __VA_ARGS__)
+
+#endif

@@ -1,0 +1,48 @@
+/*
+ * Settings: read once from the environment, checked strictly, constant afterwards.
+ */
+#ifndef NIBBLE_BASE_PARAMS_H
+#define NIBBLE_BASE_PARAMS_H
+
+#include <stdint.h>
+#include <stdio.h>
+
+struct nb_params {
+#define NB_PARAM_INT(field, name, def, min, max, help) int64_t field;
+#define NB_PARAM_REAL(field, name, def, min, max, help) double field;
+#define NB_PARAM_BOOL(field, name, def, help) int field;
+#define NB_PARAM_STR(field, name, def, help) const char *field;
+#define NB_PARAM_ENUM(field, name, def, words, help) int field;
+#define NB_PARAM_AGREED_INT NB_PARAM_INT
+#define NB_PARAM_AGREED_REAL NB_PARAM_REAL
+#define NB_PARAM_AGREED_BOOL NB_PARAM_BOOL
+#define NB_PARAM_AGREED_STR NB_PARAM_STR
+#define NB_PARAM_AGREED_ENUM NB_PARAM_ENUM
+#include "base/params.def"
+#include "base/params_undef.h"
+};
+
+/* Read the environment unless that was done. 0, or -EINVAL after one WARN a bad value (variable, value, what
+ * is allowed; unknown NIBBLE_* names are bad values too). A failed load is tried again by the next call.
+ * Reference counted with nb_params_release so that a reload of the plugin reads the environment anew. */
+int nb_params_acquire(void);
+void nb_params_release(void);
+
+/* The settings in force; defaults before the first successful acquire. Never NULL. */
+const struct nb_params *nb_params(void);
+
+/* Hash over names and values of the AGREED settings and the wire format's version: equal on nodes that can
+ * talk to each other. */
+uint64_t nb_params_hash(void);
+
+/* "NAME=value, NAME=value" of settings that differ from their defaults ("" when none) into buf, truncated with
+ * "..." when it does not fit. */
+void nb_params_describe(char *buf, size_t cap);
+
+/* The table as Markdown (docs/parameters.md is made of it). */
+void nb_params_print_table(FILE *out);
+
+/* Standard NCCL_* variables that nibble honours are read with this: the value, or NULL when unset or "". */
+const char *nb_env(const char *name);
+
+#endif

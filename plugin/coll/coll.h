@@ -1,0 +1,55 @@
+/*
+ * The collective engine behind the CollNet tables: a version-free API with negative errno results.
+ * What NCCL promises and expects of each call is told in docs/nccl-contract.md.
+ */
+#ifndef NIBBLE_COLL_COLL_H
+#define NIBBLE_COLL_COLL_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "nibble/nccl_types.h"
+
+struct nb_coll_listen; /* one per (communicator, device), made by listen */
+struct nb_coll_comm;   /* NCCL's collComm */
+struct nb_coll_req;    /* a window handed over by i*, or a flush */
+
+/* Reserve a listening address on net device `dev`; fills handle[NB_NET_HANDLE_BYTES]. `comm_id` is NCCL's
+ * communicator hash (0 where the table version does not tell). */
+int nb_coll_listen(int dev, uint64_t comm_id, void *handle, struct nb_coll_listen **listen);
+
+/* Join the group: blocks (NCCL calls it on its proxy service thread) until all nodes have voted or
+ * NIBBLE_CONNECT_TIMEOUT has passed. 0 on every node or a negative errno on every node: -ECONNREFUSED when
+ * some node declined (the reason was logged). On failure `listen` has been freed, since NCCL drops its pointer
+ * without closing it; on success the caller closes it. */
+int nb_coll_connect(void *const *handles, int nranks, int rank, struct nb_coll_listen *listen,
+                    struct nb_coll_comm **comm);
+
+/* 1 when the sum/product/minimum/maximum of `type` is carried (exactly, or by policy coded). */
+int nb_coll_reduce_support(ncclDataType_t type, ncclRedOp_t op);
+
+/* Memory NCCL will pass pointers into. mem_type is NCCL_PTR_*. User buffers (a registration beyond the first
+ * send and receive regions) are refused with -ENOTSUP: NCCL then goes through its own buffer. */
+int nb_coll_reg_mr(struct nb_coll_comm *comm, void *data, size_t size, int mem_type, void **mhandle);
+int nb_coll_dereg_mr(struct nb_coll_comm *comm, void *mhandle);
+
+/* Enqueue a window. Never blocks, never allocates; *req is written on every path (NULL: retry later). */
+int nb_coll_iallreduce(struct nb_coll_comm *comm, const void *send, void *recv, size_t count, ncclDataType_t type,
+                       ncclRedOp_t op, struct nb_coll_req **req);
+/* `send` is the first byte of (window and own block), `recv` of the whole window. */
+int nb_coll_iallgather(struct nb_coll_comm *comm, const void *send, void *recv, size_t recv_bytes,
+                       size_t bytes_per_rank, size_t window_offset, size_t window_bytes, struct nb_coll_req **req);
+/* `send` is the first byte of the window, `recv` of (window and own block). */
+int nb_coll_ireducescatter(struct nb_coll_comm *comm, const void *send, size_t send_bytes, void *recv,
+                           size_t bytes_per_rank, size_t window_offset, size_t window_bytes, ncclDataType_t type,
+                           ncclRedOp_t op, struct nb_coll_req **req);
+int nb_coll_iflush(struct nb_coll_comm *comm, void *data, size_t size, struct nb_coll_req **req);
+/* size may be NULL. A done request is freed. */
+int nb_coll_test(struct nb_coll_req *req, int *done, size_t *size);
+
+/* Finish what this node owes its peers, within NIBBLE_CLOSE_TIMEOUT, then close; at once when a request is
+ * unfinished or the communicator has failed. */
+int nb_coll_close(struct nb_coll_comm *comm);
+int nb_coll_close_listen(struct nb_coll_listen *listen);
+
+#endif
