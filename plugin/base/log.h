@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Logging through the function that NCCL hands to init, in NCCL's style ("NET/nibble : ..."). Before NCCL has
  * given one (or when it gave NULL) warnings go to stderr and the rest is dropped.

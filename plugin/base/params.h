@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Settings: read once from the environment, checked strictly, constant afterwards.
  */
@@ -6,6 +7,9 @@
 
 #include <stdint.h>
 #include <stdio.h>
+
+/* Raised with every change of what nodes send each other; part of nb_params_hash. */
+#define NB_WIRE_VERSION 1u
 
 struct nb_params {
 #define NB_PARAM_INT(field, name, def, min, max, help) int64_t field;
@@ -22,7 +26,7 @@ struct nb_params {
 #include "base/params_undef.h"
 };
 
-/* Read the environment unless that was done. 0, or -EINVAL after one WARN a bad value (variable, value, what
+/* Read the environment unless that was done; an empty value counts as unset. 0, or -EINVAL after one WARN a bad value (variable, value, what
  * is allowed; unknown NIBBLE_* names are bad values too). A failed load is tried again by the next call.
  * Reference counted with nb_params_release so that a reload of the plugin reads the environment anew. */
 int nb_params_acquire(void);

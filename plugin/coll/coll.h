@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The collective engine behind the CollNet tables: a version-free API with negative errno results.
  * What NCCL promises and expects of each call is told in docs/nccl-contract.md.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Point-to-point transports behind one table, shaped like the p2p half of NCCL's ncclNet API (so that another
  * plugin's table can be forwarded to) but version-free and with negative errno results.

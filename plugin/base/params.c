@@ -1,0 +1,419 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Settings: one description a setting, made from base/params.def, and everything that follows from it. */
+#include "base/params.h"
+
+#include <errno.h>
+#include <locale.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+
+#define NB_PREFIX "NIBBLE_"
+#define NB_VALUE_TEXT 256
+
+enum nb_param_kind { NB_KIND_INT, NB_KIND_REAL, NB_KIND_BOOL, NB_KIND_STR, NB_KIND_ENUM };
+
+struct nb_param_desc {
+    const char *name;
+    const char *help;
+    const char *words; /* enum: the words, separated by '|' */
+    const char *def_word; /* enum and str: the default as text */
+    size_t offset;        /* of the field in struct nb_params */
+    enum nb_param_kind kind;
+    int agreed;
+    int64_t def_int, min_int, max_int; /* int and bool */
+    double def_real, min_real, max_real;
+};
+
+#define NB_DESC(k, a, field, n, h, ...) \
+    {.name = (n), .help = (h), .offset = offsetof(struct nb_params, field), .kind = (k), .agreed = (a), __VA_ARGS__},
+#define NB_DESC_INT(a, f, n, d, lo, hi, h) NB_DESC(NB_KIND_INT, a, f, n, h, .def_int = (d), .min_int = (lo), .max_int = (hi))
+#define NB_DESC_REAL(a, f, n, d, lo, hi, h) \
+    NB_DESC(NB_KIND_REAL, a, f, n, h, .def_real = (d), .min_real = (lo), .max_real = (hi))
+#define NB_DESC_BOOL(a, f, n, d, h) NB_DESC(NB_KIND_BOOL, a, f, n, h, .def_int = (d), .max_int = 1)
+#define NB_DESC_STR(a, f, n, d, h) NB_DESC(NB_KIND_STR, a, f, n, h, .def_word = (d))
+#define NB_DESC_ENUM(a, f, n, d, w, h) NB_DESC(NB_KIND_ENUM, a, f, n, h, .def_word = (d), .words = (w))
+
+static const struct nb_param_desc nb_descs[] = {
+#define NB_PARAM_INT(...) NB_DESC_INT(0, __VA_ARGS__)
+#define NB_PARAM_REAL(...) NB_DESC_REAL(0, __VA_ARGS__)
+#define NB_PARAM_BOOL(...) NB_DESC_BOOL(0, __VA_ARGS__)
+#define NB_PARAM_STR(...) NB_DESC_STR(0, __VA_ARGS__)
+#define NB_PARAM_ENUM(...) NB_DESC_ENUM(0, __VA_ARGS__)
+#define NB_PARAM_AGREED_INT(...) NB_DESC_INT(1, __VA_ARGS__)
+#define NB_PARAM_AGREED_REAL(...) NB_DESC_REAL(1, __VA_ARGS__)
+#define NB_PARAM_AGREED_BOOL(...) NB_DESC_BOOL(1, __VA_ARGS__)
+#define NB_PARAM_AGREED_STR(...) NB_DESC_STR(1, __VA_ARGS__)
+#define NB_PARAM_AGREED_ENUM(...) NB_DESC_ENUM(1, __VA_ARGS__)
+#include "base/params.def"
+#include "base/params_undef.h"
+};
+#define NB_NDESCS (sizeof(nb_descs) / sizeof(nb_descs[0]))
+
+static pthread_mutex_t nb_params_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_once_t nb_defaults_once = PTHREAD_ONCE_INIT;
+static int nb_params_refs;
+static struct nb_params nb_defaults;
+static struct nb_params nb_loaded;
+static _Atomic(const struct nb_params *) nb_current;
+
+static void *nb_field(struct nb_params *params, const struct nb_param_desc *d)
+{
+    return (char *)params + d->offset;
+}
+
+static const void *nb_const_field(const struct nb_params *params, const struct nb_param_desc *d)
+{
+    return (const char *)params + d->offset;
+}
+
+/* Index of `word` among the '|'-separated words, or -1. */
+static int nb_word_index(const char *words, const char *word)
+{
+    size_t len = strlen(word);
+    int index = 0;
+    for (const char *at = words;; index++) {
+        size_t n = strcspn(at, "|");
+        if (n == len && memcmp(at, word, n) == 0)
+            return index;
+        if (!at[n])
+            return -1;
+        at += n + 1;
+    }
+}
+
+/* The index'th word: start, and its length in *len. */
+static const char *nb_word_at(const char *words, int index, size_t *len)
+{
+    const char *at = words;
+    for (; index > 0; index--)
+        at += strcspn(at, "|") + 1;
+    *len = strcspn(at, "|");
+    return at;
+}
+
+static void nb_fill_defaults(void)
+{
+    for (size_t i = 0; i < NB_NDESCS; i++) {
+        const struct nb_param_desc *d = &nb_descs[i];
+        void *field = nb_field(&nb_defaults, d);
+        switch (d->kind) {
+        case NB_KIND_INT: *(int64_t *)field = d->def_int; break;
+        case NB_KIND_REAL: *(double *)field = d->def_real; break;
+        case NB_KIND_BOOL: *(int *)field = (int)d->def_int; break;
+        case NB_KIND_STR: *(const char **)field = d->def_word; break;
+        case NB_KIND_ENUM: *(int *)field = nb_word_index(d->words, d->def_word); break;
+        }
+    }
+}
+
+static const struct nb_params *nb_get_defaults(void)
+{
+    pthread_once(&nb_defaults_once, nb_fill_defaults);
+    return &nb_defaults;
+}
+
+const struct nb_params *nb_params(void)
+{
+    const struct nb_params *current = atomic_load_explicit(&nb_current, memory_order_acquire);
+    return current ? current : nb_get_defaults();
+}
+
+/* strtod in the C locale: a job that has chosen another one may read "0.5" as 0. */
+static int nb_parse_real(const char *text, double *value)
+{
+    if (!*text || text[strspn(text, "0123456789.eE+-")])
+        return -EINVAL; /* strtod would also take blanks, hex, inf and nan */
+    locale_t c = newlocale(LC_ALL_MASK, "C", (locale_t)0);
+    if (c == (locale_t)0)
+        return -errno;
+    char *end;
+    errno = 0;
+    *value = strtod_l(text, &end, c);
+    int bad = errno == ERANGE || *end || end == text;
+    freelocale(c);
+    return bad ? -EINVAL : 0;
+}
+
+static int nb_parse_int(const char *text, int64_t *value)
+{
+    const char *digits = text + (*text == '-');
+    if (!*digits || digits[strspn(digits, "0123456789")])
+        return -EINVAL;
+    errno = 0;
+    long long v = strtoll(text, NULL, 10);
+    *value = v;
+    return errno ? -EINVAL : 0;
+}
+
+/* "an integer from 1 to 5": what a setting takes, for messages and the table. */
+static void nb_allowed(const struct nb_param_desc *d, char *buf, size_t cap)
+{
+    switch (d->kind) {
+    case NB_KIND_INT:
+        if (d->max_int == INT64_MAX)
+            snprintf(buf, cap, "an integer of at least %lld", (long long)d->min_int);
+        else
+            snprintf(buf, cap, "an integer from %lld to %lld", (long long)d->min_int, (long long)d->max_int);
+        break;
+    case NB_KIND_REAL: snprintf(buf, cap, "a number from %g to %g", d->min_real, d->max_real); break;
+    case NB_KIND_BOOL: snprintf(buf, cap, "0 or 1"); break;
+    case NB_KIND_STR: snprintf(buf, cap, "text"); break;
+    case NB_KIND_ENUM: {
+        size_t at = 0;
+        size_t n;
+        for (const char *w = d->words; at < cap; w += n + 1) {
+            n = strcspn(w, "|");
+            const char *join = w == d->words ? "" : w[n] ? ", " : " or ";
+            at += (size_t)snprintf(buf + at, cap - at, "%s%.*s", join, (int)n, w);
+            if (!w[n])
+                break;
+        }
+        break;
+    }
+    }
+}
+
+/* Parse `text` into the setting's field of `params`. */
+static int nb_parse(const struct nb_param_desc *d, const char *text, struct nb_params *params)
+{
+    void *field = nb_field(params, d);
+    int64_t i = 0;
+    double r = 0.0;
+    switch (d->kind) {
+    case NB_KIND_INT:
+        if (nb_parse_int(text, &i) || i < d->min_int || i > d->max_int)
+            return -EINVAL;
+        *(int64_t *)field = i;
+        return 0;
+    case NB_KIND_REAL:
+        if (nb_parse_real(text, &r) || !(r >= d->min_real && r <= d->max_real))
+            return -EINVAL;
+        *(double *)field = r;
+        return 0;
+    case NB_KIND_BOOL:
+        if ((text[0] != '0' && text[0] != '1') || text[1])
+            return -EINVAL;
+        *(int *)field = text[0] - '0';
+        return 0;
+    case NB_KIND_STR: {
+        char *copy = strdup(text); /* the environment may change later */
+        if (!copy)
+            return -ENOMEM;
+        *(const char **)field = copy;
+        return 0;
+    }
+    case NB_KIND_ENUM: {
+        int index = strchr(text, '|') ? -1 : nb_word_index(d->words, text);
+        if (index < 0)
+            return -EINVAL;
+        *(int *)field = index;
+        return 0;
+    }
+    }
+    return -EINVAL;
+}
+
+static void nb_free_strings(struct nb_params *params)
+{
+    const struct nb_params *defaults = nb_get_defaults();
+    for (size_t i = 0; i < NB_NDESCS; i++) {
+        if (nb_descs[i].kind != NB_KIND_STR)
+            continue;
+        const char **field = nb_field(params, &nb_descs[i]);
+        if (*field != *(const char *const *)nb_const_field(defaults, &nb_descs[i]))
+            free((char *)(uintptr_t)*field);
+    }
+    *params = *defaults;
+}
+
+/* Edit distance between `a` (its first n characters) and the whole of `b`; names are short. */
+static unsigned nb_distance(const char *a, size_t n, const char *b)
+{
+    unsigned row[64];
+    size_t m = strlen(b);
+    if (m >= sizeof(row) / sizeof(row[0]))
+        return ~0u;
+    for (size_t j = 0; j <= m; j++)
+        row[j] = (unsigned)j;
+    for (size_t i = 1; i <= n; i++) {
+        unsigned diagonal = row[0];
+        row[0] = (unsigned)i;
+        for (size_t j = 1; j <= m; j++) {
+            unsigned best = diagonal + (a[i - 1] != b[j - 1]);
+            if (row[j] + 1 < best)
+                best = row[j] + 1;
+            if (row[j - 1] + 1 < best)
+                best = row[j - 1] + 1;
+            diagonal = row[j];
+            row[j] = best;
+        }
+    }
+    return row[m];
+}
+
+/* Names that start like ours and are not: a misspelt setting must not be silently without effect. */
+static int nb_reject_unknown(void)
+{
+    extern char **environ;
+    int rc = 0;
+    for (char **e = environ; e && *e; e++) {
+        if (strncmp(*e, NB_PREFIX, strlen(NB_PREFIX)) != 0)
+            continue;
+        size_t n = strcspn(*e, "=");
+        const char *closest = NULL;
+        unsigned least = ~0u;
+        for (size_t i = 0; i < NB_NDESCS; i++) {
+            unsigned distance = nb_distance(*e, n, nb_descs[i].name);
+            if (distance < least) {
+                least = distance;
+                closest = nb_descs[i].name;
+            }
+        }
+        if (least == 0)
+            continue;
+        NB_WARN("unknown setting %.*s (did you mean %s?)", (int)n, *e, closest);
+        rc = -EINVAL;
+    }
+    return rc;
+}
+
+static int nb_load(struct nb_params *params)
+{
+    *params = *nb_get_defaults();
+    int rc = nb_reject_unknown();
+    for (size_t i = 0; i < NB_NDESCS; i++) {
+        const struct nb_param_desc *d = &nb_descs[i];
+        const char *text = nb_env(d->name);
+        int err = text ? nb_parse(d, text, params) : 0;
+        if (!err)
+            continue;
+        if (err == -EINVAL) {
+            char allowed[NB_VALUE_TEXT];
+            nb_allowed(d, allowed, sizeof(allowed));
+            NB_WARN("bad setting %s=%s: it must be %s", d->name, text, allowed);
+        } else {
+            NB_WARN("cannot read setting %s: %s", d->name, strerror(-err));
+        }
+        rc = rc ? rc : err;
+    }
+    if (rc)
+        nb_free_strings(params);
+    return rc;
+}
+
+int nb_params_acquire(void)
+{
+    pthread_mutex_lock(&nb_params_lock);
+    int rc = nb_params_refs ? 0 : nb_load(&nb_loaded);
+    if (!rc && nb_params_refs++ == 0)
+        atomic_store_explicit(&nb_current, &nb_loaded, memory_order_release);
+    pthread_mutex_unlock(&nb_params_lock);
+    return rc;
+}
+
+void nb_params_release(void)
+{
+    pthread_mutex_lock(&nb_params_lock);
+    if (nb_params_refs > 0 && --nb_params_refs == 0) {
+        atomic_store_explicit(&nb_current, NULL, memory_order_release);
+        nb_free_strings(&nb_loaded);
+    }
+    pthread_mutex_unlock(&nb_params_lock);
+}
+
+/* The setting's value as it could stand in the environment. */
+static void nb_value_text(const struct nb_param_desc *d, const struct nb_params *params, char *buf, size_t cap)
+{
+    const void *field = nb_const_field(params, d);
+    switch (d->kind) {
+    case NB_KIND_INT: snprintf(buf, cap, "%lld", (long long)*(const int64_t *)field); break;
+    case NB_KIND_REAL: {
+        snprintf(buf, cap, "%.10g", *(const double *)field);
+        char *comma = strchr(buf, ','); /* the job's locale */
+        if (comma)
+            *comma = '.';
+        break;
+    }
+    case NB_KIND_BOOL: snprintf(buf, cap, "%d", *(const int *)field); break;
+    case NB_KIND_STR: snprintf(buf, cap, "%s", *(const char *const *)field); break;
+    case NB_KIND_ENUM: {
+        size_t n;
+        const char *word = nb_word_at(d->words, *(const int *)field, &n);
+        snprintf(buf, cap, "%.*s", (int)n, word);
+        break;
+    }
+    }
+}
+
+/* FNV-1a: short, and the same on every machine; nobody attacks it. */
+static uint64_t nb_fnv(uint64_t hash, const char *text)
+{
+    for (const unsigned char *p = (const unsigned char *)text; *p; p++)
+        hash = (hash ^ *p) * 0x100000001b3u;
+    return (hash ^ 0xff) * 0x100000001b3u; /* a separator that no text contains */
+}
+
+uint64_t nb_params_hash(void)
+{
+    const struct nb_params *params = nb_params();
+    char text[NB_VALUE_TEXT];
+    snprintf(text, sizeof(text), "wire format %u", NB_WIRE_VERSION);
+    uint64_t hash = nb_fnv(0xcbf29ce484222325u, text);
+    for (size_t i = 0; i < NB_NDESCS; i++) {
+        if (!nb_descs[i].agreed)
+            continue;
+        nb_value_text(&nb_descs[i], params, text, sizeof(text));
+        hash = nb_fnv(nb_fnv(hash, nb_descs[i].name), text);
+    }
+    return hash;
+}
+
+void nb_params_describe(char *buf, size_t cap)
+{
+    const struct nb_params *params = nb_params();
+    const struct nb_params *defaults = nb_get_defaults();
+    size_t at = 0;
+    if (cap == 0)
+        return;
+    buf[0] = '\0';
+    for (size_t i = 0; i < NB_NDESCS; i++) {
+        char value[NB_VALUE_TEXT];
+        char normal[NB_VALUE_TEXT];
+        nb_value_text(&nb_descs[i], params, value, sizeof(value));
+        nb_value_text(&nb_descs[i], defaults, normal, sizeof(normal));
+        if (strcmp(value, normal) == 0)
+            continue;
+        int n = snprintf(buf + at, cap - at, "%s%s=%s", at ? ", " : "", nb_descs[i].name, value);
+        at += (size_t)n;
+        if (at >= cap) {
+            if (cap >= 4)
+                memcpy(buf + cap - 4, "...", 4);
+            return;
+        }
+    }
+}
+
+void nb_params_print_table(FILE *out)
+{
+    fputs("| Variable | Default | Allowed | Meaning |\n|---|---|---|---|\n", out);
+    for (size_t i = 0; i < NB_NDESCS; i++) {
+        const struct nb_param_desc *d = &nb_descs[i];
+        char normal[NB_VALUE_TEXT];
+        char allowed[NB_VALUE_TEXT];
+        nb_value_text(d, nb_get_defaults(), normal, sizeof(normal));
+        nb_allowed(d, allowed, sizeof(allowed));
+        fprintf(out, "| `%s`%s | %s%s%s | %s | %s |\n", d->name, d->agreed ? " \\*" : "", *normal ? "`" : "",
+                *normal ? normal : "(empty)", *normal ? "`" : "", allowed, d->help);
+    }
+}
+
+const char *nb_env(const char *name)
+{
+    const char *value = getenv(name);
+    return value && *value ? value : NULL;
+}
