@@ -1,0 +1,10 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Failures on demand, for tests of the paths that hardware and peers rarely take. */
+#ifndef NIBBLE_BASE_FAULT_H
+#define NIBBLE_BASE_FAULT_H
+
+/* 1 when the setting NIBBLE_FAULT (a list of names with commas between) has `where` in it, after an INFO line
+ * that says so; the caller then behaves as if that step had failed. Any thread; cheap when the list is empty. */
+int nb_fault(const char *where);
+
+#endif
