@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Inside of the ulp codec (lossless differences): constants of the format and the table through which ulp.c
+ * reaches the block coders of the variants. The format is specified in docs/wire-format.md, section "ulp".
+ *
+ * How it works in a few words. Weights trained by an Adam-like optimizer all move by about the same absolute
+ * amount, so the size of a difference in units of the last place follows from the exponent of the *reference*
+ * value, which both sides know: difference ~ 2^(c - exponent), with a `c` that hardly changes over a row. So
+ * a run of 256 values shares one byte c; value i gets k_i = c - exponent_i low bits verbatim, and what
+ * exceeds them is coded in unary. The unary parts of a group of 32 are stored as bit planes (plane j: one bit
+ * for each value that has not ended yet), which a CPU makes with compare-to-mask and pext, and a warp with
+ * ballots.
+ */
+#ifndef NIBBLE_CODEC_ULP_H
+#define NIBBLE_CODEC_ULP_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#define NB_ULP_GROUP 32u
+#define NB_ULP_RUN 256u    /* values that share c */
+#define NB_ULP_BLOCK 1024u /* values of one independently coded block */
+#define NB_ULP_PLANES 8u   /* unary parts up to this; beyond, the value is an exception */
+#define NB_ULP_MAX_EXC 255u
+#define NB_ULP_RUNS (NB_ULP_BLOCK / NB_ULP_RUN)
+#define NB_ULP_GROUPS (NB_ULP_BLOCK / NB_ULP_GROUP)
+
+/* Bits of the first byte of a block. */
+#define NB_ULP_SHIFT_MASK 0x1fu /* where the exponent starts */
+#define NB_ULP_PLAIN 0x20u      /* two's complement instead of sign-magnitude patterns */
+#define NB_ULP_RAW 0x80u        /* the patterns themselves follow */
+
+/* First byte of a span. */
+#define NB_ULP_SPAN_EQUAL 0u
+#define NB_ULP_SPAN_BLOCKS 1u
+
+/* Most low bits of one value: 64 bits hold the low bits of a 64-bit lane's values with 7 bits to spare, so
+ * that one unaligned 8-byte load from any bit offset gets them all. */
+#define NB_ULP_KMAX(w) (7u * (w))
+/* Bits of an exception: index, pattern, and its empty place in plane 0. */
+#define NB_ULP_EXC_COST(w) (8u * (w) + 17u)
+
+/* A coder may write this far into dst whatever it returns, and a decoder may read this far beyond the end of
+ * the coded block: the largest run of a group is 32 planes-bytes and 32 * 28 low bits. */
+#define NB_ULP_DST_SLACK 8192u
+#define NB_ULP_SRC_SLACK 192u
+
+/* How the patterns of a block are read. */
+struct nb_ulp_map {
+    uint8_t shift; /* exponent = (pattern without sign) >> shift; width in bits - 1: no exponent */
+    uint8_t plain; /* 1: patterns are two's complement integers; 0: sign and magnitude */
+};
+
+/* Block coders of one variant for one width. n is 1..NB_ULP_BLOCK values.
+ * encode: returns the length of the block (0: cur equals ref), at most 1 + n * width because it goes raw
+ * where nothing is gained; *c is where the search for the first run's c begins, and what the last run used.
+ * `dst` has room for NB_ULP_DST_SLACK. decode: len > 0 bytes at `coded`, readable to len + NB_ULP_SRC_SLACK.
+ * dst may equal ref. 0 or -EBADMSG. */
+typedef size_t nb_ulp_encode_block_fn(const struct nb_ulp_map *map, const uint8_t *cur, const uint8_t *ref,
+                                      size_t n, unsigned *c, uint8_t *dst);
+typedef int nb_ulp_decode_block_fn(const uint8_t *coded, size_t len, const uint8_t *ref, size_t n,
+                                   uint8_t *dst);
+
+struct nb_ulp_ops {
+    nb_ulp_encode_block_fn *encode[3]; /* for widths 1, 2, 4 */
+    nb_ulp_decode_block_fn *decode[3];
+};
+
+extern const struct nb_ulp_ops nb_ulp_reference, nb_ulp_portable;
+#if defined(__x86_64__)
+#define NB_ULP_X86 1
+extern const struct nb_ulp_ops nb_ulp_avx2, nb_ulp_avx512;
+#endif
+
+/* Statistic that starts a search for c: the mean, over the `count` values that differ, of exponent plus bits
+ * of the zigzagged difference (`sum` is their sum), less one. */
+static inline unsigned nb_ulp_estimate(uint64_t sum, unsigned count)
+{
+    uint64_t mean = count ? sum / count : 0;
+    return mean < 1 ? 0 : mean > 256 ? 255 : (unsigned)mean - 1;
+}
+
+#endif

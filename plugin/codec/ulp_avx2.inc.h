@@ -1,0 +1,204 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The functions that ulp_block.inc.h wants, in four vectors of eight lanes of 32 bits; included by ulp_avx2.c
+ * for each width W. */
+
+#define BITS (8 * W)
+#define MAGNITUDE ((int)((1u << (BITS - 1)) - 1))
+
+/* Eight values. */
+static inline __m256i NAME(load)(const uint8_t *p)
+{
+#if W == 1
+    return _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p));
+#elif W == 2
+    return _mm256_cvtepi16_epi32(_mm_loadu_si128((const __m128i *)p));
+#else
+    return _mm256_loadu_si256((const __m256i *)p);
+#endif
+}
+
+static inline void NAME(store)(uint8_t *p, __m256i x)
+{
+#if W == 1
+    x = _mm256_shuffle_epi8(x, _mm256_setr_epi8(0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1,
+                                                0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1));
+    _mm_storel_epi64((__m128i *)p,
+                     _mm_unpacklo_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1)));
+#elif W == 2
+    x = _mm256_shuffle_epi8(x, _mm256_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, -1, -1, -1, -1, -1, -1, -1, -1, 0,
+                                                1, 4, 5, 8, 9, 12, 13, -1, -1, -1, -1, -1, -1, -1, -1));
+    _mm_storeu_si128((__m128i *)p,
+                     _mm_unpacklo_epi64(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1)));
+#else
+    _mm256_storeu_si256((__m256i *)p, x);
+#endif
+}
+
+/* Sign-extend from the width of a value. */
+static inline __m256i NAME(wrap)(__m256i x)
+{
+    return W == 4 ? x : _mm256_srai_epi32(_mm256_slli_epi32(x, 32 - BITS), 32 - BITS);
+}
+
+static inline __m256i NAME(order)(__m256i x, __m256i flip)
+{
+    return _mm256_xor_si256(x, _mm256_and_si256(_mm256_srai_epi32(x, 31), flip));
+}
+
+static inline __m256i NAME(flip)(const struct nb_ulp_map *map)
+{
+    return _mm256_set1_epi32(map->plain ? 0 : MAGNITUDE);
+}
+
+static inline __m256i NAME(exponent)(__m256i r, const struct nb_ulp_map *map)
+{
+    return _mm256_srl_epi32(_mm256_and_si256(r, _mm256_set1_epi32(MAGNITUDE)), _mm_cvtsi32_si128(map->shift));
+}
+
+static inline __m256i NAME(clamp_k)(__m256i ex, unsigned c)
+{
+    const __m256i k = _mm256_sub_epi32(_mm256_set1_epi32((int)c), ex);
+
+    return _mm256_min_epi32(_mm256_max_epi32(k, _mm256_setzero_si256()), _mm256_set1_epi32(NB_ULP_KMAX(W)));
+}
+
+static inline int NAME(diff)(const uint8_t *cur, const uint8_t *ref, const struct nb_ulp_map *map, lane *zz,
+                             lane *ex)
+{
+    const __m256i flip = NAME(flip)(map);
+    __m256i any = _mm256_setzero_si256();
+
+    for (int i = 0; i < 4; i++) {
+        __m256i r = NAME(load)(ref + 8 * W * i), x = NAME(load)(cur + 8 * W * i);
+        __m256i d = NAME(wrap)(_mm256_sub_epi32(NAME(order)(x, flip), NAME(order)(r, flip)));
+        _mm256_store_si256((__m256i *)zz + i,
+                           _mm256_xor_si256(_mm256_add_epi32(d, d), _mm256_srai_epi32(d, 31)));
+        _mm256_store_si256((__m256i *)ex + i, NAME(exponent)(r, map));
+        any = _mm256_or_si256(any, d);
+    }
+    return !_mm256_testz_si256(any, any);
+}
+
+static inline int NAME(nonzero)(const lane *zz)
+{
+    const __m256i *z = (const __m256i *)zz;
+    const __m256i any = _mm256_or_si256(_mm256_or_si256(_mm256_load_si256(z), _mm256_load_si256(z + 1)),
+                                        _mm256_or_si256(_mm256_load_si256(z + 2), _mm256_load_si256(z + 3)));
+
+    return !_mm256_testz_si256(any, any);
+}
+
+/* x > j for unsigned lanes. */
+static inline __m256i NAME(greater)(__m256i x, __m256i j)
+{
+    if (W < 4) /* differences of narrow values are positive numbers */
+        return _mm256_cmpgt_epi32(x, j);
+    const __m256i top = _mm256_set1_epi32(INT32_MIN);
+    return _mm256_cmpgt_epi32(_mm256_xor_si256(x, top), _mm256_xor_si256(j, top));
+}
+
+static inline uint32_t NAME(cost)(const lane *zz, const lane *ex, size_t n, unsigned c)
+{
+    const __m256i most = _mm256_set1_epi32(NB_ULP_PLANES), exc = _mm256_set1_epi32(NB_ULP_EXC_COST(W));
+    __m256i sum = _mm256_setzero_si256();
+
+    for (size_t i = 0; i < n; i += 8) {
+        __m256i k = NAME(clamp_k)(_mm256_load_si256((const __m256i *)(ex + i)), c);
+        __m256i high = _mm256_srlv_epi32(_mm256_load_si256((const __m256i *)(zz + i)), k);
+        high = _mm256_blendv_epi8(high, exc, NAME(greater)(high, most));
+        sum = _mm256_add_epi32(sum, _mm256_add_epi32(k, high));
+    }
+    __m128i s = _mm_add_epi32(_mm256_castsi256_si128(sum), _mm256_extracti128_si256(sum, 1));
+    s = _mm_add_epi32(s, _mm_unpackhi_epi64(s, s));
+    return (uint32_t)_mm_cvtsi128_si32(s) + (uint32_t)_mm_extract_epi32(s, 1);
+}
+
+static inline void NAME(split)(const lane *zz, const lane *ex, unsigned c, group *g)
+{
+    for (int i = 0; i < 4; i++) {
+        const __m256i z = _mm256_load_si256((const __m256i *)zz + i);
+        g->k[i] = NAME(clamp_k)(_mm256_load_si256((const __m256i *)ex + i), c);
+        g->high[i] = _mm256_srlv_epi32(z, g->k[i]);
+        g->low[i] = _mm256_andnot_si256(_mm256_sllv_epi32(_mm256_set1_epi32(-1), g->k[i]), z);
+    }
+}
+
+static inline uint32_t NAME(above)(const group *g, uint32_t j)
+{
+    const __m256i limit = _mm256_set1_epi32((int)j);
+    uint32_t m = 0;
+
+    for (int i = 0; i < 4; i++)
+        m |= (uint32_t)_mm256_movemask_ps(_mm256_castsi256_ps(NAME(greater)(g->high[i], limit))) << 8 * i;
+    return m;
+}
+
+static inline void NAME(put_low)(struct bits *b, const group *g)
+{
+    const __m256i low32 = _mm256_set1_epi64x(0xffffffff);
+
+    for (int i = 0; i < 4; i++) {
+        if (_mm256_testz_si256(g->k[i], g->k[i]))
+            continue;
+        const __m256i k = _mm256_and_si256(g->k[i], low32);
+        __m256i v = _mm256_and_si256(g->low[i], low32);
+        v = _mm256_or_si256(v, _mm256_sllv_epi64(_mm256_srli_epi64(g->low[i], 32), k));
+        put_lanes(b, v, _mm256_add_epi64(k, _mm256_srli_epi64(g->k[i], 32)));
+    }
+}
+
+static inline void NAME(widths)(const uint8_t *ref, const struct nb_ulp_map *map, unsigned c, group *g)
+{
+    for (int i = 0; i < 4; i++) {
+        g->k[i] = NAME(clamp_k)(NAME(exponent)(NAME(load)(ref + 8 * W * i), map), c);
+        g->high[i] = _mm256_setzero_si256();
+    }
+}
+
+static inline void NAME(add)(group *g, uint32_t mask)
+{
+    const __m256i bit = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+
+    for (int i = 0; i < 4; i++) {
+        const __m256i m = _mm256_and_si256(_mm256_set1_epi32((int)(mask >> 8 * i)), bit);
+        g->high[i] = _mm256_sub_epi32(g->high[i], _mm256_cmpeq_epi32(m, bit));
+    }
+}
+
+static inline unsigned NAME(get_low)(const uint8_t *p, size_t pos, group *g)
+{
+    unsigned sum = 0, total;
+
+    for (int i = 0; i < 4; i++) {
+        if (_mm256_testz_si256(g->k[i], g->k[i])) {
+            g->low[i] = _mm256_setzero_si256();
+            continue;
+        }
+        const __m256i first = _mm256_and_si256(g->k[i], _mm256_set1_epi64x(0xffffffff));
+        __m256i v = get_lanes(p, pos + sum, _mm256_add_epi64(first, _mm256_srli_epi64(g->k[i], 32)), &total);
+        v = _mm256_blend_epi32(v, _mm256_slli_epi64(_mm256_srlv_epi64(v, first), 32), 0xaa);
+        g->low[i] = _mm256_andnot_si256(_mm256_sllv_epi32(_mm256_set1_epi32(-1), g->k[i]), v);
+        sum += total;
+    }
+    return sum;
+}
+
+static inline void NAME(finish)(const uint8_t *ref, const struct nb_ulp_map *map, const group *g,
+                                uint8_t *dst)
+{
+    const __m256i one = _mm256_set1_epi32(1), flip = NAME(flip)(map), zero = _mm256_setzero_si256();
+
+    for (int i = 0; i < 4; i++) {
+        __m256i z = _mm256_or_si256(g->low[i], _mm256_sllv_epi32(g->high[i], g->k[i])), d, o;
+        if (W < 4)
+            z = _mm256_and_si256(z, _mm256_set1_epi32((int)(uint32_t)(((uint64_t)1 << BITS) - 1)));
+        d = _mm256_xor_si256(_mm256_srli_epi32(z, 1), _mm256_sub_epi32(zero, _mm256_and_si256(z, one)));
+        o = NAME(wrap)(_mm256_add_epi32(NAME(order)(NAME(load)(ref + 8 * W * i), flip), d));
+        NAME(store)(dst + 8 * W * i, NAME(order)(o, flip));
+    }
+}
+
+#include "codec/ulp_block.inc.h"
+
+#undef BITS
+#undef MAGNITUDE

@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The functions that ulp_block.inc.h wants, for W = 1 and 2 in 32 lanes of 16 bits; included by ulp_avx512.c.
+ * Values of width 1 are sign-extended into their lanes, so that the same code orders and subtracts them. */
+
+#ifndef NB_ULP_AVX512_16
+#define NB_ULP_AVX512_16
+typedef struct {
+    __m512i k, high, low;
+} group16;
+#endif
+
+#define lane uint16_t
+#define group group16
+#define BITS (8 * W)
+#define MAGNITUDE ((1 << (BITS - 1)) - 1)
+
+static inline __m512i NAME(load)(const uint8_t *p)
+{
+#if W == 1
+    return _mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i *)p));
+#else
+    return _mm512_loadu_si512(p);
+#endif
+}
+
+static inline __m512i NAME(order)(__m512i x, __m512i flip)
+{
+    return _mm512_xor_si512(x, _mm512_and_si512(_mm512_srai_epi16(x, 15), flip));
+}
+
+static inline __m512i NAME(flip)(const struct nb_ulp_map *map)
+{
+    return _mm512_set1_epi16(map->plain ? 0 : MAGNITUDE);
+}
+
+static inline __m512i NAME(exponent)(__m512i r, const struct nb_ulp_map *map)
+{
+    return _mm512_srl_epi16(_mm512_and_si512(r, _mm512_set1_epi16(MAGNITUDE)), _mm_cvtsi32_si128(map->shift));
+}
+
+static inline __m512i NAME(clamp_k)(__m512i ex, unsigned c)
+{
+    return _mm512_min_epu16(_mm512_subs_epu16(_mm512_set1_epi16((short)c), ex),
+                            _mm512_set1_epi16(NB_ULP_KMAX(W)));
+}
+
+static inline int NAME(diff)(const uint8_t *cur, const uint8_t *ref, const struct nb_ulp_map *map, lane *zz,
+                             lane *ex)
+{
+    const __m512i flip = NAME(flip)(map), r = NAME(load)(ref);
+    __m512i d = _mm512_sub_epi16(NAME(order)(NAME(load)(cur), flip), NAME(order)(r, flip)), z;
+
+#if W == 1
+    d = _mm512_srai_epi16(_mm512_slli_epi16(d, 8), 8);
+#endif
+    z = _mm512_xor_si512(_mm512_add_epi16(d, d), _mm512_srai_epi16(d, 15));
+    _mm512_store_si512(zz, z);
+    _mm512_store_si512(ex, NAME(exponent)(r, map));
+    return _mm512_test_epi16_mask(z, z) != 0;
+}
+
+static inline int NAME(nonzero)(const lane *zz)
+{
+    const __m512i z = _mm512_load_si512(zz);
+
+    return _mm512_test_epi16_mask(z, z) != 0;
+}
+
+static inline uint32_t NAME(cost)(const lane *zz, const lane *ex, size_t n, unsigned c)
+{
+    const __m512i most = _mm512_set1_epi16(NB_ULP_PLANES), exc = _mm512_set1_epi16(NB_ULP_EXC_COST(W));
+    __m512i sum = _mm512_setzero_si512();
+
+    /* A lane's sum stays small: at most 8 groups of 14 + 33. */
+    for (size_t i = 0; i < n; i += 32) {
+        __m512i k = NAME(clamp_k)(_mm512_load_si512(ex + i), c);
+        __m512i high = _mm512_srlv_epi16(_mm512_load_si512(zz + i), k);
+        high = _mm512_mask_mov_epi16(high, _mm512_cmpgt_epu16_mask(high, most), exc);
+        sum = _mm512_add_epi16(sum, _mm512_add_epi16(k, high));
+    }
+    return (uint32_t)_mm512_reduce_add_epi32(_mm512_madd_epi16(sum, _mm512_set1_epi16(1)));
+}
+
+static inline void NAME(split)(const lane *zz, const lane *ex, unsigned c, group *g)
+{
+    const __m512i z = _mm512_load_si512(zz);
+
+    g->k = NAME(clamp_k)(_mm512_load_si512(ex), c);
+    g->high = _mm512_srlv_epi16(z, g->k);
+    g->low = _mm512_andnot_si512(_mm512_sllv_epi16(_mm512_set1_epi16(-1), g->k), z);
+}
+
+static inline uint32_t NAME(above)(const group *g, uint32_t j)
+{
+    return _mm512_cmpgt_epu16_mask(g->high, _mm512_set1_epi16((short)j));
+}
+
+static inline void NAME(put_low)(struct bits *b, const group *g)
+{
+    const __m512i low16 = _mm512_set1_epi32(0xffff), low32 = _mm512_set1_epi64(0xffffffff);
+    __m512i k, len, v;
+
+    if (_mm512_test_epi16_mask(g->k, g->k) == 0)
+        return;
+    /* Pairs of lanes become one string each, then pairs of pairs. */
+    k = _mm512_and_si512(g->k, low16);
+    v = _mm512_or_si512(_mm512_and_si512(g->low, low16), _mm512_sllv_epi32(_mm512_srli_epi32(g->low, 16), k));
+    len = _mm512_add_epi32(k, _mm512_srli_epi32(g->k, 16));
+    k = _mm512_and_si512(len, low32);
+    v = _mm512_or_si512(_mm512_and_si512(v, low32), _mm512_sllv_epi64(_mm512_srli_epi64(v, 32), k));
+    put_lanes(b, v, _mm512_add_epi64(k, _mm512_srli_epi64(len, 32)));
+}
+
+static inline void NAME(widths)(const uint8_t *ref, const struct nb_ulp_map *map, unsigned c, group *g)
+{
+    g->k = NAME(clamp_k)(NAME(exponent)(NAME(load)(ref), map), c);
+    g->high = _mm512_setzero_si512();
+}
+
+static inline void NAME(add)(group *g, uint32_t mask)
+{
+    g->high = _mm512_mask_sub_epi16(g->high, mask, g->high, _mm512_set1_epi16(-1));
+}
+
+static inline unsigned NAME(get_low)(const uint8_t *p, size_t pos, group *g)
+{
+    __m512i k, len, v;
+    unsigned total;
+
+    if (_mm512_test_epi16_mask(g->k, g->k) == 0) {
+        g->low = _mm512_setzero_si512();
+        return 0;
+    }
+    k = _mm512_and_si512(g->k, _mm512_set1_epi32(0xffff));
+    len = _mm512_add_epi32(k, _mm512_srli_epi32(g->k, 16));
+    const __m512i first = _mm512_and_si512(len, _mm512_set1_epi64(0xffffffff));
+    v = get_lanes(p, pos, _mm512_add_epi64(first, _mm512_srli_epi64(len, 32)), &total);
+    v = _mm512_mask_mov_epi32(v, 0xaaaa, _mm512_slli_epi64(_mm512_srlv_epi64(v, first), 32));
+    v = _mm512_mask_mov_epi16(v, 0xaaaaaaaa, _mm512_slli_epi32(_mm512_srlv_epi32(v, k), 16));
+    g->low = _mm512_andnot_si512(_mm512_sllv_epi16(_mm512_set1_epi16(-1), g->k), v);
+    return total;
+}
+
+static inline void NAME(finish)(const uint8_t *ref, const struct nb_ulp_map *map, const group *g,
+                                uint8_t *dst)
+{
+    const __m512i one = _mm512_set1_epi16(1), flip = NAME(flip)(map);
+    __m512i z = _mm512_or_si512(g->low, _mm512_sllv_epi16(g->high, g->k)), d, o;
+
+#if W == 1
+    z = _mm512_and_si512(z, _mm512_set1_epi16(0xff));
+#endif
+    d = _mm512_xor_si512(_mm512_srli_epi16(z, 1),
+                         _mm512_sub_epi16(_mm512_setzero_si512(), _mm512_and_si512(z, one)));
+    o = _mm512_add_epi16(NAME(order)(NAME(load)(ref), flip), d);
+#if W == 1
+    o = _mm512_srai_epi16(_mm512_slli_epi16(o, 8), 8);
+    _mm256_storeu_si256((__m256i *)dst, _mm512_cvtepi16_epi8(NAME(order)(o, flip)));
+#else
+    _mm512_storeu_si512(dst, NAME(order)(o, flip));
+#endif
+}
+
+#include "codec/ulp_block.inc.h"
+
+#undef lane
+#undef group
+#undef BITS
+#undef MAGNITUDE

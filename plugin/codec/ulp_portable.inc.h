@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The functions that ulp_block.inc.h wants, in portable C; included by ulp_portable.c for each width W. */
+
+#define BITS (8u * W)
+#define ALL ((uint32_t)(((uint64_t)1 << BITS) - 1))
+#define MAGNITUDE (ALL >> 1)
+
+static inline uint32_t NAME(load)(const uint8_t *p)
+{
+#if W == 1
+    return *p;
+#elif W == 2
+    uint16_t v;
+    memcpy(&v, p, 2);
+    return le16toh(v);
+#else
+    uint32_t v;
+    memcpy(&v, p, 4);
+    return le32toh(v);
+#endif
+}
+
+static inline void NAME(store)(uint8_t *p, uint32_t x)
+{
+#if W == 1
+    *p = (uint8_t)x;
+#elif W == 2
+    uint16_t v = htole16((uint16_t)x);
+    memcpy(p, &v, 2);
+#else
+    uint32_t v = htole32(x);
+    memcpy(p, &v, 4);
+#endif
+}
+
+/* Between pattern and ordered integer (its own inverse); flip is MAGNITUDE or, for plain integers, 0. */
+static inline uint32_t NAME(order)(uint32_t x, uint32_t flip)
+{
+    return x ^ ((0u - (x >> (BITS - 1))) & flip);
+}
+
+static inline unsigned NAME(clamp_k)(unsigned c, uint32_t ex)
+{
+    return c <= ex ? 0 : c - ex < NB_ULP_KMAX(W) ? c - (unsigned)ex : NB_ULP_KMAX(W);
+}
+
+static inline int NAME(diff)(const uint8_t *cur, const uint8_t *ref, const struct nb_ulp_map *map, lane *zz,
+                             lane *ex)
+{
+    const uint32_t flip = map->plain ? 0 : MAGNITUDE;
+    const unsigned shift = map->shift;
+    uint32_t any = 0;
+
+    for (unsigned i = 0; i < 32; i++) {
+        uint32_t r = NAME(load)(ref + (size_t)i * W);
+        uint32_t d = (NAME(order)(NAME(load)(cur + (size_t)i * W), flip) - NAME(order)(r, flip)) & ALL;
+        zz[i] = (d << 1 ^ (0u - (d >> (BITS - 1)))) & ALL;
+        ex[i] = (r & MAGNITUDE) >> shift;
+        any |= d;
+    }
+    return any != 0;
+}
+
+static inline int NAME(nonzero)(const lane *zz)
+{
+    uint32_t any = 0;
+
+    for (unsigned i = 0; i < 32; i++)
+        any |= zz[i];
+    return any != 0;
+}
+
+static uint32_t NAME(cost)(const lane *zz, const lane *ex, size_t n, unsigned c)
+{
+    uint32_t sum = 0;
+
+    for (size_t i = 0; i < n; i++) {
+        unsigned k = NAME(clamp_k)(c, ex[i]);
+        uint32_t high = zz[i] >> k;
+        sum += k + (high > NB_ULP_PLANES ? NB_ULP_EXC_COST(W) : high);
+    }
+    return sum;
+}
+
+static inline void NAME(split)(const lane *zz, const lane *ex, unsigned c, group *g)
+{
+    for (unsigned i = 0; i < 32; i++) {
+        unsigned k = NAME(clamp_k)(c, ex[i]);
+        g->k[i] = (uint8_t)k;
+        g->high[i] = zz[i] >> k;
+        g->low[i] = zz[i] & ((1u << k) - 1);
+    }
+}
+
+static inline uint32_t NAME(above)(const group *g, uint32_t j)
+{
+    uint32_t m = 0;
+
+    for (unsigned i = 0; i < 32; i++)
+        m |= (uint32_t)(g->high[i] > j) << i;
+    return m;
+}
+
+static inline void NAME(put_low)(struct bits *b, const group *g)
+{
+    for (unsigned i = 0; i < 32; i++)
+        bits_put(b, g->low[i], g->k[i]);
+}
+
+static inline void NAME(widths)(const uint8_t *ref, const struct nb_ulp_map *map, unsigned c, group *g)
+{
+    for (unsigned i = 0; i < 32; i++) {
+        g->k[i] = (uint8_t)NAME(clamp_k)(c, (NAME(load)(ref + (size_t)i * W) & MAGNITUDE) >> map->shift);
+        g->high[i] = 0;
+    }
+}
+
+static inline void NAME(add)(group *g, uint32_t mask)
+{
+    for (; mask; mask &= mask - 1)
+        g->high[__builtin_ctz(mask)]++;
+}
+
+static inline unsigned NAME(get_low)(const uint8_t *p, size_t pos, group *g)
+{
+    size_t at = pos;
+
+    for (unsigned i = 0; i < 32; i++) {
+        g->low[i] = (uint32_t)bits_peek(p, at) & ((1u << g->k[i]) - 1);
+        at += g->k[i];
+    }
+    return (unsigned)(at - pos);
+}
+
+static inline void NAME(finish)(const uint8_t *ref, const struct nb_ulp_map *map, const group *g,
+                                uint8_t *dst)
+{
+    const uint32_t flip = map->plain ? 0 : MAGNITUDE;
+
+    for (unsigned i = 0; i < 32; i++) {
+        uint32_t zz = (g->low[i] | g->high[i] << g->k[i]) & ALL, d = zz >> 1 ^ (0u - (zz & 1));
+        uint32_t o = (NAME(order)(NAME(load)(ref + (size_t)i * W), flip) + d) & ALL;
+        NAME(store)(dst + (size_t)i * W, NAME(order)(o, flip));
+    }
+}
+
+#include "codec/ulp_block.inc.h"
+
+#undef BITS
+#undef ALL
+#undef MAGNITUDE

@@ -1,0 +1,314 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * ulp block coder, slow and obvious: one bit at a time, straight from docs/wire-format.md, sharing nothing
+ * with the fast coders but constants. Tests hold the others to it.
+ */
+#include "codec/ulp.h"
+
+#include <errno.h>
+#include <string.h>
+
+struct bitstring {
+    uint8_t *p;
+    size_t bits;
+};
+
+static void put(struct bitstring *s, uint64_t v, unsigned len)
+{
+    for (unsigned i = 0; i < len; i++, s->bits++) {
+        if (s->bits % 8 == 0)
+            s->p[s->bits / 8] = 0;
+        s->p[s->bits / 8] |= (uint8_t)((v >> i & 1) << s->bits % 8);
+    }
+}
+
+static unsigned get(const uint8_t *p, size_t *pos)
+{
+    unsigned bit = p[*pos / 8] >> *pos % 8 & 1;
+
+    ++*pos;
+    return bit;
+}
+
+static uint32_t load(const uint8_t *p, unsigned w)
+{
+    uint32_t x = 0;
+
+    for (unsigned i = 0; i < w; i++)
+        x |= (uint32_t)p[i] << 8 * i;
+    return x;
+}
+
+static void store(uint8_t *p, unsigned w, uint32_t x)
+{
+    for (unsigned i = 0; i < w; i++)
+        p[i] = (uint8_t)(x >> 8 * i);
+}
+
+/* The pattern as a signed integer that grows with the value it stands for. */
+static int64_t ordered(const struct nb_ulp_map *map, unsigned w, uint32_t x)
+{
+    int64_t half = (int64_t)1 << (8 * w - 1);
+
+    if (x < half)
+        return x;
+    return map->plain ? (int64_t)x - 2 * half : -1 - ((int64_t)x - half);
+}
+
+static uint32_t pattern(const struct nb_ulp_map *map, unsigned w, int64_t o)
+{
+    int64_t half = (int64_t)1 << (8 * w - 1);
+
+    if (o >= 0)
+        return (uint32_t)o;
+    return (uint32_t)(map->plain ? o + 2 * half : half - 1 - o);
+}
+
+/* Into -half .. half - 1. */
+static int64_t wrap(unsigned w, int64_t d)
+{
+    int64_t half = (int64_t)1 << (8 * w - 1);
+
+    return d >= half ? d - 2 * half : d < -half ? d + 2 * half : d;
+}
+
+static uint32_t exponent(const struct nb_ulp_map *map, unsigned w, uint32_t x)
+{
+    return (x & ((1u << (8 * w - 1)) - 1)) >> map->shift;
+}
+
+static unsigned low_bits(unsigned w, unsigned c, uint32_t ex)
+{
+    int k = (int)c - (int)ex;
+
+    return k < 0 ? 0 : k > (int)NB_ULP_KMAX(w) ? NB_ULP_KMAX(w) : (unsigned)k;
+}
+
+static uint32_t run_cost(const uint32_t *zz, const uint32_t *ex, size_t n, unsigned c, unsigned w)
+{
+    uint32_t sum = 0;
+
+    for (size_t i = 0; i < n; i++) {
+        unsigned k = low_bits(w, c, ex[i]);
+        sum += k;
+        sum += zz[i] >> k > NB_ULP_PLANES ? NB_ULP_EXC_COST(w) : zz[i] >> k;
+    }
+    return sum;
+}
+
+static uint32_t walk(const uint32_t *zz, const uint32_t *ex, size_t n, unsigned *c, unsigned w)
+{
+    uint32_t here = run_cost(zz, ex, n, *c, w), next;
+    unsigned start = *c;
+
+    while (*c < 255 && (next = run_cost(zz, ex, n, *c + 1, w)) < here) {
+        here = next;
+        ++*c;
+    }
+    if (*c != start)
+        return here;
+    while (*c > 0 && (next = run_cost(zz, ex, n, *c - 1, w)) < here) {
+        here = next;
+        --*c;
+    }
+    return here;
+}
+
+static void choose(const uint32_t *zz, const uint32_t *ex, size_t n, unsigned *c, unsigned w)
+{
+    uint32_t cost = walk(zz, ex, n, c, w);
+    uint64_t sum = 0;
+    unsigned count = 0, other;
+
+    if (cost <= 4 * n * w)
+        return;
+    for (size_t i = 0; i < n; i++) {
+        unsigned bits = 0;
+        while (bits < 32 && zz[i] >> bits)
+            bits++;
+        if (bits) {
+            sum += ex[i] + bits;
+            count++;
+        }
+    }
+    other = nb_ulp_estimate(sum, count);
+    if (walk(zz, ex, n, &other, w) < cost)
+        *c = other;
+}
+
+static size_t raw(const uint8_t *cur, size_t n, unsigned w, uint8_t *dst)
+{
+    dst[0] = NB_ULP_RAW;
+    memcpy(dst + 1, cur, n * w);
+    return 1 + n * w;
+}
+
+static size_t encode(unsigned w, const struct nb_ulp_map *map, const uint8_t *cur, const uint8_t *ref,
+                     size_t n, unsigned *c, uint8_t *dst)
+{
+    const size_t runs = (n + NB_ULP_RUN - 1) / NB_ULP_RUN, groups = (n + 31) / 32,
+                 head = 2 + runs + (groups + 3) / 4;
+    uint32_t zz[NB_ULP_BLOCK], ex[NB_ULP_BLOCK], exc[NB_ULP_MAX_EXC], nexc = 0;
+    struct bitstring s = {dst + head, 0};
+
+    if (memcmp(cur, ref, n * w) == 0)
+        return 0;
+    memset(dst, 0, head);
+    dst[0] = (uint8_t)(map->shift | (map->plain ? NB_ULP_PLAIN : 0));
+    for (size_t i = 0; i < groups * 32; i++) {
+        uint32_t none = (1u << (8 * w - 1)) - 1;
+        uint32_t x = i < n ? load(cur + i * w, w) : none, r = i < n ? load(ref + i * w, w) : none;
+        int64_t d = wrap(w, ordered(map, w, x) - ordered(map, w, r));
+        zz[i] = (uint32_t)(d < 0 ? -2 * d - 1 : 2 * d);
+        ex[i] = exponent(map, w, r);
+    }
+    for (size_t g = 0; g < groups; g++) {
+        uint32_t *z = zz + 32 * g, *e = ex + 32 * g, flags = 0;
+        unsigned most = 0, cells = 0, changed = 0;
+
+        if (g % 8 == 0) {
+            size_t len = groups - g < 8 ? 32 * (groups - g) : NB_ULP_RUN;
+            uint32_t any = 0;
+            for (size_t i = 0; i < len; i++)
+                any |= z[i];
+            if (any) {
+                choose(z, e, len, c, w);
+                dst[2 + g / 8] = (uint8_t)*c;
+            } else {
+                g += len / 32 - 1; /* nothing to do for these groups */
+                continue;
+            }
+        }
+        for (unsigned i = 0; i < 32; i++) {
+            unsigned high = z[i] >> low_bits(w, *c, e[i]);
+            if (high > NB_ULP_PLANES) {
+                if (nexc == NB_ULP_MAX_EXC)
+                    return raw(cur, n, w, dst);
+                exc[nexc++] = (uint32_t)(32 * g + i);
+                z[i] = 0;
+                high = 0;
+            }
+            most = high > most ? high : most;
+            flags |= (uint32_t)(high > 0) << i;
+            changed |= z[i] != 0;
+        }
+        if (changed) {
+            for (unsigned i = 0; i < 8; i++)
+                cells += (flags >> 4 * i & 15) != 0;
+            dst[2 + runs + g / 4] |= (uint8_t)((cells < 6 ? 1 : 2) << 2 * (g % 4));
+            if (cells < 6) {
+                for (unsigned i = 0; i < 8; i++)
+                    put(&s, (flags >> 4 * i & 15) != 0, 1);
+                for (unsigned i = 0; i < 8; i++)
+                    if (flags >> 4 * i & 15)
+                        put(&s, flags >> 4 * i & 15, 4);
+            } else {
+                put(&s, flags, 32);
+            }
+            for (unsigned j = 1; j < NB_ULP_PLANES && j <= most; j++)
+                for (unsigned i = 0; i < 32; i++)
+                    if (z[i] >> low_bits(w, *c, e[i]) > j - 1)
+                        put(&s, z[i] >> low_bits(w, *c, e[i]) > j, 1);
+            for (unsigned i = 0; i < 32; i++)
+                put(&s, z[i], low_bits(w, *c, e[i]));
+        }
+        if (g % 8 == 7 && head + s.bits / 8 > n * w)
+            return raw(cur, n, w, dst);
+    }
+    size_t len = head + (s.bits + 7) / 8;
+    if (len + nexc * (2 + w) > n * w)
+        return raw(cur, n, w, dst);
+    dst[1] = (uint8_t)nexc;
+    for (size_t i = 0; i < nexc; i++, len += 2 + w) {
+        store(dst + len, 2, exc[i]);
+        memcpy(dst + len + 2, cur + exc[i] * w, w);
+    }
+    return len;
+}
+
+static int decode(unsigned w, const uint8_t *coded, size_t len, const uint8_t *ref, size_t n, uint8_t *dst)
+{
+    const size_t runs = (n + NB_ULP_RUN - 1) / NB_ULP_RUN, groups = (n + 31) / 32,
+                 head = 2 + runs + (groups + 3) / 4;
+    const struct nb_ulp_map map = {coded[0] & NB_ULP_SHIFT_MASK, (coded[0] & NB_ULP_PLAIN) != 0};
+    size_t pos = 0, end, nexc;
+
+    if (coded[0] == NB_ULP_RAW && len == 1 + n * w) {
+        memcpy(dst, coded + 1, n * w);
+        return 0;
+    }
+    if (coded[0] & 0xc0 || map.shift >= 8 * w || map.shift + 9u < 8 * w || len < head)
+        return -EBADMSG;
+    nexc = coded[1];
+    if (nexc * (2 + w) > len - head)
+        return -EBADMSG;
+    end = len - head - nexc * (2 + w);
+    for (size_t g = 0; g < groups; g++) {
+        const unsigned mode = coded[2 + runs + g / 4] >> 2 * (g % 4) & 3, c = coded[2 + g / 8];
+        uint32_t high[32] = {0}, cells = 0xff, any = 0, zz[32], r[32];
+
+        for (size_t i = 0; i < 32; i++)
+            r[i] = 32 * g + i < n ? load(ref + (32 * g + i) * w, w) : (1u << (8 * w - 1)) - 1;
+        memset(zz, 0, sizeof(zz));
+        if (mode == 3 || (mode && pos > 8 * end))
+            return -EBADMSG;
+        if (mode == 1)
+            for (unsigned i = cells = 0; i < 8; i++)
+                cells |= get(coded + head, &pos) << i;
+        for (unsigned i = 0; mode && i < 32; i++) {
+            if (cells >> i / 4 & 1)
+                high[i] = get(coded + head, &pos);
+            any |= high[i];
+        }
+        for (unsigned j = 1; j < NB_ULP_PLANES && any; j++) {
+            any = 0;
+            for (unsigned i = 0; i < 32; i++) {
+                if (high[i] == j) {
+                    high[i] += get(coded + head, &pos);
+                    any |= high[i] > j;
+                }
+            }
+        }
+        for (unsigned i = 0; mode && i < 32; i++) {
+            unsigned k = low_bits(w, c, exponent(&map, w, r[i]));
+            zz[i] = high[i] << k;
+            for (unsigned j = 0; j < k; j++)
+                zz[i] |= get(coded + head, &pos) << j;
+            zz[i] &= (uint32_t)((1ull << 8 * w) - 1);
+        }
+        for (size_t i = 0; i < 32 && 32 * g + i < n; i++) {
+            int64_t d = zz[i] & 1 ? -(int64_t)(zz[i] / 2) - 1 : (int64_t)(zz[i] / 2);
+            store(dst + (32 * g + i) * w, w, pattern(&map, w, wrap(w, ordered(&map, w, r[i]) + d)));
+        }
+    }
+    if ((pos + 7) / 8 != end)
+        return -EBADMSG;
+    coded += head + end;
+    for (size_t i = 0; i < nexc; i++, coded += 2 + w) {
+        uint32_t at = load(coded, 2);
+        if (at >= n || (i && at <= load(coded - 2 - w, 2)))
+            return -EBADMSG;
+        memcpy(dst + at * w, coded + 2, w);
+    }
+    return 0;
+}
+
+#define VARIANT(w)                                                                                           \
+    static size_t encode_##w(const struct nb_ulp_map *map, const uint8_t *cur, const uint8_t *ref, size_t n, \
+                             unsigned *c, uint8_t *dst)                                                      \
+    {                                                                                                        \
+        return encode(w, map, cur, ref, n, c, dst);                                                          \
+    }                                                                                                        \
+    static int decode_##w(const uint8_t *coded, size_t len, const uint8_t *ref, size_t n, uint8_t *dst)      \
+    {                                                                                                        \
+        return decode(w, coded, len, ref, n, dst);                                                           \
+    }
+
+VARIANT(1)
+VARIANT(2)
+VARIANT(4)
+
+const struct nb_ulp_ops nb_ulp_reference = {
+    .encode = {encode_1, encode_2, encode_4},
+    .decode = {decode_1, decode_2, decode_4},
+};

@@ -1,0 +1,560 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Lossless differences and the hash: every variant against the reference coder, on data of many kinds. */
+#include <check.h>
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "nibble/codec.h"
+
+static uint64_t state = 1;
+
+static uint64_t rnd(void)
+{
+    state ^= state >> 12;
+    state ^= state << 25;
+    state ^= state >> 27;
+    return state * UINT64_C(0x2545f4914f6cdd1d);
+}
+
+static double uniform(void)
+{
+    return (double)((rnd() >> 11) + 1) * 0x1p-53;
+}
+
+static double normal(void)
+{
+    return sqrt(-2 * log(uniform())) * cos(6.283185307179586 * uniform());
+}
+
+static uint16_t to_bf16(float x)
+{
+    uint32_t u;
+
+    memcpy(&u, &x, 4);
+    return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
+}
+
+/* Half precision, normal range only, round half up: good enough to make patterns. */
+static uint16_t to_f16(float x)
+{
+    uint32_t u;
+
+    memcpy(&u, &x, 4);
+    if ((u << 1 >> 24) < 113)
+        return (uint16_t)(u >> 16 & 0x8000);
+    return (uint16_t)((u >> 16 & 0x8000) | ((((u & 0x7fffffff) - (112u << 23)) + 0x1000) >> 13));
+}
+
+static uint8_t to_e4m3(float x)
+{
+    uint32_t u;
+
+    memcpy(&u, &x, 4);
+    if ((u << 1 >> 24) < 121)
+        return (uint8_t)(u >> 24 & 0x80);
+    return (uint8_t)((u >> 24 & 0x80) | ((((u & 0x7fffffff) - (120u << 23)) + 0x80000) >> 20));
+}
+
+/* Weights and the same after one optimizer step; an Adam-like step has about the same size for all values. */
+enum kind {
+    ZERO,
+    EQUAL,
+    BF16,
+    F16,
+    F32,
+    E4M3,
+    INT8,
+    SPARSE,
+    RANDOM,
+    SIGNS,
+    SPECIAL,
+    PATCHY,
+    HUGE_STEPS,
+    ONE,
+    KINDS
+};
+
+static void make(enum kind kind, double ratio, uint8_t *ref, uint8_t *cur, size_t bytes)
+{
+    for (size_t i = 0; i < bytes; i++)
+        ref[i] = cur[i] = (uint8_t)rnd();
+    for (size_t i = 0; i < bytes; i += 4) {
+        uint8_t a[4], b[4];
+        memcpy(a, ref + i, bytes - i < 4 ? bytes - i : 4);
+        memcpy(b, a, 4);
+        for (unsigned j = 0; j < 4; j++) {
+            float w = (float)(0.02 * normal()), v = w + (float)(0.02 * ratio * normal());
+            uint16_t w16 = to_bf16(w), v16 = to_bf16(v);
+            switch (kind) {
+            case ZERO:
+                a[j] = b[j] = 0;
+                break;
+            case F16:
+                w16 = to_f16(w);
+                v16 = to_f16(v);
+                /* fall through */
+            case BF16:
+                if (j < 2) {
+                    memcpy(a + 2 * j, &w16, 2);
+                    memcpy(b + 2 * j, &v16, 2);
+                }
+                break;
+            case F32:
+                if (j == 0) {
+                    memcpy(a, &w, 4);
+                    memcpy(b, &v, 4);
+                }
+                break;
+            case E4M3:
+                a[j] = to_e4m3(5000 * w);
+                b[j] = to_e4m3(5000 * v);
+                break;
+            case INT8:
+                a[j] = (uint8_t)(int)lrint(20 * normal());
+                b[j] = (uint8_t)(a[j] + (int)lrint(1000 * ratio * normal()));
+                break;
+            case SPARSE:
+                if (rnd() % 200 == 0)
+                    b[j] ^= (uint8_t)rnd();
+                break;
+            case RANDOM:
+                b[j] = (uint8_t)rnd();
+                break;
+            case SIGNS: /* values near zero that change sign */
+                w16 = (uint16_t)(rnd() % 3 | (rnd() & 0x8000));
+                v16 = (uint16_t)(rnd() % 3 | (rnd() & 0x8000));
+                if (j < 2) {
+                    memcpy(a + 2 * j, &w16, 2);
+                    memcpy(b + 2 * j, &v16, 2);
+                }
+                break;
+            case SPECIAL: /* infinities, NaN, largest and smallest, extremes of integers */
+                a[j] = (uint8_t[]){0x00, 0x7f, 0x80, 0xff}[rnd() % 4];
+                b[j] = rnd() % 3 ? a[j] : (uint8_t[]){0x00, 0x7f, 0x80, 0xff}[rnd() % 4];
+                break;
+            case PATCHY: /* stretches of no, small and wild change */
+                if (i / 300 % 4 == 1)
+                    b[j] ^= (uint8_t)(rnd() & 1);
+                else if (i / 300 % 4 == 3)
+                    b[j] = (uint8_t)rnd();
+                break;
+            case HUGE_STEPS:
+                w16 = (uint16_t)rnd();
+                v16 = (uint16_t)(w16 + (rnd() % 16 ? rnd() % 8 : rnd() % 4096));
+                if (j < 2) {
+                    memcpy(a + 2 * j, &w16, 2);
+                    memcpy(b + 2 * j, &v16, 2);
+                }
+                break;
+            default:
+                break;
+            }
+        }
+        memcpy(ref + i, a, bytes - i < 4 ? bytes - i : 4);
+        memcpy(cur + i, b, bytes - i < 4 ? bytes - i : 4);
+    }
+    if (kind == ONE && bytes)
+        cur[rnd() % bytes] ^= (uint8_t)(1 << rnd() % 8);
+}
+
+static const enum nb_ulp_width widths[] = {NB_ULP_8, NB_ULP_16, NB_ULP_32};
+
+static void *exact(size_t bytes)
+{
+    void *p = malloc(bytes ? bytes : 1);
+    ck_assert_ptr_nonnull(p);
+    return p;
+}
+
+/* Encode with every variant, compare with the reference coder, decode each with each. Returns the coded
+ * length. */
+static size_t check_one(enum nb_ulp_width width, const uint8_t *cur, const uint8_t *ref, size_t bytes)
+{
+    const size_t bound = nb_ulp_bound(width, bytes);
+    uint8_t *first = exact(bound), *coded = exact(bound), *out = exact(bytes + 2), *tight;
+    ssize_t len = 0, got;
+
+    for (int v = NB_VARIANT_REFERENCE; v < NB_VARIANT_COUNT; v++) {
+        if (!nb_codec_available((enum nb_variant)v))
+            continue;
+        ck_assert_int_eq(nb_codec_select((enum nb_variant)v), 0);
+        uint8_t *to = v == NB_VARIANT_REFERENCE ? first : coded;
+        memset(to, 0xa5, bound);
+        got = nb_ulp_encode(width, cur, ref, bytes, SIZE_MAX, to, bound);
+        ck_assert_msg(got > 0 && (size_t)got <= bound, "%s: %zd of %zu", nb_variant_name((enum nb_variant)v),
+                      got, bound);
+        if (v == NB_VARIANT_REFERENCE)
+            len = got;
+        ck_assert_msg(got == len && memcmp(first, to, (size_t)len) == 0,
+                      "%s differs: width %d bytes %zu lengths %zd %zd", nb_variant_name((enum nb_variant)v),
+                      (int)width, bytes, len, got);
+        /* limit is exclusive and exact. */
+        ck_assert_int_eq(nb_ulp_encode(width, cur, ref, bytes, (size_t)len + 1, to, bound), len);
+        ck_assert_int_eq(nb_ulp_encode(width, cur, ref, bytes, (size_t)len, to, bound), -E2BIG);
+        ck_assert_int_eq(nb_ulp_encode(width, cur, ref, bytes, SIZE_MAX, to, bound - 1), -ENOSPC);
+    }
+    tight = exact((size_t)len); /* so that a sanitizer sees reads beyond the end */
+    memcpy(tight, first, (size_t)len);
+    for (int v = NB_VARIANT_REFERENCE; v < NB_VARIANT_COUNT; v++) {
+        if (!nb_codec_available((enum nb_variant)v))
+            continue;
+        nb_codec_select((enum nb_variant)v);
+        memset(out, 0x5a, bytes + 2);
+        ck_assert_int_eq(nb_ulp_decode(width, tight, (size_t)len, ref, bytes, out + 1), 0);
+        ck_assert_msg(memcmp(out + 1, cur, bytes) == 0 && out[0] == 0x5a && out[bytes + 1] == 0x5a,
+                      "%s: width %d bytes %zu", nb_variant_name((enum nb_variant)v), (int)width, bytes);
+        memcpy(out, ref, bytes);
+        ck_assert_int_eq(nb_ulp_decode(width, tight, (size_t)len, out, bytes, out), 0);
+        ck_assert_msg(memcmp(out, cur, bytes) == 0, "in place: %s", nb_variant_name((enum nb_variant)v));
+        ck_assert_int_eq(nb_ulp_decode(width, tight, (size_t)len - 1, ref, bytes, out), -EBADMSG);
+    }
+    free(first);
+    free(coded);
+    free(out);
+    free(tight);
+    nb_codec_select(NB_VARIANT_AUTO);
+    return (size_t)len;
+}
+
+START_TEST(round_trips)
+{
+    static const size_t lengths[] = {0,    1,    2,    3,    4,    5,    31,   32,   33,   63,    64,
+                                     65,   66,   127,  128,  129,  255,  510,  513,  1023, 1024,  1025,
+                                     2047, 2048, 2049, 2050, 4095, 4096, 4100, 8191, 9000, 16384, 20001};
+    const enum kind kind = (enum kind)_i;
+    const double ratios[] = {0.0002, 0.0015, 0.01, 0.3};
+
+    for (size_t l = 0; l < sizeof(lengths) / sizeof(lengths[0]); l++) {
+        for (int r = 0; r < 2; r++) {
+            /* Odd addresses, exact sizes. */
+            uint8_t *a = exact(lengths[l] + 1), *b = exact(lengths[l] + 1);
+            state = 1 + 1000 * (uint64_t)_i + 2 * l + (uint64_t)r;
+            make(kind, ratios[(l + (size_t)r) % 4], a + 1, b + 1, lengths[l]);
+            for (int w = 0; w < 3; w++)
+                check_one(widths[w], b + 1, a + 1, lengths[l]);
+            free(a);
+            free(b);
+        }
+    }
+}
+END_TEST
+
+START_TEST(equal_is_one_byte)
+{
+    size_t bytes = 1 << 20;
+    uint8_t *a = exact(bytes), *b = exact(bytes);
+
+    make(BF16, 0.01, a, b, bytes);
+    for (int w = 0; w < 3; w++)
+        ck_assert_uint_eq(check_one(widths[w], a, a, bytes - 1), 1);
+    /* One value of a million: a directory and one block. */
+    memcpy(b, a, bytes);
+    b[777777] ^= 1;
+    ck_assert_uint_le(check_one(NB_ULP_16, b, a, bytes), 1 + 2 * 512 + 32);
+    free(a);
+    free(b);
+}
+END_TEST
+
+START_TEST(arguments)
+{
+    uint8_t a[64] = {0}, out[256];
+
+    ck_assert_uint_eq(nb_ulp_bound((enum nb_ulp_width)3, 64), 0);
+    ck_assert_int_eq(nb_ulp_encode((enum nb_ulp_width)3, a, a, 64, 100, out, 256), -EINVAL);
+    ck_assert_int_eq(nb_ulp_decode((enum nb_ulp_width)3, a, 1, a, 64, out), -EINVAL);
+    ck_assert_int_eq(nb_ulp_decode(NB_ULP_16, a, 0, a, 64, out), -EBADMSG);
+    ck_assert_int_eq(nb_ulp_encode(NB_ULP_16, a, a, 64, 0, out, 256), -E2BIG);
+    ck_assert_int_eq(nb_ulp_encode(NB_ULP_16, a, a, 64, 1, out, 256), -E2BIG);
+    ck_assert_int_eq(nb_ulp_encode(NB_ULP_16, a, a, 0, 2, out, 256), 1);
+}
+END_TEST
+
+/* A hopeless span is given up as soon as the limit is passed, not at its end. */
+START_TEST(limit_stops_early)
+{
+    size_t bytes = 1 << 20, bound = nb_ulp_bound(NB_ULP_16, bytes);
+    uint8_t *a = exact(bytes), *b = exact(bytes), *out = exact(bound);
+
+    make(RANDOM, 0, a, b, bytes);
+    memset(out, 0xcd, bound);
+    ck_assert_int_eq(nb_ulp_encode(NB_ULP_16, b, a, bytes, 4096, out, bound), -E2BIG);
+    for (size_t i = 32768; i < bound; i++)
+        ck_assert_uint_eq(out[i], 0xcd);
+    free(a);
+    free(b);
+    free(out);
+}
+END_TEST
+
+/* A BF16 row-structured weight matrix, its rows of different scale, after a step of Adam. */
+START_TEST(bits_a_value)
+{
+    static const struct {
+        double ratio, most;
+    } goals[] = {{0.0025, 3.2}, {0.0015, 2.6}, {0.0006, 1.8}, {0.0002, 1.0}};
+    const size_t rows = 256, cols = 1500, n = rows * cols;
+    uint16_t *a = exact(2 * n), *b = exact(2 * n);
+    uint8_t *out = exact(nb_ulp_bound(NB_ULP_16, 2 * n));
+
+    for (size_t q = 0; q < sizeof(goals) / sizeof(goals[0]); q++) {
+        double w2 = 0, d2 = 0, zero = 0, small = 0;
+        state = 7;
+        for (size_t r = 0; r < rows; r++) {
+            double scale = 0.02 * exp(0.2 * normal());
+            for (size_t c = 0; c < cols; c++) {
+                /* Adam's m / sqrt(v) after 25 noisy gradients; its rms is 0.24. */
+                double m = 0, v = 0, w = scale * normal(), d;
+                for (int t = 0; t < 25; t++) {
+                    double g = normal();
+                    m = 0.9 * m + 0.1 * g;
+                    v = 0.95 * v + 0.05 * g * g;
+                }
+                d = 0.0204 * goals[q].ratio * m / sqrt(v) / 0.27;
+                a[r * cols + c] = to_bf16((float)w);
+                b[r * cols + c] = to_bf16((float)(w + d));
+                w2 += w * w;
+                d2 += d * d;
+                int x = (int)(b[r * cols + c] & 0x7fff) - (int)(a[r * cols + c] & 0x7fff);
+                zero += x == 0;
+                small += abs(x) <= 7;
+            }
+        }
+        ssize_t len = nb_ulp_encode(NB_ULP_16, b, a, 2 * n, 2 * n, out, nb_ulp_bound(NB_ULP_16, 2 * n));
+        double bits = 8.0 * (double)len / (double)n, ratio = sqrt(d2 / w2);
+        printf("rms ratio %.5f: unchanged %.3f, within 7 ulp %.3f, %.2f bits a value\n", ratio,
+               zero / (double)n, small / (double)n, bits);
+        ck_assert_msg(len > 0 && bits <= goals[q].most, "%.2f bits at %.4f", bits, ratio);
+        ck_assert(fabs(ratio / goals[q].ratio - 1) < 0.1); /* the data are what the goal was set for */
+        check_one(NB_ULP_16, (uint8_t *)b, (uint8_t *)a, n / 4);
+    }
+    free(a);
+    free(b);
+    free(out);
+}
+END_TEST
+
+/* Broken input: never a crash (run under a sanitizer), and all variants say and deliver the same. */
+START_TEST(malformed)
+{
+    const size_t bytes = 6000;
+    uint8_t *a = exact(bytes), *b = exact(bytes), *out[NB_VARIANT_COUNT],
+            *coded = exact(nb_ulp_bound(NB_ULP_8, bytes));
+    unsigned accepted = 0, refused = 0;
+
+    for (int v = 0; v < NB_VARIANT_COUNT; v++)
+        out[v] = exact(bytes);
+    state = 99 + (uint64_t)_i;
+    for (int round = 0; round < 1500; round++) {
+        enum nb_ulp_width width = widths[_i];
+        size_t use = 1 + rnd() % bytes;
+        if (round % 50 == 0)
+            make((enum kind)(round / 50 % KINDS), 0.003, a, b, bytes);
+        ssize_t len = nb_ulp_encode(width, b, a, use, SIZE_MAX, coded, nb_ulp_bound(width, use));
+        ck_assert_int_gt(len, 0);
+        size_t keep = rnd() % 4 ? (size_t)len : 1 + rnd() % (size_t)len;
+        uint8_t *tight = exact(keep);
+        memcpy(tight, coded, keep);
+        for (unsigned k = (unsigned)(rnd() % 4); k; k--)
+            tight[rnd() % 3 ? rnd() % keep : rnd() % (keep < 40 ? keep : 40)] = (uint8_t)rnd();
+        int rc = 1, same = 0;
+        for (int v = NB_VARIANT_REFERENCE; v < NB_VARIANT_COUNT; v++) {
+            if (!nb_codec_available((enum nb_variant)v))
+                continue;
+            nb_codec_select((enum nb_variant)v);
+            int got = nb_ulp_decode(width, tight, keep, a, use, out[v]);
+            ck_assert(got == 0 || got == -EBADMSG);
+            if (rc == 1)
+                rc = got, same = v;
+            ck_assert_int_eq(got, rc);
+            if (got == 0)
+                ck_assert(memcmp(out[same], out[v], use) == 0);
+        }
+        *(rc ? &refused : &accepted) += 1;
+        free(tight);
+    }
+    nb_codec_select(NB_VARIANT_AUTO);
+    ck_assert(accepted > 100 && refused > 100);
+    for (int v = 0; v < NB_VARIANT_COUNT; v++)
+        free(out[v]);
+    free(a);
+    free(b);
+    free(coded);
+}
+END_TEST
+
+START_TEST(guesses)
+{
+    static const struct {
+        enum kind kind;
+        double ratio;
+        enum nb_ulp_width width;
+    } expect[] = {{BF16, 0.001, NB_ULP_16}, {BF16, 0.01, NB_ULP_16}, {F16, 0.001, NB_ULP_16},
+                  {F32, 0.001, NB_ULP_32},  {F32, 1e-5, NB_ULP_32},  {E4M3, 0.1, NB_ULP_8},
+                  {INT8, 0.003, NB_ULP_8}};
+    const size_t bytes = 1 << 18;
+    uint8_t *a = exact(bytes), *b = exact(bytes);
+
+    for (size_t i = 0; i < sizeof(expect) / sizeof(expect[0]); i++) {
+        make(expect[i].kind, expect[i].ratio, a, b, bytes);
+        ck_assert_msg(nb_ulp_guess_width(b, a, bytes) == expect[i].width, "case %zu: %d", i,
+                      (int)nb_ulp_guess_width(b, a, bytes));
+    }
+    for (size_t n = 0; n < 40; n++)
+        ck_assert(nb_ulp_bound(nb_ulp_guess_width(b, a, n), n) != 0);
+    free(a);
+    free(b);
+}
+END_TEST
+
+START_TEST(hash_variants_agree)
+{
+    uint8_t *a = exact(70000);
+
+    for (size_t i = 0; i < 70000; i++)
+        a[i] = (uint8_t)rnd();
+    for (size_t n = 0; n < 66000; n = n < 1100 ? n + 1 : n * 9 / 8) {
+        uint64_t want = 0;
+        for (int v = NB_VARIANT_REFERENCE; v < NB_VARIANT_COUNT; v++) {
+            if (!nb_codec_available((enum nb_variant)v))
+                continue;
+            nb_codec_select((enum nb_variant)v);
+            uint64_t h = nb_hash64(a + n % 64, n, n * 3);
+            if (v == NB_VARIANT_REFERENCE)
+                want = h;
+            ck_assert_uint_eq(h, want);
+        }
+    }
+    nb_codec_select(NB_VARIANT_AUTO);
+    free(a);
+}
+END_TEST
+
+static int compare(const void *a, const void *b)
+{
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* Pairs of equal values among n, after keeping `bits` of each. */
+static size_t collisions(uint64_t *h, size_t n, unsigned shift)
+{
+    size_t equal = 0;
+
+    for (size_t i = 0; i < n; i++)
+        h[i] >>= shift;
+    qsort(h, n, sizeof(*h), compare);
+    for (size_t i = 1; i < n; i++)
+        equal += h[i] == h[i - 1];
+    return equal;
+}
+
+START_TEST(hash_avalanche)
+{
+    static const size_t lengths[] = {1, 2, 8, 31, 64, 255, 256, 257, 600, 5000};
+    uint8_t a[5000];
+
+    for (size_t l = 0; l < sizeof(lengths) / sizeof(lengths[0]); l++) {
+        size_t n = lengths[l], flips = 0;
+        unsigned per_bit[64] = {0};
+        for (size_t i = 0; i < n; i++)
+            a[i] = l % 2 ? (uint8_t)rnd() : 0;
+        for (int t = 0; t < 2000; t++) {
+            size_t bit = rnd() % (8 * n);
+            if (n < 250 || t % 3)
+                a[rnd() % n] = (uint8_t)rnd();
+            uint64_t h = nb_hash64(a, n, (uint64_t)t);
+            a[bit / 8] ^= (uint8_t)(1 << bit % 8);
+            uint64_t d = h ^ nb_hash64(a, n, (uint64_t)t);
+            ck_assert_uint_ne(d, 0);
+            flips += (size_t)__builtin_popcountll(d);
+            for (unsigned i = 0; i < 64; i++)
+                per_bit[i] += d >> i & 1;
+        }
+        /* 2000 x 64 fair coins: sigma of the sum 179, of a bit 22. */
+        ck_assert_msg(flips > 64000 - 900 && flips < 64000 + 900, "length %zu: %zu flips", n, flips);
+        for (unsigned i = 0; i < 64; i++)
+            ck_assert_msg(per_bit[i] > 1000 - 125 && per_bit[i] < 1000 + 125, "length %zu bit %u: %u", n, i,
+                          per_bit[i]);
+    }
+}
+END_TEST
+
+/* Inputs that differ little: none of their hashes is equal, and halves of them not more often than chance has
+ * it. */
+START_TEST(hash_collisions)
+{
+    const size_t n = 1 << 18;
+    uint64_t *h = exact(8 * n), *low = exact(8 * n);
+
+    for (int set = 0; set < 5; set++) {
+        uint8_t a[1024] = {0};
+        for (size_t i = 0; i < n; i++) {
+            size_t len = set == 3 ? i % 1000 : 1024;
+            memset(a, 0, sizeof(a));
+            switch (set) {
+            case 0: /* counters in one word */
+                memcpy(a + 8 * 37, &i, sizeof(i));
+                break;
+            case 1: /* two flipped bits in one lane's words of two stripes */
+                a[8 * 5 + i % 8] = (uint8_t)(1 << i / 8 % 8);
+                a[256 + 8 * 5 + i / 64 % 8] ^= (uint8_t)(1 << i / 512 % 8);
+                a[768] = (uint8_t)(i >> 12);
+                break;
+            case 2: /* small counters in two neighbouring words */
+                a[512] = (uint8_t)i;
+                a[520] = (uint8_t)(i >> 8);
+                a[528] = (uint8_t)(i >> 16);
+                break;
+            case 3: /* zeros of different lengths, different seeds */
+                break;
+            default: /* one last-place step in each of two 16-bit values of many */
+                a[i % 512 * 2] = 1;
+                a[i / 512 * 2] += 2;
+                break;
+            }
+            h[i] = nb_hash64(a, len, set == 3 ? i / 1000 : 0);
+        }
+        memcpy(low, h, 8 * n);
+        for (size_t i = 0; i < n; i++)
+            low[i] <<= 32;
+        ck_assert_uint_eq(collisions(h, n, 0), 0);
+        /* Chance: n^2 / 2^33 = 8 pairs. */
+        ck_assert_uint_le(collisions(low, n, 32), 24);
+        ck_assert_uint_le(collisions(h, n, 32), 24);
+    }
+    free(h);
+    free(low);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("ulp");
+    TCase *t = tcase_create("differences"), *h = tcase_create("hash");
+    SRunner *r;
+    int failed;
+
+    tcase_set_timeout(t, 120);
+    tcase_add_loop_test(t, round_trips, 0, KINDS);
+    tcase_add_test(t, equal_is_one_byte);
+    tcase_add_test(t, arguments);
+    tcase_add_test(t, limit_stops_early);
+    tcase_add_test(t, bits_a_value);
+    tcase_add_loop_test(t, malformed, 0, 3);
+    tcase_add_test(t, guesses);
+    suite_add_tcase(s, t);
+    tcase_set_timeout(h, 120);
+    tcase_add_test(h, hash_variants_agree);
+    tcase_add_test(h, hash_avalanche);
+    tcase_add_test(h, hash_collisions);
+    suite_add_tcase(s, h);
+    r = srunner_create(s);
+    srunner_run_all(r, CK_NORMAL);
+    failed = srunner_ntests_failed(r);
+    srunner_free(r);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
