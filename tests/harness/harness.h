@@ -239,9 +239,10 @@ struct hx_comm_cfg {
     uint64_t comm_id;     /* 0: from the job's seed; the same on every node */
     int channels;         /* 0: 2. The region is sized for so many; an op may use fewer */
     size_t buff_size;     /* NCCL_BUFFSIZE; 0: 4 MiB. A slot is buff_size / 8 for each channel */
-    size_t chunk;         /* default of ops; 0: buff_size / 8 */
+    size_t chunk;         /* default of ops; 0: buff_size / 8; HX_CHUNK_NCCL: as NCCL halves it for small ops */
     bool flush;           /* call iflush after every window, as GPU-direct does on some machines */
-    bool poison;          /* before every all-reduce fill its send slots with NaN patterns and 1e30 */
+    bool poison;          /* all-reduce: fill what chunks hold beyond the vector with NaN patterns and 1e30 (else
+                           * it is stale memory, as in NCCL) */
     unsigned gpu_delay_us;/* each fill and each drain waits a random time up to this */
     unsigned stall_every; /* every n-th drained step of a channel (random phase) is left for stall_ms */
     unsigned stall_ms;
@@ -250,10 +251,11 @@ struct hx_comm_cfg {
     uint64_t seed;        /* of the delays; 0: from the job's seed. Mixed with the rank */
 };
 #define HX_SPIN (~0u)
+#define HX_CHUNK_NCCL ((size_t)-1)
 
 /* Bring-up in NCCL's order: init of both halves, equality of their devices, getProperties, listen, exchange of
- * handles, connect (all nodes at the same time), closeListen on success only, reduceSupport, region, regMr for the
- * send and the receive side, proxy thread. Collective over all nodes of the job. On failure the result of the
+ * handles, connect (all nodes at the same time), closeListen on success only, region, regMr of the whole region once
+ * for each channel and side, reduceSupport, proxy thread. Collective over all nodes of the job. On failure the result of the
  * failing call, *comm NULL, everything undone as NCCL does, and *stage (may be NULL) names the call. */
 ncclResult_t hx_comm_open(struct hx_node *node, struct hx_lib *lib, const struct hx_comm_cfg *cfg,
                           struct hx_comm **comm, const char **stage);
@@ -288,7 +290,8 @@ struct hx_op {
                            * In place: reduce-scatter recv == send + rank block, all-gather send == recv + rank
                            * block (the own block is then not overwritten), all-reduce recv == send */
     int channels;         /* 0: the communicator's */
-    size_t chunk;         /* 0: the communicator's; a multiple of the type's size, <= buff_size / 8 */
+    size_t chunk;         /* 0: the communicator's; a multiple of the type's size, <= buff_size / 8;
+                           * HX_CHUNK_NCCL */
     unsigned flags;
     /* Called on the proxy thread right before the operation's first window, where NCCL's Coll event has long
      * been fired; NULL for none. */

@@ -1,0 +1,339 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the nodes of a job say to each other and to the parent: barrier, gathering, mailboxes, where-am-I,
+ * failures and the captured log, all in one piece of shared memory; and the clock and random streams.
+ */
+#include <dirent.h>
+#include <sched.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "internal.h"
+
+struct hx_node *hx_this_node;
+static pthread_mutex_t text_lock = PTHREAD_MUTEX_INITIALIZER;
+
+struct hx_node *hx_self(void)
+{
+    return hx_this_node;
+}
+
+double hx_now(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+void hx_sleep(double seconds)
+{
+    struct timespec t = { (time_t)seconds, 0 };
+
+    if (seconds <= 0)
+        return;
+    t.tv_nsec = (long)((seconds - (double)t.tv_sec) * 1e9);
+    while (nanosleep(&t, &t) != 0)
+        continue;
+}
+
+uint64_t hx_rand(uint64_t *state)
+{
+    uint64_t x = *state;
+
+    x ^= x >> 12;
+    x ^= x << 25;
+    x ^= x >> 27;
+    *state = x;
+    return x * 0x2545F4914F6CDD1Dull;
+}
+
+uint64_t hx_rand_below(uint64_t *state, uint64_t n)
+{
+    return n ? (hx_rand(state) >> 11) % n : 0;
+}
+
+uint64_t hx_seed(uint64_t a, uint64_t b, uint64_t c)
+{
+    uint64_t x = a * 0x9E3779B97F4A7C15ull + b * 0xBF58476D1CE4E5B9ull + c * 0x94D049BB133111EBull + 1;
+
+    for (int i = 0; i < 3; i++) {
+        x ^= x >> 31;
+        x *= 0xD6E8FEB86659FD93ull;
+    }
+    x ^= x >> 32;
+    return x ? x : 1;
+}
+
+/* ---- what the parent reads ---- */
+
+int hx_fail(const char *fmt, ...)
+{
+    char text[sizeof hx_this_node->shared->node[0].failure];
+    struct hx_node *n = hx_this_node;
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    if (!n) {
+        fprintf(stderr, "harness: %s\n", text);
+        return 1;
+    }
+    fprintf(stderr, "harness: node %d: %s\n", n->rank, text);
+    pthread_mutex_lock(&text_lock);
+    if (!atomic_load(&n->shared->node[n->rank].failed)) {
+        memcpy(n->shared->node[n->rank].failure, text, sizeof text);
+        atomic_store(&n->shared->node[n->rank].failed, 1);
+    }
+    pthread_mutex_unlock(&text_lock);
+    return 1;
+}
+
+void hx_where(const char *fmt, ...)
+{
+    struct hx_node *n = hx_this_node;
+    va_list ap;
+
+    if (!n)
+        return;
+    pthread_mutex_lock(&text_lock);
+    va_start(ap, fmt);
+    vsnprintf(n->shared->node[n->rank].where, sizeof n->shared->node[n->rank].where, fmt, ap);
+    va_end(ap);
+    pthread_mutex_unlock(&text_lock);
+}
+
+/* ---- between nodes ---- */
+
+/* Sleep a little longer the more often it is called in a row: siblings share few cores. */
+static void pause_a_bit(unsigned *round)
+{
+    if ((*round)++ < 20)
+        sched_yield();
+    else
+        hx_sleep(*round < 200 ? 50e-6 : 500e-6);
+}
+
+int hx_ended(struct hx_node *node, int rank)
+{
+    return atomic_load(&node->shared->node[rank].ended);
+}
+
+int hx_pid(struct hx_node *node, int rank)
+{
+    unsigned round = 0;
+    int pid;
+
+    while (!(pid = atomic_load(&node->shared->node[rank].pid)))
+        pause_a_bit(&round);
+    return pid;
+}
+
+void hx_barrier(struct hx_node *node)
+{
+    unsigned long mine = atomic_fetch_add(&node->shared->node[node->rank].arrived, 1) + 1;
+    unsigned round = 0;
+
+    for (int r = 0; r < node->nnodes; r++) {
+        while (atomic_load(&node->shared->node[r].arrived) < mine && !hx_ended(node, r))
+            pause_a_bit(&round);
+    }
+}
+
+void hx_allgather(struct hx_node *node, const void *mine, size_t len, void *all)
+{
+    if (len > HX_BOX_BYTES)
+        abort();
+    memcpy(node->shared->node[node->rank].gather, mine, len);
+    hx_barrier(node);
+    for (int r = 0; r < node->nnodes; r++) {
+        if (hx_ended(node, r))
+            memset((char *)all + (size_t)r * len, 0, len);
+        else
+            memcpy((char *)all + (size_t)r * len, node->shared->node[r].gather, len);
+    }
+    hx_barrier(node);
+}
+
+int hx_all_equal(struct hx_node *node, uint64_t hash)
+{
+    uint64_t all[HX_MAX_NODES];
+
+    hx_allgather(node, &hash, sizeof hash, all);
+    for (int r = 0; r < node->nnodes; r++) {
+        if (!hx_ended(node, r) && all[r] != hash)
+            return 0;
+    }
+    return 1;
+}
+
+int hx_put(struct hx_node *node, int to, const void *data, size_t len, double timeout_s)
+{
+    struct hx_box *box = &node->shared->box[node->rank][to];
+    double end = hx_now() + timeout_s;
+    unsigned round = 0;
+
+    if (len > HX_BOX_BYTES)
+        abort();
+    while (atomic_load(&box->full)) {
+        if (hx_now() > end || hx_ended(node, to))
+            return -1;
+        pause_a_bit(&round);
+    }
+    memcpy(box->data, data, len);
+    box->len = len;
+    atomic_store(&box->full, 1);
+    return 0;
+}
+
+int hx_get(struct hx_node *node, int from, void *data, size_t len, double timeout_s)
+{
+    struct hx_box *box = &node->shared->box[from][node->rank];
+    double end = hx_now() + timeout_s;
+    unsigned round = 0;
+
+    while (!atomic_load(&box->full)) {
+        if (hx_now() > end || hx_ended(node, from))
+            return -1;
+        pause_a_bit(&round);
+    }
+    if (box->len != len)
+        return -1;
+    memcpy(data, box->data, len);
+    atomic_store(&box->full, 0);
+    return 0;
+}
+
+void *hx_scratch(struct hx_node *node, int rank)
+{
+    return node->shared->node[rank].scratch;
+}
+
+/* ---- log ---- */
+
+static int verbose(void)
+{
+    const char *v = getenv("NIBBLE_HARNESS_VERBOSE");
+
+    return v && *v && strcmp(v, "0") != 0;
+}
+
+static void capture(ncclDebugLogLevel level, unsigned long flags, const char *file, int line, const char *fmt, ...)
+    __attribute__((format(printf, 5, 6)));
+
+static void capture(ncclDebugLogLevel level, unsigned long flags, const char *file, int line, const char *fmt, ...)
+{
+    struct hx_node *n = hx_this_node;
+    char text[2048];
+    int head, len;
+    va_list ap;
+
+    (void)flags;
+    head = snprintf(text, sizeof text, "%c ", level == NCCL_LOG_WARN ? 'W' : level == NCCL_LOG_INFO ? 'I' : 'T');
+    va_start(ap, fmt);
+    len = vsnprintf(text + head, sizeof text - (size_t)head - 1, fmt, ap);
+    va_end(ap);
+    if (len < 0)
+        return;
+    len += head;
+    if (len > (int)sizeof text - 2)
+        len = (int)sizeof text - 2;
+    for (int i = 0; i < len; i++) {
+        if (text[i] == '\n')
+            text[i] = ' ';
+    }
+    text[len++] = '\n';
+    text[len] = 0;
+    if (verbose())
+        fprintf(stderr, "[%d] %s:%d %s", n ? n->rank : -1, file ? file : "?", line, text);
+    if (!n)
+        return;
+    pthread_mutex_lock(&text_lock);
+    struct hx_shared_node *sn = &n->shared->node[n->rank];
+    unsigned used = atomic_load(&sn->log_len);
+    if (level == NCCL_LOG_WARN)
+        atomic_fetch_add(&sn->warns, 1);
+    if (used + (unsigned)len < HX_LOG_BYTES) {
+        memcpy(sn->log + used, text, (size_t)len);
+        atomic_store(&sn->log_len, used + (unsigned)len);
+    }
+    pthread_mutex_unlock(&text_lock);
+}
+
+ncclDebugLogger_t hx_logger(void)
+{
+    return capture;
+}
+
+int hx_log_count(const char *a, const char *b)
+{
+    struct hx_node *n = hx_this_node;
+    int count = 0;
+
+    if (!n)
+        return 0;
+    pthread_mutex_lock(&text_lock);
+    struct hx_shared_node *sn = &n->shared->node[n->rank];
+    for (char *at = sn->log, *end = sn->log + atomic_load(&sn->log_len); at < end;) {
+        char *eol = memchr(at, '\n', (size_t)(end - at));
+
+        if (!eol)
+            break;
+        *eol = 0;
+        count += strstr(at, a) && (!b || strstr(at, b));
+        *eol = '\n';
+        at = eol + 1;
+    }
+    pthread_mutex_unlock(&text_lock);
+    return count;
+}
+
+int hx_log_warns(void)
+{
+    struct hx_node *n = hx_this_node;
+
+    return n ? atomic_load(&n->shared->node[n->rank].warns) : 0;
+}
+
+/* ---- this process ---- */
+
+static long status_field(const char *name)
+{
+    FILE *f = fopen("/proc/self/status", "r");
+    char line[256];
+    long value = -1;
+
+    while (f && fgets(line, sizeof line, f)) {
+        if (strncmp(line, name, strlen(name)) == 0)
+            value = strtol(line + strlen(name), NULL, 10);
+    }
+    if (f)
+        fclose(f);
+    return value;
+}
+
+long hx_rss_kb(void)
+{
+    return status_field("VmRSS:");
+}
+
+int hx_thread_count(void)
+{
+    return (int)status_field("Threads:");
+}
+
+int hx_fd_count(void)
+{
+    DIR *d = opendir("/proc/self/fd");
+    int n = 0;
+
+    while (d && readdir(d))
+        n++;
+    if (d)
+        closedir(d);
+    return n - 3; /* ".", ".." and the directory itself */
+}
