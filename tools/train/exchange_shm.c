@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The exchange through shared memory: sums in FP32, the other nodes in rank order and then the own contribution,
+ * rounded once. The plugin's raw codec adds in the same order, so both must agree to the bit.
+ */
+#include "exchange.h"
+
+#include <errno.h>
+#include <string.h>
+
+void nbt_to_bf16(const float *src, size_t n, uint16_t *dst)
+{
+    for (size_t i = 0; i < n; i++) {
+        uint32_t u;
+        memcpy(&u, src + i, sizeof u);
+        const uint32_t nan = (u & 0x7fffffffu) > 0x7f800000u;
+        const uint32_t rounded = (u + 0x7fffu + (u >> 16 & 1)) >> 16;
+        dst[i] = (uint16_t)(nan ? u >> 16 | 0x40u : rounded);
+    }
+}
+
+void nbt_from_bf16(const uint16_t *src, size_t n, float *dst)
+{
+    for (size_t i = 0; i < n; i++) {
+        const uint32_t u = (uint32_t)src[i] << 16;
+        memcpy(dst + i, &u, sizeof u);
+    }
+}
+
+const struct nbt_exchange_ops *nbt_exchange_find(const char *name)
+{
+    static const struct nbt_exchange_ops *const all[] = {&nbt_exchange_plugin, &nbt_exchange_shm};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (strcmp(all[i]->name, name) == 0)
+            return all[i];
+    return NULL;
+}
+
+/* Every node's whole send vector lies here during a reduce-scatter (FP32 at most). */
+size_t nbt_exchange_shared_bytes(int nnodes, size_t block)
+{
+    return (size_t)nnodes * (size_t)nnodes * block * sizeof(float);
+}
+
+static char *slot(const struct nbt_exchange *x, int rank)
+{
+    return (char *)x->cfg.shared + (size_t)rank * (size_t)x->cfg.node->nnodes * x->cfg.block * sizeof(float);
+}
+
+static int shm_open_(struct nbt_exchange *x)
+{
+    return x->cfg.grad_type == NB_BF16 || x->cfg.grad_type == NB_F32 ? 0 : -EINVAL;
+}
+
+static int shm_reduce_scatter(struct nbt_exchange *x, const void *send, void *recv)
+{
+    const int n = x->cfg.node->nnodes, me = x->cfg.node->rank;
+    const size_t block = x->cfg.block, size = nb_dtype_size(x->cfg.grad_type);
+    memcpy(slot(x, me), send, (size_t)n * block * size);
+    hx_barrier(x->cfg.node);
+    for (size_t i0 = 0; i0 < block; i0 += 1024) {
+        const size_t c = block - i0 < 1024 ? block - i0 : 1024;
+        float sum[1024] = {0}, part[1024];
+        for (int k = 1; k <= n; k++) { /* the others in rank order, the own one last */
+            const int r = k == n ? me : k - 1 + (k - 1 >= me);
+            const char *from = slot(x, r) + ((size_t)me * block + i0) * size;
+            if (x->cfg.grad_type == NB_BF16)
+                nbt_from_bf16((const uint16_t *)(const void *)from, c, part);
+            else
+                memcpy(part, from, c * sizeof *part);
+            for (size_t i = 0; i < c; i++)
+                sum[i] += part[i];
+        }
+        if (x->cfg.grad_type == NB_BF16)
+            nbt_to_bf16(sum, c, (uint16_t *)recv + i0);
+        else
+            memcpy((float *)recv + i0, sum, c * sizeof *sum);
+    }
+    hx_barrier(x->cfg.node);
+    return 0;
+}
+
+static int shm_all_gather(struct nbt_exchange *x, uint16_t *buf)
+{
+    const int n = x->cfg.node->nnodes, me = x->cfg.node->rank;
+    const size_t bytes = x->cfg.block * sizeof *buf;
+    memcpy(slot(x, me), buf + (size_t)me * x->cfg.block, bytes);
+    hx_barrier(x->cfg.node);
+    for (int r = 0; r < n; r++)
+        if (r != me)
+            memcpy(buf + (size_t)r * x->cfg.block, slot(x, r), bytes);
+    hx_barrier(x->cfg.node);
+    return 0;
+}
+
+static void shm_traffic(struct nbt_exchange *x, struct nbt_traffic *traffic)
+{
+    (void)x;
+    memset(traffic, 0, sizeof *traffic);
+}
+
+static void shm_traffic_from_log(const char *log, struct nbt_traffic *traffic)
+{
+    (void)log;
+    memset(traffic, 0, sizeof *traffic);
+}
+
+static int shm_close(struct nbt_exchange *x)
+{
+    (void)x;
+    return 0;
+}
+
+const struct nbt_exchange_ops nbt_exchange_shm = {
+    .name = "shm",
+    .open = shm_open_,
+    .reduce_scatter = shm_reduce_scatter,
+    .all_gather = shm_all_gather,
+    .traffic = shm_traffic,
+    .close = shm_close,
+    .traffic_from_log = shm_traffic_from_log,
+};

@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What one training run is, what its nodes share beside the network, and what comes out of it.
+ *
+ * The launcher (main.c) maps a board, forks the nodes through the proxy harness and reads the board afterwards. The
+ * board is the control plane: loss and norms travel over it, and every quantity that judges the network (the exact
+ * sum of the gradients, the weights that must arrive) is computed from it.
+ */
+#ifndef NIBBLE_TRAIN_JOB_H
+#define NIBBLE_TRAIN_JOB_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "adamw.h"
+#include "exchange.h"
+#include "fidelity.h"
+#include "harness.h"
+#include "model.h"
+#include "progress.h"
+#include "text.h"
+
+/* Settings of all runs; made by the launcher, constant afterwards. */
+struct nbt_settings {
+    struct nbt_layout lay;
+    struct nbt_text text;
+    struct nbt_adamw opt;
+    int nodes;
+    size_t block;          /* values of a node's shard; nodes * block >= params, the rest is padding (zeros) */
+    size_t steps, warmup;  /* of optimization; of these with rising learning rate */
+    size_t eval_every;     /* steps between validations; the last step always validates */
+    size_t probe_from, probe_every; /* instants at which fidelity is measured */
+    float rate;            /* peak learning rate */
+    uint64_t seed;
+    enum nb_dtype grad_type;
+    const struct nbt_exchange_ops *exchange;
+    const char *plugin;
+    const char *dump_dir;  /* NULL: no dumps */
+    size_t dump_every;
+    double deadline_s;     /* of a run */
+};
+
+/* One of the runs that are compared. */
+struct nbt_run {
+    const char *name;         /* short, for files: "raw" */
+    const char *title;        /* for people: "uncompressed" */
+    const char *const *env;   /* "NAME=value" ..., NULL */
+    int coded;                /* gradients are quantized */
+    int feedback;             /* ... with error feedback */
+};
+
+struct nbt_step { /* written by node 0 */
+    double loss;      /* mean over nodes, before the step */
+    double valid;     /* NaN where it was not measured; after the step */
+    double norm;      /* of the averaged gradient as delivered, before clipping */
+    float rate;
+    struct nbt_traffic traffic; /* summed over nodes, cumulative */
+};
+
+struct nbt_node_board { /* one line a node; read after a barrier */
+    _Alignas(64) double loss;
+    double valid;
+    uint64_t valid_batches;
+    double norm2, norm2_exact; /* sums of squares over the shard: as delivered, exact */
+    uint64_t hash;             /* of the gathered weights */
+    struct nbt_traffic traffic;
+    struct nbt_fidelity_sums fidelity;
+    double seconds_compute, seconds_rs, seconds_ag;
+};
+
+struct nbt_board {
+    struct nbt_node_board node[HX_MAX_NODES];
+    struct nbt_fidelity fidelity;
+    size_t steps_done;
+    double seconds;
+    uint64_t weight_checks, weight_errors; /* steps in which hashes were compared; comparisons that failed, all nodes */
+    struct nbt_step step[];                /* steps of them, then the areas below */
+};
+
+/* Where the large areas of a board lie. */
+size_t nbt_board_bytes(const struct nbt_settings *s);
+void *nbt_board_grads(const struct nbt_settings *s, struct nbt_board *b, int rank); /* nodes * block of grad_type */
+uint16_t *nbt_board_weights(const struct nbt_settings *s, struct nbt_board *b);     /* nodes * block */
+void *nbt_board_exchange(const struct nbt_settings *s, struct nbt_board *b);
+
+/* What a node is started with. */
+struct nbt_launch {
+    const struct nbt_settings *settings;
+    const struct nbt_run *run;
+    struct nbt_board *board;
+    struct nbt_progress *progress;
+};
+
+/* The training loop of one node; an hx_node_fn with a struct nbt_launch. */
+int nbt_node_main(struct hx_node *node, void *launch);
+
+/* Outcome of a run as the report wants it. */
+struct nbt_outcome {
+    const struct nbt_run *run;
+    struct nbt_board *board;
+    struct nbt_traffic traffic; /* all nodes, whole run */
+    int ok;                     /* the job ended as it should */
+};
+
+#endif

@@ -1,0 +1,347 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* nibble-train: options, the runs one after the other, and the report. */
+#include <errno.h>
+#include <getopt.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "dump.h"
+#include "job.h"
+#include "report.h"
+
+#define MAX_TEXTS 64
+
+static const char *const env_raw[] = {"NIBBLE_RS=raw", "NIBBLE_AG=raw", NULL};
+static const char *const env_off[] = {"NIBBLE_RS=int4", "NIBBLE_AG=exact", "NIBBLE_EF=off", NULL};
+static const char *const env_full[] = {"NIBBLE_RS=int4", "NIBBLE_AG=exact", "NIBBLE_EF=full", NULL};
+
+static const struct nbt_run all_runs[] = {
+    {"raw", "uncompressed", env_raw, 0, 0},
+    {"nofeedback", "4 bits, no feedback", env_off, 1, 0},
+    {"feedback", "4 bits, feedback", env_full, 1, 1},
+};
+#define ALL_RUNS (sizeof all_runs / sizeof *all_runs)
+
+struct options {
+    struct nbt_settings s;
+    struct nbt_config cfg;
+    const char *text[MAX_TEXTS];
+    size_t texts;
+    size_t text_limit;
+    const char *out;
+    const char *codec_report;
+    int run[ALL_RUNS];
+    int quick, quiet;
+};
+
+static void usage(FILE *f)
+{
+    fputs("usage: nibble-train [options]\n"
+          "Train a small byte-level GPT, data parallel over several processes, with gradients and weights going through\n"
+          "the plugin: uncompressed, at 4 bits without and with error feedback. Compare.\n"
+          "\n"
+          "  -n, --nodes N          processes, each a node, 2 to 8 (4)\n"
+          "  -o, --out DIR          folder for results.json, loss curves and the picture (nibble-train-out)\n"
+          "      --text PATH        file or folder to train on; may be given several times (/usr/share/common-licenses)\n"
+          "      --text-limit MB    read at most this much (64)\n"
+          "      --steps N          steps of each run (300)\n"
+          "      --runs LIST        of raw,nofeedback,feedback (all)\n"
+          "      --grad TYPE        gradients travel as bf16 or fp32 (bf16)\n"
+          "      --exchange WHAT    plugin, or shm: exact, through shared memory (plugin)\n"
+          "      --plugin PATH      the plugin's shared object (the build's)\n"
+          "      --layers N, --width N, --heads N, --context N, --batch N\n"
+          "                         the model (6, 128, 4, 128) and sequences a node and step (8)\n"
+          "      --rate X           peak learning rate (0.001)\n"
+          "      --seed N           of weights and batches (1)\n"
+          "      --dump-grads DIR   write gradients of every 50th step (see --dump-every) to DIR\n"
+          "      --dump-every N\n"
+          "      --codec-report DIR measure the codecs on gradients that were dumped, and exit\n"
+          "      --quick            two nodes, a small model, few steps: a test, not a measurement\n"
+          "  -q, --quiet            no progress\n"
+          "  -h, --help\n"
+          "\n"
+          "Exit status: 0 when every bar holds, 1 when one fails, 2 when nothing could be measured.\n",
+          f);
+}
+
+static int number(const char *text, const char *option, long long min, long long max, long long *value)
+{
+    char *end;
+    errno = 0;
+    *value = strtoll(text, &end, 10);
+    if (errno == 0 && end != text && *end == 0 && *value >= min && *value <= max)
+        return 0;
+    fprintf(stderr, "nibble-train: --%s: \"%s\" is not a number from %lld to %lld\n", option, text, min, max);
+    return -EINVAL;
+}
+
+static int choose_runs(struct options *o, const char *list)
+{
+    memset(o->run, 0, sizeof o->run);
+    while (*list) {
+        const size_t n = strcspn(list, ",");
+        size_t i = 0;
+        while (i < ALL_RUNS && !(strlen(all_runs[i].name) == n && strncmp(all_runs[i].name, list, n) == 0))
+            i++;
+        if (i == ALL_RUNS) {
+            fprintf(stderr, "nibble-train: --runs: \"%.*s\" is none of raw, nofeedback, feedback\n", (int)n, list);
+            return -EINVAL;
+        }
+        o->run[i] = 1;
+        list += n + (list[n] == ',');
+    }
+    return 0;
+}
+
+enum { O_TEXT = 256, O_LIMIT, O_STEPS, O_RUNS, O_GRAD, O_EXCHANGE, O_PLUGIN, O_LAYERS, O_WIDTH, O_HEADS, O_CONTEXT,
+       O_BATCH, O_RATE, O_SEED, O_DUMP, O_EVERY, O_REPORT, O_QUICK };
+
+static const struct option long_options[] = {
+    {"nodes", required_argument, NULL, 'n'},          {"out", required_argument, NULL, 'o'},
+    {"text", required_argument, NULL, O_TEXT},        {"text-limit", required_argument, NULL, O_LIMIT},
+    {"steps", required_argument, NULL, O_STEPS},      {"runs", required_argument, NULL, O_RUNS},
+    {"grad", required_argument, NULL, O_GRAD},        {"exchange", required_argument, NULL, O_EXCHANGE},
+    {"plugin", required_argument, NULL, O_PLUGIN},    {"layers", required_argument, NULL, O_LAYERS},
+    {"width", required_argument, NULL, O_WIDTH},      {"heads", required_argument, NULL, O_HEADS},
+    {"context", required_argument, NULL, O_CONTEXT},  {"batch", required_argument, NULL, O_BATCH},
+    {"rate", required_argument, NULL, O_RATE},        {"seed", required_argument, NULL, O_SEED},
+    {"dump-grads", required_argument, NULL, O_DUMP},  {"dump-every", required_argument, NULL, O_EVERY},
+    {"codec-report", required_argument, NULL, O_REPORT}, {"quick", no_argument, NULL, O_QUICK},
+    {"quiet", no_argument, NULL, 'q'},                {"help", no_argument, NULL, 'h'},
+    {NULL, 0, NULL, 0},
+};
+
+/* One option. 0, 1 for --help, negative for a bad value. */
+static int take_option(struct options *o, int c, const char *name)
+{
+    struct nbt_settings *s = &o->s;
+    long long v = 0;
+    int rc = 0;
+    switch (c) {
+    case 'n':
+        rc = number(optarg, name, 2, HX_MAX_NODES, &v);
+        s->nodes = (int)v;
+        return rc;
+    case 'o':
+        o->out = optarg;
+        return 0;
+    case 'q':
+        o->quiet = 1;
+        return 0;
+    case 'h':
+        return 1;
+    case O_TEXT:
+        if (o->texts == MAX_TEXTS)
+            return -EINVAL;
+        o->text[o->texts++] = optarg;
+        return 0;
+    case O_LIMIT:
+        rc = number(optarg, name, 1, 65536, &v);
+        o->text_limit = (size_t)v << 20;
+        return rc;
+    case O_STEPS:
+        rc = number(optarg, name, 1, 1000000, &v);
+        s->steps = (size_t)v;
+        return rc;
+    case O_RUNS:
+        return choose_runs(o, optarg);
+    case O_GRAD:
+        s->grad_type = strcmp(optarg, "fp32") == 0 ? NB_F32 : NB_BF16;
+        if (strcmp(optarg, "fp32") == 0 || strcmp(optarg, "bf16") == 0)
+            return 0;
+        fprintf(stderr, "nibble-train: --grad: \"%s\" is neither bf16 nor fp32\n", optarg);
+        return -EINVAL;
+    case O_EXCHANGE:
+        s->exchange = nbt_exchange_find(optarg);
+        if (s->exchange)
+            return 0;
+        fprintf(stderr, "nibble-train: --exchange: \"%s\" is neither plugin nor shm\n", optarg);
+        return -EINVAL;
+    case O_PLUGIN:
+        s->plugin = optarg;
+        return 0;
+    case O_LAYERS:
+    case O_WIDTH:
+    case O_HEADS:
+    case O_CONTEXT:
+    case O_BATCH: {
+        size_t *const field[] = {&o->cfg.layers, &o->cfg.width, &o->cfg.heads, &o->cfg.context, &o->cfg.batch};
+        rc = number(optarg, name, 1, 4096, &v);
+        *field[c - O_LAYERS] = (size_t)v;
+        return rc;
+    }
+    case O_RATE:
+        s->rate = (float)atof(optarg);
+        if (s->rate > 0 && s->rate < 1)
+            return 0;
+        fprintf(stderr, "nibble-train: --rate: \"%s\" is not between 0 and 1\n", optarg);
+        return -EINVAL;
+    case O_SEED:
+        rc = number(optarg, name, 0, INT64_MAX, &v);
+        s->seed = (uint64_t)v;
+        return rc;
+    case O_DUMP:
+        s->dump_dir = optarg;
+        return 0;
+    case O_EVERY:
+        rc = number(optarg, name, 1, 1000000, &v);
+        s->dump_every = (size_t)v;
+        return rc;
+    case O_REPORT:
+        o->codec_report = optarg;
+        return 0;
+    case O_QUICK:
+        o->quick = 1;
+        return 0;
+    default:
+        return -EINVAL; /* getopt has said why */
+    }
+}
+
+static void defaults(struct options *o, int quick)
+{
+    memset(o, 0, sizeof *o);
+    o->cfg = quick ? (struct nbt_config){.layers = 2, .width = 64, .heads = 2, .context = 64, .batch = 4}
+                   : (struct nbt_config){.layers = 6, .width = 128, .heads = 4, .context = 128, .batch = 8};
+    o->s.opt = (struct nbt_adamw){.beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .decay = 0.1f};
+    o->s.nodes = quick ? 2 : 4;
+    o->s.steps = quick ? 12 : 300;
+    o->s.rate = 1e-3f;
+    o->s.seed = 1;
+    o->s.grad_type = NB_BF16;
+    o->s.exchange = &nbt_exchange_plugin;
+    o->s.dump_every = 50;
+    o->out = "nibble-train-out";
+    o->text_limit = (size_t)64 << 20;
+    for (size_t i = 0; i < ALL_RUNS; i++)
+        o->run[i] = 1;
+}
+
+static int parse(struct options *o, int argc, char **argv)
+{
+    int c, at = -1, quick = 0;
+    for (int i = 1; i < argc; i++) /* the other options refine what --quick sets */
+        quick |= strcmp(argv[i], "--quick") == 0;
+    defaults(o, quick);
+    while ((c = getopt_long(argc, argv, "n:o:qh", long_options, &at)) != -1) {
+        const int rc = take_option(o, c, c == 'n' ? "nodes" : at >= 0 ? long_options[at].name : "?");
+        if (rc)
+            return rc;
+    }
+    if (optind < argc) {
+        fprintf(stderr, "nibble-train: unexpected \"%s\"\n", argv[optind]);
+        return -EINVAL;
+    }
+    if (o->texts == 0)
+        o->text[o->texts++] = "/usr/share/common-licenses";
+    return 0;
+}
+
+/* What follows from the options. */
+static int complete(struct options *o)
+{
+    struct nbt_settings *s = &o->s;
+    int rc = nbt_layout_make(&o->cfg, &s->lay);
+    if (rc) {
+        fprintf(stderr, "nibble-train: no such model: at most %u layers, width / heads and context multiples of 32\n",
+                NBT_MAX_LAYERS);
+        return rc;
+    }
+    rc = nbt_text_load(o->text, o->texts, o->text_limit, &s->text);
+    if (rc)
+        return rc;
+    if (nbt_text_valid_count(&s->text, o->cfg.context) < o->cfg.batch || s->text.train_bytes <= o->cfg.context) {
+        fprintf(stderr, "nibble-train: too little text for a batch of %zu x %zu bytes\n", o->cfg.batch, o->cfg.context);
+        return -ENODATA;
+    }
+    s->block = (s->lay.params + (size_t)s->nodes - 1) / (size_t)s->nodes;
+    s->block = (s->block + 1023) / 1024 * 1024;
+    s->warmup = s->steps / 10 > 0 ? s->steps / 10 : 1;
+    s->eval_every = s->steps / 10 > 0 ? s->steps / 10 : 1;
+    s->probe_from = s->steps * 6 / 10;
+    s->probe_every = s->steps / 60 > 0 ? s->steps / 60 : 1;
+    s->deadline_s = 120 + (double)s->steps * 30;
+    return s->dump_dir ? nbt_dump_begin(s->dump_dir, &s->lay, s->nodes, s->block) : 0;
+}
+
+static int do_run(const struct options *o, const struct nbt_run *run, struct nbt_progress *progress,
+                  struct nbt_outcome *out)
+{
+    const struct nbt_settings *s = &o->s;
+    struct nbt_launch launch = {.settings = s, .run = run, .progress = progress};
+    struct hx_report *report = NULL;
+    launch.board = mmap(NULL, nbt_board_bytes(s), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (launch.board == MAP_FAILED) {
+        fprintf(stderr, "nibble-train: no %zu bytes of shared memory: %s\n", nbt_board_bytes(s), strerror(errno));
+        return -ENOMEM;
+    }
+    const struct hx_job job = {
+        .name = run->title,
+        .nnodes = s->nodes,
+        .deadline_s = s->deadline_s,
+        .fn = nbt_node_main,
+        .arg = &launch,
+        .env = run->env,
+        .seed = s->seed,
+    };
+    memset(out, 0, sizeof *out);
+    out->run = run;
+    out->board = launch.board;
+    out->ok = hx_job_run(&job, &report) == 0;
+    for (int r = 0; r < s->nodes; r++) {
+        struct nbt_traffic t;
+        s->exchange->traffic_from_log(report->node[r].log ? report->node[r].log : "", &t);
+        out->traffic.reduce_scatter.ops += t.reduce_scatter.ops;
+        out->traffic.reduce_scatter.wire += t.reduce_scatter.wire;
+        out->traffic.all_gather.ops += t.all_gather.ops;
+        out->traffic.all_gather.wire += t.all_gather.wire;
+        out->traffic.known = r == 0 ? t.known : out->traffic.known && t.known;
+    }
+    hx_report_free(report);
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    static struct options o;
+    struct nbt_outcome outcome[ALL_RUNS];
+    struct nbt_progress progress = {0};
+    size_t n = 0;
+    const int rc = parse(&o, argc, argv);
+    if (rc) {
+        usage(rc > 0 ? stdout : stderr);
+        return rc > 0 ? 0 : 2;
+    }
+    if (o.codec_report)
+        return nbt_codec_report(o.codec_report);
+    if (complete(&o))
+        return 2;
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    printf("nibble-train: %zu parameters (%zu layers of width %zu, %zu heads, context %zu), %d nodes, %zu sequences a node, "
+           "%zu steps\ntext: %zu files, %zu KiB to train on, %zu KiB held out; kernels %s\n",
+           o.s.lay.params, o.cfg.layers, o.cfg.width, o.cfg.heads, o.cfg.context, o.s.nodes, o.cfg.batch, o.s.steps,
+           o.s.text.files, o.s.text.train_bytes >> 10, o.s.text.valid_bytes >> 10, nbt_kernels_get(NULL)->name);
+    progress.steps = o.s.steps;
+    progress.quiet = o.quiet;
+    progress.terminal = isatty(2);
+    for (size_t i = 0; i < ALL_RUNS; i++)
+        progress.runs += o.run[i] != 0;
+    for (size_t i = 0; i < ALL_RUNS; i++) {
+        if (!o.run[i])
+            continue;
+        nbt_progress_run(&progress, n, all_runs[i].title);
+        if (do_run(&o, &all_runs[i], &progress, &outcome[n]))
+            return 2;
+        o.s.dump_dir = NULL; /* the gradients of the first run are enough */
+        n++;
+    }
+    const int failed = nbt_report(&o.s, outcome, n, o.out, !o.quick);
+    for (size_t i = 0; i < n; i++)
+        munmap(outcome[i].board, nbt_board_bytes(&o.s));
+    nbt_text_free(&o.s.text);
+    return failed < 0 ? 2 : failed > 0;
+}
