@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Constants and sizes of quantized tiles, and the scale code. docs/wire-format.md is the specification.
+ */
+#ifndef NIBBLE_CODEC_FORMAT_H
+#define NIBBLE_CODEC_FORMAT_H
+
+#include <stdbool.h>
+
+#include "codec/fp.h"
+
+#define NB_TILE_GROUPS (NB_TILE / NB_GROUP)
+
+/* First byte of a tile record. */
+enum nb_tile_kind {
+    NB_TILE_ZERO = 0,
+    NB_TILE_INT4 = 1,
+    NB_TILE_INT4_WIDE = 2,
+    NB_TILE_INT8 = 3,
+    NB_TILE_INT8_WIDE = 4,
+    NB_TILE_RAW = 5,
+    NB_TILE_KIND_COUNT
+};
+
+#define NB_TILE_HEADER 4u
+#define NB_ESCAPE_BYTES 8u
+#define NB_INT4_ESCAPES 3u   /* most escapes of an int4 tile */
+#define NB_INT8_ESCAPES 255u /* of an int8 tile */
+
+#define NB_ESCAPE_BITS 0x71800000u /* 2^100: magnitudes from here on are always escapes */
+#define NB_FLUSH_BITS 0x0f800000u  /* 2^-96: groups below are zeros, errors below are none */
+#define NB_EXPONENT_MIN (-96)
+#define NB_EXPONENT_MAX 102
+
+#define NB_OUTLIER_MEMBERS 8u /* small values a group needs before large ones count as outliers */
+
+#define NB_SQRT2 0x1.6a09e6p0f /* makes the maximum of the transform, taken at 1/8, that of a normalised one */
+#define NB_INT8_STEP (129.0f / 16384.0f)
+
+NB_INLINE unsigned nb_pad4(unsigned bytes)
+{
+    return (bytes + 3u) & ~3u;
+}
+
+/* Body bytes of a tile of `groups` groups after header and escapes. */
+NB_INLINE size_t nb_int4_body(unsigned groups)
+{
+    return nb_pad4(groups) + 4u * ((groups + 31u) / 32u) + 16u * groups;
+}
+
+NB_INLINE size_t nb_int8_body(unsigned groups)
+{
+    return nb_pad4(groups) + 32u * groups;
+}
+
+/* Exponent of the tile's scale for the largest group maximum (bits of a finite float, >= 2^-96). */
+NB_INLINE int nb_tile_exponent(uint32_t max_bits)
+{
+    return (int)(max_bits >> 23) - 127 + ((max_bits & 0x7fffffu) > 0x780000u);
+}
+
+/*
+ * Scale code of a group maximum under tile exponent E: 0 (too small) or 1 ... 127. Counting binades down from E, the
+ * codes of four binades keep 4 bits of mantissa, of the next four 3, then 2, then 1, and of seven more none.
+ * They are consecutive, so rounding may carry from one into the next. `up`: away from zero, else to
+ * nearest.
+ */
+NB_INLINE unsigned nb_scale_code(uint32_t bits, int exponent, int up)
+{
+    unsigned depth = (unsigned)(exponent + 127 - (int)(bits >> 23));
+    uint32_t mantissa = bits & 0x7fffffu;
+    if (depth > 23)
+        return 0;
+    unsigned segment = depth >> 2;
+    if (segment < 4) {
+        unsigned shift = 19 + segment;
+        uint32_t bias = up ? (1u << shift) - 1 : 1u << (shift - 1);
+        return (64u >> segment) + ((3 - (depth & 3)) << (4 - segment)) + ((mantissa + bias) >> shift);
+    }
+    return 23 - depth + ((mantissa + (up ? 0x7fffffu : 0x400000u)) >> 23);
+}
+
+/* The same in a wide tile: powers of two down to 2^(E-125). */
+NB_INLINE unsigned nb_scale_code_wide(uint32_t bits, int exponent, int up)
+{
+    int e = (int)(bits >> 23) - 127 + ((bits & 0x7fffffu) >= (up ? 1u : 0x100000u));
+    int code = 126 - exponent + e;
+    return code < 0 ? 0 : (unsigned)code;
+}
+
+/* Total of eight chains of lane sums, in the order the format asks for. */
+NB_INLINE float nb_sum_lanes(float chain[8][NB_GROUP])
+{
+    for (unsigned half = 4; half; half /= 2)
+        for (unsigned c = 0; c < half; c++)
+            for (unsigned l = 0; l < NB_GROUP; l++)
+                chain[c][l] += chain[c + half][l];
+    for (unsigned half = NB_GROUP / 2; half; half /= 2)
+        for (unsigned l = 0; l < half; l++)
+            chain[0][l] += chain[0][l + half];
+    return chain[0][0];
+}
+
+/* What one step of an error code is worth, from its group's scale byte. */
+NB_INLINE float nb_error_unit(uint8_t scale)
+{
+    return nb_bits_f32((uint32_t)(scale < 254 ? scale : 254) << 23);
+}
+
+/* Magnitude that a scale code stands for, as a multiple of 2^E. [wide][code] */
+extern const float nb_scale_table[2][128];
+
+/* Magnitude that scale code `code` stands for in a tile whose unit is 2^E; nothing for one below the floor, which no
+ * encoder writes. So all that follows stays clear of denormals. */
+NB_INLINE float nb_scale_value(bool wide, unsigned code, float unit)
+{
+    float value = nb_scale_table[wide][code] * unit;
+    return nb_f32_bits(value) < NB_FLUSH_BITS ? 0 : value;
+}
+
+/* A parsed tile record, checked against the length it came in. */
+struct nb_tile_view {
+    enum nb_tile_kind kind;
+    unsigned groups;       /* full groups */
+    unsigned escapes;      /* number of them */
+    const uint8_t *escape; /* 8 bytes each, indices ascending and inside the tile */
+    const uint8_t *scale;  /* a byte a group */
+    const uint8_t *domain; /* int4: a bit a group, set: transformed */
+    const uint8_t *code;   /* codes, or the values of a raw tile */
+    float unit;            /* 2^E */
+};
+
+/* Parse the record of `groups` groups, the first of which is group `group0` of its tile. Returns its length or
+ * -EBADMSG. */
+ssize_t nb_tile_parse(enum nb_codec codec, enum nb_dtype type, const uint8_t *p, size_t len, unsigned group0,
+                      unsigned groups, struct nb_tile_view *view);
+
+#endif

@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Scalar floating-point pieces the codecs share: bit casts, the 16-bit types, unaligned access.
+ * Everything rounds to nearest even and is defined for every bit pattern.
+ */
+#ifndef NIBBLE_CODEC_FP_H
+#define NIBBLE_CODEC_FP_H
+
+#include <stdint.h>
+#include <string.h>
+#if defined(__SSE2__)
+#include <xmmintrin.h>
+#else
+#include <math.h>
+#endif
+
+#include "nibble/codec.h"
+
+/* Contraction to fused multiply-add would change bits. Clang honours the pragma; GCC needs
+ * -ffp-contract=off, which plugin/codec/Makefile.inc asks for. */
+#if defined(__clang__)
+#pragma STDC FP_CONTRACT OFF
+#endif
+
+#define NB_INLINE static inline __attribute__((always_inline, unused))
+
+#define NB_F32_SIGN 0x80000000u
+#define NB_F32_ABS 0x7fffffffu
+#define NB_F32_INF 0x7f800000u
+#define NB_F32_NAN 0x7fc00000u /* the NaN that sums give */
+
+NB_INLINE uint32_t nb_f32_bits(float f)
+{
+    uint32_t u;
+    memcpy(&u, &f, 4);
+    return u;
+}
+
+NB_INLINE float nb_bits_f32(uint32_t u)
+{
+    float f;
+    memcpy(&f, &u, 4);
+    return f;
+}
+
+/* 2^e for -126 <= e <= 127. */
+NB_INLINE float nb_pow2(int e)
+{
+    return nb_bits_f32((uint32_t)(e + 127) << 23);
+}
+
+NB_INLINE float nb_bf16_to_f32(uint16_t b)
+{
+    return nb_bits_f32((uint32_t)b << 16);
+}
+
+/* NaN keeps its sign and upper payload; one whose payload lies below becomes quiet instead of infinity. */
+NB_INLINE uint16_t nb_f32_to_bf16(float f)
+{
+    uint32_t u = nb_f32_bits(f);
+    if ((u & NB_F32_ABS) > NB_F32_INF)
+        return (uint16_t)((u >> 16) | ((u >> 16 & 0x7f) ? 0 : 0x40));
+    return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
+}
+
+/* A NaN becomes quiet, as F16C does it. */
+NB_INLINE float nb_f16_to_f32(uint16_t v)
+{
+    uint32_t sign = (uint32_t)(v & 0x8000) << 16, exponent = v >> 10 & 31, mantissa = v & 0x3ff;
+    if (exponent == 31)
+        return nb_bits_f32(sign | NB_F32_INF | mantissa << 13 | (mantissa ? 0x00400000u : 0));
+    if (exponent)
+        return nb_bits_f32(sign | (exponent + 112) << 23 | mantissa << 13);
+    float magnitude = (float)mantissa * 0x1p-24f; /* exact */
+    return nb_bits_f32(sign | nb_f32_bits(magnitude));
+}
+
+/* Overflow gives infinity, small results are denormal. */
+NB_INLINE uint16_t nb_f32_to_f16(float f)
+{
+    uint32_t u = nb_f32_bits(f), sign = u >> 16 & 0x8000, a = u & NB_F32_ABS;
+    if (a > NB_F32_INF)
+        return (uint16_t)(sign | 0x7e00 | (a >> 13 & 0x3ff));
+    if (a >= 0x477ff000u) /* 65520 and more */
+        return (uint16_t)(sign | 0x7c00);
+    if (a >= 0x38800000u) { /* normal: 2^-14 and more */
+        a -= 112u << 23;
+        return (uint16_t)(sign | ((a + 0xfff + (a >> 13 & 1)) >> 13));
+    }
+    /* Adding 1/2 leaves units of 2^-24 in the low mantissa bits. */
+    float shifted = nb_bits_f32(a) + 0.5f;
+    return (uint16_t)(sign | (nb_f32_bits(shifted) - 0x3f000000u));
+}
+
+NB_INLINE float nb_load_value(enum nb_dtype type, const void *base, size_t i)
+{
+    if (type == NB_F32) {
+        float f;
+        memcpy(&f, (const char *)base + 4 * i, 4);
+        return f;
+    }
+    uint16_t v;
+    memcpy(&v, (const char *)base + 2 * i, 2);
+    return type == NB_BF16 ? nb_bf16_to_f32(v) : nb_f16_to_f32(v);
+}
+
+NB_INLINE void nb_store_value(enum nb_dtype type, void *base, size_t i, float f)
+{
+    if (type == NB_F32) {
+        memcpy((char *)base + 4 * i, &f, 4);
+        return;
+    }
+    uint16_t v = type == NB_BF16 ? nb_f32_to_bf16(f) : nb_f32_to_f16(f);
+    memcpy((char *)base + 2 * i, &v, 2);
+}
+
+/* Every NaN of a sum is this one: which operand's payload an addition keeps differs between machines. */
+NB_INLINE float nb_canonical(float f)
+{
+    return f == f ? f : nb_bits_f32(NB_F32_NAN);
+}
+
+/* Nearest integer, ties to even, for |f| <= 2^22. */
+NB_INLINE float nb_rint(float f)
+{
+    return (f + 0x1.8p23f) - 0x1.8p23f;
+}
+
+/* Correctly rounded on every machine; on x86 without a call into libm. */
+NB_INLINE float nb_sqrtf(float f)
+{
+#if defined(__SSE2__)
+    return _mm_cvtss_f32(_mm_sqrt_ss(_mm_set_ss(f)));
+#else
+    return sqrtf(f);
+#endif
+}
+
+NB_INLINE uint16_t nb_get16(const uint8_t *p)
+{
+    return (uint16_t)(p[0] | p[1] << 8);
+}
+
+NB_INLINE uint32_t nb_get32(const uint8_t *p)
+{
+    return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
+}
+
+NB_INLINE void nb_put16(uint8_t *p, uint32_t v)
+{
+    p[0] = (uint8_t)v;
+    p[1] = (uint8_t)(v >> 8);
+}
+
+NB_INLINE void nb_put32(uint8_t *p, uint32_t v)
+{
+    nb_put16(p, v);
+    nb_put16(p + 2, v >> 16);
+}
+
+#endif

@@ -1,0 +1,171 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The rare path of encoding: tiles that hold values to escape, or whose groups lie too far apart for one
+ * scale. Scalar, and shared by all fast variants.
+ */
+#include "codec/ops.h"
+
+static uint32_t magnitude_bits(float x)
+{
+    return nb_f32_bits(x) & NB_F32_ABS;
+}
+
+static float magnitude(float x)
+{
+    return nb_bits_f32(magnitude_bits(x));
+}
+
+/* One round: values of magnitude above 2^10 times the mean of the small ones, those below 2^-8 of the largest.
+ * Returns them as a bit mask. */
+static uint32_t outliers(const float *h, unsigned members)
+{
+    uint32_t max = 0, found = 0;
+    for (unsigned i = 0; i < NB_GROUP; i++)
+        max = magnitude_bits(h[i]) > max ? magnitude_bits(h[i]) : max;
+    float threshold = nb_bits_f32(max) * 0x1p-8f, sum = 0;
+    unsigned small = 0;
+    for (unsigned i = 0; i < NB_GROUP; i++)
+        if (magnitude_bits(h[i]) && magnitude(h[i]) < threshold) {
+            sum += magnitude(h[i]);
+            small++;
+        }
+    if (small < members)
+        return 0;
+    sum *= 0x1p10f;
+    for (unsigned i = 0; i < NB_GROUP; i++)
+        if (magnitude(h[i]) >= threshold && magnitude(h[i]) * (float)small > sum)
+            found |= 1u << i;
+    return found;
+}
+
+int nb_group_has_outliers(const float *h, unsigned members)
+{
+    return outliers(h, members) != 0;
+}
+
+/* Coded values of group j: sums of values and carried errors. */
+static void load_group(const struct nb_tile_job *job, const struct nb_tile_work *work, unsigned j, float *g, float *e)
+{
+    float unit = job->err && !work->idle[j] ? work->factor * nb_error_unit(job->err_scale[j]) : 0;
+    for (unsigned i = 0; i < NB_GROUP; i++) {
+        g[i] = nb_load_value(job->type, job->src, NB_GROUP * j + i);
+        e[i] = unit != 0 ? (float)job->err[NB_GROUP * j + i] * unit : 0;
+    }
+}
+
+static void transform(float *v)
+{
+    for (unsigned d = 16; d; d /= 2)
+        for (unsigned base = 0; base < NB_GROUP; base += 2 * d)
+            for (unsigned i = base; i < base + d; i++) {
+                float a = v[i], b = v[i + d];
+                v[i] = a + b;
+                v[i + d] = a - b;
+            }
+}
+
+static uint32_t largest(const float *y, uint8_t *positive)
+{
+    uint32_t max = 0;
+    *positive = 1;
+    for (unsigned i = 0; i < NB_GROUP; i++)
+        if (magnitude_bits(y[i]) > max) {
+            max = magnitude_bits(y[i]);
+            *positive = !(nb_f32_bits(y[i]) >> 31);
+        }
+    return max;
+}
+
+/* Survey group j: its escapes as a mask, its values and maximum into work. */
+static uint32_t survey_group(const struct nb_tile_job *job, struct nb_tile_work *work, unsigned j, unsigned members)
+{
+    float g[NB_GROUP], e[NB_GROUP], *y = work->y + NB_GROUP * j;
+    uint32_t escaped = 0, more;
+
+    load_group(job, work, j, g, e);
+    for (unsigned i = 0; i < NB_GROUP; i++) {
+        y[i] = g[i] + e[i];
+        if (magnitude_bits(g[i]) >= NB_ESCAPE_BITS || magnitude_bits(y[i]) >= NB_ESCAPE_BITS) {
+            y[i] = 0;
+            escaped |= 1u << i;
+        }
+    }
+    while ((more = outliers(y, members)) != 0) {
+        escaped |= more;
+        for (unsigned i = 0; i < NB_GROUP; i++)
+            if (more >> i & 1)
+                y[i] = 0;
+    }
+    work->transform[j] = 0;
+    work->max[j] = largest(y, &work->positive[j]);
+    if (job->int4 && !escaped) {
+        float v[NB_GROUP];
+        uint8_t positive;
+        memcpy(v, y, sizeof v);
+        transform(v);
+        float max = nb_bits_f32(largest(v, &positive)) * 0.125f;
+        if (max * NB_SQRT2 < nb_bits_f32(work->max[j])) {
+            work->transform[j] = 1;
+            work->max[j] = nb_f32_bits(max);
+            work->positive[j] = positive;
+            memcpy(y, v, sizeof v);
+        }
+    }
+    return escaped;
+}
+
+/* Exponent of the tile; true when some group is above the floor and yet too small for a code. */
+static bool spread(const struct nb_tile_job *job, struct nb_tile_work *work)
+{
+    uint32_t max = 0;
+    for (unsigned j = 0; j < job->groups; j++)
+        max = work->max[j] > max ? work->max[j] : max;
+    work->exponent = max < NB_FLUSH_BITS ? NB_EXPONENT_MIN : nb_tile_exponent(max);
+    for (unsigned j = 0; j < job->groups; j++)
+        if (work->max[j] >= NB_FLUSH_BITS && !nb_scale_code(work->max[j], work->exponent, !job->int4))
+            return true;
+    return false;
+}
+
+/* Lane sums as everywhere: chain of the group modulo 8. */
+static void add_squares(float chain[8][NB_GROUP], unsigned group, const float *x, uint32_t except)
+{
+    for (unsigned i = 0; i < NB_GROUP; i++)
+        chain[group % 8][i] += except >> i & 1 ? 0 : x[i] * x[i];
+}
+
+int nb_tile_survey(const struct nb_tile_job *job, struct nb_tile_work *work)
+{
+    uint32_t escaped[NB_TILE_GROUPS];
+    unsigned most = job->int4 ? NB_INT4_ESCAPES : NB_INT8_ESCAPES, count = 0;
+    float signal[8][NB_GROUP] = {{0}}, carried[8][NB_GROUP] = {{0}};
+
+    work->wide = false;
+    for (unsigned j = 0; j < job->groups; j++)
+        escaped[j] = survey_group(job, work, j, NB_OUTLIER_MEMBERS);
+    if (spread(job, work)) {
+        for (unsigned j = 0; j < job->groups; j++)
+            escaped[j] = survey_group(job, work, j, 1);
+        work->wide = spread(job, work);
+    }
+    for (unsigned j = 0; j < job->groups; j++)
+        count += (unsigned)__builtin_popcount(escaped[j]);
+    work->escapes = count;
+    if (count > most)
+        return 1;
+    count = 0;
+    for (unsigned j = 0; j < job->groups; j++) {
+        float g[NB_GROUP], e[NB_GROUP];
+        load_group(job, work, j, g, e);
+        add_squares(signal, job->group0 + j, g, escaped[j]);
+        add_squares(carried, job->group0 + j, e, escaped[j]);
+        for (unsigned i = 0; i < NB_GROUP; i++)
+            if (escaped[j] >> i & 1) {
+                work->escape_index[count] = (uint16_t)(NB_GROUP * (job->group0 + j) + i);
+                work->escape_value[count++] = nb_f32_bits(g[i]);
+            }
+    }
+    work->signal2 = nb_sum_lanes(signal);
+    work->carried2 = nb_sum_lanes(carried);
+    return 0;
+}

@@ -1,0 +1,488 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Tile operations in plain C, written so that a compiler can vectorize the loops over a group. A variant's
+ * source defines NB_TARGET (a function attribute, may be empty) before it includes this, and may replace any
+ * of the nb_k_* pieces by defining NB_HAVE_<piece> after defining its own.
+ */
+#include "codec/ops.h"
+
+#define NB_FN static inline __attribute__((always_inline)) NB_TARGET
+#define NB_OP static NB_TARGET
+
+NB_FN void nb_k_load(enum nb_dtype type, const uint8_t *src, float *restrict x)
+{
+    if (type == NB_F32) {
+        memcpy(x, src, 4 * NB_GROUP);
+        return;
+    }
+    uint16_t raw[NB_GROUP];
+    memcpy(raw, src, sizeof raw);
+    for (unsigned i = 0; i < NB_GROUP; i++)
+        x[i] = type == NB_BF16 ? nb_bf16_to_f32(raw[i]) : nb_f16_to_f32(raw[i]);
+}
+
+NB_FN void nb_k_round(enum nb_dtype type, const float *restrict x, uint8_t *dst)
+{
+    if (type == NB_F32) {
+        uint32_t out[NB_GROUP];
+        for (unsigned i = 0; i < NB_GROUP; i++)
+            out[i] = x[i] == x[i] ? nb_f32_bits(x[i]) : NB_F32_NAN;
+        memcpy(dst, out, sizeof out);
+        return;
+    }
+    uint16_t out[NB_GROUP];
+    for (unsigned i = 0; i < NB_GROUP; i++) {
+        uint32_t u = nb_f32_bits(x[i]);
+        if (type == NB_BF16)
+            out[i] = x[i] == x[i] ? (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16) : 0x7fc0;
+        else
+            out[i] = nb_f32_to_f16(nb_canonical(x[i]));
+    }
+    memcpy(dst, out, sizeof out);
+}
+
+NB_FN void nb_k_hadamard(float *restrict v)
+{
+    float t[NB_GROUP];
+    for (unsigned i = 0; i < 16; i++) {
+        t[i] = v[i] + v[i + 16];
+        t[i + 16] = v[i] - v[i + 16];
+    }
+    for (unsigned b = 0; b < NB_GROUP; b += 16)
+        for (unsigned i = b; i < b + 8; i++) {
+            v[i] = t[i] + t[i + 8];
+            v[i + 8] = t[i] - t[i + 8];
+        }
+    for (unsigned b = 0; b < NB_GROUP; b += 8)
+        for (unsigned i = b; i < b + 4; i++) {
+            t[i] = v[i] + v[i + 4];
+            t[i + 4] = v[i] - v[i + 4];
+        }
+    for (unsigned b = 0; b < NB_GROUP; b += 4)
+        for (unsigned i = b; i < b + 2; i++) {
+            v[i] = t[i] + t[i + 2];
+            v[i + 2] = t[i] - t[i + 2];
+        }
+    for (unsigned i = 0; i < NB_GROUP; i += 2) {
+        t[i] = v[i] + v[i + 1];
+        t[i + 1] = v[i] - v[i + 1];
+    }
+    memcpy(v, t, sizeof t);
+}
+
+/* Bits of the largest magnitude, NaN above all. */
+NB_FN uint32_t nb_k_max(const float *restrict x)
+{
+    uint32_t max = 0;
+    for (unsigned i = 0; i < NB_GROUP; i++) {
+        uint32_t a = nb_f32_bits(x[i]) & NB_F32_ABS;
+        max = a > max ? a : max;
+    }
+    return max;
+}
+
+/* Sign of the first value whose magnitude has these bits: 1 when it is not negative. */
+NB_FN uint8_t nb_k_positive(const float *restrict x, uint32_t max)
+{
+    uint32_t all = 0, negative = 0;
+    for (unsigned i = 0; i < NB_GROUP; i++) {
+        uint32_t u = nb_f32_bits(x[i]);
+        all |= (uint32_t)((u & NB_F32_ABS) == max) << i;
+        negative |= u >> 31 << i;
+    }
+    return !(negative >> __builtin_ctz(all) & 1);
+}
+
+/* Number of values that are not zero and below 2^-8 of the largest. */
+NB_FN unsigned nb_k_small(const float *restrict x, uint32_t max)
+{
+    float threshold = nb_bits_f32(max) * 0x1p-8f;
+    unsigned count = 0;
+    for (unsigned i = 0; i < NB_GROUP; i++) {
+        float a = nb_bits_f32(nb_f32_bits(x[i]) & NB_F32_ABS);
+        count += (a < threshold) & (a > 0);
+    }
+    return count;
+}
+
+/* Errors of a group as used: codes times unit. */
+NB_FN void nb_k_error(const int8_t *err, float unit, float *restrict e)
+{
+    int8_t raw[NB_GROUP];
+    memcpy(raw, err, sizeof raw);
+    for (unsigned i = 0; i < NB_GROUP; i++)
+        e[i] = (float)raw[i] * unit;
+}
+
+/* ---- Encoding, first half ----------------------------------------------------------------------------- */
+
+NB_FN void nb_k_add_squares(float *restrict chain, const float *restrict x)
+{
+    for (unsigned i = 0; i < NB_GROUP; i++)
+        chain[i] += x[i] * x[i];
+}
+
+/* By how much carried errors are scaled down, idle groups, and sums of squares for the statistics. */
+NB_FN void nb_k_norms(enum nb_dtype type, const struct nb_tile_job *job, struct nb_tile_work *work, bool stats)
+{
+    float signal[8][NB_GROUP], carried[8][NB_GROUP];
+
+    work->factor = 1;
+    work->signal2 = work->carried2 = 0;
+    if (!job->err && !stats)
+        return;
+    memset(signal, 0, sizeof signal);
+    memset(carried, 0, sizeof carried);
+    for (unsigned j = 0; j < job->groups; j++) {
+        float g[NB_GROUP], e[NB_GROUP];
+        unsigned c = (job->group0 + j) % 8;
+        nb_k_load(type, job->src + NB_GROUP * j * (type == NB_F32 ? 4 : 2), g);
+        uint32_t any = 0;
+        for (unsigned i = 0; i < NB_GROUP; i++) {
+            uint32_t a = nb_f32_bits(g[i]) & NB_F32_ABS;
+            any |= a;
+            g[i] = a >= NB_ESCAPE_BITS ? 0 : g[i];
+        }
+        work->idle[j] = !any;
+        nb_k_add_squares(signal[c], g);
+        if (job->err && any) {
+            nb_k_error(job->err + NB_GROUP * j, nb_error_unit(job->err_scale[j]), e);
+            nb_k_add_squares(carried[c], e);
+        }
+    }
+    work->signal2 = nb_sum_lanes(signal);
+    if (!job->err)
+        return;
+    float ee = nb_sum_lanes(carried), limit = job->bound * job->bound;
+    limit = limit * work->signal2;
+    if (ee > limit) {
+        float ratio = work->signal2 / ee;
+        work->factor = job->bound * nb_sqrtf(ratio);
+    }
+    work->carried2 = work->factor != 0 ? work->factor * work->factor * ee : 0;
+}
+
+/* Values to code of group j: own values plus carried errors. */
+NB_FN void nb_k_values(enum nb_dtype type, const struct nb_tile_job *job, const struct nb_tile_work *work, unsigned j,
+                       bool feedback, float *restrict h)
+{
+    nb_k_load(type, job->src + NB_GROUP * j * (type == NB_F32 ? 4 : 2), h);
+    if (feedback && !work->idle[j]) {
+        float e[NB_GROUP];
+        nb_k_error(job->err + NB_GROUP * j, work->factor * nb_error_unit(job->err_scale[j]), e);
+        for (unsigned i = 0; i < NB_GROUP; i++)
+            h[i] += e[i];
+    }
+}
+
+NB_FN int nb_k_survey(enum nb_dtype type, bool int4, bool feedback, const struct nb_tile_job *job,
+                      struct nb_tile_work *work)
+{
+    uint32_t tile_max = 0, tile_min = NB_F32_INF;
+
+    work->wide = false;
+    work->escapes = 0;
+    for (unsigned j = 0; j < job->groups; j++) {
+        float *h = work->y + NB_GROUP * j, y[NB_GROUP];
+        nb_k_values(type, job, work, j, feedback, h);
+        uint32_t max = nb_k_max(h);
+        const float *chosen = h;
+        if (max >= NB_ESCAPE_BITS)
+            return 1;
+        if (nb_k_small(h, max) >= NB_OUTLIER_MEMBERS && nb_group_has_outliers(h, NB_OUTLIER_MEMBERS))
+            return 1;
+        work->transform[j] = 0;
+        if (int4) {
+            memcpy(y, h, sizeof y);
+            nb_k_hadamard(y);
+            uint32_t max_y = nb_k_max(y);
+            float scaled = nb_bits_f32(max_y) * 0.125f;
+            if (scaled * NB_SQRT2 < nb_bits_f32(max)) {
+                work->transform[j] = 1;
+                memcpy(h, y, sizeof y);
+                work->positive[j] = nb_k_positive(y, max_y);
+                max = nb_f32_bits(scaled);
+                chosen = NULL;
+            }
+        }
+        if (chosen)
+            work->positive[j] = nb_k_positive(h, max);
+        work->max[j] = max;
+        tile_max = max > tile_max ? max : tile_max;
+        if (max >= NB_FLUSH_BITS)
+            tile_min = max < tile_min ? max : tile_min;
+    }
+    work->exponent = NB_EXPONENT_MIN;
+    if (tile_max >= NB_FLUSH_BITS) {
+        work->exponent = nb_tile_exponent(tile_max);
+        if (!nb_scale_code(tile_min, work->exponent, !int4))
+            return 1;
+    }
+    return 0;
+}
+
+/* ---- Encoding, second half ---------------------------------------------------------------------------- */
+
+NB_FN void nb_k_store_error(const float *restrict r, int8_t *err, uint8_t *scale)
+{
+    uint32_t max = nb_k_max(r);
+    int8_t out[NB_GROUP];
+    if (max < NB_FLUSH_BITS) {
+        memset(err, 0, NB_GROUP);
+        *scale = 0;
+        return;
+    }
+    float inverse = nb_pow2(133 - (int)(max >> 23));
+    *scale = (uint8_t)((max >> 23) - 6);
+    for (unsigned i = 0; i < NB_GROUP; i++) {
+        float q = nb_rint(r[i] * inverse);
+        q = q > 127 ? 127 : q;
+        q = q < -127 ? -127 : q;
+        out[i] = (int8_t)(int)q;
+    }
+    memcpy(err, out, sizeof out);
+}
+
+NB_FN float nb_k_quantize(bool int4, bool feedback, const struct nb_tile_job *job, struct nb_tile_work *work,
+                          uint8_t *scales, uint8_t *domains, uint8_t *codes, struct nb_encode_stats *stats)
+{
+    float chain[8][NB_GROUP];
+    const float tile_unit = nb_pow2(work->exponent);
+
+    if (stats)
+        memset(chain, 0, sizeof chain);
+    for (unsigned j = 0; j < job->groups; j++) {
+        float *restrict y = work->y + NB_GROUP * j, step = 0, inverse = 0;
+        float q[NB_GROUP], r[NB_GROUP];
+        unsigned code = 0;
+        bool transform = work->transform[j], positive = work->positive[j];
+
+        if (work->max[j] >= NB_FLUSH_BITS)
+            code = work->wide ? nb_scale_code_wide(work->max[j], work->exponent, !int4)
+                              : nb_scale_code(work->max[j], work->exponent, !int4);
+        if (code) {
+            step = nb_scale_table[work->wide][code] * tile_unit;
+            if (!int4)
+                step = step * NB_INT8_STEP;
+            else if (!transform)
+                step = step * 0.125f;
+            inverse = 1.0f / step;
+        } else {
+            if (stats && work->max[j])
+                stats->flushed++;
+            if (transform) {
+                nb_k_values(job->type, job, work, j, feedback, y);
+                transform = false;
+            }
+        }
+        float low = int4 ? (positive ? -7.0f : -8.0f) : -127.0f, high = int4 ? (positive ? 8.0f : 7.0f) : 127.0f;
+        for (unsigned i = 0; i < NB_GROUP; i++) {
+            float x = nb_rint(y[i] * inverse);
+            x = x < low ? low : x;
+            q[i] = x > high ? high : x;
+        }
+        scales[j] = (uint8_t)(code | (code && int4 && positive ? 0x80 : 0));
+        if (int4) {
+            uint8_t out[NB_GROUP / 2];
+            for (unsigned i = 0; i < NB_GROUP / 2; i++)
+                out[i] = (uint8_t)(((int)q[i] & 15) | ((int)q[i + 16] & 15) << 4);
+            memcpy(codes + 16 * j, out, sizeof out);
+            domains[j / 8] |= (uint8_t)(transform << j % 8);
+        } else {
+            int8_t out[NB_GROUP];
+            for (unsigned i = 0; i < NB_GROUP; i++)
+                out[i] = (int8_t)(int)q[i];
+            memcpy(codes + 32 * j, out, sizeof out);
+        }
+        if (!feedback && !stats)
+            continue;
+        for (unsigned i = 0; i < NB_GROUP; i++) {
+            float carried = q[i] * step;
+            r[i] = y[i] - carried;
+        }
+        if (stats) {
+            float weight = transform ? 0.03125f : 1.0f;
+            float *lanes = chain[(job->group0 + j) % 8];
+            for (unsigned i = 0; i < NB_GROUP; i++)
+                lanes[i] += r[i] * r[i] * weight;
+        }
+        if (!feedback || work->idle[j])
+            continue;
+        if (transform) {
+            nb_k_hadamard(r);
+            for (unsigned i = 0; i < NB_GROUP; i++)
+                r[i] *= 0.03125f;
+        }
+        if (job->mode == NB_EF_EMA) {
+            float e[NB_GROUP], rest = 1.0f - job->beta;
+            nb_k_error(job->err + NB_GROUP * j, work->factor * nb_error_unit(job->err_scale[j]), e);
+            for (unsigned i = 0; i < NB_GROUP; i++) {
+                float kept = job->beta * e[i], added = rest * r[i];
+                r[i] = kept + added;
+            }
+        }
+        nb_k_store_error(r, job->err + NB_GROUP * j, job->err_scale + j);
+    }
+    return stats ? nb_sum_lanes(chain) : 0;
+}
+
+/* ---- Decoding ------------------------------------------------------------------------------------- */
+
+/* Products of code and step of group j; never -0. Returns whether they are coefficients. */
+NB_FN bool nb_k_dequantize(const struct nb_tile_view *view, unsigned j, float *restrict x)
+{
+    bool wide = view->kind == NB_TILE_INT4_WIDE || view->kind == NB_TILE_INT8_WIDE;
+    float step = nb_scale_value(wide, view->scale[j] & 127, view->unit);
+
+    if (view->kind == NB_TILE_INT8 || view->kind == NB_TILE_INT8_WIDE) {
+        int8_t raw[NB_GROUP];
+        memcpy(raw, view->code + 32 * j, sizeof raw);
+        step *= NB_INT8_STEP;
+        for (unsigned i = 0; i < NB_GROUP; i++)
+            x[i] = 0.0f + (float)raw[i] * step;
+        return false;
+    }
+    bool transform = view->domain[j / 8] >> j % 8 & 1;
+    /* Shift the range -8 ... 7 or -7 ... 8 to 0 ... 15 and back: no branch on 8. */
+    int base = view->scale[j] & 0x80 ? 7 : 8;
+    uint8_t raw[NB_GROUP / 2];
+    memcpy(raw, view->code + 16 * j, sizeof raw);
+    if (!transform)
+        step *= 0.125f;
+    for (unsigned i = 0; i < NB_GROUP / 2; i++) {
+        x[i] = 0.0f + (float)(((raw[i] + base) & 15) - base) * step;
+        x[i + 16] = 0.0f + (float)((((raw[i] >> 4) + base) & 15) - base) * step;
+    }
+    return transform;
+}
+
+NB_FN void nb_k_decode(enum nb_dtype type, const struct nb_tile_view *view, const uint8_t *own, uint8_t *dst)
+{
+    const unsigned bytes = NB_GROUP * (type == NB_F32 ? 4 : 2);
+    for (unsigned j = 0; j < view->groups; j++) {
+        float x[NB_GROUP], o[NB_GROUP];
+        if (nb_k_dequantize(view, j, x)) {
+            nb_k_hadamard(x);
+            for (unsigned i = 0; i < NB_GROUP; i++)
+                x[i] *= 0.03125f;
+        }
+        if (own) {
+            nb_k_load(type, own + bytes * j, o);
+            for (unsigned i = 0; i < NB_GROUP; i++)
+                x[i] += o[i];
+        }
+        nb_k_round(type, x, dst + bytes * j);
+    }
+}
+
+NB_FN void nb_k_add(enum nb_dtype type, const struct nb_tile_view *view, float *plain, float *coeff, uint8_t *any)
+{
+    for (unsigned j = 0; j < view->groups; j++) {
+        float x[NB_GROUP], *sum = plain + NB_GROUP * j;
+        if (view->kind == NB_TILE_RAW) {
+            nb_k_load(type, view->code + NB_GROUP * j * (type == NB_F32 ? 4 : 2), x);
+        } else if (nb_k_dequantize(view, j, x)) {
+            sum = coeff + NB_GROUP * j;
+            if (!any[j]) {
+                any[j] = 1;
+                memcpy(sum, x, sizeof x);
+                continue;
+            }
+        }
+        for (unsigned i = 0; i < NB_GROUP; i++)
+            sum[i] += x[i];
+    }
+}
+
+NB_FN void nb_k_inverse(float *plain, float *coeff, const uint8_t *any, unsigned groups)
+{
+    for (unsigned j = 0; j < groups; j++)
+        if (any[j]) {
+            nb_k_hadamard(coeff + NB_GROUP * j);
+            for (unsigned i = NB_GROUP * j; i < NB_GROUP * j + NB_GROUP; i++)
+                plain[i] += coeff[i] * 0.03125f;
+        }
+}
+
+NB_FN void nb_k_store(enum nb_dtype type, const float *plain, const uint8_t *own, size_t n, uint8_t *dst)
+{
+    const unsigned bytes = NB_GROUP * (type == NB_F32 ? 4 : 2);
+    for (unsigned j = 0; j < n / NB_GROUP; j++) {
+        float x[NB_GROUP], o[NB_GROUP];
+        memcpy(x, plain + NB_GROUP * j, sizeof x);
+        if (own) {
+            nb_k_load(type, own + bytes * j, o);
+            for (unsigned i = 0; i < NB_GROUP; i++)
+                x[i] += o[i];
+        }
+        nb_k_round(type, x, dst + bytes * j);
+    }
+}
+
+/* ---- Instances for each type ---------------------------------------------------------------------------- */
+
+#define NB_BY_TYPE(type, call)                                                                                      \
+    switch (type) {                                                                                                 \
+    case NB_F32:                                                                                                    \
+        call(NB_F32);                                                                                               \
+        break;                                                                                                      \
+    case NB_BF16:                                                                                                   \
+        call(NB_BF16);                                                                                              \
+        break;                                                                                                      \
+    default:                                                                                                        \
+        call(NB_F16);                                                                                               \
+        break;                                                                                                      \
+    }
+
+NB_OP int nb_op_survey(const struct nb_tile_job *job, struct nb_tile_work *work, bool stats)
+{
+#define CALL(t)                                                                                                     \
+    do {                                                                                                            \
+        nb_k_norms(t, job, work, stats);                                                                            \
+        if (job->int4)                                                                                              \
+            return job->err ? nb_k_survey(t, true, true, job, work) : nb_k_survey(t, true, false, job, work);       \
+        return job->err ? nb_k_survey(t, false, true, job, work) : nb_k_survey(t, false, false, job, work);         \
+    } while (0)
+    NB_BY_TYPE(job->type, CALL)
+#undef CALL
+    return 1;
+}
+
+NB_OP float nb_op_quantize(const struct nb_tile_job *job, struct nb_tile_work *work, uint8_t *scales,
+                           uint8_t *domains, uint8_t *codes, struct nb_encode_stats *stats)
+{
+    if (job->int4)
+        return job->err ? nb_k_quantize(true, true, job, work, scales, domains, codes, stats)
+                        : nb_k_quantize(true, false, job, work, scales, domains, codes, stats);
+    return job->err ? nb_k_quantize(false, true, job, work, scales, domains, codes, stats)
+                    : nb_k_quantize(false, false, job, work, scales, domains, codes, stats);
+}
+
+NB_OP void nb_op_decode(enum nb_dtype type, const struct nb_tile_view *view, const uint8_t *own, uint8_t *dst)
+{
+#define CALL(t) nb_k_decode(t, view, own, dst)
+    NB_BY_TYPE(type, CALL)
+#undef CALL
+}
+
+NB_OP void nb_op_add(enum nb_dtype type, const struct nb_tile_view *view, float *plain, float *coeff, uint8_t *any)
+{
+#define CALL(t) nb_k_add(t, view, plain, coeff, any)
+    NB_BY_TYPE(type, CALL)
+#undef CALL
+}
+
+NB_OP void nb_op_inverse(float *plain, float *coeff, const uint8_t *any, unsigned groups)
+{
+    nb_k_inverse(plain, coeff, any, groups);
+}
+
+NB_OP void nb_op_store(enum nb_dtype type, const float *plain, const uint8_t *own, size_t n, uint8_t *dst)
+{
+#define CALL(t) nb_k_store(t, plain, own, n, dst)
+    NB_BY_TYPE(type, CALL)
+#undef CALL
+}
+
+static const struct nb_tile_ops nb_tile_operations = {nb_op_survey, nb_op_quantize, nb_op_decode,
+                                                      nb_op_add,    nb_op_inverse,  nb_op_store};
