@@ -1,0 +1,55 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# The plugin file: it exports the names of tests/exports.txt and no other, needs only libc, libm, libpthread and
+# libdl, leaves no name of its own undefined, and stays mapped when it is closed.
+set -u
+export LC_ALL=C
+plugin=${NB_PLUGIN:-./.libs/libnccl-net-nibble.so}
+srcdir=${NB_SRCDIR:-$(dirname "$0")/..}
+failed=0
+
+fail()
+{
+    echo "FAIL: $*"
+    failed=1
+}
+
+for tool in nm readelf; do
+    command -v $tool >/dev/null 2>&1 || { echo "SKIP: $tool is not installed"; exit 77; }
+done
+[ -f "$plugin" ] || { echo "FAIL: $plugin was not built"; exit 1; }
+if [ -n "${NB_SANITIZE:-}" ]; then
+    echo "SKIP: a sanitizer adds names and libraries of its own"
+    exit 77
+fi
+
+names=$(nm -D --defined-only "$plugin" | awk '{ print $NF }' | sort)
+allowed=$(sort "$srcdir/tests/exports.txt")
+if [ "$names" != "$allowed" ]; then
+    echo "exported:"
+    echo "$names"
+    fail "the exported names are not those of tests/exports.txt"
+fi
+# Data, as NCCL expects, and read-only: an exported table is never changed.
+kinds=$(nm -D --defined-only "$plugin" | awk '{ print $(NF - 1) }' | sort -u | tr -d '\n')
+[ "$kinds" = D ] || [ "$kinds" = R ] || fail "the tables are of kind '$kinds' instead of D or R"
+nm "$plugin" >/dev/null 2>&1 && nm -a "$plugin" | grep -q ' nb_' || echo "note: stripped, local names not looked at"
+
+needed=$(readelf -d "$plugin" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p')
+for library in $needed; do
+    case $library in
+        libc.so.* | libm.so.* | libpthread.so.* | libdl.so.* | ld-linux*) ;;
+        *) fail "it needs $library" ;;
+    esac
+done
+
+undefined=$(nm -D --undefined-only "$plugin" | awk '{ print $NF }' | grep '^nb_')
+[ -z "$undefined" ] || fail "undefined: $undefined"
+
+readelf -d "$plugin" | grep -q NODELETE || fail "it is not linked with -z nodelete"
+readelf -d "$plugin" | grep -q SYMBOLIC || fail "it is not linked with -Bsymbolic"
+readelf -d "$plugin" | grep -q TEXTREL && fail "it has text relocations"
+readelf -lW "$plugin" | grep -q 'GNU_STACK.*RWE' && fail "it asks for an executable stack"
+
+[ $failed = 0 ] && echo "PASS: $(echo "$names" | wc -l) names; needs $(echo $needed)"
+exit $failed

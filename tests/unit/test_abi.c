@@ -1,0 +1,615 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The built plugin as NCCL sees it: opened with dlopen, used through its exported tables only. Whatever
+ * differs between table versions is driven through all of them; what the engine does is tested elsewhere.
+ */
+#include <check.h>
+#include <dlfcn.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "capture.h"
+#include "nibble/nccl_net.h"
+#include "plugin.h"
+
+static void *lib;
+
+static void setup(void)
+{
+    setenv("NCCL_SOCKET_IFNAME", "lo", 1);
+    capture_reset();
+    lib = dlopen(plugin_path(), RTLD_NOW | RTLD_LOCAL);
+    ck_assert_msg(lib, "%s", dlerror());
+}
+
+static const void *table(const char *family, int version)
+{
+    char name[64];
+    snprintf(name, sizeof(name), "%s_v%d", family, version);
+    return dlsym(lib, name);
+}
+
+#define NET(v) ((const ncclNet_v##v##_t *)table("ncclNetPlugin", v))
+#define COLLNET(v) ((const ncclCollNet_v##v##_t *)table("ncclCollNetPlugin", v))
+
+static void ok(ncclResult_t res)
+{
+    ck_assert_msg(res == ncclSuccess, "result %d; %s", res, capture_text);
+}
+
+static void *net_ctx, *coll_ctx;
+
+static void init_v12(void)
+{
+    ncclNetCommConfig_v12_t config = {.trafficClass = NCCL_NET_TRAFFIC_CLASS_UNDEF};
+    ok(NET(12)->init(&net_ctx, 0x1234, &config, capture_log, NULL));
+    ok(COLLNET(12)->init(&coll_ctx, 0x1234, capture_log));
+    ck_assert_ptr_nonnull(net_ctx);
+    ck_assert_ptr_nonnull(coll_ctx);
+}
+
+/* ---- What is exported ----------------------------------------------------------------------------- */
+
+#define ALL_SET(t, ...) \
+    do { \
+        const void *const members[] = {__VA_ARGS__}; \
+        for (size_t i_ = 0; i_ < sizeof(members) / sizeof(members[0]); i_++) \
+            ck_assert_msg(members[i_], #t ": function %zu is missing", i_); \
+    } while (0)
+#define F(f) (const void *)(uintptr_t)(t->f)
+#define COMMON F(init), F(devices), F(getProperties), F(listen), F(connect), F(regMr), F(deregMr), F(iflush), F(test), \
+               F(closeListen)
+#define CHECK_NET(v) \
+    do { \
+        const ncclNet_v##v##_t *t = NET(v); \
+        ck_assert_msg(t, "ncclNetPlugin_v" #v " is missing"); \
+        ck_assert_str_eq(t->name, "nibble"); \
+        ALL_SET(net v##v, COMMON, F(accept), F(isend), F(irecv), F(closeSend), F(closeRecv)); \
+        ck_assert(!t->getDeviceMr && !t->irecvConsumed); \
+    } while (0)
+#define CHECK_COLLNET(v) \
+    do { \
+        const ncclCollNet_v##v##_t *t = COLLNET(v); \
+        ck_assert_msg(t, "ncclCollNetPlugin_v" #v " is missing"); \
+        ck_assert_str_eq(t->name, "nibble"); \
+        ALL_SET(collnet v##v, COMMON, F(reduceSupport), F(iallreduce), F(iallgather), F(ireducescatter), \
+                F(closeColl)); \
+    } while (0)
+
+START_TEST(all_tables_are_complete)
+{
+    CHECK_NET(8);
+    CHECK_NET(9);
+    CHECK_NET(10);
+    CHECK_NET(11);
+    CHECK_NET(12);
+    CHECK_COLLNET(8);
+    CHECK_COLLNET(9);
+    CHECK_COLLNET(10);
+    CHECK_COLLNET(11);
+    CHECK_COLLNET(12);
+    ck_assert(NET(9)->makeVDevice == NULL && NET(12)->makeVDevice == NULL);
+    ck_assert(NET(11)->finalize && NET(12)->finalize && COLLNET(11)->finalize && COLLNET(12)->finalize);
+}
+END_TEST
+
+/* NCCL takes the first table it finds, newest first. Each release must find both halves in the same version,
+ * and its newest. */
+START_TEST(every_release_finds_its_newest_version)
+{
+    static const struct {
+        const char *release;
+        int newest;
+    } releases[] = {{"2.20", 8}, {"2.23", 8}, {"2.24", 9}, {"2.26", 10}, {"2.27", 10}, {"2.28", 11}, {"2.30", 12}};
+    for (size_t i = 0; i < sizeof(releases) / sizeof(releases[0]); i++) {
+        int net = 0;
+        int coll = 0;
+        for (int v = releases[i].newest; v >= 5 && !net; v--)
+            net = table("ncclNetPlugin", v) ? v : 0;
+        for (int v = releases[i].newest; v >= 5 && !coll; v--)
+            coll = table("ncclCollNetPlugin", v) ? v : 0;
+        ck_assert_msg(net == releases[i].newest && coll == net, "NCCL %s finds net v%d and CollNet v%d",
+                      releases[i].release, net, coll);
+    }
+}
+END_TEST
+
+/* ---- Init and finalize ---------------------------------------------------------------------------- */
+
+START_TEST(one_banner_and_the_halves_end_in_any_order)
+{
+    setenv("NIBBLE_CREDITS", "7", 1);
+    init_v12();
+    ck_assert(capture_has("transport tcp"));
+    ck_assert(capture_has("NIBBLE_CREDITS=7"));
+    ck_assert_int_eq(capture_warnings, 0);
+    capture_reset();
+    void *second = NULL;
+    ncclNetCommConfig_v12_t config = {.trafficClass = 3};
+    ok(NET(12)->init(&second, 99, &config, capture_log, NULL));
+    ck_assert(!capture_has("transport tcp"));
+    ck_assert_ptr_ne(second, net_ctx);
+    ok(NET(12)->finalize(net_ctx));
+    ok(NET(12)->finalize(second));
+    int ndev = 0;
+    ok(COLLNET(12)->devices(&ndev)); /* NCCL finalizes the net half first: the other one must live on */
+    ck_assert_int_ge(ndev, 1);
+    ok(COLLNET(12)->finalize(coll_ctx));
+    ck_assert_int_eq(capture_warnings, 0);
+
+    ck_assert_int_ne(COLLNET(12)->devices(&ndev), ncclSuccess);
+    ck_assert_int_eq(ndev, 0);
+    setenv("NIBBLE_CREDITS", "8", 1); /* and the next life reads the environment anew */
+    capture_reset();
+    init_v12();
+    ck_assert(capture_has("NIBBLE_CREDITS=8"));
+    ok(NET(12)->finalize(net_ctx));
+    ok(COLLNET(12)->finalize(coll_ctx));
+}
+END_TEST
+
+START_TEST(finalize_of_the_wrong_context_is_refused)
+{
+    init_v12();
+    ck_assert_int_eq(NET(12)->finalize(coll_ctx), ncclInternalError);
+    ck_assert_int_eq(COLLNET(12)->finalize(net_ctx), ncclInternalError);
+    ck_assert_int_eq(NET(12)->finalize(NULL), ncclInternalError);
+    ok(NET(12)->finalize(net_ctx));
+    ck_assert_int_eq(NET(12)->finalize(net_ctx), ncclInternalError);
+    ok(COLLNET(12)->finalize(coll_ctx));
+}
+END_TEST
+
+START_TEST(a_bad_setting_fails_every_init)
+{
+    void *ctx = NULL;
+    ncclNetCommConfig_v12_t config = {.trafficClass = NCCL_NET_TRAFFIC_CLASS_UNDEF};
+    setenv("NIBBLE_UNIT_BYTES", "many", 1);
+    for (int i = 0; i < 6; i++) {
+        capture_reset();
+        ncclResult_t res = i == 0   ? NET(8)->init(capture_log)
+                           : i == 1 ? NET(10)->init(capture_log, NULL)
+                           : i == 2 ? NET(11)->init(&ctx, 1, &config, capture_log, NULL)
+                           : i == 3 ? NET(12)->init(&ctx, 1, &config, capture_log, NULL)
+                           : i == 4 ? COLLNET(9)->init(capture_log)
+                                    : COLLNET(12)->init(&ctx, 1, capture_log);
+        ck_assert_msg(res == ncclInvalidUsage, "init %d gave %d", i, res);
+        ck_assert_msg(capture_has("NIBBLE_UNIT_BYTES=many: it must be an integer from 4096 to 4194304"), "%s",
+                      capture_text);
+        ck_assert_ptr_null(ctx);
+    }
+    setenv("NIBBLE_UNIT_BYTES", "4096", 1);
+    setenv("NIBBLE_UNIT_BITES", "4096", 1);
+    ck_assert_int_eq(NET(9)->init(capture_log), ncclInvalidUsage);
+    ck_assert(capture_has("did you mean NIBBLE_UNIT_BYTES?"));
+    unsetenv("NIBBLE_UNIT_BITES");
+    ok(NET(9)->init(capture_log));
+}
+END_TEST
+
+/* ---- Devices -------------------------------------------------------------------------------------- */
+
+#define SAME_DEVICE(a, b) \
+    do { \
+        ck_assert_str_eq((a).name, (b).name); \
+        ck_assert(((a).pciPath == NULL) == ((b).pciPath == NULL)); \
+        if ((a).pciPath) \
+            ck_assert_str_eq((a).pciPath, (b).pciPath); \
+        ck_assert((a).guid == (b).guid && (a).ptrSupport == (b).ptrSupport && (a).speed == (b).speed); \
+        ck_assert((a).port == (b).port && (a).maxComms == (b).maxComms && (a).maxRecvs == (b).maxRecvs); \
+        ck_assert((a).regIsGlobal == (b).regIsGlobal && (a).netDeviceType == (b).netDeviceType); \
+        ck_assert((a).netDeviceVersion == (b).netDeviceVersion && (a).latency == (b).latency); \
+    } while (0)
+
+START_TEST(both_halves_show_the_same_devices_in_every_version)
+{
+    init_v12();
+    int ndev = 0;
+    int ncoll = 0;
+    ok(NET(12)->devices(&ndev));
+    ok(COLLNET(12)->devices(&ncoll));
+    ck_assert_int_ge(ndev, 1);
+    ck_assert_int_eq(ndev, ncoll);
+    for (int d = 0; d < ndev; d++) {
+        ncclNetProperties_v12_t n12, c12;
+        ncclNetProperties_v11_t n11, c11;
+        ncclNetProperties_v9_t n10, c9;
+        ncclNetProperties_v8_t n8, c8;
+        ok(NET(12)->getProperties(d, &n12));
+        ok(COLLNET(12)->getProperties(d, &c12));
+        ok(NET(11)->getProperties(d, &n11));
+        ok(COLLNET(11)->getProperties(d, &c11));
+        ok(NET(10)->getProperties(d, &n10));
+        ok(COLLNET(9)->getProperties(d, &c9));
+        ok(NET(8)->getProperties(d, &n8));
+        ok(COLLNET(8)->getProperties(d, &c8));
+        SAME_DEVICE(n12, c12);
+        SAME_DEVICE(n12, n11);
+        SAME_DEVICE(n12, c11);
+        SAME_DEVICE(n12, n10);
+        SAME_DEVICE(n12, c9);
+        SAME_DEVICE(n12, n8);
+        SAME_DEVICE(n12, c8);
+        ck_assert_int_eq(n12.ptrSupport, NCCL_PTR_HOST);
+        ck_assert_int_eq(n12.regIsGlobal, 0);
+        ck_assert_int_eq(n12.netDeviceType, NCCL_NET_DEVICE_HOST);
+        ck_assert_int_gt(n12.speed, 0);
+        ck_assert(n12.maxRecvs >= 1 && n12.maxRecvs <= 8);
+        ck_assert_int_gt(n12.maxComms, 0);
+        ck_assert(n12.vProps.ndevs == 1 && n12.vProps.devs[0] == d && n11.vProps.devs[0] == d && c9.vProps.devs[0] == d);
+        ck_assert(n12.maxP2pBytes > 0 && n12.maxP2pBytes <= NCCL_MAX_NET_SIZE_BYTES);
+        ck_assert(n12.maxCollBytes > 0 && n12.maxCollBytes <= NCCL_MAX_NET_SIZE_BYTES);
+        ck_assert(n11.maxCollBytes == n12.maxCollBytes && c9.maxCollBytes == n12.maxCollBytes);
+        ck_assert(n11.maxP2pBytes == n12.maxP2pBytes && n10.maxP2pBytes == n12.maxP2pBytes);
+        ck_assert(n12.railId == NCCL_NET_ID_UNDEF && n12.planeId == NCCL_NET_ID_UNDEF);
+        ck_assert_int_eq(n12.maxMultiRequestSize, 1);
+    }
+    ncclNetProperties_v12_t props;
+    ck_assert_int_eq(capture_warnings, 0);
+    ck_assert_int_eq(NET(12)->getProperties(ndev, &props), ncclInternalError);
+    ck_assert_int_eq(COLLNET(12)->getProperties(-1, &props), ncclInternalError);
+    ck_assert_int_eq(capture_warnings, 2);
+}
+END_TEST
+
+START_TEST(largest_window_is_made_of_whole_units)
+{
+    setenv("NIBBLE_UNIT_BYTES", "12288", 1);
+    init_v12();
+    ncclNetProperties_v12_t props;
+    ok(COLLNET(12)->getProperties(0, &props));
+    ck_assert_uint_eq(props.maxCollBytes % 12288, 0);
+    ck_assert_uint_gt(props.maxCollBytes, 512u << 20);
+}
+END_TEST
+
+/* ---- NULL arguments ------------------------------------------------------------------------------- */
+
+/* The call gives `want`, says so, and writes NULL to *request when it has one. */
+#define REFUSED(call) \
+    do { \
+        int before_ = capture_warnings; \
+        ncclResult_t res_ = (call); \
+        ck_assert_msg(res_ == ncclInternalError || res_ == ncclInvalidArgument, #call " gave %d", res_); \
+        ck_assert_msg(capture_warnings > before_, #call " said nothing"); \
+    } while (0)
+#define REFUSED_REQUEST(call) \
+    do { \
+        request = &request; \
+        REFUSED(call); \
+        ck_assert_msg(request == NULL, #call " left a request"); \
+    } while (0)
+
+START_TEST(net_survives_null)
+{
+    init_v12();
+    const ncclNet_v12_t *n = NET(12);
+    const ncclNet_v8_t *n8 = NET(8);
+    char handle[NCCL_NET_HANDLE_MAXSIZE] = {0};
+    char byte = 0;
+    void *data[1] = {&byte};
+    size_t sizes[1] = {1};
+    int int_sizes[1] = {1};
+    int tags[1] = {0};
+    void *mhandles[1] = {NULL};
+    void *request;
+    void *out;
+    int done;
+    void *listener = NULL;
+    void *sender = NULL;
+
+    REFUSED(n->init(NULL, 0, NULL, capture_log, NULL));
+    REFUSED(n->devices(NULL));
+    REFUSED(n->getProperties(0, NULL));
+    REFUSED(n8->getProperties(0, NULL));
+    REFUSED(n->listen(net_ctx, 0, NULL, &listener));
+    REFUSED(n->listen(net_ctx, 0, handle, NULL));
+    REFUSED(n->connect(net_ctx, 0, NULL, &sender, NULL));
+    REFUSED(n->connect(net_ctx, 0, handle, NULL, NULL));
+    REFUSED(n->accept(NULL, &out, NULL));
+    REFUSED(n->regMr(NULL, &byte, 1, NCCL_PTR_HOST, &out));
+    REFUSED(n->regMrDmaBuf(NULL, &byte, 1, NCCL_PTR_CUDA, 0, -1, &out));
+    REFUSED(n->deregMr(NULL, &byte));
+    REFUSED_REQUEST(n->isend(NULL, &byte, 1, 0, NULL, NULL, &request));
+    REFUSED_REQUEST(n8->isend(NULL, &byte, 1, 0, NULL, &request));
+    REFUSED_REQUEST(n8->isend(&byte, &byte, -1, 0, NULL, &request));
+    REFUSED_REQUEST(n->irecv(NULL, 1, data, sizes, tags, mhandles, NULL, &request));
+    REFUSED_REQUEST(n8->irecv(NULL, 1, data, int_sizes, tags, mhandles, &request));
+    REFUSED_REQUEST(n->iflush(NULL, 1, data, int_sizes, mhandles, &request));
+    REFUSED(n->test(NULL, &done, NULL));
+
+    /* With a real comm, so that the other arguments are looked at. */
+    ok(n->listen(net_ctx, 0, handle, &listener));
+    REFUSED(n->accept(listener, NULL, NULL));
+    void *receiver = NULL;
+    for (int i = 0; i < 100000 && !(sender && receiver); i++) {
+        if (!sender)
+            ok(n->connect(net_ctx, 0, handle, &sender, NULL));
+        if (!receiver)
+            ok(n->accept(listener, &receiver, NULL));
+    }
+    ck_assert(sender && receiver);
+    REFUSED(n->regMr(sender, &byte, 1, NCCL_PTR_HOST, NULL));
+    REFUSED(n->regMr(sender, &byte, 1, 99, &out));
+    REFUSED(n->isend(sender, &byte, 1, 0, NULL, NULL, NULL));
+    REFUSED_REQUEST(n->isend(sender, NULL, 1, 0, NULL, NULL, &request));
+    REFUSED_REQUEST(n->irecv(receiver, 0, data, sizes, tags, mhandles, NULL, &request));
+    REFUSED_REQUEST(n->irecv(receiver, 9, data, sizes, tags, mhandles, NULL, &request));
+    REFUSED_REQUEST(n->irecv(receiver, 1, NULL, sizes, tags, mhandles, NULL, &request));
+    REFUSED_REQUEST(n->irecv(receiver, 1, data, NULL, tags, mhandles, NULL, &request));
+    REFUSED_REQUEST(n->irecv(receiver, 1, data, sizes, NULL, mhandles, NULL, &request));
+    REFUSED_REQUEST(n->irecv(receiver, 1, data, sizes, tags, NULL, NULL, &request));
+    REFUSED(n->irecv(receiver, 1, data, sizes, tags, mhandles, NULL, NULL));
+    int_sizes[0] = -1;
+    REFUSED_REQUEST(n8->irecv(receiver, 1, data, int_sizes, tags, mhandles, &request));
+    REFUSED_REQUEST(n->iflush(receiver, 1, data, int_sizes, mhandles, &request));
+
+    ok(n->closeSend(NULL));
+    ok(n->closeRecv(NULL));
+    ok(n->closeListen(NULL));
+    ok(n->closeSend(sender));
+    ok(n->closeRecv(receiver));
+    ok(n->closeListen(listener));
+    ok(n->finalize(net_ctx));
+    ok(COLLNET(12)->finalize(coll_ctx));
+}
+END_TEST
+
+START_TEST(collnet_survives_null)
+{
+    init_v12();
+    const ncclCollNet_v12_t *c = COLLNET(12);
+    const ncclCollNet_v8_t *c8 = COLLNET(8);
+    char handle[NCCL_NET_HANDLE_MAXSIZE] = {0};
+    void *handles[2] = {handle, NULL};
+    float value = 0.0f;
+    ncclNetSGE_v9_t part = {.address = &value, .size = 4};
+    ncclNetSGE_v8_t part8 = {.address = &value, .size = 4};
+    void *request;
+    void *out;
+    int n;
+    void *listener = NULL;
+
+    REFUSED(c->init(NULL, 0, capture_log));
+    REFUSED(c->devices(NULL));
+    REFUSED(c->getProperties(0, NULL));
+    REFUSED(c->listen(coll_ctx, 0, NULL, &listener));
+    REFUSED(c->listen(coll_ctx, 0, handle, NULL));
+    REFUSED(c->connect(NULL, 2, 0, &value, &out));
+    REFUSED(c->connect(handles, 2, 0, NULL, &out));
+    REFUSED(c->connect(handles, 2, 0, &value, NULL));
+    REFUSED(c->connect(handles, 2, 0, &value, &out)); /* the second handle is NULL */
+    REFUSED(c->connect(handles, 1, 1, &value, &out));
+    REFUSED(c->connect(handles, 0, 0, &value, &out));
+    REFUSED(c->reduceSupport(ncclFloat32, ncclSum, NULL));
+    REFUSED(c->regMr(NULL, &value, 4, NCCL_PTR_HOST, &out));
+    REFUSED(c->regMr(&value, &value, 4, NCCL_PTR_HOST, NULL));
+    REFUSED(c->regMrDmaBuf(NULL, &value, 4, NCCL_PTR_CUDA, 0, -1, &out));
+    REFUSED(c->deregMr(NULL, &value));
+    REFUSED_REQUEST(c->iallreduce(NULL, &value, &value, 1, ncclFloat32, ncclSum, NULL, NULL, &request));
+    REFUSED_REQUEST(c8->iallreduce(NULL, &value, &value, 1, ncclFloat32, ncclSum, NULL, NULL, &request));
+    REFUSED_REQUEST(c8->iallreduce(&value, &value, &value, -1, ncclFloat32, ncclSum, NULL, NULL, &request));
+    REFUSED_REQUEST(c->iallgather(NULL, &value, 1, &part, 4, 0, 4, NULL, &request));
+    REFUSED_REQUEST(c8->iallgather(NULL, &value, 1, &part8, 4, 0, 4, NULL, &request));
+    REFUSED_REQUEST(c->iallgather(&value, &value, 1, NULL, 4, 0, 4, NULL, &request));
+    REFUSED_REQUEST(c->iallgather(&value, &value, 2, &part, 4, 0, 4, NULL, &request));
+    REFUSED_REQUEST(c->ireducescatter(NULL, 1, &part, &value, 4, 0, 4, ncclFloat32, ncclSum, NULL, &request));
+    REFUSED_REQUEST(c8->ireducescatter(NULL, 1, &part8, &value, 4, 0, 4, ncclFloat32, ncclSum, NULL, &request));
+    REFUSED_REQUEST(c->ireducescatter(&value, 1, NULL, &value, 4, 0, 4, ncclFloat32, ncclSum, NULL, &request));
+    REFUSED_REQUEST(c8->ireducescatter(&value, 0, &part8, &value, 4, 0, 4, ncclFloat32, ncclSum, NULL, &request));
+    REFUSED_REQUEST(c->iflush(NULL, &value, 4, NULL, &request));
+    REFUSED_REQUEST(c->iflush(&value, &value, -4, NULL, &request));
+    REFUSED(c->iallreduce(&value, &value, &value, 1, ncclFloat32, ncclSum, NULL, NULL, NULL));
+    REFUSED(c->test(NULL, &n, NULL));
+    REFUSED(c->test(&value, NULL, NULL));
+    ok(c->closeColl(NULL));
+    ok(c->closeListen(NULL));
+
+    ok(c->listen(coll_ctx, 0, handle, &listener));
+    ck_assert_ptr_nonnull(listener);
+    ok(c->closeListen(listener));
+    ok(NET(12)->finalize(net_ctx));
+    ok(c->finalize(coll_ctx));
+}
+END_TEST
+
+START_TEST(nothing_works_before_init)
+{
+    char handle[NCCL_NET_HANDLE_MAXSIZE] = {0};
+    void *out = NULL;
+    int n = 5;
+    ck_assert_int_eq(NET(12)->devices(&n), ncclInternalError);
+    ck_assert_int_eq(n, 0);
+    ck_assert_int_eq(NET(8)->listen(0, handle, &out), ncclInternalError);
+    ck_assert_int_eq(NET(8)->connect(0, handle, &out, NULL), ncclInternalError);
+    ck_assert_int_eq(COLLNET(8)->listen(0, handle, &out), ncclInternalError);
+    ncclNetProperties_v12_t props;
+    ck_assert_int_eq(COLLNET(12)->getProperties(0, &props), ncclInternalError);
+}
+END_TEST
+
+/* ---- A message through every version -------------------------------------------------------------- */
+
+#define BYTES 100000
+
+static void fill(unsigned char *p, size_t n, unsigned seed)
+{
+    for (size_t i = 0; i < n; i++)
+        p[i] = (unsigned char)(i * 7 + seed + (i >> 8));
+}
+
+/* One table version as the loop below needs it. */
+struct driver {
+    int version;
+    ncclResult_t (*init)(void);
+    ncclResult_t (*listen)(void *handle, void **comm);
+    ncclResult_t (*connect)(void *handle, void **comm);
+    ncclResult_t (*accept)(void *listener, void **comm);
+    ncclResult_t (*reg)(void *comm, void *data, size_t size, void **mhandle);
+    ncclResult_t (*send)(void *comm, void *data, size_t size, int tag, void *mhandle, void **request);
+    ncclResult_t (*recv)(void *comm, int n, void **data, size_t *sizes, int *tags, void **mhandles, void **request);
+    ncclResult_t (*test)(void *request, int *done, int *sizes);
+    void (*finish)(void *sender, void *receiver, void *listener);
+};
+
+#define DRIVER(v, do_init, do_listen, do_connect, do_send, do_recv, do_finalize) \
+    static ncclResult_t init_##v(void) { const ncclNet_v##v##_t *t = NET(v); return do_init; } \
+    static ncclResult_t listen_##v(void *handle, void **comm) { const ncclNet_v##v##_t *t = NET(v); return do_listen; } \
+    static ncclResult_t connect_##v(void *handle, void **comm) { const ncclNet_v##v##_t *t = NET(v); return do_connect; } \
+    static ncclResult_t accept_##v(void *listener, void **comm) { return NET(v)->accept(listener, comm, NULL); } \
+    static ncclResult_t reg_##v(void *comm, void *data, size_t size, void **mhandle) \
+    { return NET(v)->regMr(comm, data, size, NCCL_PTR_HOST, mhandle); } \
+    static ncclResult_t send_##v(void *comm, void *data, size_t size, int tag, void *mhandle, void **request) \
+    { const ncclNet_v##v##_t *t = NET(v); return do_send; } \
+    static ncclResult_t recv_##v(void *comm, int n, void **data, size_t *sizes, int *tags, void **mhandles, void **request) \
+    { \
+        const ncclNet_v##v##_t *t = NET(v); \
+        int ints[8]; \
+        for (int i = 0; i < n; i++) \
+            ints[i] = (int)sizes[i]; \
+        (void)ints; \
+        return do_recv; \
+    } \
+    static ncclResult_t test_##v(void *request, int *done, int *sizes) { return NET(v)->test(request, done, sizes); } \
+    static void finish_##v(void *sender, void *receiver, void *listener) \
+    { \
+        const ncclNet_v##v##_t *t = NET(v); \
+        ok(t->closeSend(sender)); \
+        ok(t->closeRecv(receiver)); \
+        ok(t->closeListen(listener)); \
+        ok(do_finalize); \
+    } \
+    static const struct driver driver_##v = {v, init_##v, listen_##v, connect_##v, accept_##v, reg_##v, send_##v, recv_##v, test_##v, finish_##v}
+
+static ncclNetCommConfig_v10_t no_config = {.trafficClass = NCCL_NET_TRAFFIC_CLASS_UNDEF};
+
+/* clang-format off: one line an argument */
+DRIVER(8, t->init(capture_log), t->listen(0, handle, comm), t->connect(0, handle, comm, NULL),
+       t->isend(comm, data, (int)size, tag, mhandle, request),
+       t->irecv(comm, n, data, ints, tags, mhandles, request), ncclSuccess);
+DRIVER(9, t->init(capture_log), t->listen(0, handle, comm), t->connect(0, handle, comm, NULL),
+       t->isend(comm, data, size, tag, mhandle, request),
+       t->irecv(comm, n, data, sizes, tags, mhandles, request), ncclSuccess);
+DRIVER(10, t->init(capture_log, NULL), t->listen(0, handle, comm), t->connect(0, &no_config, handle, comm, NULL),
+       t->isend(comm, data, size, tag, mhandle, NULL, request),
+       t->irecv(comm, n, data, sizes, tags, mhandles, NULL, request), ncclSuccess);
+DRIVER(11, t->init(&net_ctx, 7, &no_config, capture_log, NULL), t->listen(net_ctx, 0, handle, comm),
+       t->connect(net_ctx, 0, handle, comm, NULL), t->isend(comm, data, size, tag, mhandle, NULL, request),
+       t->irecv(comm, n, data, sizes, tags, mhandles, NULL, request), t->finalize(net_ctx));
+DRIVER(12, t->init(&net_ctx, 7, &no_config, capture_log, NULL), t->listen(net_ctx, 0, handle, comm),
+       t->connect(net_ctx, 0, handle, comm, NULL), t->isend(comm, data, size, tag, mhandle, NULL, request),
+       t->irecv(comm, n, data, sizes, tags, mhandles, NULL, request), t->finalize(net_ctx));
+/* clang-format on */
+
+static const struct driver *const drivers[] = {&driver_8, &driver_9, &driver_10, &driver_11, &driver_12};
+
+START_TEST(messages_pass_through_every_version)
+{
+    const struct driver *d = drivers[_i];
+    static unsigned char sent[2][BYTES], got[2][BYTES];
+    char handle[NCCL_NET_HANDLE_MAXSIZE] = {0};
+    void *listener = NULL;
+    void *sender = NULL;
+    void *receiver = NULL;
+    ok(d->init());
+    ok(d->listen(handle, &listener));
+    for (int i = 0; i < 1000000 && !(sender && receiver); i++) {
+        if (!sender)
+            ok(d->connect(handle, &sender));
+        if (!receiver)
+            ok(d->accept(listener, &receiver));
+    }
+    ck_assert_msg(sender && receiver, "v%d does not connect", d->version);
+
+    void *mh_sent = NULL;
+    void *mh_got[2] = {NULL, NULL};
+    ok(d->reg(sender, sent, sizeof(sent), &mh_sent));
+    ok(d->reg(receiver, got[0], BYTES, &mh_got[0]));
+    ok(d->reg(receiver, got[1], BYTES, &mh_got[1]));
+    fill(sent[0], BYTES, 1);
+    fill(sent[1], BYTES, 2);
+
+    /* A grouped receive, whose sizes must fill exactly two entries, and which is longer than what comes. */
+    void *data[2] = {got[0], got[1]};
+    size_t sizes[2] = {BYTES, BYTES};
+    int tags[2] = {10, 20};
+    void *recv_req = (void *)NCCL_NET_OPTIONAL_RECV_COMPLETION; /* a marker, not a request */
+    void *send_req[2] = {NULL, NULL};
+    int recv_sizes[3] = {-7, -7, -7};
+    int send_size[2] = {-7, -7};
+    int recv_done = 0;
+    int send_done = 0;
+    int recv_posted = 0;
+    for (int i = 0; i < 10000000 && !(recv_done && send_done); i++) {
+        if (!recv_posted) {
+            ok(d->recv(receiver, 2, data, sizes, tags, mh_got, &recv_req));
+            recv_posted = recv_req != NULL;
+        } else if (!recv_done) {
+            ok(d->test(recv_req, &recv_done, recv_sizes));
+        }
+        if (!send_req[0])
+            ok(d->send(sender, sent[0], BYTES - 1, 10, mh_sent, &send_req[0]));
+        else if (!send_req[1])
+            ok(d->send(sender, sent[1], 4096, 20, mh_sent, &send_req[1]));
+        else if (send_done == 0)
+            ok(d->test(send_req[1], &send_done, send_size));
+    }
+    ck_assert(recv_done && send_done);
+    ck_assert(recv_sizes[0] == BYTES - 1 && recv_sizes[1] == 4096 && recv_sizes[2] == -7);
+    ck_assert(send_size[0] == 4096 && send_size[1] == -7);
+    ck_assert(memcmp(got[0], sent[0], BYTES - 1) == 0 && got[0][BYTES - 1] == 0);
+    ck_assert(memcmp(got[1], sent[1], 4096) == 0 && got[1][4096] == 0);
+    for (send_done = 0; !send_done;)
+        ok(d->test(send_req[0], &send_done, NULL)); /* sizes may be NULL */
+
+    d->finish(sender, receiver, listener);
+    ck_assert_int_eq(capture_warnings, 0);
+}
+END_TEST
+
+/* Connections that NCCL left open keep what they stand on alive. */
+START_TEST(finalize_with_an_open_connection_is_survived)
+{
+    char handle[NCCL_NET_HANDLE_MAXSIZE] = {0};
+    void *listener = NULL;
+    init_v12();
+    ok(NET(12)->listen(net_ctx, 0, handle, &listener));
+    ok(NET(12)->finalize(net_ctx));
+    ok(COLLNET(12)->finalize(coll_ctx));
+    ck_assert(capture_has("1 connections are still open"));
+    ok(NET(12)->closeListen(listener));
+    capture_reset();
+    init_v12();
+    ck_assert(capture_has("transport tcp")); /* started anew */
+    ok(NET(12)->finalize(net_ctx));
+    ok(COLLNET(12)->finalize(coll_ctx));
+}
+END_TEST
+
+int main(void)
+{
+    TCase *tc = tcase_create("abi");
+    tcase_set_timeout(tc, 60);
+    tcase_add_checked_fixture(tc, setup, NULL);
+    tcase_add_test(tc, all_tables_are_complete);
+    tcase_add_test(tc, every_release_finds_its_newest_version);
+    tcase_add_test(tc, one_banner_and_the_halves_end_in_any_order);
+    tcase_add_test(tc, finalize_of_the_wrong_context_is_refused);
+    tcase_add_test(tc, a_bad_setting_fails_every_init);
+    tcase_add_test(tc, both_halves_show_the_same_devices_in_every_version);
+    tcase_add_test(tc, largest_window_is_made_of_whole_units);
+    tcase_add_test(tc, net_survives_null);
+    tcase_add_test(tc, collnet_survives_null);
+    tcase_add_test(tc, nothing_works_before_init);
+    tcase_add_loop_test(tc, messages_pass_through_every_version, 0, sizeof(drivers) / sizeof(drivers[0]));
+    tcase_add_test(tc, finalize_with_an_open_connection_is_survived);
+    Suite *suite = suite_create("abi");
+    suite_add_tcase(suite, tc);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
