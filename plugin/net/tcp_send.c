@@ -1,0 +1,460 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The sending side of a TCP connection: messages wait in one queue, are cut into frames when a stream has room
+ * for them, and leave in gather writes of up to NB_TCP_BATCH frames. Messages of up to a quantum go to one
+ * stream; the streams take turns after each quantum, or when the kernel takes no more.
+ */
+#include <errno.h>
+#include <linux/tcp.h>
+#include <netinet/in.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/timerfd.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "net/tcp_int.h"
+
+#define STRIPE_MIN 65536         /* smallest piece a message is cut into */
+#define STRIPE_MAX 524288        /* largest, so that a slow stream holds up little */
+#define FRAME_MAX (1u << 30)
+#define PEEK_EVERY 16            /* isends between looks at the way back */
+#define STALL_CHECK_MS 5000
+
+int nb_tcp_send_new(struct nb_tcp_dev *dev, const int *fds, int n, const uint8_t conn_id[16],
+                    struct nb_tcp_send **comm)
+{
+    struct nb_tcp_send *s = calloc(1, sizeof(*s) + (size_t)n * sizeof(s->stream[0]));
+    int rc;
+
+    if (!s)
+        return -ENOMEM;
+    rc = nb_tcp_comm_init(&s->c, dev, true, fds[0], n, conn_id);
+    if (rc) {
+        free(s);
+        return rc;
+    }
+    s->queue_end = &s->queue;
+    s->wait_fd = -1;
+    s->moved_ms = s->checked_ms = nb_tcp_now_ms();
+    for (int i = 0; i < n; i++)
+        s->stream[i].fd = fds[i];
+    *comm = s;
+    return 0;
+}
+
+/* The first error: remember it, say it, and cut the sockets so that the peer learns of it too. */
+__attribute__((format(printf, 3, 4)))
+static void send_fail(struct nb_tcp_send *s, int err, const char *fmt, ...)
+{
+    char why[256];
+    va_list ap;
+
+    if (s->c.err)
+        return;
+    s->c.err = err;
+    va_start(ap, fmt);
+    vsnprintf(why, sizeof(why), fmt, ap);
+    va_end(ap);
+    NB_WARN("tcp: sending from %s to %s failed: %s; %d sends are lost", s->c.local, s->c.peer, why,
+            s->c.unfinished);
+    for (int i = 0; i < s->c.nstreams; i++)
+        shutdown(s->stream[i].fd, SHUT_RDWR);
+}
+
+/* Look at the way back: nothing, an ERROR frame, or the end. Called with the lock. */
+static void look_back(struct nb_tcp_send *s, int cause)
+{
+    struct nb_tcp_frame f;
+    ssize_t n;
+
+    if (s->c.err)
+        return;
+    do
+        n = recv(s->stream[0].fd, s->back + s->back_have, sizeof(s->back) - s->back_have, MSG_DONTWAIT);
+    while (n < 0 && errno == EINTR);
+    if (n > 0) {
+        s->back_have += (unsigned)n;
+        if (s->back_have < sizeof(s->back))
+            return;
+        if (nb_tcp_frame_get(s->back, &f, s->c.key) || f.kind != NB_TCP_ERROR)
+            send_fail(s, -EPROTO, "the peer answered with bytes that are not this protocol's");
+        else if (f.tag == EMSGSIZE)
+            send_fail(s, -EMSGSIZE, "message %u has %llu bytes but the peer's receive takes %llu", f.seq,
+                      (unsigned long long)f.size, (unsigned long long)f.offset);
+        else
+            send_fail(s, -EPROTO, "the peer gave up at message %u: %s", f.seq, strerror(f.tag));
+        return;
+    }
+    if (n == 0)
+        send_fail(s, -ECONNRESET, "the peer has closed the connection");
+    else if (errno != EAGAIN && errno != EWOULDBLOCK)
+        send_fail(s, errno == EPIPE ? -ECONNRESET : -errno, "%s", strerror(errno));
+    else if (cause)
+        send_fail(s, cause == EPIPE ? -ECONNRESET : -cause, "%s", strerror(cause));
+}
+
+/* Bind bytes of the queue to an empty stream: many small messages, ending with at most one piece of a large one,
+ * so that the other streams get theirs. */
+static void fill(struct nb_tcp_send *s, struct nb_tcp_sstream *t)
+{
+    size_t bytes = 0;
+
+    t->first = t->count = 0;
+    t->written = 0;
+    while (s->queue && t->count < NB_TCP_BATCH && (bytes < NB_TCP_QUANTUM || t->count == 0)) {
+        struct nb_tcp_sreq *r = s->queue;
+        struct nb_tcp_out *o = &t->out[t->count++];
+        size_t rest = r->size - r->assigned;
+        struct nb_tcp_frame f = {.seq = r->seq, .tag = r->tag, .size = r->size, .offset = r->assigned,
+                                 .len = rest < r->chunk ? (uint32_t)rest : r->chunk, .kind = NB_TCP_DATA};
+
+        nb_tcp_frame_put(o->hdr, &f, s->c.key);
+        o->len = f.len;
+        o->data = r->data + r->assigned;
+        o->req = r;
+        r->frames++;
+        r->assigned += f.len;
+        bytes += f.len;
+        if (r->assigned == r->size) {
+            s->queue = r->next;
+            if (!s->queue)
+                s->queue_end = &s->queue;
+        }
+        if (f.len < r->size)
+            break;
+    }
+}
+
+/* `n` more bytes of the stream's frames are in the kernel. */
+static void advance(struct nb_tcp_send *s, struct nb_tcp_sstream *t, size_t n)
+{
+    s->c.wire += n;
+    t->turn += n;
+    t->written += n;
+    while (t->count > 0) {
+        struct nb_tcp_out *o = &t->out[t->first];
+        size_t whole = NB_TCP_FRAME_BYTES + (size_t)o->len;
+        struct nb_tcp_sreq *r = o->req;
+
+        if (t->written < whole)
+            break;
+        t->written -= whole;
+        t->first++;
+        t->count--;
+        if (--r->frames == 0 && r->assigned == r->size) {
+            r->head.done = true;
+            s->c.unfinished--;
+            s->c.done_untested++;
+        }
+    }
+}
+
+/* Bytes that the vector may hold under the pace; shortens it. */
+static size_t apply_pace(struct nb_tcp_send *s, struct iovec *v, size_t *nv, size_t total)
+{
+    size_t allow = nb_tcp_pace_take(s->c.dev->pace, total), sum = 0;
+
+    for (size_t i = 0; i < *nv; i++) {
+        if (sum + v[i].iov_len >= allow) {
+            v[i].iov_len = allow - sum;
+            *nv = i + 1;
+            break;
+        }
+        sum += v[i].iov_len;
+    }
+    return allow;
+}
+
+/* Write what is bound to the stream, once. True when bytes moved and more may. */
+static bool flush(struct nb_tcp_send *s, struct nb_tcp_sstream *t)
+{
+    struct iovec v[2 * NB_TCP_BATCH];
+    struct msghdr m = {.msg_iov = v};
+    size_t nv = 0, skip = t->written, total = 0;
+    ssize_t n;
+    int err = 0;
+
+    for (int i = t->first; i < t->first + t->count; i++) {
+        struct nb_tcp_out *o = &t->out[i];
+
+        if (skip < NB_TCP_FRAME_BYTES) {
+            v[nv++] = (struct iovec){o->hdr + skip, NB_TCP_FRAME_BYTES - skip};
+            skip = 0;
+        } else {
+            skip -= NB_TCP_FRAME_BYTES;
+        }
+        if (o->len > skip)
+            v[nv++] = (struct iovec){(void *)(uintptr_t)(o->data + skip), o->len - skip};
+        skip = 0;
+    }
+    for (size_t i = 0; i < nv; i++)
+        total += v[i].iov_len;
+    if (s->c.dev->pace) {
+        total = apply_pace(s, v, &nv, total);
+        t->paced = total == 0;
+        if (t->paced) {
+            t->blocked = true;
+            return false;
+        }
+    }
+    m.msg_iovlen = nv;
+    t->busy = true;
+    s->c.busy++;
+    nb_tcp_unlock(&s->c);
+    do
+        n = sendmsg(t->fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT);
+    while (n < 0 && errno == EINTR);
+    if (n < 0)
+        err = errno;
+    nb_tcp_lock(&s->c);
+    t->busy = false;
+    if (--s->c.busy == 0)
+        pthread_cond_broadcast(&s->c.idle);
+    if (s->c.dev->pace && (n < 0 || (size_t)n < total))
+        nb_tcp_pace_give_back(s->c.dev->pace, total - (n < 0 ? 0 : (size_t)n));
+    if (s->c.err)
+        return false;
+    if (n >= 0) {
+        advance(s, t, (size_t)n);
+        s->moved_ms = 0; /* set by the next look at the clock */
+        /* A short write means that the kernel is full: the next would only say so. */
+        t->blocked = (size_t)n < total;
+        return !t->blocked;
+    }
+    t->blocked = true;
+    if (err != EAGAIN && err != EWOULDBLOCK && err != ENOBUFS)
+        look_back(s, err); /* the peer may have told us why before it hung up */
+    return false;
+}
+
+/* Data that stays unacknowledged although the kernel keeps sending it: the peer's host or the way to it is
+ * gone. A peer that is merely late keeps acknowledging (with a closed window), which TCP_USER_TIMEOUT would
+ * take for death; hence this check instead. */
+static void check_stall(struct nb_tcp_send *s)
+{
+    int64_t now = nb_tcp_now_ms();
+
+    if (s->moved_ms == 0)
+        s->moved_ms = s->checked_ms = now;
+    if (now - s->moved_ms < STALL_CHECK_MS || now - s->checked_ms < STALL_CHECK_MS)
+        return;
+    s->checked_ms = now;
+    for (int i = 0; i < s->c.nstreams; i++) {
+        struct tcp_info info;
+        socklen_t len = sizeof(info);
+
+        if (s->stream[i].count == 0 || getsockopt(s->stream[i].fd, IPPROTO_TCP, TCP_INFO, &info, &len) != 0)
+            continue;
+        if ((info.tcpi_retransmits >= 3 || info.tcpi_probes >= 3) &&
+            (int64_t)info.tcpi_last_ack_recv > nb_tcp_conf.dead_ms) {
+            send_fail(s, -ETIMEDOUT, "no acknowledgement for %u s: host down or network cut",
+                      info.tcpi_last_ack_recv / 1000);
+            return;
+        }
+    }
+}
+
+/* Move on all streams until there is nothing to do or nothing moves (no helper threads). */
+static void pump(struct nb_tcp_send *s)
+{
+    int n = s->c.nstreams, stuck = 0;
+
+    for (int i = 0; i < n && !s->c.err; i++) {
+        struct nb_tcp_sstream *t = &s->stream[i];
+
+        t->blocked = false;
+        while (t->count > 0 && flush(s, t))
+            ;
+    }
+    while (s->queue && stuck < n && !s->c.err) {
+        struct nb_tcp_sstream *t = &s->stream[s->cur];
+
+        if (!t->blocked) {
+            stuck = 0;
+            fill(s, t);
+            while (t->count > 0 && flush(s, t))
+                ;
+        }
+        if (t->blocked || t->turn >= NB_TCP_QUANTUM) {
+            stuck += t->blocked;
+            t->turn = 0;
+            s->cur = s->cur + 1 < n ? s->cur + 1 : 0;
+        }
+    }
+}
+
+static struct nb_tcp_sreq *get_req(struct nb_tcp_send *s)
+{
+    struct nb_tcp_sreq *r = s->free;
+
+    if (!r) {
+        if (s->nreqs >= NB_TCP_REQ_MAX)
+            return NULL;
+        r = nb_tcp_block_new(&s->blocks, NB_TCP_REQ_BLOCK * sizeof(*r));
+        if (!r)
+            return NULL;
+        for (int i = 0; i < NB_TCP_REQ_BLOCK; i++) {
+            r[i].head.comm = &s->c;
+            r[i].next = i + 1 < NB_TCP_REQ_BLOCK ? &r[i + 1] : NULL;
+        }
+        s->nreqs += NB_TCP_REQ_BLOCK;
+    }
+    s->free = r->next;
+    return r;
+}
+
+static uint32_t chunk_for(size_t size, int streams)
+{
+    size_t part;
+
+    if (streams == 1)
+        return FRAME_MAX;
+    part = (size / (size_t)streams + 4095) & ~(size_t)4095;
+    return part < STRIPE_MIN ? STRIPE_MIN : part > STRIPE_MAX ? STRIPE_MAX : (uint32_t)part;
+}
+
+int nb_tcp_isend(void *send_comm, const void *data, size_t size, int tag, void *mhandle, void **request)
+{
+    struct nb_tcp_send *s = send_comm;
+    struct nb_tcp_sreq *r = NULL;
+    int rc;
+
+    (void)mhandle;
+    *request = NULL;
+    if (size > NB_TCP_MAX_MESSAGE || (!data && size))
+        return -EINVAL;
+    nb_tcp_lock(&s->c);
+    if (s->peeked++ % PEEK_EVERY == 0)
+        look_back(s, 0);
+    if (!s->c.err)
+        r = get_req(s);
+    if (r) {
+        r->head.done = false;
+        r->next = NULL;
+        r->data = data;
+        r->size = size;
+        r->assigned = 0;
+        r->chunk = chunk_for(size, s->c.nstreams);
+        r->seq = s->c.next_seq++;
+        r->tag = tag;
+        r->frames = 0;
+        *s->queue_end = r;
+        s->queue_end = &r->next;
+        s->c.unfinished++;
+        pump(s);
+        *request = r;
+    }
+    rc = s->c.err;
+    nb_tcp_unlock(&s->c);
+    if (rc)
+        *request = NULL;
+    return rc;
+}
+
+int nb_tcp_send_test(struct nb_tcp_sreq *r, int *done, size_t *sizes)
+{
+    struct nb_tcp_send *s = (struct nb_tcp_send *)r->head.comm;
+    int rc = 0;
+
+    *done = 0;
+    nb_tcp_lock(&s->c);
+    if (!r->head.done && !s->c.err) {
+        pump(s);
+        if (!r->head.done && !s->c.err) {
+            look_back(s, 0);
+            check_stall(s);
+        }
+    }
+    if (r->head.done) {
+        *done = 1;
+        if (sizes)
+            sizes[0] = r->size;
+        s->c.done_untested--;
+        r->next = s->free;
+        s->free = r;
+    } else {
+        rc = s->c.err;
+    }
+    nb_tcp_unlock(&s->c);
+    return rc;
+}
+
+/* The timer of a comm that the pace holds back; armed for when it may go on. */
+static int pace_timer(struct nb_tcp_send *s)
+{
+    int64_t ns = nb_tcp_pace_wait_ns(s->c.dev->pace);
+    struct itimerspec it = {.it_value = {.tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000}};
+
+    if (s->wait_fd < 0)
+        s->wait_fd = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
+    if (s->wait_fd < 0)
+        return -1;
+    if (ns == 0)
+        it.it_value.tv_nsec = 1; /* zero would disarm it */
+    return timerfd_settime(s->wait_fd, 0, &it, NULL) ? -1 : s->wait_fd;
+}
+
+int nb_tcp_send_poll(struct nb_tcp_send *s, struct pollfd *fds, int max)
+{
+    bool paced = false;
+    int n = 0;
+
+    if (s->c.err || s->c.done_untested > 0)
+        return -1;
+    if (s->c.unfinished == 0)
+        return 0;
+    if (max < s->c.nstreams + 1)
+        return -1;
+    for (int i = 0; i < s->c.nstreams; i++) {
+        struct nb_tcp_sstream *t = &s->stream[i];
+        short ev = t->count > 0 && !t->paced ? POLLOUT : 0;
+
+        paced |= t->count > 0 && t->paced;
+        if (i == 0)
+            ev |= POLLIN;
+        if (ev)
+            fds[n++] = (struct pollfd){.fd = t->fd, .events = ev};
+    }
+    if (paced) {
+        int fd = pace_timer(s);
+
+        if (fd < 0)
+            return -1;
+        fds[n++] = (struct pollfd){.fd = fd, .events = POLLIN};
+    }
+    return n;
+}
+
+int nb_tcp_close_send(void *send_comm)
+{
+    struct nb_tcp_send *s = send_comm;
+
+    if (!s)
+        return 0;
+    for (int i = 0; i < s->c.nstreams; i++) {
+        struct nb_tcp_sstream *t = &s->stream[i];
+
+        if (!s->c.err && s->c.unfinished == 0) {
+            struct nb_tcp_frame bye = {.seq = s->c.next_seq, .kind = NB_TCP_BYE};
+            uint8_t b[NB_TCP_FRAME_BYTES];
+
+            /* Best effort: without it the receiver takes the end of the stream for a crash, if it waits for more.
+             * A torn one is dropped with the socket's last bytes. */
+            nb_tcp_frame_put(b, &bye, s->c.key);
+            (void)!send(t->fd, b, sizeof(b), MSG_NOSIGNAL | MSG_DONTWAIT);
+        }
+        /* The peer sends nothing but an ERROR frame, so no unread bytes turn this close into a reset: the kernel
+         * delivers what is in the socket, then ends the stream. */
+        close(t->fd);
+    }
+    if (s->wait_fd >= 0)
+        close(s->wait_fd);
+    nb_tcp_blocks_free(s->blocks);
+    nb_tcp_comm_fini(&s->c);
+    free(s);
+    return 0;
+}

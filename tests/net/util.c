@@ -1,0 +1,234 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Shared parts of the TCP transport's tests. */
+#include "util.h"
+
+#include <check.h>
+#include <dirent.h>
+#include <errno.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/log.h"
+
+static const struct nb_net_ops *net;
+static char *set_names[16];
+static int nset;
+
+static pthread_mutex_t log_lock = PTHREAD_MUTEX_INITIALIZER;
+static int log_count;
+static char log_last[1024];
+
+static void logger(ncclDebugLogLevel level, unsigned long flags, const char *file, int line, const char *fmt, ...)
+{
+    va_list ap;
+
+    (void)flags;
+    (void)file;
+    (void)line;
+    if (level != NCCL_LOG_WARN)
+        return;
+    pthread_mutex_lock(&log_lock);
+    log_count++;
+    va_start(ap, fmt);
+    vsnprintf(log_last, sizeof(log_last), fmt, ap);
+    va_end(ap);
+    if (getenv("NB_TEST_VERBOSE"))
+        fprintf(stderr, "%s\n", log_last);
+    pthread_mutex_unlock(&log_lock);
+}
+
+int warnings(void)
+{
+    int n;
+
+    pthread_mutex_lock(&log_lock);
+    n = log_count;
+    pthread_mutex_unlock(&log_lock);
+    return n;
+}
+
+const char *last_warning(void)
+{
+    return log_last;
+}
+
+static void set_one(const char *setting)
+{
+    char *name = strdup(setting), *eq = strchr(name, '=');
+
+    ck_assert_ptr_nonnull(eq);
+    *eq = '\0';
+    setenv(name, eq + 1, 1);
+    ck_assert_int_lt(nset, 16);
+    set_names[nset++] = name;
+}
+
+const struct nb_net_ops *net_up(const char *setting, ...)
+{
+    va_list ap;
+
+    log_count = 0;
+    log_last[0] = '\0';
+    nb_log_set(logger);
+    set_one("NCCL_SOCKET_IFNAME=lo");
+    set_one("NIBBLE_NET=tcp");
+    va_start(ap, setting);
+    for (const char *s = setting; s; s = va_arg(ap, const char *))
+        set_one(s);
+    va_end(ap);
+    ck_assert_msg(nb_net_acquire(&net) == 0, "%s", log_last);
+    return net;
+}
+
+void net_down(void)
+{
+    nb_net_release();
+    net = NULL;
+    while (nset > 0) {
+        unsetenv(set_names[--nset]);
+        free(set_names[nset]);
+    }
+}
+
+int64_t now_ms(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+
+void pair_open(struct pair *p, int streams)
+{
+    struct nb_net_conn_cfg cfg = {.streams = streams, .traffic_class = -1};
+    int64_t end = now_ms() + 10000;
+
+    memset(p, 0, sizeof(*p));
+    ck_assert_int_eq(net->listen(0, p->handle, &p->listen), 0);
+    while (!p->send || !p->recv) {
+        if (!p->send)
+            ck_assert_int_eq(net->connect(0, streams ? &cfg : NULL, p->handle, &p->send), 0);
+        if (!p->recv)
+            ck_assert_int_eq(net->accept(p->listen, &p->recv), 0);
+        ck_assert_msg(now_ms() < end, "no connection in 10 s");
+    }
+}
+
+void pair_close(struct pair *p)
+{
+    if (p->send)
+        ck_assert_int_eq(net->close_send(p->send), 0);
+    if (p->recv)
+        ck_assert_int_eq(net->close_recv(p->recv), 0);
+    if (p->listen)
+        ck_assert_int_eq(net->close_listen(p->listen), 0);
+    memset(p, 0, sizeof(*p));
+}
+
+void *post_send(void *comm, const void *data, size_t size, int tag)
+{
+    void *req = NULL;
+
+    ck_assert_msg(net->isend(comm, data, size, tag, NULL, &req) == 0, "isend: %s", log_last);
+    ck_assert_ptr_nonnull(req);
+    return req;
+}
+
+void *post_recv(void *comm, void *data, size_t size, int tag)
+{
+    void *req = NULL;
+
+    ck_assert_msg(net->irecv(comm, 1, &data, &size, &tag, NULL, &req) == 0, "irecv: %s", log_last);
+    ck_assert_ptr_nonnull(req);
+    return req;
+}
+
+int wait_req(void *req, size_t *sizes, int ms)
+{
+    int64_t end = now_ms() + ms;
+    int done = 0, rc;
+
+    for (;;) {
+        rc = net->test(req, &done, sizes);
+        if (rc || done)
+            return rc;
+        if (now_ms() >= end)
+            return -ETIME;
+        sched_yield();
+    }
+}
+
+int wait_all(void **reqs, int n, int ms)
+{
+    int64_t end = now_ms() + ms;
+
+    for (int left = n; left > 0;) {
+        left = 0;
+        for (int i = 0; i < n; i++) {
+            int done = 0, rc;
+
+            if (!reqs[i])
+                continue;
+            rc = net->test(reqs[i], &done, NULL);
+            if (rc)
+                return rc;
+            if (done)
+                reqs[i] = NULL;
+            left += !done;
+        }
+        if (left && now_ms() >= end)
+            return -ETIME;
+    }
+    return 0;
+}
+
+static inline uint8_t byte_at(size_t i, unsigned number)
+{
+    return (uint8_t)((i * 167 + (i >> 8) * 13 + (i >> 16) * 7 + number * 31 + 5) & 0xff);
+}
+
+void fill_bytes(void *data, size_t size, unsigned number)
+{
+    uint8_t *p = data;
+
+    for (size_t i = 0; i < size; i++)
+        p[i] = byte_at(i, number);
+}
+
+bool check_bytes(const void *data, size_t size, unsigned number)
+{
+    const uint8_t *p = data;
+
+    for (size_t i = 0; i < size; i++) {
+        if (p[i] != byte_at(i, number))
+            return false;
+    }
+    return true;
+}
+
+static int count_dir(const char *path)
+{
+    DIR *d = opendir(path);
+    int n = 0;
+
+    ck_assert_ptr_nonnull(d);
+    for (struct dirent *e = readdir(d); e; e = readdir(d))
+        n += e->d_name[0] != '.';
+    closedir(d);
+    return n;
+}
+
+int open_fds(void)
+{
+    return count_dir("/proc/self/fd");
+}
+
+int threads_now(void)
+{
+    return count_dir("/proc/self/task");
+}
