@@ -1,0 +1,477 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One communicator on the engine thread: order of work, signs of life, errors, farewell, summary.
+ */
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/params.h"
+#include "coll/internal.h"
+#include "state/budget.h"
+
+#define TICK_NS (50 * (int64_t)NB_NS_PER_MS)
+/* A peer that has left cannot be late: what it owed arrived before its farewell. */
+#define LEFT_GRACE_NS (2 * (int64_t)NB_NS_PER_S)
+
+static int64_t now(void)
+{
+    return (int64_t)nb_now_ns();
+}
+
+/* ---- errors ----------------------------------------------------------------------------------------- */
+
+int nb_comm_fail(struct nb_coll_comm *comm, int err, const char *why)
+{
+    int none = 0;
+
+    if (!atomic_compare_exchange_strong(&comm->error, &none, err))
+        return none;
+    /* Tell the others, as far as they still listen: no one has to wait for a timeout. */
+    for (int r = 0; r < comm->nranks; r++) {
+        struct nb_ctl ctl = {.kind = NB_CTL_ABORT};
+        struct nb_peer *peer = &comm->peer[r];
+        if (r == comm->rank || peer->gone)
+            continue;
+        strncpy(ctl.text, why, sizeof(ctl.text) - 1);
+        nb_control(comm, peer, &ctl);
+        for (int i = 0; i < 3; i++) {
+            struct nb_tx *tx = &peer->tx[NB_CLASS_CONTROL];
+            struct nb_tx_item *it;
+            while (tx->sent < tx->queued) {
+                it = &tx->item[tx->sent % tx->slots];
+                if (comm->net->isend(tx->conn, it->data, it->len, 0, tx->mhandle, &it->req) || !it->req)
+                    break;
+                tx->sent++;
+            }
+            while (tx->done < tx->sent) {
+                int done = 0;
+                it = &tx->item[tx->done % tx->slots];
+                if (comm->net->test(it->req, &done, NULL) || !done)
+                    break;
+                tx->done++;
+            }
+        }
+    }
+    return err;
+}
+
+int nb_comm_error(struct nb_coll_comm *comm, int err, const char *fmt, ...)
+{
+    char text[512];
+    va_list ap;
+
+    if (atomic_load(&comm->error))
+        return atomic_load(&comm->error);
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof(text), fmt, ap);
+    va_end(ap);
+    NB_WARN("%s: %s", comm->label, text);
+    return nb_comm_fail(comm, err, text);
+}
+
+/* ---- windows ---------------------------------------------------------------------------------------- */
+
+static void finish(struct nb_coll_comm *comm, struct nb_coll_req *win)
+{
+    comm->moved_ns = now();
+    if (win->rx_left || win->tx_left)
+        return;
+    /* Before NCCL learns of it: a finished window may be used again at once, but never while an older one is open. */
+    while (comm->oldest < comm->begun) {
+        const struct nb_coll_req *first = nb_window(comm, comm->oldest);
+        if (first->rx_left || first->tx_left)
+            break;
+        comm->oldest++;
+    }
+    atomic_fetch_add_explicit(&comm->finished, 1, memory_order_relaxed);
+    atomic_store_explicit(&win->state, NB_REQ_DONE, memory_order_release);
+}
+
+void nb_window_received(struct nb_coll_comm *comm, struct nb_coll_req *win, uint64_t bytes)
+{
+    win->rx_left -= bytes;
+    finish(comm, win);
+}
+
+void nb_window_sent(struct nb_coll_comm *comm, struct nb_coll_req *win)
+{
+    win->tx_left--;
+    finish(comm, win);
+}
+
+static int take_up(struct nb_coll_comm *comm)
+{
+    uint64_t submitted = atomic_load_explicit(&comm->submitted, memory_order_acquire);
+    int moved = 0;
+
+    while (comm->begun < submitted) {
+        struct nb_coll_req *win = nb_window(comm, comm->begun);
+        if (!win->op->begun)
+            nb_op_begin(comm, win);
+        win->rx_left = comm->schedule->begin(comm, win);
+        win->tx_left = comm->nranks - 1;
+        comm->stats.func[win->op->func].windows++;
+        comm->begun++;
+        comm->moved_ns = now();
+        moved = 1;
+    }
+    return moved;
+}
+
+/* ---- control messages ------------------------------------------------------------------------------- */
+
+static int handle_control(struct nb_coll_comm *comm, struct nb_peer *peer, const struct nb_ctl *ctl)
+{
+    switch (ctl->kind) {
+    case NB_CTL_CONFIRM:
+        nb_refs_confirmed(comm->refs, ctl->a, ctl->b != 0);
+        break;
+    case NB_CTL_RAW:
+        if (peer->nask == sizeof(peer->ask) / sizeof(peer->ask[0]) || ctl->c == 0 || ctl->c > comm->unit)
+            return nb_comm_error(comm, -EPROTO, "%s asks for raw bytes once too often", peer->name);
+        peer->ask[peer->nask].opno = ctl->a;
+        peer->ask[peer->nask].off = ctl->b;
+        peer->ask[peer->nask++].len = ctl->c;
+        break;
+    case NB_CTL_BYE:
+        peer->bye = 1;
+        peer->bye_count[0] = ctl->a;
+        peer->bye_count[1] = ctl->b;
+        break;
+    case NB_CTL_BYE_ACK:
+        peer->our_bye_acked = 1;
+        break;
+    case NB_CTL_ABORT:
+        if (comm->state == NB_COMM_RUNNING)
+            return nb_comm_error(comm, -ECONNABORTED, "%s has failed: %s", peer->name, ctl->text);
+        peer->gone = 1;
+        break;
+    default:
+        break;
+    }
+    return 0;
+}
+
+static int read_control(struct nb_coll_comm *comm, struct nb_peer *peer)
+{
+    struct nb_rx *rx = &peer->rx[NB_CLASS_CONTROL];
+    const uint8_t *slot;
+    int moved = 0;
+
+    while ((slot = nb_rx_head(comm, peer, NB_CLASS_CONTROL)) != NULL) {
+        struct nb_ctl ctl;
+        const char *why = "";
+        size_t len = rx->len[rx->taken % rx->slots];
+        if (nb_ctl_parse(slot, len, comm->token, &ctl, &why))
+            return nb_comm_error(comm, -EBADMSG, "malformed control message of %zu bytes from %s: %s", len, peer->name,
+                                 why);
+        nb_rx_take(rx);
+        if (handle_control(comm, peer, &ctl))
+            return -1;
+        moved = 1;
+    }
+    if (peer->bye && !peer->bye_acked && peer->rx[NB_CLASS_CONTRIB].arrived >= peer->bye_count[0] &&
+        peer->rx[NB_CLASS_RESULT].arrived >= peer->bye_count[1]) {
+        struct nb_ctl ack = {.kind = NB_CTL_BYE_ACK};
+        peer->bye_acked = 1;
+        if (nb_control(comm, peer, &ack))
+            return -1;
+        moved = 1;
+    }
+    return moved;
+}
+
+/* ---- signs of life ---------------------------------------------------------------------------------- */
+
+/* Names of the peers that the oldest unfinished window waits for. */
+static void late_peers(struct nb_coll_comm *comm, char *buf, size_t cap)
+{
+    const struct nb_coll_req *win = nb_window(comm, comm->oldest);
+    size_t at = 0;
+
+    buf[0] = 0;
+    for (int r = 0; r < comm->nranks && at + 1 < cap; r++) {
+        const struct nb_peer *peer = &comm->peer[r];
+        const struct nb_rx *rx = &peer->rx[NB_CLASS_CONTRIB];
+        if (r == comm->rank || (rx->taken < rx->arrived && rx->parsed && rx->head.opno >= win->op->opno))
+            continue;
+        at += (size_t)snprintf(buf + at, cap - at, "%s%s", at ? ", " : "", peer->name);
+    }
+}
+
+static int tick(struct nb_coll_comm *comm, int64_t t)
+{
+    const struct nb_params *p = nb_params();
+    int64_t limit = p->peer_timeout * (int64_t)NB_NS_PER_S, every = limit / 4;
+    int64_t asleep = t - comm->tick_ns;
+
+    if (asleep < TICK_NS)
+        return 0;
+    comm->tick_ns = t;
+    if (every > (int64_t)NB_NS_PER_S)
+        every = (int64_t)NB_NS_PER_S;
+    for (int r = 0; r < comm->nranks; r++) {
+        struct nb_peer *peer = &comm->peer[r];
+        if (r == comm->rank || peer->gone)
+            continue;
+        if (asleep > limit / 2) /* this process was stopped, so it heard nothing: not the peer's fault */
+            peer->heard_ns = t;
+        if (t - peer->told_ns >= every) {
+            struct nb_ctl alive = {.kind = NB_CTL_ALIVE};
+            peer->told_ns = t;
+            if (nb_control(comm, peer, &alive))
+                return -1;
+        }
+        if (t - peer->heard_ns > limit && !peer->bye)
+            return nb_comm_error(comm, -ETIMEDOUT, "no sign of life from %s for %lld s (NIBBLE_PEER_TIMEOUT)",
+                                 peer->name, (long long)p->peer_timeout);
+    }
+    if (comm->oldest < comm->begun) {
+        const struct nb_coll_req *win = nb_window(comm, comm->oldest);
+        int64_t waited = t - comm->moved_ns;
+        if (waited > LEFT_GRACE_NS)
+            for (int r = 0; r < comm->nranks; r++)
+                if (r != comm->rank && comm->peer[r].gone)
+                    return nb_comm_error(comm, -ECONNRESET, "%s has closed its communicator but %s %llu waits for it",
+                                         comm->peer[r].name, nb_func_name(win->op->func),
+                                         (unsigned long long)win->op->opno);
+        if (waited > p->late_report * (int64_t)NB_NS_PER_S &&
+            t - comm->late_ns > p->late_report * (int64_t)NB_NS_PER_S) {
+            char who[400];
+            comm->late_ns = t;
+            late_peers(comm, who, sizeof(who));
+            NB_INFO(NCCL_NET, "%s: %s %llu, window of %llu bytes at %llu, has waited %lld s for %s (alive, late)",
+                    comm->label, nb_func_name(win->op->func), (unsigned long long)win->op->opno,
+                    (unsigned long long)win->bytes, (unsigned long long)win->off,
+                    (long long)(waited / (int64_t)NB_NS_PER_S), who[0] ? who : "peers");
+        }
+    }
+    return 0;
+}
+
+/* ---- farewell --------------------------------------------------------------------------------------- */
+
+static void closed(struct nb_coll_comm *comm, int result)
+{
+    comm->close_result = result;
+    comm->state = NB_COMM_CLOSED;
+    pthread_cond_broadcast(&comm->closed_cond);
+}
+
+/* What this node owes: queued messages, and all-gathers that a receiver may still ask about. */
+static int owes(const struct nb_coll_comm *comm)
+{
+    for (int r = 0; r < comm->nranks; r++) {
+        const struct nb_peer *peer = &comm->peer[r];
+        if (r == comm->rank || peer->gone)
+            continue;
+        if (peer->nask || peer->tx[NB_CLASS_CONTRIB].done < peer->tx[NB_CLASS_CONTRIB].queued ||
+            peer->tx[NB_CLASS_RESULT].done < peer->tx[NB_CLASS_RESULT].queued)
+            return 1;
+        if (!peer->bye && nb_refs_unconfirmed(comm->refs))
+            return 1;
+    }
+    return 0;
+}
+
+static void say_goodbye(struct nb_coll_comm *comm, int64_t t)
+{
+    int waiting = 0;
+
+    if (!comm->drained && !owes(comm)) {
+        comm->drained = 1;
+        for (int r = 0; r < comm->nranks; r++) {
+            struct nb_peer *peer = &comm->peer[r];
+            struct nb_ctl bye = {.kind = NB_CTL_BYE, .a = peer->tx[NB_CLASS_CONTRIB].queued,
+                                 .b = peer->tx[NB_CLASS_RESULT].queued};
+            if (r != comm->rank && !peer->gone)
+                nb_control(comm, peer, &bye);
+        }
+    }
+    for (int r = 0; r < comm->nranks; r++) {
+        const struct nb_peer *peer = &comm->peer[r];
+        if (r == comm->rank || peer->gone)
+            continue;
+        /* Our own acknowledgements must leave, too, before the connections close. */
+        if (!comm->drained || !peer->our_bye_acked || (peer->bye && !peer->bye_acked) ||
+            peer->tx[NB_CLASS_CONTROL].done < peer->tx[NB_CLASS_CONTROL].queued)
+            waiting++;
+    }
+    if (!waiting) {
+        closed(comm, 0);
+    } else if (t > comm->close_deadline_ns) {
+        NB_WARN("%s: closing although %d peers have not taken all that this node owes them (NIBBLE_CLOSE_TIMEOUT)",
+                comm->label, waiting);
+        closed(comm, -ETIMEDOUT);
+    }
+}
+
+/* ---- one round -------------------------------------------------------------------------------------- */
+
+static int move_links(struct nb_coll_comm *comm, int64_t t)
+{
+    int moved = 0, ret;
+
+    for (int r = 0; r < comm->nranks; r++) {
+        struct nb_peer *peer = &comm->peer[r];
+        if (r == comm->rank)
+            continue;
+        for (int c = 0; c < NB_CLASS_COUNT; c++) {
+            ret = nb_tx_progress(comm, peer, &peer->tx[c]);
+            if (ret < 0)
+                return ret;
+            moved |= ret;
+            ret = nb_rx_progress(comm, peer, &peer->rx[c]);
+            if (ret < 0)
+                return ret;
+            if (ret > 0)
+                peer->heard_ns = t;
+            moved |= ret;
+        }
+        ret = read_control(comm, peer);
+        if (ret < 0)
+            return ret;
+        moved |= ret;
+        ret = nb_resend_progress(comm, peer);
+        if (ret < 0)
+            return ret;
+        moved |= ret;
+    }
+    return moved;
+}
+
+static int run(struct nb_coll_comm *comm, int64_t t)
+{
+    int moved, ret;
+
+    moved = move_links(comm, t);
+    if (moved < 0)
+        return moved;
+    moved |= take_up(comm);
+    ret = nb_receive_progress(comm);
+    if (ret < 0)
+        return ret;
+    moved |= ret;
+    ret = nb_send_progress(comm);
+    if (ret < 0)
+        return ret;
+    moved |= ret;
+    if (moved) { /* what was just encoded should leave now */
+        ret = move_links(comm, t);
+        if (ret < 0)
+            return ret;
+    }
+    ret = tick(comm, t);
+    return ret < 0 ? ret : moved;
+}
+
+int nb_comm_progress(struct nb_coll_comm *comm, int64_t now_ns)
+{
+    int moved = 0;
+
+    pthread_mutex_lock(&comm->progress_lock);
+    if (comm->state != NB_COMM_CLOSED) {
+        if (!atomic_load(&comm->error))
+            moved = run(comm, now_ns);
+        if (comm->state == NB_COMM_CLOSING) {
+            if (atomic_load(&comm->error))
+                closed(comm, 0); /* reported by the call that met it */
+            else
+                say_goodbye(comm, now_ns);
+        }
+    }
+    pthread_mutex_unlock(&comm->progress_lock);
+    return moved > 0;
+}
+
+int nb_comm_poll_fds(struct nb_coll_comm *comm, struct pollfd *fds, int max)
+{
+    int n = 0;
+
+    if (atomic_load(&comm->error))
+        return 0;
+    for (int r = 0; r < comm->nranks; r++) {
+        struct nb_peer *peer = &comm->peer[r];
+        if (r == comm->rank || peer->gone)
+            continue;
+        for (int c = 0; c < NB_CLASS_COUNT; c++) {
+            struct nb_tx *tx = &peer->tx[c];
+            struct nb_rx *rx = &peer->rx[c];
+            int k;
+            if (tx->done < tx->queued) {
+                k = comm->net->poll_fds(tx->conn, 1, fds + n, max - n);
+                if (k < 0)
+                    return -1;
+                n += k;
+            }
+            if (rx->arrived < rx->posted) {
+                k = comm->net->poll_fds(rx->conn, 0, fds + n, max - n);
+                if (k < 0)
+                    return -1;
+                n += k;
+            }
+        }
+    }
+    return n;
+}
+
+/* ---- end -------------------------------------------------------------------------------------------- */
+
+void nb_coll_get_stats(struct nb_coll_comm *comm, struct nb_coll_stats *stats)
+{
+    pthread_mutex_lock(&comm->progress_lock);
+    *stats = comm->stats;
+    stats->ref_slots = nb_refs_count(comm->refs);
+    stats->reference_bytes = nb_refs_bytes(comm->refs);
+    stats->feedback_bytes = nb_feedback_bytes(comm->feedback);
+    pthread_mutex_unlock(&comm->progress_lock);
+}
+
+void nb_comm_log_summary(struct nb_coll_comm *comm)
+{
+    struct nb_coll_stats s;
+    char line[768];
+    size_t at;
+
+    nb_coll_get_stats(comm, &s);
+    at = (size_t)snprintf(line, sizeof(line), "summary %s:", comm->label);
+    for (int f = 0; f < NB_FUNC_COUNT && at < sizeof(line); f++) {
+        const struct nb_func_stats *fs = &s.func[f];
+        if (fs->windows)
+            at += (size_t)snprintf(line + at, sizeof(line) - at,
+                                   " %s ops=%llu coded=%llu windows=%llu bytes=%llu wire=%llu ratio=%.2f", nb_func_name(f),
+                                   (unsigned long long)fs->ops, (unsigned long long)fs->coded_ops,
+                                   (unsigned long long)fs->windows, (unsigned long long)fs->sent_bytes,
+                                   (unsigned long long)fs->wire_bytes,
+                                   fs->wire_bytes ? (double)fs->sent_bytes / (double)fs->wire_bytes : 0.0);
+    }
+    NB_INFO(NCCL_NET, "%s", line);
+    if (s.encode.values)
+        NB_INFO(NCCL_NET,
+                "summary %s: feedback ops=%llu ambiguous=%llu budget=%llu resets=%llu bounded_tiles=%llu nmse=%.5f "
+                "carried=%.3f escapes=%llu nonfinite=%llu state_bytes=%llu",
+                comm->label, (unsigned long long)s.feedback_ops, (unsigned long long)s.no_feedback_ambiguous,
+                (unsigned long long)s.no_feedback_budget, (unsigned long long)s.feedback_resets,
+                (unsigned long long)s.encode.bounded, s.encode.signal2 > 0 ? s.encode.noise2 / s.encode.signal2 : 0.0,
+                s.encode.signal2 > 0 ? s.encode.carried2 / s.encode.signal2 : 0.0,
+                (unsigned long long)s.encode.escapes, (unsigned long long)s.encode.nonfinite,
+                (unsigned long long)s.feedback_bytes);
+    if (s.func[NB_FUNC_ALL_GATHER].windows)
+        NB_INFO(NCCL_NET,
+                "summary %s: references slots=%llu hit=%llu new=%llu unconfirmed=%llu budget=%llu unchanged_units=%llu "
+                "resends=%llu state_bytes=%llu",
+                comm->label, (unsigned long long)s.ref_slots, (unsigned long long)s.ref_hits,
+                (unsigned long long)s.ref_new, (unsigned long long)s.ref_unconfirmed, (unsigned long long)s.ref_budget,
+                (unsigned long long)s.func[NB_FUNC_ALL_GATHER].unchanged_units, (unsigned long long)s.resends,
+                (unsigned long long)s.reference_bytes);
+    for (int f = 0; f < NB_FUNC_COUNT; f++)
+        for (int why = NB_CODED + 1; why < NB_REASON_COUNT; why++)
+            if (comm->reasons[f][why])
+                NB_INFO(NCCL_NET, "summary %s: raw %s ops=%llu because: %s", comm->label, nb_func_name(f),
+                        (unsigned long long)comm->reasons[f][why], nb_reason_text(why));
+}

@@ -1,0 +1,252 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What NCCL's proxy thread calls: a window is checked, put into the ring, and later found done. Nothing here
+ * waits, allocates, encodes or touches a connection.
+ */
+#include <errno.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "coll/internal.h"
+#include "device/exact.h"
+
+static int valid_comm(const struct nb_coll_comm *comm, const char *call)
+{
+    if (comm && comm->magic == NB_COMM_MAGIC)
+        return 1;
+    NB_WARN("%s: not a collective communicator of nibble: %p", call, (const void *)comm);
+    return 0;
+}
+
+/* What all three functions share. `block` is 0 for an all-reduce, whose windows are operations of their own. */
+struct window {
+    enum nb_func func;
+    ncclDataType_t type;
+    ncclRedOp_t op;
+    size_t value;
+    const void *send;
+    void *recv;
+    uint64_t off, bytes, part_off, block, size;
+};
+
+static int bad_window(const struct nb_coll_comm *comm, const struct window *w, const char *why)
+{
+    NB_WARN("%s: %s window of %llu bytes at %llu, %llu bytes a rank, type %s: %s", comm->label, nb_func_name(w->func),
+            (unsigned long long)w->bytes, (unsigned long long)w->off, (unsigned long long)w->block,
+            nb_nccl_type_name(w->type), why);
+    return -EINVAL;
+}
+
+/* The operation that the window begins or continues, or NULL and *why. Under submit_lock. */
+static struct nb_op *place(struct nb_coll_comm *comm, const struct window *w, const char **why)
+{
+    struct nb_op *op = comm->open_op;
+
+    if (op && w->off == comm->open_off && op->func == w->func && op->type == w->type && op->redop == w->op &&
+        op->block == w->block)
+        return op;
+    if (op) {
+        *why = "does not continue the operation whose windows are coming in";
+        return NULL;
+    }
+    if (w->off != 0) {
+        *why = "an operation must begin at offset 0";
+        return NULL;
+    }
+    op = &comm->ops[comm->next_opno % NB_OPS];
+    memset(op, 0, sizeof(*op));
+    op->opno = comm->next_opno++;
+    op->func = w->func;
+    op->type = w->type;
+    op->redop = w->op;
+    op->value = w->value;
+    op->block = w->block;
+    return op;
+}
+
+static int submit(struct nb_coll_comm *comm, struct window *w, struct nb_coll_req **req)
+{
+    struct nb_coll_req *win;
+    const char *why = "";
+    uint64_t total;
+    int ret = 0;
+
+    *req = NULL;
+    ret = atomic_load(&comm->error);
+    if (ret)
+        return ret;
+    if (!w->value || w->bytes == 0 || w->bytes % w->value || w->off % w->value || w->block % w->value)
+        return bad_window(comm, w, "not a whole number of values, or empty");
+    if (w->func == NB_FUNC_ALL_REDUCE) {
+        total = w->bytes;
+    } else {
+        if (w->block == 0 || w->block > (UINT64_C(1) << 60) / (uint64_t)comm->nranks)
+            return bad_window(comm, w, "bytes per rank out of range");
+        total = w->block * (uint64_t)comm->nranks;
+        if (w->off > total || w->bytes > total - w->off)
+            return bad_window(comm, w, "reaches beyond the vector");
+    }
+    if (w->bytes > (UINT64_C(1) << 40))
+        return bad_window(comm, w, "longer than any window NCCL has");
+
+    pthread_mutex_lock(&comm->submit_lock);
+    uint64_t seq = atomic_load_explicit(&comm->submitted, memory_order_relaxed);
+    win = nb_window(comm, seq);
+    if (atomic_load_explicit(&win->state, memory_order_acquire) != NB_REQ_FREE)
+        goto out; /* never with NCCL: it has fewer windows in flight than the ring holds */
+    struct nb_op *op = place(comm, w, &why);
+    if (!op) {
+        ret = bad_window(comm, w, why);
+        goto out;
+    }
+    if (w->func == NB_FUNC_ALL_REDUCE)
+        op->block = w->bytes;
+    comm->open_off = w->off + w->bytes;
+    comm->open_op = comm->open_off == total ? NULL : op;
+    win->magic = NB_REQ_MAGIC;
+    win->comm = comm;
+    win->seq = seq;
+    win->op = op;
+    win->send = w->send;
+    win->recv = w->recv;
+    win->off = w->off;
+    win->bytes = w->bytes;
+    win->part_off = w->part_off;
+    win->size = w->size;
+    atomic_store_explicit(&win->state, NB_REQ_ACTIVE, memory_order_relaxed);
+    atomic_store_explicit(&comm->submitted, seq + 1, memory_order_release);
+    *req = win;
+out:
+    pthread_mutex_unlock(&comm->submit_lock);
+    if (*req)
+        nb_engine_kick(comm->engine);
+    return ret;
+}
+
+/* Overlap of the window with the own block. */
+static uint64_t own_part(const struct nb_coll_comm *comm, const struct window *w, uint64_t *beg)
+{
+    uint64_t block_beg, block_end, end = w->off + w->bytes;
+
+    *beg = 0;
+    if (w->block > (UINT64_C(1) << 60) / (uint64_t)comm->nranks || w->bytes > (UINT64_C(1) << 60) ||
+        w->off > (UINT64_C(1) << 60))
+        return 0; /* refused by submit */
+    block_beg = (uint64_t)comm->rank * w->block;
+    block_end = block_beg + w->block;
+    *beg = w->off > block_beg ? w->off : block_beg;
+    if (end > block_end)
+        end = block_end;
+    return end > *beg ? end - *beg : 0;
+}
+
+int nb_coll_iallreduce(struct nb_coll_comm *comm, const void *send, void *recv, size_t count, ncclDataType_t type,
+                       ncclRedOp_t op, struct nb_coll_req **req)
+{
+    struct window w = {.func = NB_FUNC_ALL_REDUCE, .type = type, .op = op, .value = nb_nccl_type_size(type),
+                       .send = send, .recv = recv};
+
+    *req = NULL;
+    if (!valid_comm(comm, "iallreduce"))
+        return -EINVAL;
+    if (w.value && count > (UINT64_C(1) << 40) / w.value)
+        return bad_window(comm, &w, "count out of range");
+    w.bytes = w.size = count * w.value;
+    if (!send || !recv)
+        return bad_window(comm, &w, "a buffer is NULL");
+    if (!nb_exact_supported(type, op))
+        return bad_window(comm, &w, "this type and reduction are not supported (reduceSupport says so)");
+    return submit(comm, &w, req);
+}
+
+int nb_coll_iallgather(struct nb_coll_comm *comm, const void *send, void *recv, size_t recv_bytes,
+                       size_t bytes_per_rank, size_t window_offset, size_t window_bytes, struct nb_coll_req **req)
+{
+    struct window w = {.func = NB_FUNC_ALL_GATHER, .type = ncclInt8, .op = ncclSum, .value = 1, .send = send,
+                       .recv = recv, .off = window_offset, .bytes = window_bytes, .block = bytes_per_rank,
+                       .size = window_bytes};
+
+    *req = NULL;
+    if (!valid_comm(comm, "iallgather"))
+        return -EINVAL;
+    if (recv_bytes < window_bytes)
+        return bad_window(comm, &w, "the receive part is shorter than the window");
+    if (!recv || (own_part(comm, &w, &w.part_off) && !send))
+        return bad_window(comm, &w, "a buffer is NULL");
+    return submit(comm, &w, req);
+}
+
+int nb_coll_ireducescatter(struct nb_coll_comm *comm, const void *send, size_t send_bytes, void *recv,
+                           size_t bytes_per_rank, size_t window_offset, size_t window_bytes, ncclDataType_t type,
+                           ncclRedOp_t op, struct nb_coll_req **req)
+{
+    struct window w = {.func = NB_FUNC_REDUCE_SCATTER, .type = type, .op = op, .value = nb_nccl_type_size(type),
+                       .send = send, .recv = recv, .off = window_offset, .bytes = window_bytes,
+                       .block = bytes_per_rank};
+
+    *req = NULL;
+    if (!valid_comm(comm, "ireducescatter"))
+        return -EINVAL;
+    if (send_bytes < window_bytes)
+        return bad_window(comm, &w, "the send part is shorter than the window");
+    if (!nb_exact_supported(type, op))
+        return bad_window(comm, &w, "this type and reduction are not supported (reduceSupport says so)");
+    w.size = own_part(comm, &w, &w.part_off);
+    if (!send || (w.size && !recv))
+        return bad_window(comm, &w, "a buffer is NULL");
+    return submit(comm, &w, req);
+}
+
+/* Host memory that a CPU thread wrote is visible to everyone: there is nothing to flush. */
+int nb_coll_iflush(struct nb_coll_comm *comm, void *data, size_t size, struct nb_coll_req **req)
+{
+    (void)data;
+    (void)size;
+    *req = NULL;
+    if (!valid_comm(comm, "iflush"))
+        return -EINVAL;
+    return atomic_load(&comm->error);
+}
+
+int nb_coll_test(struct nb_coll_req *req, int *done, size_t *size)
+{
+    int err;
+
+    *done = 0;
+    if (!req || req->magic != NB_REQ_MAGIC || atomic_load_explicit(&req->state, memory_order_acquire) == NB_REQ_FREE) {
+        NB_WARN("test: not an open request of nibble: %p", (const void *)req);
+        return -EINVAL;
+    }
+    err = atomic_load(&req->comm->error);
+    if (err)
+        return err;
+    if (atomic_load_explicit(&req->state, memory_order_acquire) != NB_REQ_DONE)
+        return 0;
+    *done = 1;
+    if (size)
+        *size = req->size;
+    atomic_store_explicit(&req->state, NB_REQ_FREE, memory_order_release);
+    return 0;
+}
+
+int nb_coll_reduce_support(ncclDataType_t type, ncclRedOp_t op)
+{
+    return nb_exact_supported(type, op);
+}
+
+int nb_record_push(struct nb_coll_comm *comm, const struct nb_record *r)
+{
+    int ret = 0;
+
+    if (r->bytes == 0 || nb_nccl_type_size(r->type) == 0 ||
+        (r->func == NB_FUNC_ALL_REDUCE && (r->channels == 0 || r->chunk == 0 || r->head >= r->heads)))
+        return -EINVAL;
+    pthread_mutex_lock(&comm->submit_lock);
+    if (comm->record_tail - comm->record_head == NB_RECORDS)
+        ret = -ENOSPC;
+    else
+        comm->record[comm->record_tail++ % NB_RECORDS] = *r;
+    pthread_mutex_unlock(&comm->submit_lock);
+    return ret;
+}

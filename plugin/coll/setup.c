@@ -1,0 +1,334 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A communicator's memory, its registrations with NCCL and with the transport, and its end.
+ */
+#include "coll/setup.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/params.h"
+#include "state/budget.h"
+
+#define CONTROL_SLOTS_TX 256u
+#define CONTROL_SLOTS_RX 32u
+#define POSTED_MAX 16u /* receives posted at once: within what any ncclNet transport allows */
+
+static size_t round_up(size_t n, size_t to)
+{
+    return (n + to - 1) / to * to;
+}
+
+struct nb_coll_comm *nb_setup_comm(int dev, uint64_t comm_id, const struct nb_net_ops *net, int nranks, int rank)
+{
+    struct nb_coll_comm *comm = calloc(1, sizeof(*comm));
+
+    if (!comm)
+        return NULL;
+    comm->dev = dev;
+    comm->comm_id = comm_id;
+    comm->net = net;
+    comm->nranks = nranks;
+    comm->rank = rank;
+    comm->device = &nb_device_host;
+    comm->schedule = &nb_schedule_direct;
+    snprintf(comm->label, sizeof(comm->label), "comm 0x%llx node %d/%d", (unsigned long long)comm_id, rank, nranks);
+    pthread_mutex_init(&comm->submit_lock, NULL);
+    pthread_mutex_init(&comm->progress_lock, NULL);
+    pthread_cond_init(&comm->closed_cond, NULL);
+    comm->win = calloc(NB_WINDOWS, sizeof(*comm->win));
+    comm->ops = calloc(NB_OPS, sizeof(*comm->ops));
+    comm->peer = calloc((size_t)nranks, sizeof(*comm->peer));
+    comm->sources = calloc((size_t)nranks, sizeof(*comm->sources));
+    comm->plain = calloc((size_t)nranks, sizeof(*comm->plain));
+    comm->feedback = nb_feedback_create(comm->device);
+    comm->refs = nb_refs_create(comm->device, nranks);
+    comm->signatures = nb_signatures_create();
+    if (!comm->win || !comm->ops || !comm->peer || !comm->sources || !comm->plain || !comm->feedback || !comm->refs ||
+        !comm->signatures) {
+        nb_setup_free(comm);
+        return NULL;
+    }
+    for (int r = 0; r < nranks; r++) {
+        comm->peer[r].rank = r;
+        snprintf(comm->peer[r].name, sizeof(comm->peer[r].name), "node %d", r);
+    }
+    return comm;
+}
+
+/* ---- rings ------------------------------------------------------------------------------------------ */
+
+static int make_rx(struct nb_coll_comm *comm, struct nb_rx *rx, size_t slot, unsigned slots)
+{
+    rx->slot = slot;
+    rx->slots = slots;
+    rx->window = slots < POSTED_MAX ? slots : POSTED_MAX;
+    rx->req = calloc(slots, sizeof(*rx->req));
+    rx->len = calloc(slots, sizeof(*rx->len));
+    rx->mem = comm->device->alloc(slot * slots);
+    return rx->req && rx->len && rx->mem ? 0 : -ENOMEM;
+}
+
+static int make_tx(struct nb_coll_comm *comm, struct nb_tx *tx, size_t slot, unsigned slots)
+{
+    tx->slot = slot;
+    tx->slots = slots;
+    tx->item = calloc(slots, sizeof(*tx->item));
+    tx->mem = comm->device->alloc(slot * slots);
+    return tx->item && tx->mem ? 0 : -ENOMEM;
+}
+
+static int make_pool(struct nb_coll_comm *comm, struct nb_pool *pool, size_t slot, unsigned slots)
+{
+    pool->slot = slot;
+    pool->slots = slots;
+    pool->unit = calloc(slots, sizeof(*pool->unit));
+    pool->mem = comm->device->alloc(slot * slots);
+    if (!pool->unit || !pool->mem)
+        return -ENOMEM;
+    for (unsigned i = 0; i < slots; i++)
+        pool->unit[i].buf = pool->mem + i * slot;
+    return 0;
+}
+
+/* Bytes that hold any coded unit with its header. */
+static size_t slot_bytes(size_t unit)
+{
+    size_t most = unit;
+
+    for (int t = 0; t < NB_DTYPE_COUNT; t++) {
+        for (int c = NB_CODEC_RAW; c <= NB_CODEC_INT8; c++) {
+            size_t b = nb_encode_bound((enum nb_codec)c, (enum nb_dtype)t, unit / nb_dtype_size((enum nb_dtype)t));
+            most = b > most ? b : most;
+        }
+    }
+    for (int w = NB_ULP_8; w <= NB_ULP_32; w *= 2) {
+        size_t b = nb_ulp_bound((enum nb_ulp_width)w, unit);
+        most = b > most ? b : most;
+    }
+    return round_up(NB_MSG_MAX_BYTES + most, 64);
+}
+
+int nb_setup_memory(struct nb_coll_comm *comm)
+{
+    const struct nb_params *p = nb_params();
+    size_t peers = (size_t)comm->nranks - 1, left, each;
+    unsigned credits = (unsigned)p->credits;
+    int ret = 0;
+
+    comm->unit = (size_t)p->unit_bytes / 4096 * 4096;
+    comm->unit_slot = slot_bytes(comm->unit);
+    /* Two classes each way with every peer, two pools; counted in full although untouched slots cost nothing. */
+    each = (peers * 4 + 2) * comm->unit_slot;
+    left = nb_budget_left(NB_BUDGET_STAGING);
+    if (left < each)
+        return -ENOMEM;
+    if (credits > left / each)
+        credits = (unsigned)(left / each);
+    if (nb_budget_take(NB_BUDGET_STAGING, each * credits))
+        return -ENOMEM;
+    comm->staging = each * credits;
+    if (credits < (unsigned)p->credits)
+        NB_INFO(NCCL_INIT | NCCL_NET, "%s: %u instead of %lld credits, more do not fit into NIBBLE_STAGING_MAX_MB",
+                comm->label, credits, (long long)p->credits);
+    for (int r = 0; r < comm->nranks && !ret; r++) {
+        if (r == comm->rank)
+            continue;
+        for (int c = 0; c < NB_CLASS_CONTROL && !ret; c++) {
+            ret = make_rx(comm, &comm->peer[r].rx[c], comm->unit_slot, credits);
+            if (!ret)
+                ret = make_tx(comm, &comm->peer[r].tx[c], comm->unit_slot, credits);
+        }
+        if (!ret)
+            ret = make_rx(comm, &comm->peer[r].rx[NB_CLASS_CONTROL], 256, CONTROL_SLOTS_RX);
+        if (!ret)
+            ret = make_tx(comm, &comm->peer[r].tx[NB_CLASS_CONTROL], 256, CONTROL_SLOTS_TX);
+    }
+    if (!ret)
+        ret = make_pool(comm, &comm->gather, comm->unit_slot, credits);
+    if (!ret)
+        ret = make_pool(comm, &comm->result, comm->unit_slot, credits);
+    return ret;
+}
+
+int nb_setup_register(struct nb_coll_comm *comm)
+{
+    const struct nb_net_ops *net = comm->net;
+    int ret = 0;
+
+    for (int r = 0; r < comm->nranks && !ret; r++) {
+        for (int c = 0; c < NB_CLASS_COUNT && r != comm->rank && !ret; c++) {
+            struct nb_tx *tx = &comm->peer[r].tx[c];
+            struct nb_rx *rx = &comm->peer[r].rx[c];
+            struct nb_pool *pool = c == NB_CLASS_CONTRIB ? &comm->gather : c == NB_CLASS_RESULT ? &comm->result : NULL;
+            ret = net->reg_mr(rx->conn, rx->mem, rx->slot * rx->slots, NB_MEM_HOST, &rx->mhandle);
+            if (!ret)
+                ret = net->reg_mr(tx->conn, tx->mem, tx->slot * tx->slots, NB_MEM_HOST, &tx->mhandle);
+            if (!ret && pool)
+                ret = net->reg_mr(tx->conn, pool->mem, pool->slot * pool->slots, NB_MEM_HOST, &tx->shared_mhandle);
+        }
+    }
+    return ret;
+}
+
+void nb_setup_unregister(struct nb_coll_comm *comm)
+{
+    const struct nb_net_ops *net = comm->net;
+
+    for (int r = 0; r < comm->nranks; r++) {
+        for (int c = 0; c < NB_CLASS_COUNT && r != comm->rank; c++) {
+            struct nb_tx *tx = &comm->peer[r].tx[c];
+            struct nb_rx *rx = &comm->peer[r].rx[c];
+            if (rx->conn && rx->mhandle)
+                net->dereg_mr(rx->conn, rx->mhandle);
+            if (tx->conn && tx->mhandle)
+                net->dereg_mr(tx->conn, tx->mhandle);
+            if (tx->conn && tx->shared_mhandle)
+                net->dereg_mr(tx->conn, tx->shared_mhandle);
+            rx->mhandle = tx->mhandle = tx->shared_mhandle = NULL;
+        }
+    }
+}
+
+static void free_pool(struct nb_coll_comm *comm, struct nb_pool *pool)
+{
+    comm->device->free(pool->mem, pool->slot * pool->slots);
+    free(pool->unit);
+}
+
+void nb_setup_free(struct nb_coll_comm *comm)
+{
+    comm->magic = 0;
+    for (int r = 0; comm->peer && r < comm->nranks; r++) {
+        for (int c = 0; c < NB_CLASS_COUNT; c++) {
+            struct nb_tx *tx = &comm->peer[r].tx[c];
+            struct nb_rx *rx = &comm->peer[r].rx[c];
+            comm->device->free(rx->mem, rx->slot * rx->slots);
+            comm->device->free(tx->mem, tx->slot * tx->slots);
+            free(rx->req);
+            free(rx->len);
+            free(tx->item);
+        }
+    }
+    free_pool(comm, &comm->gather);
+    free_pool(comm, &comm->result);
+    nb_budget_give(NB_BUDGET_STAGING, comm->staging);
+    nb_feedback_destroy(comm->feedback);
+    nb_refs_destroy(comm->refs);
+    nb_signatures_destroy(comm->signatures);
+    free(comm->win);
+    free(comm->ops);
+    free(comm->peer);
+    free(comm->sources);
+    free(comm->plain);
+    pthread_mutex_destroy(&comm->submit_lock);
+    pthread_mutex_destroy(&comm->progress_lock);
+    pthread_cond_destroy(&comm->closed_cond);
+    free(comm);
+}
+
+/* ---- NCCL's memory ---------------------------------------------------------------------------------- */
+
+/*
+ * NCCL registers its own buffer once or more for each side (send, receive) when a channel connects: one region, or
+ * two of one size when the sides live in different memory. Anything else is a user's buffer: with it the windows
+ * of different nodes may differ, which the engine does not match; NCCL goes through its own buffer then.
+ */
+int nb_coll_reg_mr(struct nb_coll_comm *comm, void *data, size_t size, int mem_type, void **mhandle)
+{
+    int ret = -ENOTSUP;
+
+    *mhandle = NULL;
+    if (!comm || comm->magic != NB_COMM_MAGIC || !data || !size) {
+        NB_WARN("regMr: communicator %p, %zu bytes at %p", (void *)comm, size, data);
+        return -EINVAL;
+    }
+    if (mem_type != NCCL_PTR_HOST) {
+        NB_WARN("%s: regMr: only host memory is supported, not type %d", comm->label, mem_type);
+        return -EINVAL;
+    }
+    pthread_mutex_lock(&comm->submit_lock);
+    for (int i = 0; i < 2; i++) {
+        int fresh = comm->region[i].base == NULL;
+        if (fresh ? (i == 0 || comm->region[0].size == size)
+                  : (comm->region[i].base == data && comm->region[i].size == size)) {
+            comm->region[i].base = data;
+            comm->region[i].size = size;
+            comm->region[i].refs++;
+            *mhandle = &comm->region[i];
+            ret = 0;
+            break;
+        }
+    }
+    pthread_mutex_unlock(&comm->submit_lock);
+    if (ret)
+        NB_INFO(NCCL_REG, "%s: user buffer of %zu bytes is not registered: NCCL uses its own buffer", comm->label, size);
+    return ret;
+}
+
+int nb_coll_dereg_mr(struct nb_coll_comm *comm, void *mhandle)
+{
+    int ret = -EINVAL;
+
+    if (!comm || comm->magic != NB_COMM_MAGIC) {
+        NB_WARN("deregMr: not a collective communicator of nibble: %p", (void *)comm);
+        return -EINVAL;
+    }
+    pthread_mutex_lock(&comm->submit_lock);
+    for (int i = 0; i < 2; i++) {
+        if (mhandle == &comm->region[i] && comm->region[i].refs > 0) {
+            if (--comm->region[i].refs == 0)
+                comm->region[i].base = NULL;
+            ret = 0;
+        }
+    }
+    pthread_mutex_unlock(&comm->submit_lock);
+    if (ret)
+        NB_WARN("%s: deregMr: unknown registration %p", comm->label, mhandle);
+    return ret;
+}
+
+/* ---- close ------------------------------------------------------------------------------------------ */
+
+int nb_coll_close(struct nb_coll_comm *comm)
+{
+    uint64_t open;
+    int failed;
+
+    if (!comm || comm->magic != NB_COMM_MAGIC) {
+        NB_WARN("closeColl: not a collective communicator of nibble: %p", (void *)comm);
+        return -EINVAL;
+    }
+    open = atomic_load(&comm->submitted) - atomic_load(&comm->finished);
+    pthread_mutex_lock(&comm->progress_lock);
+    failed = atomic_load(&comm->error);
+    if (open && !failed) {
+        /* NCCL is aborting. Peers must not wait for what will never come. */
+        NB_INFO(NCCL_NET, "%s: closed with %llu unfinished windows", comm->label, (unsigned long long)open);
+        nb_comm_fail(comm, -ECONNABORTED, "the communicator was closed with unfinished operations");
+    }
+    comm->state = NB_COMM_CLOSING;
+    comm->close_deadline_ns = (int64_t)nb_now_ns() + nb_params()->close_timeout * (int64_t)NB_NS_PER_S;
+    pthread_mutex_unlock(&comm->progress_lock);
+    nb_engine_wake(comm->engine);
+    pthread_mutex_lock(&comm->progress_lock);
+    while (!comm->detached)
+        pthread_cond_wait(&comm->closed_cond, &comm->progress_lock);
+    pthread_mutex_unlock(&comm->progress_lock);
+    nb_comm_log_summary(comm);
+    nb_setup_unregister(comm);
+    for (int r = 0; r < comm->nranks; r++) {
+        for (int c = 0; c < NB_CLASS_COUNT && r != comm->rank; c++) {
+            comm->net->close_send(comm->peer[r].tx[c].conn);
+            comm->net->close_recv(comm->peer[r].rx[c].conn);
+        }
+    }
+    nb_engine_release(comm->engine);
+    nb_net_release();
+    nb_setup_free(comm);
+    return 0;
+}

@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a communicator did: counted by the engine thread, readable by tests and tools linked with the library,
+ * and printed as one summary when the communicator closes.
+ */
+#ifndef NIBBLE_COLL_STATS_H
+#define NIBBLE_COLL_STATS_H
+
+#include <stdint.h>
+
+#include "coll/wire.h"
+#include "nibble/codec.h"
+
+struct nb_coll_comm;
+
+struct nb_func_stats {
+    uint64_t ops;          /* operations begun (all-reduce without a record: windows) */
+    uint64_t windows;      /* calls from NCCL */
+    uint64_t sent_bytes;   /* values sent to peers, before coding */
+    uint64_t wire_bytes;   /* the same as sent, headers included */
+    uint64_t coded_ops;    /* operations that were quantized or sent as differences, in part at least */
+    uint64_t units;        /* messages */
+    uint64_t raw_units;    /* of these, sent as raw bytes */
+    uint64_t unchanged_units; /* all-gather: sent as a header only */
+};
+
+struct nb_coll_stats {
+    struct nb_func_stats func[NB_FUNC_COUNT];
+    struct nb_encode_stats encode;   /* of quantized contributions (noise2/signal2 is their NMSE) */
+    uint64_t feedback_ops;           /* quantized operations with error feedback */
+    uint64_t feedback_resets;        /* errors dropped because a non-finite value was seen */
+    uint64_t no_feedback_ambiguous;  /* quantized operations without feedback: not certain whose error it is */
+    uint64_t no_feedback_budget;
+    uint64_t ref_slots, ref_hits, ref_new, ref_unconfirmed, ref_budget; /* all-gather: owner's choices, per operation */
+    uint64_t resends;                /* units that a receiver asked for again as raw bytes */
+    uint64_t control_bytes;
+    uint64_t feedback_bytes, reference_bytes; /* memory in use */
+};
+
+/* A copy of the counters; exact when no operation is running. */
+void nb_coll_get_stats(struct nb_coll_comm *comm, struct nb_coll_stats *stats);
+
+#endif

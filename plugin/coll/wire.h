@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Messages of the collective engine (docs/wire-format.md, "Messages"). All integers are little-endian at
+ * fixed offsets; parsing never trusts the bytes: a header is accepted only when every field is in range and
+ * its check value fits.
+ *
+ * Three classes of messages travel on connections of their own, so that none can fill the buffers that another
+ * needs:
+ *   CONTRIB  a node's values to the node that reduces them, or its block of an all-gather
+ *   RESULT   reduced values to everyone (all-reduce), and answers to requests for raw bytes (all-gather)
+ *   CONTROL  signs of life, confirmations, requests for raw bytes, farewells
+ */
+#ifndef NIBBLE_COLL_WIRE_H
+#define NIBBLE_COLL_WIRE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define NB_WIRE_MAGIC 0x314c424eu /* "NBL1" */
+#define NB_WIRE_VERSION 1u
+
+enum nb_class { NB_CLASS_CONTRIB = 0, NB_CLASS_RESULT = 1, NB_CLASS_CONTROL = 2, NB_CLASS_COUNT };
+
+enum nb_func { NB_FUNC_REDUCE_SCATTER = 0, NB_FUNC_ALL_GATHER = 1, NB_FUNC_ALL_REDUCE = 2, NB_FUNC_COUNT };
+const char *nb_func_name(enum nb_func func);
+
+/* Header of a data message (CONTRIB and RESULT); the coded bytes follow it. */
+struct nb_msg {
+    uint8_t func;    /* enum nb_func */
+    uint8_t codec;   /* enum nb_codec */
+    uint8_t type;    /* ncclDataType_t; for NB_CODEC_ULP the width in bytes of the patterns */
+    uint8_t op;      /* ncclRedOp_t */
+    uint16_t flags;  /* NB_MSG_* */
+    uint32_t token;  /* of the group, agreed at connect */
+    uint64_t opno;   /* the operation's number on this communicator, from 0 */
+    uint64_t offset; /* first byte of the range, in the operation's whole vector (all-reduce: of the window) */
+    uint32_t bytes;  /* length of the range before coding */
+    uint32_t coded;  /* bytes that follow this header (and its reference part) */
+    /* With NB_MSG_KEEP or NB_CODEC_ULP the reference part follows the header: */
+    uint32_t slot;     /* reference slot of the owner */
+    uint32_t version;  /* of the unit's reference after this message */
+    uint64_t ref_hash; /* nb_hash64 of the reference this was coded against (ULP), else 0 */
+    uint64_t new_hash; /* nb_hash64 of the bytes that the message stands for */
+};
+
+enum {
+    NB_MSG_KEEP = 1,   /* keep the bytes as the reference of (owner, slot) for this range */
+    NB_MSG_RESEND = 2, /* the raw bytes that the receiver asked for */
+};
+
+#define NB_MSG_BYTES 48u     /* header */
+#define NB_MSG_REF_BYTES 24u /* reference part */
+#define NB_MSG_MAX_BYTES (NB_MSG_BYTES + NB_MSG_REF_BYTES)
+
+/* Length of the header that nb_msg_pack would write. */
+size_t nb_msg_header_bytes(const struct nb_msg *msg);
+/* Write the header to `out` (at least nb_msg_header_bytes). Returns its length. */
+size_t nb_msg_pack(const struct nb_msg *msg, void *out);
+/* Read and check a header of a message of `len` bytes in all. Returns the header's length, or -EBADMSG with
+ * *why set to a constant text. `max_unit` bounds `bytes`. */
+int nb_msg_parse(const void *in, size_t len, uint32_t token, size_t max_unit, struct nb_msg *msg, const char **why);
+
+/* Control messages: one fixed size. */
+enum nb_ctl_kind {
+    NB_CTL_ALIVE = 0,   /* a sign of life */
+    NB_CTL_CONFIRM = 1, /* a: number of the all-gather that was taken over whole; b: 1 when its bytes were kept */
+    NB_CTL_RAW = 2,     /* a: operation, b: offset, c: length: please send this range again as raw bytes */
+    NB_CTL_BYE = 3,     /* a, b: messages sent so far as CONTRIB and RESULT; nothing will follow */
+    NB_CTL_BYE_ACK = 4, /* all of them have arrived */
+    NB_CTL_ABORT = 5,   /* the communicator has failed on the sender; text says why */
+    NB_CTL_COUNT
+};
+
+#define NB_CTL_TEXT 188u
+struct nb_ctl {
+    uint8_t kind;
+    uint32_t token;
+    uint64_t a, b;
+    uint32_t c;
+    char text[NB_CTL_TEXT]; /* terminated; "" unless ABORT */
+};
+#define NB_CTL_BYTES 224u
+
+void nb_ctl_pack(const struct nb_ctl *ctl, void *out);
+int nb_ctl_parse(const void *in, size_t len, uint32_t token, struct nb_ctl *ctl, const char **why);
+
+/* First message on every connection of a group: who is calling. */
+struct nb_hello {
+    uint32_t wire_version;
+    uint32_t nclasses;      /* NB_CLASS_COUNT of the sender */
+    uint32_t cls;           /* enum nb_class of this connection */
+    uint32_t rank, nranks;
+    uint32_t group_token;   /* sender's share of the group token (shares are combined) */
+    uint64_t comm_id;       /* NCCL's communicator hash; 0 unknown */
+    uint64_t settings;      /* nb_params_hash() */
+    char version[32];       /* plugin version, terminated */
+    char host[64];          /* terminated */
+};
+#define NB_HELLO_BYTES 160u
+void nb_hello_pack(const struct nb_hello *hello, void *out);
+int nb_hello_parse(const void *in, size_t len, struct nb_hello *hello, const char **why);
+
+/* The vote that ends connect. */
+struct nb_vote {
+    uint32_t yes;
+    uint32_t rank;
+    char reason[NB_CTL_TEXT];
+};
+#define NB_VOTE_BYTES 224u
+void nb_vote_pack(const struct nb_vote *vote, void *out);
+int nb_vote_parse(const void *in, size_t len, struct nb_vote *vote, const char **why);
+
+#endif

@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Weight references: what an owner last delivered of a block in an all-gather, kept by the owner and by every
+ * receiver, so that the next gather of (nearly) the same block can be sent as exact differences.
+ *
+ * The owner picks the reference by *content*: no step, address or order has to be known, a wrong choice costs
+ * bytes and nothing else. It changes a reference only when every receiver has confirmed that it holds the one
+ * before, so that a receiver that finds it cannot decode can always be answered with the raw bytes.
+ *
+ * All functions are for the engine thread of the communicator.
+ */
+#ifndef NIBBLE_STATE_REFERENCE_H
+#define NIBBLE_STATE_REFERENCE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "device/device.h"
+
+struct nb_refs; /* of one communicator */
+
+/* A block that this node owns. Fields are read by the engine; `data` holds `bytes` bytes of which the first
+ * `filled` are the current content while an operation is writing it (all, between operations). */
+struct nb_ref {
+    uint32_t slot;       /* number in messages */
+    uint32_t version;    /* operations that wrote it */
+    uint8_t *data;
+    size_t bytes;
+    size_t filled;
+    uint64_t last_op;    /* the operation that wrote it last */
+    uint64_t used_op;    /* the last that picked it */
+    int complete;        /* last_op wrote all of it */
+    int matched;         /* was picked by content at least once */
+    unsigned confirms;   /* receivers that hold last_op's content */
+    int follower;        /* index of the slot picked after this one last time, or -1 */
+};
+
+enum nb_ref_outcome {
+    NB_REF_HIT,         /* code against ref->data, keep the new bytes */
+    NB_REF_NEW,         /* send raw, keep */
+    NB_REF_UNCONFIRMED, /* known content, but a receiver has not confirmed it yet: raw, keep nothing */
+    NB_REF_NONE,        /* no memory for it: raw, keep nothing */
+};
+
+struct nb_refs *nb_refs_create(const struct nb_device_ops *dev, int nranks);
+void nb_refs_destroy(struct nb_refs *refs);
+
+/* Choose the reference of an operation that is about to send the own block of `bytes` bytes, of which `avail`
+ * bytes from `offset` on are at `own` now. *ref is set for HIT and NEW. */
+enum nb_ref_outcome nb_refs_pick(struct nb_refs *refs, const void *own, size_t offset, size_t avail, size_t bytes,
+                                 uint64_t opno, struct nb_ref **ref);
+
+/* The own bytes at `offset` have been sent: make them the reference's content. */
+void nb_refs_store(struct nb_refs *refs, struct nb_ref *ref, const void *own, size_t offset, size_t bytes,
+                   uint64_t opno);
+
+/* A receiver took operation `opno` over whole; kept: it holds the bytes. */
+void nb_refs_confirmed(struct nb_refs *refs, uint64_t opno, int kept);
+/* Bytes of the own block of operation `opno`, for a receiver that asks for them; NULL when they are gone. */
+const void *nb_refs_find_op(struct nb_refs *refs, uint64_t opno, size_t offset, size_t bytes);
+/* 1 while some receiver still has to confirm an operation of ours. */
+int nb_refs_unconfirmed(const struct nb_refs *refs);
+
+/* The memory in which this node keeps `owner`'s slot of `bytes` bytes. make: get it when it is not there or of
+ * another size (content undefined then). NULL: not there, or no memory. */
+uint8_t *nb_refs_of_peer(struct nb_refs *refs, int owner, uint32_t slot, size_t bytes, int make);
+
+size_t nb_refs_bytes(const struct nb_refs *refs);
+unsigned nb_refs_count(const struct nb_refs *refs);
+
+#endif
