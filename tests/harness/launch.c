@@ -52,7 +52,8 @@ static _Noreturn void run_node(const struct hx_job *job, struct hx_shared *share
         rc = 1;
     if (rc && rc != HX_SKIP) {
         hx_fail("failed with %d", rc); /* keeps an earlier reason */
-        rc = 1;
+        fflush(NULL);
+        _exit(1); /* threads and memory are as the failure left them: no leak reports over it */
     }
     fflush(NULL);
     exit(rc);

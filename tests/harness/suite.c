@@ -171,6 +171,14 @@ int sx_do(struct hx_node *node, struct hx_comm *comm, const struct sx_spec *spec
     return rc;
 }
 
+int sx_job(const char *name, int nnodes, hx_node_fn fn, void *arg, double deadline_s, const char *const *env)
+{
+    struct hx_job job = { .name = name, .nnodes = nnodes, .fn = fn, .arg = arg, .env = env, .seed = 1 };
+
+    job.deadline_s = hx_quick() ? 4 * deadline_s : deadline_s;
+    return hx_job_run(&job, NULL);
+}
+
 int sx_open(struct hx_node *node, const struct hx_comm_cfg *cfg, struct hx_lib **lib, struct hx_comm **comm)
 {
     const char *stage;

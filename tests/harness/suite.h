@@ -45,6 +45,10 @@ const char *sx_func_name(enum hx_func func);
 /* Contributions are made block by block, so that a node can make one block of everybody without the rest. */
 void sx_block(const struct sx_spec *spec, int rank, int block, void *buf);
 
+/* Run fn on `nnodes` nodes with the environment given; a failure is printed. The deadline is stretched in quick
+ * (sanitizer) runs. */
+int sx_job(const char *name, int nnodes, hx_node_fn fn, void *arg, double deadline_s, const char *const *env);
+
 /* Open the plugin and one communicator, or fail. Returns 0 with both set. */
 int sx_open(struct hx_node *node, const struct hx_comm_cfg *cfg, struct hx_lib **lib, struct hx_comm **comm);
 /* Close both; 0 or hx_fail. Also fails when a WARN line was logged and `warns_ok` is false. */

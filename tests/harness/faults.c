@@ -1,0 +1,661 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What goes wrong on clusters, made on purpose: late, dead, stopped and misconfigured nodes, failures before the
+ * communicator stands, misuse, strangers on the port, closing early. Every case says what each node must see:
+ * nobody may hang, nothing healthy may fail.
+ */
+#include <arpa/inet.h>
+#include <dirent.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "suite.h"
+
+#define PEER_TIMEOUT_S 3 /* NIBBLE_PEER_TIMEOUT of these jobs */
+static const char *const env_short[] = { "NIBBLE_PEER_TIMEOUT=3", "NIBBLE_CLOSE_TIMEOUT=5", "NIBBLE_LATE_REPORT=2",
+                                         "NIBBLE_CONNECT_TIMEOUT=20", "NIBBLE_RS=raw", NULL };
+
+/* ---- a late node is healthy ---- */
+
+static int late_node(struct hx_node *node, void *arg)
+{
+    struct hx_comm_cfg cfg = { .channels = 2, .buff_size = 128 << 10 };
+    double late_s = *(double *)arg;
+    struct hx_lib *lib;
+    struct hx_comm *comm;
+
+    if (sx_open(node, &cfg, &lib, &comm))
+        return 1;
+    for (int func = HX_REDUCE_SCATTER; func <= HX_ALL_REDUCE; func++) {
+        struct sx_spec spec = { .func = (enum hx_func)func, .type = ncclFloat32, .count = 100003,
+                                .fill = HX_FILL_EXACT, .seed = (uint64_t)func };
+
+        if (node->rank == 1 + func % 2) {
+            hx_where("%.0f s late", late_s);
+            hx_sleep(late_s);
+        }
+        if (sx_do(node, comm, &spec, NULL))
+            return 1;
+    }
+    if (node->rank == 0)
+        HX_CHECK(hx_log_count("late", "node 1") > 0 || hx_log_count("late", "node 2") > 0,
+                 "a node was %.0f s late and nobody said so", late_s);
+    return sx_close(lib, comm, false);
+}
+
+/* Late by several times the limit on signs of life. */
+static int late(void)
+{
+    double late_s = hx_quick() ? 7 : 5 * PEER_TIMEOUT_S;
+
+    return sx_job("late", 3, late_node, &late_s, 3 * late_s + 40, env_short);
+}
+
+static int late_120(void)
+{
+    static const char *const env[] = { "NIBBLE_RS=raw", NULL };
+    double late_s = 120;
+
+    return sx_job("late by 120 s", 3, late_node, &late_s, 3 * late_s + 60, env);
+}
+
+/* ---- a node dies or stops in the middle of an operation ---- */
+
+struct end {
+    enum hx_func func;
+    bool stop; /* SIGSTOP instead of SIGKILL */
+};
+
+static int ending_node(struct hx_node *node, void *arg)
+{
+    const struct end *end = arg;
+    struct hx_comm_cfg cfg = { .channels = 2, .buff_size = 64 << 10, .gpu_delay_us = 2000 };
+    struct sx_spec spec = { .func = end->func, .type = ncclFloat32, .count = 2000003, .fill = HX_FILL_EXACT };
+    int victim = 1, survivor0 = 0;
+    double t, limit = 2 * PEER_TIMEOUT_S + (hx_quick() ? 30 : 8);
+    struct hx_lib *lib;
+    struct hx_comm *comm;
+    struct sx_run run;
+    ncclResult_t ret;
+
+    if (sx_open(node, &cfg, &lib, &comm))
+        return 1;
+    sx_prepare(node, &spec, &run);
+    hx_barrier(node);
+    HX_CHECK(hx_post(comm, &run.op) == ncclSuccess, "post");
+    hx_sleep(0.3);
+    t = hx_now();
+    if (node->rank == victim) {
+        hx_where("about to end");
+        raise(end->stop ? SIGSTOP : SIGKILL);
+        /* Continued by node 0 after the others have given up. */
+        ret = hx_wait(comm, &run.op, limit);
+        HX_CHECK(ret != ncclSuccess && ret != HX_TIMEOUT, "the stopped node sees %d when it goes on", (int)ret);
+    } else {
+        hx_where("waiting for the error");
+        ret = hx_wait(comm, &run.op, limit);
+        HX_CHECK(ret != HX_TIMEOUT, "no error %.0f s after the end of node %d", hx_now() - t, victim);
+        HX_CHECK(ret != ncclSuccess, "the operation was too short to be interrupted");
+        HX_CHECK(hx_log_count("W ", "node 1") > 0, "no WARN line names node %d", victim);
+        sx_free(&run);
+        sx_prepare(node, &spec, &run);
+        t = hx_now();
+        HX_CHECK(hx_run(comm, &run.op) != ncclSuccess, "the next operation succeeded");
+        HX_CHECK(hx_now() - t < 1.0, "the next operation took %.1f s to fail", hx_now() - t);
+    }
+    t = hx_now();
+    hx_comm_close(comm);
+    HX_CHECK(hx_now() - t < 4.0, "closing a failed communicator took %.1f s", hx_now() - t);
+    if (end->stop && node->rank == survivor0) {
+        hx_sleep(1.0);
+        kill(hx_pid(node, victim), SIGCONT);
+    }
+    sx_free(&run);
+    hx_lib_close(lib);
+    return 0;
+}
+
+static int ends(enum hx_func func, bool stop)
+{
+    struct end end = { func, stop };
+    struct hx_job job = { .name = stop ? "stopped node" : "killed node", .nnodes = 3, .fn = ending_node, .arg = &end,
+                          .env = env_short, .dies = stop ? 0 : 1u << 1, .deadline_s = hx_quick() ? 120 : 60 };
+
+    return hx_job_run(&job, NULL);
+}
+
+static int killed_rs(void)
+{
+    return ends(HX_REDUCE_SCATTER, false);
+}
+
+static int killed_ag(void)
+{
+    return ends(HX_ALL_GATHER, false);
+}
+
+static int killed_ar(void)
+{
+    return ends(HX_ALL_REDUCE, false);
+}
+
+static int stopped(void)
+{
+    return ends(HX_ALL_GATHER, true);
+}
+
+/* ---- one node fails while the communicator is made ---- */
+
+static int declined_node(struct hx_node *node, void *arg)
+{
+    const char *reason = arg;
+    struct hx_comm_cfg cfg = { .channels = 2, .buff_size = 128 << 10 };
+    struct hx_p2p_cfg p2p_cfg = { .streams = 2, .slot = 64 << 10 };
+    struct hx_lib *lib = hx_lib_open(NULL, 0);
+    const char *stage = "?";
+    char out[200000], in[200000], want[200000];
+    struct hx_comm *comm;
+    struct hx_p2p *p2p;
+    struct hx_ctx ctx;
+    ncclResult_t ret;
+    double t = hx_now();
+
+    HX_CHECK(lib && hx_init(lib, 5, &ctx) == ncclSuccess, "init");
+    HX_CHECK(ctx.coll_ok, "CollNet init or devices failed; only connect may");
+    ret = hx_comm_open(node, lib, &cfg, &comm, &stage);
+    HX_CHECK(ret != ncclSuccess, "the communicator was not declined");
+    HX_CHECK(strcmp(stage, "connect") == 0, "failed in %s instead of connect", stage);
+    HX_CHECK(hx_now() - t < 10, "declining took %.1f s", hx_now() - t);
+    HX_CHECK(hx_log_count(reason, NULL) > 0, "no line of the log says \"%s\"", reason);
+    /* NCCL goes on over point-to-point connections. */
+    HX_CHECK(hx_p2p_open(node, lib, &ctx, node->rank ^ 1, &p2p_cfg, &p2p) == ncclSuccess, "p2p after declining");
+    hx_fill(ncclUint8, out, sizeof out, (uint64_t)node->rank, HX_FILL_BITS);
+    hx_fill(ncclUint8, want, sizeof want, (uint64_t)(node->rank ^ 1), HX_FILL_BITS);
+    HX_CHECK(hx_p2p_run(p2p, out, sizeof out, in, sizeof in, 20) == ncclSuccess, "p2p after declining");
+    HX_CHECK(memcmp(in, want, sizeof in) == 0, "p2p after declining: wrong data");
+    HX_CHECK(hx_p2p_close(p2p) == ncclSuccess && hx_finalize(lib, &ctx) == ncclSuccess, "closing");
+    hx_lib_close(lib);
+    HX_CHECK(hx_fd_count() <= 8, "%d descriptors left open", hx_fd_count());
+    return 0;
+}
+
+static int declined(const char *setting, const char *reason)
+{
+    const char *const env1[] = { setting, NULL };
+    struct hx_job job = { .name = setting, .nnodes = 4, .fn = declined_node, .arg = (void *)(uintptr_t)reason,
+                          .env = env_short, .node_env[1] = env1, .deadline_s = hx_quick() ? 120 : 40 };
+
+    return hx_job_run(&job, NULL);
+}
+
+static int declined_connect(void)
+{
+    return declined("NIBBLE_FAULT=connect", "connect");
+}
+
+static int declined_alloc(void)
+{
+    return declined("NIBBLE_FAULT=alloc", "memory");
+}
+
+static int declined_regmr(void)
+{
+    return declined("NIBBLE_FAULT=regmr", "regist");
+}
+
+static int declined_settings(void)
+{
+    return declined("NIBBLE_UNIT_BYTES=65536", "settings");
+}
+
+static int declined_disabled(void)
+{
+    return declined("NIBBLE_ENABLE=0", "NIBBLE_ENABLE");
+}
+
+/* A node that never comes to connect: the others give up after NIBBLE_CONNECT_TIMEOUT and say who is missing. */
+static int absent_node(struct hx_node *node, void *arg)
+{
+    struct hx_lib *lib = hx_lib_open(NULL, 0);
+    unsigned char mine[HX_HANDLE_BYTES] = { 0 }, all[HX_MAX_NODES][HX_HANDLE_BYTES];
+    void *handle[HX_MAX_NODES], *listen, *comm = NULL;
+    struct hx_ctx ctx;
+    double t;
+
+    (void)arg;
+    HX_CHECK(lib && hx_init(lib, 5, &ctx) == ncclSuccess && ctx.coll_ok, "init");
+    HX_CHECK(hx_coll_listen(lib, &ctx, 0, mine, &listen) == ncclSuccess, "listen");
+    hx_allgather(node, mine, sizeof mine, all);
+    for (int r = 0; r < node->nnodes; r++)
+        handle[r] = all[r];
+    t = hx_now();
+    if (node->rank == 2) {
+        hx_barrier(node);
+        HX_CHECK(hx_coll_close_listen(lib, listen) == ncclSuccess, "closeListen");
+    } else {
+        HX_CHECK(hx_coll_connect(lib, handle, node->nnodes, node->rank, listen, &comm) != ncclSuccess,
+                 "connected without node 2");
+        HX_CHECK(hx_now() - t < 12, "gave up only after %.1f s", hx_now() - t);
+        HX_CHECK(hx_log_count("node 2", NULL) > 0, "no line of the log names node 2");
+        hx_barrier(node);
+    }
+    HX_CHECK(hx_finalize(lib, &ctx) == ncclSuccess, "finalize");
+    hx_lib_close(lib);
+    return 0;
+}
+
+static int absent(void)
+{
+    static const char *const env[] = { "NIBBLE_CONNECT_TIMEOUT=2", NULL };
+
+    return sx_job("absent node", 3, absent_node, NULL, 40, env);
+}
+
+/* ---- bad settings ---- */
+
+struct bad_setting {
+    const char *setting, *name, *value;
+};
+
+static int bad_setting_node(struct hx_node *node, void *arg)
+{
+    const struct bad_setting *bad = arg;
+    struct hx_lib *lib = hx_lib_open(NULL, node->rank ? 8 : 0);
+    struct hx_ctx ctx;
+
+    HX_CHECK(lib, "dlopen");
+    HX_CHECK(hx_init(lib, 5, &ctx) != ncclSuccess, "init succeeded with %s", bad->setting);
+    HX_CHECK(hx_log_count("W ", bad->name) > 0, "no WARN line names %s", bad->name);
+    HX_CHECK(hx_log_count(bad->name, bad->value) > 0, "no WARN line names %s and %s", bad->name, bad->value);
+    hx_lib_close(lib);
+    return 0;
+}
+
+static int bad_settings(void)
+{
+    static const struct bad_setting bad[] = {
+        { "NIBBLE_CREDITS=0", "NIBBLE_CREDITS", "0" },
+        { "NIBBLE_CREDITS=many", "NIBBLE_CREDITS", "many" },
+        { "NIBBLE_UNIT_BYTES=99999999999999999999", "NIBBLE_UNIT_BYTES", "99999999999999999999" },
+        { "NIBBLE_RS=int3", "NIBBLE_RS", "int3" },
+        { "NIBBLE_EF_BETA=nan", "NIBBLE_EF_BETA", "nan" },
+        { "NIBBLE_ENABLE=maybe", "NIBBLE_ENABLE", "maybe" },
+        { "NIBBLE_CREDIT=4", "NIBBLE_CREDIT", "unknown" },
+    };
+
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        const char *const env[] = { bad[i].setting, NULL };
+        int rc = sx_job(bad[i].setting, 2, bad_setting_node, (void *)(uintptr_t)&bad[i], 20, env);
+
+        if (rc)
+            return rc;
+    }
+    return 0;
+}
+
+/* ---- misuse ---- */
+
+static int refused(ncclResult_t ret, void **request, const char *what)
+{
+    HX_CHECK(ret != ncclSuccess, "%s was accepted", what);
+    HX_CHECK(!request || !*request, "%s: an error with a request", what);
+    return 0;
+}
+
+static int misuse_node(struct hx_node *node, void *arg)
+{
+    struct hx_comm_cfg cfg = { .channels = 2, .buff_size = 128 << 10 };
+    struct sx_spec spec = { .func = HX_ALL_REDUCE, .type = ncclFloat32, .count = 5000, .fill = HX_FILL_EXACT };
+    void *req = NULL, *mh = NULL, *smh, *rmh, *comm, *other = NULL;
+    size_t size, bpr = 4096;
+    struct hx_props props;
+    struct hx_lib *lib;
+    struct hx_comm *c;
+    int done, n = node->nnodes, bad = 0;
+    char *region, *user;
+
+    (void)arg;
+    if (sx_open(node, &cfg, &lib, &c))
+        return 1;
+    comm = hx_comm_plugin(c);
+    region = hx_comm_region(c, &size);
+    smh = hx_comm_mhandle(c, false);
+    rmh = hx_comm_mhandle(c, true);
+
+#define REFUSED(call, what) bad |= (req = NULL, refused(call, &req, what))
+#define RS(comm_, send, sbytes, recv, bpr_, off, bytes, type) \
+    hx_coll_ireducescatter(lib, comm_, send, sbytes, smh, recv, bpr_, off, bytes, type, ncclSum, rmh, &req)
+#define AG(send, recv, rbytes, bpr_, off, bytes) \
+    hx_coll_iallgather(lib, comm, send, recv, rbytes, rmh, bpr_, off, bytes, smh, &req)
+#define AR(send, recv, count, type, op) hx_coll_iallreduce(lib, comm, send, recv, count, type, op, smh, rmh, &req)
+    char *recv = region + size / 2;
+    REFUSED(RS(NULL, region, 64, recv, bpr, 0, 64, ncclFloat32), "reduce-scatter on NULL");
+    REFUSED(RS(comm, NULL, 64, recv, bpr, 0, 64, ncclFloat32), "reduce-scatter from NULL");
+    REFUSED(RS(comm, region, 64, NULL, bpr, bpr * (size_t)node->rank, 64, ncclFloat32), "reduce-scatter to NULL");
+    REFUSED(RS(comm, region, 64, recv, bpr, (size_t)n * bpr - 32, 64, ncclFloat32), "a window beyond the vector");
+    REFUSED(RS(comm, region, 64, recv, bpr, (size_t)-64, 64, ncclFloat32), "a window before the vector");
+    REFUSED(RS(comm, region, 62, recv, bpr, 0, 62, ncclFloat32), "a window that cuts a value");
+    REFUSED(RS(comm, region, 64, recv, 4098, 0, 64, ncclFloat32), "a block that cuts a value");
+    REFUSED(RS(comm, region, 64, recv, 0, 0, 64, ncclFloat32), "blocks of 0 bytes");
+    REFUSED(RS(comm, region, 64, recv, (size_t)-1 / 2, 0, 64, ncclInt8), "blocks of 2^63 bytes");
+    REFUSED(RS(comm, region, 64, recv, bpr, 0, 64, (ncclDataType_t)99), "type 99");
+    REFUSED(RS(comm, region, 64, recv, bpr, 0, 64, (ncclDataType_t)-1), "type -1");
+    REFUSED(RS(comm, region, 32, recv, bpr, 0, 64, ncclFloat32), "less data than the window has");
+    REFUSED(AG(region, NULL, 64, bpr, 0, 64), "all-gather to NULL");
+    REFUSED(AG(NULL, recv, 64, bpr, bpr * (size_t)node->rank, 64), "all-gather of a NULL block");
+    REFUSED(AG(region, recv, 64, bpr, (size_t)n * bpr, 64), "all-gather beyond the vector");
+    REFUSED(AG(region, recv, 32, bpr, 0, 64), "all-gather into too little memory");
+    REFUSED(AR(region, NULL, 16, ncclFloat32, ncclSum), "all-reduce to NULL");
+    REFUSED(AR(NULL, recv, 16, ncclFloat32, ncclSum), "all-reduce from NULL");
+    REFUSED(AR(region, recv, (size_t)-4, ncclFloat32, ncclSum), "a negative count");
+    REFUSED(AR(region, recv, (size_t)1 << 62, ncclFloat64, ncclSum), "2^62 values");
+    REFUSED(AR(region, recv, 16, ncclFloat32, (ncclRedOp_t)77), "operation 77");
+    bad |= refused(hx_coll_test(lib, NULL, &done, NULL), NULL, "test of NULL");
+    bad |= refused(hx_coll_reg_mr(lib, comm, NULL, 4096, NCCL_PTR_HOST, &mh), &mh, "regMr of NULL");
+    bad |= refused(hx_coll_reg_mr(lib, comm, region, 0, NCCL_PTR_HOST, &mh), &mh, "regMr of nothing");
+    bad |= refused(hx_coll_reg_mr(lib, NULL, region, size, NCCL_PTR_HOST, &mh), &mh, "regMr on NULL");
+    bad |= refused(hx_coll_dereg_mr(lib, comm, &bad), NULL, "deregMr of a foreign pointer");
+    bad |= refused(hx_coll_properties(lib, -1, &props), NULL, "properties of device -1");
+    bad |= refused(hx_coll_properties(lib, 4096, &props), NULL, "properties of device 4096");
+    bad |= refused(hx_net_properties(lib, -1, &props), NULL, "net properties of device -1");
+    {
+        unsigned char handle[HX_HANDLE_BYTES];
+        struct hx_ctx ctx = *hx_comm_ctx(c);
+
+        bad |= refused(hx_coll_listen(lib, &ctx, 4096, handle, &other), &other, "listen on device 4096");
+        bad |= refused(hx_coll_listen(lib, &ctx, 0, NULL, &other), &other, "listen without a handle");
+        bad |= refused(hx_net_listen(lib, &ctx, -1, handle, &other), &other, "net listen on device -1");
+    }
+    if (bad)
+        return 1;
+
+    /* User buffers are refused, quietly, whatever their size, also beside NCCL's own region. */
+    user = malloc(size);
+    for (int k = 0; k < 2; k++) {
+        mh = NULL;
+        HX_CHECK(hx_coll_reg_mr(lib, comm, user, k ? size : size / 3, NCCL_PTR_HOST, &mh) != ncclSuccess,
+                 "a user buffer of %s size was registered", k ? "the region's" : "another");
+    }
+    free(user);
+    /* After all of that the communicator works. */
+    if (hx_async_error(c) != ncclSuccess || sx_do(node, c, &spec, NULL))
+        return 1;
+    return sx_close(lib, c, true);
+}
+
+static int misuse(void)
+{
+    return sx_job("misuse", 2, misuse_node, NULL, 30, env_short);
+}
+
+/* ---- closing ---- */
+
+/* A node whose part is done, because its contributions left its hands early, closes at once; nothing may be lost. */
+static int close_early_node(struct hx_node *node, void *arg)
+{
+    enum { OPS = 2 };
+    struct hx_comm_cfg cfg = { .channels = 4, .buff_size = 256 << 10 };
+    struct sx_run run[OPS];
+    struct hx_lib *lib;
+    struct hx_comm *comm;
+
+    (void)arg;
+    if (sx_open(node, &cfg, &lib, &comm))
+        return 1;
+    for (int i = 0; i < OPS; i++) {
+        struct sx_spec spec = { .func = HX_REDUCE_SCATTER, .type = ncclFloat32, .count = 60007,
+                                .fill = HX_FILL_EXACT, .seed = (uint64_t)i };
+
+        sx_prepare(node, &spec, &run[i]);
+    }
+    /* Node 0 owns the first block: it finishes first, while the others have not even begun. */
+    hx_sleep(0.7 * node->rank);
+    for (int i = 0; i < OPS; i++)
+        HX_CHECK(hx_post(comm, &run[i].op) == ncclSuccess, "post");
+    for (int i = 0; i < OPS; i++) {
+        hx_where("reduce-scatter %d before an early close", i);
+        HX_CHECK(hx_wait(comm, &run[i].op, 0) == ncclSuccess, "reduce-scatter %d failed", i);
+    }
+    if (sx_close(lib, comm, false))
+        return 1;
+    for (int i = 0; i < OPS; i++) {
+        if (sx_check(node, &run[i]))
+            return 1;
+        sx_free(&run[i]);
+    }
+    return 0;
+}
+
+static int close_early(void)
+{
+    return sx_job("close right after", 4, close_early_node, NULL, 40, env_short);
+}
+
+static int close_unfinished_node(struct hx_node *node, void *arg)
+{
+    struct hx_comm_cfg cfg = { .channels = 2, .buff_size = 128 << 10 };
+    struct sx_spec spec = { .func = HX_ALL_GATHER, .type = ncclFloat32, .count = 300007, .fill = HX_FILL_BITS };
+    struct hx_lib *lib;
+    struct hx_comm *comm;
+    struct sx_run run;
+    double t;
+
+    (void)arg;
+    if (sx_open(node, &cfg, &lib, &comm))
+        return 1;
+    hx_barrier(node);
+    sx_prepare(node, &spec, &run);
+    if (node->rank != 2) {
+        HX_CHECK(hx_post(comm, &run.op) == ncclSuccess, "post");
+        hx_sleep(0.3); /* requests are open: node 2 has not posted */
+    }
+    if (node->rank == 0 || node->rank == 2) {
+        t = hx_now();
+        hx_comm_abort(comm);
+        HX_CHECK(hx_now() - t < (hx_quick() ? 8 : 2), "closing with unfinished requests took %.1f s", hx_now() - t);
+    } else {
+        /* Node 1 still waits: the others leaving must reach it as an error. */
+        ncclResult_t ret = hx_wait(comm, &run.op, 3 * PEER_TIMEOUT_S);
+
+        HX_CHECK(ret != ncclSuccess && ret != HX_TIMEOUT, "the peers closed and the waiting node sees %d", (int)ret);
+        hx_comm_close(comm);
+    }
+    hx_lib_close(lib);
+    sx_free(&run);
+    return 0;
+}
+
+static int close_unfinished(void)
+{
+    return sx_job("close with unfinished requests", 3, close_unfinished_node, NULL, 40, env_short);
+}
+
+/* ---- strangers ---- */
+
+/* Ports on which this process listens. */
+static int own_ports(struct sockaddr_in *addr, int max)
+{
+    unsigned long inode[256];
+    char path[300], link[64], line[512];
+    struct dirent *e;
+    DIR *d = opendir("/proc/self/fd");
+    int ninode = 0, n = 0;
+    FILE *f;
+
+    while (d && (e = readdir(d)) && ninode < 256) {
+        ssize_t len;
+
+        snprintf(path, sizeof path, "/proc/self/fd/%s", e->d_name);
+        len = readlink(path, link, sizeof link - 1);
+        if (len > 0) {
+            link[len] = 0;
+            if (sscanf(link, "socket:[%lu]", &inode[ninode]) == 1)
+                ninode++;
+        }
+    }
+    if (d)
+        closedir(d);
+    f = fopen("/proc/self/net/tcp", "r");
+    while (f && fgets(line, sizeof line, f) && n < max) {
+        unsigned ip, port, state;
+        unsigned long ino;
+
+        if (sscanf(line, "%*d: %x:%x %*x:%*x %x %*x:%*x %*x:%*x %*x %*u %*u %lu", &ip, &port, &state, &ino) != 4 ||
+            state != 10)
+            continue;
+        for (int i = 0; i < ninode; i++) {
+            if (inode[i] == ino) {
+                memset(&addr[n], 0, sizeof addr[n]);
+                addr[n].sin_family = AF_INET;
+                addr[n].sin_addr.s_addr = ip;
+                addr[n++].sin_port = htons((uint16_t)port);
+                break;
+            }
+        }
+    }
+    if (f)
+        fclose(f);
+    return n;
+}
+
+struct attack {
+    atomic_bool stop;
+    atomic_int hits;
+};
+
+static void *attacker(void *arg)
+{
+    static const char http[] = "GET / HTTP/1.1\r\nHost: x\r\n\r\n";
+    struct attack *a = arg;
+    uint64_t rng = 4711;
+    int held[40], nheld = 0;
+
+    while (!atomic_load(&a->stop)) {
+        struct sockaddr_in addr[16];
+        int n = own_ports(addr, 16);
+
+        for (int i = 0; i < n; i++) {
+            struct timeval tv = { 0, 100000 };
+            int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+            unsigned char junk[4096];
+
+            if (fd < 0)
+                continue;
+            setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &tv, sizeof tv);
+            if (connect(fd, (struct sockaddr *)&addr[i], sizeof addr[i]) == 0) {
+                size_t len = 0;
+
+                atomic_fetch_add(&a->hits, 1);
+                switch (hx_rand_below(&rng, 4)) {
+                case 0:
+                    memcpy(junk, http, len = sizeof http);
+                    break;
+                case 1:
+                    len = 1 + hx_rand_below(&rng, sizeof junk);
+                    for (size_t k = 0; k < len; k++)
+                        junk[k] = (unsigned char)hx_rand(&rng);
+                    break;
+                case 2:
+                    len = 3;
+                    memset(junk, 0, len); /* and no more, ever */
+                    break;
+                default:
+                    break; /* silent */
+                }
+                if (len && send(fd, junk, len, MSG_NOSIGNAL) < 0)
+                    len = 0;
+            }
+            if (nheld < 40 && hx_rand_below(&rng, 2))
+                held[nheld++] = fd; /* stays open */
+            else
+                close(fd);
+        }
+        hx_sleep(2e-3);
+    }
+    while (nheld)
+        close(held[--nheld]);
+    return NULL;
+}
+
+static int strangers_node(struct hx_node *node, void *arg)
+{
+    struct hx_comm_cfg cfg = { .channels = 2, .buff_size = 128 << 10 };
+    struct hx_p2p_cfg p2p_cfg = { .streams = 2, .slot = 64 << 10 };
+    struct hx_lib *lib = hx_lib_open(NULL, 0);
+    unsigned char handle[HX_HANDLE_BYTES];
+    struct attack attack = { false, 0 };
+    struct hx_p2p *p2p;
+    struct hx_ctx ctx;
+    pthread_t thread;
+    void *listen;
+
+    (void)arg;
+    HX_CHECK(lib && hx_init(lib, 5, &ctx) == ncclSuccess, "init");
+    /* A listener that nobody connects to keeps the port open while everything else runs. */
+    HX_CHECK(hx_coll_listen(lib, &ctx, 0, handle, &listen) == ncclSuccess, "listen");
+    HX_CHECK(pthread_create(&thread, NULL, attacker, &attack) == 0, "thread");
+    hx_sleep(0.05);
+    for (int round = 0; round < 6; round++) {
+        struct hx_comm *comm;
+        const char *stage = "?";
+
+        if (node->rank == 0)
+            hx_sleep(0.1); /* the others' listeners wait under attack */
+        HX_CHECK(hx_comm_open(node, lib, &cfg, &comm, &stage) == ncclSuccess, "bring-up under attack failed in %s",
+                 stage);
+        for (int i = 0; i < 3; i++) {
+            struct sx_spec spec = { .func = (enum hx_func)i, .type = ncclFloat32, .count = 40001,
+                                    .fill = HX_FILL_EXACT, .seed = (uint64_t)round };
+
+            if (sx_do(node, comm, &spec, NULL))
+                return 1;
+        }
+        HX_CHECK(hx_comm_close(comm) == ncclSuccess, "close");
+    }
+    if (node->rank < 2) {
+        HX_CHECK(hx_p2p_open(node, lib, &ctx, node->rank ^ 1, &p2p_cfg, &p2p) == ncclSuccess, "p2p under attack");
+        HX_CHECK(hx_p2p_close(p2p) == ncclSuccess, "p2p close");
+    }
+    atomic_store(&attack.stop, true);
+    pthread_join(thread, NULL);
+    HX_CHECK(atomic_load(&attack.hits) > 20, "only %d attacks reached a port", atomic_load(&attack.hits));
+    HX_CHECK(hx_coll_close_listen(lib, listen) == ncclSuccess && hx_finalize(lib, &ctx) == ncclSuccess, "closing");
+    hx_lib_close(lib);
+    return 0;
+}
+
+static int strangers(void)
+{
+    return sx_job("strangers", 3, strangers_node, NULL, 60, env_short);
+}
+
+static const struct hx_case cases[] = {
+    { "late-node", late, 0 },
+    { "late-120s", late_120, HX_CASE_LONG },
+    { "killed-in-reduce-scatter", killed_rs, HX_CASE_FULL },
+    { "killed-in-all-gather", killed_ag, 0 },
+    { "killed-in-all-reduce", killed_ar, HX_CASE_FULL },
+    { "stopped", stopped, 0 },
+    { "declined-connect", declined_connect, 0 },
+    { "declined-allocation", declined_alloc, 0 },
+    { "declined-registration", declined_regmr, 0 },
+    { "declined-settings", declined_settings, 0 },
+    { "declined-disabled", declined_disabled, 0 },
+    { "absent-node", absent, 0 },
+    { "bad-settings", bad_settings, 0 },
+    { "misuse", misuse, 0 },
+    { "close-right-after", close_early, 0 },
+    { "close-unfinished", close_unfinished, 0 },
+    { "strangers", strangers, 0 },
+};
+
+int main(int argc, char **argv)
+{
+    return hx_main(argc, argv, cases, sizeof cases / sizeof cases[0]);
+}

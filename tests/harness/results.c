@@ -1,0 +1,582 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Results of the plugin, driven as NCCL drives it: exact where exactness is promised, within a bound where values
+ * are quantized, the same bits again in another run and on every node, foreign values only at their own places.
+ *
+ * Bounds. int4 codes groups of 32 Gaussian values with a step of 1/8 of the group's largest, which is 2.4 sigma on
+ * average: noise of step^2/12, 0.78 % of the energy (the coder may do better by transforming a group). A sum has
+ * the own contribution exact and the noise of the others added incoherently, so the error relative to the energy
+ * of all contributions is (N-1)/N of that; 0.82 % leaves room for the rounding of scales.
+ */
+#include <math.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "suite.h"
+
+#define INT4_NMSE 0.0082
+
+static const char *const env_raw[] = { "NIBBLE_RS=raw", NULL };
+static const char *const env_int4[] = { "NIBBLE_RS=int4", "NIBBLE_RS_MIN_BYTES=0", "NIBBLE_EF=off", NULL };
+
+/* Rounding of the result (and of the FP32 sums) alone, relative to the energy of the contributions. */
+static double rounding_nmse(ncclDataType_t type)
+{
+    switch (type) {
+    case ncclFloat64:
+        return 1e-28;
+    case ncclFloat32:
+        return 1e-13;
+    case ncclFloat16:
+        return 1e-6;
+    case ncclBfloat16:
+        return 1.6e-5;
+    case ncclFloat8e4m3:
+        return 6e-3;
+    default:
+        return 2e-2;
+    }
+}
+
+/* ---- every type, operation and size, exactly ---- */
+
+static int exact_node(struct hx_node *node, void *arg)
+{
+    static const size_t counts[] = { 1, 31, 4095, 65537 };
+    struct hx_comm_cfg cfg = { .channels = 2, .buff_size = 256 << 10, .poison = true };
+    size_t ncounts = hx_quick() ? 3 : 4;
+    struct hx_lib *lib;
+    struct hx_comm *comm;
+    int n = 0;
+
+    (void)arg;
+    if (sx_open(node, &cfg, &lib, &comm))
+        return 1;
+    for (int type = 0; type < ncclNumTypes; type++) {
+        for (int op = 0; op < 4; op++) {
+            int supported = 0;
+
+            HX_CHECK(hx_coll_reduce_support(lib, (ncclDataType_t)type, (ncclRedOp_t)op, &supported) == ncclSuccess,
+                     "reduceSupport failed");
+            HX_CHECK(supported || op != ncclSum, "sums of %s are not supported", hx_type_name((ncclDataType_t)type));
+            for (size_t k = 0; k < ncounts && supported; k++, n++) {
+                struct sx_spec spec = { .func = HX_REDUCE_SCATTER, .type = (ncclDataType_t)type,
+                                        .op = (ncclRedOp_t)op, .count = counts[k], .seed = (uint64_t)n,
+                                        .fill = op == ncclSum ? HX_FILL_EXACT : HX_FILL_POW2, .in_place = n & 1 };
+                uint64_t hash;
+
+                if (sx_do(node, comm, &spec, NULL))
+                    return 1;
+                spec.func = HX_ALL_REDUCE;
+                if (sx_do(node, comm, &spec, &hash))
+                    return 1;
+                if (op == 0) {
+                    spec.func = HX_ALL_GATHER;
+                    spec.fill = HX_FILL_BITS;
+                    if (sx_do(node, comm, &spec, NULL))
+                        return 1;
+                }
+            }
+        }
+    }
+    return sx_close(lib, comm, false);
+}
+
+static int exact_types(void)
+{
+    return sx_job("every type exactly", 2, exact_node, NULL, 60, env_raw);
+}
+
+static int exact_types_3(void)
+{
+    return sx_job("every type exactly", 3, exact_node, NULL, 60, env_raw);
+}
+
+/* ---- shapes: nodes, channels, chunks that cut blocks anywhere ---- */
+
+static int shapes_node(struct hx_node *node, void *arg)
+{
+    static const size_t counts[] = { 1, 31, 4095, 33333, 150001 };
+    static const size_t chunks[] = { 0, 4096, HX_CHUNK_NCCL, 1536 };
+    int channels = *(int *)arg;
+    struct hx_comm_cfg cfg = { .channels = channels, .buff_size = 128 << 10, .poison = true, .flush = channels == 8 };
+    struct hx_lib *lib;
+    struct hx_comm *comm;
+    int n = 0;
+
+    if (sx_open(node, &cfg, &lib, &comm))
+        return 1;
+    for (size_t k = 0; k < sizeof counts / sizeof counts[0]; k++) {
+        for (int func = HX_REDUCE_SCATTER; func <= HX_ALL_REDUCE; func++, n++) {
+            struct sx_spec spec = { .func = (enum hx_func)func, .type = n & 1 ? ncclFloat32 : ncclInt32,
+                                    .count = counts[k], .chunk = chunks[n % 4], .fill = HX_FILL_EXACT,
+                                    .in_place = n / 2 & 1, .seed = (uint64_t)n,
+                                    .channels = n % 5 == 4 ? 1 + n % channels : 0 };
+            uint64_t hash;
+
+            if (sx_do(node, comm, &spec, &hash))
+                return 1;
+            if (func != HX_REDUCE_SCATTER)
+                HX_CHECK(hx_all_equal(node, hash), "%s: results differ between nodes", sx_describe(&spec));
+        }
+    }
+    return sx_close(lib, comm, false);
+}
+
+static int shapes(int nnodes, int channels)
+{
+    return sx_job("shapes", nnodes, shapes_node, &channels, 60, env_raw);
+}
+
+static int shapes_2_2(void)
+{
+    return shapes(2, 2);
+}
+
+static int shapes_3_8(void)
+{
+    return shapes(3, 8);
+}
+
+static int shapes_5_12(void)
+{
+    return shapes(5, 12);
+}
+
+static int shapes_8_16(void)
+{
+    return shapes(8, 16);
+}
+
+static int shapes_8_2(void)
+{
+    return shapes(8, 2);
+}
+
+static int shapes_2_16(void)
+{
+    return shapes(2, 16);
+}
+
+/* ---- one large operation of each kind ---- */
+
+static int large_node(struct hx_node *node, void *arg)
+{
+    struct hx_comm_cfg cfg = { .channels = 4, .poison = true };
+    struct hx_lib *lib;
+    struct hx_comm *comm;
+
+    (void)arg;
+    if (sx_open(node, &cfg, &lib, &comm))
+        return 1;
+    for (int func = HX_REDUCE_SCATTER; func <= HX_ALL_REDUCE; func++) {
+        struct sx_spec spec = { .func = (enum hx_func)func, .type = ncclBfloat16, .count = 1000003,
+                                .fill = func == HX_ALL_GATHER ? HX_FILL_BITS : HX_FILL_EXACT, .seed = 3 };
+
+        if (sx_do(node, comm, &spec, NULL))
+            return 1;
+    }
+    return sx_close(lib, comm, false);
+}
+
+static int large(void)
+{
+    return sx_job("large", 3, large_node, NULL, 60, env_raw);
+}
+
+/* ---- raw sums of ordinary values: only rounding ---- */
+
+static int rounding_node(struct hx_node *node, void *arg)
+{
+    struct hx_comm_cfg cfg = { .channels = 4, .buff_size = 256 << 10, .poison = true };
+    struct hx_lib *lib;
+    struct hx_comm *comm;
+
+    (void)arg;
+    if (sx_open(node, &cfg, &lib, &comm))
+        return 1;
+    for (int type = ncclFloat16; type < ncclNumTypes; type++) {
+        for (int func = 0; func < 2; func++) {
+            struct sx_spec spec = { .func = func ? HX_ALL_REDUCE : HX_REDUCE_SCATTER, .type = (ncclDataType_t)type,
+                                    .count = 20011, .fill = HX_FILL_NORMAL, .seed = (uint64_t)type,
+                                    .max_nmse = rounding_nmse((ncclDataType_t)type) };
+            uint64_t hash, again;
+
+            if (sx_do(node, comm, &spec, &hash) || sx_do(node, comm, &spec, &again))
+                return 1;
+            HX_CHECK(hash == again, "%s: not the same bits the second time", sx_describe(&spec));
+            if (func)
+                HX_CHECK(hx_all_equal(node, hash), "%s: results differ between nodes", sx_describe(&spec));
+        }
+    }
+    return sx_close(lib, comm, false);
+}
+
+static int rounding(void)
+{
+    return sx_job("rounding", 4, rounding_node, NULL, 60, env_raw);
+}
+
+/* ---- int4 ---- */
+
+static int int4_node(struct hx_node *node, void *arg)
+{
+    static const ncclDataType_t types[] = { ncclFloat32, ncclBfloat16, ncclFloat16 };
+    static const size_t counts[] = { 31, 4095, 200003 };
+    int channels = *(int *)arg, n = 0;
+    struct hx_comm_cfg cfg = { .channels = channels, .buff_size = 256 << 10 };
+    double bound = INT4_NMSE * (node->nnodes - 1) / node->nnodes;
+    struct hx_lib *lib;
+    struct hx_comm *comm;
+
+    if (sx_open(node, &cfg, &lib, &comm))
+        return 1;
+    for (int t = 0; t < 3; t++) {
+        for (int k = 0; k < 3; k++, n++) {
+            struct sx_spec spec = { .func = HX_REDUCE_SCATTER, .type = types[t], .count = counts[k],
+                                    .fill = HX_FILL_NORMAL, .seed = (uint64_t)n, .in_place = n & 1,
+                                    .chunk = n % 3 == 1 ? 12288 : 0 };
+            /* Few values: the error of one sample of the noise may be well above its mean. */
+            spec.max_nmse = (k == 2 ? bound : 3 * INT4_NMSE) + rounding_nmse(types[t]);
+            struct sx_run run;
+            ncclResult_t ret;
+
+            sx_prepare(node, &spec, &run);
+            hx_where("%s", sx_describe(&spec));
+            ret = hx_run(comm, &run.op);
+            HX_CHECK(ret == ncclSuccess, "%s: result %d", sx_describe(&spec), (int)ret);
+            if (sx_check(node, &run))
+                return 1;
+            if (k == 2) {
+                HX_CHECK(run.nmse > bound / 4, "%s: error %.3g: this was not coded in 4 bits", sx_describe(&spec),
+                         run.nmse);
+                ((double *)hx_scratch(node, node->rank))[t] = run.nmse;
+            }
+            sx_free(&run);
+        }
+    }
+    return sx_close(lib, comm, false);
+}
+
+static int int4(int nnodes, int channels)
+{
+    struct hx_job job = { .name = "int4", .nnodes = nnodes, .fn = int4_node, .arg = &channels, .env = env_int4,
+                          .seed = 1, .deadline_s = hx_quick() ? 240 : 60 };
+    struct hx_report *rep;
+    int rc = hx_job_run(&job, &rep);
+    const double *found = (const double *)(const void *)rep->node[0].scratch;
+
+    if (rc == 0)
+        printf("        int4, %d nodes: %.3f %% (fp32) %.3f %% (bf16) %.3f %% (fp16) of the energy\n", nnodes,
+               100 * found[0], 100 * found[1], 100 * found[2]);
+    hx_report_free(rep);
+    return rc;
+}
+
+static int int4_2(void)
+{
+    return int4(2, 2);
+}
+
+static int int4_3(void)
+{
+    return int4(3, 8);
+}
+
+static int int4_8(void)
+{
+    return int4(8, 12);
+}
+
+/* The same sequence in two fresh jobs, error feedback included, gives the same bits. */
+static int repeat_node(struct hx_node *node, void *arg)
+{
+    struct hx_comm_cfg cfg = { .channels = 4, .buff_size = 128 << 10, .gpu_delay_us = *(unsigned *)arg };
+    uint64_t *hash = hx_scratch(node, node->rank);
+    struct hx_lib *lib;
+    struct hx_comm *comm;
+
+    if (sx_open(node, &cfg, &lib, &comm))
+        return 1;
+    for (int i = 0; i < 6; i++) {
+        struct sx_spec spec = { .func = i % 3 == 2 ? HX_ALL_REDUCE : HX_REDUCE_SCATTER, .type = ncclFloat32,
+                                .count = 50021, .fill = HX_FILL_NORMAL, .seed = (uint64_t)i, .max_nmse = 0.05 };
+
+        if (sx_do(node, comm, &spec, &hash[i]))
+            return 1;
+    }
+    return sx_close(lib, comm, false);
+}
+
+static int repeatable(void)
+{
+    static const char *const env[] = { "NIBBLE_EF=full", "NIBBLE_EF_IDENTITY=signature", "NIBBLE_RS_MIN_BYTES=0",
+                                       NULL };
+    uint64_t first[HX_MAX_NODES][6];
+    unsigned delay[2] = { 0, 300 };
+
+    for (int run = 0; run < 2; run++) {
+        struct hx_job job = { .name = "repeatable", .nnodes = 4, .fn = repeat_node, .arg = &delay[run], .env = env,
+                              .seed = 5, .deadline_s = hx_quick() ? 240 : 60 };
+        struct hx_report *rep;
+        int rc = hx_job_run(&job, &rep);
+
+        for (int r = 0; r < 4 && rc == 0; r++) {
+            if (run == 0)
+                memcpy(first[r], rep->node[r].scratch, sizeof first[r]);
+            else if (memcmp(first[r], rep->node[r].scratch, sizeof first[r]) != 0)
+                rc = hx_fail("node %d: other bits when the timing was different", r);
+        }
+        hx_report_free(rep);
+        if (rc)
+            return rc;
+    }
+    return 0;
+}
+
+/* ---- values that are no numbers ---- */
+
+struct foreign {
+    int rank;      /* whose contribution */
+    size_t at;     /* index in every block */
+    double value;
+};
+
+static int foreign_node(struct hx_node *node, void *arg)
+{
+    static const ncclDataType_t types[] = { ncclFloat32, ncclBfloat16, ncclFloat16 };
+    const struct foreign foreign[] = { { 0, 7, (double)NAN }, { 1, 900, (double)INFINITY }, { 1, 5000, -(double)INFINITY },
+                                       { 2, 5001, (double)NAN }, { 2, 12287, (double)INFINITY }, { 0, 29990, (double)NAN } };
+    struct hx_comm_cfg cfg = { .channels = 2, .buff_size = 128 << 10 };
+    struct hx_lib *lib;
+    struct hx_comm *comm;
+
+    (void)arg;
+    if (sx_open(node, &cfg, &lib, &comm))
+        return 1;
+    for (int t = 0; t < 3; t++) {
+        struct sx_spec spec = { .func = HX_REDUCE_SCATTER, .type = types[t], .count = 30011,
+                                .fill = HX_FILL_NORMAL, .seed = (uint64_t)t };
+        struct sx_run run;
+        double err = 0, energy = 0;
+        char *x;
+
+        sx_prepare(node, &spec, &run);
+        for (size_t k = 0; k < sizeof foreign / sizeof foreign[0]; k++) {
+            for (int b = 0; b < node->nnodes && foreign[k].rank == node->rank; b++)
+                hx_store(spec.type, run.send, (size_t)b * spec.count + foreign[k].at, foreign[k].value);
+        }
+        hx_where("%s with NaN and infinity", sx_describe(&spec));
+        HX_CHECK(hx_run(comm, &run.op) == ncclSuccess, "%s failed", sx_describe(&spec));
+        for (size_t k = 0; k < sizeof foreign / sizeof foreign[0]; k++) {
+            double got = hx_load(spec.type, run.recv, foreign[k].at);
+
+            HX_CHECK(isnan(foreign[k].value) ? isnan(got) : got == foreign[k].value,
+                     "%s: value %zu is %g instead of %g", hx_type_name(spec.type), foreign[k].at, got,
+                     foreign[k].value);
+            hx_store(spec.type, run.recv, foreign[k].at, 0);
+        }
+        double *sum = calloc(spec.count, sizeof *sum);
+        x = malloc(spec.count * hx_type_size(spec.type));
+        for (int r = 0; r < node->nnodes; r++) {
+            sx_block(&spec, r, node->rank, x);
+            for (size_t i = 0; i < spec.count; i++) {
+                sum[i] += hx_load(spec.type, x, i);
+                energy += hx_load(spec.type, x, i) * hx_load(spec.type, x, i);
+            }
+        }
+        for (size_t k = 0; k < sizeof foreign / sizeof foreign[0]; k++)
+            sum[foreign[k].at] = 0;
+        for (size_t i = 0; i < spec.count; i++) {
+            double got = hx_load(spec.type, run.recv, i);
+
+            HX_CHECK(isfinite(got), "%s: value %zu became %g", hx_type_name(spec.type), i, got);
+            err += (got - sum[i]) * (got - sum[i]);
+        }
+        HX_CHECK(err <= 1.3 * INT4_NMSE * energy, "%s: error %.3g beside foreign values", hx_type_name(spec.type),
+                 err / energy);
+        free(sum);
+        free(x);
+        sx_free(&run);
+    }
+    return sx_close(lib, comm, false);
+}
+
+static int foreign_values(void)
+{
+    return sx_job("NaN and infinity", 3, foreign_node, NULL, 60, env_int4);
+}
+
+/* ---- several operations, communicators, threads ---- */
+
+static int queue_node(struct hx_node *node, void *arg)
+{
+    enum { N = 24 };
+    struct hx_comm_cfg cfg = { .channels = 4, .buff_size = 64 << 10, .gpu_delay_us = 40, .poison = true,
+                               .stall_every = 50, .stall_ms = 20 };
+    struct sx_run run[N];
+    struct hx_lib *lib;
+    struct hx_comm *comm;
+
+    (void)arg;
+    if (sx_open(node, &cfg, &lib, &comm))
+        return 1;
+    /* Two logical communicators (a parent and its split child) use one collComm: their operations alternate, with
+     * other shapes and other channel counts, in the order that is the same everywhere. */
+    for (int i = 0; i < N; i++) {
+        struct sx_spec spec = { .func = (enum hx_func)(i / 2 % 3), .type = i & 1 ? ncclFloat32 : ncclInt64,
+                                .count = i & 1 ? 17000 : 333 + (size_t)i * 100, .fill = HX_FILL_EXACT,
+                                .seed = (uint64_t)i, .channels = i & 1 ? 4 : 1, .chunk = i & 1 ? 0 : 1024,
+                                .in_place = i / 3 & 1 };
+
+        sx_prepare(node, &spec, &run[i]);
+        HX_CHECK(hx_post(comm, &run[i].op) == ncclSuccess, "post failed");
+        if (i % 8 == 7)
+            hx_sleep(0.02 * node->rank);
+    }
+    for (int i = 0; i < N; i++) {
+        hx_where("operation %d of %d in flight: %s", i, N, sx_describe(&run[i].spec));
+        HX_CHECK(hx_wait(comm, &run[i].op, 0) == ncclSuccess, "operation %d failed", i);
+        if (sx_check(node, &run[i]))
+            return 1;
+        sx_free(&run[i]);
+    }
+    return sx_close(lib, comm, false);
+}
+
+static int queue(void)
+{
+    return sx_job("queue", 3, queue_node, NULL, 60, env_raw);
+}
+
+struct second {
+    struct hx_node *node;
+    struct hx_comm *comm;
+    int rc;
+};
+
+static void *second_main(void *arg)
+{
+    struct second *s = arg;
+
+    for (int i = 0; i < 12 && !s->rc; i++) {
+        struct sx_spec spec = { .func = (enum hx_func)(i % 3), .type = ncclFloat32, .count = 9001,
+                                .fill = HX_FILL_EXACT, .seed = 1000 + (uint64_t)i };
+
+        s->rc = sx_do(s->node, s->comm, &spec, NULL);
+    }
+    return NULL;
+}
+
+static int two_comms_node(struct hx_node *node, void *arg)
+{
+    struct hx_comm_cfg cfg = { .channels = 2, .buff_size = 128 << 10 }, cfg2 = { .channels = 8, .buff_size = 64 << 10 };
+    struct second second = { .node = node };
+    struct hx_lib *lib;
+    struct hx_comm *comm;
+    pthread_t thread;
+
+    (void)arg;
+    if (sx_open(node, &cfg, &lib, &comm))
+        return 1;
+    HX_CHECK(hx_comm_open(node, lib, &cfg2, &second.comm, NULL) == ncclSuccess, "second communicator");
+    HX_CHECK(pthread_create(&thread, NULL, second_main, &second) == 0, "thread");
+    for (int i = 0; i < 12; i++) {
+        struct sx_spec spec = { .func = (enum hx_func)((i + node->nnodes) % 3), .type = ncclBfloat16, .count = 30001,
+                                .fill = HX_FILL_EXACT, .seed = (uint64_t)i };
+
+        if (sx_do(node, comm, &spec, NULL))
+            return 1;
+        hx_sleep(1e-3 * ((i * 7 + node->rank * 3) % 5));
+    }
+    pthread_join(thread, NULL);
+    if (second.rc)
+        return 1;
+    HX_CHECK(hx_comm_close(second.comm) == ncclSuccess, "close of the second communicator");
+    return sx_close(lib, comm, false);
+}
+
+static int two_comms(void)
+{
+    return sx_job("two communicators", 3, two_comms_node, NULL, 60, env_raw);
+}
+
+/* ---- point-to-point ---- */
+
+static int p2p_node(struct hx_node *node, void *arg)
+{
+    static const size_t bytes[] = { 0, 1, 511, 65536, 1000003, 5000001 };
+    struct hx_p2p_cfg cfg = { .streams = *(int *)arg, .slot = 128 << 10, .flush = true };
+    struct hx_lib *lib = hx_lib_open(NULL, 0);
+    struct hx_p2p *p2p;
+    struct hx_ctx ctx;
+    int peer = node->rank ^ 1;
+
+    HX_CHECK(lib && hx_init(lib, 77, &ctx) == ncclSuccess, "init");
+    HX_CHECK(hx_p2p_open(node, lib, &ctx, peer, &cfg, &p2p) == ncclSuccess, "p2p connection");
+    for (size_t k = 0; k < sizeof bytes / sizeof bytes[0]; k++) {
+        size_t out = bytes[k], in = bytes[(k * 5 + 2) % 6];
+        unsigned char *send, *recv, *want;
+
+        if (node->rank & 1) {
+            size_t t = out;
+            out = in;
+            in = t;
+        }
+        send = malloc(out + 1);
+        recv = malloc(in + 1);
+        want = malloc(in + 1);
+        hx_fill(ncclUint8, send, out, hx_seed(k, (uint64_t)node->rank, 1), HX_FILL_BITS);
+        hx_fill(ncclUint8, want, in, hx_seed(k, (uint64_t)peer, 1), HX_FILL_BITS);
+        recv[in] = 0x5a;
+        hx_where("p2p: %zu bytes out, %zu in", out, in);
+        HX_CHECK(hx_p2p_run(p2p, send, out, recv, in, 30) == ncclSuccess, "p2p of %zu and %zu bytes failed", out, in);
+        HX_CHECK(memcmp(recv, want, in) == 0 && recv[in] == 0x5a, "p2p of %zu bytes: wrong data", in);
+        free(send);
+        free(recv);
+        free(want);
+    }
+    HX_CHECK(hx_p2p_close(p2p) == ncclSuccess, "p2p close");
+    HX_CHECK(hx_finalize(lib, &ctx) == ncclSuccess, "finalize");
+    hx_lib_close(lib);
+    HX_CHECK(hx_log_warns() == 0, "WARN lines were logged");
+    return 0;
+}
+
+static int p2p(void)
+{
+    for (int streams = 1; streams <= 8; streams += streams == 1 ? 2 : 5) {
+        int rc = sx_job("p2p", 4, p2p_node, &streams, 60, NULL);
+
+        if (rc)
+            return rc;
+    }
+    return 0;
+}
+
+static const struct hx_case cases[] = {
+    { "exact-types-2-nodes", exact_types, 0 },
+    { "exact-types-3-nodes", exact_types_3, HX_CASE_FULL },
+    { "shapes-2-nodes-2-channels", shapes_2_2, 0 },
+    { "shapes-3-nodes-8-channels", shapes_3_8, 0 },
+    { "shapes-5-nodes-12-channels", shapes_5_12, HX_CASE_FULL },
+    { "shapes-8-nodes-16-channels", shapes_8_16, HX_CASE_FULL },
+    { "shapes-8-nodes-2-channels", shapes_8_2, HX_CASE_FULL },
+    { "shapes-2-nodes-16-channels", shapes_2_16, HX_CASE_FULL },
+    { "large", large, HX_CASE_FULL },
+    { "rounding", rounding, 0 },
+    { "int4-2-nodes", int4_2, 0 },
+    { "int4-3-nodes", int4_3, HX_CASE_FULL },
+    { "int4-8-nodes", int4_8, HX_CASE_FULL },
+    { "repeatable", repeatable, 0 },
+    { "foreign-values", foreign_values, 0 },
+    { "queue", queue, 0 },
+    { "two-communicators", two_comms, 0 },
+    { "p2p", p2p, 0 },
+};
+
+int main(int argc, char **argv)
+{
+    return hx_main(argc, argv, cases, sizeof cases / sizeof cases[0]);
+}
