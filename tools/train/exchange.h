@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * How gradients and weights travel between the nodes of a run. One implementation drives the plugin as NCCL does,
- * through the proxy harness; one goes through shared memory and is exact, to check the trainer by itself.
+ * through the proxy harness. Two go through shared memory, to tell what is the plugin's doing and what is not: `shm`
+ * is exact, `codec` applies the codecs and error feedback as the plugin should, without any network.
  *
  * All functions are collective, called by each node's main thread in the same order, and return 0 or a negative
  * errno value after hx_fail has recorded why.
@@ -45,7 +46,7 @@ struct nbt_exchange_ops {
     /* What this node has sent so far; traffic->known tells whether it can be said while running. */
     void (*traffic)(struct nbt_exchange *x, struct nbt_traffic *traffic);
     int (*close)(struct nbt_exchange *x);
-    /* In the parent, afterwards: totals from a node's captured log, for exchanges that say them there. */
+    /* In the parent, afterwards: totals from a node's captured log. NULL where `traffic` tells them. */
     void (*traffic_from_log)(const char *log, struct nbt_traffic *traffic);
 };
 
@@ -56,11 +57,12 @@ struct nbt_exchange {
 };
 
 extern const struct nbt_exchange_ops nbt_exchange_shm;
+extern const struct nbt_exchange_ops nbt_exchange_codec;
 extern const struct nbt_exchange_ops nbt_exchange_plugin;
 
-/* By name ("plugin", "shm"); NULL when there is none. */
+/* By name ("plugin", "shm", "codec"); NULL when there is none. */
 const struct nbt_exchange_ops *nbt_exchange_find(const char *name);
-/* Shared memory that either implementation wants for a job. */
+/* Shared memory that any implementation wants for a job. */
 size_t nbt_exchange_shared_bytes(int nnodes, size_t block);
 
 /* BF16 from FP32, rounding to nearest even (NaN stays NaN), and back. */

@@ -8,40 +8,6 @@
 #include <errno.h>
 #include <string.h>
 
-void nbt_to_bf16(const float *src, size_t n, uint16_t *dst)
-{
-    for (size_t i = 0; i < n; i++) {
-        uint32_t u;
-        memcpy(&u, src + i, sizeof u);
-        const uint32_t nan = (u & 0x7fffffffu) > 0x7f800000u;
-        const uint32_t rounded = (u + 0x7fffu + (u >> 16 & 1)) >> 16;
-        dst[i] = (uint16_t)(nan ? u >> 16 | 0x40u : rounded);
-    }
-}
-
-void nbt_from_bf16(const uint16_t *src, size_t n, float *dst)
-{
-    for (size_t i = 0; i < n; i++) {
-        const uint32_t u = (uint32_t)src[i] << 16;
-        memcpy(dst + i, &u, sizeof u);
-    }
-}
-
-const struct nbt_exchange_ops *nbt_exchange_find(const char *name)
-{
-    static const struct nbt_exchange_ops *const all[] = {&nbt_exchange_plugin, &nbt_exchange_shm};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        if (strcmp(all[i]->name, name) == 0)
-            return all[i];
-    return NULL;
-}
-
-/* Every node's whole send vector lies here during a reduce-scatter (FP32 at most). */
-size_t nbt_exchange_shared_bytes(int nnodes, size_t block)
-{
-    return (size_t)nnodes * (size_t)nnodes * block * sizeof(float);
-}
-
 static char *slot(const struct nbt_exchange *x, int rank)
 {
     return (char *)x->cfg.shared + (size_t)rank * (size_t)x->cfg.node->nnodes * x->cfg.block * sizeof(float);
@@ -99,12 +65,6 @@ static void shm_traffic(struct nbt_exchange *x, struct nbt_traffic *traffic)
     memset(traffic, 0, sizeof *traffic);
 }
 
-static void shm_traffic_from_log(const char *log, struct nbt_traffic *traffic)
-{
-    (void)log;
-    memset(traffic, 0, sizeof *traffic);
-}
-
 static int shm_close(struct nbt_exchange *x)
 {
     (void)x;
@@ -118,5 +78,4 @@ const struct nbt_exchange_ops nbt_exchange_shm = {
     .all_gather = shm_all_gather,
     .traffic = shm_traffic,
     .close = shm_close,
-    .traffic_from_log = shm_traffic_from_log,
 };

@@ -51,7 +51,8 @@ static void usage(FILE *f)
           "      --steps N          steps of each run (300)\n"
           "      --runs LIST        of raw,nofeedback,feedback (all)\n"
           "      --grad TYPE        gradients travel as bf16 or fp32 (bf16)\n"
-          "      --exchange WHAT    plugin, or shm: exact, through shared memory (plugin)\n"
+          "      --exchange WHAT    plugin; shm: exact, through shared memory; codec: the codecs in shared memory,\n"
+          "                         without the plugin (plugin)\n"
           "      --plugin PATH      the plugin's shared object (the build's)\n"
           "      --layers N, --width N, --heads N, --context N, --batch N\n"
           "                         the model (6, 128, 4, 128) and sequences a node and step (8)\n"
@@ -159,7 +160,7 @@ static int take_option(struct options *o, int c, const char *name)
         s->exchange = nbt_exchange_find(optarg);
         if (s->exchange)
             return 0;
-        fprintf(stderr, "nibble-train: --exchange: \"%s\" is neither plugin nor shm\n", optarg);
+        fprintf(stderr, "nibble-train: --exchange: \"%s\" is none of plugin, shm, codec\n", optarg);
         return -EINVAL;
     case O_PLUGIN:
         s->plugin = optarg;
@@ -268,6 +269,28 @@ static int complete(struct options *o)
     return s->dump_dir ? nbt_dump_begin(s->dump_dir, &s->lay, s->nodes, s->block) : 0;
 }
 
+/* Bytes of the whole run: counted along the way, or from what the plugin said at its close. */
+static void collect_traffic(const struct nbt_settings *s, const struct hx_report *report, struct nbt_outcome *out)
+{
+    struct nbt_traffic *sum = &out->traffic;
+    if (!s->exchange->traffic_from_log) {
+        if (out->board->steps_done)
+            *sum = out->board->step[out->board->steps_done - 1].traffic;
+        return;
+    }
+    for (int r = 0; r < s->nodes; r++) {
+        struct nbt_traffic t;
+        s->exchange->traffic_from_log(report->node[r].log ? report->node[r].log : "", &t);
+        sum->reduce_scatter.ops += t.reduce_scatter.ops;
+        sum->reduce_scatter.wire += t.reduce_scatter.wire;
+        sum->all_gather.ops += t.all_gather.ops;
+        sum->all_gather.wire += t.all_gather.wire;
+        sum->quantized_ops += t.quantized_ops;
+        sum->feedback_ops += t.feedback_ops;
+        sum->known = r == 0 ? t.known : sum->known && t.known;
+    }
+}
+
 static int do_run(const struct options *o, const struct nbt_run *run, struct nbt_progress *progress,
                   struct nbt_outcome *out)
 {
@@ -292,15 +315,7 @@ static int do_run(const struct options *o, const struct nbt_run *run, struct nbt
     out->run = run;
     out->board = launch.board;
     out->ok = hx_job_run(&job, &report) == 0;
-    for (int r = 0; r < s->nodes; r++) {
-        struct nbt_traffic t;
-        s->exchange->traffic_from_log(report->node[r].log ? report->node[r].log : "", &t);
-        out->traffic.reduce_scatter.ops += t.reduce_scatter.ops;
-        out->traffic.reduce_scatter.wire += t.reduce_scatter.wire;
-        out->traffic.all_gather.ops += t.all_gather.ops;
-        out->traffic.all_gather.wire += t.all_gather.wire;
-        out->traffic.known = r == 0 ? t.known : out->traffic.known && t.known;
-    }
+    collect_traffic(s, report, out);
     hx_report_free(report);
     return 0;
 }
