@@ -12,8 +12,8 @@
 #include "codec/ulp_bits.h"
 #include "nibble/codec.h"
 
-#define SAMPLE_GROUPS 4u
-#define REMAP_BLOCKS 16u /* blocks after which the map is chosen anew */
+#define SAMPLE_PIECES 4u
+#define REMAP_BLOCKS 32u /* blocks after which the map is chosen anew */
 
 /* Ways to read patterns, in order of preference. bfloat16 and half, E4M3 and E5M2, float; else without
  * exponent. */
@@ -44,92 +44,38 @@ static const struct nb_ulp_ops *selected(void)
     }
 }
 
-static uint32_t load(const uint8_t *p, unsigned w)
+/* The cheapest way to read n values, judged by samples, and a c to start from. Returns the bits that
+ * NB_ULP_PROBE values would take, 0 when the samples are equal. */
+static uint32_t choose_map(const struct nb_ulp_ops *ops, unsigned wi, const uint8_t *cur, const uint8_t *ref,
+                           size_t n, struct nb_ulp_map *map, unsigned *c)
 {
-    uint32_t x = 0;
-
-    for (unsigned i = 0; i < w; i++)
-        x |= (uint32_t)p[i] << 8 * i;
-    return x;
-}
-
-/* Cost of samples with parameter c, as the block coders reckon it. */
-static uint32_t sample_cost(const uint32_t *zz, const uint32_t *ex, size_t n, unsigned c, unsigned w)
-{
-    uint32_t sum = 0;
-
-    for (size_t i = 0; i < n; i++) {
-        unsigned k = c <= ex[i] ? 0 : c - ex[i] < NB_ULP_KMAX(w) ? c - ex[i] : NB_ULP_KMAX(w);
-        uint32_t high = zz[i] >> k;
-        sum += k + (high > NB_ULP_PLANES ? NB_ULP_EXC_COST(w) : high);
-    }
-    return sum;
-}
-
-/* The cheapest way to read n values, judged by sample groups spread over them, and a c to start from. Returns
- * the bits that the samples would take, times 32 * SAMPLE_GROUPS over the number of samples; 0 when they are
- * equal. */
-static uint32_t choose_map(unsigned w, const uint8_t *cur, const uint8_t *ref, size_t n,
-                           struct nb_ulp_map *map, unsigned *c)
-{
-    uint32_t a[32 * SAMPLE_GROUPS], r[32 * SAMPLE_GROUPS], zz[32 * SAMPLE_GROUPS], ex[32 * SAMPLE_GROUPS];
-    const size_t groups = n / 32 < SAMPLE_GROUPS ? n / 32 : SAMPLE_GROUPS;
-    const uint32_t sign = 1u << (8 * w - 1);
+    const size_t w = (size_t)1 << wi, piece = n < NB_ULP_PROBE ? 1 : NB_ULP_PROBE / SAMPLE_PIECES;
+    uint8_t a[NB_ULP_PROBE * 4] = {0}, r[NB_ULP_PROBE * 4] = {0};
     uint32_t best = UINT32_MAX;
-    size_t count = 0;
 
-    for (size_t g = 0; g < groups; g++) {
-        /* The middles of equal parts, at multiples of 32. */
-        size_t at = (2 * g + 1) * n / (2 * groups) / 32 * 32;
-        for (size_t i = at; i < at + 32 && i < n; i++, count++) {
-            a[count] = load(cur + i * w, w);
-            r[count] = load(ref + i * w, w);
-        }
+    /* A few pieces in the middles of equal parts, from multiples of 8 values on; or all there is, repeated.
+     */
+    for (size_t i = 0; i < NB_ULP_PROBE / piece; i++) {
+        size_t at = piece == 1 ? i % n : (2 * i + 1) * n / (2 * SAMPLE_PIECES) / 8 * 8;
+        if (at + piece > n)
+            at = n - piece;
+        memcpy(a + i * piece * w, cur + at * w, piece * w);
+        memcpy(r + i * piece * w, ref + at * w, piece * w);
     }
-    for (size_t i = 0; groups == 0 && i < n; i++, count++) {
-        a[count] = load(cur + i * w, w);
-        r[count] = load(ref + i * w, w);
-    }
-    *map = maps[w / 2][0];
+    *map = maps[wi][0];
     *c = 0;
-    if (memcmp(a, r, count * sizeof(a[0])) == 0)
+    if (memcmp(a, r, NB_ULP_PROBE * w) == 0)
         return 0;
     for (unsigned j = 0; j < 4; j++) {
-        const struct nb_ulp_map *m = &maps[w / 2][j];
-        const uint32_t flip = m->plain ? 0 : sign - 1;
-        unsigned differ = 0, at;
-        uint64_t sum = 0;
-        uint32_t bits;
-
-        for (size_t i = 0; i < count; i++) {
-            uint32_t d =
-                ((a[i] ^ (a[i] & sign ? flip : 0)) - (r[i] ^ (r[i] & sign ? flip : 0))) & (2 * sign - 1);
-            zz[i] = (d << 1 ^ (d & sign ? UINT32_MAX : 0)) & (2 * sign - 1);
-            ex[i] = (r[i] & (sign - 1)) >> m->shift;
-            if (zz[i]) {
-                sum += ex[i] + (32 - (unsigned)__builtin_clz(zz[i]));
-                differ++;
-            }
-        }
-        at = nb_ulp_estimate(sum, differ);
-        bits = sample_cost(zz, ex, count, at, w);
-        for (int dir = 1; dir >= -1; dir -= 2) {
-            while (at + (unsigned)dir <= 255) {
-                uint32_t next = sample_cost(zz, ex, count, at + (unsigned)dir, w);
-                if (next >= bits)
-                    break;
-                bits = next;
-                at += (unsigned)dir;
-            }
-        }
+        unsigned at;
+        uint32_t bits = ops->probe[wi](&maps[wi][j], a, r, &at);
         if (bits < best) {
             best = bits;
-            *map = *m;
+            *map = maps[wi][j];
             *c = at;
         }
     }
-    best += (uint32_t)count;
-    return (uint32_t)((uint64_t)best * 32 * SAMPLE_GROUPS / count);
+    return best + NB_ULP_PROBE;
 }
 
 static size_t blocks_of(size_t bytes, unsigned w)
@@ -175,10 +121,10 @@ ssize_t nb_ulp_encode(enum nb_ulp_width width, const void *cur_, const void *ref
         size_t len;
 
         if (b % REMAP_BLOCKS == 0 || was_raw || !known) {
-            bits = choose_map(w, cur + from, ref + from, count, &map, &c);
+            bits = choose_map(ops, (unsigned)wi, cur + from, ref + from, count, &map, &c);
             known = bits != 0;
         }
-        if (was_raw && bits >= 32 * SAMPLE_GROUPS * (8 * w - w / 2)) {
+        if (was_raw && bits >= NB_ULP_PROBE * 8 * w * 15 / 16) {
             to[0] = NB_ULP_RAW;
             memcpy(to + 1, cur + from, count * w);
             len = 1 + count * w;
@@ -265,6 +211,7 @@ int nb_ulp_decode(enum nb_ulp_width width, const void *coded_, size_t len, const
 enum nb_ulp_width nb_ulp_guess_width(const void *cur, const void *ref, size_t bytes)
 {
     static const enum nb_ulp_width widths[3] = {NB_ULP_16, NB_ULP_32, NB_ULP_8};
+    const struct nb_ulp_ops *ops = selected();
     enum nb_ulp_width best = NB_ULP_16;
     uint64_t least = UINT64_MAX;
 
@@ -276,11 +223,11 @@ enum nb_ulp_width nb_ulp_guess_width(const void *cur, const void *ref, size_t by
 
         /* Samples in four parts, so that one odd part does not decide. */
         for (size_t q = 0; q < 4; q++) {
-            const size_t from = bytes / 4 * q / 128 * 128,
-                         upto = q == 3 ? bytes : bytes / 4 * (q + 1) / 128 * 128;
+            const size_t from = bytes / 4 * q / 128 * 128;
+            const size_t upto = q == 3 ? bytes : bytes / 4 * (q + 1) / 128 * 128;
             if (upto - from >= w)
-                bits += choose_map(w, (const uint8_t *)cur + from, (const uint8_t *)ref + from,
-                                   (upto - from) / w, &map, &c);
+                bits += choose_map(ops, (unsigned)width_index(widths[i]), (const uint8_t *)cur + from,
+                                   (const uint8_t *)ref + from, (upto - from) / w, &map, &c);
         }
         bits *= 4 / w; /* a value each of fewer bytes */
         if (bits < least) {

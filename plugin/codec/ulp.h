@@ -21,8 +21,16 @@
 #define NB_ULP_GROUP 32u
 #define NB_ULP_RUN 256u    /* values that share c */
 #define NB_ULP_BLOCK 1024u /* values of one independently coded block */
-#define NB_ULP_PLANES 8u   /* unary parts up to this; beyond, the value is an exception */
+#define NB_ULP_PROBE 128u  /* values by which a block is judged before it is coded */
+#define NB_ULP_PLANES 4u   /* unary parts up to this; beyond, the value is an exception */
 #define NB_ULP_MAX_EXC 255u
+#define NB_ULP_DENSE 6u /* cells of four values from which on plane 0 is sent as it is */
+
+/* How a group is coded: two bits each in the block's header; 3 is not used. */
+#define NB_ULP_MODE_EQUAL 0u /* nothing follows */
+#define NB_ULP_MODE_SPARSE \
+    1u /* plane 0: eight bits for cells of four values, then the cells that are not empty */
+#define NB_ULP_MODE_DENSE 2u /* plane 0: 32 bits */
 #define NB_ULP_RUNS (NB_ULP_BLOCK / NB_ULP_RUN)
 #define NB_ULP_GROUPS (NB_ULP_BLOCK / NB_ULP_GROUP)
 
@@ -62,9 +70,14 @@ typedef size_t nb_ulp_encode_block_fn(const struct nb_ulp_map *map, const uint8_
 typedef int nb_ulp_decode_block_fn(const uint8_t *coded, size_t len, const uint8_t *ref, size_t n,
                                    uint8_t *dst);
 
+/* Bits that NB_ULP_PROBE values would take besides their plane 0, read by `map`, and the c for that. */
+typedef uint32_t nb_ulp_probe_fn(const struct nb_ulp_map *map, const uint8_t *cur, const uint8_t *ref,
+                                 unsigned *c);
+
 struct nb_ulp_ops {
     nb_ulp_encode_block_fn *encode[3]; /* for widths 1, 2, 4 */
     nb_ulp_decode_block_fn *decode[3];
+    nb_ulp_probe_fn *probe[3];
 };
 
 extern const struct nb_ulp_ops nb_ulp_reference, nb_ulp_portable;

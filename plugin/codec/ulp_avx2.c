@@ -98,6 +98,7 @@ static inline __m256i get_lanes(const uint8_t *p, size_t pos, __m256i len, unsig
 const struct nb_ulp_ops nb_ulp_avx2 = {
     .encode = {encode_block_w8, encode_block_w16, encode_block_w32},
     .decode = {decode_block_w8, decode_block_w16, decode_block_w32},
+    .probe = {probe_w8, probe_w16, probe_w32},
 };
 
 #if defined(__clang__)

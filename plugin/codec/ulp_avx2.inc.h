@@ -79,15 +79,6 @@ static inline int NAME(diff)(const uint8_t *cur, const uint8_t *ref, const struc
     return !_mm256_testz_si256(any, any);
 }
 
-static inline int NAME(nonzero)(const lane *zz)
-{
-    const __m256i *z = (const __m256i *)zz;
-    const __m256i any = _mm256_or_si256(_mm256_or_si256(_mm256_load_si256(z), _mm256_load_si256(z + 1)),
-                                        _mm256_or_si256(_mm256_load_si256(z + 2), _mm256_load_si256(z + 3)));
-
-    return !_mm256_testz_si256(any, any);
-}
-
 /* x > j for unsigned lanes. */
 static inline __m256i NAME(greater)(__m256i x, __m256i j)
 {
@@ -97,20 +88,55 @@ static inline __m256i NAME(greater)(__m256i x, __m256i j)
     return _mm256_cmpgt_epi32(_mm256_xor_si256(x, top), _mm256_xor_si256(j, top));
 }
 
-static inline uint32_t NAME(cost)(const lane *zz, const lane *ex, size_t n, unsigned c)
+static inline __m256i NAME(add_cost)(__m256i sum, __m256i zz, __m256i k)
 {
-    const __m256i most = _mm256_set1_epi32(NB_ULP_PLANES), exc = _mm256_set1_epi32(NB_ULP_EXC_COST(W));
-    __m256i sum = _mm256_setzero_si256();
+    __m256i high = _mm256_srlv_epi32(zz, k);
+
+    high = _mm256_blendv_epi8(high, _mm256_set1_epi32(NB_ULP_EXC_COST(W)),
+                              NAME(greater)(high, _mm256_set1_epi32(NB_ULP_PLANES)));
+    return _mm256_add_epi32(sum, _mm256_add_epi32(k, high));
+}
+
+static inline void NAME(costs)(const lane *zz, const lane *ex, size_t n, unsigned c, uint32_t *out)
+{
+    __m256i s0 = _mm256_setzero_si256(), s1 = s0, s2 = s0;
 
     for (size_t i = 0; i < n; i += 8) {
-        __m256i k = NAME(clamp_k)(_mm256_load_si256((const __m256i *)(ex + i)), c);
-        __m256i high = _mm256_srlv_epi32(_mm256_load_si256((const __m256i *)(zz + i)), k);
-        high = _mm256_blendv_epi8(high, exc, NAME(greater)(high, most));
-        sum = _mm256_add_epi32(sum, _mm256_add_epi32(k, high));
+        const __m256i e = _mm256_load_si256((const __m256i *)(ex + i));
+        const __m256i z = _mm256_load_si256((const __m256i *)(zz + i));
+        s0 = NAME(add_cost)(s0, z, NAME(clamp_k)(e, c - 1));
+        s1 = NAME(add_cost)(s1, z, NAME(clamp_k)(e, c));
+        s2 = NAME(add_cost)(s2, z, NAME(clamp_k)(e, c + 1));
     }
-    __m128i s = _mm_add_epi32(_mm256_castsi256_si128(sum), _mm256_extracti128_si256(sum, 1));
-    s = _mm_add_epi32(s, _mm_unpackhi_epi64(s, s));
-    return (uint32_t)_mm_cvtsi128_si32(s) + (uint32_t)_mm_extract_epi32(s, 1);
+    s0 = _mm256_hadd_epi32(_mm256_hadd_epi32(s0, s1), _mm256_hadd_epi32(s2, s2));
+    const __m128i s = _mm_add_epi32(_mm256_castsi256_si128(s0), _mm256_extracti128_si256(s0, 1));
+    out[0] = (uint32_t)_mm_cvtsi128_si32(s);
+    out[1] = (uint32_t)_mm_extract_epi32(s, 1);
+    out[2] = (uint32_t)_mm_extract_epi32(s, 2);
+}
+
+static inline int NAME(sample)(const lane *zz, const lane *ex, lane *zs, lane *es)
+{
+    __m256i any = _mm256_setzero_si256();
+
+    for (size_t i = 0; i < NB_ULP_RUN / 2; i += 8) {
+        const size_t from = i / 32 * 64 + i % 32;
+        const __m256i *z = (const __m256i *)(zz + from), *e = (const __m256i *)(ex + from);
+        const __m256i s = _mm256_blend_epi32(_mm256_load_si256(z), _mm256_load_si256(z + 4), 0xaa);
+        _mm256_store_si256((__m256i *)(zs + i), s);
+        _mm256_store_si256((__m256i *)(es + i),
+                           _mm256_blend_epi32(_mm256_load_si256(e), _mm256_load_si256(e + 4), 0xaa));
+        any = _mm256_or_si256(any, s);
+    }
+    return !_mm256_testz_si256(any, any);
+}
+
+/* A vector of -1 where a byte of the mask has a bit. */
+static inline __m256i NAME(expand)(uint32_t mask, int i)
+{
+    const __m256i bit = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+
+    return _mm256_cmpeq_epi32(_mm256_and_si256(_mm256_set1_epi32((int)(mask >> 8 * i)), bit), bit);
 }
 
 static inline void NAME(split)(const lane *zz, const lane *ex, unsigned c, group *g)
@@ -121,6 +147,22 @@ static inline void NAME(split)(const lane *zz, const lane *ex, unsigned c, group
         g->high[i] = _mm256_srlv_epi32(z, g->k[i]);
         g->low[i] = _mm256_andnot_si256(_mm256_sllv_epi32(_mm256_set1_epi32(-1), g->k[i]), z);
     }
+}
+
+static inline void NAME(drop)(group *g, uint32_t mask)
+{
+    for (int i = 0; i < 4; i++) {
+        g->high[i] = _mm256_andnot_si256(NAME(expand)(mask, i), g->high[i]);
+        g->low[i] = _mm256_andnot_si256(NAME(expand)(mask, i), g->low[i]);
+    }
+}
+
+static inline int NAME(low_is_zero)(const group *g)
+{
+    const __m256i any =
+        _mm256_or_si256(_mm256_or_si256(g->low[0], g->low[1]), _mm256_or_si256(g->low[2], g->low[3]));
+
+    return _mm256_testz_si256(any, any);
 }
 
 static inline uint32_t NAME(above)(const group *g, uint32_t j)
@@ -151,17 +193,15 @@ static inline void NAME(widths)(const uint8_t *ref, const struct nb_ulp_map *map
 {
     for (int i = 0; i < 4; i++) {
         g->k[i] = NAME(clamp_k)(NAME(exponent)(NAME(load)(ref + 8 * W * i), map), c);
-        g->high[i] = _mm256_setzero_si256();
     }
 }
 
-static inline void NAME(add)(group *g, uint32_t mask)
+static inline void NAME(add)(group *g, uint32_t m0, uint32_t m1, uint32_t m2, uint32_t m3)
 {
-    const __m256i bit = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
-
     for (int i = 0; i < 4; i++) {
-        const __m256i m = _mm256_and_si256(_mm256_set1_epi32((int)(mask >> 8 * i)), bit);
-        g->high[i] = _mm256_sub_epi32(g->high[i], _mm256_cmpeq_epi32(m, bit));
+        const __m256i a = _mm256_add_epi32(NAME(expand)(m0, i), NAME(expand)(m1, i));
+        const __m256i b = _mm256_add_epi32(NAME(expand)(m2, i), NAME(expand)(m3, i));
+        g->high[i] = _mm256_sub_epi32(_mm256_setzero_si256(), _mm256_add_epi32(a, b));
     }
 }
 

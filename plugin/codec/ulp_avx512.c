@@ -31,21 +31,44 @@ static inline uint32_t pdep(uint32_t x, uint32_t mask)
     return _pdep_u32(x, mask);
 }
 
+/* Sums of the 32-bit lanes of three vectors. */
+static inline void sum_three(__m512i s0, __m512i s1, __m512i s2, uint32_t *out)
+{
+    __m512i a = _mm512_add_epi32(_mm512_unpacklo_epi32(s0, s1), _mm512_unpackhi_epi32(s0, s1));
+    __m512i b = _mm512_add_epi32(_mm512_unpacklo_epi32(s2, s2), _mm512_unpackhi_epi32(s2, s2));
+    a = _mm512_add_epi32(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b));
+    __m256i h = _mm256_add_epi32(_mm512_castsi512_si256(a), _mm512_extracti64x4_epi64(a, 1));
+    __m128i q = _mm_add_epi32(_mm256_castsi256_si128(h), _mm256_extracti128_si256(h, 1));
+
+    out[0] = (uint32_t)_mm_cvtsi128_si32(q);
+    out[1] = (uint32_t)_mm_extract_epi32(q, 1);
+    out[2] = (uint32_t)_mm_extract_epi32(q, 2);
+}
+
+/* Inclusive prefix sums of eight 64-bit lanes. */
+static inline __m512i prefix(__m512i len)
+{
+    const __m512i zero = _mm512_setzero_si512();
+
+    len = _mm512_add_epi64(len, _mm512_alignr_epi64(len, zero, 7));
+    len = _mm512_add_epi64(len, _mm512_alignr_epi64(len, zero, 6));
+    return _mm512_add_epi64(len, _mm512_alignr_epi64(len, zero, 4));
+}
+
+static inline unsigned last_lane(__m512i v)
+{
+    return (unsigned)_mm_extract_epi64(_mm512_extracti64x2_epi64(v, 3), 1);
+}
+
 /* Eight strings of len[i] <= 56 bits, in the low bits of the 64-bit lanes of v, appended in order. */
 static inline void put_lanes(struct bits *b, __m512i v, __m512i len)
 {
-    /* Offsets in each half of four lanes: exclusive prefix sums. */
-    __m512i incl = _mm512_add_epi64(len, _mm512_maskz_permutex_epi64(0xee, len, _MM_SHUFFLE(2, 1, 0, 0)));
-    incl = _mm512_add_epi64(incl, _mm512_maskz_permutex_epi64(0xcc, incl, _MM_SHUFFLE(1, 0, 0, 0)));
-    const uint64_t low = (uint64_t)_mm_extract_epi64(_mm512_extracti64x2_epi64(incl, 1), 1);
-    const uint64_t high = (uint64_t)_mm_extract_epi64(_mm512_extracti64x2_epi64(incl, 3), 1);
+    const __m512i incl = prefix(len);
+    const unsigned total = last_lane(incl);
 
-    if (__builtin_expect(low <= 56 && high <= 56, 1)) {
-        v = _mm512_sllv_epi64(v, _mm512_sub_epi64(incl, len));
-        v = _mm512_or_si512(v, _mm512_permutex_epi64(v, _MM_SHUFFLE(2, 3, 0, 1)));
-        v = _mm512_or_si512(v, _mm512_permutex_epi64(v, _MM_SHUFFLE(1, 0, 3, 2)));
-        bits_put(b, (uint64_t)_mm_cvtsi128_si64(_mm512_castsi512_si128(v)), (unsigned)low);
-        bits_put(b, (uint64_t)_mm_cvtsi128_si64(_mm512_extracti32x4_epi32(v, 2)), (unsigned)high);
+    if (__builtin_expect(total <= 56, 1)) {
+        bits_put(b, (uint64_t)_mm512_reduce_or_epi64(_mm512_sllv_epi64(v, _mm512_sub_epi64(incl, len))),
+                 total);
     } else {
         _Alignas(64) uint64_t vs[8], ls[8];
         _mm512_store_si512(vs, v);
@@ -59,14 +82,13 @@ static inline void put_lanes(struct bits *b, __m512i v, __m512i len)
  * garbage. *total is the sum of the lengths. */
 static inline __m512i get_lanes(const uint8_t *p, size_t pos, __m512i len, unsigned *total)
 {
-    const __m512i zero = _mm512_setzero_si512();
-    __m512i incl = _mm512_add_epi64(len, _mm512_alignr_epi64(len, zero, 7));
-    incl = _mm512_add_epi64(incl, _mm512_alignr_epi64(incl, zero, 6));
-    incl = _mm512_add_epi64(incl, _mm512_alignr_epi64(incl, zero, 4));
-    __m512i at = _mm512_add_epi64(_mm512_sub_epi64(incl, len), _mm512_set1_epi64((long long)pos));
-    __m512i v = _mm512_i64gather_epi64(_mm512_srli_epi64(at, 3), (const long long *)p, 1);
+    const __m512i incl = prefix(len), before = _mm512_sub_epi64(incl, len);
 
-    *total = (unsigned)_mm_extract_epi64(_mm512_extracti64x2_epi64(incl, 3), 1);
+    *total = last_lane(incl);
+    if (__builtin_expect(*total <= 57, 1))
+        return _mm512_srlv_epi64(_mm512_set1_epi64((long long)bits_peek(p, pos)), before);
+    const __m512i at = _mm512_add_epi64(before, _mm512_set1_epi64((long long)pos));
+    const __m512i v = _mm512_i64gather_epi64(_mm512_srli_epi64(at, 3), p, 1);
     return _mm512_srlv_epi64(v, _mm512_and_si512(at, _mm512_set1_epi64(7)));
 }
 
@@ -91,6 +113,7 @@ static inline __m512i get_lanes(const uint8_t *p, size_t pos, __m512i len, unsig
 const struct nb_ulp_ops nb_ulp_avx512 = {
     .encode = {encode_block_w8, encode_block_w16, encode_block_w32},
     .decode = {decode_block_w8, decode_block_w16, decode_block_w32},
+    .probe = {probe_w8, probe_w16, probe_w32},
 };
 
 #if defined(__clang__)

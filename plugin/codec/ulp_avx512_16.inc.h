@@ -59,26 +59,42 @@ static inline int NAME(diff)(const uint8_t *cur, const uint8_t *ref, const struc
     return _mm512_test_epi16_mask(z, z) != 0;
 }
 
-static inline int NAME(nonzero)(const lane *zz)
+static inline __m512i NAME(add_cost)(__m512i sum, __m512i zz, __m512i k)
 {
-    const __m512i z = _mm512_load_si512(zz);
+    __m512i high = _mm512_srlv_epi16(zz, k);
 
-    return _mm512_test_epi16_mask(z, z) != 0;
+    high = _mm512_mask_mov_epi16(high, _mm512_cmpgt_epu16_mask(high, _mm512_set1_epi16(NB_ULP_PLANES)),
+                                 _mm512_set1_epi16(NB_ULP_EXC_COST(W)));
+    return _mm512_add_epi16(sum, _mm512_add_epi16(k, high));
 }
 
-static inline uint32_t NAME(cost)(const lane *zz, const lane *ex, size_t n, unsigned c)
+static inline void NAME(costs)(const lane *zz, const lane *ex, size_t n, unsigned c, uint32_t *out)
 {
-    const __m512i most = _mm512_set1_epi16(NB_ULP_PLANES), exc = _mm512_set1_epi16(NB_ULP_EXC_COST(W));
-    __m512i sum = _mm512_setzero_si512();
+    const __m512i one = _mm512_set1_epi16(1);
+    __m512i s0 = _mm512_setzero_si512(), s1 = s0, s2 = s0;
 
     /* A lane's sum stays small: at most 8 groups of 14 + 33. */
     for (size_t i = 0; i < n; i += 32) {
-        __m512i k = NAME(clamp_k)(_mm512_load_si512(ex + i), c);
-        __m512i high = _mm512_srlv_epi16(_mm512_load_si512(zz + i), k);
-        high = _mm512_mask_mov_epi16(high, _mm512_cmpgt_epu16_mask(high, most), exc);
-        sum = _mm512_add_epi16(sum, _mm512_add_epi16(k, high));
+        const __m512i e = _mm512_load_si512(ex + i), z = _mm512_load_si512(zz + i);
+        s0 = NAME(add_cost)(s0, z, NAME(clamp_k)(e, c - 1));
+        s1 = NAME(add_cost)(s1, z, NAME(clamp_k)(e, c));
+        s2 = NAME(add_cost)(s2, z, NAME(clamp_k)(e, c + 1));
     }
-    return (uint32_t)_mm512_reduce_add_epi32(_mm512_madd_epi16(sum, _mm512_set1_epi16(1)));
+    sum_three(_mm512_madd_epi16(s0, one), _mm512_madd_epi16(s1, one), _mm512_madd_epi16(s2, one), out);
+}
+
+static inline int NAME(sample)(const lane *zz, const lane *ex, lane *zs, lane *es)
+{
+    __m512i any = _mm512_setzero_si512();
+
+    for (size_t i = 0; i < NB_ULP_RUN / 2; i += 32) {
+        __m512i z = _mm512_mask_loadu_epi16(_mm512_load_si512(zz + 2 * i), 0xaaaaaaaa, zz + 2 * i + 32);
+        __m512i e = _mm512_mask_loadu_epi16(_mm512_load_si512(ex + 2 * i), 0xaaaaaaaa, ex + 2 * i + 32);
+        _mm512_store_si512(zs + i, z);
+        _mm512_store_si512(es + i, e);
+        any = _mm512_or_si512(any, z);
+    }
+    return _mm512_test_epi16_mask(any, any) != 0;
 }
 
 static inline void NAME(split)(const lane *zz, const lane *ex, unsigned c, group *g)
@@ -88,6 +104,17 @@ static inline void NAME(split)(const lane *zz, const lane *ex, unsigned c, group
     g->k = NAME(clamp_k)(_mm512_load_si512(ex), c);
     g->high = _mm512_srlv_epi16(z, g->k);
     g->low = _mm512_andnot_si512(_mm512_sllv_epi16(_mm512_set1_epi16(-1), g->k), z);
+}
+
+static inline void NAME(drop)(group *g, uint32_t mask)
+{
+    g->high = _mm512_maskz_mov_epi16(~mask, g->high);
+    g->low = _mm512_maskz_mov_epi16(~mask, g->low);
+}
+
+static inline int NAME(low_is_zero)(const group *g)
+{
+    return _mm512_test_epi16_mask(g->low, g->low) == 0;
 }
 
 static inline uint32_t NAME(above)(const group *g, uint32_t j)
@@ -114,12 +141,16 @@ static inline void NAME(put_low)(struct bits *b, const group *g)
 static inline void NAME(widths)(const uint8_t *ref, const struct nb_ulp_map *map, unsigned c, group *g)
 {
     g->k = NAME(clamp_k)(NAME(exponent)(NAME(load)(ref), map), c);
-    g->high = _mm512_setzero_si512();
 }
 
-static inline void NAME(add)(group *g, uint32_t mask)
+static inline void NAME(add)(group *g, uint32_t m0, uint32_t m1, uint32_t m2, uint32_t m3)
 {
-    g->high = _mm512_mask_sub_epi16(g->high, mask, g->high, _mm512_set1_epi16(-1));
+    const __m512i minus = _mm512_set1_epi16(-1);
+    __m512i a = _mm512_maskz_mov_epi16(m0, _mm512_set1_epi16(1)), b = _mm512_maskz_mov_epi16(m2, minus);
+
+    a = _mm512_mask_sub_epi16(a, m1, a, minus);
+    b = _mm512_mask_add_epi16(b, m3, b, minus);
+    g->high = _mm512_sub_epi16(a, b);
 }
 
 static inline unsigned NAME(get_low)(const uint8_t *p, size_t pos, group *g)

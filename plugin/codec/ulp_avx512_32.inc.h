@@ -51,25 +51,41 @@ static inline int NAME(diff)(const uint8_t *cur, const uint8_t *ref, const struc
     return _mm512_test_epi32_mask(any, any) != 0;
 }
 
-static inline int NAME(nonzero)(const lane *zz)
+static inline __m512i NAME(add_cost)(__m512i sum, __m512i zz, __m512i k)
 {
-    const __m512i z = _mm512_or_si512(_mm512_load_si512(zz), _mm512_load_si512(zz + 16));
+    __m512i high = _mm512_srlv_epi32(zz, k);
 
-    return _mm512_test_epi32_mask(z, z) != 0;
+    high = _mm512_mask_mov_epi32(high, _mm512_cmpgt_epu32_mask(high, _mm512_set1_epi32(NB_ULP_PLANES)),
+                                 _mm512_set1_epi32(NB_ULP_EXC_COST(W)));
+    return _mm512_add_epi32(sum, _mm512_add_epi32(k, high));
 }
 
-static inline uint32_t NAME(cost)(const lane *zz, const lane *ex, size_t n, unsigned c)
+static inline void NAME(costs)(const lane *zz, const lane *ex, size_t n, unsigned c, uint32_t *out)
 {
-    const __m512i most = _mm512_set1_epi32(NB_ULP_PLANES), exc = _mm512_set1_epi32(NB_ULP_EXC_COST(W));
-    __m512i sum = _mm512_setzero_si512();
+    __m512i s0 = _mm512_setzero_si512(), s1 = s0, s2 = s0;
 
     for (size_t i = 0; i < n; i += 16) {
-        __m512i k = NAME(clamp_k)(_mm512_load_si512(ex + i), c);
-        __m512i high = _mm512_srlv_epi32(_mm512_load_si512(zz + i), k);
-        high = _mm512_mask_mov_epi32(high, _mm512_cmpgt_epu32_mask(high, most), exc);
-        sum = _mm512_add_epi32(sum, _mm512_add_epi32(k, high));
+        const __m512i e = _mm512_load_si512(ex + i), z = _mm512_load_si512(zz + i);
+        s0 = NAME(add_cost)(s0, z, NAME(clamp_k)(e, c - 1));
+        s1 = NAME(add_cost)(s1, z, NAME(clamp_k)(e, c));
+        s2 = NAME(add_cost)(s2, z, NAME(clamp_k)(e, c + 1));
     }
-    return (uint32_t)_mm512_reduce_add_epi32(sum);
+    sum_three(s0, s1, s2, out);
+}
+
+static inline int NAME(sample)(const lane *zz, const lane *ex, lane *zs, lane *es)
+{
+    __m512i any = _mm512_setzero_si512();
+
+    for (size_t i = 0; i < NB_ULP_RUN / 2; i += 16) {
+        const size_t from = i / 32 * 64 + i % 32;
+        __m512i z = _mm512_mask_loadu_epi32(_mm512_load_si512(zz + from), 0xaaaa, zz + from + 32);
+        __m512i e = _mm512_mask_loadu_epi32(_mm512_load_si512(ex + from), 0xaaaa, ex + from + 32);
+        _mm512_store_si512(zs + i, z);
+        _mm512_store_si512(es + i, e);
+        any = _mm512_or_si512(any, z);
+    }
+    return _mm512_test_epi32_mask(any, any) != 0;
 }
 
 static inline void NAME(split)(const lane *zz, const lane *ex, unsigned c, group *g)
@@ -80,6 +96,21 @@ static inline void NAME(split)(const lane *zz, const lane *ex, unsigned c, group
         g->high[i] = _mm512_srlv_epi32(z, g->k[i]);
         g->low[i] = _mm512_andnot_si512(_mm512_sllv_epi32(_mm512_set1_epi32(-1), g->k[i]), z);
     }
+}
+
+static inline void NAME(drop)(group *g, uint32_t mask)
+{
+    for (int i = 0; i < 2; i++) {
+        g->high[i] = _mm512_maskz_mov_epi32((__mmask16)(~mask >> 16 * i), g->high[i]);
+        g->low[i] = _mm512_maskz_mov_epi32((__mmask16)(~mask >> 16 * i), g->low[i]);
+    }
+}
+
+static inline int NAME(low_is_zero)(const group *g)
+{
+    const __m512i any = _mm512_or_si512(g->low[0], g->low[1]);
+
+    return _mm512_test_epi32_mask(any, any) == 0;
 }
 
 static inline uint32_t NAME(above)(const group *g, uint32_t j)
@@ -107,16 +138,19 @@ static inline void NAME(widths)(const uint8_t *ref, const struct nb_ulp_map *map
 {
     for (int i = 0; i < 2; i++) {
         g->k[i] = NAME(clamp_k)(NAME(exponent)(_mm512_loadu_si512(ref + 64 * i), map), c);
-        g->high[i] = _mm512_setzero_si512();
     }
 }
 
-static inline void NAME(add)(group *g, uint32_t mask)
+static inline void NAME(add)(group *g, uint32_t m0, uint32_t m1, uint32_t m2, uint32_t m3)
 {
-    const __m512i minus = _mm512_set1_epi32(-1);
+    const __m512i one = _mm512_set1_epi32(1);
 
-    g->high[0] = _mm512_mask_sub_epi32(g->high[0], (__mmask16)mask, g->high[0], minus);
-    g->high[1] = _mm512_mask_sub_epi32(g->high[1], (__mmask16)(mask >> 16), g->high[1], minus);
+    for (int i = 0; i < 2; i++) {
+        __m512i h = _mm512_maskz_mov_epi32((__mmask16)(m0 >> 16 * i), one);
+        h = _mm512_mask_add_epi32(h, (__mmask16)(m1 >> 16 * i), h, one);
+        h = _mm512_mask_add_epi32(h, (__mmask16)(m2 >> 16 * i), h, one);
+        g->high[i] = _mm512_mask_add_epi32(h, (__mmask16)(m3 >> 16 * i), h, one);
+    }
 }
 
 static inline unsigned NAME(get_low)(const uint8_t *p, size_t pos, group *g)

@@ -56,14 +56,6 @@ static inline uint64_t bits_peek(const uint8_t *p, size_t pos)
     return le64toh(le) >> (pos & 7);
 }
 
-/* Nonzero cells of four bits. */
-static inline unsigned ulp_cells(uint32_t m)
-{
-    m |= m >> 1;
-    m = (m | m >> 2) & 0x11111111u;
-    return (m * 0x11111111u) >> 28;
-}
-
 /* A group that the span does not fill is coded as if the missing patterns were all ones but the sign, in both
  * `cur` and `ref`: the largest exponent, hence the fewest low bits. */
 static inline void ulp_pad(uint8_t *to, const uint8_t *from, size_t n, unsigned width)

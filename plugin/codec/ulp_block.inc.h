@@ -24,68 +24,96 @@ static size_t NAME(encode_raw)(const uint8_t *cur, size_t n, uint8_t *dst)
     return 1 + n * W;
 }
 
-/* Walk down the cost from *c. Deterministic: the same in all variants. */
+/* Walk down the cost from *c. A step must be worth 1/32 bit a value upwards and 1/16 downwards: a c that
+ * stays is cheap to code with, and one that is too small breeds exceptions. Deterministic: the same in all
+ * variants. */
 static uint32_t NAME(descend)(const lane *zz, const lane *ex, size_t n, unsigned *c)
 {
-    uint32_t best = NAME(cost)(zz, ex, n, *c);
-    int dir = 0;
+    const uint32_t least = (uint32_t)n / 32;
+    uint32_t cost[3];
 
-    while (dir >= 0 && *c < 255) {
-        uint32_t up = NAME(cost)(zz, ex, n, *c + 1);
-        if (up >= best)
-            break;
-        best = up;
-        ++*c;
-        dir = 1;
+    if (*c == 0)
+        *c = 1;
+    NAME(costs)(zz, ex, n, *c, cost);
+    if (__builtin_expect(cost[2] + least < cost[1] && *c < 254, 0)) {
+        do
+            NAME(costs)(zz, ex, n, ++*c, cost);
+        while (cost[2] + least < cost[1] && *c < 254);
+    } else {
+        while (__builtin_expect(cost[0] + 2 * least < cost[1] && *c > 1, 0))
+            NAME(costs)(zz, ex, n, --*c, cost);
     }
-    while (dir <= 0 && *c > 0) {
-        uint32_t down = NAME(cost)(zz, ex, n, *c - 1);
-        if (down >= best)
-            break;
-        best = down;
-        --*c;
-        dir = -1;
-    }
-    return best;
+    return cost[1];
 }
 
-/* Choose c for a run. */
-static void NAME(choose_c)(const lane *zz, const lane *ex, size_t n, unsigned *c)
+static unsigned NAME(estimate)(const lane *zz, const lane *ex, size_t n)
 {
-    uint32_t best = NAME(descend)(zz, ex, n, c);
     uint64_t sum = 0;
-    unsigned count = 0, other;
+    unsigned count = 0;
 
-    if (best <= n * W * 4)
-        return;
-    /* More than half of raw: either that is how it is, or the previous run's c was no good place to start. */
     for (size_t i = 0; i < n; i++) {
         if (zz[i]) {
             sum += ex[i] + (32 - (unsigned)__builtin_clz((uint32_t)zz[i]));
             count++;
         }
     }
-    other = nb_ulp_estimate(sum, count);
+    return nb_ulp_estimate(sum, count);
+}
+
+/* Choose c for a run of n values, judging a whole run by half of its values: the even ones of even groups and
+ * the odd ones of odd groups. */
+static void NAME(choose_c)(const lane *zz, const lane *ex, size_t n, unsigned *c)
+{
+    _Alignas(64) lane zs[NB_ULP_RUN / 2], es[NB_ULP_RUN / 2];
+    unsigned other;
+    uint32_t best;
+
+    if (n == NB_ULP_RUN && NAME(sample)(zz, ex, zs, es)) {
+        zz = zs;
+        ex = es;
+        n = NB_ULP_RUN / 2;
+    }
+    best = NAME(descend)(zz, ex, n, c);
+    if (__builtin_expect(best <= n * W * 4, 1))
+        return;
+    /* More than half of raw: either that is how it is, or the previous run's c was no good place to start. */
+    other = NAME(estimate)(zz, ex, n);
     if (NAME(descend)(zz, ex, n, &other) < best)
         *c = other;
 }
 
-static inline void NAME(put_group)(struct bits *b, const group *g, uint32_t m, int sparse)
+static uint32_t NAME(probe)(const struct nb_ulp_map *map, const uint8_t *cur, const uint8_t *ref, unsigned *c)
 {
-    if (sparse) {
-        uint32_t t = m | m >> 1;
-        t = (t | t >> 2) & 0x11111111u;
-        bits_put(b, pext(t, 0x11111111u), 8);
-        bits_put(b, pext(m, t * 15), 4 * (unsigned)__builtin_popcount(t));
+    _Alignas(64) lane zz[NB_ULP_PROBE], ex[NB_ULP_PROBE];
+
+    for (size_t at = 0; at < NB_ULP_PROBE; at += NB_ULP_GROUP)
+        NAME(diff)(cur + at * W, ref + at * W, map, zz + at, ex + at);
+    *c = NAME(estimate)(zz, ex, NB_ULP_PROBE);
+    return NAME(descend)(zz, ex, NB_ULP_PROBE, c);
+}
+
+/* Planes and low parts of a group whose plane 0 is m0. Returns its mode. */
+static inline unsigned NAME(put_group)(struct bits *b, const group *g, uint32_t m0)
+{
+    const uint32_t m1 = NAME(above)(g, 1), m2 = NAME(above)(g, 2), m3 = NAME(above)(g, 3);
+    const unsigned n0 = (unsigned)__builtin_popcount(m0), n1 = (unsigned)__builtin_popcount(m1);
+    const unsigned n2 = (unsigned)__builtin_popcount(m2);
+    const uint64_t p1 = pext(m1, m0), p2 = pext(m2, m1), p3 = pext(m3, m2);
+    uint32_t t = m0 | m0 >> 1;
+
+    t = (t | t >> 2) & 0x11111111u;
+    const unsigned cells = (unsigned)__builtin_popcount(t), sparse = cells < NB_ULP_DENSE;
+    const uint32_t packed = pext(t, 0x11111111u) | pext(m0, t * 15) << 8;
+    bits_put(b, sparse ? packed : m0, sparse ? 8 + 4 * cells : 32);
+    if (__builtin_expect(n0 + n1 + n2 <= 56, 1)) {
+        bits_put(b, p1 | p2 << n0 | p3 << (n0 + n1), n0 + n1 + n2);
     } else {
-        bits_put(b, m, 32);
-    }
-    for (unsigned j = 1; m && j < NB_ULP_PLANES; j++) {
-        uint32_t next = NAME(above)(g, j);
-        bits_put(b, pext(next, m), (unsigned)__builtin_popcount(m));
-        m = next;
+        bits_put(b, p1, n0);
+        bits_put(b, p2, n1);
+        bits_put(b, p3, n2);
     }
     NAME(put_low)(b, g);
+    return sparse ? NB_ULP_MODE_SPARSE : NB_ULP_MODE_DENSE;
 }
 
 static size_t NAME(encode_block)(const struct nb_ulp_map *map, const uint8_t *cur, const uint8_t *ref,
@@ -94,15 +122,14 @@ static size_t NAME(encode_block)(const struct nb_ulp_map *map, const uint8_t *cu
     const size_t runs = (n + NB_ULP_RUN - 1) / NB_ULP_RUN, groups = (n + NB_ULP_GROUP - 1) / NB_ULP_GROUP;
     const size_t full = n / NB_ULP_GROUP;
     _Alignas(64) lane zz[NB_ULP_RUN], ex[NB_ULP_RUN];
-    uint8_t *modes = dst + 2 + runs;
     uint16_t exc[NB_ULP_MAX_EXC];
     unsigned nexc = 0;
+    uint64_t modes = 0;
     struct bits b;
     int changed = 0;
 
     dst[0] = (uint8_t)(map->shift | (map->plain ? NB_ULP_PLAIN : 0));
-    memset(modes, 0, (groups + 3) / 4);
-    bits_begin(&b, modes + (groups + 3) / 4);
+    bits_begin(&b, dst + 2 + runs + (groups + 3) / 4);
     for (size_t r = 0; r < runs; r++) {
         const size_t g0 = r * (NB_ULP_RUN / NB_ULP_GROUP);
         const size_t ng = groups - g0 < NB_ULP_RUN / NB_ULP_GROUP ? groups - g0 : NB_ULP_RUN / NB_ULP_GROUP;
@@ -128,29 +155,24 @@ static size_t NAME(encode_block)(const struct nb_ulp_map *map, const uint8_t *cu
         NAME(choose_c)(zz, ex, ng * NB_ULP_GROUP, c);
         dst[2 + r] = (uint8_t)*c;
         for (size_t g = 0; g < ng; g++) {
-            lane *z = zz + g * NB_ULP_GROUP;
             group s;
-            uint32_t over, m;
-            int sparse;
+            uint32_t all, over, m0;
 
-            NAME(split)(z, ex + g * NB_ULP_GROUP, *c, &s);
-            over = NAME(above)(&s, NB_ULP_PLANES);
+            NAME(split)(zz + g * NB_ULP_GROUP, ex + g * NB_ULP_GROUP, *c, &s);
+            all = over = NAME(above)(&s, NB_ULP_PLANES);
             if (__builtin_expect(over != 0, 0)) {
                 for (; over; over &= over - 1) {
                     unsigned i = (unsigned)__builtin_ctz(over);
                     if (nexc == NB_ULP_MAX_EXC)
                         return NAME(encode_raw)(cur, n, dst);
                     exc[nexc++] = (uint16_t)((g0 + g) * NB_ULP_GROUP + i);
-                    z[i] = 0;
                 }
-                NAME(split)(z, ex + g * NB_ULP_GROUP, *c, &s);
+                NAME(drop)(&s, all);
             }
-            m = NAME(above)(&s, 0);
-            if (m == 0 && !NAME(nonzero)(z))
+            m0 = NAME(above)(&s, 0);
+            if (m0 == 0 && NAME(low_is_zero)(&s))
                 continue;
-            sparse = ulp_cells(m) < 6;
-            modes[(g0 + g) / 4] |= (uint8_t)((sparse ? 1 : 2) << 2 * ((g0 + g) % 4));
-            NAME(put_group)(&b, &s, m, sparse);
+            modes |= (uint64_t)NAME(put_group)(&b, &s, m0) << 2 * (g0 + g);
         }
         if ((size_t)(b.p - dst) > n * W)
             return NAME(encode_raw)(cur, n, dst);
@@ -158,6 +180,8 @@ static size_t NAME(encode_block)(const struct nb_ulp_map *map, const uint8_t *cu
     if (!changed)
         return 0;
     dst[1] = (uint8_t)nexc;
+    modes = htole64(modes);
+    memcpy(dst + 2 + runs, &modes, (groups + 3) / 4);
     uint8_t *p = bits_end(&b);
     if ((size_t)(p - dst) + nexc * (2 + W) > n * W)
         return NAME(encode_raw)(cur, n, dst);
@@ -173,24 +197,27 @@ static size_t NAME(encode_block)(const struct nb_ulp_map *map, const uint8_t *cu
 static inline size_t NAME(get_group)(const uint8_t *p, size_t pos, int sparse, group *g)
 {
     uint64_t w = bits_peek(p, pos);
-    uint32_t m;
+    const uint32_t cells = pdep((uint32_t)w & 0xff, 0x11111111u) * 15;
+    const uint32_t m0 = pdep(sparse ? (uint32_t)(w >> 8) : (uint32_t)w, sparse ? cells : UINT32_MAX);
+    const unsigned n0 = (unsigned)__builtin_popcount(m0);
+    uint32_t m1, m2, m3;
+    unsigned n1, n2;
 
-    if (sparse) {
-        uint32_t cells = pdep((uint32_t)w & 0xff, 0x11111111u) * 15;
-        m = pdep((uint32_t)(w >> 8), cells);
-        pos += 8 + (unsigned)__builtin_popcount(cells);
+    pos += sparse ? 8 + (unsigned)__builtin_popcount(cells) : 32;
+    w = bits_peek(p, pos);
+    m1 = pdep((uint32_t)w, m0);
+    n1 = (unsigned)__builtin_popcount(m1);
+    m2 = pdep((uint32_t)(w >> n0), m1);
+    n2 = (unsigned)__builtin_popcount(m2);
+    if (__builtin_expect(n0 + n1 + n2 <= 57, 1)) {
+        m3 = pdep((uint32_t)(w >> n0 >> n1), m2);
     } else {
-        m = (uint32_t)w;
-        pos += 32;
+        m2 = pdep((uint32_t)bits_peek(p, pos + n0), m1);
+        n2 = (unsigned)__builtin_popcount(m2);
+        m3 = pdep((uint32_t)bits_peek(p, pos + n0 + n1), m2);
     }
-    for (unsigned j = 1; m; j++) {
-        NAME(add)(g, m);
-        if (j == NB_ULP_PLANES)
-            break;
-        unsigned len = (unsigned)__builtin_popcount(m);
-        m = pdep((uint32_t)bits_peek(p, pos), m);
-        pos += len;
-    }
+    NAME(add)(g, m0, m1, m2, m3);
+    pos += n0 + n1 + n2;
     return pos + NAME(get_low)(p, pos, g);
 }
 

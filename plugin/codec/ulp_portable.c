@@ -52,4 +52,5 @@ static inline uint32_t pdep(uint32_t x, uint32_t mask)
 const struct nb_ulp_ops nb_ulp_portable = {
     .encode = {encode_block_w8, encode_block_w16, encode_block_w32},
     .decode = {decode_block_w8, decode_block_w16, decode_block_w32},
+    .probe = {probe_w8, probe_w16, probe_w32},
 };

@@ -61,25 +61,30 @@ static inline int NAME(diff)(const uint8_t *cur, const uint8_t *ref, const struc
     return any != 0;
 }
 
-static inline int NAME(nonzero)(const lane *zz)
+static void NAME(costs)(const lane *zz, const lane *ex, size_t n, unsigned c, uint32_t *out)
+{
+    for (unsigned j = 0; j < 3; j++) {
+        uint32_t sum = 0;
+        for (size_t i = 0; i < n; i++) {
+            unsigned k = NAME(clamp_k)(c - 1 + j, ex[i]);
+            uint32_t high = zz[i] >> k;
+            sum += k + (high > NB_ULP_PLANES ? NB_ULP_EXC_COST(W) : high);
+        }
+        out[j] = sum;
+    }
+}
+
+static inline int NAME(sample)(const lane *zz, const lane *ex, lane *zs, lane *es)
 {
     uint32_t any = 0;
 
-    for (unsigned i = 0; i < 32; i++)
-        any |= zz[i];
-    return any != 0;
-}
-
-static uint32_t NAME(cost)(const lane *zz, const lane *ex, size_t n, unsigned c)
-{
-    uint32_t sum = 0;
-
-    for (size_t i = 0; i < n; i++) {
-        unsigned k = NAME(clamp_k)(c, ex[i]);
-        uint32_t high = zz[i] >> k;
-        sum += k + (high > NB_ULP_PLANES ? NB_ULP_EXC_COST(W) : high);
+    for (unsigned i = 0; i < NB_ULP_RUN / 2; i++) {
+        unsigned from = i / 32 * 64 + i % 32 + i % 2 * 32;
+        zs[i] = zz[from];
+        es[i] = ex[from];
+        any |= zs[i];
     }
-    return sum;
+    return any != 0;
 }
 
 static inline void NAME(split)(const lane *zz, const lane *ex, unsigned c, group *g)
@@ -90,6 +95,21 @@ static inline void NAME(split)(const lane *zz, const lane *ex, unsigned c, group
         g->high[i] = zz[i] >> k;
         g->low[i] = zz[i] & ((1u << k) - 1);
     }
+}
+
+static inline void NAME(drop)(group *g, uint32_t mask)
+{
+    for (; mask; mask &= mask - 1)
+        g->high[__builtin_ctz(mask)] = g->low[__builtin_ctz(mask)] = 0;
+}
+
+static inline int NAME(low_is_zero)(const group *g)
+{
+    uint32_t any = 0;
+
+    for (unsigned i = 0; i < 32; i++)
+        any |= g->low[i];
+    return any == 0;
 }
 
 static inline uint32_t NAME(above)(const group *g, uint32_t j)
@@ -111,14 +131,13 @@ static inline void NAME(widths)(const uint8_t *ref, const struct nb_ulp_map *map
 {
     for (unsigned i = 0; i < 32; i++) {
         g->k[i] = (uint8_t)NAME(clamp_k)(c, (NAME(load)(ref + (size_t)i * W) & MAGNITUDE) >> map->shift);
-        g->high[i] = 0;
     }
 }
 
-static inline void NAME(add)(group *g, uint32_t mask)
+static inline void NAME(add)(group *g, uint32_t m0, uint32_t m1, uint32_t m2, uint32_t m3)
 {
-    for (; mask; mask &= mask - 1)
-        g->high[__builtin_ctz(mask)]++;
+    for (unsigned i = 0; i < 32; i++)
+        g->high[i] = (m0 >> i & 1) + (m1 >> i & 1) + (m2 >> i & 1) + (m3 >> i & 1);
 }
 
 static inline unsigned NAME(get_low)(const uint8_t *p, size_t pos, group *g)

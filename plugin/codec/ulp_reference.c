@@ -96,32 +96,25 @@ static uint32_t run_cost(const uint32_t *zz, const uint32_t *ex, size_t n, unsig
     return sum;
 }
 
-static uint32_t walk(const uint32_t *zz, const uint32_t *ex, size_t n, unsigned *c, unsigned w)
+/* Zigzagged differences and exponents of n values, padded to `padded`. */
+static void measure(unsigned w, const struct nb_ulp_map *map, const uint8_t *cur, const uint8_t *ref,
+                    size_t n, size_t padded, uint32_t *zz, uint32_t *ex)
 {
-    uint32_t here = run_cost(zz, ex, n, *c, w), next;
-    unsigned start = *c;
+    const uint32_t none = (1u << (8 * w - 1)) - 1;
 
-    while (*c < 255 && (next = run_cost(zz, ex, n, *c + 1, w)) < here) {
-        here = next;
-        ++*c;
+    for (size_t i = 0; i < padded; i++) {
+        uint32_t x = i < n ? load(cur + i * w, w) : none, r = i < n ? load(ref + i * w, w) : none;
+        int64_t d = wrap(w, ordered(map, w, x) - ordered(map, w, r));
+        zz[i] = (uint32_t)(d < 0 ? -2 * d - 1 : 2 * d);
+        ex[i] = exponent(map, w, r);
     }
-    if (*c != start)
-        return here;
-    while (*c > 0 && (next = run_cost(zz, ex, n, *c - 1, w)) < here) {
-        here = next;
-        --*c;
-    }
-    return here;
 }
 
-static void choose(const uint32_t *zz, const uint32_t *ex, size_t n, unsigned *c, unsigned w)
+static unsigned estimate(const uint32_t *zz, const uint32_t *ex, size_t n)
 {
-    uint32_t cost = walk(zz, ex, n, c, w);
     uint64_t sum = 0;
-    unsigned count = 0, other;
+    unsigned count = 0;
 
-    if (cost <= 4 * n * w)
-        return;
     for (size_t i = 0; i < n; i++) {
         unsigned bits = 0;
         while (bits < 32 && zz[i] >> bits)
@@ -131,7 +124,50 @@ static void choose(const uint32_t *zz, const uint32_t *ex, size_t n, unsigned *c
             count++;
         }
     }
-    other = nb_ulp_estimate(sum, count);
+    return nb_ulp_estimate(sum, count);
+}
+
+/* From *c, which is raised to 1, upwards as long as a step saves more than 1/32 bit a value, or else
+ * downwards as long as one saves more than 1/16; stays in 1..254. */
+static uint32_t walk(const uint32_t *zz, const uint32_t *ex, size_t n, unsigned *c, unsigned w)
+{
+    const uint32_t least = (uint32_t)n / 32;
+    unsigned start;
+
+    if (*c == 0)
+        *c = 1;
+    start = *c;
+    while (*c < 254 && run_cost(zz, ex, n, *c + 1, w) + least < run_cost(zz, ex, n, *c, w))
+        ++*c;
+    if (*c == start)
+        while (*c > 1 && run_cost(zz, ex, n, *c - 1, w) + 2 * least < run_cost(zz, ex, n, *c, w))
+            --*c;
+    return run_cost(zz, ex, n, *c, w);
+}
+
+static void choose(const uint32_t *zz, const uint32_t *ex, size_t n, unsigned *c, unsigned w)
+{
+    uint32_t zs[NB_ULP_RUN / 2], es[NB_ULP_RUN / 2], any = 0, cost;
+    unsigned other;
+
+    if (n == NB_ULP_RUN) {
+        for (unsigned i = 0, at = 0; i < NB_ULP_RUN; i++) {
+            if ((i / 32) % 2 == i % 2) {
+                zs[at] = zz[i];
+                any |= zz[i];
+                es[at++] = ex[i];
+            }
+        }
+    }
+    if (any) {
+        zz = zs;
+        ex = es;
+        n = NB_ULP_RUN / 2;
+    }
+    cost = walk(zz, ex, n, c, w);
+    if (cost <= 4 * n * w)
+        return;
+    other = estimate(zz, ex, n);
     if (walk(zz, ex, n, &other, w) < cost)
         *c = other;
 }
@@ -155,13 +191,7 @@ static size_t encode(unsigned w, const struct nb_ulp_map *map, const uint8_t *cu
         return 0;
     memset(dst, 0, head);
     dst[0] = (uint8_t)(map->shift | (map->plain ? NB_ULP_PLAIN : 0));
-    for (size_t i = 0; i < groups * 32; i++) {
-        uint32_t none = (1u << (8 * w - 1)) - 1;
-        uint32_t x = i < n ? load(cur + i * w, w) : none, r = i < n ? load(ref + i * w, w) : none;
-        int64_t d = wrap(w, ordered(map, w, x) - ordered(map, w, r));
-        zz[i] = (uint32_t)(d < 0 ? -2 * d - 1 : 2 * d);
-        ex[i] = exponent(map, w, r);
-    }
+    measure(w, map, cur, ref, n, groups * 32, zz, ex);
     for (size_t g = 0; g < groups; g++) {
         uint32_t *z = zz + 32 * g, *e = ex + 32 * g, flags = 0;
         unsigned most = 0, cells = 0, changed = 0;
@@ -195,8 +225,8 @@ static size_t encode(unsigned w, const struct nb_ulp_map *map, const uint8_t *cu
         if (changed) {
             for (unsigned i = 0; i < 8; i++)
                 cells += (flags >> 4 * i & 15) != 0;
-            dst[2 + runs + g / 4] |= (uint8_t)((cells < 6 ? 1 : 2) << 2 * (g % 4));
-            if (cells < 6) {
+            dst[2 + runs + g / 4] |= (uint8_t)((cells < NB_ULP_DENSE ? 1 : 2) << 2 * (g % 4));
+            if (cells < NB_ULP_DENSE) {
                 for (unsigned i = 0; i < 8; i++)
                     put(&s, (flags >> 4 * i & 15) != 0, 1);
                 for (unsigned i = 0; i < 8; i++)
@@ -293,6 +323,16 @@ static int decode(unsigned w, const uint8_t *coded, size_t len, const uint8_t *r
     return 0;
 }
 
+static uint32_t probe(unsigned w, const struct nb_ulp_map *map, const uint8_t *cur, const uint8_t *ref,
+                      unsigned *c)
+{
+    uint32_t zz[NB_ULP_PROBE], ex[NB_ULP_PROBE];
+
+    measure(w, map, cur, ref, NB_ULP_PROBE, NB_ULP_PROBE, zz, ex);
+    *c = estimate(zz, ex, NB_ULP_PROBE);
+    return walk(zz, ex, NB_ULP_PROBE, c, w);
+}
+
 #define VARIANT(w)                                                                                           \
     static size_t encode_##w(const struct nb_ulp_map *map, const uint8_t *cur, const uint8_t *ref, size_t n, \
                              unsigned *c, uint8_t *dst)                                                      \
@@ -302,6 +342,11 @@ static int decode(unsigned w, const uint8_t *coded, size_t len, const uint8_t *r
     static int decode_##w(const uint8_t *coded, size_t len, const uint8_t *ref, size_t n, uint8_t *dst)      \
     {                                                                                                        \
         return decode(w, coded, len, ref, n, dst);                                                           \
+    }                                                                                                        \
+    static uint32_t probe_##w(const struct nb_ulp_map *map, const uint8_t *cur, const uint8_t *ref,          \
+                              unsigned *c)                                                                   \
+    {                                                                                                        \
+        return probe(w, map, cur, ref, c);                                                                   \
     }
 
 VARIANT(1)
@@ -311,4 +356,5 @@ VARIANT(4)
 const struct nb_ulp_ops nb_ulp_reference = {
     .encode = {encode_1, encode_2, encode_4},
     .decode = {decode_1, decode_2, decode_4},
+    .probe = {probe_1, probe_2, probe_4},
 };
