@@ -33,7 +33,7 @@ dnl NB_COMPILER_FLAGS: sets NB_WARN_CFLAGS, NB_CFLAGS and NB_MODULE_LDFLAGS.
 AC_DEFUN([NB_COMPILER_FLAGS], [
     NB_WARN_CFLAGS=
     for nb_flag in \
-        -Wall -Wextra -Wshadow -Wformat=2 -Wundef -Wpointer-arith -Wwrite-strings -Wcast-align -Wvla \
+        -Wall -Wextra -Wshadow -Wformat=2 -Wundef -Wpointer-arith -Wwrite-strings -Wvla \
         -Wstrict-prototypes -Wmissing-prototypes -Wold-style-definition -Wmissing-declarations \
         -Wimplicit-fallthrough -Wduplicated-cond -Wduplicated-branches
     do
