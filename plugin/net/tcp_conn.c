@@ -391,6 +391,7 @@ struct connecting {
     int streams;
     int traffic_class;
     int64_t begun, retry_at;
+    int last_err; /* of the attempts that were given up */
     struct { int fd; enum sock_state state; } sock[NB_TCP_MAX_STREAMS];
 };
 
@@ -631,6 +632,7 @@ int nb_tcp_connect(int dev, const struct nb_net_conn_cfg *cfg, void *handle, voi
             k->sock[i].fd = -1;
             k->sock[i].state = SOCK_RETRY;
             k->retry_at = now + RETRY_MS;
+            k->last_err = rc;
             rc = 0;
         }
         if (rc)
@@ -641,7 +643,7 @@ int nb_tcp_connect(int dev, const struct nb_net_conn_cfg *cfg, void *handle, voi
     if (ready < k->streams) {
         if (now - k->begun < nb_tcp_conf.connect_ms)
             return 0;
-        rc = -ETIMEDOUT;
+        rc = k->last_err ? k->last_err : -ETIMEDOUT;
         goto fail;
     }
     if (k->h.version != NB_TCP_WIRE_VERSION) {

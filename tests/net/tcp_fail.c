@@ -1,0 +1,625 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* TCP transport: errors, ends, sleeping owners and the pace. */
+#include <check.h>
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "net/tcp_int.h"
+#include "util.h"
+
+static const struct nb_net_ops *net;
+static const int stream_counts[] = {1, 4};
+
+/* Every call on a failed comm gives the error, at once, and nothing more is logged. */
+static void check_sticky_send(void *send, int err)
+{
+    int warned = warnings();
+    void *req = &req;
+
+    ck_assert_int_eq(net->isend(send, "x", 1, 0, NULL, &req), err);
+    ck_assert_ptr_null(req);
+    ck_assert_int_eq(warnings(), warned);
+}
+
+static void check_sticky_recv(void *recv, int err)
+{
+    int warned = warnings(), tag = 0;
+    void *req = &req, *data = &data;
+    size_t size = 1;
+
+    ck_assert_int_eq(net->irecv(recv, 1, &data, &size, &tag, NULL, &req), err);
+    ck_assert_ptr_null(req);
+    ck_assert_int_eq(net->iflush(recv, 1, &data, &size, NULL, &req), err);
+    ck_assert_int_eq(warnings(), warned);
+}
+
+START_TEST(too_long)
+{
+    uint8_t buf[2000], dst[1000];
+    void *sreq, *rreq, *before_s, *before_r;
+    int64_t end = now_ms() + 5000;
+    int done, rc = 0;
+    struct pair p;
+
+    net = net_up(NULL, NULL);
+    pair_open(&p, stream_counts[_i]);
+    memset(buf, 1, sizeof(buf));
+    memset(dst, 0x77, sizeof(dst));
+    before_r = post_recv(p.recv, dst + 500, 10, 0);
+    before_s = post_send(p.send, buf, 10, 0);
+    rreq = post_recv(p.recv, dst, 499, 0);
+    sreq = post_send(p.send, buf, 500, 0);
+    ck_assert_int_eq(wait_req(rreq, NULL, 5000), -EMSGSIZE);
+    ck_assert_int_eq(net->test(rreq, &done, NULL), -EMSGSIZE);
+    /* What was complete before stays complete. */
+    ck_assert_int_eq(wait_req(before_r, NULL, 0), 0);
+    ck_assert_int_eq(wait_req(before_s, NULL, 0), 0);
+    for (int i = 0; i < 500; i++)
+        ck_assert_uint_eq(dst[i], 0x77);
+    check_sticky_recv(p.recv, -EMSGSIZE);
+    /* The sender had handed it all to the kernel; it learns of it in its next calls. */
+    ck_assert_int_eq(wait_req(sreq, NULL, 1000), 0);
+    while (rc == 0) {
+        void *req = NULL;
+
+        rc = net->isend(p.send, buf, 1, 0, NULL, &req);
+        if (rc == 0 && req)
+            rc = wait_req(req, NULL, 1000);
+        ck_assert_int_lt(now_ms(), end);
+    }
+    ck_assert_int_eq(rc, -EMSGSIZE);
+    check_sticky_send(p.send, -EMSGSIZE);
+    ck_assert_int_eq(warnings(), 2);
+    ck_assert_ptr_nonnull(strstr(last_warning(), "500"));
+    ck_assert_ptr_nonnull(strstr(last_warning(), "499"));
+    pair_close(&p);
+    net_down();
+}
+END_TEST
+
+/* The same while the sender is stuck in a message that does not fit into the sockets. */
+START_TEST(too_long_stuck)
+{
+    size_t size = 64 << 20;
+    uint8_t *buf = calloc(1, size);
+    void *sreq, *rreq;
+    struct pair p;
+
+    net = net_up(NULL, NULL);
+    pair_open(&p, stream_counts[_i]);
+    sreq = post_send(p.send, buf, size, 0);
+    ck_assert_int_eq(wait_req(sreq, NULL, 50), -ETIME);
+    rreq = post_recv(p.recv, buf, size - 1, 0);
+    ck_assert_int_eq(wait_req(rreq, NULL, 5000), -EMSGSIZE);
+    ck_assert_int_eq(wait_req(sreq, NULL, 5000), -EMSGSIZE);
+    check_sticky_send(p.send, -EMSGSIZE);
+    pair_close(&p);
+    net_down();
+    free(buf);
+}
+END_TEST
+
+START_TEST(damaged_header)
+{
+    uint8_t junk[NB_TCP_FRAME_BYTES] = {1, 2, 3};
+    void *rreq, *rreq2, *sreq;
+    int rc = 0, done = 0;
+    int64_t end = now_ms() + 5000;
+    struct pair p;
+
+    net = net_up(NULL, NULL);
+    pair_open(&p, stream_counts[_i]);
+    rreq = post_recv(p.recv, junk, sizeof(junk), 0);
+    rreq2 = post_recv(p.recv, junk, sizeof(junk), 0);
+    ck_assert_int_eq(send(((struct nb_tcp_send *)p.send)->stream[0].fd, junk, sizeof(junk), 0), sizeof(junk));
+    ck_assert_int_eq(wait_req(rreq, NULL, 5000), -EPROTO);
+    ck_assert_int_eq(net->test(rreq2, &done, NULL), -EPROTO);
+    ck_assert_int_eq(warnings(), 1);
+    ck_assert_ptr_nonnull(strstr(last_warning(), net->peer_name(p.recv)));
+    check_sticky_recv(p.recv, -EPROTO);
+    while (rc == 0) {
+        rc = net->isend(p.send, junk, 1, 0, NULL, &sreq);
+        if (rc == 0 && sreq)
+            rc = wait_req(sreq, NULL, 1000);
+        ck_assert_int_lt(now_ms(), end);
+    }
+    ck_assert_int_eq(rc, -EPROTO);
+    pair_close(&p);
+    net_down();
+}
+END_TEST
+
+/* Headers that are well formed but say what no sender says, on a connection made by hand. */
+START_TEST(absurd_headers)
+{
+    static const struct nb_tcp_frame bad[] = {
+        {.seq = 5000000, .size = 4, .len = 4, .kind = NB_TCP_DATA},            /* far ahead */
+        {.seq = 0xffffffff, .size = 4, .len = 4, .kind = NB_TCP_DATA},         /* the one before the first */
+        {.seq = 0, .tag = EIO, .kind = NB_TCP_ERROR},                          /* wrong direction */
+    };
+    struct nb_tcp_hello hello = {.version = NB_TCP_WIRE_VERSION, .streams = 1, .conn_id = "hand"};
+    uint8_t b[NB_TCP_HELLO_BYTES], dst[16];
+    struct nb_tcp_handle h;
+    struct pair p = {0};
+    void *rreq;
+    int fd;
+
+    net = net_up(NULL, NULL);
+    ck_assert_int_eq(net->listen(0, p.handle, &p.listen), 0);
+    ck_assert_int_eq(nb_tcp_handle_get(p.handle, &h), 0);
+    memcpy(hello.token, h.token, sizeof(h.token));
+    nb_tcp_hello_put(b, &hello);
+    fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    ck_assert_int_eq(connect(fd, (struct sockaddr *)&h.addr, nb_tcp_addr_len(&h.addr)), 0);
+    ck_assert_int_eq(write(fd, b, NB_TCP_HELLO_BYTES), NB_TCP_HELLO_BYTES);
+    while (!p.recv)
+        ck_assert_int_eq(net->accept(p.listen, &p.recv), 0);
+    rreq = post_recv(p.recv, dst, sizeof(dst), 0);
+    nb_tcp_frame_put(b, &bad[_i], nb_tcp_frame_key(hello.conn_id));
+    ck_assert_int_eq(write(fd, b, NB_TCP_FRAME_BYTES), NB_TCP_FRAME_BYTES);
+    ck_assert_int_eq(wait_req(rreq, NULL, 2000), -EPROTO);
+    ck_assert_int_eq(warnings(), 1);
+    close(fd);
+    pair_close(&p);
+    net_down();
+}
+END_TEST
+
+/* Parts of one message that disagree or are more than it. */
+START_TEST(absurd_parts)
+{
+    static const struct nb_tcp_frame second[] = {
+        {.seq = 0, .size = 9, .offset = 4, .len = 4, .kind = NB_TCP_DATA},
+        {.seq = 0, .tag = 1, .size = 8, .offset = 4, .len = 4, .kind = NB_TCP_DATA},
+        {.seq = 0, .size = 8, .offset = 0, .len = 8, .kind = NB_TCP_DATA},
+    };
+    struct nb_tcp_frame first = {.seq = 0, .size = 8, .len = 4, .kind = NB_TCP_DATA};
+    uint8_t b[2 * NB_TCP_FRAME_BYTES + 4], dst[16];
+    struct nb_tcp_send *s;
+    struct pair p;
+    void *rreq;
+
+    net = net_up(NULL, NULL);
+    pair_open(&p, 1);
+    s = p.send;
+    rreq = post_recv(p.recv, dst, sizeof(dst), 0);
+    memset(b, 0, sizeof(b));
+    nb_tcp_frame_put(b, &first, s->c.key);
+    nb_tcp_frame_put(b + NB_TCP_FRAME_BYTES + 4, &second[_i], s->c.key);
+    ck_assert_int_eq(send(s->stream[0].fd, b, sizeof(b), 0), sizeof(b));
+    ck_assert_int_eq(wait_req(rreq, NULL, 2000), -EPROTO);
+    pair_close(&p);
+    net_down();
+}
+END_TEST
+
+/* ---- a peer in another process ---- */
+
+/* Fork a peer that connects to (send side) the listener and then does `work`; the parent gets its recv comm. */
+static pid_t fork_sender(struct pair *p, int streams, void (*work)(void *send))
+{
+    struct nb_net_conn_cfg cfg = {.streams = streams, .traffic_class = -1};
+    int64_t end = now_ms() + 5000;
+    pid_t pid;
+
+    memset(p, 0, sizeof(*p));
+    ck_assert_int_eq(net->listen(0, p->handle, &p->listen), 0);
+    pid = fork();
+    ck_assert_int_ge(pid, 0);
+    if (pid == 0) {
+        void *send = NULL;
+
+        net->close_listen(p->listen);
+        while (!send) {
+            if (net->connect(0, &cfg, p->handle, &send))
+                _exit(1);
+        }
+        work(send);
+        _exit(0);
+    }
+    while (!p->recv) {
+        ck_assert_int_eq(net->accept(p->listen, &p->recv), 0);
+        ck_assert_int_lt(now_ms(), end);
+    }
+    return pid;
+}
+
+static void send_half_then_hang(void *send)
+{
+    static uint8_t buf[32 << 20];
+    void *req;
+    int done;
+
+    net->isend(send, buf, sizeof(buf), 0, NULL, &req);
+    for (;;)
+        net->test(req, &done, NULL);
+}
+
+START_TEST(killed_inside_message)
+{
+    uint8_t *dst = malloc(32 << 20);
+    int rc, done, status;
+    int64_t begin, end;
+    struct pair p;
+    void *rreq, *later;
+    pid_t pid;
+
+    net = net_up(NULL, NULL);
+    pid = fork_sender(&p, stream_counts[_i], send_half_then_hang);
+    rreq = post_recv(p.recv, dst, 32 << 20, 0);
+    later = post_recv(p.recv, dst, 1, 0);
+    /* Until some of it is here. */
+    for (end = now_ms() + 5000; net->wire_bytes(p.recv) < 1000;) {
+        ck_assert_int_eq(net->test(rreq, &done, NULL), 0);
+        ck_assert_int_lt(now_ms(), end);
+    }
+    kill(pid, SIGKILL);
+    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+    begin = now_ms();
+    while ((rc = net->test(rreq, &done, NULL)) == 0) {
+        ck_assert_int_eq(done, 0);
+        ck_assert_int_lt(now_ms() - begin, 2000);
+    }
+    ck_assert_int_eq(rc, -ECONNRESET);
+    ck_assert_int_eq(net->test(later, &done, NULL), -ECONNRESET);
+    check_sticky_recv(p.recv, -ECONNRESET);
+    ck_assert_int_eq(warnings(), 1);
+    ck_assert_ptr_nonnull(strstr(last_warning(), net->peer_name(p.recv)));
+    ck_assert_int_eq(net->poll_fds(p.recv, 0, NULL, 0), -1);
+    pair_close(&p);
+    net_down();
+    free(dst);
+}
+END_TEST
+
+static void send_one_then_hang(void *send)
+{
+    void *req;
+    int done = 0;
+
+    net->isend(send, "hello", 5, 0, NULL, &req);
+    while (!done)
+        net->test(req, &done, NULL);
+    for (;;)
+        pause();
+}
+
+/* Killed between messages: what it had sent arrives; the next receive fails, with one line. */
+START_TEST(killed_between)
+{
+    char dst[8] = "";
+    struct pair p;
+    void *r1, *r2;
+    int status;
+    pid_t pid;
+
+    net = net_up(NULL, NULL);
+    pid = fork_sender(&p, stream_counts[_i], send_one_then_hang);
+    usleep(100000);
+    kill(pid, SIGKILL);
+    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+    r1 = post_recv(p.recv, dst, 5, 0);
+    r2 = post_recv(p.recv, dst, 5, 0);
+    ck_assert_int_eq(wait_req(r2, NULL, 5000), -ECONNRESET);
+    ck_assert_int_eq(wait_req(r1, NULL, 0), 0);
+    ck_assert_str_eq(dst, "hello");
+    ck_assert_int_eq(warnings(), 1);
+    pair_close(&p);
+    net_down();
+}
+END_TEST
+
+/* The receiver dies while the sender is stuck. */
+START_TEST(receiver_gone)
+{
+    size_t size = 64 << 20;
+    uint8_t *buf = calloc(1, size);
+    struct pair p;
+    void *a, *b;
+    int done;
+
+    net = net_up(NULL, NULL);
+    pair_open(&p, stream_counts[_i]);
+    a = post_send(p.send, buf, size, 0);
+    b = post_send(p.send, buf, 10, 0);
+    ck_assert_int_eq(wait_req(a, NULL, 50), -ETIME);
+    net->close_recv(p.recv);
+    p.recv = NULL;
+    ck_assert_int_eq(wait_req(a, NULL, 5000), -ECONNRESET);
+    ck_assert_int_eq(net->test(b, &done, NULL), -ECONNRESET);
+    check_sticky_send(p.send, -ECONNRESET);
+    ck_assert_int_eq(warnings(), 1);
+    pair_close(&p);
+    net_down();
+    free(buf);
+}
+END_TEST
+
+/* ---- closing ---- */
+
+START_TEST(close_in_order)
+{
+    enum { SIZE = 700000 };
+    static uint8_t src[SIZE], dst[SIZE];
+    void *s[3], *r[3], *more;
+    struct pollfd fds[32];
+    struct pair p;
+
+    net = net_up(NULL, NULL);
+    pair_open(&p, stream_counts[_i]);
+    fill_bytes(src, SIZE, 4);
+    for (int i = 0; i < 3; i++)
+        s[i] = post_send(p.send, src, i == 1 ? SIZE : 10, 0);
+    ck_assert_int_eq(wait_all(s, 3, 5000), 0);
+    ck_assert_int_eq(net->close_send(p.send), 0);
+    p.send = NULL;
+    ck_assert_int_eq(net->poll_fds(p.recv, 0, fds, 32), 0);
+    for (int i = 0; i < 3; i++)
+        r[i] = post_recv(p.recv, dst, i == 1 ? SIZE : 10, 0);
+    more = post_recv(p.recv, dst, 10, 0);
+    ck_assert_int_eq(wait_req(more, NULL, 5000), -ECONNRESET);
+    ck_assert_int_eq(wait_all(r, 3, 0), 0);
+    ck_assert(check_bytes(dst, SIZE, 4)); /* all three began with the same bytes */
+    check_sticky_recv(p.recv, -ECONNRESET);
+    ck_assert_msg(warnings() == 0, "%s", last_warning());
+    pair_close(&p);
+    net_down();
+}
+END_TEST
+
+START_TEST(close_with_requests)
+{
+    size_t size = 64 << 20;
+    uint8_t *buf = calloc(1, size);
+    int64_t begin = now_ms();
+    struct pair p;
+
+    net = net_up(NULL, NULL);
+    for (int order = 0; order < 2; order++) {
+        pair_open(&p, stream_counts[_i]);
+        for (int i = 0; i < 5; i++) {
+            post_send(p.send, buf, size, 0);
+            post_recv(p.recv, buf, size, 1);
+        }
+        if (order == 0) {
+            net->close_send(p.send);
+            p.send = NULL;
+        } else {
+            net->close_recv(p.recv);
+            p.recv = NULL;
+        }
+        pair_close(&p);
+    }
+    ck_assert_int_lt(now_ms() - begin, 3000);
+    net_down();
+    free(buf);
+}
+END_TEST
+
+/* ---- owners that sleep ---- */
+
+static void *send_later(void *arg)
+{
+    static uint8_t buf[100000];
+    struct pair *p = arg;
+    void *req;
+    int rc;
+
+    usleep(300000);
+    rc = net->isend(p->send, buf, sizeof(buf), 0, NULL, &req);
+    if (rc == 0 && req)
+        rc = wait_req(req, NULL, 5000);
+    return (void *)(intptr_t)rc;
+}
+
+static double cpu_seconds(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+/* Sleep in poll until the request is done; -ETIME when nothing wakes it for 5 s. */
+static int sleep_for(void *comm, int is_send, void *req)
+{
+    for (;;) {
+        struct pollfd fds[32];
+        int done, rc = net->test(req, &done, NULL), n;
+
+        if (rc || done)
+            return rc;
+        n = net->poll_fds(comm, is_send, fds, 32);
+        if (n < 0)
+            continue;
+        ck_assert_int_gt(n, 0);
+        if (poll(fds, (nfds_t)n, 5000) == 0)
+            return -ETIME;
+    }
+}
+
+START_TEST(poll_wakes_receiver)
+{
+    static uint8_t dst[100000];
+    struct pair p;
+    pthread_t t;
+    double cpu;
+    void *ret;
+
+    net = net_up(NULL, NULL);
+    pair_open(&p, stream_counts[_i]);
+    ck_assert_int_eq(pthread_create(&t, NULL, send_later, &p), 0);
+    cpu = cpu_seconds();
+    ck_assert_int_eq(sleep_for(p.recv, 0, post_recv(p.recv, dst, sizeof(dst), 0)), 0);
+    ck_assert_double_lt(cpu_seconds() - cpu, 0.1); /* it slept */
+    pthread_join(t, &ret);
+    ck_assert_int_eq((int)(intptr_t)ret, 0);
+    pair_close(&p);
+    net_down();
+}
+END_TEST
+
+/* Messages already read ahead, or waiting for their tag, must not leave the owner asleep. */
+START_TEST(poll_read_ahead)
+{
+    enum { N = 100 };
+    uint8_t src[40], dst[40];
+    void *s[N];
+    struct pair p;
+
+    net = net_up(NULL, NULL);
+    pair_open(&p, stream_counts[_i]);
+    for (int i = 0; i < N; i++)
+        s[i] = post_send(p.send, src, sizeof(src), i % 2);
+    ck_assert_int_eq(wait_all(s, N, 5000), 0);
+    for (int i = 0; i < N; i += 2) {
+        void *odd = post_recv(p.recv, dst, sizeof(dst), 1), *even = post_recv(p.recv, dst, sizeof(dst), 0);
+
+        ck_assert_int_eq(sleep_for(p.recv, 0, odd), 0);
+        ck_assert_int_eq(sleep_for(p.recv, 0, even), 0);
+    }
+    pair_close(&p);
+    net_down();
+}
+END_TEST
+
+static void *recv_later(void *arg)
+{
+    size_t size = 32 << 20;
+    uint8_t *buf = malloc(size);
+    struct pair *p = arg;
+    void *req = NULL;
+    int tag = 0, rc;
+
+    usleep(300000);
+    rc = net->irecv(p->recv, 1, (void **)&buf, &size, &tag, NULL, &req);
+    if (rc == 0 && req)
+        rc = wait_req(req, NULL, 10000);
+    free(buf);
+    return (void *)(intptr_t)rc;
+}
+
+START_TEST(poll_wakes_sender)
+{
+    size_t size = 32 << 20;
+    uint8_t *src = calloc(1, size);
+    struct pollfd fds[32];
+    struct pair p;
+    pthread_t t;
+    double cpu;
+    void *ret;
+
+    net = net_up(NULL, NULL);
+    pair_open(&p, stream_counts[_i]);
+    ck_assert_int_eq(net->poll_fds(p.send, 1, fds, 32), 0);
+    ck_assert_int_eq(pthread_create(&t, NULL, recv_later, &p), 0);
+    cpu = cpu_seconds();
+    ck_assert_int_eq(sleep_for(p.send, 1, post_send(p.send, src, size, 0)), 0);
+    ck_assert_double_lt(cpu_seconds() - cpu, 0.25);
+    pthread_join(t, &ret);
+    ck_assert_int_eq((int)(intptr_t)ret, 0);
+    ck_assert_int_eq(net->poll_fds(p.send, 1, fds, 32), 0);
+    pair_close(&p);
+    net_down();
+    free(src);
+}
+END_TEST
+
+/* ---- pace ---- */
+
+/* Two connections of one device share its rate. Also: a sender that sleeps is woken by the pace. */
+START_TEST(pace)
+{
+    enum { MBPS = 400 };
+    size_t size = 10 << 20; /* 2 x 10 MiB at 50 MB/s: 0.42 s */
+    uint8_t *src = calloc(1, size), *dst[2] = {malloc(size), malloc(size)};
+    struct pair p[2];
+    void *s[2], *r[2];
+    int64_t begin, took, least = (int64_t)(2.0 * (double)size * 8 / (MBPS * 1e3));
+    double cpu;
+
+    net = net_up("NIBBLE_TCP_PACE_MBPS=400", NULL);
+    for (int i = 0; i < 2; i++)
+        pair_open(&p[i], stream_counts[_i]);
+    for (int i = 0; i < 2; i++)
+        r[i] = post_recv(p[i].recv, dst[i], size, 0);
+    begin = now_ms();
+    cpu = cpu_seconds();
+    for (int i = 0; i < 2; i++)
+        s[i] = post_send(p[i].send, src, size, 0);
+    while (s[0] || s[1] || r[0] || r[1]) {
+        struct pollfd fds[128];
+        int n = 0, spin = 0;
+
+        for (int i = 0; i < 2; i++) {
+            int done, k;
+
+            ck_assert_int_eq(s[i] ? net->test(s[i], &done, NULL) : (done = 1, 0), 0);
+            s[i] = done ? NULL : s[i];
+            ck_assert_int_eq(r[i] ? net->test(r[i], &done, NULL) : (done = 1, 0), 0);
+            r[i] = done ? NULL : r[i];
+            k = net->poll_fds(p[i].send, 1, fds + n, 32);
+            spin |= k < 0;
+            n += k > 0 ? k : 0;
+            k = net->poll_fds(p[i].recv, 0, fds + n, 32);
+            spin |= k < 0;
+            n += k > 0 ? k : 0;
+        }
+        if (!spin && n > 0)
+            ck_assert_int_gt(poll(fds, (nfds_t)n, 5000), 0);
+    }
+    took = now_ms() - begin;
+    /* Not faster than 1.3 times the rate, and not much slower; asleep most of the time. */
+    ck_assert_msg(took >= least * 10 / 13, "%lld ms, %lld are allowed", (long long)took, (long long)least);
+    ck_assert_msg(took <= least * 3 + 300, "%lld ms, %lld are enough", (long long)took, (long long)least);
+    ck_assert_double_lt(cpu_seconds() - cpu, 0.6 * (double)took / 1000);
+    for (int i = 0; i < 2; i++) {
+        pair_close(&p[i]);
+        free(dst[i]);
+    }
+    net_down();
+    free(src);
+}
+END_TEST
+
+int main(void)
+{
+    const struct {
+        const char *name;
+        const TTest *test;
+        int loops;
+    } tests[] = {
+        {"errors", too_long, 2},      {"errors", too_long_stuck, 2},        {"errors", damaged_header, 2},
+        {"errors", absurd_headers, 3}, {"errors", absurd_parts, 3},         {"errors", killed_inside_message, 2},
+        {"errors", killed_between, 2}, {"errors", receiver_gone, 2},        {"close", close_in_order, 2},
+        {"close", close_with_requests, 2}, {"poll", poll_wakes_receiver, 2}, {"poll", poll_read_ahead, 2},
+        {"poll", poll_wakes_sender, 2}, {"pace", pace, 2},
+    };
+    Suite *s = suite_create("net/tcp_fail");
+    TCase *c = NULL;
+    const char *name = "";
+    SRunner *r = srunner_create(s);
+    int failed;
+
+    for (size_t i = 0; i < sizeof(tests) / sizeof(tests[0]); i++) {
+        if (strcmp(name, tests[i].name) != 0) {
+            name = tests[i].name;
+            c = tcase_create(name);
+            tcase_set_timeout(c, 60);
+            suite_add_tcase(s, c);
+        }
+        tcase_add_loop_test(c, tests[i].test, 0, tests[i].loops);
+    }
+    srunner_run_all(r, CK_ENV);
+    failed = srunner_ntests_failed(r);
+    srunner_free(r);
+    return failed ? 1 : 0;
+}
