@@ -32,9 +32,9 @@ enum nb_tile_kind {
 #define NB_EXPONENT_MIN (-96)
 #define NB_EXPONENT_MAX 102
 
-#define NB_OUTLIER_MEMBERS 8u /* small values a group needs before large ones count as outliers */
+#define NB_OUTLIER_MEMBERS 5u /* small values a group needs before large ones count as outliers */
+#define NB_SMALL 0x1p-8f      /* a small value is below this fraction of its group's maximum */
 
-#define NB_SQRT2 0x1.6a09e6p0f /* makes the maximum of the transform, taken at 1/8, that of a normalised one */
 #define NB_INT8_STEP (129.0f / 16384.0f)
 
 NB_INLINE unsigned nb_pad4(unsigned bytes)
@@ -99,6 +99,18 @@ NB_INLINE float nb_sum_lanes(float chain[8][NB_GROUP])
         for (unsigned l = 0; l < half; l++)
             chain[0][l] += chain[0][l + half];
     return chain[0][0];
+}
+
+/*
+ * Is the transform the better domain? `max` and `transformed` are the largest magnitudes, the latter of the
+ * unnormalised transform times 1/8; `large` is the number of values of at least NB_SMALL times `max`. Rounding errors
+ * go with the square of the maximum times the number of values that are rounded: all 32 of the transform, but only
+ * the large ones of the group as it is. Hence sparse groups stay as they are, and sparse.
+ */
+NB_INLINE bool nb_transform_better(float max, float transformed, unsigned large)
+{
+    float ratio = 64.0f / (float)large; /* 32 times the square of sqrt(32)/8, which normalises, is 64 */
+    return transformed * nb_sqrtf(ratio) < max;
 }
 
 /* What one step of an error code is worth, from its group's scale byte. */

@@ -15,17 +15,18 @@ static float magnitude(float x)
     return nb_bits_f32(magnitude_bits(x));
 }
 
-/* One round: values of magnitude above 2^10 times the mean of the small ones, those below 2^-8 of the largest.
+/* One round: values of magnitude above 2^10 times the mean of the small ones, those above the floor and below 2^-8 of the
+ * largest.
  * Returns them as a bit mask. */
 static uint32_t outliers(const float *h, unsigned members)
 {
     uint32_t max = 0, found = 0;
     for (unsigned i = 0; i < NB_GROUP; i++)
         max = magnitude_bits(h[i]) > max ? magnitude_bits(h[i]) : max;
-    float threshold = nb_bits_f32(max) * 0x1p-8f, sum = 0;
+    float threshold = nb_bits_f32(max) * NB_SMALL, sum = 0;
     unsigned small = 0;
     for (unsigned i = 0; i < NB_GROUP; i++)
-        if (magnitude_bits(h[i]) && magnitude(h[i]) < threshold) {
+        if (magnitude_bits(h[i]) >= NB_FLUSH_BITS && magnitude(h[i]) < threshold) {
             sum += magnitude(h[i]);
             small++;
         }
@@ -104,7 +105,10 @@ static uint32_t survey_group(const struct nb_tile_job *job, struct nb_tile_work 
         memcpy(v, y, sizeof v);
         transform(v);
         float max = nb_bits_f32(largest(v, &positive)) * 0.125f;
-        if (max * NB_SQRT2 < nb_bits_f32(work->max[j])) {
+        unsigned large = 0;
+        for (unsigned i = 0; i < NB_GROUP; i++)
+            large += magnitude(y[i]) >= nb_bits_f32(work->max[j]) * NB_SMALL;
+        if (nb_transform_better(nb_bits_f32(work->max[j]), max, large)) {
             work->transform[j] = 1;
             work->max[j] = nb_f32_bits(max);
             work->positive[j] = positive;

@@ -93,15 +93,13 @@ NB_FN uint8_t nb_k_positive(const float *restrict x, uint32_t max)
     return !(negative >> __builtin_ctz(all) & 1);
 }
 
-/* Number of values that are not zero and below 2^-8 of the largest. */
-NB_FN unsigned nb_k_small(const float *restrict x, uint32_t max)
+/* Number of values of at least NB_SMALL times the maximum. */
+NB_FN unsigned nb_k_large(const float *restrict x, uint32_t max)
 {
-    float threshold = nb_bits_f32(max) * 0x1p-8f;
+    float threshold = nb_bits_f32(max) * NB_SMALL;
     unsigned count = 0;
-    for (unsigned i = 0; i < NB_GROUP; i++) {
-        float a = nb_bits_f32(nb_f32_bits(x[i]) & NB_F32_ABS);
-        count += (a < threshold) & (a > 0);
-    }
+    for (unsigned i = 0; i < NB_GROUP; i++)
+        count += nb_bits_f32(nb_f32_bits(x[i]) & NB_F32_ABS) >= threshold;
     return count;
 }
 
@@ -159,7 +157,7 @@ NB_FN void nb_k_norms(enum nb_dtype type, const struct nb_tile_job *job, struct 
         float ratio = work->signal2 / ee;
         work->factor = job->bound * nb_sqrtf(ratio);
     }
-    work->carried2 = work->factor != 0 ? work->factor * work->factor * ee : 0;
+    work->carried2 = work->factor != 0 ? work->factor * ee * work->factor : 0;
 }
 
 /* Values to code of group j: own values plus carried errors. */
@@ -189,7 +187,8 @@ NB_FN int nb_k_survey(enum nb_dtype type, bool int4, bool feedback, const struct
         const float *chosen = h;
         if (max >= NB_ESCAPE_BITS)
             return 1;
-        if (nb_k_small(h, max) >= NB_OUTLIER_MEMBERS && nb_group_has_outliers(h, NB_OUTLIER_MEMBERS))
+        unsigned large = nb_k_large(h, max);
+        if (NB_GROUP - large >= NB_OUTLIER_MEMBERS && nb_group_has_outliers(h, NB_OUTLIER_MEMBERS))
             return 1;
         work->transform[j] = 0;
         if (int4) {
@@ -197,7 +196,7 @@ NB_FN int nb_k_survey(enum nb_dtype type, bool int4, bool feedback, const struct
             nb_k_hadamard(y);
             uint32_t max_y = nb_k_max(y);
             float scaled = nb_bits_f32(max_y) * 0.125f;
-            if (scaled * NB_SQRT2 < nb_bits_f32(max)) {
+            if (nb_transform_better(nb_bits_f32(max), scaled, large)) {
                 work->transform[j] = 1;
                 memcpy(h, y, sizeof y);
                 work->positive[j] = nb_k_positive(y, max_y);

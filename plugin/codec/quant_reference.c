@@ -123,7 +123,7 @@ static void escape_outliers(struct ref_tile *t, unsigned j, unsigned members)
             if (magnitude(t->h[i]) > max)
                 max = magnitude(t->h[i]);
         for (unsigned i = 32 * j; i < 32 * j + 32; i++)
-            if (t->h[i] != 0 && magnitude(t->h[i]) < max * 0x1p-8f) {
+            if (nb_f32_bits(magnitude(t->h[i])) >= NB_FLUSH_BITS && magnitude(t->h[i]) < max * 0x1p-8f) {
                 sum = sum + magnitude(t->h[i]);
                 small++;
             }
@@ -178,7 +178,12 @@ static void choose_domains(struct ref_tile *t, bool int4)
         hadamard(v);
         find_max(v, &max, &negative);
         max = max * 0.125f;
-        if (max * NB_SQRT2 < t->max[j]) {
+        unsigned large = 0;
+        for (unsigned i = 0; i < NB_GROUP; i++)
+            large += magnitude(t->h[32 * j + i]) >= t->max[j] * 0x1p-8f;
+        float factor = 64.0f / (float)large;
+        factor = nb_sqrtf(factor);
+        if (max * factor < t->max[j]) {
             t->transform[j] = true;
             t->max[j] = max;
             t->negative[j] = negative;

@@ -1,0 +1,437 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the quantizing codecs promise about errors: size and noise on known distributions, foreign values that
+ * poison nobody, sparse groups, and feedback that makes means right.
+ */
+#include <check.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "nibble/codec.h"
+#include "data.h"
+
+enum { LARGE = 1 << 20 };
+
+static ssize_t code(enum nb_codec codec, const float *x, size_t n, const struct nb_ef *ef, float *y,
+                    struct nb_encode_stats *stats)
+{
+    size_t bound = nb_encode_bound(codec, NB_F32, n);
+    uint8_t *coded = malloc(bound);
+    ssize_t len = nb_encode(codec, NB_F32, x, n, 0, ef, coded, bound, stats);
+    ck_assert_int_ge(len, 0);
+    ck_assert_int_eq(nb_decode(codec, NB_F32, coded, (size_t)len, n, 0, y), 0);
+    free(coded);
+    return len;
+}
+
+static double nmse(const float *x, const float *y, size_t n)
+{
+    double signal = 0, noise = 0;
+    for (size_t i = 0; i < n; i++) {
+        double d = (double)x[i] - (double)y[i];
+        signal += (double)x[i] * (double)x[i];
+        noise += d * d;
+    }
+    return noise / signal;
+}
+
+static double (*const distributions[])(struct rng *) = {rng_gauss, rng_laplace, rng_student4, rng_mix};
+static const char *const distribution_names[] = {"Gaussian", "Laplace", "Student-t(4)", "log-normal mix"};
+
+START_TEST(noise_and_size)
+{
+    float *x = malloc(sizeof *x * LARGE), *y = malloc(sizeof *y * LARGE);
+    struct rng r = {21};
+    struct nb_encode_stats stats = {0};
+    for (size_t i = 0; i < LARGE; i++)
+        x[i] = 1e-4f * (float)distributions[_i](&r);
+    ssize_t len4 = code(NB_CODEC_INT4, x, LARGE, NULL, y, &stats);
+    double bits = 8.0 * (double)len4 / LARGE, noise4 = nmse(x, y, LARGE);
+    ck_assert_msg(fabs(stats.noise2 / stats.signal2 - noise4) < 1e-4, "statistics say %g, not %g",
+                  stats.noise2 / stats.signal2, noise4);
+    ssize_t len8 = code(NB_CODEC_INT8, x, LARGE, NULL, y, NULL);
+    double noise8 = nmse(x, y, LARGE);
+    printf("%-14s int4 %.4f bits NMSE %.6f, int8 %.4f bits NMSE %.8f\n", distribution_names[_i], bits, noise4,
+           8.0 * (double)len8 / LARGE, noise8);
+    ck_assert_double_le(bits, 4.35);
+    ck_assert_double_le(noise4, 0.0078);
+    ck_assert_double_gt(noise4, 0.003); /* less than the rate-distortion bound would be a broken test */
+    ck_assert_double_le(8.0 * (double)len8 / LARGE, 8.30);
+    ck_assert_double_le(noise8, 0.00015);
+    free(x);
+    free(y);
+}
+END_TEST
+
+/* Rows of one scale each, 10^6 apart, some empty: no row pays for another. */
+START_TEST(scales_side_by_side)
+{
+    enum { ROW = 64, ROWS = 640 };
+    static float x[ROW * ROWS], y[ROW * ROWS];
+    struct rng r = {22};
+    for (int i = 0; i < ROW * ROWS; i++)
+        x[i] = i / ROW % 4 == 3 ? 0 : (float)(rng_gauss(&r) * pow(10, -2 * (i / ROW % 4)));
+    code(NB_CODEC_INT4, x, ROW * ROWS, NULL, y, NULL);
+    for (int k = 0; k < 3; k++) {
+        double signal = 0, noise = 0;
+        for (int i = 0; i < ROW * ROWS; i++)
+            if (i / ROW % 4 == k) {
+                signal += (double)x[i] * (double)x[i];
+                noise += pow((double)x[i] - (double)y[i], 2);
+            }
+        ck_assert_double_le(noise / signal, k < 2 ? 0.0085 : 0.02);
+    }
+    for (int i = 0; i < ROW * ROWS; i++)
+        if (i / ROW % 4 == 3)
+            ck_assert_uint_eq(nb_f32_bits(y[i]), 0);
+}
+END_TEST
+
+/* Zeros of a sparse group stay zeros, in both signs and under both codecs; a power of two stays what it is. */
+START_TEST(sparse_groups)
+{
+    static float x[2 * NB_TILE], y[2 * NB_TILE];
+    struct rng r = {23};
+    for (int k = 0; k < 40; k++) {
+        for (size_t i = 0; i < 2 * NB_TILE; i++)
+            x[i] = rng_below(&r, 32) ? (rng_below(&r, 2) ? 0.0f : -0.0f) : rng_below(&r, 2) ? 0.25f : -0.25f;
+        code(k % 2 ? NB_CODEC_INT8 : NB_CODEC_INT4, x, 2 * NB_TILE, NULL, y, NULL);
+        for (size_t i = 0; i < 2 * NB_TILE; i++) {
+            if (x[i] == 0)
+                ck_assert_uint_eq(nb_f32_bits(y[i]), 0);
+            else
+                ck_assert_float_eq_tol(y[i], x[i], 0.035f);
+        }
+    }
+    /* a lone spike in each group, exact in the four-bit code */
+    memset(x, 0, sizeof x);
+    for (size_t j = 0; j < 2 * NB_TILE / 32; j++)
+        x[32 * j + rng_below(&r, 32)] = rng_below(&r, 2) ? 1.5f : -0.75f;
+    code(NB_CODEC_INT4, x, 2 * NB_TILE, NULL, y, NULL);
+    for (size_t i = 0; i < 2 * NB_TILE; i++)
+        ck_assert(x[i] == y[i]);
+}
+END_TEST
+
+START_TEST(zero_tiles_are_headers)
+{
+    static float x[2 * NB_TILE], y[2 * NB_TILE];
+    memset(x, 0, sizeof x);
+    ck_assert_int_eq(code(NB_CODEC_INT4, x, 2 * NB_TILE, NULL, y, NULL), 8);
+    x[77] = -0.0f;
+    ck_assert_int_eq(code(NB_CODEC_INT8, x, 2 * NB_TILE, NULL, y, NULL), 8);
+    struct nb_encode_stats stats = {0};
+    for (size_t i = 0; i < 2 * NB_TILE; i++)
+        x[i] = i % 2 ? 1e-40f : 3e-30f; /* below the floor: defined, counted */
+    ck_assert_int_eq(code(NB_CODEC_INT4, x, 2 * NB_TILE, NULL, y, &stats), 8);
+    ck_assert_uint_eq(stats.flushed, 256);
+    for (size_t i = 0; i < 2 * NB_TILE; i++)
+        ck_assert_uint_eq(nb_f32_bits(y[i]), 0);
+}
+END_TEST
+
+/* ---- Foreign values ----------------------------------------------------------------------------------- */
+
+static float poison_once(struct rng *r, int kind)
+{
+    switch (kind) {
+    case 0:
+        return 1e30f;
+    case 1:
+        return nb_bits_f32(0x7fc12345u);
+    case 2:
+        return -INFINITY;
+    case 3:
+        return nb_bits_f32(0x7f7fffffu);
+    case 4:
+        return -1e4f;
+    case 5: /* an int64 seen as two floats: a large exponent or a denormal */
+        return nb_bits_f32(rng_below(r, 2) ? 0x4b000000u + (uint32_t)rng_below(r, 1u << 20)
+                                           : (uint32_t)rng_below(r, 1u << 20));
+    case 6: /* pointers */
+        return nb_bits_f32(rng_below(r, 2) ? 0x7f00u + (uint32_t)rng_below(r, 256) : (uint32_t)rng_next(r));
+    default: /* anything */
+        return nb_bits_f32((uint32_t)rng_next(r));
+    }
+}
+
+enum { POISONS = 8 };
+
+/* What lies below 2^10 times the size of its neighbours (1e-3) may cost them: not drawn here. */
+static float poison(struct rng *r, int kind)
+{
+    for (;;) {
+        float v = poison_once(r, kind);
+        if (!(fabsf(v) > 4e-3f && fabsf(v) < 2))
+            return v;
+    }
+}
+
+/* Rms error over the values of [from, to) that are not marked, relative to their rms. */
+static double relative_error(const float *x, const float *y, const uint8_t *marked, size_t from, size_t to)
+{
+    double signal = 0, noise = 0;
+    for (size_t i = from; i < to; i++)
+        if (!marked[i]) {
+            signal += (double)x[i] * (double)x[i];
+            noise += pow((double)x[i] - (double)y[i], 2);
+        }
+    return sqrt(noise / signal);
+}
+
+/* `count` foreign values in a tile of gradients of size 1e-3; `run`: side by side. */
+static void poison_tile(struct rng *r, enum nb_codec codec, int kind, size_t count, int run)
+{
+    static float x[NB_TILE], y[NB_TILE], clean[NB_TILE];
+    static uint8_t marked[NB_TILE];
+    memset(marked, 0, sizeof marked);
+    for (size_t i = 0; i < NB_TILE; i++)
+        x[i] = 1e-3f * (float)rng_gauss(r);
+    code(codec, x, NB_TILE, NULL, clean, NULL);
+    size_t at = rng_below(r, NB_TILE - count);
+    for (size_t k = 0; k < count; k++) {
+        size_t i = run ? at + k : rng_below(r, NB_TILE);
+        x[i] = poison(r, kind);
+        marked[i] = 1;
+    }
+    ssize_t len = code(codec, x, NB_TILE, NULL, y, NULL);
+    ck_assert_int_gt(len, 0);
+    for (size_t j = 0; j < NB_TILE / 32; j++) {
+        unsigned left = 0;
+        double worst = 0, plain = 0;
+        for (size_t i = 32 * j; i < 32 * j + 32; i++)
+            if (!marked[i]) {
+                left++;
+                worst = fmax(worst, fabs((double)x[i] - (double)y[i]));
+                plain = fmax(plain, fabs((double)x[i]));
+            }
+        /* Of fewer than five values nobody can say whether they or the others are the foreign ones, unless they lie
+         * further apart than one scale can tell. */
+        if (left >= 5 || kind < 4)
+            ck_assert_msg(worst <= 0.16 * 4e-3, "kind %d count %zu run %d codec %d: error %g in group %zu of max %g",
+                          kind, count, run, (int)codec, worst, j, plain);
+    }
+    double error = relative_error(x, y, marked, 0, NB_TILE);
+    ck_assert_msg(error <= 0.095, "kind %d count %zu run %d: relative error %g", kind, count, run, error);
+    for (size_t i = 0; i < NB_TILE; i++)
+        if (marked[i] && kind < 5) /* these are exact */
+            ck_assert_msg(nb_f32_bits(x[i]) == nb_f32_bits(y[i]) || count > 3, "value %zu of kind %d", i, kind);
+    if (kind == 1 || kind == 2 || kind == 3)
+        for (size_t i = 0; i < NB_TILE; i++)
+            if (marked[i])
+                ck_assert_uint_eq(nb_f32_bits(x[i]), nb_f32_bits(y[i]));
+}
+
+START_TEST(few_foreign_values)
+{
+    struct rng r = {30u + (unsigned)_i};
+    for (int k = 0; k < 120; k++)
+        poison_tile(&r, k % 4 ? NB_CODEC_INT4 : NB_CODEC_INT8, _i, 1 + rng_below(&r, 3), (int)rng_below(&r, 2));
+}
+END_TEST
+
+START_TEST(many_foreign_values)
+{
+    struct rng r = {40u + (unsigned)_i};
+    for (int k = 0; k < 120; k++)
+        poison_tile(&r, k % 4 ? NB_CODEC_INT4 : NB_CODEC_INT8, _i, 4 + rng_below(&r, k % 3 ? 60 : 2000),
+                    (int)rng_below(&r, 2));
+}
+END_TEST
+
+/* Three escapes cost 24 bytes and leave the tile int4. */
+START_TEST(escapes_stay_int4)
+{
+    static float x[NB_TILE], y[NB_TILE];
+    struct rng r = {50};
+    struct nb_encode_stats stats = {0};
+    for (size_t i = 0; i < NB_TILE; i++)
+        x[i] = 1e-3f * (float)rng_gauss(&r);
+    ssize_t clean = code(NB_CODEC_INT4, x, NB_TILE, NULL, y, NULL);
+    x[5] = NAN;
+    x[6] = 1e30f;
+    x[4000] = -INFINITY;
+    ck_assert_int_eq(code(NB_CODEC_INT4, x, NB_TILE, NULL, y, &stats), clean + 24);
+    ck_assert_uint_eq(stats.escapes, 3);
+    ck_assert_uint_eq(stats.nonfinite, 2);
+    ck_assert_uint_eq(stats.fallback, 0);
+    ck_assert(isnan(y[5]) && y[6] == 1e30f && y[4000] == -INFINITY);
+    x[77] = 1e30f; /* one more: int8 */
+    ssize_t len = code(NB_CODEC_INT4, x, NB_TILE, NULL, y, &stats);
+    ck_assert_int_gt(len, 4096);
+    ck_assert_int_lt(len, 4300);
+    ck_assert_uint_eq(stats.fallback, 1);
+}
+END_TEST
+
+/* ---- Feedback --------------------------------------------------------------------------------------- */
+
+enum { SMALL = 4 * NB_TILE };
+
+struct feedback {
+    int8_t err[SMALL];
+    uint8_t scale[SMALL / 32];
+};
+
+static double mean_error(enum nb_codec codec, const float *x, struct nb_ef *ef, int rounds)
+{
+    static float y[SMALL];
+    static double sum[SMALL];
+    double error = 0;
+    memset(sum, 0, sizeof sum);
+    for (int k = 0; k < rounds; k++) {
+        code(codec, x, SMALL, ef, y, NULL);
+        for (int i = 0; i < SMALL; i++)
+            sum[i] += (double)y[i];
+    }
+    for (int i = 0; i < SMALL; i++)
+        error += pow(sum[i] / rounds - (double)x[i], 2);
+    return sqrt(error);
+}
+
+START_TEST(feedback_makes_means_right)
+{
+    static float x[SMALL];
+    static struct feedback state;
+    struct rng r = {60u + (unsigned)_i};
+    enum nb_codec codec = _i % 2 ? NB_CODEC_INT8 : NB_CODEC_INT4;
+    struct nb_ef ef = {state.err, state.scale, _i < 2 ? NB_EF_FULL : NB_EF_EMA, 0.8f, 0.2f};
+    memset(&state, 0, sizeof state);
+    for (int i = 0; i < SMALL; i++)
+        x[i] = 1e-3f * (float)distributions[i / NB_TILE](&r);
+    double without = mean_error(codec, x, NULL, 1), with = mean_error(codec, x, &ef, 200);
+    printf("%s %s: error of the mean of 200, with feedback 1/%.0f\n", nb_codec_name(codec), _i < 2 ? "full" : "ema",
+           without / with);
+    ck_assert_double_ge(without / with, 20);
+}
+END_TEST
+
+/* ema keeps beta of the old error and takes 1-beta of the new; full keeps none. */
+START_TEST(modes)
+{
+    static float x[SMALL], y[SMALL];
+    static struct feedback state;
+    struct rng r = {70};
+    for (int mode = NB_EF_FULL; mode <= NB_EF_EMA; mode++) {
+        struct nb_ef ef = {state.err, state.scale, (enum nb_ef_mode)mode, 0.75f, 10.0f};
+        memset(&state, 0, sizeof state);
+        for (int round = 0; round < 3; round++) {
+            static double e[SMALL];
+            double worst = 0, largest = 0;
+            for (int i = 0; i < SMALL; i++) {
+                x[i] = (float)rng_gauss(&r);
+                e[i] = state.scale[i / 32] ? state.err[i] * ldexp(1, state.scale[i / 32] - 127) : 0;
+            }
+            code(NB_CODEC_INT4, x, SMALL, &ef, y, NULL);
+            for (int i = 0; i < SMALL; i++) {
+                double miss = (double)x[i] + e[i] - (double)y[i];
+                double want = mode == NB_EF_FULL ? miss : 0.75 * e[i] + 0.25 * miss;
+                double got = state.scale[i / 32] ? state.err[i] * ldexp(1, state.scale[i / 32] - 127) : 0;
+                worst = fmax(worst, fabs(want - got));
+                largest = fmax(largest, fabs(want));
+            }
+            ck_assert_double_le(worst, largest / 64);
+            ck_assert_double_gt(largest, 0.01);
+        }
+    }
+}
+END_TEST
+
+/* However large the state, it changes what is sent by at most `bound` of the values' own norm. */
+START_TEST(bound_limits_damage)
+{
+    static float x[SMALL], y[SMALL];
+    static struct feedback state;
+    struct rng r = {80};
+    for (int k = 0; k < 20; k++) {
+        struct nb_ef ef = {state.err, state.scale, NB_EF_FULL, 0, 0.2f};
+        struct nb_encode_stats stats = {0};
+        for (int i = 0; i < SMALL; i++) {
+            x[i] = 1e-3f * (float)rng_gauss(&r);
+            state.err[i] = (int8_t)((int)rng_below(&r, 255) - 127);
+            state.scale[i / 32] = (uint8_t)(127 - 6 + k);
+        }
+        code(NB_CODEC_INT4, x, SMALL, &ef, y, &stats);
+        ck_assert_uint_eq(stats.bounded, SMALL / NB_TILE);
+        ck_assert_double_le(sqrt(stats.carried2 / stats.signal2), 0.2001);
+        ck_assert_double_ge(sqrt(stats.carried2 / stats.signal2), 0.199);
+        ck_assert_double_le(sqrt(nmse(x, y, SMALL)), 0.2 + 0.1);
+    }
+}
+END_TEST
+
+/* A group of zeros sends zeros and keeps its state; exact values leave none. */
+START_TEST(state_is_kept_or_cleared)
+{
+    static float x[SMALL], y[SMALL];
+    static struct feedback state, old;
+    struct rng r = {90};
+    for (int mode = NB_EF_FULL; mode <= NB_EF_EMA; mode++) {
+        struct nb_ef ef = {state.err, state.scale, (enum nb_ef_mode)mode, 0.8f, 0.2f};
+        for (int i = 0; i < SMALL; i++) {
+            state.err[i] = (int8_t)(1 + rng_below(&r, 100));
+            state.scale[i / 32] = 127 - 20;
+            x[i] = i / 32 % 3 == 0 || i / NB_TILE == 1 ? 0.0f : (float)rng_gauss(&r);
+        }
+        x[40] = NAN;
+        x[2 * NB_TILE + 40] = 1e20f;
+        for (int k = 0; k < 2000; k++) /* a tile that goes raw */
+            x[3 * NB_TILE + 32 + 2 * k % 4000] = INFINITY;
+        old = state;
+        code(NB_CODEC_INT4, x, SMALL, &ef, y, NULL);
+        for (int i = 0; i < SMALL; i++) {
+            int idle = 1;
+            for (int k = i / 32 * 32; k < i / 32 * 32 + 32; k++)
+                idle = idle && x[k] == 0;
+            if (idle) {
+                ck_assert_int_eq(state.err[i], old.err[i]);
+                ck_assert_int_eq(state.scale[i / 32], old.scale[i / 32]);
+                ck_assert_uint_eq(nb_f32_bits(y[i]), 0);
+            } else if (i == 40 || i == 2 * (int)NB_TILE + 40 || i >= 3 * (int)NB_TILE) {
+                ck_assert_int_eq(state.err[i], 0);
+            }
+        }
+    }
+    /* a partial group's values are exact: their error goes, their neighbours' stays */
+    memset(&state, 1, sizeof state);
+    struct nb_ef ef = {state.err, state.scale, NB_EF_FULL, 0, 0.2f};
+    uint8_t coded[512];
+    ck_assert_int_eq(nb_encode(NB_CODEC_INT4, NB_F32, x, 10, 100, &ef, coded, sizeof coded, NULL), 40);
+    for (int i = 0; i < SMALL; i++)
+        ck_assert_int_eq(state.err[i], i < 100 || i >= 110);
+    ck_assert_int_eq(state.scale[3], 1);
+    /* without feedback the state is not touched */
+    old = state;
+    ef.mode = NB_EF_OFF;
+    code(NB_CODEC_INT4, x, SMALL, &ef, y, NULL);
+    ck_assert_int_eq(memcmp(&old, &state, sizeof old), 0);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("quality of the quantizing codecs");
+    TCase *noise = tcase_create("noise"), *foreign = tcase_create("foreign"), *feedback = tcase_create("feedback");
+    tcase_set_timeout(noise, 60);
+    tcase_set_timeout(foreign, 60);
+    tcase_set_timeout(feedback, 60);
+    tcase_add_loop_test(noise, noise_and_size, 0, 4);
+    tcase_add_test(noise, scales_side_by_side);
+    tcase_add_test(noise, sparse_groups);
+    tcase_add_test(noise, zero_tiles_are_headers);
+    tcase_add_loop_test(foreign, few_foreign_values, 0, POISONS);
+    tcase_add_loop_test(foreign, many_foreign_values, 0, POISONS);
+    tcase_add_test(foreign, escapes_stay_int4);
+    tcase_add_loop_test(feedback, feedback_makes_means_right, 0, 4);
+    tcase_add_test(feedback, modes);
+    tcase_add_test(feedback, bound_limits_damage);
+    tcase_add_test(feedback, state_is_kept_or_cleared);
+    suite_add_tcase(s, noise);
+    suite_add_tcase(s, foreign);
+    suite_add_tcase(s, feedback);
+    SRunner *runner = srunner_create(s);
+    srunner_run_all(runner, CK_ENV);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed != 0;
+}
