@@ -20,7 +20,9 @@ AC_DEFUN([NB_SANITIZERS], [
         [NB_SAN_CFLAGS="$NB_SAN_CFLAGS -fsanitize=undefined -fno-sanitize-recover=undefined"
          nb_sanitizers="$nb_sanitizers undefined"])
     AS_IF([test "x$enable_tsan" != xno],
-        [NB_SAN_CFLAGS="$NB_SAN_CFLAGS -fsanitize=thread"; nb_sanitizers="$nb_sanitizers thread"])
+        [NB_SAN_CFLAGS="$NB_SAN_CFLAGS -fsanitize=thread"; nb_sanitizers="$nb_sanitizers thread"
+         # ThreadSanitizer does not understand fences (it may report too much, never too little).
+         NB_TRY_FLAG([NB_SAN_CFLAGS], [-Wno-tsan])])
     AS_IF([test -n "$NB_SAN_CFLAGS"], [
         NB_SAN_CFLAGS="$NB_SAN_CFLAGS -fno-omit-frame-pointer"
         AC_MSG_CHECKING([whether programs with$NB_SAN_CFLAGS link])
