@@ -385,11 +385,15 @@ int nb_comm_progress(struct nb_coll_comm *comm, int64_t now_ns)
                 say_goodbye(comm, now_ns);
         }
     }
+    if (comm->state == NB_COMM_CLOSED)
+        moved = -1;
+    else
+        moved = moved > 0;
     pthread_mutex_unlock(&comm->progress_lock);
-    return moved > 0;
+    return moved;
 }
 
-int nb_comm_poll_fds(struct nb_coll_comm *comm, struct pollfd *fds, int max)
+static int links_poll_fds(struct nb_coll_comm *comm, struct pollfd *fds, int max)
 {
     int n = 0;
 
@@ -417,6 +421,16 @@ int nb_comm_poll_fds(struct nb_coll_comm *comm, struct pollfd *fds, int max)
             }
         }
     }
+    return n;
+}
+
+int nb_comm_poll_fds(struct nb_coll_comm *comm, struct pollfd *fds, int max)
+{
+    int n;
+
+    pthread_mutex_lock(&comm->progress_lock);
+    n = links_poll_fds(comm, fds, max);
+    pthread_mutex_unlock(&comm->progress_lock);
     return n;
 }
 

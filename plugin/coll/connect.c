@@ -593,6 +593,7 @@ int nb_coll_connect(void *const *handles, int nranks, int rank, struct nb_coll_l
     dissolve(&m, 1);
     mesh_free(&m);
     nb_net_acquire(&comm->net); /* cannot fail: the listen comm holds it */
+    comm->fault_ref = nb_fault("ref");
     comm->magic = NB_COMM_MAGIC;
     for (int r = 0; r < nranks; r++)
         comm->peer[r].heard_ns = now();

@@ -40,9 +40,9 @@ static struct nb_engine *the_engine;
 
 void nb_engine_kick(struct nb_engine *engine)
 {
-    /* Pairs with the fence before the thread's last look: either it sees the new window or we see it asleep. */
-    atomic_thread_fence(memory_order_seq_cst);
-    if (atomic_load_explicit(&engine->sleeping, memory_order_relaxed) && atomic_exchange(&engine->sleeping, 0))
+    /* Sequentially consistent, as are the store of the window's number before and the two in nap(): either the
+     * thread's last look sees the new window or we see it asleep. */
+    if (atomic_load(&engine->sleeping) && atomic_exchange(&engine->sleeping, 0))
         nb_wake_signal(&engine->wake);
 }
 
@@ -97,7 +97,6 @@ static void nap(struct nb_engine *e)
     struct timespec ts = {0, 0};
 
     atomic_store(&e->sleeping, 1);
-    atomic_thread_fence(memory_order_seq_cst);
     if (!has_news(e)) {
         e->fds[0] = (struct pollfd){.fd = nb_wake_fd(&e->wake), .events = POLLIN};
         for (struct nb_coll_comm *comm = e->running; comm; comm = comm->engine_next) {
@@ -123,11 +122,13 @@ static void *engine_main(void *arg)
         int64_t t = (int64_t)nb_now_ns();
         int moved = 0;
         for (struct nb_coll_comm **link = &e->running; *link;) {
-            moved |= nb_comm_progress(*link, t);
-            if ((*link)->state == NB_COMM_CLOSED)
+            int ret = nb_comm_progress(*link, t);
+            if (ret < 0) {
                 detach(link);
-            else
-                link = &(*link)->engine_next;
+                continue;
+            }
+            moved |= ret;
+            link = &(*link)->engine_next;
         }
         if (moved) {
             idle_since = 0;

@@ -186,6 +186,7 @@ struct nb_peer {
     uint64_t gather_op, gather_bytes;
     int gather_open, gather_keep, gather_kept;
     int asked_raw;      /* the head of CONTRIB waits for its raw bytes */
+    unsigned asked;     /* times */
     struct { uint64_t opno, off; uint32_t len; } ask[64]; /* raw bytes that this peer asked us for */
     unsigned nask;
     /* life */
@@ -254,6 +255,7 @@ struct nb_coll_comm {
     uint64_t reasons[NB_FUNC_COUNT][NB_REASON_COUNT];
     int64_t tick_ns, late_ns, moved_ns, close_deadline_ns;
     int drained;                   /* BYE was sent */
+    int fault_ref;                 /* for tests: distrust every third reference */
     int close_result;
     int detached;                  /* the engine has let go of it */
 };
@@ -271,7 +273,7 @@ static inline struct nb_coll_req *nb_window(const struct nb_coll_comm *comm, uin
 int nb_comm_fail(struct nb_coll_comm *comm, int err, const char *why);
 /* As above, logging the formatted text first. */
 int nb_comm_error(struct nb_coll_comm *comm, int err, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
-/* One round: > 0 when something moved, 0 when not. The communicator may be CLOSED afterwards. */
+/* One round: 1 when something moved, 0 when not, -1 when it has closed and the engine must let go of it. */
 int nb_comm_progress(struct nb_coll_comm *comm, int64_t now_ns);
 /* Descriptors to sleep on; -1 when it must be polled. */
 int nb_comm_poll_fds(struct nb_coll_comm *comm, struct pollfd *fds, int max);

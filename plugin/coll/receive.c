@@ -98,6 +98,8 @@ static int decode_gather(struct nb_coll_comm *comm, struct nb_peer *peer, const 
 
     if (!ref || dev->hash(ref, m->bytes, 0) != m->ref_hash)
         return 0;
+    if (comm->fault_ref && peer->asked++ % 3 == 0)
+        return 0;
     if (m->coded == 0) {
         dev->copy(dst, ref, m->bytes);
         return m->new_hash == m->ref_hash;

@@ -115,7 +115,7 @@ static int submit(struct nb_coll_comm *comm, struct window *w, struct nb_coll_re
     win->part_off = w->part_off;
     win->size = w->size;
     atomic_store_explicit(&win->state, NB_REQ_ACTIVE, memory_order_relaxed);
-    atomic_store_explicit(&comm->submitted, seq + 1, memory_order_release);
+    atomic_store(&comm->submitted, seq + 1);
     *req = win;
 out:
     pthread_mutex_unlock(&comm->submit_lock);
