@@ -1,0 +1,212 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The engine's messages: what is packed is read back, and nothing else is accepted.
+ */
+#include <check.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "coll/wire.h"
+#include "nibble/codec.h"
+#include "nibble/nccl_types.h"
+
+#define TOKEN 0x1234abcdu
+#define UNIT 131072u
+
+static struct nb_msg sample(int with_reference)
+{
+    struct nb_msg m = {.func = NB_FUNC_ALL_GATHER, .codec = NB_CODEC_RAW, .type = ncclBfloat16, .op = ncclSum,
+                       .token = TOKEN, .opno = UINT64_C(0x123456789a), .offset = UINT64_C(0x4000000001),
+                       .bytes = 1000, .coded = 1000};
+    if (with_reference) {
+        m.codec = NB_CODEC_ULP;
+        m.type = NB_ULP_16;
+        m.flags = NB_MSG_KEEP;
+        m.coded = 77;
+        m.slot = 5;
+        m.version = 9;
+        m.ref_hash = UINT64_C(0xfeedfacecafebeef);
+        m.new_hash = 3;
+    }
+    return m;
+}
+
+static void same(const struct nb_msg *a, const struct nb_msg *b)
+{
+    ck_assert_int_eq(a->func, b->func);
+    ck_assert_int_eq(a->codec, b->codec);
+    ck_assert_int_eq(a->type, b->type);
+    ck_assert_int_eq(a->op, b->op);
+    ck_assert_int_eq(a->flags, b->flags);
+    ck_assert_uint_eq(a->token, b->token);
+    ck_assert_uint_eq(a->opno, b->opno);
+    ck_assert_uint_eq(a->offset, b->offset);
+    ck_assert_uint_eq(a->bytes, b->bytes);
+    ck_assert_uint_eq(a->coded, b->coded);
+    ck_assert_uint_eq(a->slot, b->slot);
+    ck_assert_uint_eq(a->version, b->version);
+    ck_assert_uint_eq(a->ref_hash, b->ref_hash);
+    ck_assert_uint_eq(a->new_hash, b->new_hash);
+}
+
+START_TEST(data_round_trip)
+{
+    uint8_t buf[NB_MSG_MAX_BYTES + 4096] = {0};
+    struct nb_msg in = sample(_i), out;
+    const char *why = "";
+    size_t header = nb_msg_pack(&in, buf);
+
+    ck_assert_uint_eq(header, _i ? NB_MSG_MAX_BYTES : NB_MSG_BYTES);
+    ck_assert_uint_eq(header, nb_msg_header_bytes(&in));
+    ck_assert_int_eq(nb_msg_parse(buf, header + in.coded, TOKEN, UNIT, &out, &why), (int)header);
+    same(&in, &out);
+}
+END_TEST
+
+/* Every single bit of the header matters: no flipped one passes. */
+START_TEST(data_flipped_bits)
+{
+    uint8_t buf[NB_MSG_MAX_BYTES + 1000] = {0};
+    struct nb_msg in = sample(_i), out;
+    size_t header = nb_msg_pack(&in, buf);
+
+    for (size_t bit = 0; bit < header * 8; bit++) {
+        const char *why = "";
+        buf[bit / 8] ^= (uint8_t)(1u << bit % 8);
+        ck_assert_int_eq(nb_msg_parse(buf, header + in.coded, TOKEN, UNIT, &out, &why), -EBADMSG);
+        ck_assert_int_gt((int)strlen(why), 0);
+        buf[bit / 8] ^= (uint8_t)(1u << bit % 8);
+    }
+}
+END_TEST
+
+START_TEST(data_wrong_length)
+{
+    uint8_t buf[NB_MSG_MAX_BYTES + 1001] = {0};
+    struct nb_msg in = sample(_i), out;
+    size_t header = nb_msg_pack(&in, buf);
+
+    for (size_t len = 0; len <= header + 1001 - 1; len++) {
+        const char *why = "";
+        int ret = nb_msg_parse(buf, len, TOKEN, UNIT, &out, &why);
+        if (len == header + in.coded)
+            ck_assert_int_eq(ret, (int)header);
+        else
+            ck_assert_int_eq(ret, -EBADMSG);
+    }
+}
+END_TEST
+
+/* Fields out of range, with a check value that fits: each is refused for its own reason. */
+START_TEST(data_absurd_fields)
+{
+    uint8_t buf[NB_MSG_MAX_BYTES + 1000] = {0};
+    struct nb_msg good = sample(0), bad, out;
+    const char *why = "";
+    struct {
+        struct nb_msg m;
+        const char *text;
+    } cases[8];
+    int n = 0;
+
+    bad = good, bad.func = NB_FUNC_COUNT, cases[n].text = "function", cases[n++].m = bad;
+    bad = good, bad.codec = NB_CODEC_COUNT, cases[n].text = "codec", cases[n++].m = bad;
+    bad = good, bad.type = 200, cases[n].text = "data type", cases[n++].m = bad;
+    bad = good, bad.op = 77, cases[n].text = "reduction", cases[n++].m = bad;
+    bad = good, bad.token = TOKEN + 1, cases[n].text = "token", cases[n++].m = bad;
+    bad = good, bad.bytes = UNIT + 1, cases[n].text = "unit", cases[n++].m = bad;
+    bad = good, bad.offset = UINT64_C(1) << 63, cases[n].text = "offset", cases[n++].m = bad;
+    bad = good, bad.bytes = 999, cases[n].text = "raw length", cases[n++].m = bad;
+    for (int i = 0; i < n; i++) {
+        size_t header = nb_msg_pack(&cases[i].m, buf);
+        ck_assert_int_eq(nb_msg_parse(buf, header + cases[i].m.coded, TOKEN, UNIT, &out, &why), -EBADMSG);
+        ck_assert_msg(strstr(why, cases[i].text) != NULL, "case %d: %s", i, why);
+    }
+}
+END_TEST
+
+START_TEST(control_round_trip_and_flips)
+{
+    uint8_t buf[NB_CTL_BYTES];
+    struct nb_ctl in = {.kind = NB_CTL_ABORT, .token = TOKEN, .a = 1, .b = UINT64_MAX, .c = 7}, out;
+    const char *why = "";
+
+    strcpy(in.text, "node 3 lost its way");
+    nb_ctl_pack(&in, buf);
+    ck_assert_int_eq(nb_ctl_parse(buf, sizeof(buf), TOKEN, &out, &why), 0);
+    ck_assert_int_eq(memcmp(&in.text, &out.text, sizeof(in.text)), 0);
+    ck_assert_uint_eq(out.a, in.a);
+    ck_assert_uint_eq(out.b, in.b);
+    ck_assert_uint_eq(out.c, in.c);
+    ck_assert_int_eq(nb_ctl_parse(buf, sizeof(buf), TOKEN + 1, &out, &why), -EBADMSG);
+    ck_assert_int_eq(nb_ctl_parse(buf, sizeof(buf) - 1, TOKEN, &out, &why), -EBADMSG);
+    for (size_t bit = 0; bit < sizeof(buf) * 8; bit++) {
+        buf[bit / 8] ^= (uint8_t)(1u << bit % 8);
+        ck_assert_int_eq(nb_ctl_parse(buf, sizeof(buf), TOKEN, &out, &why), -EBADMSG);
+        buf[bit / 8] ^= (uint8_t)(1u << bit % 8);
+    }
+}
+END_TEST
+
+START_TEST(hello_and_vote)
+{
+    uint8_t hello[NB_HELLO_BYTES], vote[NB_VOTE_BYTES];
+    struct nb_hello h = {.wire_version = 3, .nclasses = 3, .cls = 1, .rank = 6, .nranks = 7, .group_token = 99,
+                         .comm_id = 12345678901234u, .settings = 42, .version = "1.2.3", .host = "nodename"},
+                    h2;
+    struct nb_vote v = {.yes = 0, .rank = 2, .reason = "no memory"}, v2;
+    const char *why = "";
+
+    nb_hello_pack(&h, hello);
+    ck_assert_int_eq(nb_hello_parse(hello, sizeof(hello), &h2, &why), 0);
+    ck_assert_int_eq(memcmp(&h, &h2, sizeof(h)), 0);
+    nb_vote_pack(&v, vote);
+    ck_assert_int_eq(nb_vote_parse(vote, sizeof(vote), &v2, &why), 0);
+    ck_assert_int_eq(memcmp(&v, &v2, sizeof(v)), 0);
+    /* One is not taken for the other, nor a truncated one. */
+    ck_assert_int_eq(nb_vote_parse(hello, sizeof(hello), &v2, &why), -EBADMSG);
+    ck_assert_int_eq(nb_hello_parse(vote, sizeof(vote), &h2, &why), -EBADMSG);
+    ck_assert_int_eq(nb_hello_parse(hello, sizeof(hello) - 1, &h2, &why), -EBADMSG);
+}
+END_TEST
+
+START_TEST(random_bytes)
+{
+    uint8_t buf[512];
+    unsigned seed = 7;
+    for (int i = 0; i < 200000; i++) {
+        struct nb_msg m;
+        struct nb_ctl c;
+        const char *why = "";
+        size_t len = (size_t)rand_r(&seed) % sizeof(buf);
+        for (size_t k = 0; k < len; k++)
+            buf[k] = (uint8_t)rand_r(&seed);
+        ck_assert_int_eq(nb_msg_parse(buf, len, TOKEN, UNIT, &m, &why), -EBADMSG);
+        ck_assert_int_eq(nb_ctl_parse(buf, len, TOKEN, &c, &why), -EBADMSG);
+    }
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("wire");
+    TCase *t = tcase_create("messages");
+    SRunner *r;
+    int failed;
+
+    tcase_add_loop_test(t, data_round_trip, 0, 2);
+    tcase_add_loop_test(t, data_flipped_bits, 0, 2);
+    tcase_add_loop_test(t, data_wrong_length, 0, 2);
+    tcase_add_test(t, data_absurd_fields);
+    tcase_add_test(t, control_round_trip_and_flips);
+    tcase_add_test(t, hello_and_vote);
+    tcase_add_test(t, random_bytes);
+    tcase_set_timeout(t, 60);
+    suite_add_tcase(s, t);
+    r = srunner_create(s);
+    srunner_run_all(r, CK_NORMAL);
+    failed = srunner_ntests_failed(r);
+    srunner_free(r);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
