@@ -107,7 +107,7 @@ double hx_load(ncclDataType_t type, const void *buf, size_t i)
         uint64_t u64;
         float f32;
         double f64;
-    } v;
+    } v = {.u64 = 0};
 
     memcpy(&v, at, hx_type_size(type));
     switch (type) {
