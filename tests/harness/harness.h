@@ -128,6 +128,8 @@ ncclDebugLogger_t hx_logger(void);
 /* Own log so far: lines that contain both strings (b may be NULL), or WARN lines. Any thread. */
 int hx_log_count(const char *a, const char *b);
 int hx_log_warns(void);
+/* The first own line that contains `a` into buf ("" when there is none). */
+void hx_log_first(const char *a, char *buf, size_t cap);
 
 /* Seconds of CLOCK_MONOTONIC (comparable between the nodes of a job), and sleeping. Any thread. */
 double hx_now(void);
@@ -169,7 +171,7 @@ struct hx_props { /* the parts of ncclNetProperties that all versions have */
     size_t max_p2p_bytes, max_coll_bytes; /* versions below 9: as NCCL fills them in */
 };
 
-/* Path of the plugin under test: NIBBLE_HARNESS_PLUGIN, else the build's. */
+/* Path of the plugin under test: NIBBLE_HARNESS_PLUGIN, else NB_PLUGIN, else the build's. */
 const char *hx_plugin_path(void);
 /* dlopen `path` (NULL: hx_plugin_path) and take tables of `version` (0: the newest). NULL after hx_fail, also
  * when the library lacks one of the two halves in that version. */
@@ -187,6 +189,7 @@ int hx_lib_has(const char *path, int version);
 struct hx_ctx {
     void *net, *coll;
     int ndev, coll_ndev;
+    bool net_ok;  /* net init succeeded */
     bool coll_ok; /* CollNet init and devices succeeded */
 };
 /* Result of the net half; a failing CollNet half shows in ctx->coll_ok, as NCCL then goes on without it. */

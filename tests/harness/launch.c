@@ -38,6 +38,7 @@ static _Noreturn void run_node(const struct hx_job *job, struct hx_shared *share
     int rc = 0;
 
     prctl(PR_SET_PDEATHSIG, SIGKILL);
+    hx_env_hide();
     hx_this_node = &node;
     atomic_store(&shared->node[rank].pid, (int)getpid());
     setenv("NCCL_SOCKET_IFNAME", job->netns ? "hx0" : "lo", job->netns);
@@ -51,7 +52,8 @@ static _Noreturn void run_node(const struct hx_job *job, struct hx_shared *share
     if (rc == 0 && atomic_load(&shared->node[rank].failed))
         rc = 1;
     if (rc && rc != HX_SKIP) {
-        hx_fail("failed with %d", rc); /* keeps an earlier reason */
+        if (!atomic_load(&shared->node[rank].failed))
+            hx_fail("failed with %d and no reason", rc);
         fflush(NULL);
         _exit(1); /* threads and memory are as the failure left them: no leak reports over it */
     }
@@ -172,6 +174,7 @@ int hx_job_run(const struct hx_job *job, struct hx_report **out)
     double begin = hx_now(), deadline = begin + (job->deadline_s > 0 ? job->deadline_s : 60.0);
     bool hurried = false;
 
+    hx_env_read();
     if (out)
         *out = rep;
     if (job->nnodes < 1 || job->nnodes > HX_MAX_NODES)
@@ -248,16 +251,9 @@ done:
 
 /* ---- named cases ---- */
 
-static int env_on(const char *name)
-{
-    const char *v = getenv(name);
-
-    return v && *v && strcmp(v, "0") != 0;
-}
-
 int hx_quick(void)
 {
-    return env_on("NIBBLE_TEST_QUICK");
+    return hx_env_read()->quick;
 }
 
 static int chosen(const struct hx_case *c, int argc, char **argv)
@@ -271,7 +267,7 @@ static int chosen(const struct hx_case *c, int argc, char **argv)
     }
     if ((c->flags & HX_CASE_FULL) && hx_quick())
         return 0;
-    return !(c->flags & HX_CASE_LONG) || env_on("NIBBLE_LONG_TESTS");
+    return !(c->flags & HX_CASE_LONG) || hx_env_read()->long_tests;
 }
 
 int hx_main(int argc, char **argv, const struct hx_case *cases, size_t ncases)

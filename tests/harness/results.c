@@ -3,10 +3,10 @@
  * Results of the plugin, driven as NCCL drives it: exact where exactness is promised, within a bound where values
  * are quantized, the same bits again in another run and on every node, foreign values only at their own places.
  *
- * Bounds. int4 codes groups of 32 Gaussian values with a step of 1/8 of the group's largest, which is 2.4 sigma on
- * average: noise of step^2/12, 0.78 % of the energy (the coder may do better by transforming a group). A sum has
- * the own contribution exact and the noise of the others added incoherently, so the error relative to the energy
- * of all contributions is (N-1)/N of that; 0.82 % leaves room for the rounding of scales.
+ * Bounds. int4 codes groups of 32 values with a step of 1/8 of the group's largest, for Gaussian values 2.4 sigma
+ * on average: noise of step^2/12, 0.78 % of the energy, less (0.62 %) because a group is coded transformed where
+ * its largest value is smaller then. A sum has the own contribution exact and the noise of the others added
+ * incoherently, so the error relative to the energy of all contributions is (N-1)/N of that.
  */
 #include <math.h>
 #include <pthread.h>
@@ -15,7 +15,7 @@
 
 #include "suite.h"
 
-#define INT4_NMSE 0.0082
+#define INT4_NMSE 0.0070 /* between what the codec reaches and what it would be without the transform */
 
 static const char *const env_raw[] = { "NIBBLE_RS=raw", NULL };
 static const char *const env_int4[] = { "NIBBLE_RS=int4", "NIBBLE_RS_MIN_BYTES=0", "NIBBLE_EF=off", NULL };
@@ -59,7 +59,7 @@ static int exact_node(struct hx_node *node, void *arg)
 
             HX_CHECK(hx_coll_reduce_support(lib, (ncclDataType_t)type, (ncclRedOp_t)op, &supported) == ncclSuccess,
                      "reduceSupport failed");
-            HX_CHECK(supported || op != ncclSum, "sums of %s are not supported", hx_type_name((ncclDataType_t)type));
+            HX_CHECK(supported || type >= ncclFloat8e4m3, "reductions of %s are not supported", hx_type_name((ncclDataType_t)type));
             for (size_t k = 0; k < ncounts && supported; k++, n++) {
                 struct sx_spec spec = { .func = HX_REDUCE_SCATTER, .type = (ncclDataType_t)type,
                                         .op = (ncclRedOp_t)op, .count = counts[k], .seed = (uint64_t)n,
@@ -197,7 +197,11 @@ static int rounding_node(struct hx_node *node, void *arg)
     if (sx_open(node, &cfg, &lib, &comm))
         return 1;
     for (int type = ncclFloat16; type < ncclNumTypes; type++) {
-        for (int func = 0; func < 2; func++) {
+        int supported = 0;
+
+        HX_CHECK(hx_coll_reduce_support(lib, (ncclDataType_t)type, ncclSum, &supported) == ncclSuccess,
+                 "reduceSupport failed");
+        for (int func = 0; func < 2 && supported; func++) {
             struct sx_spec spec = { .func = func ? HX_ALL_REDUCE : HX_REDUCE_SCATTER, .type = (ncclDataType_t)type,
                                     .count = 20011, .fill = HX_FILL_NORMAL, .seed = (uint64_t)type,
                                     .max_nmse = rounding_nmse((ncclDataType_t)type) };

@@ -68,6 +68,44 @@ uint64_t hx_seed(uint64_t a, uint64_t b, uint64_t c)
     return x ? x : 1;
 }
 
+/* ---- variables ---- */
+
+static struct hx_env env;
+static bool env_known;
+
+static int is_on(const char *name)
+{
+    const char *v = getenv(name);
+
+    return v && *v && strcmp(v, "0") != 0;
+}
+
+const struct hx_env *hx_env_read(void)
+{
+    const char *path;
+
+    if (env_known)
+        return &env;
+    path = getenv("NIBBLE_HARNESS_PLUGIN");
+    if (!path || !*path)
+        path = getenv("NB_PLUGIN"); /* set by "make check" */
+    snprintf(env.plugin, sizeof env.plugin, "%s", path ? path : "");
+    env.verbose = is_on("NIBBLE_HARNESS_VERBOSE");
+    env.quick = is_on("NIBBLE_TEST_QUICK");
+    env.long_tests = is_on("NIBBLE_LONG_TESTS");
+    env_known = true;
+    return &env;
+}
+
+void hx_env_hide(void)
+{
+    hx_env_read();
+    unsetenv("NIBBLE_HARNESS_PLUGIN");
+    unsetenv("NIBBLE_HARNESS_VERBOSE");
+    unsetenv("NIBBLE_TEST_QUICK");
+    unsetenv("NIBBLE_LONG_TESTS");
+}
+
 /* ---- what the parent reads ---- */
 
 int hx_fail(const char *fmt, ...)
@@ -215,13 +253,6 @@ void *hx_scratch(struct hx_node *node, int rank)
 
 /* ---- log ---- */
 
-static int verbose(void)
-{
-    const char *v = getenv("NIBBLE_HARNESS_VERBOSE");
-
-    return v && *v && strcmp(v, "0") != 0;
-}
-
 static void capture(ncclDebugLogLevel level, unsigned long flags, const char *file, int line, const char *fmt, ...)
     __attribute__((format(printf, 5, 6)));
 
@@ -248,7 +279,7 @@ static void capture(ncclDebugLogLevel level, unsigned long flags, const char *fi
     }
     text[len++] = '\n';
     text[len] = 0;
-    if (verbose())
+    if (hx_env_read()->verbose)
         fprintf(stderr, "[%d] %s:%d %s", n ? n->rank : -1, file ? file : "?", line, text);
     if (!n)
         return;
@@ -269,7 +300,8 @@ ncclDebugLogger_t hx_logger(void)
     return capture;
 }
 
-int hx_log_count(const char *a, const char *b)
+/* Lines with both strings; the first one into buf when cap > 0. */
+static int find_lines(const char *a, const char *b, char *buf, size_t cap)
 {
     struct hx_node *n = hx_this_node;
     int count = 0;
@@ -284,12 +316,24 @@ int hx_log_count(const char *a, const char *b)
         if (!eol)
             break;
         *eol = 0;
-        count += strstr(at, a) && (!b || strstr(at, b));
+        if (strstr(at, a) && (!b || strstr(at, b)) && count++ == 0 && cap)
+            snprintf(buf, cap, "%s", at);
         *eol = '\n';
         at = eol + 1;
     }
     pthread_mutex_unlock(&text_lock);
     return count;
+}
+
+int hx_log_count(const char *a, const char *b)
+{
+    return find_lines(a, b, NULL, 0);
+}
+
+void hx_log_first(const char *a, char *buf, size_t cap)
+{
+    buf[0] = 0;
+    find_lines(a, NULL, buf, cap);
 }
 
 int hx_log_warns(void)

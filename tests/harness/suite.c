@@ -200,8 +200,12 @@ int sx_close(struct hx_lib *lib, struct hx_comm *comm, bool warns_ok)
     hx_lib_close(lib);
     if (ret != ncclSuccess)
         return hx_fail("closing failed with %d", (int)ret);
-    if (!warns_ok && hx_log_warns())
-        return hx_fail("%d WARN lines were logged", hx_log_warns());
+    if (!warns_ok && hx_log_warns()) {
+        char line[300];
+
+        hx_log_first("W ", line, sizeof line);
+        return hx_fail("%d WARN lines were logged: %s", hx_log_warns(), line);
+    }
     hx_where("closed");
     return 0;
 }

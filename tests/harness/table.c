@@ -52,15 +52,13 @@ struct hx_lib {
 
 const char *hx_plugin_path(void)
 {
-    const char *path = getenv("NIBBLE_HARNESS_PLUGIN");
-
-    if (!path || !*path)
-        path = getenv("NB_PLUGIN"); /* set by "make check" */
+    if (hx_env_read()->plugin[0])
+        return hx_env_read()->plugin;
 #ifdef HX_PLUGIN_DEFAULT
-    if (!path || !*path)
-        path = HX_PLUGIN_DEFAULT;
+    return HX_PLUGIN_DEFAULT;
+#else
+    return "libnccl-net-nibble.so";
 #endif
-    return path && *path ? path : "libnccl-net-nibble.so";
 }
 
 static const void *symbol(void *dl, const char *what, int version)
@@ -189,6 +187,7 @@ ncclResult_t hx_init(struct hx_lib *lib, uint64_t comm_id, struct hx_ctx *ctx)
         ret = net_init(lib, comm_id, &ctx->net);
         if (ret != ncclSuccess)
             return ret;
+        ctx->net_ok = true;
         ret = NET(lib, devices(&ctx->ndev));
         if (ret != ncclSuccess)
             return ret;
@@ -208,7 +207,7 @@ ncclResult_t hx_finalize(struct hx_lib *lib, struct hx_ctx *ctx)
     ncclResult_t ret = ncclSuccess, ret2 = ncclSuccess;
 
     if (lib->version >= 11) {
-        if (lib->net.any)
+        if (ctx->net_ok)
             ret = lib->version == 11 ? lib->net.v11->finalize(ctx->net) : lib->net.v12->finalize(ctx->net);
         if (ctx->coll_ok)
             ret2 = lib->version == 11 ? lib->coll.v11->finalize(ctx->coll) : lib->coll.v12->finalize(ctx->coll);
