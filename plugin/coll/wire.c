@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Packing and parsing of the engine's messages. Offsets are written out here and nowhere else; the layout is
- * specified in docs/wire-format.md.
+ * specified in docs/messages.md.
  */
 #include "coll/wire.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Messages of the collective engine (docs/wire-format.md, "Messages"). All integers are little-endian at
+ * Messages of the collective engine (docs/messages.md). All integers are little-endian at
  * fixed offsets; parsing never trusts the bytes: a header is accepted only when every field is in range and
  * its check value fits.
  *
