@@ -119,9 +119,12 @@ uint64_t nb_hash64(const void *data, size_t bytes, uint64_t seed)
         memcpy(last, p + whole * STRIPE, rest);
         stripes(acc, last, 1);
     }
-    for (unsigned i = 0; i < LANES; i++)
-        h = fold(h ^ acc[i], K_FOLD + 2 * i) + i;
+    /* Pairs of lanes fold independently of each other, each with constants of its own. */
+    for (unsigned i = 0; i < LANES; i += 2)
+        h += fold(acc[i] ^ (K_FOLD + i * K_INIT), acc[i + 1] ^ (K_FOLD + (i + 1) * K_INIT));
     h ^= h >> 32;
     h *= K_END;
-    return h ^ h >> 29;
+    h ^= h >> 29;
+    h *= K_FOLD;
+    return h ^ h >> 32;
 }
