@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+# Builds the fuzz targets with their own compiler and sanitizers, apart from the rest. Used by fuzz.sh; by hand:
+#   make -f tests/fuzz/fuzz.mk SRCDIR=. FUZZ_CC=clang ENGINE=libfuzzer OUT=/tmp/fuzz all
+# ENGINE: libfuzzer (clang's), or standalone (any compiler).
+SRCDIR ?= .
+OUT ?= fuzz-build
+FUZZ_CC ?= clang
+ENGINE ?= libfuzzer
+SANITIZE ?= -fsanitize=address,undefined -fno-sanitize-recover=undefined
+
+ifeq ($(ENGINE),libfuzzer)
+INSTRUMENT = -fsanitize=fuzzer-no-link
+LINK = -fsanitize=fuzzer
+DRIVER =
+else
+INSTRUMENT =
+LINK =
+DRIVER = $(OUT)/standalone.o
+endif
+
+TARGETS = quant ulp wire tcp_wire
+FLAGS = -std=gnu11 -O1 -g -fno-omit-frame-pointer -ffp-contract=off -D_GNU_SOURCE \
+	-I$(SRCDIR)/include -I$(SRCDIR)/plugin -I$(SRCDIR)/tests/fuzz -Wall -Wextra -MMD -MP $(SANITIZE)
+CODEC = $(patsubst $(SRCDIR)/plugin/codec/%.c,$(OUT)/codec_%.o,$(wildcard $(SRCDIR)/plugin/codec/*.c))
+PARSERS = $(OUT)/wire.o $(OUT)/tcp_wire.o
+
+all: $(TARGETS:%=$(OUT)/fuzz_%) $(OUT)/seeds
+
+$(OUT)/codec_%.o: $(SRCDIR)/plugin/codec/%.c
+	@mkdir -p $(OUT)
+	$(FUZZ_CC) $(FLAGS) $(INSTRUMENT) -c -o $@ $<
+$(OUT)/wire.o: $(SRCDIR)/plugin/coll/wire.c
+	@mkdir -p $(OUT)
+	$(FUZZ_CC) $(FLAGS) $(INSTRUMENT) -c -o $@ $<
+$(OUT)/tcp_wire.o: $(SRCDIR)/plugin/net/tcp_wire.c
+	@mkdir -p $(OUT)
+	$(FUZZ_CC) $(FLAGS) $(INSTRUMENT) -c -o $@ $<
+$(OUT)/%.o: $(SRCDIR)/tests/fuzz/%.c
+	@mkdir -p $(OUT)
+	$(FUZZ_CC) $(FLAGS) $(INSTRUMENT) -c -o $@ $<
+
+# fuzz_wire and fuzz_tcp_wire contain the parsers they test.
+$(OUT)/fuzz_%: $(OUT)/fuzz_%.o $(CODEC) $(DRIVER)
+	$(FUZZ_CC) $(FLAGS) $(LINK) -o $@ $^ -lm
+$(OUT)/seeds: $(OUT)/seeds.o $(CODEC) $(PARSERS)
+	$(FUZZ_CC) $(FLAGS) -o $@ $^ -lm
+
+.SECONDARY:
+-include $(wildcard $(OUT)/*.d)

@@ -1,0 +1,66 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# Fuzz one target: fuzz.sh TARGET [SECONDS]. As a test it runs for NIBBLE_FUZZ_SECONDS (20), or 3 with
+# NIBBLE_TEST_QUICK=1; give it hours by hand: the corpus it finds stays in the build folder and is used again.
+#   NIBBLE_FUZZ_CC  compiler with libFuzzer (clang); without one, the project's compiler and a driver of our own
+#   NIBBLE_FUZZ_DIR where to build and keep the corpus (fuzz-build in the build folder)
+set -u
+target=${1:?target}
+srcdir=$(cd "${NB_SRCDIR:-$(dirname "$0")/../..}" && pwd) || exit 1
+out=${NIBBLE_FUZZ_DIR:-${NB_BUILDDIR:-$srcdir}/fuzz-build}
+seconds=${2:-${NIBBLE_FUZZ_SECONDS:-20}}
+[ "${NIBBLE_TEST_QUICK:-0}" = 0 ] || seconds=3
+
+tmp=$(mktemp -d) || exit 1
+trap 'rm -rf "$tmp"' EXIT
+echo 'int LLVMFuzzerTestOneInput(const char *d, unsigned long n) { return d && n > 1000000; }' >"$tmp/probe.c"
+echo 'int main(void) { return 0; }' >"$tmp/main.c"
+
+sanitize="-fsanitize=address,undefined -fno-sanitize-recover=undefined"
+cc=${NIBBLE_FUZZ_CC:-clang}
+engine=libfuzzer
+# shellcheck disable=SC2086
+if ! { $cc $sanitize -fsanitize=fuzzer -o "$tmp/probe" "$tmp/probe.c" && "$tmp/probe" -runs=1; } >/dev/null 2>&1; then
+    cc=${NB_CC:-cc}
+    engine=standalone
+    if ! command -v "${cc%% *}" >/dev/null 2>&1; then
+        echo "SKIP: neither clang with libFuzzer nor $cc is here to build the fuzz target"
+        exit 77
+    fi
+    for sanitize in "$sanitize" "-fsanitize=address" ""; do
+        { $cc $sanitize -o "$tmp/main" "$tmp/main.c" && "$tmp/main"; } >/dev/null 2>&1 && break
+    done
+fi
+command -v make >/dev/null 2>&1 || { echo "SKIP: no make to build the fuzz target"; exit 77; }
+
+mkdir -p "$out/$engine" "$out/corpus/$target" || exit 1
+# Several targets may be tested at once, and they share objects.
+build() {
+    MAKEFLAGS='' make -s -f "$srcdir/tests/fuzz/fuzz.mk" SRCDIR="$srcdir" OUT="$out/$engine" FUZZ_CC="$cc" ENGINE=$engine \
+        SANITIZE="$sanitize" "$out/$engine/fuzz_$target" "$out/$engine/seeds"
+}
+if command -v flock >/dev/null 2>&1; then
+    (flock 9 && build) 9>"$out/lock" || { echo "FAIL: the fuzz target does not build"; exit 1; }
+else
+    build || { echo "FAIL: the fuzz target does not build"; exit 1; }
+fi
+"$out/$engine/seeds" "$tmp/seeds" || exit 1
+
+cd "$out" || exit 1
+echo "fuzzing $target for $seconds s: $cc, $engine, sanitizers: ${sanitize:-none}"
+export UBSAN_OPTIONS=print_stacktrace=1
+if [ $engine = libfuzzer ]; then
+    "./$engine/fuzz_$target" -seed=1 -max_len=40000 -timeout=20 -max_total_time="$seconds" -print_final_stats=1 \
+        -artifact_prefix="$out/crash-$target-" "corpus/$target" "$tmp/seeds/$target" >"$tmp/log" 2>&1
+else
+    "./$engine/fuzz_$target" -seconds="$seconds" -crash="$out/crash-$target" "$tmp/seeds/$target" "corpus/$target" \
+        >"$tmp/log" 2>&1
+fi
+status=$?
+if [ $status != 0 ]; then
+    tail -n 60 "$tmp/log"
+    echo "FAIL: $target; the input that did it is in $out"
+    exit 1
+fi
+grep -E "stat::number_of_executed_units|stat::new_units_added|cov: .*DONE|DONE|runs in" "$tmp/log" | tail -n 4
+exit 0
