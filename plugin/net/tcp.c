@@ -115,8 +115,11 @@ static void tcp_fini(void)
     if (users == 0 || --users > 0)
         return;
     nb_tcp_connect_abandon_all();
-    for (int i = 0; i < ndevs; i++)
+    for (int i = 0; i < ndevs; i++) {
+        nb_tcp_threads_stop(&devs[i]);
         nb_tcp_pace_free(devs[i].pace);
+        devs[i].pace = NULL;
+    }
     ndevs = 0;
 }
 

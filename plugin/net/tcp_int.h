@@ -20,6 +20,7 @@
 #define NIBBLE_NET_TCP_INT_H
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -39,6 +40,7 @@
 struct nb_tcp_dev {
     struct nb_tcp_if nif;
     struct nb_tcp_pace *pace; /* NULL: no limit */
+    struct nb_tcp_pool *pool; /* helper threads; NULL until a comm needs them */
 };
 
 /* Settings of the transport, read by init. */
@@ -58,14 +60,22 @@ struct nb_tcp_dev *nb_tcp_device(int dev);
 
 /* ---- comms ---- */
 
-struct nb_tcp_thread; /* tcp_thread.c */
+/* A stream as the helper threads see it. */
+struct nb_tcp_work {
+    struct nb_tcp_comm *comm;
+    int stream;
+    struct nb_tcp_thread *thread;
+    struct nb_tcp_work *next; /* in one of the thread's lists, while queued */
+    bool queued;              /* under the thread's lock */
+};
 
 /* What send and receive comms share; first member of both. */
 struct nb_tcp_comm {
     bool is_send;
-    bool threaded; /* helper threads do the I/O */
-    bool closing;
-    int err;       /* first error, negative errno; sticky */
+    bool threaded;       /* helper threads do the I/O */
+    bool armed;          /* threaded: the owner may be asleep on event_fd */
+    atomic_bool closing; /* threaded: threads let go of the comm */
+    int err;             /* first error, negative errno; sticky */
     int nstreams;
     int busy;      /* streams in I/O without the lock */
     int unfinished, done_untested; /* requests in these states */
@@ -76,6 +86,8 @@ struct nb_tcp_comm {
     pthread_mutex_t lock;
     pthread_cond_t idle; /* busy fell to 0 */
     int event_fd;        /* threaded: wakes an owner that sleeps in poll; else -1 */
+    struct nb_tcp_pool *pool;
+    struct nb_tcp_work work[NB_TCP_MAX_STREAMS];
     char peer[64], local[64];
 };
 
@@ -154,6 +166,8 @@ struct nb_tcp_rstream {
     int fd;
     bool busy, eof, bye;
     bool drained;     /* the kernel had no more in this round */
+    bool yield;       /* stopped only to let others have a turn (threaded) */
+    int budget;       /* reads left in this turn (threaded) */
     bool have;        /* `frame` is the header of what comes next */
     unsigned pos, end; /* unread bytes of buf */
     size_t off, rest; /* payload of `frame`: where the next byte goes in slot, how many are missing */
@@ -198,6 +212,11 @@ int nb_tcp_close_recv(void *recv_comm);
 int nb_tcp_send_poll(struct nb_tcp_send *c, struct pollfd *fds, int max);
 int nb_tcp_recv_poll(struct nb_tcp_recv *c, struct pollfd *fds, int max);
 
+/* One turn of a helper thread on a stream, called with the comm's lock (which it gives up during I/O). True when
+ * there is more to do now; *paced when the pace is what it waits for. */
+bool nb_tcp_send_turn(struct nb_tcp_send *s, int stream, bool *paced);
+bool nb_tcp_recv_turn(struct nb_tcp_recv *s, int stream);
+
 /* ---- shared by both directions (tcp_comm.c) ---- */
 
 int nb_tcp_comm_init(struct nb_tcp_comm *c, struct nb_tcp_dev *dev, bool is_send, int fd0, int n,
@@ -225,6 +244,44 @@ struct nb_tcp_block {
 
 void *nb_tcp_block_new(struct nb_tcp_block **chain, size_t bytes);
 void nb_tcp_blocks_free(struct nb_tcp_block *chain);
+
+/* Around I/O on a stream that is marked busy: give up the lock, take it back. */
+static inline void nb_tcp_io_begin(struct nb_tcp_comm *c, bool *busy)
+{
+    if (!c->threaded)
+        return;
+    *busy = true;
+    c->busy++;
+    pthread_mutex_unlock(&c->lock);
+}
+
+static inline void nb_tcp_io_end(struct nb_tcp_comm *c, bool *busy)
+{
+    if (!c->threaded)
+        return;
+    pthread_mutex_lock(&c->lock);
+    *busy = false;
+    if (--c->busy == 0)
+        pthread_cond_broadcast(&c->idle);
+}
+
+/* ---- tcp_thread.c ---- */
+
+/* Let helper threads drive the comm, whose sockets are fds[0 .. nstreams). Nothing to do without them. 0 or a
+ * negative errno after a WARN. */
+int nb_tcp_threads_attach(struct nb_tcp_comm *c, const int *fds);
+/* When it returns no thread knows the comm any more. Lasts at most a turn of each thread. */
+void nb_tcp_threads_detach(struct nb_tcp_comm *c, const int *fds);
+/* Something to do for a stream. With the comm's lock. */
+void nb_tcp_threads_kick(struct nb_tcp_comm *c, int stream);
+/* Wake the owner if it sleeps and should not. With the comm's lock. */
+void nb_tcp_threads_notify(struct nb_tcp_comm *c);
+/* Before a call returns the comm's error: no thread is inside the caller's memory any more. With the lock. */
+void nb_tcp_threads_settle(struct nb_tcp_comm *c);
+/* poll_fds of a threaded comm. With the lock. */
+int nb_tcp_threads_poll(struct nb_tcp_comm *c, struct pollfd *fds, int max);
+/* Join a device's threads (transport is shutting down). */
+void nb_tcp_threads_stop(struct nb_tcp_dev *dev);
 
 /* ---- tcp_pace.c ---- */
 

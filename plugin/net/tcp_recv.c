@@ -16,6 +16,8 @@
 #include "base/log.h"
 #include "net/tcp_int.h"
 
+#define TURN_READS 16 /* of a helper thread on a stream before others get theirs */
+
 int nb_tcp_recv_new(struct nb_tcp_dev *dev, const int *fds, int n, const uint8_t conn_id[16],
                     struct nb_tcp_recv **comm)
 {
@@ -32,6 +34,12 @@ int nb_tcp_recv_new(struct nb_tcp_dev *dev, const int *fds, int n, const uint8_t
     s->posted_end = &s->posted;
     for (int i = 0; i < n; i++)
         s->stream[i].fd = fds[i];
+    rc = nb_tcp_threads_attach(&s->c, fds);
+    if (rc) {
+        nb_tcp_comm_fini(&s->c);
+        free(s);
+        return rc;
+    }
     *comm = s;
     return 0;
 }
@@ -168,23 +176,26 @@ static size_t read_some(struct nb_tcp_recv *s, struct nb_tcp_rstream *t, struct 
     ssize_t n;
     int err = 0;
 
-    if (t->drained || t->eof)
+    if (t->drained || t->eof || s->c.err)
         return 0;
-    t->busy = true;
-    s->c.busy++;
-    nb_tcp_unlock(&s->c);
+    if (s->c.threaded && t->budget-- == 0) {
+        t->yield = true;
+        return 0;
+    }
+    nb_tcp_io_begin(&s->c, &t->busy);
     do
         n = recvmsg(t->fd, &m, MSG_DONTWAIT);
     while (n < 0 && errno == EINTR);
     if (n < 0)
         err = errno;
-    nb_tcp_lock(&s->c);
-    t->busy = false;
-    if (--s->c.busy == 0)
-        pthread_cond_broadcast(&s->c.idle);
+    nb_tcp_io_end(&s->c, &t->busy);
+    if (s->c.err)
+        return 0;
     if (n > 0) {
         s->c.wire += (size_t)n;
-        t->drained = (size_t)n < room; /* the next read would only say so */
+        /* A short read leaves nothing behind but perhaps the end of the stream, for which poll wakes again; epoll's
+         * edge does not. */
+        t->drained = (size_t)n < room && !s->c.threaded;
         return (size_t)n;
     }
     if (n == 0) {
@@ -292,7 +303,7 @@ static void check_end(struct nb_tcp_recv *s)
     for (int i = 0; i < s->c.nstreams; i++) {
         struct nb_tcp_rstream *t = &s->stream[i];
 
-        if (t->have ? t->slot || t->frame.seq == s->c.next_seq : !t->eof)
+        if (t->have ? t->slot || (int32_t)(t->frame.seq - s->c.next_seq) <= 0 : !t->eof)
             return;
         bye &= t->bye;
     }
@@ -314,6 +325,33 @@ static void pump(struct nb_tcp_recv *s)
             break;
     }
     check_end(s);
+}
+
+/* Streams that stopped for want of a receive, or parked, can go on. */
+static void kick_waiting(struct nb_tcp_recv *s)
+{
+    for (int i = 0; i < s->c.nstreams; i++) {
+        struct nb_tcp_rstream *t = &s->stream[i];
+
+        if (!t->busy && t->have && !t->slot)
+            nb_tcp_threads_kick(&s->c, i);
+    }
+}
+
+bool nb_tcp_recv_turn(struct nb_tcp_recv *s, int stream)
+{
+    struct nb_tcp_rstream *t = &s->stream[stream];
+    uint32_t seen = s->c.next_seq;
+
+    if (t->busy || s->c.err)
+        return false;
+    t->drained = t->yield = false;
+    t->budget = TURN_READS;
+    pump_stream(s, t);
+    check_end(s);
+    if (s->c.next_seq != seen)
+        kick_waiting(s);
+    return t->yield && !s->c.err;
 }
 
 static struct nb_tcp_rreq *get_req(struct nb_tcp_recv *s)
@@ -364,16 +402,25 @@ int nb_tcp_irecv(void *recv_comm, int n, void **data, const size_t *sizes, const
             *s->posted_end = &r->slot[i];
             s->posted_end = &r->slot[i].next;
         }
-        s->c.unfinished++;
+        if (s->c.unfinished++ == 0 && s->c.threaded) {
+            for (int i = 0; i < s->c.nstreams; i++)
+                nb_tcp_threads_kick(&s->c, i);
+        } else if (s->c.threaded) {
+            kick_waiting(s);
+        }
         /* What is already in our memory wakes nobody who sleeps on the sockets, so it is dealt with here; data in
          * the kernel can wait for test. */
         for (int i = 0; i < s->c.nstreams; i++)
             ready |= s->stream[i].have || s->stream[i].end > s->stream[i].pos || s->stream[i].eof;
-        if (ready)
+        if (s->c.threaded)
+            check_end(s);
+        else if (ready)
             pump(s);
         *request = r;
     }
     rc = r && r->head.done ? 0 : s->c.err;
+    if (rc)
+        nb_tcp_threads_settle(&s->c);
     nb_tcp_unlock(&s->c);
     if (rc)
         *request = NULL;
@@ -387,7 +434,7 @@ int nb_tcp_recv_test(struct nb_tcp_rreq *r, int *done, size_t *sizes)
 
     *done = 0;
     nb_tcp_lock(&s->c);
-    if (!r->head.done && !s->c.err)
+    if (!r->head.done && !s->c.err && !s->c.threaded)
         pump(s);
     if (r->head.done) {
         *done = 1;
@@ -398,6 +445,8 @@ int nb_tcp_recv_test(struct nb_tcp_rreq *r, int *done, size_t *sizes)
         s->free = r;
     } else {
         rc = s->c.err;
+        if (rc)
+            nb_tcp_threads_settle(&s->c);
     }
     nb_tcp_unlock(&s->c);
     return rc;
@@ -407,6 +456,8 @@ int nb_tcp_recv_poll(struct nb_tcp_recv *s, struct pollfd *fds, int max)
 {
     int n = 0;
 
+    if (s->c.threaded)
+        return nb_tcp_threads_poll(&s->c, fds, max);
     if (s->c.err || s->c.done_untested > 0 || max < s->c.nstreams)
         return -1;
     if (s->c.unfinished == 0)
@@ -424,9 +475,13 @@ int nb_tcp_recv_poll(struct nb_tcp_recv *s, struct pollfd *fds, int max)
 int nb_tcp_close_recv(void *recv_comm)
 {
     struct nb_tcp_recv *s = recv_comm;
+    int fds[NB_TCP_MAX_STREAMS];
 
     if (!s)
         return 0;
+    for (int i = 0; i < s->c.nstreams; i++)
+        fds[i] = s->stream[i].fd;
+    nb_tcp_threads_detach(&s->c, fds);
     for (int i = 0; i < s->c.nstreams; i++)
         close(s->stream[i].fd);
     nb_tcp_blocks_free(s->blocks);

@@ -23,6 +23,7 @@
 #define FRAME_MAX (1u << 30)
 #define PEEK_EVERY 16            /* isends between looks at the way back */
 #define STALL_CHECK_MS 5000
+#define TURN_WRITES 8            /* of a helper thread on a stream before others get theirs */
 
 int nb_tcp_send_new(struct nb_tcp_dev *dev, const int *fds, int n, const uint8_t conn_id[16],
                     struct nb_tcp_send **comm)
@@ -42,6 +43,12 @@ int nb_tcp_send_new(struct nb_tcp_dev *dev, const int *fds, int n, const uint8_t
     s->moved_ms = s->checked_ms = nb_tcp_now_ms();
     for (int i = 0; i < n; i++)
         s->stream[i].fd = fds[i];
+    rc = nb_tcp_threads_attach(&s->c, fds);
+    if (rc) {
+        nb_tcp_comm_fini(&s->c);
+        free(s);
+        return rc;
+    }
     *comm = s;
     return 0;
 }
@@ -202,18 +209,13 @@ static bool flush(struct nb_tcp_send *s, struct nb_tcp_sstream *t)
         }
     }
     m.msg_iovlen = nv;
-    t->busy = true;
-    s->c.busy++;
-    nb_tcp_unlock(&s->c);
+    nb_tcp_io_begin(&s->c, &t->busy);
     do
         n = sendmsg(t->fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT);
     while (n < 0 && errno == EINTR);
     if (n < 0)
         err = errno;
-    nb_tcp_lock(&s->c);
-    t->busy = false;
-    if (--s->c.busy == 0)
-        pthread_cond_broadcast(&s->c.idle);
+    nb_tcp_io_end(&s->c, &t->busy);
     if (s->c.dev->pace && (n < 0 || (size_t)n < total))
         nb_tcp_pace_give_back(s->c.dev->pace, total - (n < 0 ? 0 : (size_t)n));
     if (s->c.err)
@@ -221,8 +223,9 @@ static bool flush(struct nb_tcp_send *s, struct nb_tcp_sstream *t)
     if (n >= 0) {
         advance(s, t, (size_t)n);
         s->moved_ms = 0; /* set by the next look at the clock */
-        /* A short write means that the kernel is full: the next would only say so. */
-        t->blocked = (size_t)n < total;
+        /* A short write means that the kernel is full: the next would only say so. (But epoll announces room only
+         * to those who have been told that there is none.) */
+        t->blocked = (size_t)n < total && !s->c.threaded;
         return !t->blocked;
     }
     t->blocked = true;
@@ -287,6 +290,49 @@ static void pump(struct nb_tcp_send *s)
     }
 }
 
+/* Give the streams that have nothing to do a share of a message that was just queued. The others come back to
+ * the queue by themselves. */
+static void kick_streams(struct nb_tcp_send *s, const struct nb_tcp_sreq *r)
+{
+    size_t pieces = r->size / r->chunk + 1;
+
+    for (int k = 0; k < s->c.nstreams && pieces > 0; k++) {
+        int i = (s->cur + k) % s->c.nstreams;
+
+        if (s->stream[i].busy || s->stream[i].count > 0)
+            continue;
+        nb_tcp_threads_kick(&s->c, i);
+        pieces--;
+    }
+    s->cur = (s->cur + 1) % s->c.nstreams;
+}
+
+bool nb_tcp_send_turn(struct nb_tcp_send *s, int stream, bool *paced)
+{
+    struct nb_tcp_sstream *t = &s->stream[stream];
+    bool more = true;
+
+    *paced = false;
+    /* A peer that closes while nothing is under way is none of our business yet. */
+    if (stream == 0 && s->c.unfinished > 0)
+        look_back(s, 0);
+    for (int i = 0; i < TURN_WRITES && more && !s->c.err; i++) {
+        if (t->busy)
+            return false;
+        t->blocked = false;
+        if (t->count == 0) {
+            if (!s->queue)
+                return false;
+            fill(s, t);
+        }
+        more = flush(s, t);
+    }
+    if (s->c.err)
+        return false;
+    *paced = t->blocked && t->paced;
+    return more && (t->count > 0 || s->queue);
+}
+
 static struct nb_tcp_sreq *get_req(struct nb_tcp_send *s)
 {
     struct nb_tcp_sreq *r = s->free;
@@ -345,10 +391,15 @@ int nb_tcp_isend(void *send_comm, const void *data, size_t size, int tag, void *
         *s->queue_end = r;
         s->queue_end = &r->next;
         s->c.unfinished++;
-        pump(s);
+        if (s->c.threaded)
+            kick_streams(s, r);
+        else
+            pump(s);
         *request = r;
     }
     rc = s->c.err;
+    if (rc)
+        nb_tcp_threads_settle(&s->c);
     nb_tcp_unlock(&s->c);
     if (rc)
         *request = NULL;
@@ -363,9 +414,11 @@ int nb_tcp_send_test(struct nb_tcp_sreq *r, int *done, size_t *sizes)
     *done = 0;
     nb_tcp_lock(&s->c);
     if (!r->head.done && !s->c.err) {
-        pump(s);
+        if (!s->c.threaded)
+            pump(s);
         if (!r->head.done && !s->c.err) {
-            look_back(s, 0);
+            if (!s->c.threaded)
+                look_back(s, 0);
             check_stall(s);
         }
     }
@@ -378,6 +431,8 @@ int nb_tcp_send_test(struct nb_tcp_sreq *r, int *done, size_t *sizes)
         s->free = r;
     } else {
         rc = s->c.err;
+        if (rc)
+            nb_tcp_threads_settle(&s->c);
     }
     nb_tcp_unlock(&s->c);
     return rc;
@@ -403,6 +458,8 @@ int nb_tcp_send_poll(struct nb_tcp_send *s, struct pollfd *fds, int max)
     bool paced = false;
     int n = 0;
 
+    if (s->c.threaded)
+        return nb_tcp_threads_poll(&s->c, fds, max);
     if (s->c.err || s->c.done_untested > 0)
         return -1;
     if (s->c.unfinished == 0)
@@ -433,8 +490,13 @@ int nb_tcp_close_send(void *send_comm)
 {
     struct nb_tcp_send *s = send_comm;
 
+    int fds[NB_TCP_MAX_STREAMS];
+
     if (!s)
         return 0;
+    for (int i = 0; i < s->c.nstreams; i++)
+        fds[i] = s->stream[i].fd;
+    nb_tcp_threads_detach(&s->c, fds);
     for (int i = 0; i < s->c.nstreams; i++) {
         struct nb_tcp_sstream *t = &s->stream[i];
 

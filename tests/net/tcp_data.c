@@ -309,7 +309,7 @@ START_TEST(many_requests)
 }
 END_TEST
 
-int main(void)
+static int run(void)
 {
     enum { COUNTS = sizeof(stream_counts) / sizeof(stream_counts[0]) };
     Suite *s = suite_create("net/tcp_data");
@@ -328,5 +328,15 @@ int main(void)
     srunner_run_all(r, CK_ENV);
     failed = srunner_ntests_failed(r);
     srunner_free(r);
+    return failed;
+}
+
+int main(void)
+{
+    int failed = run();
+
+    /* All of it once more with helper threads. */
+    net_threads = 2;
+    failed += run();
     return failed ? 1 : 0;
 }

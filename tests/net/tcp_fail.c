@@ -590,7 +590,7 @@ START_TEST(pace)
 }
 END_TEST
 
-int main(void)
+static int run(void)
 {
     const struct {
         const char *name;
@@ -621,5 +621,15 @@ int main(void)
     srunner_run_all(r, CK_ENV);
     failed = srunner_ntests_failed(r);
     srunner_free(r);
+    return failed;
+}
+
+int main(void)
+{
+    int failed = run();
+
+    /* All of it once more with helper threads. */
+    net_threads = 2;
+    failed += run();
     return failed ? 1 : 0;
 }

@@ -15,6 +15,8 @@
 
 #include "base/log.h"
 
+int net_threads;
+
 static const struct nb_net_ops *net;
 static char *set_names[16];
 static int nset;
@@ -77,6 +79,8 @@ const struct nb_net_ops *net_up(const char *setting, ...)
     nb_log_set(logger);
     set_one("NCCL_SOCKET_IFNAME=lo");
     set_one("NIBBLE_NET=tcp");
+    if (net_threads)
+        set_one(net_threads == 1 ? "NIBBLE_TCP_THREADS=1" : "NIBBLE_TCP_THREADS=2");
     va_start(ap, setting);
     for (const char *s = setting; s; s = va_arg(ap, const char *))
         set_one(s);

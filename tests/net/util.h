@@ -14,6 +14,9 @@ struct pair {
     uint8_t handle[NB_NET_HANDLE_BYTES];
 };
 
+/* Helper threads a device (NIBBLE_TCP_THREADS) in what net_up sets; 0 at first. */
+extern int net_threads;
+
 /* Take the transport with NCCL_SOCKET_IFNAME=lo and the given further settings ("NAME=value", up to NULL);
  * net_down() unsets them. Fails the test on an error. */
 const struct nb_net_ops *net_up(const char *setting, ...) __attribute__((sentinel));
