@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Error feedback does what it is for: when the same gradient comes again and again, the running mean of the
+ * results approaches the truth like 1/n, where without feedback the same error comes every time.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "suite.h"
+
+#define ROUNDS 200
+
+static int mean_node(struct hx_node *node, void *arg)
+{
+    struct hx_comm_cfg cfg = { .channels = 2, .buff_size = 256 << 10 };
+    struct sx_spec spec = { .func = HX_REDUCE_SCATTER, .type = *(ncclDataType_t *)arg, .count = 30011,
+                            .fill = HX_FILL_NORMAL, .seed = 11 };
+    double *sum = calloc(spec.count, sizeof *sum), *truth = calloc(spec.count, sizeof *truth), err = 0, energy = 0;
+    char *x = malloc(spec.count * hx_type_size(spec.type));
+    struct hx_lib *lib;
+    struct hx_comm *comm;
+    struct sx_run run;
+
+    if (sx_open(node, &cfg, &lib, &comm))
+        return 1;
+    for (int r = 0; r < node->nnodes; r++) {
+        sx_block(&spec, r, node->rank, x);
+        for (size_t i = 0; i < spec.count; i++)
+            truth[i] += hx_load(spec.type, x, i);
+    }
+    sx_prepare(node, &spec, &run);
+    for (int round = 0; round < ROUNDS; round++) {
+        ncclResult_t ret;
+
+        hx_where("round %d", round);
+        ret = hx_run(comm, &run.op);
+        HX_CHECK(ret == ncclSuccess, "round %d: result %d", round, (int)ret);
+        for (size_t i = 0; i < spec.count; i++)
+            sum[i] += hx_load(spec.type, run.recv, i);
+    }
+    for (size_t i = 0; i < spec.count; i++) {
+        double d = sum[i] / ROUNDS - truth[i];
+
+        err += d * d;
+        energy += truth[i] * truth[i];
+    }
+    *(double *)hx_scratch(node, node->rank) = sqrt(err / energy);
+    sx_free(&run);
+    free(sum);
+    free(truth);
+    free(x);
+    return sx_close(lib, comm, false);
+}
+
+/* Relative error of the mean (root of the mean square over nodes), or negative. */
+static double error_of_mean(ncclDataType_t type, const char *const *env)
+{
+    struct hx_job job = { .name = env[0], .nnodes = 3, .fn = mean_node, .arg = &type, .env = env,
+                          .deadline_s = hx_quick() ? 240 : 60 };
+    struct hx_report *rep;
+    double sum = 0;
+    int rc = hx_job_run(&job, &rep);
+
+    for (int r = 0; r < 3; r++) {
+        double e = *(double *)(void *)rep->node[r].scratch;
+
+        sum += e * e;
+    }
+    hx_report_free(rep);
+    return rc ? -1 : sqrt(sum / 3);
+}
+
+static const char *const env_off[] = { "NIBBLE_EF=off", "NIBBLE_RS=int4", "NIBBLE_RS_MIN_BYTES=0", NULL };
+static const char *const env_full[] = { "NIBBLE_EF=full", "NIBBLE_EF_IDENTITY=signature", "NIBBLE_RS=int4",
+                                        "NIBBLE_RS_MIN_BYTES=0", NULL };
+
+static int closer(ncclDataType_t type, double least)
+{
+    double off = error_of_mean(type, env_off), full = error_of_mean(type, env_full);
+
+    if (off < 0 || full < 0)
+        return 1;
+    printf("        %s: error of the mean of %d rounds %.3g without feedback, %.3g with (%.0f times less)\n",
+           hx_type_name(type), ROUNDS, off, full, off / full);
+    HX_CHECK(off > 0.02, "without feedback the error is only %.3g: was anything quantized?", off);
+    HX_CHECK(off / full >= least, "feedback brings the mean only %.1f times closer", off / full);
+    return 0;
+}
+
+static int fp32(void)
+{
+    return closer(ncclFloat32, 20);
+}
+
+/* The results themselves are rounded to 8 bits of mantissa, the same error in every round. */
+static int bf16(void)
+{
+    return closer(ncclBfloat16, 20);
+}
+
+/* A value that is no number must not stay in the carried error: the rounds after it are as good as before. */
+static int nan_node(struct hx_node *node, void *arg)
+{
+    struct hx_comm_cfg cfg = { .channels = 2, .buff_size = 256 << 10 };
+    struct sx_spec spec = { .func = HX_REDUCE_SCATTER, .type = ncclFloat32, .count = 30011, .fill = HX_FILL_NORMAL,
+                            .seed = 12, .max_nmse = 0.03 };
+    struct hx_lib *lib;
+    struct hx_comm *comm;
+
+    (void)arg;
+    if (sx_open(node, &cfg, &lib, &comm))
+        return 1;
+    for (int round = 0; round < 12; round++) {
+        struct sx_run run;
+        ncclResult_t ret;
+
+        sx_prepare(node, &spec, &run);
+        for (int b = 0; b < node->nnodes && round == 5 && node->rank == 1; b++) {
+            hx_store(spec.type, run.send, (size_t)b * spec.count + 100, (double)NAN);
+            hx_store(spec.type, run.send, (size_t)b * spec.count + 9000, (double)INFINITY);
+        }
+        hx_where("round %d", round);
+        ret = hx_run(comm, &run.op);
+        HX_CHECK(ret == ncclSuccess, "round %d: result %d", round, (int)ret);
+        if (round == 5) {
+            HX_CHECK(isnan(hx_load(spec.type, run.recv, 100)) && isinf(hx_load(spec.type, run.recv, 9000)),
+                     "NaN or infinity did not arrive");
+        } else if (sx_check(node, &run)) {
+            return hx_fail("round %d", round);
+        }
+        sx_free(&run);
+    }
+    return sx_close(lib, comm, false);
+}
+
+static int nan_once(void)
+{
+    return sx_job("NaN once", 3, nan_node, NULL, 40, env_full);
+}
+
+static const struct hx_case cases[] = {
+    { "mean-fp32", fp32, 0 },
+    { "mean-bf16", bf16, HX_CASE_FULL },
+    { "nan-once", nan_once, 0 },
+};
+
+int main(int argc, char **argv)
+{
+    return hx_main(argc, argv, cases, sizeof cases / sizeof cases[0]);
+}

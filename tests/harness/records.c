@@ -1,0 +1,293 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Quantized all-reduces. They need an operation record (which bytes of the padded chunks are values, whose error
+ * it is), which NCCL's profiler events give and here the test gives; so this program links the plugin's sources
+ * instead of loading the plugin.
+ *
+ * Bounds: every contribution but the own is quantized once (0.7 % of its energy at most, see results.c), and the
+ * sum once more on its way back to all nodes, by a node that quantizes the sum of N contributions whose energy is
+ * the sum of theirs.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "coll/coll.h"
+#include "nibble/nccl_net.h"
+#include "policy/record.h"
+#include "suite.h"
+
+#define INT4_NMSE 0.0070
+
+static const char *const env_plain[] = { "NIBBLE_AR=int4", "NIBBLE_AR_MIN_BYTES=0", "NIBBLE_EF=off", NULL };
+static const char *const env_feedback[] = { "NIBBLE_AR=int4", "NIBBLE_AR_MIN_BYTES=0", "NIBBLE_EF=full", NULL };
+
+static int open_linked(struct hx_node *node, const struct hx_comm_cfg *cfg, struct hx_lib **lib, struct hx_comm **comm)
+{
+    const char *stage;
+    ncclResult_t ret;
+
+    *lib = hx_lib_static(&ncclNetPlugin_v12, &ncclCollNetPlugin_v12, 12);
+    ret = hx_comm_open(node, *lib, cfg, comm, &stage);
+    if (ret != ncclSuccess)
+        return hx_fail("bring-up failed in %s with %d", stage, (int)ret);
+    return 0;
+}
+
+static int push(struct hx_comm *comm, const struct sx_spec *spec, int channels, size_t chunk, int64_t slot)
+{
+    struct nb_record r = { .func = NB_FUNC_ALL_REDUCE, .type = spec->type, .op = spec->op,
+                           .bytes = spec->count * hx_type_size(spec->type), .slot = slot,
+                           .channels = (uint32_t)(spec->channels ? spec->channels : channels),
+                           .chunk = (uint32_t)(spec->chunk ? spec->chunk : chunk), .heads = 1, .head = 0 };
+
+    HX_CHECK(nb_record_push(hx_comm_plugin(comm), &r) == 0, "a record was refused");
+    return 0;
+}
+
+/* ---- sizes that end anywhere, padding full of NaN and 1e30 ---- */
+
+static int padded_node(struct hx_node *node, void *arg)
+{
+    static const ncclDataType_t types[] = { ncclFloat32, ncclBfloat16, ncclFloat16 };
+    static const size_t counts[] = { 1, 31, 1000, 4095, 40001, 150001 };
+    static const size_t chunks[] = { 0, 4096, 1536 };
+    int channels = *(int *)arg, n = 0;
+    struct hx_comm_cfg cfg = { .channels = channels, .buff_size = 128 << 10, .poison = true };
+    double bound = INT4_NMSE * ((node->nnodes - 1.0) / node->nnodes + 1), rounding;
+    struct hx_lib *lib;
+    struct hx_comm *comm;
+
+    if (open_linked(node, &cfg, &lib, &comm))
+        return 1;
+    for (int t = 0; t < 3; t++) {
+        for (size_t k = 0; k < sizeof counts / sizeof counts[0]; k++, n++) {
+            struct sx_spec spec = { .func = HX_ALL_REDUCE, .type = types[t], .count = counts[k],
+                                    .fill = HX_FILL_NORMAL, .seed = (uint64_t)n, .in_place = n & 1,
+                                    .chunk = chunks[n % 3], .channels = n % 4 == 3 ? 1 : 0 };
+            struct sx_run run;
+            ncclResult_t ret;
+
+            rounding = types[t] == ncclFloat32 ? 1e-13 : types[t] == ncclFloat16 ? 1e-6 : 1.6e-5;
+            spec.max_nmse = (k >= 4 ? bound : 4 * bound) + rounding; /* few values: a sample of the noise */
+            sx_prepare(node, &spec, &run);
+            if (push(comm, &spec, channels, (size_t)(128 << 10) / HX_STEPS, -1))
+                return 1;
+            hx_where("%s", sx_describe(&spec));
+            ret = hx_run(comm, &run.op);
+            HX_CHECK(ret == ncclSuccess, "%s: result %d", sx_describe(&spec), (int)ret);
+            if (sx_check(node, &run))
+                return 1;
+            if (k >= 4)
+                HX_CHECK(run.nmse > bound / 4, "%s: error %.3g: this was not coded in 4 bits", sx_describe(&spec),
+                         run.nmse);
+            HX_CHECK(hx_all_equal(node, hx_hash(run.recv, spec.count * hx_type_size(spec.type))),
+                     "%s: not the same bits on all nodes", sx_describe(&spec));
+            sx_free(&run);
+        }
+    }
+    return sx_close(lib, comm, false);
+}
+
+static int padded(int nnodes, int channels)
+{
+    return sx_job("padded", nnodes, padded_node, &channels, 60, env_plain);
+}
+
+static int padded_2(void)
+{
+    return padded(2, 2);
+}
+
+static int padded_3(void)
+{
+    return padded(3, 8);
+}
+
+static int padded_5(void)
+{
+    return padded(5, 12);
+}
+
+/* ---- feedback: the mean of repeated all-reduces comes to the truth ---- */
+
+static int mean_node(struct hx_node *node, void *arg)
+{
+    enum { ROUNDS = 120 };
+    struct hx_comm_cfg cfg = { .channels = 2, .buff_size = 256 << 10, .poison = true };
+    struct sx_spec spec = { .func = HX_ALL_REDUCE, .type = ncclFloat32, .count = 30011, .fill = HX_FILL_NORMAL,
+                            .seed = 11 };
+    double *sum = calloc(spec.count, sizeof *sum), *truth = calloc(spec.count, sizeof *truth), err = 0, energy = 0;
+    float *x = malloc(spec.count * sizeof *x);
+    int64_t slot = *(int64_t *)arg;
+    struct hx_lib *lib;
+    struct hx_comm *comm;
+    struct sx_run run;
+
+    if (open_linked(node, &cfg, &lib, &comm))
+        return 1;
+    for (int r = 0; r < node->nnodes; r++) {
+        sx_block(&spec, r, 0, x);
+        for (size_t i = 0; i < spec.count; i++)
+            truth[i] += (double)x[i];
+    }
+    sx_prepare(node, &spec, &run);
+    for (int round = 0; round < ROUNDS; round++) {
+        if (push(comm, &spec, 2, (size_t)(256 << 10) / HX_STEPS, slot))
+            return 1;
+        hx_where("round %d", round);
+        HX_CHECK(hx_run(comm, &run.op) == ncclSuccess, "round %d failed", round);
+        for (size_t i = 0; i < spec.count; i++)
+            sum[i] += hx_load(spec.type, run.recv, i);
+    }
+    for (size_t i = 0; i < spec.count; i++) {
+        double d = sum[i] / ROUNDS - truth[i];
+
+        err += d * d;
+        energy += truth[i] * truth[i];
+    }
+    *(double *)hx_scratch(node, node->rank) = sqrt(err / energy);
+    sx_free(&run);
+    free(sum);
+    free(truth);
+    free(x);
+    return sx_close(lib, comm, false);
+}
+
+static int feedback(void)
+{
+    double error[2];
+
+    for (int with = 0; with < 2; with++) {
+        int64_t slot = with ? 5 : -1;
+        struct hx_job job = { .name = "feedback", .nnodes = 3, .fn = mean_node, .arg = &slot, .env = env_feedback,
+                              .deadline_s = hx_quick() ? 240 : 60 };
+        struct hx_report *rep;
+        int rc = hx_job_run(&job, &rep);
+
+        error[with] = *(double *)(void *)rep->node[0].scratch;
+        hx_report_free(rep);
+        if (rc)
+            return rc;
+    }
+    printf("        all-reduce: error of the mean %.3g without a slot, %.3g with (%.0f times less)\n", error[0],
+           error[1], error[0] / error[1]);
+    HX_CHECK(error[0] > 0.02 && error[0] / error[1] >= 20, "feedback brings the mean only %.1f times closer",
+             error[0] / error[1]);
+    return 0;
+}
+
+/* ---- records that are wrong, missing or for something else ---- */
+
+static int wrong_records_node(struct hx_node *node, void *arg)
+{
+    struct hx_comm_cfg cfg = { .channels = 4, .buff_size = 128 << 10, .poison = true };
+    struct hx_lib *lib;
+    struct hx_comm *comm;
+
+    (void)arg;
+    if (open_linked(node, &cfg, &lib, &comm))
+        return 1;
+    for (int round = 0; round < 12; round++) {
+        struct sx_spec spec = { .func = HX_ALL_REDUCE, .type = ncclFloat32, .count = 30001, .fill = HX_FILL_EXACT,
+                                .seed = (uint64_t)round };
+        struct sx_spec rec = spec;
+
+        /* All nodes have the same wrong record: the operation must run raw, hence exactly. */
+        switch (round % 6) {
+        case 0:
+            rec.type = ncclBfloat16;
+            break;
+        case 1:
+            rec.channels = 3;
+            break;
+        case 2:
+            rec.chunk = 4096;
+            break;
+        case 3:
+            rec.op = ncclMax;
+            break;
+        case 4:
+            rec.func = HX_REDUCE_SCATTER; /* none for this operation */
+            break;
+        default:
+            break; /* none at all */
+        }
+        if (round % 6 < 4 && push(comm, &rec, 4, (size_t)(128 << 10) / HX_STEPS, 7))
+            return 1;
+        if (sx_do(node, comm, &spec, NULL))
+            return 1;
+        /* The operation after it has the right record and is quantized. */
+        spec.fill = HX_FILL_NORMAL;
+        spec.max_nmse = 0.03;
+        if (push(comm, &spec, 4, (size_t)(128 << 10) / HX_STEPS, -1))
+            return 1;
+        if (sx_do(node, comm, &spec, NULL))
+            return 1;
+    }
+    return sx_close(lib, comm, false);
+}
+
+static int wrong_records(void)
+{
+    return sx_job("wrong records", 3, wrong_records_node, NULL, 40, env_plain);
+}
+
+/* One node lost a record that the others have. Whatever happens: a right result or an error everywhere, no hang. */
+static int lost_record_node(struct hx_node *node, void *arg)
+{
+    struct hx_comm_cfg cfg = { .channels = 4, .buff_size = 128 << 10, .poison = true };
+    struct sx_spec spec = { .func = HX_ALL_REDUCE, .type = ncclFloat32, .count = 50001, .fill = HX_FILL_NORMAL,
+                            .seed = 3, .max_nmse = 0.03 };
+    struct hx_lib *lib;
+    struct hx_comm *comm;
+    struct sx_run run;
+    ncclResult_t ret;
+
+    (void)arg;
+    if (open_linked(node, &cfg, &lib, &comm))
+        return 1;
+    sx_prepare(node, &spec, &run);
+    if (node->rank != 1 && push(comm, &spec, 4, (size_t)(128 << 10) / HX_STEPS, -1))
+        return 1;
+    hx_where("all-reduce of which node 1 has no record");
+    HX_CHECK(hx_post(comm, &run.op) == ncclSuccess, "post");
+    ret = hx_wait(comm, &run.op, 20);
+    HX_CHECK(ret != HX_TIMEOUT, "hangs when one node has no record");
+    if (ret == ncclSuccess && sx_check(node, &run))
+        return 1;
+    HX_CHECK(hx_all_equal(node, ret == ncclSuccess), "an error on some nodes only");
+    *(int *)hx_scratch(node, node->rank) = (int)ret;
+    hx_comm_close(comm);
+    hx_lib_close(lib);
+    sx_free(&run);
+    return 0;
+}
+
+static int lost_record(void)
+{
+    struct hx_job job = { .name = "lost record", .nnodes = 3, .fn = lost_record_node, .env = env_plain,
+                          .deadline_s = hx_quick() ? 120 : 40 };
+    struct hx_report *rep;
+    int rc = hx_job_run(&job, &rep);
+
+    if (rc == 0)
+        printf("        one node without the record: %s\n",
+               *(int *)(void *)rep->node[0].scratch == ncclSuccess ? "right results" : "an error on all nodes");
+    hx_report_free(rep);
+    return rc;
+}
+
+static const struct hx_case cases[] = {
+    { "padded-2-nodes", padded_2, 0 },
+    { "padded-3-nodes", padded_3, 0 },
+    { "padded-5-nodes-two-groups", padded_5, HX_CASE_FULL },
+    { "feedback", feedback, 0 },
+    { "wrong-records", wrong_records, 0 },
+    { "lost-record", lost_record, 0 },
+};
+
+int main(int argc, char **argv)
+{
+    return hx_main(argc, argv, cases, sizeof cases / sizeof cases[0]);
+}
