@@ -26,12 +26,20 @@ struct nbt_traffic {
     int known; /* 0: this exchange does not count */
 };
 
+/* Deliberate mistakes, to show that the checks see them. */
+enum nbt_fault {
+    NBT_FAULT_NONE,
+    NBT_FAULT_WEIGHT, /* node 1 flips the last bit of one gathered weight, once */
+    NBT_FAULT_SLOT    /* codec exchange: the carried error of one block is used for another */
+};
+
 struct nbt_exchange_cfg {
     struct hx_node *node;
     enum nb_dtype grad_type; /* NB_BF16 or NB_F32 */
     size_t block;            /* values of one node's block */
     void *shared;            /* memory all nodes see, nbt_exchange_shared_bytes long, zero at first */
     const char *plugin;      /* path; NULL: the harness' choice */
+    enum nbt_fault fault;
 };
 
 struct nbt_exchange;

@@ -99,10 +99,11 @@ static int codec_reduce_scatter(struct nbt_exchange *x, const void *send, void *
     size_t sources = 0;
     for (int r = 0; r < n; r++) {
         struct span *to = span(x, me, r);
+        const int shift = x->cfg.fault == NBT_FAULT_SLOT ? (int)(c->traffic.reduce_scatter.ops % (uint64_t)n) : 0;
         if (r == me)
             continue;
         const ssize_t len = nb_encode(c->codec, x->cfg.grad_type, (const char *)send + (size_t)r * block * size, block, 0,
-                                      c->ef ? &c->ef[r] : NULL, to->data, c->cap, NULL);
+                                      c->ef ? &c->ef[(r + shift) % n] : NULL, to->data, c->cap, NULL);
         if (len < 0) {
             hx_fail("encoding failed (%s)", strerror((int)-len));
             return (int)len;

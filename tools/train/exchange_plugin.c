@@ -94,26 +94,29 @@ static int number_after(const char *at, const char *end, const char *key, uint64
     return 0;
 }
 
-/* Lines of the form "... summary ... reduce_scatter ops=N bytes=N wire=N ... all_gather ops=N bytes=N wire=N ...". */
+/* What the plugin logs at its close (plugin/coll/comm.c), of which is read:
+ *   summary ...: reduce_scatter ops=N coded=N ... wire=N ... all_gather ops=N ... wire=N ...
+ *   summary ...: feedback ops=N ... */
 static void plugin_traffic_from_log(const char *log, struct nbt_traffic *t)
 {
     memset(t, 0, sizeof *t);
-    while ((log = strstr(log, "summary")) != NULL) {
+    while ((log = strstr(log, "summary ")) != NULL) {
         const char *end = strchr(log, '\n');
         end = end ? end : log + strlen(log);
-        const char *rs = strstr(log, "reduce_scatter "), *ag = strstr(log, "all_gather ");
-        uint64_t rs_ops, rs_wire, ag_ops, ag_wire, more;
-        if (rs && rs < end && ag && ag < end && number_after(rs, end, " ops=", &rs_ops) &&
-            number_after(rs, end, " wire=", &rs_wire) && number_after(ag, end, " ops=", &ag_ops) &&
-            number_after(ag, end, " wire=", &ag_wire)) {
-            t->reduce_scatter.ops += rs_ops;
-            t->reduce_scatter.wire += rs_wire;
-            t->all_gather.ops += ag_ops;
-            t->all_gather.wire += ag_wire;
-            if (number_after(log, end, "feedback_ops=", &more))
-                t->feedback_ops += more;
-            t->known = 1;
+        const char *rs = strstr(log, " reduce_scatter "), *ag = strstr(log, " all_gather ");
+        uint64_t ops = 0, coded = 0, wire = 0;
+        if (rs && ag && rs < ag && ag < end) {
+            t->known = number_after(rs, ag, " ops=", &ops) && number_after(rs, ag, " coded=", &coded) &&
+                       number_after(rs, ag, " wire=", &wire);
+            t->reduce_scatter.ops += ops;
+            t->reduce_scatter.wire += wire;
+            t->quantized_ops += coded;
+            t->known = t->known && number_after(ag, end, " ops=", &ops) && number_after(ag, end, " wire=", &wire);
+            t->all_gather.ops += ops;
+            t->all_gather.wire += wire;
         }
+        if (number_after(log, end, " feedback ops=", &ops))
+            t->feedback_ops += ops;
         log = end;
     }
 }

@@ -35,6 +35,7 @@ struct nbt_settings {
     enum nb_dtype grad_type;
     const struct nbt_exchange_ops *exchange;
     const char *plugin;
+    enum nbt_fault fault;
     const char *dump_dir;  /* NULL: no dumps */
     size_t dump_every;
     double deadline_s;     /* of a run */
@@ -66,6 +67,7 @@ struct nbt_node_board { /* one line a node; read after a barrier */
     struct nbt_traffic traffic;
     struct nbt_fidelity_sums fidelity;
     double seconds_compute, seconds_rs, seconds_ag;
+    uint64_t meetings;         /* barriers reached */
 };
 
 struct nbt_board {
@@ -100,6 +102,7 @@ struct nbt_outcome {
     struct nbt_board *board;
     struct nbt_traffic traffic; /* all nodes, whole run */
     int ok;                     /* the job ended as it should */
+    char reason[160];           /* ... if not, why */
 };
 
 #endif

@@ -56,11 +56,12 @@ static void usage(FILE *f)
           "      --plugin PATH      the plugin's shared object (the build's)\n"
           "      --layers N, --width N, --heads N, --context N, --batch N\n"
           "                         the model (6, 128, 4, 128) and sequences a node and step (8)\n"
-          "      --rate X           peak learning rate (0.001)\n"
+          "      --rate X           peak learning rate (0.003)\n"
           "      --seed N           of weights and batches (1)\n"
           "      --dump-grads DIR   write gradients of every 50th step (see --dump-every) to DIR\n"
           "      --dump-every N\n"
           "      --codec-report DIR measure the codecs on gradients that were dumped, and exit\n"
+          "      --fault WHAT       make a mistake, to see it found: weight, slot (the latter with --exchange codec)\n"
           "      --quick            two nodes, a small model, few steps: a test, not a measurement\n"
           "  -q, --quiet            no progress\n"
           "  -h, --help\n"
@@ -99,7 +100,7 @@ static int choose_runs(struct options *o, const char *list)
 }
 
 enum { O_TEXT = 256, O_LIMIT, O_STEPS, O_RUNS, O_GRAD, O_EXCHANGE, O_PLUGIN, O_LAYERS, O_WIDTH, O_HEADS, O_CONTEXT,
-       O_BATCH, O_RATE, O_SEED, O_DUMP, O_EVERY, O_REPORT, O_QUICK };
+       O_BATCH, O_RATE, O_SEED, O_DUMP, O_EVERY, O_REPORT, O_QUICK, O_FAULT };
 
 static const struct option long_options[] = {
     {"nodes", required_argument, NULL, 'n'},          {"out", required_argument, NULL, 'o'},
@@ -112,8 +113,8 @@ static const struct option long_options[] = {
     {"rate", required_argument, NULL, O_RATE},        {"seed", required_argument, NULL, O_SEED},
     {"dump-grads", required_argument, NULL, O_DUMP},  {"dump-every", required_argument, NULL, O_EVERY},
     {"codec-report", required_argument, NULL, O_REPORT}, {"quick", no_argument, NULL, O_QUICK},
-    {"quiet", no_argument, NULL, 'q'},                {"help", no_argument, NULL, 'h'},
-    {NULL, 0, NULL, 0},
+    {"fault", required_argument, NULL, O_FAULT},      {"quiet", no_argument, NULL, 'q'},
+    {"help", no_argument, NULL, 'h'},                 {NULL, 0, NULL, 0},
 };
 
 /* One option. 0, 1 for --help, negative for a bad value. */
@@ -198,6 +199,14 @@ static int take_option(struct options *o, int c, const char *name)
     case O_QUICK:
         o->quick = 1;
         return 0;
+    case O_FAULT:
+        s->fault = strcmp(optarg, "weight") == 0 ? NBT_FAULT_WEIGHT
+                   : strcmp(optarg, "slot") == 0 ? NBT_FAULT_SLOT
+                                                 : NBT_FAULT_NONE;
+        if (s->fault != NBT_FAULT_NONE)
+            return 0;
+        fprintf(stderr, "nibble-train: --fault: \"%s\" is neither weight nor slot\n", optarg);
+        return -EINVAL;
     default:
         return -EINVAL; /* getopt has said why */
     }
@@ -211,7 +220,7 @@ static void defaults(struct options *o, int quick)
     o->s.opt = (struct nbt_adamw){.beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .decay = 0.1f};
     o->s.nodes = quick ? 2 : 4;
     o->s.steps = quick ? 12 : 300;
-    o->s.rate = 1e-3f;
+    o->s.rate = 3e-3f;
     o->s.seed = 1;
     o->s.grad_type = NB_BF16;
     o->s.exchange = &nbt_exchange_plugin;
@@ -316,6 +325,10 @@ static int do_run(const struct options *o, const struct nbt_run *run, struct nbt
     out->board = launch.board;
     out->ok = hx_job_run(&job, &report) == 0;
     collect_traffic(s, report, out);
+    snprintf(out->reason, sizeof out->reason, "%.*s", (int)sizeof out->reason - 1, report->reason);
+    for (char *c = out->reason; *c; c++) /* it becomes part of a JSON string */
+        if (*c == '"' || *c == '\\' || (unsigned char)*c < ' ')
+            *c = '\'';
     hx_report_free(report);
     return 0;
 }

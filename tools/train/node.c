@@ -119,6 +119,7 @@ static int open_worker(struct worker *w, const struct nbt_launch *l, struct hx_n
         .block = s->block,
         .shared = nbt_board_exchange(s, l->board),
         .plugin = s->plugin,
+        .fault = s->fault,
     };
     return w->x.ops->open(&w->x);
 }
@@ -131,12 +132,14 @@ static void free_worker(struct worker *w)
     free(w->mom.m), free(w->mom.v), free(w->mom_exact.m), free(w->mom_exact.v);
 }
 
-/* Wait for all; -EPIPE when a node has gone (its reason is in its own report). */
+/* Wait for all; -EPIPE when a node has ended before it came here (its reason is in its own report). */
 static int meet(struct worker *w)
 {
+    struct nbt_node_board *nodes = w->board->node;
+    const uint64_t mine = __atomic_add_fetch(&nodes[w->node->rank].meetings, 1, __ATOMIC_SEQ_CST);
     hx_barrier(w->node);
     for (int r = 0; r < w->node->nnodes; r++)
-        if (hx_ended(w->node, r)) {
+        if (__atomic_load_n(&nodes[r].meetings, __ATOMIC_SEQ_CST) < mine) {
             hx_fail("node %d has ended", r);
             return -EPIPE;
         }
@@ -354,6 +357,8 @@ static int one_step(struct worker *w, size_t step)
     if (rc)
         return rc;
     const double t4 = hx_now();
+    if (s->fault == NBT_FAULT_WEIGHT && step == s->steps / 2 && w->node->rank == 1)
+        w->weights[0] ^= 1;
     rc = meet(w); /* all shards are on the board */
     if (rc)
         return rc;

@@ -19,6 +19,7 @@ extern char **environ;
 #define RS_RATIO_BF16 3.6
 #define RS_RATIO_F32 7.2
 #define AG_RATIO 3.0
+#define FEEDBACK_SHARE 0.75   /* of the operations; it begins when the plugin is certain whose error it is */
 #define FEEDBACK_OFF 0.003    /* 1 - cos with feedback, every class */
 #define FEEDBACK_GAIN 2.5     /* how many times less than without, matrices */
 #define EXACT_OFF 1e-5        /* 1 - cos of the uncompressed run: BF16 rounding of the sums and nothing else */
@@ -68,6 +69,22 @@ static const struct nbt_outcome *find(const struct nbt_outcome *runs, size_t n, 
     return NULL;
 }
 
+struct nbt_phases {
+    double compute, rs, ag; /* ms a step, mean over nodes */
+};
+
+static struct nbt_phases phases(const struct nbt_settings *s, const struct nbt_board *b)
+{
+    const double k = b->steps_done ? 1e3 / ((double)b->steps_done * (double)s->nodes) : 0;
+    struct nbt_phases p = {0};
+    for (int r = 0; r < s->nodes; r++) {
+        p.compute += k * b->node[r].seconds_compute;
+        p.rs += k * b->node[r].seconds_rs;
+        p.ag += k * b->node[r].seconds_ag;
+    }
+    return p;
+}
+
 /* ---- tables ---- */
 
 static void print_runs(const struct nbt_settings *s, const struct nbt_outcome *runs, size_t n)
@@ -84,6 +101,11 @@ static void print_runs(const struct nbt_settings *s, const struct nbt_outcome *r
         else
             printf(" %11s %11s  %11s %11s", "-", "-", "-", "-");
         printf("  %8.1f%s\n", o->board->seconds, o->ok ? "" : "  FAILED");
+    }
+    printf("ms a step (mean over nodes; waiting for slower nodes counts as communication)\n");
+    for (size_t i = 0; i < n; i++) {
+        const struct nbt_phases p = phases(s, runs[i].board);
+        printf("%-26s compute %.0f, reduce-scatter %.0f, all-gather %.0f\n", runs[i].run->title, p.compute, p.rs, p.ag);
     }
     printf("(bytes: sent by all nodes together, headers included; ratio: against %s gradients and BF16 weights sent as they "
            "are)\n",
@@ -119,7 +141,7 @@ struct verdicts {
     int failed;
     size_t count;
     struct {
-        char text[200];
+        char text[300];
         int ok;
     } line[32];
 };
@@ -142,10 +164,15 @@ static void judge_run(const struct nbt_settings *s, const struct nbt_outcome *o,
 {
     const struct nbt_board *b = o->board;
     const double start = b->steps_done ? b->step[0].loss : NAN;
-    verdict(v, o->ok && b->steps_done == s->steps, "%s: %zu of %zu steps ran", o->run->title, b->steps_done, s->steps);
-    verdict(v, b->weight_errors == 0 && b->weight_checks == b->steps_done && b->steps_done > 0,
-            "%s: weights equal on all nodes and to what their owners sent, in %llu of %zu steps", o->run->title,
-            (unsigned long long)(b->weight_errors ? 0 : b->weight_checks), b->steps_done);
+    if (o->ok && b->steps_done == s->steps)
+        verdict(v, 1, "%s: all %zu steps ran", o->run->title, s->steps);
+    else
+        verdict(v, 0, "%s: %zu of %zu steps ran: %s", o->run->title, b->steps_done, s->steps, o->reason);
+    if (b->weight_errors == 0 && b->weight_checks == b->steps_done && b->steps_done > 0)
+        verdict(v, 1, "%s: weights equal on all nodes and to what their owners sent, after every step", o->run->title);
+    else
+        verdict(v, 0, "%s: weights differ between nodes or from what their owners sent (%llu times)", o->run->title,
+                (unsigned long long)b->weight_errors);
     if (quality)
         verdict(v, start - final_loss(b) >= LOSS_FALLS, "%s: training loss fell from %.3f to %.3f (at least %.1f)",
                 o->run->title, start, final_loss(b), LOSS_FALLS);
@@ -156,6 +183,17 @@ static void judge_run(const struct nbt_settings *s, const struct nbt_outcome *o,
         verdict(v, worst <= EXACT_OFF, "%s: update as from exact gradients, 1 - cos %.1e (at most %.0e)", o->run->title,
                 worst, EXACT_OFF);
         return;
+    }
+    if (counted(o)) {
+        const double fed = (double)o->traffic.feedback_ops / (double)o->traffic.reduce_scatter.ops;
+        verdict(v, o->traffic.quantized_ops == o->traffic.reduce_scatter.ops, "%s: %llu of %llu reduce-scatters quantized",
+                o->run->title, (unsigned long long)o->traffic.quantized_ops,
+                (unsigned long long)o->traffic.reduce_scatter.ops);
+        if (o->run->feedback && quality)
+            verdict(v, fed >= FEEDBACK_SHARE, "%s: feedback in %.0f %% of the reduce-scatters (at least %.0f %%)",
+                    o->run->title, 100 * fed, 100 * FEEDBACK_SHARE);
+        if (!o->run->feedback)
+            verdict(v, o->traffic.feedback_ops == 0, "%s: feedback in none of the reduce-scatters", o->run->title);
     }
     const double rs_bar = s->grad_type == NB_BF16 ? RS_RATIO_BF16 : RS_RATIO_F32;
     if (counted(o))
@@ -236,6 +274,10 @@ static void json_run(FILE *f, const struct nbt_settings *s, const struct nbt_out
     fprintf(f, "    {\n      \"name\": \"%s\", \"ok\": %s, \"steps\": %zu,\n      ", o->run->name, o->ok ? "true" : "false",
             b->steps_done);
     json_number(f, "seconds", b->seconds, ", ");
+    const struct nbt_phases p = phases(s, b);
+    json_number(f, "ms_compute", p.compute, ", ");
+    json_number(f, "ms_reduce_scatter", p.rs, ", ");
+    json_number(f, "ms_all_gather", p.ag, ",\n      ");
     json_number(f, "training_loss", final_loss(b), ", ");
     json_number(f, "validation_loss", final_valid(b), ",\n      ");
     fprintf(f, "\"weight_checks\": %llu, \"weight_errors\": %llu,\n", (unsigned long long)b->weight_checks,
