@@ -93,7 +93,7 @@ static bool escapes_valid(const struct nb_tile_view *v, unsigned group0)
         next = index + 1;
         index -= group0 * NB_GROUP;
         unsigned j = index / NB_GROUP, i = index % NB_GROUP;
-        if (is_int4(v->kind) ? (v->domain[j / 8] >> j % 8 & 1) || (v->code[16 * j + i % 16] >> (i / 16 * 4) & 15)
+        if (is_int4(v->kind) ? (v->domain[j / 8] >> j % 8 & 1) || (v->code[16 * j + i / 2] >> (i % 2 * 4) & 15)
                              : v->code[index] != 0)
             return false;
     }

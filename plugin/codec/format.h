@@ -83,7 +83,7 @@ NB_INLINE unsigned nb_scale_code(uint32_t bits, int exponent, int up)
 /* The same in a wide tile: powers of two down to 2^(E-125). */
 NB_INLINE unsigned nb_scale_code_wide(uint32_t bits, int exponent, int up)
 {
-    int e = (int)(bits >> 23) - 127 + ((bits & 0x7fffffu) >= (up ? 1u : 0x100000u));
+    int e = (int)(bits >> 23) - 127 + ((bits & 0x7fffffu) >= (up ? 1u : 0x80000u));
     int code = 126 - exponent + e;
     return code < 0 ? 0 : (unsigned)code;
 }

@@ -90,12 +90,18 @@ struct nb_tile_job {
     uint8_t *err_scale;
     enum nb_ef_mode mode;
     float beta, bound;
+    bool split; /* how the variant keeps a group's floats: see nb_place */
 };
 
-/* What the first half of encoding finds out for the second. Values are in the domain that was chosen for their
- * group: as they are, or transformed without normalisation. */
+/* Where value i of a group lies in the variant's floats: in order, or the even ones before the odd ones. */
+NB_INLINE unsigned nb_place(bool split, unsigned i)
+{
+    return split ? i % 2 * 16 + i / 2 : i;
+}
+
+/* What the first half of encoding finds out for the second. */
 struct nb_tile_work {
-    float y[NB_TILE];
+    float y[NB_TILE_GROUPS][2][NB_GROUP] __attribute__((aligned(64))); /* values; their unnormalised transform */
     uint32_t max[NB_TILE_GROUPS];      /* bits of the largest magnitude; transformed: times 1/8 */
     uint8_t positive[NB_TILE_GROUPS];  /* 1: the first value of that magnitude is not negative */
     uint8_t transform[NB_TILE_GROUPS]; /* 1: transformed */
@@ -124,8 +130,9 @@ struct nb_tile_ops {
     void (*add)(enum nb_dtype type, const struct nb_tile_view *view, float *plain, float *coeff, uint8_t *any);
     /* plain += inverse transform of coeff where any[j], for a tile of `groups`. */
     void (*inverse)(float *plain, float *coeff, const uint8_t *any, unsigned groups);
-    /* dst = round(plain + own) for n values, own may be NULL. */
-    void (*store)(enum nb_dtype type, const float *plain, const uint8_t *own, size_t n, uint8_t *dst);
+    /* dst = round(plain + own) for `groups`, own may be NULL. */
+    void (*store)(enum nb_dtype type, const float *plain, const uint8_t *own, unsigned groups, uint8_t *dst);
+    bool split; /* order of floats inside a group, nb_place */
 };
 
 /* The first half for tiles in which something has to be escaped, and the decision whether it is (quant_careful.c).

@@ -56,9 +56,10 @@ static void load_group(const struct nb_tile_job *job, const struct nb_tile_work 
 
 static void transform(float *v)
 {
-    for (unsigned d = 16; d; d /= 2)
-        for (unsigned base = 0; base < NB_GROUP; base += 2 * d)
-            for (unsigned i = base; i < base + d; i++) {
+    /* Distance 1 first, then 16, 8, 4, 2. */
+    for (unsigned stage = 0; stage < 5; stage++)
+        for (unsigned d = stage ? 32 >> stage : 1, i = 0; i < NB_GROUP; i++)
+            if (!(i & d)) {
                 float a = v[i], b = v[i + d];
                 v[i] = a + b;
                 v[i + d] = a - b;
@@ -77,10 +78,17 @@ static uint32_t largest(const float *y, uint8_t *positive)
     return max;
 }
 
+/* Store a group in the order in which the variant keeps it. */
+static void place(const struct nb_tile_job *job, float *dst, const float *x)
+{
+    for (unsigned i = 0; i < NB_GROUP; i++)
+        dst[nb_place(job->split, i)] = x[i];
+}
+
 /* Survey group j: its escapes as a mask, its values and maximum into work. */
 static uint32_t survey_group(const struct nb_tile_job *job, struct nb_tile_work *work, unsigned j, unsigned members)
 {
-    float g[NB_GROUP], e[NB_GROUP], *y = work->y + NB_GROUP * j;
+    float g[NB_GROUP], e[NB_GROUP], y[NB_GROUP];
     uint32_t escaped = 0, more;
 
     load_group(job, work, j, g, e);
@@ -112,9 +120,10 @@ static uint32_t survey_group(const struct nb_tile_job *job, struct nb_tile_work 
             work->transform[j] = 1;
             work->max[j] = nb_f32_bits(max);
             work->positive[j] = positive;
-            memcpy(y, v, sizeof v);
         }
+        place(job, work->y[j][1], v);
     }
+    place(job, work->y[j][0], y);
     return escaped;
 }
 

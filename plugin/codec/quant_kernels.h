@@ -44,29 +44,29 @@ NB_FN void nb_k_round(enum nb_dtype type, const float *restrict x, uint8_t *dst)
 NB_FN void nb_k_hadamard(float *restrict v)
 {
     float t[NB_GROUP];
-    for (unsigned i = 0; i < 16; i++) {
-        t[i] = v[i] + v[i + 16];
-        t[i + 16] = v[i] - v[i + 16];
-    }
-    for (unsigned b = 0; b < NB_GROUP; b += 16)
-        for (unsigned i = b; i < b + 8; i++) {
-            v[i] = t[i] + t[i + 8];
-            v[i + 8] = t[i] - t[i + 8];
-        }
-    for (unsigned b = 0; b < NB_GROUP; b += 8)
-        for (unsigned i = b; i < b + 4; i++) {
-            t[i] = v[i] + v[i + 4];
-            t[i + 4] = v[i] - v[i + 4];
-        }
-    for (unsigned b = 0; b < NB_GROUP; b += 4)
-        for (unsigned i = b; i < b + 2; i++) {
-            v[i] = t[i] + t[i + 2];
-            v[i + 2] = t[i] - t[i + 2];
-        }
     for (unsigned i = 0; i < NB_GROUP; i += 2) {
         t[i] = v[i] + v[i + 1];
         t[i + 1] = v[i] - v[i + 1];
     }
+    for (unsigned i = 0; i < 16; i++) {
+        v[i] = t[i] + t[i + 16];
+        v[i + 16] = t[i] - t[i + 16];
+    }
+    for (unsigned b = 0; b < NB_GROUP; b += 16)
+        for (unsigned i = b; i < b + 8; i++) {
+            t[i] = v[i] + v[i + 8];
+            t[i + 8] = v[i] - v[i + 8];
+        }
+    for (unsigned b = 0; b < NB_GROUP; b += 8)
+        for (unsigned i = b; i < b + 4; i++) {
+            v[i] = t[i] + t[i + 4];
+            v[i + 4] = t[i] - t[i + 4];
+        }
+    for (unsigned b = 0; b < NB_GROUP; b += 4)
+        for (unsigned i = b; i < b + 2; i++) {
+            t[i] = v[i] + v[i + 2];
+            t[i + 2] = v[i] - v[i + 2];
+        }
     memcpy(v, t, sizeof t);
 }
 
@@ -181,10 +181,9 @@ NB_FN int nb_k_survey(enum nb_dtype type, bool int4, bool feedback, const struct
     work->wide = false;
     work->escapes = 0;
     for (unsigned j = 0; j < job->groups; j++) {
-        float *h = work->y + NB_GROUP * j, y[NB_GROUP];
+        float *h = work->y[j][0], *y = work->y[j][1];
         nb_k_values(type, job, work, j, feedback, h);
         uint32_t max = nb_k_max(h);
-        const float *chosen = h;
         if (max >= NB_ESCAPE_BITS)
             return 1;
         unsigned large = nb_k_large(h, max);
@@ -192,19 +191,17 @@ NB_FN int nb_k_survey(enum nb_dtype type, bool int4, bool feedback, const struct
             return 1;
         work->transform[j] = 0;
         if (int4) {
-            memcpy(y, h, sizeof y);
+            memcpy(y, h, sizeof work->y[j][0]);
             nb_k_hadamard(y);
             uint32_t max_y = nb_k_max(y);
             float scaled = nb_bits_f32(max_y) * 0.125f;
             if (nb_transform_better(nb_bits_f32(max), scaled, large)) {
                 work->transform[j] = 1;
-                memcpy(h, y, sizeof y);
                 work->positive[j] = nb_k_positive(y, max_y);
                 max = nb_f32_bits(scaled);
-                chosen = NULL;
             }
         }
-        if (chosen)
+        if (!work->transform[j])
             work->positive[j] = nb_k_positive(h, max);
         work->max[j] = max;
         tile_max = max > tile_max ? max : tile_max;
@@ -251,10 +248,9 @@ NB_FN float nb_k_quantize(bool int4, bool feedback, const struct nb_tile_job *jo
     if (stats)
         memset(chain, 0, sizeof chain);
     for (unsigned j = 0; j < job->groups; j++) {
-        float *restrict y = work->y + NB_GROUP * j, step = 0, inverse = 0;
-        float q[NB_GROUP], r[NB_GROUP];
+        float step = 0, inverse = 0, q[NB_GROUP], r[NB_GROUP];
         unsigned code = 0;
-        bool transform = work->transform[j], positive = work->positive[j];
+        bool transform = work->transform[j], negate = int4 && work->positive[j];
 
         if (work->max[j] >= NB_FLUSH_BITS)
             code = work->wide ? nb_scale_code_wide(work->max[j], work->exponent, !int4)
@@ -265,26 +261,26 @@ NB_FN float nb_k_quantize(bool int4, bool feedback, const struct nb_tile_job *jo
                 step = step * NB_INT8_STEP;
             else if (!transform)
                 step = step * 0.125f;
+            if (negate) /* the extreme value becomes -8 */
+                step = -step;
             inverse = 1.0f / step;
         } else {
             if (stats && work->max[j])
                 stats->flushed++;
-            if (transform) {
-                nb_k_values(job->type, job, work, j, feedback, y);
-                transform = false;
-            }
+            transform = false;
         }
-        float low = int4 ? (positive ? -7.0f : -8.0f) : -127.0f, high = int4 ? (positive ? 8.0f : 7.0f) : 127.0f;
+        const float *restrict y = work->y[j][transform];
+        const float low = int4 ? -8.0f : -127.0f, high = int4 ? 7.0f : 127.0f;
         for (unsigned i = 0; i < NB_GROUP; i++) {
             float x = nb_rint(y[i] * inverse);
             x = x < low ? low : x;
             q[i] = x > high ? high : x;
         }
-        scales[j] = (uint8_t)(code | (code && int4 && positive ? 0x80 : 0));
+        scales[j] = (uint8_t)(code | (code && negate ? 0x80 : 0));
         if (int4) {
             uint8_t out[NB_GROUP / 2];
             for (unsigned i = 0; i < NB_GROUP / 2; i++)
-                out[i] = (uint8_t)(((int)q[i] & 15) | ((int)q[i + 16] & 15) << 4);
+                out[i] = (uint8_t)(((int)q[2 * i] & 15) | ((int)q[2 * i + 1] & 15) << 4);
             memcpy(codes + 16 * j, out, sizeof out);
             domains[j / 8] |= (uint8_t)(transform << j % 8);
         } else {
@@ -342,15 +338,15 @@ NB_FN bool nb_k_dequantize(const struct nb_tile_view *view, unsigned j, float *r
         return false;
     }
     bool transform = view->domain[j / 8] >> j % 8 & 1;
-    /* Shift the range -8 ... 7 or -7 ... 8 to 0 ... 15 and back: no branch on 8. */
-    int base = view->scale[j] & 0x80 ? 7 : 8;
     uint8_t raw[NB_GROUP / 2];
     memcpy(raw, view->code + 16 * j, sizeof raw);
     if (!transform)
         step *= 0.125f;
+    if (view->scale[j] & 0x80)
+        step = -step;
     for (unsigned i = 0; i < NB_GROUP / 2; i++) {
-        x[i] = 0.0f + (float)(((raw[i] + base) & 15) - base) * step;
-        x[i + 16] = 0.0f + (float)((((raw[i] >> 4) + base) & 15) - base) * step;
+        x[2 * i] = 0.0f + (float)((raw[i] & 15) - 2 * (raw[i] & 8)) * step;
+        x[2 * i + 1] = 0.0f + (float)((raw[i] >> 4) - 2 * (raw[i] >> 4 & 8)) * step;
     }
     return transform;
 }
@@ -403,10 +399,10 @@ NB_FN void nb_k_inverse(float *plain, float *coeff, const uint8_t *any, unsigned
         }
 }
 
-NB_FN void nb_k_store(enum nb_dtype type, const float *plain, const uint8_t *own, size_t n, uint8_t *dst)
+NB_FN void nb_k_store(enum nb_dtype type, const float *plain, const uint8_t *own, unsigned groups, uint8_t *dst)
 {
     const unsigned bytes = NB_GROUP * (type == NB_F32 ? 4 : 2);
-    for (unsigned j = 0; j < n / NB_GROUP; j++) {
+    for (unsigned j = 0; j < groups; j++) {
         float x[NB_GROUP], o[NB_GROUP];
         memcpy(x, plain + NB_GROUP * j, sizeof x);
         if (own) {
@@ -476,12 +472,12 @@ NB_OP void nb_op_inverse(float *plain, float *coeff, const uint8_t *any, unsigne
     nb_k_inverse(plain, coeff, any, groups);
 }
 
-NB_OP void nb_op_store(enum nb_dtype type, const float *plain, const uint8_t *own, size_t n, uint8_t *dst)
+NB_OP void nb_op_store(enum nb_dtype type, const float *plain, const uint8_t *own, unsigned groups, uint8_t *dst)
 {
-#define CALL(t) nb_k_store(t, plain, own, n, dst)
+#define CALL(t) nb_k_store(t, plain, own, groups, dst)
     NB_BY_TYPE(type, CALL)
 #undef CALL
 }
 
 static const struct nb_tile_ops nb_tile_operations = {nb_op_survey, nb_op_quantize, nb_op_decode,
-                                                      nb_op_add,    nb_op_inverse,  nb_op_store};
+                                                      nb_op_add,    nb_op_inverse,  nb_op_store, false};

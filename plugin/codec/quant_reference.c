@@ -34,13 +34,16 @@ static bool too_large(float x)
 
 static void hadamard(float v[NB_GROUP])
 {
-    for (unsigned distance = 16; distance; distance /= 2)
+    static const unsigned distances[5] = {1, 16, 8, 4, 2}; /* the order of roundings */
+    for (unsigned stage = 0; stage < 5; stage++) {
+        unsigned distance = distances[stage];
         for (unsigned i = 0; i < NB_GROUP; i++)
             if (!(i & distance)) {
                 float a = v[i], b = v[i + distance];
                 v[i] = a + b;
                 v[i + distance] = a - b;
             }
+    }
 }
 
 /* Sum of squares: eight chains of 32 lanes; group number j of the tile adds to chain j mod 8. */
@@ -280,10 +283,12 @@ static size_t write_tile(struct ref_tile *t, bool int4, bool wide, int exponent,
                 step = t->transform[j] ? unit : unit * 0.125f;
             else
                 step = unit * NB_INT8_STEP;
+            if (int4 && !t->negative[j])
+                step = -step; /* so that the extreme value becomes -8 */
             float inverse = 1.0f / step;
             for (unsigned i = 0; i < NB_GROUP; i++) {
                 float x = y[i] * inverse;
-                int low = int4 ? (t->negative[j] ? -8 : -7) : -127, high = int4 ? (t->negative[j] ? 7 : 8) : 127;
+                int low = int4 ? -8 : -127, high = int4 ? 7 : 127;
                 q[i] = (int)nb_rint(x);
                 if (q[i] < low)
                     q[i] = low;
@@ -296,7 +301,7 @@ static size_t write_tile(struct ref_tile *t, bool int4, bool wide, int exponent,
         }
         for (unsigned i = 0; i < NB_GROUP; i++) {
             if (int4 && i < 16)
-                codes[16 * j + i] = (uint8_t)((q[i] & 15) | (q[i + 16] & 15) << 4);
+                codes[16 * j + i] = (uint8_t)((q[2 * i] & 15) | (q[2 * i + 1] & 15) << 4);
             if (!int4)
                 codes[32 * j + i] = (uint8_t)q[i];
             float carried = (float)q[i] * step;
@@ -444,9 +449,11 @@ static ssize_t read_tile(enum nb_codec codec, enum nb_dtype type, const uint8_t 
         if (view.kind == NB_TILE_RAW)
             plain[i] = nb_load_value(type, view.code, i);
         if (view.kind == NB_TILE_INT4 || view.kind == NB_TILE_INT4_WIDE) {
-            int q = view.code[16 * j + k % 16] >> (k < 16 ? 0 : 4) & 15;
-            if (q > 8 || (q == 8 && !(view.scale[j] & 0x80)))
+            int q = view.code[16 * j + k / 2] >> (k % 2 ? 4 : 0) & 15;
+            if (q > 7)
                 q -= 16;
+            if (view.scale[j] & 0x80)
+                q = -q;
             float unit = nb_scale_value(view.kind == NB_TILE_INT4_WIDE, view.scale[j] & 127, view.unit);
             transform[j] = view.domain[j / 8] >> j % 8 & 1;
             float value = (float)q * (transform[j] ? unit : unit * 0.125f);

@@ -25,6 +25,7 @@ static size_t encode_as(const struct nb_tile_ops *ops, struct nb_tile_job *job, 
     size_t body = int4 ? nb_int4_body(groups) : nb_int8_body(groups);
 
     job->int4 = int4;
+    job->split = ops->split;
     if (ops->survey(job, work, stats != NULL) && nb_tile_survey(job, work))
         return 0;
     if (work->escapes &&
@@ -193,8 +194,8 @@ int nb_span_decode(const struct nb_codec_ops *self, enum nb_codec codec, enum nb
 /* ---- Sums ----------------------------------------------------------------------------------------- */
 
 struct sums {
-    float plain[NB_TILE];
-    float coeff[NB_TILE];
+    float plain[NB_TILE] __attribute__((aligned(64)));
+    float coeff[NB_TILE] __attribute__((aligned(64)));
     uint8_t any[NB_TILE_GROUPS];
 };
 
@@ -229,11 +230,12 @@ static int reduce_partial(enum nb_dtype type, struct cursors *c, const uint8_t *
     return 0;
 }
 
-static void add_escapes(const struct nb_tile_view *view, unsigned group0, float *plain)
+static void add_escapes(const struct nb_tile_view *view, unsigned group0, bool split, float *plain)
 {
     for (unsigned k = 0; k < view->escapes; k++) {
         const uint8_t *p = view->escape + NB_ESCAPE_BYTES * k;
-        plain[nb_get16(p) - NB_GROUP * group0] += nb_bits_f32(nb_get32(p + 4));
+        unsigned i = nb_get16(p) - NB_GROUP * group0;
+        plain[i / NB_GROUP * NB_GROUP + nb_place(split, i % NB_GROUP)] += nb_bits_f32(nb_get32(p + 4));
     }
 }
 
@@ -273,9 +275,9 @@ static int reduce_tile(const struct nb_tile_ops *ops, enum nb_dtype type, struct
         if (view.kind != NB_TILE_ZERO)
             ops->add(type, &view, sums->plain, sums->coeff, sums->any);
         /* A source of another codec than int4 comes after the (empty) sum of transformed ones. */
-        add_escapes(&view, group0, sums->plain);
+        add_escapes(&view, group0, ops->split, sums->plain);
         ops->inverse(sums->plain, sums->coeff, sums->any, groups);
-        ops->store(type, sums->plain, own, groups * NB_GROUP, dst);
+        ops->store(type, sums->plain, own, groups, dst);
         return 0;
     }
     memset(sums->plain, 0, groups * NB_GROUP * sizeof(float));
@@ -290,12 +292,12 @@ static int reduce_tile(const struct nb_tile_ops *ops, enum nb_dtype type, struct
             if (view.kind == NB_TILE_ZERO)
                 continue;
             ops->add(type, &view, sums->plain, sums->coeff, sums->any);
-            add_escapes(&view, group0, sums->plain);
+            add_escapes(&view, group0, ops->split, sums->plain);
         }
         if (int4)
             ops->inverse(sums->plain, sums->coeff, sums->any, groups);
     }
-    ops->store(type, sums->plain, own, groups * NB_GROUP, dst);
+    ops->store(type, sums->plain, own, groups, dst);
     return 0;
 }
 
