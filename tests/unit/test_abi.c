@@ -11,8 +11,8 @@
 #include <string.h>
 
 #include "capture.h"
+#include "environment.h"
 #include "nibble/nccl_net.h"
-#include "plugin.h"
 
 static void *lib;
 
@@ -20,7 +20,7 @@ static void setup(void)
 {
     setenv("NCCL_SOCKET_IFNAME", "lo", 1);
     capture_reset();
-    lib = dlopen(plugin_path(), RTLD_NOW | RTLD_LOCAL);
+    lib = dlopen(environment_plugin(), RTLD_NOW | RTLD_LOCAL);
     ck_assert_msg(lib, "%s", dlerror());
 }
 
@@ -590,6 +590,7 @@ END_TEST
 
 int main(void)
 {
+    environment_clear();
     TCase *tc = tcase_create("abi");
     tcase_set_timeout(tc, 60);
     tcase_add_checked_fixture(tc, setup, NULL);

@@ -17,6 +17,7 @@
 #include "base/params.h"
 #include "base/random.h"
 #include "base/wake.h"
+#include "environment.h"
 
 /* ---- log ------------------------------------------------------------------------------------------ */
 
@@ -219,6 +220,7 @@ END_TEST
 
 int main(void)
 {
+    environment_clear();
     TCase *tc = tcase_create("base");
     tcase_set_timeout(tc, 60);
     tcase_add_test(tc, log_goes_through_the_given_function);

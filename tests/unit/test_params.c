@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/params.h"
 #include "capture.h"
+#include "environment.h"
 
 /* Loads with NAME=value alone (name NULL: with nothing); the result of the load. */
 static int load_with(const char *name, const char *value)
@@ -331,19 +332,7 @@ END_TEST
 
 int main(void)
 {
-    /* A setting of the caller's must not decide what these tests see. */
-    extern char **environ;
-    for (char **e = environ; *e;) {
-        char name[128];
-        if (strncmp(*e, "NIBBLE_", 7) != 0) {
-            e++;
-            continue;
-        }
-        snprintf(name, sizeof(name), "%.*s", (int)strcspn(*e, "="), *e);
-        unsetenv(name);
-        e = environ;
-    }
-
+    environment_clear();
     TCase *tc = tcase_create("params"); /* each test in a process of its own */
     tcase_add_checked_fixture(tc, setup, NULL);
     tcase_add_test(tc, defaults_hold_without_environment);

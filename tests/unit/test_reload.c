@@ -12,8 +12,8 @@
 #include <unistd.h>
 
 #include "capture.h"
+#include "environment.h"
 #include "nibble/nccl_net.h"
-#include "plugin.h"
 
 #define WARM_UP 5
 #define ROUNDS 100
@@ -53,7 +53,7 @@ static int maps(void)
 static int one_round(int round)
 {
     capture_reset();
-    void *lib = dlopen(plugin_path(), RTLD_NOW | RTLD_LOCAL);
+    void *lib = dlopen(environment_plugin(), RTLD_NOW | RTLD_LOCAL);
     if (!lib) {
         fprintf(stderr, "%s\n", dlerror());
         return -1;
@@ -107,6 +107,7 @@ static int one_round(int round)
 
 int main(void)
 {
+    environment_clear();
     setenv("NCCL_SOCKET_IFNAME", "lo", 1);
     int fds = 0;
     int threads = 0;
