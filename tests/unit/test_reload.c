@@ -15,9 +15,9 @@
 #include "environment.h"
 #include "nibble/nccl_net.h"
 
-#define WARM_UP 5
+#define WARM_UP 20 /* rounds until the C library's caches of freed memory are full */
 #define ROUNDS 100
-#define HEAP_SLACK 2048 /* for the C library's caches; the smallest object, leaked once a round, is more */
+#define HEAP_SLACK 1024 /* bytes; the smallest object, leaked once a round, is three times that */
 
 static int count_entries(const char *folder)
 {
