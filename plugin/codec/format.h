@@ -62,8 +62,8 @@ NB_INLINE int nb_tile_exponent(uint32_t max_bits)
 /*
  * Scale code of a group maximum under tile exponent E: 0 (too small) or 1 ... 127. Counting binades down from E, the
  * codes of four binades keep 4 bits of mantissa, of the next four 3, then 2, then 1, and of seven more none.
- * They are consecutive, so rounding may carry from one into the next. `up`: away from zero, else to
- * nearest.
+ * They are consecutive, so rounding may carry from one into the next. `up`: away from zero; else to
+ * nearest, but down by less than 1/16, so that no value exceeds 8.5 steps.
  */
 NB_INLINE unsigned nb_scale_code(uint32_t bits, int exponent, int up)
 {
@@ -74,10 +74,10 @@ NB_INLINE unsigned nb_scale_code(uint32_t bits, int exponent, int up)
     unsigned segment = depth >> 2;
     if (segment < 4) {
         unsigned shift = 19 + segment;
-        uint32_t bias = up ? (1u << shift) - 1 : 1u << (shift - 1);
+        uint32_t bias = (1u << shift) - (up ? 1u : segment ? 1u << 19 : 1u << 18);
         return (64u >> segment) + ((3 - (depth & 3)) << (4 - segment)) + ((mantissa + bias) >> shift);
     }
-    return 23 - depth + ((mantissa + (up ? 0x7fffffu : 0x400000u)) >> 23);
+    return 23 - depth + ((mantissa + (up ? 0x7fffffu : 0x780000u)) >> 23);
 }
 
 /* The same in a wide tile: powers of two down to 2^(E-125). */

@@ -103,8 +103,8 @@ NB_INLINE unsigned nb_place(bool split, unsigned i)
 struct nb_tile_work {
     float y[NB_TILE_GROUPS][2][NB_GROUP] __attribute__((aligned(64))); /* values; their unnormalised transform */
     uint32_t max[NB_TILE_GROUPS];      /* bits of the largest magnitude; transformed: times 1/8 */
-    uint8_t positive[NB_TILE_GROUPS];  /* 1: the first value of that magnitude is not negative */
-    uint8_t transform[NB_TILE_GROUPS]; /* 1: transformed */
+    uint32_t positive[NB_TILE_GROUPS];  /* 1: the first value of that magnitude is not negative */
+    uint32_t transform[NB_TILE_GROUPS]; /* 1: transformed */
     uint8_t idle[NB_TILE_GROUPS];      /* 1: all own values are zero */
     float factor;                      /* by which carried errors are scaled down */
     float signal2, carried2;           /* sums of squares of values and of carried errors as used */

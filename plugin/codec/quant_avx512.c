@@ -1,13 +1,239 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The quantizing codecs for x86-64 with AVX-512 (F, BW, DQ, VL). */
+/* The quantizing codecs for x86-64 with AVX-512 (F, BW, DQ, VL): primitives for quant_simd.h. */
 #include "codec/ops.h"
 
 #if defined(__x86_64__)
+
+#include <immintrin.h>
+
 #define NB_TARGET __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,bmi,bmi2,popcnt,f16c")))
-#include "codec/quant_kernels.h"
+#define NB_FN static inline __attribute__((always_inline, unused)) NB_TARGET
+#define NB_OP static NB_TARGET
+#define NB_W 16
+#define NB_K 1
+
+typedef __m512 vf;
+typedef __m512i vi;
+typedef __mmask16 vm;
+
+struct vgroup {
+    vf v[2 * NB_K];
+};
+
+/* clang-format off */
+NB_FN vf vf_load(const float *p) { return _mm512_loadu_ps(p); }
+NB_FN void vf_store(float *p, vf a) { _mm512_storeu_ps(p, a); }
+NB_FN vf vf_set1(float f) { return _mm512_set1_ps(f); }
+NB_FN vf vf_add(vf a, vf b) { return _mm512_add_ps(a, b); }
+NB_FN vf vf_sub(vf a, vf b) { return _mm512_sub_ps(a, b); }
+NB_FN vf vf_mul(vf a, vf b) { return _mm512_mul_ps(a, b); }
+NB_FN vf vf_div(vf a, vf b) { return _mm512_div_ps(a, b); }
+NB_FN vf vf_sqrt(vf a) { return _mm512_sqrt_ps(a); }
+NB_FN vf vf_cast(vi a) { return _mm512_castsi512_ps(a); }
+NB_FN vf vf_from_int(vi a) { return _mm512_cvtepi32_ps(a); }
+NB_FN vm vf_lt(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
+NB_FN vf vf_zero_where(vm m, vf a) { return _mm512_maskz_mov_ps((__mmask16)~m, a); }
+NB_FN vi vi_load(const void *p) { return _mm512_loadu_si512(p); }
+NB_FN void vi_store(void *p, vi a) { _mm512_storeu_si512(p, a); }
+NB_FN vi vi_set1(int i) { return _mm512_set1_epi32(i); }
+NB_FN vi vi_cast(vf a) { return _mm512_castps_si512(a); }
+NB_FN vi vi_add(vi a, vi b) { return _mm512_add_epi32(a, b); }
+NB_FN vi vi_sub(vi a, vi b) { return _mm512_sub_epi32(a, b); }
+NB_FN vi vi_and(vi a, vi b) { return _mm512_and_si512(a, b); }
+NB_FN vi vi_andnot(vi a, vi b) { return _mm512_andnot_si512(a, b); }
+NB_FN vi vi_or(vi a, vi b) { return _mm512_or_si512(a, b); }
+NB_FN vi vi_slli(vi a, unsigned n) { return _mm512_slli_epi32(a, n); }
+NB_FN vi vi_srli(vi a, unsigned n) { return _mm512_srli_epi32(a, n); }
+NB_FN vi vi_srai31(vi a) { return _mm512_srai_epi32(a, 31); }
+NB_FN vi vi_sllv(vi a, vi n) { return _mm512_sllv_epi32(a, n); }
+NB_FN vi vi_srlv(vi a, vi n) { return _mm512_srlv_epi32(a, n); }
+NB_FN vi vi_max_s(vi a, vi b) { return _mm512_max_epi32(a, b); }
+NB_FN vi vi_min_s(vi a, vi b) { return _mm512_min_epi32(a, b); }
+NB_FN vi vi_max_u(vi a, vi b) { return _mm512_max_epu32(a, b); }
+NB_FN vm vi_gt(vi a, vi b) { return _mm512_cmpgt_epi32_mask(a, b); }
+NB_FN vm vi_eq(vi a, vi b) { return _mm512_cmpeq_epi32_mask(a, b); }
+NB_FN bool vi_any(vi a) { return _mm512_test_epi32_mask(a, a) != 0; }
+NB_FN vi vi_blend(vm m, vi a, vi b) { return _mm512_mask_mov_epi32(a, m, b); }
+NB_FN vi vi_round(vf a) { return _mm512_cvtps_epi32(a); }
+NB_FN vm vm_blend(vm m, vm a, vm b) { return (vm)((a & ~m) | (b & m)); }
+NB_FN vm vm_and(vm a, vm b) { return a & b; }
+NB_FN unsigned vm_bits(vm m) { return m; }
+/* clang-format on */
+
+NB_FN vi vi_clamp127(vi a)
+{
+    return vi_min_s(vi_max_s(a, vi_set1(-127)), vi_set1(127));
+}
+
+NB_FN void vi_store_bytes(uint8_t *p, vi a)
+{
+    _mm_storeu_si128((__m128i *)(void *)p, _mm512_cvtepi32_epi8(a));
+}
+
+NB_FN void vgroup_keep(float *p, const struct vgroup *x)
+{
+    _mm512_store_ps(p, x->v[0]);
+    _mm512_store_ps(p + 16, x->v[1]);
+}
+
+NB_FN struct vgroup vgroup_kept(const float *p)
+{
+    return (struct vgroup){{_mm512_load_ps(p), _mm512_load_ps(p + 16)}};
+}
+
+NB_FN vi vgroup_max_s(const struct vgroup *x)
+{
+    return vi_max_s(vi_cast(x->v[0]), vi_cast(x->v[1]));
+}
+
+NB_FN vi vgroup_max_u(const struct vgroup *x)
+{
+    return vi_max_u(vi_cast(x->v[0]), vi_cast(x->v[1]));
+}
+
+NB_FN unsigned vgroup_count_ge(const float *p, float threshold)
+{
+    vf t = vf_set1(threshold);
+    vi mask = vi_set1((int)NB_F32_ABS);
+    __mmask16 a = _mm512_cmp_ps_mask(vf_cast(vi_and(vi_load(p), mask)), t, _CMP_GE_OQ);
+    __mmask16 b = _mm512_cmp_ps_mask(vf_cast(vi_and(vi_load(p + 16), mask)), t, _CMP_GE_OQ);
+    return (unsigned)__builtin_popcount(_mm512_kunpackw(a, b));
+}
+
+NB_FN struct vgroup vgroup_split(vf a, vf b)
+{
+    const vi even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+    const vi odd = _mm512_setr_epi32(1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
+    return (struct vgroup){{_mm512_permutex2var_ps(a, even, b), _mm512_permutex2var_ps(a, odd, b)}};
+}
+
+NB_FN void vgroup_join(const struct vgroup *x, vf *a, vf *b)
+{
+    const vi low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+    const vi high = _mm512_setr_epi32(8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+    *a = _mm512_permutex2var_ps(x->v[0], low, x->v[1]);
+    *b = _mm512_permutex2var_ps(x->v[0], high, x->v[1]);
+}
+
+NB_FN struct vgroup group_load(enum nb_dtype type, const uint8_t *p)
+{
+    if (type == NB_BF16) {
+        vi raw = vi_load(p);
+        return (struct vgroup){{vf_cast(vi_slli(raw, 16)), vf_cast(vi_and(raw, vi_set1((int)0xffff0000u)))}};
+    }
+    if (type == NB_F16)
+        return vgroup_split(_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)p)),
+                            _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)(p + 32))));
+    return vgroup_split(_mm512_loadu_ps(p), _mm512_loadu_ps(p + 64));
+}
+
+/* Adds what rounds the upper half to nearest even. */
+NB_FN vi round_bf16(vi u)
+{
+    vi even = vi_and(vi_srli(u, 16), vi_set1(1));
+    return vi_add(u, vi_add(even, vi_set1(0x7fff)));
+}
+
+NB_FN void group_store(enum nb_dtype type, bool nan, uint8_t *p, const struct vgroup *x)
+{
+    vf v[2] = {x->v[0], x->v[1]};
+    if (nan) /* what a NaN would be rounded to does not matter: it is replaced before or after */
+        for (unsigned k = 0; k < 2 && type != NB_BF16; k++)
+            v[k] = _mm512_mask_mov_ps(v[k], _mm512_cmp_ps_mask(v[k], v[k], _CMP_UNORD_Q), vf_cast(vi_set1(0x7fc00000)));
+    if (type == NB_BF16) {
+        vi e = round_bf16(vi_cast(v[0])), o = round_bf16(vi_cast(v[1]));
+        if (nan) {
+            e = _mm512_mask_mov_epi32(e, _mm512_cmp_ps_mask(v[0], v[0], _CMP_UNORD_Q), vi_set1(0x7fc00000));
+            o = _mm512_mask_mov_epi32(o, _mm512_cmp_ps_mask(v[1], v[1], _CMP_UNORD_Q), vi_set1(0x7fc00000));
+        }
+        vi_store(p, _mm512_mask_blend_epi16(0xaaaaaaaau, vi_srli(e, 16), o));
+        return;
+    }
+    vf a, b;
+    struct vgroup y = {{v[0], v[1]}};
+    vgroup_join(&y, &a, &b);
+    if (type == NB_F16) {
+        _mm256_storeu_si256((__m256i *)(void *)p, _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+        _mm256_storeu_si256((__m256i *)(void *)(p + 32),
+                            _mm512_cvtps_ph(b, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+        return;
+    }
+    _mm512_storeu_ps(p, a);
+    _mm512_storeu_ps(p + 64, b);
+}
+
+NB_FN struct vgroup bytes_load(const void *p)
+{
+    vi pairs = _mm512_cvtepi16_epi32(_mm256_loadu_si256((const __m256i *)p));
+    vi even = _mm512_srai_epi32(vi_slli(pairs, 24), 24), odd = _mm512_srai_epi32(pairs, 8);
+    return (struct vgroup){{vf_from_int(even), vf_from_int(odd)}};
+}
+
+NB_FN void bytes_store(void *p, const vi *q)
+{
+    vi pairs = _mm512_mask_blend_epi8(0x2222222222222222u, q[0], vi_slli(q[1], 8));
+    _mm256_storeu_si256((__m256i *)p, _mm512_cvtepi32_epi16(pairs));
+}
+
+NB_FN void nibbles_store(uint8_t *p, const vi *q)
+{
+    /* (q0 & 15) | q1 << 4; only the low byte goes out. */
+    vi pair = _mm512_ternarylogic_epi32(q[0], vi_set1(15), vi_slli(q[1], 4), 0xea);
+    _mm_storeu_si128((__m128i *)(void *)p, _mm512_cvtepi32_epi8(pair));
+}
+
+NB_FN struct vgroup nibbles_load(const uint8_t *p, float step)
+{
+    /* A permutation looks at four bits of its index: a table of all products, where adding +0 removes -0. */
+    const vf levels = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1);
+    vf table = vf_add(vf_mul(levels, vf_set1(step)), _mm512_setzero_ps());
+    vi pairs = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)p));
+    return (struct vgroup){{_mm512_permutexvar_ps(pairs, table), _mm512_permutexvar_ps(vi_srli(pairs, 4), table)}};
+}
+
+/* Each stage adds and subtracts two vectors, then regroups so that the next partners face each other; two
+ * permutations at the end put things back. */
+NB_FN void hadamard(struct vgroup *x)
+{
+    vf s = vf_add(x->v[0], x->v[1]), d = vf_sub(x->v[0], x->v[1]);
+    vf a = _mm512_shuffle_f32x4(s, d, 0x44), b = _mm512_shuffle_f32x4(s, d, 0xee);
+    s = vf_add(a, b), d = vf_sub(a, b); /* 16 */
+    a = _mm512_shuffle_f32x4(s, d, 0x88), b = _mm512_shuffle_f32x4(s, d, 0xdd);
+    s = vf_add(a, b), d = vf_sub(a, b); /* 8 */
+    a = _mm512_shuffle_ps(s, d, 0x44), b = _mm512_shuffle_ps(s, d, 0xee);
+    s = vf_add(a, b), d = vf_sub(a, b); /* 4 */
+    a = _mm512_shuffle_ps(s, d, 0x88), b = _mm512_shuffle_ps(s, d, 0xdd);
+    s = vf_add(a, b), d = vf_sub(a, b); /* 2 */
+    const vi even = _mm512_setr_epi32(0, 16, 2, 18, 1, 17, 3, 19, 8, 24, 10, 26, 9, 25, 11, 27);
+    const vi odd = _mm512_setr_epi32(4, 20, 6, 22, 5, 21, 7, 23, 12, 28, 14, 30, 13, 29, 15, 31);
+    x->v[0] = _mm512_permutex2var_ps(s, even, d);
+    x->v[1] = _mm512_permutex2var_ps(s, odd, d);
+}
+
+#define ACROSS(name, op)                                                                                            \
+    NB_FN vi name(const vi *m)                                                                                      \
+    {                                                                                                               \
+        vi r[8], t[4], w[2];                                                                                        \
+        for (unsigned i = 0; i < 8; i++)                                                                            \
+            r[i] = op(_mm512_shuffle_i32x4(m[2 * i], m[2 * i + 1], 0x44),                                           \
+                      _mm512_shuffle_i32x4(m[2 * i], m[2 * i + 1], 0xee));                                          \
+        for (unsigned i = 0; i < 4; i++)                                                                            \
+            t[i] = op(_mm512_shuffle_i32x4(r[2 * i], r[2 * i + 1], 0x88),                                           \
+                      _mm512_shuffle_i32x4(r[2 * i], r[2 * i + 1], 0xdd));                                          \
+        for (unsigned i = 0; i < 2; i++)                                                                            \
+            w[i] = op(_mm512_unpacklo_epi64(t[2 * i], t[2 * i + 1]), _mm512_unpackhi_epi64(t[2 * i], t[2 * i + 1])); \
+        vi all = op(vi_cast(_mm512_shuffle_ps(vf_cast(w[0]), vf_cast(w[1]), 0x88)),                                 \
+                    vi_cast(_mm512_shuffle_ps(vf_cast(w[0]), vf_cast(w[1]), 0xdd)));                                \
+        return _mm512_permutexvar_epi32(_mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15), all); \
+    }
+ACROSS(across_max_s, vi_max_s)
+ACROSS(across_max_u, vi_max_u)
+
+#include "codec/quant_simd.h"
 
 static const struct nb_codec_ops operations = NB_SPAN_OPS(&nb_tile_operations);
 const struct nb_codec_ops *const nb_codec_avx512 = &operations;
+
 #else
 const struct nb_codec_ops *const nb_codec_avx512 = NULL;
 #endif

@@ -66,7 +66,7 @@ static void transform(float *v)
             }
 }
 
-static uint32_t largest(const float *y, uint8_t *positive)
+static uint32_t largest(const float *y, uint32_t *positive)
 {
     uint32_t max = 0;
     *positive = 1;
@@ -109,7 +109,7 @@ static uint32_t survey_group(const struct nb_tile_job *job, struct nb_tile_work 
     work->max[j] = largest(y, &work->positive[j]);
     if (job->int4 && !escaped) {
         float v[NB_GROUP];
-        uint8_t positive;
+        uint32_t positive;
         memcpy(v, y, sizeof v);
         transform(v);
         float max = nb_bits_f32(largest(v, &positive)) * 0.125f;
