@@ -42,7 +42,7 @@ bool check_bytes(const void *data, size_t size, unsigned number);
 
 int64_t now_ms(void);
 int open_fds(void);
-int threads_now(void);
+int helper_threads(void); /* running in this process */
 
 /* WARN lines since net_up; the last of them. Other levels are dropped. */
 int warnings(void);
