@@ -39,8 +39,8 @@ static int decays(enum nbt_class c)
     return c == NBT_MATRIX || c == NBT_EMBED || c == NBT_HEAD;
 }
 
-void nbt_adamw_apply(const struct nbt_adamw *opt, const struct nbt_layout *lay, size_t first, size_t n, float rate,
-                     const float *u, float *w)
+void nbt_adamw_apply(const struct nbt_adamw *opt, const struct nbt_layout *lay, size_t first, size_t n,
+                     float rate, const float *u, float *w)
 {
     for (int t = 0; t < lay->tensors; t++) {
         const struct nbt_tensor *x = &lay->tensor[t];

@@ -18,7 +18,8 @@ struct nbt_moments {
     float *m, *v;
 };
 
-/* Linear warm-up over `warmup` steps to `peak`, then a cosine down to a tenth of it at `steps`. step from 0. */
+/* Linear warm-up over `warmup` steps to `peak`, then a cosine down to a tenth of it at `steps`. step from 0.
+ */
 float nbt_learning_rate(size_t step, size_t steps, size_t warmup, float peak);
 
 /* Factor that brings a gradient with this sum of squares to norm 1 when it is longer (clipping). */
@@ -29,9 +30,9 @@ float nbt_clip_factor(double sum_of_squares);
 void nbt_adamw_direction(const struct nbt_adamw *opt, size_t step, size_t n, const float *g, float factor,
                          struct nbt_moments mom, float *u);
 
-/* w -= rate * (u + decay * w) for the values [first, first + n) of the flat buffer; w and u point at value `first`.
- * Only matrices, embeddings and the head decay. */
-void nbt_adamw_apply(const struct nbt_adamw *opt, const struct nbt_layout *lay, size_t first, size_t n, float rate,
-                     const float *u, float *w);
+/* w -= rate * (u + decay * w) for the values [first, first + n) of the flat buffer; w and u point at value
+ * `first`. Only matrices, embeddings and the head decay. */
+void nbt_adamw_apply(const struct nbt_adamw *opt, const struct nbt_layout *lay, size_t first, size_t n,
+                     float rate, const float *u, float *w);
 
 #endif

@@ -12,7 +12,8 @@
 #include "exchange.h"
 #include "nibble/codec.h"
 
-/* Bound on real gradients: groups of 32 in the better of two domains with a signed maximum stay below this. */
+/* Bound on real gradients: groups of 32 in the better of two domains with a signed maximum stay below this.
+ */
 #define NMSE_BOUND 0.0065
 
 static int complain(const char *what, const char *path, int rc)
@@ -87,7 +88,8 @@ static int read_layout(const char *dir, struct dumps *d)
     FILE *f = fopen(path, "r");
     if (!f)
         return complain("read", path, -errno);
-    int ok = fscanf(f, "nodes %d block %zu params %zu tensors %d", &d->nodes, &d->block, &d->params, &d->tensors) == 4 &&
+    int ok = fscanf(f, "nodes %d block %zu params %zu tensors %d", &d->nodes, &d->block, &d->params,
+                    &d->tensors) == 4 &&
              d->nodes > 0 && d->params <= (size_t)d->nodes * d->block && d->block < (size_t)1 << 32;
     d->cls = ok ? calloc((size_t)d->nodes * d->block, 1) : NULL;
     ok = ok && d->cls;
@@ -95,8 +97,9 @@ static int read_layout(const char *dir, struct dumps *d)
         char name[64];
         int cls;
         size_t offset, rows, cols;
-        ok = fscanf(f, "%63s %d %zu %zu %zu", name, &cls, &offset, &rows, &cols) == 5 && cls >= 0 && cls < NBT_CLASSES &&
-             rows <= d->params && cols <= d->params && offset <= d->params && rows * cols <= d->params - offset;
+        ok = fscanf(f, "%63s %d %zu %zu %zu", name, &cls, &offset, &rows, &cols) == 5 && cls >= 0 &&
+             cls < NBT_CLASSES && rows <= d->params && cols <= d->params && offset <= d->params &&
+             rows * cols <= d->params - offset;
         if (ok)
             memset(d->cls + offset, cls, rows * cols);
     }
@@ -104,7 +107,8 @@ static int read_layout(const char *dir, struct dumps *d)
     return ok ? 0 : complain("understand", path, -EINVAL);
 }
 
-static int measure(const struct dumps *d, enum nb_codec codec, enum nb_dtype type, const void *values, struct tally *t)
+static int measure(const struct dumps *d, enum nb_codec codec, enum nb_dtype type, const void *values,
+                   struct tally *t)
 {
     const size_t size = nb_dtype_size(type), cap = nb_encode_bound(codec, type, d->block);
     unsigned char *coded = malloc(cap), *back = malloc(d->block * size);
@@ -143,12 +147,16 @@ static int measure(const struct dumps *d, enum nb_codec codec, enum nb_dtype typ
     return rc;
 }
 
-static int measure_file(const struct dumps *d, const char *path, enum nb_dtype type, struct tally int4[], struct tally int8[])
+static int measure_file(const struct dumps *d, const char *path, enum nb_dtype type, struct tally int4[],
+                        struct tally int8[])
 {
     const size_t n = (size_t)d->nodes * d->block, size = nb_dtype_size(type);
     void *values = malloc(n * size);
     FILE *f = fopen(path, "rb");
-    int rc = !values ? -ENOMEM : !f ? -errno : fread(values, size, n, f) == n && fgetc(f) == EOF ? 0 : -EINVAL;
+    int rc = !values                                             ? -ENOMEM
+             : !f                                                ? -errno
+             : fread(values, size, n, f) == n && fgetc(f) == EOF ? 0
+                                                                 : -EINVAL;
     if (f)
         fclose(f);
     if (rc == 0)
@@ -167,7 +175,8 @@ static void print_tally(const char *codec, enum nb_dtype type, const struct tall
     for (int c = 0; c < NBT_CLASSES; c++)
         printf(" %11.6f", t->nmse[c] / (double)t->files);
     const double bits = t->coded_bits / t->values;
-    printf(" %11.6f %8.3f %7.2f\n", t->all / (double)t->files, bits, 8.0 * (double)nb_dtype_size(type) / bits);
+    printf(" %11.6f %8.3f %7.2f\n", t->all / (double)t->files, bits,
+           8.0 * (double)nb_dtype_size(type) / bits);
 }
 
 int nbt_codec_report(const char *dir)
@@ -198,8 +207,8 @@ int nbt_codec_report(const char *dir)
         fprintf(stderr, "nibble-train: %s holds no dumps (--dump-grads makes them)\n", dir);
         return 2;
     }
-    printf("NMSE of coded gradients, means over %zu dumps (no error feedback), codec variant %s\n", int4[NB_F32].files,
-           nb_variant_name(nb_codec_selected()));
+    printf("NMSE of coded gradients, means over %zu dumps (no error feedback), codec variant %s\n",
+           int4[NB_F32].files, nb_variant_name(nb_codec_selected()));
     printf("%-6s %-6s", "codec", "type");
     for (int c = 0; c < NBT_CLASSES; c++)
         printf(" %11s", nbt_class_name((enum nbt_class)c));
@@ -210,6 +219,7 @@ int nbt_codec_report(const char *dir)
         print_tally("int8", (enum nb_dtype)t, &int8[t]);
         over |= int4[t].files && int4[t].all > NMSE_BOUND * (double)int4[t].files;
     }
-    printf("%s: NMSE of int4 over all values %s %.4f\n", over ? "FAIL" : "ok", over ? "above" : "at most", NMSE_BOUND);
+    printf("%s: NMSE of int4 over all values %s %.4f\n", over ? "FAIL" : "ok", over ? "above" : "at most",
+           NMSE_BOUND);
     return over;
 }

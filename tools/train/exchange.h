@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How gradients and weights travel between the nodes of a run. One implementation drives the plugin as NCCL does,
- * through the proxy harness. Two go through shared memory, to tell what is the plugin's doing and what is not: `shm`
- * is exact, `codec` applies the codecs and error feedback as the plugin should, without any network.
+ * How gradients and weights travel between the nodes of a run. One implementation drives the plugin as NCCL
+ * does, through the proxy harness. Two go through shared memory, to tell what is the plugin's doing and what
+ * is not: `shm` is exact, `codec` applies the codecs and error feedback as the plugin should, without any
+ * network.
  *
- * All functions are collective, called by each node's main thread in the same order, and return 0 or a negative
- * errno value after hx_fail has recorded why.
+ * All functions are collective, called by each node's main thread in the same order, and return 0 or a
+ * negative errno value after hx_fail has recorded why.
  */
 #ifndef NIBBLE_TRAIN_EXCHANGE_H
 #define NIBBLE_TRAIN_EXCHANGE_H
@@ -22,8 +23,9 @@ struct nbt_traffic {
         uint64_t ops;
         uint64_t wire; /* sent to peers, headers included */
     } reduce_scatter, all_gather;
-    uint64_t quantized_ops, feedback_ops; /* reduce-scatters that were quantized; of these, with error feedback */
-    int known; /* 0: this exchange does not count */
+    uint64_t quantized_ops,
+        feedback_ops; /* reduce-scatters that were quantized; of these, with error feedback */
+    int known;        /* 0: this exchange does not count */
 };
 
 /* Deliberate mistakes, to show that the checks see them. */

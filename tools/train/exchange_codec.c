@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The codecs without the plugin: every node codes its contributions with the settings that the plugin reads
- * (NIBBLE_RS, NIBBLE_AG, NIBBLE_EF), the owner decodes and sums them, all through shared memory. Bytes are those of
- * the coded spans alone.
+ * (NIBBLE_RS, NIBBLE_AG, NIBBLE_EF), the owner decodes and sums them, all through shared memory. Bytes are
+ * those of the coded spans alone.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -32,7 +32,8 @@ struct span {
 static struct span *span(const struct nbt_exchange *x, int from, int to)
 {
     const size_t n = (size_t)x->cfg.node->nnodes, each = nbt_exchange_shared_bytes(1, x->cfg.block);
-    return (struct span *)(void *)((char *)x->cfg.shared + ((size_t)from * n + (size_t)to) * (each / 16 * 16));
+    return (struct span *)(void *)((char *)x->cfg.shared +
+                                   ((size_t)from * n + (size_t)to) * (each / 16 * 16));
 }
 
 static int is(const char *name, const char *value)
@@ -64,7 +65,9 @@ static int codec_open(struct nbt_exchange *x)
     struct coded *c = x->state = calloc(1, sizeof *c);
     if (!c)
         return -ENOMEM;
-    c->codec = is("NIBBLE_RS", "raw") ? NB_CODEC_RAW : is("NIBBLE_RS", "int8") ? NB_CODEC_INT8 : NB_CODEC_INT4;
+    c->codec = is("NIBBLE_RS", "raw")    ? NB_CODEC_RAW
+               : is("NIBBLE_RS", "int8") ? NB_CODEC_INT8
+                                         : NB_CODEC_INT4;
     c->exact_differences = !is("NIBBLE_AG", "raw");
     c->cap = nbt_exchange_shared_bytes(1, block) - sizeof(struct span);
     c->scratch = malloc(nb_ulp_bound(NB_ULP_16, PIECE));
@@ -99,11 +102,13 @@ static int codec_reduce_scatter(struct nbt_exchange *x, const void *send, void *
     size_t sources = 0;
     for (int r = 0; r < n; r++) {
         struct span *to = span(x, me, r);
-        const int shift = x->cfg.fault == NBT_FAULT_SLOT ? (int)(c->traffic.reduce_scatter.ops % (uint64_t)n) : 0;
+        const int shift =
+            x->cfg.fault == NBT_FAULT_SLOT ? (int)(c->traffic.reduce_scatter.ops % (uint64_t)n) : 0;
         if (r == me)
             continue;
-        const ssize_t len = nb_encode(c->codec, x->cfg.grad_type, (const char *)send + (size_t)r * block * size, block, 0,
-                                      c->ef ? &c->ef[(r + shift) % n] : NULL, to->data, c->cap, NULL);
+        const ssize_t len =
+            nb_encode(c->codec, x->cfg.grad_type, (const char *)send + (size_t)r * block * size, block, 0,
+                      c->ef ? &c->ef[(r + shift) % n] : NULL, to->data, c->cap, NULL);
         if (len < 0) {
             hx_fail("encoding failed (%s)", strerror((int)-len));
             return (int)len;
@@ -120,16 +125,18 @@ static int codec_reduce_scatter(struct nbt_exchange *x, const void *send, void *
         if (r != me)
             source[sources++] = (struct nb_source){c->codec, from->data, from->len};
     }
-    const int rc = nb_reduce(x->cfg.grad_type, source, sources, (const char *)send + (size_t)me * block * size, block, 0,
-                             recv);
+    const int rc = nb_reduce(x->cfg.grad_type, source, sources,
+                             (const char *)send + (size_t)me * block * size, block, 0, recv);
     hx_barrier(x->cfg.node);
     if (rc)
         hx_fail("decoding failed (%s)", strerror(-rc));
     return rc;
 }
 
-/* Bytes that the own block costs one receiver: differences against the last weights, raw where those are longer. */
-static uint64_t weight_bytes(struct coded *c, const uint16_t *now, const uint16_t *before, size_t bytes, int *rc)
+/* Bytes that the own block costs one receiver: differences against the last weights, raw where those are
+ * longer. */
+static uint64_t weight_bytes(struct coded *c, const uint16_t *now, const uint16_t *before, size_t bytes,
+                             int *rc)
 {
     uint64_t sum = 0;
     for (size_t at = 0; at < bytes; at += PIECE) {
@@ -140,7 +147,8 @@ static uint64_t weight_bytes(struct coded *c, const uint16_t *now, const uint16_
             len = nb_ulp_encode(NB_ULP_16, cur, ref, n, n, c->scratch, nb_ulp_bound(NB_ULP_16, n));
         if (len >= 0) {
             char back[PIECE];
-            if (nb_ulp_decode(NB_ULP_16, c->scratch, (size_t)len, ref, n, back) != 0 || memcmp(back, cur, n) != 0)
+            if (nb_ulp_decode(NB_ULP_16, c->scratch, (size_t)len, ref, n, back) != 0 ||
+                memcmp(back, cur, n) != 0)
                 *rc = -EBADMSG;
         }
         sum += len >= 0 ? (uint64_t)len : n;

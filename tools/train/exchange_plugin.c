@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The exchange through the plugin: the shared object is loaded as NCCL loads it, a CollNet communicator is brought up
- * among the nodes, and every operation is cut into windows and driven by the proxy harness.
+ * The exchange through the plugin: the shared object is loaded as NCCL loads it, a CollNet communicator is
+ * brought up among the nodes, and every operation is cut into windows and driven by the proxy harness.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -111,7 +111,8 @@ static void plugin_traffic_from_log(const char *log, struct nbt_traffic *t)
             t->reduce_scatter.ops += ops;
             t->reduce_scatter.wire += wire;
             t->quantized_ops += coded;
-            t->known = t->known && number_after(ag, end, " ops=", &ops) && number_after(ag, end, " wire=", &wire);
+            t->known =
+                t->known && number_after(ag, end, " ops=", &ops) && number_after(ag, end, " wire=", &wire);
             t->all_gather.ops += ops;
             t->all_gather.wire += wire;
         }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The exchange through shared memory: sums in FP32, the other nodes in rank order and then the own contribution,
- * rounded once. The plugin's raw codec adds in the same order, so both must agree to the bit.
+ * The exchange through shared memory: sums in FP32, the other nodes in rank order and then the own
+ * contribution, rounded once. The plugin's raw codec adds in the same order, so both must agree to the bit.
  */
 #include "exchange.h"
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Fidelity of the optimizer's update: how far the update that training makes of the delivered gradients points away
- * from the update that the exact gradients would have given. Two sets of Adam moments live along one run, one fed
- * with each; compared is m / (sqrt(v) + eps). Losses of a single pair of runs differ by chance far more than a codec
- * changes them; this does not.
+ * Fidelity of the optimizer's update: how far the update that training makes of the delivered gradients
+ * points away from the update that the exact gradients would have given. Two sets of Adam moments live along
+ * one run, one fed with each; compared is m / (sqrt(v) + eps). Losses of a single pair of runs differ by
+ * chance far more than a codec changes them; this does not.
  */
 #ifndef NIBBLE_TRAIN_FIDELITY_H
 #define NIBBLE_TRAIN_FIDELITY_H
@@ -13,9 +13,9 @@
 
 #include "model.h"
 
-/* The model's classes, and apart from them the rows (of token embedding and head) of bytes that are absent from most
- * batches: their gradient is zero or nearly so in most steps, and Adam turns whatever is there into steps of full
- * size, with every codec and without one. */
+/* The model's classes, and apart from them the rows (of token embedding and head) of bytes that are absent
+ * from most batches: their gradient is zero or nearly so in most steps, and Adam turns whatever is there into
+ * steps of full size, with every codec and without one. */
 enum { NBT_RARE_EMBED = NBT_CLASSES, NBT_RARE_HEAD, NBT_FID_CLASSES };
 const char *nbt_fid_class_name(int c);
 

@@ -2,9 +2,9 @@
 /*
  * What one training run is, what its nodes share beside the network, and what comes out of it.
  *
- * The launcher (main.c) maps a board, forks the nodes through the proxy harness and reads the board afterwards. The
- * board is the control plane: loss and norms travel over it, and every quantity that judges the network (the exact
- * sum of the gradients, the weights that must arrive) is computed from it.
+ * The launcher (main.c) maps a board, forks the nodes through the proxy harness and reads the board
+ * afterwards. The board is the control plane: loss and norms travel over it, and every quantity that judges
+ * the network (the exact sum of the gradients, the weights that must arrive) is computed from it.
  */
 #ifndef NIBBLE_TRAIN_JOB_H
 #define NIBBLE_TRAIN_JOB_H
@@ -26,34 +26,34 @@ struct nbt_settings {
     struct nbt_text text;
     struct nbt_adamw opt;
     int nodes;
-    size_t block;          /* values of a node's shard; nodes * block >= params, the rest is padding (zeros) */
-    size_t steps, warmup;  /* of optimization; of these with rising learning rate */
-    size_t eval_every;     /* steps between validations; the last step always validates */
+    size_t block;         /* values of a node's shard; nodes * block >= params, the rest is padding (zeros) */
+    size_t steps, warmup; /* of optimization; of these with rising learning rate */
+    size_t eval_every;    /* steps between validations; the last step always validates */
     size_t probe_from, probe_every; /* instants at which fidelity is measured */
-    float rate;            /* peak learning rate */
+    float rate;                     /* peak learning rate */
     uint64_t seed;
     enum nb_dtype grad_type;
     const struct nbt_exchange_ops *exchange;
     const char *plugin;
     enum nbt_fault fault;
-    const char *dump_dir;  /* NULL: no dumps */
+    const char *dump_dir; /* NULL: no dumps */
     size_t dump_every;
-    double deadline_s;     /* of a run */
+    double deadline_s; /* of a run */
 };
 
 /* One of the runs that are compared. */
 struct nbt_run {
-    const char *name;         /* short, for files: "raw" */
-    const char *title;        /* for people: "uncompressed" */
-    const char *const *env;   /* "NAME=value" ..., NULL */
-    int coded;                /* gradients are quantized */
-    int feedback;             /* ... with error feedback */
+    const char *name;       /* short, for files: "raw" */
+    const char *title;      /* for people: "uncompressed" */
+    const char *const *env; /* "NAME=value" ..., NULL */
+    int coded;              /* gradients are quantized */
+    int feedback;           /* ... with error feedback */
 };
 
 struct nbt_step { /* written by node 0 */
-    double loss;      /* mean over nodes, before the step */
-    double valid;     /* NaN where it was not measured; after the step */
-    double norm;      /* of the averaged gradient as delivered, before clipping */
+    double loss;  /* mean over nodes, before the step */
+    double valid; /* NaN where it was not measured; after the step */
+    double norm;  /* of the averaged gradient as delivered, before clipping */
     float rate;
     struct nbt_traffic traffic; /* summed over nodes, cumulative */
 };
@@ -67,7 +67,7 @@ struct nbt_node_board { /* one line a node; read after a barrier */
     struct nbt_traffic traffic;
     struct nbt_fidelity_sums fidelity;
     double seconds_compute, seconds_rs, seconds_ag;
-    uint64_t meetings;         /* barriers reached */
+    uint64_t meetings; /* barriers reached */
 };
 
 struct nbt_board {
@@ -75,14 +75,16 @@ struct nbt_board {
     struct nbt_fidelity fidelity;
     size_t steps_done;
     double seconds;
-    uint64_t weight_checks, weight_errors; /* steps in which hashes were compared; comparisons that failed, all nodes */
-    struct nbt_step step[];                /* steps of them, then the areas below */
+    uint64_t weight_checks,
+        weight_errors;      /* steps in which hashes were compared; comparisons that failed, all nodes */
+    struct nbt_step step[]; /* steps of them, then the areas below */
 };
 
 /* Where the large areas of a board lie. */
 size_t nbt_board_bytes(const struct nbt_settings *s);
-void *nbt_board_grads(const struct nbt_settings *s, struct nbt_board *b, int rank); /* nodes * block of grad_type */
-uint16_t *nbt_board_weights(const struct nbt_settings *s, struct nbt_board *b);     /* nodes * block */
+void *nbt_board_grads(const struct nbt_settings *s, struct nbt_board *b,
+                      int rank); /* nodes * block of grad_type */
+uint16_t *nbt_board_weights(const struct nbt_settings *s, struct nbt_board *b); /* nodes * block */
 void *nbt_board_exchange(const struct nbt_settings *s, struct nbt_board *b);
 
 /* What a node is started with. */

@@ -35,7 +35,8 @@ const struct nbt_kernels *nbt_kernels_get(const char *name)
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
         (!name || strcmp(name, "avx512") == 0))
         return &table_avx512;
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && (!name || strcmp(name, "avx2") == 0))
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+        (!name || strcmp(name, "avx2") == 0))
         return &table_avx2;
 #endif
     return !name || strcmp(name, "generic") == 0 ? &table_generic : NULL;
@@ -53,9 +54,10 @@ size_t nbt_gemm_scratch(void)
     return (size_t)KC * (NC + MAX_NR) + (size_t)KC * (MC + MAX_MR) + 64;
 }
 
-/* Panels of `width` consecutive rows (or columns) of an operand: element (i, p) at src[i * si + p * sp] goes to
- * panel i / width, place p * width + i % width; missing rows of the last panel are zero. */
-static void pack_panels(size_t count, size_t kc, size_t width, const float *src, size_t si, size_t sp, float *dst)
+/* Panels of `width` consecutive rows (or columns) of an operand: element (i, p) at src[i * si + p * sp] goes
+ * to panel i / width, place p * width + i % width; missing rows of the last panel are zero. */
+static void pack_panels(size_t count, size_t kc, size_t width, const float *src, size_t si, size_t sp,
+                        float *dst)
 {
     for (size_t i0 = 0; i0 < count; i0 += width, dst += width * kc) {
         const size_t w = count - i0 < width ? count - i0 : width;
@@ -76,8 +78,8 @@ static void pack_panels(size_t count, size_t kc, size_t width, const float *src,
     }
 }
 
-void nbt_gemm(const struct nbt_kernels *kern, int ta, int tb, size_t m, size_t n, size_t k, const float *a, size_t lda,
-              const float *b, size_t ldb, float *c, size_t ldc, int accumulate, float *scratch)
+void nbt_gemm(const struct nbt_kernels *kern, int ta, int tb, size_t m, size_t n, size_t k, const float *a,
+              size_t lda, const float *b, size_t ldb, float *c, size_t ldc, int accumulate, float *scratch)
 {
     const size_t mr = kern->mr, nr = kern->nr;
     const size_t ai = ta ? 1 : lda, ap = ta ? lda : 1, bj = tb ? ldb : 1, bp = tb ? 1 : ldb;

@@ -65,8 +65,8 @@ TARGET static inline void FN(vexp)(vf *v)
     *v = p * (vf)bits;
 }
 
-TARGET static void FN(layernorm)(size_t rows, size_t cols, const float *x, const float *gain, const float *shift,
-                                 float *y, float *mean, float *rstd)
+TARGET static void FN(layernorm)(size_t rows, size_t cols, const float *x, const float *gain,
+                                 const float *shift, float *y, float *mean, float *rstd)
 {
     for (size_t r = 0; r < rows; r++, x += cols, y += cols) {
         vf sum = {0}, sq = {0};
@@ -85,8 +85,9 @@ TARGET static void FN(layernorm)(size_t rows, size_t cols, const float *x, const
     }
 }
 
-TARGET static void FN(layernorm_back)(size_t rows, size_t cols, const float *x, const float *gain, const float *mean,
-                                      const float *rstd, const float *dy, float *dx, float *dgain, float *dshift)
+TARGET static void FN(layernorm_back)(size_t rows, size_t cols, const float *x, const float *gain,
+                                      const float *mean, const float *rstd, const float *dy, float *dx,
+                                      float *dgain, float *dshift)
 {
     for (size_t r = 0; r < rows; r++, x += cols, dy += cols, dx += cols) {
         const float mu = mean[r], rs = rstd[r];
@@ -129,7 +130,8 @@ TARGET static void FN(gelu_back)(size_t n, const float *x, const float *dy, floa
     }
 }
 
-TARGET static void FN(softmax_causal)(size_t rows, size_t cols, size_t seen, float scale, float *s, size_t lds)
+TARGET static void FN(softmax_causal)(size_t rows, size_t cols, size_t seen, float scale, float *s,
+                                      size_t lds)
 {
     for (size_t r = 0; r < rows; r++, s += lds, seen++) {
         float top = s[0];
@@ -152,8 +154,8 @@ TARGET static void FN(softmax_causal)(size_t rows, size_t cols, size_t seen, flo
     }
 }
 
-TARGET static void FN(softmax_back)(size_t rows, size_t cols, float scale, const float *p, size_t ldp, float *ds,
-                                    size_t ldds)
+TARGET static void FN(softmax_back)(size_t rows, size_t cols, float scale, const float *p, size_t ldp,
+                                    float *ds, size_t ldds)
 {
     for (size_t r = 0; r < rows; r++, p += ldp, ds += ldds) {
         vf dot = {0};
@@ -165,7 +167,8 @@ TARGET static void FN(softmax_back)(size_t rows, size_t cols, float scale, const
     }
 }
 
-TARGET static double FN(cross_entropy)(size_t rows, size_t cols, float *logits, const uint8_t *target, float scale)
+TARGET static double FN(cross_entropy)(size_t rows, size_t cols, float *logits, const uint8_t *target,
+                                       float scale)
 {
     double loss = 0;
     for (size_t r = 0; r < rows; r++, logits += cols) {

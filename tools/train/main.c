@@ -41,27 +41,28 @@ struct options {
 static void usage(FILE *f)
 {
     fputs("usage: nibble-train [options]\n"
-          "Train a small byte-level GPT, data parallel over several processes, with gradients and weights going through\n"
-          "the plugin: uncompressed, at 4 bits without and with error feedback. Compare.\n"
+          "Train a small byte-level GPT, data parallel over several processes whose gradients and weights go\n"
+          "through the plugin: uncompressed, at 4 bits without and with error feedback. Compare.\n"
           "\n"
           "  -n, --nodes N          processes, each a node, 2 to 8 (4)\n"
           "  -o, --out DIR          folder for results.json, loss curves and the picture (nibble-train-out)\n"
-          "      --text PATH        file or folder to train on; may be given several times (/usr/share/common-licenses)\n"
+          "      --text PATH        file or folder to train on, several times if wanted\n"
+          "                         (/usr/share/common-licenses)\n"
           "      --text-limit MB    read at most this much (64)\n"
           "      --steps N          steps of each run (300)\n"
           "      --runs LIST        of raw,nofeedback,feedback (all)\n"
           "      --grad TYPE        gradients travel as bf16 or fp32 (bf16)\n"
-          "      --exchange WHAT    plugin; shm: exact, through shared memory; codec: the codecs in shared memory,\n"
-          "                         without the plugin (plugin)\n"
+          "      --exchange WHAT    plugin (default); shm: exact, through shared memory; codec: the codecs in\n"
+          "                         shared memory, without the plugin\n"
           "      --plugin PATH      the plugin's shared object (the build's)\n"
           "      --layers N, --width N, --heads N, --context N, --batch N\n"
           "                         the model (6, 128, 4, 128) and sequences a node and step (8)\n"
           "      --rate X           peak learning rate (0.003)\n"
           "      --seed N           of weights and batches (1)\n"
-          "      --dump-grads DIR   write gradients of every 50th step (see --dump-every) to DIR\n"
-          "      --dump-every N\n"
+          "      --dump-grads DIR   write gradients of the first run's every 50th step to DIR\n"
+          "      --dump-every N     ... of every N-th\n"
           "      --codec-report DIR measure the codecs on gradients that were dumped, and exit\n"
-          "      --fault WHAT       make a mistake, to see it found: weight, slot (the latter with --exchange codec)\n"
+          "      --fault WHAT       make a mistake, to see it found: weight, or slot (with --exchange codec)\n"
           "      --quick            two nodes, a small model, few steps: a test, not a measurement\n"
           "  -q, --quiet            no progress\n"
           "  -h, --help\n"
@@ -90,7 +91,8 @@ static int choose_runs(struct options *o, const char *list)
         while (i < ALL_RUNS && !(strlen(all_runs[i].name) == n && strncmp(all_runs[i].name, list, n) == 0))
             i++;
         if (i == ALL_RUNS) {
-            fprintf(stderr, "nibble-train: --runs: \"%.*s\" is none of raw, nofeedback, feedback\n", (int)n, list);
+            fprintf(stderr, "nibble-train: --runs: \"%.*s\" is none of raw, nofeedback, feedback\n", (int)n,
+                    list);
             return -EINVAL;
         }
         o->run[i] = 1;
@@ -99,22 +101,53 @@ static int choose_runs(struct options *o, const char *list)
     return 0;
 }
 
-enum { O_TEXT = 256, O_LIMIT, O_STEPS, O_RUNS, O_GRAD, O_EXCHANGE, O_PLUGIN, O_LAYERS, O_WIDTH, O_HEADS, O_CONTEXT,
-       O_BATCH, O_RATE, O_SEED, O_DUMP, O_EVERY, O_REPORT, O_QUICK, O_FAULT };
+enum {
+    O_TEXT = 256,
+    O_LIMIT,
+    O_STEPS,
+    O_RUNS,
+    O_GRAD,
+    O_EXCHANGE,
+    O_PLUGIN,
+    O_LAYERS,
+    O_WIDTH,
+    O_HEADS,
+    O_CONTEXT,
+    O_BATCH,
+    O_RATE,
+    O_SEED,
+    O_DUMP,
+    O_EVERY,
+    O_REPORT,
+    O_QUICK,
+    O_FAULT
+};
 
 static const struct option long_options[] = {
-    {"nodes", required_argument, NULL, 'n'},          {"out", required_argument, NULL, 'o'},
-    {"text", required_argument, NULL, O_TEXT},        {"text-limit", required_argument, NULL, O_LIMIT},
-    {"steps", required_argument, NULL, O_STEPS},      {"runs", required_argument, NULL, O_RUNS},
-    {"grad", required_argument, NULL, O_GRAD},        {"exchange", required_argument, NULL, O_EXCHANGE},
-    {"plugin", required_argument, NULL, O_PLUGIN},    {"layers", required_argument, NULL, O_LAYERS},
-    {"width", required_argument, NULL, O_WIDTH},      {"heads", required_argument, NULL, O_HEADS},
-    {"context", required_argument, NULL, O_CONTEXT},  {"batch", required_argument, NULL, O_BATCH},
-    {"rate", required_argument, NULL, O_RATE},        {"seed", required_argument, NULL, O_SEED},
-    {"dump-grads", required_argument, NULL, O_DUMP},  {"dump-every", required_argument, NULL, O_EVERY},
-    {"codec-report", required_argument, NULL, O_REPORT}, {"quick", no_argument, NULL, O_QUICK},
-    {"fault", required_argument, NULL, O_FAULT},      {"quiet", no_argument, NULL, 'q'},
-    {"help", no_argument, NULL, 'h'},                 {NULL, 0, NULL, 0},
+    {"nodes", required_argument, NULL, 'n'},
+    {"out", required_argument, NULL, 'o'},
+    {"text", required_argument, NULL, O_TEXT},
+    {"text-limit", required_argument, NULL, O_LIMIT},
+    {"steps", required_argument, NULL, O_STEPS},
+    {"runs", required_argument, NULL, O_RUNS},
+    {"grad", required_argument, NULL, O_GRAD},
+    {"exchange", required_argument, NULL, O_EXCHANGE},
+    {"plugin", required_argument, NULL, O_PLUGIN},
+    {"layers", required_argument, NULL, O_LAYERS},
+    {"width", required_argument, NULL, O_WIDTH},
+    {"heads", required_argument, NULL, O_HEADS},
+    {"context", required_argument, NULL, O_CONTEXT},
+    {"batch", required_argument, NULL, O_BATCH},
+    {"rate", required_argument, NULL, O_RATE},
+    {"seed", required_argument, NULL, O_SEED},
+    {"dump-grads", required_argument, NULL, O_DUMP},
+    {"dump-every", required_argument, NULL, O_EVERY},
+    {"codec-report", required_argument, NULL, O_REPORT},
+    {"quick", no_argument, NULL, O_QUICK},
+    {"fault", required_argument, NULL, O_FAULT},
+    {"quiet", no_argument, NULL, 'q'},
+    {"help", no_argument, NULL, 'h'},
+    {NULL, 0, NULL, 0},
 };
 
 /* One option. 0, 1 for --help, negative for a bad value. */
@@ -171,7 +204,8 @@ static int take_option(struct options *o, int c, const char *name)
     case O_HEADS:
     case O_CONTEXT:
     case O_BATCH: {
-        size_t *const field[] = {&o->cfg.layers, &o->cfg.width, &o->cfg.heads, &o->cfg.context, &o->cfg.batch};
+        size_t *const field[] = {&o->cfg.layers, &o->cfg.width, &o->cfg.heads, &o->cfg.context,
+                                 &o->cfg.batch};
         rc = number(optarg, name, 1, 4096, &v);
         *field[c - O_LAYERS] = (size_t)v;
         return rc;
@@ -257,15 +291,18 @@ static int complete(struct options *o)
     struct nbt_settings *s = &o->s;
     int rc = nbt_layout_make(&o->cfg, &s->lay);
     if (rc) {
-        fprintf(stderr, "nibble-train: no such model: at most %u layers, width / heads and context multiples of 32\n",
+        fprintf(stderr,
+                "nibble-train: no such model: at most %u layers, width / heads and context multiples of 32\n",
                 NBT_MAX_LAYERS);
         return rc;
     }
     rc = nbt_text_load(o->text, o->texts, o->text_limit, &s->text);
     if (rc)
         return rc;
-    if (nbt_text_valid_count(&s->text, o->cfg.context) < o->cfg.batch || s->text.train_bytes <= o->cfg.context) {
-        fprintf(stderr, "nibble-train: too little text for a batch of %zu x %zu bytes\n", o->cfg.batch, o->cfg.context);
+    if (nbt_text_valid_count(&s->text, o->cfg.context) < o->cfg.batch ||
+        s->text.train_bytes <= o->cfg.context) {
+        fprintf(stderr, "nibble-train: too little text for a batch of %zu x %zu bytes\n", o->cfg.batch,
+                o->cfg.context);
         return -ENODATA;
     }
     s->block = (s->lay.params + (size_t)s->nodes - 1) / (size_t)s->nodes;
@@ -279,7 +316,8 @@ static int complete(struct options *o)
 }
 
 /* Bytes of the whole run: counted along the way, or from what the plugin said at its close. */
-static void collect_traffic(const struct nbt_settings *s, const struct hx_report *report, struct nbt_outcome *out)
+static void collect_traffic(const struct nbt_settings *s, const struct hx_report *report,
+                            struct nbt_outcome *out)
 {
     struct nbt_traffic *sum = &out->traffic;
     if (!s->exchange->traffic_from_log) {
@@ -308,7 +346,8 @@ static int do_run(const struct options *o, const struct nbt_run *run, struct nbt
     struct hx_report *report = NULL;
     launch.board = mmap(NULL, nbt_board_bytes(s), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (launch.board == MAP_FAILED) {
-        fprintf(stderr, "nibble-train: no %zu bytes of shared memory: %s\n", nbt_board_bytes(s), strerror(errno));
+        fprintf(stderr, "nibble-train: no %zu bytes of shared memory: %s\n", nbt_board_bytes(s),
+                strerror(errno));
         return -ENOMEM;
     }
     const struct hx_job job = {
@@ -349,10 +388,11 @@ int main(int argc, char **argv)
     if (complete(&o))
         return 2;
     setvbuf(stdout, NULL, _IOLBF, 0);
-    printf("nibble-train: %zu parameters (%zu layers of width %zu, %zu heads, context %zu), %d nodes, %zu sequences a node, "
-           "%zu steps\ntext: %zu files, %zu KiB to train on, %zu KiB held out; kernels %s\n",
-           o.s.lay.params, o.cfg.layers, o.cfg.width, o.cfg.heads, o.cfg.context, o.s.nodes, o.cfg.batch, o.s.steps,
-           o.s.text.files, o.s.text.train_bytes >> 10, o.s.text.valid_bytes >> 10, nbt_kernels_get(NULL)->name);
+    printf("nibble-train: %zu parameters (%zu layers of width %zu, %zu heads, context %zu), %d nodes,\n"
+           "%zu sequences a node, %zu steps\ntext: %zu files, %zu KiB to train on, %zu KiB held out; kernels %s\n",
+           o.s.lay.params, o.cfg.layers, o.cfg.width, o.cfg.heads, o.cfg.context, o.s.nodes, o.cfg.batch,
+           o.s.steps, o.s.text.files, o.s.text.train_bytes >> 10, o.s.text.valid_bytes >> 10,
+           nbt_kernels_get(NULL)->name);
     progress.steps = o.s.steps;
     progress.quiet = o.quiet;
     progress.terminal = isatty(2);

@@ -16,8 +16,8 @@ const char *nbt_class_name(enum nbt_class c)
     return (unsigned)c < NBT_CLASSES ? name[c] : "?";
 }
 
-static int add_tensor(struct nbt_layout *l, enum nbt_class cls, size_t rows, size_t cols, float std, float value,
-                      const char *name, size_t layer)
+static int add_tensor(struct nbt_layout *l, enum nbt_class cls, size_t rows, size_t cols, float std,
+                      float value, const char *name, size_t layer)
 {
     struct nbt_tensor *t = &l->tensor[l->tensors];
     if (layer < NBT_MAX_LAYERS)
@@ -38,8 +38,9 @@ static int add_tensor(struct nbt_layout *l, enum nbt_class cls, size_t rows, siz
 int nbt_layout_make(const struct nbt_config *cfg, struct nbt_layout *l)
 {
     const size_t c = cfg->width, top = NBT_MAX_LAYERS;
-    if (cfg->layers < 1 || cfg->layers > NBT_MAX_LAYERS || cfg->heads < 1 || c % cfg->heads || c / cfg->heads % 32 ||
-        c > 4096 || cfg->context < 32 || cfg->context % 32 || cfg->context > 4096 || cfg->batch < 1)
+    if (cfg->layers < 1 || cfg->layers > NBT_MAX_LAYERS || cfg->heads < 1 || c % cfg->heads ||
+        c / cfg->heads % 32 || c > 4096 || cfg->context < 32 || cfg->context % 32 || cfg->context > 4096 ||
+        cfg->batch < 1)
         return -EINVAL;
     memset(l, 0, sizeof *l);
     l->cfg = *cfg;
@@ -75,21 +76,22 @@ void nbt_init_params(const struct nbt_layout *l, uint64_t seed, float *params)
         const struct nbt_tensor *x = &l->tensor[t];
         struct nbt_rng rng = nbt_rng_seed(seed, 0x1417, (uint64_t)t);
         for (size_t i = 0; i < x->rows * x->cols; i++)
-            params[x->offset + i] = x->init_std > 0 ? x->init_std * (float)nbt_rng_normal(&rng) : x->init_value;
+            params[x->offset + i] =
+                x->init_std > 0 ? x->init_std * (float)nbt_rng_normal(&rng) : x->init_value;
     }
 }
 
 /* What the way back needs of one block. Sizes in units of R = batch * context rows. */
 struct block {
-    float *x;      /* R x C, input of the block */
-    float *n1;     /* R x C, after the first LayerNorm */
-    float *qkv;    /* R x 3C */
-    float *prob;   /* batch x heads x T x T; right of a block row's last 32 columns undefined */
-    float *mix;    /* R x C, weighted values, all heads */
-    float *mid;    /* R x C, after attention's residual */
-    float *n2;     /* R x C */
-    float *h;      /* R x 4C, before GELU */
-    float *g;      /* R x 4C, after GELU */
+    float *x;    /* R x C, input of the block */
+    float *n1;   /* R x C, after the first LayerNorm */
+    float *qkv;  /* R x 3C */
+    float *prob; /* batch x heads x T x T; right of a block row's last 32 columns undefined */
+    float *mix;  /* R x C, weighted values, all heads */
+    float *mid;  /* R x C, after attention's residual */
+    float *n2;   /* R x C */
+    float *h;    /* R x 4C, before GELU */
+    float *g;    /* R x 4C, after GELU */
     float *mean1, *rstd1, *mean2, *rstd2;
 };
 
@@ -201,8 +203,8 @@ static void linear(struct nbt_model *m, const float *x, const float *w, size_t i
 }
 
 /* dw += dy^T x, and dx = dy w */
-static void linear_back(struct nbt_model *m, const float *x, const float *w, const float *dy, size_t in, size_t out,
-                        float *dw, float *dx)
+static void linear_back(struct nbt_model *m, const float *x, const float *w, const float *dy, size_t in,
+                        size_t out, float *dw, float *dx)
 {
     nbt_gemm(m->k, 1, 0, out, in, m->rows, dy, out, x, in, dw, in, 1, m->pack);
     nbt_gemm(m->k, 0, 0, m->rows, in, out, dy, out, w, in, dx, in, 0, m->pack);
@@ -275,7 +277,8 @@ static void forward(struct nbt_model *m, const float *w, const uint8_t *tokens)
         linear(m, b->mix, at(m, w, a->proj), c, c, b->mid);
         m->k->add_row(r, c, at(m, w, a->proj_bias), b->mid, c);
         m->k->add(r * c, b->x, b->mid);
-        m->k->layernorm(r, c, b->mid, at(m, w, a->ln2_gain), at(m, w, a->ln2_shift), b->n2, b->mean2, b->rstd2);
+        m->k->layernorm(r, c, b->mid, at(m, w, a->ln2_gain), at(m, w, a->ln2_shift), b->n2, b->mean2,
+                        b->rstd2);
         linear(m, b->n2, at(m, w, a->fc1), c, 4 * c, b->h);
         m->k->add_row(r, 4 * c, at(m, w, a->fc1_bias), b->h, 4 * c);
         m->k->gelu(r * 4 * c, b->h, b->g);
@@ -329,8 +332,8 @@ static void backward(struct nbt_model *m, const float *w, const uint8_t *tokens,
 double nbt_model_run(struct nbt_model *m, const float *params, const uint8_t *tokens, float *grad)
 {
     forward(m, params, tokens);
-    const double loss = m->k->cross_entropy(m->rows, NBT_VOCAB, m->logits, m->target,
-                                            grad ? 1.0f / (float)m->rows : 0.0f);
+    const double loss =
+        m->k->cross_entropy(m->rows, NBT_VOCAB, m->logits, m->target, grad ? 1.0f / (float)m->rows : 0.0f);
     if (grad)
         backward(m, params, tokens, grad);
     return loss / (double)m->rows;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A byte-level GPT: token and position embeddings, pre-LN blocks (causal attention, MLP with GELU), a final
- * LayerNorm and an untied head. All parameters lie in one flat FP32 buffer, tensor after tensor, which is what a
- * distributed optimizer shards. Matrices are stored [out][in].
+ * LayerNorm and an untied head. All parameters lie in one flat FP32 buffer, tensor after tensor, which is
+ * what a distributed optimizer shards. Matrices are stored [out][in].
  *
  * There is no bias on the keys: softmax does not see it, so its gradient is rounding noise, which Adam would
  * turn into full-size steps.
@@ -61,8 +61,8 @@ struct nbt_model; /* activations and scratch of one micro-batch; one thread */
 struct nbt_model *nbt_model_new(const struct nbt_layout *lay, const struct nbt_kernels *kern);
 void nbt_model_free(struct nbt_model *m);
 
-/* Mean loss (nats a byte) of batch x context predictions: tokens[b * (context + 1) + t], target at t + 1. With
- * grad (params values) its gradient is stored there, overwriting. */
+/* Mean loss (nats a byte) of batch x context predictions: tokens[b * (context + 1) + t], target at t + 1.
+ * With grad (params values) its gradient is stored there, overwriting. */
 double nbt_model_run(struct nbt_model *m, const float *params, const uint8_t *tokens, float *grad);
 
 #endif

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The training loop of one node: gradients out, shard of the optimizer, weights in, and the checks of both. */
+/* The training loop of one node: gradients out, shard of the optimizer, weights in, and the checks of both.
+ */
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -17,16 +18,16 @@ struct worker {
     struct nbt_exchange x;
     struct nbt_model *model;
     struct nbt_usage usage;
-    size_t first, n;         /* own shard within the parameters: [first, first + n); n < block where padding begins */
-    uint8_t *tokens;         /* batch x (context + 1) */
-    float *params;           /* what the model computes with: the gathered BF16 weights */
-    float *grad;             /* nodes * block, zeros behind params */
-    void *send, *recv;       /* gradients in grad_type: nodes * block, block */
-    uint16_t *weights;       /* nodes * block, gathered */
-    float *master;           /* block: FP32 weights of the shard */
-    float *delivered, *exact;/* block: summed gradient */
+    size_t first, n; /* own shard within the parameters: [first, first + n); n < block where padding begins */
+    uint8_t *tokens; /* batch x (context + 1) */
+    float *params;   /* what the model computes with: the gathered BF16 weights */
+    float *grad;     /* nodes * block, zeros behind params */
+    void *send, *recv;        /* gradients in grad_type: nodes * block, block */
+    uint16_t *weights;        /* nodes * block, gathered */
+    float *master;            /* block: FP32 weights of the shard */
+    float *delivered, *exact; /* block: summed gradient */
     struct nbt_moments mom, mom_exact;
-    float *u, *u_exact;      /* block: direction of the update */
+    float *u, *u_exact; /* block: direction of the update */
     double last_valid;
 };
 
@@ -49,7 +50,8 @@ static size_t head_bytes(const struct nbt_settings *s)
 
 size_t nbt_board_bytes(const struct nbt_settings *s)
 {
-    return head_bytes(s) + ((size_t)s->nodes + 1) * vector_bytes(s) + nbt_exchange_shared_bytes(s->nodes, s->block);
+    return head_bytes(s) + ((size_t)s->nodes + 1) * vector_bytes(s) +
+           nbt_exchange_shared_bytes(s->nodes, s->block);
 }
 
 void *nbt_board_grads(const struct nbt_settings *s, struct nbt_board *b, int rank)
@@ -104,8 +106,9 @@ static int open_worker(struct worker *w, const struct nbt_launch *l, struct hx_n
     w->mom_exact = (struct nbt_moments){zeros(s->block, sizeof(float)), zeros(s->block, sizeof(float))};
     w->u = zeros(s->block, sizeof(float));
     w->u_exact = zeros(s->block, sizeof(float));
-    if (!w->model || !w->tokens || !w->params || !w->grad || !w->send || !w->recv || !w->weights || !w->master ||
-        !w->delivered || !w->exact || !w->mom.m || !w->mom.v || !w->mom_exact.m || !w->mom_exact.v || !w->u || !w->u_exact)
+    if (!w->model || !w->tokens || !w->params || !w->grad || !w->send || !w->recv || !w->weights ||
+        !w->master || !w->delivered || !w->exact || !w->mom.m || !w->mom.v || !w->mom_exact.m ||
+        !w->mom_exact.v || !w->u || !w->u_exact)
         return -ENOMEM;
     /* All nodes start from the same weights, rounded as they will travel. */
     nbt_init_params(&s->lay, s->seed, w->params);
@@ -203,7 +206,8 @@ static double over_nodes(const struct worker *w, const double *first)
 {
     double sum = 0;
     for (int r = 0; r < w->s->nodes; r++)
-        sum += *(const double *)(const void *)((const char *)first + (size_t)r * sizeof(struct nbt_node_board));
+        sum +=
+            *(const double *)(const void *)((const char *)first + (size_t)r * sizeof(struct nbt_node_board));
     return sum;
 }
 
@@ -217,8 +221,8 @@ static void update(struct worker *w, size_t step)
     const float clip_exact = nbt_clip_factor(over_nodes(w, &nb->norm2_exact) * inv * inv);
     nbt_adamw_direction(&s->opt, step, w->n, w->delivered, clip * (float)inv, w->mom, w->u);
     nbt_adamw_direction(&s->opt, step, w->n, w->exact, clip_exact * (float)inv, w->mom_exact, w->u_exact);
-    nbt_adamw_apply(&s->opt, &s->lay, w->first, w->n, nbt_learning_rate(step, s->steps, s->warmup, s->rate), w->u,
-                    w->master);
+    nbt_adamw_apply(&s->opt, &s->lay, w->first, w->n, nbt_learning_rate(step, s->steps, s->warmup, s->rate),
+                    w->u, w->master);
     nbt_to_bf16(w->master, s->block, w->weights + w->first);
 }
 
@@ -234,8 +238,8 @@ static int check_weights(struct worker *w, size_t step)
         size_t at = 0;
         while (w->weights[at] == want[at])
             at++;
-        hx_fail("step %zu: gathered weight %zu (of node %zu) is %04x, its owner sent %04x", step, at, at / s->block,
-                w->weights[at], want[at]);
+        hx_fail("step %zu: gathered weight %zu (of node %zu) is %04x, its owner sent %04x", step, at,
+                at / s->block, w->weights[at], want[at]);
         bad = 1;
     }
     mine->hash = nb_hash64(w->weights, all * sizeof *w->weights, step);
@@ -261,8 +265,8 @@ static void validate(struct worker *w)
     mine->valid_batches = 0;
     for (size_t k = (size_t)w->node->rank; k < batches; k += (size_t)w->s->nodes) {
         for (size_t b = 0; b < c->batch; b++)
-            memcpy(w->tokens + b * (c->context + 1), nbt_text_valid(&w->s->text, k * c->batch + b, c->context),
-                   c->context + 1);
+            memcpy(w->tokens + b * (c->context + 1),
+                   nbt_text_valid(&w->s->text, k * c->batch + b, c->context), c->context + 1);
         mine->valid += nbt_model_run(w->model, w->params, w->tokens, NULL);
         mine->valid_batches++;
     }
@@ -305,11 +309,13 @@ static void record(struct worker *w, size_t step, double loss, double norm, int 
 static int one_step(struct worker *w, size_t step)
 {
     const struct nbt_settings *s = w->s;
-    const size_t all = (size_t)s->nodes * s->block, params = s->lay.params, size = nb_dtype_size(s->grad_type);
+    const size_t all = (size_t)s->nodes * s->block, params = s->lay.params,
+                 size = nb_dtype_size(s->grad_type);
     struct nbt_node_board *mine = &w->board->node[w->node->rank];
     int rc;
 
-    /* Gradients of the own micro-batch, in the type that travels; a copy goes to the board for the exact sum. */
+    /* Gradients of the own micro-batch, in the type that travels; a copy goes to the board for the exact sum.
+     */
     const double t0 = hx_now();
     draw(w, step);
     mine->loss = nbt_model_run(w->model, w->params, w->tokens, w->grad);
@@ -347,7 +353,8 @@ static int one_step(struct worker *w, size_t step)
     const double norm = sqrt(over_nodes(w, &w->board->node->norm2)) / (double)s->nodes;
     update(w, step);
     memcpy(nbt_board_weights(s, w->board) + w->first, w->weights + w->first, s->block * sizeof *w->weights);
-    const int probe = step >= s->probe_from && ((step - s->probe_from) % s->probe_every == 0 || step + 1 == s->steps);
+    const int probe =
+        step >= s->probe_from && ((step - s->probe_from) % s->probe_every == 0 || step + 1 == s->steps);
     if (probe)
         nbt_fidelity_measure(&s->lay, &w->usage, w->first, w->n, w->u, w->u_exact, w->delivered, w->exact,
                              &mine->fidelity);

@@ -34,10 +34,11 @@ void nbt_progress_step(struct nbt_progress *p, size_t done, double loss, double 
         const size_t full = done * BAR_WIDTH / p->steps;
         for (size_t i = 0; i < BAR_WIDTH; i++)
             bar[i] = i < full ? '#' : '.';
-        fprintf(stderr, "\r[%zu/%zu] %-26s %s %4zu/%zu  loss %.3f%s  %d:%02d left \033[K%s", p->run + 1, p->runs, p->title,
-                bar, done, p->steps, loss, val, eta / 60, eta % 60, done == p->steps ? "\n" : "");
+        fprintf(stderr, "\r[%zu/%zu] %-26s %s %4zu/%zu  loss %.3f%s  %d:%02d left \033[K%s", p->run + 1,
+                p->runs, p->title, bar, done, p->steps, loss, val, eta / 60, eta % 60,
+                done == p->steps ? "\n" : "");
     } else {
-        fprintf(stderr, "[%zu/%zu] %s: step %zu of %zu, loss %.3f%s, %d:%02d left\n", p->run + 1, p->runs, p->title, done,
-                p->steps, loss, val, eta / 60, eta % 60);
+        fprintf(stderr, "[%zu/%zu] %s: step %zu of %zu, loss %.3f%s, %d:%02d left\n", p->run + 1, p->runs,
+                p->title, done, p->steps, loss, val, eta / 60, eta % 60);
     }
 }

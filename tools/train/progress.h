@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Progress of all runs on stderr: a bar that redraws itself on a terminal, a plain line every few seconds elsewhere.
- * Drawn by node 0 of the run in progress.
+ * Progress of all runs on stderr: a bar that redraws itself on a terminal, a plain line every few seconds
+ * elsewhere. Drawn by node 0 of the run in progress.
  */
 #ifndef NIBBLE_TRAIN_PROGRESS_H
 #define NIBBLE_TRAIN_PROGRESS_H
@@ -12,7 +12,7 @@ struct nbt_progress {
     size_t run, runs, steps; /* run counts from 0 */
     const char *title;
     int terminal, quiet;
-    double begin, drawn;     /* hx_now: of this run, of the last line */
+    double begin, drawn; /* hx_now: of this run, of the last line */
 };
 
 /* Before a run begins. */

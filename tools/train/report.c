@@ -13,18 +13,18 @@
 
 extern char **environ;
 
-/* The bars. Bytes: 4 bits with one 8-bit scale and one transform bit a group of 32 are 4.29 bits a value, against
- * which stand headers and tails; weights as exact differences take 2 to 5 bits at usual learning rates. Fidelity: see
- * docs/training.md. */
+/* The bars. Bytes: 4 bits with one 8-bit scale and one transform bit a group of 32 are 4.29 bits a value,
+ * against which stand headers and tails; weights as exact differences take 2 to 5 bits at usual learning
+ * rates. Fidelity: see docs/training.md. */
 #define RS_RATIO_BF16 3.6
 #define RS_RATIO_F32 7.2
 #define AG_RATIO 3.0
-#define FEEDBACK_SHARE 0.75   /* of the operations; it begins when the plugin is certain whose error it is */
-#define FEEDBACK_OFF 0.003    /* 1 - cos with feedback, every class */
-#define FEEDBACK_GAIN 2.5     /* how many times less than without, matrices */
-#define EXACT_OFF 1e-5        /* 1 - cos of the uncompressed run: BF16 rounding of the sums and nothing else */
-#define LOSS_WITHIN 0.03      /* validation loss against the uncompressed run: far off means broken, not more */
-#define LOSS_FALLS 1.0        /* nats that the training loss must fall by, else nothing was learned */
+#define FEEDBACK_SHARE 0.75 /* of the operations; it begins when the plugin is certain whose error it is */
+#define FEEDBACK_OFF 0.003  /* 1 - cos with feedback, every class */
+#define FEEDBACK_GAIN 2.5   /* how many times less than without, matrices */
+#define EXACT_OFF 1e-5      /* 1 - cos of the uncompressed run: BF16 rounding of the sums and nothing else */
+#define LOSS_WITHIN 0.03    /* validation loss against the uncompressed run: far off means broken, not more */
+#define LOSS_FALLS 1.0      /* nats that the training loss must fall by, else nothing was learned */
 
 double nbt_plain_bytes(const struct nbt_settings *s, size_t steps, size_t size)
 {
@@ -89,15 +89,16 @@ static struct nbt_phases phases(const struct nbt_settings *s, const struct nbt_b
 
 static void print_runs(const struct nbt_settings *s, const struct nbt_outcome *runs, size_t n)
 {
-    printf("\n%-26s %8s %10s   %-22s   %-22s %8s\n", "", "loss", "loss", "reduce-scatter", "all-gather", "time");
-    printf("%-26s %8s %10s %11s %11s  %11s %11s  %8s\n", "run", "training", "validation", "MiB", "ratio", "MiB", "ratio",
-           "s");
+    printf("\n%-26s %8s %10s   %-22s   %-22s %8s\n", "", "loss", "loss", "reduce-scatter", "all-gather",
+           "time");
+    printf("%-26s %8s %10s %11s %11s  %11s %11s  %8s\n", "run", "training", "validation", "MiB", "ratio",
+           "MiB", "ratio", "s");
     for (size_t i = 0; i < n; i++) {
         const struct nbt_outcome *o = &runs[i];
         printf("%-26s %8.4f %10.4f", o->run->title, final_loss(o->board), final_valid(o->board));
         if (counted(o))
-            printf(" %11.2f %11.2f  %11.2f %11.2f", (double)o->traffic.reduce_scatter.wire / 1048576, rs_ratio(s, o),
-                   (double)o->traffic.all_gather.wire / 1048576, ag_ratio(s, o));
+            printf(" %11.2f %11.2f  %11.2f %11.2f", (double)o->traffic.reduce_scatter.wire / 1048576,
+                   rs_ratio(s, o), (double)o->traffic.all_gather.wire / 1048576, ag_ratio(s, o));
         else
             printf(" %11s %11s  %11s %11s", "-", "-", "-", "-");
         printf("  %8.1f%s\n", o->board->seconds, o->ok ? "" : "  FAILED");
@@ -105,16 +106,19 @@ static void print_runs(const struct nbt_settings *s, const struct nbt_outcome *r
     printf("ms a step (mean over nodes; waiting for slower nodes counts as communication)\n");
     for (size_t i = 0; i < n; i++) {
         const struct nbt_phases p = phases(s, runs[i].board);
-        printf("%-26s compute %.0f, reduce-scatter %.0f, all-gather %.0f\n", runs[i].run->title, p.compute, p.rs, p.ag);
+        printf("%-26s compute %.0f, reduce-scatter %.0f, all-gather %.0f\n", runs[i].run->title, p.compute,
+               p.rs, p.ag);
     }
-    printf("(bytes: sent by all nodes together, headers included; ratio: against %s gradients and BF16 weights sent as they "
+    printf("(bytes: sent by all nodes together, headers included; ratio: against %s gradients and BF16 "
+           "weights sent as they "
            "are)\n",
            s->grad_type == NB_BF16 ? "BF16" : "FP32");
 }
 
 static void print_fidelity(const struct nbt_outcome *runs, size_t n)
 {
-    printf("\nDirection of Adam's update against exact gradients: 1 - cos (norm ratio), means over %zu instants\n%-22s",
+    printf("\nDirection of Adam's update against exact gradients: 1 - cos (norm ratio), means over %zu "
+           "instants\n%-22s",
            n ? runs[0].board->fidelity.instants : 0, "");
     for (size_t i = 0; i < n; i++)
         printf(" %24s", runs[i].run->title);
@@ -132,7 +136,8 @@ static void print_fidelity(const struct nbt_outcome *runs, size_t n)
             printf(" %24.6f", runs[i].board->fidelity.nmse[c]);
         putchar('\n');
     }
-    printf("(rare rows: rows of bytes that are absent from more than half of the steps; shown, not judged)\n");
+    printf(
+        "(rare rows: rows of bytes that are absent from more than half of the steps; shown, not judged)\n");
 }
 
 /* ---- verdicts ---- */
@@ -160,7 +165,8 @@ static void verdict(struct verdicts *v, int ok, const char *fmt, ...)
     v->line[v->count++].ok = ok;
 }
 
-static void judge_run(const struct nbt_settings *s, const struct nbt_outcome *o, struct verdicts *v, int quality)
+static void judge_run(const struct nbt_settings *s, const struct nbt_outcome *o, struct verdicts *v,
+                      int quality)
 {
     const struct nbt_board *b = o->board;
     const double start = b->steps_done ? b->step[0].loss : NAN;
@@ -169,64 +175,72 @@ static void judge_run(const struct nbt_settings *s, const struct nbt_outcome *o,
     else
         verdict(v, 0, "%s: %zu of %zu steps ran: %s", o->run->title, b->steps_done, s->steps, o->reason);
     if (b->weight_errors == 0 && b->weight_checks == b->steps_done && b->steps_done > 0)
-        verdict(v, 1, "%s: weights equal on all nodes and to what their owners sent, after every step", o->run->title);
+        verdict(v, 1, "%s: weights equal on all nodes and to what their owners sent, after every step",
+                o->run->title);
     else
-        verdict(v, 0, "%s: weights differ between nodes or from what their owners sent (%llu times)", o->run->title,
-                (unsigned long long)b->weight_errors);
+        verdict(v, 0, "%s: weights differ between nodes or from what their owners sent (%llu times)",
+                o->run->title, (unsigned long long)b->weight_errors);
     if (quality)
-        verdict(v, start - final_loss(b) >= LOSS_FALLS, "%s: training loss fell from %.3f to %.3f (at least %.1f)",
-                o->run->title, start, final_loss(b), LOSS_FALLS);
+        verdict(v, start - final_loss(b) >= LOSS_FALLS,
+                "%s: training loss fell from %.3f to %.3f (at least %.1f)", o->run->title, start,
+                final_loss(b), LOSS_FALLS);
     if (!o->run->coded) {
         double worst = 0;
         for (int c = 0; c < NBT_CLASSES; c++)
             worst = fmax(worst, b->fidelity.off[c]);
-        verdict(v, worst <= EXACT_OFF, "%s: update as from exact gradients, 1 - cos %.1e (at most %.0e)", o->run->title,
-                worst, EXACT_OFF);
+        verdict(v, worst <= EXACT_OFF, "%s: update as from exact gradients, 1 - cos %.1e (at most %.0e)",
+                o->run->title, worst, EXACT_OFF);
         return;
     }
     if (counted(o)) {
         const double fed = (double)o->traffic.feedback_ops / (double)o->traffic.reduce_scatter.ops;
-        verdict(v, o->traffic.quantized_ops == o->traffic.reduce_scatter.ops, "%s: %llu of %llu reduce-scatters quantized",
-                o->run->title, (unsigned long long)o->traffic.quantized_ops,
+        verdict(v, o->traffic.quantized_ops == o->traffic.reduce_scatter.ops,
+                "%s: %llu of %llu reduce-scatters quantized", o->run->title,
+                (unsigned long long)o->traffic.quantized_ops,
                 (unsigned long long)o->traffic.reduce_scatter.ops);
         if (o->run->feedback && quality)
-            verdict(v, fed >= FEEDBACK_SHARE, "%s: feedback in %.0f %% of the reduce-scatters (at least %.0f %%)",
-                    o->run->title, 100 * fed, 100 * FEEDBACK_SHARE);
+            verdict(v, fed >= FEEDBACK_SHARE,
+                    "%s: feedback in %.0f %% of the reduce-scatters (at least %.0f %%)", o->run->title,
+                    100 * fed, 100 * FEEDBACK_SHARE);
         if (!o->run->feedback)
-            verdict(v, o->traffic.feedback_ops == 0, "%s: feedback in none of the reduce-scatters", o->run->title);
+            verdict(v, o->traffic.feedback_ops == 0, "%s: feedback in none of the reduce-scatters",
+                    o->run->title);
     }
     const double rs_bar = s->grad_type == NB_BF16 ? RS_RATIO_BF16 : RS_RATIO_F32;
     if (counted(o))
-        verdict(v, rs_ratio(s, o) >= rs_bar, "%s: reduce-scatter sends %.2fx fewer bytes (at least %.1f)", o->run->title,
-                rs_ratio(s, o), rs_bar);
+        verdict(v, rs_ratio(s, o) >= rs_bar, "%s: reduce-scatter sends %.2fx fewer bytes (at least %.1f)",
+                o->run->title, rs_ratio(s, o), rs_bar);
     if (counted(o) && quality)
-        verdict(v, ag_ratio(s, o) >= AG_RATIO, "%s: all-gather sends %.2fx fewer bytes (at least %.1f)", o->run->title,
-                ag_ratio(s, o), AG_RATIO);
+        verdict(v, ag_ratio(s, o) >= AG_RATIO, "%s: all-gather sends %.2fx fewer bytes (at least %.1f)",
+                o->run->title, ag_ratio(s, o), AG_RATIO);
     if (!counted(o) && s->exchange != &nbt_exchange_shm)
         verdict(v, 0, "%s: the plugin did not say how many bytes it sent", o->run->title);
 }
 
-static void judge(const struct nbt_settings *s, const struct nbt_outcome *runs, size_t n, struct verdicts *v, int quality)
+static void judge(const struct nbt_settings *s, const struct nbt_outcome *runs, size_t n, struct verdicts *v,
+                  int quality)
 {
-    const struct nbt_outcome *raw = find(runs, n, 0, 0), *off = find(runs, n, 1, 0), *on = find(runs, n, 1, 1);
+    const struct nbt_outcome *raw = find(runs, n, 0, 0), *off = find(runs, n, 1, 0),
+                             *on = find(runs, n, 1, 1);
     for (size_t i = 0; i < n; i++)
         judge_run(s, &runs[i], v, quality);
     if (!quality)
         return;
     if (on)
         for (int c = 0; c < NBT_CLASSES; c++)
-            verdict(v, on->board->fidelity.off[c] <= FEEDBACK_OFF, "%s, %s: 1 - cos %.5f (at most %.3f)", on->run->title,
-                    nbt_fid_class_name(c), on->board->fidelity.off[c], FEEDBACK_OFF);
+            verdict(v, on->board->fidelity.off[c] <= FEEDBACK_OFF, "%s, %s: 1 - cos %.5f (at most %.3f)",
+                    on->run->title, nbt_fid_class_name(c), on->board->fidelity.off[c], FEEDBACK_OFF);
     if (on && off) {
         const double gain = off->board->fidelity.off[NBT_MATRIX] / on->board->fidelity.off[NBT_MATRIX];
-        verdict(v, gain >= FEEDBACK_GAIN, "feedback: matrices %.1fx closer than without (at least %.1f)", gain,
-                FEEDBACK_GAIN);
+        verdict(v, gain >= FEEDBACK_GAIN, "feedback: matrices %.1fx closer than without (at least %.1f)",
+                gain, FEEDBACK_GAIN);
     }
     for (size_t i = 0; raw && i < n; i++) {
         const double gap = final_valid(runs[i].board) / final_valid(raw->board) - 1;
         if (&runs[i] != raw && runs[i].ok)
-            verdict(v, fabs(gap) <= LOSS_WITHIN, "%s: validation loss %+.2f %% of uncompressed (within %.0f %%)",
-                    runs[i].run->title, 100 * gap, 100 * LOSS_WITHIN);
+            verdict(v, fabs(gap) <= LOSS_WITHIN,
+                    "%s: validation loss %+.2f %% of uncompressed (within %.0f %%)", runs[i].run->title,
+                    100 * gap, 100 * LOSS_WITHIN);
     }
 }
 
@@ -271,8 +285,8 @@ static void json_number(FILE *f, const char *key, double x, const char *end)
 static void json_run(FILE *f, const struct nbt_settings *s, const struct nbt_outcome *o)
 {
     const struct nbt_board *b = o->board;
-    fprintf(f, "    {\n      \"name\": \"%s\", \"ok\": %s, \"steps\": %zu,\n      ", o->run->name, o->ok ? "true" : "false",
-            b->steps_done);
+    fprintf(f, "    {\n      \"name\": \"%s\", \"ok\": %s, \"steps\": %zu,\n      ", o->run->name,
+            o->ok ? "true" : "false", b->steps_done);
     json_number(f, "seconds", b->seconds, ", ");
     const struct nbt_phases p = phases(s, b);
     json_number(f, "ms_compute", p.compute, ", ");
@@ -283,9 +297,11 @@ static void json_run(FILE *f, const struct nbt_settings *s, const struct nbt_out
     fprintf(f, "\"weight_checks\": %llu, \"weight_errors\": %llu,\n", (unsigned long long)b->weight_checks,
             (unsigned long long)b->weight_errors);
     if (counted(o)) {
-        fprintf(f, "      \"reduce_scatter\": {\"wire_bytes\": %llu, ", (unsigned long long)o->traffic.reduce_scatter.wire);
+        fprintf(f, "      \"reduce_scatter\": {\"wire_bytes\": %llu, ",
+                (unsigned long long)o->traffic.reduce_scatter.wire);
         json_number(f, "ratio", rs_ratio(s, o), "},\n");
-        fprintf(f, "      \"all_gather\": {\"wire_bytes\": %llu, ", (unsigned long long)o->traffic.all_gather.wire);
+        fprintf(f, "      \"all_gather\": {\"wire_bytes\": %llu, ",
+                (unsigned long long)o->traffic.all_gather.wire);
         json_number(f, "ratio", ag_ratio(s, o), "},\n");
     }
     fprintf(f, "      \"update\": {\"instants\": %zu", b->fidelity.instants);
@@ -298,8 +314,8 @@ static void json_run(FILE *f, const struct nbt_settings *s, const struct nbt_out
     fprintf(f, "}\n    }");
 }
 
-static int write_json(const struct nbt_settings *s, const struct nbt_outcome *runs, size_t n, const struct verdicts *v,
-                      const char *dir)
+static int write_json(const struct nbt_settings *s, const struct nbt_outcome *runs, size_t n,
+                      const struct verdicts *v, const char *dir)
 {
     FILE *f = create(dir, "results", ".json");
     if (!f)
@@ -307,19 +323,22 @@ static int write_json(const struct nbt_settings *s, const struct nbt_outcome *ru
     const struct nbt_config *c = &s->lay.cfg;
     fprintf(f,
             "{\n  \"nodes\": %d, \"exchange\": \"%s\", \"gradients\": \"%s\", \"seed\": %llu,\n"
-            "  \"model\": {\"layers\": %zu, \"width\": %zu, \"heads\": %zu, \"context\": %zu, \"batch_per_node\": %zu, "
-            "\"parameters\": %zu},\n  \"text\": {\"files\": %zu, \"training_bytes\": %zu, \"validation_bytes\": %zu},\n"
+            "  \"model\": {\"layers\": %zu, \"width\": %zu, \"heads\": %zu, \"context\": %zu, "
+            "\"batch_per_node\": %zu, "
+            "\"parameters\": %zu},\n  \"text\": {\"files\": %zu, \"training_bytes\": %zu, "
+            "\"validation_bytes\": %zu},\n"
             "  \"runs\": [\n",
-            s->nodes, s->exchange->name, nb_dtype_name(s->grad_type), (unsigned long long)s->seed, c->layers, c->width,
-            c->heads, c->context, c->batch, s->lay.params, s->text.files, s->text.train_bytes, s->text.valid_bytes);
+            s->nodes, s->exchange->name, nb_dtype_name(s->grad_type), (unsigned long long)s->seed, c->layers,
+            c->width, c->heads, c->context, c->batch, s->lay.params, s->text.files, s->text.train_bytes,
+            s->text.valid_bytes);
     for (size_t i = 0; i < n; i++) {
         json_run(f, s, &runs[i]);
         fprintf(f, i + 1 < n ? ",\n" : "\n  ],\n");
     }
     fprintf(f, "  \"verdicts\": [\n");
     for (size_t i = 0; i < v->count; i++)
-        fprintf(f, "    {\"ok\": %s, \"text\": \"%s\"}%s\n", v->line[i].ok ? "true" : "false", v->line[i].text,
-                i + 1 < v->count ? "," : "");
+        fprintf(f, "    {\"ok\": %s, \"text\": \"%s\"}%s\n", v->line[i].ok ? "true" : "false",
+                v->line[i].text, i + 1 < v->count ? "," : "");
     fprintf(f, "  ],\n  \"failed\": %d\n}\n", v->failed);
     return fclose(f) == 0 ? 0 : -EIO;
 }
@@ -341,19 +360,22 @@ static void plot(const struct nbt_outcome *runs, size_t n, const char *dir)
         fprintf(f,
                 "%s'%s/loss-%s.csv' using 1:3 every ::1 with lines lw 1 lc %zu title '%s, training', "
                 "'' using 1:4 every ::1 with linespoints lw 2 pt 7 lc %zu title '%s, validation'",
-                i ? ", \\\n     " : "", dir, runs[i].run->name, i + 1, runs[i].run->title, i + 1, runs[i].run->title);
+                i ? ", \\\n     " : "", dir, runs[i].run->name, i + 1, runs[i].run->title, i + 1,
+                runs[i].run->title);
     fputc('\n', f);
     if (fclose(f) != 0)
         return;
     snprintf(path, sizeof path, "%s/loss.gnuplot", dir);
     char *const argv[] = {(char[]){"gnuplot"}, path, NULL};
-    if (posix_spawnp(&pid, argv[0], NULL, NULL, argv, environ) != 0 || waitpid(pid, &status, 0) != pid || status != 0)
+    if (posix_spawnp(&pid, argv[0], NULL, NULL, argv, environ) != 0 || waitpid(pid, &status, 0) != pid ||
+        status != 0)
         fprintf(stderr, "nibble-train: no picture of the loss curves (gnuplot is missing or failed)\n");
     else
         printf("%s/loss.png\n", dir);
 }
 
-int nbt_report(const struct nbt_settings *s, const struct nbt_outcome *runs, size_t n, const char *out, int judge_quality)
+int nbt_report(const struct nbt_settings *s, const struct nbt_outcome *runs, size_t n, const char *out,
+               int judge_quality)
 {
     struct verdicts v = {0};
     int rc = mkdir(out, 0777) != 0 && errno != EEXIST ? -errno : 0;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Random numbers that depend on nothing but their keys: splitmix64 (Steele, Lea, Flood 2014), seeded from a run's
- * seed and two numbers that say what they are for, so that any node can draw what another node draws.
+ * Random numbers that depend on nothing but their keys: splitmix64 (Steele, Lea, Flood 2014), seeded from a
+ * run's seed and two numbers that say what they are for, so that any node can draw what another node draws.
  */
 #ifndef NIBBLE_TRAIN_RNG_H
 #define NIBBLE_TRAIN_RNG_H

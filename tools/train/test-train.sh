@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 #
-# nibble-train as a whole: short runs through the plugin, the same bits every time and through shared memory, refusals,
-# and mistakes made on purpose, which must be found.
+# nibble-train as a whole: short runs through the plugin, the same bits every time and through shared memory,
+# refusals, and mistakes made on purpose, which must be found.
 set -eu
 
 train=${NB_BUILDDIR:-.}/tools/nibble-train
@@ -47,7 +47,8 @@ cmp -s "$dir/first/loss-raw.csv" "$dir/first/loss-nofeedback.csv" && fail "4 bit
 
 echo "uncompressed: the same bits as through shared memory"
 run 0 shm --quick --exchange shm --runs raw "$@"
-cmp "$dir/first/loss-raw.csv" "$dir/shm/loss-raw.csv" || fail "the plugin's sums differ from FP32 sums in rank order"
+cmp "$dir/first/loss-raw.csv" "$dir/shm/loss-raw.csv" ||
+    fail "the plugin's sums differ from FP32 sums in rank order"
 
 echo "three nodes, FP32 gradients"
 run 0 fp32 --quick -n 3 --grad fp32 --steps 6 "$@"

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests of the trainer's arithmetic: gradients against central differences of a plain double-precision forward
- * pass written for this test, the matrix product against three loops, AdamW against its definition, and sampling.
+ * Tests of the trainer's arithmetic: gradients against central differences of a plain double-precision
+ * forward pass written for this test, the matrix product against three loops, AdamW against its definition,
+ * and sampling.
  */
 #include <check.h>
 #include <math.h>
@@ -171,8 +172,9 @@ START_TEST(gradients)
             const double down = ref_loss(&s.lay, s.wd, s.tokens);
             s.wd[at] = keep;
             const double diff = (up - down) / (2 * eps);
-            ck_assert_msg(fabs(diff - (double)s.grad[at]) < 2e-4 * (rms + fabs(diff)), "%s[%zu]: %.9g, difference %.9g",
-                          x->name, at - x->offset, (double)s.grad[at], diff);
+            ck_assert_msg(fabs(diff - (double)s.grad[at]) < 2e-4 * (rms + fabs(diff)),
+                          "%s[%zu]: %.9g, difference %.9g", x->name, at - x->offset, (double)s.grad[at],
+                          diff);
         }
     }
     nbt_model_free(m);
@@ -198,14 +200,16 @@ END_TEST
 START_TEST(matrix_product)
 {
     const struct nbt_kernels *k = nbt_kernels_get(sets[_i]);
-    static const size_t shape[][3] = {{1, 1, 1}, {12, 32, 7}, {13, 33, 257}, {100, 70, 300}, {97, 515, 64}, {6, 16, 512}};
+    static const size_t shape[][3] = {{1, 1, 1},      {12, 32, 7},   {13, 33, 257},
+                                      {100, 70, 300}, {97, 515, 64}, {6, 16, 512}};
     if (!k)
         return;
     float *pack = malloc(nbt_gemm_scratch() * sizeof *pack);
     struct nbt_rng rng = nbt_rng_seed(3, 3, 3);
     for (size_t z = 0; z < sizeof shape / sizeof *shape; z++) {
         const size_t m = shape[z][0], n = shape[z][1], kk = shape[z][2], ldc = n + 3;
-        float *a = malloc(m * kk * sizeof *a), *b = malloc(n * kk * sizeof *b), *c = malloc(m * ldc * sizeof *c);
+        float *a = malloc(m * kk * sizeof *a), *b = malloc(n * kk * sizeof *b),
+              *c = malloc(m * ldc * sizeof *c);
         for (size_t i = 0; i < m * kk; i++)
             a[i] = (float)nbt_rng_normal(&rng);
         for (size_t i = 0; i < n * kk; i++)
@@ -219,12 +223,13 @@ START_TEST(matrix_product)
                 for (size_t j = 0; j < n; j++) {
                     double want = add ? 0.5 : 0, size = 1;
                     for (size_t p = 0; p < kk; p++) {
-                        const double t = (double)a[ta ? p * m + i : i * kk + p] * (double)b[tb ? j * kk + p : p * n + j];
+                        const double t =
+                            (double)a[ta ? p * m + i : i * kk + p] * (double)b[tb ? j * kk + p : p * n + j];
                         want += t;
                         size += fabs(t);
                     }
-                    ck_assert_msg(fabs((double)c[i * ldc + j] - want) < 1e-6 * size, "%zu %zu %zu mode %d at %zu,%zu", m,
-                                  n, kk, mode, i, j);
+                    ck_assert_msg(fabs((double)c[i * ldc + j] - want) < 1e-6 * size,
+                                  "%zu %zu %zu mode %d at %zu,%zu", m, n, kk, mode, i, j);
                 }
                 for (size_t j = n; j < ldc; j++)
                     ck_assert(c[i * ldc + j] == 0.5f);
@@ -265,7 +270,8 @@ START_TEST(adamw)
             }
             rm[i] = 0.9 * rm[i] + 0.1 * x;
             rv[i] = 0.95 * rv[i] + 0.05 * x * x;
-            const double mh = rm[i] / (1 - pow(0.9, (double)step + 1)), vh = rv[i] / (1 - pow(0.95, (double)step + 1));
+            const double mh = rm[i] / (1 - pow(0.9, (double)step + 1)),
+                         vh = rv[i] / (1 - pow(0.95, (double)step + 1));
             rw[i] -= 0.01 * (mh / (sqrt(vh) + 1e-8) + (decays ? 0.1 * rw[i] : 0));
             ck_assert_double_eq_tol((double)w[i], rw[i], 3e-6 * (1 + fabs(rw[i])));
         }

@@ -70,7 +70,8 @@ static int read_path(struct buffer *b, const char *path, int named)
     int rc = n < 0 ? -errno : 0;
     for (int i = 0; i < n; i++) {
         char sub[4096];
-        if (rc == 0 && strcmp(list[i]->d_name, ".") != 0 && strcmp(list[i]->d_name, "..") != 0 && b->len < b->limit &&
+        if (rc == 0 && strcmp(list[i]->d_name, ".") != 0 && strcmp(list[i]->d_name, "..") != 0 &&
+            b->len < b->limit &&
             (size_t)snprintf(sub, sizeof sub, "%s/%s", path, list[i]->d_name) < sizeof sub) {
             rc = read_path(b, sub, 0);
             if (rc == -EACCES)
@@ -126,10 +127,11 @@ void nbt_text_free(struct nbt_text *text)
     memset(text, 0, sizeof *text);
 }
 
-const uint8_t *nbt_text_sample(const struct nbt_text *text, uint64_t seed, size_t step, int node, size_t index,
-                               size_t context)
+const uint8_t *nbt_text_sample(const struct nbt_text *text, uint64_t seed, size_t step, int node,
+                               size_t index, size_t context)
 {
-    struct nbt_rng rng = nbt_rng_seed(seed, 0x7e87, (uint64_t)step << 32 | (uint64_t)node << 16 | (uint64_t)index);
+    struct nbt_rng rng =
+        nbt_rng_seed(seed, 0x7e87, (uint64_t)step << 32 | (uint64_t)node << 16 | (uint64_t)index);
     return text->train + nbt_rng_below(&rng, text->train_bytes - context);
 }
 
