@@ -113,6 +113,18 @@ NB_INLINE bool nb_transform_better(float max, float transformed, unsigned large)
     return transformed * nb_sqrtf(ratio) < max;
 }
 
+/* Factor that brings carried errors down to `bound` times the norm of a tile's values; from the squares of both. */
+NB_INLINE float nb_error_factor(float own, float carried, float bound)
+{
+    float limit = bound * bound;
+    limit = limit * own;
+    if (!(carried > limit))
+        return 1;
+    float ratio = own / carried;
+    ratio = nb_sqrtf(ratio);
+    return bound * ratio;
+}
+
 /* What one step of an error code is worth, from its group's scale byte. */
 NB_INLINE float nb_error_unit(uint8_t scale)
 {

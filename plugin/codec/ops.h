@@ -116,8 +116,8 @@ struct nb_tile_work {
 };
 
 struct nb_tile_ops {
-    /* First half: factor, domains, maxima. 0, or 1 when the tile needs nb_tile_survey (something to
-     * escape); then only factor and idle are valid. `stats` tells whether the sums are wanted. */
+    /* First half: factor, domains, maxima. 0, or 1 when the tile needs nb_tile_survey: something to escape, sums that
+     * overflow. `stats` tells whether the sums are wanted. */
     int (*survey)(const struct nb_tile_job *job, struct nb_tile_work *work, bool stats);
     /* Second half, for groups: scale codes, domain bits and codes at `scales`, `domains`, `codes`, new error state.
      * Returns the sum of squared errors (0 unless stats), adds to stats->flushed. */

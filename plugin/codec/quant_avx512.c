@@ -32,7 +32,6 @@ NB_FN vf vf_sqrt(vf a) { return _mm512_sqrt_ps(a); }
 NB_FN vf vf_cast(vi a) { return _mm512_castsi512_ps(a); }
 NB_FN vf vf_from_int(vi a) { return _mm512_cvtepi32_ps(a); }
 NB_FN vm vf_lt(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
-NB_FN vf vf_zero_where(vm m, vf a) { return _mm512_maskz_mov_ps((__mmask16)~m, a); }
 NB_FN vi vi_load(const void *p) { return _mm512_loadu_si512(p); }
 NB_FN void vi_store(void *p, vi a) { _mm512_storeu_si512(p, a); }
 NB_FN vi vi_set1(int i) { return _mm512_set1_epi32(i); }
@@ -52,18 +51,12 @@ NB_FN vi vi_min_s(vi a, vi b) { return _mm512_min_epi32(a, b); }
 NB_FN vi vi_max_u(vi a, vi b) { return _mm512_max_epu32(a, b); }
 NB_FN vm vi_gt(vi a, vi b) { return _mm512_cmpgt_epi32_mask(a, b); }
 NB_FN vm vi_eq(vi a, vi b) { return _mm512_cmpeq_epi32_mask(a, b); }
-NB_FN bool vi_any(vi a) { return _mm512_test_epi32_mask(a, a) != 0; }
 NB_FN vi vi_blend(vm m, vi a, vi b) { return _mm512_mask_mov_epi32(a, m, b); }
 NB_FN vi vi_round(vf a) { return _mm512_cvtps_epi32(a); }
 NB_FN vm vm_blend(vm m, vm a, vm b) { return (vm)((a & ~m) | (b & m)); }
 NB_FN vm vm_and(vm a, vm b) { return a & b; }
 NB_FN unsigned vm_bits(vm m) { return m; }
 /* clang-format on */
-
-NB_FN vi vi_clamp127(vi a)
-{
-    return vi_min_s(vi_max_s(a, vi_set1(-127)), vi_set1(127));
-}
 
 NB_FN void vi_store_bytes(uint8_t *p, vi a)
 {
@@ -89,6 +82,12 @@ NB_FN vi vgroup_max_s(const struct vgroup *x)
 NB_FN vi vgroup_max_u(const struct vgroup *x)
 {
     return vi_max_u(vi_cast(x->v[0]), vi_cast(x->v[1]));
+}
+
+NB_FN bool vgroup_is_zero(const struct vgroup *x)
+{
+    vi any = vi_or(vi_cast(x->v[0]), vi_cast(x->v[1]));
+    return !_mm512_test_epi32_mask(any, vi_set1((int)NB_F32_ABS));
 }
 
 NB_FN unsigned vgroup_count_ge(const float *p, float threshold)

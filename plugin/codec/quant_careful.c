@@ -94,7 +94,7 @@ static uint32_t survey_group(const struct nb_tile_job *job, struct nb_tile_work 
     load_group(job, work, j, g, e);
     for (unsigned i = 0; i < NB_GROUP; i++) {
         y[i] = g[i] + e[i];
-        if (magnitude_bits(g[i]) >= NB_ESCAPE_BITS || magnitude_bits(y[i]) >= NB_ESCAPE_BITS) {
+        if (magnitude_bits(y[i]) >= NB_ESCAPE_BITS) {
             y[i] = 0;
             escaped |= 1u << i;
         }
@@ -147,12 +147,37 @@ static void add_squares(float chain[8][NB_GROUP], unsigned group, const float *x
         chain[group % 8][i] += except >> i & 1 ? 0 : x[i] * x[i];
 }
 
+/* Which groups have no values of their own, and by how much carried errors are scaled down. */
+static void norms(const struct nb_tile_job *job, struct nb_tile_work *work)
+{
+    float own[8][NB_GROUP] = {{0}}, carried[8][NB_GROUP] = {{0}};
+
+    work->factor = 1;
+    for (unsigned j = 0; j < job->groups; j++) {
+        float g[NB_GROUP], e[NB_GROUP];
+        uint32_t any = 0, except = 0;
+        work->idle[j] = 0;
+        load_group(job, work, j, g, e);
+        for (unsigned i = 0; i < NB_GROUP; i++) {
+            any |= magnitude_bits(g[i]);
+            except |= (uint32_t)(magnitude_bits(g[i]) >= NB_ESCAPE_BITS) << i;
+        }
+        work->idle[j] = !any;
+        add_squares(own, job->group0 + j, g, except);
+        if (any)
+            add_squares(carried, job->group0 + j, e, 0);
+    }
+    float gg = nb_sum_lanes(own), ee = nb_sum_lanes(carried);
+    work->factor = nb_error_factor(gg, ee, job->bound);
+}
+
 int nb_tile_survey(const struct nb_tile_job *job, struct nb_tile_work *work)
 {
     uint32_t escaped[NB_TILE_GROUPS];
     unsigned most = job->int4 ? NB_INT4_ESCAPES : NB_INT8_ESCAPES, count = 0;
     float signal[8][NB_GROUP] = {{0}}, carried[8][NB_GROUP] = {{0}};
 
+    norms(job, work);
     work->wide = false;
     for (unsigned j = 0; j < job->groups; j++)
         escaped[j] = survey_group(job, work, j, NB_OUTLIER_MEMBERS);

@@ -120,15 +120,16 @@ NB_FN void nb_k_add_squares(float *restrict chain, const float *restrict x)
         chain[i] += x[i] * x[i];
 }
 
-/* By how much carried errors are scaled down, idle groups, and sums of squares for the statistics. */
-NB_FN void nb_k_norms(enum nb_dtype type, const struct nb_tile_job *job, struct nb_tile_work *work, bool stats)
+/* By how much carried errors are scaled down, idle groups, and sums of squares for the statistics. False
+ * when the sums are not finite, because of values that do not count. */
+NB_FN bool nb_k_norms(enum nb_dtype type, const struct nb_tile_job *job, struct nb_tile_work *work, bool stats)
 {
     float signal[8][NB_GROUP], carried[8][NB_GROUP];
 
     work->factor = 1;
     work->signal2 = work->carried2 = 0;
     if (!job->err && !stats)
-        return;
+        return true;
     memset(signal, 0, sizeof signal);
     memset(carried, 0, sizeof carried);
     for (unsigned j = 0; j < job->groups; j++) {
@@ -136,11 +137,8 @@ NB_FN void nb_k_norms(enum nb_dtype type, const struct nb_tile_job *job, struct 
         unsigned c = (job->group0 + j) % 8;
         nb_k_load(type, job->src + NB_GROUP * j * (type == NB_F32 ? 4 : 2), g);
         uint32_t any = 0;
-        for (unsigned i = 0; i < NB_GROUP; i++) {
-            uint32_t a = nb_f32_bits(g[i]) & NB_F32_ABS;
-            any |= a;
-            g[i] = a >= NB_ESCAPE_BITS ? 0 : g[i];
-        }
+        for (unsigned i = 0; i < NB_GROUP; i++)
+            any |= nb_f32_bits(g[i]) & NB_F32_ABS;
         work->idle[j] = !any;
         nb_k_add_squares(signal[c], g);
         if (job->err && any) {
@@ -149,15 +147,12 @@ NB_FN void nb_k_norms(enum nb_dtype type, const struct nb_tile_job *job, struct 
         }
     }
     work->signal2 = nb_sum_lanes(signal);
-    if (!job->err)
-        return;
-    float ee = nb_sum_lanes(carried), limit = job->bound * job->bound;
-    limit = limit * work->signal2;
-    if (ee > limit) {
-        float ratio = work->signal2 / ee;
-        work->factor = job->bound * nb_sqrtf(ratio);
+    if (job->err) {
+        float ee = nb_sum_lanes(carried);
+        work->factor = nb_error_factor(work->signal2, ee, job->bound);
+        work->carried2 = work->factor != 0 ? work->factor * ee * work->factor : 0;
     }
-    work->carried2 = work->factor != 0 ? work->factor * ee * work->factor : 0;
+    return (nb_f32_bits(work->signal2) & NB_F32_ABS) < NB_F32_INF;
 }
 
 /* Values to code of group j: own values plus carried errors. */
@@ -228,14 +223,11 @@ NB_FN void nb_k_store_error(const float *restrict r, int8_t *err, uint8_t *scale
         *scale = 0;
         return;
     }
+    max += 0x10000; /* 127.5/64 and more belongs to the next power of two, so nothing exceeds 127 */
     float inverse = nb_pow2(133 - (int)(max >> 23));
     *scale = (uint8_t)((max >> 23) - 6);
-    for (unsigned i = 0; i < NB_GROUP; i++) {
-        float q = nb_rint(r[i] * inverse);
-        q = q > 127 ? 127 : q;
-        q = q < -127 ? -127 : q;
-        out[i] = (int8_t)(int)q;
-    }
+    for (unsigned i = 0; i < NB_GROUP; i++)
+        out[i] = (int8_t)(int)nb_rint(r[i] * inverse);
     memcpy(err, out, sizeof out);
 }
 
@@ -433,7 +425,8 @@ NB_OP int nb_op_survey(const struct nb_tile_job *job, struct nb_tile_work *work,
 {
 #define CALL(t)                                                                                                     \
     do {                                                                                                            \
-        nb_k_norms(t, job, work, stats);                                                                            \
+        if (!nb_k_norms(t, job, work, stats))                                                                       \
+            return 1;                                                                                               \
         if (job->int4)                                                                                              \
             return job->err ? nb_k_survey(t, true, true, job, work) : nb_k_survey(t, true, false, job, work);       \
         return job->err ? nb_k_survey(t, false, true, job, work) : nb_k_survey(t, false, false, job, work);         \

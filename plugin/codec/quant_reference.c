@@ -144,7 +144,7 @@ static void escape_outliers(struct ref_tile *t, unsigned j, unsigned members)
 static void find_escapes(struct ref_tile *t, unsigned members)
 {
     for (unsigned i = 0; i < t->n; i++) {
-        t->escaped[i] = t->escaped[i] || too_large(t->h[i]) || too_large(t->g[i]);
+        t->escaped[i] = t->escaped[i] || too_large(t->h[i]);
         if (t->escaped[i])
             t->h[i] = 0;
     }
@@ -227,14 +227,11 @@ static void store_error(const struct ref_tile *t, unsigned j, const float *x, in
         scale[j] = 0;
         return;
     }
+    bits = bits + 0x10000; /* 127.5/64 and more belongs to the next power of two */
     scale[j] = (uint8_t)((bits >> 23) - 6);
     for (unsigned i = 0; i < NB_GROUP; i++) {
         float q = x[i] * nb_pow2(127 + 6 - (int)(bits >> 23));
         q = nb_rint(q);
-        if (q > 127)
-            q = 127;
-        if (q < -127)
-            q = -127;
         err[32 * j + i] = (int8_t)(t->escaped[32 * j + i] ? 0 : q);
     }
 }

@@ -14,6 +14,8 @@
  */
 #include "codec/ops.h"
 
+#define NB_AHEAD NB_TILE /* values by which memory is prefetched */
+
 /* Copies for a last batch that is not full. */
 struct nb_padded {
     uint8_t src[4 * NB_GROUP * NB_W];
@@ -25,15 +27,6 @@ struct nb_padded {
 NB_FN unsigned nb_value_bytes(enum nb_dtype type)
 {
     return type == NB_F32 ? 4 : 2;
-}
-
-/* A group of error codes times unit, added to x. */
-NB_FN void nb_s_add_error(struct vgroup *x, const int8_t *err, float unit)
-{
-    struct vgroup e = bytes_load(err);
-    vf u = vf_set1(unit);
-    for (unsigned k = 0; k < 2 * NB_K; k++)
-        x->v[k] = vf_add(x->v[k], vf_mul(e.v[k], u));
 }
 
 /* Put a group that is kept even-odd into order. */
@@ -60,46 +53,11 @@ NB_FN void nb_s_add_squares(float *lanes, const struct vgroup *x)
 
 /* ---- Encoding, first half ----------------------------------------------------------------------------- */
 
-NB_FN void nb_s_norms(enum nb_dtype type, bool feedback, const struct nb_tile_job *job, struct nb_tile_work *work)
-{
-    float signal[8][NB_GROUP] __attribute__((aligned(64))), carried[8][NB_GROUP] __attribute__((aligned(64)));
-
-    memset(signal, 0, sizeof signal);
-    memset(carried, 0, sizeof carried);
-    for (unsigned j = 0; j < job->groups; j++) {
-        unsigned c = (job->group0 + j) % 8;
-        struct vgroup g = group_load(type, job->src + NB_GROUP * j * nb_value_bytes(type));
-        vi any = vi_set1(0);
-        for (unsigned k = 0; k < 2 * NB_K; k++) {
-            vi a = vi_and(vi_cast(g.v[k]), vi_set1((int)NB_F32_ABS));
-            any = vi_or(any, a);
-            g.v[k] = vf_zero_where(vi_gt(a, vi_set1((int)NB_ESCAPE_BITS - 1)), g.v[k]);
-        }
-        work->idle[j] = !vi_any(any);
-        nb_s_add_squares(signal[c], &g);
-        if (feedback && !work->idle[j]) {
-            struct vgroup e = bytes_load(job->err + NB_GROUP * j);
-            vf unit = vf_set1(nb_error_unit(job->err_scale[j]));
-            for (unsigned k = 0; k < 2 * NB_K; k++)
-                e.v[k] = vf_mul(e.v[k], unit);
-            nb_s_add_squares(carried[c], &e);
-        }
-    }
-    work->signal2 = nb_s_sum_lanes(signal);
-    if (!feedback)
-        return;
-    float ee = nb_s_sum_lanes(carried), limit = job->bound * job->bound;
-    limit = limit * work->signal2;
-    if (ee > limit) {
-        float ratio = work->signal2 / ee;
-        work->factor = job->bound * nb_sqrtf(ratio);
-    }
-    work->carried2 = work->factor != 0 ? work->factor * ee * work->factor : 0;
-}
-
-/* What a batch adds to knowledge of the tile. */
-struct nb_extremes {
+/* What a batch adds to the knowledge of its tile. */
+struct nb_tile_sums {
     vi max, min;
+    float signal[8][NB_GROUP] __attribute__((aligned(64)));
+    float carried[8][NB_GROUP] __attribute__((aligned(64)));
 };
 
 /* Signs of maxima that occur with both: the first value decides. */
@@ -140,18 +98,37 @@ NB_FN vi nb_s_magnitude(vi s, vi u, vm *positive, vm *tie)
     return vi_max_s(p, n);
 }
 
-/* Groups j0 ... j0 + NB_W - 1. Returns false when something has to be escaped. */
-NB_FN bool nb_s_survey(enum nb_dtype type, bool int4, bool feedback, const uint8_t *src, const int8_t *err,
-                       const float *unit, struct nb_tile_work *work, unsigned j0, struct nb_extremes *tile)
+/* Groups j0 ... j0 + NB_W - 1, the first of which is group `chain` of its tile. `norms`: find idle groups and sum up
+ * squares. Returns false when something has to be escaped. */
+NB_FN bool nb_s_survey(enum nb_dtype type, bool int4, bool feedback, bool norms, const uint8_t *src,
+                       const int8_t *err, const float *unit, struct nb_tile_work *work, unsigned j0, unsigned chain,
+                       struct nb_tile_sums *tile)
 {
     vi s[NB_W], u[NB_W], st[NB_W], ut[NB_W];
     float threshold[NB_W] __attribute__((aligned(64)));
     int32_t large[NB_W] __attribute__((aligned(64)));
+    const unsigned bytes = NB_GROUP * nb_value_bytes(type);
 
     for (unsigned g = 0; g < NB_W; g++) {
-        struct vgroup x = group_load(type, src + NB_GROUP * g * nb_value_bytes(type));
-        if (feedback)
-            nb_s_add_error(&x, err + NB_GROUP * g, unit[g]);
+        struct vgroup x = group_load(type, src + bytes * g);
+        __builtin_prefetch(src + bytes * g + NB_AHEAD * nb_value_bytes(type));
+        if (type == NB_F32)
+            __builtin_prefetch(src + bytes * g + NB_AHEAD * 4 + 64);
+        if (norms) {
+            nb_s_add_squares(tile->signal[(chain + g) % 8], &x);
+            work->idle[j0 + g] = vgroup_is_zero(&x);
+        }
+        if (feedback && !work->idle[j0 + g]) {
+            struct vgroup e = bytes_load(err + NB_GROUP * g);
+            vf scale = vf_set1(unit[g]);
+            __builtin_prefetch(err + NB_GROUP * g + NB_AHEAD);
+            for (unsigned k = 0; k < 2 * NB_K; k++) {
+                e.v[k] = vf_mul(e.v[k], scale);
+                x.v[k] = vf_add(x.v[k], e.v[k]);
+            }
+            if (norms)
+                nb_s_add_squares(tile->carried[(chain + g) % 8], &e);
+        }
         vgroup_keep(work->y[j0 + g][0], &x);
         s[g] = vgroup_max_s(&x);
         u[g] = vgroup_max_u(&x);
@@ -197,27 +174,22 @@ NB_FN bool nb_s_survey(enum nb_dtype type, bool int4, bool feedback, const uint8
     return true;
 }
 
-NB_FN int nb_s_survey_tile(enum nb_dtype type, bool int4, bool feedback, const struct nb_tile_job *job,
-                           struct nb_tile_work *work, bool stats)
+/* All batches of a tile, with carried errors times work->factor. */
+NB_FN bool nb_s_survey_batches(enum nb_dtype type, bool int4, bool feedback, bool norms,
+                               const struct nb_tile_job *job, struct nb_tile_work *work, struct nb_tile_sums *tile)
 {
-    struct nb_extremes tile = {vi_set1(0), vi_set1((int)NB_F32_INF)};
     float unit[NB_W] = {0};
     const unsigned bytes = NB_GROUP * nb_value_bytes(type);
 
-    work->wide = false;
-    work->escapes = 0;
-    work->factor = 1;
-    work->signal2 = work->carried2 = 0;
-    if (feedback || stats)
-        nb_s_norms(type, feedback, job, work);
+    tile->max = vi_set1(0);
+    tile->min = vi_set1((int)NB_F32_INF);
     for (unsigned j = 0; j < job->groups; j += NB_W) {
         const uint8_t *src = job->src + bytes * j;
         const int8_t *err = job->err + (feedback ? NB_GROUP * j : 0);
         unsigned left = job->groups - j;
         struct nb_padded pad;
-        if (feedback)
-            for (unsigned g = 0; g < NB_W; g++)
-                unit[g] = g < left && !work->idle[j + g] ? work->factor * nb_error_unit(job->err_scale[j + g]) : 0;
+        for (unsigned g = 0; feedback && g < NB_W; g++)
+            unit[g] = g < left ? work->factor * nb_error_unit(job->err_scale[j + g]) : 0;
         if (left < NB_W) {
             memset(pad.src, 0, sizeof pad.src);
             memcpy(pad.src, src, bytes * left);
@@ -228,9 +200,39 @@ NB_FN int nb_s_survey_tile(enum nb_dtype type, bool int4, bool feedback, const s
                 err = pad.err;
             }
         }
-        if (!nb_s_survey(type, int4, feedback, src, err, unit, work, j, &tile))
-            return 1;
+        if (!nb_s_survey(type, int4, feedback, norms, src, err, unit, work, j, job->group0 + j, tile))
+            return false;
     }
+    return true;
+}
+
+NB_FN int nb_s_survey_tile(enum nb_dtype type, bool int4, bool feedback, const struct nb_tile_job *job,
+                           struct nb_tile_work *work, bool stats)
+{
+    struct nb_tile_sums tile;
+
+    work->wide = false;
+    work->escapes = 0;
+    work->factor = 1;
+    work->signal2 = work->carried2 = 0;
+    if (feedback || stats) {
+        /* The bound seldom acts: survey as if it did not, and once more where it does. */
+        memset(tile.signal, 0, sizeof tile.signal);
+        memset(tile.carried, 0, sizeof tile.carried);
+        if (!nb_s_survey_batches(type, int4, feedback, true, job, work, &tile))
+            return 1;
+        work->signal2 = nb_s_sum_lanes(tile.signal);
+        if ((nb_f32_bits(work->signal2) & NB_F32_ABS) >= NB_F32_INF)
+            return 1;
+        if (feedback) {
+            float ee = nb_s_sum_lanes(tile.carried);
+            work->factor = nb_error_factor(work->signal2, ee, job->bound);
+            work->carried2 = work->factor != 0 ? work->factor * ee * work->factor : 0;
+        }
+    }
+    if ((work->factor != 1 || !(feedback || stats)) &&
+        !nb_s_survey_batches(type, int4, feedback, false, job, work, &tile))
+        return 1;
     uint32_t max[NB_W], min[NB_W], tile_max = 0, tile_min = NB_F32_INF;
     vi_store(max, tile.max);
     vi_store(min, tile.min);
@@ -312,8 +314,10 @@ NB_FN void nb_s_store_errors(float (*r)[NB_GROUP], const uint8_t *idle, int8_t *
             m = vi_max_s(m, vi_and(vi_cast(x.v[k]), vi_set1((int)NB_F32_ABS)));
         max[g] = m;
     }
-    vi bits = across_max_s(max), exponent = vi_srli(bits, 23);
+    vi bits = across_max_s(max);
     vm kept = vi_gt(bits, vi_set1((int)NB_FLUSH_BITS - 1));
+    /* 127.5/64 and more belongs to the next power of two, so nothing exceeds 127. */
+    vi exponent = vi_srli(vi_add(bits, vi_set1(0x10000)), 23);
     vi_store_bytes(scales, vi_blend(kept, vi_set1(0), vi_sub(exponent, vi_set1(6))));
     vi power = vi_slli(vi_sub(vi_set1(133 + 127), exponent), 23);
     vf_store(inverse, vf_cast(vi_blend(kept, vi_set1(0), power)));
@@ -324,7 +328,7 @@ NB_FN void nb_s_store_errors(float (*r)[NB_GROUP], const uint8_t *idle, int8_t *
         vf inv = vf_set1(inverse[g]);
         vi q[2 * NB_K];
         for (unsigned k = 0; k < 2 * NB_K; k++)
-            q[k] = vi_clamp127(vi_round(vf_mul(x.v[k], inv)));
+            q[k] = vi_round(vf_mul(x.v[k], inv));
         bytes_store(err + NB_GROUP * g, q);
         err_scale[g] = scales[g];
     }
@@ -348,7 +352,8 @@ NB_FN void nb_s_quantize(bool int4, bool feedback, bool stats, const struct nb_t
         vi q[2 * NB_K];
         for (unsigned k = 0; k < 2 * NB_K; k++) {
             q[k] = vi_round(vf_mul(y.v[k], inv));
-            q[k] = int4 ? vi_min_s(q[k], vi_set1(7)) : vi_clamp127(q[k]);
+            if (int4) /* scales are such that nothing lies below -8, nor beyond 127 in int8 */
+                q[k] = vi_min_s(q[k], vi_set1(7));
         }
         if (int4)
             nibbles_store(codes + 16 * g, q);
@@ -462,6 +467,9 @@ NB_FN void nb_s_decode(enum nb_dtype type, bool int4, bool add, const struct nb_
     bool wide = view->kind == NB_TILE_INT4_WIDE || view->kind == NB_TILE_INT8_WIDE;
     for (unsigned j = 0; j < view->groups; j++) {
         struct vgroup x;
+        __builtin_prefetch(dst + bytes * j + NB_AHEAD, 1);
+        if (add)
+            __builtin_prefetch(own + bytes * j + NB_AHEAD);
         if (nb_s_dequantize(int4, wide, view, j, &x)) {
             hadamard(&x);
             for (unsigned k = 0; k < 2 * NB_K; k++)
@@ -587,6 +595,7 @@ NB_FN void nb_s_store(enum nb_dtype type, const float *plain, const uint8_t *own
     const unsigned bytes = NB_GROUP * nb_value_bytes(type);
     for (unsigned j = 0; j < groups; j++) {
         struct vgroup x = vgroup_kept(plain + NB_GROUP * j);
+        __builtin_prefetch(dst + bytes * j + NB_AHEAD, 1);
         if (own) {
             struct vgroup o = group_load(type, own + bytes * j);
             for (unsigned k = 0; k < 2 * NB_K; k++)
