@@ -36,7 +36,7 @@ static int late_node(struct hx_node *node, void *arg)
         struct sx_spec spec = { .func = (enum hx_func)func, .type = ncclFloat32, .count = 100003,
                                 .fill = HX_FILL_EXACT, .seed = (uint64_t)func };
 
-        if (node->rank == 1 + func % 2) {
+        if (node->rank == 1 + func % 2 && (func == 0 || !hx_quick())) {
             hx_where("%.0f s late", late_s);
             hx_sleep(late_s);
         }

@@ -142,6 +142,7 @@ uint64_t hx_seed(uint64_t a, uint64_t b, uint64_t c);
 /* Of this process. */
 long hx_rss_kb(void);
 int hx_thread_count(void);
+int hx_settled_threads(int expected); /* waits a little for joined threads to vanish from the count */
 int hx_fd_count(void);
 
 /* Named cases, each run in its own fork by hx_main. */
@@ -152,7 +153,7 @@ struct hx_case {
 };
 #define HX_CASE_FULL 1u /* not with NIBBLE_TEST_QUICK=1 */
 #define HX_CASE_LONG 2u /* only with NIBBLE_LONG_TESTS=1 */
-/* Run the cases named on the command line, or all; prints one line each. Exit status: 0, 1, or HX_SKIP when
+/* Run the cases named on the command line, or all, without the caller's NIBBLE_* settings; prints one line each. Exit status: 0, 1, or HX_SKIP when
  * nothing ran. "-l" lists. */
 int hx_main(int argc, char **argv, const struct hx_case *cases, size_t ncases);
 /* 1 when NIBBLE_TEST_QUICK is set to something other than 0. */

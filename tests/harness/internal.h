@@ -51,6 +51,8 @@ struct hx_env {
 };
 const struct hx_env *hx_env_read(void);
 void hx_env_hide(void);
+/* Remove every NIBBLE_* variable, so that tests do not depend on the caller's. */
+void hx_env_forget_settings(void);
 
 /* Set in the child; NULL in the parent. */
 extern struct hx_node *hx_this_node;

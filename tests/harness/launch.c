@@ -275,6 +275,7 @@ int hx_main(int argc, char **argv, const struct hx_case *cases, size_t ncases)
     int passed = 0, failed = 0, skipped = 0, unknown = argc > 1 ? argc - 1 : 0;
 
     setvbuf(stdout, NULL, _IOLBF, 0);
+    hx_env_forget_settings();
     if (argc > 1 && strcmp(argv[1], "-l") == 0) {
         for (size_t i = 0; i < ncases; i++)
             puts(cases[i].name);

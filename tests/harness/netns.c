@@ -70,6 +70,12 @@ int hx_netns_wire(const struct hx_job *job, int rank, pid_t pid)
            run("ip link set hxb%d master hxbr up", rank);
 }
 
+static int no_qdisc(const char *name)
+{
+    fprintf(stderr, "harness: skipped: this kernel has no queueing discipline %s\n", name);
+    return HX_SKIP;
+}
+
 int hx_netns_child_up(const struct hx_job *job, int rank, atomic_int *wired)
 {
     /* tbf lets a burst of 5 ms through and queues 20 ms more, about what a shallow switch port does. */
@@ -82,11 +88,11 @@ int hx_netns_child_up(const struct hx_job *job, int rank, atomic_int *wired)
         return 1;
     if (job->rate_mbps) {
         if (run("tc qdisc add dev hx0 root handle 1: tbf rate %umbit burst %lu latency 20ms", job->rate_mbps, burst))
-            return HX_SKIP;
+            return no_qdisc("tbf");
         parent = "parent 1:1";
     }
     if (job->delay_us && run("tc qdisc add dev hx0 %s handle 10: netem limit 100000 delay %uus", parent, job->delay_us))
-        return HX_SKIP;
+        return no_qdisc("netem");
     return 0;
 }
 

@@ -506,6 +506,57 @@ static int two_comms(void)
     return sx_job("two communicators", 3, two_comms_node, NULL, 60, env_raw);
 }
 
+/* ---- a network of its own with a rate limit and a delay ---- */
+
+static int slow_node(struct hx_node *node, void *arg)
+{
+    struct hx_comm_cfg cfg = { .channels = 4, .buff_size = 256 << 10, .poison = true };
+    double seconds[2];
+    struct hx_lib *lib;
+    struct hx_comm *comm;
+
+    (void)arg;
+    if (sx_open(node, &cfg, &lib, &comm))
+        return 1;
+    for (int func = HX_REDUCE_SCATTER; func <= HX_ALL_REDUCE; func++) {
+        struct sx_spec spec = { .func = (enum hx_func)func, .type = ncclInt32, .count = 300007,
+                                .fill = HX_FILL_EXACT, .seed = 3 };
+
+        if (sx_do(node, comm, &spec, NULL))
+            return 1;
+    }
+    /* 4 bits instead of 32: over a network that is the bottleneck the same reduce-scatter takes less time. */
+    for (int i = 0; i < 2; i++) {
+        struct sx_spec spec = { .func = HX_REDUCE_SCATTER, .type = i ? ncclFloat32 : ncclInt32, .count = 1500007,
+                                .fill = i ? HX_FILL_NORMAL : HX_FILL_EXACT, .max_nmse = i ? 0.03 : 0 };
+        struct sx_run run;
+
+        sx_prepare(node, &spec, &run);
+        HX_CHECK(hx_run(comm, &run.op) == ncclSuccess, "%s failed", sx_describe(&spec));
+        seconds[i] = hx_op_seconds(node, &run.op);
+        if (sx_check(node, &run))
+            return 1;
+        sx_free(&run);
+    }
+    HX_CHECK(seconds[1] < 0.5 * seconds[0], "int4 takes %.3f s, raw %.3f s", seconds[1], seconds[0]);
+    memcpy(hx_scratch(node, node->rank), seconds, sizeof seconds);
+    return sx_close(lib, comm, false);
+}
+
+static int slow_network(void)
+{
+    struct hx_job job = { .name = "slow network", .nnodes = 3, .fn = slow_node, .netns = true, .rate_mbps = 200,
+                          .deadline_s = 60 };
+    struct hx_report *rep;
+    int rc = hx_job_run(&job, &rep);
+    const double *s = (const double *)(const void *)rep->node[0].scratch;
+
+    if (rc == 0)
+        printf("        18 MB reduce-scatter over 200 Mbit/s: raw %.3f s, int4 %.3f s\n", s[0], s[1]);
+    hx_report_free(rep);
+    return rc;
+}
+
 /* ---- point-to-point ---- */
 
 static int p2p_node(struct hx_node *node, void *arg)
@@ -577,6 +628,7 @@ static const struct hx_case cases[] = {
     { "foreign-values", foreign_values, 0 },
     { "queue", queue, 0 },
     { "two-communicators", two_comms, 0 },
+    { "slow-network", slow_network, HX_CASE_FULL },
     { "p2p", p2p, 0 },
 };
 

@@ -150,12 +150,13 @@ static int faulty_node(struct hx_node *node, void *arg)
     return 0;
 }
 
-enum verdict { FAILS, HANGS };
+enum verdict { FAILS, HANGS, STALLS }; /* stalls: one node fails and leaves the other waiting */
 
 /* Run a faulty table; it must fail with `text` in some node's failure, or hang. */
 static int must_notice(enum fake_bug bug, enum hx_func func, enum verdict verdict, const char *text)
 {
-    struct hx_job job = { .name = "meant to fail", .nnodes = 2, .fn = faulty_node, .arg = &func, .deadline_s = 3 };
+    struct hx_job job = { .name = "meant to fail", .nnodes = 2, .fn = faulty_node, .arg = &func,
+                          .deadline_s = verdict == FAILS ? 20 : 1.5 };
     struct hx_report *rep;
     int rc, found = 0;
 
@@ -220,7 +221,7 @@ static int notices_padding(void)
 
 static int notices_error(void)
 {
-    return must_notice(FAKE_ERROR, HX_ALL_GATHER, FAILS, "result 6");
+    return must_notice(FAKE_ERROR, HX_ALL_GATHER, STALLS, "result 6");
 }
 
 static int notices_crash(void)

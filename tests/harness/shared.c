@@ -97,6 +97,27 @@ const struct hx_env *hx_env_read(void)
     return &env;
 }
 
+void hx_env_forget_settings(void)
+{
+    extern char **environ;
+    char name[128];
+    int i = 0;
+
+    hx_env_read();
+    while (environ[i]) {
+        size_t len = strcspn(environ[i], "=");
+
+        if (strncmp(environ[i], "NIBBLE_", 7) != 0 || len >= sizeof name) {
+            i++;
+            continue;
+        }
+        memcpy(name, environ[i], len);
+        name[len] = 0;
+        unsetenv(name);
+        i = 0; /* the array has moved */
+    }
+}
+
 void hx_env_hide(void)
 {
     hx_env_read();
@@ -368,6 +389,15 @@ long hx_rss_kb(void)
 int hx_thread_count(void)
 {
     return (int)status_field("Threads:");
+}
+
+int hx_settled_threads(int expected)
+{
+    double end = hx_now() + 2;
+
+    while (hx_thread_count() > expected && hx_now() < end)
+        hx_sleep(1e-3);
+    return hx_thread_count();
 }
 
 int hx_fd_count(void)
