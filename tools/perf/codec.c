@@ -1,0 +1,386 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * nibble-perf codec: speed of every variant of the codecs and of the hash on one core, beside memcpy of as
+ * many bytes in the same run. Speeds count uncompressed bytes of values that go in (encode, ulp, hash,
+ * memcpy) or that the coded input stands for (decode; for reduce8 all eight contributions).
+ */
+#include <getopt.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "nibble/codec.h"
+#include "perf.h"
+
+#define REDUCE_SOURCES 8
+#define MOST_ROUNDS 400
+
+struct bench {
+    enum nb_dtype type;
+    enum nb_codec codec;
+    size_t n, bytes;
+    uint8_t *src, *ref, *dst, *own;
+    uint8_t *coded[REDUCE_SOURCES];
+    size_t cap;
+    size_t len[REDUCE_SOURCES], ulp_len;
+    uint8_t *ulp_coded;
+    size_t ulp_cap;
+    int8_t *err;
+    uint8_t *scale;
+    double seconds; /* to spend on one row */
+    uint64_t sink;
+};
+
+typedef long op_fn(struct bench *b);
+
+static long encode_with(struct bench *b, enum nb_ef_mode mode)
+{
+    const struct nb_ef ef = {.err = b->err, .scale = b->scale, .mode = mode, .beta = 0.8f, .bound = 0.2f};
+    struct nb_encode_stats stats = {0};
+
+    return nb_encode(b->codec, b->type, b->src, b->n, 0, mode == NB_EF_OFF ? NULL : &ef, b->dst, b->cap,
+                     &stats);
+}
+
+static long op_encode(struct bench *b)
+{
+    return encode_with(b, NB_EF_OFF);
+}
+
+static long op_encode_ef(struct bench *b)
+{
+    return encode_with(b, NB_EF_FULL);
+}
+
+static long op_encode_ema(struct bench *b)
+{
+    return encode_with(b, NB_EF_EMA);
+}
+
+static long op_decode(struct bench *b)
+{
+    return nb_decode(b->codec, b->type, b->coded[0], b->len[0], b->n, 0, b->dst);
+}
+
+static long op_decode_add(struct bench *b)
+{
+    const struct nb_source s = {b->codec, b->coded[0], b->len[0]};
+
+    return nb_reduce(b->type, &s, 1, b->own, b->n, 0, b->own);
+}
+
+static long op_reduce8(struct bench *b)
+{
+    struct nb_source s[REDUCE_SOURCES];
+
+    for (int i = 0; i < REDUCE_SOURCES; i++)
+        s[i] = (struct nb_source){b->codec, b->coded[i], b->len[i]};
+    return nb_reduce(b->type, s, REDUCE_SOURCES, NULL, b->n, 0, b->dst);
+}
+
+static enum nb_ulp_width width_of(const struct bench *b)
+{
+    return nb_dtype_size(b->type) == 4 ? NB_ULP_32 : NB_ULP_16;
+}
+
+static long op_ulp_encode(struct bench *b)
+{
+    return nb_ulp_encode(width_of(b), b->src, b->ref, b->bytes, SIZE_MAX, b->ulp_coded, b->ulp_cap);
+}
+
+static long op_ulp_decode(struct bench *b)
+{
+    return nb_ulp_decode(width_of(b), b->ulp_coded, b->ulp_len, b->ref, b->bytes, b->dst);
+}
+
+static long op_hash(struct bench *b)
+{
+    b->sink += nb_hash64(b->src, b->bytes, b->sink);
+    return 0;
+}
+
+static long op_memcpy(struct bench *b)
+{
+    memcpy(b->dst, b->src, b->bytes);
+    __asm__ volatile("" ::"r"(b->dst) : "memory");
+    return 0;
+}
+
+static const struct {
+    const char *name;
+    op_fn *run;
+    unsigned times; /* how many times the bytes of the buffer it stands for */
+    bool weights;   /* on weights and their earlier state, not on gradients */
+    bool once;      /* the type does not matter */
+} ops[] = {
+    {"encode", op_encode, 1, false, false},
+    {"encode_ef", op_encode_ef, 1, false, false},
+    {"encode_ema", op_encode_ema, 1, false, false},
+    {"decode", op_decode, 1, false, false},
+    {"decode_add", op_decode_add, 1, false, false},
+    {"reduce8", op_reduce8, REDUCE_SOURCES, false, false},
+    {"ulp_encode", op_ulp_encode, 1, true, false},
+    {"ulp_decode", op_ulp_decode, 1, true, false},
+    {"hash", op_hash, 1, true, true},
+};
+
+static uint64_t rng = 88172645463325252u;
+
+static double uniform(void)
+{
+    rng ^= rng >> 12;
+    rng ^= rng << 25;
+    rng ^= rng >> 27;
+    return ((double)((rng * UINT64_C(0x2545f4914f6cdd1d)) >> 11) + 1) * 0x1p-53;
+}
+
+static double normal(void)
+{
+    return sqrt(-2 * log(uniform())) * cos(6.283185307179586 * uniform());
+}
+
+static void store(enum nb_dtype type, uint8_t *buf, size_t i, double value)
+{
+    float f = (float)value;
+    uint32_t u;
+    uint16_t h;
+
+    memcpy(&u, &f, 4);
+    if (type == NB_F32) {
+        memcpy(buf + 4 * i, &u, 4);
+        return;
+    }
+    if (type == NB_BF16) {
+        h = (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
+    } else { /* binary16 in its normal range, else zero: enough for data to measure with */
+        uint32_t e = u >> 23 & 0xff;
+        h = (uint16_t)(u >> 16 & 0x8000);
+        if (e > 112)
+            h |= (uint16_t)(((u & 0x7fffffff) - (112u << 23) + 0x1000) >> 13);
+    }
+    memcpy(buf + 2 * i, &h, 2);
+}
+
+/* Gradients: normal, scale drifting over the vector. Weights: rows of normal values, and how they were one
+ * step of the optimizer ago (rms of the change `step` times that of the weights). */
+static void fill(struct bench *b, bool weights, double step)
+{
+    for (size_t i = 0; i < b->n; i++) {
+        const double x = normal();
+        if (weights) {
+            store(b->type, b->src, i, 0.02 * x);
+            store(b->type, b->ref, i, 0.02 * (x + step * normal()));
+        } else {
+            store(b->type, b->src, i, x * 1e-3 * exp2(4 * sin((double)(i / 1000) * 0.37)));
+        }
+    }
+}
+
+/* Coded inputs for decoders, made by the variant that is selected (they are the same from all). */
+static bool prepare(struct bench *b)
+{
+    for (int i = 0; i < REDUCE_SOURCES; i++) {
+        /* Eight contributions of one content would be kind to caches and branch predictors. */
+        const size_t turn = b->bytes / REDUCE_SOURCES * (size_t)i / 4096 * 4096;
+        memcpy(b->dst, b->src + turn, b->bytes - turn);
+        memcpy(b->dst + b->bytes - turn, b->src, turn);
+        const long len = nb_encode(b->codec, b->type, b->dst, b->n, 0, NULL, b->coded[i], b->cap, NULL);
+        if (len < 0)
+            return false;
+        b->len[i] = (size_t)len;
+    }
+    memset(b->own, 0, b->bytes);
+    memset(b->err, 0, nb_ef_err_bytes(b->n));
+    memset(b->scale, 0, nb_ef_scale_bytes(b->n));
+    return true;
+}
+
+/* Median speeds of the operation and of memcpy, taken in turn so that both see the same machine. */
+static bool measure(struct bench *b, op_fn *op, unsigned times, double *gbps, double *memcpy_gbps)
+{
+    static double t_op[MOST_ROUNDS], t_copy[MOST_ROUNDS];
+    const double start = perf_now();
+    size_t rounds = 0;
+
+    if (op(b) < 0) /* once unmeasured: caches, error state */
+        return false;
+    op_memcpy(b);
+    do {
+        const double t0 = perf_now();
+        op(b);
+        const double t1 = perf_now();
+        op_memcpy(b);
+        t_op[rounds] = t1 - t0;
+        t_copy[rounds++] = perf_now() - t1;
+    } while (rounds < MOST_ROUNDS && (rounds < 5 || perf_now() - start < b->seconds));
+    *gbps = 1e-9 * (double)(b->bytes * times) / perf_median(t_op, rounds);
+    *memcpy_gbps = 1e-9 * (double)b->bytes / perf_median(t_copy, rounds);
+    return true;
+}
+
+static const char help[] =
+    "usage: nibble-perf codec [OPTION]...\n\n"
+    "  --variants LIST  of reference,portable,avx2,avx512 (default: all that this CPU runs but reference)\n"
+    "  --ops LIST       of encode,encode_ef,encode_ema,decode,decode_add,reduce8,ulp_encode,ulp_decode,hash\n"
+    "  --types LIST     of float32,bfloat16,float16\n"
+    "  --codec NAME     int4 (default) or int8, for the quantizing operations\n"
+    "  --bytes SIZE     of the values of one call (default 8M)\n"
+    "  --seconds S      for each row (default 0.3)\n"
+    "  --step R         ulp: rms of a weight's change over its own (default 0.0015)\n"
+    "  --json FILE      write a list of objects: variant op type gbps memcpy_gbps codec ratio\n\n"
+    "Speeds are medians in GB/s (10^9) of uncompressed values; ratio is to memcpy of as many bytes in the "
+    "same run.\n"
+    "reduce8 sums eight coded contributions and counts the bytes of all eight.\n";
+
+int perf_codec(int argc, char **argv)
+{
+    static const struct option longs[] = {
+        {"variants", required_argument, NULL, 'v'}, {"ops", required_argument, NULL, 'o'},
+        {"types", required_argument, NULL, 't'},    {"codec", required_argument, NULL, 'c'},
+        {"bytes", required_argument, NULL, 'b'},    {"seconds", required_argument, NULL, 's'},
+        {"step", required_argument, NULL, 'r'},     {"json", required_argument, NULL, 'j'},
+        {"help", no_argument, NULL, 'h'},           {NULL, 0, NULL, 0}};
+    const char *variants = "portable,avx2,avx512", *op_list = NULL, *types = NULL, *json_path = NULL;
+    struct bench b = {.codec = NB_CODEC_INT4, .seconds = 0.3};
+    size_t bytes = 8 << 20;
+    double step = 0.0015;
+    struct perf_json *json;
+    int c, rows = 0;
+
+    while ((c = getopt_long(argc, argv, "", longs, NULL)) != -1) {
+        switch (c) {
+        case 'v':
+            variants = optarg;
+            break;
+        case 'o':
+            op_list = optarg;
+            break;
+        case 't':
+            types = optarg;
+            break;
+        case 'c':
+            if (strcmp(optarg, "int4") != 0 && strcmp(optarg, "int8") != 0) {
+                fprintf(stderr, "nibble-perf: --codec is int4 or int8\n");
+                return 2;
+            }
+            b.codec = optarg[3] == '8' ? NB_CODEC_INT8 : NB_CODEC_INT4;
+            break;
+        case 'b':
+            if (!perf_parse_size(optarg, &bytes) || bytes < 65536 || bytes > (size_t)1 << 32) {
+                fprintf(stderr, "nibble-perf: --bytes is 64K to 4G\n");
+                return 2;
+            }
+            break;
+        case 's':
+            b.seconds = atof(optarg);
+            break;
+        case 'r':
+            step = atof(optarg);
+            break;
+        case 'j':
+            json_path = optarg;
+            break;
+        case 'h':
+            fputs(help, stdout);
+            return 0;
+        default:
+            fputs(help, stderr);
+            return 2;
+        }
+    }
+    if (optind < argc) {
+        fprintf(stderr, "nibble-perf: unexpected argument %s\n", argv[optind]);
+        return 2;
+    }
+    bytes = bytes / 4096 * 4096;
+    b.cap = 2 * bytes + 65536;
+    b.ulp_cap = 2 * bytes + 65536;
+    b.src = malloc(bytes);
+    b.ref = malloc(bytes);
+    b.dst = malloc(b.cap);
+    b.own = malloc(bytes);
+    b.ulp_coded = malloc(b.ulp_cap);
+    b.err = malloc(nb_ef_err_bytes(bytes));
+    b.scale = malloc(nb_ef_scale_bytes(bytes));
+    bool ok = b.src && b.ref && b.dst && b.own && b.ulp_coded && b.err && b.scale;
+    for (int i = 0; i < REDUCE_SOURCES; i++)
+        ok = (b.coded[i] = malloc(b.cap)) && ok;
+    if (!ok || !perf_json_open(json_path, &json)) {
+        if (!ok)
+            fprintf(stderr, "nibble-perf: not enough memory\n");
+        return 1;
+    }
+    printf("%-10s %-11s %-9s %8s %8s %7s %12s\n", "variant", "op", "type", "GB/s", "memcpy", "ratio",
+           "bits/value");
+    for (unsigned t = 0; ok && t < NB_DTYPE_COUNT; t++) {
+        b.type = (enum nb_dtype)t;
+        b.bytes = bytes;
+        b.n = bytes / nb_dtype_size(b.type);
+        for (int weights = 0; ok && weights < 2; weights++) {
+            bool filled = false;
+            for (unsigned o = 0; ok && o < sizeof(ops) / sizeof(ops[0]); o++) {
+                const bool wanted = ops[o].once ? t == 0 : perf_listed(types, nb_dtype_name(b.type));
+                if (ops[o].weights != (weights == 1) || !wanted || !perf_listed(op_list, ops[o].name))
+                    continue;
+                for (int v = NB_VARIANT_REFERENCE; ok && v < NB_VARIANT_COUNT; v++) {
+                    const char *name = nb_variant_name((enum nb_variant)v);
+                    double gbps, copy, bits = NAN;
+                    if (!perf_listed(variants, name) || nb_codec_select((enum nb_variant)v) != 0)
+                        continue;
+                    if (!filled) {
+                        /* The fastest variant prepares. */
+                        nb_codec_select(NB_VARIANT_AUTO);
+                        fill(&b, weights == 1, step);
+                        ok = weights || prepare(&b);
+                        b.ulp_len = weights ? (size_t)op_ulp_encode(&b) : 0;
+                        nb_codec_select((enum nb_variant)v);
+                        filled = true;
+                    }
+                    ok = ok && measure(&b, ops[o].run, ops[o].times, &gbps, &copy);
+                    if (!ok)
+                        break;
+                    if (!ops[o].once)
+                        bits = 8.0 * (double)(weights ? b.ulp_len : b.len[0]) / (double)b.n;
+                    const char *type = ops[o].once ? "bytes" : nb_dtype_name(b.type);
+                    printf("%-10s %-11s %-9s %8.2f %8.2f %7.2f", name, ops[o].name, type, gbps, copy,
+                           gbps / copy);
+                    if (isfinite(bits))
+                        printf(" %12.2f\n", bits);
+                    else
+                        printf(" %12s\n", "-");
+                    fflush(stdout);
+                    perf_json_begin(json);
+                    perf_json_text(json, "variant", name);
+                    perf_json_text(json, "op", ops[o].name);
+                    perf_json_text(json, "type", type);
+                    perf_json_text(json, "codec",
+                                   ops[o].once ? "hash"
+                                   : weights   ? "ulp"
+                                               : nb_codec_name(b.codec));
+                    perf_json_number(json, "gbps", gbps);
+                    perf_json_number(json, "memcpy_gbps", copy);
+                    perf_json_number(json, "ratio", gbps / copy);
+                    perf_json_number(json, "bits_per_value", bits);
+                    perf_json_end(json);
+                    rows++;
+                }
+            }
+        }
+    }
+    if (!ok)
+        fprintf(stderr, "nibble-perf: a codec refused its input\n");
+    else if (!rows)
+        fprintf(stderr, "nibble-perf: nothing to measure: no such variant, operation or type here\n");
+    if (perf_json_close(json) || !rows)
+        ok = false;
+    for (int i = 0; i < REDUCE_SOURCES; i++)
+        free(b.coded[i]);
+    free(b.src);
+    free(b.ref);
+    free(b.dst);
+    free(b.own);
+    free(b.ulp_coded);
+    free(b.err);
+    free(b.scale);
+    return ok ? 0 : 1;
+}

@@ -1,0 +1,73 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# nibble's point-to-point transport beside iperf3 over loopback, with as many sockets, in turn and in one run:
+#   p2p-vs-iperf3.sh [-P STREAMS]... [-t SECONDS] [-r ROUNDS] [-m MINIMUM]
+# Prints a line for each number of streams (default: 1 2 4) with the medians over the rounds and their ratio; with -m the
+# status is 1 when a ratio is below it. 77: iperf3 is not installed.
+set -u
+streams=
+seconds=2
+rounds=3
+minimum=0
+while getopts P:t:r:m: option; do
+    case $option in
+    P) streams="$streams $OPTARG" ;;
+    t) seconds=$OPTARG ;;
+    r) rounds=$OPTARG ;;
+    m) minimum=$OPTARG ;;
+    *) exit 2 ;;
+    esac
+done
+streams=${streams:-1 2 4}
+perf=${NIBBLE_PERF:-${NB_BUILDDIR:-.}/tools/nibble-perf}
+[ -x "$perf" ] || { echo "$perf is not there: build it first, or name it in NIBBLE_PERF" >&2; exit 1; }
+command -v iperf3 >/dev/null 2>&1 || { echo "SKIP: iperf3 is not installed"; exit 77; }
+tmp=$(mktemp -d) || exit 1
+server=
+trap '[ -z "$server" ] || kill "$server" 2>/dev/null; rm -rf "$tmp"' EXIT
+
+port=$((20000 + $$ % 20000))
+iperf3 -s -B 127.0.0.1 -p $port >"$tmp/server" 2>&1 &
+server=$!
+sleep 0.3
+kill -0 "$server" 2>/dev/null || { cat "$tmp/server"; echo "the iperf3 server did not start" >&2; exit 1; }
+
+# Gbit/s of what arrived.
+run_iperf3() {
+    iperf3 -c 127.0.0.1 -p $port -P "$1" -t "$seconds" -f g -l 1M >"$tmp/client" 2>&1 ||
+        { cat "$tmp/client" >&2; return 1; }
+    awk '/receiver/ { for (i = 2; i <= NF; i++) if ($i == "Gbits/sec") speed = $(i - 1) } END { print speed }' \
+        "$tmp/client"
+}
+
+# Messages of 8 MiB, as many as fill about the same time: a first run tells how many.
+run_nibble() {
+    NIBBLE_TCP_STREAMS=$1 "$perf" p2p -b 8M -e 8M -n 20 -w 4 --nocopy --json "$tmp/json" >/dev/null || return 1
+    n=$(awk -v s="$seconds" 'match($0, /"time_us": [0-9.e+]+/) {
+        n = s * 1e6 / substr($0, RSTART + 11, RLENGTH - 11); print int(n < 20 ? 20 : n > 9999 ? 9999 : n) }' "$tmp/json")
+    NIBBLE_TCP_STREAMS=$1 "$perf" p2p -b 8M -e 8M -n "$n" -w 4 --nocopy --json "$tmp/json" >/dev/null || return 1
+    awk 'match($0, /"algbw": [0-9.e+-]+/) { printf "%.2f\n", 8 * substr($0, RSTART + 9, RLENGTH - 9) }' "$tmp/json"
+}
+
+median() {
+    sort -n "$1" | awk '{ v[NR] = $1 } END { print NR % 2 ? v[(NR + 1) / 2] : (v[NR / 2] + v[NR / 2 + 1]) / 2 }'
+}
+
+status=0
+echo "streams  iperf3 Gbit/s  nibble Gbit/s  ratio"
+for p in $streams; do
+    : >"$tmp/iperf3"
+    : >"$tmp/nibble"
+    i=0
+    while [ "$i" -lt "$rounds" ]; do
+        run_iperf3 "$p" >>"$tmp/iperf3" || exit 1
+        run_nibble "$p" >>"$tmp/nibble" || exit 1
+        i=$((i + 1))
+    done
+    a=$(median "$tmp/iperf3")
+    b=$(median "$tmp/nibble")
+    awk -v p="$p" -v a="$a" -v b="$b" 'BEGIN { printf "%7d  %13.2f  %13.2f  %5.2f\n", p, a, b, b / a }'
+    awk -v a="$a" -v b="$b" -v m="$minimum" 'BEGIN { exit !(b / a < m) }' && status=1
+done
+[ $status = 0 ] || echo "FAIL: below $minimum of iperf3"
+exit $status

@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * nibble-perf p2p: point-to-point transfers through the ncclNet half of the plugin, driven as NCCL's net
+ * proxy does.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "harness.h"
+#include "nibble/nccl_net.h"
+#include "perf.h"
+
+static int transfer(struct hx_p2p *p2p, const struct perf_run *run, int rank, char *send, char *recv,
+                    size_t bytes, int n)
+{
+    const bool sends = rank % 2 == 0 || run->bidirectional, receives = rank % 2 == 1 || run->bidirectional;
+
+    for (int i = 0; i < n; i++) {
+        const ncclResult_t rc = hx_p2p_run(p2p, send, sends ? bytes : 0, recv, receives ? bytes : 0, 0);
+        if (rc != ncclSuccess)
+            return hx_fail("a transfer of %zu bytes failed (%d)", bytes, (int)rc);
+    }
+    return 0;
+}
+
+static int p2p_size(struct hx_node *node, struct hx_p2p *p2p, const struct perf_run *run, size_t bytes)
+{
+    const int peer = node->rank ^ 1;
+    struct perf_row row = {
+        .op = "p2p", .type = "bytes", .nodes = node->nnodes, .bytes = bytes, .wire_ratio = NAN};
+    char *send = malloc(bytes), *recv = malloc(bytes), *want = malloc(bytes);
+    struct {
+        double seconds, wrong;
+    } mine = {0, 0}, all[HX_MAX_NODES];
+
+    if (!send || !recv || !want)
+        return hx_fail("not enough memory for %zu bytes", bytes);
+    hx_fill(ncclUint8, send, bytes, hx_seed(node->seed, (uint64_t)node->rank, bytes), HX_FILL_BITS);
+    hx_fill(ncclUint8, want, bytes, hx_seed(node->seed, (uint64_t)peer, bytes), HX_FILL_BITS);
+    memset(recv, 0, bytes);
+    hx_where("p2p, %zu bytes", bytes);
+    if (transfer(p2p, run, node->rank, send, recv, bytes, run->warmup))
+        return 1;
+    hx_barrier(node);
+    const double start = hx_now();
+    if (transfer(p2p, run, node->rank, send, recv, bytes, run->iterations))
+        return 1;
+    mine.seconds = (hx_now() - start) / run->iterations;
+    if (node->rank % 2 == 1 || run->bidirectional)
+        mine.wrong = memcmp(recv, want, bytes) != 0;
+    hx_allgather(node, &mine, sizeof(mine), all);
+    double seconds = 0, wrong = 0;
+    for (int r = 0; r < node->nnodes; r++) {
+        seconds = all[r].seconds > seconds ? all[r].seconds : seconds;
+        wrong += all[r].wrong;
+    }
+    row.time_us = 1e6 * seconds;
+    row.algbw = row.busbw = 1e-9 * (double)bytes / seconds;
+    row.nmse = run->nocopy ? NAN : 0;
+    perf_row_add(node, &row);
+    free(send);
+    free(recv);
+    free(want);
+    return wrong > 0 && !run->nocopy ? hx_fail("%zu bytes did not arrive as they were sent", bytes) : 0;
+}
+
+static int p2p_node(struct hx_node *node, void *arg)
+{
+    const struct perf_run *run = arg;
+    const struct hx_p2p_cfg cfg = {.streams = run->streams, .nocopy = run->nocopy};
+    struct hx_ctx ctx;
+    struct hx_p2p *p2p = NULL;
+    struct hx_lib *lib;
+    ncclResult_t rc;
+    int ret = 0;
+
+    lib = run->plugin ? hx_lib_open(run->plugin, 0)
+                      : hx_lib_static(&ncclNetPlugin_v12, &ncclCollNetPlugin_v12, 12);
+    if (!lib)
+        return 1;
+    rc = hx_init(lib, node->seed, &ctx);
+    if (rc != ncclSuccess || ctx.ndev < 1)
+        return hx_fail("the plugin has no device here (%d)", (int)rc);
+    rc = hx_p2p_open(node, lib, &ctx, node->rank ^ 1, &cfg, &p2p);
+    if (rc != ncclSuccess)
+        return hx_fail("connecting failed (%d)", (int)rc);
+    for (size_t bytes = perf_run_next(run, 0); bytes && !ret; bytes = perf_run_next(run, bytes))
+        ret = p2p_size(node, p2p, run, bytes);
+    if (ret)
+        return ret;
+    rc = hx_p2p_close(p2p);
+    if (hx_finalize(lib, &ctx) != ncclSuccess || rc != ncclSuccess)
+        ret = hx_fail("closing failed");
+    hx_lib_close(lib);
+    return ret;
+}
+
+int perf_p2p(int argc, char **argv)
+{
+    struct perf_run run;
+    struct hx_job job = {.name = "nibble-perf p2p", .deadline_s = 24 * 3600.0, .fn = p2p_node, .seed = 1};
+
+    if (!perf_run_parse(argc, argv, "p2p", &run))
+        return 2;
+    if (run.help)
+        return 0;
+    if (run.nodes % 2) {
+        fprintf(stderr, "nibble-perf: p2p takes an even number of nodes\n");
+        return 2;
+    }
+    job.nnodes = run.nodes;
+    job.arg = &run;
+    job.env = run.env;
+    return perf_rows_job(&job, run.json);
+}

@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * nibble-perf: what its parts share. Each part is a subcommand: a function that takes the arguments behind
+ * its name and returns the exit status.
+ */
+#ifndef NIBBLE_TOOLS_PERF_H
+#define NIBBLE_TOOLS_PERF_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+int perf_codec(int argc, char **argv);
+int perf_coll(int argc, char **argv);
+int perf_p2p(int argc, char **argv);
+
+/* Seconds of CLOCK_MONOTONIC. */
+double perf_now(void);
+/* Median of n values, which are put in order. */
+double perf_median(double *v, size_t n);
+/* "128", "64K", "8M", "1G" in powers of 1024. false when it is no such number. */
+bool perf_parse_size(const char *text, size_t *bytes);
+/* Is `word` in the comma-separated `list`? An empty or NULL list contains everything. */
+bool perf_listed(const char *list, const char *word);
+
+/* A JSON list of flat objects. perf_json_open(NULL) is fine and makes the others do nothing; NULL and a
+ * message on stderr when the file cannot be written. */
+struct perf_json;
+bool perf_json_open(const char *path, struct perf_json **json);
+void perf_json_begin(struct perf_json *json);
+void perf_json_text(struct perf_json *json, const char *key, const char *value);
+/* A value that is not finite becomes null. */
+void perf_json_number(struct perf_json *json, const char *key, double value);
+void perf_json_end(struct perf_json *json);
+/* 0, or 1 after a message when writing failed. */
+int perf_json_close(struct perf_json *json);
+
+/* ---- Measurements over nodes (coll and p2p) ---- */
+
+/* Sizes, repetitions and nodes, in the manner of nccl-tests. */
+struct perf_run {
+    size_t min_bytes, max_bytes, step_bytes; /* step_bytes 0: times factor */
+    unsigned factor;
+    int nodes, iterations, warmup, channels;
+    size_t buff_size;
+    const char *types; /* comma-separated names, NULL: the part's own */
+    const char *ops;
+    const char *json;
+    const char *plugin; /* path of a shared object; NULL: the code linked into this program */
+    bool nocopy, bidirectional, feedback, help;
+    int streams;
+    double weight_step; /* rms of a weight's change over its own between two gathers */
+    const char *env[16];
+    int nenv;
+};
+
+/* Fill in defaults, then read the arguments. false after a message. */
+bool perf_run_parse(int argc, char **argv, const char *part, struct perf_run *run);
+/* Next size of the series, 0 after the last. */
+size_t perf_run_next(const struct perf_run *run, size_t bytes);
+
+/* One line of the table; what nodes hand to their parent. */
+struct perf_row {
+    char op[24], type[12];
+    int nodes;
+    uint64_t bytes;
+    double time_us, algbw, busbw, wire_ratio, nmse; /* NAN: not known */
+};
+void perf_row_header(void);
+void perf_row_print(const struct perf_row *row);
+void perf_row_json(struct perf_json *json, const struct perf_row *row);
+
+/* Rows of a job: node 0 prints them as they come and keeps them in its scratch memory; the parent writes the
+ * file. */
+struct hx_node;
+struct hx_job;
+void perf_row_add(struct hx_node *node, const struct perf_row *row);
+/* Run the job and write the file. Exit status. */
+int perf_rows_job(const struct hx_job *job, const char *json);
+
+#endif

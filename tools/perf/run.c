@@ -1,0 +1,273 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* nibble-perf: options and rows that coll and p2p share. */
+#include <getopt.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "harness.h"
+#include "perf.h"
+
+static const char common_help[] =
+    "  -b SIZE          smallest size in bytes (default 1M); K, M, G may follow\n"
+    "  -e SIZE          largest size (default 64M)\n"
+    "  -f FACTOR        from size to size (default 4)\n"
+    "  -i SIZE          or add so much instead\n"
+    "  -N, --nodes N    processes on this machine, 2 to 8 (default 2)\n"
+    "  -n, --iters N    measured operations of each size (default 10)\n"
+    "  -w, --warmup N   before them (default 3)\n"
+    "  --plugin FILE    measure this shared object (default: the code of this build)\n"
+    "  --nocopy         leave out what the GPU would do (moving data between buffers); nothing is checked\n"
+    "  --env NAME=VALUE in the nodes' environment; may be repeated\n"
+    "  --json FILE      write a list of objects:\n"
+    "                   op type nodes bytes time_us algbw busbw wire_ratio nmse\n";
+static const char coll_help[] =
+    "usage: nibble-perf coll [OPTION]...\n\n"
+    "  --ops LIST       of reduce_scatter,all_gather,all_reduce (default: all)\n"
+    "  --types LIST     of float32,bfloat16,float16 (default bfloat16)\n"
+    "  --raw            nothing coded: NIBBLE_RS, NIBBLE_AR and NIBBLE_AG are raw\n"
+    "  --feedback       with error feedback, as for a buffer that is known\n"
+    "  --step R         all-gather: rms of the change of the weights between two gathers over their own\n"
+    "                   (default 0.0015; 0: unchanged)\n"
+    "  --channels N     of NCCL (default 8)\n"
+    "  --buffsize SIZE  NCCL_BUFFSIZE (default 4M)\n";
+static const char coll_notes[] = "\nSizes are of the whole vector, times those of one operation out of a "
+                                 "series, bandwidths in GB/s (10^9) as\n"
+                                 "nccl-tests define them. wire: bytes sent over bytes before coding. nmse: "
+                                 "squared error over the squared sum of the\n"
+                                 "exact result. The nodes share this machine's cores, so times say what the "
+                                 "code costs, not what a network does.\n";
+static const char p2p_help[] = "usage: nibble-perf p2p [OPTION]...\n\n"
+                               "  --bidirectional  both nodes of a pair send at the same time\n"
+                               "  --streams N      NCCL channels that share a connection, 1 to 8 (default "
+                               "1). The sockets of a connection are\n"
+                               "                   NIBBLE_TCP_STREAMS\n";
+static const char p2p_notes[] =
+    "\nNodes 2k and 2k + 1 make pairs. Sizes and bandwidths are those of one direction of one pair.\n";
+
+static bool bad_option(const char *what)
+{
+    fprintf(stderr, "nibble-perf: %s\n", what);
+    return false;
+}
+
+bool perf_run_parse(int argc, char **argv, const char *part, struct perf_run *run)
+{
+    static const struct option longs[] = {{"nodes", required_argument, NULL, 'N'},
+                                          {"iters", required_argument, NULL, 'n'},
+                                          {"warmup", required_argument, NULL, 'w'},
+                                          {"ops", required_argument, NULL, 'o'},
+                                          {"types", required_argument, NULL, 't'},
+                                          {"plugin", required_argument, NULL, 'p'},
+                                          {"json", required_argument, NULL, 'j'},
+                                          {"env", required_argument, NULL, 'E'},
+                                          {"channels", required_argument, NULL, 'c'},
+                                          {"buffsize", required_argument, NULL, 'B'},
+                                          {"step", required_argument, NULL, 'r'},
+                                          {"streams", required_argument, NULL, 's'},
+                                          {"raw", no_argument, NULL, 'R'},
+                                          {"feedback", no_argument, NULL, 'F'},
+                                          {"nocopy", no_argument, NULL, 'C'},
+                                          {"bidirectional", no_argument, NULL, 'D'},
+                                          {"help", no_argument, NULL, 'h'},
+                                          {NULL, 0, NULL, 0}};
+    const int room = (int)(sizeof(run->env) / sizeof(run->env[0])) - 4;
+    const bool coll = strcmp(part, "coll") == 0;
+    size_t v;
+    int c;
+
+    *run = (struct perf_run){.min_bytes = 1 << 20,
+                             .max_bytes = 64 << 20,
+                             .factor = 4,
+                             .nodes = 2,
+                             .iterations = 10,
+                             .warmup = 3,
+                             .channels = 8,
+                             .buff_size = 4 << 20,
+                             .streams = 1,
+                             .weight_step = 0.0015};
+    while ((c = getopt_long(argc, argv, "b:e:f:i:N:n:w:h", longs, NULL)) != -1) {
+        switch (c) {
+        case 'b':
+        case 'e':
+        case 'i':
+        case 'B':
+            if (!perf_parse_size(optarg, &v) || v == 0)
+                return bad_option("a size is a number, with K, M or G if you like");
+            *(c == 'b'   ? &run->min_bytes
+              : c == 'e' ? &run->max_bytes
+              : c == 'i' ? &run->step_bytes
+                         : &run->buff_size) = v;
+            break;
+        case 'f':
+            run->factor = (unsigned)atoi(optarg);
+            break;
+        case 'N':
+            run->nodes = atoi(optarg);
+            break;
+        case 'n':
+            run->iterations = atoi(optarg);
+            break;
+        case 'w':
+            run->warmup = atoi(optarg);
+            break;
+        case 'o':
+            run->ops = optarg;
+            break;
+        case 't':
+            run->types = optarg;
+            break;
+        case 'p':
+            run->plugin = optarg;
+            break;
+        case 'j':
+            run->json = optarg;
+            break;
+        case 'E':
+            if (run->nenv == room || !strchr(optarg, '='))
+                return bad_option("--env NAME=VALUE, a dozen of them at most");
+            run->env[run->nenv++] = optarg;
+            break;
+        case 'c':
+            run->channels = atoi(optarg);
+            break;
+        case 'r':
+            run->weight_step = atof(optarg);
+            break;
+        case 's':
+            run->streams = atoi(optarg);
+            break;
+        case 'R':
+            run->env[run->nenv++] = "NIBBLE_RS=raw";
+            run->env[run->nenv++] = "NIBBLE_AR=raw";
+            run->env[run->nenv++] = "NIBBLE_AG=raw";
+            break;
+        case 'F':
+            run->feedback = true;
+            break;
+        case 'C':
+            run->nocopy = true;
+            break;
+        case 'D':
+            run->bidirectional = true;
+            break;
+        case 'h':
+            fputs(coll ? coll_help : p2p_help, stdout);
+            fputs(common_help, stdout);
+            fputs(coll ? coll_notes : p2p_notes, stdout);
+            run->help = true;
+            return true;
+        default:
+            return false;
+        }
+        if (run->nenv > room + 1)
+            return bad_option("too many settings");
+    }
+    if (optind < argc)
+        return bad_option("unexpected argument");
+    if (run->nodes < 2 || run->nodes > HX_MAX_NODES)
+        return bad_option("2 to 8 nodes");
+    if (run->iterations < 1 || run->iterations > 10000 || run->warmup < 0 || run->warmup > 10000)
+        return bad_option("1 to 10000 iterations");
+    if (run->channels < 1 || run->channels > HX_MAX_CHANNELS || run->streams < 1 || run->streams > HX_GROUP)
+        return bad_option("1 to 32 channels, 1 to 8 streams");
+    if (!run->step_bytes && run->factor < 2)
+        return bad_option("the factor is 2 or more");
+    if (run->min_bytes > run->max_bytes || run->max_bytes > (size_t)1 << 34)
+        return bad_option("sizes go up, to 16G");
+    return true;
+}
+
+size_t perf_run_next(const struct perf_run *run, size_t bytes)
+{
+    const size_t next = bytes == 0        ? run->min_bytes
+                        : run->step_bytes ? bytes + run->step_bytes
+                                          : bytes * run->factor;
+
+    return next > run->max_bytes ? 0 : next;
+}
+
+void perf_row_header(void)
+{
+    printf("%-15s %-9s %5s %12s %12s %8s %8s %6s %10s\n", "op", "type", "nodes", "bytes", "time(us)", "algbw",
+           "busbw", "wire", "nmse");
+}
+
+void perf_row_print(const struct perf_row *row)
+{
+    printf("%-15s %-9s %5d %12llu %12.1f %8.3f %8.3f", row->op, row->type, row->nodes,
+           (unsigned long long)row->bytes, row->time_us, row->algbw, row->busbw);
+    if (isfinite(row->wire_ratio))
+        printf(" %6.3f", row->wire_ratio);
+    else
+        printf(" %6s", "-");
+    if (isfinite(row->nmse))
+        printf(" %10.3g\n", row->nmse);
+    else
+        printf(" %10s\n", "-");
+}
+
+void perf_row_json(struct perf_json *json, const struct perf_row *row)
+{
+    perf_json_begin(json);
+    perf_json_text(json, "op", row->op);
+    perf_json_text(json, "type", row->type);
+    perf_json_number(json, "nodes", row->nodes);
+    perf_json_number(json, "bytes", (double)row->bytes);
+    perf_json_number(json, "time_us", row->time_us);
+    perf_json_number(json, "algbw", row->algbw);
+    perf_json_number(json, "busbw", row->busbw);
+    perf_json_number(json, "wire_ratio", row->wire_ratio);
+    perf_json_number(json, "nmse", row->nmse);
+    perf_json_end(json);
+}
+
+/* Node 0's scratch memory: a count, then rows. */
+#define MOST_ROWS ((HX_SCRATCH_BYTES - sizeof(uint64_t)) / sizeof(struct perf_row))
+
+void perf_row_add(struct hx_node *node, const struct perf_row *row)
+{
+    unsigned char *scratch = hx_scratch(node, 0);
+    uint64_t n;
+
+    if (node->rank != 0)
+        return;
+    perf_row_print(row);
+    fflush(stdout);
+    memcpy(&n, scratch, sizeof(n));
+    if (n < MOST_ROWS)
+        memcpy(scratch + sizeof(n) + n * sizeof(*row), row, sizeof(*row));
+    n++;
+    memcpy(scratch, &n, sizeof(n));
+}
+
+int perf_rows_job(const struct hx_job *job, const char *path)
+{
+    struct hx_report *report = NULL;
+    struct perf_json *json;
+    uint64_t n;
+    int status;
+
+    if (!perf_json_open(path, &json)) /* before hours of measuring */
+        return 1;
+    perf_row_header();
+    fflush(stdout);
+    status = hx_job_run(job, &report);
+    if (report) {
+        memcpy(&n, report->node[0].scratch, sizeof(n));
+        for (uint64_t i = 0; i < n && i < MOST_ROWS; i++) {
+            struct perf_row row;
+            memcpy(&row, report->node[0].scratch + sizeof(n) + i * sizeof(row), sizeof(row));
+            perf_row_json(json, &row);
+        }
+        if (n > MOST_ROWS) {
+            fprintf(stderr, "nibble-perf: only the first %zu of %llu rows were written\n", MOST_ROWS,
+                    (unsigned long long)n);
+            status = status ? status : 1;
+        }
+        if (status && report->reason[0])
+            fprintf(stderr, "nibble-perf: %s\n", report->reason);
+        hx_report_free(report);
+    }
+    return perf_json_close(json) || status ? (status ? status : 1) : 0;
+}

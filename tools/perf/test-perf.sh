@@ -1,0 +1,65 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# nibble-perf runs, writes the JSON it promises, and its numbers are possible ones.
+set -u
+perf=${NB_BUILDDIR:-.}/tools/nibble-perf
+tmp=$(mktemp -d) || exit 1
+trap 'rm -rf "$tmp"' EXIT
+failed=0
+
+fail() {
+    echo "FAIL: $*"
+    failed=1
+}
+
+# need FILE OBJECTS KEYS...: so many objects, each with every key.
+need() {
+    file=$1
+    objects=$2
+    shift 2
+    [ "$(grep -c '^  {' "$file")" = "$objects" ] || fail "$file has not $objects objects"
+    for key; do
+        [ "$(grep -c "\"$key\": " "$file")" = "$objects" ] || fail "$file: not every object has $key"
+    done
+    if command -v python3 >/dev/null 2>&1; then
+        python3 -c 'import json, sys; assert isinstance(json.load(open(sys.argv[1])), list)' "$file" ||
+            fail "$file is no JSON"
+    fi
+}
+
+# number FILE OP KEY: of the first object of that op.
+number() {
+    sed -n "s/.*\"op\": \"$2\".*\"$3\": \([^,}]*\).*/\1/p" "$1" | head -n 1
+}
+
+# within VALUE LOW HIGH WHAT
+within() {
+    awk -v v="$1" -v l="$2" -v h="$3" 'BEGIN { exit !(v != "" && v != "null" && v + 0 >= l && v + 0 <= h) }' ||
+        fail "$4 is $1, not in $2 .. $3"
+}
+
+"$perf" codec --variants portable --types bfloat16 --bytes 256K --seconds 0.01 --json "$tmp/codec" || fail "codec"
+need "$tmp/codec" 9 variant op type gbps memcpy_gbps
+within "$(number "$tmp/codec" encode bits_per_value)" 4 4.6 "bits of an int4 value"
+within "$(number "$tmp/codec" ulp_encode bits_per_value)" 1 2.6 "bits of a weight's difference"
+"$perf" codec --variants portable --ops hash --bytes 256K --seconds 0.01 --json "$tmp/hash" || fail "hash"
+need "$tmp/hash" 1 variant op type gbps memcpy_gbps
+
+"$perf" coll -b 256K -e 512K -f 2 -n 2 -w 2 --json "$tmp/coll" || fail "coll"
+need "$tmp/coll" 6 op type nodes bytes time_us algbw busbw wire_ratio nmse
+within "$(number "$tmp/coll" reduce_scatter wire_ratio)" 0.25 0.32 "bytes of a quantized reduce-scatter"
+within "$(number "$tmp/coll" reduce_scatter nmse)" 1e-4 0.01 "error of a quantized reduce-scatter"
+within "$(number "$tmp/coll" all_reduce wire_ratio)" 0.25 0.32 "bytes of a quantized all-reduce"
+within "$(number "$tmp/coll" all_gather wire_ratio)" 0.05 0.2 "bytes of gathered differences"
+within "$(number "$tmp/coll" all_gather nmse)" 0 0 "error of an all-gather"
+"$perf" coll --ops reduce_scatter --types float32 -b 256K -e 256K -n 2 -w 1 -N 3 --raw --json "$tmp/raw" || fail "raw"
+within "$(number "$tmp/raw" reduce_scatter wire_ratio)" 1 1.01 "bytes of a raw reduce-scatter"
+within "$(number "$tmp/raw" reduce_scatter nmse)" 0 1e-12 "error of a raw reduce-scatter"
+
+"$perf" p2p -b 1 -e 1M -f 1024 -n 3 -w 1 --bidirectional --json "$tmp/p2p" || fail "p2p"
+need "$tmp/p2p" 3 op type nodes bytes time_us algbw busbw nmse
+
+"$perf" coll --nonsense >/dev/null 2>&1 && fail "an unknown option is taken"
+"$perf" coll -N 99 >/dev/null 2>&1 && fail "99 nodes are taken"
+"$perf" >/dev/null 2>&1 && fail "no part at all is taken"
+exit $failed

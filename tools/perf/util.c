@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Clock, medians, sizes, lists and JSON for nibble-perf. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "perf.h"
+
+double perf_now(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static int ascending(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+
+    return x < y ? -1 : x > y;
+}
+
+double perf_median(double *v, size_t n)
+{
+    if (n == 0)
+        return NAN;
+    qsort(v, n, sizeof(*v), ascending);
+    return n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
+}
+
+bool perf_parse_size(const char *text, size_t *bytes)
+{
+    static const char units[] = "KMGT";
+    char *end;
+    const char *unit;
+    unsigned long long v;
+
+    if (*text < '0' || *text > '9')
+        return false;
+    v = strtoull(text, &end, 10);
+    if (*end) {
+        unit = strchr(units, *end >= 'a' ? *end - 'a' + 'A' : *end);
+        if (!unit || end[1] || v > (SIZE_MAX >> (10 * (unit - units + 1))))
+            return false;
+        v <<= 10 * (unit - units + 1);
+    }
+    *bytes = (size_t)v;
+    return true;
+}
+
+bool perf_listed(const char *list, const char *word)
+{
+    const size_t n = strlen(word);
+
+    if (!list || !*list)
+        return true;
+    while (*list) {
+        const size_t len = strcspn(list, ",");
+        if (len == n && strncmp(list, word, n) == 0)
+            return true;
+        list += len + (list[len] == ',');
+    }
+    return false;
+}
+
+struct perf_json {
+    FILE *f;
+    const char *path;
+    int objects, keys;
+};
+
+bool perf_json_open(const char *path, struct perf_json **json)
+{
+    *json = NULL;
+    if (!path)
+        return true;
+    *json = calloc(1, sizeof(**json));
+    if (*json)
+        (*json)->f = fopen(path, "w");
+    if (!*json || !(*json)->f) {
+        fprintf(stderr, "nibble-perf: cannot write %s\n", path);
+        free(*json);
+        *json = NULL;
+        return false;
+    }
+    (*json)->path = path;
+    fputs("[", (*json)->f);
+    return true;
+}
+
+void perf_json_begin(struct perf_json *json)
+{
+    if (json)
+        fputs(json->objects++ ? ",\n  {" : "\n  {", json->f);
+    if (json)
+        json->keys = 0;
+}
+
+static void key_of(struct perf_json *json, const char *key)
+{
+    fprintf(json->f, "%s\"%s\": ", json->keys++ ? ", " : "", key);
+}
+
+/* Values are names of this program's own: nothing in them needs escaping. */
+void perf_json_text(struct perf_json *json, const char *key, const char *value)
+{
+    if (!json)
+        return;
+    key_of(json, key);
+    fprintf(json->f, "\"%s\"", value);
+}
+
+void perf_json_number(struct perf_json *json, const char *key, double value)
+{
+    if (!json)
+        return;
+    key_of(json, key);
+    if (isfinite(value))
+        fprintf(json->f, "%.9g", value);
+    else
+        fputs("null", json->f);
+}
+
+void perf_json_end(struct perf_json *json)
+{
+    if (json)
+        fputs("}", json->f);
+}
+
+int perf_json_close(struct perf_json *json)
+{
+    int failed;
+
+    if (!json)
+        return 0;
+    fputs("\n]\n", json->f);
+    failed = ferror(json->f);
+    failed |= fclose(json->f);
+    if (failed)
+        fprintf(stderr, "nibble-perf: writing %s failed\n", json->path);
+    free(json);
+    return failed != 0;
+}
