@@ -35,7 +35,7 @@ AC_DEFUN([NB_COMPILER_FLAGS], [
     for nb_flag in \
         -Wall -Wextra -Wshadow -Wformat=2 -Wundef -Wpointer-arith -Wwrite-strings -Wvla \
         -Wstrict-prototypes -Wmissing-prototypes -Wold-style-definition -Wmissing-declarations \
-        -Wimplicit-fallthrough -Wduplicated-cond -Wduplicated-branches
+        -Wduplicated-cond -Wduplicated-branches
     do
         NB_TRY_FLAG([NB_WARN_CFLAGS], [$nb_flag])
     done
