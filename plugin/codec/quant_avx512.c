@@ -58,6 +58,11 @@ NB_FN vm vm_and(vm a, vm b) { return a & b; }
 NB_FN unsigned vm_bits(vm m) { return m; }
 /* clang-format on */
 
+NB_FN vi vi_from_bytes(const uint64_t *b)
+{
+    return _mm512_cvtepu8_epi32(_mm_set_epi64x((long long)b[1], (long long)b[0]));
+}
+
 NB_FN void vi_store_bytes(uint8_t *p, vi a)
 {
     _mm_storeu_si128((__m128i *)(void *)p, _mm512_cvtepi32_epi8(a));

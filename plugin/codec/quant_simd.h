@@ -16,6 +16,19 @@
 
 #define NB_AHEAD NB_TILE /* values by which memory is prefetched */
 
+/* Loop over the vectors of a group, unrolled so that they stay in registers. */
+#if defined(__clang__)
+#define NB_UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define NB_UNROLL _Pragma("GCC unroll 8")
+#endif
+#if defined(__clang__)
+#define NB_UNROLL16 NB_UNROLL
+#else
+#define NB_UNROLL16 _Pragma("GCC unroll 16")
+#endif
+#define NB_EACH_VECTOR(k) NB_UNROLL for (unsigned k = 0; k < 2 * NB_K; k++)
+
 /* Copies for a last batch that is not full. */
 struct nb_padded {
     uint8_t src[4 * NB_GROUP * NB_W];
@@ -39,15 +52,26 @@ NB_FN void nb_s_in_order(const float *y, float *x)
 /* Sums of squares in chains kept even-odd, as nb_sum_lanes does it. */
 NB_FN float nb_s_sum_lanes(float chain[8][NB_GROUP])
 {
-    float ordered[8][NB_GROUP];
-    for (unsigned c = 0; c < 8; c++)
-        nb_s_in_order(chain[c], ordered[c]);
-    return nb_sum_lanes(ordered);
+    float lane[NB_GROUP] __attribute__((aligned(64))), ordered[NB_GROUP];
+    NB_EACH_VECTOR(k)
+    {
+        vf c[8];
+        NB_UNROLL for (unsigned i = 0; i < 8; i++)
+            c[i] = vf_load(chain[i] + NB_W * k);
+        NB_UNROLL for (unsigned i = 0; i < 4; i++)
+            c[i] = vf_add(c[i], c[i + 4]);
+        vf_store(lane + NB_W * k, vf_add(vf_add(c[0], c[2]), vf_add(c[1], c[3])));
+    }
+    nb_s_in_order(lane, ordered);
+    for (unsigned half = NB_GROUP / 2; half; half /= 2)
+        for (unsigned l = 0; l < half; l++)
+            ordered[l] += ordered[l + half];
+    return ordered[0];
 }
 
 NB_FN void nb_s_add_squares(float *lanes, const struct vgroup *x)
 {
-    for (unsigned k = 0; k < 2 * NB_K; k++)
+    NB_EACH_VECTOR(k)
         vf_store(lanes + NB_W * k, vf_add(vf_load(lanes + NB_W * k), vf_mul(x->v[k], x->v[k])));
 }
 
@@ -106,7 +130,7 @@ NB_FN bool nb_s_survey(enum nb_dtype type, bool int4, bool feedback, bool norms,
 {
     vi s[NB_W], u[NB_W], st[NB_W], ut[NB_W];
     float threshold[NB_W] __attribute__((aligned(64)));
-    int32_t large[NB_W] __attribute__((aligned(64)));
+    uint64_t large[NB_W / 8] = {0}; /* a byte each; vectors of them would wait for stores */
     const unsigned bytes = NB_GROUP * nb_value_bytes(type);
 
     for (unsigned g = 0; g < NB_W; g++) {
@@ -122,7 +146,7 @@ NB_FN bool nb_s_survey(enum nb_dtype type, bool int4, bool feedback, bool norms,
             struct vgroup e = bytes_load(err + NB_GROUP * g);
             vf scale = vf_set1(unit[g]);
             __builtin_prefetch(err + NB_GROUP * g + NB_AHEAD);
-            for (unsigned k = 0; k < 2 * NB_K; k++) {
+            NB_EACH_VECTOR(k) {
                 e.v[k] = vf_mul(e.v[k], scale);
                 x.v[k] = vf_add(x.v[k], e.v[k]);
             }
@@ -144,9 +168,9 @@ NB_FN bool nb_s_survey(enum nb_dtype type, bool int4, bool feedback, bool norms,
     if (vm_bits(vi_gt(max, vi_set1((int)NB_ESCAPE_BITS - 1))))
         return false;
     vf_store(threshold, vf_mul(vf_cast(max), vf_set1(NB_SMALL)));
-    for (unsigned g = 0; g < NB_W; g++)
-        large[g] = (int32_t)vgroup_count_ge(work->y[j0 + g][0], threshold[g]);
-    vi count = vi_load(large);
+    NB_UNROLL16 for (unsigned g = 0; g < NB_W; g++)
+        large[g / 8] |= (uint64_t)vgroup_count_ge(work->y[j0 + g][0], threshold[g]) << 8 * (g % 8);
+    vi count = vi_from_bytes(large);
     unsigned suspects = vm_bits(vi_gt(vi_set1((int)(NB_GROUP - NB_OUTLIER_MEMBERS) + 1), count));
     if (__builtin_expect(suspects, 0) && nb_s_outliers(suspects, work, j0))
         return false;
@@ -310,7 +334,7 @@ NB_FN void nb_s_store_errors(float (*r)[NB_GROUP], const uint8_t *idle, int8_t *
     for (unsigned g = 0; g < NB_W; g++) {
         struct vgroup x = vgroup_kept(r[g]);
         vi m = vi_set1(0);
-        for (unsigned k = 0; k < 2 * NB_K; k++)
+        NB_EACH_VECTOR(k)
             m = vi_max_s(m, vi_and(vi_cast(x.v[k]), vi_set1((int)NB_F32_ABS)));
         max[g] = m;
     }
@@ -327,7 +351,7 @@ NB_FN void nb_s_store_errors(float (*r)[NB_GROUP], const uint8_t *idle, int8_t *
         struct vgroup x = vgroup_kept(r[g]);
         vf inv = vf_set1(inverse[g]);
         vi q[2 * NB_K];
-        for (unsigned k = 0; k < 2 * NB_K; k++)
+        NB_EACH_VECTOR(k)
             q[k] = vi_round(vf_mul(x.v[k], inv));
         bytes_store(err + NB_GROUP * g, q);
         err_scale[g] = scales[g];
@@ -350,7 +374,7 @@ NB_FN void nb_s_quantize(bool int4, bool feedback, bool stats, const struct nb_t
         struct vgroup y = vgroup_kept(work->y[j0 + g][transform >> g & 1]);
         vf inv = vf_set1(inverse[g]);
         vi q[2 * NB_K];
-        for (unsigned k = 0; k < 2 * NB_K; k++) {
+        NB_EACH_VECTOR(k) {
             q[k] = vi_round(vf_mul(y.v[k], inv));
             if (int4) /* scales are such that nothing lies below -8, nor beyond 127 in int8 */
                 q[k] = vi_min_s(q[k], vi_set1(7));
@@ -362,14 +386,14 @@ NB_FN void nb_s_quantize(bool int4, bool feedback, bool stats, const struct nb_t
         if (!feedback && !stats)
             continue;
         vf unit = vf_set1(step[g]);
-        for (unsigned k = 0; k < 2 * NB_K; k++)
+        NB_EACH_VECTOR(k)
             y.v[k] = vf_sub(y.v[k], vf_mul(vf_from_int(q[k]), unit));
         if (feedback)
             vgroup_keep(r[g], &y);
         if (stats) {
             float *lanes = chain[(job->group0 + j0 + g) % 8];
             vf weight = vf_set1(transform >> g & 1 ? 0.03125f : 1.0f);
-            for (unsigned k = 0; k < 2 * NB_K; k++)
+            NB_EACH_VECTOR(k)
                 vf_store(lanes + NB_W * k,
                          vf_add(vf_load(lanes + NB_W * k), vf_mul(vf_mul(y.v[k], y.v[k]), weight)));
         }
@@ -380,7 +404,7 @@ NB_FN void nb_s_quantize(bool int4, bool feedback, bool stats, const struct nb_t
         float *p = r[__builtin_ctz(rest)];
         struct vgroup x = vgroup_kept(p);
         hadamard(&x);
-        for (unsigned k = 0; k < 2 * NB_K; k++)
+        NB_EACH_VECTOR(k)
             x.v[k] = vf_mul(x.v[k], vf_set1(0.03125f));
         vgroup_keep(p, &x);
     }
@@ -389,7 +413,7 @@ NB_FN void nb_s_quantize(bool int4, bool feedback, bool stats, const struct nb_t
             struct vgroup x = vgroup_kept(r[g]), e = bytes_load(err + NB_GROUP * g);
             vf unit = vf_set1(work->factor * nb_error_unit(err_scale[g])), beta = vf_set1(job->beta),
                rest = vf_set1(1.0f - job->beta);
-            for (unsigned k = 0; k < 2 * NB_K; k++)
+            NB_EACH_VECTOR(k)
                 x.v[k] = vf_add(vf_mul(beta, vf_mul(e.v[k], unit)), vf_mul(rest, x.v[k]));
             vgroup_keep(r[g], &x);
         }
@@ -450,7 +474,7 @@ NB_FN bool nb_s_dequantize(bool int4, bool wide, const struct nb_tile_view *view
     if (!int4) {
         vf unit = vf_set1(step * NB_INT8_STEP);
         *x = bytes_load(view->code + 32 * j);
-        for (unsigned k = 0; k < 2 * NB_K; k++) /* a zero code is +0, so no product is -0 */
+        NB_EACH_VECTOR(k) /* a zero code is +0, so no product is -0 */
             x->v[k] = vf_mul(x->v[k], unit);
         return false;
     }
@@ -472,12 +496,12 @@ NB_FN void nb_s_decode(enum nb_dtype type, bool int4, bool add, const struct nb_
             __builtin_prefetch(own + bytes * j + NB_AHEAD);
         if (nb_s_dequantize(int4, wide, view, j, &x)) {
             hadamard(&x);
-            for (unsigned k = 0; k < 2 * NB_K; k++)
+            NB_EACH_VECTOR(k)
                 x.v[k] = vf_mul(x.v[k], vf_set1(0.03125f));
         }
         if (add) {
             struct vgroup o = group_load(type, own + bytes * j);
-            for (unsigned k = 0; k < 2 * NB_K; k++)
+            NB_EACH_VECTOR(k)
                 x.v[k] = vf_add(x.v[k], o.v[k]);
         }
         group_store(type, add, dst + bytes * j, &x);
@@ -486,7 +510,7 @@ NB_FN void nb_s_decode(enum nb_dtype type, bool int4, bool add, const struct nb_
 
 NB_FN void nb_s_accumulate(float *sum, const struct vgroup *x)
 {
-    for (unsigned k = 0; k < 2 * NB_K; k++)
+    NB_EACH_VECTOR(k)
         vf_store(sum + NB_W * k, vf_add(vf_load(sum + NB_W * k), x->v[k]));
 }
 
@@ -584,7 +608,7 @@ NB_OP void nb_op_inverse(float *plain, float *coeff, const uint8_t *any, unsigne
         if (any[j]) {
             struct vgroup x = vgroup_kept(coeff + NB_GROUP * j);
             hadamard(&x);
-            for (unsigned k = 0; k < 2 * NB_K; k++)
+            NB_EACH_VECTOR(k)
                 x.v[k] = vf_mul(x.v[k], vf_set1(0.03125f));
             nb_s_accumulate(plain + NB_GROUP * j, &x);
         }
@@ -598,7 +622,7 @@ NB_FN void nb_s_store(enum nb_dtype type, const float *plain, const uint8_t *own
         __builtin_prefetch(dst + bytes * j + NB_AHEAD, 1);
         if (own) {
             struct vgroup o = group_load(type, own + bytes * j);
-            for (unsigned k = 0; k < 2 * NB_K; k++)
+            NB_EACH_VECTOR(k)
                 x.v[k] = vf_add(x.v[k], o.v[k]);
         }
         group_store(type, true, dst + bytes * j, &x);
