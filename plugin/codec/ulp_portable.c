@@ -9,8 +9,8 @@
 
 typedef uint32_t lane;
 typedef struct {
-    uint8_t k[32];
-    uint32_t high[32], low[32];
+    uint8_t k[32], high[32]; /* high: at most NB_ULP_PLANES + 1 */
+    uint32_t low[32];
 } group;
 
 static inline uint32_t pext(uint32_t x, uint32_t mask)
@@ -29,6 +29,29 @@ static inline uint32_t pdep(uint32_t x, uint32_t mask)
     for (; mask; mask &= mask - 1, x >>= 1)
         out |= (x & 1) << __builtin_ctz(mask);
     return out;
+}
+
+#define EACH UINT64_C(0x0101010101010101)
+
+/* Bit i of the result: byte i of 32, all below 0x7f, is greater than j. Eight bytes at a time, by carries
+ * into their top bits, which a multiplication then gathers. */
+static inline uint32_t bytes_above(const uint8_t *bytes, uint32_t j)
+{
+    uint32_t m = 0;
+
+    for (unsigned i = 0; i < 32; i += 8) {
+        uint64_t x;
+        memcpy(&x, bytes + i, 8);
+        x = (le64toh(x) + (0x7f - j) * EACH) >> 7 & EACH;
+        m |= (uint32_t)(x * UINT64_C(0x0102040810204080) >> 56) << i;
+    }
+    return m;
+}
+
+/* Eight bits to eight bytes of 0 or 1. */
+static inline uint64_t spread(uint32_t m)
+{
+    return (((m & 0xff) * EACH & UINT64_C(0x8040201008040201)) + 0x7f * EACH) >> 7 & EACH;
 }
 
 #define W 1

@@ -39,9 +39,13 @@ static inline uint32_t NAME(order)(uint32_t x, uint32_t flip)
     return x ^ ((0u - (x >> (BITS - 1))) & flip);
 }
 
+/* Without branches: they would go either way. Exponents are at most 255. */
 static inline unsigned NAME(clamp_k)(unsigned c, uint32_t ex)
 {
-    return c <= ex ? 0 : c - ex < NB_ULP_KMAX(W) ? c - (unsigned)ex : NB_ULP_KMAX(W);
+    const int over = (int)c - (int)ex - (int)NB_ULP_KMAX(W);
+    const int k = (int)NB_ULP_KMAX(W) + (over & over >> 31);
+
+    return (unsigned)(k & ~(k >> 31));
 }
 
 static inline int NAME(diff)(const uint8_t *cur, const uint8_t *ref, const struct nb_ulp_map *map, lane *zz,
@@ -61,17 +65,27 @@ static inline int NAME(diff)(const uint8_t *cur, const uint8_t *ref, const struc
     return any != 0;
 }
 
+static inline uint32_t NAME(high_cost)(uint32_t high)
+{
+    const uint32_t beyond = 0u - (high > NB_ULP_PLANES);
+
+    return (high & ~beyond) | (NB_ULP_EXC_COST(W) & beyond);
+}
+
 static void NAME(costs)(const lane *zz, const lane *ex, size_t n, unsigned c, uint32_t *out)
 {
-    for (unsigned j = 0; j < 3; j++) {
-        uint32_t sum = 0;
-        for (size_t i = 0; i < n; i++) {
-            unsigned k = NAME(clamp_k)(c - 1 + j, ex[i]);
-            uint32_t high = zz[i] >> k;
-            sum += k + (high > NB_ULP_PLANES ? NB_ULP_EXC_COST(W) : high);
-        }
-        out[j] = sum;
+    uint32_t s0 = 0, s1 = 0, s2 = 0;
+
+    for (size_t i = 0; i < n; i++) {
+        const unsigned k0 = NAME(clamp_k)(c - 1, ex[i]), k1 = NAME(clamp_k)(c, ex[i]);
+        const unsigned k2 = NAME(clamp_k)(c + 1, ex[i]);
+        s0 += k0 + NAME(high_cost)(zz[i] >> k0);
+        s1 += k1 + NAME(high_cost)(zz[i] >> k1);
+        s2 += k2 + NAME(high_cost)(zz[i] >> k2);
     }
+    out[0] = s0;
+    out[1] = s1;
+    out[2] = s2;
 }
 
 static inline int NAME(sample)(const lane *zz, const lane *ex, lane *zs, lane *es)
@@ -90,17 +104,20 @@ static inline int NAME(sample)(const lane *zz, const lane *ex, lane *zs, lane *e
 static inline void NAME(split)(const lane *zz, const lane *ex, unsigned c, group *g)
 {
     for (unsigned i = 0; i < 32; i++) {
-        unsigned k = NAME(clamp_k)(c, ex[i]);
+        const unsigned k = NAME(clamp_k)(c, ex[i]);
+        const uint32_t high = zz[i] >> k, beyond = 0u - (high > NB_ULP_PLANES);
         g->k[i] = (uint8_t)k;
-        g->high[i] = zz[i] >> k;
+        g->high[i] = (uint8_t)((high & ~beyond) | ((NB_ULP_PLANES + 1) & beyond));
         g->low[i] = zz[i] & ((1u << k) - 1);
     }
 }
 
 static inline void NAME(drop)(group *g, uint32_t mask)
 {
-    for (; mask; mask &= mask - 1)
-        g->high[__builtin_ctz(mask)] = g->low[__builtin_ctz(mask)] = 0;
+    for (; mask; mask &= mask - 1) {
+        g->high[__builtin_ctz(mask)] = 0;
+        g->low[__builtin_ctz(mask)] = 0;
+    }
 }
 
 static inline int NAME(low_is_zero)(const group *g)
@@ -114,17 +131,21 @@ static inline int NAME(low_is_zero)(const group *g)
 
 static inline uint32_t NAME(above)(const group *g, uint32_t j)
 {
-    uint32_t m = 0;
-
-    for (unsigned i = 0; i < 32; i++)
-        m |= (uint32_t)(g->high[i] > j) << i;
-    return m;
+    return bytes_above(g->high, j);
 }
 
 static inline void NAME(put_low)(struct bits *b, const group *g)
 {
-    for (unsigned i = 0; i < 32; i++)
-        bits_put(b, g->low[i], g->k[i]);
+    /* As many values at once as surely fit. */
+    for (unsigned i = 0; i < 32; i += 8 / (2 * W)) {
+        uint64_t v = 0;
+        unsigned len = 0;
+        for (unsigned j = i; j < i + 8 / (2 * W); j++) {
+            v |= (uint64_t)g->low[j] << len;
+            len += g->k[j];
+        }
+        bits_put(b, v, len);
+    }
 }
 
 static inline void NAME(widths)(const uint8_t *ref, const struct nb_ulp_map *map, unsigned c, group *g)
@@ -136,17 +157,23 @@ static inline void NAME(widths)(const uint8_t *ref, const struct nb_ulp_map *map
 
 static inline void NAME(add)(group *g, uint32_t m0, uint32_t m1, uint32_t m2, uint32_t m3)
 {
-    for (unsigned i = 0; i < 32; i++)
-        g->high[i] = (m0 >> i & 1) + (m1 >> i & 1) + (m2 >> i & 1) + (m3 >> i & 1);
+    for (unsigned i = 0; i < 32; i += 8) {
+        const uint64_t sum = spread(m0 >> i) + spread(m1 >> i) + spread(m2 >> i) + spread(m3 >> i);
+        memcpy(g->high + i, &(uint64_t){htole64(sum)}, 8);
+    }
 }
 
 static inline unsigned NAME(get_low)(const uint8_t *p, size_t pos, group *g)
 {
     size_t at = pos;
 
-    for (unsigned i = 0; i < 32; i++) {
-        g->low[i] = (uint32_t)bits_peek(p, at) & ((1u << g->k[i]) - 1);
-        at += g->k[i];
+    for (unsigned i = 0; i < 32; i += 8 / (2 * W)) {
+        uint64_t v = bits_peek(p, at);
+        for (unsigned j = i; j < i + 8 / (2 * W); j++) {
+            g->low[j] = (uint32_t)v & ((1u << g->k[j]) - 1);
+            v >>= g->k[j];
+            at += g->k[j];
+        }
     }
     return (unsigned)(at - pos);
 }
@@ -157,7 +184,7 @@ static inline void NAME(finish)(const uint8_t *ref, const struct nb_ulp_map *map
     const uint32_t flip = map->plain ? 0 : MAGNITUDE;
 
     for (unsigned i = 0; i < 32; i++) {
-        uint32_t zz = (g->low[i] | g->high[i] << g->k[i]) & ALL, d = zz >> 1 ^ (0u - (zz & 1));
+        uint32_t zz = (g->low[i] | (uint32_t)g->high[i] << g->k[i]) & ALL, d = zz >> 1 ^ (0u - (zz & 1));
         uint32_t o = (NAME(order)(NAME(load)(ref + (size_t)i * W), flip) + d) & ALL;
         NAME(store)(dst + (size_t)i * W, NAME(order)(o, flip));
     }
