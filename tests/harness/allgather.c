@@ -231,6 +231,25 @@ static int no_memory_on_one(void)
     return hx_job_run(&job, NULL);
 }
 
+/* A receiver that cannot decode now and then (its copy of the reference is not the owner's) gets the raw bytes. */
+static int asks_for_raw(void)
+{
+    static const char *const fault[] = { "NIBBLE_FAULT=ref", NULL };
+    struct plan plan = { .steps = 8, .nslots = 2, .channels = 4,
+                         .slot = { { WALK_BF16, 300002 }, { UNCHANGED, 200000 } } };
+    struct hx_job job = { .name = "asks for raw bytes", .nnodes = 3, .fn = weights_node, .arg = &plan,
+                          .env = env_exact, .node_env[1] = fault, .deadline_s = hx_quick() ? 240 : 60 };
+    struct hx_report *rep;
+    int rc = hx_job_run(&job, &rep);
+
+    if (rc == 0 && (!hx_report_has(rep, -1, "references slots=", "resends=") ||
+                    (hx_report_has(rep, 0, "references slots=", "resends=0 ") &&
+                     hx_report_has(rep, 2, "references slots=", "resends=0 "))))
+        rc = hx_fail("nobody sent anything again");
+    hx_report_free(rep);
+    return rc;
+}
+
 static const struct hx_case cases[] = {
     { "walk-bf16", walk_bf16, 0 },
     { "walk-fp32", walk_fp32, HX_CASE_FULL },
@@ -240,6 +259,7 @@ static const struct hx_case cases[] = {
     { "slots-of-one-size", slots_of_one_size, 0 },
     { "in-place", in_place, 0 },
     { "out-of-step", out_of_step, 0 },
+    { "asks-for-raw", asks_for_raw, 0 },
     { "no-memory", no_memory, HX_CASE_FULL },
     { "no-memory-on-one-node", no_memory_on_one, 0 },
 };

@@ -46,13 +46,18 @@ static size_t ar_part(const struct hx_op_state *s, int sub, uint64_t step, size_
     return s->bytes - *offset < s->chunk ? s->bytes - *offset : s->chunk;
 }
 
-/* What a chunk holds behind its valid bytes is whatever was there before; here the worst of it. */
-static void poison(char *at, size_t bytes)
+/* What a chunk holds behind its valid bytes is whatever was there before; here the worst of it. Words that are no
+ * numbers or huge in one type or another, or, in every other operation, ordinary values of the right type that are
+ * 3000 times too large: no outliers among themselves, but ruinous for the scale of whoever shares one with them. */
+static void poison(char *at, size_t bytes, ncclDataType_t type, bool large)
 {
     /* NaN as float32, 1e30, NaN as two bfloat16, NaN as two float16, NaN as anything, 1e30 as two bfloat16 */
     static const uint32_t pattern[] = { 0x7fc00000u, 0x7149f2cau, 0x7fc17fc1u, 0x7e017e01u, 0xffffffffu, 0x71497149u };
+    size_t n = large && hx_type_is_float(type) ? bytes / hx_type_size(type) : 0;
 
-    for (size_t i = 0; i < bytes; i += 4)
+    for (size_t i = 0; i < n; i++)
+        hx_store(type, at, i, i % 3 ? 3000.0 + (double)(i % 50) : -2500.0);
+    for (size_t i = n * hx_type_size(type); i < bytes; i += 4)
         memcpy(at + i, &pattern[i / 4 % 6], bytes - i < 4 ? bytes - i : 4);
 }
 
@@ -66,7 +71,7 @@ static void fill(struct hx_comm *c, struct hx_op_state *s, int sub, uint64_t ste
     if (op->func == HX_ALL_REDUCE) {
         len = ar_part(s, sub, step, &beg);
         if (c->cfg.poison)
-            poison(dst + len, s->chunk - len);
+            poison(dst + len, s->chunk - len, op->type, c->poison_large);
     } else {
         bool all = op->func == HX_REDUCE_SCATTER;
 
@@ -130,6 +135,7 @@ bool hx_gpu_pass(struct hx_comm *c)
             s->gpu_send_base[i] = c->channel[i].gpu_send_step;
             s->gpu_recv_base[i] = c->channel[i].gpu_recv_step;
         }
+        c->poison_large = !c->poison_large;
         s->gpu_started = true;
     }
     for (int i = 0; i < s->nsubs; i++) {

@@ -245,8 +245,8 @@ struct hx_comm_cfg {
     size_t buff_size;     /* NCCL_BUFFSIZE; 0: 4 MiB. A slot is buff_size / 8 for each channel */
     size_t chunk;         /* default of ops; 0: buff_size / 8; HX_CHUNK_NCCL: as NCCL halves it for small ops */
     bool flush;           /* call iflush after every window, as GPU-direct does on some machines */
-    bool poison;          /* all-reduce: fill what chunks hold beyond the vector with NaN patterns and 1e30 (else
-                           * it is stale memory, as in NCCL) */
+    bool poison;          /* all-reduce: fill what chunks hold beyond the vector with NaN patterns and 1e30, or
+                           * with values 3000 times too large (else it is stale memory, as in NCCL) */
     unsigned gpu_delay_us;/* each fill and each drain waits a random time up to this */
     unsigned stall_every; /* every n-th drained step of a channel (random phase) is left for stall_ms */
     unsigned stall_ms;

@@ -136,6 +136,7 @@ struct hx_comm {
     struct hx_channel channel[HX_MAX_CHANNELS];
     uint64_t rng;
     unsigned drained_steps, stall_phase;
+    bool poison_large; /* alternates between operations */
 
     /* Owned by the proxy thread: the two chains, and the GPU's stream. */
     struct hx_op *send_head, *send_tail, *recv_head, *recv_tail, *gpu_head, *gpu_tail;
