@@ -16,7 +16,9 @@
 #include "base/log.h"
 #include "net/tcp_int.h"
 
-#define TURN_READS 16 /* of a helper thread on a stream before others get theirs */
+#define TURN_READS 16    /* of a helper thread on a stream before others get theirs */
+#define LARGE 4096       /* frames from this size on are not read ahead */
+#define HEADER_AHEAD 256 /* but this much is: a header and a short message behind it */
 
 int nb_tcp_recv_new(struct nb_tcp_dev *dev, const int *fds, int n, const uint8_t conn_id[16],
                     struct nb_tcp_recv **comm)
@@ -250,7 +252,10 @@ static bool take_payload(struct nb_tcp_recv *s, struct nb_tcp_rstream *t)
         t->rest -= n;
     }
     while (t->rest > 0) {
-        struct iovec v[2] = {{t->slot->data + t->off, t->rest}, {t->buf, sizeof(t->buf)}};
+        /* Behind a large message comes, most likely, another: its header is worth reading now, its payload would
+         * only be copied twice. */
+        struct iovec v[2] = {{t->slot->data + t->off, t->rest},
+                             {t->buf, t->frame.len < LARGE ? sizeof(t->buf) : HEADER_AHEAD}};
 
         n = read_some(s, t, v, 2);
         if (n == 0)
