@@ -8,8 +8,11 @@
  *
  * Threads: a comm is used by one thread at a time (NCCL's rule); different comms by different threads at
  * once. init/fini are called under the caller's lock.
- * Errors: the first error on a comm is sticky: every later call on it, or on a request of it, returns the
- * same code at once. Errors are logged once, where they arise, naming the peer and the cause.
+ * Errors: the first error on a comm is sticky: every later call on it, or on an unfinished request of it, returns
+ * the same code at once; a request that was complete before still tests done, so that a peer's last words are
+ * not lost. Errors are logged once, where they arise, naming the peer and the cause. One is not: a peer that
+ * has closed in order, after all its messages, gives -ECONNRESET to whoever waits for more, and the caller knows
+ * whether that is worth a line.
  */
 #ifndef NIBBLE_NET_TRANSPORT_H
 #define NIBBLE_NET_TRANSPORT_H
@@ -71,6 +74,7 @@ struct nb_net_ops {
      * error (-EMSGSIZE) on both sides' next call. */
     int (*irecv)(void *recv_comm, int n, void **data, const size_t *sizes, const int *tags, void **mhandles,
                  void **request);
+    /* 0 with *request == NULL here means that there is nothing to wait for. */
     int (*iflush)(void *recv_comm, int n, void **data, const size_t *sizes, void **mhandles, void **request);
     /* sizes may be NULL; else filled with n entries (1 for a send) when *done. A done request is freed. */
     int (*test)(void *request, int *done, size_t *sizes);
@@ -82,7 +86,9 @@ struct nb_net_ops {
     int (*close_listen)(void *listen_comm);
 
     /* File descriptors (with the events wanted now) that become ready when this comm can make progress;
-     * returns how many were filled in (<= max), or -1 when the comm must be polled with test instead. */
+     * returns how many were filled in (<= max); 0 when nothing is under way; -1 when the owner must not sleep but
+     * call test again: a request is done and not yet tested, the comm has failed, or `max` is too small (17 is
+     * enough for tcp). */
     int (*poll_fds)(void *comm, int is_send, struct pollfd *fds, int max);
     /* "address<port>" of the peer, for messages; valid as long as the comm. */
     const char *(*peer_name)(void *comm);
