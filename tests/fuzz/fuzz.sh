@@ -1,15 +1,15 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Fuzz one target: fuzz.sh TARGET [SECONDS]. As a test it runs for NIBBLE_FUZZ_SECONDS (20), or 3 with
-# NIBBLE_TEST_QUICK=1; give it hours by hand: the corpus it finds stays in the build folder and is used again.
-#   NIBBLE_FUZZ_CC  compiler with libFuzzer (clang); without one, the project's compiler and a driver of our own
-#   NIBBLE_FUZZ_DIR where to build and keep the corpus (fuzz-build in the build folder)
+# Fuzz one target: fuzz.sh TARGET [SECONDS]. As a test it runs for NB_FUZZ_SECONDS (20), or 3 with
+# NB_TEST_QUICK=1; give it hours by hand: the corpus it finds stays in the build folder and is used again.
+#   NB_FUZZ_CC  compiler with libFuzzer (clang); without one, the project's compiler and a driver of our own
+#   NB_FUZZ_DIR where to build and keep the corpus (fuzz-build in the build folder)
 set -u
 target=${1:?target}
 srcdir=$(cd "${NB_SRCDIR:-$(dirname "$0")/../..}" && pwd) || exit 1
-out=${NIBBLE_FUZZ_DIR:-${NB_BUILDDIR:-$srcdir}/fuzz-build}
-seconds=${2:-${NIBBLE_FUZZ_SECONDS:-20}}
-[ "${NIBBLE_TEST_QUICK:-0}" = 0 ] || seconds=3
+out=${NB_FUZZ_DIR:-${NB_BUILDDIR:-$srcdir}/fuzz-build}
+seconds=${2:-${NB_FUZZ_SECONDS:-20}}
+[ "${NB_TEST_QUICK:-0}" = 0 ] || seconds=3
 
 tmp=$(mktemp -d) || exit 1
 trap 'rm -rf "$tmp"' EXIT
@@ -17,7 +17,7 @@ echo 'int LLVMFuzzerTestOneInput(const char *d, unsigned long n) { return d && n
 echo 'int main(void) { return 0; }' >"$tmp/main.c"
 
 sanitize="-fsanitize=address,undefined -fno-sanitize-recover=undefined"
-cc=${NIBBLE_FUZZ_CC:-clang}
+cc=${NB_FUZZ_CC:-clang}
 engine=libfuzzer
 # shellcheck disable=SC2086
 if ! { $cc $sanitize -fsanitize=fuzzer -o "$tmp/probe" "$tmp/probe.c" && "$tmp/probe" -runs=1; } >/dev/null 2>&1; then

@@ -123,7 +123,7 @@ int hx_pid(struct hx_node *node, int rank);
 /* 1 when node `rank` has ended. */
 int hx_ended(struct hx_node *node, int rank);
 
-/* The logger to hand to init; captures into shared memory and echoes when NIBBLE_HARNESS_VERBOSE is set. */
+/* The logger to hand to init; captures into shared memory and echoes when NB_HARNESS_VERBOSE is set. */
 ncclDebugLogger_t hx_logger(void);
 /* Own log so far: lines that contain both strings (b may be NULL), or WARN lines. Any thread. */
 int hx_log_count(const char *a, const char *b);
@@ -151,12 +151,12 @@ struct hx_case {
     int (*run)(void);  /* 0 passed, HX_SKIP, else failed */
     unsigned flags;
 };
-#define HX_CASE_FULL 1u /* not with NIBBLE_TEST_QUICK=1 */
-#define HX_CASE_LONG 2u /* only with NIBBLE_LONG_TESTS=1 */
+#define HX_CASE_FULL 1u /* not with NB_TEST_QUICK=1 */
+#define HX_CASE_LONG 2u /* only with NB_LONG_TESTS=1 */
 /* Run the cases named on the command line, or all, without the caller's NIBBLE_* settings; prints one line each. Exit status: 0, 1, or HX_SKIP when
  * nothing ran. "-l" lists. */
 int hx_main(int argc, char **argv, const struct hx_case *cases, size_t ncases);
-/* 1 when NIBBLE_TEST_QUICK is set to something other than 0. */
+/* 1 when NB_TEST_QUICK is set to something other than 0. */
 int hx_quick(void);
 
 /* ================================================================ lib */
@@ -172,7 +172,7 @@ struct hx_props { /* the parts of ncclNetProperties that all versions have */
     size_t max_p2p_bytes, max_coll_bytes; /* versions below 9: as NCCL fills them in */
 };
 
-/* Path of the plugin under test: NIBBLE_HARNESS_PLUGIN, else NB_PLUGIN, else the build's. */
+/* Path of the plugin under test: NB_HARNESS_PLUGIN, else NB_PLUGIN, else the build's. */
 const char *hx_plugin_path(void);
 /* dlopen `path` (NULL: hx_plugin_path) and take tables of `version` (0: the newest). NULL after hx_fail, also
  * when the library lacks one of the two halves in that version. */

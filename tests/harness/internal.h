@@ -44,10 +44,10 @@ struct hx_shared {
 /* Variables of the tests' own. Nodes do not have them in their environment, since the plugin refuses names that
  * begin with NIBBLE_ and are not its own; what they say is read before the fork. */
 struct hx_env {
-    char plugin[1024];  /* NIBBLE_HARNESS_PLUGIN or NB_PLUGIN; "" when unset */
-    int verbose;        /* NIBBLE_HARNESS_VERBOSE */
-    int quick;          /* NIBBLE_TEST_QUICK */
-    int long_tests;     /* NIBBLE_LONG_TESTS */
+    char plugin[1024];  /* NB_HARNESS_PLUGIN or NB_PLUGIN; "" when unset */
+    int verbose;        /* NB_HARNESS_VERBOSE */
+    int quick;          /* NB_TEST_QUICK */
+    int long_tests;     /* NB_LONG_TESTS */
 };
 const struct hx_env *hx_env_read(void);
 void hx_env_hide(void);

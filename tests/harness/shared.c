@@ -86,13 +86,13 @@ const struct hx_env *hx_env_read(void)
 
     if (env_known)
         return &env;
-    path = getenv("NIBBLE_HARNESS_PLUGIN");
+    path = getenv("NB_HARNESS_PLUGIN");
     if (!path || !*path)
         path = getenv("NB_PLUGIN"); /* set by "make check" */
     snprintf(env.plugin, sizeof env.plugin, "%s", path ? path : "");
-    env.verbose = is_on("NIBBLE_HARNESS_VERBOSE");
-    env.quick = is_on("NIBBLE_TEST_QUICK");
-    env.long_tests = is_on("NIBBLE_LONG_TESTS");
+    env.verbose = is_on("NB_HARNESS_VERBOSE");
+    env.quick = is_on("NB_TEST_QUICK");
+    env.long_tests = is_on("NB_LONG_TESTS");
     env_known = true;
     return &env;
 }
@@ -121,10 +121,10 @@ void hx_env_forget_settings(void)
 void hx_env_hide(void)
 {
     hx_env_read();
-    unsetenv("NIBBLE_HARNESS_PLUGIN");
-    unsetenv("NIBBLE_HARNESS_VERBOSE");
-    unsetenv("NIBBLE_TEST_QUICK");
-    unsetenv("NIBBLE_LONG_TESTS");
+    unsetenv("NB_HARNESS_PLUGIN");
+    unsetenv("NB_HARNESS_VERBOSE");
+    unsetenv("NB_TEST_QUICK");
+    unsetenv("NB_LONG_TESTS");
 }
 
 /* ---- what the parent reads ---- */
