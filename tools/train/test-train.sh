@@ -53,14 +53,17 @@ cmp "$dir/first/loss-raw.csv" "$dir/shm/loss-raw.csv" ||
 echo "three nodes, FP32 gradients"
 run 0 fp32 --quick -n 3 --grad fp32 --steps 6 "$@"
 
-echo "fidelity: feedback keeps the update's direction, error of the wrong block is found"
-small="--layers 2 --width 64 --heads 2 --context 64 --batch 4 --steps 120 -n 4 --exchange codec"
-# shellcheck disable=SC2086
-run 0 right $small "$@"
-says "ok *feedback: matrices"
-# shellcheck disable=SC2086
-run 1 wrong $small --runs feedback --fault slot "$@"
-says "FAIL 4 bits, feedback, matrix"
+# Hundreds of steps in shared memory: a matter of numbers, not of memory or threads, and minutes with a sanitizer.
+if [ -z "${NB_SANITIZE:-}" ]; then
+    echo "fidelity: feedback keeps the update's direction, error of the wrong block is found"
+    small="--layers 2 --width 64 --heads 2 --context 64 --batch 4 --steps 120 -n 4 --exchange codec"
+    # shellcheck disable=SC2086
+    run 0 right $small "$@"
+    says "ok *feedback: matrices"
+    # shellcheck disable=SC2086
+    run 1 wrong $small --runs feedback --fault slot "$@"
+    says "FAIL 4 bits, feedback, matrix"
+fi
 
 echo "a weight that arrives wrong is found"
 run 1 weight --quick --runs raw --fault weight "$@"
