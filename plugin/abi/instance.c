@@ -209,6 +209,16 @@ int nb_instance_enter_for_good(enum nb_half half, ncclDebugLogger_t logger)
     return err;
 }
 
+int nb_instance_has(enum nb_half half)
+{
+    pthread_mutex_lock(&nb_instance.lock);
+    int has = nb_instance.held[half];
+    for (const struct nb_context *c = nb_instance.contexts; c && !has; c = c->next)
+        has = c->half == half;
+    pthread_mutex_unlock(&nb_instance.lock);
+    return has;
+}
+
 const struct nb_net_ops *nb_instance_transport(void)
 {
     const struct nb_net_ops *ops = atomic_load_explicit(&nb_instance.transport, memory_order_acquire);

@@ -37,6 +37,9 @@ int nb_instance_leave(enum nb_half half, struct nb_context *ctx);
  * their init anew after all communicators are gone; that finds the reference still held. */
 int nb_instance_enter_for_good(enum nb_half half, ncclDebugLogger_t logger);
 
+/* 1 between init and finalize of this half. */
+int nb_instance_has(enum nb_half half);
+
 /* Table of the transport in force; NULL (after a WARN line) outside init..finalize. */
 const struct nb_net_ops *nb_instance_transport(void);
 

@@ -4,7 +4,8 @@
  * all-gather from its owner to everyone. One hop, one quantization on the way to the reducer.
  *
  * Reduce-scatter and all-gather pieces start at multiples of the wire unit of the rank block (and wherever a
- * window starts). An all-reduce window is cut per channel into one slice a node, so that all nodes reduce.
+ * window starts). An all-reduce window, padding and all, is cut into pieces that go round over the nodes, so that
+ * all reduce; the cut depends on nothing but its length.
  */
 #include "coll/internal.h"
 
@@ -27,6 +28,8 @@ static int block_piece(const struct nb_coll_comm *comm, const struct nb_coll_req
     piece->len = (uint32_t)min64(len, end - off);
     piece->owner = (int)(off / block);
     piece->first = rel / win->op->value;
+    piece->most = piece->len;
+    piece->sure = 1;
     return 1;
 }
 
@@ -42,30 +45,34 @@ static int rank_piece(const struct nb_coll_comm *comm, const struct nb_coll_req 
 
 /* ---- all-reduce ------------------------------------------------------------------------------------ */
 
-/* Slices are whole groups, so that no group is split between reducers. */
-static uint64_t slice_of(const struct nb_coll_comm *comm, const struct nb_coll_req *win, uint64_t valid)
+/* A share of the window for each node, in as many pieces as wire units need. Whole groups, so that none is split
+ * between reducers. */
+static uint64_t cut_of(const struct nb_coll_comm *comm, const struct nb_coll_req *win)
 {
     uint64_t quantum = NB_GROUP * win->op->value;
-    uint64_t each = (valid + (uint64_t)comm->nranks - 1) / (uint64_t)comm->nranks;
+    uint64_t each = (win->bytes + (uint64_t)comm->nranks - 1) / (uint64_t)comm->nranks;
+    uint64_t parts = (each + comm->unit - 1) / comm->unit;
+
+    each = (each + parts - 1) / parts;
     return (each + quantum - 1) / quantum * quantum;
 }
 
 static int stream_piece(const struct nb_coll_comm *comm, const struct nb_coll_req *win, uint64_t off,
                         struct nb_piece *piece)
 {
-    for (uint64_t seg = off / win->stride; seg < win->segments; seg++, off = seg * win->stride) {
-        uint64_t valid = win->valid[seg], rel = off - seg * win->stride, slice, in;
-        if (rel >= valid)
-            continue;
-        slice = slice_of(comm, win, valid);
-        in = rel % slice;
-        piece->off = off;
-        piece->len = (uint32_t)min64(min64(comm->unit - in % comm->unit, slice - in), valid - rel);
-        piece->owner = (int)((rel / slice + seg) % (uint64_t)comm->nranks);
-        piece->first = win->op->ef_base + off / win->op->value;
-        return 1;
-    }
-    return 0;
+    uint64_t cut = cut_of(comm, win), end;
+
+    if (off >= win->bytes)
+        return 0;
+    end = min64(off - off % cut + cut, win->bytes);
+    piece->off = off;
+    piece->len = (uint32_t)(end - off);
+    piece->owner = (int)(off / cut % (uint64_t)comm->nranks);
+    piece->first = off / win->op->value;
+    end = min64(end, win->most);
+    piece->most = end > off ? (uint32_t)(end - off) : 0;
+    piece->sure = end <= win->sure || piece->most == 0;
+    return 1;
 }
 
 static int stream_next(const struct nb_coll_comm *comm, const struct nb_coll_req *win, int owner, uint64_t from,
@@ -83,20 +90,16 @@ static int stream_next(const struct nb_coll_comm *comm, const struct nb_coll_req
 
 static uint64_t direct_begin(struct nb_coll_comm *comm, struct nb_coll_req *win)
 {
-    uint64_t block = win->op->block, end = win->off + win->bytes, own, sum = 0;
+    uint64_t block = win->op->block, end = win->off + win->bytes, own;
 
     switch (win->op->func) {
-    case NB_FUNC_ALL_GATHER:
-        return win->bytes;
     case NB_FUNC_REDUCE_SCATTER:
         own = (uint64_t)comm->rank * block;
         end = min64(end, own + block);
         own = max64(own, win->off);
         return end > own ? end - own : 0;
     default:
-        for (unsigned s = 0; s < win->segments; s++)
-            sum += win->valid[s];
-        return sum;
+        return win->bytes;
     }
 }
 

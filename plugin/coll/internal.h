@@ -33,16 +33,18 @@
 #include "coll/wire.h"
 #include "device/device.h"
 #include "net/transport.h"
+#include "policy/align.h"
 #include "policy/policy.h"
 #include "policy/record.h"
+#include "policy/walk.h"
 #include "state/feedback.h"
 #include "state/reference.h"
 
 #define NB_WINDOWS 256u /* NCCL has at most 8 steps x 8 groups in flight: never runs out */
 #define NB_OPS 512u     /* more than windows, so that an operation outlives its last window */
-#define NB_RECORDS 1024u
-#define NB_SEGMENTS 8u  /* channels in one all-reduce window */
 #define NB_MAX_NODES 4096
+/* Shorter pieces (slivers that a window boundary cuts off) are not worth a quantizer's header. */
+#define NB_MIN_CODED_VALUES 64u
 
 /* ---- operations and windows ------------------------------------------------------------------------ */
 
@@ -58,7 +60,7 @@ struct nb_op {
     enum nb_codec codec;
     enum nb_dtype dtype;
     struct nb_ef_slot *ef;
-    uint64_t ef_base;      /* all-reduce: index of the window's first value in the slot */
+    uint64_t ef_base;      /* all-reduce: index of the window's first value in the slot, a multiple of NB_GROUP */
     int picked;            /* all-gather: the reference was chosen */
     enum nb_ref_outcome outcome;
     struct nb_ref *ref;
@@ -83,9 +85,10 @@ struct nb_coll_req {
     /* engine thread */
     uint64_t rx_left;      /* bytes still to be delivered here */
     int tx_left;           /* peers whose pieces are not all encoded */
-    /* all-reduce: runs of valid bytes, `stride` apart; each is cut into slices, one a node */
-    unsigned segments;
-    uint64_t stride, valid[NB_SEGMENTS];
+    /* all-reduce: place in NCCL's region (NB_WALK_SLOTS: not there), set when it is handed over; then the first
+     * `sure` bytes certainly are values and those from `most` on certainly are not */
+    unsigned slot;
+    uint64_t at, sure, most;
 };
 #define NB_REQ_MAGIC 0x4e425251u
 
@@ -94,7 +97,11 @@ struct nb_piece {
     uint64_t off;
     uint32_t len;
     int owner;      /* rank that reduces it (all-gather: that holds it) */
-    uint64_t first; /* index of its first value in the owner's block (all-reduce: in the slot's stream) */
+    uint64_t first; /* index of its first value in the owner's block (all-reduce: in the window) */
+    /* All-reduce: what this node knows of its values. How a window is cut does not depend on it, since it may differ
+     * between nodes; messages say how much of a piece they carry. */
+    uint32_t most;  /* bytes from here on are padding (else len) */
+    int sure;       /* all bytes before are values, so they may be coded */
 };
 
 /* The seam between "which piece goes where" and "how it gets there". Pieces of a window are enumerated in the
@@ -225,9 +232,7 @@ struct nb_coll_comm {
     uint64_t next_opno;
     struct nb_op *open_op;         /* whose next window must start at open_off; NULL: none */
     uint64_t open_off;
-    struct { void *base; size_t size; unsigned refs; } region[2];
-    struct nb_record record[NB_RECORDS];
-    uint64_t record_head, record_tail;
+    struct { void *base; size_t size; unsigned refs; } region[2]; /* NCCL's buffer in host memory, in device memory */
 
     _Atomic int error;             /* sticky, negative errno */
 
@@ -246,11 +251,20 @@ struct nb_coll_comm {
     struct nb_feedback *feedback;
     struct nb_refs *refs;
     struct nb_signatures *signatures;
-    struct nb_record ar_record;    /* of the all-reduce whose windows are coming in */
-    int ar_open;
-    uint64_t ar_steps, ar_window;   /* steps in all; windows taken up */
-    struct nb_ef_slot *ar_ef;
-    enum nb_codec ar_codec;
+    struct nb_queue *queue;        /* records of this communicator and its children, any thread */
+    struct nb_align *align;        /* which of them is whose */
+    struct nb_walk walk;           /* the all-reduce whose windows are coming in */
+    struct {
+        ncclDataType_t type;
+        ncclRedOp_t op;
+        int known;                 /* its record is certain; `extent` is set */
+        struct nb_extent extent;
+        uint64_t heads_told;       /* as the record has them */
+        struct nb_ef_slot *ef;
+        enum nb_codec codec;
+    } ar;
+    struct { uint64_t told, left; } heads[4]; /* heads that lengths of operations have left over */
+    unsigned said;                 /* bit: why a record was not used has been said */
     struct nb_coll_stats stats;
     uint64_t reasons[NB_FUNC_COUNT][NB_REASON_COUNT];
     int64_t tick_ns, late_ns, moved_ns, close_deadline_ns;
@@ -284,6 +298,8 @@ void nb_comm_log_summary(struct nb_coll_comm *comm);
 
 /* operation.c: settle what is known of the operation that a window begins or continues; in window order. */
 void nb_op_begin(struct nb_coll_comm *comm, struct nb_coll_req *win);
+/* Error state of block `block` (all-reduce: of the window) of an operation that has a slot. */
+void nb_op_feedback(const struct nb_op *op, uint32_t block, struct nb_ef *ef);
 
 /* link.c; functions return > 0 when something moved, 0, or a negative errno. */
 int nb_tx_progress(struct nb_coll_comm *comm, struct nb_peer *peer, struct nb_tx *tx);

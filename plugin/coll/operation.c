@@ -1,38 +1,96 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What is settled when the engine takes up the first window of an operation: codec, error slot, and for an
- * all-reduce the bytes of its windows that are values at all.
- *
- * All-reduce: NCCL hands over whole chunks whose rest holds whatever the buffer held before, and no offset. With
- * a record the valid part follows: an operation of B bytes on C channels with chunks of k bytes, on a node with
- * H heads of which this one is h, comes in L = ceil(B / (C H k)) steps; in the last one channel c holds
- * clamp(B - ((L-1) C H + c H + h) k, 0, k) bytes, in the others k. A step comes as one window for every 8
- * channels. Without a record, or as soon as a window does not fit it, whole windows are exchanged raw.
+ * What is settled when the engine takes up the first window of an operation: its record if that is certain, codec
+ * and error slot; and for every window of an all-reduce the bytes that are values (policy/walk.h). Without a
+ * certain record all-reduces are exchanged raw, padding and all.
  */
+#include <stdatomic.h>
+
 #include "base/log.h"
 #include "base/params.h"
 #include "coll/internal.h"
 #include "device/exact.h"
 
-/* The record at the head of the queue if it describes this operation. One that does not fit stays or goes: a
- * record of another function belongs to a later operation; one of the same function that contradicts the window
- * is dropped, and the operation is handled without. */
-static int take_record(struct nb_coll_comm *comm, const struct nb_op *op, struct nb_record *out)
-{
-    int found = 0;
+_Static_assert(NB_ALIGN_MISFIT + 1 == NB_COLL_RECORD_OUTCOMES, "stats.h counts the outcomes of nb_align_begin");
 
-    pthread_mutex_lock(&comm->submit_lock);
-    if (comm->record_head < comm->record_tail) {
-        const struct nb_record *r = &comm->record[comm->record_head % NB_RECORDS];
-        if (r->func == op->func) {
-            found = r->type == op->type && r->op == op->redop &&
-                    (op->func == NB_FUNC_ALL_REDUCE || r->bytes == op->block);
-            *out = *r;
-            comm->record_head++;
-        }
+/* ---- records ---------------------------------------------------------------------------------------- */
+
+enum { SAID_MISFIT, SAID_ABSENT, SAID_DOUBT, SAID_WRONG, SAID_PLACE, SAID_CALL };
+
+static int first_time(struct nb_coll_comm *comm, unsigned what)
+{
+    int first = !(comm->said >> what & 1);
+
+    comm->said |= 1u << what;
+    return first;
+}
+
+/* Once per process: records of this communicator should come and cannot. */
+static void warn_absent(const struct nb_coll_comm *comm)
+{
+    static atomic_flag profiler = ATOMIC_FLAG_INIT, tuner = ATOMIC_FLAG_INIT;
+
+    if (comm->comm_id == 0) /* a table before v11 (NCCL 2.27 and older): no users' calls are told there */
+        return;
+    if (!nb_queue_is_profiled(comm->queue) && !atomic_flag_test_and_set(&profiler))
+        NB_INFO(NCCL_INIT | NCCL_NET,
+                "NCCL's profiler events do not come here, so all-reduces are not compressed: another profiler plugin is in "
+                "use (NCCL_PROFILER_PLUGIN, or a libnccl-profiler.so in the library path). Remedy: "
+                "NCCL_PROFILER_PLUGIN=libnccl-net-nibble.so");
+    if (!nb_tuner_seen() && !atomic_flag_test_and_set(&tuner))
+        NB_INFO(NCCL_INIT | NCCL_NET,
+                "NCCL does not ask this plugin's tuner, so it seldom chooses CollNet by itself: another tuner plugin is in "
+                "use (NCCL_TUNER_PLUGIN, or a libnccl-tuner.so in the library path). Remedy: "
+                "NCCL_TUNER_PLUGIN=libnccl-net-nibble.so");
+}
+
+static void take_in(struct nb_coll_comm *comm)
+{
+    struct nb_record r[32];
+    size_t room, n;
+
+    while ((room = nb_align_room(comm->align)) > 0) {
+        n = nb_queue_take(comm->queue, r, room < 32 ? room : 32);
+        if (n == 0)
+            break;
+        for (size_t i = 0; i < n; i++)
+            nb_align_add(comm->align, &r[i]);
     }
-    pthread_mutex_unlock(&comm->submit_lock);
-    return found;
+}
+
+/* The record of the operation that begins with this window: 1 and *out, or 0. The first of each kind of failure is
+ * told with what was expected. */
+static int find_record(struct nb_coll_comm *comm, const struct nb_op *op, uint64_t bytes, struct nb_record *out)
+{
+    const struct nb_seen seen = {op->func, op->type, bytes};
+    enum nb_alignment how;
+
+    if (first_time(comm, SAID_CALL))
+        warn_absent(comm);
+    take_in(comm);
+    how = nb_align_begin(comm->align, &seen, out);
+    comm->stats.records[how]++;
+    switch (how) {
+    case NB_ALIGN_CERTAIN:
+    case NB_ALIGN_ALIKE:
+        return 1;
+    case NB_ALIGN_ABSENT:
+        if (nb_queue_is_profiled(comm->queue) && first_time(comm, SAID_ABSENT))
+            NB_INFO(NCCL_NET, "%s: %s %llu (%s) came without a record", comm->label, nb_func_name(op->func),
+                    (unsigned long long)op->opno, nb_nccl_type_name(op->type));
+        return 0;
+    case NB_ALIGN_DOUBT:
+        if (first_time(comm, SAID_DOUBT))
+            NB_INFO(NCCL_NET, "%s: records are missing, and which of those that follow belongs to %s %llu (%s) is open",
+                    comm->label, nb_func_name(op->func), (unsigned long long)op->opno, nb_nccl_type_name(op->type));
+        return 0;
+    default:
+        if (first_time(comm, SAID_MISFIT))
+            NB_INFO(NCCL_NET, "%s: no record fits %s %llu of %s, %llu bytes a rank: handled without", comm->label,
+                    nb_func_name(op->func), (unsigned long long)op->opno, nb_nccl_type_name(op->type),
+                    (unsigned long long)bytes);
+        return 0;
+    }
 }
 
 static void count(struct nb_coll_comm *comm, enum nb_func func, enum nb_reason reason)
@@ -75,78 +133,155 @@ static struct nb_ef_slot *slot_of(struct nb_coll_comm *comm, const struct nb_op 
     return slot;
 }
 
+void nb_op_feedback(const struct nb_op *op, uint32_t block, struct nb_ef *ef)
+{
+    nb_feedback_view(op->ef, block, ef);
+    ef->err += op->ef_base;
+    ef->scale += op->ef_base / NB_GROUP;
+}
+
 /* ---- all-reduce ------------------------------------------------------------------------------------- */
 
-static uint32_t groups_of(const struct nb_record *r)
+/* What lengths of earlier operations have left of the heads that a record allows. */
+static uint64_t *heads_left(struct nb_coll_comm *comm, uint64_t told)
 {
-    return (r->channels + NB_SEGMENTS - 1) / NB_SEGMENTS;
+    for (size_t i = 0; i < sizeof(comm->heads) / sizeof(comm->heads[0]); i++) {
+        if (comm->heads[i].told == 0)
+            comm->heads[i].told = comm->heads[i].left = told;
+        if (comm->heads[i].told == told)
+            return &comm->heads[i].left;
+    }
+    return NULL;
 }
 
-static void begin_recorded(struct nb_coll_comm *comm, const struct nb_op *op, const struct nb_record *r)
+/* The all-reduce at hand has got its last window. */
+static void all_reduce_over(struct nb_coll_comm *comm)
 {
-    uint64_t step = (uint64_t)r->channels * r->heads * r->chunk;
-    enum nb_reason reason;
+    struct nb_walk *w = &comm->walk;
+    uint64_t *left, fit;
+
+    if (!w->open)
+        return;
+    w->open = 0;
+    if (nb_align_ended(comm->align, w->steps, w->cur)) {
+        comm->stats.records_wrong++;
+        if (first_time(comm, SAID_WRONG))
+            NB_INFO(NCCL_NET, "%s: an all_reduce had %llu steps of %llu bytes, which its record contradicts", comm->label,
+                    (unsigned long long)w->steps, (unsigned long long)w->cur);
+        return;
+    }
+    if (!comm->ar.known)
+        return;
+    fit = nb_walk_heads(&comm->ar.extent, w->steps, w->cur);
+    left = heads_left(comm, comm->ar.heads_told);
+    if (left && (*left & fit))
+        *left &= fit;
+}
+
+/* An all-reduce begins. Its codec and state are settled with its first window, already part of the walk. */
+static void all_reduce_begins(struct nb_coll_comm *comm, const struct nb_op *op)
+{
+    struct nb_record r;
     struct nb_op whole = *op;
+    enum nb_reason reason;
+    uint64_t *left;
+    int ambiguous;
 
-    comm->ar_record = *r;
-    comm->ar_open = 1;
-    comm->ar_window = 0;
-    comm->ar_steps = (r->bytes + step - 1) / step;
-    comm->ar_codec = nb_policy_codec(NB_FUNC_ALL_REDUCE, r->type, r->op, r->bytes, 1, &reason);
-    comm->ar_ef = NULL;
+    comm->ar.type = op->type;
+    comm->ar.op = op->redop;
+    comm->ar.ef = NULL;
+    comm->ar.known = find_record(comm, op, 0, &r) && (r.flags & NB_RECORD_API) &&
+                     !(r.flags & (NB_RECORD_CHAIN | NB_RECORD_DOUBT)) && r.bytes % op->value == 0;
+    comm->ar.codec = nb_policy_codec(NB_FUNC_ALL_REDUCE, op->type, op->redop, comm->ar.known ? r.bytes : 0,
+                                     comm->ar.known, &reason);
     count(comm, NB_FUNC_ALL_REDUCE, reason);
-    if (comm->ar_codec != NB_CODEC_RAW) {
-        nb_policy_dtype(r->type, &whole.dtype);
-        comm->ar_ef = slot_of(comm, &whole, r, comm->ar_steps * r->channels * r->chunk / op->value, 1,
-                              ((uint64_t)r->channels << 40) ^ ((uint64_t)r->heads << 32) ^ r->chunk);
-    }
+    if (!comm->ar.known)
+        return;
+    comm->ar.heads_told = r.heads;
+    left = heads_left(comm, r.heads);
+    comm->ar.extent = (struct nb_extent){.bytes = r.bytes, .heads = left ? *left : r.heads, .head = r.head,
+                                         .chunk = r.chunk};
+    if (comm->ar.codec == NB_CODEC_RAW)
+        return;
+    nb_policy_dtype(op->type, &whole.dtype);
+    /* With one head the stream is the vector; else the deal of chunks decides which value lies where. */
+    ambiguous = comm->ar.extent.heads != 2;
+    comm->ar.ef = slot_of(comm, &whole, &r, nb_walk_longest(&comm->walk, &comm->ar.extent, op->value) / op->value, 1,
+                          ambiguous ? comm->ar.extent.heads << 32 ^ comm->walk.first ^ (uint64_t)r.chunk << 20 : 0);
 }
 
-/* Valid bytes of the window by the record. 0, or -1 when the window does not fit it. */
-static int apply_record(struct nb_coll_comm *comm, struct nb_coll_req *win)
+/* Which operation the window belongs to. NB_WALK_EITHER: it may be a new one. */
+static enum nb_walk_place place_of(const struct nb_coll_comm *comm, const struct nb_coll_req *win)
 {
-    const struct nb_record *r = &comm->ar_record;
-    struct nb_op *op = win->op;
-    uint32_t groups = groups_of(r), group = (uint32_t)(comm->ar_window % groups);
-    uint64_t step = comm->ar_window / groups, k = r->chunk;
-    uint32_t first = group * NB_SEGMENTS;
-    uint32_t channels = r->channels - first < NB_SEGMENTS ? r->channels - first : NB_SEGMENTS;
+    const struct nb_walk *w = &comm->walk;
+    enum nb_walk_place place = nb_walk_place(w, win->slot, win->at, win->bytes);
+    int alike = w->open && comm->ar.type == win->op->type && comm->ar.op == win->op->redop;
+    int ended;
 
-    if (win->bytes != channels * k || op->type != r->type || op->redop != r->op || k % op->value)
-        return -1;
-    win->segments = channels;
-    win->stride = k;
-    for (uint32_t c = 0; c < channels; c++) {
-        uint64_t before = (((step * r->channels) + first + c) * r->heads + r->head) * k;
-        win->valid[c] = before >= r->bytes ? 0 : r->bytes - before < k ? r->bytes - before : k;
+    if (place == NB_WALK_EITHER && !alike)
+        return NB_WALK_BEGINS;
+    if (place == NB_WALK_CONTINUES && !alike)
+        return NB_WALK_NOWHERE;
+    if (place == NB_WALK_EITHER && comm->ar.known) {
+        ended = nb_walk_ended(w, &comm->ar.extent);
+        return ended < 0 ? place : ended ? NB_WALK_BEGINS : NB_WALK_CONTINUES;
     }
-    op->codec = comm->ar_codec;
-    nb_policy_dtype(op->type, &op->dtype);
-    op->ef = comm->ar_ef;
-    op->ef_base = (step * r->channels + first) * k / op->value;
-    if (++comm->ar_window == comm->ar_steps * groups)
-        comm->ar_open = 0;
-    return 0;
+    return place;
 }
 
 static void begin_all_reduce(struct nb_coll_comm *comm, struct nb_coll_req *win)
 {
-    struct nb_record r;
-    enum nb_reason reason;
+    const struct nb_seen seen = {NB_FUNC_ALL_REDUCE, win->op->type, 0};
+    struct nb_op *op = win->op;
+    struct nb_walk *w = &comm->walk;
+    enum nb_walk_place place = place_of(comm, win);
 
-    if (!comm->ar_open && take_record(comm, win->op, &r))
-        begin_recorded(comm, win->op, &r);
-    if (comm->ar_open) {
-        if (apply_record(comm, win) == 0)
-            return;
-        comm->ar_open = 0;
-        NB_INFO(NCCL_NET, "%s: an all_reduce window of %llu bytes does not fit its record (%u channels, chunk %u): raw",
-                comm->label, (unsigned long long)win->bytes, comm->ar_record.channels, comm->ar_record.chunk);
+    win->sure = 0;
+    win->most = win->bytes;
+    op->codec = NB_CODEC_RAW;
+    switch (place) {
+    case NB_WALK_NOWHERE:
+        if (first_time(comm, SAID_PLACE))
+            NB_INFO(NCCL_NET, "%s: an all_reduce window of %llu bytes is not where NCCL puts one: all-reduces run raw",
+                    comm->label, (unsigned long long)win->bytes);
+        if (!w->open)
+            comm->stats.func[NB_FUNC_ALL_REDUCE].ops++;
+        w->open = 0;
+        comm->ar.known = 0;
+        nb_align_lost(comm->align);
+        return;
+    case NB_WALK_BEGINS:
+        all_reduce_over(comm);
+        nb_walk_begin(w);
+        nb_walk_step(w, win->at, win->bytes);
+        all_reduce_begins(comm, op);
+        break;
+    case NB_WALK_EITHER:
+        comm->ar.known = 0;
+        take_in(comm);
+        nb_align_perhaps(comm->align, &seen);
+        nb_walk_step(w, win->at, win->bytes);
+        break;
+    default:
+        if (comm->ar.known && win->at == 0 && nb_walk_ended(w, &comm->ar.extent) == 1) {
+            comm->ar.known = 0;
+            comm->stats.records_wrong++;
+            if (first_time(comm, SAID_WRONG))
+                NB_INFO(NCCL_NET, "%s: an all_reduce of %llu bytes goes on after its last step", comm->label,
+                        (unsigned long long)comm->ar.extent.bytes);
+        }
+        nb_walk_step(w, win->at, win->bytes);
+        break;
     }
-    win->segments = 1;
-    win->stride = win->valid[0] = win->bytes;
-    win->op->codec = nb_policy_codec(NB_FUNC_ALL_REDUCE, win->op->type, win->op->redop, win->bytes, 0, &reason);
-    count(comm, NB_FUNC_ALL_REDUCE, reason);
+    if (!comm->ar.known)
+        return;
+    nb_walk_values(w, &comm->ar.extent, win->bytes, op->value, &win->sure, &win->most);
+    op->codec = comm->ar.codec;
+    if (op->codec == NB_CODEC_RAW)
+        return;
+    nb_policy_dtype(op->type, &op->dtype);
+    op->ef_base = (w->done - win->bytes) / op->value;
+    op->ef = op->ef_base % NB_GROUP == 0 ? comm->ar.ef : NULL;
 }
 
 /* ---- all functions ---------------------------------------------------------------------------------- */
@@ -163,7 +298,8 @@ void nb_op_begin(struct nb_coll_comm *comm, struct nb_coll_req *win)
         begin_all_reduce(comm, win);
         return;
     }
-    recorded = take_record(comm, op, &r);
+    all_reduce_over(comm);
+    recorded = find_record(comm, op, op->block, &r) && !(r.flags & NB_RECORD_DOUBT);
     op->codec = nb_policy_codec(op->func, op->type, op->redop, op->block * (uint64_t)comm->nranks, recorded, &reason);
     count(comm, op->func, reason);
     if (op->func == NB_FUNC_REDUCE_SCATTER && op->codec != NB_CODEC_RAW) {

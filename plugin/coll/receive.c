@@ -18,6 +18,17 @@ static int ends_before(const struct nb_coll_req *win, const struct nb_msg *m)
     return win->op->opno < m->opno || (win->op->opno == m->opno && win->off + win->bytes <= m->offset);
 }
 
+/* 1 when the message is that of the piece. Of an all-reduce's it carries what its sender takes for values, from the
+ * start: all of it, a part, or nothing. */
+static int carries(const struct nb_op *op, const struct nb_piece *piece, const struct nb_msg *m)
+{
+    if (m->offset != piece->off)
+        return 0;
+    if (op->func != NB_FUNC_ALL_REDUCE)
+        return m->bytes == piece->len;
+    return m->bytes <= piece->len && m->bytes % op->value == 0;
+}
+
 /* The window that holds message `m`, starting from *seq, which moves past windows that ended before it. NULL: NCCL
  * has not posted it here yet, or (after an error) it does not fit. */
 static struct nb_coll_req *find_window(struct nb_coll_comm *comm, struct nb_peer *peer, const struct nb_msg *m,
@@ -35,7 +46,7 @@ static struct nb_coll_req *find_window(struct nb_coll_comm *comm, struct nb_peer
             break;
     }
     if (win->op->opno != m->opno || win->op->func != m->func || !comm->schedule->piece_at(comm, win, m->offset, piece) ||
-        piece->off != m->offset || piece->len != m->bytes) {
+        !carries(win->op, piece, m)) {
         nb_comm_error(comm, -EPROTO,
                       "%s sent %s %llu, %u bytes at %llu, which does not fit %s %llu, window of %llu bytes at %llu here",
                       peer->name, nb_func_name(m->func), (unsigned long long)m->opno, m->bytes,
@@ -196,7 +207,7 @@ static int deliver(struct nb_coll_comm *comm, const struct nb_op *op, const stru
 
     if (m->codec == NB_CODEC_RAW) {
         comm->device->copy(dst, coded, m->bytes);
-        return 0;
+        return 0; /* what lies behind is padding */
     }
     if (m->codec == NB_CODEC_ULP || nb_policy_dtype(op->type, &dtype))
         return -EBADMSG;
@@ -232,7 +243,7 @@ static int receive_result(struct nb_coll_comm *comm, struct nb_peer *peer)
         return nb_comm_error(comm, ret, "malformed result of all_reduce %llu from %s", (unsigned long long)m.opno,
                              peer->name);
     nb_rx_take(rx);
-    nb_window_received(comm, win, m.bytes);
+    nb_window_received(comm, win, piece.len);
     return 1;
 }
 
@@ -252,7 +263,7 @@ static int all_arrived(struct nb_coll_comm *comm, const struct nb_coll_req *win,
             return 0;
         if (m->opno < op->opno && m->func == NB_FUNC_ALL_GATHER)
             return 0; /* an earlier all-gather's block, not delivered yet */
-        if (m->opno != op->opno || m->func != op->func || m->offset != piece->off || m->bytes != piece->len)
+        if (m->opno != op->opno || m->func != op->func || !carries(op, piece, m))
             return nb_comm_error(comm, -EPROTO,
                                  "%s sent %s %llu, %u bytes at %llu, where %s %llu, %u bytes at %llu is expected",
                                  peer->name, nb_func_name(m->func), (unsigned long long)m->opno, m->bytes,
@@ -264,11 +275,40 @@ static int all_arrived(struct nb_coll_comm *comm, const struct nb_coll_req *win,
     return 1;
 }
 
-/* Sum (or other reduction) of all contributions and the own values at `own` into `dst`. */
-static int reduce_piece(struct nb_coll_comm *comm, const struct nb_op *op, const struct nb_piece *piece,
+/* Bytes of the piece that all nodes take for values. Every node sends at least those that are: one that has no record
+ * sends padding besides, which nobody needs. A node that coded more than another sent contradicts it: one of the two
+ * has a wrong record, and values are missing. */
+static int64_t common_bytes(struct nb_coll_comm *comm, const struct nb_op *op, const struct nb_piece *piece)
+{
+    uint32_t least = piece->most;
+    int least_rank = comm->rank;
+
+    for (int r = 0; r < comm->nranks; r++) {
+        const struct nb_msg *m = &comm->peer[r].rx[NB_CLASS_CONTRIB].head;
+        if (r != comm->rank && m->bytes < least) {
+            least = m->bytes;
+            least_rank = r;
+        }
+    }
+    for (int r = 0; r < comm->nranks; r++) {
+        const struct nb_msg *m = &comm->peer[r].rx[NB_CLASS_CONTRIB].head;
+        int more = r == comm->rank ? piece->sure && piece->most > least
+                                   : m->codec != NB_CODEC_RAW && m->bytes > least;
+        if (more)
+            return nb_comm_error(comm, -EPROTO,
+                                 "all_reduce %llu: node %d has %u bytes of values at %llu and node %d has only %u: an "
+                                 "operation record is wrong (NIBBLE_AR=raw does without records)",
+                                 (unsigned long long)op->opno, r, r == comm->rank ? piece->most : m->bytes,
+                                 (unsigned long long)piece->off, least_rank, least);
+    }
+    return least;
+}
+
+/* Sum (or other reduction) of the first `bytes` bytes of all contributions and the own values at `own` into `dst`. */
+static int reduce_piece(struct nb_coll_comm *comm, const struct nb_op *op, const struct nb_piece *piece, uint32_t bytes,
                         const uint8_t *own, uint8_t *dst)
 {
-    size_t n = 0, values = piece->len / op->value;
+    size_t n = 0, values = bytes / op->value;
     enum nb_dtype dtype;
     int coded = 0, quantizable = nb_policy_dtype(op->type, &dtype) == 0 && op->redop == ncclSum;
 
@@ -278,7 +318,7 @@ static int reduce_piece(struct nb_coll_comm *comm, const struct nb_op *op, const
             continue;
         comm->sources[n].codec = rx->head.codec;
         comm->sources[n].coded = rx->mem + (rx->taken % rx->slots) * rx->slot + rx->head_bytes;
-        comm->sources[n].len = rx->head.coded;
+        comm->sources[n].len = rx->head.codec == NB_CODEC_RAW ? bytes : rx->head.coded;
         comm->plain[n] = comm->sources[n].coded;
         coded |= rx->head.codec != NB_CODEC_RAW;
         n++;
@@ -291,26 +331,29 @@ static int reduce_piece(struct nb_coll_comm *comm, const struct nb_op *op, const
 }
 
 /* The reduced piece of an all-reduce: code it once for everyone, oneself included. */
-static int publish_result(struct nb_coll_comm *comm, struct nb_op *op, const struct nb_piece *piece, uint8_t *values)
+static int publish_result(struct nb_coll_comm *comm, struct nb_op *op, const struct nb_piece *piece, uint32_t bytes,
+                          uint8_t *values)
 {
     struct nb_pool *pool = &comm->result;
     struct nb_shared *unit = &pool->unit[pool->tail % pool->slots];
     struct nb_func_stats *stats = &comm->stats.func[NB_FUNC_ALL_REDUCE];
     struct nb_msg msg = {.func = NB_FUNC_ALL_REDUCE, .codec = (uint8_t)op->codec, .type = (uint8_t)op->type,
                          .op = (uint8_t)op->redop, .token = comm->token, .opno = op->opno, .offset = piece->off,
-                         .bytes = piece->len};
-    size_t n = piece->len / op->value;
+                         .bytes = bytes};
+    size_t n = bytes / op->value;
     uint8_t *body = unit->buf + NB_MSG_BYTES;
 
-    if (op->codec == NB_CODEC_RAW) {
-        comm->device->copy(body, values, piece->len);
-        msg.coded = piece->len;
+    if (!piece->sure || n < NB_MIN_CODED_VALUES)
+        msg.codec = NB_CODEC_RAW;
+    if (msg.codec == NB_CODEC_RAW) {
+        comm->device->copy(body, values, bytes);
+        msg.coded = bytes;
         stats->raw_units += (uint64_t)comm->nranks - 1;
     } else {
         struct nb_ef ef;
         ssize_t coded;
         if (op->ef)
-            nb_feedback_view(op->ef, 0, &ef);
+            nb_op_feedback(op, 0, &ef);
         coded = comm->device->encode(op->codec, op->dtype, values, n, piece->first, op->ef ? &ef : NULL, body,
                                      comm->unit_slot - NB_MSG_BYTES, NULL);
         if (coded < 0)
@@ -327,7 +370,7 @@ static int publish_result(struct nb_coll_comm *comm, struct nb_op *op, const str
     for (int r = 1; r < comm->nranks; r++)
         nb_tx_push(&comm->peer[(comm->rank + r) % comm->nranks].tx[NB_CLASS_RESULT], unit->buf, unit->len, unit);
     stats->units += (uint64_t)comm->nranks - 1;
-    stats->sent_bytes += piece->len * ((uint64_t)comm->nranks - 1);
+    stats->sent_bytes += bytes * ((uint64_t)comm->nranks - 1);
     stats->wire_bytes += unit->len * ((uint64_t)comm->nranks - 1);
     return 0;
 }
@@ -350,6 +393,7 @@ static int reduce_next(struct nb_coll_comm *comm)
         struct nb_piece piece;
         const uint8_t *own;
         uint8_t *dst;
+        int64_t bytes;
         int ret;
 
         if (comm->red_seq < comm->oldest) { /* finished without a piece of ours, perhaps used again */
@@ -374,9 +418,12 @@ static int reduce_next(struct nb_coll_comm *comm)
         own = win->send + (piece.off - win->off);
         dst = win->op->func == NB_FUNC_ALL_REDUCE ? win->recv + (piece.off - win->off)
                                                   : win->recv + (piece.off - win->part_off);
-        ret = reduce_piece(comm, win->op, &piece, own, dst);
+        bytes = common_bytes(comm, win->op, &piece);
+        if (bytes < 0)
+            return (int)bytes;
+        ret = bytes ? reduce_piece(comm, win->op, &piece, (uint32_t)bytes, own, dst) : 0;
         if (!ret && win->op->func == NB_FUNC_ALL_REDUCE)
-            ret = publish_result(comm, win->op, &piece, dst);
+            ret = publish_result(comm, win->op, &piece, (uint32_t)bytes, dst);
         if (ret)
             return nb_comm_error(comm, ret, "cannot reduce %s %llu, %u bytes at %llu: malformed contribution",
                                  nb_func_name(win->op->func), (unsigned long long)win->op->opno, piece.len,

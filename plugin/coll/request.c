@@ -65,6 +65,32 @@ static struct nb_op *place(struct nb_coll_comm *comm, const struct window *w, co
     return op;
 }
 
+/* Place of an all-reduce window in NCCL's region: eight slots for sending, then eight for receiving, of the same
+ * layout; a window lies at the same place of both. Under submit_lock. */
+static void locate(const struct nb_coll_comm *comm, struct nb_coll_req *win)
+{
+    size_t size = comm->region[0].size, stride = size / (2 * NB_WALK_SLOTS);
+    uint64_t place[2] = {0, 0};
+    int found = 0;
+
+    if (stride == 0)
+        return;
+    for (int side = 0; side < 2; side++) {
+        uintptr_t p = (uintptr_t)(side ? win->recv : (const uint8_t *)win->send);
+        for (int i = 0; i < 2 && found == side; i++) {
+            uintptr_t base = (uintptr_t)comm->region[i].base + (side ? size / 2 : 0);
+            if (comm->region[i].base && p >= base && p - base < size / 2) {
+                place[side] = p - base;
+                found++;
+            }
+        }
+    }
+    if (found != 2 || place[0] != place[1] || place[0] % stride + win->bytes > stride)
+        return;
+    win->slot = (unsigned)(place[0] / stride);
+    win->at = place[0] % stride;
+}
+
 static int submit(struct nb_coll_comm *comm, struct window *w, struct nb_coll_req **req)
 {
     struct nb_coll_req *win;
@@ -114,6 +140,9 @@ static int submit(struct nb_coll_comm *comm, struct window *w, struct nb_coll_re
     win->bytes = w->bytes;
     win->part_off = w->part_off;
     win->size = w->size;
+    win->slot = NB_WALK_SLOTS;
+    if (w->func == NB_FUNC_ALL_REDUCE)
+        locate(comm, win);
     atomic_store_explicit(&win->state, NB_REQ_ACTIVE, memory_order_relaxed);
     atomic_store(&comm->submitted, seq + 1);
     *req = win;
@@ -237,16 +266,8 @@ int nb_coll_reduce_support(ncclDataType_t type, ncclRedOp_t op)
 
 int nb_record_push(struct nb_coll_comm *comm, const struct nb_record *r)
 {
-    int ret = 0;
-
     if (r->bytes == 0 || nb_nccl_type_size(r->type) == 0 ||
-        (r->func == NB_FUNC_ALL_REDUCE && (r->channels == 0 || r->chunk == 0 || r->head >= r->heads)))
+        (r->func == NB_FUNC_ALL_REDUCE && (r->heads <= 1 || (r->head >= 0 && r->heads >> (r->head + 1) == 0))))
         return -EINVAL;
-    pthread_mutex_lock(&comm->submit_lock);
-    if (comm->record_tail - comm->record_head == NB_RECORDS)
-        ret = -ENOSPC;
-    else
-        comm->record[comm->record_tail++ % NB_RECORDS] = *r;
-    pthread_mutex_unlock(&comm->submit_lock);
-    return ret;
+    return nb_queue_push(comm->queue, r);
 }

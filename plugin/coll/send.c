@@ -10,9 +10,6 @@
 #include "base/log.h"
 #include "coll/internal.h"
 
-/* Shorter pieces (slivers that a window boundary cuts off) are not worth a quantizer's header. */
-#define MIN_CODED_VALUES 64u
-
 static void count_unit(struct nb_coll_comm *comm, enum nb_func func, const struct nb_msg *msg, size_t len, uint64_t copies)
 {
     struct nb_func_stats *s = &comm->stats.func[func];
@@ -33,7 +30,7 @@ static void describe(const struct nb_coll_comm *comm, const struct nb_op *op, co
     msg->token = comm->token;
     msg->opno = op->opno;
     msg->offset = piece->off;
-    msg->bytes = piece->len;
+    msg->bytes = piece->most;
 }
 
 /* ---- contributions to a sum ------------------------------------------------------------------------ */
@@ -42,25 +39,25 @@ static void describe(const struct nb_coll_comm *comm, const struct nb_op *op, co
 static ssize_t encode_sum(struct nb_coll_comm *comm, struct nb_op *op, const struct nb_piece *piece, const void *src,
                           uint32_t block, uint8_t *buf, struct nb_msg *msg)
 {
-    size_t n = piece->len / op->value;
+    size_t n = piece->most / op->value;
     struct nb_ef ef, *feedback = NULL;
     uint64_t nonfinite = comm->stats.encode.nonfinite;
     ssize_t coded;
 
     describe(comm, op, piece, msg);
-    msg->codec = (uint8_t)(n < MIN_CODED_VALUES ? NB_CODEC_RAW : op->codec);
+    msg->codec = (uint8_t)(n < NB_MIN_CODED_VALUES || !piece->sure ? NB_CODEC_RAW : op->codec);
     if (msg->codec == NB_CODEC_RAW) {
-        comm->device->copy(buf + NB_MSG_BYTES, src, piece->len);
-        coded = piece->len;
+        comm->device->copy(buf + NB_MSG_BYTES, src, piece->most);
+        coded = piece->most;
     } else {
         if (op->ef) {
-            nb_feedback_view(op->ef, block, &ef);
+            nb_op_feedback(op, block, &ef);
             feedback = &ef;
         }
         coded = comm->device->encode(msg->codec, op->dtype, src, n, piece->first, feedback, buf + NB_MSG_BYTES,
                                      comm->unit_slot - NB_MSG_BYTES, &comm->stats.encode);
         if (coded < 0)
-            return nb_comm_error(comm, (int)coded, "cannot encode %u bytes at %llu of %s %llu", piece->len,
+            return nb_comm_error(comm, (int)coded, "cannot encode %u bytes at %llu of %s %llu", piece->most,
                                  (unsigned long long)piece->off, nb_func_name(op->func), (unsigned long long)op->opno);
         if (comm->stats.encode.nonfinite != nonfinite && op->ef) {
             /* The optimizer will skip this step or is lost: what its operations consumed and left is wrong. */

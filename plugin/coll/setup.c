@@ -23,6 +23,23 @@ static size_t round_up(size_t n, size_t to)
     return (n + to - 1) / to * to;
 }
 
+/* The queue of this communicator's records. Where another group already consumes it (one process that is several
+ * nodes), there is no telling whose they are: an own one, which stays empty. */
+static struct nb_queue *join_queue(uint64_t comm_id, int nranks)
+{
+    struct nb_queue *queue = nb_queue_get(comm_id, nb_current_gpu());
+
+    if (queue && nb_queue_attach(queue, nranks) == 0)
+        return queue;
+    nb_queue_put(queue);
+    queue = nb_queue_get(0, -1);
+    if (queue && nb_queue_attach(queue, nranks)) {
+        nb_queue_put(queue);
+        queue = NULL;
+    }
+    return queue;
+}
+
 struct nb_coll_comm *nb_setup_comm(int dev, uint64_t comm_id, const struct nb_net_ops *net, int nranks, int rank)
 {
     struct nb_coll_comm *comm = calloc(1, sizeof(*comm));
@@ -48,8 +65,10 @@ struct nb_coll_comm *nb_setup_comm(int dev, uint64_t comm_id, const struct nb_ne
     comm->feedback = nb_feedback_create(comm->device);
     comm->refs = nb_refs_create(comm->device, nranks);
     comm->signatures = nb_signatures_create();
+    comm->align = nb_align_create();
+    comm->queue = join_queue(comm_id, nranks);
     if (!comm->win || !comm->ops || !comm->peer || !comm->sources || !comm->plain || !comm->feedback || !comm->refs ||
-        !comm->signatures) {
+        !comm->signatures || !comm->align || !comm->queue) {
         nb_setup_free(comm);
         return NULL;
     }
@@ -220,6 +239,10 @@ void nb_setup_free(struct nb_coll_comm *comm)
     nb_feedback_destroy(comm->feedback);
     nb_refs_destroy(comm->refs);
     nb_signatures_destroy(comm->signatures);
+    nb_align_destroy(comm->align);
+    if (comm->queue)
+        nb_queue_detach(comm->queue);
+    nb_queue_put(comm->queue);
     free(comm->win);
     free(comm->ops);
     free(comm->peer);
@@ -234,9 +257,9 @@ void nb_setup_free(struct nb_coll_comm *comm)
 /* ---- NCCL's memory ---------------------------------------------------------------------------------- */
 
 /*
- * NCCL registers its own buffer once or more for each side (send, receive) when a channel connects: one region, or
- * two of one size when the sides live in different memory. Anything else is a user's buffer: with it the windows
- * of different nodes may differ, which the engine does not match; NCCL goes through its own buffer then.
+ * NCCL registers its own buffer once or more for each side (send, receive) of every channel when it connects: always
+ * the same region, before anything else. Any other is a user's buffer: with it the windows of different nodes may
+ * differ, which the engine does not match; refused, NCCL goes through its own buffer.
  */
 int nb_coll_reg_mr(struct nb_coll_comm *comm, void *data, size_t size, int mem_type, void **mhandle)
 {
@@ -252,17 +275,12 @@ int nb_coll_reg_mr(struct nb_coll_comm *comm, void *data, size_t size, int mem_t
         return -EINVAL;
     }
     pthread_mutex_lock(&comm->submit_lock);
-    for (int i = 0; i < 2; i++) {
-        int fresh = comm->region[i].base == NULL;
-        if (fresh ? (i == 0 || comm->region[0].size == size)
-                  : (comm->region[i].base == data && comm->region[i].size == size)) {
-            comm->region[i].base = data;
-            comm->region[i].size = size;
-            comm->region[i].refs++;
-            *mhandle = &comm->region[i];
-            ret = 0;
-            break;
-        }
+    if (!comm->region[0].base || (comm->region[0].base == data && comm->region[0].size == size)) {
+        comm->region[0].base = data;
+        comm->region[0].size = size;
+        comm->region[0].refs++;
+        *mhandle = &comm->region[0];
+        ret = 0;
     }
     pthread_mutex_unlock(&comm->submit_lock);
     if (ret)
@@ -279,12 +297,10 @@ int nb_coll_dereg_mr(struct nb_coll_comm *comm, void *mhandle)
         return -EINVAL;
     }
     pthread_mutex_lock(&comm->submit_lock);
-    for (int i = 0; i < 2; i++) {
-        if (mhandle == &comm->region[i] && comm->region[i].refs > 0) {
-            if (--comm->region[i].refs == 0)
-                comm->region[i].base = NULL;
-            ret = 0;
-        }
+    if (mhandle == &comm->region[0] && comm->region[0].refs > 0) {
+        if (--comm->region[0].refs == 0)
+            comm->region[0].base = NULL;
+        ret = 0;
     }
     pthread_mutex_unlock(&comm->submit_lock);
     if (ret)

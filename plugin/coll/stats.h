@@ -13,8 +13,10 @@
 
 struct nb_coll_comm;
 
+#define NB_COLL_RECORD_OUTCOMES 5
+
 struct nb_func_stats {
-    uint64_t ops;          /* operations begun (all-reduce without a record: windows) */
+    uint64_t ops;          /* operations begun */
     uint64_t windows;      /* calls from NCCL */
     uint64_t sent_bytes;   /* values sent to peers, before coding */
     uint64_t wire_bytes;   /* the same as sent, headers included */
@@ -32,6 +34,8 @@ struct nb_coll_stats {
     uint64_t no_feedback_ambiguous;  /* quantized operations without feedback: not certain whose error it is */
     uint64_t no_feedback_budget;
     uint64_t ref_slots, ref_hits, ref_new, ref_unconfirmed, ref_budget; /* all-gather: owner's choices, per operation */
+    uint64_t records[NB_COLL_RECORD_OUTCOMES]; /* operations by enum nb_alignment: how certain their record was */
+    uint64_t records_wrong;          /* records that an operation contradicted only when it had ended */
     uint64_t resends;                /* units that a receiver asked for again as raw bytes */
     uint64_t control_bytes;
     uint64_t feedback_bytes, reference_bytes; /* memory in use */

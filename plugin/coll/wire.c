@@ -158,8 +158,10 @@ int nb_msg_parse(const void *in, size_t len, uint32_t token, size_t max_unit, st
         return bad(why, "unknown reduction");
     if (msg->token != token)
         return bad(why, "token of another group");
-    if (msg->bytes == 0 || msg->bytes > max_unit)
+    if (msg->bytes > max_unit)
         return bad(why, "range longer than a unit");
+    if (msg->bytes == 0 && (msg->func != NB_FUNC_ALL_REDUCE || msg->codec != NB_CODEC_RAW))
+        return bad(why, "empty range");
     if (msg->offset > (UINT64_C(1) << 62))
         return bad(why, "offset out of range");
     if (has_reference(msg->codec, msg->flags)) {

@@ -34,7 +34,7 @@ struct nb_msg {
     uint32_t token;  /* of the group, agreed at connect */
     uint64_t opno;   /* the operation's number on this communicator, from 0 */
     uint64_t offset; /* first byte of the range, in the operation's whole vector (all-reduce: of the window) */
-    uint32_t bytes;  /* length of the range before coding */
+    uint32_t bytes;  /* length of the range before coding; all-reduce: its values without padding, perhaps none */
     uint32_t coded;  /* bytes that follow this header (and its reference part) */
     /* With NB_MSG_KEEP or NB_CODEC_ULP the reference part follows the header: */
     uint32_t slot;     /* reference slot of the owner */

@@ -34,12 +34,12 @@ static int open_linked(struct hx_node *node, const struct hx_comm_cfg *cfg, stru
     return 0;
 }
 
-static int push(struct hx_comm *comm, const struct sx_spec *spec, int channels, size_t chunk, int64_t slot)
+static int push(struct hx_comm *comm, const struct sx_spec *spec, size_t chunk, int64_t slot)
 {
-    struct nb_record r = { .func = NB_FUNC_ALL_REDUCE, .type = spec->type, .op = spec->op,
+    struct nb_record r = { .func = spec->func == HX_ALL_REDUCE ? NB_FUNC_ALL_REDUCE : NB_FUNC_REDUCE_SCATTER,
+                           .type = spec->type, .flags = NB_RECORD_API,
                            .bytes = spec->count * hx_type_size(spec->type), .slot = slot,
-                           .channels = (uint32_t)(spec->channels ? spec->channels : channels),
-                           .chunk = (uint32_t)(spec->chunk ? spec->chunk : chunk), .heads = 1, .head = 0 };
+                           .chunk = (uint32_t)(spec->chunk ? spec->chunk : chunk), .heads = 1 << 1, .head = 0 };
 
     HX_CHECK(nb_record_push(hx_comm_plugin(comm), &r) == 0, "a record was refused");
     return 0;
@@ -61,17 +61,19 @@ static int padded_node(struct hx_node *node, void *arg)
     if (open_linked(node, &cfg, &lib, &comm))
         return 1;
     for (int t = 0; t < 3; t++) {
-        for (size_t k = 0; k < sizeof counts / sizeof counts[0]; k++, n++) {
+        /* Each twice, since two kinds of padding alternate. */
+        for (size_t kk = 0; kk < 2 * sizeof counts / sizeof counts[0]; kk++, n++) {
+            size_t k = kk / 2;
             struct sx_spec spec = { .func = HX_ALL_REDUCE, .type = types[t], .count = counts[k],
                                     .fill = HX_FILL_NORMAL, .seed = (uint64_t)n, .in_place = n & 1,
-                                    .chunk = chunks[n % 3], .channels = n % 4 == 3 ? 1 : 0 };
+                                    .chunk = chunks[n / 2 % 3], .channels = n / 2 % 4 == 3 ? 1 : 0 };
             struct sx_run run;
             ncclResult_t ret;
 
             rounding = types[t] == ncclFloat32 ? 1e-13 : types[t] == ncclFloat16 ? 1e-6 : 1.6e-5;
             spec.max_nmse = (k >= 4 ? bound : 4 * bound) + rounding; /* few values: a sample of the noise */
             sx_prepare(node, &spec, &run);
-            if (push(comm, &spec, channels, (size_t)(128 << 10) / HX_STEPS, -1))
+            if (push(comm, &spec, (size_t)(128 << 10) / HX_STEPS, -1))
                 return 1;
             hx_where("%s", sx_describe(&spec));
             ret = hx_run(comm, &run.op);
@@ -133,7 +135,7 @@ static int mean_node(struct hx_node *node, void *arg)
     }
     sx_prepare(node, &spec, &run);
     for (int round = 0; round < ROUNDS; round++) {
-        if (push(comm, &spec, 2, (size_t)(256 << 10) / HX_STEPS, slot))
+        if (push(comm, &spec, (size_t)(256 << 10) / HX_STEPS, slot))
             return 1;
         hx_where("round %d", round);
         HX_CHECK(hx_run(comm, &run.op) == ncclSuccess, "round %d failed", round);
@@ -199,28 +201,25 @@ static int wrong_records_node(struct hx_node *node, void *arg)
             rec.type = ncclBfloat16;
             break;
         case 1:
-            rec.channels = 3;
+            rec.type = ncclInt32;
             break;
         case 2:
-            rec.chunk = 4096;
+            rec.chunk = 4096; /* of which a window would hold 16 */
             break;
         case 3:
-            rec.op = ncclMax;
-            break;
-        case 4:
-            rec.func = HX_REDUCE_SCATTER; /* none for this operation */
+            rec.func = HX_REDUCE_SCATTER; /* of an operation that never comes */
             break;
         default:
             break; /* none at all */
         }
-        if (round % 6 < 4 && push(comm, &rec, 4, (size_t)(128 << 10) / HX_STEPS, 7))
+        if (round % 6 < 4 && push(comm, &rec, (size_t)(128 << 10) / HX_STEPS, 7))
             return 1;
         if (sx_do(node, comm, &spec, NULL))
             return 1;
         /* The operation after it has the right record and is quantized. */
         spec.fill = HX_FILL_NORMAL;
         spec.max_nmse = 0.03;
-        if (push(comm, &spec, 4, (size_t)(128 << 10) / HX_STEPS, -1))
+        if (push(comm, &spec, (size_t)(128 << 10) / HX_STEPS, -1))
             return 1;
         if (sx_do(node, comm, &spec, NULL))
             return 1;
@@ -248,7 +247,7 @@ static int lost_record_node(struct hx_node *node, void *arg)
     if (open_linked(node, &cfg, &lib, &comm))
         return 1;
     sx_prepare(node, &spec, &run);
-    if (node->rank != 1 && push(comm, &spec, 4, (size_t)(128 << 10) / HX_STEPS, -1))
+    if (node->rank != 1 && push(comm, &spec, (size_t)(128 << 10) / HX_STEPS, -1))
         return 1;
     hx_where("all-reduce of which node 1 has no record");
     HX_CHECK(hx_post(comm, &run.op) == ncclSuccess, "post");

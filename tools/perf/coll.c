@@ -127,12 +127,11 @@ static int push_record(const struct series *s, size_t chunk)
 {
     struct nb_record r = {.func = s->kind->wire,
                           .type = s->type,
-                          .op = ncclSum,
+                          .flags = NB_RECORD_API,
                           .bytes = s->count * hx_type_size(s->type),
                           .slot = s->run->feedback ? s->slot : -1,
-                          .channels = (uint32_t)s->run->channels,
                           .chunk = (uint32_t)chunk,
-                          .heads = 1};
+                          .heads = 1 << 1};
 
     if (s->kind->func == HX_ALL_GATHER || (s->kind->func == HX_REDUCE_SCATTER && !s->run->feedback))
         return 0;

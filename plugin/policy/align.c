@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* See align.h. */
+#include "policy/align.h"
+
+#include <stdlib.h>
+
+#include "policy/walk.h"
+
+struct nb_align *nb_align_create(void)
+{
+    struct nb_align *a = calloc(1, sizeof(*a));
+
+    if (a)
+        a->n = 1;
+    return a;
+}
+
+void nb_align_destroy(struct nb_align *a)
+{
+    free(a);
+}
+
+static struct nb_record *record_at(struct nb_align *a, uint64_t at)
+{
+    return &a->ring[at % NB_QUEUE_RECORDS];
+}
+
+size_t nb_align_room(const struct nb_align *a)
+{
+    return NB_QUEUE_RECORDS - (size_t)(a->tail - a->head);
+}
+
+void nb_align_add(struct nb_align *a, const struct nb_record *record)
+{
+    if (a->blind)
+        return;
+    *record_at(a, a->tail) = *record;
+    a->tail++;
+}
+
+void nb_align_lost(struct nb_align *a)
+{
+    a->blind = 1;
+    a->head = a->tail;
+}
+
+static int fits(const struct nb_record *r, const struct nb_seen *seen)
+{
+    return r->func == seen->func && r->type == seen->type && (seen->bytes == 0 || r->bytes == seen->bytes);
+}
+
+/* Records that lead to the same exchange. */
+static int alike(const struct nb_record *a, const struct nb_record *b)
+{
+    return a->func == b->func && a->type == b->type && a->bytes == b->bytes && a->heads == b->heads &&
+           a->head == b->head && a->chunk == b->chunk &&
+           (a->flags & ~(unsigned)NB_RECORD_CAPTURED) == (b->flags & ~(unsigned)NB_RECORD_CAPTURED);
+}
+
+static void insert(struct nb_align *a, uint64_t at, int took)
+{
+    for (unsigned i = 0; i < a->n; i++)
+        if (a->position[i].at == at && a->position[i].took == took)
+            return;
+    if (a->n == NB_ALIGN_POSITIONS) {
+        nb_align_lost(a);
+        return;
+    }
+    a->position[a->n].at = at;
+    a->position[a->n++].took = took;
+}
+
+/* Let go of records that no position needs any more (the one before a position that took it is still needed). */
+static void forget(struct nb_align *a)
+{
+    uint64_t least = UINT64_MAX;
+
+    for (unsigned i = 0; i < a->n; i++) {
+        uint64_t need = a->position[i].at - (a->position[i].took != 0);
+        least = need < least ? need : least;
+    }
+    if (!a->blind && least > a->head)
+        a->head = least;
+}
+
+/* No position is left. The operation at hand has no record, or that of one of the next; the operations that follow
+ * will tell. */
+static void resync(struct nb_align *a, uint64_t from, const struct nb_seen *seen)
+{
+    a->n = 0;
+    insert(a, from, 0);
+    for (uint64_t at = from; at < a->tail && at < from + NB_ALIGN_REACH; at++)
+        if (fits(record_at(a, at), seen))
+            insert(a, at + 1, 1);
+}
+
+enum nb_alignment nb_align_begin(struct nb_align *a, const struct nb_seen *seen, struct nb_record *out)
+{
+    struct nb_position before[NB_ALIGN_POSITIONS];
+    unsigned n = a->n, took = 0, stayed = 0;
+    uint64_t least = UINT64_MAX;
+    int differ = 0;
+
+    if (a->blind)
+        return NB_ALIGN_DOUBT;
+    for (unsigned i = 0; i < n; i++) {
+        before[i] = a->position[i];
+        least = before[i].at < least ? before[i].at : least;
+    }
+    a->n = 0;
+    for (unsigned i = 0; i < n; i++) {
+        uint64_t at = before[i].at;
+        struct nb_record *r = record_at(a, at);
+        if (at >= a->tail)
+            continue;
+        if (fits(r, seen)) {
+            if (took == 0)
+                *out = *r;
+            else
+                differ |= !alike(out, r);
+            took++;
+            insert(a, at + 1, 1);
+        }
+        if (r->missing) { /* the operation may be one of those */
+            stayed++;
+            insert(a, at, 0);
+        }
+    }
+    if (least < a->tail && record_at(a, least)->missing && n)
+        record_at(a, least)->missing--;
+    if (took == 0) {
+        /* A position behind the last record says that the operation has none. With records that fit it would say that
+         * a launch was not told and nothing showed it. */
+        unsigned absent = 0;
+        for (unsigned i = 0; i < n; i++) {
+            if (before[i].at >= a->tail) {
+                absent++;
+                insert(a, before[i].at, 0);
+            }
+        }
+        if (absent + stayed == 0) {
+            resync(a, least, seen);
+            forget(a);
+            return NB_ALIGN_MISFIT;
+        }
+        forget(a);
+        return NB_ALIGN_ABSENT;
+    }
+    forget(a);
+    if (stayed || differ || a->blind)
+        return NB_ALIGN_DOUBT;
+    if (a->n == 1)
+        return NB_ALIGN_CERTAIN;
+    out->slot = -1;
+    out->send = out->recv = out->stream = NULL;
+    return NB_ALIGN_ALIKE;
+}
+
+void nb_align_perhaps(struct nb_align *a, const struct nb_seen *seen)
+{
+    unsigned n = a->n;
+
+    for (unsigned i = 0; i < n && !a->blind; i++) {
+        uint64_t at = a->position[i].at;
+        if (at < a->tail && fits(record_at(a, at), seen))
+            insert(a, at + 1, 1);
+    }
+}
+
+int nb_align_ended(struct nb_align *a, uint64_t steps, uint64_t step_bytes)
+{
+    unsigned kept = 0, n = a->n, had = 0;
+    struct nb_position position[NB_ALIGN_POSITIONS];
+
+    if (a->blind)
+        return 0;
+    for (unsigned i = 0; i < n; i++) {
+        struct nb_position p = a->position[i];
+        if (p.took) {
+            const struct nb_record *r = record_at(a, p.at - 1);
+            struct nb_extent e = {.bytes = r->bytes, .heads = r->heads, .head = r->head, .chunk = r->chunk};
+            had++;
+            if (!(r->flags & NB_RECORD_CHAIN) && !nb_walk_heads(&e, steps, step_bytes))
+                continue;
+        }
+        position[kept++] = p;
+    }
+    if (had && kept == 0) {
+        /* The records are wrong, or apart from the operations by more than was thought. */
+        uint64_t from = a->head;
+        a->n = 0;
+        for (uint64_t at = from; at <= a->tail && at < from + NB_ALIGN_REACH; at++)
+            insert(a, at, 0);
+        return -1;
+    }
+    a->n = 0;
+    for (unsigned i = 0; i < kept; i++)
+        insert(a, position[i].at, 0);
+    forget(a);
+    return 0;
+}
+

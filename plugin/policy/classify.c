@@ -1,0 +1,505 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Evidence on signatures and what follows from it; see classify.h. */
+#include "policy/classify.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "policy/sample_book.h"
+#include "policy/units.h" /* hash chains */
+
+#define DEFAULT_SIGNATURES 512u
+#define KEYS 4096u
+#define COMMS 128u
+#define RECENT_RS 16u
+
+#define LARGE 1024u          /* elements; below are scalars, which say nothing of steps */
+#define CHANGES 3u           /* of a gathered block until it counts as weights */
+#define ROUNDS 8u            /* that a buffer must come once in */
+#define STEADY_FROM 34u      /* calls with samples: likeness before is no evidence against */
+#define STEADY_LIFE 200u     /* calls after the last likeness until it is forgiven */
+#define GRAY 0.95f           /* a buffer that comes once a step but is this like before is no clear gradient */
+#define GRAY_LIFE 16u
+#define SUM_STEPS 3u         /* steps in a row that must add up */
+#define LINKED_LEAST 8u
+#define MAX_MICRO_BATCHES 64u
+
+struct evidence_key { /* buffer of an all-reduce */
+    uint32_t sig, chain;
+    uint64_t send, recv;
+    uint64_t round;              /* of its communicator, or weight step */
+    uint64_t calls, own;         /* announced when last seen: in all, of its signature */
+    uint32_t streak;             /* rounds in a row with it once, and other work between */
+    int taken;
+};
+
+struct class_comm {
+    uint64_t comm;
+    int taken;
+    uint64_t used;
+    uint64_t weight_steps, first_weight_step; /* its own; the process's when it first reduced */
+    uint64_t rare_steps;
+    uint64_t reductions;
+    /* rounds of all-reduce buffers */
+    uint64_t round, set, last_set;
+    uint32_t same_sets;
+    /* volumes since the step began: elements gathered, of them weights, reduced */
+    uint64_t gathered, weights, scattered, reduced;
+    uint32_t operations;
+    uint32_t scatter_adds_up, reduce_adds_up; /* steps in a row */
+};
+
+struct class_sig {
+    uint64_t comm, count;
+    uint32_t nranks;
+    enum nb_func func;
+    ncclDataType_t type;
+    uint32_t chain;
+    int taken;
+    uint64_t used, announced, calls, sampled;
+    uint64_t linked;                 /* all-reduces of a reduce-scatter's result */
+    uint64_t last_steady, last_gray; /* `sampled` when seen; 0: never */
+    uint64_t step;                   /* + 1, of its communicator, when last seen */
+    uint32_t steps_in_sum;           /* steps in a row it was in while they added up */
+    int weights;                     /* gather: weight-like */
+    int once;                        /* all-reduce: its buffers come once a step */
+    enum nb_class_kind kind;
+    enum nb_class_reason reason, evidence;
+    struct nb_book book;
+};
+
+struct nb_classify {
+    unsigned warmup, cap, used;
+    struct nb_grad_rules rules;
+    struct class_sig *sigs;
+    struct nb_sample *samples;
+    struct nb_chains sig_chains, key_chains;
+    struct evidence_key *keys;
+    uint32_t key_hand;
+    struct class_comm comms[COMMS];
+    uint64_t now;
+    uint64_t announced;    /* calls */
+    uint64_t weight_steps; /* of the process: the most of any communicator */
+    struct { uint64_t recv, count; } recent_rs[RECENT_RS];
+    uint32_t recent_at;
+};
+
+const char *nb_class_reason_text(enum nb_class_reason reason)
+{
+    static const char *const text[NB_WHY_COUNT] = {
+        [NB_WHY_YOUNG] = "too few calls seen yet",
+        [NB_WHY_NO_EVIDENCE] = "nothing shows that it is a gradient",
+        [NB_WHY_WEIGHTS] = "weights of this size are gathered on this communicator",
+        [NB_WHY_SUM] = "what a step reduces adds up to the weights it gathers",
+        [NB_WHY_AFTER_RS] = "it sums the result of a reduce_scatter",
+        [NB_WHY_ONCE] = "its buffers come once a step",
+        [NB_WHY_STEADY] = "its content hardly changes from call to call",
+        [NB_WHY_USER_YES] = "NIBBLE_GRAD says so",
+        [NB_WHY_USER_NO] = "NIBBLE_GRAD excludes it",
+        [NB_WHY_TYPE] = "it is not a sum of float32, bfloat16 or float16",
+        [NB_WHY_POOL] = "there are too many signatures",
+    };
+    return (unsigned)reason < NB_WHY_COUNT ? text[reason] : "unknown";
+}
+
+struct nb_classify *nb_classify_create(const struct nb_classify_config *config)
+{
+    struct nb_classify *c = calloc(1, sizeof(*c));
+
+    if (!c)
+        return NULL;
+    c->warmup = config->warmup_steps;
+    c->cap = config->signatures ? config->signatures : DEFAULT_SIGNATURES;
+    if (config->rules)
+        c->rules = *config->rules;
+    c->sigs = calloc(c->cap, sizeof(*c->sigs));
+    c->samples = calloc((size_t)c->cap * NB_BOOK_ENTRIES, sizeof(*c->samples));
+    c->keys = calloc(KEYS, sizeof(*c->keys));
+    if (!c->sigs || !c->samples || !c->keys || nb_chains_init(&c->sig_chains, c->cap) ||
+        nb_chains_init(&c->key_chains, KEYS)) {
+        nb_classify_destroy(c);
+        return NULL;
+    }
+    return c;
+}
+
+void nb_classify_destroy(struct nb_classify *c)
+{
+    if (!c)
+        return;
+    free(c->sigs);
+    free(c->samples);
+    free(c->keys);
+    nb_chains_free(&c->sig_chains);
+    nb_chains_free(&c->key_chains);
+    free(c);
+}
+
+/* ---- signatures, communicators, buffers ---------------------------------------------------------------- */
+
+static uint32_t *sig_chain(struct nb_classify *c, uint64_t comm, enum nb_func func, ncclDataType_t type, uint64_t count)
+{
+    return &c->sig_chains.head[nb_mix(nb_mix(comm, count), (uint64_t)func << 8 | (uint64_t)type) & c->sig_chains.mask];
+}
+
+static void free_sig(struct nb_classify *c, uint32_t at)
+{
+    struct class_sig *s = &c->sigs[at];
+    uint32_t *link = sig_chain(c, s->comm, s->func, s->type, s->count);
+
+    while (*link != at)
+        link = &c->sigs[*link].chain;
+    *link = s->chain;
+    memset(s->book.entry, 0, NB_BOOK_ENTRIES * sizeof(*s->book.entry));
+    s->taken = 0;
+}
+
+/* The signature, made when it is new; the longest unused makes room. */
+static struct class_sig *sig_of(struct nb_classify *c, const struct nb_class_op *op)
+{
+    uint32_t *head = sig_chain(c, op->comm, op->func, op->type, op->count);
+    uint32_t at;
+    struct class_sig *s;
+
+    for (at = *head; at != NB_NONE; at = c->sigs[at].chain) {
+        s = &c->sigs[at];
+        if (s->comm == op->comm && s->func == op->func && s->type == op->type && s->count == op->count) {
+            s->used = ++c->now;
+            return s;
+        }
+    }
+    at = NB_NONE;
+    for (uint32_t i = 0; i < c->cap; i++) {
+        if (!c->sigs[i].taken) {
+            at = i;
+            break;
+        }
+        if (at == NB_NONE || c->sigs[i].used < c->sigs[at].used)
+            at = i;
+    }
+    s = &c->sigs[at];
+    if (s->taken)
+        free_sig(c, at);
+    else if (at >= c->used)
+        c->used = at + 1;
+    *s = (struct class_sig){.comm = op->comm, .count = op->count, .nranks = op->nranks, .func = op->func,
+                            .type = op->type, .taken = 1, .used = ++c->now, .reason = NB_WHY_COUNT,
+                            .book = {.entry = &c->samples[(size_t)at * NB_BOOK_ENTRIES]}};
+    head = sig_chain(c, op->comm, op->func, op->type, op->count);
+    s->chain = *head;
+    *head = at;
+    return s;
+}
+
+static struct class_comm *comm_of(struct nb_classify *c, uint64_t comm)
+{
+    struct class_comm *victim = c->comms;
+
+    for (struct class_comm *m = c->comms; m < c->comms + COMMS; m++) {
+        if (m->taken && m->comm == comm) {
+            m->used = ++c->now;
+            return m;
+        }
+        if (victim->taken && (!m->taken || m->used < victim->used))
+            victim = m;
+    }
+    *victim = (struct class_comm){.comm = comm, .taken = 1, .used = ++c->now, .first_weight_step = c->weight_steps};
+    return victim;
+}
+
+static struct evidence_key *key_of(struct nb_classify *c, uint32_t sig, uint64_t send)
+{
+    uint32_t *head = &c->key_chains.head[nb_mix(send, sig) & c->key_chains.mask];
+    uint32_t at;
+    struct evidence_key *k;
+
+    for (at = *head; at != NB_NONE; at = c->keys[at].chain)
+        if (c->keys[at].sig == sig && c->keys[at].send == send)
+            return &c->keys[at];
+    at = c->key_hand;
+    c->key_hand = (c->key_hand + 1) % KEYS;
+    k = &c->keys[at];
+    if (k->taken) {
+        uint32_t *link = &c->key_chains.head[nb_mix(k->send, k->sig) & c->key_chains.mask];
+        while (*link != at)
+            link = &c->keys[*link].chain;
+        *link = k->chain;
+    }
+    head = &c->key_chains.head[nb_mix(send, sig) & c->key_chains.mask];
+    *k = (struct evidence_key){.sig = sig, .send = send, .round = UINT64_MAX, .taken = 1, .chain = *head};
+    *head = at;
+    return k;
+}
+
+void nb_classify_forget(struct nb_classify *c, uint64_t comm)
+{
+    for (uint32_t i = 0; i < c->used; i++)
+        if (c->sigs[i].taken && c->sigs[i].comm == comm)
+            free_sig(c, i);
+    for (struct class_comm *m = c->comms; m < c->comms + COMMS; m++)
+        if (m->taken && m->comm == comm)
+            m->taken = 0;
+}
+
+/* ---- calls and gathers ---------------------------------------------------------------------------------- */
+
+static int is_float_sum(const struct nb_class_op *op)
+{
+    return op->op == ncclSum && (op->type == ncclFloat32 || op->type == ncclBfloat16 || op->type == ncclFloat16);
+}
+
+void nb_classify_call(struct nb_classify *c, const struct nb_class_op *op)
+{
+    struct class_sig *s = sig_of(c, op);
+
+    c->announced++;
+    s->announced++;
+    if (op->func == NB_FUNC_REDUCE_SCATTER && is_float_sum(op)) {
+        c->recent_rs[c->recent_at].recv = op->recv;
+        c->recent_rs[c->recent_at].count = op->count;
+        c->recent_at = (c->recent_at + 1) % RECENT_RS;
+    } else if (op->func == NB_FUNC_ALL_REDUCE && op->count >= LARGE) {
+        for (unsigned i = 0; i < RECENT_RS; i++) {
+            if (!c->recent_rs[i].count || c->recent_rs[i].recv != op->send || c->recent_rs[i].count < op->count)
+                continue;
+            s->linked++;
+            c->recent_rs[i].count = 0; /* one reduce-scatter proves one all-reduce */
+            break;
+        }
+    }
+}
+
+/* A step of this communicator ends: does what it reduced add up to what it gathered? Padding differs between the two, by
+ * less than a small piece a rank and operation. */
+static void end_step(struct nb_classify *c, struct class_comm *m)
+{
+    uint64_t slack = (uint64_t)m->operations * LARGE;
+    int adds_up = 0;
+
+    /* Reduce-scatters: nearly all that is gathered are weights, and no more is reduced than that. */
+    if (m->scattered && m->weights * 10 >= m->gathered * 9 && m->scattered <= m->weights + slack)
+        m->scatter_adds_up++;
+    else
+        m->scatter_adds_up = 0;
+    /* All-reduces: exactly what is gathered, once a micro-batch. */
+    if (m->reduced && m->weights) {
+        uint64_t times = (m->reduced + m->weights / 2) / m->weights;
+        uint64_t want = times * m->weights;
+        adds_up = times >= 1 && times <= MAX_MICRO_BATCHES && m->reduced <= want + slack && want <= m->reduced + times * slack &&
+                  slack * 10 < m->reduced;
+    }
+    m->reduce_adds_up = adds_up ? m->reduce_adds_up + 1 : 0;
+    for (uint32_t i = 0; i < c->used; i++) {
+        struct class_sig *s = &c->sigs[i];
+        if (s->taken && s->comm == m->comm && s->func == NB_FUNC_ALL_REDUCE)
+            s->steps_in_sum = adds_up && s->step == m->weight_steps + 1 ? s->steps_in_sum + 1 : 0;
+    }
+    m->gathered = m->weights = m->scattered = m->reduced = m->operations = 0;
+    m->weight_steps++;
+    if (m->weight_steps > c->weight_steps)
+        c->weight_steps = m->weight_steps;
+}
+
+void nb_classify_gather(struct nb_classify *c, const struct nb_class_op *op, const float *samples, unsigned n)
+{
+    struct class_sig *s = sig_of(c, op);
+    struct class_comm *m = comm_of(c, op->comm);
+    struct nb_look look = nb_book_look(&s->book, samples, n);
+
+    s->calls++;
+    if (look.found && look.changed) {
+        if (look.found->changes >= CHANGES)
+            s->weights = 1;
+        /* Weights change once a step: a block that changes again is in the next one. */
+        if (look.found->step == m->weight_steps + 1)
+            end_step(c, m);
+        look.found->step = m->weight_steps + 1;
+    }
+    if (op->count >= LARGE) {
+        m->operations++;
+        m->gathered += op->count;
+        if (look.found && s->weights)
+            m->weights += op->count;
+    }
+}
+
+/* ---- reductions ------------------------------------------------------------------------------------------ */
+
+/* Does the communicator gather weights of this many elements? */
+static int gathers_weights(const struct nb_classify *c, uint64_t comm, uint64_t count)
+{
+    for (uint32_t i = 0; i < c->used; i++) {
+        const struct class_sig *g = &c->sigs[i];
+        int bytes = g->type == ncclInt8 || g->type == ncclUint8;
+        if (g->taken && g->weights && g->comm == comm && g->func == NB_FUNC_ALL_GATHER &&
+            (g->count == count || (bytes && (g->count == 2 * count || g->count == 4 * count))))
+            return 1;
+    }
+    return 0;
+}
+
+/* Steps of a communicator that gathers no weights: as many as its rarest large sum has come, evaluations aside. */
+static void count_rare_steps(const struct nb_classify *c, struct class_comm *m)
+{
+    uint64_t most = 0, least = UINT64_MAX;
+
+    for (uint32_t i = 0; i < c->used; i++) {
+        const struct class_sig *s = &c->sigs[i];
+        if (s->taken && s->comm == m->comm && s->func != NB_FUNC_ALL_GATHER && s->count >= LARGE && s->calls > most)
+            most = s->calls;
+    }
+    for (uint32_t i = 0; i < c->used; i++) {
+        const struct class_sig *s = &c->sigs[i];
+        if (s->taken && s->comm == m->comm && s->func != NB_FUNC_ALL_GATHER && s->count >= LARGE && s->calls >= 3 &&
+            s->calls * 512 >= most && s->calls < least)
+            least = s->calls;
+    }
+    if (least != UINT64_MAX && least > m->rare_steps)
+        m->rare_steps = least;
+}
+
+static uint64_t steps_of(const struct nb_classify *c, const struct class_comm *m)
+{
+    if (m->weight_steps >= 2)
+        return m->weight_steps;
+    if (c->weight_steps >= m->first_weight_step + 2)
+        return c->weight_steps - m->first_weight_step;
+    return m->rare_steps;
+}
+
+/* An all-reduce: does its buffer come exactly once a step? Where weights are gathered, their changes tell the
+ * steps. Else a round ends when a buffer comes again, rounds must consist of the same buffers, and something
+ * else must have been called in between: a buffer that comes again and again alone holds activations. */
+static void watch_buffer(struct nb_classify *c, struct class_comm *m, struct class_sig *s, const struct nb_class_op *op)
+{
+    struct evidence_key *k = key_of(c, (uint32_t)(s - c->sigs), op->send);
+    int by_weights = c->weight_steps >= 3;
+    int again = k->round != UINT64_MAX && k->recv == op->recv;
+    int others = again && c->announced - k->calls > s->announced - k->own;
+    uint64_t round;
+
+    if (by_weights) {
+        round = c->weight_steps;
+        k->streak = !again || k->round == round ? 0 : k->streak + 1;
+        if (again && k->round == round)
+            s->once = 0;
+        if (k->streak >= ROUNDS)
+            s->once = 1;
+    } else {
+        if (again && k->round == m->round) {
+            m->same_sets = m->set == m->last_set ? m->same_sets + 1 : 0;
+            m->last_set = m->set;
+            m->set = 0;
+            m->round++;
+        }
+        round = m->round;
+        m->set ^= nb_mix(op->send, s->count);
+        k->streak = others && k->round + 1 == round ? k->streak + 1 : 0;
+        if (k->streak >= ROUNDS && m->same_sets >= ROUNDS)
+            s->once = 1;
+    }
+    k->round = round;
+    k->recv = op->recv;
+    k->calls = c->announced;
+    k->own = s->announced;
+}
+
+static enum nb_class_reason evidence_for(struct nb_classify *c, const struct class_comm *m, struct class_sig *s)
+{
+    if (s->func == NB_FUNC_REDUCE_SCATTER) {
+        if (s->evidence == NB_WHY_WEIGHTS)
+            return s->evidence;
+        if (s->sampled % 16 == 0 && gathers_weights(c, s->comm, s->count))
+            return s->evidence = NB_WHY_WEIGHTS;
+        return m->scatter_adds_up >= SUM_STEPS ? NB_WHY_SUM : s->evidence;
+    }
+    if (s->linked >= LINKED_LEAST && s->linked * 10 >= s->announced * 9)
+        return NB_WHY_AFTER_RS;
+    if (s->steps_in_sum >= SUM_STEPS)
+        return NB_WHY_SUM;
+    if (s->once && (!s->last_gray || s->sampled - s->last_gray >= GRAY_LIFE))
+        return NB_WHY_ONCE;
+    return s->evidence;
+}
+
+static void settle(struct nb_classify *c, const struct class_comm *m, struct class_sig *s)
+{
+    enum nb_grad_word word = nb_grad_rules_ask(&c->rules, s->func, s->type, s->count, s->nranks);
+
+    if (word != NB_GRAD_SILENT) {
+        s->kind = word == NB_GRAD_YES ? NB_CLASS_GRADIENT : NB_CLASS_OTHER;
+        s->reason = word == NB_GRAD_YES ? NB_WHY_USER_YES : NB_WHY_USER_NO;
+        return;
+    }
+    s->evidence = evidence_for(c, m, s);
+    if (s->sampled < NB_CLASSIFY_CALLS) {
+        s->kind = NB_CLASS_UNKNOWN;
+        s->reason = NB_WHY_YOUNG;
+    } else if (s->last_steady && s->sampled - s->last_steady < STEADY_LIFE) {
+        s->kind = NB_CLASS_OTHER;
+        s->reason = NB_WHY_STEADY;
+    } else {
+        s->kind = s->evidence == NB_WHY_YOUNG ? NB_CLASS_UNKNOWN : NB_CLASS_GRADIENT;
+        s->reason = s->evidence == NB_WHY_YOUNG ? NB_WHY_NO_EVIDENCE : s->evidence;
+    }
+}
+
+struct nb_class_decision nb_classify_reduce(struct nb_classify *c, const struct nb_class_op *op, const float *samples,
+                                            unsigned n)
+{
+    struct nb_class_decision d = {.kind = NB_CLASS_OTHER, .reason = NB_WHY_TYPE};
+    enum nb_class_kind kind;
+    enum nb_class_reason reason;
+    struct class_comm *m;
+    struct class_sig *s;
+    struct nb_look look;
+
+    if (!is_float_sum(op) || op->func == NB_FUNC_ALL_GATHER)
+        return d;
+    s = sig_of(c, op);
+    m = comm_of(c, op->comm);
+    kind = s->kind;
+    reason = s->reason;
+    s->calls++;
+    look = nb_book_look(&s->book, samples, n);
+    if (look.varies) {
+        s->sampled++;
+        if (look.found && s->sampled >= STEADY_FROM)
+            s->last_steady = s->sampled;
+        if (look.likeness >= GRAY)
+            s->last_gray = s->sampled;
+    }
+    if (op->count >= LARGE) {
+        m->operations++;
+        if (op->func == NB_FUNC_REDUCE_SCATTER)
+            m->scattered += op->count;
+        else
+            m->reduced += op->count;
+        if (m->reductions++ % 16 == 0)
+            count_rare_steps(c, m);
+    }
+    s->step = m->weight_steps + 1;
+    if (op->func == NB_FUNC_ALL_REDUCE)
+        watch_buffer(c, m, s, op);
+    settle(c, m, s);
+    d.kind = s->kind;
+    d.reason = s->reason;
+    d.changed = s->kind != kind || s->reason != reason;
+    d.step = steps_of(c, m);
+    d.warmup = d.kind == NB_CLASS_GRADIENT && d.step < c->warmup;
+    return d;
+}
+
+int nb_classify_text(const struct nb_class_op *op, const struct nb_class_decision *d, char *buf, size_t cap)
+{
+    static const char *const kinds[] = {"raw for now", "a gradient", "not a gradient, raw"};
+    char rule[128];
+
+    nb_grad_rule_text(op->func, op->type, op->count, op->nranks, rule, sizeof(rule));
+    if (d->reason == NB_WHY_TYPE || d->reason == NB_WHY_POOL)
+        return snprintf(buf, cap, "%s: %s: %s", rule, kinds[d->kind], nb_class_reason_text(d->reason));
+    return snprintf(buf, cap, "%s: %s (step %llu): %s; NIBBLE_GRAD=%s%s would change that", rule, kinds[d->kind],
+                    (unsigned long long)d->step, nb_class_reason_text(d->reason),
+                    d->kind == NB_CLASS_GRADIENT ? "!" : "", rule);
+}

@@ -1,0 +1,350 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Joining NCCL's profiler events into operation records; see events.h. */
+#include "policy/events.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "device/exact.h"
+#include "policy/record.h"
+
+/* A user's call. Written once, then `gen`; a ring entry may be overwritten while it is read, which `gen` shows. */
+struct call {
+    _Atomic uint64_t gen; /* 0: never used, or being written */
+    _Atomic uint64_t what; /* function, type, captured */
+    _Atomic uint64_t count;
+    _Atomic uintptr_t stream;
+};
+
+struct nb_events {
+    struct nb_queue *queue;
+    int device, nnodes, nranks;
+    int has_calls;
+    uint32_t salt; /* sets apart handles of different communicators */
+    uint64_t comm_id;
+    _Atomic uint64_t heads; /* bit H: a node may have H heads */
+    struct call *ring;
+    _Atomic uint64_t ring_next;
+    _Atomic(struct call *) block[NB_EVENTS_BLOCKS];
+    _Atomic uint64_t kept_next;
+    pthread_mutex_t grow; /* captured calls: user's threads only, never a callback */
+    _Atomic uint64_t expected[NB_FUNC_COUNT]; /* sequence number of the next launch that is not captured */
+    _Atomic uint64_t n_calls, n_calls_dropped, n_launches, n_recorded, n_elsewhere, n_orphans, n_contradictions,
+        n_missing, n_unqueued;
+};
+
+static void add(_Atomic uint64_t *n, uint64_t by)
+{
+    atomic_fetch_add_explicit(n, by, memory_order_relaxed);
+}
+
+/* ---- NCCL's words ------------------------------------------------------------------------------------ */
+
+static int func_of(const char *s)
+{
+    if (!s)
+        return -1;
+    if (strcmp(s, "AllReduce") == 0)
+        return NB_FUNC_ALL_REDUCE;
+    if (strcmp(s, "AllGather") == 0)
+        return NB_FUNC_ALL_GATHER;
+    if (strcmp(s, "ReduceScatter") == 0)
+        return NB_FUNC_REDUCE_SCATTER;
+    return -1;
+}
+
+static int type_of(const char *s)
+{
+    static const char *const names[ncclNumTypes] = {
+        "Int8", "Uint8", "Int32", "Uint32", "Int64", "Uint64", "Float16", "Float32", "Float64", "Bfloat16",
+        "Float8e4m3", "Float8e5m2",
+    };
+
+    if (!s || strncmp(s, "nccl", 4) != 0)
+        return -1;
+    for (int t = 0; t < ncclNumTypes; t++)
+        if (strcmp(s + 4, names[t]) == 0)
+            return t;
+    return -1;
+}
+
+/* 1: the operation reaches the CollNet calls of a head; *chain: of some of its channels only. NVLS does so
+ * between nodes only; NVLS_TREE, ring and the others never. */
+static int reaches_collnet(const char *algo, int nnodes, int *chain)
+{
+    *chain = 0;
+    if (!algo || nnodes < 2)
+        return 0;
+    if (strcmp(algo, "COLLNET_DIRECT") == 0 || strcmp(algo, "NVLS") == 0)
+        return 1;
+    return *chain = strcmp(algo, "COLLNET_CHAIN") == 0;
+}
+
+/* ---- handles ----------------------------------------------------------------------------------------- */
+
+/* 63..32 generation, 31 captured, 30..24 salt, 23..4 index, 3..0 a mark that no aligned pointer has */
+#define MARK 0xbu
+
+static void *make_handle(const struct nb_events *ev, uint64_t gen, int captured, uint64_t index)
+{
+    uint64_t h = (gen & 0xffffffffu) << 32 | (uint64_t)captured << 31 | (uint64_t)ev->salt << 24 | index << 4 | MARK;
+    return (void *)(uintptr_t)h;
+}
+
+static struct call *kept(struct nb_events *ev, uint64_t index)
+{
+    struct call *block = atomic_load_explicit(&ev->block[index / NB_EVENTS_BLOCK], memory_order_acquire);
+    return block ? &block[index % NB_EVENTS_BLOCK] : NULL;
+}
+
+struct known { /* a call that was looked up */
+    int func, type, captured;
+    uint64_t count;
+    const void *stream;
+};
+
+static int look_up(struct nb_events *ev, const void *handle, struct known *out)
+{
+    uint64_t h = (uintptr_t)handle, gen = h >> 32, index = h >> 4 & 0xfffff, what;
+    int captured = (int)(h >> 31 & 1);
+    struct call *c;
+
+    if ((h & 0xf) != MARK || (h >> 24 & 0x7f) != ev->salt || gen == 0 ||
+        index >= (captured ? NB_EVENTS_BLOCK * NB_EVENTS_BLOCKS : NB_EVENTS_RING))
+        return 0;
+    c = captured ? kept(ev, index) : &ev->ring[index];
+    if (!c || atomic_load_explicit(&c->gen, memory_order_acquire) != gen)
+        return 0;
+    what = atomic_load_explicit(&c->what, memory_order_relaxed);
+    out->count = atomic_load_explicit(&c->count, memory_order_relaxed);
+    out->stream = (const void *)atomic_load_explicit(&c->stream, memory_order_relaxed);
+    atomic_thread_fence(memory_order_acquire);
+    if (atomic_load_explicit(&c->gen, memory_order_relaxed) != gen)
+        return 0;
+    out->func = (int)(what & 0xff);
+    out->type = (int)(what >> 8 & 0xff);
+    out->captured = (int)(what >> 16 & 1);
+    return 1;
+}
+
+/* ---- the user's call --------------------------------------------------------------------------------- */
+
+static struct call *new_kept(struct nb_events *ev, uint64_t *index)
+{
+    struct call *c = NULL;
+
+    pthread_mutex_lock(&ev->grow);
+    *index = atomic_load_explicit(&ev->kept_next, memory_order_relaxed);
+    if (*index < (uint64_t)NB_EVENTS_BLOCK * NB_EVENTS_BLOCKS) {
+        _Atomic(struct call *) *block = &ev->block[*index / NB_EVENTS_BLOCK];
+        if (!atomic_load_explicit(block, memory_order_relaxed))
+            atomic_store_explicit(block, calloc(NB_EVENTS_BLOCK, sizeof(struct call)), memory_order_release);
+        c = kept(ev, *index);
+        if (c)
+            atomic_store_explicit(&ev->kept_next, *index + 1, memory_order_relaxed);
+    }
+    pthread_mutex_unlock(&ev->grow);
+    return c;
+}
+
+void *nb_events_call(struct nb_events *ev, const struct nb_events_call *call)
+{
+    int func = func_of(call->func), type = type_of(call->type);
+    uint64_t index, gen = 1;
+    struct call *c;
+
+    if (func < 0 || type < 0)
+        return NULL;
+    add(&ev->n_calls, 1);
+    if (call->captured) {
+        c = new_kept(ev, &index);
+        if (!c) {
+            add(&ev->n_calls_dropped, 1);
+            return NULL;
+        }
+    } else {
+        uint64_t ticket = atomic_fetch_add_explicit(&ev->ring_next, 1, memory_order_relaxed);
+        index = ticket % NB_EVENTS_RING;
+        gen = (ticket / NB_EVENTS_RING + 1) & 0xffffffffu;
+        if (gen == 0)
+            return NULL;
+        c = &ev->ring[index];
+    }
+    atomic_store_explicit(&c->gen, 0, memory_order_relaxed);
+    atomic_thread_fence(memory_order_release);
+    atomic_store_explicit(&c->what, (uint64_t)func | (uint64_t)type << 8 | (uint64_t)(call->captured != 0) << 16,
+                          memory_order_relaxed);
+    atomic_store_explicit(&c->count, call->count, memory_order_relaxed);
+    atomic_store_explicit(&c->stream, (uintptr_t)call->stream, memory_order_relaxed);
+    atomic_store_explicit(&c->gen, gen, memory_order_release);
+    return make_handle(ev, gen, call->captured != 0, index);
+}
+
+/* ---- the launch -------------------------------------------------------------------------------------- */
+
+/* How many launches of this function were not told, by NCCL's numbers. Captured operations do not advance them:
+ * the next one that is not captured has the number that they show. */
+static uint32_t missing_before(struct nb_events *ev, int func, uint64_t seq, int captured)
+{
+    uint64_t expected = atomic_load_explicit(&ev->expected[func], memory_order_relaxed);
+    uint64_t missing = seq > expected ? seq - expected : 0;
+
+    if (captured || seq + 1 == expected) { /* the latter: captured, but its call is not known */
+        if (missing) /* told here already */
+            atomic_store_explicit(&ev->expected[func], seq, memory_order_relaxed);
+    } else {
+        atomic_store_explicit(&ev->expected[func], seq + 1, memory_order_relaxed);
+    }
+    if (missing > UINT32_MAX)
+        missing = UINT32_MAX;
+    add(&ev->n_missing, missing);
+    return (uint32_t)missing;
+}
+
+/* The launch and the call of one operation tell the same; an all-gather is launched as bytes. */
+static int agree(const struct known *call, const struct nb_record *r, size_t count)
+{
+    if (call->func != (int)r->func)
+        return 0;
+    if (r->func == NB_FUNC_ALL_GATHER)
+        return call->count * nb_nccl_type_size((ncclDataType_t)call->type) == r->bytes;
+    return call->type == (int)r->type && call->count == count;
+}
+
+void nb_events_launch(struct nb_events *ev, const struct nb_events_op *op)
+{
+    int func = func_of(op->func), type = type_of(op->type), chain, known, reaches;
+    struct nb_record r;
+    struct known call;
+    uint32_t missing;
+    int ret;
+
+    add(&ev->n_launches, 1);
+    if (func < 0) {
+        add(&ev->n_elsewhere, 1);
+        return;
+    }
+    known = look_up(ev, op->call, &call);
+    missing = missing_before(ev, func, op->seq, known && call.captured);
+    reaches = type >= 0 && reaches_collnet(op->algo, ev->nnodes, &chain);
+    if (!reaches) {
+        if (missing && ev->nnodes > 1)
+            nb_queue_missed(ev->queue, missing);
+        add(&ev->n_elsewhere, 1);
+        return;
+    }
+    memset(&r, 0, sizeof(r));
+    r.func = (enum nb_func)func;
+    r.type = (ncclDataType_t)type;
+    r.bytes = (uint64_t)op->count * nb_nccl_type_size(r.type);
+    r.send = op->send;
+    r.recv = op->recv;
+    r.slot = -1;
+    r.head = -1;
+    r.missing = missing;
+    if (chain)
+        r.flags |= NB_RECORD_CHAIN;
+    if (known) {
+        r.api_type = (ncclDataType_t)call.type;
+        r.stream = call.stream;
+        r.flags |= call.captured ? NB_RECORD_CAPTURED : 0;
+        if (agree(&call, &r, op->count)) {
+            r.flags |= NB_RECORD_API;
+        } else {
+            r.flags |= NB_RECORD_DOUBT;
+            add(&ev->n_contradictions, 1);
+        }
+    } else if (ev->has_calls) {
+        add(&ev->n_orphans, 1);
+    }
+    /* NCCL takes CollNet for these two only where every GPU of a node is a head. */
+    if (func != NB_FUNC_ALL_REDUCE && ev->nranks % ev->nnodes == 0)
+        atomic_store_explicit(&ev->heads, UINT64_C(1) << (ev->nranks / ev->nnodes), memory_order_relaxed);
+    r.heads = atomic_load_explicit(&ev->heads, memory_order_relaxed);
+    ret = nb_queue_push(ev->queue, &r);
+    if (ret == -ENOTCONN) /* no group of its own: a child that shares its parent's, or no head */
+        ret = nb_queue_push_shared(ev->device, ev->nnodes, &r);
+    add(ret ? &ev->n_unqueued : &ev->n_recorded, 1);
+}
+
+/* ---- life -------------------------------------------------------------------------------------------- */
+
+#define MAX_HEADS 63
+
+struct nb_events *nb_events_create(uint64_t comm_id, int nnodes, int nranks, int rank, int has_calls)
+{
+    static atomic_uint salts;
+    struct nb_events *ev = calloc(1, sizeof(*ev));
+    int local;
+
+    if (!ev)
+        return NULL;
+    ev->device = nb_current_gpu();
+    ev->nnodes = nnodes > 0 ? nnodes : 1;
+    ev->nranks = nranks > 0 ? nranks : 1;
+    ev->has_calls = has_calls;
+    ev->comm_id = comm_id;
+    ev->salt = atomic_fetch_add(&salts, 1) & 0x7f;
+    /* A node has at least one head and at most as many as it has ranks; with one rank a node that is certain. Nodes
+     * with different numbers of ranks: at most what the largest can have. */
+    local = ev->nranks - ev->nnodes + 1;
+    if (ev->nranks % ev->nnodes == 0)
+        local = ev->nranks / ev->nnodes;
+    if (local > MAX_HEADS)
+        local = MAX_HEADS;
+    for (int h = 1; h <= local; h++)
+        ev->heads |= UINT64_C(1) << h;
+    (void)rank;
+    ev->ring = calloc(NB_EVENTS_RING, sizeof(*ev->ring));
+    ev->queue = nb_queue_get(comm_id, ev->device);
+    if (!ev->ring || !ev->queue) {
+        nb_queue_put(ev->queue);
+        free(ev->ring);
+        free(ev);
+        return NULL;
+    }
+    pthread_mutex_init(&ev->grow, NULL);
+    nb_queue_profiled(ev->queue, 1);
+    return ev;
+}
+
+void nb_events_destroy(struct nb_events *ev)
+{
+    struct nb_events_counts n;
+
+    if (!ev)
+        return;
+    nb_events_get_counts(ev, &n);
+    if (n.launches)
+        NB_INFO(NCCL_PROFILE,
+                "profiler comm 0x%llx: calls=%llu dropped=%llu launches=%llu recorded=%llu elsewhere=%llu orphans=%llu "
+                "contradictions=%llu missing=%llu unqueued=%llu",
+                (unsigned long long)ev->comm_id, (unsigned long long)n.calls, (unsigned long long)n.calls_dropped,
+                (unsigned long long)n.launches, (unsigned long long)n.recorded, (unsigned long long)n.elsewhere,
+                (unsigned long long)n.orphans, (unsigned long long)n.contradictions, (unsigned long long)n.missing,
+                (unsigned long long)n.unqueued);
+    nb_queue_profiled(ev->queue, -1);
+    nb_queue_put(ev->queue);
+    for (unsigned i = 0; i < NB_EVENTS_BLOCKS; i++)
+        free(atomic_load(&ev->block[i]));
+    pthread_mutex_destroy(&ev->grow);
+    free(ev->ring);
+    free(ev);
+}
+
+void nb_events_get_counts(struct nb_events *ev, struct nb_events_counts *out)
+{
+    out->calls = atomic_load(&ev->n_calls);
+    out->calls_dropped = atomic_load(&ev->n_calls_dropped);
+    out->launches = atomic_load(&ev->n_launches);
+    out->recorded = atomic_load(&ev->n_recorded);
+    out->elsewhere = atomic_load(&ev->n_elsewhere);
+    out->orphans = atomic_load(&ev->n_orphans);
+    out->contradictions = atomic_load(&ev->n_contradictions);
+    out->missing = atomic_load(&ev->n_missing);
+    out->unqueued = atomic_load(&ev->n_unqueued);
+}

@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What NCCL's profiler events tell, without table versions: the user's call (CollApi) is kept until the launch
+ * (Coll) names it as its parent; the two together make an operation record (policy/record.h).
+ *
+ * NCCL hands back the handle of a user's call much later, for a captured graph at every replay, and sometimes a
+ * handle that was never meant. So a handle is no pointer but an index with a generation, and is looked up. Calls
+ * that run at once share a ring; captured ones are kept until the communicator ends.
+ *
+ * Any thread may call everything, also a CUDA host callback (nb_events_launch): no CUDA calls, nothing waits.
+ */
+#ifndef NIBBLE_POLICY_EVENTS_H
+#define NIBBLE_POLICY_EVENTS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define NB_EVENTS_RING 4096u      /* user's calls remembered until their launch */
+#define NB_EVENTS_BLOCK 1024u     /* captured calls come in blocks ... */
+#define NB_EVENTS_BLOCKS 64u      /* ... of which there are so many at most */
+
+struct nb_events; /* of one rank of one communicator */
+
+struct nb_events_counts {
+    uint64_t calls;          /* user's collective calls */
+    uint64_t calls_dropped;  /* captured calls beyond what is kept */
+    uint64_t launches;       /* operations launched */
+    uint64_t recorded;       /* of these, put into a queue */
+    uint64_t elsewhere;      /* algorithm or function does not reach CollNet */
+    uint64_t orphans;        /* launched without a known call */
+    uint64_t contradictions; /* launch and call disagree */
+    uint64_t missing;        /* launches that NCCL's sequence numbers show were not told */
+    uint64_t unqueued;       /* nobody consumes, queue full, or not certain whose */
+};
+
+/* A user's call, in NCCL's words; texts may be NULL. */
+struct nb_events_call {
+    const char *func, *type;
+    size_t count;
+    const void *stream;
+    int captured;
+};
+
+/* An operation as it is launched. */
+struct nb_events_op {
+    const char *func, *type, *algo;
+    size_t count; /* all-gather: bytes of a block */
+    uint64_t seq;
+    const void *send, *recv;
+    const void *call; /* handle of the user's call, or anything */
+};
+
+/* `has_calls`: this NCCL tells the users' calls. The thread has the rank's device current. NULL: no memory. */
+struct nb_events *nb_events_create(uint64_t comm_id, int nnodes, int nranks, int rank, int has_calls);
+void nb_events_destroy(struct nb_events *events);
+/* The handle to give to NCCL; NULL when the call cannot be kept or is of no interest. */
+void *nb_events_call(struct nb_events *events, const struct nb_events_call *call);
+void nb_events_launch(struct nb_events *events, const struct nb_events_op *op);
+void nb_events_get_counts(struct nb_events *events, struct nb_events_counts *counts);
+
+#endif

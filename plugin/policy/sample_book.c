@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Samples of operations seen before; see sample_book.h. */
+#include "policy/sample_book.h"
+
+#include <math.h>
+#include <string.h>
+
+#define STALE 256u /* look-ups: an older entry that was kept and not met again makes room */
+
+/* Mean 0 and norm 1, so that a correlation is a dot product. 0 when the samples do not vary, -1 when not finite. */
+static int normalise(const float *samples, unsigned n, float out[NB_CLASSIFY_SAMPLES], uint64_t *hash)
+{
+    unsigned take = n < NB_CLASSIFY_SAMPLES ? n : NB_CLASSIFY_SAMPLES;
+    double sum = 0.0, square = 0.0;
+
+    memset(out, 0, NB_CLASSIFY_SAMPLES * sizeof(*out));
+    *hash = 0xcbf29ce484222325u ^ n;
+    for (unsigned i = 0; i < take; i++) {
+        uint32_t bits;
+        float v = samples[(uint64_t)i * n / take];
+        if (!isfinite(v))
+            return -1;
+        memcpy(&bits, &v, 4);
+        *hash = (*hash ^ bits) * 0x100000001b3u;
+        out[i] = v;
+        sum += v;
+    }
+    for (unsigned i = 0; i < take; i++) {
+        double d = out[i] - sum / take;
+        square += d * d;
+    }
+    if (!(square > 0.0))
+        memset(out, 0, NB_CLASSIFY_SAMPLES * sizeof(*out));
+    else
+        for (unsigned i = 0; i < take; i++)
+            out[i] = (float)((out[i] - sum / take) / sqrt(square));
+    return square > 0.0;
+}
+
+static float dot(const float *a, const float *b)
+{
+    float lane[16] = {0}, sum = 0.0f;
+
+    for (unsigned i = 0; i < NB_CLASSIFY_SAMPLES; i += 16)
+        for (unsigned k = 0; k < 16; k++)
+            lane[k] += a[i + k] * b[i + k];
+    for (unsigned k = 0; k < 16; k++)
+        sum += lane[k];
+    return sum;
+}
+
+static void note(struct nb_book *book, struct nb_sample *at, const float *value, uint64_t hash)
+{
+    memcpy(at->value, value, sizeof(at->value));
+    at->hash = hash;
+    at->last = book->looks;
+}
+
+/* A place for new content among the recent ones. What is pushed out is kept where there is room. */
+static struct nb_sample *make_room(struct nb_book *book)
+{
+    struct nb_sample *out = &book->entry[book->recent], *keep = NULL;
+
+    book->recent = (book->recent + 1) % NB_BOOK_RECENT;
+    if (out->last) {
+        for (unsigned i = NB_BOOK_RECENT; i < NB_BOOK_ENTRIES && !keep; i++) {
+            struct nb_sample *e = &book->entry[i];
+            if (!e->last || book->looks - e->last > STALE)
+                keep = e;
+        }
+        for (unsigned i = NB_BOOK_RECENT; i < NB_BOOK_ENTRIES && !keep && out->matches; i++)
+            if (!book->entry[i].matches)
+                keep = &book->entry[i];
+        if (keep)
+            *keep = *out;
+    }
+    memset(out, 0, sizeof(*out));
+    return out;
+}
+
+struct nb_look nb_book_look(struct nb_book *book, const float *samples, unsigned n)
+{
+    struct nb_look look = {.likeness = -1.0f};
+    float value[NB_CLASSIFY_SAMPLES];
+    uint64_t hash;
+    int varies = n >= 2 && samples ? normalise(samples, n, value, &hash) : -1;
+
+    if (varies < 0)
+        return look;
+    look.varies = varies;
+    book->looks++;
+    if (varies) {
+        /* Blocks come in turn: the one behind the last found is tried first. */
+        for (unsigned k = 0; k < NB_BOOK_ENTRIES; k++) {
+            unsigned i = (book->hint + k) % NB_BOOK_ENTRIES;
+            struct nb_sample *e = &book->entry[i];
+            float likeness = e->last ? dot(value, e->value) : -1.0f;
+            if (likeness > look.likeness)
+                look.likeness = likeness;
+            if (likeness >= NB_SAME_CONTENT) {
+                look.found = e;
+                book->hint = (i + 1) % NB_BOOK_ENTRIES;
+                break;
+            }
+        }
+    }
+    if (look.found) {
+        look.changed = look.found->hash != hash;
+        look.found->matches++;
+        look.found->changes += (uint32_t)look.changed;
+        note(book, look.found, value, hash);
+    } else {
+        note(book, make_room(book), value, hash);
+    }
+    return look;
+}

@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* See tuning.h. */
+#include "policy/tuning.h"
+
+#include "base/params.h"
+
+#define RAW_WORD 0 /* index of "raw" in NIBBLE_RS, NIBBLE_AR and NIBBLE_AG */
+
+int nb_tuning_pays(const struct nb_tuning *t, ncclFunc_t func, size_t bytes)
+{
+    const struct nb_params *p = nb_params();
+    int64_t least;
+    int word;
+
+    if (!p->enable || !p->tuner || t->nnodes < 2 || t->nranks < t->nnodes)
+        return 0;
+    switch (func) {
+    case ncclFuncReduceScatter:
+        word = p->rs;
+        least = p->rs_min_bytes;
+        break;
+    case ncclFuncAllGather:
+        word = p->ag;
+        least = p->ag_min_bytes;
+        break;
+    case ncclFuncAllReduce:
+        if (!t->records)
+            return 0;
+        word = p->ar;
+        least = p->ar_min_bytes;
+        break;
+    default:
+        return 0;
+    }
+    if (word == RAW_WORD || bytes < (uint64_t)p->tuner_min_bytes)
+        return 0;
+    /* The engine judges a reduce-scatter or all-gather by the part of one head. */
+    if (func != ncclFuncAllReduce)
+        bytes /= t->nranks / t->nnodes;
+    return bytes >= (uint64_t)least;
+}
+
+/* The lowest valid entry of a row; -1: none. */
+static float best_of(const float *row, int protos)
+{
+    float best = NCCL_ALGO_PROTO_IGNORE;
+
+    for (int p = 0; p < protos; p++)
+        if (row[p] >= 0 && (best < 0 || row[p] < best))
+            best = row[p];
+    return best;
+}
+
+void nb_tuning_costs(const struct nb_tuning *t, ncclFunc_t func, size_t bytes, float *table, int algos, int protos)
+{
+    int algo = NCCL_ALGO_COLLNET_DIRECT;
+    float *row, others = NCCL_ALGO_PROTO_IGNORE, own;
+
+    if (algos <= NCCL_ALGO_COLLNET_DIRECT || protos <= NCCL_PROTO_SIMPLE || !nb_tuning_pays(t, func, bytes))
+        return;
+    row = table + algo * protos;
+    if (best_of(row, protos) < 0) {
+        if (nb_params()->force_collnet && t->nranks == t->nnodes)
+            row[NCCL_PROTO_SIMPLE] = 0;
+        else if (algos > NCCL_ALGO_NVLS)
+            algo = NCCL_ALGO_NVLS; /* the other way to the CollNet calls */
+        row = table + algo * protos;
+    }
+    own = best_of(row, protos);
+    if (own < 0)
+        return;
+    for (int a = 0; a < algos; a++) {
+        float best = best_of(table + a * protos, protos);
+        if (a != algo && best >= 0 && (others < 0 || best < others))
+            others = best;
+    }
+    if (others < 0 || own < others)
+        return;
+    for (int p = 0; p < protos; p++)
+        if (row[p] >= 0 && row[p] >= others)
+            row[p] = others / 2;
+}
+
+size_t nb_tuning_chunk(const struct nb_tuning *t, int algo, int proto, size_t chunk)
+{
+    const struct nb_params *p = nb_params();
+
+    if (!p->enable || t->nnodes < 2 || algo != NCCL_ALGO_COLLNET_DIRECT || proto != NCCL_PROTO_SIMPLE)
+        return chunk;
+    return chunk < (uint64_t)p->tuner_chunk_bytes ? (size_t)p->tuner_chunk_bytes : chunk;
+}

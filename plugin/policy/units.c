@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Units and stacks; see units.h.
+ *
+ * A forward pass gathers unit after unit; the backward pass gathers them again from the last to the first (or not at
+ * all, when they were kept) and sends the gradient of each. So units go onto a stack when first gathered in a pass,
+ * and a gradient belongs to the topmost unit of its size that has not had one. Because what is on the stack
+ * was gathered in this very pass, a layer that was left out is not on it.
+ *
+ * A new pass begins when a unit on the stack is gathered again and that is no backward gather: its weights have
+ * changed, or its gradient has come already, or it is not (nearly) the next one downward.
+ */
+#include "policy/units.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Backward passes leave out the last unit or two (still there from the forward pass) and gather ahead. */
+#define REGATHER_SKIP 2
+
+uint64_t nb_mix(uint64_t a, uint64_t b)
+{
+    uint64_t h = (a ^ (b * 0x9e3779b97f4a7c15u)) + 0x9e3779b97f4a7c15u;
+    h = (h ^ (h >> 30)) * 0xbf58476d1ce4e5b9u;
+    h = (h ^ (h >> 27)) * 0x94d049bb133111ebu;
+    return h ^ (h >> 31);
+}
+
+int nb_chains_init(struct nb_chains *c, uint32_t entries)
+{
+    uint32_t n = 16;
+
+    while (n < entries)
+        n *= 2;
+    c->head = malloc(n * sizeof(*c->head));
+    if (!c->head)
+        return -ENOMEM;
+    memset(c->head, 0xff, n * sizeof(*c->head));
+    c->mask = n - 1;
+    return 0;
+}
+
+void nb_chains_free(struct nb_chains *c)
+{
+    free(c->head);
+    c->head = NULL;
+}
+
+int nb_units_init(struct nb_units *u, uint32_t cap)
+{
+    memset(u, 0, sizeof(*u));
+    u->unit = calloc(cap, sizeof(*u->unit));
+    u->cap = cap;
+    if (!u->unit || nb_chains_init(&u->chains, cap)) {
+        nb_units_free(u);
+        return -ENOMEM;
+    }
+    return 0;
+}
+
+void nb_units_free(struct nb_units *u)
+{
+    free(u->unit);
+    u->unit = NULL;
+    nb_chains_free(&u->chains);
+}
+
+static uint32_t *chain_of(struct nb_units *u, uint64_t comm, uint32_t number)
+{
+    return &u->chains.head[nb_mix(comm, number) & u->chains.mask];
+}
+
+static void release(struct nb_units *u, uint32_t at)
+{
+    struct nb_unit *old = &u->unit[at];
+    uint32_t *link = chain_of(u, old->comm, old->number);
+
+    while (*link != at)
+        link = &u->unit[*link].chain;
+    *link = old->chain;
+    old->taken = 0;
+}
+
+static void begin_pass(struct nb_units *u, struct nb_stack *s)
+{
+    s->pass = ++u->passes;
+    s->top = NB_NONE;
+    s->height = 0;
+    s->regather = -1;
+}
+
+static struct nb_stack *stack_of(struct nb_units *u, uint64_t comm, int make)
+{
+    struct nb_stack *victim = NULL;
+
+    for (struct nb_stack *s = u->stack; s < u->stack + NB_STACKS; s++) {
+        if (s->taken && s->comm == comm) {
+            s->used = ++u->now;
+            return s;
+        }
+        if (!victim || (victim->taken && (!s->taken || s->used < victim->used)))
+            victim = s;
+    }
+    if (!make)
+        return NULL;
+    *victim = (struct nb_stack){.comm = comm, .used = ++u->now, .taken = 1};
+    begin_pass(u, victim);
+    return victim;
+}
+
+void nb_units_forget(struct nb_units *u, uint64_t comm)
+{
+    struct nb_stack *s = stack_of(u, comm, 0);
+
+    if (s)
+        s->taken = 0;
+    for (uint32_t i = 0; i < u->cap; i++)
+        if (u->unit[i].taken && u->unit[i].comm == comm)
+            release(u, i);
+}
+
+struct nb_unit *nb_units_find(struct nb_units *u, uint64_t comm, uint32_t number)
+{
+    for (uint32_t at = *chain_of(u, comm, number); at != NB_NONE; at = u->unit[at].chain)
+        if (u->unit[at].comm == comm && u->unit[at].number == number)
+            return &u->unit[at];
+    return NULL;
+}
+
+struct nb_unit *nb_units_get(struct nb_units *u, uint64_t comm, uint32_t number)
+{
+    struct nb_unit *unit = nb_units_find(u, comm, number);
+    uint32_t at = u->hand, *head;
+
+    if (unit)
+        return unit;
+    /* Replaced in turn: contents seen once (state of a checkpoint) pass through, and weights come back at once. A stack
+     * that may hold the old one ends. */
+    u->hand = (u->hand + 1) % u->cap;
+    unit = &u->unit[at];
+    if (unit->taken) {
+        struct nb_stack *s = stack_of(u, unit->comm, 0);
+        if (s && s->pass == unit->pass)
+            begin_pass(u, s);
+        release(u, at);
+    }
+    *unit = (struct nb_unit){.comm = comm, .number = number, .below = NB_NONE, .taken = 1};
+    head = chain_of(u, comm, number);
+    unit->chain = *head;
+    *head = at;
+    return unit;
+}
+
+void nb_units_gathered(struct nb_units *u, struct nb_unit *unit, int changed)
+{
+    struct nb_stack *s = stack_of(u, unit->comm, 1);
+    int64_t place = unit->place;
+
+    if (unit->pass == s->pass) {
+        if (!changed && !unit->reduced && place <= s->regather && place >= s->regather - REGATHER_SKIP) {
+            s->regather = place - 1;
+            return;
+        }
+        begin_pass(u, s);
+    }
+    unit->pass = s->pass;
+    unit->place = s->height++;
+    unit->reduced = 0;
+    unit->below = s->top;
+    s->top = (uint32_t)(unit - u->unit);
+    s->regather = unit->place;
+}
+
+static int fits(const struct nb_unit *unit, uint64_t count)
+{
+    return unit->count == count || (unit->bytes && (unit->count == 2 * count || unit->count == 4 * count));
+}
+
+struct nb_unit *nb_units_expect(struct nb_units *u, uint64_t comm, uint64_t count, unsigned *alike)
+{
+    struct nb_stack *s = stack_of(u, comm, 0);
+    struct nb_unit *found = NULL;
+
+    *alike = 0;
+    for (uint32_t at = s ? s->top : NB_NONE; at != NB_NONE; at = u->unit[at].below) {
+        struct nb_unit *unit = &u->unit[at];
+        if (!fits(unit, count))
+            continue;
+        ++*alike;
+        if (!found && !unit->reduced)
+            found = unit;
+    }
+    return found;
+}
+
+void nb_units_reduced(struct nb_units *u, struct nb_unit *unit)
+{
+    struct nb_stack *s = stack_of(u, unit->comm, 0);
+
+    if (!s || unit->pass != s->pass)
+        return;
+    for (uint32_t at = s->top; at != NB_NONE; at = u->unit[at].below) {
+        struct nb_unit *later = &u->unit[at];
+        if (later->count == unit->count)
+            later->reduced = 1;
+        if (later == unit)
+            return;
+    }
+}
