@@ -24,12 +24,11 @@ static size_t NAME(encode_raw)(const uint8_t *cur, size_t n, uint8_t *dst)
     return 1 + n * W;
 }
 
-/* Walk down the cost from *c. A step must be worth 1/32 bit a value upwards and 1/16 downwards: a c that
- * stays is cheap to code with, and one that is too small breeds exceptions. Deterministic: the same in all
- * variants. */
+/* Walk down the cost from *c, as long as a step is worth more than 1/8 bit a value: a c that stays is cheap to
+ * code with, and following every sample is no gain. Deterministic: the same in all variants. */
 static uint32_t NAME(descend)(const lane *zz, const lane *ex, size_t n, unsigned *c)
 {
-    const uint32_t least = (uint32_t)n / 32;
+    const uint32_t least = (uint32_t)n / 8;
     uint32_t cost[3];
 
     if (*c == 0)
@@ -40,7 +39,7 @@ static uint32_t NAME(descend)(const lane *zz, const lane *ex, size_t n, unsigned
             NAME(costs)(zz, ex, n, ++*c, cost);
         while (cost[2] + least < cost[1] && *c < 254);
     } else {
-        while (__builtin_expect(cost[0] + 2 * least < cost[1] && *c > 1, 0))
+        while (__builtin_expect(cost[0] + least < cost[1] && *c > 1, 0))
             NAME(costs)(zz, ex, n, --*c, cost);
     }
     return cost[1];

@@ -127,11 +127,11 @@ static unsigned estimate(const uint32_t *zz, const uint32_t *ex, size_t n)
     return nb_ulp_estimate(sum, count);
 }
 
-/* From *c, which is raised to 1, upwards as long as a step saves more than 1/32 bit a value, or else
- * downwards as long as one saves more than 1/16; stays in 1..254. */
+/* From *c, which is raised to 1, upwards as long as a step saves more than 1/8 bit a value, or else downwards;
+ * stays in 1..254. */
 static uint32_t walk(const uint32_t *zz, const uint32_t *ex, size_t n, unsigned *c, unsigned w)
 {
-    const uint32_t least = (uint32_t)n / 32;
+    const uint32_t least = (uint32_t)n / 8;
     unsigned start;
 
     if (*c == 0)
@@ -140,7 +140,7 @@ static uint32_t walk(const uint32_t *zz, const uint32_t *ex, size_t n, unsigned 
     while (*c < 254 && run_cost(zz, ex, n, *c + 1, w) + least < run_cost(zz, ex, n, *c, w))
         ++*c;
     if (*c == start)
-        while (*c > 1 && run_cost(zz, ex, n, *c - 1, w) + 2 * least < run_cost(zz, ex, n, *c, w))
+        while (*c > 1 && run_cost(zz, ex, n, *c - 1, w) + least < run_cost(zz, ex, n, *c, w))
             --*c;
     return run_cost(zz, ex, n, *c, w);
 }
