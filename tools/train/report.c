@@ -348,7 +348,7 @@ static void plot(const struct nbt_outcome *runs, size_t n, const char *dir)
 {
     FILE *f = create(dir, "loss", ".gnuplot");
     pid_t pid;
-    int status = 1;
+    int status = 1, curves = 0;
     char path[4096];
     if (!f)
         return;
@@ -356,14 +356,17 @@ static void plot(const struct nbt_outcome *runs, size_t n, const char *dir)
             "set terminal pngcairo size 1100,650\nset output '%s/loss.png'\nset datafile separator ','\n"
             "set xlabel 'step'\nset ylabel 'loss (nats a byte)'\nset grid\nset key top right\nplot ",
             dir);
-    for (size_t i = 0; i < n; i++)
+    for (size_t i = 0; i < n; i++) {
+        if (runs[i].board->steps_done == 0)
+            continue;
         fprintf(f,
                 "%s'%s/loss-%s.csv' using 1:3 every ::1 with lines lw 1 lc %zu title '%s, training', "
                 "'' using 1:4 every ::1 with linespoints lw 2 pt 7 lc %zu title '%s, validation'",
-                i ? ", \\\n     " : "", dir, runs[i].run->name, i + 1, runs[i].run->title, i + 1,
+                curves++ ? ", \\\n     " : "", dir, runs[i].run->name, i + 1, runs[i].run->title, i + 1,
                 runs[i].run->title);
+    }
     fputc('\n', f);
-    if (fclose(f) != 0)
+    if (fclose(f) != 0 || curves == 0)
         return;
     snprintf(path, sizeof path, "%s/loss.gnuplot", dir);
     char *const argv[] = {(char[]){"gnuplot"}, path, NULL};
