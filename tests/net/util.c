@@ -25,7 +25,8 @@ static pthread_mutex_t log_lock = PTHREAD_MUTEX_INITIALIZER;
 static int log_count;
 static char log_last[1024];
 
-static void logger(ncclDebugLogLevel level, unsigned long flags, const char *file, int line, const char *fmt, ...)
+__attribute__((format(printf, 5, 6))) static void logger(ncclDebugLogLevel level, unsigned long flags,
+                                                         const char *file, int line, const char *fmt, ...)
 {
     va_list ap;
 
