@@ -125,10 +125,12 @@ NB_INLINE float nb_error_factor(float own, float carried, float bound)
     return bound * ratio;
 }
 
-/* What one step of an error code is worth, from its group's scale byte. */
+/* What one step of an error code is worth, from its group's scale byte: 2^(scale - 127). Smaller bytes than encoders write
+ * mean no error, so that codes can be taken in any power of two. */
+#define NB_ERROR_SCALE_MIN 25u
 NB_INLINE float nb_error_unit(uint8_t scale)
 {
-    return nb_bits_f32((uint32_t)(scale < 254 ? scale : 254) << 23);
+    return scale < NB_ERROR_SCALE_MIN ? 0 : nb_bits_f32((uint32_t)(scale < 254 ? scale : 254) << 23);
 }
 
 /* Magnitude that a scale code stands for, as a multiple of 2^E. [wide][code] */

@@ -1,13 +1,271 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The quantizing codecs for x86-64 with AVX2, BMI and F16C. */
+/* The quantizing codecs for x86-64 with AVX2, BMI and F16C: primitives for quant_simd.h. */
 #include "codec/ops.h"
 
 #if defined(__x86_64__)
+
+#include <immintrin.h>
+
 #define NB_TARGET __attribute__((target("avx2,bmi,bmi2,popcnt,f16c")))
-#include "codec/quant_kernels.h"
+#define NB_FN static inline __attribute__((always_inline, unused)) NB_TARGET
+#define NB_OP static NB_TARGET
+#define NB_W 8
+#define NB_K 2
+
+typedef __m256 vf;
+typedef __m256i vi, vm;
+
+/* v[0], v[1]: values 0, 2 ... 14 and 16 ... 30; v[2], v[3]: the odd ones. */
+struct vgroup {
+    vf v[2 * NB_K];
+};
+
+/* clang-format off */
+NB_FN vf vf_load(const float *p) { return _mm256_loadu_ps(p); }
+NB_FN void vf_store(float *p, vf a) { _mm256_storeu_ps(p, a); }
+NB_FN vf vf_set1(float f) { return _mm256_set1_ps(f); }
+NB_FN vf vf_add(vf a, vf b) { return _mm256_add_ps(a, b); }
+NB_FN vf vf_sub(vf a, vf b) { return _mm256_sub_ps(a, b); }
+NB_FN vf vf_mul(vf a, vf b) { return _mm256_mul_ps(a, b); }
+NB_FN vf vf_div(vf a, vf b) { return _mm256_div_ps(a, b); }
+NB_FN vf vf_sqrt(vf a) { return _mm256_sqrt_ps(a); }
+NB_FN vf vf_cast(vi a) { return _mm256_castsi256_ps(a); }
+NB_FN vf vf_from_int(vi a) { return _mm256_cvtepi32_ps(a); }
+NB_FN vi vi_load(const void *p) { return _mm256_loadu_si256((const __m256i *)p); }
+NB_FN void vi_store(void *p, vi a) { _mm256_storeu_si256((__m256i *)p, a); }
+NB_FN vi vi_set1(int i) { return _mm256_set1_epi32(i); }
+NB_FN vi vi_cast(vf a) { return _mm256_castps_si256(a); }
+NB_FN vi vi_add(vi a, vi b) { return _mm256_add_epi32(a, b); }
+NB_FN vi vi_sub(vi a, vi b) { return _mm256_sub_epi32(a, b); }
+NB_FN vi vi_and(vi a, vi b) { return _mm256_and_si256(a, b); }
+NB_FN vi vi_andnot(vi a, vi b) { return _mm256_andnot_si256(a, b); }
+NB_FN vi vi_or(vi a, vi b) { return _mm256_or_si256(a, b); }
+NB_FN vi vi_slli(vi a, int n) { return _mm256_slli_epi32(a, n); }
+NB_FN vi vi_srli(vi a, int n) { return _mm256_srli_epi32(a, n); }
+NB_FN vi vi_srai31(vi a) { return _mm256_srai_epi32(a, 31); }
+NB_FN vi vi_sllv(vi a, vi n) { return _mm256_sllv_epi32(a, n); }
+NB_FN vi vi_srlv(vi a, vi n) { return _mm256_srlv_epi32(a, n); }
+NB_FN vi vi_max_s(vi a, vi b) { return _mm256_max_epi32(a, b); }
+NB_FN vi vi_min_s(vi a, vi b) { return _mm256_min_epi32(a, b); }
+NB_FN vi vi_max_u(vi a, vi b) { return _mm256_max_epu32(a, b); }
+NB_FN vi vi_round(vf a) { return _mm256_cvtps_epi32(a); }
+NB_FN vm vi_gt(vi a, vi b) { return _mm256_cmpgt_epi32(a, b); }
+NB_FN vm vi_eq(vi a, vi b) { return _mm256_cmpeq_epi32(a, b); }
+NB_FN vm vf_lt(vf a, vf b) { return vi_cast(_mm256_cmp_ps(a, b, _CMP_LT_OQ)); }
+NB_FN vi vi_blend(vm m, vi a, vi b) { return _mm256_blendv_epi8(a, b, m); }
+NB_FN vm vm_blend(vm m, vm a, vm b) { return _mm256_blendv_epi8(a, b, m); }
+NB_FN vm vm_and(vm a, vm b) { return _mm256_and_si256(a, b); }
+NB_FN unsigned vm_bits(vm m) { return (unsigned)_mm256_movemask_ps(vf_cast(m)); }
+/* clang-format on */
+
+NB_FN vi vi_from_bytes(const uint64_t *b)
+{
+    return _mm256_cvtepu8_epi32(_mm_cvtsi64_si128((long long)b[0]));
+}
+
+NB_FN void vi_store_bytes(uint8_t *p, vi a)
+{
+    __m128i words = _mm_packus_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
+    _mm_storel_epi64((__m128i *)(void *)p, _mm_packus_epi16(words, words));
+}
+
+NB_FN void vgroup_keep(float *p, const struct vgroup *x)
+{
+    for (unsigned k = 0; k < 4; k++)
+        _mm256_store_ps(p + 8 * k, x->v[k]);
+}
+
+NB_FN struct vgroup vgroup_kept(const float *p)
+{
+    return (struct vgroup){{_mm256_load_ps(p), _mm256_load_ps(p + 8), _mm256_load_ps(p + 16), _mm256_load_ps(p + 24)}};
+}
+
+NB_FN vi vgroup_max_s(const struct vgroup *x)
+{
+    return vi_max_s(vi_max_s(vi_cast(x->v[0]), vi_cast(x->v[1])), vi_max_s(vi_cast(x->v[2]), vi_cast(x->v[3])));
+}
+
+NB_FN vi vgroup_max_u(const struct vgroup *x)
+{
+    return vi_max_u(vi_max_u(vi_cast(x->v[0]), vi_cast(x->v[1])), vi_max_u(vi_cast(x->v[2]), vi_cast(x->v[3])));
+}
+
+NB_FN bool vgroup_is_zero(const struct vgroup *x)
+{
+    vi any = vi_or(vi_or(vi_cast(x->v[0]), vi_cast(x->v[1])), vi_or(vi_cast(x->v[2]), vi_cast(x->v[3])));
+    return _mm256_testz_si256(any, vi_set1((int)NB_F32_ABS));
+}
+
+NB_FN unsigned vgroup_count_ge(const float *p, float threshold)
+{
+    vf t = vf_set1(threshold);
+    vi mask = vi_set1((int)NB_F32_ABS), m[4];
+    for (unsigned k = 0; k < 4; k++)
+        m[k] = vi_cast(_mm256_cmp_ps(vf_cast(vi_and(vi_load(p + 8 * k), mask)), t, _CMP_GE_OQ));
+    vi bytes = _mm256_packs_epi16(_mm256_packs_epi32(m[0], m[1]), _mm256_packs_epi32(m[2], m[3]));
+    return (unsigned)__builtin_popcount((unsigned)_mm256_movemask_epi8(bytes));
+}
+
+/* 16 values in order to even and odd ones, and back. */
+NB_FN void split16(vf a, vf b, vf *even, vf *odd)
+{
+    __m256d e = _mm256_castps_pd(_mm256_shuffle_ps(a, b, 0x88)), o = _mm256_castps_pd(_mm256_shuffle_ps(a, b, 0xdd));
+    *even = _mm256_castpd_ps(_mm256_permute4x64_pd(e, 0xd8));
+    *odd = _mm256_castpd_ps(_mm256_permute4x64_pd(o, 0xd8));
+}
+
+NB_FN void join16(vf even, vf odd, vf *a, vf *b)
+{
+    vf low = _mm256_unpacklo_ps(even, odd), high = _mm256_unpackhi_ps(even, odd);
+    *a = _mm256_permute2f128_ps(low, high, 0x20);
+    *b = _mm256_permute2f128_ps(low, high, 0x31);
+}
+
+NB_FN struct vgroup group_load(enum nb_dtype type, const uint8_t *p)
+{
+    struct vgroup x;
+    for (unsigned k = 0; k < 2; k++) {
+        if (type == NB_BF16) {
+            vi raw = vi_load(p + 32 * k);
+            x.v[k] = vf_cast(vi_slli(raw, 16));
+            x.v[k + 2] = vf_cast(vi_and(raw, vi_set1((int)0xffff0000u)));
+        } else if (type == NB_F16) {
+            const __m128i *q = (const __m128i *)(const void *)(p + 32 * k);
+            split16(_mm256_cvtph_ps(_mm_loadu_si128(q)), _mm256_cvtph_ps(_mm_loadu_si128(q + 1)), &x.v[k], &x.v[k + 2]);
+        } else {
+            const float *q = (const float *)(const void *)(p + 64 * k);
+            split16(vf_load(q), vf_load(q + 8), &x.v[k], &x.v[k + 2]);
+        }
+    }
+    return x;
+}
+
+/* The upper half is what rounds to nearest even. */
+NB_FN vi round_bf16(vf x, bool nan)
+{
+    vi u = vi_cast(x), even = vi_and(vi_srli(u, 16), vi_set1(1));
+    vi r = vi_add(u, vi_add(even, vi_set1(0x7fff)));
+    return nan ? vi_blend(vi_cast(_mm256_cmp_ps(x, x, _CMP_UNORD_Q)), r, vi_set1(0x7fc00000)) : r;
+}
+
+NB_FN vf canonical(vf x)
+{
+    return _mm256_blendv_ps(x, vf_cast(vi_set1(0x7fc00000)), _mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+}
+
+NB_FN void group_store(enum nb_dtype type, bool nan, uint8_t *p, const struct vgroup *x)
+{
+    for (unsigned k = 0; k < 2; k++) {
+        if (type == NB_BF16) {
+            vi e = round_bf16(x->v[k], nan), o = round_bf16(x->v[k + 2], nan);
+            vi_store(p + 32 * k, _mm256_blend_epi16(vi_srli(e, 16), o, 0xaa));
+            continue;
+        }
+        vf a, b;
+        join16(nan ? canonical(x->v[k]) : x->v[k], nan ? canonical(x->v[k + 2]) : x->v[k + 2], &a, &b);
+        if (type == NB_F16) {
+            __m128i *q = (__m128i *)(void *)(p + 32 * k);
+            _mm_storeu_si128(q, _mm256_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+            _mm_storeu_si128(q + 1, _mm256_cvtps_ph(b, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+        } else {
+            float *q = (float *)(void *)(p + 64 * k);
+            vf_store(q, a);
+            vf_store(q + 8, b);
+        }
+    }
+}
+
+NB_FN struct vgroup bytes_load(const void *p)
+{
+    struct vgroup x;
+    for (unsigned k = 0; k < 2; k++) {
+        vi pairs = _mm256_cvtepi16_epi32(_mm_loadu_si128((const __m128i *)p + k));
+        x.v[k] = vf_from_int(_mm256_srai_epi32(vi_slli(pairs, 24), 24));
+        x.v[k + 2] = vf_from_int(_mm256_srai_epi32(pairs, 8));
+    }
+    return x;
+}
+
+NB_FN void bytes_store(void *p, const vi *q)
+{
+    vi pairs[2];
+    for (unsigned k = 0; k < 2; k++) /* 16 bits a lane, zero-extended */
+        pairs[k] = vi_or(vi_and(q[k], vi_set1(0xff)), vi_and(vi_slli(q[k + 2], 8), vi_set1(0xff00)));
+    vi_store(p, _mm256_permute4x64_epi64(_mm256_packus_epi32(pairs[0], pairs[1]), 0xd8));
+}
+
+NB_FN void nibbles_store(uint8_t *p, const vi *q)
+{
+    vi pairs[2];
+    for (unsigned k = 0; k < 2; k++)
+        pairs[k] = vi_or(vi_and(q[k], vi_set1(15)), vi_and(vi_slli(q[k + 2], 4), vi_set1(0xf0)));
+    vi words = _mm256_packus_epi32(pairs[0], pairs[1]); /* lanes 0-3, 8-11 | 4-7, 12-15 */
+    __m128i bytes = _mm_packus_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
+    _mm_storeu_si128((__m128i *)(void *)p, _mm_shuffle_epi32(bytes, 0xd8));
+}
+
+NB_FN struct vgroup nibbles_load(const uint8_t *p, float step)
+{
+    struct vgroup x;
+    vf unit = vf_set1(step), zero = _mm256_setzero_ps();
+    for (unsigned k = 0; k < 2; k++) {
+        vi pairs = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)(p + 8 * k)));
+        vi even = _mm256_srai_epi32(vi_slli(pairs, 28), 28), odd = _mm256_srai_epi32(vi_slli(pairs, 24), 28);
+        x.v[k] = vf_add(vf_mul(vf_from_int(even), unit), zero); /* no -0 */
+        x.v[k + 2] = vf_add(vf_mul(vf_from_int(odd), unit), zero);
+    }
+    return x;
+}
+
+/* Stages 8, 4, 2 on a pair of vectors: each regroups so that partners face each other. */
+NB_FN void hadamard_pair(vf *x, vf *y)
+{
+    vf a = _mm256_permute2f128_ps(*x, *y, 0x20), b = _mm256_permute2f128_ps(*x, *y, 0x31);
+    vf s = vf_add(a, b), d = vf_sub(a, b);
+    a = _mm256_shuffle_ps(s, d, 0x44), b = _mm256_shuffle_ps(s, d, 0xee);
+    s = vf_add(a, b), d = vf_sub(a, b);
+    a = _mm256_shuffle_ps(s, d, 0x88), b = _mm256_shuffle_ps(s, d, 0xdd);
+    s = vf_add(a, b), d = vf_sub(a, b);
+    __m256d low = _mm256_castps_pd(_mm256_unpacklo_ps(s, d)), high = _mm256_castps_pd(_mm256_unpackhi_ps(s, d));
+    a = _mm256_castpd_ps(_mm256_unpacklo_pd(low, high)), b = _mm256_castpd_ps(_mm256_unpackhi_pd(low, high));
+    *x = _mm256_permute2f128_ps(a, b, 0x20);
+    *y = _mm256_permute2f128_ps(a, b, 0x31);
+}
+
+NB_FN void hadamard(struct vgroup *x)
+{
+    vf s0 = vf_add(x->v[0], x->v[2]), d0 = vf_sub(x->v[0], x->v[2]); /* 1 */
+    vf s1 = vf_add(x->v[1], x->v[3]), d1 = vf_sub(x->v[1], x->v[3]);
+    vf e0 = vf_add(s0, s1), e1 = vf_sub(s0, s1), o0 = vf_add(d0, d1), o1 = vf_sub(d0, d1); /* 16 */
+    hadamard_pair(&e0, &e1);
+    hadamard_pair(&o0, &o1);
+    x->v[0] = e0;
+    x->v[1] = e1;
+    x->v[2] = o0;
+    x->v[3] = o1;
+}
+
+#define ACROSS(name, op)                                                                                            \
+    NB_FN vi name(const vi *m)                                                                                      \
+    {                                                                                                               \
+        vi r[4], t[2];                                                                                              \
+        for (unsigned i = 0; i < 4; i++)                                                                            \
+            r[i] = op(_mm256_permute2x128_si256(m[2 * i], m[2 * i + 1], 0x20),                                      \
+                      _mm256_permute2x128_si256(m[2 * i], m[2 * i + 1], 0x31));                                     \
+        for (unsigned i = 0; i < 2; i++)                                                                            \
+            t[i] = op(_mm256_unpacklo_epi64(r[2 * i], r[2 * i + 1]), _mm256_unpackhi_epi64(r[2 * i], r[2 * i + 1])); \
+        vi all = op(vi_cast(_mm256_shuffle_ps(vf_cast(t[0]), vf_cast(t[1]), 0x88)),                                 \
+                    vi_cast(_mm256_shuffle_ps(vf_cast(t[0]), vf_cast(t[1]), 0xdd)));                                \
+        return _mm256_permutevar8x32_epi32(all, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));                         \
+    }
+ACROSS(across_max_s, vi_max_s)
+ACROSS(across_max_u, vi_max_u)
+
+#include "codec/quant_simd.h"
 
 static const struct nb_codec_ops operations = NB_SPAN_OPS(&nb_tile_operations);
 const struct nb_codec_ops *const nb_codec_avx2 = &operations;
+
 #else
 const struct nb_codec_ops *const nb_codec_avx2 = NULL;
 #endif
