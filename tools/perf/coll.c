@@ -125,13 +125,14 @@ static size_t all_reduce_chunk(const struct series *s)
 
 static int push_record(const struct series *s, size_t chunk)
 {
-    struct nb_record r = {.func = s->kind->wire,
-                          .type = s->type,
-                          .flags = NB_RECORD_API,
-                          .bytes = s->count * hx_type_size(s->type),
-                          .slot = s->run->feedback ? s->slot : -1,
-                          .chunk = (uint32_t)chunk,
-                          .heads = 1 << 1};
+    const struct nb_record r = {.func = s->kind->wire,
+                                .type = s->type,
+                                .api_type = s->type,
+                                .flags = NB_RECORD_API,
+                                .bytes = s->count * hx_type_size(s->type),
+                                .slot = s->run->feedback ? s->slot : -1,
+                                .chunk = (uint32_t)chunk,
+                                .heads = 1 << 1};
 
     if (s->kind->func == HX_ALL_GATHER || (s->kind->func == HX_REDUCE_SCATTER && !s->run->feedback))
         return 0;
