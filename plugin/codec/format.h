@@ -125,12 +125,13 @@ NB_INLINE float nb_error_factor(float own, float carried, float bound)
     return bound * ratio;
 }
 
-/* What one step of an error code is worth, from its group's scale byte: 2^(scale - 127). Smaller bytes than encoders write
- * mean no error, so that codes can be taken in any power of two. */
+/* What one step of an error code is worth: 2^(scale - 127), scaled down by the tile's factor. Less than the smallest step
+ * an encoder stores is nothing, so that codes can be taken times any power of two. */
 #define NB_ERROR_SCALE_MIN 25u
-NB_INLINE float nb_error_unit(uint8_t scale)
+NB_INLINE float nb_error_unit(uint8_t scale, float factor)
 {
-    return scale < NB_ERROR_SCALE_MIN ? 0 : nb_bits_f32((uint32_t)(scale < 254 ? scale : 254) << 23);
+    float unit = nb_bits_f32((uint32_t)(scale < 254 ? scale : 254) << 23) * factor;
+    return nb_f32_bits(unit) < NB_ERROR_SCALE_MIN << 23 ? 0 : unit;
 }
 
 /* Magnitude that a scale code stands for, as a multiple of 2^E. [wide][code] */

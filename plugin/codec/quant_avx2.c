@@ -27,6 +27,7 @@ NB_FN vf vf_set1(float f) { return _mm256_set1_ps(f); }
 NB_FN vf vf_add(vf a, vf b) { return _mm256_add_ps(a, b); }
 NB_FN vf vf_sub(vf a, vf b) { return _mm256_sub_ps(a, b); }
 NB_FN vf vf_mul(vf a, vf b) { return _mm256_mul_ps(a, b); }
+NB_FN vf vf_residual(vf y, vf q, vf step) { return _mm256_sub_ps(y, _mm256_mul_ps(q, step)); }
 NB_FN vf vf_div(vf a, vf b) { return _mm256_div_ps(a, b); }
 NB_FN vf vf_sqrt(vf a) { return _mm256_sqrt_ps(a); }
 NB_FN vf vf_cast(vi a) { return _mm256_castsi256_ps(a); }
@@ -88,6 +89,14 @@ NB_FN vi vgroup_max_s(const struct vgroup *x)
 NB_FN vi vgroup_max_u(const struct vgroup *x)
 {
     return vi_max_u(vi_max_u(vi_cast(x->v[0]), vi_cast(x->v[1])), vi_max_u(vi_cast(x->v[2]), vi_cast(x->v[3])));
+}
+
+NB_FN vi vgroup_max_abs(const struct vgroup *x)
+{
+    vi mask = vi_set1((int)NB_F32_ABS), m = vi_and(vi_cast(x->v[0]), mask);
+    for (unsigned k = 1; k < 4; k++)
+        m = vi_max_s(m, vi_and(vi_cast(x->v[k]), mask));
+    return m;
 }
 
 NB_FN bool vgroup_is_zero(const struct vgroup *x)
@@ -182,6 +191,18 @@ NB_FN struct vgroup bytes_load(const void *p)
         vi pairs = _mm256_cvtepi16_epi32(_mm_loadu_si128((const __m128i *)p + k));
         x.v[k] = vf_from_int(_mm256_srai_epi32(vi_slli(pairs, 24), 24));
         x.v[k + 2] = vf_from_int(_mm256_srai_epi32(pairs, 8));
+    }
+    return x;
+}
+
+NB_FN struct vgroup errors_load(const void *p, float unit)
+{
+    struct vgroup x;
+    vf even = vf_set1(unit * 0x1p-24f), odd = vf_set1(unit * 0x1p-8f);
+    for (unsigned k = 0; k < 2; k++) {
+        vi pairs = _mm256_cvtepi16_epi32(_mm_loadu_si128((const __m128i *)p + k));
+        x.v[k] = vf_mul(vf_from_int(vi_slli(pairs, 24)), even);
+        x.v[k + 2] = vf_mul(vf_from_int(vi_and(pairs, vi_set1((int)0xffffff00u))), odd);
     }
     return x;
 }

@@ -27,6 +27,7 @@ NB_FN vf vf_set1(float f) { return _mm512_set1_ps(f); }
 NB_FN vf vf_add(vf a, vf b) { return _mm512_add_ps(a, b); }
 NB_FN vf vf_sub(vf a, vf b) { return _mm512_sub_ps(a, b); }
 NB_FN vf vf_mul(vf a, vf b) { return _mm512_mul_ps(a, b); }
+NB_FN vf vf_residual(vf y, vf q, vf step) { return _mm512_fnmadd_ps(q, step, y); }
 NB_FN vf vf_div(vf a, vf b) { return _mm512_div_ps(a, b); }
 NB_FN vf vf_sqrt(vf a) { return _mm512_sqrt_ps(a); }
 NB_FN vf vf_cast(vi a) { return _mm512_castsi512_ps(a); }
@@ -87,6 +88,12 @@ NB_FN vi vgroup_max_s(const struct vgroup *x)
 NB_FN vi vgroup_max_u(const struct vgroup *x)
 {
     return vi_max_u(vi_cast(x->v[0]), vi_cast(x->v[1]));
+}
+
+/* Bits of the larger magnitude (no NaN here). */
+NB_FN vi vgroup_max_abs(const struct vgroup *x)
+{
+    return vi_cast(_mm512_range_ps(x->v[0], x->v[1], 0x0b));
 }
 
 NB_FN bool vgroup_is_zero(const struct vgroup *x)
@@ -171,6 +178,14 @@ NB_FN struct vgroup bytes_load(const void *p)
     vi pairs = _mm512_cvtepi16_epi32(_mm256_loadu_si256((const __m256i *)p));
     vi even = _mm512_srai_epi32(vi_slli(pairs, 24), 24), odd = _mm512_srai_epi32(pairs, 8);
     return (struct vgroup){{vf_from_int(even), vf_from_int(odd)}};
+}
+
+NB_FN struct vgroup errors_load(const void *p, float unit)
+{
+    vi pairs = _mm512_cvtepi16_epi32(_mm256_loadu_si256((const __m256i *)p));
+    vi even = vi_slli(pairs, 24), odd = vi_and(pairs, vi_set1((int)0xffffff00u));
+    return (struct vgroup){{vf_mul(vf_from_int(even), vf_set1(unit * 0x1p-24f)),
+                            vf_mul(vf_from_int(odd), vf_set1(unit * 0x1p-8f))}};
 }
 
 NB_FN void bytes_store(void *p, const vi *q)

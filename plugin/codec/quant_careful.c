@@ -47,7 +47,7 @@ int nb_group_has_outliers(const float *h, unsigned members)
 /* Coded values of group j: sums of values and carried errors. */
 static void load_group(const struct nb_tile_job *job, const struct nb_tile_work *work, unsigned j, float *g, float *e)
 {
-    float unit = job->err && !work->idle[j] ? work->factor * nb_error_unit(job->err_scale[j]) : 0;
+    float unit = job->err && !work->idle[j] ? nb_error_unit(job->err_scale[j], work->factor) : 0;
     for (unsigned i = 0; i < NB_GROUP; i++) {
         g[i] = nb_load_value(job->type, job->src, NB_GROUP * j + i);
         e[i] = unit != 0 ? (float)job->err[NB_GROUP * j + i] * unit : 0;

@@ -142,7 +142,7 @@ NB_FN bool nb_k_norms(enum nb_dtype type, const struct nb_tile_job *job, struct 
         work->idle[j] = !any;
         nb_k_add_squares(signal[c], g);
         if (job->err && any) {
-            nb_k_error(job->err + NB_GROUP * j, nb_error_unit(job->err_scale[j]), e);
+            nb_k_error(job->err + NB_GROUP * j, nb_error_unit(job->err_scale[j], 1), e);
             nb_k_add_squares(carried[c], e);
         }
     }
@@ -162,7 +162,7 @@ NB_FN void nb_k_values(enum nb_dtype type, const struct nb_tile_job *job, const 
     nb_k_load(type, job->src + NB_GROUP * j * (type == NB_F32 ? 4 : 2), h);
     if (feedback && !work->idle[j]) {
         float e[NB_GROUP];
-        nb_k_error(job->err + NB_GROUP * j, work->factor * nb_error_unit(job->err_scale[j]), e);
+        nb_k_error(job->err + NB_GROUP * j, nb_error_unit(job->err_scale[j], work->factor), e);
         for (unsigned i = 0; i < NB_GROUP; i++)
             h[i] += e[i];
     }
@@ -302,7 +302,7 @@ NB_FN float nb_k_quantize(bool int4, bool feedback, const struct nb_tile_job *jo
         }
         if (job->mode == NB_EF_EMA) {
             float e[NB_GROUP], rest = 1.0f - job->beta;
-            nb_k_error(job->err + NB_GROUP * j, work->factor * nb_error_unit(job->err_scale[j]), e);
+            nb_k_error(job->err + NB_GROUP * j, nb_error_unit(job->err_scale[j], work->factor), e);
             for (unsigned i = 0; i < NB_GROUP; i++) {
                 float kept = job->beta * e[i], added = rest * r[i];
                 r[i] = kept + added;

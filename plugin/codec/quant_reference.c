@@ -92,7 +92,7 @@ static void add_error(struct ref_tile *t, const struct nb_ef *ef, const int8_t *
             if (!too_large(t->g[i]))
                 finite[i] = t->g[i];
             if (!t->idle[j])
-                t->e[i] = (float)err[i] * nb_error_unit(scale[j]);
+                t->e[i] = (float)err[i] * nb_error_unit(scale[j], 1);
         }
         float gg = sum_squares(t, finite, NULL), ee = sum_squares(t, t->e, NULL);
         float limit = ef->bound * ef->bound;
@@ -103,7 +103,7 @@ static void add_error(struct ref_tile *t, const struct nb_ef *ef, const int8_t *
             f = ef->bound * f;
             for (unsigned i = 0; i < t->n; i++)
                 if (t->e[i] != 0) {
-                    float unit = f * nb_error_unit(scale[i / NB_GROUP]);
+                    float unit = nb_error_unit(scale[i / NB_GROUP], f);
                     t->e[i] = (float)err[i] * unit;
                 }
             if (stats)

@@ -8,6 +8,8 @@
  *   vf, vi, vm             float lanes, integer lanes, a mask of lanes
  *   group_load/_store      32 values of a type from/to memory; store rounds, and makes NaN canonical if asked
  *   bytes_load/_store      32 int8, widened to float / from integer lanes that are in range
+ *   errors_load            32 int8 times a unit, which is 0 or at least 2^-102
+ *   vf_residual(y, q, s)   y - q * s, where q * s is exact
  *   nibbles_load/_store    16 bytes of codes; load multiplies by a signed step and gives no -0
  *   hadamard               the unnormalised transform, stages 1, 16, 8, 4, 2
  *   across_max_s/_u        lane g of the result is the (signed, unsigned) maximum of the lanes of m[g]
@@ -143,13 +145,10 @@ NB_FN bool nb_s_survey(enum nb_dtype type, bool int4, bool feedback, bool norms,
             work->idle[j0 + g] = vgroup_is_zero(&x);
         }
         if (feedback && !work->idle[j0 + g]) {
-            struct vgroup e = bytes_load(err + NB_GROUP * g);
-            vf scale = vf_set1(unit[g]);
+            struct vgroup e = errors_load(err + NB_GROUP * g, unit[g]);
             __builtin_prefetch(err + NB_GROUP * g + NB_AHEAD);
-            NB_EACH_VECTOR(k) {
-                e.v[k] = vf_mul(e.v[k], scale);
+            NB_EACH_VECTOR(k)
                 x.v[k] = vf_add(x.v[k], e.v[k]);
-            }
             if (norms)
                 nb_s_add_squares(tile->carried[(chain + g) % 8], &e);
         }
@@ -213,7 +212,7 @@ NB_FN bool nb_s_survey_batches(enum nb_dtype type, bool int4, bool feedback, boo
         unsigned left = job->groups - j;
         struct nb_padded pad;
         for (unsigned g = 0; feedback && g < NB_W; g++)
-            unit[g] = g < left ? work->factor * nb_error_unit(job->err_scale[j + g]) : 0;
+            unit[g] = g < left ? nb_error_unit(job->err_scale[j + g], work->factor) : 0;
         if (left < NB_W) {
             memset(pad.src, 0, sizeof pad.src);
             memcpy(pad.src, src, bytes * left);
@@ -333,10 +332,7 @@ NB_FN void nb_s_store_errors(float (*r)[NB_GROUP], const uint8_t *idle, int8_t *
 
     for (unsigned g = 0; g < NB_W; g++) {
         struct vgroup x = vgroup_kept(r[g]);
-        vi m = vi_set1(0);
-        NB_EACH_VECTOR(k)
-            m = vi_max_s(m, vi_and(vi_cast(x.v[k]), vi_set1((int)NB_F32_ABS)));
-        max[g] = m;
+        max[g] = vgroup_max_abs(&x);
     }
     vi bits = across_max_s(max);
     vm kept = vi_gt(bits, vi_set1((int)NB_FLUSH_BITS - 1));
@@ -387,7 +383,7 @@ NB_FN void nb_s_quantize(bool int4, bool feedback, bool stats, const struct nb_t
             continue;
         vf unit = vf_set1(step[g]);
         NB_EACH_VECTOR(k)
-            y.v[k] = vf_sub(y.v[k], vf_mul(vf_from_int(q[k]), unit));
+            y.v[k] = vf_residual(y.v[k], vf_from_int(q[k]), unit);
         if (feedback)
             vgroup_keep(r[g], &y);
         if (stats) {
@@ -410,11 +406,11 @@ NB_FN void nb_s_quantize(bool int4, bool feedback, bool stats, const struct nb_t
     }
     if (job->mode == NB_EF_EMA)
         for (unsigned g = 0; g < NB_W; g++) {
-            struct vgroup x = vgroup_kept(r[g]), e = bytes_load(err + NB_GROUP * g);
-            vf unit = vf_set1(work->factor * nb_error_unit(err_scale[g])), beta = vf_set1(job->beta),
-               rest = vf_set1(1.0f - job->beta);
+            struct vgroup x = vgroup_kept(r[g]);
+            struct vgroup e = errors_load(err + NB_GROUP * g, nb_error_unit(err_scale[g], work->factor));
+            vf beta = vf_set1(job->beta), rest = vf_set1(1.0f - job->beta);
             NB_EACH_VECTOR(k)
-                x.v[k] = vf_add(vf_mul(beta, vf_mul(e.v[k], unit)), vf_mul(rest, x.v[k]));
+                x.v[k] = vf_add(vf_mul(beta, e.v[k]), vf_mul(rest, x.v[k]));
             vgroup_keep(r[g], &x);
         }
     nb_s_store_errors(r, idle, err, err_scale);
