@@ -29,11 +29,15 @@ struct span {
     unsigned char data[];
 };
 
+static size_t span_bytes(const struct nbt_exchange *x)
+{
+    return nbt_exchange_shared_bytes(1, x->cfg.block) / 16 * 16;
+}
+
 static struct span *span(const struct nbt_exchange *x, int from, int to)
 {
-    const size_t n = (size_t)x->cfg.node->nnodes, each = nbt_exchange_shared_bytes(1, x->cfg.block);
-    return (struct span *)(void *)((char *)x->cfg.shared +
-                                   ((size_t)from * n + (size_t)to) * (each / 16 * 16));
+    const size_t n = (size_t)x->cfg.node->nnodes;
+    return (struct span *)(void *)((char *)x->cfg.shared + ((size_t)from * n + (size_t)to) * span_bytes(x));
 }
 
 static int is(const char *name, const char *value)
@@ -69,7 +73,7 @@ static int codec_open(struct nbt_exchange *x)
                : is("NIBBLE_RS", "int8") ? NB_CODEC_INT8
                                          : NB_CODEC_INT4;
     c->exact_differences = !is("NIBBLE_AG", "raw");
-    c->cap = nbt_exchange_shared_bytes(1, block) - sizeof(struct span);
+    c->cap = span_bytes(x) - sizeof(struct span);
     c->scratch = malloc(nb_ulp_bound(NB_ULP_16, PIECE));
     c->reference = calloc(n * block, sizeof *c->reference);
     c->ef = c->codec == NB_CODEC_RAW || is("NIBBLE_EF", "off") ? NULL : calloc(n, sizeof *c->ef);

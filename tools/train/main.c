@@ -40,35 +40,36 @@ struct options {
 
 static void usage(FILE *f)
 {
-    fputs("usage: nibble-train [options]\n"
-          "Train a small byte-level GPT, data parallel over several processes whose gradients and weights go\n"
-          "through the plugin: uncompressed, at 4 bits without and with error feedback. Compare.\n"
-          "\n"
-          "  -n, --nodes N          processes, each a node, 2 to 8 (4)\n"
-          "  -o, --out DIR          folder for results.json, loss curves and the picture (nibble-train-out)\n"
-          "      --text PATH        file or folder to train on, several times if wanted\n"
-          "                         (/usr/share/common-licenses)\n"
-          "      --text-limit MB    read at most this much (64)\n"
-          "      --steps N          steps of each run (300)\n"
-          "      --runs LIST        of raw,nofeedback,feedback (all)\n"
-          "      --grad TYPE        gradients travel as bf16 or fp32 (bf16)\n"
-          "      --exchange WHAT    plugin (default); shm: exact, through shared memory; codec: the codecs in\n"
-          "                         shared memory, without the plugin\n"
-          "      --plugin PATH      the plugin's shared object (the build's)\n"
-          "      --layers N, --width N, --heads N, --context N, --batch N\n"
-          "                         the model (6, 128, 4, 128) and sequences a node and step (8)\n"
-          "      --rate X           peak learning rate (0.003)\n"
-          "      --seed N           of weights and batches (1)\n"
-          "      --dump-grads DIR   write gradients of the first run's every 50th step to DIR\n"
-          "      --dump-every N     ... of every N-th\n"
-          "      --codec-report DIR measure the codecs on gradients that were dumped, and exit\n"
-          "      --fault WHAT       make a mistake, to see it found: weight, or slot (with --exchange codec)\n"
-          "      --quick            two nodes, a small model, few steps: a test, not a measurement\n"
-          "  -q, --quiet            no progress\n"
-          "  -h, --help\n"
-          "\n"
-          "Exit status: 0 when every bar holds, 1 when one fails, 2 when nothing could be measured.\n",
-          f);
+    fputs(
+        "usage: nibble-train [options]\n"
+        "Train a small byte-level GPT, data parallel over several processes whose gradients and weights go\n"
+        "through the plugin: uncompressed, at 4 bits without and with error feedback. Compare.\n"
+        "\n"
+        "  -n, --nodes N          processes, each a node, 2 to 8 (4)\n"
+        "  -o, --out DIR          folder for results.json, loss curves and the picture (nibble-train-out)\n"
+        "      --text PATH        file or folder to train on, several times if wanted\n"
+        "                         (/usr/share/common-licenses)\n"
+        "      --text-limit MB    read at most this much (64)\n"
+        "      --steps N          steps of each run (300)\n"
+        "      --runs LIST        of raw,nofeedback,feedback (all)\n"
+        "      --grad TYPE        gradients travel as bf16 or fp32 (bf16)\n"
+        "      --exchange WHAT    plugin (default); shm: exact, through shared memory; codec: the codecs in\n"
+        "                         shared memory, without the plugin\n"
+        "      --plugin PATH      the plugin's shared object (the build's)\n"
+        "      --layers N, --width N, --heads N, --context N, --batch N\n"
+        "                         the model (6, 128, 4, 128) and sequences a node and step (8)\n"
+        "      --rate X           peak learning rate (0.003)\n"
+        "      --seed N           of weights and batches (1)\n"
+        "      --dump-grads DIR   write gradients of the first run's every 50th step to DIR\n"
+        "      --dump-every N     ... of every N-th\n"
+        "      --codec-report DIR measure the codecs on gradients that were dumped, and exit\n"
+        "      --fault WHAT       make a mistake, to see it found: weight, or slot (with --exchange codec)\n"
+        "      --quick            two nodes, a small model, 80 steps: a test, not a measurement\n"
+        "  -q, --quiet            no progress\n"
+        "  -h, --help\n"
+        "\n"
+        "Exit status: 0 when every bar holds, 1 when one fails, 2 when nothing could be measured.\n",
+        f);
 }
 
 static int number(const char *text, const char *option, long long min, long long max, long long *value)
@@ -253,7 +254,7 @@ static void defaults(struct options *o, int quick)
                    : (struct nbt_config){.layers = 6, .width = 128, .heads = 4, .context = 128, .batch = 8};
     o->s.opt = (struct nbt_adamw){.beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .decay = 0.1f};
     o->s.nodes = quick ? 2 : 4;
-    o->s.steps = quick ? 12 : 300;
+    o->s.steps = quick ? 80 : 300;
     o->s.rate = 3e-3f;
     o->s.seed = 1;
     o->s.grad_type = NB_BF16;
@@ -389,7 +390,8 @@ int main(int argc, char **argv)
         return 2;
     setvbuf(stdout, NULL, _IOLBF, 0);
     printf("nibble-train: %zu parameters (%zu layers of width %zu, %zu heads, context %zu), %d nodes,\n"
-           "%zu sequences a node, %zu steps\ntext: %zu files, %zu KiB to train on, %zu KiB held out; kernels %s\n",
+           "%zu sequences a node, %zu steps\ntext: %zu files, %zu KiB to train on, %zu KiB held out; kernels "
+           "%s\n",
            o.s.lay.params, o.cfg.layers, o.cfg.width, o.cfg.heads, o.cfg.context, o.s.nodes, o.cfg.batch,
            o.s.steps, o.s.text.files, o.s.text.train_bytes >> 10, o.s.text.valid_bytes >> 10,
            nbt_kernels_get(NULL)->name);
