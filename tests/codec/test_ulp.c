@@ -410,6 +410,61 @@ START_TEST(guesses)
 }
 END_TEST
 
+/* The format does not change without its version: fixed inputs, made of integers, and what they are coded to.
+ */
+START_TEST(frozen)
+{
+    static const uint64_t want[3][2] = {{14455, UINT64_C(0xaf676fd803e9ac66)},
+                                        {6922, UINT64_C(0xf61a65b54b92ea47)},
+                                        {3562, UINT64_C(0x109b952dba0deac8)}};
+    const size_t bytes = 30003;
+    uint8_t *a = exact(bytes), *b = exact(bytes), *out = exact(nb_ulp_bound(NB_ULP_8, bytes));
+
+    for (int w = 0; w < 3; w++) {
+        const unsigned size = (unsigned)widths[w], top = 8 * size - 8;
+        state = 5;
+        memset(a, 0, bytes);
+        memset(b, 0, bytes);
+        for (size_t i = 0; i + size <= bytes; i += size) {
+            /* An exponent that falls geometrically, and a step of about one size. */
+            uint64_t r = rnd();
+            unsigned e = (unsigned)__builtin_ctzll(r | 1u << 6);
+            uint32_t x = (uint32_t)(0x3du << top) -
+                         (e << (size == 1   ? 3
+                                : size == 2 ? 7
+                                            : 23)) +
+                         (uint32_t)(r >> 60);
+            uint32_t y =
+                x + (uint32_t)((r >> 20 & 7) * (r >> 30 & 1) << e) - (uint32_t)(3 * (r >> 31 & 1) << e);
+            x ^= (uint32_t)(r >> 40 & 1) << (8 * size - 1);
+            y ^= (uint32_t)(r >> 40 & 1) << (8 * size - 1);
+            y = r >> 50 & 127 ? y : (uint32_t)rnd();
+            memcpy(a + i, &x, size);
+            memcpy(b + i, i / 4096 % 5 ? &y : &x, size);
+        }
+        ssize_t len = nb_ulp_encode(widths[w], b, a, bytes, SIZE_MAX, out, nb_ulp_bound(NB_ULP_8, bytes));
+        ck_assert_int_gt(len, 0);
+        ck_assert_msg((uint64_t)len == want[w][0] && nb_hash64(out, (size_t)len, 0) == want[w][1],
+                      "width %u: %zd, %#llx", size, len, (unsigned long long)nb_hash64(out, (size_t)len, 0));
+        check_one(widths[w], b, a, bytes);
+    }
+    free(a);
+    free(b);
+    free(out);
+}
+END_TEST
+
+START_TEST(hash_frozen)
+{
+    uint8_t a[300];
+
+    for (unsigned i = 0; i < 300; i++)
+        a[i] = (uint8_t)i;
+    ck_assert(nb_hash64(a, 0, 0) == UINT64_C(0x377524e6feeac763));
+    ck_assert(nb_hash64(a, 300, 1) == UINT64_C(0x4fc2fd816067a6b7));
+}
+END_TEST
+
 START_TEST(hash_variants_agree)
 {
     uint8_t *a = exact(70000);
@@ -546,8 +601,10 @@ int main(void)
     tcase_add_test(t, bits_a_value);
     tcase_add_loop_test(t, malformed, 0, 3);
     tcase_add_test(t, guesses);
+    tcase_add_test(t, frozen);
     suite_add_tcase(s, t);
     tcase_set_timeout(h, 120);
+    tcase_add_test(h, hash_frozen);
     tcase_add_test(h, hash_variants_agree);
     tcase_add_test(h, hash_avalanche);
     tcase_add_test(h, hash_collisions);
