@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The TCP transport's table: devices and their properties, settings, and the calls that need no file of their own. */
+/* The TCP transport's table: devices and their properties, settings, and the calls that need no file of their
+ * own. */
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>
@@ -26,7 +27,8 @@ struct nb_tcp_dev *nb_tcp_device(int dev)
     return NULL;
 }
 
-/* One of NCCL's integer variables: `value` untouched when unset, -EINVAL after a WARN when it is no number. */
+/* One of NCCL's integer variables: `value` untouched when unset, -EINVAL after a WARN when it is no
+ * number. */
 static int env_int(const char *name, int min, int max, int *value)
 {
     const char *s = nb_env(name);
@@ -142,8 +144,8 @@ static int tcp_properties(int dev, struct nb_net_props *props)
     props->mem_support = NB_MEM_HOST;
     props->speed_mbps = d->nif.speed_mbps;
     props->max_comms = 65536;
-    /* Grouped receives work, but with more than 1 NCCL shares a connection between operations, and messages of
-     * one that runs ahead would stand in the byte stream before those of another that is waited for. */
+    /* Grouped receives work, but with more than 1 NCCL shares a connection between operations, and messages
+     * of one that runs ahead would stand in the byte stream before those of another that is waited for. */
     props->max_recvs = 1;
     props->max_bytes = NB_TCP_MAX_MESSAGE;
     return 0;
@@ -170,7 +172,8 @@ static int tcp_dereg_mr(void *comm, void *mhandle)
 }
 
 /* Host memory needs no flush: *request = NULL, there is nothing to wait for. */
-static int tcp_iflush(void *recv_comm, int n, void **data, const size_t *sizes, void **mhandles, void **request)
+static int tcp_iflush(void *recv_comm, int n, void **data, const size_t *sizes, void **mhandles,
+                      void **request)
 {
     struct nb_tcp_comm *c = recv_comm;
 

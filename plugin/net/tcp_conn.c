@@ -3,9 +3,9 @@
  * Making connections: one listening socket a listen comm; a connection is complete when all its sockets have
  * said hello. Nothing here blocks: connect and accept do what can be done now and are called again.
  *
- * Strangers (port scanners, health checks, other jobs) reach the port too. A socket that has not yet proved to
- * know the token from the handle has a place in a table of fixed size and a deadline; it is closed without an
- * answer when it says anything else, says nothing, or when the table is full and it is the oldest.
+ * Strangers (port scanners, health checks, other jobs) reach the port too. A socket that has not yet proved
+ * to know the token from the handle has a place in a table of fixed size and a deadline; it is closed without
+ * an answer when it says anything else, says nothing, or when the table is full and it is the oldest.
  */
 #include <errno.h>
 #include <limits.h>
@@ -44,14 +44,15 @@ static int random_bytes(void *p, size_t n)
     return 0;
 }
 
-/* Options of every data socket. No TCP_USER_TIMEOUT: Linux ends a connection by it when the receiver keeps its
- * window closed for that long, however alive it is, and a peer may be minutes late with its receives. */
+/* Options of every data socket. No TCP_USER_TIMEOUT: Linux ends a connection by it when the receiver keeps
+ * its window closed for that long, however alive it is, and a peer may be minutes late with its receives. */
 static void tune(int fd, bool before_connect)
 {
     static const int on = 1, idle = 30, interval = 10, count = 6;
 
     if (before_connect) {
-        /* Only before the handshake can these decide the window scale; accepted sockets inherit the listener's. */
+        /* Only before the handshake can these decide the window scale; accepted sockets inherit the
+         * listener's. */
         if (nb_tcp_conf.sndbuf > 0)
             setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &nb_tcp_conf.sndbuf, sizeof(int));
         if (nb_tcp_conf.rcvbuf > 0)
@@ -380,7 +381,8 @@ int nb_tcp_close_listen(void *listen_comm)
 
 enum sock_state { SOCK_RETRY, SOCK_CONNECTING, SOCK_READY };
 
-/* A connect under way. The caller's handle holds only `id`, so bytes that are not ours cannot become a pointer. */
+/* A connect under way. The caller's handle holds only `id`, so bytes that are not ours cannot become a
+ * pointer. */
 struct connecting {
     struct connecting *next;
     uint64_t id;
@@ -502,8 +504,8 @@ static bool is_self(int fd)
 
     memset(&a, 0, sizeof(a));
     memset(&b, 0, sizeof(b));
-    return getsockname(fd, (struct sockaddr *)&a, &la) == 0 && getpeername(fd, (struct sockaddr *)&b, &lb) == 0 &&
-           la == lb && memcmp(&a, &b, la) == 0;
+    return getsockname(fd, (struct sockaddr *)&a, &la) == 0 &&
+           getpeername(fd, (struct sockaddr *)&b, &lb) == 0 && la == lb && memcmp(&a, &b, la) == 0;
 }
 
 static int say_hello(struct connecting *k, int i)

@@ -13,8 +13,8 @@ struct nb_tcp_if {
     int speed_mbps;               /* 10000 when the kernel does not know */
 };
 
-/* Fill up to `max` interfaces, each once, in the kernel's order. NCCL_SOCKET_IFNAME (comma list of prefixes; a
- * leading ^ excludes, = asks for exact names, ^= both) and NCCL_SOCKET_FAMILY (AF_INET, AF_INET6) choose;
+/* Fill up to `max` interfaces, each once, in the kernel's order. NCCL_SOCKET_IFNAME (comma list of prefixes;
+ * a leading ^ excludes, = asks for exact names, ^= both) and NCCL_SOCKET_FAMILY (AF_INET, AF_INET6) choose;
  * without the first: names that begin with "ib", else all but loopback, docker and virbr, else docker, else
  * loopback, else virbr, of those that are up. Returns the count (0 is possible) or a negative errno after a
  * WARN: -EINVAL for a bad family, -ENODEV when NCCL_SOCKET_IFNAME matches nothing. */

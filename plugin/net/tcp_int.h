@@ -10,11 +10,12 @@
  * ERROR frame, on stream 0. Every message has a number (seq) and travels as one or more DATA frames, each on
  * whichever stream had room, in order of seq on each stream. The receiver gives a message to a receive when
  * the first of its frames is read *and* all messages before it have been given; a stream whose next frame is
- * too new waits ("parked"). The oldest message is never behind a newer one on its stream, so this cannot lock.
+ * too new waits ("parked"). The oldest message is never behind a newer one on its stream, so this cannot
+ * lock.
  *
  * Threads: without helper threads (the default) the caller of isend, irecv and test does all I/O and nothing
- * locks. With them the lock of a comm guards all its fields, except that a stream marked busy is being read or
- * written without the lock by the thread that marked it.
+ * locks. With them the lock of a comm guards all its fields, except that a stream marked busy is being read
+ * or written without the lock by the thread that marked it.
  */
 #ifndef NIBBLE_NET_TCP_INT_H
 #define NIBBLE_NET_TCP_INT_H
@@ -212,8 +213,8 @@ int nb_tcp_close_recv(void *recv_comm);
 int nb_tcp_send_poll(struct nb_tcp_send *c, struct pollfd *fds, int max);
 int nb_tcp_recv_poll(struct nb_tcp_recv *c, struct pollfd *fds, int max);
 
-/* One turn of a helper thread on a stream, called with the comm's lock (which it gives up during I/O). True when
- * there is more to do now; *paced when the pace is what it waits for. */
+/* One turn of a helper thread on a stream, called with the comm's lock (which it gives up during I/O). True
+ * when there is more to do now; *paced when the pace is what it waits for. */
 bool nb_tcp_send_turn(struct nb_tcp_send *s, int stream, bool *paced);
 bool nb_tcp_recv_turn(struct nb_tcp_recv *s, int stream);
 

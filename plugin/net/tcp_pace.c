@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The sending rate of one device: a token bucket that all of its sockets in this process draw from, whichever
- * thread drives them. The kernel's own pacing (SO_MAX_PACING_RATE) is per socket, and dividing a device's rate
- * over sockets gives too little whenever some of them are idle.
+ * thread drives them. The kernel's own pacing (SO_MAX_PACING_RATE) is per socket, and dividing a device's
+ * rate over sockets gives too little whenever some of them are idle.
  */
 #include <errno.h>
 #include <pthread.h>

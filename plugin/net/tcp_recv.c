@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The receiving side of a TCP connection. Each stream is a small state machine: frame header, match, payload.
- * Payload goes from the kernel straight to where it belongs; one read takes the rest of a payload together with
- * up to NB_TCP_READ_AHEAD bytes of what follows, which usually holds the next header.
+ * Payload goes from the kernel straight to where it belongs; one read takes the rest of a payload together
+ * with up to NB_TCP_READ_AHEAD bytes of what follows, which usually holds the next header.
  */
 #include <errno.h>
 #include <stdarg.h>
@@ -83,8 +83,8 @@ static void protocol_error(struct nb_tcp_recv *s, struct nb_tcp_rstream *t, cons
     if (s->c.err)
         return;
     tell_sender(s, &t->frame, EPROTO, 0);
-    recv_fail(s, -EPROTO, false, "stream %d, message %u of %llu bytes: %s", (int)(t - s->stream), t->frame.seq,
-              (unsigned long long)t->frame.size, what);
+    recv_fail(s, -EPROTO, false, "stream %d, message %u of %llu bytes: %s", (int)(t - s->stream),
+              t->frame.seq, (unsigned long long)t->frame.size, what);
 }
 
 /* The oldest receive with this tag that has no message, taken out of the list; NULL when there is none. */
@@ -116,8 +116,8 @@ static bool match(struct nb_tcp_recv *s, struct nb_tcp_rstream *t)
             return false;
         if (f->size > slot->cap) {
             tell_sender(s, f, EMSGSIZE, slot->cap);
-            recv_fail(s, -EMSGSIZE, false, "message %u (tag %d) has %llu bytes, its receive takes %zu", f->seq,
-                      f->tag, (unsigned long long)f->size, slot->cap);
+            recv_fail(s, -EMSGSIZE, false, "message %u (tag %d) has %llu bytes, its receive takes %zu",
+                      f->seq, f->tag, (unsigned long long)f->size, slot->cap);
             return false;
         }
         s->c.next_seq++;
@@ -170,7 +170,8 @@ static void frame_done(struct nb_tcp_recv *s, struct nb_tcp_rstream *t)
     }
 }
 
-/* One read into `v`. Bytes, or 0 when there are none now (also after an end or an error, which it handles). */
+/* One read into `v`. Bytes, or 0 when there are none now (also after an end or an error, which it
+ * handles). */
 static size_t read_some(struct nb_tcp_recv *s, struct nb_tcp_rstream *t, struct iovec *v, int nv)
 {
     struct msghdr m = {.msg_iov = v, .msg_iovlen = (size_t)nv};
@@ -195,8 +196,8 @@ static size_t read_some(struct nb_tcp_recv *s, struct nb_tcp_rstream *t, struct 
         return 0;
     if (n > 0) {
         s->c.wire += (size_t)n;
-        /* A short read leaves nothing behind but perhaps the end of the stream, for which poll wakes again; epoll's
-         * edge does not. */
+        /* A short read leaves nothing behind but perhaps the end of the stream, for which poll wakes again;
+         * epoll's edge does not. */
         t->drained = (size_t)n < room && !s->c.threaded;
         return (size_t)n;
     }
@@ -252,8 +253,8 @@ static bool take_payload(struct nb_tcp_recv *s, struct nb_tcp_rstream *t)
         t->rest -= n;
     }
     while (t->rest > 0) {
-        /* Behind a large message comes, most likely, another: its header is worth reading now, its payload would
-         * only be copied twice. */
+        /* Behind a large message comes, most likely, another: its header is worth reading now, its payload
+         * would only be copied twice. */
         struct iovec v[2] = {{t->slot->data + t->off, t->rest},
                              {t->buf, t->frame.len < LARGE ? sizeof(t->buf) : HEADER_AHEAD}};
 
@@ -297,8 +298,8 @@ static bool pump_stream(struct nb_tcp_recv *s, struct nb_tcp_rstream *t)
     return moved;
 }
 
-/* Somebody waits, and every stream has ended at a message's border, or is parked behind a message that can only
- * come on an ended one. */
+/* Somebody waits, and every stream has ended at a message's border, or is parked behind a message that can
+ * only come on an ended one. */
 static void check_end(struct nb_tcp_recv *s)
 {
     bool bye = true;
@@ -413,8 +414,8 @@ int nb_tcp_irecv(void *recv_comm, int n, void **data, const size_t *sizes, const
         } else if (s->c.threaded) {
             kick_waiting(s);
         }
-        /* What is already in our memory wakes nobody who sleeps on the sockets, so it is dealt with here; data in
-         * the kernel can wait for test. */
+        /* What is already in our memory wakes nobody who sleeps on the sockets, so it is dealt with here;
+         * data in the kernel can wait for test. */
         for (int i = 0; i < s->c.nstreams; i++)
             ready |= s->stream[i].have || s->stream[i].end > s->stream[i].pos || s->stream[i].eof;
         if (s->c.threaded)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The sending side of a TCP connection: messages wait in one queue, are cut into frames when a stream has room
- * for them, and leave in gather writes of up to NB_TCP_BATCH frames. Messages of up to a quantum go to one
- * stream; the streams take turns after each quantum, or when the kernel takes no more.
+ * The sending side of a TCP connection: messages wait in one queue, are cut into frames when a stream has
+ * room for them, and leave in gather writes of up to NB_TCP_BATCH frames. Messages of up to a quantum go to
+ * one stream; the streams take turns after each quantum, or when the kernel takes no more.
  */
 #include <errno.h>
 #include <linux/tcp.h>
@@ -104,8 +104,8 @@ static void look_back(struct nb_tcp_send *s, int cause)
         send_fail(s, cause == EPIPE ? -ECONNRESET : -cause, "%s", strerror(cause));
 }
 
-/* Bind bytes of the queue to an empty stream: many small messages, ending with at most one piece of a large one,
- * so that the other streams get theirs. */
+/* Bind bytes of the queue to an empty stream: many small messages, ending with at most one piece of a large
+ * one, so that the other streams get theirs. */
 static void fill(struct nb_tcp_send *s, struct nb_tcp_sstream *t)
 {
     size_t bytes = 0;
@@ -223,8 +223,8 @@ static bool flush(struct nb_tcp_send *s, struct nb_tcp_sstream *t)
     if (n >= 0) {
         advance(s, t, (size_t)n);
         s->moved_ms = 0; /* set by the next look at the clock */
-        /* A short write means that the kernel is full: the next would only say so. (But epoll announces room only
-         * to those who have been told that there is none.) */
+        /* A short write means that the kernel is full: the next would only say so. (But epoll announces room
+         * only to those who have been told that there is none.) */
         t->blocked = (size_t)n < total && !s->c.threaded;
         return !t->blocked;
     }
@@ -252,7 +252,8 @@ static void check_stall(struct nb_tcp_send *s)
 
         if (s->stream[i].count == 0 || getsockopt(s->stream[i].fd, IPPROTO_TCP, TCP_INFO, &info, &len) != 0)
             continue;
-        if ((info.tcpi_retransmits >= 3 || info.tcpi_probes >= 3) &&
+        /* Probes of a closed window are up to 2 minutes apart, and one alone may get lost. */
+        if ((info.tcpi_retransmits >= 3 || info.tcpi_probes >= 2) &&
             (int64_t)info.tcpi_last_ack_recv > nb_tcp_conf.dead_ms) {
             send_fail(s, -ETIMEDOUT, "no acknowledgement for %u s: host down or network cut",
                       info.tcpi_last_ack_recv / 1000);
@@ -504,13 +505,13 @@ int nb_tcp_close_send(void *send_comm)
             struct nb_tcp_frame bye = {.seq = s->c.next_seq, .kind = NB_TCP_BYE};
             uint8_t b[NB_TCP_FRAME_BYTES];
 
-            /* Best effort: without it the receiver takes the end of the stream for a crash, if it waits for more.
-             * A torn one is dropped with the socket's last bytes. */
+            /* Best effort: without it the receiver takes the end of the stream for a crash, if it waits for
+             * more. A torn one is dropped with the socket's last bytes. */
             nb_tcp_frame_put(b, &bye, s->c.key);
             (void)!send(t->fd, b, sizeof(b), MSG_NOSIGNAL | MSG_DONTWAIT);
         }
-        /* The peer sends nothing but an ERROR frame, so no unread bytes turn this close into a reset: the kernel
-         * delivers what is in the socket, then ends the stream. */
+        /* The peer sends nothing but an ERROR frame, so no unread bytes turn this close into a reset: the
+         * kernel delivers what is in the socket, then ends the stream. */
         close(t->fd);
     }
     if (s->wait_fd >= 0)

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Helper threads (NIBBLE_TCP_THREADS of them a device): they do the system calls of its comms, so that a caller
- * with many fast connections is not limited to what one core can copy. The streams of a comm are dealt out to
- * the threads, and a thread takes turns among its streams.
+ * Helper threads (NIBBLE_TCP_THREADS of them a device): they do the system calls of its comms, so that a
+ * caller with many fast connections is not limited to what one core can copy. The streams of a comm are dealt
+ * out to the threads, and a thread takes turns among its streams.
  *
- * A thread learns of work by epoll, edge-triggered, or by a kick from isend or irecv. Its lock guards its list
- * of kicked streams; it is taken inside a comm's lock, never around one.
+ * A thread learns of work by epoll, edge-triggered, or by a kick from isend or irecv. Its lock guards its
+ * list of kicked streams; it is taken inside a comm's lock, never around one.
  */
 #include <errno.h>
 #include <signal.h>
@@ -282,7 +282,8 @@ void nb_tcp_threads_detach(struct nb_tcp_comm *c, const int *fds)
     pthread_mutex_unlock(&c->lock);
     for (int i = 0; i < c->nstreams; i++)
         epoll_ctl(c->work[i].thread->epoll_fd, EPOLL_CTL_DEL, fds[i], NULL);
-    /* A thread may have fetched an event of ours before that. It lets go of it when it comes around the loop. */
+    /* A thread may have fetched an event of ours before that. It lets go of it when it comes around the
+     * loop. */
     for (int i = 0; i < c->pool->n; i++) {
         struct nb_tcp_thread *t = &c->pool->thread[i];
         uint64_t round;

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the TCP transport writes to the network, byte by byte: the handle that travels through NCCL's bootstrap,
- * the hello that opens each socket, and the frame in front of each piece of payload. All little-endian.
+ * What the TCP transport writes to the network, byte by byte: the handle that travels through NCCL's
+ * bootstrap, the hello that opens each socket, and the frame in front of each piece of payload. All
+ * little-endian.
  *
- * The parsers here take bytes of any origin: they read exactly the stated number of bytes, allocate nothing and
- * log nothing, so they can be fuzzed as they are.
+ * The parsers here take bytes of any origin: they read exactly the stated number of bytes, allocate nothing
+ * and log nothing, so they can be fuzzed as they are.
  */
 #ifndef NIBBLE_NET_TCP_WIRE_H
 #define NIBBLE_NET_TCP_WIRE_H
@@ -23,8 +24,8 @@
 #define NB_TCP_HELLO_BYTES 64
 #define NB_TCP_FRAME_BYTES 40
 #define NB_TCP_MAX_MESSAGE (1ull << 40) /* bytes; what the device properties promise */
-/* Messages that a frame may run ahead of the oldest one not yet seen. Streams are filled in batches of bounded
- * size, so a real sender stays far below. */
+/* Messages that a frame may run ahead of the oldest one not yet seen. Streams are filled in batches of
+ * bounded size, so a real sender stays far below. */
 #define NB_TCP_MAX_AHEAD (1u << 20)
 
 /*
@@ -41,8 +42,8 @@ struct nb_tcp_handle {
 };
 
 void nb_tcp_handle_put(void *bytes, const struct nb_tcp_handle *h);
-/* 0; -EINVAL: not a handle of this transport, or damaged; -EPROTO: a handle of another version (version, token
- * and, as far as it can be understood, addr are filled in). */
+/* 0; -EINVAL: not a handle of this transport, or damaged; -EPROTO: a handle of another version (version,
+ * token and, as far as it can be understood, addr are filled in). */
 int nb_tcp_handle_get(const void *bytes, struct nb_tcp_handle *h);
 /* Only replaces the state word. */
 void nb_tcp_handle_set_state(void *bytes, uint64_t state);
@@ -73,8 +74,8 @@ bool nb_tcp_token_equal(const uint8_t *a, const uint8_t *b);
  * Frame header:
  *   0 magic u32, 4 check u32 (over the rest, keyed by the connection id), 8 seq u32, 12 tag i32, 16 size u64,
  *   24 offset u64, 32 len u32, 36 kind u16, 38 zero u16; then `len` bytes of payload.
- * DATA: bytes [offset, offset + len) of message number `seq`, which has `size` bytes and `tag`. A message may be
- *   cut over the sockets of its connection; seq never falls on one socket.
+ * DATA: bytes [offset, offset + len) of message number `seq`, which has `size` bytes and `tag`. A message may
+ *   be cut over the sockets of its connection; seq never falls on one socket.
  * BYE: the sender closes in order; seq is the number of messages it sent. Nothing follows on this socket.
  * ERROR: from the receiver, on socket 0: it cannot take message `seq`; tag is the errno, size that of the
  *   message, offset that of the receive.
@@ -93,8 +94,8 @@ struct nb_tcp_frame {
 /* Key of the frame check, from the connection id. */
 uint32_t nb_tcp_frame_key(const uint8_t conn_id[16]);
 void nb_tcp_frame_put(uint8_t bytes[NB_TCP_FRAME_BYTES], const struct nb_tcp_frame *f, uint32_t key);
-/* 0 and a frame whose fields are consistent in themselves (offset + len <= size <= NB_TCP_MAX_MESSAGE, len > 0
- * unless size is 0, known kind), or -EPROTO. */
+/* 0 and a frame whose fields are consistent in themselves (offset + len <= size <= NB_TCP_MAX_MESSAGE, len >
+ * 0 unless size is 0, known kind), or -EPROTO. */
 int nb_tcp_frame_get(const uint8_t bytes[NB_TCP_FRAME_BYTES], struct nb_tcp_frame *f, uint32_t key);
 
 #endif

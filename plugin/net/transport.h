@@ -8,11 +8,11 @@
  *
  * Threads: a comm is used by one thread at a time (NCCL's rule); different comms by different threads at
  * once. init/fini are called under the caller's lock.
- * Errors: the first error on a comm is sticky: every later call on it, or on an unfinished request of it, returns
- * the same code at once; a request that was complete before still tests done, so that a peer's last words are
- * not lost. Errors are logged once, where they arise, naming the peer and the cause. One is not: a peer that
- * has closed in order, after all its messages, gives -ECONNRESET to whoever waits for more, and the caller knows
- * whether that is worth a line.
+ * Errors: the first error on a comm is sticky: every later call on it, or on an unfinished request of it,
+ * returns the same code at once; a request that was complete before still tests done, so that a peer's last
+ * words are not lost. Errors are logged once, where they arise, naming the peer and the cause. One is not: a
+ * peer that has closed in order, after all its messages, gives -ECONNRESET to whoever waits for more, and the
+ * caller knows whether that is worth a line.
  */
 #ifndef NIBBLE_NET_TRANSPORT_H
 #define NIBBLE_NET_TRANSPORT_H
@@ -23,7 +23,7 @@
 
 #define NB_NET_HANDLE_BYTES 128 /* NCCL_NET_HANDLE_MAXSIZE */
 #define NB_NET_MAX_RECVS 8      /* receives in one grouped irecv */
-#define NB_NET_MAX_DEVS 64      /* hazard B4: collNetComms[] of NCCL is indexed by device */
+#define NB_NET_MAX_DEVS 64      /* NCCL keeps its CollNet resources in arrays of 64, by device */
 
 enum nb_mem { NB_MEM_HOST = 1, NB_MEM_CUDA = 2, NB_MEM_DMABUF = 4 }; /* values of NCCL_PTR_* */
 
@@ -58,7 +58,8 @@ struct nb_net_ops {
     /* Never blocks. Fills `handle` (NB_NET_HANDLE_BYTES) to be passed to the peer's connect. Any number of
      * connections can be accepted from one listen comm. */
     int (*listen)(int dev, void *handle, void **listen_comm);
-    /* Non-blocking: 0 with *send_comm == NULL means call again with the same handle (which may hold state). */
+    /* Non-blocking: 0 with *send_comm == NULL means call again with the same handle (which may hold
+     * state). */
     int (*connect)(int dev, const struct nb_net_conn_cfg *cfg, void *handle, void **send_comm);
     int (*accept)(void *listen_comm, void **recv_comm);
 
@@ -79,16 +80,16 @@ struct nb_net_ops {
     /* sizes may be NULL; else filled with n entries (1 for a send) when *done. A done request is freed. */
     int (*test)(void *request, int *done, size_t *sizes);
 
-    /* Close at once, whatever is unfinished; never wait for the peer. Requests of the comm die with it. Data of
-     * *completed* sends still reaches a peer that is alive. NULL is allowed. */
+    /* Close at once, whatever is unfinished; never wait for the peer. Requests of the comm die with it. Data
+     * of *completed* sends still reaches a peer that is alive. NULL is allowed. */
     int (*close_send)(void *send_comm);
     int (*close_recv)(void *recv_comm);
     int (*close_listen)(void *listen_comm);
 
     /* File descriptors (with the events wanted now) that become ready when this comm can make progress;
-     * returns how many were filled in (<= max); 0 when nothing is under way; -1 when the owner must not sleep but
-     * call test again: a request is done and not yet tested, the comm has failed, or `max` is too small (17 is
-     * enough for tcp). */
+     * returns how many were filled in (<= max); 0 when nothing is under way; -1 when the owner must not sleep
+     * but call test again: a request is done and not yet tested, the comm has failed, or `max` is too small
+     * (17 is enough for tcp). */
     int (*poll_fds)(void *comm, int is_send, struct pollfd *fds, int max);
     /* "address<port>" of the peer, for messages; valid as long as the comm. */
     const char *(*peer_name)(void *comm);

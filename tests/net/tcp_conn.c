@@ -474,7 +474,10 @@ START_TEST(cycles)
         void *listen, *send, *none;
         int64_t end = now_ms() + 5000;
 
-        net = net_up(i % 3 == 1 ? "NIBBLE_TCP_PACE_MBPS=8000" : i % 3 == 2 ? "NIBBLE_TCP_THREADS=2" : NULL, NULL);
+        net = net_up(i % 3 == 1   ? "NIBBLE_TCP_PACE_MBPS=8000"
+                     : i % 3 == 2 ? "NIBBLE_TCP_THREADS=2"
+                                  : NULL,
+                     NULL);
         pair_open(&p, 1 + i % 4);
         exchange(&p, 10000);
         if (i % 3 == 2)
@@ -535,7 +538,8 @@ END_TEST
 
 START_TEST(wire_formats)
 {
-    struct nb_tcp_frame f = {.seq = 7, .tag = -3, .size = 100, .offset = 40, .len = 60, .kind = NB_TCP_DATA}, g;
+    struct nb_tcp_frame f = {.seq = 7, .tag = -3, .size = 100, .offset = 40, .len = 60, .kind = NB_TCP_DATA};
+    struct nb_tcp_frame g;
     struct nb_tcp_hello h = {.version = NB_TCP_WIRE_VERSION, .stream = 3, .streams = 4}, k;
     uint8_t b[NB_TCP_HELLO_BYTES];
 

@@ -261,7 +261,8 @@ START_TEST(tag_waits)
 }
 END_TEST
 
-/* 32 requests of 8 receives each, and as many sends, are never refused; nor do sends block without receives. */
+/* 32 requests of 8 receives each, and as many sends, are never refused; nor do sends block without
+ * receives. */
 START_TEST(many_requests)
 {
     enum { GROUPS = 32, N = 8, SIZE = 100000 };

@@ -203,7 +203,8 @@ END_TEST
 
 /* ---- a peer in another process ---- */
 
-/* Fork a peer that connects to (send side) the listener and then does `work`; the parent gets its recv comm. */
+/* Fork a peer that connects to (send side) the listener and then does `work`; the parent gets its recv
+ * comm. */
 static pid_t fork_sender(struct pair *p, int streams, void (*work)(void *send))
 {
     struct nb_net_conn_cfg cfg = {.streams = streams, .traffic_class = -1};
@@ -597,11 +598,20 @@ static int run(void)
         const TTest *test;
         int loops;
     } tests[] = {
-        {"errors", too_long, 2},      {"errors", too_long_stuck, 2},        {"errors", damaged_header, 2},
-        {"errors", absurd_headers, 3}, {"errors", absurd_parts, 3},         {"errors", killed_inside_message, 2},
-        {"errors", killed_between, 2}, {"errors", receiver_gone, 2},        {"close", close_in_order, 2},
-        {"close", close_with_requests, 2}, {"poll", poll_wakes_receiver, 2}, {"poll", poll_read_ahead, 2},
-        {"poll", poll_wakes_sender, 2}, {"pace", pace, 2},
+        {"errors", too_long, 2},
+        {"errors", too_long_stuck, 2},
+        {"errors", damaged_header, 2},
+        {"errors", absurd_headers, 3},
+        {"errors", absurd_parts, 3},
+        {"errors", killed_inside_message, 2},
+        {"errors", killed_between, 2},
+        {"errors", receiver_gone, 2},
+        {"close", close_in_order, 2},
+        {"close", close_with_requests, 2},
+        {"poll", poll_wakes_receiver, 2},
+        {"poll", poll_read_ahead, 2},
+        {"poll", poll_wakes_sender, 2},
+        {"pace", pace, 2},
     };
     Suite *s = suite_create("net/tcp_fail");
     TCase *c = NULL;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the tests of the TCP transport share: settings, connections over loopback, payload, captured log lines. */
+/* What the tests of the TCP transport share: settings, connections over loopback, payload, captured log
+ * lines. */
 #ifndef NIBBLE_TESTS_NET_UTIL_H
 #define NIBBLE_TESTS_NET_UTIL_H
 
@@ -30,8 +31,7 @@ void pair_close(struct pair *p); /* whatever is not NULL */
 void *post_send(void *comm, const void *data, size_t size, int tag);
 void *post_recv(void *comm, void *data, size_t size, int tag);
 
-/* Test until done or an error; also tests `other` (may be NULL) so that both ends of a connection in one thread
- * move. Returns test's result; -ETIME after `ms`. sizes may be NULL. */
+/* Test until done, an error, or -ETIME after `ms`. sizes may be NULL. */
 int wait_req(void *req, size_t *sizes, int ms);
 /* Test all requests until all are done; entries become NULL. First error, or -ETIME. */
 int wait_all(void **reqs, int n, int ms);
