@@ -370,11 +370,7 @@ NB_FN void nb_k_add(enum nb_dtype type, const struct nb_tile_view *view, float *
             nb_k_load(type, view->code + NB_GROUP * j * (type == NB_F32 ? 4 : 2), x);
         } else if (nb_k_dequantize(view, j, x)) {
             sum = coeff + NB_GROUP * j;
-            if (!any[j]) {
-                any[j] = 1;
-                memcpy(sum, x, sizeof x);
-                continue;
-            }
+            any[j] = 1;
         }
         for (unsigned i = 0; i < NB_GROUP; i++)
             sum[i] += x[i];

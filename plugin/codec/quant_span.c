@@ -257,6 +257,13 @@ static int next_record(enum nb_dtype type, struct cursors *c, size_t s, unsigned
     return 0;
 }
 
+static void clear(struct sums *sums, unsigned groups)
+{
+    memset(sums->plain, 0, groups * NB_GROUP * sizeof(float));
+    memset(sums->coeff, 0, groups * NB_GROUP * sizeof(float));
+    memset(sums->any, 0, groups);
+}
+
 static int reduce_tile(const struct nb_tile_ops *ops, enum nb_dtype type, struct cursors *c, const uint8_t *own,
                        unsigned group0, unsigned groups, uint8_t *dst, struct sums *sums)
 {
@@ -270,8 +277,7 @@ static int reduce_tile(const struct nb_tile_ops *ops, enum nb_dtype type, struct
             ops->decode(type, &view, own, dst);
             return 0;
         }
-        memset(sums->plain, 0, groups * NB_GROUP * sizeof(float));
-        memset(sums->any, 0, groups);
+        clear(sums, groups);
         if (view.kind != NB_TILE_ZERO)
             ops->add(type, &view, sums->plain, sums->coeff, sums->any);
         /* A source of another codec than int4 comes after the (empty) sum of transformed ones. */
@@ -280,8 +286,7 @@ static int reduce_tile(const struct nb_tile_ops *ops, enum nb_dtype type, struct
         ops->store(type, sums->plain, own, groups, dst);
         return 0;
     }
-    memset(sums->plain, 0, groups * NB_GROUP * sizeof(float));
-    memset(sums->any, 0, groups);
+    clear(sums, groups);
     for (int int4 = 1; int4 >= 0; int4--) {
         for (size_t s = 0; s < c->n; s++) {
             if ((c->sources[s].codec == NB_CODEC_INT4) != int4)

@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Golden vectors: what is coded, and the file that holds the result. golden_make.c writes the files from the
+ * reference; test_golden.c holds every variant to them. Inputs are made with integer arithmetic only, so that
+ * they do not depend on a C library.
+ *
+ * A file is a sequence of little-endian records: a 32-bit length, then that many bytes. For each case: input
+ * values, coded span, decoded values, error codes, error scales; last, for each type, a sum.
+ */
+#ifndef NIBBLE_TESTS_CODEC_GOLDEN_H
+#define NIBBLE_TESTS_CODEC_GOLDEN_H
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "nibble/codec.h"
+#include "data.h"
+
+struct golden_case {
+    enum nb_codec codec;
+    enum nb_dtype type;
+    unsigned n, first;
+    enum nb_ef_mode mode;
+    unsigned shape; /* golden_value */
+};
+
+static const struct golden_case golden_cases[] = {
+    {NB_CODEC_INT4, NB_BF16, 4096, 0, NB_EF_OFF, 0},     {NB_CODEC_INT4, NB_F32, 700, 4000, NB_EF_FULL, 0},
+    {NB_CODEC_INT4, NB_F16, 333, 77, NB_EF_EMA, 0},      {NB_CODEC_INT4, NB_BF16, 500, 3, NB_EF_FULL, 1},
+    {NB_CODEC_INT4, NB_F32, 512, 64, NB_EF_OFF, 2},      {NB_CODEC_INT4, NB_F32, 256, 0, NB_EF_FULL, 3},
+    {NB_CODEC_INT4, NB_F32, 640, 0, NB_EF_OFF, 4},       {NB_CODEC_INT4, NB_BF16, 96, 32, NB_EF_OFF, 5},
+    {NB_CODEC_INT4, NB_BF16, 4096, 8192, NB_EF_FULL, 6}, {NB_CODEC_INT8, NB_BF16, 700, 4000, NB_EF_EMA, 0},
+    {NB_CODEC_INT8, NB_F32, 300, 5, NB_EF_FULL, 2},      {NB_CODEC_INT8, NB_F16, 128, 0, NB_EF_OFF, 5},
+    {NB_CODEC_INT8, NB_F32, 640, 0, NB_EF_OFF, 4},       {NB_CODEC_INT4, NB_F32, 20, 40, NB_EF_FULL, 0},
+};
+
+enum { GOLDEN_CASES = sizeof golden_cases / sizeof *golden_cases, GOLDEN_MOST = 4096 + 64 };
+
+/* About normal, exactly computable: a sum of uniform integers. */
+static inline float golden_normal(struct rng *r)
+{
+    int64_t sum = 0;
+    for (int i = 0; i < 6; i++)
+        sum += (int64_t)rng_below(r, 1u << 20) - (1 << 19);
+    return (float)sum * 0x1p-20f;
+}
+
+/* 2^-k, exact. */
+static inline float golden_power(unsigned k)
+{
+    return nb_bits_f32((127u - k) << 23);
+}
+
+static inline float golden_value(struct rng *r, unsigned shape, unsigned i)
+{
+    float x = golden_normal(r);
+    switch (shape) {
+    case 0: /* gradients, a scale for each run of four groups */
+        return x * golden_power(i / 128 * 3 % 11);
+    case 1: /* sparse, with zero groups and negative zeros */
+        return i / 32 % 3 == 1 ? -0.0f : rng_below(r, 8) ? 0 : x;
+    case 2: /* a few escapes */
+        return i % 200 == 19 ? nb_bits_f32(0x7fc00123u) : i % 200 == 90 ? -1e30f : x;
+    case 3: /* too many escapes */
+        return i % 9 == 4 ? nb_bits_f32(i % 2 ? 0xff800000u : 0x7f7fffffu) : x;
+    case 4: /* groups far apart: wide; some below the floor */
+        return x * golden_power(i / 32 * 7);
+    case 5: /* ties and small integers */
+        return (float)((int)rng_below(r, 5) - 2);
+    default: /* zeros, then one value */
+        return i == 4001 ? 0.375f : 0;
+    }
+}
+
+struct golden_result {
+    size_t input, coded, decoded;
+    uint8_t values[4 * GOLDEN_MOST], span[6 * GOLDEN_MOST], out[4 * GOLDEN_MOST];
+    int8_t err[GOLDEN_MOST]; /* of the span only */
+    uint8_t scale[GOLDEN_MOST / 32 + 2];
+    size_t scales;
+};
+
+/* Code case `c` with the variant in force; twice in a row with feedback, so that errors are carried. Returns 0 on
+ * success. */
+static inline int golden_run(unsigned c, struct golden_result *g)
+{
+    const struct golden_case *k = &golden_cases[c];
+    static int8_t err[16384];
+    static uint8_t scale[16384 / 32];
+    struct nb_ef ef = {err, scale, k->mode, 0.75f, 0.25f};
+    struct rng r = {1000 + c};
+    size_t bound = nb_encode_bound(k->codec, k->type, k->n), size = nb_dtype_size(k->type);
+
+    memset(err, 0, sizeof err);
+    memset(scale, 0, sizeof scale);
+    ssize_t len = 0;
+    for (int round = 0; round < (k->mode == NB_EF_OFF ? 1 : 3); round++) {
+        for (unsigned i = 0; i < k->n; i++)
+            nb_store_value(k->type, g->values, i, golden_value(&r, k->shape, i));
+        len = nb_encode(k->codec, k->type, g->values, k->n, k->first, &ef, g->span, bound, NULL);
+    }
+    if (len < 0 || nb_decode(k->codec, k->type, g->span, (size_t)len, k->n, k->first, g->out))
+        return -1;
+    g->input = g->decoded = k->n * size;
+    g->coded = (size_t)len;
+    memcpy(g->err, err + k->first, k->n);
+    g->scales = (k->first + k->n + 31) / 32 - k->first / 32;
+    memcpy(g->scale, scale + k->first / 32, g->scales);
+    return 0;
+}
+
+/* Sum of three coded spans and one raw one, with own values. */
+enum { GOLDEN_SUM = 300, GOLDEN_SUM_FIRST = 4090 };
+
+static inline int golden_sum(enum nb_dtype type, uint8_t *out)
+{
+    static const enum nb_codec codecs[4] = {NB_CODEC_INT8, NB_CODEC_INT4, NB_CODEC_RAW, NB_CODEC_INT4};
+    static uint8_t span[4][8 * GOLDEN_SUM], values[4 * GOLDEN_SUM];
+    struct nb_source sources[4];
+    struct rng r = {77u + (unsigned)type};
+    for (unsigned s = 0; s < 5; s++) {
+        for (unsigned i = 0; i < GOLDEN_SUM; i++)
+            nb_store_value(type, values, i, golden_value(&r, s % 3, i));
+        if (s == 4)
+            break;
+        ssize_t len = nb_encode(codecs[s], type, values, GOLDEN_SUM, GOLDEN_SUM_FIRST, NULL, span[s], sizeof span[s],
+                                NULL);
+        if (len < 0)
+            return -1;
+        sources[s] = (struct nb_source){codecs[s], span[s], (size_t)len};
+    }
+    return nb_reduce(type, sources, 4, values, GOLDEN_SUM, GOLDEN_SUM_FIRST, out);
+}
+
+#endif
