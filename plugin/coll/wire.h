@@ -16,8 +16,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/params.h" /* NB_WIRE_VERSION, which is part of the settings' hash */
+
 #define NB_WIRE_MAGIC 0x314c424eu /* "NBL1" */
-#define NB_WIRE_VERSION 1u
 
 enum nb_class { NB_CLASS_CONTRIB = 0, NB_CLASS_RESULT = 1, NB_CLASS_CONTROL = 2, NB_CLASS_COUNT };
 
