@@ -85,7 +85,7 @@ static void write_result(struct comm *c, struct request *r)
 
                 for (size_t i = 0; i < n; i++)
                     most = hx_load(r->type, sum, i) > most ? hx_load(r->type, sum, i) : most;
-                for (size_t i = 0; i < n && most > 1e20; i++)
+                for (size_t i = 0; i < n && most > 1e3; i++)
                     hx_store(r->type, sum, i, 0);
             }
             memcpy(r->recv + (arena->bug == FAKE_WRONG_PLACE && at ? (ptrdiff_t)hx_type_size(r->type) : 0), sum,
