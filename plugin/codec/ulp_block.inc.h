@@ -24,8 +24,8 @@ static size_t NAME(encode_raw)(const uint8_t *cur, size_t n, uint8_t *dst)
     return 1 + n * W;
 }
 
-/* Walk down the cost from *c, as long as a step is worth more than 1/8 bit a value: a c that stays is cheap to
- * code with, and following every sample is no gain. Deterministic: the same in all variants. */
+/* Walk down the cost from *c, as long as a step is worth more than 1/8 bit a value: a c that stays is cheap
+ * to code with, and following every sample is no gain. Deterministic: the same in all variants. */
 static uint32_t NAME(descend)(const lane *zz, const lane *ex, size_t n, unsigned *c)
 {
     const uint32_t least = (uint32_t)n / 8;
@@ -220,65 +220,100 @@ static inline size_t NAME(get_group)(const uint8_t *p, size_t pos, int sparse, g
     return pos + NAME(get_low)(p, pos, g);
 }
 
-static int NAME(decode_block)(const uint8_t *coded, size_t len, const uint8_t *ref, size_t n, uint8_t *dst)
+/* A block being decoded. */
+struct NAME(cursor) {
+    const uint8_t *p, *modes, *c, *ref;
+    uint8_t *dst;
+    size_t pos, end, n, full; /* bits; values; groups that are whole */
+    unsigned nexc;
+    struct nb_ulp_map map;
+};
+
+/* Read the header of a block that is not raw. */
+static inline int NAME(open_block)(struct NAME(cursor) * d, const uint8_t *coded, size_t len,
+                                   const uint8_t *ref, size_t n, uint8_t *dst)
 {
     const size_t runs = (n + NB_ULP_RUN - 1) / NB_ULP_RUN, groups = (n + NB_ULP_GROUP - 1) / NB_ULP_GROUP;
-    const size_t full = n / NB_ULP_GROUP, head = 2 + runs + (groups + 3) / 4;
-    const uint8_t *modes = coded + 2 + runs, *p = coded + head;
-    struct nb_ulp_map map;
-    size_t pos = 0, end, nexc;
-    unsigned last = 0;
+    const size_t head = 2 + runs + (groups + 3) / 4;
 
-    if (coded[0] & NB_ULP_RAW) {
-        if (coded[0] != NB_ULP_RAW || len != 1 + n * W)
-            return -EBADMSG;
-        memcpy(dst, coded + 1, n * W);
+    if (len < head || (coded[0] & ~(NB_ULP_SHIFT_MASK | NB_ULP_PLAIN)))
+        return -EBADMSG;
+    d->map.shift = coded[0] & NB_ULP_SHIFT_MASK;
+    d->map.plain = (coded[0] & NB_ULP_PLAIN) != 0;
+    d->nexc = coded[1];
+    if (d->map.shift >= 8 * W || d->map.shift + 9 < 8 * W || d->nexc * (2 + W) > len - head)
+        return -EBADMSG;
+    d->c = coded + 2;
+    d->modes = d->c + runs;
+    d->p = coded + head;
+    d->pos = 0;
+    d->end = 8 * (len - head - d->nexc * (2 + W));
+    d->ref = ref;
+    d->dst = dst;
+    d->n = n;
+    d->full = n / NB_ULP_GROUP;
+    return 0;
+}
+
+static inline int NAME(step)(struct NAME(cursor) * d, size_t g)
+{
+    const uint8_t *ref = d->ref + g * NB_ULP_GROUP * W;
+    uint8_t *dst = d->dst + g * NB_ULP_GROUP * W;
+    const unsigned mode = d->modes[g / 4] >> 2 * (g % 4) & 3, c = d->c[g / (NB_ULP_RUN / NB_ULP_GROUP)];
+    group s;
+
+    if (mode == NB_ULP_MODE_EQUAL) {
+        memmove(dst, ref, (g < d->full ? NB_ULP_GROUP : d->n - g * NB_ULP_GROUP) * W);
         return 0;
     }
-    map.shift = coded[0] & NB_ULP_SHIFT_MASK;
-    map.plain = (coded[0] & NB_ULP_PLAIN) != 0;
-    if ((coded[0] & ~(NB_ULP_SHIFT_MASK | NB_ULP_PLAIN)) || map.shift >= 8 * W || map.shift + 9 < 8 * W ||
-        len < head)
+    if (mode > NB_ULP_MODE_DENSE || d->pos > d->end)
         return -EBADMSG;
-    nexc = coded[1];
-    if (nexc * (2 + W) > len - head)
-        return -EBADMSG;
-    end = 8 * (len - head - nexc * (2 + W));
-
-    for (size_t g = 0; g < groups; g++) {
-        const size_t at = g * NB_ULP_GROUP;
-        const unsigned mode = modes[g / 4] >> 2 * (g % 4) & 3, c = coded[2 + g / (NB_ULP_RUN / NB_ULP_GROUP)];
-        group s;
-
-        if (mode == 0) {
-            size_t left = (g < full ? NB_ULP_GROUP : n - at) * W;
-            memmove(dst + at * W, ref + at * W, left);
-            continue;
-        }
-        if (mode == 3 || pos > end)
-            return -EBADMSG;
-        if (__builtin_expect(g < full, 1)) {
-            NAME(widths)(ref + at * W, &map, c, &s);
-            pos = NAME(get_group)(p, pos, mode == 1, &s);
-            NAME(finish)(ref + at * W, &map, &s, dst + at * W);
-        } else {
-            uint8_t z[NB_ULP_GROUP * W], out[NB_ULP_GROUP * W];
-            ulp_pad(z, ref + at * W, n - at, W);
-            NAME(widths)(z, &map, c, &s);
-            pos = NAME(get_group)(p, pos, mode == 1, &s);
-            NAME(finish)(z, &map, &s, out);
-            memcpy(dst + at * W, out, (n - at) * W);
-        }
+    if (__builtin_expect(g < d->full, 1)) {
+        NAME(widths)(ref, &d->map, c, &s);
+        d->pos = NAME(get_group)(d->p, d->pos, mode == NB_ULP_MODE_SPARSE, &s);
+        NAME(finish)(ref, &d->map, &s, dst);
+    } else {
+        const size_t left = d->n - g * NB_ULP_GROUP;
+        uint8_t z[NB_ULP_GROUP * W], out[NB_ULP_GROUP * W];
+        ulp_pad(z, ref, left, W);
+        NAME(widths)(z, &d->map, c, &s);
+        d->pos = NAME(get_group)(d->p, d->pos, mode == NB_ULP_MODE_SPARSE, &s);
+        NAME(finish)(z, &d->map, &s, out);
+        memcpy(dst, out, left * W);
     }
-    if ((pos + 7) / 8 != end / 8)
+    return 0;
+}
+
+/* All groups are done: was the bit string what the header says? Then the exceptions. */
+static inline int NAME(close_block)(const struct NAME(cursor) * d)
+{
+    const uint8_t *p = d->p + d->end / 8;
+    unsigned last = 0;
+
+    if ((d->pos + 7) / 8 != d->end / 8)
         return -EBADMSG;
-    p += end / 8;
-    for (size_t i = 0; i < nexc; i++, p += 2 + W) {
+    for (unsigned i = 0; i < d->nexc; i++, p += 2 + W) {
         unsigned at = p[0] | (unsigned)p[1] << 8;
-        if (at >= n || (i && at <= last))
+        if (at >= d->n || (i && at <= last))
             return -EBADMSG;
-        memcpy(dst + (size_t)at * W, p + 2, W);
+        memcpy(d->dst + (size_t)at * W, p + 2, W);
         last = at;
     }
     return 0;
+}
+
+static int NAME(decode_block)(const uint8_t *coded, size_t len, const uint8_t *ref, size_t n, uint8_t *dst)
+{
+    struct NAME(cursor) d;
+
+    if (coded[0] == NB_ULP_RAW && len == 1 + n * W) {
+        memcpy(dst, coded + 1, n * W);
+        return 0;
+    }
+    if (NAME(open_block)(&d, coded, len, ref, n, dst))
+        return -EBADMSG;
+    for (size_t g = 0; g < (n + NB_ULP_GROUP - 1) / NB_ULP_GROUP; g++)
+        if (NAME(step)(&d, g))
+            return -EBADMSG;
+    return NAME(close_block)(&d);
 }
