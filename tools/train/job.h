@@ -47,7 +47,7 @@ struct nbt_run {
     const char *title;      /* for people: "uncompressed" */
     const char *const *env; /* "NAME=value" ..., NULL */
     int coded;              /* gradients are quantized */
-    int feedback;           /* ... with error feedback */
+    int feedback;           /* ... with error feedback: 1 full (judged), 2 averaged */
 };
 
 struct nbt_step { /* written by node 0 */

@@ -94,8 +94,8 @@ static int choose_runs(struct options *o, const char *list)
         while (i < ALL_RUNS && !(strlen(all_runs[i].name) == n && strncmp(all_runs[i].name, list, n) == 0))
             i++;
         if (i == ALL_RUNS) {
-            fprintf(stderr, "nibble-train: --runs: \"%.*s\" is none of raw, nofeedback, feedback, ema\n", (int)n,
-                    list);
+            fprintf(stderr, "nibble-train: --runs: \"%.*s\" is none of raw, nofeedback, feedback, ema\n",
+                    (int)n, list);
             return -EINVAL;
         }
         o->run[i] = 1;
@@ -408,6 +408,10 @@ int main(int argc, char **argv)
         nbt_progress_run(&progress, n, all_runs[i].title);
         if (do_run(&o, &all_runs[i], &progress, &outcome[n]))
             return 2;
+        if (!outcome[n].ok && outcome[n].board->steps_done == 0) {
+            fprintf(stderr, "nibble-train: %s: not one step ran: %s\n", all_runs[i].title, outcome[n].reason);
+            return 2;
+        }
         o.s.dump_dir = NULL; /* the gradients of the first run are enough */
         n++;
     }

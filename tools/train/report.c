@@ -366,13 +366,14 @@ static void plot(const struct nbt_outcome *runs, size_t n, const char *dir)
             "set xlabel 'step'\nset ylabel 'loss (nats a byte)'\nset grid\nset key top right\nplot ",
             dir);
     for (size_t i = 0; i < n; i++) {
+        const size_t wide = 2 * (n - i) - 1; /* the curves lie upon each other: later ones thinner */
         if (runs[i].board->steps_done == 0)
             continue;
         fprintf(f,
-                "%s'%s/loss-%s.csv' using 1:3 every ::1 with lines lw 1 lc %zu title '%s, training', "
-                "'' using 1:4 every ::1 with linespoints lw 2 pt 7 lc %zu title '%s, validation'",
-                curves++ ? ", \\\n     " : "", dir, runs[i].run->name, i + 1, runs[i].run->title, i + 1,
-                runs[i].run->title);
+                "%s'%s/loss-%s.csv' using 1:3 every ::1 with lines lw %zu lc %zu title '%s, training', "
+                "'' using 1:4 every ::1 with linespoints lw %zu pt 7 lc %zu title '%s, validation'",
+                curves++ ? ", \\\n     " : "", dir, runs[i].run->name, wide, i + 1, runs[i].run->title, wide,
+                i + 1, runs[i].run->title);
     }
     fputc('\n', f);
     if (fclose(f) != 0 || curves == 0)

@@ -92,6 +92,8 @@ run 2 refusal --steps many
 run 2 refusal --runs most
 run 2 refusal --heads 5
 run 2 refusal stray
+run 2 refusal --quick --plugin "$dir/nothing.so" "$@"
+says "not one step ran"
 run 2 refusal --codec-report "$dir/nothing"
 echo small >"$dir/small"
 run 2 refusal --text "$dir/small"
