@@ -127,8 +127,8 @@ static unsigned estimate(const uint32_t *zz, const uint32_t *ex, size_t n)
     return nb_ulp_estimate(sum, count);
 }
 
-/* From *c, which is raised to 1, upwards as long as a step saves more than 1/8 bit a value, or else downwards;
- * stays in 1..254. */
+/* From *c, which is raised to 1, upwards as long as a step saves more than 1/8 bit a value, or else
+ * downwards; stays in 1..254. */
 static uint32_t walk(const uint32_t *zz, const uint32_t *ex, size_t n, unsigned *c, unsigned w)
 {
     const uint32_t least = (uint32_t)n / 8;
