@@ -1,11 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What send and receive comms of the TCP transport share: names, lock, memory of requests. */
+/* What comms of the TCP transport share: sockets and their options, names, lock, memory of requests. */
 #include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "base/log.h"
 #include "net/tcp_int.h"
 
 int64_t nb_tcp_now_ms(void)
@@ -71,4 +75,55 @@ void nb_tcp_blocks_free(struct nb_tcp_block *chain)
         free(chain);
         chain = next;
     }
+}
+
+int nb_tcp_random(void *p, size_t n)
+{
+    while (n > 0) {
+        ssize_t got = getrandom(p, n, 0);
+
+        if (got < 0) {
+            if (errno == EINTR)
+                continue;
+            return -errno;
+        }
+        p = (char *)p + got;
+        n -= (size_t)got;
+    }
+    return 0;
+}
+
+/* Options of every data socket. No TCP_USER_TIMEOUT: Linux ends a connection by it when the receiver keeps
+ * its window closed for that long, however alive it is, and a peer may be minutes late with its receives. */
+void nb_tcp_tune(int fd, bool before_connect)
+{
+    static const int on = 1, idle = 30, interval = 10, count = 6;
+
+    if (before_connect) {
+        /* Only before the handshake can these decide the window scale; accepted sockets inherit the
+         * listener's. */
+        if (nb_tcp_conf.sndbuf > 0)
+            setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &nb_tcp_conf.sndbuf, sizeof(int));
+        if (nb_tcp_conf.rcvbuf > 0)
+            setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &nb_tcp_conf.rcvbuf, sizeof(int));
+    }
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+    /* Finds a dead host behind an idle connection in about 90 s; the peer's kernel answers, so the peer's
+     * process may sleep as long as it likes. */
+    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof(idle));
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof(interval));
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof(count));
+}
+
+int nb_tcp_socket(int family)
+{
+    int fd = socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_TCP);
+
+    if (fd >= 0)
+        return fd;
+    fd = -errno;
+    NB_WARN("tcp: no socket: %s%s", strerror(-fd),
+            fd == -EMFILE || fd == -ENFILE ? " (raise the limit of open files, ulimit -n)" : "");
+    return fd;
 }

@@ -2,7 +2,8 @@
 /*
  * Inside of the TCP transport. Who does what:
  *   tcp.c         devices, parameters, the ops table      tcp_wire.c    bytes on the wire
- *   tcp_conn.c    listen, connect, accept, close          tcp_if.c      interfaces
+ *   tcp_listen.c  listen, accept                          tcp_if.c      interfaces
+ *   tcp_connect.c connect                                 tcp_comm.c    what comms share
  *   tcp_send.c    isend and what moves sends forward      tcp_pace.c    sending rate of a device
  *   tcp_recv.c    irecv and what moves receives forward   tcp_thread.c  optional helper threads
  *
@@ -187,7 +188,7 @@ struct nb_tcp_recv {
     struct nb_tcp_rstream stream[];
 };
 
-/* ---- tcp_conn.c ---- */
+/* ---- tcp_listen.c, tcp_connect.c ---- */
 
 int nb_tcp_listen(int dev, void *handle, void **listen_comm);
 int nb_tcp_connect(int dev, const struct nb_net_conn_cfg *cfg, void *handle, void **send_comm);
@@ -224,6 +225,12 @@ int nb_tcp_comm_init(struct nb_tcp_comm *c, struct nb_tcp_dev *dev, bool is_send
                      const uint8_t conn_id[16]);
 void nb_tcp_comm_fini(struct nb_tcp_comm *c);
 int64_t nb_tcp_now_ms(void);
+/* n random bytes; 0 or a negative errno. */
+int nb_tcp_random(void *p, size_t n);
+/* A non-blocking socket, or a negative errno after a WARN. */
+int nb_tcp_socket(int family);
+/* Options of data sockets; those of buffers only before the connection is made. */
+void nb_tcp_tune(int fd, bool before_connect);
 
 static inline void nb_tcp_lock(struct nb_tcp_comm *c)
 {
