@@ -26,13 +26,13 @@
 #define NB_ULP_MAX_EXC 255u
 #define NB_ULP_DENSE 6u /* cells of four values from which on plane 0 is sent as it is */
 
-/* How a group is coded: two bits each in the block's header; 3 is not used. */
-#define NB_ULP_MODE_EQUAL 0u /* nothing follows */
-#define NB_ULP_MODE_SPARSE \
-    1u /* plane 0: eight bits for cells of four values, then the cells that are not empty */
-#define NB_ULP_MODE_DENSE 2u /* plane 0: 32 bits */
-#define NB_ULP_RUNS (NB_ULP_BLOCK / NB_ULP_RUN)
-#define NB_ULP_GROUPS (NB_ULP_BLOCK / NB_ULP_GROUP)
+/* How a group is coded: two bits each in the block's header; 3 is not used.
+ *   EQUAL   nothing follows
+ *   SPARSE  plane 0 is eight bits for cells of four values, then the cells that are not empty
+ *   DENSE   plane 0 is 32 bits */
+#define NB_ULP_MODE_EQUAL 0u
+#define NB_ULP_MODE_SPARSE 1u
+#define NB_ULP_MODE_DENSE 2u
 
 /* Bits of the first byte of a block. */
 #define NB_ULP_SHIFT_MASK 0x1fu /* where the exponent starts */

@@ -25,7 +25,8 @@ static inline __m512i NAME(load)(const uint8_t *p)
 
 static inline __m512i NAME(order)(__m512i x, __m512i flip)
 {
-    return _mm512_xor_si512(x, _mm512_and_si512(_mm512_srai_epi16(x, 15), flip));
+    /* x ^ (sign & flip) */
+    return _mm512_ternarylogic_epi32(x, _mm512_srai_epi16(x, 15), flip, 0x78);
 }
 
 static inline __m512i NAME(flip)(const struct nb_ulp_map *map)
@@ -124,18 +125,19 @@ static inline uint32_t NAME(above)(const group *g, uint32_t j)
 
 static inline void NAME(put_low)(struct bits *b, const group *g)
 {
-    const __m512i low16 = _mm512_set1_epi32(0xffff), low32 = _mm512_set1_epi64(0xffffffff);
-    __m512i k, len, v;
+    const __m512i one = _mm512_set1_epi16(1), low32 = _mm512_set1_epi64(0xffffffff);
+    __m512i first, len, v, high;
 
     if (_mm512_test_epi16_mask(g->k, g->k) == 0)
         return;
-    /* Pairs of lanes become one string each, then pairs of pairs. */
-    k = _mm512_and_si512(g->k, low16);
-    v = _mm512_or_si512(_mm512_and_si512(g->low, low16), _mm512_sllv_epi32(_mm512_srli_epi32(g->low, 16), k));
-    len = _mm512_add_epi32(k, _mm512_srli_epi32(g->k, 16));
-    k = _mm512_and_si512(len, low32);
-    v = _mm512_or_si512(_mm512_and_si512(v, low32), _mm512_sllv_epi64(_mm512_srli_epi64(v, 32), k));
-    put_lanes(b, v, _mm512_add_epi64(k, _mm512_srli_epi64(len, 32)));
+    /* Pairs of lanes become one string each: low + high * 2^k(low). */
+    v = _mm512_madd_epi16(g->low, _mm512_sllv_epi16(one, _mm512_slli_epi32(g->k, 16)));
+    len = _mm512_madd_epi16(g->k, one);
+    /* Then pairs of pairs. */
+    first = _mm512_and_si512(len, low32);
+    high = _mm512_sllv_epi64(_mm512_srli_epi64(v, 32), first);
+    v = _mm512_ternarylogic_epi32(v, low32, high, 0xea); /* (v & low32) | high */
+    put_lanes(b, v, _mm512_add_epi64(first, _mm512_srli_epi64(len, 32)));
 }
 
 static inline void NAME(widths)(const uint8_t *ref, const struct nb_ulp_map *map, unsigned c, group *g)
@@ -163,7 +165,7 @@ static inline unsigned NAME(get_low)(const uint8_t *p, size_t pos, group *g)
         return 0;
     }
     k = _mm512_and_si512(g->k, _mm512_set1_epi32(0xffff));
-    len = _mm512_add_epi32(k, _mm512_srli_epi32(g->k, 16));
+    len = _mm512_madd_epi16(g->k, _mm512_set1_epi16(1));
     const __m512i first = _mm512_and_si512(len, _mm512_set1_epi64(0xffffffff));
     v = get_lanes(p, pos, _mm512_add_epi64(first, _mm512_srli_epi64(len, 32)), &total);
     v = _mm512_mask_mov_epi32(v, 0xaaaa, _mm512_slli_epi64(_mm512_srlv_epi64(v, first), 32));

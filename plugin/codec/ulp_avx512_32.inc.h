@@ -15,7 +15,8 @@ typedef struct {
 
 static inline __m512i NAME(order)(__m512i x, __m512i flip)
 {
-    return _mm512_xor_si512(x, _mm512_and_si512(_mm512_srai_epi32(x, 31), flip));
+    /* x ^ (sign & flip) */
+    return _mm512_ternarylogic_epi32(x, _mm512_srai_epi32(x, 31), flip, 0x78);
 }
 
 static inline __m512i NAME(flip)(const struct nb_ulp_map *map)

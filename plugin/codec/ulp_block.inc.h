@@ -101,9 +101,10 @@ static inline unsigned NAME(put_group)(struct bits *b, const group *g, uint32_t 
     uint32_t t = m0 | m0 >> 1;
 
     t = (t | t >> 2) & 0x11111111u;
-    const unsigned cells = (unsigned)__builtin_popcount(t), sparse = cells < NB_ULP_DENSE;
-    const uint32_t packed = pext(t, 0x11111111u) | pext(m0, t * 15) << 8;
-    bits_put(b, sparse ? packed : m0, sparse ? 8 + 4 * cells : 32);
+    /* Which of the two it is nobody can predict: choose by arithmetic. */
+    const unsigned cells = (unsigned)__builtin_popcount(t), dense = cells >= NB_ULP_DENSE;
+    const uint32_t packed = pext(t, 0x11111111u) | pext(m0, t * 15) << 8, all = 0u - dense;
+    bits_put(b, packed ^ ((packed ^ m0) & all), (8 + 4 * cells) ^ (((8 + 4 * cells) ^ 32) & all));
     if (__builtin_expect(n0 + n1 + n2 <= 56, 1)) {
         bits_put(b, p1 | p2 << n0 | p3 << (n0 + n1), n0 + n1 + n2);
     } else {
@@ -112,7 +113,7 @@ static inline unsigned NAME(put_group)(struct bits *b, const group *g, uint32_t 
         bits_put(b, p3, n2);
     }
     NAME(put_low)(b, g);
-    return sparse ? NB_ULP_MODE_SPARSE : NB_ULP_MODE_DENSE;
+    return NB_ULP_MODE_SPARSE + dense;
 }
 
 static size_t NAME(encode_block)(const struct nb_ulp_map *map, const uint8_t *cur, const uint8_t *ref,
@@ -193,16 +194,16 @@ static size_t NAME(encode_block)(const struct nb_ulp_map *map, const uint8_t *cu
 }
 
 /* Planes and low parts of one group; returns the bit position behind it. */
-static inline size_t NAME(get_group)(const uint8_t *p, size_t pos, int sparse, group *g)
+static inline size_t NAME(get_group)(const uint8_t *p, size_t pos, unsigned sparse, group *g)
 {
     uint64_t w = bits_peek(p, pos);
-    const uint32_t cells = pdep((uint32_t)w & 0xff, 0x11111111u) * 15;
-    const uint32_t m0 = pdep(sparse ? (uint32_t)(w >> 8) : (uint32_t)w, sparse ? cells : UINT32_MAX);
+    const uint32_t cells = pdep((uint32_t)w & 0xff, 0x11111111u) * 15, all = sparse - 1;
+    const uint32_t m0 = pdep((uint32_t)(w >> 8 * sparse), cells | all);
     const unsigned n0 = (unsigned)__builtin_popcount(m0);
     uint32_t m1, m2, m3;
     unsigned n1, n2;
 
-    pos += sparse ? 8 + (unsigned)__builtin_popcount(cells) : 32;
+    pos += 8 * sparse + (unsigned)__builtin_popcount(cells | all);
     w = bits_peek(p, pos);
     m1 = pdep((uint32_t)w, m0);
     n1 = (unsigned)__builtin_popcount(m1);
@@ -270,14 +271,14 @@ static inline int NAME(step)(struct NAME(cursor) * d, size_t g)
         return -EBADMSG;
     if (__builtin_expect(g < d->full, 1)) {
         NAME(widths)(ref, &d->map, c, &s);
-        d->pos = NAME(get_group)(d->p, d->pos, mode == NB_ULP_MODE_SPARSE, &s);
+        d->pos = NAME(get_group)(d->p, d->pos, mode & NB_ULP_MODE_SPARSE, &s);
         NAME(finish)(ref, &d->map, &s, dst);
     } else {
         const size_t left = d->n - g * NB_ULP_GROUP;
         uint8_t z[NB_ULP_GROUP * W], out[NB_ULP_GROUP * W];
         ulp_pad(z, ref, left, W);
         NAME(widths)(z, &d->map, c, &s);
-        d->pos = NAME(get_group)(d->p, d->pos, mode == NB_ULP_MODE_SPARSE, &s);
+        d->pos = NAME(get_group)(d->p, d->pos, mode & NB_ULP_MODE_SPARSE, &s);
         NAME(finish)(z, &d->map, &s, out);
         memcpy(dst, out, left * W);
     }
