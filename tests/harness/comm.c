@@ -83,6 +83,12 @@ static ncclResult_t teardown(struct hx_comm *c)
     ret = hx_finalize(c->lib, &c->ctx);
     if (first == ncclSuccess)
         first = ret;
+    while (c->open) {
+        struct hx_op_state *s = c->open;
+
+        c->open = s->next_open;
+        free(s);
+    }
     pthread_mutex_destroy(&c->lock);
     pthread_cond_destroy(&c->wake);
     pthread_cond_destroy(&c->done);

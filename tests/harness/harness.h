@@ -266,7 +266,8 @@ ncclResult_t hx_comm_open(struct hx_node *node, struct hx_lib *lib, const struct
 /* Let queued operations finish, stop the proxy, deregMr twice, closeColl, finalize net then CollNet. Not
  * collective: nodes close when they like. Result of the first failing call. */
 ncclResult_t hx_comm_close(struct hx_comm *comm);
-/* The same without waiting for operations: their requests are unfinished when closeColl is called. */
+/* The same without waiting for operations: their requests are unfinished when closeColl is called. They need no
+ * hx_wait any more, and nobody may be waiting for them. */
 ncclResult_t hx_comm_abort(struct hx_comm *comm);
 
 /* For tests that call the plugin themselves while the proxy is asleep. */

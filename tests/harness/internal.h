@@ -118,6 +118,7 @@ struct hx_op_state {
     bool started;         /* first call made */
     bool finished;        /* under the comm's lock */
     struct hx_op *next_gpu;
+    struct hx_op_state *next_open; /* under the comm's lock */
 };
 
 struct hx_comm {
@@ -147,6 +148,7 @@ struct hx_comm {
     pthread_cond_t wake;  /* to the proxy: posted or stop */
     pthread_cond_t done;  /* to waiters */
     struct hx_op *posted, *posted_tail; /* under lock, linked by next_send */
+    struct hx_op_state *open; /* under lock: of all operations that were not waited for */
     bool stop, abort;
     ncclResult_t async;   /* under lock */
     struct hx_counts counts;

@@ -449,6 +449,8 @@ ncclResult_t hx_post(struct hx_comm *c, struct hx_op *op)
     op->t_first = op->t_done = 0;
     op->t_post = hx_now();
     pthread_mutex_lock(&c->lock);
+    s->next_open = c->open;
+    c->open = s;
     async = c->async;
     if (async != ncclSuccess) {
         op->result = async;
@@ -489,11 +491,16 @@ ncclResult_t hx_wait(struct hx_comm *c, struct hx_op *op, double timeout_s)
             pthread_cond_wait(&c->done, &c->lock);
     }
     result = s->finished ? op->result : HX_TIMEOUT;
-    if (s->finished)
-        op->state = NULL;
-    pthread_mutex_unlock(&c->lock);
-    if (!op->state)
+    if (s->finished) {
+        struct hx_op_state **at = &c->open;
+
+        while (*at != s)
+            at = &(*at)->next_open;
+        *at = s->next_open;
         free(s);
+        op->state = NULL;
+    }
+    pthread_mutex_unlock(&c->lock);
     return result;
 }
 
