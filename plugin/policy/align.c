@@ -34,7 +34,18 @@ void nb_align_add(struct nb_align *a, const struct nb_record *record)
 {
     if (a->blind)
         return;
-    *record_at(a, a->tail) = *record;
+    struct nb_record *r = record_at(a, a->tail);
+    *r = *record;
+    if (a->tail == 0)
+        a->source = record->source;
+    a->mixed |= record->source != a->source;
+    for (int f = 0; f < NB_FUNC_COUNT; f++) {
+        if (record->missing[f]) {
+            if (!a->mixed)
+                r->missing[f] -= r->missing[f] < a->owed[f] ? r->missing[f] : a->owed[f];
+            a->owed[f] = 0;
+        }
+    }
     a->tail++;
 }
 
@@ -46,6 +57,8 @@ void nb_align_lost(struct nb_align *a)
 
 static int fits(const struct nb_record *r, const struct nb_seen *seen)
 {
+    if (r->flags & NB_RECORD_DOUBT)
+        return 1;
     return r->func == seen->func && r->type == seen->type && (seen->bytes == 0 || r->bytes == seen->bytes);
 }
 
@@ -83,7 +96,7 @@ static void forget(struct nb_align *a)
         a->head = least;
 }
 
-/* No position is left. The operation at hand has no record, or that of one of the next; the operations that follow
+/* No position is left. The operation at hand has no record, or one of those behind is its; the operations that follow
  * will tell. */
 static void resync(struct nb_align *a, uint64_t from, const struct nb_seen *seen)
 {
@@ -94,11 +107,23 @@ static void resync(struct nb_align *a, uint64_t from, const struct nb_seen *seen
             insert(a, at + 1, 1);
 }
 
+#define NONE UINT64_MAX
+
+/* The first record of `func` at or behind `at`. Losses of a function are told by its next record, so this one says
+ * whether an operation at `at` may have been lost; while there is NONE it is open. */
+static uint64_t next_of(struct nb_align *a, uint64_t at, enum nb_func func)
+{
+    for (; at < a->tail; at++)
+        if (record_at(a, at)->func == func)
+            return at;
+    return NONE;
+}
+
 enum nb_alignment nb_align_begin(struct nb_align *a, const struct nb_seen *seen, struct nb_record *out)
 {
     struct nb_position before[NB_ALIGN_POSITIONS];
-    unsigned n = a->n, took = 0, stayed = 0;
-    uint64_t least = UINT64_MAX;
+    unsigned n = a->n, took = 0, stayed = 0, absent = 0;
+    uint64_t least = NONE, teller;
     int differ = 0;
 
     if (a->blind)
@@ -111,9 +136,8 @@ enum nb_alignment nb_align_begin(struct nb_align *a, const struct nb_seen *seen,
     for (unsigned i = 0; i < n; i++) {
         uint64_t at = before[i].at;
         struct nb_record *r = record_at(a, at);
-        if (at >= a->tail)
-            continue;
-        if (fits(r, seen)) {
+        int fit = at < a->tail && fits(r, seen);
+        if (fit) {
             if (took == 0)
                 *out = *r;
             else
@@ -121,33 +145,30 @@ enum nb_alignment nb_align_begin(struct nb_align *a, const struct nb_seen *seen,
             took++;
             insert(a, at + 1, 1);
         }
-        if (r->missing) { /* the operation may be one of those */
+        teller = next_of(a, at, seen->func);
+        if (teller == NONE && !fit) { /* it has no record, or that record's loss is still to be told */
+            absent++;
+            insert(a, at, 0);
+        } else if (teller != NONE && record_at(a, teller)->missing[seen->func]) { /* it may be one of those */
             stayed++;
             insert(a, at, 0);
         }
     }
-    if (least < a->tail && record_at(a, least)->missing && n)
-        record_at(a, least)->missing--;
-    if (took == 0) {
-        /* A position behind the last record says that the operation has none. With records that fit it would say that
-         * a launch was not told and nothing showed it. */
-        unsigned absent = 0;
-        for (unsigned i = 0; i < n; i++) {
-            if (before[i].at >= a->tail) {
-                absent++;
-                insert(a, before[i].at, 0);
-            }
-        }
-        if (absent + stayed == 0) {
-            resync(a, least, seen);
-            forget(a);
-            return NB_ALIGN_MISFIT;
-        }
+    /* One of the losses is accounted for, when this operation can be no other's than the least position's. */
+    teller = next_of(a, least, seen->func);
+    if (teller != NONE && (teller == least || n == 1) && record_at(a, teller)->missing[seen->func])
+        record_at(a, teller)->missing[seen->func]--;
+    else if (teller == NONE && n == 1 && took == 0)
+        a->owed[seen->func]++;
+    if (took + stayed + absent == 0) {
+        resync(a, least, seen);
         forget(a);
-        return NB_ALIGN_ABSENT;
+        return NB_ALIGN_MISFIT;
     }
     forget(a);
-    if (stayed || differ || a->blind)
+    if (took == 0)
+        return NB_ALIGN_ABSENT;
+    if (stayed || absent || differ || a->blind)
         return NB_ALIGN_DOUBT;
     if (a->n == 1)
         return NB_ALIGN_CERTAIN;
@@ -180,7 +201,7 @@ int nb_align_ended(struct nb_align *a, uint64_t steps, uint64_t step_bytes)
             const struct nb_record *r = record_at(a, p.at - 1);
             struct nb_extent e = {.bytes = r->bytes, .heads = r->heads, .head = r->head, .chunk = r->chunk};
             had++;
-            if (!(r->flags & NB_RECORD_CHAIN) && !nb_walk_heads(&e, steps, step_bytes))
+            if (!(r->flags & (NB_RECORD_CHAIN | NB_RECORD_DOUBT)) && !nb_walk_heads(&e, steps, step_bytes))
                 continue;
         }
         position[kept++] = p;

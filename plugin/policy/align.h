@@ -38,6 +38,11 @@ struct nb_align {
     uint64_t head, tail;
     struct nb_position position[NB_ALIGN_POSITIONS];
     unsigned n;
+    /* Operations that came without a record while it was certain that they are the next ones: the losses that a later
+     * record of the same function tells of. Only while all records are of one communicator. */
+    uint32_t owed[NB_FUNC_COUNT];
+    uint32_t source;
+    int mixed;
     int blind; /* too much was lost to keep track: no record is used any more */
 };
 

@@ -219,7 +219,7 @@ void nb_events_launch(struct nb_events *ev, const struct nb_events_op *op)
 {
     int func = func_of(op->func), type = type_of(op->type), chain, known, reaches;
     struct nb_record r;
-    struct known call;
+    struct known call = {-1, -1, 0, 0, NULL};
     uint32_t missing;
     int ret;
 
@@ -233,7 +233,7 @@ void nb_events_launch(struct nb_events *ev, const struct nb_events_op *op)
     reaches = type >= 0 && reaches_collnet(op->algo, ev->nnodes, &chain);
     if (!reaches) {
         if (missing && ev->nnodes > 1)
-            nb_queue_missed(ev->queue, missing);
+            nb_queue_missed(ev->queue, (enum nb_func)func, missing);
         add(&ev->n_elsewhere, 1);
         return;
     }
@@ -245,7 +245,8 @@ void nb_events_launch(struct nb_events *ev, const struct nb_events_op *op)
     r.recv = op->recv;
     r.slot = -1;
     r.head = -1;
-    r.missing = missing;
+    r.missing[func] = missing;
+    r.source = ev->salt;
     if (chain)
         r.flags |= NB_RECORD_CHAIN;
     if (known) {

@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "policy/record.h"
 
@@ -20,7 +21,7 @@ struct nb_queue {
     pthread_mutex_t lock;
     struct nb_record *ring; /* while somebody consumes */
     uint64_t head, tail;
-    uint32_t missing;       /* dropped since the last record that fitted */
+    uint32_t missing[NB_FUNC_COUNT]; /* dropped since the last record that fitted */
     struct nb_queue_counts counts;
 };
 
@@ -136,7 +137,7 @@ int nb_queue_attach(struct nb_queue *q, int nnodes)
     } else {
         q->ring = ring;
         q->head = q->tail = 0;
-        q->missing = 0;
+        memset(q->missing, 0, sizeof(q->missing));
         atomic_store(&q->nnodes, nnodes);
     }
     pthread_mutex_unlock(&q->lock);
@@ -186,23 +187,24 @@ int nb_queue_push(struct nb_queue *q, const struct nb_record *record)
         ret = -ENOTCONN;
     } else if (q->tail - q->head == NB_QUEUE_RECORDS) {
         q->counts.dropped++;
-        q->missing++;
+        q->missing[record->func] += 1 + record->missing[record->func];
         ret = -ENOSPC;
     } else {
         struct nb_record *r = &q->ring[q->tail++ % NB_QUEUE_RECORDS];
         *r = *record;
-        r->missing += q->missing;
-        q->missing = 0;
+        for (int f = 0; f < NB_FUNC_COUNT; f++)
+            r->missing[f] += q->missing[f];
+        memset(q->missing, 0, sizeof(q->missing));
         q->counts.pushed++;
     }
     pthread_mutex_unlock(&q->lock);
     return ret;
 }
 
-void nb_queue_missed(struct nb_queue *q, uint32_t n)
+void nb_queue_missed(struct nb_queue *q, enum nb_func func, uint32_t n)
 {
     pthread_mutex_lock(&q->lock);
-    q->missing += n;
+    q->missing[func] += n;
     pthread_mutex_unlock(&q->lock);
 }
 
@@ -222,7 +224,7 @@ int nb_queue_push_shared(int device, int nnodes, const struct nb_record *record)
         ret = nb_queue_push(only, record);
     for (struct nb_queue *q = queues; q && n > 1; q = q->next)
         if (q->device == device && atomic_load(&q->nnodes) == nnodes)
-            nb_queue_missed(q, 1);
+            nb_queue_missed(q, record->func, 1 + record->missing[record->func]);
     pthread_mutex_unlock(&registry);
     return n > 1 ? -ENOTUNIQ : ret;
 }

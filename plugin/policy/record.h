@@ -27,7 +27,7 @@ enum {
     NB_RECORD_API = 1,      /* the user's call is known and agrees with the launch */
     NB_RECORD_CAPTURED = 2, /* of a CUDA graph; comes again at every replay */
     NB_RECORD_CHAIN = 4,    /* COLLNET_CHAIN: this rank serves some of the channels only */
-    NB_RECORD_DOUBT = 8,    /* the user's call and the launch contradict each other */
+    NB_RECORD_DOUBT = 8,    /* the user's call and the launch contradict each other: one operation, of no known kind */
 };
 
 struct nb_record {
@@ -39,7 +39,8 @@ struct nb_record {
     const void *send, *recv; /* the user's buffers; NULL: unknown */
     const void *stream;
     int64_t slot;            /* identity of the buffer for error feedback; -1: unknown, no feedback */
-    uint32_t missing;        /* at most so many operations before this one may have reached the engine unrecorded */
+    uint32_t source;         /* communicator that told it, any number */
+    uint32_t missing[NB_FUNC_COUNT]; /* at most so many operations before this one may have reached the engine unrecorded */
     /* All-reduce: how the vector is dealt out. heads: bit H is set when a node may have H heads; chunk 0 and
      * head -1: unknown. */
     uint64_t heads;
@@ -80,8 +81,8 @@ int nb_queue_is_profiled(struct nb_queue *queue);
 
 /* Append. 0; -ENOTCONN: nobody consumes; -ENOSPC: dropped. */
 int nb_queue_push(struct nb_queue *queue, const struct nb_record *record);
-/* Tell the consumer that `n` operations came without records. */
-void nb_queue_missed(struct nb_queue *queue, uint32_t n);
+/* Tell the consumer that `n` operations of `func` came without records. */
+void nb_queue_missed(struct nb_queue *queue, enum nb_func func, uint32_t n);
 /* As push, for a communicator whose own queue nobody consumes: into the queue on `device` with a consumer of
  * `nnodes` nodes. Where several fit, each is told that a record may be missing, and -ENOTUNIQ. */
 int nb_queue_push_shared(int device, int nnodes, const struct nb_record *record);

@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What profiler events and tuner questions cost NCCL's threads: nanoseconds each, alone and with other threads at the
+ * same queue. Argument: rounds (default 1000000).
+ */
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "events.h"
+#include "nibble/nccl_tuner.h"
+#include "policy/record.h"
+#include "policy/tuning.h"
+
+extern const ncclProfiler_v6_t ncclProfiler_v6;
+
+static long rounds = 1000000;
+
+struct result {
+    struct ev_comm comm;
+    double call_ns, launch_ns;
+};
+
+static void *produce(void *arg)
+{
+    struct result *r = arg;
+    struct ev_op o = {.func = EV_REDUCE_SCATTER, .type = "ncclBfloat16", .type_bytes = 2, .count = 4096};
+    uint64_t calls = 0, launches = 0;
+
+    for (long i = 0; i < rounds; i += 64) {
+        struct ev_op batch[64];
+        uint64_t t0 = nb_now_ns(), t1;
+        for (int k = 0; k < 64; k++) {
+            batch[k] = o;
+            ev_call(&ncclProfiler_v6, &r->comm, &batch[k]);
+        }
+        t1 = nb_now_ns();
+        for (int k = 0; k < 64; k++)
+            ev_launch(&ncclProfiler_v6, &r->comm, &batch[k], 1);
+        launches += nb_now_ns() - t1;
+        calls += t1 - t0;
+    }
+    r->call_ns = (double)calls / (double)rounds;
+    r->launch_ns = (double)launches / (double)rounds;
+    return NULL;
+}
+
+static volatile int stop;
+
+static void *consume(void *arg)
+{
+    struct nb_record r[32];
+
+    while (!stop)
+        nb_queue_take(arg, r, 32);
+    return NULL;
+}
+
+static void producers(struct nb_queue *queue, int n)
+{
+    struct result r[4];
+    pthread_t thread[4], consumer;
+    double call = 0, launch = 0;
+
+    stop = 0;
+    pthread_create(&consumer, NULL, consume, queue);
+    for (int i = 0; i < n; i++)
+        ev_open(&ncclProfiler_v6, &r[i].comm, 1 + (uint64_t)i, 2, 2, 0);
+    for (int i = 0; i < n; i++)
+        pthread_create(&thread[i], NULL, produce, &r[i]);
+    for (int i = 0; i < n; i++) {
+        pthread_join(thread[i], NULL);
+        ev_close(&ncclProfiler_v6, &r[i].comm);
+        call += r[i].call_ns / n;
+        launch += r[i].launch_ns / n;
+    }
+    stop = 1;
+    pthread_join(consumer, NULL);
+    printf("%d producing thread%s: user's call (start and stop) %.0f ns, launch %.0f ns\n", n, n == 1 ? "" : "s", call,
+           launch);
+}
+
+int main(int argc, char **argv)
+{
+    struct nb_queue *queue = nb_queue_get(1, -1);
+    struct nb_tuning tuning = {.nranks = 16, .nnodes = 2, .records = 1};
+    float table[7][3];
+    uint64_t t0;
+
+    if (argc > 1)
+        rounds = atol(argv[1]);
+    if (rounds < 64 || !queue || nb_queue_attach(queue, 2))
+        return 1;
+    producers(queue, 1);
+    producers(queue, 2);
+    t0 = nb_now_ns();
+    for (long i = 0; i < rounds; i++) {
+        for (int a = 0; a < 7; a++)
+            for (int p = 0; p < 3; p++)
+                table[a][p] = (float)(a + p + i % 3);
+        nb_tuning_costs(&tuning, ncclFuncReduceScatter, 1 << 24, &table[0][0], 7, 3);
+    }
+    printf("tuner's answer %.0f ns\n", (double)(nb_now_ns() - t0) / (double)rounds);
+    nb_queue_detach(queue);
+    nb_queue_put(queue);
+    return 0;
+}
