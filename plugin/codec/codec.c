@@ -44,25 +44,43 @@ size_t nb_ef_scale_bytes(size_t n)
 }
 
 /* Four, three, two, one bits of mantissa for four binades each, then seven powers of two; codes count up. */
-#define M4(d) 0x1.0p-##d, 0x1.1p-##d, 0x1.2p-##d, 0x1.3p-##d, 0x1.4p-##d, 0x1.5p-##d, 0x1.6p-##d, 0x1.7p-##d, \
-              0x1.8p-##d, 0x1.9p-##d, 0x1.ap-##d, 0x1.bp-##d, 0x1.cp-##d, 0x1.dp-##d, 0x1.ep-##d, 0x1.fp-##d
+#define M4(d)                                                                                       \
+    0x1.0p-##d, 0x1.1p-##d, 0x1.2p-##d, 0x1.3p-##d, 0x1.4p-##d, 0x1.5p-##d, 0x1.6p-##d, 0x1.7p-##d, \
+        0x1.8p-##d, 0x1.9p-##d, 0x1.ap-##d, 0x1.bp-##d, 0x1.cp-##d, 0x1.dp-##d, 0x1.ep-##d, 0x1.fp-##d
 #define M3(d) 0x1.0p-##d, 0x1.2p-##d, 0x1.4p-##d, 0x1.6p-##d, 0x1.8p-##d, 0x1.ap-##d, 0x1.cp-##d, 0x1.ep-##d
 #define M2(d) 0x1.0p-##d, 0x1.4p-##d, 0x1.8p-##d, 0x1.cp-##d
 #define M1(d) 0x1.0p-##d, 0x1.8p-##d
 #define M0(d) 0x1.0p-##d
 /* Powers of two, eight a line. */
-#define P8(a, b, c, d, e, f, g, h) 0x1p-##a, 0x1p-##b, 0x1p-##c, 0x1p-##d, 0x1p-##e, 0x1p-##f, 0x1p-##g, 0x1p-##h
+#define P8(a, b, c, d, e, f, g, h) \
+    0x1p-##a, 0x1p-##b, 0x1p-##c, 0x1p-##d, 0x1p-##e, 0x1p-##f, 0x1p-##g, 0x1p-##h
 
 const float nb_scale_table[2][128] = {
-    {0, M0(22), M0(21), M0(20), M0(19), M0(18), M0(17), M0(16), M1(15), M1(14), M1(13), M1(12), M2(11), M2(10), M2(9),
-     M2(8), M3(7), M3(6), M3(5), M3(4), M4(3), M4(2), M4(1), M4(0)},
-    {0, P8(125, 124, 123, 122, 121, 120, 119, 118), P8(117, 116, 115, 114, 113, 112, 111, 110),
-     P8(109, 108, 107, 106, 105, 104, 103, 102), P8(101, 100, 99, 98, 97, 96, 95, 94),
-     P8(93, 92, 91, 90, 89, 88, 87, 86), P8(85, 84, 83, 82, 81, 80, 79, 78), P8(77, 76, 75, 74, 73, 72, 71, 70),
-     P8(69, 68, 67, 66, 65, 64, 63, 62), P8(61, 60, 59, 58, 57, 56, 55, 54), P8(53, 52, 51, 50, 49, 48, 47, 46),
-     P8(45, 44, 43, 42, 41, 40, 39, 38), P8(37, 36, 35, 34, 33, 32, 31, 30), P8(29, 28, 27, 26, 25, 24, 23, 22),
-     P8(21, 20, 19, 18, 17, 16, 15, 14), P8(13, 12, 11, 10, 9, 8, 7, 6),
-     0x1p-5, 0x1p-4, 0x1p-3, 0x1p-2, 0x1p-1, 0x1p0, 0x1p1},
+    {0,      M0(22), M0(21), M0(20), M0(19), M0(18), M0(17), M0(16), M1(15), M1(14), M1(13), M1(12),
+     M2(11), M2(10), M2(9),  M2(8),  M3(7),  M3(6),  M3(5),  M3(4),  M4(3),  M4(2),  M4(1),  M4(0)},
+    {0,
+     P8(125, 124, 123, 122, 121, 120, 119, 118),
+     P8(117, 116, 115, 114, 113, 112, 111, 110),
+     P8(109, 108, 107, 106, 105, 104, 103, 102),
+     P8(101, 100, 99, 98, 97, 96, 95, 94),
+     P8(93, 92, 91, 90, 89, 88, 87, 86),
+     P8(85, 84, 83, 82, 81, 80, 79, 78),
+     P8(77, 76, 75, 74, 73, 72, 71, 70),
+     P8(69, 68, 67, 66, 65, 64, 63, 62),
+     P8(61, 60, 59, 58, 57, 56, 55, 54),
+     P8(53, 52, 51, 50, 49, 48, 47, 46),
+     P8(45, 44, 43, 42, 41, 40, 39, 38),
+     P8(37, 36, 35, 34, 33, 32, 31, 30),
+     P8(29, 28, 27, 26, 25, 24, 23, 22),
+     P8(21, 20, 19, 18, 17, 16, 15, 14),
+     P8(13, 12, 11, 10, 9, 8, 7, 6),
+     0x1p-5,
+     0x1p-4,
+     0x1p-3,
+     0x1p-2,
+     0x1p-1,
+     0x1p0,
+     0x1p1},
 };
 
 /* ---- Pieces of the format --------------------------------------------------------------------------- */
@@ -93,8 +111,9 @@ static bool escapes_valid(const struct nb_tile_view *v, unsigned group0)
         next = index + 1;
         index -= group0 * NB_GROUP;
         unsigned j = index / NB_GROUP, i = index % NB_GROUP;
-        if (is_int4(v->kind) ? (v->domain[j / 8] >> j % 8 & 1) || (v->code[16 * j + i / 2] >> (i % 2 * 4) & 15)
-                             : v->code[index] != 0)
+        if (is_int4(v->kind)
+                ? (v->domain[j / 8] >> j % 8 & 1) || (v->code[16 * j + i / 2] >> (i % 2 * 4) & 15)
+                : v->code[index] != 0)
             return false;
     }
     return true;
@@ -153,8 +172,8 @@ ssize_t nb_tile_parse(enum nb_codec codec, enum nb_dtype type, const uint8_t *p,
     return (ssize_t)bytes;
 }
 
-size_t nb_partial_encode(enum nb_dtype type, const uint8_t *src, size_t count, uint64_t first, const struct nb_ef *ef,
-                         uint8_t *dst, struct nb_encode_stats *stats)
+size_t nb_partial_encode(enum nb_dtype type, const uint8_t *src, size_t count, uint64_t first,
+                         const struct nb_ef *ef, uint8_t *dst, struct nb_encode_stats *stats)
 {
     size_t bytes = count * nb_dtype_size(type), padded = nb_partial_bytes(type, count);
     memcpy(dst, src, bytes);
@@ -260,8 +279,8 @@ ssize_t nb_encode(enum nb_codec codec, enum nb_dtype type, const void *src, size
     return (ssize_t)length;
 }
 
-int nb_decode(enum nb_codec codec, enum nb_dtype type, const void *coded, size_t len, size_t n, uint64_t first,
-              void *dst)
+int nb_decode(enum nb_codec codec, enum nb_dtype type, const void *coded, size_t len, size_t n,
+              uint64_t first, void *dst)
 {
     if (!quantizing(codec) || !sane(type, n, first, dst) || (len && !coded))
         return -EINVAL;
@@ -289,7 +308,8 @@ int nb_reduce(enum nb_dtype type, const struct nb_source *sources, size_t nsourc
     for (size_t s = 0; s < nsources; s++) {
         if (!quantizing(sources[s].codec) || (sources[s].len && !sources[s].coded))
             return -EINVAL;
-        if (sources[s].codec == NB_CODEC_RAW ? sources[s].len != n * nb_dtype_size(type) : !n && sources[s].len)
+        if (sources[s].codec == NB_CODEC_RAW ? sources[s].len != n * nb_dtype_size(type)
+                                             : !n && sources[s].len)
             return -EBADMSG;
     }
     if (!n)

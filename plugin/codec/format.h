@@ -60,9 +60,9 @@ NB_INLINE int nb_tile_exponent(uint32_t max_bits)
 }
 
 /*
- * Scale code of a group maximum under tile exponent E: 0 (too small) or 1 ... 127. Counting binades down from E, the
- * codes of four binades keep 4 bits of mantissa, of the next four 3, then 2, then 1, and of seven more none.
- * They are consecutive, so rounding may carry from one into the next. `up`: away from zero; else to
+ * Scale code of a group maximum under tile exponent E: 0 (too small) or 1 ... 127. Counting binades down from
+ * E, the codes of four binades keep 4 bits of mantissa, of the next four 3, then 2, then 1, and of seven more
+ * none. They are consecutive, so rounding may carry from one into the next. `up`: away from zero; else to
  * nearest, but down by less than 1/16, so that no value exceeds 8.5 steps.
  */
 NB_INLINE unsigned nb_scale_code(uint32_t bits, int exponent, int up)
@@ -103,9 +103,10 @@ NB_INLINE float nb_sum_lanes(float chain[8][NB_GROUP])
 
 /*
  * Is the transform the better domain? `max` and `transformed` are the largest magnitudes, the latter of the
- * unnormalised transform times 1/8; `large` is the number of values of at least NB_SMALL times `max`. Rounding errors
- * go with the square of the maximum times the number of values that are rounded: all 32 of the transform, but only
- * the large ones of the group as it is. Hence sparse groups stay as they are, and sparse.
+ * unnormalised transform times 1/8; `large` is the number of values of at least NB_SMALL times `max`.
+ * Rounding errors go with the square of the maximum times the number of values that are rounded: all 32 of
+ * the transform, but only the large ones of the group as it is. Hence sparse groups stay as they are, and
+ * sparse.
  */
 NB_INLINE bool nb_transform_better(float max, float transformed, unsigned large)
 {
@@ -113,7 +114,8 @@ NB_INLINE bool nb_transform_better(float max, float transformed, unsigned large)
     return transformed * nb_sqrtf(ratio) < max;
 }
 
-/* Factor that brings carried errors down to `bound` times the norm of a tile's values; from the squares of both. */
+/* Factor that brings carried errors down to `bound` times the norm of a tile's values; from the squares of
+ * both. */
 NB_INLINE float nb_error_factor(float own, float carried, float bound)
 {
     float limit = bound * bound;
@@ -125,8 +127,8 @@ NB_INLINE float nb_error_factor(float own, float carried, float bound)
     return bound * ratio;
 }
 
-/* What one step of an error code is worth: 2^(scale - 127), scaled down by the tile's factor. Less than the smallest step
- * an encoder stores is nothing, so that codes can be taken times any power of two. */
+/* What one step of an error code is worth: 2^(scale - 127), scaled down by the tile's factor. Less than the
+ * smallest step an encoder stores is nothing, so that codes can be taken times any power of two. */
 #define NB_ERROR_SCALE_MIN 25u
 NB_INLINE float nb_error_unit(uint8_t scale, float factor)
 {
@@ -137,8 +139,8 @@ NB_INLINE float nb_error_unit(uint8_t scale, float factor)
 /* Magnitude that a scale code stands for, as a multiple of 2^E. [wide][code] */
 extern const float nb_scale_table[2][128];
 
-/* Magnitude that scale code `code` stands for in a tile whose unit is 2^E; nothing for one below the floor, which no
- * encoder writes. So all that follows stays clear of denormals. */
+/* Magnitude that scale code `code` stands for in a tile whose unit is 2^E; nothing for one below the floor,
+ * which no encoder writes. So all that follows stays clear of denormals. */
 NB_INLINE float nb_scale_value(bool wide, unsigned code, float unit)
 {
     float value = nb_scale_table[wide][code] * unit;
@@ -157,8 +159,8 @@ struct nb_tile_view {
     float unit;            /* 2^E */
 };
 
-/* Parse the record of `groups` groups, the first of which is group `group0` of its tile. Returns its length or
- * -EBADMSG. */
+/* Parse the record of `groups` groups, the first of which is group `group0` of its tile. Returns its length
+ * or -EBADMSG. */
 ssize_t nb_tile_parse(enum nb_codec codec, enum nb_dtype type, const uint8_t *p, size_t len, unsigned group0,
                       unsigned groups, struct nb_tile_view *view);
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a variant of the quantizing codecs provides, and how work is cut for it. Two levels: spans (the reference
- * has its own functions, the others share quant_span.c) and tiles (`nb_tile_ops`, what a fast variant
- * implements). Arguments have been validated by codec.c: known type, codec INT4 or INT8 for encode and decode,
- * n >= 1, sane feedback, cap large enough, the floating-point environment at its default.
+ * What a variant of the quantizing codecs provides, and how work is cut for it. Two levels: spans (the
+ * reference has its own functions, the others share quant_span.c) and tiles (`nb_tile_ops`, what a fast
+ * variant implements). Arguments have been validated by codec.c: known type, codec INT4 or INT8 for encode
+ * and decode, n >= 1, sane feedback, cap large enough, the floating-point environment at its default.
  */
 #ifndef NIBBLE_CODEC_OPS_H
 #define NIBBLE_CODEC_OPS_H
@@ -15,10 +15,11 @@
 struct nb_tile_ops;
 
 struct nb_codec_ops {
-    size_t (*encode)(const struct nb_codec_ops *self, enum nb_codec codec, enum nb_dtype type, const uint8_t *src,
-                     size_t n, uint64_t first, const struct nb_ef *ef, uint8_t *dst, struct nb_encode_stats *stats);
-    int (*decode)(const struct nb_codec_ops *self, enum nb_codec codec, enum nb_dtype type, const uint8_t *coded,
-                  size_t len, size_t n, uint64_t first, uint8_t *dst);
+    size_t (*encode)(const struct nb_codec_ops *self, enum nb_codec codec, enum nb_dtype type,
+                     const uint8_t *src, size_t n, uint64_t first, const struct nb_ef *ef, uint8_t *dst,
+                     struct nb_encode_stats *stats);
+    int (*decode)(const struct nb_codec_ops *self, enum nb_codec codec, enum nb_dtype type,
+                  const uint8_t *coded, size_t len, size_t n, uint64_t first, uint8_t *dst);
     int (*reduce)(const struct nb_codec_ops *self, enum nb_dtype type, const struct nb_source *sources,
                   size_t nsources, const uint8_t *own, size_t n, uint64_t first, uint8_t *dst);
     const struct nb_tile_ops *tile; /* NULL: reference */
@@ -32,14 +33,18 @@ extern const struct nb_codec_ops *const nb_codec_avx2, *const nb_codec_avx512;
 const struct nb_codec_ops *nb_codec_ops(void);
 
 /* Span functions over tile operations (quant_span.c). */
-size_t nb_span_encode(const struct nb_codec_ops *self, enum nb_codec codec, enum nb_dtype type, const uint8_t *src,
-                      size_t n, uint64_t first, const struct nb_ef *ef, uint8_t *dst, struct nb_encode_stats *stats);
-int nb_span_decode(const struct nb_codec_ops *self, enum nb_codec codec, enum nb_dtype type, const uint8_t *coded,
-                   size_t len, size_t n, uint64_t first, uint8_t *dst);
+size_t nb_span_encode(const struct nb_codec_ops *self, enum nb_codec codec, enum nb_dtype type,
+                      const uint8_t *src, size_t n, uint64_t first, const struct nb_ef *ef, uint8_t *dst,
+                      struct nb_encode_stats *stats);
+int nb_span_decode(const struct nb_codec_ops *self, enum nb_codec codec, enum nb_dtype type,
+                   const uint8_t *coded, size_t len, size_t n, uint64_t first, uint8_t *dst);
 int nb_span_reduce(const struct nb_codec_ops *self, enum nb_dtype type, const struct nb_source *sources,
                    size_t nsources, const uint8_t *own, size_t n, uint64_t first, uint8_t *dst);
 
-#define NB_SPAN_OPS(tile_ops) {nb_span_encode, nb_span_decode, nb_span_reduce, tile_ops}
+#define NB_SPAN_OPS(tile_ops)                                    \
+    {                                                            \
+        nb_span_encode, nb_span_decode, nb_span_reduce, tile_ops \
+    }
 
 /* ---- How a span is cut -------------------------------------------------------------------------------- */
 
@@ -69,8 +74,8 @@ NB_INLINE unsigned nb_tile_groups(uint64_t group, size_t left)
 }
 
 /* Write `count` values of a partial group and forget their error; returns the bytes written. */
-size_t nb_partial_encode(enum nb_dtype type, const uint8_t *src, size_t count, uint64_t first, const struct nb_ef *ef,
-                         uint8_t *dst, struct nb_encode_stats *stats);
+size_t nb_partial_encode(enum nb_dtype type, const uint8_t *src, size_t count, uint64_t first,
+                         const struct nb_ef *ef, uint8_t *dst, struct nb_encode_stats *stats);
 
 /* Bytes of such a run, padding included. */
 NB_INLINE size_t nb_partial_bytes(enum nb_dtype type, size_t count)
@@ -78,7 +83,8 @@ NB_INLINE size_t nb_partial_bytes(enum nb_dtype type, size_t count)
     return nb_pad4((unsigned)(count * nb_dtype_size(type)));
 }
 
-/* ---- Encoding a tile ------------------------------------------------------------------------------------ */
+/* ---- Encoding a tile ------------------------------------------------------------------------------------
+ */
 
 /* The full groups of one tile that a span covers. */
 struct nb_tile_job {
@@ -101,14 +107,15 @@ NB_INLINE unsigned nb_place(bool split, unsigned i)
 
 /* What the first half of encoding finds out for the second. */
 struct nb_tile_work {
-    float y[NB_TILE_GROUPS][2][NB_GROUP] __attribute__((aligned(64))); /* values; their unnormalised transform */
-    uint32_t max[NB_TILE_GROUPS];      /* bits of the largest magnitude; transformed: times 1/8 */
+    float y[NB_TILE_GROUPS][2][NB_GROUP]
+        __attribute__((aligned(64)));   /* values; their unnormalised transform */
+    uint32_t max[NB_TILE_GROUPS];       /* bits of the largest magnitude; transformed: times 1/8 */
     uint32_t positive[NB_TILE_GROUPS];  /* 1: the first value of that magnitude is not negative */
     uint32_t transform[NB_TILE_GROUPS]; /* 1: transformed */
-    uint8_t idle[NB_TILE_GROUPS];      /* 1: all own values are zero */
-    float factor;                      /* by which carried errors are scaled down */
-    float signal2, carried2;           /* sums of squares of values and of carried errors as used */
-    int exponent;                      /* of the tile's scale */
+    uint8_t idle[NB_TILE_GROUPS];       /* 1: all own values are zero */
+    float factor;                       /* by which carried errors are scaled down */
+    float signal2, carried2;            /* sums of squares of values and of carried errors as used */
+    int exponent;                       /* of the tile's scale */
     bool wide;
     unsigned escapes;
     uint16_t escape_index[NB_INT8_ESCAPES]; /* in the tile */
@@ -116,18 +123,19 @@ struct nb_tile_work {
 };
 
 struct nb_tile_ops {
-    /* First half: factor, domains, maxima. 0, or 1 when the tile needs nb_tile_survey: something to escape, sums that
-     * overflow. `stats` tells whether the sums are wanted. */
+    /* First half: factor, domains, maxima. 0, or 1 when the tile needs nb_tile_survey: something to escape,
+     * sums that overflow. `stats` tells whether the sums are wanted. */
     int (*survey)(const struct nb_tile_job *job, struct nb_tile_work *work, bool stats);
-    /* Second half, for groups: scale codes, domain bits and codes at `scales`, `domains`, `codes`, new error state.
-     * Returns the sum of squared errors (0 unless stats), adds to stats->flushed. */
-    float (*quantize)(const struct nb_tile_job *job, struct nb_tile_work *work, uint8_t *scales, uint8_t *domains,
-                      uint8_t *codes, struct nb_encode_stats *stats);
+    /* Second half, for groups: scale codes, domain bits and codes at `scales`, `domains`, `codes`, new error
+     * state. Returns the sum of squared errors (0 unless stats), adds to stats->flushed. */
+    float (*quantize)(const struct nb_tile_job *job, struct nb_tile_work *work, uint8_t *scales,
+                      uint8_t *domains, uint8_t *codes, struct nb_encode_stats *stats);
     /* dst = round(values of the record, + own unless NULL), escapes left out. Not for raw and zero tiles. */
     void (*decode)(enum nb_dtype type, const struct nb_tile_view *view, const uint8_t *own, uint8_t *dst);
-    /* plain += values of the record (int4: or coeff += coefficients, and any[j] set), escapes left out. Not for zero
-     * tiles. */
-    void (*add)(enum nb_dtype type, const struct nb_tile_view *view, float *plain, float *coeff, uint8_t *any);
+    /* plain += values of the record (int4: or coeff += coefficients, and any[j] set), escapes left out. Not
+     * for zero tiles. */
+    void (*add)(enum nb_dtype type, const struct nb_tile_view *view, float *plain, float *coeff,
+                uint8_t *any);
     /* plain += inverse transform of coeff where any[j], for a tile of `groups`. */
     void (*inverse)(float *plain, float *coeff, const uint8_t *any, unsigned groups);
     /* dst = round(plain + own) for `groups`, own may be NULL. */
@@ -135,8 +143,8 @@ struct nb_tile_ops {
     bool split; /* order of floats inside a group, nb_place */
 };
 
-/* The first half for tiles in which something has to be escaped, and the decision whether it is (quant_careful.c).
- * 0, or 1 when there are too many escapes for this codec. */
+/* The first half for tiles in which something has to be escaped, and the decision whether it is
+ * (quant_careful.c). 0, or 1 when there are too many escapes for this codec. */
 int nb_tile_survey(const struct nb_tile_job *job, struct nb_tile_work *work);
 
 /* 1 when the group of values h[32] (finite) contains outliers that have to be escaped. */

@@ -78,17 +78,20 @@ NB_FN void vgroup_keep(float *p, const struct vgroup *x)
 
 NB_FN struct vgroup vgroup_kept(const float *p)
 {
-    return (struct vgroup){{_mm256_load_ps(p), _mm256_load_ps(p + 8), _mm256_load_ps(p + 16), _mm256_load_ps(p + 24)}};
+    return (struct vgroup){
+        {_mm256_load_ps(p), _mm256_load_ps(p + 8), _mm256_load_ps(p + 16), _mm256_load_ps(p + 24)}};
 }
 
 NB_FN vi vgroup_max_s(const struct vgroup *x)
 {
-    return vi_max_s(vi_max_s(vi_cast(x->v[0]), vi_cast(x->v[1])), vi_max_s(vi_cast(x->v[2]), vi_cast(x->v[3])));
+    return vi_max_s(vi_max_s(vi_cast(x->v[0]), vi_cast(x->v[1])),
+                    vi_max_s(vi_cast(x->v[2]), vi_cast(x->v[3])));
 }
 
 NB_FN vi vgroup_max_u(const struct vgroup *x)
 {
-    return vi_max_u(vi_max_u(vi_cast(x->v[0]), vi_cast(x->v[1])), vi_max_u(vi_cast(x->v[2]), vi_cast(x->v[3])));
+    return vi_max_u(vi_max_u(vi_cast(x->v[0]), vi_cast(x->v[1])),
+                    vi_max_u(vi_cast(x->v[2]), vi_cast(x->v[3])));
 }
 
 NB_FN vi vgroup_max_abs(const struct vgroup *x)
@@ -118,7 +121,8 @@ NB_FN unsigned vgroup_count_ge(const float *p, float threshold)
 /* 16 values in order to even and odd ones, and back. */
 NB_FN void split16(vf a, vf b, vf *even, vf *odd)
 {
-    __m256d e = _mm256_castps_pd(_mm256_shuffle_ps(a, b, 0x88)), o = _mm256_castps_pd(_mm256_shuffle_ps(a, b, 0xdd));
+    __m256d e = _mm256_castps_pd(_mm256_shuffle_ps(a, b, 0x88)),
+            o = _mm256_castps_pd(_mm256_shuffle_ps(a, b, 0xdd));
     *even = _mm256_castpd_ps(_mm256_permute4x64_pd(e, 0xd8));
     *odd = _mm256_castpd_ps(_mm256_permute4x64_pd(o, 0xd8));
 }
@@ -140,7 +144,8 @@ NB_FN struct vgroup group_load(enum nb_dtype type, const uint8_t *p)
             x.v[k + 2] = vf_cast(vi_and(raw, vi_set1((int)0xffff0000u)));
         } else if (type == NB_F16) {
             const __m128i *q = (const __m128i *)(const void *)(p + 32 * k);
-            split16(_mm256_cvtph_ps(_mm_loadu_si128(q)), _mm256_cvtph_ps(_mm_loadu_si128(q + 1)), &x.v[k], &x.v[k + 2]);
+            split16(_mm256_cvtph_ps(_mm_loadu_si128(q)), _mm256_cvtph_ps(_mm_loadu_si128(q + 1)), &x.v[k],
+                    &x.v[k + 2]);
         } else {
             const float *q = (const float *)(const void *)(p + 64 * k);
             split16(vf_load(q), vf_load(q + 8), &x.v[k], &x.v[k + 2]);
@@ -247,7 +252,8 @@ NB_FN void hadamard_pair(vf *x, vf *y)
     s = vf_add(a, b), d = vf_sub(a, b);
     a = _mm256_shuffle_ps(s, d, 0x88), b = _mm256_shuffle_ps(s, d, 0xdd);
     s = vf_add(a, b), d = vf_sub(a, b);
-    __m256d low = _mm256_castps_pd(_mm256_unpacklo_ps(s, d)), high = _mm256_castps_pd(_mm256_unpackhi_ps(s, d));
+    __m256d low = _mm256_castps_pd(_mm256_unpacklo_ps(s, d)),
+            high = _mm256_castps_pd(_mm256_unpackhi_ps(s, d));
     a = _mm256_castpd_ps(_mm256_unpacklo_pd(low, high)), b = _mm256_castpd_ps(_mm256_unpackhi_pd(low, high));
     *x = _mm256_permute2f128_ps(a, b, 0x20);
     *y = _mm256_permute2f128_ps(a, b, 0x31);
@@ -266,18 +272,19 @@ NB_FN void hadamard(struct vgroup *x)
     x->v[3] = o1;
 }
 
-#define ACROSS(name, op)                                                                                            \
-    NB_FN vi name(const vi *m)                                                                                      \
-    {                                                                                                               \
-        vi r[4], t[2];                                                                                              \
-        for (unsigned i = 0; i < 4; i++)                                                                            \
-            r[i] = op(_mm256_permute2x128_si256(m[2 * i], m[2 * i + 1], 0x20),                                      \
-                      _mm256_permute2x128_si256(m[2 * i], m[2 * i + 1], 0x31));                                     \
-        for (unsigned i = 0; i < 2; i++)                                                                            \
-            t[i] = op(_mm256_unpacklo_epi64(r[2 * i], r[2 * i + 1]), _mm256_unpackhi_epi64(r[2 * i], r[2 * i + 1])); \
-        vi all = op(vi_cast(_mm256_shuffle_ps(vf_cast(t[0]), vf_cast(t[1]), 0x88)),                                 \
-                    vi_cast(_mm256_shuffle_ps(vf_cast(t[0]), vf_cast(t[1]), 0xdd)));                                \
-        return _mm256_permutevar8x32_epi32(all, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));                         \
+#define ACROSS(name, op)                                                                    \
+    NB_FN vi name(const vi *m)                                                              \
+    {                                                                                       \
+        vi r[4], t[2];                                                                      \
+        for (unsigned i = 0; i < 4; i++)                                                    \
+            r[i] = op(_mm256_permute2x128_si256(m[2 * i], m[2 * i + 1], 0x20),              \
+                      _mm256_permute2x128_si256(m[2 * i], m[2 * i + 1], 0x31));             \
+        for (unsigned i = 0; i < 2; i++)                                                    \
+            t[i] = op(_mm256_unpacklo_epi64(r[2 * i], r[2 * i + 1]),                        \
+                      _mm256_unpackhi_epi64(r[2 * i], r[2 * i + 1]));                       \
+        vi all = op(vi_cast(_mm256_shuffle_ps(vf_cast(t[0]), vf_cast(t[1]), 0x88)),         \
+                    vi_cast(_mm256_shuffle_ps(vf_cast(t[0]), vf_cast(t[1]), 0xdd)));        \
+        return _mm256_permutevar8x32_epi32(all, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7)); \
     }
 ACROSS(across_max_s, vi_max_s)
 ACROSS(across_max_u, vi_max_u)

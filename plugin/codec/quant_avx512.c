@@ -150,7 +150,8 @@ NB_FN void group_store(enum nb_dtype type, bool nan, uint8_t *p, const struct vg
     vf v[2] = {x->v[0], x->v[1]};
     if (nan) /* what a NaN would be rounded to does not matter: it is replaced before or after */
         for (unsigned k = 0; k < 2 && type != NB_BF16; k++)
-            v[k] = _mm512_mask_mov_ps(v[k], _mm512_cmp_ps_mask(v[k], v[k], _CMP_UNORD_Q), vf_cast(vi_set1(0x7fc00000)));
+            v[k] = _mm512_mask_mov_ps(v[k], _mm512_cmp_ps_mask(v[k], v[k], _CMP_UNORD_Q),
+                                      vf_cast(vi_set1(0x7fc00000)));
     if (type == NB_BF16) {
         vi e = round_bf16(vi_cast(v[0])), o = round_bf16(vi_cast(v[1]));
         if (nan) {
@@ -164,7 +165,8 @@ NB_FN void group_store(enum nb_dtype type, bool nan, uint8_t *p, const struct vg
     struct vgroup y = {{v[0], v[1]}};
     vgroup_join(&y, &a, &b);
     if (type == NB_F16) {
-        _mm256_storeu_si256((__m256i *)(void *)p, _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+        _mm256_storeu_si256((__m256i *)(void *)p,
+                            _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
         _mm256_storeu_si256((__m256i *)(void *)(p + 32),
                             _mm512_cvtps_ph(b, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
         return;
@@ -207,7 +209,8 @@ NB_FN struct vgroup nibbles_load(const uint8_t *p, float step)
     const vf levels = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1);
     vf table = vf_add(vf_mul(levels, vf_set1(step)), _mm512_setzero_ps());
     vi pairs = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)p));
-    return (struct vgroup){{_mm512_permutexvar_ps(pairs, table), _mm512_permutexvar_ps(vi_srli(pairs, 4), table)}};
+    return (struct vgroup){
+        {_mm512_permutexvar_ps(pairs, table), _mm512_permutexvar_ps(vi_srli(pairs, 4), table)}};
 }
 
 /* Each stage adds and subtracts two vectors, then regroups so that the next partners face each other; two
@@ -229,21 +232,24 @@ NB_FN void hadamard(struct vgroup *x)
     x->v[1] = _mm512_permutex2var_ps(s, odd, d);
 }
 
-#define ACROSS(name, op)                                                                                            \
-    NB_FN vi name(const vi *m)                                                                                      \
-    {                                                                                                               \
-        vi r[8], t[4], w[2];                                                                                        \
-        for (unsigned i = 0; i < 8; i++)                                                                            \
-            r[i] = op(_mm512_shuffle_i32x4(m[2 * i], m[2 * i + 1], 0x44),                                           \
-                      _mm512_shuffle_i32x4(m[2 * i], m[2 * i + 1], 0xee));                                          \
-        for (unsigned i = 0; i < 4; i++)                                                                            \
-            t[i] = op(_mm512_shuffle_i32x4(r[2 * i], r[2 * i + 1], 0x88),                                           \
-                      _mm512_shuffle_i32x4(r[2 * i], r[2 * i + 1], 0xdd));                                          \
-        for (unsigned i = 0; i < 2; i++)                                                                            \
-            w[i] = op(_mm512_unpacklo_epi64(t[2 * i], t[2 * i + 1]), _mm512_unpackhi_epi64(t[2 * i], t[2 * i + 1])); \
-        vi all = op(vi_cast(_mm512_shuffle_ps(vf_cast(w[0]), vf_cast(w[1]), 0x88)),                                 \
-                    vi_cast(_mm512_shuffle_ps(vf_cast(w[0]), vf_cast(w[1]), 0xdd)));                                \
-        return _mm512_permutexvar_epi32(_mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15), all); \
+#define ACROSS(name, op)                                                                                    \
+    NB_FN vi name(const vi *m)                                                                              \
+    {                                                                                                       \
+        vi r[8], t[4], w[2];                                                                                \
+        for (unsigned i = 0; i < 8; i++)                                                                    \
+            r[i] = op(_mm512_shuffle_i32x4(m[2 * i], m[2 * i + 1], 0x44),                                   \
+                      _mm512_shuffle_i32x4(m[2 * i], m[2 * i + 1], 0xee));                                  \
+        for (unsigned i = 0; i < 4; i++)                                                                    \
+            t[i] = op(_mm512_shuffle_i32x4(r[2 * i], r[2 * i + 1], 0x88),                                   \
+                      _mm512_shuffle_i32x4(r[2 * i], r[2 * i + 1], 0xdd));                                  \
+        for (unsigned i = 0; i < 2; i++)                                                                    \
+            w[i] = op(_mm512_unpacklo_epi64(t[2 * i], t[2 * i + 1]),                                        \
+                      _mm512_unpackhi_epi64(t[2 * i], t[2 * i + 1]));                                       \
+        vi all = op(vi_cast(_mm512_shuffle_ps(vf_cast(w[0]), vf_cast(w[1]), 0x88)),                         \
+                    vi_cast(_mm512_shuffle_ps(vf_cast(w[0]), vf_cast(w[1]), 0xdd)));                        \
+        return _mm512_permutexvar_epi32(_mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, \
+                                                          15),                                              \
+                                        all);                                                               \
     }
 ACROSS(across_max_s, vi_max_s)
 ACROSS(across_max_u, vi_max_u)

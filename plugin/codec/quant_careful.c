@@ -15,9 +15,8 @@ static float magnitude(float x)
     return nb_bits_f32(magnitude_bits(x));
 }
 
-/* One round: values of magnitude above 2^10 times the mean of the small ones, those above the floor and below 2^-8 of the
- * largest.
- * Returns them as a bit mask. */
+/* One round: values of magnitude above 2^10 times the mean of the small ones, those above the floor and below
+ * 2^-8 of the largest. Returns them as a bit mask. */
 static uint32_t outliers(const float *h, unsigned members)
 {
     uint32_t max = 0, found = 0;
@@ -45,7 +44,8 @@ int nb_group_has_outliers(const float *h, unsigned members)
 }
 
 /* Coded values of group j: sums of values and carried errors. */
-static void load_group(const struct nb_tile_job *job, const struct nb_tile_work *work, unsigned j, float *g, float *e)
+static void load_group(const struct nb_tile_job *job, const struct nb_tile_work *work, unsigned j, float *g,
+                       float *e)
 {
     float unit = job->err && !work->idle[j] ? nb_error_unit(job->err_scale[j], work->factor) : 0;
     for (unsigned i = 0; i < NB_GROUP; i++) {
@@ -86,7 +86,8 @@ static void place(const struct nb_tile_job *job, float *dst, const float *x)
 }
 
 /* Survey group j: its escapes as a mask, its values and maximum into work. */
-static uint32_t survey_group(const struct nb_tile_job *job, struct nb_tile_work *work, unsigned j, unsigned members)
+static uint32_t survey_group(const struct nb_tile_job *job, struct nb_tile_work *work, unsigned j,
+                             unsigned members)
 {
     float g[NB_GROUP], e[NB_GROUP], y[NB_GROUP];
     uint32_t escaped = 0, more;

@@ -122,7 +122,8 @@ NB_FN void nb_k_add_squares(float *restrict chain, const float *restrict x)
 
 /* By how much carried errors are scaled down, idle groups, and sums of squares for the statistics. False
  * when the sums are not finite, because of values that do not count. */
-NB_FN bool nb_k_norms(enum nb_dtype type, const struct nb_tile_job *job, struct nb_tile_work *work, bool stats)
+NB_FN bool nb_k_norms(enum nb_dtype type, const struct nb_tile_job *job, struct nb_tile_work *work,
+                      bool stats)
 {
     float signal[8][NB_GROUP], carried[8][NB_GROUP];
 
@@ -156,8 +157,8 @@ NB_FN bool nb_k_norms(enum nb_dtype type, const struct nb_tile_job *job, struct 
 }
 
 /* Values to code of group j: own values plus carried errors. */
-NB_FN void nb_k_values(enum nb_dtype type, const struct nb_tile_job *job, const struct nb_tile_work *work, unsigned j,
-                       bool feedback, float *restrict h)
+NB_FN void nb_k_values(enum nb_dtype type, const struct nb_tile_job *job, const struct nb_tile_work *work,
+                       unsigned j, bool feedback, float *restrict h)
 {
     nb_k_load(type, job->src + NB_GROUP * j * (type == NB_F32 ? 4 : 2), h);
     if (feedback && !work->idle[j]) {
@@ -362,7 +363,8 @@ NB_FN void nb_k_decode(enum nb_dtype type, const struct nb_tile_view *view, cons
     }
 }
 
-NB_FN void nb_k_add(enum nb_dtype type, const struct nb_tile_view *view, float *plain, float *coeff, uint8_t *any)
+NB_FN void nb_k_add(enum nb_dtype type, const struct nb_tile_view *view, float *plain, float *coeff,
+                    uint8_t *any)
 {
     for (unsigned j = 0; j < view->groups; j++) {
         float x[NB_GROUP], *sum = plain + NB_GROUP * j;
@@ -387,7 +389,8 @@ NB_FN void nb_k_inverse(float *plain, float *coeff, const uint8_t *any, unsigned
         }
 }
 
-NB_FN void nb_k_store(enum nb_dtype type, const float *plain, const uint8_t *own, unsigned groups, uint8_t *dst)
+NB_FN void nb_k_store(enum nb_dtype type, const float *plain, const uint8_t *own, unsigned groups,
+                      uint8_t *dst)
 {
     const unsigned bytes = NB_GROUP * (type == NB_F32 ? 4 : 2);
     for (unsigned j = 0; j < groups; j++) {
@@ -402,30 +405,31 @@ NB_FN void nb_k_store(enum nb_dtype type, const float *plain, const uint8_t *own
     }
 }
 
-/* ---- Instances for each type ---------------------------------------------------------------------------- */
+/* ---- Instances for each type ------------------------------------------------------------------------ */
 
-#define NB_BY_TYPE(type, call)                                                                                      \
-    switch (type) {                                                                                                 \
-    case NB_F32:                                                                                                    \
-        call(NB_F32);                                                                                               \
-        break;                                                                                                      \
-    case NB_BF16:                                                                                                   \
-        call(NB_BF16);                                                                                              \
-        break;                                                                                                      \
-    default:                                                                                                        \
-        call(NB_F16);                                                                                               \
-        break;                                                                                                      \
+#define NB_BY_TYPE(type, call) \
+    switch (type) {            \
+    case NB_F32:               \
+        call(NB_F32);          \
+        break;                 \
+    case NB_BF16:              \
+        call(NB_BF16);         \
+        break;                 \
+    default:                   \
+        call(NB_F16);          \
+        break;                 \
     }
 
 NB_OP int nb_op_survey(const struct nb_tile_job *job, struct nb_tile_work *work, bool stats)
 {
-#define CALL(t)                                                                                                     \
-    do {                                                                                                            \
-        if (!nb_k_norms(t, job, work, stats))                                                                       \
-            return 1;                                                                                               \
-        if (job->int4)                                                                                              \
-            return job->err ? nb_k_survey(t, true, true, job, work) : nb_k_survey(t, true, false, job, work);       \
-        return job->err ? nb_k_survey(t, false, true, job, work) : nb_k_survey(t, false, false, job, work);         \
+#define CALL(t)                                                                                             \
+    do {                                                                                                    \
+        if (!nb_k_norms(t, job, work, stats))                                                               \
+            return 1;                                                                                       \
+        if (job->int4)                                                                                      \
+            return job->err ? nb_k_survey(t, true, true, job, work)                                         \
+                            : nb_k_survey(t, true, false, job, work);                                       \
+        return job->err ? nb_k_survey(t, false, true, job, work) : nb_k_survey(t, false, false, job, work); \
     } while (0)
     NB_BY_TYPE(job->type, CALL)
 #undef CALL
@@ -442,15 +446,15 @@ NB_OP float nb_op_quantize(const struct nb_tile_job *job, struct nb_tile_work *w
                     : nb_k_quantize(false, false, job, work, scales, domains, codes, stats);
 }
 
-NB_OP void nb_op_decode(enum nb_dtype type, const struct nb_tile_view *view, const uint8_t *own, uint8_t *dst)
-{
+NB_OP void nb_op_decode(enum nb_dtype type, const struct nb_tile_view *view, const uint8_t *own,
+                        uint8_t *dst){
 #define CALL(t) nb_k_decode(t, view, own, dst)
     NB_BY_TYPE(type, CALL)
 #undef CALL
 }
 
-NB_OP void nb_op_add(enum nb_dtype type, const struct nb_tile_view *view, float *plain, float *coeff, uint8_t *any)
-{
+NB_OP void nb_op_add(enum nb_dtype type, const struct nb_tile_view *view, float *plain, float *coeff,
+                     uint8_t *any){
 #define CALL(t) nb_k_add(t, view, plain, coeff, any)
     NB_BY_TYPE(type, CALL)
 #undef CALL
@@ -461,12 +465,13 @@ NB_OP void nb_op_inverse(float *plain, float *coeff, const uint8_t *any, unsigne
     nb_k_inverse(plain, coeff, any, groups);
 }
 
-NB_OP void nb_op_store(enum nb_dtype type, const float *plain, const uint8_t *own, unsigned groups, uint8_t *dst)
+NB_OP void nb_op_store(enum nb_dtype type, const float *plain, const uint8_t *own, unsigned groups,
+                       uint8_t *dst)
 {
 #define CALL(t) nb_k_store(t, plain, own, groups, dst)
     NB_BY_TYPE(type, CALL)
 #undef CALL
 }
 
-static const struct nb_tile_ops nb_tile_operations = {nb_op_survey, nb_op_quantize, nb_op_decode,
-                                                      nb_op_add,    nb_op_inverse,  nb_op_store, false};
+static const struct nb_tile_ops nb_tile_operations = {nb_op_survey,  nb_op_quantize, nb_op_decode, nb_op_add,
+                                                      nb_op_inverse, nb_op_store,    false};

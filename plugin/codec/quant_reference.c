@@ -11,13 +11,13 @@
 /* A tile while it is encoded; `n` values, indices relative to its first. */
 struct ref_tile {
     unsigned n, groups, group0;
-    float g[NB_TILE];      /* the values */
-    float e[NB_TILE];      /* error as used */
-    float h[NB_TILE];      /* what is coded: sum of both; 0 where escaped */
+    float g[NB_TILE]; /* the values */
+    float e[NB_TILE]; /* error as used */
+    float h[NB_TILE]; /* what is coded: sum of both; 0 where escaped */
     bool escaped[NB_TILE];
     bool idle[NB_TILE_GROUPS]; /* all own values are zero */
     bool transform[NB_TILE_GROUPS];
-    float y[NB_TILE];      /* h, or its unnormalised transform */
+    float y[NB_TILE]; /* h, or its unnormalised transform */
     float max[NB_TILE_GROUPS];
     bool negative[NB_TILE_GROUPS]; /* sign of the value of largest magnitude */
 };
@@ -209,7 +209,8 @@ static int tile_exponent(const struct ref_tile *t)
 static bool is_spread(const struct ref_tile *t, int exponent, bool int4)
 {
     for (unsigned j = 0; j < t->groups; j++)
-        if (nb_f32_bits(t->max[j]) >= NB_FLUSH_BITS && !nb_scale_code(nb_f32_bits(t->max[j]), exponent, !int4))
+        if (nb_f32_bits(t->max[j]) >= NB_FLUSH_BITS &&
+            !nb_scale_code(nb_f32_bits(t->max[j]), exponent, !int4))
             return true;
     return false;
 }
@@ -237,8 +238,8 @@ static void store_error(const struct ref_tile *t, unsigned j, const float *x, in
 }
 
 /* Quantize the groups; writes the record and the new error; returns its length. */
-static size_t write_tile(struct ref_tile *t, bool int4, bool wide, int exponent, const struct nb_ef *ef, int8_t *err,
-                         uint8_t *scale, uint8_t *dst, struct nb_encode_stats *stats)
+static size_t write_tile(struct ref_tile *t, bool int4, bool wide, int exponent, const struct nb_ef *ef,
+                         int8_t *err, uint8_t *scale, uint8_t *dst, struct nb_encode_stats *stats)
 {
     uint8_t *start = dst;
     unsigned escapes = 0;
@@ -329,8 +330,8 @@ static size_t write_tile(struct ref_tile *t, bool int4, bool wide, int exponent,
 }
 
 /* Code the tile as int4 or int8; 0 when it has too many escapes. */
-static size_t encode_as(struct ref_tile *t, bool int4, enum nb_dtype type, const struct nb_ef *ef, int8_t *err, uint8_t *scale,
-                        uint8_t *dst, struct nb_encode_stats *stats)
+static size_t encode_as(struct ref_tile *t, bool int4, enum nb_dtype type, const struct nb_ef *ef,
+                        int8_t *err, uint8_t *scale, uint8_t *dst, struct nb_encode_stats *stats)
 {
     bool wide = false;
     memset(t->escaped, 0, sizeof t->escaped);
@@ -360,7 +361,8 @@ static size_t encode_as(struct ref_tile *t, bool int4, enum nb_dtype type, const
             finite[i] = t->escaped[i] ? 0 : t->e[i];
         stats->carried2 += sum_squares(t, finite, NULL);
     }
-    return write_tile(t, int4, wide, exponent == INT32_MIN ? NB_EXPONENT_MIN : exponent, ef, err, scale, dst, stats);
+    return write_tile(t, int4, wide, exponent == INT32_MIN ? NB_EXPONENT_MIN : exponent, ef, err, scale, dst,
+                      stats);
 }
 
 static size_t encode_tile(struct ref_tile *t, enum nb_codec codec, enum nb_dtype type, const uint8_t *src,
@@ -400,8 +402,9 @@ static size_t encode_tile(struct ref_tile *t, enum nb_codec codec, enum nb_dtype
     return length;
 }
 
-static size_t ref_encode(const struct nb_codec_ops *self, enum nb_codec codec, enum nb_dtype type, const uint8_t *src, size_t n, uint64_t first,
-                         const struct nb_ef *ef, uint8_t *dst, struct nb_encode_stats *stats)
+static size_t ref_encode(const struct nb_codec_ops *self, enum nb_codec codec, enum nb_dtype type,
+                         const uint8_t *src, size_t n, uint64_t first, const struct nb_ef *ef, uint8_t *dst,
+                         struct nb_encode_stats *stats)
 {
     static _Thread_local struct ref_tile tile;
     struct nb_span span = nb_span_cut(n, first);
@@ -417,8 +420,8 @@ static size_t ref_encode(const struct nb_codec_ops *self, enum nb_codec codec, e
         tile.groups = nb_tile_groups(group, span.groups - done);
         tile.group0 = (unsigned)(group % NB_TILE_GROUPS);
         tile.n = tile.groups * NB_GROUP;
-        dst += encode_tile(&tile, codec, type, src, ef, ef ? ef->err + first : NULL, ef ? ef->scale + group : NULL, dst,
-                           stats);
+        dst += encode_tile(&tile, codec, type, src, ef, ef ? ef->err + first : NULL,
+                           ef ? ef->scale + group : NULL, dst, stats);
         done += tile.groups;
         src += tile.n * size;
         first += tile.n;
@@ -431,8 +434,8 @@ static size_t ref_encode(const struct nb_codec_ops *self, enum nb_codec codec, e
 
 /* Values of a tile record: plain[] and, for transformed groups, coefficients[]. An escape's value is in
  * plain[] as it is. */
-static ssize_t read_tile(enum nb_codec codec, enum nb_dtype type, const uint8_t *p, size_t len, unsigned group0,
-                         unsigned groups, float *plain, float *coefficients, bool *transform)
+static ssize_t read_tile(enum nb_codec codec, enum nb_dtype type, const uint8_t *p, size_t len,
+                         unsigned group0, unsigned groups, float *plain, float *coefficients, bool *transform)
 {
     struct nb_tile_view view;
     ssize_t used = nb_tile_parse(codec, type, p, len, group0, groups, &view);
@@ -479,8 +482,8 @@ static void inverse(float *plain, float *coefficients, const bool *transform, un
         }
 }
 
-static int ref_decode(const struct nb_codec_ops *self, enum nb_codec codec, enum nb_dtype type, const uint8_t *coded, size_t len, size_t n,
-                      uint64_t first, uint8_t *dst)
+static int ref_decode(const struct nb_codec_ops *self, enum nb_codec codec, enum nb_dtype type,
+                      const uint8_t *coded, size_t len, size_t n, uint64_t first, uint8_t *dst)
 {
     static _Thread_local float plain[NB_TILE], coefficients[NB_TILE];
     bool transform[NB_TILE_GROUPS];
@@ -501,8 +504,8 @@ static int ref_decode(const struct nb_codec_ops *self, enum nb_codec codec, enum
     while (done < span.groups) {
         uint64_t group = first / NB_GROUP;
         unsigned groups = nb_tile_groups(group, span.groups - done);
-        ssize_t used = read_tile(codec, type, coded, (size_t)(end - coded), (unsigned)(group % NB_TILE_GROUPS),
-                                 groups, plain, coefficients, transform);
+        ssize_t used = read_tile(codec, type, coded, (size_t)(end - coded),
+                                 (unsigned)(group % NB_TILE_GROUPS), groups, plain, coefficients, transform);
         if (used < 0)
             return (int)used;
         inverse(plain, coefficients, transform, groups);
@@ -525,8 +528,8 @@ static int ref_decode(const struct nb_codec_ops *self, enum nb_codec codec, enum
     return 0;
 }
 
-static int ref_reduce(const struct nb_codec_ops *self, enum nb_dtype type, const struct nb_source *sources, size_t nsources, const uint8_t *own, size_t n,
-                      uint64_t first, uint8_t *dst)
+static int ref_reduce(const struct nb_codec_ops *self, enum nb_dtype type, const struct nb_source *sources,
+                      size_t nsources, const uint8_t *own, size_t n, uint64_t first, uint8_t *dst)
 {
     static _Thread_local float plain[NB_TILE], coefficients[NB_TILE], sum[NB_TILE], csum[NB_TILE];
     static _Thread_local size_t at[NB_MAX_SOURCES];
@@ -554,7 +557,8 @@ static int ref_reduce(const struct nb_codec_ops *self, enum nb_dtype type, const
                 if ((sources[s].codec == NB_CODEC_INT4) != (pass == 0))
                     continue;
                 if (partial || sources[s].codec == NB_CODEC_RAW) {
-                    size_t bytes = sources[s].codec == NB_CODEC_RAW ? count * size : nb_partial_bytes(type, count);
+                    size_t bytes =
+                        sources[s].codec == NB_CODEC_RAW ? count * size : nb_partial_bytes(type, count);
                     if (left < bytes)
                         return -EBADMSG;
                     for (size_t i = count * size; i < bytes; i++)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Spans for the fast variants: cuts them into partial groups and tiles, chooses the kind of each tile record, and
- * keeps the accumulators of sums. The arithmetic is in the variant's tile operations.
+ * Spans for the fast variants: cuts them into partial groups and tiles, chooses the kind of each tile record,
+ * and keeps the accumulators of sums. The arithmetic is in the variant's tile operations.
  */
 #include <errno.h>
 
@@ -18,8 +18,8 @@ static bool all_idle(const struct nb_tile_job *job, const struct nb_tile_work *w
 }
 
 /* Record of a tile as int4 or int8; 0 when it has too many escapes for that. */
-static size_t encode_as(const struct nb_tile_ops *ops, struct nb_tile_job *job, bool int4, struct nb_tile_work *work,
-                        uint8_t *dst, struct nb_encode_stats *stats)
+static size_t encode_as(const struct nb_tile_ops *ops, struct nb_tile_job *job, bool int4,
+                        struct nb_tile_work *work, uint8_t *dst, struct nb_encode_stats *stats)
 {
     unsigned groups = job->groups;
     size_t body = int4 ? nb_int4_body(groups) : nb_int8_body(groups);
@@ -85,8 +85,9 @@ static size_t encode_raw(const struct nb_tile_job *job, const struct nb_tile_wor
     return NB_TILE_HEADER + bytes;
 }
 
-size_t nb_span_encode(const struct nb_codec_ops *self, enum nb_codec codec, enum nb_dtype type, const uint8_t *src,
-                      size_t n, uint64_t first, const struct nb_ef *ef, uint8_t *dst, struct nb_encode_stats *stats)
+size_t nb_span_encode(const struct nb_codec_ops *self, enum nb_codec codec, enum nb_dtype type,
+                      const uint8_t *src, size_t n, uint64_t first, const struct nb_ef *ef, uint8_t *dst,
+                      struct nb_encode_stats *stats)
 {
     struct nb_span span = nb_span_cut(n, first);
     size_t size = nb_dtype_size(type), done = 0;
@@ -98,7 +99,9 @@ size_t nb_span_encode(const struct nb_codec_ops *self, enum nb_codec codec, enum
     first += span.head;
     while (done < span.groups) {
         uint64_t group = first / NB_GROUP;
-        struct nb_tile_job job = {.type = type, .src = src, .groups = nb_tile_groups(group, span.groups - done),
+        struct nb_tile_job job = {.type = type,
+                                  .src = src,
+                                  .groups = nb_tile_groups(group, span.groups - done),
                                   .group0 = (unsigned)(group % NB_TILE_GROUPS)};
         if (ef) {
             job.err = ef->err + first;
@@ -150,8 +153,8 @@ static bool quantized(const struct nb_tile_view *view)
     return view->kind != NB_TILE_RAW && view->kind != NB_TILE_ZERO;
 }
 
-int nb_span_decode(const struct nb_codec_ops *self, enum nb_codec codec, enum nb_dtype type, const uint8_t *coded,
-                   size_t len, size_t n, uint64_t first, uint8_t *dst)
+int nb_span_decode(const struct nb_codec_ops *self, enum nb_codec codec, enum nb_dtype type,
+                   const uint8_t *coded, size_t len, size_t n, uint64_t first, uint8_t *dst)
 {
     struct nb_span span = nb_span_cut(n, first);
     size_t size = nb_dtype_size(type), done = 0;
@@ -164,7 +167,8 @@ int nb_span_decode(const struct nb_codec_ops *self, enum nb_codec codec, enum nb
     dst += span.head * size;
     for (uint64_t group = (first + span.head) / NB_GROUP; done < span.groups;) {
         struct nb_tile_view view;
-        unsigned group0 = (unsigned)(group % NB_TILE_GROUPS), groups = nb_tile_groups(group, span.groups - done);
+        unsigned group0 = (unsigned)(group % NB_TILE_GROUPS),
+                 groups = nb_tile_groups(group, span.groups - done);
         ssize_t used = nb_tile_parse(codec, type, coded, len, group0, groups, &view);
         if (used < 0)
             return (int)used;
@@ -207,7 +211,8 @@ struct cursors {
 };
 
 /* Sum `count` values of a partial group. */
-static int reduce_partial(enum nb_dtype type, struct cursors *c, const uint8_t *own, size_t count, uint8_t *dst)
+static int reduce_partial(enum nb_dtype type, struct cursors *c, const uint8_t *own, size_t count,
+                          uint8_t *dst)
 {
     float sum[NB_GROUP] = {0};
     for (int int4 = 1; int4 >= 0; int4--)
@@ -264,8 +269,8 @@ static void clear(struct sums *sums, unsigned groups)
     memset(sums->any, 0, groups);
 }
 
-static int reduce_tile(const struct nb_tile_ops *ops, enum nb_dtype type, struct cursors *c, const uint8_t *own,
-                       unsigned group0, unsigned groups, uint8_t *dst, struct sums *sums)
+static int reduce_tile(const struct nb_tile_ops *ops, enum nb_dtype type, struct cursors *c,
+                       const uint8_t *own, unsigned group0, unsigned groups, uint8_t *dst, struct sums *sums)
 {
     struct nb_tile_view view;
 
@@ -323,8 +328,8 @@ int nb_span_reduce(const struct nb_codec_ops *self, enum nb_dtype type, const st
     size_t offset = span.head * size;
     while (done < span.groups) {
         unsigned groups = nb_tile_groups(group, span.groups - done);
-        int result = reduce_tile(self->tile, type, &c, own ? own + offset : NULL, (unsigned)(group % NB_TILE_GROUPS),
-                                 groups, dst + offset, &sums);
+        int result = reduce_tile(self->tile, type, &c, own ? own + offset : NULL,
+                                 (unsigned)(group % NB_TILE_GROUPS), groups, dst + offset, &sums);
         if (result)
             return result;
         offset += groups * NB_GROUP * size;

@@ -72,9 +72,9 @@ enum data_kind {
     DATA_SPARSE,
     DATA_BITS, /* any bit pattern */
     DATA_SMALL_INTEGERS,
-    DATA_POISON,      /* one value in 500 is huge or NaN */
+    DATA_POISON,       /* one value in 500 is huge or NaN */
     DATA_VALUE_SCALES, /* each value with a scale of its own */
-    DATA_TINY_GROUPS, /* two groups in three 10^20 times smaller */
+    DATA_TINY_GROUPS,  /* two groups in three 10^20 times smaller */
     DATA_INFINITIES,
     DATA_ZERO,
     DATA_DENORMAL,

@@ -80,8 +80,8 @@ struct golden_result {
     size_t scales;
 };
 
-/* Code case `c` with the variant in force; twice in a row with feedback, so that errors are carried. Returns 0 on
- * success. */
+/* Code case `c` with the variant in force; twice in a row with feedback, so that errors are carried. Returns
+ * 0 on success. */
 static inline int golden_run(unsigned c, struct golden_result *g)
 {
     const struct golden_case *k = &golden_cases[c];
@@ -123,8 +123,8 @@ static inline int golden_sum(enum nb_dtype type, uint8_t *out)
             nb_store_value(type, values, i, golden_value(&r, s % 3, i));
         if (s == 4)
             break;
-        ssize_t len = nb_encode(codecs[s], type, values, GOLDEN_SUM, GOLDEN_SUM_FIRST, NULL, span[s], sizeof span[s],
-                                NULL);
+        ssize_t len = nb_encode(codecs[s], type, values, GOLDEN_SUM, GOLDEN_SUM_FIRST, NULL, span[s],
+                                sizeof span[s], NULL);
         if (len < 0)
             return -1;
         sources[s] = (struct nb_source){codecs[s], span[s], (size_t)len};

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Writes the golden vectors of the quantizing codecs with the reference: golden_make FILE. To be run only when
- * the format changes on purpose (and with it the format's version and docs/wire-format.md).
+ * Writes the golden vectors of the quantizing codecs with the reference: golden_make FILE. To be run only
+ * when the format changes on purpose (and with it the format's version and docs/wire-format.md).
  */
 #include "golden.h"
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The bytes on the wire, the values, the error states and the sums do not change: tests/codec/golden/quant.bin. */
+/* The bytes on the wire, the values, the error states and the sums do not change:
+ * tests/codec/golden/quant.bin. */
 #include <check.h>
 
 #include "golden.h"
@@ -27,11 +28,12 @@ static void same(const void *data, size_t bytes, const char *what, unsigned c)
     ck_assert_msg(position + 4 <= file_bytes, "the file ends early");
     size_t want = nb_get32(file + position);
     position += 4;
-    ck_assert_msg(want == bytes && position + want <= file_bytes, "%s of case %u: %zu bytes, not %zu", what, c, bytes,
-                  want);
+    ck_assert_msg(want == bytes && position + want <= file_bytes, "%s of case %u: %zu bytes, not %zu", what,
+                  c, bytes, want);
     for (size_t i = 0; i < bytes; i++)
-        ck_assert_msg(file[position + i] == ((const uint8_t *)data)[i], "%s of case %u differ at byte %zu (%s)", what, c,
-                      i, nb_variant_name(nb_codec_selected()));
+        ck_assert_msg(file[position + i] == ((const uint8_t *)data)[i],
+                      "%s of case %u differ at byte %zu (%s)", what, c, i,
+                      nb_variant_name(nb_codec_selected()));
     position += bytes;
 }
 

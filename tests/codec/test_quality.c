@@ -87,7 +87,7 @@ START_TEST(scales_side_by_side)
 }
 END_TEST
 
-/* Zeros of a sparse group stay zeros, in both signs and under both codecs; a power of two stays what it is. */
+/* Zeros of a sparse group stay zeros, in both signs and under both codecs; lone values stay what they are. */
 START_TEST(sparse_groups)
 {
     static float x[2 * NB_TILE], y[2 * NB_TILE];
@@ -205,17 +205,19 @@ static void poison_tile(struct rng *r, enum nb_codec codec, int kind, size_t cou
                 worst = fmax(worst, fabs((double)x[i] - (double)y[i]));
                 plain = fmax(plain, fabs((double)x[i]));
             }
-        /* Of fewer than five values nobody can say whether they or the others are the foreign ones, unless they lie
-         * further apart than one scale can tell. */
+        /* Of fewer than five values nobody can say whether they or the others are the foreign ones, unless
+         * they lie further apart than one scale can tell. */
         if (left >= 5 || kind < 4)
-            ck_assert_msg(worst <= 0.16 * 4e-3, "kind %d count %zu run %d codec %d: error %g in group %zu of max %g",
-                          kind, count, run, (int)codec, worst, j, plain);
+            ck_assert_msg(worst <= 0.16 * 4e-3,
+                          "kind %d count %zu run %d codec %d: error %g in group %zu of max %g", kind, count,
+                          run, (int)codec, worst, j, plain);
     }
     double error = relative_error(x, y, marked, 0, NB_TILE);
     ck_assert_msg(error <= 0.095, "kind %d count %zu run %d: relative error %g", kind, count, run, error);
     for (size_t i = 0; i < NB_TILE; i++)
         if (marked[i] && kind < 5) /* these are exact */
-            ck_assert_msg(nb_f32_bits(x[i]) == nb_f32_bits(y[i]) || count > 3, "value %zu of kind %d", i, kind);
+            ck_assert_msg(nb_f32_bits(x[i]) == nb_f32_bits(y[i]) || count > 3, "value %zu of kind %d", i,
+                          kind);
     if (kind == 1 || kind == 2 || kind == 3)
         for (size_t i = 0; i < NB_TILE; i++)
             if (marked[i])
@@ -226,7 +228,8 @@ START_TEST(few_foreign_values)
 {
     struct rng r = {30u + (unsigned)_i};
     for (int k = 0; k < 120; k++)
-        poison_tile(&r, k % 4 ? NB_CODEC_INT4 : NB_CODEC_INT8, _i, 1 + rng_below(&r, 3), (int)rng_below(&r, 2));
+        poison_tile(&r, k % 4 ? NB_CODEC_INT4 : NB_CODEC_INT8, _i, 1 + rng_below(&r, 3),
+                    (int)rng_below(&r, 2));
 }
 END_TEST
 
@@ -300,8 +303,8 @@ START_TEST(feedback_makes_means_right)
     for (int i = 0; i < SMALL; i++)
         x[i] = 1e-3f * (float)distributions[i / NB_TILE](&r);
     double without = mean_error(codec, x, NULL, 1), with = mean_error(codec, x, &ef, 200);
-    printf("%s %s: error of the mean of 200, with feedback 1/%.0f\n", nb_codec_name(codec), _i < 2 ? "full" : "ema",
-           without / with);
+    printf("%s %s: error of the mean of 200, with feedback 1/%.0f\n", nb_codec_name(codec),
+           _i < 2 ? "full" : "ema", without / with);
     ck_assert_double_ge(without / with, 20);
 }
 END_TEST
@@ -411,7 +414,8 @@ END_TEST
 int main(void)
 {
     Suite *s = suite_create("quality of the quantizing codecs");
-    TCase *noise = tcase_create("noise"), *foreign = tcase_create("foreign"), *feedback = tcase_create("feedback");
+    TCase *noise = tcase_create("noise"), *foreign = tcase_create("foreign"),
+          *feedback = tcase_create("feedback");
     tcase_set_timeout(noise, 60);
     tcase_set_timeout(foreign, 60);
     tcase_set_timeout(feedback, 60);

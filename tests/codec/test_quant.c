@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Quantizing codecs: every variant gives the bytes, the error state, the values, the sums and the verdicts of the
- * reference, on every kind of data, type, length, position and alignment; arguments are checked; no input makes
- * a decoder read or write where it should not.
+ * Quantizing codecs: every variant gives the bytes, the error state, the values, the sums and the verdicts of
+ * the reference, on every kind of data, type, length, position and alignment; arguments are checked; no input
+ * makes a decoder read or write where it should not.
  */
 #include <check.h>
 #include <errno.h>
@@ -144,10 +144,12 @@ static void compare_once(struct rng *r, enum data_kind kind)
                                     stats ? &got_stats : NULL);
         ck_assert_msg(got_len == len && !memcmp(want, got + skew, (size_t)len),
                       "bytes differ: %s type %d codec %d kind %d n %zu first %llu feedback %d",
-                      nb_variant_name(variant), (int)type, (int)codec, (int)kind, n, (unsigned long long)first, feedback);
+                      nb_variant_name(variant), (int)type, (int)codec, (int)kind, n,
+                      (unsigned long long)first, feedback);
         ck_assert_msg(!memcmp(&want_state, &got_state, sizeof got_state),
                       "error state differs: %s type %d codec %d kind %d n %zu first %llu feedback %d",
-                      nb_variant_name(variant), (int)type, (int)codec, (int)kind, n, (unsigned long long)first, feedback);
+                      nb_variant_name(variant), (int)type, (int)codec, (int)kind, n,
+                      (unsigned long long)first, feedback);
         if (stats)
             same_stats(&want_stats, &got_stats);
         ck_assert_int_eq(nb_decode(codec, type, got + skew, (size_t)len, n, first, decoded), 0);
@@ -218,7 +220,8 @@ START_TEST(sum_of_mixed_codecs)
     enum { N = 2 * NB_TILE + 17, SOURCES = 5 };
     static float src[SOURCES][N], value[SOURCES][N], own[N], got[N];
     static uint8_t coded[SOURCES][8 * N];
-    const enum nb_codec codecs[SOURCES] = {NB_CODEC_RAW, NB_CODEC_INT8, NB_CODEC_RAW, NB_CODEC_INT8, NB_CODEC_INT4};
+    const enum nb_codec codecs[SOURCES] = {NB_CODEC_RAW, NB_CODEC_INT8, NB_CODEC_RAW, NB_CODEC_INT8,
+                                           NB_CODEC_INT4};
     struct nb_source sources[SOURCES];
     struct rng r = {9};
 
@@ -269,7 +272,8 @@ START_TEST(sum_in_transform_domain)
     }
     ck_assert_int_eq(nb_reduce(NB_F32, sources, SOURCES, NULL, N, 0, got), 0);
     for (int i = 0; i < N; i++)
-        ck_assert_msg(fabs(want[i] - (double)got[i]) < 1e-4, "value %d: %g, not %g", i, (double)got[i], want[i]);
+        ck_assert_msg(fabs(want[i] - (double)got[i]) < 1e-4, "value %d: %g, not %g", i, (double)got[i],
+                      want[i]);
 }
 END_TEST
 
@@ -420,7 +424,8 @@ START_TEST(truncations)
         enum nb_codec codec = k % 2 ? NB_CODEC_INT8 : NB_CODEC_INT4;
         size_t n = 4096 + rng_below(&r, 700);
         uint64_t first = rng_below(&r, 200);
-        uint16_t *src = (uint16_t *)(void *)exactly(NULL, 2 * n), *out = (uint16_t *)(void *)exactly(NULL, 2 * n);
+        uint16_t *src = (uint16_t *)(void *)exactly(NULL, 2 * n),
+                 *out = (uint16_t *)(void *)exactly(NULL, 2 * n);
         size_t bound = nb_encode_bound(codec, NB_BF16, n);
         uint8_t *coded = exactly(NULL, bound + 1);
         data_fill(&r, (enum data_kind)(k % DATA_KINDS), NB_BF16, src, n, first);
@@ -439,6 +444,57 @@ START_TEST(truncations)
         free(out);
         free(coded);
     }
+}
+END_TEST
+
+/* Records whose sizes are right and whose contents are not what an encoder writes: zero scales under codes,
+ * every exponent, denormal units. */
+START_TEST(strange_records)
+{
+    struct rng r = {14};
+    static uint8_t want[2][4 * NB_TILE], got[2][4 * NB_TILE];
+    unsigned accepted = 0;
+    for (int k = 0; k < 3000; k++) {
+        unsigned kind = (unsigned)rng_below(&r, 6), groups = 1 + (unsigned)rng_below(&r, k % 10 ? 20 : 128);
+        enum nb_dtype type = (enum nb_dtype)rng_below(&r, 3);
+        size_t n = groups * 32, size = nb_dtype_size(type), pad = (groups + 3) / 4 * 4;
+        enum nb_codec codec = kind == 1 || kind == 2 || rng_below(&r, 2) ? NB_CODEC_INT4 : NB_CODEC_INT8;
+        size_t body = kind == 0   ? 0
+                      : kind == 5 ? n * size
+                      : kind < 3  ? pad + (groups + 31) / 32 * 4 + 16 * groups
+                                  : pad + n;
+        uint8_t *bytes = exactly(NULL, 4 + body), *own = exactly(NULL, n * size);
+        int sparse = (int)rng_below(&r, 2);
+        for (size_t i = 4; i < 4 + body; i++)
+            bytes[i] = sparse && rng_below(&r, 4) ? 0 : (uint8_t)rng_next(&r);
+        if (kind && kind < 5)
+            memset(bytes + 4 + groups, 0, pad - groups);
+        if (kind == 1 || kind == 2)
+            for (unsigned j = groups; j % 32; j++)
+                bytes[4 + pad + j / 8] &= (uint8_t) ~(1 << j % 8);
+        bytes[0] = (uint8_t)kind;
+        bytes[1] = bytes[3] = 0;
+        bytes[2] = kind && kind < 5 ? (uint8_t)(31 + rng_below(&r, 199)) : 0;
+        for (size_t i = 0; i < n; i++)
+            nb_store_value(type, own, i, rng_below(&r, 4) ? -0.0f : (float)rng_gauss(&r));
+        struct nb_source source = {codec, bytes, 4 + body};
+        use(NB_VARIANT_REFERENCE);
+        int expected = nb_decode(codec, type, bytes, 4 + body, n, 0, want[0]);
+        ck_assert_int_eq(nb_reduce(type, &source, 1, own, n, 0, want[1]), expected);
+        accepted += !expected;
+        for (unsigned v = 0; v < 3; v++)
+            if (nb_codec_available(fast_variants[v])) {
+                use(fast_variants[v]);
+                ck_assert_int_eq(nb_decode(codec, type, bytes, 4 + body, n, 0, got[0]), expected);
+                ck_assert_int_eq(nb_reduce(type, &source, 1, own, n, 0, got[1]), expected);
+                for (int w = 0; w < 2 && !expected; w++)
+                    ck_assert_msg(!memcmp(want[w], got[w], n * size), "%s: kind %u type %d differs in %s",
+                                  nb_variant_name(fast_variants[v]), kind, (int)type, w ? "sum" : "values");
+            }
+        free(bytes);
+        free(own);
+    }
+    ck_assert_uint_gt(accepted, 2500);
 }
 END_TEST
 
@@ -491,6 +547,7 @@ int main(void)
     tcase_add_test(sums, many_sources);
     tcase_add_test(safe, arguments);
     tcase_add_test(safe, truncations);
+    tcase_add_test(safe, strange_records);
     tcase_add_test(safe, garbage);
     suite_add_tcase(s, agree);
     suite_add_tcase(s, sums);

@@ -1,0 +1,392 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Part of quant_simd.h, included there: encoding a tile. */
+
+/* ---- Encoding, first half ----------------------------------------------------------------------------- */
+
+/* What a batch adds to the knowledge of its tile. */
+struct nb_tile_sums {
+    vi max, min;
+    float signal[8][NB_GROUP] __attribute__((aligned(64)));
+    float carried[8][NB_GROUP] __attribute__((aligned(64)));
+};
+
+/* Signs of maxima that occur with both: the first value decides. */
+static NB_TARGET __attribute__((noinline)) void nb_s_break_ties(unsigned ties, struct nb_tile_work *work,
+                                                                unsigned j0)
+{
+    for (; ties; ties &= ties - 1) {
+        unsigned j = j0 + (unsigned)__builtin_ctz(ties);
+        const float *y = work->y[j][work->transform[j]];
+        uint32_t max = 0;
+        for (unsigned i = 0; i < NB_GROUP; i++) {
+            uint32_t u = nb_f32_bits(y[nb_place(true, i)]);
+            if ((u & NB_F32_ABS) > max) {
+                max = u & NB_F32_ABS;
+                work->positive[j] = !(u >> 31);
+            }
+        }
+    }
+}
+
+static NB_TARGET __attribute__((noinline)) bool nb_s_outliers(unsigned groups,
+                                                              const struct nb_tile_work *work, unsigned j0)
+{
+    for (; groups; groups &= groups - 1) {
+        float x[NB_GROUP];
+        nb_s_in_order(work->y[j0 + (unsigned)__builtin_ctz(groups)][0], x);
+        if (nb_group_has_outliers(x, NB_OUTLIER_MEMBERS))
+            return true;
+    }
+    return false;
+}
+
+/* Largest magnitude from the signed maximum (largest positive, if any) and the unsigned one (largest
+ * negative). */
+NB_FN vi nb_s_magnitude(vi s, vi u, vm *positive, vm *tie)
+{
+    vi zero = vi_set1(0);
+    vi p = vi_max_s(s, zero), n = vi_and(vi_and(u, vi_srai31(u)), vi_set1((int)NB_F32_ABS));
+    *positive = vi_gt(p, n);
+    *tie = vi_eq(p, n);
+    return vi_max_s(p, n);
+}
+
+/* Groups j0 ... j0 + NB_W - 1, the first of which is group `chain` of its tile. `norms`: find idle groups and
+ * sum up squares. Returns false when something has to be escaped. */
+NB_FN bool nb_s_survey(enum nb_dtype type, bool int4, bool feedback, bool norms, const uint8_t *src,
+                       const int8_t *err, const float *unit, struct nb_tile_work *work, unsigned j0,
+                       unsigned chain, struct nb_tile_sums *tile)
+{
+    vi s[NB_W], u[NB_W], st[NB_W], ut[NB_W];
+    float threshold[NB_W] __attribute__((aligned(64)));
+    uint64_t large[NB_W / 8] = {0}; /* a byte each; vectors of them would wait for stores */
+    const unsigned bytes = NB_GROUP * nb_value_bytes(type);
+
+    for (unsigned g = 0; g < NB_W; g++) {
+        struct vgroup x = group_load(type, src + bytes * g);
+        __builtin_prefetch(src + bytes * g + NB_AHEAD * nb_value_bytes(type));
+        if (type == NB_F32)
+            __builtin_prefetch(src + bytes * g + NB_AHEAD * 4 + 64);
+        if (norms) {
+            nb_s_add_squares(tile->signal[(chain + g) % 8], &x);
+            work->idle[j0 + g] = vgroup_is_zero(&x);
+        }
+        if (feedback && !work->idle[j0 + g]) {
+            struct vgroup e = errors_load(err + NB_GROUP * g, unit[g]);
+            __builtin_prefetch(err + NB_GROUP * g + NB_AHEAD);
+            NB_EACH_VECTOR (k)
+                x.v[k] = vf_add(x.v[k], e.v[k]);
+            if (norms)
+                nb_s_add_squares(tile->carried[(chain + g) % 8], &e);
+        }
+        vgroup_keep(work->y[j0 + g][0], &x);
+        s[g] = vgroup_max_s(&x);
+        u[g] = vgroup_max_u(&x);
+        if (int4) {
+            hadamard(&x);
+            vgroup_keep(work->y[j0 + g][1], &x);
+            st[g] = vgroup_max_s(&x);
+            ut[g] = vgroup_max_u(&x);
+        }
+    }
+    vm positive, tie, better;
+    vi max = nb_s_magnitude(across_max_s(s), across_max_u(u), &positive, &tie);
+    if (vm_bits(vi_gt(max, vi_set1((int)NB_ESCAPE_BITS - 1))))
+        return false;
+    vf_store(threshold, vf_mul(vf_cast(max), vf_set1(NB_SMALL)));
+    NB_UNROLL16
+    for (unsigned g = 0; g < NB_W; g++)
+        large[g / 8] |= (uint64_t)vgroup_count_ge(work->y[j0 + g][0], threshold[g]) << 8 * (g % 8);
+    vi count = vi_from_bytes(large);
+    unsigned suspects = vm_bits(vi_gt(vi_set1((int)(NB_GROUP - NB_OUTLIER_MEMBERS) + 1), count));
+    if (__builtin_expect(suspects, 0) && nb_s_outliers(suspects, work, j0))
+        return false;
+    if (int4) {
+        vm positive_t, tie_t;
+        vi max_t = nb_s_magnitude(across_max_s(st), across_max_u(ut), &positive_t, &tie_t);
+        vf scaled = vf_mul(vf_cast(max_t), vf_set1(0.125f));
+        vf ratio = vf_sqrt(vf_div(vf_set1(64.0f), vf_from_int(count)));
+        better = vf_lt(vf_mul(scaled, ratio), vf_cast(max));
+        max = vi_blend(better, max, vi_cast(scaled));
+        positive = vm_blend(better, positive, positive_t);
+        tie = vm_blend(better, tie, tie_t);
+        vi_store(work->transform + j0, vi_blend(better, vi_set1(0), vi_set1(1)));
+    } else {
+        vi_store(work->transform + j0, vi_set1(0));
+    }
+    vi_store(work->max + j0, max);
+    vi_store(work->positive + j0, vi_blend(positive, vi_set1(0), vi_set1(1)));
+    unsigned ties = vm_bits(tie) & vm_bits(vi_gt(max, vi_set1(0)));
+    if (__builtin_expect(ties, 0))
+        nb_s_break_ties(ties, work, j0);
+    tile->max = vi_max_s(tile->max, max);
+    vm codable = vi_gt(max, vi_set1((int)NB_FLUSH_BITS - 1));
+    tile->min = vi_min_s(tile->min, vi_blend(codable, vi_set1((int)NB_F32_INF), max));
+    return true;
+}
+
+/* All batches of a tile, with carried errors times work->factor. */
+NB_FN bool nb_s_survey_batches(enum nb_dtype type, bool int4, bool feedback, bool norms,
+                               const struct nb_tile_job *job, struct nb_tile_work *work,
+                               struct nb_tile_sums *tile)
+{
+    float unit[NB_W] = {0};
+    const unsigned bytes = NB_GROUP * nb_value_bytes(type);
+
+    tile->max = vi_set1(0);
+    tile->min = vi_set1((int)NB_F32_INF);
+    for (unsigned j = 0; j < job->groups; j += NB_W) {
+        const uint8_t *src = job->src + bytes * j;
+        const int8_t *err = job->err + (feedback ? NB_GROUP * j : 0);
+        unsigned left = job->groups - j;
+        struct nb_padded pad;
+        for (unsigned g = 0; feedback && g < NB_W; g++)
+            unit[g] = g < left ? nb_error_unit(job->err_scale[j + g], work->factor) : 0;
+        if (left < NB_W) {
+            memset(pad.src, 0, sizeof pad.src);
+            memcpy(pad.src, src, bytes * left);
+            src = pad.src;
+            if (feedback) {
+                memset(pad.err, 0, sizeof pad.err);
+                memcpy(pad.err, err, NB_GROUP * left);
+                err = pad.err;
+            }
+        }
+        if (!nb_s_survey(type, int4, feedback, norms, src, err, unit, work, j, job->group0 + j, tile))
+            return false;
+    }
+    return true;
+}
+
+NB_FN int nb_s_survey_tile(enum nb_dtype type, bool int4, bool feedback, const struct nb_tile_job *job,
+                           struct nb_tile_work *work, bool stats)
+{
+    struct nb_tile_sums tile;
+
+    work->wide = false;
+    work->escapes = 0;
+    work->factor = 1;
+    work->signal2 = work->carried2 = 0;
+    if (feedback || stats) {
+        /* The bound seldom acts: survey as if it did not, and once more where it does. */
+        memset(tile.signal, 0, sizeof tile.signal);
+        memset(tile.carried, 0, sizeof tile.carried);
+        if (!nb_s_survey_batches(type, int4, feedback, true, job, work, &tile))
+            return 1;
+        work->signal2 = nb_s_sum_lanes(tile.signal);
+        if ((nb_f32_bits(work->signal2) & NB_F32_ABS) >= NB_F32_INF)
+            return 1;
+        if (feedback) {
+            float ee = nb_s_sum_lanes(tile.carried);
+            work->factor = nb_error_factor(work->signal2, ee, job->bound);
+            work->carried2 = work->factor != 0 ? work->factor * ee * work->factor : 0;
+        }
+    }
+    if ((work->factor != 1 || !(feedback || stats)) &&
+        !nb_s_survey_batches(type, int4, feedback, false, job, work, &tile))
+        return 1;
+    uint32_t max[NB_W], min[NB_W], tile_max = 0, tile_min = NB_F32_INF;
+    vi_store(max, tile.max);
+    vi_store(min, tile.min);
+    for (unsigned g = 0; g < NB_W; g++) {
+        tile_max = max[g] > tile_max ? max[g] : tile_max;
+        tile_min = min[g] < tile_min ? min[g] : tile_min;
+    }
+    work->exponent = NB_EXPONENT_MIN;
+    if (tile_max >= NB_FLUSH_BITS) {
+        work->exponent = nb_tile_exponent(tile_max);
+        if (!nb_scale_code(tile_min, work->exponent, !int4))
+            return 1;
+    }
+    return 0;
+}
+
+/* ---- Encoding, second half ---------------------------------------------------------------------------- */
+
+/* Scale codes, signed steps and their reciprocals of a batch. Returns the groups that are transformed. */
+NB_FN unsigned nb_s_scales(bool int4, const struct nb_tile_work *work, unsigned j0, uint8_t *scales,
+                           float *step, float *inverse, struct nb_encode_stats *stats)
+{
+    const vi one = vi_set1(1), zero = vi_set1(0);
+    vi bits = vi_load(work->max + j0), code, value;
+    vm coded = vi_gt(bits, vi_set1((int)NB_FLUSH_BITS - 1));
+
+    if (__builtin_expect(work->wide, 0)) {
+        uint32_t codes[NB_W], values[NB_W];
+        for (unsigned g = 0; g < NB_W; g++) {
+            codes[g] = nb_scale_code_wide(work->max[j0 + g], work->exponent, !int4);
+            values[g] = nb_f32_bits(nb_scale_table[1][codes[g] & 127] * nb_pow2(work->exponent));
+        }
+        code = vi_load(codes);
+        value = vi_load(values);
+    } else {
+        vi depth = vi_sub(vi_set1(work->exponent + 127), vi_srli(bits, 23));
+        vi segment = vi_min_s(vi_srli(depth, 2), vi_set1(4));
+        vi shift = vi_add(segment, vi_set1(19)), unit = vi_sllv(one, shift), mask = vi_sub(unit, one);
+        vi rounded = vi_add(bits, int4 ? vi_sub(unit, vi_min_s(vi_srli(unit, 1), vi_set1(1 << 19))) : mask);
+        value = vi_andnot(mask, rounded);
+        vi in_binade = vi_srlv(vi_sub(rounded, vi_andnot(vi_set1(0x7fffff), bits)), shift);
+        vi high = vi_add(vi_srlv(vi_set1(64), segment),
+                         vi_sllv(vi_sub(vi_set1(3), vi_and(depth, vi_set1(3))), vi_sub(vi_set1(4), segment)));
+        vi low = vi_sub(vi_set1(23), depth);
+        code = vi_add(vi_blend(vi_gt(vi_set1(4), segment), low, high), in_binade);
+        /* Nothing above the floor lies deeper than the last code (survey), except by rounding to nothing. */
+    }
+    coded = vm_and(coded, vi_gt(code, zero));
+    code = vi_blend(coded, zero, code);
+    if (stats)
+        stats->flushed += (unsigned)__builtin_popcount(vm_bits(vi_gt(bits, zero)) & ~vm_bits(coded));
+    vf scale = vf_cast(vi_blend(coded, zero, value));
+    vm transform = vm_and(coded, vi_gt(vi_load(work->transform + j0), zero));
+    if (int4) {
+        vi sign = vi_sllv(vi_and(vi_load(work->positive + j0), vi_blend(coded, zero, one)), vi_set1(31));
+        vf plain = vf_mul(scale, vf_set1(0.125f));
+        scale = vf_cast(vi_or(vi_blend(transform, vi_cast(plain), vi_cast(scale)), sign));
+        code = vi_or(code, vi_srli(sign, 24));
+    } else {
+        scale = vf_mul(scale, vf_set1(NB_INT8_STEP));
+    }
+    vf_store(step, scale);
+    vf_store(inverse, vf_cast(vi_blend(coded, zero, vi_cast(vf_div(vf_set1(1.0f), scale)))));
+    vi_store_bytes(scales, code);
+    return vm_bits(transform);
+}
+
+/* New error state of a batch from what each group's error would be. */
+NB_FN void nb_s_store_errors(float (*r)[NB_GROUP], const uint8_t *idle, int8_t *err, uint8_t *err_scale)
+{
+    vi max[NB_W];
+    float inverse[NB_W] __attribute__((aligned(64)));
+    uint8_t scales[NB_W];
+
+    for (unsigned g = 0; g < NB_W; g++) {
+        struct vgroup x = vgroup_kept(r[g]);
+        max[g] = vgroup_max_abs(&x);
+    }
+    vi bits = across_max_s(max);
+    vm kept = vi_gt(bits, vi_set1((int)NB_FLUSH_BITS - 1));
+    /* 127.5/64 and more belongs to the next power of two, so nothing exceeds 127. */
+    vi exponent = vi_srli(vi_add(bits, vi_set1(0x10000)), 23);
+    vi_store_bytes(scales, vi_blend(kept, vi_set1(0), vi_sub(exponent, vi_set1(6))));
+    vi power = vi_slli(vi_sub(vi_set1(133 + 127), exponent), 23);
+    vf_store(inverse, vf_cast(vi_blend(kept, vi_set1(0), power)));
+    for (unsigned g = 0; g < NB_W; g++) {
+        if (__builtin_expect(idle[g], 0))
+            continue;
+        struct vgroup x = vgroup_kept(r[g]);
+        vf inv = vf_set1(inverse[g]);
+        vi q[2 * NB_K];
+        NB_EACH_VECTOR (k)
+            q[k] = vi_round(vf_mul(x.v[k], inv));
+        bytes_store(err + NB_GROUP * g, q);
+        err_scale[g] = scales[g];
+    }
+}
+
+NB_FN void nb_s_quantize(bool int4, bool feedback, bool stats, const struct nb_tile_job *job,
+                         struct nb_tile_work *work, unsigned j0, uint8_t *scales, uint8_t *domains,
+                         uint8_t *codes, int8_t *err, uint8_t *err_scale, const uint8_t *idle,
+                         float (*chain)[NB_GROUP], struct nb_encode_stats *out)
+{
+    float step[NB_W] __attribute__((aligned(64))), inverse[NB_W] __attribute__((aligned(64)));
+    float r[NB_W][NB_GROUP] __attribute__((aligned(64)));
+    unsigned transform = nb_s_scales(int4, work, j0, scales, step, inverse, out);
+
+    if (int4)
+        for (unsigned b = 0; b < NB_W / 8; b++)
+            domains[b] = (uint8_t)(transform >> 8 * b);
+    for (unsigned g = 0; g < NB_W; g++) {
+        struct vgroup y = vgroup_kept(work->y[j0 + g][transform >> g & 1]);
+        vf inv = vf_set1(inverse[g]);
+        vi q[2 * NB_K];
+        NB_EACH_VECTOR (k) {
+            q[k] = vi_round(vf_mul(y.v[k], inv));
+            if (int4) /* scales are such that nothing lies below -8, nor beyond 127 in int8 */
+                q[k] = vi_min_s(q[k], vi_set1(7));
+        }
+        if (int4)
+            nibbles_store(codes + 16 * g, q);
+        else
+            bytes_store(codes + 32 * g, q);
+        if (!feedback && !stats)
+            continue;
+        vf unit = vf_set1(step[g]);
+        NB_EACH_VECTOR (k)
+            y.v[k] = vf_residual(y.v[k], vf_from_int(q[k]), unit);
+        if (feedback)
+            vgroup_keep(r[g], &y);
+        if (stats) {
+            float *lanes = chain[(job->group0 + j0 + g) % 8];
+            vf weight = vf_set1(transform >> g & 1 ? 0.03125f : 1.0f);
+            NB_EACH_VECTOR (k)
+                vf_store(lanes + NB_W * k,
+                         vf_add(vf_load(lanes + NB_W * k), vf_mul(vf_mul(y.v[k], y.v[k]), weight)));
+        }
+    }
+    if (!feedback)
+        return;
+    for (unsigned rest = transform; rest; rest &= rest - 1) {
+        float *p = r[__builtin_ctz(rest)];
+        struct vgroup x = vgroup_kept(p);
+        hadamard(&x);
+        NB_EACH_VECTOR (k)
+            x.v[k] = vf_mul(x.v[k], vf_set1(0.03125f));
+        vgroup_keep(p, &x);
+    }
+    if (job->mode == NB_EF_EMA)
+        for (unsigned g = 0; g < NB_W; g++) {
+            struct vgroup x = vgroup_kept(r[g]);
+            struct vgroup e = errors_load(err + NB_GROUP * g, nb_error_unit(err_scale[g], work->factor));
+            vf beta = vf_set1(job->beta), rest = vf_set1(1.0f - job->beta);
+            NB_EACH_VECTOR (k)
+                x.v[k] = vf_add(vf_mul(beta, e.v[k]), vf_mul(rest, x.v[k]));
+            vgroup_keep(r[g], &x);
+        }
+    nb_s_store_errors(r, idle, err, err_scale);
+}
+
+NB_FN float nb_s_quantize_tile(bool int4, bool feedback, bool stats, const struct nb_tile_job *job,
+                               struct nb_tile_work *work, uint8_t *scales, uint8_t *domains, uint8_t *codes,
+                               struct nb_encode_stats *out)
+{
+    float chain[8][NB_GROUP] __attribute__((aligned(64)));
+    const unsigned code_bytes = int4 ? 16 : 32;
+
+    if (stats)
+        memset(chain, 0, sizeof chain);
+    for (unsigned j = 0; j < job->groups; j += NB_W) {
+        unsigned left = job->groups - j;
+        int8_t *err = job->err + (feedback ? NB_GROUP * j : 0);
+        uint8_t *err_scale = job->err_scale + (feedback ? j : 0);
+        if (left >= NB_W) {
+            nb_s_quantize(int4, feedback, stats, job, work, j, scales + j, domains + j / 8,
+                          codes + code_bytes * j, err, err_scale, work->idle + j, chain, out);
+            continue;
+        }
+        struct nb_padded pad;
+        uint8_t bits[NB_W / 8];
+        for (unsigned g = left; g < NB_W; g++) {
+            work->max[j + g] = 0;
+            memset(work->y[j + g][0], 0, sizeof work->y[j + g][0]);
+        }
+        if (feedback) {
+            memset(pad.err, 0, sizeof pad.err);
+            memset(pad.err_scale, 0, sizeof pad.err_scale);
+            memset(pad.idle, 1, sizeof pad.idle);
+            memcpy(pad.err, err, NB_GROUP * left);
+            memcpy(pad.err_scale, err_scale, left);
+            memcpy(pad.idle, work->idle + j, left);
+        }
+        nb_s_quantize(int4, feedback, stats, job, work, j, pad.scales, bits, pad.codes, pad.err,
+                      pad.err_scale, pad.idle, chain, out);
+        memcpy(scales + j, pad.scales, left);
+        memcpy(codes + code_bytes * j, pad.codes, code_bytes * left);
+        if (int4)
+            memcpy(domains + j / 8, bits, (left + 7) / 8);
+        if (feedback) {
+            memcpy(err, pad.err, NB_GROUP * left);
+            memcpy(err_scale, pad.err_scale, left);
+        }
+    }
+    return stats ? nb_s_sum_lanes(chain) : 0;
+}
