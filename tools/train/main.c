@@ -311,7 +311,7 @@ static int complete(struct options *o)
     s->block = (s->lay.params + (size_t)s->nodes - 1) / (size_t)s->nodes;
     s->block = (s->block + 1023) / 1024 * 1024;
     s->warmup = s->steps / 10 > 0 ? s->steps / 10 : 1;
-    s->eval_every = s->steps / 10 > 0 ? s->steps / 10 : 1;
+    s->eval_every = s->steps / 10 > 10 ? s->steps / 10 : 10;
     s->probe_from = s->steps * 6 / 10;
     s->probe_every = s->steps / 60 > 0 ? s->steps / 60 : 1;
     s->deadline_s = 120 + (double)s->steps * 30;
