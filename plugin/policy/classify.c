@@ -98,7 +98,6 @@ const char *nb_class_reason_text(enum nb_class_reason reason)
         [NB_WHY_USER_YES] = "NIBBLE_GRAD says so",
         [NB_WHY_USER_NO] = "NIBBLE_GRAD excludes it",
         [NB_WHY_TYPE] = "it is not a sum of float32, bfloat16 or float16",
-        [NB_WHY_POOL] = "there are too many signatures",
     };
     return (unsigned)reason < NB_WHY_COUNT ? text[reason] : "unknown";
 }
@@ -497,7 +496,7 @@ int nb_classify_text(const struct nb_class_op *op, const struct nb_class_decisio
     char rule[128];
 
     nb_grad_rule_text(op->func, op->type, op->count, op->nranks, rule, sizeof(rule));
-    if (d->reason == NB_WHY_TYPE || d->reason == NB_WHY_POOL)
+    if (d->reason == NB_WHY_TYPE)
         return snprintf(buf, cap, "%s: %s: %s", rule, kinds[d->kind], nb_class_reason_text(d->reason));
     return snprintf(buf, cap, "%s: %s (step %llu): %s; NIBBLE_GRAD=%s%s would change that", rule, kinds[d->kind],
                     (unsigned long long)d->step, nb_class_reason_text(d->reason),

@@ -44,7 +44,6 @@ enum nb_class_reason {
     NB_WHY_USER_YES,    /* NIBBLE_GRAD */
     NB_WHY_USER_NO,
     NB_WHY_TYPE,        /* not a sum of FP32, BF16 or FP16 */
-    NB_WHY_POOL,        /* more signatures than the module keeps */
     NB_WHY_COUNT
 };
 const char *nb_class_reason_text(enum nb_class_reason reason);

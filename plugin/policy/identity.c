@@ -24,14 +24,22 @@
 #define SCORE_MARGIN 0.1f
 #define FOUND_LEAST 0.45f   /* without a prediction that says the same */
 #define FOUND_MARGIN 0.2f
+#define FULL_RATE 0.2f
+#define FULL_LEAST 0.5f
+#define AGREE_RATE 0.1f     /* share of predictions that content confirmed, moving average */
+#define AGREE_LEAST 0.8f
+#define PURE_LEAST 0.42f    /* score of confirmed predictions, moving average: an average of two layers stays below */
 #define LEARN_LEAST 0.2f    /* from the eighth profile on, a slot does not learn what does not look like it */
 #define LEARN_FREE 8u
 #define FORGET_MISSES 64u
+#define SUSPECT_AFTER 8u     /* breaks in a row until a slot begins anew */
 #define ERROR_LIFE 8u       /* steps of its signature that an error is kept unused */
 #define CERTAIN_AFTER 3u    /* steps seen before a slot is given out */
 #define PENALTY 50          /* clean steps wanted after a signature that was single was not */
 #define LARGE 1024u         /* elements; below are scalars, which say nothing about steps */
 #define RUN_LEAST 3u        /* gathers in a row that can be a forward pass */
+#define ALL_STEPS 90u       /* percent: comes in every step */
+#define MOST_STEPS 67u
 #define RESCAN 32u          /* reductions between looks for the rarest signature */
 
 enum clock { CLOCK_NONE, CLOCK_RARE, CLOCK_RUNS, CLOCK_WEIGHTS };
@@ -61,9 +69,10 @@ struct sig {
     uint32_t chain;
     int taken;
     uint64_t used;     /* call that used it last */
-    uint64_t calls;
+    uint64_t calls, bursts; /* reductions; those that followed another signature's */
+    uint64_t first_round, last_round, in_rounds; /* of the clock: + 1; in how many it was seen */
     /* steps, as this signature sees them */
-    uint64_t round;    /* + 1, of the clock, when last seen */
+    uint64_t round;    /* + 1, of the passes, when last seen */
     uint64_t rounds;   /* in which it was seen */
     uint32_t in_round; /* operations since the round began */
     uint32_t usual;    /* operations in the round before */
@@ -73,6 +82,8 @@ struct sig {
     uint64_t unstable; /* the last round with an operation whose buffer was not (yet) used once a step */
     uint32_t violations, quiet;
     uint32_t unsettled; /* operations by address whose buffer was not settled */
+    unsigned alike;    /* blocks of its size that the pass gathered and may still send gradients of */
+    float full;        /* share of passes, of late, in which all of them did */
     enum mode mode;
     uint32_t predicted_run, unpredicted_run; /* operations in a row with and without a unit expected */
     struct nb_slot_set set;
@@ -105,7 +116,8 @@ struct nb_identity {
     uint32_t context;      /* length of the run before this round */
     struct run_total run_total[RUN_TOTALS], pass_total[RUN_TOTALS];
     uint32_t rare;         /* the signature that marks a step */
-    uint64_t reductions, rare_seen, rare_gap;
+    uint64_t reductions, rare_seen, rare_gap, rare_ticks, rare_passes;
+    const struct sig *before; /* of the last large reduction */
     struct { uint64_t recv, count; } recent_rs[RECENT_RS];
     uint32_t recent_at;
     struct nb_identity_stats stats;
@@ -116,7 +128,8 @@ const char *nb_identity_reason_text(enum nb_identity_reason reason)
     static const char *const text[NB_ID_REASON_COUNT] = {
         "its buffer is used once a step", "one buffer has its signature", "prediction and content agree",
         "its content is unmistakable", "too few steps seen", "nothing says which buffer it is",
-        "its content does not agree with the prediction", "there is no usable profile", "a pool is full",
+        "its content does not agree with the prediction", "there is no usable profile", "it is too small to matter",
+        "a pool is full",
     };
     return (unsigned)reason < NB_ID_REASON_COUNT ? text[reason] : "unknown";
 }
@@ -279,6 +292,8 @@ static void end_run(struct nb_identity *id)
             id->clock = CLOCK_RUNS;
         if (id->clock == CLOCK_RUNS)
             id->round++;
+    } else if (id->run >= RUN_LEAST) {
+        id->run_most -= id->run_most / 4; /* the longest was something else, as a checkpoint */
     }
     if (id->run) {
         id->run = 0;
@@ -295,6 +310,12 @@ static uint32_t gathered_alike(const struct nb_identity *id, uint64_t count)
     return 0;
 }
 
+/* What comes in some steps only belongs to layers that are frozen at other times. */
+static int in_steps(const struct nb_identity *id, const struct sig *s, unsigned percent)
+{
+    return id->clock <= CLOCK_RARE || s->in_rounds * 100 >= (id->round + 2 - s->first_round) * percent;
+}
+
 static void look_for_rare(struct nb_identity *id)
 {
     uint64_t most = 0;
@@ -306,10 +327,14 @@ static void look_for_rare(struct nb_identity *id)
     for (uint32_t i = 0; i < id->sigs_used; i++) {
         const struct sig *s = &id->sigs[i];
         /* What is far rarer belongs to evaluations, what has not come for long to the past. */
-        if (!s->taken || s->count < LARGE || s->calls < CERTAIN_AFTER || s->calls * 512 < most ||
+        if (!s->taken || s->count < LARGE || s->bursts < CERTAIN_AFTER || s->calls * 512 < most ||
             id->announced - s->used > 4 * id->config.calls)
             continue;
         alive++;
+        if (s->bursts != s->calls)
+            continue; /* comes several times in a row: not once a step */
+        if (!in_steps(id, s, ALL_STEPS))
+            continue;
         if (best == NB_NONE || s->calls < id->sigs[best].calls)
             best = i;
     }
@@ -322,21 +347,39 @@ static void look_for_rare(struct nb_identity *id)
     }
     id->rare = best;
     id->rare_seen = id->reductions;
-    id->rare_gap = 0;
+    id->rare_gap = id->rare_ticks = 0;
 }
 
-static void tick_rare(struct nb_identity *id, const struct sig *s)
+static void tick_rare(struct nb_identity *id, struct sig *s)
 {
-    if (s->count < LARGE)
-        return;
-    if (id->reductions++ % RESCAN < 1 || id->rare == NB_NONE)
+    uint64_t gap;
+
+    s->bursts += s != id->before;
+    if (s->last_round != id->round + 1) {
+        s->last_round = id->round + 1;
+        s->first_round = s->first_round ? s->first_round : s->last_round;
+        s->in_rounds++;
+    }
+    id->before = s;
+    if (id->reductions++ % RESCAN == 0 || id->rare == NB_NONE)
         look_for_rare(id);
-    if (id->clock > CLOCK_RARE || id->rare == NB_NONE || s != &id->sigs[id->rare])
+    if (id->rare == NB_NONE || s != &id->sigs[id->rare])
         return;
-    id->clock = CLOCK_RARE;
-    id->round++;
-    id->rare_gap = id->reductions - id->rare_seen;
+    gap = id->reductions - id->rare_seen;
+    if (id->rare_ticks++ && gap > id->rare_gap)
+        id->rare_gap = gap;
     id->rare_seen = id->reductions;
+    id->rare_passes++;
+    if (id->clock <= CLOCK_RARE) {
+        id->clock = CLOCK_RARE;
+        id->round++;
+    }
+}
+
+/* Passes: as steps, but several a step where gradients of micro-batches are reduced one by one. */
+static uint64_t pass_of(const struct nb_identity *id)
+{
+    return id->clock != CLOCK_RUNS && id->rare != NB_NONE ? id->rare_passes : id->round;
 }
 
 /* Take up a call that stays inside the node. */
@@ -421,13 +464,16 @@ void nb_identity_gather(struct nb_identity *id, uint64_t number, int64_t unit, i
 
 static void count_operation(struct nb_identity *id, struct sig *s)
 {
-    s->calls++;
-    if (s->round != id->round + 1) {
+    uint64_t pass = pass_of(id) + 1;
+
+    if (s->round != pass) {
         if (s->in_round) {
             s->same = s->in_round == s->usual ? s->same + 1 : 0;
             s->usual = s->in_round;
             if (s->in_round == 1 && s->clean < (int)CERTAIN_AFTER)
                 s->clean++;
+            if (s->alike)
+                s->full += FULL_RATE * ((float)(s->in_round % s->alike == 0) - s->full);
             if (s->violations && ++s->quiet >= 100) {
                 s->quiet = 0;
                 s->violations--;
@@ -435,7 +481,7 @@ static void count_operation(struct nb_identity *id, struct sig *s)
         }
         s->context_same = s->context == id->context ? s->context_same + 1 : 0;
         s->context = id->context;
-        s->round = id->round + 1;
+        s->round = pass;
         s->rounds++;
         s->in_round = 0;
     }
@@ -494,14 +540,14 @@ static void choose_mode(struct nb_identity *id, struct sig *s, int by_address, i
             change_mode(id, s, by_address ? MODE_ADDRESS : by_unit ? MODE_UNIT : MODE_PLACE);
         break;
     case MODE_ADDRESS:
-        if (s->rounds - s->unstable > 0 || by_address)
-            break;
-        if (++s->unsettled > 4 * s->usual + 16) /* unstable for several steps */
+        if (by_address)
+            s->unsettled = 0;
+        else if (++s->unsettled > 4 * s->usual + 16) /* unstable for several steps */
             change_mode(id, s, by_unit ? MODE_UNIT : MODE_PLACE);
         break;
     case MODE_UNIT:
     case MODE_PLACE:
-        if (by_address && (s->set.mature == 0 || (s->mode == MODE_PLACE && s->rounds > s->unstable + 16)))
+        if (by_address && s->set.mature == 0)
             change_mode(id, s, MODE_ADDRESS);
         else if (s->mode == MODE_UNIT && s->unpredicted_run > 4 * s->usual + 16)
             change_mode(id, s, MODE_PLACE);
@@ -548,6 +594,27 @@ static struct nb_identity_decision refuse(enum nb_identity_reason reason, const 
     return d;
 }
 
+/* No other slot comes into question. All that content can say is that it is suddenly unlike what this slot's always
+ * was; a slot of which that was true has to prove itself before it is given out again. */
+static struct nb_identity_decision alone(struct nb_identity *id, struct sig *s, uint32_t at, const struct nb_profile *p,
+                                         uint64_t geometry, enum nb_identity_reason reason)
+{
+    struct nb_slot *slot = &id->slots.slot[at];
+
+    if (p && !id->config.trust_prediction && nb_set_breaks(&id->slots, at, p)) {
+        if (++slot->misses >= SUSPECT_AFTER) {
+            nb_set_unlearn(&id->slots, &s->set, at);
+            slot->suspect = 1;
+        }
+        return refuse(NB_ID_MISMATCH, NULL);
+    }
+    if (p)
+        nb_set_learn(&id->slots, &s->set, at, p);
+    if (slot->suspect && slot->profiles < NB_SLOT_MATURE)
+        return refuse(NB_ID_LEARNING, NULL);
+    return give(id, s, at, geometry, reason, NULL);
+}
+
 static struct nb_identity_decision by_address(struct nb_identity *id, struct sig *s, const struct key *k, int settled_now,
                                               const struct nb_profile *p, uint64_t geometry)
 {
@@ -572,8 +639,7 @@ static struct nb_identity_decision by_address(struct nb_identity *id, struct sig
         }
         return refuse(NB_ID_MISMATCH, &fit);
     }
-    nb_set_learn(&id->slots, &s->set, at, p);
-    return give(id, s, at, geometry, NB_ID_ADDRESS, &fit);
+    return alone(id, s, at, p, geometry, NB_ID_ADDRESS);
 }
 
 /* Several slots come into question: `at` is predicted, or none is. */
@@ -582,6 +648,7 @@ static struct nb_identity_decision by_content(struct nb_identity *id, struct sig
 {
     struct nb_slot *slot = at == NB_SLOT_NONE ? NULL : &id->slots.slot[at];
     struct nb_fit fit;
+    int fits;
 
     if (id->config.trust_prediction) {
         if (!slot)
@@ -593,14 +660,21 @@ static struct nb_identity_decision by_content(struct nb_identity *id, struct sig
     if (!p)
         return refuse(NB_ID_NO_PROFILE, NULL);
     fit = nb_set_fit(&id->slots, &s->set, at, p);
+    fits = slot && fit.own >= SCORE_LEAST && fit.own >= fit.other + SCORE_MARGIN;
+    if (slot && slot->profiles >= LEARN_FREE) {
+        slot->agreed += AGREE_RATE * ((float)fits - slot->agreed);
+        if (fits)
+            slot->purity += AGREE_RATE * (fit.own - slot->purity);
+    }
     if (slot && slot->profiles < NB_SLOT_MATURE) {
-        if (slot->profiles < LEARN_FREE || fit.own >= LEARN_LEAST)
+        if (slot->profiles < LEARN_FREE || (fit.own >= LEARN_LEAST && fit.own >= fit.other))
             nb_set_learn(&id->slots, &s->set, at, p);
         else if (++slot->misses >= LEARN_FREE)
             nb_set_unlearn(&id->slots, &s->set, at);
         return refuse(NB_ID_LEARNING, &fit);
     }
-    if (slot && fit.own >= SCORE_LEAST && fit.own >= fit.other + SCORE_MARGIN) {
+    /* A prediction that is often wrong has mixed buffers in the slot's average: then it proves nothing. */
+    if (fits && slot->agreed >= AGREE_LEAST && slot->purity >= PURE_LEAST) {
         nb_set_learn(&id->slots, &s->set, at, p);
         return give(id, s, at, geometry, NB_ID_VERIFIED, &fit);
     }
@@ -622,14 +696,14 @@ static struct nb_identity_decision by_unit(struct nb_identity *id, struct sig *s
     struct nb_identity_decision d;
     uint32_t at = NB_SLOT_NONE;
 
-    if (expected)
+    /* Where many blocks send no gradient (frozen, or gathered in vain) the next on the stack means nothing. */
+    if (expected && (alike == 1 || s->full >= FULL_LEAST)) {
         at = nb_set_find(&id->slots, &s->set, unit_id(UNIT_GATHERED, expected->number), 1);
-    if (expected && at == NB_SLOT_NONE)
-        return refuse(NB_ID_FULL, NULL);
+        if (at == NB_SLOT_NONE)
+            return refuse(NB_ID_FULL, NULL);
+    }
     if (alike == 1 && s->set.n == 1 && at != NB_SLOT_NONE) {
-        if (p)
-            nb_set_learn(&id->slots, &s->set, at, p);
-        return give(id, s, at, geometry, NB_ID_SINGLE, NULL);
+        return alone(id, s, at, p, geometry, NB_ID_SINGLE);
     }
     d = by_content(id, s, at, p, geometry);
     if (d.reason == NB_ID_FOUND) { /* what content says corrects the stack */
@@ -654,10 +728,13 @@ static struct nb_identity_decision by_place(struct nb_identity *id, struct sig *
         at = nb_set_find(&id->slots, &s->set, unit_id(UNIT_PLACE, s->in_round), 1);
         if (at == NB_SLOT_NONE)
             return refuse(NB_ID_FULL, NULL);
-        if (s->clean >= (int)CERTAIN_AFTER && s->set.n == 1 && gathered_alike(id, parent) <= 1) {
-            if (p)
-                nb_set_learn(&id->slots, &s->set, at, p);
-            return give(id, s, at, geometry, NB_ID_SINGLE, NULL);
+        if (s->clean >= (int)CERTAIN_AFTER && s->set.n == 1 && gathered_alike(id, parent) <= 1 &&
+            in_steps(id, s, MOST_STEPS)) {
+            /* Gathers tell nothing of its buffer (ZeRO-3 groups tensors differently), so it may be one of many
+             * that take turns for a while: it has to prove that it stays the same. */
+            if (s->func == NB_FUNC_REDUCE_SCATTER)
+                id->slots.slot[at].suspect = 1;
+            return alone(id, s, at, p, geometry, NB_ID_SINGLE);
         }
     }
     return by_content(id, s, at, p, geometry);
@@ -678,15 +755,26 @@ struct nb_identity_decision nb_identity_reduce(struct nb_identity *id, uint64_t 
         id->stats.decided[d.reason]++;
         return d;
     }
-    if (call->c.count >= LARGE)
-        end_run(id);
+    if (call->c.count < LARGE) {
+        d.reason = NB_ID_SMALL;
+        id->stats.decided[d.reason]++;
+        return d;
+    }
+    end_run(id);
     s = sig_of(id, &call->c);
+    s->calls++;
     tick_rare(id, s);
     count_operation(id, s);
     k = key_of(id, (uint32_t)(s - id->sigs), call->c.send);
-    address = settled(id, s, k, call->c.recv) && id->clock != CLOCK_NONE;
     if (call->c.func == NB_FUNC_REDUCE_SCATTER)
         expected = nb_units_expect(&id->units, s->comm, s->count, &alike);
+    address = settled(id, s, k, call->c.recv) && id->clock != CLOCK_NONE;
+    /* One operation a step needs no address, and where fewer gradients come than there are blocks of the size
+     * (the others are frozen), a buffer that comes once a step may carry another block tomorrow. */
+    if ((s->clean >= (int)CERTAIN_AFTER && s->mode != MODE_ADDRESS) || (alike > 1 && s->usual != alike) ||
+        (s->func == NB_FUNC_REDUCE_SCATTER && !in_steps(id, s, MOST_STEPS)))
+        address = 0;
+    s->alike = alike;
     choose_mode(id, s, address, expected != NULL);
     if (!nb_set_accepts(&id->slots, &s->set, profile))
         profile = NULL;

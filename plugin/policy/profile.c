@@ -8,6 +8,9 @@
 #include <string.h>
 
 #define OLD_WEIGHT 0.8f
+#define BREAK_FROM 8u
+#define BREAK_SPREADS 4.0f
+#define LEAST_SPREAD 0.005f
 #define LANES 16u
 #define LEAST_SCORE (-2.0f) /* below any correlation */
 
@@ -53,6 +56,7 @@ uint32_t nb_set_find(struct nb_slots *slots, struct nb_slot_set *set, uint64_t u
     memset(s, 0, sizeof(*s));
     s->unit = unit;
     s->taken = 1;
+    s->agreed = s->purity = 0.5f;
     s->next = set->first;
     set->first = at;
     set->n++;
@@ -86,6 +90,7 @@ void nb_set_unlearn(struct nb_slots *slots, struct nb_slot_set *set, uint32_t sl
     s->profiles = 0;
     s->misses = 0;
     s->filled = 0;
+    s->agreed = s->purity = 0.5f;
 }
 
 int nb_set_accepts(struct nb_slots *slots, struct nb_slot_set *set, const struct nb_profile *profile)
@@ -106,6 +111,32 @@ int nb_set_accepts(struct nb_slots *slots, struct nb_slot_set *set, const struct
     return 1;
 }
 
+/* Plain correlation of a profile with a slot's average. */
+static float likeness(const struct nb_slot *s, const struct nb_profile *p)
+{
+    double x = 0.0, y = 0.0, xx = 0.0, yy = 0.0, xy = 0.0, n = p->known;
+
+    for (unsigned i = 0; i < p->known; i++) {
+        double a = p->value[i], b = s->average[i];
+        x += a;
+        y += b;
+        xx += a * a;
+        yy += b * b;
+        xy += a * b;
+    }
+    xx -= x * x / n;
+    yy -= y * y / n;
+    return xx > 1e-9 && yy > 1e-9 ? (float)((xy - x * y / n) / sqrt(xx * yy)) : 0.0f;
+}
+
+int nb_set_breaks(const struct nb_slots *slots, uint32_t slot, const struct nb_profile *profile)
+{
+    const struct nb_slot *s = &slots->slot[slot];
+    float spread = s->spread > LEAST_SPREAD ? s->spread : LEAST_SPREAD;
+
+    return s->profiles >= BREAK_FROM && likeness(s, profile) < s->usual - BREAK_SPREADS * spread;
+}
+
 void nb_set_learn(struct nb_slots *slots, struct nb_slot_set *set, uint32_t slot, const struct nb_profile *profile)
 {
     struct nb_slot *s = &slots->slot[slot];
@@ -114,6 +145,13 @@ void nb_set_learn(struct nb_slots *slots, struct nb_slot_set *set, uint32_t slot
     /* A plain mean at first: one early profile must not weigh as much as five. */
     if (s->profiles && s->profiles < 5)
         keep = (float)s->profiles / (float)(s->profiles + 1);
+    if (s->profiles >= 2) {
+        float like = likeness(s, profile), off = fabsf(like - s->usual);
+        float part = s->profiles < 10 ? 1.0f / (float)(s->profiles - 1) : 0.1f;
+        /* The mean deviation times 1.25 is the standard deviation of a normal distribution. */
+        s->spread = s->profiles == 2 ? 0.05f : s->spread + part * (1.25f * off - s->spread);
+        s->usual = s->profiles == 2 ? like : s->usual + part * (like - s->usual);
+    }
     if (s->profiles == 0) {
         memset(s->average, 0, sizeof(s->average));
         set->with++;

@@ -26,6 +26,10 @@ struct nb_slot {
     uint32_t misses;     /* in a row: predicted, but the content did not agree */
     int filled;          /* has been given out: it may hold an error */
     int taken;
+    int suspect;         /* its content once changed suddenly */
+    float agreed;        /* share of predictions that the content confirmed, of late */
+    float purity;        /* score of the confirmed ones, of late */
+    float usual, spread; /* of the plain correlation with its own average: mean and deviation */
     float average[NB_PROFILE_GROUPS];
 };
 
@@ -60,6 +64,10 @@ int nb_set_accepts(struct nb_slots *slots, struct nb_slot_set *set, const struct
 void nb_set_learn(struct nb_slots *slots, struct nb_slot_set *set, uint32_t slot, const struct nb_profile *profile);
 /* Make the slot begin anew. */
 void nb_set_unlearn(struct nb_slots *slots, struct nb_slot_set *set, uint32_t slot);
+
+/* 1: the profile is much less like the slot's average than those before were, by plain correlation. Says nothing (0)
+ * before the slot has eight. */
+int nb_set_breaks(const struct nb_slots *slots, uint32_t slot, const struct nb_profile *profile);
 
 /* How well the profile fits `slot` (may be NB_SLOT_NONE), and which slot it fits best. */
 struct nb_fit {

@@ -88,6 +88,7 @@ static void begin_pass(struct nb_units *u, struct nb_stack *s)
     s->top = NB_NONE;
     s->height = 0;
     s->regather = -1;
+    s->regathers = 0;
 }
 
 static struct nb_stack *stack_of(struct nb_units *u, uint64_t comm, int make)
@@ -152,13 +153,25 @@ struct nb_unit *nb_units_get(struct nb_units *u, uint64_t comm, uint32_t number)
     return unit;
 }
 
+/* No gradient will come for the units above place `from` up to place `to`. */
+static void leave_out(struct nb_units *u, const struct nb_stack *s, int64_t from, int64_t to)
+{
+    for (uint32_t at = s->top; at != NB_NONE && u->unit[at].place > from; at = u->unit[at].below)
+        if (u->unit[at].place <= to)
+            u->unit[at].reduced = u->unit[at].left_out = 1;
+}
+
 void nb_units_gathered(struct nb_units *u, struct nb_unit *unit, int changed)
 {
     struct nb_stack *s = stack_of(u, unit->comm, 1);
     int64_t place = unit->place;
 
     if (unit->pass == s->pass) {
-        if (!changed && !unit->reduced && place <= s->regather && place >= s->regather - REGATHER_SKIP) {
+        if (!changed && !unit->reduced && place <= s->regather &&
+            (s->regathers || place >= s->regather - REGATHER_SKIP)) {
+            /* What a backward pass leaps over, except at its start, did not run: it has no gradient. */
+            if (s->regathers++)
+                leave_out(u, s, place, s->regather);
             s->regather = place - 1;
             return;
         }
@@ -166,7 +179,7 @@ void nb_units_gathered(struct nb_units *u, struct nb_unit *unit, int changed)
     }
     unit->pass = s->pass;
     unit->place = s->height++;
-    unit->reduced = 0;
+    unit->reduced = unit->left_out = 0;
     unit->below = s->top;
     s->top = (uint32_t)(unit - u->unit);
     s->regather = unit->place;
@@ -185,7 +198,7 @@ struct nb_unit *nb_units_expect(struct nb_units *u, uint64_t comm, uint64_t coun
     *alike = 0;
     for (uint32_t at = s ? s->top : NB_NONE; at != NB_NONE; at = u->unit[at].below) {
         struct nb_unit *unit = &u->unit[at];
-        if (!fits(unit, count))
+        if (!fits(unit, count) || unit->left_out)
             continue;
         ++*alike;
         if (!found && !unit->reduced)

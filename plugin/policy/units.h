@@ -31,7 +31,8 @@ struct nb_unit {
     uint32_t pass;         /* of its communicator, in which it was put on the stack */
     uint32_t place;        /* in the stack, from 0 */
     int bytes;             /* count may be bytes */
-    int reduced;           /* in this pass */
+    int reduced;           /* in this pass; or it will not be */
+    int left_out;          /* of the backward pass */
     int taken;
     uint64_t changed_step; /* + 1; 0: never */
 };
@@ -43,6 +44,7 @@ struct nb_stack {
     uint32_t pass;
     uint32_t height;
     int64_t regather; /* place of the unit that a backward pass is expected to gather next */
+    uint32_t regathers; /* backward gathers of this pass */
     uint64_t used;    /* for replacement */
     int taken;
 };
@@ -66,7 +68,7 @@ struct nb_unit *nb_units_get(struct nb_units *u, uint64_t comm, uint32_t number)
 /* The unit was gathered: update the stack of its communicator. */
 void nb_units_gathered(struct nb_units *u, struct nb_unit *unit, int changed);
 /* The unit whose gradient comes next on `comm`, of `count` elements; NULL: none waits. *alike: how many units of that
- * size the pass has gathered. */
+ * size the pass has gathered and not left out on its way back. */
 struct nb_unit *nb_units_expect(struct nb_units *u, uint64_t comm, uint64_t count, unsigned *alike);
 /* The gradient of `unit` has come: of units of its size, those gathered later than it will not come any more. */
 void nb_units_reduced(struct nb_units *u, struct nb_unit *unit);
