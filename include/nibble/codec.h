@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * nibble: codecs for gradients and weights on the wire.
  *
@@ -9,6 +10,8 @@
  * Rules common to all functions:
  *  - No allocation, no locks, no I/O; any thread; no state beyond the arguments.
  *  - Pointers to values need no alignment beyond 1 byte. Source and destination do not overlap unless said.
+ *  - The caller's rounding mode and flush-to-zero settings do not matter on x86 (they are set aside and
+ *    restored); elsewhere round-to-nearest with denormals is assumed.
  *  - Results: >= 0 (a length in bytes, or 0) on success, a negative errno value on failure:
  *      -EINVAL   an argument is out of range (unknown type, codec ...)
  *      -ENOSPC   `cap` is smaller than the function's bound
