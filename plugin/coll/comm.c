@@ -475,6 +475,12 @@ void nb_comm_log_summary(struct nb_coll_comm *comm)
                 s.encode.signal2 > 0 ? s.encode.carried2 / s.encode.signal2 : 0.0,
                 (unsigned long long)s.encode.escapes, (unsigned long long)s.encode.nonfinite,
                 (unsigned long long)s.feedback_bytes);
+    if (nb_queue_is_profiled(comm->queue))
+        NB_INFO(NCCL_NET, "summary %s: records certain=%llu alike=%llu absent=%llu doubtful=%llu misfits=%llu wrong=%llu",
+                comm->label, (unsigned long long)s.records[NB_ALIGN_CERTAIN],
+                (unsigned long long)s.records[NB_ALIGN_ALIKE], (unsigned long long)s.records[NB_ALIGN_ABSENT],
+                (unsigned long long)s.records[NB_ALIGN_DOUBT], (unsigned long long)s.records[NB_ALIGN_MISFIT],
+                (unsigned long long)s.records_wrong);
     if (s.func[NB_FUNC_ALL_GATHER].windows)
         NB_INFO(NCCL_NET,
                 "summary %s: references slots=%llu hit=%llu new=%llu unconfirmed=%llu budget=%llu unchanged_units=%llu "

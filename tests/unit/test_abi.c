@@ -13,6 +13,8 @@
 #include "capture.h"
 #include "environment.h"
 #include "nibble/nccl_net.h"
+#include "nibble/nccl_profiler.h"
+#include "nibble/nccl_tuner.h"
 
 static void *lib;
 
@@ -28,6 +30,11 @@ static const void *table(const char *family, int version)
 {
     char name[64];
     snprintf(name, sizeof(name), "%s_v%d", family, version);
+    return dlsym(lib, name);
+}
+
+static const void *table_of(const char *name)
+{
     return dlsym(lib, name);
 }
 
@@ -588,6 +595,74 @@ START_TEST(finalize_with_an_open_connection_is_survived)
 }
 END_TEST
 
+/* ---- Profiler and tuner: each alone, without logger, context or the other tables ------------------- */
+
+START_TEST(tuner_alone)
+{
+    float table[7][3];
+    void *ctx = &ctx;
+    int channels = 9;
+    const ncclTuner_v4_t *t4 = table_of("ncclTunerPlugin_v4");
+    const ncclTuner_v5_t *t5 = table_of("ncclTunerPlugin_v5");
+    const ncclTuner_v6_t *t6 = table_of("ncclTunerPlugin_v6");
+
+    ck_assert(t4 && t5 && t6);
+    ck_assert_str_eq(t4->name, "nibble");
+    ck_assert(t4->init && t4->getCollInfo && t4->destroy && t5->init && t5->getCollInfo && t5->finalize && t6->init &&
+              t6->getCollInfo && t6->finalize && t6->getChunkSize);
+    for (int i = 0; i < 21; i++)
+        (&table[0][0])[i] = (float)i;
+    ok(t6->init(&ctx, 1, 16, 2, NULL, NULL, NULL));
+    for (int k = 0; k < 2; k++) {
+        size_t chunk = 4096;
+        ok(t6->getCollInfo(k ? ctx : NULL, ncclFuncAllGather, 1 << 26, 1, (float **)table, 7, 3, 0, &channels));
+        ok(t6->getChunkSize(k ? ctx : NULL, ncclFuncAllGather, 1 << 26, 2, 2, 8, &chunk));
+        ck_assert_uint_eq(chunk, 4096);
+    }
+    for (int i = 0; i < 21; i++)
+        ck_assert((&table[0][0])[i] == (float)i);
+    ck_assert_int_eq(channels, 9);
+    ok(t6->finalize(ctx));
+    ok(t5->finalize(NULL));
+    ok(t4->destroy(NULL));
+}
+END_TEST
+
+START_TEST(profiler_alone)
+{
+    const ncclProfiler_v4_t *p4 = table_of("ncclProfiler_v4");
+    const ncclProfiler_v5_t *p5 = table_of("ncclProfiler_v5");
+    const ncclProfiler_v6_t *p6 = table_of("ncclProfiler_v6");
+    ncclProfilerEventDescr_v6_t d = {.type = ncclProfileCollApi};
+    void *ctx = NULL, *handle = &d;
+    int mask = 0;
+
+    ck_assert(p4 && p5 && p6);
+    ck_assert_str_eq(p6->name, "nibble");
+    ck_assert(p4->init && p4->startEvent && p4->stopEvent && p4->recordEventState && p4->finalize);
+    ok(p6->startEvent(NULL, &handle, &d));
+    ck_assert_ptr_null(handle);
+    ok(p6->init(&ctx, 7, &mask, NULL, 2, 2, 0, NULL));
+    ck_assert_ptr_nonnull(ctx);
+    ck_assert_int_eq(mask, ncclProfileColl | ncclProfileCollApi);
+    d.collApi.func = "AllReduce";
+    d.collApi.datatype = "ncclFloat32";
+    d.collApi.count = 5;
+    ok(p6->startEvent(ctx, &handle, &d));
+    ck_assert_ptr_nonnull(handle);
+    ok(p6->recordEventState(handle, 0, NULL));
+    ok(p6->stopEvent(handle));
+    d.parentObj = handle;
+    d.type = ncclProfileColl;
+    memset(&d.coll, 0, sizeof(d.coll)); /* no texts at all */
+    ok(p6->startEvent(ctx, &handle, &d));
+    ck_assert_ptr_null(handle);
+    ok(p6->finalize(ctx));
+    ok(p5->finalize(NULL));
+    ok(p4->finalize(NULL));
+}
+END_TEST
+
 int main(void)
 {
     environment_clear();
@@ -606,6 +681,8 @@ int main(void)
     tcase_add_test(tc, nothing_works_before_init);
     tcase_add_loop_test(tc, messages_pass_through_every_version, 0, sizeof(drivers) / sizeof(drivers[0]));
     tcase_add_test(tc, finalize_with_an_open_connection_is_survived);
+    tcase_add_test(tc, tuner_alone);
+    tcase_add_test(tc, profiler_alone);
     Suite *suite = suite_create("abi");
     suite_add_tcase(suite, tc);
     SRunner *runner = srunner_create(suite);
