@@ -64,7 +64,8 @@ cmp "$dir/first/loss-raw.csv" "$dir/shm/loss-raw.csv" ||
 echo "three nodes, FP32 gradients"
 run 0 fp32 --quick -n 3 --grad fp32 --steps 6 "$@"
 
-# Hundreds of steps in shared memory: a matter of numbers, not of memory or threads, and minutes with a sanitizer.
+# Hundreds of steps in shared memory: a matter of numbers, not of memory or threads, and minutes with a
+# sanitizer.
 if [ -z "${NB_SANITIZE:-}" ]; then
     echo "fidelity: feedback keeps the update's direction, error of the wrong block is found"
     small="--layers 2 --width 64 --heads 2 --context 64 --batch 4 --steps 120 -n 4 --exchange codec"
