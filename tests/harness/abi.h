@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The net and CollNet tables of NCCL, versions 8 to 12, declared a second time and independently of the plugin's
- * own headers: a field that the plugin has in the wrong place is then seen by the harness as by NCCL.
+ * The net and CollNet tables of NCCL, versions 8 to 12, declared a second time and independently of the
+ * plugin's own headers: a field that the plugin has in the wrong place is then seen by the harness as NCCL
+ * would see it.
  *
  * What differs between versions: 8 has int sizes and counts, 32-bit SGEs; 9 has size_t, forceFlush, virtual
  * devices and the two maximum sizes; 10 a profiler callback, a config for connect and profiler handles; 11 a
@@ -62,8 +63,8 @@ struct hx_sge_v9 { /* to 12 */
 
 #define HX_COMMA , /* inside a macro argument */
 
-/* The members that all versions have in common, with the types that change as arguments. CTX is "void *ctx," or
- * nothing; SIZE the type of sizes; PH1, PH2 the profiler handles of isend and irecv. */
+/* The members that all versions have in common, with the types that change as arguments. CTX is "void *ctx,"
+ * or nothing; SIZE the type of sizes; PH1, PH2 the profiler handles of isend and irecv. */
 #define HX_NET_HEAD(PROPS, CTX)                                                                        \
     ncclResult_t (*devices)(int *);                                                                    \
     ncclResult_t (*getProperties)(int, PROPS *);                                                       \
@@ -128,10 +129,11 @@ struct hx_net_v12 {
     ncclResult_t (*regMr)(void *, void *, size_t, int, void **);                                       \
     ncclResult_t (*regMrDmaBuf)(void *, void *, size_t, int, uint64_t, int, void **);                  \
     ncclResult_t (*deregMr)(void *, void *);                                                           \
-    ncclResult_t (*iallreduce)(void *, void *, void *, COUNT, ncclDataType_t, ncclRedOp_t, void *, void *, void **); \
+    ncclResult_t (*iallreduce)(void *, void *, void *, COUNT, ncclDataType_t, ncclRedOp_t, void *, void *, \
+                               void **);                                                               \
     ncclResult_t (*iallgather)(void *, void *, int, SGE *, size_t, size_t, size_t, void *, void **);   \
-    ncclResult_t (*ireducescatter)(void *, int, SGE *, void *, size_t, size_t, size_t, ncclDataType_t, ncclRedOp_t, \
-                                   void *, void **);                                                   \
+    ncclResult_t (*ireducescatter)(void *, int, SGE *, void *, size_t, size_t, size_t, ncclDataType_t, \
+                                   ncclRedOp_t, void *, void **);                                      \
     ncclResult_t (*iflush)(void *, void *, int, void *, void **);                                      \
     ncclResult_t (*test)(void *, int *, int *);                                                        \
     ncclResult_t (*closeColl)(void *);                                                                 \

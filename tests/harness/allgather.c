@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * All-gathers of weights that change from step to step. Whatever is sent in fewer bytes, every node must end with
- * exactly the owners' bytes at every step; and for weights that move a little, fewer bytes must be sent.
+ * All-gathers of weights that change from step to step. Whatever is sent in fewer bytes, every node must end
+ * with exactly the owners' bytes at every step; and for weights that move a little, fewer bytes must be sent.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -9,9 +9,9 @@
 #include "suite.h"
 
 enum content {
-    WALK_BF16,     /* every value moves by -1, 0 or 1 in the last place */
-    WALK_FP32,     /* the low bits of every value change */
-    WALK_FP8,      /* one value in eight moves by one */
+    WALK_BF16, /* every value moves by -1, 0 or 1 in the last place */
+    WALK_FP32, /* the low bits of every value change */
+    WALK_FP8,  /* one value in eight moves by one */
     UNCHANGED,
     NEW_EACH_STEP, /* random bytes */
     JUMPS,         /* a walk that is replaced altogether every third step, as by loading a checkpoint */
@@ -63,7 +63,8 @@ struct plan {
     } slot[6];
     int channels;
     bool in_place, delays;
-    double least_ratio; /* of bytes before and after coding, over all gathers after the first; 0: not looked at */
+    double least_ratio; /* of bytes before and after coding, over all gathers after the first; 0: not looked
+                           at */
 };
 
 static double summary_ratio(void)
@@ -80,7 +81,8 @@ static double summary_ratio(void)
 static int weights_node(struct hx_node *node, void *arg)
 {
     const struct plan *plan = arg;
-    struct hx_comm_cfg cfg = { .channels = plan->channels, .buff_size = 256 << 10,
+    struct hx_comm_cfg cfg = { .channels = plan->channels,
+                               .buff_size = 256 << 10,
                                .gpu_delay_us = plan->delays ? 200 : 0 };
     unsigned char *w[6][HX_MAX_NODES], *result = NULL;
     struct hx_lib *lib;
@@ -143,13 +145,18 @@ static int weights_node(struct hx_node *node, void *arg)
 
 static int weights(const char *name, int nnodes, struct plan plan, const char *const *env)
 {
-    struct hx_job job = { .name = name, .nnodes = nnodes, .fn = weights_node, .arg = &plan, .env = env,
+    struct hx_job job = { .name = name,
+                          .nnodes = nnodes,
+                          .fn = weights_node,
+                          .arg = &plan,
+                          .env = env,
                           .deadline_s = hx_quick() ? 240 : 60 };
     struct hx_report *rep;
     int rc = hx_job_run(&job, &rep);
 
     if (rc == 0 && plan.least_ratio > 0)
-        printf("        %s: %.2f times fewer bytes than raw\n", name, *(double *)(void *)rep->node[0].scratch);
+        printf("        %s: %.2f times fewer bytes than raw\n", name,
+               *(double *)(void *)rep->node[0].scratch);
     hx_report_free(rep);
     return rc;
 }
@@ -159,59 +166,95 @@ static const char *const env_exact[] = { "NIBBLE_AG=exact", NULL };
 /* The first gather is raw (ratio 1); at S steps with a later ratio of x the mean is S / (1 + (S-1)/x). */
 static int walk_bf16(void)
 {
-    return weights("bf16 walk", 3, (struct plan){ .steps = 10, .nslots = 1, .channels = 2, .least_ratio = 3.0,
-                                                  .slot = { { WALK_BF16, 400006 } } }, env_exact);
+    return weights(
+        "bf16 walk", 3,
+        (struct plan) {
+            .steps = 10, .nslots = 1, .channels = 2, .least_ratio = 3.0, .slot = { { WALK_BF16, 400006 } } },
+        env_exact);
 }
 
 static int walk_fp32(void)
 {
-    return weights("fp32 walk", 3, (struct plan){ .steps = 8, .nslots = 1, .channels = 4, .least_ratio = 1.8,
-                                                  .slot = { { WALK_FP32, 300004 } } }, env_exact);
+    return weights(
+        "fp32 walk", 3,
+        (struct plan) {
+            .steps = 8, .nslots = 1, .channels = 4, .least_ratio = 1.8, .slot = { { WALK_FP32, 300004 } } },
+        env_exact);
 }
 
 static int walk_fp8(void)
 {
-    return weights("8-bit walk", 2, (struct plan){ .steps = 8, .nslots = 1, .channels = 2, .least_ratio = 1.8,
-                                                   .slot = { { WALK_FP8, 200001 } } }, env_exact);
+    return weights(
+        "8-bit walk", 2,
+        (struct plan) {
+            .steps = 8, .nslots = 1, .channels = 2, .least_ratio = 1.8, .slot = { { WALK_FP8, 200001 } } },
+        env_exact);
 }
 
 static int unchanged(void)
 {
-    return weights("unchanged", 3, (struct plan){ .steps = 12, .nslots = 1, .channels = 2, .least_ratio = 5.0,
-                                                  .slot = { { UNCHANGED, 333333 } } }, env_exact);
+    return weights(
+        "unchanged", 3,
+        (struct plan) {
+            .steps = 12, .nslots = 1, .channels = 2, .least_ratio = 5.0, .slot = { { UNCHANGED, 333333 } } },
+        env_exact);
 }
 
 static int random_bytes(void)
 {
-    return weights("random bytes", 3, (struct plan){ .steps = 6, .nslots = 1, .channels = 2, .least_ratio = 0.98,
-                                                     .slot = { { NEW_EACH_STEP, 250000 } } }, env_exact);
+    return weights("random bytes", 3,
+                   (struct plan) { .steps = 6,
+                                   .nslots = 1,
+                                   .channels = 2,
+                                   .least_ratio = 0.98,
+                                   .slot = { { NEW_EACH_STEP, 250000 } } },
+                   env_exact);
 }
 
 /* Four contents of one size in turn, one of another size, one below the minimum size. */
 static int slots_of_one_size(void)
 {
     return weights("slots of one size", 3,
-                   (struct plan){ .steps = 8, .nslots = 6, .channels = 8, .in_place = true,
-                                  .slot = { { WALK_BF16, 120002 }, { WALK_BF16, 120002 }, { NEW_EACH_STEP, 120002 },
-                                            { UNCHANGED, 120002 }, { JUMPS, 90000 }, { WALK_FP32, 501 } } },
+                   (struct plan) { .steps = 8,
+                                   .nslots = 6,
+                                   .channels = 8,
+                                   .in_place = true,
+                                   .slot = { { WALK_BF16, 120002 },
+                                             { WALK_BF16, 120002 },
+                                             { NEW_EACH_STEP, 120002 },
+                                             { UNCHANGED, 120002 },
+                                             { JUMPS, 90000 },
+                                             { WALK_FP32, 501 } } },
                    env_exact);
 }
 
 static int in_place(void)
 {
-    return weights("in place", 2, (struct plan){ .steps = 8, .nslots = 2, .channels = 2, .in_place = true,
-                                                 .slot = { { WALK_BF16, 150002 }, { JUMPS, 150002 } } }, env_exact);
+    return weights("in place", 2,
+                   (struct plan) { .steps = 8,
+                                   .nslots = 2,
+                                   .channels = 2,
+                                   .in_place = true,
+                                   .slot = { { WALK_BF16, 150002 }, { JUMPS, 150002 } } },
+                   env_exact);
 }
 
-/* Nodes drift apart in time, with little credit and small units: confirmations and references get out of step. */
+/* Nodes drift apart in time, with little credit and small units: confirmations and references get out of
+ * step. */
 static int out_of_step(void)
 {
     static const char *const env[] = { "NIBBLE_AG=exact", "NIBBLE_CREDITS=1", "NIBBLE_UNIT_BYTES=4096",
                                        "NIBBLE_AG_MIN_BYTES=0", NULL };
 
-    return weights("out of step", 4, (struct plan){ .steps = 8, .nslots = 4, .channels = 2, .delays = true,
-                                                    .slot = { { WALK_BF16, 50002 }, { WALK_BF16, 50002 },
-                                                              { JUMPS, 30000 }, { UNCHANGED, 777 } } }, env);
+    return weights(
+        "out of step", 4,
+        (struct plan) {
+            .steps = 8,
+            .nslots = 4,
+            .channels = 2,
+            .delays = true,
+            .slot = { { WALK_BF16, 50002 }, { WALK_BF16, 50002 }, { JUMPS, 30000 }, { UNCHANGED, 777 } } },
+        env);
 }
 
 /* No memory for references: all of it raw and right. */
@@ -219,30 +262,44 @@ static int no_memory(void)
 {
     static const char *const env[] = { "NIBBLE_AG=exact", "NIBBLE_REF_MAX_MB=0", NULL };
 
-    return weights("no memory", 2, (struct plan){ .steps = 4, .nslots = 1, .channels = 2,
-                                                  .slot = { { WALK_BF16, 150002 } } }, env);
+    return weights(
+        "no memory", 2,
+        (struct plan) { .steps = 4, .nslots = 1, .channels = 2, .slot = { { WALK_BF16, 150002 } } }, env);
 }
 
 /* One node has no memory for references and the others do. */
 static int no_memory_on_one(void)
 {
     static const char *const none[] = { "NIBBLE_REF_MAX_MB=0", NULL };
-    struct plan plan = { .steps = 6, .nslots = 2, .channels = 2,
-                         .slot = { { WALK_BF16, 150002 }, { JUMPS, 150002 } } };
-    struct hx_job job = { .name = "no memory on one node", .nnodes = 3, .fn = weights_node, .arg = &plan,
-                          .env = env_exact, .node_env[1] = none, .deadline_s = hx_quick() ? 240 : 60 };
+    struct plan plan = {
+        .steps = 6, .nslots = 2, .channels = 2, .slot = { { WALK_BF16, 150002 }, { JUMPS, 150002 } }
+    };
+    struct hx_job job = { .name = "no memory on one node",
+                          .nnodes = 3,
+                          .fn = weights_node,
+                          .arg = &plan,
+                          .env = env_exact,
+                          .node_env[1] = none,
+                          .deadline_s = hx_quick() ? 240 : 60 };
 
     return hx_job_run(&job, NULL);
 }
 
-/* A receiver that cannot decode now and then (its copy of the reference is not the owner's) gets the raw bytes. */
+/* A receiver that cannot decode now and then (its copy of the reference is not the owner's) gets the raw
+ * bytes. */
 static int asks_for_raw(void)
 {
     static const char *const fault[] = { "NIBBLE_FAULT=ref", NULL };
-    struct plan plan = { .steps = 8, .nslots = 2, .channels = 4,
-                         .slot = { { WALK_BF16, 300002 }, { UNCHANGED, 200000 } } };
-    struct hx_job job = { .name = "asks for raw bytes", .nnodes = 3, .fn = weights_node, .arg = &plan,
-                          .env = env_exact, .node_env[1] = fault, .deadline_s = hx_quick() ? 240 : 60 };
+    struct plan plan = {
+        .steps = 8, .nslots = 2, .channels = 4, .slot = { { WALK_BF16, 300002 }, { UNCHANGED, 200000 } }
+    };
+    struct hx_job job = { .name = "asks for raw bytes",
+                          .nnodes = 3,
+                          .fn = weights_node,
+                          .arg = &plan,
+                          .env = env_exact,
+                          .node_env[1] = fault,
+                          .deadline_s = hx_quick() ? 240 : 60 };
     struct hx_report *rep;
     int rc = hx_job_run(&job, &rep);
 

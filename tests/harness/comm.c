@@ -24,10 +24,11 @@ static int check_devices(struct hx_comm *c)
     for (int d = 0; d < c->ctx.ndev; d++) {
         struct hx_props a, b;
 
-        if (hx_net_properties(c->lib, d, &a) != ncclSuccess || hx_coll_properties(c->lib, d, &b) != ncclSuccess)
+        if (hx_net_properties(c->lib, d, &a) != ncclSuccess ||
+            hx_coll_properties(c->lib, d, &b) != ncclSuccess)
             return hx_fail("getProperties of device %d failed", d);
-        if (strcmp(a.name, b.name) != 0 || a.guid != b.guid || a.port != b.port || a.ptr_support != b.ptr_support ||
-            a.speed != b.speed || strcmp(a.pci_path, b.pci_path) != 0)
+        if (strcmp(a.name, b.name) != 0 || a.guid != b.guid || a.port != b.port ||
+            a.ptr_support != b.ptr_support || a.speed != b.speed || strcmp(a.pci_path, b.pci_path) != 0)
             return hx_fail("device %d differs between the halves (%s and %s)", d, a.name, b.name);
     }
     return 0;
@@ -58,16 +59,18 @@ static int region_intact(const struct hx_comm *c)
     return 1;
 }
 
-/* Deregister, close, finalize: sendProxyFree and recvProxyFree of all channels, then ncclNetPluginFinalize. The
- * first error is the result. */
+/* Deregister, close, finalize: sendProxyFree and recvProxyFree of all channels, then ncclNetPluginFinalize.
+ * The first error is the result. */
 static ncclResult_t teardown(struct hx_comm *c)
 {
     ncclResult_t first = ncclSuccess, ret;
 
     for (int i = 0; i < c->nchannels && c->plugin; i++) {
-        if (c->send_mh[i] && (ret = hx_coll_dereg_mr(c->lib, c->plugin, c->send_mh[i])) != ncclSuccess && !first)
+        if (c->send_mh[i] && (ret = hx_coll_dereg_mr(c->lib, c->plugin, c->send_mh[i])) != ncclSuccess &&
+            !first)
             first = ret;
-        if (c->recv_mh[i] && (ret = hx_coll_dereg_mr(c->lib, c->plugin, c->recv_mh[i])) != ncclSuccess && !first)
+        if (c->recv_mh[i] && (ret = hx_coll_dereg_mr(c->lib, c->plugin, c->recv_mh[i])) != ncclSuccess &&
+            !first)
             first = ret;
     }
     if (c->plugin && (ret = hx_coll_close(c->lib, c->plugin)) != ncclSuccess && !first)

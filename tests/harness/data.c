@@ -17,8 +17,9 @@ size_t hx_type_size(ncclDataType_t type)
 
 const char *hx_type_name(ncclDataType_t type)
 {
-    static const char *const name[ncclNumTypes] = { "int8",    "uint8",   "int32",   "uint32", "int64",  "uint64",
-                                                    "float16", "float32", "float64", "bfloat16", "e4m3", "e5m2" };
+    static const char *const name[ncclNumTypes] = { "int8",    "uint8",    "int32",   "uint32",
+                                                    "int64",   "uint64",   "float16", "float32",
+                                                    "float64", "bfloat16", "e4m3",    "e5m2" };
 
     return (unsigned)type < ncclNumTypes ? name[type] : "?";
 }
@@ -28,7 +29,8 @@ bool hx_type_is_float(ncclDataType_t type)
     return type >= ncclFloat16;
 }
 
-/* Small floats: exponent bits, mantissa bits. E4M3 is the "fn" kind: no infinities, one NaN pattern a sign. */
+/* Small floats: exponent bits, mantissa bits. E4M3 is the "fn" kind: no infinities, one NaN pattern a sign.
+ */
 struct small_float {
     int ebits, mbits, bias;
     bool fn;
@@ -38,13 +40,13 @@ static struct small_float small_format(ncclDataType_t type)
 {
     switch (type) {
     case ncclFloat16:
-        return (struct small_float){ 5, 10, 15, false };
+        return (struct small_float) { 5, 10, 15, false };
     case ncclBfloat16:
-        return (struct small_float){ 8, 7, 127, false };
+        return (struct small_float) { 8, 7, 127, false };
     case ncclFloat8e4m3:
-        return (struct small_float){ 4, 3, 7, true };
+        return (struct small_float) { 4, 3, 7, true };
     default:
-        return (struct small_float){ 5, 2, 15, false };
+        return (struct small_float) { 5, 2, 15, false };
     }
 }
 
@@ -86,9 +88,9 @@ static unsigned small_store(struct small_float f, double v)
         mant /= 2;
         exp++;
     }
-    unsigned bits = mant < ldexp(1, f.mbits) ? (unsigned)mant
-                                             : ((unsigned)(exp + f.bias) << f.mbits) +
-                                                   ((unsigned)mant - (1u << f.mbits));
+    unsigned bits = mant < ldexp(1, f.mbits)
+                        ? (unsigned)mant
+                        : ((unsigned)(exp + f.bias) << f.mbits) + ((unsigned)mant - (1u << f.mbits));
     if (bits >= (f.fn ? nan : inf))
         bits = f.fn ? nan : inf;
     return sign | bits;
@@ -107,7 +109,7 @@ double hx_load(ncclDataType_t type, const void *buf, size_t i)
         uint64_t u64;
         float f32;
         double f64;
-    } v = {.u64 = 0};
+    } v = { .u64 = 0 };
 
     memcpy(&v, at, hx_type_size(type));
     switch (type) {
@@ -208,27 +210,27 @@ void hx_fill(ncclDataType_t type, void *buf, size_t n, uint64_t seed, enum hx_fi
     }
 }
 
-#define INT_CASE(tag, ctype, utype)                                               \
-    case tag:                                                                     \
-        for (size_t i = 0; i < n; i++) {                                          \
-            ctype a, b, r;                                                        \
-            memcpy(&a, (char *)acc + i * sizeof a, sizeof a);                     \
-            memcpy(&b, (const char *)x + i * sizeof b, sizeof b);                 \
-            switch (op) {                                                         \
-            case ncclSum:                                                         \
-                r = (ctype)((utype)a + (utype)b);                                 \
-                break;                                                            \
-            case ncclProd:                                                        \
-                r = (ctype)((utype)a * (utype)b);                                 \
-                break;                                                            \
-            case ncclMax:                                                         \
-                r = a > b ? a : b;                                                \
-                break;                                                            \
-            default:                                                              \
-                r = a < b ? a : b;                                                \
-            }                                                                     \
-            memcpy((char *)acc + i * sizeof r, &r, sizeof r);                     \
-        }                                                                         \
+#define INT_CASE(tag, ctype, utype) \
+    case tag: \
+        for (size_t i = 0; i < n; i++) { \
+            ctype a, b, r; \
+            memcpy(&a, (char *)acc + i * sizeof a, sizeof a); \
+            memcpy(&b, (const char *)x + i * sizeof b, sizeof b); \
+            switch (op) { \
+            case ncclSum: \
+                r = (ctype)((utype)a + (utype)b); \
+                break; \
+            case ncclProd: \
+                r = (ctype)((utype)a * (utype)b); \
+                break; \
+            case ncclMax: \
+                r = a > b ? a : b; \
+                break; \
+            default: \
+                r = a < b ? a : b; \
+            } \
+            memcpy((char *)acc + i * sizeof r, &r, sizeof r); \
+        } \
         return;
 
 void hx_accumulate(ncclDataType_t type, ncclRedOp_t op, void *acc, const void *x, size_t n)

@@ -9,9 +9,9 @@
 #include "abi.h"
 #include "fake.h"
 
-#define RING 6u                     /* windows a node may be ahead of the slowest; fewer than NCCL's steps */
+#define RING 6u /* windows a node may be ahead of the slowest; fewer than NCCL's steps */
 #define MAX_WINDOW (512u << 10)
-#define FAULTY_CALL 5u              /* the call in which a bug shows, on node 1 */
+#define FAULTY_CALL 5u /* the call in which a bug shows, on node 1 */
 #define POOL 4
 
 struct arena {
@@ -34,9 +34,9 @@ struct request {
 
 struct comm {
     int nnodes, rank;
-    unsigned calls;                 /* accepted so far */
+    unsigned calls; /* accepted so far */
     unsigned finished;
-    struct request request[64];     /* by number; NCCL has at most 8 in flight a group */
+    struct request request[64]; /* by number; NCCL has at most 8 in flight a group */
     int in_use;
     char *region_end;
 };
@@ -88,12 +88,13 @@ static void write_result(struct comm *c, struct request *r)
                 for (size_t i = 0; i < n && most > 1e3; i++)
                     hx_store(r->type, sum, i, 0);
             }
-            memcpy(r->recv + (arena->bug == FAKE_WRONG_PLACE && at ? (ptrdiff_t)hx_type_size(r->type) : 0), sum,
-                   len - (arena->bug == FAKE_WRONG_PLACE && at ? hx_type_size(r->type) : 0));
+            memcpy(r->recv + (arena->bug == FAKE_WRONG_PLACE && at ? (ptrdiff_t)hx_type_size(r->type) : 0),
+                   sum, len - (arena->bug == FAKE_WRONG_PLACE && at ? hx_type_size(r->type) : 0));
             free(sum);
         }
     }
-    if (faulty(c, FAKE_WRONG_BIT, r->number) || (arena->bug == FAKE_WRONG_BIT && r->number > FAULTY_CALL && c->rank == 1))
+    if (faulty(c, FAKE_WRONG_BIT, r->number) ||
+        (arena->bug == FAKE_WRONG_BIT && r->number > FAULTY_CALL && c->rank == 1))
         r->recv[0] ^= 4;
     if (faulty(c, FAKE_OVERRUN, r->number))
         c->region_end[16] = 1;
@@ -119,7 +120,8 @@ static void progress(struct comm *c)
     }
 }
 
-static ncclResult_t submit(struct comm *c, struct request want, const void *send, size_t send_bytes, void **request)
+static ncclResult_t submit(struct comm *c, struct request want, const void *send, size_t send_bytes,
+                           void **request)
 {
     struct request *r;
 
@@ -221,21 +223,25 @@ static ncclResult_t f_dereg(void *comm, void *mhandle)
     return comm == mhandle ? ncclSuccess : ncclInternalError;
 }
 
-static ncclResult_t f_allreduce(void *comm, void *send, void *recv, size_t count, ncclDataType_t type, ncclRedOp_t op,
-                                void *smh, void *rmh, void **request)
+static ncclResult_t f_allreduce(void *comm, void *send, void *recv, size_t count, ncclDataType_t type,
+                                ncclRedOp_t op, void *smh, void *rmh, void **request)
 {
-    struct request r = { .func = HX_ALL_REDUCE, .recv = recv, .bytes = count * hx_type_size(type), .type = type,
-                         .op = op };
+    struct request r = {
+        .func = HX_ALL_REDUCE, .recv = recv, .bytes = count * hx_type_size(type), .type = type, .op = op
+    };
 
     (void)smh, (void)rmh;
     return submit(comm, r, send, r.bytes, request);
 }
 
-static ncclResult_t f_allgather(void *comm, void *send, int nparts, struct hx_sge_v9 *part, size_t bytes_per_rank,
-                                size_t offset, size_t bytes, void *smh, void **request)
+static ncclResult_t f_allgather(void *comm, void *send, int nparts, struct hx_sge_v9 *part,
+                                size_t bytes_per_rank, size_t offset, size_t bytes, void *smh, void **request)
 {
-    struct request r = { .func = HX_ALL_GATHER, .recv = part->address, .bytes_per_rank = bytes_per_rank,
-                         .offset = offset, .bytes = bytes };
+    struct request r = { .func = HX_ALL_GATHER,
+                         .recv = part->address,
+                         .bytes_per_rank = bytes_per_rank,
+                         .offset = offset,
+                         .bytes = bytes };
     size_t beg, end;
 
     (void)smh;
@@ -245,12 +251,17 @@ static ncclResult_t f_allgather(void *comm, void *send, int nparts, struct hx_sg
     return submit(comm, r, send, end - beg, request);
 }
 
-static ncclResult_t f_reducescatter(void *comm, int nparts, struct hx_sge_v9 *part, void *recv, size_t bytes_per_rank,
-                                    size_t offset, size_t bytes, ncclDataType_t type, ncclRedOp_t op, void *rmh,
-                                    void **request)
+static ncclResult_t f_reducescatter(void *comm, int nparts, struct hx_sge_v9 *part, void *recv,
+                                    size_t bytes_per_rank, size_t offset, size_t bytes, ncclDataType_t type,
+                                    ncclRedOp_t op, void *rmh, void **request)
 {
-    struct request r = { .func = HX_REDUCE_SCATTER, .recv = recv, .bytes_per_rank = bytes_per_rank, .offset = offset,
-                         .bytes = bytes, .type = type, .op = op };
+    struct request r = { .func = HX_REDUCE_SCATTER,
+                         .recv = recv,
+                         .bytes_per_rank = bytes_per_rank,
+                         .offset = offset,
+                         .bytes = bytes,
+                         .type = type,
+                         .op = op };
 
     (void)rmh;
     if (nparts != 1 || part->size != bytes)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A CollNet table of a few lines that is right by construction: windows are exchanged through shared memory and
- * reduced value by value. With it the harness is tested itself, and with one fault built in it must notice.
+ * A CollNet table of a few lines that is right by construction: windows are exchanged through shared memory
+ * and reduced value by value. With it the harness is tested itself, and with one fault built in it must
+ * notice.
  */
 #ifndef NIBBLE_TESTS_HARNESS_FAKE_H
 #define NIBBLE_TESTS_HARNESS_FAKE_H

@@ -1,25 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What goes wrong on clusters, made on purpose: late, dead, stopped and misconfigured nodes, failures before the
- * communicator stands, misuse, strangers on the port, closing early. Every case says what each node must see:
- * nobody may hang, nothing healthy may fail.
+ * What goes wrong while a communicator is in use, made on purpose: late, dead and stopped nodes, misuse,
+ * closing early. Every case says what each node must see: nobody may hang, nothing healthy may fail.
  */
-#include <arpa/inet.h>
-#include <dirent.h>
-#include <netinet/in.h>
-#include <pthread.h>
 #include <signal.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include "suite.h"
 
 #define PEER_TIMEOUT_S 3 /* NIBBLE_PEER_TIMEOUT of these jobs */
-static const char *const env_short[] = { "NIBBLE_PEER_TIMEOUT=3", "NIBBLE_CLOSE_TIMEOUT=5", "NIBBLE_LATE_REPORT=2",
-                                         "NIBBLE_CONNECT_TIMEOUT=20", "NIBBLE_RS=raw", NULL };
+static const char *const env_short[] = { "NIBBLE_PEER_TIMEOUT=3", "NIBBLE_CLOSE_TIMEOUT=5",
+                                         "NIBBLE_LATE_REPORT=2",  "NIBBLE_CONNECT_TIMEOUT=20",
+                                         "NIBBLE_RS=raw",         NULL };
 
 /* ---- a late node is healthy ---- */
 
@@ -33,8 +26,11 @@ static int late_node(struct hx_node *node, void *arg)
     if (sx_open(node, &cfg, &lib, &comm))
         return 1;
     for (int func = HX_REDUCE_SCATTER; func <= HX_ALL_REDUCE; func++) {
-        struct sx_spec spec = { .func = (enum hx_func)func, .type = ncclFloat32, .count = 100003,
-                                .fill = HX_FILL_EXACT, .seed = (uint64_t)func };
+        struct sx_spec spec = { .func = (enum hx_func)func,
+                                .type = ncclFloat32,
+                                .count = 100003,
+                                .fill = HX_FILL_EXACT,
+                                .seed = (uint64_t)func };
 
         if (node->rank == 1 + func % 2 && (func == 0 || !hx_quick())) {
             hx_where("%.0f s late", late_s);
@@ -97,7 +93,8 @@ static int ending_node(struct hx_node *node, void *arg)
         raise(end->stop ? SIGSTOP : SIGKILL);
         /* Continued by node 0 after the others have given up. */
         ret = hx_wait(comm, &run.op, limit);
-        HX_CHECK(ret != ncclSuccess && ret != HX_TIMEOUT, "the stopped node sees %d when it goes on", (int)ret);
+        HX_CHECK(ret != ncclSuccess && ret != HX_TIMEOUT, "the stopped node sees %d when it goes on",
+                 (int)ret);
     } else {
         hx_where("waiting for the error");
         ret = hx_wait(comm, &run.op, limit);
@@ -125,8 +122,13 @@ static int ending_node(struct hx_node *node, void *arg)
 static int ends(enum hx_func func, bool stop)
 {
     struct end end = { func, stop };
-    struct hx_job job = { .name = stop ? "stopped node" : "killed node", .nnodes = 3, .fn = ending_node, .arg = &end,
-                          .env = env_short, .dies = stop ? 0 : 1u << 1, .deadline_s = hx_quick() ? 120 : 60 };
+    struct hx_job job = { .name = stop ? "stopped node" : "killed node",
+                          .nnodes = 3,
+                          .fn = ending_node,
+                          .arg = &end,
+                          .env = env_short,
+                          .dies = stop ? 0 : 1u << 1,
+                          .deadline_s = hx_quick() ? 120 : 60 };
 
     return hx_job_run(&job, NULL);
 }
@@ -151,155 +153,6 @@ static int stopped(void)
     return ends(HX_ALL_GATHER, true);
 }
 
-/* ---- one node fails while the communicator is made ---- */
-
-static int declined_node(struct hx_node *node, void *arg)
-{
-    const char *reason = arg;
-    struct hx_comm_cfg cfg = { .channels = 2, .buff_size = 128 << 10 };
-    struct hx_p2p_cfg p2p_cfg = { .streams = 2, .slot = 64 << 10 };
-    struct hx_lib *lib = hx_lib_open(NULL, 0);
-    const char *stage = "?";
-    char out[200000], in[200000], want[200000];
-    struct hx_comm *comm;
-    struct hx_p2p *p2p;
-    struct hx_ctx ctx;
-    ncclResult_t ret;
-    double t = hx_now();
-
-    HX_CHECK(lib && hx_init(lib, 5, &ctx) == ncclSuccess, "init");
-    HX_CHECK(ctx.coll_ok, "CollNet init or devices failed; only connect may");
-    ret = hx_comm_open(node, lib, &cfg, &comm, &stage);
-    HX_CHECK(ret != ncclSuccess, "the communicator was not declined");
-    HX_CHECK(strcmp(stage, "connect") == 0, "failed in %s instead of connect", stage);
-    HX_CHECK(hx_now() - t < 10, "declining took %.1f s", hx_now() - t);
-    HX_CHECK(hx_log_count(reason, NULL) > 0, "no line of the log says \"%s\"", reason);
-    /* NCCL goes on over point-to-point connections. */
-    HX_CHECK(hx_p2p_open(node, lib, &ctx, node->rank ^ 1, &p2p_cfg, &p2p) == ncclSuccess, "p2p after declining");
-    hx_fill(ncclUint8, out, sizeof out, (uint64_t)node->rank, HX_FILL_BITS);
-    hx_fill(ncclUint8, want, sizeof want, (uint64_t)(node->rank ^ 1), HX_FILL_BITS);
-    HX_CHECK(hx_p2p_run(p2p, out, sizeof out, in, sizeof in, 20) == ncclSuccess, "p2p after declining");
-    HX_CHECK(memcmp(in, want, sizeof in) == 0, "p2p after declining: wrong data");
-    HX_CHECK(hx_p2p_close(p2p) == ncclSuccess && hx_finalize(lib, &ctx) == ncclSuccess, "closing");
-    hx_lib_close(lib);
-    HX_CHECK(hx_fd_count() <= 8, "%d descriptors left open", hx_fd_count());
-    return 0;
-}
-
-static int declined(const char *setting, const char *reason)
-{
-    const char *const env1[] = { setting, NULL };
-    struct hx_job job = { .name = setting, .nnodes = 4, .fn = declined_node, .arg = (void *)(uintptr_t)reason,
-                          .env = env_short, .node_env[1] = env1, .deadline_s = hx_quick() ? 120 : 40 };
-
-    return hx_job_run(&job, NULL);
-}
-
-static int declined_connect(void)
-{
-    return declined("NIBBLE_FAULT=connect", "connect");
-}
-
-static int declined_alloc(void)
-{
-    return declined("NIBBLE_FAULT=alloc", "memory");
-}
-
-static int declined_regmr(void)
-{
-    return declined("NIBBLE_FAULT=regmr", "regist");
-}
-
-static int declined_settings(void)
-{
-    return declined("NIBBLE_UNIT_BYTES=65536", "settings");
-}
-
-static int declined_disabled(void)
-{
-    return declined("NIBBLE_ENABLE=0", "NIBBLE_ENABLE");
-}
-
-/* A node that never comes to connect: the others give up after NIBBLE_CONNECT_TIMEOUT and say who is missing. */
-static int absent_node(struct hx_node *node, void *arg)
-{
-    struct hx_lib *lib = hx_lib_open(NULL, 0);
-    unsigned char mine[HX_HANDLE_BYTES] = { 0 }, all[HX_MAX_NODES][HX_HANDLE_BYTES];
-    void *handle[HX_MAX_NODES], *listen, *comm = NULL;
-    struct hx_ctx ctx;
-    double t;
-
-    (void)arg;
-    HX_CHECK(lib && hx_init(lib, 5, &ctx) == ncclSuccess && ctx.coll_ok, "init");
-    HX_CHECK(hx_coll_listen(lib, &ctx, 0, mine, &listen) == ncclSuccess, "listen");
-    hx_allgather(node, mine, sizeof mine, all);
-    for (int r = 0; r < node->nnodes; r++)
-        handle[r] = all[r];
-    t = hx_now();
-    if (node->rank == 2) {
-        hx_barrier(node);
-        HX_CHECK(hx_coll_close_listen(lib, listen) == ncclSuccess, "closeListen");
-    } else {
-        HX_CHECK(hx_coll_connect(lib, handle, node->nnodes, node->rank, listen, &comm) != ncclSuccess,
-                 "connected without node 2");
-        HX_CHECK(hx_now() - t < 12, "gave up only after %.1f s", hx_now() - t);
-        HX_CHECK(hx_log_count("node 2", NULL) > 0, "no line of the log names node 2");
-        hx_barrier(node);
-    }
-    HX_CHECK(hx_finalize(lib, &ctx) == ncclSuccess, "finalize");
-    hx_lib_close(lib);
-    return 0;
-}
-
-static int absent(void)
-{
-    static const char *const env[] = { "NIBBLE_CONNECT_TIMEOUT=2", NULL };
-
-    return sx_job("absent node", 3, absent_node, NULL, 40, env);
-}
-
-/* ---- bad settings ---- */
-
-struct bad_setting {
-    const char *setting, *name, *value;
-};
-
-static int bad_setting_node(struct hx_node *node, void *arg)
-{
-    const struct bad_setting *bad = arg;
-    struct hx_lib *lib = hx_lib_open(NULL, node->rank ? 8 : 0);
-    struct hx_ctx ctx;
-
-    HX_CHECK(lib, "dlopen");
-    HX_CHECK(hx_init(lib, 5, &ctx) != ncclSuccess, "init succeeded with %s", bad->setting);
-    HX_CHECK(hx_log_count("W ", bad->name) > 0, "no WARN line names %s", bad->name);
-    HX_CHECK(hx_log_count(bad->name, bad->value) > 0, "no WARN line names %s and %s", bad->name, bad->value);
-    hx_lib_close(lib);
-    return 0;
-}
-
-static int bad_settings(void)
-{
-    static const struct bad_setting bad[] = {
-        { "NIBBLE_CREDITS=0", "NIBBLE_CREDITS", "0" },
-        { "NIBBLE_CREDITS=many", "NIBBLE_CREDITS", "many" },
-        { "NIBBLE_UNIT_BYTES=99999999999999999999", "NIBBLE_UNIT_BYTES", "99999999999999999999" },
-        { "NIBBLE_RS=int3", "NIBBLE_RS", "int3" },
-        { "NIBBLE_EF_BETA=nan", "NIBBLE_EF_BETA", "nan" },
-        { "NIBBLE_ENABLE=maybe", "NIBBLE_ENABLE", "maybe" },
-        { "NIBBLE_CREDIT=4", "NIBBLE_CREDIT", "unknown" },
-    };
-
-    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
-        const char *const env[] = { bad[i].setting, NULL };
-        int rc = sx_job(bad[i].setting, 2, bad_setting_node, (void *)(uintptr_t)&bad[i], 20, env);
-
-        if (rc)
-            return rc;
-    }
-    return 0;
-}
-
 /* ---- misuse ---- */
 
 static int refused(ncclResult_t ret, void **request, const char *what)
@@ -312,7 +165,9 @@ static int refused(ncclResult_t ret, void **request, const char *what)
 static int misuse_node(struct hx_node *node, void *arg)
 {
     struct hx_comm_cfg cfg = { .channels = 2, .buff_size = 128 << 10 };
-    struct sx_spec spec = { .func = HX_ALL_REDUCE, .type = ncclFloat32, .count = 5000, .fill = HX_FILL_EXACT };
+    struct sx_spec spec = {
+        .func = HX_ALL_REDUCE, .type = ncclFloat32, .count = 5000, .fill = HX_FILL_EXACT
+    };
     void *req = NULL, *mh = NULL, *smh, *rmh, *comm, *other = NULL;
     size_t size, bpr = 4096;
     struct hx_props props;
@@ -334,12 +189,15 @@ static int misuse_node(struct hx_node *node, void *arg)
     hx_coll_ireducescatter(lib, comm_, send, sbytes, smh, recv, bpr_, off, bytes, type, ncclSum, rmh, &req)
 #define AG(send, recv, rbytes, bpr_, off, bytes) \
     hx_coll_iallgather(lib, comm, send, recv, rbytes, rmh, bpr_, off, bytes, smh, &req)
-#define AR(send, recv, count, type, op) hx_coll_iallreduce(lib, comm, send, recv, count, type, op, smh, rmh, &req)
+#define AR(send, recv, count, type, op) \
+    hx_coll_iallreduce(lib, comm, send, recv, count, type, op, smh, rmh, &req)
     char *recv = region + size / 2;
     REFUSED(RS(NULL, region, 64, recv, bpr, 0, 64, ncclFloat32), "reduce-scatter on NULL");
     REFUSED(RS(comm, NULL, 64, recv, bpr, 0, 64, ncclFloat32), "reduce-scatter from NULL");
-    REFUSED(RS(comm, region, 64, NULL, bpr, bpr * (size_t)node->rank, 64, ncclFloat32), "reduce-scatter to NULL");
-    REFUSED(RS(comm, region, 64, recv, bpr, (size_t)n * bpr - 32, 64, ncclFloat32), "a window beyond the vector");
+    REFUSED(RS(comm, region, 64, NULL, bpr, bpr * (size_t)node->rank, 64, ncclFloat32),
+            "reduce-scatter to NULL");
+    REFUSED(RS(comm, region, 64, recv, bpr, (size_t)n * bpr - 32, 64, ncclFloat32),
+            "a window beyond the vector");
     REFUSED(RS(comm, region, 64, recv, bpr, (size_t)-64, 64, ncclFloat32), "a window before the vector");
     REFUSED(RS(comm, region, 62, recv, bpr, 0, 62, ncclFloat32), "a window that cuts a value");
     REFUSED(RS(comm, region, 64, recv, 4098, 0, 64, ncclFloat32), "a block that cuts a value");
@@ -397,7 +255,8 @@ static int misuse(void)
 
 /* ---- closing ---- */
 
-/* A node whose part is done, because its contributions left its hands early, closes at once; nothing may be lost. */
+/* A node whose part is done, because its contributions left its hands early, closes at once; nothing may be
+ * lost. */
 static int close_early_node(struct hx_node *node, void *arg)
 {
     enum { OPS = 2 };
@@ -410,8 +269,11 @@ static int close_early_node(struct hx_node *node, void *arg)
     if (sx_open(node, &cfg, &lib, &comm))
         return 1;
     for (int i = 0; i < OPS; i++) {
-        struct sx_spec spec = { .func = HX_REDUCE_SCATTER, .type = ncclFloat32, .count = 60007,
-                                .fill = HX_FILL_EXACT, .seed = (uint64_t)i };
+        struct sx_spec spec = { .func = HX_REDUCE_SCATTER,
+                                .type = ncclFloat32,
+                                .count = 60007,
+                                .fill = HX_FILL_EXACT,
+                                .seed = (uint64_t)i };
 
         sx_prepare(node, &spec, &run[i]);
     }
@@ -441,7 +303,9 @@ static int close_early(void)
 static int close_unfinished_node(struct hx_node *node, void *arg)
 {
     struct hx_comm_cfg cfg = { .channels = 2, .buff_size = 128 << 10 };
-    struct sx_spec spec = { .func = HX_ALL_GATHER, .type = ncclFloat32, .count = 300007, .fill = HX_FILL_BITS };
+    struct sx_spec spec = {
+        .func = HX_ALL_GATHER, .type = ncclFloat32, .count = 300007, .fill = HX_FILL_BITS
+    };
     struct hx_lib *lib;
     struct hx_comm *comm;
     struct sx_run run;
@@ -459,12 +323,14 @@ static int close_unfinished_node(struct hx_node *node, void *arg)
     if (node->rank == 0 || node->rank == 2) {
         t = hx_now();
         hx_comm_abort(comm);
-        HX_CHECK(hx_now() - t < (hx_quick() ? 8 : 2), "closing with unfinished requests took %.1f s", hx_now() - t);
+        HX_CHECK(hx_now() - t < (hx_quick() ? 8 : 2), "closing with unfinished requests took %.1f s",
+                 hx_now() - t);
     } else {
         /* Node 1 still waits: the others leaving must reach it as an error. */
         ncclResult_t ret = hx_wait(comm, &run.op, 3 * PEER_TIMEOUT_S);
 
-        HX_CHECK(ret != ncclSuccess && ret != HX_TIMEOUT, "the peers closed and the waiting node sees %d", (int)ret);
+        HX_CHECK(ret != ncclSuccess && ret != HX_TIMEOUT, "the peers closed and the waiting node sees %d",
+                 (int)ret);
         hx_comm_close(comm);
     }
     hx_lib_close(lib);
@@ -477,165 +343,6 @@ static int close_unfinished(void)
     return sx_job("close with unfinished requests", 3, close_unfinished_node, NULL, 40, env_short);
 }
 
-/* ---- strangers ---- */
-
-/* Ports on which this process listens. */
-static int own_ports(struct sockaddr_in *addr, int max)
-{
-    unsigned long inode[256];
-    char path[300], link[64], line[512];
-    struct dirent *e;
-    DIR *d = opendir("/proc/self/fd");
-    int ninode = 0, n = 0;
-    FILE *f;
-
-    while (d && (e = readdir(d)) && ninode < 256) {
-        ssize_t len;
-
-        snprintf(path, sizeof path, "/proc/self/fd/%s", e->d_name);
-        len = readlink(path, link, sizeof link - 1);
-        if (len > 0) {
-            link[len] = 0;
-            if (sscanf(link, "socket:[%lu]", &inode[ninode]) == 1)
-                ninode++;
-        }
-    }
-    if (d)
-        closedir(d);
-    f = fopen("/proc/self/net/tcp", "r");
-    while (f && fgets(line, sizeof line, f) && n < max) {
-        unsigned ip, port, state;
-        unsigned long ino;
-
-        if (sscanf(line, "%*d: %x:%x %*x:%*x %x %*x:%*x %*x:%*x %*x %*u %*u %lu", &ip, &port, &state, &ino) != 4 ||
-            state != 10)
-            continue;
-        for (int i = 0; i < ninode; i++) {
-            if (inode[i] == ino) {
-                memset(&addr[n], 0, sizeof addr[n]);
-                addr[n].sin_family = AF_INET;
-                addr[n].sin_addr.s_addr = ip;
-                addr[n++].sin_port = htons((uint16_t)port);
-                break;
-            }
-        }
-    }
-    if (f)
-        fclose(f);
-    return n;
-}
-
-struct attack {
-    atomic_bool stop;
-    atomic_int hits;
-};
-
-static void *attacker(void *arg)
-{
-    static const char http[] = "GET / HTTP/1.1\r\nHost: x\r\n\r\n";
-    struct attack *a = arg;
-    uint64_t rng = 4711;
-    int held[40], nheld = 0;
-
-    while (!atomic_load(&a->stop)) {
-        struct sockaddr_in addr[16];
-        int n = own_ports(addr, 16);
-
-        for (int i = 0; i < n; i++) {
-            struct timeval tv = { 0, 100000 };
-            int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-            unsigned char junk[4096];
-
-            if (fd < 0)
-                continue;
-            setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &tv, sizeof tv);
-            if (connect(fd, (struct sockaddr *)&addr[i], sizeof addr[i]) == 0) {
-                size_t len = 0;
-
-                atomic_fetch_add(&a->hits, 1);
-                switch (hx_rand_below(&rng, 4)) {
-                case 0:
-                    memcpy(junk, http, len = sizeof http);
-                    break;
-                case 1:
-                    len = 1 + hx_rand_below(&rng, sizeof junk);
-                    for (size_t k = 0; k < len; k++)
-                        junk[k] = (unsigned char)hx_rand(&rng);
-                    break;
-                case 2:
-                    len = 3;
-                    memset(junk, 0, len); /* and no more, ever */
-                    break;
-                default:
-                    break; /* silent */
-                }
-                if (len && send(fd, junk, len, MSG_NOSIGNAL) < 0)
-                    len = 0;
-            }
-            if (nheld < 40 && hx_rand_below(&rng, 2))
-                held[nheld++] = fd; /* stays open */
-            else
-                close(fd);
-        }
-        hx_sleep(2e-3);
-    }
-    while (nheld)
-        close(held[--nheld]);
-    return NULL;
-}
-
-static int strangers_node(struct hx_node *node, void *arg)
-{
-    struct hx_comm_cfg cfg = { .channels = 2, .buff_size = 128 << 10 };
-    struct hx_p2p_cfg p2p_cfg = { .streams = 2, .slot = 64 << 10 };
-    struct hx_lib *lib = hx_lib_open(NULL, 0);
-    unsigned char handle[HX_HANDLE_BYTES];
-    struct attack attack = { false, 0 };
-    struct hx_p2p *p2p;
-    struct hx_ctx ctx;
-    pthread_t thread;
-    void *listen;
-
-    (void)arg;
-    HX_CHECK(lib && hx_init(lib, 5, &ctx) == ncclSuccess, "init");
-    /* A listener that nobody connects to keeps the port open while everything else runs. */
-    HX_CHECK(hx_coll_listen(lib, &ctx, 0, handle, &listen) == ncclSuccess, "listen");
-    HX_CHECK(pthread_create(&thread, NULL, attacker, &attack) == 0, "thread");
-    hx_sleep(0.05);
-    for (int round = 0; round < 6; round++) {
-        struct hx_comm *comm;
-        const char *stage = "?";
-
-        if (node->rank == 0)
-            hx_sleep(0.1); /* the others' listeners wait under attack */
-        HX_CHECK(hx_comm_open(node, lib, &cfg, &comm, &stage) == ncclSuccess, "bring-up under attack failed in %s",
-                 stage);
-        for (int i = 0; i < 3; i++) {
-            struct sx_spec spec = { .func = (enum hx_func)i, .type = ncclFloat32, .count = 40001,
-                                    .fill = HX_FILL_EXACT, .seed = (uint64_t)round };
-
-            if (sx_do(node, comm, &spec, NULL))
-                return 1;
-        }
-        HX_CHECK(hx_comm_close(comm) == ncclSuccess, "close");
-    }
-    if (node->rank < 2) {
-        HX_CHECK(hx_p2p_open(node, lib, &ctx, node->rank ^ 1, &p2p_cfg, &p2p) == ncclSuccess, "p2p under attack");
-        HX_CHECK(hx_p2p_close(p2p) == ncclSuccess, "p2p close");
-    }
-    atomic_store(&attack.stop, true);
-    pthread_join(thread, NULL);
-    HX_CHECK(atomic_load(&attack.hits) > 20, "only %d attacks reached a port", atomic_load(&attack.hits));
-    HX_CHECK(hx_coll_close_listen(lib, listen) == ncclSuccess && hx_finalize(lib, &ctx) == ncclSuccess, "closing");
-    hx_lib_close(lib);
-    return 0;
-}
-
-static int strangers(void)
-{
-    return sx_job("strangers", 3, strangers_node, NULL, 60, env_short);
-}
-
 static const struct hx_case cases[] = {
     { "late-node", late, 0 },
     { "late-120s", late_120, HX_CASE_LONG },
@@ -643,17 +350,9 @@ static const struct hx_case cases[] = {
     { "killed-in-all-gather", killed_ag, 0 },
     { "killed-in-all-reduce", killed_ar, HX_CASE_FULL },
     { "stopped", stopped, 0 },
-    { "declined-connect", declined_connect, 0 },
-    { "declined-allocation", declined_alloc, 0 },
-    { "declined-registration", declined_regmr, 0 },
-    { "declined-settings", declined_settings, 0 },
-    { "declined-disabled", declined_disabled, 0 },
-    { "absent-node", absent, 0 },
-    { "bad-settings", bad_settings, 0 },
     { "misuse", misuse, 0 },
     { "close-right-after", close_early, 0 },
     { "close-unfinished", close_unfinished, 0 },
-    { "strangers", strangers, 0 },
 };
 
 int main(int argc, char **argv)

@@ -14,11 +14,15 @@
 static int mean_node(struct hx_node *node, void *arg)
 {
     struct hx_comm_cfg cfg = { .channels = 2, .buff_size = 256 << 10 };
-    struct sx_spec spec = { .func = HX_REDUCE_SCATTER, .type = *(ncclDataType_t *)arg, .count = 30011,
-                            .fill = HX_FILL_NORMAL, .seed = 11 };
+    struct sx_spec spec = { .func = HX_REDUCE_SCATTER,
+                            .type = *(ncclDataType_t *)arg,
+                            .count = 30011,
+                            .fill = HX_FILL_NORMAL,
+                            .seed = 11 };
     if (hx_quick())
         spec.count = 6011;
-    double *sum = calloc(spec.count, sizeof *sum), *truth = calloc(spec.count, sizeof *truth), err = 0, energy = 0;
+    double *sum = calloc(spec.count, sizeof *sum), *truth = calloc(spec.count, sizeof *truth), err = 0,
+           energy = 0;
     char *x = malloc(spec.count * hx_type_size(spec.type));
     struct hx_lib *lib;
     struct hx_comm *comm;
@@ -58,7 +62,11 @@ static int mean_node(struct hx_node *node, void *arg)
 /* Relative error of the mean (root of the mean square over nodes), or negative. */
 static double error_of_mean(ncclDataType_t type, const char *const *env)
 {
-    struct hx_job job = { .name = env[0], .nnodes = 3, .fn = mean_node, .arg = &type, .env = env,
+    struct hx_job job = { .name = env[0],
+                          .nnodes = 3,
+                          .fn = mean_node,
+                          .arg = &type,
+                          .env = env,
                           .deadline_s = hx_quick() ? 240 : 60 };
     struct hx_report *rep;
     double sum = 0;
@@ -105,8 +113,12 @@ static int bf16(void)
 static int nan_node(struct hx_node *node, void *arg)
 {
     struct hx_comm_cfg cfg = { .channels = 2, .buff_size = 256 << 10 };
-    struct sx_spec spec = { .func = HX_REDUCE_SCATTER, .type = ncclFloat32, .count = 30011, .fill = HX_FILL_NORMAL,
-                            .seed = 12, .max_nmse = 0.03 };
+    struct sx_spec spec = { .func = HX_REDUCE_SCATTER,
+                            .type = ncclFloat32,
+                            .count = 30011,
+                            .fill = HX_FILL_NORMAL,
+                            .seed = 12,
+                            .max_nmse = 0.03 };
     struct hx_lib *lib;
     struct hx_comm *comm;
 

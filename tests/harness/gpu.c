@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The simulated GPU: for each channel of the running operation it fills send slots that the proxy has given
- * credit for, and drains receive slots whose tail has moved, in the way of NCCL's CollNet-direct kernels with one
- * GPU a node. Runs on the proxy thread between two of its passes.
+ * credit for, and drains receive slots whose tail has moved, in the way of NCCL's CollNet-direct kernels with
+ * one GPU a node. Runs on the proxy thread between two of its passes.
  */
 #include <string.h>
 
@@ -46,13 +46,15 @@ static size_t ar_part(const struct hx_op_state *s, int sub, uint64_t step, size_
     return s->bytes - *offset < s->chunk ? s->bytes - *offset : s->chunk;
 }
 
-/* What a chunk holds behind its valid bytes is whatever was there before; here the worst of it. Words that are no
- * numbers or huge in one type or another, or, in every other operation, ordinary values of the right type that are
- * 3000 times too large: no outliers among themselves, but ruinous for the scale of whoever shares one with them. */
+/* What a chunk holds behind its valid bytes is whatever was there before; here the worst of it. Words that
+ * are no numbers or huge in one type or another, or, in every other operation, ordinary values of the right
+ * type that are 3000 times too large: no outliers among themselves, but ruinous for the scale of whoever
+ * shares one with them. */
 static void poison(char *at, size_t bytes, ncclDataType_t type, bool large)
 {
     /* NaN as float32, 1e30, NaN as two bfloat16, NaN as two float16, NaN as anything, 1e30 as two bfloat16 */
-    static const uint32_t pattern[] = { 0x7fc00000u, 0x7149f2cau, 0x7fc17fc1u, 0x7e017e01u, 0xffffffffu, 0x71497149u };
+    static const uint32_t pattern[] = { 0x7fc00000u, 0x7149f2cau, 0x7fc17fc1u,
+                                        0x7e017e01u, 0xffffffffu, 0x71497149u };
     size_t n = large && hx_type_is_float(type) ? bytes / hx_type_size(type) : 0;
 
     for (size_t i = 0; i < n; i++)
@@ -150,7 +152,8 @@ bool hx_gpu_pass(struct hx_comm *c)
             moved = true;
         }
         step = s->gpu_recv_base[i] + s->drained[i];
-        if (s->drained[i] < s->nsteps && (int64_t)(ch->recv.tail - step - 1) >= 0 && drain_due(c, &ch->drain_at)) {
+        if (s->drained[i] < s->nsteps && (int64_t)(ch->recv.tail - step - 1) >= 0 &&
+            drain_due(c, &ch->drain_at)) {
             drain(c, s, i, s->drained[i], (int)(step % HX_STEPS));
             ch->recv.head = step + 1;
             s->drained[i]++;

@@ -23,9 +23,9 @@ struct hx_box { /* mailbox of one ordered pair of nodes */
 
 struct hx_shared_node {
     atomic_int pid;
-    atomic_int ended;        /* set by the parent once it has reaped the node */
-    atomic_int wired;        /* netns: the parent has moved the node's interface */
-    atomic_ulong arrived;    /* barriers reached */
+    atomic_int ended;     /* set by the parent once it has reaped the node */
+    atomic_int wired;     /* netns: the parent has moved the node's interface */
+    atomic_ulong arrived; /* barriers reached */
     atomic_int failed;
     atomic_int warns;
     char where[160];
@@ -33,7 +33,7 @@ struct hx_shared_node {
     unsigned char gather[HX_BOX_BYTES];
     unsigned char scratch[HX_SCRATCH_BYTES];
     atomic_uint log_len;
-    char log[HX_LOG_BYTES];  /* whole lines, each ends in a newline; full: later ones are dropped */
+    char log[HX_LOG_BYTES]; /* whole lines, each ends in a newline; full: later ones are dropped */
 };
 
 struct hx_shared {
@@ -41,13 +41,13 @@ struct hx_shared {
     struct hx_box box[HX_MAX_NODES][HX_MAX_NODES]; /* [from][to] */
 };
 
-/* Variables of the tests' own. Nodes do not have them in their environment, since the plugin refuses names that
- * begin with NIBBLE_ and are not its own; what they say is read before the fork. */
+/* Variables of the tests' own. Nodes do not have them in their environment, since the plugin refuses names
+ * that begin with NIBBLE_ and are not its own; what they say is read before the fork. */
 struct hx_env {
-    char plugin[1024];  /* NB_HARNESS_PLUGIN or NB_PLUGIN; "" when unset */
-    int verbose;        /* NB_HARNESS_VERBOSE */
-    int quick;          /* NB_TEST_QUICK */
-    int long_tests;     /* NB_LONG_TESTS */
+    char plugin[1024]; /* NB_HARNESS_PLUGIN or NB_PLUGIN; "" when unset */
+    int verbose;       /* NB_HARNESS_VERBOSE */
+    int quick;         /* NB_TEST_QUICK */
+    int long_tests;    /* NB_LONG_TESTS */
 };
 const struct hx_env *hx_env_read(void);
 void hx_env_hide(void);
@@ -59,14 +59,15 @@ extern struct hx_node *hx_this_node;
 
 /* netns.c. All return 0, or HX_SKIP/1 after a line on stderr. `saved` is the namespace to return to. */
 int hx_netns_begin(const struct hx_job *job, int *saved, char *reason, size_t cap);
-int hx_netns_child(void);                                   /* in the node, before it is wired */
-int hx_netns_wire(const struct hx_job *job, int rank, pid_t pid);   /* parent */
-int hx_netns_child_up(const struct hx_job *job, int rank, atomic_int *wired); /* in the node; waits for wired */
+int hx_netns_child(void);                                         /* in the node, before it is wired */
+int hx_netns_wire(const struct hx_job *job, int rank, pid_t pid); /* parent */
+int hx_netns_child_up(const struct hx_job *job, int rank,
+                      atomic_int *wired); /* in the node; waits for wired */
 void hx_netns_end(int saved);
 
 /* ---- proxy ---- */
 
-#define HX_DIV_UP(a, b) (((a) + (b) - 1) / (b))
+#define HX_DIV_UP(a, b) (((a) + (b)-1) / (b))
 
 struct hx_req_slot {
     bool send_turn; /* whose turn the slot of the region is: the send side's, else the receive side's */
@@ -82,11 +83,11 @@ struct hx_fifo { /* one side of a channel: what proxy and GPU tell each other (n
 
 struct hx_channel { /* sendResources and recvResources of one channel */
     struct hx_fifo send, recv;
-    uint64_t send_step, recv_step;              /* resources->step of either side */
+    uint64_t send_step, recv_step; /* resources->step of either side */
     struct hx_req_slot fifo[HX_MAX_CHANNELS / HX_GROUP][HX_STEPS];
     /* the GPU's own place */
     uint64_t gpu_send_step, gpu_recv_step;
-    double fill_at, drain_at;                   /* not before; 0: not drawn yet */
+    double fill_at, drain_at; /* not before; 0: not drawn yet */
 };
 
 struct hx_sub {
@@ -115,8 +116,8 @@ struct hx_op_state {
     uint64_t filled[HX_MAX_CHANNELS], drained[HX_MAX_CHANNELS];
     uint64_t gpu_send_base[HX_MAX_CHANNELS], gpu_recv_base[HX_MAX_CHANNELS];
     bool gpu_started, gpu_done;
-    bool started;         /* first call made */
-    bool finished;        /* under the comm's lock */
+    bool started;  /* first call made */
+    bool finished; /* under the comm's lock */
     struct hx_op *next_gpu;
     struct hx_op_state *next_open; /* under the comm's lock */
 };
@@ -128,8 +129,8 @@ struct hx_comm {
     struct hx_ctx ctx;
     struct hx_props props;
     int nchannels;
-    ssize_t slot_size;    /* buff_size / 8 */
-    void *plugin;         /* collComm */
+    ssize_t slot_size; /* buff_size / 8 */
+    void *plugin;      /* collComm */
     char *region;
     size_t region_size;
     void *send_mh[HX_MAX_CHANNELS], *recv_mh[HX_MAX_CHANNELS]; /* one each a channel, as NCCL registers */
@@ -145,23 +146,23 @@ struct hx_comm {
     pthread_t thread;
     bool thread_runs;
     pthread_mutex_t lock;
-    pthread_cond_t wake;  /* to the proxy: posted or stop */
-    pthread_cond_t done;  /* to waiters */
+    pthread_cond_t wake;                /* to the proxy: posted or stop */
+    pthread_cond_t done;                /* to waiters */
     struct hx_op *posted, *posted_tail; /* under lock, linked by next_send */
-    struct hx_op_state *open; /* under lock: of all operations that were not waited for */
+    struct hx_op_state *open;           /* under lock: of all operations that were not waited for */
     bool stop, abort;
-    ncclResult_t async;   /* under lock */
+    ncclResult_t async; /* under lock */
     struct hx_counts counts;
 };
 
 /* NCCL's formulas (calcAlgoOffset, calcRegionOffset). */
 size_t hx_algo_offset(const struct hx_comm *c, const struct hx_op_state *s, bool all, int sub, uint64_t step);
-ssize_t hx_region_offset(const struct hx_comm *c, const struct hx_op_state *s, bool recv, int sub, uint64_t step,
-                         int side);
+ssize_t hx_region_offset(const struct hx_comm *c, const struct hx_op_state *s, bool recv, int sub,
+                         uint64_t step, int side);
 /* The chunk NCCL would choose (calcCollChunking for CollNet-direct with one GPU a node). */
 size_t hx_nccl_chunk(size_t total_bytes, int nchannels, size_t buff_size);
-/* One pass of the simulated GPU over all channels of the operation at the head of its stream; true when it did
- * something. */
+/* One pass of the simulated GPU over all channels of the operation at the head of its stream; true when it
+ * did something. */
 bool hx_gpu_pass(struct hx_comm *c);
 /* Start and stop the proxy thread. */
 int hx_proxy_start(struct hx_comm *c);

@@ -108,7 +108,8 @@ static int has_ended(pid_t pid)
 }
 
 /* Reap what has ended; true when somebody did badly. */
-static int reap(const struct hx_job *job, struct hx_shared *shared, const pid_t *pid, struct hx_report *rep, int *left)
+static int reap(const struct hx_job *job, struct hx_shared *shared, const pid_t *pid, struct hx_report *rep,
+                int *left)
 {
     int bad = 0;
 
@@ -156,8 +157,9 @@ static void judge(const struct hx_job *job, struct hx_report *rep)
             continue;
         rep->ok = false;
         if (at < sizeof rep->reason - 1)
-            at += (size_t)snprintf(rep->reason + at, sizeof rep->reason - at, "%snode %d %s at \"%.80s\"%s%.200s",
-                                   at ? "; " : "", r, what, rep->node[r].where, rep->node[r].failure[0] ? ": " : "",
+            at += (size_t)snprintf(rep->reason + at, sizeof rep->reason - at,
+                                   "%snode %d %s at \"%.80s\"%s%.200s", at ? "; " : "", r, what,
+                                   rep->node[r].where, rep->node[r].failure[0] ? ": " : "",
                                    rep->node[r].failure);
     }
     if (!rep->ok)
@@ -303,8 +305,11 @@ int hx_main(int argc, char **argv, const struct hx_case *cases, size_t ncases)
         passed += rc == 0;
         skipped += rc == HX_SKIP;
         failed += rc != 0 && rc != HX_SKIP;
-        printf("%-7s %-40s %6.2f s\n", rc == 0 ? "ok" : rc == HX_SKIP ? "skipped" : "FAILED", cases[i].name,
-               hx_now() - begin);
+        printf("%-7s %-40s %6.2f s\n",
+               rc == 0         ? "ok"
+               : rc == HX_SKIP ? "skipped"
+                               : "FAILED",
+               cases[i].name, hx_now() - begin);
     }
     if (argc > 1 && unknown > 0) {
         fprintf(stderr, "%s: no such case (-l lists them)\n", argv[0]);

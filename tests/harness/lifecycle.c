@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Load, initialise, connect, run, finalize, unload, again and again, through every table version: nothing may be
- * left behind (threads, descriptors, memory), and every version must work.
+ * Load, initialise, connect, run, finalize, unload, again and again, through every table version: nothing may
+ * be left behind (threads, descriptors, memory), and every version must work.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -14,8 +14,11 @@ static const char *const env_raw[] = { "NIBBLE_RS=raw", NULL }; /* results can b
 static int all_three(struct hx_node *node, struct hx_comm *comm, uint64_t seed)
 {
     for (int func = HX_REDUCE_SCATTER; func <= HX_ALL_REDUCE; func++) {
-        struct sx_spec spec = { .func = (enum hx_func)func, .type = ncclFloat32, .count = 20011,
-                                .fill = HX_FILL_EXACT, .seed = seed };
+        struct sx_spec spec = { .func = (enum hx_func)func,
+                                .type = ncclFloat32,
+                                .count = 20011,
+                                .fill = HX_FILL_EXACT,
+                                .seed = seed };
 
         if (sx_do(node, comm, &spec, NULL))
             return 1;
@@ -56,9 +59,11 @@ static int cycles_node(struct hx_node *node, void *arg)
 
         HX_CHECK(lib, "dlopen in cycle %d", i);
         HX_CHECK(hx_init(lib, 1000 + (uint64_t)i, &ctx) == ncclSuccess, "init in cycle %d", i);
-        HX_CHECK(hx_comm_open(node, lib, &cfg, &comm, &stage) == ncclSuccess, "cycle %d: failed in %s", i, stage);
+        HX_CHECK(hx_comm_open(node, lib, &cfg, &comm, &stage) == ncclSuccess, "cycle %d: failed in %s", i,
+                 stage);
         if (i % 4 == 3) /* two communicators that end in the order in which they began */
-            HX_CHECK(hx_comm_open(node, lib, &cfg, &second, &stage) == ncclSuccess, "cycle %d: failed in %s", i, stage);
+            HX_CHECK(hx_comm_open(node, lib, &cfg, &second, &stage) == ncclSuccess, "cycle %d: failed in %s",
+                     i, stage);
         if (all_three(node, comm, (uint64_t)i) || (second && all_three(node, second, (uint64_t)i)))
             return 1;
         if (p2p_once(node, lib, &ctx))
@@ -69,16 +74,17 @@ static int cycles_node(struct hx_node *node, void *arg)
         HX_CHECK(hx_finalize(lib, &ctx) == ncclSuccess, "finalize in cycle %d", i);
         if (i == 0 && hx_quick()) /* a sanitizer starts a thread of its own beside the first other one */
             threads = hx_settled_threads(threads);
-        HX_CHECK(hx_settled_threads(threads) == threads, "cycle %d leaves %d threads, before it were %d", i, hx_thread_count(),
-                 threads);
+        HX_CHECK(hx_settled_threads(threads) == threads, "cycle %d leaves %d threads, before it were %d", i,
+                 hx_thread_count(), threads);
         hx_lib_close(lib);
-        HX_CHECK(hx_fd_count() == fds, "cycle %d leaves %d descriptors, before it were %d", i, hx_fd_count(), fds);
+        HX_CHECK(hx_fd_count() == fds, "cycle %d leaves %d descriptors, before it were %d", i, hx_fd_count(),
+                 fds);
         if (i == cycles / 3)
             rss_warm = hx_rss_kb();
     }
     rss = hx_rss_kb();
-    HX_CHECK(hx_quick() || rss - rss_warm < 1024, "memory grew from %ld to %ld KiB in %d cycles", rss_warm, rss,
-             cycles - cycles / 3);
+    HX_CHECK(hx_quick() || rss - rss_warm < 1024, "memory grew from %ld to %ld KiB in %d cycles", rss_warm,
+             rss, cycles - cycles / 3);
     HX_CHECK(hx_log_warns() == 0, "WARN lines were logged");
     return 0;
 }
@@ -107,8 +113,8 @@ static int version_node(struct hx_node *node, void *arg)
         HX_CHECK(hx_net_properties(lib, 0, &props) == ncclSuccess, "net properties");
         HX_CHECK(props.name[0] && props.speed > 0 && props.max_comms > 0 && props.max_recvs >= 1 &&
                      (props.ptr_support & NCCL_PTR_HOST) && props.max_p2p_bytes > 0,
-                 "properties: name \"%s\" speed %d maxComms %d maxRecvs %d ptrSupport %d", props.name, props.speed,
-                 props.max_comms, props.max_recvs, props.ptr_support);
+                 "properties: name \"%s\" speed %d maxComms %d maxRecvs %d ptrSupport %d", props.name,
+                 props.speed, props.max_comms, props.max_recvs, props.ptr_support);
         HX_CHECK(hx_comm_open(node, lib, &cfg, &comm, &stage) == ncclSuccess, "failed in %s", stage);
         if (all_three(node, comm, (uint64_t)version) || p2p_once(node, lib, &ctx))
             return 1;
@@ -154,7 +160,8 @@ static int idle_node(struct hx_node *node, void *arg)
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t1);
     hx_comm_counts(comm, &after);
     cpu = (double)(t1.tv_sec - t0.tv_sec) + 1e-9 * (double)(t1.tv_nsec - t0.tv_nsec);
-    HX_CHECK(after.tests == before.tests && after.calls == before.calls, "the proxy called while it was asleep");
+    HX_CHECK(after.tests == before.tests && after.calls == before.calls,
+             "the proxy called while it was asleep");
     HX_CHECK(cpu < 0.1, "2 s without work took %.3f s of CPU time", cpu);
     if (all_three(node, comm, 2))
         return 1;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A network of its own for a job: the parent moves into a fresh network namespace that holds a bridge, every node
- * into another one that is joined to the bridge by a veth pair. Nothing is created in the host's namespace, and
- * all of it vanishes with the last process.
+ * A network of its own for a job: the parent moves into a fresh network namespace that holds a bridge, every
+ * node into another one that is joined to the bridge by a veth pair. Nothing is created in the host's
+ * namespace, and all of it vanishes with the last process.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -84,14 +84,17 @@ int hx_netns_child_up(const struct hx_job *job, int rank, atomic_int *wired)
 
     while (!atomic_load(wired))
         hx_sleep(1e-3);
-    if (run("ip link set lo up") || run("ip addr add 10.77.0.%d/24 dev hx0", rank + 1) || run("ip link set hx0 up"))
+    if (run("ip link set lo up") || run("ip addr add 10.77.0.%d/24 dev hx0", rank + 1) ||
+        run("ip link set hx0 up"))
         return 1;
     if (job->rate_mbps) {
-        if (run("tc qdisc add dev hx0 root handle 1: tbf rate %umbit burst %lu latency 20ms", job->rate_mbps, burst))
+        if (run("tc qdisc add dev hx0 root handle 1: tbf rate %umbit burst %lu latency 20ms", job->rate_mbps,
+                burst))
             return no_qdisc("tbf");
         parent = "parent 1:1";
     }
-    if (job->delay_us && run("tc qdisc add dev hx0 %s handle 10: netem limit 100000 delay %uus", parent, job->delay_us))
+    if (job->delay_us &&
+        run("tc qdisc add dev hx0 %s handle 10: netem limit 100000 delay %uus", parent, job->delay_us))
         return no_qdisc("netem");
     return 0;
 }

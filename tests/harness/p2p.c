@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Point-to-point traffic as NCCL's net proxy makes it: every stream (channel) has a ring of 8 registered slots in
- * each direction; sends go out one a slot with the stream's tag, receives of several streams share one grouped
- * irecv; a NULL request means again on the next pass.
+ * Point-to-point traffic as NCCL's net proxy makes it: every stream (channel) has a ring of 8 registered
+ * slots in each direction; sends go out one a slot with the stream's tag, receives of several streams share
+ * one grouped irecv; a NULL request means again on the next pass.
  */
 #include <sched.h>
 #include <stdlib.h>
@@ -73,7 +73,8 @@ ncclResult_t hx_p2p_open(struct hx_node *node, struct hx_lib *lib, struct hx_ctx
         goto fail;
     hx_where("p2p connect and accept with node %d", peer);
     while (!p->send_comm || !p->recv_comm) {
-        if (!p->send_comm && (ret = hx_net_connect(lib, ctx, p->cfg.dev, handle, &p->send_comm)) != ncclSuccess)
+        if (!p->send_comm &&
+            (ret = hx_net_connect(lib, ctx, p->cfg.dev, handle, &p->send_comm)) != ncclSuccess)
             goto fail;
         if (!p->recv_comm && (ret = hx_net_accept(lib, p->listen, &p->recv_comm)) != ncclSuccess)
             goto fail;
@@ -88,12 +89,15 @@ ncclResult_t hx_p2p_open(struct hx_node *node, struct hx_lib *lib, struct hx_ctx
         goto fail;
     size = (size_t)p->streams * HX_STEPS * p->cfg.slot;
     ret = ncclSystemError;
-    if (posix_memalign((void **)&p->send_mem, 4096, size) || posix_memalign((void **)&p->recv_mem, 4096, size))
+    if (posix_memalign((void **)&p->send_mem, 4096, size) ||
+        posix_memalign((void **)&p->recv_mem, 4096, size))
         goto fail;
     memset(p->send_mem, 0x33, size);
     memset(p->recv_mem, 0x66, size);
-    if ((ret = hx_net_reg_mr(lib, p->send_comm, p->send_mem, size, NCCL_PTR_HOST, &p->send_mh)) != ncclSuccess ||
-        (ret = hx_net_reg_mr(lib, p->recv_comm, p->recv_mem, size, NCCL_PTR_HOST, &p->recv_mh)) != ncclSuccess)
+    if ((ret = hx_net_reg_mr(lib, p->send_comm, p->send_mem, size, NCCL_PTR_HOST, &p->send_mh)) !=
+            ncclSuccess ||
+        (ret = hx_net_reg_mr(lib, p->recv_comm, p->recv_mem, size, NCCL_PTR_HOST, &p->recv_mh)) !=
+            ncclSuccess)
         goto fail;
     int group = props.max_recvs < 1 ? 1 : props.max_recvs > HX_GROUP ? HX_GROUP : props.max_recvs;
     for (int i = 0; i < p->streams; i += group) {
@@ -130,7 +134,8 @@ ncclResult_t hx_p2p_close(struct hx_p2p *p)
     return first;
 }
 
-/* Split a vector over the streams as NCCL splits a message over channels: equal parts, rounded to 512 bytes. */
+/* Split a vector over the streams as NCCL splits a message over channels: equal parts, rounded to 512 bytes.
+ */
 static void split(const struct hx_p2p *p, size_t bytes, int i, size_t *base, size_t *len)
 {
     size_t part = HX_DIV_UP(HX_DIV_UP(bytes, (size_t)p->streams), 512) * 512;
@@ -148,7 +153,8 @@ static ncclResult_t progress_sends(struct hx_p2p *p, const char *send, bool *idl
 
         if (s->sent < s->send_steps && s->sent < s->send_done + HX_STEPS) {
             char *slot = slot_of(p->send_mem, p, i, s->sent);
-            size_t at = s->sent * p->cfg.slot, len = s->send_len - at < p->cfg.slot ? s->send_len - at : p->cfg.slot;
+            size_t at = s->sent * p->cfg.slot,
+                   len = s->send_len - at < p->cfg.slot ? s->send_len - at : p->cfg.slot;
             void **req = &s->send_req[s->sent % HX_STEPS];
 
             if (len && !p->cfg.nocopy)
@@ -189,8 +195,8 @@ static ncclResult_t deliver(struct hx_p2p *p, struct group *g, uint64_t step, ch
             continue;
         want = s->recv_len - at < p->cfg.slot ? s->recv_len - at : p->cfg.slot;
         if ((size_t)g->sizes[step % HX_STEPS][k] != want) {
-            hx_fail("p2p: stream %d step %llu brought %d bytes, not %zu", g->first + k, (unsigned long long)step,
-                    g->sizes[step % HX_STEPS][k], want);
+            hx_fail("p2p: stream %d step %llu brought %d bytes, not %zu", g->first + k,
+                    (unsigned long long)step, g->sizes[step % HX_STEPS][k], want);
             return HX_BROKEN;
         }
         if (want && !p->cfg.nocopy)
@@ -233,7 +239,8 @@ static ncclResult_t progress_group(struct hx_p2p *p, struct group *g, char *recv
             return ret;
         if (done) {
             g->req[slot] = NULL;
-            for (int k = 0; p->cfg.flush && k < g->n && g->received < p->stream[g->first + k].recv_steps; k++) {
+            for (int k = 0; p->cfg.flush && k < g->n && g->received < p->stream[g->first + k].recv_steps;
+                 k++) {
                 data[n] = slot_of(p->recv_mem, p, g->first + k, g->received);
                 lens[n] = g->sizes[slot][k];
                 mh[n++] = p->recv_mh;

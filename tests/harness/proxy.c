@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The proxy thread: the loops of NCCL's CollNet proxy, state for state, for operations in NCCL's own buffer
- * (no user-buffer registration). Where this file looks odd, so does the original: a refused call leaves the loop
- * body before the test of that group, slots are numbered by the channel's running step but placed in the region by
- * the operation's own step, and the last channel of a group speaks for all of it.
+ * (no user-buffer registration). Where this file looks odd, so does the original: a refused call leaves the
+ * loop body before the test of that group, slots are numbered by the channel's running step but placed in the
+ * region by the operation's own step, and the last channel of a group speaks for all of it.
  */
 #include <sched.h>
 #include <stdlib.h>
@@ -22,8 +22,8 @@ size_t hx_algo_offset(const struct hx_comm *c, const struct hx_op_state *s, bool
     return offset < lo ? lo : offset > hi ? hi : offset;
 }
 
-ssize_t hx_region_offset(const struct hx_comm *c, const struct hx_op_state *s, bool recv, int sub, uint64_t step,
-                         int side)
+ssize_t hx_region_offset(const struct hx_comm *c, const struct hx_op_state *s, bool recv, int sub,
+                         uint64_t step, int side)
 {
     ssize_t base = (ssize_t)((recv ? HX_STEPS : 0) + step % HX_STEPS) * c->nchannels * c->slot_size;
     bool all = recv != (s->op->func == HX_REDUCE_SCATTER);
@@ -67,14 +67,14 @@ static ncclResult_t call_plugin(struct hx_comm *c, struct hx_op_state *s, int i,
     c->counts.calls++;
     switch (op->func) {
     case HX_ALL_REDUCE:
-        return hx_coll_iallreduce(c->lib, c->plugin, send, recv, bytes / s->elem, op->type, op->op, c->send_mh[i],
-                                  c->recv_mh[i], request);
+        return hx_coll_iallreduce(c->lib, c->plugin, send, recv, bytes / s->elem, op->type, op->op,
+                                  c->send_mh[i], c->recv_mh[i], request);
     case HX_ALL_GATHER:
-        return hx_coll_iallgather(c->lib, c->plugin, send, recv, bytes, c->recv_mh[i], s->size_per_rank, all_beg,
-                                  bytes, c->send_mh[i], request);
+        return hx_coll_iallgather(c->lib, c->plugin, send, recv, bytes, c->recv_mh[i], s->size_per_rank,
+                                  all_beg, bytes, c->send_mh[i], request);
     default:
-        return hx_coll_ireducescatter(c->lib, c->plugin, send, bytes, c->send_mh[i], recv, s->size_per_rank, all_beg,
-                                      bytes, op->type, op->op, c->recv_mh[i], request);
+        return hx_coll_ireducescatter(c->lib, c->plugin, send, bytes, c->send_mh[i], recv, s->size_per_rank,
+                                      all_beg, bytes, op->type, op->op, c->recv_mh[i], request);
     }
 }
 
@@ -110,7 +110,8 @@ static ncclResult_t send_progress(struct hx_comm *c, struct hx_op_state *s)
             if (ch->send.slot[slot].size != -1 && ch->send.tail > sub->base + sub->received) {
                 if (s->op->func != HX_ALL_REDUCE &&
                     hx_region_offset(c, s, false, i, sub->received, 1) -
-                            hx_region_offset(c, s, false, i, sub->received, 0) != ch->send.slot[slot].size) {
+                            hx_region_offset(c, s, false, i, sub->received, 0) !=
+                        ch->send.slot[slot].size) {
                     hx_fail("harness: a slot was filled with another size than the proxy expects");
                     return HX_BROKEN;
                 }
@@ -140,7 +141,8 @@ static ncclResult_t send_progress(struct hx_comm *c, struct hx_op_state *s)
                 if (send_beg == send_end && recv_beg == recv_end) {
                     sub->requests[slot] = NULL; /* trivially finished */
                 } else {
-                    size_t bytes = s->op->func == HX_ALL_REDUCE ? (size_t)(send_end - send_beg) : all_end - all_beg;
+                    size_t bytes = s->op->func == HX_ALL_REDUCE ? (size_t)(send_end - send_beg)
+                                                                : all_end - all_beg;
 
                     ret = call_plugin(c, s, i, all_beg, bytes, send_beg, recv_beg, &sub->requests[slot]);
                     if (ret != ncclSuccess)

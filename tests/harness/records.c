@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Quantized all-reduces. They need an operation record (which bytes of the padded chunks are values, whose error
- * it is), which NCCL's profiler events give and here the test gives; so this program links the plugin's sources
- * instead of loading the plugin.
+ * Quantized all-reduces. They need an operation record (which bytes of the padded chunks are values, whose
+ * error it is), which NCCL's profiler events give and here the test gives; so this program links the plugin's
+ * sources instead of loading the plugin.
  *
- * Bounds: every contribution but the own is quantized once (0.7 % of its energy at most, see results.c), and the
- * sum once more on its way back to all nodes, by a node that quantizes the sum of N contributions whose energy is
- * the sum of theirs.
+ * Bounds: every contribution but the own is quantized once (0.7 % of its energy at most, see results.c), and
+ * the sum once more on its way back to all nodes, by a node that quantizes the sum of N contributions whose
+ * energy is the sum of theirs.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -20,9 +20,11 @@
 #define INT4_NMSE 0.0070
 
 static const char *const env_plain[] = { "NIBBLE_AR=int4", "NIBBLE_AR_MIN_BYTES=0", "NIBBLE_EF=off", NULL };
-static const char *const env_feedback[] = { "NIBBLE_AR=int4", "NIBBLE_AR_MIN_BYTES=0", "NIBBLE_EF=full", NULL };
+static const char *const env_feedback[] = { "NIBBLE_AR=int4", "NIBBLE_AR_MIN_BYTES=0", "NIBBLE_EF=full",
+                                            NULL };
 
-static int open_linked(struct hx_node *node, const struct hx_comm_cfg *cfg, struct hx_lib **lib, struct hx_comm **comm)
+static int open_linked(struct hx_node *node, const struct hx_comm_cfg *cfg, struct hx_lib **lib,
+                       struct hx_comm **comm)
 {
     const char *stage;
     ncclResult_t ret;
@@ -37,9 +39,13 @@ static int open_linked(struct hx_node *node, const struct hx_comm_cfg *cfg, stru
 static int push(struct hx_comm *comm, const struct sx_spec *spec, size_t chunk, int64_t slot)
 {
     struct nb_record r = { .func = spec->func == HX_ALL_REDUCE ? NB_FUNC_ALL_REDUCE : NB_FUNC_REDUCE_SCATTER,
-                           .type = spec->type, .flags = NB_RECORD_API,
-                           .bytes = spec->count * hx_type_size(spec->type), .slot = slot,
-                           .chunk = (uint32_t)(spec->chunk ? spec->chunk : chunk), .heads = 1 << 1, .head = 0 };
+                           .type = spec->type,
+                           .flags = NB_RECORD_API,
+                           .bytes = spec->count * hx_type_size(spec->type),
+                           .slot = slot,
+                           .chunk = (uint32_t)(spec->chunk ? spec->chunk : chunk),
+                           .heads = 1 << 1,
+                           .head = 0 };
 
     HX_CHECK(nb_record_push(hx_comm_plugin(comm), &r) == 0, "a record was refused");
     return 0;
@@ -64,9 +70,14 @@ static int padded_node(struct hx_node *node, void *arg)
         /* Each twice, since two kinds of padding alternate. */
         for (size_t kk = 0; kk < 2 * sizeof counts / sizeof counts[0]; kk++, n++) {
             size_t k = kk / 2;
-            struct sx_spec spec = { .func = HX_ALL_REDUCE, .type = types[t], .count = counts[k],
-                                    .fill = HX_FILL_NORMAL, .seed = (uint64_t)n, .in_place = n & 1,
-                                    .chunk = chunks[n / 2 % 3], .channels = n / 2 % 4 == 3 ? 1 : 0 };
+            struct sx_spec spec = { .func = HX_ALL_REDUCE,
+                                    .type = types[t],
+                                    .count = counts[k],
+                                    .fill = HX_FILL_NORMAL,
+                                    .seed = (uint64_t)n,
+                                    .in_place = n & 1,
+                                    .chunk = chunks[n / 2 % 3],
+                                    .channels = n / 2 % 4 == 3 ? 1 : 0 };
             struct sx_run run;
             ncclResult_t ret;
 
@@ -81,8 +92,8 @@ static int padded_node(struct hx_node *node, void *arg)
             if (sx_check(node, &run))
                 return 1;
             if (k >= 4)
-                HX_CHECK(run.nmse > bound / 4, "%s: error %.3g: this was not coded in 4 bits", sx_describe(&spec),
-                         run.nmse);
+                HX_CHECK(run.nmse > bound / 4, "%s: error %.3g: this was not coded in 4 bits",
+                         sx_describe(&spec), run.nmse);
             HX_CHECK(hx_all_equal(node, hx_hash(run.recv, spec.count * hx_type_size(spec.type))),
                      "%s: not the same bits on all nodes", sx_describe(&spec));
             sx_free(&run);
@@ -117,9 +128,11 @@ static int mean_node(struct hx_node *node, void *arg)
 {
     enum { ROUNDS = 120 };
     struct hx_comm_cfg cfg = { .channels = 2, .buff_size = 256 << 10, .poison = true };
-    struct sx_spec spec = { .func = HX_ALL_REDUCE, .type = ncclFloat32, .count = 30011, .fill = HX_FILL_NORMAL,
-                            .seed = 11 };
-    double *sum = calloc(spec.count, sizeof *sum), *truth = calloc(spec.count, sizeof *truth), err = 0, energy = 0;
+    struct sx_spec spec = {
+        .func = HX_ALL_REDUCE, .type = ncclFloat32, .count = 30011, .fill = HX_FILL_NORMAL, .seed = 11
+    };
+    double *sum = calloc(spec.count, sizeof *sum), *truth = calloc(spec.count, sizeof *truth), err = 0,
+           energy = 0;
     float *x = malloc(spec.count * sizeof *x);
     int64_t slot = *(int64_t *)arg;
     struct hx_lib *lib;
@@ -162,7 +175,11 @@ static int feedback(void)
 
     for (int with = 0; with < 2; with++) {
         int64_t slot = with ? 5 : -1;
-        struct hx_job job = { .name = "feedback", .nnodes = 3, .fn = mean_node, .arg = &slot, .env = env_feedback,
+        struct hx_job job = { .name = "feedback",
+                              .nnodes = 3,
+                              .fn = mean_node,
+                              .arg = &slot,
+                              .env = env_feedback,
                               .deadline_s = hx_quick() ? 240 : 60 };
         struct hx_report *rep;
         int rc = hx_job_run(&job, &rep);
@@ -172,8 +189,8 @@ static int feedback(void)
         if (rc)
             return rc;
     }
-    printf("        all-reduce: error of the mean %.3g without a slot, %.3g with (%.0f times less)\n", error[0],
-           error[1], error[0] / error[1]);
+    printf("        all-reduce: error of the mean %.3g without a slot, %.3g with (%.0f times less)\n",
+           error[0], error[1], error[0] / error[1]);
     HX_CHECK(error[0] > 0.02 && error[0] / error[1] >= 20, "feedback brings the mean only %.1f times closer",
              error[0] / error[1]);
     return 0;
@@ -191,7 +208,10 @@ static int wrong_records_node(struct hx_node *node, void *arg)
     if (open_linked(node, &cfg, &lib, &comm))
         return 1;
     for (int round = 0; round < 12; round++) {
-        struct sx_spec spec = { .func = HX_ALL_REDUCE, .type = ncclFloat32, .count = 30001, .fill = HX_FILL_EXACT,
+        struct sx_spec spec = { .func = HX_ALL_REDUCE,
+                                .type = ncclFloat32,
+                                .count = 30001,
+                                .fill = HX_FILL_EXACT,
                                 .seed = (uint64_t)round };
         struct sx_spec rec = spec;
 
@@ -232,12 +252,17 @@ static int wrong_records(void)
     return sx_job("wrong records", 3, wrong_records_node, NULL, 40, env_plain);
 }
 
-/* One node lost a record that the others have. Whatever happens: a right result or an error everywhere, no hang. */
+/* One node lost a record that the others have. Whatever happens: a right result or an error everywhere, no
+ * hang. */
 static int lost_record_node(struct hx_node *node, void *arg)
 {
     struct hx_comm_cfg cfg = { .channels = 4, .buff_size = 128 << 10, .poison = true };
-    struct sx_spec spec = { .func = HX_ALL_REDUCE, .type = ncclFloat32, .count = 50001, .fill = HX_FILL_NORMAL,
-                            .seed = 3, .max_nmse = 0.03 };
+    struct sx_spec spec = { .func = HX_ALL_REDUCE,
+                            .type = ncclFloat32,
+                            .count = 50001,
+                            .fill = HX_FILL_NORMAL,
+                            .seed = 3,
+                            .max_nmse = 0.03 };
     struct hx_lib *lib;
     struct hx_comm *comm;
     struct sx_run run;
@@ -265,14 +290,18 @@ static int lost_record_node(struct hx_node *node, void *arg)
 
 static int lost_record(void)
 {
-    struct hx_job job = { .name = "lost record", .nnodes = 3, .fn = lost_record_node, .env = env_plain,
+    struct hx_job job = { .name = "lost record",
+                          .nnodes = 3,
+                          .fn = lost_record_node,
+                          .env = env_plain,
                           .deadline_s = hx_quick() ? 120 : 40 };
     struct hx_report *rep;
     int rc = hx_job_run(&job, &rep);
 
     if (rc == 0)
         printf("        one node without the record: %s\n",
-               *(int *)(void *)rep->node[0].scratch == ncclSuccess ? "right results" : "an error on all nodes");
+               *(int *)(void *)rep->node[0].scratch == ncclSuccess ? "right results"
+                                                                   : "an error on all nodes");
     hx_report_free(rep);
     return rc;
 }

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Results of the plugin, driven as NCCL drives it: exact where exactness is promised, within a bound where values
- * are quantized, the same bits again in another run and on every node, foreign values only at their own places.
+ * Results of the plugin, driven as NCCL drives it: exact where exactness is promised, within a bound where
+ * values are quantized, the same bits again in another run and on every node, foreign values only at their
+ * own places.
  *
- * Bounds. int4 codes groups of 32 values with a step of 1/8 of the group's largest, for Gaussian values 2.4 sigma
- * on average: noise of step^2/12, 0.78 % of the energy, less (0.62 %) because a group is coded transformed where
- * its largest value is smaller then. A sum has the own contribution exact and the noise of the others added
- * incoherently, so the error relative to the energy of all contributions is (N-1)/N of that.
+ * Bounds. int4 codes groups of 32 values with a step of 1/8 of the group's largest, for Gaussian values 2.4
+ * sigma on average: noise of step^2/12, 0.78 % of the energy, less (0.62 %) because a group is coded
+ * transformed where its largest value is smaller then. A sum has the own contribution exact and the noise of
+ * the others added incoherently, so the error relative to the energy of all contributions is (N-1)/N of that.
  */
 #include <math.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -57,13 +57,19 @@ static int exact_node(struct hx_node *node, void *arg)
         for (int op = 0; op < 4; op++) {
             int supported = 0;
 
-            HX_CHECK(hx_coll_reduce_support(lib, (ncclDataType_t)type, (ncclRedOp_t)op, &supported) == ncclSuccess,
+            HX_CHECK(hx_coll_reduce_support(lib, (ncclDataType_t)type, (ncclRedOp_t)op, &supported) ==
+                         ncclSuccess,
                      "reduceSupport failed");
-            HX_CHECK(supported || type >= ncclFloat8e4m3, "reductions of %s are not supported", hx_type_name((ncclDataType_t)type));
+            HX_CHECK(supported || type >= ncclFloat8e4m3, "reductions of %s are not supported",
+                     hx_type_name((ncclDataType_t)type));
             for (size_t k = 0; k < ncounts && supported; k++, n++) {
-                struct sx_spec spec = { .func = HX_REDUCE_SCATTER, .type = (ncclDataType_t)type,
-                                        .op = (ncclRedOp_t)op, .count = counts[k], .seed = (uint64_t)n,
-                                        .fill = op == ncclSum ? HX_FILL_EXACT : HX_FILL_POW2, .in_place = n & 1 };
+                struct sx_spec spec = { .func = HX_REDUCE_SCATTER,
+                                        .type = (ncclDataType_t)type,
+                                        .op = (ncclRedOp_t)op,
+                                        .count = counts[k],
+                                        .seed = (uint64_t)n,
+                                        .fill = op == ncclSum ? HX_FILL_EXACT : HX_FILL_POW2,
+                                        .in_place = n & 1 };
                 uint64_t hash;
 
                 if (sx_do(node, comm, &spec, NULL))
@@ -100,7 +106,9 @@ static int shapes_node(struct hx_node *node, void *arg)
     static const size_t counts[] = { 1, 31, 4095, 33333, 150001 };
     static const size_t chunks[] = { 0, 4096, HX_CHUNK_NCCL, 1536 };
     int channels = *(int *)arg;
-    struct hx_comm_cfg cfg = { .channels = channels, .buff_size = 128 << 10, .poison = true, .flush = channels == 8 };
+    struct hx_comm_cfg cfg = {
+        .channels = channels, .buff_size = 128 << 10, .poison = true, .flush = channels == 8
+    };
     struct hx_lib *lib;
     struct hx_comm *comm;
     int n = 0;
@@ -109,9 +117,13 @@ static int shapes_node(struct hx_node *node, void *arg)
         return 1;
     for (size_t k = 0; k < sizeof counts / sizeof counts[0]; k++) {
         for (int func = HX_REDUCE_SCATTER; func <= HX_ALL_REDUCE; func++, n++) {
-            struct sx_spec spec = { .func = (enum hx_func)func, .type = n & 1 ? ncclFloat32 : ncclInt32,
-                                    .count = counts[k], .chunk = chunks[n % 4], .fill = HX_FILL_EXACT,
-                                    .in_place = n / 2 & 1, .seed = (uint64_t)n,
+            struct sx_spec spec = { .func = (enum hx_func)func,
+                                    .type = n & 1 ? ncclFloat32 : ncclInt32,
+                                    .count = counts[k],
+                                    .chunk = chunks[n % 4],
+                                    .fill = HX_FILL_EXACT,
+                                    .in_place = n / 2 & 1,
+                                    .seed = (uint64_t)n,
                                     .channels = n % 5 == 4 ? 1 + n % channels : 0 };
             uint64_t hash;
 
@@ -171,8 +183,11 @@ static int large_node(struct hx_node *node, void *arg)
     if (sx_open(node, &cfg, &lib, &comm))
         return 1;
     for (int func = HX_REDUCE_SCATTER; func <= HX_ALL_REDUCE; func++) {
-        struct sx_spec spec = { .func = (enum hx_func)func, .type = ncclBfloat16, .count = 1000003,
-                                .fill = func == HX_ALL_GATHER ? HX_FILL_BITS : HX_FILL_EXACT, .seed = 3 };
+        struct sx_spec spec = { .func = (enum hx_func)func,
+                                .type = ncclBfloat16,
+                                .count = 1000003,
+                                .fill = func == HX_ALL_GATHER ? HX_FILL_BITS : HX_FILL_EXACT,
+                                .seed = 3 };
 
         if (sx_do(node, comm, &spec, NULL))
             return 1;
@@ -202,8 +217,11 @@ static int rounding_node(struct hx_node *node, void *arg)
         HX_CHECK(hx_coll_reduce_support(lib, (ncclDataType_t)type, ncclSum, &supported) == ncclSuccess,
                  "reduceSupport failed");
         for (int func = 0; func < 2 && supported; func++) {
-            struct sx_spec spec = { .func = func ? HX_ALL_REDUCE : HX_REDUCE_SCATTER, .type = (ncclDataType_t)type,
-                                    .count = 20011, .fill = HX_FILL_NORMAL, .seed = (uint64_t)type,
+            struct sx_spec spec = { .func = func ? HX_ALL_REDUCE : HX_REDUCE_SCATTER,
+                                    .type = (ncclDataType_t)type,
+                                    .count = 20011,
+                                    .fill = HX_FILL_NORMAL,
+                                    .seed = (uint64_t)type,
                                     .max_nmse = rounding_nmse((ncclDataType_t)type) };
             uint64_t hash, again;
 
@@ -238,8 +256,12 @@ static int int4_node(struct hx_node *node, void *arg)
         return 1;
     for (int t = 0; t < 3; t++) {
         for (int k = 0; k < 3; k++, n++) {
-            struct sx_spec spec = { .func = HX_REDUCE_SCATTER, .type = types[t], .count = counts[k],
-                                    .fill = HX_FILL_NORMAL, .seed = (uint64_t)n, .in_place = n & 1,
+            struct sx_spec spec = { .func = HX_REDUCE_SCATTER,
+                                    .type = types[t],
+                                    .count = counts[k],
+                                    .fill = HX_FILL_NORMAL,
+                                    .seed = (uint64_t)n,
+                                    .in_place = n & 1,
                                     .chunk = n % 3 == 1 ? 12288 : 0 };
             /* Few values: the error of one sample of the noise may be well above its mean. */
             spec.max_nmse = (k == 2 ? bound : 3 * INT4_NMSE) + rounding_nmse(types[t]);
@@ -253,8 +275,8 @@ static int int4_node(struct hx_node *node, void *arg)
             if (sx_check(node, &run))
                 return 1;
             if (k == 2) {
-                HX_CHECK(run.nmse > bound / 4, "%s: error %.3g: this was not coded in 4 bits", sx_describe(&spec),
-                         run.nmse);
+                HX_CHECK(run.nmse > bound / 4, "%s: error %.3g: this was not coded in 4 bits",
+                         sx_describe(&spec), run.nmse);
                 ((double *)hx_scratch(node, node->rank))[t] = run.nmse;
             }
             sx_free(&run);
@@ -265,8 +287,13 @@ static int int4_node(struct hx_node *node, void *arg)
 
 static int int4(int nnodes, int channels)
 {
-    struct hx_job job = { .name = "int4", .nnodes = nnodes, .fn = int4_node, .arg = &channels, .env = env_int4,
-                          .seed = 1, .deadline_s = hx_quick() ? 240 : 60 };
+    struct hx_job job = { .name = "int4",
+                          .nnodes = nnodes,
+                          .fn = int4_node,
+                          .arg = &channels,
+                          .env = env_int4,
+                          .seed = 1,
+                          .deadline_s = hx_quick() ? 240 : 60 };
     struct hx_report *rep;
     int rc = hx_job_run(&job, &rep);
     const double *found = (const double *)(const void *)rep->node[0].scratch;
@@ -304,8 +331,12 @@ static int repeat_node(struct hx_node *node, void *arg)
     if (sx_open(node, &cfg, &lib, &comm))
         return 1;
     for (int i = 0; i < 6; i++) {
-        struct sx_spec spec = { .func = i % 3 == 2 ? HX_ALL_REDUCE : HX_REDUCE_SCATTER, .type = ncclFloat32,
-                                .count = 50021, .fill = HX_FILL_NORMAL, .seed = (uint64_t)i, .max_nmse = 0.05 };
+        struct sx_spec spec = { .func = i % 3 == 2 ? HX_ALL_REDUCE : HX_REDUCE_SCATTER,
+                                .type = ncclFloat32,
+                                .count = 50021,
+                                .fill = HX_FILL_NORMAL,
+                                .seed = (uint64_t)i,
+                                .max_nmse = 0.05 };
 
         if (sx_do(node, comm, &spec, &hash[i]))
             return 1;
@@ -315,14 +346,19 @@ static int repeat_node(struct hx_node *node, void *arg)
 
 static int repeatable(void)
 {
-    static const char *const env[] = { "NIBBLE_EF=full", "NIBBLE_EF_IDENTITY=signature", "NIBBLE_RS_MIN_BYTES=0",
-                                       NULL };
+    static const char *const env[] = { "NIBBLE_EF=full", "NIBBLE_EF_IDENTITY=signature",
+                                       "NIBBLE_RS_MIN_BYTES=0", NULL };
     uint64_t first[HX_MAX_NODES][6];
     unsigned delay[2] = { 0, 300 };
 
     for (int run = 0; run < 2; run++) {
-        struct hx_job job = { .name = "repeatable", .nnodes = 4, .fn = repeat_node, .arg = &delay[run], .env = env,
-                              .seed = 5, .deadline_s = hx_quick() ? 240 : 60 };
+        struct hx_job job = { .name = "repeatable",
+                              .nnodes = 4,
+                              .fn = repeat_node,
+                              .arg = &delay[run],
+                              .env = env,
+                              .seed = 5,
+                              .deadline_s = hx_quick() ? 240 : 60 };
         struct hx_report *rep;
         int rc = hx_job_run(&job, &rep);
 
@@ -342,16 +378,17 @@ static int repeatable(void)
 /* ---- values that are no numbers ---- */
 
 struct foreign {
-    int rank;      /* whose contribution */
-    size_t at;     /* index in every block */
+    int rank;  /* whose contribution */
+    size_t at; /* index in every block */
     double value;
 };
 
 static int foreign_node(struct hx_node *node, void *arg)
 {
     static const ncclDataType_t types[] = { ncclFloat32, ncclBfloat16, ncclFloat16 };
-    const struct foreign foreign[] = { { 0, 7, (double)NAN }, { 1, 900, (double)INFINITY }, { 1, 5000, -(double)INFINITY },
-                                       { 2, 5001, (double)NAN }, { 2, 12287, (double)INFINITY }, { 0, 29990, (double)NAN } };
+    const struct foreign foreign[] = { { 0, 7, (double)NAN },          { 1, 900, (double)INFINITY },
+                                       { 1, 5000, -(double)INFINITY }, { 2, 5001, (double)NAN },
+                                       { 2, 12287, (double)INFINITY }, { 0, 29990, (double)NAN } };
     struct hx_comm_cfg cfg = { .channels = 2, .buff_size = 128 << 10 };
     struct hx_lib *lib;
     struct hx_comm *comm;
@@ -360,8 +397,11 @@ static int foreign_node(struct hx_node *node, void *arg)
     if (sx_open(node, &cfg, &lib, &comm))
         return 1;
     for (int t = 0; t < 3; t++) {
-        struct sx_spec spec = { .func = HX_REDUCE_SCATTER, .type = types[t], .count = 30011,
-                                .fill = HX_FILL_NORMAL, .seed = (uint64_t)t };
+        struct sx_spec spec = { .func = HX_REDUCE_SCATTER,
+                                .type = types[t],
+                                .count = 30011,
+                                .fill = HX_FILL_NORMAL,
+                                .seed = (uint64_t)t };
         struct sx_run run;
         double err = 0, energy = 0;
         char *x;
@@ -398,8 +438,8 @@ static int foreign_node(struct hx_node *node, void *arg)
             HX_CHECK(isfinite(got), "%s: value %zu became %g", hx_type_name(spec.type), i, got);
             err += (got - sum[i]) * (got - sum[i]);
         }
-        HX_CHECK(err <= 1.3 * INT4_NMSE * energy, "%s: error %.3g beside foreign values", hx_type_name(spec.type),
-                 err / energy);
+        HX_CHECK(err <= 1.3 * INT4_NMSE * energy, "%s: error %.3g beside foreign values",
+                 hx_type_name(spec.type), err / energy);
         free(sum);
         free(x);
         sx_free(&run);
@@ -410,204 +450,6 @@ static int foreign_node(struct hx_node *node, void *arg)
 static int foreign_values(void)
 {
     return sx_job("NaN and infinity", 3, foreign_node, NULL, 60, env_int4);
-}
-
-/* ---- several operations, communicators, threads ---- */
-
-static int queue_node(struct hx_node *node, void *arg)
-{
-    enum { N = 24 };
-    struct hx_comm_cfg cfg = { .channels = 4, .buff_size = 64 << 10, .gpu_delay_us = 40, .poison = true,
-                               .stall_every = 50, .stall_ms = 20 };
-    struct sx_run run[N];
-    struct hx_lib *lib;
-    struct hx_comm *comm;
-
-    (void)arg;
-    if (sx_open(node, &cfg, &lib, &comm))
-        return 1;
-    /* Two logical communicators (a parent and its split child) use one collComm: their operations alternate, with
-     * other shapes and other channel counts, in the order that is the same everywhere. */
-    for (int i = 0; i < N; i++) {
-        struct sx_spec spec = { .func = (enum hx_func)(i / 2 % 3), .type = i & 1 ? ncclFloat32 : ncclInt64,
-                                .count = i & 1 ? 17000 : 333 + (size_t)i * 100, .fill = HX_FILL_EXACT,
-                                .seed = (uint64_t)i, .channels = i & 1 ? 4 : 1, .chunk = i & 1 ? 0 : 1024,
-                                .in_place = i / 3 & 1 };
-
-        sx_prepare(node, &spec, &run[i]);
-        HX_CHECK(hx_post(comm, &run[i].op) == ncclSuccess, "post failed");
-        if (i % 8 == 7)
-            hx_sleep(0.02 * node->rank);
-    }
-    for (int i = 0; i < N; i++) {
-        hx_where("operation %d of %d in flight: %s", i, N, sx_describe(&run[i].spec));
-        HX_CHECK(hx_wait(comm, &run[i].op, 0) == ncclSuccess, "operation %d failed", i);
-        if (sx_check(node, &run[i]))
-            return 1;
-        sx_free(&run[i]);
-    }
-    return sx_close(lib, comm, false);
-}
-
-static int queue(void)
-{
-    return sx_job("queue", 3, queue_node, NULL, 60, env_raw);
-}
-
-struct second {
-    struct hx_node *node;
-    struct hx_comm *comm;
-    int rc;
-};
-
-static void *second_main(void *arg)
-{
-    struct second *s = arg;
-
-    for (int i = 0; i < 12 && !s->rc; i++) {
-        struct sx_spec spec = { .func = (enum hx_func)(i % 3), .type = ncclFloat32, .count = 9001,
-                                .fill = HX_FILL_EXACT, .seed = 1000 + (uint64_t)i };
-
-        s->rc = sx_do(s->node, s->comm, &spec, NULL);
-    }
-    return NULL;
-}
-
-static int two_comms_node(struct hx_node *node, void *arg)
-{
-    struct hx_comm_cfg cfg = { .channels = 2, .buff_size = 128 << 10 }, cfg2 = { .channels = 8, .buff_size = 64 << 10 };
-    struct second second = { .node = node };
-    struct hx_lib *lib;
-    struct hx_comm *comm;
-    pthread_t thread;
-
-    (void)arg;
-    if (sx_open(node, &cfg, &lib, &comm))
-        return 1;
-    HX_CHECK(hx_comm_open(node, lib, &cfg2, &second.comm, NULL) == ncclSuccess, "second communicator");
-    HX_CHECK(pthread_create(&thread, NULL, second_main, &second) == 0, "thread");
-    for (int i = 0; i < 12; i++) {
-        struct sx_spec spec = { .func = (enum hx_func)((i + node->nnodes) % 3), .type = ncclBfloat16, .count = 30001,
-                                .fill = HX_FILL_EXACT, .seed = (uint64_t)i };
-
-        if (sx_do(node, comm, &spec, NULL))
-            return 1;
-        hx_sleep(1e-3 * ((i * 7 + node->rank * 3) % 5));
-    }
-    pthread_join(thread, NULL);
-    if (second.rc)
-        return 1;
-    HX_CHECK(hx_comm_close(second.comm) == ncclSuccess, "close of the second communicator");
-    return sx_close(lib, comm, false);
-}
-
-static int two_comms(void)
-{
-    return sx_job("two communicators", 3, two_comms_node, NULL, 60, env_raw);
-}
-
-/* ---- a network of its own with a rate limit and a delay ---- */
-
-static int slow_node(struct hx_node *node, void *arg)
-{
-    struct hx_comm_cfg cfg = { .channels = 4, .buff_size = 256 << 10, .poison = true };
-    double seconds[2];
-    struct hx_lib *lib;
-    struct hx_comm *comm;
-
-    (void)arg;
-    if (sx_open(node, &cfg, &lib, &comm))
-        return 1;
-    for (int func = HX_REDUCE_SCATTER; func <= HX_ALL_REDUCE; func++) {
-        struct sx_spec spec = { .func = (enum hx_func)func, .type = ncclInt32, .count = 300007,
-                                .fill = HX_FILL_EXACT, .seed = 3 };
-
-        if (sx_do(node, comm, &spec, NULL))
-            return 1;
-    }
-    /* 4 bits instead of 32: over a network that is the bottleneck the same reduce-scatter takes less time. */
-    for (int i = 0; i < 2; i++) {
-        struct sx_spec spec = { .func = HX_REDUCE_SCATTER, .type = i ? ncclFloat32 : ncclInt32, .count = 1500007,
-                                .fill = i ? HX_FILL_NORMAL : HX_FILL_EXACT, .max_nmse = i ? 0.03 : 0 };
-        struct sx_run run;
-
-        sx_prepare(node, &spec, &run);
-        HX_CHECK(hx_run(comm, &run.op) == ncclSuccess, "%s failed", sx_describe(&spec));
-        seconds[i] = hx_op_seconds(node, &run.op);
-        if (sx_check(node, &run))
-            return 1;
-        sx_free(&run);
-    }
-    HX_CHECK(seconds[1] < 0.5 * seconds[0], "int4 takes %.3f s, raw %.3f s", seconds[1], seconds[0]);
-    memcpy(hx_scratch(node, node->rank), seconds, sizeof seconds);
-    return sx_close(lib, comm, false);
-}
-
-static int slow_network(void)
-{
-    struct hx_job job = { .name = "slow network", .nnodes = 3, .fn = slow_node, .netns = true, .rate_mbps = 200,
-                          .deadline_s = 60 };
-    struct hx_report *rep;
-    int rc = hx_job_run(&job, &rep);
-    const double *s = (const double *)(const void *)rep->node[0].scratch;
-
-    if (rc == 0)
-        printf("        18 MB reduce-scatter over 200 Mbit/s: raw %.3f s, int4 %.3f s\n", s[0], s[1]);
-    hx_report_free(rep);
-    return rc;
-}
-
-/* ---- point-to-point ---- */
-
-static int p2p_node(struct hx_node *node, void *arg)
-{
-    static const size_t bytes[] = { 0, 1, 511, 65536, 1000003, 5000001 };
-    struct hx_p2p_cfg cfg = { .streams = *(int *)arg, .slot = 128 << 10, .flush = true };
-    struct hx_lib *lib = hx_lib_open(NULL, 0);
-    struct hx_p2p *p2p;
-    struct hx_ctx ctx;
-    int peer = node->rank ^ 1;
-
-    HX_CHECK(lib && hx_init(lib, 77, &ctx) == ncclSuccess, "init");
-    HX_CHECK(hx_p2p_open(node, lib, &ctx, peer, &cfg, &p2p) == ncclSuccess, "p2p connection");
-    for (size_t k = 0; k < sizeof bytes / sizeof bytes[0]; k++) {
-        size_t out = bytes[k], in = bytes[(k * 5 + 2) % 6];
-        unsigned char *send, *recv, *want;
-
-        if (node->rank & 1) {
-            size_t t = out;
-            out = in;
-            in = t;
-        }
-        send = malloc(out + 1);
-        recv = malloc(in + 1);
-        want = malloc(in + 1);
-        hx_fill(ncclUint8, send, out, hx_seed(k, (uint64_t)node->rank, 1), HX_FILL_BITS);
-        hx_fill(ncclUint8, want, in, hx_seed(k, (uint64_t)peer, 1), HX_FILL_BITS);
-        recv[in] = 0x5a;
-        hx_where("p2p: %zu bytes out, %zu in", out, in);
-        HX_CHECK(hx_p2p_run(p2p, send, out, recv, in, 30) == ncclSuccess, "p2p of %zu and %zu bytes failed", out, in);
-        HX_CHECK(memcmp(recv, want, in) == 0 && recv[in] == 0x5a, "p2p of %zu bytes: wrong data", in);
-        free(send);
-        free(recv);
-        free(want);
-    }
-    HX_CHECK(hx_p2p_close(p2p) == ncclSuccess, "p2p close");
-    HX_CHECK(hx_finalize(lib, &ctx) == ncclSuccess, "finalize");
-    hx_lib_close(lib);
-    HX_CHECK(hx_log_warns() == 0, "WARN lines were logged");
-    return 0;
-}
-
-static int p2p(void)
-{
-    for (int streams = 1; streams <= 8; streams += streams == 1 ? 2 : 5) {
-        int rc = sx_job("p2p", 4, p2p_node, &streams, 60, NULL);
-
-        if (rc)
-            return rc;
-    }
-    return 0;
 }
 
 static const struct hx_case cases[] = {
@@ -626,10 +468,6 @@ static const struct hx_case cases[] = {
     { "int4-8-nodes", int4_8, HX_CASE_FULL },
     { "repeatable", repeatable, 0 },
     { "foreign-values", foreign_values, 0 },
-    { "queue", queue, 0 },
-    { "two-communicators", two_comms, 0 },
-    { "slow-network", slow_network, HX_CASE_FULL },
-    { "p2p", p2p, 0 },
 };
 
 int main(int argc, char **argv)

@@ -274,10 +274,11 @@ void *hx_scratch(struct hx_node *node, int rank)
 
 /* ---- log ---- */
 
-static void capture(ncclDebugLogLevel level, unsigned long flags, const char *file, int line, const char *fmt, ...)
-    __attribute__((format(printf, 5, 6)));
+static void capture(ncclDebugLogLevel level, unsigned long flags, const char *file, int line, const char *fmt,
+                    ...) __attribute__((format(printf, 5, 6)));
 
-static void capture(ncclDebugLogLevel level, unsigned long flags, const char *file, int line, const char *fmt, ...)
+static void capture(ncclDebugLogLevel level, unsigned long flags, const char *file, int line, const char *fmt,
+                    ...)
 {
     struct hx_node *n = hx_this_node;
     char text[2048];
@@ -285,7 +286,10 @@ static void capture(ncclDebugLogLevel level, unsigned long flags, const char *fi
     va_list ap;
 
     (void)flags;
-    head = snprintf(text, sizeof text, "%c ", level == NCCL_LOG_WARN ? 'W' : level == NCCL_LOG_INFO ? 'I' : 'T');
+    head = snprintf(text, sizeof text, "%c ",
+                    level == NCCL_LOG_WARN   ? 'W'
+                    : level == NCCL_LOG_INFO ? 'I'
+                                             : 'T');
     va_start(ap, fmt);
     len = vsnprintf(text + head, sizeof text - (size_t)head - 1, fmt, ap);
     va_end(ap);

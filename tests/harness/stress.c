@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Random sequences of all functions and types, with the least credit and small units, every node in its own time:
- * posting late, filling and draining slots with delays, now and then leaving one alone for long. The proof of
- * "nothing can wait in a circle" by trying: no job may hang, and every result must be right.
+ * Random sequences of all functions and types, with the least credit and small units, every node in its own
+ * time: posting late, filling and draining slots with delays, now and then leaving one alone for long. The
+ * proof of "nothing can wait in a circle" by trying: no job may hang, and every result must be right.
  *
- * The sequence depends on the job's seed only and is the same on all nodes; delays depend on the rank, too. A
- * failure prints the seed; HX_SEED=<n> runs that one, HX_SECONDS=<s> changes the time for all jobs together.
+ * The sequence depends on the job's seed only and is the same on all nodes; delays depend on the
+ * rank, too. A failure prints the seed; NB_STRESS_SEED=<n> runs that one, NB_STRESS_SECONDS=<s> changes the
+ * time for all jobs together.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -19,8 +20,8 @@ struct plan {
 
 static void draw(uint64_t *rng, struct sx_spec *s, const struct plan *plan, int channels)
 {
-    static const ncclDataType_t types[] = { ncclFloat32, ncclBfloat16, ncclFloat16, ncclInt32, ncclInt8, ncclFloat64,
-                                            ncclFloat32, ncclUint64 };
+    static const ncclDataType_t types[] = { ncclFloat32, ncclBfloat16, ncclFloat16, ncclInt32,
+                                            ncclInt8,    ncclFloat64,  ncclFloat32, ncclUint64 };
     static const size_t chunks[] = { 0, 0, 512, 4096, 1536 };
 
     memset(s, 0, sizeof *s);
@@ -82,7 +83,8 @@ static int stress_node(struct hx_node *node, void *arg)
 
             hx_where("operation %d: %s", total, sx_describe(&run[i].spec));
             ret = hx_wait(comm, &run[i].op, 0);
-            HX_CHECK(ret == ncclSuccess, "operation %d: %s: result %d", total, sx_describe(&run[i].spec), (int)ret);
+            HX_CHECK(ret == ncclSuccess, "operation %d: %s: result %d", total, sx_describe(&run[i].spec),
+                     (int)ret);
             if (sx_check(node, &run[i]))
                 return 1;
             sx_free(&run[i]);
@@ -99,22 +101,30 @@ static int stress(int nnodes, bool int4, double share)
 {
     static const char *const env_raw[] = { "NIBBLE_CREDITS=1", "NIBBLE_UNIT_BYTES=4096", "NIBBLE_RS=raw",
                                            "NIBBLE_AG_MIN_BYTES=0", NULL };
-    static const char *const env_int4[] = { "NIBBLE_CREDITS=1", "NIBBLE_UNIT_BYTES=4096", "NIBBLE_RS=int4",
-                                            "NIBBLE_RS_MIN_BYTES=0", "NIBBLE_AG_MIN_BYTES=0", "NIBBLE_EF=full",
-                                            "NIBBLE_EF_IDENTITY=signature", NULL };
-    const char *seconds = getenv("HX_SECONDS"), *seed = getenv("HX_SEED");
+    static const char *const env_int4[] = { "NIBBLE_CREDITS=1",
+                                            "NIBBLE_UNIT_BYTES=4096",
+                                            "NIBBLE_RS=int4",
+                                            "NIBBLE_RS_MIN_BYTES=0",
+                                            "NIBBLE_AG_MIN_BYTES=0",
+                                            "NIBBLE_EF=full",
+                                            "NIBBLE_EF_IDENTITY=signature",
+                                            NULL };
+    const char *seconds = getenv("NB_STRESS_SECONDS"), *seed = getenv("NB_STRESS_SEED");
     double total = seconds ? strtod(seconds, NULL) : hx_quick() ? 16 : 50;
     struct plan plan = { share * total, int4 };
-    struct hx_job job = { .name = int4 ? "stress int4" : "stress raw", .nnodes = nnodes, .fn = stress_node,
-                          .arg = &plan, .env = int4 ? env_int4 : env_raw };
+    struct hx_job job = { .name = int4 ? "stress int4" : "stress raw",
+                          .nnodes = nnodes,
+                          .fn = stress_node,
+                          .arg = &plan,
+                          .env = int4 ? env_int4 : env_raw };
     struct hx_report *rep;
     int rc;
 
     job.seed = seed ? strtoull(seed, NULL, 10) : 20261121 + (uint64_t)nnodes * 2 + int4;
     job.deadline_s = plan.seconds + (hx_quick() ? 90 : 30);
     rc = hx_job_run(&job, &rep);
-    printf("        %s, %d nodes: %d operations, seed %llu\n", job.name, nnodes, *(int *)(void *)rep->node[0].scratch,
-           (unsigned long long)job.seed);
+    printf("        %s, %d nodes: %d operations, seed %llu\n", job.name, nnodes,
+           *(int *)(void *)rep->node[0].scratch, (unsigned long long)job.seed);
     hx_report_free(rep);
     return rc;
 }

@@ -15,15 +15,16 @@ const char *sx_describe(const struct sx_spec *s)
     static const char *const op[] = { "sum", "prod", "max", "min" };
     static _Thread_local char text[160];
 
-    snprintf(text, sizeof text, "%s of %zu x %s %s, channels %d, chunk %zu%s", sx_func_name(s->func), s->count,
-             hx_type_name(s->type), s->func == HX_ALL_GATHER ? "" : op[s->op], s->channels, s->chunk,
-             s->in_place ? ", in place" : "");
+    snprintf(text, sizeof text, "%s of %zu x %s %s, channels %d, chunk %zu%s", sx_func_name(s->func),
+             s->count, hx_type_name(s->type), s->func == HX_ALL_GATHER ? "" : op[s->op], s->channels,
+             s->chunk, s->in_place ? ", in place" : "");
     return text;
 }
 
 void sx_block(const struct sx_spec *spec, int rank, int block, void *buf)
 {
-    hx_fill(spec->type, buf, spec->count, hx_seed(spec->seed, (uint64_t)rank + 1, (uint64_t)block + 1), spec->fill);
+    hx_fill(spec->type, buf, spec->count, hx_seed(spec->seed, (uint64_t)rank + 1, (uint64_t)block + 1),
+            spec->fill);
 }
 
 static void *alloc(size_t bytes)
@@ -147,8 +148,8 @@ int sx_check(struct hx_node *node, struct sx_run *run)
         free(sum);
         run->nmse = energy > 0 ? err / energy : err;
         if (!(run->nmse <= s->max_nmse))
-            rc = hx_fail("%s: error %.3g of the contributions' energy, more than %.3g", sx_describe(s), run->nmse,
-                         s->max_nmse);
+            rc = hx_fail("%s: error %.3g of the contributions' energy, more than %.3g", sx_describe(s),
+                         run->nmse, s->max_nmse);
     }
     free(x);
     free(acc);

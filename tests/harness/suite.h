@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the test programs of this folder share: an operation described by a few numbers, run with generated data
- * on an open communicator and checked against a reference that every node computes by itself.
+ * What the test programs of this folder share: an operation described by a few numbers, run with generated
+ * data on an open communicator and checked against a reference that every node computes by itself.
  */
 #ifndef NIBBLE_TESTS_HARNESS_SUITE_H
 #define NIBBLE_TESTS_HARNESS_SUITE_H
@@ -12,13 +12,13 @@ struct sx_spec {
     enum hx_func func;
     ncclDataType_t type;
     ncclRedOp_t op;
-    size_t count;     /* as in hx_op */
-    int channels;     /* 0: the communicator's */
-    size_t chunk;     /* 0: the communicator's */
+    size_t count; /* as in hx_op */
+    int channels; /* 0: the communicator's */
+    size_t chunk; /* 0: the communicator's */
     enum hx_fill fill;
     bool in_place;
-    uint64_t seed;    /* of the data; the same on every node */
-    double max_nmse;  /* 0: bit for bit. Else the error relative to the sum of all contributions' energies */
+    uint64_t seed;   /* of the data; the same on every node */
+    double max_nmse; /* 0: bit for bit. Else the error relative to the sum of all contributions' energies */
 };
 
 /* An operation under way with its buffers. */
@@ -28,7 +28,7 @@ struct sx_run {
     char *send, *recv; /* recv is what op.recv points to, also in place */
     char *mem;
     size_t recv_values;
-    double nmse;       /* found by sx_check */
+    double nmse; /* found by sx_check */
 };
 
 /* Make buffers and data. */
@@ -45,8 +45,8 @@ const char *sx_func_name(enum hx_func func);
 /* Contributions are made block by block, so that a node can make one block of everybody without the rest. */
 void sx_block(const struct sx_spec *spec, int rank, int block, void *buf);
 
-/* Run fn on `nnodes` nodes with the environment given; a failure is printed. The deadline is stretched in quick
- * (sanitizer) runs. */
+/* Run fn on `nnodes` nodes with the environment given; a failure is printed. The deadline is stretched in
+ * quick (sanitizer) runs. */
 int sx_job(const char *name, int nnodes, hx_node_fn fn, void *arg, double deadline_s, const char *const *env);
 
 /* Open the plugin and one communicator, or fail. Returns 0 with both set. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The plugin behind one API: loading, choice of table version, and one function for each entry that calls it the
- * way NCCL's adapter of that version does. Which version differs in what is told in abi.h.
+ * The plugin behind one API: loading, choice of table version, and one function for each entry that calls it
+ * the way NCCL's adapter of that version does. Which version differs in what is told in abi.h.
  */
 #include <dlfcn.h>
 #include <stdlib.h>
@@ -37,17 +37,18 @@ struct hx_lib {
     bool net_inited, coll_inited, coll_ok; /* versions below 11: init once a load */
 };
 
-/* Members whose type is the same in several versions: pick the table. Below 11 the layouts up to listen agree. */
-#define NET(lib, member)                                                                              \
-    ((lib)->version == 8    ? (lib)->net.v8->member                                                   \
-     : (lib)->version == 9  ? (lib)->net.v9->member                                                   \
-     : (lib)->version == 10 ? (lib)->net.v10->member                                                  \
-     : (lib)->version == 11 ? (lib)->net.v11->member                                                  \
+/* Members whose type is the same in several versions: pick the table. Below 11 the layouts up to listen
+ * agree. */
+#define NET(lib, member) \
+    ((lib)->version == 8    ? (lib)->net.v8->member \
+     : (lib)->version == 9  ? (lib)->net.v9->member \
+     : (lib)->version == 10 ? (lib)->net.v10->member \
+     : (lib)->version == 11 ? (lib)->net.v11->member \
                             : (lib)->net.v12->member)
-#define COLL(lib, member)                                                                             \
-    ((lib)->version == 8    ? (lib)->coll.v8->member                                                  \
-     : (lib)->version <= 10 ? (lib)->coll.v9->member                                                  \
-     : (lib)->version == 11 ? (lib)->coll.v11->member                                                 \
+#define COLL(lib, member) \
+    ((lib)->version == 8    ? (lib)->coll.v8->member \
+     : (lib)->version <= 10 ? (lib)->coll.v9->member \
+     : (lib)->version == 11 ? (lib)->coll.v11->member \
                             : (lib)->coll.v12->member)
 
 const char *hx_plugin_path(void)
@@ -210,7 +211,8 @@ ncclResult_t hx_finalize(struct hx_lib *lib, struct hx_ctx *ctx)
         if (ctx->net_ok)
             ret = lib->version == 11 ? lib->net.v11->finalize(ctx->net) : lib->net.v12->finalize(ctx->net);
         if (ctx->coll_ok)
-            ret2 = lib->version == 11 ? lib->coll.v11->finalize(ctx->coll) : lib->coll.v12->finalize(ctx->coll);
+            ret2 = lib->version == 11 ? lib->coll.v11->finalize(ctx->coll)
+                                      : lib->coll.v12->finalize(ctx->coll);
     }
     memset(ctx, 0, sizeof *ctx);
     return ret != ncclSuccess ? ret : ret2;
@@ -218,19 +220,19 @@ ncclResult_t hx_finalize(struct hx_lib *lib, struct hx_ctx *ctx)
 
 /* ---- properties ---- */
 
-#define COMMON_PROPS(p)                                                     \
-    do {                                                                    \
-        snprintf(out->name, sizeof out->name, "%s", (p).name);              \
-        if ((p).pci_path)                                                   \
+#define COMMON_PROPS(p) \
+    do { \
+        snprintf(out->name, sizeof out->name, "%s", (p).name); \
+        if ((p).pci_path) \
             snprintf(out->pci_path, sizeof out->pci_path, "%s", (p).pci_path); \
-        out->guid = (p).guid;                                               \
-        out->ptr_support = (p).ptr_support;                                 \
-        out->reg_is_global = (p).reg_is_global;                             \
-        out->speed = (p).speed;                                             \
-        out->port = (p).port;                                               \
-        out->latency = (p).latency;                                         \
-        out->max_comms = (p).max_comms;                                     \
-        out->max_recvs = (p).max_recvs;                                     \
+        out->guid = (p).guid; \
+        out->ptr_support = (p).ptr_support; \
+        out->reg_is_global = (p).reg_is_global; \
+        out->speed = (p).speed; \
+        out->port = (p).port; \
+        out->latency = (p).latency; \
+        out->max_comms = (p).max_comms; \
+        out->max_recvs = (p).max_recvs; \
     } while (0)
 
 static void props_from(struct hx_lib *lib, const void *from, struct hx_props *out)
@@ -368,8 +370,8 @@ ncclResult_t hx_net_isend(struct hx_lib *lib, void *comm, void *data, size_t siz
     }
 }
 
-ncclResult_t hx_net_irecv(struct hx_lib *lib, void *comm, int n, void **data, const size_t *sizes, const int *tags,
-                          void **mhandles, void **request)
+ncclResult_t hx_net_irecv(struct hx_lib *lib, void *comm, int n, void **data, const size_t *sizes,
+                          const int *tags, void **mhandles, void **request)
 {
     size_t wide[HX_GROUP];
     int narrow[HX_GROUP], tag[HX_GROUP];
@@ -396,8 +398,8 @@ ncclResult_t hx_net_irecv(struct hx_lib *lib, void *comm, int n, void **data, co
     }
 }
 
-ncclResult_t hx_net_iflush(struct hx_lib *lib, void *comm, int n, void **data, const int *sizes, void **mhandles,
-                           void **request)
+ncclResult_t hx_net_iflush(struct hx_lib *lib, void *comm, int n, void **data, const int *sizes,
+                           void **mhandles, void **request)
 {
     int size[HX_GROUP];
 
@@ -444,7 +446,8 @@ ncclResult_t hx_coll_listen(struct hx_lib *lib, struct hx_ctx *ctx, int dev, voi
     }
 }
 
-ncclResult_t hx_coll_connect(struct hx_lib *lib, void **handles, int nranks, int rank, void *listen, void **comm)
+ncclResult_t hx_coll_connect(struct hx_lib *lib, void **handles, int nranks, int rank, void *listen,
+                             void **comm)
 {
     return COLL(lib, connect(handles, nranks, rank, listen, comm));
 }
@@ -465,7 +468,8 @@ ncclResult_t hx_coll_dereg_mr(struct hx_lib *lib, void *comm, void *mhandle)
 }
 
 ncclResult_t hx_coll_iallreduce(struct hx_lib *lib, void *comm, void *send, void *recv, size_t count,
-                                ncclDataType_t type, ncclRedOp_t op, void *send_mh, void *recv_mh, void **request)
+                                ncclDataType_t type, ncclRedOp_t op, void *send_mh, void *recv_mh,
+                                void **request)
 {
     if (lib->version == 8)
         return lib->coll.v8->iallreduce(comm, send, recv, (int)count, type, op, send_mh, recv_mh, request);
@@ -477,42 +481,47 @@ ncclResult_t hx_coll_iallreduce(struct hx_lib *lib, void *comm, void *send, void
 }
 
 ncclResult_t hx_coll_iallgather(struct hx_lib *lib, void *comm, void *send, void *recv, size_t recv_bytes,
-                                void *recv_mh, size_t bytes_per_rank, size_t offset, size_t bytes, void *send_mh,
-                                void **request)
+                                void *recv_mh, size_t bytes_per_rank, size_t offset, size_t bytes,
+                                void *send_mh, void **request)
 {
     struct hx_sge_v8 part8 = { recv_mh, recv, (uint32_t)recv_bytes };
     struct hx_sge_v9 part = { recv_mh, recv, recv_bytes };
 
     if (lib->version == 8)
-        return lib->coll.v8->iallgather(comm, send, 1, &part8, bytes_per_rank, offset, bytes, send_mh, request);
+        return lib->coll.v8->iallgather(comm, send, 1, &part8, bytes_per_rank, offset, bytes, send_mh,
+                                        request);
     if (lib->version <= 10)
-        return lib->coll.v9->iallgather(comm, send, 1, &part, bytes_per_rank, offset, bytes, send_mh, request);
+        return lib->coll.v9->iallgather(comm, send, 1, &part, bytes_per_rank, offset, bytes, send_mh,
+                                        request);
     if (lib->version == 11)
-        return lib->coll.v11->iallgather(comm, send, 1, &part, bytes_per_rank, offset, bytes, send_mh, request);
+        return lib->coll.v11->iallgather(comm, send, 1, &part, bytes_per_rank, offset, bytes, send_mh,
+                                         request);
     return lib->coll.v12->iallgather(comm, send, 1, &part, bytes_per_rank, offset, bytes, send_mh, request);
 }
 
-ncclResult_t hx_coll_ireducescatter(struct hx_lib *lib, void *comm, void *send, size_t send_bytes, void *send_mh,
-                                    void *recv, size_t bytes_per_rank, size_t offset, size_t bytes,
-                                    ncclDataType_t type, ncclRedOp_t op, void *recv_mh, void **request)
+ncclResult_t hx_coll_ireducescatter(struct hx_lib *lib, void *comm, void *send, size_t send_bytes,
+                                    void *send_mh, void *recv, size_t bytes_per_rank, size_t offset,
+                                    size_t bytes, ncclDataType_t type, ncclRedOp_t op, void *recv_mh,
+                                    void **request)
 {
     struct hx_sge_v8 part8 = { send_mh, send, (uint32_t)send_bytes };
     struct hx_sge_v9 part = { send_mh, send, send_bytes };
 
     if (lib->version == 8)
-        return lib->coll.v8->ireducescatter(comm, 1, &part8, recv, bytes_per_rank, offset, bytes, type, op, recv_mh,
-                                            request);
+        return lib->coll.v8->ireducescatter(comm, 1, &part8, recv, bytes_per_rank, offset, bytes, type, op,
+                                            recv_mh, request);
     if (lib->version <= 10)
-        return lib->coll.v9->ireducescatter(comm, 1, &part, recv, bytes_per_rank, offset, bytes, type, op, recv_mh,
-                                            request);
+        return lib->coll.v9->ireducescatter(comm, 1, &part, recv, bytes_per_rank, offset, bytes, type, op,
+                                            recv_mh, request);
     if (lib->version == 11)
-        return lib->coll.v11->ireducescatter(comm, 1, &part, recv, bytes_per_rank, offset, bytes, type, op, recv_mh,
-                                             request);
-    return lib->coll.v12->ireducescatter(comm, 1, &part, recv, bytes_per_rank, offset, bytes, type, op, recv_mh,
-                                         request);
+        return lib->coll.v11->ireducescatter(comm, 1, &part, recv, bytes_per_rank, offset, bytes, type, op,
+                                             recv_mh, request);
+    return lib->coll.v12->ireducescatter(comm, 1, &part, recv, bytes_per_rank, offset, bytes, type, op,
+                                         recv_mh, request);
 }
 
-ncclResult_t hx_coll_iflush(struct hx_lib *lib, void *comm, void *data, int size, void *mhandle, void **request)
+ncclResult_t hx_coll_iflush(struct hx_lib *lib, void *comm, void *data, int size, void *mhandle,
+                            void **request)
 {
     return COLL(lib, iflush(comm, data, size, mhandle, request));
 }
