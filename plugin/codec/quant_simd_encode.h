@@ -137,7 +137,7 @@ NB_FN bool nb_s_survey_batches(enum nb_dtype type, bool int4, bool feedback, boo
     tile->min = vi_set1((int)NB_F32_INF);
     for (unsigned j = 0; j < job->groups; j += NB_W) {
         const uint8_t *src = job->src + bytes * j;
-        const int8_t *err = job->err + (feedback ? NB_GROUP * j : 0);
+        const int8_t *err = feedback ? job->err + NB_GROUP * j : NULL;
         unsigned left = job->groups - j;
         struct nb_padded pad;
         for (unsigned g = 0; feedback && g < NB_W; g++)
@@ -356,8 +356,8 @@ NB_FN float nb_s_quantize_tile(bool int4, bool feedback, bool stats, const struc
         memset(chain, 0, sizeof chain);
     for (unsigned j = 0; j < job->groups; j += NB_W) {
         unsigned left = job->groups - j;
-        int8_t *err = job->err + (feedback ? NB_GROUP * j : 0);
-        uint8_t *err_scale = job->err_scale + (feedback ? j : 0);
+        int8_t *err = feedback ? job->err + NB_GROUP * j : NULL;
+        uint8_t *err_scale = feedback ? job->err_scale + j : NULL;
         if (left >= NB_W) {
             nb_s_quantize(int4, feedback, stats, job, work, j, scales + j, domains + j / 8,
                           codes + code_bytes * j, err, err_scale, work->idle + j, chain, out);
