@@ -20,7 +20,8 @@ sanitize="-fsanitize=address,undefined -fno-sanitize-recover=undefined"
 cc=${NB_FUZZ_CC:-clang}
 engine=libfuzzer
 # shellcheck disable=SC2086
-if ! { $cc $sanitize -fsanitize=fuzzer -o "$tmp/probe" "$tmp/probe.c" && "$tmp/probe" -runs=1; } >/dev/null 2>&1; then
+if ! { $cc $sanitize -fsanitize=fuzzer -o "$tmp/probe" "$tmp/probe.c" && "$tmp/probe" -runs=1; } \
+    >/dev/null 2>&1; then
     cc=${NB_CC:-cc}
     engine=standalone
     if ! command -v "${cc%% *}" >/dev/null 2>&1; then
@@ -36,25 +37,26 @@ command -v make >/dev/null 2>&1 || { echo "SKIP: no make to build the fuzz targe
 mkdir -p "$out/$engine" "$out/corpus/$target" || exit 1
 # Several targets may be tested at once, and they share objects.
 build() {
-    MAKEFLAGS='' make -s -f "$srcdir/tests/fuzz/fuzz.mk" SRCDIR="$srcdir" OUT="$out/$engine" FUZZ_CC="$cc" ENGINE=$engine \
-        SANITIZE="$sanitize" "$out/$engine/fuzz_$target" "$out/$engine/seeds"
+    MAKEFLAGS='' make -s -f "$srcdir/tests/fuzz/fuzz.mk" SRCDIR="$srcdir" OUT="$out/$engine" FUZZ_CC="$cc" \
+        ENGINE=$engine SANITIZE="$sanitize" "$out/$engine/fuzz_$target" "$out/$engine/seeds"
 }
 if command -v flock >/dev/null 2>&1; then
     (flock 9 && build) 9>"$out/lock" || { echo "FAIL: the fuzz target does not build"; exit 1; }
 else
     build || { echo "FAIL: the fuzz target does not build"; exit 1; }
 fi
-"$out/$engine/seeds" "$tmp/seeds" || exit 1
+"$out/$engine/seeds" "$tmp/seeds" || { echo "FAIL: the program that makes the seeds"; exit 1; }
 
 cd "$out" || exit 1
 echo "fuzzing $target for $seconds s: $cc, $engine, sanitizers: ${sanitize:-none}"
 export UBSAN_OPTIONS=print_stacktrace=1
 if [ $engine = libfuzzer ]; then
-    "./$engine/fuzz_$target" -seed=1 -max_len=40000 -timeout=20 -max_total_time="$seconds" -print_final_stats=1 \
-        -artifact_prefix="$out/crash-$target-" "corpus/$target" "$tmp/seeds/$target" >"$tmp/log" 2>&1
+    "./$engine/fuzz_$target" -seed=1 -max_len=40000 -timeout=20 -max_total_time="$seconds" \
+        -print_final_stats=1 -artifact_prefix="$out/crash-$target-" \
+        "corpus/$target" "$tmp/seeds/$target" >"$tmp/log" 2>&1
 else
-    "./$engine/fuzz_$target" -seconds="$seconds" -crash="$out/crash-$target" "$tmp/seeds/$target" "corpus/$target" \
-        >"$tmp/log" 2>&1
+    "./$engine/fuzz_$target" -seconds="$seconds" -crash="$out/crash-$target" "$tmp/seeds/$target" \
+        "corpus/$target" >"$tmp/log" 2>&1
 fi
 status=$?
 if [ $status != 0 ]; then

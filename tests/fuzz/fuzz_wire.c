@@ -33,8 +33,10 @@ static void parse_data(uint8_t *b, size_t len, int fix)
         return;
     }
     FUZZ_CHECK((size_t)header == nb_msg_header_bytes(&msg) && (size_t)header + msg.coded == len);
-    FUZZ_CHECK(msg.func < NB_FUNC_COUNT && msg.codec < NB_CODEC_COUNT && msg.bytes > 0 &&
-               msg.bytes <= MAX_UNIT);
+    FUZZ_CHECK(msg.func < NB_FUNC_COUNT && msg.codec < NB_CODEC_COUNT && msg.bytes <= MAX_UNIT);
+    FUZZ_CHECK(msg.codec != NB_CODEC_RAW || msg.coded == msg.bytes);
+    /* Only an all-reduce has slices without values. */
+    FUZZ_CHECK(msg.bytes > 0 || (msg.func == NB_FUNC_ALL_REDUCE && msg.codec == NB_CODEC_RAW));
     FUZZ_CHECK(nb_msg_pack(&msg, out) == (size_t)header && memcmp(out, b, (size_t)header) == 0);
 }
 
