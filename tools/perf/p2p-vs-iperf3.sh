@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # nibble's point-to-point transport beside iperf3 over loopback, with as many sockets, in turn and in one run:
 #   p2p-vs-iperf3.sh [-P STREAMS]... [-t SECONDS] [-r ROUNDS] [-m MINIMUM]
-# Prints a line for each number of streams (default: 1 2 4) with the medians over the rounds and their ratio; with -m the
-# status is 1 when a ratio is below it. 77: iperf3 is not installed.
+# Prints a line for each number of streams (default: 1 2 4) with the medians over the rounds and their ratio;
+# with -m the status is 1 when a ratio is below it. 77: iperf3 is not installed.
 set -u
 streams=
 seconds=2
@@ -19,8 +19,8 @@ while getopts P:t:r:m: option; do
     esac
 done
 streams=${streams:-1 2 4}
-perf=${NIBBLE_PERF:-${NB_BUILDDIR:-.}/tools/nibble-perf}
-[ -x "$perf" ] || { echo "$perf is not there: build it first, or name it in NIBBLE_PERF" >&2; exit 1; }
+perf=${NB_PERF:-${NB_BUILDDIR:-.}/tools/nibble-perf}
+[ -x "$perf" ] || { echo "$perf is not there: build it first, or name it in NB_PERF" >&2; exit 1; }
 command -v iperf3 >/dev/null 2>&1 || { echo "SKIP: iperf3 is not installed"; exit 77; }
 tmp=$(mktemp -d) || exit 1
 server=
@@ -36,21 +36,32 @@ kill -0 "$server" 2>/dev/null || { cat "$tmp/server"; echo "the iperf3 server di
 run_iperf3() {
     iperf3 -c 127.0.0.1 -p $port -P "$1" -t "$seconds" -f g -l 1M >"$tmp/client" 2>&1 ||
         { cat "$tmp/client" >&2; return 1; }
-    awk '/receiver/ { for (i = 2; i <= NF; i++) if ($i == "Gbits/sec") speed = $(i - 1) } END { print speed }' \
+    awk '/receiver/ { for (i = 2; i <= NF; i++) if ($i == "Gbits/sec") v = $(i - 1) } END { print v }' \
         "$tmp/client"
 }
 
-# Messages of 8 MiB, as many as fill about the same time: a first run tells how many.
+# transfer STREAMS MESSAGES: of 8 MiB; leaves $tmp/json.
+transfer() {
+    NIBBLE_TCP_STREAMS=$1 "$perf" p2p -b 8M -e 8M -n "$2" -w 4 --nocopy --json "$tmp/json" >/dev/null
+}
+
+# value KEY: of the one object in $tmp/json.
+value() {
+    sed -n "s/.*\"$1\": \([0-9.e+-]*\).*/\1/p" "$tmp/json"
+}
+
+# As many messages as take about the same time: a first run tells how many.
 run_nibble() {
-    NIBBLE_TCP_STREAMS=$1 "$perf" p2p -b 8M -e 8M -n 20 -w 4 --nocopy --json "$tmp/json" >/dev/null || return 1
-    n=$(awk -v s="$seconds" 'match($0, /"time_us": [0-9.e+]+/) {
-        n = s * 1e6 / substr($0, RSTART + 11, RLENGTH - 11); print int(n < 20 ? 20 : n > 9999 ? 9999 : n) }' "$tmp/json")
-    NIBBLE_TCP_STREAMS=$1 "$perf" p2p -b 8M -e 8M -n "$n" -w 4 --nocopy --json "$tmp/json" >/dev/null || return 1
-    awk 'match($0, /"algbw": [0-9.e+-]+/) { printf "%.2f\n", 8 * substr($0, RSTART + 9, RLENGTH - 9) }' "$tmp/json"
+    transfer "$1" 20 || return 1
+    n=$(awk -v s="$seconds" -v t="$(value time_us)" \
+        'BEGIN { n = s * 1e6 / t; print int(n < 20 ? 20 : n > 9999 ? 9999 : n) }')
+    transfer "$1" "$n" || return 1
+    awk -v bw="$(value algbw)" 'BEGIN { printf "%.2f\n", 8 * bw }'
 }
 
 median() {
-    sort -n "$1" | awk '{ v[NR] = $1 } END { print NR % 2 ? v[(NR + 1) / 2] : (v[NR / 2] + v[NR / 2 + 1]) / 2 }'
+    sort -n "$1" |
+        awk '{ v[NR] = $1 } END { print NR % 2 ? v[(NR + 1) / 2] : (v[NR / 2] + v[NR / 2 + 1]) / 2 }'
 }
 
 status=0

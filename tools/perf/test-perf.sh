@@ -34,15 +34,18 @@ number() {
 
 # within VALUE LOW HIGH WHAT
 within() {
-    awk -v v="$1" -v l="$2" -v h="$3" 'BEGIN { exit !(v != "" && v != "null" && v + 0 >= l && v + 0 <= h) }' ||
+    awk -v v="$1" -v l="$2" -v h="$3" \
+        'BEGIN { exit !(v != "" && v != "null" && v + 0 >= l && v + 0 <= h) }' ||
         fail "$4 is $1, not in $2 .. $3"
 }
 
-"$perf" codec --variants portable --types bfloat16 --bytes 256K --seconds 0.01 --json "$tmp/codec" || fail "codec"
+"$perf" codec --variants portable --types bfloat16 --bytes 256K --seconds 0.01 --json "$tmp/codec" ||
+    fail "codec"
 need "$tmp/codec" 9 variant op type gbps memcpy_gbps
 within "$(number "$tmp/codec" encode bits_per_value)" 4 4.6 "bits of an int4 value"
 within "$(number "$tmp/codec" ulp_encode bits_per_value)" 1 2.6 "bits of a weight's difference"
-"$perf" codec --variants portable --ops hash --bytes 256K --seconds 0.01 --json "$tmp/hash" || fail "hash"
+"$perf" codec --variants portable --ops hash --bytes 256K --seconds 0.01 --json "$tmp/hash" ||
+    fail "hash"
 need "$tmp/hash" 1 variant op type gbps memcpy_gbps
 
 "$perf" coll -b 256K -e 512K -f 2 -n 2 -w 2 --json "$tmp/coll" || fail "coll"
@@ -52,7 +55,8 @@ within "$(number "$tmp/coll" reduce_scatter nmse)" 1e-4 0.01 "error of a quantiz
 within "$(number "$tmp/coll" all_reduce wire_ratio)" 0.25 0.32 "bytes of a quantized all-reduce"
 within "$(number "$tmp/coll" all_gather wire_ratio)" 0.05 0.2 "bytes of gathered differences"
 within "$(number "$tmp/coll" all_gather nmse)" 0 0 "error of an all-gather"
-"$perf" coll --ops reduce_scatter --types float32 -b 256K -e 256K -n 2 -w 1 -N 3 --raw --json "$tmp/raw" || fail "raw"
+"$perf" coll --ops reduce_scatter --types float32 -b 256K -e 256K -n 2 -w 1 -N 3 --raw --json "$tmp/raw" ||
+    fail "raw"
 within "$(number "$tmp/raw" reduce_scatter wire_ratio)" 1 1.01 "bytes of a raw reduce-scatter"
 within "$(number "$tmp/raw" reduce_scatter nmse)" 0 1e-12 "error of a raw reduce-scatter"
 
