@@ -45,5 +45,7 @@ $(OUT)/fuzz_%: $(OUT)/fuzz_%.o $(CODEC) $(DRIVER)
 $(OUT)/seeds: $(OUT)/seeds.o $(CODEC) $(PARSERS)
 	$(FUZZ_CC) $(FLAGS) -o $@ $^ -lm
 
-.SECONDARY:
+# Naming them keeps make from taking objects for intermediate files.
+.PHONY: all objects
+objects: $(CODEC) $(PARSERS) $(TARGETS:%=$(OUT)/fuzz_%.o) $(OUT)/seeds.o $(OUT)/standalone.o
 -include $(wildcard $(OUT)/*.d)
