@@ -14,9 +14,11 @@
 #define COMMS 128u
 #define RECENT_RS 16u
 
+#define BUCKET 65536u        /* elements of what marks steps where no weights are gathered; metrics are smaller */
+#define LONE_PER_STEP 16u     /* assumed calls a step where a communicator has one signature only */
 #define LARGE 1024u          /* elements; below are scalars, which say nothing of steps */
 #define CHANGES 3u           /* of a gathered block until it counts as weights */
-#define ROUNDS 8u            /* that a buffer must come once in */
+#define ROUNDS 5u            /* that a buffer must come once in */
 #define STEADY_FROM 34u      /* calls with samples: likeness before is no evidence against */
 #define STEADY_LIFE 200u     /* calls after the last likeness until it is forgiven */
 #define GRAY 0.95f           /* a buffer that comes once a step but is this like before is no clear gradient */
@@ -34,6 +36,8 @@ struct evidence_key { /* buffer of an all-reduce */
     int taken;
 };
 
+struct class_sig;
+
 struct class_comm {
     uint64_t comm;
     int taken;
@@ -41,6 +45,7 @@ struct class_comm {
     uint64_t weight_steps, first_weight_step; /* its own; the process's when it first reduced */
     uint64_t rare_steps;
     uint64_t reductions;
+    const struct class_sig *last; /* signature of the last large one */
     /* rounds of all-reduce buffers */
     uint64_t round, set, last_set;
     uint32_t same_sets;
@@ -58,6 +63,8 @@ struct class_sig {
     uint32_t chain;
     int taken;
     uint64_t used, announced, calls, sampled;
+    uint64_t bursts;                 /* calls that followed another signature's */
+    uint64_t last_reduction;         /* of its communicator, when last seen */
     uint64_t linked;                 /* all-reduces of a reduce-scatter's result */
     uint64_t last_steady, last_gray; /* `sampled` when seen; 0: never */
     uint64_t step;                   /* + 1, of its communicator, when last seen */
@@ -338,24 +345,31 @@ static int gathers_weights(const struct nb_classify *c, uint64_t comm, uint64_t 
     return 0;
 }
 
-/* Steps of a communicator that gathers no weights: as many as its rarest large sum has come, evaluations aside. */
+/* Steps of a communicator that gathers no weights: as many as its rarest large sum has come (layers of one size in a
+ * row count once), evaluations and what is past aside. One signature alone may come many times a step. */
 static void count_rare_steps(const struct nb_classify *c, struct class_comm *m)
 {
     uint64_t most = 0, least = UINT64_MAX;
+    unsigned alive = 0;
 
+    if (m->rare_steps >= c->warmup)
+        return;
     for (uint32_t i = 0; i < c->used; i++) {
         const struct class_sig *s = &c->sigs[i];
-        if (s->taken && s->comm == m->comm && s->func != NB_FUNC_ALL_GATHER && s->count >= LARGE && s->calls > most)
+        if (s->taken && s->comm == m->comm && s->func != NB_FUNC_ALL_GATHER && s->count >= BUCKET && s->calls > most)
             most = s->calls;
     }
     for (uint32_t i = 0; i < c->used; i++) {
         const struct class_sig *s = &c->sigs[i];
-        if (s->taken && s->comm == m->comm && s->func != NB_FUNC_ALL_GATHER && s->count >= LARGE && s->calls >= 3 &&
-            s->calls * 512 >= most && s->calls < least)
-            least = s->calls;
+        if (!s->taken || s->comm != m->comm || s->func == NB_FUNC_ALL_GATHER || s->count < BUCKET || !s->calls ||
+            s->calls * 512 < most || m->reductions - s->last_reduction > 2 * m->reductions / s->calls + 64)
+            continue;
+        alive++;
+        if (s->bursts < least)
+            least = s->bursts;
     }
-    if (least != UINT64_MAX && least > m->rare_steps)
-        m->rare_steps = least;
+    if (alive)
+        m->rare_steps = alive > 1 ? least : most / LONE_PER_STEP;
 }
 
 static uint64_t steps_of(const struct nb_classify *c, const struct class_comm *m)
@@ -475,6 +489,9 @@ struct nb_class_decision nb_classify_reduce(struct nb_classify *c, const struct 
             m->scattered += op->count;
         else
             m->reduced += op->count;
+        s->bursts += m->last != s;
+        m->last = s;
+        s->last_reduction = m->reductions;
         if (m->reductions++ % 16 == 0)
             count_rare_steps(c, m);
     }

@@ -31,6 +31,7 @@
 #define PURE_LEAST 0.42f    /* score of confirmed predictions, moving average: an average of two layers stays below */
 #define LEARN_LEAST 0.2f    /* from the eighth profile on, a slot does not learn what does not look like it */
 #define LEARN_FREE 8u
+#define LEARN_LONG 28u      /* profiles; more than the 20 of a period of layers that take turns */
 #define FORGET_MISSES 64u
 #define SUSPECT_AFTER 8u     /* breaks in a row until a slot begins anew */
 #define ERROR_LIFE 8u       /* steps of its signature that an error is kept unused */
@@ -38,8 +39,8 @@
 #define PENALTY 50          /* clean steps wanted after a signature that was single was not */
 #define LARGE 1024u         /* elements; below are scalars, which say nothing about steps */
 #define RUN_LEAST 3u        /* gathers in a row that can be a forward pass */
-#define ALL_STEPS 90u       /* percent: comes in every step */
-#define MOST_STEPS 67u
+#define STEPS_MISSED 2u     /* by what is still taken to come in every step */
+#define MOST_STEPS 67u      /* percent */
 #define RESCAN 32u          /* reductions between looks for the rarest signature */
 
 enum clock { CLOCK_NONE, CLOCK_RARE, CLOCK_RUNS, CLOCK_WEIGHTS };
@@ -57,8 +58,8 @@ struct call {
 struct key { /* a buffer of a signature */
     uint32_t sig, chain;
     uint64_t send, recv;
-    uint64_t round, gap; /* last seen; steps since the time before */
-    uint32_t streak;     /* gaps in a row that were equal */
+    uint64_t step;       /* of its signature, when last seen */
+    uint32_t streak;     /* steps in a row in which it came */
     int taken;
 };
 
@@ -70,6 +71,7 @@ struct sig {
     int taken;
     uint64_t used;     /* call that used it last */
     uint64_t calls, bursts; /* reductions; those that followed another signature's */
+    uint32_t round_ops, round_usual; /* operations in this round of the clock, and in the one before */
     uint64_t first_round, last_round, in_rounds; /* of the clock: + 1; in how many it was seen */
     /* steps, as this signature sees them */
     uint64_t round;    /* + 1, of the passes, when last seen */
@@ -112,7 +114,7 @@ struct nb_identity {
     enum clock clock;
     uint64_t round;        /* steps begun */
     uint64_t weight_steps;
-    uint32_t run, run_most; /* gathers inside the node since the last reduction; usual length */
+    uint32_t run, run_most, run_odd; /* gathers inside the node since the last reduction; usual length */
     uint32_t context;      /* length of the run before this round */
     struct run_total run_total[RUN_TOTALS], pass_total[RUN_TOTALS];
     uint32_t rare;         /* the signature that marks a step */
@@ -259,7 +261,7 @@ static struct key *key_of(struct nb_identity *id, uint32_t sig, uint64_t send)
         *link = k->chain;
     }
     head = key_chain(id, sig, send);
-    *k = (struct key){.sig = sig, .send = send, .round = UINT64_MAX, .taken = 1, .chain = *head};
+    *k = (struct key){.sig = sig, .send = send, .taken = 1, .chain = *head};
     *head = at;
     return k;
 }
@@ -285,7 +287,10 @@ static void count_gather(struct nb_identity *id, uint64_t count)
 static void end_run(struct nb_identity *id)
 {
     if (id->run >= RUN_LEAST && id->run * 2 > id->run_most) {
-        id->run_most = id->run > id->run_most ? id->run : id->run_most - id->run_most / 16;
+        /* One run far longer than usual is a checkpoint, two in a row are a new usual. */
+        if (id->run <= 2 * id->run_most || !id->run_most || id->run_odd)
+            id->run_most = id->run > id->run_most ? id->run : id->run_most - id->run_most / 16;
+        id->run_odd = id->run > 2 * id->run_most;
         id->context = id->run;
         memcpy(id->pass_total, id->run_total, sizeof(id->pass_total));
         if (id->clock < CLOCK_RUNS)
@@ -293,7 +298,7 @@ static void end_run(struct nb_identity *id)
         if (id->clock == CLOCK_RUNS)
             id->round++;
     } else if (id->run >= RUN_LEAST) {
-        id->run_most -= id->run_most / 4; /* the longest was something else, as a checkpoint */
+        id->run_most -= id->run_most / 4; /* the longest was something else */
     }
     if (id->run) {
         id->run = 0;
@@ -316,6 +321,11 @@ static int in_steps(const struct nb_identity *id, const struct sig *s, unsigned 
     return id->clock <= CLOCK_RARE || s->in_rounds * 100 >= (id->round + 2 - s->first_round) * percent;
 }
 
+static int in_all_steps(const struct nb_identity *id, const struct sig *s)
+{
+    return id->clock <= CLOCK_RARE || s->in_rounds + STEPS_MISSED >= id->round + 2 - s->first_round;
+}
+
 static void look_for_rare(struct nb_identity *id)
 {
     uint64_t most = 0;
@@ -333,7 +343,7 @@ static void look_for_rare(struct nb_identity *id)
         alive++;
         if (s->bursts != s->calls)
             continue; /* comes several times in a row: not once a step */
-        if (!in_steps(id, s, ALL_STEPS))
+        if (!in_all_steps(id, s))
             continue;
         if (best == NB_NONE || s->calls < id->sigs[best].calls)
             best = i;
@@ -342,12 +352,18 @@ static void look_for_rare(struct nb_identity *id)
         best = NB_NONE; /* one signature alone may come any number of times a step */
     if (id->rare != NB_NONE) {
         int stale = id->rare_gap && id->reductions - id->rare_seen > 4 * id->rare_gap + 8;
-        if (!stale && best != NB_NONE && id->sigs[best].calls * 5 > id->sigs[id->rare].calls * 3)
+        if (!stale && in_all_steps(id, &id->sigs[id->rare]) && best != NB_NONE && id->sigs[best].calls * 5 > id->sigs[id->rare].calls * 3)
             return;
     }
     id->rare = best;
     id->rare_seen = id->reductions;
     id->rare_gap = id->rare_ticks = 0;
+}
+
+/* More operations in this step than in the one before, by a clock that does not hang on reductions. */
+static int more_than_usual(const struct nb_identity *id, const struct sig *s)
+{
+    return id->clock > CLOCK_RARE && s->round_usual && s->round_ops > s->round_usual;
 }
 
 static void tick_rare(struct nb_identity *id, struct sig *s)
@@ -356,15 +372,24 @@ static void tick_rare(struct nb_identity *id, struct sig *s)
 
     s->bursts += s != id->before;
     if (s->last_round != id->round + 1) {
+        if (s->alike && s->round_ops)
+            s->full += FULL_RATE * ((float)(s->round_ops % s->alike == 0) - s->full);
+        s->round_usual = s->round_ops;
+        s->round_ops = 0;
         s->last_round = id->round + 1;
         s->first_round = s->first_round ? s->first_round : s->last_round;
         s->in_rounds++;
     }
+    s->round_ops++;
     id->before = s;
     if (id->reductions++ % RESCAN == 0 || id->rare == NB_NONE)
         look_for_rare(id);
     if (id->rare == NB_NONE || s != &id->sigs[id->rare])
         return;
+    if (more_than_usual(id, s)) {
+        id->rare = NB_NONE; /* does not mark steps after all; the next reduction looks for another */
+        return;
+    }
     gap = id->reductions - id->rare_seen;
     if (id->rare_ticks++ && gap > id->rare_gap)
         id->rare_gap = gap;
@@ -472,8 +497,6 @@ static void count_operation(struct nb_identity *id, struct sig *s)
             s->usual = s->in_round;
             if (s->in_round == 1 && s->clean < (int)CERTAIN_AFTER)
                 s->clean++;
-            if (s->alike)
-                s->full += FULL_RATE * ((float)(s->in_round % s->alike == 0) - s->full);
             if (s->violations && ++s->quiet >= 100) {
                 s->quiet = 0;
                 s->violations--;
@@ -489,27 +512,22 @@ static void count_operation(struct nb_identity *id, struct sig *s)
         s->clean = s->clean >= (int)CERTAIN_AFTER || s->clean < 0 ? -PENALTY : 0;
 }
 
-/* Note the buffer; 1 when it has been used once a step, at equal distances, for long enough. */
-static int settled(struct nb_identity *id, struct sig *s, struct key *k, uint64_t recv)
+/* Note the buffer; 1 when it has come once in every step that its signature came in, for long enough. */
+static int settled(struct sig *s, struct key *k, uint64_t recv)
 {
     uint32_t wanted = CERTAIN_AFTER << (2 * (s->violations < 3 ? s->violations : 3));
-    uint64_t gap = id->round - k->round;
     int ok;
 
-    if (k->round != UINT64_MAX && gap == 0) { /* twice in a step: memory that others use too */
+    if (k->step == s->in_rounds) { /* twice in a step: memory that others use too */
         if (k->streak >= CERTAIN_AFTER) {
             s->violations++;
             s->quiet = 0;
         }
         k->streak = 0;
-    } else if (k->round == UINT64_MAX || k->recv != recv) {
-        k->streak = 1;
-        k->gap = 0;
     } else {
-        k->streak = k->gap == 0 || k->gap == gap ? k->streak + 1 : 1;
-        k->gap = gap;
+        k->streak = k->step + 1 == s->in_rounds && k->recv == recv ? k->streak + 1 : 1;
     }
-    k->round = id->round;
+    k->step = s->in_rounds;
     k->recv = recv;
     ok = k->streak > wanted;
     if (!ok)
@@ -541,13 +559,13 @@ static void choose_mode(struct nb_identity *id, struct sig *s, int by_address, i
         break;
     case MODE_ADDRESS:
         if (by_address)
-            s->unsettled = 0;
+            s->unsettled -= s->unsettled > 0;
         else if (++s->unsettled > 4 * s->usual + 16) /* unstable for several steps */
             change_mode(id, s, by_unit ? MODE_UNIT : MODE_PLACE);
         break;
     case MODE_UNIT:
     case MODE_PLACE:
-        if (by_address && s->set.mature == 0)
+        if (by_address && (s->set.mature == 0 || (s->func == NB_FUNC_ALL_REDUCE && s->rounds > s->unstable + 16)))
             change_mode(id, s, MODE_ADDRESS);
         else if (s->mode == MODE_UNIT && s->unpredicted_run > 4 * s->usual + 16)
             change_mode(id, s, MODE_PLACE);
@@ -647,6 +665,8 @@ static struct nb_identity_decision by_content(struct nb_identity *id, struct sig
                                               const struct nb_profile *p, uint64_t geometry)
 {
     struct nb_slot *slot = at == NB_SLOT_NONE ? NULL : &id->slots.slot[at];
+    /* Reductions that no gather explains may change meaning (see by_place): they learn longer. */
+    uint32_t wanted = s->mode == MODE_PLACE && s->func == NB_FUNC_REDUCE_SCATTER ? LEARN_LONG : NB_SLOT_MATURE;
     struct nb_fit fit;
     int fits;
 
@@ -666,7 +686,7 @@ static struct nb_identity_decision by_content(struct nb_identity *id, struct sig
         if (fits)
             slot->purity += AGREE_RATE * (fit.own - slot->purity);
     }
-    if (slot && slot->profiles < NB_SLOT_MATURE) {
+    if (slot && slot->profiles < wanted) {
         if (slot->profiles < LEARN_FREE || (fit.own >= LEARN_LEAST && fit.own >= fit.other))
             nb_set_learn(&id->slots, &s->set, at, p);
         else if (++slot->misses >= LEARN_FREE)
@@ -719,7 +739,8 @@ static struct nb_identity_decision by_unit(struct nb_identity *id, struct sig *s
 static struct nb_identity_decision by_place(struct nb_identity *id, struct sig *s, uint64_t parent,
                                             const struct nb_profile *p, uint64_t geometry)
 {
-    int usual = s->context_same >= CERTAIN_AFTER && s->same >= CERTAIN_AFTER && s->in_round <= s->usual;
+    int usual = s->context_same >= CERTAIN_AFTER && s->same >= CERTAIN_AFTER && s->in_round <= s->usual &&
+                (s->func != NB_FUNC_REDUCE_SCATTER || (in_steps(id, s, MOST_STEPS) && !more_than_usual(id, s)));
     uint32_t at = NB_SLOT_NONE;
 
     if (id->clock == CLOCK_NONE)
@@ -768,10 +789,10 @@ struct nb_identity_decision nb_identity_reduce(struct nb_identity *id, uint64_t 
     k = key_of(id, (uint32_t)(s - id->sigs), call->c.send);
     if (call->c.func == NB_FUNC_REDUCE_SCATTER)
         expected = nb_units_expect(&id->units, s->comm, s->count, &alike);
-    address = settled(id, s, k, call->c.recv) && id->clock != CLOCK_NONE;
+    address = settled(s, k, call->c.recv) && id->clock != CLOCK_NONE;
     /* One operation a step needs no address, and where fewer gradients come than there are blocks of the size
      * (the others are frozen), a buffer that comes once a step may carry another block tomorrow. */
-    if ((s->clean >= (int)CERTAIN_AFTER && s->mode != MODE_ADDRESS) || (alike > 1 && s->usual != alike) ||
+    if (alike == 1 || (s->clean >= (int)CERTAIN_AFTER && s->mode != MODE_ADDRESS) || (alike > 1 && s->round_usual % alike != 0) ||
         (s->func == NB_FUNC_REDUCE_SCATTER && !in_steps(id, s, MOST_STEPS)))
         address = 0;
     s->alike = alike;
