@@ -172,7 +172,7 @@ static ssize_t encode_gather(struct nb_coll_comm *comm, struct nb_coll_req *win,
 /* The own block of an operation has been encoded whole. */
 static void gather_ended(struct nb_coll_comm *comm, struct nb_op *op)
 {
-    if (op->outcome == NB_REF_HIT && nb_signatures_gather(comm->signatures, op->ref->slot, op->changed))
+    if (op->ref && nb_signatures_gather(comm->signatures, op->ref->slot, op->changed))
         nb_feedback_step(comm->feedback, op->opno);
 }
 
