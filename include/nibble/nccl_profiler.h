@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The tables that NCCL looks up in a profiler plugin: ncclProfiler_vN (without "Plugin" in the name), N from 4
- * (NCCL 2.27) to 6 (2.29). Names and layouts are NCCL's, the declarations are our own; sizes and offsets are
- * asserted at the end.
+ * The tables that NCCL looks up in a profiler plugin: ncclProfiler_vN (without "Plugin" in the name), N from
+ * 4 (NCCL 2.27) to 6 (2.29). Names and layouts are NCCL's, the declarations are our own; sizes and offsets
+ * are asserted at the end.
  *
  *  - init writes the mask of wanted events into a variable that all communicators of the process share. When
  *    init fails NCCL may still deliver events, with a NULL context.
  *  - startEvent should always write *event: NCCL keeps whatever an earlier event left there.
- *  - A CollApi event (v5 and later) starts and stops inside the user's call; the Coll event that names it as its
- *    parent follows when the operation is launched, and again at every launch of a captured graph, then
- *    from a CUDA host callback.
+ *  - A CollApi event (v5 and later) starts and stops inside the user's call; the Coll event that names it as
+ * its parent follows when the operation is launched, and again at every launch of a captured graph, then from
+ * a CUDA host callback.
  *  - Texts ("AllReduce", "ncclFloat32", "COLLNET_DIRECT", "SIMPLE") are constants of NCCL's.
  */
 #ifndef NIBBLE_NCCL_PROFILER_H
@@ -229,8 +229,8 @@ typedef ncclProfilerEventStateArgs_v4_t ncclProfilerEventStateArgs_v6_t;
 
 typedef struct {
     const char *name;
-    ncclResult_t (*init)(void **context, int *eActivationMask, const char *commName, uint64_t commHash, int nNodes,
-                         int nranks, int rank, ncclDebugLogger_t logfn);
+    ncclResult_t (*init)(void **context, int *eActivationMask, const char *commName, uint64_t commHash,
+                         int nNodes, int nranks, int rank, ncclDebugLogger_t logfn);
     ncclResult_t (*startEvent)(void *context, void **eHandle, ncclProfilerEventDescr_v4_t *eDescr);
     ncclResult_t (*stopEvent)(void *eHandle);
     ncclResult_t (*recordEventState)(void *eHandle, ncclProfilerEventState_v4_t eState,
@@ -240,8 +240,8 @@ typedef struct {
 
 typedef struct {
     const char *name;
-    ncclResult_t (*init)(void **context, uint64_t commId, int *eActivationMask, const char *commName, int nNodes,
-                         int nranks, int rank, ncclDebugLogger_t logfn);
+    ncclResult_t (*init)(void **context, uint64_t commId, int *eActivationMask, const char *commName,
+                         int nNodes, int nranks, int rank, ncclDebugLogger_t logfn);
     ncclResult_t (*startEvent)(void *context, void **eHandle, ncclProfilerEventDescr_v5_t *eDescr);
     ncclResult_t (*stopEvent)(void *eHandle);
     ncclResult_t (*recordEventState)(void *eHandle, ncclProfilerEventState_v5_t eState,
@@ -251,8 +251,8 @@ typedef struct {
 
 typedef struct {
     const char *name;
-    ncclResult_t (*init)(void **context, uint64_t commId, int *eActivationMask, const char *commName, int nNodes,
-                         int nranks, int rank, ncclDebugLogger_t logfn);
+    ncclResult_t (*init)(void **context, uint64_t commId, int *eActivationMask, const char *commName,
+                         int nNodes, int nranks, int rank, ncclDebugLogger_t logfn);
     ncclResult_t (*startEvent)(void *context, void **eHandle, ncclProfilerEventDescr_v6_t *eDescr);
     ncclResult_t (*stopEvent)(void *eHandle);
     ncclResult_t (*recordEventState)(void *eHandle, ncclProfilerEventState_v6_t eState,

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The tables that NCCL looks up in a tuner plugin: ncclTunerPlugin_vN, N from 4 (NCCL 2.24) to 6 (2.30). Names
- * and layouts are NCCL's, the declarations are our own; sizes and offsets are asserted at the end.
+ * The tables that NCCL looks up in a tuner plugin: ncclTunerPlugin_vN, N from 4 (NCCL 2.24) to 6 (2.30).
+ * Names and layouts are NCCL's, the declarations are our own; sizes and offsets are asserted at the end.
  *
- *  - getCollInfo may change the cost table, which is a flat float[numAlgo][numProto] behind a float **; -1 marks
- *    what cannot run. An error makes the operation fail on NCCL 2.26 and later, so "no opinion" is success.
+ *  - getCollInfo may change the cost table, which is a flat float[numAlgo][numProto] behind a float **; -1
+ *    marks what cannot run. NCCL 2.30 lets the operation fail on an error, so "no opinion" is success.
  *  - getChunkSize (v6) is asked for every operation with the chunk that NCCL chose.
  *  - Every rank asks for itself and all must choose alike.
  */
@@ -66,25 +66,30 @@ typedef struct {
     const char *name;
     ncclResult_t (*init)(size_t nRanks, size_t nNodes, ncclDebugLogger_t logFunction, void **context);
     ncclResult_t (*getCollInfo)(void *context, ncclFunc_t collType, size_t nBytes, int numPipeOps,
-                                float **collCostTable, int numAlgo, int numProto, int regBuff, int *nChannels);
+                                float **collCostTable, int numAlgo, int numProto, int regBuff,
+                                int *nChannels);
     ncclResult_t (*destroy)(void *context);
 } ncclTuner_v4_t;
 
 typedef struct {
     const char *name;
-    ncclResult_t (*init)(void **ctx, uint64_t commId, size_t nRanks, size_t nNodes, ncclDebugLogger_t logFunction,
-                         ncclNvlDomainInfo_v5_t *nvlDomainInfo, ncclTunerConstants_v5_t *constants);
+    ncclResult_t (*init)(void **ctx, uint64_t commId, size_t nRanks, size_t nNodes,
+                         ncclDebugLogger_t logFunction, ncclNvlDomainInfo_v5_t *nvlDomainInfo,
+                         ncclTunerConstants_v5_t *constants);
     ncclResult_t (*getCollInfo)(void *context, ncclFunc_t collType, size_t nBytes, int numPipeOps,
-                                float **collCostTable, int numAlgo, int numProto, int regBuff, int *nChannels);
+                                float **collCostTable, int numAlgo, int numProto, int regBuff,
+                                int *nChannels);
     ncclResult_t (*finalize)(void *context);
 } ncclTuner_v5_t;
 
 typedef struct {
     const char *name;
-    ncclResult_t (*init)(void **ctx, uint64_t commId, size_t nRanks, size_t nNodes, ncclDebugLogger_t logFunction,
-                         ncclNvlDomainInfo_v6_t *nvlDomainInfo, ncclTunerConstants_v6_t *constants);
+    ncclResult_t (*init)(void **ctx, uint64_t commId, size_t nRanks, size_t nNodes,
+                         ncclDebugLogger_t logFunction, ncclNvlDomainInfo_v6_t *nvlDomainInfo,
+                         ncclTunerConstants_v6_t *constants);
     ncclResult_t (*getCollInfo)(void *context, ncclFunc_t collType, size_t nBytes, int numPipeOps,
-                                float **collCostTable, int numAlgo, int numProto, int regBuff, int *nChannels);
+                                float **collCostTable, int numAlgo, int numProto, int regBuff,
+                                int *nChannels);
     ncclResult_t (*finalize)(void *context);
     ncclResult_t (*getChunkSize)(void *context, ncclFunc_t collType, size_t nBytes, int algo, int proto,
                                  int nChannels, size_t *chunkSize);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The profiler tables, ncclProfiler_v4 to _v6. Of all events only the user's call of a collective (CollApi, v5
- * and later) and its launch (Coll) are wanted; NCCL delivers their relatives too, which get a NULL handle, so that
- * no handle of an earlier event is left in their place.
+ * The profiler tables, ncclProfiler_v4 to _v6. Of all events only the user's call of a collective (CollApi,
+ * v5 and later) and its launch (Coll) are wanted; NCCL delivers their relatives too, which get a NULL handle,
+ * so that no handle of an earlier event is left in their place.
  *
  * Usable without the other tables and without a logger. Nothing here ever fails: an operation that could not
  * be recorded is exchanged raw.
@@ -36,15 +36,15 @@ static ncclResult_t prof_init(void **context, int *mask, uint64_t comm_id, int n
     return ncclSuccess;
 }
 
-static ncclResult_t prof_init_v4(void **context, int *mask, const char *name, uint64_t comm_id, int nnodes, int nranks,
-                                 int rank, ncclDebugLogger_t logger)
+static ncclResult_t prof_init_v4(void **context, int *mask, const char *name, uint64_t comm_id, int nnodes,
+                                 int nranks, int rank, ncclDebugLogger_t logger)
 {
     (void)name;
     return prof_init(context, mask, comm_id, nnodes, nranks, rank, logger, 0);
 }
 
-static ncclResult_t prof_init_v5(void **context, uint64_t comm_id, int *mask, const char *name, int nnodes, int nranks,
-                                 int rank, ncclDebugLogger_t logger)
+static ncclResult_t prof_init_v5(void **context, uint64_t comm_id, int *mask, const char *name, int nnodes,
+                                 int nranks, int rank, ncclDebugLogger_t logger)
 {
     (void)name;
     return prof_init(context, mask, comm_id, nnodes, nranks, rank, logger, 1);
@@ -56,8 +56,13 @@ static ncclResult_t prof_start_v4(void *context, void **handle, ncclProfilerEven
         *handle = NULL;
     if (context && descr && descr->type == ncclProfileColl) {
         const struct nb_prof_coll_v4 *c = &descr->coll;
-        const struct nb_events_op op = {.func = c->func, .type = c->datatype, .algo = c->algo, .count = c->count,
-                                        .seq = c->seqNumber, .send = c->sendBuff, .recv = c->recvBuff};
+        const struct nb_events_op op = {.func = c->func,
+                                        .type = c->datatype,
+                                        .algo = c->algo,
+                                        .count = c->count,
+                                        .seq = c->seqNumber,
+                                        .send = c->sendBuff,
+                                        .recv = c->recvBuff};
         nb_events_launch(context, &op);
     }
     return ncclSuccess;
@@ -65,15 +70,24 @@ static ncclResult_t prof_start_v4(void *context, void **handle, ncclProfilerEven
 
 static void *start_call(void *context, const struct nb_prof_coll_api *c)
 {
-    const struct nb_events_call call = {.func = c->func, .type = c->datatype, .count = c->count, .stream = c->stream,
+    const struct nb_events_call call = {.func = c->func,
+                                        .type = c->datatype,
+                                        .count = c->count,
+                                        .stream = c->stream,
                                         .captured = c->graphCaptured};
     return nb_events_call(context, &call);
 }
 
 static void start_launch(void *context, const void *parent, const struct nb_prof_coll_v5 *c)
 {
-    const struct nb_events_op op = {.func = c->func, .type = c->datatype, .algo = c->algo, .count = c->count,
-                                    .seq = c->seqNumber, .send = c->sendBuff, .recv = c->recvBuff, .call = parent};
+    const struct nb_events_op op = {.func = c->func,
+                                    .type = c->datatype,
+                                    .algo = c->algo,
+                                    .count = c->count,
+                                    .seq = c->seqNumber,
+                                    .send = c->sendBuff,
+                                    .recv = c->recvBuff,
+                                    .call = parent};
     nb_events_launch(context, &op);
 }
 
@@ -110,7 +124,8 @@ static ncclResult_t prof_stop_v4(void *handle)
     return ncclSuccess;
 }
 
-static ncclResult_t prof_state_v4(void *handle, ncclProfilerEventState_v4_t state, ncclProfilerEventStateArgs_v4_t *args)
+static ncclResult_t prof_state_v4(void *handle, ncclProfilerEventState_v4_t state,
+                                  ncclProfilerEventStateArgs_v4_t *args)
 {
     (void)handle;
     (void)state;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The tuner tables, ncclTunerPlugin_v4 to _v6. A context that has no opinion (no CollNet half of ours in this
- * process, bad settings, no memory) and a NULL one leave everything as NCCL has it; nothing here ever fails, since
- * an error would fail the user's operation.
+ * process, bad settings, no memory) and a NULL one leave everything as NCCL has it; nothing here ever fails,
+ * since an error would fail the user's operation.
  */
 #include <stdlib.h>
 
@@ -14,7 +14,8 @@
 #include "policy/record.h"
 #include "policy/tuning.h"
 
-static ncclResult_t tune_init(void **context, size_t nranks, size_t nnodes, ncclDebugLogger_t logger, int records)
+static ncclResult_t tune_init(void **context, size_t nranks, size_t nnodes, ncclDebugLogger_t logger,
+                              int records)
 {
     struct nb_tuning *tuning;
 
@@ -37,9 +38,10 @@ static ncclResult_t tune_init(void **context, size_t nranks, size_t nnodes, nccl
     tuning->records = records;
     *context = tuning;
     if (nnodes > 1)
-        NB_INFO(NCCL_INIT | NCCL_TUNING, "tuner: %zu ranks on %zu nodes: CollNet is preferred for reduce-scatter%s and "
-                "all-gather that NIBBLE_*_MIN_BYTES allow, where NCCL can run it", nranks, nnodes,
-                records ? ", all-reduce" : "");
+        NB_INFO(NCCL_INIT | NCCL_TUNING,
+                "tuner: %zu ranks on %zu nodes: CollNet is preferred for reduce-scatter%s and "
+                "all-gather that NIBBLE_*_MIN_BYTES allow, where NCCL can run it",
+                nranks, nnodes, records ? ", all-reduce" : "");
     return ncclSuccess;
 }
 
@@ -58,8 +60,8 @@ static ncclResult_t tune_init_v5(void **context, uint64_t comm_id, size_t nranks
     return tune_init(context, nranks, nnodes, logger, 1);
 }
 
-static ncclResult_t tune_info_v4(void *context, ncclFunc_t func, size_t bytes, int ops, float **table, int algos,
-                                 int protos, int registered, int *channels)
+static ncclResult_t tune_info_v4(void *context, ncclFunc_t func, size_t bytes, int ops, float **table,
+                                 int algos, int protos, int registered, int *channels)
 {
     (void)ops;
     (void)registered;
@@ -69,8 +71,8 @@ static ncclResult_t tune_info_v4(void *context, ncclFunc_t func, size_t bytes, i
     return ncclSuccess;
 }
 
-static ncclResult_t tune_chunk_v6(void *context, ncclFunc_t func, size_t bytes, int algo, int proto, int channels,
-                                  size_t *chunk)
+static ncclResult_t tune_chunk_v6(void *context, ncclFunc_t func, size_t bytes, int algo, int proto,
+                                  int channels, size_t *chunk)
 {
     (void)func;
     (void)bytes;

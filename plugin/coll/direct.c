@@ -4,8 +4,8 @@
  * all-gather from its owner to everyone. One hop, one quantization on the way to the reducer.
  *
  * Reduce-scatter and all-gather pieces start at multiples of the wire unit of the rank block (and wherever a
- * window starts). An all-reduce window, padding and all, is cut into pieces that go round over the nodes, so that
- * all reduce; the cut depends on nothing but its length.
+ * window starts). An all-reduce window, padding and all, is cut into pieces that go round over the nodes, so
+ * that all reduce; the cut depends on nothing but its length.
  */
 #include "coll/internal.h"
 
@@ -15,8 +15,8 @@ static uint64_t max64(uint64_t a, uint64_t b) { return a > b ? a : b; }
 /* ---- reduce-scatter, all-gather -------------------------------------------------------------------- */
 
 /* Piece at `off` of a vector of rank blocks, not beyond `end`. */
-static int block_piece(const struct nb_coll_comm *comm, const struct nb_coll_req *win, uint64_t off, uint64_t end,
-                       struct nb_piece *piece)
+static int block_piece(const struct nb_coll_comm *comm, const struct nb_coll_req *win, uint64_t off,
+                       uint64_t end, struct nb_piece *piece)
 {
     uint64_t block = win->op->block, rel, len;
 
@@ -45,8 +45,8 @@ static int rank_piece(const struct nb_coll_comm *comm, const struct nb_coll_req 
 
 /* ---- all-reduce ------------------------------------------------------------------------------------ */
 
-/* A share of the window for each node, in as many pieces as wire units need. Whole groups, so that none is split
- * between reducers. */
+/* A share of the window for each node, in as many pieces as wire units need. Whole groups, so that none is
+ * split between reducers. */
 static uint64_t cut_of(const struct nb_coll_comm *comm, const struct nb_coll_req *win)
 {
     uint64_t quantum = NB_GROUP * win->op->value;
@@ -75,8 +75,8 @@ static int stream_piece(const struct nb_coll_comm *comm, const struct nb_coll_re
     return 1;
 }
 
-static int stream_next(const struct nb_coll_comm *comm, const struct nb_coll_req *win, int owner, uint64_t from,
-                       struct nb_piece *piece)
+static int stream_next(const struct nb_coll_comm *comm, const struct nb_coll_req *win, int owner,
+                       uint64_t from, struct nb_piece *piece)
 {
     while (stream_piece(comm, win, from, piece)) {
         if (piece->owner == owner)
@@ -103,8 +103,8 @@ static uint64_t direct_begin(struct nb_coll_comm *comm, struct nb_coll_req *win)
     }
 }
 
-static int direct_next_send(const struct nb_coll_comm *comm, const struct nb_coll_req *win, int peer, uint64_t from,
-                            struct nb_piece *piece)
+static int direct_next_send(const struct nb_coll_comm *comm, const struct nb_coll_req *win, int peer,
+                            uint64_t from, struct nb_piece *piece)
 {
     switch (win->op->func) {
     case NB_FUNC_ALL_GATHER: return rank_piece(comm, win, comm->rank, from, piece);

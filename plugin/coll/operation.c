@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What is settled when the engine takes up the first window of an operation: its record if that is certain, codec
- * and error slot; and for every window of an all-reduce the bytes that are values (policy/walk.h). Without a
- * certain record all-reduces are exchanged raw, padding and all.
+ * What is settled when the engine takes up the first window of an operation: its record if that is certain,
+ * codec and error slot; and for every window of an all-reduce the bytes that are values (policy/walk.h).
+ * Without a certain record all-reduces are exchanged raw, padding and all.
  */
 #include <stdatomic.h>
 
@@ -11,7 +11,8 @@
 #include "coll/internal.h"
 #include "device/exact.h"
 
-_Static_assert(NB_ALIGN_MISFIT + 1 == NB_COLL_RECORD_OUTCOMES, "stats.h counts the outcomes of nb_align_begin");
+_Static_assert(NB_ALIGN_MISFIT + 1 == NB_COLL_RECORD_OUTCOMES,
+               "stats.h counts the outcomes of nb_align_begin");
 
 /* ---- records ---------------------------------------------------------------------------------------- */
 
@@ -34,12 +35,14 @@ static void warn_absent(const struct nb_coll_comm *comm)
         return;
     if (!nb_queue_is_profiled(comm->queue) && !atomic_flag_test_and_set(&profiler))
         NB_INFO(NCCL_INIT | NCCL_NET,
-                "NCCL's profiler events do not come here, so all-reduces are not compressed: another profiler plugin is in "
+                "NCCL's profiler events do not come here, so all-reduces are not compressed: another "
+                "profiler plugin is in "
                 "use (NCCL_PROFILER_PLUGIN, or a libnccl-profiler.so in the library path). Remedy: "
                 "NCCL_PROFILER_PLUGIN=libnccl-net-nibble.so");
     if (!nb_tuner_seen() && !atomic_flag_test_and_set(&tuner))
         NB_INFO(NCCL_INIT | NCCL_NET,
-                "NCCL does not ask this plugin's tuner, so it seldom chooses CollNet by itself: another tuner plugin is in "
+                "NCCL does not ask this plugin's tuner, so it seldom chooses CollNet by itself: another "
+                "tuner plugin is in "
                 "use (NCCL_TUNER_PLUGIN, or a libnccl-tuner.so in the library path). Remedy: "
                 "NCCL_TUNER_PLUGIN=libnccl-net-nibble.so");
 }
@@ -58,9 +61,10 @@ static void take_in(struct nb_coll_comm *comm)
     }
 }
 
-/* The record of the operation that begins with this window: 1 and *out, or 0. The first of each kind of failure is
- * told with what was expected. */
-static int find_record(struct nb_coll_comm *comm, const struct nb_op *op, uint64_t bytes, struct nb_record *out)
+/* The record of the operation that begins with this window: 1 and *out, or 0. The first of each kind of
+ * failure is told with what was expected. */
+static int find_record(struct nb_coll_comm *comm, const struct nb_op *op, uint64_t bytes,
+                       struct nb_record *out)
 {
     const struct nb_seen seen = {op->func, op->type, bytes};
     enum nb_alignment how;
@@ -81,14 +85,16 @@ static int find_record(struct nb_coll_comm *comm, const struct nb_op *op, uint64
         return 0;
     case NB_ALIGN_DOUBT:
         if (first_time(comm, SAID_DOUBT))
-            NB_INFO(NCCL_NET, "%s: records are missing, and which of those that follow belongs to %s %llu (%s) is open",
-                    comm->label, nb_func_name(op->func), (unsigned long long)op->opno, nb_nccl_type_name(op->type));
+            NB_INFO(NCCL_NET,
+                    "%s: records are missing, and which of those that follow belongs to %s %llu (%s) is open",
+                    comm->label, nb_func_name(op->func), (unsigned long long)op->opno,
+                    nb_nccl_type_name(op->type));
         return 0;
     default:
         if (first_time(comm, SAID_MISFIT))
-            NB_INFO(NCCL_NET, "%s: no record fits %s %llu of %s, %llu bytes a rank: handled without", comm->label,
-                    nb_func_name(op->func), (unsigned long long)op->opno, nb_nccl_type_name(op->type),
-                    (unsigned long long)bytes);
+            NB_INFO(NCCL_NET, "%s: no record fits %s %llu of %s, %llu bytes a rank: handled without",
+                    comm->label, nb_func_name(op->func), (unsigned long long)op->opno,
+                    nb_nccl_type_name(op->type), (unsigned long long)bytes);
         return 0;
     }
 }
@@ -102,8 +108,9 @@ static void count(struct nb_coll_comm *comm, enum nb_func func, enum nb_reason r
 }
 
 /* The error slot of a quantized operation, or NULL. */
-static struct nb_ef_slot *slot_of(struct nb_coll_comm *comm, const struct nb_op *op, const struct nb_record *record,
-                                  uint64_t values, uint32_t blocks, uint64_t geometry)
+static struct nb_ef_slot *slot_of(struct nb_coll_comm *comm, const struct nb_op *op,
+                                  const struct nb_record *record, uint64_t values, uint32_t blocks,
+                                  uint64_t geometry)
 {
     const struct nb_params *p = nb_params();
     struct nb_ef_key key = {.func = op->func, .type = op->dtype, .n = values, .blocks = blocks, .id = -1,
@@ -166,8 +173,8 @@ static void all_reduce_over(struct nb_coll_comm *comm)
     if (nb_align_ended(comm->align, w->steps, w->cur)) {
         comm->stats.records_wrong++;
         if (first_time(comm, SAID_WRONG))
-            NB_INFO(NCCL_NET, "%s: an all_reduce had %llu steps of %llu bytes, which its record contradicts", comm->label,
-                    (unsigned long long)w->steps, (unsigned long long)w->cur);
+            NB_INFO(NCCL_NET, "%s: an all_reduce had %llu steps of %llu bytes, which its record contradicts",
+                    comm->label, (unsigned long long)w->steps, (unsigned long long)w->cur);
         return;
     }
     if (!comm->ar.known)
@@ -206,8 +213,9 @@ static void all_reduce_begins(struct nb_coll_comm *comm, const struct nb_op *op)
     nb_policy_dtype(op->type, &whole.dtype);
     /* With one head the stream is the vector; else the deal of chunks decides which value lies where. */
     ambiguous = comm->ar.extent.heads != 2;
-    comm->ar.ef = slot_of(comm, &whole, &r, nb_walk_longest(&comm->walk, &comm->ar.extent, op->value) / op->value, 1,
-                          ambiguous ? comm->ar.extent.heads << 32 ^ comm->walk.first ^ (uint64_t)r.chunk << 20 : 0);
+    comm->ar.ef =
+        slot_of(comm, &whole, &r, nb_walk_longest(&comm->walk, &comm->ar.extent, op->value) / op->value, 1,
+                ambiguous ? comm->ar.extent.heads << 32 ^ comm->walk.first ^ (uint64_t)r.chunk << 20 : 0);
 }
 
 /* Which operation the window belongs to. NB_WALK_EITHER: it may be a new one. */
@@ -242,7 +250,8 @@ static void begin_all_reduce(struct nb_coll_comm *comm, struct nb_coll_req *win)
     switch (place) {
     case NB_WALK_NOWHERE:
         if (first_time(comm, SAID_PLACE))
-            NB_INFO(NCCL_NET, "%s: an all_reduce window of %llu bytes is not where NCCL puts one: all-reduces run raw",
+            NB_INFO(NCCL_NET,
+                    "%s: an all_reduce window of %llu bytes is not where NCCL puts one: all-reduces run raw",
                     comm->label, (unsigned long long)win->bytes);
         if (!w->open)
             comm->stats.func[NB_FUNC_ALL_REDUCE].ops++;
@@ -300,7 +309,8 @@ void nb_op_begin(struct nb_coll_comm *comm, struct nb_coll_req *win)
     }
     all_reduce_over(comm);
     recorded = find_record(comm, op, op->block, &r) && !(r.flags & NB_RECORD_DOUBT);
-    op->codec = nb_policy_codec(op->func, op->type, op->redop, op->block * (uint64_t)comm->nranks, recorded, &reason);
+    op->codec =
+        nb_policy_codec(op->func, op->type, op->redop, op->block * (uint64_t)comm->nranks, recorded, &reason);
     count(comm, op->func, reason);
     if (op->func == NB_FUNC_REDUCE_SCATTER && op->codec != NB_CODEC_RAW) {
         nb_policy_dtype(op->type, &op->dtype);

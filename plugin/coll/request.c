@@ -19,7 +19,7 @@ static int valid_comm(const struct nb_coll_comm *comm, const char *call)
     return 0;
 }
 
-/* What all three functions share. `block` is 0 for an all-reduce, whose windows are operations of their own. */
+/* What all three functions share. `block` is 0 for an all-reduce: its windows are operations of their own. */
 struct window {
     enum nb_func func;
     ncclDataType_t type;
@@ -32,9 +32,9 @@ struct window {
 
 static int bad_window(const struct nb_coll_comm *comm, const struct window *w, const char *why)
 {
-    NB_WARN("%s: %s window of %llu bytes at %llu, %llu bytes a rank, type %s: %s", comm->label, nb_func_name(w->func),
-            (unsigned long long)w->bytes, (unsigned long long)w->off, (unsigned long long)w->block,
-            nb_nccl_type_name(w->type), why);
+    NB_WARN("%s: %s window of %llu bytes at %llu, %llu bytes a rank, type %s: %s", comm->label,
+            nb_func_name(w->func), (unsigned long long)w->bytes, (unsigned long long)w->off,
+            (unsigned long long)w->block, nb_nccl_type_name(w->type), why);
     return -EINVAL;
 }
 
@@ -65,8 +65,8 @@ static struct nb_op *place(struct nb_coll_comm *comm, const struct window *w, co
     return op;
 }
 
-/* Place of an all-reduce window in NCCL's region: eight slots for sending, then eight for receiving, of the same
- * layout; a window lies at the same place of both. Under submit_lock. */
+/* Place of an all-reduce window in NCCL's region: eight slots for sending, then eight for receiving, of the
+ * same layout; a window lies at the same place of both. Under submit_lock. */
 static void locate(const struct nb_coll_comm *comm, struct nb_coll_req *win)
 {
     size_t size = comm->region[0].size, stride = size / (2 * NB_WALK_SLOTS);
@@ -170,8 +170,8 @@ static uint64_t own_part(const struct nb_coll_comm *comm, const struct window *w
     return end > *beg ? end - *beg : 0;
 }
 
-int nb_coll_iallreduce(struct nb_coll_comm *comm, const void *send, void *recv, size_t count, ncclDataType_t type,
-                       ncclRedOp_t op, struct nb_coll_req **req)
+int nb_coll_iallreduce(struct nb_coll_comm *comm, const void *send, void *recv, size_t count,
+                       ncclDataType_t type, ncclRedOp_t op, struct nb_coll_req **req)
 {
     struct window w = {.func = NB_FUNC_ALL_REDUCE, .type = type, .op = op, .value = nb_nccl_type_size(type),
                        .send = send, .recv = recv};
@@ -190,7 +190,8 @@ int nb_coll_iallreduce(struct nb_coll_comm *comm, const void *send, void *recv, 
 }
 
 int nb_coll_iallgather(struct nb_coll_comm *comm, const void *send, void *recv, size_t recv_bytes,
-                       size_t bytes_per_rank, size_t window_offset, size_t window_bytes, struct nb_coll_req **req)
+                       size_t bytes_per_rank, size_t window_offset, size_t window_bytes,
+                       struct nb_coll_req **req)
 {
     struct window w = {.func = NB_FUNC_ALL_GATHER, .type = ncclInt8, .op = ncclSum, .value = 1, .send = send,
                        .recv = recv, .off = window_offset, .bytes = window_bytes, .block = bytes_per_rank,
@@ -207,11 +208,17 @@ int nb_coll_iallgather(struct nb_coll_comm *comm, const void *send, void *recv, 
 }
 
 int nb_coll_ireducescatter(struct nb_coll_comm *comm, const void *send, size_t send_bytes, void *recv,
-                           size_t bytes_per_rank, size_t window_offset, size_t window_bytes, ncclDataType_t type,
-                           ncclRedOp_t op, struct nb_coll_req **req)
+                           size_t bytes_per_rank, size_t window_offset, size_t window_bytes,
+                           ncclDataType_t type, ncclRedOp_t op, struct nb_coll_req **req)
 {
-    struct window w = {.func = NB_FUNC_REDUCE_SCATTER, .type = type, .op = op, .value = nb_nccl_type_size(type),
-                       .send = send, .recv = recv, .off = window_offset, .bytes = window_bytes,
+    struct window w = {.func = NB_FUNC_REDUCE_SCATTER,
+                       .type = type,
+                       .op = op,
+                       .value = nb_nccl_type_size(type),
+                       .send = send,
+                       .recv = recv,
+                       .off = window_offset,
+                       .bytes = window_bytes,
                        .block = bytes_per_rank};
 
     *req = NULL;
@@ -243,7 +250,8 @@ int nb_coll_test(struct nb_coll_req *req, int *done, size_t *size)
     int err;
 
     *done = 0;
-    if (!req || req->magic != NB_REQ_MAGIC || atomic_load_explicit(&req->state, memory_order_acquire) == NB_REQ_FREE) {
+    if (!req || req->magic != NB_REQ_MAGIC ||
+        atomic_load_explicit(&req->state, memory_order_acquire) == NB_REQ_FREE) {
         NB_WARN("test: not an open request of nibble: %p", (const void *)req);
         return -EINVAL;
     }
@@ -267,7 +275,8 @@ int nb_coll_reduce_support(ncclDataType_t type, ncclRedOp_t op)
 int nb_record_push(struct nb_coll_comm *comm, const struct nb_record *r)
 {
     if (r->bytes == 0 || nb_nccl_type_size(r->type) == 0 ||
-        (r->func == NB_FUNC_ALL_REDUCE && (r->heads <= 1 || (r->head >= 0 && r->heads >> (r->head + 1) == 0))))
+        (r->func == NB_FUNC_ALL_REDUCE &&
+         (r->heads <= 1 || (r->head >= 0 && r->heads >> (r->head + 1) == 0))))
         return -EINVAL;
     return nb_queue_push(comm->queue, r);
 }

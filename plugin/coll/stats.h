@@ -34,7 +34,8 @@ struct nb_coll_stats {
     uint64_t no_feedback_ambiguous;  /* quantized operations without feedback: not certain whose error it is */
     uint64_t no_feedback_budget;
     uint64_t ref_slots, ref_hits, ref_new, ref_unconfirmed, ref_budget; /* all-gather: owner's choices, per operation */
-    uint64_t records[NB_COLL_RECORD_OUTCOMES]; /* operations by enum nb_alignment: how certain their record was */
+    /* operations by enum nb_alignment: how certain their record was */
+    uint64_t records[NB_COLL_RECORD_OUTCOMES];
     uint64_t records_wrong;          /* records that an operation contradicted only when it had ended */
     uint64_t resends;                /* units that a receiver asked for again as raw bytes */
     uint64_t control_bytes;

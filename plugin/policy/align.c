@@ -83,7 +83,8 @@ static void insert(struct nb_align *a, uint64_t at, int took)
     a->position[a->n++].took = took;
 }
 
-/* Let go of records that no position needs any more (the one before a position that took it is still needed). */
+/* Let go of records that no position needs any more (the one before a position that took it is still needed).
+ */
 static void forget(struct nb_align *a)
 {
     uint64_t least = UINT64_MAX;
@@ -96,8 +97,8 @@ static void forget(struct nb_align *a)
         a->head = least;
 }
 
-/* No position is left. The operation at hand has no record, or one of those behind is its; the operations that follow
- * will tell. */
+/* No position is left. The operation at hand has no record, or one of those behind is its; the operations
+ * that follow will tell. */
 static void resync(struct nb_align *a, uint64_t from, const struct nb_seen *seen)
 {
     a->n = 0;
@@ -109,8 +110,8 @@ static void resync(struct nb_align *a, uint64_t from, const struct nb_seen *seen
 
 #define NONE UINT64_MAX
 
-/* The first record of `func` at or behind `at`. Losses of a function are told by its next record, so this one says
- * whether an operation at `at` may have been lost; while there is NONE it is open. */
+/* The first record of `func` at or behind `at`. Losses of a function are told by its next record, so this one
+ * says whether an operation at `at` may have been lost; while there is NONE it is open. */
 static uint64_t next_of(struct nb_align *a, uint64_t at, enum nb_func func)
 {
     for (; at < a->tail; at++)

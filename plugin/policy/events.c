@@ -12,7 +12,8 @@
 #include "device/exact.h"
 #include "policy/record.h"
 
-/* A user's call. Written once, then `gen`; a ring entry may be overwritten while it is read, which `gen` shows. */
+/* A user's call. Written once, then `gen`; a ring entry may be overwritten while it is read, which `gen`
+ * shows. */
 struct call {
     _Atomic uint64_t gen; /* 0: never used, or being written */
     _Atomic uint64_t what; /* function, type, captured */
@@ -33,8 +34,8 @@ struct nb_events {
     _Atomic uint64_t kept_next;
     pthread_mutex_t grow; /* captured calls: user's threads only, never a callback */
     _Atomic uint64_t expected[NB_FUNC_COUNT]; /* sequence number of the next launch that is not captured */
-    _Atomic uint64_t n_calls, n_calls_dropped, n_launches, n_recorded, n_elsewhere, n_orphans, n_contradictions,
-        n_missing, n_unqueued;
+    _Atomic uint64_t n_calls, n_calls_dropped, n_launches, n_recorded, n_elsewhere, n_orphans,
+        n_contradictions, n_missing, n_unqueued;
 };
 
 static void add(_Atomic uint64_t *n, uint64_t by)
@@ -91,7 +92,8 @@ static int reaches_collnet(const char *algo, int nnodes, int *chain)
 
 static void *make_handle(const struct nb_events *ev, uint64_t gen, int captured, uint64_t index)
 {
-    uint64_t h = (gen & 0xffffffffu) << 32 | (uint64_t)captured << 31 | (uint64_t)ev->salt << 24 | index << 4 | MARK;
+    uint64_t h =
+        (gen & 0xffffffffu) << 32 | (uint64_t)captured << 31 | (uint64_t)ev->salt << 24 | index << 4 | MARK;
     return (void *)(uintptr_t)h;
 }
 
@@ -176,7 +178,8 @@ void *nb_events_call(struct nb_events *ev, const struct nb_events_call *call)
     }
     atomic_store_explicit(&c->gen, 0, memory_order_relaxed);
     atomic_thread_fence(memory_order_release);
-    atomic_store_explicit(&c->what, (uint64_t)func | (uint64_t)type << 8 | (uint64_t)(call->captured != 0) << 16,
+    atomic_store_explicit(&c->what,
+                          (uint64_t)func | (uint64_t)type << 8 | (uint64_t)(call->captured != 0) << 16,
                           memory_order_relaxed);
     atomic_store_explicit(&c->count, call->count, memory_order_relaxed);
     atomic_store_explicit(&c->stream, (uintptr_t)call->stream, memory_order_relaxed);
@@ -186,8 +189,8 @@ void *nb_events_call(struct nb_events *ev, const struct nb_events_call *call)
 
 /* ---- the launch -------------------------------------------------------------------------------------- */
 
-/* How many launches of this function were not told, by NCCL's numbers. Captured operations do not advance them:
- * the next one that is not captured has the number that they show. */
+/* How many launches of this function were not told, by NCCL's numbers. Captured operations do not advance
+ * them: the next one that is not captured has the number that they show. */
 static uint32_t missing_before(struct nb_events *ev, int func, uint64_t seq, int captured)
 {
     uint64_t expected = atomic_load_explicit(&ev->expected[func], memory_order_relaxed);
@@ -290,8 +293,8 @@ struct nb_events *nb_events_create(uint64_t comm_id, int nnodes, int nranks, int
     ev->has_calls = has_calls;
     ev->comm_id = comm_id;
     ev->salt = atomic_fetch_add(&salts, 1) & 0x7f;
-    /* A node has at least one head and at most as many as it has ranks; with one rank a node that is certain. Nodes
-     * with different numbers of ranks: at most what the largest can have. */
+    /* A node has at least one head and at most as many as it has ranks; with one rank a node that is certain.
+     * Nodes with different numbers of ranks: at most what the largest can have. */
     local = ev->nranks - ev->nnodes + 1;
     if (ev->nranks % ev->nnodes == 0)
         local = ev->nranks / ev->nnodes;
@@ -322,12 +325,14 @@ void nb_events_destroy(struct nb_events *ev)
     nb_events_get_counts(ev, &n);
     if (n.launches)
         NB_INFO(NCCL_PROFILE,
-                "profiler comm 0x%llx: calls=%llu dropped=%llu launches=%llu recorded=%llu elsewhere=%llu orphans=%llu "
+                "profiler comm 0x%llx: calls=%llu dropped=%llu launches=%llu recorded=%llu elsewhere=%llu "
+                "orphans=%llu "
                 "contradictions=%llu missing=%llu unqueued=%llu",
-                (unsigned long long)ev->comm_id, (unsigned long long)n.calls, (unsigned long long)n.calls_dropped,
-                (unsigned long long)n.launches, (unsigned long long)n.recorded, (unsigned long long)n.elsewhere,
-                (unsigned long long)n.orphans, (unsigned long long)n.contradictions, (unsigned long long)n.missing,
-                (unsigned long long)n.unqueued);
+                (unsigned long long)ev->comm_id, (unsigned long long)n.calls,
+                (unsigned long long)n.calls_dropped, (unsigned long long)n.launches,
+                (unsigned long long)n.recorded, (unsigned long long)n.elsewhere,
+                (unsigned long long)n.orphans, (unsigned long long)n.contradictions,
+                (unsigned long long)n.missing, (unsigned long long)n.unqueued);
     nb_queue_profiled(ev->queue, -1);
     nb_queue_put(ev->queue);
     for (unsigned i = 0; i < NB_EVENTS_BLOCKS; i++)

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What NCCL's profiler events tell, without table versions: the user's call (CollApi) is kept until the launch
- * (Coll) names it as its parent; the two together make an operation record (policy/record.h).
+ * What NCCL's profiler events tell, without table versions: the user's call (CollApi) is kept until the
+ * launch (Coll) names it as its parent; the two together make an operation record (policy/record.h).
  *
- * NCCL hands back the handle of a user's call much later, for a captured graph at every replay, and sometimes a
- * handle that was never meant. So a handle is no pointer but an index with a generation, and is looked up. Calls
- * that run at once share a ring; captured ones are kept until the communicator ends.
+ * NCCL hands back the handle of a user's call much later, for a captured graph at every replay, and sometimes
+ * a handle that was never meant. So a handle is no pointer but an index with a generation, and is looked up.
+ * Calls that run at once share a ring; captured ones are kept until the communicator ends.
  *
  * Any thread may call everything, also a CUDA host callback (nb_events_launch): no CUDA calls, nothing waits.
  */
@@ -50,7 +50,8 @@ struct nb_events_op {
     const void *call; /* handle of the user's call, or anything */
 };
 
-/* `has_calls`: this NCCL tells the users' calls. The thread has the rank's device current. NULL: no memory. */
+/* `has_calls`: this NCCL tells the users' calls. The thread has the rank's device current. NULL: no memory.
+ */
 struct nb_events *nb_events_create(uint64_t comm_id, int nnodes, int nranks, int rank, int has_calls);
 void nb_events_destroy(struct nb_events *events);
 /* The handle to give to NCCL; NULL when the call cannot be kept or is of no interest. */

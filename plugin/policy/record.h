@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Operation records: what is known about an operation beyond what its CollNet calls say. NCCL's profiler events
- * tell it before NCCL's proxy begins the operation; the engine takes it up with the operation's first window.
+ * Operation records: what is known about an operation beyond what its CollNet calls say. NCCL's profiler
+ * events tell it before NCCL's proxy begins the operation; the engine takes it up with the operation's first
+ * window.
  *
- * A queue belongs to one CollNet resource: the communicator whose listen and connect made it, on one device. It
- * comes into being with whichever half is first (profiler init, or connect), and goes with the last. Children of
- * ncclCommSplit that share resources have no listen of their own: their operations run over the parent's
- * connections, so their records join the queue on the same device whose group has as many nodes.
+ * A queue belongs to one CollNet resource: the communicator whose listen and connect made it, on one device.
+ * It comes into being with whichever half is first (profiler init, or connect), and goes with the last.
+ * Children of ncclCommSplit that share resources have no listen of their own: their operations run over the
+ * parent's connections, so their records join the queue on the same device whose group has as many nodes.
  *
- * Records are pushed by any thread, also from CUDA host callbacks: nothing here allocates, calls CUDA or waits
- * beyond a few instructions under a lock. What does not fit is dropped and counted, and the next record says how
- * many are missing before it.
+ * Records are pushed by any thread, also from CUDA host callbacks: nothing here allocates, calls CUDA or
+ * waits beyond a few instructions under a lock. What does not fit is dropped and counted, and the next record
+ * says how many are missing before it.
  */
 #ifndef NIBBLE_POLICY_RECORD_H
 #define NIBBLE_POLICY_RECORD_H
@@ -27,7 +28,7 @@ enum {
     NB_RECORD_API = 1,      /* the user's call is known and agrees with the launch */
     NB_RECORD_CAPTURED = 2, /* of a CUDA graph; comes again at every replay */
     NB_RECORD_CHAIN = 4,    /* COLLNET_CHAIN: this rank serves some of the channels only */
-    NB_RECORD_DOUBT = 8,    /* the user's call and the launch contradict each other: one operation, of no known kind */
+    NB_RECORD_DOUBT = 8,    /* call and launch contradict each other: one operation, of no known kind */
 };
 
 struct nb_record {
@@ -35,12 +36,13 @@ struct nb_record {
     ncclDataType_t type;     /* as the windows have it: ncclInt8 for every all-gather */
     ncclDataType_t api_type; /* as the user has it, with NB_RECORD_API */
     uint32_t flags;
-    uint64_t bytes;          /* reduce-scatter, all-gather: bytes per rank; all-reduce: of the whole operation */
+    uint64_t bytes; /* reduce-scatter, all-gather: bytes per rank; all-reduce: of the whole operation */
     const void *send, *recv; /* the user's buffers; NULL: unknown */
     const void *stream;
     int64_t slot;            /* identity of the buffer for error feedback; -1: unknown, no feedback */
     uint32_t source;         /* communicator that told it, any number */
-    uint32_t missing[NB_FUNC_COUNT]; /* at most so many operations before this one may have reached the engine unrecorded */
+    /* At most so many operations before this one, by function, may have reached the engine unrecorded. */
+    uint32_t missing[NB_FUNC_COUNT];
     /* All-reduce: how the vector is dealt out. heads: bit H is set when a node may have H heads; chunk 0 and
      * head -1: unknown. */
     uint64_t heads;
@@ -69,8 +71,8 @@ void nb_pretend_gpu(int gpu);
 struct nb_queue *nb_queue_get(uint64_t comm_id, int device);
 void nb_queue_put(struct nb_queue *queue);
 
-/* A group of `nnodes` nodes begins to consume, or ends. One consumer a queue: -EBUSY, -ENOMEM. Ending drops what
- * is left. */
+/* A group of `nnodes` nodes begins to consume, or ends. One consumer a queue: -EBUSY, -ENOMEM. Ending drops
+ * what is left. */
 int nb_queue_attach(struct nb_queue *queue, int nnodes);
 void nb_queue_detach(struct nb_queue *queue);
 
@@ -91,8 +93,8 @@ int nb_queue_push_shared(int device, int nnodes, const struct nb_record *record)
 size_t nb_queue_take(struct nb_queue *queue, struct nb_record *out, size_t max);
 void nb_queue_get_counts(struct nb_queue *queue, struct nb_queue_counts *counts);
 
-/* For tests and tools linked with the library: push into the queue of a connected communicator. 0, -EINVAL for a
- * record that contradicts itself, -ENOSPC. Any thread. */
+/* For tests and tools linked with the library: push into the queue of a connected communicator. 0, -EINVAL
+ * for a record that contradicts itself, -ENOSPC. Any thread. */
 int nb_record_push(struct nb_coll_comm *comm, const struct nb_record *record);
 
 /* ---- Which parts of the plugin NCCL uses ------------------------------------------------------------- */

@@ -51,7 +51,8 @@ static float best_of(const float *row, int protos)
     return best;
 }
 
-void nb_tuning_costs(const struct nb_tuning *t, ncclFunc_t func, size_t bytes, float *table, int algos, int protos)
+void nb_tuning_costs(const struct nb_tuning *t, ncclFunc_t func, size_t bytes, float *table, int algos,
+                     int protos)
 {
     int algo = NCCL_ALGO_COLLNET_DIRECT;
     float *row, others = NCCL_ALGO_PROTO_IGNORE, own;

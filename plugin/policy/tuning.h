@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * When NCCL should take CollNet. Every rank of a communicator asks for itself, and ranks that choose differently
- * hang; so the answer is a pure function of what all ranks share: function, size, ranks, nodes, and settings that
- * the nodes compare before a communicator is connected. It knows nothing of records, budgets or history.
+ * When NCCL should take CollNet. Every rank of a communicator asks for itself, and ranks that choose
+ * differently hang; so the answer is a pure function of what all ranks share: function, size, ranks, nodes,
+ * and settings that the nodes compare before a communicator is connected. It knows nothing of records,
+ * budgets or history.
  */
 #ifndef NIBBLE_POLICY_TUNING_H
 #define NIBBLE_POLICY_TUNING_H
@@ -24,8 +25,8 @@ int nb_tuning_pays(const struct nb_tuning *tuning, ncclFunc_t func, size_t bytes
 void nb_tuning_costs(const struct nb_tuning *tuning, ncclFunc_t func, size_t bytes, float *table, int algos,
                      int protos);
 
-/* The chunk for an operation for which NCCL chose `chunk`. NVLS has buffers of its own chunk and would overrun
- * them, so only CollNet-direct is ever raised. */
+/* The chunk for an operation for which NCCL chose `chunk`. NVLS has buffers of its own chunk and would
+ * overrun them, so only CollNet-direct is ever raised. */
 size_t nb_tuning_chunk(const struct nb_tuning *tuning, int algo, int proto, size_t chunk);
 
 #endif

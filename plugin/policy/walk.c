@@ -17,12 +17,14 @@ enum nb_walk_place nb_walk_place(const struct nb_walk *w, unsigned slot, uint64_
     if (at != 0) { /* a further group of the step at hand, after a whole one of 8 chunks */
         if (slot != here || at != w->cur || at % w->first != 0 || w->first % NB_WALK_GROUP != 0)
             return NB_WALK_NOWHERE;
-        return bytes <= w->first && (w->step_bytes == 0 || w->cur + bytes <= w->step_bytes) ? NB_WALK_CONTINUES
-                                                                                            : NB_WALK_NOWHERE;
+        return bytes <= w->first && (w->step_bytes == 0 || w->cur + bytes <= w->step_bytes)
+                   ? NB_WALK_CONTINUES
+                   : NB_WALK_NOWHERE;
     }
     if (slot != next)
         return slot == 0 ? NB_WALK_BEGINS : NB_WALK_NOWHERE;
-    /* A step is over. If it is the operation's, all its steps have the same bytes and begin with the same window. */
+    /* A step is over. If it is the operation's, all its steps have the same bytes and begin with the same
+     * window. */
     if ((w->step_bytes && w->cur != w->step_bytes) || bytes != w->first)
         return slot == 0 ? NB_WALK_BEGINS : NB_WALK_NOWHERE;
     return slot == 0 ? NB_WALK_EITHER : NB_WALK_CONTINUES;
@@ -62,10 +64,12 @@ static void prefix(uint64_t bytes, uint64_t k, uint64_t heads, int head, uint64_
 }
 
 /* Over all candidates (4). */
-static void stream(const struct nb_walk *w, const struct nb_extent *e, uint64_t value, uint64_t *least, uint64_t *most)
+static void stream(const struct nb_walk *w, const struct nb_extent *e, uint64_t value, uint64_t *least,
+                   uint64_t *most)
 {
     uint64_t known = e->chunk ? e->chunk : w->chunk;
-    int contradicts = known && (w->first % known || w->first / known > NB_WALK_GROUP || (w->chunk && w->chunk != known));
+    int contradicts =
+        known && (w->first % known || w->first / known > NB_WALK_GROUP || (w->chunk && w->chunk != known));
 
     *least = UINT64_MAX;
     *most = 0;
@@ -87,8 +91,8 @@ static void stream(const struct nb_walk *w, const struct nb_extent *e, uint64_t 
         *least = 0, *most = UINT64_MAX;
 }
 
-void nb_walk_values(const struct nb_walk *w, const struct nb_extent *e, uint64_t bytes, uint64_t value, uint64_t *sure,
-                    uint64_t *most)
+void nb_walk_values(const struct nb_walk *w, const struct nb_extent *e, uint64_t bytes, uint64_t value,
+                    uint64_t *sure, uint64_t *most)
 {
     uint64_t before = w->done - bytes, least, largest;
 

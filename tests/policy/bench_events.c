@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What profiler events and tuner questions cost NCCL's threads: nanoseconds each, alone and with other threads at the
- * same queue. Argument: rounds (default 1000000).
+ * What profiler events and tuner questions cost NCCL's threads: nanoseconds each, alone and with other
+ * threads at the same queue. Argument: rounds (default 1000000).
  */
 #include <pthread.h>
 #include <stdio.h>
@@ -77,8 +77,8 @@ static void producers(struct nb_queue *queue, int n)
     }
     stop = 1;
     pthread_join(consumer, NULL);
-    printf("%d producing thread%s: user's call (start and stop) %.0f ns, launch %.0f ns\n", n, n == 1 ? "" : "s", call,
-           launch);
+    printf("%d producing thread%s: user's call (start and stop) %.0f ns, launch %.0f ns\n", n,
+           n == 1 ? "" : "s", call, launch);
 }
 
 int main(int argc, char **argv)

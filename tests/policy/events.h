@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* NCCL's side of the profiler table, for tests: what it fires for one operation, in its order and its words. */
+/* NCCL's side of the profiler table, for tests: what it fires for one operation, in its order and its words.
+ */
 #ifndef NIBBLE_TESTS_POLICY_EVENTS_H
 #define NIBBLE_TESTS_POLICY_EVENTS_H
 
@@ -29,7 +30,8 @@ struct ev_op {
 
 static const char *const ev_funcs[] = {"AllReduce", "AllGather", "ReduceScatter"};
 
-static inline void ev_open(const ncclProfiler_v6_t *prof, struct ev_comm *c, uint64_t id, int nnodes, int nranks, int rank)
+static inline void ev_open(const ncclProfiler_v6_t *prof, struct ev_comm *c, uint64_t id, int nnodes,
+                           int nranks, int rank)
 {
     memset(c, 0, sizeof(*c));
     prof->init(&c->ctx, id, &c->mask, NULL, nnodes, nranks, rank, NULL);
@@ -52,7 +54,8 @@ static inline void ev_call(const ncclProfiler_v6_t *prof, struct ev_comm *c, str
 }
 
 /* The launch, or one replay of it. `told` 0: the event is lost on its way. */
-static inline void ev_launch(const ncclProfiler_v6_t *prof, struct ev_comm *c, const struct ev_op *op, int told)
+static inline void ev_launch(const ncclProfiler_v6_t *prof, struct ev_comm *c, const struct ev_op *op,
+                             int told)
 {
     ncclProfilerEventDescr_v6_t d;
     void *handle = (void *)(uintptr_t)0xdead;

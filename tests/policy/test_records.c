@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * From profiler events to records: joins, queues, communicators that share resources, graph replay, lost events,
- * threads; and from records to operations: alignment when some are missing.
+ * From profiler events to records: joins, queues, communicators that share resources, graph replay, lost
+ * events, threads; and from records to operations: alignment when some are missing.
  */
 #include <check.h>
 #include <errno.h>
@@ -26,7 +26,11 @@ static int buffer[4];
 
 static struct ev_op op(int func, const char *type, size_t type_bytes, size_t count)
 {
-    return (struct ev_op){.func = func, .type = type, .type_bytes = type_bytes, .count = count, .send = &buffer[0],
+    return (struct ev_op){.func = func,
+                          .type = type,
+                          .type_bytes = type_bytes,
+                          .count = count,
+                          .send = &buffer[0],
                           .recv = &buffer[1]};
 }
 
@@ -85,7 +89,8 @@ START_TEST(join)
 {
     struct ev_comm c;
     struct nb_queue *q = consume(7, -1, 2);
-    struct ev_op ag = op(EV_ALL_GATHER, "ncclBfloat16", 2, 100003), rs = op(EV_REDUCE_SCATTER, "ncclFloat32", 4, 50),
+    struct ev_op ag = op(EV_ALL_GATHER, "ncclBfloat16", 2, 100003),
+                 rs = op(EV_REDUCE_SCATTER, "ncclFloat32", 4, 50),
                  ar = op(EV_ALL_REDUCE, "ncclFloat16", 2, 77);
     struct nb_record r;
 
@@ -245,7 +250,8 @@ START_TEST(replay)
 {
     struct nb_queue *q = consume(12, -1, 2);
     struct ev_comm c;
-    struct ev_op captured = op(EV_ALL_REDUCE, "ncclFloat32", 4, 5), eager = op(EV_ALL_REDUCE, "ncclFloat32", 4, 6);
+    struct ev_op captured = op(EV_ALL_REDUCE, "ncclFloat32", 4, 5),
+                 eager = op(EV_ALL_REDUCE, "ncclFloat32", 4, 6);
     struct nb_record r;
 
     ev_open(prof, &c, 12, 2, 2, 0);
@@ -299,7 +305,8 @@ START_TEST(missing_launches)
 {
     struct nb_queue *q = consume(14, -1, 2);
     struct ev_comm c;
-    struct ev_op o = op(EV_ALL_REDUCE, "ncclFloat32", 4, 5), g = op(EV_ALL_GATHER, "ncclFloat32", 4, 5), ring = o;
+    struct ev_op o = op(EV_ALL_REDUCE, "ncclFloat32", 4, 5), g = op(EV_ALL_GATHER, "ncclFloat32", 4, 5),
+                 ring = o;
 
     ev_open(prof, &c, 14, 2, 2, 0);
     ring.algo = "RING";
@@ -446,7 +453,8 @@ START_TEST(split_children)
     nothing(q);
     nb_events_get_counts(elsewhere.ctx, &n);
     ck_assert_uint_eq(n.unqueued, 1);
-    /* A second family on the device: whose the child is cannot be told, so both learn that one may be missing. */
+    /* A second family on the device: whose the child is cannot be told, so both learn that one may be
+     * missing. */
     second = consume(24, 0, 2);
     both(&child, &b);
     nothing(q);
@@ -686,7 +694,8 @@ END_TEST
 /* A launch that contradicts its call stands for one operation, whichever. */
 START_TEST(contradicting_record)
 {
-    struct nb_record bad = {.func = AR, .type = ncclInt32, .bytes = 12, .heads = 2, .flags = NB_RECORD_DOUBT}, r;
+    struct nb_record bad = {.func = AR, .type = ncclInt32, .bytes = 12, .heads = 2, .flags = NB_RECORD_DOUBT},
+                     r;
     struct nb_seen seen = {AR, ncclFloat32, 0};
 
     nb_align_add(al, &bad);
@@ -708,8 +717,8 @@ START_TEST(misfit_then_next)
 }
 END_TEST
 
-/* An event was lost among all-reduces of the same type; NCCL's number told. Until sizes show which is which, none is
- * used; then all are. */
+/* An event was lost among all-reduces of the same type; NCCL's number told. Until sizes show which is which,
+ * none is used; then all are. */
 START_TEST(lost_among_alike)
 {
     int certain = 0;
@@ -779,8 +788,8 @@ START_TEST(wrong_size_shows_at_the_end)
 }
 END_TEST
 
-/* Random sequences with random losses that NCCL's numbers show, and operations elsewhere: never a wrong record, and most
- * are used. */
+/* Random sequences with random losses that NCCL's numbers show, and operations elsewhere: never a wrong
+ * record, and most are used. */
 START_TEST(random_losses)
 {
     uint64_t seed = 0x9e3779b97f4a7c15 * (uint64_t)(_i + 1), used = 0, total = 0;
@@ -816,10 +825,11 @@ START_TEST(random_losses)
         waiting = 0;
     }
     ck_assert_int_eq(al->blind, 0);
-    ck_assert_msg(used * 10 > total * 7, "only %lu of %lu records were used", (unsigned long)used, (unsigned long)total);
+    ck_assert_msg(used * 10 > total * 7, "only %lu of %lu records were used", (unsigned long)used,
+                  (unsigned long)total);
     if (_i == 0)
-        printf("alignment: %lu of %lu operations had their record, 1 in 32 events lost\n", (unsigned long)used,
-               (unsigned long)total);
+        printf("alignment: %lu of %lu operations had their record, 1 in 32 events lost\n",
+               (unsigned long)used, (unsigned long)total);
 }
 END_TEST
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Profiler, tuner and CollNet together, in NCCL's order: the user's calls, the tuner's answer, the launches, and then
- * the proxy's windows, padded with NaN patterns and huge values. All-reduces that have their event are quantized,
- * within the quantizer's error and with the same bits on all nodes; those whose event is lost or wrong, on one
- * node or on all, are right to the bit, and nothing ever fails.
+ * Profiler, tuner and CollNet together, in NCCL's order: the user's calls, the tuner's answer, the launches,
+ * and then the proxy's windows, padded with NaN patterns and huge values. All-reduces that have their event
+ * are quantized, within the quantizer's error and with the same bits on all nodes; those whose event is lost
+ * or wrong, on one node or on all, are right to the bit, and nothing ever fails.
  *
  * Error bounds as in tests/harness/records.c.
  */
@@ -47,14 +47,14 @@ static int rank_open(struct hx_node *node, const struct hx_comm_cfg *cfg, int ra
     r->node = node;
     r->lib = hx_lib_static(&ncclNetPlugin_v12, &ncclCollNetPlugin_v12, 12);
     with_id.comm_id = COMM_ID;
-    /* ncclCommInitRank: init of net and CollNet, profiler, CollNet's listen and connect, tuner. The harness does the
-     * first and the third at once. */
+    /* ncclCommInitRank: init of net and CollNet, profiler, CollNet's listen and connect, tuner. The harness
+     * does the first and the third at once. */
     ev_open(prof, &r->events, COMM_ID, node->nnodes, node->nnodes * ranks_a_node, node->rank * ranks_a_node);
     ret = hx_comm_open(node, r->lib, &with_id, &r->comm, &stage);
     if (ret != ncclSuccess)
         return hx_fail("bring-up failed in %s with %d", stage, (int)ret);
-    if (ncclTunerPlugin_v6.init(&r->tuner, COMM_ID, (size_t)(node->nnodes * ranks_a_node), (size_t)node->nnodes,
-                                hx_logger(), NULL, NULL) != ncclSuccess)
+    if (ncclTunerPlugin_v6.init(&r->tuner, COMM_ID, (size_t)(node->nnodes * ranks_a_node),
+                                (size_t)node->nnodes, hx_logger(), NULL, NULL) != ncclSuccess)
         return hx_fail("tuner init");
     return 0;
 }
@@ -95,10 +95,12 @@ static int tuned(struct rank *r, const struct ev_op *e)
             table[a][p] = a == NCCL_ALGO_RING || (a == NCCL_ALGO_COLLNET_DIRECT && p == NCCL_PROTO_SIMPLE)
                               ? (float)(10 * (a + 1)) : -1.0f;
     HX_CHECK(ncclTunerPlugin_v6.getCollInfo(r->tuner, funcs[e->func], (size_t)64 << 20, 1, (float **)table,
-                                            NCCL_NUM_ALGORITHMS_V5, NCCL_NUM_PROTOCOLS_V5, 0, &channels) == ncclSuccess &&
+                                            NCCL_NUM_ALGORITHMS_V5, NCCL_NUM_PROTOCOLS_V5, 0,
+                                            &channels) == ncclSuccess &&
                  channels == 0,
              "tuner");
-    HX_CHECK(table[NCCL_ALGO_COLLNET_DIRECT][NCCL_PROTO_SIMPLE] < table[NCCL_ALGO_RING][0], "CollNet is not preferred");
+    HX_CHECK(table[NCCL_ALGO_COLLNET_DIRECT][NCCL_PROTO_SIMPLE] < table[NCCL_ALGO_RING][0],
+             "CollNet is not preferred");
     return 0;
 }
 
@@ -140,7 +142,8 @@ static double bound_of(int nnodes, const struct sx_spec *s)
     double rounding = s->type == ncclFloat32 ? 1e-13 : s->type == ncclFloat16 ? 1e-6 : 1.6e-5;
     double bound = INT4_NMSE * ((nnodes - 1.0) / nnodes + (s->func == HX_ALL_REDUCE));
 
-    return (s->count * (s->func == HX_ALL_REDUCE ? 1 : (size_t)nnodes) >= 30000 ? bound : 4 * bound) + rounding;
+    return (s->count * (s->func == HX_ALL_REDUCE ? 1 : (size_t)nnodes) >= 30000 ? bound : 4 * bound) +
+           rounding;
 }
 
 static int one(struct rank *r, struct sx_spec spec, enum fate fate, double *nmse)
@@ -175,15 +178,21 @@ static int padded_node(struct hx_node *node, void *arg)
         return 1;
     for (int t = 0; t < 3; t++) {
         for (size_t k = 0; k < sizeof(counts) / sizeof(counts[0]); k++, n++) {
-            struct sx_spec spec = {.func = HX_ALL_REDUCE, .type = types[t], .count = counts[k], .fill = HX_FILL_NORMAL,
-                                   .seed = (uint64_t)n + 1, .in_place = n & 1, .chunk = chunks[n % 4],
+            struct sx_spec spec = {.func = HX_ALL_REDUCE,
+                                   .type = types[t],
+                                   .count = counts[k],
+                                   .fill = HX_FILL_NORMAL,
+                                   .seed = (uint64_t)n + 1,
+                                   .in_place = n & 1,
+                                   .chunk = chunks[n % 4],
                                    .channels = n % 5 == 3 ? 1 + n % channels : 0};
             double nmse;
             spec.max_nmse = bound_of(node->nnodes, &spec);
             if (one(&r, spec, TOLD, &nmse))
                 return 1;
             if (counts[k] >= 30000)
-                HX_CHECK(nmse > spec.max_nmse / 4, "%s: error %.3g: this was not coded in 4 bits", sx_describe(&spec), nmse);
+                HX_CHECK(nmse > spec.max_nmse / 4, "%s: error %.3g: this was not coded in 4 bits",
+                         sx_describe(&spec), nmse);
         }
     }
     HX_CHECK(!hx_log_count("not compressed", NULL) && !hx_log_count("does not ask", NULL), "a false alarm");
@@ -234,7 +243,8 @@ static int groups_node(struct hx_node *node, void *arg)
             if (sx_check(node, &run[i]))
                 return 1;
             if (spec[i].func == HX_ALL_REDUCE && spec[i].count > 100)
-                HX_CHECK(run[i].nmse > spec[i].max_nmse / 4, "group %d: operation %d was not coded", round, i);
+                HX_CHECK(run[i].nmse > spec[i].max_nmse / 4, "group %d: operation %d was not coded", round,
+                         i);
             sx_free(&run[i]);
         }
     }
@@ -263,7 +273,8 @@ static int doomed_node(struct hx_node *node, void *arg)
         struct sx_spec spec = {.func = HX_ALL_REDUCE, .type = ncclFloat32, .count = counts[round % 4],
                                .seed = (uint64_t)round + 1};
         int hit = round % 3 == 1, mine = hit && (how->everywhere || node->rank == 1);
-        /* Lost everywhere: raw everywhere, so right to the bit. On one node: its part is raw, all of it is right. */
+        /* Lost everywhere: raw everywhere, so right to the bit. On one node: its part is raw, all of it is
+         * right. */
         spec.fill = hit && how->everywhere ? HX_FILL_EXACT : HX_FILL_NORMAL;
         spec.max_nmse = hit && how->everywhere ? 0 : bound_of(node->nnodes, &spec);
         if (one(&r, spec, mine ? how->fate : TOLD, &nmse))
@@ -274,7 +285,8 @@ static int doomed_node(struct hx_node *node, void *arg)
     }
     nb_coll_get_stats(hx_comm_plugin(r.comm), &stats);
     if (how->everywhere || node->rank == 1)
-        HX_CHECK(stats.func[NB_FUNC_ALL_REDUCE].coded_ops >= 7 && stats.func[NB_FUNC_ALL_REDUCE].coded_ops <= 8,
+        HX_CHECK(stats.func[NB_FUNC_ALL_REDUCE].coded_ops >= 7 &&
+                     stats.func[NB_FUNC_ALL_REDUCE].coded_ops <= 8,
                  "%lu of 12 operations were coded", (unsigned long)stats.func[NB_FUNC_ALL_REDUCE].coded_ops);
     else
         HX_CHECK(stats.func[NB_FUNC_ALL_REDUCE].coded_ops == 12, "a node with all events coded %lu of 12",
@@ -300,7 +312,8 @@ static int storm_node(struct hx_node *node, void *arg)
 {
     enum { ROUNDS = 16, GROUP = 4 };
     struct hx_comm_cfg cfg = {.channels = 12, .buff_size = 128 << 10, .poison = true, .gpu_delay_us = 20};
-    uint64_t shared = hx_seed(node->seed, 77, *(uint64_t *)arg), own = hx_seed(shared, (uint64_t)node->rank + 1, 3);
+    uint64_t shared = hx_seed(node->seed, 77, *(uint64_t *)arg),
+             own = hx_seed(shared, (uint64_t)node->rank + 1, 3);
     struct rank r;
 
     if (rank_open(node, &cfg, 1, &r))
@@ -314,7 +327,8 @@ static int storm_node(struct hx_node *node, void *arg)
                                    .type = hx_rand_below(&shared, 2) ? ncclFloat32 : ncclBfloat16,
                                    .channels = (int)hx_rand_below(&shared, 13)};
             spec.count = 1 + (size_t)hx_rand_below(&shared, spec.func == HX_ALL_REDUCE ? 200000 : 40000);
-            if (hx_rand_below(&shared, 3) == 0) /* whole numbers of eight steps, so that the slot tells nothing */
+            if (hx_rand_below(&shared, 3) ==
+                0) /* whole numbers of eight steps, so that the slot tells nothing */
                 spec.count = 8 * 12 * (16384 / hx_type_size(spec.type));
             if (spec.func != HX_ALL_REDUCE)
                 spec.count = spec.count % 40000 + 1;
@@ -344,12 +358,52 @@ static int storm(void)
     return 0;
 }
 
+/* ---- one node is told another length, by call and launch alike: an error, never wrong values ---- */
+
+static int contradicting_node(struct hx_node *node, void *arg)
+{
+    struct hx_comm_cfg cfg = {.channels = 4, .buff_size = 128 << 10, .poison = true};
+    struct sx_spec spec = {
+        .func = HX_ALL_REDUCE, .type = ncclFloat32, .count = 300000, .fill = HX_FILL_NORMAL, .seed = 9};
+    struct sx_run run;
+    struct rank r;
+    struct ev_op e;
+    ncclResult_t ret;
+
+    (void)arg;
+    if (rank_open(node, &cfg, 1, &r))
+        return 1;
+    sx_prepare(node, &spec, &run);
+    e = event_of(&run);
+    if (node->rank == 1)
+        e.count /= 2;
+    ev_call(prof, &r.events, &e);
+    ev_launch(prof, &r.events, &e, 1);
+    HX_CHECK(hx_post(r.comm, &run.op) == ncclSuccess, "post");
+    ret = hx_wait(r.comm, &run.op, 20);
+    HX_CHECK(ret != ncclSuccess && ret != HX_TIMEOUT, "result %d", (int)ret);
+    HX_CHECK(hx_log_count("an operation record is wrong", NULL) > 0, "the reason is not told");
+    hx_barrier(node);
+    hx_comm_close(r.comm);
+    ncclTunerPlugin_v6.finalize(r.tuner);
+    ev_close(prof, &r.events);
+    hx_lib_close(r.lib);
+    sx_free(&run);
+    return 0;
+}
+
+static int contradicting(void)
+{
+    return sx_job("contradicting", 3, contradicting_node, NULL, 60, env);
+}
+
 /* ---- how many heads a node has is learned from the lengths of operations ---- */
 
 static int heads_node(struct hx_node *node, void *arg)
 {
     struct hx_comm_cfg cfg = {.channels = 2, .buff_size = 128 << 10, .poison = true};
-    struct sx_spec spec = {.func = HX_ALL_REDUCE, .type = ncclFloat32, .count = 400001, .fill = HX_FILL_NORMAL, .seed = 1};
+    struct sx_spec spec = {
+        .func = HX_ALL_REDUCE, .type = ncclFloat32, .count = 400001, .fill = HX_FILL_NORMAL, .seed = 1};
     double first = 0, last = 0;
     struct rank r;
 
@@ -379,7 +433,8 @@ static int heads(void)
 static int replay_node(struct hx_node *node, void *arg)
 {
     struct hx_comm_cfg cfg = {.channels = 8, .buff_size = 128 << 10, .poison = true};
-    struct sx_spec spec = {.func = HX_ALL_REDUCE, .type = ncclBfloat16, .count = 100001, .fill = HX_FILL_NORMAL, .seed = 4};
+    struct sx_spec spec = {
+        .func = HX_ALL_REDUCE, .type = ncclBfloat16, .count = 100001, .fill = HX_FILL_NORMAL, .seed = 4};
     struct sx_run run;
     struct ev_op e;
     struct rank r;
@@ -456,7 +511,8 @@ static int unprofiled_node(struct hx_node *node, void *arg)
 {
     int version = *(int *)arg;
     struct hx_comm_cfg cfg = {.channels = 2, .poison = true};
-    struct sx_spec spec = {.func = HX_ALL_REDUCE, .type = ncclFloat32, .count = 50001, .fill = HX_FILL_EXACT, .seed = 1};
+    struct sx_spec spec = {
+        .func = HX_ALL_REDUCE, .type = ncclFloat32, .count = 50001, .fill = HX_FILL_EXACT, .seed = 1};
     struct hx_lib *lib;
     struct hx_comm *comm[2];
 
@@ -469,8 +525,10 @@ static int unprofiled_node(struct hx_node *node, void *arg)
             return 1;
     /* Once a process, with the remedy; silent where NCCL could not know better. */
     HX_CHECK(hx_log_count("profiler", "NCCL_PROFILER_PLUGIN=libnccl-net-nibble.so") == (version >= 11),
-             "%d notices of the profiler", hx_log_count("profiler", "NCCL_PROFILER_PLUGIN=libnccl-net-nibble.so"));
-    HX_CHECK(hx_log_count("tuner", "NCCL_TUNER_PLUGIN=libnccl-net-nibble.so") == (version >= 11), "notices of the tuner");
+             "%d notices of the profiler",
+             hx_log_count("profiler", "NCCL_PROFILER_PLUGIN=libnccl-net-nibble.so"));
+    HX_CHECK(hx_log_count("tuner", "NCCL_TUNER_PLUGIN=libnccl-net-nibble.so") == (version >= 11),
+             "notices of the tuner");
     if (hx_comm_close(comm[0]) != ncclSuccess)
         return hx_fail("close");
     return sx_close(lib, comm[1], false);
@@ -494,6 +552,7 @@ static const struct hx_case cases[] = {
     {"groups", groups, 0},
     {"lost-and-wrong-events", doomed, 0},
     {"storm", storm, 0},
+    {"contradicting-nodes", contradicting, 0},
     {"heads", heads, 0},
     {"replay", replay, 0},
     {"child", child, 0},

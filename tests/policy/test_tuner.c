@@ -43,8 +43,9 @@ static void *tuner(size_t nranks, size_t nnodes)
 static int ask(void *ctx, ncclFunc_t func, size_t bytes, table_t t)
 {
     int channels = 77;
-    ck_assert_int_eq(ncclTunerPlugin_v6.getCollInfo(ctx, func, bytes, 1, (float **)t, ALGOS, PROTOS, 0, &channels),
-                     ncclSuccess);
+    ck_assert_int_eq(
+        ncclTunerPlugin_v6.getCollInfo(ctx, func, bytes, 1, (float **)t, ALGOS, PROTOS, 0, &channels),
+        ncclSuccess);
     ck_assert_int_eq(channels, 77);
     return 0;
 }
@@ -94,9 +95,14 @@ START_TEST(chooses_collnet)
         ck_assert(t[NCCL_ALGO_COLLNET_DIRECT][NCCL_PROTO_SIMPLE] > 0);
     }
     /* Other functions, one node, and small sizes are NCCL's. */
-    const struct { ncclFunc_t func; size_t bytes; } others[] = {
-        {ncclFuncBroadcast, 64 << 20}, {ncclFuncReduce, 64 << 20}, {ncclFuncSendRecv, 64 << 20}, {ncclFuncAllReduce, 65535},
-        {ncclFuncReduceScatter, 8 * 65536 - 1}, {ncclFuncAllGather, 8 * 65536 - 1}, {(ncclFunc_t)99, 64 << 20}};
+    const struct { ncclFunc_t func; size_t bytes;
+    } others[] = {{ncclFuncBroadcast, 64 << 20},
+                  {ncclFuncReduce, 64 << 20},
+                  {ncclFuncSendRecv, 64 << 20},
+                  {ncclFuncAllReduce, 65535},
+                  {ncclFuncReduceScatter, 8 * 65536 - 1},
+                  {ncclFuncAllGather, 8 * 65536 - 1},
+                  {(ncclFunc_t)99, 64 << 20}};
     for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++) {
         usual(t);
         memcpy(before, t, sizeof(t));
@@ -124,7 +130,8 @@ START_TEST(nvls_only_where_it_is_the_way)
     start(NULL, NULL);
     ctx = tuner(16, 2);
     usual(t);
-    t[NCCL_ALGO_NVLS][NCCL_PROTO_SIMPLE] = 1; /* NCCL prefers NVLS: CollNet-direct is nevertheless ours to prefer */
+    t[NCCL_ALGO_NVLS][NCCL_PROTO_SIMPLE] =
+        1; /* NCCL prefers NVLS: CollNet-direct is nevertheless ours to prefer */
     ask(ctx, ncclFuncAllGather, 64 << 20, t);
     ck_assert(t[NCCL_ALGO_NVLS][NCCL_PROTO_SIMPLE] == 1);
     ck_assert_int_eq(chosen(t), NCCL_ALGO_COLLNET_DIRECT);
@@ -163,7 +170,8 @@ START_TEST(pure_and_modest)
         memcpy(before, t, sizeof(t));
         memcpy(again, t, sizeof(t));
         for (int w = 0; w < 3; w++) /* what it was asked before does not matter */
-            ncclTunerPlugin_v6.getCollInfo(b, (ncclFunc_t)(w + 2), 1 << 26, 1, (float **)again, ALGOS, PROTOS, 1, &channels);
+            ncclTunerPlugin_v6.getCollInfo(b, (ncclFunc_t)(w + 2), 1 << 26, 1, (float **)again, ALGOS, PROTOS,
+                                           1, &channels);
         memcpy(again, before, sizeof(t));
         if (ncclTunerPlugin_v6.getCollInfo(a, func, bytes, 1, (float **)t, ALGOS, PROTOS, 0, &channels) ||
             ncclTunerPlugin_v6.getCollInfo(b, func, bytes, 9, (float **)again, ALGOS, PROTOS, 1, &channels))
@@ -173,7 +181,8 @@ START_TEST(pure_and_modest)
         for (int k = 0; k < ALGOS * PROTOS; k++) {
             float x = (&before[0][0])[k], y = (&t[0][0])[k];
             int row = k / PROTOS;
-            if ((x < 0) != (y < 0) || y > x || (x != y && row != NCCL_ALGO_COLLNET_DIRECT && row != NCCL_ALGO_NVLS))
+            if ((x < 0) != (y < 0) || y > x ||
+                (x != y && row != NCCL_ALGO_COLLNET_DIRECT && row != NCCL_ALGO_NVLS))
                 ck_abort_msg("entry %d: %g became %g", k, (double)x, (double)y);
         }
         ncclTunerPlugin_v6.finalize(a);
@@ -192,9 +201,11 @@ START_TEST(old_nccl)
     start(NULL, NULL);
     ck_assert_int_eq(ncclTunerPlugin_v4.init(16, 2, NULL, &ctx), ncclSuccess);
     usual(t);
-    ncclTunerPlugin_v4.getCollInfo(ctx, ncclFuncAllReduce, 64 << 20, 1, (float **)t, ALGOS, PROTOS, 0, &channels);
+    ncclTunerPlugin_v4.getCollInfo(ctx, ncclFuncAllReduce, 64 << 20, 1, (float **)t, ALGOS, PROTOS, 0,
+                                   &channels);
     ck_assert_int_eq(chosen(t), NCCL_ALGO_RING); /* without records it would run raw */
-    ncclTunerPlugin_v4.getCollInfo(ctx, ncclFuncAllGather, 64 << 20, 1, (float **)t, ALGOS, PROTOS, 0, &channels);
+    ncclTunerPlugin_v4.getCollInfo(ctx, ncclFuncAllGather, 64 << 20, 1, (float **)t, ALGOS, PROTOS, 0,
+                                   &channels);
     ck_assert_int_eq(chosen(t), NCCL_ALGO_COLLNET_DIRECT);
     ck_assert_int_eq(ncclTunerPlugin_v4.destroy(ctx), ncclSuccess);
     /* Tables smaller than the entries that are meant. */
@@ -203,7 +214,8 @@ START_TEST(old_nccl)
     for (int a = 0; a < 3; a++)
         for (int p = 0; p < 4; p++)
             if (a < 3 || p < 3)
-                ncclTunerPlugin_v6.getCollInfo(ctx, ncclFuncAllGather, 64 << 20, 1, (float **)t, a, p, 0, &channels);
+                ncclTunerPlugin_v6.getCollInfo(ctx, ncclFuncAllGather, 64 << 20, 1, (float **)t, a, p, 0,
+                                               &channels);
     ck_assert_int_eq(channels, 3);
     ncclTunerPlugin_v6.finalize(ctx);
     finish();
@@ -257,12 +269,16 @@ START_TEST(chunks)
     for (int algo = 0; algo < ALGOS; algo++) {
         for (int proto = 0; proto < PROTOS; proto++) {
             chunk = 131072;
-            ck_assert_int_eq(ncclTunerPlugin_v6.getChunkSize(ctx, ncclFuncAllGather, 1 << 26, algo, proto, 8, &chunk), 0);
-            ck_assert_uint_eq(chunk, _i && algo == NCCL_ALGO_COLLNET_DIRECT && proto == NCCL_PROTO_SIMPLE ? 524288 : 131072);
+            ck_assert_int_eq(
+                ncclTunerPlugin_v6.getChunkSize(ctx, ncclFuncAllGather, 1 << 26, algo, proto, 8, &chunk), 0);
+            ck_assert_uint_eq(chunk, _i && algo == NCCL_ALGO_COLLNET_DIRECT && proto == NCCL_PROTO_SIMPLE
+                                         ? 524288
+                                         : 131072);
         }
     }
     chunk = 1 << 20; /* never lowered */
-    ncclTunerPlugin_v6.getChunkSize(ctx, ncclFuncAllGather, 1 << 26, NCCL_ALGO_COLLNET_DIRECT, NCCL_PROTO_SIMPLE, 8, &chunk);
+    ncclTunerPlugin_v6.getChunkSize(ctx, ncclFuncAllGather, 1 << 26, NCCL_ALGO_COLLNET_DIRECT,
+                                    NCCL_PROTO_SIMPLE, 8, &chunk);
     ck_assert_uint_eq(chunk, 1 << 20);
     ncclTunerPlugin_v6.finalize(ctx);
     finish();
@@ -287,15 +303,18 @@ START_TEST(alone)
     ck_assert_int_eq(ncclTunerPlugin_v4.init(16, 2, NULL, &ctx), ncclSuccess);
     ck_assert_int_eq(ncclTunerPlugin_v4.destroy(ctx), ncclSuccess);
     ck_assert_int_eq(ncclTunerPlugin_v6.init(NULL, 5, 16, 2, NULL, NULL, NULL), ncclSuccess);
-    ck_assert_int_eq(ncclTunerPlugin_v6.getCollInfo(NULL, ncclFuncAllGather, 1, 1, (float **)t, ALGOS, PROTOS, 0, NULL),
+    ck_assert_int_eq(
+        ncclTunerPlugin_v6.getCollInfo(NULL, ncclFuncAllGather, 1, 1, (float **)t, ALGOS, PROTOS, 0, NULL),
+        ncclSuccess);
+    ck_assert_int_eq(ncclTunerPlugin_v6.getChunkSize(NULL, ncclFuncAllGather, 1, 2, 2, 1, &chunk),
                      ncclSuccess);
-    ck_assert_int_eq(ncclTunerPlugin_v6.getChunkSize(NULL, ncclFuncAllGather, 1, 2, 2, 1, &chunk), ncclSuccess);
     ck_assert_uint_eq(chunk, 5);
     ck_assert_int_eq(ncclTunerPlugin_v6.finalize(NULL), ncclSuccess);
     start(NULL, NULL);
     ctx = tuner(16, 2);
-    ck_assert_int_eq(ncclTunerPlugin_v6.getCollInfo(ctx, ncclFuncAllGather, 1 << 26, 1, NULL, ALGOS, PROTOS, 0, NULL),
-                     ncclSuccess);
+    ck_assert_int_eq(
+        ncclTunerPlugin_v6.getCollInfo(ctx, ncclFuncAllGather, 1 << 26, 1, NULL, ALGOS, PROTOS, 0, NULL),
+        ncclSuccess);
     ck_assert_int_eq(ncclTunerPlugin_v6.getChunkSize(ctx, ncclFuncAllGather, 1, 2, 2, 1, NULL), ncclSuccess);
     /* The tuner may outlive the halves. */
     finish();

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * policy/walk.h against NCCL's dealing of an all-reduce, done here chunk by chunk over many (bytes, channels, heads,
- * chunk): what is called a value is one, what is called padding is padding, whatever is left unknown; and operations
- * are told apart by the places of their windows.
+ * policy/walk.h against NCCL's dealing of an all-reduce, done here chunk by chunk over many (bytes, channels,
+ * heads, chunk): what is called a value is one, what is called padding is padding, whatever is left unknown;
+ * and operations are told apart by the places of their windows.
  */
 #include <check.h>
 #include <stdint.h>
@@ -48,8 +48,8 @@ struct tally {
     } while (0)
 
 /* Run `d` through the walk; `known` says what the record tells. `after`: an operation went before. */
-static void run(struct nb_walk *w, const struct deal *d, const struct nb_extent *known, const struct nb_extent *before,
-                struct tally *tally)
+static void run(struct nb_walk *w, const struct deal *d, const struct nb_extent *known,
+                const struct nb_extent *before, struct tally *tally)
 {
     uint64_t steps = steps_of(d);
 
@@ -82,9 +82,9 @@ static void run(struct nb_walk *w, const struct deal *d, const struct nb_extent 
                 values += f;
             }
             MUST(sure <= values && values <= most && most <= bytes,
-                          "B %lu C %u H %u h %u k %lu: step %lu channel %u has %lu, told %lu to %lu",
-                          (unsigned long)d->bytes, d->channels, d->heads, d->head, (unsigned long)d->chunk,
-                          (unsigned long)s, first, (unsigned long)values, (unsigned long)sure, (unsigned long)most);
+                 "B %lu C %u H %u h %u k %lu: step %lu channel %u has %lu, told %lu to %lu",
+                 (unsigned long)d->bytes, d->channels, d->heads, d->head, (unsigned long)d->chunk,
+                 (unsigned long)s, first, (unsigned long)values, (unsigned long)sure, (unsigned long)most);
             MUST(sure % 4 == 0 && most % 4 == 0, "not whole values");
             /* Steps before the last are full, and that is certain, once the heads are. */
             if (s + 1 < steps && !(known->heads & (known->heads - 1)) && (d->channels <= 8 || w->chunk))
@@ -115,10 +115,24 @@ static size_t sizes(const struct deal *d, uint64_t *out)
     uint64_t k = d->chunk, row = d->heads * k, loop = d->channels * row;
     size_t n = 0;
 
-    for (uint64_t steps = 1; steps <= 17; steps += steps < 3 ? 1 : steps < 7 ? 4 : steps == 7 ? 1 : steps == 8 ? 1 : 4) {
+    for (uint64_t steps = 1; steps <= 17; steps += steps < 3    ? 1
+                                                   : steps < 7  ? 4
+                                                   : steps == 7 ? 1
+                                                   : steps == 8 ? 1
+                                                                : 4) {
         uint64_t base = (steps - 1) * loop;
-        const uint64_t offsets[] = {4, k - 4, k, k + 4, row - 4, row, row + 4, row + k / 2 / 4 * 4, loop / 2 / 4 * 4,
-                                    loop - k + 4, loop - 4, loop};
+        const uint64_t offsets[] = {4,
+                                    k - 4,
+                                    k,
+                                    k + 4,
+                                    row - 4,
+                                    row,
+                                    row + 4,
+                                    row + k / 2 / 4 * 4,
+                                    loop / 2 / 4 * 4,
+                                    loop - k + 4,
+                                    loop - 4,
+                                    loop};
         for (size_t i = 0; i < sizeof(offsets) / sizeof(offsets[0]); i++)
             if (offsets[i] <= loop)
                 out[n++] = base + offsets[i];
@@ -186,12 +200,14 @@ START_TEST(one_head_is_exact)
 }
 END_TEST
 
-/* Eight heads, which of them unknown, chunk unknown: at most two windows' worth of an operation stays unsure. */
+/* Eight heads, which of them unknown, chunk unknown: at most two windows' worth of an operation stays unsure.
+ */
 START_TEST(little_stays_unsure)
 {
     for (size_t c = 0; c < sizeof(channel_counts) / sizeof(channel_counts[0]); c++)
         for (uint64_t mb = 1; mb <= 64; mb *= 4) {
-            struct deal d = {.bytes = mb << 20, .chunk = 32768, .channels = channel_counts[c], .heads = 8, .head = 5};
+            struct deal d = {
+                .bytes = mb << 20, .chunk = 32768, .channels = channel_counts[c], .heads = 8, .head = 5};
             struct tally tally = {0};
             struct nb_walk w = {0};
             struct nb_extent e = extent_of(&d, 1);
