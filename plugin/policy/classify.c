@@ -10,29 +10,29 @@
 #include "policy/units.h" /* hash chains */
 
 #define DEFAULT_SIGNATURES 512u
-#define KEYS 4096u
-#define COMMS 128u
-#define RECENT_RS 16u
+#define KEYS               4096u
+#define COMMS              128u
+#define RECENT_RS          16u
 
-#define BUCKET 65536u        /* elements of what marks steps where no weights are gathered; metrics are smaller */
-#define LONE_PER_STEP 16u     /* assumed calls a step where a communicator has one signature only */
-#define LARGE 1024u          /* elements; below are scalars, which say nothing of steps */
-#define CHANGES 3u           /* of a gathered block until it counts as weights */
-#define ROUNDS 5u            /* that a buffer must come once in */
-#define STEADY_FROM 34u      /* calls with samples: likeness before is no evidence against */
-#define STEADY_LIFE 200u     /* calls after the last likeness until it is forgiven */
-#define GRAY 0.95f           /* a buffer that comes once a step but is this like before is no clear gradient */
-#define GRAY_LIFE 16u
-#define SUM_STEPS 3u         /* steps in a row that must add up */
-#define LINKED_LEAST 8u
+#define BUCKET            65536u /* elements of what marks steps where nothing is gathered; more than metrics */
+#define LONE_PER_STEP     16u   /* assumed calls a step where a communicator has one signature only */
+#define LARGE             1024u /* elements; below are scalars, which say nothing of steps */
+#define CHANGES           3u    /* of a gathered block until it counts as weights */
+#define ROUNDS            5u    /* that a buffer must come once in */
+#define STEADY_FROM       34u   /* calls with samples: likeness before is no evidence against */
+#define STEADY_LIFE       200u  /* calls after the last likeness until it is forgiven */
+#define GRAY              0.95f /* correlation from which on "once a step" alone proves nothing */
+#define GRAY_LIFE         16u
+#define SUM_STEPS         3u /* steps in a row that must add up */
+#define LINKED_LEAST      8u
 #define MAX_MICRO_BATCHES 64u
 
 struct evidence_key { /* buffer of an all-reduce */
     uint32_t sig, chain;
     uint64_t send, recv;
-    uint64_t round;              /* of its communicator, or weight step */
-    uint64_t calls, own;         /* announced when last seen: in all, of its signature */
-    uint32_t streak;             /* rounds in a row with it once, and other work between */
+    uint64_t round;      /* of its communicator, or weight step */
+    uint64_t calls, own; /* announced when last seen: in all, of its signature */
+    uint32_t streak;     /* rounds in a row with it once, and other work between */
     int taken;
 };
 
@@ -88,7 +88,9 @@ struct nb_classify {
     uint64_t now;
     uint64_t announced;    /* calls */
     uint64_t weight_steps; /* of the process: the most of any communicator */
-    struct { uint64_t recv, count; } recent_rs[RECENT_RS];
+    struct {
+        uint64_t recv, count;
+    } recent_rs[RECENT_RS];
     uint32_t recent_at;
 };
 
@@ -144,9 +146,11 @@ void nb_classify_destroy(struct nb_classify *c)
 
 /* ---- signatures, communicators, buffers ---------------------------------------------------------------- */
 
-static uint32_t *sig_chain(struct nb_classify *c, uint64_t comm, enum nb_func func, ncclDataType_t type, uint64_t count)
+static uint32_t *sig_chain(struct nb_classify *c, uint64_t comm, enum nb_func func, ncclDataType_t type,
+                           uint64_t count)
 {
-    return &c->sig_chains.head[nb_mix(nb_mix(comm, count), (uint64_t)func << 8 | (uint64_t)type) & c->sig_chains.mask];
+    return &c->sig_chains
+                .head[nb_mix(nb_mix(comm, count), (uint64_t)func << 8 | (uint64_t)type) & c->sig_chains.mask];
 }
 
 static void free_sig(struct nb_classify *c, uint32_t at)
@@ -189,8 +193,14 @@ static struct class_sig *sig_of(struct nb_classify *c, const struct nb_class_op 
         free_sig(c, at);
     else if (at >= c->used)
         c->used = at + 1;
-    *s = (struct class_sig){.comm = op->comm, .count = op->count, .nranks = op->nranks, .func = op->func,
-                            .type = op->type, .taken = 1, .used = ++c->now, .reason = NB_WHY_COUNT,
+    *s = (struct class_sig){.comm = op->comm,
+                            .count = op->count,
+                            .nranks = op->nranks,
+                            .func = op->func,
+                            .type = op->type,
+                            .taken = 1,
+                            .used = ++c->now,
+                            .reason = NB_WHY_COUNT,
                             .book = {.entry = &c->samples[(size_t)at * NB_BOOK_ENTRIES]}};
     head = sig_chain(c, op->comm, op->func, op->type, op->count);
     s->chain = *head;
@@ -210,7 +220,8 @@ static struct class_comm *comm_of(struct nb_classify *c, uint64_t comm)
         if (victim->taken && (!m->taken || m->used < victim->used))
             victim = m;
     }
-    *victim = (struct class_comm){.comm = comm, .taken = 1, .used = ++c->now, .first_weight_step = c->weight_steps};
+    *victim =
+        (struct class_comm){.comm = comm, .taken = 1, .used = ++c->now, .first_weight_step = c->weight_steps};
     return victim;
 }
 
@@ -248,11 +259,13 @@ void nb_classify_forget(struct nb_classify *c, uint64_t comm)
             m->taken = 0;
 }
 
-/* ---- calls and gathers ---------------------------------------------------------------------------------- */
+/* ---- calls and gathers ----------------------------------------------------------------------------------
+ */
 
 static int is_float_sum(const struct nb_class_op *op)
 {
-    return op->op == ncclSum && (op->type == ncclFloat32 || op->type == ncclBfloat16 || op->type == ncclFloat16);
+    return op->op == ncclSum &&
+           (op->type == ncclFloat32 || op->type == ncclBfloat16 || op->type == ncclFloat16);
 }
 
 void nb_classify_call(struct nb_classify *c, const struct nb_class_op *op)
@@ -267,7 +280,8 @@ void nb_classify_call(struct nb_classify *c, const struct nb_class_op *op)
         c->recent_at = (c->recent_at + 1) % RECENT_RS;
     } else if (op->func == NB_FUNC_ALL_REDUCE && op->count >= LARGE) {
         for (unsigned i = 0; i < RECENT_RS; i++) {
-            if (!c->recent_rs[i].count || c->recent_rs[i].recv != op->send || c->recent_rs[i].count < op->count)
+            if (!c->recent_rs[i].count || c->recent_rs[i].recv != op->send ||
+                c->recent_rs[i].count < op->count)
                 continue;
             s->linked++;
             c->recent_rs[i].count = 0; /* one reduce-scatter proves one all-reduce */
@@ -276,8 +290,8 @@ void nb_classify_call(struct nb_classify *c, const struct nb_class_op *op)
     }
 }
 
-/* A step of this communicator ends: does what it reduced add up to what it gathered? Padding differs between the two, by
- * less than a small piece a rank and operation. */
+/* A step of this communicator ends: does what it reduced add up to what it gathered? Padding differs between
+ * the two, by less than a small piece a rank and operation. */
 static void end_step(struct nb_classify *c, struct class_comm *m)
 {
     uint64_t slack = (uint64_t)m->operations * LARGE;
@@ -292,8 +306,8 @@ static void end_step(struct nb_classify *c, struct class_comm *m)
     if (m->reduced && m->weights) {
         uint64_t times = (m->reduced + m->weights / 2) / m->weights;
         uint64_t want = times * m->weights;
-        adds_up = times >= 1 && times <= MAX_MICRO_BATCHES && m->reduced <= want + slack && want <= m->reduced + times * slack &&
-                  slack * 10 < m->reduced;
+        adds_up = times >= 1 && times <= MAX_MICRO_BATCHES && m->reduced <= want + slack &&
+                  want <= m->reduced + times * slack && slack * 10 < m->reduced;
     }
     m->reduce_adds_up = adds_up ? m->reduce_adds_up + 1 : 0;
     for (uint32_t i = 0; i < c->used; i++) {
@@ -330,7 +344,8 @@ void nb_classify_gather(struct nb_classify *c, const struct nb_class_op *op, con
     }
 }
 
-/* ---- reductions ------------------------------------------------------------------------------------------ */
+/* ---- reductions ------------------------------------------------------------------------------------------
+ */
 
 /* Does the communicator gather weights of this many elements? */
 static int gathers_weights(const struct nb_classify *c, uint64_t comm, uint64_t count)
@@ -345,8 +360,9 @@ static int gathers_weights(const struct nb_classify *c, uint64_t comm, uint64_t 
     return 0;
 }
 
-/* Steps of a communicator that gathers no weights: as many as its rarest large sum has come (layers of one size in a
- * row count once), evaluations and what is past aside. One signature alone may come many times a step. */
+/* Steps of a communicator that gathers no weights: as many as its rarest large sum has come (layers of one
+ * size in a row count once), evaluations and what is past aside. One signature alone may come many times a
+ * step. */
 static void count_rare_steps(const struct nb_classify *c, struct class_comm *m)
 {
     uint64_t most = 0, least = UINT64_MAX;
@@ -356,13 +372,15 @@ static void count_rare_steps(const struct nb_classify *c, struct class_comm *m)
         return;
     for (uint32_t i = 0; i < c->used; i++) {
         const struct class_sig *s = &c->sigs[i];
-        if (s->taken && s->comm == m->comm && s->func != NB_FUNC_ALL_GATHER && s->count >= BUCKET && s->calls > most)
+        if (s->taken && s->comm == m->comm && s->func != NB_FUNC_ALL_GATHER && s->count >= BUCKET &&
+            s->calls > most)
             most = s->calls;
     }
     for (uint32_t i = 0; i < c->used; i++) {
         const struct class_sig *s = &c->sigs[i];
-        if (!s->taken || s->comm != m->comm || s->func == NB_FUNC_ALL_GATHER || s->count < BUCKET || !s->calls ||
-            s->calls * 512 < most || m->reductions - s->last_reduction > 2 * m->reductions / s->calls + 64)
+        if (!s->taken || s->comm != m->comm || s->func == NB_FUNC_ALL_GATHER || s->count < BUCKET ||
+            !s->calls || s->calls * 512 < most ||
+            m->reductions - s->last_reduction > 2 * m->reductions / s->calls + 64)
             continue;
         alive++;
         if (s->bursts < least)
@@ -384,7 +402,8 @@ static uint64_t steps_of(const struct nb_classify *c, const struct class_comm *m
 /* An all-reduce: does its buffer come exactly once a step? Where weights are gathered, their changes tell the
  * steps. Else a round ends when a buffer comes again, rounds must consist of the same buffers, and something
  * else must have been called in between: a buffer that comes again and again alone holds activations. */
-static void watch_buffer(struct nb_classify *c, struct class_comm *m, struct class_sig *s, const struct nb_class_op *op)
+static void watch_buffer(struct nb_classify *c, struct class_comm *m, struct class_sig *s,
+                         const struct nb_class_op *op)
 {
     struct evidence_key *k = key_of(c, (uint32_t)(s - c->sigs), op->send);
     int by_weights = c->weight_steps >= 3;
@@ -418,7 +437,8 @@ static void watch_buffer(struct nb_classify *c, struct class_comm *m, struct cla
     k->own = s->announced;
 }
 
-static enum nb_class_reason evidence_for(struct nb_classify *c, const struct class_comm *m, struct class_sig *s)
+static enum nb_class_reason evidence_for(struct nb_classify *c, const struct class_comm *m,
+                                         struct class_sig *s)
 {
     if (s->func == NB_FUNC_REDUCE_SCATTER) {
         if (s->evidence == NB_WHY_WEIGHTS)
@@ -458,8 +478,8 @@ static void settle(struct nb_classify *c, const struct class_comm *m, struct cla
     }
 }
 
-struct nb_class_decision nb_classify_reduce(struct nb_classify *c, const struct nb_class_op *op, const float *samples,
-                                            unsigned n)
+struct nb_class_decision nb_classify_reduce(struct nb_classify *c, const struct nb_class_op *op,
+                                            const float *samples, unsigned n)
 {
     struct nb_class_decision d = {.kind = NB_CLASS_OTHER, .reason = NB_WHY_TYPE};
     enum nb_class_kind kind;
@@ -515,7 +535,7 @@ int nb_classify_text(const struct nb_class_op *op, const struct nb_class_decisio
     nb_grad_rule_text(op->func, op->type, op->count, op->nranks, rule, sizeof(rule));
     if (d->reason == NB_WHY_TYPE)
         return snprintf(buf, cap, "%s: %s: %s", rule, kinds[d->kind], nb_class_reason_text(d->reason));
-    return snprintf(buf, cap, "%s: %s (step %llu): %s; NIBBLE_GRAD=%s%s would change that", rule, kinds[d->kind],
-                    (unsigned long long)d->step, nb_class_reason_text(d->reason),
+    return snprintf(buf, cap, "%s: %s (step %llu): %s; NIBBLE_GRAD=%s%s would change that", rule,
+                    kinds[d->kind], (unsigned long long)d->step, nb_class_reason_text(d->reason),
                     d->kind == NB_CLASS_GRADIENT ? "!" : "", rule);
 }

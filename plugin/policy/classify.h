@@ -1,20 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What is a gradient: which sums may be carried at 4 bits. A sum of floats is not one by itself: parameters are
- * averaged, activations and statistics are summed too, and 4 bits would ruin them. So every signature (communicator,
- * function, type, elements of the whole vector) is raw until there is positive evidence:
+ * What is a gradient: which sums may be carried at 4 bits. A sum of floats is not one by itself: parameters
+ * are averaged, activations and statistics are summed too, and 4 bits would ruin them. So every signature
+ * (communicator, function, type, elements of the whole vector) is raw until there is positive evidence:
  *
- *   reduce-scatter   the same communicator gathers the same number of elements and what it gathers are weights; or
- *                    (ZeRO-3, which groups tensors differently) all it reduces in a step is all it gathers
- *   all-reduce       it sums the result of a reduce-scatter just before it (HSDP); or its buffer, and the buffers
- *                    around it, come exactly once a step (DDP); or all that is reduced in a step is all that is then
- *                    gathered (ZeRO-1 and 2)
- *   never            its own content hardly changes from call to call: weights, moving averages, codebooks
+ * - A reduce-scatter, when the same communicator gathers the same number of elements and what it gathers are
+ *   weights; or (ZeRO-3, which groups tensors differently) when nearly all that it gathers are weights and a
+ *   step reduces no more than that.
+ * - An all-reduce, when it sums the result of a reduce-scatter just before it (HSDP); or when its buffers
+ *   come exactly once a step (DDP); or when all that is reduced in a step is all that is then gathered
+ *   (ZeRO-1 and 2).
+ * - Never, when its own content hardly changes from call to call: weights, moving averages, codebooks.
  *
  * Weights are known by samples: the same block comes again and again with a correlation of 0.999 or more, and
- * has changed a little at least three times. (Unchanged is not enough: recomputed activations are gathered twice.)
- * Gradients correlate up to 0.998 in the first thirty steps and -0.2 to 0.4 later, hence nothing is decided
- * before fifty calls with samples, nor in the communicator's warm-up steps.
+ * has changed a little at least three times. (Unchanged is not enough: recomputed activations are gathered
+ * twice.) Gradients correlate up to 0.998 in the first thirty steps and -0.2 to 0.4 later, hence nothing is
+ * decided before fifty calls with samples, nor quantized in the communicator's warm-up steps.
  *
  * The module is pure: no input or output, no locks, no memory after creation; the caller serialises.
  */
@@ -29,7 +30,7 @@
 #include "policy/grad_rules.h"
 
 #define NB_CLASSIFY_SAMPLES 64u /* kept of the samples given */
-#define NB_CLASSIFY_CALLS 50u   /* with samples before a decision */
+#define NB_CLASSIFY_CALLS   50u /* with samples before a decision */
 
 enum nb_class_kind { NB_CLASS_UNKNOWN = 0, NB_CLASS_GRADIENT, NB_CLASS_OTHER };
 
@@ -43,7 +44,7 @@ enum nb_class_reason {
     NB_WHY_STEADY,      /* never: its content hardly changes */
     NB_WHY_USER_YES,    /* NIBBLE_GRAD */
     NB_WHY_USER_NO,
-    NB_WHY_TYPE,        /* not a sum of FP32, BF16 or FP16 */
+    NB_WHY_TYPE, /* not a sum of FP32, BF16 or FP16 */
     NB_WHY_COUNT
 };
 const char *nb_class_reason_text(enum nb_class_reason reason);
@@ -68,25 +69,27 @@ struct nb_class_op {
     uint64_t send, recv;
 };
 
-/* A call of the job in call order, all communicators, single-node ones too; it must precede the functions below for
- * the same operation. Notes the buffers of reduce-scatters, and that the process lives. */
+/* A call of the job in call order, all communicators, single-node ones too; it must precede the functions
+ * below for the same operation. Notes the buffers of reduce-scatters, and that the process lives. */
 void nb_classify_call(struct nb_classify *c, const struct nb_class_op *op);
 
-/* An all-gather of `op` begins; samples: n values (at best 256) at fixed places of this node's block, as floats.
- * Gathers of bytes may be given as what they hold, or as ncclInt8 with bytes as count. */
-void nb_classify_gather(struct nb_classify *c, const struct nb_class_op *op, const float *samples, unsigned n);
+/* An all-gather of `op` begins; samples: n values (at best 256) at fixed places of this node's block, as
+ * floats. Gathers of bytes may be given as what they hold, or as ncclInt8 with bytes as count. */
+void nb_classify_gather(struct nb_classify *c, const struct nb_class_op *op, const float *samples,
+                        unsigned n);
 
 struct nb_class_decision {
     enum nb_class_kind kind; /* gradient: may be quantized */
     enum nb_class_reason reason;
-    int changed;             /* kind or reason is not what it was at the call before: worth a log line */
-    int warmup;              /* 1: a gradient, but the communicator is in its warm-up: raw */
-    uint64_t step;           /* of the communicator */
+    int changed;   /* kind or reason is not what it was at the call before: worth a log line */
+    int warmup;    /* 1: a gradient, but the communicator is in its warm-up: raw */
+    uint64_t step; /* of the communicator */
 };
 
-/* A reduction of `op` begins; samples as above, of its own contribution. What to do with this very operation. */
-struct nb_class_decision nb_classify_reduce(struct nb_classify *c, const struct nb_class_op *op, const float *samples,
-                                            unsigned n);
+/* A reduction of `op` begins; samples as above, of its own contribution. What to do with this very operation.
+ */
+struct nb_class_decision nb_classify_reduce(struct nb_classify *c, const struct nb_class_op *op,
+                                            const float *samples, unsigned n);
 
 /* One line on the decision, and the rule for NIBBLE_GRAD that would change it. Returns as snprintf. */
 int nb_classify_text(const struct nb_class_op *op, const struct nb_class_decision *d, char *buf, size_t cap);

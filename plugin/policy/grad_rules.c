@@ -73,11 +73,14 @@ static int read_rule(struct reader *r, struct nb_grad_rule *rule)
         if (n == strlen(funcs[i].word) && memcmp(r->at, funcs[i].word, n) == 0)
             break;
     if (i == sizeof(funcs) / sizeof(funcs[0]))
-        return bad(r, "it must be \"all\" or start with reduce_scatter: or all_reduce: (with ! in front to exclude)");
+        return bad(
+            r,
+            "it must be \"all\" or start with reduce_scatter: or all_reduce: (with ! in front to exclude)");
     rule->func = (enum nb_func)funcs[i].value;
     r->at += n;
     if (r->at == r->end)
-        return bad(r, "a type and a count must follow the function, as in %s:bfloat16:1048576", funcs[i].word);
+        return bad(r, "a type and a count must follow the function, as in %s:bfloat16:1048576",
+                   funcs[i].word);
     r->at++;
     n = word_length(r, ':');
     for (i = 0; i < sizeof(types) / sizeof(types[0]); i++)
@@ -109,7 +112,8 @@ static int read_rule(struct reader *r, struct nb_grad_rule *rule)
         rule->nranks = (uint32_t)nranks;
     }
     if (r->at != r->end)
-        return bad(r, "\"%.*s\" is too much at its end", (int)(r->end - r->at < 40 ? r->end - r->at : 40), r->at);
+        return bad(r, "\"%.*s\" is too much at its end", (int)(r->end - r->at < 40 ? r->end - r->at : 40),
+                   r->at);
     return 0;
 }
 
@@ -148,7 +152,8 @@ enum nb_grad_word nb_grad_rules_ask(const struct nb_grad_rules *rules, enum nb_f
     enum nb_grad_word word = rules->all ? NB_GRAD_YES : NB_GRAD_SILENT;
 
     for (const struct nb_grad_rule *r = rules->rule; r < rules->rule + rules->n; r++) {
-        if (r->func != func || r->type != type || count < r->from || count > r->to || (r->nranks && r->nranks != nranks))
+        if (r->func != func || r->type != type || count < r->from || count > r->to ||
+            (r->nranks && r->nranks != nranks))
             continue;
         if (r->exclude)
             return NB_GRAD_NO;
@@ -157,7 +162,8 @@ enum nb_grad_word nb_grad_rules_ask(const struct nb_grad_rules *rules, enum nb_f
     return word;
 }
 
-int nb_grad_rule_text(enum nb_func func, ncclDataType_t type, uint64_t count, uint32_t nranks, char *buf, size_t cap)
+int nb_grad_rule_text(enum nb_func func, ncclDataType_t type, uint64_t count, uint32_t nranks, char *buf,
+                      size_t cap)
 {
     const char *name = "unknown";
 

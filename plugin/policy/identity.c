@@ -2,9 +2,9 @@
 /*
  * Decides whose error an operation continues; identity.h tells how, units.c and profile.c hold the parts.
  *
- * Calls are announced when NCCL is called and become known here when their first window comes, in that order; calls
- * that stay inside the node are taken up with the next one behind them that passes. So what is decided does
- * not depend on how far the job runs ahead of the network.
+ * Calls are announced when NCCL is called and become known here when their first window comes, in that order;
+ * calls that stay inside the node are taken up with the next one behind them that passes. So what is decided
+ * does not depend on how far the job runs ahead of the network.
  */
 #include "policy/identity.h"
 
@@ -15,33 +15,34 @@
 #include "policy/units.h"
 
 #define DEFAULT_SIGNATURES 1024u
-#define DEFAULT_SLOTS 4096u
-#define DEFAULT_KEYS 8192u
-#define DEFAULT_CALLS 16384u
-#define UNITS 8192u
+#define DEFAULT_SLOTS      4096u
+#define DEFAULT_KEYS       8192u
+#define DEFAULT_CALLS      16384u
+#define UNITS              8192u
 
-#define SCORE_LEAST 0.3f    /* own slot: 0.55 to 0.77 measured, best other: up to 0.37 */
+#define SCORE_LEAST  0.3f /* own slot: 0.55 to 0.77 measured, best other: up to 0.37 */
 #define SCORE_MARGIN 0.1f
-#define FOUND_LEAST 0.45f   /* without a prediction that says the same */
+#define FOUND_LEAST  0.45f /* without a prediction that says the same */
 #define FOUND_MARGIN 0.2f
-#define FULL_RATE 0.2f
-#define FULL_LEAST 0.5f
-#define AGREE_RATE 0.1f     /* share of predictions that content confirmed, moving average */
-#define AGREE_LEAST 0.8f
-#define PURE_LEAST 0.42f    /* score of confirmed predictions, moving average: an average of two layers stays below */
-#define LEARN_LEAST 0.2f    /* from the eighth profile on, a slot does not learn what does not look like it */
-#define LEARN_FREE 8u
-#define LEARN_LONG 28u      /* profiles; more than the 20 of a period of layers that take turns */
+#define FULL_RATE    0.2f
+#define FULL_LEAST   0.5f
+#define AGREE_RATE   0.1f /* share of predictions that content confirmed, moving average */
+#define AGREE_LEAST  0.8f
+/* Score of confirmed predictions, moving average: an average of two layers stays below. */
+#define PURE_LEAST    0.42f
+#define LEARN_LEAST   0.2f /* from the eighth profile on, a slot does not learn what does not look like it */
+#define LEARN_FREE    8u
+#define LEARN_LONG    28u /* profiles; more than the 20 of a period of layers that take turns */
 #define FORGET_MISSES 64u
-#define SUSPECT_AFTER 8u     /* breaks in a row until a slot begins anew */
-#define ERROR_LIFE 8u       /* steps of its signature that an error is kept unused */
+#define SUSPECT_AFTER 8u    /* breaks in a row until a slot begins anew */
+#define ERROR_LIFE    8u    /* steps of its signature that an error is kept unused */
 #define CERTAIN_AFTER 3u    /* steps seen before a slot is given out */
-#define PENALTY 50          /* clean steps wanted after a signature that was single was not */
-#define LARGE 1024u         /* elements; below are scalars, which say nothing about steps */
-#define RUN_LEAST 3u        /* gathers in a row that can be a forward pass */
-#define STEPS_MISSED 2u     /* by what is still taken to come in every step */
-#define MOST_STEPS 67u      /* percent */
-#define RESCAN 32u          /* reductions between looks for the rarest signature */
+#define PENALTY       50    /* clean steps wanted after a signature that was single was not */
+#define LARGE         1024u /* elements; below are scalars, which say nothing about steps */
+#define RUN_LEAST     3u    /* gathers in a row that can be a forward pass */
+#define STEPS_MISSED  2u    /* by what is still taken to come in every step */
+#define MOST_STEPS    67u   /* percent */
+#define RESCAN        32u   /* reductions between looks for the rarest signature */
 
 enum clock { CLOCK_NONE, CLOCK_RARE, CLOCK_RUNS, CLOCK_WEIGHTS };
 enum mode { MODE_NONE, MODE_ADDRESS, MODE_UNIT, MODE_PLACE };
@@ -58,8 +59,8 @@ struct call {
 struct key { /* a buffer of a signature */
     uint32_t sig, chain;
     uint64_t send, recv;
-    uint64_t step;       /* of its signature, when last seen */
-    uint32_t streak;     /* steps in a row in which it came */
+    uint64_t step;   /* of its signature, when last seen */
+    uint32_t streak; /* steps in a row in which it came */
     int taken;
 };
 
@@ -69,23 +70,23 @@ struct sig {
     ncclDataType_t type;
     uint32_t chain;
     int taken;
-    uint64_t used;     /* call that used it last */
-    uint64_t calls, bursts; /* reductions; those that followed another signature's */
+    uint64_t used;                   /* call that used it last */
+    uint64_t calls, bursts;          /* reductions; those that followed another signature's */
     uint32_t round_ops, round_usual; /* operations in this round of the clock, and in the one before */
     uint64_t first_round, last_round, in_rounds; /* of the clock: + 1; in how many it was seen */
     /* steps, as this signature sees them */
-    uint64_t round;    /* + 1, of the passes, when last seen */
-    uint64_t rounds;   /* in which it was seen */
-    uint32_t in_round; /* operations since the round began */
-    uint32_t usual;    /* operations in the round before */
-    uint32_t same;     /* rounds in a row with that many */
-    int clean;         /* rounds in a row with exactly one */
+    uint64_t round;                 /* + 1, of the passes, when last seen */
+    uint64_t rounds;                /* in which it was seen */
+    uint32_t in_round;              /* operations since the round began */
+    uint32_t usual;                 /* operations in the round before */
+    uint32_t same;                  /* rounds in a row with that many */
+    int clean;                      /* rounds in a row with exactly one */
     uint32_t context, context_same; /* gathers before the round, and rounds in a row with that many */
     uint64_t unstable; /* the last round with an operation whose buffer was not (yet) used once a step */
     uint32_t violations, quiet;
     uint32_t unsettled; /* operations by address whose buffer was not settled */
-    unsigned alike;    /* blocks of its size that the pass gathered and may still send gradients of */
-    float full;        /* share of passes, of late, in which all of them did */
+    unsigned alike;     /* blocks of its size that the pass gathered and may still send gradients of */
+    float full;         /* share of passes, of late, in which all of them did */
     enum mode mode;
     uint32_t predicted_run, unpredicted_run; /* operations in a row with and without a unit expected */
     struct nb_slot_set set;
@@ -96,7 +97,7 @@ struct run_total { /* gathers of one size in the run that is going on */
     uint32_t n;
 };
 #define RUN_TOTALS 16u
-#define RECENT_RS 16u
+#define RECENT_RS  16u
 
 struct nb_identity {
     struct nb_identity_config config;
@@ -112,15 +113,17 @@ struct nb_identity {
     struct nb_units units;
     /* the clock */
     enum clock clock;
-    uint64_t round;        /* steps begun */
+    uint64_t round; /* steps begun */
     uint64_t weight_steps;
     uint32_t run, run_most, run_odd; /* gathers inside the node since the last reduction; usual length */
-    uint32_t context;      /* length of the run before this round */
+    uint32_t context;                /* length of the run before this round */
     struct run_total run_total[RUN_TOTALS], pass_total[RUN_TOTALS];
-    uint32_t rare;         /* the signature that marks a step */
+    uint32_t rare; /* the signature that marks a step */
     uint64_t reductions, rare_seen, rare_gap, rare_ticks, rare_passes;
     const struct sig *before; /* of the last large reduction */
-    struct { uint64_t recv, count; } recent_rs[RECENT_RS];
+    struct {
+        uint64_t recv, count;
+    } recent_rs[RECENT_RS];
     uint32_t recent_at;
     struct nb_identity_stats stats;
 };
@@ -128,9 +131,15 @@ struct nb_identity {
 const char *nb_identity_reason_text(enum nb_identity_reason reason)
 {
     static const char *const text[NB_ID_REASON_COUNT] = {
-        "its buffer is used once a step", "one buffer has its signature", "prediction and content agree",
-        "its content is unmistakable", "too few steps seen", "nothing says which buffer it is",
-        "its content does not agree with the prediction", "there is no usable profile", "it is too small to matter",
+        "its buffer is used once a step",
+        "one buffer has its signature",
+        "prediction and content agree",
+        "its content is unmistakable",
+        "too few steps seen",
+        "nothing says which buffer it is",
+        "its content does not agree with the prediction",
+        "there is no usable profile",
+        "it is too small to matter",
         "a pool is full",
     };
     return (unsigned)reason < NB_ID_REASON_COUNT ? text[reason] : "unknown";
@@ -177,9 +186,11 @@ void nb_identity_destroy(struct nb_identity *id)
 
 /* ---- signatures and buffers -------------------------------------------------------------------------- */
 
-static uint32_t *sig_chain(struct nb_identity *id, uint64_t comm, enum nb_func func, ncclDataType_t type, uint64_t count)
+static uint32_t *sig_chain(struct nb_identity *id, uint64_t comm, enum nb_func func, ncclDataType_t type,
+                           uint64_t count)
 {
-    return &id->sig_chains.head[nb_mix(nb_mix(comm, count), (uint64_t)func << 8 | (uint64_t)type) & id->sig_chains.mask];
+    return &id->sig_chains.head[nb_mix(nb_mix(comm, count), (uint64_t)func << 8 | (uint64_t)type) &
+                                id->sig_chains.mask];
 }
 
 static void free_sig(struct nb_identity *id, uint32_t at)
@@ -282,8 +293,8 @@ static void count_gather(struct nb_identity *id, uint64_t count)
     }
 }
 
-/* A run of gathers inside the node that is (nearly) as long as the longest of late was a forward pass; the prefetches
- * of a backward pass are shorter. */
+/* A run of gathers inside the node that is (nearly) as long as the longest of late was a forward pass; the
+ * prefetches of a backward pass are shorter. */
 static void end_run(struct nb_identity *id)
 {
     if (id->run >= RUN_LEAST && id->run * 2 > id->run_most) {
@@ -352,7 +363,8 @@ static void look_for_rare(struct nb_identity *id)
         best = NB_NONE; /* one signature alone may come any number of times a step */
     if (id->rare != NB_NONE) {
         int stale = id->rare_gap && id->reductions - id->rare_seen > 4 * id->rare_gap + 8;
-        if (!stale && in_all_steps(id, &id->sigs[id->rare]) && best != NB_NONE && id->sigs[best].calls * 5 > id->sigs[id->rare].calls * 3)
+        if (!stale && in_all_steps(id, &id->sigs[id->rare]) && best != NB_NONE &&
+            id->sigs[best].calls * 5 > id->sigs[id->rare].calls * 3)
             return;
     }
     id->rare = best;
@@ -544,8 +556,8 @@ static void change_mode(struct nb_identity *id, struct sig *s, enum mode mode)
     s->predicted_run = s->unpredicted_run = 0;
 }
 
-/* What the signature's slots stand for. Buffers come first, but slots that content has proven are not given up for them:
- * recycled memory may look settled for a while. */
+/* What the signature's slots stand for. Buffers come first, but slots that content has proven are not given
+ * up for them: recycled memory may look settled for a while. */
 static void choose_mode(struct nb_identity *id, struct sig *s, int by_address, int by_unit)
 {
     s->predicted_run = by_unit ? s->predicted_run + 1 : 0;
@@ -565,7 +577,8 @@ static void choose_mode(struct nb_identity *id, struct sig *s, int by_address, i
         break;
     case MODE_UNIT:
     case MODE_PLACE:
-        if (by_address && (s->set.mature == 0 || (s->func == NB_FUNC_ALL_REDUCE && s->rounds > s->unstable + 16)))
+        if (by_address &&
+            (s->set.mature == 0 || (s->func == NB_FUNC_ALL_REDUCE && s->rounds > s->unstable + 16)))
             change_mode(id, s, MODE_ADDRESS);
         else if (s->mode == MODE_UNIT && s->unpredicted_run > 4 * s->usual + 16)
             change_mode(id, s, MODE_PLACE);
@@ -612,10 +625,11 @@ static struct nb_identity_decision refuse(enum nb_identity_reason reason, const 
     return d;
 }
 
-/* No other slot comes into question. All that content can say is that it is suddenly unlike what this slot's always
- * was; a slot of which that was true has to prove itself before it is given out again. */
-static struct nb_identity_decision alone(struct nb_identity *id, struct sig *s, uint32_t at, const struct nb_profile *p,
-                                         uint64_t geometry, enum nb_identity_reason reason)
+/* No other slot comes into question. All that content can say is that it is suddenly unlike what this slot's
+ * always was; a slot of which that was true has to prove itself before it is given out again. */
+static struct nb_identity_decision alone(struct nb_identity *id, struct sig *s, uint32_t at,
+                                         const struct nb_profile *p, uint64_t geometry,
+                                         enum nb_identity_reason reason)
 {
     struct nb_slot *slot = &id->slots.slot[at];
 
@@ -633,10 +647,11 @@ static struct nb_identity_decision alone(struct nb_identity *id, struct sig *s, 
     return give(id, s, at, geometry, reason, NULL);
 }
 
-static struct nb_identity_decision by_address(struct nb_identity *id, struct sig *s, const struct key *k, int settled_now,
-                                              const struct nb_profile *p, uint64_t geometry)
+static struct nb_identity_decision by_address(struct nb_identity *id, struct sig *s, const struct key *k,
+                                              int settled_now, const struct nb_profile *p, uint64_t geometry)
 {
-    uint32_t at = nb_set_find(&id->slots, &s->set, unit_id(UNIT_KEY, (uint32_t)nb_mix(k->send, k->recv)), settled_now);
+    uint32_t at =
+        nb_set_find(&id->slots, &s->set, unit_id(UNIT_KEY, (uint32_t)nb_mix(k->send, k->recv)), settled_now);
     struct nb_fit fit;
 
     if (!settled_now)
@@ -646,10 +661,10 @@ static struct nb_identity_decision by_address(struct nb_identity *id, struct sig
     if (!p)
         return give(id, s, at, geometry, NB_ID_ADDRESS, NULL);
     fit = nb_set_fit(&id->slots, &s->set, at, p);
-    /* Memory may be handed round among buffers of a size: the data have a veto where another slot fits and this
-     * one does not. */
-    if (s->set.n > 1 && s->set.mature == s->set.n && fit.own < SCORE_LEAST && fit.other >= fit.own + SCORE_MARGIN &&
-        fit.other >= SCORE_LEAST && !id->config.trust_prediction) {
+    /* Memory may be handed round among buffers of a size: the data have a veto where another slot fits and
+     * this one does not. */
+    if (s->set.n > 1 && s->set.mature == s->set.n && fit.own < SCORE_LEAST &&
+        fit.other >= fit.own + SCORE_MARGIN && fit.other >= SCORE_LEAST && !id->config.trust_prediction) {
         if (++id->slots.slot[at].misses >= 3) {
             s->violations++;
             change_mode(id, s, MODE_NONE);
@@ -666,7 +681,8 @@ static struct nb_identity_decision by_content(struct nb_identity *id, struct sig
 {
     struct nb_slot *slot = at == NB_SLOT_NONE ? NULL : &id->slots.slot[at];
     /* Reductions that no gather explains may change meaning (see by_place): they learn longer. */
-    uint32_t wanted = s->mode == MODE_PLACE && s->func == NB_FUNC_REDUCE_SCATTER ? LEARN_LONG : NB_SLOT_MATURE;
+    uint32_t wanted =
+        s->mode == MODE_PLACE && s->func == NB_FUNC_REDUCE_SCATTER ? LEARN_LONG : NB_SLOT_MATURE;
     struct nb_fit fit;
     int fits;
 
@@ -698,8 +714,8 @@ static struct nb_identity_decision by_content(struct nb_identity *id, struct sig
         nb_set_learn(&id->slots, &s->set, at, p);
         return give(id, s, at, geometry, NB_ID_VERIFIED, &fit);
     }
-    if (fit.best_slot != NB_SLOT_NONE && s->set.mature == s->set.n && s->set.n > 1 && fit.best >= FOUND_LEAST &&
-        fit.best >= fit.after + FOUND_MARGIN) {
+    if (fit.best_slot != NB_SLOT_NONE && s->set.mature == s->set.n && s->set.n > 1 &&
+        fit.best >= FOUND_LEAST && fit.best >= fit.after + FOUND_MARGIN) {
         nb_set_learn(&id->slots, &s->set, fit.best_slot, p);
         return give(id, s, fit.best_slot, geometry, NB_ID_FOUND, &fit);
     }
@@ -716,7 +732,8 @@ static struct nb_identity_decision by_unit(struct nb_identity *id, struct sig *s
     struct nb_identity_decision d;
     uint32_t at = NB_SLOT_NONE;
 
-    /* Where many blocks send no gradient (frozen, or gathered in vain) the next on the stack means nothing. */
+    /* Where many blocks send no gradient (frozen, or gathered in vain) the next on the stack means nothing.
+     */
     if (expected && (alike == 1 || s->full >= FULL_LEAST)) {
         at = nb_set_find(&id->slots, &s->set, unit_id(UNIT_GATHERED, expected->number), 1);
         if (at == NB_SLOT_NONE)
@@ -739,8 +756,9 @@ static struct nb_identity_decision by_unit(struct nb_identity *id, struct sig *s
 static struct nb_identity_decision by_place(struct nb_identity *id, struct sig *s, uint64_t parent,
                                             const struct nb_profile *p, uint64_t geometry)
 {
-    int usual = s->context_same >= CERTAIN_AFTER && s->same >= CERTAIN_AFTER && s->in_round <= s->usual &&
-                (s->func != NB_FUNC_REDUCE_SCATTER || (in_steps(id, s, MOST_STEPS) && !more_than_usual(id, s)));
+    int usual =
+        s->context_same >= CERTAIN_AFTER && s->same >= CERTAIN_AFTER && s->in_round <= s->usual &&
+        (s->func != NB_FUNC_REDUCE_SCATTER || (in_steps(id, s, MOST_STEPS) && !more_than_usual(id, s)));
     uint32_t at = NB_SLOT_NONE;
 
     if (id->clock == CLOCK_NONE)
@@ -751,8 +769,8 @@ static struct nb_identity_decision by_place(struct nb_identity *id, struct sig *
             return refuse(NB_ID_FULL, NULL);
         if (s->clean >= (int)CERTAIN_AFTER && s->set.n == 1 && gathered_alike(id, parent) <= 1 &&
             in_steps(id, s, MOST_STEPS)) {
-            /* Gathers tell nothing of its buffer (ZeRO-3 groups tensors differently), so it may be one of many
-             * that take turns for a while: it has to prove that it stays the same. */
+            /* Gathers tell nothing of its buffer (ZeRO-3 groups tensors differently), so it may be one of
+             * many that take turns for a while: it has to prove that it stays the same. */
             if (s->func == NB_FUNC_REDUCE_SCATTER)
                 id->slots.slot[at].suspect = 1;
             return alone(id, s, at, p, geometry, NB_ID_SINGLE);
@@ -792,7 +810,8 @@ struct nb_identity_decision nb_identity_reduce(struct nb_identity *id, uint64_t 
     address = settled(s, k, call->c.recv) && id->clock != CLOCK_NONE;
     /* One operation a step needs no address, and where fewer gradients come than there are blocks of the size
      * (the others are frozen), a buffer that comes once a step may carry another block tomorrow. */
-    if (alike == 1 || (s->clean >= (int)CERTAIN_AFTER && s->mode != MODE_ADDRESS) || (alike > 1 && s->round_usual % alike != 0) ||
+    if (alike == 1 || (s->clean >= (int)CERTAIN_AFTER && s->mode != MODE_ADDRESS) ||
+        (alike > 1 && s->round_usual % alike != 0) ||
         (s->func == NB_FUNC_REDUCE_SCATTER && !in_steps(id, s, MOST_STEPS)))
         address = 0;
     s->alike = alike;

@@ -1,27 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Whose error: which operations of a job are the same gradient buffer, step after step, so that the error one of
- * them leaves behind may be added to the next. A wrong answer is worse than none (an error of another layer is
- * noise), so an operation gets a slot only when the evidence agrees; else it goes without feedback.
+ * Whose error: which operations of a job are the same gradient buffer, step after step, so that the error one
+ * of them leaves behind may be added to the next. A wrong answer is worse than none (an error of another
+ * layer is noise), so an operation gets a slot only when the evidence agrees; else it goes without feedback.
  *
  * The evidence, in this order:
- *   address   every operation of a signature (communicator, function, type, count) comes from a buffer that is used
- *             exactly once a step (DDP, Megatron): a slot a buffer, from the fourth step on.
- *   unit      FSDP and ZeRO-3 send gradients from recycled memory, but their all-gathers are recognised by content,
- *             and gradients come in the reverse of the order in which their weights were gathered: a stack.
- *   place     else the k-th operation of its signature in the step, where steps look alike (a signature that occurs once
- *             a step is the simplest case). HSDP's all-reduces tell nothing themselves, but the all-gathers inside
- *             the node, which come here too, tell where a pass begins and how long it is.
- *   content   where a signature has several slots, the last two are only predictions, and the data have to agree: the profile
- *             of the operation (log2 of the rms of groups at fixed positions), less the mean profile of the
- *             signature's slots, must correlate with the slot's moving average, clearly better than with any
- *             other slot's. Profiles of different layers look alike before the mean is taken out, never after.
+ *
+ * - Address: every operation of a signature (communicator, function, type, count) comes from a buffer that is
+ *   used exactly once a step (DDP, Megatron): a slot a buffer.
+ * - Unit: FSDP sends gradients from recycled memory, but its all-gathers are recognised by content, and
+ *   gradients come in the reverse of the order in which their weights were gathered: a stack.
+ * - Place: else the k-th operation of its signature in the step, where steps look alike; a signature that
+ *   occurs once a step is the simplest case. HSDP's all-reduces tell nothing themselves, but the all-gathers
+ *   inside the node, which come here too, tell where a pass begins and how long it is.
+ * - Content: where a signature has several slots, unit and place are only predictions, and the data have to
+ *   agree. The profile of the operation (log2 of the rms of groups at fixed positions), less the mean profile
+ *   of the signature's slots, must correlate with the slot's moving average, clearly better than with any
+ *   other slot's. (Before the mean is taken out, profiles of different layers look alike.) Where there is
+ *   only one slot, the content has a veto when it is suddenly unlike what it always was.
  *
  * What a step is: the weights changed (an all-gather's content differs from the time before); without such
- * gathers, a pass (a run of gathers inside the node, then reductions) or a round of all buffers.
+ * gathers, a pass (a run of gathers inside the node, then reductions), or as often as the rarest large
+ * reduction comes.
  *
- * The module is pure: no input or output, no locks, no clock, no memory after creation. The caller serialises. Nodes
- * need not agree: what a node carries is its own affair.
+ * The module is pure: no input or output, no locks, no clock, no memory after creation. The caller
+ * serialises. Nodes need not agree: what a node carries is its own affair.
  */
 #ifndef NIBBLE_POLICY_IDENTITY_H
 #define NIBBLE_POLICY_IDENTITY_H
@@ -55,8 +58,8 @@ const char *nb_identity_reason_text(enum nb_identity_reason reason);
 struct nb_identity_config {
     unsigned signatures; /* pool sizes; 0: the default */
     unsigned slots;
-    unsigned keys;       /* (signature, addresses) */
-    unsigned calls;      /* announced and not begun yet */
+    unsigned keys;  /* (signature, addresses) */
+    unsigned calls; /* announced and not begun yet */
     /* For tests: skip verification by content. Never set this otherwise. */
     int trust_prediction;
 };
@@ -68,10 +71,11 @@ void nb_identity_destroy(struct nb_identity *id);
 
 /* A call of the job, in the order of the calls: all communicators of the process, single-node ones too. */
 struct nb_identity_call {
-    uint64_t comm;       /* any number that tells communicators apart */
+    uint64_t comm; /* any number that tells communicators apart */
     enum nb_func func;
     ncclDataType_t type;
-    uint64_t count;      /* elements of the whole vector: for reduce-scatter and all-gather, of all ranks together */
+    uint64_t
+        count; /* elements of the whole vector: for reduce-scatter and all-gather, of all ranks together */
     uint64_t send, recv; /* addresses */
     int passes;          /* 1: reaches the network, will begin; 0: stays inside the node */
 };
@@ -83,10 +87,10 @@ uint64_t nb_identity_call(struct nb_identity *id, const struct nb_identity_call 
  * differs from the time before. */
 void nb_identity_gather(struct nb_identity *id, uint64_t call, int64_t unit, int changed);
 
-/* Profile of an operation: value[i] is log2 of the rms of the i-th of 256 groups at fixed positions. Only the first
- * `known` are valid: the decision falls at the first window, which may cover the beginning of the vector only.
- * `span`: number of leading elements over which the 256 positions are spread; profiles of different spans are
- * not compared. */
+/* Profile of an operation: value[i] is log2 of the rms of the i-th of 256 groups at fixed positions. Only the
+ * first `known` are valid: the decision falls at the first window, which may cover the beginning of the
+ * vector only. `span`: number of leading elements over which the 256 positions are spread; profiles of
+ * different spans are not compared. */
 struct nb_profile {
     const float *value;
     unsigned known;
@@ -95,19 +99,20 @@ struct nb_profile {
 
 struct nb_identity_decision {
     int64_t slot; /* number of the slot, -1: no feedback */
-    /* 1: what the slot holds is not this buffer's last error (new, another geometry, older than 8 steps, learned
-     * anew): empty it before use. */
+    /* 1: what the slot holds is not this buffer's last error (new, another geometry, older than 8 steps,
+     * learned anew): empty it before use. */
     int empty;
     enum nb_identity_reason reason;
     float score, second; /* of the slot and of the best other one, where compared; else 0 */
 };
 
-/* A reduction that passes has begun. `profile` may be NULL; `geometry` is any number that changes when positions of
- * the vector map to other elements than the last time. */
-struct nb_identity_decision nb_identity_reduce(struct nb_identity *id, uint64_t call, const struct nb_profile *profile,
-                                               uint64_t geometry);
+/* A reduction that passes has begun. `profile` may be NULL; `geometry` is any number that changes when
+ * positions of the vector map to other elements than the last time. */
+struct nb_identity_decision nb_identity_reduce(struct nb_identity *id, uint64_t call,
+                                               const struct nb_profile *profile, uint64_t geometry);
 
-/* A communicator was destroyed: forget it and free its slots (their numbers may come again, with empty = 1). */
+/* A communicator was destroyed: forget it and free its slots (their numbers may come again, with empty = 1).
+ */
 void nb_identity_forget(struct nb_identity *id, uint64_t comm);
 
 struct nb_identity_stats {

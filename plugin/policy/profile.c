@@ -7,12 +7,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define OLD_WEIGHT 0.8f
-#define BREAK_FROM 8u
+#define OLD_WEIGHT    0.8f
+#define BREAK_FROM    8u
 #define BREAK_SPREADS 4.0f
-#define LEAST_SPREAD 0.005f
-#define LANES 16u
-#define LEAST_SCORE (-2.0f) /* below any correlation */
+#define LEAST_SPREAD  0.005f
+#define LANES         16u
+#define LEAST_SCORE   (-2.0f) /* below any correlation */
 
 int nb_slots_init(struct nb_slots *slots, uint32_t cap)
 {
@@ -95,10 +95,12 @@ void nb_set_unlearn(struct nb_slots *slots, struct nb_slot_set *set, uint32_t sl
 
 int nb_set_accepts(struct nb_slots *slots, struct nb_slot_set *set, const struct nb_profile *profile)
 {
-    if (!profile || !profile->value || profile->known < NB_PROFILE_LEAST || profile->known > NB_PROFILE_GROUPS)
+    if (!profile || !profile->value || profile->known < NB_PROFILE_LEAST ||
+        profile->known > NB_PROFILE_GROUPS)
         return 0;
     for (unsigned i = 0; i < profile->known; i++)
-        if (!(fabsf(profile->value[i]) <= 1000.0f)) /* logarithms of floats are far below; NaN is caught too */
+        if (!(fabsf(profile->value[i]) <=
+              1000.0f)) /* logarithms of floats are far below; NaN is caught too */
             return 0;
     if (set->with == 0 || set->span != profile->span || set->known != profile->known) {
         for (uint32_t at = set->first; at != NB_SLOT_NONE; at = slots->slot[at].next)
@@ -137,7 +139,8 @@ int nb_set_breaks(const struct nb_slots *slots, uint32_t slot, const struct nb_p
     return s->profiles >= BREAK_FROM && likeness(s, profile) < s->usual - BREAK_SPREADS * spread;
 }
 
-void nb_set_learn(struct nb_slots *slots, struct nb_slot_set *set, uint32_t slot, const struct nb_profile *profile)
+void nb_set_learn(struct nb_slots *slots, struct nb_slot_set *set, uint32_t slot,
+                  const struct nb_profile *profile)
 {
     struct nb_slot *s = &slots->slot[slot];
     float keep = s->profiles ? OLD_WEIGHT : 0.0f;
@@ -174,15 +177,16 @@ static float total(const float lane[LANES])
     return t;
 }
 
-/* Correlation of x (mean zero, norm |x|) with y - mean over the first n groups. n is at most NB_PROFILE_GROUPS; x
- * and mean are padded with zeros to whole lanes, and so is what is taken of y. */
+/* Correlation of x (mean zero, norm |x|) with y - mean over the first n groups. n is at most
+ * NB_PROFILE_GROUPS; x and mean are padded with zeros to whole lanes, and so is what is taken of y. */
 static float correlate(const float *x, float norm, const float *y, const float *mean, unsigned n)
 {
     float xd[LANES] = {0}, dd[LANES] = {0}, d1[LANES] = {0};
     float sum, var;
 
     for (unsigned i = 0; i < n; i += LANES)
-        for (unsigned k = 0; k < LANES; k++) { /* lanes, so that compilers may use vectors without reordering sums */
+        for (unsigned k = 0; k < LANES;
+             k++) { /* lanes, so that compilers may use vectors without reordering sums */
             float d = i + k < n ? y[i + k] - mean[i + k] : 0.0f;
             xd[k] += x[i + k] * d;
             dd[k] += d * d;

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Slots of identity and their profiles: which of a signature's buffers does this content look like? Inside of identity.c.
+ * Slots of identity and their profiles: which of a signature's buffers does this content look like? Inside of
+ * identity.c.
  *
- * A set holds the slots of one signature. A slot keeps the moving average (weight 0.8 on the old) of the profiles of
- * the operations that were found to be its own. A profile is compared with a slot by the correlation of both after the
- * mean over the set's slots is taken out: what all layers have in common says nothing, and correlation
- * ignores a common factor (a loss scale), since profiles are logarithms.
+ * A set holds the slots of one signature. A slot keeps the moving average (weight 0.8 on the old) of the
+ * profiles of the operations that were found to be its own. A profile is compared with a slot by the
+ * correlation of both after the mean over the set's slots is taken out: what all layers have in common says
+ * nothing, and correlation ignores a common factor (a loss scale), since profiles are logarithms.
  */
 #ifndef NIBBLE_POLICY_PROFILE_H
 #define NIBBLE_POLICY_PROFILE_H
@@ -15,10 +16,11 @@
 #include "policy/identity.h"
 
 #define NB_SLOT_NONE UINT32_MAX
-#define NB_SLOT_MATURE 20u /* profiles; measured: all of 12 layers told apart from the 20th on, 4 of 12 before the 10th */
+#define NB_SLOT_MATURE                                                                                       \
+    20u /* profiles; measured: all of 12 layers told apart from the 20th on, 4 of 12 before the 10th */
 
 struct nb_slot {
-    uint64_t unit;       /* what it stands for; identity.c's numbering */
+    uint64_t unit; /* what it stands for; identity.c's numbering */
     uint64_t geometry;
     uint64_t used_round; /* of its signature, when it was last given out */
     uint32_t next;       /* in its set or in the free list */
@@ -35,10 +37,10 @@ struct nb_slot {
 
 struct nb_slot_set {
     uint32_t first;
-    uint32_t n;        /* slots */
-    uint32_t with;     /* slots that have a profile */
+    uint32_t n;    /* slots */
+    uint32_t with; /* slots that have a profile */
     uint32_t mature;
-    uint32_t known;    /* valid groups of all profiles */
+    uint32_t known; /* valid groups of all profiles */
     uint64_t span;
     double sum[NB_PROFILE_GROUPS]; /* of the averages */
 };
@@ -57,16 +59,17 @@ uint32_t nb_set_find(struct nb_slots *slots, struct nb_slot_set *set, uint64_t u
 /* Give all slots back. */
 void nb_set_clear(struct nb_slots *slots, struct nb_slot_set *set);
 
-/* 1 when the profile can be used with this set: enough groups, finite values. One of another span or length than those
- * before makes the set begin anew. */
+/* 1 when the profile can be used with this set: enough groups, finite values. One of another span or length
+ * than those before makes the set begin anew. */
 int nb_set_accepts(struct nb_slots *slots, struct nb_slot_set *set, const struct nb_profile *profile);
 /* Take the profile into the slot's average. */
-void nb_set_learn(struct nb_slots *slots, struct nb_slot_set *set, uint32_t slot, const struct nb_profile *profile);
+void nb_set_learn(struct nb_slots *slots, struct nb_slot_set *set, uint32_t slot,
+                  const struct nb_profile *profile);
 /* Make the slot begin anew. */
 void nb_set_unlearn(struct nb_slots *slots, struct nb_slot_set *set, uint32_t slot);
 
-/* 1: the profile is much less like the slot's average than those before were, by plain correlation. Says nothing (0)
- * before the slot has eight. */
+/* 1: the profile is much less like the slot's average than those before were, by plain correlation. Says
+ * nothing (0) before the slot has eight. */
 int nb_set_breaks(const struct nb_slots *slots, uint32_t slot, const struct nb_profile *profile);
 
 /* How well the profile fits `slot` (may be NB_SLOT_NONE), and which slot it fits best. */

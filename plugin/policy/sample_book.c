@@ -7,7 +7,8 @@
 
 #define STALE 256u /* look-ups: an older entry that was kept and not met again makes room */
 
-/* Mean 0 and norm 1, so that a correlation is a dot product. 0 when the samples do not vary, -1 when not finite. */
+/* Mean 0 and norm 1, so that a correlation is a dot product. 0 when the samples do not vary, -1 when not
+ * finite. */
 static int normalise(const float *samples, unsigned n, float out[NB_CLASSIFY_SAMPLES], uint64_t *hash)
 {
     unsigned take = n < NB_CLASSIFY_SAMPLES ? n : NB_CLASSIFY_SAMPLES;

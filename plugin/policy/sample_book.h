@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Has this content, or nearly this content, been seen before? A book keeps the samples of the last few operations of a
- * signature, and of some older ones, so that blocks of one size that take turns are found again. Inside of
- * classify.c.
+ * Has this content, or nearly this content, been seen before? A book keeps the samples of the last few
+ * operations of a signature, and of some older ones, so that blocks of one size that take turns are found
+ * again. Inside of classify.c.
  */
 #ifndef NIBBLE_POLICY_SAMPLE_BOOK_H
 #define NIBBLE_POLICY_SAMPLE_BOOK_H
@@ -11,8 +11,8 @@
 
 #include "policy/classify.h"
 
-#define NB_BOOK_RECENT 8u
-#define NB_BOOK_KEPT 24u
+#define NB_BOOK_RECENT  8u
+#define NB_BOOK_KEPT    24u
 #define NB_BOOK_ENTRIES (NB_BOOK_RECENT + NB_BOOK_KEPT)
 #define NB_SAME_CONTENT 0.999f /* correlation: weights from step to step are above, gradients below */
 
@@ -37,7 +37,8 @@ struct nb_look {
     int varies;              /* 0: all samples are equal: no evidence of anything */
 };
 
-/* Look the samples up and note them. n from 2; values must be finite (checked: found is then NULL, likeness -1). */
+/* Look the samples up and note them. n from 2; values must be finite (checked: found is then NULL, likeness
+ * -1). */
 struct nb_look nb_book_look(struct nb_book *book, const float *samples, unsigned n);
 
 #endif

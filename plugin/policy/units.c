@@ -2,13 +2,13 @@
 /*
  * Units and stacks; see units.h.
  *
- * A forward pass gathers unit after unit; the backward pass gathers them again from the last to the first (or not at
- * all, when they were kept) and sends the gradient of each. So units go onto a stack when first gathered in a pass,
- * and a gradient belongs to the topmost unit of its size that has not had one. Because what is on the stack
- * was gathered in this very pass, a layer that was left out is not on it.
+ * A forward pass gathers unit after unit; the backward pass gathers them again from the last to the first (or
+ * not at all, when they were kept) and sends the gradient of each. So units go onto a stack when first
+ * gathered in a pass, and a gradient belongs to the topmost unit of its size that has not had one. Because
+ * what is on the stack was gathered in this very pass, a layer that was left out is not on it.
  *
- * A new pass begins when a unit on the stack is gathered again and that is no backward gather: its weights have
- * changed, or its gradient has come already, or it is not (nearly) the next one downward.
+ * A new pass begins when a unit on the stack is gathered again and that is no backward gather: its weights
+ * have changed, or its gradient has come already, or it is not (nearly) the next one downward.
  */
 #include "policy/units.h"
 
@@ -136,8 +136,8 @@ struct nb_unit *nb_units_get(struct nb_units *u, uint64_t comm, uint32_t number)
 
     if (unit)
         return unit;
-    /* Replaced in turn: contents seen once (state of a checkpoint) pass through, and weights come back at once. A stack
-     * that may hold the old one ends. */
+    /* Replaced in turn: contents seen once (state of a checkpoint) pass through, and weights come back at
+     * once. A stack that may hold the old one ends. */
     u->hand = (u->hand + 1) % u->cap;
     unit = &u->unit[at];
     if (unit->taken) {

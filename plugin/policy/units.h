@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Blocks of weights known by content, and the order in which a pass gathered them: from it follows whose gradient
- * comes next. Inside of identity.c.
+ * Blocks of weights known by content, and the order in which a pass gathered them: from it follows whose
+ * gradient comes next. Inside of identity.c.
  */
 #ifndef NIBBLE_POLICY_UNITS_H
 #define NIBBLE_POLICY_UNITS_H
@@ -12,7 +12,8 @@
 
 #define NB_NONE UINT32_MAX
 
-/* Elements that hold a set of chained hash tables' entries: index chains, so that nothing is allocated later. */
+/* Elements that hold a set of chained hash tables' entries: index chains, so that nothing is allocated later.
+ */
 struct nb_chains {
     uint32_t *head;
     uint32_t mask;
@@ -24,15 +25,15 @@ uint64_t nb_mix(uint64_t a, uint64_t b);
 /* A block of weights, known by content. */
 struct nb_unit {
     uint64_t comm;
-    uint64_t count;        /* elements, or bytes where the type is one of bytes */
-    uint32_t number;       /* the caller's */
-    uint32_t chain;        /* next of the same hash */
-    uint32_t below;        /* in the stack */
-    uint32_t pass;         /* of its communicator, in which it was put on the stack */
-    uint32_t place;        /* in the stack, from 0 */
-    int bytes;             /* count may be bytes */
-    int reduced;           /* in this pass; or it will not be */
-    int left_out;          /* of the backward pass */
+    uint64_t count;  /* elements, or bytes where the type is one of bytes */
+    uint32_t number; /* the caller's */
+    uint32_t chain;  /* next of the same hash */
+    uint32_t below;  /* in the stack */
+    uint32_t pass;   /* of its communicator, in which it was put on the stack */
+    uint32_t place;  /* in the stack, from 0 */
+    int bytes;       /* count may be bytes */
+    int reduced;     /* in this pass; or it will not be */
+    int left_out;    /* of the backward pass */
     int taken;
     uint64_t changed_step; /* + 1; 0: never */
 };
@@ -43,9 +44,9 @@ struct nb_stack {
     uint32_t top;
     uint32_t pass;
     uint32_t height;
-    int64_t regather; /* place of the unit that a backward pass is expected to gather next */
+    int64_t regather;   /* place of the unit that a backward pass is expected to gather next */
     uint32_t regathers; /* backward gathers of this pass */
-    uint64_t used;    /* for replacement */
+    uint64_t used;      /* for replacement */
     int taken;
 };
 
@@ -67,10 +68,11 @@ void nb_units_forget(struct nb_units *u, uint64_t comm);
 struct nb_unit *nb_units_get(struct nb_units *u, uint64_t comm, uint32_t number);
 /* The unit was gathered: update the stack of its communicator. */
 void nb_units_gathered(struct nb_units *u, struct nb_unit *unit, int changed);
-/* The unit whose gradient comes next on `comm`, of `count` elements; NULL: none waits. *alike: how many units of that
- * size the pass has gathered and not left out on its way back. */
+/* The unit whose gradient comes next on `comm`, of `count` elements; NULL: none waits. *alike: how many units
+ * of that size the pass has gathered and not left out on its way back. */
 struct nb_unit *nb_units_expect(struct nb_units *u, uint64_t comm, uint64_t count, unsigned *alike);
-/* The gradient of `unit` has come: of units of its size, those gathered later than it will not come any more. */
+/* The gradient of `unit` has come: of units of its size, those gathered later than it will not come any more.
+ */
 void nb_units_reduced(struct nb_units *u, struct nb_unit *unit);
 /* The unit by its number as slots know it; NULL when it is gone. */
 struct nb_unit *nb_units_find(struct nb_units *u, uint64_t comm, uint32_t number);

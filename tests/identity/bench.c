@@ -38,8 +38,8 @@ static void bench(enum framework f, unsigned variants, unsigned layers)
     start = nb_now_ns();
     for (size_t i = 0; i < t.n; i++) {
         const struct event *e = &t.event[i];
-        struct nb_class_op op = {e->call.comm, 16, e->call.func, e->call.type, ncclSum, e->call.count, e->call.send,
-                                 e->call.recv};
+        struct nb_class_op op = {e->call.comm,  16,           e->call.func, e->call.type, ncclSum,
+                                 e->call.count, e->call.send, e->call.recv};
         nb_classify_call(c, &op);
         if (!e->call.passes)
             continue;
@@ -50,9 +50,10 @@ static void bench(enum framework f, unsigned variants, unsigned layers)
             nb_classify_reduce(c, &op, samples, 256);
     }
     classify = nb_now_ns() - start;
-    printf("%-18s %3u layers: identity %6.0f ns an event, classification %5.0f ns (%zu events, %llu fed back)\n",
-           framework_name(f), layers, (double)identity / (double)t.n, (double)classify / (double)t.n, t.n,
-           (unsigned long long)slots);
+    printf(
+        "%-18s %3u layers: identity %6.0f ns an event, classification %5.0f ns (%zu events, %llu fed back)\n",
+        framework_name(f), layers, (double)identity / (double)t.n, (double)classify / (double)t.n, t.n,
+        (unsigned long long)slots);
     free(t.event);
     nb_identity_destroy(id);
     nb_classify_destroy(c);

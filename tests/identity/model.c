@@ -34,7 +34,8 @@ static uint64_t direction(uint64_t kind, uint64_t number)
 
 void model_profile(uint32_t unit, uint32_t step, uint64_t noise_seed, float out[NB_PROFILE_GROUPS])
 {
-    uint64_t common = direction(1, 0), family = direction(2, unit / 2), from = direction(3, unit), to = direction(4, unit);
+    uint64_t common = direction(1, 0), family = direction(2, unit / 2), from = direction(3, unit),
+             to = direction(4, unit);
     uint64_t of_step = direction(5, step), noise = noise_seed, of_unit = direction(6, unit);
     float turn = (float)step / 300.0f, shared = 0.4f;
     float variance = 0.65f + 0.8f * rnd_unit(&of_unit);

@@ -11,8 +11,8 @@
 typedef void (*tamper_fn)(struct nb_identity_decision *decision, const struct event *event, void *arg);
 
 struct replay {
-    unsigned known;       /* groups of a profile that the first window covers; 0: no profile */
-    unsigned ahead;       /* calls that the job runs ahead of the network */
+    unsigned known; /* groups of a profile that the first window covers; 0: no profile */
+    unsigned ahead; /* calls that the job runs ahead of the network */
     struct nb_identity_config config;
     tamper_fn tamper;
     void *tamper_arg;
@@ -20,12 +20,12 @@ struct replay {
 };
 
 struct outcome {
-    uint64_t gradients;   /* operations on gradients after the warm-up */
-    uint64_t fed;         /* of them, with a slot */
-    uint64_t misapplied;  /* of them, whose slot held another buffer's error */
-    uint64_t early;       /* misapplied during the warm-up */
-    uint64_t others;      /* operations that are no gradients and got a slot, after the warm-up */
-    int first;            /* first step (from 1) from which on 95 % of the gradients of eight steps were fed, or -1 */
+    uint64_t gradients;  /* operations on gradients after the warm-up */
+    uint64_t fed;        /* of them, with a slot */
+    uint64_t misapplied; /* of them, whose slot held another buffer's error */
+    uint64_t early;      /* misapplied during the warm-up */
+    uint64_t others;     /* operations that are no gradients and got a slot, after the warm-up */
+    int first; /* first step (from 1) from which on 95 % of the gradients of eight steps were fed, or -1 */
     struct nb_identity_stats stats;
 };
 

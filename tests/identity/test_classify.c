@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What is a gradient: positive evidence on the traces of all frameworks, and the list of sums and gathers that must
- * never be taken for one. Also the grammar of NIBBLE_GRAD.
+ * What is a gradient: positive evidence on the traces of all frameworks, and the list of sums and gathers
+ * that must never be taken for one. Also the grammar of NIBBLE_GRAD.
  */
 #include <check.h>
 #include <stdio.h>
@@ -11,7 +11,7 @@
 #include "policy/classify.h"
 #include "trace.h"
 
-#define WARMUP 50u
+#define WARMUP  50u
 #define SAMPLES 256u
 
 static struct nb_classify *create(const char *rules)
@@ -29,14 +29,15 @@ static struct nb_classify *create(const char *rules)
 
 static struct nb_class_op op_of(const struct event *e)
 {
-    return (struct nb_class_op){e->call.comm, 16, e->call.func, e->call.type, ncclSum, e->call.count, e->call.send,
-                                e->call.recv};
+    return (struct nb_class_op){e->call.comm,  16,           e->call.func, e->call.type, ncclSum,
+                                e->call.count, e->call.send, e->call.recv};
 }
 
 struct result {
-    uint64_t gradients, coded; /* after step 100: operations on gradients, and of them those that may be quantized */
-    uint64_t wrong;            /* others that may be quantized, ever */
-    uint64_t early;            /* anything that may be quantized before the warm-up was over */
+    uint64_t gradients,
+        coded;      /* after step 100: operations on gradients, and of them those that may be quantized */
+    uint64_t wrong; /* others that may be quantized, ever */
+    uint64_t early; /* anything that may be quantized before the warm-up was over */
     enum nb_class_reason reason;
 };
 
@@ -78,9 +79,17 @@ static struct result play(struct nb_classify *c, const struct trace *t)
 START_TEST(test_frameworks)
 {
     static const enum nb_class_reason expected[F_COUNT] = {
-        [F_DDP] = NB_WHY_ONCE, [F_FSDP1] = NB_WHY_WEIGHTS, [F_FSDP2] = NB_WHY_WEIGHTS, [F_FSDP2_KEEP] = NB_WHY_WEIGHTS,
-        [F_HSDP] = NB_WHY_AFTER_RS, [F_MEGATRON] = NB_WHY_WEIGHTS, [F_MEGATRON_OVERLAP] = NB_WHY_WEIGHTS,
-        [F_MEGATRON_PIPELINE] = NB_WHY_WEIGHTS, [F_ZERO1] = NB_WHY_SUM, [F_ZERO2] = NB_WHY_SUM, [F_ZERO3] = NB_WHY_SUM,
+        [F_DDP] = NB_WHY_ONCE,
+        [F_FSDP1] = NB_WHY_WEIGHTS,
+        [F_FSDP2] = NB_WHY_WEIGHTS,
+        [F_FSDP2_KEEP] = NB_WHY_WEIGHTS,
+        [F_HSDP] = NB_WHY_AFTER_RS,
+        [F_MEGATRON] = NB_WHY_WEIGHTS,
+        [F_MEGATRON_OVERLAP] = NB_WHY_WEIGHTS,
+        [F_MEGATRON_PIPELINE] = NB_WHY_WEIGHTS,
+        [F_ZERO1] = NB_WHY_SUM,
+        [F_ZERO2] = NB_WHY_SUM,
+        [F_ZERO3] = NB_WHY_SUM,
     };
     static const unsigned variants[] = {0, V_EVAL | V_CHECKPOINT, V_ACCUMULATE, V_DROP | V_EVAL};
 
@@ -94,8 +103,9 @@ START_TEST(test_frameworks)
             r = play(c, &t);
             free(t.event);
             nb_classify_destroy(c);
-            printf("  %-18s variant %2u: coded %5.1f %%, early %llu, wrong %llu: %s\n", framework_name((enum framework)f),
-                   variants[v], 100.0 * (double)r.coded / (double)r.gradients, (unsigned long long)r.early,
+            printf("  %-18s variant %2u: coded %5.1f %%, early %llu, wrong %llu: %s\n",
+                   framework_name((enum framework)f), variants[v],
+                   100.0 * (double)r.coded / (double)r.gradients, (unsigned long long)r.early,
                    (unsigned long long)r.wrong, nb_class_reason_text(r.reason));
             ck_assert_uint_eq(r.wrong, 0);
             /* HSDP's network sees no weights: its steps are passes, so micro-batches shorten the warm-up. */
@@ -108,7 +118,8 @@ START_TEST(test_frameworks)
 }
 END_TEST
 
-/* ---- never -------------------------------------------------------------------------------------------------- */
+/* ---- never
+ * -------------------------------------------------------------------------------------------------- */
 
 /* A signature whose operations come `per_step` times a step for 300 steps, beside DDP of two buckets. */
 struct other {
@@ -116,25 +127,30 @@ struct other {
     enum nb_func func;
     ncclDataType_t type;
     uint64_t count;
-    int stable;        /* the same address every time */
+    int stable; /* the same address every time */
     unsigned per_step, every;
-    float drift;       /* content: fixed + drift x step + noise x random */
+    float drift; /* content: fixed + drift x step + noise x random */
     float noise;
-    int gathered;      /* also gathered, with the same (not weight-like) content, as activations are */
+    int gathered; /* also gathered, with the same (not weight-like) content, as activations are */
 };
 
 static const struct other others[] = {
-    {"average of the parameters, every 4 steps", NB_FUNC_ALL_REDUCE, ncclFloat32, 50000000, 1, 1, 4, 0.001f, 0, 0},
-    {"average of the parameters, every step", NB_FUNC_ALL_REDUCE, ncclFloat32, 50000000, 1, 1, 1, 0.001f, 0, 0},
-    {"average of the parameters from fresh memory", NB_FUNC_ALL_REDUCE, ncclBfloat16, 50000000, 0, 1, 1, 0.001f, 0, 0},
+    {"average of the parameters, every 4 steps", NB_FUNC_ALL_REDUCE, ncclFloat32, 50000000, 1, 1, 4, 0.001f,
+     0, 0},
+    {"average of the parameters, every step", NB_FUNC_ALL_REDUCE, ncclFloat32, 50000000, 1, 1, 1, 0.001f, 0,
+     0},
+    {"average of the parameters from fresh memory", NB_FUNC_ALL_REDUCE, ncclBfloat16, 50000000, 0, 1, 1,
+     0.001f, 0, 0},
     {"tied embeddings at the start", NB_FUNC_ALL_REDUCE, ncclBfloat16, 30000000, 1, 1, 1000, 0, 0, 0},
     {"moving average of a codebook", NB_FUNC_ALL_REDUCE, ncclFloat32, 1000000, 1, 1, 1, 0, 0.01f, 0},
     {"sums of a batch by code, much alike", NB_FUNC_ALL_REDUCE, ncclFloat32, 1000000, 1, 1, 1, 0, 0.2f, 0},
     {"covariances that accumulate", NB_FUNC_ALL_REDUCE, ncclFloat32, 4194304, 1, 1, 2, 0.002f, 0.001f, 0},
-    {"gradients of keys and values, context parallel", NB_FUNC_REDUCE_SCATTER, ncclBfloat16, 8388608, 1, 8, 1, 0, 1, 1},
+    {"gradients of keys and values, context parallel", NB_FUNC_REDUCE_SCATTER, ncclBfloat16, 8388608, 1, 8, 1,
+     0, 1, 1},
     {"activations, sequence parallel", NB_FUNC_REDUCE_SCATTER, ncclBfloat16, 16777216, 1, 16, 1, 0, 1, 2},
     {"activations, tensor parallel", NB_FUNC_ALL_REDUCE, ncclBfloat16, 16777216, 1, 16, 1, 0, 1, 0},
-    {"optimizer state that is summed", NB_FUNC_REDUCE_SCATTER, ncclFloat32, 12000000, 1, 1, 1, 0.0005f, 0.001f, 0},
+    {"optimizer state that is summed", NB_FUNC_REDUCE_SCATTER, ncclFloat32, 12000000, 1, 1, 1, 0.0005f,
+     0.001f, 0},
     {"logits of an evaluation", NB_FUNC_REDUCE_SCATTER, ncclFloat32, 3000000, 0, 4, 10, 0, 1, 1},
 };
 
@@ -143,8 +159,8 @@ static void content(const struct other *o, unsigned step, uint64_t seed, float *
     uint64_t fixed = 1234, turn = 99;
 
     for (unsigned i = 0; i < SAMPLES; i++)
-        out[i] = (o->drift > 0 || o->noise < 1 ? rnd_normal(&fixed) : 0) + o->drift * (float)step * rnd_normal(&turn) +
-                 o->noise * rnd_normal(&seed);
+        out[i] = (o->drift > 0 || o->noise < 1 ? rnd_normal(&fixed) : 0) +
+                 o->drift * (float)step * rnd_normal(&turn) + o->noise * rnd_normal(&seed);
 }
 
 START_TEST(test_never)
@@ -158,7 +174,8 @@ START_TEST(test_never)
     for (unsigned step = 0; step < 300; step++) {
         /* The job's own gradients, in other places: DDP. */
         for (unsigned b = 0; b < 2; b++) {
-            struct nb_class_op ddp = {9, 16, NB_FUNC_ALL_REDUCE, ncclFloat32, ncclSum, 5000000 + b, 0x100 + b, 0x100 + b};
+            struct nb_class_op ddp = {9,       16,          NB_FUNC_ALL_REDUCE, ncclFloat32,
+                                      ncclSum, 5000000 + b, 0x100 + b,          0x100 + b};
             for (unsigned i = 0; i < SAMPLES; i++)
                 samples[i] = rnd_normal(&seed);
             nb_classify_call(c, &ddp);
@@ -181,8 +198,8 @@ START_TEST(test_never)
             }
             nb_classify_call(c, &op);
             d = nb_classify_reduce(c, &op, samples, SAMPLES);
-            ck_assert_msg(d.kind != NB_CLASS_GRADIENT, "%s: taken for a gradient in step %u: %s", o->what, step,
-                          nb_class_reason_text(d.reason));
+            ck_assert_msg(d.kind != NB_CLASS_GRADIENT, "%s: taken for a gradient in step %u: %s", o->what,
+                          step, nb_class_reason_text(d.reason));
         }
     }
     ck_assert_int_eq(last, NB_CLASS_GRADIENT); /* the job's own ones were recognised beside it */
@@ -259,7 +276,8 @@ START_TEST(test_override)
 }
 END_TEST
 
-/* ---- grammar ------------------------------------------------------------------------------------------------- */
+/* ---- grammar
+ * ------------------------------------------------------------------------------------------------- */
 
 START_TEST(test_grammar)
 {
@@ -275,22 +293,40 @@ START_TEST(test_grammar)
     /* What is printed can be read. */
     nb_grad_rule_text(NB_FUNC_REDUCE_SCATTER, ncclBfloat16, UINT64_MAX, 16, text, sizeof(text));
     ck_assert_int_eq(nb_grad_rules_parse(text, &r, e, sizeof(e)), 0);
-    ck_assert_int_eq(nb_grad_rules_ask(&r, NB_FUNC_REDUCE_SCATTER, ncclBfloat16, UINT64_MAX, 16), NB_GRAD_YES);
-    ck_assert_int_eq(nb_grad_rules_ask(&r, NB_FUNC_REDUCE_SCATTER, ncclBfloat16, UINT64_MAX, 15), NB_GRAD_SILENT);
+    ck_assert_int_eq(nb_grad_rules_ask(&r, NB_FUNC_REDUCE_SCATTER, ncclBfloat16, UINT64_MAX, 16),
+                     NB_GRAD_YES);
+    ck_assert_int_eq(nb_grad_rules_ask(&r, NB_FUNC_REDUCE_SCATTER, ncclBfloat16, UINT64_MAX, 15),
+                     NB_GRAD_SILENT);
 }
 END_TEST
 
 static const struct {
     const char *text, *error;
 } wrong[] = {
-    {"al", "must be \"all\""}, {",", "empty"}, {"all,", "empty"}, {"all,,all", "empty"}, {"!all", "must be"},
-    {" all", "must be"}, {"all_reduce", "must follow"}, {"all_reduce:", "type must be"}, {"all_reduce:int8:1", "type must be"},
-    {"all_gather:float32:1", "must be"}, {"all_reduce:float32", "must follow the type"}, {"all_reduce:float32:", "a number"},
-    {"all_reduce:float32:-1", "a number"}, {"all_reduce:float32:1-", "upper count must"}, {"all_reduce:float32:5-4", "below"},
-    {"all_reduce:float32:1@", "ranks must be a number"}, {"all_reduce:float32:1@0", "from 1"},
-    {"all_reduce:float32:1@4294967296", "from 1"}, {"all_reduce:float32:99999999999999999999", "too large"},
-    {"all_reduce:float32:1x", "too much"}, {"all_reduce:float32:1-2-3", "too much"}, {"!!all_reduce:float32:1", "must be"},
-    {"all_reduce:float32:1 ", "too much"}, {"ALL_REDUCE:float32:1", "must be"},
+    {"al", "must be \"all\""},
+    {",", "empty"},
+    {"all,", "empty"},
+    {"all,,all", "empty"},
+    {"!all", "must be"},
+    {" all", "must be"},
+    {"all_reduce", "must follow"},
+    {"all_reduce:", "type must be"},
+    {"all_reduce:int8:1", "type must be"},
+    {"all_gather:float32:1", "must be"},
+    {"all_reduce:float32", "must follow the type"},
+    {"all_reduce:float32:", "a number"},
+    {"all_reduce:float32:-1", "a number"},
+    {"all_reduce:float32:1-", "upper count must"},
+    {"all_reduce:float32:5-4", "below"},
+    {"all_reduce:float32:1@", "ranks must be a number"},
+    {"all_reduce:float32:1@0", "from 1"},
+    {"all_reduce:float32:1@4294967296", "from 1"},
+    {"all_reduce:float32:99999999999999999999", "too large"},
+    {"all_reduce:float32:1x", "too much"},
+    {"all_reduce:float32:1-2-3", "too much"},
+    {"!!all_reduce:float32:1", "must be"},
+    {"all_reduce:float32:1 ", "too much"},
+    {"ALL_REDUCE:float32:1", "must be"},
 };
 
 START_TEST(test_bad_grammar)

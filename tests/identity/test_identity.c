@@ -2,10 +2,10 @@
 /*
  * Whose error: the identity module on the traces of all frameworks, against the truth. Prints a table.
  *
- * The promises: a buffer with an address or a signature of its own is fed from the warm-up's end on, blocks of equal size
- * from step 50; no error of another buffer is ever added where the evidence can decide, and in at most one
- * of a thousand operations where layers are left out or frozen in turn. A decider that is wrong on purpose must be
- * found out by the same checker.
+ * The promises: a buffer with an address or a signature of its own is fed from the warm-up's end on, blocks
+ * of equal size from step 50; no error of another buffer is ever added where the evidence can decide, and in
+ * at most one of a thousand operations where layers are left out or frozen in turn. A decider that is wrong
+ * on purpose must be found out by the same checker.
  */
 #include <check.h>
 #include <math.h>
@@ -19,12 +19,14 @@
 #define LAYERS 24u
 
 static const unsigned orderly[] = {0, V_EVAL, V_CHECKPOINT, V_BATCH, V_EVAL | V_CHECKPOINT | V_BATCH};
-static const unsigned adverse[] = {V_DROP, V_DROP | V_EVAL, V_LISA, V_LISA | V_EVAL | V_CHECKPOINT, V_PREFETCH | V_DROP};
+static const unsigned adverse[] = {V_DROP, V_DROP | V_EVAL, V_LISA, V_LISA | V_EVAL | V_CHECKPOINT,
+                                   V_PREFETCH | V_DROP};
 
 static const char *variant_name(unsigned v)
 {
     static char text[96];
-    static const char *const names[] = {"eval", "checkpoint", "batch", "LayerDrop", "LISA", "accumulate", "ramp-up", "prefetch"};
+    static const char *const names[] = {"eval", "checkpoint", "batch",   "LayerDrop",
+                                        "LISA", "accumulate", "ramp-up", "prefetch"};
 
     text[0] = '\0';
     for (unsigned i = 0; i < 8; i++)
@@ -44,7 +46,8 @@ static struct outcome run(enum framework f, unsigned variants, uint32_t steps, c
     o = replay(&trace, how);
     free(trace.event);
     printf("  %-18s %-26s %6.1f %%  %8.3f %%  %5d\n", framework_name(f), variant_name(variants),
-           100.0 * (double)o.fed / (double)o.gradients, 100.0 * (double)o.misapplied / (double)o.gradients, o.first);
+           100.0 * (double)o.fed / (double)o.gradients, 100.0 * (double)o.misapplied / (double)o.gradients,
+           o.first);
     return o;
 }
 
@@ -52,11 +55,12 @@ static const struct replay plain = {.known = NB_PROFILE_GROUPS, .ahead = 40, .se
 
 static void head(const char *title)
 {
-    printf("\n%s\n  %-18s %-26s %8s  %10s  %s\n", title, "framework", "variant", "fed back", "misapplied", "first step");
+    printf("\n%s\n  %-18s %-26s %8s  %10s  %s\n", title, "framework", "variant", "fed back", "misapplied",
+           "first step");
 }
 
-/* The least share fed after the warm-up. What lacks are steps of a sudden spike, and after a checkpoint inside the node
- * (HSDP) the steps until the usual run of gathers is found again. */
+/* The least share fed after the warm-up. What lacks are steps of a sudden spike, and after a checkpoint
+ * inside the node (HSDP) the steps until the usual run of gathers is found again. */
 static double least_fed(enum framework f)
 {
     return f == F_HSDP || f == F_OUTER ? 0.96 : 0.98;
@@ -207,9 +211,11 @@ START_TEST(test_wrong_on_purpose)
 }
 END_TEST
 
-/* ---- the data model ------------------------------------------------------------------------------------- */
+/* ---- the data model -------------------------------------------------------------------------------------
+ */
 
-/* Profiles of the traces behave like measured ones: 0.55 to 0.77 with the own past, at most 0.37 with another's. */
+/* Profiles of the traces behave like measured ones: 0.55 to 0.77 with the own past, at most 0.37 with
+ * another's. */
 START_TEST(test_profiles)
 {
     static float average[LAYERS][NB_PROFILE_GROUPS], now[LAYERS][NB_PROFILE_GROUPS], mean[NB_PROFILE_GROUPS];
@@ -248,22 +254,27 @@ START_TEST(test_profiles)
             for (unsigned i = 0; i < NB_PROFILE_GROUPS; i++)
                 average[l][i] = step ? 0.8f * average[l][i] + 0.2f * now[l][i] : now[l][i];
     }
-    printf("\nmodel: own %.2f to %.2f (mean %.2f), best other up to %.2f\n", own_least, own_most, own_sum / n, other_most);
+    printf("\nmodel: own %.2f to %.2f (mean %.2f), best other up to %.2f\n", own_least, own_most, own_sum / n,
+           other_most);
     ck_assert(own_least > 0.45 && own_most < 0.85);
     ck_assert(own_sum / n > 0.55 && own_sum / n < 0.77);
     ck_assert(other_most > 0.25 && other_most < 0.45);
 }
 END_TEST
 
-/* ---- rules one by one ------------------------------------------------------------------------------------ */
+/* ---- rules one by one ------------------------------------------------------------------------------------
+ */
 
-static struct nb_identity_decision reduce(struct nb_identity *id, const struct nb_identity_call *c, uint64_t geometry)
+static struct nb_identity_decision reduce(struct nb_identity *id, const struct nb_identity_call *c,
+                                          uint64_t geometry)
 {
     return nb_identity_reduce(id, nb_identity_call(id, c), NULL, geometry);
 }
 
-static const struct nb_identity_call bucket0 = {7, NB_FUNC_ALL_REDUCE, ncclFloat32, 100000, 0x1000, 0x1000, 1};
-static const struct nb_identity_call bucket1 = {7, NB_FUNC_ALL_REDUCE, ncclFloat32, 200000, 0x2000, 0x2000, 1};
+static const struct nb_identity_call bucket0 = {7, NB_FUNC_ALL_REDUCE, ncclFloat32, 100000, 0x1000, 0x1000,
+                                                1};
+static const struct nb_identity_call bucket1 = {7, NB_FUNC_ALL_REDUCE, ncclFloat32, 200000, 0x2000, 0x2000,
+                                                1};
 
 START_TEST(test_geometry_and_age)
 {
@@ -324,7 +335,9 @@ START_TEST(test_limits)
         c.send = c.recv = 0x1000 * (i % 7 + 1);
         d = nb_identity_reduce(id, nb_identity_call(id, &c), &profile, 0);
         ck_assert_int_lt(d.slot, 2);
-        nb_identity_gather(id, nb_identity_call(id, &(struct nb_identity_call){1, NB_FUNC_ALL_GATHER, ncclFloat32, 4096, i, i, 1}),
+        nb_identity_gather(id,
+                           nb_identity_call(id, &(struct nb_identity_call){1, NB_FUNC_ALL_GATHER, ncclFloat32,
+                                                                           4096, i, i, 1}),
                            (int64_t)i, (int)(i % 2));
     }
     nb_identity_get_stats(id, &stats);

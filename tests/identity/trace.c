@@ -5,13 +5,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LAYER (1u << 22) /* elements of a layer */
-#define ROOT (3u << 21)  /* of the embedding unit */
-#define INNER 1          /* communicators: inside the node, */
-#define OUTER 2          /* between nodes, */
-#define WORLD 3          /* all */
+#define LAYER     (1u << 22) /* elements of a layer */
+#define ROOT      (3u << 21) /* of the embedding unit */
+#define INNER     1          /* communicators: inside the node, */
+#define OUTER     2          /* between nodes, */
+#define WORLD     3          /* all */
 #define MAX_UNITS 256u
-#define RANKS 16u
+#define RANKS     16u
 
 struct job {
     struct trace *t;
@@ -30,8 +30,18 @@ struct job {
 const char *framework_name(enum framework framework)
 {
     static const char *const names[F_COUNT] = {
-        "DDP", "FSDP1", "FSDP2", "FSDP2 no reshard", "HSDP", "Megatron", "Megatron overlap", "Megatron pipeline", "ZeRO-1",
-        "ZeRO-2", "ZeRO-3", "local SGD outer",
+        "DDP",
+        "FSDP1",
+        "FSDP2",
+        "FSDP2 no reshard",
+        "HSDP",
+        "Megatron",
+        "Megatron overlap",
+        "Megatron pipeline",
+        "ZeRO-1",
+        "ZeRO-2",
+        "ZeRO-3",
+        "local SGD outer",
     };
     return names[framework];
 }
@@ -46,8 +56,8 @@ static uint64_t recycled(struct job *j)
     return j->arena + (uint64_t)(j->turn++ % j->blocks) * 0x8000000u;
 }
 
-static void emit(struct job *j, enum nb_func func, uint64_t comm, ncclDataType_t type, uint64_t count, uint64_t send,
-                 uint64_t recv, int passes, enum content content, uint32_t unit)
+static void emit(struct job *j, enum nb_func func, uint64_t comm, ncclDataType_t type, uint64_t count,
+                 uint64_t send, uint64_t recv, int passes, enum content content, uint32_t unit)
 {
     struct trace *t = j->t;
     struct event *e;
@@ -111,10 +121,11 @@ static void reduce_unit(struct job *j, unsigned unit)
 {
     int inner = j->framework == F_HSDP;
     uint64_t send = recycled(j), recv = recycled(j);
-    emit(j, NB_FUNC_REDUCE_SCATTER, inner ? INNER : WORLD, ncclFloat32, size_of(j, unit), send, recv, !inner, C_GRADIENT,
-         unit);
+    emit(j, NB_FUNC_REDUCE_SCATTER, inner ? INNER : WORLD, ncclFloat32, size_of(j, unit), send, recv, !inner,
+         C_GRADIENT, unit);
     if (inner)
-        emit(j, NB_FUNC_ALL_REDUCE, OUTER, ncclFloat32, size_of(j, unit) / 8, recv, recv, 1, C_GRADIENT, unit);
+        emit(j, NB_FUNC_ALL_REDUCE, OUTER, ncclFloat32, size_of(j, unit) / 8, recv, recv, 1, C_GRADIENT,
+             unit);
 }
 
 static void fsdp_forward(struct job *j)
@@ -170,7 +181,8 @@ static void fsdp_step(struct job *j)
     j->version++;
 }
 
-/* ---- DDP ------------------------------------------------------------------------------------------------ */
+/* ---- DDP ------------------------------------------------------------------------------------------------
+ */
 
 static void ddp_step(struct job *j)
 {
@@ -187,7 +199,8 @@ static void ddp_step(struct job *j)
     j->version++;
 }
 
-/* ---- Megatron ------------------------------------------------------------------------------------------- */
+/* ---- Megatron -------------------------------------------------------------------------------------------
+ */
 
 static uint64_t bucket_count(unsigned b)
 {
@@ -216,7 +229,8 @@ static void megatron_step(struct job *j)
         for (unsigned b = 0; b < j->layers; b++)
             megatron_gather(j, b);
     for (unsigned i = 0; i < chunks; i++) {
-        /* The chunk whose gradients are complete first depends on the schedule, that is, on the micro-batches. */
+        /* The chunk whose gradients are complete first depends on the schedule, that is, on the
+         * micro-batches. */
         unsigned c = (i * (micro % 2 ? 1 : 3) + micro) % chunks;
         for (unsigned b = each; b-- > 0;)
             megatron_reduce(j, c * each + b);
@@ -228,7 +242,8 @@ static void megatron_step(struct job *j)
             megatron_gather(j, b);
 }
 
-/* ---- DeepSpeed ------------------------------------------------------------------------------------------- */
+/* ---- DeepSpeed -------------------------------------------------------------------------------------------
+ */
 
 static uint64_t flat_count(unsigned b)
 {
@@ -249,31 +264,34 @@ static void zero12_step(struct job *j)
         }
     scalar(j, WORLD);
     j->version++;
-    emit(j, NB_FUNC_ALL_GATHER, WORLD, ncclBfloat16, (all + RANKS - 1) / RANKS * RANKS, 0x500001000u, 0x500000000u, 1,
-         C_WEIGHTS, 0);
+    emit(j, NB_FUNC_ALL_GATHER, WORLD, ncclBfloat16, (all + RANKS - 1) / RANKS * RANKS, 0x500001000u,
+         0x500000000u, 1, C_WEIGHTS, 0);
 }
 
-/* Parameters are gathered two by two in the forward pass and three by three in the backward pass, gradients are reduced in
- * buckets of four: sizes of gathers and reductions never agree. */
+/* Parameters are gathered two by two in the forward pass and three by three in the backward pass, gradients
+ * are reduced in buckets of four: sizes of gathers and reductions never agree. */
 static void zero3_step(struct job *j)
 {
     for (unsigned l = 0; l < j->layers; l++)
         j->dropped[l] = j->variants & V_DROP ? chance(j, 10) : 0;
     for (unsigned l = 0; l < j->layers; l += 2)
         if (!skipped(j, l))
-            emit(j, NB_FUNC_ALL_GATHER, WORLD, ncclBfloat16, 2 * LAYER, recycled(j), recycled(j), 1, C_WEIGHTS, l);
+            emit(j, NB_FUNC_ALL_GATHER, WORLD, ncclBfloat16, 2 * LAYER, recycled(j), recycled(j), 1,
+                 C_WEIGHTS, l);
     for (unsigned l = j->layers; l >= 3; l -= 3)
-        emit(j, NB_FUNC_ALL_GATHER, WORLD, ncclBfloat16, 3 * LAYER, recycled(j), recycled(j), 1, C_WEIGHTS, 64 + l);
+        emit(j, NB_FUNC_ALL_GATHER, WORLD, ncclBfloat16, 3 * LAYER, recycled(j), recycled(j), 1, C_WEIGHTS,
+             64 + l);
     for (unsigned l = j->layers; l >= 4; l -= 4)
         if (trained(j, l - 1))
-            emit(j, NB_FUNC_REDUCE_SCATTER, WORLD, ncclBfloat16, 4 * LAYER, recycled(j), recycled(j), 1, C_GRADIENT,
-                 128 + l);
+            emit(j, NB_FUNC_REDUCE_SCATTER, WORLD, ncclBfloat16, 4 * LAYER, recycled(j), recycled(j), 1,
+                 C_GRADIENT, 128 + l);
     emit(j, NB_FUNC_REDUCE_SCATTER, WORLD, ncclBfloat16, ROOT, recycled(j), recycled(j), 1, C_GRADIENT, 200);
     scalar(j, WORLD);
     j->version++;
 }
 
-/* ---- local SGD with an outer optimizer -------------------------------------------------------------------- */
+/* ---- local SGD with an outer optimizer --------------------------------------------------------------------
+ */
 
 static void outer_step(struct job *j)
 {
@@ -286,15 +304,18 @@ static void outer_step(struct job *j)
         return;
     for (unsigned b = 0; b < j->layers; b++) {
         uint64_t at = 0x900000000u + (uint64_t)b * 0x2000000u;
-        emit(j, NB_FUNC_ALL_REDUCE, OUTER, ncclFloat32, b == 0 ? 300000 : 6553600, at, at, 1, C_GRADIENT, 64 + b);
+        emit(j, NB_FUNC_ALL_REDUCE, OUTER, ncclFloat32, b == 0 ? 300000 : 6553600, at, at, 1, C_GRADIENT,
+             64 + b);
     }
 }
 
-/* ---- phases between steps --------------------------------------------------------------------------------- */
+/* ---- phases between steps ---------------------------------------------------------------------------------
+ */
 
 static int shards(const struct job *j)
 {
-    return j->framework == F_FSDP1 || j->framework == F_FSDP2 || j->framework == F_FSDP2_KEEP || j->framework == F_HSDP;
+    return j->framework == F_FSDP1 || j->framework == F_FSDP2 || j->framework == F_FSDP2_KEEP ||
+           j->framework == F_HSDP;
 }
 
 static void evaluate(struct job *j)
@@ -313,16 +334,21 @@ static void checkpoint(struct job *j)
     if (shards(j) || j->framework == F_ZERO3)
         for (unsigned l = 0; l < j->layers; l++)
             for (unsigned state = 0; state < 2; state++)
-                emit(j, NB_FUNC_ALL_GATHER, j->framework == F_HSDP ? INNER : WORLD, ncclFloat32, LAYER, recycled(j),
-                     recycled(j), j->framework != F_HSDP, C_STATE, 210 + state);
+                emit(j, NB_FUNC_ALL_GATHER, j->framework == F_HSDP ? INNER : WORLD, ncclFloat32, LAYER,
+                     recycled(j), recycled(j), j->framework != F_HSDP, C_STATE, 210 + state);
     j->turn += 3;
 }
 
-void trace_make(struct trace *trace, enum framework framework, unsigned variants, unsigned layers, uint32_t steps,
-                uint64_t seed)
+void trace_make(struct trace *trace, enum framework framework, unsigned variants, unsigned layers,
+                uint32_t steps, uint64_t seed)
 {
-    struct job j = {.t = trace, .framework = framework, .variants = variants, .layers = layers, .seed = seed,
-                    .blocks = 5, .arena = 0x7f0000000000u};
+    struct job j = {.t = trace,
+                    .framework = framework,
+                    .variants = variants,
+                    .layers = layers,
+                    .seed = seed,
+                    .blocks = 5,
+                    .arena = 0x7f0000000000u};
 
     memset(trace, 0, sizeof(*trace));
     trace->steps = steps;
@@ -341,9 +367,15 @@ void trace_make(struct trace *trace, enum framework framework, unsigned variants
         }
         switch (framework) {
         case F_DDP: ddp_step(&j); break;
-        case F_FSDP1: case F_FSDP2: case F_FSDP2_KEEP: case F_HSDP: fsdp_step(&j); break;
-        case F_MEGATRON: case F_MEGATRON_OVERLAP: case F_MEGATRON_PIPELINE: megatron_step(&j); break;
-        case F_ZERO1: case F_ZERO2: zero12_step(&j); break;
+        case F_FSDP1:
+        case F_FSDP2:
+        case F_FSDP2_KEEP:
+        case F_HSDP: fsdp_step(&j); break;
+        case F_MEGATRON:
+        case F_MEGATRON_OVERLAP:
+        case F_MEGATRON_PIPELINE: megatron_step(&j); break;
+        case F_ZERO1:
+        case F_ZERO2: zero12_step(&j); break;
         case F_ZERO3: zero3_step(&j); break;
         case F_OUTER: outer_step(&j); break;
         case F_COUNT: break;

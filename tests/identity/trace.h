@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Traces of training jobs with known truth: which calls frameworks make, in which order, from which memory, and what
- * the data look like where identity and classification look at them.
+ * Traces of training jobs with known truth: which calls frameworks make, in which order, from which memory,
+ * and what the data look like where identity and classification look at them.
  *
- * The data model. Profiles (log2 rms of 256 groups): what all layers share + what is the layer's own + noise of the
- * step, of a variance that makes an operation correlate 0.55 to 0.77 with the average of its own layer's past and
- * at most 0.37 with another's (test_profiles checks that); the layer's own part turns slowly; the noise is
- * nine times as strong at the start and calms down within twenty steps; a step may shift all by a power of two
- * (loss scale) and double its noise (spike). Samples (64 to 256 values): weights move by 1e-3 of their size a step,
- * gradients are new every time (correlation 0.2), activations and logits are unrelated.
+ * The data model. Profiles (log2 rms of 256 groups): what all layers share + what is the layer's own + noise
+ * of the step, of a variance that makes an operation correlate 0.55 to 0.77 with the average of its own
+ * layer's past and at most 0.37 with another's (test_profiles checks that); the layer's own part turns
+ * slowly; the noise is nine times as strong at the start and calms down within twenty steps; a step may shift
+ * all by a power of two (loss scale) and double its noise (spike). Samples (64 to 256 values): weights move
+ * by 1e-3 of their size a step, gradients are new every time (correlation 0.2), activations and logits are
+ * unrelated.
  */
 #ifndef NIBBLE_TESTS_IDENTITY_TRACE_H
 #define NIBBLE_TESTS_IDENTITY_TRACE_H
@@ -19,19 +20,30 @@
 #include "policy/identity.h"
 
 enum framework {
-    F_DDP, F_FSDP1, F_FSDP2, F_FSDP2_KEEP, F_HSDP, F_MEGATRON, F_MEGATRON_OVERLAP, F_MEGATRON_PIPELINE, F_ZERO1,
-    F_ZERO2, F_ZERO3, F_OUTER, F_COUNT
+    F_DDP,
+    F_FSDP1,
+    F_FSDP2,
+    F_FSDP2_KEEP,
+    F_HSDP,
+    F_MEGATRON,
+    F_MEGATRON_OVERLAP,
+    F_MEGATRON_PIPELINE,
+    F_ZERO1,
+    F_ZERO2,
+    F_ZERO3,
+    F_OUTER,
+    F_COUNT
 };
 
-enum { /* variants, to be combined */
-    V_EVAL = 1,       /* forward passes without gradients every 10 steps, with a metric that is summed */
-    V_CHECKPOINT = 2, /* optimizer state is gathered every 25 steps */
-    V_BATCH = 4,      /* from the middle on memory is laid out otherwise */
-    V_DROP = 8,       /* LayerDrop: every layer is left out with 10 % */
-    V_LISA = 16,      /* only 2 layers have gradients, chosen anew every 20 steps */
-    V_ACCUMULATE = 32, /* 4 micro-batches a step */
-    V_RAMP = 64,      /* number of micro-batches grows: pipelines run in another order */
-    V_PREFETCH = 128, /* gathers run one unit ahead, also in the forward pass, also of layers left out */
+enum {                    /* variants, to be combined */
+       V_EVAL = 1,        /* forward passes without gradients every 10 steps, with a metric that is summed */
+       V_CHECKPOINT = 2,  /* optimizer state is gathered every 25 steps */
+       V_BATCH = 4,       /* from the middle on memory is laid out otherwise */
+       V_DROP = 8,        /* LayerDrop: every layer is left out with 10 % */
+       V_LISA = 16,       /* only 2 layers have gradients, chosen anew every 20 steps */
+       V_ACCUMULATE = 32, /* 4 micro-batches a step */
+       V_RAMP = 64,       /* number of micro-batches grows: pipelines run in another order */
+       V_PREFETCH = 128,  /* gathers run one unit ahead, also in the forward pass, also of layers left out */
 };
 
 enum content { C_GRADIENT, C_WEIGHTS, C_STATE, C_ACTIVATION, C_SCALAR };
@@ -39,7 +51,7 @@ enum content { C_GRADIENT, C_WEIGHTS, C_STATE, C_ACTIVATION, C_SCALAR };
 struct event {
     struct nb_identity_call call;
     enum content content;
-    int64_t unit; /* true buffer; of gathers, content that the engine would recognise; -1: new content */
+    int64_t unit;   /* true buffer; of gathers, content that the engine would recognise; -1: new content */
     uint32_t truth; /* unit even where the engine does not recognise it */
     int changed;
     uint32_t step;
@@ -53,8 +65,8 @@ struct trace {
 };
 
 /* A job of `layers` equal layers. The caller frees trace->event. */
-void trace_make(struct trace *trace, enum framework framework, unsigned variants, unsigned layers, uint32_t steps,
-                uint64_t seed);
+void trace_make(struct trace *trace, enum framework framework, unsigned variants, unsigned layers,
+                uint32_t steps, uint64_t seed);
 const char *framework_name(enum framework framework);
 
 /* The profile of `unit` at `step`, with the noise of this very operation. */
