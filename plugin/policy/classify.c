@@ -14,7 +14,7 @@
 #define COMMS              128u
 #define RECENT_RS          16u
 
-#define BUCKET            65536u /* elements of what marks steps where nothing is gathered; more than metrics */
+#define BUCKET            65536u /* elements of what marks steps without gathers; metrics are smaller */
 #define LONE_PER_STEP     16u   /* assumed calls a step where a communicator has one signature only */
 #define LARGE             1024u /* elements; below are scalars, which say nothing of steps */
 #define CHANGES           3u    /* of a gathered block until it counts as weights */
