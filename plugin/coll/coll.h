@@ -20,7 +20,8 @@ struct nb_coll_req;    /* a window handed over by i*, or a flush */
 int nb_coll_listen(int dev, uint64_t comm_id, void *handle, struct nb_coll_listen **listen);
 
 /* Join the group: blocks (NCCL calls it on its proxy service thread) until all nodes have voted or
- * NIBBLE_CONNECT_TIMEOUT has passed. 0 on every node or a negative errno on every node: -ECONNREFUSED when
+ * NIBBLE_CONNECT_TIMEOUT has passed without them (a node that has voted yes waits for the last vote of a peer whose
+ * connection stands, since it could not take its own vote back). 0 on every node or a negative errno on every node: -ECONNREFUSED when
  * some node declined (the reason was logged). On failure `listen` has been freed, since NCCL drops its pointer
  * without closing it; on success the caller closes it. */
 int nb_coll_connect(void *const *handles, int nranks, int rank, struct nb_coll_listen *listen,
@@ -34,7 +35,8 @@ int nb_coll_reduce_support(ncclDataType_t type, ncclRedOp_t op);
 int nb_coll_reg_mr(struct nb_coll_comm *comm, void *data, size_t size, int mem_type, void **mhandle);
 int nb_coll_dereg_mr(struct nb_coll_comm *comm, void *mhandle);
 
-/* Enqueue a window. Never blocks, never allocates; *req is written on every path (NULL: retry later). */
+/* Enqueue a window. Never blocks, never allocates; *req is written on every path (NULL: retry later). A call that is
+ * refused with -EINVAL has changed nothing. */
 int nb_coll_iallreduce(struct nb_coll_comm *comm, const void *send, void *recv, size_t count, ncclDataType_t type,
                        ncclRedOp_t op, struct nb_coll_req **req);
 /* `send` is the first byte of (window and own block), `recv` of the whole window. */

@@ -15,8 +15,6 @@
 #include "state/budget.h"
 
 #define TICK_NS (50 * (int64_t)NB_NS_PER_MS)
-/* A peer that has left cannot be late: what it owed arrived before its farewell. */
-#define LEFT_GRACE_NS (2 * (int64_t)NB_NS_PER_S)
 
 static int64_t now(void)
 {
@@ -204,6 +202,33 @@ static void late_peers(struct nb_coll_comm *comm, char *buf, size_t cap)
     }
 }
 
+/* 1 when the oldest unfinished window needs something from `peer` that has not arrived. */
+static int misses(const struct nb_coll_comm *comm, const struct nb_peer *peer)
+{
+    const struct nb_coll_req *win = nb_window(comm, comm->oldest);
+    const struct nb_rx *c = &peer->rx[NB_CLASS_CONTRIB], *r = &peer->rx[NB_CLASS_RESULT];
+    const struct nb_op *op = win->op;
+    struct nb_piece piece;
+    uint64_t from = win->off;
+
+    if (op->func == NB_FUNC_ALL_GATHER) {
+        uint64_t block = (uint64_t)peer->rank * op->block;
+        if (peer->gathers_done > op->opno)
+            return 0;
+        from = peer->gather_open && peer->gather_op == op->opno ? block + peer->gather_bytes : block;
+        return comm->schedule->next_owned(comm, win, peer->rank, from, &piece) && c->taken == c->arrived;
+    }
+    if (comm->red_seq == comm->oldest && comm->red_started)
+        from = comm->red_off;
+    if (comm->red_seq <= comm->oldest && comm->schedule->next_reduce(comm, win, from, &piece) &&
+        c->taken == c->arrived)
+        return 1;
+    if (op->func != NB_FUNC_ALL_REDUCE || peer->result_seq > comm->oldest)
+        return 0;
+    from = peer->result_seq == comm->oldest && peer->result_win == comm->oldest ? peer->result_off : win->off;
+    return comm->schedule->next_owned(comm, win, peer->rank, from, &piece) && r->taken == r->arrived;
+}
+
 static int tick(struct nb_coll_comm *comm, int64_t t)
 {
     const struct nb_params *p = nb_params();
@@ -234,12 +259,11 @@ static int tick(struct nb_coll_comm *comm, int64_t t)
     if (comm->oldest < comm->begun) {
         const struct nb_coll_req *win = nb_window(comm, comm->oldest);
         int64_t waited = t - comm->moved_ns;
-        if (waited > LEFT_GRACE_NS)
-            for (int r = 0; r < comm->nranks; r++)
-                if (r != comm->rank && comm->peer[r].gone)
-                    return nb_comm_error(comm, -ECONNRESET, "%s has closed its communicator but %s %llu waits for it",
-                                         comm->peer[r].name, nb_func_name(win->op->func),
-                                         (unsigned long long)win->op->opno);
+        for (int r = 0; r < comm->nranks; r++)
+            if (r != comm->rank && comm->peer[r].gone && misses(comm, &comm->peer[r]))
+                return nb_comm_error(comm, -ECONNRESET, "%s has closed its communicator but %s %llu waits for it",
+                                     comm->peer[r].name, nb_func_name(win->op->func),
+                                     (unsigned long long)win->op->opno);
         if (waited > p->late_report * (int64_t)NB_NS_PER_S &&
             t - comm->late_ns > p->late_report * (int64_t)NB_NS_PER_S) {
             char who[400];
@@ -353,6 +377,8 @@ static int run(struct nb_coll_comm *comm, int64_t t)
     if (moved < 0)
         return moved;
     moved |= take_up(comm);
+    if (atomic_load(&comm->error))
+        return -1;
     ret = nb_receive_progress(comm);
     if (ret < 0)
         return ret;

@@ -103,6 +103,7 @@ struct mesh {
     struct nb_coll_listen *listen;
     struct outgoing *out;  /* [nranks][NB_CLASS_COUNT] */
     struct incoming *in;   /* in the order of acceptance */
+    struct incoming **by_peer; /* [nranks][NB_CLASS_COUNT], once the hello has told */
     int nin, expected;
     struct nb_hello mine;
     uint32_t *token;       /* [nranks] shares of the group token */
@@ -265,16 +266,15 @@ static void identify(struct mesh *m, struct incoming *in)
         object(m, "%s says it is node %u of %u", comm->net->peer_name(in->conn), h.rank, h.nranks);
         return;
     }
-    for (int i = 0; i < m->nin; i++) {
-        if (m->in[i].known == 1 && m->in[i].rank == (int)h.rank && m->in[i].cls == (int)h.cls) {
-            object(m, "two connections say they are node %u", h.rank);
-            return;
-        }
+    if (m->by_peer[h.rank * NB_CLASS_COUNT + h.cls]) {
+        object(m, "two connections say they are node %u", h.rank);
+        return;
     }
     check_hello(m, &h);
     in->known = 1;
     in->rank = (int)h.rank;
     in->cls = (int)h.cls;
+    m->by_peer[h.rank * NB_CLASS_COUNT + h.cls] = in;
     m->token[h.rank] = h.group_token;
     snprintf(comm->peer[h.rank].name, sizeof(comm->peer[h.rank].name), "node %u (%.40s, %.48s)", h.rank, h.host,
              comm->net->peer_name(in->conn));
@@ -285,15 +285,15 @@ static int accept_in(struct mesh *m)
     struct nb_coll_comm *comm = m->comm;
     int moved = 0, ret;
 
-    if (m->nin < m->expected) {
+    while (m->nin < m->expected) {
         struct incoming *in = &m->in[m->nin];
         ret = comm->net->accept(m->listen->conn, &in->conn);
-        if (ret) {
+        if (ret)
             object(m, "cannot accept connections: %s", strerror(-ret));
-        } else if (in->conn) {
-            m->nin++;
-            moved = 1;
-        }
+        if (ret || !in->conn)
+            break;
+        m->nin++;
+        moved = 1;
     }
     for (int i = 0; i < m->nin; i++) {
         struct incoming *in = &m->in[i];
@@ -314,10 +314,7 @@ static int accept_in(struct mesh *m)
 
 static struct incoming *find_in(struct mesh *m, int rank, int cls)
 {
-    for (int i = 0; i < m->nin; i++)
-        if (m->in[i].known == 1 && m->in[i].rank == rank && m->in[i].cls == cls)
-            return &m->in[i];
-    return NULL;
+    return m->by_peer[rank * NB_CLASS_COUNT + cls];
 }
 
 /* Peers that are neither lost nor wholly connected. */
@@ -487,9 +484,12 @@ static void dissolve(struct mesh *m, int won)
         nb_setup_unregister(m->comm);
         for (int i = 0; i < m->nin; i++)
             net->close_recv(m->in[i].conn);
-        for (int i = 0; i < n * NB_CLASS_COUNT; i++)
+        for (int i = 0; i < n * NB_CLASS_COUNT; i++) {
             if (m->out[i].conn)
                 net->close_send(m->out[i].conn);
+            else if (net->abandon && i / NB_CLASS_COUNT != m->comm->rank)
+                net->abandon(m->out[i].handle);
+        }
         for (int r = 0; r < n; r++)
             for (int c = 0; c < NB_CLASS_COUNT; c++)
                 m->comm->peer[r].tx[c].conn = m->comm->peer[r].rx[c].conn = NULL;
@@ -500,6 +500,7 @@ static void mesh_free(struct mesh *m)
 {
     free(m->out);
     free(m->in);
+    free(m->by_peer);
     free(m->token);
     free(m->lost);
     free(m->vote_out);
@@ -515,11 +516,12 @@ static int mesh_init(struct mesh *m, struct nb_coll_comm *comm, struct nb_coll_l
     m->listen = listen;
     m->out = calloc(n * NB_CLASS_COUNT, sizeof(*m->out));
     m->in = calloc(n * NB_CLASS_COUNT, sizeof(*m->in));
+    m->by_peer = calloc(n * NB_CLASS_COUNT, sizeof(*m->by_peer));
     m->token = calloc(n, sizeof(*m->token));
     m->lost = calloc(n, 1);
     m->vote_out = calloc(n, sizeof(*m->vote_out));
     m->vote_in = calloc(n, sizeof(*m->vote_in));
-    if (!m->out || !m->in || !m->token || !m->lost || !m->vote_out || !m->vote_in)
+    if (!m->out || !m->in || !m->by_peer || !m->token || !m->lost || !m->vote_out || !m->vote_in)
         return -ENOMEM;
     m->expected = (comm->nranks - 1) * NB_CLASS_COUNT;
     m->deadline = now() + nb_params()->connect_timeout * (int64_t)NB_NS_PER_S;

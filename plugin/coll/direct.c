@@ -123,6 +123,14 @@ static int direct_next_reduce(const struct nb_coll_comm *comm, const struct nb_c
     }
 }
 
+static int direct_next_owned(const struct nb_coll_comm *comm, const struct nb_coll_req *win, int owner,
+                             uint64_t from, struct nb_piece *piece)
+{
+    if (win->op->func == NB_FUNC_ALL_REDUCE)
+        return stream_next(comm, win, owner, from, piece);
+    return rank_piece(comm, win, owner, from, piece);
+}
+
 static int direct_piece_at(const struct nb_coll_comm *comm, const struct nb_coll_req *win, uint64_t off,
                            struct nb_piece *piece)
 {
@@ -136,5 +144,6 @@ const struct nb_schedule_ops nb_schedule_direct = {
     .begin = direct_begin,
     .next_send = direct_next_send,
     .next_reduce = direct_next_reduce,
+    .next_owned = direct_next_owned,
     .piece_at = direct_piece_at,
 };

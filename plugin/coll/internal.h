@@ -11,14 +11,15 @@
  *   send.c      encodes pieces and queues them
  *   receive.c   takes arrived messages: reduces, decodes, answers
  *
- * Threads: the ring of windows has one producer at a time (submit_lock) and the engine thread as consumer. All
- * other fields of a communicator belong to the engine thread once connect has handed it over; progress_lock is
- * held while it works, so that statistics can be read and close can wait.
+ * Threads: the ring of windows has one producer at a time (submit_lock) and the engine thread as consumer.
+ * All other fields of a communicator belong to the engine thread once connect has handed it over;
+ * progress_lock is held while it works, so that statistics can be read and close can wait.
  *
- * Why nothing can wait in a circle: NCCL calls windows in the same order on every node, so every connection carries
- * messages in that order, first in, first out. Buffers are never shared between peers or classes (except that an
- * all-gather's unit is kept once for all its receivers, in the same order). So the oldest unfinished piece of the
- * whole group always finds a buffer at its sender and a credit at its receiver; by induction everything moves.
+ * Why nothing can wait in a circle: NCCL calls windows in the same order on every node, so every connection
+ * carries messages in that order, first in, first out. Buffers are never shared between peers or classes
+ * (except that an all-gather's unit is kept once for all its receivers, in the same order). So the oldest
+ * unfinished piece of the whole group always finds a buffer at its sender and a credit at its receiver; by
+ * induction everything moves.
  */
 #ifndef NIBBLE_COLL_INTERNAL_H
 #define NIBBLE_COLL_INTERNAL_H
@@ -60,10 +61,13 @@ struct nb_op {
     enum nb_codec codec;
     enum nb_dtype dtype;
     struct nb_ef_slot *ef;
-    uint64_t ef_base;      /* all-reduce: index of the window's first value in the slot, a multiple of NB_GROUP */
+    uint64_t ef_base; /* all-reduce: index of the window's first value in the slot, a multiple of NB_GROUP */
     int picked;            /* all-gather: the reference was chosen */
     enum nb_ref_outcome outcome;
     struct nb_ref *ref;
+    const struct nb_ref *like; /* all-gather: what the content was matched with, also where it cannot be used yet */
+    int feedback_settled;  /* reduce-scatter: ef was decided, at the first encoding */
+    int64_t record_slot;   /* reduce-scatter: identity by the record, -1: none */
     int changed;           /* all-gather: the own block differs from the time before */
 };
 
@@ -79,14 +83,14 @@ struct nb_coll_req {
     const uint8_t *send;
     uint8_t *recv;
     uint64_t off, bytes;   /* range in the operation's vector (all-reduce: 0, length) */
-    uint64_t part_off;     /* reduce-scatter: where recv points; all-gather: where send points (vector offsets) */
+    uint64_t part_off; /* reduce-scatter: where recv points; all-gather: where send points (vector offsets) */
     size_t size;           /* reported by test */
     int64_t posted_ns;
     /* engine thread */
     uint64_t rx_left;      /* bytes still to be delivered here */
     int tx_left;           /* peers whose pieces are not all encoded */
-    /* all-reduce: place in NCCL's region (NB_WALK_SLOTS: not there), set when it is handed over; then the first
-     * `sure` bytes certainly are values and those from `most` on certainly are not */
+    /* all-reduce: place in NCCL's region (NB_WALK_SLOTS: not there), set when it is handed over; then the
+     * first `sure` bytes certainly are values and those from `most` on certainly are not */
     unsigned slot;
     uint64_t at, sure, most;
 };
@@ -98,8 +102,8 @@ struct nb_piece {
     uint32_t len;
     int owner;      /* rank that reduces it (all-gather: that holds it) */
     uint64_t first; /* index of its first value in the owner's block (all-reduce: in the window) */
-    /* All-reduce: what this node knows of its values. How a window is cut does not depend on it, since it may differ
-     * between nodes; messages say how much of a piece they carry. */
+    /* All-reduce: what this node knows of its values. How a window is cut does not depend on it, since it may
+     * differ between nodes; messages say how much of a piece they carry. */
     uint32_t most;  /* bytes from here on are padding (else len) */
     int sure;       /* all bytes before are values, so they may be coded */
 };
@@ -116,6 +120,9 @@ struct nb_schedule_ops {
     /* Next piece this node reduces. */
     int (*next_reduce)(const struct nb_coll_comm *comm, const struct nb_coll_req *win, uint64_t from,
                        struct nb_piece *piece);
+    /* Next piece that `owner` reduces or, in an all-gather, holds. */
+    int (*next_owned)(const struct nb_coll_comm *comm, const struct nb_coll_req *win, int owner, uint64_t from,
+                      struct nb_piece *piece);
     /* The piece that starts at `off`. */
     int (*piece_at)(const struct nb_coll_comm *comm, const struct nb_coll_req *win, uint64_t off,
                     struct nb_piece *piece);
@@ -135,6 +142,7 @@ struct nb_rx {
     void **req;
     size_t *len;
     uint64_t posted, arrived, taken; /* counters; slot = counter % slots */
+    int closed;      /* nothing more arrives; what has arrived may still be taken */
     int parsed;      /* head below is that of slot `taken` */
     struct nb_msg head;
     int head_bytes;
@@ -159,6 +167,7 @@ struct nb_tx {
     unsigned slots;
     struct nb_tx_item *item;
     uint64_t queued, sent, done;
+    int closed;      /* the peer takes nothing more: what is pushed is dropped */
 };
 
 /* A unit that goes to every peer, kept until the last has taken it. */
@@ -192,13 +201,16 @@ struct nb_peer {
     /* the all-gather that is arriving */
     uint64_t gather_op, gather_bytes;
     int gather_open, gather_keep, gather_kept;
+    uint64_t gathers_done;  /* all-gathers before this operation number have arrived whole */
+    uint64_t result_off;    /* of the window result_win: where the next result must begin or lie behind */
+    uint64_t result_win;
     int asked_raw;      /* the head of CONTRIB waits for its raw bytes */
-    unsigned asked;     /* times */
     struct { uint64_t opno, off; uint32_t len; } ask[64]; /* raw bytes that this peer asked us for */
     unsigned nask;
     /* life */
     int64_t heard_ns, told_ns;
-    int bye, bye_acked, our_bye_acked, gone;
+    int bye, bye_acked, our_bye_acked;
+    int gone; /* nothing more is exchanged with it; it said BYE before, or this node is closing */
     uint64_t bye_count[2];
 };
 
@@ -232,7 +244,11 @@ struct nb_coll_comm {
     uint64_t next_opno;
     struct nb_op *open_op;         /* whose next window must start at open_off; NULL: none */
     uint64_t open_off;
-    struct { void *base; size_t size; unsigned refs; } region[2]; /* NCCL's buffer in host memory, in device memory */
+    struct {
+        void *base;
+        size_t size;
+        unsigned refs;
+    } region[2]; /* NCCL's buffer in host memory, in device memory */
 
     _Atomic int error;             /* sticky, negative errno */
 
@@ -269,7 +285,7 @@ struct nb_coll_comm {
     uint64_t reasons[NB_FUNC_COUNT][NB_REASON_COUNT];
     int64_t tick_ns, late_ns, moved_ns, close_deadline_ns;
     int drained;                   /* BYE was sent */
-    int fault_ref;                 /* for tests: distrust every third reference */
+    int fault_ref;                 /* for tests: damage every third reference before use; counts them */
     int close_result;
     int detached;                  /* the engine has let go of it */
 };
@@ -283,10 +299,11 @@ static inline struct nb_coll_req *nb_window(const struct nb_coll_comm *comm, uin
 /* ---- functions between the parts ------------------------------------------------------------------- */
 
 /* comm.c */
-/* Make the communicator fail with `err`; the caller has logged why. `why` travels to the peers. Returns err. */
+/* Make the communicator fail with `err`; the caller has logged why. `why` goes to the peers. Returns err. */
 int nb_comm_fail(struct nb_coll_comm *comm, int err, const char *why);
 /* As above, logging the formatted text first. */
-int nb_comm_error(struct nb_coll_comm *comm, int err, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+int nb_comm_error(struct nb_coll_comm *comm, int err, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
 /* One round: 1 when something moved, 0 when not, -1 when it has closed and the engine must let go of it. */
 int nb_comm_progress(struct nb_coll_comm *comm, int64_t now_ns);
 /* Descriptors to sleep on; -1 when it must be polled. */
@@ -300,6 +317,9 @@ void nb_comm_log_summary(struct nb_coll_comm *comm);
 void nb_op_begin(struct nb_coll_comm *comm, struct nb_coll_req *win);
 /* Error state of block `block` (all-reduce: of the window) of an operation that has a slot. */
 void nb_op_feedback(const struct nb_op *op, uint32_t block, struct nb_ef *ef);
+/* A reduce-scatter's error slot is decided when its first piece is encoded: in the order of operations, so that
+ * what counts as a step does not depend on how far NCCL or a peer is ahead. */
+void nb_op_settle_feedback(struct nb_coll_comm *comm, struct nb_op *op);
 
 /* link.c; functions return > 0 when something moved, 0, or a negative errno. */
 int nb_tx_progress(struct nb_coll_comm *comm, struct nb_peer *peer, struct nb_tx *tx);
@@ -310,7 +330,8 @@ static inline void *nb_tx_buffer(struct nb_tx *tx)
     return tx->queued - tx->done < tx->slots ? tx->mem + (tx->queued % tx->slots) * tx->slot : NULL;
 }
 void nb_tx_push(struct nb_tx *tx, const void *data, size_t len, struct nb_shared *shared);
-/* Oldest arrived message or NULL; data messages are parsed and checked once (an error fails the communicator). */
+/* Oldest arrived message or NULL; data messages are parsed and checked once (an error fails the
+ * communicator). */
 const uint8_t *nb_rx_head(struct nb_coll_comm *comm, struct nb_peer *peer, enum nb_class cls);
 void nb_rx_take(struct nb_rx *rx);
 /* Queue a control message; the communicator fails when the peer has not taken the ones before. */

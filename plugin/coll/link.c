@@ -10,28 +10,80 @@
 #include "base/log.h"
 #include "coll/internal.h"
 
+/* 0: the end of a connection is in order: its peer has said goodbye, or this node is closing. */
 static int link_error(struct nb_coll_comm *comm, struct nb_peer *peer, int err)
 {
-    /* A peer that has said goodbye may close its connections. */
-    if (peer->bye || comm->state != NB_COMM_RUNNING) {
-        peer->gone = 1;
+    if (peer->bye || comm->state != NB_COMM_RUNNING)
         return 0;
-    }
     return nb_comm_error(comm, err, "lost %s: %s", peer->name, strerror(-err));
+}
+
+/* The peer takes nothing more. What was queued for it is let go; shared units must not wait for it. */
+static void close_tx(struct nb_tx *tx)
+{
+    tx->closed = 1;
+    for (; tx->done < tx->queued; tx->done++)
+        if (tx->item[tx->done % tx->slots].shared)
+            tx->item[tx->done % tx->slots].shared->left--;
+    tx->sent = tx->queued;
+}
+
+static int closed_any(const struct nb_peer *peer)
+{
+    for (int c = 0; c < NB_CLASS_COUNT; c++)
+        if (peer->tx[c].closed || peer->rx[c].closed)
+            return 1;
+    return 0;
+}
+
+/* A peer that has left is done with when all it sent has arrived, or cannot arrive any more. Its connections end in
+ * any order: bytes may still lie in the kernel behind a connection that is already closed in the other direction. */
+static void update_gone(struct nb_coll_comm *comm, struct nb_peer *peer)
+{
+    const struct nb_rx *c = &peer->rx[NB_CLASS_CONTRIB], *r = &peer->rx[NB_CLASS_RESULT];
+
+    if (!peer->bye)
+        peer->gone = comm->state != NB_COMM_RUNNING;
+    else if (!closed_any(peer))
+        return;
+    else if ((c->closed || c->arrived >= peer->bye_count[0]) && (r->closed || r->arrived >= peer->bye_count[1]))
+        peer->gone = 1;
+}
+
+static int tx_error(struct nb_coll_comm *comm, struct nb_peer *peer, struct nb_tx *tx, int err)
+{
+    int ret = link_error(comm, peer, err);
+
+    if (ret == 0) {
+        close_tx(tx);
+        update_gone(comm, peer);
+    }
+    return ret;
+}
+
+static int rx_error(struct nb_coll_comm *comm, struct nb_peer *peer, struct nb_rx *rx, int err)
+{
+    int ret = link_error(comm, peer, err);
+
+    if (ret == 0) {
+        rx->closed = 1;
+        update_gone(comm, peer);
+    }
+    return ret;
 }
 
 int nb_tx_progress(struct nb_coll_comm *comm, struct nb_peer *peer, struct nb_tx *tx)
 {
     int moved = 0, ret, done;
 
-    if (peer->gone)
+    if (peer->gone || tx->closed)
         return 0;
     while (tx->sent < tx->queued) {
         struct nb_tx_item *it = &tx->item[tx->sent % tx->slots];
         void *mhandle = it->shared ? tx->shared_mhandle : tx->mhandle;
         ret = comm->net->isend(tx->conn, it->data, it->len, 0, mhandle, &it->req);
         if (ret)
-            return link_error(comm, peer, ret);
+            return tx_error(comm, peer, tx, ret);
         if (!it->req)
             break;
         tx->sent++;
@@ -42,7 +94,7 @@ int nb_tx_progress(struct nb_coll_comm *comm, struct nb_peer *peer, struct nb_tx
         done = 0;
         ret = comm->net->test(it->req, &done, NULL);
         if (ret)
-            return link_error(comm, peer, ret);
+            return tx_error(comm, peer, tx, ret);
         if (!done)
             break;
         it->req = NULL;
@@ -58,14 +110,14 @@ int nb_rx_progress(struct nb_coll_comm *comm, struct nb_peer *peer, struct nb_rx
 {
     int moved = 0, ret, done;
 
-    if (peer->gone)
+    if (peer->gone || rx->closed)
         return 0;
     while (rx->arrived < rx->posted) {
         unsigned at = (unsigned)(rx->arrived % rx->slots);
         done = 0;
         ret = comm->net->test(rx->req[at], &done, &rx->len[at]);
         if (ret)
-            return link_error(comm, peer, ret);
+            return rx_error(comm, peer, rx, ret);
         if (!done)
             break;
         rx->req[at] = NULL;
@@ -79,16 +131,23 @@ int nb_rx_progress(struct nb_coll_comm *comm, struct nb_peer *peer, struct nb_rx
         int tag = 0;
         ret = comm->net->irecv(rx->conn, 1, &data, &size, &tag, &mh, &rx->req[at]);
         if (ret)
-            return link_error(comm, peer, ret);
+            return rx_error(comm, peer, rx, ret);
         if (!rx->req[at])
             break;
         rx->posted++;
     }
+    if (peer->bye && !peer->gone)
+        update_gone(comm, peer);
     return moved;
 }
 
 void nb_tx_push(struct nb_tx *tx, const void *data, size_t len, struct nb_shared *shared)
 {
+    if (tx->closed) {
+        if (shared)
+            shared->left--;
+        return;
+    }
     tx->item[tx->queued % tx->slots] = (struct nb_tx_item){.data = data, .len = len, .shared = shared};
     tx->queued++;
 }

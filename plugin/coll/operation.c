@@ -107,23 +107,19 @@ static void count(struct nb_coll_comm *comm, enum nb_func func, enum nb_reason r
         comm->stats.func[func].coded_ops++;
 }
 
-/* The error slot of a quantized operation, or NULL. */
-static struct nb_ef_slot *slot_of(struct nb_coll_comm *comm, const struct nb_op *op,
-                                  const struct nb_record *record, uint64_t values, uint32_t blocks,
-                                  uint64_t geometry)
+/* The error slot of a quantized operation, or NULL. `id`: what its record says of the buffer, -1 without. */
+static struct nb_ef_slot *slot_of(struct nb_coll_comm *comm, const struct nb_op *op, int64_t id, uint64_t values,
+                                  uint32_t blocks, uint64_t geometry)
 {
     const struct nb_params *p = nb_params();
-    struct nb_ef_key key = {.func = op->func, .type = op->dtype, .n = values, .blocks = blocks, .id = -1,
+    struct nb_ef_key key = {.func = op->func, .type = op->dtype, .n = values, .blocks = blocks, .id = id,
                             .geometry = geometry};
     struct nb_ef_slot *slot;
-    int certain = 0;
+    int certain = id >= 0;
 
     if (p->ef == NB_EF_OFF)
         return NULL;
-    if (record && record->slot >= 0) {
-        key.id = record->slot;
-        certain = 1;
-    } else if (op->func == NB_FUNC_REDUCE_SCATTER) {
+    if (!certain && op->func == NB_FUNC_REDUCE_SCATTER) {
         certain = nb_signatures_reduce(comm->signatures, op->type, op->block);
         if (p->ef_identity == 1) /* "signature": the user vouches */
             certain = 1;
@@ -138,6 +134,14 @@ static struct nb_ef_slot *slot_of(struct nb_coll_comm *comm, const struct nb_op 
     else
         comm->stats.no_feedback_budget++;
     return slot;
+}
+
+void nb_op_settle_feedback(struct nb_coll_comm *comm, struct nb_op *op)
+{
+    if (op->func != NB_FUNC_REDUCE_SCATTER || op->feedback_settled)
+        return;
+    op->feedback_settled = 1;
+    op->ef = slot_of(comm, op, op->record_slot, op->block / op->value, (uint32_t)comm->nranks, 0);
 }
 
 void nb_op_feedback(const struct nb_op *op, uint32_t block, struct nb_ef *ef)
@@ -214,7 +218,7 @@ static void all_reduce_begins(struct nb_coll_comm *comm, const struct nb_op *op)
     /* With one head the stream is the vector; else the deal of chunks decides which value lies where. */
     ambiguous = comm->ar.extent.heads != 2;
     comm->ar.ef =
-        slot_of(comm, &whole, &r, nb_walk_longest(&comm->walk, &comm->ar.extent, op->value) / op->value, 1,
+        slot_of(comm, &whole, r.slot, nb_walk_longest(&comm->walk, &comm->ar.extent, op->value) / op->value, 1,
                 ambiguous ? comm->ar.extent.heads << 32 ^ comm->walk.first ^ (uint64_t)r.chunk << 20 : 0);
 }
 
@@ -312,8 +316,7 @@ void nb_op_begin(struct nb_coll_comm *comm, struct nb_coll_req *win)
     op->codec =
         nb_policy_codec(op->func, op->type, op->redop, op->block * (uint64_t)comm->nranks, recorded, &reason);
     count(comm, op->func, reason);
-    if (op->func == NB_FUNC_REDUCE_SCATTER && op->codec != NB_CODEC_RAW) {
+    op->record_slot = recorded ? r.slot : -1;
+    if (op->func == NB_FUNC_REDUCE_SCATTER && op->codec != NB_CODEC_RAW)
         nb_policy_dtype(op->type, &op->dtype);
-        op->ef = slot_of(comm, op, recorded ? &r : NULL, op->block / op->value, (uint32_t)comm->nranks, 0);
-    }
 }

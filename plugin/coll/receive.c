@@ -94,6 +94,7 @@ static int gather_delivered(struct nb_coll_comm *comm, struct nb_peer *peer, str
     if (peer->gather_bytes == win->op->block) {
         struct nb_ctl ctl = {.kind = NB_CTL_CONFIRM, .a = m->opno, .b = (uint64_t)peer->gather_kept};
         peer->gather_open = 0;
+        peer->gathers_done = m->opno + 1;
         if (peer->gather_keep && nb_control(comm, peer, &ctl))
             return -1;
     }
@@ -141,11 +142,14 @@ static int receive_gather(struct nb_coll_comm *comm, struct nb_peer *peer)
     win = find_window(comm, peer, &m, &peer->rx_seq, &piece);
     if (!win)
         return 0;
-    if (piece.owner != peer->rank || (m.codec != NB_CODEC_RAW && m.codec != NB_CODEC_ULP))
-        return nb_comm_error(comm, -EPROTO, "%s sent bytes of node %d's block in all_gather %llu, codec %u", peer->name,
-                             piece.owner, (unsigned long long)m.opno, m.codec);
-    dst = win->recv + (m.offset - win->off);
     rel = m.offset - (uint64_t)peer->rank * win->op->block;
+    /* A block's pieces come in order: a repeated or skipped one would be counted as another. */
+    if (piece.owner != peer->rank || (m.codec != NB_CODEC_RAW && m.codec != NB_CODEC_ULP) ||
+        rel != (peer->gather_open && peer->gather_op == m.opno ? peer->gather_bytes : 0))
+        return nb_comm_error(comm, -EPROTO, "%s sent %u bytes at %llu of node %d's block in all_gather %llu, codec %u, "
+                             "which are not next", peer->name, m.bytes, (unsigned long long)m.offset, piece.owner,
+                             (unsigned long long)m.opno, m.codec);
+    dst = win->recv + (m.offset - win->off);
     keep = (m.flags & NB_MSG_KEEP) != 0;
     if (keep) {
         ref = nb_refs_of_peer(comm->refs, peer->rank, m.slot, win->op->block, m.codec == NB_CODEC_RAW);
@@ -219,7 +223,7 @@ static int receive_result(struct nb_coll_comm *comm, struct nb_peer *peer)
     struct nb_rx *rx = &peer->rx[NB_CLASS_RESULT];
     const uint8_t *slot = nb_rx_head(comm, peer, NB_CLASS_RESULT);
     struct nb_msg m;
-    struct nb_piece piece;
+    struct nb_piece piece, next;
     struct nb_coll_req *win;
     int ret;
 
@@ -236,13 +240,19 @@ static int receive_result(struct nb_coll_comm *comm, struct nb_peer *peer)
         return 0;
     if (type_mismatch(comm, peer, win->op, &m))
         return -1;
-    if (piece.owner != peer->rank)
-        return nb_comm_error(comm, -EPROTO, "%s sent a result that node %d reduces", peer->name, piece.owner);
+    if (peer->result_win != peer->result_seq) {
+        peer->result_win = peer->result_seq;
+        peer->result_off = 0;
+    }
+    if (!comm->schedule->next_owned(comm, win, peer->rank, peer->result_off, &next) || next.off != piece.off)
+        return nb_comm_error(comm, -EPROTO, "%s sent a result of all_reduce %llu that is not its next", peer->name,
+                             (unsigned long long)m.opno);
     ret = deliver(comm, win->op, &m, slot + rx->head_bytes, &piece, win->recv + (m.offset - win->off));
     if (ret)
         return nb_comm_error(comm, ret, "malformed result of all_reduce %llu from %s", (unsigned long long)m.opno,
                              peer->name);
     nb_rx_take(rx);
+    peer->result_off = piece.off + piece.len;
     nb_window_received(comm, win, piece.len);
     return 1;
 }

@@ -50,6 +50,7 @@ static ssize_t encode_sum(struct nb_coll_comm *comm, struct nb_op *op, const str
         comm->device->copy(buf + NB_MSG_BYTES, src, piece->most);
         coded = piece->most;
     } else {
+        nb_op_settle_feedback(comm, op);
         if (op->ef) {
             nb_op_feedback(op, block, &ef);
             feedback = &ef;
@@ -62,6 +63,8 @@ static ssize_t encode_sum(struct nb_coll_comm *comm, struct nb_op *op, const str
         if (comm->stats.encode.nonfinite != nonfinite && op->ef) {
             /* The optimizer will skip this step or is lost: what its operations consumed and left is wrong. */
             op->ef = NULL;
+            if (op->func == NB_FUNC_ALL_REDUCE)
+                comm->ar.ef = NULL; /* the windows to come */
             comm->stats.feedback_resets += nb_feedback_drop_step(comm->feedback);
         }
     }
@@ -107,6 +110,7 @@ static void pick_reference(struct nb_coll_comm *comm, struct nb_coll_req *win, c
     if (op->codec != NB_CODEC_ULP)
         return;
     op->outcome = nb_refs_pick(comm->refs, src, rel, avail, op->block, op->opno, &op->ref);
+    op->like = op->outcome == NB_REF_NONE ? NULL : nb_refs_last(comm->refs);
     switch (op->outcome) {
     case NB_REF_HIT: comm->stats.ref_hits++; break;
     case NB_REF_NEW: comm->stats.ref_new++; break;
@@ -128,6 +132,8 @@ static ssize_t encode_gather(struct nb_coll_comm *comm, struct nb_coll_req *win,
 
     describe(comm, op, piece, msg);
     msg->codec = NB_CODEC_RAW;
+    if (op->outcome == NB_REF_UNCONFIRMED && !op->changed)
+        op->changed = !dev->equal(src, op->like->data + rel, len);
     if (op->ref) {
         const uint8_t *ref = op->ref->data + rel;
         msg->flags = NB_MSG_KEEP;
@@ -172,7 +178,7 @@ static ssize_t encode_gather(struct nb_coll_comm *comm, struct nb_coll_req *win,
 /* The own block of an operation has been encoded whole. */
 static void gather_ended(struct nb_coll_comm *comm, struct nb_op *op)
 {
-    if (op->ref && nb_signatures_gather(comm->signatures, op->ref->slot, op->changed))
+    if (op->like && nb_signatures_gather(comm->signatures, op->like->slot, op->changed))
         nb_feedback_step(comm->feedback, op->opno);
 }
 
@@ -241,7 +247,7 @@ static int send_to(struct nb_coll_comm *comm, struct nb_peer *peer)
             moved = 1;
             continue;
         }
-        if (peer->gone)
+        if (peer->gone || peer->tx[NB_CLASS_CONTRIB].closed)
             return nb_comm_error(comm, -ECONNRESET, "%s has closed its communicator but %s %llu needs it", peer->name,
                                  nb_func_name(win->op->func), (unsigned long long)win->op->opno);
         ret = win->op->func == NB_FUNC_ALL_GATHER ? send_gather(comm, peer, win, &piece)

@@ -143,13 +143,13 @@ int nb_setup_memory(struct nb_coll_comm *comm)
     comm->unit_slot = slot_bytes(comm->unit);
     /* Two classes each way with every peer, two pools; counted in full although untouched slots cost nothing. */
     each = (peers * 4 + 2) * comm->unit_slot;
-    left = nb_budget_left(NB_BUDGET_STAGING);
-    if (left < each)
-        return -ENOMEM;
-    if (credits > left / each)
-        credits = (unsigned)(left / each);
-    if (nb_budget_take(NB_BUDGET_STAGING, each * credits))
-        return -ENOMEM;
+    do { /* another communicator may take some between the look and the grasp */
+        left = nb_budget_left(NB_BUDGET_STAGING);
+        if (left < each)
+            return -ENOMEM;
+        if (credits > left / each)
+            credits = (unsigned)(left / each);
+    } while (nb_budget_take(NB_BUDGET_STAGING, each * credits));
     comm->staging = each * credits;
     if (credits < (unsigned)p->credits)
         NB_INFO(NCCL_INIT | NCCL_NET, "%s: %u instead of %lld credits, more do not fit into NIBBLE_STAGING_MAX_MB",
@@ -288,6 +288,8 @@ int nb_coll_reg_mr(struct nb_coll_comm *comm, void *data, size_t size, int mem_t
     return ret;
 }
 
+/* NCCL frees its buffer with the first deregistration, before it closes the communicator. After an abort windows
+ * may still be open: nothing may touch them from here on. */
 int nb_coll_dereg_mr(struct nb_coll_comm *comm, void *mhandle)
 {
     int ret = -EINVAL;
@@ -303,9 +305,15 @@ int nb_coll_dereg_mr(struct nb_coll_comm *comm, void *mhandle)
         ret = 0;
     }
     pthread_mutex_unlock(&comm->submit_lock);
-    if (ret)
+    if (ret) {
         NB_WARN("%s: deregMr: unknown registration %p", comm->label, mhandle);
-    return ret;
+        return ret;
+    }
+    pthread_mutex_lock(&comm->progress_lock);
+    if (atomic_load(&comm->submitted) != atomic_load(&comm->finished))
+        nb_comm_fail(comm, -ECONNABORTED, "the communicator was closed with unfinished operations");
+    pthread_mutex_unlock(&comm->progress_lock);
+    return 0;
 }
 
 /* ---- close ------------------------------------------------------------------------------------------ */

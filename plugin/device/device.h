@@ -23,7 +23,7 @@ struct nb_device_ops {
     void *(*alloc)(size_t bytes);
     void (*free)(void *p, size_t bytes);
     void (*copy)(void *dst, const void *src, size_t bytes);
-    void (*zero)(void *dst, size_t bytes);
+    void (*zero)(void *dst, size_t bytes); /* of alloc's memory */
 
     /* As in nibble/codec.h. */
     ssize_t (*encode)(enum nb_codec codec, enum nb_dtype type, const void *src, size_t n, uint64_t first,

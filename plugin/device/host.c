@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "device/device.h"
 #include "device/exact.h"
@@ -28,9 +29,17 @@ static void host_copy(void *dst, const void *src, size_t bytes)
         memcpy(dst, src, bytes);
 }
 
+/* Large zeroed areas go back to the kernel, which gives zeroes again on the next touch: emptying what was never
+ * touched must not cost memory, and what is large not the time to write it. `dst` is from host_alloc. */
 static void host_zero(void *dst, size_t bytes)
 {
-    memset(dst, 0, bytes);
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), whole = bytes / page * page;
+
+    if (bytes < (1u << 20) || (uintptr_t)dst % page || madvise(dst, whole, MADV_DONTNEED)) {
+        memset(dst, 0, bytes);
+        return;
+    }
+    memset((uint8_t *)dst + whole, 0, bytes - whole);
 }
 
 static int host_equal(const void *a, const void *b, size_t bytes)

@@ -221,6 +221,7 @@ const struct nb_net_ops nb_net_tcp = {
     .properties = tcp_properties,
     .listen = nb_tcp_listen,
     .connect = nb_tcp_connect,
+    .abandon = nb_tcp_abandon,
     .accept = nb_tcp_accept,
     .reg_mr = tcp_reg_mr,
     .reg_mr_dmabuf = NULL,

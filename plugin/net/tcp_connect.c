@@ -305,3 +305,15 @@ fail:
     connecting_free(k, true);
     return rc;
 }
+
+void nb_tcp_abandon(void *handle)
+{
+    struct nb_tcp_handle h;
+    struct connecting *k;
+
+    if (nb_tcp_handle_get(handle, &h) == -EINVAL || !h.state)
+        return;
+    k = connecting_find(h.state);
+    if (k)
+        connecting_free(k, true);
+}

@@ -194,6 +194,8 @@ int nb_tcp_listen(int dev, void *handle, void **listen_comm);
 int nb_tcp_connect(int dev, const struct nb_net_conn_cfg *cfg, void *handle, void **send_comm);
 int nb_tcp_accept(void *listen_comm, void **recv_comm);
 int nb_tcp_close_listen(void *listen_comm);
+/* Give up the connect that `handle` stands for, if one is under way. */
+void nb_tcp_abandon(void *handle);
 /* Drop the state of connects that nobody called again (transport is shutting down). */
 void nb_tcp_connect_abandon_all(void);
 

@@ -61,6 +61,8 @@ struct nb_net_ops {
     /* Non-blocking: 0 with *send_comm == NULL means call again with the same handle (which may hold
      * state). */
     int (*connect)(int dev, const struct nb_net_conn_cfg *cfg, void *handle, void **send_comm);
+    /* Give up a connect under way (or none): frees what the handle stands for. NULL in the table: nothing to free. */
+    void (*abandon)(void *handle);
     int (*accept)(void *listen_comm, void **recv_comm);
 
     int (*reg_mr)(void *comm, void *data, size_t size, enum nb_mem type, void **mhandle);

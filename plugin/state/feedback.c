@@ -15,6 +15,7 @@ struct nb_ef_slot {
     size_t counted;       /* taken from the budget: the own block is never touched */
     size_t err_bytes, scale_bytes;
     uint64_t last_op;
+    int clean; /* all zero: emptied, and not lent since */
 };
 
 struct nb_feedback {
@@ -57,6 +58,13 @@ static int same_buffer(const struct nb_ef_key *a, const struct nb_ef_key *b)
     return a->func == b->func && a->type == b->type && a->n == b->n && a->blocks == b->blocks && a->id == b->id;
 }
 
+static void empty(struct nb_feedback *fb, struct nb_ef_slot *s)
+{
+    if (!s->clean)
+        fb->dev->zero(s->mem, s->mem_bytes);
+    s->clean = 1;
+}
+
 struct nb_ef_slot *nb_feedback_get(struct nb_feedback *fb, const struct nb_ef_key *key, uint64_t opno)
 {
     struct nb_ef_slot *s;
@@ -81,24 +89,26 @@ struct nb_ef_slot *nb_feedback_get(struct nb_feedback *fb, const struct nb_ef_ke
         }
         s->key = *key;
         s->counted = counted;
+        s->clean = 1;
         s->err_bytes = err;
         s->scale_bytes = scale;
         s->next = fb->slots;
         fb->slots = s;
         fb->bytes += counted;
     } else if (s->key.geometry != key->geometry) {
-        fb->dev->zero(s->mem, s->mem_bytes);
+        empty(fb, s);
         s->key.geometry = key->geometry;
     }
     s->last_op = opno;
     return s;
 }
 
-void nb_feedback_view(const struct nb_ef_slot *slot, uint32_t block, struct nb_ef *ef)
+void nb_feedback_view(struct nb_ef_slot *slot, uint32_t block, struct nb_ef *ef)
 {
     const struct nb_params *p = nb_params();
     uint8_t *base = slot->mem + (size_t)block * (slot->err_bytes + slot->scale_bytes);
 
+    slot->clean = 0;
     ef->err = (int8_t *)base;
     ef->scale = base + slot->err_bytes;
     ef->mode = (enum nb_ef_mode)p->ef;
@@ -115,8 +125,8 @@ unsigned nb_feedback_drop_step(struct nb_feedback *fb)
 {
     unsigned dropped = 0;
     for (struct nb_ef_slot *s = fb->slots; s; s = s->next) {
-        if (s->last_op >= fb->step_op) {
-            fb->dev->zero(s->mem, s->mem_bytes);
+        if (s->last_op >= fb->step_op && !s->clean) {
+            empty(fb, s);
             dropped++;
         }
     }

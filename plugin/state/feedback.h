@@ -35,7 +35,7 @@ void nb_feedback_destroy(struct nb_feedback *fb);
 struct nb_ef_slot *nb_feedback_get(struct nb_feedback *fb, const struct nb_ef_key *key, uint64_t opno);
 
 /* The error state of block `block`, with mode and constants from the settings. */
-void nb_feedback_view(const struct nb_ef_slot *slot, uint32_t block, struct nb_ef *ef);
+void nb_feedback_view(struct nb_ef_slot *slot, uint32_t block, struct nb_ef *ef);
 
 /* The weights changed: errors used before this point belong to finished optimizer steps. */
 void nb_feedback_step(struct nb_feedback *fb, uint64_t opno);

@@ -195,13 +195,18 @@ enum nb_ref_outcome nb_refs_pick(struct nb_refs *r, const void *own, size_t offs
     return outcome;
 }
 
+const struct nb_ref *nb_refs_last(const struct nb_refs *r)
+{
+    return r->last >= 0 ? r->own[r->last] : NULL;
+}
+
 void nb_refs_store(struct nb_refs *r, struct nb_ref *ref, const void *own, size_t offset, size_t bytes, uint64_t opno)
 {
     if (ref->last_op != opno || ref->version == 0) {
         ref->last_op = opno;
         ref->version++;
         ref->complete = 0;
-        ref->confirms = 0;
+        ref->confirms = ref->answers = 0;
     }
     r->dev->copy(ref->data + offset, own, bytes);
     ref->filled = offset + bytes;
@@ -215,6 +220,7 @@ void nb_refs_confirmed(struct nb_refs *r, uint64_t opno, int kept)
         struct nb_ref *ref = r->own[i];
         if (ref->version == 0 || ref->last_op != opno)
             continue;
+        ref->answers++;
         if (kept)
             ref->confirms++;
         else
@@ -235,10 +241,8 @@ const void *nb_refs_find_op(struct nb_refs *r, uint64_t opno, size_t offset, siz
 
 int nb_refs_unconfirmed(const struct nb_refs *r)
 {
-    if (r->peers_full)
-        return 0;
     for (unsigned i = 0; i < r->nown; i++)
-        if (r->own[i]->version && r->own[i]->confirms < (unsigned)r->nranks - 1)
+        if (r->own[i]->version && r->own[i]->answers < (unsigned)r->nranks - 1)
             return 1;
     return 0;
 }

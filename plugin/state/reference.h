@@ -32,6 +32,7 @@ struct nb_ref {
     int complete;        /* last_op wrote all of it */
     int matched;         /* was picked by content at least once */
     unsigned confirms;   /* receivers that hold last_op's content */
+    unsigned answers;    /* receivers that took last_op over, whether they kept it or not */
     int follower;        /* index of the slot picked after this one last time, or -1 */
 };
 
@@ -50,6 +51,9 @@ void nb_refs_destroy(struct nb_refs *refs);
 enum nb_ref_outcome nb_refs_pick(struct nb_refs *refs, const void *own, size_t offset, size_t avail, size_t bytes,
                                  uint64_t opno, struct nb_ref **ref);
 
+/* The slot that the last nb_refs_pick settled on (HIT, NEW and UNCONFIRMED), to compare contents with. */
+const struct nb_ref *nb_refs_last(const struct nb_refs *refs);
+
 /* The own bytes at `offset` have been sent: make them the reference's content. */
 void nb_refs_store(struct nb_refs *refs, struct nb_ref *ref, const void *own, size_t offset, size_t bytes,
                    uint64_t opno);
@@ -58,7 +62,7 @@ void nb_refs_store(struct nb_refs *refs, struct nb_ref *ref, const void *own, si
 void nb_refs_confirmed(struct nb_refs *refs, uint64_t opno, int kept);
 /* Bytes of the own block of operation `opno`, for a receiver that asks for them; NULL when they are gone. */
 const void *nb_refs_find_op(struct nb_refs *refs, uint64_t opno, size_t offset, size_t bytes);
-/* 1 while some receiver still has to confirm an operation of ours. */
+/* 1 while some receiver has not taken over an operation of ours: it may still ask for its bytes. */
 int nb_refs_unconfirmed(const struct nb_refs *refs);
 
 /* The memory in which this node keeps `owner`'s slot of `bytes` bytes. make: get it when it is not there or of

@@ -1,0 +1,159 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Nodes that leave while others are late, and NCCL's teardown after an abort. The windows are handed over by
+ * hand, while the proxy sleeps, so that each can be posted exactly when the case needs it.
+ */
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "suite.h"
+
+#define MAX_WINDOWS 3
+
+/* Post `n` windows of reduce-scatter, one a rank block; this node waits `late_s` before window `late_window`. */
+static int post(struct hx_lib *lib, struct hx_comm *comm, char *send, char *recv, size_t block, int n, int late_window,
+                double late_s, void **req)
+{
+    for (int w = 0; w < n; w++) {
+        ncclResult_t r;
+        if (w == late_window)
+            hx_sleep(late_s);
+        r = hx_coll_ireducescatter(lib, hx_comm_plugin(comm), send + w * block, block, hx_comm_mhandle(comm, false),
+                                   recv + w * block, block, w * block, block, ncclFloat32, ncclSum,
+                                   hx_comm_mhandle(comm, true), &req[w]);
+        HX_CHECK(r == ncclSuccess && req[w], "window %d: result %d, request %p", w, r, req[w]);
+    }
+    return 0;
+}
+
+static int finish(struct hx_lib *lib, int n, void **req)
+{
+    for (int w = 0; w < n; w++) {
+        for (int done = 0; !done; hx_sleep(0.001)) {
+            ncclResult_t r = hx_coll_test(lib, req[w], &done, NULL);
+            HX_CHECK(r == ncclSuccess, "window %d: result %d", w, r);
+        }
+    }
+    return 0;
+}
+
+/* Every node adds rank + 1, so that each block's sum is n (n + 1) / 2. */
+static int check_sum(struct hx_node *node, const char *recv, size_t block)
+{
+    float want = (float)(node->nnodes * (node->nnodes + 1) / 2), got;
+
+    for (size_t i = 0; i < block / sizeof(float); i++) {
+        memcpy(&got, recv + (size_t)node->rank * block + i * sizeof(float), sizeof(float));
+        HX_CHECK(got == want, "value %zu is %g instead of %g", i, (double)got, (double)want);
+    }
+    return 0;
+}
+
+static void fill(struct hx_node *node, char *send, size_t bytes)
+{
+    float v = (float)(node->rank + 1);
+
+    for (size_t at = 0; at < bytes; at += sizeof(float))
+        memcpy(send + at, &v, sizeof(float));
+}
+
+struct lateness {
+    size_t block;
+    int late_rank, late_window;
+};
+
+/* Nodes that are done leave; the last one is late with a window that another still waits for. */
+static int leaving_node(struct hx_node *node, void *arg)
+{
+    const struct lateness *late = arg;
+    struct hx_comm_cfg cfg = { .channels = 2 };
+    void *req[MAX_WINDOWS] = { NULL };
+    struct hx_lib *lib;
+    struct hx_comm *comm;
+    char *region;
+    size_t size;
+
+    if (sx_open(node, &cfg, &lib, &comm))
+        return 1;
+    region = hx_comm_region(comm, &size);
+    fill(node, region, late->block * (size_t)node->nnodes);
+    hx_barrier(node);
+    if (post(lib, comm, region, region + size / 2, late->block, node->nnodes,
+             node->rank == late->late_rank ? late->late_window : -1, 4.0, req) ||
+        finish(lib, node->nnodes, req) || check_sum(node, region + size / 2, late->block))
+        return 1;
+    return sx_close(lib, comm, true); /* a close that ran out of time says so */
+}
+
+/* Node 0 has its block and leaves; node 2 is late for node 1, which must not blame node 0. */
+static int left_in_order(void)
+{
+    static const char *const env[] = { "NIBBLE_RS=raw", NULL };
+    struct lateness late = { 65536, 2, 1 };
+
+    return sx_job("left-in-order", 3, leaving_node, &late, 30, env);
+}
+
+/* Node 0's close times out while node 1 is late: what it has sent lies in the kernel and must still be used. */
+static int left_before_taken(void)
+{
+    static const char *const env[] = { "NIBBLE_RS=raw", "NIBBLE_CREDITS=1", "NIBBLE_UNIT_BYTES=65536",
+                                       "NIBBLE_CLOSE_TIMEOUT=1", NULL };
+    struct lateness late = { 262144, 1, 1 };
+
+    return sx_job("left-before-taken", 2, leaving_node, &late, 30, env);
+}
+
+/* ncclCommAbort: NCCL frees its buffer after the first deregMr, before closeColl; a late peer's data must not be
+ * written there. */
+static int freed_node(struct hx_node *node, void *arg)
+{
+    struct hx_comm_cfg cfg = { .channels = 2 };
+    const size_t block = 65536;
+    void *req[MAX_WINDOWS] = { NULL };
+    struct hx_lib *lib;
+    struct hx_comm *comm;
+    char *mem;
+
+    (void)arg;
+    if (sx_open(node, &cfg, &lib, &comm))
+        return 1;
+    mem = mmap(NULL, 8 * block, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    HX_CHECK(mem != MAP_FAILED, "no memory");
+    hx_barrier(node);
+    if (node->rank == 0) {
+        if (post(lib, comm, mem, mem + 4 * block, block, 2, -1, 0, req))
+            return 1;
+        HX_CHECK(hx_coll_dereg_mr(lib, hx_comm_plugin(comm), hx_comm_mhandle(comm, false)) == ncclSuccess, "deregMr");
+        munmap(mem, 8 * block);
+    } else { /* late: node 0 may have told of its end, so these may be refused */
+        hx_sleep(0.5);
+        for (size_t w = 0; w < 2; w++)
+            hx_coll_ireducescatter(lib, hx_comm_plugin(comm), mem + w * block, block, hx_comm_mhandle(comm, false),
+                                   mem + 4 * block, block, w * block, block, ncclFloat32, ncclSum,
+                                   hx_comm_mhandle(comm, true), &req[w]);
+    }
+    hx_sleep(1.0);
+    hx_comm_abort(comm);
+    hx_lib_close(lib);
+    return 0;
+}
+
+static int freed_after_dereg(void)
+{
+    static const char *const env[] = { "NIBBLE_RS=raw", NULL };
+
+    return sx_job("freed-after-dereg", 2, freed_node, NULL, 30, env);
+}
+
+static const struct hx_case cases[] = {
+    { "left-in-order", left_in_order, 0 },
+    { "left-before-taken", left_before_taken, 0 },
+    { "freed-after-dereg", freed_after_dereg, 0 },
+};
+
+int main(int argc, char **argv)
+{
+    return hx_main(argc, argv, cases, sizeof(cases) / sizeof(cases[0]));
+}
