@@ -4,6 +4,7 @@
  * codec and error slot; and for every window of an all-reduce the bytes that are values (policy/walk.h).
  * Without a certain record all-reduces are exchanged raw, padding and all.
  */
+#include <errno.h>
 #include <stdatomic.h>
 
 #include "base/log.h"
@@ -313,6 +314,14 @@ void nb_op_begin(struct nb_coll_comm *comm, struct nb_coll_req *win)
     }
     all_reduce_over(comm);
     recorded = find_record(comm, op, op->block, &r) && !(r.flags & NB_RECORD_DOUBT);
+    /* A communicator split off by ncclCommSplit may share its parent's group: NCCL compares which GPUs lead,
+     * not the order of the nodes, and then deals blocks in the child's order to a group in the parent's. */
+    if (recorded && r.node && r.node != (uint32_t)comm->rank + 1)
+        nb_comm_error(comm, -EINVAL,
+                      "%s of a communicator that was split off with its nodes in another order (this one is "
+                      "node %u there) and shares this group: NCCL would exchange the wrong blocks. Remedy: "
+                      "keep the order of the ranks (key of ncclCommSplit), or do not share resources",
+                      nb_func_name(op->func), r.node - 1);
     op->codec =
         nb_policy_codec(op->func, op->type, op->redop, op->block * (uint64_t)comm->nranks, recorded, &reason);
     count(comm, op->func, reason);

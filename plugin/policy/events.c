@@ -24,6 +24,7 @@ struct call {
 struct nb_events {
     struct nb_queue *queue;
     int device, nnodes, nranks;
+    uint32_t node; /* own node's number, from 1; 0: unknown */
     int has_calls;
     uint32_t salt; /* sets apart handles of different communicators */
     uint64_t comm_id;
@@ -250,6 +251,7 @@ void nb_events_launch(struct nb_events *ev, const struct nb_events_op *op)
     r.head = -1;
     r.missing[func] = missing;
     r.source = ev->salt;
+    r.node = ev->node;
     if (chain)
         r.flags |= NB_RECORD_CHAIN;
     if (known) {
@@ -302,7 +304,9 @@ struct nb_events *nb_events_create(uint64_t comm_id, int nnodes, int nranks, int
         local = MAX_HEADS;
     for (int h = 1; h <= local; h++)
         ev->heads |= UINT64_C(1) << h;
-    (void)rank;
+    /* NCCL numbers nodes by their first ranks; only with one rank a node does that tell which is ours. */
+    if (ev->nranks == ev->nnodes && rank >= 0)
+        ev->node = (uint32_t)rank + 1;
     ev->ring = calloc(NB_EVENTS_RING, sizeof(*ev->ring));
     ev->queue = nb_queue_get(comm_id, ev->device);
     if (!ev->ring || !ev->queue) {

@@ -41,6 +41,7 @@ struct nb_record {
     const void *stream;
     int64_t slot;            /* identity of the buffer for error feedback; -1: unknown, no feedback */
     uint32_t source;         /* communicator that told it, any number */
+    uint32_t node;           /* number of the own node in that communicator, from 1; 0: unknown */
     /* At most so many operations before this one, by function, may have reached the engine unrecorded. */
     uint32_t missing[NB_FUNC_COUNT];
     /* All-reduce: how the vector is dealt out. heads: bit H is set when a node may have H heads; chunk 0 and

@@ -397,6 +397,66 @@ static int contradicting(void)
     return sx_job("contradicting", 3, contradicting_node, NULL, 60, env);
 }
 
+/* ---- a split child shares its parent's group: right in the same order of nodes, an error in another ---- */
+
+static int split_node(struct hx_node *node, void *arg)
+{
+    struct hx_comm_cfg cfg = {.channels = 4, .buff_size = 128 << 10};
+    struct sx_spec spec = {
+        .func = *(enum hx_func *)arg, .type = ncclFloat32, .count = 30000, .fill = HX_FILL_NORMAL, .seed = 5};
+    struct ev_comm same, reversed;
+    struct sx_run run;
+    struct rank r;
+    struct ev_op e;
+    ncclResult_t ret;
+
+    if (rank_open(node, &cfg, 1, &r))
+        return 1;
+    spec.max_nmse = spec.func == HX_ALL_GATHER ? 0 : bound_of(node->nnodes, &spec);
+    ev_open(prof, &same, COMM_ID + 1, node->nnodes, node->nnodes, node->rank);
+    ev_open(prof, &reversed, COMM_ID + 2, node->nnodes, node->nnodes, node->nnodes - 1 - node->rank);
+    sx_prepare(node, &spec, &run);
+    e = event_of(&run);
+    ev_call(prof, &same, &e);
+    ev_launch(prof, &same, &e, 1);
+    ret = hx_run(r.comm, &run.op);
+    HX_CHECK(ret == ncclSuccess, "in the same order: result %d", (int)ret);
+    if (sx_check(node, &run))
+        return 1;
+    e = event_of(&run);
+    ev_call(prof, &reversed, &e);
+    ev_launch(prof, &reversed, &e, 1);
+    /* The node in the middle has its number in both: it learns of the error from the others. */
+    ret = hx_post(r.comm, &run.op);
+    if (ret == ncclSuccess)
+        ret = hx_wait(r.comm, &run.op, 20);
+    HX_CHECK(ret != ncclSuccess && ret != HX_TIMEOUT, "in another order: result %d", (int)ret);
+    HX_CHECK(hx_log_count("nodes in another order", NULL) > 0, "the reason is not told");
+    hx_barrier(node);
+    hx_comm_close(r.comm);
+    ncclTunerPlugin_v6.finalize(r.tuner);
+    ev_close(prof, &reversed);
+    ev_close(prof, &same);
+    ev_close(prof, &r.events);
+    hx_lib_close(r.lib);
+    sx_free(&run);
+    return 0;
+}
+
+static int split_gather(void)
+{
+    enum hx_func func = HX_ALL_GATHER;
+
+    return sx_job("split, all-gather", 3, split_node, &func, 60, env);
+}
+
+static int split_scatter(void)
+{
+    enum hx_func func = HX_REDUCE_SCATTER;
+
+    return sx_job("split, reduce-scatter", 3, split_node, &func, 60, env);
+}
+
 /* ---- how many heads a node has is learned from the lengths of operations ---- */
 
 static int heads_node(struct hx_node *node, void *arg)
@@ -556,6 +616,8 @@ static const struct hx_case cases[] = {
     {"heads", heads, 0},
     {"replay", replay, 0},
     {"child", child, 0},
+    {"split-gather", split_gather, 0},
+    {"split-scatter", split_scatter, 0},
     {"unprofiled", unprofiled, 0},
 };
 
