@@ -90,7 +90,10 @@ struct nb_ef {
 size_t nb_ef_err_bytes(size_t n);
 size_t nb_ef_scale_bytes(size_t n);
 
-/* What an encoder saw; fields are added to, so that one struct can collect many spans. */
+/* What an encoder saw; fields are added to, so that one struct can collect many spans. The counts are exact. The
+ * three energies cost time and are measured only for tiles whose number in the rank block is a multiple of
+ * `every`; their ratios are what they are for. */
+#define NB_STATS_EVERY 16u
 struct nb_encode_stats {
     uint64_t values;      /* values encoded */
     uint64_t nonfinite;   /* NaN or infinity among them (before feedback) */
@@ -101,6 +104,7 @@ struct nb_encode_stats {
     double signal2;       /* sum of g^2 over finite, quantized values */
     double noise2;        /* sum of (h - Q(h))^2 over the same; h == g without feedback */
     double carried2;      /* sum of e^2 as used, over the same */
+    uint32_t every;       /* set by the caller: 1 measures all tiles, 0 means NB_STATS_EVERY */
 };
 
 /* ---- Quantizing codecs (int4, int8, raw) ------------------------------------------------------------ */

@@ -88,22 +88,30 @@ NB_INLINE unsigned nb_scale_code_wide(uint32_t bits, int exponent, int up)
     return code < 0 ? 0 : (unsigned)code;
 }
 
-/* Total of eight chains of lane sums, in the order the format asks for. */
-NB_INLINE float nb_sum_lanes(float chain[8][NB_GROUP])
+/* Sum of what the 32 values of a group stand for, pairwise, at the distances 1, 16, 8, 4, 2. */
+NB_INLINE float nb_sum_group(float s[NB_GROUP])
 {
-    for (unsigned half = 4; half; half /= 2)
-        for (unsigned c = 0; c < half; c++)
-            for (unsigned l = 0; l < NB_GROUP; l++)
-                chain[c][l] += chain[c + half][l];
-    for (unsigned half = NB_GROUP / 2; half; half /= 2)
-        for (unsigned l = 0; l < half; l++)
-            chain[0][l] += chain[0][l + half];
-    return chain[0][0];
+    for (unsigned i = 0; i < NB_GROUP / 2; i++)
+        s[i] = s[2 * i] + s[2 * i + 1];
+    for (unsigned half = NB_GROUP / 4; half; half /= 2)
+        for (unsigned i = 0; i < half; i++)
+            s[i] += s[i + half];
+    return s[0];
+}
+
+/* Sum of what the groups of a record stand for; 0 for those it does not have. */
+NB_INLINE float nb_sum_groups(float s[NB_TILE_GROUPS])
+{
+    for (unsigned half = NB_TILE_GROUPS / 2; half; half /= 2)
+        for (unsigned j = 0; j < half; j++)
+            s[j] += s[j + half];
+    return s[0];
 }
 
 /*
  * Is the transform the better domain? `max` and `transformed` are the largest magnitudes, the latter of the
- * unnormalised transform times 1/8; `large` is the number of values of at least NB_SMALL times `max`.
+ * unnormalised transform times 1/8; `large` is the number of values of at least NB_SMALL times `max`, or 32
+ * for a group that is not thin.
  * Rounding errors go with the square of the maximum times the number of values that are rounded: all 32 of
  * the transform, but only the large ones of the group as it is. Hence sparse groups stay as they are, and
  * sparse.
@@ -112,6 +120,15 @@ NB_INLINE bool nb_transform_better(float max, float transformed, unsigned large)
 {
     float ratio = 64.0f / (float)large; /* 32 times the square of sqrt(32)/8, which normalises, is 64 */
     return transformed * nb_sqrtf(ratio) < max;
+}
+
+/* Bits of values that are below NB_SMALL times the maximum: is the group thin, are there pairs of them? In
+ * every other four values pairs are neighbours, in the rest they lie two apart: five small values in a row hold
+ * a pair, and so does every regular pattern. Without a pair nearly all values are large, so that outliers are
+ * out of the question and counting is spared. */
+NB_INLINE bool nb_is_thin(uint32_t small)
+{
+    return ((small & small >> 1 & 0x05050505u) | (small & small >> 2 & 0x30303030u)) != 0;
 }
 
 /* Factor that brings carried errors down to `bound` times the norm of a tile's values; from the squares of

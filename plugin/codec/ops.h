@@ -83,6 +83,15 @@ NB_INLINE size_t nb_partial_bytes(enum nb_dtype type, size_t count)
     return nb_pad4((unsigned)(count * nb_dtype_size(type)));
 }
 
+/* Carried energies of a tile below this are not told from 0: the floats they are made of would be denormal. */
+#define NB_LEAST_CARRIED 0x1p-100f
+
+/* Are the energies of the tile of group `group` of the block measured? */
+NB_INLINE bool nb_measured(const struct nb_encode_stats *stats, uint64_t group)
+{
+    return group / NB_TILE_GROUPS % (stats->every ? stats->every : NB_STATS_EVERY) == 0;
+}
+
 /* ---- Encoding a tile ------------------------------------------------------------------------------------
  */
 
@@ -96,6 +105,7 @@ struct nb_tile_job {
     uint8_t *err_scale;
     enum nb_ef_mode mode;
     float beta, bound;
+    bool measure; /* sums of squares are wanted for the statistics */
     bool split; /* how the variant keeps a group's floats: see nb_place */
 };
 
@@ -110,10 +120,14 @@ struct nb_tile_work {
     float y[NB_TILE_GROUPS][2][NB_GROUP]
         __attribute__((aligned(64)));   /* values; their unnormalised transform */
     uint32_t max[NB_TILE_GROUPS];       /* bits of the largest magnitude; transformed: times 1/8 */
-    uint32_t positive[NB_TILE_GROUPS];  /* 1: the first value of that magnitude is not negative */
+    uint32_t positive[NB_TILE_GROUPS];  /* 1: a value of that magnitude is not negative */
     uint32_t transform[NB_TILE_GROUPS]; /* 1: transformed */
     uint8_t idle[NB_TILE_GROUPS];       /* 1: all own values are zero */
     float factor;                       /* by which carried errors are scaled down */
+    float own2[NB_TILE_GROUPS];         /* squares of the groups' values, */
+    float error2[NB_TILE_GROUPS];       /* and of their carried errors before the factor */
+    float noise2;                       /* of the second half, for a variant's own use */
+    bool lanes;                         /* batches are kept as quant_avx512_encode.h does it */
     float signal2, carried2;            /* sums of squares of values and of carried errors as used */
     int exponent;                       /* of the tile's scale */
     bool wide;
@@ -122,12 +136,47 @@ struct nb_tile_work {
     uint32_t escape_value[NB_INT8_ESCAPES];
 };
 
+/* What every first half begins and ends with. */
+NB_INLINE void nb_work_begin(struct nb_tile_work *work)
+{
+    work->wide = work->lanes = false;
+    work->escapes = 0;
+    work->factor = 1;
+    work->signal2 = work->carried2 = 0;
+}
+
+/* Factor and sums for the statistics from own2 and error2; false when they are not finite, because of values
+ * that do not count. */
+NB_INLINE bool nb_work_norms(struct nb_tile_work *work, const struct nb_tile_job *job)
+{
+    for (unsigned j = job->groups; j < NB_TILE_GROUPS; j++)
+        work->own2[j] = work->error2[j] = 0;
+    work->signal2 = nb_sum_groups(work->own2);
+    if (job->err) {
+        float ee = nb_sum_groups(work->error2);
+        work->factor = nb_error_factor(work->signal2, ee, job->bound);
+        work->carried2 = work->factor != 0 ? work->factor * ee * work->factor : 0;
+    }
+    return (nb_f32_bits(work->signal2) & NB_F32_ABS) < NB_F32_INF;
+}
+
+/* The tile's exponent from its largest maximum and the smallest above the floor; 1 when they lie too far
+ * apart. */
+NB_INLINE int nb_work_range(struct nb_tile_work *work, uint32_t max, uint32_t min, bool int4)
+{
+    work->exponent = NB_EXPONENT_MIN;
+    if (max < NB_FLUSH_BITS)
+        return 0;
+    work->exponent = nb_tile_exponent(max);
+    return !nb_scale_code(min, work->exponent, !int4);
+}
+
 struct nb_tile_ops {
     /* First half: factor, domains, maxima. 0, or 1 when the tile needs nb_tile_survey: something to escape,
-     * sums that overflow. `stats` tells whether the sums are wanted. */
-    int (*survey)(const struct nb_tile_job *job, struct nb_tile_work *work, bool stats);
+     * sums that overflow. */
+    int (*survey)(const struct nb_tile_job *job, struct nb_tile_work *work);
     /* Second half, for groups: scale codes, domain bits and codes at `scales`, `domains`, `codes`, new error
-     * state. Returns the sum of squared errors (0 unless stats), adds to stats->flushed. */
+     * state. Returns the sum of squared errors (0 unless job->measure), adds to stats->flushed. */
     float (*quantize)(const struct nb_tile_job *job, struct nb_tile_work *work, uint8_t *scales,
                       uint8_t *domains, uint8_t *codes, struct nb_encode_stats *stats);
     /* dst = round(values of the record, + own unless NULL), escapes left out. Not for raw and zero tiles. */

@@ -24,6 +24,7 @@ struct vgroup {
 NB_FN vf vf_load(const float *p) { return _mm256_loadu_ps(p); }
 NB_FN void vf_store(float *p, vf a) { _mm256_storeu_ps(p, a); }
 NB_FN vf vf_set1(float f) { return _mm256_set1_ps(f); }
+NB_FN vf vf_gather(const float *p, vi i) { return _mm256_i32gather_ps(p, i, 4); }
 NB_FN vf vf_add(vf a, vf b) { return _mm256_add_ps(a, b); }
 NB_FN vf vf_sub(vf a, vf b) { return _mm256_sub_ps(a, b); }
 NB_FN vf vf_mul(vf a, vf b) { return _mm256_mul_ps(a, b); }
@@ -58,6 +59,12 @@ NB_FN vm vm_blend(vm m, vm a, vm b) { return _mm256_blendv_epi8(a, b, m); }
 NB_FN vm vm_and(vm a, vm b) { return _mm256_and_si256(a, b); }
 NB_FN unsigned vm_bits(vm m) { return (unsigned)_mm256_movemask_ps(vf_cast(m)); }
 /* clang-format on */
+
+NB_FN vm vm_from_bits(unsigned bits)
+{
+    const vi bit = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+    return vi_eq(vi_and(vi_set1((int)bits), bit), bit);
+}
 
 NB_FN vi vi_from_bytes(const uint64_t *b)
 {
@@ -108,14 +115,18 @@ NB_FN bool vgroup_is_zero(const struct vgroup *x)
     return _mm256_testz_si256(any, vi_set1((int)NB_F32_ABS));
 }
 
-NB_FN unsigned vgroup_count_ge(const float *p, float threshold)
+NB_FN unsigned vgroup_large(const float *p, float threshold)
 {
     vf t = vf_set1(threshold);
     vi mask = vi_set1((int)NB_F32_ABS), m[4];
     for (unsigned k = 0; k < 4; k++)
-        m[k] = vi_cast(_mm256_cmp_ps(vf_cast(vi_and(vi_load(p + 8 * k), mask)), t, _CMP_GE_OQ));
+        m[k] = vi_cast(_mm256_cmp_ps(vf_cast(vi_and(vi_load(p + 8 * k), mask)), t, _CMP_LT_OQ));
     vi bytes = _mm256_packs_epi16(_mm256_packs_epi32(m[0], m[1]), _mm256_packs_epi32(m[2], m[3]));
-    return (unsigned)__builtin_popcount((unsigned)_mm256_movemask_epi8(bytes));
+    unsigned small = (unsigned)_mm256_movemask_epi8(bytes); /* four bits of each vector, then the other four */
+    /* nb_is_thin for this order */
+    if ((small & small >> 8 & 0x00330033) | (small & small >> 1 & 0x44444444))
+        return NB_GROUP - (unsigned)__builtin_popcount(small);
+    return NB_GROUP;
 }
 
 /* 16 values in order to even and odd ones, and back. */
@@ -286,6 +297,12 @@ NB_FN void hadamard(struct vgroup *x)
                     vi_cast(_mm256_shuffle_ps(vf_cast(t[0]), vf_cast(t[1]), 0xdd)));        \
         return _mm256_permutevar8x32_epi32(all, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7)); \
     }
+NB_FN vi vi_add_floats(vi a, vi b)
+{
+    return vi_cast(vf_add(vf_cast(a), vf_cast(b)));
+}
+
+ACROSS(across_add, vi_add_floats)
 ACROSS(across_max_s, vi_max_s)
 ACROSS(across_max_u, vi_max_u)
 

@@ -11,6 +11,7 @@
 #define NB_OP static NB_TARGET
 #define NB_W 16
 #define NB_K 1
+#define NB_HAVE_LANES /* int4 is encoded by quant_avx512_encode.h */
 
 typedef __m512 vf;
 typedef __m512i vi;
@@ -24,6 +25,7 @@ struct vgroup {
 NB_FN vf vf_load(const float *p) { return _mm512_loadu_ps(p); }
 NB_FN void vf_store(float *p, vf a) { _mm512_storeu_ps(p, a); }
 NB_FN vf vf_set1(float f) { return _mm512_set1_ps(f); }
+NB_FN vf vf_gather(const float *p, vi i) { return _mm512_i32gather_ps(i, p, 4); }
 NB_FN vf vf_add(vf a, vf b) { return _mm512_add_ps(a, b); }
 NB_FN vf vf_sub(vf a, vf b) { return _mm512_sub_ps(a, b); }
 NB_FN vf vf_mul(vf a, vf b) { return _mm512_mul_ps(a, b); }
@@ -55,6 +57,7 @@ NB_FN vm vi_eq(vi a, vi b) { return _mm512_cmpeq_epi32_mask(a, b); }
 NB_FN vi vi_blend(vm m, vi a, vi b) { return _mm512_mask_mov_epi32(a, m, b); }
 NB_FN vi vi_round(vf a) { return _mm512_cvtps_epi32(a); }
 NB_FN vm vm_blend(vm m, vm a, vm b) { return (vm)((a & ~m) | (b & m)); }
+NB_FN vm vm_from_bits(unsigned bits) { return (vm)bits; }
 NB_FN vm vm_and(vm a, vm b) { return a & b; }
 NB_FN unsigned vm_bits(vm m) { return m; }
 /* clang-format on */
@@ -102,13 +105,16 @@ NB_FN bool vgroup_is_zero(const struct vgroup *x)
     return !_mm512_test_epi32_mask(any, vi_set1((int)NB_F32_ABS));
 }
 
-NB_FN unsigned vgroup_count_ge(const float *p, float threshold)
+NB_FN unsigned vgroup_large(const float *p, float threshold)
 {
     vf t = vf_set1(threshold);
     vi mask = vi_set1((int)NB_F32_ABS);
-    __mmask16 a = _mm512_cmp_ps_mask(vf_cast(vi_and(vi_load(p), mask)), t, _CMP_GE_OQ);
-    __mmask16 b = _mm512_cmp_ps_mask(vf_cast(vi_and(vi_load(p + 16), mask)), t, _CMP_GE_OQ);
-    return (unsigned)__builtin_popcount(_mm512_kunpackw(a, b));
+    unsigned even = vf_lt(vf_cast(vi_and(vi_load(p), mask)), t);
+    unsigned odd = vf_lt(vf_cast(vi_and(vi_load(p + 16), mask)), t);
+    /* nb_is_thin for this order */
+    if ((even & odd & 0x3333) | (even & even >> 1 & 0x4444) | (odd & odd >> 1 & 0x4444))
+        return NB_GROUP - (unsigned)__builtin_popcount(even | odd << 16);
+    return NB_GROUP;
 }
 
 NB_FN struct vgroup vgroup_split(vf a, vf b)
@@ -141,23 +147,20 @@ NB_FN struct vgroup group_load(enum nb_dtype type, const uint8_t *p)
 /* Adds what rounds the upper half to nearest even. */
 NB_FN vi round_bf16(vi u)
 {
-    vi even = vi_and(vi_srli(u, 16), vi_set1(1));
-    return vi_add(u, vi_add(even, vi_set1(0x7fff)));
+    vi r = vi_add(u, vi_set1(0x7fff));
+    return _mm512_mask_sub_epi32(r, _mm512_test_epi32_mask(u, vi_set1(0x10000)), r, vi_set1(-1));
 }
 
 NB_FN void group_store(enum nb_dtype type, bool nan, uint8_t *p, const struct vgroup *x)
 {
     vf v[2] = {x->v[0], x->v[1]};
-    if (nan) /* what a NaN would be rounded to does not matter: it is replaced before or after */
-        for (unsigned k = 0; k < 2 && type != NB_BF16; k++)
+    /* what a NaN would be rounded to does not matter: it is replaced before */
+    if (nan && __builtin_expect(_mm512_cmp_ps_mask(v[0], v[1], _CMP_UNORD_Q), 0))
+        for (unsigned k = 0; k < 2; k++)
             v[k] = _mm512_mask_mov_ps(v[k], _mm512_cmp_ps_mask(v[k], v[k], _CMP_UNORD_Q),
                                       vf_cast(vi_set1(0x7fc00000)));
     if (type == NB_BF16) {
         vi e = round_bf16(vi_cast(v[0])), o = round_bf16(vi_cast(v[1]));
-        if (nan) {
-            e = _mm512_mask_mov_epi32(e, _mm512_cmp_ps_mask(v[0], v[0], _CMP_UNORD_Q), vi_set1(0x7fc00000));
-            o = _mm512_mask_mov_epi32(o, _mm512_cmp_ps_mask(v[1], v[1], _CMP_UNORD_Q), vi_set1(0x7fc00000));
-        }
         vi_store(p, _mm512_mask_blend_epi16(0xaaaaaaaau, vi_srli(e, 16), o));
         return;
     }
@@ -207,29 +210,31 @@ NB_FN struct vgroup nibbles_load(const uint8_t *p, float step)
 {
     /* A permutation looks at four bits of its index: a table of all products, where adding +0 removes -0. */
     const vf levels = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1);
-    vf table = vf_add(vf_mul(levels, vf_set1(step)), _mm512_setzero_ps());
+    vf table = _mm512_fmadd_ps(levels, vf_set1(step), _mm512_setzero_ps());
     vi pairs = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)p));
     return (struct vgroup){
         {_mm512_permutexvar_ps(pairs, table), _mm512_permutexvar_ps(vi_srli(pairs, 4), table)}};
 }
 
-/* Each stage adds and subtracts two vectors, then regroups so that the next partners face each other; two
- * permutations at the end put things back. */
+/* Stages 16, 8, 4, 2 within a vector: its partner's value plus or minus its own. The products are exact, so
+ * nothing is rounded twice. */
+NB_FN vf hadamard_lanes(vf x)
+{
+    const vf s8 = _mm512_setr_ps(1, 1, 1, 1, 1, 1, 1, 1, -1, -1, -1, -1, -1, -1, -1, -1);
+    const vf s4 = _mm512_setr_ps(1, 1, 1, 1, -1, -1, -1, -1, 1, 1, 1, 1, -1, -1, -1, -1);
+    const vf s2 = _mm512_setr_ps(1, 1, -1, -1, 1, 1, -1, -1, 1, 1, -1, -1, 1, 1, -1, -1);
+    const vf s1 = _mm512_setr_ps(1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1);
+    x = _mm512_fmadd_ps(x, s8, _mm512_shuffle_f32x4(x, x, 0x4e));
+    x = _mm512_fmadd_ps(x, s4, _mm512_shuffle_f32x4(x, x, 0xb1));
+    x = _mm512_fmadd_ps(x, s2, _mm512_permute_ps(x, 0x4e));
+    return _mm512_fmadd_ps(x, s1, _mm512_permute_ps(x, 0xb1));
+}
+
 NB_FN void hadamard(struct vgroup *x)
 {
-    vf s = vf_add(x->v[0], x->v[1]), d = vf_sub(x->v[0], x->v[1]);
-    vf a = _mm512_shuffle_f32x4(s, d, 0x44), b = _mm512_shuffle_f32x4(s, d, 0xee);
-    s = vf_add(a, b), d = vf_sub(a, b); /* 16 */
-    a = _mm512_shuffle_f32x4(s, d, 0x88), b = _mm512_shuffle_f32x4(s, d, 0xdd);
-    s = vf_add(a, b), d = vf_sub(a, b); /* 8 */
-    a = _mm512_shuffle_ps(s, d, 0x44), b = _mm512_shuffle_ps(s, d, 0xee);
-    s = vf_add(a, b), d = vf_sub(a, b); /* 4 */
-    a = _mm512_shuffle_ps(s, d, 0x88), b = _mm512_shuffle_ps(s, d, 0xdd);
-    s = vf_add(a, b), d = vf_sub(a, b); /* 2 */
-    const vi even = _mm512_setr_epi32(0, 16, 2, 18, 1, 17, 3, 19, 8, 24, 10, 26, 9, 25, 11, 27);
-    const vi odd = _mm512_setr_epi32(4, 20, 6, 22, 5, 21, 7, 23, 12, 28, 14, 30, 13, 29, 15, 31);
-    x->v[0] = _mm512_permutex2var_ps(s, even, d);
-    x->v[1] = _mm512_permutex2var_ps(s, odd, d);
+    vf even = vf_add(x->v[0], x->v[1]), odd = vf_sub(x->v[0], x->v[1]); /* 1 */
+    x->v[0] = hadamard_lanes(even);
+    x->v[1] = hadamard_lanes(odd);
 }
 
 #define ACROSS(name, op)                                                                                    \
@@ -251,6 +256,12 @@ NB_FN void hadamard(struct vgroup *x)
                                                           15),                                              \
                                         all);                                                               \
     }
+NB_FN vi vi_add_floats(vi a, vi b)
+{
+    return vi_cast(vf_add(vf_cast(a), vf_cast(b)));
+}
+
+ACROSS(across_add, vi_add_floats)
 ACROSS(across_max_s, vi_max_s)
 ACROSS(across_max_u, vi_max_u)
 

@@ -16,14 +16,19 @@ static float magnitude(float x)
 }
 
 /* One round: values of magnitude above 2^10 times the mean of the small ones, those above the floor and below
- * 2^-8 of the largest. Returns them as a bit mask. */
+ * 2^-8 of the largest. Returns them as a bit mask; none for groups that are not thin, except when looking once
+ * more with less `members`. */
 static uint32_t outliers(const float *h, unsigned members)
 {
-    uint32_t max = 0, found = 0;
+    uint32_t max = 0, found = 0, below = 0;
     for (unsigned i = 0; i < NB_GROUP; i++)
         max = magnitude_bits(h[i]) > max ? magnitude_bits(h[i]) : max;
     float threshold = nb_bits_f32(max) * NB_SMALL, sum = 0;
     unsigned small = 0;
+    for (unsigned i = 0; i < NB_GROUP; i++)
+        below |= (uint32_t)(magnitude(h[i]) < threshold) << i;
+    if (members == NB_OUTLIER_MEMBERS && !nb_is_thin(below))
+        return 0;
     for (unsigned i = 0; i < NB_GROUP; i++)
         if (magnitude_bits(h[i]) >= NB_FLUSH_BITS && magnitude(h[i]) < threshold) {
             sum += magnitude(h[i]);
@@ -66,15 +71,19 @@ static void transform(float *v)
             }
 }
 
+/* The positive one of equal magnitudes decides. */
 static uint32_t largest(const float *y, uint32_t *positive)
 {
     uint32_t max = 0;
     *positive = 1;
-    for (unsigned i = 0; i < NB_GROUP; i++)
-        if (magnitude_bits(y[i]) > max) {
-            max = magnitude_bits(y[i]);
-            *positive = !(nb_f32_bits(y[i]) >> 31);
-        }
+    for (unsigned i = 0; i < NB_GROUP; i++) {
+        uint32_t bits = magnitude_bits(y[i]), sign = nb_f32_bits(y[i]) >> 31;
+        if (bits > max)
+            *positive = !sign;
+        else if (bits == max)
+            *positive |= !sign;
+        max = bits > max ? bits : max;
+    }
     return max;
 }
 
@@ -114,9 +123,10 @@ static uint32_t survey_group(const struct nb_tile_job *job, struct nb_tile_work 
         memcpy(v, y, sizeof v);
         transform(v);
         float max = nb_bits_f32(largest(v, &positive)) * 0.125f;
-        unsigned large = 0;
+        uint32_t small = 0;
         for (unsigned i = 0; i < NB_GROUP; i++)
-            large += magnitude(y[i]) >= nb_bits_f32(work->max[j]) * NB_SMALL;
+            small |= (uint32_t)(magnitude(y[i]) < nb_bits_f32(work->max[j]) * NB_SMALL) << i;
+        unsigned large = nb_is_thin(small) ? NB_GROUP - (unsigned)__builtin_popcount(small) : NB_GROUP;
         if (nb_transform_better(nb_bits_f32(work->max[j]), max, large)) {
             work->transform[j] = 1;
             work->max[j] = nb_f32_bits(max);
@@ -141,45 +151,37 @@ static bool spread(const struct nb_tile_job *job, struct nb_tile_work *work)
     return false;
 }
 
-/* Lane sums as everywhere: chain of the group modulo 8. */
-static void add_squares(float chain[8][NB_GROUP], unsigned group, const float *x, uint32_t except)
-{
-    for (unsigned i = 0; i < NB_GROUP; i++)
-        chain[group % 8][i] += except >> i & 1 ? 0 : x[i] * x[i];
-}
-
 /* Which groups have no values of their own, and by how much carried errors are scaled down. */
 static void norms(const struct nb_tile_job *job, struct nb_tile_work *work)
 {
-    float own[8][NB_GROUP] = {{0}}, carried[8][NB_GROUP] = {{0}};
-
     work->factor = 1;
     for (unsigned j = 0; j < job->groups; j++) {
-        float g[NB_GROUP], e[NB_GROUP];
-        uint32_t any = 0, except = 0;
+        float g[NB_GROUP], e[NB_GROUP], unit = job->err ? nb_error_unit(job->err_scale[j], 1) : 0;
+        int32_t squares = 0;
+        uint32_t any = 0;
         work->idle[j] = 0;
         load_group(job, work, j, g, e);
         for (unsigned i = 0; i < NB_GROUP; i++) {
+            int32_t code = job->err ? job->err[NB_GROUP * j + i] : 0;
             any |= magnitude_bits(g[i]);
-            except |= (uint32_t)(magnitude_bits(g[i]) >= NB_ESCAPE_BITS) << i;
+            squares += code * code;
+            g[i] = magnitude_bits(g[i]) >= NB_ESCAPE_BITS ? 0 : g[i] * g[i];
         }
         work->idle[j] = !any;
-        add_squares(own, job->group0 + j, g, except);
-        if (any)
-            add_squares(carried, job->group0 + j, e, 0);
+        work->own2[j] = nb_sum_group(g);
+        work->error2[j] = any ? (float)squares * unit * unit : 0;
     }
-    float gg = nb_sum_lanes(own), ee = nb_sum_lanes(carried);
-    work->factor = nb_error_factor(gg, ee, job->bound);
+    nb_work_norms(work, job);
 }
 
 int nb_tile_survey(const struct nb_tile_job *job, struct nb_tile_work *work)
 {
     uint32_t escaped[NB_TILE_GROUPS];
     unsigned most = job->int4 ? NB_INT4_ESCAPES : NB_INT8_ESCAPES, count = 0;
-    float signal[8][NB_GROUP] = {{0}}, carried[8][NB_GROUP] = {{0}};
+    double signal = 0, carried = 0;
 
+    nb_work_begin(work);
     norms(job, work);
-    work->wide = false;
     for (unsigned j = 0; j < job->groups; j++)
         escaped[j] = survey_group(job, work, j, NB_OUTLIER_MEMBERS);
     if (spread(job, work)) {
@@ -196,15 +198,16 @@ int nb_tile_survey(const struct nb_tile_job *job, struct nb_tile_work *work)
     for (unsigned j = 0; j < job->groups; j++) {
         float g[NB_GROUP], e[NB_GROUP];
         load_group(job, work, j, g, e);
-        add_squares(signal, job->group0 + j, g, escaped[j]);
-        add_squares(carried, job->group0 + j, e, escaped[j]);
         for (unsigned i = 0; i < NB_GROUP; i++)
             if (escaped[j] >> i & 1) {
                 work->escape_index[count] = (uint16_t)(NB_GROUP * (job->group0 + j) + i);
                 work->escape_value[count++] = nb_f32_bits(g[i]);
+            } else {
+                signal += (double)g[i] * (double)g[i];
+                carried += (double)e[i] * (double)e[i];
             }
     }
-    work->signal2 = nb_sum_lanes(signal);
-    work->carried2 = nb_sum_lanes(carried);
+    work->signal2 = (float)signal;
+    work->carried2 = (float)carried;
     return 0;
 }

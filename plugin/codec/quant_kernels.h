@@ -81,26 +81,23 @@ NB_FN uint32_t nb_k_max(const float *restrict x)
     return max;
 }
 
-/* Sign of the first value whose magnitude has these bits: 1 when it is not negative. */
+/* 1 when a value whose magnitude has these bits is not negative. */
 NB_FN uint8_t nb_k_positive(const float *restrict x, uint32_t max)
 {
-    uint32_t all = 0, negative = 0;
-    for (unsigned i = 0; i < NB_GROUP; i++) {
-        uint32_t u = nb_f32_bits(x[i]);
-        all |= (uint32_t)((u & NB_F32_ABS) == max) << i;
-        negative |= u >> 31 << i;
-    }
-    return !(negative >> __builtin_ctz(all) & 1);
+    uint32_t positive = 0;
+    for (unsigned i = 0; i < NB_GROUP; i++)
+        positive |= nb_f32_bits(x[i]) == max;
+    return (uint8_t)positive;
 }
 
-/* Number of values of at least NB_SMALL times the maximum. */
+/* Number of values of at least NB_SMALL times the maximum; 32 for a group that is not thin. */
 NB_FN unsigned nb_k_large(const float *restrict x, uint32_t max)
 {
     float threshold = nb_bits_f32(max) * NB_SMALL;
-    unsigned count = 0;
+    uint32_t small = 0;
     for (unsigned i = 0; i < NB_GROUP; i++)
-        count += nb_bits_f32(nb_f32_bits(x[i]) & NB_F32_ABS) >= threshold;
-    return count;
+        small |= (uint32_t)(nb_bits_f32(nb_f32_bits(x[i]) & NB_F32_ABS) < threshold) << i;
+    return nb_is_thin(small) ? NB_GROUP - (unsigned)__builtin_popcount(small) : NB_GROUP;
 }
 
 /* Errors of a group as used: codes times unit. */
@@ -114,46 +111,40 @@ NB_FN void nb_k_error(const int8_t *err, float unit, float *restrict e)
 
 /* ---- Encoding, first half ----------------------------------------------------------------------------- */
 
-NB_FN void nb_k_add_squares(float *restrict chain, const float *restrict x)
+/* Sum of squares of a group. */
+NB_FN float nb_k_squares(const float *restrict x, float weight)
 {
+    float s[NB_GROUP];
     for (unsigned i = 0; i < NB_GROUP; i++)
-        chain[i] += x[i] * x[i];
+        s[i] = x[i] * x[i] * weight;
+    return nb_sum_group(s);
 }
 
 /* By how much carried errors are scaled down, idle groups, and sums of squares for the statistics. False
  * when the sums are not finite, because of values that do not count. */
-NB_FN bool nb_k_norms(enum nb_dtype type, const struct nb_tile_job *job, struct nb_tile_work *work,
-                      bool stats)
+NB_FN bool nb_k_norms(enum nb_dtype type, const struct nb_tile_job *job, struct nb_tile_work *work)
 {
-    float signal[8][NB_GROUP], carried[8][NB_GROUP];
-
-    work->factor = 1;
-    work->signal2 = work->carried2 = 0;
-    if (!job->err && !stats)
+    nb_work_begin(work);
+    if (!job->err && !job->measure)
         return true;
-    memset(signal, 0, sizeof signal);
-    memset(carried, 0, sizeof carried);
     for (unsigned j = 0; j < job->groups; j++) {
-        float g[NB_GROUP], e[NB_GROUP];
-        unsigned c = (job->group0 + j) % 8;
+        float g[NB_GROUP];
         nb_k_load(type, job->src + NB_GROUP * j * (type == NB_F32 ? 4 : 2), g);
         uint32_t any = 0;
         for (unsigned i = 0; i < NB_GROUP; i++)
             any |= nb_f32_bits(g[i]) & NB_F32_ABS;
         work->idle[j] = !any;
-        nb_k_add_squares(signal[c], g);
+        work->own2[j] = nb_k_squares(g, 1);
+        work->error2[j] = 0;
         if (job->err && any) {
-            nb_k_error(job->err + NB_GROUP * j, nb_error_unit(job->err_scale[j], 1), e);
-            nb_k_add_squares(carried[c], e);
+            int32_t squares = 0;
+            float unit = nb_error_unit(job->err_scale[j], 1);
+            for (unsigned i = 0; i < NB_GROUP; i++)
+                squares += job->err[NB_GROUP * j + i] * job->err[NB_GROUP * j + i];
+            work->error2[j] = (float)squares * unit * unit;
         }
     }
-    work->signal2 = nb_sum_lanes(signal);
-    if (job->err) {
-        float ee = nb_sum_lanes(carried);
-        work->factor = nb_error_factor(work->signal2, ee, job->bound);
-        work->carried2 = work->factor != 0 ? work->factor * ee * work->factor : 0;
-    }
-    return (nb_f32_bits(work->signal2) & NB_F32_ABS) < NB_F32_INF;
+    return nb_work_norms(work, job);
 }
 
 /* Values to code of group j: own values plus carried errors. */
@@ -174,8 +165,6 @@ NB_FN int nb_k_survey(enum nb_dtype type, bool int4, bool feedback, const struct
 {
     uint32_t tile_max = 0, tile_min = NB_F32_INF;
 
-    work->wide = false;
-    work->escapes = 0;
     for (unsigned j = 0; j < job->groups; j++) {
         float *h = work->y[j][0], *y = work->y[j][1];
         nb_k_values(type, job, work, j, feedback, h);
@@ -204,13 +193,7 @@ NB_FN int nb_k_survey(enum nb_dtype type, bool int4, bool feedback, const struct
         if (max >= NB_FLUSH_BITS)
             tile_min = max < tile_min ? max : tile_min;
     }
-    work->exponent = NB_EXPONENT_MIN;
-    if (tile_max >= NB_FLUSH_BITS) {
-        work->exponent = nb_tile_exponent(tile_max);
-        if (!nb_scale_code(tile_min, work->exponent, !int4))
-            return 1;
-    }
-    return 0;
+    return nb_work_range(work, tile_max, tile_min, int4);
 }
 
 /* ---- Encoding, second half ---------------------------------------------------------------------------- */
@@ -235,11 +218,9 @@ NB_FN void nb_k_store_error(const float *restrict r, int8_t *err, uint8_t *scale
 NB_FN float nb_k_quantize(bool int4, bool feedback, const struct nb_tile_job *job, struct nb_tile_work *work,
                           uint8_t *scales, uint8_t *domains, uint8_t *codes, struct nb_encode_stats *stats)
 {
-    float chain[8][NB_GROUP];
+    float noise[NB_TILE_GROUPS] = {0};
     const float tile_unit = nb_pow2(work->exponent);
 
-    if (stats)
-        memset(chain, 0, sizeof chain);
     for (unsigned j = 0; j < job->groups; j++) {
         float step = 0, inverse = 0, q[NB_GROUP], r[NB_GROUP];
         unsigned code = 0;
@@ -282,18 +263,14 @@ NB_FN float nb_k_quantize(bool int4, bool feedback, const struct nb_tile_job *jo
                 out[i] = (int8_t)(int)q[i];
             memcpy(codes + 32 * j, out, sizeof out);
         }
-        if (!feedback && !stats)
+        if (!feedback && !job->measure)
             continue;
         for (unsigned i = 0; i < NB_GROUP; i++) {
             float carried = q[i] * step;
             r[i] = y[i] - carried;
         }
-        if (stats) {
-            float weight = transform ? 0.03125f : 1.0f;
-            float *lanes = chain[(job->group0 + j) % 8];
-            for (unsigned i = 0; i < NB_GROUP; i++)
-                lanes[i] += r[i] * r[i] * weight;
-        }
+        if (job->measure)
+            noise[j] = nb_k_squares(r, transform ? 0.03125f : 1.0f);
         if (!feedback || work->idle[j])
             continue;
         if (transform) {
@@ -311,7 +288,7 @@ NB_FN float nb_k_quantize(bool int4, bool feedback, const struct nb_tile_job *jo
         }
         nb_k_store_error(r, job->err + NB_GROUP * j, job->err_scale + j);
     }
-    return stats ? nb_sum_lanes(chain) : 0;
+    return nb_sum_groups(noise);
 }
 
 /* ---- Decoding ------------------------------------------------------------------------------------- */
@@ -420,11 +397,11 @@ NB_FN void nb_k_store(enum nb_dtype type, const float *plain, const uint8_t *own
         break;                 \
     }
 
-NB_OP int nb_op_survey(const struct nb_tile_job *job, struct nb_tile_work *work, bool stats)
+NB_OP int nb_op_survey(const struct nb_tile_job *job, struct nb_tile_work *work)
 {
 #define CALL(t)                                                                                             \
     do {                                                                                                    \
-        if (!nb_k_norms(t, job, work, stats))                                                               \
+        if (!nb_k_norms(t, job, work)       )                                                               \
             return 1;                                                                                       \
         if (job->int4)                                                                                      \
             return job->err ? nb_k_survey(t, true, true, job, work)                                         \

@@ -14,6 +14,7 @@ struct ref_tile {
     float g[NB_TILE]; /* the values */
     float e[NB_TILE]; /* error as used */
     float h[NB_TILE]; /* what is coded: sum of both; 0 where escaped */
+    bool measure; /* energies are wanted */
     bool escaped[NB_TILE];
     bool idle[NB_TILE_GROUPS]; /* all own values are zero */
     bool transform[NB_TILE_GROUPS];
@@ -46,25 +47,50 @@ static void hadamard(float v[NB_GROUP])
     }
 }
 
-/* Sum of squares: eight chains of 32 lanes; group number j of the tile adds to chain j mod 8. */
+/* Sum of squares: within each group in steps of the distances 1, 16, 8, 4, 2, then over the groups at 64 ... 1. */
+static float sum_over_groups(const float *group, unsigned groups)
+{
+    float sum[NB_TILE_GROUPS] = {0};
+    memcpy(sum, group, groups * sizeof *sum);
+    for (unsigned half = NB_TILE_GROUPS / 2; half; half /= 2)
+        for (unsigned j = 0; j < half; j++)
+            sum[j] = sum[j] + sum[j + half];
+    return sum[0];
+}
+
 static float sum_squares(const struct ref_tile *t, const float *x, const float *weight)
 {
-    float chain[8][NB_GROUP] = {{0}};
-    for (unsigned i = 0; i < t->n; i++) {
-        float square = x[i] * x[i];
-        if (weight)
-            square = square * weight[i / NB_GROUP];
-        float *lane = &chain[(t->group0 + i / NB_GROUP) % 8][i % NB_GROUP];
-        *lane = *lane + square;
+    static const unsigned distances[5] = {1, 16, 8, 4, 2};
+    float group[NB_TILE_GROUPS];
+    for (unsigned j = 0; j < t->groups; j++) {
+        float s[NB_GROUP];
+        for (unsigned i = 0; i < NB_GROUP; i++) {
+            s[i] = x[32 * j + i] * x[32 * j + i];
+            if (weight)
+                s[i] = s[i] * weight[j];
+        }
+        for (unsigned stage = 0; stage < 5; stage++)
+            for (unsigned i = 0; i < NB_GROUP; i++)
+                if (!(i & distances[stage]))
+                    s[i] = s[i] + s[i + distances[stage]];
+        group[j] = s[0];
     }
-    for (unsigned half = 4; half; half /= 2)
-        for (unsigned c = 0; c < half; c++)
-            for (unsigned l = 0; l < NB_GROUP; l++)
-                chain[c][l] = chain[c][l] + chain[c + half][l];
-    for (unsigned half = 16; half; half /= 2)
-        for (unsigned l = 0; l < half; l++)
-            chain[0][l] = chain[0][l] + chain[0][l + half];
-    return chain[0][0];
+    return sum_over_groups(group, t->groups);
+}
+
+/* The same of carried errors before any factor: sums of squares of codes, which are exact, times units. */
+static float sum_errors(const struct ref_tile *t, const int8_t *err, const uint8_t *scale)
+{
+    float group[NB_TILE_GROUPS];
+    for (unsigned j = 0; j < t->groups; j++) {
+        float unit = nb_error_unit(scale[j], 1);
+        int sum = 0;
+        for (unsigned i = 32 * j; i < 32 * j + 32; i++)
+            sum += err[i] * err[i];
+        group[j] = (float)sum * unit;
+        group[j] = t->idle[j] ? 0 : group[j] * unit;
+    }
+    return sum_over_groups(group, t->groups);
 }
 
 static void load_tile(struct ref_tile *t, enum nb_dtype type, const uint8_t *src)
@@ -94,7 +120,7 @@ static void add_error(struct ref_tile *t, const struct nb_ef *ef, const int8_t *
             if (!t->idle[j])
                 t->e[i] = (float)err[i] * nb_error_unit(scale[j], 1);
         }
-        float gg = sum_squares(t, finite, NULL), ee = sum_squares(t, t->e, NULL);
+        float gg = sum_squares(t, finite, NULL), ee = sum_errors(t, err, scale);
         float limit = ef->bound * ef->bound;
         limit = limit * gg;
         if (ee > limit) {
@@ -114,6 +140,23 @@ static void add_error(struct ref_tile *t, const struct nb_ef *ef, const int8_t *
         t->h[i] = t->g[i] + t->e[i];
 }
 
+/* Is value i of group j below 2^-8 of the group's maximum? */
+static bool is_small(const struct ref_tile *t, unsigned j, unsigned i, float max)
+{
+    return magnitude(t->h[32 * j + i]) < max * 0x1p-8f;
+}
+
+/* A group is thin when both values of some pair are small. */
+static bool is_thin(const struct ref_tile *t, unsigned j, float max)
+{
+    for (unsigned i = 0; i < NB_GROUP; i++) {
+        unsigned partner = i ^ (i / 4 % 2 ? 2 : 1); /* in turn: fours of neighbours, fours of pairs two apart */
+        if (is_small(t, j, i, max) && is_small(t, j, partner, max))
+            return true;
+    }
+    return false;
+}
+
 /* Take values out of group j that would drown the others. */
 static void escape_outliers(struct ref_tile *t, unsigned j, unsigned members)
 {
@@ -125,6 +168,8 @@ static void escape_outliers(struct ref_tile *t, unsigned j, unsigned members)
         for (unsigned i = 32 * j; i < 32 * j + 32; i++)
             if (magnitude(t->h[i]) > max)
                 max = magnitude(t->h[i]);
+        if (members == NB_OUTLIER_MEMBERS && !is_thin(t, j, max))
+            return;
         for (unsigned i = 32 * j; i < 32 * j + 32; i++)
             if (nb_f32_bits(magnitude(t->h[i])) >= NB_FLUSH_BITS && magnitude(t->h[i]) < max * 0x1p-8f) {
                 sum = sum + magnitude(t->h[i]);
@@ -160,6 +205,8 @@ static void find_max(const float *y, float *max, bool *negative)
         if (magnitude(y[i]) > *max) {
             *max = magnitude(y[i]);
             *negative = nb_f32_bits(y[i]) >> 31;
+        } else if (magnitude(y[i]) == *max && !(nb_f32_bits(y[i]) >> 31)) {
+            *negative = false;
         }
 }
 
@@ -181,9 +228,10 @@ static void choose_domains(struct ref_tile *t, bool int4)
         hadamard(v);
         find_max(v, &max, &negative);
         max = max * 0.125f;
-        unsigned large = 0;
-        for (unsigned i = 0; i < NB_GROUP; i++)
-            large += magnitude(t->h[32 * j + i]) >= t->max[j] * 0x1p-8f;
+        unsigned large = 32;
+        if (is_thin(t, j, t->max[j]))
+            for (unsigned i = 0; i < NB_GROUP; i++)
+                large -= is_small(t, j, i, t->max[j]);
         float factor = 64.0f / (float)large;
         factor = nb_sqrtf(factor);
         if (max * factor < t->max[j]) {
@@ -324,7 +372,8 @@ static size_t write_tile(struct ref_tile *t, bool int4, bool wide, int exponent,
     }
     if (stats) {
         stats->escapes += escapes;
-        stats->noise2 += sum_squares(t, noise, weight);
+        if (t->measure)
+            stats->noise2 += sum_squares(t, noise, weight);
     }
     return (size_t)(codes - start) + (int4 ? 16 : 32) * t->groups;
 }
@@ -352,14 +401,15 @@ static size_t encode_as(struct ref_tile *t, bool int4, enum nb_dtype type, const
     size_t bytes = NB_ESCAPE_BYTES * escapes + (int4 ? nb_int4_body(t->groups) : nb_int8_body(t->groups));
     if (escapes > (int4 ? NB_INT4_ESCAPES : NB_INT8_ESCAPES) || bytes > t->n * nb_dtype_size(type))
         return 0;
-    if (stats) {
+    if (stats && t->measure) {
         float finite[NB_TILE] = {0};
         for (unsigned i = 0; i < t->n; i++)
             finite[i] = t->escaped[i] ? 0 : t->g[i];
         stats->signal2 += sum_squares(t, finite, NULL);
         for (unsigned i = 0; i < t->n; i++)
             finite[i] = t->escaped[i] ? 0 : t->e[i];
-        stats->carried2 += sum_squares(t, finite, NULL);
+        float carried2 = sum_squares(t, finite, NULL);
+        stats->carried2 += carried2 < NB_LEAST_CARRIED ? 0 : carried2;
     }
     return write_tile(t, int4, wide, exponent == INT32_MIN ? NB_EXPONENT_MIN : exponent, ef, err, scale, dst,
                       stats);
@@ -417,6 +467,7 @@ static size_t ref_encode(const struct nb_codec_ops *self, enum nb_codec codec, e
     first += span.head;
     while (done < span.groups) {
         uint64_t group = first / NB_GROUP;
+        tile.measure = stats && nb_measured(stats, group);
         tile.groups = nb_tile_groups(group, span.groups - done);
         tile.group0 = (unsigned)(group % NB_TILE_GROUPS);
         tile.n = tile.groups * NB_GROUP;

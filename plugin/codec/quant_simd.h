@@ -11,8 +11,9 @@
  *   errors_load            32 int8 times a unit, which is 0 or at least 2^-102
  *   vf_residual(y, q, s)   y - q * s, where q * s is exact
  *   nibbles_load/_store    16 bytes of codes; load multiplies by a signed step and gives no -0
+ *   vgroup_large           number of magnitudes of at least a threshold; 32 unless the group is thin
  *   hadamard               the unnormalised transform, stages 1, 16, 8, 4, 2
- *   across_max_s/_u        lane g of the result is the (signed, unsigned) maximum of the lanes of m[g]
+ *   across_max_s/_u/_add   lane g of the result is the (signed, unsigned) maximum or the sum of the lanes of m[g]
  */
 #include "codec/ops.h"
 
@@ -53,35 +54,47 @@ NB_FN void nb_s_in_order(const float *y, float *x)
         x[i] = y[nb_place(true, i)];
 }
 
-/* Sums of squares in chains kept even-odd, as nb_sum_lanes does it. */
-NB_FN float nb_s_sum_lanes(float chain[8][NB_GROUP])
+/* Squares of a group, summed at the distances 1 and 16: the first two steps of nb_sum_group. */
+NB_FN vi nb_s_squares(const struct vgroup *x)
 {
-    float lane[NB_GROUP] __attribute__((aligned(64))), ordered[NB_GROUP];
-    NB_EACH_VECTOR (k) {
-        vf c[8];
-        NB_UNROLL
-        for (unsigned i = 0; i < 8; i++)
-            c[i] = vf_load(chain[i] + NB_W * k);
-        NB_UNROLL
-        for (unsigned i = 0; i < 4; i++)
-            c[i] = vf_add(c[i], c[i + 4]);
-        vf_store(lane + NB_W * k, vf_add(vf_add(c[0], c[2]), vf_add(c[1], c[3])));
-    }
-    nb_s_in_order(lane, ordered);
-    for (unsigned half = NB_GROUP / 2; half; half /= 2)
-        for (unsigned l = 0; l < half; l++)
-            ordered[l] += ordered[l + half];
-    return ordered[0];
-}
-
-NB_FN void nb_s_add_squares(float *lanes, const struct vgroup *x)
-{
+    vf s[2 * NB_K];
     NB_EACH_VECTOR (k)
-        vf_store(lanes + NB_W * k, vf_add(vf_load(lanes + NB_W * k), vf_mul(x->v[k], x->v[k])));
+        s[k] = vf_mul(x->v[k], x->v[k]);
+    NB_UNROLL
+    for (unsigned k = 0; k < NB_K; k++)
+        s[k] = vf_add(s[k], s[k + NB_K]);
+    return vi_cast(NB_K == 2 ? vf_add(s[0], s[NB_K - 1]) : s[0]);
 }
 
 #include "codec/quant_simd_decode.h"
 #include "codec/quant_simd_encode.h"
+#ifdef NB_HAVE_LANES
+#include "codec/quant_avx512_encode.h"
+#endif
+
+/* ---- int4 tiles --------------------------------------------------------------------------------------- */
+
+NB_FN int nb_survey_int4(enum nb_dtype type, bool feedback, const struct nb_tile_job *job,
+                         struct nb_tile_work *work)
+{
+#ifdef NB_HAVE_LANES
+    return nb_t_survey_tile(type, feedback, job, work, job->measure);
+#else
+    return nb_s_survey_tile(type, true, feedback, job, work, job->measure);
+#endif
+}
+
+NB_FN float nb_quantize_int4(bool feedback, const struct nb_tile_job *job, struct nb_tile_work *work,
+                             uint8_t *scales, uint8_t *domains, uint8_t *codes, struct nb_encode_stats *stats)
+{
+#ifdef NB_HAVE_LANES
+    if (work->lanes) /* not when nb_tile_survey had to look */
+        return job->measure ? nb_t_quantize_tile(feedback, true, job, work, scales, domains, codes, stats)
+                            : nb_t_quantize_tile(feedback, false, job, work, scales, domains, codes, stats);
+#endif
+    return job->measure ? nb_s_quantize_tile(true, feedback, true, job, work, scales, domains, codes, stats)
+                        : nb_s_quantize_tile(true, feedback, false, job, work, scales, domains, codes, stats);
+}
 
 /* ---- Operations ------------------------------------------------------------------------------------- */
 
@@ -100,14 +113,14 @@ NB_FN void nb_s_add_squares(float *lanes, const struct vgroup *x)
         }                      \
     } while (0)
 
-NB_OP int nb_op_survey(const struct nb_tile_job *job, struct nb_tile_work *work, bool stats)
+NB_OP int nb_op_survey(const struct nb_tile_job *job, struct nb_tile_work *work)
 {
     int result = 1;
-#define CALL(t)                                                                         \
-    result = job->int4  ? job->err ? nb_s_survey_tile(t, true, true, job, work, stats)  \
-                                   : nb_s_survey_tile(t, true, false, job, work, stats) \
-              : job->err ? nb_s_survey_tile(t, false, true, job, work, stats)           \
-                        : nb_s_survey_tile(t, false, false, job, work, stats)
+#define CALL(t)                                                                      \
+    result = job->int4  ? job->err ? nb_survey_int4(t, true, job, work)               \
+                                   : nb_survey_int4(t, false, job, work)              \
+              : job->err ? nb_s_survey_tile(t, false, true, job, work, job->measure)  \
+                        : nb_s_survey_tile(t, false, false, job, work, job->measure)
     NB_BY_TYPE(job->type, CALL);
 #undef CALL
     return result;
@@ -117,13 +130,11 @@ NB_OP float nb_op_quantize(const struct nb_tile_job *job, struct nb_tile_work *w
                            uint8_t *domains, uint8_t *codes, struct nb_encode_stats *stats)
 {
     if (!job->int4)
-        return nb_s_quantize_tile(false, job->err != NULL, stats != NULL, job, work, scales, domains, codes,
+        return nb_s_quantize_tile(false, job->err != NULL, job->measure, job, work, scales, domains, codes,
                                   stats);
     if (job->err)
-        return stats ? nb_s_quantize_tile(true, true, true, job, work, scales, domains, codes, stats)
-                     : nb_s_quantize_tile(true, true, false, job, work, scales, domains, codes, NULL);
-    return stats ? nb_s_quantize_tile(true, false, true, job, work, scales, domains, codes, stats)
-                 : nb_s_quantize_tile(true, false, false, job, work, scales, domains, codes, NULL);
+        return nb_quantize_int4(true, job, work, scales, domains, codes, stats);
+    return nb_quantize_int4(false, job, work, scales, domains, codes, stats);
 }
 
 NB_OP void nb_op_decode(enum nb_dtype type, const struct nb_tile_view *view, const uint8_t *own, uint8_t *dst)
@@ -143,22 +154,24 @@ NB_OP void nb_op_decode(enum nb_dtype type, const struct nb_tile_view *view, con
 NB_OP void nb_op_add(enum nb_dtype type, const struct nb_tile_view *view, float *plain, float *coeff,
                      uint8_t *any)
 {
-    bool wide = view->kind == NB_TILE_INT4_WIDE || view->kind == NB_TILE_INT8_WIDE;
     struct vgroup x;
+    float step[NB_TILE_GROUPS] __attribute__((aligned(64)));
     if (view->kind == NB_TILE_INT4 || view->kind == NB_TILE_INT4_WIDE) {
         float *const sums[2] = {plain, coeff};
+        nb_s_steps(true, view, 1.0f, step);
         for (unsigned j = 0; j < view->groups; j++) {
             unsigned transform = view->domain[j / 8] >> j % 8 & 1u;
             __builtin_prefetch(view->code + 16 * j + NB_TILE * 9 / 16); /* about the next record */
-            x = nb_s_int4(wide, view, j, transform);
+            x = nibbles_load(view->code + 16 * j, step[j]);
             nb_s_accumulate(sums[transform] + NB_GROUP * j, &x);
             any[j] |= (uint8_t)transform;
         }
         return;
     }
     if (view->kind == NB_TILE_INT8 || view->kind == NB_TILE_INT8_WIDE) {
+        nb_s_steps(false, view, 1.0f, step);
         for (unsigned j = 0; j < view->groups; j++) {
-            x = nb_s_int8(wide, view, j);
+            x = nb_s_int8(view, j, step[j]);
             nb_s_accumulate(plain + NB_GROUP * j, &x);
         }
         return;

@@ -1,21 +1,40 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Part of quant_simd.h, included there: decoding a tile. */
 
-/* Products of code and step; a zero code is +0, so no product is -0. */
-NB_FN struct vgroup nb_s_int4(bool wide, const struct nb_tile_view *view, unsigned j, unsigned transform)
+/* The steps of a tile's groups, NB_W at a time: signed and, for groups that are not transformed, times 1/8;
+ * those of transformed groups times `back`. Scales and what follows them can be read in whole vectors: the
+ * codes behind are longer than one. */
+NB_FN void nb_s_steps(bool int4, const struct nb_tile_view *view, float back, float *step)
 {
-    static const float factors[2][2] = {{0.125f, -0.125f}, {1, -1}};
-    unsigned code = view->scale[j];
-    return nibbles_load(view->code + 16 * j,
-                        nb_scale_value(wide, code & 127, view->unit) * factors[transform][code >> 7]);
+    const float *table = nb_scale_table[view->kind == NB_TILE_INT4_WIDE || view->kind == NB_TILE_INT8_WIDE];
+    for (unsigned j = 0; j < view->groups; j += NB_W) {
+        uint64_t raw[NB_W / 8];
+        memcpy(raw, view->scale + j, NB_W);
+        vi code = vi_from_bytes(raw);
+        vf value = vf_mul(vf_gather(table, vi_and(code, vi_set1(127))), vf_set1(view->unit));
+        /* below the floor: nothing, see nb_scale_value */
+        vm coded = vi_gt(vi_cast(value), vi_set1((int)NB_FLUSH_BITS - 1));
+        value = vf_cast(vi_blend(coded, vi_set1(0), vi_cast(value)));
+        if (int4) {
+            unsigned domain = 0;
+            for (unsigned b = 0; b < NB_W / 8; b++)
+                domain |= (unsigned)view->domain[j / 8 + b] << 8 * b;
+            vi factor = vi_blend(vm_from_bits(domain), vi_cast(vf_set1(0.125f)), vi_cast(vf_set1(back)));
+            vi sign = vi_slli(vi_srli(code, 7), 31);
+            value = vf_cast(vi_or(vi_cast(vf_mul(value, vf_cast(factor))), sign));
+        } else {
+            value = vf_mul(value, vf_set1(NB_INT8_STEP));
+        }
+        vf_store(step + j, value);
+    }
 }
 
-NB_FN struct vgroup nb_s_int8(bool wide, const struct nb_tile_view *view, unsigned j)
+NB_FN struct vgroup nb_s_int8(const struct nb_tile_view *view, unsigned j, float step)
 {
     struct vgroup x = bytes_load(view->code + 32 * j);
-    vf unit = vf_set1(nb_scale_value(wide, view->scale[j] & 127, view->unit) * NB_INT8_STEP);
+    vf unit = vf_set1(step);
     NB_EACH_VECTOR (k)
-        x.v[k] = vf_add(vf_mul(x.v[k], unit), vf_set1(0)); /* unit is 0 in records no encoder writes */
+        x.v[k] = vf_add(vf_mul(x.v[k], unit), vf_set1(0)); /* step is 0 in records no encoder writes */
     return x;
 }
 
@@ -39,27 +58,37 @@ NB_FN void nb_s_finish(enum nb_dtype type, bool add, struct vgroup *x, const uin
     group_store(type, add, dst, x);
 }
 
-/* Eight groups at a time, plain ones before transformed ones: a branch on every bit would be guessed wrong
- * half of the time. */
+/* Domain bits of the (at most) 64 groups from j0 on. */
+NB_FN uint64_t nb_s_domains(const struct nb_tile_view *view, unsigned j0)
+{
+    uint64_t bits = nb_get32(view->domain + j0 / 8);
+    return j0 + 32 < view->groups ? bits | (uint64_t)nb_get32(view->domain + j0 / 8 + 4) << 32 : bits;
+}
+
+/* 64 groups at a time, plain ones before transformed ones: a branch on every bit would be guessed wrong half
+ * of the time, and so would the ends of shorter loops. The product with 1/32 is in the step: all is a multiple
+ * of 2^-5 times the step, far from denormals, so it changes nothing. */
 NB_FN void nb_s_decode(enum nb_dtype type, bool int4, bool add, const struct nb_tile_view *view,
                        const uint8_t *own, uint8_t *dst)
 {
     const unsigned bytes = NB_GROUP * nb_value_bytes(type);
-    bool wide = view->kind == NB_TILE_INT4_WIDE || view->kind == NB_TILE_INT8_WIDE;
+    float step[NB_TILE_GROUPS] __attribute__((aligned(64)));
+    nb_s_steps(int4, view, 0.03125f, step);
     if (!add)
         own = dst; /* not read */
-    for (unsigned j0 = 0; j0 < view->groups; j0 += 8) {
-        unsigned left = view->groups - j0, all = left < 8 ? (1u << left) - 1 : 0xff;
-        unsigned transformed = int4 ? view->domain[j0 / 8] : 0;
-        for (unsigned rest = all & ~transformed; rest; rest &= rest - 1) {
-            unsigned j = j0 + (unsigned)__builtin_ctz(rest);
-            struct vgroup x = int4 ? nb_s_int4(wide, view, j, 0) : nb_s_int8(wide, view, j);
+    for (unsigned j0 = 0; j0 < view->groups; j0 += 64) {
+        unsigned left = view->groups - j0;
+        uint64_t all = left < 64 ? ((uint64_t)1 << left) - 1 : UINT64_MAX;
+        uint64_t transformed = int4 ? nb_s_domains(view, j0) : 0;
+        for (uint64_t rest = all & ~transformed; rest; rest &= rest - 1) {
+            unsigned j = j0 + (unsigned)__builtin_ctzll(rest);
+            struct vgroup x = int4 ? nibbles_load(view->code + 16 * j, step[j]) : nb_s_int8(view, j, step[j]);
             nb_s_finish(type, add, &x, own + bytes * j, dst + bytes * j);
         }
-        for (unsigned rest = transformed; rest; rest &= rest - 1) {
-            unsigned j = j0 + (unsigned)__builtin_ctz(rest);
-            struct vgroup x = nb_s_int4(wide, view, j, 1);
-            nb_s_transform_back(&x);
+        for (uint64_t rest = transformed; rest; rest &= rest - 1) {
+            unsigned j = j0 + (unsigned)__builtin_ctzll(rest);
+            struct vgroup x = nibbles_load(view->code + 16 * j, step[j]);
+            hadamard(&x);
             nb_s_finish(type, add, &x, own + bytes * j, dst + bytes * j);
         }
     }

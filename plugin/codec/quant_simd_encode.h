@@ -6,27 +6,7 @@
 /* What a batch adds to the knowledge of its tile. */
 struct nb_tile_sums {
     vi max, min;
-    float signal[8][NB_GROUP] __attribute__((aligned(64)));
-    float carried[8][NB_GROUP] __attribute__((aligned(64)));
 };
-
-/* Signs of maxima that occur with both: the first value decides. */
-static NB_TARGET __attribute__((noinline)) void nb_s_break_ties(unsigned ties, struct nb_tile_work *work,
-                                                                unsigned j0)
-{
-    for (; ties; ties &= ties - 1) {
-        unsigned j = j0 + (unsigned)__builtin_ctz(ties);
-        const float *y = work->y[j][work->transform[j]];
-        uint32_t max = 0;
-        for (unsigned i = 0; i < NB_GROUP; i++) {
-            uint32_t u = nb_f32_bits(y[nb_place(true, i)]);
-            if ((u & NB_F32_ABS) > max) {
-                max = u & NB_F32_ABS;
-                work->positive[j] = !(u >> 31);
-            }
-        }
-    }
-}
 
 static NB_TARGET __attribute__((noinline)) bool nb_s_outliers(unsigned groups,
                                                               const struct nb_tile_work *work, unsigned j0)
@@ -42,22 +22,21 @@ static NB_TARGET __attribute__((noinline)) bool nb_s_outliers(unsigned groups,
 
 /* Largest magnitude from the signed maximum (largest positive, if any) and the unsigned one (largest
  * negative). */
-NB_FN vi nb_s_magnitude(vi s, vi u, vm *positive, vm *tie)
+NB_FN vi nb_s_magnitude(vi s, vi u, vm *negative)
 {
     vi zero = vi_set1(0);
     vi p = vi_max_s(s, zero), n = vi_and(vi_and(u, vi_srai31(u)), vi_set1((int)NB_F32_ABS));
-    *positive = vi_gt(p, n);
-    *tie = vi_eq(p, n);
+    *negative = vi_gt(n, p);
     return vi_max_s(p, n);
 }
 
-/* Groups j0 ... j0 + NB_W - 1, the first of which is group `chain` of its tile. `norms`: find idle groups and
+/* Groups j0 ... j0 + NB_W - 1. `norms`: find idle groups and
  * sum up squares. Returns false when something has to be escaped. */
 NB_FN bool nb_s_survey(enum nb_dtype type, bool int4, bool feedback, bool norms, const uint8_t *src,
                        const int8_t *err, const float *unit, struct nb_tile_work *work, unsigned j0,
-                       unsigned chain, struct nb_tile_sums *tile)
+                       struct nb_tile_sums *tile)
 {
-    vi s[NB_W], u[NB_W], st[NB_W], ut[NB_W];
+    vi s[NB_W], u[NB_W], st[NB_W], ut[NB_W], own[NB_W], carried[NB_W];
     float threshold[NB_W] __attribute__((aligned(64)));
     uint64_t large[NB_W / 8] = {0}; /* a byte each; vectors of them would wait for stores */
     const unsigned bytes = NB_GROUP * nb_value_bytes(type);
@@ -68,7 +47,8 @@ NB_FN bool nb_s_survey(enum nb_dtype type, bool int4, bool feedback, bool norms,
         if (type == NB_F32)
             __builtin_prefetch(src + bytes * g + NB_AHEAD * 4 + 64);
         if (norms) {
-            nb_s_add_squares(tile->signal[(chain + g) % 8], &x);
+            own[g] = nb_s_squares(&x);
+            carried[g] = vi_set1(0);
             work->idle[j0 + g] = vgroup_is_zero(&x);
         }
         if (feedback && !work->idle[j0 + g]) {
@@ -76,8 +56,10 @@ NB_FN bool nb_s_survey(enum nb_dtype type, bool int4, bool feedback, bool norms,
             __builtin_prefetch(err + NB_GROUP * g + NB_AHEAD);
             NB_EACH_VECTOR (k)
                 x.v[k] = vf_add(x.v[k], e.v[k]);
-            if (norms)
-                nb_s_add_squares(tile->carried[(chain + g) % 8], &e);
+            if (norms) {
+                struct vgroup codes = bytes_load(err + NB_GROUP * g);
+                carried[g] = nb_s_squares(&codes);
+            }
         }
         vgroup_keep(work->y[j0 + g][0], &x);
         s[g] = vgroup_max_s(&x);
@@ -89,36 +71,39 @@ NB_FN bool nb_s_survey(enum nb_dtype type, bool int4, bool feedback, bool norms,
             ut[g] = vgroup_max_u(&x);
         }
     }
-    vm positive, tie, better;
-    vi max = nb_s_magnitude(across_max_s(s), across_max_u(u), &positive, &tie);
+    vm negative, better;
+    if (norms) {
+        vf_store(work->own2 + j0, vf_cast(across_add(own)));
+        if (feedback) {
+            vf units = vf_load(unit);
+            vf_store(work->error2 + j0, vf_mul(vf_mul(vf_cast(across_add(carried)), units), units));
+        }
+    }
+    vi max = nb_s_magnitude(across_max_s(s), across_max_u(u), &negative);
     if (vm_bits(vi_gt(max, vi_set1((int)NB_ESCAPE_BITS - 1))))
         return false;
     vf_store(threshold, vf_mul(vf_cast(max), vf_set1(NB_SMALL)));
     NB_UNROLL16
     for (unsigned g = 0; g < NB_W; g++)
-        large[g / 8] |= (uint64_t)vgroup_count_ge(work->y[j0 + g][0], threshold[g]) << 8 * (g % 8);
+        large[g / 8] |= (uint64_t)vgroup_large(work->y[j0 + g][0], threshold[g]) << 8 * (g % 8);
     vi count = vi_from_bytes(large);
     unsigned suspects = vm_bits(vi_gt(vi_set1((int)(NB_GROUP - NB_OUTLIER_MEMBERS) + 1), count));
     if (__builtin_expect(suspects, 0) && nb_s_outliers(suspects, work, j0))
         return false;
     if (int4) {
-        vm positive_t, tie_t;
-        vi max_t = nb_s_magnitude(across_max_s(st), across_max_u(ut), &positive_t, &tie_t);
+        vm negative_t;
+        vi max_t = nb_s_magnitude(across_max_s(st), across_max_u(ut), &negative_t);
         vf scaled = vf_mul(vf_cast(max_t), vf_set1(0.125f));
         vf ratio = vf_sqrt(vf_div(vf_set1(64.0f), vf_from_int(count)));
         better = vf_lt(vf_mul(scaled, ratio), vf_cast(max));
         max = vi_blend(better, max, vi_cast(scaled));
-        positive = vm_blend(better, positive, positive_t);
-        tie = vm_blend(better, tie, tie_t);
+        negative = vm_blend(better, negative, negative_t);
         vi_store(work->transform + j0, vi_blend(better, vi_set1(0), vi_set1(1)));
     } else {
         vi_store(work->transform + j0, vi_set1(0));
     }
     vi_store(work->max + j0, max);
-    vi_store(work->positive + j0, vi_blend(positive, vi_set1(0), vi_set1(1)));
-    unsigned ties = vm_bits(tie) & vm_bits(vi_gt(max, vi_set1(0)));
-    if (__builtin_expect(ties, 0))
-        nb_s_break_ties(ties, work, j0);
+    vi_store(work->positive + j0, vi_blend(negative, vi_set1(1), vi_set1(0)));
     tile->max = vi_max_s(tile->max, max);
     vm codable = vi_gt(max, vi_set1((int)NB_FLUSH_BITS - 1));
     tile->min = vi_min_s(tile->min, vi_blend(codable, vi_set1((int)NB_F32_INF), max));
@@ -152,37 +137,26 @@ NB_FN bool nb_s_survey_batches(enum nb_dtype type, bool int4, bool feedback, boo
                 err = pad.err;
             }
         }
-        if (!nb_s_survey(type, int4, feedback, norms, src, err, unit, work, j, job->group0 + j, tile))
+        if (!nb_s_survey(type, int4, feedback, norms, src, err, unit, work, j, tile))
             return false;
     }
     return true;
 }
 
 NB_FN int nb_s_survey_tile(enum nb_dtype type, bool int4, bool feedback, const struct nb_tile_job *job,
-                           struct nb_tile_work *work, bool stats)
+                           struct nb_tile_work *work, bool measure)
 {
     struct nb_tile_sums tile;
 
-    work->wide = false;
-    work->escapes = 0;
-    work->factor = 1;
-    work->signal2 = work->carried2 = 0;
-    if (feedback || stats) {
+    nb_work_begin(work);
+    if (feedback || measure) {
         /* The bound seldom acts: survey as if it did not, and once more where it does. */
-        memset(tile.signal, 0, sizeof tile.signal);
-        memset(tile.carried, 0, sizeof tile.carried);
         if (!nb_s_survey_batches(type, int4, feedback, true, job, work, &tile))
             return 1;
-        work->signal2 = nb_s_sum_lanes(tile.signal);
-        if ((nb_f32_bits(work->signal2) & NB_F32_ABS) >= NB_F32_INF)
+        if (!nb_work_norms(work, job))
             return 1;
-        if (feedback) {
-            float ee = nb_s_sum_lanes(tile.carried);
-            work->factor = nb_error_factor(work->signal2, ee, job->bound);
-            work->carried2 = work->factor != 0 ? work->factor * ee * work->factor : 0;
-        }
     }
-    if ((work->factor != 1 || !(feedback || stats)) &&
+    if ((work->factor != 1 || !(feedback || measure)) &&
         !nb_s_survey_batches(type, int4, feedback, false, job, work, &tile))
         return 1;
     uint32_t max[NB_W], min[NB_W], tile_max = 0, tile_min = NB_F32_INF;
@@ -192,13 +166,7 @@ NB_FN int nb_s_survey_tile(enum nb_dtype type, bool int4, bool feedback, const s
         tile_max = max[g] > tile_max ? max[g] : tile_max;
         tile_min = min[g] < tile_min ? min[g] : tile_min;
     }
-    work->exponent = NB_EXPONENT_MIN;
-    if (tile_max >= NB_FLUSH_BITS) {
-        work->exponent = nb_tile_exponent(tile_max);
-        if (!nb_scale_code(tile_min, work->exponent, !int4))
-            return 1;
-    }
-    return 0;
+    return nb_work_range(work, tile_max, tile_min, int4);
 }
 
 /* ---- Encoding, second half ---------------------------------------------------------------------------- */
@@ -283,13 +251,14 @@ NB_FN void nb_s_store_errors(float (*r)[NB_GROUP], const uint8_t *idle, int8_t *
     }
 }
 
-NB_FN void nb_s_quantize(bool int4, bool feedback, bool stats, const struct nb_tile_job *job,
+NB_FN void nb_s_quantize(bool int4, bool feedback, bool measure, const struct nb_tile_job *job,
                          struct nb_tile_work *work, unsigned j0, uint8_t *scales, uint8_t *domains,
                          uint8_t *codes, int8_t *err, uint8_t *err_scale, const uint8_t *idle,
-                         float (*chain)[NB_GROUP], struct nb_encode_stats *out)
+                         float *noise, struct nb_encode_stats *out)
 {
     float step[NB_W] __attribute__((aligned(64))), inverse[NB_W] __attribute__((aligned(64)));
     float r[NB_W][NB_GROUP] __attribute__((aligned(64)));
+    vi squares[NB_W];
     unsigned transform = nb_s_scales(int4, work, j0, scales, step, inverse, out);
 
     if (int4)
@@ -308,20 +277,19 @@ NB_FN void nb_s_quantize(bool int4, bool feedback, bool stats, const struct nb_t
             nibbles_store(codes + 16 * g, q);
         else
             bytes_store(codes + 32 * g, q);
-        if (!feedback && !stats)
+        if (!feedback && !measure)
             continue;
         vf unit = vf_set1(step[g]);
         NB_EACH_VECTOR (k)
             y.v[k] = vf_residual(y.v[k], vf_from_int(q[k]), unit);
         if (feedback)
             vgroup_keep(r[g], &y);
-        if (stats) {
-            float *lanes = chain[(job->group0 + j0 + g) % 8];
-            vf weight = vf_set1(transform >> g & 1 ? 0.03125f : 1.0f);
-            NB_EACH_VECTOR (k)
-                vf_store(lanes + NB_W * k,
-                         vf_add(vf_load(lanes + NB_W * k), vf_mul(vf_mul(y.v[k], y.v[k]), weight)));
-        }
+        if (measure)
+            squares[g] = nb_s_squares(&y);
+    }
+    if (measure) {
+        vi weight = vi_blend(vm_from_bits(transform), vi_cast(vf_set1(1)), vi_cast(vf_set1(0.03125f)));
+        vf_store(noise + j0, vf_mul(vf_cast(across_add(squares)), vf_cast(weight)));
     }
     if (!feedback)
         return;
@@ -345,22 +313,20 @@ NB_FN void nb_s_quantize(bool int4, bool feedback, bool stats, const struct nb_t
     nb_s_store_errors(r, idle, err, err_scale);
 }
 
-NB_FN float nb_s_quantize_tile(bool int4, bool feedback, bool stats, const struct nb_tile_job *job,
+NB_FN float nb_s_quantize_tile(bool int4, bool feedback, bool measure, const struct nb_tile_job *job,
                                struct nb_tile_work *work, uint8_t *scales, uint8_t *domains, uint8_t *codes,
                                struct nb_encode_stats *out)
 {
-    float chain[8][NB_GROUP] __attribute__((aligned(64)));
+    float noise[NB_TILE_GROUPS] = {0};
     const unsigned code_bytes = int4 ? 16 : 32;
 
-    if (stats)
-        memset(chain, 0, sizeof chain);
     for (unsigned j = 0; j < job->groups; j += NB_W) {
         unsigned left = job->groups - j;
         int8_t *err = feedback ? job->err + NB_GROUP * j : NULL;
         uint8_t *err_scale = feedback ? job->err_scale + j : NULL;
         if (left >= NB_W) {
-            nb_s_quantize(int4, feedback, stats, job, work, j, scales + j, domains + j / 8,
-                          codes + code_bytes * j, err, err_scale, work->idle + j, chain, out);
+            nb_s_quantize(int4, feedback, measure, job, work, j, scales + j, domains + j / 8,
+                          codes + code_bytes * j, err, err_scale, work->idle + j, noise, out);
             continue;
         }
         struct nb_padded pad;
@@ -377,8 +343,8 @@ NB_FN float nb_s_quantize_tile(bool int4, bool feedback, bool stats, const struc
             memcpy(pad.err_scale, err_scale, left);
             memcpy(pad.idle, work->idle + j, left);
         }
-        nb_s_quantize(int4, feedback, stats, job, work, j, pad.scales, bits, pad.codes, pad.err,
-                      pad.err_scale, pad.idle, chain, out);
+        nb_s_quantize(int4, feedback, measure, job, work, j, pad.scales, bits, pad.codes, pad.err,
+                      pad.err_scale, pad.idle, noise, out);
         memcpy(scales + j, pad.scales, left);
         memcpy(codes + code_bytes * j, pad.codes, code_bytes * left);
         if (int4)
@@ -388,5 +354,5 @@ NB_FN float nb_s_quantize_tile(bool int4, bool feedback, bool stats, const struc
             memcpy(err_scale, pad.err_scale, left);
         }
     }
-    return stats ? nb_s_sum_lanes(chain) : 0;
+    return nb_sum_groups(noise);
 }

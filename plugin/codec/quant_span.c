@@ -26,17 +26,20 @@ static size_t encode_as(const struct nb_tile_ops *ops, struct nb_tile_job *job, 
 
     job->int4 = int4;
     job->split = ops->split;
-    if (ops->survey(job, work, stats != NULL) && nb_tile_survey(job, work))
+    if (ops->survey(job, work) && nb_tile_survey(job, work))
         return 0;
     if (work->escapes &&
         NB_ESCAPE_BYTES * work->escapes + body > groups * NB_GROUP * nb_dtype_size(job->type))
         return 0;
     uint32_t max = 0;
-    for (unsigned j = 0; j < groups; j++)
+    /* Batches of lanes are in an order of their own, and zero where there is no group. */
+    for (unsigned j = 0; j < (work->lanes ? (groups + 15) & ~15u : groups); j++)
         max = work->max[j] > max ? work->max[j] : max;
     if (stats) {
-        stats->signal2 += work->signal2;
-        stats->carried2 += work->carried2;
+        if (job->measure) {
+            stats->signal2 += work->signal2;
+            stats->carried2 += work->carried2 < NB_LEAST_CARRIED ? 0 : work->carried2;
+        }
         stats->escapes += work->escapes;
         stats->bounded += work->factor != 1.0f;
     }
@@ -63,7 +66,7 @@ static size_t encode_as(const struct nb_tile_ops *ops, struct nb_tile_job *job, 
     }
     memset(scales + groups, 0, nb_pad4(groups) - groups);
     float noise = ops->quantize(job, work, scales, domains, codes, stats);
-    if (stats)
+    if (job->measure)
         stats->noise2 += noise;
     if (max < NB_FLUSH_BITS && !work->escapes) { /* every group flushed */
         nb_put32(dst, NB_TILE_ZERO);
@@ -101,6 +104,7 @@ size_t nb_span_encode(const struct nb_codec_ops *self, enum nb_codec codec, enum
         uint64_t group = first / NB_GROUP;
         struct nb_tile_job job = {.type = type,
                                   .src = src,
+                                  .measure = stats && nb_measured(stats, group),
                                   .groups = nb_tile_groups(group, span.groups - done),
                                   .group0 = (unsigned)(group % NB_TILE_GROUPS)};
         if (ef) {

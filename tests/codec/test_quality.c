@@ -42,7 +42,7 @@ START_TEST(noise_and_size)
 {
     float *x = malloc(sizeof *x * LARGE), *y = malloc(sizeof *y * LARGE);
     struct rng r = {21};
-    struct nb_encode_stats stats = {0};
+    struct nb_encode_stats stats = {.every = 1};
     for (size_t i = 0; i < LARGE; i++)
         x[i] = 1e-4f * (float)distributions[_i](&r);
     ssize_t len4 = code(NB_CODEC_INT4, x, LARGE, NULL, y, &stats);

@@ -119,7 +119,7 @@ static void compare_once(struct rng *r, enum data_kind kind)
     uint8_t *values = exactly(NULL, n * size), *decoded = exactly(NULL, n * size);
     int feedback = (int)rng_below(r, 3);
     struct nb_ef ef = {want_state.err, want_state.scale, feedback == 1 ? NB_EF_FULL : NB_EF_EMA, 0.8f, 0.2f};
-    struct nb_encode_stats want_stats = {0};
+    struct nb_encode_stats want_stats = {.every = (uint32_t)rng_below(r, 3)};
 
     data_fill(r, kind, type, src, n, first);
     random_state(r, &before);
@@ -131,7 +131,7 @@ static void compare_once(struct rng *r, enum data_kind kind)
     ck_assert_int_eq(nb_decode(codec, type, want, (size_t)len, n, first, values), 0);
     for (unsigned v = 0; v < 3; v++) {
         enum nb_variant variant = fast_variants[v];
-        struct nb_encode_stats got_stats = {0};
+        struct nb_encode_stats got_stats = {.every = want_stats.every};
         int stats = (int)rng_below(r, 2);
 
         if (!nb_codec_available(variant))

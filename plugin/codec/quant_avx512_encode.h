@@ -1,0 +1,531 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Encoding int4 tiles with AVX-512, sixteen groups at a time with a group in each lane: maxima, transforms,
+ * sums and scales need no steps across lanes then. What remains are two transpositions, of packed values on the
+ * way in and of packed codes on the way out. Lane 4 a + b holds group 4 b + a of the batch ("slots"), which
+ * spares both a stage of shuffles. Part of quant_avx512.c, included there.
+ *
+ * Values of a batch lie in memory as rows: row i has value i of all sixteen groups.
+ */
+
+typedef float nb_row[16];
+
+/* Slot of each group, and the other way round. */
+NB_FN vi nb_t_slots(void)
+{
+    return _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+}
+
+/* Transpose 4x4 dwords in each 128-bit lane. */
+NB_FN void nb_t_dwords(vi *a, vi *b, vi *c, vi *d)
+{
+    vi t0 = _mm512_unpacklo_epi32(*a, *b), t1 = _mm512_unpackhi_epi32(*a, *b);
+    vi t2 = _mm512_unpacklo_epi32(*c, *d), t3 = _mm512_unpackhi_epi32(*c, *d);
+    *a = _mm512_unpacklo_epi64(t0, t2);
+    *b = _mm512_unpackhi_epi64(t0, t2);
+    *c = _mm512_unpacklo_epi64(t1, t3);
+    *d = _mm512_unpackhi_epi64(t1, t3);
+}
+
+/* Rows of 16 dwords of 16 groups that lie `stride` bytes apart. */
+NB_FN void nb_t_load(const uint8_t *src, unsigned stride, vi *row)
+{
+    vi r[16];
+    NB_UNROLL16
+    for (unsigned l = 0; l < 4; l++) {
+        for (unsigned e = 0; e < 4; e++)
+            r[4 * l + e] = vi_load(src + stride * (l + 4 * e));
+        nb_t_dwords(&r[4 * l], &r[4 * l + 1], &r[4 * l + 2], &r[4 * l + 3]);
+    }
+    NB_UNROLL16
+    for (unsigned k = 0; k < 4; k++) {
+        vi u0 = _mm512_shuffle_i32x4(r[k], r[4 + k], 0x44), u1 = _mm512_shuffle_i32x4(r[k], r[4 + k], 0xee);
+        vi u2 = _mm512_shuffle_i32x4(r[8 + k], r[12 + k], 0x44);
+        vi u3 = _mm512_shuffle_i32x4(r[8 + k], r[12 + k], 0xee);
+        row[k] = _mm512_shuffle_i32x4(u0, u2, 0x88);
+        row[4 + k] = _mm512_shuffle_i32x4(u0, u2, 0xdd);
+        row[8 + k] = _mm512_shuffle_i32x4(u1, u3, 0x88);
+        row[12 + k] = _mm512_shuffle_i32x4(u1, u3, 0xdd);
+    }
+}
+
+/* Values 2d and 2d+1 of the groups. */
+NB_FN void nb_t_values(enum nb_dtype type, const vi *row, unsigned d, vf *even, vf *odd)
+{
+    if (type == NB_F32) {
+        *even = vf_cast(row[2 * d]);
+        *odd = vf_cast(row[2 * d + 1]);
+    } else if (type == NB_BF16) {
+        *even = vf_cast(vi_slli(row[d], 16));
+        *odd = vf_cast(vi_and(row[d], vi_set1((int)0xffff0000u)));
+    } else {
+        *even = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(row[d]));
+        *odd = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(vi_srli(row[d], 16)));
+    }
+}
+
+/* Which of two has the larger magnitude, with its sign; the positive one of equals. */
+NB_FN vf nb_t_larger(vf a, vf b)
+{
+    return _mm512_range_ps(a, b, 0x07);
+}
+
+NB_FN vf nb_t_smaller_abs(vf a, vf b)
+{
+    return _mm512_range_ps(a, b, 0x0a);
+}
+
+NB_FN vf nb_t_larger_abs(vf a, vf b)
+{
+    return _mm512_range_ps(a, b, 0x0b);
+}
+
+NB_FN void nb_t_butterfly(vf *a, vf *b)
+{
+    vf s = vf_add(*a, *b);
+    *b = vf_sub(*a, *b);
+    *a = s;
+}
+
+/* The stages 8, 4 and 2 of the transform, on rows o, o + 2, ... o + 14. */
+NB_FN void nb_t_stages(nb_row *y, unsigned o, vf *v)
+{
+    NB_UNROLL
+    for (unsigned k = 0; k < 8; k++)
+        v[k] = vf_load(y[o + 2 * k]);
+    NB_UNROLL
+    for (unsigned k = 0; k < 4; k++)
+        nb_t_butterfly(&v[k], &v[k + 4]);
+    NB_UNROLL
+    for (unsigned k = 0; k < 8; k += 4) {
+        nb_t_butterfly(&v[k], &v[k + 2]);
+        nb_t_butterfly(&v[k + 1], &v[k + 3]);
+    }
+    NB_UNROLL
+    for (unsigned k = 0; k < 8; k += 2)
+        nb_t_butterfly(&v[k], &v[k + 1]);
+}
+
+/* ---- Errors ------------------------------------------------------------------------------------------- */
+
+/* Where the halves of groups, 16 bytes each, lie in two vectors. */
+NB_FN vi nb_t_halves(unsigned upper)
+{
+    return upper ? _mm512_setr_epi64(2, 3, 6, 7, 10, 11, 14, 15) : _mm512_setr_epi64(0, 1, 4, 5, 8, 9, 12, 13);
+}
+
+/* Rows of dwords: row b has the error codes 4b ... 4b+3 of the groups. */
+NB_FN void nb_t_load_errors(const int8_t *err, vi *row)
+{
+    for (unsigned k = 0; k < 4; k++) {
+        vi a = vi_load(err + 128 * k), b = vi_load(err + 128 * k + 64);
+        row[k] = _mm512_permutex2var_epi64(a, nb_t_halves(0), b);
+        row[4 + k] = _mm512_permutex2var_epi64(a, nb_t_halves(1), b);
+    }
+    nb_t_dwords(&row[0], &row[1], &row[2], &row[3]);
+    nb_t_dwords(&row[4], &row[5], &row[6], &row[7]);
+}
+
+/* Byte `i` of each dword times 2^24. */
+NB_FN vf nb_t_error(vi row, unsigned i)
+{
+    const vi second = _mm512_set4_epi32((int)0x0dffffff, (int)0x09ffffff, (int)0x05ffffff, (int)0x01ffffff);
+    const vi third = _mm512_set4_epi32((int)0x0effffff, (int)0x0affffff, (int)0x06ffffff, (int)0x02ffffff);
+    vi top = i == 0   ? vi_slli(row, 24)
+             : i == 1 ? _mm512_shuffle_epi8(row, second)
+             : i == 2 ? _mm512_shuffle_epi8(row, third)
+                      : vi_and(row, vi_set1((int)0xff000000u));
+    return vf_from_int(top);
+}
+
+/* Error units of the batch in slots, times 2^-24. */
+NB_FN vf nb_t_units(const uint8_t *err_scale, float factor)
+{
+    vi scale = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)err_scale));
+    vf unit = vf_mul(vf_cast(vi_slli(vi_min_s(scale, vi_set1(254)), 23)), vf_set1(factor));
+    vm some = vi_gt(vi_cast(unit), vi_set1((int)(NB_ERROR_SCALE_MIN << 23) - 1));
+    unit = _mm512_maskz_mul_ps(some, unit, vf_set1(0x1p-24f));
+    return _mm512_permutexvar_ps(nb_t_slots(), unit);
+}
+
+/* Four rows of integers to bytes in place: dword of a slot. */
+NB_FN vi nb_t_bytes(vi a, vi b, vi c, vi d)
+{
+    const vi order = _mm512_set4_epi32(0x0f0b0703, 0x0e0a0602, 0x0d090501, 0x0c080400);
+    vi bytes = _mm512_packs_epi16(_mm512_packs_epi32(a, b), _mm512_packs_epi32(c, d));
+    return _mm512_shuffle_epi8(bytes, order);
+}
+
+/* ---- First half ----------------------------------------------------------------------------------------- */
+
+/* For a batch in which some group is thin: counts of large values in their lanes, 32 for others; false when
+ * something has to be escaped. */
+static NB_TARGET __attribute__((noinline)) bool nb_t_thin(nb_row *h, vm thin, vf threshold, float *counts)
+{
+    vi large = vi_set1(0), small = vi_set1(0), one = vi_set1(1);
+    for (unsigned i = 0; i < NB_GROUP; i++) {
+        vf a = vf_cast(vi_and(vi_cast(vf_load(h[i])), vi_set1((int)NB_F32_ABS)));
+        vm below = vf_lt(a, threshold);
+        vm counted = vi_gt(vi_cast(a), vi_set1((int)NB_FLUSH_BITS - 1));
+        large = _mm512_mask_add_epi32(large, (vm)~below, large, one);
+        small = _mm512_mask_add_epi32(small, below & counted, small, one);
+    }
+    vm suspects = thin & vi_gt(small, vi_set1(NB_OUTLIER_MEMBERS - 1));
+    for (unsigned rest = suspects; rest; rest &= rest - 1) {
+        float x[NB_GROUP];
+        for (unsigned i = 0; i < NB_GROUP; i++)
+            x[i] = h[i][__builtin_ctz(rest)];
+        if (nb_group_has_outliers(x, NB_OUTLIER_MEMBERS))
+            return false;
+    }
+    vf_store(counts, vf_from_int(vi_blend(thin, vi_set1(NB_GROUP), large)));
+    return true;
+}
+
+/* A batch of groups from j0 on. `exact`: products of error codes and units are, because no bound acts. */
+NB_FN bool nb_t_survey(enum nb_dtype type, bool feedback, bool norms, bool exact, const uint8_t *src,
+                       const int8_t *err, const uint8_t *err_scale, struct nb_tile_work *work, unsigned j0,
+                       vi *tile_max, vi *tile_min)
+{
+    nb_row h[NB_GROUP] __attribute__((aligned(64))), y[NB_GROUP] __attribute__((aligned(64)));
+    vi row[32], code[8];
+    vf max = vf_set1(0), least = vf_cast(vi_set1((int)NB_F32_INF)), max_y = vf_set1(0), unit = vf_set1(0);
+    vf count = vf_set1(0), squares[16];
+    vm active = 0xffff;
+    const unsigned bytes = NB_GROUP * nb_value_bytes(type);
+
+    NB_UNROLL16
+    for (unsigned g = 0; g < NB_W; g++)
+        for (unsigned b = 0; b < bytes; b += 64)
+            __builtin_prefetch(src + bytes * g + b + NB_AHEAD * nb_value_bytes(type));
+    nb_t_load(src, bytes, row);
+    if (type == NB_F32)
+        nb_t_load(src + 64, bytes, row + 16);
+    if (feedback) {
+        vi any = row[0];
+        NB_UNROLL16
+        for (unsigned i = 1; i < 16; i++)
+            any = vi_or(any, row[i]);
+        if (type == NB_F32)
+            NB_UNROLL16
+            for (unsigned i = 16; i < 32; i++)
+                any = vi_or(any, row[i]);
+        active = _mm512_test_epi32_mask(any, vi_set1(type == NB_F32 ? (int)NB_F32_ABS : 0x7fff7fff));
+        vi idle = _mm512_maskz_mov_epi32((vm)~active, vi_set1(1));
+        vi_store_bytes(work->idle + j0, _mm512_permutexvar_epi32(nb_t_slots(), idle));
+        for (unsigned b = 0; b < NB_GROUP * NB_W; b += 64)
+            __builtin_prefetch(err + b + NB_AHEAD, 1);
+        nb_t_load_errors(err, code);
+        unit = _mm512_maskz_mov_ps(active, nb_t_units(err_scale, work->factor));
+    }
+    NB_UNROLL
+    for (unsigned k = 0; k < 4; k++) {
+        vf v[8];                      /* values 2k, 2k+1 and those 8, 16, 24 further */
+        NB_UNROLL
+        for (unsigned q = 0; q < 4; q++) {
+            unsigned d = k + 4 * q;
+            vf even, odd;
+            nb_t_values(type, row, d, &even, &odd);
+            if (norms)
+                squares[d] = vf_add(vf_mul(even, even), vf_mul(odd, odd)); /* rounded each */
+            if (feedback) {
+                vf a = nb_t_error(code[d / 2], 2 * d % 4), b = nb_t_error(code[d / 2], 2 * d % 4 + 1);
+                if (norms)
+                    count = _mm512_fmadd_ps(b, b, _mm512_fmadd_ps(a, a, count)); /* exact */
+                even = exact ? _mm512_fmadd_ps(a, unit, even) : vf_add(vf_mul(a, unit), even);
+                odd = exact ? _mm512_fmadd_ps(b, unit, odd) : vf_add(vf_mul(b, unit), odd);
+            }
+            v[2 * q] = even;
+            v[2 * q + 1] = odd;
+            vf_store(h[2 * d], even);
+            vf_store(h[2 * d + 1], odd);
+        }
+        NB_UNROLL
+        for (unsigned q = 0; k != 2 && q < 4; q++) { /* pairs as in nb_is_thin */
+            vf p = nb_t_larger(v[2 * q], k == 3 ? vf_load(h[8 * q + 4]) : v[2 * q + 1]);
+            least = nb_t_smaller_abs(least, p);
+            if (k == 3) {
+                vf o = nb_t_larger(v[2 * q + 1], vf_load(h[8 * q + 5]));
+                least = nb_t_smaller_abs(least, o);
+                p = nb_t_larger(p, o);
+            }
+            max = nb_t_larger(max, p);
+        }
+        for (unsigned q = 0; q < 8; q += 2)
+            nb_t_butterfly(&v[q], &v[q + 1]); /* 1 */
+        for (unsigned q = 0; q < 4; q++)
+            nb_t_butterfly(&v[q], &v[q + 4]); /* 16 */
+        for (unsigned q = 0; q < 8; q++)
+            vf_store(y[2 * k + q % 2 + 8 * (q / 2)], v[q]);
+    }
+    vf last = max;
+    NB_UNROLL
+    for (unsigned s = 0; s < 4; s++) {
+        unsigned o = s % 2 + 16 * (s / 2);
+        vf v[8];
+        nb_t_stages(y, o, v);
+        for (unsigned k = 0; k < 8; k++)
+            vf_store(y[o + 2 * k], v[k]);
+        last = v[0];
+        for (unsigned k = 0; k < 8; k += 2)
+            max_y = nb_t_larger(max_y, nb_t_larger(v[k], v[k + 1]));
+    }
+    const vi absolute = vi_set1((int)NB_F32_ABS);
+    vi a = vi_and(vi_cast(max), absolute);
+    /* Maxima ignore NaN, but the transform of one is NaN all over. */
+    if (vi_gt(a, vi_set1((int)NB_ESCAPE_BITS - 1)) | _mm512_cmp_ps_mask(last, last, _CMP_UNORD_Q))
+        return false;
+    vf threshold = vf_mul(vf_cast(a), vf_set1(NB_SMALL));
+    vf ratio = vf_set1(0x1.6a09e6p0f); /* sqrt(64 / 32) */
+    vm thin = vf_lt(least, threshold);
+    if (__builtin_expect(thin, 0)) {
+        float counts[NB_W] __attribute__((aligned(64)));
+        if (!nb_t_thin(h, thin, threshold, counts))
+            return false;
+        ratio = vf_sqrt(vf_div(vf_set1(64.0f), vf_load(counts)));
+    }
+    vf scaled = vf_mul(vf_cast(vi_and(vi_cast(max_y), absolute)), vf_set1(0.125f));
+    vm better = vf_lt(vf_mul(scaled, ratio), vf_cast(a));
+    vi bits = vi_blend(better, a, vi_cast(scaled));
+    vi sign = vi_srli(vi_blend(better, vi_cast(max), vi_cast(max_y)), 31);
+    vm coded = vi_gt(bits, vi_set1((int)NB_FLUSH_BITS - 1));
+    better &= coded;
+    *tile_max = vi_max_s(*tile_max, bits);
+    *tile_min = vi_min_s(*tile_min, vi_blend(coded, vi_set1((int)NB_F32_INF), bits));
+    vi_store(work->max + j0, bits);
+    vi_store(work->positive + j0, vi_sub(vi_set1(1), sign));
+    vi_store(work->transform + j0, _mm512_maskz_mov_epi32(better, vi_set1(1)));
+    float *x = &work->y[j0][0][0];
+    NB_UNROLL16
+    for (unsigned i = 0; i < NB_GROUP; i++)
+        _mm512_store_ps(x + 16 * i, _mm512_mask_load_ps(vf_load(h[i]), better, y[i]));
+    if (norms) {
+        NB_UNROLL16
+        for (unsigned half = 8; half; half /= 2)
+            for (unsigned d = 0; d < half; d++)
+                squares[d] = vf_add(squares[d], squares[d + half]);
+        vf_store(work->own2 + j0, _mm512_permutexvar_ps(nb_t_slots(), squares[0]));
+        /* codes times 2^24, units times 2^-24 */
+        if (feedback)
+            vf_store(work->error2 + j0,
+                     _mm512_permutexvar_ps(nb_t_slots(), vf_mul(vf_mul(count, unit), unit)));
+    }
+    return true;
+}
+
+NB_FN bool nb_t_survey_batches(enum nb_dtype type, bool feedback, bool norms, bool exact,
+                               const struct nb_tile_job *job, struct nb_tile_work *work, vi *max, vi *min)
+{
+    const unsigned bytes = NB_GROUP * nb_value_bytes(type);
+    *max = vi_set1(0);
+    *min = vi_set1((int)NB_F32_INF);
+    for (unsigned j = 0; j < job->groups; j += NB_W) {
+        const uint8_t *src = job->src + bytes * j, *err_scale = feedback ? job->err_scale + j : NULL;
+        const int8_t *err = feedback ? job->err + NB_GROUP * j : NULL;
+        unsigned left = job->groups - j;
+        struct nb_padded pad;
+        if (left < NB_W) {
+            memset(&pad, 0, sizeof pad);
+            memcpy(pad.src, src, bytes * left);
+            src = pad.src;
+            if (feedback) {
+                memcpy(pad.err, err, NB_GROUP * left);
+                memcpy(pad.err_scale, err_scale, left);
+                err = pad.err;
+                err_scale = pad.err_scale;
+            }
+        }
+        if (!nb_t_survey(type, feedback, norms, exact, src, err, err_scale, work, j, max, min))
+            return false;
+    }
+    return true;
+}
+
+NB_FN int nb_t_survey_tile(enum nb_dtype type, bool feedback, const struct nb_tile_job *job,
+                           struct nb_tile_work *work, bool measure)
+{
+    vi max, min;
+
+    nb_work_begin(work);
+    if (feedback ? !nb_t_survey_batches(type, true, true, true, job, work, &max, &min)
+        : measure ? !nb_t_survey_batches(type, false, true, true, job, work, &max, &min)
+                  : !nb_t_survey_batches(type, false, false, true, job, work, &max, &min))
+        return 1;
+    if ((feedback || measure) && !nb_work_norms(work, job))
+        return 1;
+    /* The bound seldom acts: survey as if it did not, and once more where it does. */
+    if (work->factor != 1 && !nb_t_survey_batches(type, true, false, false, job, work, &max, &min))
+        return 1;
+    work->lanes = true;
+    return nb_work_range(work, (uint32_t)_mm512_reduce_max_epi32(max), (uint32_t)_mm512_reduce_min_epi32(min),
+                         job->int4);
+}
+
+/* ---- Second half ---------------------------------------------------------------------------------------- */
+
+/* New errors of a batch from its residuals x (in place), in the chosen domains. */
+NB_FN void nb_t_errors(const struct nb_tile_job *job, const struct nb_tile_work *work, nb_row *x, vm transform,
+                       int8_t *err, uint8_t *err_scale, const uint8_t *idle)
+{
+    nb_row t[NB_GROUP] __attribute__((aligned(64)));
+    vf max = vf_set1(0);
+    NB_UNROLL
+    for (unsigned k = 0; k < 8; k++) { /* stages 1 and 16 */
+        vf a = vf_load(x[2 * k]), b = vf_load(x[2 * k + 1]), c = vf_load(x[2 * k + 16]),
+           d = vf_load(x[2 * k + 17]);
+        nb_t_butterfly(&a, &b);
+        nb_t_butterfly(&c, &d);
+        nb_t_butterfly(&a, &c);
+        nb_t_butterfly(&b, &d);
+        vf_store(t[2 * k], a);
+        vf_store(t[2 * k + 1], b);
+        vf_store(t[2 * k + 16], c);
+        vf_store(t[2 * k + 17], d);
+    }
+    NB_UNROLL
+    for (unsigned s = 0; s < 4; s++) {
+        unsigned o = s % 2 + 16 * (s / 2);
+        vf v[8];
+        nb_t_stages(t, o, v);
+        for (unsigned k = 0; k < 8; k++) {
+            v[k] = _mm512_mask_mul_ps(vf_load(x[o + 2 * k]), transform, v[k], vf_set1(0.03125f));
+            vf_store(x[o + 2 * k], v[k]);
+        }
+        for (unsigned k = 0; k < 8; k += 2)
+            max = nb_t_larger_abs(max, nb_t_larger_abs(v[k], v[k + 1]));
+    }
+    if (job->mode == NB_EF_EMA) {
+        vf beta = vf_set1(job->beta), rest = vf_set1(1.0f - job->beta);
+        vf unit = nb_t_units(err_scale, work->factor);
+        vi code[8];
+        nb_t_load_errors(err, code);
+        max = vf_set1(0);
+        NB_UNROLL16
+        for (unsigned i = 0; i < NB_GROUP; i++) {
+            vf e = vf_mul(nb_t_error(code[i / 4], i % 4), unit);
+            vf kept = vf_add(vf_mul(beta, e), vf_mul(rest, vf_load(x[i])));
+            vf_store(x[i], kept);
+            max = nb_t_larger_abs(max, kept);
+        }
+    }
+    vi bits = vi_cast(max);
+    vm some = vi_gt(bits, vi_set1((int)NB_FLUSH_BITS - 1));
+    /* 127.5/64 and more belongs to the next power of two, so nothing exceeds 127. */
+    vi exponent = vi_srli(vi_add(bits, vi_set1(0x10000)), 23);
+    vf inverse = vf_cast(_mm512_maskz_slli_epi32(some, vi_sub(vi_set1(133 + 127), exponent), 23));
+    vi scale = _mm512_permutexvar_epi32(nb_t_slots(), _mm512_maskz_sub_epi32(some, exponent, vi_set1(6)));
+    vi out[8], group[8];
+    NB_UNROLL
+    for (unsigned b = 0; b < 8; b++) {
+        vi q[4];
+        for (unsigned i = 0; i < 4; i++)
+            q[i] = vi_round(vf_mul(vf_load(x[4 * b + i]), inverse));
+        out[b] = nb_t_bytes(q[0], q[1], q[2], q[3]);
+    }
+    nb_t_dwords(&out[0], &out[1], &out[2], &out[3]);
+    nb_t_dwords(&out[4], &out[5], &out[6], &out[7]);
+    const vi first = _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11),
+             second = _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15);
+    NB_UNROLL
+    for (unsigned k = 0; k < 4; k++) {
+        group[2 * k] = _mm512_permutex2var_epi64(out[k], first, out[4 + k]);
+        group[2 * k + 1] = _mm512_permutex2var_epi64(out[k], second, out[4 + k]);
+    }
+    __m128i kept = _mm_loadu_si128((const __m128i *)(const void *)idle);
+    vm keep = _mm_test_epi8_mask(kept, kept);
+    if (__builtin_expect(keep, 0)) {
+        for (unsigned k = 0; k < 8; k++)
+            _mm512_mask_storeu_epi64(err + 64 * k,
+                                     (__mmask8)((keep >> 2 * k & 1 ? 0 : 0x0f) | (keep >> 2 * k & 2 ? 0 : 0xf0)),
+                                     group[k]);
+        _mm_mask_storeu_epi8(err_scale, (vm)~keep, _mm512_cvtepi32_epi8(scale));
+        return;
+    }
+    NB_UNROLL
+    for (unsigned k = 0; k < 8; k++)
+        vi_store(err + 64 * k, group[k]);
+    vi_store_bytes(err_scale, scale);
+}
+
+NB_FN void nb_t_quantize(bool feedback, bool measure, const struct nb_tile_job *job, struct nb_tile_work *work,
+                         unsigned j0, uint8_t *scales, uint8_t *domains, uint8_t *codes, int8_t *err,
+                         uint8_t *err_scale, const uint8_t *idle, struct nb_encode_stats *stats)
+{
+    float step[NB_W] __attribute__((aligned(64))), inverse[NB_W] __attribute__((aligned(64)));
+    uint8_t in_slots[NB_W];
+    const __m128i slots = _mm512_cvtepi32_epi8(nb_t_slots());
+    vm transform = (vm)nb_s_scales(true, work, j0, in_slots, step, inverse, stats);
+    nb_row *x = (nb_row *)&work->y[j0][0][0];
+    const vf inv = vf_load(inverse), unit = vf_load(step);
+    const vi most = _mm512_set1_epi8(7), nibble = _mm512_set1_epi8(15);
+    const vi order = _mm512_set4_epi32(0x0f0b0703, 0x0e0a0602, 0x0d090501, 0x0c080400);
+    vi out[4];
+    vf noise = vf_set1(0);
+
+    _mm_storeu_si128((__m128i *)(void *)scales,
+                     _mm_shuffle_epi8(_mm_loadu_si128((const __m128i *)(const void *)in_slots), slots));
+    nb_put16(domains, _mm_movepi8_mask(_mm_shuffle_epi8(_mm_movm_epi8(transform), slots)));
+    NB_UNROLL
+    for (unsigned b = 0; b < 4; b++) {
+        vi q[8];
+        NB_UNROLL
+        for (unsigned i = 0; i < 8; i++) {
+            vf y = vf_load(x[8 * b + i]);
+            q[i] = vi_round(vf_mul(y, inv));
+            if (feedback || measure) {
+                vf r = vf_residual(y, vf_from_int(vi_min_s(q[i], vi_set1(7))), unit);
+                vf_store(x[8 * b + i], r);
+                if (measure)
+                    noise = _mm512_fmadd_ps(r, r, noise);
+            }
+        }
+        vi low = _mm512_packs_epi16(_mm512_packs_epi32(q[0], q[2]), _mm512_packs_epi32(q[4], q[6]));
+        vi high = _mm512_packs_epi16(_mm512_packs_epi32(q[1], q[3]), _mm512_packs_epi32(q[5], q[7]));
+        low = _mm512_min_epi8(low, most);
+        high = _mm512_slli_epi16(_mm512_min_epi8(high, most), 4);
+        out[b] = _mm512_shuffle_epi8(_mm512_ternarylogic_epi32(low, high, nibble, 0xe4), order);
+    }
+    nb_t_dwords(&out[0], &out[1], &out[2], &out[3]);
+    for (unsigned b = 0; b < 4; b++)
+        vi_store(codes + 64 * b, out[b]);
+    if (measure)
+        work->noise2 += _mm512_reduce_add_ps(_mm512_mask_mul_ps(noise, transform, noise, vf_set1(0.03125f)));
+    if (feedback)
+        nb_t_errors(job, work, x, transform, err, err_scale, idle);
+}
+
+NB_FN float nb_t_quantize_tile(bool feedback, bool measure, const struct nb_tile_job *job,
+                               struct nb_tile_work *work, uint8_t *scales, uint8_t *domains, uint8_t *codes,
+                               struct nb_encode_stats *stats)
+{
+    work->noise2 = 0;
+    for (unsigned j = 0; j < job->groups; j += NB_W) {
+        unsigned left = job->groups - j;
+        int8_t *err = feedback ? job->err + NB_GROUP * j : NULL;
+        uint8_t *err_scale = feedback ? job->err_scale + j : NULL;
+        if (left >= NB_W) {
+            nb_t_quantize(feedback, measure, job, work, j, scales + j, domains + j / 8, codes + 16 * j, err,
+                          err_scale, work->idle + j, stats);
+            continue;
+        }
+        struct nb_padded pad;
+        uint8_t bits[NB_W / 8];
+        memset(&pad, 0, sizeof pad);
+        if (feedback) {
+            memset(pad.idle, 1, sizeof pad.idle);
+            memcpy(pad.err, err, NB_GROUP * left);
+            memcpy(pad.err_scale, err_scale, left);
+            memcpy(pad.idle, work->idle + j, left);
+        }
+        nb_t_quantize(feedback, measure, job, work, j, pad.scales, bits, pad.codes, pad.err, pad.err_scale,
+                      pad.idle, stats);
+        memcpy(scales + j, pad.scales, left);
+        memcpy(codes + 16 * j, pad.codes, 16 * left);
+        memcpy(domains + j / 8, bits, (left + 7) / 8);
+        if (feedback) {
+            memcpy(err, pad.err, NB_GROUP * left);
+            memcpy(err_scale, pad.err_scale, left);
+        }
+    }
+    return work->noise2;
+}
