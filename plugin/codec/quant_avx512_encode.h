@@ -190,7 +190,7 @@ NB_FN bool nb_t_survey(enum nb_dtype type, bool feedback, bool norms, bool exact
     nb_row h[NB_GROUP] __attribute__((aligned(64))), y[NB_GROUP] __attribute__((aligned(64)));
     vi row[32], code[8];
     vf max = vf_set1(0), least = vf_cast(vi_set1((int)NB_F32_INF)), max_y = vf_set1(0), unit = vf_set1(0);
-    vf count = vf_set1(0), squares[16];
+    vf count[4] = {vf_set1(0), vf_set1(0), vf_set1(0), vf_set1(0)}, squares[16];
     vm active = 0xffff;
     const unsigned bytes = NB_GROUP * nb_value_bytes(type);
 
@@ -231,7 +231,7 @@ NB_FN bool nb_t_survey(enum nb_dtype type, bool feedback, bool norms, bool exact
             if (feedback) {
                 vf a = nb_t_error(code[d / 2], 2 * d % 4), b = nb_t_error(code[d / 2], 2 * d % 4 + 1);
                 if (norms)
-                    count = _mm512_fmadd_ps(b, b, _mm512_fmadd_ps(a, a, count)); /* exact */
+                    count[q] = _mm512_fmadd_ps(b, b, _mm512_fmadd_ps(a, a, count[q])); /* exact */
                 even = exact ? _mm512_fmadd_ps(a, unit, even) : vf_add(vf_mul(a, unit), even);
                 odd = exact ? _mm512_fmadd_ps(b, unit, odd) : vf_add(vf_mul(b, unit), odd);
             }
@@ -240,16 +240,20 @@ NB_FN bool nb_t_survey(enum nb_dtype type, bool feedback, bool norms, bool exact
             vf_store(h[2 * d], even);
             vf_store(h[2 * d + 1], odd);
         }
-        NB_UNROLL
-        for (unsigned q = 0; k != 2 && q < 4; q++) { /* pairs as in nb_is_thin */
-            vf p = nb_t_larger(v[2 * q], k == 3 ? vf_load(h[8 * q + 4]) : v[2 * q + 1]);
-            least = nb_t_smaller_abs(least, p);
-            if (k == 3) {
-                vf o = nb_t_larger(v[2 * q + 1], vf_load(h[8 * q + 5]));
-                least = nb_t_smaller_abs(least, o);
-                p = nb_t_larger(p, o);
+        if (k != 2) { /* pairs as in nb_is_thin */
+            vf p[4], low[4];
+            NB_UNROLL
+            for (unsigned q = 0; q < 4; q++) {
+                p[q] = low[q] = nb_t_larger(v[2 * q], k == 3 ? vf_load(h[8 * q + 4]) : v[2 * q + 1]);
+                if (k == 3) {
+                    vf o = nb_t_larger(v[2 * q + 1], vf_load(h[8 * q + 5]));
+                    low[q] = nb_t_smaller_abs(p[q], o);
+                    p[q] = nb_t_larger(p[q], o);
+                }
             }
-            max = nb_t_larger(max, p);
+            max = nb_t_larger(max, nb_t_larger(nb_t_larger(p[0], p[1]), nb_t_larger(p[2], p[3])));
+            low[0] = nb_t_smaller_abs(nb_t_smaller_abs(low[0], low[1]), nb_t_smaller_abs(low[2], low[3]));
+            least = nb_t_smaller_abs(least, low[0]);
         }
         for (unsigned q = 0; q < 8; q += 2)
             nb_t_butterfly(&v[q], &v[q + 1]); /* 1 */
@@ -267,8 +271,9 @@ NB_FN bool nb_t_survey(enum nb_dtype type, bool feedback, bool norms, bool exact
         for (unsigned k = 0; k < 8; k++)
             vf_store(y[o + 2 * k], v[k]);
         last = v[0];
-        for (unsigned k = 0; k < 8; k += 2)
-            max_y = nb_t_larger(max_y, nb_t_larger(v[k], v[k + 1]));
+        for (unsigned k = 0; k < 4; k++)
+            v[k] = nb_t_larger(v[k], v[k + 4]);
+        max_y = nb_t_larger(max_y, nb_t_larger(nb_t_larger(v[0], v[1]), nb_t_larger(v[2], v[3])));
     }
     const vi absolute = vi_set1((int)NB_F32_ABS);
     vi a = vi_and(vi_cast(max), absolute);
@@ -306,9 +311,10 @@ NB_FN bool nb_t_survey(enum nb_dtype type, bool feedback, bool norms, bool exact
                 squares[d] = vf_add(squares[d], squares[d + half]);
         vf_store(work->own2 + j0, _mm512_permutexvar_ps(nb_t_slots(), squares[0]));
         /* codes times 2^24, units times 2^-24 */
+        vf sum = vf_add(vf_add(count[0], count[1]), vf_add(count[2], count[3]));
         if (feedback)
             vf_store(work->error2 + j0,
-                     _mm512_permutexvar_ps(nb_t_slots(), vf_mul(vf_mul(count, unit), unit)));
+                     _mm512_permutexvar_ps(nb_t_slots(), vf_mul(vf_mul(sum, unit), unit)));
     }
     return true;
 }
