@@ -122,7 +122,7 @@ NB_FN unsigned vgroup_large(const float *p, float threshold)
     for (unsigned k = 0; k < 4; k++)
         m[k] = vi_cast(_mm256_cmp_ps(vf_cast(vi_and(vi_load(p + 8 * k), mask)), t, _CMP_LT_OQ));
     vi bytes = _mm256_packs_epi16(_mm256_packs_epi32(m[0], m[1]), _mm256_packs_epi32(m[2], m[3]));
-    unsigned small = (unsigned)_mm256_movemask_epi8(bytes); /* four bits of each vector, then the other four */
+    unsigned small = (unsigned)_mm256_movemask_epi8(bytes); /* four bits a vector, then the other four */
     /* nb_is_thin for this order */
     if ((small & small >> 8 & 0x00330033) | (small & small >> 1 & 0x44444444))
         return NB_GROUP - (unsigned)__builtin_popcount(small);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Encoding int4 tiles with AVX-512, sixteen groups at a time with a group in each lane: maxima, transforms,
- * sums and scales need no steps across lanes then. What remains are two transpositions, of packed values on the
- * way in and of packed codes on the way out. Lane 4 a + b holds group 4 b + a of the batch ("slots"), which
+ * sums and scales need no steps across lanes then. What remains are two transpositions, of packed values on
+ * the way in and of packed codes on the way out. Lane 4 a + b holds group 4 b + a of the batch ("slots"), which
  * spares both a stage of shuffles. Part of quant_avx512.c, included there.
  *
  * Values of a batch lie in memory as rows: row i has value i of all sixteen groups.
@@ -111,7 +111,8 @@ NB_FN void nb_t_stages(nb_row *y, unsigned o, vf *v)
 /* Where the halves of groups, 16 bytes each, lie in two vectors. */
 NB_FN vi nb_t_halves(unsigned upper)
 {
-    return upper ? _mm512_setr_epi64(2, 3, 6, 7, 10, 11, 14, 15) : _mm512_setr_epi64(0, 1, 4, 5, 8, 9, 12, 13);
+    return upper ? _mm512_setr_epi64(2, 3, 6, 7, 10, 11, 14, 15)
+                 : _mm512_setr_epi64(0, 1, 4, 5, 8, 9, 12, 13);
 }
 
 /* Rows of dwords: row b has the error codes 4b ... 4b+3 of the groups. */
@@ -156,7 +157,7 @@ NB_FN vi nb_t_bytes(vi a, vi b, vi c, vi d)
     return _mm512_shuffle_epi8(bytes, order);
 }
 
-/* ---- First half ----------------------------------------------------------------------------------------- */
+/* ---- First half --------------------------------------------------------------------------------------- */
 
 /* For a batch in which some group is thin: counts of large values in their lanes, 32 for others; false when
  * something has to be escaped. */
@@ -300,7 +301,7 @@ NB_FN bool nb_t_survey(enum nb_dtype type, bool feedback, bool norms, bool exact
     vi_store(work->max + j0, bits);
     vi_store(work->positive + j0, vi_sub(vi_set1(1), sign));
     vi_store(work->transform + j0, _mm512_maskz_mov_epi32(better, vi_set1(1)));
-    float *x = &work->y[j0][0][0];
+    float *x = &work->y[0][0][0] + NB_GROUP * j0;
     NB_UNROLL16
     for (unsigned i = 0; i < NB_GROUP; i++)
         _mm512_store_ps(x + 16 * i, _mm512_mask_load_ps(vf_load(h[i]), better, y[i]));
@@ -367,11 +368,11 @@ NB_FN int nb_t_survey_tile(enum nb_dtype type, bool feedback, const struct nb_ti
                          job->int4);
 }
 
-/* ---- Second half ---------------------------------------------------------------------------------------- */
+/* ---- Second half -------------------------------------------------------------------------------------- */
 
 /* New errors of a batch from its residuals x (in place), in the chosen domains. */
-NB_FN void nb_t_errors(const struct nb_tile_job *job, const struct nb_tile_work *work, nb_row *x, vm transform,
-                       int8_t *err, uint8_t *err_scale, const uint8_t *idle)
+NB_FN void nb_t_errors(const struct nb_tile_job *job, const struct nb_tile_work *work, nb_row *x,
+                       vm transform, int8_t *err, uint8_t *err_scale, const uint8_t *idle)
 {
     nb_row t[NB_GROUP] __attribute__((aligned(64)));
     vf max = vf_set1(0);
@@ -441,9 +442,9 @@ NB_FN void nb_t_errors(const struct nb_tile_job *job, const struct nb_tile_work 
     vm keep = _mm_test_epi8_mask(kept, kept);
     if (__builtin_expect(keep, 0)) {
         for (unsigned k = 0; k < 8; k++)
-            _mm512_mask_storeu_epi64(err + 64 * k,
-                                     (__mmask8)((keep >> 2 * k & 1 ? 0 : 0x0f) | (keep >> 2 * k & 2 ? 0 : 0xf0)),
-                                     group[k]);
+            _mm512_mask_storeu_epi64(
+                err + 64 * k, (__mmask8)((keep >> 2 * k & 1 ? 0 : 0x0f) | (keep >> 2 * k & 2 ? 0 : 0xf0)),
+                group[k]);
         _mm_mask_storeu_epi8(err_scale, (vm)~keep, _mm512_cvtepi32_epi8(scale));
         return;
     }
@@ -453,23 +454,29 @@ NB_FN void nb_t_errors(const struct nb_tile_job *job, const struct nb_tile_work 
     vi_store_bytes(err_scale, scale);
 }
 
-NB_FN void nb_t_quantize(bool feedback, bool measure, const struct nb_tile_job *job, struct nb_tile_work *work,
-                         unsigned j0, uint8_t *scales, uint8_t *domains, uint8_t *codes, int8_t *err,
-                         uint8_t *err_scale, const uint8_t *idle, struct nb_encode_stats *stats)
+/* Scales of a tile, found for all groups at once so that divisions keep nobody waiting; in slots. */
+struct nb_plan {
+    float step[NB_TILE_GROUPS] __attribute__((aligned(64)));
+    float inverse[NB_TILE_GROUPS] __attribute__((aligned(64)));
+    uint8_t scales[NB_TILE_GROUPS];
+    vm transform[NB_TILE_GROUPS / NB_W];
+};
+
+NB_FN void nb_t_quantize(bool feedback, bool measure, const struct nb_tile_job *job,
+                         struct nb_tile_work *work, unsigned j0, uint8_t *scales, uint8_t *domains, uint8_t *codes, int8_t *err,
+                         uint8_t *err_scale, const uint8_t *idle, const struct nb_plan *plan)
 {
-    float step[NB_W] __attribute__((aligned(64))), inverse[NB_W] __attribute__((aligned(64)));
-    uint8_t in_slots[NB_W];
     const __m128i slots = _mm512_cvtepi32_epi8(nb_t_slots());
-    vm transform = (vm)nb_s_scales(true, work, j0, in_slots, step, inverse, stats);
-    nb_row *x = (nb_row *)&work->y[j0][0][0];
-    const vf inv = vf_load(inverse), unit = vf_load(step);
+    const vm transform = plan->transform[j0 / NB_W];
+    nb_row *x = (nb_row *)(&work->y[0][0][0] + NB_GROUP * j0);
+    const vf inv = vf_load(plan->inverse + j0), unit = vf_load(plan->step + j0);
     const vi most = _mm512_set1_epi8(7), nibble = _mm512_set1_epi8(15);
     const vi order = _mm512_set4_epi32(0x0f0b0703, 0x0e0a0602, 0x0d090501, 0x0c080400);
     vi out[4];
     vf noise = vf_set1(0);
 
     _mm_storeu_si128((__m128i *)(void *)scales,
-                     _mm_shuffle_epi8(_mm_loadu_si128((const __m128i *)(const void *)in_slots), slots));
+                     _mm_shuffle_epi8(_mm_loadu_si128((const __m128i *)(const void *)(plan->scales + j0)), slots));
     nb_put16(domains, _mm_movepi8_mask(_mm_shuffle_epi8(_mm_movm_epi8(transform), slots)));
     NB_UNROLL
     for (unsigned b = 0; b < 4; b++) {
@@ -504,14 +511,18 @@ NB_FN float nb_t_quantize_tile(bool feedback, bool measure, const struct nb_tile
                                struct nb_tile_work *work, uint8_t *scales, uint8_t *domains, uint8_t *codes,
                                struct nb_encode_stats *stats)
 {
+    struct nb_plan plan;
     work->noise2 = 0;
+    for (unsigned j = 0; j < job->groups; j += NB_W)
+        plan.transform[j / NB_W] =
+            (vm)nb_s_scales(true, work, j, plan.scales + j, plan.step + j, plan.inverse + j, stats);
     for (unsigned j = 0; j < job->groups; j += NB_W) {
         unsigned left = job->groups - j;
         int8_t *err = feedback ? job->err + NB_GROUP * j : NULL;
         uint8_t *err_scale = feedback ? job->err_scale + j : NULL;
         if (left >= NB_W) {
             nb_t_quantize(feedback, measure, job, work, j, scales + j, domains + j / 8, codes + 16 * j, err,
-                          err_scale, work->idle + j, stats);
+                          err_scale, work->idle + j, &plan);
             continue;
         }
         struct nb_padded pad;
@@ -524,7 +535,7 @@ NB_FN float nb_t_quantize_tile(bool feedback, bool measure, const struct nb_tile
             memcpy(pad.idle, work->idle + j, left);
         }
         nb_t_quantize(feedback, measure, job, work, j, pad.scales, bits, pad.codes, pad.err, pad.err_scale,
-                      pad.idle, stats);
+                      pad.idle, &plan);
         memcpy(scales + j, pad.scales, left);
         memcpy(codes + 16 * j, pad.codes, 16 * left);
         memcpy(domains + j / 8, bits, (left + 7) / 8);

@@ -16,8 +16,8 @@ static float magnitude(float x)
 }
 
 /* One round: values of magnitude above 2^10 times the mean of the small ones, those above the floor and below
- * 2^-8 of the largest. Returns them as a bit mask; none for groups that are not thin, except when looking once
- * more with less `members`. */
+ * 2^-8 of the largest. Returns them as a bit mask; none for groups that are not thin, except when looking
+ * once more with less `members`. */
 static uint32_t outliers(const float *h, unsigned members)
 {
     uint32_t max = 0, found = 0, below = 0;

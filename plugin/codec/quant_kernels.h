@@ -401,7 +401,7 @@ NB_OP int nb_op_survey(const struct nb_tile_job *job, struct nb_tile_work *work)
 {
 #define CALL(t)                                                                                             \
     do {                                                                                                    \
-        if (!nb_k_norms(t, job, work)       )                                                               \
+        if (!nb_k_norms(t, job, work))                                                                      \
             return 1;                                                                                       \
         if (job->int4)                                                                                      \
             return job->err ? nb_k_survey(t, true, true, job, work)                                         \

@@ -47,7 +47,7 @@ static void hadamard(float v[NB_GROUP])
     }
 }
 
-/* Sum of squares: within each group in steps of the distances 1, 16, 8, 4, 2, then over the groups at 64 ... 1. */
+/* Sum of squares: within each group in steps of the distances 1, 16, 8, 4, 2, then over the groups. */
 static float sum_over_groups(const float *group, unsigned groups)
 {
     float sum[NB_TILE_GROUPS] = {0};
@@ -150,7 +150,7 @@ static bool is_small(const struct ref_tile *t, unsigned j, unsigned i, float max
 static bool is_thin(const struct ref_tile *t, unsigned j, float max)
 {
     for (unsigned i = 0; i < NB_GROUP; i++) {
-        unsigned partner = i ^ (i / 4 % 2 ? 2 : 1); /* in turn: fours of neighbours, fours of pairs two apart */
+        unsigned partner = i ^ (i / 4 % 2 ? 2 : 1); /* neighbours, or two apart, four by four */
         if (is_small(t, j, i, max) && is_small(t, j, partner, max))
             return true;
     }

@@ -13,7 +13,7 @@
  *   nibbles_load/_store    16 bytes of codes; load multiplies by a signed step and gives no -0
  *   vgroup_large           number of magnitudes of at least a threshold; 32 unless the group is thin
  *   hadamard               the unnormalised transform, stages 1, 16, 8, 4, 2
- *   across_max_s/_u/_add   lane g of the result is the (signed, unsigned) maximum or the sum of the lanes of m[g]
+ *   across_max_s/_u/_add   lane g of the result is the (signed, unsigned) maximum or sum of lanes of m[g]
  */
 #include "codec/ops.h"
 

@@ -66,8 +66,8 @@ NB_FN uint64_t nb_s_domains(const struct nb_tile_view *view, unsigned j0)
 }
 
 /* 64 groups at a time, plain ones before transformed ones: a branch on every bit would be guessed wrong half
- * of the time, and so would the ends of shorter loops. The product with 1/32 is in the step: all is a multiple
- * of 2^-5 times the step, far from denormals, so it changes nothing. */
+ * of the time, and so would the ends of shorter loops. The product with 1/32 is in the step: all is a
+ * multiple of 2^-5 times the step, far from denormals, so it changes nothing. */
 NB_FN void nb_s_decode(enum nb_dtype type, bool int4, bool add, const struct nb_tile_view *view,
                        const uint8_t *own, uint8_t *dst)
 {
