@@ -2,7 +2,8 @@
 /*
  * Encoding int4 tiles with AVX-512, sixteen groups at a time with a group in each lane: maxima, transforms,
  * sums and scales need no steps across lanes then. What remains are two transpositions, of packed values on
- * the way in and of packed codes on the way out. Lane 4 a + b holds group 4 b + a of the batch ("slots"), which
+ * the way in and of packed codes on the way out.
+ * Lane 4 a + b holds group 4 b + a of the batch ("slots"), which
  * spares both a stage of shuffles. Part of quant_avx512.c, included there.
  *
  * Values of a batch lie in memory as rows: row i has value i of all sixteen groups.
@@ -463,7 +464,8 @@ struct nb_plan {
 };
 
 NB_FN void nb_t_quantize(bool feedback, bool measure, const struct nb_tile_job *job,
-                         struct nb_tile_work *work, unsigned j0, uint8_t *scales, uint8_t *domains, uint8_t *codes, int8_t *err,
+                         struct nb_tile_work *work, unsigned j0, uint8_t *scales, uint8_t *domains,
+                         uint8_t *codes, int8_t *err,
                          uint8_t *err_scale, const uint8_t *idle, const struct nb_plan *plan)
 {
     const __m128i slots = _mm512_cvtepi32_epi8(nb_t_slots());
@@ -476,7 +478,8 @@ NB_FN void nb_t_quantize(bool feedback, bool measure, const struct nb_tile_job *
     vf noise = vf_set1(0);
 
     _mm_storeu_si128((__m128i *)(void *)scales,
-                     _mm_shuffle_epi8(_mm_loadu_si128((const __m128i *)(const void *)(plan->scales + j0)), slots));
+                     _mm_shuffle_epi8(_mm_loadu_si128((const __m128i *)(const void *)(plan->scales + j0)),
+                                      slots));
     nb_put16(domains, _mm_movepi8_mask(_mm_shuffle_epi8(_mm_movm_epi8(transform), slots)));
     NB_UNROLL
     for (unsigned b = 0; b < 4; b++) {
