@@ -280,9 +280,8 @@ static int tick(struct nb_coll_comm *comm, int64_t t)
 
 /* ---- farewell --------------------------------------------------------------------------------------- */
 
-static void closed(struct nb_coll_comm *comm, int result)
+static void closed(struct nb_coll_comm *comm)
 {
-    comm->close_result = result;
     comm->state = NB_COMM_CLOSED;
     pthread_cond_broadcast(&comm->closed_cond);
 }
@@ -327,11 +326,11 @@ static void say_goodbye(struct nb_coll_comm *comm, int64_t t)
             waiting++;
     }
     if (!waiting) {
-        closed(comm, 0);
+        closed(comm);
     } else if (t > comm->close_deadline_ns) {
         NB_WARN("%s: closing although %d peers have not taken all that this node owes them (NIBBLE_CLOSE_TIMEOUT)",
                 comm->label, waiting);
-        closed(comm, -ETIMEDOUT);
+        closed(comm);
     }
 }
 
@@ -406,7 +405,7 @@ int nb_comm_progress(struct nb_coll_comm *comm, int64_t now_ns)
             moved = run(comm, now_ns);
         if (comm->state == NB_COMM_CLOSING) {
             if (atomic_load(&comm->error))
-                closed(comm, 0); /* reported by the call that met it */
+                closed(comm); /* reported by the call that met it */
             else
                 say_goodbye(comm, now_ns);
         }

@@ -85,7 +85,6 @@ struct nb_coll_req {
     uint64_t off, bytes;   /* range in the operation's vector (all-reduce: 0, length) */
     uint64_t part_off; /* reduce-scatter: where recv points; all-gather: where send points (vector offsets) */
     size_t size;           /* reported by test */
-    int64_t posted_ns;
     /* engine thread */
     uint64_t rx_left;      /* bytes still to be delivered here */
     int tx_left;           /* peers whose pieces are not all encoded */
@@ -175,7 +174,6 @@ struct nb_shared {
     uint8_t *buf;
     size_t len;
     int left;       /* peers that have not finished sending it */
-    int unqueued;   /* peers that have not even queued it */
     uint64_t opno, off;
 };
 
@@ -286,7 +284,6 @@ struct nb_coll_comm {
     int64_t tick_ns, late_ns, moved_ns, close_deadline_ns;
     int drained;                   /* BYE was sent */
     int fault_ref;                 /* for tests: damage every third reference before use; counts them */
-    int close_result;
     int detached;                  /* the engine has let go of it */
 };
 #define NB_COMM_MAGIC 0x4e42434du

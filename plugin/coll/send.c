@@ -208,7 +208,7 @@ static int send_gather(struct nb_coll_comm *comm, struct nb_peer *peer, struct n
         unit->len = (size_t)len;
         unit->opno = win->op->opno;
         unit->off = piece->off;
-        unit->left = unit->unqueued = comm->nranks - 1;
+        unit->left = comm->nranks - 1;
         pool->tail++;
         count_unit(comm, NB_FUNC_ALL_GATHER, &msg, unit->len, (uint64_t)comm->nranks - 1);
         comm->device->copy(dst, src, piece->len);
@@ -221,7 +221,6 @@ static int send_gather(struct nb_coll_comm *comm, struct nb_peer *peer, struct n
         return nb_comm_error(comm, -EPROTO, "all_gather units are out of step (%llu at %llu)",
                              (unsigned long long)unit->opno, (unsigned long long)unit->off);
     nb_tx_push(tx, unit->buf, unit->len, unit);
-    unit->unqueued--;
     peer->gather_next++;
     return 1;
 }
