@@ -33,11 +33,20 @@ AC_DEFUN([NB_CHECK_CUDA], [
     AC_ARG_VAR([NVCC], [CUDA compiler])
     nb_cuda_summary="no (switched off)"
     AS_IF([test "x$with_cuda" != xno], [
-        nb_cuda_path=$PATH$PATH_SEPARATOR/usr/local/cuda/bin
+        nb_cuda_path=${CUDA_HOME:+$CUDA_HOME/bin$PATH_SEPARATOR}$PATH$PATH_SEPARATOR/usr/local/cuda/bin
         AS_CASE([$with_cuda], [auto|yes], [], [nb_cuda_path=$with_cuda/bin])
         AC_PATH_PROG([NVCC], [nvcc], [], [$nb_cuda_path])
+        # Kernels are compiled for generations that older compilers do not know.
+        AS_IF([test -n "$NVCC"], [
+            AS_IF(["$NVCC" --list-gpu-arch 2>/dev/null | grep compute_120 >/dev/null], [], [
+                AS_IF([test "x$with_cuda" != xauto],
+                    [AC_MSG_ERROR([--with-cuda was given, but $NVCC is too old: 12.8 or later is needed])])
+                nb_cuda_old=" or too old"
+                NVCC=
+            ])
+        ])
         AS_IF([test -n "$NVCC"], [nb_cuda_summary="yes ($NVCC)"], [
-            nb_cuda_summary="no (nvcc not found)"
+            nb_cuda_summary="no (nvcc not found$nb_cuda_old)"
             AS_IF([test "x$with_cuda" != xauto],
                 [AC_MSG_ERROR([--with-cuda was given, but nvcc was not found])])
         ])

@@ -15,7 +15,7 @@ try()
 {
     printf '#include "%s"\nint nb_alone;\n' "$1" >"$tmp/alone.$2"
     # shellcheck disable=SC2086
-    if ! $3 $4 -D_GNU_SOURCE -I"$srcdir/include" -I"$srcdir/plugin" -fsyntax-only "$tmp/alone.$2" 2>"$tmp/errors"; then
+    if ! $3 $4 -D_GNU_SOURCE -I"$srcdir/include" -I"$srcdir/plugin" -I"$srcdir" -fsyntax-only "$tmp/alone.$2" 2>"$tmp/errors"; then
         echo "FAIL: $1 with $3"
         cat "$tmp/errors"
         failed=1

@@ -39,7 +39,14 @@ extern "C" {
 enum nb_dtype { NB_F32 = 0, NB_BF16 = 1, NB_F16 = 2, NB_DTYPE_COUNT };
 
 /* Codecs. The numbers are on the wire. */
-enum nb_codec { NB_CODEC_RAW = 0, NB_CODEC_INT4 = 1, NB_CODEC_INT8 = 2, NB_CODEC_ULP = 3, NB_CODEC_COUNT };
+enum nb_codec {
+    NB_CODEC_RAW = 0,
+    NB_CODEC_INT4 = 1,
+    NB_CODEC_INT8 = 2,
+    NB_CODEC_ULP = 3,
+    NB_CODEC_DELTA4 = 4,
+    NB_CODEC_COUNT
+};
 
 /* Implementations of the same functions. NB_VARIANT_AUTO is the best this CPU runs. */
 enum nb_variant {
@@ -90,10 +97,11 @@ struct nb_ef {
 size_t nb_ef_err_bytes(size_t n);
 size_t nb_ef_scale_bytes(size_t n);
 
-/* What an encoder saw; fields are added to, so that one struct can collect many spans. The counts are exact. The
- * three energies cost time and are measured only for tiles whose number in the rank block is a multiple of
- * `every`; their ratios are what they are for. */
-#define NB_STATS_EVERY 16u
+/* What an encoder saw; fields are added to, so that one struct can collect many spans. The counts are exact.
+ * The three energies cost time and are measured only for tiles whose number in the rank block is a multiple
+ * of `every`; their ratios are what they are for. The default is a prime: a node that encodes every second or
+ * fourth piece of a vector must not miss all of those tiles. */
+#define NB_STATS_EVERY 17u
 struct nb_encode_stats {
     uint64_t values;      /* values encoded */
     uint64_t nonfinite;   /* NaN or infinity among them (before feedback) */
@@ -107,6 +115,9 @@ struct nb_encode_stats {
     uint32_t every;       /* set by the caller: 1 measures all tiles, 0 means NB_STATS_EVERY */
 };
 
+/* Add the counts of `from` to `to`. */
+void nb_encode_stats_add(struct nb_encode_stats *to, const struct nb_encode_stats *from);
+
 /* ---- Quantizing codecs (int4, int8, raw) ------------------------------------------------------------ */
 
 /* Upper bound of the coded length of any span of n values starting anywhere; 0 for unknown arguments. */
@@ -119,8 +130,8 @@ ssize_t nb_encode(enum nb_codec codec, enum nb_dtype type, const void *src, size
 
 /* Decode a span of n values into `dst` as `type` (the type it was encoded from), each rounded once to
  * nearest even. The coded length must be consumed exactly, else -EBADMSG. */
-int nb_decode(enum nb_codec codec, enum nb_dtype type, const void *coded, size_t len, size_t n, uint64_t first,
-              void *dst);
+int nb_decode(enum nb_codec codec, enum nb_dtype type, const void *coded, size_t len, size_t n,
+              uint64_t first, void *dst);
 
 /* One contribution to a sum. */
 struct nb_source {
@@ -134,9 +145,9 @@ struct nb_source {
 /* Decode and sum: dst[i] = round(((sum of int4 sources) + (sum of the others)) + own[i]), in FP32 with a
  * fixed order: int4 sources in array order, plain and transform domain apart, the latter transformed back
  * once and added to the former; then int8 and raw sources in array order; then `own` (values of `type`; may
- * be NULL, and may equal dst). The order of the sources decides the bits of the result. Each result is rounded
- * once to `type`. All sources are of `type`, n values from `first`. With one source and own == dst this is
- * decode-and-add. -EBADMSG leaves dst unspecified. */
+ * be NULL, and may equal dst). The order of the sources decides the bits of the result. Each result is
+ * rounded once to `type`. All sources are of `type`, n values from `first`. With one source and own == dst
+ * this is decode-and-add. -EBADMSG leaves dst unspecified. */
 int nb_reduce(enum nb_dtype type, const struct nb_source *sources, size_t nsources, const void *own, size_t n,
               uint64_t first, void *dst);
 
@@ -155,10 +166,43 @@ ssize_t nb_ulp_encode(enum nb_ulp_width width, const void *cur, const void *ref,
                       void *dst, size_t cap);
 
 /* Inverse. dst may equal ref. */
-int nb_ulp_decode(enum nb_ulp_width width, const void *coded, size_t len, const void *ref, size_t bytes, void *dst);
+int nb_ulp_decode(enum nb_ulp_width width, const void *coded, size_t len, const void *ref, size_t bytes,
+                  void *dst);
 
 /* The width whose differences between cur and ref look cheapest, judged on samples. */
 enum nb_ulp_width nb_ulp_guess_width(const void *cur, const void *ref, size_t bytes);
+
+/* ---- Bounded differences (delta4) ------------------------------------------------------------------- */
+
+/* Differences of weights against a reference at about 4 bits a value whatever the step size (the lossy weight
+ * gather of SDP4Bit, arXiv 2410.15526, without its drift: the caller takes the next difference against what
+ * was delivered). Where exact differences take no more than that they are sent; else those bits of a run of
+ * 256 values are dropped that lie below a floor that the run's values share. A run never loses more than a
+ * fraction of what rounding its current values to bfloat16 would (expected: 1/4 of the RMS; never more than
+ * 1/2), and is sent exactly where that cannot be had. A value never changes its sign, values near zero,
+ * infinities and NaN arrive exactly, and where `cur` equals `ref` so does the result. What the receivers get
+ * is what nb_delta4_decode makes of the bytes: the sender calls it too when the encoder says that it dropped
+ * something. */
+#define NB_DELTA4_RUN 256u /* values that are lossy or exact together */
+
+/* What an encoder did; fields are added to. */
+struct nb_delta4_stats {
+    uint64_t runs;  /* runs of at most NB_DELTA4_RUN values */
+    uint64_t lossy; /* those of which something was dropped; 0: decoding gives `cur` */
+};
+
+/* Upper bound of the coded length; 0 for an unknown type. */
+size_t nb_delta4_bound(enum nb_dtype type, size_t bytes);
+
+/* Code `cur` against `ref`, both `bytes` long, values of `type` from the first byte on (a tail shorter than a
+ * value is carried as it is). Returns the coded length, or -E2BIG when it would not be smaller than `limit`.
+ * `stats` may be NULL. */
+ssize_t nb_delta4_encode(enum nb_dtype type, const void *cur, const void *ref, size_t bytes, size_t limit,
+                         void *dst, size_t cap, struct nb_delta4_stats *stats);
+
+/* What the coded bytes stand for. dst may equal ref. */
+int nb_delta4_decode(enum nb_dtype type, const void *coded, size_t len, const void *ref, size_t bytes,
+                     void *dst);
 
 /* 64-bit hash of a byte string (not cryptographic); the same on every machine and variant. */
 uint64_t nb_hash64(const void *data, size_t bytes, uint64_t seed);

@@ -129,16 +129,10 @@ static ncclResult_t coll_reg_mr_v8(void *coll_comm, void *data, size_t size, int
 static ncclResult_t coll_reg_mr_dma_buf_v8(void *coll_comm, void *data, size_t size, int type, uint64_t offset,
                                            int fd, void **mhandle)
 {
-    (void)data;
-    (void)size;
-    (void)type;
+    /* The engine's kernel reads and writes NCCL's memory; the transport never sees it, so it needs no DMA-BUF. */
     (void)offset;
     (void)fd;
-    NB_REQUIRE(coll_comm);
-    NB_REQUIRE(mhandle);
-    *mhandle = NULL;
-    NB_WARN("regMrDmaBuf, although the devices do not offer it");
-    return ncclInternalError;
+    return coll_reg_mr_v8(coll_comm, data, size, type, mhandle);
 }
 
 static ncclResult_t coll_dereg_mr_v8(void *coll_comm, void *mhandle)

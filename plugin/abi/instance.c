@@ -12,15 +12,30 @@
 #include "base/log.h"
 #include "base/params.h"
 #include "config.h"
+#include "device/cuda.h"
+#include "device/device.h"
 #include "nibble/nccl_net.h"
+#include "policy/job.h"
 
 /* NCCL cuts windows far smaller; this only must not limit it. */
 #define NB_MAX_COLL_BYTES ((size_t)1 << 30)
 #define NB_MAX_COMMS 65536 /* for transports that do not count them */
 
-/* The engine codes values in host memory, so neither half may be handed anything else, whatever the transport
- * can reach: NCCL uses one half's answer for both. */
-#define NB_ENGINE_MEM NB_MEM_HOST
+/* Memory that both halves can take: NCCL uses one half's answer for both. The engine takes GPU memory where its codecs run on
+ * the GPU. NIBBLE_GPU_POINTERS=1 says so even where the transport does not reach it. */
+static int nb_memory_of(const struct nb_net_props *net)
+{
+    const int asked = nb_params()->gpu_pointers == 2;
+    int mem = net->mem_support & NB_MEM_HOST;
+    char why[256] = "";
+
+    if (!asked && !(net->mem_support & NB_MEM_CUDA))
+        return mem;
+    if (nb_cuda_takes_pointers(-1, why, sizeof(why)))
+        return mem | NB_MEM_CUDA | (net->mem_support & NB_MEM_DMABUF);
+    NB_INFO(NCCL_INIT | NCCL_NET, "%s: NCCL is to hand over host memory: %s", net->name, why);
+    return mem;
+}
 
 static struct {
     pthread_mutex_t lock;
@@ -41,14 +56,10 @@ static const char *nb_half_name(enum nb_half half)
 
 static int nb_find_devices(const struct nb_net_ops *ops)
 {
-    int n = 0;
-    int err = ops->devices(&n);
+    int n = 0, claimed = 0;
+    int err = ops->devices(&n); /* at most NB_NET_MAX_DEVS, as net/devices.h has them */
     if (err)
         return err;
-    if (n > NB_NET_MAX_DEVS) {
-        NB_WARN("transport %s has %d devices, only the first %d are used", ops->name, n, NB_NET_MAX_DEVS);
-        n = NB_NET_MAX_DEVS;
-    }
     size_t unit = (size_t)nb_params()->unit_bytes;
     for (int i = 0; i < n; i++) {
         struct nb_device_info *info = &nb_instance.devices[i];
@@ -63,10 +74,12 @@ static int nb_find_devices(const struct nb_net_ops *ops)
             net->max_recvs = NB_NET_MAX_RECVS;
         if (net->max_bytes == 0 || net->max_bytes > (size_t)NCCL_MAX_NET_SIZE_BYTES)
             net->max_bytes = (size_t)NCCL_MAX_NET_SIZE_BYTES;
-        info->mem_support = net->mem_support & NB_ENGINE_MEM;
+        info->mem_support = nb_memory_of(net);
+        claimed |= (info->mem_support & NB_MEM_CUDA) != 0;
         info->max_coll_bytes = NB_MAX_COLL_BYTES / unit * unit;
     }
     nb_instance.ndevices = n;
+    nb_device_pointers(claimed);
     return 0;
 }
 
@@ -94,7 +107,9 @@ static int nb_bring_up(void)
         return err;
     }
     const struct nb_net_ops *ops;
-    err = nb_net_acquire(&ops);
+    err = nb_job_check_settings();
+    if (!err)
+        err = nb_net_acquire(&ops);
     if (err)
         goto no_transport;
     err = nb_find_devices(ops);

@@ -383,3 +383,6 @@ NB_EXPORT const ncclNet_v12_t ncclNetPlugin_v12 = {
     .irecv = net_irecv_v10,
     .finalize = net_finalize_v11,
 };
+
+/* Not NCCL's: for another nibble that forwards to this one. */
+NB_EXPORT const struct nb_forwarding_v1 nibbleForwarding_v1 = {.forwarded = nb_net_forwarded};

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The profiler tables, ncclProfiler_v4 to _v6. Of all events only the user's call of a collective (CollApi,
- * v5 and later) and its launch (Coll) are wanted; NCCL delivers their relatives too, which get a NULL handle,
- * so that no handle of an earlier event is left in their place.
+ * v5 and later), its launch (Coll) and the launch of NCCL's kernel (KernelLaunch, v5 and later) are wanted; NCCL
+ * delivers their relatives too, which get a NULL handle, so that no handle of an earlier event is left in their place.
  *
  * Usable without the other tables and without a logger. Nothing here ever fails: an operation that could not
  * be recorded is exchanged raw.
@@ -14,7 +14,7 @@
 #include "nibble/nccl_profiler.h"
 #include "policy/events.h"
 
-static ncclResult_t prof_init(void **context, int *mask, uint64_t comm_id, int nnodes, int nranks, int rank,
+static ncclResult_t prof_init(void **context, int *mask, const char *name, uint64_t comm_id, int nnodes, int nranks, int rank,
                               ncclDebugLogger_t logger, int has_calls)
 {
     struct nb_events *events;
@@ -30,24 +30,23 @@ static ncclResult_t prof_init(void **context, int *mask, uint64_t comm_id, int n
                 (unsigned long long)comm_id);
         return ncclSuccess;
     }
+    nb_events_name(events, name);
     *context = events;
     if (mask)
-        *mask = has_calls ? ncclProfileColl | ncclProfileCollApi : ncclProfileColl;
+        *mask = has_calls ? ncclProfileColl | ncclProfileCollApi | ncclProfileKernelLaunch : ncclProfileColl;
     return ncclSuccess;
 }
 
 static ncclResult_t prof_init_v4(void **context, int *mask, const char *name, uint64_t comm_id, int nnodes,
                                  int nranks, int rank, ncclDebugLogger_t logger)
 {
-    (void)name;
-    return prof_init(context, mask, comm_id, nnodes, nranks, rank, logger, 0);
+    return prof_init(context, mask, name, comm_id, nnodes, nranks, rank, logger, 0);
 }
 
 static ncclResult_t prof_init_v5(void **context, uint64_t comm_id, int *mask, const char *name, int nnodes,
                                  int nranks, int rank, ncclDebugLogger_t logger)
 {
-    (void)name;
-    return prof_init(context, mask, comm_id, nnodes, nranks, rank, logger, 1);
+    return prof_init(context, mask, name, comm_id, nnodes, nranks, rank, logger, 1);
 }
 
 static ncclResult_t prof_start_v4(void *context, void **handle, ncclProfilerEventDescr_v4_t *descr)
@@ -78,7 +77,7 @@ static void *start_call(void *context, const struct nb_prof_coll_api *c)
     return nb_events_call(context, &call);
 }
 
-static void start_launch(void *context, const void *parent, const struct nb_prof_coll_v5 *c)
+static void *start_launch(void *context, const void *parent, const struct nb_prof_coll_v5 *c)
 {
     const struct nb_events_op op = {.func = c->func,
                                     .type = c->datatype,
@@ -89,6 +88,7 @@ static void start_launch(void *context, const void *parent, const struct nb_prof
                                     .recv = c->recvBuff,
                                     .call = parent};
     nb_events_launch(context, &op);
+    return nb_events_launched();
 }
 
 static ncclResult_t prof_start_v5(void *context, void **handle, ncclProfilerEventDescr_v5_t *descr)
@@ -98,7 +98,9 @@ static ncclResult_t prof_start_v5(void *context, void **handle, ncclProfilerEven
     if (context && descr && descr->type == ncclProfileCollApi)
         made = start_call(context, &descr->collApi);
     else if (context && descr && descr->type == ncclProfileColl)
-        start_launch(context, descr->parentObj, &descr->coll);
+        made = start_launch(context, descr->parentObj, &descr->coll);
+    else if (context && descr && descr->type == ncclProfileKernelLaunch)
+        made = nb_events_kernel(context, descr->kernelLaunch.stream);
     if (handle)
         *handle = made;
     return ncclSuccess;
@@ -111,7 +113,9 @@ static ncclResult_t prof_start_v6(void *context, void **handle, ncclProfilerEven
     if (context && descr && descr->type == ncclProfileCollApi)
         made = start_call(context, &descr->collApi);
     else if (context && descr && descr->type == ncclProfileColl)
-        start_launch(context, descr->parentObj, &descr->coll);
+        made = start_launch(context, descr->parentObj, &descr->coll);
+    else if (context && descr && descr->type == ncclProfileKernelLaunch)
+        made = nb_events_kernel(context, descr->kernelLaunch.stream);
     if (handle)
         *handle = made;
     return ncclSuccess;
@@ -121,6 +125,13 @@ static ncclResult_t prof_start_v6(void *context, void **handle, ncclProfilerEven
 static ncclResult_t prof_stop_v4(void *handle)
 {
     (void)handle;
+    return ncclSuccess;
+}
+
+/* The launch of NCCL's kernel, and of an operation: of interest for our own kernel's. */
+static ncclResult_t prof_stop_v5(void *handle)
+{
+    nb_events_stop(handle);
     return ncclSuccess;
 }
 
@@ -152,7 +163,7 @@ NB_EXPORT const ncclProfiler_v5_t ncclProfiler_v5 = {
     .name = "nibble",
     .init = prof_init_v5,
     .startEvent = prof_start_v5,
-    .stopEvent = prof_stop_v4,
+    .stopEvent = prof_stop_v5,
     .recordEventState = prof_state_v4,
     .finalize = prof_finalize_v4,
 };
@@ -161,7 +172,7 @@ NB_EXPORT const ncclProfiler_v6_t ncclProfiler_v6 = {
     .name = "nibble",
     .init = prof_init_v5,
     .startEvent = prof_start_v6,
-    .stopEvent = prof_stop_v4,
+    .stopEvent = prof_stop_v5,
     .recordEventState = prof_state_v4,
     .finalize = prof_finalize_v4,
 };

@@ -24,7 +24,7 @@ ncclResult_t nb_abi_devices_v8(int *ndev)
     .maxComms = (info)->net.max_comms, .maxRecvs = (info)->net.max_recvs, \
     .netDeviceType = NCCL_NET_DEVICE_HOST, .netDeviceVersion = NCCL_NET_DEVICE_INVALID_VERSION
 #define NB_FILL_V9(info, dev) \
-    NB_FILL_V8(info), .forceFlush = 0, .vProps = {.ndevs = 1, .devs = {dev}}, \
+    NB_FILL_V8(info), .forceFlush = (info)->net.force_flush, .vProps = {.ndevs = 1, .devs = {dev}}, \
     .maxP2pBytes = (info)->net.max_bytes, .maxCollBytes = (info)->max_coll_bytes
 
 #define NB_LOOK_UP(dev, info) \

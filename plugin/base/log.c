@@ -35,3 +35,13 @@ void nb_log(ncclDebugLogLevel level, unsigned long flags, const char *file, int 
     else
         fprintf(stderr, "NET/nibble : %s\n", text);
 }
+
+void nb_log_pass(ncclDebugLogLevel level, unsigned long flags, const char *file, int line, const char *text)
+{
+    ncclDebugLogger_t logger = atomic_load_explicit(&nb_logger, memory_order_acquire);
+
+    if (logger)
+        logger(level, flags, file, line, "%s", text);
+    else if (level == NCCL_LOG_WARN)
+        fprintf(stderr, "%s\n", text);
+}

@@ -17,6 +17,9 @@ void nb_log_set(ncclDebugLogger_t logger);
 void nb_log(ncclDebugLogLevel level, unsigned long flags, const char *file, int line, const char *fmt, ...)
     __attribute__((format(printf, 5, 6)));
 
+/* Hand on a line of another plugin's as it is. */
+void nb_log_pass(ncclDebugLogLevel level, unsigned long flags, const char *file, int line, const char *text);
+
 #define NB_WARN(...) nb_log(NCCL_LOG_WARN, NCCL_ALL, __FILE__, __LINE__, __VA_ARGS__)
 #define NB_INFO(flags, ...) nb_log(NCCL_LOG_INFO, (flags), __FILE__, __LINE__, __VA_ARGS__)
 #define NB_TRACE(flags, ...) nb_log(NCCL_LOG_TRACE, (flags), __FILE__, __LINE__, __VA_ARGS__)

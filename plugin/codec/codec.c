@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <stdbool.h>
 
+#include "codec/fpenv.h"
 #include "codec/ops.h"
 
 size_t nb_dtype_size(enum nb_dtype type)
@@ -29,7 +30,7 @@ const char *nb_dtype_name(enum nb_dtype type)
 
 const char *nb_codec_name(enum nb_codec codec)
 {
-    static const char *const names[NB_CODEC_COUNT] = {"raw", "int4", "int8", "ulp"};
+    static const char *const names[NB_CODEC_COUNT] = {"raw", "int4", "int8", "ulp", "delta4"};
     return (unsigned)codec < NB_CODEC_COUNT ? names[codec] : "unknown";
 }
 
@@ -185,41 +186,6 @@ size_t nb_partial_encode(enum nb_dtype type, const uint8_t *src, size_t count, u
     return padded;
 }
 
-/* ---- The floating-point environment ------------------------------------------------------------------- */
-
-/* A caller may run with flush-to-zero or another rounding mode; what we compute must not depend on it. */
-#if defined(__SSE2__)
-#define DEFAULT_MXCSR 0x1f80u
-typedef unsigned fp_environment;
-
-static fp_environment fp_enter(void)
-{
-    unsigned old = _mm_getcsr();
-    if ((old & ~0x3fu) != DEFAULT_MXCSR)
-        _mm_setcsr(DEFAULT_MXCSR);
-    return old;
-}
-
-static void fp_leave(fp_environment old)
-{
-    if ((old & ~0x3fu) != DEFAULT_MXCSR)
-        _mm_setcsr(old);
-}
-#else
-/* Elsewhere the default environment (nearest even, denormals kept) is assumed. */
-typedef int fp_environment;
-
-static fp_environment fp_enter(void)
-{
-    return 0;
-}
-
-static void fp_leave(fp_environment old)
-{
-    (void)old;
-}
-#endif
-
 #define MOST_VALUES (SIZE_MAX / 16)
 
 /* ---- Public functions ------------------------------------------------------------------------------ */
@@ -227,6 +193,19 @@ static void fp_leave(fp_environment old)
 static bool quantizing(enum nb_codec codec)
 {
     return codec == NB_CODEC_RAW || codec == NB_CODEC_INT4 || codec == NB_CODEC_INT8;
+}
+
+void nb_encode_stats_add(struct nb_encode_stats *to, const struct nb_encode_stats *from)
+{
+    to->values += from->values;
+    to->nonfinite += from->nonfinite;
+    to->escapes += from->escapes;
+    to->fallback += from->fallback;
+    to->flushed += from->flushed;
+    to->bounded += from->bounded;
+    to->signal2 += from->signal2;
+    to->noise2 += from->noise2;
+    to->carried2 += from->carried2;
 }
 
 /* Arguments that every function has. */
@@ -273,9 +252,9 @@ ssize_t nb_encode(enum nb_codec codec, enum nb_dtype type, const void *src, size
         return (ssize_t)(n * nb_dtype_size(type));
     }
     const struct nb_codec_ops *ops = nb_codec_ops();
-    fp_environment fp = fp_enter();
+    nb_fp_environment fp = nb_fp_enter();
     size_t length = ops->encode(ops, codec, type, src, n, first, ef, dst, stats);
-    fp_leave(fp);
+    nb_fp_leave(fp);
     return (ssize_t)length;
 }
 
@@ -294,9 +273,9 @@ int nb_decode(enum nb_codec codec, enum nb_dtype type, const void *coded, size_t
     if (!n)
         return len ? -EBADMSG : 0;
     const struct nb_codec_ops *ops = nb_codec_ops();
-    fp_environment fp = fp_enter();
+    nb_fp_environment fp = nb_fp_enter();
     int result = ops->decode(ops, codec, type, coded, len, n, first, dst);
-    fp_leave(fp);
+    nb_fp_leave(fp);
     return result;
 }
 
@@ -315,8 +294,8 @@ int nb_reduce(enum nb_dtype type, const struct nb_source *sources, size_t nsourc
     if (!n)
         return 0;
     const struct nb_codec_ops *ops = nb_codec_ops();
-    fp_environment fp = fp_enter();
+    nb_fp_environment fp = nb_fp_enter();
     int result = ops->reduce(ops, type, sources, nsources, own, n, first, dst);
-    fp_leave(fp);
+    nb_fp_leave(fp);
     return result;
 }

@@ -37,6 +37,9 @@ enum nb_tile_kind {
 
 #define NB_INT8_STEP (129.0f / 16384.0f)
 
+/* Carried energies of a tile below this are not told from 0: they are made of denormal floats. */
+#define NB_LEAST_CARRIED 0x1p-100f
+
 NB_INLINE unsigned nb_pad4(unsigned bytes)
 {
     return (bytes + 3u) & ~3u;

@@ -83,9 +83,6 @@ NB_INLINE size_t nb_partial_bytes(enum nb_dtype type, size_t count)
     return nb_pad4((unsigned)(count * nb_dtype_size(type)));
 }
 
-/* Carried energies of a tile below this are not told from 0: they are made of denormal floats. */
-#define NB_LEAST_CARRIED 0x1p-100f
-
 /* Are the energies of the tile of group `group` of the block measured? */
 NB_INLINE bool nb_measured(const struct nb_encode_stats *stats, uint64_t group)
 {

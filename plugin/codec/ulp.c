@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ulp codec: lossless differences against a reference. Spans, the choice of how patterns are read, and the
- * way to the block coders of the variant in force. See ulp.h for the idea and docs/wire-format.md for the
- * format.
+ * ulp and delta4 codecs: differences against a reference, lossless and bounded. Spans, the choice of how
+ * patterns are read, and the way to the block coders of the variant in force. See ulp.h for the idea and
+ * docs/wire-format.md for the format.
  */
 #include "codec/ulp.h"
 
 #include <errno.h>
 #include <string.h>
 
+#include "codec/fpenv.h"
 #include "codec/ulp_bits.h"
 #include "nibble/codec.h"
 
@@ -18,9 +19,9 @@
 /* Ways to read patterns, in order of preference. bfloat16 and half, E4M3 and E5M2, float; else without
  * exponent. */
 static const struct nb_ulp_map maps[3][4] = {
-    {{3, 0}, {2, 0}, {7, 0}, {7, 1}},
-    {{7, 0}, {10, 0}, {15, 0}, {15, 1}},
-    {{23, 0}, {23, 1}, {31, 0}, {31, 1}},
+    {{3, 0, 0}, {2, 0, 0}, {7, 0, 0}, {7, 1, 0}},
+    {{7, 0, 0}, {10, 0, 0}, {15, 0, 0}, {15, 1, 0}},
+    {{23, 0, 0}, {23, 1, 0}, {31, 0, 0}, {31, 1, 0}},
 };
 
 static int width_index(enum nb_ulp_width width)
@@ -44,10 +45,11 @@ static const struct nb_ulp_ops *selected(void)
     }
 }
 
-/* The cheapest way to read n values, judged by samples, and a c to start from. Returns the bits that
- * NB_ULP_PROBE values would take, 0 when the samples are equal. */
-static uint32_t choose_map(const struct nb_ulp_ops *ops, unsigned wi, const uint8_t *cur, const uint8_t *ref,
-                           size_t n, struct nb_ulp_map *map, unsigned *c)
+/* The cheapest of `count` ways to read n values, judged by samples, and a c to start from. Returns the bits
+ * that NB_ULP_PROBE values would take, 0 when the samples are equal. */
+static uint32_t choose_map(const struct nb_ulp_ops *ops, unsigned wi, const struct nb_ulp_map *from,
+                           unsigned count, const uint8_t *cur, const uint8_t *ref, size_t n,
+                           struct nb_ulp_map *map, unsigned *c)
 {
     const size_t w = (size_t)1 << wi, piece = n < NB_ULP_PROBE ? 1 : NB_ULP_PROBE / SAMPLE_PIECES;
     uint8_t a[NB_ULP_PROBE * 4] = {0}, r[NB_ULP_PROBE * 4] = {0};
@@ -62,16 +64,16 @@ static uint32_t choose_map(const struct nb_ulp_ops *ops, unsigned wi, const uint
         memcpy(a + i * piece * w, cur + at * w, piece * w);
         memcpy(r + i * piece * w, ref + at * w, piece * w);
     }
-    *map = maps[wi][0];
+    *map = from[0];
     *c = 0;
     if (memcmp(a, r, NB_ULP_PROBE * w) == 0)
         return 0;
-    for (unsigned j = 0; j < 4; j++) {
+    for (unsigned j = 0; j < count; j++) {
         unsigned at;
-        uint32_t bits = ops->probe[wi](&maps[wi][j], a, r, &at);
+        uint32_t bits = ops->probe[wi](&from[j], a, r, &at);
         if (bits < best) {
             best = bits;
-            *map = maps[wi][j];
+            *map = from[j];
             *c = at;
         }
     }
@@ -90,28 +92,30 @@ size_t nb_ulp_bound(enum nb_ulp_width width, size_t bytes)
     return 1 + 3 * blocks_of(bytes, width) + bytes;
 }
 
-ssize_t nb_ulp_encode(enum nb_ulp_width width, const void *cur_, const void *ref_, size_t bytes, size_t limit,
-                      void *dst_, size_t cap)
+/* What the spans of a codec are made with: the readings to choose from, and whether runs may have floors. */
+struct coding {
+    unsigned wi;
+    const struct nb_ulp_map *maps;
+    unsigned nmaps;
+    int floors;
+    uint64_t lossy; /* runs that got one */
+};
+
+static ssize_t encode_span(struct coding *how, const uint8_t *cur, const uint8_t *ref, size_t bytes,
+                           size_t limit, uint8_t *dst, size_t cap)
 {
-    const int wi = width_index(width);
     const struct nb_ulp_ops *ops = selected();
-    const uint8_t *cur = cur_, *ref = ref_;
-    uint8_t *dst = dst_;
-
-    if (wi < 0)
-        return -EINVAL;
-    if (cap < nb_ulp_bound(width, bytes))
-        return -ENOSPC;
-    if (limit == 0)
-        return -E2BIG;
-
-    const unsigned w = width;
+    const unsigned wi = how->wi, w = 1u << wi;
     const size_t n = bytes / w, blocks = blocks_of(bytes, w), tail = bytes % w;
-    struct nb_ulp_map map = {0, 0};
+    struct nb_ulp_map map = {0, 0, 0};
     unsigned c = 0;
     size_t at = 1 + 2 * blocks;
     int changed = 0, was_raw = 0, known = 0;
 
+    if (cap < nb_ulp_bound((enum nb_ulp_width)w, bytes))
+        return -ENOSPC;
+    if (limit == 0)
+        return -E2BIG;
     dst[0] = NB_ULP_SPAN_BLOCKS;
     for (size_t b = 0; b < blocks; b++) {
         const size_t from = b * NB_ULP_BLOCK * w,
@@ -121,13 +125,15 @@ ssize_t nb_ulp_encode(enum nb_ulp_width width, const void *cur_, const void *ref
         size_t len;
 
         if (b % REMAP_BLOCKS == 0 || was_raw || !known) {
-            bits = choose_map(ops, (unsigned)wi, cur + from, ref + from, count, &map, &c);
+            bits = choose_map(ops, wi, how->maps, how->nmaps, cur + from, ref + from, count, &map, &c);
             known = bits != 0;
         }
         if (was_raw && bits >= NB_ULP_PROBE * 8 * w * 15 / 16) {
             to[0] = NB_ULP_RAW;
             memcpy(to + 1, cur + from, count * w);
             len = 1 + count * w;
+        } else if (how->floors) {
+            len = ops->encode_floors[wi - 1](&map, cur + from, ref + from, count, &c, to, &how->lossy);
         } else {
             len = ops->encode[wi](&map, cur + from, ref + from, count, &c, to);
         }
@@ -151,16 +157,12 @@ ssize_t nb_ulp_encode(enum nb_ulp_width width, const void *cur_, const void *ref
     return at < limit ? (ssize_t)at : -E2BIG;
 }
 
-int nb_ulp_decode(enum nb_ulp_width width, const void *coded_, size_t len, const void *ref_, size_t bytes,
-                  void *dst_)
+static int decode_span(nb_ulp_decode_block_fn *decode, unsigned w, const uint8_t *coded, size_t len,
+                       const uint8_t *ref, size_t bytes, uint8_t *dst)
 {
-    const int wi = width_index(width);
-    const struct nb_ulp_ops *ops = selected();
-    const uint8_t *coded = coded_, *ref = ref_;
-    uint8_t *dst = dst_;
+    const size_t n = bytes / w, blocks = blocks_of(bytes, w), tail = bytes % w;
+    size_t at = 1 + 2 * blocks;
 
-    if (wi < 0)
-        return -EINVAL;
     if (len == 0)
         return -EBADMSG;
     if (coded[0] == NB_ULP_SPAN_EQUAL) {
@@ -170,11 +172,6 @@ int nb_ulp_decode(enum nb_ulp_width width, const void *coded_, size_t len, const
             memcpy(dst, ref, bytes);
         return 0;
     }
-
-    const unsigned w = width;
-    const size_t n = bytes / w, blocks = blocks_of(bytes, w), tail = bytes % w;
-    size_t at = 1 + 2 * blocks;
-
     if (coded[0] != NB_ULP_SPAN_BLOCKS || len < at + tail)
         return -EBADMSG;
     for (size_t b = 0; b < blocks; b++) {
@@ -197,7 +194,7 @@ int nb_ulp_decode(enum nb_ulp_width width, const void *coded_, size_t len, const
             memset(scratch + size, 0, NB_ULP_SRC_SLACK);
             block = scratch;
         }
-        err = ops->decode[wi](block, size, ref + from, count, dst + from);
+        err = decode(block, size, ref + from, count, dst + from);
         if (err)
             return err;
         at += size;
@@ -208,6 +205,71 @@ int nb_ulp_decode(enum nb_ulp_width width, const void *coded_, size_t len, const
     return 0;
 }
 
+ssize_t nb_ulp_encode(enum nb_ulp_width width, const void *cur, const void *ref, size_t bytes, size_t limit,
+                      void *dst, size_t cap)
+{
+    const int wi = width_index(width);
+
+    if (wi < 0)
+        return -EINVAL;
+    return encode_span(&(struct coding){.wi = (unsigned)wi, .maps = maps[wi], .nmaps = 4}, cur, ref, bytes,
+                       limit, dst, cap);
+}
+
+int nb_ulp_decode(enum nb_ulp_width width, const void *coded, size_t len, const void *ref, size_t bytes,
+                  void *dst)
+{
+    const int wi = width_index(width);
+
+    if (wi < 0)
+        return -EINVAL;
+    return decode_span(selected()->decode[wi], width, coded, len, ref, bytes, dst);
+}
+
+/* ---- delta4 -------------------------------------------------------------------------------------------- */
+
+/* How the patterns of a type are read. */
+static const struct nb_ulp_map type_map[NB_DTYPE_COUNT] = {
+    [NB_F32] = {23, 0, 0}, [NB_BF16] = {7, 0, 0}, [NB_F16] = {10, 0, 0}};
+
+size_t nb_delta4_bound(enum nb_dtype type, size_t bytes)
+{
+    return nb_ulp_bound((enum nb_ulp_width)nb_dtype_size(type), bytes);
+}
+
+ssize_t nb_delta4_encode(enum nb_dtype type, const void *cur, const void *ref, size_t bytes, size_t limit,
+                         void *dst, size_t cap, struct nb_delta4_stats *stats)
+{
+    const size_t w = nb_dtype_size(type);
+    ssize_t len;
+
+    if (!w)
+        return -EINVAL;
+    struct coding how = {.wi = w == 2 ? 1 : 2, .maps = &type_map[type], .nmaps = 1, .floors = 1};
+    nb_fp_environment fp = nb_fp_enter();
+    len = encode_span(&how, cur, ref, bytes, limit, dst, cap);
+    nb_fp_leave(fp);
+    if (stats && len >= 0) {
+        stats->runs += (bytes / w + NB_DELTA4_RUN - 1) / NB_DELTA4_RUN;
+        stats->lossy += how.lossy;
+    }
+    return len;
+}
+
+int nb_delta4_decode(enum nb_dtype type, const void *coded, size_t len, const void *ref, size_t bytes,
+                     void *dst)
+{
+    const size_t w = nb_dtype_size(type);
+    int result;
+
+    if (!w)
+        return -EINVAL;
+    nb_fp_environment fp = nb_fp_enter();
+    result = decode_span(selected()->decode_floors[w == 4], (unsigned)w, coded, len, ref, bytes, dst);
+    nb_fp_leave(fp);
+    return result;
+}
+
 enum nb_ulp_width nb_ulp_guess_width(const void *cur, const void *ref, size_t bytes)
 {
     static const enum nb_ulp_width widths[3] = {NB_ULP_16, NB_ULP_32, NB_ULP_8};
@@ -216,7 +278,7 @@ enum nb_ulp_width nb_ulp_guess_width(const void *cur, const void *ref, size_t by
     uint64_t least = UINT64_MAX;
 
     for (int i = 0; i < 3; i++) {
-        const unsigned w = widths[i];
+        const unsigned w = widths[i], wi = (unsigned)width_index(widths[i]);
         struct nb_ulp_map map;
         unsigned c;
         uint64_t bits = 0;
@@ -226,7 +288,7 @@ enum nb_ulp_width nb_ulp_guess_width(const void *cur, const void *ref, size_t by
             const size_t from = bytes / 4 * q / 128 * 128;
             const size_t upto = q == 3 ? bytes : bytes / 4 * (q + 1) / 128 * 128;
             if (upto - from >= w)
-                bits += choose_map(ops, (unsigned)width_index(widths[i]), (const uint8_t *)cur + from,
+                bits += choose_map(ops, wi, maps[wi], 4, (const uint8_t *)cur + from,
                                    (const uint8_t *)ref + from, (upto - from) / w, &map, &c);
         }
         bits *= 4 / w; /* a value each of fewer bytes */

@@ -37,6 +37,7 @@
 /* Bits of the first byte of a block. */
 #define NB_ULP_SHIFT_MASK 0x1fu /* where the exponent starts */
 #define NB_ULP_PLAIN 0x20u      /* two's complement instead of sign-magnitude patterns */
+#define NB_ULP_FLOORS 0x40u     /* delta4 only: floors of the runs follow the exceptions */
 #define NB_ULP_RAW 0x80u        /* the patterns themselves follow */
 
 /* First byte of a span. */
@@ -58,6 +59,7 @@
 struct nb_ulp_map {
     uint8_t shift; /* exponent = (pattern without sign) >> shift; width in bits - 1: no exponent */
     uint8_t plain; /* 1: patterns are two's complement integers; 0: sign and magnitude */
+    uint8_t floor; /* delta4: exponents below this one count as this one; 0: exact */
 };
 
 /* Block coders of one variant for one width. n is 1..NB_ULP_BLOCK values.
@@ -74,10 +76,16 @@ typedef int nb_ulp_decode_block_fn(const uint8_t *coded, size_t len, const uint8
 typedef uint32_t nb_ulp_probe_fn(const struct nb_ulp_map *map, const uint8_t *cur, const uint8_t *ref,
                                  unsigned *c);
 
+typedef size_t nb_delta4_encode_block_fn(const struct nb_ulp_map *map, const uint8_t *cur, const uint8_t *ref,
+                                         size_t n, unsigned *c, uint8_t *dst, uint64_t *lossy);
+
 struct nb_ulp_ops {
     nb_ulp_encode_block_fn *encode[3]; /* for widths 1, 2, 4 */
     nb_ulp_decode_block_fn *decode[3];
     nb_ulp_probe_fn *probe[3];
+    /* delta4, for widths 2 and 4; *lossy counts the runs that got a floor. */
+    nb_delta4_encode_block_fn *encode_floors[2];
+    nb_ulp_decode_block_fn *decode_floors[2];
 };
 
 extern const struct nb_ulp_ops nb_ulp_reference, nb_ulp_portable;
@@ -85,6 +93,39 @@ extern const struct nb_ulp_ops nb_ulp_reference, nb_ulp_portable;
 #define NB_ULP_X86 1
 extern const struct nb_ulp_ops nb_ulp_avx2, nb_ulp_avx512;
 #endif
+
+/* ---- Floors (delta4) ---------------------------------------------------------------------------------- */
+
+/* Bits that a run may take besides plane 0, in sixteenths a value, before it gets a floor; and the fraction
+ * of bfloat16's error that the error under the floor may be: squares, of steps and units in the last place. A
+ * run that needs more bits even so may have a larger error to get down to HOT_BITS. */
+#define NB_DELTA4_BITS 45u
+#define NB_DELTA4_RATIO 16u
+#define NB_DELTA4_HOT_BITS 49u
+#define NB_DELTA4_HOT_RATIO 4u
+/* Differences in steps of the floor are below this; others are exceptions. */
+#define NB_DELTA4_MOST 0x1p14f
+/* More low bits than this a floor does not leave: an exception has to be recognised by its size. */
+#define NB_DELTA4_KMAX 12u
+
+/* A format that may have floors: how its exponents are biased, where the steps lie that a float can hold. */
+struct nb_delta4_format {
+    uint8_t shift;     /* bits of mantissa */
+    uint8_t low, high; /* floors */
+    uint8_t spare;     /* bits of mantissa more than bfloat16's */
+    int16_t bias;      /* a step is 2^(floor - bias) */
+};
+
+/* NULL for a map without. */
+static inline const struct nb_delta4_format *nb_delta4_format(unsigned width, unsigned shift)
+{
+    static const struct nb_delta4_format bf16 = {7, 24, 254, 0, 134}, f16 = {10, 1, 30, 3, 25},
+                                         f32 = {23, 25, 254, 16, 150};
+
+    if (width == 2)
+        return shift == 7 ? &bf16 : shift == 10 ? &f16 : NULL;
+    return width == 4 && shift == 23 ? &f32 : NULL;
+}
 
 /* Statistic that starts a search for c: the mean, over the `count` values that differ, of exponent plus bits
  * of the zigzagged difference (`sum` is their sum), less one. */

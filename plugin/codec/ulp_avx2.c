@@ -13,12 +13,13 @@
 #include <string.h>
 
 #if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx2,bmi,bmi2,popcnt"))), apply_to = function)
+#pragma clang attribute push(__attribute__((target("avx2,bmi,bmi2,popcnt,f16c"))), apply_to = function)
 #else
 #pragma GCC push_options
-#pragma GCC target("avx2,bmi,bmi2,popcnt")
+#pragma GCC target("avx2,bmi,bmi2,popcnt,f16c")
 #endif
 
+#include "codec/fp.h"
 #include "codec/ulp_bits.h"
 
 typedef uint32_t lane;
@@ -77,6 +78,19 @@ static inline __m256i get_lanes(const uint8_t *p, size_t pos, __m256i len, unsig
     return _mm256_srlv_epi64(v, _mm256_and_si256(at, _mm256_set1_epi64x(7)));
 }
 
+static inline void halves_to_floats(const uint16_t *x, float *v)
+{
+    for (unsigned i = 0; i < 32; i += 8)
+        _mm256_storeu_ps(v + i, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(x + i))));
+}
+
+static inline void floats_to_halves(const float *v, uint16_t *x)
+{
+    for (unsigned i = 0; i < 32; i += 8)
+        _mm_storeu_si128((__m128i *)(x + i),
+                         _mm256_cvtps_ph(_mm256_loadu_ps(v + i), _MM_FROUND_TO_NEAREST_INT));
+}
+
 #define W 1
 #define NAME(x) x##_w8
 #include "codec/ulp_avx2.inc.h"
@@ -99,6 +113,8 @@ const struct nb_ulp_ops nb_ulp_avx2 = {
     .encode = {encode_block_w8, encode_block_w16, encode_block_w32},
     .decode = {decode_block_w8, decode_block_w16, decode_block_w32},
     .probe = {probe_w8, probe_w16, probe_w32},
+    .encode_floors = {encode_floors_w16, encode_floors_w32},
+    .decode_floors = {decode_floors_w16, decode_floors_w32},
 };
 
 #if defined(__clang__)

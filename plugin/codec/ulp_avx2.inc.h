@@ -192,7 +192,9 @@ static inline void NAME(put_low)(struct bits *b, const group *g)
 static inline void NAME(widths)(const uint8_t *ref, const struct nb_ulp_map *map, unsigned c, group *g)
 {
     for (int i = 0; i < 4; i++) {
-        g->k[i] = NAME(clamp_k)(NAME(exponent)(NAME(load)(ref + 8 * W * i), map), c);
+        g->k[i] = NAME(clamp_k)(
+            _mm256_max_epi32(NAME(exponent)(NAME(load)(ref + 8 * W * i), map), _mm256_set1_epi32(map->floor)),
+            c);
     }
 }
 
@@ -237,6 +239,15 @@ static inline void NAME(finish)(const uint8_t *ref, const struct nb_ulp_map *map
         NAME(store)(dst + 8 * W * i, NAME(order)(o, flip));
     }
 }
+
+#if W > 1
+static inline void NAME(unsplit)(const group *g, lane *zz)
+{
+    for (int i = 0; i < 4; i++)
+        _mm256_store_si256((__m256i *)zz + i,
+                           _mm256_or_si256(g->low[i], _mm256_sllv_epi32(g->high[i], g->k[i])));
+}
+#endif
 
 #include "codec/ulp_block.inc.h"
 

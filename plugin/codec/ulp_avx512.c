@@ -19,6 +19,7 @@
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,bmi,bmi2,popcnt")
 #endif
 
+#include "codec/fp.h"
 #include "codec/ulp_bits.h"
 
 static inline uint32_t pext(uint32_t x, uint32_t mask)
@@ -92,6 +93,19 @@ static inline __m512i get_lanes(const uint8_t *p, size_t pos, __m512i len, unsig
     return _mm512_srlv_epi64(v, _mm512_and_si512(at, _mm512_set1_epi64(7)));
 }
 
+static inline void halves_to_floats(const uint16_t *x, float *v)
+{
+    for (unsigned i = 0; i < 32; i += 16)
+        _mm512_storeu_ps(v + i, _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(x + i))));
+}
+
+static inline void floats_to_halves(const float *v, uint16_t *x)
+{
+    for (unsigned i = 0; i < 32; i += 16)
+        _mm256_storeu_si256((__m256i *)(x + i),
+                            _mm512_cvtps_ph(_mm512_loadu_ps(v + i), _MM_FROUND_TO_NEAREST_INT));
+}
+
 #define W 1
 #define NAME(x) x##_w8
 #include "codec/ulp_avx512_16.inc.h"
@@ -114,6 +128,8 @@ const struct nb_ulp_ops nb_ulp_avx512 = {
     .encode = {encode_block_w8, encode_block_w16, encode_block_w32},
     .decode = {decode_block_w8, decode_block_w16, decode_block_w32},
     .probe = {probe_w8, probe_w16, probe_w32},
+    .encode_floors = {encode_floors_w16, encode_floors_w32},
+    .decode_floors = {decode_floors_w16, decode_floors_w32},
 };
 
 #if defined(__clang__)

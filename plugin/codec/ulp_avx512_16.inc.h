@@ -142,7 +142,8 @@ static inline void NAME(put_low)(struct bits *b, const group *g)
 
 static inline void NAME(widths)(const uint8_t *ref, const struct nb_ulp_map *map, unsigned c, group *g)
 {
-    g->k = NAME(clamp_k)(NAME(exponent)(NAME(load)(ref), map), c);
+    g->k = NAME(clamp_k)(
+        _mm512_max_epu16(NAME(exponent)(NAME(load)(ref), map), _mm512_set1_epi16(map->floor)), c);
 }
 
 static inline void NAME(add)(group *g, uint32_t m0, uint32_t m1, uint32_t m2, uint32_t m3)
@@ -193,6 +194,13 @@ static inline void NAME(finish)(const uint8_t *ref, const struct nb_ulp_map *map
     _mm512_storeu_si512(dst, NAME(order)(o, flip));
 #endif
 }
+
+#if W > 1
+static inline void NAME(unsplit)(const group *g, lane *zz)
+{
+    _mm512_store_si512(zz, _mm512_or_si512(g->low, _mm512_sllv_epi16(g->high, g->k)));
+}
+#endif
 
 #include "codec/ulp_block.inc.h"
 

@@ -138,7 +138,9 @@ static inline void NAME(put_low)(struct bits *b, const group *g)
 static inline void NAME(widths)(const uint8_t *ref, const struct nb_ulp_map *map, unsigned c, group *g)
 {
     for (int i = 0; i < 2; i++) {
-        g->k[i] = NAME(clamp_k)(NAME(exponent)(_mm512_loadu_si512(ref + 64 * i), map), c);
+        g->k[i] = NAME(clamp_k)(_mm512_max_epu32(NAME(exponent)(_mm512_loadu_si512(ref + 64 * i), map),
+                                                 _mm512_set1_epi32(map->floor)),
+                                c);
     }
 }
 
@@ -179,6 +181,12 @@ static inline void NAME(finish)(const uint8_t *ref, const struct nb_ulp_map *map
         o = _mm512_add_epi32(NAME(order)(_mm512_loadu_si512(ref + 64 * i), flip), d);
         _mm512_storeu_si512(dst + 64 * i, NAME(order)(o, flip));
     }
+}
+
+static inline void NAME(unsplit)(const group *g, lane *zz)
+{
+    for (int i = 0; i < 2; i++)
+        _mm512_store_si512(zz + 16 * i, _mm512_or_si512(g->low[i], _mm512_sllv_epi32(g->high[i], g->k[i])));
 }
 
 #include "codec/ulp_block.inc.h"

@@ -14,8 +14,13 @@
  * reference; high = 0 void     add(group *, mask)                    high += 1 where the mask has a bit
  *     unsigned get_low(p, bit, group *)              low from bit `bit` of p on; how many bits those were
  *     void     finish(ref, map, group *, dst)        dst = ref + difference
+ *     void     unsplit(group *, zz[32])              zigzagged differences again (W > 1)
  *     uint32_t pext(x, mask), pdep(x, mask)
  */
+
+#if W > 1
+#include "codec/ulp_floor.inc.h"
+#endif
 
 static size_t NAME(encode_raw)(const uint8_t *cur, size_t n, uint8_t *dst)
 {
@@ -60,25 +65,29 @@ static unsigned NAME(estimate)(const lane *zz, const lane *ex, size_t n)
 }
 
 /* Choose c for a run of n values, judging a whole run by half of its values: the even ones of even groups and
- * the odd ones of odd groups. */
-static void NAME(choose_c)(const lane *zz, const lane *ex, size_t n, unsigned *c)
+ * the odd ones of odd groups. Returns what those cost and how many they were. */
+static uint32_t NAME(choose_c)(const lane *zz, const lane *ex, size_t n, unsigned *c, size_t *judged)
 {
     _Alignas(64) lane zs[NB_ULP_RUN / 2], es[NB_ULP_RUN / 2];
     unsigned other;
-    uint32_t best;
+    uint32_t best, second;
 
     if (n == NB_ULP_RUN && NAME(sample)(zz, ex, zs, es)) {
         zz = zs;
         ex = es;
         n = NB_ULP_RUN / 2;
     }
+    *judged = n;
     best = NAME(descend)(zz, ex, n, c);
     if (__builtin_expect(best <= n * W * 4, 1))
-        return;
+        return best;
     /* More than half of raw: either that is how it is, or the previous run's c was no good place to start. */
     other = NAME(estimate)(zz, ex, n);
-    if (NAME(descend)(zz, ex, n, &other) < best)
-        *c = other;
+    second = NAME(descend)(zz, ex, n, &other);
+    if (second >= best)
+        return best;
+    *c = other;
+    return second;
 }
 
 static uint32_t NAME(probe)(const struct nb_ulp_map *map, const uint8_t *cur, const uint8_t *ref, unsigned *c)
@@ -116,8 +125,12 @@ static inline unsigned NAME(put_group)(struct bits *b, const group *g, uint32_t 
     return NB_ULP_MODE_SPARSE + dense;
 }
 
-static size_t NAME(encode_block)(const struct nb_ulp_map *map, const uint8_t *cur, const uint8_t *ref,
-                                 size_t n, unsigned *c, uint8_t *dst)
+/* `lossy` is NULL, or runs may have floors and those that got one are counted there; a constant for the
+ * compiler, as is W. */
+static inline __attribute__((always_inline)) size_t NAME(encode_any)(const struct nb_ulp_map *map,
+                                                                     const uint8_t *cur, const uint8_t *ref,
+                                                                     size_t n, unsigned *c, uint8_t *dst,
+                                                                     uint64_t *lossy)
 {
     const size_t runs = (n + NB_ULP_RUN - 1) / NB_ULP_RUN, groups = (n + NB_ULP_GROUP - 1) / NB_ULP_GROUP;
     const size_t full = n / NB_ULP_GROUP;
@@ -127,12 +140,16 @@ static size_t NAME(encode_block)(const struct nb_ulp_map *map, const uint8_t *cu
     uint64_t modes = 0;
     struct bits b;
     int changed = 0;
+    uint8_t floors[NB_ULP_BLOCK / NB_ULP_RUN] = {0};
+    unsigned nfloors = 0;
 
     dst[0] = (uint8_t)(map->shift | (map->plain ? NB_ULP_PLAIN : 0));
     bits_begin(&b, dst + 2 + runs + (groups + 3) / 4);
     for (size_t r = 0; r < runs; r++) {
         const size_t g0 = r * (NB_ULP_RUN / NB_ULP_GROUP);
         const size_t ng = groups - g0 < NB_ULP_RUN / NB_ULP_GROUP ? groups - g0 : NB_ULP_RUN / NB_ULP_GROUP;
+        size_t judged;
+        uint32_t cost;
         int any = 0;
 
         for (size_t g = 0; g < ng; g++) {
@@ -152,8 +169,33 @@ static size_t NAME(encode_block)(const struct nb_ulp_map *map, const uint8_t *cu
             continue;
         }
         changed = 1;
-        NAME(choose_c)(zz, ex, ng * NB_ULP_GROUP, c);
+        cost = NAME(choose_c)(zz, ex, ng * NB_ULP_GROUP, c, &judged);
         dst[2 + r] = (uint8_t)*c;
+#if W > 1
+        if (lossy) {
+            const struct nb_delta4_format *f = nb_delta4_format(W, map->shift);
+            const size_t from = g0 * NB_ULP_GROUP, real = n - from < NB_ULP_RUN ? n - from : NB_ULP_RUN;
+            const unsigned floor =
+                NAME(choose_floor)(f, cur + from * W, real, ex, ng * NB_ULP_GROUP, cost, judged, *c);
+            floors[r] = (uint8_t)floor;
+            nfloors += floor != 0;
+            for (size_t g = 0; floor && g < ng; g++) {
+                const size_t at = (g0 + g) * NB_ULP_GROUP;
+                if (g0 + g < full) {
+                    NAME(diff_floor)(cur + at * W, ref + at * W, f, floor, zz + g * NB_ULP_GROUP,
+                                     ex + g * NB_ULP_GROUP);
+                } else {
+                    uint8_t a[NB_ULP_GROUP * W], z[NB_ULP_GROUP * W];
+                    ulp_pad(a, cur + at * W, n - at, W);
+                    ulp_pad(z, ref + at * W, n - at, W);
+                    NAME(diff_floor)(a, z, f, floor, zz + g * NB_ULP_GROUP, ex + g * NB_ULP_GROUP);
+                }
+            }
+        }
+#else
+        (void)cost;
+        (void)lossy;
+#endif
         for (size_t g = 0; g < ng; g++) {
             group s;
             uint32_t all, over, m0;
@@ -183,15 +225,35 @@ static size_t NAME(encode_block)(const struct nb_ulp_map *map, const uint8_t *cu
     modes = htole64(modes);
     memcpy(dst + 2 + runs, &modes, (groups + 3) / 4);
     uint8_t *p = bits_end(&b);
-    if ((size_t)(p - dst) + nexc * (2 + W) > n * W)
+    if ((size_t)(p - dst) + nexc * (2 + W) + (nfloors ? runs : 0) > n * W)
         return NAME(encode_raw)(cur, n, dst);
     for (unsigned i = 0; i < nexc; i++, p += 2 + W) {
         p[0] = (uint8_t)exc[i];
         p[1] = (uint8_t)(exc[i] >> 8);
         memcpy(p + 2, cur + (size_t)exc[i] * W, W);
     }
+    if (nfloors) {
+        dst[0] |= NB_ULP_FLOORS;
+        memcpy(p, floors, runs);
+        p += runs;
+        *lossy += nfloors;
+    }
     return (size_t)(p - dst);
 }
+
+static size_t NAME(encode_block)(const struct nb_ulp_map *map, const uint8_t *cur, const uint8_t *ref,
+                                 size_t n, unsigned *c, uint8_t *dst)
+{
+    return NAME(encode_any)(map, cur, ref, n, c, dst, NULL);
+}
+
+#if W > 1
+static size_t NAME(encode_floors)(const struct nb_ulp_map *map, const uint8_t *cur, const uint8_t *ref,
+                                  size_t n, unsigned *c, uint8_t *dst, uint64_t *lossy)
+{
+    return NAME(encode_any)(map, cur, ref, n, c, dst, lossy);
+}
+#endif
 
 /* Planes and low parts of one group; returns the bit position behind it. */
 static inline size_t NAME(get_group)(const uint8_t *p, size_t pos, unsigned sparse, group *g)
@@ -223,7 +285,7 @@ static inline size_t NAME(get_group)(const uint8_t *p, size_t pos, unsigned spar
 
 /* A block being decoded. */
 struct NAME(cursor) {
-    const uint8_t *p, *modes, *c, *ref;
+    const uint8_t *p, *modes, *c, *ref, *floors; /* floors: NULL without */
     uint8_t *dst;
     size_t pos, end, n, full; /* bits; values; groups that are whole */
     unsigned nexc;
@@ -232,15 +294,27 @@ struct NAME(cursor) {
 
 /* Read the header of a block that is not raw. */
 static inline int NAME(open_block)(struct NAME(cursor) * d, const uint8_t *coded, size_t len,
-                                   const uint8_t *ref, size_t n, uint8_t *dst)
+                                   const uint8_t *ref, size_t n, uint8_t *dst, int floors)
 {
     const size_t runs = (n + NB_ULP_RUN - 1) / NB_ULP_RUN, groups = (n + NB_ULP_GROUP - 1) / NB_ULP_GROUP;
     const size_t head = 2 + runs + (groups + 3) / 4;
 
-    if (len < head || (coded[0] & ~(NB_ULP_SHIFT_MASK | NB_ULP_PLAIN)))
+    if (len < head || (coded[0] & ~(NB_ULP_SHIFT_MASK | NB_ULP_PLAIN | (floors ? NB_ULP_FLOORS : 0))))
         return -EBADMSG;
     d->map.shift = coded[0] & NB_ULP_SHIFT_MASK;
     d->map.plain = (coded[0] & NB_ULP_PLAIN) != 0;
+    d->map.floor = 0;
+    d->floors = NULL;
+    if (floors && (coded[0] & NB_ULP_FLOORS)) {
+        const struct nb_delta4_format *f = nb_delta4_format(W, d->map.shift);
+        if (!f || d->map.plain || len - head < runs)
+            return -EBADMSG;
+        len -= runs;
+        d->floors = coded + len;
+        for (size_t r = 0; r < runs; r++)
+            if (d->floors[r] && (d->floors[r] < f->low || d->floors[r] > f->high))
+                return -EBADMSG;
+    }
     d->nexc = coded[1];
     if (d->map.shift >= 8 * W || d->map.shift + 9 < 8 * W || d->nexc * (2 + W) > len - head)
         return -EBADMSG;
@@ -256,7 +330,7 @@ static inline int NAME(open_block)(struct NAME(cursor) * d, const uint8_t *coded
     return 0;
 }
 
-static inline int NAME(step)(struct NAME(cursor) * d, size_t g)
+static inline __attribute__((always_inline)) int NAME(step)(struct NAME(cursor) * d, size_t g, int floors)
 {
     const uint8_t *ref = d->ref + g * NB_ULP_GROUP * W;
     uint8_t *dst = d->dst + g * NB_ULP_GROUP * W;
@@ -269,9 +343,22 @@ static inline int NAME(step)(struct NAME(cursor) * d, size_t g)
     }
     if (mode > NB_ULP_MODE_DENSE || d->pos > d->end)
         return -EBADMSG;
+    if (floors && d->floors)
+        d->map.floor = d->floors[g / (NB_ULP_RUN / NB_ULP_GROUP)];
     if (__builtin_expect(g < d->full, 1)) {
         NAME(widths)(ref, &d->map, c, &s);
         d->pos = NAME(get_group)(d->p, d->pos, mode & NB_ULP_MODE_SPARSE, &s);
+#if W > 1
+        if (floors && d->map.floor) {
+            _Alignas(64) lane zz[NB_ULP_GROUP];
+            uint8_t out[NB_ULP_GROUP * W];
+            NAME(finish)(ref, &d->map, &s, out); /* dst may be ref */
+            NAME(unsplit)(&s, zz);
+            NAME(finish_floor)(ref, nb_delta4_format(W, d->map.shift), d->map.floor, zz, out);
+            memcpy(dst, out, sizeof(out));
+            return 0;
+        }
+#endif
         NAME(finish)(ref, &d->map, &s, dst);
     } else {
         const size_t left = d->n - g * NB_ULP_GROUP;
@@ -280,6 +367,13 @@ static inline int NAME(step)(struct NAME(cursor) * d, size_t g)
         NAME(widths)(z, &d->map, c, &s);
         d->pos = NAME(get_group)(d->p, d->pos, mode & NB_ULP_MODE_SPARSE, &s);
         NAME(finish)(z, &d->map, &s, out);
+#if W > 1
+        if (floors && d->map.floor) {
+            _Alignas(64) lane zz[NB_ULP_GROUP];
+            NAME(unsplit)(&s, zz);
+            NAME(finish_floor)(z, nb_delta4_format(W, d->map.shift), d->map.floor, zz, out);
+        }
+#endif
         memcpy(dst, out, left * W);
     }
     return 0;
@@ -303,7 +397,9 @@ static inline int NAME(close_block)(const struct NAME(cursor) * d)
     return 0;
 }
 
-static int NAME(decode_block)(const uint8_t *coded, size_t len, const uint8_t *ref, size_t n, uint8_t *dst)
+static inline __attribute__((always_inline)) int NAME(decode_any)(const uint8_t *coded, size_t len,
+                                                                  const uint8_t *ref, size_t n, uint8_t *dst,
+                                                                  int floors)
 {
     struct NAME(cursor) d;
 
@@ -311,10 +407,22 @@ static int NAME(decode_block)(const uint8_t *coded, size_t len, const uint8_t *r
         memcpy(dst, coded + 1, n * W);
         return 0;
     }
-    if (NAME(open_block)(&d, coded, len, ref, n, dst))
+    if (NAME(open_block)(&d, coded, len, ref, n, dst, floors))
         return -EBADMSG;
     for (size_t g = 0; g < (n + NB_ULP_GROUP - 1) / NB_ULP_GROUP; g++)
-        if (NAME(step)(&d, g))
+        if (NAME(step)(&d, g, floors))
             return -EBADMSG;
     return NAME(close_block)(&d);
 }
+
+static int NAME(decode_block)(const uint8_t *coded, size_t len, const uint8_t *ref, size_t n, uint8_t *dst)
+{
+    return NAME(decode_any)(coded, len, ref, n, dst, 0);
+}
+
+#if W > 1
+static int NAME(decode_floors)(const uint8_t *coded, size_t len, const uint8_t *ref, size_t n, uint8_t *dst)
+{
+    return NAME(decode_any)(coded, len, ref, n, dst, 1);
+}
+#endif

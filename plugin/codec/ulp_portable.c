@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "codec/fp.h"
 #include "codec/ulp_bits.h"
 
 typedef uint32_t lane;
@@ -54,6 +55,18 @@ static inline uint64_t spread(uint32_t m)
     return (((m & 0xff) * EACH & UINT64_C(0x8040201008040201)) + 0x7f * EACH) >> 7 & EACH;
 }
 
+static inline void halves_to_floats(const uint16_t *x, float *v)
+{
+    for (unsigned i = 0; i < 32; i++)
+        v[i] = nb_f16_to_f32(x[i]);
+}
+
+static inline void floats_to_halves(const float *v, uint16_t *x)
+{
+    for (unsigned i = 0; i < 32; i++)
+        x[i] = nb_f32_to_f16(v[i]);
+}
+
 #define W 1
 #define NAME(x) x##_w8
 #include "codec/ulp_portable.inc.h"
@@ -76,4 +89,6 @@ const struct nb_ulp_ops nb_ulp_portable = {
     .encode = {encode_block_w8, encode_block_w16, encode_block_w32},
     .decode = {decode_block_w8, decode_block_w16, decode_block_w32},
     .probe = {probe_w8, probe_w16, probe_w32},
+    .encode_floors = {encode_floors_w16, encode_floors_w32},
+    .decode_floors = {decode_floors_w16, decode_floors_w32},
 };

@@ -151,7 +151,8 @@ static inline void NAME(put_low)(struct bits *b, const group *g)
 static inline void NAME(widths)(const uint8_t *ref, const struct nb_ulp_map *map, unsigned c, group *g)
 {
     for (unsigned i = 0; i < 32; i++) {
-        g->k[i] = (uint8_t)NAME(clamp_k)(c, (NAME(load)(ref + (size_t)i * W) & MAGNITUDE) >> map->shift);
+        const uint32_t ex = (NAME(load)(ref + (size_t)i * W) & MAGNITUDE) >> map->shift;
+        g->k[i] = (uint8_t)NAME(clamp_k)(c, ex < map->floor ? map->floor : ex);
     }
 }
 
@@ -189,6 +190,14 @@ static inline void NAME(finish)(const uint8_t *ref, const struct nb_ulp_map *map
         NAME(store)(dst + (size_t)i * W, NAME(order)(o, flip));
     }
 }
+
+#if W > 1
+static inline void NAME(unsplit)(const group *g, lane *zz)
+{
+    for (unsigned i = 0; i < 32; i++)
+        zz[i] = (g->low[i] | (uint32_t)g->high[i] << g->k[i]) & ALL;
+}
+#endif
 
 #include "codec/ulp_block.inc.h"
 

@@ -12,7 +12,7 @@
 #include "base/log.h"
 #include "base/params.h"
 #include "coll/internal.h"
-#include "state/budget.h"
+#include "coll/task.h"
 
 #define TICK_NS (50 * (int64_t)NB_NS_PER_MS)
 
@@ -42,7 +42,7 @@ int nb_comm_fail(struct nb_coll_comm *comm, int err, const char *why)
             struct nb_tx_item *it;
             while (tx->sent < tx->queued) {
                 it = &tx->item[tx->sent % tx->slots];
-                if (comm->net->isend(tx->conn, it->data, it->len, 0, tx->mhandle, &it->req) || !it->req)
+                if (comm->net->isend(tx->conn, it->data, it->len, 0, it->mhandle, &it->req) || !it->req)
                     break;
                 tx->sent++;
             }
@@ -74,16 +74,28 @@ int nb_comm_error(struct nb_coll_comm *comm, int err, const char *fmt, ...)
 
 /* ---- windows ---------------------------------------------------------------------------------------- */
 
+/* 1 when the device has failed: then nothing that it was asked for counts. */
+static int device_failed(struct nb_coll_comm *comm)
+{
+    int err = comm->device->ops->failed(comm->device);
+
+    if (err)
+        nb_comm_error(comm, err, "its device (%s) has failed: %s", comm->device->ops->name, strerror(-err));
+    return err != 0;
+}
+
 static void finish(struct nb_coll_comm *comm, struct nb_coll_req *win)
 {
     comm->moved_ns = now();
-    if (win->rx_left || win->tx_left)
+    if (win->rx_left || win->tx_left || win->works || device_failed(comm))
         return;
     /* Before NCCL learns of it: a finished window may be used again at once, but never while an older one is open. */
     while (comm->oldest < comm->begun) {
         const struct nb_coll_req *first = nb_window(comm, comm->oldest);
-        if (first->rx_left || first->tx_left)
+        if (first->rx_left || first->tx_left || first->works)
             break;
+        if (first->op->schedule == &nb_schedule_two_hop_gather)
+            nb_two_hop_finished(comm, first);
         comm->oldest++;
     }
     atomic_fetch_add_explicit(&comm->finished, 1, memory_order_relaxed);
@@ -102,6 +114,13 @@ void nb_window_sent(struct nb_coll_comm *comm, struct nb_coll_req *win)
     finish(comm, win);
 }
 
+void nb_window_worked(struct nb_coll_comm *comm, struct nb_coll_req *win, uint64_t bytes)
+{
+    win->works--;
+    win->rx_left -= bytes;
+    finish(comm, win);
+}
+
 static int take_up(struct nb_coll_comm *comm)
 {
     uint64_t submitted = atomic_load_explicit(&comm->submitted, memory_order_acquire);
@@ -111,8 +130,13 @@ static int take_up(struct nb_coll_comm *comm)
         struct nb_coll_req *win = nb_window(comm, comm->begun);
         if (!win->op->begun)
             nb_op_begin(comm, win);
-        win->rx_left = comm->schedule->begin(comm, win);
-        win->tx_left = comm->nranks - 1;
+        if (!win->op->schedule) {
+            win->op->schedule = nb_schedule_choose(comm, win);
+            comm->stats.func[win->op->func].two_hop_ops += win->op->schedule->flags != 0;
+        }
+        win->rx_left = win->op->schedule->begin(comm, win);
+        win->tx_left = comm->nranks;
+        win->works = 0;
         comm->stats.func[win->op->func].windows++;
         comm->begun++;
         comm->moved_ns = now();
@@ -123,19 +147,24 @@ static int take_up(struct nb_coll_comm *comm)
 
 /* ---- control messages ------------------------------------------------------------------------------- */
 
-static int handle_control(struct nb_coll_comm *comm, struct nb_peer *peer, const struct nb_ctl *ctl)
+/* `data` follows a DATA message. */
+static int handle_control(struct nb_coll_comm *comm, struct nb_peer *peer, const struct nb_ctl *ctl,
+                          const uint8_t *data)
 {
     switch (ctl->kind) {
     case NB_CTL_CONFIRM:
         nb_refs_confirmed(comm->refs, ctl->a, ctl->b != 0);
         break;
     case NB_CTL_RAW:
-        if (peer->nask == sizeof(peer->ask) / sizeof(peer->ask[0]) || ctl->c == 0 || ctl->c > comm->unit)
+        if (peer->nask == sizeof(peer->ask) / sizeof(peer->ask[0]) || ctl->c == 0 ||
+            ctl->c > NB_CTL_DATA_BYTES)
             return nb_comm_error(comm, -EPROTO, "%s asks for raw bytes once too often", peer->name);
         peer->ask[peer->nask].opno = ctl->a;
         peer->ask[peer->nask].off = ctl->b;
         peer->ask[peer->nask++].len = ctl->c;
         break;
+    case NB_CTL_DATA:
+        return nb_receive_resend(comm, peer, ctl, data);
     case NB_CTL_BYE:
         peer->bye = 1;
         peer->bye_count[0] = ctl->a;
@@ -149,6 +178,10 @@ static int handle_control(struct nb_coll_comm *comm, struct nb_peer *peer, const
             return nb_comm_error(comm, -ECONNABORTED, "%s has failed: %s", peer->name, ctl->text);
         peer->gone = 1;
         break;
+    case NB_CTL_SWITCH_ASK:
+    case NB_CTL_SWITCH:
+    case NB_CTL_SWITCHED:
+        return nb_switch_control(comm, peer, ctl);
     default:
         break;
     }
@@ -168,8 +201,8 @@ static int read_control(struct nb_coll_comm *comm, struct nb_peer *peer)
         if (nb_ctl_parse(slot, len, comm->token, &ctl, &why))
             return nb_comm_error(comm, -EBADMSG, "malformed control message of %zu bytes from %s: %s", len, peer->name,
                                  why);
-        nb_rx_take(rx);
-        if (handle_control(comm, peer, &ctl))
+        nb_rx_take(rx); /* its slot is not filled again before links are moved */
+        if (handle_control(comm, peer, &ctl, slot + NB_CTL_BYTES))
             return -1;
         moved = 1;
     }
@@ -211,22 +244,25 @@ static int misses(const struct nb_coll_comm *comm, const struct nb_peer *peer)
     struct nb_piece piece;
     uint64_t from = win->off;
 
-    if (op->func == NB_FUNC_ALL_GATHER) {
+    if (peer->asked)
+        return 1;
+    if (op->func == NB_FUNC_ALL_GATHER && op->schedule == &nb_schedule_direct) {
         uint64_t block = (uint64_t)peer->rank * op->block;
         if (peer->gathers_done > op->opno)
             return 0;
         from = peer->gather_open && peer->gather_op == op->opno ? block + peer->gather_bytes : block;
-        return comm->schedule->next_owned(comm, win, peer->rank, from, &piece) && c->taken == c->arrived;
+        return op->schedule->next_owned(comm, win, peer->rank, from, &piece) && c->taken == c->arrived;
     }
     if (comm->red_seq == comm->oldest && comm->red_started)
         from = comm->red_off;
-    if (comm->red_seq <= comm->oldest && comm->schedule->next_reduce(comm, win, from, &piece) &&
+    if (comm->red_seq <= comm->oldest && op->schedule->next_reduce(comm, win, from, &piece) &&
+        (piece.relay < 0 || (piece.owner == peer->rank) == (op->func == NB_FUNC_ALL_GATHER)) &&
         c->taken == c->arrived)
         return 1;
-    if (op->func != NB_FUNC_ALL_REDUCE || peer->result_seq > comm->oldest)
+    if (peer->result_seq > comm->oldest)
         return 0;
     from = peer->result_seq == comm->oldest && peer->result_win == comm->oldest ? peer->result_off : win->off;
-    return comm->schedule->next_owned(comm, win, peer->rank, from, &piece) && r->taken == r->arrived;
+    return op->schedule->next_result(comm, win, peer->rank, from, &piece) && r->taken == r->arrived;
 }
 
 static int tick(struct nb_coll_comm *comm, int64_t t)
@@ -238,6 +274,8 @@ static int tick(struct nb_coll_comm *comm, int64_t t)
     if (asleep < TICK_NS)
         return 0;
     comm->tick_ns = t;
+    if (nb_switch_tick(comm))
+        return -1;
     if (every > (int64_t)NB_NS_PER_S)
         every = (int64_t)NB_NS_PER_S;
     for (int r = 0; r < comm->nranks; r++) {
@@ -378,6 +416,10 @@ static int run(struct nb_coll_comm *comm, int64_t t)
     moved |= take_up(comm);
     if (atomic_load(&comm->error))
         return -1;
+    ret = nb_tasks_progress(comm);
+    if (ret < 0)
+        return ret;
+    moved |= ret;
     ret = nb_receive_progress(comm);
     if (ret < 0)
         return ret;
@@ -386,6 +428,8 @@ static int run(struct nb_coll_comm *comm, int64_t t)
     if (ret < 0)
         return ret;
     moved |= ret;
+    if (device_failed(comm))
+        return -1;
     if (moved) { /* what was just encoded should leave now */
         ret = move_links(comm, t);
         if (ret < 0)
@@ -393,6 +437,22 @@ static int run(struct nb_coll_comm *comm, int64_t t)
     }
     ret = tick(comm, t);
     return ret < 0 ? ret : moved;
+}
+
+/* What the device wants to know: are there windows that are not finished, or of an operation that has more to come?
+ * A window of a failed communicator will never be finished. */
+static int busy(struct nb_coll_comm *comm)
+{
+    const uint64_t n = atomic_load(&comm->submitted);
+    const struct nb_coll_req *last;
+
+    if (atomic_load(&comm->error) || n == 0)
+        return 0;
+    if (atomic_load(&comm->finished) != n)
+        return 1;
+    last = nb_window(comm, n - 1);
+    return last->op->func != NB_FUNC_ALL_REDUCE &&
+           last->off + last->bytes < last->op->block * (uint64_t)comm->nranks;
 }
 
 int nb_comm_progress(struct nb_coll_comm *comm, int64_t now_ns)
@@ -409,6 +469,9 @@ int nb_comm_progress(struct nb_coll_comm *comm, int64_t now_ns)
             else
                 say_goodbye(comm, now_ns);
         }
+        if (comm->device->ops->turn)
+            comm->device_waits = comm->device->ops->turn(comm->device, busy(comm));
+        comm->tasks_open = comm->task_run != NULL;
     }
     if (comm->state == NB_COMM_CLOSED)
         moved = -1;
@@ -424,6 +487,8 @@ static int links_poll_fds(struct nb_coll_comm *comm, struct pollfd *fds, int max
 
     if (atomic_load(&comm->error))
         return 0;
+    if (comm->task_run)
+        return -1;
     for (int r = 0; r < comm->nranks; r++) {
         struct nb_peer *peer = &comm->peer[r];
         if (r == comm->rank || peer->gone)
@@ -454,69 +519,7 @@ int nb_comm_poll_fds(struct nb_coll_comm *comm, struct pollfd *fds, int max)
     int n;
 
     pthread_mutex_lock(&comm->progress_lock);
-    n = links_poll_fds(comm, fds, max);
+    n = comm->device_waits ? -1 : links_poll_fds(comm, fds, max);
     pthread_mutex_unlock(&comm->progress_lock);
     return n;
-}
-
-/* ---- end -------------------------------------------------------------------------------------------- */
-
-void nb_coll_get_stats(struct nb_coll_comm *comm, struct nb_coll_stats *stats)
-{
-    pthread_mutex_lock(&comm->progress_lock);
-    *stats = comm->stats;
-    stats->ref_slots = nb_refs_count(comm->refs);
-    stats->reference_bytes = nb_refs_bytes(comm->refs);
-    stats->feedback_bytes = nb_feedback_bytes(comm->feedback);
-    pthread_mutex_unlock(&comm->progress_lock);
-}
-
-void nb_comm_log_summary(struct nb_coll_comm *comm)
-{
-    struct nb_coll_stats s;
-    char line[768];
-    size_t at;
-
-    nb_coll_get_stats(comm, &s);
-    at = (size_t)snprintf(line, sizeof(line), "summary %s:", comm->label);
-    for (int f = 0; f < NB_FUNC_COUNT && at < sizeof(line); f++) {
-        const struct nb_func_stats *fs = &s.func[f];
-        if (fs->windows)
-            at += (size_t)snprintf(line + at, sizeof(line) - at,
-                                   " %s ops=%llu coded=%llu windows=%llu bytes=%llu wire=%llu ratio=%.2f", nb_func_name(f),
-                                   (unsigned long long)fs->ops, (unsigned long long)fs->coded_ops,
-                                   (unsigned long long)fs->windows, (unsigned long long)fs->sent_bytes,
-                                   (unsigned long long)fs->wire_bytes,
-                                   fs->wire_bytes ? (double)fs->sent_bytes / (double)fs->wire_bytes : 0.0);
-    }
-    NB_INFO(NCCL_NET, "%s", line);
-    if (s.encode.values)
-        NB_INFO(NCCL_NET,
-                "summary %s: feedback ops=%llu ambiguous=%llu budget=%llu resets=%llu bounded_tiles=%llu nmse=%.5f "
-                "carried=%.3f escapes=%llu nonfinite=%llu state_bytes=%llu",
-                comm->label, (unsigned long long)s.feedback_ops, (unsigned long long)s.no_feedback_ambiguous,
-                (unsigned long long)s.no_feedback_budget, (unsigned long long)s.feedback_resets,
-                (unsigned long long)s.encode.bounded, s.encode.signal2 > 0 ? s.encode.noise2 / s.encode.signal2 : 0.0,
-                s.encode.signal2 > 0 ? s.encode.carried2 / s.encode.signal2 : 0.0,
-                (unsigned long long)s.encode.escapes, (unsigned long long)s.encode.nonfinite,
-                (unsigned long long)s.feedback_bytes);
-    if (nb_queue_is_profiled(comm->queue))
-        NB_INFO(NCCL_NET, "summary %s: records certain=%llu alike=%llu absent=%llu doubtful=%llu misfits=%llu wrong=%llu",
-                comm->label, (unsigned long long)s.records[NB_ALIGN_CERTAIN],
-                (unsigned long long)s.records[NB_ALIGN_ALIKE], (unsigned long long)s.records[NB_ALIGN_ABSENT],
-                (unsigned long long)s.records[NB_ALIGN_DOUBT], (unsigned long long)s.records[NB_ALIGN_MISFIT],
-                (unsigned long long)s.records_wrong);
-    if (s.func[NB_FUNC_ALL_GATHER].windows)
-        NB_INFO(NCCL_NET,
-                "summary %s: references slots=%llu hit=%llu new=%llu unconfirmed=%llu budget=%llu unchanged_units=%llu "
-                "resends=%llu state_bytes=%llu",
-                comm->label, (unsigned long long)s.ref_slots, (unsigned long long)s.ref_hits,
-                (unsigned long long)s.ref_new, (unsigned long long)s.ref_unconfirmed, (unsigned long long)s.ref_budget,
-                (unsigned long long)s.func[NB_FUNC_ALL_GATHER].unchanged_units, (unsigned long long)s.resends,
-                (unsigned long long)s.reference_bytes);
-    for (int f = 0; f < NB_FUNC_COUNT; f++)
-        for (int why = NB_CODED + 1; why < NB_REASON_COUNT; why++)
-            if (comm->reasons[f][why])
-                NB_INFO(NCCL_NET, "summary %s: raw %s ops=%llu because: %s", comm->label, nb_func_name(f),
-                        (unsigned long long)comm->reasons[f][why], nb_reason_text(why));
 }

@@ -8,6 +8,7 @@
 #include <config.h>
 
 #include <errno.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,10 +30,32 @@ struct nb_coll_listen {
     uint32_t magic;
     int dev;
     uint64_t comm_id;
+    uint32_t order; /* of the communicators between nodes that this GPU's process makes, from 1 */
     const struct nb_net_ops *net;
     void *conn;
 };
 #define LISTEN_MAGIC 0x4e424c53u
+
+/* How many communicators between nodes the rank on this GPU has made, this one included. One that listens on several
+ * devices is one. */
+static uint32_t count_communicator(uint64_t comm_id)
+{
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    static struct {
+        uint64_t last;
+        uint32_t n;
+    } gpu[NB_NET_MAX_DEVS];
+    int at = (nb_current_gpu() + 1) % NB_NET_MAX_DEVS;
+    uint32_t n;
+
+    pthread_mutex_lock(&lock);
+    if (comm_id == 0 || comm_id != gpu[at].last)
+        gpu[at].n++;
+    gpu[at].last = comm_id;
+    n = gpu[at].n;
+    pthread_mutex_unlock(&lock);
+    return n;
+}
 
 int nb_coll_listen(int dev, uint64_t comm_id, void *handle, struct nb_coll_listen **out)
 {
@@ -56,6 +79,7 @@ int nb_coll_listen(int dev, uint64_t comm_id, void *handle, struct nb_coll_liste
     l->magic = LISTEN_MAGIC;
     l->dev = dev;
     l->comm_id = comm_id;
+    l->order = count_communicator(comm_id);
     *out = l;
     return 0;
 }
@@ -110,6 +134,7 @@ struct mesh {
     uint8_t *lost;         /* [nranks] no vote can be had from this peer */
     struct note *vote_out, *vote_in; /* [nranks] */
     char reason[NB_CTL_TEXT];        /* why this node votes no; "" = yes */
+    int wanted;                      /* the no is a setting's, not a failure */
     int64_t deadline;
 };
 
@@ -426,19 +451,50 @@ static int vote(struct mesh *m)
 
 /* ---- connect ---------------------------------------------------------------------------------------- */
 
+/* What is known of this communicator, for NIBBLE_COMMS and the log. */
+static void describe(struct mesh *m, struct nb_comm_facts *facts)
+{
+    struct nb_coll_comm *comm = m->comm;
+
+    memset(facts, 0, sizeof(*facts));
+    nb_queue_description(comm->queue, &facts->nranks, facts->name, sizeof(facts->name));
+    facts->nnodes = (uint32_t)comm->nranks;
+    facts->local = facts->nranks % facts->nnodes ? 0 : facts->nranks / facts->nnodes;
+    facts->order = m->listen->order;
+    nb_comm_rule_text(facts, comm->traits, sizeof(comm->traits));
+}
+
+/* Settings that decline this communicator: all nodes have the same. */
+static void ask_settings(struct mesh *m)
+{
+    struct nb_comm_facts facts;
+    char error[256];
+
+    nb_comm_rules_parse(nb_params()->comms, &m->comm->rules, error, sizeof(error)); /* checked at init */
+    describe(m, &facts);
+    if (m->reason[0])
+        return;
+    if (!nb_params()->enable)
+        object(m, "NIBBLE_ENABLE=0");
+    else if (!nb_comm_rules_ask(&m->comm->rules, &facts))
+        object(m, "NIBBLE_COMMS excludes it (%.120s)", m->comm->traits);
+    m->wanted = m->reason[0] != 0;
+}
+
 /* Everything that may fail on this node alone, tried before the vote. */
 static void try_locally(struct mesh *m)
 {
     struct nb_coll_comm *comm = m->comm;
     int ret;
 
-    if (!nb_params()->enable)
-        object(m, "NIBBLE_ENABLE=0");
+    ask_settings(m);
     if (nb_fault("connect"))
         object(m, "fault injected at connect");
     comm->engine = nb_engine_acquire();
     if (!comm->engine)
         object(m, "cannot start the engine");
+    if (comm->device_error)
+        object(m, "cannot use its device: %s", strerror(-comm->device_error));
     ret = nb_fault("alloc") ? -ENOMEM : nb_setup_memory(comm);
     if (ret)
         object(m, "cannot allocate staging memory (NIBBLE_STAGING_MAX_MB): %s", strerror(-ret));
@@ -541,13 +597,16 @@ static int mesh_init(struct mesh *m, struct nb_coll_comm *comm, struct nb_coll_l
     return ret;
 }
 
-static void announce(const struct nb_coll_comm *comm)
+static void announce(struct nb_coll_comm *comm)
 {
+    static const char *const schedule[] = {"auto", "direct", "two-hop"};
+
     NB_INFO(NCCL_INIT | NCCL_NET,
             "%s: connected over %s, schedule %s, device %s, wire units of %zu bytes, %u credits a peer and class, "
             "staging %.1f MiB",
-            comm->label, comm->net->name, comm->schedule->name, comm->device->name, comm->unit,
+            comm->label, comm->net->name, schedule[nb_params()->schedule], comm->device->ops->name, comm->unit,
             comm->peer[comm->rank == 0].rx[NB_CLASS_CONTRIB].slots, (double)comm->staging / (1 << 20));
+    nb_comm_log_plan(comm);
 }
 
 int nb_coll_connect(void *const *handles, int nranks, int rank, struct nb_coll_listen *listen,
@@ -588,7 +647,10 @@ int nb_coll_connect(void *const *handles, int nranks, int rank, struct nb_coll_l
     if (!won) {
         if (!m.reason[0])
             object(&m, "a peer was lost");
-        NB_WARN("%s: CollNet is declined on all nodes, NCCL uses its own algorithms: %s", comm->label, m.reason);
+        if (m.wanted)
+            NB_INFO(NCCL_INIT | NCCL_NET, "%s: not compressed, NCCL uses its own algorithms: %s", comm->label, m.reason);
+        else
+            NB_WARN("%s: CollNet is declined on all nodes, NCCL uses its own algorithms: %s", comm->label, m.reason);
         ret = -ECONNREFUSED;
         goto err;
     }

@@ -27,7 +27,9 @@ static int block_piece(const struct nb_coll_comm *comm, const struct nb_coll_req
     piece->off = off;
     piece->len = (uint32_t)min64(len, end - off);
     piece->owner = (int)(off / block);
+    piece->relay = -1;
     piece->first = rel / win->op->value;
+    piece->number = 0;
     piece->most = piece->len;
     piece->sure = 1;
     return 1;
@@ -68,7 +70,9 @@ static int stream_piece(const struct nb_coll_comm *comm, const struct nb_coll_re
     piece->off = off;
     piece->len = (uint32_t)(end - off);
     piece->owner = (int)(off / cut % (uint64_t)comm->nranks);
+    piece->relay = -1;
     piece->first = off / win->op->value;
+    piece->number = off / cut;
     end = min64(end, win->most);
     piece->most = end > off ? (uint32_t)(end - off) : 0;
     piece->sure = end <= win->sure || piece->most == 0;
@@ -131,6 +135,12 @@ static int direct_next_owned(const struct nb_coll_comm *comm, const struct nb_co
     return rank_piece(comm, win, owner, from, piece);
 }
 
+static int direct_next_result(const struct nb_coll_comm *comm, const struct nb_coll_req *win, int peer,
+                              uint64_t from, struct nb_piece *piece)
+{
+    return win->op->func == NB_FUNC_ALL_REDUCE && stream_next(comm, win, peer, from, piece);
+}
+
 static int direct_piece_at(const struct nb_coll_comm *comm, const struct nb_coll_req *win, uint64_t off,
                            struct nb_piece *piece)
 {
@@ -145,5 +155,6 @@ const struct nb_schedule_ops nb_schedule_direct = {
     .next_send = direct_next_send,
     .next_reduce = direct_next_reduce,
     .next_owned = direct_next_owned,
+    .next_result = direct_next_result,
     .piece_at = direct_piece_at,
 };

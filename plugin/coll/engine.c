@@ -19,7 +19,11 @@
 #include "coll/internal.h"
 
 #define SLEEP_MS 50    /* longest sleep with communicators: signs of life are due */
-#define BLIND_US 50    /* sleep when a transport has no descriptors to wait for */
+/* Sleep when a transport has no descriptors to wait for, or a device has work under way: an eighth longer each
+ * time that nothing has come, so that little is lost of a short wait and little CPU on a long one. */
+#define BLIND_US 50
+#define BLIND_MOST_US 1000
+#define WORK_US 1000   /* polling before that while a device has work under way: it takes microseconds a piece */
 #define MAX_FDS 16384
 
 struct nb_engine {
@@ -33,6 +37,7 @@ struct nb_engine {
     _Atomic int news;             /* the two above changed */
     struct nb_coll_comm *running; /* the thread's */
     struct pollfd *fds;
+    long blind_us;                /* next sleep without descriptors */
 };
 
 static pthread_mutex_t global_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -91,7 +96,19 @@ static int has_news(struct nb_engine *e)
     return atomic_load(&e->news);
 }
 
-static void nap(struct nb_engine *e)
+/* How long to poll without anything moving. */
+static int64_t patience_ns(const struct nb_engine *e)
+{
+    int64_t us = nb_params()->spin_us;
+
+    for (const struct nb_coll_comm *comm = e->running; comm; comm = comm->engine_next)
+        if (comm->tasks_open && !atomic_load(&comm->error) && us < WORK_US)
+            us = WORK_US;
+    return us * (int64_t)NB_NS_PER_US;
+}
+
+/* 1: it was blind. */
+static int nap(struct nb_engine *e)
 {
     int n = 1, blind = 0;
     struct timespec ts = {0, 0};
@@ -106,11 +123,14 @@ static void nap(struct nb_engine *e)
             else
                 n += k;
         }
-        ts.tv_nsec = blind ? BLIND_US * 1000L : SLEEP_MS * 1000000L;
+        ts.tv_nsec = blind ? e->blind_us * 1000 : SLEEP_MS * 1000000L;
         ppoll(e->fds, (nfds_t)n, e->running ? &ts : NULL, NULL);
+        if (blind && e->blind_us < BLIND_MOST_US)
+            e->blind_us += e->blind_us / 8;
     }
     atomic_store(&e->sleeping, 0);
     nb_wake_drain(&e->wake);
+    return blind;
 }
 
 static void *engine_main(void *arg)
@@ -118,9 +138,11 @@ static void *engine_main(void *arg)
     struct nb_engine *e = arg;
     int64_t idle_since = 0;
 
+    e->blind_us = BLIND_US;
     while (!take_added(e)) {
         int64_t t = (int64_t)nb_now_ns();
         int moved = 0;
+        nb_switch_look(t);
         for (struct nb_coll_comm **link = &e->running; *link;) {
             int ret = nb_comm_progress(*link, t);
             if (ret < 0) {
@@ -132,16 +154,17 @@ static void *engine_main(void *arg)
         }
         if (moved) {
             idle_since = 0;
+            e->blind_us = BLIND_US;
             continue;
         }
         if (!idle_since)
             idle_since = t;
-        if (e->running && t - idle_since < nb_params()->spin_us * (int64_t)NB_NS_PER_US) {
+        if (e->running && t - idle_since < patience_ns(e)) {
             sched_yield();
             continue;
         }
-        nap(e);
-        idle_since = 0;
+        if (!nap(e))
+            idle_since = 0;
     }
     return NULL;
 }

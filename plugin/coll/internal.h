@@ -7,9 +7,20 @@
  *   engine.c    the progress thread: a list of communicators, sleep and wake
  *   comm.c      one communicator's progress: order of work, signs of life, errors, farewell
  *   link.c      message rings over transport connections: buffers, credits, completion
- *   direct.c    a schedule: which piece of a window goes to whom (struct nb_schedule_ops is the seam)
+ *   schedule.c  which schedule an operation takes (struct nb_schedule_ops is the seam between them and the rest)
+ *   direct.c    a schedule: every piece goes straight to where it is needed
+ *   two_hop.c   what the next two share: the cut of a window
+ *   two_hop_gather.c   a schedule of all-gathers: pieces are scattered, and forwarded by who gets them
+ *   two_hop_reduce.c   a schedule of reduce-scatters: pieces are summed by others on the way to their owner
+ *   task.c      what the device does with a piece, step by step, many at a time
  *   send.c      encodes pieces and queues them
- *   receive.c   takes arrived messages: reduces, decodes, answers
+ *   gather.c    what is sent of an all-gather's own block
+ *   receive.c   finds the window of an arrived message; results
+ *   take_gather.c   blocks of all-gathers that arrive
+ *   reduce.c    sums of what arrives from all, and what becomes of them
+ *   operation.c what an operation is: its record, and which bytes of an all-reduce are values
+ *   decision.c  what is done with it: codec, error slot
+ *   report.c    the summary at close
  *
  * Threads: the ring of windows has one producer at a time (submit_lock) and the engine thread as consumer.
  * All other fields of a communicator belong to the engine thread once connect has handed it over;
@@ -17,9 +28,11 @@
  *
  * Why nothing can wait in a circle: NCCL calls windows in the same order on every node, so every connection
  * carries messages in that order, first in, first out. Buffers are never shared between peers or classes
- * (except that an all-gather's unit is kept once for all its receivers, in the same order). So the oldest
- * unfinished piece of the whole group always finds a buffer at its sender and a credit at its receiver; by
- * induction everything moves.
+ * (except that an all-gather's unit is kept once for all its receivers, in the same order). What a node does for
+ * others (sums, forwards) it does in the order of windows, too, with one cursor for all of it, and queues what
+ * comes of it as RESULT, which nobody passes on. So the oldest unfinished piece of the whole group always finds a
+ * buffer at its sender and a credit at its receiver; by induction everything moves. What a receiver needs out of
+ * this order (bytes it has to ask for again) comes as CONTROL, which is always read.
  */
 #ifndef NIBBLE_COLL_INTERNAL_H
 #define NIBBLE_COLL_INTERNAL_H
@@ -35,6 +48,8 @@
 #include "device/device.h"
 #include "net/transport.h"
 #include "policy/align.h"
+#include "policy/comm_rules.h"
+#include "policy/job.h"
 #include "policy/policy.h"
 #include "policy/record.h"
 #include "policy/walk.h"
@@ -49,6 +64,37 @@
 
 /* ---- operations and windows ------------------------------------------------------------------------ */
 
+/*
+ * What is known of an operation when its first window comes, and what is decided of it when the first of its pieces
+ * is encoded: in the order of operations, so that what the gathers before it have shown is known by then, however
+ * far NCCL or a peer is ahead.
+ */
+struct nb_facts {
+    struct nb_job_call call;
+    uint64_t number;     /* of its announcement; 0: see nb_job_reduce */
+    int announced;
+    uint64_t opno;
+    struct nb_evidence evidence;
+    /* reductions */
+    ncclRedOp_t redop;
+    enum nb_dtype dtype; /* all-gather: where the codec is DELTA4 or INT8 */
+    int64_t vouched;     /* identity by the record of a tool or test, -1: none */
+    uint64_t values;     /* a block of the error state */
+    uint32_t blocks;
+    uint64_t geometry;
+    enum nb_reason reason;
+    enum nb_codec codec; /* eligible for; once settled: to be used */
+    int settled;
+    struct nb_verdict verdict; /* from here on: once settled */
+    int wants_slot;            /* key names the slot, which is still in use by the operation before */
+    struct nb_ef_key key;
+    int fresh;
+    struct nb_ef_slot *ef;
+    struct nb_sig_report *report;
+};
+
+struct nb_schedule_ops;
+
 struct nb_op {
     uint64_t opno;
     enum nb_func func;
@@ -58,17 +104,20 @@ struct nb_op {
     uint64_t block;     /* bytes per rank (all-reduce: bytes of the window) */
     /* From here on the engine thread's. */
     int begun;
-    enum nb_codec codec;
-    enum nb_dtype dtype;
-    struct nb_ef_slot *ef;
-    uint64_t ef_base; /* all-reduce: index of the window's first value in the slot, a multiple of NB_GROUP */
+    const struct nb_schedule_ops *schedule;
+    enum nb_codec codec;   /* all-gather: ULP, DELTA4, INT8 or raw */
+    struct nb_facts *facts; /* NULL: an all-reduce window of which nothing is certain */
+    uint64_t ef_base; /* all-reduce: index of the window's first value in the slot */
     int picked;            /* all-gather: the reference was chosen */
     enum nb_ref_outcome outcome;
     struct nb_ref *ref;
-    const struct nb_ref *like; /* all-gather: what the content was matched with, also where it cannot be used yet */
-    int feedback_settled;  /* reduce-scatter: ef was decided, at the first encoding */
-    int64_t record_slot;   /* reduce-scatter: identity by the record, -1: none */
+    struct nb_ref *like;   /* all-gather: what the content was matched with, also where it cannot be used yet */
+    int lossy;             /* all-gather: differences may be bounded ones */
     int changed;           /* all-gather: the own block differs from the time before */
+    uint64_t gathered;     /* all-gather: bytes of the own block that are sent */
+    /* Two-hop all-gather: a bit for each node: some of its block said KEEP; some of it could not be kept here. */
+    uint64_t *keep, *lost;
+    uint64_t moved_values, moved_bits; /* all-gather: values sent as differences, and what these took */
 };
 
 enum { NB_REQ_FREE = 0, NB_REQ_ACTIVE, NB_REQ_DONE };
@@ -87,7 +136,8 @@ struct nb_coll_req {
     size_t size;           /* reported by test */
     /* engine thread */
     uint64_t rx_left;      /* bytes still to be delivered here */
-    int tx_left;           /* peers whose pieces are not all encoded */
+    int tx_left;           /* send cursors (one a peer, and the scatter cursor) that have not passed it */
+    unsigned works;        /* tasks under way (task.h) */
     /* all-reduce: place in NCCL's region (NB_WALK_SLOTS: not there), set when it is handed over; then the
      * first `sure` bytes certainly are values and those from `most` on certainly are not */
     unsigned slot;
@@ -100,7 +150,9 @@ struct nb_piece {
     uint64_t off;
     uint32_t len;
     int owner;      /* rank that reduces it (all-gather: that holds it) */
+    int relay;      /* two hops: rank through which it goes from its owner (all-gather) or to it; else -1 */
     uint64_t first; /* index of its first value in the owner's block (all-reduce: in the window) */
+    uint64_t number; /* all-reduce: pieces before it in the window */
     /* All-reduce: what this node knows of its values. How a window is cut does not depend on it, since it may
      * differ between nodes; messages say how much of a piece they carry. */
     uint32_t most;  /* bytes from here on are padding (else len) */
@@ -111,26 +163,58 @@ struct nb_piece {
  * same order on every node; `from` is where the search starts. 1 and *piece, or 0 when there is none left. */
 struct nb_schedule_ops {
     const char *name;
+    uint16_t flags; /* NB_MSG_TWO_HOP or 0: in every data message of an operation */
     /* Called once, when the engine takes the window up: bytes to be delivered here. */
     uint64_t (*begin)(struct nb_coll_comm *comm, struct nb_coll_req *win);
     /* Next piece this node sends to `peer` as CONTRIB. */
     int (*next_send)(const struct nb_coll_comm *comm, const struct nb_coll_req *win, int peer, uint64_t from,
                      struct nb_piece *piece);
-    /* Next piece this node reduces. */
+    /* Next piece this node works on for others: reduces, or (two-hop all-gather) forwards. */
     int (*next_reduce)(const struct nb_coll_comm *comm, const struct nb_coll_req *win, uint64_t from,
                        struct nb_piece *piece);
     /* Next piece that `owner` reduces or, in an all-gather, holds. */
     int (*next_owned)(const struct nb_coll_comm *comm, const struct nb_coll_req *win, int owner, uint64_t from,
                       struct nb_piece *piece);
+    /* Next piece that this node gets from `peer` as RESULT. */
+    int (*next_result)(const struct nb_coll_comm *comm, const struct nb_coll_req *win, int peer, uint64_t from,
+                       struct nb_piece *piece);
     /* The piece that starts at `off`. */
     int (*piece_at)(const struct nb_coll_comm *comm, const struct nb_coll_req *win, uint64_t off,
                     struct nb_piece *piece);
 };
-extern const struct nb_schedule_ops nb_schedule_direct;
+extern const struct nb_schedule_ops nb_schedule_direct, nb_schedule_two_hop_gather, nb_schedule_two_hop_reduce;
+
+/* What happened to the operations of one signature, for the summary. */
+#define NB_SIG_REPORTS 128u
+struct nb_sig_report {
+    enum nb_func func;
+    ncclDataType_t type;
+    uint64_t count;
+    uint32_t nranks;
+    uint64_t ops, coded;
+    uint64_t reason[NB_REASON_COUNT];
+    struct nb_class_decision gradient;         /* the last */
+    uint64_t identity[NB_ID_REASON_COUNT];     /* of the coded ones */
+    uint64_t with_feedback;
+    struct nb_encode_stats encode;
+    double recent_nmse;         /* moving average over measured pieces of 4 bits */
+    unsigned measured;          /* so many of them, up to a limit */
+    int fallen_back;            /* 8 bits from now on */
+    uint64_t bytes, wire_bytes; /* encoded pieces, before and after (in shadow mode: as they would be) */
+};
 
 /* ---- links ----------------------------------------------------------------------------------------- */
 
-/* Receive side of one class from one peer: a ring of slots, filled in order, freed in order. */
+/* Bytes that more than one connection sends, kept until the last has taken them. */
+struct nb_shared {
+    uint8_t *buf;
+    size_t len;
+    int ready;      /* its bytes are there: may be sent */
+    int left;       /* peers that have not finished sending it, and tasks that use it */
+    uint64_t opno, off;
+};
+
+/* Receive side of one class from one peer: a ring of slots, filled in order, taken in order, freed in order. */
 struct nb_rx {
     void *conn;
     void *mhandle;
@@ -140,27 +224,30 @@ struct nb_rx {
     unsigned window; /* receives posted at once */
     void **req;
     size_t *len;
-    uint64_t posted, arrived, taken; /* counters; slot = counter % slots */
+    uint64_t posted, arrived, taken, freed; /* counters; slot = counter % slots */
+    struct nb_shared *unit; /* CONTRIB: of each slot, for what is forwarded from it; not free while some is left */
+    uint8_t *held;   /* of each slot: a task reads it, so that it is not free */
     int closed;      /* nothing more arrives; what has arrived may still be taken */
     int parsed;      /* head below is that of slot `taken` */
     struct nb_msg head;
     int head_bytes;
 };
 
-struct nb_shared;
-
 struct nb_tx_item {
     const void *data;
     size_t len;
     void *req;
-    struct nb_shared *shared; /* not NULL: data is the shared unit's */
+    void *mhandle;
+    struct nb_shared *shared; /* not NULL: data is the shared unit's, as are the two others */
+    int ready;      /* its bytes are there: may be sent */
 };
 
 /* Send side: items in order; each has a buffer of its own at mem + (number % slots) * slot. */
 struct nb_tx {
     void *conn;
     void *mhandle;
-    void *shared_mhandle;
+    void *shared_mhandle;  /* CONTRIB, RESULT: of the pool; CONTROL: of the peer's resend unit */
+    void *forward_mhandle; /* RESULT: of what has arrived as CONTRIB */
     uint8_t *mem;
     size_t slot;
     unsigned slots;
@@ -169,13 +256,7 @@ struct nb_tx {
     int closed;      /* the peer takes nothing more: what is pushed is dropped */
 };
 
-/* A unit that goes to every peer, kept until the last has taken it. */
-struct nb_shared {
-    uint8_t *buf;
-    size_t len;
-    int left;       /* peers that have not finished sending it */
-    uint64_t opno, off;
-};
+struct nb_task;
 
 struct nb_pool { /* ring of shared units */
     uint8_t *mem;
@@ -196,15 +277,18 @@ struct nb_peer {
     uint64_t gather_next; /* next shared all-gather unit to queue */
     /* receive cursors over windows */
     uint64_t rx_seq, result_seq;
-    /* the all-gather that is arriving */
-    uint64_t gather_op, gather_bytes;
+    /* the all-gather whose pieces of this peer's block are arriving (direct) */
+    uint64_t gather_op, gather_bytes, gather_done; /* bytes taken, and delivered */
     int gather_open, gather_keep, gather_kept;
     uint64_t gathers_done;  /* all-gathers before this operation number have arrived whole */
+    unsigned gather_tasks;  /* under way with pieces of this peer's block, all of operation gather_task_op */
+    uint64_t gather_task_op;
     uint64_t result_off;    /* of the window result_win: where the next result must begin or lie behind */
     uint64_t result_win;
-    int asked_raw;      /* the head of CONTRIB waits for its raw bytes */
-    struct { uint64_t opno, off; uint32_t len; } ask[64]; /* raw bytes that this peer asked us for */
+    struct nb_task *asked;  /* waits for raw bytes of this peer's block; one at a time */
+    struct { uint64_t opno, off; uint32_t len; } ask[4]; /* raw bytes that this peer asked us for */
     unsigned nask;
+    struct nb_shared resend; /* the answer */
     /* life */
     int64_t heard_ns, told_ns;
     int bye, bye_acked, our_bye_acked;
@@ -224,14 +308,22 @@ struct nb_coll_comm {
     uint64_t comm_id;
     uint32_t token;
     char label[64];                /* for messages: "comm 0x... node r/n" */
+    char traits[192];              /* as a rule of NIBBLE_COMMS */
+    struct nb_comm_rules rules;
     const struct nb_net_ops *net;
-    const struct nb_device_ops *device;
-    const struct nb_schedule_ops *schedule;
+    struct nb_device *device;
+    int device_error;              /* the one wanted could not be made: a no at the vote */
+    int tasks_open;                /* engine thread only: after its last progress some were under way */
+    int device_waits;              /* the device may get on with something that nobody wakes the engine for */
     struct nb_engine *engine;
     struct nb_coll_comm *engine_next; /* the engine's list */
     size_t unit;                   /* bytes of a wire unit before coding */
     size_t unit_slot;              /* bytes of a buffer that holds any coded unit with its header */
     size_t staging;                /* taken from the budget */
+    uint8_t *arrivals;             /* memory of all CONTRIB rings, one after the other by rank */
+    size_t arrivals_bytes;
+    unsigned op_words;             /* words of nb_op.keep and .lost */
+    uint64_t *op_bits;             /* [NB_OPS][2][op_words] */
 
     /* submit side */
     pthread_mutex_t submit_lock;
@@ -258,13 +350,36 @@ struct nb_coll_comm {
     struct nb_pool gather, result; /* shared units of all-gathers (CONTRIB) and of all-reduces (RESULT) */
     uint64_t begun;                /* windows taken up */
     uint64_t oldest;               /* no window before this is unfinished */
-    uint64_t red_seq, red_off;     /* reduce cursor */
+    uint64_t red_seq, red_off;     /* cursor over what this node reduces or forwards */
     int red_started;
-    struct nb_source *sources;     /* [nranks], scratch */
-    const void **plain;            /* [nranks], scratch */
+    uint64_t scatter_seq, scatter_off; /* cursor over own pieces of two-hop all-gathers: encoded in order */
+    int scatter_started;
+    struct nb_task *task, *task_free, *task_run; /* all; those to be had; those under way */
+    struct nb_source *sources;     /* of all tasks */
+    const void **plain;
+    uint8_t *partial;              /* [NB_PARTIALS] sums of pieces on their way to their owners */
+    unsigned partials;             /* bit: is in use */
+    unsigned gather_tasks;         /* under way with pieces of the own block */
     struct nb_feedback *feedback;
     struct nb_refs *refs;
-    struct nb_signatures *signatures;
+    struct nb_job *job;            /* what this GPU's process calls, and what follows from it */
+    uint64_t job_comm;             /* this communicator's number there, for operations without a record */
+    struct nb_facts *facts;        /* [NB_OPS], a ring */
+    uint64_t facts_used;
+    int has_anchor;
+    uint32_t anchor;               /* the gathered block whose change marks a step */
+    struct nb_sig_report *report;  /* [NB_SIG_REPORTS] */
+    unsigned reports;
+    int shadow;                    /* NIBBLE_SHADOW: everything is sent raw, codecs run beside it */
+    int off;                       /* compression is switched off for the time being */
+    struct {
+        int asked;                 /* what this node's file said last (1: off), as told to node 0 */
+        uint32_t epoch;            /* of the state in force */
+        uint32_t answers;          /* node 0: nodes that have switched */
+        uint64_t last_op;          /* node 0: the last operation from which a node switched */
+    } sw;
+    uint8_t *scratch;              /* shadow mode, what is not sent: a coded unit, and one of an all-gather */
+    int scratch_used;              /* the first, by a task */
     struct nb_queue *queue;        /* records of this communicator and its children, any thread */
     struct nb_align *align;        /* which of them is whose */
     struct nb_walk walk;           /* the all-reduce whose windows are coming in */
@@ -274,8 +389,7 @@ struct nb_coll_comm {
         int known;                 /* its record is certain; `extent` is set */
         struct nb_extent extent;
         uint64_t heads_told;       /* as the record has them */
-        struct nb_ef_slot *ef;
-        enum nb_codec codec;
+        struct nb_facts *facts;
     } ar;
     struct { uint64_t told, left; } heads[4]; /* heads that lengths of operations have left over */
     unsigned said;                 /* bit: why a record was not used has been said */
@@ -308,15 +422,46 @@ int nb_comm_poll_fds(struct nb_coll_comm *comm, struct pollfd *fds, int max);
 /* Account for delivered bytes and for peers done with; finishes the window when nothing is left. */
 void nb_window_received(struct nb_coll_comm *comm, struct nb_coll_req *win, uint64_t bytes);
 void nb_window_sent(struct nb_coll_comm *comm, struct nb_coll_req *win);
+/* A task of the window is over. */
+void nb_window_worked(struct nb_coll_comm *comm, struct nb_coll_req *win, uint64_t bytes);
+
+/* operation.c: find out what is known of the operation that a window begins or continues; in window order. */
+void nb_op_begin(struct nb_coll_comm *comm, struct nb_coll_req *win);
+
+/* decision.c */
+/* Facts of an operation that begins: `record` may be NULL, `bytes` are those of the whole vector here. */
+struct nb_facts *nb_facts_new(struct nb_coll_comm *comm, const struct nb_op *op, const struct nb_record *record,
+                              uint64_t bytes);
+/* Look at the first `bytes` bytes of a reduction's values. */
+void nb_facts_look(struct nb_coll_comm *comm, struct nb_facts *f, const void *values, uint64_t bytes);
+/* Look at the first `bytes` bytes of the own block of an all-gather. */
+void nb_facts_look_gather(struct nb_coll_comm *comm, struct nb_facts *f, const void *block, uint64_t bytes);
+/* The first piece of a reduction is about to be encoded: decide, unless that is done. 1, or 0 when it has to wait for
+ * work of the operation that used the same error before. */
+int nb_op_settle(struct nb_coll_comm *comm, struct nb_op *op);
+/* The codec of a settled reduction. */
+static inline enum nb_codec nb_op_codec(const struct nb_op *op)
+{
+    return op->facts ? op->facts->codec : NB_CODEC_RAW;
+}
+/* A piece of a settled operation was encoded. */
+void nb_op_encoded(struct nb_coll_comm *comm, struct nb_op *op, const struct nb_encode_stats *stats, size_t bytes,
+                   size_t coded);
+/* The own block of an all-gather has been sent whole. */
+void nb_op_gathered(struct nb_coll_comm *comm, struct nb_op *op);
+
+/* report.c */
+/* What will be compressed on this communicator, and why not the rest. */
+void nb_comm_log_plan(struct nb_coll_comm *comm);
 void nb_comm_log_summary(struct nb_coll_comm *comm);
 
-/* operation.c: settle what is known of the operation that a window begins or continues; in window order. */
-void nb_op_begin(struct nb_coll_comm *comm, struct nb_coll_req *win);
-/* Error state of block `block` (all-reduce: of the window) of an operation that has a slot. */
-void nb_op_feedback(const struct nb_op *op, uint32_t block, struct nb_ef *ef);
-/* A reduce-scatter's error slot is decided when its first piece is encoded: in the order of operations, so that
- * what counts as a step does not depend on how far NCCL or a peer is ahead. */
-void nb_op_settle_feedback(struct nb_coll_comm *comm, struct nb_op *op);
+/* switch.c */
+/* Look at NIBBLE_CONTROL; once a second, on the engine thread. */
+void nb_switch_look(int64_t now_ns);
+/* Pass on what it says, where that is news. 0 or < 0 when the communicator failed. */
+int nb_switch_tick(struct nb_coll_comm *comm);
+/* A message of the three kinds about it. 0 or < 0. */
+int nb_switch_control(struct nb_coll_comm *comm, struct nb_peer *peer, const struct nb_ctl *ctl);
 
 /* link.c; functions return > 0 when something moved, 0, or a negative errno. */
 int nb_tx_progress(struct nb_coll_comm *comm, struct nb_peer *peer, struct nb_tx *tx);
@@ -327,17 +472,97 @@ static inline void *nb_tx_buffer(struct nb_tx *tx)
     return tx->queued - tx->done < tx->slots ? tx->mem + (tx->queued % tx->slots) * tx->slot : NULL;
 }
 void nb_tx_push(struct nb_tx *tx, const void *data, size_t len, struct nb_shared *shared);
+/* An item whose bytes will come into its buffer (or the shared unit, whose `ready` tells): its number. Nothing behind
+ * it is sent before. */
+uint64_t nb_tx_reserve(struct nb_tx *tx, struct nb_shared *shared);
+void nb_tx_ready(struct nb_tx *tx, uint64_t item, size_t len);
+/* The same for bytes that lie in a slot of a CONTRIB ring. */
+void nb_tx_forward(struct nb_tx *tx, struct nb_shared *slot);
 /* Oldest arrived message or NULL; data messages are parsed and checked once (an error fails the
  * communicator). */
 const uint8_t *nb_rx_head(struct nb_coll_comm *comm, struct nb_peer *peer, enum nb_class cls);
 void nb_rx_take(struct nb_rx *rx);
+/* Number of the slot that is at the head. */
+static inline unsigned nb_rx_at(const struct nb_rx *rx)
+{
+    return (unsigned)(rx->taken % rx->slots);
+}
 /* Queue a control message; the communicator fails when the peer has not taken the ones before. */
 int nb_control(struct nb_coll_comm *comm, struct nb_peer *peer, const struct nb_ctl *what);
 
-/* send.c, receive.c: > 0 moved, 0 not, < 0 failed */
+/* schedule.c: the schedule of the operation that begins with this window. Depends on nothing but what is the same
+ * on all nodes: settings, number of nodes, function, type, bytes per rank, length of the window. */
+const struct nb_schedule_ops *nb_schedule_choose(const struct nb_coll_comm *comm, const struct nb_coll_req *win);
+
+/* send.c: count a message's copies for the summary. */
+void nb_count_unit(struct nb_coll_comm *comm, enum nb_func func, const struct nb_msg *msg, size_t len, uint64_t copies);
+/* What every message begins with. */
+void nb_msg_describe(const struct nb_coll_comm *comm, const struct nb_op *op, const struct nb_piece *piece,
+                     struct nb_msg *msg);
+/* gather.c: send a piece of the own block, as differences where there is a reference, and deliver it to this node. In
+ * the order of operations and pieces, each once. Into the next buffer of `tx`, or into `unit`. can_send: 1 when that can be
+ * done now. send: 1, or < 0 when the communicator failed. */
+int nb_gather_can_send(const struct nb_coll_comm *comm, const struct nb_op *op);
+int nb_gather_send(struct nb_coll_comm *comm, struct nb_coll_req *win, const struct nb_piece *piece, struct nb_tx *tx,
+                   struct nb_shared *unit);
+
+/* receive.c */
+/* The window that holds message `m`, starting from *seq, which moves past windows that ended before it. NULL: NCCL
+ * has not posted it here yet, or (after an error) it does not fit. */
+struct nb_coll_req *nb_find_window(struct nb_coll_comm *comm, struct nb_peer *peer, const struct nb_msg *m,
+                                   uint64_t *seq, struct nb_piece *piece);
+/* 1 when the message is that of the piece. Of an all-reduce's it carries what its sender takes for values, from the
+ * start: all of it, a part, or nothing. */
+int nb_msg_carries(const struct nb_op *op, const struct nb_piece *piece, const struct nb_msg *m);
+/* 0, or < 0 when the communicator has failed because the operation has another schedule there, or another type. */
+int nb_msg_check_schedule(struct nb_coll_comm *comm, struct nb_peer *peer, const struct nb_op *op,
+                          const struct nb_msg *m);
+int nb_msg_check_type(struct nb_coll_comm *comm, struct nb_peer *peer, const struct nb_op *op, const struct nb_msg *m);
+
+/* send.c, receive.c, take_gather.c, reduce.c: > 0 moved, 0 not, < 0 failed */
 int nb_send_progress(struct nb_coll_comm *comm);
 int nb_resend_progress(struct nb_coll_comm *comm, struct nb_peer *peer);
 int nb_receive_progress(struct nb_coll_comm *comm);
+/* The head of the peer's CONTRIB ring, if it is of an all-gather. */
+int nb_gather_receive(struct nb_coll_comm *comm, struct nb_peer *peer);
+/* The next piece that this node works on for others, or sums for itself. */
+int nb_reduce_next(struct nb_coll_comm *comm);
+/* Raw bytes that this node asked `peer` for. */
+int nb_receive_resend(struct nb_coll_comm *comm, struct nb_peer *peer, const struct nb_ctl *ctl, const uint8_t *data);
+
+/* take_gather.c: deliver a piece of `owner`'s block to `win`, from the message at the head of `rx`. can_take: 1 when that
+ * can be done now. take: 1, or < 0 when the communicator failed. */
+int nb_gather_can_take(const struct nb_coll_comm *comm, const struct nb_peer *owner, const struct nb_msg *m);
+int nb_gather_take(struct nb_coll_comm *comm, struct nb_peer *owner, struct nb_coll_req *win,
+                   const struct nb_piece *piece, struct nb_rx *rx);
+/* The task waits for raw bytes, and asks for them when it is its turn: 0 when all have come, -EAGAIN, or another
+ * error when the communicator failed. */
+int nb_gather_ask(struct nb_coll_comm *comm, struct nb_task *task);
+
+/* two_hop.c: as in nb_schedule_ops, for all functions that go in two hops. */
+int nb_two_hop_piece_at(const struct nb_coll_comm *comm, const struct nb_coll_req *win, uint64_t off,
+                        struct nb_piece *piece);
+/* Next piece of `owner`'s block. */
+int nb_two_hop_of_owner(const struct nb_coll_comm *comm, const struct nb_coll_req *win, int owner, uint64_t from,
+                        struct nb_piece *piece);
+/* Next piece of a block, neither this node's nor `relay`'s own, that goes through `relay`. */
+int nb_two_hop_of_relay(const struct nb_coll_comm *comm, const struct nb_coll_req *win, int relay, uint64_t from,
+                        struct nb_piece *piece);
+
+/* two_hop_reduce.c: 1 moved, 0 not now, < 0 failed. The head of `peer`'s RESULT ring is a sum of all others' values:
+ * add the own ones and deliver it. */
+int nb_two_hop_sum(struct nb_coll_comm *comm, struct nb_peer *peer, struct nb_coll_req *win,
+                   const struct nb_piece *piece);
+
+/* two_hop_gather.c: 1 moved, 0 not, < 0 failed. */
+/* Next own pieces of two-hop all-gathers, to the nodes that forward them. */
+int nb_two_hop_scatter(struct nb_coll_comm *comm);
+/* Forward the piece at the head of its owner's CONTRIB ring to the others and deliver it here. */
+int nb_two_hop_forward(struct nb_coll_comm *comm, struct nb_coll_req *win, const struct nb_piece *piece);
+/* A piece of `owner`'s block was delivered; kept: as its message wished. */
+void nb_two_hop_note(struct nb_op *op, int owner, const struct nb_msg *m, int kept);
+/* All windows up to and with `win` are finished: confirm blocks that end in it to their owners. */
+void nb_two_hop_finished(struct nb_coll_comm *comm, const struct nb_coll_req *win);
 
 /* engine.c */
 struct nb_engine *nb_engine_acquire(void);

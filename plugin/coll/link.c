@@ -80,8 +80,9 @@ int nb_tx_progress(struct nb_coll_comm *comm, struct nb_peer *peer, struct nb_tx
         return 0;
     while (tx->sent < tx->queued) {
         struct nb_tx_item *it = &tx->item[tx->sent % tx->slots];
-        void *mhandle = it->shared ? tx->shared_mhandle : tx->mhandle;
-        ret = comm->net->isend(tx->conn, it->data, it->len, 0, mhandle, &it->req);
+        if (!(it->shared ? it->shared->ready : it->ready))
+            break;
+        ret = comm->net->isend(tx->conn, it->data, it->shared ? it->shared->len : it->len, 0, it->mhandle, &it->req);
         if (ret)
             return tx_error(comm, peer, tx, ret);
         if (!it->req)
@@ -124,7 +125,10 @@ int nb_rx_progress(struct nb_coll_comm *comm, struct nb_peer *peer, struct nb_rx
         rx->arrived++;
         moved = 1;
     }
-    while (rx->posted - rx->taken < rx->slots && rx->posted - rx->arrived < rx->window) {
+    while (rx->freed < rx->taken && !rx->held[rx->freed % rx->slots] &&
+           (!rx->unit || rx->unit[rx->freed % rx->slots].left == 0))
+        rx->freed++;
+    while (rx->posted - rx->freed < rx->slots && rx->posted - rx->arrived < rx->window) {
         unsigned at = (unsigned)(rx->posted % rx->slots);
         void *data = rx->mem + at * rx->slot, *mh = rx->mhandle;
         size_t size = rx->slot;
@@ -141,15 +145,45 @@ int nb_rx_progress(struct nb_coll_comm *comm, struct nb_peer *peer, struct nb_rx
     return moved;
 }
 
-void nb_tx_push(struct nb_tx *tx, const void *data, size_t len, struct nb_shared *shared)
+static void push(struct nb_tx *tx, const struct nb_tx_item *item)
 {
     if (tx->closed) {
-        if (shared)
-            shared->left--;
+        if (item->shared)
+            item->shared->left--;
         return;
     }
-    tx->item[tx->queued % tx->slots] = (struct nb_tx_item){.data = data, .len = len, .shared = shared};
+    tx->item[tx->queued % tx->slots] = *item;
     tx->queued++;
+}
+
+void nb_tx_push(struct nb_tx *tx, const void *data, size_t len, struct nb_shared *shared)
+{
+    push(tx, &(struct nb_tx_item){.data = data, .len = len, .shared = shared, .ready = 1,
+                                  .mhandle = shared ? tx->shared_mhandle : tx->mhandle});
+}
+
+uint64_t nb_tx_reserve(struct nb_tx *tx, struct nb_shared *shared)
+{
+    uint64_t number = tx->queued;
+
+    push(tx, &(struct nb_tx_item){.data = shared ? shared->buf : tx->mem + (number % tx->slots) * tx->slot,
+                                  .shared = shared, .mhandle = shared ? tx->shared_mhandle : tx->mhandle});
+    return number;
+}
+
+void nb_tx_ready(struct nb_tx *tx, uint64_t number, size_t len)
+{
+    struct nb_tx_item *it = &tx->item[number % tx->slots];
+
+    if (tx->closed) /* let go of, and nothing is queued any more */
+        return;
+    it->len = len;
+    it->ready = 1;
+}
+
+void nb_tx_forward(struct nb_tx *tx, struct nb_shared *slot)
+{
+    push(tx, &(struct nb_tx_item){.data = slot->buf, .shared = slot, .mhandle = tx->forward_mhandle});
 }
 
 const uint8_t *nb_rx_head(struct nb_coll_comm *comm, struct nb_peer *peer, enum nb_class cls)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What is settled when the engine takes up the first window of an operation: its record if that is certain,
- * codec and error slot; and for every window of an all-reduce the bytes that are values (policy/walk.h).
+ * What the engine finds out when it takes up the first window of an operation: its record if that is certain;
+ * and for every window of an all-reduce the bytes that are values (policy/walk.h).
  * Without a certain record all-reduces are exchanged raw, padding and all.
  */
 #include <errno.h>
@@ -100,58 +100,6 @@ static int find_record(struct nb_coll_comm *comm, const struct nb_op *op, uint64
     }
 }
 
-static void count(struct nb_coll_comm *comm, enum nb_func func, enum nb_reason reason)
-{
-    comm->stats.func[func].ops++;
-    comm->reasons[func][reason]++;
-    if (reason == NB_CODED && func != NB_FUNC_ALL_GATHER)
-        comm->stats.func[func].coded_ops++;
-}
-
-/* The error slot of a quantized operation, or NULL. `id`: what its record says of the buffer, -1 without. */
-static struct nb_ef_slot *slot_of(struct nb_coll_comm *comm, const struct nb_op *op, int64_t id, uint64_t values,
-                                  uint32_t blocks, uint64_t geometry)
-{
-    const struct nb_params *p = nb_params();
-    struct nb_ef_key key = {.func = op->func, .type = op->dtype, .n = values, .blocks = blocks, .id = id,
-                            .geometry = geometry};
-    struct nb_ef_slot *slot;
-    int certain = id >= 0;
-
-    if (p->ef == NB_EF_OFF)
-        return NULL;
-    if (!certain && op->func == NB_FUNC_REDUCE_SCATTER) {
-        certain = nb_signatures_reduce(comm->signatures, op->type, op->block);
-        if (p->ef_identity == 1) /* "signature": the user vouches */
-            certain = 1;
-    }
-    if (!certain) {
-        comm->stats.no_feedback_ambiguous++;
-        return NULL;
-    }
-    slot = nb_feedback_get(comm->feedback, &key, op->opno);
-    if (slot)
-        comm->stats.feedback_ops++;
-    else
-        comm->stats.no_feedback_budget++;
-    return slot;
-}
-
-void nb_op_settle_feedback(struct nb_coll_comm *comm, struct nb_op *op)
-{
-    if (op->func != NB_FUNC_REDUCE_SCATTER || op->feedback_settled)
-        return;
-    op->feedback_settled = 1;
-    op->ef = slot_of(comm, op, op->record_slot, op->block / op->value, (uint32_t)comm->nranks, 0);
-}
-
-void nb_op_feedback(const struct nb_op *op, uint32_t block, struct nb_ef *ef)
-{
-    nb_feedback_view(op->ef, block, ef);
-    ef->err += op->ef_base;
-    ef->scale += op->ef_base / NB_GROUP;
-}
-
 /* ---- all-reduce ------------------------------------------------------------------------------------- */
 
 /* What lengths of earlier operations have left of the heads that a record allows. */
@@ -190,37 +138,33 @@ static void all_reduce_over(struct nb_coll_comm *comm)
         *left &= fit;
 }
 
-/* An all-reduce begins. Its codec and state are settled with its first window, already part of the walk. */
+/* An all-reduce begins with a window that is already part of the walk. */
 static void all_reduce_begins(struct nb_coll_comm *comm, const struct nb_op *op)
 {
     struct nb_record r;
-    struct nb_op whole = *op;
-    enum nb_reason reason;
+    struct nb_facts *f;
     uint64_t *left;
-    int ambiguous;
 
     comm->ar.type = op->type;
     comm->ar.op = op->redop;
-    comm->ar.ef = NULL;
+    comm->ar.facts = NULL;
+    comm->stats.func[NB_FUNC_ALL_REDUCE].ops++;
     comm->ar.known = find_record(comm, op, 0, &r) && (r.flags & NB_RECORD_API) &&
                      !(r.flags & (NB_RECORD_CHAIN | NB_RECORD_DOUBT)) && r.bytes % op->value == 0;
-    comm->ar.codec = nb_policy_codec(NB_FUNC_ALL_REDUCE, op->type, op->redop, comm->ar.known ? r.bytes : 0,
-                                     comm->ar.known, &reason);
-    count(comm, NB_FUNC_ALL_REDUCE, reason);
-    if (!comm->ar.known)
+    if (!comm->ar.known) {
+        comm->reasons[NB_FUNC_ALL_REDUCE][NB_RAW_UNKNOWN]++;
         return;
+    }
     comm->ar.heads_told = r.heads;
     left = heads_left(comm, r.heads);
     comm->ar.extent = (struct nb_extent){.bytes = r.bytes, .heads = left ? *left : r.heads, .head = r.head,
                                          .chunk = r.chunk};
-    if (comm->ar.codec == NB_CODEC_RAW)
-        return;
-    nb_policy_dtype(op->type, &whole.dtype);
+    comm->ar.facts = f = nb_facts_new(comm, op, &r, r.bytes);
+    f->values = nb_walk_longest(&comm->walk, &comm->ar.extent, op->value) / op->value;
+    f->blocks = 1;
     /* With one head the stream is the vector; else the deal of chunks decides which value lies where. */
-    ambiguous = comm->ar.extent.heads != 2;
-    comm->ar.ef =
-        slot_of(comm, &whole, r.slot, nb_walk_longest(&comm->walk, &comm->ar.extent, op->value) / op->value, 1,
-                ambiguous ? comm->ar.extent.heads << 32 ^ comm->walk.first ^ (uint64_t)r.chunk << 20 : 0);
+    if (comm->ar.extent.heads != 2)
+        f->geometry = comm->ar.extent.heads << 32 ^ comm->walk.first ^ (uint64_t)r.chunk << 20;
 }
 
 /* Which operation the window belongs to. NB_WALK_EITHER: it may be a new one. */
@@ -251,7 +195,7 @@ static void begin_all_reduce(struct nb_coll_comm *comm, struct nb_coll_req *win)
 
     win->sure = 0;
     win->most = win->bytes;
-    op->codec = NB_CODEC_RAW;
+    op->facts = NULL;
     switch (place) {
     case NB_WALK_NOWHERE:
         if (first_time(comm, SAID_PLACE))
@@ -290,12 +234,10 @@ static void begin_all_reduce(struct nb_coll_comm *comm, struct nb_coll_req *win)
     if (!comm->ar.known)
         return;
     nb_walk_values(w, &comm->ar.extent, win->bytes, op->value, &win->sure, &win->most);
-    op->codec = comm->ar.codec;
-    if (op->codec == NB_CODEC_RAW)
-        return;
-    nb_policy_dtype(op->type, &op->dtype);
+    op->facts = comm->ar.facts;
     op->ef_base = (w->done - win->bytes) / op->value;
-    op->ef = op->ef_base % NB_GROUP == 0 ? comm->ar.ef : NULL;
+    if (place == NB_WALK_BEGINS)
+        nb_facts_look(comm, op->facts, win->send, win->sure);
 }
 
 /* ---- all functions ---------------------------------------------------------------------------------- */
@@ -304,7 +246,6 @@ void nb_op_begin(struct nb_coll_comm *comm, struct nb_coll_req *win)
 {
     struct nb_op *op = win->op;
     struct nb_record r;
-    enum nb_reason reason;
     int recorded;
 
     op->begun = 1;
@@ -313,6 +254,7 @@ void nb_op_begin(struct nb_coll_comm *comm, struct nb_coll_req *win)
         return;
     }
     all_reduce_over(comm);
+    comm->stats.func[op->func].ops++;
     recorded = find_record(comm, op, op->block, &r) && !(r.flags & NB_RECORD_DOUBT);
     /* A communicator split off by ncclCommSplit may share its parent's group: NCCL compares which GPUs lead,
      * not the order of the nodes, and then deals blocks in the child's order to a group in the parent's. */
@@ -322,10 +264,11 @@ void nb_op_begin(struct nb_coll_comm *comm, struct nb_coll_req *win)
                       "node %u there) and shares this group: NCCL would exchange the wrong blocks. Remedy: "
                       "keep the order of the ranks (key of ncclCommSplit), or do not share resources",
                       nb_func_name(op->func), r.node - 1);
-    op->codec =
-        nb_policy_codec(op->func, op->type, op->redop, op->block * (uint64_t)comm->nranks, recorded, &reason);
-    count(comm, op->func, reason);
-    op->record_slot = recorded ? r.slot : -1;
-    if (op->func == NB_FUNC_REDUCE_SCATTER && op->codec != NB_CODEC_RAW)
-        nb_policy_dtype(op->type, &op->dtype);
+    op->facts = nb_facts_new(comm, op, recorded ? &r : NULL, op->block * (uint64_t)comm->nranks);
+    if (op->func == NB_FUNC_REDUCE_SCATTER) {
+        op->facts->values = op->block / op->value;
+        op->facts->blocks = (uint32_t)comm->nranks;
+        nb_facts_look(comm, op->facts, win->send, win->bytes);
+    }
+    op->codec = op->facts->codec;
 }

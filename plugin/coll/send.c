@@ -8,9 +8,24 @@
 #include <string.h>
 
 #include "base/log.h"
-#include "coll/internal.h"
+#include "coll/task.h"
 
-static void count_unit(struct nb_coll_comm *comm, enum nb_func func, const struct nb_msg *msg, size_t len, uint64_t copies)
+#define MEASURE_SELDOM 65536u /* tiles; only the first of a window */
+
+/* Which tiles of a piece are measured (struct nb_encode_stats). It depends on nothing but the piece's place, so that
+ * what is compared with the step before is always of the same values (state/jump.h). Tiles of an all-reduce are
+ * numbered from its window's start, and by their numbers alone a node may own all that would be measured: there it
+ * is every 17th piece, beginning with the first that this node sends. */
+static uint32_t measured_tiles(const struct nb_coll_comm *comm, const struct nb_op *op, const struct nb_piece *piece)
+{
+    uint64_t begin = comm->rank == 0; /* node 0 reduces the first piece */
+
+    if (op->func != NB_FUNC_ALL_REDUCE)
+        return NB_STATS_EVERY;
+    return piece->number % NB_STATS_EVERY == begin ? 1 : MEASURE_SELDOM;
+}
+
+void nb_count_unit(struct nb_coll_comm *comm, enum nb_func func, const struct nb_msg *msg, size_t len, uint64_t copies)
 {
     struct nb_func_stats *s = &comm->stats.func[func];
     s->units += copies;
@@ -20,13 +35,14 @@ static void count_unit(struct nb_coll_comm *comm, enum nb_func func, const struc
         s->raw_units += copies;
 }
 
-static void describe(const struct nb_coll_comm *comm, const struct nb_op *op, const struct nb_piece *piece,
+void nb_msg_describe(const struct nb_coll_comm *comm, const struct nb_op *op, const struct nb_piece *piece,
                      struct nb_msg *msg)
 {
     memset(msg, 0, sizeof(*msg));
     msg->func = (uint8_t)op->func;
     msg->type = (uint8_t)op->type;
     msg->op = (uint8_t)op->redop;
+    msg->flags = op->schedule->flags;
     msg->token = comm->token;
     msg->opno = op->opno;
     msg->offset = piece->off;
@@ -35,42 +51,66 @@ static void describe(const struct nb_coll_comm *comm, const struct nb_op *op, co
 
 /* ---- contributions to a sum ------------------------------------------------------------------------ */
 
-/* Encode one piece behind a header into `buf`. `block` selects the error state. Returns the length in all. */
-static ssize_t encode_sum(struct nb_coll_comm *comm, struct nb_op *op, const struct nb_piece *piece, const void *src,
-                          uint32_t block, uint8_t *buf, struct nb_msg *msg)
+/* A step of a contribution's task is done: code (in shadow mode into nowhere), or copy. */
+static int contributed(struct nb_coll_comm *comm, struct nb_task *t, ssize_t result)
 {
-    size_t n = piece->most / op->value;
-    struct nb_ef ef, *feedback = NULL;
-    uint64_t nonfinite = comm->stats.encode.nonfinite;
-    ssize_t coded;
+    struct nb_op *op = t->op;
 
-    describe(comm, op, piece, msg);
-    msg->codec = (uint8_t)(n < NB_MIN_CODED_VALUES || !piece->sure ? NB_CODEC_RAW : op->codec);
-    if (msg->codec == NB_CODEC_RAW) {
-        comm->device->copy(buf + NB_MSG_BYTES, src, piece->most);
-        coded = piece->most;
+    nb_task_release_error(comm, t);
+    if (t->step == NB_STEP_CODE && comm->shadow)
+        comm->scratch_used = 0;
+    if (result < 0)
+        return nb_comm_error(comm, (int)result, "cannot encode %u bytes at %llu of %s %llu: %s", t->bytes,
+                             (unsigned long long)t->piece.off, nb_func_name(op->func), (unsigned long long)op->opno,
+                             strerror((int)-result));
+    if (t->step == NB_STEP_CODE) {
+        nb_op_encoded(comm, op, &t->stats, t->bytes, (size_t)result);
+        if (comm->shadow) {
+            t->msg.codec = NB_CODEC_RAW;
+            t->body = t->buf + NB_MSG_BYTES;
+            t->step = NB_STEP_COPY;
+            return NB_TASK_MORE;
+        }
+        t->msg.coded = (uint32_t)result;
     } else {
-        nb_op_settle_feedback(comm, op);
-        if (op->ef) {
-            nb_op_feedback(op, block, &ef);
-            feedback = &ef;
-        }
-        coded = comm->device->encode(msg->codec, op->dtype, src, n, piece->first, feedback, buf + NB_MSG_BYTES,
-                                     comm->unit_slot - NB_MSG_BYTES, &comm->stats.encode);
-        if (coded < 0)
-            return nb_comm_error(comm, (int)coded, "cannot encode %u bytes at %llu of %s %llu", piece->most,
-                                 (unsigned long long)piece->off, nb_func_name(op->func), (unsigned long long)op->opno);
-        if (comm->stats.encode.nonfinite != nonfinite && op->ef) {
-            /* The optimizer will skip this step or is lost: what its operations consumed and left is wrong. */
-            op->ef = NULL;
-            if (op->func == NB_FUNC_ALL_REDUCE)
-                comm->ar.ef = NULL; /* the windows to come */
-            comm->stats.feedback_resets += nb_feedback_drop_step(comm->feedback);
-        }
+        t->msg.coded = t->bytes;
     }
-    msg->coded = (uint32_t)coded;
-    nb_msg_pack(msg, buf);
-    return (ssize_t)NB_MSG_BYTES + coded;
+    nb_msg_pack(&t->msg, t->buf);
+    nb_count_unit(comm, op->func, &t->msg, NB_MSG_BYTES + t->msg.coded, 1);
+    nb_tx_ready(t->tx, t->item, NB_MSG_BYTES + t->msg.coded);
+    return NB_TASK_OVER;
+}
+
+/* What is done with the values of a contribution. 1, or 0: later. */
+static int plan_contribution(struct nb_coll_comm *comm, struct nb_task *t, const uint8_t *src)
+{
+    struct nb_op *op = t->op;
+    const struct nb_piece *piece = &t->piece;
+    /* Reduce-scatter: each owner's block has an error of its own. All-reduce: one stream for all. */
+    uint32_t block = op->func == NB_FUNC_REDUCE_SCATTER ? (uint32_t)piece->owner : 0;
+    int may_be_coded = piece->sure && piece->most / op->value >= NB_MIN_CODED_VALUES;
+    enum nb_codec codec = may_be_coded ? nb_op_codec(op) : NB_CODEC_RAW;
+
+    nb_msg_describe(comm, op, piece, &t->msg);
+    t->msg.codec = (uint8_t)codec;
+    t->values = (uint8_t *)(uintptr_t)src; /* only read */
+    t->bytes = piece->most;
+    t->body = t->buf + NB_MSG_BYTES;
+    t->step = NB_STEP_COPY;
+    t->next = contributed;
+    if (codec == NB_CODEC_RAW)
+        return 1;
+    if (comm->shadow && comm->scratch_used)
+        return 0;
+    if (!nb_task_hold_error(t, block))
+        return 0;
+    if (comm->shadow)
+        t->body = comm->scratch;
+    t->step = NB_STEP_CODE;
+    t->dtype = op->facts->dtype;
+    t->stats = (struct nb_encode_stats){.every = measured_tiles(comm, op, piece)};
+    t->counted = 1;
+    return 1;
 }
 
 static int send_contribution(struct nb_coll_comm *comm, struct nb_peer *peer, struct nb_coll_req *win,
@@ -78,109 +118,23 @@ static int send_contribution(struct nb_coll_comm *comm, struct nb_peer *peer, st
 {
     struct nb_tx *tx = &peer->tx[NB_CLASS_CONTRIB];
     uint8_t *buf = nb_tx_buffer(tx);
-    /* Reduce-scatter: each owner's block has an error of its own. All-reduce: one stream for all. */
-    uint32_t block = win->op->func == NB_FUNC_REDUCE_SCATTER ? (uint32_t)piece->owner : 0;
-    struct nb_msg msg;
-    ssize_t len;
+    struct nb_task *t;
 
-    if (!buf)
+    if (!buf || !nb_op_settle(comm, win->op) || !(t = nb_task_new(comm, win, piece)))
         return 0;
-    len = encode_sum(comm, win->op, piece, win->send + (piece->off - win->off), block, buf, &msg);
-    if (len < 0)
-        return (int)len;
-    count_unit(comm, win->op->func, &msg, (size_t)len, 1);
-    nb_tx_push(tx, buf, (size_t)len, NULL);
-    return 1;
-}
-
-/* ---- all-gather: encoded once, sent to all --------------------------------------------------------- */
-
-static void pick_reference(struct nb_coll_comm *comm, struct nb_coll_req *win, const struct nb_piece *piece,
-                           const uint8_t *src)
-{
-    struct nb_op *op = win->op;
-    uint64_t own = (uint64_t)comm->rank * op->block, rel = piece->off - own;
-    uint64_t avail = win->off + win->bytes - piece->off;
-
-    if (avail > op->block - rel)
-        avail = op->block - rel;
-    op->picked = 1;
-    op->outcome = NB_REF_NONE;
-    op->ref = NULL;
-    if (op->codec != NB_CODEC_ULP)
-        return;
-    op->outcome = nb_refs_pick(comm->refs, src, rel, avail, op->block, op->opno, &op->ref);
-    op->like = op->outcome == NB_REF_NONE ? NULL : nb_refs_last(comm->refs);
-    switch (op->outcome) {
-    case NB_REF_HIT: comm->stats.ref_hits++; break;
-    case NB_REF_NEW: comm->stats.ref_new++; break;
-    case NB_REF_UNCONFIRMED: comm->stats.ref_unconfirmed++; break;
-    case NB_REF_NONE: comm->stats.ref_budget++; break;
+    t->buf = buf;
+    if (!plan_contribution(comm, t, win->send + (piece->off - win->off)) || !nb_task_ask(comm, t)) {
+        nb_task_drop(comm, t);
+        return 0;
     }
-    if (op->ref)
-        comm->stats.func[NB_FUNC_ALL_GATHER].coded_ops++;
+    if (comm->shadow && t->step == NB_STEP_CODE)
+        comm->scratch_used = 1;
+    t->tx = tx;
+    t->item = nb_tx_reserve(tx, NULL);
+    return nb_task_run(comm, t);
 }
 
-/* The bytes of one unit, as differences where there is a reference. */
-static ssize_t encode_gather(struct nb_coll_comm *comm, struct nb_coll_req *win, const struct nb_piece *piece,
-                             const uint8_t *src, uint8_t *buf, struct nb_msg *msg)
-{
-    const struct nb_device_ops *dev = comm->device;
-    struct nb_op *op = win->op;
-    uint64_t rel = piece->off - (uint64_t)comm->rank * op->block;
-    size_t header, len = piece->len;
-
-    describe(comm, op, piece, msg);
-    msg->codec = NB_CODEC_RAW;
-    if (op->outcome == NB_REF_UNCONFIRMED && !op->changed)
-        op->changed = !dev->equal(src, op->like->data + rel, len);
-    if (op->ref) {
-        const uint8_t *ref = op->ref->data + rel;
-        msg->flags = NB_MSG_KEEP;
-        msg->slot = op->ref->slot;
-        msg->version = op->ref->version + (op->ref->last_op != op->opno || op->ref->version == 0);
-        msg->new_hash = dev->hash(src, len, 0);
-        if (op->outcome == NB_REF_HIT) {
-            if (dev->equal(src, ref, len)) {
-                msg->codec = NB_CODEC_ULP;
-                msg->type = NB_ULP_16;
-                msg->ref_hash = msg->new_hash;
-                nb_refs_store(comm->refs, op->ref, ref, rel, len, op->opno);
-                comm->stats.func[NB_FUNC_ALL_GATHER].unchanged_units += (uint64_t)comm->nranks - 1;
-                nb_msg_pack(msg, buf);
-                return NB_MSG_MAX_BYTES;
-            }
-            enum nb_ulp_width width = dev->ulp_guess(src, ref, len);
-            ssize_t coded = dev->ulp_encode(width, src, ref, len, len, buf + NB_MSG_MAX_BYTES,
-                                            comm->unit_slot - NB_MSG_MAX_BYTES);
-            if (coded >= 0) {
-                msg->codec = NB_CODEC_ULP;
-                msg->type = (uint8_t)width;
-                msg->coded = (uint32_t)coded;
-                msg->ref_hash = dev->hash(ref, len, 0);
-            } else if (coded != -E2BIG) {
-                return nb_comm_error(comm, (int)coded, "cannot encode differences of all_gather %llu",
-                                     (unsigned long long)op->opno);
-            }
-        }
-        op->changed = 1;
-        nb_refs_store(comm->refs, op->ref, src, rel, len, op->opno);
-    }
-    header = nb_msg_header_bytes(msg);
-    if (msg->codec == NB_CODEC_RAW) {
-        dev->copy(buf + header, src, len);
-        msg->coded = (uint32_t)len;
-    }
-    nb_msg_pack(msg, buf);
-    return (ssize_t)(header + msg->coded);
-}
-
-/* The own block of an operation has been encoded whole. */
-static void gather_ended(struct nb_coll_comm *comm, struct nb_op *op)
-{
-    if (op->like && nb_signatures_gather(comm->signatures, op->like->slot, op->changed))
-        nb_feedback_step(comm->feedback, op->opno);
-}
+/* ---- all-gather: encoded once, for all ------------------------------------------------------------- */
 
 static int send_gather(struct nb_coll_comm *comm, struct nb_peer *peer, struct nb_coll_req *win,
                        const struct nb_piece *piece)
@@ -192,35 +146,22 @@ static int send_gather(struct nb_coll_comm *comm, struct nb_peer *peer, struct n
     if (!nb_tx_buffer(tx))
         return 0;
     if (peer->gather_next == pool->tail) { /* this peer is the first to need it */
-        const uint8_t *src = win->send + (piece->off - win->part_off);
-        uint8_t *dst = win->recv + (piece->off - win->off);
-        struct nb_msg msg;
-        ssize_t len;
-
-        if (pool->tail - pool->head == pool->slots)
+        if (pool->tail - pool->head == pool->slots || !nb_gather_can_send(comm, win->op))
             return 0;
         unit = &pool->unit[pool->tail % pool->slots];
-        if (!win->op->picked)
-            pick_reference(comm, win, piece, src);
-        len = encode_gather(comm, win, piece, src, unit->buf, &msg);
-        if (len < 0)
-            return (int)len;
-        unit->len = (size_t)len;
         unit->opno = win->op->opno;
         unit->off = piece->off;
-        unit->left = comm->nranks - 1;
+        unit->ready = 0;
+        unit->left = comm->nranks; /* the others, and the task */
         pool->tail++;
-        count_unit(comm, NB_FUNC_ALL_GATHER, &msg, unit->len, (uint64_t)comm->nranks - 1);
-        comm->device->copy(dst, src, piece->len);
-        if (piece->off + piece->len == ((uint64_t)comm->rank + 1) * win->op->block)
-            gather_ended(comm, win->op);
-        nb_window_received(comm, win, piece->len);
+        if (nb_gather_send(comm, win, piece, NULL, unit) < 0)
+            return -1;
     }
     unit = &pool->unit[peer->gather_next % pool->slots];
     if (unit->opno != win->op->opno || unit->off != piece->off)
         return nb_comm_error(comm, -EPROTO, "all_gather units are out of step (%llu at %llu)",
                              (unsigned long long)unit->opno, (unsigned long long)unit->off);
-    nb_tx_push(tx, unit->buf, unit->len, unit);
+    nb_tx_reserve(tx, unit);
     peer->gather_next++;
     return 1;
 }
@@ -239,7 +180,10 @@ static int send_to(struct nb_coll_comm *comm, struct nb_peer *peer)
             peer->tx_started = 1;
             peer->tx_off = win->off;
         }
-        if (!comm->schedule->next_send(comm, win, peer->rank, peer->tx_off, &piece)) {
+        if (!win->op->schedule->next_send(comm, win, peer->rank, peer->tx_off, &piece)) {
+            /* What the scatter cursor has for this peer comes before any newer window. */
+            if (comm->scatter_seq <= peer->tx_seq && win->op->schedule == &nb_schedule_two_hop_gather)
+                break;
             peer->tx_seq++;
             peer->tx_started = 0;
             nb_window_sent(comm, win);
@@ -263,8 +207,10 @@ static int send_to(struct nb_coll_comm *comm, struct nb_peer *peer)
 
 int nb_send_progress(struct nb_coll_comm *comm)
 {
-    int moved = 0;
+    int moved = nb_two_hop_scatter(comm);
 
+    if (moved < 0)
+        return moved;
     for (int r = 1; r < comm->nranks; r++) { /* start behind oneself: spreads the load over receivers */
         int ret = send_to(comm, &comm->peer[(comm->rank + r) % comm->nranks]);
         if (ret < 0)
@@ -284,28 +230,25 @@ int nb_send_progress(struct nb_coll_comm *comm)
 
 int nb_resend_progress(struct nb_coll_comm *comm, struct nb_peer *peer)
 {
-    struct nb_tx *tx = &peer->tx[NB_CLASS_RESULT];
+    struct nb_tx *tx = &peer->tx[NB_CLASS_CONTROL];
+    struct nb_shared *unit = &peer->resend;
     int moved = 0;
 
-    while (peer->nask) {
-        uint64_t opno = peer->ask[0].opno, off = peer->ask[0].off;
-        uint32_t len = peer->ask[0].len;
-        uint8_t *buf = nb_tx_buffer(tx);
-        const void *data;
-        struct nb_msg msg = {.func = NB_FUNC_ALL_GATHER, .codec = NB_CODEC_RAW, .type = ncclInt8, .op = ncclSum,
-                             .flags = NB_MSG_RESEND, .token = comm->token, .opno = opno, .offset = off, .bytes = len,
-                             .coded = len};
+    while (peer->nask && unit->left == 0 && nb_tx_buffer(tx)) {
+        struct nb_ctl ctl = {.kind = NB_CTL_DATA, .token = comm->token, .a = peer->ask[0].opno, .b = peer->ask[0].off,
+                             .c = peer->ask[0].len};
+        const void *data = nb_refs_find_op(comm->refs, ctl.a, ctl.b, ctl.c);
 
-        if (!buf)
-            break;
-        data = nb_refs_find_op(comm->refs, opno, off, len);
         if (!data)
             return nb_comm_error(comm, -EPROTO, "%s asks for bytes of all_gather %llu that are gone", peer->name,
-                                 (unsigned long long)opno);
-        nb_msg_pack(&msg, buf);
-        comm->device->copy(buf + NB_MSG_BYTES, data, len);
-        nb_tx_push(tx, buf, NB_MSG_BYTES + len, NULL);
-        comm->stats.func[NB_FUNC_ALL_GATHER].wire_bytes += NB_MSG_BYTES + len;
+                                 (unsigned long long)ctl.a);
+        nb_ctl_pack(&ctl, unit->buf);
+        comm->device->ops->copy(comm->device, NULL, unit->buf + NB_CTL_BYTES, data, ctl.c);
+        unit->len = NB_CTL_BYTES + ctl.c;
+        unit->ready = 1;
+        unit->left = 1;
+        nb_tx_push(tx, unit->buf, unit->len, unit);
+        comm->stats.func[NB_FUNC_ALL_GATHER].wire_bytes += unit->len;
         comm->stats.resends++;
         memmove(peer->ask, peer->ask + 1, (--peer->nask) * sizeof(peer->ask[0]));
         moved = 1;

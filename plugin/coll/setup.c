@@ -12,10 +12,12 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/params.h"
+#include "coll/task.h"
 #include "state/budget.h"
 
 #define CONTROL_SLOTS_TX 256u
-#define CONTROL_SLOTS_RX 32u
+#define CONTROL_SLOTS_RX 16u
+#define CONTROL_RX_BYTES (NB_CTL_BYTES + NB_CTL_DATA_BYTES + 32u) /* to the next cache line */
 #define POSTED_MAX 16u /* receives posted at once: within what any ncclNet transport allows */
 
 static size_t round_up(size_t n, size_t to)
@@ -40,9 +42,30 @@ static struct nb_queue *join_queue(uint64_t comm_id, int nranks)
     return queue;
 }
 
+static struct nb_job *join_job(void)
+{
+    struct nb_job *job = nb_job_get(nb_current_gpu());
+
+    if (job && nb_job_attach(job)) {
+        nb_job_put(job);
+        job = NULL;
+    }
+    return job;
+}
+
+static void leave_job(struct nb_coll_comm *comm)
+{
+    if (!comm->job)
+        return;
+    nb_job_detach(comm->job);
+    nb_job_forget(comm->job, comm->job_comm);
+    nb_job_put(comm->job);
+}
+
 struct nb_coll_comm *nb_setup_comm(int dev, uint64_t comm_id, const struct nb_net_ops *net, int nranks, int rank)
 {
     struct nb_coll_comm *comm = calloc(1, sizeof(*comm));
+    struct nb_device_wish wish;
 
     if (!comm)
         return NULL;
@@ -51,24 +74,31 @@ struct nb_coll_comm *nb_setup_comm(int dev, uint64_t comm_id, const struct nb_ne
     comm->net = net;
     comm->nranks = nranks;
     comm->rank = rank;
-    comm->device = &nb_device_host;
-    comm->schedule = &nb_schedule_direct;
+    wish = (struct nb_device_wish){.gpu = nb_current_gpu(), .nranks = nranks, .comm_id = comm_id};
+    comm->device_error = nb_device_choose(&wish, &comm->device);
+    if (comm->device_error) /* a reason for the vote; until then something has to be there */
+        comm->device = &nb_device_host;
+    comm->op_words = ((unsigned)nranks + 63) / 64;
     snprintf(comm->label, sizeof(comm->label), "comm 0x%llx node %d/%d", (unsigned long long)comm_id, rank, nranks);
     pthread_mutex_init(&comm->submit_lock, NULL);
     pthread_mutex_init(&comm->progress_lock, NULL);
     pthread_cond_init(&comm->closed_cond, NULL);
     comm->win = calloc(NB_WINDOWS, sizeof(*comm->win));
     comm->ops = calloc(NB_OPS, sizeof(*comm->ops));
+    comm->op_bits = calloc((size_t)NB_OPS * 2 * comm->op_words, sizeof(*comm->op_bits));
     comm->peer = calloc((size_t)nranks, sizeof(*comm->peer));
-    comm->sources = calloc((size_t)nranks, sizeof(*comm->sources));
-    comm->plain = calloc((size_t)nranks, sizeof(*comm->plain));
     comm->feedback = nb_feedback_create(comm->device);
-    comm->refs = nb_refs_create(comm->device, nranks);
-    comm->signatures = nb_signatures_create();
+    comm->shadow = nb_params()->shadow;
+    /* In shadow mode nobody else holds references, so that nobody has to confirm them. */
+    comm->refs = nb_refs_create(comm->device, comm->shadow ? 1 : nranks);
+    comm->facts = calloc(NB_OPS, sizeof(*comm->facts));
+    comm->report = calloc(NB_SIG_REPORTS, sizeof(*comm->report));
+    comm->job_comm = comm_id ? comm_id : (uint64_t)(uintptr_t)comm;
     comm->align = nb_align_create();
     comm->queue = join_queue(comm_id, nranks);
-    if (!comm->win || !comm->ops || !comm->peer || !comm->sources || !comm->plain || !comm->feedback || !comm->refs ||
-        !comm->signatures || !comm->align || !comm->queue) {
+    comm->job = join_job();
+    if (!comm->win || !comm->ops || !comm->op_bits || !comm->peer || nb_tasks_create(comm) ||
+        !comm->feedback || !comm->refs || !comm->facts || !comm->report || !comm->align || !comm->queue || !comm->job) {
         nb_setup_free(comm);
         return NULL;
     }
@@ -79,17 +109,36 @@ struct nb_coll_comm *nb_setup_comm(int dev, uint64_t comm_id, const struct nb_ne
     return comm;
 }
 
+/* ---- memory of messages ---------------------------------------------------------------------------- */
+
+static void *wire_alloc(struct nb_coll_comm *comm, size_t bytes)
+{
+    return comm->device->ops->alloc(comm->device, NB_PLACE_WIRE, bytes);
+}
+
+static void wire_free(struct nb_coll_comm *comm, void *p, size_t bytes)
+{
+    comm->device->ops->free(comm->device, NB_PLACE_WIRE, p, bytes);
+}
+
 /* ---- rings ------------------------------------------------------------------------------------------ */
 
-static int make_rx(struct nb_coll_comm *comm, struct nb_rx *rx, size_t slot, unsigned slots)
+/* With `mem` (of all such rings) its slots can be forwarded. */
+static int make_rx(struct nb_coll_comm *comm, struct nb_rx *rx, size_t slot, unsigned slots, uint8_t *mem)
 {
     rx->slot = slot;
     rx->slots = slots;
     rx->window = slots < POSTED_MAX ? slots : POSTED_MAX;
     rx->req = calloc(slots, sizeof(*rx->req));
     rx->len = calloc(slots, sizeof(*rx->len));
-    rx->mem = comm->device->alloc(slot * slots);
-    return rx->req && rx->len && rx->mem ? 0 : -ENOMEM;
+    rx->mem = mem ? mem : wire_alloc(comm, slot * slots);
+    if (mem) {
+        rx->unit = calloc(slots, sizeof(*rx->unit));
+        for (unsigned i = 0; rx->unit && i < slots; i++)
+            rx->unit[i] = (struct nb_shared){.buf = mem + i * slot, .ready = 1};
+    }
+    rx->held = calloc(slots, sizeof(*rx->held));
+    return rx->req && rx->len && rx->mem && rx->held && (!mem || rx->unit) ? 0 : -ENOMEM;
 }
 
 static int make_tx(struct nb_coll_comm *comm, struct nb_tx *tx, size_t slot, unsigned slots)
@@ -97,7 +146,7 @@ static int make_tx(struct nb_coll_comm *comm, struct nb_tx *tx, size_t slot, uns
     tx->slot = slot;
     tx->slots = slots;
     tx->item = calloc(slots, sizeof(*tx->item));
-    tx->mem = comm->device->alloc(slot * slots);
+    tx->mem = wire_alloc(comm, slot * slots);
     return tx->item && tx->mem ? 0 : -ENOMEM;
 }
 
@@ -106,7 +155,7 @@ static int make_pool(struct nb_coll_comm *comm, struct nb_pool *pool, size_t slo
     pool->slot = slot;
     pool->slots = slots;
     pool->unit = calloc(slots, sizeof(*pool->unit));
-    pool->mem = comm->device->alloc(slot * slots);
+    pool->mem = wire_alloc(comm, slot * slots);
     if (!pool->unit || !pool->mem)
         return -ENOMEM;
     for (unsigned i = 0; i < slots; i++)
@@ -141,6 +190,8 @@ int nb_setup_memory(struct nb_coll_comm *comm)
 
     comm->unit = (size_t)p->unit_bytes / 4096 * 4096;
     comm->unit_slot = slot_bytes(comm->unit);
+    if (comm->shadow && !(comm->scratch = wire_alloc(comm, 2 * comm->unit_slot)))
+        return -ENOMEM;
     /* Two classes each way with every peer, two pools; counted in full although untouched slots cost nothing. */
     each = (peers * 4 + 2) * comm->unit_slot;
     do { /* another communicator may take some between the look and the grasp */
@@ -154,18 +205,28 @@ int nb_setup_memory(struct nb_coll_comm *comm)
     if (credits < (unsigned)p->credits)
         NB_INFO(NCCL_INIT | NCCL_NET, "%s: %u instead of %lld credits, more do not fit into NIBBLE_STAGING_MAX_MB",
                 comm->label, credits, (long long)p->credits);
-    for (int r = 0; r < comm->nranks && !ret; r++) {
+    comm->partial = comm->device->ops->alloc(comm->device, NB_PLACE_STATE, NB_PARTIALS * comm->unit);
+    comm->arrivals_bytes = peers * credits * comm->unit_slot;
+    comm->arrivals = wire_alloc(comm, comm->arrivals_bytes);
+    if (!comm->arrivals || !comm->partial)
+        ret = -ENOMEM;
+    for (int r = 0, k = 0; r < comm->nranks && !ret; r++) {
+        struct nb_peer *peer = &comm->peer[r];
         if (r == comm->rank)
             continue;
-        for (int c = 0; c < NB_CLASS_CONTROL && !ret; c++) {
-            ret = make_rx(comm, &comm->peer[r].rx[c], comm->unit_slot, credits);
-            if (!ret)
-                ret = make_tx(comm, &comm->peer[r].tx[c], comm->unit_slot, credits);
-        }
+        ret = make_rx(comm, &peer->rx[NB_CLASS_CONTRIB], comm->unit_slot, credits,
+                      comm->arrivals + (size_t)k++ * credits * comm->unit_slot);
         if (!ret)
-            ret = make_rx(comm, &comm->peer[r].rx[NB_CLASS_CONTROL], 256, CONTROL_SLOTS_RX);
+            ret = make_rx(comm, &peer->rx[NB_CLASS_RESULT], comm->unit_slot, credits, NULL);
+        for (int c = 0; c < NB_CLASS_CONTROL && !ret; c++)
+            ret = make_tx(comm, &peer->tx[c], comm->unit_slot, credits);
         if (!ret)
-            ret = make_tx(comm, &comm->peer[r].tx[NB_CLASS_CONTROL], 256, CONTROL_SLOTS_TX);
+            ret = make_rx(comm, &peer->rx[NB_CLASS_CONTROL], CONTROL_RX_BYTES, CONTROL_SLOTS_RX, NULL);
+        if (!ret)
+            ret = make_tx(comm, &peer->tx[NB_CLASS_CONTROL], 256, CONTROL_SLOTS_TX);
+        peer->resend.buf = wire_alloc(comm, CONTROL_RX_BYTES);
+        if (!peer->resend.buf)
+            ret = -ENOMEM;
     }
     if (!ret)
         ret = make_pool(comm, &comm->gather, comm->unit_slot, credits);
@@ -189,6 +250,11 @@ int nb_setup_register(struct nb_coll_comm *comm)
                 ret = net->reg_mr(tx->conn, tx->mem, tx->slot * tx->slots, NB_MEM_HOST, &tx->mhandle);
             if (!ret && pool)
                 ret = net->reg_mr(tx->conn, pool->mem, pool->slot * pool->slots, NB_MEM_HOST, &tx->shared_mhandle);
+            if (!ret && c == NB_CLASS_CONTROL)
+                ret = net->reg_mr(tx->conn, comm->peer[r].resend.buf, CONTROL_RX_BYTES, NB_MEM_HOST,
+                                  &tx->shared_mhandle);
+            if (!ret && c == NB_CLASS_RESULT)
+                ret = net->reg_mr(tx->conn, comm->arrivals, comm->arrivals_bytes, NB_MEM_HOST, &tx->forward_mhandle);
         }
     }
     return ret;
@@ -198,6 +264,11 @@ void nb_setup_unregister(struct nb_coll_comm *comm)
 {
     const struct nb_net_ops *net = comm->net;
 
+    /* Receives are posted for as long as a connection lives, and peers may still send signs of life. */
+    for (int r = 0; net->leave && r < comm->nranks; r++)
+        for (int c = 0; c < NB_CLASS_COUNT && r != comm->rank; c++)
+            if (comm->peer[r].rx[c].conn)
+                net->leave(comm->peer[r].rx[c].conn);
     for (int r = 0; r < comm->nranks; r++) {
         for (int c = 0; c < NB_CLASS_COUNT && r != comm->rank; c++) {
             struct nb_tx *tx = &comm->peer[r].tx[c];
@@ -208,14 +279,16 @@ void nb_setup_unregister(struct nb_coll_comm *comm)
                 net->dereg_mr(tx->conn, tx->mhandle);
             if (tx->conn && tx->shared_mhandle)
                 net->dereg_mr(tx->conn, tx->shared_mhandle);
-            rx->mhandle = tx->mhandle = tx->shared_mhandle = NULL;
+            if (tx->conn && tx->forward_mhandle)
+                net->dereg_mr(tx->conn, tx->forward_mhandle);
+            rx->mhandle = tx->mhandle = tx->shared_mhandle = tx->forward_mhandle = NULL;
         }
     }
 }
 
 static void free_pool(struct nb_coll_comm *comm, struct nb_pool *pool)
 {
-    comm->device->free(pool->mem, pool->slot * pool->slots);
+    wire_free(comm, pool->mem, pool->slot * pool->slots);
     free(pool->unit);
 }
 
@@ -226,31 +299,41 @@ void nb_setup_free(struct nb_coll_comm *comm)
         for (int c = 0; c < NB_CLASS_COUNT; c++) {
             struct nb_tx *tx = &comm->peer[r].tx[c];
             struct nb_rx *rx = &comm->peer[r].rx[c];
-            comm->device->free(rx->mem, rx->slot * rx->slots);
-            comm->device->free(tx->mem, tx->slot * tx->slots);
+            if (!rx->unit) /* else in `arrivals` */
+                wire_free(comm, rx->mem, rx->slot * rx->slots);
+            wire_free(comm, tx->mem, tx->slot * tx->slots);
             free(rx->req);
             free(rx->len);
+            free(rx->unit);
+            free(rx->held);
             free(tx->item);
         }
+        wire_free(comm, comm->peer[r].resend.buf, CONTROL_RX_BYTES);
     }
+    wire_free(comm, comm->arrivals, comm->arrivals_bytes);
+    comm->device->ops->free(comm->device, NB_PLACE_STATE, comm->partial, NB_PARTIALS * comm->unit);
     free_pool(comm, &comm->gather);
     free_pool(comm, &comm->result);
     nb_budget_give(NB_BUDGET_STAGING, comm->staging);
     nb_feedback_destroy(comm->feedback);
     nb_refs_destroy(comm->refs);
-    nb_signatures_destroy(comm->signatures);
     nb_align_destroy(comm->align);
     if (comm->queue)
         nb_queue_detach(comm->queue);
     nb_queue_put(comm->queue);
+    leave_job(comm);
+    wire_free(comm, comm->scratch, 2 * comm->unit_slot);
+    free(comm->facts);
+    free(comm->report);
     free(comm->win);
     free(comm->ops);
+    free(comm->op_bits);
     free(comm->peer);
-    free(comm->sources);
-    free(comm->plain);
+    nb_tasks_destroy(comm);
     pthread_mutex_destroy(&comm->submit_lock);
     pthread_mutex_destroy(&comm->progress_lock);
     pthread_cond_destroy(&comm->closed_cond);
+    comm->device->ops->close(comm->device);
     free(comm);
 }
 
@@ -270,16 +353,19 @@ int nb_coll_reg_mr(struct nb_coll_comm *comm, void *data, size_t size, int mem_t
         NB_WARN("regMr: communicator %p, %zu bytes at %p", (void *)comm, size, data);
         return -EINVAL;
     }
-    if (mem_type != NCCL_PTR_HOST) {
-        NB_WARN("%s: regMr: only host memory is supported, not type %d", comm->label, mem_type);
+    if (mem_type != NCCL_PTR_HOST && (mem_type != NCCL_PTR_CUDA || comm->device == &nb_device_host)) {
+        NB_WARN("%s: regMr: memory of type %d, but its codecs run on device %s", comm->label, mem_type,
+                comm->device->ops->name);
         return -EINVAL;
     }
+    const int at = mem_type == NCCL_PTR_CUDA, other = !at;
     pthread_mutex_lock(&comm->submit_lock);
-    if (!comm->region[0].base || (comm->region[0].base == data && comm->region[0].size == size)) {
-        comm->region[0].base = data;
-        comm->region[0].size = size;
-        comm->region[0].refs++;
-        *mhandle = &comm->region[0];
+    if (comm->region[at].base ? comm->region[at].base == data && comm->region[at].size == size
+                              : !comm->region[other].base) {
+        comm->region[at].base = data;
+        comm->region[at].size = size;
+        comm->region[at].refs++;
+        *mhandle = &comm->region[at];
         ret = 0;
     }
     pthread_mutex_unlock(&comm->submit_lock);
@@ -299,10 +385,12 @@ int nb_coll_dereg_mr(struct nb_coll_comm *comm, void *mhandle)
         return -EINVAL;
     }
     pthread_mutex_lock(&comm->submit_lock);
-    if (mhandle == &comm->region[0] && comm->region[0].refs > 0) {
-        if (--comm->region[0].refs == 0)
-            comm->region[0].base = NULL;
-        ret = 0;
+    for (int i = 0; i < 2; i++) {
+        if (mhandle == &comm->region[i] && comm->region[i].refs > 0) {
+            if (--comm->region[i].refs == 0)
+                comm->region[i].base = NULL;
+            ret = 0;
+        }
     }
     pthread_mutex_unlock(&comm->submit_lock);
     if (ret) {
@@ -312,6 +400,8 @@ int nb_coll_dereg_mr(struct nb_coll_comm *comm, void *mhandle)
     pthread_mutex_lock(&comm->progress_lock);
     if (atomic_load(&comm->submitted) != atomic_load(&comm->finished))
         nb_comm_fail(comm, -ECONNABORTED, "the communicator was closed with unfinished operations");
+    if (atomic_load(&comm->error)) /* nothing goes on any more, but the device may be at work */
+        nb_tasks_abandon(comm);
     pthread_mutex_unlock(&comm->progress_lock);
     return 0;
 }
@@ -342,6 +432,7 @@ int nb_coll_close(struct nb_coll_comm *comm)
     pthread_mutex_lock(&comm->progress_lock);
     while (!comm->detached)
         pthread_cond_wait(&comm->closed_cond, &comm->progress_lock);
+    nb_tasks_abandon(comm);
     pthread_mutex_unlock(&comm->progress_lock);
     nb_comm_log_summary(comm);
     nb_setup_unregister(comm);

@@ -17,9 +17,11 @@ struct nb_coll_comm;
 
 struct nb_func_stats {
     uint64_t ops;          /* operations begun */
+    uint64_t two_hop_ops;  /* of these, in two hops */
     uint64_t windows;      /* calls from NCCL */
     uint64_t sent_bytes;   /* values sent to peers, before coding */
     uint64_t wire_bytes;   /* the same as sent, headers included */
+    uint64_t would_be_bytes; /* all-gather in shadow mode: as they would be sent */
     uint64_t coded_ops;    /* operations that were quantized or sent as differences, in part at least */
     uint64_t units;        /* messages */
     uint64_t raw_units;    /* of these, sent as raw bytes */
@@ -30,10 +32,14 @@ struct nb_coll_stats {
     struct nb_func_stats func[NB_FUNC_COUNT];
     struct nb_encode_stats encode;   /* of quantized contributions (noise2/signal2 is their NMSE) */
     uint64_t feedback_ops;           /* quantized operations with error feedback */
+    uint64_t weight_jumps;           /* gathers of weights far from those before: all errors dropped */
     uint64_t feedback_resets;        /* errors dropped because a non-finite value was seen */
     uint64_t no_feedback_ambiguous;  /* quantized operations without feedback: not certain whose error it is */
     uint64_t no_feedback_budget;
     uint64_t ref_slots, ref_hits, ref_new, ref_unconfirmed, ref_budget; /* all-gather: owner's choices, per operation */
+    /* all-gathers in the lossy modes: operations; units sent as bounded differences, their runs of 256 values, and
+     * those of which something was dropped */
+    uint64_t gathers_delta4, gathers_int8, delta4_units, delta4_runs, delta4_lossy_runs;
     /* operations by enum nb_alignment: how certain their record was */
     uint64_t records[NB_COLL_RECORD_OUTCOMES];
     uint64_t records_wrong;          /* records that an operation contradicted only when it had ended */

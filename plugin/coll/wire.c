@@ -77,7 +77,7 @@ const char *nb_func_name(enum nb_func func)
 
 static int has_reference(uint8_t codec, uint16_t flags)
 {
-    return codec == NB_CODEC_ULP || (flags & NB_MSG_KEEP);
+    return codec == NB_CODEC_ULP || codec == NB_CODEC_DELTA4 || (flags & NB_MSG_KEEP);
 }
 
 size_t nb_msg_header_bytes(const struct nb_msg *msg)
@@ -144,7 +144,7 @@ int nb_msg_parse(const void *in, size_t len, uint32_t token, size_t max_unit, st
         return bad(why, "unknown function");
     if (msg->codec >= NB_CODEC_COUNT)
         return bad(why, "unknown codec");
-    if (msg->flags & ~(NB_MSG_KEEP | NB_MSG_RESEND))
+    if (msg->flags & ~(NB_MSG_KEEP | NB_MSG_TWO_HOP))
         return bad(why, "unknown flags");
     if (b[9] != 0)
         return bad(why, "reserved byte is set");
@@ -154,6 +154,8 @@ int nb_msg_parse(const void *in, size_t len, uint32_t token, size_t max_unit, st
     } else if (msg->type >= ncclNumTypes) {
         return bad(why, "unknown data type");
     }
+    if (msg->codec == NB_CODEC_INT4 && msg->func == NB_FUNC_ALL_GATHER)
+        return bad(why, "codec that no all-gather has");
     if (msg->op >= ncclNumOps)
         return bad(why, "unknown reduction");
     if (msg->token != token)
@@ -231,7 +233,7 @@ void nb_ctl_pack(const struct nb_ctl *ctl, void *out)
 int nb_ctl_parse(const void *in, size_t len, uint32_t token, struct nb_ctl *ctl, const char **why)
 {
     const uint8_t *b = in;
-    int ret = open_sealed(b, len, NB_CTL_BYTES, KIND_CTL, why);
+    int ret = open_sealed(b, len > NB_CTL_BYTES ? NB_CTL_BYTES : len, NB_CTL_BYTES, KIND_CTL, why);
     if (ret)
         return ret;
     ctl->kind = b[6];
@@ -243,6 +245,8 @@ int nb_ctl_parse(const void *in, size_t len, uint32_t token, struct nb_ctl *ctl,
     if (ctl->token != token)
         return bad(why, "token of another group");
     ctl->c = get32(b, 28);
+    if (len - NB_CTL_BYTES != (ctl->kind == NB_CTL_DATA ? ctl->c : 0) || len - NB_CTL_BYTES > NB_CTL_DATA_BYTES)
+        return bad(why, "wrong length");
     if (get_text(b, 32, ctl->text, NB_CTL_TEXT))
         return bad(why, "text without end");
     return 0;

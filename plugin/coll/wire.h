@@ -7,8 +7,8 @@
  * Three classes of messages travel on connections of their own, so that none can fill the buffers that another
  * needs:
  *   CONTRIB  a node's values to the node that reduces them, or its block of an all-gather
- *   RESULT   reduced values to everyone (all-reduce), and answers to requests for raw bytes (all-gather)
- *   CONTROL  signs of life, confirmations, requests for raw bytes, farewells
+ *   RESULT   reduced values to everyone (all-reduce), forwarded pieces (two-hop all-gather)
+ *   CONTROL  signs of life, confirmations, requests for raw bytes and answers to them, farewells
  */
 #ifndef NIBBLE_COLL_WIRE_H
 #define NIBBLE_COLL_WIRE_H
@@ -29,7 +29,8 @@ const char *nb_func_name(enum nb_func func);
 struct nb_msg {
     uint8_t func;    /* enum nb_func */
     uint8_t codec;   /* enum nb_codec */
-    uint8_t type;    /* ncclDataType_t; for NB_CODEC_ULP the width in bytes of the patterns */
+    uint8_t type;    /* ncclDataType_t; for NB_CODEC_ULP the width in bytes of the patterns; an all-gather's is
+                      * ncclInt8, but that of the values with NB_CODEC_DELTA4 and NB_CODEC_INT8 */
     uint8_t op;      /* ncclRedOp_t */
     uint16_t flags;  /* NB_MSG_* */
     uint32_t token;  /* of the group, agreed at connect */
@@ -37,16 +38,16 @@ struct nb_msg {
     uint64_t offset; /* first byte of the range, in the operation's whole vector (all-reduce: of the window) */
     uint32_t bytes;  /* length of the range before coding; all-reduce: its values without padding, perhaps none */
     uint32_t coded;  /* bytes that follow this header (and its reference part) */
-    /* With NB_MSG_KEEP or NB_CODEC_ULP the reference part follows the header: */
+    /* With NB_MSG_KEEP, NB_CODEC_ULP or NB_CODEC_DELTA4 the reference part follows the header: */
     uint32_t slot;     /* reference slot of the owner */
     uint32_t version;  /* of the unit's reference after this message */
-    uint64_t ref_hash; /* nb_hash64 of the reference this was coded against (ULP), else 0 */
+    uint64_t ref_hash; /* nb_hash64 of the reference this was coded against, else 0 */
     uint64_t new_hash; /* nb_hash64 of the bytes that the message stands for */
 };
 
 enum {
     NB_MSG_KEEP = 1,   /* keep the bytes as the reference of (owner, slot) for this range */
-    NB_MSG_RESEND = 2, /* the raw bytes that the receiver asked for */
+    NB_MSG_TWO_HOP = 2, /* the operation goes by two hops: who gets a piece as CONTRIB works on it for others */
 };
 
 #define NB_MSG_BYTES 48u     /* header */
@@ -61,14 +62,19 @@ size_t nb_msg_pack(const struct nb_msg *msg, void *out);
  * *why set to a constant text. `max_unit` bounds `bytes`. */
 int nb_msg_parse(const void *in, size_t len, uint32_t token, size_t max_unit, struct nb_msg *msg, const char **why);
 
-/* Control messages: one fixed size. */
+/* Control messages: one fixed size, but for DATA. */
 enum nb_ctl_kind {
     NB_CTL_ALIVE = 0,   /* a sign of life */
     NB_CTL_CONFIRM = 1, /* a: number of the all-gather that was taken over whole; b: 1 when its bytes were kept */
-    NB_CTL_RAW = 2,     /* a: operation, b: offset, c: length: please send this range again as raw bytes */
+    NB_CTL_RAW = 2,     /* a: operation, b: offset in the own block, c: length, at most NB_CTL_DATA_BYTES: please send
+                         * this range again as raw bytes */
     NB_CTL_BYE = 3,     /* a, b: messages sent so far as CONTRIB and RESULT; nothing will follow */
     NB_CTL_BYE_ACK = 4, /* all of them have arrived */
     NB_CTL_ABORT = 5,   /* the communicator has failed on the sender; text says why */
+    NB_CTL_SWITCH_ASK = 6, /* to node 0: please switch compression; a: 1 off, 0 on */
+    NB_CTL_SWITCH = 7,     /* from node 0: it is switched; a: as above, c: how many times it has been */
+    NB_CTL_SWITCHED = 8,   /* to node 0: done; a: first operation for which it holds here, c: as above */
+    NB_CTL_DATA = 9,       /* a, b, c as in the RAW that this answers; the c bytes follow the message */
     NB_CTL_COUNT
 };
 
@@ -81,8 +87,11 @@ struct nb_ctl {
     char text[NB_CTL_TEXT]; /* terminated; "" unless ABORT */
 };
 #define NB_CTL_BYTES 224u
+#define NB_CTL_DATA_BYTES 16384u
 
+/* Writes NB_CTL_BYTES bytes. */
 void nb_ctl_pack(const struct nb_ctl *ctl, void *out);
+/* `len` is that of the message in all. */
 int nb_ctl_parse(const void *in, size_t len, uint32_t token, struct nb_ctl *ctl, const char **why);
 
 /* First message on every connection of a group: who is calling. */

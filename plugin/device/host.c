@@ -2,48 +2,62 @@
 /*
  * The device of jobs whose buffers NCCL hands over in host memory: codecs run on the engine thread.
  */
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include "device/device.h"
+#include "device/evidence.h"
 #include "device/exact.h"
 
 /* mmap: zeroed, page-aligned, and costs no memory until touched. */
-static void *host_alloc(size_t bytes)
+static void *host_alloc(struct nb_device *dev, enum nb_place place, size_t bytes)
 {
     void *p = mmap(NULL, bytes ? bytes : 1, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+    (void)dev;
+    (void)place;
     return p == MAP_FAILED ? NULL : p;
 }
 
-static void host_free(void *p, size_t bytes)
+static void host_free(struct nb_device *dev, enum nb_place place, void *p, size_t bytes)
 {
+    (void)dev;
+    (void)place;
     if (p)
         munmap(p, bytes ? bytes : 1);
 }
 
-static void host_copy(void *dst, const void *src, size_t bytes)
+static int host_copy(struct nb_device *dev, struct nb_work *work, void *dst, const void *src, size_t bytes)
 {
+    (void)dev;
+    (void)work;
     if (dst != src)
         memcpy(dst, src, bytes);
+    return 0;
 }
 
 /* Large zeroed areas go back to the kernel, which gives zeroes again on the next touch: emptying what was never
  * touched must not cost memory, and what is large not the time to write it. `dst` is from host_alloc. */
-static void host_zero(void *dst, size_t bytes)
+static int host_zero(struct nb_device *dev, struct nb_work *work, void *dst, size_t bytes)
 {
     size_t page = (size_t)sysconf(_SC_PAGESIZE), whole = bytes / page * page;
 
+    (void)dev;
+    (void)work;
     if (bytes < (1u << 20) || (uintptr_t)dst % page || madvise(dst, whole, MADV_DONTNEED)) {
         memset(dst, 0, bytes);
-        return;
+        return 0;
     }
     memset((uint8_t *)dst + whole, 0, bytes - whole);
+    return 0;
 }
 
-static int host_equal(const void *a, const void *b, size_t bytes)
+static int host_equal(struct nb_device *dev, const void *a, const void *b, size_t bytes)
 {
+    (void)dev;
     return memcmp(a, b, bytes) == 0;
 }
 
@@ -53,12 +67,13 @@ static int32_t ordered16(uint16_t x)
     return x & 0x8000 ? -(int32_t)(x & 0x7fff) : (int32_t)x;
 }
 
-static double host_likeness(const void *a, const void *b, size_t bytes, unsigned samples)
+static double host_likeness(struct nb_device *dev, const void *a, const void *b, size_t bytes, unsigned samples)
 {
     const uint8_t *pa = a, *pb = b;
     size_t words = bytes / 4;
-    unsigned near16 = 0, near8 = 0;
+    double near16 = 0, near8 = 0;
 
+    (void)dev;
     if (words == 0 || samples == 0)
         return bytes && memcmp(a, b, bytes) == 0 ? 1.0 : 0.0;
     if (samples > words)
@@ -69,26 +84,150 @@ static double host_likeness(const void *a, const void *b, size_t bytes, unsigned
         uint16_t x, y;
         memcpy(&x, pa + at, 2);
         memcpy(&y, pb + at, 2);
-        near16 += abs(ordered16(x) - ordered16(y)) <= 64;
+        const int apart = abs(ordered16(x) - ordered16(y));
+        near16 += apart <= 64 ? 1 : apart <= 256 ? 0.95 : 0;
         near8 += abs((int8_t)(uint8_t)(pa[at] - pb[at])) <= 8;
     }
-    return (double)(near16 > near8 ? near16 : near8) / samples;
+    return (near16 > near8 ? near16 : near8) / samples;
 }
 
-const struct nb_device_ops nb_device_host = {
+/* The codecs of nibble/codec.h, and the rest, without the two arguments that the host does not need. */
+
+static ssize_t host_encode(struct nb_device *dev, struct nb_work *work, enum nb_codec codec, enum nb_dtype type,
+                           const void *src, size_t n, uint64_t first, const struct nb_ef *ef, void *dst, size_t cap,
+                           struct nb_encode_stats *stats)
+{
+    (void)dev;
+    (void)work;
+    return nb_encode(codec, type, src, n, first, ef, dst, cap, stats);
+}
+
+static int host_decode(struct nb_device *dev, struct nb_work *work, enum nb_codec codec, enum nb_dtype type,
+                       const void *coded, size_t len, size_t n, uint64_t first, void *dst)
+{
+    (void)dev;
+    (void)work;
+    return nb_decode(codec, type, coded, len, n, first, dst);
+}
+
+static int host_reduce(struct nb_device *dev, struct nb_work *work, enum nb_dtype type, const struct nb_source *sources,
+                       size_t nsources, const void *own, size_t n, uint64_t first, void *dst)
+{
+    (void)dev;
+    (void)work;
+    return nb_reduce(type, sources, nsources, own, n, first, dst);
+}
+
+static int host_reduce_exact(struct nb_device *dev, struct nb_work *work, ncclDataType_t type, ncclRedOp_t op,
+                             const void *const *sources, size_t nsources, const void *own, size_t n, void *dst)
+{
+    (void)dev;
+    (void)work;
+    return nb_exact_reduce(type, op, sources, nsources, own, n, dst);
+}
+
+static ssize_t host_ulp_encode(struct nb_device *dev, struct nb_work *work, enum nb_ulp_width width, const void *cur,
+                               const void *ref, size_t bytes, size_t limit, void *dst, size_t cap)
+{
+    (void)dev;
+    (void)work;
+    return nb_ulp_encode(width, cur, ref, bytes, limit, dst, cap);
+}
+
+static int host_ulp_decode(struct nb_device *dev, struct nb_work *work, enum nb_ulp_width width, const void *coded,
+                           size_t len, const void *ref, size_t bytes, void *dst)
+{
+    (void)dev;
+    (void)work;
+    return nb_ulp_decode(width, coded, len, ref, bytes, dst);
+}
+
+static ssize_t host_delta4_encode(struct nb_device *dev, struct nb_work *work, enum nb_dtype type, const void *cur,
+                                  const void *ref, size_t bytes, size_t limit, void *dst, size_t cap,
+                                  struct nb_delta4_stats *stats)
+{
+    (void)dev;
+    (void)work;
+    return nb_delta4_encode(type, cur, ref, bytes, limit, dst, cap, stats);
+}
+
+static int host_delta4_decode(struct nb_device *dev, struct nb_work *work, enum nb_dtype type, const void *coded,
+                              size_t len, const void *ref, size_t bytes, void *dst)
+{
+    (void)dev;
+    (void)work;
+    return nb_delta4_decode(type, coded, len, ref, bytes, dst);
+}
+
+static enum nb_ulp_width host_ulp_guess(struct nb_device *dev, const void *cur, const void *ref, size_t bytes)
+{
+    (void)dev;
+    return nb_ulp_guess_width(cur, ref, bytes);
+}
+
+static uint64_t host_hash(struct nb_device *dev, const void *data, size_t bytes, uint64_t seed)
+{
+    (void)dev;
+    return nb_hash64(data, bytes, seed);
+}
+
+static unsigned host_sample(struct nb_device *dev, enum nb_dtype type, const void *src, size_t n, unsigned samples,
+                            float *out)
+{
+    (void)dev;
+    return nb_host_sample(type, src, n, samples, out);
+}
+
+static unsigned host_profile(struct nb_device *dev, enum nb_dtype type, const void *src, size_t n, unsigned groups,
+                             float *out)
+{
+    (void)dev;
+    return nb_host_profile(type, src, n, groups, out);
+}
+
+static void host_nothing(struct nb_device *dev)
+{
+    (void)dev;
+}
+
+static int host_failed(struct nb_device *dev)
+{
+    (void)dev;
+    return 0;
+}
+
+/* Nothing is ever in flight. */
+static ssize_t host_poll(struct nb_device *dev, struct nb_work *work)
+{
+    (void)dev;
+    (void)work;
+    return -EINVAL;
+}
+
+static const struct nb_device_ops host_ops = {
     .name = "host",
+    .quiesce = host_nothing,
+    .failed = host_failed,
+    .close = host_nothing,
     .alloc = host_alloc,
     .free = host_free,
+    .poll = host_poll,
     .copy = host_copy,
     .zero = host_zero,
-    .encode = nb_encode,
-    .decode = nb_decode,
-    .reduce = nb_reduce,
-    .reduce_exact = nb_exact_reduce,
-    .ulp_encode = nb_ulp_encode,
-    .ulp_decode = nb_ulp_decode,
-    .ulp_guess = nb_ulp_guess_width,
-    .hash = nb_hash64,
+    .encode = host_encode,
+    .decode = host_decode,
+    .reduce = host_reduce,
+    .reduce_exact = host_reduce_exact,
+    .ulp_encode = host_ulp_encode,
+    .ulp_decode = host_ulp_decode,
+    .delta4_encode = host_delta4_encode,
+    .delta4_decode = host_delta4_decode,
+    .ulp_guess = host_ulp_guess,
+    .hash = host_hash,
     .equal = host_equal,
     .likeness = host_likeness,
+    .sample = host_sample,
+    .profile = host_profile,
 };
+
+struct nb_device nb_device_host = {.ops = &host_ops};

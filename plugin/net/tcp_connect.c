@@ -25,6 +25,7 @@ struct connecting {
     struct connecting *next;
     uint64_t id;
     struct nb_tcp_dev *dev;
+    enum nb_tcp_use use;
     struct nb_tcp_handle h;
     char peer[64];
     uint8_t conn_id[16];
@@ -89,8 +90,8 @@ static int default_streams(const struct nb_tcp_dev *d)
     return d->nif.speed_mbps > 50000 ? 4 : d->nif.speed_mbps > 10000 ? 2 : 1;
 }
 
-static int connecting_new(struct nb_tcp_dev *d, const struct nb_net_conn_cfg *cfg, void *handle,
-                          struct connecting **out)
+static int connecting_new(struct nb_tcp_dev *d, enum nb_tcp_use use, const struct nb_net_conn_cfg *cfg,
+                          void *handle, struct connecting **out)
 {
     struct connecting *k = calloc(1, sizeof(*k));
     int rc;
@@ -111,11 +112,12 @@ static int connecting_new(struct nb_tcp_dev *d, const struct nb_net_conn_cfg *cf
         return rc;
     }
     k->dev = d;
+    k->use = use;
     k->traffic_class = cfg ? cfg->traffic_class : -1;
     k->streams = cfg && cfg->streams > 0 ? cfg->streams : default_streams(d);
     if (k->streams > NB_TCP_MAX_STREAMS)
         k->streams = NB_TCP_MAX_STREAMS;
-    if (k->h.version != NB_TCP_WIRE_VERSION)
+    if (k->h.version != NB_TCP_WIRE_VERSION || k->h.use != (uint32_t)use)
         k->streams = 1; /* only to let the other side know, too */
     if (k->h.addr.ss_family == AF_INET6) {
         struct sockaddr_in6 a;
@@ -149,7 +151,7 @@ static bool is_self(int fd)
 static int say_hello(struct connecting *k, int i)
 {
     struct nb_tcp_hello hello = {.version = NB_TCP_WIRE_VERSION, .stream = (uint16_t)i,
-                                 .streams = (uint16_t)k->streams};
+                                 .streams = (uint16_t)k->streams, .use = (uint32_t)k->use};
     uint8_t b[NB_TCP_HELLO_BYTES];
     ssize_t n;
 
@@ -240,16 +242,15 @@ static const char *advice(int err)
     }
 }
 
-int nb_tcp_connect(int dev, const struct nb_net_conn_cfg *cfg, void *handle, void **send_comm)
+int nb_tcp_dial(int dev, enum nb_tcp_use use, const struct nb_net_conn_cfg *cfg, void *handle,
+                struct nb_tcp_sockets *out)
 {
     struct nb_tcp_dev *d = nb_tcp_device(dev);
     int64_t now = nb_tcp_now_ms();
     struct connecting *k = NULL;
     struct nb_tcp_handle h;
-    struct nb_tcp_send *s;
-    int fds[NB_TCP_MAX_STREAMS], ready = 0, rc;
+    int ready = 0, rc;
 
-    *send_comm = NULL;
     if (!d)
         return -EINVAL;
     rc = nb_tcp_handle_get(handle, &h);
@@ -260,7 +261,7 @@ int nb_tcp_connect(int dev, const struct nb_net_conn_cfg *cfg, void *handle, voi
             return -EINVAL;
         }
     }
-    rc = k ? 0 : connecting_new(d, cfg, handle, &k);
+    rc = k ? 0 : connecting_new(d, use, cfg, handle, &k);
     if (rc)
         return rc;
     for (int i = 0; i < k->streams; i++) {
@@ -277,7 +278,7 @@ int nb_tcp_connect(int dev, const struct nb_net_conn_cfg *cfg, void *handle, voi
         }
         if (rc)
             goto fail;
-        fds[i] = k->sock[i].fd;
+        out->fd[i] = k->sock[i].fd;
         ready += k->sock[i].state == SOCK_READY;
     }
     if (ready < k->streams) {
@@ -292,18 +293,43 @@ int nb_tcp_connect(int dev, const struct nb_net_conn_cfg *cfg, void *handle, voi
         connecting_free(k, true);
         return -EPROTO;
     }
-    rc = nb_tcp_send_new(k->dev, fds, k->streams, k->conn_id, &s);
-    if (rc)
-        goto fail;
-    NB_INFO(NCCL_NET, "tcp: connected %s to %s, %d sockets", s->c.local, s->c.peer, s->c.nstreams);
+    if (k->h.use != (uint32_t)use) {
+        NB_WARN("%s: %s uses the transport %s, this node %s: set NIBBLE_NET alike on all nodes",
+                nb_tcp_use_name(use), k->peer, nb_tcp_use_name(k->h.use), nb_tcp_use_name(use));
+        connecting_free(k, true);
+        return -EPROTO;
+    }
+    out->n = k->streams;
+    memcpy(out->conn_id, k->conn_id, sizeof(out->conn_id));
     connecting_free(k, false);
-    *send_comm = s;
-    return 0;
+    return 1;
 fail:
     NB_WARN("tcp: connecting from %s to %s failed after %.1f s: %s%s", k->dev->nif.name, k->peer,
             (double)(now - k->begun) / 1000, strerror(-rc), advice(rc));
     connecting_free(k, true);
     return rc;
+}
+
+int nb_tcp_connect(int dev, const struct nb_net_conn_cfg *cfg, void *handle, void **send_comm)
+{
+    struct nb_tcp_sockets made;
+    struct nb_tcp_send *s;
+    int rc;
+
+    *send_comm = NULL;
+    rc = nb_tcp_dial(dev, NB_TCP_FOR_DATA, cfg, handle, &made);
+    if (rc <= 0)
+        return rc;
+    rc = nb_tcp_send_new(nb_tcp_device(dev), made.fd, made.n, made.conn_id, &s);
+    if (rc) {
+        NB_WARN("tcp: no memory for a connection of %d sockets", made.n);
+        for (int i = 0; i < made.n; i++)
+            close(made.fd[i]);
+        return rc;
+    }
+    NB_INFO(NCCL_NET, "tcp: connected %s to %s, %d sockets", s->c.local, s->c.peer, s->c.nstreams);
+    *send_comm = s;
+    return 0;
 }
 
 void nb_tcp_abandon(void *handle)

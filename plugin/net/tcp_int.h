@@ -190,6 +190,22 @@ struct nb_tcp_recv {
 
 /* ---- tcp_listen.c, tcp_connect.c ---- */
 
+/* The sockets of a connection that has been made, in stream order. */
+struct nb_tcp_sockets {
+    int n;
+    int fd[NB_TCP_MAX_STREAMS];
+    uint8_t conn_id[16];
+};
+
+/* Connections without the message protocol on top, for transports that only want sockets to a peer which has
+ * shown the token: as listen, connect and accept of the ops table, but they hand over the sockets. 1 when
+ * *out is filled, 0: call again, or a negative errno after a WARN. A peer of another `use` is an error on
+ * both sides. */
+int nb_tcp_listen_for(int dev, enum nb_tcp_use use, void *handle, void **listen_comm);
+int nb_tcp_dial(int dev, enum nb_tcp_use use, const struct nb_net_conn_cfg *cfg, void *handle,
+                struct nb_tcp_sockets *out);
+int nb_tcp_take(void *listen_comm, struct nb_tcp_sockets *out);
+
 int nb_tcp_listen(int dev, void *handle, void **listen_comm);
 int nb_tcp_connect(int dev, const struct nb_net_conn_cfg *cfg, void *handle, void **send_comm);
 int nb_tcp_accept(void *listen_comm, void **recv_comm);

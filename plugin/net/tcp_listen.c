@@ -42,6 +42,7 @@ struct half_conn {
 
 struct nb_tcp_listen {
     struct nb_tcp_dev *dev;
+    enum nb_tcp_use use;
     int fd;
     int err; /* sticky */
     uint8_t token[NB_TCP_TOKEN_BYTES];
@@ -52,10 +53,10 @@ struct nb_tcp_listen {
     struct half_conn *half, **half_end;
 };
 
-int nb_tcp_listen(int dev, void *handle, void **listen_comm)
+int nb_tcp_listen_for(int dev, enum nb_tcp_use use, void *handle, void **listen_comm)
 {
     struct nb_tcp_dev *d = nb_tcp_device(dev);
-    struct nb_tcp_handle h = {.version = NB_TCP_WIRE_VERSION};
+    struct nb_tcp_handle h = {.version = NB_TCP_WIRE_VERSION, .use = (uint32_t)use};
     socklen_t len = sizeof(h.addr);
     struct nb_tcp_listen *l;
     int rc;
@@ -67,6 +68,7 @@ int nb_tcp_listen(int dev, void *handle, void **listen_comm)
     if (!l)
         return -ENOMEM;
     l->dev = d;
+    l->use = use;
     l->half_end = &l->half;
     rc = nb_tcp_random(l->token, sizeof(l->token));
     if (rc)
@@ -92,6 +94,11 @@ err_close:
 err_free:
     free(l);
     return rc;
+}
+
+int nb_tcp_listen(int dev, void *handle, void **listen_comm)
+{
+    return nb_tcp_listen_for(dev, NB_TCP_FOR_DATA, handle, listen_comm);
 }
 
 static void remove_stranger(struct nb_tcp_listen *l, int i)
@@ -192,6 +199,12 @@ static bool hear_stranger(struct nb_tcp_listen *l, int i, int64_t now)
         NB_WARN("tcp: the hello from %s to %s makes no sense (stream %u of %u)", s->peer, l->local,
                 hello.stream, hello.streams);
         l->err = -EPROTO;
+    } else if (hello.use != (uint32_t)l->use) {
+        NB_WARN("%s: %s, which connects to %s, uses the transport %s, this node %s: set NIBBLE_NET alike on "
+                "all nodes",
+                nb_tcp_use_name(l->use), s->peer, l->local, nb_tcp_use_name(hello.use),
+                nb_tcp_use_name(l->use));
+        l->err = -EPROTO;
     } else {
         l->err = join_half(l, i, &hello, now);
         return true;
@@ -265,13 +278,11 @@ static void drop_dead_halves(struct nb_tcp_listen *l, int64_t now)
     }
 }
 
-int nb_tcp_accept(void *listen_comm, void **recv_comm)
+int nb_tcp_take(void *listen_comm, struct nb_tcp_sockets *out)
 {
     struct nb_tcp_listen *l = listen_comm;
     int64_t now = nb_tcp_now_ms();
-    struct nb_tcp_recv *r;
 
-    *recv_comm = NULL;
     if (l->err)
         return l->err;
     for (int i = 0; i < l->nstrangers && !l->err;)
@@ -285,17 +296,37 @@ int nb_tcp_accept(void *listen_comm, void **recv_comm)
             continue;
         for (int i = 0; i < h->streams; i++)
             nb_tcp_tune(h->fd[i], false);
-        l->err = nb_tcp_recv_new(l->dev, h->fd, h->streams, h->conn_id, &r);
-        if (l->err)
-            break;
+        out->n = h->streams;
+        memcpy(out->fd, h->fd, sizeof(out->fd));
+        memcpy(out->conn_id, h->conn_id, sizeof(out->conn_id));
         free_half(l, at, false);
-        NB_INFO(NCCL_NET, "tcp: accepted %s from %s, %d sockets", r->c.local, r->c.peer, r->c.nstreams);
-        *recv_comm = r;
-        return 0;
+        return 1;
     }
     if (!l->err)
         drop_dead_halves(l, now);
     return l->err;
+}
+
+int nb_tcp_accept(void *listen_comm, void **recv_comm)
+{
+    struct nb_tcp_listen *l = listen_comm;
+    struct nb_tcp_sockets made;
+    struct nb_tcp_recv *r;
+    int rc;
+
+    *recv_comm = NULL;
+    rc = nb_tcp_take(l, &made);
+    if (rc <= 0)
+        return rc;
+    l->err = nb_tcp_recv_new(l->dev, made.fd, made.n, made.conn_id, &r);
+    if (l->err) {
+        for (int i = 0; i < made.n; i++)
+            close(made.fd[i]);
+        return l->err;
+    }
+    NB_INFO(NCCL_NET, "tcp: accepted %s from %s, %d sockets", r->c.local, r->c.peer, r->c.nstreams);
+    *recv_comm = r;
+    return 0;
 }
 
 int nb_tcp_close_listen(void *listen_comm)

@@ -488,6 +488,15 @@ int nb_tcp_close_recv(void *recv_comm)
     for (int i = 0; i < s->c.nstreams; i++)
         fds[i] = s->stream[i].fd;
     nb_tcp_threads_detach(&s->c, fds);
+    if (!s->c.err) {
+        struct nb_tcp_frame bye = {.seq = s->c.next_seq, .kind = NB_TCP_BYE};
+        uint8_t b[NB_TCP_FRAME_BYTES];
+
+        /* Messages that nobody has received make the kernel answer with a reset, by which alone the sender
+         * could not tell this from a crash. */
+        nb_tcp_frame_put(b, &bye, s->c.key);
+        (void)!send(s->stream[0].fd, b, sizeof(b), MSG_NOSIGNAL | MSG_DONTWAIT);
+    }
     for (int i = 0; i < s->c.nstreams; i++)
         close(s->stream[i].fd);
     nb_tcp_blocks_free(s->blocks);

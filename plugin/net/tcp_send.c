@@ -72,7 +72,31 @@ static void send_fail(struct nb_tcp_send *s, int err, const char *fmt, ...)
         shutdown(s->stream[i].fd, SHUT_RDWR);
 }
 
-/* Look at the way back: nothing, an ERROR frame, or the end. Called with the lock. */
+/* A message of which the peer can have only a part. */
+static bool inside_message(const struct nb_tcp_send *s)
+{
+    if (s->queue && s->queue->assigned > 0)
+        return true;
+    for (int i = 0; i < s->c.nstreams; i++) {
+        const struct nb_tcp_sstream *t = &s->stream[i];
+
+        if (t->count > 0 && (t->written > 0 || t->out[t->first].len < t->out[t->first].req->size))
+            return true;
+    }
+    return false;
+}
+
+/* The peer closed in order after all that was sent: who sends more knows better whether that matters. */
+static void peer_left(struct nb_tcp_send *s)
+{
+    s->c.err = -ECONNRESET;
+    NB_INFO(NCCL_NET, "tcp: %s, to which %s sends, has closed the connection", s->c.peer, s->c.local);
+    for (int i = 0; i < s->c.nstreams; i++)
+        shutdown(s->stream[i].fd, SHUT_RDWR);
+}
+
+/* Look at the way back: nothing, an ERROR or BYE frame, or the end. Called with the lock. The frame comes out
+ * before the reset that follows it when the peer has closed with something of ours unread. */
 static void look_back(struct nb_tcp_send *s, int cause)
 {
     struct nb_tcp_frame f;
@@ -87,8 +111,12 @@ static void look_back(struct nb_tcp_send *s, int cause)
         s->back_have += (unsigned)n;
         if (s->back_have < sizeof(s->back))
             return;
-        if (nb_tcp_frame_get(s->back, &f, s->c.key) || f.kind != NB_TCP_ERROR)
+        if (nb_tcp_frame_get(s->back, &f, s->c.key) || f.kind == NB_TCP_DATA)
             send_fail(s, -EPROTO, "the peer answered with bytes that are not this protocol's");
+        else if (f.kind == NB_TCP_BYE && !inside_message(s))
+            peer_left(s);
+        else if (f.kind == NB_TCP_BYE)
+            send_fail(s, -ECONNRESET, "the peer has closed the connection");
         else if (f.tag == EMSGSIZE)
             send_fail(s, -EMSGSIZE, "message %u has %llu bytes but the peer's receive takes %llu", f.seq,
                       (unsigned long long)f.size, (unsigned long long)f.offset);
@@ -96,7 +124,9 @@ static void look_back(struct nb_tcp_send *s, int cause)
             send_fail(s, -EPROTO, "the peer gave up at message %u: %s", f.seq, strerror(f.tag));
         return;
     }
-    if (n == 0)
+    if (n == 0 && s->c.unfinished == 0)
+        peer_left(s);
+    else if (n == 0)
         send_fail(s, -ECONNRESET, "the peer has closed the connection");
     else if (errno != EAGAIN && errno != EWOULDBLOCK)
         send_fail(s, errno == EPIPE ? -ECONNRESET : -errno, "%s", strerror(errno));
@@ -218,10 +248,12 @@ static bool flush(struct nb_tcp_send *s, struct nb_tcp_sstream *t)
     nb_tcp_io_end(&s->c, &t->busy);
     if (s->c.dev->pace && (n < 0 || (size_t)n < total))
         nb_tcp_pace_give_back(s->c.dev->pace, total - (n < 0 ? 0 : (size_t)n));
+    /* What the kernel has taken is sent, even if another stream has met an error meanwhile. */
+    if (n >= 0)
+        advance(s, t, (size_t)n);
     if (s->c.err)
         return false;
     if (n >= 0) {
-        advance(s, t, (size_t)n);
         s->moved_ms = 0; /* set by the next look at the clock */
         /* A short write means that the kernel is full: the next would only say so. (But epoll announces room
          * only to those who have been told that there is none.) */
@@ -423,6 +455,9 @@ int nb_tcp_send_test(struct nb_tcp_sreq *r, int *done, size_t *sizes)
             check_stall(s);
         }
     }
+    /* Before an error is told, nobody may be at the caller's memory any more; that may complete it. */
+    if (!r->head.done && s->c.err)
+        nb_tcp_threads_settle(&s->c);
     if (r->head.done) {
         *done = 1;
         if (sizes)
@@ -432,8 +467,6 @@ int nb_tcp_send_test(struct nb_tcp_sreq *r, int *done, size_t *sizes)
         s->free = r;
     } else {
         rc = s->c.err;
-        if (rc)
-            nb_tcp_threads_settle(&s->c);
     }
     nb_tcp_unlock(&s->c);
     return rc;
@@ -510,8 +543,8 @@ int nb_tcp_close_send(void *send_comm)
             nb_tcp_frame_put(b, &bye, s->c.key);
             (void)!send(t->fd, b, sizeof(b), MSG_NOSIGNAL | MSG_DONTWAIT);
         }
-        /* The peer sends nothing but an ERROR frame, so no unread bytes turn this close into a reset: the
-         * kernel delivers what is in the socket, then ends the stream. */
+        /* The peer sends nothing but an ERROR frame, or a BYE when it takes no more; so no unread bytes turn
+         * this close into a reset: the kernel delivers what is in the socket, then ends the stream. */
         close(t->fd);
     }
     if (s->wait_fd >= 0)

@@ -87,6 +87,7 @@ void nb_tcp_handle_put(void *bytes, const struct nb_tcp_handle *h)
         put16(b + 34, ntohs(a.sin_port));
         memcpy(b + 40, &a.sin_addr, 4);
     }
+    put32(b + 56, h->use);
     put32(b + 24, handle_check(b));
     put64(b + 64, h->state);
 }
@@ -100,6 +101,7 @@ int nb_tcp_handle_get(const void *bytes, struct nb_tcp_handle *h)
         return -EINVAL;
     h->version = get32(b + 4);
     memcpy(h->token, b + 8, NB_TCP_TOKEN_BYTES);
+    h->use = get32(b + 56);
     h->state = get64(b + 64);
     if (get16(b + 32) == 6) {
         struct sockaddr_in6 a = {.sin6_family = AF_INET6};
@@ -140,7 +142,7 @@ void nb_tcp_hello_put(uint8_t b[NB_TCP_HELLO_BYTES], const struct nb_tcp_hello *
     memcpy(b + 32, h->conn_id, 16);
     put16(b + 48, h->stream);
     put16(b + 50, h->streams);
-    put32(b + 52, h->flags);
+    put32(b + 52, h->use);
     put32(b + 24, hello_check(b));
 }
 
@@ -158,10 +160,15 @@ int nb_tcp_hello_get(const uint8_t b[NB_TCP_HELLO_BYTES], struct nb_tcp_hello *h
     memcpy(h->conn_id, b + 32, 16);
     h->stream = get16(b + 48);
     h->streams = get16(b + 50);
-    h->flags = get32(b + 52);
+    h->use = get32(b + 52);
     if (h->streams < 1 || h->streams > NB_TCP_MAX_STREAMS || h->stream >= h->streams)
         return -EBADMSG;
     return 0;
+}
+
+const char *nb_tcp_use_name(uint32_t use)
+{
+    return use == NB_TCP_FOR_DATA ? "tcp" : use == NB_TCP_FOR_VERBS ? "verbs" : "another transport";
 }
 
 bool nb_tcp_token_equal(const uint8_t *a, const uint8_t *b)

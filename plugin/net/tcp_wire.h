@@ -17,7 +17,7 @@
 
 /* Raised when any of the three formats changes. The first 32 bytes of hello and handle never change, so that
  * two versions can still tell each other why they part. */
-#define NB_TCP_WIRE_VERSION 1
+#define NB_TCP_WIRE_VERSION 2
 
 #define NB_TCP_MAX_STREAMS 16        /* sockets a connection */
 #define NB_TCP_TOKEN_BYTES 16
@@ -31,11 +31,19 @@
 /*
  * Handle, NB_NET_HANDLE_BYTES:
  *   0 magic u32, 4 version u32, 8 token[16], 24 check u32 (over bytes 0..23 and 32..59), 28 zero u32,
- *   32 family u16 (4 or 6), 34 port u16, 36 scope u32, 40 address[16], 56 zero u32,
+ *   32 family u16 (4 or 6), 34 port u16, 36 scope u32, 40 address[16], 56 use u32,
  *   64 state u64: 0 as listed; connect's own mark between its calls (not covered by the check).
  */
+
+/* What the sockets of a connection are for. Nodes that chose different transports tell by it. */
+enum nb_tcp_use { NB_TCP_FOR_DATA = 0, NB_TCP_FOR_VERBS = 1 };
+
+/* "tcp", "verbs", "another transport" */
+const char *nb_tcp_use_name(uint32_t use);
+
 struct nb_tcp_handle {
     uint32_t version;
+    uint32_t use; /* enum nb_tcp_use */
     uint8_t token[NB_TCP_TOKEN_BYTES];
     struct sockaddr_storage addr;
     uint64_t state;
@@ -52,7 +60,7 @@ void nb_tcp_handle_set_state(void *bytes, uint64_t state);
  * Hello, first bytes on every socket, from the connecting side; nothing is answered:
  *   0 magic u32, 4 version u32, 8 token[16], 24 check u32 (over all other bytes), 28 zero u32,
  *   32 connection id[16] (random, the same on all sockets of a connection), 48 stream u16, 50 streams u16,
- *   52 flags u32 (none so far: 0), 56 zero u64.
+ *   52 use u32 (as in the handle), 56 zero u64.
  */
 
 struct nb_tcp_hello {
@@ -60,7 +68,7 @@ struct nb_tcp_hello {
     uint8_t token[NB_TCP_TOKEN_BYTES];
     uint8_t conn_id[16];
     uint16_t stream, streams;
-    uint32_t flags;
+    uint32_t use;
 };
 
 void nb_tcp_hello_put(uint8_t bytes[NB_TCP_HELLO_BYTES], const struct nb_tcp_hello *h);
@@ -77,6 +85,8 @@ bool nb_tcp_token_equal(const uint8_t *a, const uint8_t *b);
  * DATA: bytes [offset, offset + len) of message number `seq`, which has `size` bytes and `tag`. A message may
  *   be cut over the sockets of its connection; seq never falls on one socket.
  * BYE: the sender closes in order; seq is the number of messages it sent. Nothing follows on this socket.
+ *   From the receiver, on socket 0: it closes in order; seq is the number of messages that it has begun to
+ *   take.
  * ERROR: from the receiver, on socket 0: it cannot take message `seq`; tag is the errno, size that of the
  *   message, offset that of the receive.
  */

@@ -38,6 +38,7 @@ struct nb_net_props {
     int max_comms;
     int max_recvs;
     size_t max_bytes;
+    int force_flush;    /* 1: device memory has to be flushed whatever NCCL thinks of the machine */
 };
 
 /* How a connection is to be made; chosen by the connecting side. NULL means defaults. */
@@ -82,6 +83,11 @@ struct nb_net_ops {
     /* sizes may be NULL; else filled with n entries (1 for a send) when *done. A done request is freed. */
     int (*test)(void *request, int *done, size_t *sizes);
 
+    /* The owner takes nothing more on this receiving comm, and will give back the memory of its receives and
+     * close it: tells the peer, so that what it still sends meanwhile counts as refused in order, and not as
+     * a failure. Calls other than test, dereg_mr and close_recv fail from then on. NULL in the table:
+     * close_recv is soon enough. */
+    void (*leave)(void *recv_comm);
     /* Close at once, whatever is unfinished; never wait for the peer. Requests of the comm die with it. Data
      * of *completed* sends still reaches a peer that is alive. NULL is allowed. */
     int (*close_send)(void *send_comm);
@@ -91,7 +97,7 @@ struct nb_net_ops {
     /* File descriptors (with the events wanted now) that become ready when this comm can make progress;
      * returns how many were filled in (<= max); 0 when nothing is under way; -1 when the owner must not sleep
      * but call test again: a request is done and not yet tested, the comm has failed, or `max` is too small
-     * (17 is enough for tcp). */
+     * (17 is enough for tcp, 3 for verbs). */
     int (*poll_fds)(void *comm, int is_send, struct pollfd *fds, int max);
     /* "address<port>" of the peer, for messages; valid as long as the comm. */
     const char *(*peer_name)(void *comm);
@@ -99,11 +105,25 @@ struct nb_net_ops {
     uint64_t (*wire_bytes)(void *comm);
 };
 
-/* The transport in force (NIBBLE_NET), reference counted. 0 and *ops set, or a negative errno after a log
- * line that names the cause. Safe from any thread. */
+/* The transport in force (NIBBLE_NET) behind the list of devices (net/devices.h), reference counted. 0 and *ops set,
+ * or a negative errno after a log line that names the cause. Safe from any thread. */
 int nb_net_acquire(const struct nb_net_ops **ops);
 void nb_net_release(void);
 
+/* Another nibble has loaded this one to forward to it (on) or is about to unload it (off). While on, the transport is
+ * not `forward`, whatever the settings say, and each NIC is one device: both are the other's business. */
+void nb_net_forwarded(int on);
+
+/* What a nibble that forwards looks for in the library it has loaded, which may be another copy of nibble under the same
+ * environment: nb_net_forwarded of that copy. Exported beside NCCL's tables. */
+struct nb_forwarding_v1 {
+    void (*forwarded)(int on);
+};
+#define NB_FORWARDING_SYMBOL "nibbleForwarding_v1"
+extern const struct nb_forwarding_v1 nibbleForwarding_v1;
+
 extern const struct nb_net_ops nb_net_tcp;
+extern const struct nb_net_ops nb_net_forward;
+extern const struct nb_net_ops nb_net_verbs; /* where configure found libibverbs' headers (NB_HAVE_VERBS) */
 
 #endif

@@ -174,6 +174,7 @@ enum nb_alignment nb_align_begin(struct nb_align *a, const struct nb_seen *seen,
     if (a->n == 1)
         return NB_ALIGN_CERTAIN;
     out->slot = -1;
+    out->call = 0;
     out->send = out->recv = out->stream = NULL;
     return NB_ALIGN_ALIKE;
 }

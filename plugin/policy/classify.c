@@ -31,7 +31,7 @@ struct evidence_key { /* buffer of an all-reduce */
     uint32_t sig, chain;
     uint64_t send, recv;
     uint64_t round;      /* of its communicator, or weight step */
-    uint64_t calls, own; /* announced when last seen: in all, of its signature */
+    uint64_t call, own;  /* number of the call when last seen, and operations of its signature until then */
     uint32_t streak;     /* rounds in a row with it once, and other work between */
     int taken;
 };
@@ -49,6 +49,7 @@ struct class_comm {
     /* rounds of all-reduce buffers */
     uint64_t round, set, last_set;
     uint32_t same_sets;
+    uint64_t alike_rounds; /* that had the buffers of the round before */
     /* volumes since the step began: elements gathered, of them weights, reduced */
     uint64_t gathered, weights, scattered, reduced;
     uint32_t operations;
@@ -64,7 +65,7 @@ struct class_sig {
     int taken;
     uint64_t used, announced, calls, sampled;
     uint64_t bursts;                 /* calls that followed another signature's */
-    uint64_t last_reduction;         /* of its communicator, when last seen */
+    uint64_t first_reduction, last_reduction; /* of its communicator, when first and last seen */
     uint64_t linked;                 /* all-reduces of a reduce-scatter's result */
     uint64_t last_steady, last_gray; /* `sampled` when seen; 0: never */
     uint64_t step;                   /* + 1, of its communicator, when last seen */
@@ -88,6 +89,7 @@ struct nb_classify {
     uint64_t now;
     uint64_t announced;    /* calls */
     uint64_t weight_steps; /* of the process: the most of any communicator */
+    int known_by_weights;  /* some communicator's gradients are known by the weights it gathers */
     struct {
         uint64_t recv, count;
     } recent_rs[RECENT_RS];
@@ -249,6 +251,11 @@ static struct evidence_key *key_of(struct nb_classify *c, uint32_t sig, uint64_t
     return k;
 }
 
+static int by_weights(const struct class_sig *s)
+{
+    return s->evidence == NB_WHY_WEIGHTS || s->evidence == NB_WHY_SUM || s->evidence == NB_WHY_AFTER_RS;
+}
+
 void nb_classify_forget(struct nb_classify *c, uint64_t comm)
 {
     for (uint32_t i = 0; i < c->used; i++)
@@ -257,6 +264,9 @@ void nb_classify_forget(struct nb_classify *c, uint64_t comm)
     for (struct class_comm *m = c->comms; m < c->comms + COMMS; m++)
         if (m->taken && m->comm == comm)
             m->taken = 0;
+    c->known_by_weights = 0;
+    for (uint32_t i = 0; i < c->used && !c->known_by_weights; i++)
+        c->known_by_weights = c->sigs[i].taken && by_weights(&c->sigs[i]);
 }
 
 /* ---- calls and gathers ----------------------------------------------------------------------------------
@@ -360,6 +370,14 @@ static int gathers_weights(const struct nb_classify *c, uint64_t comm, uint64_t 
     return 0;
 }
 
+/* It has been missed for longer than usual: for instance, a bucket of DDP's first step. */
+static int is_past(const struct class_comm *m, const struct class_sig *s)
+{
+    uint64_t gap = s->calls > 1 ? (s->last_reduction - s->first_reduction) / (s->calls - 1) : 0;
+
+    return m->reductions - s->last_reduction > 3 * gap + 64;
+}
+
 /* Steps of a communicator that gathers no weights: as many as its rarest large sum has come (layers of one
  * size in a row count once), evaluations and what is past aside. One signature alone may come many times a
  * step. */
@@ -379,8 +397,7 @@ static void count_rare_steps(const struct nb_classify *c, struct class_comm *m)
     for (uint32_t i = 0; i < c->used; i++) {
         const struct class_sig *s = &c->sigs[i];
         if (!s->taken || s->comm != m->comm || s->func == NB_FUNC_ALL_GATHER || s->count < BUCKET ||
-            !s->calls || s->calls * 512 < most ||
-            m->reductions - s->last_reduction > 2 * m->reductions / s->calls + 64)
+            !s->calls || s->calls * 512 < most || is_past(m, s))
             continue;
         alive++;
         if (s->bursts < least)
@@ -390,13 +407,14 @@ static void count_rare_steps(const struct nb_classify *c, struct class_comm *m)
         m->rare_steps = alive > 1 ? least : most / LONE_PER_STEP;
 }
 
-static uint64_t steps_of(const struct nb_classify *c, const struct class_comm *m)
+static uint64_t steps_of(const struct nb_classify *c, const struct class_comm *m, const struct class_sig *s)
 {
     if (m->weight_steps >= 2)
         return m->weight_steps;
     if (c->weight_steps >= m->first_weight_step + 2)
         return c->weight_steps - m->first_weight_step;
-    return m->rare_steps;
+    /* Where buffers come once a step, so do their rounds. */
+    return s->once && m->alike_rounds > m->rare_steps ? m->alike_rounds : m->rare_steps;
 }
 
 /* An all-reduce: does its buffer come exactly once a step? Where weights are gathered, their changes tell the
@@ -406,12 +424,13 @@ static void watch_buffer(struct nb_classify *c, struct class_comm *m, struct cla
                          const struct nb_class_op *op)
 {
     struct evidence_key *k = key_of(c, (uint32_t)(s - c->sigs), op->send);
-    int by_weights = c->weight_steps >= 3;
+    int weights_tell = c->weight_steps >= 3;
     int again = k->round != UINT64_MAX && k->recv == op->recv;
-    int others = again && c->announced - k->calls > s->announced - k->own;
+    uint64_t call = op->call ? op->call : c->announced;
+    int others = again && call - k->call > s->calls - k->own;
     uint64_t round;
 
-    if (by_weights) {
+    if (weights_tell) {
         round = c->weight_steps;
         k->streak = !again || k->round == round ? 0 : k->streak + 1;
         if (again && k->round == round)
@@ -421,6 +440,7 @@ static void watch_buffer(struct nb_classify *c, struct class_comm *m, struct cla
     } else {
         if (again && k->round == m->round) {
             m->same_sets = m->set == m->last_set ? m->same_sets + 1 : 0;
+            m->alike_rounds += m->set == m->last_set;
             m->last_set = m->set;
             m->set = 0;
             m->round++;
@@ -433,8 +453,8 @@ static void watch_buffer(struct nb_classify *c, struct class_comm *m, struct cla
     }
     k->round = round;
     k->recv = op->recv;
-    k->calls = c->announced;
-    k->own = s->announced;
+    k->call = call;
+    k->own = s->calls;
 }
 
 static enum nb_class_reason evidence_for(struct nb_classify *c, const struct class_comm *m,
@@ -451,6 +471,10 @@ static enum nb_class_reason evidence_for(struct nb_classify *c, const struct cla
         return NB_WHY_AFTER_RS;
     if (s->steps_in_sum >= SUM_STEPS)
         return NB_WHY_SUM;
+    /* Beside gradients that are known by their weights, buffers that come once a step are more likely to be
+     * activations, of tensor parallelism for example. */
+    if (c->known_by_weights)
+        return s->evidence == NB_WHY_ONCE ? NB_WHY_YOUNG : s->evidence;
     if (s->once && (!s->last_gray || s->sampled - s->last_gray >= GRAY_LIFE))
         return NB_WHY_ONCE;
     return s->evidence;
@@ -466,6 +490,8 @@ static void settle(struct nb_classify *c, const struct class_comm *m, struct cla
         return;
     }
     s->evidence = evidence_for(c, m, s);
+    if (by_weights(s))
+        c->known_by_weights = 1;
     if (s->sampled < NB_CLASSIFY_CALLS) {
         s->kind = NB_CLASS_UNKNOWN;
         s->reason = NB_WHY_YOUNG;
@@ -512,6 +538,8 @@ struct nb_class_decision nb_classify_reduce(struct nb_classify *c, const struct 
         s->bursts += m->last != s;
         m->last = s;
         s->last_reduction = m->reductions;
+        if (s->calls == 1)
+            s->first_reduction = m->reductions;
         if (m->reductions++ % 16 == 0)
             count_rare_steps(c, m);
     }
@@ -522,7 +550,7 @@ struct nb_class_decision nb_classify_reduce(struct nb_classify *c, const struct 
     d.kind = s->kind;
     d.reason = s->reason;
     d.changed = s->kind != kind || s->reason != reason;
-    d.step = steps_of(c, m);
+    d.step = steps_of(c, m, s);
     d.warmup = d.kind == NB_CLASS_GRADIENT && d.step < c->warmup;
     return d;
 }

@@ -67,6 +67,7 @@ struct nb_class_op {
     ncclRedOp_t op;
     uint64_t count; /* elements of the whole vector */
     uint64_t send, recv;
+    uint64_t call; /* number of the call, counted over all communicators; 0: the last one that was told */
 };
 
 /* A call of the job in call order, all communicators, single-node ones too; it must precede the functions

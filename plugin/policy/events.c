@@ -9,7 +9,9 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "device/cuda_launch.h"
 #include "device/exact.h"
+#include "policy/job.h"
 #include "policy/record.h"
 
 /* A user's call. Written once, then `gen`; a ring entry may be overwritten while it is read, which `gen`
@@ -23,6 +25,7 @@ struct call {
 
 struct nb_events {
     struct nb_queue *queue;
+    struct nb_job *job;
     int device, nnodes, nranks;
     uint32_t node; /* own node's number, from 1; 0: unknown */
     int has_calls;
@@ -188,6 +191,44 @@ void *nb_events_call(struct nb_events *ev, const struct nb_events_call *call)
     return make_handle(ev, gen, call->captured != 0, index);
 }
 
+/* ---- launches of kernels ------------------------------------------------------------------------------- */
+
+/* The last kernel that this thread has launched: the operations that it then tells are that kernel's, until the first
+ * of them ends. (A CUDA callback, which tells operations for captured kernels, has launched none.) */
+static _Thread_local struct {
+    uint64_t launch;
+    struct nb_events *events;
+    int ended, ours;
+} kernel;
+
+#define KERNEL 0x7u /* marks, beside MARK above */
+#define OPERATION 0x3u
+
+void *nb_events_kernel(struct nb_events *ev, void *stream)
+{
+    kernel.launch = nb_launch_begin(ev->device, ev->comm_id, ev->nnodes, stream);
+    kernel.events = ev;
+    kernel.ended = kernel.ours = 0;
+    return kernel.launch ? (void *)(uintptr_t)KERNEL : NULL;
+}
+
+void *nb_events_launched(void)
+{
+    return kernel.launch ? (void *)(uintptr_t)OPERATION : NULL;
+}
+
+void nb_events_stop(void *handle)
+{
+    if ((uintptr_t)handle == KERNEL && kernel.launch && !kernel.ended) {
+        kernel.ended = 1;
+        nb_launch_end(kernel.launch);
+    } else if ((uintptr_t)handle == OPERATION && kernel.launch && kernel.ended) {
+        if (!kernel.ours)
+            nb_launch_nothing(kernel.launch);
+        kernel.launch = 0;
+    }
+}
+
 /* ---- the launch -------------------------------------------------------------------------------------- */
 
 /* How many launches of this function were not told, by NCCL's numbers. Captured operations do not advance
@@ -224,6 +265,7 @@ void nb_events_launch(struct nb_events *ev, const struct nb_events_op *op)
     int func = func_of(op->func), type = type_of(op->type), chain, known, reaches;
     struct nb_record r;
     struct known call = {-1, -1, 0, 0, NULL};
+    struct nb_job_call call_of_job;
     uint32_t missing;
     int ret;
 
@@ -234,13 +276,15 @@ void nb_events_launch(struct nb_events *ev, const struct nb_events_op *op)
     }
     known = look_up(ev, op->call, &call);
     missing = missing_before(ev, func, op->seq, known && call.captured);
-    reaches = type >= 0 && reaches_collnet(op->algo, ev->nnodes, &chain);
-    if (!reaches) {
+    if (type < 0) {
         if (missing && ev->nnodes > 1)
             nb_queue_missed(ev->queue, (enum nb_func)func, missing);
         add(&ev->n_elsewhere, 1);
         return;
     }
+    reaches = reaches_collnet(op->algo, ev->nnodes, &chain);
+    if (kernel.events == ev)
+        kernel.ours |= reaches;
     memset(&r, 0, sizeof(r));
     r.func = (enum nb_func)func;
     r.type = (ncclDataType_t)type;
@@ -250,6 +294,8 @@ void nb_events_launch(struct nb_events *ev, const struct nb_events_op *op)
     r.slot = -1;
     r.head = -1;
     r.missing[func] = missing;
+    r.comm = ev->comm_id;
+    r.nranks = (uint32_t)ev->nranks;
     r.source = ev->salt;
     r.node = ev->node;
     if (chain)
@@ -262,10 +308,20 @@ void nb_events_launch(struct nb_events *ev, const struct nb_events_op *op)
             r.flags |= NB_RECORD_API;
         } else {
             r.flags |= NB_RECORD_DOUBT;
-            add(&ev->n_contradictions, 1);
+            add(&ev->n_contradictions, (uint64_t)reaches);
         }
-    } else if (ev->has_calls) {
+    } else if (ev->has_calls && reaches) {
         add(&ev->n_orphans, 1);
+    }
+    /* Also what stays inside the node: it tells where a step begins, and how long it is. */
+    call_of_job = nb_job_call_of(&r);
+    call_of_job.passes = reaches;
+    r.call = nb_job_announce(ev->job, &call_of_job);
+    if (!reaches) {
+        if (missing && ev->nnodes > 1)
+            nb_queue_missed(ev->queue, (enum nb_func)func, missing);
+        add(&ev->n_elsewhere, 1);
+        return;
     }
     /* NCCL takes CollNet for these two only where every GPU of a node is a head. */
     if (func != NB_FUNC_ALL_REDUCE && ev->nranks % ev->nnodes == 0)
@@ -309,15 +365,24 @@ struct nb_events *nb_events_create(uint64_t comm_id, int nnodes, int nranks, int
         ev->node = (uint32_t)rank + 1;
     ev->ring = calloc(NB_EVENTS_RING, sizeof(*ev->ring));
     ev->queue = nb_queue_get(comm_id, ev->device);
-    if (!ev->ring || !ev->queue) {
+    ev->job = nb_job_get(ev->device);
+    if (!ev->ring || !ev->queue || !ev->job) {
         nb_queue_put(ev->queue);
+        nb_job_put(ev->job);
         free(ev->ring);
         free(ev);
         return NULL;
     }
     pthread_mutex_init(&ev->grow, NULL);
     nb_queue_profiled(ev->queue, 1);
+    if (has_calls)
+        nb_launch_told(ev->device, 1);
     return ev;
+}
+
+void nb_events_name(struct nb_events *ev, const char *name)
+{
+    nb_queue_describe(ev->queue, (uint32_t)ev->nranks, name);
 }
 
 void nb_events_destroy(struct nb_events *ev)
@@ -338,7 +403,11 @@ void nb_events_destroy(struct nb_events *ev)
                 (unsigned long long)n.orphans, (unsigned long long)n.contradictions,
                 (unsigned long long)n.missing, (unsigned long long)n.unqueued);
     nb_queue_profiled(ev->queue, -1);
+    if (ev->has_calls)
+        nb_launch_told(ev->device, -1);
     nb_queue_put(ev->queue);
+    nb_job_forget(ev->job, ev->comm_id);
+    nb_job_put(ev->job);
     for (unsigned i = 0; i < NB_EVENTS_BLOCKS; i++)
         free(atomic_load(&ev->block[i]));
     pthread_mutex_destroy(&ev->grow);

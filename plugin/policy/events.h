@@ -53,10 +53,20 @@ struct nb_events_op {
 /* `has_calls`: this NCCL tells the users' calls. The thread has the rank's device current. NULL: no memory.
  */
 struct nb_events *nb_events_create(uint64_t comm_id, int nnodes, int nranks, int rank, int has_calls);
+/* The name of the communicator, where it has one. */
+void nb_events_name(struct nb_events *events, const char *name);
 void nb_events_destroy(struct nb_events *events);
 /* The handle to give to NCCL; NULL when the call cannot be kept or is of no interest. */
 void *nb_events_call(struct nb_events *events, const struct nb_events_call *call);
 void nb_events_launch(struct nb_events *events, const struct nb_events_op *op);
+/* NCCL is about to launch a kernel on `stream` (its KernelLaunch event): see device/cuda_launch.h. The handle to give to
+ * NCCL, NULL when nothing comes of it. */
+void *nb_events_kernel(struct nb_events *events, void *stream);
+/* The handle for the launch of an operation (Coll). */
+void *nb_events_launched(void);
+/* An event has ended: `handle` is one of the two above, or anything else. The first end of an operation's launch on the
+ * thread that launched a kernel tells that all operations of that kernel have been told. */
+void nb_events_stop(void *handle);
 void nb_events_get_counts(struct nb_events *events, struct nb_events_counts *counts);
 
 #endif

@@ -3,9 +3,10 @@
 #include "policy/grad_rules.h"
 
 #include <errno.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+
+#include "policy/rule_reader.h"
 
 static const struct {
     const char *word;
@@ -13,51 +14,7 @@ static const struct {
 } funcs[] = {{"reduce_scatter", NB_FUNC_REDUCE_SCATTER}, {"all_reduce", NB_FUNC_ALL_REDUCE}},
   types[] = {{"float32", ncclFloat32}, {"bfloat16", ncclBfloat16}, {"float16", ncclFloat16}};
 
-struct reader {
-    const char *rule; /* the rule being read, for messages */
-    size_t length;
-    const char *at, *end;
-    char *error;
-    size_t cap;
-};
-
-__attribute__((format(printf, 2, 3))) static int bad(struct reader *r, const char *fmt, ...)
-{
-    char what[160];
-    va_list ap;
-
-    va_start(ap, fmt);
-    vsnprintf(what, sizeof(what), fmt, ap);
-    va_end(ap);
-    snprintf(r->error, r->cap, "rule \"%.*s\": %s", (int)(r->length < 80 ? r->length : 80), r->rule, what);
-    return -EINVAL;
-}
-
-/* The text up to `stop` or the rule's end. */
-static size_t word_length(const struct reader *r, char stop)
-{
-    const char *hit = memchr(r->at, stop, (size_t)(r->end - r->at));
-    return (size_t)((hit ? hit : r->end) - r->at);
-}
-
-static int read_number(struct reader *r, const char *what, uint64_t *value)
-{
-    uint64_t v = 0;
-    const char *start = r->at;
-
-    for (; r->at < r->end && *r->at >= '0' && *r->at <= '9'; r->at++) {
-        uint64_t digit = (uint64_t)(*r->at - '0');
-        if (v > (UINT64_MAX - digit) / 10)
-            return bad(r, "%s is too large", what);
-        v = v * 10 + digit;
-    }
-    if (r->at == start)
-        return bad(r, "%s must be a number", what);
-    *value = v;
-    return 0;
-}
-
-static int read_rule(struct reader *r, struct nb_grad_rule *rule)
+static int read_rule(struct nb_rule_reader *r, struct nb_grad_rule *rule)
 {
     uint64_t nranks = 0;
     size_t n;
@@ -68,82 +25,77 @@ static int read_rule(struct reader *r, struct nb_grad_rule *rule)
         rule->exclude = 1;
         r->at++;
     }
-    n = word_length(r, ':');
+    n = nb_rule_word(r, ':');
     for (i = 0; i < sizeof(funcs) / sizeof(funcs[0]); i++)
         if (n == strlen(funcs[i].word) && memcmp(r->at, funcs[i].word, n) == 0)
             break;
     if (i == sizeof(funcs) / sizeof(funcs[0]))
-        return bad(
+        return nb_rule_bad(
             r,
             "it must be \"all\" or start with reduce_scatter: or all_reduce: (with ! in front to exclude)");
     rule->func = (enum nb_func)funcs[i].value;
     r->at += n;
     if (r->at == r->end)
-        return bad(r, "a type and a count must follow the function, as in %s:bfloat16:1048576",
+        return nb_rule_bad(r, "a type and a count must follow the function, as in %s:bfloat16:1048576",
                    funcs[i].word);
     r->at++;
-    n = word_length(r, ':');
+    n = nb_rule_word(r, ':');
     for (i = 0; i < sizeof(types) / sizeof(types[0]); i++)
         if (n == strlen(types[i].word) && memcmp(r->at, types[i].word, n) == 0)
             break;
     if (i == sizeof(types) / sizeof(types[0]))
-        return bad(r, "the type must be float32, bfloat16 or float16");
+        return nb_rule_bad(r, "the type must be float32, bfloat16 or float16");
     rule->type = (ncclDataType_t)types[i].value;
     r->at += n;
     if (r->at == r->end)
-        return bad(r, "a count must follow the type");
+        return nb_rule_bad(r, "a count must follow the type");
     r->at++;
-    if (read_number(r, "the count", &rule->from))
+    if (nb_rule_number(r, "the count", &rule->from))
         return -EINVAL;
     rule->to = rule->from;
     if (r->at < r->end && *r->at == '-') {
         r->at++;
-        if (read_number(r, "the upper count", &rule->to))
+        if (nb_rule_number(r, "the upper count", &rule->to))
             return -EINVAL;
         if (rule->to < rule->from)
-            return bad(r, "the upper count is below the lower one");
+            return nb_rule_bad(r, "the upper count is below the lower one");
     }
     if (r->at < r->end && *r->at == '@') {
         r->at++;
-        if (read_number(r, "the number of ranks", &nranks))
+        if (nb_rule_number(r, "the number of ranks", &nranks))
             return -EINVAL;
         if (nranks < 1 || nranks > UINT32_MAX)
-            return bad(r, "the number of ranks must be from 1 to %u", UINT32_MAX);
+            return nb_rule_bad(r, "the number of ranks must be from 1 to %u", UINT32_MAX);
         rule->nranks = (uint32_t)nranks;
     }
     if (r->at != r->end)
-        return bad(r, "\"%.*s\" is too much at its end", (int)(r->end - r->at < 40 ? r->end - r->at : 40),
+        return nb_rule_bad(r, "\"%.*s\" is too much at its end", (int)(r->end - r->at < 40 ? r->end - r->at : 40),
                    r->at);
     return 0;
 }
 
+static int add_rule(struct nb_rule_reader *r, void *arg)
+{
+    struct nb_grad_rules *rules = arg;
+
+    if (r->length == 3 && memcmp(r->rule, "all", 3) == 0) {
+        rules->all = 1;
+        return 0;
+    }
+    if (rules->n == NB_GRAD_RULES)
+        return nb_rule_bad(r, "there are more than %u rules", NB_GRAD_RULES);
+    return read_rule(r, &rules->rule[rules->n++]);
+}
+
 int nb_grad_rules_parse(const char *text, struct nb_grad_rules *rules, char *error, size_t cap)
 {
-    struct nb_grad_rules read = {0};
-    const char *at = text;
+    int ret;
 
     memset(rules, 0, sizeof(*rules));
-    while (*text) {
-        size_t n = strcspn(at, ",");
-        struct reader r = {at, n, at, at + n, error, cap};
-
-        if (n == 0)
-            return bad(&r, "it is empty");
-        if (n == 3 && memcmp(at, "all", 3) == 0) {
-            read.all = 1;
-        } else {
-            if (read.n == NB_GRAD_RULES)
-                return bad(&r, "there are more than %u rules", NB_GRAD_RULES);
-            if (read_rule(&r, &read.rule[read.n]))
-                return -EINVAL;
-            read.n++;
-        }
-        if (!at[n])
-            break;
-        at += n + 1;
-    }
-    *rules = read;
-    return 0;
+    ret = nb_rules_read(text, add_rule, rules, error, cap);
+    if (ret)
+        memset(rules, 0, sizeof(*rules));
+    return ret;
 }
 
 enum nb_grad_word nb_grad_rules_ask(const struct nb_grad_rules *rules, enum nb_func func, ncclDataType_t type,

@@ -38,6 +38,8 @@
 #define NB_PROFILE_GROUPS 256u
 /* A profile with fewer known groups cannot tell layers apart (measured: 16 fail, 64 are marginal). */
 #define NB_PROFILE_LEAST 96u
+/* The value of a group of zeros, or any below: it says nothing about whose gradient this is. */
+#define NB_PROFILE_ZERO (-149.5f)
 
 /* Why an operation has a slot or none. */
 enum nb_identity_reason {

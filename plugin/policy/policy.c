@@ -2,12 +2,18 @@
 /* Eligibility by function, type, reduction and size; settings decide the rest. */
 #include "policy/policy.h"
 
+#include <errno.h>
+#include <string.h>
+
+#include "base/log.h"
 #include "base/params.h"
 
 const char *nb_reason_text(enum nb_reason reason)
 {
     static const char *const text[NB_REASON_COUNT] = {
-        "coded", "type is not quantized", "not a sum", "below the minimum size", "switched off", "no record",
+        "coded", "type is not quantized", "not a sum", "below the minimum size", "switched off by a setting",
+        "no record", "too few calls seen to tell what it is", "not recognised as a gradient",
+        "a gradient in the first steps (NIBBLE_WARMUP_STEPS)", "its communicator is excluded by NIBBLE_COMMS", "compression was switched off while the job ran",
     };
     return (unsigned)reason < NB_REASON_COUNT ? text[reason] : "unknown";
 }
@@ -22,6 +28,51 @@ int nb_policy_dtype(ncclDataType_t type, enum nb_dtype *dtype)
     }
 }
 
+static const struct {
+    const char *word;
+    ncclDataType_t type;
+} types[] = {{"float32", ncclFloat32}, {"bfloat16", ncclBfloat16}, {"float16", ncclFloat16}};
+
+/* NIBBLE_TYPES as bits by ncclDataType_t. 0 when a word is none of them, which *wrong and *length then show. */
+static unsigned types_wanted(const char **wrong, size_t *length)
+{
+    unsigned mask = 0;
+
+    for (const char *at = nb_params()->types;; at++) {
+        size_t n = strcspn(at, ","), i = 0;
+        while (i < sizeof(types) / sizeof(types[0]) && (n != strlen(types[i].word) || memcmp(at, types[i].word, n)))
+            i++;
+        if (i == sizeof(types) / sizeof(types[0])) {
+            *wrong = at;
+            *length = n;
+            return 0;
+        }
+        mask |= 1u << types[i].type;
+        at += n;
+        if (!*at)
+            return mask;
+    }
+}
+
+int nb_policy_check_settings(void)
+{
+    const char *wrong;
+    size_t n;
+
+    if (types_wanted(&wrong, &n))
+        return 0;
+    NB_WARN("NIBBLE_TYPES=%s: \"%.*s\" is not float32, bfloat16 or float16", nb_params()->types, (int)n, wrong);
+    return -EINVAL;
+}
+
+static int wanted(ncclDataType_t type)
+{
+    const char *wrong;
+    size_t n;
+
+    return types_wanted(&wrong, &n) >> type & 1;
+}
+
 /* The words of NIBBLE_RS and NIBBLE_AR, in their order. */
 static const enum nb_codec codec_of_word[] = {NB_CODEC_RAW, NB_CODEC_INT4, NB_CODEC_INT8};
 
@@ -34,13 +85,14 @@ enum nb_codec nb_policy_codec(enum nb_func func, ncclDataType_t type, ncclRedOp_
     int64_t least;
 
     if (func == NB_FUNC_ALL_GATHER) {
-        *reason = p->ag == 0 ? NB_RAW_SETTING : bytes < (uint64_t)p->ag_min_bytes ? NB_RAW_SMALL : NB_CODED;
+        *reason = p->ag == NB_AG_RAW || p->ag == NB_AG_OFF ? NB_RAW_SETTING
+                  : bytes < (uint64_t)p->ag_min_bytes ? NB_RAW_SMALL : NB_CODED;
         return *reason == NB_CODED ? NB_CODEC_ULP : NB_CODEC_RAW;
     }
     codec = codec_of_word[func == NB_FUNC_ALL_REDUCE ? p->ar : p->rs];
     least = func == NB_FUNC_ALL_REDUCE ? p->ar_min_bytes : p->rs_min_bytes;
     *reason = NB_CODED;
-    if (nb_policy_dtype(type, &dtype))
+    if (nb_policy_dtype(type, &dtype) || !wanted(type))
         *reason = NB_RAW_TYPE;
     else if (op != ncclSum)
         *reason = NB_RAW_OP;
@@ -51,4 +103,18 @@ enum nb_codec nb_policy_codec(enum nb_func func, ncclDataType_t type, ncclRedOp_
     else if (bytes < (uint64_t)least)
         *reason = NB_RAW_SMALL;
     return *reason == NB_CODED ? codec : NB_CODEC_RAW;
+}
+
+enum nb_codec nb_policy_gather(const ncclDataType_t *api_type, enum nb_dtype *dtype)
+{
+    static const ncclDataType_t untyped[] = {ncclNumTypes, ncclBfloat16, ncclFloat16}; /* NIBBLE_AG_UNTYPED */
+    const struct nb_params *p = nb_params();
+    ncclDataType_t type = api_type ? *api_type : ncclNumTypes;
+
+    if (!api_type && p->ag == NB_AG_DELTA4)
+        type = untyped[p->ag_untyped];
+    if ((p->ag != NB_AG_DELTA4 && p->ag != NB_AG_INT8) || nb_policy_dtype(type, dtype) ||
+        (p->ag == NB_AG_DELTA4 && *dtype == NB_F32 && !p->ag_fp32))
+        return NB_CODEC_ULP;
+    return p->ag == NB_AG_DELTA4 ? NB_CODEC_DELTA4 : NB_CODEC_INT8;
 }

@@ -12,6 +12,9 @@
 #include "nibble/codec.h"
 #include "nibble/nccl_types.h"
 
+/* The words of NIBBLE_AG, in their order. */
+enum nb_ag { NB_AG_RAW = 0, NB_AG_EXACT, NB_AG_DELTA4, NB_AG_INT8, NB_AG_OFF, NB_AG_COUNT };
+
 /* Why an operation is not coded; the summary names these. */
 enum nb_reason {
     NB_CODED = 0,
@@ -20,32 +23,29 @@ enum nb_reason {
     NB_RAW_SMALL,    /* below the minimum size */
     NB_RAW_SETTING,  /* switched off */
     NB_RAW_UNKNOWN,  /* an all-reduce without a record: its window is padded with stale memory */
+    NB_RAW_YOUNG,    /* too few calls seen to tell whether it is a gradient */
+    NB_RAW_CLASS,    /* not recognised as a gradient, or recognised as something else */
+    NB_RAW_WARMUP,   /* a gradient in the communicator's first steps */
+    NB_RAW_COMM,     /* of a communicator that NIBBLE_COMMS excludes, over the group of its parent */
+    NB_RAW_SWITCHED, /* compression was switched off while the job ran */
     NB_REASON_COUNT
 };
 const char *nb_reason_text(enum nb_reason reason);
 
+/* Check NIBBLE_TYPES: 0, or -EINVAL after a WARN. */
+int nb_policy_check_settings(void);
+
 /* The quantizable type that `type` is: 0 and *dtype, or -1. */
 int nb_policy_dtype(ncclDataType_t type, enum nb_dtype *dtype);
 
-/* Codec of an operation of `bytes` bytes (the whole vector). For all-gathers NB_CODEC_ULP means differences. */
-enum nb_codec nb_policy_codec(enum nb_func func, ncclDataType_t type, ncclRedOp_t op, uint64_t bytes, int recorded,
-                              enum nb_reason *reason);
+/* Codec of an operation of `bytes` bytes (the whole vector). For all-gathers NB_CODEC_ULP means differences;
+ * whether they may be lossy is for nb_policy_gather to say. */
+enum nb_codec nb_policy_codec(enum nb_func func, ncclDataType_t type, ncclRedOp_t op, uint64_t bytes,
+                              int recorded, enum nb_reason *reason);
 
-/*
- * Which reduce-scatters belong to one buffer, judged by the calls of one communicator alone.
- *
- * A signature (type, bytes) is certain when, three weight changes in a row, exactly one reduce-scatter of it
- * came between two changes of the same gathered block: then it is one buffer, used once a step. As soon as a second one comes
- * within a step (several layers of one size, gradient accumulation) the signature is uncertain, and stays so for
- * fifty clean steps. Without gathers that change there are no steps and nothing is certain.
- */
-struct nb_signatures;
-struct nb_signatures *nb_signatures_create(void);
-void nb_signatures_destroy(struct nb_signatures *sigs);
-/* A reduce-scatter begins. 1: it is certain that it belongs to the buffer of its signature. */
-int nb_signatures_reduce(struct nb_signatures *sigs, ncclDataType_t type, uint64_t bytes);
-/* An all-gather of this node's block `slot` ended; changed: its content differed from the time before. 1 when
- * this marks a new step. */
-int nb_signatures_gather(struct nb_signatures *sigs, uint32_t slot, int changed);
+/* Codec of an all-gather for which nb_policy_codec said NB_CODEC_ULP. api_type: the user's type, or NULL when
+ * it is not known for certain. ULP: exact. DELTA4 (for what looks like weights, else exact) and INT8 set
+ * *dtype. Integers, 8-bit floats and what is not known are exact in every mode. */
+enum nb_codec nb_policy_gather(const ncclDataType_t *api_type, enum nb_dtype *dtype);
 
 #endif

@@ -11,7 +11,9 @@
 #define BREAK_FROM    8u
 #define BREAK_SPREADS 4.0f
 #define LEAST_SPREAD  0.005f
-#define LANES         16u
+#define LARGEST       1000.0f /* logarithms of floats are far below */
+#define UNIT          16.0f   /* codes a binary order of magnitude */
+#define MOST_CODE     1400 /* differences of two, squared and summed over all groups, fit into 31 bits */
 #define LEAST_SCORE   (-2.0f) /* below any correlation */
 
 int nb_slots_init(struct nb_slots *slots, uint32_t cap)
@@ -83,7 +85,7 @@ void nb_set_unlearn(struct nb_slots *slots, struct nb_slot_set *set, uint32_t sl
 
     if (s->profiles) {
         for (unsigned i = 0; i < NB_PROFILE_GROUPS; i++)
-            set->sum[i] -= s->average[i];
+            set->sum[i] -= s->code[i];
         set->with--;
         set->mature -= s->profiles >= NB_SLOT_MATURE;
     }
@@ -93,15 +95,61 @@ void nb_set_unlearn(struct nb_slots *slots, struct nb_slot_set *set, uint32_t sl
     s->agreed = s->purity = 0.5f;
 }
 
-int nb_set_accepts(struct nb_slots *slots, struct nb_slot_set *set, const struct nb_profile *profile)
+/* The loops below run over all groups, without a comparison of floats, so that compilers use vectors. */
+static inline int16_t code_of(float value)
+{
+    int32_t c = ((int32_t)(value * (2 * UNIT)) + 1) >> 1;
+
+    c = c > MOST_CODE ? MOST_CODE : c;
+    return (int16_t)(c < -MOST_CODE ? -MOST_CODE : c);
+}
+
+static inline int32_t bits_of(float value)
+{
+    int32_t bits;
+
+    memcpy(&bits, &value, sizeof(bits));
+    return bits;
+}
+
+static int make_shape(const struct nb_profile *p, struct nb_shape *shape)
+{
+    const int32_t largest = bits_of(LARGEST), zero = bits_of(NB_PROFILE_ZERO);
+    float value[NB_PROFILE_GROUPS], mean;
+    int32_t wrong = 0, n = 0, sum = 0;
+
+    memcpy(value, p->value, p->known * sizeof(*value));
+    for (unsigned i = p->known; i < NB_PROFILE_GROUPS; i++)
+        value[i] = NB_PROFILE_ZERO;
+    for (unsigned i = 0; i < NB_PROFILE_GROUPS; i++) {
+        int32_t bits = bits_of(value[i]); /* of negative numbers the greater has the smaller value */
+        wrong |= (bits & INT32_MAX) > largest; /* NaN is caught too */
+        shape->mask[i] = (uint32_t)bits < (uint32_t)zero ? -1 : 0;
+    }
+    if (wrong)
+        return 0;
+    for (unsigned i = 0; i < NB_PROFILE_GROUPS; i++) {
+        n -= shape->mask[i];
+        sum += (int32_t)(value[i] * UNIT) & shape->mask[i];
+    }
+    if (n < (int32_t)NB_PROFILE_LEAST)
+        return 0;
+    mean = (float)sum / ((float)n * UNIT);
+    for (unsigned i = 0; i < NB_PROFILE_GROUPS; i++) {
+        shape->value[i] = value[i] - mean;
+        shape->code[i] = (int16_t)(code_of(shape->value[i]) & shape->mask[i]);
+    }
+    shape->known = p->known;
+    shape->nonzero = (unsigned)n;
+    return 1;
+}
+
+int nb_set_accepts(struct nb_slots *slots, struct nb_slot_set *set, const struct nb_profile *profile,
+                   struct nb_shape *shape)
 {
     if (!profile || !profile->value || profile->known < NB_PROFILE_LEAST ||
-        profile->known > NB_PROFILE_GROUPS)
+        profile->known > NB_PROFILE_GROUPS || !make_shape(profile, shape))
         return 0;
-    for (unsigned i = 0; i < profile->known; i++)
-        if (!(fabsf(profile->value[i]) <=
-              1000.0f)) /* logarithms of floats are far below; NaN is caught too */
-            return 0;
     if (set->with == 0 || set->span != profile->span || set->known != profile->known) {
         for (uint32_t at = set->first; at != NB_SLOT_NONE; at = slots->slot[at].next)
             slots->slot[at].profiles = slots->slot[at].misses = 0;
@@ -113,34 +161,48 @@ int nb_set_accepts(struct nb_slots *slots, struct nb_slot_set *set, const struct
     return 1;
 }
 
-/* Plain correlation of a profile with a slot's average. */
-static float likeness(const struct nb_slot *s, const struct nb_profile *p)
+/* Plain correlation of a profile with a slot's average, over the groups that are not zero. The average's mean
+ * over all groups is zero, over those it is taken out. */
+static float likeness(const struct nb_slot *s, const struct nb_shape *p)
 {
-    double x = 0.0, y = 0.0, xx = 0.0, yy = 0.0, xy = 0.0, n = p->known;
+    int32_t xy = 0, xx = 0, yy = 0, y = 0;
+    double n = p->nonzero, var;
 
-    for (unsigned i = 0; i < p->known; i++) {
-        double a = p->value[i], b = s->average[i];
-        x += a;
-        y += b;
-        xx += a * a;
+    for (unsigned i = 0; i < NB_PROFILE_GROUPS; i++) {
+        int16_t b = s->code[i] & p->mask[i];
+        xy += p->code[i] * b;
+        xx += p->code[i] * p->code[i];
         yy += b * b;
-        xy += a * b;
+        y += b;
     }
-    xx -= x * x / n;
-    yy -= y * y / n;
-    return xx > 1e-9 && yy > 1e-9 ? (float)((xy - x * y / n) / sqrt(xx * yy)) : 0.0f;
+    var = yy - (double)y * y / n;
+    return xx > 0 && var > 0.5 ? (float)(xy / sqrt(xx * var)) : 0.0f;
 }
 
-int nb_set_breaks(const struct nb_slots *slots, uint32_t slot, const struct nb_profile *profile)
+int nb_set_breaks(const struct nb_slots *slots, uint32_t slot, const struct nb_shape *shape)
 {
     const struct nb_slot *s = &slots->slot[slot];
     float spread = s->spread > LEAST_SPREAD ? s->spread : LEAST_SPREAD;
 
-    return s->profiles >= BREAK_FROM && likeness(s, profile) < s->usual - BREAK_SPREADS * spread;
+    return s->profiles >= BREAK_FROM && likeness(s, shape) < s->usual - BREAK_SPREADS * spread;
+}
+
+/* Move the average to the profile by `part` of the way where that is not zero. */
+static void average(float *restrict to, int16_t *restrict code, int32_t *restrict sum,
+                    const struct nb_shape *restrict shape, float part)
+{
+    for (unsigned i = 0; i < NB_PROFILE_GROUPS; i++) {
+        float step = part * (float)-shape->mask[i];
+        int16_t now;
+        to[i] += step * (shape->value[i] - to[i]);
+        now = code_of(to[i]);
+        sum[i] += now - code[i];
+        code[i] = now;
+    }
 }
 
 void nb_set_learn(struct nb_slots *slots, struct nb_slot_set *set, uint32_t slot,
-                  const struct nb_profile *profile)
+                  const struct nb_shape *shape)
 {
     struct nb_slot *s = &slots->slot[slot];
     float keep = s->profiles ? OLD_WEIGHT : 0.0f;
@@ -149,7 +211,7 @@ void nb_set_learn(struct nb_slots *slots, struct nb_slot_set *set, uint32_t slot
     if (s->profiles && s->profiles < 5)
         keep = (float)s->profiles / (float)(s->profiles + 1);
     if (s->profiles >= 2) {
-        float like = likeness(s, profile), off = fabsf(like - s->usual);
+        float like = likeness(s, shape), off = fabsf(like - s->usual);
         float part = s->profiles < 10 ? 1.0f / (float)(s->profiles - 1) : 0.1f;
         /* The mean deviation times 1.25 is the standard deviation of a normal distribution. */
         s->spread = s->profiles == 2 ? 0.05f : s->spread + part * (1.25f * off - s->spread);
@@ -157,73 +219,59 @@ void nb_set_learn(struct nb_slots *slots, struct nb_slot_set *set, uint32_t slot
     }
     if (s->profiles == 0) {
         memset(s->average, 0, sizeof(s->average));
+        memset(s->code, 0, sizeof(s->code));
         set->with++;
     }
-    for (unsigned i = 0; i < profile->known; i++) {
-        float to = keep * s->average[i] + (1.0f - keep) * profile->value[i];
-        set->sum[i] += (double)to - s->average[i];
-        s->average[i] = to;
-    }
+    average(s->average, s->code, set->sum, shape, 1.0f - keep);
     s->misses = 0;
     if (s->profiles < UINT32_MAX && ++s->profiles == NB_SLOT_MATURE)
         set->mature++;
 }
 
-static float total(const float lane[LANES])
+/* Sums of x d and d d, where d is what sets the slot's average apart from the mean. */
+static void compare(const int16_t *x, const int16_t *average, const int16_t *mean, int32_t *xd, int32_t *dd)
 {
-    float t = 0.0f;
-    for (unsigned i = 0; i < LANES; i++)
-        t += lane[i];
-    return t;
-}
+    int32_t a = 0, b = 0;
 
-/* Correlation of x (mean zero, norm |x|) with y - mean over the first n groups. n is at most
- * NB_PROFILE_GROUPS; x and mean are padded with zeros to whole lanes, and so is what is taken of y. */
-static float correlate(const float *x, float norm, const float *y, const float *mean, unsigned n)
-{
-    float xd[LANES] = {0}, dd[LANES] = {0}, d1[LANES] = {0};
-    float sum, var;
-
-    for (unsigned i = 0; i < n; i += LANES)
-        for (unsigned k = 0; k < LANES;
-             k++) { /* lanes, so that compilers may use vectors without reordering sums */
-            float d = i + k < n ? y[i + k] - mean[i + k] : 0.0f;
-            xd[k] += x[i + k] * d;
-            dd[k] += d * d;
-            d1[k] += d;
-        }
-    sum = total(d1);
-    var = total(dd) - sum * sum / (float)n;
-    if (!(var > 1e-9f) || !(norm > 0.0f))
-        return 0.0f;
-    return total(xd) / (norm * sqrtf(var));
+    for (unsigned i = 0; i < NB_PROFILE_GROUPS; i++) {
+        int16_t d = (int16_t)(average[i] - mean[i]);
+        a += x[i] * d;
+        b += d * d;
+    }
+    *xd = a;
+    *dd = b;
 }
 
 struct nb_fit nb_set_fit(const struct nb_slots *slots, const struct nb_slot_set *set, uint32_t slot,
-                         const struct nb_profile *profile)
+                         const struct nb_shape *shape)
 {
     struct nb_fit fit = {LEAST_SCORE, LEAST_SCORE, LEAST_SCORE, LEAST_SCORE, NB_SLOT_NONE};
-    float mean[NB_PROFILE_GROUPS] = {0}, x[NB_PROFILE_GROUPS] = {0};
-    unsigned n = profile->known;
-    double sum = 0.0, square = 0.0;
+    int16_t mean[NB_PROFILE_GROUPS], x[NB_PROFILE_GROUPS], middle;
+    float each = 1.0f / (float)(set->with ? set->with : 1), part;
+    int32_t sum = 0, square = 0;
 
     if (set->with == 0)
         return fit;
-    for (unsigned i = 0; i < n; i++) {
-        mean[i] = (float)(set->sum[i] / set->with);
-        x[i] = profile->value[i] - mean[i];
+    for (unsigned i = 0; i < NB_PROFILE_GROUPS; i++) {
+        mean[i] = (int16_t)((float)set->sum[i] * each);
+        x[i] = (int16_t)((shape->code[i] - mean[i]) & shape->mask[i]);
         sum += x[i];
     }
-    for (unsigned i = 0; i < n; i++) {
-        x[i] -= (float)(sum / n);
-        square += (double)x[i] * x[i];
+    middle = (int16_t)(sum / (int32_t)shape->nonzero);
+    for (unsigned i = 0; i < NB_PROFILE_GROUPS; i++) {
+        x[i] = (int16_t)((x[i] - middle) & shape->mask[i]);
+        square += x[i] * x[i];
     }
+    /* What is zero is missing from x, but not from the norm of what it is compared with. */
+    part = (float)shape->nonzero / (float)shape->known;
     for (uint32_t at = set->first; at != NB_SLOT_NONE; at = slots->slot[at].next) {
         const struct nb_slot *s = &slots->slot[at];
+        int32_t xd, dd;
         float score;
         if (s->profiles == 0)
             continue;
-        score = correlate(x, (float)sqrt(square), s->average, mean, n);
+        compare(x, s->code, mean, &xd, &dd);
+        score = square > 0 && dd > 0 ? (float)xd / sqrtf((float)square * (float)dd * part) : 0.0f;
         if (at == slot)
             fit.own = score;
         else if (score > fit.other)

@@ -33,6 +33,7 @@ struct nb_slot {
     float purity;        /* score of the confirmed ones, of late */
     float usual, spread; /* of the plain correlation with its own average: mean and deviation */
     float average[NB_PROFILE_GROUPS];
+    int16_t code[NB_PROFILE_GROUPS]; /* the average in sixteenths */
 };
 
 struct nb_slot_set {
@@ -42,7 +43,7 @@ struct nb_slot_set {
     uint32_t mature;
     uint32_t known; /* valid groups of all profiles */
     uint64_t span;
-    double sum[NB_PROFILE_GROUPS]; /* of the averages */
+    int32_t sum[NB_PROFILE_GROUPS]; /* of the averages' codes */
 };
 
 struct nb_slots {
@@ -59,18 +60,27 @@ uint32_t nb_set_find(struct nb_slots *slots, struct nb_slot_set *set, uint64_t u
 /* Give all slots back. */
 void nb_set_clear(struct nb_slots *slots, struct nb_slot_set *set);
 
-/* 1 when the profile can be used with this set: enough groups, finite values. One of another span or length
- * than those before makes the set begin anew. */
-int nb_set_accepts(struct nb_slots *slots, struct nb_slot_set *set, const struct nb_profile *profile);
+/* A profile made comparable: its mean over the groups that are not zero taken out. */
+struct nb_shape {
+    unsigned known, nonzero;
+    float value[NB_PROFILE_GROUPS];
+    int16_t code[NB_PROFILE_GROUPS]; /* 0 where nothing is known */
+    int16_t mask[NB_PROFILE_GROUPS]; /* -1: known and not zero, else 0 */
+};
+
+/* 1 and *shape when the profile can be used with this set: enough groups that are not zero, finite values.
+ * One of another span or length than those before makes the set begin anew. */
+int nb_set_accepts(struct nb_slots *slots, struct nb_slot_set *set, const struct nb_profile *profile,
+                   struct nb_shape *shape);
 /* Take the profile into the slot's average. */
 void nb_set_learn(struct nb_slots *slots, struct nb_slot_set *set, uint32_t slot,
-                  const struct nb_profile *profile);
+                  const struct nb_shape *shape);
 /* Make the slot begin anew. */
 void nb_set_unlearn(struct nb_slots *slots, struct nb_slot_set *set, uint32_t slot);
 
 /* 1: the profile is much less like the slot's average than those before were, by plain correlation. Says
  * nothing (0) before the slot has eight. */
-int nb_set_breaks(const struct nb_slots *slots, uint32_t slot, const struct nb_profile *profile);
+int nb_set_breaks(const struct nb_slots *slots, uint32_t slot, const struct nb_shape *shape);
 
 /* How well the profile fits `slot` (may be NB_SLOT_NONE), and which slot it fits best. */
 struct nb_fit {
@@ -80,6 +90,6 @@ struct nb_fit {
     uint32_t best_slot;
 };
 struct nb_fit nb_set_fit(const struct nb_slots *slots, const struct nb_slot_set *set, uint32_t slot,
-                         const struct nb_profile *profile);
+                         const struct nb_shape *shape);
 
 #endif

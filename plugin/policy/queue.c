@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,6 +17,8 @@ struct nb_queue {
     struct nb_queue *next;
     int refs;
     int profilers;
+    uint32_t nranks;
+    char name[64];
     /* Read without a lock to turn producers away early. */
     atomic_int nnodes; /* of the consumer's group; 0: nobody consumes */
     pthread_mutex_t lock;
@@ -162,6 +165,22 @@ void nb_queue_profiled(struct nb_queue *q, int change)
 {
     pthread_mutex_lock(&registry);
     q->profilers += change;
+    pthread_mutex_unlock(&registry);
+}
+
+void nb_queue_describe(struct nb_queue *q, uint32_t nranks, const char *name)
+{
+    pthread_mutex_lock(&registry);
+    q->nranks = nranks;
+    snprintf(q->name, sizeof(q->name), "%s", name ? name : "");
+    pthread_mutex_unlock(&registry);
+}
+
+void nb_queue_description(struct nb_queue *q, uint32_t *nranks, char *name, size_t cap)
+{
+    pthread_mutex_lock(&registry);
+    *nranks = q->nranks;
+    snprintf(name, cap, "%s", q->name);
     pthread_mutex_unlock(&registry);
 }
 

@@ -40,7 +40,10 @@ struct nb_record {
     const void *send, *recv; /* the user's buffers; NULL: unknown */
     const void *stream;
     int64_t slot;            /* identity of the buffer for error feedback; -1: unknown, no feedback */
-    uint32_t source;         /* communicator that told it, any number */
+    uint64_t call;           /* number of its announcement (policy/job.h); 0: none, or not certain which */
+    uint64_t comm;           /* NCCL's number of the communicator that told it */
+    uint32_t nranks;         /* of that communicator */
+    uint32_t source;         /* the same communicator, counted by this process */
     uint32_t node;           /* number of the own node in that communicator, from 1; 0: unknown */
     /* At most so many operations before this one, by function, may have reached the engine unrecorded. */
     uint32_t missing[NB_FUNC_COUNT];
@@ -79,6 +82,9 @@ void nb_queue_detach(struct nb_queue *queue);
 
 /* A profiler context for this queue's communicator began or ended. */
 void nb_queue_profiled(struct nb_queue *queue, int change);
+/* What NCCL told the profiler of it: ranks, and its name ("" when it has none). */
+void nb_queue_describe(struct nb_queue *queue, uint32_t nranks, const char *name);
+void nb_queue_description(struct nb_queue *queue, uint32_t *nranks, char *name, size_t cap);
 /* 1 when NCCL's profiler events of this communicator come to us. */
 int nb_queue_is_profiled(struct nb_queue *queue);
 

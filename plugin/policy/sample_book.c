@@ -5,14 +5,57 @@
 #include <math.h>
 #include <string.h>
 
+#define CLIP  3.0f /* times the median magnitude */
 #define STALE 256u /* look-ups: an older entry that was kept and not met again makes room */
 
-/* Mean 0 and norm 1, so that a correlation is a dot product. 0 when the samples do not vary, -1 when not
- * finite. */
+/* The median of magnitudes, of those that are not 0; 0 when all are. */
+static float median(const float *value, unsigned n)
+{
+    float a[NB_CLASSIFY_SAMPLES];
+    unsigned m = 0, low = 0, high, middle;
+
+    for (unsigned i = 0; i < n; i++)
+        if (value[i] != 0.0f)
+            a[m++] = fabsf(value[i]);
+    if (m == 0)
+        return 0.0f;
+    middle = m / 2;
+    high = m - 1;
+    while (low < high) { /* narrow down to the place of the middle one */
+        float pivot = a[(low + high) / 2];
+        unsigned i = low, j = high;
+        while (i <= j) {
+            while (a[i] < pivot)
+                i++;
+            while (a[j] > pivot)
+                j--;
+            if (i <= j) {
+                float t = a[i];
+                a[i++] = a[j];
+                a[j] = t;
+                if (j == 0)
+                    break;
+                j--;
+            }
+        }
+        if (middle <= j)
+            high = j;
+        else if (middle >= i)
+            low = i;
+        else
+            break;
+    }
+    return a[middle];
+}
+
+/* Without outliers: two gradients with a thousand times more in one value than in the others would be alike
+ * for that value alone. Mean 0 and norm 1, so that a correlation is a dot product. 0 when the samples do not
+ * vary, -1 when not finite. */
 static int normalise(const float *samples, unsigned n, float out[NB_CLASSIFY_SAMPLES], uint64_t *hash)
 {
     unsigned take = n < NB_CLASSIFY_SAMPLES ? n : NB_CLASSIFY_SAMPLES;
     double sum = 0.0, square = 0.0;
+    float most;
 
     memset(out, 0, NB_CLASSIFY_SAMPLES * sizeof(*out));
     *hash = 0xcbf29ce484222325u ^ n;
@@ -24,7 +67,11 @@ static int normalise(const float *samples, unsigned n, float out[NB_CLASSIFY_SAM
         memcpy(&bits, &v, 4);
         *hash = (*hash ^ bits) * 0x100000001b3u;
         out[i] = v;
-        sum += v;
+    }
+    most = CLIP * median(out, take);
+    for (unsigned i = 0; i < take; i++) {
+        out[i] = out[i] > most ? most : out[i] < -most ? -most : out[i];
+        sum += out[i];
     }
     for (unsigned i = 0; i < take; i++) {
         double d = out[i] - sum / take;

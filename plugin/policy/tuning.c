@@ -3,8 +3,9 @@
 #include "policy/tuning.h"
 
 #include "base/params.h"
+#include "policy/policy.h"
 
-#define RAW_WORD 0 /* index of "raw" in NIBBLE_RS, NIBBLE_AR and NIBBLE_AG */
+#define RAW_WORD 0 /* index of "raw" in NIBBLE_RS and NIBBLE_AR */
 
 int nb_tuning_pays(const struct nb_tuning *t, ncclFunc_t func, size_t bytes)
 {
@@ -20,7 +21,8 @@ int nb_tuning_pays(const struct nb_tuning *t, ncclFunc_t func, size_t bytes)
         least = p->rs_min_bytes;
         break;
     case ncclFuncAllGather:
-        word = p->ag;
+        /* raw is for looking at CollNet without codecs; who wants none of it says off. */
+        word = p->ag == NB_AG_OFF ? RAW_WORD : !RAW_WORD;
         least = p->ag_min_bytes;
         break;
     case ncclFuncAllReduce:

@@ -6,6 +6,7 @@
 
 #include "base/params.h"
 #include "state/budget.h"
+#include "state/jump.h"
 
 struct nb_ef_slot {
     struct nb_ef_slot *next;
@@ -15,12 +16,24 @@ struct nb_ef_slot {
     size_t counted;       /* taken from the budget: the own block is never touched */
     size_t err_bytes, scale_bytes;
     uint64_t last_op;
+    unsigned held;       /* works in flight that use it */
+    uint64_t holder;     /* the operation they are of */
+    int stale;           /* to be emptied when they are done */
     int clean; /* all zero: emptied, and not lent since */
+    int used;            /* was lent at least once */
+    uint64_t since_step; /* the step in which it was emptied last */
+    uint64_t retired_at; /* operation that took its id for another shape */
+    uint64_t ops, emptied;
+    struct nb_encode_stats encode;
+    struct nb_jump level; /* of the energy of its operations */
+    double energy;        /* of the last operation's values, as far as they are coded */
 };
 
 struct nb_feedback {
-    const struct nb_device_ops *dev;
-    struct nb_ef_slot *slots;
+    struct nb_device *dev;
+    struct nb_ef_slot *slots, *retired;
+    int told;         /* nb_feedback_step is called */
+    uint64_t steps;
     uint64_t step_op; /* operations from here on belong to the running step */
     size_t bytes;
 };
@@ -31,7 +44,7 @@ static size_t line(size_t bytes)
     return (bytes + 63) & ~(size_t)63;
 }
 
-struct nb_feedback *nb_feedback_create(const struct nb_device_ops *dev)
+struct nb_feedback *nb_feedback_create(struct nb_device *dev)
 {
     struct nb_feedback *fb = calloc(1, sizeof(*fb));
     if (fb)
@@ -39,68 +52,180 @@ struct nb_feedback *nb_feedback_create(const struct nb_device_ops *dev)
     return fb;
 }
 
+static void free_slot(struct nb_feedback *fb, struct nb_ef_slot *s)
+{
+    fb->bytes -= s->counted;
+    fb->dev->ops->free(fb->dev, NB_PLACE_STATE, s->mem, s->mem_bytes);
+    nb_budget_give(NB_BUDGET_FEEDBACK, s->counted);
+    free(s);
+}
+
+void nb_feedback_trim(struct nb_feedback *fb, uint64_t opno)
+{
+    for (struct nb_ef_slot **at = &fb->retired; *at;) {
+        struct nb_ef_slot *s = *at;
+        if (s->retired_at >= opno || s->held) {
+            at = &s->next;
+            continue;
+        }
+        *at = s->next;
+        free_slot(fb, s);
+    }
+}
+
 void nb_feedback_destroy(struct nb_feedback *fb)
 {
     if (!fb)
         return;
+    while (fb->retired) {
+        struct nb_ef_slot *s = fb->retired;
+        fb->retired = s->next;
+        free_slot(fb, s);
+    }
     while (fb->slots) {
         struct nb_ef_slot *s = fb->slots;
         fb->slots = s->next;
-        fb->dev->free(s->mem, s->mem_bytes);
-        nb_budget_give(NB_BUDGET_FEEDBACK, s->counted);
-        free(s);
+        free_slot(fb, s);
     }
     free(fb);
 }
 
-static int same_buffer(const struct nb_ef_key *a, const struct nb_ef_key *b)
+static int same_shape(const struct nb_ef_key *a, const struct nb_ef_key *b)
 {
-    return a->func == b->func && a->type == b->type && a->n == b->n && a->blocks == b->blocks && a->id == b->id;
+    return a->func == b->func && a->type == b->type && a->n == b->n && a->blocks == b->blocks;
 }
 
 static void empty(struct nb_feedback *fb, struct nb_ef_slot *s)
 {
-    if (!s->clean)
-        fb->dev->zero(s->mem, s->mem_bytes);
+    s->since_step = fb->steps;
+    if (s->clean)
+        return;
+    s->stale = s->held > 0;
+    if (s->stale)
+        return;
+    fb->dev->ops->zero(fb->dev, NULL, s->mem, s->mem_bytes);
     s->clean = 1;
+    s->emptied++;
 }
 
-struct nb_ef_slot *nb_feedback_get(struct nb_feedback *fb, const struct nb_ef_key *key, uint64_t opno)
+static void begin_step(struct nb_feedback *fb, uint64_t opno)
 {
+    fb->step_op = opno;
+    fb->steps++;
+}
+
+static struct nb_ef_slot *make_slot(struct nb_feedback *fb, const struct nb_ef_key *key)
+{
+    size_t err = line(nb_ef_err_bytes(key->n)), scale = line(nb_ef_scale_bytes(key->n));
+    size_t blocks = key->blocks, counted = (err + scale) * (blocks > 1 ? blocks - 1 : 1);
     struct nb_ef_slot *s;
 
-    for (s = fb->slots; s; s = s->next)
-        if (same_buffer(&s->key, key))
-            break;
-    if (!s) {
-        size_t err = line(nb_ef_err_bytes(key->n)), scale = line(nb_ef_scale_bytes(key->n));
-        size_t blocks = key->blocks, counted = (err + scale) * (blocks > 1 ? blocks - 1 : 1);
-        if (nb_budget_take(NB_BUDGET_FEEDBACK, counted))
-            return NULL;
-        s = calloc(1, sizeof(*s));
-        if (s) {
-            s->mem_bytes = (err + scale) * blocks;
-            s->mem = fb->dev->alloc(s->mem_bytes);
-        }
-        if (!s || !s->mem) {
-            free(s);
-            nb_budget_give(NB_BUDGET_FEEDBACK, counted);
-            return NULL;
-        }
-        s->key = *key;
-        s->counted = counted;
-        s->clean = 1;
-        s->err_bytes = err;
-        s->scale_bytes = scale;
-        s->next = fb->slots;
-        fb->slots = s;
-        fb->bytes += counted;
-    } else if (s->key.geometry != key->geometry) {
-        empty(fb, s);
-        s->key.geometry = key->geometry;
+    if (nb_budget_take(NB_BUDGET_FEEDBACK, counted))
+        return NULL;
+    s = calloc(1, sizeof(*s));
+    if (s) {
+        s->mem_bytes = (err + scale) * blocks;
+        s->mem = fb->dev->ops->alloc(fb->dev, NB_PLACE_STATE, s->mem_bytes);
     }
-    s->last_op = opno;
+    if (!s || !s->mem) {
+        free(s);
+        nb_budget_give(NB_BUDGET_FEEDBACK, counted);
+        return NULL;
+    }
+    s->key = *key;
+    s->counted = counted;
+    s->clean = 1;
+    s->err_bytes = err;
+    s->scale_bytes = scale;
+    s->since_step = fb->steps;
+    s->next = fb->slots;
+    fb->slots = s;
+    fb->bytes += counted;
     return s;
+}
+
+int nb_feedback_busy(const struct nb_feedback *fb, const struct nb_ef_key *key)
+{
+    for (const struct nb_ef_slot *s = fb->slots; s; s = s->next)
+        if (s->key.id == key->id && same_shape(&s->key, key))
+            return s->held > 0;
+    return 0;
+}
+
+int nb_feedback_hold(struct nb_ef_slot *s, uint64_t opno)
+{
+    if (s->held && (s->stale || s->holder != opno))
+        return 0;
+    s->held++;
+    s->holder = opno;
+    return 1;
+}
+
+void nb_feedback_release(struct nb_feedback *fb, struct nb_ef_slot *s)
+{
+    if (--s->held == 0 && s->stale) {
+        s->stale = 0;
+        empty(fb, s);
+    }
+}
+
+struct nb_ef_slot *nb_feedback_get(struct nb_feedback *fb, const struct nb_ef_key *key, uint64_t opno, int fresh)
+{
+    const struct nb_params *p = nb_params();
+    struct nb_ef_slot *s = NULL;
+    int spiked;
+
+    for (struct nb_ef_slot **at = &fb->slots; *at && !s;) {
+        struct nb_ef_slot *found = *at;
+        if (found->key.id == key->id && same_shape(&found->key, key)) {
+            s = found;
+        } else if (found->key.id == key->id && key->id >= 0) {
+            /* The number now means another buffer. Operations under way may still use it. */
+            *at = found->next;
+            found->retired_at = opno;
+            found->next = fb->retired;
+            fb->retired = found;
+        } else {
+            at = &found->next;
+        }
+    }
+    if (!s)
+        s = make_slot(fb, key);
+    if (!s)
+        return NULL;
+    if (!fb->told && s->used && s->last_op >= fb->step_op)
+        begin_step(fb, opno);
+    spiked = nb_jump_gradients(&s->level, s->energy);
+    s->energy = 0;
+    if (fresh || spiked || s->key.geometry != key->geometry ||
+        (p->ef == NB_EF_EMA && p->ef_reset && fb->steps - s->since_step >= (uint64_t)p->ef_reset))
+        empty(fb, s);
+    s->key.geometry = key->geometry;
+    s->last_op = opno;
+    s->used = 1;
+    s->ops++;
+    return s;
+}
+
+void nb_feedback_note(struct nb_ef_slot *slot, uint64_t opno, const struct nb_encode_stats *stats)
+{
+    nb_encode_stats_add(&slot->encode, stats);
+    /* For one peer the next operation may begin before the last pieces for another are coded: those are not its own. */
+    if (opno == slot->last_op)
+        slot->energy += stats->signal2;
+}
+
+int nb_feedback_report(const struct nb_feedback *fb, unsigned index, struct nb_ef_report *report)
+{
+    const struct nb_ef_slot *s = fb->slots;
+
+    while (s && index--)
+        s = s->next;
+    if (!s)
+        return 0;
+    *report = (struct nb_ef_report){.key = s->key, .bytes = s->counted, .ops = s->ops, .emptied = s->emptied,
+                                    .encode = s->encode};
+    return 1;
 }
 
 void nb_feedback_view(struct nb_ef_slot *slot, uint32_t block, struct nb_ef *ef)
@@ -118,19 +243,33 @@ void nb_feedback_view(struct nb_ef_slot *slot, uint32_t block, struct nb_ef *ef)
 
 void nb_feedback_step(struct nb_feedback *fb, uint64_t opno)
 {
-    fb->step_op = opno;
+    fb->told = 1;
+    begin_step(fb, opno);
 }
 
 unsigned nb_feedback_drop_step(struct nb_feedback *fb)
 {
     unsigned dropped = 0;
     for (struct nb_ef_slot *s = fb->slots; s; s = s->next) {
-        if (s->last_op >= fb->step_op && !s->clean) {
+        if (s->last_op >= fb->step_op && !s->clean && !s->stale) {
             empty(fb, s);
             dropped++;
         }
     }
     return dropped;
+}
+
+void nb_feedback_drop(struct nb_feedback *fb, int64_t id)
+{
+    for (struct nb_ef_slot *s = fb->slots; s; s = s->next)
+        if (s->key.id == id)
+            empty(fb, s);
+}
+
+void nb_feedback_drop_all(struct nb_feedback *fb)
+{
+    for (struct nb_ef_slot *s = fb->slots; s; s = s->next)
+        empty(fb, s);
 }
 
 size_t nb_feedback_bytes(const struct nb_feedback *fb)

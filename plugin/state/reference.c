@@ -14,6 +14,13 @@
  * overwritten instead of a new one made. One step of a model of this many equal blocks still finds all of its own. */
 #define MAX_UNMATCHED 512u
 #define MAX_SLOTS 16384u
+#define PART_BYTES 16384u /* parts end at multiples of this, wherever windows do */
+
+struct nb_ref_part {
+    uint64_t offset, hash; /* of the source */
+    uint32_t bytes;
+    enum nb_ref_source how;
+};
 
 struct peer_ref {
     uint8_t *data;
@@ -21,7 +28,7 @@ struct peer_ref {
 };
 
 struct nb_refs {
-    const struct nb_device_ops *dev;
+    struct nb_device *dev;
     int nranks;
     struct nb_ref **own; /* by slot */
     unsigned nown, cap, nunmatched;
@@ -32,7 +39,7 @@ struct nb_refs {
     size_t bytes;
 };
 
-struct nb_refs *nb_refs_create(const struct nb_device_ops *dev, int nranks)
+struct nb_refs *nb_refs_create(struct nb_device *dev, int nranks)
 {
     struct nb_refs *r = calloc(1, sizeof(*r));
     if (!r)
@@ -54,7 +61,7 @@ static uint8_t *take(struct nb_refs *r, size_t bytes)
     uint8_t *p;
     if (nb_budget_take(NB_BUDGET_REFERENCE, bytes))
         return NULL;
-    p = r->dev->alloc(bytes);
+    p = r->dev->ops->alloc(r->dev, NB_PLACE_STATE, bytes);
     if (!p)
         nb_budget_give(NB_BUDGET_REFERENCE, bytes);
     else
@@ -66,7 +73,7 @@ static void give(struct nb_refs *r, uint8_t *p, size_t bytes)
 {
     if (!p)
         return;
-    r->dev->free(p, bytes);
+    r->dev->ops->free(r->dev, NB_PLACE_STATE, p, bytes);
     nb_budget_give(NB_BUDGET_REFERENCE, bytes);
     r->bytes -= bytes;
 }
@@ -77,6 +84,8 @@ void nb_refs_destroy(struct nb_refs *r)
         return;
     for (unsigned i = 0; i < r->nown; i++) {
         give(r, r->own[i]->data, r->own[i]->bytes);
+        free(r->own[i]->parts.part);
+        free(r->own[i]->before.part);
         free(r->own[i]);
     }
     free(r->own);
@@ -99,7 +108,7 @@ static int ready(const struct nb_refs *r, const struct nb_ref *ref)
 
 static double likeness(const struct nb_refs *r, const struct nb_ref *ref, const void *own, size_t offset, size_t avail)
 {
-    return r->dev->likeness(own, ref->data + offset, avail, SAMPLES);
+    return r->dev->ops->likeness(r->dev, own, ref->data + offset, avail, SAMPLES);
 }
 
 /* The slot that followed the last one before is tried first: jobs gather in the same order step after step, and
@@ -163,6 +172,14 @@ static struct nb_ref *place_new(struct nb_refs *r, size_t bytes)
     return ref;
 }
 
+int nb_refs_steady(const struct nb_refs *r, size_t bytes)
+{
+    for (unsigned i = 0; i < r->nown; i++)
+        if (r->own[i]->bytes == bytes && nb_jump_steady(&r->own[i]->jump))
+            return 1;
+    return 0;
+}
+
 enum nb_ref_outcome nb_refs_pick(struct nb_refs *r, const void *own, size_t offset, size_t avail, size_t bytes,
                                  uint64_t opno, struct nb_ref **out)
 {
@@ -195,12 +212,131 @@ enum nb_ref_outcome nb_refs_pick(struct nb_refs *r, const void *own, size_t offs
     return outcome;
 }
 
-const struct nb_ref *nb_refs_last(const struct nb_refs *r)
+struct nb_ref *nb_refs_last(const struct nb_refs *r)
 {
     return r->last >= 0 ? r->own[r->last] : NULL;
 }
 
-void nb_refs_store(struct nb_refs *r, struct nb_ref *ref, const void *own, size_t offset, size_t bytes, uint64_t opno)
+/* ---- what receivers hold instead of the source ------------------------------------------------------- */
+
+static void begin_parts(struct nb_ref *ref, uint64_t opno)
+{
+    struct nb_ref_parts old = ref->before;
+
+    if (ref->parts_op == opno + 1)
+        return;
+    ref->before = ref->parts;
+    ref->before.at = 0;
+    ref->parts = old;
+    ref->parts.n = 0;
+    ref->parts_op = opno + 1; /* 0: none yet */
+}
+
+static int reserve(struct nb_ref_parts *p, size_t more)
+{
+    size_t cap = p->cap ? p->cap : 4;
+    struct nb_ref_part *part;
+
+    while (cap < p->n + more)
+        cap *= 2;
+    if (cap == p->cap)
+        return 0;
+    part = realloc(p->part, cap * sizeof(*part));
+    if (!part)
+        return -ENOMEM;
+    p->part = part;
+    p->cap = cap;
+    return 0;
+}
+
+static size_t parts_of(size_t bytes)
+{
+    return bytes / PART_BYTES + 2;
+}
+
+/* The part of a range that begins at `offset`: up to the next multiple. */
+static size_t part_bytes(size_t offset, size_t end)
+{
+    const size_t next = (offset / PART_BYTES + 1) * PART_BYTES;
+
+    return (next < end ? next : end) - offset;
+}
+
+static enum nb_ref_source source_of_part(const struct nb_refs *r, struct nb_ref *ref, const uint8_t *own, size_t offset,
+                                         size_t bytes)
+{
+    struct nb_ref_parts *b = &ref->before;
+    const struct nb_ref_part *p;
+
+    while (b->at < b->n && b->part[b->at].offset + b->part[b->at].bytes <= offset)
+        b->at++;
+    p = b->part + b->at;
+    if (b->at == b->n || p->offset >= offset + bytes)
+        return r->dev->ops->equal(r->dev, own, ref->data + offset, bytes) ? NB_REF_HELD : NB_REF_CHANGED;
+    if (p->offset != offset || p->bytes != bytes || p->hash != r->dev->ops->hash(r->dev, own, bytes, 0))
+        return NB_REF_CHANGED;
+    if (p->how == NB_REF_HELD && !reserve(&ref->parts, 1)) /* as long as it stays the same */
+        ref->parts.part[ref->parts.n++] = *p;
+    return p->how;
+}
+
+enum nb_ref_source nb_refs_source(struct nb_refs *r, struct nb_ref *ref, const void *own, size_t offset, size_t bytes,
+                                  uint64_t opno)
+{
+    const size_t end = offset + bytes;
+    enum nb_ref_source all = NB_REF_HELD, one;
+    size_t kept;
+
+    begin_parts(ref, opno);
+    kept = ref->parts.n;
+    if (ref->before.n == 0)
+        return r->dev->ops->equal(r->dev, own, ref->data + offset, bytes) ? NB_REF_HELD : NB_REF_CHANGED;
+    for (size_t at = offset, len; at < end && all != NB_REF_CHANGED; at += len) {
+        len = part_bytes(at, end);
+        one = source_of_part(r, ref, (const uint8_t *)own + (at - offset), at, len);
+        if (one == NB_REF_CHANGED || all == NB_REF_HELD)
+            all = one;
+    }
+    if (all != NB_REF_HELD)
+        ref->parts.n = kept; /* something else will be held, or nothing */
+    return all;
+}
+
+int nb_refs_may_approximate(struct nb_ref *ref, size_t bytes)
+{
+    return reserve(&ref->parts, parts_of(bytes)) == 0;
+}
+
+static void note(struct nb_refs *r, struct nb_ref *ref, const void *own, size_t offset, size_t bytes,
+                 enum nb_ref_source how)
+{
+    const size_t end = offset + bytes;
+
+    if (reserve(&ref->parts, parts_of(bytes)))
+        return;
+    for (size_t at = offset, len; at < end; at += len) {
+        len = part_bytes(at, end);
+        ref->parts.part[ref->parts.n++] =
+            (struct nb_ref_part){.offset = at,
+                                 .hash = r->dev->ops->hash(r->dev, (const uint8_t *)own + (at - offset), len, 0),
+                                 .bytes = (uint32_t)len,
+                                 .how = how};
+    }
+}
+
+void nb_refs_approximated(struct nb_refs *r, struct nb_ref *ref, const void *own, size_t offset, size_t bytes)
+{
+    note(r, ref, own, offset, bytes, NB_REF_HELD);
+}
+
+void nb_refs_sent(struct nb_refs *r, struct nb_ref *ref, const void *own, size_t offset, size_t bytes)
+{
+    note(r, ref, own, offset, bytes, NB_REF_SENT);
+}
+
+/* ---- contents ------------------------------------------------------------------------------------------ */
+
+uint8_t *nb_refs_write(struct nb_ref *ref, size_t offset, size_t bytes, uint64_t opno)
 {
     if (ref->last_op != opno || ref->version == 0) {
         ref->last_op = opno;
@@ -208,10 +344,16 @@ void nb_refs_store(struct nb_refs *r, struct nb_ref *ref, const void *own, size_
         ref->complete = 0;
         ref->confirms = ref->answers = 0;
     }
-    r->dev->copy(ref->data + offset, own, bytes);
+    begin_parts(ref, opno);
     ref->filled = offset + bytes;
     if (ref->filled == ref->bytes)
         ref->complete = 1;
+    return ref->data + offset;
+}
+
+void nb_refs_store(struct nb_refs *r, struct nb_ref *ref, const void *own, size_t offset, size_t bytes, uint64_t opno)
+{
+    r->dev->ops->copy(r->dev, NULL, nb_refs_write(ref, offset, bytes, opno), own, bytes);
 }
 
 void nb_refs_confirmed(struct nb_refs *r, uint64_t opno, int kept)

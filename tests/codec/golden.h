@@ -5,7 +5,8 @@
  * they do not depend on a C library.
  *
  * A file is a sequence of little-endian records: a 32-bit length, then that many bytes. For each case: input
- * values, coded span, decoded values, error codes, error scales; last, for each type, a sum.
+ * values, coded span, decoded values, error codes, error scales; last, for each type, a sum. In delta4.bin:
+ * the reference, the values, the coded span, the values decoded.
  */
 #ifndef NIBBLE_TESTS_CODEC_GOLDEN_H
 #define NIBBLE_TESTS_CODEC_GOLDEN_H
@@ -130,6 +131,56 @@ static inline int golden_sum(enum nb_dtype type, uint8_t *out)
         sources[s] = (struct nb_source){codecs[s], span[s], (size_t)len};
     }
     return nb_reduce(type, sources, 4, values, GOLDEN_SUM, GOLDEN_SUM_FIRST, out);
+}
+
+/* ---- delta4 -------------------------------------------------------------------------------------------- */
+
+struct golden_delta4_case {
+    enum nb_dtype type;
+    unsigned bytes;
+    unsigned moved; /* by 1/moved of the values' size; 0: not at all */
+    unsigned shape;
+};
+
+static const struct golden_delta4_case golden_delta4_cases[] = {
+    {NB_BF16, 4096, 1000, 0}, {NB_BF16, 4096, 60, 0}, {NB_BF16, 2049, 20, 0}, {NB_BF16, 1500, 60, 1},
+    {NB_BF16, 3000, 60, 2},   {NB_F16, 4096, 200, 0}, {NB_F16, 1111, 50, 2},  {NB_F32, 8192, 200, 0},
+    {NB_F32, 1030, 40, 2},    {NB_F32, 900, 0, 0},
+};
+
+enum { GOLDEN_DELTA4_CASES = sizeof golden_delta4_cases / sizeof *golden_delta4_cases };
+
+struct golden_delta4_result {
+    size_t bytes, coded;
+    uint8_t ref[8192], cur[8192], span[2 * 8192], out[8192];
+};
+
+/* Code a case with the variant in force. Returns 0 on success. */
+static inline int golden_delta4(unsigned c, struct golden_delta4_result *g)
+{
+    const struct golden_delta4_case *k = &golden_delta4_cases[c];
+    const size_t size = nb_dtype_size(k->type), n = k->bytes / size;
+    struct rng r = {4000 + c};
+
+    memset(g->ref, 0x5a, k->bytes);
+    memset(g->cur, 0x33, k->bytes);
+    for (unsigned i = 0; i < n; i++) {
+        /* 1: every fourth is zero; 2: scales far apart, and a few that are not finite or replaced. */
+        const float scale = golden_power(k->shape == 2 ? i / 40 % 9 : i / 512 % 3);
+        const float w = k->shape == 1 && i % 4 == 3 ? 0 : golden_normal(&r) * scale;
+        float v = w + (k->moved ? golden_normal(&r) * scale / (float)k->moved : 0);
+        if (k->shape == 2 && i % 97 == 50)
+            v = i % 2 ? -v : nb_bits_f32(0x7f800000u);
+        nb_store_value(k->type, g->ref, i, w);
+        nb_store_value(k->type, g->cur, i, v);
+    }
+    g->bytes = k->bytes;
+    ssize_t len =
+        nb_delta4_encode(k->type, g->cur, g->ref, k->bytes, SIZE_MAX, g->span, sizeof g->span, NULL);
+    if (len < 0 || nb_delta4_decode(k->type, g->span, (size_t)len, g->ref, k->bytes, g->out))
+        return -1;
+    g->coded = (size_t)len;
+    return 0;
 }
 
 #endif

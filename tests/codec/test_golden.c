@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The bytes on the wire, the values, the error states and the sums do not change:
- * tests/codec/golden/quant.bin. */
+ * tests/codec/golden/quant.bin, delta4.bin. */
 #include <check.h>
 
 #include "golden.h"
@@ -8,11 +8,11 @@
 static uint8_t *file;
 static size_t file_bytes, position;
 
-static void load(void)
+static void load(const char *name)
 {
     char path[4096];
     const char *top = getenv("NB_SRCDIR");
-    snprintf(path, sizeof path, "%s/tests/codec/golden/quant.bin", top ? top : ".");
+    snprintf(path, sizeof path, "%s/tests/codec/golden/%s.bin", top ? top : ".", name);
     FILE *f = fopen(path, "rb");
     ck_assert_msg(f != NULL, "cannot open %s", path);
     file = malloc(1 << 20);
@@ -45,7 +45,7 @@ START_TEST(golden)
         return;
     }
     ck_assert_int_eq(nb_codec_select((enum nb_variant)_i), 0);
-    load();
+    load("quant");
     for (unsigned c = 0; c < GOLDEN_CASES; c++) {
         ck_assert_int_eq(golden_run(c, &g), 0);
         same(g.values, g.input, "inputs", c);
@@ -63,11 +63,32 @@ START_TEST(golden)
 }
 END_TEST
 
+START_TEST(golden_differences)
+{
+    static struct golden_delta4_result g;
+    if (nb_codec_select((enum nb_variant)_i)) {
+        printf("this CPU or build has no %s\n", nb_variant_name((enum nb_variant)_i));
+        return;
+    }
+    load("delta4");
+    for (unsigned c = 0; c < GOLDEN_DELTA4_CASES; c++) {
+        ck_assert_int_eq(golden_delta4(c, &g), 0);
+        same(g.ref, g.bytes, "references", c);
+        same(g.cur, g.bytes, "inputs", c);
+        same(g.span, g.coded, "coded bytes", c);
+        same(g.out, g.bytes, "values", c);
+    }
+    ck_assert_uint_eq(position, file_bytes);
+    free(file);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("golden vectors");
     TCase *t = tcase_create("golden");
     tcase_add_loop_test(t, golden, NB_VARIANT_REFERENCE, NB_VARIANT_COUNT);
+    tcase_add_loop_test(t, golden_differences, NB_VARIANT_REFERENCE, NB_VARIANT_COUNT);
     suite_add_tcase(s, t);
     SRunner *runner = srunner_create(s);
     srunner_run_all(runner, CK_ENV);

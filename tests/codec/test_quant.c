@@ -531,6 +531,29 @@ START_TEST(garbage)
 }
 END_TEST
 
+/* A node that encodes every so many pieces of a vector, pieces of any size, still learns how large its error is. */
+START_TEST(statistics_of_every_so_many_pieces)
+{
+    static float x[8 * 4096];
+    static uint8_t out[2 * sizeof(x)];
+    struct rng r = {14};
+
+    for (size_t i = 0; i < sizeof(x) / sizeof(x[0]); i++)
+        x[i] = (float)rng_below(&r, 2000) - 1000.0f;
+    for (uint64_t tiles = 1; tiles <= 8; tiles *= 2) {
+        for (uint64_t every = 1; every <= 16; every *= 2) {
+            struct nb_encode_stats stats = {0};
+            for (uint64_t piece = every - 1; piece < 32 * every; piece += every)
+                ck_assert_int_gt(nb_encode(NB_CODEC_INT4, NB_F32, x, tiles * 4096, piece * tiles * 4096, NULL, out,
+                                           sizeof(out), &stats),
+                                 0);
+            ck_assert_msg(stats.signal2 > 0 && stats.noise2 > 0, "pieces of %d tiles, one of %d", (int)tiles,
+                          (int)every);
+        }
+    }
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("quantizing codecs");
@@ -541,6 +564,7 @@ int main(void)
     tcase_add_test(agree, partial_groups_are_exact);
     tcase_add_test(agree, cuts_do_not_move_groups);
     tcase_add_test(agree, caller_rounding_mode);
+    tcase_add_test(agree, statistics_of_every_so_many_pieces);
     tcase_add_test(sums, sum_of_mixed_codecs);
     tcase_add_test(sums, sum_in_transform_domain);
     tcase_add_test(sums, sixteen_bit_outputs);

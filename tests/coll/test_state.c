@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a communicator remembers: weight references chosen by content, error slots, certainty of signatures, and
- * the exact reductions of the host device.
+ * What a communicator remembers: weight references chosen by content, error slots, and the exact reductions of
+ * the host device.
  */
 #include <check.h>
 #include <errno.h>
@@ -12,7 +12,6 @@
 #include "coll/wire.h"
 #include "device/device.h"
 #include "device/exact.h"
-#include "policy/policy.h"
 #include "state/budget.h"
 #include "state/feedback.h"
 #include "state/reference.h"
@@ -106,6 +105,64 @@ START_TEST(reference_waits_for_confirmation)
 }
 END_TEST
 
+/* What receivers hold instead of the source, and what they were given: the same source is known again, whole or in
+ * other windows whose cuts the parts allow, and nothing else is. */
+START_TEST(reference_knows_its_source)
+{
+    struct nb_refs *refs = nb_refs_create(&nb_device_host, 2);
+    static uint16_t a[BLOCK / 2], held[BLOCK / 2];
+    const uint8_t *b = (const uint8_t *)a, *h = (const uint8_t *)held;
+    struct nb_ref *ref;
+    uint64_t op = 1;
+
+    weights(a, 1);
+    ck_assert_int_eq(gather(refs, a, 0, 1), NB_REF_NEW);
+    ref = nb_refs_last(refs);
+    ck_assert_int_eq(nb_refs_source(refs, ref, b, 0, BLOCK, op++), NB_REF_HELD);
+    /* Operation 2 delivers something close to it, in two ranges. */
+    drift(a, 2);
+    memcpy(held, a, sizeof(held));
+    for (size_t i = 0; i < BLOCK / 2; i += 50)
+        held[i] ^= 1;
+    for (size_t off = 0; off < BLOCK; off += 32768) {
+        const size_t len = BLOCK - off < 32768 ? BLOCK - off : 32768;
+        ck_assert_int_eq(nb_refs_source(refs, ref, b + off, off, len, op), NB_REF_CHANGED);
+        ck_assert_int_eq(nb_refs_may_approximate(ref, len), 1);
+        nb_refs_store(refs, ref, h + off, off, len, op);
+        nb_refs_approximated(refs, ref, b + off, off, len);
+    }
+    ck_assert_int_eq(memcmp(nb_refs_find_op(refs, op, 0, BLOCK), held, BLOCK), 0);
+    op++;
+    for (int again = 0; again < 3; again++, op++) /* for as long as it stays */
+        for (size_t off = 0; off < BLOCK; off += 32768)
+            ck_assert_int_eq(nb_refs_source(refs, ref, b + off, off, BLOCK - off < 32768 ? BLOCK - off : 32768, op),
+                             NB_REF_HELD);
+    for (size_t off = 0; off < BLOCK; off += 16384) /* in other windows */
+        ck_assert_int_eq(nb_refs_source(refs, ref, b + off, off, BLOCK - off < 16384 ? BLOCK - off : 16384, op),
+                         NB_REF_HELD);
+    op++;
+    ck_assert_int_eq(nb_refs_source(refs, ref, b, 0, 16384, op), NB_REF_HELD);
+    a[9000]++; /* one value of the second part */
+    ck_assert_int_eq(nb_refs_source(refs, ref, b + 16384, 16384, BLOCK - 16384, op), NB_REF_CHANGED);
+    nb_refs_store(refs, ref, b + 16384, 16384, BLOCK - 16384, op);
+    op++;
+    /* What was held before is not the source of what was delivered now, nor are the held bytes themselves. */
+    ck_assert_int_eq(nb_refs_source(refs, ref, b, 0, BLOCK, op++), NB_REF_HELD);
+    ck_assert_int_eq(nb_refs_source(refs, ref, h, 0, BLOCK, op++), NB_REF_CHANGED);
+    /* Delivered as it is while the reference stays. */
+    drift(a, 3);
+    ck_assert_int_eq(nb_refs_source(refs, ref, b, 0, BLOCK, op), NB_REF_CHANGED);
+    nb_refs_sent(refs, ref, b, 0, BLOCK);
+    op++;
+    ck_assert_int_eq(nb_refs_source(refs, ref, b, 0, BLOCK, op), NB_REF_SENT);
+    nb_refs_sent(refs, ref, b, 0, BLOCK);
+    op++;
+    drift(a, 4);
+    ck_assert_int_eq(nb_refs_source(refs, ref, b, 0, BLOCK, op), NB_REF_CHANGED);
+    nb_refs_destroy(refs);
+}
+END_TEST
+
 /* A receiver without memory stops new slots, and its block is never used as a reference. */
 START_TEST(reference_not_kept)
 {
@@ -179,11 +236,11 @@ START_TEST(feedback_slots)
 
     b.id = 1;
     moved.geometry = 77;
-    sa = nb_feedback_get(fb, &a, 0);
-    sb = nb_feedback_get(fb, &b, 1);
+    sa = nb_feedback_get(fb, &a, 0, 0);
+    sb = nb_feedback_get(fb, &b, 1, 0);
     ck_assert_ptr_nonnull(sa);
     ck_assert_ptr_ne(sa, sb);
-    ck_assert_ptr_eq(nb_feedback_get(fb, &a, 2), sa);
+    ck_assert_ptr_eq(nb_feedback_get(fb, &a, 2, 0), sa);
     nb_feedback_view(sa, 1, &ea);
     nb_feedback_view(sa, 2, &other);
     nb_feedback_view(sb, 1, &eb);
@@ -191,10 +248,100 @@ START_TEST(feedback_slots)
     memset(ea.err, 5, 1000);
     ck_assert(all_zero(other.err, 1000) && all_zero(eb.err, 1000));
     /* Another geometry means other elements: their error is gone. */
-    ck_assert_ptr_eq(nb_feedback_get(fb, &moved, 3), sa);
+    ck_assert_ptr_eq(nb_feedback_get(fb, &moved, 3, 0), sa);
     ck_assert(all_zero(ea.err, 1000));
     nb_feedback_destroy(fb);
     ck_assert_uint_eq(nb_budget_left(NB_BUDGET_FEEDBACK), (size_t)16384 << 20);
+}
+END_TEST
+
+/* Works in flight hold a slot: those of one operation together, those of two never; and nothing is emptied under them. */
+START_TEST(feedback_held)
+{
+    struct nb_feedback *fb = nb_feedback_create(&nb_device_host);
+    struct nb_ef_key a = {.func = NB_FUNC_REDUCE_SCATTER, .type = NB_BF16, .n = 1000, .blocks = 4, .id = 0};
+    struct nb_ef_slot *s = nb_feedback_get(fb, &a, 7, 0);
+    struct nb_ef ef;
+
+    ck_assert(!nb_feedback_busy(fb, &a));
+    ck_assert(nb_feedback_hold(s, 7));
+    ck_assert(nb_feedback_hold(s, 7));
+    ck_assert(nb_feedback_busy(fb, &a));
+    ck_assert(!nb_feedback_hold(s, 8));
+    nb_feedback_view(s, 1, &ef);
+    memset(ef.err, 5, 1000);
+    nb_feedback_release(fb, s);
+    ck_assert(!nb_feedback_hold(s, 8));
+    nb_feedback_release(fb, s);
+    ck_assert(!nb_feedback_busy(fb, &a));
+    ck_assert_int_eq(ef.err[0], 5);
+    /* To be emptied: when the last lets go of it, and nobody gets it before. */
+    ck_assert(nb_feedback_hold(s, 8));
+    nb_feedback_drop_all(fb);
+    ck_assert_int_eq(ef.err[0], 5);
+    ck_assert(!nb_feedback_hold(s, 8));
+    ck_assert_uint_eq(nb_feedback_drop_step(fb), 0);
+    nb_feedback_release(fb, s);
+    ck_assert(all_zero(ef.err, 1000));
+    ck_assert(nb_feedback_hold(s, 9));
+    nb_feedback_release(fb, s);
+    nb_feedback_destroy(fb);
+}
+END_TEST
+
+/* A number that comes to mean a buffer of another shape gets a new slot; the old one stays until the operations that
+ * may use it are over. */
+START_TEST(feedback_number_means_another)
+{
+    struct nb_feedback *fb = nb_feedback_create(&nb_device_host);
+    struct nb_ef_key a = {.func = NB_FUNC_REDUCE_SCATTER, .type = NB_BF16, .n = 1000, .blocks = 4, .id = 3}, b = a;
+    struct nb_ef_slot *old = nb_feedback_get(fb, &a, 5, 0), *new;
+    struct nb_ef ef;
+    size_t one = nb_feedback_bytes(fb);
+
+    nb_feedback_view(old, 0, &ef);
+    b.n = 2000;
+    new = nb_feedback_get(fb, &b, 9, 0);
+    ck_assert_ptr_ne(old, new);
+    memset(ef.err, 1, 1000); /* operation 8 still writes it */
+    ck_assert_uint_gt(nb_feedback_bytes(fb), 2 * one);
+    nb_feedback_trim(fb, 9);
+    ck_assert_uint_gt(nb_feedback_bytes(fb), 2 * one);
+    nb_feedback_trim(fb, 10);
+    ck_assert_uint_lt(nb_feedback_bytes(fb), 2 * one + one / 2);
+    ck_assert_ptr_eq(nb_feedback_get(fb, &b, 11, 0), new);
+    nb_feedback_destroy(fb);
+    ck_assert_uint_eq(nb_budget_left(NB_BUDGET_FEEDBACK), (size_t)16384 << 20);
+}
+END_TEST
+
+/* Where nothing tells the steps, a slot that comes again begins one; a fresh buffer finds no error. */
+START_TEST(feedback_steps_by_reuse)
+{
+    struct nb_feedback *fb = nb_feedback_create(&nb_device_host);
+    struct nb_ef_key a = {.func = NB_FUNC_ALL_REDUCE, .type = NB_F32, .n = 64, .blocks = 1, .id = 1}, b = a;
+    struct nb_ef ea, eb;
+
+    b.id = 2;
+    nb_feedback_view(nb_feedback_get(fb, &a, 0, 0), 0, &ea);
+    nb_feedback_view(nb_feedback_get(fb, &b, 1, 0), 0, &eb);
+    memset(ea.err, 1, 64);
+    memset(eb.err, 1, 64);
+    nb_feedback_get(fb, &a, 2, 0); /* the next step, in which b has not come yet */
+    ck_assert_uint_eq(nb_feedback_drop_step(fb), 1);
+    ck_assert(all_zero(ea.err, 64));
+    ck_assert(!all_zero(eb.err, 64));
+    nb_feedback_get(fb, &b, 3, 1);
+    ck_assert(all_zero(eb.err, 64));
+    /* The number passes to another buffer while nothing is coded. */
+    nb_feedback_view(nb_feedback_get(fb, &a, 4, 0), 0, &ea);
+    nb_feedback_view(nb_feedback_get(fb, &b, 5, 0), 0, &eb);
+    memset(ea.err, 1, 64);
+    memset(eb.err, 1, 64);
+    nb_feedback_drop(fb, 1);
+    ck_assert(all_zero(ea.err, 64));
+    ck_assert(!all_zero(eb.err, 64));
+    nb_feedback_destroy(fb);
 }
 END_TEST
 
@@ -206,11 +353,11 @@ START_TEST(feedback_drop_step)
     struct nb_ef old, fresh;
 
     key.id = 1;
-    nb_feedback_view(nb_feedback_get(fb, &key, 10), 0, &old);
+    nb_feedback_view(nb_feedback_get(fb, &key, 10, 0), 0, &old);
     memset(old.err, 1, 64);
     nb_feedback_step(fb, 11);
     key.id = 2;
-    nb_feedback_view(nb_feedback_get(fb, &key, 12), 0, &fresh);
+    nb_feedback_view(nb_feedback_get(fb, &key, 12, 0), 0, &fresh);
     memset(fresh.err, 1, 64);
     ck_assert_uint_eq(nb_feedback_drop_step(fb), 1);
     ck_assert(!all_zero(old.err, 64));
@@ -219,49 +366,99 @@ START_TEST(feedback_drop_step)
 }
 END_TEST
 
-/* ---- signatures ------------------------------------------------------------------------------------- */
-
-START_TEST(signature_once_a_step)
+/* What a spike leaves is not used, not even much later; what an ordinary step leaves is. */
+START_TEST(feedback_after_spike)
 {
-    struct nb_signatures *s = nb_signatures_create();
-    for (int step = 0; step < 20; step++) {
-        ck_assert_int_eq(nb_signatures_reduce(s, ncclBfloat16, 4096), step >= 3);
-        ck_assert_int_eq(nb_signatures_gather(s, 7, 1), 1);
-        ck_assert_int_eq(nb_signatures_gather(s, 7, 0), 0); /* gathered again, unchanged: the same step */
-        ck_assert_int_eq(nb_signatures_gather(s, 8, 1), 0); /* another block */
+    struct nb_feedback *fb = nb_feedback_create(&nb_device_host);
+    struct nb_ef_key key = {.func = NB_FUNC_REDUCE_SCATTER, .type = NB_F32, .n = 64, .blocks = 2};
+    struct nb_encode_stats stats = {0};
+    struct nb_ef_report report;
+    struct nb_ef_slot *s = NULL;
+    struct nb_ef ef;
+
+    for (uint64_t step = 0; step < 40; step++) {
+        int spike = step == 20 || step == 30;
+        s = nb_feedback_get(fb, &key, step, 0);
+        nb_feedback_view(s, 0, &ef);
+        ck_assert_msg(all_zero(ef.err, 64) == (step == 0 || step == 21 || step == 31), "step %d", (int)step);
+        memset(ef.err, 1, 64);
+        /* The gradient's norm drifts by a factor of three, and once grows five times. */
+        stats.signal2 = (1 + (double)(step % 7)) * (spike ? 200 : 1) * (step == 10 ? 3 : 1);
+        nb_feedback_note(s, step, &stats);
+        /* What is left of the operation before is no part of this one. */
+        stats.signal2 *= 1000;
+        if (step % 3 == 0 && step)
+            nb_feedback_note(s, step - 1, &stats);
     }
-    nb_signatures_destroy(s);
+    ck_assert_int_eq(nb_feedback_report(fb, 0, &report), 1);
+    ck_assert_uint_eq(report.emptied, 2);
+    nb_feedback_destroy(fb);
 }
 END_TEST
 
-/* Two layers of one size, or two micro-batches: whose error it would be is not known. */
-START_TEST(signature_twice_a_step)
+/* ---- weights that jump ------------------------------------------------------------------------------ */
+
+START_TEST(jump_of_weights)
 {
-    struct nb_signatures *s = nb_signatures_create();
-    for (int step = 0; step < 200; step++) {
-        ck_assert_int_eq(nb_signatures_reduce(s, ncclBfloat16, 4096), 0);
-        ck_assert_int_eq(nb_signatures_reduce(s, ncclBfloat16, 4096), 0);
-        nb_signatures_gather(s, 1, 1);
-        nb_signatures_gather(s, 2, 1);
-    }
-    /* Once a step from now on: certain again, but not soon. */
-    for (int step = 0; step < 53; step++) {
-        ck_assert_int_eq(nb_signatures_reduce(s, ncclBfloat16, 4096), 0);
-        nb_signatures_gather(s, 1, 1);
-    }
-    ck_assert_int_eq(nb_signatures_reduce(s, ncclBfloat16, 4096), 1);
-    nb_signatures_destroy(s);
+    struct nb_jump j = {0};
+
+    /* Nothing is usual at first, whatever comes. */
+    ck_assert(!nb_jump_weights(&j, 100, 1600) && !nb_jump_weights(&j, 100, 200));
+    ck_assert(!nb_jump_steady(&j));
+    for (int i = 0; i < 20; i++)
+        ck_assert(!nb_jump_weights(&j, 100, 250 + 50 * (uint64_t)(i % 3)));
+    ck_assert(nb_jump_steady(&j));
+    ck_assert(!nb_jump_weights(&j, 100, 500));
+    ck_assert(nb_jump_weights(&j, 100, 850)); /* a checkpoint */
+    ck_assert(!nb_jump_weights(&j, 100, 300));
+    for (int i = 0; i < 20; i++)
+        nb_jump_weights(&j, 100, 300);
+    ck_assert(!nb_jump_weights(&j, 0, 0));
+    /* A pace that stays becomes usual. */
+    int jumps = 0;
+    for (int i = 0; i < 20; i++)
+        jumps += nb_jump_weights(&j, 100, 1000);
+    ck_assert_int_ge(jumps, 1);
+    ck_assert_int_le(jumps, 4);
 }
 END_TEST
 
-START_TEST(signature_without_steps)
+START_TEST(jump_of_gradients)
 {
-    struct nb_signatures *s = nb_signatures_create();
-    for (int i = 0; i < 1000; i++) {
-        ck_assert_int_eq(nb_signatures_reduce(s, ncclFloat32, 64), 0);
-        ck_assert_int_eq(nb_signatures_gather(s, 1, 0), 0);
+    struct nb_jump j = {0};
+
+    for (int i = 0; i < 10; i++)
+        ck_assert(!nb_jump_gradients(&j, i % 2 ? 1e-6 : 3e-6));
+    ck_assert(!nb_jump_gradients(&j, 0) && !nb_jump_gradients(&j, INFINITY) && !nb_jump_gradients(&j, NAN));
+    ck_assert(!nb_jump_gradients(&j, 9 * 2e-6)); /* three times the norm */
+    ck_assert(nb_jump_gradients(&j, 900 * 2e-6));
+    ck_assert(!nb_jump_gradients(&j, 2e-6));
+}
+END_TEST
+
+/* The content of a block that came again and again is suddenly like nothing before. */
+START_TEST(jump_to_new_content)
+{
+    struct nb_refs *refs = nb_refs_create(&nb_device_host, 3);
+    uint16_t a[BLOCK / 2], b[BLOCK / 2];
+    struct nb_ref *ref;
+
+    weights(a, 1);
+    weights(b, 2);
+    ck_assert_int_eq(gather(refs, a, 0, 2), NB_REF_NEW);
+    ck_assert_int_eq(nb_refs_steady(refs, BLOCK), 0);
+    for (uint64_t op = 1; op < 8; op++) {
+        drift(a, op);
+        ck_assert_int_eq(nb_refs_pick(refs, a, 0, BLOCK, BLOCK, op, &ref), NB_REF_HIT);
+        nb_jump_weights(&ref->jump, BLOCK / 2, BLOCK);
+        nb_refs_store(refs, ref, a, 0, BLOCK, op);
+        nb_refs_confirmed(refs, op, 1);
+        nb_refs_confirmed(refs, op, 1);
     }
-    nb_signatures_destroy(s);
+    ck_assert_int_eq(nb_refs_pick(refs, b, 0, BLOCK, BLOCK, 9, &ref), NB_REF_NEW);
+    ck_assert_int_eq(nb_refs_steady(refs, BLOCK), 1);
+    ck_assert_int_eq(nb_refs_steady(refs, BLOCK / 2), 0); /* a gather of another size says nothing */
+    nb_refs_destroy(refs);
 }
 END_TEST
 
@@ -371,14 +568,19 @@ int main(void)
 
     tcase_add_test(t, reference_by_content);
     tcase_add_test(t, reference_waits_for_confirmation);
+    tcase_add_test(t, reference_knows_its_source);
     tcase_add_test(t, reference_not_kept);
     tcase_add_test(t, reference_of_passing_contents);
     tcase_add_test(t, reference_of_peer);
     tcase_add_test(t, feedback_slots);
+    tcase_add_test(t, feedback_held);
+    tcase_add_test(t, feedback_number_means_another);
+    tcase_add_test(t, feedback_steps_by_reuse);
     tcase_add_test(t, feedback_drop_step);
-    tcase_add_test(t, signature_once_a_step);
-    tcase_add_test(t, signature_twice_a_step);
-    tcase_add_test(t, signature_without_steps);
+    tcase_add_test(t, feedback_after_spike);
+    tcase_add_test(t, jump_of_weights);
+    tcase_add_test(t, jump_of_gradients);
+    tcase_add_test(t, jump_to_new_content);
     tcase_add_test(t, exact_integers_wrap);
     tcase_add_test(t, exact_all_types);
     tcase_add_test(t, exact_known_values);

@@ -20,8 +20,8 @@ static struct nb_msg sample(int with_reference)
                        .token = TOKEN, .opno = UINT64_C(0x123456789a), .offset = UINT64_C(0x4000000001),
                        .bytes = 1000, .coded = 1000};
     if (with_reference) {
-        m.codec = NB_CODEC_ULP;
-        m.type = NB_ULP_16;
+        m.codec = with_reference == 2 ? NB_CODEC_DELTA4 : NB_CODEC_ULP;
+        m.type = with_reference == 2 ? (uint8_t)ncclBfloat16 : NB_ULP_16;
         m.flags = NB_MSG_KEEP;
         m.coded = 77;
         m.slot = 5;
@@ -107,11 +107,12 @@ START_TEST(data_absurd_fields)
     struct {
         struct nb_msg m;
         const char *text;
-    } cases[8];
+    } cases[9];
     int n = 0;
 
     bad = good, bad.func = NB_FUNC_COUNT, cases[n].text = "function", cases[n++].m = bad;
     bad = good, bad.codec = NB_CODEC_COUNT, cases[n].text = "codec", cases[n++].m = bad;
+    bad = good, bad.codec = NB_CODEC_INT4, cases[n].text = "no all-gather", cases[n++].m = bad;
     bad = good, bad.type = 200, cases[n].text = "data type", cases[n++].m = bad;
     bad = good, bad.op = 77, cases[n].text = "reduction", cases[n++].m = bad;
     bad = good, bad.token = TOKEN + 1, cases[n].text = "token", cases[n++].m = bad;
@@ -195,7 +196,7 @@ int main(void)
     SRunner *r;
     int failed;
 
-    tcase_add_loop_test(t, data_round_trip, 0, 2);
+    tcase_add_loop_test(t, data_round_trip, 0, 3);
     tcase_add_loop_test(t, data_flipped_bits, 0, 2);
     tcase_add_loop_test(t, data_wrong_length, 0, 2);
     tcase_add_test(t, data_absurd_fields);

@@ -1,14 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Fuzz target: the ulp decoder on bytes of any origin, and the round trip on any pair of contents. All
- * variants must agree to the byte.
+ * Fuzz target: the ulp and delta4 decoders on bytes of any origin, and their encoders on any pair of
+ * contents. All variants must agree to the byte, ulp must give back what went in, and delta4 keep its
+ * promises.
  *
- * Input: action u8 (0 decode, 1 encode), width u8, bytes u16, kind u8, seed u64, then
- *   decode: coded bytes (the reference is made from the seed);  encode: differences that are xored into a
- * copy of the reference, repeated as often as it takes.
+ * Input: action u8 (0 decode, 1 encode; 2 and 3 the same with delta4), width or type u8, bytes u16, kind u8,
+ * seed u64, then decode: coded bytes (the reference is made from the seed);  encode: differences that are
+ * xored into a copy of the reference, repeated as often as it takes.
  */
 #include <errno.h>
+#include <math.h>
 
+#include "codec/fp.h"
 #include "fuzz.h"
 #include "fuzz_codec.h"
 
@@ -91,19 +94,116 @@ static void encode(struct fuzz_input *in, enum nb_ulp_width width, const uint8_t
     free(back);
 }
 
+static void delta4_decode(struct fuzz_input *in, enum nb_dtype type, const uint8_t *ref, size_t bytes)
+{
+    const size_t len = in->left;
+    uint8_t *coded = fuzz_copy(in, len), *want = NULL;
+    int want_rc = 0;
+
+    for (int v = NB_VARIANT_REFERENCE; next_variant(&v); v++) {
+        uint8_t *out = fuzz_alloc(bytes, 0);
+        int rc = nb_delta4_decode(type, coded, len, ref, bytes, out);
+        FUZZ_CHECK(rc == 0 || rc == -EBADMSG);
+        if (rc == 0) {
+            uint8_t *same = fuzz_alloc(bytes, 0);
+            memcpy(same, ref, bytes);
+            FUZZ_CHECK(nb_delta4_decode(type, coded, len, same, bytes, same) == 0);
+            FUZZ_CHECK(memcmp(same, out, bytes) == 0);
+            free(same);
+        }
+        if (!want) {
+            want = out;
+            want_rc = rc;
+            continue;
+        }
+        FUZZ_CHECK(rc == want_rc);
+        FUZZ_CHECK(rc || memcmp(out, want, bytes) == 0);
+        free(out);
+    }
+    free(want);
+    free(coded);
+}
+
+/* Error of a run at most that of rounding to bfloat16, signs kept, what is equal or not finite exact. */
+static void promises(enum nb_dtype type, const uint8_t *cur, const uint8_t *ref, const uint8_t *out,
+                     size_t bytes)
+{
+    const size_t size = nb_dtype_size(type), n = bytes / size;
+
+    for (size_t from = 0; from < n; from += NB_DELTA4_RUN) {
+        double error2 = 0, most2 = 0;
+        for (size_t i = from; i < n && i < from + NB_DELTA4_RUN; i++) {
+            const float x = nb_load_value(type, cur, i), y = nb_load_value(type, out, i);
+            int e;
+            (void)frexpf(x, &e);
+            if (isfinite(x))
+                most2 += pow(ldexp(1, (x == 0 || e < -125 ? -125 : e) - 8), 2) / 12;
+            if (memcmp(cur + i * size, out + i * size, size) == 0)
+                continue;
+            FUZZ_CHECK(isfinite(x) && isfinite(y) && x != 0 && y != 0 && (x < 0) == (y < 0));
+            FUZZ_CHECK(memcmp(cur + i * size, ref + i * size, size) != 0);
+            error2 += pow((double)x - (double)y, 2);
+        }
+        FUZZ_CHECK(error2 <= 0.76 * most2);
+    }
+    FUZZ_CHECK(memcmp(cur + n * size, out + n * size, bytes % size) == 0);
+}
+
+static void delta4_encode(struct fuzz_input *in, enum nb_dtype type, const uint8_t *ref, size_t bytes)
+{
+    const size_t bound = nb_delta4_bound(type, bytes), period = in->left;
+    uint8_t *cur = fuzz_alloc(bytes, 0), *want = NULL, *first = fuzz_alloc(bytes, 0),
+            *back = fuzz_alloc(bytes, 0);
+    ssize_t want_len = 0;
+
+    for (size_t i = 0; i < bytes; i++)
+        cur[i] = ref[i] ^ (period ? in->p[i % period] : 0);
+    for (int v = NB_VARIANT_REFERENCE; next_variant(&v); v++) {
+        uint8_t *out = fuzz_alloc(bound, 0xa5);
+        struct nb_delta4_stats stats = {0, 0};
+        ssize_t len = nb_delta4_encode(type, cur, ref, bytes, SIZE_MAX, out, bound, &stats);
+        FUZZ_CHECK(len > 0 && (size_t)len <= bound);
+        uint8_t *tight = fuzz_alloc((size_t)len, 0);
+        memcpy(tight, out, (size_t)len);
+        FUZZ_CHECK(nb_delta4_decode(type, tight, (size_t)len, ref, bytes, back) == 0);
+        FUZZ_CHECK(stats.lossy || memcmp(back, cur, bytes) == 0);
+        if (!want) {
+            want = out;
+            want_len = len;
+            memcpy(first, back, bytes);
+            promises(type, cur, ref, back, bytes);
+        }
+        FUZZ_CHECK(len == want_len && memcmp(out, want, (size_t)len) == 0);
+        FUZZ_CHECK(memcmp(back, first, bytes) == 0);
+        FUZZ_CHECK(nb_delta4_encode(type, cur, ref, bytes, (size_t)len, out, bound, NULL) == -E2BIG);
+        free(tight);
+        if (out != want)
+            free(out);
+    }
+    free(want);
+    free(cur);
+    free(first);
+    free(back);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct fuzz_input in = {data, size};
-    const unsigned action = (unsigned)fuzz_take(&in, 1) % 2;
-    const enum nb_ulp_width width = widths[fuzz_take(&in, 1) % 3];
+    const unsigned action = (unsigned)fuzz_take(&in, 1) % 4, what = (unsigned)fuzz_take(&in, 1) % 3;
+    const enum nb_ulp_width width = widths[what];
+    const enum nb_dtype type = (enum nb_dtype)what;
     const size_t bytes = fuzz_take(&in, 2) % MOST_BYTES;
     const unsigned kind = (unsigned)fuzz_take(&in, 1);
     uint8_t *ref = reference(bytes, kind, fuzz_take(&in, 8) | 1);
 
     if (action == 0)
         decode(&in, width, ref, bytes);
-    else
+    else if (action == 1)
         encode(&in, width, ref, bytes);
+    else if (action == 2)
+        delta4_decode(&in, type, ref, bytes);
+    else
+        delta4_encode(&in, type, ref, bytes);
     free(ref);
     return 0;
 }

@@ -144,15 +144,25 @@ static void ulp(void)
                     cur[i] ^= (uint8_t)(fuzz_random(&rng) % 5 == 0 ? fuzz_random(&rng) & 3 : 0);
                 ssize_t len = nb_ulp_encode(widths[w], cur, ref, sizes[s], SIZE_MAX, coded, sizeof(coded));
                 FUZZ_CHECK(len > 0);
-                for (unsigned action = 0; action < 2; action++) {
+                for (unsigned action = 0; action < 4; action++) {
+                    /* Low bits of 16-bit values, and of 32-bit ones; more of them where they are to be
+                     * dropped. */
+                    const unsigned every = action == 3 && w == NB_F32 ? 4 : 2, mask = action == 3 ? 127 : 3;
                     add(action, 1);
                     add(w, 1);
                     add(sizes[s], 2);
                     add(kind, 1);
                     add(seed, 8);
-                    for (unsigned i = 0; action == 1 && i < 200; i++)
-                        add(i % 2 ? 0 : fuzz_random(&rng) & 3, 1);
-                    if (action == 0)
+                    for (unsigned i = 0; action % 2 && i < 200; i++)
+                        add(i % every == every / 2 - 1 ? fuzz_random(&rng) & mask : 0, 1);
+                    if (action == 2) {
+                        for (size_t i = 0; i < sizes[s]; i += 2)
+                            cur[i] ^= (uint8_t)(fuzz_random(&rng) & 127);
+                        len = nb_delta4_encode((enum nb_dtype)w, cur, ref, sizes[s], SIZE_MAX, coded,
+                                               sizeof(coded), NULL);
+                        FUZZ_CHECK(len > 0);
+                    }
+                    if (action % 2 == 0)
                         add_bytes(coded, (size_t)len);
                     save("ulp");
                 }
@@ -167,13 +177,13 @@ static void wire(void)
 
     for (unsigned i = 0; i < 12; i++) {
         struct nb_msg msg = {.func = (uint8_t)(i < 6 ? i % 3 : NB_FUNC_ALL_GATHER),
-                             .codec = (uint8_t)(i % 4)};
+                             .codec = (uint8_t)(i % NB_CODEC_COUNT)};
         msg.type = msg.codec == NB_CODEC_ULP ? 2 : (uint8_t)ncclBfloat16;
         msg.flags = i < 6 ? 0 : NB_MSG_KEEP;
         msg.token = 0x4b4f5421u;
         msg.opno = i;
         msg.bytes = msg.coded = 100;
-        if (msg.codec == NB_CODEC_ULP)
+        if (msg.codec == NB_CODEC_ULP || msg.codec == NB_CODEC_DELTA4)
             msg.func = NB_FUNC_ALL_GATHER;
         add(i % 2 ? 4 : 0, 1);
         add_bytes(b, nb_msg_pack(&msg, b));

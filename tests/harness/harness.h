@@ -41,6 +41,10 @@
 
 /* ================================================================ job */
 
+/* On several machines (virtual ones that share memory: tests/vm) a program runs on each at the same time with the same
+ * arguments; NB_HARNESS_HOST tells which of them it is, "0/2", and NB_HARNESS_MEMORY the file of the common memory. Node
+ * r then runs on machine r modulo their number. Namespaces, and signals between nodes, are for one machine only. */
+
 struct hx_shared; /* the job's shared memory */
 
 /* A node's view of the job; made by hx_job_run, passed to the node function. */
@@ -55,11 +59,14 @@ typedef int (*hx_node_fn)(struct hx_node *node, void *arg);
 struct hx_job {
     const char *name;  /* for messages */
     int nnodes;        /* 1..HX_MAX_NODES */
-    double deadline_s; /* 0: 60. Nodes still running then are killed and reported with where they were */
+    double deadline_s; /* 0: 60; NB_HARNESS_PATIENCE multiplies it. Nodes still running then are killed and
+                        * reported with where they were */
     hx_node_fn fn;     /* runs in every child; 0 is success, HX_SKIP skips the job, anything else fails it */
     void *arg;         /* as it was at the fork; changes made by a node are seen by that node alone */
     /* "NAME=value" sets, "NAME" unsets; NULL ends the list; NULL list is empty. Applied in the child before
-     * fn: first the harness' defaults (NCCL_SOCKET_IFNAME=lo), then env, then node_env[rank]. */
+     * fn: first the harness' defaults (NCCL_SOCKET_IFNAME=lo, NIBBLE_GRAD=all, NIBBLE_WARMUP_STEPS=0), then NB_HARNESS_SETTINGS, then env, then
+     * node_env[rank]. NB_HARNESS_SETTINGS="A=1 B=2|A=3" runs any test over another transport: what stands
+     * between bars is for one node, the first part again after the last. */
     const char *const *env;
     const char *const *node_env[HX_MAX_NODES];
     unsigned dies; /* bit r: node r is meant to end by a signal, and every other end is a failure */
@@ -70,6 +77,9 @@ struct hx_job {
     bool netns;
     unsigned rate_mbps; /* netns: tbf limit of each node's sending; 0: none */
     unsigned delay_us;  /* netns: one-way delay added to each node's sending (netem); 0: none */
+    /* Or namespaces that exist already ("ip netns add"), called so and then the rank; NULL: none. The
+     * interface in each is hx0, too. */
+    const char *netns_prefix;
 };
 
 struct hx_report {
@@ -86,6 +96,16 @@ struct hx_report {
         unsigned char scratch[HX_SCRATCH_BYTES]; /* copy of hx_scratch */
     } node[HX_MAX_NODES];
 };
+
+/* Memory of zeros that the nodes of the jobs to come see, and this process, on several machines too: there it
+ * is one piece, of which the common memory's size is the limit, and all machines have to ask for it alike.
+ * NULL: none to be had; the reason is printed. */
+void *hx_common_memory(size_t bytes);
+/* What it holds after the job, for this process to keep: the memory itself, or (several machines) a copy that
+ * outlasts the next piece. NULL: out of memory. */
+void *hx_common_memory_keep(void *memory, size_t bytes);
+/* Frees what hx_common_memory_keep has given. */
+void hx_common_memory_free(void *kept, size_t bytes);
 
 /* Fork, run, wait, collect. 0 when all nodes did what was expected of them, HX_SKIP, else 1. `report` may be
  * NULL (a failure is printed to stderr in any case); else free it with hx_report_free. Call from a process

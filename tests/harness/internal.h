@@ -13,6 +13,7 @@
 #include "harness.h"
 
 #define HX_LOG_BYTES (256u << 10)
+#define HX_MAX_HOSTS 2
 #define HX_BOX_BYTES 4096u
 
 struct hx_box { /* mailbox of one ordered pair of nodes */
@@ -24,6 +25,7 @@ struct hx_box { /* mailbox of one ordered pair of nodes */
 struct hx_shared_node {
     atomic_int pid;
     atomic_int ended;     /* set by the parent once it has reaped the node */
+    int status, hung;     /* set before */
     atomic_int wired;     /* netns: the parent has moved the node's interface */
     atomic_ulong arrived; /* barriers reached */
     atomic_int failed;
@@ -48,6 +50,10 @@ struct hx_env {
     int verbose;       /* NB_HARNESS_VERBOSE */
     int quick;         /* NB_TEST_QUICK */
     int long_tests;    /* NB_LONG_TESTS */
+    char settings[1024]; /* NB_HARNESS_SETTINGS (harness.h); "" when unset */
+    double patience;     /* NB_HARNESS_PATIENCE, by which deadlines are multiplied on slow machines; 1 when unset */
+    int host, hosts;     /* NB_HARNESS_HOST, "0/2": the first of two machines; 0 and 1 when unset */
+    char host_memory[256]; /* NB_HARNESS_MEMORY: file of the memory that the machines share */
 };
 const struct hx_env *hx_env_read(void);
 void hx_env_hide(void);
@@ -57,6 +63,13 @@ void hx_env_forget_settings(void);
 /* Set in the child; NULL in the parent. */
 extern struct hx_node *hx_this_node;
 
+/* hosts.c. A job's shared memory, zero; NULL when it cannot be had (with a line on stderr when another machine does
+ * not come). On several machines it is theirs together, and all have come when it returns. */
+struct hx_shared *hx_hosts_begin(void);
+void hx_hosts_end(struct hx_shared *shared);
+/* Node `rank` runs on this machine. */
+bool hx_hosts_here(int rank);
+
 /* netns.c. All return 0, or HX_SKIP/1 after a line on stderr. `saved` is the namespace to return to. */
 int hx_netns_begin(const struct hx_job *job, int *saved, char *reason, size_t cap);
 int hx_netns_child(void);                                         /* in the node, before it is wired */
@@ -64,6 +77,7 @@ int hx_netns_wire(const struct hx_job *job, int rank, pid_t pid); /* parent */
 int hx_netns_child_up(const struct hx_job *job, int rank,
                       atomic_int *wired); /* in the node; waits for wired */
 void hx_netns_end(int saved);
+int hx_netns_join(const struct hx_job *job, int rank); /* in the node */
 
 /* ---- proxy ---- */
 

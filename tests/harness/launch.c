@@ -32,6 +32,25 @@ static void apply_env(const char *const *list)
     }
 }
 
+/* The caller's settings for this node, of NB_HARNESS_SETTINGS. */
+static void apply_settings(int rank)
+{
+    char all[sizeof hx_env_read()->settings], *group = all, *save = NULL;
+    int groups = 1;
+
+    snprintf(all, sizeof all, "%s", hx_env_read()->settings);
+    for (const char *at = all; *at; at++)
+        groups += *at == '|';
+    for (int i = 0; i < rank % groups; i++)
+        group = strchr(group, '|') + 1;
+    group[strcspn(group, "|")] = 0;
+    for (char *one = strtok_r(group, " ", &save); one; one = strtok_r(NULL, " ", &save)) {
+        const char *const list[] = { one, NULL };
+
+        apply_env(list);
+    }
+}
+
 static _Noreturn void run_node(const struct hx_job *job, struct hx_shared *shared, int rank)
 {
     struct hx_node node = { rank, job->nnodes, job->seed, shared };
@@ -41,12 +60,20 @@ static _Noreturn void run_node(const struct hx_job *job, struct hx_shared *share
     hx_env_hide();
     hx_this_node = &node;
     atomic_store(&shared->node[rank].pid, (int)getpid());
-    setenv("NCCL_SOCKET_IFNAME", job->netns ? "hx0" : "lo", job->netns);
+    setenv("NCCL_SOCKET_IFNAME", job->netns || job->netns_prefix ? "hx0" : "lo",
+           job->netns || job->netns_prefix);
+    /* Tests of the exchange want to see it coded from the first operation on; what is recognised as a gradient, and
+     * when, is tested on traces of real jobs. */
+    setenv("NIBBLE_GRAD", "all", 0);
+    setenv("NIBBLE_WARMUP_STEPS", "0", 0);
+    apply_settings(rank);
     apply_env(job->env);
     apply_env(job->node_env[rank]);
     hx_where("starting");
     if (job->netns)
         rc = hx_netns_child_up(job, rank, &shared->node[rank].wired);
+    else if (job->netns_prefix)
+        rc = hx_netns_join(job, rank);
     if (!rc)
         rc = job->fn(&node, job->arg);
     if (rc == 0 && atomic_load(&shared->node[rank].failed))
@@ -108,25 +135,36 @@ static int has_ended(pid_t pid)
 }
 
 /* Reap what has ended; true when somebody did badly. */
-static int reap(const struct hx_job *job, struct hx_shared *shared, const pid_t *pid, struct hx_report *rep,
-                int *left)
+static int reap(const struct hx_job *job, struct hx_shared *shared, const pid_t *pid)
 {
     int bad = 0;
 
     for (int r = 0; r < job->nnodes; r++) {
         int status;
 
+        if (!hx_hosts_here(r)) { /* another machine's parent reaps it */
+            bad |= atomic_load(&shared->node[r].failed) && !(job->dies >> r & 1);
+            continue;
+        }
         if (atomic_load(&shared->node[r].ended) || waitpid(pid[r], &status, WNOHANG) != pid[r])
             continue;
-        rep->node[r].status = status;
+        shared->node[r].status = status;
         atomic_store(&shared->node[r].ended, 1);
-        --*left;
         if (job->dies >> r & 1)
             bad |= !WIFSIGNALED(status);
         else
             bad |= !WIFEXITED(status) || WEXITSTATUS(status) != 0;
     }
     return bad;
+}
+
+static int nodes_left(const struct hx_job *job, struct hx_shared *shared)
+{
+    int left = 0;
+
+    for (int r = 0; r < job->nnodes; r++)
+        left += !atomic_load(&shared->node[r].ended);
+    return left;
 }
 
 static void judge(const struct hx_job *job, struct hx_report *rep)
@@ -168,12 +206,11 @@ static void judge(const struct hx_job *job, struct hx_report *rep)
 
 int hx_job_run(const struct hx_job *job, struct hx_report **out)
 {
-    size_t size = sizeof(struct hx_shared);
     struct hx_shared *shared;
     struct hx_report *rep = new_report();
     pid_t pid[HX_MAX_NODES];
-    int left = job->nnodes, saved_ns = -1, rc;
-    double begin = hx_now(), deadline = begin + (job->deadline_s > 0 ? job->deadline_s : 60.0);
+    int saved_ns = -1, rc;
+    double begin = hx_now(), deadline;
     bool hurried = false;
 
     hx_env_read();
@@ -181,9 +218,18 @@ int hx_job_run(const struct hx_job *job, struct hx_report **out)
         *out = rep;
     if (job->nnodes < 1 || job->nnodes > HX_MAX_NODES)
         abort();
-    shared = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (shared == MAP_FAILED)
+    if ((job->netns || job->netns_prefix) && hx_env_read()->hosts > 1) {
+        snprintf(rep->reason, sizeof rep->reason, "network namespaces are for one machine");
+        rep->skipped = true;
+        rc = HX_SKIP;
+        if (!out)
+            hx_report_free(rep);
+        return rc;
+    }
+    shared = hx_hosts_begin();
+    if (!shared)
         abort();
+    deadline = hx_now() + (job->deadline_s > 0 ? job->deadline_s : 60.0) * hx_env_read()->patience;
     if (job->netns && (rc = hx_netns_begin(job, &saved_ns, rep->reason, sizeof rep->reason))) {
         rep->skipped = rc == HX_SKIP;
         fprintf(stderr, "harness: %s: %s\n", job->name, rep->reason);
@@ -191,6 +237,8 @@ int hx_job_run(const struct hx_job *job, struct hx_report **out)
     }
     fflush(NULL);
     for (int r = 0; r < job->nnodes; r++) {
+        if (!hx_hosts_here(r))
+            continue;
         pid[r] = fork();
         if (pid[r] < 0)
             abort();
@@ -209,28 +257,33 @@ int hx_job_run(const struct hx_job *job, struct hx_report **out)
         else
             atomic_store(&shared->node[r].wired, 1);
     }
-    while (left) {
-        if (reap(job, shared, pid, rep, &left) && !hurried) {
+    while (nodes_left(job, shared)) {
+        if (reap(job, shared, pid) && !hurried) {
             hurried = true;
             if (deadline > hx_now() + GRACE_S)
                 deadline = hx_now() + GRACE_S;
         }
-        if (left && hx_now() > deadline) {
-            for (int r = 0; r < job->nnodes; r++) {
-                if (atomic_load(&shared->node[r].ended))
-                    continue;
-                rep->node[r].hung = true;
+        for (int r = 0; r < job->nnodes && hx_now() > deadline; r++) {
+            struct hx_shared_node *n = &shared->node[r];
+
+            if (atomic_load(&n->ended))
+                continue;
+            if (hx_hosts_here(r)) {
                 kill(pid[r], SIGKILL);
-                waitpid(pid[r], &rep->node[r].status, 0);
-                atomic_store(&shared->node[r].ended, 1);
-                left--;
+                waitpid(pid[r], &n->status, 0);
+            } else if (hx_now() < deadline + GRACE_S) {
+                continue; /* the other parent is at it */
             }
+            n->hung = 1;
+            atomic_store(&n->ended, 1);
         }
         hx_sleep(1e-3);
     }
     for (int r = 0; r < job->nnodes; r++) {
         struct hx_shared_node *n = &shared->node[r];
 
+        rep->node[r].status = n->status;
+        rep->node[r].hung = n->hung;
         memcpy(rep->node[r].where, n->where, sizeof n->where);
         memcpy(rep->node[r].failure, n->failure, sizeof n->failure);
         memcpy(rep->node[r].scratch, n->scratch, sizeof n->scratch);
@@ -243,7 +296,7 @@ int hx_job_run(const struct hx_job *job, struct hx_report **out)
     if (!rep->ok)
         fprintf(stderr, "harness: %s: %s\n", job->name, rep->reason);
 done:
-    munmap(shared, size);
+    hx_hosts_end(shared);
     rep->seconds = hx_now() - begin;
     rc = rep->skipped ? HX_SKIP : !rep->ok;
     if (!out)

@@ -99,6 +99,22 @@ int hx_netns_child_up(const struct hx_job *job, int rank, atomic_int *wired)
     return 0;
 }
 
+int hx_netns_join(const struct hx_job *job, int rank)
+{
+    char path[256];
+    int fd, rc;
+
+    snprintf(path, sizeof path, "/run/netns/%s%d", job->netns_prefix, rank);
+    fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return hx_fail("cannot open the network namespace %s: %s", path, strerror(errno));
+    rc = setns(fd, CLONE_NEWNET);
+    if (rc != 0)
+        hx_fail("cannot enter the network namespace %s: %s", path, strerror(errno));
+    close(fd);
+    return rc != 0;
+}
+
 void hx_netns_end(int saved)
 {
     if (setns(saved, CLONE_NEWNET) != 0)

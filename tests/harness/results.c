@@ -151,6 +151,11 @@ static int shapes_3_8(void)
     return shapes(3, 8);
 }
 
+static int shapes_4_4(void)
+{
+    return shapes(4, 4);
+}
+
 static int shapes_5_12(void)
 {
     return shapes(5, 12);
@@ -248,7 +253,10 @@ static int int4_node(struct hx_node *node, void *arg)
     static const size_t counts[] = { 31, 4095, 200003 };
     int channels = *(int *)arg, n = 0;
     struct hx_comm_cfg cfg = { .channels = channels, .buff_size = 256 << 10 };
-    double bound = INT4_NMSE * (node->nnodes - 1) / node->nnodes;
+    const char *schedule = getenv("NIBBLE_SCHEDULE");
+    bool two_hop = schedule && strcmp(schedule, "two-hop") == 0;
+    /* In two hops all contributions are coded but the owner's and the summing node's, and then their sum. */
+    double bound = INT4_NMSE * (two_hop ? 2 * node->nnodes - 3 : node->nnodes - 1) / node->nnodes;
     struct hx_lib *lib;
     struct hx_comm *comm;
 
@@ -285,13 +293,13 @@ static int int4_node(struct hx_node *node, void *arg)
     return sx_close(lib, comm, false);
 }
 
-static int int4(int nnodes, int channels)
+static int int4(int nnodes, int channels, const char *const *env)
 {
     struct hx_job job = { .name = "int4",
                           .nnodes = nnodes,
                           .fn = int4_node,
                           .arg = &channels,
-                          .env = env_int4,
+                          .env = env,
                           .seed = 1,
                           .deadline_s = hx_quick() ? 240 : 60 };
     struct hx_report *rep;
@@ -307,17 +315,28 @@ static int int4(int nnodes, int channels)
 
 static int int4_2(void)
 {
-    return int4(2, 2);
+    return int4(2, 2, env_int4);
 }
 
 static int int4_3(void)
 {
-    return int4(3, 8);
+    return int4(3, 8, env_int4);
 }
 
 static int int4_8(void)
 {
-    return int4(8, 12);
+    static const char *const env[] = { "NIBBLE_RS=int4", "NIBBLE_RS_MIN_BYTES=0", "NIBBLE_EF=off",
+                                       "NIBBLE_SCHEDULE=direct", NULL };
+
+    return int4(8, 12, env);
+}
+
+static int int4_two_hop(void)
+{
+    static const char *const env[] = { "NIBBLE_RS=int4", "NIBBLE_RS_MIN_BYTES=0", "NIBBLE_EF=off",
+                                       "NIBBLE_SCHEDULE=two-hop", NULL };
+
+    return int4(4, 3, env);
 }
 
 /* The same sequence in two fresh jobs, error feedback included, gives the same bits. */
@@ -344,10 +363,10 @@ static int repeat_node(struct hx_node *node, void *arg)
     return sx_close(lib, comm, false);
 }
 
-static int repeatable(void)
+static int repeatable(const char *schedule)
 {
-    static const char *const env[] = { "NIBBLE_EF=full", "NIBBLE_EF_IDENTITY=signature",
-                                       "NIBBLE_RS_MIN_BYTES=0", NULL };
+    const char *const env[] = { "NIBBLE_EF=full", "NIBBLE_EF_IDENTITY=signature", "NIBBLE_RS_MIN_BYTES=0", schedule,
+                                NULL };
     uint64_t first[HX_MAX_NODES][6];
     unsigned delay[2] = { 0, 300 };
 
@@ -373,6 +392,16 @@ static int repeatable(void)
             return rc;
     }
     return 0;
+}
+
+static int repeatable_direct(void)
+{
+    return repeatable("NIBBLE_SCHEDULE=direct");
+}
+
+static int repeatable_two_hop(void)
+{
+    return repeatable("NIBBLE_SCHEDULE=two-hop");
 }
 
 /* ---- values that are no numbers ---- */
@@ -452,11 +481,61 @@ static int foreign_values(void)
     return sx_job("NaN and infinity", 3, foreign_node, NULL, 60, env_int4);
 }
 
+/* ---- which schedule a reduce-scatter takes by itself ---- */
+
+/* Counts of a reduce-scatter of FP32, and whether it goes in two hops. Windows are of 64 KiB at most. */
+struct choice {
+    size_t count;
+    bool two_hop;
+};
+
+static int choice_node(struct hx_node *node, void *arg)
+{
+    const struct choice *choice = arg;
+    struct hx_comm_cfg cfg = { .channels = 2, .buff_size = 256 << 10 };
+    struct sx_spec spec = { .func = HX_REDUCE_SCATTER,
+                            .type = ncclFloat32,
+                            .count = choice->count,
+                            .fill = HX_FILL_NORMAL,
+                            .seed = 3,
+                            .max_nmse = 3 * INT4_NMSE };
+    char line[2048] = "", *at;
+    struct hx_lib *lib;
+    struct hx_comm *comm;
+
+    if (sx_open(node, &cfg, &lib, &comm) || sx_do(node, comm, &spec, NULL) || sx_close(lib, comm, false))
+        return 1;
+    hx_log_first("reduce_scatter ops=", line, sizeof line);
+    at = strstr(line, "two_hop=");
+    HX_CHECK(at, "no summary: %s", line);
+    HX_CHECK(choice->two_hop == (at[strlen("two_hop=")] != '0'), "%zu values a node: %s", choice->count, line);
+    return 0;
+}
+
+static int choose(int nnodes, size_t count, const char *second, bool two_hop)
+{
+    const char *const env[] = { "NIBBLE_RS=int4", "NIBBLE_RS_MIN_BYTES=0", "NIBBLE_EF=off", second, NULL };
+    struct choice choice = { count, two_hop };
+
+    return sx_job("choice", nnodes, choice_node, &choice, 60, env);
+}
+
+/* Two hops where all in flight is of one owner or two; with 8 bits on the second hop later, since they take longer;
+ * never where there are few nodes. */
+static int choice(void)
+{
+    const char *int4 = "NIBBLE_RS_SECOND=int4", *int8 = "NIBBLE_RS_SECOND=int8";
+
+    return choose(8, 65536, int4, true) || choose(8, 8192, int4, false) || choose(8, 65536, int8, false) ||
+           choose(8, 524288, int8, true) || choose(3, 524288, int4, false);
+}
+
 static const struct hx_case cases[] = {
     { "exact-types-2-nodes", exact_types, 0 },
     { "exact-types-3-nodes", exact_types_3, HX_CASE_FULL },
     { "shapes-2-nodes-2-channels", shapes_2_2, 0 },
     { "shapes-3-nodes-8-channels", shapes_3_8, 0 },
+    { "shapes-4-nodes-4-channels", shapes_4_4, HX_CASE_FULL },
     { "shapes-5-nodes-12-channels", shapes_5_12, HX_CASE_FULL },
     { "shapes-8-nodes-16-channels", shapes_8_16, HX_CASE_FULL },
     { "shapes-8-nodes-2-channels", shapes_8_2, HX_CASE_FULL },
@@ -466,8 +545,11 @@ static const struct hx_case cases[] = {
     { "int4-2-nodes", int4_2, 0 },
     { "int4-3-nodes", int4_3, HX_CASE_FULL },
     { "int4-8-nodes", int4_8, HX_CASE_FULL },
-    { "repeatable", repeatable, 0 },
+    { "int4-two-hop", int4_two_hop, 0 },
+    { "repeatable", repeatable_direct, 0 },
+    { "repeatable-two-hop", repeatable_two_hop, 0 },
     { "foreign-values", foreign_values, 0 },
+    { "choice", choice, HX_CASE_FULL },
 };
 
 int main(int argc, char **argv)

@@ -93,6 +93,19 @@ const struct hx_env *hx_env_read(void)
     env.verbose = is_on("NB_HARNESS_VERBOSE");
     env.quick = is_on("NB_TEST_QUICK");
     env.long_tests = is_on("NB_LONG_TESTS");
+    path = getenv("NB_HARNESS_SETTINGS");
+    snprintf(env.settings, sizeof env.settings, "%s", path ? path : "");
+    path = getenv("NB_HARNESS_PATIENCE");
+    env.patience = path && atof(path) > 0 ? atof(path) : 1;
+    env.hosts = 1;
+    path = getenv("NB_HARNESS_HOST");
+    if (path && *path && (sscanf(path, "%d/%d", &env.host, &env.hosts) != 2 || env.hosts < 1 ||
+                          env.hosts > HX_MAX_HOSTS || env.host < 0 || env.host >= env.hosts)) {
+        fprintf(stderr, "harness: NB_HARNESS_HOST=%s is not like 0/2\n", path);
+        exit(1);
+    }
+    path = getenv("NB_HARNESS_MEMORY");
+    snprintf(env.host_memory, sizeof env.host_memory, "%s", path ? path : "");
     env_known = true;
     return &env;
 }
@@ -125,6 +138,10 @@ void hx_env_hide(void)
     unsetenv("NB_HARNESS_VERBOSE");
     unsetenv("NB_TEST_QUICK");
     unsetenv("NB_LONG_TESTS");
+    unsetenv("NB_HARNESS_SETTINGS");
+    unsetenv("NB_HARNESS_PATIENCE");
+    unsetenv("NB_HARNESS_HOST");
+    unsetenv("NB_HARNESS_MEMORY");
 }
 
 /* ---- what the parent reads ---- */

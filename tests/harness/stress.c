@@ -15,10 +15,11 @@
 
 struct plan {
     double seconds;
-    bool int4;
+    bool int4, two_hop;
 };
 
-static void draw(uint64_t *rng, struct sx_spec *s, const struct plan *plan, int channels)
+/* `gather`: an all-gather, so that every batch has one and shows which schedule is taken. */
+static void draw(uint64_t *rng, struct sx_spec *s, const struct plan *plan, int channels, bool gather)
 {
     static const ncclDataType_t types[] = { ncclFloat32, ncclBfloat16, ncclFloat16, ncclInt32,
                                             ncclInt8,    ncclFloat64,  ncclFloat32, ncclUint64 };
@@ -26,6 +27,8 @@ static void draw(uint64_t *rng, struct sx_spec *s, const struct plan *plan, int 
 
     memset(s, 0, sizeof *s);
     s->func = (enum hx_func)hx_rand_below(rng, 3);
+    if (gather)
+        s->func = HX_ALL_GATHER;
     s->type = types[hx_rand_below(rng, sizeof types / sizeof types[0])];
     s->op = hx_rand_below(rng, 4) ? ncclSum : ncclMax;
     s->count = 1 + hx_rand_below(rng, hx_rand_below(rng, 3) ? 3000 : 40000);
@@ -34,6 +37,12 @@ static void draw(uint64_t *rng, struct sx_spec *s, const struct plan *plan, int 
     s->in_place = hx_rand_below(rng, 2);
     s->fill = s->func == HX_ALL_GATHER ? HX_FILL_BITS : HX_FILL_EXACT;
     s->seed = hx_rand(rng);
+    /* Contents that come again are sent as differences, or as a header alone. */
+    if (s->func == HX_ALL_GATHER && hx_rand_below(rng, 2)) {
+        s->seed = hx_rand_below(rng, 3);
+        s->count = 4000 + 1000 * (size_t)s->seed;
+        s->type = ncclBfloat16;
+    }
     /* What is quantized cannot be exact. */
     if (plan->int4 && s->func == HX_REDUCE_SCATTER && s->op == ncclSum &&
         (s->type == ncclFloat32 || s->type == ncclBfloat16 || s->type == ncclFloat16)) {
@@ -53,7 +62,7 @@ static int stress_node(struct hx_node *node, void *arg)
     struct hx_lib *lib;
     struct hx_comm *comm;
     int total = 0;
-    char go_on = 1, all[HX_MAX_NODES];
+    char go_on = 1, all[HX_MAX_NODES], line[2048] = "", *at;
 
     cfg.channels = 1 + (int)hx_rand_below(&common, 12);
     cfg.flush = hx_rand_below(&common, 2);
@@ -66,7 +75,7 @@ static int stress_node(struct hx_node *node, void *arg)
         for (int i = 0; i < BATCH; i++) {
             struct sx_spec spec;
 
-            draw(&common, &spec, plan, cfg.channels);
+            draw(&common, &spec, plan, cfg.channels, i == 0);
             sx_prepare(node, &spec, &run[i]);
         }
         for (int i = 0; i < BATCH; i++) {
@@ -94,84 +103,119 @@ static int stress_node(struct hx_node *node, void *arg)
         go_on = all[0];
     }
     *(int *)hx_scratch(node, node->rank) = total;
-    return sx_close(lib, comm, false);
+    if (sx_close(lib, comm, false))
+        return 1;
+    hx_log_first("all_gather ops=", line, sizeof line);
+    at = strstr(line, "all_gather ops=");
+    at = at ? strstr(at, "two_hop=") : NULL;
+    HX_CHECK(at && plan->two_hop == (strtol(at + 8, NULL, 10) > 0), "not the schedule that was asked for: %s", line);
+    return 0;
 }
 
-static int stress(int nnodes, bool int4, double share)
+static int stress(int nnodes, bool int4, const char *schedule, double share)
 {
-    static const char *const env_raw[] = { "NIBBLE_CREDITS=1", "NIBBLE_UNIT_BYTES=4096", "NIBBLE_RS=raw",
-                                           "NIBBLE_AG_MIN_BYTES=0", NULL };
-    static const char *const env_int4[] = { "NIBBLE_CREDITS=1",
-                                            "NIBBLE_UNIT_BYTES=4096",
-                                            "NIBBLE_RS=int4",
-                                            "NIBBLE_RS_MIN_BYTES=0",
-                                            "NIBBLE_AG_MIN_BYTES=0",
-                                            "NIBBLE_EF=full",
-                                            "NIBBLE_EF_IDENTITY=signature",
-                                            NULL };
+    const char *const env[] = { "NIBBLE_CREDITS=1",
+                                "NIBBLE_UNIT_BYTES=4096",
+                                "NIBBLE_AG_MIN_BYTES=0",
+                                int4 ? "NIBBLE_RS=int4" : "NIBBLE_RS=raw",
+                                "NIBBLE_RS_MIN_BYTES=0",
+                                "NIBBLE_EF=full",
+                                "NIBBLE_EF_IDENTITY=signature",
+                                schedule,
+                                NULL };
     const char *seconds = getenv("NB_STRESS_SECONDS"), *seed = getenv("NB_STRESS_SEED");
     double total = seconds ? strtod(seconds, NULL) : hx_quick() ? 16 : 50;
-    struct plan plan = { share * total, int4 };
+    struct plan plan = { share * total, int4, strstr(schedule, "two-hop") != NULL };
     struct hx_job job = { .name = int4 ? "stress int4" : "stress raw",
                           .nnodes = nnodes,
                           .fn = stress_node,
                           .arg = &plan,
-                          .env = int4 ? env_int4 : env_raw };
+                          .env = env };
     struct hx_report *rep;
     int rc;
 
     job.seed = seed ? strtoull(seed, NULL, 10) : 20261121 + (uint64_t)nnodes * 2 + int4;
     job.deadline_s = plan.seconds + (hx_quick() ? 90 : 30);
     rc = hx_job_run(&job, &rep);
-    printf("        %s, %d nodes: %d operations, seed %llu\n", job.name, nnodes,
+    printf("        %s, %s, %d nodes: %d operations, seed %llu\n", job.name, schedule, nnodes,
            *(int *)(void *)rep->node[0].scratch, (unsigned long long)job.seed);
     hx_report_free(rep);
     return rc;
 }
 
-static int raw_2(void)
+static int raw_2_direct(void)
 {
-    return stress(2, false, 0.12);
+    return stress(2, false, "NIBBLE_SCHEDULE=direct", 0.10);
 }
 
-static int raw_4(void)
+static int raw_4_direct(void)
 {
-    return stress(4, false, 0.15);
+    return stress(4, false, "NIBBLE_SCHEDULE=direct", 0.10);
 }
 
-static int raw_8(void)
+static int raw_4_two_hop(void)
 {
-    return stress(8, false, 0.2);
+    return stress(4, false, "NIBBLE_SCHEDULE=two-hop", 0.15);
 }
 
-static int int4_2(void)
+static int raw_8_direct(void)
 {
-    return stress(2, true, 0.12);
+    return stress(8, false, "NIBBLE_SCHEDULE=direct", 0.15);
 }
 
-static int int4_3(void)
+static int raw_8_two_hop(void)
 {
-    return stress(3, true, 0.15);
+    return stress(8, false, "NIBBLE_SCHEDULE=two-hop", 0.20);
 }
 
-static int int4_5(void)
+static int int4_2_direct(void)
 {
-    return stress(5, true, 0.15);
+    return stress(2, true, "NIBBLE_SCHEDULE=direct", 0.10);
 }
 
-static int int4_7(void)
+static int int4_3_direct(void)
 {
-    return stress(7, true, 0.15);
+    return stress(3, true, "NIBBLE_SCHEDULE=direct", 0.12);
+}
+
+static int int4_3_two_hop(void)
+{
+    return stress(3, true, "NIBBLE_SCHEDULE=two-hop", 0.15);
+}
+
+static int int4_5_direct(void)
+{
+    return stress(5, true, "NIBBLE_SCHEDULE=direct", 0.12);
+}
+
+static int int4_5_two_hop(void)
+{
+    return stress(5, true, "NIBBLE_SCHEDULE=two-hop", 0.15);
+}
+
+static int int4_7_direct(void)
+{
+    return stress(7, true, "NIBBLE_SCHEDULE=direct", 0.12);
+}
+
+static int int4_7_two_hop(void)
+{
+    return stress(7, true, "NIBBLE_SCHEDULE=two-hop", 0.15);
 }
 
 static const struct hx_case cases[] = {
-    { "raw-2-nodes", raw_2, 0 },
-    { "raw-4-nodes", raw_4, 0 },
-    { "raw-8-nodes", raw_8, HX_CASE_FULL },
-    { "int4-2-nodes", int4_2, HX_CASE_FULL },
-    { "int4-3-nodes", int4_3, 0 },
-    { "int4-5-nodes", int4_5, HX_CASE_FULL },
-    { "int4-7-nodes", int4_7, HX_CASE_FULL },
+    { "raw-2-nodes-direct", raw_2_direct, 0 },
+    { "raw-4-nodes-direct", raw_4_direct, 0 },
+    { "raw-4-nodes-two-hop", raw_4_two_hop, 0 },
+    { "raw-8-nodes-direct", raw_8_direct, HX_CASE_FULL },
+    { "raw-8-nodes-two-hop", raw_8_two_hop, HX_CASE_FULL },
+    { "int4-2-nodes-direct", int4_2_direct, HX_CASE_FULL },
+    { "int4-3-nodes-direct", int4_3_direct, 0 },
+    { "int4-3-nodes-two-hop", int4_3_two_hop, 0 },
+    { "int4-5-nodes-direct", int4_5_direct, HX_CASE_FULL },
+    { "int4-5-nodes-two-hop", int4_5_two_hop, 0 },
+    { "int4-7-nodes-direct", int4_7_direct, HX_CASE_FULL },
+    { "int4-7-nodes-two-hop", int4_7_two_hop, HX_CASE_FULL },
 };
 
 int main(int argc, char **argv)

@@ -10,7 +10,13 @@
 
 static float profile_of[256][NB_PROFILE_GROUPS], samples[256];
 
-static void bench(enum framework f, unsigned variants, unsigned layers)
+struct cost {
+    double identity, classify; /* ns an event */
+    size_t events;
+    uint64_t slots;
+};
+
+static struct cost play(enum framework f, unsigned variants, unsigned layers)
 {
     struct nb_classify_config config = {.warmup_steps = 50};
     struct nb_identity *id = nb_identity_create(NULL);
@@ -39,7 +45,7 @@ static void bench(enum framework f, unsigned variants, unsigned layers)
     for (size_t i = 0; i < t.n; i++) {
         const struct event *e = &t.event[i];
         struct nb_class_op op = {e->call.comm,  16,           e->call.func, e->call.type, ncclSum,
-                                 e->call.count, e->call.send, e->call.recv};
+                                 e->call.count, e->call.send, e->call.recv, 0};
         nb_classify_call(c, &op);
         if (!e->call.passes)
             continue;
@@ -50,13 +56,25 @@ static void bench(enum framework f, unsigned variants, unsigned layers)
             nb_classify_reduce(c, &op, samples, 256);
     }
     classify = nb_now_ns() - start;
-    printf(
-        "%-18s %3u layers: identity %6.0f ns an event, classification %5.0f ns (%zu events, %llu fed back)\n",
-        framework_name(f), layers, (double)identity / (double)t.n, (double)classify / (double)t.n, t.n,
-        (unsigned long long)slots);
     free(t.event);
     nb_identity_destroy(id);
     nb_classify_destroy(c);
+    return (struct cost){(double)identity / (double)t.n, (double)classify / (double)t.n, t.n, slots};
+}
+
+/* The fastest of several runs: other work on the machine only ever makes it slower. */
+static void bench(enum framework f, unsigned variants, unsigned layers)
+{
+    struct cost best = play(f, variants, layers);
+
+    for (int i = 0; i < 9; i++) {
+        struct cost c = play(f, variants, layers);
+        best.identity = c.identity < best.identity ? c.identity : best.identity;
+        best.classify = c.classify < best.classify ? c.classify : best.classify;
+    }
+    printf(
+        "%-18s %3u layers: identity %6.0f ns an event, classification %5.0f ns (%zu events, %llu fed back)\n",
+        framework_name(f), layers, best.identity, best.classify, best.events, (unsigned long long)best.slots);
 }
 
 int main(void)

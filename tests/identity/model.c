@@ -50,6 +50,14 @@ void model_profile(uint32_t unit, uint32_t step, uint64_t noise_seed, float out[
     }
 }
 
+void model_gradient(const struct event *event, uint64_t noise_seed, float out[NB_PROFILE_GROUPS])
+{
+    model_profile(event->truth, event->step, noise_seed, out);
+    for (unsigned i = 0; i < NB_PROFILE_GROUPS; i++)
+        if (event->zeros >> (i * 8 / NB_PROFILE_GROUPS) & 1)
+            out[i] = ZERO_PROFILE;
+}
+
 void model_samples(const struct event *event, uint64_t noise_seed, float *out, unsigned n)
 {
     uint64_t base = direction(10, event->truth), drift = direction(11, event->truth), noise = noise_seed;
@@ -59,8 +67,12 @@ void model_samples(const struct event *event, uint64_t noise_seed, float *out, u
         switch (event->content) {
         case C_WEIGHTS: out[i] = 0.02f * b + 0.00002f * (float)event->version * d; break;
         case C_STATE: out[i] = 1e-4f * b + 1e-5f * x; break;
-        case C_GRADIENT: out[i] = 1e-3f * (0.45f * b + 0.9f * x); break;
-        default: out[i] = x; break;
+        case C_GRADIENT:
+            out[i] = event->zeros >> (i * 8 / n) & 1 ? 0.0f : 1e-3f * (0.45f * b + 0.9f * x);
+            break;
+        case C_STATISTIC: out[i] = b + 0.01f * x; break;
+        case C_ACTIVATION:
+        case C_SCALAR: out[i] = x; break;
         }
     }
 }

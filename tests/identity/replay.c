@@ -5,11 +5,47 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define HOLDERS 65536u
+#define HOLDERS  65536u
+#define PROFILED 8192u /* elements from which on there is a profile: 256 groups of 32 */
+
+/* An order in which operations of a communicator stay in theirs, and none waits for more than `ahead`
+ * others. */
+static size_t *shuffled(const struct trace *trace, const struct replay *how)
+{
+    size_t *order = malloc(trace->n * sizeof(*order)), n = 0;
+    unsigned char *done = calloc(trace->n, 1);
+    uint64_t seed = how->seed;
+
+    if (!order || !done)
+        abort();
+    for (size_t first = 0; first < trace->n;) {
+        size_t at = first;
+        for (unsigned hops = (unsigned)(rnd(&seed) % (how->ahead + 1)); hops; hops--) {
+            size_t next = at + 1; /* of another communicator, later; then the earliest of that one */
+            while (next < trace->n && next <= first + how->ahead &&
+                   (done[next] || trace->event[next].call.comm == trace->event[at].call.comm ||
+                    trace->event[next].call.comm == trace->event[first].call.comm))
+                next++;
+            if (next >= trace->n || next > first + how->ahead)
+                break;
+            for (size_t j = first; j < next; j++)
+                if (!done[j] && trace->event[j].call.comm == trace->event[next].call.comm)
+                    next = j;
+            at = next;
+        }
+        order[n++] = at;
+        done[at] = 1;
+        while (first < trace->n && done[first])
+            first++;
+    }
+    free(done);
+    return order;
+}
 
 struct outcome replay(const struct trace *trace, const struct replay *how)
 {
     struct nb_identity *id = nb_identity_create(&how->config);
+    size_t *order = how->beside ? shuffled(trace, how) : NULL;
     uint64_t *number = calloc(trace->n, sizeof(*number));
     int64_t *holder = malloc(HOLDERS * sizeof(*holder)); /* whose error a slot holds */
     uint32_t *asked = calloc(trace->steps, sizeof(*asked)), *fed = calloc(trace->steps, sizeof(*fed));
@@ -19,14 +55,15 @@ struct outcome replay(const struct trace *trace, const struct replay *how)
     if (!id || !number || !holder || !asked || !fed)
         abort();
     memset(holder, 0xff, HOLDERS * sizeof(*holder));
-    for (size_t i = 0; i < trace->n; i++) {
+    for (size_t k = 0; k < trace->n; k++) {
+        const size_t i = order ? order[k] : k;
         const struct event *e = &trace->event[i];
         struct nb_identity_decision d;
         float value[NB_PROFILE_GROUPS];
         struct nb_profile profile = {value, how->known, e->call.count};
         int late;
 
-        while (announced < trace->n && announced <= i + how->ahead) {
+        while (announced < trace->n && announced <= (i > k ? i : k) + how->ahead) {
             number[announced] = nb_identity_call(id, &trace->event[announced].call);
             announced++;
         }
@@ -36,8 +73,11 @@ struct outcome replay(const struct trace *trace, const struct replay *how)
             nb_identity_gather(id, number[i], e->unit, e->changed);
             continue;
         }
-        model_profile(e->content == C_GRADIENT ? e->truth : 255, e->step, how->seed + i, value);
-        d = nb_identity_reduce(id, number[i], how->known ? &profile : NULL, 0);
+        if (e->content == C_GRADIENT)
+            model_gradient(e, how->seed + i, value);
+        else
+            model_profile(255, e->step, how->seed + i, value);
+        d = nb_identity_reduce(id, number[i], how->known && e->call.count >= PROFILED ? &profile : NULL, 0);
         if (how->tamper)
             how->tamper(&d, e, how->tamper_arg);
         late = e->step >= WARMUP;
@@ -45,12 +85,16 @@ struct outcome replay(const struct trace *trace, const struct replay *how)
             o.others += (uint64_t)(late && d.slot >= 0);
             continue;
         }
-        o.gradients += (uint64_t)late;
-        asked[e->step]++;
+        if (e->zeros != 0xff) { /* with zeros alone feedback changes nothing */
+            o.gradients += (uint64_t)late;
+            asked[e->step]++;
+        }
         if (d.slot < 0)
             continue;
-        fed[e->step]++;
-        o.fed += (uint64_t)late;
+        if (e->zeros != 0xff) {
+            fed[e->step]++;
+            o.fed += (uint64_t)late;
+        }
         if (!d.empty && holder[d.slot] != (int64_t)e->truth) {
             o.misapplied += (uint64_t)late;
             o.early += (uint64_t)!late;
@@ -72,6 +116,7 @@ struct outcome replay(const struct trace *trace, const struct replay *how)
     }
     nb_identity_get_stats(id, &o.stats);
     nb_identity_destroy(id);
+    free(order);
     free(number);
     free(holder);
     free(asked);

@@ -13,6 +13,7 @@ typedef void (*tamper_fn)(struct nb_identity_decision *decision, const struct ev
 struct replay {
     unsigned known; /* groups of a profile that the first window covers; 0: no profile */
     unsigned ahead; /* calls that the job runs ahead of the network */
+    int beside;     /* communicators do not wait for each other: among what was called, any may be next */
     struct nb_identity_config config;
     tamper_fn tamper;
     void *tamper_arg;
@@ -20,7 +21,7 @@ struct replay {
 };
 
 struct outcome {
-    uint64_t gradients;  /* operations on gradients after the warm-up */
+    uint64_t gradients;  /* operations on gradients after the warm-up that are not all zeros */
     uint64_t fed;        /* of them, with a slot */
     uint64_t misapplied; /* of them, whose slot held another buffer's error */
     uint64_t early;      /* misapplied during the warm-up */

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "policy/classify.h"
+#include "policy/comm_rules.h"
 #include "trace.h"
 
 #define WARMUP  50u
@@ -30,7 +31,7 @@ static struct nb_classify *create(const char *rules)
 static struct nb_class_op op_of(const struct event *e)
 {
     return (struct nb_class_op){e->call.comm,  16,           e->call.func, e->call.type, ncclSum,
-                                e->call.count, e->call.send, e->call.recv};
+                                e->call.count, e->call.send, e->call.recv, 0};
 }
 
 struct result {
@@ -175,14 +176,14 @@ START_TEST(test_never)
         /* The job's own gradients, in other places: DDP. */
         for (unsigned b = 0; b < 2; b++) {
             struct nb_class_op ddp = {9,       16,          NB_FUNC_ALL_REDUCE, ncclFloat32,
-                                      ncclSum, 5000000 + b, 0x100 + b,          0x100 + b};
+                                      ncclSum, 5000000 + b, 0x100 + b,          0x100 + b, 0};
             for (unsigned i = 0; i < SAMPLES; i++)
                 samples[i] = rnd_normal(&seed);
             nb_classify_call(c, &ddp);
             last = (int)nb_classify_reduce(c, &ddp, samples, SAMPLES).kind;
         }
         for (unsigned k = 0; step % o->every == 0 && k < o->per_step; k++) {
-            struct nb_class_op op = {3, 16, o->func, o->type, ncclSum, o->count, 0, 0};
+            struct nb_class_op op = {3, 16, o->func, o->type, ncclSum, o->count, 0, 0, 0};
             struct nb_class_decision d;
 
             op.send = op.recv = o->stable ? 0x5000 : (fresh += 0x1000);
@@ -211,7 +212,7 @@ END_TEST
 START_TEST(test_revoked)
 {
     struct nb_classify *c = create("");
-    struct nb_class_op a = {1, 8, NB_FUNC_ALL_REDUCE, ncclFloat32, ncclSum, 1000000, 0x1000, 0x1000}, b = a;
+    struct nb_class_op a = {1, 8, NB_FUNC_ALL_REDUCE, ncclFloat32, ncclSum, 1000000, 0x1000, 0x1000, 0}, b = a;
     struct nb_class_decision d = {0};
     float samples[SAMPLES], steady[SAMPLES];
     uint64_t seed = 3;
@@ -253,7 +254,7 @@ END_TEST
 START_TEST(test_override)
 {
     struct nb_classify *c = create("all_reduce:float32:1000-2000@8,!all_reduce:float32:1500");
-    struct nb_class_op op = {1, 8, NB_FUNC_ALL_REDUCE, ncclFloat32, ncclSum, 1024, 0x1000, 0x1000};
+    struct nb_class_op op = {1, 8, NB_FUNC_ALL_REDUCE, ncclFloat32, ncclSum, 1024, 0x1000, 0x1000, 0};
     struct nb_class_decision d = {0};
 
     for (int i = 0; i < 60; i++) {
@@ -297,6 +298,61 @@ START_TEST(test_grammar)
                      NB_GRAD_YES);
     ck_assert_int_eq(nb_grad_rules_ask(&r, NB_FUNC_REDUCE_SCATTER, ncclBfloat16, UINT64_MAX, 15),
                      NB_GRAD_SILENT);
+}
+END_TEST
+
+START_TEST(test_comm_rules)
+{
+    struct nb_comm_facts facts = {.nranks = 16, .nnodes = 2, .local = 8, .order = 3, .name = "DATA_PARALLEL_CP"};
+    static const struct {
+        const char *text;
+        int yes;
+    } rules[] = {
+        {"", 1},
+        {"nranks=16", 1},
+        {"nranks=15,nranks=17", 0},
+        {"nranks=15,nranks=16-20", 1},
+        {"nranks=16:nnodes=3", 0},
+        {"nranks=16:nnodes=2:local=8:order=1-3:name=*", 1},
+        {"!nranks=16", 0},
+        {"!nranks=15", 1},
+        {"nranks=16,!order=3", 0},
+        {"name=DATA*", 1},
+        {"name=*CP", 1},
+        {"name=*PARA*_CP", 1},
+        {"name=DATA", 0},
+        {"name=*DP*", 0},
+        {"!name=EXPERT*", 1},
+    };
+    static const char *const wrong_rules[] = {
+        "x", "nranks", "nranks=", "nranks=a", "nranks=2-1", "nranks=1:nranks=2", "name=", ",", "nranks=1,", "!",
+        "nranks=1x", "nranks=1:", "size=3", "nranks=99999999999999999999",
+        "name=aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
+    };
+    struct nb_comm_rules r;
+    char e[256], text[200];
+
+    for (size_t i = 0; i < sizeof(rules) / sizeof(rules[0]); i++) {
+        ck_assert_int_eq(nb_comm_rules_parse(rules[i].text, &r, e, sizeof(e)), 0);
+        ck_assert_msg(nb_comm_rules_ask(&r, &facts) == rules[i].yes, "%s", rules[i].text);
+    }
+    for (size_t i = 0; i < sizeof(wrong_rules) / sizeof(wrong_rules[0]); i++) {
+        ck_assert_msg(nb_comm_rules_parse(wrong_rules[i], &r, e, sizeof(e)) != 0, "%s", wrong_rules[i]);
+        ck_assert_msg(strstr(e, "rule \"") && r.n == 0, "%s", e);
+    }
+    /* What is printed can be read, and means this communicator. */
+    nb_comm_rule_text(&facts, text, sizeof(text));
+    ck_assert_str_eq(text, "nranks=16:nnodes=2:local=8:order=3:name=DATA_PARALLEL_CP");
+    ck_assert_int_eq(nb_comm_rules_parse(text, &r, e, sizeof(e)), 0);
+    ck_assert_int_eq(nb_comm_rules_ask(&r, &facts), 1);
+    facts.order = 4;
+    ck_assert_int_eq(nb_comm_rules_ask(&r, &facts), 0);
+    /* A condition on what is not known is not met. */
+    facts = (struct nb_comm_facts){.nnodes = 2};
+    ck_assert_int_eq(nb_comm_rules_parse("nranks=0-99", &r, e, sizeof(e)), 0);
+    ck_assert_int_eq(nb_comm_rules_ask(&r, &facts), 0);
+    ck_assert_int_eq(nb_comm_rules_parse("name=*", &r, e, sizeof(e)), 0);
+    ck_assert_int_eq(nb_comm_rules_ask(&r, &facts), 0);
 }
 END_TEST
 
@@ -368,6 +424,7 @@ int main(void)
     tcase_add_test(tc, test_revoked);
     tcase_add_test(tc, test_override);
     tcase_add_test(tc, test_grammar);
+    tcase_add_test(tc, test_comm_rules);
     tcase_add_loop_test(tc, test_bad_grammar, 0, (int)(sizeof(wrong) / sizeof(wrong[0])));
     tcase_add_test(tc, test_too_many_rules);
     suite_add_tcase(suite, tc);

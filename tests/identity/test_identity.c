@@ -114,6 +114,23 @@ START_TEST(test_adverse)
 }
 END_TEST
 
+/* Where gradients of all layers are reduced whatever ran, those of layers left out or frozen are zeros: never
+ * another's error, and what is not zero is fed. */
+START_TEST(test_zeros)
+{
+    static const enum framework whole[] = {F_DDP,   F_MEGATRON, F_MEGATRON_OVERLAP, F_MEGATRON_PIPELINE,
+                                           F_ZERO1, F_ZERO2,    F_OUTER};
+
+    head("gradients that are zeros in turn");
+    for (unsigned f = 0; f < sizeof(whole) / sizeof(whole[0]); f++)
+        for (unsigned v = 0; v < sizeof(adverse) / sizeof(adverse[0]); v++) {
+            struct outcome o = run(whole[f], adverse[v], 600, &plain);
+            ck_assert_uint_eq(o.misapplied, 0);
+            ck_assert_uint_eq(o.others, 0);
+        }
+}
+END_TEST
+
 /* What the gathers tell is enough for FSDP under LayerDrop: nearly all is fed. */
 START_TEST(test_layer_drop)
 {
@@ -153,6 +170,51 @@ START_TEST(test_partial_profiles)
         ck_assert_uint_eq(o.misapplied, 0);
         ck_assert((double)o.fed >= 0.98 * (double)o.gradients);
     }
+}
+END_TEST
+
+/* Jobs of few layers, whose recycled memory may look like buffers of their own for a while. */
+START_TEST(test_few_layers)
+{
+    static const unsigned layers[] = {4, 8, 12};
+
+    head("few layers");
+    for (int f = 0; f < F_COUNT; f++)
+        for (unsigned l = 0; l < 3; l++) {
+            struct trace trace;
+            struct outcome o;
+
+            trace_make_small(&trace, (enum framework)f, V_EVAL | V_BATCH, layers[l], 200, 5, 64);
+            o = replay(&trace, &plain);
+            free(trace.event);
+            printf("  %-18s %2u layers: %6.1f %% fed back, %.3f %% misapplied, from step %d\n",
+                   framework_name((enum framework)f), layers[l], 100.0 * (double)o.fed / (double)o.gradients,
+                   100.0 * (double)o.misapplied / (double)o.gradients, o.first);
+            ck_assert_uint_eq(o.misapplied + o.early, 0);
+            ck_assert_uint_eq(o.others, 0);
+            ck_assert((double)o.fed >= 0.9 * (double)o.gradients);
+        }
+}
+END_TEST
+
+/* Communicators run beside each other: the engine meets their operations in any order. */
+START_TEST(test_beside)
+{
+    static const enum framework several[] = {F_HSDP, F_OUTER};
+
+    head("communicators beside each other");
+    for (unsigned f = 0; f < 2; f++)
+        for (unsigned v = 0; v < sizeof(orderly) / sizeof(orderly[0]); v++) {
+            struct replay how = plain;
+            struct outcome o;
+
+            how.ahead = 12;
+            how.beside = 1;
+            o = run(several[f], orderly[v], 200, &how);
+            ck_assert_uint_eq(o.misapplied + o.early, 0);
+            ck_assert_uint_eq(o.others, 0);
+            ck_assert((double)o.fed >= 0.95 * (double)o.gradients);
+        }
 }
 END_TEST
 
@@ -362,7 +424,10 @@ int main(void)
     tcase_add_test(traces, test_micro_batches);
     tcase_add_test(traces, test_layer_drop);
     tcase_add_test(traces, test_adverse);
+    tcase_add_test(traces, test_zeros);
     tcase_add_test(traces, test_partial_profiles);
+    tcase_add_test(traces, test_few_layers);
+    tcase_add_test(traces, test_beside);
     tcase_add_test(traces, test_run_ahead);
     tcase_add_test(traces, test_wrong_on_purpose);
     tcase_add_test(rules, test_geometry_and_age);

@@ -11,6 +11,7 @@
 #define OUTER     2          /* between nodes, */
 #define WORLD     3          /* all */
 #define MAX_UNITS 256u
+#define STATES    160u /* numbers of contents that are no weights */
 #define RANKS     16u
 
 struct job {
@@ -18,8 +19,11 @@ struct job {
     enum framework framework;
     unsigned variants, layers, chunks;
     uint32_t step;
-    uint64_t version, seed;
+    uint64_t seed;
+    unsigned shrink;
+    uint64_t version[MAX_UNITS];  /* of a block's weights */
     uint64_t gathered[MAX_UNITS]; /* version + 1 at the last gather */
+    uint8_t zeros;                /* of the next gradient */
     unsigned active[2];           /* LISA */
     int dropped[MAX_UNITS];
     /* recycled memory: a few blocks handed round, whose order depends on what else the job does */
@@ -75,12 +79,13 @@ static void emit(struct job *j, enum nb_func func, uint64_t comm, ncclDataType_t
     e->unit = unit;
     e->truth = unit;
     e->step = j->step;
-    e->version = j->version;
+    e->version = j->version[unit];
+    e->zeros = content == C_GRADIENT ? j->zeros : 0;
     if (func == NB_FUNC_ALL_GATHER && content == C_WEIGHTS) {
         if (j->gathered[unit] == 0)
             e->unit = -1;
-        e->changed = j->gathered[unit] != j->version + 1;
-        j->gathered[unit] = j->version + 1;
+        e->changed = j->gathered[unit] != j->version[unit] + 1;
+        j->gathered[unit] = j->version[unit] + 1;
     } else if (content != C_GRADIENT && content != C_WEIGHTS) {
         e->unit = -1;
         e->changed = 1;
@@ -92,9 +97,15 @@ static void scalar(struct job *j, uint64_t comm)
     emit(j, NB_FUNC_ALL_REDUCE, comm, ncclFloat32, 1, 0x100, 0x100, 1, C_SCALAR, 0);
 }
 
+/* Sizes are divisible among the ranks, however small. */
+static uint64_t sized(const struct job *j, uint64_t count)
+{
+    return (count / j->shrink + RANKS - 1) / RANKS * RANKS;
+}
+
 static uint64_t size_of(const struct job *j, unsigned unit)
 {
-    return unit == j->layers ? ROOT : LAYER;
+    return sized(j, unit == j->layers ? ROOT : LAYER);
 }
 
 static int skipped(const struct job *j, unsigned layer)
@@ -105,6 +116,23 @@ static int skipped(const struct job *j, unsigned layer)
 static int trained(const struct job *j, unsigned layer)
 {
     return layer >= j->layers || !(j->variants & V_LISA) || layer == j->active[0] || layer == j->active[1];
+}
+
+/* The optimizer's step. Blocks of weights are numbered as layers are, others after them. */
+static void update(struct job *j)
+{
+    for (unsigned u = 0; u < MAX_UNITS; u++)
+        j->version[u] += (uint64_t)trained(j, u);
+}
+
+/* Where gradients of all layers are reduced, whatever ran: which parts of the next one are zero. */
+static void choose_zeros(struct job *j, unsigned layer)
+{
+    j->zeros = 0;
+    if (!trained(j, layer))
+        j->zeros = 0xff;
+    for (unsigned k = 0; k < 8 && j->variants & V_DROP; k++)
+        j->zeros |= (uint8_t)(chance(j, 10) << k);
 }
 
 /* ---- FSDP, HSDP ---------------------------------------------------------------------------------------- */
@@ -178,7 +206,7 @@ static void fsdp_step(struct job *j)
         fsdp_backward(j);
     }
     scalar(j, WORLD); /* norm of the gradient */
-    j->version++;
+    update(j);
 }
 
 /* ---- DDP ------------------------------------------------------------------------------------------------
@@ -191,32 +219,38 @@ static void ddp_step(struct job *j)
     unsigned set = j->step == 0 ? 100 : 0;
 
     for (unsigned b = 0; b < j->layers; b++) {
-        uint64_t count = b == 0 ? 300000 : b < 4 ? 6553600 + b * 1000 : 6553600;
+        uint64_t count = b == 0 ? 300000 : b < 4 ? 6553600 + b * 16 * j->shrink : 6553600;
         uint64_t at = base + (uint64_t)b * 0x2000000u;
-        emit(j, NB_FUNC_ALL_REDUCE, WORLD, ncclFloat32, count + set, at, at, 1, C_GRADIENT, b + set);
+        choose_zeros(j, b);
+        emit(j, NB_FUNC_ALL_REDUCE, WORLD, ncclFloat32, sized(j, count) + set, at, at, 1, C_GRADIENT,
+             b + set);
     }
+    if (j->variants & V_DROP) /* which parameters were used */
+        emit(j, NB_FUNC_ALL_REDUCE, WORLD, ncclInt32, 500, 0x3000, 0x3000, 1, C_SCALAR, 0);
     scalar(j, WORLD);
-    j->version++;
+    update(j);
 }
 
 /* ---- Megatron -------------------------------------------------------------------------------------------
  */
 
-static uint64_t bucket_count(unsigned b)
+static uint64_t bucket_count(const struct job *j, unsigned b)
 {
-    return b % 5 == 4 ? 5000000 + b * 16 : 6000000;
+    return sized(j, b % 5 == 4 ? 5000000 + b * 16 * j->shrink : 6000000);
 }
 
 static void megatron_gather(struct job *j, unsigned b)
 {
     uint64_t at = 0x300000000u + (uint64_t)b * 0x2000000u;
-    emit(j, NB_FUNC_ALL_GATHER, WORLD, ncclBfloat16, bucket_count(b), at + 0x1000, at, 1, C_WEIGHTS, b);
+    emit(j, NB_FUNC_ALL_GATHER, WORLD, ncclBfloat16, bucket_count(j, b), at + 0x1000, at, 1, C_WEIGHTS, b);
 }
 
 static void megatron_reduce(struct job *j, unsigned b)
 {
     uint64_t at = 0x600000000u + (uint64_t)b * 0x2000000u;
-    emit(j, NB_FUNC_REDUCE_SCATTER, WORLD, ncclFloat32, bucket_count(b), at, at + 0x1000, 1, C_GRADIENT, b);
+    choose_zeros(j, b);
+    emit(j, NB_FUNC_REDUCE_SCATTER, WORLD, ncclFloat32, bucket_count(j, b), at, at + 0x1000, 1,
+         C_GRADIENT, b);
 }
 
 static void megatron_step(struct job *j)
@@ -236,7 +270,7 @@ static void megatron_step(struct job *j)
             megatron_reduce(j, c * each + b);
     }
     scalar(j, WORLD);
-    j->version++;
+    update(j);
     if (!overlap)
         for (unsigned b = 0; b < j->layers; b++)
             megatron_gather(j, b);
@@ -245,9 +279,10 @@ static void megatron_step(struct job *j)
 /* ---- DeepSpeed -------------------------------------------------------------------------------------------
  */
 
-static uint64_t flat_count(unsigned b)
+static uint64_t flat_count(const struct job *j, unsigned b)
 {
-    return b % 3 == 0 ? 4194304 : 4194304 - 4096 * b; /* some buckets of one size, some of their own */
+    /* some buckets of one size, some of their own */
+    return sized(j, b % 3 == 0 ? 4194304 : 4194304 - 16 * j->shrink * b);
 }
 
 static void zero12_step(struct job *j)
@@ -256,38 +291,45 @@ static void zero12_step(struct job *j)
     uint64_t all = 0;
 
     for (unsigned b = 0; b < j->layers; b++)
-        all += flat_count(b);
+        all += flat_count(j, b);
     for (unsigned m = 0; m < micro; m++)
         for (unsigned b = j->layers; b-- > 0;) {
             uint64_t at = recycled(j);
-            emit(j, NB_FUNC_ALL_REDUCE, WORLD, ncclBfloat16, flat_count(b), at, at, 1, C_GRADIENT, b);
+            choose_zeros(j, b);
+            emit(j, NB_FUNC_ALL_REDUCE, WORLD, ncclBfloat16, flat_count(j, b), at, at, 1, C_GRADIENT, b);
         }
     scalar(j, WORLD);
-    j->version++;
+    update(j);
     emit(j, NB_FUNC_ALL_GATHER, WORLD, ncclBfloat16, (all + RANKS - 1) / RANKS * RANKS, 0x500001000u,
          0x500000000u, 1, C_WEIGHTS, 0);
 }
 
 /* Parameters are gathered two by two in the forward pass and three by three in the backward pass, gradients
  * are reduced in buckets of four: sizes of gathers and reductions never agree. */
+static void zero3_forward(struct job *j)
+{
+    for (unsigned l = 0; l < j->layers; l += 2)
+        if (!skipped(j, l))
+            emit(j, NB_FUNC_ALL_GATHER, WORLD, ncclBfloat16, 2 * sized(j, LAYER), recycled(j), recycled(j), 1,
+                 C_WEIGHTS, l);
+}
+
 static void zero3_step(struct job *j)
 {
     for (unsigned l = 0; l < j->layers; l++)
         j->dropped[l] = j->variants & V_DROP ? chance(j, 10) : 0;
-    for (unsigned l = 0; l < j->layers; l += 2)
-        if (!skipped(j, l))
-            emit(j, NB_FUNC_ALL_GATHER, WORLD, ncclBfloat16, 2 * LAYER, recycled(j), recycled(j), 1,
-                 C_WEIGHTS, l);
+    zero3_forward(j);
     for (unsigned l = j->layers; l >= 3; l -= 3)
-        emit(j, NB_FUNC_ALL_GATHER, WORLD, ncclBfloat16, 3 * LAYER, recycled(j), recycled(j), 1, C_WEIGHTS,
-             64 + l);
+        emit(j, NB_FUNC_ALL_GATHER, WORLD, ncclBfloat16, 3 * sized(j, LAYER), recycled(j), recycled(j),
+             1, C_WEIGHTS, 64 + l);
     for (unsigned l = j->layers; l >= 4; l -= 4)
         if (trained(j, l - 1))
-            emit(j, NB_FUNC_REDUCE_SCATTER, WORLD, ncclBfloat16, 4 * LAYER, recycled(j), recycled(j), 1,
-                 C_GRADIENT, 128 + l);
-    emit(j, NB_FUNC_REDUCE_SCATTER, WORLD, ncclBfloat16, ROOT, recycled(j), recycled(j), 1, C_GRADIENT, 200);
+            emit(j, NB_FUNC_REDUCE_SCATTER, WORLD, ncclBfloat16, 4 * sized(j, LAYER), recycled(j),
+                 recycled(j), 1, C_GRADIENT, 128 + l);
+    emit(j, NB_FUNC_REDUCE_SCATTER, WORLD, ncclBfloat16, sized(j, ROOT), recycled(j), recycled(j), 1,
+         C_GRADIENT, 200);
     scalar(j, WORLD);
-    j->version++;
+    update(j);
 }
 
 /* ---- local SGD with an outer optimizer --------------------------------------------------------------------
@@ -297,15 +339,16 @@ static void outer_step(struct job *j)
 {
     for (unsigned b = 0; b < j->layers; b++) { /* DDP inside the node */
         uint64_t at = 0x10000000u + (uint64_t)b * 0x2000000u;
-        emit(j, NB_FUNC_ALL_REDUCE, INNER, ncclFloat32, 6553600 + b % 4, at, at, 0, C_GRADIENT, b);
+        emit(j, NB_FUNC_ALL_REDUCE, INNER, ncclFloat32, sized(j, 6553600) + b % 4, at, at, 0, C_GRADIENT, b);
     }
-    j->version++;
+    update(j);
     if (j->step % 5 != 4)
         return;
     for (unsigned b = 0; b < j->layers; b++) {
         uint64_t at = 0x900000000u + (uint64_t)b * 0x2000000u;
-        emit(j, NB_FUNC_ALL_REDUCE, OUTER, ncclFloat32, b == 0 ? 300000 : 6553600, at, at, 1, C_GRADIENT,
-             64 + b);
+        choose_zeros(j, b);
+        emit(j, NB_FUNC_ALL_REDUCE, OUTER, ncclFloat32, sized(j, b == 0 ? 300000 : 6553600), at, at, 1,
+             C_GRADIENT, 64 + b);
     }
 }
 
@@ -324,6 +367,11 @@ static void evaluate(struct job *j)
     for (unsigned i = 0; i < 3; i++) {
         if (shards(j))
             fsdp_forward(j);
+        else if (j->framework == F_ZERO3)
+            zero3_forward(j);
+        else if (j->framework == F_MEGATRON_OVERLAP && i == 0)
+            for (unsigned b = 0; b < j->layers; b++)
+                megatron_gather(j, b); /* once, before the first pass */
         emit(j, NB_FUNC_ALL_REDUCE, WORLD, ncclFloat32, 8192, 0x2000, 0x2000, 1, C_ACTIVATION, 0);
     }
     j->turn += 1 + (unsigned)(rnd(&j->seed) % 5); /* memory comes back in another order */
@@ -331,18 +379,28 @@ static void evaluate(struct job *j)
 
 static void checkpoint(struct job *j)
 {
-    if (shards(j) || j->framework == F_ZERO3)
+    if (j->framework != F_DDP && j->framework != F_OUTER)
         for (unsigned l = 0; l < j->layers; l++)
             for (unsigned state = 0; state < 2; state++)
-                emit(j, NB_FUNC_ALL_GATHER, j->framework == F_HSDP ? INNER : WORLD, ncclFloat32, LAYER,
-                     recycled(j), recycled(j), j->framework != F_HSDP, C_STATE, 210 + state);
+                emit(j, NB_FUNC_ALL_GATHER, j->framework == F_HSDP ? INNER : WORLD, ncclFloat32,
+                     sized(j, LAYER), recycled(j), recycled(j), j->framework != F_HSDP, C_STATE,
+                     STATES + (2 * l + state) % 40);
+    else /* a barrier while one rank writes */
+        emit(j, NB_FUNC_ALL_REDUCE, WORLD, ncclInt32, 1, 0x4000, 0x4000, 1, C_SCALAR, 0);
     j->turn += 3;
 }
 
 void trace_make(struct trace *trace, enum framework framework, unsigned variants, unsigned layers,
                 uint32_t steps, uint64_t seed)
 {
+    trace_make_small(trace, framework, variants, layers, steps, seed, 1);
+}
+
+void trace_make_small(struct trace *trace, enum framework framework, unsigned variants, unsigned layers,
+                      uint32_t steps, uint64_t seed, unsigned shrink)
+{
     struct job j = {.t = trace,
+                    .shrink = shrink,
                     .framework = framework,
                     .variants = variants,
                     .layers = layers,

@@ -39,14 +39,18 @@ enum {                    /* variants, to be combined */
        V_EVAL = 1,        /* forward passes without gradients every 10 steps, with a metric that is summed */
        V_CHECKPOINT = 2,  /* optimizer state is gathered every 25 steps */
        V_BATCH = 4,       /* from the middle on memory is laid out otherwise */
-       V_DROP = 8,        /* LayerDrop: every layer is left out with 10 % */
-       V_LISA = 16,       /* only 2 layers have gradients, chosen anew every 20 steps */
+       V_DROP = 8,        /* LayerDrop: every layer is left out with 10 %; where gradients of all layers are
+                           * reduced whatever ran, parts of them are zeros */
+       V_LISA = 16,       /* only 2 layers have gradients and change, chosen anew every 20 steps; or:
+                           * all other gradients are zeros */
        V_ACCUMULATE = 32, /* 4 micro-batches a step */
        V_RAMP = 64,       /* number of micro-batches grows: pipelines run in another order */
        V_PREFETCH = 128,  /* gathers run one unit ahead, also in the forward pass, also of layers left out */
 };
 
-enum content { C_GRADIENT, C_WEIGHTS, C_STATE, C_ACTIVATION, C_SCALAR };
+/* Of a sum that is no gradient: weights (parameters that are averaged), state of an optimizer, activations
+ * (new every time), statistics (much alike every time), and what is too small to matter. */
+enum content { C_GRADIENT, C_WEIGHTS, C_STATE, C_ACTIVATION, C_STATISTIC, C_SCALAR };
 
 struct event {
     struct nb_identity_call call;
@@ -56,7 +60,9 @@ struct event {
     int changed;
     uint32_t step;
     uint64_t version; /* of the weights */
+    uint8_t zeros;    /* gradients: bit k: the k-th eighth of the vector is zero */
 };
+#define ZERO_PROFILE (-150.0f) /* of a group of zeros */
 
 struct trace {
     struct event *event;
@@ -67,10 +73,15 @@ struct trace {
 /* A job of `layers` equal layers. The caller frees trace->event. */
 void trace_make(struct trace *trace, enum framework framework, unsigned variants, unsigned layers,
                 uint32_t steps, uint64_t seed);
+/* The same with tensors of 1/shrink of the size. */
+void trace_make_small(struct trace *trace, enum framework framework, unsigned variants, unsigned layers,
+                      uint32_t steps, uint64_t seed, unsigned shrink);
 const char *framework_name(enum framework framework);
 
 /* The profile of `unit` at `step`, with the noise of this very operation. */
 void model_profile(uint32_t unit, uint32_t step, uint64_t noise_seed, float out[NB_PROFILE_GROUPS]);
+/* Of a gradient, with the parts that are zero. */
+void model_gradient(const struct event *event, uint64_t noise_seed, float out[NB_PROFILE_GROUPS]);
 /* Samples of an operation. */
 void model_samples(const struct event *event, uint64_t noise_seed, float *out, unsigned n);
 

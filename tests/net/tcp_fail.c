@@ -1,15 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* TCP transport: errors, ends, sleeping owners and the pace. */
+/* TCP transport: errors and ends. */
 #include <check.h>
 #include <errno.h>
 #include <poll.h>
-#include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "net/tcp_int.h"
@@ -41,13 +39,25 @@ static void check_sticky_recv(void *recv, int err)
     ck_assert_int_eq(warnings(), warned);
 }
 
+/* Until a request of each side is complete; a test of it would take it back. Helper threads only. */
+static void await_complete(struct pair *p)
+{
+    int64_t end = now_ms() + 5000;
+    struct pollfd fds[32];
+
+    while (net->poll_fds(p->send, 1, fds, 32) >= 0 || net->poll_fds(p->recv, 0, fds, 32) >= 0) {
+        ck_assert_int_lt(now_ms(), end);
+        usleep(1000);
+    }
+}
+
 START_TEST(too_long)
 {
     uint8_t buf[2000], dst[1000];
     void *sreq, *rreq, *before_s, *before_r;
-    int64_t end = now_ms() + 5000;
     int done, rc = 0;
     struct pair p;
+    int64_t end;
 
     net = net_up(NULL, NULL);
     pair_open(&p, stream_counts[_i]);
@@ -55,6 +65,9 @@ START_TEST(too_long)
     memset(dst, 0x77, sizeof(dst));
     before_r = post_recv(p.recv, dst + 500, 10, 0);
     before_s = post_send(p.send, buf, 10, 0);
+    /* With threads the next message may go over another stream, and be refused while this one is moving. */
+    if (net_threads)
+        await_complete(&p);
     rreq = post_recv(p.recv, dst, 499, 0);
     sreq = post_send(p.send, buf, 500, 0);
     ck_assert_int_eq(wait_req(rreq, NULL, 5000), -EMSGSIZE);
@@ -65,9 +78,11 @@ START_TEST(too_long)
     for (int i = 0; i < 500; i++)
         ck_assert_uint_eq(dst[i], 0x77);
     check_sticky_recv(p.recv, -EMSGSIZE);
-    /* The sender had handed it all to the kernel; it learns of it in its next calls. */
-    ck_assert_int_eq(wait_req(sreq, NULL, 1000), 0);
-    while (rc == 0) {
+    /* The sender had handed it all to the kernel; it learns of it in its next calls. (A thread may hear the
+     * answer before the other has come back from the kernel.) */
+    rc = wait_req(sreq, NULL, 1000);
+    ck_assert_msg(rc == 0 || (net_threads && rc == -EMSGSIZE), "%d", rc);
+    for (end = now_ms() + 5000; rc == 0;) {
         void *req = NULL;
 
         rc = net->isend(p.send, buf, 1, 0, NULL, &req);
@@ -253,7 +268,8 @@ START_TEST(killed_inside_message)
     void *rreq, *later;
     pid_t pid;
 
-    net = net_up(NULL, NULL);
+    /* So slow that not all of the message can have come before the peer is dead: 26 s. */
+    net = net_up("NIBBLE_TCP_PACE_MBPS=10", NULL);
     pid = fork_sender(&p, stream_counts[_i], send_half_then_hang);
     rreq = post_recv(p.recv, dst, 32 << 20, 0);
     later = post_recv(p.recv, dst, 1, 0);
@@ -293,6 +309,16 @@ static void send_one_then_hang(void *send)
         pause();
 }
 
+/* Until the kernel has something for this comm. */
+static void await_bytes(const struct nb_tcp_recv *r)
+{
+    struct pollfd fds[NB_TCP_MAX_STREAMS];
+
+    for (int i = 0; i < r->c.nstreams; i++)
+        fds[i] = (struct pollfd){.fd = r->stream[i].fd, .events = POLLIN};
+    ck_assert_int_gt(poll(fds, (nfds_t)r->c.nstreams, 5000), 0);
+}
+
 /* Killed between messages: what it had sent arrives; the next receive fails, with one line. */
 START_TEST(killed_between)
 {
@@ -304,7 +330,7 @@ START_TEST(killed_between)
 
     net = net_up(NULL, NULL);
     pid = fork_sender(&p, stream_counts[_i], send_one_then_hang);
-    usleep(100000);
+    await_bytes(p.recv);
     kill(pid, SIGKILL);
     ck_assert_int_eq(waitpid(pid, &status, 0), pid);
     r1 = post_recv(p.recv, dst, 5, 0);
@@ -345,6 +371,38 @@ START_TEST(receiver_gone)
 END_TEST
 
 /* ---- closing ---- */
+
+/* The receiver closes in order without having taken everything: its kernel answers with a reset, but that is
+ * no failure, and only who sends more learns of it. */
+START_TEST(close_with_unread)
+{
+    int64_t end = now_ms() + 5000;
+    int rc = 0, fd;
+    struct pair p;
+
+    net = net_up(NULL, NULL);
+    pair_open(&p, stream_counts[_i]);
+    fd = ((struct nb_tcp_send *)p.send)->stream[0].fd;
+    ck_assert_int_eq(wait_req(post_send(p.send, "alive", 5, 0), NULL, 5000), 0);
+    net->close_recv(p.recv);
+    p.recv = NULL;
+    ck_assert_int_ge(poll(&(struct pollfd){.fd = fd, .events = POLLIN}, 1, 5000), 1);
+    while (rc == 0) {
+        void *req = NULL;
+
+        rc = net->isend(p.send, "alive", 5, 0, NULL, &req);
+        if (rc == 0 && req)
+            rc = wait_req(req, NULL, 1000);
+        ck_assert_int_lt(now_ms(), end);
+    }
+    ck_assert_int_eq(rc, -ECONNRESET);
+    check_sticky_send(p.send, -ECONNRESET);
+    ck_assert_msg(warnings() == 0, "%s", last_warning());
+    ck_assert_ptr_nonnull(logged("has closed the connection"));
+    pair_close(&p);
+    net_down();
+}
+END_TEST
 
 START_TEST(close_in_order)
 {
@@ -405,192 +463,6 @@ START_TEST(close_with_requests)
 }
 END_TEST
 
-/* ---- owners that sleep ---- */
-
-static void *send_later(void *arg)
-{
-    static uint8_t buf[100000];
-    struct pair *p = arg;
-    void *req;
-    int rc;
-
-    usleep(300000);
-    rc = net->isend(p->send, buf, sizeof(buf), 0, NULL, &req);
-    if (rc == 0 && req)
-        rc = wait_req(req, NULL, 5000);
-    return (void *)(intptr_t)rc;
-}
-
-static double cpu_seconds(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
-/* Sleep in poll until the request is done; -ETIME when nothing wakes it for 5 s. */
-static int sleep_for(void *comm, int is_send, void *req)
-{
-    for (;;) {
-        struct pollfd fds[32];
-        int done, rc = net->test(req, &done, NULL), n;
-
-        if (rc || done)
-            return rc;
-        n = net->poll_fds(comm, is_send, fds, 32);
-        if (n < 0)
-            continue;
-        ck_assert_int_gt(n, 0);
-        if (poll(fds, (nfds_t)n, 5000) == 0)
-            return -ETIME;
-    }
-}
-
-START_TEST(poll_wakes_receiver)
-{
-    static uint8_t dst[100000];
-    struct pair p;
-    pthread_t t;
-    double cpu;
-    void *ret;
-
-    net = net_up(NULL, NULL);
-    pair_open(&p, stream_counts[_i]);
-    ck_assert_int_eq(pthread_create(&t, NULL, send_later, &p), 0);
-    cpu = cpu_seconds();
-    ck_assert_int_eq(sleep_for(p.recv, 0, post_recv(p.recv, dst, sizeof(dst), 0)), 0);
-    ck_assert_double_lt(cpu_seconds() - cpu, 0.1); /* it slept */
-    pthread_join(t, &ret);
-    ck_assert_int_eq((int)(intptr_t)ret, 0);
-    pair_close(&p);
-    net_down();
-}
-END_TEST
-
-/* Messages already read ahead, or waiting for their tag, must not leave the owner asleep. */
-START_TEST(poll_read_ahead)
-{
-    enum { N = 100 };
-    uint8_t src[40], dst[40];
-    void *s[N];
-    struct pair p;
-
-    net = net_up(NULL, NULL);
-    pair_open(&p, stream_counts[_i]);
-    for (int i = 0; i < N; i++)
-        s[i] = post_send(p.send, src, sizeof(src), i % 2);
-    ck_assert_int_eq(wait_all(s, N, 5000), 0);
-    for (int i = 0; i < N; i += 2) {
-        void *odd = post_recv(p.recv, dst, sizeof(dst), 1), *even = post_recv(p.recv, dst, sizeof(dst), 0);
-
-        ck_assert_int_eq(sleep_for(p.recv, 0, odd), 0);
-        ck_assert_int_eq(sleep_for(p.recv, 0, even), 0);
-    }
-    pair_close(&p);
-    net_down();
-}
-END_TEST
-
-static void *recv_later(void *arg)
-{
-    size_t size = 32 << 20;
-    uint8_t *buf = malloc(size);
-    struct pair *p = arg;
-    void *req = NULL;
-    int tag = 0, rc;
-
-    usleep(300000);
-    rc = net->irecv(p->recv, 1, (void **)&buf, &size, &tag, NULL, &req);
-    if (rc == 0 && req)
-        rc = wait_req(req, NULL, 10000);
-    free(buf);
-    return (void *)(intptr_t)rc;
-}
-
-START_TEST(poll_wakes_sender)
-{
-    size_t size = 32 << 20;
-    uint8_t *src = calloc(1, size);
-    struct pollfd fds[32];
-    struct pair p;
-    pthread_t t;
-    double cpu;
-    void *ret;
-
-    net = net_up(NULL, NULL);
-    pair_open(&p, stream_counts[_i]);
-    ck_assert_int_eq(net->poll_fds(p.send, 1, fds, 32), 0);
-    ck_assert_int_eq(pthread_create(&t, NULL, recv_later, &p), 0);
-    cpu = cpu_seconds();
-    ck_assert_int_eq(sleep_for(p.send, 1, post_send(p.send, src, size, 0)), 0);
-    ck_assert_double_lt(cpu_seconds() - cpu, 0.25);
-    pthread_join(t, &ret);
-    ck_assert_int_eq((int)(intptr_t)ret, 0);
-    ck_assert_int_eq(net->poll_fds(p.send, 1, fds, 32), 0);
-    pair_close(&p);
-    net_down();
-    free(src);
-}
-END_TEST
-
-/* ---- pace ---- */
-
-/* Two connections of one device share its rate. Also: a sender that sleeps is woken by the pace. */
-START_TEST(pace)
-{
-    enum { MBPS = 400 };
-    size_t size = 10 << 20; /* 2 x 10 MiB at 50 MB/s: 0.42 s */
-    uint8_t *src = calloc(1, size), *dst[2] = {malloc(size), malloc(size)};
-    struct pair p[2];
-    void *s[2], *r[2];
-    int64_t begin, took, least = (int64_t)(2.0 * (double)size * 8 / (MBPS * 1e3));
-    double cpu;
-
-    net = net_up("NIBBLE_TCP_PACE_MBPS=400", NULL);
-    for (int i = 0; i < 2; i++)
-        pair_open(&p[i], stream_counts[_i]);
-    for (int i = 0; i < 2; i++)
-        r[i] = post_recv(p[i].recv, dst[i], size, 0);
-    begin = now_ms();
-    cpu = cpu_seconds();
-    for (int i = 0; i < 2; i++)
-        s[i] = post_send(p[i].send, src, size, 0);
-    while (s[0] || s[1] || r[0] || r[1]) {
-        struct pollfd fds[128];
-        int n = 0, spin = 0;
-
-        for (int i = 0; i < 2; i++) {
-            int done, k;
-
-            ck_assert_int_eq(s[i] ? net->test(s[i], &done, NULL) : (done = 1, 0), 0);
-            s[i] = done ? NULL : s[i];
-            ck_assert_int_eq(r[i] ? net->test(r[i], &done, NULL) : (done = 1, 0), 0);
-            r[i] = done ? NULL : r[i];
-            k = net->poll_fds(p[i].send, 1, fds + n, 32);
-            spin |= k < 0;
-            n += k > 0 ? k : 0;
-            k = net->poll_fds(p[i].recv, 0, fds + n, 32);
-            spin |= k < 0;
-            n += k > 0 ? k : 0;
-        }
-        if (!spin && n > 0)
-            ck_assert_int_gt(poll(fds, (nfds_t)n, 5000), 0);
-    }
-    took = now_ms() - begin;
-    /* Not faster than 1.3 times the rate, and not much slower; asleep most of the time. */
-    ck_assert_msg(took >= least * 10 / 13, "%lld ms, %lld are allowed", (long long)took, (long long)least);
-    ck_assert_msg(took <= least * 3 + 300, "%lld ms, %lld are enough", (long long)took, (long long)least);
-    ck_assert_double_lt(cpu_seconds() - cpu, 0.6 * (double)took / 1000);
-    for (int i = 0; i < 2; i++) {
-        pair_close(&p[i]);
-        free(dst[i]);
-    }
-    net_down();
-    free(src);
-}
-END_TEST
-
 static int run(void)
 {
     const struct {
@@ -606,12 +478,9 @@ static int run(void)
         {"errors", killed_inside_message, 2},
         {"errors", killed_between, 2},
         {"errors", receiver_gone, 2},
+        {"close", close_with_unread, 2},
         {"close", close_in_order, 2},
         {"close", close_with_requests, 2},
-        {"poll", poll_wakes_receiver, 2},
-        {"poll", poll_read_ahead, 2},
-        {"poll", poll_wakes_sender, 2},
-        {"pace", pace, 2},
     };
     Suite *s = suite_create("net/tcp_fail");
     TCase *c = NULL;

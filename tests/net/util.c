@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Shared parts of the TCP transport's tests. */
+/* Shared parts of the transports' tests. */
 #include "util.h"
 
 #include <check.h>
@@ -15,15 +15,25 @@
 
 #include "base/log.h"
 
+#define MAX_REGS 4096
+
 int net_threads;
+const char *net_transport = "tcp";
+const char *const *net_settings;
 
 static const struct nb_net_ops *net;
 static char *set_names[16];
 static int nset;
 
+static pthread_mutex_t reg_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct { void *comm, *mhandle; const void *data; size_t size; } regs[MAX_REGS];
+static int nregs;
+
 static pthread_mutex_t log_lock = PTHREAD_MUTEX_INITIALIZER;
 static int log_count;
 static char log_last[1024];
+static char log_lines[256][1024];
+static int log_nlines;
 
 __attribute__((format(printf, 5, 6))) static void logger(ncclDebugLogLevel level, unsigned long flags,
                                                          const char *file, int line, const char *fmt, ...)
@@ -33,14 +43,21 @@ __attribute__((format(printf, 5, 6))) static void logger(ncclDebugLogLevel level
     (void)flags;
     (void)file;
     (void)line;
-    if (level != NCCL_LOG_WARN)
+    if (level > NCCL_LOG_INFO)
         return;
     pthread_mutex_lock(&log_lock);
-    log_count++;
     va_start(ap, fmt);
-    vsnprintf(log_last, sizeof(log_last), fmt, ap);
+    if (log_nlines < 256) {
+        vsnprintf(log_lines[log_nlines], sizeof(log_lines[0]), fmt, ap);
+        if (level == NCCL_LOG_WARN)
+            memcpy(log_last, log_lines[log_nlines], sizeof(log_last));
+        log_nlines++;
+    } else if (level == NCCL_LOG_WARN) {
+        vsnprintf(log_last, sizeof(log_last), fmt, ap);
+    }
     va_end(ap);
-    if (getenv("NB_TEST_VERBOSE"))
+    log_count += level == NCCL_LOG_WARN;
+    if (level == NCCL_LOG_WARN && getenv("NB_TEST_VERBOSE"))
         fprintf(stderr, "%s\n", log_last);
     pthread_mutex_unlock(&log_lock);
 }
@@ -60,6 +77,37 @@ const char *last_warning(void)
     return log_last;
 }
 
+int times_logged(const char *text)
+{
+    int n = 0;
+
+    pthread_mutex_lock(&log_lock);
+    for (int i = 0; i < log_nlines; i++)
+        n += strstr(log_lines[i], text) != NULL;
+    pthread_mutex_unlock(&log_lock);
+    return n;
+}
+
+const char *logged(const char *text)
+{
+    const char *found = NULL;
+
+    pthread_mutex_lock(&log_lock);
+    for (int i = 0; i < log_nlines && !found; i++)
+        found = strstr(log_lines[i], text) ? log_lines[i] : NULL;
+    pthread_mutex_unlock(&log_lock);
+    return found;
+}
+
+void capture_log(void)
+{
+    pthread_mutex_lock(&log_lock);
+    log_count = log_nlines = 0;
+    log_last[0] = '\0';
+    pthread_mutex_unlock(&log_lock);
+    nb_log_set(logger);
+}
+
 static void set_one(const char *setting)
 {
     char *name = strdup(setting), *eq = strchr(name, '=');
@@ -75,11 +123,12 @@ const struct nb_net_ops *net_up(const char *setting, ...)
 {
     va_list ap;
 
-    log_count = 0;
-    log_last[0] = '\0';
-    nb_log_set(logger);
+    capture_log();
     set_one("NCCL_SOCKET_IFNAME=lo");
-    set_one("NIBBLE_NET=tcp");
+    set_one(strcmp(net_transport, "tcp") == 0 ? "NIBBLE_NET=tcp"
+            : strcmp(net_transport, "verbs") == 0 ? "NIBBLE_NET=verbs" : "NIBBLE_NET=auto");
+    for (const char *const *s = net_settings; s && *s; s++)
+        set_one(*s);
     if (net_threads)
         set_one(net_threads == 1 ? "NIBBLE_TCP_THREADS=1" : "NIBBLE_TCP_THREADS=2");
     va_start(ap, setting);
@@ -124,8 +173,47 @@ void pair_open(struct pair *p, int streams)
     }
 }
 
+void *mh(void *comm, const void *data, size_t size)
+{
+    void *found = NULL;
+
+    if (strcmp(net_transport, "tcp") == 0 || size == 0)
+        return NULL;
+    pthread_mutex_lock(&reg_lock);
+    for (int i = 0; i < nregs && !found; i++)
+        if (regs[i].comm == comm && regs[i].data == data && regs[i].size == size)
+            found = regs[i].mhandle;
+    if (!found) {
+        ck_assert_int_lt(nregs, MAX_REGS);
+        ck_assert_msg(net->reg_mr(comm, (void *)(uintptr_t)data, size, NB_MEM_HOST, &found) == 0, "%s",
+                      log_last);
+        regs[nregs].comm = comm;
+        regs[nregs].data = data;
+        regs[nregs].size = size;
+        regs[nregs++].mhandle = found;
+    }
+    pthread_mutex_unlock(&reg_lock);
+    return found;
+}
+
+static void give_back(void *comm)
+{
+    pthread_mutex_lock(&reg_lock);
+    for (int i = 0; i < nregs;) {
+        if (regs[i].comm == comm) {
+            ck_assert_int_eq(net->dereg_mr(comm, regs[i].mhandle), 0);
+            regs[i] = regs[--nregs];
+        } else {
+            i++;
+        }
+    }
+    pthread_mutex_unlock(&reg_lock);
+}
+
 void pair_close(struct pair *p)
 {
+    give_back(p->send);
+    give_back(p->recv);
     if (p->send)
         ck_assert_int_eq(net->close_send(p->send), 0);
     if (p->recv)
@@ -139,16 +227,16 @@ void *post_send(void *comm, const void *data, size_t size, int tag)
 {
     void *req = NULL;
 
-    ck_assert_msg(net->isend(comm, data, size, tag, NULL, &req) == 0, "isend: %s", log_last);
+    ck_assert_msg(net->isend(comm, data, size, tag, mh(comm, data, size), &req) == 0, "isend: %s", log_last);
     ck_assert_ptr_nonnull(req);
     return req;
 }
 
 void *post_recv(void *comm, void *data, size_t size, int tag)
 {
-    void *req = NULL;
+    void *req = NULL, *handle = mh(comm, data, size);
 
-    ck_assert_msg(net->irecv(comm, 1, &data, &size, &tag, NULL, &req) == 0, "irecv: %s", log_last);
+    ck_assert_msg(net->irecv(comm, 1, &data, &size, &tag, &handle, &req) == 0, "irecv: %s", log_last);
     ck_assert_ptr_nonnull(req);
     return req;
 }

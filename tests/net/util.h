@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the tests of the TCP transport share: settings, connections over loopback, payload, captured log
+/* What the tests of the transports share: settings, connections over loopback, payload, captured log
  * lines. */
 #ifndef NIBBLE_TESTS_NET_UTIL_H
 #define NIBBLE_TESTS_NET_UTIL_H
@@ -18,10 +18,20 @@ struct pair {
 /* Helper threads a device (NIBBLE_TCP_THREADS) in what net_up sets; 0 at first. */
 extern int net_threads;
 
+/* The transport that net_up takes: "tcp" at first, "verbs", "auto"; verbs is over fake_verbs.h, which the
+ * test resets. */
+extern const char *net_transport;
+/* Further settings ("NAME=value") of every net_up, up to NULL; NULL at first. */
+extern const char *const *net_settings;
+
 /* Take the transport with NCCL_SOCKET_IFNAME=lo and the given further settings ("NAME=value", up to NULL);
  * net_down() unsets them. Fails the test on an error. */
 const struct nb_net_ops *net_up(const char *setting, ...) __attribute__((sentinel));
 void net_down(void);
+
+/* A handle for isend and irecv: a registration (given back by pair_close of its comm, in any thread), or NULL
+ * where the transport needs none. */
+void *mh(void *comm, const void *data, size_t size);
 
 /* Connect and accept on device 0 within 10 s, in this thread. streams 0: default. */
 void pair_open(struct pair *p, int streams);
@@ -47,5 +57,10 @@ int helper_threads(void); /* running in this process */
 /* WARN lines since net_up; the last of them. Other levels are dropped. */
 int warnings(void);
 const char *last_warning(void);
+/* The first line since net_up, of any level, that contains the text; NULL: none. How many there were. */
+const char *logged(const char *text);
+int times_logged(const char *text);
+/* Take nobody's lines from now on, as net_up does, without a transport. */
+void capture_log(void);
 
 #endif

@@ -95,7 +95,7 @@ START_TEST(join)
     struct nb_record r;
 
     ev_open(prof, &c, 7, 2, 2, 1);
-    ck_assert_int_eq(c.mask, ncclProfileColl | ncclProfileCollApi);
+    ck_assert_int_eq(c.mask, ncclProfileColl | ncclProfileCollApi | ncclProfileKernelLaunch);
     ck_assert(nb_queue_is_profiled(q));
     /* A group: the calls in the user's order, the launches in NCCL's. */
     ev_call(prof, &c, &ar);

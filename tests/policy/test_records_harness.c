@@ -423,6 +423,7 @@ static int split_node(struct hx_node *node, void *arg)
     HX_CHECK(ret == ncclSuccess, "in the same order: result %d", (int)ret);
     if (sx_check(node, &run))
         return 1;
+    hx_barrier(node); /* the error of the next operation may overtake this one on a slower node */
     e = event_of(&run);
     ev_call(prof, &reversed, &e);
     ev_launch(prof, &reversed, &e, 1);

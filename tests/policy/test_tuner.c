@@ -100,8 +100,8 @@ START_TEST(chooses_collnet)
                   {ncclFuncReduce, 64 << 20},
                   {ncclFuncSendRecv, 64 << 20},
                   {ncclFuncAllReduce, 65535},
-                  {ncclFuncReduceScatter, 8 * 65536 - 1},
-                  {ncclFuncAllGather, 8 * 65536 - 1},
+                  {ncclFuncReduceScatter, 8 * 16384 - 1},
+                  {ncclFuncAllGather, 8 * 262144 - 1},
                   {(ncclFunc_t)99, 64 << 20}};
     for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++) {
         usual(t);
@@ -110,7 +110,7 @@ START_TEST(chooses_collnet)
         ck_assert_int_eq(memcmp(before, t, sizeof(t)), 0);
     }
     usual(t);
-    ask(ctx, ncclFuncReduceScatter, 8 * 65536, t);
+    ask(ctx, ncclFuncReduceScatter, 8 * 16384, t);
     ck_assert_int_eq(chosen(t), NCCL_ALGO_COLLNET_DIRECT);
     ncclTunerPlugin_v6.finalize(ctx);
     ctx = tuner(8, 1);
@@ -224,7 +224,7 @@ END_TEST
 
 START_TEST(switched_off)
 {
-    static const char *const off[][2] = {{"NIBBLE_TUNER", "0"}, {"NIBBLE_ENABLE", "0"}, {"NIBBLE_AG", "raw"},
+    static const char *const off[][2] = {{"NIBBLE_TUNER", "0"}, {"NIBBLE_ENABLE", "0"}, {"NIBBLE_AG", "off"},
                                          {"NIBBLE_TUNER_MIN_BYTES", "67108865"}};
     table_t t;
     void *ctx;

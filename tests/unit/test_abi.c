@@ -210,15 +210,28 @@ END_TEST
         ck_assert((a).netDeviceVersion == (b).netDeviceVersion && (a).latency == (b).latency); \
     } while (0)
 
+/* Once as it is, once with the NIC shown four times. */
 START_TEST(both_halves_show_the_same_devices_in_every_version)
 {
+    if (_i)
+        setenv("NIBBLE_DEVS_PER_NIC", "4", 1);
     init_v12();
     int ndev = 0;
     int ncoll = 0;
-    ok(NET(12)->devices(&ndev));
-    ok(COLLNET(12)->devices(&ncoll));
-    ck_assert_int_ge(ndev, 1);
-    ck_assert_int_eq(ndev, ncoll);
+    for (int v = 0; v < 5; v++) {
+        ok((v == 0   ? NET(8)->devices
+            : v == 1 ? NET(9)->devices
+            : v == 2 ? NET(10)->devices
+            : v == 3 ? NET(11)->devices
+                     : NET(12)->devices)(&ndev));
+        ok((v == 0   ? COLLNET(8)->devices
+            : v == 1 ? COLLNET(9)->devices
+            : v == 2 ? COLLNET(10)->devices
+            : v == 3 ? COLLNET(11)->devices
+                     : COLLNET(12)->devices)(&ncoll));
+        ck_assert_int_eq(ndev, _i ? 4 : 1);
+        ck_assert_int_eq(ndev, ncoll);
+    }
     for (int d = 0; d < ndev; d++) {
         ncclNetProperties_v12_t n12, c12;
         ncclNetProperties_v11_t n11, c11;
@@ -252,6 +265,10 @@ START_TEST(both_halves_show_the_same_devices_in_every_version)
         ck_assert(n11.maxP2pBytes == n12.maxP2pBytes && n10.maxP2pBytes == n12.maxP2pBytes);
         ck_assert(n12.railId == NCCL_NET_ID_UNDEF && n12.planeId == NCCL_NET_ID_UNDEF);
         ck_assert_int_eq(n12.maxMultiRequestSize, 1);
+        ncclNetProperties_v12_t first;
+        ok(NET(12)->getProperties(0, &first)); /* NCCL shares the link by these two */
+        ck_assert(first.guid == n12.guid && first.port == n12.port);
+        ck_assert(d == 0 || strcmp(first.name, n12.name) != 0);
     }
     ncclNetProperties_v12_t props;
     ck_assert_int_eq(capture_warnings, 0);
@@ -490,31 +507,38 @@ struct driver {
     } \
     static const struct driver driver_##v = {v, init_##v, listen_##v, connect_##v, accept_##v, reg_##v, send_##v, recv_##v, test_##v, finish_##v}
 
+static int message_dev;
 static ncclNetCommConfig_v10_t no_config = {.trafficClass = NCCL_NET_TRAFFIC_CLASS_UNDEF};
 
 /* clang-format off: one line an argument */
-DRIVER(8, t->init(capture_log), t->listen(0, handle, comm), t->connect(0, handle, comm, NULL),
+DRIVER(8, t->init(capture_log), t->listen(message_dev, handle, comm), t->connect(message_dev, handle, comm, NULL),
        t->isend(comm, data, (int)size, tag, mhandle, request),
        t->irecv(comm, n, data, ints, tags, mhandles, request), ncclSuccess);
-DRIVER(9, t->init(capture_log), t->listen(0, handle, comm), t->connect(0, handle, comm, NULL),
+DRIVER(9, t->init(capture_log), t->listen(message_dev, handle, comm), t->connect(message_dev, handle, comm, NULL),
        t->isend(comm, data, size, tag, mhandle, request),
        t->irecv(comm, n, data, sizes, tags, mhandles, request), ncclSuccess);
-DRIVER(10, t->init(capture_log, NULL), t->listen(0, handle, comm), t->connect(0, &no_config, handle, comm, NULL),
+DRIVER(10, t->init(capture_log, NULL), t->listen(message_dev, handle, comm), t->connect(message_dev, &no_config, handle, comm, NULL),
        t->isend(comm, data, size, tag, mhandle, NULL, request),
        t->irecv(comm, n, data, sizes, tags, mhandles, NULL, request), ncclSuccess);
-DRIVER(11, t->init(&net_ctx, 7, &no_config, capture_log, NULL), t->listen(net_ctx, 0, handle, comm),
-       t->connect(net_ctx, 0, handle, comm, NULL), t->isend(comm, data, size, tag, mhandle, NULL, request),
+DRIVER(11, t->init(&net_ctx, 7, &no_config, capture_log, NULL), t->listen(net_ctx, message_dev, handle, comm),
+       t->connect(net_ctx, message_dev, handle, comm, NULL), t->isend(comm, data, size, tag, mhandle, NULL, request),
        t->irecv(comm, n, data, sizes, tags, mhandles, NULL, request), t->finalize(net_ctx));
-DRIVER(12, t->init(&net_ctx, 7, &no_config, capture_log, NULL), t->listen(net_ctx, 0, handle, comm),
-       t->connect(net_ctx, 0, handle, comm, NULL), t->isend(comm, data, size, tag, mhandle, NULL, request),
+DRIVER(12, t->init(&net_ctx, 7, &no_config, capture_log, NULL), t->listen(net_ctx, message_dev, handle, comm),
+       t->connect(net_ctx, message_dev, handle, comm, NULL), t->isend(comm, data, size, tag, mhandle, NULL, request),
        t->irecv(comm, n, data, sizes, tags, mhandles, NULL, request), t->finalize(net_ctx));
 /* clang-format on */
 
 static const struct driver *const drivers[] = {&driver_8, &driver_9, &driver_10, &driver_11, &driver_12};
 
+#define NDRIVERS ((int)(sizeof(drivers) / sizeof(drivers[0])))
+
 START_TEST(messages_pass_through_every_version)
 {
-    const struct driver *d = drivers[_i];
+    const struct driver *d = drivers[_i % NDRIVERS];
+    if (_i >= NDRIVERS) { /* again, on the last of the devices that one NIC is shown as */
+        setenv("NIBBLE_DEVS_PER_NIC", "4", 1);
+        message_dev = 3;
+    }
     static unsigned char sent[2][BYTES], got[2][BYTES];
     char handle[NCCL_NET_HANDLE_MAXSIZE] = {0};
     void *listener = NULL;
@@ -644,7 +668,7 @@ START_TEST(profiler_alone)
     ck_assert_ptr_null(handle);
     ok(p6->init(&ctx, 7, &mask, NULL, 2, 2, 0, NULL));
     ck_assert_ptr_nonnull(ctx);
-    ck_assert_int_eq(mask, ncclProfileColl | ncclProfileCollApi);
+    ck_assert_int_eq(mask, ncclProfileColl | ncclProfileCollApi | ncclProfileKernelLaunch);
     d.collApi.func = "AllReduce";
     d.collApi.datatype = "ncclFloat32";
     d.collApi.count = 5;
@@ -674,12 +698,12 @@ int main(void)
     tcase_add_test(tc, one_banner_and_the_halves_end_in_any_order);
     tcase_add_test(tc, finalize_of_the_wrong_context_is_refused);
     tcase_add_test(tc, a_bad_setting_fails_every_init);
-    tcase_add_test(tc, both_halves_show_the_same_devices_in_every_version);
+    tcase_add_loop_test(tc, both_halves_show_the_same_devices_in_every_version, 0, 2);
     tcase_add_test(tc, largest_window_is_made_of_whole_units);
     tcase_add_test(tc, net_survives_null);
     tcase_add_test(tc, collnet_survives_null);
     tcase_add_test(tc, nothing_works_before_init);
-    tcase_add_loop_test(tc, messages_pass_through_every_version, 0, sizeof(drivers) / sizeof(drivers[0]));
+    tcase_add_loop_test(tc, messages_pass_through_every_version, 0, 2 * NDRIVERS);
     tcase_add_test(tc, finalize_with_an_open_connection_is_survived);
     tcase_add_test(tc, tuner_alone);
     tcase_add_test(tc, profiler_alone);

@@ -4,6 +4,7 @@
  * many bytes in the same run. Speeds count uncompressed bytes of values that go in (encode, ulp, hash,
  * memcpy) or that the coded input stands for (decode; for reduce8 all eight contributions).
  */
+#include <errno.h>
 #include <getopt.h>
 #include <math.h>
 #include <stdlib.h>
@@ -23,8 +24,8 @@ struct bench {
     uint8_t *coded[REDUCE_SOURCES];
     size_t cap;
     size_t len[REDUCE_SOURCES], ulp_len;
-    uint8_t *ulp_coded;
-    size_t ulp_cap;
+    uint8_t *ulp_coded, *delta4_coded;
+    size_t ulp_cap, delta4_len;
     int8_t *err;
     uint8_t *scale;
     double seconds; /* to spend on one row */
@@ -93,6 +94,16 @@ static long op_ulp_decode(struct bench *b)
     return nb_ulp_decode(width_of(b), b->ulp_coded, b->ulp_len, b->ref, b->bytes, b->dst);
 }
 
+static long op_delta4_encode(struct bench *b)
+{
+    return nb_delta4_encode(b->type, b->src, b->ref, b->bytes, SIZE_MAX, b->delta4_coded, b->ulp_cap, NULL);
+}
+
+static long op_delta4_decode(struct bench *b)
+{
+    return nb_delta4_decode(b->type, b->delta4_coded, b->delta4_len, b->ref, b->bytes, b->dst);
+}
+
 static long op_hash(struct bench *b)
 {
     b->sink += nb_hash64(b->src, b->bytes, b->sink);
@@ -121,6 +132,8 @@ static const struct {
     {"reduce8", op_reduce8, REDUCE_SOURCES, false, false},
     {"ulp_encode", op_ulp_encode, 1, true, false},
     {"ulp_decode", op_ulp_decode, 1, true, false},
+    {"delta4_encode", op_delta4_encode, 1, true, false},
+    {"delta4_decode", op_delta4_decode, 1, true, false},
     {"hash", op_hash, 1, true, true},
 };
 
@@ -218,16 +231,44 @@ static bool measure(struct bench *b, op_fn *op, unsigned times, double *gbps, do
     return true;
 }
 
+struct one_run {
+    struct bench *b;
+    op_fn *op;
+};
+
+static void run_once(void *arg)
+{
+    const struct one_run *one = arg;
+
+    one->op(one->b);
+}
+
+/* Instructions per value of one call. */
+static bool count_once(struct bench *b, op_fn *op, unsigned times, FILE *trace, double *instructions)
+{
+    struct one_run one = {b, op};
+
+    if (op(b) < 0)
+        return false;
+    *instructions = perf_count_instructions(run_once, &one, trace) / ((double)b->n * times);
+    return isfinite(*instructions);
+}
+
 static const char help[] =
     "usage: nibble-perf codec [OPTION]...\n\n"
     "  --variants LIST  of reference,portable,avx2,avx512 (default: all that this CPU runs but reference)\n"
-    "  --ops LIST       of encode,encode_ef,encode_ema,decode,decode_add,reduce8,ulp_encode,ulp_decode,hash\n"
+    "  --ops LIST       of encode,encode_ef,encode_ema,decode,decode_add,reduce8,ulp_encode,ulp_decode,\n"
+    "                   delta4_encode,delta4_decode,hash\n"
     "  --types LIST     of float32,bfloat16,float16\n"
     "  --codec NAME     int4 (default) or int8, for the quantizing operations\n"
     "  --bytes SIZE     of the values of one call (default 8M)\n"
     "  --seconds S      for each row (default 0.3)\n"
-    "  --step R         ulp: rms of a weight's change over its own (default 0.0015)\n"
-    "  --json FILE      write a list of objects: variant op type gbps memcpy_gbps codec ratio\n\n"
+    "  --step R         ulp, delta4: rms of a weight's change over its own (default 0.0015)\n"
+    "  --count          count the instructions of each row instead, one by one: per value (of all eight for\n"
+    "                   reduce8) the same figure every time; --bytes 64K is enough, as it is slow\n"
+    "  --trace FILE     with --count: also write the address of each instruction in the program's file, a line each (0:\n"
+    "                   in a library); mca.sh makes a figure of it\n"
+    "  --json FILE      write a list of objects: variant op type gbps memcpy_gbps codec ratio clock_ghz, or instructions\n\n"
     "Speeds are medians in GB/s (10^9) of uncompressed values; ratio is to memcpy of as many bytes in the "
     "same run.\n"
     "reduce8 sums eight coded contributions and counts the bytes of all eight.\n";
@@ -239,11 +280,14 @@ int perf_codec(int argc, char **argv)
         {"types", required_argument, NULL, 't'},    {"codec", required_argument, NULL, 'c'},
         {"bytes", required_argument, NULL, 'b'},    {"seconds", required_argument, NULL, 's'},
         {"step", required_argument, NULL, 'r'},     {"json", required_argument, NULL, 'j'},
+        {"count", no_argument, NULL, 'n'},          {"trace", required_argument, NULL, 'a'},
         {"help", no_argument, NULL, 'h'},           {NULL, 0, NULL, 0}};
     const char *variants = "portable,avx2,avx512", *op_list = NULL, *types = NULL, *json_path = NULL;
     struct bench b = {.codec = NB_CODEC_INT4, .seconds = 0.3};
     size_t bytes = 8 << 20;
     double step = 0.0015;
+    bool count = false;
+    FILE *trace = NULL;
     struct perf_json *json;
     int c, rows = 0;
 
@@ -277,6 +321,16 @@ int perf_codec(int argc, char **argv)
         case 'r':
             step = atof(optarg);
             break;
+        case 'n':
+            count = true;
+            break;
+        case 'a':
+            trace = trace ? trace : fopen(optarg, "w");
+            if (!trace) {
+                fprintf(stderr, "nibble-perf: cannot write %s: %s\n", optarg, strerror(errno));
+                return 2;
+            }
+            break;
         case 'j':
             json_path = optarg;
             break;
@@ -300,9 +354,10 @@ int perf_codec(int argc, char **argv)
     b.dst = malloc(b.cap);
     b.own = malloc(bytes);
     b.ulp_coded = malloc(b.ulp_cap);
+    b.delta4_coded = malloc(b.ulp_cap);
     b.err = malloc(nb_ef_err_bytes(bytes));
     b.scale = malloc(nb_ef_scale_bytes(bytes));
-    bool ok = b.src && b.ref && b.dst && b.own && b.ulp_coded && b.err && b.scale;
+    bool ok = b.src && b.ref && b.dst && b.own && b.ulp_coded && b.delta4_coded && b.err && b.scale;
     for (int i = 0; i < REDUCE_SOURCES; i++)
         ok = (b.coded[i] = malloc(b.cap)) && ok;
     if (!ok || !perf_json_open(json_path, &json)) {
@@ -310,7 +365,11 @@ int perf_codec(int argc, char **argv)
             fprintf(stderr, "nibble-perf: not enough memory\n");
         return 1;
     }
-    printf("%-10s %-11s %-9s %8s %8s %7s %12s\n", "variant", "op", "type", "GB/s", "memcpy", "ratio",
+    const double clock = count ? NAN : perf_clock_ghz();
+    if (count)
+        printf("%-10s %-13s %-9s %12s %12s\n", "variant", "op", "type", "instructions", "bits/value");
+    else
+        printf("%-10s %-13s %-9s %8s %8s %7s %12s\n", "variant", "op", "type", "GB/s", "memcpy", "ratio",
            "bits/value");
     for (unsigned t = 0; ok && t < NB_DTYPE_COUNT; t++) {
         b.type = (enum nb_dtype)t;
@@ -324,7 +383,8 @@ int perf_codec(int argc, char **argv)
                     continue;
                 for (int v = NB_VARIANT_REFERENCE; ok && v < NB_VARIANT_COUNT; v++) {
                     const char *name = nb_variant_name((enum nb_variant)v);
-                    double gbps, copy, bits = NAN;
+                    const bool delta4 = strncmp(ops[o].name, "delta4", 6) == 0;
+                    double gbps = NAN, copy = NAN, bits = NAN, instructions = NAN;
                     if (!perf_listed(variants, name) || nb_codec_select((enum nb_variant)v) != 0)
                         continue;
                     if (!filled) {
@@ -333,17 +393,22 @@ int perf_codec(int argc, char **argv)
                         fill(&b, weights == 1, step);
                         ok = weights || prepare(&b);
                         b.ulp_len = weights ? (size_t)op_ulp_encode(&b) : 0;
+                        b.delta4_len = weights ? (size_t)op_delta4_encode(&b) : 0;
                         nb_codec_select((enum nb_variant)v);
                         filled = true;
                     }
-                    ok = ok && measure(&b, ops[o].run, ops[o].times, &gbps, &copy);
+                    ok = ok && (count ? count_once(&b, ops[o].run, ops[o].times, trace, &instructions)
+                                      : measure(&b, ops[o].run, ops[o].times, &gbps, &copy));
                     if (!ok)
                         break;
                     if (!ops[o].once)
-                        bits = 8.0 * (double)(weights ? b.ulp_len : b.len[0]) / (double)b.n;
+                        bits = 8.0 * (double)(!weights ? b.len[0] : delta4 ? b.delta4_len : b.ulp_len) / (double)b.n;
                     const char *type = ops[o].once ? "bytes" : nb_dtype_name(b.type);
-                    printf("%-10s %-11s %-9s %8.2f %8.2f %7.2f", name, ops[o].name, type, gbps, copy,
-                           gbps / copy);
+                    printf("%-10s %-13s %-9s", name, ops[o].name, type);
+                    if (count)
+                        printf(" %12.3f", instructions);
+                    else
+                        printf(" %8.2f %8.2f %7.2f", gbps, copy, gbps / copy);
                     if (isfinite(bits))
                         printf(" %12.2f\n", bits);
                     else
@@ -355,11 +420,17 @@ int perf_codec(int argc, char **argv)
                     perf_json_text(json, "type", type);
                     perf_json_text(json, "codec",
                                    ops[o].once ? "hash"
+                                   : delta4    ? "delta4"
                                    : weights   ? "ulp"
                                                : nb_codec_name(b.codec));
-                    perf_json_number(json, "gbps", gbps);
-                    perf_json_number(json, "memcpy_gbps", copy);
-                    perf_json_number(json, "ratio", gbps / copy);
+                    if (count) {
+                        perf_json_number(json, "instructions", instructions);
+                    } else {
+                        perf_json_number(json, "gbps", gbps);
+                        perf_json_number(json, "memcpy_gbps", copy);
+                        perf_json_number(json, "ratio", gbps / copy);
+                        perf_json_number(json, "clock_ghz", clock);
+                    }
                     perf_json_number(json, "bits_per_value", bits);
                     perf_json_end(json);
                     rows++;
@@ -371,7 +442,7 @@ int perf_codec(int argc, char **argv)
         fprintf(stderr, "nibble-perf: a codec refused its input\n");
     else if (!rows)
         fprintf(stderr, "nibble-perf: nothing to measure: no such variant, operation or type here\n");
-    if (perf_json_close(json) || !rows)
+    if (perf_json_close(json) || !rows || (trace && fclose(trace) != 0))
         ok = false;
     for (int i = 0; i < REDUCE_SOURCES; i++)
         free(b.coded[i]);
@@ -380,6 +451,7 @@ int perf_codec(int argc, char **argv)
     free(b.dst);
     free(b.own);
     free(b.ulp_coded);
+    free(b.delta4_coded);
     free(b.err);
     free(b.scale);
     return ok ? 0 : 1;

@@ -41,6 +41,7 @@ struct series {
     size_t block; /* values of a block: count */
     uint64_t seed;
     int64_t slot;
+    unsigned turn; /* operations run; all-gathers send one state and the other in turn */
     char *send[2]; /* all-gather: two states of the weights, in turn */
     char *recv;
 };
@@ -118,6 +119,8 @@ static size_t all_reduce_chunk(const struct series *s)
     const size_t bytes = s->count * hx_type_size(s->type);
     size_t chunk = s->run->buff_size / HX_STEPS;
 
+    if (s->run->chunk)
+        return s->run->chunk;
     while (chunk > 65536 && chunk * (size_t)s->run->channels > bytes)
         chunk /= 2;
     return chunk;
@@ -140,7 +143,7 @@ static int push_record(const struct series *s, size_t chunk)
 }
 
 /* `n` operations, posted at once and run one after the other. */
-static int run_many(const struct series *s, int n)
+static int run_many(struct series *s, int n)
 {
     struct hx_op *ops = calloc((size_t)n, sizeof(*ops));
     const size_t chunk = all_reduce_chunk(s);
@@ -148,14 +151,14 @@ static int run_many(const struct series *s, int n)
 
     if (!ops)
         return hx_fail("not enough memory");
-    for (int i = 0; i < n && !ret; i++) {
+    for (int i = 0; i < n && !ret; i++, s->turn++) {
         ops[i] = (struct hx_op){.func = s->kind->func,
                                 .type = s->type,
                                 .op = ncclSum,
                                 .count = s->count,
-                                .send = s->send[s->kind->func == HX_ALL_GATHER ? i % 2 : 0],
+                                .send = s->send[s->kind->func == HX_ALL_GATHER ? s->turn % 2 : 0],
                                 .recv = s->recv,
-                                .chunk = s->kind->func == HX_ALL_REDUCE ? chunk : 0,
+                                .chunk = s->kind->func == HX_ALL_REDUCE ? chunk : s->run->chunk,
                                 .flags = s->run->nocopy ? HX_OP_NOCOPY : 0};
         if (!s->run->plugin && push_record(s, chunk) != 0)
             ret = hx_fail("a record was refused");
@@ -171,7 +174,7 @@ static int run_many(const struct series *s, int n)
 
 /* What nodes tell each other after a series. */
 struct outcome {
-    double seconds, err, energy, sent, wire;
+    double err, energy, sent, wire;
 };
 
 static void take_stats(const struct series *s, struct nb_func_stats *out)
@@ -187,52 +190,51 @@ static void take_stats(const struct series *s, struct nb_func_stats *out)
 
 static int measure(struct series *s, size_t bytes)
 {
-    const int nodes = s->node->nnodes, even = s->run->iterations + s->run->iterations % 2;
-    const int last = (even - 1) % 2;
-    const double share = (nodes - 1.0) / nodes;
+    const int nodes = s->node->nnodes, iterations = s->run->iterations, reps = s->run->repetitions;
+    const char *interface = s->run->netns ? "hx0" : NULL;
+    struct perf_row row = perf_row_make(s->run, s->kind->name, hx_type_name(s->type), bytes);
+    double seconds[PERF_MOST_REPETITIONS], sent = 0, wire = 0, err = 0, energy = 0;
     struct outcome mine = {0}, all[HX_MAX_NODES];
-    struct perf_row row = {.nodes = nodes, .bytes = bytes, .wire_ratio = NAN, .nmse = NAN};
     struct nb_func_stats before, after;
-    double seconds = 0, sent = 0, wire = 0, err = 0, energy = 0, start;
+    struct perf_usage from, to;
 
-    /* An even number each, so that the weights' two states take turns without a break. */
     hx_where("warm-up of %s, %zu bytes", s->kind->name, bytes);
-    if (s->run->warmup && run_many(s, s->run->warmup + s->run->warmup % 2))
+    if (s->run->warmup && run_many(s, s->run->warmup))
         return 1;
     hx_barrier(s->node);
     take_stats(s, &before);
-    hx_barrier(s->node);
     hx_where("%s, %zu bytes", s->kind->name, bytes);
-    start = hx_now();
-    if (run_many(s, even))
-        return 1;
-    mine.seconds = (hx_now() - start) / even;
+    perf_usage_now(interface, &from);
+    for (int i = 0; i < reps; i++) {
+        hx_barrier(s->node);
+        const double start = hx_now();
+        if (run_many(s, iterations))
+            return 1;
+        seconds[i] = (hx_now() - start) / iterations;
+    }
     hx_barrier(s->node);
+    perf_usage_now(interface, &to);
     take_stats(s, &after);
     mine.sent = (double)(after.sent_bytes - before.sent_bytes);
     mine.wire = (double)(after.wire_bytes - before.wire_bytes);
     if (!s->run->nocopy) {
         if (s->kind->func == HX_ALL_GATHER)
             for (int b = 0; b < nodes; b++)
-                check_block(s, (size_t)b, last, s->recv + (size_t)b * s->block * hx_type_size(s->type),
-                            &mine.err, &mine.energy);
+                check_block(s, (size_t)b, (int)((s->turn - 1) % 2),
+                            s->recv + (size_t)b * s->block * hx_type_size(s->type), &mine.err, &mine.energy);
         else
             check_block(s, s->kind->func == HX_REDUCE_SCATTER ? (size_t)s->node->rank : 0, 0, s->recv,
                         &mine.err, &mine.energy);
     }
     hx_allgather(s->node, &mine, sizeof(mine), all);
     for (int r = 0; r < nodes; r++) {
-        seconds = all[r].seconds > seconds ? all[r].seconds : seconds;
         sent += all[r].sent;
         wire += all[r].wire;
         err += all[r].err;
         energy += all[r].energy;
     }
-    snprintf(row.op, sizeof(row.op), "%s", s->kind->name);
-    snprintf(row.type, sizeof(row.type), "%s", hx_type_name(s->type));
-    row.time_us = 1e6 * seconds;
-    row.algbw = 1e-9 * (double)bytes / seconds;
-    row.busbw = row.algbw * share * (s->kind->func == HX_ALL_REDUCE ? 2 : 1);
+    perf_row_measured(&row, s->node, seconds, &from, &to, iterations * reps);
+    row.busbw = row.algbw * (nodes - 1.0) / nodes * (s->kind->func == HX_ALL_REDUCE ? 2 : 1);
     if (sent > 0)
         row.wire_ratio = wire / sent;
     if (energy > 0)
@@ -319,6 +321,7 @@ int perf_coll(int argc, char **argv)
         return 0;
     job.nnodes = run.nodes;
     job.arg = &run;
+    job.netns_prefix = run.netns;
     job.env = run.env;
     return perf_rows_job(&job, run.json);
 }

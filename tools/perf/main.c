@@ -12,6 +12,7 @@ static const struct {
     {"coll", "reduce-scatter, all-gather and all-reduce between nodes (processes of this machine)",
      perf_coll},
     {"p2p", "point-to-point transfers between nodes", perf_p2p},
+    {"weights", "what exact and delta4 gathers of weights cost and lose, over simulated training", perf_weights},
 };
 
 int main(int argc, char **argv)
@@ -22,7 +23,7 @@ int main(int argc, char **argv)
     fprintf(argc > 1 && strcmp(argv[1], "--help") == 0 ? stdout : stderr,
             "usage: nibble-perf PART [OPTION]...\n\n");
     for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++)
-        fprintf(argc > 1 && strcmp(argv[1], "--help") == 0 ? stdout : stderr, "  %-6s %s\n", parts[i].name,
+        fprintf(argc > 1 && strcmp(argv[1], "--help") == 0 ? stdout : stderr, "  %-8s %s\n", parts[i].name,
                 parts[i].what);
     fprintf(argc > 1 && strcmp(argv[1], "--help") == 0 ? stdout : stderr,
             "\nnibble-perf PART --help tells the options of a part.\n");

@@ -27,12 +27,12 @@ static int transfer(struct hx_p2p *p2p, const struct perf_run *run, int rank, ch
 static int p2p_size(struct hx_node *node, struct hx_p2p *p2p, const struct perf_run *run, size_t bytes)
 {
     const int peer = node->rank ^ 1;
-    struct perf_row row = {
-        .op = "p2p", .type = "bytes", .nodes = node->nnodes, .bytes = bytes, .wire_ratio = NAN};
+    const char *interface = run->netns ? "hx0" : NULL;
+    struct perf_row row = perf_row_make(run, "p2p", "bytes", bytes);
+    double seconds[PERF_MOST_REPETITIONS];
+    struct perf_usage from, to;
     char *send = malloc(bytes), *recv = malloc(bytes), *want = malloc(bytes);
-    struct {
-        double seconds, wrong;
-    } mine = {0, 0}, all[HX_MAX_NODES];
+    double mine = 0, all[HX_MAX_NODES], wrong = 0;
 
     if (!send || !recv || !want)
         return hx_fail("not enough memory for %zu bytes", bytes);
@@ -43,20 +43,22 @@ static int p2p_size(struct hx_node *node, struct hx_p2p *p2p, const struct perf_
     if (transfer(p2p, run, node->rank, send, recv, bytes, run->warmup))
         return 1;
     hx_barrier(node);
-    const double start = hx_now();
-    if (transfer(p2p, run, node->rank, send, recv, bytes, run->iterations))
-        return 1;
-    mine.seconds = (hx_now() - start) / run->iterations;
-    if (node->rank % 2 == 1 || run->bidirectional)
-        mine.wrong = memcmp(recv, want, bytes) != 0;
-    hx_allgather(node, &mine, sizeof(mine), all);
-    double seconds = 0, wrong = 0;
-    for (int r = 0; r < node->nnodes; r++) {
-        seconds = all[r].seconds > seconds ? all[r].seconds : seconds;
-        wrong += all[r].wrong;
+    perf_usage_now(interface, &from);
+    for (int i = 0; i < run->repetitions; i++) {
+        hx_barrier(node);
+        const double start = hx_now();
+        if (transfer(p2p, run, node->rank, send, recv, bytes, run->iterations))
+            return 1;
+        seconds[i] = (hx_now() - start) / run->iterations;
     }
-    row.time_us = 1e6 * seconds;
-    row.algbw = row.busbw = 1e-9 * (double)bytes / seconds;
+    hx_barrier(node);
+    perf_usage_now(interface, &to);
+    if (node->rank % 2 == 1 || run->bidirectional)
+        mine = memcmp(recv, want, bytes) != 0;
+    hx_allgather(node, &mine, sizeof(mine), all);
+    for (int r = 0; r < node->nnodes; r++)
+        wrong += all[r];
+    perf_row_measured(&row, node, seconds, &from, &to, run->iterations * run->repetitions);
     row.nmse = run->nocopy ? NAN : 0;
     perf_row_add(node, &row);
     free(send);
@@ -68,7 +70,7 @@ static int p2p_size(struct hx_node *node, struct hx_p2p *p2p, const struct perf_
 static int p2p_node(struct hx_node *node, void *arg)
 {
     const struct perf_run *run = arg;
-    const struct hx_p2p_cfg cfg = {.streams = run->streams, .nocopy = run->nocopy};
+    const struct hx_p2p_cfg cfg = {.streams = run->streams, .slot = run->chunk, .nocopy = run->nocopy};
     struct hx_ctx ctx;
     struct hx_p2p *p2p = NULL;
     struct hx_lib *lib;
@@ -111,6 +113,7 @@ int perf_p2p(int argc, char **argv)
     }
     job.nnodes = run.nodes;
     job.arg = &run;
+    job.netns_prefix = run.netns;
     job.env = run.env;
     return perf_rows_job(&job, run.json);
 }

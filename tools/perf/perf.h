@@ -14,6 +14,7 @@
 int perf_codec(int argc, char **argv);
 int perf_coll(int argc, char **argv);
 int perf_p2p(int argc, char **argv);
+int perf_weights(int argc, char **argv);
 
 /* Seconds of CLOCK_MONOTONIC. */
 double perf_now(void);
@@ -23,6 +24,13 @@ double perf_median(double *v, size_t n);
 bool perf_parse_size(const char *text, size_t *bytes);
 /* Is `word` in the comma-separated `list`? An empty or NULL list contains everything. */
 bool perf_listed(const char *list, const char *word);
+
+/* Instructions of run(arg), each stopped at: some microseconds an instruction. NAN after a message where a
+ * process may not trace its child. `trace`, if not NULL, gets each one's address in the program's file, in hexadecimal, a
+ * line each; 0 for those of libraries (and all, on other machines than x86-64). */
+double perf_count_instructions(void (*run)(void *arg), void *arg, FILE *trace);
+/* The processor's clock as it is now, in GHz; NAN where that is not known. */
+double perf_clock_ghz(void);
 
 /* A JSON list of flat objects. perf_json_open(NULL) is fine and makes the others do nothing; NULL and a
  * message on stderr when the file cannot be written. */
@@ -36,22 +44,34 @@ void perf_json_end(struct perf_json *json);
 /* 0, or 1 after a message when writing failed. */
 int perf_json_close(struct perf_json *json);
 
+/* ---- What a measurement used ---- */
+
+/* Of this process, this machine, and the interface of this process' network namespace. */
+struct perf_usage {
+    double cpu_s;           /* user and system time of all threads */
+    double busy_s, total_s; /* of all processors of the machine: not idle, and at all */
+    double sent, received;  /* bytes through the interface, headers included */
+};
+/* `interface` NULL: none. What cannot be read is 0. */
+void perf_usage_now(const char *interface, struct perf_usage *usage);
+
 /* ---- Measurements over nodes (coll and p2p) ---- */
 
 /* Sizes, repetitions and nodes, in the manner of nccl-tests. */
 struct perf_run {
     size_t min_bytes, max_bytes, step_bytes; /* step_bytes 0: times factor */
     unsigned factor;
-    int nodes, iterations, warmup, channels;
-    size_t buff_size;
+    int nodes, iterations, warmup, channels, repetitions;
+    size_t buff_size, chunk; /* chunk 0: as NCCL chooses */
     const char *types; /* comma-separated names, NULL: the part's own */
     const char *ops;
     const char *json;
     const char *plugin; /* path of a shared object; NULL: the code linked into this program */
+    const char *netns;  /* prefix of the names of existing network namespaces, NULL: loopback */
     bool nocopy, bidirectional, feedback, help;
     int streams;
     double weight_step; /* rms of a weight's change over its own between two gathers */
-    const char *env[16];
+    const char *env[24];
     int nenv;
 };
 
@@ -60,21 +80,35 @@ bool perf_run_parse(int argc, char **argv, const char *part, struct perf_run *ru
 /* Next size of the series, 0 after the last. */
 size_t perf_run_next(const struct perf_run *run, size_t bytes);
 
+struct hx_node;
+struct hx_job;
+
+/* Most repetitions of one measurement, of which the median is told. */
+#define PERF_MOST_REPETITIONS 64
+
 /* One line of the table; what nodes hand to their parent. */
 struct perf_row {
     char op[24], type[12];
-    int nodes;
-    uint64_t bytes;
-    double time_us, algbw, busbw, wire_ratio, nmse; /* NAN: not known */
+    int nodes, channels, repetitions;
+    uint64_t bytes, chunk;
+    double time_us, min_us, max_us; /* median, least and most of the repetitions */
+    double algbw, busbw, wire_ratio, nmse; /* NAN: not known */
+    double cpu;        /* processors that the nodes kept busy, together */
+    double busy;       /* share of the machine's processors that anything kept busy */
+    double link_bytes; /* of one operation through the busiest direction of a node's link */
 };
+/* A row without figures. */
+struct perf_row perf_row_make(const struct perf_run *run, const char *op, const char *type, uint64_t bytes);
+/* Collective: fill in times from every node's seconds[repetitions] of one operation, and what the nodes used
+ * from before to after for `operations` of them. */
+void perf_row_measured(struct perf_row *row, struct hx_node *node, const double *seconds,
+                       const struct perf_usage *before, const struct perf_usage *after, int operations);
 void perf_row_header(void);
 void perf_row_print(const struct perf_row *row);
 void perf_row_json(struct perf_json *json, const struct perf_row *row);
 
 /* Rows of a job: node 0 prints them as they come and keeps them in its scratch memory; the parent writes the
  * file. */
-struct hx_node;
-struct hx_job;
 void perf_row_add(struct hx_node *node, const struct perf_row *row);
 /* Run the job and write the file. Exit status. */
 int perf_rows_job(const struct hx_job *job, const char *json);

@@ -16,11 +16,14 @@ static const char common_help[] =
     "  -N, --nodes N    processes on this machine, 2 to 8 (default 2)\n"
     "  -n, --iters N    measured operations of each size (default 10)\n"
     "  -w, --warmup N   before them (default 3)\n"
+    "  --reps N         repeat that and tell the median (default 1)\n"
+    "  --netns PREFIX   nodes run in the network namespaces PREFIX0, PREFIX1, ... over their interface hx0\n"
     "  --plugin FILE    measure this shared object (default: the code of this build)\n"
     "  --nocopy         leave out what the GPU would do (moving data between buffers); nothing is checked\n"
     "  --env NAME=VALUE in the nodes' environment; may be repeated\n"
     "  --json FILE      write a list of objects:\n"
-    "                   op type nodes bytes time_us algbw busbw wire_ratio nmse\n";
+    "                   op type nodes bytes channels chunk reps time_us min_us max_us algbw busbw\n"
+    "                   wire_ratio nmse cpu busy link_bytes\n";
 static const char coll_help[] =
     "usage: nibble-perf coll [OPTION]...\n\n"
     "  --ops LIST       of reduce_scatter,all_gather,all_reduce (default: all)\n"
@@ -30,18 +33,22 @@ static const char coll_help[] =
     "  --step R         all-gather: rms of the change of the weights between two gathers over their own\n"
     "                   (default 0.0015; 0: unchanged)\n"
     "  --channels N     of NCCL (default 8)\n"
-    "  --buffsize SIZE  NCCL_BUFFSIZE (default 4M)\n";
+    "  --buffsize SIZE  NCCL_BUFFSIZE (default 4M)\n"
+    "  --chunk SIZE     of a channel (default: as NCCL chooses for the operation)\n";
 static const char coll_notes[] = "\nSizes are of the whole vector, times those of one operation out of a "
                                  "series, bandwidths in GB/s (10^9) as\n"
                                  "nccl-tests define them. wire: bytes sent over bytes before coding. nmse: "
                                  "squared error over the squared sum of the\n"
-                                 "exact result. The nodes share this machine's cores, so times say what the "
+                                 "exact result. cpu: processors that the nodes kept busy, together; busy: share "
+                                 "of the machine's that anything\nkept busy. Every sum counts as a gradient from "
+                                 "the first step on (NIBBLE_GRAD=all, NIBBLE_WARMUP_STEPS=0). The nodes share this machine's cores, so times say what the "
                                  "code costs, not what a network does.\n";
 static const char p2p_help[] = "usage: nibble-perf p2p [OPTION]...\n\n"
                                "  --bidirectional  both nodes of a pair send at the same time\n"
                                "  --streams N      NCCL channels that share a connection, 1 to 8 (default "
                                "1). The sockets of a connection are\n"
-                               "                   NIBBLE_TCP_STREAMS\n";
+                               "                   NIBBLE_TCP_STREAMS\n"
+                               "  --chunk SIZE     of a message: larger sizes are cut (default 512K)\n";
 static const char p2p_notes[] =
     "\nNodes 2k and 2k + 1 make pairs. Sizes and bandwidths are those of one direction of one pair.\n";
 
@@ -69,9 +76,12 @@ bool perf_run_parse(int argc, char **argv, const char *part, struct perf_run *ru
                                           {"feedback", no_argument, NULL, 'F'},
                                           {"nocopy", no_argument, NULL, 'C'},
                                           {"bidirectional", no_argument, NULL, 'D'},
+                                          {"reps", required_argument, NULL, 'm'},
+                                          {"netns", required_argument, NULL, 'S'},
+                                          {"chunk", required_argument, NULL, 'k'},
                                           {"help", no_argument, NULL, 'h'},
                                           {NULL, 0, NULL, 0}};
-    const int room = (int)(sizeof(run->env) / sizeof(run->env[0])) - 4;
+    const int room = (int)(sizeof(run->env) / sizeof(run->env[0])) - 5;
     const bool coll = strcmp(part, "coll") == 0;
     size_t v;
     int c;
@@ -82,21 +92,27 @@ bool perf_run_parse(int argc, char **argv, const char *part, struct perf_run *ru
                              .nodes = 2,
                              .iterations = 10,
                              .warmup = 3,
+                             .repetitions = 1,
                              .channels = 8,
                              .buff_size = 4 << 20,
                              .streams = 1,
-                             .weight_step = 0.0015};
+                             .weight_step = 0.0015,
+                             /* Steady state is measured, and data that are no training job's. */
+                             .env = {"NIBBLE_GRAD=all", "NIBBLE_WARMUP_STEPS=0"},
+                             .nenv = 2};
     while ((c = getopt_long(argc, argv, "b:e:f:i:N:n:w:h", longs, NULL)) != -1) {
         switch (c) {
         case 'b':
         case 'e':
         case 'i':
         case 'B':
+        case 'k':
             if (!perf_parse_size(optarg, &v) || v == 0)
                 return bad_option("a size is a number, with K, M or G if you like");
             *(c == 'b'   ? &run->min_bytes
               : c == 'e' ? &run->max_bytes
               : c == 'i' ? &run->step_bytes
+              : c == 'k' ? &run->chunk
                          : &run->buff_size) = v;
             break;
         case 'f':
@@ -110,6 +126,12 @@ bool perf_run_parse(int argc, char **argv, const char *part, struct perf_run *ru
             break;
         case 'w':
             run->warmup = atoi(optarg);
+            break;
+        case 'm':
+            run->repetitions = atoi(optarg);
+            break;
+        case 'S':
+            run->netns = optarg;
             break;
         case 'o':
             run->ops = optarg;
@@ -125,7 +147,7 @@ bool perf_run_parse(int argc, char **argv, const char *part, struct perf_run *ru
             break;
         case 'E':
             if (run->nenv == room || !strchr(optarg, '='))
-                return bad_option("--env NAME=VALUE, a dozen of them at most");
+                return bad_option("--env NAME=VALUE, sixteen of them at most");
             run->env[run->nenv++] = optarg;
             break;
         case 'c':
@@ -169,6 +191,10 @@ bool perf_run_parse(int argc, char **argv, const char *part, struct perf_run *ru
         return bad_option("2 to 8 nodes");
     if (run->iterations < 1 || run->iterations > 10000 || run->warmup < 0 || run->warmup > 10000)
         return bad_option("1 to 10000 iterations");
+    if (run->repetitions < 1 || run->repetitions > PERF_MOST_REPETITIONS)
+        return bad_option("1 to 64 repetitions");
+    if (run->chunk > run->buff_size / HX_STEPS || run->chunk % 512)
+        return bad_option("a chunk is a multiple of 512 bytes, at most an eighth of the buffer");
     if (run->channels < 1 || run->channels > HX_MAX_CHANNELS || run->streams < 1 || run->streams > HX_GROUP)
         return bad_option("1 to 32 channels, 1 to 8 streams");
     if (!run->step_bytes && run->factor < 2)
@@ -187,24 +213,82 @@ size_t perf_run_next(const struct perf_run *run, size_t bytes)
     return next > run->max_bytes ? 0 : next;
 }
 
+struct perf_row perf_row_make(const struct perf_run *run, const char *op, const char *type, uint64_t bytes)
+{
+    struct perf_row row = {.nodes = run->nodes,
+                           .channels = run->channels,
+                           .repetitions = run->repetitions,
+                           .bytes = bytes,
+                           .chunk = run->chunk,
+                           .wire_ratio = NAN,
+                           .nmse = NAN};
+
+    snprintf(row.op, sizeof(row.op), "%s", op);
+    snprintf(row.type, sizeof(row.type), "%s", type);
+    return row;
+}
+
+void perf_row_measured(struct perf_row *row, struct hx_node *node, const double *seconds,
+                       const struct perf_usage *before, const struct perf_usage *after, int operations)
+{
+    struct {
+        double seconds[PERF_MOST_REPETITIONS];
+        struct perf_usage used;
+    } mine = {.used = {.cpu_s = after->cpu_s - before->cpu_s,
+                       .busy_s = after->busy_s - before->busy_s,
+                       .total_s = after->total_s - before->total_s,
+                       .sent = after->sent - before->sent,
+                       .received = after->received - before->received}},
+      all[HX_MAX_NODES];
+    double slowest[PERF_MOST_REPETITIONS] = {0}, wall = 0, cpu = 0, link = 0;
+    const size_t n = (size_t)row->repetitions;
+
+    memcpy(mine.seconds, seconds, n * sizeof(*seconds));
+    hx_allgather(node, &mine, sizeof(mine), all);
+    for (int r = 0; r < node->nnodes; r++) {
+        for (size_t i = 0; i < n; i++)
+            slowest[i] = all[r].seconds[i] > slowest[i] ? all[r].seconds[i] : slowest[i];
+        cpu += all[r].used.cpu_s;
+        link = all[r].used.sent > link ? all[r].used.sent : link;
+        link = all[r].used.received > link ? all[r].used.received : link;
+    }
+    for (size_t i = 0; i < n; i++)
+        wall += slowest[i] * operations / (double)n;
+    row->time_us = 1e6 * perf_median(slowest, n); /* and they are in order */
+    row->min_us = 1e6 * slowest[0];
+    row->max_us = 1e6 * slowest[n - 1];
+    row->algbw = row->busbw = 1e-3 * (double)row->bytes / row->time_us;
+    row->cpu = cpu / wall;
+    row->busy = mine.used.total_s > 0 ? mine.used.busy_s / mine.used.total_s : NAN;
+    row->link_bytes = link / operations;
+}
+
 void perf_row_header(void)
 {
-    printf("%-15s %-9s %5s %12s %12s %8s %8s %6s %10s\n", "op", "type", "nodes", "bytes", "time(us)", "algbw",
-           "busbw", "wire", "nmse");
+    printf("%-15s %-9s %5s %12s %12s %8s %8s %6s %10s %5s %5s\n", "op", "type", "nodes", "bytes", "time(us)",
+           "algbw", "busbw", "wire", "nmse", "cpu", "busy");
+}
+
+/* A number where it is known, with so many digits after the point, or (-1) three that count. */
+static void column(int width, int digits, double value)
+{
+    if (!isfinite(value))
+        printf(" %*s", width, "-");
+    else if (digits < 0)
+        printf(" %*.3g", width, value);
+    else
+        printf(" %*.*f", width, digits, value);
 }
 
 void perf_row_print(const struct perf_row *row)
 {
     printf("%-15s %-9s %5d %12llu %12.1f %8.3f %8.3f", row->op, row->type, row->nodes,
            (unsigned long long)row->bytes, row->time_us, row->algbw, row->busbw);
-    if (isfinite(row->wire_ratio))
-        printf(" %6.3f", row->wire_ratio);
-    else
-        printf(" %6s", "-");
-    if (isfinite(row->nmse))
-        printf(" %10.3g\n", row->nmse);
-    else
-        printf(" %10s\n", "-");
+    column(6, 3, row->wire_ratio);
+    column(10, -1, row->nmse);
+    column(5, 2, row->cpu);
+    column(5, 2, row->busy);
+    putchar('\n');
 }
 
 void perf_row_json(struct perf_json *json, const struct perf_row *row)
@@ -214,11 +298,19 @@ void perf_row_json(struct perf_json *json, const struct perf_row *row)
     perf_json_text(json, "type", row->type);
     perf_json_number(json, "nodes", row->nodes);
     perf_json_number(json, "bytes", (double)row->bytes);
+    perf_json_number(json, "channels", row->channels);
+    perf_json_number(json, "chunk", (double)row->chunk);
+    perf_json_number(json, "reps", row->repetitions);
     perf_json_number(json, "time_us", row->time_us);
+    perf_json_number(json, "min_us", row->min_us);
+    perf_json_number(json, "max_us", row->max_us);
     perf_json_number(json, "algbw", row->algbw);
     perf_json_number(json, "busbw", row->busbw);
     perf_json_number(json, "wire_ratio", row->wire_ratio);
     perf_json_number(json, "nmse", row->nmse);
+    perf_json_number(json, "cpu", row->cpu);
+    perf_json_number(json, "busy", row->busy);
+    perf_json_number(json, "link_bytes", row->link_bytes);
     perf_json_end(json);
 }
 

@@ -9,8 +9,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "exchange.h"
 #include "nibble/codec.h"
+#include "values.h"
 
 /* Bound on real gradients: groups of 32 in the better of two domains with a signed maximum stay below this.
  */

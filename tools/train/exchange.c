@@ -1,27 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What all exchanges share: their names, the memory they get, and BF16. */
+/* What all exchanges share: their names and the memory they get. */
 #include "exchange.h"
 
 #include <string.h>
-
-void nbt_to_bf16(const float *src, size_t n, uint16_t *dst)
-{
-    for (size_t i = 0; i < n; i++) {
-        uint32_t u;
-        memcpy(&u, src + i, sizeof u);
-        const uint32_t nan = (u & 0x7fffffffu) > 0x7f800000u;
-        const uint32_t rounded = (u + 0x7fffu + (u >> 16 & 1)) >> 16;
-        dst[i] = (uint16_t)(nan ? u >> 16 | 0x40u : rounded);
-    }
-}
-
-void nbt_from_bf16(const uint16_t *src, size_t n, float *dst)
-{
-    for (size_t i = 0; i < n; i++) {
-        const uint32_t u = (uint32_t)src[i] << 16;
-        memcpy(dst + i, &u, sizeof u);
-    }
-}
 
 const struct nbt_exchange_ops *nbt_exchange_find(const char *name)
 {
@@ -38,4 +19,14 @@ const struct nbt_exchange_ops *nbt_exchange_find(const char *name)
 size_t nbt_exchange_shared_bytes(int nnodes, size_t block)
 {
     return (size_t)nnodes * (size_t)nnodes * (block * sizeof(float) + block / 8 + 4096);
+}
+
+void nbt_traffic_add(struct nbt_traffic *sum, const struct nbt_traffic *x)
+{
+    sum->reduce_scatter.ops += x->reduce_scatter.ops;
+    sum->reduce_scatter.wire += x->reduce_scatter.wire;
+    sum->all_gather.ops += x->all_gather.ops;
+    sum->all_gather.wire += x->all_gather.wire;
+    sum->quantized_ops += x->quantized_ops;
+    sum->feedback_ops += x->feedback_ops;
 }

@@ -15,6 +15,8 @@
 #include <stdint.h>
 
 #include "harness.h"
+#include "method.h"
+#include "model.h"
 #include "nibble/codec.h"
 
 /* Bytes by function, of one node or summed over nodes; cumulative. */
@@ -28,20 +30,25 @@ struct nbt_traffic {
     int known;        /* 0: this exchange does not count */
 };
 
+/* Add the counts; `known` stays as it is. */
+void nbt_traffic_add(struct nbt_traffic *sum, const struct nbt_traffic *x);
+
 /* Deliberate mistakes, to show that the checks see them. */
 enum nbt_fault {
     NBT_FAULT_NONE,
     NBT_FAULT_WEIGHT, /* node 1 flips the last bit of one gathered weight, once */
-    NBT_FAULT_SLOT    /* codec exchange: the carried error of one block is used for another */
+    NBT_FAULT_SLOT    /* codec exchange: the carried error of one block is used for another, in every run */
 };
 
 struct nbt_exchange_cfg {
     struct hx_node *node;
-    enum nb_dtype grad_type; /* NB_BF16 or NB_F32 */
-    size_t block;            /* values of one node's block */
-    void *shared;            /* memory all nodes see, nbt_exchange_shared_bytes long, zero at first */
-    const char *plugin;      /* path; NULL: the harness' choice */
-    enum nbt_fault fault;
+    enum nb_dtype grad_type;
+    struct nbt_method method;     /* what `codec` does; the plugin has its settings from the environment */
+    const struct nbt_layout *lay; /* of the values; `codec` */
+    uint64_t seed;                /* of random rounding; `codec` */
+    size_t block;                 /* values of one node's block */
+    void *shared;                 /* memory all nodes see, nbt_exchange_shared_bytes long, zero at first */
+    const char *plugin;           /* path; NULL: the harness' choice */
 };
 
 struct nbt_exchange;
@@ -58,6 +65,9 @@ struct nbt_exchange_ops {
     int (*close)(struct nbt_exchange *x);
     /* In the parent, afterwards: totals from a node's captured log. NULL where `traffic` tells them. */
     void (*traffic_from_log)(const char *log, struct nbt_traffic *traffic);
+    /* ... and the lines that tell how it was decided what to code, each indented. NULL: nothing was decided.
+     */
+    void (*story_from_log)(const char *log, char *story, size_t cap);
 };
 
 struct nbt_exchange {
@@ -74,9 +84,5 @@ extern const struct nbt_exchange_ops nbt_exchange_plugin;
 const struct nbt_exchange_ops *nbt_exchange_find(const char *name);
 /* Shared memory that any implementation wants for a job. */
 size_t nbt_exchange_shared_bytes(int nnodes, size_t block);
-
-/* BF16 from FP32, rounding to nearest even (NaN stays NaN), and back. */
-void nbt_to_bf16(const float *src, size_t n, uint16_t *dst);
-void nbt_from_bf16(const uint16_t *src, size_t n, float *dst);
 
 #endif

@@ -1,23 +1,76 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The exchange through the plugin: the shared object is loaded as NCCL loads it, a CollNet communicator is
- * brought up among the nodes, and every operation is cut into windows and driven by the proxy harness.
+ * brought up among the nodes, and every operation is announced to the plugin's profiler, cut into windows and
+ * driven by the proxy harness, in NCCL's order.
  */
+#include <dlfcn.h>
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "exchange.h"
+#include "nibble/nccl_tuner.h"
+#include "tests/policy/events.h"
+
+#define FIRST_COMM_ID 0x7261696e0000u /* a communicator after a restart has another one */
 
 struct plugin {
     struct hx_lib *lib;
     struct hx_comm *comm;
+    void *object; /* the shared object once more, for its profiler and tuner */
+    const ncclProfiler_v6_t *profiler;
+    struct ev_comm events;
+    const ncclTuner_v6_t *tuner;
+    void *tuner_ctx;
 };
+
+static int plugin_close(struct nbt_exchange *x);
+
+/* NCCL 2.28 and later look profiler and tuner up in the same file. How the plugin does without them is for
+ * its own tests, so their absence is an error here. */
+static int find_tables(struct nbt_exchange *x, struct plugin *p)
+{
+    const char *path = x->cfg.plugin ? x->cfg.plugin : hx_plugin_path();
+    p->object = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    p->profiler = p->object ? dlsym(p->object, "ncclProfiler_v6") : NULL;
+    p->tuner = p->object ? dlsym(p->object, "ncclTunerPlugin_v6") : NULL;
+    if (p->profiler && p->tuner)
+        return 0;
+    hx_fail("%s has no ncclProfiler_v6 or no ncclTunerPlugin_v6", path);
+    return -ENOENT;
+}
+
+/* NCCL's question before a launch. The answer is not followed: an uncompressed run, for which CollNet is not
+ * worth while, goes the same way as the others, since it is there to be compared with. */
+static int ask_tuner(const struct plugin *p, const struct hx_op *op, size_t bytes)
+{
+    float table[NCCL_NUM_ALGORITHMS_V5][NCCL_NUM_PROTOCOLS_V5];
+    int channels = 0;
+    for (int a = 0; a < NCCL_NUM_ALGORITHMS_V5; a++)
+        for (int k = 0; k < NCCL_NUM_PROTOCOLS_V5; k++)
+            table[a][k] = NCCL_ALGO_PROTO_IGNORE;
+    table[NCCL_ALGO_RING][NCCL_PROTO_SIMPLE] = 10;
+    table[NCCL_ALGO_COLLNET_DIRECT][NCCL_PROTO_SIMPLE] = 20;
+    if (p->tuner->getCollInfo(p->tuner_ctx,
+                              op->func == HX_ALL_GATHER ? ncclFuncAllGather : ncclFuncReduceScatter, bytes, 1,
+                              (float **)table, NCCL_NUM_ALGORITHMS_V5, NCCL_NUM_PROTOCOLS_V5, 0,
+                              &channels) == ncclSuccess)
+        return 0;
+    hx_fail("the tuner has failed");
+    return -EIO;
+}
 
 static int plugin_open(struct nbt_exchange *x)
 {
-    const struct hx_comm_cfg cfg = {.channels = 4, .chunk = HX_CHUNK_NCCL};
+    static uint64_t comms; /* of this process; all nodes open them in step */
+    const struct hx_comm_cfg cfg = {.channels = 4,
+                                    .chunk = HX_CHUNK_NCCL,
+                                    .comm_id = FIRST_COMM_ID + comms++};
     const char *stage = "?";
+    const int n = x->cfg.node->nnodes;
+    ncclResult_t rc;
     struct plugin *p = calloc(1, sizeof *p);
     if (!p)
         return -ENOMEM;
@@ -26,20 +79,45 @@ static int plugin_open(struct nbt_exchange *x)
         free(p);
         return -ENOENT;
     }
-    const ncclResult_t rc = hx_comm_open(x->cfg.node, p->lib, &cfg, &p->comm, &stage);
+    x->state = p;
+    if (find_tables(x, p)) {
+        plugin_close(x);
+        return -ENOENT;
+    }
+    ev_open(p->profiler, &p->events, cfg.comm_id, n, n, x->cfg.node->rank);
+    rc = hx_comm_open(x->cfg.node, p->lib, &cfg, &p->comm, &stage);
     if (rc != ncclSuccess) {
         hx_fail("bringing the communicator up failed at %s (%d)", stage, (int)rc);
-        hx_lib_close(p->lib);
-        free(p);
+        plugin_close(x);
         return -EIO;
     }
-    x->state = p;
-    return 0;
+    if (p->tuner->init(&p->tuner_ctx, cfg.comm_id, (size_t)n, (size_t)n, hx_logger(), NULL, NULL) ==
+        ncclSuccess)
+        return 0;
+    hx_fail("the tuner's init failed");
+    plugin_close(x);
+    return -EIO;
 }
 
+static const char *nccl_type(ncclDataType_t type)
+{
+    return type == ncclFloat32 ? "ncclFloat32" : type == ncclBfloat16 ? "ncclBfloat16" : "ncclFloat16";
+}
+
+/* The job's call, the choice of the algorithm, the launch, then the proxy. */
 static int run(struct nbt_exchange *x, struct hx_op *op, const char *what)
 {
-    const struct plugin *p = x->state;
+    struct plugin *p = x->state;
+    struct ev_op event = {.func = op->func == HX_ALL_GATHER ? EV_ALL_GATHER : EV_REDUCE_SCATTER,
+                          .type = nccl_type(op->type),
+                          .type_bytes = hx_type_size(op->type),
+                          .count = op->count,
+                          .send = op->send,
+                          .recv = op->recv};
+    ev_call(p->profiler, &p->events, &event);
+    if (ask_tuner(p, op, op->count * hx_type_size(op->type) * (size_t)x->cfg.node->nnodes))
+        return -EIO;
+    ev_launch(p->profiler, &p->events, &event, 1);
     const ncclResult_t rc = hx_run(p->comm, op);
     if (rc == ncclSuccess)
         return 0;
@@ -51,7 +129,9 @@ static int plugin_reduce_scatter(struct nbt_exchange *x, const void *send, void 
 {
     struct hx_op op = {
         .func = HX_REDUCE_SCATTER,
-        .type = x->cfg.grad_type == NB_BF16 ? ncclBfloat16 : ncclFloat32,
+        .type = x->cfg.grad_type == NB_BF16  ? ncclBfloat16
+                : x->cfg.grad_type == NB_F16 ? ncclFloat16
+                                             : ncclFloat32,
         .op = ncclSum,
         .count = x->cfg.block,
         .send = send,
@@ -122,12 +202,43 @@ static void plugin_traffic_from_log(const char *log, struct nbt_traffic *t)
     }
 }
 
+/* The lines of the log that tell how gradients were recognised and what became of them, without what precedes
+ * their signature. */
+static void plugin_story(const char *log, char *story, size_t cap)
+{
+    static const char *const begin[] = {": reduce_scatter:", ": signature "};
+    size_t n = 0;
+    story[0] = 0;
+    while (log && *log) {
+        const size_t len = strcspn(log, "\n");
+        char line[1000];
+        snprintf(line, sizeof line, "%.*s", (int)(len < sizeof line ? len : sizeof line - 1), log);
+        for (size_t k = 0; k < sizeof begin / sizeof *begin && n + 1 < cap; k++) {
+            const char *at = strstr(line, begin[k]);
+            if (!at)
+                continue;
+            n += (size_t)snprintf(story + n, cap - n, "  %s\n", at + 2);
+            n = n < cap ? n : cap - 1;
+            break;
+        }
+        log += len + (log[len] == '\n');
+    }
+}
+
 static int plugin_close(struct nbt_exchange *x)
 {
     struct plugin *p = x->state;
     if (!p)
         return 0;
-    const ncclResult_t rc = hx_comm_close(p->comm);
+    ncclResult_t rc = ncclSuccess;
+    if (p->tuner_ctx)
+        p->tuner->finalize(p->tuner_ctx);
+    if (p->profiler)
+        ev_close(p->profiler, &p->events);
+    if (p->comm)
+        rc = hx_comm_close(p->comm);
+    if (p->object)
+        dlclose(p->object);
     hx_lib_close(p->lib);
     free(p);
     x->state = NULL;
@@ -145,4 +256,5 @@ const struct nbt_exchange_ops nbt_exchange_plugin = {
     .traffic = plugin_traffic,
     .close = plugin_close,
     .traffic_from_log = plugin_traffic_from_log,
+    .story_from_log = plugin_story,
 };

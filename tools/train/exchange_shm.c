@@ -8,6 +8,8 @@
 #include <errno.h>
 #include <string.h>
 
+#include "values.h"
+
 static char *slot(const struct nbt_exchange *x, int rank)
 {
     return (char *)x->cfg.shared + (size_t)rank * (size_t)x->cfg.node->nnodes * x->cfg.block * sizeof(float);
@@ -15,7 +17,7 @@ static char *slot(const struct nbt_exchange *x, int rank)
 
 static int shm_open_(struct nbt_exchange *x)
 {
-    return x->cfg.grad_type == NB_BF16 || x->cfg.grad_type == NB_F32 ? 0 : -EINVAL;
+    return nb_dtype_size(x->cfg.grad_type) > 0 ? 0 : -EINVAL;
 }
 
 static int shm_reduce_scatter(struct nbt_exchange *x, const void *send, void *recv)
@@ -30,17 +32,11 @@ static int shm_reduce_scatter(struct nbt_exchange *x, const void *send, void *re
         for (int k = 1; k <= n; k++) { /* the others in rank order, the own one last */
             const int r = k == n ? me : k - 1 + (k - 1 >= me);
             const char *from = slot(x, r) + ((size_t)me * block + i0) * size;
-            if (x->cfg.grad_type == NB_BF16)
-                nbt_from_bf16((const uint16_t *)(const void *)from, c, part);
-            else
-                memcpy(part, from, c * sizeof *part);
+            nbt_widen(x->cfg.grad_type, from, c, part);
             for (size_t i = 0; i < c; i++)
                 sum[i] += part[i];
         }
-        if (x->cfg.grad_type == NB_BF16)
-            nbt_to_bf16(sum, c, (uint16_t *)recv + i0);
-        else
-            memcpy((float *)recv + i0, sum, c * sizeof *sum);
+        nbt_narrow(x->cfg.grad_type, sum, c, (char *)recv + i0 * size);
     }
     hx_barrier(x->cfg.node);
     return 0;

@@ -13,11 +13,13 @@
 #include <stdint.h>
 
 #include "adamw.h"
+#include "events.h"
 #include "exchange.h"
 #include "fidelity.h"
 #include "harness.h"
 #include "model.h"
 #include "progress.h"
+#include "runs.h"
 #include "text.h"
 
 /* Settings of all runs; made by the launcher, constant afterwards. */
@@ -36,25 +38,22 @@ struct nbt_settings {
     const struct nbt_exchange_ops *exchange;
     const char *plugin;
     enum nbt_fault fault;
+    struct nbt_events events;
+    int shadow;           /* code every gradient a second time, without feedback, and measure every step */
     const char *dump_dir; /* NULL: no dumps */
     size_t dump_every;
     double deadline_s; /* of a run */
 };
 
-/* One of the runs that are compared. */
-struct nbt_run {
-    const char *name;       /* short, for files: "raw" */
-    const char *title;      /* for people: "uncompressed" */
-    const char *const *env; /* "NAME=value" ..., NULL */
-    int coded;              /* gradients are quantized */
-    int feedback;           /* ... with error feedback: 1 full (judged), 2 averaged */
-};
-
-struct nbt_step { /* written by node 0 */
-    double loss;  /* mean over nodes, before the step */
-    double valid; /* NaN where it was not measured; after the step */
-    double norm;  /* of the averaged gradient as delivered, before clipping */
+struct nbt_step {            /* written by node 0 */
+    double loss;             /* mean over nodes, before the step */
+    double valid;            /* NaN where it was not measured; after the step */
+    double norm, norm_exact; /* of the averaged gradient as delivered, before clipping; of the exact one */
+    double change;           /* rms(dW) / rms(W) of the FP32 weights */
     float rate;
+    int skipped; /* the optimizer took no step */
+    /* With a shadow: 1 - cosine of this step's update, with the run's method and without feedback. */
+    double off[NBT_FID_CLASSES], off_shadow[NBT_FID_CLASSES];
     struct nbt_traffic traffic; /* summed over nodes, cumulative */
 };
 
@@ -62,10 +61,13 @@ struct nbt_node_board { /* one line a node; read after a barrier */
     _Alignas(64) double loss;
     double valid;
     uint64_t valid_batches;
-    double norm2, norm2_exact; /* sums of squares over the shard: as delivered, exact */
-    uint64_t hash;             /* of the gathered weights */
+    double norm2, norm2_exact, norm2_shadow; /* sums of squares over the shard: as delivered, exact, ... */
+    double change2, weight2;                 /* of the shard's step and of its weights */
+    uint64_t hash[HX_MAX_NODES];             /* of the gathered weights, block by block */
     struct nbt_traffic traffic;
-    struct nbt_fidelity_sums fidelity;
+    struct nbt_fidelity_sums fidelity, fidelity_shadow;
+    double weight_error2; /* sum over all steps: gathered minus what the owner has, of one block */
+    double rounding2;     /* ... what rounding to BF16 changes in the own shard */
     double seconds_compute, seconds_rs, seconds_ag;
     uint64_t meetings; /* barriers reached */
 };
@@ -76,7 +78,7 @@ struct nbt_board {
     size_t steps_done;
     double seconds;
     uint64_t weight_checks,
-        weight_errors;      /* steps in which hashes were compared; comparisons that failed, all nodes */
+        weight_errors;      /* gathers after which hashes were compared; comparisons that failed, all nodes */
     struct nbt_step step[]; /* steps of them, then the areas below */
 };
 
@@ -86,6 +88,8 @@ void *nbt_board_grads(const struct nbt_settings *s, struct nbt_board *b,
                       int rank); /* nodes * block of grad_type */
 uint16_t *nbt_board_weights(const struct nbt_settings *s, struct nbt_board *b); /* nodes * block */
 void *nbt_board_exchange(const struct nbt_settings *s, struct nbt_board *b);
+/* RMS error of gathered weights over that of rounding them to BF16; 0 where the gathers are exact. */
+double nbt_board_weight_error(const struct nbt_settings *s, const struct nbt_board *b);
 
 /* What a node is started with. */
 struct nbt_launch {
@@ -105,6 +109,7 @@ struct nbt_outcome {
     struct nbt_traffic traffic; /* all nodes, whole run */
     int ok;                     /* the job ended as it should */
     char reason[160];           /* ... if not, why */
+    char story[2000];           /* how it was decided what to code, in node 0's words; "" when it was not */
 };
 
 #endif

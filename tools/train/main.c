@@ -6,27 +6,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include "dump.h"
 #include "job.h"
 #include "report.h"
+#include "table.h"
 
 #define MAX_TEXTS 64
-
-static const char *const env_raw[] = {"NIBBLE_RS=raw", "NIBBLE_AG=raw", NULL};
-static const char *const env_off[] = {"NIBBLE_RS=int4", "NIBBLE_AG=exact", "NIBBLE_EF=off", NULL};
-static const char *const env_full[] = {"NIBBLE_RS=int4", "NIBBLE_AG=exact", "NIBBLE_EF=full", NULL};
-static const char *const env_ema[] = {"NIBBLE_RS=int4", "NIBBLE_AG=exact", "NIBBLE_EF=ema", NULL};
-
-static const struct nbt_run all_runs[] = {
-    {"raw", "uncompressed", env_raw, 0, 0},
-    {"nofeedback", "4 bits, no feedback", env_off, 1, 0},
-    {"feedback", "4 bits, feedback", env_full, 1, 1},
-    {"ema", "4 bits, averaged feedback", env_ema, 1, 2}, /* only when asked for, not judged */
-};
-#define ALL_RUNS (sizeof all_runs / sizeof *all_runs)
 
 struct options {
     struct nbt_settings s;
@@ -36,7 +23,8 @@ struct options {
     size_t text_limit;
     const char *out;
     const char *codec_report;
-    int run[ALL_RUNS];
+    const char *record, *table; /* files of records, to add to and to print */
+    int run[NBT_RUNS_MAX];
     int quick, quiet;
 };
 
@@ -53,8 +41,10 @@ static void usage(FILE *f)
         "                         (/usr/share/common-licenses)\n"
         "      --text-limit MB    read at most this much (64)\n"
         "      --steps N          steps of each run (300)\n"
-        "      --runs LIST        of raw,nofeedback,feedback,ema (the first three)\n"
-        "      --grad TYPE        gradients travel as bf16 or fp32 (bf16)\n"
+        "      --runs LIST        of raw, nofeedback, feedback (these three), ema, delta4; with --exchange "
+        "codec\n"
+        "                         also of loco, sdp4bit-gradients, sdp4bit-weights, wrongslot\n"
+        "      --grad TYPE        gradients travel as bf16, fp16 or fp32 (bf16)\n"
         "      --exchange WHAT    plugin (default); shm: exact, through shared memory; codec: the codecs in\n"
         "                         shared memory, without the plugin\n"
         "      --plugin PATH      the plugin's shared object (the build's)\n"
@@ -65,6 +55,13 @@ static void usage(FILE *f)
         "      --dump-grads DIR   write gradients of the first run's every 50th step to DIR\n"
         "      --dump-every N     ... of every N-th\n"
         "      --codec-report DIR measure the codecs on gradients that were dumped, and exit\n"
+        "      --event LIST       of spike<times>@<step>, overflow@, skip@, eval@, checkpoint@, "
+        "restart@<step>:\n"
+        "                         what training meets; feedback must stand it\n"
+        "      --shadow           code every gradient a second time, without feedback, and compare every "
+        "step\n"
+        "      --record FILE      append every run's figures to FILE; runs that are there are left out\n"
+        "      --table FILE       print tables and verdicts over the runs in FILE, and exit\n"
         "      --fault WHAT       make a mistake, to see it found: weight, or slot (with --exchange codec)\n"
         "      --quick            two nodes, a small model, 80 steps: a test, not a measurement\n"
         "  -q, --quiet            no progress\n"
@@ -90,15 +87,14 @@ static int choose_runs(struct options *o, const char *list)
     memset(o->run, 0, sizeof o->run);
     while (*list) {
         const size_t n = strcspn(list, ",");
-        size_t i = 0;
-        while (i < ALL_RUNS && !(strlen(all_runs[i].name) == n && strncmp(all_runs[i].name, list, n) == 0))
-            i++;
-        if (i == ALL_RUNS) {
-            fprintf(stderr, "nibble-train: --runs: \"%.*s\" is none of raw, nofeedback, feedback, ema\n",
-                    (int)n, list);
+        const struct nbt_run *run = nbt_run_find(list, n);
+        if (!run) {
+            fprintf(stderr, "nibble-train: --runs: \"%.*s\" is none of ", (int)n, list);
+            nbt_run_names(stderr);
+            fputc('\n', stderr);
             return -EINVAL;
         }
-        o->run[i] = 1;
+        o->run[run - nbt_runs] = 1;
         list += n + (list[n] == ',');
     }
     return 0;
@@ -123,7 +119,11 @@ enum {
     O_EVERY,
     O_REPORT,
     O_QUICK,
-    O_FAULT
+    O_FAULT,
+    O_EVENT,
+    O_SHADOW,
+    O_RECORD,
+    O_TABLE
 };
 
 static const struct option long_options[] = {
@@ -148,6 +148,10 @@ static const struct option long_options[] = {
     {"codec-report", required_argument, NULL, O_REPORT},
     {"quick", no_argument, NULL, O_QUICK},
     {"fault", required_argument, NULL, O_FAULT},
+    {"event", required_argument, NULL, O_EVENT},
+    {"shadow", no_argument, NULL, O_SHADOW},
+    {"record", required_argument, NULL, O_RECORD},
+    {"table", required_argument, NULL, O_TABLE},
     {"quiet", no_argument, NULL, 'q'},
     {"help", no_argument, NULL, 'h'},
     {NULL, 0, NULL, 0},
@@ -188,10 +192,10 @@ static int take_option(struct options *o, int c, const char *name)
     case O_RUNS:
         return choose_runs(o, optarg);
     case O_GRAD:
-        s->grad_type = strcmp(optarg, "fp32") == 0 ? NB_F32 : NB_BF16;
-        if (strcmp(optarg, "fp32") == 0 || strcmp(optarg, "bf16") == 0)
+        s->grad_type = strcmp(optarg, "fp32") == 0 ? NB_F32 : strcmp(optarg, "fp16") == 0 ? NB_F16 : NB_BF16;
+        if (s->grad_type != NB_BF16 || strcmp(optarg, "bf16") == 0)
             return 0;
-        fprintf(stderr, "nibble-train: --grad: \"%s\" is neither bf16 nor fp32\n", optarg);
+        fprintf(stderr, "nibble-train: --grad: \"%s\" is none of bf16, fp16, fp32\n", optarg);
         return -EINVAL;
     case O_EXCHANGE:
         s->exchange = nbt_exchange_find(optarg);
@@ -236,6 +240,17 @@ static int take_option(struct options *o, int c, const char *name)
     case O_QUICK:
         o->quick = 1;
         return 0;
+    case O_EVENT:
+        return nbt_events_parse(optarg, &s->events, stderr);
+    case O_SHADOW:
+        s->shadow = 1;
+        return 0;
+    case O_RECORD:
+        o->record = optarg;
+        return 0;
+    case O_TABLE:
+        o->table = optarg;
+        return 0;
     case O_FAULT:
         s->fault = strcmp(optarg, "weight") == 0 ? NBT_FAULT_WEIGHT
                    : strcmp(optarg, "slot") == 0 ? NBT_FAULT_SLOT
@@ -264,8 +279,8 @@ static void defaults(struct options *o, int quick)
     o->s.dump_every = 50;
     o->out = "nibble-train-out";
     o->text_limit = (size_t)64 << 20;
-    for (size_t i = 0; i < ALL_RUNS; i++)
-        o->run[i] = all_runs[i].env != env_ema;
+    for (size_t i = 0; i < nbt_runs_count; i++)
+        o->run[i] = nbt_runs[i].usual;
 }
 
 static int parse(struct options *o, int argc, char **argv)
@@ -288,11 +303,36 @@ static int parse(struct options *o, int argc, char **argv)
     return 0;
 }
 
+/* Options that do not go together. */
+static int check(const struct options *o)
+{
+    const struct nbt_settings *s = &o->s;
+    for (size_t i = 0; i < nbt_runs_count; i++)
+        if (o->run[i] && !nbt_runs[i].env && s->exchange != &nbt_exchange_codec) {
+            fprintf(stderr, "nibble-train: --runs: \"%s\" needs --exchange codec\n", nbt_runs[i].name);
+            return -EINVAL;
+        }
+    for (size_t i = 0; i < s->events.count; i++) {
+        const struct nbt_event *e = &s->events.event[i];
+        char name[48];
+        nbt_event_name(e, name, sizeof name);
+        if (e->step + 1 >= s->steps || (e->kind == NBT_EVENT_OVERFLOW && s->grad_type != NB_F16)) {
+            fprintf(stderr, "nibble-train: --event: %s %s\n", name,
+                    e->step + 1 >= s->steps ? "is too late for so few steps" : "needs --grad fp16");
+            return -EINVAL;
+        }
+    }
+    return 0;
+}
+
 /* What follows from the options. */
 static int complete(struct options *o)
 {
     struct nbt_settings *s = &o->s;
-    int rc = nbt_layout_make(&o->cfg, &s->lay);
+    int rc = check(o);
+    if (rc)
+        return rc;
+    rc = nbt_layout_make(&o->cfg, &s->lay);
     if (rc) {
         fprintf(stderr,
                 "nibble-train: no such model: at most %u layers, width / heads and context multiples of 32\n",
@@ -341,32 +381,49 @@ static void collect_traffic(const struct nbt_settings *s, const struct hx_report
     }
 }
 
+/* The run's settings, and the plugin's own judgement of what is a gradient, and when, where the harness has
+ * tests see everything coded at once; the caller's word stands above both. */
+static void make_env(const struct nbt_run *run, const char **env)
+{
+    static const char *const judgement[] = {"NIBBLE_GRAD", "NIBBLE_WARMUP_STEPS"};
+    size_t n = 0;
+    for (size_t i = 0; run->env && run->env[i]; i++)
+        env[n++] = run->env[i];
+    for (size_t i = 0; i < sizeof judgement / sizeof *judgement; i++)
+        if (!getenv(judgement[i]))
+            env[n++] = judgement[i]; /* without a value: unset */
+    env[n] = NULL;
+}
+
 static int do_run(const struct options *o, const struct nbt_run *run, struct nbt_progress *progress,
                   struct nbt_outcome *out)
 {
     const struct nbt_settings *s = &o->s;
     struct nbt_launch launch = {.settings = s, .run = run, .progress = progress};
     struct hx_report *report = NULL;
-    launch.board = mmap(NULL, nbt_board_bytes(s), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (launch.board == MAP_FAILED) {
-        fprintf(stderr, "nibble-train: no %zu bytes of shared memory: %s\n", nbt_board_bytes(s),
-                strerror(errno));
+    launch.board = hx_common_memory(nbt_board_bytes(s));
+    if (!launch.board)
         return -ENOMEM;
-    }
+    const char *env[16];
+    make_env(run, env);
     const struct hx_job job = {
         .name = run->title,
         .nnodes = s->nodes,
         .deadline_s = s->deadline_s,
         .fn = nbt_node_main,
         .arg = &launch,
-        .env = run->env,
+        .env = env,
         .seed = s->seed,
     };
     memset(out, 0, sizeof *out);
     out->run = run;
-    out->board = launch.board;
     out->ok = hx_job_run(&job, &report) == 0;
+    out->board = hx_common_memory_keep(launch.board, nbt_board_bytes(s));
+    if (!out->board)
+        return -ENOMEM;
     collect_traffic(s, report, out);
+    if (s->exchange->story_from_log && report->node[0].log)
+        s->exchange->story_from_log(report->node[0].log, out->story, sizeof out->story);
     snprintf(out->reason, sizeof out->reason, "%.*s", (int)sizeof out->reason - 1, report->reason);
     for (char *c = out->reason; *c; c++) /* it becomes part of a JSON string */
         if (*c == '"' || *c == '\\' || (unsigned char)*c < ' ')
@@ -378,7 +435,7 @@ static int do_run(const struct options *o, const struct nbt_run *run, struct nbt
 int main(int argc, char **argv)
 {
     static struct options o;
-    struct nbt_outcome outcome[ALL_RUNS];
+    struct nbt_outcome outcome[NBT_RUNS_MAX];
     struct nbt_progress progress = {0};
     size_t n = 0;
     const int rc = parse(&o, argc, argv);
@@ -388,6 +445,10 @@ int main(int argc, char **argv)
     }
     if (o.codec_report)
         return nbt_codec_report(o.codec_report);
+    if (o.table) {
+        const int bars = nbt_table(o.table);
+        return bars < 0 ? 2 : bars > 0;
+    }
     if (complete(&o))
         return 2;
     setvbuf(stdout, NULL, _IOLBF, 0);
@@ -400,24 +461,28 @@ int main(int argc, char **argv)
     progress.steps = o.s.steps;
     progress.quiet = o.quiet;
     progress.terminal = isatty(2);
-    for (size_t i = 0; i < ALL_RUNS; i++)
+    for (size_t i = 0; i < nbt_runs_count; i++)
         progress.runs += o.run[i] != 0;
-    for (size_t i = 0; i < ALL_RUNS; i++) {
-        if (!o.run[i])
+    for (size_t i = 0; i < nbt_runs_count; i++) {
+        if (!o.run[i] || (o.record && nbt_record_has(&o.s, &nbt_runs[i], o.record)))
             continue;
-        nbt_progress_run(&progress, n, all_runs[i].title);
-        if (do_run(&o, &all_runs[i], &progress, &outcome[n]))
+        nbt_progress_run(&progress, n, nbt_runs[i].title);
+        if (do_run(&o, &nbt_runs[i], &progress, &outcome[n]))
             return 2;
         if (!outcome[n].ok && outcome[n].board->steps_done == 0) {
-            fprintf(stderr, "nibble-train: %s: not one step ran: %s\n", all_runs[i].title, outcome[n].reason);
+            fprintf(stderr, "nibble-train: %s: not one step ran: %s\n", nbt_runs[i].title, outcome[n].reason);
             return 2;
         }
+        if (o.record && outcome[n].ok && nbt_record(&o.s, &outcome[n], o.record))
+            return 2;
         o.s.dump_dir = NULL; /* the gradients of the first run are enough */
         n++;
     }
+    if (n == 0)
+        return 0; /* all is recorded */
     const int failed = nbt_report(&o.s, outcome, n, o.out, !o.quick);
     for (size_t i = 0; i < n; i++)
-        munmap(outcome[i].board, nbt_board_bytes(&o.s));
+        hx_common_memory_free(outcome[i].board, nbt_board_bytes(&o.s));
     nbt_text_free(&o.s.text);
     return failed < 0 ? 2 : failed > 0;
 }

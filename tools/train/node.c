@@ -8,66 +8,14 @@
 #include <string.h>
 
 #include "dump.h"
-#include "job.h"
+#include "values.h"
+#include "worker.h"
 
-struct worker {
-    const struct nbt_settings *s;
-    struct hx_node *node;
-    struct nbt_board *board;
-    struct nbt_progress *progress;
-    struct nbt_exchange x;
-    struct nbt_model *model;
-    struct nbt_usage usage;
-    size_t first, n; /* own shard within the parameters: [first, first + n); n < block where padding begins */
-    uint8_t *tokens; /* batch x (context + 1) */
-    float *params;   /* what the model computes with: the gathered BF16 weights */
-    float *grad;     /* nodes * block, zeros behind params */
-    void *send, *recv;        /* gradients in grad_type: nodes * block, block */
-    uint16_t *weights;        /* nodes * block, gathered */
-    float *master;            /* block: FP32 weights of the shard */
-    float *delivered, *exact; /* block: summed gradient */
-    struct nbt_moments mom, mom_exact;
-    float *u, *u_exact; /* block: direction of the update */
-    double last_valid;
-};
-
-/* ---- the board's areas ---- */
-
-static size_t round_up(size_t n)
-{
-    return (n + 4095) / 4096 * 4096;
-}
-
-static size_t vector_bytes(const struct nbt_settings *s)
-{
-    return round_up((size_t)s->nodes * s->block * sizeof(float));
-}
-
-static size_t head_bytes(const struct nbt_settings *s)
-{
-    return round_up(sizeof(struct nbt_board) + s->steps * sizeof(struct nbt_step));
-}
-
-size_t nbt_board_bytes(const struct nbt_settings *s)
-{
-    return head_bytes(s) + ((size_t)s->nodes + 1) * vector_bytes(s) +
-           nbt_exchange_shared_bytes(s->nodes, s->block);
-}
-
-void *nbt_board_grads(const struct nbt_settings *s, struct nbt_board *b, int rank)
-{
-    return (char *)b + head_bytes(s) + (size_t)rank * vector_bytes(s);
-}
-
-uint16_t *nbt_board_weights(const struct nbt_settings *s, struct nbt_board *b)
-{
-    return nbt_board_grads(s, b, s->nodes);
-}
-
-void *nbt_board_exchange(const struct nbt_settings *s, struct nbt_board *b)
-{
-    return nbt_board_grads(s, b, s->nodes + 1);
-}
+#define SCALE_FIRST \
+    4096.0f              /* loss scale with FP16 gradients: halved when one overflows, else doubled ... \
+                          */
+#define SCALE_STEPS 200u /* ... after so many steps, as PyTorch's GradScaler does it (with other numbers) */
+#define SCALE_MAX 65536.0f
 
 /* ---- set-up ---- */
 
@@ -79,64 +27,94 @@ static void *zeros(size_t n, size_t size)
     return p;
 }
 
-static int open_worker(struct worker *w, const struct nbt_launch *l, struct hx_node *node)
+static int open_buffers(struct nbt_worker *w)
+{
+    const struct nbt_settings *s = w->s;
+    const size_t all = (size_t)s->nodes * s->block, size = nb_dtype_size(s->grad_type);
+    int ok = 1;
+    w->model = nbt_model_new(&s->lay, nbt_kernels_get(NULL));
+    ok &= w->model != NULL;
+    ok &= (w->tokens = zeros(s->lay.cfg.batch, s->lay.cfg.context + 1)) != NULL;
+    ok &= (w->send = zeros(all, size)) != NULL;
+    ok &= (w->recv = zeros(s->block, size)) != NULL;
+    ok &= (w->recv_shadow = zeros(s->block, size)) != NULL;
+    ok &= (w->weights = zeros(all, sizeof *w->weights)) != NULL;
+    float **const whole[] = {&w->params, &w->grad, &w->params_exact};
+    for (size_t i = 0; i < sizeof whole / sizeof *whole; i++)
+        ok &= (*whole[i] = zeros(all, sizeof(float))) != NULL;
+    float **const shard[] = {&w->master,       &w->before,           &w->delivered,
+                             &w->exact,        &w->delivered_shadow, &w->u,
+                             &w->u_exact,      &w->u_shadow,         &w->mom.m,
+                             &w->mom.v,        &w->mom_exact.m,      &w->mom_exact.v,
+                             &w->mom_shadow.m, &w->mom_shadow.v};
+    for (size_t i = 0; i < sizeof shard / sizeof *shard; i++)
+        ok &= (*shard[i] = zeros(s->block, sizeof(float))) != NULL;
+    return ok ? nbt_happen_open(w) : -ENOMEM;
+}
+
+static void free_worker(struct nbt_worker *w)
+{
+    nbt_happen_close(w);
+    nbt_model_free(w->model);
+    free(w->tokens), free(w->params), free(w->params_exact), free(w->grad), free(w->weights);
+    free(w->send), free(w->recv), free(w->recv_shadow);
+    free(w->master), free(w->before), free(w->delivered), free(w->exact), free(w->delivered_shadow);
+    free(w->u), free(w->u_exact), free(w->u_shadow);
+    free(w->mom.m), free(w->mom.v), free(w->mom_exact.m), free(w->mom_exact.v);
+    free(w->mom_shadow.m), free(w->mom_shadow.v);
+}
+
+static int open_exchanges(struct nbt_worker *w)
+{
+    const struct nbt_settings *s = w->s;
+    w->x.ops = s->exchange;
+    w->x.cfg = (struct nbt_exchange_cfg){
+        .node = w->node,
+        .grad_type = s->grad_type,
+        .method = w->run->method,
+        .lay = &s->lay,
+        .seed = s->seed,
+        .block = s->block,
+        .shared = nbt_board_exchange(s, w->board),
+        .plugin = s->plugin,
+    };
+    w->x.cfg.method.wrong_slot |= s->fault == NBT_FAULT_SLOT;
+    const int rc = w->x.ops->open(&w->x);
+    if (rc || !s->shadow)
+        return rc;
+    w->shadow.ops = &nbt_exchange_codec;
+    w->shadow.cfg = w->x.cfg;
+    w->shadow.cfg.method = (struct nbt_method){.gradients = NBT_GRADIENTS_INT4, .feedback = NB_EF_OFF};
+    return w->shadow.ops->open(&w->shadow);
+}
+
+static int open_worker(struct nbt_worker *w, const struct nbt_launch *l, struct hx_node *node)
 {
     const struct nbt_settings *s = l->settings;
-    const size_t all = (size_t)s->nodes * s->block, size = nb_dtype_size(s->grad_type);
+    const size_t all = (size_t)s->nodes * s->block;
     memset(w, 0, sizeof *w);
     w->s = s;
+    w->run = l->run;
     w->node = node;
     w->board = l->board;
     w->progress = l->progress;
     w->last_valid = NAN;
+    w->scale = s->grad_type == NB_F16 ? SCALE_FIRST : 1;
     w->first = (size_t)node->rank * s->block;
     w->n = w->first >= s->lay.params ? 0 : s->lay.params - w->first;
     w->n = w->n < s->block ? w->n : s->block;
-    w->model = nbt_model_new(&s->lay, nbt_kernels_get(NULL));
-    w->tokens = zeros(s->lay.cfg.batch, s->lay.cfg.context + 1);
-    w->params = zeros(all, sizeof *w->params);
-    w->grad = zeros(all, sizeof *w->grad);
-    w->send = zeros(all, size);
-    w->recv = zeros(s->block, size);
-    w->weights = zeros(all, sizeof *w->weights);
-    w->master = zeros(s->block, sizeof(float));
-    w->delivered = zeros(s->block, sizeof(float));
-    w->exact = zeros(s->block, sizeof(float));
-    w->mom = (struct nbt_moments){zeros(s->block, sizeof(float)), zeros(s->block, sizeof(float))};
-    w->mom_exact = (struct nbt_moments){zeros(s->block, sizeof(float)), zeros(s->block, sizeof(float))};
-    w->u = zeros(s->block, sizeof(float));
-    w->u_exact = zeros(s->block, sizeof(float));
-    if (!w->model || !w->tokens || !w->params || !w->grad || !w->send || !w->recv || !w->weights ||
-        !w->master || !w->delivered || !w->exact || !w->mom.m || !w->mom.v || !w->mom_exact.m ||
-        !w->mom_exact.v || !w->u || !w->u_exact)
+    if (open_buffers(w))
         return -ENOMEM;
     /* All nodes start from the same weights, rounded as they will travel. */
     nbt_init_params(&s->lay, s->seed, w->params);
     memcpy(w->master, w->params + w->first, s->block * sizeof(float));
     nbt_to_bf16(w->params, all, w->weights);
     nbt_from_bf16(w->weights, all, w->params);
-    w->x.ops = s->exchange;
-    w->x.cfg = (struct nbt_exchange_cfg){
-        .node = node,
-        .grad_type = s->grad_type,
-        .block = s->block,
-        .shared = nbt_board_exchange(s, l->board),
-        .plugin = s->plugin,
-        .fault = s->fault,
-    };
-    return w->x.ops->open(&w->x);
+    memcpy(w->params_exact, w->params, all * sizeof *w->params);
+    return open_exchanges(w);
 }
 
-static void free_worker(struct worker *w)
-{
-    nbt_model_free(w->model);
-    free(w->tokens), free(w->params), free(w->grad), free(w->send), free(w->recv), free(w->weights);
-    free(w->master), free(w->delivered), free(w->exact), free(w->u), free(w->u_exact);
-    free(w->mom.m), free(w->mom.v), free(w->mom_exact.m), free(w->mom_exact.v);
-}
-
-/* Wait for all; -EPIPE when a node has ended before it came here (its reason is in its own report). */
-static int meet(struct worker *w)
+int nbt_meet(struct nbt_worker *w)
 {
     struct nbt_node_board *nodes = w->board->node;
     const uint64_t mine = __atomic_add_fetch(&nodes[w->node->rank].meetings, 1, __ATOMIC_SEQ_CST);
@@ -152,7 +130,7 @@ static int meet(struct worker *w)
 /* ---- parts of a step ---- */
 
 /* The micro-batch of this node, and which bytes occur anywhere in the step. */
-static void draw(struct worker *w, size_t step)
+static void draw(struct nbt_worker *w, size_t step)
 {
     const size_t t = w->s->lay.cfg.context;
     uint8_t seen[NBT_VOCAB] = {0};
@@ -168,32 +146,6 @@ static void draw(struct worker *w, size_t step)
     nbt_usage_step(&w->usage, seen);
 }
 
-static void load_grad(const struct nbt_settings *s, const void *src, size_t first, size_t n, float *dst)
-{
-    if (s->grad_type == NB_BF16)
-        nbt_from_bf16((const uint16_t *)src + first, n, dst);
-    else
-        memcpy(dst, (const float *)src + first, n * sizeof *dst);
-}
-
-/* Exact sum of the shard's gradients over all nodes, of just the values that were handed to the exchange. */
-static void exact_sum(struct worker *w)
-{
-    const struct nbt_settings *s = w->s;
-    for (size_t i0 = 0; i0 < w->n; i0 += 1024) {
-        const size_t c = w->n - i0 < 1024 ? w->n - i0 : 1024;
-        double sum[1024] = {0};
-        float part[1024];
-        for (int r = 0; r < s->nodes; r++) {
-            load_grad(s, nbt_board_grads(s, w->board, r), w->first + i0, c, part);
-            for (size_t i = 0; i < c; i++)
-                sum[i] += (double)part[i];
-        }
-        for (size_t i = 0; i < c; i++)
-            w->exact[i0 + i] = (float)sum[i];
-    }
-}
-
 static double sum_squares(const float *x, size_t n)
 {
     double sum = 0;
@@ -202,7 +154,7 @@ static double sum_squares(const float *x, size_t n)
     return sum;
 }
 
-static double over_nodes(const struct worker *w, const double *first)
+double nbt_over_nodes(const struct nbt_worker *w, const double *first)
 {
     double sum = 0;
     for (int r = 0; r < w->s->nodes; r++)
@@ -211,52 +163,59 @@ static double over_nodes(const struct worker *w, const double *first)
     return sum;
 }
 
-/* Both optimizers take their step on the shard; the weights follow the delivered gradients. */
-static void update(struct worker *w, size_t step)
+/* Both optimizers (three with a shadow) take their step on the shard; the weights follow the delivered
+ * gradients. */
+static void update(struct nbt_worker *w, size_t step)
 {
     const struct nbt_settings *s = w->s;
-    const struct nbt_node_board *nb = w->board->node;
-    const double inv = 1.0 / (double)s->nodes;
-    const float clip = nbt_clip_factor(over_nodes(w, &nb->norm2) * inv * inv);
-    const float clip_exact = nbt_clip_factor(over_nodes(w, &nb->norm2_exact) * inv * inv);
-    nbt_adamw_direction(&s->opt, step, w->n, w->delivered, clip * (float)inv, w->mom, w->u);
-    nbt_adamw_direction(&s->opt, step, w->n, w->exact, clip_exact * (float)inv, w->mom_exact, w->u_exact);
+    struct nbt_node_board *nb = w->board->node, *mine = &nb[w->node->rank];
+    const double inv = 1.0 / ((double)s->nodes * (double)w->scale);
+    const float clip = nbt_clip_factor(nbt_over_nodes(w, &nb->norm2) * inv * inv);
+    const float clip_exact = nbt_clip_factor(nbt_over_nodes(w, &nb->norm2_exact) * inv * inv);
+    const float clip_shadow = nbt_clip_factor(nbt_over_nodes(w, &nb->norm2_shadow) * inv * inv);
+    nbt_adamw_direction(&s->opt, w->updates, w->n, w->delivered, clip * (float)inv, w->mom, w->u);
+    nbt_adamw_direction(&s->opt, w->updates, w->n, w->exact, clip_exact * (float)inv, w->mom_exact,
+                        w->u_exact);
+    if (w->shadow.ops)
+        nbt_adamw_direction(&s->opt, w->updates, w->n, w->delivered_shadow, clip_shadow * (float)inv,
+                            w->mom_shadow, w->u_shadow);
+    memcpy(w->before, w->master, w->n * sizeof *w->before);
     nbt_adamw_apply(&s->opt, &s->lay, w->first, w->n, nbt_learning_rate(step, s->steps, s->warmup, s->rate),
                     w->u, w->master);
-    nbt_to_bf16(w->master, s->block, w->weights + w->first);
+    w->updates++;
+    mine->change2 = 0;
+    for (size_t i = 0; i < w->n; i++)
+        mine->change2 +=
+            ((double)w->master[i] - (double)w->before[i]) * ((double)w->master[i] - (double)w->before[i]);
+    mine->weight2 = sum_squares(w->master, w->n);
 }
 
-/* The gathered weights must be the concatenation of the shards, on every node. */
-static int check_weights(struct worker *w, size_t step)
+int nbt_gather(struct nbt_worker *w, size_t where)
 {
     const struct nbt_settings *s = w->s;
     const size_t all = (size_t)s->nodes * s->block;
-    const uint16_t *want = nbt_board_weights(s, w->board);
     struct nbt_node_board *mine = &w->board->node[w->node->rank];
-    uint64_t bad = 0;
-    if (memcmp(w->weights, want, all * sizeof *want) != 0) {
-        size_t at = 0;
-        while (w->weights[at] == want[at])
-            at++;
-        hx_fail("step %zu: gathered weight %zu (of node %zu) is %04x, its owner sent %04x", step, at,
-                at / s->block, w->weights[at], want[at]);
-        bad = 1;
-    }
-    mine->hash = nb_hash64(w->weights, all * sizeof *w->weights, step);
-    const int rc = meet(w);
+    nbt_to_bf16(w->master, s->block, w->weights + w->first);
+    memcpy(nbt_board_weights(s, w->board) + w->first, w->weights + w->first, s->block * sizeof *w->weights);
+    const double t0 = hx_now();
+    int rc = w->x.ops->all_gather(&w->x, w->weights);
     if (rc)
         return rc;
-    for (int r = 0; r < s->nodes; r++)
-        bad += w->board->node[r].hash != mine->hash;
-    if (bad)
-        __atomic_fetch_add(&w->board->weight_errors, bad, __ATOMIC_RELAXED);
-    if (w->node->rank == 0)
-        w->board->weight_checks++;
-    return 0; /* counted, and the run fails by it; going on shows whether it is one step or all */
+    mine->seconds_ag += hx_now() - t0;
+    if (s->fault == NBT_FAULT_WEIGHT && where == s->steps / 2 && w->node->rank == 1)
+        w->weights[0] ^= 1;
+    rc = nbt_meet(w); /* all shards are on the board */
+    if (rc == 0)
+        rc = nbt_check_weights(w, where);
+    if (rc)
+        return rc;
+    nbt_from_bf16(w->weights, s->lay.params, w->params);
+    if (nbt_weights_lossy(w->run->method.weights))
+        nbt_from_bf16(nbt_board_weights(s, w->board), all, w->params_exact);
+    return nbt_meet(w); /* nobody writes to the board before all have read it */
 }
 
-/* Mean loss over the held-out text, the batches dealt out to the nodes. */
-static void validate(struct worker *w)
+void nbt_validate(struct nbt_worker *w)
 {
     const struct nbt_config *c = &w->s->lay.cfg;
     const size_t batches = nbt_text_valid_count(&w->s->text, c->context) / c->batch;
@@ -272,33 +231,22 @@ static void validate(struct worker *w)
     }
 }
 
-static void add_traffic(struct nbt_traffic *sum, const struct nbt_traffic *x)
-{
-    sum->reduce_scatter.ops += x->reduce_scatter.ops;
-    sum->reduce_scatter.wire += x->reduce_scatter.wire;
-    sum->all_gather.ops += x->all_gather.ops;
-    sum->all_gather.wire += x->all_gather.wire;
-    sum->quantized_ops += x->quantized_ops;
-    sum->feedback_ops += x->feedback_ops;
-    sum->known = x->known;
-}
-
 /* Node 0 writes the step down. All nodes have met since their last change to the board. */
-static void record(struct worker *w, size_t step, double loss, double norm, int validated)
+static void record(struct nbt_worker *w, size_t step, const struct nbt_step *now, int validated, int instant)
 {
     const struct nbt_settings *s = w->s;
     struct nbt_board *b = w->board;
     struct nbt_step *at = &b->step[step];
     double valid = 0, batches = 0;
-    memset(at, 0, sizeof *at);
+    *at = *now;
     for (int r = 0; r < s->nodes; r++) {
         valid += b->node[r].valid;
         batches += (double)b->node[r].valid_batches;
-        add_traffic(&at->traffic, &b->node[r].traffic);
+        nbt_traffic_add(&at->traffic, &b->node[r].traffic);
+        at->traffic.known = b->node[r].traffic.known;
     }
-    at->loss = loss;
-    at->norm = norm;
-    at->rate = nbt_learning_rate(step, s->steps, s->warmup, s->rate);
+    if (!now->skipped && (instant || w->shadow.ops))
+        nbt_probe_collect(w, step, instant);
     at->valid = validated && batches > 0 ? valid / batches : NAN;
     if (validated)
         w->last_valid = at->valid;
@@ -306,99 +254,147 @@ static void record(struct worker *w, size_t step, double loss, double norm, int 
     nbt_progress_step(w->progress, step + 1, at->loss, w->last_valid);
 }
 
-static int one_step(struct worker *w, size_t step)
+/* Gradients of the own micro-batch, in the type that travels; a copy goes to the board for the exact sum. */
+static int compute(struct nbt_worker *w, size_t step)
 {
     const struct nbt_settings *s = w->s;
-    const size_t all = (size_t)s->nodes * s->block, params = s->lay.params,
-                 size = nb_dtype_size(s->grad_type);
-    struct nbt_node_board *mine = &w->board->node[w->node->rank];
-    int rc;
-
-    /* Gradients of the own micro-batch, in the type that travels; a copy goes to the board for the exact sum.
-     */
-    const double t0 = hx_now();
+    const size_t all = (size_t)s->nodes * s->block, params = s->lay.params;
+    const float factor = w->scale * nbt_happen_factor(w, step);
+    void *const board = nbt_board_grads(s, w->board, w->node->rank);
     draw(w, step);
-    mine->loss = nbt_model_run(w->model, w->params, w->tokens, w->grad);
-    if (s->grad_type == NB_BF16)
-        nbt_to_bf16(w->grad, params, w->send);
-    else
-        memcpy(w->send, w->grad, params * sizeof *w->grad);
-    memcpy(nbt_board_grads(s, w->board, w->node->rank), w->send, all * size);
+    w->board->node[w->node->rank].loss = nbt_model_run(w->model, w->params, w->tokens, w->grad);
+    for (size_t i = 0; factor != 1 && i < params; i++)
+        w->grad[i] *= factor;
+    nbt_narrow(s->grad_type, w->grad, params, w->send);
     if (s->dump_dir && step % s->dump_every == 0) {
-        rc = nbt_dump_step(s->dump_dir, s->nodes, s->block, step, w->node->rank, w->grad);
+        const int rc = nbt_dump_step(s->dump_dir, s->nodes, s->block, step, w->node->rank, w->grad);
         if (rc)
             return rc;
     }
+    if (!nbt_weights_lossy(w->run->method.weights)) {
+        memcpy(board, w->send, all * nb_dtype_size(s->grad_type));
+        return 0;
+    }
+    /* What weights that arrived exactly would have given. */
+    (void)nbt_model_run(w->model, w->params_exact, w->tokens, w->grad);
+    for (size_t i = 0; factor != 1 && i < params; i++)
+        w->grad[i] *= factor;
+    nbt_narrow(s->grad_type, w->grad, params, board);
+    return 0;
+}
 
-    const double t1 = hx_now();
-    rc = w->x.ops->reduce_scatter(&w->x, w->send, w->recv);
-    if (rc)
-        return rc;
-    const double t2 = hx_now();
-    load_grad(s, w->recv, 0, s->block, w->delivered);
-    rc = meet(w); /* all gradients are on the board, all losses too */
-    if (rc)
-        return rc;
-    const double loss = over_nodes(w, &w->board->node->loss) / (double)s->nodes;
-    exact_sum(w);
-    mine->norm2 = sum_squares(w->delivered, w->n);
-    mine->norm2_exact = sum_squares(w->exact, w->n);
-    if (!isfinite(mine->norm2) || !isfinite(loss)) {
-        hx_fail("step %zu: loss %g, the gradient is not finite", step, loss);
+/* Send the gradients, with a shadow once more without feedback. */
+static int reduce(struct nbt_worker *w)
+{
+    const double t0 = hx_now();
+    int rc = w->x.ops->reduce_scatter(&w->x, w->send, w->recv);
+    w->board->node[w->node->rank].seconds_rs += hx_now() - t0;
+    if (rc == 0)
+        nbt_widen(w->s->grad_type, w->recv, w->s->block, w->delivered);
+    if (rc == 0 && w->shadow.ops) {
+        rc = w->shadow.ops->reduce_scatter(&w->shadow, w->send, w->recv_shadow);
+        nbt_widen(w->s->grad_type, w->recv_shadow, w->s->block, w->delivered_shadow);
+    }
+    return rc;
+}
+
+/* Whether the optimizer takes this step; the loss scale moves by it. All nodes decide alike. Negative when a
+ * gradient is not finite that should be, or arrives finite although it is not. (A sum of finite values may be
+ * too large for FP16.) */
+static int decide(struct nbt_worker *w, size_t step, double loss)
+{
+    const struct nbt_node_board *nb = w->board->node;
+    const int finite = isfinite(nbt_over_nodes(w, &nb->norm2)) != 0;
+    if (finite && !isfinite(nbt_over_nodes(w, &nb->norm2_exact))) {
+        hx_fail("step %zu: a gradient that is not finite arrives finite", step);
         return -EDOM;
     }
-    rc = meet(w);
-    if (rc)
-        return rc;
-    const double norm = sqrt(over_nodes(w, &w->board->node->norm2)) / (double)s->nodes;
-    update(w, step);
-    memcpy(nbt_board_weights(s, w->board) + w->first, w->weights + w->first, s->block * sizeof *w->weights);
-    const int probe =
-        step >= s->probe_from && ((step - s->probe_from) % s->probe_every == 0 || step + 1 == s->steps);
-    if (probe)
-        nbt_fidelity_measure(&s->lay, &w->usage, w->first, w->n, w->u, w->u_exact, w->delivered, w->exact,
-                             &mine->fidelity);
-
-    const double t3 = hx_now();
-    rc = w->x.ops->all_gather(&w->x, w->weights);
-    if (rc)
-        return rc;
-    const double t4 = hx_now();
-    if (s->fault == NBT_FAULT_WEIGHT && step == s->steps / 2 && w->node->rank == 1)
-        w->weights[0] ^= 1;
-    rc = meet(w); /* all shards are on the board */
-    if (rc)
-        return rc;
-    if (probe && w->node->rank == 0) {
-        struct nbt_fidelity_sums sums[HX_MAX_NODES];
-        for (int r = 0; r < s->nodes; r++)
-            sums[r] = w->board->node[r].fidelity;
-        nbt_fidelity_add(&w->board->fidelity, sums, s->nodes);
+    if (!isfinite(loss) || (!finite && w->s->grad_type != NB_F16)) {
+        hx_fail("step %zu: loss %g, the gradient is%s finite", step, loss, finite ? "" : " not");
+        return -EDOM;
     }
-    rc = check_weights(w, step);
+    return finite && !nbt_event_at(&w->s->events, NBT_EVENT_SKIP, step);
+}
+
+static void rescale(struct nbt_worker *w, int finite)
+{
+    if (w->s->grad_type != NB_F16)
+        return;
+    if (!finite)
+        w->scale /= 2;
+    else if (w->since + 1 >= SCALE_STEPS && w->scale < SCALE_MAX)
+        w->scale *= 2;
+    else {
+        w->since++;
+        return;
+    }
+    w->since = 0;
+}
+
+static int one_step(struct nbt_worker *w, size_t step)
+{
+    const struct nbt_settings *s = w->s;
+    struct nbt_node_board *const nb = w->board->node, *const mine = &nb[w->node->rank];
+    const int instant =
+        step >= s->probe_from && ((step - s->probe_from) % s->probe_every == 0 || step + 1 == s->steps);
+    int rc = nbt_happen_before(w, step);
     if (rc)
         return rc;
-    nbt_from_bf16(w->weights, params, w->params);
-
+    const double t0 = hx_now();
+    rc = compute(w, step);
+    mine->seconds_compute += hx_now() - t0;
+    if (rc == 0)
+        rc = reduce(w);
+    if (rc == 0)
+        rc = nbt_meet(w); /* all gradients are on the board, all losses too */
+    if (rc)
+        return rc;
+    const double loss = nbt_over_nodes(w, &nb->loss) / (double)s->nodes;
+    nbt_exact_sum(w);
+    mine->norm2 = sum_squares(w->delivered, w->n);
+    mine->norm2_exact = sum_squares(w->exact, w->n);
+    mine->norm2_shadow = sum_squares(w->delivered_shadow, w->n);
+    rc = nbt_meet(w);
+    if (rc)
+        return rc;
+    const int taken = decide(w, step, loss);
+    if (taken < 0)
+        return taken;
+    const double inv = 1.0 / ((double)s->nodes * (double)w->scale);
+    struct nbt_step now = {
+        .loss = loss,
+        .norm = sqrt(nbt_over_nodes(w, &nb->norm2)) * inv,
+        .norm_exact = sqrt(nbt_over_nodes(w, &nb->norm2_exact)) * inv,
+        .rate = nbt_learning_rate(step, s->steps, s->warmup, s->rate),
+        .skipped = !taken,
+    };
+    if (taken) {
+        update(w, step);
+        if (instant || w->shadow.ops)
+            nbt_probe(w);
+        rc = nbt_gather(w, step);
+        if (rc)
+            return rc;
+        now.change = sqrt(nbt_over_nodes(w, &nb->change2) / nbt_over_nodes(w, &nb->weight2));
+    }
+    rescale(w, isfinite(now.norm));
     const int validated = (step + 1) % s->eval_every == 0 || step + 1 == s->steps;
     if (validated)
-        validate(w);
+        nbt_validate(w);
     w->x.ops->traffic(&w->x, &mine->traffic);
-    mine->seconds_compute += t1 - t0;
-    mine->seconds_rs += t2 - t1;
-    mine->seconds_ag += t4 - t3;
-    rc = meet(w);
+    nbt_traffic_add(&mine->traffic, &w->traffic_before);
+    rc = nbt_meet(w);
     if (rc)
         return rc;
     if (w->node->rank == 0)
-        record(w, step, loss, norm, validated);
+        record(w, step, &now, validated, taken && instant);
     return 0;
 }
 
 int nbt_node_main(struct hx_node *node, void *arg)
 {
     const struct nbt_launch *l = arg;
-    struct worker *w = malloc(sizeof *w);
+    struct nbt_worker *w = malloc(sizeof *w);
     if (!w)
         return hx_fail("out of memory");
     hx_where("opening the exchange");
@@ -417,6 +413,8 @@ int nbt_node_main(struct hx_node *node, void *arg)
         const int closed = w->x.ops->close(&w->x);
         rc = rc ? rc : closed;
     }
+    if (w->shadow.ops)
+        w->shadow.ops->close(&w->shadow);
     free_worker(w);
     free(w);
     return rc ? 1 : 0;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What a set of runs amounts to: tables and verdicts on stdout; results.json, loss curves as CSV and, where
- * gnuplot is installed, as a picture in the output folder.
+ * gnuplot is installed, as a picture in the output folder; and lines for the table over many seeds (table.h).
  */
 #ifndef NIBBLE_TRAIN_REPORT_H
 #define NIBBLE_TRAIN_REPORT_H
@@ -13,8 +13,57 @@
 int nbt_report(const struct nbt_settings *s, const struct nbt_outcome *runs, size_t nruns, const char *out,
                int judge_quality);
 
+/* ---- figures.c ---- */
+
 /* Bytes that a direct exchange of values of `size` bytes without coding sends: steps x (nodes - 1) blocks
  * from every node. */
 double nbt_plain_bytes(const struct nbt_settings *s, size_t steps, size_t size);
+/* Gradients were quantized; ... with error feedback; bytes were counted. */
+int nbt_coded(const struct nbt_outcome *o);
+int nbt_fed_back(const struct nbt_outcome *o);
+int nbt_counted(const struct nbt_outcome *o);
+/* How many times fewer bytes: quantized reduce-scatters, all all-gathers. */
+double nbt_rs_ratio(const struct nbt_settings *s, const struct nbt_outcome *o);
+double nbt_ag_ratio(const struct nbt_settings *s, const struct nbt_outcome *o);
+/* Of a step whose gradients are quantized, both together; with the first, uncoded gather among the gathers.
+ */
+double nbt_total_ratio(const struct nbt_settings *s, const struct nbt_outcome *o);
+/* Mean training loss of the last tenth of the steps; last validation loss. NaN when nothing ran. */
+double nbt_final_loss(const struct nbt_board *b);
+double nbt_final_valid(const struct nbt_board *b);
+/* Bits a BF16 value of the gathers of steps [first, end), and the mean of rms(dW) / rms(W) over them. NaN
+ * where bytes are not counted while running. */
+double nbt_gather_bits(const struct nbt_settings *s, const struct nbt_board *b, size_t first, size_t end);
+double nbt_weight_change(const struct nbt_board *b, size_t first, size_t end);
+
+struct nbt_phases {
+    double compute, rs, ag; /* ms a step, mean over nodes */
+};
+struct nbt_phases nbt_phases_of(const struct nbt_settings *s, const struct nbt_board *b);
+
+/* ---- judge.c ---- */
+
+struct nbt_verdicts {
+    int failed;
+    size_t count;
+    struct {
+        char text[300];
+        int ok;
+    } line[128];
+};
+void nbt_judge(const struct nbt_settings *s, const struct nbt_outcome *runs, size_t n, struct nbt_verdicts *v,
+               int quality);
+/* judge_events.c: the bars around events; called by nbt_judge. */
+void nbt_verdict(struct nbt_verdicts *v, int ok, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+void nbt_judge_events(const struct nbt_settings *s, const struct nbt_outcome *o,
+                      const struct nbt_outcome *raw, struct nbt_verdicts *v);
+
+/* ---- files.c; 0 or a negative errno value after a line on stderr ---- */
+
+int nbt_write_curves(const struct nbt_settings *s, const struct nbt_outcome *o, const char *dir);
+int nbt_write_json(const struct nbt_settings *s, const struct nbt_outcome *runs, size_t n,
+                   const struct nbt_verdicts *v, const char *dir);
+/* The picture, when gnuplot is there: its absence is no error. */
+void nbt_plot(const struct nbt_outcome *runs, size_t n, const char *dir);
 
 #endif

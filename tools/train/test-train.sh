@@ -35,9 +35,14 @@ says()
 # Text of our own where the machine has no licenses: the sources will do.
 [ -d /usr/share/common-licenses ] || set -- --text "${NB_SRCDIR:-.}/plugin"
 
-# With sanitizers fewer steps: they are slow, and a step is like another.
+# With sanitizers fewer steps, too few for the plugin to recognise a gradient: it is told.
 quick="--quick"
-[ -z "${NB_SANITIZE-}" ] || quick="--quick --steps 12"
+if [ -n "${NB_SANITIZE-}" ]; then
+    quick="--quick --steps 12"
+    NIBBLE_GRAD=all
+    NIBBLE_WARMUP_STEPS=2
+    export NIBBLE_GRAD NIBBLE_WARMUP_STEPS
+fi
 
 echo "through the plugin: bytes, weights, equal bits in every run"
 # shellcheck disable=SC2086
@@ -51,6 +56,7 @@ done
 if [ -z "${NB_SANITIZE-}" ]; then
     says "ok *4 bits, no feedback: quantized reduce-scatters send"
     says "ok *4 bits, feedback: quantized reduce-scatters send"
+    says "reduce_scatter:bfloat16:[0-9]*@2: a gradient (step [0-9]*): weights of this size"
     cmp -s "$dir/first/loss-raw.csv" "$dir/first/loss-nofeedback.csv" && fail "4 bits change nothing"
     cmp -s "$dir/first/loss-feedback.csv" "$dir/first/loss-nofeedback.csv" && fail "feedback changes nothing"
 fi
@@ -62,7 +68,18 @@ cmp "$dir/first/loss-raw.csv" "$dir/shm/loss-raw.csv" ||
     fail "the plugin's sums differ from FP32 sums in rank order"
 
 echo "three nodes, FP32 gradients"
+NIBBLE_GRAD=all
+NIBBLE_WARMUP_STEPS=2
+export NIBBLE_GRAD NIBBLE_WARMUP_STEPS
 run 0 fp32 --quick -n 3 --grad fp32 --steps 6 "$@"
+says "ok *4 bits, feedback: quantized reduce-scatters send 7"
+
+echo "bounded differences of weights: the same bits on all receivers, the owner's own exact"
+run 0 delta4 --quick -n 3 --steps 30 --runs delta4 "$@"
+says "ok *4 bits, feedback, delta4: weights equal on all receivers"
+says "ok *4 bits, feedback, delta4: gathered weights off by 0.[0-9]*[1-9]"
+run 1 weight --quick -n 3 --steps 30 --runs delta4 --fault weight --exchange codec "$@"
+says "FAIL 4 bits, feedback, delta4: weights differ"
 
 # Hundreds of steps in shared memory: a matter of numbers, not of memory or threads, and minutes with a
 # sanitizer.
@@ -75,7 +92,34 @@ if [ -z "${NB_SANITIZE:-}" ]; then
     # shellcheck disable=SC2086
     run 1 wrong $small --runs feedback --fault slot "$@"
     says "FAIL 4 bits, feedback, matrix"
+
+    echo "events: no gradient carries what is left of a spike, no update is worse than without feedback"
+    # shellcheck disable=SC2086
+    run 0 events $small --batch 8 --steps 200 --grad fp16 --shadow --runs raw,feedback "$@" \
+        --event overflow@60,spike30@80,eval@110,skip@125,checkpoint@140,restart@160,spike300@180
+    says "ok *4 bits, feedback, overflow@60: the step was skipped"
+    says "ok *4 bits, feedback, spike300@180: gradient norm of the next step"
+    says "ok *4 bits, feedback, checkpoint@140: updates of the next 20 steps"
+    # The shadow sees it: errors of another block at every step.
+    # shellcheck disable=SC2086
+    run 1 shadow $small --runs feedback --shadow --event eval@60 --fault slot "$@"
+    says "FAIL 4 bits, feedback, eval@60: updates of the next"
 fi
+
+echo "many runs in one table, none of them twice; the bars on it"
+for seed in 1 2 2; do
+    run 0 many --quick --steps 8 --exchange codec --runs raw,loco,sdp4bit-gradients,sdp4bit-weights \
+        --seed $seed --record "$dir/records" "$@"
+done
+[ "$(wc -l <"$dir/records")" = 9 ] || fail "not 2 seeds x 4 runs and a line of names"
+run 0 table --table "$dir/records"
+says "^| uncompressed | 2 |"
+says "ok: uncompressed"
+awk 'BEGIN { OFS = FS = "\t" } $1 == "raw" { $7 = 0.5 } { print }' "$dir/records" >"$dir/bad"
+run 1 table --table "$dir/bad"
+says "FAILED: uncompressed"
+sed 's/\t/ /3' "$dir/records" | cut -c1-40 >"$dir/torn"
+run 2 table --table "$dir/torn"
 
 echo "a weight that arrives wrong is found"
 run 1 weight --quick --steps 6 --runs raw --fault weight "$@"
@@ -96,6 +140,14 @@ run 2 refusal stray
 run 2 refusal --quick --plugin "$dir/nothing.so" "$@"
 says "not one step ran"
 run 2 refusal --codec-report "$dir/nothing"
+run 2 refusal --table "$dir/nothing"
+run 2 refusal --runs loco
+says "needs --exchange codec"
+run 2 refusal --event lunch@5
+run 2 refusal --quick --event overflow@5
+says "needs --grad fp16"
+run 2 refusal --quick --event eval@80
+says "too late"
 echo small >"$dir/small"
 run 2 refusal --text "$dir/small"
 echo "ok"

@@ -1,0 +1,412 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Encoding a tile: docs/wire-format.md sections 5 to 8 and 11. A block has a tile, a thread a group.
+ *
+ * First half (survey): value + carried error, maxima in both domains, sums for the bound. The bound seldom acts, so
+ * the survey is made as if it did not, and once more where it does. One exchange between the threads gives
+ * the tile's exponent, its factor, and whether the tile holds anything that is not usual (careful.cuh). Second
+ * half (quantize): codes, what they leave over, new error.
+ *
+ * The budget. At 4.8 TB/s and 1.75 GHz an H200 has some 30 instructions of 32 lanes for what encoding with feedback
+ * moves for a BF16 value (4.56 bytes). What a value costs here, where additions and products can start at twice the
+ * rate of logic, comparisons and byte permutations, which are marked *:
+ *
+ *     to FP32 1 (half of it *)     squares and their sum 2         error code to FP32 1 + 1*
+ *     times unit, added 2          maximum and thin pairs 1.4*     transform 5
+ *     its maximum 0.5 + 0.5*       choice of the domain 1*         sign of the maximum 1*
+ *     times 1/step, rounded 2      clamped 1*                      back to FP32 1, packed 1.1
+ *     left over 1                  transformed back 5              its maximum 1*
+ *     rounded 1                    packed 0.8*                     through shared memory 0.8
+ *
+ * which is about 32, of which some 9 are *; what is done once a group adds 2 to 3.
+ */
+#ifndef NIBBLE_KERNELS_ENCODE_CUH
+#define NIBBLE_KERNELS_ENCODE_CUH
+
+#include "values.cuh"
+
+/* What a thread knows about its group after the survey. */
+struct nb_group_survey {
+    float max;        /* of the chosen domain; transformed: times 1/8 */
+    uint32_t positive; /* 1: a value of that magnitude is not negative */
+    uint32_t transform;
+    uint32_t idle;
+    uint32_t careful; /* 1: something to escape */
+    float own2, error2;
+};
+
+/* Error code of byte k of `biased` (the codes with their signs flipped), exactly. */
+NB_DEV float nb_error_value(uint32_t biased, unsigned k)
+{
+    return nb_real(nb_bytes(biased, 0x4b000000u, 0x7440u + k)) - (0x1p23f + 128.0f);
+}
+
+/* Counts for a thin group: values of at least NB_SMALL times the maximum, and whether some value is beyond 2^10 times
+ * the mean of the small ones. */
+NB_DEV uint32_t nb_count_large(const float *h, float max, float threshold, uint32_t *careful)
+{
+    uint32_t small = 0, large = 0;
+    float sum = 0;
+    NB_UNROLL
+    for (unsigned i = 0; i < NB_GROUP; i++) {
+        const float a = nb_abs(h[i]);
+        const int below = a < threshold;
+        large += !below;
+        if (below && nb_bits(a) >= NB_FLUSH_BITS) {
+            small++;
+            sum = sum + a;
+        }
+    }
+    if (small >= NB_OUTLIER_MEMBERS && max * nb_from_int((int32_t)small) > sum * 0x1p10f)
+        *careful = 1;
+    return large;
+}
+
+/* Survey of group g: fills x with the values of the chosen domain. `norms`: own2 and error2 are wanted. */
+NB_DEV void nb_survey(int type, int feedback, int norms, const nb_quad *stage, uint32_t g, float factor,
+                      float *x, struct nb_group_survey *s)
+{
+    float h[NB_GROUP];
+
+    s->idle = !nb_group_values(type, stage, g, h);
+    s->own2 = s->error2 = 0;
+    if (norms) {
+        float squares[NB_GROUP];
+        NB_UNROLL
+        for (unsigned i = 0; i < NB_GROUP; i++)
+            squares[i] = h[i] * h[i];
+        s->own2 = nb_sum32(squares);
+    }
+    if (feedback) {
+        const uint32_t scale = ((const uint8_t *)(stage + NB_SCALES_AT))[g];
+        const float unit = s->idle ? 0 : nb_unit_of(scale, factor);
+        uint32_t word[8];
+        int32_t count = 0;
+        nb_group_words(2, stage + NB_ERRORS_AT, g, word);
+        NB_UNROLL
+        for (unsigned k = 0; k < 8; k++) {
+            const uint32_t biased = word[k] ^ 0x80808080u;
+            count = nb_dot4(word[k], word[k], count);
+            NB_UNROLL
+            for (unsigned b = 0; b < 4; b++) {
+                const float e = nb_error_value(biased, b) * unit;
+                h[4 * k + b] = h[4 * k + b] + e;
+            }
+        }
+        if (norms && !s->idle) {
+            const float one = nb_unit_of(scale, 1);
+            s->error2 = nb_from_int(count) * one * one;
+        }
+    }
+
+    /* Maximum, and the smallest of the larger ones of pairs (nb_is_thin). */
+    float max = 0, least = nb_real(NB_F32_INF);
+    NB_UNROLL
+    for (unsigned i = 0; i < 16; i++) {
+        const unsigned p = i % 4, a = 8 * (i / 4) + (p < 2 ? 2 * p : p + 2), b = a + (p < 2 ? 1 : 2);
+        const float pair = nb_fmax(nb_abs(h[a]), nb_abs(h[b]));
+        max = nb_fmax(max, pair);
+        least = nb_fmin(least, pair);
+    }
+    /* The transform up to its last stage, which only has sums and differences of two: the larger magnitude of these
+     * is the sum of both magnitudes, rounded alike. */
+    NB_UNROLL
+    for (unsigned i = 0; i < NB_GROUP; i++)
+        x[i] = h[i];
+    NB_UNROLL
+    for (unsigned i = 0; i < NB_GROUP; i += 2)
+        NB_BUTTERFLY(x, i, i + 1);
+    NB_UNROLL
+    for (unsigned k = 0; k < 3; k++) {
+        const unsigned d = 16u >> k;
+        NB_UNROLL
+        for (unsigned i = 0; i < NB_GROUP; i++)
+            if (!(i & d))
+                NB_BUTTERFLY(x, i, i + d);
+    }
+    float max_y = 0;
+    NB_UNROLL
+    for (unsigned i = 0; i < NB_GROUP; i++)
+        if (!(i & 2)) {
+            max_y = nb_fmax(max_y, nb_abs(x[i]) + nb_abs(x[i + 2]));
+            NB_BUTTERFLY(x, i, i + 2);
+        }
+    /* Maxima ignore NaN, but the transform of one is NaN all over. */
+    s->careful = nb_bits(max) >= NB_ESCAPE_BITS || x[0] != x[0];
+    uint32_t large = NB_GROUP;
+    const float threshold = max * NB_SMALL;
+    if (least < threshold)
+        large = nb_count_large(h, max, threshold, &s->careful);
+    const float scaled = max_y * 0.125f;
+    s->transform = nb_better(max, scaled, large) && nb_bits(scaled) >= NB_FLUSH_BITS;
+    const float chosen = s->transform ? max_y : max;
+    s->positive = 0;
+    NB_UNROLL
+    for (unsigned i = 0; i < NB_GROUP; i++) {
+        x[i] = s->transform ? x[i] : h[i];
+        s->positive |= x[i] == chosen;
+    }
+    s->max = nb_better(max, scaled, large) ? scaled : max;
+}
+
+/* New error of group g from r, which is what the code left over times 1/back; idle groups keep theirs. Returns the
+ * scale. */
+NB_DEV uint32_t nb_keep_error(nb_quad *errors, uint32_t g, const float *r, float back)
+{
+    uint32_t word[8];
+    float max = 0;
+    NB_UNROLL
+    for (unsigned i = 0; i < NB_GROUP; i++)
+        max = nb_fmax(max, nb_abs(r[i]));
+    uint32_t bits = nb_bits(max * back), scale = 0;
+    float inverse = 0;
+    if (bits >= NB_FLUSH_BITS) {
+        bits = (bits + 0x10000) >> 23; /* 127.5/64 and more belongs to the next power of two */
+        scale = bits - 6;
+        inverse = nb_real((133 + 127 - bits) << 23) * back;
+    }
+    NB_UNROLL
+    for (unsigned k = 0; k < 8; k++) {
+        uint32_t q[4];
+        NB_UNROLL
+        for (unsigned b = 0; b < 4; b++)
+            q[b] = nb_bits(nb_fma(r[4 * k + b], inverse, NB_MAGIC)); /* the product is exact */
+        word[k] = nb_bytes(nb_bytes(q[0], q[1], 0x0040), nb_bytes(q[2], q[3], 0x0040), 0x5410);
+    }
+    nb_group_store(2, errors, g, word);
+    return scale;
+}
+
+/* Words of the record before the codes; where its first word lies in sh->record, so that codes are aligned. */
+NB_DEV uint32_t nb_words_before(uint32_t groups)
+{
+    return 1 + (groups + 3) / 4 + (groups + 31) / 32;
+}
+
+/* Bytes of the partial groups that a ticket writes besides its record. */
+NB_DEV uint32_t nb_ticket_bytes(int type, const struct nb_job *job)
+{
+    return nb_round4(job->head * nb_type_bytes(type)) + nb_round4(job->tail * nb_type_bytes(type));
+}
+
+/* Values of partial groups: as they are, padded to four bytes; their errors are forgotten. */
+NB_DEV void nb_partial(int type, const struct nb_gpu_desc *d, uint64_t at, uint32_t count, char *out)
+{
+    const uint32_t t = nb_thread(), bytes = nb_type_bytes(type);
+    const void *src = (const void *)(uintptr_t)d->src;
+    if (t < count) {
+        const uint32_t v = nb_element(type, src, at + t);
+        nb_put_element(type, out, t, v);
+        if (d->mode != NB_EF_OFF)
+            nb_store1((char *)(uintptr_t)d->err + d->first + at + t, 0);
+        if ((d->flags & NB_GPU_STATS) && (nb_bits(nb_widen(type, v)) & NB_F32_ABS) >= NB_F32_INF)
+            nb_add64(&nb_control_of(d)->nonfinite, 1);
+    }
+    if (t == count && count * bytes % 4)
+        nb_store2(out + count * bytes, 0);
+}
+
+/* One warp: learn where the record of `bytes` begins in the output, for all (sh->offset); write the partial groups
+ * before and behind it. */
+NB_DEV void nb_settle(int type, const struct nb_gpu_desc *d, const struct nb_job *job, struct nb_shared *sh,
+                      uint32_t bytes)
+{
+    const uint32_t more = nb_ticket_bytes(type, job), lead = nb_round4(job->head * nb_type_bytes(type));
+    const uint64_t offset = nb_look_back(nb_states(d), job->ticket, more + bytes);
+    char *dst = (char *)(uintptr_t)d->dst + offset;
+
+    nb_partial(type, d, 0, job->head, dst);
+    nb_partial(type, d, d->n - job->tail, job->tail, dst + lead + bytes);
+    if (nb_thread() == 0) {
+        sh->offset = offset + lead;
+        if (job->ticket + 1 == d->tickets)
+            nb_store8(&nb_control_of(d)->length, offset + more + bytes);
+    }
+}
+
+/* A tile whose values (and errors) are in `stage`. 1: it is not a usual one, and nothing was done. */
+NB_DEV int nb_encode_tile(int type, int feedback, const struct nb_gpu_desc *d, const struct nb_job *job,
+                          struct nb_shared *sh, nb_quad *stage, int measure)
+{
+    const uint32_t t = nb_thread(), warp = t / 32, groups = job->groups;
+    const int active = t < groups;
+    float x[NB_GROUP], factor = 1;
+    struct nb_group_survey s;
+
+    for (;;) {
+        /* Threads without a group work on what happens to lie there: values that only some threads set would take
+         * registers all through the kernel. */
+        nb_survey(type, feedback, feedback || measure, stage, t, factor, x, &s);
+        if (!active) {
+            s.max = s.own2 = s.error2 = 0;
+            s.careful = s.transform = 0;
+            s.idle = 1;
+        }
+        const uint32_t bits = nb_bits(s.max);
+        const uint32_t most = nb_warp_max(bits), least = nb_warp_min(bits >= NB_FLUSH_BITS ? bits : NB_F32_INF);
+        const uint32_t careful = nb_ballot((int)s.careful);
+        if (t % 32 == 0) {
+            sh->part[0][warp] = most;
+            sh->part[1][warp] = least;
+            sh->part[2][warp] = careful;
+        }
+        if (feedback || measure) {
+            sh->sums[0][t] = s.own2;
+            sh->sums[1][t] = s.error2;
+        }
+        nb_barrier();
+        if (!feedback && !measure)
+            break;
+        if (warp == 0) {
+            const float own = nb_sum128(sh->sums[0]), carried = feedback ? nb_sum128(sh->sums[1]) : 0;
+            if (t == 0) {
+                const float f = feedback ? nb_factor_of(own, carried, d->bound) : 1;
+                sh->factor = f;
+                sh->signal2 = own;
+                sh->carried2 = f != 0 ? f * carried * f : 0;
+                sh->flag[0] = !((nb_bits(own) & NB_F32_ABS) < NB_F32_INF); /* because of values that do not count */
+            }
+        }
+        nb_barrier();
+        if (!feedback || sh->flag[0] || sh->factor == factor)
+            break;
+        factor = sh->factor;
+        nb_barrier();
+    }
+
+    uint32_t most = sh->part[0][0], least = sh->part[1][0], careful = sh->part[2][0];
+    NB_UNROLL
+    for (unsigned w = 1; w < NB_WARPS; w++) {
+        most = sh->part[0][w] > most ? sh->part[0][w] : most;
+        least = sh->part[1][w] < least ? sh->part[1][w] : least;
+        careful |= sh->part[2][w];
+    }
+    if (feedback || measure)
+        careful |= sh->flag[0];
+    int exponent = NB_EXPONENT_MIN;
+    if (most >= NB_FLUSH_BITS) {
+        exponent = (int)(most >> 23) - 127 + ((most & 0x7fffffu) > 0x780000u);
+        if (!nb_code_of(least, exponent, 0))
+            careful = 1;
+    }
+    if (careful) {
+        nb_barrier();
+        return 1;
+    }
+    const uint32_t before = nb_words_before(groups), pad = (0u - before) & 3;
+    const uint32_t words = most < NB_FLUSH_BITS ? 1 : before + 4 * groups;
+    if (t == 0)
+        nb_publish(nb_states(d), job->ticket, nb_ticket_bytes(type, job) + 4 * words);
+
+    /* ---- Second half */
+    uint32_t *record = (uint32_t *)sh->record + pad;
+    uint32_t code = 0;
+    float step = 0, inverse = 0;
+    const uint32_t bits = nb_bits(s.max);
+    if (bits >= NB_FLUSH_BITS) {
+        const uint32_t depth = (uint32_t)(exponent + 127) - (bits >> 23);
+        const uint32_t segment = depth >> 2 < 4 ? depth >> 2 : 4, one = 1u << (19 + segment);
+        const uint32_t up = bits + one - (one >> 1 < 1u << 19 ? one >> 1 : 1u << 19);
+        code = nb_code_of(bits, exponent, 0);
+        step = nb_real(up & ~(one - 1)); /* what the code stands for */
+        if (!s.transform)
+            step = step * 0.125f;
+        if (s.positive) { /* the extreme value becomes -8 */
+            step = -step;
+            code |= 0x80;
+        }
+        inverse = nb_reciprocal(step);
+    }
+    if (bits && !code && active && (d->flags & NB_GPU_STATS))
+        nb_add64(&nb_control_of(d)->flushed, 1);
+    const uint32_t domain = nb_ballot((int)s.transform);
+    if (t < ((groups + 3) & ~3u))
+        ((uint8_t *)(record + 1))[t] = (uint8_t)code;
+    if (t % 32 == 0 && t < groups)
+        record[1 + (groups + 3) / 4 + warp] = domain;
+    if (t == 0)
+        record[0] = most < NB_FLUSH_BITS ? NB_TILE_ZERO
+                                         : (uint32_t)NB_TILE_INT4 | (uint32_t)(exponent + 127) << 16;
+    uint32_t out[4];
+    NB_UNROLL
+    for (unsigned k = 0; k < 4; k++) {
+        uint32_t word = 0;
+        NB_UNROLL
+        for (unsigned b = 0; b < 8; b++) {
+            const unsigned i = 8 * k + 7 - b;
+            const float y = x[i] * inverse;
+            const float biased = nb_fmin(y + (NB_MAGIC + 8.0f), NB_MAGIC + 15.0f);
+            if (feedback || measure) {
+                const float q = biased - (NB_MAGIC + 8.0f);
+                x[i] = nb_fma(q, -step, x[i]); /* the product is exact */
+            }
+            word = word * 16 + nb_bits(biased);
+        }
+        /* less what the upper bits of the eight numbers came to */
+        out[k] = (word - 0x3f400000u) ^ 0x88888888u;
+    }
+    if (active) {
+        nb_quad q;
+        q.x = out[0];
+        q.y = out[1];
+        q.z = out[2];
+        q.w = out[3];
+        *(nb_quad *)(record + before + 4 * t) = q;
+    }
+    if (measure) {
+        float squares[NB_GROUP];
+        NB_UNROLL
+        for (unsigned i = 0; i < NB_GROUP; i++)
+            squares[i] = x[i] * x[i];
+        const float sum = nb_sum32(squares) * (s.transform ? 0.03125f : 1.0f);
+        sh->sums[0][t] = active ? sum : 0;
+    }
+    if (feedback && active && !s.idle) {
+        float back = 1;
+        if (s.transform) {
+            nb_transform(x);
+            back = 0.03125f;
+        }
+        if (d->mode == NB_EF_EMA) {
+            const uint32_t scale = ((const uint8_t *)(stage + NB_SCALES_AT))[t];
+            const float beta = d->beta, rest = 1.0f - beta, unit = nb_unit_of(scale, factor);
+            uint32_t word[8];
+            nb_group_words(2, stage + NB_ERRORS_AT, t, word);
+            NB_UNROLL
+            for (unsigned i = 0; i < NB_GROUP; i++) {
+                const float e = nb_error_value(word[i / 4] ^ 0x80808080u, i % 4) * unit;
+                const float kept = beta * e, added = rest * (x[i] * back);
+                x[i] = kept + added;
+            }
+            back = 1;
+        }
+        nb_store1((char *)(uintptr_t)job->scale + t, nb_keep_error(stage + NB_ERRORS_AT, t, x, back));
+    }
+    nb_barrier();
+    if (warp == 0) {
+        nb_settle(type, d, job, sh, 4 * words);
+        if (measure) {
+            const float noise = nb_sum128(sh->sums[0]);
+            if (t == 0) {
+                float *energy = nb_energies(d) + 3 * (uint64_t)job->ticket;
+                energy[0] = sh->signal2;
+                energy[1] = noise;
+                energy[2] = sh->carried2 < NB_LEAST_CARRIED ? 0 : sh->carried2;
+            }
+        }
+        if (t == 0 && factor != 1 && (d->flags & NB_GPU_STATS))
+            nb_add64(&nb_control_of(d)->bounded, 1);
+    } else if (feedback) {
+        /* Meanwhile the others write the errors back. */
+        NB_ROLL
+        for (uint32_t i = t - 32; i < 2 * groups; i += NB_THREADS - 32)
+            nb_store16((char *)(uintptr_t)job->err + 16 * i, stage[NB_ERRORS_AT + nb_place_quad(2, i / 2, i % 2)]);
+    }
+    nb_barrier();
+    char *dst = (char *)(uintptr_t)d->dst + sh->offset;
+    for (uint32_t i = t; i < words; i += NB_THREADS)
+        nb_store4(dst + 4 * i, record[i]);
+    return 0;
+}
+
+#endif

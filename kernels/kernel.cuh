@@ -1,0 +1,437 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The kernel: blocks draw tickets until there are no more. See kernels.h for what the host does.
+ *
+ * While a ticket is worked on, the block looks for its next one and begins to bring its data to shared memory; the
+ * number of the one after that is on its way. A block ends its tickets in order, and a ticket waits only for
+ * smaller ones, so all of them end whatever the number of blocks that really run.
+ */
+#ifndef NIBBLE_KERNELS_KERNEL_CUH
+#define NIBBLE_KERNELS_KERNEL_CUH
+
+#include "bytes.cuh"
+#include "careful.cuh"
+#include "encode.cuh"
+#include "exact.cuh"
+#include "reduce.cuh"
+#include "ulp.cuh"
+#include "ulp_encode.cuh"
+
+/* Words of 8 bytes at the beginning of a workspace that must be zero again. */
+NB_DEV uint64_t nb_work_words(const struct nb_gpu_desc *d)
+{
+    uint64_t bytes = sizeof(struct nb_control);
+    switch (d->op) {
+    case NB_GPU_ENCODE:
+        bytes += 20 * (uint64_t)d->tickets; /* states, energies */
+        break;
+    case NB_GPU_ULP_DECODE:
+    case NB_GPU_DELTA4_DECODE:
+        bytes += 8 * NB_WARPS * (uint64_t)d->tickets;
+        break;
+    case NB_GPU_ULP_ENCODE:
+    case NB_GPU_DELTA4_ENCODE: /* states, how segments went */
+        bytes += 12 * NB_WARPS * (uint64_t)d->tickets;
+        break;
+    case NB_GPU_DECODE:
+    case NB_GPU_REDUCE:
+        bytes += 4 * (uint64_t)nb_sources_padded(d);
+        break;
+    default:
+        break;
+    }
+    return (bytes + 7) / 8;
+}
+
+/* ---- From ticket to work ------------------------------------------------------------------------------- */
+
+/* One thread: what a ticket of the quantizing codecs stands for. */
+NB_DEV void nb_describe(const struct nb_gpu_desc *d, uint32_t ticket, struct nb_job *job)
+{
+    const uint32_t into = (uint32_t)(d->first % NB_GROUP), size = nb_type_bytes(d->type);
+    const uint32_t head = !into ? 0 : d->n < NB_GROUP - into ? (uint32_t)d->n : NB_GROUP - into;
+    const uint64_t groups = (d->n - head) / NB_GROUP, group = (d->first + head) / NB_GROUP;
+    const uint32_t tiles =
+        groups ? (uint32_t)((group + groups - 1) / NB_TILE_GROUPS - group / NB_TILE_GROUPS + 1) : 0;
+    const uint32_t index = d->op == NB_GPU_ENCODE ? 0 : (d->nsources + 3) / 4;
+
+    job->ticket = ticket;
+    job->index = ticket < index;
+    job->tile = job->index ? ticket : ticket - index;
+    job->tiles = tiles;
+    job->groups = job->group0 = job->head = job->tail = job->measure = 0;
+    job->own = 0;
+    if (job->index)
+        return;
+    if (job->tile == 0)
+        job->head = head;
+    if (job->tile + 1 >= tiles)
+        job->tail = (uint32_t)((d->n - head) % NB_GROUP);
+    if (!tiles)
+        return;
+    const uint64_t begin = job->tile ? (group / NB_TILE_GROUPS + job->tile) * NB_TILE_GROUPS : group;
+    job->groups = nb_groups_of(group, groups, job->tile);
+    job->group0 = (uint32_t)(begin % NB_TILE_GROUPS);
+    job->at = head + (begin - group) * NB_GROUP;
+    job->src = d->src + job->at * size;
+    job->out = d->dst + job->at * size;
+    if (d->op == NB_GPU_REDUCE && d->own)
+        job->own = d->own + job->at * size;
+    /* A remainder of 64 bits would be a call; `every` is at most 2^16. */
+    const uint64_t number = begin / NB_TILE_GROUPS;
+    const uint32_t every = d->every ? d->every : NB_STATS_EVERY;
+    uint32_t rest = (uint32_t)(number >> 32) % every;
+    rest = (rest << 16 | (uint32_t)(number >> 16 & 0xffff)) % every;
+    rest = (rest << 16 | (uint32_t)(number & 0xffff)) % every;
+    job->measure = (d->flags & NB_GPU_STATS) && rest == 0;
+    job->err = d->err + begin * NB_GROUP;
+    job->scale = d->scale + begin;
+}
+
+NB_DEV int nb_quantizes(const struct nb_gpu_desc *d)
+{
+    return d->op == NB_GPU_ENCODE || d->op == NB_GPU_DECODE || d->op == NB_GPU_REDUCE;
+}
+
+/* A usual tile, which nb_encode_tile takes. */
+NB_DEV int nb_encodes_fast(const struct nb_gpu_desc *d, const struct nb_job *job)
+{
+    return d->codec == NB_CODEC_INT4 && job->groups;
+}
+
+/* Scales of errors, a byte a group. */
+NB_DEV void nb_fetch_scales(nb_quad *to, uint64_t from, uint32_t groups)
+{
+    const uint32_t t = nb_thread();
+    if ((from | groups) % 16 == 0) {
+        if (t < groups / 16)
+            nb_async16(to + t, (const char *)(uintptr_t)from + 16 * t);
+    } else if (t < groups) {
+        ((uint8_t *)to)[t] = (uint8_t)nb_load1((const char *)(uintptr_t)from + t);
+    }
+}
+
+/* Begin to bring what the ticket in place `s` needs. */
+NB_DEV void nb_begin(struct nb_shared *sh, uint32_t s)
+{
+    const struct nb_gpu_desc *d = &sh->desc[s];
+    const struct nb_job *job = &sh->job[s];
+
+    if (d->op == NB_GPU_ENCODE && nb_encodes_fast(d, job)) {
+        nb_fetch_values(d->type, sh->stage[s], (const void *)(uintptr_t)job->src, job->groups);
+        if (d->mode != NB_EF_OFF) {
+            nb_fetch(2, sh->stage[s] + NB_ERRORS_AT, (const void *)(uintptr_t)job->err, job->groups);
+            nb_fetch_scales(sh->stage[s] + NB_SCALES_AT, job->scale, job->groups);
+        }
+    } else if (d->op == NB_GPU_DECODE || d->op == NB_GPU_REDUCE) {
+        nb_reduce_fetch(d->type, job, sh, s);
+    }
+}
+
+NB_DEV void nb_encode_any(const struct nb_gpu_desc *d, const struct nb_job *job, struct nb_shared *sh, uint32_t s)
+{
+    const int measure = (int)job->measure;
+    int careful = job->groups != 0;
+
+    if (nb_encodes_fast(d, job)) {
+        if (d->mode != NB_EF_OFF)
+            careful = nb_encode_tile(d->type, 1, d, job, sh, sh->stage[s], measure);
+        else
+            careful = nb_encode_tile(d->type, 0, d, job, sh, sh->stage[s], measure);
+    }
+    if (careful)
+        nb_careful(d->type, d, job, sh, sh->stage[s], measure);
+    if (job->groups)
+        return;
+    if (nb_thread() == 0)
+        nb_publish(nb_states(d), job->ticket, nb_ticket_bytes(d->type, job));
+    if (nb_thread() < 32)
+        nb_settle(d->type, d, job, sh, 0);
+}
+
+/* Work the ticket in place `s`; its data are on their way. */
+NB_DEV void nb_run(struct nb_shared *sh, uint32_t s)
+{
+    const struct nb_gpu_desc *d = &sh->desc[s];
+    const struct nb_job *job = &sh->job[s];
+    const uint32_t ticket = (uint32_t)(sh->ticket[s] - d->ticket);
+
+    nb_async_wait_but1();
+    nb_barrier();
+    switch (d->op) {
+    case NB_GPU_ENCODE:
+        nb_encode_any(d, job, sh, s);
+        break;
+    case NB_GPU_DECODE:
+    case NB_GPU_REDUCE:
+        nb_reduce_tile(d->type, d, job, sh, s);
+        break;
+    case NB_GPU_ULP_ENCODE:
+    case NB_GPU_DELTA4_ENCODE:
+    case NB_GPU_ULP_GUESS:
+#ifdef NB_NO_ULP_ENCODE
+        if (nb_thread() == 0)
+            nb_fail(d, ENOTSUP);
+#else
+        nb_ulp_encode_ticket(d, ticket, sh, s);
+#endif
+        break;
+    case NB_GPU_ULP_DECODE:
+    case NB_GPU_DELTA4_DECODE:
+        nb_ulp_decode_ticket(d, ticket, sh, s);
+        break;
+    case NB_GPU_REDUCE_EXACT:
+        nb_exact(d, ticket, sh, s);
+        break;
+    case NB_GPU_COPY:
+        nb_copy(d, ticket);
+        break;
+    case NB_GPU_ZERO:
+        nb_clear(d, ticket);
+        break;
+    case NB_GPU_HASH:
+        nb_hash(d);
+        break;
+    case NB_GPU_EQUAL:
+        nb_compare(d, ticket);
+        break;
+    case NB_GPU_LIKENESS:
+        nb_likeness(d);
+        break;
+    case NB_GPU_PROFILE:
+        nb_profile(d->type, d);
+        break;
+    case NB_GPU_SAMPLE:
+        nb_sample(d->type, d);
+        break;
+    default:
+        break;
+    }
+    nb_finish(d, sh);
+}
+
+/* ---- Tickets ------------------------------------------------------------------------------------------- */
+
+NB_DEV void nb_copy_desc(uint64_t *to, const uint64_t *from)
+{
+    for (uint32_t i = 0; i < sizeof(struct nb_gpu_desc) / 8; i++)
+        to[i] = nb_get64(from + i);
+}
+
+/* The descriptor in slot i of the ring's image in GPU memory, if the ticket is one of its own: into place s. The slot
+ * may be written meanwhile, but not if the ticket lies in it: `begin` tells, before and after. */
+NB_DEV int nb_match_slot(const struct nb_gpu_state *state, uint32_t i, uint64_t ticket, struct nb_gpu_desc *to)
+{
+    const uint64_t begin = nb_get64(&state->begin[i]);
+    if (!begin || begin - 1 > ticket)
+        return 0;
+    nb_fence();
+    const struct nb_gpu_desc *d = &state->desc[i];
+    const uint64_t *words = (const uint64_t *)d;
+    const uint32_t tickets = (uint32_t)nb_get64(words + 1);
+    if (ticket - (begin - 1) >= tickets)
+        return 0;
+    nb_fence();
+    if (nb_get64(&state->begin[i]) != begin)
+        return 0;
+    nb_copy_desc((uint64_t *)to, words);
+    return 1;
+}
+
+/* Find the ticket sh->ticket[s], all threads. 1: it is in place s; 0: not there yet; -1: there will be none. */
+NB_DEV int nb_find(const struct nb_gpu_launch *launch, struct nb_shared *sh, uint32_t s)
+{
+    const uint32_t t = nb_thread();
+    struct nb_gpu_state *state = (struct nb_gpu_state *)(uintptr_t)launch->state;
+    const uint64_t ticket = sh->ticket[s];
+    const struct nb_gpu_desc *other = &sh->desc[s ^ 1];
+    uint64_t *to = (uint64_t *)&sh->desc[s];
+
+    if (t == 0)
+        sh->found = 0;
+    nb_barrier();
+    if (other->tickets && ticket >= other->ticket && ticket - other->ticket < other->tickets) {
+        if (t < sizeof(struct nb_gpu_desc) / 8)
+            to[t] = ((const uint64_t *)other)[t];
+        if (t == 0)
+            sh->found = 1;
+    } else if (launch->ring) {
+        if (t < NB_GPU_RING && nb_match_slot(state, t, ticket, &sh->desc[s]))
+            sh->found = 1;
+        if (t == NB_GPU_RING) {
+            const uint64_t end = nb_get64(&state->end);
+            if (end && ticket >= end - 1)
+                sh->found = -1;
+        }
+    } else {
+        const struct nb_gpu_desc *list = (const struct nb_gpu_desc *)(uintptr_t)launch->list;
+        NB_ROLL
+        for (uint64_t i = t; i < launch->count; i += NB_THREADS) {
+            const uint64_t begin = nb_load8(&list[i].ticket);
+            const uint32_t tickets = nb_load4(&list[i].tickets);
+            if (ticket >= begin && ticket - begin < tickets) {
+                for (uint32_t k = 0; k < sizeof(struct nb_gpu_desc) / 8; k++)
+                    to[k] = nb_load8((const uint64_t *)&list[i] + k);
+                sh->found = 1;
+            }
+            if (i + 1 == launch->count && ticket >= begin + tickets)
+                sh->found = -1;
+        }
+    }
+    nb_barrier();
+    const int found = sh->found;
+    if (found == 1 && t < 32) {
+        const struct nb_gpu_desc *d = &sh->desc[s];
+        if (nb_quantizes(d)) {
+            if (t == 0)
+                nb_describe(d, (uint32_t)(ticket - d->ticket), &sh->job[s]);
+            nb_warp_barrier();
+            if (d->op != NB_GPU_ENCODE)
+                nb_reduce_look(d->type, d, &sh->job[s], sh, s);
+        }
+    }
+    nb_barrier();
+    return found;
+}
+
+/* ---- A ring -------------------------------------------------------------------------------------------- */
+
+/* Block 0 of a resident launch: carry descriptors from the host's ring to GPU memory, until the launch is ended. */
+NB_DEV void nb_carry(const struct nb_gpu_launch *launch, struct nb_shared *sh)
+{
+    struct nb_gpu_state *state = (struct nb_gpu_state *)(uintptr_t)launch->state;
+    const struct nb_gpu_ring *ring = (const struct nb_gpu_ring *)(uintptr_t)launch->ring;
+    const uint32_t t = nb_thread();
+
+    for (;;) {
+        if (t == 0) {
+            const uint64_t number = nb_get64(&state->carried);
+            const uint64_t published = nb_get64_sys(&ring->published);
+            const uint64_t k = nb_get64(&state->launches), stops = nb_get64_sys(&ring->stops);
+            sh->found = 0;
+            if (number < published)
+                sh->found = 1;
+            if (stops > k) {
+                nb_fence_sys();
+                if (number >= nb_get64_sys(&ring->stop[k % NB_GPU_STOPS]))
+                    sh->found = -1;
+                else
+                    sh->found = number < published;
+            }
+            sh->offset = number;
+            if (sh->found > 0)
+                nb_fence_sys();
+            if (sh->found == 0)
+                nb_pause();
+        }
+        nb_barrier();
+        const int found = sh->found;
+        const uint64_t number = sh->offset;
+        const uint32_t slot = (uint32_t)(number % NB_GPU_RING);
+        if (found < 0)
+            break;
+        if (found > 0) {
+            if (t == 0) {
+                nb_put64(&state->begin[slot], 0);
+                nb_fence();
+            }
+            nb_barrier();
+            if (t < sizeof(struct nb_gpu_desc) / 8)
+                nb_put64((uint64_t *)&state->desc[slot] + t, nb_get64_sys((const uint64_t *)&ring->desc[slot] + t));
+            nb_barrier();
+            if (t == 0) {
+                const uint64_t *words = (const uint64_t *)&state->desc[slot];
+                const uint64_t begin = nb_get64(words);
+                nb_fence();
+                nb_put64(&state->begin[slot], begin + 1);
+                nb_put64(&state->last, begin + (uint32_t)nb_get64(words + 1));
+                nb_put64(&state->carried, number + 1);
+            }
+        }
+        nb_barrier();
+    }
+    if (t == 0)
+        nb_put64(&state->end, nb_get64(&state->last) + 1);
+}
+
+#define NB_STATE_OF(launch) ((struct nb_gpu_state *)(uintptr_t)(launch)->state)
+#define NB_RING_OF(launch) ((struct nb_gpu_ring *)(uintptr_t)(launch)->ring)
+
+/* ---- The kernel ---------------------------------------------------------------------------------------- */
+
+NB_DEV void nb_work(const struct nb_gpu_launch *argument, struct nb_shared *sh)
+{
+    /* In shared memory, too: registers are short while tickets are worked on. */
+    const struct nb_gpu_launch *launch = &sh->launch;
+    const uint32_t t = nb_thread();
+    uint32_t s = 0;
+
+    if (t == 0) {
+        sh->launch = *argument;
+        sh->desc[0].tickets = sh->desc[1].tickets = 0;
+        sh->ready[0] = sh->ready[1] = 0;
+    }
+    nb_barrier();
+    if (launch->ring && nb_block() == 0) {
+        if (t == 0)
+            nb_put64_sys(&NB_RING_OF(launch)->started, nb_get64(&NB_STATE_OF(launch)->launches) + 1);
+        nb_carry(launch, sh);
+    } else {
+        if (t == 0) {
+            sh->ticket[0] = nb_add64(&NB_STATE_OF(launch)->next, 1);
+            sh->drawn = (uint32_t)(nb_add64(&NB_STATE_OF(launch)->next, 1) - sh->ticket[0]);
+        }
+        nb_barrier();
+        int have;
+        while ((have = nb_find(launch, sh, s)) == 0)
+            nb_pause();
+        if (have > 0)
+            nb_begin(sh, s);
+        nb_async_end();
+        while (have > 0) {
+            /* What is needed after the work is in shared memory: registers are short there. */
+            if (nb_thread() == 0) {
+                sh->ticket[s ^ 1] = sh->ticket[s] + sh->drawn;
+                sh->drawn = (uint32_t)nb_add64(&NB_STATE_OF(launch)->next, 1) - (uint32_t)sh->ticket[s ^ 1];
+            }
+            nb_barrier();
+            have = nb_find(launch, sh, s ^ 1);
+            if (have > 0)
+                nb_begin(sh, s ^ 1);
+            if (nb_thread() == 0)
+                sh->have = have;
+            nb_async_end();
+            nb_run(sh, s);
+            nb_barrier();
+            have = sh->have;
+            if (have == 0) {
+                while ((have = nb_find(launch, sh, s ^ 1)) == 0)
+                    nb_pause();
+                if (have > 0)
+                    nb_begin(sh, s ^ 1);
+                nb_async_end();
+            }
+            s ^= 1;
+        }
+        nb_async_wait_all();
+    }
+    /* The last block to end leaves all as the next launch needs it. */
+    nb_barrier();
+    if (nb_thread() == 0) {
+        struct nb_gpu_state *state = NB_STATE_OF(launch);
+        struct nb_gpu_ring *ring = NB_RING_OF(launch);
+        nb_fence();
+        if (nb_add32(&state->left, 1) + 1 == nb_blocks()) {
+            nb_fence();
+            nb_put64(&state->next, ring ? nb_get64(&state->last) : 0);
+            nb_put64(&state->end, 0);
+            nb_put32_shared_by_blocks(&state->left, 0);
+            nb_put64(&state->launches, nb_get64(&state->launches) + 1);
+            nb_fence_sys();
+            if (ring)
+                nb_put64_sys(&ring->ended, nb_get64(&state->launches));
+        }
+    }
+}
+
+#endif

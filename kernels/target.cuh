@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the kernels need of the machine, for nvcc. host_shim.h has the same names for a CPU, so that the same
+ * statements run on both. The sources stay within what C11 and C++ have in common.
+ *
+ * Memory that others write while the kernel runs (NCCL's buffers, bytes from the network) is read past the first
+ * cache (.cg, cp.async): it is not invalidated between two windows that use the same address. Nothing here is
+ * ever read through the non-coherent path. Flags are relaxed, with fences where order is needed.
+ */
+#ifndef NIBBLE_KERNELS_TARGET_CUH
+#define NIBBLE_KERNELS_TARGET_CUH
+
+#if !defined(__CUDACC__)
+#include "host_shim.h"
+#else
+
+#include <stdint.h>
+
+#define NB_DEV static __device__ __forceinline__
+#define NB_UNROLL _Pragma("unroll")
+#define NB_ROLL _Pragma("unroll 1")
+#define NB_TABLE static __constant__ const
+/* There the registers do not suffice yet (3 too few): the encoders of differences say -ENOTSUP. */
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1200
+#define NB_NO_ULP_ENCODE 1
+#endif
+#define NB_APART asm volatile("" ::: "memory") /* what is loaded before and after is not loaded together */
+
+typedef uint4 nb_quad; /* x, y, z, w */
+
+NB_DEV unsigned nb_thread(void) { unsigned t; asm volatile("mov.u32 %0, %%tid.x;" : "=r"(t)); return t; }
+NB_DEV unsigned nb_block(void) { return blockIdx.x; }
+NB_DEV unsigned nb_blocks(void) { return gridDim.x; }
+NB_DEV void nb_barrier(void) { __syncthreads(); }
+
+/* Whole warps only. */
+NB_DEV void nb_warp_barrier(void) { __syncwarp(); }
+NB_DEV uint32_t nb_ballot(int p) { return __ballot_sync(0xffffffffu, p); }
+NB_DEV uint32_t nb_shfl(uint32_t v, unsigned lane) { return __shfl_sync(0xffffffffu, v, lane); }
+NB_DEV uint32_t nb_shfl_up(uint32_t v, unsigned by) { return __shfl_up_sync(0xffffffffu, v, by); }
+NB_DEV uint32_t nb_shfl_xor(uint32_t v, unsigned with) { return __shfl_xor_sync(0xffffffffu, v, with); }
+NB_DEV uint32_t nb_warp_max(uint32_t v) { return __reduce_max_sync(0xffffffffu, v); }
+NB_DEV uint32_t nb_warp_min(uint32_t v) { return __reduce_min_sync(0xffffffffu, v); }
+NB_DEV uint32_t nb_warp_sum(uint32_t v) { return __reduce_add_sync(0xffffffffu, v); }
+NB_DEV uint32_t nb_warp_or(uint32_t v) { return __reduce_or_sync(0xffffffffu, v); }
+
+/* Arithmetic; sums and products are written with operators, and the compiler is told not to fuse them. */
+NB_DEV uint32_t nb_bits(float f) { return __float_as_uint(f); }
+NB_DEV float nb_real(uint32_t u) { return __uint_as_float(u); }
+NB_DEV float nb_fma(float a, float b, float c) { return __fmaf_rn(a, b, c); }
+NB_DEV float nb_fmax(float a, float b) { return fmaxf(a, b); } /* a NaN loses */
+NB_DEV float nb_fmin(float a, float b) { return fminf(a, b); }
+NB_DEV float nb_root(float f) { return __fsqrt_rn(f); }
+NB_DEV float nb_quotient(float a, float b) { return __fdiv_rn(a, b); }
+
+/* Meant to be rounded correctly for what the codec divides by, numbers of few bits far from both ends of the range: an
+ * estimate and a step of Newton's method. No test looks at it alone; on a GPU a wrong bit would show in gpu_kernels, where
+ * coded spans are compared with the C codec's. (The emulation divides, and shows nothing.) */
+NB_DEV float nb_reciprocal(float f)
+{
+    float r;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(f));
+    return __fmaf_rn(r, __fmaf_rn(-f, r, 1.0f), r);
+}
+NB_DEV float nb_from_int(int32_t i) { return __int2float_rn(i); }
+NB_DEV uint32_t nb_bytes(uint32_t a, uint32_t b, uint32_t order) { return __byte_perm(a, b, order); }
+NB_DEV int32_t nb_dot4(uint32_t a, uint32_t b, int32_t c) { return __dp4a((int)a, (int)b, c); }
+NB_DEV unsigned nb_popc(uint32_t v) { return (unsigned)__popc(v); }
+NB_DEV unsigned nb_clz(uint32_t v) { return (unsigned)__clz((int)v); }
+NB_DEV unsigned nb_ffs(uint32_t v) { return (unsigned)__ffs((int)v); }
+NB_DEV uint64_t nb_mul_high(uint64_t a, uint64_t b) { return __umul64hi(a, b); }
+
+/* Two floats to 16-bit ones, to nearest even; what a NaN becomes is not specified. */
+NB_DEV uint32_t nb_round_bf16(float low, float high)
+{
+    uint32_t d;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(high), "f"(low));
+    return d;
+}
+
+NB_DEV uint32_t nb_round_f16(float low, float high)
+{
+    uint32_t d;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(high), "f"(low));
+    return d;
+}
+
+/* Exact; a NaN is some NaN. */
+NB_DEV float nb_from_f16(uint32_t v)
+{
+    float f;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"((unsigned short)v));
+    return f;
+}
+
+/* ---- Memory */
+
+NB_DEV nb_quad nb_load16(const void *p) { return __ldcg((const uint4 *)p); }
+NB_DEV uint64_t nb_load8(const void *p) { return __ldcg((const unsigned long long *)p); }
+NB_DEV uint32_t nb_load4(const void *p) { return __ldcg((const unsigned *)p); }
+NB_DEV uint32_t nb_load2(const void *p) { return __ldcg((const unsigned short *)p); }
+NB_DEV uint32_t nb_load1(const void *p) { return __ldcg((const unsigned char *)p); }
+NB_DEV void nb_store16(void *p, nb_quad v) { *(uint4 *)p = v; }
+NB_DEV void nb_store8(void *p, uint64_t v) { *(unsigned long long *)p = v; }
+NB_DEV void nb_store4(void *p, uint32_t v) { *(unsigned *)p = v; }
+NB_DEV void nb_store2(void *p, uint32_t v) { *(unsigned short *)p = (unsigned short)v; }
+NB_DEV void nb_store1(void *p, uint32_t v) { *(unsigned char *)p = (unsigned char)v; }
+
+/* Copies into shared memory that go on in the background, in groups that end in order. */
+NB_DEV void nb_async16(void *shared, const void *from)
+{
+    unsigned to = (unsigned)__cvta_generic_to_shared(shared);
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(__cvta_generic_to_global(from)) : "memory");
+}
+
+/* (There is no .cg for less than 16 bytes; a load past the first cache instead, which is waited for.) */
+NB_DEV void nb_async4(void *shared, const void *from) { *(volatile unsigned *)shared = nb_load4(from); }
+NB_DEV void nb_async_end(void) { asm volatile("cp.async.commit_group;" ::: "memory"); }
+NB_DEV void nb_async_wait_all(void) { asm volatile("cp.async.wait_group 0;" ::: "memory"); }
+NB_DEV void nb_async_wait_but1(void) { asm volatile("cp.async.wait_group 1;" ::: "memory"); }
+
+/* ---- Between threads of different blocks, and with the host */
+
+NB_DEV uint64_t nb_get64(const uint64_t *p)
+{
+    uint64_t v;
+    asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(v) : "l"(__cvta_generic_to_global(p)) : "memory");
+    return v;
+}
+
+NB_DEV uint32_t nb_get32_shared_by_blocks(const uint32_t *p)
+{
+    uint32_t v;
+    asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(__cvta_generic_to_global(p)) : "memory");
+    return v;
+}
+
+NB_DEV void nb_put64(uint64_t *p, uint64_t v)
+{
+    asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(__cvta_generic_to_global(p)), "l"(v) : "memory");
+}
+
+NB_DEV void nb_put32_shared_by_blocks(uint32_t *p, uint32_t v)
+{
+    asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(__cvta_generic_to_global(p)), "r"(v) : "memory");
+}
+
+NB_DEV uint64_t nb_get64_sys(const uint64_t *p)
+{
+    uint64_t v;
+    asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(v) : "l"(__cvta_generic_to_global(p)) : "memory");
+    return v;
+}
+
+NB_DEV void nb_put64_sys(uint64_t *p, uint64_t v)
+{
+    asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(__cvta_generic_to_global(p)), "l"(v) : "memory");
+}
+
+NB_DEV void nb_put32_sys(uint32_t *p, uint32_t v)
+{
+    asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(__cvta_generic_to_global(p)), "r"(v) : "memory");
+}
+
+NB_DEV uint64_t nb_add64(uint64_t *p, uint64_t v) { return atomicAdd((unsigned long long *)p, (unsigned long long)v); }
+NB_DEV uint32_t nb_add32(uint32_t *p, uint32_t v) { return atomicAdd(p, v); }
+NB_DEV uint32_t nb_or32(uint32_t *p, uint32_t v) { return atomicOr(p, v); } /* shared memory too */
+NB_DEV void nb_fence(void) { __threadfence(); }
+NB_DEV void nb_fence_sys(void) { __threadfence_system(); }
+NB_DEV void nb_pause(void) { __nanosleep(100); }
+
+#endif
+#endif

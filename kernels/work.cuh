@@ -1,0 +1,212 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What all kernels share: a block's shared memory, the work a ticket stands for, the order of results in the
+ * output, and the end of a descriptor.
+ *
+ * A descriptor's workspace begins with a struct nb_control; after it comes a word for each ticket (`state`), through
+ * which tickets learn where their output begins: each publishes its length, looks back over those of its
+ * predecessors, and publishes the sum. Predecessors were drawn before, so they are being worked on: nobody
+ * waits for what has not begun.
+ */
+#ifndef NIBBLE_KERNELS_WORK_CUH
+#define NIBBLE_KERNELS_WORK_CUH
+
+#include <errno.h>
+
+#include "codec/format.h"
+#include "kernels.h"
+#include "target.cuh"
+
+#define NB_THREADS NB_GPU_THREADS
+#define NB_WARPS (NB_THREADS / 32u)
+#define NB_ALL 0xffffffffu
+
+#define NB_RECORD_QUADS 140u /* an int4 record with three escapes, wherever it begins in 16 bytes */
+/* A tile of FP32 and two records, or of a 16-bit type and five. */
+#define NB_STAGE_QUADS (1024u + 2u * NB_RECORD_QUADS)
+#define NB_ERRORS_AT 1024u /* encoding: quads of the values, then of the error codes, */
+#define NB_SCALES_AT 1280u /* and of their scales */
+
+struct nb_control {
+    uint32_t finished; /* tickets */
+    uint32_t failed;   /* errno of the first failure */
+    uint64_t nonfinite, escapes, fallback, flushed, bounded;
+    uint64_t value;
+    uint64_t length;
+    uint64_t pad;
+};
+
+/* A ticket, as one thread has worked it out for all. */
+struct nb_job {
+    uint32_t ticket; /* in its descriptor */
+    uint32_t tile;   /* encode, reduce: in the span; nothing to do for an index ticket */
+    uint32_t tiles;
+    uint32_t groups, group0; /* whole groups of the tile, first one in the tile */
+    uint32_t head, tail;     /* values of partial groups that this ticket copies, too */
+    uint32_t index;          /* reduce: this ticket finds records */
+    uint32_t measure;        /* encode: energies are wanted */
+    uint64_t at;             /* index in the span of the first value of the whole groups */
+    uint64_t src;            /* address of that value */
+    uint64_t own, out;
+    uint64_t err, scale;
+};
+
+#define NB_SLOTS_MOST 5u
+
+/* Where the record of a source's tile lies, and how long it is; bytes 0: the source is malformed. */
+struct nb_where {
+    uint64_t from;
+    uint32_t bytes;
+    uint32_t codec;
+};
+
+struct nb_shared {
+    nb_quad stage[2][NB_STAGE_QUADS];
+    nb_quad record[NB_RECORD_QUADS];
+    float sums[2][NB_TILE_GROUPS];
+    uint32_t part[4][NB_WARPS]; /* maxima, minima, ... of the warps */
+    struct nb_gpu_desc desc[2];
+    struct nb_job job[2];
+    struct nb_where where[2][NB_SLOTS_MOST];
+    uint32_t ready[2]; /* sources of a tile that were fetched ahead */
+    uint64_t ticket[2];
+    uint64_t offset;
+    float factor, signal2, carried2;
+    uint32_t flag[4];
+    struct nb_gpu_launch launch;
+    int32_t found;
+    int32_t have;   /* is the next ticket there; see nb_find */
+    uint32_t drawn; /* the number after the next, counted from the ticket that is worked on */
+};
+
+NB_DEV struct nb_control *nb_control_of(const struct nb_gpu_desc *d)
+{
+    return (struct nb_control *)(uintptr_t)d->work;
+}
+
+NB_DEV uint64_t *nb_states(const struct nb_gpu_desc *d)
+{
+    return (uint64_t *)(uintptr_t)(d->work + sizeof(struct nb_control));
+}
+
+/* FP32 energies of the tiles: three for each ticket. */
+NB_DEV float *nb_energies(const struct nb_gpu_desc *d)
+{
+    return (float *)(uintptr_t)(d->work + sizeof(struct nb_control) + 8 * (uint64_t)d->tickets);
+}
+
+NB_DEV void nb_fail(const struct nb_gpu_desc *d, uint32_t error)
+{
+    nb_or32(&nb_control_of(d)->failed, error);
+}
+
+/* ---- Where a ticket's output begins -------------------------------------------------------------------- */
+
+NB_DEV void nb_publish(uint64_t *state, uint32_t ticket, uint64_t length)
+{
+    nb_put64(&state[ticket], length << 2 | 1);
+}
+
+/* One whole warp, after its block has published: the sum of the lengths of all tickets before. Less than 2^27 a
+ * ticket. */
+NB_DEV uint64_t nb_look_back(uint64_t *state, uint32_t ticket, uint64_t length)
+{
+    uint32_t lane = nb_thread() & 31;
+    uint64_t sum = 0;
+    int64_t at = ticket;
+
+    while (at > 0) {
+        int64_t mine = at - 1 - (int64_t)lane;
+        uint64_t s = mine < 0 ? 2 : nb_get64(&state[mine]);
+        while (nb_ballot((s & 3) == 0)) {
+            nb_pause();
+            if ((s & 3) == 0)
+                s = nb_get64(&state[mine]);
+        }
+        uint32_t whole = nb_ballot((s & 3) == 2);
+        uint32_t last = whole ? nb_ffs(whole) - 1 : 31;
+        uint64_t v = s >> 2;
+        if (whole) {
+            uint32_t low = nb_shfl((uint32_t)v, last), high = nb_shfl((uint32_t)(v >> 32), last);
+            sum += (uint64_t)high << 32 | low;
+            sum += nb_warp_sum(lane < last ? (uint32_t)v : 0);
+            break;
+        }
+        sum += nb_warp_sum((uint32_t)v);
+        at -= 32;
+    }
+    if (lane == 0)
+        nb_put64(&state[ticket], (sum + length) << 2 | 2);
+    return sum;
+}
+
+/* ---- The end ------------------------------------------------------------------------------------------- */
+
+NB_DEV uint64_t nb_work_words(const struct nb_gpu_desc *d);
+
+/* Sum of a column of the energies in an order that does not depend on who was done first; one warp. */
+NB_DEV double nb_sum_column(const float *column, uint32_t tickets)
+{
+    double sum = 0;
+    for (uint32_t i = nb_thread() & 31; i < tickets; i += 32)
+        sum += (double)nb_real(nb_load4(column + 3 * (uint64_t)i));
+    for (unsigned by = 16; by; by /= 2) {
+        union {
+            double d;
+            uint32_t w[2];
+        } mine, other;
+        mine.d = sum;
+        other.w[0] = nb_shfl_xor(mine.w[0], by);
+        other.w[1] = nb_shfl_xor(mine.w[1], by);
+        sum += other.d;
+    }
+    return sum;
+}
+
+/* All threads, after their last store for the ticket. The block that ends the last ticket writes the result. */
+NB_DEV void nb_finish(const struct nb_gpu_desc *d, struct nb_shared *sh)
+{
+    struct nb_control *control = nb_control_of(d);
+
+    nb_barrier();
+    if (nb_thread() == 0) {
+        nb_fence();
+        sh->flag[3] = nb_add32(&control->finished, 1) + 1 == d->tickets;
+        if (sh->flag[3])
+            nb_fence();
+    }
+    nb_barrier();
+    if (!sh->flag[3])
+        return;
+    struct nb_gpu_result *result = (struct nb_gpu_result *)(uintptr_t)d->result;
+    if (nb_thread() < 32) {
+        double energy[3] = {0, 0, 0};
+        if (d->op == NB_GPU_ENCODE && (d->flags & NB_GPU_STATS))
+            for (unsigned i = 0; i < 3; i++)
+                energy[i] = nb_sum_column(nb_energies(d) + i, d->tickets);
+        if (nb_thread() == 0) {
+            uint32_t failed = nb_load4(&control->failed);
+            result->length = failed ? -(int64_t)failed : (int64_t)nb_load8(&control->length);
+            result->value = nb_load8(&control->value);
+            result->nonfinite = nb_load8(&control->nonfinite);
+            result->escapes = nb_load8(&control->escapes);
+            result->fallback = nb_load8(&control->fallback);
+            result->flushed = nb_load8(&control->flushed);
+            result->bounded = nb_load8(&control->bounded);
+            result->signal2 = energy[0];
+            result->noise2 = energy[1];
+            result->carried2 = energy[2];
+        }
+    }
+    nb_barrier();
+    uint64_t *word = (uint64_t *)(uintptr_t)d->work, words = nb_work_words(d);
+    for (uint64_t i = nb_thread(); i < words; i += NB_THREADS)
+        nb_store8(word + i, 0);
+    nb_barrier();
+    if (nb_thread() == 0) {
+        nb_fence_sys();
+        nb_put32_sys(&result->done, d->id);
+    }
+}
+
+#endif

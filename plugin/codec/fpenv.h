@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The floating-point environment: a caller may run with flush-to-zero or another rounding mode; what the
+ * codecs compute must not depend on it. */
+#ifndef NIBBLE_CODEC_FPENV_H
+#define NIBBLE_CODEC_FPENV_H
+
+#if defined(__SSE2__)
+#include <xmmintrin.h>
+
+#define NB_DEFAULT_MXCSR 0x1f80u
+typedef unsigned nb_fp_environment;
+
+static inline nb_fp_environment nb_fp_enter(void)
+{
+    unsigned old = _mm_getcsr();
+    if ((old & ~0x3fu) != NB_DEFAULT_MXCSR)
+        _mm_setcsr(NB_DEFAULT_MXCSR);
+    return old;
+}
+
+static inline void nb_fp_leave(nb_fp_environment old)
+{
+    if ((old & ~0x3fu) != NB_DEFAULT_MXCSR)
+        _mm_setcsr(old);
+}
+#else
+/* Elsewhere the default environment (nearest even, denormals kept) is assumed. */
+typedef int nb_fp_environment;
+
+static inline nb_fp_environment nb_fp_enter(void)
+{
+    return 0;
+}
+
+static inline void nb_fp_leave(nb_fp_environment old)
+{
+    (void)old;
+}
+#endif
+
+#endif

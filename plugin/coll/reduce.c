@@ -1,0 +1,348 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Sums. A piece waits until the message of every peer for it is at the head of that peer's ring, and is summed in rank
+ * order, so that its bits do not depend on who was first. What becomes of the sum: it is delivered (reduce-scatter),
+ * coded for everyone and delivered as they decode it (all-reduce), or coded for its owner (two hops).
+ */
+#include <errno.h>
+#include <string.h>
+
+#include "base/params.h"
+#include "coll/task.h"
+
+/* ---- what has arrived -------------------------------------------------------------------------------- */
+
+/* 1 when node `r` sends this node its contribution to the piece: in two hops its owner does not. */
+static int contributes(const struct nb_coll_comm *comm, const struct nb_piece *piece, int r)
+{
+    return r != comm->rank && !(piece->relay >= 0 && r == piece->owner);
+}
+
+/* 1: the head of every peer is its contribution to `piece`; 0: not yet; < 0: something else is there. */
+static int all_arrived(struct nb_coll_comm *comm, const struct nb_coll_req *win, const struct nb_piece *piece)
+{
+    const struct nb_op *op = win->op;
+
+    for (int r = 0; r < comm->nranks; r++) {
+        struct nb_peer *peer = &comm->peer[r];
+        const struct nb_msg *m = &peer->rx[NB_CLASS_CONTRIB].head;
+        if (!contributes(comm, piece, r))
+            continue;
+        if (!nb_rx_head(comm, peer, NB_CLASS_CONTRIB))
+            return 0;
+        if (m->opno < op->opno && m->func == NB_FUNC_ALL_GATHER)
+            return 0; /* an earlier all-gather's block, not delivered yet */
+        if (m->opno != op->opno || m->func != op->func || !nb_msg_carries(op, piece, m))
+            return nb_comm_error(comm, -EPROTO,
+                                 "%s sent %s %llu, %u bytes at %llu, where %s %llu, %u bytes at %llu is expected",
+                                 peer->name, nb_func_name(m->func), (unsigned long long)m->opno, m->bytes,
+                                 (unsigned long long)m->offset, nb_func_name(op->func), (unsigned long long)op->opno,
+                                 piece->len, (unsigned long long)piece->off);
+        if (nb_msg_check_schedule(comm, peer, op, m))
+            return -1;
+        if (nb_msg_check_type(comm, peer, op, m))
+            return -1;
+    }
+    return 1;
+}
+
+/* Bytes of the piece that all nodes take for values. Every node sends at least those that are: one that has no record
+ * sends padding besides, which nobody needs. A node that coded more than another sent contradicts it: one of the two
+ * has a wrong record, and values are missing. */
+static int64_t common_bytes(struct nb_coll_comm *comm, const struct nb_op *op, const struct nb_piece *piece)
+{
+    uint32_t least = piece->most;
+    int least_rank = comm->rank;
+
+    if (op->func != NB_FUNC_ALL_REDUCE)
+        return least;
+
+    for (int r = 0; r < comm->nranks; r++) {
+        const struct nb_msg *m = &comm->peer[r].rx[NB_CLASS_CONTRIB].head;
+        if (r != comm->rank && m->bytes < least) {
+            least = m->bytes;
+            least_rank = r;
+        }
+    }
+    for (int r = 0; r < comm->nranks; r++) {
+        const struct nb_msg *m = &comm->peer[r].rx[NB_CLASS_CONTRIB].head;
+        int more = r == comm->rank ? piece->sure && piece->most > least
+                                   : m->codec != NB_CODEC_RAW && m->bytes > least;
+        if (more)
+            return nb_comm_error(comm, -EPROTO,
+                                 "all_reduce %llu: node %d has %u bytes of values at %llu and node %d has only %u: an "
+                                 "operation record is wrong (NIBBLE_AR=raw does without records)",
+                                 (unsigned long long)op->opno, r, r == comm->rank ? piece->most : m->bytes,
+                                 (unsigned long long)piece->off, least_rank, least);
+    }
+    return least;
+}
+
+/* ---- the task ---------------------------------------------------------------------------------------- */
+
+/* The contributions at the heads of the rings, of which the first `bytes` bytes count. 0, or a negative errno. */
+static int set_sources(struct nb_coll_comm *comm, struct nb_task *t, uint32_t bytes)
+{
+    const struct nb_op *op = t->op;
+    int coded = 0;
+
+    t->exact = nb_policy_dtype(op->type, &t->dtype) != 0 || op->redop != ncclSum;
+    for (int r = 0; r < comm->nranks; r++) {
+        const struct nb_rx *rx = &comm->peer[r].rx[NB_CLASS_CONTRIB];
+        struct nb_source *s = &t->sources[t->nsources];
+        if (!contributes(comm, &t->piece, r))
+            continue;
+        s->codec = rx->head.codec;
+        s->coded = rx->mem + nb_rx_at(rx) * rx->slot + rx->head_bytes;
+        s->len = rx->head.codec == NB_CODEC_RAW ? bytes : rx->head.coded;
+        t->plain[t->nsources++] = s->coded;
+        coded |= rx->head.codec != NB_CODEC_RAW;
+    }
+    return t->exact && coded ? -EBADMSG : 0; /* quantized values of a type or reduction that has no quantizer */
+}
+
+static void take_heads(struct nb_coll_comm *comm, struct nb_task *t)
+{
+    for (int r = 0; r < comm->nranks; r++) {
+        struct nb_rx *rx = &comm->peer[r].rx[NB_CLASS_CONTRIB];
+        if (contributes(comm, &t->piece, r)) {
+            rx->held[nb_rx_at(rx)]++;
+            nb_rx_take(rx);
+        }
+    }
+}
+
+static void release_heads(struct nb_coll_comm *comm, struct nb_task *t)
+{
+    size_t n = 0;
+
+    for (int r = 0; r < comm->nranks; r++) {
+        struct nb_rx *rx = &comm->peer[r].rx[NB_CLASS_CONTRIB];
+        if (contributes(comm, &t->piece, r))
+            rx->held[(size_t)((const uint8_t *)t->sources[n++].coded - rx->mem) / rx->slot]--;
+    }
+}
+
+static unsigned partial_of(const struct nb_coll_comm *comm, const struct nb_task *t)
+{
+    return (unsigned)((size_t)(t->values - comm->partial) / comm->unit);
+}
+
+/* The sum's message is complete: it may be sent. */
+static void send_sum(struct nb_coll_comm *comm, struct nb_task *t)
+{
+    uint64_t copies = t->unit ? (uint64_t)comm->nranks - 1 : 1;
+    size_t len = NB_MSG_BYTES + t->msg.coded;
+
+    nb_msg_pack(&t->msg, t->buf);
+    nb_count_unit(comm, t->op->func, &t->msg, len, copies);
+    if (t->unit) {
+        t->unit->len = len;
+        t->unit->ready = 1;
+    } else {
+        nb_tx_ready(t->tx, t->item, len);
+    }
+}
+
+static int failed(struct nb_coll_comm *comm, const struct nb_task *t, int err, const char *what)
+{
+    return nb_comm_error(comm, err, "cannot reduce %s %llu, %u bytes at %llu: %s: %s", nb_func_name(t->op->func),
+                         (unsigned long long)t->op->opno, t->piece.len, (unsigned long long)t->piece.off, what,
+                         strerror(-err));
+}
+
+/* A step is done: sum; code or copy, where the sum is sent; decode, where this node takes it as the others do. */
+static int reduced(struct nb_coll_comm *comm, struct nb_task *t, ssize_t result)
+{
+    switch (t->step) {
+    case NB_STEP_SUM:
+        release_heads(comm, t);
+        if (result < 0)
+            return failed(comm, t, (int)result, "malformed contribution");
+        if (!t->tx && !t->unit)
+            return NB_TASK_OVER;
+        t->step = t->msg.codec == NB_CODEC_RAW ? NB_STEP_COPY : NB_STEP_CODE;
+        return NB_TASK_MORE;
+    case NB_STEP_CODE:
+    case NB_STEP_COPY:
+        nb_task_release_error(comm, t);
+        if (result < 0)
+            return failed(comm, t, (int)result, "coding the sum");
+        t->msg.coded = t->step == NB_STEP_COPY ? t->bytes : (uint32_t)result;
+        send_sum(comm, t);
+        if (t->unit && t->step == NB_STEP_CODE) {
+            t->step = NB_STEP_SHOW;
+            return NB_TASK_MORE;
+        }
+        break;
+    default:
+        if (result < 0)
+            return failed(comm, t, (int)result, "decoding the sum");
+        break;
+    }
+    if (t->unit)
+        t->unit->left--;
+    else
+        comm->partials &= ~(1u << partial_of(comm, t));
+    return NB_TASK_OVER;
+}
+
+/* ---- where sums go ----------------------------------------------------------------------------------- */
+
+/* 1 when a result can be handed to every peer now. */
+static int result_room(struct nb_coll_comm *comm)
+{
+    if (comm->result.tail - comm->result.head == comm->result.slots)
+        return 0;
+    for (int r = 0; r < comm->nranks; r++)
+        if (r != comm->rank && !nb_tx_buffer(&comm->peer[r].tx[NB_CLASS_RESULT]))
+            return 0;
+    return 1;
+}
+
+/* 1 when what comes of a sum has a place to go, and what is to be done with the operation can be decided: as with
+ * its contributions, when all own pieces before it have been encoded. */
+static int can_pass_on(struct nb_coll_comm *comm, const struct nb_coll_req *win, const struct nb_piece *piece)
+{
+    if (win->op->func == NB_FUNC_REDUCE_SCATTER && piece->relay < 0)
+        return 1;
+    if (piece->relay < 0 ? !result_room(comm) : !nb_tx_buffer(&comm->peer[piece->owner].tx[NB_CLASS_RESULT]))
+        return 0;
+    if (piece->relay >= 0 && comm->partials == (1u << NB_PARTIALS) - 1)
+        return 0;
+    for (int r = 0; r < comm->nranks; r++)
+        if (r != comm->rank && comm->peer[r].tx_seq >= win->seq)
+            return 1;
+    return 0;
+}
+
+/* The sum goes on to others: 1 and what is done with it, or 0: later. `bytes` of it are values. */
+static int plan_message(struct nb_coll_comm *comm, struct nb_task *t, uint32_t bytes)
+{
+    struct nb_op *op = t->op;
+    int relayed = t->piece.relay >= 0;
+
+    if (!nb_op_settle(comm, op))
+        return 0;
+    nb_msg_describe(comm, op, &t->piece, &t->msg);
+    t->msg.bytes = bytes;
+    t->msg.codec = NB_CODEC_RAW;
+    if (t->piece.sure && bytes / op->value >= NB_MIN_CODED_VALUES && !comm->shadow)
+        t->msg.codec = (uint8_t)nb_op_codec(op);
+    if (relayed && t->msg.codec != NB_CODEC_RAW && nb_params()->rs_second == 1)
+        t->msg.codec = NB_CODEC_INT8;
+    if (t->msg.codec != NB_CODEC_RAW && !nb_task_hold_error(t, relayed ? (uint32_t)t->piece.owner : 0))
+        return 0;
+    if (relayed) {
+        t->tx = &comm->peer[t->piece.owner].tx[NB_CLASS_RESULT];
+        t->buf = nb_tx_buffer(t->tx);
+    } else {
+        t->unit = &comm->result.unit[comm->result.tail % comm->result.slots];
+        t->buf = t->unit->buf;
+    }
+    t->body = t->buf + NB_MSG_BYTES;
+    return 1;
+}
+
+/* Take the places that plan_message found free. */
+static void reserve(struct nb_coll_comm *comm, struct nb_task *t)
+{
+    if (t->tx) {
+        t->item = nb_tx_reserve(t->tx, NULL);
+        comm->partials |= 1u << partial_of(comm, t);
+    } else if (t->unit) {
+        t->unit->ready = 0;
+        t->unit->left = comm->nranks; /* the others, and this task */
+        comm->result.tail++;
+        for (int r = 1; r < comm->nranks; r++)
+            nb_tx_reserve(&comm->peer[(comm->rank + r) % comm->nranks].tx[NB_CLASS_RESULT], t->unit);
+    }
+}
+
+/* ---- one piece --------------------------------------------------------------------------------------- */
+
+/* Where the sum is written. */
+static uint8_t *place_of(struct nb_coll_comm *comm, const struct nb_coll_req *win, const struct nb_piece *piece)
+{
+    unsigned i = 0;
+
+    if (win->op->func == NB_FUNC_ALL_REDUCE)
+        return win->recv + (piece->off - win->off);
+    if (piece->relay < 0)
+        return win->recv + (piece->off - win->part_off);
+    while (comm->partials >> i & 1)
+        i++;
+    return comm->partial + i * comm->unit;
+}
+
+/* All contributions to the piece are there. 1, 0 when it has to wait, or < 0. */
+static int reduce(struct nb_coll_comm *comm, struct nb_coll_req *win, const struct nb_piece *piece)
+{
+    int64_t bytes = common_bytes(comm, win->op, piece);
+    struct nb_task *t;
+    int ret;
+
+    if (bytes < 0)
+        return (int)bytes;
+    t = nb_task_new(comm, win, piece);
+    if (!t)
+        return 0;
+    t->next = reduced;
+    t->step = NB_STEP_SUM;
+    t->bytes = (uint32_t)bytes;
+    t->own = win->send + (piece->off - win->off);
+    t->values = place_of(comm, win, piece);
+    t->delivers = piece->len;
+    ret = set_sources(comm, t, (uint32_t)bytes);
+    if (ret) {
+        nb_task_drop(comm, t);
+        return failed(comm, t, ret, "quantized values that cannot be");
+    }
+    if (((win->op->func == NB_FUNC_ALL_REDUCE || piece->relay >= 0) && !plan_message(comm, t, (uint32_t)bytes)) ||
+        !nb_task_ask(comm, t)) {
+        nb_task_drop(comm, t);
+        return 0;
+    }
+    take_heads(comm, t);
+    reserve(comm, t);
+    return nb_task_run(comm, t);
+}
+
+int nb_reduce_next(struct nb_coll_comm *comm)
+{
+    while (comm->red_seq < comm->begun) {
+        struct nb_coll_req *win = nb_window(comm, comm->red_seq);
+        struct nb_piece piece;
+        int ret;
+
+        if (comm->red_seq < comm->oldest) { /* finished without a piece of ours, perhaps used again */
+            comm->red_seq = comm->oldest;
+            comm->red_started = 0;
+            continue;
+        }
+        if (!comm->red_started) {
+            comm->red_started = 1;
+            comm->red_off = win->off;
+        }
+        if (!win->op->schedule->next_reduce(comm, win, comm->red_off, &piece)) {
+            comm->red_seq++;
+            comm->red_started = 0;
+            continue;
+        }
+        if (win->op->func == NB_FUNC_ALL_GATHER) {
+            ret = nb_two_hop_forward(comm, win, &piece);
+            if (ret > 0)
+                comm->red_off = piece.off + piece.len;
+            return ret;
+        }
+        if (!can_pass_on(comm, win, &piece))
+            return 0;
+        ret = all_arrived(comm, win, &piece);
+        if (ret > 0)
+            ret = reduce(comm, win, &piece);
+        if (ret > 0)
+            comm->red_off = piece.off + piece.len;
+        return ret;
+    }
+    return 0;
+}

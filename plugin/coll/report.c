@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a communicator did, told when it closes: totals, and for every signature and error slot what was coded, how
+ * well, and why the rest was not.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/params.h"
+#include "coll/internal.h"
+#include "device/exact.h"
+#include "policy/grad_rules.h"
+
+#define SLOT_LINES 64u
+
+/* ---- at connect ------------------------------------------------------------------------------------- */
+
+static const char *const sum_words[] = {"raw", "int4", "int8"};
+
+static size_t plan_of(char *line, size_t cap, const char *what, int word, int64_t least)
+{
+    if (!word)
+        return (size_t)snprintf(line, cap, "%s raw (NIBBLE_%s=raw)", what, strcmp(what, "reduce_scatter") ? "AR" : "RS");
+    return (size_t)snprintf(line, cap, "%s %s from %lld bytes on", what, sum_words[word], (long long)least);
+}
+
+static const char *const gather_words[NB_AG_COUNT] = {
+    [NB_AG_RAW] = "raw (NIBBLE_AG=raw)",
+    [NB_AG_EXACT] = "exact differences",
+    [NB_AG_DELTA4] = "differences, bounded ones for weights of BF16 and FP16 (NIBBLE_AG=delta4)",
+    [NB_AG_INT8] = "int8 for FP32, BF16 and FP16, else exact differences (NIBBLE_AG=int8)",
+    [NB_AG_OFF] = "left to NCCL's own algorithms (NIBBLE_AG=off)",
+};
+
+void nb_comm_log_plan(struct nb_coll_comm *comm)
+{
+    const struct nb_params *p = nb_params();
+    char line[700];
+    size_t at;
+
+    at = plan_of(line, sizeof(line), "reduce_scatter", p->rs, p->rs_min_bytes);
+    at += (size_t)snprintf(line + at, sizeof(line) - at, ", ");
+    if (nb_queue_is_profiled(comm->queue))
+        at += plan_of(line + at, sizeof(line) - at, "all_reduce", p->ar, p->ar_min_bytes);
+    else
+        at += (size_t)snprintf(line + at, sizeof(line) - at,
+                               "all_reduce raw (NCCL's profiler events do not come here, so its length is unknown)");
+    at += (size_t)snprintf(line + at, sizeof(line) - at, ", once recognised as gradients%s%s and after %lld steps; ",
+                           p->grad[0] ? " by NIBBLE_GRAD=" : "", p->grad, (long long)p->warmup_steps);
+    at += (size_t)snprintf(line + at, sizeof(line) - at, "all_gather %s", gather_words[p->ag]);
+    if (p->ag != NB_AG_RAW && p->ag != NB_AG_OFF && at < sizeof(line))
+        snprintf(line + at, sizeof(line) - at, " from %lld bytes on", (long long)p->ag_min_bytes);
+    NB_INFO(NCCL_INIT | NCCL_NET, "%s (NIBBLE_COMMS=%s): %s%s", comm->label, comm->traits,
+            comm->shadow ? "shadow mode, everything is sent raw; would be: " : "", line);
+}
+
+/* ---- at close --------------------------------------------------------------------------------------- */
+
+void nb_coll_get_stats(struct nb_coll_comm *comm, struct nb_coll_stats *stats)
+{
+    pthread_mutex_lock(&comm->progress_lock);
+    *stats = comm->stats;
+    stats->ref_slots = nb_refs_count(comm->refs);
+    stats->reference_bytes = nb_refs_bytes(comm->refs);
+    stats->feedback_bytes = nb_feedback_bytes(comm->feedback);
+    pthread_mutex_unlock(&comm->progress_lock);
+}
+
+/* Error of the code relative to the values, and the carried error relative to them. */
+static double nmse(const struct nb_encode_stats *e)
+{
+    return e->signal2 > 0 ? e->noise2 / e->signal2 : 0.0;
+}
+
+static double carried(const struct nb_encode_stats *e)
+{
+    return e->signal2 > 0 ? e->carried2 / e->signal2 : 0.0;
+}
+
+static void log_signatures(const struct nb_coll_comm *comm)
+{
+    for (unsigned i = 0; i < comm->reports; i++) {
+        const struct nb_sig_report *r = &comm->report[i];
+        char rule[128], line[900];
+        size_t at;
+
+        nb_grad_rule_text(r->func, r->type, r->count, r->nranks, rule, sizeof(rule));
+        at = (size_t)snprintf(line, sizeof(line), "%s%s: ops=%" PRIu64 " coded=%" PRIu64, rule,
+                              i + 1 == NB_SIG_REPORTS ? " and others" : "", r->ops, r->coded);
+        if (r->coded)
+            at += (size_t)snprintf(line + at, sizeof(line) - at,
+                                   " feedback=%" PRIu64 " nmse=%.5f carried=%.3f bytes=%" PRIu64 " %s=%" PRIu64
+                                   " ratio=%.2f",
+                                   r->with_feedback, nmse(&r->encode), carried(&r->encode), r->bytes,
+                                   comm->shadow ? "would_be" : "wire", r->wire_bytes,
+                                   r->wire_bytes ? (double)r->bytes / (double)r->wire_bytes : 0.0);
+        for (int why = NB_CODED + 1; why < NB_REASON_COUNT && at < sizeof(line); why++)
+            if (r->reason[why])
+                at += (size_t)snprintf(line + at, sizeof(line) - at, "; raw %" PRIu64 ": %s", r->reason[why],
+                                       nb_reason_text(why));
+        if (r->reason[NB_RAW_CLASS] && at < sizeof(line))
+            at += (size_t)snprintf(line + at, sizeof(line) - at, " (%s; NIBBLE_GRAD=%s would change that)",
+                                   nb_class_reason_text(r->gradient.reason), rule);
+        for (int why = 0; why < NB_ID_REASON_COUNT && at < sizeof(line); why++)
+            if (r->identity[why])
+                at += (size_t)snprintf(line + at, sizeof(line) - at, "; buffer %" PRIu64 ": %s", r->identity[why],
+                                       nb_identity_reason_text(why));
+        NB_INFO(NCCL_NET, "summary %s: signature %s", comm->label, line);
+    }
+}
+
+static void log_slots(const struct nb_coll_comm *comm)
+{
+    struct nb_ef_report r;
+    unsigned n;
+
+    for (n = 0; nb_feedback_report(comm->feedback, n, &r); n++)
+        if (n < SLOT_LINES)
+            NB_INFO(NCCL_NET,
+                    "summary %s: slot %s of %" PRIu64 " x %" PRIu64 " values: ops=%" PRIu64 " nmse=%.5f carried=%.3f "
+                    "bounded_tiles=%" PRIu64 " emptied=%" PRIu64 " state_bytes=%zu",
+                    comm->label, nb_func_name((enum nb_func)r.key.func), (uint64_t)r.key.blocks, r.key.n, r.ops,
+                    nmse(&r.encode), carried(&r.encode), r.encode.bounded, r.emptied, r.bytes);
+    if (n > SLOT_LINES)
+        NB_INFO(NCCL_NET, "summary %s: and %u more slots", comm->label, n - SLOT_LINES);
+}
+
+void nb_comm_log_summary(struct nb_coll_comm *comm)
+{
+    struct nb_coll_stats s;
+    char line[768];
+    size_t at;
+
+    nb_coll_get_stats(comm, &s);
+    at = (size_t)snprintf(line, sizeof(line), "summary %s:", comm->label);
+    for (int f = 0; f < NB_FUNC_COUNT && at < sizeof(line); f++) {
+        const struct nb_func_stats *fs = &s.func[f];
+        if (fs->windows)
+            at += (size_t)snprintf(line + at, sizeof(line) - at,
+                                   " %s ops=%llu coded=%llu two_hop=%llu windows=%llu bytes=%llu wire=%llu ratio=%.2f", nb_func_name(f),
+                                   (unsigned long long)fs->ops, (unsigned long long)fs->coded_ops,
+                                   (unsigned long long)fs->two_hop_ops,
+                                   (unsigned long long)fs->windows, (unsigned long long)fs->sent_bytes,
+                                   (unsigned long long)fs->wire_bytes,
+                                   fs->wire_bytes ? (double)fs->sent_bytes / (double)fs->wire_bytes : 0.0);
+    }
+    NB_INFO(NCCL_NET, "%s", line);
+    if (s.encode.values)
+        NB_INFO(NCCL_NET,
+                "summary %s: feedback ops=%llu ambiguous=%llu budget=%llu resets=%llu jumps=%llu bounded_tiles=%llu "
+                "nmse=%.5f carried=%.3f escapes=%llu nonfinite=%llu state_bytes=%llu",
+                comm->label, (unsigned long long)s.feedback_ops, (unsigned long long)s.no_feedback_ambiguous,
+                (unsigned long long)s.no_feedback_budget, (unsigned long long)s.feedback_resets,
+                (unsigned long long)s.weight_jumps, (unsigned long long)s.encode.bounded, nmse(&s.encode),
+                carried(&s.encode),
+                (unsigned long long)s.encode.escapes, (unsigned long long)s.encode.nonfinite,
+                (unsigned long long)s.feedback_bytes);
+    if (s.func[NB_FUNC_ALL_GATHER].would_be_bytes)
+        NB_INFO(NCCL_NET, "summary %s: all_gather bytes=%llu would_be=%llu ratio=%.2f", comm->label,
+                (unsigned long long)s.func[NB_FUNC_ALL_GATHER].sent_bytes,
+                (unsigned long long)s.func[NB_FUNC_ALL_GATHER].would_be_bytes,
+                (double)s.func[NB_FUNC_ALL_GATHER].sent_bytes /
+                    (double)s.func[NB_FUNC_ALL_GATHER].would_be_bytes);
+    if (nb_queue_is_profiled(comm->queue))
+        NB_INFO(NCCL_NET, "summary %s: records certain=%llu alike=%llu absent=%llu doubtful=%llu misfits=%llu wrong=%llu",
+                comm->label, (unsigned long long)s.records[NB_ALIGN_CERTAIN],
+                (unsigned long long)s.records[NB_ALIGN_ALIKE], (unsigned long long)s.records[NB_ALIGN_ABSENT],
+                (unsigned long long)s.records[NB_ALIGN_DOUBT], (unsigned long long)s.records[NB_ALIGN_MISFIT],
+                (unsigned long long)s.records_wrong);
+    if (s.func[NB_FUNC_ALL_GATHER].windows)
+        NB_INFO(NCCL_NET,
+                "summary %s: references slots=%llu hit=%llu new=%llu unconfirmed=%llu budget=%llu unchanged_units=%llu "
+                "resends=%llu state_bytes=%llu",
+                comm->label, (unsigned long long)s.ref_slots, (unsigned long long)s.ref_hits,
+                (unsigned long long)s.ref_new, (unsigned long long)s.ref_unconfirmed, (unsigned long long)s.ref_budget,
+                (unsigned long long)s.func[NB_FUNC_ALL_GATHER].unchanged_units, (unsigned long long)s.resends,
+                (unsigned long long)s.reference_bytes);
+    if (s.gathers_delta4 || s.gathers_int8)
+        NB_INFO(NCCL_NET,
+                "summary %s: lossy all_gather delta4=%llu int8=%llu ops; delta4 units=%llu runs=%llu lossy_runs=%llu",
+                comm->label, (unsigned long long)s.gathers_delta4, (unsigned long long)s.gathers_int8,
+                (unsigned long long)s.delta4_units, (unsigned long long)s.delta4_runs,
+                (unsigned long long)s.delta4_lossy_runs);
+    for (int f = 0; f < NB_FUNC_COUNT; f++)
+        for (int why = NB_CODED + 1; why < NB_REASON_COUNT; why++)
+            if (comm->reasons[f][why])
+                NB_INFO(NCCL_NET, "summary %s: raw %s ops=%llu because: %s", comm->label, nb_func_name(f),
+                        (unsigned long long)comm->reasons[f][why], nb_reason_text(why));
+    log_signatures(comm);
+    log_slots(comm);
+}

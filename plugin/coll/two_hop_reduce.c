@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Reduce-scatter in two hops, for operations that are much larger than what NCCL keeps in flight. NCCL walks
+ * over the blocks of all nodes one after the other, so that at any time only one or two owners receive and
+ * reduce. Here the nodes that do not own a block reduce it among each other: each of them gets one piece of a
+ * window from all the others (CONTRIB), sums them in FP32 in rank order, its own values last, and sends the
+ * sum, coded once more, to the owner (RESULT), which adds its own values. So every link carries the window
+ * about once.
+ *
+ * The error of the second code is carried on by the node that makes it, in the same place of the same error
+ * slot where its contribution's would be if it sent one: both belong to the owner's sum, so that it does not
+ * matter if a place changes from the one kind to the other when windows are cut differently.
+ */
+#include <errno.h>
+#include <string.h>
+
+#include "coll/task.h"
+
+static uint64_t min64(uint64_t a, uint64_t b) { return a < b ? a : b; }
+static uint64_t max64(uint64_t a, uint64_t b) { return a > b ? a : b; }
+
+/* ---- the schedule ----------------------------------------------------------------------------------- */
+
+/* What ends here: the own block, and what is summed for others. */
+static uint64_t reduce_begin(struct nb_coll_comm *comm, struct nb_coll_req *win)
+{
+    uint64_t own = (uint64_t)comm->rank * win->op->block, from = win->off;
+    uint64_t beg = max64(own, win->off), end = min64(own + win->op->block, win->off + win->bytes);
+    uint64_t left = end > beg ? end - beg : 0;
+    struct nb_piece piece;
+
+    while (nb_two_hop_of_relay(comm, win, comm->rank, from, &piece)) {
+        left += piece.len;
+        from = piece.off + piece.len;
+    }
+    return left;
+}
+
+static int reduce_next_send(const struct nb_coll_comm *comm, const struct nb_coll_req *win, int peer,
+                            uint64_t from, struct nb_piece *piece)
+{
+    return nb_two_hop_of_relay(comm, win, peer, from, piece);
+}
+
+static int reduce_next_reduce(const struct nb_coll_comm *comm, const struct nb_coll_req *win, uint64_t from,
+                              struct nb_piece *piece)
+{
+    return nb_two_hop_of_relay(comm, win, comm->rank, from, piece);
+}
+
+static int reduce_next_result(const struct nb_coll_comm *comm, const struct nb_coll_req *win, int peer,
+                              uint64_t from, struct nb_piece *piece)
+{
+    for (; nb_two_hop_of_owner(comm, win, comm->rank, from, piece); from = piece->off + piece->len)
+        if (piece->relay == peer)
+            return 1;
+    return 0;
+}
+
+const struct nb_schedule_ops nb_schedule_two_hop_reduce = {
+    .name = "two-hop",
+    .flags = NB_MSG_TWO_HOP,
+    .begin = reduce_begin,
+    .next_send = reduce_next_send,
+    .next_reduce = reduce_next_reduce,
+    .next_owned = nb_two_hop_of_owner,
+    .next_result = reduce_next_result,
+    .piece_at = nb_two_hop_piece_at,
+};
+
+/* ---- second hop ------------------------------------------------------------------------------------- */
+
+static int summed(struct nb_coll_comm *comm, struct nb_task *t, ssize_t result)
+{
+    nb_task_release_head(t);
+    if (result < 0)
+        return nb_comm_error(comm, (int)result, "cannot take the sum of %s %llu at %llu from %s: %s",
+                             nb_func_name(t->op->func), (unsigned long long)t->op->opno,
+                             (unsigned long long)t->piece.off, t->peer->name, strerror((int)-result));
+    return NB_TASK_OVER;
+}
+
+int nb_two_hop_sum(struct nb_coll_comm *comm, struct nb_peer *peer, struct nb_coll_req *win,
+                   const struct nb_piece *piece)
+{
+    struct nb_rx *rx = &peer->rx[NB_CLASS_RESULT];
+    const struct nb_msg *m = &rx->head;
+    struct nb_task *t = nb_task_new(comm, win, piece);
+
+    if (!t)
+        return 0;
+    if (nb_policy_dtype(win->op->type, &t->dtype)) {
+        nb_task_drop(comm, t);
+        return nb_comm_error(comm, -EBADMSG, "%s sent a sum of %s %llu, whose type has no quantizer", peer->name,
+                             nb_func_name(m->func), (unsigned long long)m->opno);
+    }
+    t->next = summed;
+    t->step = NB_STEP_SUM;
+    t->exact = 0;
+    t->sources[0] = (struct nb_source){.codec = m->codec, .len = m->coded,
+                                       .coded = rx->mem + nb_rx_at(rx) * rx->slot + rx->head_bytes};
+    t->nsources = 1;
+    t->own = win->send + (piece->off - win->off);
+    t->values = win->recv + (piece->off - win->part_off);
+    t->bytes = piece->len;
+    t->delivers = piece->len;
+    if (!nb_task_ask(comm, t)) {
+        nb_task_drop(comm, t);
+        return 0;
+    }
+    nb_task_hold_head(t, peer, rx);
+    return nb_task_run(comm, t);
+}

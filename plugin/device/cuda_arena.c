@@ -1,0 +1,246 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * GPU memory of nibble's own: carried errors, references, sums, the kernel's workspaces. Addresses for all of the
+ * GPU's memory are reserved once; physical memory is mapped behind them as it is needed, by the thread that asks
+ * (the engine's, or NCCL's at connect). Mapping neither waits for the GPU nor moves what is there, unlike
+ * cuMemAlloc and cuMemFree, which may wait for everything on the GPU, kernels included that wait for us. Nothing is
+ * given back before the last communicator is closed.
+ *
+ * Blocks are cut from the lowest free place that is large enough; free neighbours join.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/log.h"
+#include "base/params.h"
+#include "device/cuda_gpu.h"
+
+#define ALIGN 256u
+#define STEP ((size_t)64 << 20) /* mapped at once, at least */
+
+static size_t round_up(size_t n, size_t to)
+{
+    return (n + to - 1) / to * to;
+}
+
+/* A free block at the end, joined with a free one before it. */
+static int append(struct nb_arena *a, nb_cu_ptr at, size_t bytes)
+{
+    struct nb_arena_block **link = &a->blocks, *b = NULL;
+
+    for (; *link && (*link)->at < at; link = &(*link)->next)
+        b = *link;
+    if (b && !b->used && b->at + b->bytes == at) {
+        b->bytes += bytes;
+        return 0;
+    }
+    b = calloc(1, sizeof(*b));
+    if (!b)
+        return -ENOMEM;
+    *b = (struct nb_arena_block){.at = at, .bytes = bytes, .next = *link};
+    *link = b;
+    return 0;
+}
+
+static int add_map(struct nb_gpu *g, nb_cu_ptr at, size_t bytes, unsigned long long handle)
+{
+    struct nb_arena *a = &g->arena;
+    struct nb_arena_map *map = calloc(1, sizeof(*map));
+
+    if (!map || append(a, at, bytes)) {
+        free(map);
+        NB_WARN("cuda: out of memory");
+        return -ENOMEM;
+    }
+    *map = (struct nb_arena_map){.at = at, .bytes = bytes, .handle = handle, .next = a->maps};
+    a->maps = map;
+    a->mapped += bytes;
+    return 0;
+}
+
+/* Map `bytes` more bytes behind what is mapped. */
+static int map_more(struct nb_gpu *g, size_t bytes)
+{
+    const struct nb_cuda *cu = g->cu;
+    struct nb_arena *a = &g->arena;
+    struct nb_cu_alloc_prop prop = {.type = NB_CU_ALLOC_PINNED, .location = {NB_CU_LOCATION_DEVICE, g->device}};
+    struct nb_cu_access access = {.location = {NB_CU_LOCATION_DEVICE, g->device}, .flags = NB_CU_ACCESS_READWRITE};
+    nb_cu_ptr at = a->base + a->mapped;
+    unsigned long long handle = 0;
+    char what[64];
+    int ret;
+
+    snprintf(what, sizeof(what), "GPU %d, %zu MiB more of its memory", g->ordinal, bytes >> 20);
+    ret = NB_CU(cu, what, MemCreate(&handle, bytes, &prop, 0));
+    if (ret)
+        return ret;
+    ret = NB_CU(cu, what, MemMap(at, bytes, 0, handle, 0));
+    if (!ret) {
+        ret = NB_CU(cu, what, MemSetAccess(at, bytes, &access, 1));
+        if (!ret)
+            ret = add_map(g, at, bytes, handle);
+        if (ret)
+            cu->MemUnmap(at, bytes);
+    }
+    if (ret)
+        cu->MemRelease(handle);
+    return ret;
+}
+
+/* 0 when `bytes` more may be taken: what the job is left with is its own. */
+static int may_grow(struct nb_gpu *g, size_t bytes)
+{
+    size_t left = 0, all = 0, keep = (size_t)nb_params()->gpu_reserve_mb << 20;
+
+    if (NB_CU(g->cu, "memory left", MemGetInfo_v2(&left, &all)))
+        return -EIO;
+    if (bytes > g->arena.reserved - g->arena.mapped || left < keep || left - keep < bytes) {
+        if (g->arena.refused == 0)
+            NB_INFO(NCCL_NET, "cuda: GPU %d: no %zu MiB more for errors and references: %zu MiB are left, of which the job "
+                    "keeps %zu (NIBBLE_GPU_RESERVE_MB)", g->ordinal, bytes >> 20, left >> 20, keep >> 20);
+        return -ENOMEM;
+    }
+    return 0;
+}
+
+static int grow(struct nb_gpu *g, size_t bytes)
+{
+    int ret;
+
+    bytes = round_up(bytes > STEP ? bytes : STEP, g->arena.granularity);
+    ret = may_grow(g, bytes);
+    if (!ret)
+        ret = map_more(g, bytes);
+    if (!ret)
+        g->arena.grown++;
+    return ret;
+}
+
+int nb_arena_open(struct nb_gpu *g, size_t bytes)
+{
+    const struct nb_cuda *cu = g->cu;
+    struct nb_arena *a = &g->arena;
+    struct nb_cu_alloc_prop prop = {.type = NB_CU_ALLOC_PINNED, .location = {NB_CU_LOCATION_DEVICE, g->device}};
+    size_t left = 0, all = 0;
+    nb_cu_ptr at = 0;
+    int ret;
+
+    ret = NB_CU(cu, "virtual memory of the GPU",
+                DeviceGetAttribute(&a->virtual_memory, NB_CU_ATTR_VIRTUAL_MEMORY, g->device));
+    if (ret)
+        return ret;
+    if (!a->virtual_memory) {
+        bytes = round_up(bytes ? bytes : 1, ALIGN);
+        ret = NB_CU(cu, "memory for errors and references (NIBBLE_GPU_ARENA_MB)", MemAlloc_v2(&at, bytes));
+        if (ret)
+            return ret;
+        ret = add_map(g, at, bytes, 0);
+        if (ret)
+            cu->MemFree_v2(at);
+        return ret;
+    }
+    ret = NB_CU(cu, "pages of GPU memory",
+                MemGetAllocationGranularity(&a->granularity, &prop, NB_CU_GRANULARITY_RECOMMENDED));
+    if (!ret)
+        ret = NB_CU(cu, "memory of the GPU", MemGetInfo_v2(&left, &all));
+    if (ret)
+        return ret;
+    if (!a->granularity || !all) {
+        NB_WARN("cuda: GPU %d says it has %zu bytes of memory in pages of %zu", g->ordinal, all, a->granularity);
+        return -EIO;
+    }
+    a->reserved = round_up(all, a->granularity);
+    ret = NB_CU(cu, "addresses for GPU memory", MemAddressReserve(&a->base, a->reserved, 0, 0, 0));
+    if (ret) {
+        a->base = 0;
+        return ret;
+    }
+    bytes = round_up(bytes ? bytes : 1, a->granularity);
+    return map_more(g, bytes);
+}
+
+void nb_arena_close(struct nb_gpu *g)
+{
+    const struct nb_cuda *cu = g->cu;
+    struct nb_arena *a = &g->arena;
+
+    while (a->maps) {
+        struct nb_arena_map *map = a->maps;
+        a->maps = map->next;
+        if (map->handle) {
+            NB_CU(cu, "unmapping GPU memory", MemUnmap(map->at, map->bytes));
+            NB_CU(cu, "giving back GPU memory", MemRelease(map->handle));
+        } else {
+            NB_CU(cu, "giving back GPU memory", MemFree_v2(map->at));
+        }
+        free(map);
+    }
+    if (a->base)
+        NB_CU(cu, "giving back addresses", MemAddressFree(a->base, a->reserved));
+    a->base = 0;
+    while (a->blocks) {
+        struct nb_arena_block *b = a->blocks;
+        a->blocks = b->next;
+        free(b);
+    }
+}
+
+static nb_cu_ptr cut(struct nb_arena *a, size_t bytes)
+{
+    for (struct nb_arena_block *b = a->blocks; b; b = b->next) {
+        if (b->used || b->bytes < bytes)
+            continue;
+        if (b->bytes > bytes) {
+            struct nb_arena_block *rest = calloc(1, sizeof(*rest));
+            if (!rest)
+                return 0;
+            *rest = (struct nb_arena_block){.at = b->at + bytes, .bytes = b->bytes - bytes, .next = b->next};
+            b->bytes = bytes;
+            b->next = rest;
+        }
+        b->used = 1;
+        a->used += bytes;
+        if (a->used > a->peak)
+            a->peak = a->used;
+        return b->at;
+    }
+    return 0;
+}
+
+nb_cu_ptr nb_arena_take(struct nb_gpu *g, size_t bytes, int may)
+{
+    struct nb_arena *a = &g->arena;
+    nb_cu_ptr at;
+
+    if (bytes > SIZE_MAX / 2)
+        return 0;
+    bytes = round_up(bytes ? bytes : 1, ALIGN);
+    at = cut(a, bytes);
+    if (!at && may && a->virtual_memory && !grow(g, bytes))
+        at = cut(a, bytes);
+    if (!at)
+        a->refused++;
+    return at;
+}
+
+void nb_arena_give(struct nb_gpu *g, nb_cu_ptr at)
+{
+    struct nb_arena *a = &g->arena;
+    struct nb_arena_block *before = NULL, *b = a->blocks;
+
+    for (; b && b->at != at; b = b->next)
+        before = b;
+    if (!b || !b->used) {
+        NB_WARN("cuda: memory at 0x%llx was given back that is not in use", (unsigned long long)at);
+        return;
+    }
+    b->used = 0;
+    a->used -= b->bytes;
+    for (struct nb_arena_block *first = before && !before->used ? before : b, *next;
+         (next = first->next) && !next->used && first->at + first->bytes == next->at;) {
+        first->bytes += next->bytes;
+        first->next = next->next;
+        free(next);
+    }
+}

@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Looking at values without coding them: samples and profiles of a contribution in host memory, by which
+ * plugin/policy tells gradients from other sums and one buffer from another. Positions depend on the length alone.
+ */
+#ifndef NIBBLE_DEVICE_EVIDENCE_H
+#define NIBBLE_DEVICE_EVIDENCE_H
+
+#include <stddef.h>
+
+#include "nibble/codec.h"
+
+#define NB_PROFILE_GROUP 32u /* values of a profile's group */
+
+/* `samples` values spread over the n at src, as floats. They stand at odd places, where the 16-bit halves of an
+ * FP32 number are its upper ones: so memory of unknown content may be looked at as BF16. Returns how many were
+ * taken: `samples`, or 0 when there are fewer than 2 * samples values. */
+unsigned nb_host_sample(enum nb_dtype type, const void *src, size_t n, unsigned samples, float *out);
+
+/* out[i]: log2 of the root mean square of the i-th of `groups` groups of 32 values, spread over the n at src. A group
+ * that is 2^16 times smaller than the largest counts as that; one of zeros is -150.
+ * Returns `groups`, or 0 when there are fewer values than that takes, all are zero, or one is not finite. */
+unsigned nb_host_profile(enum nb_dtype type, const void *src, size_t n, unsigned groups, float *out);
+
+#endif

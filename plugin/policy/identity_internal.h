@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the parts of identity share: identity.c decides, identity_tables.c keeps signatures and buffers and
+ * what each sees of the steps, identity_clock.c tells what a step is.
+ */
+#ifndef NIBBLE_POLICY_IDENTITY_INTERNAL_H
+#define NIBBLE_POLICY_IDENTITY_INTERNAL_H
+
+#include "policy/identity.h"
+#include "policy/profile.h"
+#include "policy/units.h"
+
+#define CERTAIN_AFTER 3u    /* steps seen before a slot is given out */
+#define LARGE         1024u /* elements; below are scalars, which say nothing about steps */
+#define MOST_STEPS    67u   /* percent */
+
+enum nb_clock { CLOCK_NONE, CLOCK_RARE, CLOCK_RUNS, CLOCK_WEIGHTS };
+enum nb_mode { MODE_NONE, MODE_ADDRESS, MODE_UNIT, MODE_PLACE };
+/* Kinds of nb_slot.unit, in its upper half. */
+enum { UNIT_GATHERED = 1, UNIT_PLACE, UNIT_KEY };
+
+struct nb_view { /* of the steps, by a signature when one of its operations was called */
+    uint32_t round_ops, round_usual; /* operations in this round of the clock, and in the one before */
+    uint64_t in_rounds;              /* of the clock, in which it was seen */
+    uint64_t rounds;                 /* passes in which it was seen */
+    uint32_t in_round;               /* operations since the pass began */
+    uint32_t usual;                  /* operations in the pass before */
+    uint32_t same;                   /* passes in a row with that many */
+    int clean;                       /* passes in a row with exactly one */
+    uint32_t context, context_same;  /* gathers before the pass, and passes in a row with that many */
+};
+
+struct nb_call {
+    struct nb_identity_call c;
+    struct nb_view view;
+    uint64_t number;
+    uint64_t parent; /* all-reduce: elements of the reduce-scatter whose result it sums */
+    int begun;
+};
+
+struct nb_key { /* a buffer of a signature */
+    uint32_t sig, chain;
+    uint64_t send, recv;
+    uint64_t step;   /* of its signature, when last seen */
+    uint32_t streak; /* steps in a row in which it came */
+    uint64_t unit;   /* + 1, of the gathers, whose gradient it held last; 0: unknown */
+    int taken;
+};
+
+struct nb_sig {
+    uint64_t comm, count;
+    enum nb_func func;
+    ncclDataType_t type;
+    uint32_t chain;
+    int taken;
+    uint64_t used;                   /* call that used it last */
+    uint64_t calls, bursts;           /* reductions; those that followed another signature's */
+    uint64_t first_round, last_round; /* of the clock: + 1 */
+    uint64_t round;                   /* + 1, of the passes, when last seen */
+    struct nb_view view;              /* of the last operation that was called */
+    uint64_t unstable; /* the last round with an operation whose buffer was not (yet) used once a step */
+    uint32_t violations, quiet;
+    uint64_t violated; /* the last round in which a buffer was not what it had been */
+    uint32_t unsettled; /* operations by address whose buffer was not settled */
+    unsigned alike;     /* blocks of its size that the pass gathered and may still send gradients of */
+    float full;         /* share of passes, of late, in which all of them did */
+    enum nb_mode mode;
+    uint32_t predicted_run, unpredicted_run; /* operations in a row with and without a unit expected */
+    struct nb_slot_set set;
+};
+
+struct nb_run_total { /* gathers of one size in the run that is going on */
+    uint64_t count;
+    uint32_t n;
+};
+#define NB_RUN_TOTALS 16u
+#define NB_RECENT_RS  16u
+#define NB_COMMS      32u /* whose operations may come between each other's */
+
+struct nb_identity {
+    struct nb_identity_config config;
+    struct nb_call *calls;
+    uint64_t announced, taken_up;
+    struct nb_sig *sigs;
+    uint32_t sigs_used;
+    struct nb_chains sig_chains;
+    struct nb_key *keys;
+    uint32_t key_hand;
+    struct nb_chains key_chains;
+    struct nb_slots slots;
+    struct nb_units units;
+    /* the clock */
+    enum nb_clock clock;
+    uint64_t round; /* steps begun */
+    uint64_t weight_steps;
+    uint32_t run, run_most, run_odd; /* gathers inside the node since the last reduction; usual length */
+    uint32_t context;                /* length of the run before this round */
+    struct nb_run_total run_total[NB_RUN_TOTALS], pass_total[NB_RUN_TOTALS];
+    uint32_t rare; /* the signature that marks a step */
+    uint64_t reductions, rare_seen, rare_gap, rare_ticks, rare_passes;
+    struct {
+        uint64_t comm;
+        const struct nb_sig *sig; /* of its last large reduction */
+    } before[NB_COMMS];
+    uint32_t before_at;
+    struct {
+        uint64_t recv, count;
+    } recent_rs[NB_RECENT_RS];
+    uint32_t recent_at;
+    struct nb_identity_stats stats;
+};
+
+/* ---- identity_tables.c --------------------------------------------------------------------------------- */
+
+/* The signature of a call, made when it is new: a free one, else the longest unused. */
+struct nb_sig *nb_sig_of(struct nb_identity *id, const struct nb_identity_call *call);
+void nb_sig_free(struct nb_identity *id, uint32_t at);
+/* The buffer of a signature, by the address it is sent from; made when it is new. */
+struct nb_key *nb_key_of(struct nb_identity *id, uint32_t sig, uint64_t send);
+/* An operation of the signature was called: how many a pass has. */
+void nb_sig_count(struct nb_identity *id, struct nb_sig *s);
+/* Note the buffer; 1 when it has come once in every step that its signature came in, for long enough, and
+ * with the gradient of the same unit (`expected`, NULL: unknown): recycled memory may be handed out in turn.
+ * The order of units need not be that of the gathers, so once content can tell slots apart it is left to it.
+ * -1: not settled, and what a slot of the buffer holds is another unit's. */
+int nb_key_settled(struct nb_sig *s, const struct nb_view *v, struct nb_key *k, uint64_t recv,
+                   const struct nb_unit *expected);
+
+/* ---- identity_clock.c ---------------------------------------------------------------------------------- */
+
+/* A gather inside the node, of so many elements. */
+void nb_clock_gather(struct nb_identity *id, uint64_t count);
+/* A reduction inside the node, or any that passes: the run of gathers before it is over. */
+void nb_clock_end_run(struct nb_identity *id);
+/* A reduction of this signature was called. */
+void nb_clock_reduce(struct nb_identity *id, struct nb_sig *s);
+/* A block of weights was gathered. */
+void nb_clock_weights(struct nb_identity *id, struct nb_unit *unit);
+/* Passes: as steps, but several a step where gradients of micro-batches are reduced one by one. */
+uint64_t nb_clock_pass(const struct nb_identity *id);
+/* How many blocks of `count` elements the pass gathered inside the node. */
+uint32_t nb_clock_alike(const struct nb_identity *id, uint64_t count);
+/* 1: the signature comes in so many percent of the steps since it first came. What comes in some steps only
+ * belongs to layers that are frozen at other times. */
+int nb_clock_in_steps(const struct nb_identity *id, const struct nb_sig *s, unsigned percent);
+/* 1: more operations in this step than in the one before, by a clock that does not hang on reductions. */
+int nb_clock_more_than_usual(const struct nb_identity *id, const struct nb_view *v);
+
+#endif

@@ -1,0 +1,313 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* See job.h. */
+#include "policy/job.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/params.h"
+#include "device/exact.h"
+#include "policy/comm_rules.h"
+#include "policy/policy.h"
+
+#define BATCH 32u
+
+struct nb_job {
+    int device;
+    struct nb_job *next;  /* under `registry` */
+    int refs, groups;     /* under `registry` */
+    _Atomic int listens;
+
+    /* Announcements: many producers. The lock is held for one copy. */
+    pthread_mutex_t ring_lock;
+    struct nb_job_call *ring; /* [NB_JOB_CALLS] */
+    uint64_t announced, lost;
+
+    /* What follows from them: the engine thread's, but for forgetting. */
+    pthread_mutex_t mind_lock;
+    uint64_t taken; /* known to identity, which lets them wait for their operations */
+    uint64_t told;  /* known to classification */
+    uint64_t *number; /* [NB_JOB_CALLS] identity's numbers of the calls taken in; UINT64_MAX: lost */
+    struct nb_classify *classify;
+    struct nb_identity *identity;
+};
+
+/* Order: registry, mind, ring. */
+static pthread_mutex_t registry = PTHREAD_MUTEX_INITIALIZER;
+static struct nb_job *jobs;
+
+int nb_job_check_settings(void)
+{
+    struct nb_grad_rules rules;
+    struct nb_comm_rules comms;
+    char error[256];
+
+    if (nb_grad_rules_parse(nb_params()->grad, &rules, error, sizeof(error))) {
+        NB_WARN("NIBBLE_GRAD=%s: %s", nb_params()->grad, error);
+        return -EINVAL;
+    }
+    if (nb_comm_rules_parse(nb_params()->comms, &comms, error, sizeof(error))) {
+        NB_WARN("NIBBLE_COMMS=%s: %s", nb_params()->comms, error);
+        return -EINVAL;
+    }
+    return nb_policy_check_settings();
+}
+
+/* ---- life -------------------------------------------------------------------------------------------- */
+
+struct nb_job *nb_job_get(int device)
+{
+    struct nb_job *job;
+
+    pthread_mutex_lock(&registry);
+    for (job = jobs; job && job->device != device; job = job->next)
+        ;
+    if (!job) {
+        job = calloc(1, sizeof(*job));
+        if (job) {
+            job->device = device;
+            pthread_mutex_init(&job->ring_lock, NULL);
+            pthread_mutex_init(&job->mind_lock, NULL);
+            job->next = jobs;
+            jobs = job;
+        }
+    }
+    if (job)
+        job->refs++;
+    pthread_mutex_unlock(&registry);
+    return job;
+}
+
+static void lose_mind(struct nb_job *job)
+{
+    nb_classify_destroy(job->classify);
+    nb_identity_destroy(job->identity);
+    free(job->number);
+    free(job->ring);
+    job->classify = NULL;
+    job->identity = NULL;
+    job->number = NULL;
+    job->ring = NULL;
+}
+
+void nb_job_put(struct nb_job *job)
+{
+    struct nb_job **at = &jobs;
+
+    if (!job)
+        return;
+    pthread_mutex_lock(&registry);
+    if (--job->refs == 0) {
+        while (*at != job)
+            at = &(*at)->next;
+        *at = job->next;
+        lose_mind(job);
+        pthread_mutex_destroy(&job->ring_lock);
+        pthread_mutex_destroy(&job->mind_lock);
+        free(job);
+    }
+    pthread_mutex_unlock(&registry);
+}
+
+/* What is learnt outlives a group: a job may destroy one communicator and make the next. */
+static int make_mind(struct nb_job *job)
+{
+    struct nb_grad_rules rules;
+    char error[256];
+    const struct nb_classify_config config = {.warmup_steps = (unsigned)nb_params()->warmup_steps, .rules = &rules};
+
+    if (job->classify)
+        return 0;
+    nb_grad_rules_parse(nb_params()->grad, &rules, error, sizeof(error)); /* checked when the settings were read */
+    job->ring = calloc(NB_JOB_CALLS, sizeof(*job->ring));
+    job->number = calloc(NB_JOB_CALLS, sizeof(*job->number));
+    job->classify = nb_classify_create(&config);
+    job->identity = nb_identity_create(NULL);
+    if (job->ring && job->number && job->classify && job->identity)
+        return 0;
+    lose_mind(job);
+    return -ENOMEM;
+}
+
+int nb_job_attach(struct nb_job *job)
+{
+    int ret;
+
+    pthread_mutex_lock(&registry);
+    ret = make_mind(job);
+    if (!ret) {
+        job->groups++;
+        atomic_store(&job->listens, 1);
+    }
+    pthread_mutex_unlock(&registry);
+    return ret;
+}
+
+void nb_job_detach(struct nb_job *job)
+{
+    pthread_mutex_lock(&registry);
+    if (--job->groups == 0)
+        atomic_store(&job->listens, 0);
+    pthread_mutex_unlock(&registry);
+}
+
+void nb_job_forget(struct nb_job *job, uint64_t comm)
+{
+    pthread_mutex_lock(&registry);
+    if (job->classify) {
+        pthread_mutex_lock(&job->mind_lock);
+        nb_classify_forget(job->classify, comm);
+        nb_identity_forget(job->identity, comm);
+        pthread_mutex_unlock(&job->mind_lock);
+    }
+    pthread_mutex_unlock(&registry);
+}
+
+/* ---- calls ------------------------------------------------------------------------------------------- */
+
+struct nb_job_call nb_job_call_of(const struct nb_record *r)
+{
+    struct nb_job_call call = {.comm = r->comm,
+                               .nranks = r->nranks,
+                               .func = r->func,
+                               .type = r->flags & NB_RECORD_API ? r->api_type : r->type,
+                               .send = (uintptr_t)r->send,
+                               .recv = (uintptr_t)r->recv,
+                               .passes = 1};
+
+    call.count = r->bytes / nb_nccl_type_size(call.type);
+    if (r->func != NB_FUNC_ALL_REDUCE)
+        call.count *= r->nranks;
+    return call;
+}
+
+uint64_t nb_job_announce(struct nb_job *job, const struct nb_job_call *call)
+{
+    uint64_t number;
+
+    if (!atomic_load_explicit(&job->listens, memory_order_acquire))
+        return 0;
+    pthread_mutex_lock(&job->ring_lock);
+    job->ring[job->announced % NB_JOB_CALLS] = *call;
+    number = ++job->announced;
+    pthread_mutex_unlock(&job->ring_lock);
+    return number;
+}
+
+static struct nb_class_op class_op(const struct nb_job_call *call, uint64_t number, ncclRedOp_t op)
+{
+    return (struct nb_class_op){.comm = call->comm, .nranks = call->nranks, .func = call->func, .type = call->type,
+                                .op = op, .count = call->count, .send = call->send, .recv = call->recv, .call = number};
+}
+
+static void take_in_one(struct nb_job *job, const struct nb_job_call *call)
+{
+    const struct nb_identity_call id = {.comm = call->comm, .func = call->func, .type = call->type,
+                                        .count = call->count, .send = call->send, .recv = call->recv,
+                                        .passes = call->passes};
+    job->number[job->taken++ % NB_JOB_CALLS] = nb_identity_call(job->identity, &id);
+}
+
+/* Take in what was announced, in order. Under mind_lock. */
+static void take_in(struct nb_job *job)
+{
+    struct nb_job_call call[BATCH];
+    uint64_t skip;
+    unsigned n;
+
+    do {
+        pthread_mutex_lock(&job->ring_lock);
+        /* When nothing passed the network for long, the oldest are overwritten. */
+        skip = job->announced - job->taken > NB_JOB_CALLS ? job->announced - job->taken - NB_JOB_CALLS : 0;
+        job->lost += skip;
+        job->taken += skip;
+        for (n = 0; n < BATCH && job->taken + n < job->announced; n++)
+            call[n] = job->ring[(job->taken + n) % NB_JOB_CALLS];
+        pthread_mutex_unlock(&job->ring_lock);
+        for (uint64_t i = 1; i <= skip && i <= NB_JOB_CALLS; i++)
+            job->number[(job->taken - i) % NB_JOB_CALLS] = UINT64_MAX;
+        for (unsigned i = 0; i < n; i++)
+            take_in_one(job, &call[i]);
+    } while (n == BATCH);
+}
+
+/* Tell classification the calls up to this one: what the job has called since is not known yet, however far it
+ * runs ahead. Under mind_lock. */
+static void tell_calls(struct nb_job *job, uint64_t number)
+{
+    struct nb_job_call call[BATCH];
+    unsigned n;
+
+    while (job->told < number) {
+        pthread_mutex_lock(&job->ring_lock);
+        if (job->announced - job->told > NB_JOB_CALLS)
+            job->told = job->announced - NB_JOB_CALLS;
+        for (n = 0; n < BATCH && job->told + n < number; n++)
+            call[n] = job->ring[(job->told + n) % NB_JOB_CALLS];
+        pthread_mutex_unlock(&job->ring_lock);
+        for (unsigned i = 0; i < n; i++) {
+            /* NCCL does not tell the reduction with the launch; of what is averaged, CollNet sees a sum. */
+            const struct nb_class_op op = class_op(&call[i], 0, ncclSum);
+            nb_classify_call(job->classify, &op);
+        }
+        job->told += n;
+    }
+}
+
+/* Identity's number of the operation, UINT64_MAX when there is none. */
+static uint64_t number_of(struct nb_job *job, uint64_t number, int announced, const struct nb_job_call *call)
+{
+    take_in(job);
+    if (!number && !announced) {
+        number = nb_job_announce(job, call);
+        take_in(job);
+    }
+    if (!number || number > job->taken || job->taken - number >= NB_JOB_CALLS)
+        return UINT64_MAX;
+    tell_calls(job, number);
+    return job->number[(number - 1) % NB_JOB_CALLS];
+}
+
+/* ---- operations -------------------------------------------------------------------------------------- */
+
+struct nb_verdict nb_job_reduce(struct nb_job *job, uint64_t number, int announced, const struct nb_job_call *call,
+                                ncclRedOp_t op, const struct nb_evidence *ev, uint64_t geometry)
+{
+    const struct nb_class_op what = class_op(call, number, op);
+    const struct nb_profile profile = {.value = ev->profile, .known = ev->groups, .span = ev->span};
+    struct nb_verdict v = {.identity = {.slot = -1, .reason = NB_ID_UNPREDICTED}};
+
+    pthread_mutex_lock(&job->mind_lock);
+    number = number_of(job, number, announced, call);
+    v.gradient = nb_classify_reduce(job->classify, &what, ev->sample, ev->samples);
+    if (number != UINT64_MAX)
+        v.identity = nb_identity_reduce(job->identity, number, ev->groups ? &profile : NULL, geometry);
+    pthread_mutex_unlock(&job->mind_lock);
+    return v;
+}
+
+void nb_job_gather(struct nb_job *job, uint64_t number, int announced, const struct nb_job_call *call,
+                   const struct nb_evidence *ev, int64_t unit, int changed)
+{
+    const struct nb_class_op what = class_op(call, number, ncclSum);
+
+    pthread_mutex_lock(&job->mind_lock);
+    number = number_of(job, number, announced, call);
+    if (ev->samples)
+        nb_classify_gather(job->classify, &what, ev->sample, ev->samples);
+    if (number != UINT64_MAX)
+        nb_identity_gather(job->identity, number, unit, changed);
+    pthread_mutex_unlock(&job->mind_lock);
+}
+
+void nb_job_get_counts(struct nb_job *job, struct nb_job_counts *counts)
+{
+    pthread_mutex_lock(&job->ring_lock);
+    counts->calls = job->announced;
+    counts->lost = job->lost;
+    pthread_mutex_unlock(&job->ring_lock);
+}

@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The job as one GPU's process sees it: the sequence of its collective calls, on all communicators, and what
+ * follows from it for the operation at hand: is it a gradient (policy/classify.h), and whose error does it
+ * continue (policy/identity.h).
+ *
+ * NCCL's profiler events announce the calls, in call order, from any thread; the engine takes operations up later,
+ * each with the number of its announcement. An operation without one (an older NCCL, another profiler in our
+ * place, a lost event) is announced when it is taken up: then its addresses and what happens inside the node are
+ * unknown, and what they would prove stays unproved.
+ */
+#ifndef NIBBLE_POLICY_JOB_H
+#define NIBBLE_POLICY_JOB_H
+
+#include <stdint.h>
+
+#include "policy/classify.h"
+#include "policy/identity.h"
+#include "policy/record.h"
+
+#define NB_JOB_CALLS 4096u /* announced and not yet taken in */
+
+/* Check NIBBLE_GRAD, NIBBLE_COMMS and NIBBLE_TYPES: 0, or -EINVAL after a WARN that names the rule. After nb_params_acquire. */
+int nb_job_check_settings(void);
+
+struct nb_job;
+/* The job of a GPU (nb_current_gpu), made if need be; one reference. NULL: no memory. Any thread. */
+struct nb_job *nb_job_get(int device);
+void nb_job_put(struct nb_job *job);
+
+/* A group that takes operations up begins or ends. Calls are listened to while there is one. 0 or -ENOMEM. */
+int nb_job_attach(struct nb_job *job);
+void nb_job_detach(struct nb_job *job);
+/* A communicator of the job is gone: what was learnt of it is forgotten. */
+void nb_job_forget(struct nb_job *job, uint64_t comm);
+
+struct nb_job_call {
+    uint64_t comm; /* any number that tells the job's communicators apart */
+    uint32_t nranks;
+    enum nb_func func;
+    ncclDataType_t type; /* the user's; bytes of an all-gather of unknown type: ncclInt8 */
+    uint64_t count;      /* elements of the whole vector, of all ranks together */
+    uint64_t send, recv; /* addresses; 0: unknown */
+    int passes;          /* reaches the network */
+};
+/* The call that a record tells of, on a communicator of `nranks` ranks. */
+struct nb_job_call nb_job_call_of(const struct nb_record *record);
+
+/* A call: returns its number, from 1 on; 0 when nobody listens. Any thread, also a CUDA host callback: waits for
+ * nothing but a few instructions under a lock. */
+uint64_t nb_job_announce(struct nb_job *job, const struct nb_job_call *call);
+
+/* ---- for the engine thread --------------------------------------------------------------------------- */
+
+/* What the data of an operation look like; see nb_device_ops.sample and .profile. */
+struct nb_evidence {
+    float sample[NB_CLASSIFY_SAMPLES];
+    unsigned samples;
+    float profile[NB_PROFILE_GROUPS];
+    unsigned groups; /* 0: no profile */
+    uint64_t span;   /* elements that the profile is spread over */
+};
+
+struct nb_verdict {
+    struct nb_class_decision gradient;
+    struct nb_identity_decision identity;
+};
+
+/* A reduction begins. number: of its announcement; 0 with announced = 0: it has none yet; 0 with announced = 1:
+ * which one is not known, so that it gets no slot. `geometry` as for nb_identity_reduce. */
+struct nb_verdict nb_job_reduce(struct nb_job *job, uint64_t number, int announced, const struct nb_job_call *call,
+                                ncclRedOp_t op, const struct nb_evidence *evidence, uint64_t geometry);
+
+/* The own block of an all-gather was sent. unit, changed: as for nb_identity_gather. */
+void nb_job_gather(struct nb_job *job, uint64_t number, int announced, const struct nb_job_call *call,
+                   const struct nb_evidence *evidence, int64_t unit, int changed);
+
+struct nb_job_counts {
+    uint64_t calls, lost; /* announced; overwritten before the engine looked */
+};
+void nb_job_get_counts(struct nb_job *job, struct nb_job_counts *counts);
+
+#endif

@@ -1,0 +1,342 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tasks, step by step, on a device that answers as it is told; and the rings of their messages. */
+#include <check.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "coll/task.h"
+
+/* ---- the device and the transport ---------------------------------------------------------------------- */
+
+static struct {
+    ssize_t answer[16]; /* to what is asked, in order; what lies behind is 0 */
+    unsigned asked;
+    ssize_t poll;       /* of everything in flight */
+    unsigned quiesced;
+    int failed;
+} script;
+
+static int said_copy(struct nb_device *dev, struct nb_work *work, void *dst, const void *src, size_t bytes)
+{
+    (void)dev, (void)dst, (void)src, (void)bytes;
+    ck_assert_ptr_nonnull(work);
+    ck_assert_uint_lt(script.asked, 16);
+    return (int)script.answer[script.asked++];
+}
+
+static ssize_t said_poll(struct nb_device *dev, struct nb_work *work)
+{
+    (void)dev, (void)work;
+    return script.poll;
+}
+
+static void said_quiesce(struct nb_device *dev)
+{
+    (void)dev;
+    script.quiesced++;
+}
+
+static int said_failed(struct nb_device *dev)
+{
+    (void)dev;
+    return script.failed;
+}
+
+static const struct nb_device_ops said_ops = {
+    .name = "script", .copy = said_copy, .poll = said_poll, .quiesce = said_quiesce, .failed = said_failed};
+static struct nb_device said = {.ops = &said_ops};
+
+static const void *sent[8];
+static size_t sent_len[8];
+static unsigned nsent;
+
+static int net_isend(void *conn, const void *data, size_t size, int tag, void *mhandle, void **req)
+{
+    (void)conn, (void)tag, (void)mhandle;
+    sent[nsent] = data;
+    sent_len[nsent++] = size;
+    *req = &nsent;
+    return 0;
+}
+
+static int net_irecv(void *conn, int n, void **data, const size_t *sizes, const int *tags, void **mhandles, void **req)
+{
+    (void)conn, (void)n, (void)data, (void)sizes, (void)tags, (void)mhandles;
+    *req = NULL;
+    return 0;
+}
+
+static int net_test(void *req, int *done, size_t *sizes)
+{
+    (void)req, (void)sizes;
+    *done = 0;
+    return 0;
+}
+
+static struct nb_net_ops net;
+
+/* ---- a communicator of two nodes with one window of 100 bytes -------------------------------------------- */
+
+static struct nb_coll_comm *comm;
+static struct nb_coll_req *win;
+static struct nb_piece piece = {.len = 100, .most = 100, .relay = -1, .sure = 1};
+static uint8_t a[100], b[100], c[100];
+
+static void setup(void)
+{
+    memset(&script, 0, sizeof(script));
+    nsent = 0;
+    net.isend = net_isend;
+    net.irecv = net_irecv;
+    net.test = net_test;
+    comm = calloc(1, sizeof(*comm));
+    comm->nranks = 2;
+    comm->device = &said;
+    comm->net = &net;
+    comm->win = calloc(NB_WINDOWS, sizeof(*comm->win));
+    comm->ops = calloc(1, sizeof(*comm->ops));
+    comm->peer = calloc(2, sizeof(*comm->peer));
+    comm->peer[1].gone = 1; /* nobody to be told of an error */
+    ck_assert_int_eq(nb_tasks_create(comm), 0);
+    comm->begun = 1;
+    win = comm->win;
+    win->op = comm->ops;
+    win->op->value = 1;
+    win->bytes = win->rx_left = 100;
+    win->state = NB_REQ_ACTIVE;
+}
+
+static void teardown(void)
+{
+    nb_tasks_destroy(comm);
+    free(comm->win);
+    free(comm->ops);
+    free(comm->peer);
+    free(comm);
+}
+
+/* Three copies. */
+static int three(struct nb_coll_comm *of, struct nb_task *t, ssize_t result)
+{
+    if (result < 0)
+        return nb_comm_error(of, (int)result, "copying: %s", strerror((int)-result));
+    switch (t->step) {
+    case NB_STEP_COPY: t->step = NB_STEP_STORE; return NB_TASK_MORE;
+    case NB_STEP_STORE: t->step = NB_STEP_OWN; return NB_TASK_MORE;
+    default: return NB_TASK_OVER;
+    }
+}
+
+static struct nb_task *new_task(void)
+{
+    struct nb_task *t = nb_task_new(comm, win, &piece);
+
+    ck_assert_ptr_nonnull(t);
+    t->next = three;
+    t->step = NB_STEP_COPY;
+    t->values = a;
+    t->body = b;
+    t->ref = c;
+    t->recv = c;
+    t->bytes = 100;
+    t->delivers = 100;
+    return t;
+}
+
+/* ---- tests ----------------------------------------------------------------------------------------------- */
+
+START_TEST(at_once)
+{
+    struct nb_task *t = new_task();
+
+    ck_assert(nb_task_ask(comm, t));
+    ck_assert_int_eq(nb_task_run(comm, t), 1);
+    ck_assert_uint_eq(script.asked, 3);
+    ck_assert_ptr_null(comm->task_run);
+    ck_assert_ptr_eq(comm->task_free, t);
+    ck_assert_int_eq(win->state, NB_REQ_DONE);
+    ck_assert_uint_eq(comm->finished, 1);
+}
+END_TEST
+
+/* Each step later, and no room in between; the window is open until the last is done. */
+START_TEST(later)
+{
+    const ssize_t answer[] = {-EAGAIN, -EINPROGRESS, -EAGAIN, -EAGAIN, 0, -EINPROGRESS};
+    struct nb_task *t = new_task();
+
+    memcpy(script.answer, answer, sizeof(answer));
+    ck_assert(!nb_task_ask(comm, t));
+    nb_task_drop(comm, t);
+    ck_assert_uint_eq(win->works, 0);
+    t = new_task();
+    ck_assert(nb_task_ask(comm, t));
+    ck_assert_int_eq(nb_task_run(comm, t), 1);
+    ck_assert_uint_eq(win->works, 1);
+    script.poll = -EINPROGRESS;
+    ck_assert_int_eq(nb_tasks_progress(comm), 0);
+    script.poll = 0;
+    ck_assert_int_eq(nb_tasks_progress(comm), 1); /* on to the second step, which is refused */
+    ck_assert_uint_eq(script.asked, 3);
+    script.poll = -EINVAL; /* nothing is in flight: nobody polls */
+    ck_assert_int_eq(nb_tasks_progress(comm), 0);
+    ck_assert_int_eq(nb_tasks_progress(comm), 1); /* second done, third in flight */
+    ck_assert_uint_eq(script.asked, 6);
+    ck_assert_int_eq(win->state, NB_REQ_ACTIVE);
+    ck_assert_int_eq(nb_comm_poll_fds(comm, NULL, 0), -1); /* the engine looks again soon */
+    script.poll = 0;
+    ck_assert_int_eq(nb_tasks_progress(comm), 1);
+    ck_assert_int_eq(win->state, NB_REQ_DONE);
+    ck_assert_ptr_null(comm->task_run);
+}
+END_TEST
+
+/* A window that only contributes is not finished either while its values are read. */
+START_TEST(early_completion_waits)
+{
+    struct nb_task *t = new_task();
+
+    script.answer[0] = -EINPROGRESS;
+    script.poll = -EINPROGRESS;
+    t->delivers = 0;
+    win->rx_left = 0;
+    win->tx_left = 1;
+    ck_assert(nb_task_ask(comm, t));
+    ck_assert_int_eq(nb_task_run(comm, t), 1);
+    nb_window_sent(comm, win);
+    ck_assert_int_eq(win->state, NB_REQ_ACTIVE);
+    script.poll = 0;
+    ck_assert_int_eq(nb_tasks_progress(comm), 1);
+    ck_assert_int_eq(win->state, NB_REQ_DONE);
+}
+END_TEST
+
+START_TEST(error_in_flight)
+{
+    struct nb_task *t = new_task();
+
+    script.answer[0] = -EINPROGRESS;
+    ck_assert(nb_task_ask(comm, t));
+    ck_assert_int_eq(nb_task_run(comm, t), 1);
+    script.poll = -EIO;
+    ck_assert_int_lt(nb_tasks_progress(comm), 0);
+    ck_assert_int_eq(comm->error, -EIO);
+    ck_assert_int_eq(win->state, NB_REQ_ACTIVE);
+    nb_tasks_abandon(comm);
+    nb_tasks_abandon(comm);
+    ck_assert_uint_eq(script.quiesced, 1);
+}
+END_TEST
+
+/* What a failed device says is done is not. */
+START_TEST(failed_device)
+{
+    struct nb_task *t = new_task();
+
+    script.failed = -ENODEV;
+    ck_assert(nb_task_ask(comm, t));
+    nb_task_run(comm, t);
+    ck_assert_int_eq(comm->error, -ENODEV);
+    ck_assert_int_eq(win->state, NB_REQ_ACTIVE);
+}
+END_TEST
+
+START_TEST(so_many)
+{
+    struct nb_task *last = NULL;
+
+    for (unsigned i = 0; i < NB_TASKS; i++)
+        last = new_task();
+    ck_assert_ptr_null(nb_task_new(comm, win, &piece));
+    nb_task_drop(comm, last);
+    ck_assert_ptr_eq(nb_task_new(comm, win, &piece), last);
+}
+END_TEST
+
+/* Messages leave in the order of their buffers, whatever is complete first. */
+START_TEST(order_of_messages)
+{
+    struct nb_tx_item item[4] = {{0}};
+    struct nb_tx tx = {.mem = a, .slot = 25, .slots = 4, .item = item};
+    struct nb_shared unit = {.buf = b, .left = 2};
+    struct nb_peer peer = {.rank = 1};
+    uint64_t first = nb_tx_reserve(&tx, NULL), second = nb_tx_reserve(&tx, NULL);
+
+    nb_tx_reserve(&tx, &unit);
+    ck_assert_ptr_eq(nb_tx_buffer(&tx), a + 75);
+    nb_tx_ready(&tx, second, 20);
+    nb_tx_progress(comm, &peer, &tx);
+    ck_assert_uint_eq(nsent, 0);
+    nb_tx_ready(&tx, first, 10);
+    nb_tx_progress(comm, &peer, &tx);
+    ck_assert_uint_eq(nsent, 2);
+    ck_assert(sent[0] == a && sent_len[0] == 10 && sent[1] == a + 25 && sent_len[1] == 20);
+    unit.len = 30;
+    unit.ready = 1;
+    nb_tx_progress(comm, &peer, &tx);
+    ck_assert(nsent == 3 && sent[2] == b && sent_len[2] == 30);
+}
+END_TEST
+
+/* What is complete after the peer has gone is dropped. */
+START_TEST(message_to_nobody)
+{
+    struct nb_tx_item item[2] = {{0}};
+    struct nb_tx tx = {.mem = a, .slot = 25, .slots = 2, .item = item};
+    uint64_t number = nb_tx_reserve(&tx, NULL);
+
+    tx.closed = 1;
+    tx.done = tx.sent = tx.queued;
+    nb_tx_ready(&tx, number, 10);
+    ck_assert(!item[0].ready);
+}
+END_TEST
+
+/* Slots are free again in order, and not while a task reads them. */
+START_TEST(slots_of_arrivals)
+{
+    void *req[2] = {NULL};
+    size_t len[2] = {0};
+    uint8_t held[2] = {0};
+    struct nb_rx rx = {.mem = a, .slot = 50, .slots = 2, .window = 2, .req = req, .len = len, .held = held,
+                       .posted = 2, .arrived = 2};
+    struct nb_peer peer = {.rank = 1};
+    struct nb_task *first = new_task(), *second = new_task();
+
+    nb_task_hold_head(first, &peer, &rx);
+    nb_task_hold_head(second, &peer, &rx);
+    ck_assert_uint_eq(rx.taken, 2);
+    nb_task_release_head(second);
+    nb_rx_progress(comm, &peer, &rx);
+    ck_assert_uint_eq(rx.freed, 0);
+    nb_task_release_head(first);
+    nb_rx_progress(comm, &peer, &rx);
+    ck_assert_uint_eq(rx.freed, 2);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("task");
+    TCase *t = tcase_create("task");
+    SRunner *r;
+    int failed;
+
+    tcase_add_checked_fixture(t, setup, teardown);
+    tcase_add_test(t, at_once);
+    tcase_add_test(t, later);
+    tcase_add_test(t, early_completion_waits);
+    tcase_add_test(t, error_in_flight);
+    tcase_add_test(t, failed_device);
+    tcase_add_test(t, so_many);
+    tcase_add_test(t, order_of_messages);
+    tcase_add_test(t, message_to_nobody);
+    tcase_add_test(t, slots_of_arrivals);
+    suite_add_tcase(s, t);
+    r = srunner_create(s);
+    srunner_run_all(r, CK_NORMAL);
+    failed = srunner_ntests_failed(r);
+    srunner_free(r);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}

@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The parts of NCCL that make events and ask tuners, by release: which tables it looks up, what it tells.
+ */
+#ifndef NIBBLE_TESTS_FRAMEWORKS_NCCL_H
+#define NIBBLE_TESTS_FRAMEWORKS_NCCL_H
+
+#include "coll/wire.h"
+#include "events.h"
+#include "nibble/nccl_types.h"
+
+struct fw_nccl {
+    const char *name;
+    int net;      /* version of the net and CollNet tables, 8 to 12 */
+    int tuner;    /* 0: none of ours, or somebody else's; 4 to 6 */
+    int profiler; /* 0: the same; 4 to 6 */
+};
+
+struct hx_lib;
+struct hx_lib *nccl_lib(const struct fw_nccl *nccl);
+
+/* A communicator as profiler and tuner see it. */
+struct nccl_comm {
+    const struct fw_nccl *nccl;
+    struct ev_comm events;
+    void *tuner;
+    int nodes;
+};
+
+/* Before CollNet's init, and after its connect. 0 or hx_fail. */
+void nccl_open(struct nccl_comm *c, const struct fw_nccl *nccl, uint64_t id, int nodes, int ranks, int rank);
+int nccl_open_tuner(struct nccl_comm *c, uint64_t id, int ranks);
+void nccl_close(struct nccl_comm *c);
+
+/* An operation of the user: events, the choice of an algorithm, launch. 1 when it goes to CollNet, 0, or -1
+ * when the tuner did what it must not. `op` without algo. Where nobody is asked CollNet is chosen. */
+int nccl_start(struct nccl_comm *c, struct ev_op *op, enum nb_func func, size_t bytes);
+
+#endif

@@ -1,0 +1,27 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# What the compiler says about the kernel: for every generation no spills, no stack, and registers that let
+# NB_GPU_BLOCKS_PER_SM blocks of NB_GPU_THREADS threads share a multiprocessor's 65536.
+set -eu
+report=${NB_BUILDDIR:-.}/kernels/nibble.report
+header=${NB_SRCDIR:-.}/kernels/kernels.h
+if [ ! -f "$report" ]; then
+    echo "skipped: built without nvcc (see configure --with-cuda)"
+    exit 77
+fi
+threads=$(sed -n 's/^#define NB_GPU_THREADS \([0-9]*\).*/\1/p' "$header")
+blocks=$(sed -n 's/^#define NB_GPU_BLOCKS_PER_SM \([0-9]*\).*/\1/p' "$header")
+awk -v most=$((65536 / threads / blocks)) '
+    /Compiling entry function/ { target = $0; sub(/.*for ./, "", target); sub(/.$/, "", target); gsub(/[^a-z0-9_]/, "", target) }
+    /bytes stack frame/ {
+        frame = $1; for (i = 2; i <= NF; i++) if ($i == "spill") spill += $(i - 2)
+        if (frame || spill) { print target ": " $0; bad = 1 }
+        spill = 0
+    }
+    /Used [0-9]+ registers/ {
+        for (i = 1; i <= NF; i++) if ($i == "Used") used = $(i + 1)
+        print target ": " used " registers of " most
+        if (used > most) bad = 1
+        seen++
+    }
+    END { if (seen < 4) { print "only " seen + 0 " targets in the report"; bad = 1 } exit bad }' "$report"

@@ -1,0 +1,113 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# gpu-check.sh itself, on any machine: its parts, skips with reasons, a part that fails, one that hangs, JSON that parses.
+set -u
+check=${NB_SRCDIR:-.}/tools/gpu-check/gpu-check.sh
+build=${NB_BUILDDIR:-.}
+tmp=$(mktemp -d "${TMPDIR:-/tmp}/nibble-gpu-check.XXXXXX") || exit 1
+trap 'rm -rf "$tmp"' EXIT
+failed=0
+
+fail()
+{
+    echo "FAIL: $*"
+    failed=1
+}
+
+# run STATUS OPTIONS...: gpu-check ends with STATUS; its output is in $tmp/log.
+run()
+{
+    want=$1
+    shift
+    status=0
+    sh "$check" --build "$build" --out "$tmp/out" "$@" >"$tmp/log" 2>&1 || status=$?
+    [ $status = "$want" ] || { fail "gpu-check $*: status $status instead of $want"; cat "$tmp/log"; }
+}
+
+# has FILE TEXT
+has() { grep -q -e "$2" "$tmp/out/$1" || { fail "$1 lacks: $2"; cat "$tmp/out/$1"; }; }
+
+parses()
+{
+    command -v python3 >/dev/null 2>&1 || return 0
+    python3 -c 'import json, sys; json.load(open(sys.argv[1]))' "$tmp/out/results.json" || fail "results.json does not parse"
+}
+
+sh "$check" --list >"$tmp/list"
+for part in experiments kernels sanitizer speed nccl training; do
+    grep -q "^$part " "$tmp/list" || fail "--list lacks $part"
+done
+[ "$(awk '{ s += $2 } END { print s }' "$tmp/list")" -lt 600 ] || fail "the limits are ten minutes or more together"
+
+# Without a GPU every part is skipped, each with its reason. On a machine with one that is gpu-check's own matter.
+if ! nvidia-smi -L >/dev/null 2>&1; then
+    # A Python without PyTorch, as most machines have: with PyTorch its import would take the time of this test.
+    mkdir -p "$tmp/bin"
+    printf '#!/bin/sh\nexec python3 -I -S "$@"\n' >"$tmp/bin/python"
+    chmod +x "$tmp/bin/python"
+    run 77 --python "$tmp/bin/python"
+    for part in experiments kernels sanitizer speed nccl training; do
+        has table.md "^| $part | skipped | [0-9]* | [a-zA-Z].*[a-z]"
+    done
+    grep -q "without a reason" "$tmp/out/table.md" && fail "a skip without a reason"
+    parses
+fi
+
+# A part that fails, one that hangs with a child that hangs, one that passes, one whose exit status hides a failed check.
+begun=$(date +%s)
+run 1 --parts none \
+    --with 'good:10:echo "result passed one: 1 \"and\" a back\\slash: fine"; echo "result measured two: 3	GB/s"' \
+    --with 'bad:10:echo "result failed three: off by | one"; exit 3' \
+    --with 'hung:1:sleep 50 & sleep 50' \
+    --with 'sly:10:echo "result failed four: but"; exit 0' \
+    --with 'away:10:echo "skipped: no such thing here"; exit 77'
+[ $(($(date +%s) - begun)) -lt 20 ] || fail "the hanging part was not ended"
+has table.md '^| good | passed | '
+has table.md '^| bad | failed | [0-9]* | status 3'
+has table.md '^| hung | failed | [0-9]* | not done within its 1 s'
+has table.md '^| sly | failed | [0-9]* | 1 of its checks failed'
+has table.md '^| away | skipped | [0-9]* | no such thing here'
+has table.md '^| good | one | passed | 1 "and" a back'
+has table.md '^| bad | three | failed | off by / one'
+has results.json '"part": "good", "status": "measured", "name": "two"'
+[ -s "$tmp/out/logs.tar.gz" ] || fail "no logs"
+parses
+
+# Nothing but good: 0.
+run 0 --parts none --with 'good:10:echo "result passed one: yes"'
+has results.json '"part": "good", "status": "passed"'
+
+# The Python of the last two parts: it parses, and reads the plugin's summaries; groups of processes end at their limit.
+if command -v python3 >/dev/null 2>&1; then
+    python3 - "$(dirname "$check")" "$tmp" <<'END' || fail "the Python of gpu-check"
+import glob, os, sys, time
+folder, tmp = sys.argv[1:]
+for name in glob.glob(folder + "/*.py") + glob.glob(folder + "/scripts/*.py"):
+    with open(name) as f:
+        compile(f.read(), name, "exec")
+sys.path.insert(0, folder)
+sys.dont_write_bytecode = True
+import ranks
+log = """h:1:2 [0] NCCL INFO NET/nibble : summary comm 0x1f node 0/2: reduce_scatter ops=7 coded=5 two_hop=0 windows=9 bytes=800 wire=200 ratio=4.00 all_gather ops=3 coded=3 two_hop=1 windows=3 bytes=90 wire=30 ratio=3.00
+h:1:2 [0] NCCL INFO NET/nibble : summary comm 0x2f node 1/2: reduce_scatter ops=1 coded=0 two_hop=0 windows=1 bytes=10 wire=10 ratio=1.00
+h:1:2 [0] NCCL INFO NET/nibble : summary comm 0x1f node 0/2: signature reduce_scatter:float32:600@2: ops=7 coded=5 feedback=4 nmse=0.00610 carried=0.100 bytes=700 wire=100 ratio=7.00; raw 2: no record
+h:1:2 [0] NCCL WARN NET/nibble : comm 0x1f: peer 1 is gone"""
+totals = ranks.summaries(log)
+assert totals["reduce_scatter"] == {"ops": 8, "coded": 5, "bytes": 810, "wire": 210}, totals
+assert totals["all_gather"] == {"ops": 3, "coded": 3, "bytes": 90, "wire": 30}, totals
+(one,) = ranks.signatures(log)
+assert one["what"] == "reduce_scatter:float32:600@2" and one["ratio"] == 7 and one["coded"] == 5, one
+assert len(ranks.trouble(log)) == 1
+begun = time.monotonic()
+group = ranks.Group(2, lambda r: time.sleep(60 * r), lambda r: {"NB_X": "1"}, lambda r: f"{tmp}/rank{r}", 1)
+assert not group.wait() and group.late and group.status == [0, -9], group.status
+assert time.monotonic() - begun < 20
+group = ranks.Group(2, lambda r: print("fine", r, os.environ["NB_X"]), lambda r: {"NB_X": "1"}, lambda r: f"{tmp}/rank{r}", 10)
+assert group.wait() and ranks.last_line(f"{tmp}/rank1") == "fine 1 1"
+END
+fi
+
+run 2 --parts nonsense
+run 2 --scale none
+run 2 --stray
+exit $failed

@@ -1,0 +1,47 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# The harness over a device that does its work late, in any order, and holds the engine to the rules of
+# plugin/device/device.h (late.c). The short form runs some programs with NB_TEST_QUICK; NB_LONG_TESTS=1 runs all in full.
+set -u
+build=${NB_BUILDDIR:-.}
+tmp=$(mktemp -d) || exit 1
+trap 'rm -rf "$tmp"' EXIT
+NB_PLUGIN=$build/.libs/libnccl-net-late.so
+NB_LATE_REPORT=$tmp/report
+export NB_PLUGIN NB_LATE_REPORT
+
+if [ "${NB_LONG_TESTS:-0}" != 0 ]; then
+    programs="allgather departures faults feedback late_gathers late_records lifecycle results stress"
+    runs=$(for p in $programs; do echo "poll:$p thread:$p thread,credits=1:$p"; done)
+else
+    runs="poll:results poll:late_records thread:allgather thread:feedback thread:lifecycle thread,credits=1:results"
+    [ -z "${NB_SANITIZE:-}" ] || runs="poll:lifecycle thread:allgather thread,credits=1:results"
+    NB_TEST_QUICK=1
+    export NB_TEST_QUICK
+fi
+
+failed=0
+for run in $runs; do
+    program=${run#*:}
+    case $run in # one buffer each: what is used once more too early is written at once
+    *credits=1:*) settings=NIBBLE_CREDITS=1 ;;
+    *) settings= ;;
+    esac
+    if NB_HARNESS_SETTINGS=$settings NB_LATE=${run%:*} "$build/tests/harness/$program" >"$tmp/log" 2>&1; then
+        echo "ok: $run, $(tail -n 1 "$tmp/log")"
+    else
+        failed=1
+        cat "$tmp/log"
+        echo "FAIL: $program over a late device (NB_LATE=${run%:*})"
+    fi
+done
+
+# That it was late, and busy with several things.
+most=$(sed -n 's/.* most \([0-9]*\) .*/\1/p' "$tmp/report" 2>/dev/null | sort -n | tail -n 1)
+refused=$(sed -n 's/.* refused \([0-9]*\) .*/\1/p' "$tmp/report" 2>/dev/null | sort -n | tail -n 1)
+echo "at most ${most:-0} works in flight, up to ${refused:-0} refused on one communicator"
+if [ "${most:-0}" -lt 8 ] || [ "${refused:-0}" -lt 1 ]; then
+    echo "FAIL: the device was not late"
+    failed=1
+fi
+exit $failed

@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The tests of data.c, for the transport that util.h's variables name. */
+#ifndef NIBBLE_TESTS_NET_DATA_H
+#define NIBBLE_TESTS_NET_DATA_H
+
+/* DATA_FLOWS: only those that take "later" for an answer, for transports with short queues. */
+enum { DATA_FLOWS, DATA_ALL };
+
+/* Called in the process of each test before it begins; NULL at first. */
+extern void (*data_before)(void);
+/* And after it ended well. */
+extern void (*data_after)(void);
+/* Fewer messages in the longer tests by this factor; 1 at first. */
+extern int data_divisor;
+/* Numbers of sockets or queue pairs that are tried: 4 at first. */
+extern int data_counts;
+
+/* Runs the suite; the number of failed tests. */
+int data_tests(const char *name, int what);
+
+#endif

@@ -1,0 +1,256 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* TCP transport: owners that sleep, and the pace. */
+#include <check.h>
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "util.h"
+
+static const struct nb_net_ops *net;
+static const int stream_counts[] = {1, 4};
+
+static void *send_later(void *arg)
+{
+    static uint8_t buf[100000];
+    struct pair *p = arg;
+    void *req;
+    int rc;
+
+    usleep(300000);
+    rc = net->isend(p->send, buf, sizeof(buf), 0, NULL, &req);
+    if (rc == 0 && req)
+        rc = wait_req(req, NULL, 5000);
+    return (void *)(intptr_t)rc;
+}
+
+static double cpu_seconds(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+/* Sleep in poll until the request is done; -ETIME when nothing wakes it for 5 s. */
+static int sleep_for(void *comm, int is_send, void *req)
+{
+    for (;;) {
+        struct pollfd fds[32];
+        int done, rc = net->test(req, &done, NULL), n;
+
+        if (rc || done)
+            return rc;
+        n = net->poll_fds(comm, is_send, fds, 32);
+        if (n < 0)
+            continue;
+        ck_assert_int_gt(n, 0);
+        if (poll(fds, (nfds_t)n, 5000) == 0)
+            return -ETIME;
+    }
+}
+
+START_TEST(poll_wakes_receiver)
+{
+    static uint8_t dst[100000];
+    struct pair p;
+    pthread_t t;
+    double cpu;
+    void *ret;
+
+    net = net_up(NULL, NULL);
+    pair_open(&p, stream_counts[_i]);
+    ck_assert_int_eq(pthread_create(&t, NULL, send_later, &p), 0);
+    cpu = cpu_seconds();
+    ck_assert_int_eq(sleep_for(p.recv, 0, post_recv(p.recv, dst, sizeof(dst), 0)), 0);
+    ck_assert_double_lt(cpu_seconds() - cpu, 0.1); /* it slept */
+    pthread_join(t, &ret);
+    ck_assert_int_eq((int)(intptr_t)ret, 0);
+    pair_close(&p);
+    net_down();
+}
+END_TEST
+
+/* Messages already read ahead, or waiting for their tag, must not leave the owner asleep. */
+START_TEST(poll_read_ahead)
+{
+    enum { N = 100 };
+    uint8_t src[40], dst[40];
+    void *s[N];
+    struct pair p;
+
+    net = net_up(NULL, NULL);
+    pair_open(&p, stream_counts[_i]);
+    for (int i = 0; i < N; i++)
+        s[i] = post_send(p.send, src, sizeof(src), i % 2);
+    ck_assert_int_eq(wait_all(s, N, 5000), 0);
+    for (int i = 0; i < N; i += 2) {
+        void *odd = post_recv(p.recv, dst, sizeof(dst), 1), *even = post_recv(p.recv, dst, sizeof(dst), 0);
+
+        ck_assert_int_eq(sleep_for(p.recv, 0, odd), 0);
+        ck_assert_int_eq(sleep_for(p.recv, 0, even), 0);
+    }
+    pair_close(&p);
+    net_down();
+}
+END_TEST
+
+static void *recv_later(void *arg)
+{
+    size_t size = 32 << 20;
+    uint8_t *buf = malloc(size);
+    struct pair *p = arg;
+    void *req = NULL;
+    int tag = 0, rc;
+
+    usleep(300000);
+    rc = net->irecv(p->recv, 1, (void **)&buf, &size, &tag, NULL, &req);
+    if (rc == 0 && req)
+        rc = wait_req(req, NULL, 10000);
+    free(buf);
+    return (void *)(intptr_t)rc;
+}
+
+START_TEST(poll_wakes_sender)
+{
+    size_t size = 32 << 20;
+    uint8_t *src = calloc(1, size);
+    struct pollfd fds[32];
+    struct pair p;
+    pthread_t t;
+    double cpu;
+    void *ret;
+
+    net = net_up(NULL, NULL);
+    pair_open(&p, stream_counts[_i]);
+    ck_assert_int_eq(net->poll_fds(p.send, 1, fds, 32), 0);
+    ck_assert_int_eq(pthread_create(&t, NULL, recv_later, &p), 0);
+    cpu = cpu_seconds();
+    ck_assert_int_eq(sleep_for(p.send, 1, post_send(p.send, src, size, 0)), 0);
+    ck_assert_double_lt(cpu_seconds() - cpu, 0.25);
+    pthread_join(t, &ret);
+    ck_assert_int_eq((int)(intptr_t)ret, 0);
+    ck_assert_int_eq(net->poll_fds(p.send, 1, fds, 32), 0);
+    pair_close(&p);
+    net_down();
+    free(src);
+}
+END_TEST
+
+/* ---- pace ---- */
+
+/* One message on each of two connections, asleep whenever nothing moves; how long it took, of which how much
+ * working. */
+static int64_t move_two(struct pair p[2], const uint8_t *src, uint8_t *dst[2], size_t size, double *cpu)
+{
+    int64_t begin = now_ms();
+    void *s[2], *r[2];
+
+    *cpu = cpu_seconds();
+    for (int i = 0; i < 2; i++)
+        r[i] = post_recv(p[i].recv, dst[i], size, 0);
+    for (int i = 0; i < 2; i++)
+        s[i] = post_send(p[i].send, src, size, 0);
+    while (s[0] || s[1] || r[0] || r[1]) {
+        struct pollfd fds[128];
+        int n = 0, spin = 0;
+
+        for (int i = 0; i < 2; i++) {
+            int done, k;
+
+            ck_assert_int_eq(s[i] ? net->test(s[i], &done, NULL) : (done = 1, 0), 0);
+            s[i] = done ? NULL : s[i];
+            ck_assert_int_eq(r[i] ? net->test(r[i], &done, NULL) : (done = 1, 0), 0);
+            r[i] = done ? NULL : r[i];
+            k = net->poll_fds(p[i].send, 1, fds + n, 32);
+            spin |= k < 0;
+            n += k > 0 ? k : 0;
+            k = net->poll_fds(p[i].recv, 0, fds + n, 32);
+            spin |= k < 0;
+            n += k > 0 ? k : 0;
+        }
+        if (!spin && n > 0)
+            ck_assert_int_gt(poll(fds, (nfds_t)n, 5000), 0);
+    }
+    *cpu = cpu_seconds() - *cpu;
+    return now_ms() - begin;
+}
+
+/* Two connections of one device share its rate. Also: a sender that sleeps is woken by the pace. */
+START_TEST(pace)
+{
+    enum { MBPS = 400, TRIES = 4 };
+    size_t size = 10 << 20; /* 2 x 10 MiB at 50 MB/s: 0.42 s */
+    uint8_t *src = calloc(1, size), *dst[2] = {malloc(size), malloc(size)};
+    int64_t took = 0, least = (int64_t)(2.0 * (double)size * 8 / (MBPS * 1e3));
+    struct pair p[2];
+    bool slow = true;
+    double cpu;
+
+    net = net_up("NIBBLE_TCP_PACE_MBPS=400", NULL);
+    for (int i = 0; i < 2; i++)
+        pair_open(&p[i], stream_counts[_i]);
+    /* Never faster than 1.3 times the rate, asleep most of the time; and not much slower, but where the
+     * machine has no time for this process that takes several tries to see. */
+    for (int i = 0; i < TRIES && slow; i++) {
+        took = move_two(p, src, dst, size, &cpu);
+        ck_assert_msg(took >= least * 10 / 13, "%lld ms, %lld are allowed", (long long)took,
+                      (long long)least);
+        ck_assert_double_lt(cpu, 0.6 * (double)took / 1000);
+        slow = took > least * 3 + 300;
+    }
+    ck_assert_msg(!slow, "%lld ms, %lld are enough", (long long)took, (long long)least);
+    for (int i = 0; i < 2; i++) {
+        pair_close(&p[i]);
+        free(dst[i]);
+    }
+    net_down();
+    free(src);
+}
+END_TEST
+
+static int run(void)
+{
+    const struct {
+        const char *name;
+        const TTest *test;
+        int loops;
+    } tests[] = {
+        {"poll", poll_wakes_receiver, 2},
+        {"poll", poll_read_ahead, 2},
+        {"poll", poll_wakes_sender, 2},
+        {"pace", pace, 2},
+    };
+    Suite *s = suite_create("net/tcp_sleep");
+    TCase *c = NULL;
+    const char *name = "";
+    SRunner *r = srunner_create(s);
+    int failed;
+
+    for (size_t i = 0; i < sizeof(tests) / sizeof(tests[0]); i++) {
+        if (strcmp(name, tests[i].name) != 0) {
+            name = tests[i].name;
+            c = tcase_create(name);
+            tcase_set_timeout(c, 60);
+            suite_add_tcase(s, c);
+        }
+        tcase_add_loop_test(c, tests[i].test, 0, tests[i].loops);
+    }
+    srunner_run_all(r, CK_ENV);
+    failed = srunner_ntests_failed(r);
+    srunner_free(r);
+    return failed;
+}
+
+int main(void)
+{
+    int failed = run();
+
+    /* All of it once more with helper threads. */
+    net_threads = 2;
+    failed += run();
+    return failed ? 1 : 0;
+}

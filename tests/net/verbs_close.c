@@ -1,0 +1,350 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Verbs transport, over the fake stack: how connections end, and how their owners sleep. */
+#include <check.h>
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include "fake_verbs.h"
+#include "net/verbs_int.h"
+#include "util.h"
+#include "verbs_util.h"
+
+#define SIZE 5000
+#define IN_TIME_MS 2000
+
+static const struct nb_net_ops *net;
+static uint8_t src[SIZE], dst[SIZE];
+
+/* ---- closing ---- */
+
+/* Requests under way on both sides; either closes. The other learns of it without a warning. */
+START_TEST(close_unfinished)
+{
+    void *r[3], *s[3];
+    struct pair p;
+    int64_t begin;
+
+    net = net_up(NULL, NULL);
+    pair_open(&p, 1);
+    for (int i = 0; i < 3; i++) {
+        r[i] = post_recv(p.recv, dst, SIZE, i);
+        s[i] = post_send(p.send, src, SIZE, i + 10);
+    }
+    mh(p.send, src, SIZE);
+    begin = now_ms();
+    if (_i == 0) {
+        ck_assert_int_eq(net->close_send(p.send), 0);
+        ck_assert_int_lt(now_ms() - begin, 200);
+        ck_assert_int_eq(wait_req(r[0], NULL, IN_TIME_MS), -ECONNRESET);
+        failed_recv(net, p.recv, -ECONNRESET);
+    } else {
+        ck_assert_int_eq(net->close_recv(p.recv), 0);
+        ck_assert_int_lt(now_ms() - begin, 200);
+        ck_assert_int_eq(wait_req(s[0], NULL, IN_TIME_MS), -ECONNRESET);
+        failed_send(net, p.send, -ECONNRESET);
+    }
+    ck_assert_int_eq(warnings(), 0);
+    /* What the closed side had registered goes with the last comm of the adapter. */
+    if (_i == 0)
+        ck_assert_int_eq(net->close_recv(p.recv), 0);
+    else
+        ck_assert_int_eq(net->close_send(p.send), 0);
+    ck_assert_int_eq(net->close_listen(p.listen), 0);
+    net_down();
+}
+END_TEST
+
+/* A receiver that leaves gives back the memory of its receives first, and may take long until it has closed:
+ * what the sender writes meanwhile is refused by the adapter, but that is no failure. */
+START_TEST(leave)
+{
+    void *handle, *r = NULL, *s, *data = dst;
+    size_t size = SIZE;
+    struct pair p;
+    int tag = 0;
+
+    net = net_up(NULL, NULL);
+    pair_open(&p, 1);
+    ck_assert_int_eq(net->reg_mr(p.recv, dst, SIZE, NB_MEM_HOST, &handle), 0);
+    ck_assert_int_eq(net->irecv(p.recv, 1, &data, &size, &tag, &handle, &r), 0);
+    ck_assert_int_eq(net->irecv(p.recv, 1, &data, &size, &tag, &handle, &r), 0);
+    ck_assert_int_eq(wait_req(post_send(p.send, src, SIZE, 0), NULL, IN_TIME_MS), 0);
+    net->leave(p.recv);
+    ck_assert_int_eq(net->dereg_mr(p.recv, handle), 0);
+    s = post_send(p.send, src, SIZE, 0);
+    ck_assert_int_eq(wait_req(s, NULL, IN_TIME_MS), -ECONNRESET);
+    failed_send(net, p.send, -ECONNRESET);
+    failed_recv(net, p.recv, -ECANCELED);
+    ck_assert_msg(warnings() == 0, "%s", last_warning());
+    ck_assert_int_eq(wait_req(r, NULL, IN_TIME_MS), -ECANCELED);
+    pair_close(&p);
+    net_down();
+}
+END_TEST
+
+/* Complete sends arrive, whoever closes and whenever the receiver looks. */
+START_TEST(close_drains)
+{
+    void *r[8], *s[8];
+    struct pair p;
+
+    fake.shuffle = _i;
+    net = net_up("NCCL_IB_SPLIT_DATA_ON_QPS=1", NULL);
+    pair_open(&p, 4);
+    fill_bytes(src, SIZE, 6);
+    for (int i = 0; i < 8; i++) {
+        r[i] = post_recv(p.recv, dst, SIZE, 0);
+        s[i] = post_send(p.send, src, SIZE, 0);
+    }
+    for (int64_t end = now_ms() + 5000; now_ms() < end;) {
+        int rc = wait_all(s, 8, 0);
+
+        ck_assert(rc == 0 || rc == -ETIME);
+        if (rc == 0)
+            break;
+    }
+    mh(p.recv, dst, SIZE);
+    ck_assert_int_eq(net->close_send(p.send), 0);
+    p.send = NULL;
+    for (int i = 0; i < 8; i++)
+        ck_assert_int_eq(wait_req(r[i], NULL, IN_TIME_MS), 0);
+    ck_assert(check_bytes(dst, SIZE, 6));
+    ck_assert_int_eq(wait_req(post_recv(p.recv, dst, SIZE, 0), NULL, IN_TIME_MS), -ECONNRESET);
+    failed_recv(net, p.recv, -ECONNRESET);
+    ck_assert_int_eq(warnings(), 0);
+    pair_close(&p);
+    net_down();
+}
+END_TEST
+
+/* The receiver has everything and closes before its last acknowledgements have come through. */
+START_TEST(acknowledged_by_goodbye)
+{
+    void *r[2], *s[3];
+    struct pair p;
+
+    fake.lose_acks = true;
+    net = net_up(NULL, NULL);
+    pair_open(&p, 1);
+    for (int i = 0; i < 2; i++) {
+        r[i] = post_recv(p.recv, dst, SIZE, 0);
+        s[i] = post_send(p.send, src, SIZE, 0);
+    }
+    s[2] = _i ? post_send(p.send, src, SIZE, 0) : NULL;
+    ck_assert_int_eq(wait_all(r, 2, IN_TIME_MS), 0);
+    ck_assert_int_eq(wait_req(s[0], NULL, 50), -ETIME);
+    ck_assert_int_eq(net->close_recv(p.recv), 0);
+    p.recv = NULL;
+    ck_assert_int_eq(wait_req(s[0], NULL, IN_TIME_MS), 0);
+    ck_assert_int_eq(wait_req(s[1], NULL, IN_TIME_MS), 0);
+    if (_i)
+        ck_assert_int_eq(wait_req(s[2], NULL, IN_TIME_MS), -ECONNRESET);
+    ck_assert_int_eq(warnings(), 0);
+    pair_close(&p);
+    net_down();
+}
+END_TEST
+
+START_TEST(peer_dies)
+{
+    struct pair p;
+    void *r, *s;
+
+    net = net_up(NULL, NULL);
+    pair_open(&p, 1);
+    r = post_recv(p.recv, dst, SIZE, 0);
+    s = post_send(p.send, src, SIZE, 5);
+    /* What the kernel does for a process that ends. */
+    shutdown(((struct nb_verbs_comm *)(_i ? p.recv : p.send))->fd, SHUT_RDWR);
+    if (_i)
+        ck_assert_int_eq(wait_req(s, NULL, IN_TIME_MS), -ECONNRESET);
+    else
+        ck_assert_int_eq(wait_req(r, NULL, IN_TIME_MS), -ECONNRESET);
+    has(last_warning(), "process has ended");
+    has(last_warning(), "127.0.0.1<");
+    pair_close(&p);
+    net_down();
+}
+END_TEST
+
+START_TEST(nonsense_from_peer)
+{
+    char junk[NB_VERBS_CONTROL_BYTES];
+    struct pair p;
+    void *r;
+
+    net = net_up(NULL, NULL);
+    pair_open(&p, 1);
+    r = post_recv(p.recv, dst, SIZE, 0);
+    memset(junk, 'x', sizeof(junk));
+    ck_assert_int_eq(send(((struct nb_verbs_comm *)p.send)->fd, junk, sizeof(junk), 0), (int)sizeof(junk));
+    ck_assert_int_eq(wait_req(r, NULL, IN_TIME_MS), -EPROTO);
+    pair_close(&p);
+    net_down();
+}
+END_TEST
+
+START_TEST(cycles)
+{
+    int fds, threads;
+    struct fake_counts c0, c;
+    struct pair p;
+    void *req[2];
+
+    net = net_up(NULL, NULL);
+    fds = open_fds();
+    threads = helper_threads();
+    c0 = fake_counts();
+    for (int i = 0; i < 100; i++) {
+        pair_open(&p, 1 + i % 3);
+        if (i % 4) {
+            req[0] = post_recv(p.recv, dst, SIZE, 0);
+            req[1] = post_send(p.send, src, SIZE, i % 4 == 1);
+            if (i % 4 > 1)
+                ck_assert_int_eq(wait_all(req, 2, IN_TIME_MS), 0);
+        }
+        pair_close(&p);
+    }
+    c = fake_counts();
+    ck_assert_int_eq(c.qps, c0.qps);
+    ck_assert_int_eq(c.mrs, c0.mrs);
+    ck_assert_int_eq(c.cqs, c0.cqs);
+    ck_assert_int_eq(c.pds, c0.pds);
+    ck_assert_int_eq(c.channels, c0.channels);
+    ck_assert_int_eq(open_fds(), fds);
+    ck_assert_int_eq(helper_threads(), threads);
+    ck_assert_int_eq(warnings(), 0);
+    net_down();
+}
+END_TEST
+
+/* ---- sleeping ---- */
+
+struct sleeper {
+    void *comm, *handle;
+    bool sends;
+    int messages, late, rc;
+};
+
+/* Sleeps on the comm's descriptors whenever there is nothing to do; a wake-up that never comes ends after 3 s
+ * and is counted. */
+static void *sleep_and_move(void *arg)
+{
+    struct sleeper *s = arg;
+
+    for (int i = 0; i < s->messages && !s->rc; i++) {
+        void *req = NULL, *data = s->sends ? src : dst;
+        size_t size = SIZE;
+        int tag = 0, done = 0;
+
+        s->rc = s->sends ? net->isend(s->comm, src, SIZE, 0, s->handle, &req)
+                         : net->irecv(s->comm, 1, &data, &size, &tag, &s->handle, &req);
+        while (!s->rc && !done) {
+            struct pollfd fds[3];
+            int n;
+
+            s->rc = net->test(req, &done, NULL);
+            if (s->rc || done)
+                break;
+            n = net->poll_fds(s->comm, s->sends, fds, 3);
+            if (n > 0)
+                s->late += poll(fds, (nfds_t)n, 3000) == 0;
+        }
+    }
+    return NULL;
+}
+
+START_TEST(sleeping)
+{
+    struct sleeper a, b;
+    pthread_t t[2];
+    struct pair p;
+
+    net = net_up(NULL, NULL);
+    pair_open(&p, 2);
+    a = (struct sleeper){.comm = p.send, .handle = mh(p.send, src, SIZE), .sends = true, .messages = 3000};
+    b = (struct sleeper){.comm = p.recv, .handle = mh(p.recv, dst, SIZE), .messages = 3000};
+    ck_assert_int_eq(pthread_create(&t[0], NULL, sleep_and_move, &a), 0);
+    ck_assert_int_eq(pthread_create(&t[1], NULL, sleep_and_move, &b), 0);
+    pthread_join(t[0], NULL);
+    pthread_join(t[1], NULL);
+    ck_assert_int_eq(a.rc, 0);
+    ck_assert_int_eq(b.rc, 0);
+    ck_assert_int_eq(a.late + b.late, 0);
+    pair_close(&p);
+    net_down();
+}
+END_TEST
+
+/* Nothing under way: nothing to wait for. Waiting: no descriptor is ready. Something happens: one is. */
+START_TEST(descriptors)
+{
+    struct pollfd fds[3];
+    struct pair p;
+    void *r, *s;
+
+    net = net_up(NULL, NULL);
+    pair_open(&p, 1);
+    ck_assert_int_eq(net->poll_fds(p.send, 1, fds, 3), 0);
+    ck_assert_int_eq(net->poll_fds(p.recv, 0, fds, 3), 0);
+    s = post_send(p.send, src, SIZE, 0);
+    ck_assert_int_eq(net->poll_fds(p.send, 1, fds, 2), -1);
+    ck_assert_int_eq(net->poll_fds(p.send, 1, fds, 3), 3);
+    ck_assert_int_eq(poll(fds, 3, 50), 0);
+    r = post_recv(p.recv, dst, SIZE, 0); /* clears the send */
+    ck_assert_int_eq(poll(fds, 3, 2000), 1);
+    while (net->poll_fds(p.send, 1, fds, 3) == 3) /* until it is done */
+        ck_assert_int_eq(poll(fds, 3, 2000), 1);
+    ck_assert_int_eq(wait_req(s, NULL, 0), 0);
+    ck_assert_int_eq(wait_req(r, NULL, 100), 0);
+    /* The peer's goodbye and the adapter's events wake, too. */
+    r = post_recv(p.recv, dst, SIZE, 0);
+    ck_assert_int_eq(net->poll_fds(p.recv, 0, fds, 3), 3);
+    ck_assert_int_eq(poll(fds, 3, 50), 0);
+    if (_i) {
+        fake_event(0, IBV_EVENT_QP_FATAL, 1);
+        ck_assert_int_eq(poll(fds, 3, 2000), 1);
+        ck_assert_int_eq(net->poll_fds(p.recv, 0, fds, 3), -1);
+        ck_assert_int_eq(wait_req(r, NULL, 0), -EIO);
+    } else {
+        mh(p.recv, dst, SIZE);
+        pair_close(&(struct pair){.send = p.send});
+        p.send = NULL;
+        ck_assert_int_ge(poll(fds, 3, 2000), 1);
+        ck_assert_int_eq(net->poll_fds(p.recv, 0, fds, 3), -1);
+        ck_assert_int_eq(wait_req(r, NULL, 10), -ECONNRESET);
+    }
+    pair_close(&p);
+    net_down();
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("net/verbs_close");
+    TCase *c = tcase_create("closing");
+    SRunner *r = srunner_create(s);
+    int failed;
+
+    tcase_set_timeout(c, 60);
+    tcase_add_checked_fixture(c, verbs_before, verbs_after);
+    tcase_add_loop_test(c, close_unfinished, 0, 2);
+    tcase_add_test(c, leave);
+    tcase_add_loop_test(c, close_drains, 0, 2);
+    tcase_add_loop_test(c, acknowledged_by_goodbye, 0, 2);
+    tcase_add_loop_test(c, peer_dies, 0, 2);
+    tcase_add_test(c, nonsense_from_peer);
+    tcase_add_test(c, cycles);
+    tcase_add_test(c, sleeping);
+    tcase_add_loop_test(c, descriptors, 0, 2);
+    suite_add_tcase(s, c);
+    srunner_run_all(r, CK_ENV);
+    failed = srunner_ntests_failed(r);
+    srunner_free(r);
+    return failed ? 1 : 0;
+}

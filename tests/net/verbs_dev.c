@@ -1,0 +1,414 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Verbs transport, over the fake stack: which devices there are, what they can do, and what NIBBLE_NET=auto
+ * takes. */
+#include <check.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "fake_verbs.h"
+#include "net/verbs_int.h"
+#include "util.h"
+#include "verbs_util.h"
+
+static const struct nb_net_ops *net;
+
+/* "name:port name:port ..." of all devices. */
+static const char *names(void)
+{
+    static char text[512];
+    struct nb_net_props p;
+    int n = 0;
+
+    text[0] = '\0';
+    ck_assert_int_eq(nb_net_verbs.devices(&n), 0);
+    for (int i = 0; i < n; i++) {
+        ck_assert_int_eq(nb_net_verbs.properties(i, &p), 0);
+        sprintf(text + strlen(text), "%s%s", i ? " " : "", p.name);
+    }
+    return text;
+}
+
+/* ---- properties ---- */
+
+START_TEST(properties)
+{
+    struct nb_net_props p;
+    int n = 0;
+
+    net = net_up(NULL, NULL);
+    ck_assert_int_eq(net->devices(&n), 0);
+    ck_assert_int_eq(n, 2);
+    ck_assert_int_eq(net->properties(0, &p), 0);
+    ck_assert_str_eq(p.name, "fake0");
+    ck_assert_str_eq(p.pci_path, "/sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0");
+    ck_assert_uint_eq(p.guid, 0x1000);
+    ck_assert_int_eq(p.speed_mbps, 100000); /* EDR, four lanes */
+    ck_assert_int_eq(p.port, 1);
+    ck_assert_int_eq(p.mem_support, NB_MEM_HOST);
+    ck_assert_int_eq(p.max_recvs, 8);
+    ck_assert_uint_gt(p.max_bytes, (size_t)1 << 37);
+    ck_assert_int_eq(net->properties(2, &p), -EINVAL);
+    ck_assert_int_eq(net->properties(-1, &p), -EINVAL);
+    net_down();
+}
+END_TEST
+
+START_TEST(speeds)
+{
+    static const struct { uint8_t speed, width; uint64_t query; const char *setting; int mbps; } cases[] = {
+        {1, 2, 0, NULL, 10000},          {4, 2, 0, NULL, 40000},   {16, 2, 0, NULL, 56000},
+        {64, 2, 0, NULL, 200000},        {128, 2, 0, NULL, 400000}, {128, 1, 0, NULL, 100000},
+        {64, 16, 0, NULL, 100000},       {128, 2, 8000, NULL, 800000},
+        {128, 2, 8000, "NCCL_IB_QUERY_PORT_SPEED=0", 400000},
+    };
+    struct nb_net_props p;
+
+    fake.device[0].port[0].speed = cases[_i].speed;
+    fake.device[0].port[0].width = cases[_i].width;
+    fake.port_speed = cases[_i].query;
+    net = net_up(cases[_i].setting, NULL);
+    ck_assert_int_eq(net->properties(0, &p), 0);
+    ck_assert_int_eq(p.speed_mbps, cases[_i].mbps);
+    net_down();
+}
+END_TEST
+
+START_TEST(gpu_memory)
+{
+    struct nb_net_props p;
+
+    fake.peermem = _i & 1;
+    fake.dmabuf = _i & 2;
+    net = net_up(NULL, NULL);
+    ck_assert_int_eq(net->properties(0, &p), 0);
+    ck_assert_int_eq(p.mem_support, NB_MEM_HOST | (_i & 1 ? NB_MEM_CUDA : 0) | (_i & 2 ? NB_MEM_DMABUF : 0));
+    net_down();
+}
+END_TEST
+
+/* ---- which ones ---- */
+
+/* Four adapters; the last has two ports. */
+static void four(void)
+{
+    static const char *const name[] = {"mlx5_0", "mlx5_1", "mlx5_10", "bnxt_re0"};
+
+    fake.devices = 4;
+    for (int i = 0; i < 4; i++) {
+        if (i > 1)
+            fake.device[i] = fake.device[1];
+        fake.device[i].name = name[i];
+        fake.device[i].pci = NULL;
+    }
+    fake.device[3].ports = 2;
+    fake.device[3].port[1] = fake.device[3].port[0];
+}
+
+static const struct { const char *hca, *names; } filters[] = {
+    {NULL, "mlx5_0 mlx5_1 mlx5_10 bnxt_re0 bnxt_re0:2"},
+    {"NCCL_IB_HCA=mlx5", "mlx5_0 mlx5_1 mlx5_10"},
+    {"NCCL_IB_HCA=mlx5_1", "mlx5_1 mlx5_10"},
+    {"NCCL_IB_HCA==mlx5_1", "mlx5_1"},
+    {"NCCL_IB_HCA==mlx5_1,bnxt_re0:1", "mlx5_1 bnxt_re0"},
+    {"NCCL_IB_HCA=bnxt_re0:2", "bnxt_re0:2"},
+    {"NCCL_IB_HCA=^mlx5", "bnxt_re0 bnxt_re0:2"},
+    {"NCCL_IB_HCA=^mlx5_1", "mlx5_0 bnxt_re0 bnxt_re0:2"},
+    {"NCCL_IB_HCA=^=mlx5_1", "mlx5_0 mlx5_10 bnxt_re0 bnxt_re0:2"},
+    {"NCCL_IB_HCA=^=mlx5_1,bnxt_re0:2", "mlx5_0 mlx5_10 bnxt_re0"},
+    {"NCCL_IB_HCA==mlx5_0:1:3:0,mlx5_10:", "mlx5_0 mlx5_10"},
+};
+
+START_TEST(filter)
+{
+    four();
+    net = net_up(filters[_i].hca, NULL);
+    ck_assert_str_eq(names(), filters[_i].names);
+    net_down();
+}
+END_TEST
+
+/* Ports that are down: left out, unless they are named exactly, as what all nodes have. */
+START_TEST(down_ports)
+{
+    four();
+    fake.device[1].port[0].down = true;
+    net = net_up(_i ? "NCCL_IB_HCA==mlx5_0,mlx5_1" : "NCCL_IB_HCA=mlx5", NULL);
+    ck_assert_str_eq(names(), _i ? "mlx5_0 mlx5_1" : "mlx5_0 mlx5_10");
+    ck_assert_int_eq(warnings(), _i);
+    net_down();
+}
+END_TEST
+
+/* By bus number, whatever the library's order; those without a place come last. */
+START_TEST(pci_order)
+{
+    static const char *const pci[] = {"/sys/devices/pci0000:80/0000:80:01.0/0000:81:00.0", NULL,
+                                      "/sys/devices/pci0000:00/0000:00:01.0/0000:01:00.1",
+                                      "/sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0"};
+
+    four();
+    fake.device[3].ports = 1;
+    for (int i = 0; i < 4; i++)
+        fake.device[i].pci = pci[i];
+    net = net_up(_i ? "NCCL_IB_DEVICE_PCI_ORDER=0" : "NCCL_IB_DEVICE_PCI_ORDER=1", NULL);
+    ck_assert_str_eq(names(), _i ? "mlx5_0 mlx5_1 mlx5_10 bnxt_re0" : "bnxt_re0 mlx5_10 mlx5_0 mlx5_1");
+    net_down();
+}
+END_TEST
+
+/* Two functions and a virtual function of one card share a place, and get ports of their own there. */
+START_TEST(one_card)
+{
+    static const char *const pci[] = {"/sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0",
+                                      "/sys/devices/pci0000:00/0000:00:01.0/0000:01:00.1",
+                                      "/sys/devices/pci0000:00/0000:00:01.0/0000:01:02.3",
+                                      "/sys/devices/pci0000:00/0000:00:01.0/0000:02:00.0"};
+    static const int merged[] = {1, 2, 3, 1}, apart[] = {1, 2, 1, 1};
+    struct nb_net_props p;
+
+    four();
+    fake.device[3].ports = 1;
+    for (int i = 0; i < 4; i++)
+        fake.device[i].pci = pci[i];
+    net = net_up(_i ? "NCCL_IB_MERGE_VFS=0" : "NCCL_IB_MERGE_VFS=1", NULL);
+    for (int i = 0; i < 4; i++) {
+        ck_assert_int_eq(net->properties(i, &p), 0);
+        ck_assert_int_eq(p.port, _i ? apart[i] : merged[i]);
+        if (i == 2)
+            ck_assert_str_eq(p.pci_path, _i ? "/sys/devices/pci0000:00/0000:00:01.0/0000:01:02.0"
+                                            : "/sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0");
+    }
+    net_down();
+}
+END_TEST
+
+/* One adapter that cannot be opened, or asked, does not cost the others. */
+START_TEST(broken_adapter)
+{
+    static const char *const calls[] = {"open_device", "query_device", "query_port"};
+
+    fake_fail_call(calls[_i], 1, EACCES);
+    net = net_up(NULL, NULL);
+    ck_assert_str_eq(names(), "fake1");
+    ck_assert_ptr_nonnull(logged(strerror(EACCES)));
+    net_down();
+}
+END_TEST
+
+/* ---- registrations ---- */
+
+START_TEST(cache)
+{
+    static uint8_t memory[10 * 4096] __attribute__((aligned(4096)));
+    void *a, *b, *c, *d;
+    struct pair p;
+    int base;
+
+    fake.peermem = true;
+    net = net_up("NCCL_GDR_FLUSH_DISABLE=1", NULL);
+    pair_open(&p, 1);
+    base = fake_counts().mrs;
+    ck_assert_int_eq(net->reg_mr(p.send, memory + 100, 4 * 4096, NB_MEM_HOST, &a), 0);
+    ck_assert_int_eq(net->reg_mr(p.recv, memory + 4096, 4096, NB_MEM_HOST, &b), 0);
+    ck_assert_ptr_eq(a, b); /* inside the first, on another comm of the adapter */
+    ck_assert_int_eq(net->reg_mr(p.recv, memory + 4096, 6 * 4096, NB_MEM_HOST, &c), 0);
+    ck_assert_ptr_ne(a, c);
+    ck_assert_int_eq(net->reg_mr(p.recv, memory + 4096, 4096, NB_MEM_CUDA, &d), 0);
+    ck_assert_ptr_ne(a, d);
+    ck_assert_int_eq(fake_counts().mrs, base + 3);
+    ck_assert_uint_eq(((struct nb_verbs_mr *)a)->bytes, 5 * 4096); /* whole pages */
+    ck_assert_int_eq(net->dereg_mr(p.send, a), 0);
+    ck_assert_int_eq(fake_counts().mrs, base + 3);
+    ck_assert_int_eq(net->dereg_mr(p.send, b), 0);
+    ck_assert_int_eq(fake_counts().mrs, base + 2);
+    ck_assert_int_eq(net->dereg_mr(p.send, c), 0);
+    ck_assert_int_eq(net->dereg_mr(p.send, d), 0);
+    ck_assert_int_eq(fake_counts().mrs, base);
+    /* Many, in any order. */
+    for (int round = 0; round < 20; round++) {
+        void *m[9];
+
+        for (int i = 0; i < 9; i++)
+            ck_assert_int_eq(
+                net->reg_mr(p.send, memory + (i * 7 + round) % 9 * 4096, 4096, NB_MEM_HOST, &m[i]), 0);
+        ck_assert_int_eq(fake_counts().mrs, base + 9);
+        for (int i = 0; i < 9; i++)
+            ck_assert_int_eq(net->dereg_mr(p.recv, m[(i * 4 + round) % 9]), 0);
+    }
+    ck_assert_int_eq(fake_counts().mrs, base);
+    pair_close(&p);
+    net_down();
+}
+END_TEST
+
+START_TEST(dmabuf)
+{
+    static uint8_t memory[3 * 4096] __attribute__((aligned(4096)));
+    const struct fake_entry *e;
+    struct pair p;
+    void *m;
+
+    fake.dmabuf = true;
+    net = net_up(NULL, NULL);
+    pair_open(&p, 1);
+    fake_forget();
+    ck_assert_int_eq(net->reg_mr_dmabuf(p.recv, memory + 4096, 5000, NB_MEM_CUDA, 8192, 33, &m), 0);
+    e = fake_log(FAKE_REG, -1, 0);
+    ck_assert_int_eq(e->fd, 33);
+    ck_assert_uint_eq(e->offset, 8192);
+    ck_assert_uint_eq(e->addr, (uint64_t)(uintptr_t)memory + 4096);
+    ck_assert_uint_eq(e->length, 8192);
+    ck_assert(e->access & IBV_ACCESS_RELAXED_ORDERING);
+    ck_assert_int_eq(net->dereg_mr(p.recv, m), 0);
+    ck_assert_int_eq(net->reg_mr_dmabuf(p.recv, memory, 5000, NB_MEM_CUDA, 0, -1, &m), -EINVAL);
+    pair_close(&p);
+    net_down();
+    /* A driver without it. */
+    fake.dmabuf = false;
+    net = net_up(NULL, NULL);
+    pair_open(&p, 1);
+    ck_assert_int_eq(net->reg_mr_dmabuf(p.recv, memory, 5000, NB_MEM_CUDA, 0, 33, &m), -EINVAL);
+    ck_assert_ptr_nonnull(strstr(last_warning(), "not supported"));
+    pair_close(&p);
+    net_down();
+}
+END_TEST
+
+/* ---- NIBBLE_NET=auto ---- */
+
+enum world {
+    NO_LIBRARY,
+    NOT_A_LIBRARY,
+    NO_KERNEL,
+    NO_DEVICES,
+    DOWN,
+    FILTERED,
+    DOWN_AND_FILTERED,
+    DISABLED,
+    WORKS
+};
+
+static const struct { enum world world; const char *line; bool warn; const char *setting;
+} worlds[] = {
+    {NO_LIBRARY, "libnosuchverbs.so.1: cannot open shared object file", false, NULL},
+    {NOT_A_LIBRARY, "libibverbs has no ibv_fork_init", false, NULL},
+    {NO_KERNEL, "libibverbs finds no RDMA device", false, NULL},
+    {NO_DEVICES, "libibverbs finds no RDMA device", false, NULL},
+    {DOWN, "no active RDMA port: fake0:1, fake1:1 down", true, NULL},
+    {FILTERED, "NCCL_IB_HCA==mlx5_7 matches no RDMA port: there is fake0:1, fake1:1", true,
+     "NCCL_IB_HCA==mlx5_7"},
+    {DOWN_AND_FILTERED, "not in NCCL_IB_HCA==fake0", true, "NCCL_IB_HCA==fake0"},
+    {DISABLED, "NCCL_IB_DISABLE=1", false, "NCCL_IB_DISABLE=1"},
+    {WORKS, NULL, false, NULL},
+};
+
+/* One line that says what and why, and the job runs on. */
+START_TEST(automatic)
+{
+    const struct nb_net_ops *ops;
+    enum world w = worlds[_i].world;
+
+    if (w == NO_LIBRARY || w == NOT_A_LIBRARY) {
+        fake_end();
+        nb_verbs_lib_names[0] = w == NO_LIBRARY ? "libnosuchverbs.so" : "libm.so.6";
+        nb_verbs_lib_names[1] = w == NO_LIBRARY ? "libnosuchverbs.so.1" : "libm.so.6";
+    }
+    fake.no_kernel = w == NO_KERNEL;
+    if (w == NO_DEVICES)
+        fake.devices = 0;
+    fake.device[0].port[0].down = fake.device[1].port[0].down = w == DOWN;
+    if (w == DOWN_AND_FILTERED)
+        fake.device[0].port[0].down = true;
+    net_transport = "auto";
+    net = net_up(worlds[_i].setting, NULL);
+    ck_assert_str_eq(net->name, w == WORKS ? "verbs" : "tcp");
+    ck_assert_int_eq(times_logged(w == WORKS ? "transport verbs: " : "transport tcp: "), 1);
+    ck_assert_int_eq(warnings(), worlds[_i].warn);
+    if (worlds[_i].line)
+        ck_assert_msg(strstr(logged("transport tcp: "), worlds[_i].line), "%s", logged("transport tcp: "));
+    net_down();
+    if (w == WORKS)
+        return;
+    /* Asked for by name, it is an error with the same reason. */
+    setenv("NIBBLE_NET", "verbs", 1);
+    if (worlds[_i].setting) {
+        char *s = strdup(worlds[_i].setting), *eq = strchr(s, '=');
+
+        *eq = '\0';
+        setenv(s, eq + 1, 1);
+        free(s);
+    }
+    capture_log();
+    ck_assert_int_eq(nb_net_acquire(&ops), -ENODEV);
+    ck_assert_int_eq(warnings(), 1);
+    ck_assert_msg(strstr(last_warning(), worlds[_i].line), "%s", last_warning());
+}
+END_TEST
+
+/* NCCL_IBVERBS_LIB is tried first, and the usual names after it. */
+START_TEST(library_name)
+{
+    fake_end();
+    nb_verbs_lib_names[0] = nb_verbs_lib_names[1] = "libnosuchverbs.so";
+    net_transport = "auto";
+    net = net_up("NCCL_IBVERBS_LIB=libm.so.6", NULL);
+    ck_assert_str_eq(net->name, "tcp");
+    net_down();
+    if (access("/usr/lib/x86_64-linux-gnu/libibverbs.so.1", F_OK) != 0)
+        return;
+    net = net_up("NCCL_IBVERBS_LIB=/usr/lib/x86_64-linux-gnu/libibverbs.so.1", NULL);
+    ck_assert(strcmp(net->name, "verbs") == 0 || logged("no RDMA device") || logged("no active RDMA port"));
+    net_down();
+}
+END_TEST
+
+/* Whatever this machine has: taken, or left with a reason, and the same again. */
+START_TEST(this_machine)
+{
+    fake_end();
+    net_transport = "auto";
+    for (int i = 0; i < 2; i++) {
+        int n = 0;
+
+        net = net_up(NULL, NULL);
+        ck_assert_int_eq(net->devices(&n), 0);
+        ck_assert_int_ge(n, 1);
+        ck_assert_int_eq(times_logged("transport "), 1);
+        net_down();
+    }
+}
+END_TEST
+
+#define COUNT(a) ((int)(sizeof(a) / sizeof((a)[0])))
+
+int main(void)
+{
+    Suite *s = suite_create("net/verbs_dev");
+    TCase *c = tcase_create("devices");
+    SRunner *r = srunner_create(s);
+    int failed;
+
+    tcase_set_timeout(c, 60);
+    tcase_add_checked_fixture(c, verbs_before, verbs_after);
+    tcase_add_test(c, properties);
+    tcase_add_loop_test(c, speeds, 0, 9);
+    tcase_add_loop_test(c, gpu_memory, 0, 4);
+    tcase_add_loop_test(c, filter, 0, COUNT(filters));
+    tcase_add_loop_test(c, down_ports, 0, 2);
+    tcase_add_loop_test(c, pci_order, 0, 2);
+    tcase_add_loop_test(c, one_card, 0, 2);
+    tcase_add_loop_test(c, broken_adapter, 0, 3);
+    tcase_add_test(c, cache);
+    tcase_add_test(c, dmabuf);
+    tcase_add_loop_test(c, automatic, 0, COUNT(worlds));
+    tcase_add_test(c, library_name);
+    tcase_add_test(c, this_machine);
+    suite_add_tcase(s, c);
+    srunner_run_all(r, CK_ENV);
+    failed = srunner_ntests_failed(r);
+    srunner_free(r);
+    return failed ? 1 : 0;
+}

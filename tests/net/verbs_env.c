@@ -1,0 +1,649 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Verbs transport, over the fake stack: what each of NCCL's variables changes in the verbs calls. All that
+ * the transport honours, with the test that shows its effect (here, or in verbs_dev.c: D); bad_value has each
+ * but the names of files and adapters.
+ *   NCCL_IB_ADAPTIVE_ROUTING    adaptive_routing     NCCL_IB_PKEY                    pkey
+ *   NCCL_IB_ADDR_FAMILY         roce_gid             NCCL_IB_QPS_PER_CONNECTION      queue_pairs
+ *   NCCL_IB_ADDR_RANGE          roce_gid             NCCL_IB_QUERY_PORT_SPEED        speeds (D)
+ *   NCCL_IB_AR_THRESHOLD        adaptive_routing     NCCL_IB_RETRY_CNT               retry_cnt
+ *   NCCL_IB_DEVICE_PCI_ORDER    pci_order (D)        NCCL_IB_RETURN_ASYNC_EVENTS     return_async_events
+ *   NCCL_IB_DISABLE             automatic (D)        NCCL_IB_ROCE_VERSION_NUM        roce_gid
+ *   NCCL_IB_FIFO_TC             fifo_traffic_class   NCCL_IB_ROUTABLE_FLID_GID_INDEX infiniband
+ *   NCCL_IB_GID_INDEX           roce_gid             NCCL_IB_SL                      service_level
+ *   NCCL_IB_HCA                 filter (D)           NCCL_IB_SPLIT_DATA_ON_QPS       whole_or_split
+ *   NCCL_IB_MERGE_VFS           one_card (D)         NCCL_IB_TC                      traffic_class
+ *   NCCL_IB_MQP_RETRY_ALL       modify_retries       NCCL_IB_TIMEOUT                 timeout
+ *   NCCL_IB_MQP_RETRY_CNT       modify_retries       NCCL_IB_USE_INLINE              inline_clears
+ *   NCCL_IB_MQP_RETRY_SLEEP_MSEC modify_sleep        NCCL_GDR_FLUSH_DISABLE          flush
+ *   NCCL_IB_PCI_RELAXED_ORDERING relaxed_ordering    NCCL_IBVERBS_LIB                library_name (D)
+ */
+#include <check.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "fake_verbs.h"
+#include "net/verbs_int.h"
+#include "util.h"
+#include "verbs_util.h"
+
+#define SIZE 100000
+
+static const struct nb_net_ops *net;
+static uint8_t src[SIZE], dst[SIZE];
+
+/* One message, whole. */
+static void exchange(struct pair *p, size_t size)
+{
+    void *req[2];
+    static unsigned number;
+
+    fill_bytes(src, size, ++number);
+    req[0] = post_recv(p->recv, dst, size, 0);
+    req[1] = post_send(p->send, src, size, 0);
+    ck_assert_int_eq(wait_all(req, 2, 5000), 0);
+    ck_assert(check_bytes(dst, size, number));
+}
+
+/* A connection made with one more setting, and closed. */
+static void connect_once(const char *setting, int traffic_class)
+{
+    struct nb_net_conn_cfg cfg = {.traffic_class = traffic_class};
+    struct pair p = {0};
+
+    net = net_up(setting, NULL);
+    fake_forget();
+    ck_assert_int_eq(net->listen(0, p.handle, &p.listen), 0);
+    for (int64_t end = now_ms() + 5000; (!p.send || !p.recv) && now_ms() < end;) {
+        if (!p.send)
+            ck_assert_int_eq(net->connect(0, &cfg, p.handle, &p.send), 0);
+        if (!p.recv)
+            ck_assert_int_eq(net->accept(p.listen, &p.recv), 0);
+    }
+    exchange(&p, 1000);
+    pair_close(&p);
+    net_down();
+}
+
+/* The attributes of the nth change to a state. */
+static const struct ibv_qp_attr *state(enum ibv_qp_state to, int nth)
+{
+    const struct fake_entry *e = fake_log(FAKE_MODIFY, to, nth);
+
+    ck_assert_ptr_nonnull(e);
+    return &e->attr;
+}
+
+/* Of the two queue pairs of a connection: the receiver joins first. */
+enum { RECEIVER, SENDER };
+
+/* ---- queue pairs ---- */
+
+START_TEST(defaults)
+{
+    connect_once(NULL, -1);
+    ck_assert_int_eq(fake_logged(FAKE_CREATE_QP, -1), 2);
+    for (int i = RECEIVER; i <= SENDER; i++) {
+        ck_assert_int_eq(state(IBV_QPS_INIT, i)->pkey_index, 0);
+        ck_assert_int_eq(state(IBV_QPS_RTR, i)->path_mtu, IBV_MTU_4096);
+        ck_assert_int_eq(state(IBV_QPS_RTR, i)->min_rnr_timer, 12);
+        ck_assert_int_eq(state(IBV_QPS_RTR, i)->ah_attr.is_global, 1);
+        ck_assert_int_eq(state(IBV_QPS_RTR, i)->ah_attr.grh.hop_limit, 255);
+        ck_assert_int_eq(state(IBV_QPS_RTR, i)->ah_attr.grh.sgid_index, 3); /* IPv4, RoCE v2 */
+        ck_assert_int_eq(state(IBV_QPS_RTR, i)->ah_attr.grh.traffic_class, 0);
+        ck_assert_int_eq(state(IBV_QPS_RTR, i)->ah_attr.sl, 0);
+        ck_assert_int_eq(state(IBV_QPS_RTS, i)->timeout, 20);
+        ck_assert_int_eq(state(IBV_QPS_RTS, i)->retry_cnt, 7);
+        ck_assert_int_eq(state(IBV_QPS_RTS, i)->rnr_retry, 7);
+        ck_assert_uint_eq(fake_log(FAKE_CREATE_QP, -1, i)->cap.max_inline_data, 0);
+    }
+    ck_assert_int_eq(fake_counts().fork_inits, 1);
+}
+END_TEST
+
+START_TEST(timeout)
+{
+    connect_once("NCCL_IB_TIMEOUT=14", -1);
+    ck_assert_int_eq(state(IBV_QPS_RTS, RECEIVER)->timeout, 14);
+    ck_assert_int_eq(state(IBV_QPS_RTS, SENDER)->timeout, 14);
+}
+END_TEST
+
+START_TEST(retry_cnt)
+{
+    connect_once("NCCL_IB_RETRY_CNT=3", -1);
+    ck_assert_int_eq(state(IBV_QPS_RTS, RECEIVER)->retry_cnt, 3);
+    ck_assert_int_eq(state(IBV_QPS_RTS, SENDER)->retry_cnt, 3);
+}
+END_TEST
+
+START_TEST(pkey)
+{
+    connect_once("NCCL_IB_PKEY=5", -1);
+    ck_assert_int_eq(state(IBV_QPS_INIT, RECEIVER)->pkey_index, 5);
+    ck_assert_int_eq(state(IBV_QPS_INIT, SENDER)->pkey_index, 5);
+}
+END_TEST
+
+START_TEST(service_level)
+{
+    connect_once("NCCL_IB_SL=6", 9);
+    ck_assert_int_eq(state(IBV_QPS_RTR, RECEIVER)->ah_attr.sl, 6);
+    ck_assert_int_eq(state(IBV_QPS_RTR, SENDER)->ah_attr.sl, 6);
+    ck_assert_int_eq(state(IBV_QPS_RTR, SENDER)->ah_attr.grh.traffic_class, 9);
+}
+END_TEST
+
+START_TEST(traffic_class)
+{
+    connect_once("NCCL_IB_TC=106", 9);
+    ck_assert_int_eq(state(IBV_QPS_RTR, RECEIVER)->ah_attr.grh.traffic_class, 106);
+    ck_assert_int_eq(state(IBV_QPS_RTR, SENDER)->ah_attr.grh.traffic_class, 106);
+    ck_assert_int_eq(state(IBV_QPS_RTR, SENDER)->ah_attr.sl, 9); /* the communicator's, as NCCL has it */
+}
+END_TEST
+
+START_TEST(fifo_traffic_class)
+{
+    connect_once("NCCL_IB_FIFO_TC=41", 9);
+    ck_assert_int_eq(state(IBV_QPS_RTR, RECEIVER)->ah_attr.grh.traffic_class, 41);
+    ck_assert_int_eq(state(IBV_QPS_RTR, SENDER)->ah_attr.grh.traffic_class, 9);
+}
+END_TEST
+
+START_TEST(mtu)
+{
+    fake.device[0].port[0].mtu = IBV_MTU_1024;
+    connect_once(NULL, -1);
+    ck_assert_int_eq(state(IBV_QPS_RTR, SENDER)->path_mtu, IBV_MTU_1024);
+}
+END_TEST
+
+START_TEST(inline_clears)
+{
+    const struct fake_entry *e;
+
+    connect_once("NCCL_IB_USE_INLINE=1", -1);
+    ck_assert_uint_eq(fake_log(FAKE_CREATE_QP, -1, SENDER)->cap.max_inline_data +
+                          fake_log(FAKE_CREATE_QP, -1, RECEIVER)->cap.max_inline_data,
+                      NB_VERBS_SLOT_USED(NB_NET_MAX_RECVS));
+    e = fake_log(FAKE_POST, -1, 0);
+    ck_assert_ptr_nonnull(e);
+    ck_assert_uint_eq(e->bytes, NB_VERBS_SLOT_USED(1));
+    ck_assert(e->flags & IBV_SEND_INLINE);
+    fake_reset();
+    connect_once("NCCL_IB_USE_INLINE=0", -1);
+    ck_assert(!(fake_log(FAKE_POST, -1, 0)->flags & IBV_SEND_INLINE));
+}
+END_TEST
+
+START_TEST(queue_pairs)
+{
+    connect_once("NCCL_IB_QPS_PER_CONNECTION=4", -1);
+    ck_assert_int_eq(fake_logged(FAKE_CREATE_QP, -1), 8);
+}
+END_TEST
+
+/* Address resolution that takes its time: tried again, so often, and only for what it is meant for. */
+START_TEST(modify_retries)
+{
+    static const struct { const char *a, *b; int err, fails; bool works; } cases[] = {
+        {"NCCL_IB_MQP_RETRY_SLEEP_MSEC=1", NULL, ETIMEDOUT, 3, true},
+        {"NCCL_IB_MQP_RETRY_SLEEP_MSEC=1", "NCCL_IB_MQP_RETRY_CNT=2", ETIMEDOUT, 3, false},
+        {"NCCL_IB_MQP_RETRY_SLEEP_MSEC=1", NULL, EINVAL, 1, false},
+        {"NCCL_IB_MQP_RETRY_SLEEP_MSEC=1", "NCCL_IB_MQP_RETRY_ALL=1", EINVAL, 1, true},
+    };
+    struct pair p = {0};
+    int64_t end = now_ms() + 5000;
+    int rc = 0, arc = 0;
+
+    net = net_up(cases[_i].a, cases[_i].b, NULL);
+    for (int i = 0; i < cases[_i].fails; i++)
+        fake_fail_call("modify_qp", 3 + i, cases[_i].err);
+    ck_assert_int_eq(net->listen(0, p.handle, &p.listen), 0);
+    while ((!p.send || !p.recv) && !rc && !arc && now_ms() < end) {
+        if (!p.send)
+            rc = net->connect(0, NULL, p.handle, &p.send);
+        if (!p.recv)
+            arc = net->accept(p.listen, &p.recv);
+    }
+    if (cases[_i].works) {
+        ck_assert_msg(rc == 0 && arc == 0, "%s", last_warning());
+        exchange(&p, 100);
+    } else {
+        ck_assert(rc != 0 || arc != 0);
+    }
+    pair_close(&p);
+    net_down();
+}
+END_TEST
+
+/* The wait grows with each try: the setting once, twice, ... */
+START_TEST(modify_sleep)
+{
+    static const struct { const char *setting; int tries, least_ms, most_ms; } cases[] = {
+        {"NCCL_IB_MQP_RETRY_SLEEP_MSEC=1", 7, 28, 2800}, /* the default would take these */
+        {"NCCL_IB_MQP_RETRY_SLEEP_MSEC=150", 2, 450, 5000},
+        {NULL, 2, 300, 5000},
+    };
+    int64_t begin, took;
+    struct pair p;
+
+    net = net_up(cases[_i].setting, NULL);
+    for (int i = 0; i < cases[_i].tries; i++)
+        fake_fail_call("modify_qp", 3 + i, ETIMEDOUT);
+    begin = now_ms();
+    pair_open(&p, 1);
+    took = now_ms() - begin;
+    ck_assert_int_ge(took, cases[_i].least_ms - 20); /* the transport's clock is a coarse one */
+    ck_assert_int_lt(took, cases[_i].most_ms);
+    pair_close(&p);
+    net_down();
+}
+END_TEST
+
+/* ---- how messages travel ---- */
+
+START_TEST(whole_or_split)
+{
+    struct pair p;
+
+    net = net_up("NCCL_IB_QPS_PER_CONNECTION=4",
+                 _i ? "NCCL_IB_SPLIT_DATA_ON_QPS=1" : "NCCL_IB_SPLIT_DATA_ON_QPS=0", NULL);
+    pair_open(&p, 0);
+    fake_forget();
+    for (int k = 0; k < 4; k++)
+        exchange(&p, SIZE);
+    if (_i) {
+        /* 4 clears; 4 times 4 pieces, which begin at multiples of 128 bytes */
+        ck_assert_int_eq(fake_logged(FAKE_POST, -1), 4 + 16);
+        for (int k = 0; k < 5; k++) {
+            const struct fake_entry *e = fake_log(FAKE_POST, -1, k);
+
+            if (k > 0)
+                ck_assert_uint_eq((e->remote - (uint64_t)(uintptr_t)dst) % 128, 0);
+            if (k > 1)
+                ck_assert_uint_ne(e->qpn, fake_log(FAKE_POST, -1, k - 1)->qpn);
+        }
+    } else {
+        /* each message on one queue pair, another one each time */
+        ck_assert_int_eq(fake_logged(FAKE_POST, -1), 4 + 4);
+        for (int k = 1; k < 8; k += 2) {
+            ck_assert_uint_eq(fake_log(FAKE_POST, -1, k)->bytes, SIZE);
+            for (int j = 1; j < k; j += 2)
+                ck_assert_uint_ne(fake_log(FAKE_POST, -1, k)->qpn, fake_log(FAKE_POST, -1, j)->qpn);
+        }
+    }
+    pair_close(&p);
+    net_down();
+}
+END_TEST
+
+static const struct { const char *a, *b; int link; size_t size; int writes; } adaptive[] = {
+    {NULL, NULL, IBV_LINK_LAYER_ETHERNET, SIZE, 0},
+    {NULL, NULL, IBV_LINK_LAYER_INFINIBAND, SIZE, 1},
+    {NULL, NULL, IBV_LINK_LAYER_INFINIBAND, 8192, 0},
+    {NULL, NULL, IBV_LINK_LAYER_INFINIBAND, 8193, 1},
+    {"NCCL_IB_ADAPTIVE_ROUTING=1", NULL, IBV_LINK_LAYER_ETHERNET, SIZE, 1},
+    {"NCCL_IB_ADAPTIVE_ROUTING=0", NULL, IBV_LINK_LAYER_INFINIBAND, SIZE, 0},
+    {"NCCL_IB_ADAPTIVE_ROUTING=1", "NCCL_IB_AR_THRESHOLD=100", IBV_LINK_LAYER_ETHERNET, 101, 1},
+    {"NCCL_IB_ADAPTIVE_ROUTING=1", "NCCL_IB_AR_THRESHOLD=100", IBV_LINK_LAYER_ETHERNET, 100, 0},
+};
+
+START_TEST(adaptive_routing)
+{
+    struct pair p;
+
+    fake.device[0].port[0].link = adaptive[_i].link;
+    net = adaptive[_i].a ? net_up(adaptive[_i].a, adaptive[_i].b, NULL) : net_up(NULL, NULL);
+    pair_open(&p, 1);
+    fake_forget();
+    exchange(&p, adaptive[_i].size);
+    /* The data first, without an immediate; then one that carries only the length. */
+    ck_assert_int_eq(fake_logged(FAKE_POST, IBV_WR_RDMA_WRITE), adaptive[_i].writes);
+    ck_assert_int_eq(fake_logged(FAKE_POST, IBV_WR_RDMA_WRITE_WITH_IMM), 2);
+    ck_assert_uint_eq(fake_log(FAKE_POST, IBV_WR_RDMA_WRITE_WITH_IMM, 1)->bytes,
+                      adaptive[_i].writes ? 8 : adaptive[_i].size);
+    pair_close(&p);
+    net_down();
+}
+END_TEST
+
+/* ---- memory ---- */
+
+START_TEST(relaxed_ordering)
+{
+    static const struct { const char *setting; bool old, relaxed; } cases[] = {
+        {NULL, false, true}, {"NCCL_IB_PCI_RELAXED_ORDERING=0", false, false},
+        {"NCCL_IB_PCI_RELAXED_ORDERING=1", false, true}, {NULL, true, false},
+    };
+    const struct fake_entry *e;
+    struct pair p;
+    void *m;
+
+    fake.no_iova2 = cases[_i].old;
+    net = net_up(cases[_i].setting, NULL);
+    pair_open(&p, 1);
+    /* The tables of the connection itself are written in order, always. */
+    for (int i = 0; i < 2; i++)
+        ck_assert(!(fake_log(FAKE_REG, -1, i)->access & IBV_ACCESS_RELAXED_ORDERING));
+    fake_forget();
+    ck_assert_int_eq(net->reg_mr(p.recv, dst, SIZE, NB_MEM_HOST, &m), 0);
+    e = fake_log(FAKE_REG, -1, 0);
+    ck_assert_int_eq(!!(e->access & IBV_ACCESS_RELAXED_ORDERING), cases[_i].relaxed);
+    ck_assert_int_eq(e->iova2, cases[_i].relaxed);
+    ck_assert(e->access & IBV_ACCESS_REMOTE_WRITE && e->access & IBV_ACCESS_REMOTE_READ);
+    ck_assert_int_eq(net->dereg_mr(p.recv, m), 0);
+    pair_close(&p);
+    net_down();
+}
+END_TEST
+
+/* GPU memory is flushed by a read of this adapter's own, unless switched off; host memory never is. */
+START_TEST(flush)
+{
+    size_t size = SIZE;
+    void *data = dst, *gpu, *host, *req = NULL;
+    struct pair p;
+
+    fake.peermem = true;
+    net = net_up(_i ? "NCCL_GDR_FLUSH_DISABLE=1" : "NCCL_GDR_FLUSH_DISABLE=0", NULL);
+    fake_forget();
+    pair_open(&p, 1);
+    ck_assert_int_eq(fake_logged(FAKE_CREATE_QP, -1), _i ? 2 : 3);
+    ck_assert_int_eq(net->reg_mr(p.recv, dst, SIZE, NB_MEM_CUDA, &gpu), 0);
+    ck_assert_int_eq(net->reg_mr(p.recv, dst, SIZE, NB_MEM_HOST, &host), 0);
+    ck_assert_int_eq(net->iflush(p.recv, 1, &data, &size, &host, &req), 0);
+    ck_assert_ptr_null(req);
+    ck_assert_int_eq(net->iflush(p.recv, 1, &data, &size, &gpu, &req), 0);
+    if (_i) {
+        ck_assert_ptr_null(req);
+        ck_assert_int_eq(fake_logged(FAKE_POST, IBV_WR_RDMA_READ), 0);
+    } else {
+        ck_assert_ptr_nonnull(req);
+        ck_assert_int_eq(wait_req(req, NULL, 2000), 0);
+        ck_assert_int_eq(fake_logged(FAKE_POST, IBV_WR_RDMA_READ), 1);
+        ck_assert_uint_eq(fake_log(FAKE_POST, IBV_WR_RDMA_READ, 0)->bytes, 1);
+        ck_assert_uint_eq(fake_log(FAKE_POST, IBV_WR_RDMA_READ, 0)->remote, (uint64_t)(uintptr_t)dst);
+        size = 0;
+        ck_assert_int_eq(net->iflush(p.recv, 1, &data, &size, &gpu, &req), 0);
+        ck_assert_ptr_null(req);
+        /* More at once than the queue holds, and after the peer's goodbye. */
+        size = SIZE;
+        pair_close(&(struct pair){.send = p.send});
+        p.send = NULL;
+        for (int i = 0; i < 600; i++) {
+            ck_assert_int_eq(net->iflush(p.recv, 1, &data, &size, &gpu, &req), 0);
+            ck_assert_ptr_nonnull(req);
+            if (i % 300 == 299)
+                ck_assert_int_eq(wait_req(req, NULL, 2000), 0);
+        }
+    }
+    net->dereg_mr(p.recv, gpu);
+    net->dereg_mr(p.recv, host);
+    pair_close(&p);
+    net_down();
+}
+END_TEST
+
+/* ---- GIDs ---- */
+
+static void ip4(union ibv_gid *g, int a, int b, int c, int d)
+{
+    memset(g, 0, sizeof(*g));
+    g->raw[10] = g->raw[11] = 0xff;
+    g->raw[12] = (uint8_t)a;
+    g->raw[13] = (uint8_t)b;
+    g->raw[14] = (uint8_t)c;
+    g->raw[15] = (uint8_t)d;
+}
+
+static void ip6(union ibv_gid *g, int first, int second, int last)
+{
+    memset(g, 0, sizeof(*g));
+    g->raw[0] = (uint8_t)first;
+    g->raw[1] = (uint8_t)second;
+    g->raw[15] = (uint8_t)last;
+}
+
+/* 0, 1: fe80 v1, v2; 2, 3: 10.77.0.1 v1, v2; 4: 192.168.3.1 v2; 5: fd00::1 v2 */
+static const struct { const char *a, *b, *c; int index; } gids[] = {
+    {NULL, NULL, NULL, 3},
+    {"NCCL_IB_GID_INDEX=1", NULL, NULL, 1},
+    {"NCCL_IB_ROCE_VERSION_NUM=1", NULL, NULL, 2},
+    {"NCCL_IB_ROCE_VERSION_NUM=2", NULL, NULL, 3},
+    {"NCCL_IB_ADDR_FAMILY=AF_INET6", NULL, NULL, 5},
+    {"NCCL_IB_ADDR_RANGE=192.168.0.0/16", NULL, NULL, 4},
+    {"NCCL_IB_ADDR_RANGE=10.77.0.0/24", "NCCL_IB_ROCE_VERSION_NUM=1", NULL, 2},
+    {"NCCL_IB_ADDR_RANGE=172.16.0.0/12", NULL, NULL, 0},
+    {"NCCL_IB_ADDR_FAMILY=AF_INET6", "NCCL_IB_ADDR_RANGE=fd00::/8", NULL, 5},
+    {"NCCL_IB_ADDR_FAMILY=AF_INET6", "NCCL_IB_ADDR_RANGE=fd80::/9", NULL, 0},
+    {"NCCL_IB_GID_INDEX=4", "NCCL_IB_ADDR_FAMILY=AF_INET6", NULL, 4},
+};
+
+START_TEST(roce_gid)
+{
+    struct fake_port *port = &fake.device[0].port[0];
+    struct pair p;
+
+    port->gids = 6;
+    ip4(&port->gid[4], 192, 168, 3, 1);
+    ip6(&port->gid[5], 0xfd, 0, 1);
+    port->gid_type[4] = port->gid_type[5] = "RoCE v2";
+    net = gids[_i].a ? net_up(gids[_i].a, gids[_i].b, NULL) : net_up(NULL, NULL);
+    fake_forget();
+    pair_open(&p, 1);
+    ck_assert_int_eq(state(IBV_QPS_RTR, SENDER)->ah_attr.grh.sgid_index, gids[_i].index);
+    ck_assert_mem_eq(state(IBV_QPS_RTR, SENDER)->ah_attr.grh.dgid.raw, port->gid[gids[_i].index].raw, 16);
+    pair_close(&p);
+    net_down();
+}
+END_TEST
+
+/* A container's kernel refuses the types of indices that are not its own. */
+START_TEST(hidden_gid)
+{
+    struct pair p;
+
+    fake.device[0].port[0].gid_type[2] = NULL;
+    net = net_up(NULL, NULL);
+    fake_forget();
+    pair_open(&p, 1);
+    ck_assert_int_eq(state(IBV_QPS_RTR, SENDER)->ah_attr.grh.sgid_index, 3);
+    pair_close(&p);
+    net_down();
+}
+END_TEST
+
+START_TEST(gid_out_of_table)
+{
+    struct pair p = {0};
+    int rc = 0;
+
+    net = net_up("NCCL_IB_GID_INDEX=77", NULL);
+    ck_assert_int_eq(net->listen(0, p.handle, &p.listen), 0);
+    for (int64_t end = now_ms() + 5000; !rc && !p.send && now_ms() < end;)
+        rc = net->connect(0, NULL, p.handle, &p.send);
+    ck_assert_int_eq(rc, -EINVAL);
+    ck_assert_ptr_nonnull(logged("GID 77 cannot be read"));
+    pair_close(&p);
+    net_down();
+}
+END_TEST
+
+/* InfiniBand: by LID within a subnet; with a global header where the port asks for it or the subnets differ;
+ * by the routable LID (FLID) where there is one. */
+START_TEST(infiniband)
+{
+    struct fake_port *port = &fake.device[0].port[0];
+    const struct ibv_qp_attr *a;
+    struct pair p;
+
+    port->link = IBV_LINK_LAYER_INFINIBAND;
+    port->lid = 0x123;
+    if (_i == 1)
+        port->flags = IBV_QPF_GRH_REQUIRED;
+    if (_i >= 2) {
+        port->gid[1].raw[4] = 0x0a; /* an FLID in the second GID */
+        port->gid[1].raw[5] = 0x0b;
+    }
+    net = net_up(_i == 3 ? "NCCL_IB_ROUTABLE_FLID_GID_INDEX=2" : "NCCL_IB_ROUTABLE_FLID_GID_INDEX=1", NULL);
+    fake_forget();
+    pair_open(&p, 1);
+    a = state(IBV_QPS_RTR, SENDER);
+    ck_assert_int_eq(a->ah_attr.dlid, 0x123);
+    ck_assert_int_eq(a->ah_attr.is_global, _i == 1);
+    ck_assert_int_eq(a->ah_attr.grh.sgid_index, _i == 2 ? 1 : 0);
+    ck_assert_int_eq(a->ah_attr.grh.traffic_class, 0);
+    exchange(&p, 1000);
+    pair_close(&p);
+    net_down();
+}
+END_TEST
+
+/* Two adapters in different subnets of one fabric. */
+START_TEST(infiniband_subnets)
+{
+    struct pair p = {0};
+    const struct ibv_qp_attr *a;
+
+    for (int i = 0; i < 2; i++) {
+        struct fake_port *port = &fake.device[i].port[0];
+
+        port->link = IBV_LINK_LAYER_INFINIBAND;
+        port->lid = (uint16_t)(0x100 + i);
+        port->gid[1].raw[4] = 0x0c;
+        port->gid[1].raw[5] = (uint8_t)i;
+        port->gid[1].raw[7] = (uint8_t)i; /* the subnet */
+    }
+    net = net_up(NULL, NULL);
+    fake_forget();
+    ck_assert_int_eq(net->listen(1, p.handle, &p.listen), 0);
+    for (int64_t end = now_ms() + 5000; (!p.send || !p.recv) && now_ms() < end;) {
+        if (!p.send)
+            ck_assert_int_eq(net->connect(0, NULL, p.handle, &p.send), 0);
+        if (!p.recv)
+            ck_assert_int_eq(net->accept(p.listen, &p.recv), 0);
+    }
+    a = state(IBV_QPS_RTR, SENDER);
+    ck_assert_int_eq(a->ah_attr.is_global, 1);
+    ck_assert_int_eq(a->ah_attr.dlid, 0x0c01);
+    ck_assert_int_eq(a->ah_attr.grh.sgid_index, 1);
+    pair_close(&p);
+    net_down();
+}
+END_TEST
+
+/* ---- events ---- */
+
+START_TEST(return_async_events)
+{
+    struct pair p;
+
+    net = net_up("NCCL_IB_RETURN_ASYNC_EVENTS=0", NULL);
+    pair_open(&p, 1);
+    fake_event(0, _i ? IBV_EVENT_DEVICE_FATAL : IBV_EVENT_QP_FATAL, 0);
+    ck_assert_int_eq(wait_req(post_recv(p.recv, dst, SIZE, 9), NULL, 50), -ETIME);
+    exchange(&p, 1000);
+    ck_assert_int_eq(warnings(), 1); /* said, and no more */
+    pair_close(&p);
+    net_down();
+}
+END_TEST
+
+/* ---- bad values ---- */
+
+static const struct {
+    const char *name, *value;
+} bad[] = {
+    {"NCCL_IB_DISABLE", "2"},
+    {"NCCL_IB_MERGE_VFS", "yes"},
+    {"NCCL_IB_DEVICE_PCI_ORDER", "x"},
+    {"NCCL_IB_PCI_RELAXED_ORDERING", "3"},
+    {"NCCL_IB_ADAPTIVE_ROUTING", "7"},
+    {"NCCL_IB_AR_THRESHOLD", "8k"},
+    {"NCCL_IB_GID_INDEX", "-5"},
+    {"NCCL_IB_ROUTABLE_FLID_GID_INDEX", "a"},
+    {"NCCL_IB_ROCE_VERSION_NUM", "3"},
+    {"NCCL_IB_ADDR_FAMILY", "IPv4"},
+    {"NCCL_IB_ADDR_RANGE", "10.0.0.0"},
+    {"NCCL_IB_ADDR_RANGE", "10.0.0.0/33"},
+    {"NCCL_IB_ADDR_RANGE", "fd00::/8"},
+    {"NCCL_IB_TIMEOUT", "32"},
+    {"NCCL_IB_RETRY_CNT", "8"},
+    {"NCCL_IB_PKEY", "-1"},
+    {"NCCL_IB_USE_INLINE", "2"},
+    {"NCCL_IB_SL", "16"},
+    {"NCCL_IB_TC", "256"},
+    {"NCCL_IB_FIFO_TC", "256"},
+    {"NCCL_IB_QPS_PER_CONNECTION", "0"},
+    {"NCCL_IB_SPLIT_DATA_ON_QPS", "2"},
+    {"NCCL_IB_RETURN_ASYNC_EVENTS", "2"},
+    {"NCCL_IB_QUERY_PORT_SPEED", "x"},
+    {"NCCL_IB_MQP_RETRY_ALL", "2"},
+    {"NCCL_IB_MQP_RETRY_CNT", "-1"},
+    {"NCCL_IB_MQP_RETRY_SLEEP_MSEC", "-1"},
+    {"NCCL_GDR_FLUSH_DISABLE", "2"},
+};
+
+START_TEST(bad_value)
+{
+    const struct nb_net_ops *ops;
+
+    net_up(NULL, NULL);
+    nb_net_release();
+    capture_log();
+    setenv(bad[_i].name, bad[_i].value, 1);
+    for (int automatic = 0; automatic < 2; automatic++) {
+        if (automatic)
+            setenv("NIBBLE_NET", "auto", 1);
+        ck_assert_int_eq(nb_net_acquire(&ops), -EINVAL);
+        ck_assert_int_eq(warnings(), 1 + automatic);
+        ck_assert_ptr_nonnull(strstr(last_warning(), bad[_i].name));
+        ck_assert_ptr_nonnull(strstr(last_warning(), bad[_i].value));
+    }
+}
+END_TEST
+
+#define COUNT(a) ((int)(sizeof(a) / sizeof((a)[0])))
+
+int main(void)
+{
+    Suite *s = suite_create("net/verbs_env");
+    TCase *c = tcase_create("variables");
+    SRunner *r = srunner_create(s);
+    int failed;
+
+    tcase_set_timeout(c, 60);
+    tcase_add_checked_fixture(c, verbs_before, verbs_after);
+    tcase_add_test(c, defaults);
+    tcase_add_test(c, timeout);
+    tcase_add_test(c, retry_cnt);
+    tcase_add_test(c, pkey);
+    tcase_add_test(c, service_level);
+    tcase_add_test(c, traffic_class);
+    tcase_add_test(c, fifo_traffic_class);
+    tcase_add_test(c, mtu);
+    tcase_add_test(c, inline_clears);
+    tcase_add_test(c, queue_pairs);
+    tcase_add_loop_test(c, modify_retries, 0, 4);
+    tcase_add_loop_test(c, modify_sleep, 0, 3);
+    tcase_add_loop_test(c, whole_or_split, 0, 2);
+    tcase_add_loop_test(c, adaptive_routing, 0, COUNT(adaptive));
+    tcase_add_loop_test(c, relaxed_ordering, 0, 4);
+    tcase_add_loop_test(c, flush, 0, 2);
+    tcase_add_loop_test(c, roce_gid, 0, COUNT(gids));
+    tcase_add_test(c, hidden_gid);
+    tcase_add_test(c, gid_out_of_table);
+    tcase_add_loop_test(c, infiniband, 0, 4);
+    tcase_add_test(c, infiniband_subnets);
+    tcase_add_loop_test(c, return_async_events, 0, 2);
+    tcase_add_loop_test(c, bad_value, 0, COUNT(bad));
+    suite_add_tcase(s, c);
+    srunner_run_all(r, CK_ENV);
+    failed = srunner_ntests_failed(r);
+    srunner_free(r);
+    return failed ? 1 : 0;
+}

@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the launching experiments need of the CUDA driver, opened at run time: streams, events, graphs, pinned
+ * memory. Names are the driver's without "cu". Functions return the driver's result, 0 for success.
+ */
+#ifndef NIBBLE_TOOLS_GPU_CHECK_DRIVER_H
+#define NIBBLE_TOOLS_GPU_CHECK_DRIVER_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct CUctx_st *CUcontext;
+typedef struct CUmod_st *CUmodule;
+typedef struct CUfunc_st *CUfunction;
+typedef struct CUstream_st *CUstream;
+typedef struct CUevent_st *CUevent;
+typedef struct CUgraph_st *CUgraph;
+typedef struct CUgraphExec_st *CUgraphExec;
+
+#define NB_CU_NOT_READY 600
+#define NB_CU_STREAM_NON_BLOCKING 1u
+#define NB_CU_EVENT_DISABLE_TIMING 2u
+#define NB_CU_CAPTURE_RELAXED 2
+#define NB_CU_HOST_MAPPED 2u
+#define NB_CU_MULTIPROCESSORS 16 /* CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT */
+
+/* X(function, arguments): every entry point, so that the table and the look-up cannot differ. */
+#define NB_CU_CALLS(X) \
+    X(Init, (unsigned)) \
+    X(GetErrorString, (int, const char **)) \
+    X(DriverGetVersion, (int *)) \
+    X(DeviceGetCount, (int *)) \
+    X(DeviceGet, (int *, int)) \
+    X(DeviceGetName, (char *, int, int)) \
+    X(DeviceGetAttribute, (int *, int, int)) \
+    X(DevicePrimaryCtxRetain, (CUcontext *, int)) \
+    X(CtxSetCurrent, (CUcontext)) \
+    X(CtxGetStreamPriorityRange, (int *, int *)) \
+    X(ModuleLoadData, (CUmodule *, const void *)) \
+    X(ModuleGetFunction, (CUfunction *, CUmodule, const char *)) \
+    X(MemHostAlloc, (void **, size_t, unsigned)) \
+    X(MemHostGetDevicePointer_v2, (uint64_t *, void *, unsigned)) \
+    X(MemAlloc_v2, (uint64_t *, size_t)) \
+    X(MemsetD8_v2, (uint64_t, unsigned char, size_t)) \
+    X(StreamCreateWithPriority, (CUstream *, unsigned, int)) \
+    X(StreamWaitEvent, (CUstream, CUevent, unsigned)) \
+    X(StreamQuery, (CUstream)) \
+    X(StreamBeginCapture_v2, (CUstream, int)) \
+    X(StreamEndCapture, (CUstream, CUgraph *)) \
+    X(GraphInstantiateWithFlags, (CUgraphExec *, CUgraph, unsigned long long)) \
+    X(GraphUpload, (CUgraphExec, CUstream)) \
+    X(GraphLaunch, (CUgraphExec, CUstream)) \
+    X(EventCreate, (CUevent *, unsigned)) \
+    X(EventRecord, (CUevent, CUstream)) \
+    X(LaunchKernel, (CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, \
+                     CUstream, void **, void **))
+
+struct nb_cu {
+#define X(name, arguments) int (*name) arguments;
+    NB_CU_CALLS(X)
+#undef X
+};
+
+extern struct nb_cu nb_cu;
+extern const unsigned char nb_launch_image[];
+extern const size_t nb_launch_image_bytes;
+
+/* Open the driver and initialise it. 0, or 77 after a line that says what is missing. */
+int nb_cu_open(void);
+
+/* Leave the program with a message if a call failed. */
+void nb_cu_check(int result, const char *what);
+#define CU(call) nb_cu_check(nb_cu.call, #call)
+
+#endif

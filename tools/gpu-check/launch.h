@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the launching experiments' host side and kernels share: flags in pinned host memory, which both poll.
+ * Every word is written by one side only; counters only grow.
+ */
+#ifndef NIBBLE_TOOLS_GPU_CHECK_LAUNCH_H
+#define NIBBLE_TOOLS_GPU_CHECK_LAUNCH_H
+
+#include <stdint.h>
+
+#define NB_LANES 4u   /* communicators */
+#define NB_WINDOWS 8u /* windows of an operation */
+
+/* One communicator: its operation asks for windows, the host posts them to the resident kernel, that
+ * answers. */
+struct nb_lane {
+    volatile uint32_t request; /* the operation's kernel: windows asked for */
+    volatile uint32_t posted;  /* host: windows handed to the resident kernel */
+    volatile uint32_t done;    /* resident kernel: windows served */
+    volatile uint32_t acked;   /* host: windows the operation may go on after */
+    volatile uint32_t end;     /* host: launches of which nothing is left */
+    volatile uint32_t pad[11];
+};
+
+struct nb_board {
+    volatile uint32_t release; /* host: all kernels return, whatever they wait for */
+    volatile uint32_t late;    /* kernels: one of them returned because its time was over */
+    volatile uint32_t quiet;   /* host: what fills the GPU returns */
+    volatile uint32_t flag;    /* host: what the holding kernel waits for */
+    volatile uint32_t holds;   /* the holding kernel runs */
+    volatile uint32_t marks;   /* a marking kernel ran */
+    volatile uint32_t pad[10];
+    struct nb_lane lane[NB_LANES];
+};
+
+#endif

@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What judges a step: the exact sum, the weights that must arrive, the direction of the update. */
+#include <math.h>
+#include <string.h>
+
+#include "values.h"
+#include "worker.h"
+
+/* Of just the values that were handed to the exchange; where gathers are lossy, of what the weights as their
+ * owners have them would have given. */
+void nbt_exact_sum(struct nbt_worker *w)
+{
+    const struct nbt_settings *s = w->s;
+    const size_t size = nb_dtype_size(s->grad_type);
+    for (size_t i0 = 0; i0 < w->n; i0 += 1024) {
+        const size_t c = w->n - i0 < 1024 ? w->n - i0 : 1024;
+        double sum[1024] = {0};
+        float part[1024];
+        for (int r = 0; r < s->nodes; r++) {
+            const char *from = nbt_board_grads(s, w->board, r);
+            nbt_widen(s->grad_type, from + (w->first + i0) * size, c, part);
+            for (size_t i = 0; i < c; i++)
+                sum[i] += (double)part[i];
+        }
+        for (size_t i = 0; i < c; i++)
+            w->exact[i0 + i] = (float)sum[i];
+    }
+}
+
+/* One block is measured by one receiver: all have the same bits. */
+static void weight_error(struct nbt_worker *w, const uint16_t *want)
+{
+    const struct nbt_settings *s = w->s;
+    struct nbt_node_board *mine = &w->board->node[w->node->rank];
+    const size_t first = (size_t)((w->node->rank + 1) % s->nodes) * s->block;
+    for (size_t i0 = 0; i0 < s->block; i0 += 1024) {
+        const size_t c = s->block - i0 < 1024 ? s->block - i0 : 1024;
+        float got[1024], truth[1024];
+        nbt_from_bf16(w->weights + first + i0, c, got);
+        nbt_from_bf16(want + first + i0, c, truth);
+        for (size_t i = 0; i < c; i++)
+            mine->weight_error2 += ((double)got[i] - (double)truth[i]) * ((double)got[i] - (double)truth[i]);
+        nbt_from_bf16(want + w->first + i0, c, truth);
+        for (size_t i = 0; i < c; i++) {
+            const double d = (double)truth[i] - (double)w->master[i0 + i];
+            mine->rounding2 += d * d;
+        }
+    }
+}
+
+int nbt_check_weights(struct nbt_worker *w, size_t where)
+{
+    const struct nbt_settings *s = w->s;
+    const size_t all = (size_t)s->nodes * s->block;
+    const int lossy = nbt_weights_lossy(w->run->method.weights), me = w->node->rank;
+    const uint16_t *want = nbt_board_weights(s, w->board);
+    struct nbt_node_board *mine = &w->board->node[me];
+    uint64_t bad = 0;
+    if (!lossy && memcmp(w->weights, want, all * sizeof *want) != 0) {
+        size_t at = 0;
+        while (w->weights[at] == want[at])
+            at++;
+        hx_fail("step %zu: gathered weight %zu (of node %zu) is %04x, its owner sent %04x", where, at,
+                at / s->block, w->weights[at], want[at]);
+        bad = 1;
+    }
+    if (lossy)
+        weight_error(w, want);
+    for (int r = 0; r < s->nodes; r++)
+        mine->hash[r] = nb_hash64(w->weights + (size_t)r * s->block, s->block * sizeof *w->weights, where);
+    const int rc = nbt_meet(w);
+    if (rc)
+        return rc;
+    /* The owner of a block that went lossy has better values than the receivers; these must agree. */
+    for (int r = 0; r < s->nodes; r++)
+        for (int q = 0; q < s->nodes; q++)
+            if (!lossy || (q != r && me != r))
+                bad += w->board->node[q].hash[r] != mine->hash[r];
+    if (bad)
+        __atomic_fetch_add(&w->board->weight_errors, bad, __ATOMIC_RELAXED);
+    if (me == 0)
+        w->board->weight_checks++;
+    return 0; /* counted, and the run fails by it; going on shows whether it is one step or all */
+}
+
+void nbt_probe(struct nbt_worker *w)
+{
+    struct nbt_node_board *mine = &w->board->node[w->node->rank];
+    nbt_fidelity_measure(&w->s->lay, &w->usage, w->first, w->n, w->u, w->u_exact, w->delivered, w->exact,
+                         &mine->fidelity);
+    if (w->shadow.ops)
+        nbt_fidelity_measure(&w->s->lay, &w->usage, w->first, w->n, w->u_shadow, w->u_exact,
+                             w->delivered_shadow, w->exact, &mine->fidelity_shadow);
+}
+
+void nbt_probe_collect(struct nbt_worker *w, size_t step, int instant)
+{
+    struct nbt_fidelity_sums sums[HX_MAX_NODES];
+    struct nbt_fidelity at = {0};
+    struct nbt_step *record = &w->board->step[step];
+    if (w->node->rank != 0)
+        return;
+    for (int r = 0; r < w->s->nodes; r++)
+        sums[r] = w->board->node[r].fidelity;
+    if (instant)
+        nbt_fidelity_add(&w->board->fidelity, sums, w->s->nodes);
+    if (!w->shadow.ops)
+        return;
+    nbt_fidelity_add(&at, sums, w->s->nodes);
+    memcpy(record->off, at.off, sizeof record->off);
+    memset(&at, 0, sizeof at);
+    for (int r = 0; r < w->s->nodes; r++)
+        sums[r] = w->board->node[r].fidelity_shadow;
+    nbt_fidelity_add(&at, sums, w->s->nodes);
+    memcpy(record->off_shadow, at.off, sizeof record->off_shadow);
+}

@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The runs that can be compared. */
+#include "runs.h"
+
+#include <string.h>
+
+static const char *const env_raw[] = {"NIBBLE_RS=raw", "NIBBLE_AG=raw", NULL};
+static const char *const env_off[] = {"NIBBLE_RS=int4", "NIBBLE_AG=exact", "NIBBLE_EF=off", NULL};
+static const char *const env_full[] = {"NIBBLE_RS=int4", "NIBBLE_AG=exact", "NIBBLE_EF=full", NULL};
+static const char *const env_delta4[] = {"NIBBLE_RS=int4", "NIBBLE_AG=delta4", "NIBBLE_EF=full", NULL};
+static const char *const env_ema[] = {"NIBBLE_RS=int4", "NIBBLE_AG=exact", "NIBBLE_EF=ema", NULL};
+
+#define INT4(ef) .gradients = NBT_GRADIENTS_INT4, .feedback = (ef), .weights = NBT_WEIGHTS_EXACT
+
+const struct nbt_run nbt_runs[] = {
+    {.name = "raw", .title = "uncompressed", .env = env_raw, .usual = 1},
+    {.name = "nofeedback",
+     .title = "4 bits, no feedback",
+     .env = env_off,
+     .method = {INT4(NB_EF_OFF)},
+     .usual = 1},
+    {.name = "feedback",
+     .title = "4 bits, feedback",
+     .env = env_full,
+     .method = {INT4(NB_EF_FULL)},
+     .usual = 1,
+     .judged = 1},
+    {.name = "ema", .title = "4 bits, averaged feedback", .env = env_ema, .method = {INT4(NB_EF_EMA)}},
+    {.name = "delta4",
+     .title = "4 bits, feedback, delta4",
+     .env = env_delta4,
+     .method = {.gradients = NBT_GRADIENTS_INT4, .feedback = NB_EF_FULL, .weights = NBT_WEIGHTS_DELTA4},
+     .judged = 1},
+    {.name = "loco",
+     .title = "LoCo-like",
+     .method = {.gradients = NBT_GRADIENTS_LOCO, .weights = NBT_WEIGHTS_EXACT}},
+    {.name = "sdp4bit-gradients",
+     .title = "SDP4Bit-like gradients",
+     .method = {.gradients = NBT_GRADIENTS_SDP4BIT, .weights = NBT_WEIGHTS_EXACT}},
+    {.name = "sdp4bit-weights", .title = "SDP4Bit-like weights", .method = {.weights = NBT_WEIGHTS_QWD}},
+    {.name = "wrongslot", .title = "4 bits, wrong feedback", .method = {INT4(NB_EF_FULL), .wrong_slot = 1}},
+};
+const size_t nbt_runs_count = sizeof nbt_runs / sizeof *nbt_runs;
+
+_Static_assert(sizeof nbt_runs / sizeof *nbt_runs <= NBT_RUNS_MAX, "NBT_RUNS_MAX");
+
+const struct nbt_run *nbt_run_find(const char *name, size_t n)
+{
+    for (size_t i = 0; i < nbt_runs_count; i++)
+        if (strlen(nbt_runs[i].name) == n && strncmp(nbt_runs[i].name, name, n) == 0)
+            return &nbt_runs[i];
+    return NULL;
+}
+
+void nbt_run_names(FILE *f)
+{
+    for (size_t i = 0; i < nbt_runs_count; i++)
+        fprintf(f, "%s%s", i ? ", " : "", nbt_runs[i].name);
+}

@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Values in the types that travel: rounding to nearest even, and back. */
+#ifndef NIBBLE_TRAIN_VALUES_H
+#define NIBBLE_TRAIN_VALUES_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "nibble/codec.h"
+
+/* n values to BF16, NaN stays NaN, and back. */
+void nbt_to_bf16(const float *src, size_t n, uint16_t *dst);
+void nbt_from_bf16(const uint16_t *src, size_t n, float *dst);
+
+/* n values to `type` (what FP16 cannot hold becomes infinity), and back. */
+void nbt_narrow(enum nb_dtype type, const float *src, size_t n, void *dst);
+void nbt_widen(enum nb_dtype type, const void *src, size_t n, float *dst);
+
+#endif
