@@ -1,0 +1,442 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * nibble-model: will 4 bits help on this cluster, and from which size on? Predicts reduce-scatter, all-gather
+ * and all-reduce from measured figures, for 2 to 4096 nodes and 1 to 800 Gbit/s, and checks itself against
+ * bench.sh.
+ */
+#include <getopt.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "model.h"
+
+#define MOST 16
+
+struct options {
+    double gbps[MOST], bytes[MOST];
+    int nodes[MOST];
+    int ngbps, nbytes, nnodes;
+    const char *codec, *type, *validate;
+    double speed;           /* of all codecs, GB/s; 0: as measured */
+    double ratio, ag_ratio; /* 0: the type's */
+    double tolerance;       /* --validate: percent; 0: print only */
+    struct nm_figures figures;
+    struct nm_op op;
+    double gradients, weights;
+};
+
+static const char help[] =
+    "usage: nibble-model [OPTION]...\n\n"
+    "Will 4 bits help? Predicts the collectives of nibble beside NCCL's own rings, which send the values as "
+    "they are.\n\n"
+    "  --nodes LIST        default 2,4,8,16,64,256,1024,4096\n"
+    "  --gbps LIST         Gbit/s of a node's link, as one GPU uses it (default 1,10,25,100,200,400,800)\n"
+    "  --bytes LIST        of the whole vector; K, M, G may follow (default 64M)\n"
+    "  --type NAME         bfloat16 or float32 (default bfloat16)\n"
+    "  --codec FILE        speeds that nibble-perf codec --json FILE has measured (default: those of one "
+    "core of a\n"
+    "                      Sapphire Rapids Xeon with AVX-512)\n"
+    "  --codec-gbps X      all codecs this fast instead: a GPU's kernels, or a question\n"
+    "  --cores X           processors for the codec, a node (default 1: the engine's thread)\n"
+    "  --latency-us X      of one hop (default 20)\n"
+    "  --message-us X      processor time of a message at one end (default 2)\n"
+    "  --chunk SIZE        of NCCL (default 128K)   --channels N (default 8)\n"
+    "  --unit SIZE         NIBBLE_UNIT_BYTES        --credits N  NIBBLE_CREDITS\n"
+    "  --group N           nodes of a group of the two-level schedule (default: about the square root)\n"
+    "  --ratio R           bytes on the wire over bytes of values, sums (default: 0.268 of BF16, 0.134 of "
+    "FP32)\n"
+    "  --ag-ratio R        and of weights' differences (default 0.19 of BF16, 0.55 of FP32)\n"
+    "  --gradients SIZE    reduced in a step, for the memory (default: the operation)   --weights SIZE "
+    "gathered\n"
+    "  --validate FILE     instead: predict the samples that bench.sh -o FILE has written, print the errors\n"
+    "  --tolerance P       with that: status 1 when an error is larger than P percent\n";
+
+static bool number(const char *text, double *out)
+{
+    char *end;
+    double v = strtod(text, &end);
+
+    if (end == text || !(v >= 0) || !isfinite(v))
+        return false;
+    if (*end && strchr("KkMmGgTt", *end)) {
+        const char *unit = strchr("kmgt", *end | 0x20);
+        v *= pow(1024, (double)(unit - "kmgt") + 1);
+        end++;
+    }
+    *out = v;
+    return *end == 0;
+}
+
+static int list(const char *text, double *out)
+{
+    char copy[256], *at = copy, *one;
+    int n = 0;
+
+    snprintf(copy, sizeof(copy), "%s", text);
+    while ((one = strsep(&at, ","))) {
+        if (n == MOST || !number(one, &out[n]) || out[n] <= 0)
+            return 0;
+        n++;
+    }
+    return n;
+}
+
+static bool wrong(const char *option, const char *text)
+{
+    fprintf(stderr, "nibble-model: --%s cannot be %s\n", option, text);
+    return false;
+}
+
+static bool parse(int argc, char **argv, struct options *o)
+{
+    static const struct option longs[] = {
+        {"nodes", 1, NULL, 0},    {"gbps", 1, NULL, 0},       {"bytes", 1, NULL, 0},
+        {"type", 1, NULL, 0},     {"codec", 1, NULL, 0},      {"codec-gbps", 1, NULL, 0},
+        {"cores", 1, NULL, 0},    {"latency-us", 1, NULL, 0}, {"message-us", 1, NULL, 0},
+        {"chunk", 1, NULL, 0},    {"channels", 1, NULL, 0},   {"unit", 1, NULL, 0},
+        {"credits", 1, NULL, 0},  {"group", 1, NULL, 0},      {"ratio", 1, NULL, 0},
+        {"ag-ratio", 1, NULL, 0}, {"gradients", 1, NULL, 0},  {"weights", 1, NULL, 0},
+        {"validate", 1, NULL, 0}, {"tolerance", 1, NULL, 0},  {"help", 0, NULL, 'h'},
+        {NULL, 0, NULL, 0}};
+    double cores = 1, latency = 20, message = 2, channels = 8, group = 0, nodes[MOST];
+    int c, at;
+
+    while ((c = getopt_long(argc, argv, "h", longs, &at)) != -1) {
+        const char *name = c == 0 ? longs[at].name : "";
+        const struct {
+            const char *name;
+            double *to;
+        } plain[] = {{"codec-gbps", &o->speed}, {"cores", &cores},           {"latency-us", &latency},
+                     {"message-us", &message},  {"chunk", &o->op.chunk},     {"channels", &channels},
+                     {"unit", &o->op.unit},     {"credits", &o->op.credits}, {"group", &group},
+                     {"ratio", &o->ratio},      {"ag-ratio", &o->ag_ratio},  {"gradients", &o->gradients},
+                     {"weights", &o->weights},  {"tolerance", &o->tolerance}};
+        if (c == 'h') {
+            fputs(help, stdout);
+            exit(0);
+        }
+        if (c != 0)
+            return false;
+        for (size_t i = 0; i < sizeof(plain) / sizeof(plain[0]); i++)
+            if (strcmp(name, plain[i].name) == 0 && !number(optarg, plain[i].to))
+                return wrong(name, optarg);
+        if (strcmp(name, "nodes") == 0) {
+            o->nnodes = list(optarg, nodes);
+            for (int i = 0; i < o->nnodes; i++) {
+                o->nodes[i] = (int)nodes[i];
+                if (nodes[i] < 2 || nodes[i] > 4096 || nodes[i] != o->nodes[i])
+                    return wrong(name, "other than 2 to 4096");
+            }
+            if (!o->nnodes)
+                return wrong(name, optarg);
+        } else if (strcmp(name, "gbps") == 0) {
+            if (!(o->ngbps = list(optarg, o->gbps)))
+                return wrong(name, optarg);
+        } else if (strcmp(name, "bytes") == 0) {
+            if (!(o->nbytes = list(optarg, o->bytes)))
+                return wrong(name, optarg);
+        } else if (strcmp(name, "type") == 0) {
+            o->type = optarg;
+        } else if (strcmp(name, "codec") == 0) {
+            o->codec = optarg;
+        } else if (strcmp(name, "validate") == 0) {
+            o->validate = optarg;
+        }
+    }
+    if (optind < argc)
+        return wrong("help", argv[optind]);
+    if (strcmp(o->type, "bfloat16") != 0 && strcmp(o->type, "float32") != 0)
+        return wrong("type", o->type);
+    if (cores <= 0 || channels < 1 || o->op.chunk < 512 || o->op.unit < 512 || o->op.credits < 1)
+        return wrong("cores, --channels, --chunk, --unit or --credits", "nothing");
+    o->figures.queue = 1 << 20;
+    o->figures.cores = cores;
+    o->figures.latency = 1e-6 * latency;
+    o->figures.message = 1e-6 * message;
+    o->op.channels = (int)channels;
+    o->op.group = (int)group;
+    return true;
+}
+
+/* Measured with nibble-perf codec on one core of a Sapphire Rapids Xeon (docs/performance.md). */
+static void default_speeds(struct options *o)
+{
+    const bool wide = strcmp(o->type, "float32") == 0;
+
+    o->figures.copy = 16e9;
+    o->figures.speed = wide ? (struct nm_speed){11.4e9, 6.1e9, 19.6e9, 18.3e9, 1.9e9, 5.6e9}
+                            : (struct nm_speed){7.3e9, 3.5e9, 13.7e9, 11.7e9, 1.8e9, 3.0e9};
+}
+
+static bool speeds(struct options *o, const char *type)
+{
+    o->type = type;
+    default_speeds(o);
+    if (o->codec && !nm_read_codec(o->codec, type, &o->figures))
+        return false;
+    if (o->speed > 0) {
+        const double s = 1e9 * o->speed;
+        o->figures.speed = (struct nm_speed){s, s, s, s, s, s};
+        o->figures.copy = fmax(s, o->figures.copy);
+    }
+    return true;
+}
+
+static double ratio_of(const struct options *o, enum nm_func func)
+{
+    const bool wide = strcmp(o->type, "float32") == 0;
+
+    if (func == NM_ALL_GATHER)
+        return o->ag_ratio > 0 ? o->ag_ratio : wide ? 0.55 : 0.19;
+    return o->ratio > 0 ? o->ratio : wide ? 0.134 : 0.268;
+}
+
+static struct nm_op operation(const struct options *o, enum nm_func func, enum nm_schedule schedule,
+                              int nodes, double bytes)
+{
+    struct nm_op op = o->op;
+
+    op.func = func;
+    op.schedule = schedule;
+    op.nodes = nodes;
+    op.bytes = bytes;
+    op.value = strcmp(o->type, "float32") == 0 ? 4 : 2;
+    op.ratio = ratio_of(o, func);
+    op.coded = op.ratio < 1;
+    op.feedback = func != NM_ALL_GATHER;
+    return op;
+}
+
+/* The fastest schedule and its time. */
+static double best_of(const struct options *o, enum nm_func func, int nodes, double bytes,
+                      enum nm_schedule *which)
+{
+    double best = INFINITY;
+
+    for (int s = 0; s < NM_SCHEDULES; s++) {
+        const struct nm_op op = operation(o, func, (enum nm_schedule)s, nodes, bytes);
+        struct nm_result r;
+        if (nm_predict(&o->figures, &op, &r) && r.seconds < best) {
+            best = r.seconds;
+            *which = (enum nm_schedule)s;
+        }
+    }
+    return best;
+}
+
+static const char *size_text(double bytes, char *out, size_t cap)
+{
+    const char *units[] = {"", "K", "M", "G", "T"};
+    int u = 0;
+
+    while (bytes >= 1024 && u < 4) {
+        bytes /= 1024;
+        u++;
+    }
+    snprintf(out, cap, bytes < 10 && bytes != floor(bytes) ? "%.1f%s" : "%.0f%s", bytes, units[u]);
+    return out;
+}
+
+/* Sizes from 4 KiB to 1 GiB at which 4 bits are faster than NCCL's own way. */
+static const char *pays(const struct options *o, enum nm_func func, int nodes, char *out, size_t cap)
+{
+    double from = 0, to = 0;
+    char a[16], b[16];
+    enum nm_schedule s;
+
+    for (double bytes = 4096; bytes <= 1 << 30; bytes *= 4)
+        if (best_of(o, func, nodes, bytes, &s) < nm_nccl(&o->figures, func, nodes, bytes)) {
+            from = from > 0 ? from : bytes;
+            to = bytes;
+        }
+    if (from == 0)
+        snprintf(out, cap, "nowhere");
+    else if (to == 1 << 30)
+        snprintf(out, cap, "%s and up", size_text(from, a, sizeof(a)));
+    else
+        snprintf(out, cap, "%s to %s", size_text(from, a, sizeof(a)), size_text(to, b, sizeof(b)));
+    return out;
+}
+
+static void print_table(struct options *o, enum nm_func func, double bytes)
+{
+    char a[16], b[16], c[40];
+
+    printf("\n%s, %s of %s in all, chunks of %s x %d channels: milliseconds; \"times\" is NCCL's own over "
+           "the best\n",
+           nm_func_name(func), size_text(bytes, a, sizeof(a)), o->type, size_text(o->op.chunk, b, sizeof(b)),
+           o->op.channels);
+    printf("%5s %6s %9s %9s %9s %9s %9s %9s %-9s %6s %-6s %s\n", "nodes", "Gbit/s", "NCCL", "ideal", "direct",
+           "two-hop", "two-level", "latency", "best", "times", "bound", "4 bits are faster at");
+    for (int n = 0; n < o->nnodes; n++) {
+        for (int g = 0; g < o->ngbps; g++) {
+            struct nm_result r = {0}, of[NM_SCHEDULES] = {{0}};
+            int best = 0;
+
+            o->figures.link = 1e9 / 8 * o->gbps[g];
+            for (int s = 0; s < NM_SCHEDULES; s++) {
+                const struct nm_op op = operation(o, func, (enum nm_schedule)s, o->nodes[n], bytes);
+                if (!nm_predict(&o->figures, &op, &of[s]))
+                    of[s].seconds = INFINITY;
+                best = of[s].seconds < of[best].seconds ? s : best;
+            }
+            r = of[best];
+            const double own = nm_nccl(&o->figures, func, o->nodes[n], bytes);
+            printf("%5d %6g %9.3f %9.3f %9.3f %9.3f %9.3f %9.3f %-9s %6.2f %-6s %s\n", o->nodes[n],
+                   o->gbps[g], 1e3 * own, 1e3 * r.ideal, 1e3 * of[NM_DIRECT].seconds,
+                   1e3 * of[NM_TWO_HOP].seconds, 1e3 * of[NM_TWO_LEVEL].seconds, 1e3 * r.latency,
+                   nm_schedule_name((enum nm_schedule)best), own / r.seconds,
+                   r.ideal > 0.8 * r.seconds        ? "link"
+                   : r.cpu > 0.8 * o->figures.cores ? "codec"
+                                                    : "window",
+                   pays(o, func, o->nodes[n], c, sizeof(c)));
+        }
+    }
+}
+
+static void print_needs(const struct options *o, double bytes)
+{
+    char text[3][16];
+
+    printf("\nWhat a node needs, for one communicator and GPU\n%5s %-10s %12s %10s %10s %11s\n", "nodes",
+           "schedule", "connections", "staging", "feedback", "references");
+    for (int n = 0; n < o->nnodes; n++) {
+        for (int s = 0; s < NM_SCHEDULES; s++) {
+            const struct nm_op sum = operation(o, NM_ALL_REDUCE, (enum nm_schedule)s, o->nodes[n], bytes);
+            const struct nm_op gather = operation(o, NM_ALL_GATHER, (enum nm_schedule)s, o->nodes[n], bytes);
+            struct nm_needs a, b;
+            if (s == NM_TWO_HOP) /* connects as direct does */
+                continue;
+            nm_needs(&sum, o->gradients, o->weights, &a);
+            nm_needs(&gather, o->gradients, o->weights, &b);
+            printf("%5d %-10s %12.0f %10s %10s %11s\n", o->nodes[n], s == NM_DIRECT ? "others" : "two-level",
+                   a.connections, size_text(a.staging, text[0], sizeof(text[0])),
+                   size_text(a.feedback, text[1], sizeof(text[1])),
+                   size_text(b.references, text[2], sizeof(text[2])));
+        }
+    }
+    puts("Staging counts all credits; NIBBLE_STAGING_MAX_MB gives fewer where they would not fit.");
+}
+
+/* ---- beside measurements ---- */
+
+/* Predict one sample; "auto" is the faster way for a gather, direct for a sum. */
+static bool predict_sample(const struct options *o, const struct nm_sample *s, enum nm_func func,
+                           struct nm_result *r)
+{
+    const bool hops = strncmp(s->schedule, "two-hop", 7) == 0,
+               any = strcmp(s->schedule, "auto") == 0 && func != NM_REDUCE_SCATTER;
+    struct nm_op op = operation(o, func, NM_DIRECT, s->nodes, s->bytes);
+    struct nm_result other;
+
+    op.ratio = s->ratio > 0 ? s->ratio : op.ratio;
+    op.coded = strcmp(s->tool, "coded") == 0;
+    op.chunk = s->chunk;
+    op.channels = s->channels;
+    op.schedule = hops ? NM_TWO_HOP : NM_DIRECT;
+    if (!nm_predict(&o->figures, &op, r))
+        return false;
+    op.schedule = NM_TWO_HOP;
+    if (any && nm_predict(&o->figures, &op, &other) && other.seconds < r->seconds)
+        *r = other;
+    return true;
+}
+
+/* Latency of a hop as the smallest raw operations of the same run show it; they do nothing else. */
+static void calibrate(struct options *o, const struct nm_sample *samples, long n, int nodes)
+{
+    double best = INFINITY;
+
+    for (long i = 0; i < n; i++)
+        if (strcmp(samples[i].set, "small") == 0 && strcmp(samples[i].tool, "raw") == 0 &&
+            samples[i].nodes == nodes && strcmp(samples[i].op, "reduce_scatter") == 0 &&
+            samples[i].bytes <= 8192 && samples[i].seconds < best)
+            best = samples[i].seconds;
+    if (isfinite(best))
+        o->figures.latency = best;
+}
+
+static int validate(struct options *o)
+{
+    struct nm_sample *samples;
+    const long n = nm_read_bench(o->validate, &samples);
+    double worst = 0, sum = 0;
+    int count = 0, over = 0;
+
+    if (n < 0)
+        return 1;
+    printf("%-8s %-7s %-10s %5s %-15s %-9s %6s %10s %12s %12s %7s\n", "set", "tool", "schedule", "nodes",
+           "op", "type", "bytes", "windows", "measured ms", "predicted ms", "error");
+    for (long i = 0; i < n; i++) {
+        const struct nm_sample *s = &samples[i];
+        char size[16], chunk[16], windows[32];
+        struct nm_result r;
+        enum nm_func func;
+
+        for (func = NM_REDUCE_SCATTER; func < NM_FUNCS && strcmp(s->op, nm_func_name(func)) != 0; func++)
+            continue;
+        if (func == NM_FUNCS || (strcmp(s->tool, "coded") != 0 && strcmp(s->tool, "raw") != 0) ||
+            s->chunk <= 0 || s->mbps <= 0)
+            continue;
+        if (!speeds(o, s->type))
+            return 1;
+        calibrate(o, samples, n, s->nodes);
+        o->figures.link = 1e6 / 8 * s->mbps;
+        o->figures.host_slots = true;
+        if (!predict_sample(o, s, func, &r))
+            continue;
+        const double error = r.seconds / s->seconds - 1;
+        snprintf(windows, sizeof(windows), "%s x %d", size_text(s->chunk, chunk, sizeof(chunk)), s->channels);
+        printf("%-8s %-7s %-10s %5d %-15s %-9s %6s %10s %12.2f %12.2f %+6.1f%%\n", s->set, s->tool,
+               s->schedule, s->nodes, s->op, s->type, size_text(s->bytes, size, sizeof(size)), windows,
+               1e3 * s->seconds, 1e3 * r.seconds, 100 * error);
+        worst = fmax(worst, fabs(error));
+        sum += fabs(error);
+        over += fabs(error) > 0.15;
+        count++;
+    }
+    free(samples);
+    if (!count) {
+        fprintf(stderr,
+                "nibble-model: %s has nothing to compare with (sets main, large and windows of bench.sh)\n",
+                o->validate);
+        return 1;
+    }
+    printf("%d measurements: mean error %.1f %%, largest %.1f %%, %d beyond 15 %%\n", count,
+           100 * sum / count, 100 * worst, over);
+    return o->tolerance > 0 && 100 * worst > o->tolerance;
+}
+
+int main(int argc, char **argv)
+{
+    static const double gbps[] = {1, 10, 25, 100, 200, 400, 800};
+    static const int nodes[] = {2, 4, 8, 16, 64, 256, 1024, 4096};
+    struct options o = {.type = "bfloat16", .bytes = {64 << 20}, .nbytes = 1, .ngbps = 7, .nnodes = 8};
+
+    memcpy(o.gbps, gbps, sizeof(gbps));
+    memcpy(o.nodes, nodes, sizeof(nodes));
+    o.op = nm_op_make(NM_ALL_REDUCE, 2, 1, 2, 1);
+    if (!parse(argc, argv, &o))
+        return 2;
+    if (!speeds(&o, o.type))
+        return 1;
+    if (o.validate)
+        return validate(&o);
+    printf("Codec %s, GB/s of values: encode %.1f, with feedback %.1f, add %.1f, decode %.1f; differences: "
+           "encode %.1f, "
+           "decode %.1f.\n%g processors a node, hop %g us, message %g us.\n",
+           o.type, 1e-9 * o.figures.speed.encode, 1e-9 * o.figures.speed.encode_feedback,
+           1e-9 * o.figures.speed.decode_add, 1e-9 * o.figures.speed.decode,
+           1e-9 * o.figures.speed.ulp_encode, 1e-9 * o.figures.speed.ulp_decode, o.figures.cores,
+           1e6 * o.figures.latency, 1e6 * o.figures.message);
+    for (int b = 0; b < o.nbytes; b++)
+        for (int f = 0; f < NM_FUNCS; f++)
+            print_table(&o, (enum nm_func)f, o.bytes[b]);
+    print_needs(&o, o.bytes[0]);
+    puts("\nbound: link: at 80 % of what its rate allows; codec: processors are busy; window: nodes wait for "
+         "one another\n"
+         "or for NCCL, which keeps eight steps of each channel in flight.");
+    return 0;
+}

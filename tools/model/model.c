@@ -1,0 +1,489 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The model: NCCL's walk over an operation, and what its parts cost under each schedule. */
+#include "model.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define STEPS 8      /* NCCL_STEPS */
+#define CALL_GROUP 8 /* channels that share a call */
+#define HEADER 64.0  /* of a message */
+
+/* What one part of a call costs a node in one role. Link loads in bytes on the wire. */
+struct load {
+    double tx, rx, cpu;
+    double first; /* processor time before the first unit can go */
+    double last;  /* processor time behind the last unit's arrival */
+};
+
+struct part_loads {
+    struct load owner, other;
+    int hops;
+    bool early; /* a node that only contributes is finished once it has encoded */
+};
+
+struct walk {
+    const struct nm_figures *f;
+    const struct nm_op *op;
+    int n, groups, in_flight; /* calls in flight: STEPS x groups */
+    double rate;              /* bytes a second of the link */
+    double *tx, *rx, *cpu;    /* [n]: when each server is free */
+    double *add;              /* the same, of what arrives: values to be encoded need not wait for it */
+    double *done;             /* [n][in_flight]: when calls were finished, by call % in_flight */
+    double *reduced;          /* [ring]: RS, direct: when parts of the current block were reduced */
+    double *gone;             /* [ring][n]: and when contributions had arrived */
+    double used;              /* processor time of one node on average */
+};
+
+static double max2(double a, double b) { return a > b ? a : b; }
+static double min2(double a, double b) { return a < b ? a : b; }
+
+const char *nm_func_name(enum nm_func func)
+{
+    static const char *const names[] = {"reduce_scatter", "all_gather", "all_reduce"};
+
+    return names[func];
+}
+
+const char *nm_schedule_name(enum nm_schedule schedule)
+{
+    static const char *const names[] = {"direct", "two-hop", "two-level"};
+
+    return names[schedule];
+}
+
+int nm_group(int nodes)
+{
+    int best = 1;
+
+    for (int g = 1; g <= nodes; g++)
+        if (nodes % g == 0 && fabs(log(g) - log(nodes) / 2) < fabs(log(best) - log(nodes) / 2) - 1e-12)
+            best = g;
+    return best;
+}
+
+struct nm_op nm_op_make(enum nm_func func, int nodes, double bytes, double value, double ratio)
+{
+    return (struct nm_op){.func = func,
+                          .schedule = NM_DIRECT,
+                          .nodes = nodes,
+                          .bytes = bytes,
+                          .value = value,
+                          .ratio = ratio,
+                          .coded = ratio < 1,
+                          .chunk = 131072,
+                          .channels = 8,
+                          .unit = 131072,
+                          .credits = 48};
+}
+
+/* Processor time of `bytes` at `speed`; an unknown speed costs nothing. */
+static double work(double bytes, double speed) { return speed > 0 ? bytes / speed : 0; }
+
+/* Processor times of values: to make a message of them, to add one to a sum, to store one. */
+static double encode_time(const struct walk *w, double bytes)
+{
+    const struct nm_speed *s = &w->f->speed;
+
+    if (!w->op->coded)
+        return work(bytes, w->f->copy);
+    if (w->op->func == NM_ALL_GATHER)
+        return work(bytes, s->ulp_encode);
+    return work(bytes, w->op->feedback ? s->encode_feedback : s->encode);
+}
+
+static double add_time(const struct walk *w, double bytes)
+{
+    /* A raw sum reads two operands and writes one, into FP32. */
+    return w->op->coded ? work(bytes, w->f->speed.decode_add) : 2 * work(bytes, w->f->copy);
+}
+
+static double decode_time(const struct walk *w, double bytes)
+{
+    const struct nm_speed *s = &w->f->speed;
+
+    if (!w->op->coded)
+        return work(bytes, w->f->copy);
+    return work(bytes, w->op->func == NM_ALL_GATHER ? s->ulp_decode : s->decode);
+}
+
+static double messages(const struct walk *w, double bytes) { return max2(1, ceil(bytes / w->op->unit)); }
+
+/* Bytes on the wire of `copies` messages' worth of `bytes` each. Ratios as measured hold headers of full
+ * units; small pieces have more of them. */
+static double wire(const struct walk *w, double ratio, double copies, double bytes)
+{
+    const double full = ratio * bytes, pieces = messages(w, bytes);
+    const double extra = bytes < w->op->unit ? HEADER * (1 - bytes / w->op->unit) * pieces : 0;
+
+    return copies * (full + extra);
+}
+
+/* Costs of `len` bytes that lie in one rank's block, or of an all-reduce, where every node is "other". */
+static struct part_loads part_costs(const struct walk *w, double len)
+{
+    const double n = w->n, r = w->op->ratio, r2 = w->op->ratio_again > 0 ? w->op->ratio_again : r;
+    const double unit = min2(len, w->op->unit), m = w->f->message;
+    struct part_loads p = {.hops = 1, .early = w->op->func == NM_REDUCE_SCATTER};
+    const double g = w->op->group, h = n / g;
+    const bool two_level = w->op->schedule == NM_TWO_LEVEL && g > 1 && h > 1;
+    double piece;
+
+    switch (w->op->func) {
+    case NM_REDUCE_SCATTER:
+        if (two_level) {
+            /* To the member of the own group that has the owner's place; it adds, codes again and sends on.
+             */
+            const double middle = (h - 1) / n; /* share of nodes that do so */
+            p.hops = 2;
+            p.owner.rx = wire(w, r, g - 1, len) + wire(w, r2, h - 1, len);
+            p.owner.cpu = add_time(w, (g + h - 2) * len) + (g + h - 2) * messages(w, len) * m;
+            p.other.tx = wire(w, r, 1, len);
+            p.other.rx = middle * wire(w, r, g - 1, len);
+            p.other.cpu = encode_time(w, len) + messages(w, len) * m + middle * add_time(w, (g - 1) * len);
+        } else if (w->op->schedule == NM_TWO_HOP && n > 2) {
+            piece = len / (n - 1);
+            p.hops = 2;
+            p.owner.rx = wire(w, r2, n - 1, piece);
+            p.owner.cpu = add_time(w, len) + (n - 1) * messages(w, piece) * m;
+            p.other.tx = wire(w, r, n - 2, piece) + wire(w, r2, 1, piece);
+            p.other.rx = wire(w, r, n - 2, piece);
+            p.other.cpu =
+                encode_time(w, len) + add_time(w, len - piece) + (2 * (n - 2) + 1) * messages(w, piece) * m;
+        } else {
+            p.owner.rx = wire(w, r, n - 1, len);
+            p.owner.cpu = add_time(w, (n - 1) * len) + (n - 1) * messages(w, len) * m;
+            p.other.tx = wire(w, r, 1, len);
+            p.other.cpu = encode_time(w, len) + messages(w, len) * m;
+        }
+        p.owner.cpu += work(len, w->f->copy); /* its own contribution */
+        p.other.first = encode_time(w, unit);
+        p.owner.last = add_time(w, unit);
+        break;
+    case NM_ALL_GATHER:
+        if (two_level) {
+            p.hops = 2;
+            p.owner.tx = wire(w, r, g + h - 2, len);
+            p.owner.cpu = encode_time(w, len) + (g + h - 2) * messages(w, len) * m;
+            p.other.tx = (h - 1) / n * wire(w, r, g - 1, len);
+            p.other.rx = wire(w, r, 1, len);
+            p.other.cpu = decode_time(w, len) + 2 * messages(w, len) * m;
+        } else if (w->op->schedule == NM_TWO_HOP && n > 2) {
+            piece = len / (n - 1);
+            p.hops = 2;
+            p.owner.tx = wire(w, r, n - 1, piece);
+            p.owner.cpu = encode_time(w, len) + (n - 1) * messages(w, piece) * m;
+            p.other.tx = wire(w, r, n - 2, piece);
+            p.other.rx = wire(w, r, n - 1, piece);
+            p.other.cpu = decode_time(w, len) + (2 * n - 3) * messages(w, piece) * m;
+        } else {
+            p.owner.tx = wire(w, r, n - 1, len);
+            p.owner.cpu = encode_time(w, len) + (n - 1) * messages(w, len) * m;
+            p.other.rx = wire(w, r, 1, len);
+            p.other.cpu = decode_time(w, len) + messages(w, len) * m;
+        }
+        p.owner.first = encode_time(w, unit);
+        p.other.last = decode_time(w, unit);
+        break;
+    default:
+        piece = len / n;
+        if (two_level) {
+            /* Pieces to the members of the group, their sums to the same place in other groups, and back. */
+            const double inner = len / g, outer = inner / h;
+            p.hops = 4;
+            p.other.tx = wire(w, r, g - 1, inner) + wire(w, r2, h - 1, outer) + wire(w, r2, h - 1, outer) +
+                         wire(w, r2, g - 1, inner);
+            p.other.cpu = 4 * ((g - 1) * messages(w, inner) + (h - 1) * messages(w, outer)) * m +
+                          encode_time(w, outer * (h - 1)) + add_time(w, outer * (h - 1));
+        } else {
+            p.hops = 2;
+            p.other.tx = wire(w, r, n - 1, piece) + wire(w, r2, n - 1, piece);
+            p.other.cpu = 4 * (n - 1) * messages(w, piece) * m;
+        }
+        p.other.rx = p.other.tx;
+        p.other.cpu += encode_time(w, len - piece) + add_time(w, len - piece) + encode_time(w, piece) +
+                       decode_time(w, len);
+        p.other.first = encode_time(w, min2(piece, unit));
+        p.other.last = add_time(w, min2(piece, unit)) + 2 * encode_time(w, min2(piece, unit));
+        p.owner = p.other;
+        break;
+    }
+    if (w->f->host_slots) { /* filled with what a node hands over, drained of what it gets */
+        const double once = work(len, w->f->copy);
+        p.owner.cpu += 2 * once;
+        p.other.cpu += w->op->func == NM_ALL_REDUCE ? 2 * once : once;
+    }
+    return p;
+}
+
+static double serve(double *server, double ready, double seconds)
+{
+    if (seconds <= 0)
+        return ready; /* nothing to do, so nothing to wait for */
+    *server = max2(*server, ready) + seconds;
+    return *server;
+}
+
+/* A node may hand over call `i` when its call `i - in_flight` is finished. */
+static double posted(const struct walk *w, int node, long i)
+{
+    return i < w->in_flight ? 0 : w->done[(size_t)node * (size_t)w->in_flight + (size_t)(i % w->in_flight)];
+}
+
+static void finish(struct walk *w, int node, long i, double when)
+{
+    double *row = w->done + (size_t)node * (size_t)w->in_flight;
+    /* Slots are given back in order within a group of channels. */
+    const double before = i < w->groups ? 0 : row[(i - w->groups) % w->in_flight];
+
+    row[i % w->in_flight] = max2(before, when);
+}
+
+#define RING 512
+
+/*
+ * One part, `len` bytes of call `i` in block `owner`, of a reduce-scatter that goes straight to the owner.
+ * Nodes that only contribute run ahead as far as memory for coded units goes: their own, and the owner's,
+ * which is free again when the owner has handed over that part, too, and added it. `at`: number of this part
+ * within the block.
+ */
+static void run_direct_sum(struct walk *w, long i, int owner, double len, long at, double *when)
+{
+    const struct part_loads p = part_costs(w, len);
+    const double speed = min2(1, w->f->cores), each = p.owner.rx / (w->n - 1) / w->rate;
+    const double memory = w->op->credits * w->op->unit;
+    const long back = (long)max2(1, floor(memory / max2(len, 1)));
+    /* A unit that the transport has taken needs no memory of ours. */
+    const long mine = (long)max2(1, floor((memory + w->f->queue / w->op->ratio) / max2(len, 1)));
+    const bool full = at >= back && back < RING;
+    double *gone = w->gone + (size_t)(at % RING) * (size_t)w->n;
+    double first = INFINITY, last = 0, late, ready, sum;
+
+    w->used += (p.owner.cpu + (w->n - 1) * p.other.cpu) / w->n;
+    for (int j = 0; j < w->n; j++) {
+        double encoded, left;
+
+        if (j == owner)
+            continue;
+        ready = posted(w, j, i);
+        if (at >= mine && mine < RING)
+            ready = max2(ready, w->gone[(size_t)((at - mine) % RING) * (size_t)w->n + (size_t)j]);
+        encoded = serve(&w->cpu[j], ready, p.other.cpu / speed);
+        ready = encoded - p.other.cpu / speed + p.other.first / speed;
+        if (full)
+            ready = max2(ready, w->reduced[(at - back) % RING]);
+        left = max2(serve(&w->tx[j], ready, p.other.tx / w->rate), encoded);
+        gone[j] = left;
+        first = min2(first, ready); /* connections share a link: what was posted before is not in the way */
+        last = max2(last, left);
+        when[j] = max2(when[j], encoded);
+    }
+    /* The owner's link takes what comes from the first byte on, as it comes; what is late waits for nobody.
+     */
+    ready = serve(&w->rx[owner], first, (w->n - 1) * each);
+    late = last;
+    last = max2(last, ready) + w->f->latency;
+    for (int j = 0; j < w->n; j++)
+        gone[j] = max2(gone[j], gone[j] < late ? ready - each : ready);
+    ready = max2(last - p.owner.cpu / speed, posted(w, owner, i));
+    sum = serve(&w->add[owner], ready, p.owner.cpu / speed);
+    sum = max2(sum, max2(last, posted(w, owner, i)) + p.owner.last / speed);
+    w->reduced[at % RING] = sum;
+    when[owner] = max2(when[owner], sum);
+}
+
+/* One part of anything else. when[j] is raised to what the call needs on node j. */
+static void run_part(struct walk *w, long i, int owner, double len, double *when)
+{
+    const struct part_loads p = part_costs(w, len);
+    const double speed = min2(1, w->f->cores);
+    double arrived = 0, ready, sum;
+
+    for (int j = 0; j < w->n; j++) {
+        const struct load *l = j == owner ? &p.owner : &p.other;
+        double encoded, left;
+
+        w->used += l->cpu / w->n;
+        if (j == owner && p.early)
+            continue;
+        ready = posted(w, j, i);
+        if (j == owner || w->op->func != NM_ALL_GATHER) {
+            encoded = serve(&w->cpu[j], ready, l->cpu / speed);
+            ready = max2(ready, encoded - l->cpu / speed) + l->first / speed;
+        } else {
+            encoded = serve(&w->add[j], ready, l->cpu / speed);
+        }
+        left = serve(&w->tx[j], ready, l->tx / w->rate);
+        if (j != owner)
+            left = max2(left, serve(&w->rx[j], ready, l->rx / w->rate));
+        arrived = max2(arrived, max2(left, encoded));
+        if (p.early || (j == owner && w->op->func == NM_ALL_GATHER)) {
+            /* Done for NCCL when the units have been encoded, and those have room. */
+            const double room = w->op->credits * w->op->unit / max2(len, 1) * l->tx / w->rate;
+            when[j] = max2(when[j], max2(encoded, left - room));
+        }
+    }
+    if (w->op->schedule == NM_TWO_HOP && w->op->func != NM_ALL_REDUCE) {
+        /* While the others work on its block, the owner's link has one idle direction. That time is lost, as
+         * is measured: the pieces of the next block move when all nodes' do. */
+        serve(&w->tx[owner], posted(w, owner, i), max2(0, p.other.tx - p.owner.tx) / w->rate);
+        serve(&w->rx[owner], posted(w, owner, i), p.early ? 0 : max2(0, p.other.rx - p.owner.rx) / w->rate);
+    }
+    arrived += p.hops * w->f->latency;
+    if (p.early) {
+        const double start = posted(w, owner, i);
+        arrived = max2(arrived, serve(&w->rx[owner], start, p.owner.rx / w->rate) + w->f->latency);
+        ready = max2(arrived - p.owner.cpu / speed, start);
+        sum = serve(&w->add[owner], ready, p.owner.cpu / speed);
+        when[owner] = max2(when[owner], max2(sum, max2(arrived, start) + p.owner.last / speed));
+        return;
+    }
+    for (int j = 0; j < w->n; j++)
+        if (j != owner || w->op->func != NM_ALL_GATHER)
+            when[j] = max2(when[j], arrived + p.other.last / speed);
+}
+
+/* Where a call covers many blocks all nodes have the same to do: one stands for all. */
+static void run_even(struct walk *w, long i, double len)
+{
+    struct walk one = *w;
+    const double speed = min2(1, w->f->cores), blocks = w->op->bytes / w->n;
+    const bool whole = w->op->func == NM_ALL_REDUCE;
+    const double part = whole ? len : min2(blocks, len), parts = len / part;
+    const struct part_loads p = part_costs(&one, part);
+    const double share = whole ? 0 : 1.0 / w->n;
+    const double tx = parts * (share * p.owner.tx + (1 - share) * p.other.tx);
+    const double rx = parts * (share * p.owner.rx + (1 - share) * p.other.rx);
+    const double cpu = parts * (share * p.owner.cpu + (1 - share) * p.other.cpu);
+    const double first = max2(p.owner.first, p.other.first), last = max2(p.owner.last, p.other.last);
+    double ready = posted(w, 0, i), encoded, left;
+
+    w->used += cpu;
+    encoded = serve(&w->cpu[0], ready, cpu / speed);
+    ready = max2(ready, encoded - cpu / speed) + first / speed;
+    left = max2(serve(&w->tx[0], ready, tx / w->rate), serve(&w->rx[0], ready, rx / w->rate));
+    finish(w, 0, i, max2(left, encoded) + p.hops * w->f->latency + last / speed);
+}
+
+static bool sane(const struct nm_figures *f, const struct nm_op *op)
+{
+    return f->link > 0 && f->latency >= 0 && f->message >= 0 && f->cores > 0 && op->nodes >= 2 &&
+           op->bytes > 0 && op->ratio > 0 && op->chunk > 0 && op->channels >= 1 && op->unit > 0 &&
+           op->credits >= 1;
+}
+
+static double walk_all(struct walk *w, double call, long calls, bool even)
+{
+    double *when = calloc((size_t)w->n, sizeof(*when)), end = 0;
+    const double block = w->op->bytes / w->n;
+    long at = 0;
+    int last = -1;
+
+    if (!when)
+        return NAN;
+    for (long i = 0; i < calls; i++) {
+        const double beg = (double)i * call, stop = min2(beg + call, w->op->bytes);
+        if (even) {
+            run_even(w, i, stop - beg);
+            continue;
+        }
+        for (int j = 0; j < w->n; j++)
+            when[j] = posted(w, j, i);
+        for (double x = beg; x < stop - 1e-6;) {
+            const int owner = (int)min2(floor(x / block + 1e-9), w->n - 1);
+            const double to = owner == w->n - 1 ? stop : min2(stop, (owner + 1) * block);
+            at = owner == last ? at + 1 : 0;
+            last = owner;
+            if (w->op->func == NM_REDUCE_SCATTER && w->op->schedule == NM_DIRECT)
+                run_direct_sum(w, i, owner, to - x, at, when);
+            else
+                run_part(w, i, owner, to - x, when);
+            x = to;
+        }
+        for (int j = 0; j < w->n; j++)
+            finish(w, j, i, when[j]);
+    }
+    for (int j = 0; j < (even ? 1 : w->n); j++)
+        for (int k = 0; k < w->in_flight && k < calls; k++)
+            end = max2(end, w->done[(size_t)j * (size_t)w->in_flight + (size_t)k]);
+    free(when);
+    return end;
+}
+
+bool nm_predict(const struct nm_figures *f, const struct nm_op *given, struct nm_result *result)
+{
+    struct nm_op op = *given;
+    struct walk w = {.f = f, .op = &op, .n = op.nodes, .rate = f->link};
+    const int together = op.channels < CALL_GROUP ? op.channels : CALL_GROUP;
+    const double n = op.nodes, call = op.chunk * together;
+    size_t nodes;
+    bool even;
+
+    if (!sane(f, &op))
+        return false;
+    if (op.group < 1 || op.nodes % op.group)
+        op.group = nm_group(op.nodes);
+    w.groups = (op.channels + CALL_GROUP - 1) / CALL_GROUP;
+    w.in_flight = STEPS * w.groups;
+    /* All-reduces are cut evenly whatever the call; else calls that cover a good many of the blocks. */
+    even = op.func == NM_ALL_REDUCE || (op.bytes / n * 8 <= call && op.nodes > 16);
+    nodes = even ? 1 : (size_t)op.nodes;
+    w.tx = calloc(nodes, sizeof(double));
+    w.rx = calloc(nodes, sizeof(double));
+    w.cpu = calloc(nodes, sizeof(double));
+    w.add = calloc(nodes, sizeof(double));
+    w.done = calloc(nodes * (size_t)w.in_flight, sizeof(double));
+    w.gone = calloc(nodes * RING, sizeof(double));
+    w.reduced = calloc(RING, sizeof(double));
+    if (w.tx && w.rx && w.cpu && w.add && w.done && w.gone && w.reduced) {
+        result->seconds = walk_all(&w, call, (long)ceil(op.bytes / call), even);
+        /* Processors are busy with one thing at a time, and there are only so many. */
+        result->seconds = max2(result->seconds, w.used / f->cores);
+        result->cpu = w.used / result->seconds;
+        result->ideal = (n - 1) / n * op.bytes * op.ratio / f->link * (op.func == NM_ALL_REDUCE ? 2 : 1);
+        result->in_flight = min2(op.bytes, op.chunk * op.channels * STEPS);
+        op.bytes = min2(op.bytes, call);
+        const struct part_loads p =
+            part_costs(&w, op.func == NM_ALL_REDUCE ? op.bytes : min2(op.bytes, given->bytes / n));
+        result->latency = p.hops * f->latency +
+                          (p.other.first + p.owner.last + p.other.last) / min2(1, f->cores) +
+                          max2(max2(p.owner.tx, p.owner.rx), max2(p.other.tx, p.other.rx)) / f->link;
+    } else {
+        result->seconds = NAN;
+    }
+    free(w.tx);
+    free(w.rx);
+    free(w.cpu);
+    free(w.add);
+    free(w.done);
+    free(w.gone);
+    free(w.reduced);
+    return isfinite(result->seconds);
+}
+
+void nm_needs(const struct nm_op *op, double gradients, double weights, struct nm_needs *needs)
+{
+    const double n = op->nodes;
+    const int group = op->group >= 1 && op->nodes % op->group == 0 ? op->group : nm_group(op->nodes);
+    const double peers = op->schedule == NM_TWO_LEVEL ? group - 1 + n / group - 1 : n - 1;
+    const bool gathers = op->func == NM_ALL_GATHER;
+
+    needs->connections = peers;
+    /* Rings to send and to receive in each of two classes for each peer, and two pools of shared units. */
+    needs->staging = (4 * peers + 2) * op->credits * op->unit;
+    /* One byte a value and one scale for 32 of them; a reduce-scatter's own block needs none. */
+    needs->feedback =
+        gathers || !op->coded ? 0 : (gradients > 0 ? gradients : op->bytes) / op->value * (1 + 1.0 / 32);
+    if (op->func == NM_REDUCE_SCATTER)
+        needs->feedback *= (n - 1) / n;
+    needs->references = gathers && op->coded ? (weights > 0 ? weights : op->bytes) : 0;
+}
+
+double nm_nccl(const struct nm_figures *f, enum nm_func func, int nodes, double bytes)
+{
+    const double one_way = (nodes - 1.0) / nodes * bytes / f->link;
+
+    return func == NM_ALL_REDUCE ? 2 * (one_way + min2(nodes - 1.0, log2(nodes)) * f->latency)
+                                 : one_way + (nodes - 1.0) * f->latency;
+}

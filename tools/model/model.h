@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * nibble-model: how long a collective takes, from what a link and a codec can do.
+ *
+ * An operation is walked as NCCL walks it: calls of chunk x channels (8 at most) bytes over [0, nodes x bytes
+ * of a rank), eight steps of each group of channels in flight, a slot free again when the call is finished.
+ * Each node has three servers: what it sends, what it receives, and its processors. A part of a call that
+ * lies in one rank's block loads them by its schedule; nodes wait for one another where the schedule makes
+ * them. Nothing else is simulated: no packets, no credits below a unit, no order within a part.
+ *
+ * Everything is in bytes and seconds. "Bytes" of a codec's speed are those of values, before coding.
+ */
+#ifndef NIBBLE_TOOLS_MODEL_H
+#define NIBBLE_TOOLS_MODEL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+enum nm_func { NM_REDUCE_SCATTER, NM_ALL_GATHER, NM_ALL_REDUCE, NM_FUNCS };
+enum nm_schedule { NM_DIRECT, NM_TWO_HOP, NM_TWO_LEVEL, NM_SCHEDULES };
+
+/* Bytes of values a second of one thread. */
+struct nm_speed {
+    double encode, encode_feedback, decode, decode_add, ulp_encode, ulp_decode;
+};
+
+struct nm_figures {
+    double link;     /* bytes a second, each direction of a node's link */
+    double latency;  /* of one hop: from the last byte there to the reaction here */
+    double queue;    /* bytes on the wire that the transport takes on a connection before they leave */
+    double message;  /* processor time of one message at one end */
+    double copy;     /* bytes a second that memory is copied at */
+    double cores;    /* processors of a node for all of this; less than 1 where nodes share a machine */
+    bool host_slots; /* the node's processors fill and drain NCCL's slots (the harness does; a GPU else) */
+    struct nm_speed speed;
+};
+
+struct nm_op {
+    enum nm_func func;
+    enum nm_schedule schedule;
+    int nodes;
+    double bytes;       /* of the whole vector */
+    double value;       /* bytes of one */
+    double ratio;       /* bytes on the wire over bytes of values, headers included; 1: raw */
+    double ratio_again; /* of what is quantized a second time; 0: the same */
+    bool coded, feedback;
+    double chunk;
+    int channels;
+    double unit;    /* bytes of values of a message at most */
+    double credits; /* units */
+    int group;      /* two-level: nodes of a group; 0: about the square root */
+};
+
+/* NCCL's chunks of 128 KiB on 8 channels, nibble's default units and credits. */
+struct nm_op nm_op_make(enum nm_func func, int nodes, double bytes, double value, double ratio);
+
+struct nm_result {
+    double seconds;
+    double ideal;     /* of the bytes that must pass the busiest link, nothing else */
+    double in_flight; /* bytes that NCCL keeps in flight, at most the operation */
+    double latency;   /* of one call when nothing else is under way */
+    double cpu;       /* processors busy on a node, on average */
+};
+
+/* false when a figure or the operation makes no sense. */
+bool nm_predict(const struct nm_figures *figures, const struct nm_op *op, struct nm_result *result);
+
+/* What a node needs. `gradients` and `weights`: bytes of all that is reduced and gathered in a step, 0: the
+ * operation's own. */
+struct nm_needs {
+    double connections; /* to peers, for one communicator and GPU */
+    double staging;     /* bytes of units sent and received, when memory allows for all credits */
+    double feedback, references;
+};
+void nm_needs(const struct nm_op *op, double gradients, double weights, struct nm_needs *needs);
+
+/* NCCL's own way with the same bytes, what a user has without nibble: rings, an all-reduce's latency that of
+ * a tree. */
+double nm_nccl(const struct nm_figures *figures, enum nm_func func, int nodes, double bytes);
+
+/* Nodes of a group for the two-level schedule: the divisor of nodes next to its square root. */
+int nm_group(int nodes);
+
+const char *nm_func_name(enum nm_func func);
+const char *nm_schedule_name(enum nm_schedule schedule);
+
+/* ---- measured figures ---- */
+
+/* Speeds of the fastest variant of `type` from nibble-perf codec --json, and the speed of memcpy. */
+bool nm_read_codec(const char *path, const char *type, struct nm_figures *figures);
+
+/* One line of bench.sh's samples. */
+struct nm_sample {
+    char set[16], tool[16], schedule[24], op[24], type[16];
+    int nodes, channels;
+    double mbps, bytes, chunk, seconds, ratio, cpu;
+};
+/* The medians over the rounds; *samples is for the caller to free. A negative number after a message. */
+long nm_read_bench(const char *path, struct nm_sample **samples);
+
+#endif

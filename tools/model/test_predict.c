@@ -1,0 +1,262 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The model's times where they are known: when only the link counts, only latency, only the codec. */
+#include <check.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "model.h"
+
+#define MIB 1048576.0
+
+/* A link of 1 GB/s and nothing else that takes time. */
+static struct nm_figures only_link(void) { return (struct nm_figures){.link = 1e9, .cores = 1e9}; }
+
+static double seconds(const struct nm_figures *f, const struct nm_op *op)
+{
+    struct nm_result r;
+
+    ck_assert(nm_predict(f, op, &r));
+    return r.seconds;
+}
+
+static void near(double got, double want, double part)
+{
+    ck_assert_msg(fabs(got - want) <= part * want, "%g, not %g", got, want);
+}
+
+/* What fits in flight takes the time of its bytes, whatever the function and the schedule. */
+START_TEST(link_only)
+{
+    const struct nm_figures f = only_link();
+
+    for (int func = 0; func < NM_FUNCS; func++)
+        for (int n = 2; n <= 16; n *= 2) {
+            struct nm_op op = nm_op_make((enum nm_func)func, n, 32 * MIB, 2, 0.25);
+            const double ideal = (n - 1.0) / n * 32 * MIB * 0.25 / 1e9 * (func == NM_ALL_REDUCE ? 2 : 1);
+            struct nm_result r;
+            op.chunk = 524288; /* x 8 channels x 8 steps: all of it */
+            op.credits = 1000;
+            ck_assert(nm_predict(&f, &op, &r));
+            near(r.ideal, ideal, 1e-9);
+            near(r.seconds, ideal, 0.03);
+            op.ratio = 1;
+            near(seconds(&f, &op), 4 * ideal, 0.03);
+        }
+}
+END_TEST
+
+/* Far more than is in flight: one owner's link works at a time when blocks go straight, N times the ideal; in
+ * two hops only the owner's own idleness is lost, N / (N - 1). */
+START_TEST(window_walk)
+{
+    const struct nm_figures f = only_link();
+
+    for (int n = 4; n <= 8; n *= 2) {
+        struct nm_op op = nm_op_make(NM_ALL_GATHER, n, 1024 * MIB, 2, 0.25);
+        const double ideal = (n - 1.0) / n * 1024 * MIB * 0.25 / 1e9;
+        op.chunk = 16384;
+        near(seconds(&f, &op), n * ideal, 0.02);
+        op.schedule = NM_TWO_HOP;
+        near(seconds(&f, &op), n / (n - 1.0) * ideal, 0.05);
+        op.func = NM_REDUCE_SCATTER;
+        near(seconds(&f, &op), n / (n - 1.0) * ideal, 0.05);
+        /* Eight bits from the reducer to the owner: its link takes twice as long. */
+        op.ratio_again = 0.5;
+        ck_assert_double_gt(seconds(&f, &op), 1.8 * ideal);
+        /* An all-reduce is spread over all nodes whatever is in flight. */
+        op = nm_op_make(NM_ALL_REDUCE, n, 1024 * MIB, 2, 0.25);
+        near(seconds(&f, &op), 2 * ideal, 0.03);
+    }
+}
+END_TEST
+
+/* Reduce-scatter: the larger the memory for coded units, the further the walk runs ahead. */
+START_TEST(run_ahead)
+{
+    const struct nm_figures f = only_link();
+    struct nm_op op = nm_op_make(NM_REDUCE_SCATTER, 4, 256 * MIB, 2, 0.25);
+    double few, many, most;
+
+    op.credits = 8;
+    few = seconds(&f, &op);
+    op.credits = 64;
+    many = seconds(&f, &op);
+    op.credits = 100000;
+    most = seconds(&f, &op);
+    ck_assert_double_gt(few, 1.05 * many);
+    ck_assert_double_ge(many, most);
+    ck_assert_double_ge(most, 0.75 * 256 * MIB * 0.25 / 1e9);
+}
+END_TEST
+
+/* Only latency: eight calls in flight, each takes its hops. */
+START_TEST(latency_only)
+{
+    const struct nm_figures f = {.link = 1e30, .latency = 1e-3, .cores = 1};
+    static const struct {
+        enum nm_func func;
+        enum nm_schedule schedule;
+        int hops;
+    } cases[] = {{NM_ALL_GATHER, NM_DIRECT, 1},
+                 {NM_ALL_GATHER, NM_TWO_HOP, 2},
+                 {NM_ALL_GATHER, NM_TWO_LEVEL, 2},
+                 {NM_ALL_REDUCE, NM_DIRECT, 2},
+                 {NM_ALL_REDUCE, NM_TWO_LEVEL, 4}};
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct nm_op op = nm_op_make(cases[i].func, 4, 64 * MIB, 2, 1); /* 64 calls of 1 MiB */
+        double want = 8 * cases[i].hops * 1e-3;
+        op.schedule = cases[i].schedule;
+        /* The owner of a block that is gathered does not wait in it: of all nodes' waits a quarter fewer
+         * remain, at most. */
+        ck_assert_double_le(seconds(&f, &op), want * 1.001);
+        ck_assert_double_ge(seconds(&f, &op), want * (op.func == NM_ALL_GATHER ? 0.74 : 0.999));
+        op.bytes = MIB;
+        near(seconds(&f, &op), cases[i].hops * 1e-3, 0.001);
+    }
+}
+END_TEST
+
+/* Only the codec: its bytes at its speed, and half the processors take twice the time. */
+START_TEST(codec_only)
+{
+    struct nm_figures f = {.link = 1e30, .cores = 1, .speed = {1e9, 0, 0, 0, 0, 0}};
+    struct nm_op op = nm_op_make(NM_REDUCE_SCATTER, 4, 32 * MIB, 2, 0.25);
+
+    op.chunk = 524288; /* all of it in flight */
+    near(seconds(&f, &op), 0.75 * 32 * MIB / 1e9, 0.02);
+    f.cores = 0.5;
+    near(seconds(&f, &op), 2 * 0.75 * 32 * MIB / 1e9, 0.02);
+    op.coded = false; /* then nothing is encoded */
+    op.ratio = 1;
+    ck_assert_double_lt(seconds(&f, &op), 1e-3);
+}
+END_TEST
+
+/* No cliff where one node begins to stand for all, and faster links are never slower. */
+START_TEST(shape)
+{
+    struct nm_figures f = {.link = 1e9,
+                           .latency = 2e-5,
+                           .message = 1e-6,
+                           .cores = 1,
+                           .copy = 1e10,
+                           .speed = {8e9, 4e9, 13e9, 12e9, 2e9, 3e9}};
+
+    for (int func = 0; func < NM_FUNCS; func++)
+        for (int s = 0; s < NM_SCHEDULES; s++) {
+            double before = INFINITY;
+            for (double gbps = 1; gbps <= 800; gbps *= 2) {
+                struct nm_op op = nm_op_make((enum nm_func)func, 64, 64 * MIB, 2, 0.268);
+                op.schedule = (enum nm_schedule)s;
+                f.link = gbps * 1e9 / 8;
+                ck_assert_double_le(seconds(&f, &op), before * 1.0001);
+                before = seconds(&f, &op);
+            }
+        }
+    /* Blocks of an eighth of a call, and of one more byte: the two ways to walk meet. */
+    for (int s = 0; s < NM_SCHEDULES; s++) {
+        struct nm_op op = nm_op_make(NM_ALL_GATHER, 64, 8 * MIB, 2, 0.268);
+        double a, b;
+        f.link = 1e9;
+        op.schedule = (enum nm_schedule)s;
+        a = seconds(&f, &op);
+        op.bytes += 64 * 64;
+        b = seconds(&f, &op);
+        ck_assert_msg(a / b > 0.6 && a / b < 1.6, "schedule %d: %g and %g", s, a, b);
+    }
+}
+END_TEST
+
+START_TEST(needs)
+{
+    struct nm_op op = nm_op_make(NM_ALL_REDUCE, 1024, 64 * MIB, 2, 0.268);
+    struct nm_needs need;
+
+    nm_needs(&op, 0, 0, &need);
+    ck_assert_double_eq(need.connections, 1023);
+    near(need.feedback, 32 * MIB * 33 / 32, 1e-9);
+    op.schedule = NM_TWO_LEVEL;
+    nm_needs(&op, 0, 0, &need);
+    ck_assert_double_eq(need.connections, 62); /* 32 x 32 */
+    op.func = NM_ALL_GATHER;
+    nm_needs(&op, 0, 1e9, &need);
+    ck_assert_double_eq(need.references, 1e9);
+    ck_assert_int_eq(nm_group(16), 4);
+    ck_assert_int_eq(nm_group(7), 1);
+    ck_assert_int_eq(nm_group(4096), 64);
+}
+END_TEST
+
+START_TEST(nonsense)
+{
+    struct nm_figures f = only_link();
+    struct nm_op op = nm_op_make(NM_ALL_REDUCE, 1, MIB, 2, 1);
+    struct nm_result r;
+
+    ck_assert(!nm_predict(&f, &op, &r));
+    op.nodes = 2;
+    op.bytes = 0;
+    ck_assert(!nm_predict(&f, &op, &r));
+    op.bytes = MIB;
+    f.link = 0;
+    ck_assert(!nm_predict(&f, &op, &r));
+}
+END_TEST
+
+/* Medians over rounds, and files that are none. */
+START_TEST(samples)
+{
+    char path[] = "/tmp/nibble-model-XXXXXX";
+    const int fd = mkstemp(path);
+    struct nm_sample *s;
+    FILE *out = fdopen(fd, "w");
+
+    ck_assert_ptr_nonnull(out);
+    fputs("set,tool,schedule,nodes,mbps,op,type,bytes,channels,chunk,round,seconds,wire_ratio,cpu,busy,link_"
+          "bytes,nmse\n",
+          out);
+    for (int i = 0; i < 5; i++)
+        fprintf(out, "main,coded,direct,4,500,all_reduce,bfloat16,1048576,8,131072,%d,%g,0.268,1,,,\n", i + 1,
+                i == 2 ? 9.0 : 0.1 * (i + 1));
+    fprintf(out, "main,openmpi,,4,500,all_reduce,bfloat16,1048576,,,1,0.25,,1.5,,,\n");
+    fflush(out);
+    ck_assert_int_eq(nm_read_bench(path, &s), 2);
+    ck_assert_double_eq_tol(s[0].seconds, 0.4, 1e-9); /* of 0.1 0.2 9 0.4 0.5 */
+    ck_assert_int_eq(s[0].nodes, 4);
+    ck_assert_str_eq(s[1].tool, "openmpi");
+    free(s);
+    fputs("main,coded\n", out);
+    fclose(out);
+    ck_assert_int_lt(nm_read_bench(path, &s), 0);
+    unlink(path);
+    ck_assert_int_lt(nm_read_bench(path, &s), 0);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("model");
+    TCase *tc = tcase_create("predict");
+    SRunner *runner;
+    int failed;
+
+    tcase_set_timeout(tc, 60);
+    tcase_add_test(tc, link_only);
+    tcase_add_test(tc, window_walk);
+    tcase_add_test(tc, run_ahead);
+    tcase_add_test(tc, latency_only);
+    tcase_add_test(tc, codec_only);
+    tcase_add_test(tc, shape);
+    tcase_add_test(tc, needs);
+    tcase_add_test(tc, nonsense);
+    tcase_add_test(tc, samples);
+    suite_add_tcase(suite, tc);
+    runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? 1 : 0;
+}
