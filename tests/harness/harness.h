@@ -161,8 +161,8 @@ uint64_t hx_rand(uint64_t *state);
 uint64_t hx_rand_below(uint64_t *state, uint64_t n);
 /* A stream that depends on all arguments. */
 uint64_t hx_seed(uint64_t a, uint64_t b, uint64_t c);
-/* Of this process. */
-long hx_rss_kb(void);
+/* Of this process: its address space, threads, descriptors. */
+long hx_mapped_kb(void);
 int hx_thread_count(void);
 int hx_settled_threads(int expected); /* waits a little for joined threads to vanish from the count */
 int hx_fd_count(void);

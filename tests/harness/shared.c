@@ -220,28 +220,41 @@ void hx_barrier(struct hx_node *node)
     }
 }
 
-void hx_allgather(struct hx_node *node, const void *mine, size_t len, void *all)
+/* hx_allgather; says whose parts arrived, a bit each: also those of nodes that have ended since. */
+static uint64_t gather(struct hx_node *node, const void *mine, size_t len, void *all)
 {
+    struct hx_shared *shared = node->shared;
+    uint64_t there = 0;
+    unsigned long turn;
+
     if (len > HX_BOX_BYTES)
         abort();
-    memcpy(node->shared->node[node->rank].gather, mine, len);
+    memcpy(shared->node[node->rank].gather, mine, len);
     hx_barrier(node);
+    turn = atomic_load(&shared->node[node->rank].arrived);
     for (int r = 0; r < node->nnodes; r++) {
-        if (hx_ended(node, r))
+        if (atomic_load(&shared->node[r].arrived) < turn) {
             memset((char *)all + (size_t)r * len, 0, len);
-        else
-            memcpy((char *)all + (size_t)r * len, node->shared->node[r].gather, len);
+        } else {
+            memcpy((char *)all + (size_t)r * len, shared->node[r].gather, len);
+            there |= 1ull << r;
+        }
     }
     hx_barrier(node);
+    return there;
+}
+
+void hx_allgather(struct hx_node *node, const void *mine, size_t len, void *all)
+{
+    gather(node, mine, len, all);
 }
 
 int hx_all_equal(struct hx_node *node, uint64_t hash)
 {
-    uint64_t all[HX_MAX_NODES];
+    uint64_t all[HX_MAX_NODES], there = gather(node, &hash, sizeof hash, all);
 
-    hx_allgather(node, &hash, sizeof hash, all);
     for (int r = 0; r < node->nnodes; r++) {
-        if (!hx_ended(node, r) && all[r] != hash)
+        if ((there >> r & 1) && all[r] != hash)
             return 0;
     }
     return 1;
@@ -402,9 +415,9 @@ static long status_field(const char *name)
     return value;
 }
 
-long hx_rss_kb(void)
+long hx_mapped_kb(void)
 {
-    return status_field("VmRSS:");
+    return status_field("VmSize:");
 }
 
 int hx_thread_count(void)

@@ -206,6 +206,8 @@ static int measure(struct series *s, size_t bytes)
     hx_where("%s, %zu bytes", s->kind->name, bytes);
     perf_usage_now(interface, &from);
     for (int i = 0; i < reps; i++) {
+        if (s->run->pause_s > 0)
+            hx_sleep(s->run->pause_s);
         hx_barrier(s->node);
         const double start = hx_now();
         if (run_many(s, iterations))

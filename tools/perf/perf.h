@@ -70,6 +70,7 @@ struct perf_run {
     const char *netns;  /* prefix of the names of existing network namespaces, NULL: loopback */
     bool nocopy, bidirectional, feedback, help;
     int streams;
+    double pause_s;     /* before each repetition */
     double weight_step; /* rms of a weight's change over its own between two gathers */
     const char *env[24];
     int nenv;

@@ -34,6 +34,7 @@ static const char coll_help[] =
     "                   (default 0.0015; 0: unchanged)\n"
     "  --channels N     of NCCL (default 8)\n"
     "  --buffsize SIZE  NCCL_BUFFSIZE (default 4M)\n"
+    "  --pause MS       before each of --reps, unmeasured, as a job computes between two steps (default 0)\n"
     "  --chunk SIZE     of a channel (default: as NCCL chooses for the operation)\n";
 static const char coll_notes[] = "\nSizes are of the whole vector, times those of one operation out of a "
                                  "series, bandwidths in GB/s (10^9) as\n"
@@ -77,6 +78,7 @@ bool perf_run_parse(int argc, char **argv, const char *part, struct perf_run *ru
                                           {"nocopy", no_argument, NULL, 'C'},
                                           {"bidirectional", no_argument, NULL, 'D'},
                                           {"reps", required_argument, NULL, 'm'},
+                                          {"pause", required_argument, NULL, 'P'},
                                           {"netns", required_argument, NULL, 'S'},
                                           {"chunk", required_argument, NULL, 'k'},
                                           {"help", no_argument, NULL, 'h'},
@@ -129,6 +131,9 @@ bool perf_run_parse(int argc, char **argv, const char *part, struct perf_run *ru
             break;
         case 'm':
             run->repetitions = atoi(optarg);
+            break;
+        case 'P':
+            run->pause_s = 1e-3 * atof(optarg);
             break;
         case 'S':
             run->netns = optarg;
@@ -193,6 +198,8 @@ bool perf_run_parse(int argc, char **argv, const char *part, struct perf_run *ru
         return bad_option("1 to 10000 iterations");
     if (run->repetitions < 1 || run->repetitions > PERF_MOST_REPETITIONS)
         return bad_option("1 to 64 repetitions");
+    if (!(run->pause_s >= 0 && run->pause_s <= 60))
+        return bad_option("a pause of 0 to 60000 ms");
     if (run->chunk > run->buff_size / HX_STEPS || run->chunk % 512)
         return bad_option("a chunk is a multiple of 512 bytes, at most an eighth of the buffer");
     if (run->channels < 1 || run->channels > HX_MAX_CHANNELS || run->streams < 1 || run->streams > HX_GROUP)
