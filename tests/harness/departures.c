@@ -3,6 +3,8 @@
  * Nodes that leave while others are late, and NCCL's teardown after an abort. The windows are handed over by
  * hand, while the proxy sleeps, so that each can be posted exactly when the case needs it.
  */
+#include <signal.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -147,7 +149,77 @@ static int freed_after_dereg(void)
     return sx_job("freed-after-dereg", 2, freed_node, NULL, 30, env);
 }
 
+/* A node that fails says why. Another that sees only later all of what came, its connections closed, tells that and not
+ * that it has lost the first, which would hide the culprit where that is a third. */
+static void stop(int pid)
+{
+    char path[64], line[256] = "", *state;
+
+    snprintf(path, sizeof path, "/proc/%d/stat", pid);
+    kill(pid, SIGSTOP);
+    do {
+        FILE *f = fopen(path, "re");
+
+        if (!f || !fgets(line, sizeof line, f))
+            line[0] = 0;
+        if (f)
+            fclose(f);
+        state = strrchr(line, ')');
+        hx_sleep(1e-3);
+    } while (state && state[2] != 'T');
+}
+
+static void begun(struct hx_op *op, void *arg)
+{
+    (void)op;
+    atomic_store((atomic_bool *)arg, true);
+}
+
+static int said_node(struct hx_node *node, void *arg)
+{
+    struct hx_comm_cfg cfg = { .channels = 2 };
+    struct sx_spec spec = { .func = HX_ALL_GATHER, .type = ncclFloat32, .count = 300007, .fill = HX_FILL_BITS };
+    atomic_bool posted = false;
+    struct hx_lib *lib;
+    struct hx_comm *comm;
+    struct sx_run run;
+
+    (void)arg;
+    if (sx_open(node, &cfg, &lib, &comm))
+        return 1;
+    sx_prepare(node, &spec, &run);
+    hx_barrier(node);
+    if (node->rank == 0) { /* NCCL gives up: an end with unfinished requests */
+        run.op.on_start = begun;
+        run.op.on_start_arg = &posted;
+        HX_CHECK(hx_post(comm, &run.op) == ncclSuccess, "post");
+        while (!atomic_load(&posted))
+            hx_sleep(1e-3);
+        stop(hx_pid(node, 1));
+        hx_comm_abort(comm);
+        kill(hx_pid(node, 1), SIGCONT);
+    } else {
+        hx_where("waiting for the end of node 0");
+        while (!hx_log_warns())
+            hx_sleep(1e-3);
+        HX_CHECK(hx_log_count("W ", "lost node 0") == 0 && hx_log_count("node 0", "has failed: ") == 1,
+                 "node 0 is said to be lost");
+        hx_comm_abort(comm);
+    }
+    sx_free(&run);
+    hx_lib_close(lib);
+    return 0;
+}
+
+static int said_before_lost(void)
+{
+    static const char *const env[] = { "NIBBLE_RS=raw", NULL };
+
+    return sx_job("said-before-lost", 2, said_node, NULL, 60, env);
+}
+
 static const struct hx_case cases[] = {
+    { "said-before-lost", said_before_lost, 0 },
     { "left-in-order", left_in_order, 0 },
     { "left-before-taken", left_before_taken, 0 },
     { "freed-after-dereg", freed_after_dereg, 0 },
