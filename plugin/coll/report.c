@@ -64,6 +64,7 @@ void nb_coll_get_stats(struct nb_coll_comm *comm, struct nb_coll_stats *stats)
     *stats = comm->stats;
     stats->ref_slots = nb_refs_count(comm->refs);
     stats->reference_bytes = nb_refs_bytes(comm->refs);
+    stats->unanswered = (uint64_t)nb_refs_unconfirmed(comm->refs);
     stats->feedback_bytes = nb_feedback_bytes(comm->feedback);
     pthread_mutex_unlock(&comm->progress_lock);
 }

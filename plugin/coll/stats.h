@@ -46,6 +46,7 @@ struct nb_coll_stats {
     uint64_t resends;                /* units that a receiver asked for again as raw bytes */
     uint64_t control_bytes;
     uint64_t feedback_bytes, reference_bytes; /* memory in use */
+    uint64_t unanswered;             /* 1 while a receiver has not taken over a gather of this node's block */
 };
 
 /* A copy of the counters; exact when no operation is running. */

@@ -168,6 +168,18 @@ static void make_sources(struct hx_node *node, struct buffers *b, int which, enu
     }
 }
 
+/* As in a training step, the confirmations of what was gathered last have arrived everywhere. */
+static void until_confirmed(struct hx_node *node, struct hx_comm *comm)
+{
+    struct nb_coll_stats s;
+
+    do {
+        hx_sleep(1e-3);
+        nb_coll_get_stats(hx_comm_plugin(comm), &s);
+    } while (s.unanswered);
+    hx_barrier(node);
+}
+
 /* One or two gathers, the second posted before the first has ended. */
 static int round_run(struct hx_node *node, struct hx_comm *comm, const struct variant *v, struct buffers *b,
                      int gathers, bool in_place, const char *what)
@@ -216,8 +228,7 @@ static int variant_rounds(struct hx_node *node, struct hx_comm *comm, const stru
         snprintf(what, sizeof(what), "%s, round %d, %s", v->name, round,
                  in_place ? "in place" : "out of place");
         hx_where("%s", what);
-        hx_barrier(node); /* a training step: confirmations have arrived */
-        hx_sleep(5e-3);
+        until_confirmed(node, comm);
         make_sources(node, b, 0, v->content, change, seed);
         if (gathers == 2)
             make_sources(node, b, 1, v->content, change == MORE ? MORE : SAME, seed + 1);
@@ -370,8 +381,7 @@ static int hot_node(struct hx_node *node, void *arg)
             for (size_t i = 0; i < VALUES; i++)
                 nb_store_value(NB_BF16, src[r], i, 0.02f * w[r][i]);
         }
-        hx_barrier(node);
-        hx_sleep(5e-3);
+        until_confirmed(node, comm);
         if (push(comm, v, bytes))
             return 1;
         HX_CHECK(hx_run(comm, &op) == ncclSuccess, "step %d failed", step);

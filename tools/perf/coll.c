@@ -188,6 +188,19 @@ static void take_stats(const struct series *s, struct nb_func_stats *out)
     *out = stats.func[s->kind->wire];
 }
 
+/* As a job that computes: what nodes still tell each other of the operation before has arrived. */
+static void pause_all(const struct series *s)
+{
+    struct nb_coll_stats stats;
+
+    do {
+        hx_sleep(s->run->pause_s);
+        if (s->run->plugin) /* which does not tell */
+            return;
+        nb_coll_get_stats(hx_comm_plugin(s->comm), &stats);
+    } while (stats.unanswered);
+}
+
 static int measure(struct series *s, size_t bytes)
 {
     const int nodes = s->node->nnodes, iterations = s->run->iterations, reps = s->run->repetitions;
@@ -207,7 +220,7 @@ static int measure(struct series *s, size_t bytes)
     perf_usage_now(interface, &from);
     for (int i = 0; i < reps; i++) {
         if (s->run->pause_s > 0)
-            hx_sleep(s->run->pause_s);
+            pause_all(s);
         hx_barrier(s->node);
         const double start = hx_now();
         if (run_many(s, iterations))

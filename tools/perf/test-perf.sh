@@ -74,7 +74,7 @@ within "$(number "$tmp/coll" reduce_scatter nmse)" 1e-4 0.01 "error of a quantiz
 within "$(number "$tmp/coll" all_reduce wire_ratio)" 0.25 0.32 "bytes of a quantized all-reduce"
 within "$(number "$tmp/coll" all_gather nmse)" 0 0 "error of an all-gather"
 # A gather that overtakes the confirmations of the one before is sent raw: leave it the time that a job would.
-"$perf" coll --ops all_gather --types bfloat16 -b 256K -e 256K -n 1 --reps 20 --pause 60 -w 2 \
+"$perf" coll --ops all_gather --types bfloat16 -b 256K -e 256K -n 1 --reps 20 --pause 5 -w 2 \
     --json "$tmp/gathers" || fail "gathers"
 within "$(number "$tmp/gathers" all_gather wire_ratio)" 0.05 0.2 "bytes of gathered differences"
 "$perf" coll --ops reduce_scatter --types float32 -b 256K -e 256K -n 2 -w 1 -N 3 --raw --json "$tmp/raw" ||
