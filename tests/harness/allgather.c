@@ -118,10 +118,8 @@ static int weights_node(struct hx_node *node, void *arg)
 
                 HX_CHECK(bad < 0, "step %d, slot %d: byte %ld of node %d's block is wrong", step, s, bad, r);
             }
-            if (plan->least_ratio > 0) { /* a training step between two gathers: confirmations have arrived */
-                hx_barrier(node);
-                hx_sleep(10e-3);
-            }
+            if (plan->least_ratio > 0) /* a training step between two gathers: confirmations have arrived */
+                hx_settle(node);
             if (plan->delays)
                 hx_sleep(1e-3 * (double)((step * 5 + s + node->rank * 7) % 9));
         }

@@ -277,8 +277,9 @@ static int switch_node(struct hx_node *node, void *arg)
         if (node->rank == 1 && write_word(turn ? "perhaps\n" : "on\n"))
             return 1;
     }
-    hx_barrier(node);
-    hx_sleep(1.5); /* what is not understood changes nothing */
+    while (node->rank == 1 && !hx_log_count("neither on nor off", control_path))
+        hx_sleep(0.02); /* it looks once a second */
+    hx_barrier(node); /* what is not understood changes nothing */
     if (until(node, comm, &round, 0))
         return 1;
     HX_CHECK(hx_log_warns() == (node->rank == 1), "%d warnings", hx_log_warns());

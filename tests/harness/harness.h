@@ -138,6 +138,9 @@ int hx_all_equal(struct hx_node *node, uint64_t hash);
  * full. 0, or -1 after timeout_s or when the other node has ended. Any thread, one at a time for each box. */
 int hx_put(struct hx_node *node, int to, const void *data, size_t len, double timeout_s);
 int hx_get(struct hx_node *node, int from, void *data, size_t len, double timeout_s);
+/* Wait until what the nodes' other threads have to do is done, as it is between two steps of a job: confirmations
+ * have arrived. A barrier, and a pause of some milliseconds. */
+void hx_settle(struct hx_node *node);
 /* HX_SCRATCH_BYTES of shared memory of node `rank`, zero at first; comes back in the report. */
 void *hx_scratch(struct hx_node *node, int rank);
 /* Process id of a node (of a sibling, to stop or kill it). */
@@ -150,6 +153,8 @@ ncclDebugLogger_t hx_logger(void);
 /* Own log so far: lines that contain both strings (b may be NULL), or WARN lines. Any thread. */
 int hx_log_count(const char *a, const char *b);
 int hx_log_warns(void);
+/* The same of another node's log. */
+int hx_log_count_of(struct hx_node *node, int rank, const char *a, const char *b);
 /* The first own line that contains `a` into buf ("" when there is none). */
 void hx_log_first(const char *a, char *buf, size_t cap);
 

@@ -6,7 +6,7 @@
  *
  * Linked with the plugin's parts into a plugin of its own (tests/harness/over-late.sh), which has no other device.
  * Settings, words in NB_LATE with commas between: "thread" (else work is done while polling), "slow" (a thread that
- * begins each work and finishes it 0.8 s later), "stuck" (what is asked for is never done), "fail=N" (the N-th work of
+ * begins a work and finishes it 0.1 s after somebody waits for that), "stuck" (what is asked for is never done), "fail=N" (the N-th work of
  * a communicator fails, and the device with it), "none" (there is no such device), "sync" (never later: the host as it
  * is). NB_LATE_REPORT names a file to which every closed device adds a line.
  */
@@ -25,7 +25,7 @@
 #define RING 48         /* works in flight */
 #define RANGES 80
 #define POISON_BYTES 4096
-#define SLOW_US 800000
+#define SLOW_US 100000
 
 enum kind {
     COPY, ZERO, ENCODE, DECODE, REDUCE, REDUCE_EXACT, ULP_ENCODE, ULP_DECODE, DELTA4_ENCODE, DELTA4_DECODE, LOOK
@@ -65,7 +65,7 @@ struct late {
     pthread_mutex_t lock;
     pthread_cond_t news;
     pthread_t thread;
-    int threaded, slow, stuck, sync, stop, failed;
+    int threaded, slow, waited_for, stuck, sync, stop, failed;
     uint64_t seed, works, fail_at, refused, inflight, most;
     struct call ring[RING];
 };
@@ -236,6 +236,8 @@ static void *thread_main(void *arg)
         struct call *c = &d->ring[(at + i) % RING];
         unsigned us = d->slow ? SLOW_US : dice(d, 8) ? 0 : dice(d, 200);
         c->state = RUNNING;
+        while (d->slow && !d->waited_for && !d->stop)
+            pthread_cond_wait(&d->news, &d->lock);
         pthread_mutex_unlock(&d->lock);
         if (us)
             pause_us(us);
@@ -335,8 +337,11 @@ static void late_quiesce(struct nb_device *dev)
     pthread_mutex_lock(&d->lock);
     for (int i = 0; i < RING; i++) {
         struct call *c = &d->ring[i];
-        while (c->state == RUNNING)
+        while (c->state == RUNNING) {
+            d->waited_for = 1;
+            pthread_cond_broadcast(&d->news);
             pthread_cond_wait(&d->news, &d->lock);
+        }
         if (c->state != FREE) {
             c->work->at = NULL;
             retire(d, c);

@@ -286,7 +286,8 @@ int hx_get(struct hx_node *node, int from, void *data, size_t len, double timeou
     unsigned round = 0;
 
     while (!atomic_load(&box->full)) {
-        if (hx_now() > end || hx_ended(node, from))
+        /* One that has ended may have filled it before. */
+        if (hx_now() > end || (hx_ended(node, from) && !atomic_load(&box->full)))
             return -1;
         pause_a_bit(&round);
     }
@@ -355,40 +356,42 @@ ncclDebugLogger_t hx_logger(void)
     return capture;
 }
 
-/* Lines with both strings; the first one into buf when cap > 0. */
-static int find_lines(const char *a, const char *b, char *buf, size_t cap)
+/* Lines with both strings; the first one into buf when cap > 0. What is there is never changed, only added to, so that
+ * other nodes may look, too. */
+static int find_lines(struct hx_shared_node *sn, const char *a, const char *b, char *buf, size_t cap)
 {
-    struct hx_node *n = hx_this_node;
+    size_t alen = strlen(a), blen = b ? strlen(b) : 0;
     int count = 0;
 
-    if (!n)
-        return 0;
-    pthread_mutex_lock(&text_lock);
-    struct hx_shared_node *sn = &n->shared->node[n->rank];
-    for (char *at = sn->log, *end = sn->log + atomic_load(&sn->log_len); at < end;) {
-        char *eol = memchr(at, '\n', (size_t)(end - at));
+    for (const char *at = sn->log, *end = sn->log + atomic_load(&sn->log_len); at < end;) {
+        const char *eol = memchr(at, '\n', (size_t)(end - at));
+        size_t len;
 
         if (!eol)
             break;
-        *eol = 0;
-        if (strstr(at, a) && (!b || strstr(at, b)) && count++ == 0 && cap)
-            snprintf(buf, cap, "%s", at);
-        *eol = '\n';
+        len = (size_t)(eol - at);
+        if (memmem(at, len, a, alen) && (!b || memmem(at, len, b, blen)) && count++ == 0 && cap)
+            snprintf(buf, cap, "%.*s", (int)len, at);
         at = eol + 1;
     }
-    pthread_mutex_unlock(&text_lock);
     return count;
 }
 
 int hx_log_count(const char *a, const char *b)
 {
-    return find_lines(a, b, NULL, 0);
+    return hx_this_node ? hx_log_count_of(hx_this_node, hx_this_node->rank, a, b) : 0;
+}
+
+int hx_log_count_of(struct hx_node *node, int rank, const char *a, const char *b)
+{
+    return find_lines(&node->shared->node[rank], a, b, NULL, 0);
 }
 
 void hx_log_first(const char *a, char *buf, size_t cap)
 {
     buf[0] = 0;
-    find_lines(a, NULL, buf, cap);
+    if (hx_this_node)
+        find_lines(&hx_this_node->shared->node[hx_this_node->rank], a, NULL, buf, cap);
 }
 
 int hx_log_warns(void)
