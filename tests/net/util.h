@@ -51,6 +51,7 @@ void fill_bytes(void *data, size_t size, unsigned number);
 bool check_bytes(const void *data, size_t size, unsigned number);
 
 int64_t now_ms(void);
+int64_t patient_ms(void);
 int open_fds(void);
 int helper_threads(void); /* running in this process */
 

@@ -16,6 +16,7 @@
 
 #define SIZE 5000
 #define IN_TIME_MS 2000
+#define NO_WAIT_MS 900 /* less than the transport waits, where it does, for its peer's last data */
 
 static const struct nb_net_ops *net;
 static uint8_t src[SIZE], dst[SIZE];
@@ -39,12 +40,12 @@ START_TEST(close_unfinished)
     begin = now_ms();
     if (_i == 0) {
         ck_assert_int_eq(net->close_send(p.send), 0);
-        ck_assert_int_lt(now_ms() - begin, 200);
+        ck_assert_int_lt(now_ms() - begin, NO_WAIT_MS);
         ck_assert_int_eq(wait_req(r[0], NULL, IN_TIME_MS), -ECONNRESET);
         failed_recv(net, p.recv, -ECONNRESET);
     } else {
         ck_assert_int_eq(net->close_recv(p.recv), 0);
-        ck_assert_int_lt(now_ms() - begin, 200);
+        ck_assert_int_lt(now_ms() - begin, NO_WAIT_MS);
         ck_assert_int_eq(wait_req(s[0], NULL, IN_TIME_MS), -ECONNRESET);
         failed_send(net, p.send, -ECONNRESET);
     }
@@ -101,7 +102,7 @@ START_TEST(close_drains)
         r[i] = post_recv(p.recv, dst, SIZE, 0);
         s[i] = post_send(p.send, src, SIZE, 0);
     }
-    for (int64_t end = now_ms() + 5000; now_ms() < end;) {
+    for (int64_t end = patient_ms() + 5000; patient_ms() < end;) {
         int rc = wait_all(s, 8, 0);
 
         ck_assert(rc == 0 || rc == -ETIME);

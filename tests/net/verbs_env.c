@@ -56,7 +56,7 @@ static void connect_once(const char *setting, int traffic_class)
     net = net_up(setting, NULL);
     fake_forget();
     ck_assert_int_eq(net->listen(0, p.handle, &p.listen), 0);
-    for (int64_t end = now_ms() + 5000; (!p.send || !p.recv) && now_ms() < end;) {
+    for (int64_t end = patient_ms() + 5000; (!p.send || !p.recv) && patient_ms() < end;) {
         if (!p.send)
             ck_assert_int_eq(net->connect(0, &cfg, p.handle, &p.send), 0);
         if (!p.recv)
@@ -196,14 +196,14 @@ START_TEST(modify_retries)
         {"NCCL_IB_MQP_RETRY_SLEEP_MSEC=1", "NCCL_IB_MQP_RETRY_ALL=1", EINVAL, 1, true},
     };
     struct pair p = {0};
-    int64_t end = now_ms() + 5000;
+    int64_t end = patient_ms() + 5000;
     int rc = 0, arc = 0;
 
     net = net_up(cases[_i].a, cases[_i].b, NULL);
     for (int i = 0; i < cases[_i].fails; i++)
         fake_fail_call("modify_qp", 3 + i, cases[_i].err);
     ck_assert_int_eq(net->listen(0, p.handle, &p.listen), 0);
-    while ((!p.send || !p.recv) && !rc && !arc && now_ms() < end) {
+    while ((!p.send || !p.recv) && !rc && !arc && patient_ms() < end) {
         if (!p.send)
             rc = net->connect(0, NULL, p.handle, &p.send);
         if (!p.recv)
@@ -464,7 +464,7 @@ START_TEST(gid_out_of_table)
 
     net = net_up("NCCL_IB_GID_INDEX=77", NULL);
     ck_assert_int_eq(net->listen(0, p.handle, &p.listen), 0);
-    for (int64_t end = now_ms() + 5000; !rc && !p.send && now_ms() < end;)
+    for (int64_t end = patient_ms() + 5000; !rc && !p.send && patient_ms() < end;)
         rc = net->connect(0, NULL, p.handle, &p.send);
     ck_assert_int_eq(rc, -EINVAL);
     ck_assert_ptr_nonnull(logged("GID 77 cannot be read"));
@@ -521,7 +521,7 @@ START_TEST(infiniband_subnets)
     net = net_up(NULL, NULL);
     fake_forget();
     ck_assert_int_eq(net->listen(1, p.handle, &p.listen), 0);
-    for (int64_t end = now_ms() + 5000; (!p.send || !p.recv) && now_ms() < end;) {
+    for (int64_t end = patient_ms() + 5000; (!p.send || !p.recv) && patient_ms() < end;) {
         if (!p.send)
             ck_assert_int_eq(net->connect(0, NULL, p.handle, &p.send), 0);
         if (!p.recv)

@@ -192,7 +192,7 @@ END_TEST
 /* Both sides until each has a comm or an error. */
 static void connect_both(struct pair *p, int *send_rc, int *recv_rc)
 {
-    int64_t end = now_ms() + 5000;
+    int64_t end = patient_ms() + 5000;
 
     memset(p, 0, sizeof(*p));
     *send_rc = *recv_rc = 0;
@@ -202,7 +202,7 @@ static void connect_both(struct pair *p, int *send_rc, int *recv_rc)
             *send_rc = net->connect(0, NULL, p->handle, &p->send);
         if (!p->recv && !*recv_rc)
             *recv_rc = net->accept(p->listen, &p->recv);
-        if ((*send_rc && !p->recv) || now_ms() > end)
+        if ((*send_rc && !p->recv) || patient_ms() > end)
             break; /* accept has nobody to wait for any more */
     }
 }
@@ -263,7 +263,7 @@ START_TEST(other_transport)
 {
     uint8_t handle[NB_NET_HANDLE_BYTES];
     void *listen, *comm = NULL, *other = NULL;
-    int64_t end = now_ms() + 5000;
+    int64_t end = patient_ms() + 5000;
     int rc = 0, arc = 0;
 
     net = net_up(NULL, NULL);
@@ -271,7 +271,7 @@ START_TEST(other_transport)
         ck_assert_int_eq(net->listen(0, handle, &listen), 0);
     else
         ck_assert_int_eq(nb_net_tcp.listen(0, handle, &listen), 0);
-    while ((!rc || !arc) && now_ms() < end) {
+    while ((!rc || !arc) && patient_ms() < end) {
         if (!rc)
             rc = _i == 0 ? nb_net_tcp.connect(0, NULL, handle, &comm) : net->connect(0, NULL, handle, &comm);
         if (!arc)
@@ -293,13 +293,13 @@ START_TEST(other_network)
 {
     uint8_t handle[NB_NET_HANDLE_BYTES];
     void *listen, *comm = NULL, *other = NULL;
-    int64_t end = now_ms() + 5000;
+    int64_t end = patient_ms() + 5000;
     int rc = 0, arc = 0;
 
     fake.device[1].port[0].link = IBV_LINK_LAYER_INFINIBAND;
     net = net_up(NULL, NULL);
     ck_assert_int_eq(net->listen(1, handle, &listen), 0);
-    while ((!rc || !arc) && now_ms() < end) {
+    while ((!rc || !arc) && patient_ms() < end) {
         if (!rc)
             rc = net->connect(0, NULL, handle, &comm);
         if (!arc)
@@ -341,12 +341,12 @@ START_TEST(nobody_accepts)
 {
     uint8_t handle[NB_NET_HANDLE_BYTES];
     void *listen, *comm = NULL;
-    int64_t begin = now_ms();
+    int64_t begin = patient_ms();
     int rc = 0;
 
     net = net_up("NIBBLE_CONNECT_TIMEOUT=1", NULL);
     ck_assert_int_eq(net->listen(0, handle, &listen), 0);
-    while (!rc && !comm && now_ms() < begin + 5000)
+    while (!rc && !comm && patient_ms() < begin + 5000)
         rc = net->connect(0, NULL, handle, &comm);
     ck_assert_int_eq(rc, -ETIMEDOUT);
     has(last_warning(), "the peer says nothing");
