@@ -143,6 +143,8 @@ int hx_get(struct hx_node *node, int from, void *data, size_t len, double timeou
 void hx_settle(struct hx_node *node);
 /* HX_SCRATCH_BYTES of shared memory of node `rank`, zero at first; comes back in the report. */
 void *hx_scratch(struct hx_node *node, int rank);
+/* Instead of the job's deadline: so many seconds from now. For tests of what hangs: called where it will. */
+void hx_deadline(struct hx_node *node, double seconds);
 /* Process id of a node (of a sibling, to stop or kill it). */
 int hx_pid(struct hx_node *node, int rank);
 /* 1 when node `rank` has ended. */

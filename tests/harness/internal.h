@@ -39,6 +39,7 @@ struct hx_shared_node {
 };
 
 struct hx_shared {
+    atomic_llong deadline_ms; /* of hx_deadline; 0: the job's */
     struct hx_shared_node node[HX_MAX_NODES];
     struct hx_box box[HX_MAX_NODES][HX_MAX_NODES]; /* [from][to] */
 };

@@ -258,6 +258,10 @@ int hx_job_run(const struct hx_job *job, struct hx_report **out)
             atomic_store(&shared->node[r].wired, 1);
     }
     while (nodes_left(job, shared)) {
+        long long chosen = atomic_exchange(&shared->deadline_ms, 0);
+
+        if (chosen)
+            deadline = 1e-3 * (double)chosen;
         if (reap(job, shared, pid) && !hurried) {
             hurried = true;
             if (deadline > hx_now() + GRACE_S)

@@ -149,18 +149,33 @@ static int queue(void)
 
 /* ---- faulty tables must be noticed ---- */
 
+struct faulty {
+    enum hx_func func;
+    bool hangs;
+};
+
 static int faulty_node(struct hx_node *node, void *arg)
 {
     struct hx_comm_cfg cfg = { .channels = 2, .buff_size = 32 << 10, .poison = true };
     struct sx_spec spec = { .type = ncclFloat32, .count = 40000, .fill = HX_FILL_EXACT, .seed = 7 };
     struct hx_lib *lib = hx_lib_static(NULL, fake_table(), 12);
+    const struct faulty *faulty = arg;
     struct hx_comm *comm;
+    struct sx_run run;
     ncclResult_t ret;
 
-    spec.func = *(enum hx_func *)arg;
+    spec.func = faulty->func;
     HX_CHECK(hx_comm_open(node, lib, &cfg, &comm, NULL) == ncclSuccess, "bring-up failed");
-    if (sx_do(node, comm, &spec, NULL))
+    sx_prepare(node, &spec, &run);
+    hx_where("%s", sx_describe(&spec));
+    hx_barrier(node);
+    if (faulty->hangs)
+        hx_deadline(node, 1);
+    ret = hx_run(comm, &run.op);
+    HX_CHECK(ret == ncclSuccess, "%s: result %d", sx_describe(&spec), (int)ret);
+    if (sx_check(node, &run))
         return 1;
+    sx_free(&run);
     ret = hx_comm_close(comm);
     HX_CHECK(ret == ncclSuccess, "close: %d", (int)ret);
     hx_lib_close(lib);
@@ -172,11 +187,8 @@ enum verdict { FAILS, HANGS, STALLS }; /* stalls: one node fails and leaves the 
 /* Run a faulty table; it must fail with `text` in some node's failure, or hang. */
 static int must_notice(enum fake_bug bug, enum hx_func func, enum verdict verdict, const char *text)
 {
-    struct hx_job job = { .name = "meant to fail",
-                          .nnodes = 2,
-                          .fn = faulty_node,
-                          .arg = &func,
-                          .deadline_s = verdict == FAILS ? 20 : 1.5 };
+    struct faulty faulty = { func, verdict != FAILS };
+    struct hx_job job = { .name = "meant to fail", .nnodes = 2, .fn = faulty_node, .arg = &faulty };
     struct hx_report *rep;
     int rc, found = 0;
 

@@ -199,6 +199,11 @@ int hx_ended(struct hx_node *node, int rank)
     return atomic_load(&node->shared->node[rank].ended);
 }
 
+void hx_deadline(struct hx_node *node, double seconds)
+{
+    atomic_store(&node->shared->deadline_ms, (long long)(1e3 * (hx_now() + seconds)));
+}
+
 int hx_pid(struct hx_node *node, int rank)
 {
     unsigned round = 0;

@@ -170,7 +170,7 @@ collective() {
     mode=$2
     way=$3
     shift 3
-    nibble "$kind" "$mode" "$way" coll -N "$n" -n 1 --chunk 128K "$@"
+    nibble "$kind" "$mode" "$way" coll -N "$n" -n 1 --pause 1 --chunk 128K "$@"
 }
 
 run_set() {

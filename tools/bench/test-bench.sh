@@ -32,9 +32,10 @@ sample() {
         '$1 == "main" && $2 == tool && $6 == op { print $column; exit }' "$tmp/csv"
 }
 
-# 1 MiB: half of it passes each link, less the bucket of 128 KiB; raw that takes 3.1 ms at least.
+# 1 MiB: half of it passes each link, less the bucket of 128 KiB; raw that takes 3.1 ms at least. How much more it takes
+# is the machine's affair, as long as they are seconds.
 for op in reduce_scatter all_gather all_reduce; do
-    awk -v t="$(sample raw $op 12)" 'BEGIN { exit !(t > 0.003 && t < 0.5) }' ||
+    awk -v t="$(sample raw $op 12)" 'BEGIN { exit !(t > 0.003 && t < 3) }' ||
         fail "raw $op took $(sample raw $op 12) s"
     awk -v a="$(sample raw $op 16)" 'BEGIN { exit !(a > 524288 && a < 1500000) }' ||
         fail "raw $op moved $(sample raw $op 16) bytes through a link"
@@ -47,14 +48,23 @@ grep -q '^main' "$tmp/out" && grep -q 'raw/it' "$tmp/out" || fail "no table"
 # Ended in the middle, it takes its processes and namespaces along.
 "$bench" -N 2 -s 5 -r 1 -S main -b 8M -t bfloat16 >"$tmp/cut" 2>&1 &
 pid=$!
-sleep 1.5
+tries=0
+while ! grep -q '^[0-9]* processors' "$tmp/cut" && [ $tries -lt 300 ]; do
+    sleep 0.1
+    tries=$((tries + 1))
+done
+sleep 0.5
 children=$(ps -o pid= --ppid $pid)
 kill -TERM $pid
 wait $pid
 [ $? != 0 ] || fail "a cut run ended with 0"
-sleep 0.3
 for child in $children; do
-    kill -0 "$child" 2>/dev/null && fail "process $child is left"
+    tries=0
+    while kill -0 "$child" 2>/dev/null && [ $tries -lt 200 ]; do
+        sleep 0.1
+        tries=$((tries + 1))
+    done
+    [ $tries -lt 200 ] || fail "process $child is left"
 done
 interfaces >"$tmp/after"
 cmp -s "$tmp/before" "$tmp/after" || fail "interfaces or namespaces are left"
