@@ -144,7 +144,11 @@ struct event {
     uint64_t recorded, reached; /* under lock */
     uint64_t capture;           /* its last record was captured in it */
     uint64_t replays;           /* of its graph: so many times recorded */
+    struct event *destroyed;    /* itself or the one destroyed before; NULL: it lives */
 };
+
+/* Streams may still wait for an event that is destroyed, as CUDA allows: they are kept. */
+static struct event *graveyard; /* under lock */
 
 struct stream {
     pthread_t thread;
@@ -587,6 +591,8 @@ static nb_cu_result fStreamWaitEvent(nb_cu_stream stream, nb_cu_event event, uns
     (void)flags;
     CALL_IN_CONTEXT("cuStreamWaitEvent");
     pthread_mutex_lock(&lock);
+    if (e->destroyed)
+        wrong("a stream would wait for an event that is destroyed");
     if (e->capture && graph_of(e->capture)) { /* the stream joins the capture */
         if (s->capture && s->capture != e->capture)
             wrong("a stream that would be in two captures");
@@ -637,8 +643,15 @@ static nb_cu_result fEventCreate(nb_cu_event *event, unsigned flags)
 
 static nb_cu_result fEventDestroy_v2(nb_cu_event event)
 {
+    struct event *e = event;
+
     count(-1);
-    free(event);
+    pthread_mutex_lock(&lock);
+    if (e->destroyed)
+        wrong("an event was destroyed twice");
+    e->destroyed = graveyard ? graveyard : e;
+    graveyard = e;
+    pthread_mutex_unlock(&lock);
     CALL_IN_CONTEXT("cuEventDestroy");
     return 0;
 }
@@ -650,6 +663,8 @@ static nb_cu_result fEventRecord(nb_cu_event event, nb_cu_stream stream)
 
     CALL_IN_CONTEXT("cuEventRecord");
     pthread_mutex_lock(&lock);
+    if (e->destroyed)
+        wrong("an event was recorded that is destroyed");
     e->capture = s->capture;
     put(s, &(struct item){.kind = RECORD, .event = e, .value = ++e->recorded});
     pthread_mutex_unlock(&lock);

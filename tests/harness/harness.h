@@ -59,7 +59,8 @@ typedef int (*hx_node_fn)(struct hx_node *node, void *arg);
 struct hx_job {
     const char *name;  /* for messages */
     int nnodes;        /* 1..HX_MAX_NODES */
-    double deadline_s; /* 0: 60; NB_HARNESS_PATIENCE multiplies it. Nodes still running then are killed and
+    double deadline_s; /* 0: 60; NB_HARNESS_PATIENCE multiplies it, as it does the limits of hx_wait and
+                        * of point-to-point connections. Nodes still running then are killed and
                         * reported with where they were */
     hx_node_fn fn;     /* runs in every child; 0 is success, HX_SKIP skips the job, anything else fails it */
     void *arg;         /* as it was at the fork; changes made by a node are seen by that node alone */

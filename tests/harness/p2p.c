@@ -45,7 +45,7 @@ ncclResult_t hx_p2p_open(struct hx_node *node, struct hx_lib *lib, struct hx_ctx
 {
     struct hx_p2p *p = calloc(1, sizeof *p);
     unsigned char handle[HX_HANDLE_BYTES] = { 0 };
-    double end = hx_now() + 30;
+    double end = hx_now() + 30 * hx_env_read()->patience;
     struct hx_props props;
     ncclResult_t ret;
     size_t size;
@@ -69,7 +69,8 @@ ncclResult_t hx_p2p_open(struct hx_node *node, struct hx_lib *lib, struct hx_ctx
     if (ret != ncclSuccess)
         goto fail;
     ret = HX_TIMEOUT;
-    if (hx_put(node, peer, handle, sizeof handle, 30) || hx_get(node, peer, handle, sizeof handle, 30))
+    if (hx_put(node, peer, handle, sizeof handle, 30 * hx_env_read()->patience) ||
+        hx_get(node, peer, handle, sizeof handle, 30 * hx_env_read()->patience))
         goto fail;
     hx_where("p2p connect and accept with node %d", peer);
     while (!p->send_comm || !p->recv_comm) {
@@ -274,7 +275,7 @@ static ncclResult_t progress_group(struct hx_p2p *p, struct group *g, char *recv
 ncclResult_t hx_p2p_run(struct hx_p2p *p, const void *send, size_t send_bytes, void *recv, size_t recv_bytes,
                         double timeout_s)
 {
-    double end = hx_now() + timeout_s;
+    double end = hx_now() + timeout_s * hx_env_read()->patience;
     unsigned idle_passes = 0;
     bool busy = true;
 

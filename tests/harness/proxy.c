@@ -478,6 +478,7 @@ ncclResult_t hx_wait(struct hx_comm *c, struct hx_op *op, double timeout_s)
 
     if (!s)
         return op->result;
+    timeout_s *= hx_env_read()->patience;
     clock_gettime(CLOCK_MONOTONIC, &until);
     until.tv_sec += (time_t)timeout_s;
     until.tv_nsec += (long)((timeout_s - (double)(time_t)timeout_s) * 1e9);
