@@ -98,6 +98,10 @@ static void finish(struct nb_coll_comm *comm, struct nb_coll_req *win)
             nb_two_hop_finished(comm, first);
         comm->oldest++;
     }
+    if (comm->oldest == comm->begun) {
+        comm->stats.busy_ns += (uint64_t)(comm->moved_ns - comm->busy_since_ns);
+        nb_comm_look_at_pace(comm);
+    }
     atomic_fetch_add_explicit(&comm->finished, 1, memory_order_relaxed);
     atomic_store_explicit(&win->state, NB_REQ_DONE, memory_order_release);
 }
@@ -138,8 +142,9 @@ static int take_up(struct nb_coll_comm *comm)
         win->tx_left = comm->nranks;
         win->works = 0;
         comm->stats.func[win->op->func].windows++;
-        comm->begun++;
         comm->moved_ns = now();
+        if (comm->oldest == comm->begun++)
+            comm->busy_since_ns = comm->moved_ns;
         moved = 1;
     }
     return moved;

@@ -396,6 +396,8 @@ struct nb_coll_comm {
     struct nb_coll_stats stats;
     uint64_t reasons[NB_FUNC_COUNT][NB_REASON_COUNT];
     int64_t tick_ns, late_ns, moved_ns, close_deadline_ns;
+    int64_t busy_since_ns;         /* while some window is unfinished */
+    int pace_told;                 /* it was said that this processor is the limit */
     int drained;                   /* BYE was sent */
     int fault_ref;                 /* for tests: damage every third reference before use; counts them */
     int detached;                  /* the engine has let go of it */
@@ -454,6 +456,8 @@ void nb_op_gathered(struct nb_coll_comm *comm, struct nb_op *op);
 /* What will be compressed on this communicator, and why not the rest. */
 void nb_comm_log_plan(struct nb_coll_comm *comm);
 void nb_comm_log_summary(struct nb_coll_comm *comm);
+/* All windows are finished: say so, once, if this node's processor is what they keep waiting for. */
+void nb_comm_look_at_pace(struct nb_coll_comm *comm);
 
 /* switch.c */
 /* Look at NIBBLE_CONTROL; once a second, on the engine thread. */

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/params.h"
 #include "coll/internal.h"
@@ -14,6 +15,9 @@
 #include "policy/grad_rules.h"
 
 #define SLOT_LINES 64u
+/* This processor is the limit where it works so much of the time, over so long. */
+#define PACE_SHARE 0.75
+#define PACE_AFTER_NS (2 * NB_NS_PER_S)
 
 /* ---- at connect ------------------------------------------------------------------------------------- */
 
@@ -128,6 +132,25 @@ static void log_slots(const struct nb_coll_comm *comm)
         NB_INFO(NCCL_NET, "summary %s: and %u more slots", comm->label, n - SLOT_LINES);
 }
 
+/* Part of the busy time in which this processor works, not the links. */
+static double share(const struct nb_coll_stats *s)
+{
+    return s->busy_ns ? (double)s->worked_ns / (double)s->busy_ns : 0;
+}
+
+void nb_comm_look_at_pace(struct nb_coll_comm *comm)
+{
+    const struct nb_coll_stats *s = &comm->stats;
+
+    if (comm->pace_told || s->busy_ns < PACE_AFTER_NS || share(s) < PACE_SHARE)
+        return;
+    comm->pace_told = 1;
+    NB_INFO(NCCL_NET,
+            "%s: codecs and copies keep this processor busy for %.0f %% of the time that operations take (%.2f GB/s of "
+            "values): it is the limit, not the links. What does not pay can be sent raw: NIBBLE_RS, NIBBLE_AR, NIBBLE_AG",
+            comm->label, 100 * share(s), (double)s->worked_bytes / (double)s->worked_ns);
+}
+
 void nb_comm_log_summary(struct nb_coll_comm *comm)
 {
     struct nb_coll_stats s;
@@ -148,6 +171,10 @@ void nb_comm_log_summary(struct nb_coll_comm *comm)
                                    fs->wire_bytes ? (double)fs->sent_bytes / (double)fs->wire_bytes : 0.0);
     }
     NB_INFO(NCCL_NET, "%s", line);
+    if (s.busy_ns)
+        NB_INFO(NCCL_NET, "summary %s: time busy_s=%.6f processor_s=%.6f share=%.2f worked_gbps=%.2f", comm->label,
+                1e-9 * (double)s.busy_ns, 1e-9 * (double)s.worked_ns, share(&s),
+                s.worked_ns ? (double)s.worked_bytes / (double)s.worked_ns : 0.0);
     if (s.encode.values)
         NB_INFO(NCCL_NET,
                 "summary %s: feedback ops=%llu ambiguous=%llu budget=%llu resets=%llu jumps=%llu bounded_tiles=%llu "

@@ -47,6 +47,9 @@ struct nb_coll_stats {
     uint64_t control_bytes;
     uint64_t feedback_bytes, reference_bytes; /* memory in use */
     uint64_t unanswered;             /* 1 while a receiver has not taken over a gather of this node's block */
+    /* Time in which some window was unfinished; of it, time in which this processor coded, decoded, summed or copied
+     * (not what a GPU did meanwhile), and bytes of values that went through that. */
+    uint64_t busy_ns, worked_ns, worked_bytes;
 };
 
 /* A copy of the counters; exact when no operation is running. */

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
+
 struct nb_task *nb_task_new(struct nb_coll_comm *comm, struct nb_coll_req *win, const struct nb_piece *piece)
 {
     struct nb_task *t = comm->task_free;
@@ -140,8 +142,14 @@ static ssize_t submit(struct nb_coll_comm *comm, struct nb_task *t)
 
 int nb_task_ask(struct nb_coll_comm *comm, struct nb_task *t)
 {
+    uint64_t begun = nb_now_ns();
+
     t->result = submit(comm, t);
     t->flying = t->result == -EINPROGRESS;
+    if (t->result >= 0) { /* done on the spot: this processor did it */
+        comm->stats.worked_ns += nb_now_ns() - begun;
+        comm->stats.worked_bytes += t->bytes;
+    }
     return t->result != -EAGAIN;
 }
 

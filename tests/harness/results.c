@@ -489,6 +489,21 @@ struct choice {
     bool two_hop;
 };
 
+/* How long operations took, and how much of that this processor worked. */
+static int told_time(void)
+{
+    double busy = -1, worked = -1, share = -1, pace = -1;
+    char line[2048] = "", *at;
+
+    hx_log_first("time busy_s=", line, sizeof line);
+    at = strstr(line, "time busy_s=");
+    HX_CHECK(at && sscanf(at, "time busy_s=%lf processor_s=%lf share=%lf worked_gbps=%lf", &busy, &worked, &share,
+                          &pace) == 4,
+             "no time in the summary: %s", line);
+    HX_CHECK(busy > 0 && worked >= 0 && worked <= busy && share >= 0 && share <= 1 && pace > 0, "times: %s", line);
+    return 0;
+}
+
 static int choice_node(struct hx_node *node, void *arg)
 {
     const struct choice *choice = arg;
@@ -509,7 +524,7 @@ static int choice_node(struct hx_node *node, void *arg)
     at = strstr(line, "two_hop=");
     HX_CHECK(at, "no summary: %s", line);
     HX_CHECK(choice->two_hop == (at[strlen("two_hop=")] != '0'), "%zu values a node: %s", choice->count, line);
-    return 0;
+    return told_time();
 }
 
 static int choose(int nnodes, size_t count, const char *second, bool two_hop)
