@@ -76,8 +76,8 @@ int nb_msg_check_type(struct nb_coll_comm *comm, struct nb_peer *peer, const str
 
 /* ---- results ----------------------------------------------------------------------------- */
 
-/* A result of an all-reduce is decoded. */
-static int shown(struct nb_coll_comm *comm, struct nb_task *t, ssize_t result)
+/* A result has been decoded, or the own values were added to it. */
+static int taken(struct nb_coll_comm *comm, struct nb_task *t, ssize_t result)
 {
     nb_task_release_head(t);
     if (result < 0)
@@ -85,6 +85,18 @@ static int shown(struct nb_coll_comm *comm, struct nb_task *t, ssize_t result)
                              nb_func_name(t->op->func), (unsigned long long)t->op->opno,
                              (unsigned long long)t->piece.off, t->peer->name, strerror((int)-result));
     return NB_TASK_OVER;
+}
+
+int nb_take_result(struct nb_coll_comm *comm, struct nb_peer *peer, struct nb_task *t)
+{
+    t->next = taken;
+    t->delivers = t->piece.len;
+    if (!nb_task_ask(comm, t)) {
+        nb_task_drop(comm, t);
+        return 0;
+    }
+    nb_task_hold_head(t, peer, &peer->rx[NB_CLASS_RESULT]);
+    return nb_task_run(comm, t);
 }
 
 /* The result at the head of the peer's ring. What lies behind its values is padding. */
@@ -102,20 +114,13 @@ static int deliver(struct nb_coll_comm *comm, struct nb_peer *peer, struct nb_co
     t = nb_task_new(comm, win, piece);
     if (!t)
         return 0;
-    t->next = shown;
     t->step = NB_STEP_SHOW;
     t->msg = *m;
     t->dtype = dtype;
     t->body = rx->mem + nb_rx_at(rx) * rx->slot + rx->head_bytes;
     t->values = win->recv + (m->offset - win->off);
     t->bytes = m->bytes;
-    t->delivers = piece->len;
-    if (!nb_task_ask(comm, t)) {
-        nb_task_drop(comm, t);
-        return 0;
-    }
-    nb_task_hold_head(t, peer, rx);
-    return nb_task_run(comm, t);
+    return nb_take_result(comm, peer, t);
 }
 
 static int receive_result(struct nb_coll_comm *comm, struct nb_peer *peer)

@@ -115,6 +115,9 @@ void nb_tasks_destroy(struct nb_coll_comm *comm);
 /* The task reads the message at the head of `rx`: keep its slot, and take it. Let go of it. */
 void nb_task_hold_head(struct nb_task *task, struct nb_peer *peer, struct nb_rx *rx);
 void nb_task_release_head(struct nb_task *task);
+/* receive.c: the task, set up but for its next function, makes of the message at the head of the peer's RESULT ring what
+ * its piece delivers: 1, 0 when the device has no room (the task is dropped), or < 0 when the communicator failed. */
+int nb_take_result(struct nb_coll_comm *comm, struct nb_peer *peer, struct nb_task *task);
 
 /* Hold the error of block `block` (all-reduce: of the window) of the settled operation, where it carries one on: 1, or
  * 0 when it is not to be had yet. */

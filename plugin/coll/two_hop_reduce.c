@@ -70,16 +70,6 @@ const struct nb_schedule_ops nb_schedule_two_hop_reduce = {
 
 /* ---- second hop ------------------------------------------------------------------------------------- */
 
-static int summed(struct nb_coll_comm *comm, struct nb_task *t, ssize_t result)
-{
-    nb_task_release_head(t);
-    if (result < 0)
-        return nb_comm_error(comm, (int)result, "cannot take the sum of %s %llu at %llu from %s: %s",
-                             nb_func_name(t->op->func), (unsigned long long)t->op->opno,
-                             (unsigned long long)t->piece.off, t->peer->name, strerror((int)-result));
-    return NB_TASK_OVER;
-}
-
 int nb_two_hop_sum(struct nb_coll_comm *comm, struct nb_peer *peer, struct nb_coll_req *win,
                    const struct nb_piece *piece)
 {
@@ -94,7 +84,6 @@ int nb_two_hop_sum(struct nb_coll_comm *comm, struct nb_peer *peer, struct nb_co
         return nb_comm_error(comm, -EBADMSG, "%s sent a sum of %s %llu, whose type has no quantizer", peer->name,
                              nb_func_name(m->func), (unsigned long long)m->opno);
     }
-    t->next = summed;
     t->step = NB_STEP_SUM;
     t->exact = 0;
     t->sources[0] = (struct nb_source){.codec = m->codec, .len = m->coded,
@@ -103,11 +92,5 @@ int nb_two_hop_sum(struct nb_coll_comm *comm, struct nb_peer *peer, struct nb_co
     t->own = win->send + (piece->off - win->off);
     t->values = win->recv + (piece->off - win->part_off);
     t->bytes = piece->len;
-    t->delivers = piece->len;
-    if (!nb_task_ask(comm, t)) {
-        nb_task_drop(comm, t);
-        return 0;
-    }
-    nb_task_hold_head(t, peer, rx);
-    return nb_task_run(comm, t);
+    return nb_take_result(comm, peer, t);
 }
