@@ -35,10 +35,11 @@ fi
 command -v make >/dev/null 2>&1 || { echo "SKIP: no make to build the fuzz target"; exit 77; }
 
 mkdir -p "$out/$engine" "$out/corpus/$target" || exit 1
-# Several targets may be tested at once, and they share objects.
+# Several targets may be tested at once, and they share objects: one builds while the others wait, so it uses their
+# processors, too. Some objects take minutes.
 build() {
-    MAKEFLAGS='' make -s -f "$srcdir/tests/fuzz/fuzz.mk" SRCDIR="$srcdir" OUT="$out/$engine" FUZZ_CC="$cc" \
-        ENGINE=$engine SANITIZE="$sanitize" "$out/$engine/fuzz_$target" "$out/$engine/seeds"
+    MAKEFLAGS='' make -s -j"$(nproc 2>/dev/null || echo 1)" -f "$srcdir/tests/fuzz/fuzz.mk" \
+        SRCDIR="$srcdir" OUT="$out/$engine" FUZZ_CC="$cc" ENGINE=$engine SANITIZE="$sanitize" "$out/$engine/fuzz_$target" "$out/$engine/seeds"
 }
 if command -v flock >/dev/null 2>&1; then
     (flock 9 && build) 9>"$out/lock" || { echo "FAIL: the fuzz target does not build"; exit 1; }
