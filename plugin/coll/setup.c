@@ -374,11 +374,23 @@ int nb_coll_reg_mr(struct nb_coll_comm *comm, void *data, size_t size, int mem_t
     return ret;
 }
 
+/* NCCL is in the middle of something: windows are open, or there are more to come of an operation whose first ones may
+ * well be finished. */
+static int unfinished(struct nb_coll_comm *comm)
+{
+    int more;
+
+    pthread_mutex_lock(&comm->submit_lock);
+    more = comm->open_op != NULL;
+    pthread_mutex_unlock(&comm->submit_lock);
+    return more || atomic_load(&comm->submitted) != atomic_load(&comm->finished);
+}
+
 /* NCCL frees its buffer with the first deregistration, before it closes the communicator. After an abort windows
  * may still be open: nothing may touch them from here on. */
 int nb_coll_dereg_mr(struct nb_coll_comm *comm, void *mhandle)
 {
-    int ret = -EINVAL;
+    int ret = -EINVAL, aborts;
 
     if (!comm || comm->magic != NB_COMM_MAGIC) {
         NB_WARN("deregMr: not a collective communicator of nibble: %p", (void *)comm);
@@ -397,8 +409,9 @@ int nb_coll_dereg_mr(struct nb_coll_comm *comm, void *mhandle)
         NB_WARN("%s: deregMr: unknown registration %p", comm->label, mhandle);
         return ret;
     }
+    aborts = unfinished(comm);
     pthread_mutex_lock(&comm->progress_lock);
-    if (atomic_load(&comm->submitted) != atomic_load(&comm->finished))
+    if (aborts)
         nb_comm_fail(comm, -ECONNABORTED, "the communicator was closed with unfinished operations");
     if (atomic_load(&comm->error)) /* nothing goes on any more, but the device may be at work */
         nb_tasks_abandon(comm);
@@ -411,18 +424,20 @@ int nb_coll_dereg_mr(struct nb_coll_comm *comm, void *mhandle)
 int nb_coll_close(struct nb_coll_comm *comm)
 {
     uint64_t open;
-    int failed;
+    int failed, aborts;
 
     if (!comm || comm->magic != NB_COMM_MAGIC) {
         NB_WARN("closeColl: not a collective communicator of nibble: %p", (void *)comm);
         return -EINVAL;
     }
     open = atomic_load(&comm->submitted) - atomic_load(&comm->finished);
+    aborts = unfinished(comm);
     pthread_mutex_lock(&comm->progress_lock);
     failed = atomic_load(&comm->error);
-    if (open && !failed) {
+    if (aborts && !failed) {
         /* NCCL is aborting. Peers must not wait for what will never come. */
-        NB_INFO(NCCL_NET, "%s: closed with %llu unfinished windows", comm->label, (unsigned long long)open);
+        NB_INFO(NCCL_NET, "%s: closed in the middle of an operation, with %llu unfinished windows", comm->label,
+                (unsigned long long)open);
         nb_comm_fail(comm, -ECONNABORTED, "the communicator was closed with unfinished operations");
     }
     comm->state = NB_COMM_CLOSING;

@@ -149,6 +149,52 @@ static int freed_after_dereg(void)
     return sx_job("freed-after-dereg", 2, freed_node, NULL, 30, env);
 }
 
+/* ncclCommAbort between two windows of an operation, when the first is finished and the next has not come: the other
+ * node is told at once, and nothing waits for it to take part. */
+static int half_way_node(struct hx_node *node, void *arg)
+{
+    struct hx_comm_cfg cfg = { .channels = 2 };
+    const size_t block = 65536;
+    struct hx_lib *lib;
+    struct hx_comm *comm;
+    void *req[MAX_WINDOWS] = { NULL };
+    char *region;
+    size_t size;
+
+    (void)arg;
+    if (sx_open(node, &cfg, &lib, &comm))
+        return 1;
+    region = hx_comm_region(comm, &size);
+    fill(node, region, 2 * block);
+    hx_barrier(node);
+    if (node->rank == 1) { /* its part of node 0's block: finished as soon as it is staged */
+        double begun;
+
+        if (post(lib, comm, region, region + size / 2, block, 1, -1, 0, req) || finish(lib, 1, req))
+            return 1;
+        begun = hx_now();
+        hx_comm_abort(comm);
+        HX_CHECK(hx_now() - begun < 30, "closing took %.1f s, as if there were something to wait for",
+                 hx_now() - begun);
+        HX_CHECK(hx_log_warns() == 0, "closing warned");
+    } else {
+        hx_where("waiting for the end of node 1");
+        while (!hx_log_warns())
+            hx_sleep(1e-3);
+        HX_CHECK(hx_log_count("node 1", "has failed: ") == 1, "the end of node 1 was not told");
+        hx_comm_abort(comm);
+    }
+    hx_lib_close(lib);
+    return 0;
+}
+
+static int left_half_way(void)
+{
+    static const char *const env[] = { "NIBBLE_RS=raw", "NIBBLE_CLOSE_TIMEOUT=60", NULL };
+
+    return sx_job("left-half-way", 2, half_way_node, NULL, 120, env);
+}
+
 /* A node that fails says why. Another that sees only later all of what came, its connections closed, tells that and not
  * that it has lost the first, which would hide the culprit where that is a third. */
 static void stop(int pid)
@@ -219,6 +265,7 @@ static int said_before_lost(void)
 }
 
 static const struct hx_case cases[] = {
+    { "left-half-way", left_half_way, 0 },
     { "said-before-lost", said_before_lost, 0 },
     { "left-in-order", left_in_order, 0 },
     { "left-before-taken", left_before_taken, 0 },
