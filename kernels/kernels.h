@@ -43,13 +43,18 @@ extern const size_t nb_gpu_image_bytes;
 #define NB_GPU_THREADS 128u         /* block size; shared memory is static, about 45 KiB */
 #define NB_GPU_BLOCKS_PER_SM 4u     /* that registers allow; fewer leave room for other kernels */
 
+/* Compute capability (its major number) from which on the kernel does not encode differences, nor guess their width: the
+ * registers do not suffice there yet (3 too few). The host does not ask for it (nb_gpu_differs). */
+#define NB_GPU_NO_DIFFERENCES 12
+
 enum nb_gpu_op {
     NB_GPU_NONE = 0,
     NB_GPU_ENCODE,     /* nb_encode */
     NB_GPU_DECODE,     /* nb_decode: one source */
     NB_GPU_REDUCE,     /* nb_reduce */
-    NB_GPU_ULP_ENCODE, /* nb_ulp_encode: n bytes at src against ref, of `width`; limit as there. On sm_120 this one,
-                          NB_GPU_DELTA4_ENCODE and NB_GPU_ULP_GUESS are not there yet: length is -ENOTSUP */
+    NB_GPU_ULP_ENCODE, /* nb_ulp_encode: n bytes at src against ref, of `width`; limit as there. This one,
+                          NB_GPU_DELTA4_ENCODE and NB_GPU_ULP_GUESS are not there yet on GPUs of NB_GPU_NO_DIFFERENCES:
+                          length is -ENOTSUP */
     NB_GPU_ULP_DECODE, /* nb_ulp_decode: one source, n bytes, against ref (which may equal dst) */
     NB_GPU_COPY,       /* n bytes from src to dst; they do not overlap */
     NB_GPU_ZERO,       /* n bytes at dst */
@@ -76,6 +81,12 @@ enum nb_gpu_op {
                              at dst; length is what it returns, nsources or 0 */
     NB_GPU_OP_COUNT
 };
+
+/* 1 for what is not there from NB_GPU_NO_DIFFERENCES on. */
+static inline int nb_gpu_differs(unsigned op)
+{
+    return op == NB_GPU_ULP_ENCODE || op == NB_GPU_DELTA4_ENCODE || op == NB_GPU_ULP_GUESS;
+}
 
 /* One contribution to a sum: an array of these is at `sources`, in memory the GPU reads (8-byte aligned). */
 struct nb_gpu_source {

@@ -16,12 +16,13 @@
 
 #include <stdint.h>
 
+#include "kernels.h"
+
 #define NB_DEV static __device__ __forceinline__
 #define NB_UNROLL _Pragma("unroll")
 #define NB_ROLL _Pragma("unroll 1")
 #define NB_TABLE static __constant__ const
-/* There the registers do not suffice yet (3 too few): the encoders of differences say -ENOTSUP. */
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1200
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 100 * NB_GPU_NO_DIFFERENCES
 #define NB_NO_ULP_ENCODE 1
 #endif
 #define NB_APART asm volatile("" ::: "memory") /* what is loaded before and after is not loaded together */

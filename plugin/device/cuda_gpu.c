@@ -121,6 +121,9 @@ static int open_gpu(struct nb_gpu *g)
         ret = NB_CU(g->cu, "size of the GPU",
                     DeviceGetAttribute(&g->multiprocessors, NB_CU_ATTR_MULTIPROCESSORS, g->device));
     if (!ret)
+        ret = NB_CU(g->cu, "generation of the GPU",
+                    DeviceGetAttribute(&g->major, NB_CU_ATTR_CAPABILITY_MAJOR, g->device));
+    if (!ret)
         ret = NB_CU(g->cu, "addresses of the GPU",
                     DeviceGetAttribute(&unified, NB_CU_ATTR_UNIFIED_ADDRESSING, g->device));
     if (!ret && !unified) {

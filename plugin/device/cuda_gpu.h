@@ -146,7 +146,7 @@ struct nb_gpu {
     nb_cu_context context;
     nb_cu_module module;
     nb_cu_function kernel;
-    int multiprocessors;
+    int multiprocessors, major; /* major: of the compute capability */
     pthread_mutex_t lock, launch_lock;
     struct nb_arena arena;
     struct nb_ring ring;
@@ -204,7 +204,7 @@ void nb_ring_close(struct nb_gpu *gpu);
  * entered. */
 int nb_ring_reserve(struct nb_gpu *gpu, size_t work, size_t scratch, unsigned sources);
 /* Hand over: 0, -EAGAIN when the ring is full, or what nb_gpu_plan says, -ENOTSUP also for more workspace or sources
- * than reserved. `sources` may be NULL. */
+ * than reserved and for what the kernel does not do on this GPU. `sources` may be NULL. */
 int nb_ring_submit(struct nb_gpu *gpu, struct nb_cuda_device *dev, struct nb_work *work, struct nb_gpu_desc *desc,
                    const struct nb_source *sources, struct nb_encode_stats *stats);
 /* The state of a work: -EINPROGRESS, or its result. */

@@ -191,6 +191,8 @@ int nb_ring_submit(struct nb_gpu *g, struct nb_cuda_device *dev, struct nb_work 
     struct nb_gpu_source *array = slot->sources;
     int64_t need;
 
+    if (g->major >= NB_GPU_NO_DIFFERENCES && nb_gpu_differs(d->op))
+        return -ENOTSUP;
     if (!look(g, at)) {
         r->full++;
         return -EAGAIN;

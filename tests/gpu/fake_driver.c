@@ -461,7 +461,19 @@ static nb_cu_result fDeviceGetAttribute(int *value, int attribute, nb_cu_device 
 {
     (void)d;
     CALL("cuDeviceGetAttribute");
-    *value = attribute == NB_CU_ATTR_MULTIPROCESSORS ? 8 : attribute == NB_CU_ATTR_VIRTUAL_MEMORY ? !fake.no_virtual_memory : 1;
+    switch (attribute) {
+    case NB_CU_ATTR_MULTIPROCESSORS:
+        *value = 8;
+        break;
+    case NB_CU_ATTR_CAPABILITY_MAJOR:
+        *value = fake.major ? fake.major : 9;
+        break;
+    case NB_CU_ATTR_VIRTUAL_MEMORY:
+        *value = !fake.no_virtual_memory;
+        break;
+    default:
+        *value = 1;
+    }
     return 0;
 }
 
@@ -911,7 +923,7 @@ static nb_cu_result fMemSetAccess(nb_cu_ptr at, size_t bytes, const struct nb_cu
 
 static nb_cu_result fPointerGetAttribute(void *out, int attribute, nb_cu_ptr at)
 {
-    int type = fake.all_pinned ? 1 : 0;
+    int type = (int)fake.other;
 
     CALL_IN_CONTEXT("cuPointerGetAttribute");
     pthread_mutex_lock(&lock);

@@ -2,6 +2,7 @@
 /* See fake_kernel.h. */
 #include "fake_kernel.h"
 
+#include <errno.h>
 #include <math.h>
 #include <sched.h>
 #include <stdio.h>
@@ -14,6 +15,7 @@
 #include "device/device.h"
 #include "device/evidence.h"
 #include "device/exact.h"
+#include "fake_driver.h"
 
 static void *at(uint64_t address)
 {
@@ -79,6 +81,8 @@ static int64_t work(const struct nb_gpu_desc *d, struct nb_gpu_result *res)
     struct nb_delta4_stats lossy = {0, 0};
     int64_t ret = 0;
 
+    if (fake.major >= NB_GPU_NO_DIFFERENCES && nb_gpu_differs(d->op))
+        return -ENOTSUP;
     switch (d->op) {
     case NB_GPU_ENCODE:
         return encode(d, res);
