@@ -1,0 +1,326 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The engine over the CUDA device: a job of several nodes, each with a GPU of its own that a driver made of threads plays
+ * (tests/gpu/fake_driver.h). Gradients with carried errors, weights as differences and plain sums, all in one job, in
+ * every way in which the device works: a kernel for each batch, or one beside each of NCCL's; NCCL's buffers pinned or in
+ * GPU memory; the kernels' own source on emulated threads. Whatever the way, results are the bits that the host's codecs
+ * give. Links the plugin's parts: records of operations and launches come from the test.
+ */
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "coll/coll.h"
+#include "coll/stats.h"
+#include "device/cuda_driver.h"
+#include "device/cuda_launch.h"
+#include "gpu/fake_driver.h"
+#include "kernels/emulate.h"
+#include "nibble/nccl_net.h"
+#include "policy/record.h"
+#include "suite.h"
+
+#define NODES 3
+#define COMM_ID 0x67707500ull
+#define MAX_OPS 40
+#define BUFF_SIZE (64u << 10)
+
+struct way {
+    const char *name;
+    struct fake_settings fake;
+    int host;     /* no GPU: what the others are compared with */
+    int resident; /* NCCL tells its launches */
+    int brief;    /* little of it: for what is slow */
+};
+
+/* What one node is in the middle of. */
+struct stage {
+    struct hx_node *node;
+    struct hx_lib *lib;
+    struct hx_comm *comm;
+    const struct way *way;
+    nb_cu_stream stream; /* NCCL's; NULL: launches are not told */
+    uint64_t *hash;      /* of results, in the node's scratch memory */
+    int n;
+};
+
+static int gpu_of(const struct hx_node *node)
+{
+    return node->rank % 4; /* the fake driver has four */
+}
+
+/* ---- operations ---- */
+
+struct kernel {
+    atomic_int over;
+};
+
+/* NCCL's kernel: on the GPU as long as its operation. */
+static void nccl_kernel(void *arg)
+{
+    struct kernel *k = arg;
+
+    while (!atomic_load(&k->over))
+        usleep(50);
+}
+
+static int operate(struct stage *s, struct hx_op *op, const char *what)
+{
+    struct kernel k = { 0 };
+    ncclResult_t ret;
+
+    hx_where("%s", what);
+    if (s->stream) {
+        uint64_t launch = nb_launch_begin(gpu_of(s->node), COMM_ID, s->node->nnodes, s->stream);
+
+        HX_CHECK(launch, "%s: nothing was launched beside NCCL's kernel", what);
+        fake_run(s->stream, nccl_kernel, &k);
+        nb_launch_end(launch);
+    }
+    ret = hx_run(s->comm, op);
+    atomic_store(&k.over, 1);
+    HX_CHECK(ret == ncclSuccess, "%s: result %d", what, (int)ret);
+    if (s->stream)
+        fake_wait(s->stream); /* ours has ended, too: it is joined */
+    return 0;
+}
+
+static int keep(struct stage *s, const void *result, size_t bytes)
+{
+    HX_CHECK(s->n < MAX_OPS, "too many operations");
+    s->hash[s->n++] = hx_hash(result, bytes);
+    return 0;
+}
+
+/* What a chunk of an all-reduce is and whose error it has: else it would be raw. */
+static int push(struct stage *s, const struct sx_spec *spec, int64_t slot)
+{
+    struct nb_record r = { .func = NB_FUNC_ALL_REDUCE,
+                           .type = spec->type,
+                           .flags = NB_RECORD_API,
+                           .bytes = spec->count * hx_type_size(spec->type),
+                           .slot = slot,
+                           .chunk = BUFF_SIZE / HX_STEPS,
+                           .heads = 1 << 1,
+                           .head = 0 };
+
+    HX_CHECK(nb_record_push(hx_comm_plugin(s->comm), &r) == 0, "a record was refused");
+    return 0;
+}
+
+/* The same contribution several times: with carried errors each round gives other bits. */
+static int gradients(struct stage *s, enum hx_func func, ncclDataType_t type, size_t count)
+{
+    struct sx_spec spec = { .func = func, .type = type, .count = count, .fill = HX_FILL_NORMAL, .seed = 5,
+                            .max_nmse = 0.06 };
+    struct sx_run run;
+
+    sx_prepare(s->node, &spec, &run);
+    for (int round = 0; round < (s->way->brief ? 2 : 3); round++) {
+        if (func == HX_ALL_REDUCE && push(s, &spec, 3 + (int64_t)type))
+            return 1;
+        if (operate(s, &run.op, sx_describe(&spec)) || sx_check(s->node, &run) ||
+            keep(s, run.recv, run.recv_values * hx_type_size(type)))
+            return 1;
+        HX_CHECK(round == 0 || s->hash[s->n - 1] != s->hash[s->n - 2], "%s: no error was carried on",
+                 sx_describe(&spec));
+    }
+    sx_free(&run);
+    return 0;
+}
+
+/* Sums of integers, products, extremes: never coded. */
+static int plain(struct stage *s, enum hx_func func, ncclDataType_t type, ncclRedOp_t op)
+{
+    struct sx_spec spec = { .func = func, .type = type, .op = op, .count = 3001, .seed = 6,
+                            .fill = op == ncclProd ? HX_FILL_POW2 : HX_FILL_EXACT };
+    struct sx_run run;
+
+    sx_prepare(s->node, &spec, &run);
+    if (operate(s, &run.op, sx_describe(&spec)) || sx_check(s->node, &run) ||
+        keep(s, run.recv, run.recv_values * hx_type_size(type)))
+        return 1;
+    sx_free(&run);
+    return 0;
+}
+
+/* ---- weights ---- */
+
+#define MOST_GATHERS 400
+
+static void step(uint32_t *w, size_t n, uint64_t seed)
+{
+    uint64_t rng = hx_seed(seed, 3, 4);
+
+    for (size_t i = 0; i < n; i++)
+        w[i] += (uint32_t)hx_rand_below(&rng, 60);
+}
+
+/* Exact, until differences and headers were seen on all nodes: whether a gather finds a reference that everyone has
+ * confirmed is a matter of time. */
+static int weights(struct stage *s)
+{
+    const size_t n = s->way->brief ? 1500 : 12000, block = n * 4, all = block * (size_t)s->node->nnodes;
+    uint32_t *w = malloc(all);
+    char *result = malloc(all), what[64];
+    int seen = 0;
+
+    for (int r = 0; r < s->node->nnodes; r++)
+        hx_fill(ncclFloat32, w + (size_t)r * n, n, hx_seed(9, (uint64_t)r, 1), HX_FILL_NORMAL);
+    for (int i = 0; !seen; i++) {
+        struct hx_op op = { .func = HX_ALL_GATHER, .type = ncclInt8, .count = block, .recv = result,
+                            .send = w + (size_t)s->node->rank * n };
+        const struct nb_func_stats *f;
+        struct nb_coll_stats stats;
+        int mine, everyone[HX_MAX_NODES];
+
+        HX_CHECK(i < MOST_GATHERS, "weights were never sent as differences, or never as headers");
+        snprintf(what, sizeof what, "gather %d", i);
+        memset(result, 0xee, all);
+        if (operate(s, &op, what))
+            return 1;
+        HX_CHECK(memcmp(result, w, all) == 0, "%s: not the bits that were sent", what);
+        nb_coll_get_stats(hx_comm_plugin(s->comm), &stats);
+        f = &stats.func[NB_FUNC_ALL_GATHER];
+        mine = f->unchanged_units > 0 && f->units - f->raw_units > f->unchanged_units;
+        hx_allgather(s->node, &mine, sizeof mine, everyone);
+        seen = 1;
+        for (int r = 0; r < s->node->nnodes; r++)
+            seen = seen && everyone[r];
+        if (i % 2 == 0)
+            step(w, n * (size_t)s->node->nnodes, (uint64_t)i);
+        hx_sleep(1e-3);
+    }
+    free(w);
+    free(result);
+    return 0;
+}
+
+/* ---- the job ---- */
+
+static int all_of_it(struct stage *s)
+{
+    static const ncclDataType_t types[] = { ncclFloat32, ncclBfloat16, ncclFloat16 };
+
+    if (s->way->brief)
+        return gradients(s, HX_REDUCE_SCATTER, ncclFloat32, 1203) || gradients(s, HX_ALL_REDUCE, ncclBfloat16, 1501) ||
+               plain(s, HX_REDUCE_SCATTER, ncclInt32, ncclSum) || weights(s);
+    for (int t = 0; t < 3; t++)
+        if (gradients(s, HX_REDUCE_SCATTER, types[t], 5003) || gradients(s, HX_ALL_REDUCE, types[t], 9001))
+            return 1;
+    if (plain(s, HX_REDUCE_SCATTER, ncclInt32, ncclSum) || plain(s, HX_ALL_REDUCE, ncclFloat64, ncclProd) ||
+        plain(s, HX_ALL_REDUCE, ncclBfloat16, ncclMax) || plain(s, HX_REDUCE_SCATTER, ncclUint8, ncclMin))
+        return 1;
+    return weights(s);
+}
+
+static int way_node(struct hx_node *node, void *arg)
+{
+    const struct way *way = arg;
+    struct hx_comm_cfg cfg = { .channels = way->brief ? 1 : 2, .buff_size = BUFF_SIZE, .comm_id = COMM_ID, .poison = true };
+    struct stage s = { .node = node, .way = way, .hash = hx_scratch(node, node->rank) };
+    const char *stage;
+    ncclResult_t ret;
+
+    fake = way->fake;
+    nb_cuda_override(&fake_driver);
+    nb_pretend_gpu(way->host ? -1 : gpu_of(node));
+    if (way->resident) {
+        nb_launch_told(gpu_of(node), 1);
+        s.stream = fake_stream();
+    }
+    s.lib = hx_lib_static(&ncclNetPlugin_v12, &ncclCollNetPlugin_v12, 12);
+    ret = hx_comm_open(node, s.lib, &cfg, &s.comm, &stage);
+    HX_CHECK(ret == ncclSuccess, "bring-up failed in %s with %d", stage, (int)ret);
+    HX_CHECK(way->host || hx_log_count("I ", "device cuda") == 1, "codecs do not run on the GPU");
+    if (all_of_it(&s) || sx_close(s.lib, s.comm, false))
+        return 1;
+    if (s.stream)
+        fake_stream_free(s.stream);
+    HX_CHECK(fake_alive() == 0, "%ld things of the driver's are left", fake_alive());
+    HX_CHECK(way->host || fake_kernels() > 0, "no kernel ran");
+    return 0;
+}
+
+static int play(const struct way *way, uint64_t (*hash)[MAX_OPS])
+{
+    const char *const env[] = { way->host ? "NIBBLE_DEVICE=host" : "NIBBLE_DEVICE=cuda",
+                                "NIBBLE_RS=int4", "NIBBLE_RS_MIN_BYTES=0", "NIBBLE_AR=int4", "NIBBLE_AR_MIN_BYTES=0",
+                                "NIBBLE_AG=exact", "NIBBLE_AG_MIN_BYTES=0", "NIBBLE_EF=full",
+                                "NIBBLE_EF_IDENTITY=signature", "NIBBLE_GPU_RESERVE_MB=0", "CUDA_LAUNCH_BLOCKING",
+                                "CUDA_DEVICE_MAX_CONNECTIONS", NULL };
+    struct hx_job job = { .name = way->name, .nnodes = way->brief ? 2 : NODES, .fn = way_node, .env = env,
+                          .deadline_s = hx_quick() ? 300 : 120 };
+    struct hx_report *rep;
+    int rc;
+
+    job.arg = (void *)(uintptr_t)way;
+    rc = hx_job_run(&job, &rep);
+    for (int r = 0; r < job.nnodes; r++)
+        memcpy(hash[r], rep->node[r].scratch, sizeof hash[r]);
+    hx_report_free(rep);
+    return rc;
+}
+
+static int compare(const struct way *way)
+{
+    const struct way on_the_host = { .name = "host", .host = 1, .brief = way->brief };
+    uint64_t want[NODES][MAX_OPS] = { { 0 } }, got[NODES][MAX_OPS] = { { 0 } };
+    int rc = play(&on_the_host, want);
+
+    if (!rc)
+        rc = play(way, got);
+    if (rc)
+        return rc;
+    for (int r = 0; r < NODES; r++)
+        for (int i = 0; i < MAX_OPS; i++)
+            HX_CHECK(want[r][i] == got[r][i], "operation %d has other bits on node %d than with the host's codecs", i,
+                     r);
+    HX_CHECK(want[0][0], "nothing was compared");
+    return 0;
+}
+
+static int batch(void)
+{
+    return compare(&(struct way){ .name = "batch", .fake = { .other = FAKE_PINNED } });
+}
+
+static int resident(void)
+{
+    return compare(&(struct way){ .name = "resident", .fake = { .other = FAKE_PINNED }, .resident = 1 });
+}
+
+static int gpu_memory(void)
+{
+    return compare(&(struct way){ .name = "gpu-memory", .fake = { .other = FAKE_DEVICE }, .resident = 1 });
+}
+
+/* Differences are encoded by the CPU, decoded by the kernel. */
+static int no_differences(void)
+{
+    return compare(&(struct way){ .name = "no-differences",
+                                  .fake = { .other = FAKE_DEVICE, .major = NB_GPU_NO_DIFFERENCES } });
+}
+
+static int emulated(void)
+{
+#ifdef NB_TSAN
+    printf("        skipped: the emulation changes stacks, which the thread sanitizer does not follow\n");
+    return HX_SKIP;
+#endif
+    return compare(&(struct way){ .name = "emulated", .fake = { .other = FAKE_DEVICE, .emulate = 1 }, .brief = 1 });
+}
+
+static const struct hx_case cases[] = {
+    { "batch", batch, HX_CASE_FULL },
+    { "resident", resident, 0 },
+    { "gpu-memory", gpu_memory, 0 },
+    { "no-differences", no_differences, 0 },
+    { "emulated", emulated, 0 },
+};
+
+int main(int argc, char **argv)
+{
+    return hx_main(argc, argv, cases, sizeof cases / sizeof cases[0]);
+}
