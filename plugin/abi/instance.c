@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The reference-counted state that both tables stand on. */
 #include "abi/instance.h"
+#include "abi/staging.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -22,7 +23,7 @@
 #define NB_MAX_COMMS 65536 /* for transports that do not count them */
 
 /* Memory that both halves can take: NCCL uses one half's answer for both. The engine takes GPU memory where its codecs run on
- * the GPU. NIBBLE_GPU_POINTERS=1 says so even where the transport does not reach it. */
+ * the GPU. NIBBLE_GPU_POINTERS=1 says so even where the transport does not reach it: sends and receives are then staged. */
 static int nb_memory_of(const struct nb_net_props *net)
 {
     const int asked = nb_params()->gpu_pointers == 2;
@@ -56,7 +57,7 @@ static const char *nb_half_name(enum nb_half half)
 
 static int nb_find_devices(const struct nb_net_ops *ops)
 {
-    int n = 0, claimed = 0;
+    int n = 0, claimed = 0, staged = 0;
     int err = ops->devices(&n); /* at most NB_NET_MAX_DEVS, as net/devices.h has them */
     if (err)
         return err;
@@ -76,10 +77,17 @@ static int nb_find_devices(const struct nb_net_ops *ops)
             net->max_bytes = (size_t)NCCL_MAX_NET_SIZE_BYTES;
         info->mem_support = nb_memory_of(net);
         claimed |= (info->mem_support & NB_MEM_CUDA) != 0;
+        staged |= info->mem_support & NB_MEM_CUDA && !(net->mem_support & NB_MEM_CUDA);
         info->max_coll_bytes = NB_MAX_COLL_BYTES / unit * unit;
     }
+    for (int i = 0; i < n && staged; i++)
+        nb_instance.devices[i].mem_support &= ~NB_MEM_DMABUF;
+    if (staged)
+        NB_INFO(NCCL_INIT | NCCL_NET, "transport %s does not reach GPU memory: sends and receives of it are copied through the "
+                "host's (NIBBLE_GPU_POINTERS=1)", ops->name);
     nb_instance.ndevices = n;
     nb_device_pointers(claimed);
+    atomic_store_explicit(&nb_instance.transport, staged ? nb_staging_over(ops) : ops, memory_order_release);
     return 0;
 }
 
@@ -117,7 +125,6 @@ static int nb_bring_up(void)
         NB_WARN("transport %s cannot tell its devices: %s", ops->name, strerror(-err));
         goto no_devices;
     }
-    atomic_store_explicit(&nb_instance.transport, ops, memory_order_release);
     nb_banner(ops);
     return 0;
 

@@ -117,6 +117,7 @@ struct nb_cu_access { /* CUmemAccessDesc */
     F(MemAlloc_v2, (nb_cu_ptr *, size_t))                                                                             \
     F(MemFree_v2, (nb_cu_ptr))                                                                                        \
     F(MemGetInfo_v2, (size_t *, size_t *))                                                                            \
+    F(MemcpyAsync, (nb_cu_ptr, nb_cu_ptr, size_t, nb_cu_stream))                                                      \
     F(MemsetD8Async, (nb_cu_ptr, unsigned char, size_t, nb_cu_stream))                                                \
     F(MemsetD32Async, (nb_cu_ptr, unsigned, size_t, nb_cu_stream))                                                    \
     F(MemGetAllocationGranularity, (size_t *, const struct nb_cu_alloc_prop *, int))                                  \

@@ -123,7 +123,7 @@ static void count(long by)
 
 /* ---- Streams ------------------------------------------------------------------------------------------- */
 
-enum kind { RECORD, WAIT, LAUNCH, SET, FUNCTION };
+enum kind { RECORD, WAIT, LAUNCH, SET, COPY, FUNCTION };
 
 struct item {
     enum kind kind;
@@ -132,6 +132,7 @@ struct item {
     struct nb_gpu_launch launch;
     unsigned blocks;
     unsigned char *at;
+    const unsigned char *from;
     size_t bytes;
     uint32_t pattern;
     void (*function)(void *);
@@ -181,6 +182,8 @@ static void run_kernel(const struct item *it)
     pthread_mutex_unlock(&lock);
 }
 
+static void *seen_at(const void *address);
+
 static void run_item(struct item *it)
 {
     switch (it->kind) {
@@ -205,6 +208,9 @@ static void run_item(struct item *it)
             __atomic_store_n((uint32_t *)(void *)it->at, it->pattern, __ATOMIC_RELEASE);
         else
             memset(it->at, (int)it->pattern, it->bytes);
+        break;
+    case COPY:
+        memcpy(seen_at(it->at), seen_at(it->from), it->bytes);
         break;
     case FUNCTION:
         it->function(it->argument);
@@ -707,6 +713,16 @@ static nb_cu_result set_memory(nb_cu_ptr at, uint32_t pattern, size_t bytes, nb_
     return 0;
 }
 
+static nb_cu_result fMemcpyAsync(nb_cu_ptr dst, nb_cu_ptr src, size_t bytes, nb_cu_stream stream)
+{
+    CALL_IN_CONTEXT("cuMemcpyAsync");
+    pthread_mutex_lock(&lock);
+    put(stream, &(struct item){.kind = COPY, .at = (unsigned char *)(uintptr_t)dst,
+                               .from = (const unsigned char *)(uintptr_t)src, .bytes = bytes});
+    pthread_mutex_unlock(&lock);
+    return 0;
+}
+
 static nb_cu_result fMemsetD8Async(nb_cu_ptr at, unsigned char v, size_t n, nb_cu_stream stream)
 {
     CALL_IN_CONTEXT("cuMemsetD8Async");
@@ -726,20 +742,38 @@ static nb_cu_result fMemsetD32Async(nb_cu_ptr at, unsigned v, size_t n, nb_cu_st
 static struct range { /* what CUDA knows of addresses */
     uintptr_t at;
     size_t bytes;
-    int type; /* 1 host, 2 device */
+    enum fake_memory type;
+    char *seen; /* where the CPU finds it, if elsewhere */
     struct range *next;
 } *ranges;
 
-static void know(const void *p, size_t bytes, int type)
+static void know_as(const void *p, size_t bytes, enum fake_memory type, void *seen)
 {
     struct range *r = malloc(sizeof(*r));
     if (!r)
         abort();
     pthread_mutex_lock(&lock);
-    *r = (struct range){(uintptr_t)p, bytes, type, ranges};
+    *r = (struct range){(uintptr_t)p, bytes, type, seen, ranges};
     ranges = r;
     alive++;
     pthread_mutex_unlock(&lock);
+}
+
+static void know(const void *p, size_t bytes, enum fake_memory type)
+{
+    know_as(p, bytes, type, NULL);
+}
+
+static void *seen_at(const void *address)
+{
+    void *at = (void *)(uintptr_t)address;
+
+    pthread_mutex_lock(&lock);
+    for (struct range *r = ranges; r; r = r->next)
+        if (r->seen && (uintptr_t)address - r->at < r->bytes)
+            at = r->seen + ((uintptr_t)address - r->at);
+    pthread_mutex_unlock(&lock);
+    return at;
 }
 
 static size_t forget(const void *p)
@@ -763,6 +797,25 @@ static size_t forget(const void *p)
     return bytes;
 }
 
+void *fake_gpu_memory(size_t bytes, void **seen)
+{
+    void *at = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+    *seen = calloc(1, bytes);
+    if (at == MAP_FAILED || !*seen)
+        abort();
+    know_as(at, bytes, FAKE_DEVICE, *seen);
+    return at;
+}
+
+void fake_gpu_memory_free(void *at)
+{
+    void *seen = seen_at(at);
+
+    munmap(at, forget(at));
+    free(seen);
+}
+
 static nb_cu_result fMemHostAlloc(void **p, size_t bytes, unsigned flags)
 {
     CALL_IN_CONTEXT("cuMemHostAlloc");
@@ -772,7 +825,7 @@ static nb_cu_result fMemHostAlloc(void **p, size_t bytes, unsigned flags)
     if (!*p)
         return NB_CU_OUT_OF_MEMORY;
     memset(*p, 0xa5, bytes);
-    know(*p, bytes, 1);
+    know(*p, bytes, FAKE_PINNED);
     return 0;
 }
 
@@ -800,7 +853,7 @@ static nb_cu_result fMemAlloc_v2(nb_cu_ptr *at, size_t bytes)
     if (!p)
         return NB_CU_OUT_OF_MEMORY;
     memset(p, 0x5a, bytes);
-    know(p, bytes, 2);
+    know(p, bytes, FAKE_DEVICE);
     *at = (uintptr_t)p;
     return 0;
 }
@@ -848,7 +901,7 @@ static nb_cu_result fMemAddressReserve(nb_cu_ptr *at, size_t bytes, size_t align
     p = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED)
         return NB_CU_OUT_OF_MEMORY;
-    know(p, bytes, 2);
+    know(p, bytes, FAKE_DEVICE);
     *at = (uintptr_t)p;
     return 0;
 }
@@ -923,7 +976,7 @@ static nb_cu_result fMemSetAccess(nb_cu_ptr at, size_t bytes, const struct nb_cu
 
 static nb_cu_result fPointerGetAttribute(void *out, int attribute, nb_cu_ptr at)
 {
-    int type = (int)fake.other;
+    enum fake_memory type = fake.other;
 
     CALL_IN_CONTEXT("cuPointerGetAttribute");
     pthread_mutex_lock(&lock);
@@ -931,7 +984,7 @@ static nb_cu_result fPointerGetAttribute(void *out, int attribute, nb_cu_ptr at)
         if (at - r->at < r->bytes)
             type = r->type;
     pthread_mutex_unlock(&lock);
-    if (!type)
+    if (type == FAKE_UNKNOWN)
         return INVALID;
     if (attribute == NB_CU_POINTER_MEMORY_TYPE)
         *(unsigned *)out = (unsigned)type;

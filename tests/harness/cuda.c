@@ -312,12 +312,62 @@ static int emulated(void)
     return compare(&(struct way){ .name = "emulated", .fake = { .other = FAKE_DEVICE, .emulate = 1 }, .brief = 1 });
 }
 
+/* ---- sends and receives of GPU memory, over a transport that does not reach it ---- */
+
+static int p2p_node(struct hx_node *node, void *arg)
+{
+    static const size_t bytes[] = { 0, 1, 100003, 1000000 };
+    struct hx_p2p_cfg cfg = { .streams = 3, .slot = 16384, .flush = *(bool *)arg, .memory = fake_gpu_memory,
+                              .memory_free = fake_gpu_memory_free };
+    unsigned char *send = malloc(1000000), *want = malloc(1000000), *recv = malloc(1000000);
+    struct hx_lib *lib = hx_lib_static(&ncclNetPlugin_v12, &ncclCollNetPlugin_v12, 12);
+    struct hx_props net, coll;
+    struct hx_p2p *p2p;
+    struct hx_ctx ctx;
+
+    nb_cuda_override(&fake_driver);
+    nb_pretend_gpu(gpu_of(node));
+    HX_CHECK(hx_init(lib, COMM_ID, &ctx) == ncclSuccess && ctx.coll_ok, "init");
+    HX_CHECK(hx_net_properties(lib, 0, &net) == ncclSuccess && hx_coll_properties(lib, 0, &coll) == ncclSuccess,
+             "getProperties");
+    HX_CHECK(net.ptr_support == (NCCL_PTR_HOST | NCCL_PTR_CUDA) && coll.ptr_support == net.ptr_support,
+             "ptrSupport is %d and %d", net.ptr_support, coll.ptr_support);
+    HX_CHECK(hx_p2p_open(node, lib, &ctx, !node->rank, &cfg, &p2p) == ncclSuccess, "connections of GPU memory");
+    for (size_t i = 0; i < sizeof bytes / sizeof bytes[0]; i++) {
+        hx_fill(ncclUint8, send, bytes[i], hx_seed(i, (uint64_t)node->rank, 8), HX_FILL_BITS);
+        hx_fill(ncclUint8, want, bytes[i], hx_seed(i, (uint64_t)!node->rank, 8), HX_FILL_BITS);
+        HX_CHECK(hx_p2p_run(p2p, send, bytes[i], recv, bytes[i], 60) == ncclSuccess, "%zu bytes", bytes[i]);
+        HX_CHECK(memcmp(recv, want, bytes[i]) == 0, "%zu bytes did not arrive as they were sent", bytes[i]);
+    }
+    hx_barrier(node);
+    HX_CHECK(hx_p2p_close(p2p) == ncclSuccess && hx_finalize(lib, &ctx) == ncclSuccess, "closing");
+    hx_lib_close(lib);
+    HX_CHECK(hx_log_warns() == 0, "warnings");
+    HX_CHECK(fake_alive() == 0, "%ld things of the driver's are left", fake_alive());
+    free(send);
+    free(want);
+    free(recv);
+    return 0;
+}
+
+static int p2p(void)
+{
+    static const char *const env[] = { "NIBBLE_NET=tcp", "NIBBLE_GPU_POINTERS=1", "CUDA_LAUNCH_BLOCKING",
+                                       "CUDA_DEVICE_MAX_CONNECTIONS", NULL };
+
+    for (int flush = 0; flush < 2; flush++)
+        if (sx_job("p2p", 2, p2p_node, &(bool){ flush }, 30, env))
+            return 1;
+    return 0;
+}
+
 static const struct hx_case cases[] = {
     { "batch", batch, HX_CASE_FULL },
     { "resident", resident, 0 },
     { "gpu-memory", gpu_memory, 0 },
     { "no-differences", no_differences, 0 },
     { "emulated", emulated, 0 },
+    { "p2p", p2p, 0 },
 };
 
 int main(int argc, char **argv)

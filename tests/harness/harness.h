@@ -372,6 +372,10 @@ struct hx_p2p_cfg {
     size_t slot; /* bytes of a step; 0: 512 KiB */
     bool flush;
     bool nocopy;
+    /* Slots lie in GPU memory, registered as such, that `memory` makes: its address, and *seen where the harness finds
+     * the same bytes. NULL: host memory. */
+    void *(*memory)(size_t bytes, void **seen);
+    void (*memory_free)(void *at);
 };
 /* Listen, exchange handles by mailbox, connect and accept until both stand. Both nodes call it, at about the
  * same time; other pairs may do so at the same time. ctx from hx_init of this lib. HX_TIMEOUT after 30 s. */

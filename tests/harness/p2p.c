@@ -5,6 +5,7 @@
  * one grouped irecv; a NULL request means again on the next pass.
  */
 #include <sched.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -29,7 +30,8 @@ struct hx_p2p {
     struct hx_p2p_cfg cfg;
     int streams, ngroups;
     void *listen, *send_comm, *recv_comm;
-    char *send_mem, *recv_mem;
+    char *send_mem, *recv_mem; /* as the plugin gets them */
+    ptrdiff_t send_seen, recv_seen; /* from there to where the harness writes and reads */
     void *send_mh, *recv_mh;
     struct stream stream[HX_GROUP];
     struct group group[HX_GROUP];
@@ -38,6 +40,23 @@ struct hx_p2p {
 static char *slot_of(char *mem, const struct hx_p2p *p, int stream, uint64_t step)
 {
     return mem + ((size_t)stream * HX_STEPS + step % HX_STEPS) * p->cfg.slot;
+}
+
+/* Memory of all slots of one side. */
+static int make_slots(struct hx_p2p *p, size_t size, char **mem, ptrdiff_t *seen, int fill)
+{
+    void *at = NULL;
+
+    if (p->cfg.memory) {
+        *mem = p->cfg.memory(size, &at);
+        if (*mem)
+            *seen = (char *)at - *mem;
+    } else if (posix_memalign((void **)mem, 4096, size)) {
+        *mem = NULL;
+    }
+    if (*mem)
+        memset(*mem + *seen, fill, size);
+    return *mem ? 0 : -1;
 }
 
 ncclResult_t hx_p2p_open(struct hx_node *node, struct hx_lib *lib, struct hx_ctx *ctx, int peer,
@@ -90,15 +109,12 @@ ncclResult_t hx_p2p_open(struct hx_node *node, struct hx_lib *lib, struct hx_ctx
         goto fail;
     size = (size_t)p->streams * HX_STEPS * p->cfg.slot;
     ret = ncclSystemError;
-    if (posix_memalign((void **)&p->send_mem, 4096, size) ||
-        posix_memalign((void **)&p->recv_mem, 4096, size))
+    if (make_slots(p, size, &p->send_mem, &p->send_seen, 0x33) ||
+        make_slots(p, size, &p->recv_mem, &p->recv_seen, 0x66))
         goto fail;
-    memset(p->send_mem, 0x33, size);
-    memset(p->recv_mem, 0x66, size);
-    if ((ret = hx_net_reg_mr(lib, p->send_comm, p->send_mem, size, NCCL_PTR_HOST, &p->send_mh)) !=
-            ncclSuccess ||
-        (ret = hx_net_reg_mr(lib, p->recv_comm, p->recv_mem, size, NCCL_PTR_HOST, &p->recv_mh)) !=
-            ncclSuccess)
+    const int type = p->cfg.memory ? NCCL_PTR_CUDA : NCCL_PTR_HOST;
+    if ((ret = hx_net_reg_mr(lib, p->send_comm, p->send_mem, size, type, &p->send_mh)) != ncclSuccess ||
+        (ret = hx_net_reg_mr(lib, p->recv_comm, p->recv_mem, size, type, &p->recv_mh)) != ncclSuccess)
         goto fail;
     int group = props.max_recvs < 1 ? 1 : props.max_recvs > HX_GROUP ? HX_GROUP : props.max_recvs;
     for (int i = 0; i < p->streams; i += group) {
@@ -129,8 +145,11 @@ ncclResult_t hx_p2p_close(struct hx_p2p *p)
         first = ret;
     if (p->listen && (ret = hx_net_close_listen(p->lib, p->listen)) != ncclSuccess && !first)
         first = ret;
-    free(p->send_mem);
-    free(p->recv_mem);
+    void (*give_back)(void *) = p->cfg.memory ? p->cfg.memory_free : free;
+    if (p->send_mem)
+        give_back(p->send_mem);
+    if (p->recv_mem)
+        give_back(p->recv_mem);
     free(p);
     return first;
 }
@@ -159,7 +178,7 @@ static ncclResult_t progress_sends(struct hx_p2p *p, const char *send, bool *idl
             void **req = &s->send_req[s->sent % HX_STEPS];
 
             if (len && !p->cfg.nocopy)
-                memcpy(slot, send + s->send_base + at, len);
+                memcpy(slot + p->send_seen, send + s->send_base + at, len);
             ret = hx_net_isend(p->lib, p->send_comm, slot, len, 100 + i, p->send_mh, req);
             if (ret != ncclSuccess)
                 return ret;
@@ -201,7 +220,7 @@ static ncclResult_t deliver(struct hx_p2p *p, struct group *g, uint64_t step, ch
             return HX_BROKEN;
         }
         if (want && !p->cfg.nocopy)
-            memcpy(recv + s->recv_base + at, slot_of(p->recv_mem, p, g->first + k, step), want);
+            memcpy(recv + s->recv_base + at, slot_of(p->recv_mem, p, g->first + k, step) + p->recv_seen, want);
     }
     return ncclSuccess;
 }

@@ -1,0 +1,320 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * See staging.h. Registered GPU memory has pinned memory of the same size beside it, with every message at the same place
+ * in both. A send is copied before it is handed to the transport, a receive when it has come in.
+ */
+#include "abi/staging.h"
+
+#include <errno.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include "base/log.h"
+#include "device/cuda_copy.h"
+#include "policy/record.h"
+
+static const struct nb_net_ops *under;
+static struct nb_net_ops table;
+
+struct request { /* of the transport, with what is to be copied when it is done */
+    void *under;
+    struct comm *comm;
+    struct request *next, **link;
+    int n;
+    struct {
+        uint8_t *to; /* NULL: nothing to copy */
+        const uint8_t *from;
+    } part[NB_NET_MAX_RECVS];
+};
+
+struct memory {
+    void *under;
+    uint8_t *data, *host; /* host NULL: the transport's business */
+    size_t size;
+    struct memory *next; /* deregistered, but receives may still come in */
+};
+
+struct comm {
+    void *under;
+    struct nb_cuda_copier *copier; /* once GPU memory is registered */
+    struct request *requests;
+    struct memory *left;
+};
+
+/* ---- Connections ------------------------------------------------------------------------------------ */
+
+static int wrap(void *theirs, int (*give_up)(void *), void **out)
+{
+    struct comm *c;
+
+    *out = NULL;
+    if (!theirs)
+        return 0;
+    c = calloc(1, sizeof(*c));
+    if (!c) {
+        give_up(theirs);
+        return -ENOMEM;
+    }
+    c->under = theirs;
+    *out = c;
+    return 0;
+}
+
+static int staged_connect(int dev, const struct nb_net_conn_cfg *cfg, void *handle, void **send_comm)
+{
+    void *theirs = NULL;
+    int ret = under->connect(dev, cfg, handle, &theirs);
+
+    return ret ? ret : wrap(theirs, under->close_send, send_comm);
+}
+
+static int staged_accept(void *listen_comm, void **recv_comm)
+{
+    void *theirs = NULL;
+    int ret = under->accept(listen_comm, &theirs);
+
+    return ret ? ret : wrap(theirs, under->close_recv, recv_comm);
+}
+
+static void forget(struct request *r)
+{
+    *r->link = r->next;
+    if (r->next)
+        r->next->link = r->link;
+    free(r);
+}
+
+static void free_memory(struct comm *c, struct memory *m)
+{
+    if (m->host)
+        nb_copier_unpin(c->copier, m->host);
+    free(m);
+}
+
+static int close_comm(struct comm *c, int (*close)(void *))
+{
+    int ret;
+
+    if (!c)
+        return 0;
+    ret = close(c->under);
+    while (c->requests)
+        forget(c->requests);
+    for (struct memory *m = c->left, *next; m; m = next) {
+        next = m->next;
+        free_memory(c, m);
+    }
+    nb_copier_close(c->copier);
+    free(c);
+    return ret;
+}
+
+static int staged_close_send(void *send_comm)
+{
+    return close_comm(send_comm, under->close_send);
+}
+
+static int staged_close_recv(void *recv_comm)
+{
+    return close_comm(recv_comm, under->close_recv);
+}
+
+/* ---- Memory ----------------------------------------------------------------------------------------- */
+
+static int staged_reg_mr(void *comm, void *data, size_t size, enum nb_mem type, void **mhandle)
+{
+    struct memory *m = calloc(1, sizeof(*m));
+    struct comm *c = comm;
+    int ret = 0;
+
+    *mhandle = NULL;
+    if (!m)
+        return -ENOMEM;
+    m->data = data;
+    m->size = size;
+    if (type == NB_MEM_CUDA) {
+        if (!c->copier)
+            ret = nb_copier_open(nb_current_gpu(), &c->copier);
+        if (!ret && !(m->host = nb_copier_pinned(c->copier, size ? size : 1)))
+            ret = -ENOMEM;
+    }
+    if (!ret)
+        ret = under->reg_mr(c->under, m->host ? m->host : data, size, m->host ? NB_MEM_HOST : type, &m->under);
+    if (ret) {
+        free_memory(c, m);
+        return ret;
+    }
+    *mhandle = m;
+    return 0;
+}
+
+static int staged_dereg_mr(void *comm, void *mhandle)
+{
+    struct memory *m = mhandle;
+    struct comm *c = comm;
+    int ret;
+
+    if (!m)
+        return 0;
+    ret = under->dereg_mr(c->under, m->under);
+    if (c->requests) { /* NCCL gives up: until the connection is closed the transport may write there */
+        m->next = c->left;
+        c->left = m;
+    } else {
+        free_memory(c, m);
+    }
+    return ret;
+}
+
+/* Where the transport finds `size` bytes at `data`: 0 and *at, *theirs; or -EINVAL after a WARN. */
+static int place(const struct memory *m, const void *data, size_t size, void **at, void **theirs)
+{
+    const uintptr_t into = m ? (uintptr_t)data - (uintptr_t)m->data : 0;
+
+    *at = (void *)(uintptr_t)data;
+    *theirs = m ? m->under : NULL;
+    if (!m || !m->host || !size)
+        return 0;
+    if (into > m->size || size > m->size - into) {
+        NB_WARN("%zu bytes at %p are not of the registered %zu at %p", size, data, m->size, (void *)m->data);
+        return -EINVAL;
+    }
+    *at = m->host + into;
+    return 0;
+}
+
+/* ---- Messages --------------------------------------------------------------------------------------- */
+
+static struct request *new_request(struct comm *c)
+{
+    struct request *r = calloc(1, sizeof(*r));
+
+    if (!r)
+        return NULL;
+    r->comm = c;
+    r->next = c->requests;
+    r->link = &c->requests;
+    if (r->next)
+        r->next->link = &r->next;
+    c->requests = r;
+    return r;
+}
+
+/* What the transport has answered: its request gets ours, or there is none. */
+static int hand_over(struct request *r, int ret, void **request)
+{
+    if (ret || !r->under)
+        forget(r);
+    else
+        *request = r;
+    return ret;
+}
+
+static int staged_isend(void *send_comm, const void *data, size_t size, int tag, void *mhandle, void **request)
+{
+    struct comm *c = send_comm;
+    struct request *r;
+    void *at, *theirs;
+    int ret = place(mhandle, data, size, &at, &theirs);
+
+    *request = NULL;
+    if (!ret && at != data)
+        ret = nb_copier_copy(c->copier, at, data, size);
+    if (ret)
+        return ret;
+    r = new_request(c);
+    return r ? hand_over(r, under->isend(c->under, at, size, tag, theirs, &r->under), request) : -ENOMEM;
+}
+
+static int staged_irecv(void *recv_comm, int n, void **data, const size_t *sizes, const int *tags, void **mhandles,
+                        void **request)
+{
+    void *at[NB_NET_MAX_RECVS], *theirs[NB_NET_MAX_RECVS];
+    struct comm *c = recv_comm;
+    struct request *r;
+    int ret = 0;
+
+    *request = NULL;
+    if (n < 1 || n > NB_NET_MAX_RECVS)
+        return -EINVAL;
+    r = new_request(c);
+    if (!r)
+        return -ENOMEM;
+    r->n = n;
+    for (int i = 0; i < n && !ret; i++) {
+        ret = place(mhandles[i], data[i], sizes[i], &at[i], &theirs[i]);
+        if (!ret && at[i] != data[i]) {
+            r->part[i].to = data[i];
+            r->part[i].from = at[i];
+        }
+    }
+    if (!ret)
+        ret = under->irecv(c->under, n, at, sizes, tags, theirs, &r->under);
+    return hand_over(r, ret, request);
+}
+
+/* What was copied is there when the receive tests done. */
+static int staged_iflush(void *recv_comm, int n, void **data, const size_t *sizes, void **mhandles, void **request)
+{
+    void *at[NB_NET_MAX_RECVS], *theirs[NB_NET_MAX_RECVS];
+    struct comm *c = recv_comm;
+    struct request *r;
+    int copied = 0, ret = 0;
+
+    *request = NULL;
+    if (n < 1 || n > NB_NET_MAX_RECVS)
+        return -EINVAL;
+    for (int i = 0; i < n && !ret; i++) {
+        ret = place(mhandles[i], data[i], sizes[i], &at[i], &theirs[i]);
+        copied += at[i] != data[i];
+    }
+    if (ret || copied)
+        return ret;
+    r = new_request(c);
+    return r ? hand_over(r, under->iflush(c->under, n, at, sizes, theirs, &r->under), request) : -ENOMEM;
+}
+
+static int staged_test(void *request, int *done, size_t *sizes)
+{
+    struct request *r = request;
+    size_t got[NB_NET_MAX_RECVS];
+    int ret;
+
+    for (int i = 0; i < NB_NET_MAX_RECVS; i++)
+        got[i] = SIZE_MAX;
+    ret = under->test(r->under, done, got);
+    for (int i = 0; !ret && *done && i < NB_NET_MAX_RECVS; i++) {
+        if (got[i] == SIZE_MAX)
+            continue;
+        if (sizes)
+            sizes[i] = got[i];
+        if (i < r->n && r->part[i].to)
+            ret = nb_copier_copy(r->comm->copier, r->part[i].to, r->part[i].from, got[i]);
+    }
+    if (!ret && *done)
+        forget(r);
+    return ret; /* after an error it is the connection that frees the request */
+}
+
+const struct nb_net_ops *nb_staging_over(const struct nb_net_ops *transport)
+{
+    under = transport;
+    table = *transport;
+    table.connect = staged_connect;
+    table.accept = staged_accept;
+    table.close_send = staged_close_send;
+    table.close_recv = staged_close_recv;
+    table.reg_mr = staged_reg_mr;
+    table.reg_mr_dmabuf = NULL;
+    table.dereg_mr = staged_dereg_mr;
+    table.isend = staged_isend;
+    table.irecv = staged_irecv;
+    table.iflush = staged_iflush;
+    table.test = staged_test;
+    table.leave = NULL;
+    table.abandon = NULL;
+    table.poll_fds = NULL;
+    table.peer_name = NULL;
+    table.wire_bytes = NULL;
+    return &table;
+}
