@@ -144,12 +144,9 @@ struct item {
 struct event {
     uint64_t recorded, reached; /* under lock */
     uint64_t capture;           /* its last record was captured in it */
-    uint64_t replays;           /* of its graph: so many times recorded */
-    struct event *destroyed;    /* itself or the one destroyed before; NULL: it lives */
+    unsigned items;             /* that name it: it may be destroyed before they have run */
+    int destroyed;
 };
-
-/* Streams may still wait for an event that is destroyed, as CUDA allows: they are kept. */
-static struct event *graveyard; /* under lock */
 
 struct stream {
     pthread_t thread;
@@ -218,6 +215,16 @@ static void run_item(struct item *it)
     }
 }
 
+/* An item is gone. Under lock. */
+static void drop(struct item *it)
+{
+    struct event *e = it->event;
+
+    if (e && --e->items == 0 && e->destroyed)
+        free(e);
+    free(it);
+}
+
 static void *stream_main(void *arg)
 {
     struct stream *s = arg;
@@ -239,8 +246,8 @@ static void *stream_main(void *arg)
         s->busy = 1;
         pthread_mutex_unlock(&lock);
         run_item(it);
-        free(it);
         pthread_mutex_lock(&lock);
+        drop(it);
     }
     pthread_mutex_unlock(&lock);
     return NULL;
@@ -265,6 +272,8 @@ static void put(struct stream *s, const struct item *what)
     *it = *what;
     it->next = NULL;
     it->stream = s;
+    if (it->event)
+        it->event->items++;
     if (g) {
         *g->last = it;
         g->last = &it->next;
@@ -412,11 +421,13 @@ void fake_replay(struct fake_graph *g)
 
 void fake_graph_free(struct fake_graph *g)
 {
+    pthread_mutex_lock(&lock);
     while (g->first) {
         struct item *it = g->first;
         g->first = it->next;
-        free(it);
+        drop(it);
     }
+    pthread_mutex_unlock(&lock);
     free(g);
 }
 
@@ -609,8 +620,6 @@ static nb_cu_result fStreamWaitEvent(nb_cu_stream stream, nb_cu_event event, uns
     (void)flags;
     CALL_IN_CONTEXT("cuStreamWaitEvent");
     pthread_mutex_lock(&lock);
-    if (e->destroyed)
-        wrong("a stream would wait for an event that is destroyed");
     if (e->capture && graph_of(e->capture)) { /* the stream joins the capture */
         if (s->capture && s->capture != e->capture)
             wrong("a stream that would be in two captures");
@@ -665,10 +674,9 @@ static nb_cu_result fEventDestroy_v2(nb_cu_event event)
 
     count(-1);
     pthread_mutex_lock(&lock);
-    if (e->destroyed)
-        wrong("an event was destroyed twice");
-    e->destroyed = graveyard ? graveyard : e;
-    graveyard = e;
+    e->destroyed = 1;
+    if (e->items == 0)
+        free(e);
     pthread_mutex_unlock(&lock);
     CALL_IN_CONTEXT("cuEventDestroy");
     return 0;
@@ -681,8 +689,6 @@ static nb_cu_result fEventRecord(nb_cu_event event, nb_cu_stream stream)
 
     CALL_IN_CONTEXT("cuEventRecord");
     pthread_mutex_lock(&lock);
-    if (e->destroyed)
-        wrong("an event was recorded that is destroyed");
     e->capture = s->capture;
     put(s, &(struct item){.kind = RECORD, .event = e, .value = ++e->recorded});
     pthread_mutex_unlock(&lock);
