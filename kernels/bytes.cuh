@@ -85,7 +85,7 @@ NB_DEV int32_t nb_ordered16(uint32_t x)
     return x & 0x8000 ? -(int32_t)(x & 0x7fff) : (int32_t)x;
 }
 
-/* As plugin/device/host.c does it; one block. */
+/* As nb_host_nearness; one block. */
 NB_DEV void nb_likeness(const struct nb_gpu_desc *d)
 {
     const char *a = (const char *)(uintptr_t)d->src, *b = (const char *)(uintptr_t)d->ref;

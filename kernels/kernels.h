@@ -61,14 +61,12 @@ enum nb_gpu_op {
     NB_GPU_HASH,       /* nb_hash64 of n bytes at src with seed `first`; result in `value` */
     NB_GPU_EQUAL,      /* value: 0 if n bytes at src and ref are the same */
     NB_GPU_LIKENESS,   /* device.h's likeness of n bytes at src and ref on nsources samples: `value` is the
-                          count near16 << 32 | near8, `escapes` counts those that differ by 65 to 256. The likeness is
-                          max(near16 + 0.95 escapes, near8) / samples, with samples at most n / 4 */
+                          count near16 << 32 | near8, `escapes` counts far16 (nb_host_nearness, device/evidence.h) */
     NB_GPU_PROFILE,    /* sums of squares of nsources groups of 32 values of src: group i begins at value
                           i * first of src (a stride); FP32 results at dst, 4 bytes each, pairwise as in
                           docs/wire-format.md section 11. A non-finite value gives a non-finite sum.
-                          With NB_GPU_SPREAD the groups are those of nb_host_profile (device/evidence.h) of n values, and so
-                          are the sums, one value after the other; the host takes the logarithms. At most 65536 groups; length is their
-                          number, or 0 when there are fewer values than that takes */
+                          With NB_GPU_SPREAD it is nb_host_sums (device/evidence.h) of n values; at most 65536 groups; length is what
+                          that returns */
     NB_GPU_DELTA4_ENCODE, /* nb_delta4_encode: n bytes at src, values of `type`, against ref; limit as there; `value`
                              is the count of lossy runs (stats.runs is ceil(n / size / NB_DELTA4_RUN)) */
     NB_GPU_DELTA4_DECODE, /* nb_delta4_decode: as NB_GPU_ULP_DECODE, with `type` for `width` */

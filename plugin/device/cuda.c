@@ -81,21 +81,27 @@ static int check(struct nb_cuda_device *d, const void *p)
 
 /* ---- Handing over and waiting -------------------------------------------------------------------------- */
 
+/* The state of a work, and a round of what has to be done for it. */
+static ssize_t look(struct nb_cuda_device *d, struct nb_work *w)
+{
+    ssize_t ret;
+
+    pthread_mutex_lock(&d->gpu->lock);
+    ret = nb_ring_poll(d->gpu, w);
+    if (ret == -EINPROGRESS)
+        nb_launch_turn(d->gpu);
+    pthread_mutex_unlock(&d->gpu->lock);
+    return ret;
+}
+
 /* Wait for a work. The watchdog of nb_launch_turn bounds it. */
 static ssize_t await(struct nb_cuda_device *d, struct nb_work *w)
 {
     ssize_t ret;
 
-    for (;;) {
-        pthread_mutex_lock(&d->gpu->lock);
-        ret = nb_ring_poll(d->gpu, w);
-        if (ret == -EINPROGRESS)
-            nb_launch_turn(d->gpu);
-        pthread_mutex_unlock(&d->gpu->lock);
-        if (ret != -EINPROGRESS)
-            return ret;
+    while ((ret = look(d, w)) == -EINPROGRESS)
         sched_yield();
-    }
+    return ret;
 }
 
 /* Submit, and without `work` wait; `value` gets the result's. */
@@ -129,15 +135,7 @@ static ssize_t give(struct nb_cuda_device *d, struct nb_work *work, struct nb_gp
 
 static ssize_t cuda_poll(struct nb_device *dev, struct nb_work *work)
 {
-    struct nb_cuda_device *d = of(dev);
-    ssize_t ret;
-
-    pthread_mutex_lock(&d->gpu->lock);
-    ret = nb_ring_poll(d->gpu, work);
-    if (ret == -EINPROGRESS)
-        nb_launch_turn(d->gpu);
-    pthread_mutex_unlock(&d->gpu->lock);
-    return ret;
+    return look(of(dev), work);
 }
 
 /* ---- What the CPU does --------------------------------------------------------------------------------- */
@@ -343,150 +341,112 @@ static int cuda_reduce_exact(struct nb_device *dev, struct nb_work *work, ncclDa
     return ret ? ret : unview(d, dst, out, bytes);
 }
 
-static ssize_t cuda_ulp_encode(struct nb_device *dev, struct nb_work *work, enum nb_ulp_width width, const void *cur,
-                               const void *ref, size_t bytes, size_t limit, void *dst, size_t cap)
+/* Differences are of a width (ulp) or of a type (delta4). */
+struct differences {
+    int delta4;
+    enum nb_ulp_width width;
+    enum nb_dtype type;
+};
+
+static struct nb_gpu_desc describe(const struct differences *of_what, int encode, size_t bytes, const void *ref, void *dst)
 {
-    struct nb_cuda_device *d = of(dev);
-    struct nb_gpu_desc c = {.op = NB_GPU_ULP_ENCODE, .width = (uint8_t)width, .n = bytes, .src = address(cur),
-                            .ref = address(ref), .dst = address(dst), .limit = limit};
+    struct nb_gpu_desc c = {.n = bytes, .ref = address(ref), .dst = address(dst)};
+
+    if (of_what->delta4) {
+        c.op = encode ? NB_GPU_DELTA4_ENCODE : NB_GPU_DELTA4_DECODE;
+        c.type = (uint8_t)of_what->type;
+    } else {
+        c.op = encode ? NB_GPU_ULP_ENCODE : NB_GPU_ULP_DECODE;
+        c.width = (uint8_t)of_what->width;
+    }
+    return c;
+}
+
+/* `stats`: of delta4. The count of lossy runs comes with the result, so that one is waited for. */
+static ssize_t encode_differences(struct nb_cuda_device *d, struct nb_work *work, const struct differences *of_what,
+                                  const void *cur, const void *ref, size_t bytes, size_t limit, void *dst, size_t cap,
+                                  struct nb_delta4_stats *stats)
+{
+    const int delta4 = of_what->delta4;
+    const size_t bound = delta4 ? nb_delta4_bound(of_what->type, bytes) : nb_ulp_bound(of_what->width, bytes);
+    struct nb_gpu_desc c = describe(of_what, 1, bytes, ref, dst);
     const void *a, *b;
+    uint64_t lossy = 0;
     ssize_t ret = -ENOTSUP;
 
     if (check(d, cur))
         return -EFAULT;
-    if (cap >= (nb_ulp_bound(width, bytes) + 3) / 4 * 4)
-        ret = give(d, work, &c, NULL, NULL, NULL);
+    c.src = address(cur);
+    c.limit = limit;
+    if (cap >= (bound + 3) / 4 * 4)
+        ret = give(d, delta4 ? NULL : work, &c, NULL, NULL, &lossy);
+    if (ret >= 0 && stats) {
+        stats->runs += (bytes / nb_dtype_size(of_what->type) + NB_DELTA4_RUN - 1) / NB_DELTA4_RUN;
+        stats->lossy += lossy;
+    }
     if (ret != -ENOTSUP)
         return ret;
     a = view(d, 0, cur, bytes, 1);
     b = a ? view(d, 1, ref, bytes, 1) : NULL;
-    return b ? nb_ulp_encode(width, a, b, bytes, limit, dst, cap) : lost(d);
+    if (!b)
+        return lost(d);
+    return delta4 ? nb_delta4_encode(of_what->type, a, b, bytes, limit, dst, cap, stats)
+                  : nb_ulp_encode(of_what->width, a, b, bytes, limit, dst, cap);
+}
+
+static int decode_differences(struct nb_cuda_device *d, struct nb_work *work, const struct differences *of_what,
+                              const void *coded, size_t len, const void *ref, size_t bytes, void *dst)
+{
+    const struct nb_source source = {of_what->delta4 ? NB_CODEC_DELTA4 : NB_CODEC_ULP, coded, len};
+    struct nb_gpu_desc c = describe(of_what, 0, bytes, ref, dst);
+    const void *b;
+    uint8_t *out;
+    int ret;
+
+    if (check(d, dst))
+        return -EFAULT;
+    c.nsources = 1;
+    ret = (int)give(d, work, &c, &source, NULL, NULL);
+    if (ret != -ENOTSUP)
+        return ret;
+    b = view(d, 0, ref, bytes, 1);
+    out = b ? view(d, 1, dst, bytes, 0) : NULL;
+    if (!out)
+        return lost(d);
+    ret = of_what->delta4 ? nb_delta4_decode(of_what->type, coded, len, b, bytes, out)
+                          : nb_ulp_decode(of_what->width, coded, len, b, bytes, out);
+    return ret ? ret : unview(d, dst, out, bytes);
+}
+
+static ssize_t cuda_ulp_encode(struct nb_device *dev, struct nb_work *work, enum nb_ulp_width width, const void *cur,
+                               const void *ref, size_t bytes, size_t limit, void *dst, size_t cap)
+{
+    return encode_differences(of(dev), work, &(struct differences){.width = width}, cur, ref, bytes, limit, dst, cap,
+                              NULL);
 }
 
 static int cuda_ulp_decode(struct nb_device *dev, struct nb_work *work, enum nb_ulp_width width, const void *coded,
                            size_t len, const void *ref, size_t bytes, void *dst)
 {
-    struct nb_cuda_device *d = of(dev);
-    const struct nb_source source = {NB_CODEC_ULP, coded, len};
-    struct nb_gpu_desc c = {.op = NB_GPU_ULP_DECODE, .width = (uint8_t)width, .nsources = 1, .n = bytes,
-                            .ref = address(ref), .dst = address(dst)};
-    const void *b;
-    uint8_t *out;
-    int ret;
-
-    if (check(d, dst))
-        return -EFAULT;
-    ret = (int)give(d, work, &c, &source, NULL, NULL);
-    if (ret != -ENOTSUP)
-        return ret;
-    b = view(d, 0, ref, bytes, 1);
-    out = b ? view(d, 1, dst, bytes, 0) : NULL;
-    if (!out)
-        return lost(d);
-    ret = nb_ulp_decode(width, coded, len, b, bytes, out);
-    return ret ? ret : unview(d, dst, out, bytes);
+    return decode_differences(of(dev), work, &(struct differences){.width = width}, coded, len, ref, bytes, dst);
 }
 
-/* The count of lossy runs comes with the result, so this one is waited for. */
 static ssize_t cuda_delta4_encode(struct nb_device *dev, struct nb_work *work, enum nb_dtype type, const void *cur,
                                   const void *ref, size_t bytes, size_t limit, void *dst, size_t cap,
                                   struct nb_delta4_stats *stats)
 {
-    struct nb_cuda_device *d = of(dev);
-    struct nb_gpu_desc c = {.op = NB_GPU_DELTA4_ENCODE, .type = (uint8_t)type, .n = bytes, .src = address(cur),
-                            .ref = address(ref), .dst = address(dst), .limit = limit};
-    const void *a, *b;
-    uint64_t lossy = 0;
-    ssize_t ret = -ENOTSUP;
-
-    (void)work;
-    if (check(d, cur))
-        return -EFAULT;
-    if (cap >= (nb_delta4_bound(type, bytes) + 3) / 4 * 4)
-        ret = give(d, NULL, &c, NULL, NULL, &lossy);
-    if (ret != -ENOTSUP) {
-        if (ret >= 0 && stats) {
-            stats->runs += (bytes / nb_dtype_size(type) + NB_DELTA4_RUN - 1) / NB_DELTA4_RUN;
-            stats->lossy += lossy;
-        }
-        return ret;
-    }
-    a = view(d, 0, cur, bytes, 1);
-    b = a ? view(d, 1, ref, bytes, 1) : NULL;
-    return b ? nb_delta4_encode(type, a, b, bytes, limit, dst, cap, stats) : lost(d);
+    return encode_differences(of(dev), work, &(struct differences){.delta4 = 1, .type = type}, cur, ref, bytes, limit,
+                              dst, cap, stats);
 }
 
 static int cuda_delta4_decode(struct nb_device *dev, struct nb_work *work, enum nb_dtype type, const void *coded,
                               size_t len, const void *ref, size_t bytes, void *dst)
 {
-    struct nb_cuda_device *d = of(dev);
-    const struct nb_source source = {NB_CODEC_DELTA4, coded, len};
-    struct nb_gpu_desc c = {.op = NB_GPU_DELTA4_DECODE, .type = (uint8_t)type, .nsources = 1, .n = bytes,
-                            .ref = address(ref), .dst = address(dst)};
-    const void *b;
-    uint8_t *out;
-    int ret;
-
-    if (check(d, dst))
-        return -EFAULT;
-    ret = (int)give(d, work, &c, &source, NULL, NULL);
-    if (ret != -ENOTSUP)
-        return ret;
-    b = view(d, 0, ref, bytes, 1);
-    out = b ? view(d, 1, dst, bytes, 0) : NULL;
-    if (!out)
-        return lost(d);
-    ret = nb_delta4_decode(type, coded, len, b, bytes, out);
-    return ret ? ret : unview(d, dst, out, bytes);
+    return decode_differences(of(dev), work, &(struct differences){.delta4 = 1, .type = type}, coded, len, ref, bytes,
+                              dst);
 }
 
 /* ---- Questions ----------------------------------------------------------------------------------------- */
-
-/*
- * Samples are brought to the CPU and judged by the functions that judge host memory, so that decisions are the
- * same. Each is a small copy; as many as the ring holds are under way at once.
- */
-struct sample {
-    struct nb_cuda_device *d;
-    struct nb_work work[NB_GPU_RING];
-    unsigned next, open;
-    int error;
-};
-
-static void sample_wait(struct sample *s, unsigned but)
-{
-    while (s->open > but) {
-        ssize_t ret = await(s->d, &s->work[(s->next - s->open) % NB_GPU_RING]);
-        if (ret < 0)
-            s->error = (int)ret;
-        s->open--;
-    }
-}
-
-static void sample_copy(struct sample *s, void *dst, const void *src, size_t bytes)
-{
-    if (s->error)
-        return;
-    if (reach_of(s->d, src) == REACH_CPU) {
-        memcpy(dst, src, bytes);
-        return;
-    }
-    sample_wait(s, NB_GPU_RING / 2 - 1);
-    struct nb_gpu_desc c = {.op = NB_GPU_COPY, .n = bytes, .src = address(src), .dst = address(dst)};
-    ssize_t ret;
-    while ((ret = give(s->d, &s->work[s->next % NB_GPU_RING], &c, NULL, NULL, NULL)) == -EAGAIN) {
-        pthread_mutex_lock(&s->d->gpu->lock);
-        nb_launch_turn(s->d->gpu);
-        pthread_mutex_unlock(&s->d->gpu->lock);
-        sched_yield();
-    }
-    if (ret == -EINPROGRESS) {
-        s->next++;
-        s->open++;
-    } else {
-        s->error = (int)ret;
-    }
-}
 
 static enum nb_ulp_width cuda_ulp_guess(struct nb_device *dev, const void *cur, const void *ref, size_t bytes)
 {
@@ -531,61 +491,79 @@ static int cuda_equal(struct nb_device *dev, const void *a, const void *b, size_
     return !bytes || (give(d, NULL, &c, NULL, NULL, &differ) == 0 && differ == 0);
 }
 
+/* As view, but what is too much is not seen (NULL), and nothing fails. */
+static const void *glimpse(struct nb_cuda_device *d, unsigned i, const void *p, size_t bytes)
+{
+    return reach_of(d, p) == REACH_CPU || bytes <= d->bounce_bytes ? view(d, i, p, bytes, 1) : NULL;
+}
+
 static double cuda_likeness(struct nb_device *dev, const void *a, const void *b, size_t bytes, unsigned samples)
 {
     struct nb_cuda_device *d = of(dev);
-    struct sample s = {.d = d};
-    const size_t words = bytes / 4;
-    uint8_t *to[2] = {d->bounce[0], d->bounce[1]};
+    struct nb_gpu_desc c = {.op = NB_GPU_LIKENESS, .nsources = samples, .n = bytes, .src = address(a), .ref = address(b)};
+    struct nb_nearness near = {.samples = samples < bytes / 4 ? samples : (unsigned)(bytes / 4)};
+    struct nb_encode_stats stats = {0};
+    uint64_t value = 0;
 
     if (check(d, a) || check(d, b))
         return 0;
-    if (words == 0 || samples == 0)
+    if (near.samples == 0)
         return bytes && cuda_equal(dev, a, b, bytes) ? 1.0 : 0.0;
-    if (samples > words)
-        samples = (unsigned)words;
-    for (unsigned i = 0; i < samples; i++) {
-        const size_t at = (size_t)((double)words / samples * i) * 4 + 2;
-        sample_copy(&s, to[0] + 4 * i + 2, (const uint8_t *)a + at, 2);
-        sample_copy(&s, to[1] + 4 * i + 2, (const uint8_t *)b + at, 2);
-    }
-    sample_wait(&s, 0);
-    return s.error ? 0 : nb_device_host.ops->likeness(&nb_device_host, to[0], to[1], 4 * (size_t)samples, samples);
+    if (give(d, NULL, &c, NULL, &stats, &value) < 0)
+        return 0;
+    near.near16 = value >> 32;
+    near.near8 = (uint32_t)value;
+    near.far16 = stats.escapes;
+    return nb_likeness_of(&near);
+}
+
+/* One number for each of nsources places, FP32, into bounce buffer 0; how many. -ENOTSUP: not by the kernel. */
+static ssize_t ask_for_numbers(struct nb_cuda_device *d, struct nb_gpu_desc *c)
+{
+    if (c->nsources * sizeof(float) > d->bounce_bytes)
+        return 0;
+    c->dst = address(d->bounce[0]);
+    return give(d, NULL, c, NULL, NULL, NULL);
 }
 
 static unsigned cuda_sample(struct nb_device *dev, enum nb_dtype type, const void *src, size_t n, unsigned samples,
                             float *out)
 {
     struct nb_cuda_device *d = of(dev);
-    struct sample s = {.d = d};
-    const size_t size = nb_dtype_size(type);
+    struct nb_gpu_desc c = {.op = NB_GPU_SAMPLE, .type = (uint8_t)type, .nsources = samples, .n = n, .src = address(src)};
+    const void *p;
+    ssize_t got;
 
-    if (check(d, src))
+    if (check(d, src) || samples == 0)
         return 0;
-    if (samples == 0 || n < 2 * (size_t)samples || 2 * samples * size > d->bounce_bytes)
+    got = ask_for_numbers(d, &c);
+    if (got == -ENOTSUP) {
+        p = glimpse(d, 0, src, n * nb_dtype_size(type));
+        return p ? nb_host_sample(type, p, n, samples, out) : 0;
+    }
+    if (got <= 0)
         return 0;
-    for (unsigned i = 0; i < samples; i++)
-        sample_copy(&s, d->bounce[0] + (2 * (size_t)i + 1) * size,
-                    (const uint8_t *)src + ((size_t)((uint64_t)n / 2 * i / samples) * 2 + 1) * size, size);
-    sample_wait(&s, 0);
-    return s.error ? 0 : nb_host_sample(type, d->bounce[0], 2 * (size_t)samples, samples, out);
+    memcpy(out, d->bounce[0], sizeof(*out) * (size_t)got);
+    return (unsigned)got;
 }
 
 static unsigned cuda_profile(struct nb_device *dev, enum nb_dtype type, const void *src, size_t n, unsigned groups,
                              float *out)
 {
     struct nb_cuda_device *d = of(dev);
-    struct sample s = {.d = d};
-    const size_t each = NB_PROFILE_GROUP * nb_dtype_size(type), all = n / NB_PROFILE_GROUP;
+    struct nb_gpu_desc c = {.op = NB_GPU_PROFILE, .type = (uint8_t)type, .flags = NB_GPU_SPREAD, .nsources = groups, .n = n,
+                            .src = address(src)};
+    const void *p;
+    ssize_t got;
 
-    if (check(d, src))
+    if (check(d, src) || groups == 0)
         return 0;
-    if (groups == 0 || all < groups || groups * each > d->bounce_bytes)
-        return 0;
-    for (unsigned g = 0; g < groups; g++)
-        sample_copy(&s, d->bounce[0] + g * each, (const uint8_t *)src + (size_t)((uint64_t)all * g / groups) * each, each);
-    sample_wait(&s, 0);
-    return s.error ? 0 : nb_host_profile(type, d->bounce[0], (size_t)groups * NB_PROFILE_GROUP, groups, out);
+    got = ask_for_numbers(d, &c);
+    if (got == -ENOTSUP) {
+        p = glimpse(d, 0, src, n * nb_dtype_size(type));
+        return p ? nb_host_profile(type, p, n, groups, out) : 0;
+    }
+    return got <= 0 ? 0 : nb_profile_of_sums((const float *)(const void *)d->bounce[0], (unsigned)got, out);
 }
 
 /* ---- Life ---------------------------------------------------------------------------------------------- */

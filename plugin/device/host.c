@@ -61,34 +61,14 @@ static int host_equal(struct nb_device *dev, const void *a, const void *b, size_
     return memcmp(a, b, bytes) == 0;
 }
 
-/* Order patterns of sign-magnitude floats as integers, so that neighbours in value are neighbours in code. */
-static int32_t ordered16(uint16_t x)
-{
-    return x & 0x8000 ? -(int32_t)(x & 0x7fff) : (int32_t)x;
-}
-
 static double host_likeness(struct nb_device *dev, const void *a, const void *b, size_t bytes, unsigned samples)
 {
-    const uint8_t *pa = a, *pb = b;
-    size_t words = bytes / 4;
-    double near16 = 0, near8 = 0;
+    const struct nb_nearness near = nb_host_nearness(a, b, bytes, samples);
 
     (void)dev;
-    if (words == 0 || samples == 0)
+    if (near.samples == 0)
         return bytes && memcmp(a, b, bytes) == 0 ? 1.0 : 0.0;
-    if (samples > words)
-        samples = (unsigned)words;
-    for (unsigned i = 0; i < samples; i++) {
-        /* The upper half of a 32-bit word: the exponent side of an FP32, any second value of 16-bit types. */
-        size_t at = (size_t)((double)words / samples * i) * 4 + 2;
-        uint16_t x, y;
-        memcpy(&x, pa + at, 2);
-        memcpy(&y, pb + at, 2);
-        const int apart = abs(ordered16(x) - ordered16(y));
-        near16 += apart <= 64 ? 1 : apart <= 256 ? 0.95 : 0;
-        near8 += abs((int8_t)(uint8_t)(pa[at] - pb[at])) <= 8;
-    }
-    return (near16 > near8 ? near16 : near8) / samples;
+    return nb_likeness_of(&near);
 }
 
 /* The codecs of nibble/codec.h, and the rest, without the two arguments that the host does not need. */

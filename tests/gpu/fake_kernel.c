@@ -3,7 +3,6 @@
 #include "fake_kernel.h"
 
 #include <errno.h>
-#include <math.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -112,6 +111,18 @@ static int64_t work(const struct nb_gpu_desc *d, struct nb_gpu_result *res)
                                nb_delta4_bound((enum nb_dtype)d->type, d->n), &lossy);
         res->value = lossy.lossy;
         return ret;
+    case NB_GPU_LIKENESS: {
+        const struct nb_nearness near = nb_host_nearness(at(d->src), at(d->ref), d->n, d->nsources);
+        res->value = near.near16 << 32 | near.near8;
+        res->escapes = near.far16;
+        return 0;
+    }
+    case NB_GPU_SAMPLE:
+        return nb_host_sample((enum nb_dtype)d->type, at(d->src), d->n, d->nsources, at(d->dst));
+    case NB_GPU_PROFILE:
+        if (!(d->flags & NB_GPU_SPREAD))
+            wrong("a profile with a stride");
+        return nb_host_sums((enum nb_dtype)d->type, at(d->src), d->n, d->nsources, at(d->dst));
     case NB_GPU_ULP_GUESS:
         res->value = nb_ulp_guess_width(at(d->src), at(d->ref), d->n);
         return 0;

@@ -10,6 +10,7 @@
 #include "backend.h"
 #include "codec/data.h"
 #include "codec/format.h"
+#include "device/evidence.h"
 #include "kernel_check.h"
 
 #define MOST 20000u
@@ -411,17 +412,9 @@ unsigned cases_bytes(unsigned rounds, unsigned seed)
                 differs("what lies beside a copy");
         same_number("hash", (int64_t)result[1].value, (int64_t)nb_hash64(a, bytes, key));
         same_number("comparison", result[2].value != 0, memcmp(a, b, bytes) != 0);
-        size_t words = bytes / 4;
-        unsigned n = samples < words ? samples : (unsigned)words, near16 = 0, near8 = 0;
-        for (unsigned i = 0; i < n; i++) {
-            size_t at = (size_t)((double)words / n * i) * 4 + 2;
-            int x = a[at] | a[at + 1] << 8, y = b[at] | b[at + 1] << 8;
-            x = x & 0x8000 ? -(x & 0x7fff) : x;
-            y = y & 0x8000 ? -(y & 0x7fff) : y;
-            near16 += abs(x - y) <= 64;
-            near8 += abs((int8_t)(uint8_t)(a[at] - b[at])) <= 8;
-        }
-        same_number("likeness", (int64_t)result[3].value, (int64_t)((uint64_t)near16 << 32 | near8));
+        const struct nb_nearness near = nb_host_nearness(a, b, bytes, samples);
+        same_number("likeness", (int64_t)result[3].value, (int64_t)(near.near16 << 32 | near.near8));
+        same_number("lesser likeness", (int64_t)result[3].escapes, (int64_t)near.far16);
         enum nb_dtype type = (enum nb_dtype)rng_below(&r, NB_DTYPE_COUNT);
         size_t values = bytes / nb_dtype_size(type);
         unsigned groups = values >= 64 ? 1 + (unsigned)rng_below(&r, 40) : 0;

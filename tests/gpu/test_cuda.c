@@ -149,6 +149,70 @@ static void same(const char *what, const void *a, const void *b, size_t n)
     }
 }
 
+/* What is asked of values: n at `values` and `ref` on the device, the same at the other two. */
+static void compare_evidence(struct nb_device *dev, float *values, const float *ref, const float *host_values,
+                             const float *host_ref, size_t n)
+{
+    static const unsigned counts[] = {0, 1, 200, 256, 5003, 5004};
+    const struct nb_device_ops *o = dev->ops, *h = nb_device_host.ops;
+    static float got[5004], want[5004];
+    const unsigned works = (unsigned)gpu_of(dev)->ring.done;
+    double like;
+
+    for (unsigned i = 0; i < sizeof(counts) / sizeof(*counts); i++) {
+        const unsigned count = counts[i];
+        for (unsigned shift = 0; shift < 4; shift += 2) { /* 2: an FP32 value that is not aligned: by the CPU */
+            const char *v = (const char *)values + shift, *hv = (const char *)host_values + shift;
+            const char *r = (const char *)ref + shift, *hr = (const char *)host_ref + shift;
+            for (int type = 0; type < NB_DTYPE_COUNT; type++) {
+                const enum nb_dtype t = (enum nb_dtype)type;
+                unsigned k = h->sample(&nb_device_host, t, hv, n - 1, count, want);
+                CHECK(o->sample(dev, t, v, n - 1, count, got) == k);
+                same("samples", got, want, sizeof(float) * k);
+                k = h->profile(&nb_device_host, t, hv, n - 1, count < 313 ? count : 313, want);
+                CHECK(o->profile(dev, t, v, n - 1, count < 313 ? count : 313, got) == k);
+                same("profile", got, want, sizeof(float) * k);
+            }
+            like = h->likeness(&nb_device_host, hv, hr, (n - 1) * 4, count);
+            CHECK(o->likeness(dev, v, r, (n - 1) * 4, count) == like);
+            like = h->likeness(&nb_device_host, hv, hv + 4, (n - 1) * 4 - 4, count); /* now and then alike */
+            CHECK(o->likeness(dev, v, v + 4, (n - 1) * 4 - 4, count) == like);
+            CHECK(count < 200 || (like > 0 && like < 1));
+        }
+    }
+    CHECK(h->likeness(&nb_device_host, host_values, host_values, 3, 7) == 1);
+    CHECK(o->likeness(dev, values, values, 3, 7) == 1);
+    /* One work each, not one for every sample. */
+    CHECK((unsigned)gpu_of(dev)->ring.done - works < 150);
+    CHECK(o->profile(dev, NB_F32, values, 100, 4, got) == 0); /* there are three groups */
+}
+
+/* A profile of zeros, of a number that is none, and of more than the CPU could look at where it lies wrong. */
+static void test_odd_evidence(void)
+{
+    struct nb_device *dev;
+    const size_t much = ((size_t)8 << 20) + 65536;
+    float out[8], *wire, *state;
+
+    fake = (struct fake_settings){0};
+    dev = open_device(COMM);
+    wire = dev->ops->alloc(dev, NB_PLACE_WIRE, 4096);
+    state = dev->ops->alloc(dev, NB_PLACE_STATE, much);
+    CHECK(wire && state && much - 4 > ((struct nb_cuda_device *)dev)->bounce_bytes);
+    CHECK(dev->ops->profile(dev, NB_F32, state, 1024, 8, out) == 0);
+    wire[0] = 1.0f / 0.0f;
+    CHECK(dev->ops->copy(dev, NULL, state, wire, 4) == 0);
+    CHECK(dev->ops->profile(dev, NB_F32, state, 1024, 8, out) == 0);
+    CHECK(dev->ops->sample(dev, NB_F32, state, much / 4, 8, out) == 8);
+    CHECK(dev->ops->sample(dev, NB_F32, (char *)state + 2, much / 4 - 1, 8, out) == 0);
+    CHECK(dev->ops->profile(dev, NB_F32, (char *)state + 2, much / 4 - 1, 8, out) == 0);
+    CHECK(dev->ops->failed(dev) == 0);
+    dev->ops->free(dev, NB_PLACE_WIRE, wire, 4096);
+    dev->ops->free(dev, NB_PLACE_STATE, state, much);
+    close_device(dev);
+    CHECK(fake_alive() == 0);
+}
+
 static void compare_works(struct nb_device *dev, int in_state)
 {
     const struct nb_device_ops *o = dev->ops, *h = nb_device_host.ops;
@@ -159,7 +223,7 @@ static void compare_works(struct nb_device *dev, int in_state)
     struct nb_work w;
     struct nb_ef ef[2];
     const size_t n = 10007, bytes = n * 4, cap = 8 * VALUES;
-    float *values, *out, out_host[10007], samples[2][256];
+    float *values, *out, out_host[10007];
     const void *plain[2];
     ssize_t len[2], got;
 
@@ -240,13 +304,7 @@ static void compare_works(struct nb_device *dev, int in_state)
     /* questions */
     CHECK(o->hash(dev, values, bytes, 5) == h->hash(host, b.host[0], bytes, 5));
     CHECK(o->equal(dev, values, b.wire[0], bytes) && !o->equal(dev, values, ref, bytes));
-    CHECK(o->likeness(dev, values, ref, bytes, 256) == h->likeness(host, b.host[0], b.host[1], bytes, 256));
-    CHECK(o->sample(dev, NB_F32, values, n, 200, samples[0]) == 200);
-    h->sample(host, NB_F32, b.host[0], n, 200, samples[1]);
-    same("samples", samples[0], samples[1], sizeof(float) * 200);
-    CHECK(o->profile(dev, NB_F32, values, n, 256, samples[0]) == 256);
-    h->profile(host, NB_F32, b.host[0], n, 256, samples[1]);
-    same("profile", samples[0], samples[1], sizeof(samples[0]));
+    compare_evidence(dev, values, ref, b.host[0], b.host[1], n);
     CHECK(o->zero(dev, NULL, ref, bytes) == 0);
     o->copy(dev, NULL, b.wire[3], ref, bytes);
     CHECK(b.wire[3][0] == 0 && b.wire[3][n - 1] == 0);
@@ -740,6 +798,7 @@ int main(void)
     if (emulate)
         test_works(1, 0);
     test_foreign_memory();
+    test_odd_evidence();
     test_arena();
     test_choices();
     test_watchdog(0);
