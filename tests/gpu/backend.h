@@ -14,6 +14,7 @@
 int backend_open(void);
 void backend_close(void);
 const char *backend_name(void);
+int backend_encodes_differences(void); /* 0: not on this GPU (NB_GPU_NO_DIFFERENCES) */
 
 /* Zeroed, aligned to 256 bytes. The emulated one ends where the buffer ends, so that a sanitizer sees what reads
  * beyond. */

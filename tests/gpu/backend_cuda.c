@@ -29,6 +29,11 @@ const char *backend_name(void)
     return driver_device();
 }
 
+int backend_encodes_differences(void)
+{
+    return driver_major() < NB_GPU_NO_DIFFERENCES;
+}
+
 void *backend_alloc(size_t bytes)
 {
     return driver_alloc_managed(bytes);

@@ -7,14 +7,6 @@
 #include "backend.h"
 #include "kernels/emulate.h"
 
-#if defined(__SANITIZE_THREAD__)
-#define NB_TSAN 1
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define NB_TSAN 1
-#endif
-#endif
-
 static struct nb_gpu_state *state;
 static uint64_t seed = 1;
 
@@ -39,6 +31,11 @@ void backend_close(void)
 const char *backend_name(void)
 {
     return "emulated";
+}
+
+int backend_encodes_differences(void)
+{
+    return 1;
 }
 
 void *backend_alloc(size_t bytes)

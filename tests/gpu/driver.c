@@ -15,6 +15,7 @@ typedef struct CUstream_st *CUstream;
 typedef struct CUevent_st *CUevent;
 
 #define MULTIPROCESSOR_COUNT 16 /* CU_DEVICE_ATTRIBUTE_ */
+#define CAPABILITY_MAJOR 75
 #define MEM_ATTACH_GLOBAL 1u
 
 static struct {
@@ -63,7 +64,7 @@ static CUdevice device;
 static CUfunction kernel;
 static CUevent begun, ended;
 static char device_name[128];
-static int multiprocessors;
+static int multiprocessors, major;
 
 static void check(CUresult result, const char *what)
 {
@@ -108,6 +109,7 @@ int driver_open(void)
     CHECK(cu.DeviceGet(&device, 0));
     CHECK(cu.DeviceGetName(device_name, sizeof(device_name), device));
     CHECK(cu.DeviceGetAttribute(&multiprocessors, MULTIPROCESSOR_COUNT, device));
+    CHECK(cu.DeviceGetAttribute(&major, CAPABILITY_MAJOR, device));
     CHECK(cu.DevicePrimaryCtxRetain(&context, device));
     CHECK(cu.CtxSetCurrent(context));
     CHECK(cu.ModuleLoadData(&module, nb_gpu_image));
@@ -131,6 +133,11 @@ const char *driver_device(void)
 unsigned driver_multiprocessors(void)
 {
     return (unsigned)multiprocessors;
+}
+
+int driver_major(void)
+{
+    return major;
 }
 
 uint64_t driver_alloc(size_t bytes)

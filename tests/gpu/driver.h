@@ -16,6 +16,7 @@ int driver_open(void);
 void driver_close(void);
 const char *driver_device(void);       /* its name */
 unsigned driver_multiprocessors(void);
+int driver_major(void);                /* of its compute capability */
 
 uint64_t driver_alloc(size_t bytes);   /* device memory, zeroed */
 void *driver_alloc_managed(size_t bytes); /* memory of both sides, zeroed */

@@ -10,6 +10,7 @@
 #include "backend.h"
 #include "codec/data.h"
 #include "codec/format.h"
+#include "codec/golden.h"
 #include "device/evidence.h"
 #include "kernel_check.h"
 
@@ -291,91 +292,7 @@ unsigned cases_malformed(unsigned rounds, unsigned seed)
     return refused;
 }
 
-/* ---- Lossless differences, bytes ------------------------------------------------------------------------- */
-
-static int ulp_decode(unsigned width, const uint8_t *coded, size_t length, const uint8_t *ref, size_t bytes, uint8_t *dst)
-{
-    struct nb_gpu_source *source = backend_alloc(sizeof(*source));
-    struct nb_gpu_result result;
-    *source = (struct nb_gpu_source){address(coded), length, NB_CODEC_ULP, 0};
-    struct nb_gpu_desc desc = {.op = NB_GPU_ULP_DECODE,
-                               .width = (uint8_t)width,
-                               .n = bytes,
-                               .ref = address(ref),
-                               .dst = address(dst),
-                               .nsources = 1,
-                               .sources = address(source)};
-    backend_run(&desc, 1, &result);
-    backend_free(source);
-    return (int)result.length;
-}
-
-unsigned cases_ulp(unsigned rounds, unsigned seed)
-{
-    static const size_t sizes[] = {0, 1, 3, 64, 2048, 4095, 8192 + 6, 70000, 300001, 600000};
-    unsigned compared = 0;
-    struct rng r = {seed};
-    for (unsigned round = 0; round < rounds; round++) {
-        unsigned width = 1u << rng_below(&r, 3), kind = (unsigned)rng_below(&r, 6);
-        size_t bytes = sizes[rng_below(&r, round % 8 ? 8 : 10)];
-        size_t cap = nb_ulp_bound((enum nb_ulp_width)width, bytes);
-        uint8_t *ref = backend_alloc(bytes), *cur = malloc(bytes + 4), *want = malloc(bytes + 4), *span = malloc(cap);
-        if (!cur || !want || !span)
-            abort();
-        at_case("ulp round %u seed %u width %u kind %u bytes %zu", round, seed, width, kind, bytes);
-        for (size_t i = 0; i + 4 <= bytes; i += 4) {
-            float x = (float)rng_gauss(&r) * 0.02f;
-            float y = kind == 0 ? x : x + (float)rng_gauss(&r) * (kind < 4 ? 1e-5f : 1e-2f);
-            if (kind == 5 && i > bytes / 2)
-                y = nb_bits_f32((uint32_t)rng_next(&r)); /* incompressible */
-            if (kind == 3 && rng_below(&r, 50) == 0)
-                y = nb_bits_f32((uint32_t)rng_next(&r)); /* exceptions */
-            for (unsigned k = 0; k < 2; k++) {
-                uint8_t *to = k ? cur + i : ref + i;
-                float v = k ? y : x;
-                memcpy(to, &v, 4);
-                if (width == 2) {
-                    uint16_t h[2] = {nb_f32_to_bf16(v), nb_f32_to_bf16(v * 1.5f)};
-                    memcpy(to, h, 4);
-                }
-            }
-        }
-        for (size_t i = bytes / 4 * 4; i < bytes; i++)
-            cur[i] = (uint8_t)(ref[i] + (kind != 0));
-        ssize_t length = nb_ulp_encode((enum nb_ulp_width)width, cur, ref, bytes, SIZE_MAX, span, cap);
-        if (length < 0)
-            abort();
-        uint8_t *coded = bytes_alloc((size_t)length + 4), *at = coded + round % 4;
-        int in_place = rng_below(&r, 2) == 0;
-        uint8_t *out = in_place ? ref : backend_alloc(bytes);
-        uint8_t *old = malloc(bytes + 1);
-        if (!old)
-            abort();
-        memcpy(old, ref, bytes);
-        memcpy(at, span, (size_t)length);
-        same_number("result of decoding", ulp_decode(width, at, (size_t)length, ref, bytes, out), 0);
-        same("decoded bytes", out, cur, bytes);
-        compared++;
-        /* Broken in one place: refused, or decoded to the same as by the C codec. */
-        memcpy(ref, old, bytes);
-        size_t where = rng_below(&r, 2) ? rng_below(&r, (uint64_t)length)
-                                        : rng_below(&r, (uint64_t)(length < 16 ? length : 16));
-        at[where] ^= (uint8_t)(1u << rng_below(&r, 8));
-        int expected = nb_ulp_decode((enum nb_ulp_width)width, at, (size_t)length, old, bytes, want);
-        same_number("result of decoding a broken span", ulp_decode(width, at, (size_t)length, ref, bytes, out), expected);
-        if (!expected)
-            same("decoded bytes", out, want, bytes);
-        free(old);
-        if (!in_place)
-            backend_free(out);
-        backend_free(coded);
-        backend_free(ref);
-        free(cur);
-        free(want);
-        free(span);
-    }
-    return compared;
-}
+/* ---- Bytes ----------------------------------------------------------------------------------------------- */
 
 unsigned cases_bytes(unsigned rounds, unsigned seed)
 {
@@ -385,7 +302,7 @@ unsigned cases_bytes(unsigned rounds, unsigned seed)
     for (unsigned round = 0; round < rounds; round++) {
         size_t bytes = sizes[rng_below(&r, sizeof(sizes) / sizeof(*sizes))];
         unsigned skew = rng_below(&r, 2) ? 0 : (unsigned)rng_below(&r, 16), samples = 1 + (unsigned)rng_below(&r, 256);
-        uint8_t *a = bytes_alloc(bytes + 16) + skew, *b = bytes_alloc(bytes + 16) + skew, *c = bytes_alloc(bytes + 16);
+        uint8_t *a = bytes_alloc(bytes + 16) + skew, *b = bytes_alloc(bytes + 16) + skew, *c = backend_alloc(bytes + 16);
         float *sums = backend_alloc(40 * sizeof(*sums));
         struct nb_gpu_result result[6];
         at_case("bytes round %u seed %u bytes %zu skew %u", round, seed, bytes, skew);
@@ -450,31 +367,12 @@ unsigned cases_bytes(unsigned rounds, unsigned seed)
 
 /* ---- The golden vectors ---------------------------------------------------------------------------------- */
 
-#include "codec/golden.h"
-
-static const uint8_t *golden_next(const uint8_t **p, const uint8_t *end, size_t *bytes)
-{
-    const uint8_t *data = *p + 4;
-    if (end - *p < 4 || (size_t)(end - data) < nb_get32(*p)) {
-        fprintf(stderr, "the file of golden vectors ends early\n");
-        abort();
-    }
-    *bytes = nb_get32(*p);
-    *p = data + *bytes;
-    return data;
-}
-
 unsigned cases_golden(const char *path)
 {
-    static uint8_t file[1 << 18];
-    FILE *f = fopen(path, "rb");
+    struct golden_file f;
     unsigned compared = 0;
-    if (!f) {
-        fprintf(stderr, "cannot open %s\n", path);
-        abort();
-    }
-    const uint8_t *p = file, *end = file + fread(file, 1, sizeof(file), f);
-    fclose(f);
+
+    golden_open(&f, path);
     for (unsigned c = 0; c < GOLDEN_CASES; c++) {
         const struct golden_case *k = &golden_cases[c];
         struct encoder e;
@@ -489,19 +387,20 @@ unsigned cases_golden(const char *path)
                 nb_store_value(k->type, e.src, i, golden_value(&r, k->shape, i));
             length = encode_both(&e, 0);
         }
-        const uint8_t *input = golden_next(&p, end, &bytes);
+        const uint8_t *input = golden_next(&f, &bytes);
         same("input", e.src, input, bytes);
-        const uint8_t *span = golden_next(&p, end, &bytes);
+        const uint8_t *span = golden_next(&f, &bytes);
         same_number("length", (int64_t)length, (int64_t)bytes);
         same("coded bytes", e.dst, span, bytes);
-        golden_next(&p, end, &bytes); /* decoded values: */
+        golden_next(&f, &bytes); /* decoded values: */
         decode_both(&e, length, 0);
-        const uint8_t *err = golden_next(&p, end, &bytes);
+        const uint8_t *err = golden_next(&f, &bytes);
         same("errors", e.err + k->first, err, bytes);
-        const uint8_t *scale = golden_next(&p, end, &bytes);
+        const uint8_t *scale = golden_next(&f, &bytes);
         same("error scales", e.scale + k->first / 32, scale, bytes);
         encoder_close(&e, 0);
         compared++;
     }
+    golden_close(&f);
     return compared;
 }

@@ -8,7 +8,6 @@ unsigned cases_golden(const char *path); /* tests/codec/golden/quant.bin */
 unsigned cases_encode(unsigned rounds, unsigned seed);
 unsigned cases_reduce(unsigned rounds, unsigned seed);
 unsigned cases_malformed(unsigned rounds, unsigned seed);
-unsigned cases_ulp(unsigned rounds, unsigned seed);
 unsigned cases_bytes(unsigned rounds, unsigned seed);
 unsigned cases_plan(void);                                     /* descriptors that are refused */
 unsigned cases_differences(unsigned rounds, unsigned seed);    /* ulp and delta4, both ways */

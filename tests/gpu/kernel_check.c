@@ -53,3 +53,36 @@ void near(const char *part, double is, double should)
         differs(part);
     }
 }
+
+void golden_open(struct golden_file *f, const char *path)
+{
+    const size_t most = 1u << 18;
+    FILE *file = fopen(path, "rb");
+
+    f->data = malloc(most);
+    if (!file || !f->data) {
+        fprintf(stderr, "cannot open %s\n", path);
+        abort();
+    }
+    f->at = f->data;
+    f->end = f->data + fread(f->data, 1, most, file);
+    fclose(file);
+}
+
+const uint8_t *golden_next(struct golden_file *f, size_t *bytes)
+{
+    const uint8_t *data = f->at + 4;
+
+    if (f->end - f->at < 4 || (size_t)(f->end - data) < nb_get32(f->at)) {
+        fprintf(stderr, "the file of golden vectors ends early\n");
+        abort();
+    }
+    *bytes = nb_get32(f->at);
+    f->at = data + *bytes;
+    return data;
+}
+
+void golden_close(struct golden_file *f)
+{
+    free(f->data);
+}

@@ -13,6 +13,15 @@ void same_number(const char *part, int64_t is, int64_t should);
 /* Energies: sums in another order. Those made of denormal numbers say nothing. */
 void near(const char *part, double is, double should);
 
+/* A file of golden vectors (codec/golden.h), record by record. */
+struct golden_file {
+    uint8_t *data;
+    const uint8_t *at, *end;
+};
+void golden_open(struct golden_file *f, const char *path);
+const uint8_t *golden_next(struct golden_file *f, size_t *bytes);
+void golden_close(struct golden_file *f);
+
 static inline uint64_t address(const void *p)
 {
     return (uintptr_t)p;

@@ -12,6 +12,7 @@
 
 #include "codec/fp.h"
 #include "driver.h"
+#include "nibble/nccl_types.h"
 
 #define MOST_SOURCES 7u
 #define ROUNDS 20u
@@ -19,7 +20,7 @@
 
 static int json, rows;
 static uint64_t state, list, results, work, values, own, coded[MOST_SOURCES], err, scale, sources;
-static uint64_t work_bytes;
+static uint64_t work_bytes, most_bytes; /* of values, half of which is between coded[i] and coded[i + 1] */
 static struct nb_gpu_result result;
 
 static struct nb_gpu_desc base(enum nb_gpu_op op, enum nb_dtype type, uint64_t n)
@@ -89,7 +90,7 @@ static void fill(uint64_t to, enum nb_dtype type, size_t bytes)
         driver_write(to + at, block, bytes - at < made ? bytes - at : made);
 }
 
-static void measure(enum nb_dtype type, size_t mib)
+static double measure(enum nb_dtype type, size_t mib)
 {
     static const unsigned counts[] = {1, 3, MOST_SOURCES};
     const char *name = nb_dtype_name(type);
@@ -150,6 +151,113 @@ static void measure(enum nb_dtype type, size_t mib)
         snprintf(what, sizeof(what), "decode and sum %s, %u peers", name, counts[i]);
         report(what, mib, 2.0 * (double)bytes + counts[i] * (double)length, run(&d), copy);
     }
+    return copy;
+}
+
+/* Weights after a step of an optimizer: values that move by a thousandth. */
+static void step(uint64_t to, enum nb_dtype type, size_t bytes)
+{
+    static uint8_t block[BLOCK];
+    uint64_t s = 2;
+    size_t size = nb_dtype_size(type), made = bytes < BLOCK ? bytes : BLOCK;
+
+    driver_read(block, values, made);
+    for (size_t i = 0; i < made / size; i++) {
+        s = s * 6364136223846793005u + 1442695040888963407u;
+        const float by = (float)(int32_t)(s >> 32) * 0x1p-41f;
+        nb_store_value(type, block, i, nb_load_value(type, block, i) * (1 + by));
+    }
+    for (size_t at = 0; at < bytes; at += made)
+        driver_write(to + at, block, bytes - at < made ? bytes - at : made);
+}
+
+/* Differences of the values to `own`, in which ulp's and delta4's lie one after the other: coded bytes, memory for
+ * coding, what they are decoded to. */
+static void measure_differences(enum nb_dtype type, size_t mib, double copy)
+{
+    const size_t bytes = mib << 20, room = most_bytes + most_bytes / 8;
+    const char *name = nb_dtype_name(type);
+    char what[64];
+
+    if (driver_major() >= NB_GPU_NO_DIFFERENCES)
+        return;
+    step(own, type, bytes);
+    for (int delta4 = 0; delta4 < 2; delta4++) {
+        struct nb_gpu_desc d = base(delta4 ? NB_GPU_DELTA4_ENCODE : NB_GPU_ULP_ENCODE, type, bytes);
+        d.width = (uint8_t)nb_dtype_size(type);
+        d.src = values;
+        d.ref = own;
+        d.dst = coded[0];
+        d.scratch = coded[0] + room;
+        d.limit = UINT64_MAX;
+        double seconds = run(&d);
+        const int64_t length = result.length;
+        snprintf(what, sizeof(what), "%s encode %s", delta4 ? "delta4" : "ulp", name);
+        report(what, mib, 2.0 * (double)bytes + (double)length, seconds, copy);
+
+        struct nb_gpu_source source = {coded[0], (uint64_t)length, delta4 ? NB_CODEC_DELTA4 : NB_CODEC_ULP, 0};
+        driver_write(sources, &source, sizeof(source));
+        d = base(delta4 ? NB_GPU_DELTA4_DECODE : NB_GPU_ULP_DECODE, type, bytes);
+        d.width = (uint8_t)nb_dtype_size(type);
+        d.nsources = 1;
+        d.sources = sources;
+        d.ref = own;
+        d.dst = coded[0] + 2 * room;
+        snprintf(what, sizeof(what), "%s decode %s", delta4 ? "delta4" : "ulp", name);
+        report(what, mib, 2.0 * (double)bytes + (double)length, run(&d), copy);
+    }
+}
+
+/* Sums of plain values; they are whatever lies there. */
+static void measure_exact(enum nb_dtype type, size_t mib, double copy)
+{
+    static const ncclDataType_t types[] = {[NB_F32] = ncclFloat32, [NB_BF16] = ncclBfloat16, [NB_F16] = ncclFloat16};
+    const size_t bytes = mib << 20;
+    struct nb_gpu_source list_of[3];
+    char what[64];
+
+    for (unsigned s = 0; s < 3; s++) {
+        driver_copy(coded[0] + s * most_bytes, values, bytes);
+        list_of[s] = (struct nb_gpu_source){coded[0] + s * most_bytes, bytes, NB_CODEC_RAW, 0};
+    }
+    driver_write(sources, list_of, sizeof(list_of));
+    struct nb_gpu_desc d = base(NB_GPU_REDUCE_EXACT, type, bytes / nb_dtype_size(type));
+    d.type = (uint8_t)types[type];
+    d.mode = ncclSum;
+    d.nsources = 3;
+    d.sources = sources;
+    d.own = values;
+    d.dst = own;
+    snprintf(what, sizeof(what), "exact sum %s, 3 peers", nb_dtype_name(type));
+    report(what, mib, 5.0 * (double)bytes, run(&d), copy);
+}
+
+/* Looks at few of the values, as plugin/policy asks for: what counts is the time. The bytes are those looked at. */
+static void measure_looks(enum nb_dtype type, size_t mib, double copy)
+{
+    const size_t bytes = mib << 20, size = nb_dtype_size(type);
+    const unsigned samples = 256;
+    char what[64];
+
+    struct nb_gpu_desc d = base(NB_GPU_LIKENESS, type, bytes);
+    d.src = values;
+    d.ref = own;
+    d.nsources = samples;
+    snprintf(what, sizeof(what), "likeness %s, 256 samples", nb_dtype_name(type));
+    report(what, mib, 4.0 * samples, run(&d), copy);
+    d = base(NB_GPU_SAMPLE, type, bytes / size);
+    d.src = values;
+    d.dst = coded[0];
+    d.nsources = samples;
+    snprintf(what, sizeof(what), "sample %s, 256 samples", nb_dtype_name(type));
+    report(what, mib, (double)samples * (double)(size + 4), run(&d), copy);
+    d = base(NB_GPU_PROFILE, type, bytes / size);
+    d.flags = NB_GPU_SPREAD;
+    d.src = values;
+    d.dst = coded[0];
+    d.nsources = samples;
+    snprintf(what, sizeof(what), "profile %s, 256 groups", nb_dtype_name(type));
+    report(what, mib, (double)samples * (double)(NB_GROUP * size + 4), run(&d), copy);
 }
 
 int main(int argc, char **argv)
@@ -178,8 +286,10 @@ int main(int argc, char **argv)
     work = driver_alloc(work_bytes);
     values = driver_alloc(bytes);
     own = driver_alloc(bytes);
-    for (unsigned s = 0; s < MOST_SOURCES; s++)
-        coded[s] = driver_alloc(bytes / 2); /* these values need less than 4.4 bits each */
+    most_bytes = bytes;
+    coded[0] = driver_alloc(MOST_SOURCES * bytes / 2); /* these values need less than 4.4 bits each */
+    for (unsigned s = 1; s < MOST_SOURCES; s++)
+        coded[s] = coded[0] + s * bytes / 2;
     err = driver_alloc(n);
     scale = driver_alloc(n / NB_GROUP);
     sources = driver_alloc(MOST_SOURCES * sizeof(struct nb_gpu_source));
@@ -189,8 +299,12 @@ int main(int argc, char **argv)
         printf("%s, %u multiprocessors; bytes read and written\n", driver_device(), driver_multiprocessors());
     for (int type = NB_F32; type < NB_DTYPE_COUNT; type++) {
         fill(values, (enum nb_dtype)type, bytes);
-        for (size_t mib = 1; mib <= most; mib *= 4)
-            measure((enum nb_dtype)type, mib);
+        for (size_t mib = 1; mib <= most; mib *= 4) {
+            const double copy = measure((enum nb_dtype)type, mib);
+            measure_differences((enum nb_dtype)type, mib, copy);
+            measure_exact((enum nb_dtype)type, mib, copy);
+            measure_looks((enum nb_dtype)type, mib, copy);
+        }
     }
     if (json)
         printf("\n]}\n");

@@ -18,18 +18,11 @@
 #include "device/cuda_gpu.h"
 #include "device/cuda_launch.h"
 #include "fake_driver.h"
+#include "kernels/emulate.h"
 
 #define GPU 1
 #define NODES 3
 #define COMM 77u
-
-#if defined(__SANITIZE_THREAD__)
-#define NB_TSAN 1
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define NB_TSAN 1
-#endif
-#endif
 
 static char last_warning[1024];
 static unsigned warnings;
