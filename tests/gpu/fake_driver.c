@@ -2,16 +2,12 @@
 /* See fake_driver.h. */
 #include "fake_driver.h"
 
-#include <pthread.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
-#include "fake_kernel.h"
-#include "kernels/emulate.h"
+#include "fake_stream.h"
 
 #define INVALID 1
 #define CONTEXT ((nb_cu_context)0x1234)
@@ -20,16 +16,14 @@
 
 struct fake_settings fake;
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
+pthread_mutex_t fake_lock = PTHREAD_MUTEX_INITIALIZER;
 static long calls, fail_at, alive;
 static size_t created; /* bytes of GPU memory */
 static nb_cu_result fail_code;
 static const char *failed;
-static unsigned long kernels;
 static _Thread_local int depth, mode_now;
 
-static void __attribute__((noreturn)) wrong(const char *what)
+void fake_wrong(const char *what)
 {
     fprintf(stderr, "fake driver: %s\n", what);
     abort();
@@ -37,74 +31,66 @@ static void __attribute__((noreturn)) wrong(const char *what)
 
 void fake_fail(long nth, nb_cu_result code)
 {
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&fake_lock);
     calls = 0;
     fail_at = nth;
     fail_code = code;
     failed = NULL;
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&fake_lock);
 }
 
 long fake_calls(void)
 {
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&fake_lock);
     long n = calls;
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&fake_lock);
     return n;
 }
 
 const char *fake_failed(void)
 {
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&fake_lock);
     const char *name = failed;
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&fake_lock);
     return name;
 }
 
 long fake_alive(void)
 {
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&fake_lock);
     long n = alive;
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&fake_lock);
     return n;
 }
 
 void fake_forget(void)
 {
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&fake_lock);
     alive = 0;
     created = 0;
-    pthread_mutex_unlock(&lock);
-}
-
-unsigned long fake_kernels(void)
-{
-    pthread_mutex_lock(&lock);
-    unsigned long n = kernels;
-    pthread_mutex_unlock(&lock);
-    return n;
+    pthread_mutex_unlock(&fake_lock);
 }
 
 static nb_cu_result called(const char *name)
 {
     nb_cu_result ret = 0;
 
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&fake_lock);
     if (++calls == fail_at) {
         failed = name;
         ret = fail_code;
     }
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&fake_lock);
     return ret;
 }
 
 static void count(long by)
 {
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&fake_lock);
     alive += by;
     if (alive < 0)
-        wrong("something was freed twice");
-    pthread_mutex_unlock(&lock);
+        fake_wrong("something was freed twice");
+    pthread_mutex_unlock(&fake_lock);
 }
 
 /* Calls that need a context, and those that a capture elsewhere would forbid. */
@@ -117,319 +103,9 @@ static void count(long by)
 #define CALL_IN_CONTEXT(name)                                                                                         \
     do {                                                                                                              \
         if (depth == 0 || mode_now != NB_CU_CAPTURE_MODE_RELAXED)                                                     \
-            wrong(name " without a context or outside of relaxed capture mode");                                      \
+            fake_wrong(name " without a context or outside of relaxed capture mode");                                      \
         CALL(name);                                                                                                   \
     } while (0)
-
-/* ---- Streams ------------------------------------------------------------------------------------------- */
-
-enum kind { RECORD, WAIT, LAUNCH, SET, COPY, FUNCTION };
-
-struct item {
-    enum kind kind;
-    struct event *event;
-    uint64_t value; /* RECORD, WAIT: the event's count */
-    struct nb_gpu_launch launch;
-    unsigned blocks;
-    unsigned char *at;
-    const unsigned char *from;
-    size_t bytes;
-    uint32_t pattern;
-    void (*function)(void *);
-    void *argument;
-    struct stream *stream; /* captured */
-    struct item *next;
-};
-
-struct event {
-    uint64_t recorded, reached; /* under lock */
-    uint64_t capture;           /* its last record was captured in it */
-    unsigned items;             /* that name it: it may be destroyed before they have run */
-    int destroyed;
-};
-
-struct stream {
-    pthread_t thread;
-    struct item *first, **last;
-    int busy, end;
-    uint64_t capture; /* 0: none */
-};
-
-struct fake_graph {
-    struct item *first, **last;
-    uint64_t id;
-    struct stream *origin;
-};
-
-static struct fake_graph *capturing[8];
-static uint64_t captures;
-
-static void run_kernel(const struct item *it)
-{
-    if (fake.lazy_us)
-        usleep(fake.lazy_us);
-    while (fake.never) /* set back by the test */
-        usleep(1000);
-    if (it->launch.ring && fake.emulate)
-        nb_emulate_run(&it->launch, it->blocks < 3 ? it->blocks : 3, it->value + 1);
-    else
-        fake_kernel(&it->launch, fake.stuck);
-    pthread_mutex_lock(&lock);
-    kernels++;
-    pthread_mutex_unlock(&lock);
-}
-
-static void *seen_at(const void *address);
-
-static void run_item(struct item *it)
-{
-    switch (it->kind) {
-    case RECORD:
-        pthread_mutex_lock(&lock);
-        if (it->event->reached < it->value)
-            it->event->reached = it->value;
-        pthread_cond_broadcast(&changed);
-        pthread_mutex_unlock(&lock);
-        break;
-    case WAIT:
-        pthread_mutex_lock(&lock);
-        while (it->event->reached < it->value)
-            pthread_cond_wait(&changed, &lock);
-        pthread_mutex_unlock(&lock);
-        break;
-    case LAUNCH:
-        run_kernel(it);
-        break;
-    case SET:
-        if (it->bytes == 4 && (uintptr_t)it->at % 4 == 0)
-            __atomic_store_n((uint32_t *)(void *)it->at, it->pattern, __ATOMIC_RELEASE);
-        else
-            memset(it->at, (int)it->pattern, it->bytes);
-        break;
-    case COPY:
-        memcpy(seen_at(it->at), seen_at(it->from), it->bytes);
-        break;
-    case FUNCTION:
-        it->function(it->argument);
-        break;
-    }
-}
-
-/* An item is gone. Under lock. */
-static void drop(struct item *it)
-{
-    struct event *e = it->event;
-
-    if (e && --e->items == 0 && e->destroyed)
-        free(e);
-    free(it);
-}
-
-static void *stream_main(void *arg)
-{
-    struct stream *s = arg;
-
-    pthread_mutex_lock(&lock);
-    for (;;) {
-        struct item *it = s->first;
-        if (!it) {
-            if (s->end)
-                break;
-            s->busy = 0;
-            pthread_cond_broadcast(&changed);
-            pthread_cond_wait(&changed, &lock);
-            continue;
-        }
-        s->first = it->next;
-        if (!s->first)
-            s->last = &s->first;
-        s->busy = 1;
-        pthread_mutex_unlock(&lock);
-        run_item(it);
-        pthread_mutex_lock(&lock);
-        drop(it);
-    }
-    pthread_mutex_unlock(&lock);
-    return NULL;
-}
-
-static struct fake_graph *graph_of(uint64_t id)
-{
-    for (unsigned i = 0; i < 8; i++)
-        if (capturing[i] && capturing[i]->id == id)
-            return capturing[i];
-    return NULL;
-}
-
-/* Under lock. */
-static void put(struct stream *s, const struct item *what)
-{
-    struct item *it = malloc(sizeof(*it));
-    struct fake_graph *g = s->capture ? graph_of(s->capture) : NULL;
-
-    if (!it)
-        abort();
-    *it = *what;
-    it->next = NULL;
-    it->stream = s;
-    if (it->event)
-        it->event->items++;
-    if (g) {
-        *g->last = it;
-        g->last = &it->next;
-        return;
-    }
-    *s->last = it;
-    s->last = &it->next;
-    s->busy = 1;
-    pthread_cond_broadcast(&changed);
-}
-
-static struct stream *make_stream(void)
-{
-    struct stream *s = calloc(1, sizeof(*s));
-
-    if (!s)
-        abort();
-    s->last = &s->first;
-    if (pthread_create(&s->thread, NULL, stream_main, s))
-        abort();
-    return s;
-}
-
-static void end_stream(struct stream *s)
-{
-    pthread_mutex_lock(&lock);
-    s->end = 1;
-    pthread_cond_broadcast(&changed);
-    pthread_mutex_unlock(&lock);
-    pthread_join(s->thread, NULL);
-    free(s);
-}
-
-nb_cu_stream fake_stream(void)
-{
-    return make_stream();
-}
-
-void fake_stream_free(nb_cu_stream stream)
-{
-    end_stream(stream);
-}
-
-void fake_run(nb_cu_stream stream, void (*function)(void *), void *argument)
-{
-    pthread_mutex_lock(&lock);
-    put(stream, &(struct item){.kind = FUNCTION, .function = function, .argument = argument});
-    pthread_mutex_unlock(&lock);
-}
-
-void fake_wait(nb_cu_stream stream)
-{
-    struct stream *s = stream;
-
-    pthread_mutex_lock(&lock);
-    while (s->first || s->busy)
-        pthread_cond_wait(&changed, &lock);
-    pthread_mutex_unlock(&lock);
-}
-
-/* ---- Graphs -------------------------------------------------------------------------------------------- */
-
-void fake_capture(nb_cu_stream stream)
-{
-    struct stream *s = stream;
-    struct fake_graph *g = calloc(1, sizeof(*g));
-
-    if (!g)
-        abort();
-    pthread_mutex_lock(&lock);
-    g->last = &g->first;
-    g->id = ++captures;
-    g->origin = s;
-    s->capture = g->id;
-    for (unsigned i = 0;; i++) {
-        if (i == 8)
-            wrong("too many captures");
-        if (!capturing[i]) {
-            capturing[i] = g;
-            break;
-        }
-    }
-    pthread_mutex_unlock(&lock);
-}
-
-struct fake_graph *fake_capture_end(nb_cu_stream stream)
-{
-    struct stream *s = stream;
-    struct fake_graph *g;
-    struct stream *joined = NULL;
-
-    pthread_mutex_lock(&lock);
-    g = graph_of(s->capture);
-    for (unsigned i = 0; i < 8; i++)
-        if (capturing[i] == g)
-            capturing[i] = NULL;
-    for (struct item *it = g->first; it; it = it->next) {
-        it->stream->capture = 0;
-        if (it->stream != s && it->kind == RECORD)
-            joined = it->stream; /* something of it is waited for, see below */
-    }
-    s->capture = 0;
-    /* Every stream that was drawn in has to be joined: what it does last must be waited for by the origin. */
-    for (struct item *it = g->first; it && joined; it = it->next)
-        if (it->stream == s && it->kind == WAIT)
-            joined = NULL;
-    if (joined)
-        wrong("a capture that ends with work that is not joined");
-    pthread_mutex_unlock(&lock);
-    return g;
-}
-
-/* Events of a graph are its own in each replay: they count on. */
-void fake_replay(struct fake_graph *g)
-{
-    struct stream *lane[32];
-    struct stream *of[32];
-    unsigned n = 0;
-
-    pthread_mutex_lock(&lock);
-    for (struct item *it = g->first; it; it = it->next) {
-        unsigned i = 0;
-        while (i < n && of[i] != it->stream)
-            i++;
-        if (i == n) {
-            if (n == 32)
-                wrong("a graph of too many streams");
-            of[n] = it->stream;
-            pthread_mutex_unlock(&lock);
-            lane[n] = make_stream();
-            pthread_mutex_lock(&lock);
-            n++;
-        }
-        struct item copy = *it;
-        if (it->kind == RECORD)
-            copy.value = ++it->event->recorded;
-        if (it->kind == WAIT)
-            copy.value = it->event->recorded;
-        put(lane[i], &copy);
-    }
-    pthread_mutex_unlock(&lock);
-    for (unsigned i = 0; i < n; i++)
-        end_stream(lane[i]);
-}
-
-void fake_graph_free(struct fake_graph *g)
-{
-    pthread_mutex_lock(&lock);
-    while (g->first) {
-        struct item *it = g->first;
-        g->first = it->next;
-        drop(it);
-    }
-    pthread_mutex_unlock(&lock);
-    free(g);
-}
 
 /* ---- The table: device and context --------------------------------------------------------------------- */
 
@@ -515,7 +191,7 @@ static nb_cu_result fCtxPushCurrent_v2(nb_cu_context context)
 {
     CALL("cuCtxPushCurrent");
     if (context != CONTEXT)
-        wrong("another context");
+        fake_wrong("another context");
     depth++;
     return 0;
 }
@@ -523,7 +199,7 @@ static nb_cu_result fCtxPushCurrent_v2(nb_cu_context context)
 static nb_cu_result fCtxPopCurrent_v2(nb_cu_context *context)
 {
     if (depth == 0)
-        wrong("no context to pop");
+        fake_wrong("no context to pop");
     depth--;
     *context = CONTEXT;
     CALL("cuCtxPopCurrent");
@@ -551,7 +227,7 @@ static nb_cu_result fModuleLoadData(nb_cu_module *module, const void *image)
 {
     CALL_IN_CONTEXT("cuModuleLoadData");
     if (image != fake_driver.image)
-        wrong("another image");
+        fake_wrong("another image");
     *module = MODULE;
     count(1);
     return 0;
@@ -560,7 +236,7 @@ static nb_cu_result fModuleLoadData(nb_cu_module *module, const void *image)
 static nb_cu_result fModuleUnload(nb_cu_module module)
 {
     if (module != MODULE)
-        wrong("another module");
+        fake_wrong("another module");
     count(-1);
     CALL_IN_CONTEXT("cuModuleUnload");
     return 0;
@@ -570,7 +246,7 @@ static nb_cu_result fModuleGetFunction(nb_cu_function *f, nb_cu_module module, c
 {
     CALL_IN_CONTEXT("cuModuleGetFunction");
     if (module != MODULE || strcmp(name, NB_GPU_KERNEL) != 0)
-        wrong("no such kernel");
+        fake_wrong("no such kernel");
     *f = KERNEL;
     return 0;
 }
@@ -580,7 +256,7 @@ static nb_cu_result fFuncGetAttribute(int *value, int attribute, nb_cu_function 
     (void)attribute;
     CALL_IN_CONTEXT("cuFuncGetAttribute");
     if (f != KERNEL)
-        wrong("no such kernel");
+        fake_wrong("no such kernel");
     *value = 0;
     return 0;
 }
@@ -591,15 +267,15 @@ static nb_cu_result fStreamCreateWithPriority(nb_cu_stream *stream, unsigned fla
 {
     CALL_IN_CONTEXT("cuStreamCreateWithPriority");
     if (flags != NB_CU_STREAM_NON_BLOCKING || priority != -5)
-        wrong("a stream that waits for others, or of low priority");
-    *stream = make_stream();
+        fake_wrong("a stream that waits for others, or of low priority");
+    *stream = fake_make_stream();
     count(1);
     return 0;
 }
 
 static nb_cu_result fStreamDestroy_v2(nb_cu_stream stream)
 {
-    end_stream(stream);
+    fake_end_stream(stream);
     count(-1);
     CALL_IN_CONTEXT("cuStreamDestroy");
     return 0;
@@ -614,48 +290,48 @@ static nb_cu_result fStreamSynchronize(nb_cu_stream stream)
 
 static nb_cu_result fStreamWaitEvent(nb_cu_stream stream, nb_cu_event event, unsigned flags)
 {
-    struct stream *s = stream;
-    struct event *e = event;
+    struct fake_stream *s = stream;
+    struct fake_event *e = event;
 
     (void)flags;
     CALL_IN_CONTEXT("cuStreamWaitEvent");
-    pthread_mutex_lock(&lock);
-    if (e->capture && graph_of(e->capture)) { /* the stream joins the capture */
+    pthread_mutex_lock(&fake_lock);
+    if (e->capture && fake_graph_of(e->capture)) { /* the stream joins the capture */
         if (s->capture && s->capture != e->capture)
-            wrong("a stream that would be in two captures");
+            fake_wrong("a stream that would be in two captures");
         s->capture = e->capture;
     } else if (s->capture) {
-        wrong("a captured stream that waits for what is not captured");
+        fake_wrong("a captured stream that waits for what is not captured");
     }
-    put(s, &(struct item){.kind = WAIT, .event = e, .value = e->recorded});
-    pthread_mutex_unlock(&lock);
+    fake_put(s, &(struct fake_item){.kind = WAIT, .event = e, .value = e->recorded});
+    pthread_mutex_unlock(&fake_lock);
     return 0;
 }
 
 static nb_cu_result fStreamIsCapturing(nb_cu_stream stream, int *state)
 {
-    struct stream *s = stream;
+    struct fake_stream *s = stream;
 
     CALL_IN_CONTEXT("cuStreamIsCapturing");
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&fake_lock);
     *state = s->capture != 0;
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&fake_lock);
     return 0;
 }
 
 static nb_cu_result fStreamGetCaptureInfo_v2(nb_cu_stream stream, int *state, uint64_t *id, void *graph, void *nodes,
                                              size_t *n)
 {
-    struct stream *s = stream;
+    struct fake_stream *s = stream;
 
     (void)graph;
     (void)nodes;
     (void)n;
     CALL_IN_CONTEXT("cuStreamGetCaptureInfo");
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&fake_lock);
     *state = s->capture != 0;
     *id = s->capture;
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&fake_lock);
     return 0;
 }
 
@@ -663,69 +339,69 @@ static nb_cu_result fEventCreate(nb_cu_event *event, unsigned flags)
 {
     (void)flags;
     CALL_IN_CONTEXT("cuEventCreate");
-    *event = calloc(1, sizeof(struct event));
+    *event = calloc(1, sizeof(struct fake_event));
     count(1);
     return 0;
 }
 
 static nb_cu_result fEventDestroy_v2(nb_cu_event event)
 {
-    struct event *e = event;
+    struct fake_event *e = event;
 
     count(-1);
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&fake_lock);
     e->destroyed = 1;
     if (e->items == 0)
         free(e);
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&fake_lock);
     CALL_IN_CONTEXT("cuEventDestroy");
     return 0;
 }
 
 static nb_cu_result fEventRecord(nb_cu_event event, nb_cu_stream stream)
 {
-    struct stream *s = stream;
-    struct event *e = event;
+    struct fake_stream *s = stream;
+    struct fake_event *e = event;
 
     CALL_IN_CONTEXT("cuEventRecord");
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&fake_lock);
     e->capture = s->capture;
-    put(s, &(struct item){.kind = RECORD, .event = e, .value = ++e->recorded});
-    pthread_mutex_unlock(&lock);
+    fake_put(s, &(struct fake_item){.kind = RECORD, .event = e, .value = ++e->recorded});
+    pthread_mutex_unlock(&fake_lock);
     return 0;
 }
 
 static nb_cu_result fLaunchKernelEx(const struct nb_cu_launch_config *config, nb_cu_function f, void **arguments,
                                     void **extra)
 {
-    struct item it = {.kind = LAUNCH, .blocks = config->grid_x};
+    struct fake_item it = {.kind = LAUNCH, .blocks = config->grid_x};
 
     CALL_IN_CONTEXT("cuLaunchKernelEx");
     if (f != KERNEL || extra || config->block_x != NB_GPU_THREADS || config->grid_x < 2 || config->nattrs != 1 ||
         config->attrs->id != NB_CU_LAUNCH_MEM_SYNC_DOMAIN)
-        wrong("a launch in another form");
+        fake_wrong("a launch in another form");
     memcpy(&it.launch, arguments[0], sizeof(it.launch));
-    pthread_mutex_lock(&lock);
-    put(config->stream, &it);
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_lock(&fake_lock);
+    fake_put(config->stream, &it);
+    pthread_mutex_unlock(&fake_lock);
     return 0;
 }
 
 static nb_cu_result set_memory(nb_cu_ptr at, uint32_t pattern, size_t bytes, nb_cu_stream stream)
 {
-    pthread_mutex_lock(&lock);
-    put(stream, &(struct item){.kind = SET, .at = (unsigned char *)(uintptr_t)at, .pattern = pattern, .bytes = bytes});
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_lock(&fake_lock);
+    fake_put(stream, &(struct fake_item){.kind = SET, .at = (unsigned char *)(uintptr_t)at, .pattern = pattern, .bytes = bytes});
+    pthread_mutex_unlock(&fake_lock);
     return 0;
 }
 
 static nb_cu_result fMemcpyAsync(nb_cu_ptr dst, nb_cu_ptr src, size_t bytes, nb_cu_stream stream)
 {
     CALL_IN_CONTEXT("cuMemcpyAsync");
-    pthread_mutex_lock(&lock);
-    put(stream, &(struct item){.kind = COPY, .at = (unsigned char *)(uintptr_t)dst,
+    pthread_mutex_lock(&fake_lock);
+    fake_put(stream, &(struct fake_item){.kind = COPY, .at = (unsigned char *)(uintptr_t)dst,
                                .from = (const unsigned char *)(uintptr_t)src, .bytes = bytes});
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&fake_lock);
     return 0;
 }
 
@@ -739,7 +415,7 @@ static nb_cu_result fMemsetD32Async(nb_cu_ptr at, unsigned v, size_t n, nb_cu_st
 {
     CALL_IN_CONTEXT("cuMemsetD32Async");
     if (n != 1)
-        wrong("more than a word");
+        fake_wrong("more than a word");
     return set_memory(at, v, 4, stream);
 }
 
@@ -758,11 +434,11 @@ static void know_as(const void *p, size_t bytes, enum fake_memory type, void *se
     struct range *r = malloc(sizeof(*r));
     if (!r)
         abort();
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&fake_lock);
     *r = (struct range){(uintptr_t)p, bytes, type, seen, ranges};
     ranges = r;
     alive++;
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&fake_lock);
 }
 
 static void know(const void *p, size_t bytes, enum fake_memory type)
@@ -770,15 +446,15 @@ static void know(const void *p, size_t bytes, enum fake_memory type)
     know_as(p, bytes, type, NULL);
 }
 
-static void *seen_at(const void *address)
+void *fake_seen_at(const void *address)
 {
     void *at = (void *)(uintptr_t)address;
 
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&fake_lock);
     for (struct range *r = ranges; r; r = r->next)
         if (r->seen && (uintptr_t)address - r->at < r->bytes)
             at = r->seen + ((uintptr_t)address - r->at);
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&fake_lock);
     return at;
 }
 
@@ -787,7 +463,7 @@ static size_t forget(const void *p)
     size_t bytes = 0;
     struct range *r;
 
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&fake_lock);
     for (struct range **link = &ranges; (r = *link); link = &r->next) {
         if (r->at == (uintptr_t)p) {
             *link = r->next;
@@ -797,9 +473,9 @@ static size_t forget(const void *p)
             break;
         }
     }
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&fake_lock);
     if (!bytes)
-        wrong("memory is freed that was not allocated");
+        fake_wrong("memory is freed that was not allocated");
     return bytes;
 }
 
@@ -816,7 +492,7 @@ void *fake_gpu_memory(size_t bytes, void **seen)
 
 void fake_gpu_memory_free(void *at)
 {
-    void *seen = seen_at(at);
+    void *seen = fake_seen_at(at);
 
     munmap(at, forget(at));
     free(seen);
@@ -826,7 +502,7 @@ static nb_cu_result fMemHostAlloc(void **p, size_t bytes, unsigned flags)
 {
     CALL_IN_CONTEXT("cuMemHostAlloc");
     if (!(flags & NB_CU_HOST_DEVICEMAP))
-        wrong("pinned memory that is not mapped");
+        fake_wrong("pinned memory that is not mapped");
     *p = aligned_alloc(4096, (bytes + 4095) & ~(size_t)4095);
     if (!*p)
         return NB_CU_OUT_OF_MEMORY;
@@ -881,10 +557,10 @@ static size_t total(void)
 static nb_cu_result fMemGetInfo_v2(size_t *left, size_t *all)
 {
     CALL_IN_CONTEXT("cuMemGetInfo");
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&fake_lock);
     *all = total();
     *left = total() - created;
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&fake_lock);
     return 0;
 }
 
@@ -916,7 +592,7 @@ static nb_cu_result fMemAddressFree(nb_cu_ptr at, size_t bytes)
 {
     void *p = (void *)(uintptr_t)at;
     if (forget(p) != bytes)
-        wrong("addresses are freed in part");
+        fake_wrong("addresses are freed in part");
     munmap(p, bytes);
     CALL_IN_CONTEXT("cuMemAddressFree");
     return 0;
@@ -928,25 +604,25 @@ static nb_cu_result fMemCreate(unsigned long long *handle, size_t bytes, const s
     (void)flags;
     CALL_IN_CONTEXT("cuMemCreate");
     if (prop->type != NB_CU_ALLOC_PINNED || prop->location.type != NB_CU_LOCATION_DEVICE)
-        wrong("memory somewhere else");
-    pthread_mutex_lock(&lock);
+        fake_wrong("memory somewhere else");
+    pthread_mutex_lock(&fake_lock);
     if (bytes > total() - created) {
-        pthread_mutex_unlock(&lock);
+        pthread_mutex_unlock(&fake_lock);
         return NB_CU_OUT_OF_MEMORY;
     }
     created += bytes;
     alive++;
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&fake_lock);
     *handle = bytes;
     return 0;
 }
 
 static nb_cu_result fMemRelease(unsigned long long handle)
 {
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&fake_lock);
     created -= handle;
     alive--;
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&fake_lock);
     CALL_IN_CONTEXT("cuMemRelease");
     return 0;
 }
@@ -958,7 +634,7 @@ static nb_cu_result fMemMap(nb_cu_ptr at, size_t bytes, size_t offset, unsigned 
     (void)flags;
     CALL_IN_CONTEXT("cuMemMap");
     if (handle != bytes)
-        wrong("a map of another size");
+        fake_wrong("a map of another size");
     count(1);
     return 0;
 }
@@ -976,7 +652,7 @@ static nb_cu_result fMemSetAccess(nb_cu_ptr at, size_t bytes, const struct nb_cu
     void *p = (void *)(uintptr_t)at;
     CALL_IN_CONTEXT("cuMemSetAccess");
     if (n != 1 || access->flags != NB_CU_ACCESS_READWRITE || mprotect(p, bytes, PROT_READ | PROT_WRITE))
-        wrong("no access");
+        fake_wrong("no access");
     return 0;
 }
 
@@ -985,11 +661,11 @@ static nb_cu_result fPointerGetAttribute(void *out, int attribute, nb_cu_ptr at)
     enum fake_memory type = fake.other;
 
     CALL_IN_CONTEXT("cuPointerGetAttribute");
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&fake_lock);
     for (struct range *r = ranges; r; r = r->next)
         if (at - r->at < r->bytes)
             type = r->type;
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&fake_lock);
     if (type == FAKE_UNKNOWN)
         return INVALID;
     if (attribute == NB_CU_POINTER_MEMORY_TYPE)

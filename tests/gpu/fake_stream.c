@@ -1,0 +1,298 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Streams, events and graphs of the fake driver: a stream is a thread with a queue. See fake_driver.h. */
+#include "fake_stream.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "fake_kernel.h"
+#include "kernels/emulate.h"
+
+static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
+static unsigned long kernels;
+
+/* ---- Streams ------------------------------------------------------------------------------------------- */
+
+struct fake_graph {
+    struct fake_item *first, **last;
+    uint64_t id;
+    struct fake_stream *origin;
+};
+
+static struct fake_graph *capturing[8];
+static uint64_t captures;
+
+unsigned long fake_kernels(void)
+{
+    pthread_mutex_lock(&fake_lock);
+    unsigned long n = kernels;
+    pthread_mutex_unlock(&fake_lock);
+    return n;
+}
+
+static void run_kernel(const struct fake_item *it)
+{
+    if (fake.lazy_us)
+        usleep(fake.lazy_us);
+    while (fake.never) /* set back by the test */
+        usleep(1000);
+    if (it->launch.ring && fake.emulate)
+        nb_emulate_run(&it->launch, it->blocks < 3 ? it->blocks : 3, it->value + 1);
+    else
+        fake_kernel(&it->launch, fake.stuck);
+    pthread_mutex_lock(&fake_lock);
+    kernels++;
+    pthread_mutex_unlock(&fake_lock);
+}
+
+static void run_item(struct fake_item *it)
+{
+    switch (it->kind) {
+    case RECORD:
+        pthread_mutex_lock(&fake_lock);
+        if (it->event->reached < it->value)
+            it->event->reached = it->value;
+        pthread_cond_broadcast(&changed);
+        pthread_mutex_unlock(&fake_lock);
+        break;
+    case WAIT:
+        pthread_mutex_lock(&fake_lock);
+        while (it->event->reached < it->value)
+            pthread_cond_wait(&changed, &fake_lock);
+        pthread_mutex_unlock(&fake_lock);
+        break;
+    case LAUNCH:
+        run_kernel(it);
+        break;
+    case SET:
+        if (it->bytes == 4 && (uintptr_t)it->at % 4 == 0)
+            __atomic_store_n((uint32_t *)(void *)it->at, it->pattern, __ATOMIC_RELEASE);
+        else
+            memset(it->at, (int)it->pattern, it->bytes);
+        break;
+    case COPY:
+        memcpy(fake_seen_at(it->at), fake_seen_at(it->from), it->bytes);
+        break;
+    case FUNCTION:
+        it->function(it->argument);
+        break;
+    }
+}
+
+/* An item is gone. Under lock. */
+static void drop(struct fake_item *it)
+{
+    struct fake_event *e = it->event;
+
+    if (e && --e->items == 0 && e->destroyed)
+        free(e);
+    free(it);
+}
+
+static void *stream_main(void *arg)
+{
+    struct fake_stream *s = arg;
+
+    pthread_mutex_lock(&fake_lock);
+    for (;;) {
+        struct fake_item *it = s->first;
+        if (!it) {
+            if (s->end)
+                break;
+            s->busy = 0;
+            pthread_cond_broadcast(&changed);
+            pthread_cond_wait(&changed, &fake_lock);
+            continue;
+        }
+        s->first = it->next;
+        if (!s->first)
+            s->last = &s->first;
+        s->busy = 1;
+        pthread_mutex_unlock(&fake_lock);
+        run_item(it);
+        pthread_mutex_lock(&fake_lock);
+        drop(it);
+    }
+    pthread_mutex_unlock(&fake_lock);
+    return NULL;
+}
+
+struct fake_graph *fake_graph_of(uint64_t id)
+{
+    for (unsigned i = 0; i < 8; i++)
+        if (capturing[i] && capturing[i]->id == id)
+            return capturing[i];
+    return NULL;
+}
+
+/* Under lock. */
+void fake_put(struct fake_stream *s, const struct fake_item *what)
+{
+    struct fake_item *it = malloc(sizeof(*it));
+    struct fake_graph *g = s->capture ? fake_graph_of(s->capture) : NULL;
+
+    if (!it)
+        abort();
+    *it = *what;
+    it->next = NULL;
+    it->stream = s;
+    if (it->event)
+        it->event->items++;
+    if (g) {
+        *g->last = it;
+        g->last = &it->next;
+        return;
+    }
+    *s->last = it;
+    s->last = &it->next;
+    s->busy = 1;
+    pthread_cond_broadcast(&changed);
+}
+
+struct fake_stream *fake_make_stream(void)
+{
+    struct fake_stream *s = calloc(1, sizeof(*s));
+
+    if (!s)
+        abort();
+    s->last = &s->first;
+    if (pthread_create(&s->thread, NULL, stream_main, s))
+        abort();
+    return s;
+}
+
+void fake_end_stream(struct fake_stream *s)
+{
+    pthread_mutex_lock(&fake_lock);
+    s->end = 1;
+    pthread_cond_broadcast(&changed);
+    pthread_mutex_unlock(&fake_lock);
+    pthread_join(s->thread, NULL);
+    free(s);
+}
+
+nb_cu_stream fake_stream(void)
+{
+    return fake_make_stream();
+}
+
+void fake_stream_free(nb_cu_stream stream)
+{
+    fake_end_stream(stream);
+}
+
+void fake_run(nb_cu_stream stream, void (*function)(void *), void *argument)
+{
+    pthread_mutex_lock(&fake_lock);
+    fake_put(stream, &(struct fake_item){.kind = FUNCTION, .function = function, .argument = argument});
+    pthread_mutex_unlock(&fake_lock);
+}
+
+void fake_wait(nb_cu_stream stream)
+{
+    struct fake_stream *s = stream;
+
+    pthread_mutex_lock(&fake_lock);
+    while (s->first || s->busy)
+        pthread_cond_wait(&changed, &fake_lock);
+    pthread_mutex_unlock(&fake_lock);
+}
+
+/* ---- Graphs -------------------------------------------------------------------------------------------- */
+
+void fake_capture(nb_cu_stream stream)
+{
+    struct fake_stream *s = stream;
+    struct fake_graph *g = calloc(1, sizeof(*g));
+
+    if (!g)
+        abort();
+    pthread_mutex_lock(&fake_lock);
+    g->last = &g->first;
+    g->id = ++captures;
+    g->origin = s;
+    s->capture = g->id;
+    for (unsigned i = 0;; i++) {
+        if (i == 8)
+            fake_wrong("too many captures");
+        if (!capturing[i]) {
+            capturing[i] = g;
+            break;
+        }
+    }
+    pthread_mutex_unlock(&fake_lock);
+}
+
+struct fake_graph *fake_capture_end(nb_cu_stream stream)
+{
+    struct fake_stream *s = stream;
+    struct fake_graph *g;
+    struct fake_stream *joined = NULL;
+
+    pthread_mutex_lock(&fake_lock);
+    g = fake_graph_of(s->capture);
+    for (unsigned i = 0; i < 8; i++)
+        if (capturing[i] == g)
+            capturing[i] = NULL;
+    for (struct fake_item *it = g->first; it; it = it->next) {
+        it->stream->capture = 0;
+        if (it->stream != s && it->kind == RECORD)
+            joined = it->stream; /* something of it is waited for, see below */
+    }
+    s->capture = 0;
+    /* Every stream that was drawn in has to be joined: what it does last must be waited for by the origin. */
+    for (struct fake_item *it = g->first; it && joined; it = it->next)
+        if (it->stream == s && it->kind == WAIT)
+            joined = NULL;
+    if (joined)
+        fake_wrong("a capture that ends with work that is not joined");
+    pthread_mutex_unlock(&fake_lock);
+    return g;
+}
+
+/* Events of a graph are its own in each replay: they count on. */
+void fake_replay(struct fake_graph *g)
+{
+    struct fake_stream *lane[32];
+    struct fake_stream *of[32];
+    unsigned n = 0;
+
+    pthread_mutex_lock(&fake_lock);
+    for (struct fake_item *it = g->first; it; it = it->next) {
+        unsigned i = 0;
+        while (i < n && of[i] != it->stream)
+            i++;
+        if (i == n) {
+            if (n == 32)
+                fake_wrong("a graph of too many streams");
+            of[n] = it->stream;
+            pthread_mutex_unlock(&fake_lock);
+            lane[n] = fake_make_stream();
+            pthread_mutex_lock(&fake_lock);
+            n++;
+        }
+        struct fake_item copy = *it;
+        if (it->kind == RECORD)
+            copy.value = ++it->event->recorded;
+        if (it->kind == WAIT)
+            copy.value = it->event->recorded;
+        fake_put(lane[i], &copy);
+    }
+    pthread_mutex_unlock(&fake_lock);
+    for (unsigned i = 0; i < n; i++)
+        fake_end_stream(lane[i]);
+}
+
+void fake_graph_free(struct fake_graph *g)
+{
+    pthread_mutex_lock(&fake_lock);
+    while (g->first) {
+        struct fake_item *it = g->first;
+        g->first = it->next;
+        drop(it);
+    }
+    pthread_mutex_unlock(&fake_lock);
+    free(g);
+}

@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the parts of the fake driver share. All of it is under one lock. */
+#ifndef NIBBLE_TESTS_GPU_FAKE_STREAM_H
+#define NIBBLE_TESTS_GPU_FAKE_STREAM_H
+
+#include <pthread.h>
+
+#include "fake_driver.h"
+#include "kernels/kernels.h"
+
+extern pthread_mutex_t fake_lock;
+
+void fake_wrong(const char *what) __attribute__((noreturn));
+/* Where the CPU finds what is at this address. Not under lock. */
+void *fake_seen_at(const void *address);
+
+enum fake_kind { RECORD, WAIT, LAUNCH, SET, COPY, FUNCTION };
+
+struct fake_item {
+    enum fake_kind kind;
+    struct fake_event *event;
+    uint64_t value; /* RECORD, WAIT: the event's count */
+    struct nb_gpu_launch launch;
+    unsigned blocks;
+    unsigned char *at;
+    const unsigned char *from;
+    size_t bytes;
+    uint32_t pattern;
+    void (*function)(void *);
+    void *argument;
+    struct fake_stream *stream; /* captured */
+    struct fake_item *next;
+};
+
+struct fake_event {
+    uint64_t recorded, reached; /* under lock */
+    uint64_t capture;           /* its last record was captured in it */
+    unsigned items;             /* that name it: it may be destroyed before they have run */
+    int destroyed;
+};
+
+struct fake_stream {
+    pthread_t thread;
+    struct fake_item *first, **last;
+    int busy, end;
+    uint64_t capture; /* 0: none */
+};
+
+/* Not under lock. */
+struct fake_stream *fake_make_stream(void);
+void fake_end_stream(struct fake_stream *stream); /* when all of it has run */
+/* Under lock. */
+void fake_put(struct fake_stream *stream, const struct fake_item *what);
+struct fake_graph *fake_graph_of(uint64_t capture);
+
+#endif
