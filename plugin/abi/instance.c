@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The reference-counted state that both tables stand on. */
 #include "abi/instance.h"
-#include "abi/staging.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -10,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "abi/staging.h"
 #include "base/log.h"
 #include "base/params.h"
 #include "config.h"
@@ -22,8 +22,9 @@
 #define NB_MAX_COLL_BYTES ((size_t)1 << 30)
 #define NB_MAX_COMMS 65536 /* for transports that do not count them */
 
-/* Memory that both halves can take: NCCL uses one half's answer for both. The engine takes GPU memory where its codecs run on
- * the GPU. NIBBLE_GPU_POINTERS=1 says so even where the transport does not reach it: sends and receives are then staged. */
+/* Memory that both halves can take: NCCL uses one half's answer for both. The engine takes GPU memory where its
+ * codecs run on the GPU. NIBBLE_GPU_POINTERS=1 says so even where the transport does not reach it: sends and
+ * receives are then staged. */
 static int nb_memory_of(const struct nb_net_props *net)
 {
     const int asked = nb_params()->gpu_pointers == 2;
@@ -83,8 +84,8 @@ static int nb_find_devices(const struct nb_net_ops *ops)
     for (int i = 0; i < n && staged; i++)
         nb_instance.devices[i].mem_support &= ~NB_MEM_DMABUF;
     if (staged)
-        NB_INFO(NCCL_INIT | NCCL_NET, "transport %s does not reach GPU memory: sends and receives of it are copied through the "
-                "host's (NIBBLE_GPU_POINTERS=1)", ops->name);
+        NB_INFO(NCCL_INIT | NCCL_NET, "transport %s does not reach GPU memory: sends and receives of it are copied "
+                "through the host's (NIBBLE_GPU_POINTERS=1)", ops->name);
     nb_instance.ndevices = n;
     nb_device_pointers(claimed);
     atomic_store_explicit(&nb_instance.transport, staged ? nb_staging_over(ops) : ops, memory_order_release);

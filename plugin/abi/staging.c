@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * See staging.h. Registered GPU memory has pinned memory of the same size beside it, with every message at the same place
- * in both. A send is copied before it is handed to the transport, a receive when it has come in.
+ * See staging.h. Registered GPU memory has pinned memory of the same size beside it, with every message at
+ * the same place in both. A send is copied before it is handed to the transport, a receive when it has come
+ * in.
  */
 #include "abi/staging.h"
 
@@ -139,7 +140,8 @@ static int staged_reg_mr(void *comm, void *data, size_t size, enum nb_mem type, 
             ret = -ENOMEM;
     }
     if (!ret)
-        ret = under->reg_mr(c->under, m->host ? m->host : data, size, m->host ? NB_MEM_HOST : type, &m->under);
+        ret =
+            under->reg_mr(c->under, m->host ? m->host : data, size, m->host ? NB_MEM_HOST : type, &m->under);
     if (ret) {
         free_memory(c, m);
         return ret;
@@ -210,7 +212,8 @@ static int hand_over(struct request *r, int ret, void **request)
     return ret;
 }
 
-static int staged_isend(void *send_comm, const void *data, size_t size, int tag, void *mhandle, void **request)
+static int staged_isend(void *send_comm, const void *data, size_t size, int tag, void *mhandle,
+                        void **request)
 {
     struct comm *c = send_comm;
     struct request *r;
@@ -226,8 +229,8 @@ static int staged_isend(void *send_comm, const void *data, size_t size, int tag,
     return r ? hand_over(r, under->isend(c->under, at, size, tag, theirs, &r->under), request) : -ENOMEM;
 }
 
-static int staged_irecv(void *recv_comm, int n, void **data, const size_t *sizes, const int *tags, void **mhandles,
-                        void **request)
+static int staged_irecv(void *recv_comm, int n, void **data, const size_t *sizes, const int *tags,
+                        void **mhandles, void **request)
 {
     void *at[NB_NET_MAX_RECVS], *theirs[NB_NET_MAX_RECVS];
     struct comm *c = recv_comm;
@@ -254,7 +257,8 @@ static int staged_irecv(void *recv_comm, int n, void **data, const size_t *sizes
 }
 
 /* What was copied is there when the receive tests done. */
-static int staged_iflush(void *recv_comm, int n, void **data, const size_t *sizes, void **mhandles, void **request)
+static int staged_iflush(void *recv_comm, int n, void **data, const size_t *sizes, void **mhandles,
+                         void **request)
 {
     void *at[NB_NET_MAX_RECVS], *theirs[NB_NET_MAX_RECVS];
     struct comm *c = recv_comm;

@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Point-to-point traffic of GPU memory over a transport that does not reach it, through pinned host memory. NCCL takes one
- * half's answer about GPU memory for both: where NIBBLE_GPU_POINTERS=1 claims it for collectives, sends and receives get it,
- * too. For tests on machines without GPU-direct; a copy is waited for on the thread that calls.
+ * Point-to-point traffic of GPU memory over a transport that does not reach it, through pinned host memory.
+ * NCCL takes one half's answer about GPU memory for both: where NIBBLE_GPU_POINTERS=1 claims it for
+ * collectives, sends and receives get it, too. For tests on machines without GPU-direct; a copy is waited for
+ * on the thread that calls.
  */
 #ifndef NIBBLE_ABI_STAGING_H
 #define NIBBLE_ABI_STAGING_H
 
 #include "net/transport.h"
 
-/* The table over `transport`, in force until the next call. The engine's connections are not made with it: it leaves out
- * what only they use (abandon, leave, poll_fds, peer_name, wire_bytes). */
+/* The table over `transport`, in force until the next call. The engine's connections are not made with it: it
+ * leaves out what only they use (abandon, leave, poll_fds, peer_name, wire_bytes). */
 const struct nb_net_ops *nb_staging_over(const struct nb_net_ops *transport);
 
 #endif

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The engine over the CUDA device: a job of several nodes, each with a GPU of its own that a driver made of threads plays
- * (tests/gpu/fake_driver.h). Gradients with carried errors, weights as differences and plain sums, all in one job, in
- * every way in which the device works: a kernel for each batch, or one beside each of NCCL's; NCCL's buffers pinned or in
- * GPU memory; the kernels' own source on emulated threads. Whatever the way, results are the bits that the host's codecs
- * give. Links the plugin's parts: records of operations and launches come from the test.
+ * The engine over the CUDA device: a job of several nodes, each with a GPU of its own that a driver made of
+ * threads plays (tests/gpu/fake_driver.h). Gradients with carried errors, weights as differences and plain
+ * sums, all in one job, in every way in which the device works: a kernel for each batch, or one beside each
+ * of NCCL's; NCCL's buffers pinned or in GPU memory; the kernels' own source on emulated threads. Whatever
+ * the way, results are the bits that the host's codecs give. Links the plugin's parts: records of operations
+ * and launches come from the test.
  */
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -157,8 +158,8 @@ static void step(uint32_t *w, size_t n, uint64_t seed)
         w[i] += (uint32_t)hx_rand_below(&rng, 60);
 }
 
-/* Exact, until differences and headers were seen on all nodes: whether a gather finds a reference that everyone has
- * confirmed is a matter of time. */
+/* Exact, until differences and headers were seen on all nodes: whether a gather finds a reference that
+ * everyone has confirmed is a matter of time. */
 static int weights(struct stage *s)
 {
     const size_t n = s->way->brief ? 1500 : 12000, block = n * 4, all = block * (size_t)s->node->nnodes;
@@ -204,7 +205,8 @@ static int all_of_it(struct stage *s)
     static const ncclDataType_t types[] = { ncclFloat32, ncclBfloat16, ncclFloat16 };
 
     if (s->way->brief)
-        return gradients(s, HX_REDUCE_SCATTER, ncclFloat32, 1203) || gradients(s, HX_ALL_REDUCE, ncclBfloat16, 1501) ||
+        return gradients(s, HX_REDUCE_SCATTER, ncclFloat32, 1203) ||
+               gradients(s, HX_ALL_REDUCE, ncclBfloat16, 1501) ||
                plain(s, HX_REDUCE_SCATTER, ncclInt32, ncclSum) || weights(s);
     for (int t = 0; t < 3; t++)
         if (gradients(s, HX_REDUCE_SCATTER, types[t], 5003) || gradients(s, HX_ALL_REDUCE, types[t], 9001))
@@ -215,41 +217,62 @@ static int all_of_it(struct stage *s)
     return weights(s);
 }
 
+/* The driver, and a communicator on it. */
+static int stage_open(struct stage *s, const struct hx_comm_cfg *cfg)
+{
+    const char *at;
+    ncclResult_t ret;
+
+    fake = s->way->fake;
+    nb_cuda_override(&fake_driver);
+    nb_pretend_gpu(s->way->host ? -1 : gpu_of(s->node));
+    if (s->way->resident) {
+        nb_launch_told(gpu_of(s->node), 1);
+        s->stream = fake_stream();
+    }
+    s->lib = hx_lib_static(&ncclNetPlugin_v12, &ncclCollNetPlugin_v12, 12);
+    ret = hx_comm_open(s->node, s->lib, cfg, &s->comm, &at);
+    HX_CHECK(ret == ncclSuccess, "bring-up failed in %s with %d", at, (int)ret);
+    HX_CHECK(s->way->host || hx_log_count("I ", "device cuda") == 1, "codecs do not run on the GPU");
+    return 0;
+}
+
+/* Nothing of it is left. */
+static int stage_end(struct stage *s)
+{
+    if (s->stream)
+        fake_stream_free(s->stream);
+    HX_CHECK(fake_alive() == 0, "%ld things of the driver's are left", fake_alive());
+    HX_CHECK(s->way->host || fake_kernels() > 0, "no kernel ran");
+    return 0;
+}
+
 static int way_node(struct hx_node *node, void *arg)
 {
     const struct way *way = arg;
-    struct hx_comm_cfg cfg = { .channels = way->brief ? 1 : 2, .buff_size = BUFF_SIZE, .comm_id = COMM_ID, .poison = true };
+    struct hx_comm_cfg cfg = {
+        .channels = way->brief ? 1 : 2, .buff_size = BUFF_SIZE, .comm_id = COMM_ID, .poison = true
+    };
     struct stage s = { .node = node, .way = way, .hash = hx_scratch(node, node->rank) };
-    const char *stage;
-    ncclResult_t ret;
 
-    fake = way->fake;
-    nb_cuda_override(&fake_driver);
-    nb_pretend_gpu(way->host ? -1 : gpu_of(node));
-    if (way->resident) {
-        nb_launch_told(gpu_of(node), 1);
-        s.stream = fake_stream();
-    }
-    s.lib = hx_lib_static(&ncclNetPlugin_v12, &ncclCollNetPlugin_v12, 12);
-    ret = hx_comm_open(node, s.lib, &cfg, &s.comm, &stage);
-    HX_CHECK(ret == ncclSuccess, "bring-up failed in %s with %d", stage, (int)ret);
-    HX_CHECK(way->host || hx_log_count("I ", "device cuda") == 1, "codecs do not run on the GPU");
-    if (all_of_it(&s) || sx_close(s.lib, s.comm, false))
-        return 1;
-    if (s.stream)
-        fake_stream_free(s.stream);
-    HX_CHECK(fake_alive() == 0, "%ld things of the driver's are left", fake_alive());
-    HX_CHECK(way->host || fake_kernels() > 0, "no kernel ran");
-    return 0;
+    return stage_open(&s, &cfg) || all_of_it(&s) || sx_close(s.lib, s.comm, false) || stage_end(&s);
 }
 
 static int play(const struct way *way, uint64_t (*hash)[MAX_OPS])
 {
     const char *const env[] = { way->host ? "NIBBLE_DEVICE=host" : "NIBBLE_DEVICE=cuda",
-                                "NIBBLE_RS=int4", "NIBBLE_RS_MIN_BYTES=0", "NIBBLE_AR=int4", "NIBBLE_AR_MIN_BYTES=0",
-                                "NIBBLE_AG=exact", "NIBBLE_AG_MIN_BYTES=0", "NIBBLE_EF=full",
-                                "NIBBLE_EF_IDENTITY=signature", "NIBBLE_GPU_RESERVE_MB=0", "CUDA_LAUNCH_BLOCKING",
-                                "CUDA_DEVICE_MAX_CONNECTIONS", NULL };
+                                "NIBBLE_RS=int4",
+                                "NIBBLE_RS_MIN_BYTES=0",
+                                "NIBBLE_AR=int4",
+                                "NIBBLE_AR_MIN_BYTES=0",
+                                "NIBBLE_AG=exact",
+                                "NIBBLE_AG_MIN_BYTES=0",
+                                "NIBBLE_EF=full",
+                                "NIBBLE_EF_IDENTITY=signature",
+                                "NIBBLE_GPU_RESERVE_MB=0",
+                                "CUDA_LAUNCH_BLOCKING",
+                                "CUDA_DEVICE_MAX_CONNECTIONS",
+                                NULL };
     struct hx_job job = { .name = way->name, .nnodes = way->brief ? 2 : NODES, .fn = way_node, .env = env,
                           .deadline_s = hx_quick() ? 300 : 120 };
     struct hx_report *rep;
@@ -275,8 +298,8 @@ static int compare(const struct way *way)
         return rc;
     for (int r = 0; r < NODES; r++)
         for (int i = 0; i < MAX_OPS; i++)
-            HX_CHECK(want[r][i] == got[r][i], "operation %d has other bits on node %d than with the host's codecs", i,
-                     r);
+            HX_CHECK(want[r][i] == got[r][i],
+                     "operation %d has other bits on node %d than with the host's codecs", i, r);
     HX_CHECK(want[0][0], "nothing was compared");
     return 0;
 }
@@ -309,7 +332,62 @@ static int emulated(void)
     printf("        skipped: the emulation changes stacks, which the thread sanitizer does not follow\n");
     return HX_SKIP;
 #endif
-    return compare(&(struct way){ .name = "emulated", .fake = { .other = FAKE_DEVICE, .emulate = 1 }, .brief = 1 });
+    return compare(
+        &(struct way){ .name = "emulated", .fake = { .other = FAKE_DEVICE, .emulate = 1 }, .brief = 1 });
+}
+
+/* ---- a kernel that does not get on ---- */
+
+/* The watchdog of node 1 ends the operation on all nodes, and what was made is given back. */
+static int stuck_node(struct hx_node *node, void *arg)
+{
+    const struct way way = { .fake = { .other = FAKE_DEVICE }, .resident = *(int *)arg };
+    struct hx_comm_cfg cfg = { .channels = 2, .buff_size = BUFF_SIZE, .comm_id = COMM_ID };
+    struct sx_spec spec = {
+        .func = HX_REDUCE_SCATTER, .type = ncclFloat32, .count = 60007, .fill = HX_FILL_NORMAL
+    };
+    struct stage s = { .node = node, .way = &way };
+    struct kernel k = { 0 };
+    uint64_t launch = 0;
+    struct sx_run run;
+    ncclResult_t ret;
+
+    if (stage_open(&s, &cfg))
+        return 1;
+    sx_prepare(node, &spec, &run);
+    fake.stuck = node->rank == 1;
+    hx_barrier(node);
+    if (s.stream) {
+        launch = nb_launch_begin(gpu_of(node), COMM_ID, node->nnodes, s.stream);
+        fake_run(s.stream, nccl_kernel, &k);
+        nb_launch_end(launch);
+    }
+    HX_CHECK(hx_post(s.comm, &run.op) == ncclSuccess, "post");
+    ret = hx_wait(s.comm, &run.op, 60);
+    HX_CHECK(ret != HX_TIMEOUT, "nobody noticed");
+    HX_CHECK(ret != ncclSuccess, "results of a kernel that does nothing");
+    HX_CHECK(hx_log_count("W ", node->rank == 1 ? "NIBBLE_GPU_TIMEOUT" : "node 1") > 0, "no WARN line says why");
+    hx_barrier(node); /* so that nobody hears of another's end first */
+    atomic_store(&k.over, 1); /* NCCL gives up, too */
+    hx_comm_close(s.comm);
+    hx_lib_close(s.lib);
+    sx_free(&run);
+    return stage_end(&s);
+}
+
+static int stuck(void)
+{
+    static const char *const env[] = { "NIBBLE_DEVICE=cuda",
+                                       "NIBBLE_GPU_TIMEOUT=1",
+                                       "NIBBLE_GPU_RESERVE_MB=0",
+                                       "CUDA_LAUNCH_BLOCKING",
+                                       "CUDA_DEVICE_MAX_CONNECTIONS",
+                                       NULL };
+
+    for (int resident = 0; resident < 2; resident++)
+        if (sx_job("stuck", NODES, stuck_node, &resident, 90, env))
+            return 1;
+    return 0;
 }
 
 /* ---- sends and receives of GPU memory, over a transport that does not reach it ---- */
@@ -328,11 +406,13 @@ static int p2p_node(struct hx_node *node, void *arg)
     nb_cuda_override(&fake_driver);
     nb_pretend_gpu(gpu_of(node));
     HX_CHECK(hx_init(lib, COMM_ID, &ctx) == ncclSuccess && ctx.coll_ok, "init");
-    HX_CHECK(hx_net_properties(lib, 0, &net) == ncclSuccess && hx_coll_properties(lib, 0, &coll) == ncclSuccess,
+    HX_CHECK(hx_net_properties(lib, 0, &net) == ncclSuccess &&
+                 hx_coll_properties(lib, 0, &coll) == ncclSuccess,
              "getProperties");
     HX_CHECK(net.ptr_support == (NCCL_PTR_HOST | NCCL_PTR_CUDA) && coll.ptr_support == net.ptr_support,
              "ptrSupport is %d and %d", net.ptr_support, coll.ptr_support);
-    HX_CHECK(hx_p2p_open(node, lib, &ctx, !node->rank, &cfg, &p2p) == ncclSuccess, "connections of GPU memory");
+    HX_CHECK(hx_p2p_open(node, lib, &ctx, !node->rank, &cfg, &p2p) == ncclSuccess,
+             "connections of GPU memory");
     for (size_t i = 0; i < sizeof bytes / sizeof bytes[0]; i++) {
         hx_fill(ncclUint8, send, bytes[i], hx_seed(i, (uint64_t)node->rank, 8), HX_FILL_BITS);
         hx_fill(ncclUint8, want, bytes[i], hx_seed(i, (uint64_t)!node->rank, 8), HX_FILL_BITS);
@@ -367,6 +447,7 @@ static const struct hx_case cases[] = {
     { "gpu-memory", gpu_memory, 0 },
     { "no-differences", no_differences, 0 },
     { "emulated", emulated, 0 },
+    { "stuck", stuck, 0 },
     { "p2p", p2p, 0 },
 };
 
