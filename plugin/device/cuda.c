@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The CUDA device's table: the engine's works as descriptors for the kernel. What the kernel does not do (nb_gpu_plan
- * says -ENOTSUP: an alignment it does not take, a span without room behind it) the CPU does, on copies where the bytes
- * lie in GPU memory.
+ * The CUDA device's table: the engine's works as descriptors for the kernel. What the kernel does not do
+ * (nb_gpu_plan says -ENOTSUP: an alignment it does not take, a span without room behind it) the CPU does, on
+ * copies where the bytes lie in GPU memory.
  */
 #include "device/cuda.h"
 
@@ -46,7 +46,8 @@ static int ask(struct nb_cuda_device *d, const void *p)
     if (d->gpu->cu->PointerGetAttribute(&type, NB_CU_POINTER_MEMORY_TYPE, address(p)) == 0) {
         if (type == 2) /* device */
             reach = REACH_GPU;
-        else if (d->gpu->cu->PointerGetAttribute(&seen, NB_CU_POINTER_DEVICE_POINTER, address(p)) == 0 && seen == address(p))
+        else if (d->gpu->cu->PointerGetAttribute(&seen, NB_CU_POINTER_DEVICE_POINTER, address(p)) == 0 &&
+                 seen == address(p))
             reach = REACH_CPU; /* host, at the same address */
     }
     nb_gpu_leave(d->gpu, mode);
@@ -73,8 +74,9 @@ static int check(struct nb_cuda_device *d, const void *p)
 {
     if (!p || reach_of(d, p) != REACH_NONE)
         return 0;
-    NB_WARN("cuda: memory at %p is neither GPU memory nor pinned, so GPU %d cannot reach it: was it not registered?", p,
-            d->gpu->ordinal);
+    NB_WARN("cuda: memory at %p is neither GPU memory nor pinned, so GPU %d cannot reach it: was it not "
+            "registered?",
+            p, d->gpu->ordinal);
     atomic_store(&d->gpu->failed, -EFAULT);
     return -EFAULT;
 }
@@ -146,14 +148,15 @@ static int copy_now(struct nb_cuda_device *d, void *dst, const void *src, size_t
     return bytes ? (int)give(d, NULL, &c, NULL, NULL, NULL) : 0;
 }
 
-/* The bytes where the CPU can read them: `p`, or a copy in bounce buffer `i`. NULL: too many; the device has failed. */
+/* The bytes where the CPU can read them: `p`, or a copy in bounce buffer `i`. NULL: too many; the device has
+ * failed. */
 static void *view(struct nb_cuda_device *d, unsigned i, const void *p, size_t bytes, int fill)
 {
     if (!p || reach_of(d, p) == REACH_CPU)
         return (void *)(uintptr_t)p;
     if (bytes > d->bounce_bytes) {
-        NB_WARN("cuda: %zu bytes of GPU memory at %p are more than the %zu that can be copied for the CPU", bytes, p,
-                d->bounce_bytes);
+        NB_WARN("cuda: %zu bytes of GPU memory at %p are more than the %zu that can be copied for the CPU",
+                bytes, p, d->bounce_bytes);
         atomic_store(&d->gpu->failed, -EIO);
         return NULL;
     }
@@ -235,13 +238,18 @@ static void cuda_free(struct nb_device *dev, enum nb_place place, void *p, size_
 
 /* ---- Codecs -------------------------------------------------------------------------------------------- */
 
-static ssize_t cuda_encode(struct nb_device *dev, struct nb_work *work, enum nb_codec codec, enum nb_dtype type,
-                           const void *src, size_t n, uint64_t first, const struct nb_ef *ef, void *dst, size_t cap,
-                           struct nb_encode_stats *stats)
+static ssize_t cuda_encode(struct nb_device *dev, struct nb_work *work, enum nb_codec codec,
+                           enum nb_dtype type, const void *src, size_t n, uint64_t first,
+                           const struct nb_ef *ef, void *dst, size_t cap, struct nb_encode_stats *stats)
 {
     struct nb_cuda_device *d = of(dev);
-    struct nb_gpu_desc c = {.op = NB_GPU_ENCODE, .type = (uint8_t)type, .codec = (uint8_t)codec, .n = n, .first = first,
-                            .src = address(src), .dst = address(dst)};
+    struct nb_gpu_desc c = {.op = NB_GPU_ENCODE,
+                            .type = (uint8_t)type,
+                            .codec = (uint8_t)codec,
+                            .n = n,
+                            .first = first,
+                            .src = address(src),
+                            .dst = address(dst)};
     const size_t bound = nb_encode_bound(codec, type, n);
     const uint8_t *values;
     ssize_t ret = -ENOTSUP;
@@ -260,17 +268,24 @@ static ssize_t cuda_encode(struct nb_device *dev, struct nb_work *work, enum nb_
     if (ret != -ENOTSUP)
         return ret;
     if (c.mode != NB_EF_OFF)
-        return -EINVAL; /* carried errors are where the CPU cannot reach them; the engine's memory is aligned for us */
+        return -EINVAL; /* carried errors are where the CPU cannot reach them; the engine's memory is aligned
+                           for us */
     values = view(d, 0, src, n * nb_dtype_size(type), 1);
     return values ? nb_encode(codec, type, values, n, first, NULL, dst, cap, stats) : lost(d);
 }
 
-static int cuda_reduce(struct nb_device *dev, struct nb_work *work, enum nb_dtype type, const struct nb_source *sources,
-                       size_t nsources, const void *own, size_t n, uint64_t first, void *dst)
+static int cuda_reduce(struct nb_device *dev, struct nb_work *work, enum nb_dtype type,
+                       const struct nb_source *sources, size_t nsources, const void *own, size_t n,
+                       uint64_t first, void *dst)
 {
     struct nb_cuda_device *d = of(dev);
-    struct nb_gpu_desc c = {.op = NB_GPU_REDUCE, .type = (uint8_t)type, .nsources = (uint32_t)nsources, .n = n,
-                            .first = first, .own = address(own), .dst = address(dst)};
+    struct nb_gpu_desc c = {.op = NB_GPU_REDUCE,
+                            .type = (uint8_t)type,
+                            .nsources = (uint32_t)nsources,
+                            .n = n,
+                            .first = first,
+                            .own = address(own),
+                            .dst = address(dst)};
     const size_t bytes = n * nb_dtype_size(type);
     uint8_t *out;
     const uint8_t *mine;
@@ -313,7 +328,8 @@ static int cuda_decode(struct nb_device *dev, struct nb_work *work, enum nb_code
 }
 
 static int cuda_reduce_exact(struct nb_device *dev, struct nb_work *work, ncclDataType_t type, ncclRedOp_t op,
-                             const void *const *sources, size_t nsources, const void *own, size_t n, void *dst)
+                             const void *const *sources, size_t nsources, const void *own, size_t n,
+                             void *dst)
 {
     struct nb_cuda_device *d = of(dev);
     struct nb_gpu_desc c = {.op = NB_GPU_REDUCE_EXACT, .type = (uint8_t)type, .mode = (uint8_t)op,
@@ -348,7 +364,8 @@ struct differences {
     enum nb_dtype type;
 };
 
-static struct nb_gpu_desc describe(const struct differences *of_what, int encode, size_t bytes, const void *ref, void *dst)
+static struct nb_gpu_desc describe(const struct differences *of_what, int encode, size_t bytes,
+                                   const void *ref, void *dst)
 {
     struct nb_gpu_desc c = {.n = bytes, .ref = address(ref), .dst = address(dst)};
 
@@ -363,8 +380,9 @@ static struct nb_gpu_desc describe(const struct differences *of_what, int encode
 }
 
 /* `stats`: of delta4. The count of lossy runs comes with the result, so that one is waited for. */
-static ssize_t encode_differences(struct nb_cuda_device *d, struct nb_work *work, const struct differences *of_what,
-                                  const void *cur, const void *ref, size_t bytes, size_t limit, void *dst, size_t cap,
+static ssize_t encode_differences(struct nb_cuda_device *d, struct nb_work *work,
+                                  const struct differences *of_what, const void *cur, const void *ref,
+                                  size_t bytes, size_t limit, void *dst, size_t cap,
                                   struct nb_delta4_stats *stats)
 {
     const int delta4 = of_what->delta4;
@@ -394,8 +412,9 @@ static ssize_t encode_differences(struct nb_cuda_device *d, struct nb_work *work
                   : nb_ulp_encode(of_what->width, a, b, bytes, limit, dst, cap);
 }
 
-static int decode_differences(struct nb_cuda_device *d, struct nb_work *work, const struct differences *of_what,
-                              const void *coded, size_t len, const void *ref, size_t bytes, void *dst)
+static int decode_differences(struct nb_cuda_device *d, struct nb_work *work,
+                              const struct differences *of_what, const void *coded, size_t len,
+                              const void *ref, size_t bytes, void *dst)
 {
     const struct nb_source source = {of_what->delta4 ? NB_CODEC_DELTA4 : NB_CODEC_ULP, coded, len};
     struct nb_gpu_desc c = describe(of_what, 0, bytes, ref, dst);
@@ -418,32 +437,34 @@ static int decode_differences(struct nb_cuda_device *d, struct nb_work *work, co
     return ret ? ret : unview(d, dst, out, bytes);
 }
 
-static ssize_t cuda_ulp_encode(struct nb_device *dev, struct nb_work *work, enum nb_ulp_width width, const void *cur,
-                               const void *ref, size_t bytes, size_t limit, void *dst, size_t cap)
+static ssize_t cuda_ulp_encode(struct nb_device *dev, struct nb_work *work, enum nb_ulp_width width,
+                               const void *cur, const void *ref, size_t bytes, size_t limit, void *dst,
+                               size_t cap)
 {
-    return encode_differences(of(dev), work, &(struct differences){.width = width}, cur, ref, bytes, limit, dst, cap,
-                              NULL);
+    return encode_differences(of(dev), work, &(struct differences){.width = width}, cur, ref, bytes, limit,
+                              dst, cap, NULL);
 }
 
-static int cuda_ulp_decode(struct nb_device *dev, struct nb_work *work, enum nb_ulp_width width, const void *coded,
-                           size_t len, const void *ref, size_t bytes, void *dst)
+static int cuda_ulp_decode(struct nb_device *dev, struct nb_work *work, enum nb_ulp_width width,
+                           const void *coded, size_t len, const void *ref, size_t bytes, void *dst)
 {
-    return decode_differences(of(dev), work, &(struct differences){.width = width}, coded, len, ref, bytes, dst);
-}
-
-static ssize_t cuda_delta4_encode(struct nb_device *dev, struct nb_work *work, enum nb_dtype type, const void *cur,
-                                  const void *ref, size_t bytes, size_t limit, void *dst, size_t cap,
-                                  struct nb_delta4_stats *stats)
-{
-    return encode_differences(of(dev), work, &(struct differences){.delta4 = 1, .type = type}, cur, ref, bytes, limit,
-                              dst, cap, stats);
-}
-
-static int cuda_delta4_decode(struct nb_device *dev, struct nb_work *work, enum nb_dtype type, const void *coded,
-                              size_t len, const void *ref, size_t bytes, void *dst)
-{
-    return decode_differences(of(dev), work, &(struct differences){.delta4 = 1, .type = type}, coded, len, ref, bytes,
+    return decode_differences(of(dev), work, &(struct differences){.width = width}, coded, len, ref, bytes,
                               dst);
+}
+
+static ssize_t cuda_delta4_encode(struct nb_device *dev, struct nb_work *work, enum nb_dtype type,
+                                  const void *cur, const void *ref, size_t bytes, size_t limit, void *dst,
+                                  size_t cap, struct nb_delta4_stats *stats)
+{
+    return encode_differences(of(dev), work, &(struct differences){.delta4 = 1, .type = type}, cur, ref,
+                              bytes, limit, dst, cap, stats);
+}
+
+static int cuda_delta4_decode(struct nb_device *dev, struct nb_work *work, enum nb_dtype type,
+                              const void *coded, size_t len, const void *ref, size_t bytes, void *dst)
+{
+    return decode_differences(of(dev), work, &(struct differences){.delta4 = 1, .type = type}, coded, len,
+                              ref, bytes, dst);
 }
 
 /* ---- Questions ----------------------------------------------------------------------------------------- */
@@ -497,10 +518,12 @@ static const void *glimpse(struct nb_cuda_device *d, unsigned i, const void *p, 
     return reach_of(d, p) == REACH_CPU || bytes <= d->bounce_bytes ? view(d, i, p, bytes, 1) : NULL;
 }
 
-static double cuda_likeness(struct nb_device *dev, const void *a, const void *b, size_t bytes, unsigned samples)
+static double cuda_likeness(struct nb_device *dev, const void *a, const void *b, size_t bytes,
+                            unsigned samples)
 {
     struct nb_cuda_device *d = of(dev);
-    struct nb_gpu_desc c = {.op = NB_GPU_LIKENESS, .nsources = samples, .n = bytes, .src = address(a), .ref = address(b)};
+    struct nb_gpu_desc c = {
+        .op = NB_GPU_LIKENESS, .nsources = samples, .n = bytes, .src = address(a), .ref = address(b)};
     struct nb_nearness near = {.samples = samples < bytes / 4 ? samples : (unsigned)(bytes / 4)};
     struct nb_encode_stats stats = {0};
     uint64_t value = 0;
@@ -517,7 +540,8 @@ static double cuda_likeness(struct nb_device *dev, const void *a, const void *b,
     return nb_likeness_of(&near);
 }
 
-/* One number for each of nsources places, FP32, into bounce buffer 0; how many. -ENOTSUP: not by the kernel. */
+/* One number for each of nsources places, FP32, into bounce buffer 0; how many. -ENOTSUP: not by the
+ * kernel. */
 static ssize_t ask_for_numbers(struct nb_cuda_device *d, struct nb_gpu_desc *c)
 {
     if (c->nsources * sizeof(float) > d->bounce_bytes)
@@ -526,11 +550,12 @@ static ssize_t ask_for_numbers(struct nb_cuda_device *d, struct nb_gpu_desc *c)
     return give(d, NULL, c, NULL, NULL, NULL);
 }
 
-static unsigned cuda_sample(struct nb_device *dev, enum nb_dtype type, const void *src, size_t n, unsigned samples,
-                            float *out)
+static unsigned cuda_sample(struct nb_device *dev, enum nb_dtype type, const void *src, size_t n,
+                            unsigned samples, float *out)
 {
     struct nb_cuda_device *d = of(dev);
-    struct nb_gpu_desc c = {.op = NB_GPU_SAMPLE, .type = (uint8_t)type, .nsources = samples, .n = n, .src = address(src)};
+    struct nb_gpu_desc c = {
+        .op = NB_GPU_SAMPLE, .type = (uint8_t)type, .nsources = samples, .n = n, .src = address(src)};
     const void *p;
     ssize_t got;
 
@@ -547,11 +572,15 @@ static unsigned cuda_sample(struct nb_device *dev, enum nb_dtype type, const voi
     return (unsigned)got;
 }
 
-static unsigned cuda_profile(struct nb_device *dev, enum nb_dtype type, const void *src, size_t n, unsigned groups,
-                             float *out)
+static unsigned cuda_profile(struct nb_device *dev, enum nb_dtype type, const void *src, size_t n,
+                             unsigned groups, float *out)
 {
     struct nb_cuda_device *d = of(dev);
-    struct nb_gpu_desc c = {.op = NB_GPU_PROFILE, .type = (uint8_t)type, .flags = NB_GPU_SPREAD, .nsources = groups, .n = n,
+    struct nb_gpu_desc c = {.op = NB_GPU_PROFILE,
+                            .type = (uint8_t)type,
+                            .flags = NB_GPU_SPREAD,
+                            .nsources = groups,
+                            .n = n,
                             .src = address(src)};
     const void *p;
     ssize_t got;
@@ -578,8 +607,8 @@ static void cuda_quiesce(struct nb_device *dev)
     struct nb_cuda_device *d = of(dev);
     unsigned open;
 
-    /* What was handed over cannot be taken back, but it is short, and it has a kernel, or gets one; the watchdog
-     * cancels it otherwise, after which no kernel begins with it. */
+    /* What was handed over cannot be taken back, but it is short, and it has a kernel, or gets one; the
+     * watchdog cancels it otherwise, after which no kernel begins with it. */
     do {
         pthread_mutex_lock(&d->gpu->lock);
         nb_launch_turn(d->gpu);
@@ -648,7 +677,8 @@ static const struct nb_device_ops cuda_ops = {
     .profile = cuda_profile,
 };
 
-/* Workspace of the largest piece of any kind: a wire unit. Plans depend on lengths alone; addresses are made up. */
+/* Workspace of the largest piece of any kind: a wire unit. Plans depend on lengths alone; addresses are made
+ * up. */
 static void needs(int nranks, size_t *work, size_t *scratch)
 {
     const uint64_t unit = (uint64_t)nb_params()->unit_bytes;
@@ -658,11 +688,23 @@ static void needs(int nranks, size_t *work, size_t *scratch)
         for (unsigned type = 0; type < NB_DTYPE_COUNT; type++) {
             const uint64_t size = nb_dtype_size((enum nb_dtype)type);
             const int sums = op == NB_GPU_ENCODE || op == NB_GPU_DECODE || op == NB_GPU_REDUCE;
-            struct nb_gpu_desc d = {.op = (uint8_t)op, .type = (uint8_t)type, .codec = NB_CODEC_INT4, .width = NB_ULP_16,
-                                    .nsources = op == NB_GPU_REDUCE || op == NB_GPU_REDUCE_EXACT ? (uint32_t)nranks : 1,
-                                    .n = sums ? unit / size : unit, .first = 1, .src = 4096, .ref = 4096, .own = 4096,
-                                    .dst = 4096, .sources = 4096, .err = 4096, .scale = 4096, .limit = unit,
-                                    .result = 4096};
+            struct nb_gpu_desc d = {
+                .op = (uint8_t)op,
+                .type = (uint8_t)type,
+                .codec = NB_CODEC_INT4,
+                .width = NB_ULP_16,
+                .nsources = op == NB_GPU_REDUCE || op == NB_GPU_REDUCE_EXACT ? (uint32_t)nranks : 1,
+                .n = sums ? unit / size : unit,
+                .first = 1,
+                .src = 4096,
+                .ref = 4096,
+                .own = 4096,
+                .dst = 4096,
+                .sources = 4096,
+                .err = 4096,
+                .scale = 4096,
+                .limit = unit,
+                .result = 4096};
             int64_t need = nb_gpu_plan(&d);
             if (need > 0 && (uint64_t)need > most)
                 most = (uint64_t)need;

@@ -23,7 +23,8 @@ static int make_stream(struct nb_cuda_copier *c)
         return ret;
     ret = NB_CU(cu, "priorities of streams", CtxGetStreamPriorityRange(&least, &most));
     if (!ret)
-        ret = NB_CU(cu, "stream for copies", StreamCreateWithPriority(&c->stream, NB_CU_STREAM_NON_BLOCKING, most));
+        ret = NB_CU(cu, "stream for copies",
+                    StreamCreateWithPriority(&c->stream, NB_CU_STREAM_NON_BLOCKING, most));
     nb_gpu_leave(&c->gpu, mode);
     return ret;
 }
@@ -96,7 +97,8 @@ int nb_copier_copy(struct nb_cuda_copier *c, void *dst, const void *src, size_t 
     ret = nb_gpu_enter(&c->gpu, &mode);
     if (ret)
         return ret;
-    ret = NB_CU(c->gpu.cu, "copying GPU memory", MemcpyAsync((uintptr_t)dst, (uintptr_t)src, bytes, c->stream));
+    ret =
+        NB_CU(c->gpu.cu, "copying GPU memory", MemcpyAsync((uintptr_t)dst, (uintptr_t)src, bytes, c->stream));
     if (!ret)
         ret = NB_CU(c->gpu.cu, "copying GPU memory", StreamSynchronize(c->stream));
     nb_gpu_leave(&c->gpu, mode);

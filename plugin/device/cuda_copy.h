@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Copies between GPU memory and the host's, for bytes that a transport cannot fetch from a GPU itself. On a stream of
- * its own, so that nothing waits for what NCCL and the job have running. One thread at a time for each copier.
+ * Copies between GPU memory and the host's, for bytes that a transport cannot fetch from a GPU itself. On a
+ * stream of its own, so that nothing waits for what NCCL and the job have running. One thread at a time for
+ * each copier.
  */
 #ifndef NIBBLE_DEVICE_CUDA_COPY_H
 #define NIBBLE_DEVICE_CUDA_COPY_H

@@ -128,6 +128,7 @@ int nb_cuda_check(const struct nb_cuda *cu, nb_cu_result result, const char *cal
     if (!result)
         return 0;
     cu->GetErrorString(result, &text);
-    NB_WARN("cuda: %.*s failed: %s (CUDA error %d), %s", length, call, text ? text : "unknown error", result, what);
+    NB_WARN("cuda: %.*s failed: %s (CUDA error %d), %s", length, call, text ? text : "unknown error", result,
+            what);
     return result == NB_CU_OUT_OF_MEMORY ? -ENOMEM : -EIO;
 }

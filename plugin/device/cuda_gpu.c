@@ -69,8 +69,8 @@ void nb_gpu_unpin(struct nb_gpu *g, void *p)
 
 /* ---- Life ---------------------------------------------------------------------------------------------- */
 
-/* Load the kernel now: with lazy loading the first launch would, and it may wait for all that the GPU does. That the
- * compiler's report has no local memory (which a launch may have to allocate) is looked at, too. */
+/* Load the kernel now: with lazy loading the first launch would, and it may wait for all that the GPU does.
+ * That the compiler's report has no local memory (which a launch may have to allocate) is looked at, too. */
 static int load_kernel(struct nb_gpu *g)
 {
     int ret, local = 0;
@@ -80,9 +80,11 @@ static int load_kernel(struct nb_gpu *g)
         return ret;
     ret = NB_CU(g->cu, "finding the codec kernel", ModuleGetFunction(&g->kernel, g->module, NB_GPU_KERNEL));
     if (!ret)
-        ret = NB_CU(g->cu, "preloading the codec kernel", FuncGetAttribute(&local, NB_CU_FUNC_LOCAL_BYTES, g->kernel));
+        ret = NB_CU(g->cu, "preloading the codec kernel",
+                    FuncGetAttribute(&local, NB_CU_FUNC_LOCAL_BYTES, g->kernel));
     if (!ret && local)
-        NB_INFO(NCCL_INIT, "cuda: the kernel uses %d bytes of local memory a thread on GPU %d", local, g->ordinal);
+        NB_INFO(NCCL_INIT, "cuda: the kernel uses %d bytes of local memory a thread on GPU %d", local,
+                g->ordinal);
     return ret;
 }
 
@@ -152,16 +154,21 @@ static void announce(const struct nb_gpu *g)
 {
     const struct nb_launches *l = &g->launches;
 
-    NB_INFO(NCCL_INIT | NCCL_NET, "cuda: GPU %d (%s): codecs run on it, %u blocks of %d multiprocessors; memory %s, %zu MiB to "
-            "begin with", g->ordinal, g->name, l->blocks, g->multiprocessors,
+    NB_INFO(NCCL_INIT | NCCL_NET,
+            "cuda: GPU %d (%s): codecs run on it, %u blocks of %d multiprocessors; memory %s, %zu MiB to "
+            "begin with",
+            g->ordinal, g->name, l->blocks, g->multiprocessors,
             g->arena.virtual_memory ? "grows as it is needed" : "cannot grow (no virtual memory management)",
             g->arena.mapped >> 20);
     if (l->how == NB_LAUNCH_RESIDENT)
-        NB_INFO(NCCL_INIT | NCCL_NET, "cuda: the kernel is launched beside each of NCCL's (KernelLaunch events), also in graphs");
+        NB_INFO(NCCL_INIT | NCCL_NET,
+                "cuda: the kernel is launched beside each of NCCL's (KernelLaunch events), also in graphs");
     else
-        NB_INFO(NCCL_INIT | NCCL_NET, "cuda: the kernel is launched for each batch of work, on a stream of its own: %s",
-                nb_params()->gpu_launch == 2 ? "NIBBLE_GPU_LAUNCH says so"
-                                             : "no KernelLaunch events from NCCL (before 2.28, or another profiler)");
+        NB_INFO(NCCL_INIT | NCCL_NET,
+                "cuda: the kernel is launched for each batch of work, on a stream of its own: %s",
+                nb_params()->gpu_launch == 2
+                    ? "NIBBLE_GPU_LAUNCH says so"
+                    : "no KernelLaunch events from NCCL (before 2.28, or another profiler)");
 }
 
 int nb_gpu_get(const struct nb_device_wish *wish, struct nb_gpu **out, char *why, size_t cap)
@@ -221,15 +228,18 @@ void nb_gpu_put(struct nb_gpu *g)
     *link = g->next;
     pthread_mutex_unlock(&list_lock);
     NB_INFO(NCCL_INIT | NCCL_NET,
-            "cuda: GPU %d: %llu works, %llu times the ring was full, %llu launches (%llu for a batch), memory %zu MiB of "
+            "cuda: GPU %d: %llu works, %llu times the ring was full, %llu launches (%llu for a batch), "
+            "memory %zu MiB of "
             "%zu, grown %llu times, refused %llu times",
             g->ordinal, (unsigned long long)g->ring.done, (unsigned long long)g->ring.full,
             (unsigned long long)atomic_load(&g->launches.launched), (unsigned long long)g->launches.alone,
             g->arena.peak >> 20, g->arena.mapped >> 20, (unsigned long long)g->arena.grown,
             (unsigned long long)g->arena.refused);
     if (!nb_launch_drain(g)) {
-        NB_WARN("cuda: GPU %d: a codec kernel does not end, its memory is left as it is: %llu launched, %llu begun, %llu ended, "
-                "%llu told to end", g->ordinal, (unsigned long long)atomic_load(&g->launches.launched),
+        NB_WARN("cuda: GPU %d: a codec kernel does not end, its memory is left as it is: %llu launched, %llu "
+                "begun, %llu ended, "
+                "%llu told to end",
+                g->ordinal, (unsigned long long)atomic_load(&g->launches.launched),
                 (unsigned long long)__atomic_load_n(&g->ring.host->ring.started, __ATOMIC_ACQUIRE),
                 (unsigned long long)__atomic_load_n(&g->ring.host->ring.ended, __ATOMIC_ACQUIRE),
                 (unsigned long long)g->launches.told);

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a communicator has on its GPU: context, kernel, memory, ring and launches. Each communicator has its own ring
- * and its own kernels. One for all of a GPU's communicators does not work: kernels beside NCCL's launches on several
- * streams, one after the other on one ring, begin in the order of the launches, so one that stands before others
- * waits for its own stream, while what another stream's operation needs waits behind it; telling whichever runs to go
- * on for all of them then blocks the stream that it is joined to (tests/gpu/test_cuda.c has three communicators that
- * got stuck so). As many kernels run at once as communicators have operations at once; NIBBLE_GPU_BLOCKS is for each.
+ * What a communicator has on its GPU: context, kernel, memory, ring and launches. Each communicator has its
+ * own ring and its own kernels. One for all of a GPU's communicators does not work: kernels beside NCCL's
+ * launches on several streams, one after the other on one ring, begin in the order of the launches, so one
+ * that stands before others waits for its own stream, while what another stream's operation needs waits
+ * behind it; telling whichever runs to go on for all of them then blocks the stream that it is joined to
+ * (tests/gpu/test_cuda.c has three communicators that got stuck so). As many kernels run at once as
+ * communicators have operations at once; NIBBLE_GPU_BLOCKS is for each.
  *
  *   cuda_gpu.c     context, module, streams; life
  *   cuda_arena.c   GPU memory: reserved at connect, grown by the engine thread, given back at the end
@@ -13,9 +14,9 @@
  *   cuda_launch.c  when the kernel runs: around NCCL's own launches, or for a batch
  *   cuda.c         the table that the engine sees
  *
- * Threads: `lock` covers everything but launching, which has `launch_lock`. NCCL's launching threads take the latter
- * and may be held up by the driver for as long as the GPU's queues are full, which can depend on the engine: so
- * whoever has `lock` only tries to take it.
+ * Threads: `lock` covers everything but launching, which has `launch_lock`. NCCL's launching threads take the
+ * latter and may be held up by the driver for as long as the GPU's queues are full, which can depend on the
+ * engine: so whoever has `lock` only tries to take it.
  */
 #ifndef NIBBLE_DEVICE_CUDA_GPU_H
 #define NIBBLE_DEVICE_CUDA_GPU_H
@@ -47,7 +48,8 @@ struct nb_arena_map { /* physical memory behind a part of it */
 };
 
 struct nb_arena {
-    int virtual_memory;   /* reserved addresses, mapped as they are needed; else pieces of cuMemAlloc made at connect */
+    int virtual_memory; /* reserved addresses, mapped as they are needed; else pieces of cuMemAlloc made at
+                           connect */
     nb_cu_ptr base;
     size_t reserved, mapped, used, peak, granularity;
     uint64_t grown, refused; /* counters: growths, allocations that had no memory */
@@ -170,18 +172,18 @@ struct nb_cuda_device {
 };
 
 /* cuda_gpu.c */
-/* Make one. 0, or a negative errno: -ENODEV or -ENOTSUP when the GPU cannot be used (`why` says so, nothing is
- * logged), others after a WARN. On a connecting thread. */
+/* Make one. 0, or a negative errno: -ENODEV or -ENOTSUP when the GPU cannot be used (`why` says so, nothing
+ * is logged), others after a WARN. On a connecting thread. */
 int nb_gpu_get(const struct nb_device_wish *wish, struct nb_gpu **gpu, char *why, size_t cap);
 void nb_gpu_put(struct nb_gpu *gpu);
-/* The one of this communicator; else, for a child that shares its parent's resources, the only one of as many nodes on
- * this GPU. NULL: none. It stays until nb_gpu_unfind, which must follow unless NULL. */
+/* The one of this communicator; else, for a child that shares its parent's resources, the only one of as many
+ * nodes on this GPU. NULL: none. It stays until nb_gpu_unfind, which must follow unless NULL. */
 struct nb_gpu *nb_gpu_find(int ordinal, uint64_t comm_id, int nnodes);
 /* The same by number. */
 struct nb_gpu *nb_gpu_find_serial(uint16_t serial);
 void nb_gpu_unfind(void);
-/* Make the context current, with the relaxed mode of captures, in which calls that a capture on another thread
- * would forbid are allowed to this one. 0 or a negative errno; leave only after success. */
+/* Make the context current, with the relaxed mode of captures, in which calls that a capture on another
+ * thread would forbid are allowed to this one. 0 or a negative errno; leave only after success. */
 int nb_gpu_enter(struct nb_gpu *gpu, int *mode);
 void nb_gpu_leave(struct nb_gpu *gpu, int mode);
 /* Pinned memory, zeroed, that the GPU sees at the same address. NULL after a WARN. Enters by itself. */
@@ -200,13 +202,13 @@ void nb_arena_give(struct nb_gpu *gpu, nb_cu_ptr at);
 /* cuda_ring.c; under lock. */
 int nb_ring_open(struct nb_gpu *gpu);
 void nb_ring_close(struct nb_gpu *gpu);
-/* Make sure of `work` bytes of workspace, `scratch` of scratch memory and `sources` sources a descriptor; at connect,
- * entered. */
+/* Make sure of `work` bytes of workspace, `scratch` of scratch memory and `sources` sources a descriptor; at
+ * connect, entered. */
 int nb_ring_reserve(struct nb_gpu *gpu, size_t work, size_t scratch, unsigned sources);
-/* Hand over: 0, -EAGAIN when the ring is full, or what nb_gpu_plan says, -ENOTSUP also for more workspace or sources
- * than reserved and for what the kernel does not do on this GPU. `sources` may be NULL. */
-int nb_ring_submit(struct nb_gpu *gpu, struct nb_cuda_device *dev, struct nb_work *work, struct nb_gpu_desc *desc,
-                   const struct nb_source *sources, struct nb_encode_stats *stats);
+/* Hand over: 0, -EAGAIN when the ring is full, or what nb_gpu_plan says, -ENOTSUP also for more workspace or
+ * sources than reserved and for what the kernel does not do on this GPU. `sources` may be NULL. */
+int nb_ring_submit(struct nb_gpu *gpu, struct nb_cuda_device *dev, struct nb_work *work,
+                   struct nb_gpu_desc *desc, const struct nb_source *sources, struct nb_encode_stats *stats);
 /* The state of a work: -EINPROGRESS, or its result. */
 ssize_t nb_ring_poll(struct nb_gpu *gpu, struct nb_work *work);
 /* Take note of what is finished; the number of descriptors that are not. */
@@ -219,8 +221,8 @@ void nb_ring_cancel(struct nb_gpu *gpu);
 int nb_launch_choose(enum nb_launching *how, int *one_queue, int gpu, char *why, size_t cap);
 int nb_launch_open(struct nb_gpu *gpu);   /* entered */
 void nb_launch_close(struct nb_gpu *gpu); /* entered */
-/* One round: see which of NCCL's kernels have ended, tell ours to end, launch for a batch, watch the clock. Under
- * lock. 1 while something may happen that nobody wakes the engine for. */
+/* One round: see which of NCCL's kernels have ended, tell ours to end, launch for a batch, watch the clock.
+ * Under lock. 1 while something may happen that nobody wakes the engine for. */
 int nb_launch_turn(struct nb_gpu *gpu);
 /* End all kernels, in bounded time: 1, or 0 when one would not end. Under lock. */
 int nb_launch_drain(struct nb_gpu *gpu);

@@ -3,13 +3,14 @@
  * The host's half of the kernel's ring (kernels/kernels.h).
  *
  * Order of memory, in words. To the kernel: the descriptor and the sources are written, then `published` with
- * release; the kernel reads `published` at system scope, fences, and reads the descriptor past its caches. What the
- * descriptor names (values that NCCL's kernel wrote and its proxy has seen, bytes that a transport has put there and
- * reported) was visible to this thread before, so it is to whoever sees `published`. From the kernel: data and
- * results, a fence at system scope, then `done`; here `done` is read with acquire, then the rest.
+ * release; the kernel reads `published` at system scope, fences, and reads the descriptor past its caches.
+ * What the descriptor names (values that NCCL's kernel wrote and its proxy has seen, bytes that a transport
+ * has put there and reported) was visible to this thread before, so it is to whoever sees `published`. From
+ * the kernel: data and results, a fence at system scope, then `done`; here `done` is read with acquire, then
+ * the rest.
  *
- * Compilers see to the former by C11's atomics, which on the host's side is what the protocol's test runs under the
- * thread sanitizer. How a GPU keeps to its side could not be tried without one.
+ * Compilers see to the former by C11's atomics, which on the host's side is what the protocol's test runs
+ * under the thread sanitizer. How a GPU keeps to its side could not be tried without one.
  */
 #include <errno.h>
 #include <string.h>
@@ -19,7 +20,8 @@
 #include "base/params.h"
 #include "device/cuda_gpu.h"
 
-/* nb_work.id of one that is finished; its result is in more[0]. A work in flight has its slot's number plus 1 there. */
+/* nb_work.id of one that is finished; its result is in more[0]. A work in flight has its slot's number plus 1
+ * there. */
 #define FINISHED UINT64_MAX
 
 int nb_ring_open(struct nb_gpu *g)
@@ -36,7 +38,8 @@ int nb_ring_open(struct nb_gpu *g)
         NB_WARN("cuda: GPU %d has no memory for the ring (NIBBLE_GPU_ARENA_MB)", g->ordinal);
         return -ENOMEM;
     }
-    ret = NB_CU(cu, "state of the ring", MemsetD8Async(r->state, 0, sizeof(struct nb_gpu_state), g->launches.stream));
+    ret = NB_CU(cu, "state of the ring",
+                MemsetD8Async(r->state, 0, sizeof(struct nb_gpu_state), g->launches.stream));
     if (!ret)
         ret = NB_CU(cu, "state of the ring", StreamSynchronize(g->launches.stream));
     return ret;
@@ -50,8 +53,8 @@ void nb_ring_close(struct nb_gpu *g)
     memset(&g->ring, 0, sizeof(g->ring)); /* the rest is the arena's */
 }
 
-/* Larger ones for all slots. Descriptors in flight may be using the old ones, which therefore stay until the end. It
- * happens when a communicator of more nodes than those before connects. */
+/* Larger ones for all slots. Descriptors in flight may be using the old ones, which therefore stay until the
+ * end. It happens when a communicator of more nodes than those before connects. */
 static int reserve_memory(struct nb_gpu *g, size_t work, size_t scratch)
 {
     struct nb_ring *r = &g->ring;
@@ -60,8 +63,8 @@ static int reserve_memory(struct nb_gpu *g, size_t work, size_t scratch)
     int ret;
 
     if (!at) {
-        NB_WARN("cuda: GPU %d has no %zu bytes for the kernel's workspaces (NIBBLE_GPU_RESERVE_MB)", g->ordinal,
-                (each + also) * NB_GPU_RING);
+        NB_WARN("cuda: GPU %d has no %zu bytes for the kernel's workspaces (NIBBLE_GPU_RESERVE_MB)",
+                g->ordinal, (each + also) * NB_GPU_RING);
         return -ENOMEM;
     }
     ret = NB_CU(g->cu, "workspaces", MemsetD8Async(at, 0, each * NB_GPU_RING, g->launches.stream));

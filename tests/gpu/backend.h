@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Where kernels run in a test: emulated on the CPU (backend_emulated.c) or on a GPU (backend_cuda.c). Memory is
- * addressed alike by both sides. Failures end the program with a message.
+ * Where kernels run in a test: emulated on the CPU (backend_emulated.c) or on a GPU (backend_cuda.c). Memory
+ * is addressed alike by both sides. Failures end the program with a message.
  */
 #ifndef NIBBLE_TESTS_GPU_BACKEND_H
 #define NIBBLE_TESTS_GPU_BACKEND_H
@@ -16,13 +16,13 @@ void backend_close(void);
 const char *backend_name(void);
 int backend_encodes_differences(void); /* 0: not on this GPU (NB_GPU_NO_DIFFERENCES) */
 
-/* Zeroed, aligned to 256 bytes. The emulated one ends where the buffer ends, so that a sanitizer sees what reads
- * beyond. */
+/* Zeroed, aligned to 256 bytes. The emulated one ends where the buffer ends, so that a sanitizer sees what
+ * reads beyond. */
 void *backend_alloc(size_t bytes);
 void backend_free(void *p);
 
-/* Run the descriptors as one batch: sets ticket, tickets, id, work, result; fails if nb_gpu_plan does. `result` gets a
- * copy of each one's result. */
+/* Run the descriptors as one batch: sets ticket, tickets, id, work, result; fails if nb_gpu_plan does.
+ * `result` gets a copy of each one's result. */
 void backend_run(struct nb_gpu_desc *desc, size_t count, struct nb_gpu_result *result);
 
 #endif

@@ -38,8 +38,8 @@ static struct {
     CUresult (*MemcpyHtoD_v2)(uint64_t, const void *, size_t);
     CUresult (*MemcpyDtoH_v2)(void *, uint64_t, size_t);
     CUresult (*MemcpyDtoDAsync_v2)(uint64_t, uint64_t, size_t, CUstream);
-    CUresult (*LaunchKernel)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream,
-                             void **, void **);
+    CUresult (*LaunchKernel)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+                             CUstream, void **, void **);
     CUresult (*EventCreate)(CUevent *, unsigned);
     CUresult (*EventRecord)(CUevent, CUstream);
     CUresult (*EventSynchronize)(CUevent);
@@ -51,12 +51,30 @@ static const struct {
     void *at;
 } symbols[] = {
 #define SYMBOL(x) {"cu" #x, &cu.x}
-    SYMBOL(Init), SYMBOL(GetErrorString), SYMBOL(DeviceGetCount), SYMBOL(DeviceGet), SYMBOL(DeviceGetName),
-    SYMBOL(DeviceGetAttribute), SYMBOL(DevicePrimaryCtxRetain), SYMBOL(DevicePrimaryCtxRelease_v2),
-    SYMBOL(CtxSetCurrent), SYMBOL(CtxSynchronize), SYMBOL(ModuleLoadData), SYMBOL(ModuleGetFunction),
-    SYMBOL(MemAlloc_v2), SYMBOL(MemAllocManaged), SYMBOL(MemFree_v2), SYMBOL(MemsetD8_v2), SYMBOL(MemcpyHtoD_v2),
-    SYMBOL(MemcpyDtoH_v2), SYMBOL(MemcpyDtoDAsync_v2), SYMBOL(LaunchKernel), SYMBOL(EventCreate), SYMBOL(EventRecord),
-    SYMBOL(EventSynchronize), SYMBOL(EventElapsedTime),
+    SYMBOL(Init),
+    SYMBOL(GetErrorString),
+    SYMBOL(DeviceGetCount),
+    SYMBOL(DeviceGet),
+    SYMBOL(DeviceGetName),
+    SYMBOL(DeviceGetAttribute),
+    SYMBOL(DevicePrimaryCtxRetain),
+    SYMBOL(DevicePrimaryCtxRelease_v2),
+    SYMBOL(CtxSetCurrent),
+    SYMBOL(CtxSynchronize),
+    SYMBOL(ModuleLoadData),
+    SYMBOL(ModuleGetFunction),
+    SYMBOL(MemAlloc_v2),
+    SYMBOL(MemAllocManaged),
+    SYMBOL(MemFree_v2),
+    SYMBOL(MemsetD8_v2),
+    SYMBOL(MemcpyHtoD_v2),
+    SYMBOL(MemcpyDtoH_v2),
+    SYMBOL(MemcpyDtoDAsync_v2),
+    SYMBOL(LaunchKernel),
+    SYMBOL(EventCreate),
+    SYMBOL(EventRecord),
+    SYMBOL(EventSynchronize),
+    SYMBOL(EventElapsedTime),
 };
 
 static void *library;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The little of the CUDA driver that the tests need, opened at run time, so that they build anywhere. A failing call
- * ends the program with a message.
+ * The little of the CUDA driver that the tests need, opened at run time, so that they build anywhere. A
+ * failing call ends the program with a message.
  */
 #ifndef NIBBLE_TESTS_GPU_DRIVER_H
 #define NIBBLE_TESTS_GPU_DRIVER_H

@@ -94,17 +94,17 @@ static void count(long by)
 }
 
 /* Calls that need a context, and those that a capture elsewhere would forbid. */
-#define CALL(name)                                                                                                    \
-    do {                                                                                                              \
-        nb_cu_result failed_ = called(name);                                                                          \
-        if (failed_)                                                                                                  \
-            return failed_;                                                                                           \
+#define CALL(name)                                                                                           \
+    do {                                                                                                     \
+        nb_cu_result failed_ = called(name);                                                                 \
+        if (failed_)                                                                                         \
+            return failed_;                                                                                  \
     } while (0)
-#define CALL_IN_CONTEXT(name)                                                                                         \
-    do {                                                                                                              \
-        if (depth == 0 || mode_now != NB_CU_CAPTURE_MODE_RELAXED)                                                     \
-            fake_wrong(name " without a context or outside of relaxed capture mode");                                      \
-        CALL(name);                                                                                                   \
+#define CALL_IN_CONTEXT(name)                                                                                \
+    do {                                                                                                     \
+        if (depth == 0 || mode_now != NB_CU_CAPTURE_MODE_RELAXED)                                            \
+            fake_wrong(name " without a context or outside of relaxed capture mode");                        \
+        CALL(name);                                                                                          \
     } while (0)
 
 /* ---- The table: device and context --------------------------------------------------------------------- */
@@ -319,8 +319,8 @@ static nb_cu_result fStreamIsCapturing(nb_cu_stream stream, int *state)
     return 0;
 }
 
-static nb_cu_result fStreamGetCaptureInfo_v2(nb_cu_stream stream, int *state, uint64_t *id, void *graph, void *nodes,
-                                             size_t *n)
+static nb_cu_result fStreamGetCaptureInfo_v2(nb_cu_stream stream, int *state, uint64_t *id, void *graph,
+                                             void *nodes, size_t *n)
 {
     struct fake_stream *s = stream;
 
@@ -371,14 +371,14 @@ static nb_cu_result fEventRecord(nb_cu_event event, nb_cu_stream stream)
     return 0;
 }
 
-static nb_cu_result fLaunchKernelEx(const struct nb_cu_launch_config *config, nb_cu_function f, void **arguments,
-                                    void **extra)
+static nb_cu_result fLaunchKernelEx(const struct nb_cu_launch_config *config, nb_cu_function f,
+                                    void **arguments, void **extra)
 {
     struct fake_item it = {.kind = LAUNCH, .blocks = config->grid_x};
 
     CALL_IN_CONTEXT("cuLaunchKernelEx");
-    if (f != KERNEL || extra || config->block_x != NB_GPU_THREADS || config->grid_x < 2 || config->nattrs != 1 ||
-        config->attrs->id != NB_CU_LAUNCH_MEM_SYNC_DOMAIN)
+    if (f != KERNEL || extra || config->block_x != NB_GPU_THREADS || config->grid_x < 2 ||
+        config->nattrs != 1 || config->attrs->id != NB_CU_LAUNCH_MEM_SYNC_DOMAIN)
         fake_wrong("a launch in another form");
     memcpy(&it.launch, arguments[0], sizeof(it.launch));
     pthread_mutex_lock(&fake_lock);
@@ -390,7 +390,9 @@ static nb_cu_result fLaunchKernelEx(const struct nb_cu_launch_config *config, nb
 static nb_cu_result set_memory(nb_cu_ptr at, uint32_t pattern, size_t bytes, nb_cu_stream stream)
 {
     pthread_mutex_lock(&fake_lock);
-    fake_put(stream, &(struct fake_item){.kind = SET, .at = (unsigned char *)(uintptr_t)at, .pattern = pattern, .bytes = bytes});
+    fake_put(stream,
+             &(struct fake_item){
+                 .kind = SET, .at = (unsigned char *)(uintptr_t)at, .pattern = pattern, .bytes = bytes});
     pthread_mutex_unlock(&fake_lock);
     return 0;
 }
@@ -564,7 +566,8 @@ static nb_cu_result fMemGetInfo_v2(size_t *left, size_t *all)
     return 0;
 }
 
-static nb_cu_result fMemGetAllocationGranularity(size_t *granularity, const struct nb_cu_alloc_prop *prop, int option)
+static nb_cu_result fMemGetAllocationGranularity(size_t *granularity, const struct nb_cu_alloc_prop *prop,
+                                                 int option)
 {
     (void)prop;
     (void)option;
@@ -573,7 +576,8 @@ static nb_cu_result fMemGetAllocationGranularity(size_t *granularity, const stru
     return 0;
 }
 
-static nb_cu_result fMemAddressReserve(nb_cu_ptr *at, size_t bytes, size_t align, nb_cu_ptr wish, unsigned long long flags)
+static nb_cu_result fMemAddressReserve(nb_cu_ptr *at, size_t bytes, size_t align, nb_cu_ptr wish,
+                                       unsigned long long flags)
 {
     void *p;
     (void)align;
@@ -627,7 +631,8 @@ static nb_cu_result fMemRelease(unsigned long long handle)
     return 0;
 }
 
-static nb_cu_result fMemMap(nb_cu_ptr at, size_t bytes, size_t offset, unsigned long long handle, unsigned long long flags)
+static nb_cu_result fMemMap(nb_cu_ptr at, size_t bytes, size_t offset, unsigned long long handle,
+                            unsigned long long flags)
 {
     (void)at;
     (void)offset;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A CUDA driver made of threads, to put in place of the real one (nb_cuda_override): GPU memory is host memory, a
- * stream is a thread with a queue, the kernel is C. It checks what the real one would punish late or never: a
- * context that is not current, calls outside of relaxed capture mode, memory that is freed twice or never.
+ * A CUDA driver made of threads, to put in place of the real one (nb_cuda_override): GPU memory is host
+ * memory, a stream is a thread with a queue, the kernel is C. It checks what the real one would punish late
+ * or never: a context that is not current, calls outside of relaxed capture mode, memory that is freed twice
+ * or never.
  */
 #ifndef NIBBLE_TESTS_GPU_FAKE_DRIVER_H
 #define NIBBLE_TESTS_GPU_FAKE_DRIVER_H
@@ -50,8 +51,8 @@ void fake_stream_free(nb_cu_stream stream);
 void fake_run(nb_cu_stream stream, void (*function)(void *), void *argument);
 void fake_wait(nb_cu_stream stream);
 
-/* Capture what is given to `stream` and to those that join it. A graph is replayed as a whole: fake_replay returns when
- * everything in it has run. */
+/* Capture what is given to `stream` and to those that join it. A graph is replayed as a whole: fake_replay
+ * returns when everything in it has run. */
 struct fake_graph;
 void fake_capture(nb_cu_stream stream);
 struct fake_graph *fake_capture_end(nb_cu_stream stream);

@@ -32,9 +32,10 @@ static int64_t encode(const struct nb_gpu_desc *d, struct nb_gpu_result *res)
     struct nb_ef ef = {at(d->err), at(d->scale), (enum nb_ef_mode)d->mode, d->beta, d->bound};
     struct nb_encode_stats s = {.every = d->every};
     const int stats = d->flags & NB_GPU_STATS;
-    int64_t ret = nb_encode((enum nb_codec)d->codec, (enum nb_dtype)d->type, at(d->src), d->n, d->first,
-                            d->mode != NB_EF_OFF ? &ef : NULL, at(d->dst),
-                            nb_encode_bound((enum nb_codec)d->codec, (enum nb_dtype)d->type, d->n), stats ? &s : NULL);
+    int64_t ret =
+        nb_encode((enum nb_codec)d->codec, (enum nb_dtype)d->type, at(d->src), d->n, d->first,
+                  d->mode != NB_EF_OFF ? &ef : NULL, at(d->dst),
+                  nb_encode_bound((enum nb_codec)d->codec, (enum nb_dtype)d->type, d->n), stats ? &s : NULL);
     res->nonfinite = s.nonfinite;
     res->escapes = s.escapes;
     res->fallback = s.fallback;
@@ -60,16 +61,19 @@ static int64_t sum(const struct nb_gpu_desc *d)
         plain[i] = at(from[i].coded);
     }
     if (d->op == NB_GPU_DECODE)
-        ret = nb_decode(list[0].codec, (enum nb_dtype)d->type, list[0].coded, list[0].len, d->n, d->first, at(d->dst));
+        ret = nb_decode(list[0].codec, (enum nb_dtype)d->type, list[0].coded, list[0].len, d->n, d->first,
+                        at(d->dst));
     else if (d->op == NB_GPU_REDUCE)
         ret = nb_reduce((enum nb_dtype)d->type, list, d->nsources, at(d->own), d->n, d->first, at(d->dst));
     else if (d->op == NB_GPU_ULP_DECODE)
-        ret = nb_ulp_decode((enum nb_ulp_width)d->width, list[0].coded, list[0].len, at(d->ref), d->n, at(d->dst));
+        ret = nb_ulp_decode((enum nb_ulp_width)d->width, list[0].coded, list[0].len, at(d->ref), d->n,
+                            at(d->dst));
     else if (d->op == NB_GPU_DELTA4_DECODE)
-        ret = nb_delta4_decode((enum nb_dtype)d->type, list[0].coded, list[0].len, at(d->ref), d->n, at(d->dst));
+        ret = nb_delta4_decode((enum nb_dtype)d->type, list[0].coded, list[0].len, at(d->ref), d->n,
+                               at(d->dst));
     else
-        ret = nb_exact_reduce((ncclDataType_t)d->type, (ncclRedOp_t)d->mode, plain, d->nsources, at(d->own), d->n,
-                              at(d->dst));
+        ret = nb_exact_reduce((ncclDataType_t)d->type, (ncclRedOp_t)d->mode, plain, d->nsources, at(d->own),
+                              d->n, at(d->dst));
     free(list);
     free(plain);
     return ret;

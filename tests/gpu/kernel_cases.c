@@ -45,7 +45,8 @@ static void encoder_open(struct encoder *e, enum nb_codec codec, enum nb_dtype t
     e->want = malloc(e->cap);
     e->err = backend_alloc(nb_ef_err_bytes(block));
     e->scale = backend_alloc(nb_ef_scale_bytes(block));
-    e->ef = (struct nb_ef){calloc(1, nb_ef_err_bytes(block)), calloc(1, nb_ef_scale_bytes(block)), mode, 0.75f, 0.2f};
+    e->ef = (struct nb_ef){calloc(1, nb_ef_err_bytes(block)), calloc(1, nb_ef_scale_bytes(block)), mode,
+                           0.75f, 0.2f};
     if (!e->want || !e->ef.err || !e->ef.scale)
         abort();
 }
@@ -153,8 +154,9 @@ unsigned cases_encode(unsigned rounds, unsigned seed)
             float times = pass == 2 && rng_below(&r, 2) ? 0.01f : 1.0f;
             if (pass == 1 && rng_below(&r, 3) == 0)
                 kind = (enum data_kind)rng_below(&r, DATA_KINDS);
-            at_case("round %u seed %u pass %u kind %d type %s codec %s mode %d n %zu first %" PRIu64 " skew %u", round,
-                    seed, pass, kind, nb_dtype_name(type), nb_codec_name(codec), mode, n, first, skew);
+            at_case("round %u seed %u pass %u kind %d type %s codec %s mode %d n %zu first %" PRIu64
+                    " skew %u",
+                    round, seed, pass, kind, nb_dtype_name(type), nb_codec_name(codec), mode, n, first, skew);
             for (size_t i = 0; i < n; i++)
                 nb_store_value(type, e.src, i, times * data_value(&r, kind, i, &scale));
             length = encode_both(&e, rng_below(&r, 2) == 0);
@@ -175,7 +177,8 @@ unsigned cases_reduce(unsigned rounds, unsigned seed)
         enum nb_dtype type = (enum nb_dtype)(rng_below(&r, NB_DTYPE_COUNT));
         size_t n = lengths[rng_below(&r, sizeof(lengths) / sizeof(*lengths))], size = nb_dtype_size(type);
         uint64_t first = firsts[rng_below(&r, sizeof(firsts) / sizeof(*firsts))];
-        unsigned count = 1 + (unsigned)rng_below(&r, 9), skew = rng_below(&r, 3) ? 0 : 1 + (unsigned)rng_below(&r, 7);
+        unsigned count = 1 + (unsigned)rng_below(&r, 9),
+                 skew = rng_below(&r, 3) ? 0 : 1 + (unsigned)rng_below(&r, 7);
         unsigned usual = (unsigned)rng_below(&r, 2); /* 1: all of int4 */
         struct nb_gpu_source *sources = backend_alloc(count * sizeof(*sources));
         struct nb_source want_sources[16];
@@ -190,7 +193,8 @@ unsigned cases_reduce(unsigned rounds, unsigned seed)
             enum data_kind kind = rng_below(&r, 3) ? DATA_GAUSS : (enum data_kind)rng_below(&r, DATA_KINDS);
             enum nb_codec codec = usual || rng_below(&r, 2) ? NB_CODEC_INT4 : (enum nb_codec)rng_below(&r, 3);
             for (size_t i = 0; i < n; i++)
-                nb_store_value(type, s < count ? values : own + skew * size, i, data_value(&r, kind, i, &scale));
+                nb_store_value(type, s < count ? values : own + skew * size, i,
+                               data_value(&r, kind, i, &scale));
             if (s == count)
                 break;
             size_t cap = nb_encode_bound(codec, type, n);
@@ -249,8 +253,8 @@ unsigned cases_malformed(unsigned rounds, unsigned seed)
         struct nb_gpu_source *source = backend_alloc(sizeof(*source));
         struct nb_gpu_result result;
         double scale = 1;
-        at_case("malformed round %u seed %u type %s codec %s n %zu first %" PRIu64, round, seed, nb_dtype_name(type),
-                nb_codec_name(codec), n, first);
+        at_case("malformed round %u seed %u type %s codec %s n %zu first %" PRIu64, round, seed,
+                nb_dtype_name(type), nb_codec_name(codec), n, first);
         if (!values || !want || !span)
             abort();
         for (size_t i = 0; i < n; i++)
@@ -292,7 +296,7 @@ unsigned cases_malformed(unsigned rounds, unsigned seed)
     return refused;
 }
 
-/* ---- Bytes ----------------------------------------------------------------------------------------------- */
+/* ---- Bytes ------------------------------------------------------------------------------------------- */
 
 unsigned cases_bytes(unsigned rounds, unsigned seed)
 {
@@ -301,8 +305,10 @@ unsigned cases_bytes(unsigned rounds, unsigned seed)
     struct rng r = {seed};
     for (unsigned round = 0; round < rounds; round++) {
         size_t bytes = sizes[rng_below(&r, sizeof(sizes) / sizeof(*sizes))];
-        unsigned skew = rng_below(&r, 2) ? 0 : (unsigned)rng_below(&r, 16), samples = 1 + (unsigned)rng_below(&r, 256);
-        uint8_t *a = bytes_alloc(bytes + 16) + skew, *b = bytes_alloc(bytes + 16) + skew, *c = backend_alloc(bytes + 16);
+        unsigned skew = rng_below(&r, 2) ? 0 : (unsigned)rng_below(&r, 16),
+                 samples = 1 + (unsigned)rng_below(&r, 256);
+        uint8_t *a = bytes_alloc(bytes + 16) + skew, *b = bytes_alloc(bytes + 16) + skew,
+                *c = backend_alloc(bytes + 16);
         float *sums = backend_alloc(40 * sizeof(*sums));
         struct nb_gpu_result result[6];
         at_case("bytes round %u seed %u bytes %zu skew %u", round, seed, bytes, skew);
@@ -365,7 +371,7 @@ unsigned cases_bytes(unsigned rounds, unsigned seed)
     return compared;
 }
 
-/* ---- The golden vectors ---------------------------------------------------------------------------------- */
+/* ---- The golden vectors ------------------------------------------------------------------------------ */
 
 unsigned cases_golden(const char *path)
 {

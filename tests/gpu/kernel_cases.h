@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests of the kernels against the C codec, for any backend. Each returns the number of comparisons it made; a
- * difference ends the program with a message that tells the case. */
+/* Tests of the kernels against the C codec, for any backend. Each returns the number of comparisons it made;
+ * a difference ends the program with a message that tells the case. */
 #ifndef NIBBLE_TESTS_GPU_KERNEL_CASES_H
 #define NIBBLE_TESTS_GPU_KERNEL_CASES_H
 

@@ -12,15 +12,15 @@
 #include "kernel_check.h"
 
 enum kind {
-    SMALL,    /* all move by about the same */
+    SMALL, /* all move by about the same */
     SAME,
-    LARGE,    /* as large as the values */
-    STRAY,    /* small, and now and then anything */
-    HALF,     /* the second half is anything */
-    STRETCH,  /* stretches that do not move, stretches of anything */
-    TRAP,     /* what is sampled of a block is anything, the rest does not move; every 32nd block is anything */
-    MIXED,    /* scales far apart side by side */
-    SPECIAL,  /* zeros, infinities, NaN, denormals */
+    LARGE,   /* as large as the values */
+    STRAY,   /* small, and now and then anything */
+    HALF,    /* the second half is anything */
+    STRETCH, /* stretches that do not move, stretches of anything */
+    TRAP,  /* what is sampled of a block is anything, the rest does not move; every 32nd block is anything */
+    MIXED, /* scales far apart side by side */
+    SPECIAL, /* zeros, infinities, NaN, denormals */
     PATTERNS,
     KINDS
 };
@@ -32,15 +32,17 @@ static int sampled(size_t i)
 }
 
 /* `type` of the values; bytes of another width look at the same data. */
-static void make(struct rng *r, enum kind kind, enum nb_dtype type, double step, uint8_t *ref, uint8_t *cur, size_t bytes)
+static void make(struct rng *r, enum kind kind, enum nb_dtype type, double step, uint8_t *ref, uint8_t *cur,
+                 size_t bytes)
 {
     static const uint32_t words[] = {0,          0x80000000, 0x7f800000, 0xff800000, 0x7fc00001, 0xffffffff,
                                      0x7f7fffff, 0x00000001, 0x80000100, 0x00800000, 0x7c007c00, 0xfc01fc01};
     const size_t size = nb_dtype_size(type), n = bytes / size;
     for (size_t i = 0; i < n; i++) {
         double w = rng_gauss(r) * 0.02, by = rng_gauss(r) * 0.02 * step;
-        int any = kind == PATTERNS || (kind == STRAY && rng_below(r, 50) == 0) || (kind == HALF && i > n / 2) ||
-                  (kind == STRETCH && i / 3000 % 3 == 2) || (kind == TRAP && (sampled(i) || i / 1024 % 32 == 31));
+        int any = kind == PATTERNS || (kind == STRAY && rng_below(r, 50) == 0) ||
+                  (kind == HALF && i > n / 2) || (kind == STRETCH && i / 3000 % 3 == 2) ||
+                  (kind == TRAP && (sampled(i) || i / 1024 % 32 == 31));
         if (kind == SAME || (kind == STRETCH && i / 3000 % 3 == 0) || kind == TRAP)
             by = 0;
         if (kind == LARGE)
@@ -75,8 +77,8 @@ struct span {
     size_t bytes;
 };
 
-static ssize_t want_encode(const struct span *s, const void *cur, const void *ref, size_t limit, void *dst, size_t cap,
-                           struct nb_delta4_stats *stats)
+static ssize_t want_encode(const struct span *s, const void *cur, const void *ref, size_t limit, void *dst,
+                           size_t cap, struct nb_delta4_stats *stats)
 {
     return s->bounded ? nb_delta4_encode(s->type, cur, ref, s->bytes, limit, dst, cap, stats)
                       : nb_ulp_encode((enum nb_ulp_width)s->width, cur, ref, s->bytes, limit, dst, cap);
@@ -105,7 +107,8 @@ static int64_t run_encoder(const struct span *s, const void *cur, const void *re
     return result.length;
 }
 
-/* The kernel's bytes are these, `length` of them, and as many lossy runs; or it refuses, as it does on some GPUs. */
+/* The kernel's bytes are these, `length` of them, and as many lossy runs; or it refuses, as it does on some
+ * GPUs. */
 static void check_encoder(const struct span *s, const void *cur, const void *ref, uint64_t limit, void *dst,
                           const void *want, int64_t length, uint64_t lossy)
 {
@@ -155,7 +158,8 @@ unsigned cases_differences(unsigned rounds, unsigned seed)
         s.bytes = sizes[rng_below(&r, kind == TRAP || round % 6 == 0 ? 12 : 9)];
         if (kind == TRAP)
             s.bytes = sizes[8 + rng_below(&r, 4)];
-        size_t cap = s.bounded ? nb_delta4_bound(s.type, s.bytes) : nb_ulp_bound((enum nb_ulp_width)s.width, s.bytes);
+        size_t cap =
+            s.bounded ? nb_delta4_bound(s.type, s.bytes) : nb_ulp_bound((enum nb_ulp_width)s.width, s.bytes);
         const size_t size = s.bounded ? nb_dtype_size(s.type) : s.width;
         uint8_t *ref = backend_alloc(s.bytes), *cur = backend_alloc(s.bytes), *out = backend_alloc(s.bytes);
         uint8_t *coded = backend_alloc((cap + 3) & ~(size_t)3), *want = malloc(cap);
@@ -171,8 +175,8 @@ unsigned cases_differences(unsigned rounds, unsigned seed)
         check_encoder(&s, cur, ref, SIZE_MAX, coded, want, length, stats.lossy);
         /* Limits: one more than it takes, as much, less. */
         check_encoder(&s, cur, ref, (uint64_t)length + 1, coded, want, length, stats.lossy);
-        check_encoder(&s, cur, ref, round % 2 ? (uint64_t)length : rng_below(&r, (uint64_t)length), coded, NULL,
-                      -E2BIG, 0);
+        check_encoder(&s, cur, ref, round % 2 ? (uint64_t)length : rng_below(&r, (uint64_t)length), coded,
+                      NULL, -E2BIG, 0);
         compared++;
 
         /* Decoders take bytes at any address. */
@@ -207,7 +211,7 @@ unsigned cases_differences(unsigned rounds, unsigned seed)
     return compared;
 }
 
-/* ---- Golden vectors -------------------------------------------------------------------------------------- */
+/* ---- Golden vectors ---------------------------------------------------------------------------------- */
 
 unsigned cases_golden_differences(const char *path)
 {
@@ -220,7 +224,8 @@ unsigned cases_golden_differences(const char *path)
         size_t bytes, length;
         uint64_t lossy;
         at_case("golden delta4 case %u", c);
-        uint8_t *ref = backend_alloc(k->bytes), *cur = backend_alloc(k->bytes), *out = backend_alloc(k->bytes);
+        uint8_t *ref = backend_alloc(k->bytes), *cur = backend_alloc(k->bytes),
+                *out = backend_alloc(k->bytes);
         uint8_t *coded = backend_alloc(nb_delta4_bound(k->type, k->bytes) + 4);
         memcpy(ref, golden_next(&f, &bytes), k->bytes);
         memcpy(cur, golden_next(&f, &bytes), k->bytes);
@@ -253,9 +258,11 @@ unsigned cases_guess(unsigned rounds, unsigned seed)
         size_t bytes = sizes[rng_below(&r, 6)];
         uint8_t *ref = backend_alloc(bytes), *cur = backend_alloc(bytes);
         struct nb_gpu_result result;
-        at_case("guess round %u seed %u type %s kind %d bytes %zu", round, seed, nb_dtype_name(type), kind, bytes);
+        at_case("guess round %u seed %u type %s kind %d bytes %zu", round, seed, nb_dtype_name(type), kind,
+                bytes);
         make(&r, kind, type, 1e-3, ref, cur, bytes);
-        struct nb_gpu_desc desc = {.op = NB_GPU_ULP_GUESS, .n = bytes, .src = address(cur), .ref = address(ref)};
+        struct nb_gpu_desc desc = {
+            .op = NB_GPU_ULP_GUESS, .n = bytes, .src = address(cur), .ref = address(ref)};
         backend_run(&desc, 1, &result);
         if (backend_encodes_differences())
             same_number("width", (int64_t)result.value, nb_ulp_guess_width(cur, ref, bytes));

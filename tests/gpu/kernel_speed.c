@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Speed of the kernels on the first GPU, as bytes read and written a second and as a fraction of what copying within
- * the device reaches, from 1 MiB to 1 GiB of values; a table on standard output, or JSON.
+ * Speed of the kernels on the first GPU, as bytes read and written a second and as a fraction of what copying
+ * within the device reaches, from 1 MiB to 1 GiB of values; a table on standard output, or JSON.
  *
  *     kernel_speed [--json] [--most MIB]
  */
@@ -60,7 +60,8 @@ static void report(const char *what, size_t mib, double bytes, double seconds, d
 {
     double rate = bytes / seconds * 1e-9;
     if (json)
-        printf("%s\n  {\"kernel\": \"%s\", \"mib\": %zu, \"bytes\": %.0f, \"gb_per_s\": %.1f, \"of_copy\": %.4f}",
+        printf("%s\n  {\"kernel\": \"%s\", \"mib\": %zu, \"bytes\": %.0f, \"gb_per_s\": %.1f, \"of_copy\": "
+               "%.4f}",
                rows++ ? "," : "", what, mib, bytes, rate, rate / copy);
     else
         printf("%-34s %5zu MiB %9.1f us %8.1f GB/s %6.1f %% of copying\n", what, mib, seconds * 1e6, rate,
@@ -171,8 +172,8 @@ static void step(uint64_t to, enum nb_dtype type, size_t bytes)
         driver_write(to + at, block, bytes - at < made ? bytes - at : made);
 }
 
-/* Differences of the values to `own`, in which ulp's and delta4's lie one after the other: coded bytes, memory for
- * coding, what they are decoded to. */
+/* Differences of the values to `own`, in which ulp's and delta4's lie one after the other: coded bytes,
+ * memory for coding, what they are decoded to. */
 static void measure_differences(enum nb_dtype type, size_t mib, double copy)
 {
     const size_t bytes = mib << 20, room = most_bytes + most_bytes / 8;
@@ -195,7 +196,8 @@ static void measure_differences(enum nb_dtype type, size_t mib, double copy)
         snprintf(what, sizeof(what), "%s encode %s", delta4 ? "delta4" : "ulp", name);
         report(what, mib, 2.0 * (double)bytes + (double)length, seconds, copy);
 
-        struct nb_gpu_source source = {coded[0], (uint64_t)length, delta4 ? NB_CODEC_DELTA4 : NB_CODEC_ULP, 0};
+        struct nb_gpu_source source = {coded[0], (uint64_t)length, delta4 ? NB_CODEC_DELTA4 : NB_CODEC_ULP,
+                                       0};
         driver_write(sources, &source, sizeof(source));
         d = base(delta4 ? NB_GPU_DELTA4_DECODE : NB_GPU_ULP_DECODE, type, bytes);
         d.width = (uint8_t)nb_dtype_size(type);
@@ -211,7 +213,8 @@ static void measure_differences(enum nb_dtype type, size_t mib, double copy)
 /* Sums of plain values; they are whatever lies there. */
 static void measure_exact(enum nb_dtype type, size_t mib, double copy)
 {
-    static const ncclDataType_t types[] = {[NB_F32] = ncclFloat32, [NB_BF16] = ncclBfloat16, [NB_F16] = ncclFloat16};
+    static const ncclDataType_t types[] = {
+        [NB_F32] = ncclFloat32, [NB_BF16] = ncclBfloat16, [NB_F16] = ncclFloat16};
     const size_t bytes = mib << 20;
     struct nb_gpu_source list_of[3];
     char what[64];
@@ -232,7 +235,8 @@ static void measure_exact(enum nb_dtype type, size_t mib, double copy)
     report(what, mib, 5.0 * (double)bytes, run(&d), copy);
 }
 
-/* Looks at few of the values, as plugin/policy asks for: what counts is the time. The bytes are those looked at. */
+/* Looks at few of the values, as plugin/policy asks for: what counts is the time. The bytes are those looked
+ * at. */
 static void measure_looks(enum nb_dtype type, size_t mib, double copy)
 {
     const size_t bytes = mib << 20, size = nb_dtype_size(type);
@@ -294,7 +298,8 @@ int main(int argc, char **argv)
     scale = driver_alloc(n / NB_GROUP);
     sources = driver_alloc(MOST_SOURCES * sizeof(struct nb_gpu_source));
     if (json)
-        printf("{\"device\": \"%s\", \"multiprocessors\": %u, \"results\": [", driver_device(), driver_multiprocessors());
+        printf("{\"device\": \"%s\", \"multiprocessors\": %u, \"results\": [", driver_device(),
+               driver_multiprocessors());
     else
         printf("%s, %u multiprocessors; bytes read and written\n", driver_device(), driver_multiprocessors());
     for (int type = NB_F32; type < NB_DTYPE_COUNT; type++) {

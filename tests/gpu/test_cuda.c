@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The CUDA device over a driver made of threads (fake_driver.h): its works against the host's, launches beside NCCL's
- * kernels, eager and captured, errors of every call, memory, the watchdog. What a real GPU does with it is not shown here.
+ * The CUDA device over a driver made of threads (fake_driver.h): its works against the host's, launches
+ * beside NCCL's kernels, eager and captured, errors of every call, memory, the watchdog. What a real GPU does
+ * with it is not shown here.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -27,8 +28,8 @@
 static char last_warning[1024];
 static unsigned warnings;
 
-__attribute__((format(printf, 5, 6))) static void hear(ncclDebugLogLevel level, unsigned long flags, const char *file,
-                                                       int line, const char *fmt, ...)
+__attribute__((format(printf, 5, 6))) static void hear(ncclDebugLogLevel level, unsigned long flags,
+                                                       const char *file, int line, const char *fmt, ...)
 {
     va_list ap;
 
@@ -43,12 +44,12 @@ __attribute__((format(printf, 5, 6))) static void hear(ncclDebugLogLevel level, 
     warnings++;
 }
 
-#define CHECK(what)                                                                                                   \
-    do {                                                                                                              \
-        if (!(what)) {                                                                                                \
-            fprintf(stderr, "%s:%d: %s; last warning: %s\n", __FILE__, __LINE__, #what, last_warning);                \
-            abort();                                                                                                  \
-        }                                                                                                             \
+#define CHECK(what)                                                                                          \
+    do {                                                                                                     \
+        if (!(what)) {                                                                                       \
+            fprintf(stderr, "%s:%d: %s; last warning: %s\n", __FILE__, __LINE__, #what, last_warning);       \
+            abort();                                                                                         \
+        }                                                                                                    \
     } while (0)
 
 static void settings(const char *name, const char *value)
@@ -154,7 +155,7 @@ static void compare_evidence(struct nb_device *dev, float *values, const float *
 
     for (unsigned i = 0; i < sizeof(counts) / sizeof(*counts); i++) {
         const unsigned count = counts[i];
-        for (unsigned shift = 0; shift < 4; shift += 2) { /* 2: an FP32 value that is not aligned: by the CPU */
+        for (unsigned shift = 0; shift < 4; shift += 2) { /* 2: FP32 values are not aligned, the CPU looks */
             const char *v = (const char *)values + shift, *hv = (const char *)host_values + shift;
             const char *r = (const char *)ref + shift, *hr = (const char *)host_ref + shift;
             for (int type = 0; type < NB_DTYPE_COUNT; type++) {
@@ -180,7 +181,8 @@ static void compare_evidence(struct nb_device *dev, float *values, const float *
     CHECK(o->profile(dev, NB_F32, values, 100, 4, got) == 0); /* there are three groups */
 }
 
-/* A profile of zeros, of a number that is none, and of more than the CPU could look at where it lies wrong. */
+/* A profile of zeros, of a number that is none, and of more than the CPU could look at where it lies
+ * wrong. */
 static void test_odd_evidence(void)
 {
     struct nb_device *dev;
@@ -235,8 +237,11 @@ static void compare_works(struct nb_device *dev, int in_state)
     ef[1] = ef[0];
     CHECK((ef[1].err = calloc(1, nb_ef_err_bytes(n))) && (ef[1].scale = calloc(1, nb_ef_scale_bytes(n))));
     for (int i = 0; i < 2; i++) {
-        len[i] = finish(dev, &w, o->encode(dev, &w, NB_CODEC_INT4, NB_F32, values, n, 0, &ef[0], b.wire[1 + i], cap, &s[0]));
-        got = h->encode(host, NULL, NB_CODEC_INT4, NB_F32, b.host[0], n, 0, &ef[1], b.host[1 + i], cap, &s[1]);
+        len[i] = finish(
+            dev, &w,
+            o->encode(dev, &w, NB_CODEC_INT4, NB_F32, values, n, 0, &ef[0], b.wire[1 + i], cap, &s[0]));
+        got =
+            h->encode(host, NULL, NB_CODEC_INT4, NB_F32, b.host[0], n, 0, &ef[1], b.host[1 + i], cap, &s[1]);
         CHECK(len[i] == got);
         same("coded", b.wire[1 + i], b.host[1 + i], (size_t)got);
         src[i] = (struct nb_source){NB_CODEC_INT4, b.wire[1 + i], (size_t)got};
@@ -252,14 +257,16 @@ static void compare_works(struct nb_device *dev, int in_state)
     CHECK(h->reduce(host, NULL, NB_F32, src_host, 2, b.host[0], n, 0, out_host) == 0);
     CHECK(o->copy(dev, NULL, b.wire[2], out, bytes) == 0);
     same("sum", b.wire[2], out_host, bytes);
-    CHECK(finish(dev, &w, o->decode(dev, &w, NB_CODEC_INT4, NB_F32, b.wire[1], (size_t)len[0], n, 0, out)) == 0);
+    CHECK(finish(dev, &w, o->decode(dev, &w, NB_CODEC_INT4, NB_F32, b.wire[1], (size_t)len[0], n, 0, out)) ==
+          0);
     CHECK(h->decode(host, NULL, NB_CODEC_INT4, NB_F32, b.host[1], (size_t)len[0], n, 0, out_host) == 0);
     o->copy(dev, NULL, b.wire[2], out, bytes);
     same("decoded", b.wire[2], out_host, bytes);
     /* A length that is wrong. */
     CHECK(o->decode(dev, NULL, NB_CODEC_INT4, NB_F32, b.wire[1], (size_t)len[0] - 1, n, 0, out) == -EBADMSG);
     /* raw, and values at an odd place: on the CPU */
-    CHECK(o->encode(dev, NULL, NB_CODEC_RAW, NB_F32, values, n, 0, NULL, b.wire[1], cap, NULL) == (ssize_t)bytes);
+    CHECK(o->encode(dev, NULL, NB_CODEC_RAW, NB_F32, values, n, 0, NULL, b.wire[1], cap, NULL) ==
+          (ssize_t)bytes);
     same("raw", b.wire[1], b.host[0], bytes);
     /* exact sums */
     memcpy(b.wire[1], b.host[0], bytes);
@@ -278,18 +285,23 @@ static void compare_works(struct nb_device *dev, int in_state)
     o->copy(dev, NULL, ref, b.wire[1], bytes);
     CHECK(o->ulp_guess(dev, values, ref, bytes) == h->ulp_guess(host, b.host[0], b.host[1], bytes));
     len[0] = finish(dev, &w, o->ulp_encode(dev, &w, NB_ULP_32, values, ref, bytes, bytes, b.wire[2], cap));
-    CHECK(len[0] > 0 && len[0] == h->ulp_encode(host, NULL, NB_ULP_32, b.host[0], b.host[1], bytes, bytes, b.host[2], cap));
+    CHECK(len[0] > 0 &&
+          len[0] == h->ulp_encode(host, NULL, NB_ULP_32, b.host[0], b.host[1], bytes, bytes, b.host[2], cap));
     same("differences", b.wire[2], b.host[2], (size_t)len[0]);
-    CHECK(finish(dev, &w, o->ulp_decode(dev, &w, NB_ULP_32, b.wire[2], (size_t)len[0], ref, bytes, out)) == 0);
+    CHECK(finish(dev, &w, o->ulp_decode(dev, &w, NB_ULP_32, b.wire[2], (size_t)len[0], ref, bytes, out)) ==
+          0);
     o->copy(dev, NULL, b.wire[3], out, bytes);
     same("decoded differences", b.wire[3], b.host[0], bytes);
     o->copy(dev, NULL, values, b.wire[0], bytes);
     struct nb_delta4_stats ds[2] = {{0, 0}, {0, 0}};
-    len[0] = finish(dev, &w, o->delta4_encode(dev, &w, NB_F32, values, ref, bytes, bytes, b.wire[2], cap, &ds[0]));
-    CHECK(len[0] == h->delta4_encode(host, NULL, NB_F32, b.host[0], b.host[1], bytes, bytes, b.host[2], cap, &ds[1]));
+    len[0] =
+        finish(dev, &w, o->delta4_encode(dev, &w, NB_F32, values, ref, bytes, bytes, b.wire[2], cap, &ds[0]));
+    CHECK(len[0] ==
+          h->delta4_encode(host, NULL, NB_F32, b.host[0], b.host[1], bytes, bytes, b.host[2], cap, &ds[1]));
     CHECK(len[0] > 0 && ds[0].runs == ds[1].runs && ds[0].lossy == ds[1].lossy);
     same("bounded differences", b.wire[2], b.host[2], (size_t)len[0]);
-    CHECK(finish(dev, &w, o->delta4_decode(dev, &w, NB_F32, b.wire[2], (size_t)len[0], ref, bytes, out)) == 0);
+    CHECK(finish(dev, &w, o->delta4_decode(dev, &w, NB_F32, b.wire[2], (size_t)len[0], ref, bytes, out)) ==
+          0);
     h->delta4_decode(host, NULL, NB_F32, b.host[2], (size_t)len[0], b.host[1], bytes, out_host);
     o->copy(dev, NULL, b.wire[3], out, bytes);
     same("decoded bounded differences", b.wire[3], out_host, bytes);
@@ -460,7 +472,8 @@ static void run_launches(unsigned comms, unsigned n, unsigned nothing)
         while (dev[c]->ops->turn(dev[c], 0))
             usleep(20);
         CHECK(atomic_load(&g->launches.launched) == n + g->launches.alone);
-        CHECK(__atomic_load_n(&g->ring.host->ring.ended, __ATOMIC_ACQUIRE) == atomic_load(&g->launches.launched));
+        CHECK(__atomic_load_n(&g->ring.host->ring.ended, __ATOMIC_ACQUIRE) ==
+              atomic_load(&g->launches.launched));
         CHECK(atomic_load(&g->launches.open) == 0 && atomic_load(&g->launches.places) == 0);
     }
     for (unsigned c = 0; c < comms; c++) {
@@ -548,7 +561,8 @@ static void test_graph(void)
 
 /* ---- Errors -------------------------------------------------------------------------------------------- */
 
-/* One life of a device with everything in it. Returns the number of driver calls, and stops where one fails. */
+/* One life of a device with everything in it. Returns the number of driver calls, and stops where one
+ * fails. */
 static int live(void)
 {
     struct nb_device_wish wish = {.gpu = GPU, .nranks = NODES, .comm_id = COMM};
@@ -571,7 +585,8 @@ static int live(void)
         if (wire && state) {
             ret = dev->ops->copy(dev, NULL, state, wire, 65536);
             if (!ret)
-                ret = (int)dev->ops->encode(dev, NULL, NB_CODEC_INT4, NB_F32, state, 64, 0, NULL, wire, 4096, NULL);
+                ret = (int)dev->ops->encode(dev, NULL, NB_CODEC_INT4, NB_F32, state, 64, 0, NULL, wire, 4096,
+                                            NULL);
             ret = ret < 0 ? ret : 0;
         } else {
             ret = -ENOMEM;
@@ -593,8 +608,8 @@ static int live(void)
     return ret;
 }
 
-/* Each call of the driver fails once: a life ends with an error or goes on without the one thing; the warning names the
- * call; nothing is left behind but what the failing call itself did not give back. */
+/* Each call of the driver fails once: a life ends with an error or goes on without the one thing; the warning
+ * names the call; nothing is left behind but what the failing call itself did not give back. */
 static void test_errors(int no_virtual_memory, long step)
 {
     long n;
@@ -616,15 +631,18 @@ static void test_errors(int no_virtual_memory, long step)
         if (!name)
             continue; /* a life with fewer calls: timing */
         /* Without a context nothing can be freed. */
-        if (fake_alive() && strcmp(name, "cuCtxPushCurrent") && strcmp(name, "cuThreadExchangeStreamCaptureMode")) {
-            fprintf(stderr, "%ld things are left after %s failed (call %ld of %ld)\n", fake_alive(), name, k, n);
+        if (fake_alive() && strcmp(name, "cuCtxPushCurrent") &&
+            strcmp(name, "cuThreadExchangeStreamCaptureMode")) {
+            fprintf(stderr, "%ld things are left after %s failed (call %ld of %ld)\n", fake_alive(), name, k,
+                    n);
             abort();
         }
         fake_forget();
         failed += ret != 0;
         survived += ret == 0;
         /* cuInit and cuDeviceGetCount say so in `why`; cuPointerGetAttribute's error is an answer. */
-        if (strcmp(name, "cuInit") && strcmp(name, "cuDeviceGetCount") && strcmp(name, "cuPointerGetAttribute")) {
+        if (strcmp(name, "cuInit") && strcmp(name, "cuDeviceGetCount") &&
+            strcmp(name, "cuPointerGetAttribute")) {
             CHECK(warnings > before);
         }
         if (warnings == before + 1 && strstr(last_warning, "CUDA error"))
@@ -655,7 +673,8 @@ static void test_watchdog(int stuck)
     while ((ret = dev->ops->poll(dev, &w)) == -EINPROGRESS)
         usleep(1000);
     CHECK(ret == -ECANCELED && dev->ops->failed(dev) == -ETIMEDOUT);
-    CHECK(strstr(last_warning, stuck ? "does not get on" : "has not begun") && strstr(last_warning, "NIBBLE_GPU_TIMEOUT"));
+    CHECK(strstr(last_warning, stuck ? "does not get on" : "has not begun") &&
+          strstr(last_warning, "NIBBLE_GPU_TIMEOUT"));
     CHECK(dev->ops->copy(dev, NULL, wire + 2048, wire, 100) == -ETIMEDOUT);
     fake.never = 0; /* the kernel that comes too late does not touch anything */
     dev->ops->turn(dev, 0);
