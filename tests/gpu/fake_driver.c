@@ -296,6 +296,8 @@ static nb_cu_result fStreamWaitEvent(nb_cu_stream stream, nb_cu_event event, uns
     (void)flags;
     CALL_IN_CONTEXT("cuStreamWaitEvent");
     pthread_mutex_lock(&fake_lock);
+    if (e->destroyed)
+        fake_wrong("a stream would wait for an event that is destroyed");
     if (e->capture && fake_graph_of(e->capture)) { /* the stream joins the capture */
         if (s->capture && s->capture != e->capture)
             fake_wrong("a stream that would be in two captures");
@@ -350,6 +352,8 @@ static nb_cu_result fEventDestroy_v2(nb_cu_event event)
 
     count(-1);
     pthread_mutex_lock(&fake_lock);
+    if (e->destroyed)
+        fake_wrong("an event was destroyed twice");
     e->destroyed = 1;
     if (e->items == 0)
         free(e);
@@ -365,6 +369,8 @@ static nb_cu_result fEventRecord(nb_cu_event event, nb_cu_stream stream)
 
     CALL_IN_CONTEXT("cuEventRecord");
     pthread_mutex_lock(&fake_lock);
+    if (e->destroyed)
+        fake_wrong("an event was recorded that is destroyed");
     e->capture = s->capture;
     fake_put(s, &(struct fake_item){.kind = RECORD, .event = e, .value = ++e->recorded});
     pthread_mutex_unlock(&fake_lock);
