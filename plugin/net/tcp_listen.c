@@ -5,7 +5,9 @@
  *
  * Strangers (port scanners, health checks, other jobs) reach the port too. A socket that has not yet proved
  * to know the token from the handle has a place in a table of fixed size and a deadline; it is closed without
- * an answer when it says anything else, says nothing, or when the table is full and it is the oldest.
+ * an answer when it says anything else, says nothing, or when the table is full and it is the oldest. But
+ * not at once: peers say hello when they come around to it, and in a large group hundreds of them connect in
+ * the same moment. As long as those in a full table are new, the rest waits in the kernel's queue.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -18,6 +20,7 @@
 
 #define STRANGERS_MAX 128      /* sockets without a valid hello */
 #define STRANGER_MS 5000       /* time for the hello */
+#define CROWDED_MS 1000        /* the same while others wait for the place */
 #define ACCEPTS_A_CALL 256     /* so that a flood cannot hold accept */
 #define BACKLOG 4096           /* the kernel cuts it to net.core.somaxconn */
 
@@ -222,6 +225,8 @@ static void take_sockets(struct nb_tcp_listen *l, int64_t now)
         struct stranger *s;
         int fd;
 
+        if (l->nstrangers == STRANGERS_MAX && now < l->stranger[0].deadline - STRANGER_MS + CROWDED_MS)
+            return;
         memset(&a, 0, sizeof(a));
         fd = accept4(l->fd, (struct sockaddr *)&a, &len, SOCK_NONBLOCK | SOCK_CLOEXEC);
         if (fd < 0) {

@@ -403,6 +403,50 @@ START_TEST(strangers)
 }
 END_TEST
 
+/* Peers of a large group all connect at once, and say hello only when they have dialled everyone: more than there are
+ * places for sockets without a hello. None of them may be dropped. */
+START_TEST(crowd)
+{
+    enum { N = 300 };
+    uint8_t handle[NB_NET_HANDLE_BYTES];
+    struct nb_tcp_hello hello = {.version = NB_TCP_WIRE_VERSION, .streams = 1};
+    struct nb_tcp_handle h;
+    void *listen, *recv[N] = {NULL};
+    int fd[N], accepted = 0, fds = open_fds();
+    int64_t end = now_ms() + 20000;
+
+    net = net_up(NULL, NULL);
+    ck_assert_int_eq(net->listen(0, handle, &listen), 0);
+    ck_assert_int_eq(nb_tcp_handle_get(handle, &h), 0);
+    memcpy(hello.token, h.token, sizeof(hello.token));
+    for (int i = 0; i < N; i++)
+        fd[i] = raw_connect(handle);
+    /* Looked at, and nobody has said anything yet. */
+    ck_assert_int_eq(net->accept(listen, &recv[0]), 0);
+    ck_assert_ptr_null(recv[0]);
+    for (int i = N; i-- > 0;) {
+        uint8_t b[NB_TCP_HELLO_BYTES];
+
+        memcpy(hello.conn_id, &i, sizeof(i));
+        nb_tcp_hello_put(b, &hello);
+        ck_assert_int_eq(send(fd[i], b, sizeof(b), MSG_NOSIGNAL), sizeof(b));
+    }
+    while (accepted < N) {
+        ck_assert_int_eq(net->accept(listen, &recv[accepted]), 0);
+        accepted += recv[accepted] != NULL;
+        ck_assert_int_lt(now_ms(), end);
+    }
+    ck_assert_int_eq(warnings(), 0);
+    for (int i = 0; i < N; i++) {
+        net->close_recv(recv[i]);
+        close(fd[i]);
+    }
+    net->close_listen(listen);
+    net_down();
+    ck_assert_int_eq(open_fds(), fds);
+}
+END_TEST
+
 /* One of ours that makes a mistake: dropped with a line, and others are not disturbed. */
 START_TEST(unfinished_peers)
 {
@@ -607,6 +651,7 @@ static int run(void)
     tcase_add_test(d, bad_handles);
     tcase_add_test(d, version_on_both_sides);
     tcase_add_test(d, strangers);
+    tcase_add_test(d, crowd);
     tcase_add_test(d, unfinished_peers);
     tcase_add_test(d, nobody_there);
     tcase_add_test(d, cycles);
