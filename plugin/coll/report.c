@@ -4,6 +4,7 @@
  * well, and why the rest was not.
  */
 #include <inttypes.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -23,11 +24,26 @@
 
 static const char *const sum_words[] = {"raw", "int4", "int8"};
 
-static size_t plan_of(char *line, size_t cap, const char *what, int word, int64_t least)
+/* Append to a line of `cap` bytes that is `*at` long; what does not fit is cut off. */
+__attribute__((format(printf, 4, 5)))
+static void append(char *line, size_t cap, size_t *at, const char *fmt, ...)
+{
+    va_list ap;
+    int n;
+
+    va_start(ap, fmt);
+    n = vsnprintf(line + *at, cap - *at, fmt, ap);
+    va_end(ap);
+    if (n > 0)
+        *at += (size_t)n < cap - *at ? (size_t)n : cap - *at - 1;
+}
+
+static void plan_of(char *line, size_t cap, size_t *at, const char *what, int word, int64_t least)
 {
     if (!word)
-        return (size_t)snprintf(line, cap, "%s raw (NIBBLE_%s=raw)", what, strcmp(what, "reduce_scatter") ? "AR" : "RS");
-    return (size_t)snprintf(line, cap, "%s %s from %lld bytes on", what, sum_words[word], (long long)least);
+        append(line, cap, at, "%s raw (NIBBLE_%s=raw)", what, strcmp(what, "reduce_scatter") ? "AR" : "RS");
+    else
+        append(line, cap, at, "%s %s from %lld bytes on", what, sum_words[word], (long long)least);
 }
 
 static const char *const gather_words[NB_AG_COUNT] = {
@@ -42,20 +58,19 @@ void nb_comm_log_plan(struct nb_coll_comm *comm)
 {
     const struct nb_params *p = nb_params();
     char line[700];
-    size_t at;
+    size_t at = 0, cap = sizeof(line);
 
-    at = plan_of(line, sizeof(line), "reduce_scatter", p->rs, p->rs_min_bytes);
-    at += (size_t)snprintf(line + at, sizeof(line) - at, ", ");
+    plan_of(line, cap, &at, "reduce_scatter", p->rs, p->rs_min_bytes);
+    append(line, cap, &at, ", ");
     if (nb_queue_is_profiled(comm->queue))
-        at += plan_of(line + at, sizeof(line) - at, "all_reduce", p->ar, p->ar_min_bytes);
+        plan_of(line, cap, &at, "all_reduce", p->ar, p->ar_min_bytes);
     else
-        at += (size_t)snprintf(line + at, sizeof(line) - at,
-                               "all_reduce raw (NCCL's profiler events do not come here, so its length is unknown)");
-    at += (size_t)snprintf(line + at, sizeof(line) - at, ", once recognised as gradients%s%s and after %lld steps; ",
-                           p->grad[0] ? " by NIBBLE_GRAD=" : "", p->grad, (long long)p->warmup_steps);
-    at += (size_t)snprintf(line + at, sizeof(line) - at, "all_gather %s", gather_words[p->ag]);
-    if (p->ag != NB_AG_RAW && p->ag != NB_AG_OFF && at < sizeof(line))
-        snprintf(line + at, sizeof(line) - at, " from %lld bytes on", (long long)p->ag_min_bytes);
+        append(line, cap, &at, "all_reduce raw (NCCL's profiler events do not come here, so its length is unknown)");
+    append(line, cap, &at, "; all_gather %s", gather_words[p->ag]);
+    if (p->ag != NB_AG_RAW && p->ag != NB_AG_OFF)
+        append(line, cap, &at, " from %lld bytes on", (long long)p->ag_min_bytes);
+    append(line, cap, &at, "; sums once recognised as gradients and after %lld steps%s%s", (long long)p->warmup_steps,
+           p->grad[0] ? ", by NIBBLE_GRAD=" : "", p->grad);
     NB_INFO(NCCL_INIT | NCCL_NET, "%s (NIBBLE_COMMS=%s): %s%s", comm->label, comm->traits,
             comm->shadow ? "shadow mode, everything is sent raw; would be: " : "", line);
 }

@@ -347,7 +347,40 @@ static int strangers(void)
     return sx_job("strangers", 3, strangers_node, NULL, 60, env_short);
 }
 
+/* ---- settings as long as they may be ---- */
+
+static int long_settings_node(struct hx_node *node, void *arg)
+{
+    struct hx_comm_cfg cfg = { .channels = 2, .buff_size = 128 << 10 };
+    struct sx_spec spec = { .func = HX_REDUCE_SCATTER, .type = ncclFloat32, .op = ncclSum, .count = 1000, .seed = 3 };
+    struct hx_comm *comm;
+    struct hx_lib *lib;
+
+    (void)arg;
+    if (sx_open(node, &cfg, &lib, &comm))
+        return 1;
+    if (sx_do(node, comm, &spec, NULL))
+        return 1;
+    HX_CHECK(hx_log_count("reduce_scatter raw", "after 0 steps, by NIBBLE_GRAD=") > 0, "no line of the plan");
+    return sx_close(lib, comm, false);
+}
+
+/* As many rules as may be, and numbers of any length: the line that tells the plan is shortened, as any long
+ * line is. (So long that what is written behind that line's buffer is written behind the stack.) */
+static int long_settings(void)
+{
+    static char grad[1 << 17] = "NIBBLE_GRAD=";
+    const char *env[] = { grad, "NIBBLE_RS=raw", NULL };
+    size_t at = strlen(grad);
+
+    for (int i = 0; i < 64; i++)
+        at += (size_t)snprintf(grad + at, sizeof grad - at, "%sreduce_scatter:bfloat16:%01500d@64",
+                               i ? "," : "", 4096 + i);
+    return sx_job("long settings", 2, long_settings_node, NULL, 60, env);
+}
+
 static const struct hx_case cases[] = {
+    { "long-settings", long_settings, 0 },
     { "declined-connect", declined_connect, 0 },
     { "declined-allocation", declined_alloc, 0 },
     { "declined-registration", declined_regmr, 0 },
