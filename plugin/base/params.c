@@ -368,7 +368,12 @@ uint64_t nb_params_hash(void)
         if (!nb_descs[i].agreed)
             continue;
         nb_value_text(&nb_descs[i], params, text, sizeof(text));
-        hash = nb_fnv(nb_fnv(hash, nb_descs[i].name), text);
+        hash = nb_fnv(hash, nb_descs[i].name);
+        /* All of a string, of which `text` holds the beginning. */
+        const char *value = text;
+        if (nb_descs[i].kind == NB_KIND_STR)
+            value = *(const char *const *)nb_const_field(params, &nb_descs[i]);
+        hash = nb_fnv(hash, value);
     }
     return hash;
 }

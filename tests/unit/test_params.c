@@ -223,6 +223,20 @@ START_TEST(hash_covers_what_nodes_must_agree_on)
 }
 END_TEST
 
+/* Rules of communicators may be long, and nodes may differ in the last of them. */
+START_TEST(hash_covers_long_values)
+{
+    char value[600];
+
+    memset(value, 'a', sizeof(value));
+    memcpy(value, "name=", 5);
+    value[sizeof(value) - 1] = 0;
+    uint64_t one = hash_with("NIBBLE_COMMS", value);
+    value[sizeof(value) - 2] = 'b';
+    ck_assert(hash_with("NIBBLE_COMMS", value) != one);
+}
+END_TEST
+
 START_TEST(describe_tells_differences_only)
 {
     char text[256];
@@ -346,6 +360,7 @@ int main(void)
     tcase_add_test(tc, every_bad_value_is_told_and_a_failed_load_is_tried_again);
     tcase_add_test(tc, settings_are_constant_until_the_last_release);
     tcase_add_test(tc, hash_covers_what_nodes_must_agree_on);
+    tcase_add_test(tc, hash_covers_long_values);
     tcase_add_test(tc, describe_tells_differences_only);
     tcase_add_test(tc, every_default_passes_its_own_rules);
     tcase_add_test(tc, table_has_a_row_for_each_setting);
