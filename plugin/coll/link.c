@@ -10,6 +10,10 @@
 #include "base/log.h"
 #include "coll/internal.h"
 
+/* Sends under way at once. NCCL never has more on a connection, so that plugins (transport `forward`) need not take
+ * more, and some fail the one that is too many. */
+#define SENDS_MAX ((uint64_t)NCCL_NET_MAX_REQUESTS)
+
 /* A peer that fails says why before it closes its connections, of which those with data may be looked at first. 1: it
  * said so in `ctl`. failed: the ring whose connection has ended. */
 static int last_words(struct nb_coll_comm *comm, struct nb_peer *peer, const struct nb_rx *failed, struct nb_ctl *ctl)
@@ -106,7 +110,7 @@ int nb_tx_progress(struct nb_coll_comm *comm, struct nb_peer *peer, struct nb_tx
 
     if (peer->gone || tx->closed)
         return 0;
-    while (tx->sent < tx->queued) {
+    while (tx->sent < tx->queued && tx->sent - tx->done < SENDS_MAX) {
         struct nb_tx_item *it = &tx->item[tx->sent % tx->slots];
         if (!(it->shared ? it->shared->ready : it->ready))
             break;

@@ -53,7 +53,7 @@ struct nb_coll_req *nb_find_window(struct nb_coll_comm *comm, struct nb_peer *pe
     }
     if (win->op->opno == m->opno && win->op->func == m->func && nb_msg_check_schedule(comm, peer, win->op, m))
         return NULL;
-    if (win->op->opno != m->opno || win->op->func != m->func ||
+    if (win->op->opno != m->opno || win->op->func != m->func || m->offset < win->off ||
         !win->op->schedule->piece_at(comm, win, m->offset, piece) || !nb_msg_carries(win->op, piece, m)) {
         nb_comm_error(comm, -EPROTO,
                       "%s sent %s %llu, %u bytes at %llu, which does not fit %s %llu, window of %llu bytes at %llu here",

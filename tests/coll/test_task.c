@@ -47,13 +47,14 @@ static const struct nb_device_ops said_ops = {
     .name = "script", .copy = said_copy, .poll = said_poll, .quiesce = said_quiesce, .failed = said_failed};
 static struct nb_device said = {.ops = &said_ops};
 
-static const void *sent[8];
-static size_t sent_len[8];
+static const void *sent[64];
+static size_t sent_len[64];
 static unsigned nsent;
 
 static int net_isend(void *conn, const void *data, size_t size, int tag, void *mhandle, void **req)
 {
     (void)conn, (void)tag, (void)mhandle;
+    ck_assert_uint_lt(nsent, 64);
     sent[nsent] = data;
     sent_len[nsent++] = size;
     *req = &nsent;
@@ -71,6 +72,13 @@ static int net_test(void *req, int *done, size_t *sizes)
 {
     (void)req, (void)sizes;
     *done = 0;
+    return 0;
+}
+
+static int net_test_done(void *req, int *done, size_t *sizes)
+{
+    (void)req, (void)sizes;
+    *done = 1;
     return 0;
 }
 
@@ -96,8 +104,9 @@ static void setup(void)
     comm->net = &net;
     comm->win = calloc(NB_WINDOWS, sizeof(*comm->win));
     comm->ops = calloc(1, sizeof(*comm->ops));
-    comm->peer = calloc(2, sizeof(*comm->peer));
-    comm->peer[1].gone = 1; /* nobody to be told of an error */
+    comm->peer = calloc(4, sizeof(*comm->peer));
+    for (int r = 1; r < 4; r++)
+        comm->peer[r].gone = 1; /* nobody to be told of an error */
     ck_assert_int_eq(nb_tasks_create(comm), 0);
     comm->begun = 1;
     win = comm->win;
@@ -279,6 +288,28 @@ START_TEST(order_of_messages)
 }
 END_TEST
 
+/* Any ncclNet transport takes so many sends at a time; one more is an error to some of them. */
+START_TEST(sends_under_way)
+{
+    enum { SLOTS = NCCL_NET_MAX_REQUESTS + 8 };
+    static struct nb_tx_item item[SLOTS];
+    struct nb_tx tx = {.mem = a, .slot = 1, .slots = SLOTS, .item = item};
+    struct nb_peer peer = {.rank = 1};
+
+    memset(item, 0, sizeof(item));
+    for (int i = 0; i < SLOTS; i++)
+        nb_tx_ready(&tx, nb_tx_reserve(&tx, NULL), 1);
+    nb_tx_progress(comm, &peer, &tx);
+    nb_tx_progress(comm, &peer, &tx);
+    ck_assert_uint_eq(nsent, NCCL_NET_MAX_REQUESTS);
+    net.test = net_test_done;
+    nb_tx_progress(comm, &peer, &tx);
+    nb_tx_progress(comm, &peer, &tx);
+    ck_assert_uint_eq(nsent, SLOTS);
+    ck_assert_uint_eq(tx.done, SLOTS);
+}
+END_TEST
+
 /* What is complete after the peer has gone is dropped. */
 START_TEST(message_to_nobody)
 {
@@ -316,6 +347,33 @@ START_TEST(slots_of_arrivals)
 }
 END_TEST
 
+/* A range in front of the window, which no peer of ours sends, is refused before anything is made of it. */
+START_TEST(message_before_its_window)
+{
+    const enum nb_func func[] = {NB_FUNC_ALL_GATHER, NB_FUNC_REDUCE_SCATTER, NB_FUNC_ALL_GATHER};
+    const struct nb_schedule_ops *schedule[] = {&nb_schedule_two_hop_gather, &nb_schedule_two_hop_reduce,
+                                                &nb_schedule_direct};
+    struct nb_peer peer = {.rank = 1};
+
+    comm->nranks = 4;
+    comm->unit = 4096;
+    win->op->block = 4096;
+    win->off = 4097;
+    for (unsigned i = 0; i < 3; i++) {
+        struct nb_msg m = {.func = (uint8_t)func[i], .offset = 4095, .bytes = 1, .flags = schedule[i]->flags};
+        struct nb_piece at;
+        uint64_t seq = 0;
+
+        win->op->func = func[i];
+        win->op->schedule = schedule[i];
+        comm->error = 0;
+        ck_assert_ptr_null(nb_find_window(comm, &peer, &m, &seq, &at));
+        ck_assert_int_eq(comm->error, -EPROTO);
+    }
+    comm->nranks = 2;
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("task");
@@ -331,7 +389,9 @@ int main(void)
     tcase_add_test(t, failed_device);
     tcase_add_test(t, so_many);
     tcase_add_test(t, order_of_messages);
+    tcase_add_test(t, sends_under_way);
     tcase_add_test(t, message_to_nobody);
+    tcase_add_test(t, message_before_its_window);
     tcase_add_test(t, slots_of_arrivals);
     suite_add_tcase(s, t);
     r = srunner_create(s);
