@@ -31,7 +31,7 @@ struct nb_events {
     int has_calls;
     uint32_t salt; /* sets apart handles of different communicators */
     uint64_t comm_id;
-    _Atomic uint64_t heads; /* bit H: a node may have H heads */
+    _Atomic uint64_t heads; /* bit H: a node may have H heads; 0: more than there are bits for */
     struct call *ring;
     _Atomic uint64_t ring_next;
     _Atomic(struct call *) block[NB_EVENTS_BLOCKS];
@@ -41,6 +41,8 @@ struct nb_events {
     _Atomic uint64_t n_calls, n_calls_dropped, n_launches, n_recorded, n_elsewhere, n_orphans,
         n_contradictions, n_missing, n_unqueued;
 };
+
+#define MAX_HEADS 63
 
 static void add(_Atomic uint64_t *n, uint64_t by)
 {
@@ -324,9 +326,11 @@ void nb_events_launch(struct nb_events *ev, const struct nb_events_op *op)
         return;
     }
     /* NCCL takes CollNet for these two only where every GPU of a node is a head. */
-    if (func != NB_FUNC_ALL_REDUCE && ev->nranks % ev->nnodes == 0)
+    if (func != NB_FUNC_ALL_REDUCE && ev->nranks % ev->nnodes == 0 && ev->nranks / ev->nnodes <= MAX_HEADS)
         atomic_store_explicit(&ev->heads, UINT64_C(1) << (ev->nranks / ev->nnodes), memory_order_relaxed);
     r.heads = atomic_load_explicit(&ev->heads, memory_order_relaxed);
+    if (!r.heads)
+        r.flags |= NB_RECORD_CHAIN;
     ret = nb_queue_push(ev->queue, &r);
     if (ret == -ENOTCONN) /* no group of its own: a child that shares its parent's, or no head */
         ret = nb_queue_push_shared(ev->device, ev->nnodes, &r);
@@ -334,8 +338,6 @@ void nb_events_launch(struct nb_events *ev, const struct nb_events_op *op)
 }
 
 /* ---- life -------------------------------------------------------------------------------------------- */
-
-#define MAX_HEADS 63
 
 struct nb_events *nb_events_create(uint64_t comm_id, int nnodes, int nranks, int rank, int has_calls)
 {
@@ -356,9 +358,7 @@ struct nb_events *nb_events_create(uint64_t comm_id, int nnodes, int nranks, int
     local = ev->nranks - ev->nnodes + 1;
     if (ev->nranks % ev->nnodes == 0)
         local = ev->nranks / ev->nnodes;
-    if (local > MAX_HEADS)
-        local = MAX_HEADS;
-    for (int h = 1; h <= local; h++)
+    for (int h = 1; h <= local && local <= MAX_HEADS; h++)
         ev->heads |= UINT64_C(1) << h;
     /* NCCL numbers nodes by their first ranks; only with one rank a node does that tell which is ours. */
     if (ev->nranks == ev->nnodes && rank >= 0)

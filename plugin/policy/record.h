@@ -27,7 +27,8 @@ struct nb_coll_comm;
 enum {
     NB_RECORD_API = 1,      /* the user's call is known and agrees with the launch */
     NB_RECORD_CAPTURED = 2, /* of a CUDA graph; comes again at every replay */
-    NB_RECORD_CHAIN = 4,    /* COLLNET_CHAIN: this rank serves some of the channels only */
+    NB_RECORD_CHAIN = 4,    /* COLLNET_CHAIN: this rank serves some of the channels only; or a node may have any
+                             * number of heads */
     NB_RECORD_DOUBT = 8,    /* call and launch contradict each other: one operation, of no known kind */
 };
 

@@ -403,6 +403,30 @@ START_TEST(several_gpus_in_a_process)
 }
 END_TEST
 
+/* More GPUs a node than heads that can be told apart (a rack that is one node): nothing is known of their
+ * number, also when a gather or scatter has shown it. */
+START_TEST(heads_beyond_count)
+{
+    struct nb_queue *q = consume(19, -1, 2);
+    struct ev_comm c;
+    struct ev_op ar = op(EV_ALL_REDUCE, "ncclFloat32", 4, 5), rs = op(EV_REDUCE_SCATTER, "ncclFloat32", 4, 5);
+    struct nb_record r;
+
+    rs.algo = ar.algo = "NVLS";
+    ev_open(prof, &c, 19, 2, 144, 0);
+    for (int i = 0; i < 2; i++) {
+        both(&c, &ar);
+        r = next(q);
+        ck_assert_uint_eq(r.heads, 0);
+        ck_assert(r.flags & NB_RECORD_CHAIN); /* its length says nothing */
+        both(&c, &rs);
+        ck_assert_uint_eq(next(q).bytes, 20);
+    }
+    ev_close(prof, &c);
+    end(q);
+}
+END_TEST
+
 /* A gather or scatter through CollNet shows that every GPU of a node is a head. */
 START_TEST(heads_learned)
 {
@@ -860,6 +884,7 @@ int main(void)
     tcase_add_test(t, either_half_first);
     tcase_add_test(t, several_gpus_in_a_process);
     tcase_add_test(t, heads_learned);
+    tcase_add_test(t, heads_beyond_count);
     tcase_add_test(t, split_children);
     tcase_add_test(t, no_context);
     tcase_add_test(t, threads);
