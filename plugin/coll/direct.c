@@ -79,15 +79,14 @@ static int stream_piece(const struct nb_coll_comm *comm, const struct nb_coll_re
     return 1;
 }
 
+/* At once, however many nodes there are: every peer's cursor asks in every window. */
 static int stream_next(const struct nb_coll_comm *comm, const struct nb_coll_req *win, int owner,
                        uint64_t from, struct nb_piece *piece)
 {
-    while (stream_piece(comm, win, from, piece)) {
-        if (piece->owner == owner)
-            return 1;
-        from = piece->off + piece->len;
-    }
-    return 0;
+    const uint64_t nodes = (uint64_t)comm->nranks, cut = cut_of(comm, win), number = from / cut;
+    const uint64_t ahead = ((uint64_t)owner + nodes - number % nodes) % nodes;
+
+    return stream_piece(comm, win, ahead ? (number + ahead) * cut : from, piece);
 }
 
 /* ---- the table ------------------------------------------------------------------------------------- */

@@ -552,6 +552,9 @@ int nb_two_hop_of_owner(const struct nb_coll_comm *comm, const struct nb_coll_re
 /* Next piece of a block, neither this node's nor `relay`'s own, that goes through `relay`. */
 int nb_two_hop_of_relay(const struct nb_coll_comm *comm, const struct nb_coll_req *win, int relay, uint64_t from,
                         struct nb_piece *piece);
+/* Next piece of `owner`'s block that goes through `relay`, another node. */
+int nb_two_hop_between(const struct nb_coll_comm *comm, const struct nb_coll_req *win, int owner, int relay,
+                       uint64_t from, struct nb_piece *piece);
 
 /* two_hop_reduce.c: 1 moved, 0 not now, < 0 failed. The head of `peer`'s RESULT ring is a sum of all others' values:
  * add the own ones and deliver it. */

@@ -51,10 +51,7 @@ static int reduce_next_reduce(const struct nb_coll_comm *comm, const struct nb_c
 static int reduce_next_result(const struct nb_coll_comm *comm, const struct nb_coll_req *win, int peer,
                               uint64_t from, struct nb_piece *piece)
 {
-    for (; nb_two_hop_of_owner(comm, win, comm->rank, from, piece); from = piece->off + piece->len)
-        if (piece->relay == peer)
-            return 1;
-    return 0;
+    return nb_two_hop_between(comm, win, comm->rank, peer, from, piece);
 }
 
 const struct nb_schedule_ops nb_schedule_two_hop_reduce = {

@@ -374,6 +374,65 @@ START_TEST(message_before_its_window)
 }
 END_TEST
 
+/* The first piece at or behind `from` with this owner and relay (-1: any; owner -2: any but this node and the relay),
+ * found by a walk over all. */
+static int walk(const struct nb_schedule_ops *ops, uint64_t from, int owner, int relay, struct nb_piece *p)
+{
+    for (from = from > win->off ? from : win->off; ops->piece_at(comm, win, from, p); from = p->off + p->len)
+        if ((owner == -2 ? p->owner != comm->rank && p->owner != relay : p->owner == owner) &&
+            (relay == -1 || p->relay == relay))
+            return 1;
+    return 0;
+}
+
+static void same(int found, const struct nb_piece *got, int there, const struct nb_piece *want)
+{
+    ck_assert_int_eq(found, there);
+    if (found)
+        ck_assert(got->off == want->off && got->len == want->len && got->owner == want->owner &&
+                  got->relay == want->relay && got->number == want->number);
+}
+
+/* What a schedule finds for a peer at once is what a walk finds. */
+START_TEST(next_pieces)
+{
+    uint64_t state = 88172645463325252u;
+
+    comm->unit = 4096;
+    win->op->value = 4;
+    for (int i = 0; i < 20000; i++) {
+        struct nb_piece got, want;
+        uint64_t from;
+        int peer, found;
+
+        for (int k = 0; k < 3; k++)
+            state ^= k == 1 ? state >> 7 : state << (k ? 17 : 13);
+        comm->nranks = 3 + (int)(state >> 8 & 15);
+        comm->rank = (int)(state >> 12 & 255) % comm->nranks;
+        peer = (comm->rank + 1 + (int)(state >> 20 & 255) % (comm->nranks - 1)) % comm->nranks;
+        win->op->block = 4 * (1 + (state >> 28 & 32767));
+        win->off = 4 * ((state >> 43) % (win->op->block / 4 * (uint64_t)comm->nranks));
+        win->bytes = 4 + 4 * ((state >> 35) % (win->op->block / 4 * (uint64_t)comm->nranks - win->off / 4));
+        win->sure = win->most = win->bytes;
+        from = win->off + (state >> 5) % (win->bytes + 1) / 4 * 4;
+        win->op->func = NB_FUNC_REDUCE_SCATTER;
+        found = nb_schedule_two_hop_reduce.next_send(comm, win, peer, from, &got);
+        same(found, &got, walk(&nb_schedule_two_hop_reduce, from, -2, peer, &want), &want);
+        found = nb_schedule_two_hop_reduce.next_reduce(comm, win, from, &got);
+        same(found, &got, walk(&nb_schedule_two_hop_reduce, from, -2, comm->rank, &want), &want);
+        found = nb_schedule_two_hop_reduce.next_result(comm, win, peer, from, &got);
+        same(found, &got, walk(&nb_schedule_two_hop_reduce, from, comm->rank, peer, &want), &want);
+        win->op->func = NB_FUNC_ALL_REDUCE; /* whose windows lie at 0 */
+        win->off = 0;
+        from %= win->bytes + 4;
+        found = nb_schedule_direct.next_send(comm, win, peer, from, &got);
+        same(found, &got, walk(&nb_schedule_direct, from, peer, -1, &want), &want);
+    }
+    comm->nranks = 2;
+    comm->rank = 0;
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("task");
@@ -392,6 +451,7 @@ int main(void)
     tcase_add_test(t, sends_under_way);
     tcase_add_test(t, message_to_nobody);
     tcase_add_test(t, message_before_its_window);
+    tcase_add_test(t, next_pieces);
     tcase_add_test(t, slots_of_arrivals);
     suite_add_tcase(s, t);
     r = srunner_create(s);
