@@ -667,7 +667,7 @@ int nb_coll_connect(void *const *handles, int nranks, int rank, struct nb_coll_l
     *out = comm;
     return 0;
 err:
-    if (comm && m.out)
+    if (comm && m.expected) /* else there was no memory to begin with */
         dissolve(&m, 0);
     mesh_free(&m);
     if (comm) {
