@@ -307,9 +307,12 @@ static int mode_node(struct hx_node *node, void *arg)
     if (open_linked(node, &cfg, &lib, &comm))
         return 1;
     for (int which = 0; which < (int)(sizeof(variants) / sizeof(variants[0])); which++)
-        for (int in_place = 0; in_place < 2; in_place++)
+        for (int in_place = 0; in_place < 2; in_place++) {
+            if (hx_quick() && in_place != which % 2)
+                continue;
             if (variant_run(node, comm, plan, which, in_place))
                 return 1;
+        }
     return sx_close(lib, comm, false);
 }
 

@@ -72,16 +72,19 @@ static int cycles_node(struct hx_node *node, void *arg)
 {
     struct hx_comm_cfg cfg = { .channels = 2, .buff_size = 128 << 10 };
     int cycles = *(int *)arg, threads = hx_thread_count(), fds = hx_fd_count();
-    pthread_attr_t small_stacks;
     struct held warm = {0}, now;
 
-    /* An arena of malloc's maps 64 MiB, whenever two threads meet in it: have one. */
-    mallopt(M_ARENA_MAX, 1);
-    /* glibc keeps the stacks of threads that ended, as many as ever ran at once: let them not hide a leak. */
-    pthread_attr_init(&small_stacks);
-    pthread_attr_setstacksize(&small_stacks, 128 << 10);
-    pthread_setattr_default_np(&small_stacks);
-    pthread_attr_destroy(&small_stacks);
+    if (!hx_quick()) { /* else memory is not judged, and sanitizers need larger stacks */
+        pthread_attr_t small_stacks;
+
+        /* An arena of malloc's maps 64 MiB, whenever two threads meet in it: have one. */
+        mallopt(M_ARENA_MAX, 1);
+        /* glibc keeps the stacks of threads that ended, as many as ever ran at once: let them not hide a leak. */
+        pthread_attr_init(&small_stacks);
+        pthread_attr_setstacksize(&small_stacks, 128 << 10);
+        pthread_setattr_default_np(&small_stacks);
+        pthread_attr_destroy(&small_stacks);
+    }
     for (int i = 0; i < cycles; i++) {
         struct hx_lib *lib = hx_lib_open(NULL, 0);
         struct hx_comm *comm, *second = NULL;

@@ -104,22 +104,22 @@ if [ -z "${NB_SANITIZE:-}" ]; then
     # shellcheck disable=SC2086
     run 1 shadow $small --runs feedback --shadow --event eval@60 --fault slot "$@"
     says "FAIL 4 bits, feedback, eval@60: updates of the next"
-fi
 
-echo "many runs in one table, none of them twice; the bars on it"
-for seed in 1 2 2; do
-    run 0 many --quick --steps 8 --exchange codec --runs raw,loco,sdp4bit-gradients,sdp4bit-weights \
-        --seed $seed --record "$dir/records" "$@"
-done
-[ "$(wc -l <"$dir/records")" = 9 ] || fail "not 2 seeds x 4 runs and a line of names"
-run 0 table --table "$dir/records"
-says "^| uncompressed | 2 |"
-says "ok: uncompressed"
-awk 'BEGIN { OFS = FS = "\t" } $1 == "raw" { $7 = 0.5 } { print }' "$dir/records" >"$dir/bad"
-run 1 table --table "$dir/bad"
-says "FAILED: uncompressed"
-sed 's/\t/ /3' "$dir/records" | cut -c1-40 >"$dir/torn"
-run 2 table --table "$dir/torn"
+    echo "many runs in one table, none of them twice; the bars on it"
+    for seed in 1 2 2; do
+        run 0 many --quick --steps 8 --exchange codec --runs raw,loco,sdp4bit-gradients,sdp4bit-weights \
+            --seed $seed --record "$dir/records" "$@"
+    done
+    [ "$(wc -l <"$dir/records")" = 9 ] || fail "not 2 seeds x 4 runs and a line of names"
+    run 0 table --table "$dir/records"
+    says "^| uncompressed | 2 |"
+    says "ok: uncompressed"
+    awk 'BEGIN { OFS = FS = "\t" } $1 == "raw" { $7 = 0.5 } { print }' "$dir/records" >"$dir/bad"
+    run 1 table --table "$dir/bad"
+    says "FAILED: uncompressed"
+    sed 's/\t/ /3' "$dir/records" | cut -c1-40 >"$dir/torn"
+    run 2 table --table "$dir/torn"
+fi
 
 echo "a weight that arrives wrong is found"
 run 1 weight --quick --steps 6 --runs raw --fault weight "$@"
