@@ -322,12 +322,22 @@ static void print_needs(const struct options *o, double bytes)
 
 /* ---- beside measurements ---- */
 
-/* Predict one sample; "auto" is the faster way for a gather, direct for a sum. */
+/* What "auto" takes for a reduce-scatter whose second hop has 4 bits: the rule of plugin/coll/schedule.c, which does not
+ * ask what is faster alone. */
+static bool sums_in_two_hops(const struct nm_op *op)
+{
+    const double n = op->nodes, window = op->channels * op->chunk, block = op->bytes / n;
+    const double owners = 1.5 + n * window / block;
+
+    return n > 2 && window / (n - 1) >= 8192 && (n - 1) / (owners < n ? owners : n) >= 1.5 * 1.1;
+}
+
+/* Predict one sample; "auto" is the faster way for a gather. */
 static bool predict_sample(const struct options *o, const struct nm_sample *s, enum nm_func func,
                            struct nm_result *r)
 {
-    const bool hops = strncmp(s->schedule, "two-hop", 7) == 0,
-               any = strcmp(s->schedule, "auto") == 0 && func != NM_REDUCE_SCATTER;
+    const bool chosen = strcmp(s->schedule, "auto") == 0, any = chosen && func != NM_REDUCE_SCATTER;
+    bool hops = strncmp(s->schedule, "two-hop", 7) == 0;
     struct nm_op op = operation(o, func, NM_DIRECT, s->nodes, s->bytes);
     struct nm_result other;
 
@@ -335,6 +345,8 @@ static bool predict_sample(const struct options *o, const struct nm_sample *s, e
     op.coded = strcmp(s->tool, "coded") == 0;
     op.chunk = s->chunk;
     op.channels = s->channels;
+    if (chosen && func == NM_REDUCE_SCATTER)
+        hops = sums_in_two_hops(&op);
     op.schedule = hops ? NM_TWO_HOP : NM_DIRECT;
     if (!nm_predict(&o->figures, &op, r))
         return false;
