@@ -5,8 +5,8 @@
  * they do not depend on a C library.
  *
  * A file is a sequence of little-endian records: a 32-bit length, then that many bytes. For each case: input
- * values, coded span, decoded values, error codes, error scales; last, for each type, a sum. In delta4.bin:
- * the reference, the values, the coded span, the values decoded.
+ * values, coded span, decoded values, error codes, error scales; last, for each type, a sum. In delta4.bin and
+ * ulp.bin: the reference, the values, the coded span, the values decoded.
  */
 #ifndef NIBBLE_TESTS_CODEC_GOLDEN_H
 #define NIBBLE_TESTS_CODEC_GOLDEN_H
@@ -133,34 +133,60 @@ static inline int golden_sum(enum nb_dtype type, uint8_t *out)
     return nb_reduce(type, sources, 4, values, GOLDEN_SUM, GOLDEN_SUM_FIRST, out);
 }
 
-/* ---- delta4 -------------------------------------------------------------------------------------------- */
+/* ---- Differences ---------------------------------------------------------------------------------------- */
 
-struct golden_delta4_case {
-    enum nb_dtype type;
+struct golden_difference {
+    unsigned width; /* of the patterns; 0: delta4 */
+    enum nb_dtype type; /* of the values */
     unsigned bytes;
     unsigned moved; /* by 1/moved of the values' size; 0: not at all */
     unsigned shape;
 };
 
-static const struct golden_delta4_case golden_delta4_cases[] = {
-    {NB_BF16, 4096, 1000, 0}, {NB_BF16, 4096, 60, 0}, {NB_BF16, 2049, 20, 0}, {NB_BF16, 1500, 60, 1},
-    {NB_BF16, 3000, 60, 2},   {NB_F16, 4096, 200, 0}, {NB_F16, 1111, 50, 2},  {NB_F32, 8192, 200, 0},
-    {NB_F32, 1030, 40, 2},    {NB_F32, 900, 0, 0},
+static const struct golden_difference golden_delta4_cases[] = {
+    {0, NB_BF16, 4096, 1000, 0}, {0, NB_BF16, 4096, 60, 0}, {0, NB_BF16, 2049, 20, 0}, {0, NB_BF16, 1500, 60, 1},
+    {0, NB_BF16, 3000, 60, 2},   {0, NB_F16, 4096, 200, 0}, {0, NB_F16, 1111, 50, 2},  {0, NB_F32, 8192, 200, 0},
+    {0, NB_F32, 1030, 40, 2},    {0, NB_F32, 900, 0, 0},
 };
 
-enum { GOLDEN_DELTA4_CASES = sizeof golden_delta4_cases / sizeof *golden_delta4_cases };
+/* Patterns as the values' type has them and others; with tails, escapes, nothing changed, and all of it. */
+static const struct golden_difference golden_ulp_cases[] = {
+    {NB_ULP_16, NB_BF16, 4096, 1000, 0}, {NB_ULP_16, NB_BF16, 4096, 60, 0}, {NB_ULP_16, NB_BF16, 2049, 20, 0},
+    {NB_ULP_16, NB_F16, 1111, 50, 2},    {NB_ULP_16, NB_BF16, 3000, 60, 2}, {NB_ULP_16, NB_BF16, 1500, 1, 1},
+    {NB_ULP_32, NB_F32, 8192, 2000, 0},  {NB_ULP_32, NB_F32, 1030, 40, 2},  {NB_ULP_32, NB_F32, 900, 0, 0},
+    {NB_ULP_8, NB_BF16, 3001, 60, 0},    {NB_ULP_8, NB_F32, 700, 4000, 1},
+};
 
-struct golden_delta4_result {
+enum {
+    GOLDEN_DELTA4_CASES = sizeof golden_delta4_cases / sizeof *golden_delta4_cases,
+    GOLDEN_ULP_CASES = sizeof golden_ulp_cases / sizeof *golden_ulp_cases
+};
+
+/* The files: their cases, and where the random numbers of the first begin. */
+static const struct golden_differences {
+    const char *name;
+    const struct golden_difference *cases;
+    unsigned n, seed;
+} golden_differences[] = {
+    {"delta4", golden_delta4_cases, GOLDEN_DELTA4_CASES, 4000},
+    {"ulp", golden_ulp_cases, GOLDEN_ULP_CASES, 6000},
+};
+
+enum { GOLDEN_DIFFERENCES = sizeof golden_differences / sizeof *golden_differences };
+
+struct golden_difference_result {
     size_t bytes, coded;
     uint8_t ref[8192], cur[8192], span[2 * 8192], out[8192];
 };
 
-/* Code a case with the variant in force. Returns 0 on success. */
-static inline int golden_delta4(unsigned c, struct golden_delta4_result *g)
+/* Code case `c` of a file with the variant in force. Returns 0 on success. */
+static inline int golden_difference(const struct golden_differences *of, unsigned c, struct golden_difference_result *g)
 {
-    const struct golden_delta4_case *k = &golden_delta4_cases[c];
+    const struct golden_difference *k = &of->cases[c];
     const size_t size = nb_dtype_size(k->type), n = k->bytes / size;
-    struct rng r = {4000 + c};
+    const enum nb_ulp_width width = (enum nb_ulp_width)k->width;
+    struct rng r = {of->seed + c};
+    ssize_t len;
 
     memset(g->ref, 0x5a, k->bytes);
     memset(g->cur, 0x33, k->bytes);
@@ -175,12 +201,15 @@ static inline int golden_delta4(unsigned c, struct golden_delta4_result *g)
         nb_store_value(k->type, g->cur, i, v);
     }
     g->bytes = k->bytes;
-    ssize_t len =
-        nb_delta4_encode(k->type, g->cur, g->ref, k->bytes, SIZE_MAX, g->span, sizeof g->span, NULL);
-    if (len < 0 || nb_delta4_decode(k->type, g->span, (size_t)len, g->ref, k->bytes, g->out))
+    if (width)
+        len = nb_ulp_encode(width, g->cur, g->ref, k->bytes, SIZE_MAX, g->span, sizeof g->span);
+    else
+        len = nb_delta4_encode(k->type, g->cur, g->ref, k->bytes, SIZE_MAX, g->span, sizeof g->span, NULL);
+    if (len < 0)
         return -1;
     g->coded = (size_t)len;
-    return 0;
+    return width ? nb_ulp_decode(width, g->span, g->coded, g->ref, k->bytes, g->out)
+                 : nb_delta4_decode(k->type, g->span, g->coded, g->ref, k->bytes, g->out);
 }
 
 #endif

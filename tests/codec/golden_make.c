@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Writes the golden vectors of the quantizing codecs and of delta4 with the reference: golden_make QUANT
- * DELTA4. To be run only when the format changes on purpose (and with it the format's version and
+ * Writes the golden vectors of the quantizing codecs, of delta4 and of ulp with the reference: golden_make QUANT
+ * DELTA4 ULP. To be run only when the format changes on purpose (and with it the format's version and
  * docs/wire-format.md).
  */
 #include "golden.h"
@@ -19,9 +19,9 @@ static void put(FILE *f, const void *data, size_t bytes)
 int main(int argc, char **argv)
 {
     static struct golden_result g;
-    static struct golden_delta4_result d;
-    if (argc != 3) {
-        fprintf(stderr, "usage: golden_make QUANT DELTA4\n");
+    static struct golden_difference_result d;
+    if (argc != 2 + GOLDEN_DIFFERENCES) {
+        fprintf(stderr, "usage: golden_make QUANT DELTA4 ULP\n");
         return 2;
     }
     FILE *f = fopen(argv[1], "wb");
@@ -51,20 +51,23 @@ int main(int argc, char **argv)
         perror(argv[1]);
         return 1;
     }
-    f = fopen(argv[2], "wb");
-    for (unsigned c = 0; f && c < GOLDEN_DELTA4_CASES; c++) {
-        if (golden_delta4(c, &d)) {
-            fprintf(stderr, "golden_make: case %u of delta4 failed\n", c);
+    for (unsigned file = 0; file < GOLDEN_DIFFERENCES; file++) {
+        const struct golden_differences *of = &golden_differences[file];
+        f = fopen(argv[2 + file], "wb");
+        for (unsigned c = 0; f && c < of->n; c++) {
+            if (golden_difference(of, c, &d)) {
+                fprintf(stderr, "golden_make: case %u of %s failed\n", c, of->name);
+                return 1;
+            }
+            put(f, d.ref, d.bytes);
+            put(f, d.cur, d.bytes);
+            put(f, d.span, d.coded);
+            put(f, d.out, d.bytes);
+        }
+        if (!f || fclose(f)) {
+            perror(argv[2 + file]);
             return 1;
         }
-        put(f, d.ref, d.bytes);
-        put(f, d.cur, d.bytes);
-        put(f, d.span, d.coded);
-        put(f, d.out, d.bytes);
-    }
-    if (!f || fclose(f)) {
-        perror(argv[2]);
-        return 1;
     }
     return 0;
 }

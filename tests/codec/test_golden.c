@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The bytes on the wire, the values, the error states and the sums do not change:
- * tests/codec/golden/quant.bin, delta4.bin. */
+ * tests/codec/golden/quant.bin, delta4.bin, ulp.bin. */
 #include <check.h>
 
 #include "golden.h"
@@ -63,23 +63,26 @@ START_TEST(golden)
 }
 END_TEST
 
-START_TEST(golden_differences)
+START_TEST(differences)
 {
-    static struct golden_delta4_result g;
+    static struct golden_difference_result g;
     if (nb_codec_select((enum nb_variant)_i)) {
         printf("this CPU or build has no %s\n", nb_variant_name((enum nb_variant)_i));
         return;
     }
-    load("delta4");
-    for (unsigned c = 0; c < GOLDEN_DELTA4_CASES; c++) {
-        ck_assert_int_eq(golden_delta4(c, &g), 0);
-        same(g.ref, g.bytes, "references", c);
-        same(g.cur, g.bytes, "inputs", c);
-        same(g.span, g.coded, "coded bytes", c);
-        same(g.out, g.bytes, "values", c);
+    for (unsigned i = 0; i < GOLDEN_DIFFERENCES; i++) {
+        const struct golden_differences *of = &golden_differences[i];
+        load(of->name);
+        for (unsigned c = 0; c < of->n; c++) {
+            ck_assert_int_eq(golden_difference(of, c, &g), 0);
+            same(g.ref, g.bytes, "references", c);
+            same(g.cur, g.bytes, "inputs", c);
+            same(g.span, g.coded, "coded bytes", c);
+            same(g.out, g.bytes, "values", c);
+        }
+        ck_assert_uint_eq(position, file_bytes);
+        free(file);
     }
-    ck_assert_uint_eq(position, file_bytes);
-    free(file);
 }
 END_TEST
 
@@ -88,7 +91,7 @@ int main(void)
     Suite *s = suite_create("golden vectors");
     TCase *t = tcase_create("golden");
     tcase_add_loop_test(t, golden, NB_VARIANT_REFERENCE, NB_VARIANT_COUNT);
-    tcase_add_loop_test(t, golden_differences, NB_VARIANT_REFERENCE, NB_VARIANT_COUNT);
+    tcase_add_loop_test(t, differences, NB_VARIANT_REFERENCE, NB_VARIANT_COUNT);
     suite_add_tcase(s, t);
     SRunner *runner = srunner_create(s);
     srunner_run_all(runner, CK_ENV);

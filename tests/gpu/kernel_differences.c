@@ -213,20 +213,22 @@ unsigned cases_differences(unsigned rounds, unsigned seed)
 
 /* ---- Golden vectors ---------------------------------------------------------------------------------- */
 
-unsigned cases_golden_differences(const char *path)
+static unsigned golden_cases_of(const struct golden_differences *of, const char *path)
 {
     struct golden_file f;
 
     golden_open(&f, path);
-    for (unsigned c = 0; c < GOLDEN_DELTA4_CASES; c++) {
-        const struct golden_delta4_case *k = &golden_delta4_cases[c];
-        struct span s = {1, 0, k->type, k->bytes};
+    for (unsigned c = 0; c < of->n; c++) {
+        const struct golden_difference *k = &of->cases[c];
+        struct span s = {!k->width, k->width, k->type, k->bytes};
+        const size_t bound = k->width ? nb_ulp_bound((enum nb_ulp_width)k->width, k->bytes)
+                                      : nb_delta4_bound(k->type, k->bytes);
         size_t bytes, length;
         uint64_t lossy;
-        at_case("golden delta4 case %u", c);
+        at_case("golden %s case %u", of->name, c);
         uint8_t *ref = backend_alloc(k->bytes), *cur = backend_alloc(k->bytes),
                 *out = backend_alloc(k->bytes);
-        uint8_t *coded = backend_alloc(nb_delta4_bound(k->type, k->bytes) + 4);
+        uint8_t *coded = backend_alloc(bound + 4);
         memcpy(ref, golden_next(&f, &bytes), k->bytes);
         memcpy(cur, golden_next(&f, &bytes), k->bytes);
         const uint8_t *span = golden_next(&f, &length);
@@ -244,7 +246,19 @@ unsigned cases_golden_differences(const char *path)
         backend_free(coded);
     }
     golden_close(&f);
-    return GOLDEN_DELTA4_CASES;
+    return of->n;
+}
+
+unsigned cases_golden_differences(const char *folder)
+{
+    unsigned n = 0;
+
+    for (unsigned i = 0; i < GOLDEN_DIFFERENCES; i++) {
+        char path[4200];
+        snprintf(path, sizeof(path), "%s/%s.bin", folder, golden_differences[i].name);
+        n += golden_cases_of(&golden_differences[i], path);
+    }
+    return n;
 }
 
 unsigned cases_guess(unsigned rounds, unsigned seed)

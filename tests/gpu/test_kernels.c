@@ -36,7 +36,7 @@ int main(int argc, char **argv)
     fflush(stdout);
     printf("%u spans of differences coded, ", cases_differences(rounds + rounds / 2, seed));
     fflush(stdout);
-    snprintf(path, sizeof(path), "%s/tests/codec/golden/delta4.bin", top ? top : ".");
+    snprintf(path, sizeof(path), "%s/tests/codec/golden", top ? top : ".");
     printf("%u golden ones, ", cases_golden_differences(path));
     fflush(stdout);
     printf("%u guesses, ", cases_guess(rounds / 4, seed));
