@@ -14,7 +14,7 @@
 int main(int argc, char **argv)
 {
     const char *top = getenv("NB_SRCDIR");
-    unsigned rounds = argc > 1 ? (unsigned)strtoul(argv[1], NULL, 10) : getenv("NB_TEST_QUICK") ? 8 : 60;
+    unsigned rounds = argc > 1 ? (unsigned)strtoul(argv[1], NULL, 10) : getenv("NB_TEST_QUICK") ? 8 : 36;
     unsigned seed = argc > 2 ? (unsigned)strtoul(argv[2], NULL, 10) : 1;
     char path[4096];
     int status = backend_open();

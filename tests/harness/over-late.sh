@@ -14,7 +14,7 @@ if [ "${NB_LONG_TESTS:-0}" != 0 ]; then
     programs="allgather departures faults feedback late_gathers late_records lifecycle results stress"
     runs=$(for p in $programs; do echo "poll:$p thread:$p thread,credits=1:$p"; done)
 else
-    runs="poll:results poll:late_records thread:allgather thread:feedback thread:lifecycle thread,credits=1:results"
+    runs="poll:late_records poll:lifecycle thread:allgather thread:feedback thread,credits=1:results"
     cases=
     if [ -n "${NB_SANITIZE:-}" ]; then # some cases of each: an int4 sum, exact ones, in two hops, differences
         runs="poll:lifecycle thread:allgather thread,credits=1:results"
