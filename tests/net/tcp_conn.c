@@ -630,44 +630,26 @@ START_TEST(wire_formats)
 }
 END_TEST
 
-static int run(void)
-{
-    Suite *s = suite_create("net/tcp_conn");
-    TCase *c = tcase_create("devices"), *d = tcase_create("connections");
-    SRunner *r = srunner_create(s);
-    int failed;
-
-    tcase_add_test(c, device_list);
-    tcase_add_loop_test(c, interface_names, 0, sizeof(names) / sizeof(names[0]));
-    tcase_add_test(c, no_setting);
-    tcase_add_loop_test(c, bad_numbers, 0, 4);
-    suite_add_tcase(s, c);
-    tcase_set_timeout(d, 60);
-    tcase_add_test(d, wire_formats);
-    tcase_add_test(d, null_closes);
-    tcase_add_test(d, ipv6);
-    tcase_add_test(d, settings_of_sockets);
-    tcase_add_test(d, several_from_one_listener);
-    tcase_add_test(d, bad_handles);
-    tcase_add_test(d, version_on_both_sides);
-    tcase_add_test(d, strangers);
-    tcase_add_test(d, crowd);
-    tcase_add_test(d, unfinished_peers);
-    tcase_add_test(d, nobody_there);
-    tcase_add_test(d, cycles);
-    suite_add_tcase(s, d);
-    srunner_run_all(r, CK_ENV);
-    failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed;
-}
-
 int main(void)
 {
-    int failed = run();
+    const struct net_test tests[] = {
+        {"devices", device_list, 1},
+        {"devices", interface_names, sizeof(names) / sizeof(names[0])},
+        {"devices", no_setting, 1},
+        {"devices", bad_numbers, 4},
+        {"connections", wire_formats, 1},
+        {"connections", null_closes, 1},
+        {"connections", ipv6, 1},
+        {"connections", settings_of_sockets, 1},
+        {"connections", several_from_one_listener, 1},
+        {"connections", bad_handles, 1},
+        {"connections", version_on_both_sides, 1},
+        {"connections", strangers, 1},
+        {"connections", crowd, 1},
+        {"connections", unfinished_peers, 1},
+        {"connections", nobody_there, 1},
+        {"connections", cycles, 1},
+    };
 
-    /* All of it once more with helper threads. */
-    net_threads = 2;
-    failed += run();
-    return failed ? 1 : 0;
+    return net_main("net/tcp_conn", tests, sizeof(tests) / sizeof(tests[0]));
 }

@@ -464,13 +464,9 @@ START_TEST(close_with_requests)
 }
 END_TEST
 
-static int run(void)
+int main(void)
 {
-    const struct {
-        const char *name;
-        const TTest *test;
-        int loops;
-    } tests[] = {
+    const struct net_test tests[] = {
         {"errors", too_long, 2},
         {"errors", too_long_stuck, 2},
         {"errors", damaged_header, 2},
@@ -483,33 +479,6 @@ static int run(void)
         {"close", close_in_order, 2},
         {"close", close_with_requests, 2},
     };
-    Suite *s = suite_create("net/tcp_fail");
-    TCase *c = NULL;
-    const char *name = "";
-    SRunner *r = srunner_create(s);
-    int failed;
 
-    for (size_t i = 0; i < sizeof(tests) / sizeof(tests[0]); i++) {
-        if (strcmp(name, tests[i].name) != 0) {
-            name = tests[i].name;
-            c = tcase_create(name);
-            tcase_set_timeout(c, 60);
-            suite_add_tcase(s, c);
-        }
-        tcase_add_loop_test(c, tests[i].test, 0, tests[i].loops);
-    }
-    srunner_run_all(r, CK_ENV);
-    failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed;
-}
-
-int main(void)
-{
-    int failed = run();
-
-    /* All of it once more with helper threads. */
-    net_threads = 2;
-    failed += run();
-    return failed ? 1 : 0;
+    return net_main("net/tcp_fail", tests, sizeof(tests) / sizeof(tests[0]));
 }

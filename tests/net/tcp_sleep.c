@@ -211,45 +211,14 @@ START_TEST(pace)
 }
 END_TEST
 
-static int run(void)
+int main(void)
 {
-    const struct {
-        const char *name;
-        const TTest *test;
-        int loops;
-    } tests[] = {
+    const struct net_test tests[] = {
         {"poll", poll_wakes_receiver, 2},
         {"poll", poll_read_ahead, 2},
         {"poll", poll_wakes_sender, 2},
         {"pace", pace, 2},
     };
-    Suite *s = suite_create("net/tcp_sleep");
-    TCase *c = NULL;
-    const char *name = "";
-    SRunner *r = srunner_create(s);
-    int failed;
 
-    for (size_t i = 0; i < sizeof(tests) / sizeof(tests[0]); i++) {
-        if (strcmp(name, tests[i].name) != 0) {
-            name = tests[i].name;
-            c = tcase_create(name);
-            tcase_set_timeout(c, 60);
-            suite_add_tcase(s, c);
-        }
-        tcase_add_loop_test(c, tests[i].test, 0, tests[i].loops);
-    }
-    srunner_run_all(r, CK_ENV);
-    failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed;
-}
-
-int main(void)
-{
-    int failed = run();
-
-    /* All of it once more with helper threads. */
-    net_threads = 2;
-    failed += run();
-    return failed ? 1 : 0;
+    return net_main("net/tcp_sleep", tests, sizeof(tests) / sizeof(tests[0]));
 }

@@ -8,6 +8,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include <check.h>
+
 #include "net/transport.h"
 
 struct pair {
@@ -61,6 +63,14 @@ const char *last_warning(void);
 /* The first line since net_up, of any level, that contains the text; NULL: none. How many there were. */
 const char *logged(const char *text);
 int times_logged(const char *text);
+/* A suite of tests, each of which is looped `loops` times in a case of its name: neighbours of one name share a case. */
+struct net_test {
+    const char *name;
+    const TTest *test;
+    int loops;
+};
+/* Run it, and then all of it once more with helper threads. What main returns. */
+int net_main(const char *suite, const struct net_test *tests, size_t n);
 /* Take nobody's lines from now on, as net_up does, without a transport. */
 void capture_log(void);
 
