@@ -119,8 +119,15 @@ struct nb_tcp_out {
     struct nb_tcp_sreq *req;
 };
 
+struct nb_tcp_unsent {
+    int limit;        /* TCP_NOTSENT_LOWAT as it is set; 0: not limited */
+    int64_t since_ns; /* the stream has been full since then; 0: it is not */
+    uint64_t bytes;   /* written since */
+};
+
 struct nb_tcp_sstream {
     int fd;
+    struct nb_tcp_unsent unsent;
     bool busy, blocked; /* blocked: the kernel or the pace took no more in this round */
     bool paced;         /* it was the pace */
     int first, count;   /* out[first .. first + count) is not yet written */
@@ -319,5 +326,14 @@ size_t nb_tcp_pace_take(struct nb_tcp_pace *p, size_t want);
 void nb_tcp_pace_give_back(struct nb_tcp_pace *p, size_t bytes);
 /* Nanoseconds until take can succeed. */
 int64_t nb_tcp_pace_wait_ns(struct nb_tcp_pace *p);
+
+/* ---- tcp_unsent.c; with the comm's lock ---- */
+
+/* Limit what the kernel holds unsent of a stream from now on. */
+void nb_tcp_unsent_start(struct nb_tcp_unsent *u, int fd);
+/* Of a limited one `bytes` were written; full: the kernel took no more. Adapts the limit. */
+void nb_tcp_unsent_wrote(struct nb_tcp_unsent *u, int fd, size_t bytes, int full);
+/* It has nothing more to write. */
+void nb_tcp_unsent_idle(struct nb_tcp_unsent *u);
 
 #endif

@@ -251,6 +251,10 @@ static bool flush(struct nb_tcp_send *s, struct nb_tcp_sstream *t)
     /* What the kernel has taken is sent, even if another stream has met an error meanwhile. */
     if (n >= 0)
         advance(s, t, (size_t)n);
+    if (t->unsent.limit && t->count == 0 && !s->queue)
+        nb_tcp_unsent_idle(&t->unsent);
+    else if (t->unsent.limit)
+        nb_tcp_unsent_wrote(&t->unsent, t->fd, n >= 0 ? (size_t)n : 0, n < 0 || (size_t)n < total);
     if (s->c.err)
         return false;
     if (n >= 0) {

@@ -45,6 +45,8 @@ struct nb_net_props {
 struct nb_net_conn_cfg {
     int streams;       /* sockets or queue pairs; 0: the transport's parameters decide */
     int traffic_class; /* -1: unset */
+    int shallow;       /* 1: little may wait unsent in the host, so that a send tests done about when it leaves; a
+                        * transport whose sends test done later than that does so anyway */
 };
 
 struct nb_net_ops {

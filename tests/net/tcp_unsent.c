@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* TCP transport: how much the kernel holds unsent of a connection that wants to know what has left. */
+#include <linux/sockios.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "net/tcp_int.h"
+#include "util.h"
+
+#ifndef TCP_NOTSENT_LOWAT
+#define TCP_NOTSENT_LOWAT 25
+#endif
+
+#define FIRST 262144
+#define SEGMENT 65536 /* the kernel looks at the limit when it begins a new one */
+
+static int limit_of(int fd)
+{
+    int limit = -1;
+    socklen_t len = sizeof(limit);
+
+    ck_assert_int_eq(getsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &limit, &len), 0);
+    return limit;
+}
+
+static void open_with(const struct nb_net_ops *net, struct pair *p, int shallow)
+{
+    struct nb_net_conn_cfg cfg = {.streams = 1, .traffic_class = -1, .shallow = shallow};
+    int64_t end = patient_ms() + 10000;
+
+    memset(p, 0, sizeof(*p));
+    ck_assert_int_eq(net->listen(0, p->handle, &p->listen), 0);
+    while (!p->send || !p->recv) {
+        if (!p->send)
+            ck_assert_int_eq(net->connect(0, &cfg, p->handle, &p->send), 0);
+        if (!p->recv)
+            ck_assert_int_eq(net->accept(p->listen, &p->recv), 0);
+        ck_assert_msg(patient_ms() < end, "no connection in 10 s");
+    }
+}
+
+/* Messages that nobody takes: the kernel has what the peer's has no room for. Then all of them arrive. */
+START_TEST(nobody_reads)
+{
+    enum { MESSAGES = 64, BYTES = 1 << 20 };
+    const struct nb_net_ops *net = net_up(NULL, NULL);
+    uint8_t *data = malloc(BYTES), *got = malloc(BYTES);
+    void *reqs[MESSAGES];
+    struct pair p;
+    int unsent = 0, fd;
+
+    open_with(net, &p, 1);
+    fd = ((struct nb_tcp_send *)p.send)->stream[0].fd;
+    ck_assert_int_eq(limit_of(fd), FIRST);
+    fill_bytes(data, BYTES, 7);
+    for (int i = 0; i < MESSAGES; i++)
+        reqs[i] = post_send(p.send, data, BYTES, 0);
+    for (int i = 0, done = 0; i < 200; i++) { /* until nothing moves */
+        ck_assert_int_eq(net->test(reqs[MESSAGES - 1], &done, NULL), 0);
+        ck_assert(!done);
+        usleep(1000);
+    }
+    ck_assert_int_eq(ioctl(fd, SIOCOUTQNSD, &unsent), 0);
+    ck_assert_int_gt(unsent, 0);
+    ck_assert_int_le(unsent, FIRST + SEGMENT);
+    for (int i = 0; i < MESSAGES; i++) {
+        memset(got, 0, BYTES);
+        void *r = post_recv(p.recv, got, BYTES, 0);
+        int sent = reqs[i] == NULL, received = 0;
+        for (int64_t end = patient_ms() + 20000; !sent || !received;) {
+            if (!sent)
+                ck_assert_int_eq(net->test(reqs[i], &sent, NULL), 0);
+            if (!received)
+                ck_assert_int_eq(net->test(r, &received, NULL), 0);
+            ck_assert_msg(patient_ms() < end, "message %d does not arrive", i);
+        }
+        ck_assert(check_bytes(got, BYTES, 7));
+    }
+    pair_close(&p);
+    net_down();
+    free(data);
+    free(got);
+}
+END_TEST
+
+/* NCCL's own connections keep the kernel's default. */
+START_TEST(only_where_it_is_wanted)
+{
+    const struct nb_net_ops *net = net_up(NULL, NULL);
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    struct pair p;
+
+    open_with(net, &p, 0);
+    ck_assert_int_eq(limit_of(((struct nb_tcp_send *)p.send)->stream[0].fd), limit_of(fd));
+    ck_assert_int_eq(((struct nb_tcp_send *)p.send)->stream[0].unsent.limit, 0);
+    close(fd);
+    pair_close(&p);
+    net_down();
+}
+END_TEST
+
+/* Longer than what is looked at, on any machine. */
+static void wait_period(void)
+{
+    usleep(5000);
+}
+
+START_TEST(follows_the_speed)
+{
+    struct nb_tcp_unsent u;
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+
+    nb_tcp_unsent_start(&u, fd);
+    ck_assert_int_eq(limit_of(fd), FIRST);
+    nb_tcp_unsent_wrote(&u, fd, 1000000000, 0); /* it was not full: that says nothing */
+    wait_period();
+    nb_tcp_unsent_wrote(&u, fd, 1000, 1);
+    ck_assert_int_eq(limit_of(fd), FIRST);
+    wait_period();
+    nb_tcp_unsent_wrote(&u, fd, 1000, 1); /* so much in a period: slow */
+    ck_assert_int_eq(limit_of(fd), 65536);
+    wait_period();
+    nb_tcp_unsent_idle(&u); /* it had nothing to send: what comes now begins anew */
+    nb_tcp_unsent_wrote(&u, fd, 1000, 1);
+    ck_assert_int_eq(limit_of(fd), 65536);
+    wait_period();
+    nb_tcp_unsent_wrote(&u, fd, (size_t)1 << 50, 0); /* faster than any link */
+    ck_assert_int_eq(limit_of(fd), 64 << 20);
+    wait_period();
+    nb_tcp_unsent_wrote(&u, fd, 1000, 0); /* not full since */
+    ck_assert_int_eq(limit_of(fd), 64 << 20);
+    close(fd);
+}
+END_TEST
+
+int main(void)
+{
+    const struct net_test tests[] = {
+        {"unsent", nobody_reads, 1},
+        {"unsent", only_where_it_is_wanted, 1},
+        {"unsent", follows_the_speed, 1},
+    };
+
+    return net_main("net/tcp_unsent", tests, sizeof(tests) / sizeof(tests[0]));
+}
