@@ -383,6 +383,8 @@ static int move_links(struct nb_coll_comm *comm, int64_t t)
 {
     int moved = 0, ret;
 
+    for (int c = 0; c < NB_CLASS_CONTROL; c++)
+        nb_fair_look(comm, (enum nb_class)c, t);
     for (int r = 0; r < comm->nranks; r++) {
         struct nb_peer *peer = &comm->peer[r];
         if (r == comm->rank)

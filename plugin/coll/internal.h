@@ -7,6 +7,7 @@
  *   engine.c    the progress thread: a list of communicators, sleep and wake
  *   comm.c      one communicator's progress: order of work, signs of life, errors, farewell
  *   link.c      message rings over transport connections: buffers, credits, completion
+ *   fair.c      how the peers share this node's link
  *   schedule.c  which schedule an operation takes (struct nb_schedule_ops is the seam between them and the rest)
  *   direct.c    a schedule: every piece goes straight to where it is needed
  *   two_hop.c   what the next two share: the cut of a window
@@ -244,6 +245,7 @@ struct nb_tx_item {
 
 /* Send side: items in order; each has a buffer of its own at mem + (number % slots) * slot. */
 struct nb_tx {
+    enum nb_class cls;
     void *conn;
     void *mhandle;
     void *shared_mhandle;  /* CONTRIB, RESULT: of the pool; CONTROL: of the peer's resend unit */
@@ -253,7 +255,21 @@ struct nb_tx {
     unsigned slots;
     struct nb_tx_item *item;
     uint64_t queued, sent, done;
+    uint64_t had;      /* bytes that the transport is done with, as fair.c counts them */
+    uint64_t under_way; /* bytes that it was given and is not done with */
     int closed;      /* the peer takes nothing more: what is pushed is dropped */
+};
+
+/* How far rings of one class may be ahead of the last of them (fair.c). */
+struct nb_fair {
+    int bounded;      /* 0: nothing is held back */
+    uint64_t most;    /* bytes up to which a peer may be given something */
+    uint64_t least;   /* bytes that the last one has had, */
+    int64_t moved_ns; /* and since when */
+    int busy;         /* rings that had something to send */
+    uint64_t lead;    /* bytes that a peer may be ahead of it */
+    uint64_t noted;   /* `least` at noted_ns, for that */
+    int64_t noted_ns;
 };
 
 struct nb_task;
@@ -347,6 +363,7 @@ struct nb_coll_comm {
     pthread_cond_t closed_cond;
     int state;
     struct nb_peer *peer;          /* [nranks]; own entry unused */
+    struct nb_fair fair[NB_CLASS_COUNT]; /* but CONTROL is never held back */
     struct nb_pool gather, result; /* shared units of all-gathers (CONTRIB) and of all-reduces (RESULT) */
     uint64_t begun;                /* windows taken up */
     uint64_t oldest;               /* no window before this is unfinished */
@@ -466,6 +483,15 @@ void nb_switch_look(int64_t now_ns);
 int nb_switch_tick(struct nb_coll_comm *comm);
 /* A message of the three kinds about it. 0 or < 0. */
 int nb_switch_control(struct nb_coll_comm *comm, struct nb_peer *peer, const struct nb_ctl *ctl);
+
+/* fair.c: see how far the peers' rings of a class have got, before something is sent. */
+void nb_fair_look(struct nb_coll_comm *comm, enum nb_class cls, int64_t now_ns);
+/* 1 when the transport may be given something more of this ring. */
+static inline int nb_fair_allows(const struct nb_coll_comm *comm, const struct nb_tx *tx)
+{
+    const struct nb_fair *f = &comm->fair[tx->cls];
+    return tx->cls == NB_CLASS_CONTROL || !f->bounded || tx->had + tx->under_way <= f->most;
+}
 
 /* link.c; functions return > 0 when something moved, 0, or a negative errno. */
 int nb_tx_progress(struct nb_coll_comm *comm, struct nb_peer *peer, struct nb_tx *tx);

@@ -58,6 +58,7 @@ static void close_tx(struct nb_tx *tx)
         if (tx->item[tx->done % tx->slots].shared)
             tx->item[tx->done % tx->slots].shared->left--;
     tx->sent = tx->queued;
+    tx->under_way = 0;
 }
 
 static int closed_any(const struct nb_peer *peer)
@@ -104,6 +105,11 @@ static int rx_error(struct nb_coll_comm *comm, struct nb_peer *peer, struct nb_r
     return ret;
 }
 
+static size_t item_bytes(const struct nb_tx_item *it)
+{
+    return it->shared ? it->shared->len : it->len;
+}
+
 int nb_tx_progress(struct nb_coll_comm *comm, struct nb_peer *peer, struct nb_tx *tx)
 {
     int moved = 0, ret, done;
@@ -112,13 +118,14 @@ int nb_tx_progress(struct nb_coll_comm *comm, struct nb_peer *peer, struct nb_tx
         return 0;
     while (tx->sent < tx->queued && tx->sent - tx->done < SENDS_MAX) {
         struct nb_tx_item *it = &tx->item[tx->sent % tx->slots];
-        if (!(it->shared ? it->shared->ready : it->ready))
+        if (!(it->shared ? it->shared->ready : it->ready) || !nb_fair_allows(comm, tx))
             break;
-        ret = comm->net->isend(tx->conn, it->data, it->shared ? it->shared->len : it->len, 0, it->mhandle, &it->req);
+        ret = comm->net->isend(tx->conn, it->data, item_bytes(it), 0, it->mhandle, &it->req);
         if (ret)
             return tx_error(comm, peer, tx, ret);
         if (!it->req)
             break;
+        tx->under_way += item_bytes(it);
         tx->sent++;
         moved = 1;
     }
@@ -131,6 +138,8 @@ int nb_tx_progress(struct nb_coll_comm *comm, struct nb_peer *peer, struct nb_tx
         if (!done)
             break;
         it->req = NULL;
+        tx->had += item_bytes(it);
+        tx->under_way -= item_bytes(it);
         if (it->shared)
             it->shared->left--;
         tx->done++;

@@ -141,8 +141,9 @@ static int make_rx(struct nb_coll_comm *comm, struct nb_rx *rx, size_t slot, uns
     return rx->req && rx->len && rx->mem && rx->held && (!mem || rx->unit) ? 0 : -ENOMEM;
 }
 
-static int make_tx(struct nb_coll_comm *comm, struct nb_tx *tx, size_t slot, unsigned slots)
+static int make_tx(struct nb_coll_comm *comm, struct nb_tx *tx, enum nb_class cls, size_t slot, unsigned slots)
 {
+    tx->cls = cls;
     tx->slot = slot;
     tx->slots = slots;
     tx->item = calloc(slots, sizeof(*tx->item));
@@ -219,11 +220,11 @@ int nb_setup_memory(struct nb_coll_comm *comm)
         if (!ret)
             ret = make_rx(comm, &peer->rx[NB_CLASS_RESULT], comm->unit_slot, credits, NULL);
         for (int c = 0; c < NB_CLASS_CONTROL && !ret; c++)
-            ret = make_tx(comm, &peer->tx[c], comm->unit_slot, credits);
+            ret = make_tx(comm, &peer->tx[c], (enum nb_class)c, comm->unit_slot, credits);
         if (!ret)
             ret = make_rx(comm, &peer->rx[NB_CLASS_CONTROL], CONTROL_RX_BYTES, CONTROL_SLOTS_RX, NULL);
         if (!ret)
-            ret = make_tx(comm, &peer->tx[NB_CLASS_CONTROL], 256, CONTROL_SLOTS_TX);
+            ret = make_tx(comm, &peer->tx[NB_CLASS_CONTROL], NB_CLASS_CONTROL, 256, CONTROL_SLOTS_TX);
         peer->resend.buf = wire_alloc(comm, CONTROL_RX_BYTES);
         if (!peer->resend.buf)
             ret = -ENOMEM;

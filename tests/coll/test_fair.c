@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How peers share a link: four rings of one class, whose transport is done with what it is told. */
+#include <check.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "coll/internal.h"
+
+#define NODES 5
+#define LEAD 131072u
+#define MS ((int64_t)NB_NS_PER_MS)
+
+static struct nb_coll_comm comm;
+static struct nb_peer peers[NODES];
+static int64_t t;
+
+static void setup(void)
+{
+    memset(&comm, 0, sizeof(comm));
+    memset(peers, 0, sizeof(peers));
+    comm.nranks = NODES;
+    comm.rank = 2;
+    comm.peer = peers;
+    for (int r = 0; r < NODES; r++)
+        for (int c = 0; c < NB_CLASS_COUNT; c++)
+            peers[r].tx[c].cls = (enum nb_class)c;
+    t = 1000 * MS;
+}
+
+static struct nb_tx *ring(int r) { return &peers[r].tx[NB_CLASS_CONTRIB]; }
+
+/* Ring `r` has so many items in all, and is done with so many. */
+static void has(int r, uint64_t queued, uint64_t done)
+{
+    ring(r)->queued = queued;
+    ring(r)->done = done;
+}
+
+static int allows(int r)
+{
+    nb_fair_look(&comm, NB_CLASS_CONTRIB, t);
+    return nb_fair_allows(&comm, ring(r));
+}
+
+START_TEST(the_lead_is_bounded)
+{
+    for (int r = 0; r < NODES; r++)
+        has(r, 9, 1);
+    has(comm.rank, 0, 0);
+    ring(0)->had = 1000000;
+    ring(1)->had = ring(3)->had = 1000000;
+    ring(4)->had = 1000000 + LEAD;
+    ck_assert(allows(0));
+    ck_assert(allows(4)); /* as much as it may be ahead */
+    ring(4)->had++;
+    ck_assert(!allows(4));
+    ck_assert(allows(3));
+    ring(3)->under_way = LEAD + 1; /* what is not done counts for the one that has it */
+    ck_assert(!allows(3));
+    ring(3)->had += 5000;
+    ring(3)->under_way -= 5000;
+    ck_assert(!allows(3));
+    ring(0)->had += 5000;
+    ck_assert(!allows(3));
+    ring(1)->had += 5000; /* nobody is where the last was */
+    ck_assert(allows(3));
+}
+END_TEST
+
+START_TEST(one_alone_waits_for_nobody)
+{
+    has(0, 9, 1);
+    ring(0)->had = 50000000;
+    ck_assert(allows(0));
+    has(1, 9, 1); /* has nothing to make up for: it was idle */
+    ck_assert(allows(0));
+    ck_assert_uint_eq(ring(1)->had, 50000000);
+    ring(0)->had += LEAD + 1;
+    ck_assert(!allows(0));
+    has(1, 9, 9); /* idle again */
+    ck_assert(allows(0));
+}
+END_TEST
+
+START_TEST(a_stuck_one_holds_up_nobody_for_long)
+{
+    has(0, 9, 1);
+    has(1, 9, 1);
+    ring(0)->had = LEAD + 1;
+    ck_assert(!allows(0));
+    t += 20 * MS;
+    ck_assert(!allows(0));
+    t += 1;
+    ck_assert(allows(0));
+    t += 1000 * MS;
+    ring(0)->had += 1000000;
+    ck_assert(allows(0));
+    ring(1)->had = 1; /* it moves: counts again */
+    ck_assert(!allows(0));
+}
+END_TEST
+
+START_TEST(a_pause_is_not_a_standstill)
+{
+    has(0, 9, 1);
+    has(1, 9, 1);
+    ck_assert(allows(0));
+    has(0, 9, 9);
+    has(1, 9, 9);
+    ck_assert(allows(0));
+    t += 500 * MS; /* the job computed */
+    has(0, 20, 9);
+    has(1, 20, 9);
+    ring(0)->had += LEAD + 1;
+    ck_assert(!allows(0));
+}
+END_TEST
+
+START_TEST(the_lead_grows_with_the_speed)
+{
+    has(0, 9, 1);
+    has(1, 9, 1);
+    ck_assert(allows(0));
+    for (int i = 0; i < 10; i++) { /* 10 MB in 4 ms */
+        t += 4 * MS;
+        ring(0)->had += 10000000;
+        ring(1)->had += 10000000;
+        ck_assert(allows(0));
+    }
+    ring(0)->had += 9000000;
+    ck_assert(allows(0));
+    ring(0)->had += 1000001;
+    ck_assert(!allows(0));
+}
+END_TEST
+
+START_TEST(classes_are_independent)
+{
+    for (int r = 0; r < 2; r++) {
+        has(r, 9, 1);
+        peers[r].tx[NB_CLASS_RESULT].queued = 9;
+    }
+    ring(0)->had = LEAD + 1;
+    ck_assert(!allows(0));
+    nb_fair_look(&comm, NB_CLASS_RESULT, t);
+    ck_assert(nb_fair_allows(&comm, &peers[0].tx[NB_CLASS_RESULT]));
+    peers[0].tx[NB_CLASS_CONTROL].under_way = UINT64_MAX / 2; /* signs of life always go */
+    ck_assert(nb_fair_allows(&comm, &peers[0].tx[NB_CLASS_CONTROL]));
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("coll/fair");
+    TCase *c = tcase_create("fair");
+    SRunner *runner = srunner_create(suite);
+    int failed;
+
+    tcase_add_checked_fixture(c, setup, NULL);
+    tcase_add_test(c, the_lead_is_bounded);
+    tcase_add_test(c, one_alone_waits_for_nobody);
+    tcase_add_test(c, a_stuck_one_holds_up_nobody_for_long);
+    tcase_add_test(c, a_pause_is_not_a_standstill);
+    tcase_add_test(c, the_lead_grows_with_the_speed);
+    tcase_add_test(c, classes_are_independent);
+    suite_add_tcase(suite, c);
+    srunner_run_all(runner, CK_ENV);
+    failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
