@@ -15,17 +15,20 @@
 /*
  * NCCL's windows walk over the blocks of all nodes one after the other, with some bytes in flight. When those
  * bytes are of one or two owners only, a direct all-gather has these send everything N-1 times while the
- * other nodes' links are idle. With B bytes a node, F in flight and a link's time of t a byte:
- *   direct    N (N-1) B t / k, where k = F / B owners send at the same time, k <= N
- *   two hops  N B t: everybody's links carry each window once
- * so that two hops are faster where k < N - 1. In fact owners run ahead in their own blocks, since what they
- * send is staged: two hops have to promise twice as much.
+ * other nodes' links are idle. With B bytes a node, F in flight and a link's time of t a byte, where owners run
+ * ahead in their own blocks, since what they send is staged:
+ *   direct    N (N-1) B t / k, where about k = 1 + F / 2B owners send at the same time, k <= N
+ *   two hops  N B t: everybody's links carry each window once; a tenth more for headers and latency
+ * as measured at four and eight nodes (docs/performance.md). What is gathered is exact in either case.
  */
 static int two_hop_gather_pays(const struct nb_coll_comm *comm, const struct nb_coll_req *win)
 {
     uint64_t others = (uint64_t)comm->nranks - 1, flight = STEPS * win->bytes;
+    double owners = 1 + (double)flight / (2 * (double)win->op->block);
 
-    return win->bytes / others >= MIN_PIECE && 2 * flight <= others * win->op->block;
+    if (owners > comm->nranks)
+        owners = comm->nranks;
+    return win->bytes / others >= MIN_PIECE && (double)others > 1.1 * owners;
 }
 
 /* Sums that have a quantizer: others are exact, and would not be if they were rounded twice. */
