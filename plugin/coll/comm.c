@@ -279,6 +279,7 @@ static int tick(struct nb_coll_comm *comm, int64_t t)
     if (asleep < TICK_NS)
         return 0;
     comm->tick_ns = t;
+    nb_watch_doubt(comm);
     if (nb_switch_tick(comm))
         return -1;
     if (every > (int64_t)NB_NS_PER_S)
@@ -383,6 +384,7 @@ static int move_links(struct nb_coll_comm *comm, int64_t t)
 {
     int moved = 0, ret;
 
+    nb_watch_look(comm);
     for (int c = 0; c < NB_CLASS_CONTROL; c++)
         nb_fair_look(comm, (enum nb_class)c, t);
     for (int r = 0; r < comm->nranks; r++) {

@@ -232,7 +232,7 @@ static void lose(struct mesh *m, int rank, int err, const char *what)
 static int connect_out(struct mesh *m)
 {
     struct nb_coll_comm *comm = m->comm;
-    struct nb_net_conn_cfg cfg = {.streams = 1, .traffic_class = -1, .shallow = 1};
+    struct nb_net_conn_cfg cfg = {.streams = 1, .traffic_class = -1, .lazy = 1, .shallow = 1};
     int moved = 0, ret;
 
     for (int r = 0; r < comm->nranks; r++) {
@@ -663,6 +663,7 @@ int nb_coll_connect(void *const *handles, int nranks, int rank, struct nb_coll_l
         comm->peer[r].heard_ns = now();
     comm->tick_ns = comm->moved_ns = now();
     announce(comm);
+    nb_watch_open(comm);
     nb_engine_add(comm->engine, comm);
     *out = comm;
     return 0;

@@ -7,6 +7,7 @@
  *   engine.c    the progress thread: a list of communicators, sleep and wake
  *   comm.c      one communicator's progress: order of work, signs of life, errors, farewell
  *   link.c      message rings over transport connections: buffers, credits, completion
+ *   watch.c     which receive rings may have got something
  *   fair.c      how the peers share this node's link
  *   schedule.c  which schedule an operation takes (struct nb_schedule_ops is the seam between them and the rest)
  *   direct.c    a schedule: every piece goes straight to where it is needed
@@ -228,6 +229,8 @@ struct nb_rx {
     uint64_t posted, arrived, taken, freed; /* counters; slot = counter % slots */
     struct nb_shared *unit; /* CONTRIB: of each slot, for what is forwarded from it; not free while some is left */
     uint8_t *held;   /* of each slot: a task reads it, so that it is not free */
+    int watched;     /* watch.c tells when there is something to read */
+    int quiet;       /* and there is nothing: need not be asked */
     int closed;      /* nothing more arrives; what has arrived may still be taken */
     int parsed;      /* head below is that of slot `taken` */
     struct nb_msg head;
@@ -413,6 +416,7 @@ struct nb_coll_comm {
     struct nb_coll_stats stats;
     uint64_t reasons[NB_FUNC_COUNT][NB_REASON_COUNT];
     int64_t tick_ns, late_ns, moved_ns, close_deadline_ns;
+    int watch;                     /* the epoll set of watch.c, or -1 */
     int64_t busy_since_ns;         /* while some window is unfinished */
     int pace_told;                 /* it was said that this processor is the limit */
     int drained;                   /* BYE was sent */
@@ -483,6 +487,14 @@ void nb_switch_look(int64_t now_ns);
 int nb_switch_tick(struct nb_coll_comm *comm);
 /* A message of the three kinds about it. 0 or < 0. */
 int nb_switch_control(struct nb_coll_comm *comm, struct nb_peer *peer, const struct nb_ctl *ctl);
+
+/* watch.c: begin (after connect; watches nothing where the transport has no descriptors for it), and end. */
+void nb_watch_open(struct nb_coll_comm *comm);
+void nb_watch_close(struct nb_coll_comm *comm);
+/* Find the rings that have news. */
+void nb_watch_look(struct nb_coll_comm *comm);
+/* Let all be asked once, now and then: a connection's end may have been behind bytes that were already told of. */
+void nb_watch_doubt(struct nb_coll_comm *comm);
 
 /* fair.c: see how far the peers' rings of a class have got, before something is sent. */
 void nb_fair_look(struct nb_coll_comm *comm, enum nb_class cls, int64_t now_ns);

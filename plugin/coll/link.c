@@ -154,14 +154,16 @@ int nb_rx_progress(struct nb_coll_comm *comm, struct nb_peer *peer, struct nb_rx
 
     if (peer->gone || rx->closed)
         return 0;
-    while (rx->arrived < rx->posted) {
+    while (rx->arrived < rx->posted && !rx->quiet) {
         unsigned at = (unsigned)(rx->arrived % rx->slots);
         done = 0;
         ret = comm->net->test(rx->req[at], &done, &rx->len[at]);
         if (ret)
             return rx_error(comm, peer, rx, ret);
-        if (!done)
+        if (!done) {
+            rx->quiet = rx->watched;
             break;
+        }
         rx->req[at] = NULL;
         rx->arrived++;
         moved = 1;
@@ -180,6 +182,7 @@ int nb_rx_progress(struct nb_coll_comm *comm, struct nb_peer *peer, struct nb_rx
         if (!rx->req[at])
             break;
         rx->posted++;
+        rx->quiet = 0; /* what the transport had read ahead may be for this one */
     }
     if (peer->bye && !peer->gone)
         update_gone(comm, peer);

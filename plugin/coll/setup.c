@@ -74,6 +74,7 @@ struct nb_coll_comm *nb_setup_comm(int dev, uint64_t comm_id, const struct nb_ne
     comm->net = net;
     comm->nranks = nranks;
     comm->rank = rank;
+    comm->watch = -1;
     wish = (struct nb_device_wish){.gpu = nb_current_gpu(), .nranks = nranks, .comm_id = comm_id};
     comm->device_error = nb_device_choose(&wish, &comm->device);
     if (comm->device_error) /* a reason for the vote; until then something has to be there */
@@ -296,6 +297,7 @@ static void free_pool(struct nb_coll_comm *comm, struct nb_pool *pool)
 void nb_setup_free(struct nb_coll_comm *comm)
 {
     comm->magic = 0;
+    nb_watch_close(comm);
     for (int r = 0; comm->peer && r < comm->nranks; r++) {
         for (int c = 0; c < NB_CLASS_COUNT; c++) {
             struct nb_tx *tx = &comm->peer[r].tx[c];

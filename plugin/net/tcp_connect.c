@@ -327,6 +327,7 @@ int nb_tcp_connect(int dev, const struct nb_net_conn_cfg *cfg, void *handle, voi
             close(made.fd[i]);
         return rc;
     }
+    s->lazy = cfg && cfg->lazy;
     for (int i = 0; cfg && cfg->shallow && i < made.n; i++)
         nb_tcp_unsent_start(&s->stream[i].unsent, made.fd[i]);
     NB_INFO(NCCL_NET, "tcp: connected %s to %s, %d sockets", s->c.local, s->c.peer, s->c.nstreams);

@@ -143,6 +143,7 @@ struct nb_tcp_send {
     int nreqs;
     struct nb_tcp_block *blocks;
     int cur;         /* stream whose turn it is */
+    bool lazy;       /* isend leaves it to test to write */
     int wait_fd;     /* timer for an owner that sleeps while the pace forbids writing; -1 until needed */
     unsigned peeked; /* isends since the way back was looked at */
     int64_t moved_ms, checked_ms; /* when bytes last moved; when the kernel was last asked about a stall */
@@ -238,6 +239,7 @@ int nb_tcp_close_send(void *send_comm);
 int nb_tcp_close_recv(void *recv_comm);
 int nb_tcp_send_poll(struct nb_tcp_send *c, struct pollfd *fds, int max);
 int nb_tcp_recv_poll(struct nb_tcp_recv *c, struct pollfd *fds, int max);
+int nb_tcp_recv_watch_fd(struct nb_tcp_recv *c);
 
 /* One turn of a helper thread on a stream, called with the comm's lock (which it gives up during I/O). True
  * when there is more to do now; *paced when the pace is what it waits for. */

@@ -478,6 +478,13 @@ int nb_tcp_recv_poll(struct nb_tcp_recv *s, struct pollfd *fds, int max)
     return n;
 }
 
+/* Helper threads read the sockets by themselves, and of several sockets there is no one descriptor. What lies read ahead
+ * in our memory is looked at when a receive is posted. */
+int nb_tcp_recv_watch_fd(struct nb_tcp_recv *s)
+{
+    return s->c.threaded || s->c.nstreams > 1 ? -1 : s->stream[0].fd;
+}
+
 int nb_tcp_close_recv(void *recv_comm)
 {
     struct nb_tcp_recv *s = recv_comm;

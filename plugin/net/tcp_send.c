@@ -430,7 +430,7 @@ int nb_tcp_isend(void *send_comm, const void *data, size_t size, int tag, void *
         s->c.unfinished++;
         if (s->c.threaded)
             kick_streams(s, r);
-        else
+        else if (!s->lazy || s->c.unfinished >= NB_TCP_BATCH)
             pump(s);
         *request = r;
     }

@@ -211,12 +211,41 @@ START_TEST(pace)
 }
 END_TEST
 
+/* What the owner of many connections watches: one descriptor, readable when something comes; none where helper threads
+ * read, or there are several sockets. */
+START_TEST(watched)
+{
+    static uint8_t data[1000];
+    struct pollfd fds = {.events = POLLIN};
+    struct pair p;
+    void *reqs[2];
+
+    net = net_up(NULL, NULL);
+    pair_open(&p, stream_counts[_i]);
+    fds.fd = net->watch_fd(p.recv);
+    if (net_threads || stream_counts[_i] > 1) {
+        ck_assert_int_eq(fds.fd, -1);
+    } else {
+        reqs[0] = post_recv(p.recv, data, sizeof(data), 0);
+        ck_assert_int_eq(wait_req(reqs[0], NULL, 20), -ETIME);
+        ck_assert_int_eq(poll(&fds, 1, 0), 0);
+        reqs[1] = post_send(p.send, data, sizeof(data), 0);
+        ck_assert_int_eq(poll(&fds, 1, 5000), 1);
+        ck_assert_int_eq(wait_all(reqs, 2, 5000), 0);
+        ck_assert_int_eq(poll(&fds, 1, 0), 0);
+    }
+    pair_close(&p);
+    net_down();
+}
+END_TEST
+
 int main(void)
 {
     const struct net_test tests[] = {
         {"poll", poll_wakes_receiver, 2},
         {"poll", poll_read_ahead, 2},
         {"poll", poll_wakes_sender, 2},
+        {"watch", watched, 2},
         {"pace", pace, 2},
     };
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* TCP transport: how much the kernel holds unsent of a connection that wants to know what has left. */
+/* TCP transport: how much the kernel holds unsent of a connection that wants to know what has left, and sends that wait for
+ * others. */
 #include <linux/sockios.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -29,9 +30,9 @@ static int limit_of(int fd)
     return limit;
 }
 
-static void open_with(const struct nb_net_ops *net, struct pair *p, int shallow)
+static void open_with(const struct nb_net_ops *net, struct pair *p, int lazy, int shallow)
 {
-    struct nb_net_conn_cfg cfg = {.streams = 1, .traffic_class = -1, .shallow = shallow};
+    struct nb_net_conn_cfg cfg = {.streams = 1, .traffic_class = -1, .lazy = lazy, .shallow = shallow};
     int64_t end = patient_ms() + 10000;
 
     memset(p, 0, sizeof(*p));
@@ -55,7 +56,7 @@ START_TEST(nobody_reads)
     struct pair p;
     int unsent = 0, fd;
 
-    open_with(net, &p, 1);
+    open_with(net, &p, 0, 1);
     fd = ((struct nb_tcp_send *)p.send)->stream[0].fd;
     ck_assert_int_eq(limit_of(fd), FIRST);
     fill_bytes(data, BYTES, 7);
@@ -96,7 +97,7 @@ START_TEST(only_where_it_is_wanted)
     int fd = socket(AF_INET, SOCK_STREAM, 0);
     struct pair p;
 
-    open_with(net, &p, 0);
+    open_with(net, &p, 0, 0);
     ck_assert_int_eq(limit_of(((struct nb_tcp_send *)p.send)->stream[0].fd), limit_of(fd));
     ck_assert_int_eq(((struct nb_tcp_send *)p.send)->stream[0].unsent.limit, 0);
     close(fd);
@@ -139,12 +140,44 @@ START_TEST(follows_the_speed)
 }
 END_TEST
 
+/* Nothing moves before a send is tested; then all does. Helper threads write by themselves. */
+START_TEST(lazy)
+{
+    enum { MESSAGES = 10, BYTES = 1000 };
+    const struct nb_net_ops *net = net_up(NULL, NULL);
+    static uint8_t data[MESSAGES][BYTES], got[MESSAGES][BYTES];
+    void *reqs[2 * MESSAGES];
+    struct pair p;
+    int done;
+
+    open_with(net, &p, 1, 0);
+    for (int i = 0; i < MESSAGES; i++) {
+        fill_bytes(data[i], BYTES, (unsigned)i);
+        reqs[i] = post_send(p.send, data[i], BYTES, 0);
+        reqs[MESSAGES + i] = post_recv(p.recv, got[i], BYTES, 0);
+    }
+    if (!net_threads) {
+        ck_assert_uint_eq(net->wire_bytes(p.send), 0);
+        ck_assert_int_eq(net->test(reqs[0], &done, NULL), 0);
+        ck_assert(done);
+        ck_assert_uint_ge(net->wire_bytes(p.send), MESSAGES * BYTES);
+        reqs[0] = NULL;
+    }
+    ck_assert_int_eq(wait_all(reqs, 2 * MESSAGES, 5000), 0);
+    for (int i = 0; i < MESSAGES; i++)
+        ck_assert(check_bytes(got[i], BYTES, (unsigned)i));
+    pair_close(&p);
+    net_down();
+}
+END_TEST
+
 int main(void)
 {
     const struct net_test tests[] = {
         {"unsent", nobody_reads, 1},
         {"unsent", only_where_it_is_wanted, 1},
         {"unsent", follows_the_speed, 1},
+        {"lazy", lazy, 1},
     };
 
     return net_main("net/tcp_unsent", tests, sizeof(tests) / sizeof(tests[0]));
