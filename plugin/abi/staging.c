@@ -318,6 +318,7 @@ const struct nb_net_ops *nb_staging_over(const struct nb_net_ops *transport)
     table.leave = NULL;
     table.abandon = NULL;
     table.poll_fds = NULL;
+    table.watch_fd = NULL;
     table.peer_name = NULL;
     table.wire_bytes = NULL;
     return &table;

@@ -362,7 +362,7 @@ uint64_t nb_params_hash(void)
 {
     const struct nb_params *params = nb_params();
     char text[NB_VALUE_TEXT];
-    snprintf(text, sizeof(text), "wire format %u", NB_WIRE_VERSION);
+    snprintf(text, sizeof(text), "wire format %u, rules %u", NB_WIRE_VERSION, NB_RULES_VERSION);
     uint64_t hash = nb_fnv(0xcbf29ce484222325u, text);
     for (size_t i = 0; i < NB_NDESCS; i++) {
         if (!nb_descs[i].agreed)

@@ -10,6 +10,8 @@
 
 /* Raised with every change of what nodes send each other; part of nb_params_hash. */
 #define NB_WIRE_VERSION 1u
+/* Raised whenever a rule changes by which all nodes decide alike without a message (coll/schedule.c). */
+#define NB_RULES_VERSION 2u
 
 struct nb_params {
 #define NB_PARAM_INT(field, name, def, min, max, help) int64_t field;

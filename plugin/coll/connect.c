@@ -232,13 +232,14 @@ static void lose(struct mesh *m, int rank, int err, const char *what)
 static int connect_out(struct mesh *m)
 {
     struct nb_coll_comm *comm = m->comm;
-    struct nb_net_conn_cfg cfg = {.streams = 1, .traffic_class = -1, .lazy = 1, .shallow = 1};
+    struct nb_net_conn_cfg cfg = {.streams = 1, .traffic_class = -1, .lazy = 1};
     int moved = 0, ret;
 
     for (int r = 0; r < comm->nranks; r++) {
         for (int c = 0; c < NB_CLASS_COUNT && r != comm->rank && !m->lost[r]; c++) {
             struct outgoing *o = &m->out[r * NB_CLASS_COUNT + c];
             if (!o->conn) {
+                cfg.shallow = comm->nranks > 2 && c != NB_CLASS_CONTROL; /* for fair.c */
                 ret = comm->net->connect(comm->dev, &cfg, o->handle, &o->conn);
                 if (ret)
                     lose(m, r, ret, "cannot connect to");

@@ -107,10 +107,22 @@ static int64_t patience_ns(const struct nb_engine *e)
     return us * (int64_t)NB_NS_PER_US;
 }
 
+/* How long this communicator's links may be left alone if nothing happens to them. */
+static int64_t quiet_ns(const struct nb_coll_comm *comm, int64_t now_ns)
+{
+    int64_t ns = SLEEP_MS * (int64_t)NB_NS_PER_MS;
+
+    for (int c = 0; c < NB_CLASS_CONTROL; c++)
+        if (comm->fair[c].bounded && comm->fair[c].until_ns - now_ns < ns)
+            ns = comm->fair[c].until_ns - now_ns + 1;
+    return ns > 0 ? ns : 0;
+}
+
 /* 1: it was blind. */
 static int nap(struct nb_engine *e)
 {
     int n = 1, blind = 0;
+    int64_t now_ns = (int64_t)nb_now_ns(), most = SLEEP_MS * (int64_t)NB_NS_PER_MS;
     struct timespec ts = {0, 0};
 
     atomic_store(&e->sleeping, 1);
@@ -118,12 +130,15 @@ static int nap(struct nb_engine *e)
         e->fds[0] = (struct pollfd){.fd = nb_wake_fd(&e->wake), .events = POLLIN};
         for (struct nb_coll_comm *comm = e->running; comm; comm = comm->engine_next) {
             int k = nb_comm_poll_fds(comm, e->fds + n, MAX_FDS - n);
+            int64_t ns = quiet_ns(comm, now_ns);
+            if (ns < most)
+                most = ns;
             if (k < 0)
                 blind = 1;
             else
                 n += k;
         }
-        ts.tv_nsec = blind ? e->blind_us * 1000 : SLEEP_MS * 1000000L;
+        ts.tv_nsec = blind ? e->blind_us * 1000 : (long)most;
         ppoll(e->fds, (nfds_t)n, e->running ? &ts : NULL, NULL);
         if (blind && e->blind_us < BLIND_MOST_US)
             e->blind_us += e->blind_us / 8;

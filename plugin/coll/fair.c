@@ -4,15 +4,15 @@
  * does not help a peer to get its bytes before the others get theirs, it hurts. Left to the network, some connections run
  * far ahead (they are older, or their receivers are less busy), and in the end the few that are behind have the links to
  * themselves while all the others are idle. So a peer gets nothing new while it is more than a few milliseconds ahead of
- * the one that is most behind.
+ * the one that is most behind. This is for transports that let bytes pile up in the host (`early` in net/transport.h).
  *
  * The bookkeeping is that of start-time fair queueing (Goyal, Vin and Cheng, SIGCOMM 1996): each ring counts the bytes
  * that its peer has had; a ring that has nothing to send counts as level with the last, so that it neither saves up
  * a claim nor holds up anybody. Here the order is not that of a scheduler of the link: it only bounds the lead.
  *
- * Nobody may wait for ever because of this: a last one that has not moved for STUCK_NS (its node is late, or it waits
- * itself for what is held back) does not count until it moves. The three counts are per class, whose rings are
- * independent of each other (internal.h tells why they must be).
+ * Nobody waits for ever because of this: the last one itself is always allowed, and one that has not moved for some time
+ * (its node is late, or it waits itself for what is held back) does not count until it moves. The counts of the two
+ * classes are independent, as their rings are (internal.h tells why these must be).
  */
 #include "base/clock.h"
 #include "coll/internal.h"
@@ -20,6 +20,51 @@
 #define LEAD_MIN 131072u /* below this a ring would run empty between two looks */
 #define LEAD_NS (4 * (int64_t)NB_NS_PER_MS)
 #define STUCK_NS (20 * (int64_t)NB_NS_PER_MS)
+#define STUCK_MOST_NS ((int64_t)NB_NS_PER_S) /* of a ring whose single messages take long */
+
+/* When a ring that has something to send will count as stuck: it has not moved for four times what its last message
+ * took. */
+static int64_t stuck_ns(struct nb_tx *tx, int64_t now_ns)
+{
+    int64_t patience;
+
+    if (tx->moved_ns == 0) { /* it was idle */
+        tx->moved_ns = now_ns;
+        tx->took_ns = 0;
+        tx->seen = tx->had;
+    } else if (tx->had != tx->seen) {
+        tx->took_ns = now_ns - tx->moved_ns;
+        tx->moved_ns = now_ns;
+        tx->seen = tx->had;
+    }
+    patience = 4 * tx->took_ns;
+    patience = patience < STUCK_NS ? STUCK_NS : patience > STUCK_MOST_NS ? STUCK_MOST_NS : patience;
+    return tx->moved_ns + patience;
+}
+
+/* How far the last one gets in LEAD_NS. What it was stays while nothing moves, and over a pause. */
+static void adapt_lead(struct nb_fair *f, uint64_t least, int64_t now_ns)
+{
+    int64_t took = now_ns - f->noted_ns;
+
+    if (f->noted_ns && least >= f->noted && took < LEAD_NS)
+        return;
+    if (f->noted_ns && least > f->noted)
+        f->lead = (uint64_t)((double)(least - f->noted) * (double)LEAD_NS / (double)took);
+    if (f->lead < LEAD_MIN)
+        f->lead = LEAD_MIN;
+    f->noted = least;
+    f->noted_ns = now_ns;
+}
+
+/* Nothing is to be sent: all begin level the next time. */
+static void rest(struct nb_coll_comm *comm, struct nb_fair *f, enum nb_class cls)
+{
+    for (int r = 0; f->busy && r < comm->nranks; r++)
+        comm->peer[r].tx[cls].had = 0;
+    f->busy = f->bounded = 0;
+    f->noted_ns = 0;
+}
 
 void nb_fair_look(struct nb_coll_comm *comm, enum nb_class cls, int64_t now_ns)
 {
@@ -27,35 +72,38 @@ void nb_fair_look(struct nb_coll_comm *comm, enum nb_class cls, int64_t now_ns)
     uint64_t least = UINT64_MAX;
     int busy = 0;
 
+    if (!comm->net->early)
+        return;
+    f->until_ns = INT64_MAX;
     for (int r = 0; r < comm->nranks; r++) {
-        const struct nb_tx *tx = &comm->peer[r].tx[cls];
-        if (r == comm->rank || tx->done == tx->queued)
+        struct nb_tx *tx = &comm->peer[r].tx[cls];
+        int64_t stuck;
+        if (r == comm->rank || tx->done == tx->queued || comm->peer[r].gone) {
+            tx->moved_ns = 0;
             continue;
+        }
         busy++;
+        stuck = stuck_ns(tx, now_ns);
+        if (now_ns > stuck)
+            continue;
+        if (stuck < f->until_ns)
+            f->until_ns = stuck;
         if (tx->had < least)
             least = tx->had;
     }
     if (busy == 0) {
-        f->busy = f->bounded = 0;
+        rest(comm, f, cls);
         return;
     }
+    f->busy = busy;
+    f->bounded = busy > 1 && least != UINT64_MAX;
+    if (least == UINT64_MAX) /* all are stuck */
+        return;
     for (int r = 0; r < comm->nranks; r++) {
         struct nb_tx *tx = &comm->peer[r].tx[cls];
-        if (r != comm->rank && tx->done == tx->queued && tx->had < least)
+        if (tx->moved_ns == 0 && tx->had < least)
             tx->had = least;
     }
-    if (least != f->least || f->busy == 0) {
-        f->least = least;
-        f->moved_ns = now_ns;
-    }
-    f->busy = busy;
-    if (now_ns - f->noted_ns >= LEAD_NS) { /* how far the last one gets in that time, at least */
-        f->lead = least > f->noted && now_ns - f->noted_ns < 2 * LEAD_NS ? least - f->noted : 0;
-        if (f->lead < LEAD_MIN)
-            f->lead = LEAD_MIN;
-        f->noted = least;
-        f->noted_ns = now_ns;
-    }
-    f->bounded = busy > 1 && now_ns - f->moved_ns <= STUCK_NS;
+    adapt_lead(f, least, now_ns);
     f->most = least + f->lead;
 }

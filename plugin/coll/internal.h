@@ -33,7 +33,8 @@
  * (except that an all-gather's unit is kept once for all its receivers, in the same order). What a node does for
  * others (sums, forwards) it does in the order of windows, too, with one cursor for all of it, and queues what
  * comes of it as RESULT, which nobody passes on. So the oldest unfinished piece of the whole group always finds a
- * buffer at its sender and a credit at its receiver; by induction everything moves. What a receiver needs out of
+ * buffer at its sender and a credit at its receiver; by induction everything moves. That a peer may have to wait for
+ * others of its class (fair.c) does not change this: it waits for a bounded time only. What a receiver needs out of
  * this order (bytes it has to ask for again) comes as CONTROL, which is always read.
  */
 #ifndef NIBBLE_COLL_INTERNAL_H
@@ -258,21 +259,23 @@ struct nb_tx {
     unsigned slots;
     struct nb_tx_item *item;
     uint64_t queued, sent, done;
-    uint64_t had;      /* bytes that the transport is done with, as fair.c counts them */
-    uint64_t under_way; /* bytes that it was given and is not done with */
+    /* For fair.c: bytes that the transport is done with, and that it was given and is not done with. */
+    uint64_t had, under_way;
+    uint64_t seen;     /* `had` at moved_ns */
+    int64_t moved_ns;  /* when it last moved; 0: it has nothing to send */
+    int64_t took_ns;   /* and how long that took */
     int closed;      /* the peer takes nothing more: what is pushed is dropped */
 };
 
 /* How far rings of one class may be ahead of the last of them (fair.c). */
 struct nb_fair {
+    int busy;         /* rings that have something to send */
     int bounded;      /* 0: nothing is held back */
     uint64_t most;    /* bytes up to which a peer may be given something */
-    uint64_t least;   /* bytes that the last one has had, */
-    int64_t moved_ns; /* and since when */
-    int busy;         /* rings that had something to send */
-    uint64_t lead;    /* bytes that a peer may be ahead of it */
-    uint64_t noted;   /* `least` at noted_ns, for that */
+    uint64_t lead;    /* bytes that a peer may be ahead of the last */
+    uint64_t noted;   /* what the last had had at noted_ns (0: not known), for that */
     int64_t noted_ns;
+    int64_t until_ns; /* then another look may find that one is stuck, for which others wait */
 };
 
 struct nb_task;
@@ -493,7 +496,7 @@ void nb_watch_open(struct nb_coll_comm *comm);
 void nb_watch_close(struct nb_coll_comm *comm);
 /* Find the rings that have news. */
 void nb_watch_look(struct nb_coll_comm *comm);
-/* Let all be asked once, now and then: a connection's end may have been behind bytes that were already told of. */
+/* Let all be asked once, now and then: nothing is known to need it. */
 void nb_watch_doubt(struct nb_coll_comm *comm);
 
 /* fair.c: see how far the peers' rings of a class have got, before something is sent. */

@@ -48,8 +48,13 @@ void nb_watch_look(struct nb_coll_comm *comm)
 
     while (comm->watch >= 0 && n == 64) {
         n = epoll_wait(comm->watch, ev, 64, 0);
-        for (int i = 0; i < n; i++)
-            ((struct nb_rx *)ev[i].data.ptr)->quiet = 0;
+        for (int i = 0; i < n; i++) {
+            struct nb_rx *rx = ev[i].data.ptr;
+            rx->quiet = 0;
+            /* The end lies behind bytes that are read first, and will not be told of once more. */
+            if (ev[i].events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR))
+                rx->watched = 0;
+        }
     }
 }
 

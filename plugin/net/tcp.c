@@ -238,6 +238,7 @@ const struct nb_net_ops nb_net_tcp = {
     .close_send = nb_tcp_close_send,
     .close_recv = nb_tcp_close_recv,
     .close_listen = nb_tcp_close_listen,
+    .early = 1,
     .poll_fds = tcp_poll_fds,
     .watch_fd = tcp_watch_fd,
     .peer_name = tcp_peer_name,

@@ -6,6 +6,7 @@
  *   tcp_connect.c connect                                 tcp_comm.c    what comms share
  *   tcp_send.c    isend and what moves sends forward      tcp_pace.c    sending rate of a device
  *   tcp_recv.c    irecv and what moves receives forward   tcp_thread.c  optional helper threads
+ *                                                         tcp_unsent.c  what the kernel may hold unsent
  *
  * A connection goes one way. Payload flows over all its sockets ("streams"); against it flows at most one
  * ERROR frame, on stream 0. Every message has a number (seq) and travels as one or more DATA frames, each on
@@ -123,6 +124,7 @@ struct nb_tcp_unsent {
     int limit;        /* TCP_NOTSENT_LOWAT as it is set; 0: not limited */
     int64_t since_ns; /* the stream has been full since then; 0: it is not */
     uint64_t bytes;   /* written since */
+    int ran_dry;      /* by then, the kernel had sent all that it had */
 };
 
 struct nb_tcp_sstream {

@@ -454,7 +454,7 @@ int nb_tcp_send_test(struct nb_tcp_sreq *r, int *done, size_t *sizes)
         if (!s->c.threaded)
             pump(s);
         if (!r->head.done && !s->c.err) {
-            if (!s->c.threaded)
+            if (!s->c.threaded && (!s->lazy || s->peeked++ % PEEK_EVERY == 0))
                 look_back(s, 0);
             check_stall(s);
         }
@@ -498,7 +498,7 @@ int nb_tcp_send_poll(struct nb_tcp_send *s, struct pollfd *fds, int max)
 
     if (s->c.threaded)
         return nb_tcp_threads_poll(&s->c, fds, max);
-    if (s->c.err || s->c.done_untested > 0)
+    if (s->c.err || s->c.done_untested > 0 || (s->lazy && s->queue && s->stream[0].count == 0))
         return -1;
     if (s->c.unfinished == 0)
         return 0;

@@ -41,15 +41,19 @@ void nb_tcp_unsent_wrote(struct nb_tcp_unsent *u, int fd, size_t bytes, int full
 
     if (u->since_ns) {
         u->bytes += bytes;
+        u->ran_dry |= bytes >= (size_t)u->limit;
         if (took < AHEAD_NS)
             return;
         want = (double)u->bytes * (double)AHEAD_NS / (double)took;
         want = want < LIMIT_MIN ? LIMIT_MIN : want > LIMIT_MAX ? LIMIT_MAX : want;
-        if (want > 1.5 * u->limit || want < 0.5 * u->limit)
+        /* A period in which nothing moved is the receiver's, and after one in which the kernel had run dry it is not
+         * known what it could have sent. */
+        if (want > 1.5 * u->limit || (want < 0.5 * u->limit && u->bytes && !u->ran_dry))
             set(u, fd, (int)want);
     }
     u->since_ns = full ? now : 0;
     u->bytes = 0;
+    u->ran_dry = 0;
 }
 
 void nb_tcp_unsent_idle(struct nb_tcp_unsent *u)

@@ -45,13 +45,15 @@ struct nb_net_props {
 struct nb_net_conn_cfg {
     int streams;       /* sockets or queue pairs; 0: the transport's parameters decide */
     int traffic_class; /* -1: unset */
-    int lazy;          /* 1: what is sent may wait until a send is tested, so that several leave in one call */
+    int lazy;          /* 1: what is sent may wait until a send is tested, so that several leave in one call: who has
+                        * posted one tests before sleeping */
     int shallow;       /* 1: little may wait unsent in the host, so that a send tests done about when it leaves; a
                         * transport whose sends test done later than that does so anyway */
 };
 
 struct nb_net_ops {
     const char *name;
+    int early; /* 1: a send tests done when the host has taken it, which may be long before it leaves */
 
     /* Find devices; reads its parameters. 0 with no devices is not an error. Reference counted. */
     int (*init)(void);
@@ -103,8 +105,8 @@ struct nb_net_ops {
      * (17 is enough for tcp, 3 for verbs). */
     int (*poll_fds)(void *comm, int is_send, struct pollfd *fds, int max);
     /* A descriptor on which epoll tells (EPOLLIN, also edge-triggered) whenever something has happened outside this
-     * process for which a receive of this comm that is posted and not done has to be tested again; it lives as long as
-     * the comm. -1: there is none, test. NULL in the table: for no comm. */
+     * process for which a receive of this comm that is posted and not done has to be tested again; of the connection's
+     * end it may tell (EPOLLRDHUP) before that end can be read, and not again. It lives as long as the comm. -1: there is none, test. NULL in the table: for no comm. */
     int (*watch_fd)(void *recv_comm);
     /* "address<port>" of the peer, for messages; valid as long as the comm. */
     const char *(*peer_name)(void *comm);

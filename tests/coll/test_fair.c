@@ -11,6 +11,7 @@
 #define LEAD 131072u
 #define MS ((int64_t)NB_NS_PER_MS)
 
+static const struct nb_net_ops net = {.early = 1}, net_other;
 static struct nb_coll_comm comm;
 static struct nb_peer peers[NODES];
 static int64_t t;
@@ -22,6 +23,7 @@ static void setup(void)
     comm.nranks = NODES;
     comm.rank = 2;
     comm.peer = peers;
+    comm.net = &net;
     for (int r = 0; r < NODES; r++)
         for (int c = 0; c < NB_CLASS_COUNT; c++)
             peers[r].tx[c].cls = (enum nb_class)c;
@@ -89,6 +91,7 @@ START_TEST(a_stuck_one_holds_up_nobody_for_long)
     has(1, 9, 1);
     ring(0)->had = LEAD + 1;
     ck_assert(!allows(0));
+    ck_assert_int_eq(comm.fair[0].until_ns, t + 20 * MS); /* when the engine has to look again */
     t += 20 * MS;
     ck_assert(!allows(0));
     t += 1;
@@ -98,6 +101,49 @@ START_TEST(a_stuck_one_holds_up_nobody_for_long)
     ck_assert(allows(0));
     ring(1)->had = 1; /* it moves: counts again */
     ck_assert(!allows(0));
+}
+END_TEST
+
+START_TEST(the_others_stay_even_while_one_is_stuck)
+{
+    has(0, 9, 1);
+    has(1, 9, 1);
+    has(3, 9, 1);
+    ck_assert(allows(0));
+    for (int i = 0; i < 20; i++) {
+        t += 4 * MS;
+        ring(0)->had += 1000;
+        ring(1)->had += 1000;
+        ck_assert(allows(0) && allows(1) && allows(3));
+    }
+    ring(0)->had += LEAD; /* ahead of the stuck one, but no more than it may be ahead of the other */
+    ck_assert(allows(0));
+    ring(0)->had += 1;
+    ck_assert(!allows(0));
+    ring(1)->had += 1;
+    ck_assert(allows(0));
+    peers[1].gone = 1; /* only the stuck one is left */
+    ring(0)->had += 10 * LEAD;
+    ck_assert(allows(0));
+}
+END_TEST
+
+/* Slow links, large messages: what takes long is not stuck. */
+START_TEST(a_slow_one_counts)
+{
+    has(0, 9, 1);
+    has(1, 9, 1);
+    for (int i = 0; i < 5; i++) {
+        ck_assert(allows(1));
+        t += 30 * MS; /* the first of them is taken for stuck */
+        ring(1)->had += 140000;
+    }
+    ring(0)->had = ring(1)->had + LEAD + 1;
+    ck_assert(!allows(0));
+    t += 100 * MS;
+    ck_assert(!allows(0));
+    t += 21 * MS;
+    ck_assert(allows(0));
 }
 END_TEST
 
@@ -112,6 +158,7 @@ START_TEST(a_pause_is_not_a_standstill)
     t += 500 * MS; /* the job computed */
     has(0, 20, 9);
     has(1, 20, 9);
+    ck_assert_uint_eq(ring(0)->had, 0); /* all begin level */
     ring(0)->had += LEAD + 1;
     ck_assert(!allows(0));
 }
@@ -132,6 +179,15 @@ START_TEST(the_lead_grows_with_the_speed)
     ck_assert(allows(0));
     ring(0)->had += 1000001;
     ck_assert(!allows(0));
+    ring(0)->had = ring(1)->had = 100000000;
+    has(0, 9, 9);
+    has(1, 9, 9);
+    ck_assert(allows(0));
+    t += 500 * MS; /* and stays over a pause */
+    has(0, 20, 9);
+    has(1, 20, 9);
+    ring(0)->had = 9000000;
+    ck_assert(allows(0));
 }
 END_TEST
 
@@ -150,6 +206,17 @@ START_TEST(classes_are_independent)
 }
 END_TEST
 
+/* Where sends test done when they have arrived nothing piles up. */
+START_TEST(other_transports_are_left_alone)
+{
+    comm.net = &net_other;
+    has(0, 9, 1);
+    has(1, 9, 1);
+    ring(0)->had = 100 * LEAD;
+    ck_assert(allows(0));
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("coll/fair");
@@ -161,9 +228,12 @@ int main(void)
     tcase_add_test(c, the_lead_is_bounded);
     tcase_add_test(c, one_alone_waits_for_nobody);
     tcase_add_test(c, a_stuck_one_holds_up_nobody_for_long);
+    tcase_add_test(c, the_others_stay_even_while_one_is_stuck);
+    tcase_add_test(c, a_slow_one_counts);
     tcase_add_test(c, a_pause_is_not_a_standstill);
     tcase_add_test(c, the_lead_grows_with_the_speed);
     tcase_add_test(c, classes_are_independent);
+    tcase_add_test(c, other_transports_are_left_alone);
     suite_add_tcase(suite, c);
     srunner_run_all(runner, CK_ENV);
     failed = srunner_ntests_failed(runner);

@@ -153,6 +153,21 @@ START_TEST(a_full_ring_is_asked_later)
 }
 END_TEST
 
+/* An end may lie behind bytes that are read first: from then on it is asked in every round. */
+START_TEST(an_end_is_asked_for)
+{
+    nb_watch_open(&comm);
+    round_of();
+    round_of();
+    ck_assert_uint_eq(round_of()[2], 0);
+    close(connections[2].fd[1]);
+    connections[2].fd[1] = -1;
+    for (int i = 0; i < 3; i++)
+        ck_assert_uint_eq(round_of()[2], 1);
+    ck_assert_uint_eq(round_of()[1], 0);
+}
+END_TEST
+
 START_TEST(without_descriptors_all_are_asked)
 {
     comm.net = &net_without;
@@ -175,6 +190,7 @@ int main(void)
     tcase_add_checked_fixture(c, setup, teardown);
     tcase_add_test(c, the_idle_are_not_asked);
     tcase_add_test(c, a_full_ring_is_asked_later);
+    tcase_add_test(c, an_end_is_asked_for);
     tcase_add_test(c, without_descriptors_all_are_asked);
     suite_add_tcase(suite, c);
     srunner_run_all(runner, CK_ENV);

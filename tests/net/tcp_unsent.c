@@ -114,8 +114,8 @@ static void wait_period(void)
 
 START_TEST(follows_the_speed)
 {
-    struct nb_tcp_unsent u;
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    struct nb_tcp_unsent u = {0};
+    int first, fd = socket(AF_INET, SOCK_STREAM, 0);
 
     nb_tcp_unsent_start(&u, fd);
     ck_assert_int_eq(limit_of(fd), FIRST);
@@ -125,6 +125,22 @@ START_TEST(follows_the_speed)
     ck_assert_int_eq(limit_of(fd), FIRST);
     wait_period();
     nb_tcp_unsent_wrote(&u, fd, 1000, 1); /* so much in a period: slow */
+    ck_assert_int_eq(limit_of(fd), 65536);
+    nb_tcp_unsent_wrote(&u, fd, 300000000, 0);
+    wait_period();
+    nb_tcp_unsent_wrote(&u, fd, 0, 1);
+    first = limit_of(fd);
+    ck_assert_int_gt(first, FIRST);
+    wait_period();
+    nb_tcp_unsent_wrote(&u, fd, 0, 1); /* the peer took nothing: that is not the link */
+    ck_assert_int_eq(limit_of(fd), first);
+    wait_period();
+    wait_period();
+    wait_period();
+    nb_tcp_unsent_wrote(&u, fd, (size_t)first, 1); /* the kernel had run dry: it could have sent more */
+    ck_assert_int_eq(limit_of(fd), first);
+    wait_period();
+    nb_tcp_unsent_wrote(&u, fd, 1000, 1);
     ck_assert_int_eq(limit_of(fd), 65536);
     wait_period();
     nb_tcp_unsent_idle(&u); /* it had nothing to send: what comes now begins anew */
