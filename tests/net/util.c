@@ -170,20 +170,26 @@ int64_t patient_ms(void)
     return sum;
 }
 
-void pair_open(struct pair *p, int streams)
+void pair_open_as(struct pair *p, const struct nb_net_conn_cfg *cfg)
 {
-    struct nb_net_conn_cfg cfg = {.streams = streams, .traffic_class = -1};
     int64_t end = patient_ms() + 10000;
 
     memset(p, 0, sizeof(*p));
     ck_assert_int_eq(net->listen(0, p->handle, &p->listen), 0);
     while (!p->send || !p->recv) {
         if (!p->send)
-            ck_assert_int_eq(net->connect(0, streams ? &cfg : NULL, p->handle, &p->send), 0);
+            ck_assert_int_eq(net->connect(0, cfg, p->handle, &p->send), 0);
         if (!p->recv)
             ck_assert_int_eq(net->accept(p->listen, &p->recv), 0);
         ck_assert_msg(patient_ms() < end, "no connection in 10 s");
     }
+}
+
+void pair_open(struct pair *p, int streams)
+{
+    struct nb_net_conn_cfg cfg = {.streams = streams, .traffic_class = -1};
+
+    pair_open_as(p, streams ? &cfg : NULL);
 }
 
 void *mh(void *comm, const void *data, size_t size)

@@ -37,6 +37,8 @@ void *mh(void *comm, const void *data, size_t size);
 
 /* Connect and accept on device 0 within 10 s, in this thread. streams 0: default. */
 void pair_open(struct pair *p, int streams);
+/* As `cfg` says; NULL: defaults. */
+void pair_open_as(struct pair *p, const struct nb_net_conn_cfg *cfg);
 void pair_close(struct pair *p); /* whatever is not NULL */
 
 /* Post; fails the test on an error or on "later". */
