@@ -107,11 +107,9 @@ static int64_t patience_ns(const struct nb_engine *e)
     return us * (int64_t)NB_NS_PER_US;
 }
 
-/* How long this communicator's links may be left alone if nothing happens to them. */
-static int64_t quiet_ns(const struct nb_coll_comm *comm, int64_t now_ns)
+/* How long this communicator's links may be left alone if nothing happens to them: at most `ns`. */
+static int64_t quiet_ns(const struct nb_coll_comm *comm, int64_t now_ns, int64_t ns)
 {
-    int64_t ns = SLEEP_MS * (int64_t)NB_NS_PER_MS;
-
     for (int c = 0; c < NB_CLASS_CONTROL; c++)
         if (comm->fair[c].bounded && comm->fair[c].until_ns - now_ns < ns)
             ns = comm->fair[c].until_ns - now_ns + 1;
@@ -130,9 +128,7 @@ static int nap(struct nb_engine *e)
         e->fds[0] = (struct pollfd){.fd = nb_wake_fd(&e->wake), .events = POLLIN};
         for (struct nb_coll_comm *comm = e->running; comm; comm = comm->engine_next) {
             int k = nb_comm_poll_fds(comm, e->fds + n, MAX_FDS - n);
-            int64_t ns = quiet_ns(comm, now_ns);
-            if (ns < most)
-                most = ns;
+            most = quiet_ns(comm, now_ns, most);
             if (k < 0)
                 blind = 1;
             else

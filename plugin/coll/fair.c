@@ -60,9 +60,9 @@ static void adapt_lead(struct nb_fair *f, uint64_t least, int64_t now_ns)
 /* Nothing is to be sent: all begin level the next time. */
 static void rest(struct nb_coll_comm *comm, struct nb_fair *f, enum nb_class cls)
 {
-    for (int r = 0; f->busy && r < comm->nranks; r++)
+    for (int r = 0; f->noted_ns && r < comm->nranks; r++)
         comm->peer[r].tx[cls].had = 0;
-    f->busy = f->bounded = 0;
+    f->bounded = 0;
     f->noted_ns = 0;
 }
 
@@ -95,7 +95,6 @@ void nb_fair_look(struct nb_coll_comm *comm, enum nb_class cls, int64_t now_ns)
         rest(comm, f, cls);
         return;
     }
-    f->busy = busy;
     f->bounded = busy > 1 && least != UINT64_MAX;
     if (least == UINT64_MAX) /* all are stuck */
         return;

@@ -269,11 +269,10 @@ struct nb_tx {
 
 /* How far rings of one class may be ahead of the last of them (fair.c). */
 struct nb_fair {
-    int busy;         /* rings that have something to send */
     int bounded;      /* 0: nothing is held back */
     uint64_t most;    /* bytes up to which a peer may be given something */
     uint64_t lead;    /* bytes that a peer may be ahead of the last */
-    uint64_t noted;   /* what the last had had at noted_ns (0: not known), for that */
+    uint64_t noted;   /* what the last had had at noted_ns (0: nothing is to be sent), for that */
     int64_t noted_ns;
     int64_t until_ns; /* then another look may find that one is stuck, for which others wait */
 };

@@ -197,11 +197,6 @@ static int tcp_poll_fds(void *comm, int is_send, struct pollfd *fds, int max)
     return is_send ? nb_tcp_send_poll(comm, fds, max) : nb_tcp_recv_poll(comm, fds, max);
 }
 
-static int tcp_watch_fd(void *comm)
-{
-    return nb_tcp_recv_watch_fd(comm);
-}
-
 static const char *tcp_peer_name(void *comm)
 {
     return ((struct nb_tcp_comm *)comm)->peer;
@@ -240,7 +235,7 @@ const struct nb_net_ops nb_net_tcp = {
     .close_listen = nb_tcp_close_listen,
     .early = 1,
     .poll_fds = tcp_poll_fds,
-    .watch_fd = tcp_watch_fd,
+    .watch_fd = nb_tcp_watch_fd,
     .peer_name = tcp_peer_name,
     .wire_bytes = tcp_wire_bytes,
 };

@@ -241,7 +241,7 @@ int nb_tcp_close_send(void *send_comm);
 int nb_tcp_close_recv(void *recv_comm);
 int nb_tcp_send_poll(struct nb_tcp_send *c, struct pollfd *fds, int max);
 int nb_tcp_recv_poll(struct nb_tcp_recv *c, struct pollfd *fds, int max);
-int nb_tcp_recv_watch_fd(struct nb_tcp_recv *c);
+int nb_tcp_watch_fd(void *recv_comm);
 
 /* One turn of a helper thread on a stream, called with the comm's lock (which it gives up during I/O). True
  * when there is more to do now; *paced when the pace is what it waits for. */

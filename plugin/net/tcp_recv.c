@@ -480,8 +480,10 @@ int nb_tcp_recv_poll(struct nb_tcp_recv *s, struct pollfd *fds, int max)
 
 /* Helper threads read the sockets by themselves, and of several sockets there is no one descriptor. What lies read ahead
  * in our memory is looked at when a receive is posted. */
-int nb_tcp_recv_watch_fd(struct nb_tcp_recv *s)
+int nb_tcp_watch_fd(void *recv_comm)
 {
+    const struct nb_tcp_recv *s = recv_comm;
+
     return s->c.threaded || s->c.nstreams > 1 ? -1 : s->stream[0].fd;
 }
 

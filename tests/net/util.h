@@ -65,6 +65,9 @@ const char *last_warning(void);
 /* The first line since net_up, of any level, that contains the text; NULL: none. How many there were. */
 const char *logged(const char *text);
 int times_logged(const char *text);
+/* Take nobody's lines from now on, as net_up does, without a transport. */
+void capture_log(void);
+
 /* A suite of tests, each of which is looped `loops` times in a case of its name: neighbours of one name share a case. */
 struct net_test {
     const char *name;
@@ -73,7 +76,5 @@ struct net_test {
 };
 /* Run it, and then all of it once more with helper threads. What main returns. */
 int net_main(const char *suite, const struct net_test *tests, size_t n);
-/* Take nobody's lines from now on, as net_up does, without a transport. */
-void capture_log(void);
 
 #endif
