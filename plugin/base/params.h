@@ -9,9 +9,9 @@
 #include <stdio.h>
 
 /* Raised with every change of what nodes send each other; part of nb_params_hash. */
-#define NB_WIRE_VERSION 1u
+#define NB_WIRE_VERSION 2u
 /* Raised whenever a rule changes by which all nodes decide alike without a message (coll/schedule.c). */
-#define NB_RULES_VERSION 2u
+#define NB_RULES_VERSION 3u
 
 struct nb_params {
 #define NB_PARAM_INT(field, name, def, min, max, help) int64_t field;

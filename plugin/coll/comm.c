@@ -30,10 +30,10 @@ int nb_comm_fail(struct nb_coll_comm *comm, int err, const char *why)
     if (!atomic_compare_exchange_strong(&comm->error, &none, err))
         return none;
     /* Tell the others, as far as they still listen: no one has to wait for a timeout. */
-    for (int r = 0; r < comm->nranks; r++) {
+    for (int n = 0; n < comm->nnear; n++) {
         struct nb_ctl ctl = {.kind = NB_CTL_ABORT};
-        struct nb_peer *peer = &comm->peer[r];
-        if (r == comm->rank || peer->gone)
+        struct nb_peer *peer = comm->near[n];
+        if (peer->gone)
             continue;
         strncpy(ctl.text, why, sizeof(ctl.text) - 1);
         nb_control(comm, peer, &ctl);
@@ -94,7 +94,7 @@ static void finish(struct nb_coll_comm *comm, struct nb_coll_req *win)
         const struct nb_coll_req *first = nb_window(comm, comm->oldest);
         if (first->rx_left || first->tx_left || first->works)
             break;
-        if (first->op->schedule == &nb_schedule_two_hop_gather)
+        if (nb_is_scattered(first->op))
             nb_two_hop_finished(comm, first);
         comm->oldest++;
     }
@@ -136,87 +136,19 @@ static int take_up(struct nb_coll_comm *comm)
             nb_op_begin(comm, win);
         if (!win->op->schedule) {
             win->op->schedule = nb_schedule_choose(comm, win);
-            comm->stats.func[win->op->func].two_hop_ops += win->op->schedule->flags != 0;
+            comm->stats.func[win->op->func].two_hop_ops += win->op->schedule->flags == NB_MSG_TWO_HOP;
+            comm->stats.func[win->op->func].two_level_ops += win->op->schedule->flags == NB_MSG_TWO_LEVEL;
         }
+        win->after_gather = comm->gathers_end;
+        if (win->op->func == NB_FUNC_ALL_GATHER)
+            comm->gathers_end = win->seq + 1;
         win->rx_left = win->op->schedule->begin(comm, win);
-        win->tx_left = comm->nranks;
+        win->tx_left = comm->nnear + 1;
         win->works = 0;
         comm->stats.func[win->op->func].windows++;
         comm->moved_ns = now();
         if (comm->oldest == comm->begun++)
             comm->busy_since_ns = comm->moved_ns;
-        moved = 1;
-    }
-    return moved;
-}
-
-/* ---- control messages ------------------------------------------------------------------------------- */
-
-/* `data` follows a DATA message. */
-static int handle_control(struct nb_coll_comm *comm, struct nb_peer *peer, const struct nb_ctl *ctl,
-                          const uint8_t *data)
-{
-    switch (ctl->kind) {
-    case NB_CTL_CONFIRM:
-        nb_refs_confirmed(comm->refs, ctl->a, ctl->b != 0);
-        break;
-    case NB_CTL_RAW:
-        if (peer->nask == sizeof(peer->ask) / sizeof(peer->ask[0]) || ctl->c == 0 ||
-            ctl->c > NB_CTL_DATA_BYTES)
-            return nb_comm_error(comm, -EPROTO, "%s asks for raw bytes once too often", peer->name);
-        peer->ask[peer->nask].opno = ctl->a;
-        peer->ask[peer->nask].off = ctl->b;
-        peer->ask[peer->nask++].len = ctl->c;
-        break;
-    case NB_CTL_DATA:
-        return nb_receive_resend(comm, peer, ctl, data);
-    case NB_CTL_BYE:
-        peer->bye = 1;
-        peer->bye_count[0] = ctl->a;
-        peer->bye_count[1] = ctl->b;
-        break;
-    case NB_CTL_BYE_ACK:
-        peer->our_bye_acked = 1;
-        break;
-    case NB_CTL_ABORT:
-        if (comm->state == NB_COMM_RUNNING)
-            return nb_comm_error(comm, -ECONNABORTED, "%s has failed: %s", peer->name, ctl->text);
-        peer->gone = 1;
-        break;
-    case NB_CTL_SWITCH_ASK:
-    case NB_CTL_SWITCH:
-    case NB_CTL_SWITCHED:
-        return nb_switch_control(comm, peer, ctl);
-    default:
-        break;
-    }
-    return 0;
-}
-
-static int read_control(struct nb_coll_comm *comm, struct nb_peer *peer)
-{
-    struct nb_rx *rx = &peer->rx[NB_CLASS_CONTROL];
-    const uint8_t *slot;
-    int moved = 0;
-
-    while ((slot = nb_rx_head(comm, peer, NB_CLASS_CONTROL)) != NULL) {
-        struct nb_ctl ctl;
-        const char *why = "";
-        size_t len = rx->len[rx->taken % rx->slots];
-        if (nb_ctl_parse(slot, len, comm->token, &ctl, &why))
-            return nb_comm_error(comm, -EBADMSG, "malformed control message of %zu bytes from %s: %s", len, peer->name,
-                                 why);
-        nb_rx_take(rx); /* its slot is not filled again before links are moved */
-        if (handle_control(comm, peer, &ctl, slot + NB_CTL_BYTES))
-            return -1;
-        moved = 1;
-    }
-    if (peer->bye && !peer->bye_acked && peer->rx[NB_CLASS_CONTRIB].arrived >= peer->bye_count[0] &&
-        peer->rx[NB_CLASS_RESULT].arrived >= peer->bye_count[1]) {
-        struct nb_ctl ack = {.kind = NB_CTL_BYE_ACK};
-        peer->bye_acked = 1;
-        if (nb_control(comm, peer, &ack))
-            return -1;
         moved = 1;
     }
     return moved;
@@ -231,10 +163,10 @@ static void late_peers(struct nb_coll_comm *comm, char *buf, size_t cap)
     size_t at = 0;
 
     buf[0] = 0;
-    for (int r = 0; r < comm->nranks && at + 1 < cap; r++) {
-        const struct nb_peer *peer = &comm->peer[r];
+    for (int i = 0; i < comm->nnear && at + 1 < cap; i++) {
+        const struct nb_peer *peer = comm->near[i];
         const struct nb_rx *rx = &peer->rx[NB_CLASS_CONTRIB];
-        if (r == comm->rank || (rx->taken < rx->arrived && rx->parsed && rx->head.opno >= win->op->opno))
+        if ((rx->taken < rx->arrived && rx->parsed && rx->head.opno >= win->op->opno))
             continue;
         at += (size_t)snprintf(buf + at, cap - at, "%s%s", at ? ", " : "", peer->name);
     }
@@ -261,8 +193,12 @@ static int misses(const struct nb_coll_comm *comm, const struct nb_peer *peer)
     if (comm->red_seq == comm->oldest && comm->red_started)
         from = comm->red_off;
     if (comm->red_seq <= comm->oldest && op->schedule->next_reduce(comm, win, from, &piece) &&
-        (piece.relay < 0 || (piece.owner == peer->rank) == (op->func == NB_FUNC_ALL_GATHER)) &&
-        c->taken == c->arrived)
+        c->taken == c->arrived &&
+        (op->func == NB_FUNC_ALL_GATHER ? piece.owner == peer->rank : nb_contributes(comm, &piece, peer->rank)))
+        return 1;
+    if (nb_on_grid(comm) && comm->forward_seq <= comm->oldest &&
+        nb_two_level_waits_for(comm, win, comm->forward_seq == comm->oldest && comm->forward_started ? comm->forward_off
+                                                                                                     : win->off, peer))
         return 1;
     if (peer->result_seq > comm->oldest)
         return 0;
@@ -284,9 +220,9 @@ static int tick(struct nb_coll_comm *comm, int64_t t)
         return -1;
     if (every > (int64_t)NB_NS_PER_S)
         every = (int64_t)NB_NS_PER_S;
-    for (int r = 0; r < comm->nranks; r++) {
-        struct nb_peer *peer = &comm->peer[r];
-        if (r == comm->rank || peer->gone)
+    for (int i = 0; i < comm->nnear; i++) {
+        struct nb_peer *peer = comm->near[i];
+        if (peer->gone)
             continue;
         if (asleep > limit / 2) /* this process was stopped, so it heard nothing: not the peer's fault */
             peer->heard_ns = t;
@@ -303,10 +239,10 @@ static int tick(struct nb_coll_comm *comm, int64_t t)
     if (comm->oldest < comm->begun) {
         const struct nb_coll_req *win = nb_window(comm, comm->oldest);
         int64_t waited = t - comm->moved_ns;
-        for (int r = 0; r < comm->nranks; r++)
-            if (r != comm->rank && comm->peer[r].gone && misses(comm, &comm->peer[r]))
+        for (int i = 0; i < comm->nnear; i++)
+            if (comm->near[i]->gone && misses(comm, comm->near[i]))
                 return nb_comm_error(comm, -ECONNRESET, "%s has closed its communicator but %s %llu waits for it",
-                                     comm->peer[r].name, nb_func_name(win->op->func),
+                                     comm->near[i]->name, nb_func_name(win->op->func),
                                      (unsigned long long)win->op->opno);
         if (waited > p->late_report * (int64_t)NB_NS_PER_S &&
             t - comm->late_ns > p->late_report * (int64_t)NB_NS_PER_S) {
@@ -330,17 +266,17 @@ static void closed(struct nb_coll_comm *comm)
     pthread_cond_broadcast(&comm->closed_cond);
 }
 
-/* What this node owes: queued messages, and all-gathers that a receiver may still ask about. */
+/* What this node owes: queued messages, and all-gathers that a receiver may still ask about, through it as well. */
 static int owes(const struct nb_coll_comm *comm)
 {
-    for (int r = 0; r < comm->nranks; r++) {
-        const struct nb_peer *peer = &comm->peer[r];
-        if (r == comm->rank || peer->gone)
+    for (int i = 0; i < comm->nnear; i++) {
+        const struct nb_peer *peer = comm->near[i];
+        if (peer->gone)
             continue;
         if (peer->nask || peer->tx[NB_CLASS_CONTRIB].done < peer->tx[NB_CLASS_CONTRIB].queued ||
             peer->tx[NB_CLASS_RESULT].done < peer->tx[NB_CLASS_RESULT].queued)
             return 1;
-        if (!peer->bye && nb_refs_unconfirmed(comm->refs))
+        if (!peer->bye && (nb_refs_unconfirmed(comm->refs) || comm->confirms_open))
             return 1;
     }
     return 0;
@@ -352,17 +288,17 @@ static void say_goodbye(struct nb_coll_comm *comm, int64_t t)
 
     if (!comm->drained && !owes(comm)) {
         comm->drained = 1;
-        for (int r = 0; r < comm->nranks; r++) {
-            struct nb_peer *peer = &comm->peer[r];
+        for (int i = 0; i < comm->nnear; i++) {
+            struct nb_peer *peer = comm->near[i];
             struct nb_ctl bye = {.kind = NB_CTL_BYE, .a = peer->tx[NB_CLASS_CONTRIB].queued,
                                  .b = peer->tx[NB_CLASS_RESULT].queued};
-            if (r != comm->rank && !peer->gone)
+            if (!peer->gone)
                 nb_control(comm, peer, &bye);
         }
     }
-    for (int r = 0; r < comm->nranks; r++) {
-        const struct nb_peer *peer = &comm->peer[r];
-        if (r == comm->rank || peer->gone)
+    for (int i = 0; i < comm->nnear; i++) {
+        const struct nb_peer *peer = comm->near[i];
+        if (peer->gone)
             continue;
         /* Our own acknowledgements must leave, too, before the connections close. */
         if (!comm->drained || !peer->our_bye_acked || (peer->bye && !peer->bye_acked) ||
@@ -387,10 +323,8 @@ static int move_links(struct nb_coll_comm *comm, int64_t t)
     nb_watch_look(comm);
     for (int c = 0; c < NB_CLASS_CONTROL; c++)
         nb_fair_look(comm, (enum nb_class)c, t);
-    for (int r = 0; r < comm->nranks; r++) {
-        struct nb_peer *peer = &comm->peer[r];
-        if (r == comm->rank)
-            continue;
+    for (int i = 0; i < comm->nnear; i++) {
+        struct nb_peer *peer = comm->near[i];
         for (int c = 0; c < NB_CLASS_COUNT; c++) {
             ret = nb_tx_progress(comm, peer, &peer->tx[c]);
             if (ret < 0)
@@ -403,7 +337,7 @@ static int move_links(struct nb_coll_comm *comm, int64_t t)
                 peer->heard_ns = t;
             moved |= ret;
         }
-        ret = read_control(comm, peer);
+        ret = nb_control_read(comm, peer);
         if (ret < 0)
             return ret;
         moved |= ret;
@@ -498,9 +432,9 @@ static int links_poll_fds(struct nb_coll_comm *comm, struct pollfd *fds, int max
         return 0;
     if (comm->task_run)
         return -1;
-    for (int r = 0; r < comm->nranks; r++) {
-        struct nb_peer *peer = &comm->peer[r];
-        if (r == comm->rank || peer->gone)
+    for (int i = 0; i < comm->nnear; i++) {
+        struct nb_peer *peer = comm->near[i];
+        if (peer->gone)
             continue;
         for (int c = 0; c < NB_CLASS_COUNT; c++) {
             struct nb_tx *tx = &peer->tx[c];

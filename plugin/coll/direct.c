@@ -59,8 +59,8 @@ static uint64_t cut_of(const struct nb_coll_comm *comm, const struct nb_coll_req
     return (each + quantum - 1) / quantum * quantum;
 }
 
-static int stream_piece(const struct nb_coll_comm *comm, const struct nb_coll_req *win, uint64_t off,
-                        struct nb_piece *piece)
+int nb_stream_piece(const struct nb_coll_comm *comm, const struct nb_coll_req *win, uint64_t off,
+                    struct nb_piece *piece)
 {
     uint64_t cut = cut_of(comm, win), end;
 
@@ -80,13 +80,19 @@ static int stream_piece(const struct nb_coll_comm *comm, const struct nb_coll_re
 }
 
 /* At once, however many nodes there are: every peer's cursor asks in every window. */
-static int stream_next(const struct nb_coll_comm *comm, const struct nb_coll_req *win, int owner,
-                       uint64_t from, struct nb_piece *piece)
+int nb_stream_next(const struct nb_coll_comm *comm, const struct nb_coll_req *win, int residue, int modulus,
+                   uint64_t from, struct nb_piece *piece)
 {
-    const uint64_t nodes = (uint64_t)comm->nranks, cut = cut_of(comm, win), number = from / cut;
-    const uint64_t ahead = ((uint64_t)owner + nodes - number % nodes) % nodes;
+    const uint64_t every = (uint64_t)modulus, cut = cut_of(comm, win), number = from / cut;
+    const uint64_t ahead = ((uint64_t)residue + every - number % every) % every;
 
-    return stream_piece(comm, win, ahead ? (number + ahead) * cut : from, piece);
+    return nb_stream_piece(comm, win, ahead ? (number + ahead) * cut : from, piece);
+}
+
+static int stream_next(const struct nb_coll_comm *comm, const struct nb_coll_req *win, int owner, uint64_t from,
+                       struct nb_piece *piece)
+{
+    return nb_stream_next(comm, win, owner, comm->nranks, from, piece);
 }
 
 /* ---- the table ------------------------------------------------------------------------------------- */
@@ -144,7 +150,7 @@ static int direct_piece_at(const struct nb_coll_comm *comm, const struct nb_coll
                            struct nb_piece *piece)
 {
     if (win->op->func == NB_FUNC_ALL_REDUCE)
-        return stream_piece(comm, win, off, piece);
+        return nb_stream_piece(comm, win, off, piece);
     return block_piece(comm, win, off, win->off + win->bytes, piece);
 }
 

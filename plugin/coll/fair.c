@@ -60,8 +60,8 @@ static void adapt_lead(struct nb_fair *f, uint64_t least, int64_t now_ns)
 /* Nothing is to be sent: all begin level the next time. */
 static void rest(struct nb_coll_comm *comm, struct nb_fair *f, enum nb_class cls)
 {
-    for (int r = 0; f->noted_ns && r < comm->nranks; r++)
-        comm->peer[r].tx[cls].had = 0;
+    for (int i = 0; f->noted_ns && i < comm->nnear; i++)
+        comm->near[i]->tx[cls].had = 0;
     f->bounded = 0;
     f->noted_ns = 0;
 }
@@ -75,10 +75,10 @@ void nb_fair_look(struct nb_coll_comm *comm, enum nb_class cls, int64_t now_ns)
     if (!comm->net->early)
         return;
     f->until_ns = INT64_MAX;
-    for (int r = 0; r < comm->nranks; r++) {
-        struct nb_tx *tx = &comm->peer[r].tx[cls];
+    for (int i = 0; i < comm->nnear; i++) {
+        struct nb_tx *tx = &comm->near[i]->tx[cls];
         int64_t stuck;
-        if (r == comm->rank || tx->done == tx->queued || comm->peer[r].gone) {
+        if (tx->done == tx->queued || comm->near[i]->gone) {
             tx->moved_ns = 0;
             continue;
         }
@@ -98,8 +98,8 @@ void nb_fair_look(struct nb_coll_comm *comm, enum nb_class cls, int64_t now_ns)
     f->bounded = busy > 1 && least != UINT64_MAX;
     if (least == UINT64_MAX) /* all are stuck */
         return;
-    for (int r = 0; r < comm->nranks; r++) {
-        struct nb_tx *tx = &comm->peer[r].tx[cls];
+    for (int i = 0; i < comm->nnear; i++) {
+        struct nb_tx *tx = &comm->near[i]->tx[cls];
         if (tx->moved_ns == 0 && tx->had < least)
             tx->had = least;
     }

@@ -177,7 +177,7 @@ static void plan(struct nb_coll_comm *comm, struct nb_task *t, uint8_t *out)
 /* How often this node sends a piece of its own block. */
 static uint64_t copies_of(const struct nb_coll_comm *comm, const struct nb_op *op)
 {
-    return op->schedule->flags & NB_MSG_TWO_HOP ? 1 : (uint64_t)comm->nranks - 1;
+    return op->schedule->flags & NB_MSG_WAY ? 1 : (uint64_t)comm->nranks - 1;
 }
 
 /* The message is complete, what the receivers will hold is in the reference: send it. In shadow mode it is counted,

@@ -3,9 +3,11 @@
  * Inside of the collective engine. The parts:
  *
  *   request.c   what NCCL's proxy thread calls: checks a window, puts it into the ring, reads flags
+ *   grid.c      who is connected with whom
  *   connect.c   listen, the mesh of connections, the vote
  *   engine.c    the progress thread: a list of communicators, sleep and wake
  *   comm.c      one communicator's progress: order of work, signs of life, errors, farewell
+ *   control.c   control messages, also between nodes that are not connected
  *   link.c      message rings over transport connections: buffers, credits, completion
  *   watch.c     which receive rings may have got something
  *   fair.c      how the peers share this node's link
@@ -14,6 +16,7 @@
  *   two_hop.c   what the next two share: the cut of a window
  *   two_hop_gather.c   a schedule of all-gathers: pieces are scattered, and forwarded by who gets them
  *   two_hop_reduce.c   a schedule of reduce-scatters: pieces are summed by others on the way to their owner
+ *   two_level.c the schedule of grids: along rows and columns
  *   task.c      what the device does with a piece, step by step, many at a time
  *   send.c      encodes pieces and queues them
  *   gather.c    what is sent of an all-gather's own block
@@ -32,7 +35,7 @@
  * carries messages in that order, first in, first out. Buffers are never shared between peers or classes
  * (except that an all-gather's unit is kept once for all its receivers, in the same order). What a node does for
  * others (sums, forwards) it does in the order of windows, too, with one cursor for all of it, and queues what
- * comes of it as RESULT, which nobody passes on. So the oldest unfinished piece of the whole group always finds a
+ * comes of it as RESULT, which nobody passes on (two_level.c tells how it is on a grid). So the oldest unfinished piece of the whole group always finds a
  * buffer at its sender and a credit at its receiver; by induction everything moves. That a peer may have to wait for
  * others of its class (fair.c) does not change this: it waits for a bounded time only. What a receiver needs out of
  * this order (bytes it has to ask for again) comes as CONTROL, which is always read.
@@ -46,6 +49,8 @@
 
 #include "base/wake.h"
 #include "coll/coll.h"
+#include "coll/grid.h"
+#include "coll/link.h"
 #include "coll/stats.h"
 #include "coll/wire.h"
 #include "device/device.h"
@@ -141,6 +146,7 @@ struct nb_coll_req {
     uint64_t rx_left;      /* bytes still to be delivered here */
     int tx_left;           /* send cursors (one a peer, and the scatter cursor) that have not passed it */
     unsigned works;        /* tasks under way (task.h) */
+    uint64_t after_gather; /* two levels: number of the first window behind the last all-gather's before this; 0: none */
     /* all-reduce: place in NCCL's region (NB_WALK_SLOTS: not there), set when it is handed over; then the
      * first `sure` bytes certainly are values and those from `most` on certainly are not */
     unsigned slot;
@@ -153,7 +159,7 @@ struct nb_piece {
     uint64_t off;
     uint32_t len;
     int owner;      /* rank that reduces it (all-gather: that holds it) */
-    int relay;      /* two hops: rank through which it goes from its owner (all-gather) or to it; else -1 */
+    int relay;      /* rank through which it goes from its owner (all-gather) or to it, if there is one; else -1 */
     uint64_t first; /* index of its first value in the owner's block (all-reduce: in the window) */
     uint64_t number; /* all-reduce: pieces before it in the window */
     /* All-reduce: what this node knows of its values. How a window is cut does not depend on it, since it may
@@ -166,7 +172,7 @@ struct nb_piece {
  * same order on every node; `from` is where the search starts. 1 and *piece, or 0 when there is none left. */
 struct nb_schedule_ops {
     const char *name;
-    uint16_t flags; /* NB_MSG_TWO_HOP or 0: in every data message of an operation */
+    uint16_t flags; /* those of NB_MSG_WAY that every data message of an operation has */
     /* Called once, when the engine takes the window up: bytes to be delivered here. */
     uint64_t (*begin)(struct nb_coll_comm *comm, struct nb_coll_req *win);
     /* Next piece this node sends to `peer` as CONTRIB. */
@@ -185,7 +191,8 @@ struct nb_schedule_ops {
     int (*piece_at)(const struct nb_coll_comm *comm, const struct nb_coll_req *win, uint64_t off,
                     struct nb_piece *piece);
 };
-extern const struct nb_schedule_ops nb_schedule_direct, nb_schedule_two_hop_gather, nb_schedule_two_hop_reduce;
+extern const struct nb_schedule_ops nb_schedule_direct, nb_schedule_two_hop_gather, nb_schedule_two_hop_reduce,
+    nb_schedule_two_level;
 
 /* What happened to the operations of one signature, for the summary. */
 #define NB_SIG_REPORTS 128u
@@ -206,90 +213,29 @@ struct nb_sig_report {
     uint64_t bytes, wire_bytes; /* encoded pieces, before and after (in shadow mode: as they would be) */
 };
 
-/* ---- links ----------------------------------------------------------------------------------------- */
-
-/* Bytes that more than one connection sends, kept until the last has taken them. */
-struct nb_shared {
-    uint8_t *buf;
-    size_t len;
-    int ready;      /* its bytes are there: may be sent */
-    int left;       /* peers that have not finished sending it, and tasks that use it */
-    uint64_t opno, off;
-};
-
-/* Receive side of one class from one peer: a ring of slots, filled in order, taken in order, freed in order. */
-struct nb_rx {
-    void *conn;
-    void *mhandle;
-    uint8_t *mem;
-    size_t slot;     /* bytes a slot */
-    unsigned slots;  /* credits */
-    unsigned window; /* receives posted at once */
-    void **req;
-    size_t *len;
-    uint64_t posted, arrived, taken, freed; /* counters; slot = counter % slots */
-    struct nb_shared *unit; /* CONTRIB: of each slot, for what is forwarded from it; not free while some is left */
-    uint8_t *held;   /* of each slot: a task reads it, so that it is not free */
-    int watched;     /* watch.c tells when there is something to read */
-    int quiet;       /* and there is nothing: need not be asked */
-    int closed;      /* nothing more arrives; what has arrived may still be taken */
-    int parsed;      /* head below is that of slot `taken` */
-    struct nb_msg head;
-    int head_bytes;
-};
-
-struct nb_tx_item {
-    const void *data;
-    size_t len;
-    void *req;
-    void *mhandle;
-    struct nb_shared *shared; /* not NULL: data is the shared unit's, as are the two others */
-    int ready;      /* its bytes are there: may be sent */
-};
-
-/* Send side: items in order; each has a buffer of its own at mem + (number % slots) * slot. */
-struct nb_tx {
-    enum nb_class cls;
-    void *conn;
-    void *mhandle;
-    void *shared_mhandle;  /* CONTRIB, RESULT: of the pool; CONTROL: of the peer's resend unit */
-    void *forward_mhandle; /* RESULT: of what has arrived as CONTRIB */
-    uint8_t *mem;
-    size_t slot;
-    unsigned slots;
-    struct nb_tx_item *item;
-    uint64_t queued, sent, done;
-    /* For fair.c: bytes that the transport is done with, and that it was given and is not done with. */
-    uint64_t had, under_way;
-    uint64_t seen;     /* `had` at moved_ns */
-    int64_t moved_ns;  /* when it last moved; 0: it has nothing to send */
-    int64_t took_ns;   /* and how long that took */
-    int closed;      /* the peer takes nothing more: what is pushed is dropped */
-};
-
-/* How far rings of one class may be ahead of the last of them (fair.c). */
-struct nb_fair {
-    int bounded;      /* 0: nothing is held back */
-    uint64_t most;    /* bytes up to which a peer may be given something */
-    uint64_t lead;    /* bytes that a peer may be ahead of the last */
-    uint64_t noted;   /* what the last had had at noted_ns (0: nothing is to be sent), for that */
-    int64_t noted_ns;
-    int64_t until_ns; /* then another look may find that one is stuck, for which others wait */
-};
+/* ---- peers ---------------------------------------------------------------------------------------- */
 
 struct nb_task;
 
-struct nb_pool { /* ring of shared units */
-    uint8_t *mem;
-    size_t slot;
-    unsigned slots;
-    struct nb_shared *unit;
-    uint64_t head, tail;
+/* Raw bytes of the own block that a node asked for. */
+struct nb_ask {
+    uint64_t opno, off;
+    uint32_t len;
+    int rank;
+};
+#define NB_ASKS 4u /* of one node at a time: it has one, the rest is slack */
+
+/* Two levels: nodes of this row that have taken over the block of a node of this column. */
+struct nb_confirms {
+    uint64_t opno;
+    uint32_t nodes; /* 0: nothing is known yet */
+    int kept;
 };
 
 struct nb_peer {
     int rank;
     char name[112]; /* "node 3 (host, address)" */
+    int linked;     /* this node is connected with it: the rings below exist */
     struct nb_tx tx[NB_CLASS_COUNT];
     struct nb_rx rx[NB_CLASS_COUNT];
     /* send cursor over windows */
@@ -307,7 +253,7 @@ struct nb_peer {
     uint64_t result_off;    /* of the window result_win: where the next result must begin or lie behind */
     uint64_t result_win;
     struct nb_task *asked;  /* waits for raw bytes of this peer's block; one at a time */
-    struct { uint64_t opno, off; uint32_t len; } ask[4]; /* raw bytes that this peer asked us for */
+    struct nb_ask *ask; /* [NB_ASKS or NB_GRID_MOST] raw bytes that it, or nodes behind it, asked us for */
     unsigned nask;
     struct nb_shared resend; /* the answer */
     /* life */
@@ -341,7 +287,7 @@ struct nb_coll_comm {
     size_t unit;                   /* bytes of a wire unit before coding */
     size_t unit_slot;              /* bytes of a buffer that holds any coded unit with its header */
     size_t staging;                /* taken from the budget */
-    uint8_t *arrivals;             /* memory of all CONTRIB rings, one after the other by rank */
+    uint8_t *arrivals;             /* memory of all rings that are forwarded from, one after the other by rank */
     size_t arrivals_bytes;
     unsigned op_words;             /* words of nb_op.keep and .lost */
     uint64_t *op_bits;             /* [NB_OPS][2][op_words] */
@@ -367,13 +313,21 @@ struct nb_coll_comm {
     pthread_mutex_t progress_lock;
     pthread_cond_t closed_cond;
     int state;
+    struct nb_grid grid;
     struct nb_peer *peer;          /* [nranks]; own entry unused */
+    struct nb_peer **near;         /* [nnear] those that this node is connected with, by rank */
+    int nnear, behind;             /* behind: the first of them with a higher rank, where sending begins */
     struct nb_fair fair[NB_CLASS_COUNT]; /* but CONTROL is never held back */
     struct nb_pool gather, result; /* shared units of all-gathers (CONTRIB) and of all-reduces (RESULT) */
     uint64_t begun;                /* windows taken up */
     uint64_t oldest;               /* no window before this is unfinished */
-    uint64_t red_seq, red_off;     /* cursor over what this node reduces or forwards */
+    uint64_t red_seq, red_off;     /* cursor over what this node reduces or, in two hops, forwards */
     int red_started;
+    /* Two levels: cursor over what this node forwards along its row, own results of all-reduces included: the next of
+     * these; and the number of the first window behind the last all-gather's that was taken up. */
+    uint64_t forward_seq, forward_off;
+    int forward_started;
+    uint64_t emit_next, gathers_end;
     uint64_t scatter_seq, scatter_off; /* cursor over own pieces of two-hop all-gathers: encoded in order */
     int scatter_started;
     struct nb_task *task, *task_free, *task_run; /* all; those to be had; those under way */
@@ -421,11 +375,26 @@ struct nb_coll_comm {
     int watch;                     /* the epoll set of watch.c, or -1 */
     int64_t busy_since_ns;         /* while some window is unfinished */
     int pace_told;                 /* it was said that this processor is the limit */
+    struct nb_confirms *confirms;  /* [NB_OPS][grid.rows], where there is more than one row */
+    unsigned confirms_open;        /* which wait for some of the row */
     int drained;                   /* BYE was sent */
     int fault_ref;                 /* for tests: damage every third reference before use; counts them */
     int detached;                  /* the engine has let go of it */
 };
 #define NB_COMM_MAGIC 0x4e42434du
+
+/* 1 when the nodes are connected in rows and columns, and every operation goes in two levels. */
+static inline int nb_on_grid(const struct nb_coll_comm *comm)
+{
+    return comm->grid.rows > 1;
+}
+
+/* The i-th of the nodes that this one is connected with, counted from the first behind it: so load is spread over
+ * receivers. */
+static inline struct nb_peer *nb_near_behind(const struct nb_coll_comm *comm, int i)
+{
+    return comm->near[(comm->behind + i) % comm->nnear];
+}
 
 static inline struct nb_coll_req *nb_window(const struct nb_coll_comm *comm, uint64_t seq)
 {
@@ -507,32 +476,23 @@ static inline int nb_fair_allows(const struct nb_coll_comm *comm, const struct n
     return tx->cls == NB_CLASS_CONTROL || !f->bounded || tx->had + tx->under_way <= f->most;
 }
 
-/* link.c; functions return > 0 when something moved, 0, or a negative errno. */
-int nb_tx_progress(struct nb_coll_comm *comm, struct nb_peer *peer, struct nb_tx *tx);
-int nb_rx_progress(struct nb_coll_comm *comm, struct nb_peer *peer, struct nb_rx *rx);
-/* Buffer for the next item, or NULL when all are in use. */
-static inline void *nb_tx_buffer(struct nb_tx *tx)
-{
-    return tx->queued - tx->done < tx->slots ? tx->mem + (tx->queued % tx->slots) * tx->slot : NULL;
-}
-void nb_tx_push(struct nb_tx *tx, const void *data, size_t len, struct nb_shared *shared);
-/* An item whose bytes will come into its buffer (or the shared unit, whose `ready` tells): its number. Nothing behind
- * it is sent before. */
-uint64_t nb_tx_reserve(struct nb_tx *tx, struct nb_shared *shared);
-void nb_tx_ready(struct nb_tx *tx, uint64_t item, size_t len);
-/* The same for bytes that lie in a slot of a CONTRIB ring. */
-void nb_tx_forward(struct nb_tx *tx, struct nb_shared *slot);
-/* Oldest arrived message or NULL; data messages are parsed and checked once (an error fails the
- * communicator). */
-const uint8_t *nb_rx_head(struct nb_coll_comm *comm, struct nb_peer *peer, enum nb_class cls);
-void nb_rx_take(struct nb_rx *rx);
-/* Number of the slot that is at the head. */
-static inline unsigned nb_rx_at(const struct nb_rx *rx)
-{
-    return (unsigned)(rx->taken % rx->slots);
-}
-/* Queue a control message; the communicator fails when the peer has not taken the ones before. */
+/* control.c */
+/* Queue a control message for `peer`, from which this node may be two connections away; the communicator fails when the
+ * first on the way has not taken the ones before. */
 int nb_control(struct nb_coll_comm *comm, struct nb_peer *peer, const struct nb_ctl *what);
+/* The first node on the way of such a message. */
+struct nb_peer *nb_control_hop(const struct nb_coll_comm *comm, enum nb_ctl_kind kind, int to);
+/* Tell the owner of a block of an all-gather that this node has all of it; kept: and holds it. 0 or < 0. */
+int nb_confirm(struct nb_coll_comm *comm, int owner, uint64_t opno, int kept);
+/* Read, and pass on, what has come from a peer that this node is connected with: 1 moved, 0, or < 0 when the
+ * communicator failed. */
+int nb_control_read(struct nb_coll_comm *comm, struct nb_peer *peer);
+
+/* direct.c: pieces of an all-reduce's window, as in nb_schedule_ops: that at `off`; the next whose number leaves
+ * `residue` when divided by `modulus`. */
+int nb_stream_piece(const struct nb_coll_comm *comm, const struct nb_coll_req *win, uint64_t off, struct nb_piece *piece);
+int nb_stream_next(const struct nb_coll_comm *comm, const struct nb_coll_req *win, int residue, int modulus, uint64_t from,
+                   struct nb_piece *piece);
 
 /* schedule.c: the schedule of the operation that begins with this window. Depends on nothing but what is the same
  * on all nodes: settings, number of nodes, function, type, bytes per rank, length of the window. */
@@ -583,6 +543,14 @@ int nb_gather_take(struct nb_coll_comm *comm, struct nb_peer *owner, struct nb_c
  * error when the communicator failed. */
 int nb_gather_ask(struct nb_coll_comm *comm, struct nb_task *task);
 
+/* receive.c: deliver a piece of an all-reduce from the message at the head of `peer`'s RESULT ring: 1, 0 when that has to
+ * wait, or < 0 when the communicator failed. */
+int nb_deliver(struct nb_coll_comm *comm, struct nb_peer *peer, struct nb_coll_req *win, const struct nb_piece *piece);
+/* reduce.c: 1 when node `r`, with which this one is connected, sends it something for its sum of the piece. */
+int nb_contributes(const struct nb_coll_comm *comm, const struct nb_piece *piece, int r);
+/* 1 when the peer takes nothing more but the operation needs it to: then the communicator has failed. */
+int nb_peer_left(struct nb_coll_comm *comm, const struct nb_peer *peer, enum nb_class cls, const struct nb_op *op);
+
 /* two_hop.c: as in nb_schedule_ops, for all functions that go in two hops. */
 int nb_two_hop_piece_at(const struct nb_coll_comm *comm, const struct nb_coll_req *win, uint64_t off,
                         struct nb_piece *piece);
@@ -601,8 +569,14 @@ int nb_two_hop_between(const struct nb_coll_comm *comm, const struct nb_coll_req
 int nb_two_hop_sum(struct nb_coll_comm *comm, struct nb_peer *peer, struct nb_coll_req *win,
                    const struct nb_piece *piece);
 
-/* two_hop_gather.c: 1 moved, 0 not, < 0 failed. */
-/* Next own pieces of two-hop all-gathers, to the nodes that forward them. */
+/* two_hop_gather.c, for all-gathers that are forwarded, also in two levels: 1 moved, 0 not, < 0 failed. */
+static inline int nb_is_scattered(const struct nb_op *op)
+{
+    return op->func == NB_FUNC_ALL_GATHER && op->schedule->flags & NB_MSG_WAY;
+}
+/* The operation begins: get its bits for what becomes of each block. */
+void nb_gather_take_notes(struct nb_coll_comm *comm, struct nb_op *op);
+/* Next own pieces, to the nodes that forward them. */
 int nb_two_hop_scatter(struct nb_coll_comm *comm);
 /* Forward the piece at the head of its owner's CONTRIB ring to the others and deliver it here. */
 int nb_two_hop_forward(struct nb_coll_comm *comm, struct nb_coll_req *win, const struct nb_piece *piece);
@@ -610,6 +584,18 @@ int nb_two_hop_forward(struct nb_coll_comm *comm, struct nb_coll_req *win, const
 void nb_two_hop_note(struct nb_op *op, int owner, const struct nb_msg *m, int kept);
 /* All windows up to and with `win` are finished: confirm blocks that end in it to their owners. */
 void nb_two_hop_finished(struct nb_coll_comm *comm, const struct nb_coll_req *win);
+
+/* two_level.c; the first is part of the schedule. */
+/* Next piece that this node forwards along its row. */
+int nb_two_level_next_forward(const struct nb_coll_comm *comm, const struct nb_coll_req *win, uint64_t from,
+                              struct nb_piece *piece);
+/* Forward the next piece: 1 moved, 0 not, < 0 failed. */
+int nb_two_level_forward(struct nb_coll_comm *comm);
+/* 1 when the next piece from `from` on has to come from `peer`, and nothing has. */
+int nb_two_level_waits_for(const struct nb_coll_comm *comm, const struct nb_coll_req *win, uint64_t from,
+                           const struct nb_peer *peer);
+/* 1 when what comes of a sum may be queued as RESULT. */
+int nb_two_level_may_sum(const struct nb_coll_comm *comm, const struct nb_coll_req *win);
 
 /* engine.c */
 struct nb_engine *nb_engine_acquire(void);

@@ -256,24 +256,3 @@ void nb_rx_take(struct nb_rx *rx)
     rx->parsed = 0;
     rx->taken++;
 }
-
-int nb_control(struct nb_coll_comm *comm, struct nb_peer *peer, const struct nb_ctl *what)
-{
-    struct nb_tx *tx = &peer->tx[NB_CLASS_CONTROL];
-    struct nb_ctl ctl = *what;
-    void *buf;
-
-    if (peer->gone)
-        return 0;
-    buf = nb_tx_buffer(tx);
-    if (!buf) {
-        if (ctl.kind == NB_CTL_ALIVE || ctl.kind == NB_CTL_ABORT)
-            return 0; /* the peer reads the ones before, or it will be found dead */
-        return nb_comm_error(comm, -ENOBUFS, "%s has not taken %u control messages", peer->name, tx->slots);
-    }
-    ctl.token = comm->token;
-    nb_ctl_pack(&ctl, buf);
-    nb_tx_push(tx, buf, NB_CTL_BYTES, NULL);
-    comm->stats.control_bytes += NB_CTL_BYTES;
-    return 0;
-}

@@ -30,11 +30,14 @@ int nb_msg_carries(const struct nb_op *op, const struct nb_piece *piece, const s
 int nb_msg_check_schedule(struct nb_coll_comm *comm, struct nb_peer *peer, const struct nb_op *op,
                           const struct nb_msg *m)
 {
-    if ((m->flags & NB_MSG_TWO_HOP) == op->schedule->flags)
+    if ((m->flags & NB_MSG_WAY) == op->schedule->flags)
         return 0;
     return nb_comm_error(comm, -EPROTO, "%s sent %s %llu %s, but here its schedule is %s", peer->name,
                          nb_func_name(op->func), (unsigned long long)op->opno,
-                         m->flags & NB_MSG_TWO_HOP ? "in two hops" : "in one hop", op->schedule->name);
+                         m->flags & NB_MSG_TWO_HOP     ? "in two hops"
+                         : m->flags & NB_MSG_TWO_LEVEL ? "in two levels"
+                                                       : "in one hop",
+                         op->schedule->name);
 }
 
 struct nb_coll_req *nb_find_window(struct nb_coll_comm *comm, struct nb_peer *peer, const struct nb_msg *m,
@@ -100,8 +103,7 @@ int nb_take_result(struct nb_coll_comm *comm, struct nb_peer *peer, struct nb_ta
 }
 
 /* The result at the head of the peer's ring. What lies behind its values is padding. */
-static int deliver(struct nb_coll_comm *comm, struct nb_peer *peer, struct nb_coll_req *win,
-                   const struct nb_piece *piece)
+int nb_deliver(struct nb_coll_comm *comm, struct nb_peer *peer, struct nb_coll_req *win, const struct nb_piece *piece)
 {
     struct nb_rx *rx = &peer->rx[NB_CLASS_RESULT];
     const struct nb_msg *m = &rx->head;
@@ -131,10 +133,12 @@ static int receive_result(struct nb_coll_comm *comm, struct nb_peer *peer)
     struct nb_coll_req *win;
     int ret;
 
+    if (nb_on_grid(comm) && nb_grid_same_column(comm->grid, peer->rank, comm->rank))
+        return 0; /* to be forwarded, too */
     if (!nb_rx_head(comm, peer, NB_CLASS_RESULT))
         return 0;
     m = rx->head;
-    if (m.func != NB_FUNC_ALL_REDUCE && !(m.flags & NB_MSG_TWO_HOP))
+    if (m.func != NB_FUNC_ALL_REDUCE && !(m.flags & NB_MSG_WAY))
         return nb_comm_error(comm, -EPROTO, "%s sent a result of %s %llu", peer->name, nb_func_name(m.func),
                              (unsigned long long)m.opno);
     win = nb_find_window(comm, peer, &m, &peer->result_seq, &piece);
@@ -154,31 +158,41 @@ static int receive_result(struct nb_coll_comm *comm, struct nb_peer *peer)
         ret = nb_gather_can_take(comm, owner, &m) ? nb_gather_take(comm, owner, win, &piece, rx) : 0;
     } else {
         ret = m.func == NB_FUNC_REDUCE_SCATTER ? nb_two_hop_sum(comm, peer, win, &piece)
-                                               : deliver(comm, peer, win, &piece);
+                                               : nb_deliver(comm, peer, win, &piece);
     }
     if (ret > 0)
         peer->result_off = piece.off + piece.len;
     return ret;
 }
 
+/* Sums and forwards, a few at a time: arrivals and departures of other pieces must not wait for a long row of them. */
+static int work_for_others(struct nb_coll_comm *comm)
+{
+    const uint64_t at = comm->red_seq + comm->forward_seq;
+    int moved = 0, ret = 0;
+
+    for (int i = 0; i < 4 && (ret = nb_reduce_next(comm)) > 0; i++)
+        moved = 1;
+    for (int i = 0; i < 4 && ret >= 0 && nb_on_grid(comm) && (ret = nb_two_level_forward(comm)) > 0; i++)
+        moved = 1;
+    /* One of the two may have waited for the other to pass a window. */
+    return ret < 0 ? ret : moved | (at != comm->red_seq + comm->forward_seq);
+}
+
 int nb_receive_progress(struct nb_coll_comm *comm)
 {
     int moved = 0, ret;
 
-    for (int r = 0; r < comm->nranks; r++) {
-        if (r == comm->rank)
-            continue;
-        while ((ret = nb_gather_receive(comm, &comm->peer[r])) > 0)
+    for (int i = 0; i < comm->nnear; i++) {
+        while ((ret = nb_gather_receive(comm, comm->near[i])) > 0)
             moved = 1;
         if (ret < 0)
             return ret;
-        while ((ret = receive_result(comm, &comm->peer[r])) > 0)
+        while ((ret = receive_result(comm, comm->near[i])) > 0)
             moved = 1;
         if (ret < 0)
             return ret;
     }
-    /* A few at a time: arrivals and departures of other pieces must not wait for a long row of sums. */
-    for (int i = 0; i < 4 && (ret = nb_reduce_next(comm)) > 0; i++)
-        moved = 1;
-    return ret < 0 ? ret : moved;
+    ret = work_for_others(comm);
+    return ret < 0 ? ret : moved | ret;
 }

@@ -2,7 +2,8 @@
 /*
  * Sums. A piece waits until the message of every peer for it is at the head of that peer's ring, and is summed in rank
  * order, so that its bits do not depend on who was first. What becomes of the sum: it is delivered (reduce-scatter),
- * coded for everyone and delivered as they decode it (all-reduce), or coded for its owner (two hops).
+ * coded for everyone and delivered as they decode it (all-reduce), coded for its owner (two hops), or, a row's, for the
+ * node that finishes it (two levels).
  */
 #include <errno.h>
 #include <string.h>
@@ -12,10 +13,35 @@
 
 /* ---- what has arrived -------------------------------------------------------------------------------- */
 
-/* 1 when node `r` sends this node its contribution to the piece: in two hops its owner does not. */
-static int contributes(const struct nb_coll_comm *comm, const struct nb_piece *piece, int r)
+/* The node that finishes the sum of the piece. */
+static int finisher_of(const struct nb_piece *piece)
 {
-    return r != comm->rank && !(piece->relay >= 0 && r == piece->owner);
+    return piece->relay >= 0 ? piece->relay : piece->owner;
+}
+
+/* In two hops the owner adds its values at the end; of a grid the other rows' sums go to the finisher only. */
+int nb_contributes(const struct nb_coll_comm *comm, const struct nb_piece *piece, int r)
+{
+    if (piece->relay >= 0 && r == piece->owner)
+        return 0;
+    return !nb_on_grid(comm) || !nb_grid_same_column(comm->grid, r, comm->rank) || finisher_of(piece) == comm->rank;
+}
+
+/* Where a sum goes. */
+enum goal {
+    HERE,
+    TO_ALL,
+    TO_OWNER,
+    TO_FINISHER, /* it is a row's, of a piece that is finished in another row */
+};
+
+static enum goal goal_of(const struct nb_coll_comm *comm, const struct nb_op *op, const struct nb_piece *piece)
+{
+    if (finisher_of(piece) != comm->rank)
+        return TO_FINISHER;
+    if (op->func == NB_FUNC_ALL_REDUCE)
+        return TO_ALL;
+    return piece->relay >= 0 ? TO_OWNER : HERE;
 }
 
 /* 1: the head of every peer is its contribution to `piece`; 0: not yet; < 0: something else is there. */
@@ -23,10 +49,10 @@ static int all_arrived(struct nb_coll_comm *comm, const struct nb_coll_req *win,
 {
     const struct nb_op *op = win->op;
 
-    for (int r = 0; r < comm->nranks; r++) {
-        struct nb_peer *peer = &comm->peer[r];
+    for (int i = 0; i < comm->nnear; i++) {
+        struct nb_peer *peer = comm->near[i];
         const struct nb_msg *m = &peer->rx[NB_CLASS_CONTRIB].head;
-        if (!contributes(comm, piece, r))
+        if (!nb_contributes(comm, piece, peer->rank))
             continue;
         if (!nb_rx_head(comm, peer, NB_CLASS_CONTRIB))
             return 0;
@@ -57,17 +83,18 @@ static int64_t common_bytes(struct nb_coll_comm *comm, const struct nb_op *op, c
     if (op->func != NB_FUNC_ALL_REDUCE)
         return least;
 
-    for (int r = 0; r < comm->nranks; r++) {
-        const struct nb_msg *m = &comm->peer[r].rx[NB_CLASS_CONTRIB].head;
-        if (r != comm->rank && m->bytes < least) {
+    for (int i = 0; i < comm->nnear; i++) {
+        const struct nb_msg *m = &comm->near[i]->rx[NB_CLASS_CONTRIB].head;
+        if (nb_contributes(comm, piece, comm->near[i]->rank) && m->bytes < least) {
             least = m->bytes;
-            least_rank = r;
+            least_rank = comm->near[i]->rank;
         }
     }
-    for (int r = 0; r < comm->nranks; r++) {
+    for (int i = -1; i < comm->nnear; i++) {
+        int r = i < 0 ? comm->rank : comm->near[i]->rank;
         const struct nb_msg *m = &comm->peer[r].rx[NB_CLASS_CONTRIB].head;
-        int more = r == comm->rank ? piece->sure && piece->most > least
-                                   : m->codec != NB_CODEC_RAW && m->bytes > least;
+        int more = i < 0 ? piece->sure && piece->most > least
+                         : nb_contributes(comm, piece, r) && m->codec != NB_CODEC_RAW && m->bytes > least;
         if (more)
             return nb_comm_error(comm, -EPROTO,
                                  "all_reduce %llu: node %d has %u bytes of values at %llu and node %d has only %u: an "
@@ -87,10 +114,10 @@ static int set_sources(struct nb_coll_comm *comm, struct nb_task *t, uint32_t by
     int coded = 0;
 
     t->exact = nb_policy_dtype(op->type, &t->dtype) != 0 || op->redop != ncclSum;
-    for (int r = 0; r < comm->nranks; r++) {
-        const struct nb_rx *rx = &comm->peer[r].rx[NB_CLASS_CONTRIB];
+    for (int i = 0; i < comm->nnear; i++) {
+        const struct nb_rx *rx = &comm->near[i]->rx[NB_CLASS_CONTRIB];
         struct nb_source *s = &t->sources[t->nsources];
-        if (!contributes(comm, &t->piece, r))
+        if (!nb_contributes(comm, &t->piece, comm->near[i]->rank))
             continue;
         s->codec = rx->head.codec;
         s->coded = rx->mem + nb_rx_at(rx) * rx->slot + rx->head_bytes;
@@ -103,9 +130,9 @@ static int set_sources(struct nb_coll_comm *comm, struct nb_task *t, uint32_t by
 
 static void take_heads(struct nb_coll_comm *comm, struct nb_task *t)
 {
-    for (int r = 0; r < comm->nranks; r++) {
-        struct nb_rx *rx = &comm->peer[r].rx[NB_CLASS_CONTRIB];
-        if (contributes(comm, &t->piece, r)) {
+    for (int i = 0; i < comm->nnear; i++) {
+        struct nb_rx *rx = &comm->near[i]->rx[NB_CLASS_CONTRIB];
+        if (nb_contributes(comm, &t->piece, comm->near[i]->rank)) {
             rx->held[nb_rx_at(rx)]++;
             nb_rx_take(rx);
         }
@@ -116,22 +143,23 @@ static void release_heads(struct nb_coll_comm *comm, struct nb_task *t)
 {
     size_t n = 0;
 
-    for (int r = 0; r < comm->nranks; r++) {
-        struct nb_rx *rx = &comm->peer[r].rx[NB_CLASS_CONTRIB];
-        if (contributes(comm, &t->piece, r))
+    for (int i = 0; i < comm->nnear; i++) {
+        struct nb_rx *rx = &comm->near[i]->rx[NB_CLASS_CONTRIB];
+        if (nb_contributes(comm, &t->piece, comm->near[i]->rank))
             rx->held[(size_t)((const uint8_t *)t->sources[n++].coded - rx->mem) / rx->slot]--;
     }
 }
 
+/* The bit of the area in which the task has its sum, or 0: an all-reduce's is where it will be delivered. */
 static unsigned partial_of(const struct nb_coll_comm *comm, const struct nb_task *t)
 {
-    return (unsigned)((size_t)(t->values - comm->partial) / comm->unit);
+    return t->tx && t->op->func != NB_FUNC_ALL_REDUCE ? 1u << ((size_t)(t->values - comm->partial) / comm->unit) : 0;
 }
 
 /* The sum's message is complete: it may be sent. */
 static void send_sum(struct nb_coll_comm *comm, struct nb_task *t)
 {
-    uint64_t copies = t->unit ? (uint64_t)comm->nranks - 1 : 1;
+    uint64_t copies = t->unit ? (uint64_t)comm->nnear : 1;
     size_t len = NB_MSG_BYTES + t->msg.coded;
 
     nb_msg_pack(&t->msg, t->buf);
@@ -183,44 +211,63 @@ static int reduced(struct nb_coll_comm *comm, struct nb_task *t, ssize_t result)
     if (t->unit)
         t->unit->left--;
     else
-        comm->partials &= ~(1u << partial_of(comm, t));
+        comm->partials &= ~partial_of(comm, t);
     return NB_TASK_OVER;
 }
 
 /* ---- where sums go ----------------------------------------------------------------------------------- */
 
-/* 1 when a result can be handed to every peer now. */
+/* 1 when a result is handed to the peer as soon as there is one: on a grid those of the row get it in the order of what
+ * is forwarded to them. */
+static int handed_at_once(const struct nb_coll_comm *comm, const struct nb_peer *peer)
+{
+    return !nb_on_grid(comm) || nb_grid_same_column(comm->grid, peer->rank, comm->rank);
+}
+
+/* 1 when a result can be handed to all these peers now. */
 static int result_room(struct nb_coll_comm *comm)
 {
     if (comm->result.tail - comm->result.head == comm->result.slots)
         return 0;
-    for (int r = 0; r < comm->nranks; r++)
-        if (r != comm->rank && !nb_tx_buffer(&comm->peer[r].tx[NB_CLASS_RESULT]))
+    for (int i = 0; i < comm->nnear; i++)
+        if (handed_at_once(comm, comm->near[i]) && !nb_tx_buffer(&comm->near[i]->tx[NB_CLASS_RESULT]))
             return 0;
     return 1;
+}
+
+/* The ring that a sum goes into which is for one node. */
+static struct nb_tx *ring_of(struct nb_coll_comm *comm, enum goal goal, const struct nb_piece *piece)
+{
+    return goal == TO_OWNER ? &comm->peer[piece->owner].tx[NB_CLASS_RESULT]
+                            : &comm->peer[finisher_of(piece)].tx[NB_CLASS_CONTRIB];
 }
 
 /* 1 when what comes of a sum has a place to go, and what is to be done with the operation can be decided: as with
  * its contributions, when all own pieces before it have been encoded. */
 static int can_pass_on(struct nb_coll_comm *comm, const struct nb_coll_req *win, const struct nb_piece *piece)
 {
-    if (win->op->func == NB_FUNC_REDUCE_SCATTER && piece->relay < 0)
+    const enum goal goal = goal_of(comm, win->op, piece);
+
+    if (goal == HERE)
         return 1;
-    if (piece->relay < 0 ? !result_room(comm) : !nb_tx_buffer(&comm->peer[piece->owner].tx[NB_CLASS_RESULT]))
+    if (goal == TO_ALL ? !result_room(comm) : !nb_tx_buffer(ring_of(comm, goal, piece)))
         return 0;
-    if (piece->relay >= 0 && comm->partials == (1u << NB_PARTIALS) - 1)
+    if (win->op->func != NB_FUNC_ALL_REDUCE && comm->partials == (1u << NB_PARTIALS) - 1)
         return 0;
-    for (int r = 0; r < comm->nranks; r++)
-        if (r != comm->rank && comm->peer[r].tx_seq >= win->seq)
+    if (nb_on_grid(comm) && goal != TO_FINISHER && !nb_two_level_may_sum(comm, win))
+        return 0;
+    for (int i = 0; i < comm->nnear; i++)
+        if (comm->near[i]->tx_seq >= win->seq &&
+            (!nb_on_grid(comm) || nb_grid_same_row(comm->grid, comm->near[i]->rank, comm->rank)))
             return 1;
     return 0;
 }
 
 /* The sum goes on to others: 1 and what is done with it, or 0: later. `bytes` of it are values. */
-static int plan_message(struct nb_coll_comm *comm, struct nb_task *t, uint32_t bytes)
+static int plan_message(struct nb_coll_comm *comm, struct nb_task *t, enum goal goal, uint32_t bytes)
 {
     struct nb_op *op = t->op;
-    int relayed = t->piece.relay >= 0;
+    uint32_t block = op->func == NB_FUNC_REDUCE_SCATTER ? (uint32_t)t->piece.owner : 0;
 
     if (!nb_op_settle(comm, op))
         return 0;
@@ -229,12 +276,12 @@ static int plan_message(struct nb_coll_comm *comm, struct nb_task *t, uint32_t b
     t->msg.codec = NB_CODEC_RAW;
     if (t->piece.sure && bytes / op->value >= NB_MIN_CODED_VALUES && !comm->shadow)
         t->msg.codec = (uint8_t)nb_op_codec(op);
-    if (relayed && t->msg.codec != NB_CODEC_RAW && nb_params()->rs_second == 1)
+    if (t->msg.codec != NB_CODEC_RAW && (goal == TO_FINISHER || (goal == TO_OWNER && nb_params()->rs_second == 1)))
         t->msg.codec = NB_CODEC_INT8;
-    if (t->msg.codec != NB_CODEC_RAW && !nb_task_hold_error(t, relayed ? (uint32_t)t->piece.owner : 0))
+    if (t->msg.codec != NB_CODEC_RAW && !nb_task_hold_error(t, block))
         return 0;
-    if (relayed) {
-        t->tx = &comm->peer[t->piece.owner].tx[NB_CLASS_RESULT];
+    if (goal != TO_ALL) {
+        t->tx = ring_of(comm, goal, &t->piece);
         t->buf = nb_tx_buffer(t->tx);
     } else {
         t->unit = &comm->result.unit[comm->result.tail % comm->result.slots];
@@ -249,26 +296,30 @@ static void reserve(struct nb_coll_comm *comm, struct nb_task *t)
 {
     if (t->tx) {
         t->item = nb_tx_reserve(t->tx, NULL);
-        comm->partials |= 1u << partial_of(comm, t);
+        comm->partials |= partial_of(comm, t);
     } else if (t->unit) {
         t->unit->ready = 0;
-        t->unit->left = comm->nranks; /* the others, and this task */
+        t->unit->left = comm->nnear + 1; /* the others, and this task */
+        t->unit->opno = t->op->opno;
+        t->unit->off = t->piece.off;
         comm->result.tail++;
-        for (int r = 1; r < comm->nranks; r++)
-            nb_tx_reserve(&comm->peer[(comm->rank + r) % comm->nranks].tx[NB_CLASS_RESULT], t->unit);
+        for (int i = 0; i < comm->nnear; i++)
+            if (handed_at_once(comm, nb_near_behind(comm, i)))
+                nb_tx_reserve(&nb_near_behind(comm, i)->tx[NB_CLASS_RESULT], t->unit);
     }
 }
 
 /* ---- one piece --------------------------------------------------------------------------------------- */
 
 /* Where the sum is written. */
-static uint8_t *place_of(struct nb_coll_comm *comm, const struct nb_coll_req *win, const struct nb_piece *piece)
+static uint8_t *place_of(struct nb_coll_comm *comm, const struct nb_coll_req *win, enum goal goal,
+                         const struct nb_piece *piece)
 {
     unsigned i = 0;
 
     if (win->op->func == NB_FUNC_ALL_REDUCE)
         return win->recv + (piece->off - win->off);
-    if (piece->relay < 0)
+    if (goal == HERE)
         return win->recv + (piece->off - win->part_off);
     while (comm->partials >> i & 1)
         i++;
@@ -278,6 +329,7 @@ static uint8_t *place_of(struct nb_coll_comm *comm, const struct nb_coll_req *wi
 /* All contributions to the piece are there. 1, 0 when it has to wait, or < 0. */
 static int reduce(struct nb_coll_comm *comm, struct nb_coll_req *win, const struct nb_piece *piece)
 {
+    const enum goal goal = goal_of(comm, win->op, piece);
     int64_t bytes = common_bytes(comm, win->op, piece);
     struct nb_task *t;
     int ret;
@@ -291,15 +343,15 @@ static int reduce(struct nb_coll_comm *comm, struct nb_coll_req *win, const stru
     t->step = NB_STEP_SUM;
     t->bytes = (uint32_t)bytes;
     t->own = win->send + (piece->off - win->off);
-    t->values = place_of(comm, win, piece);
-    t->delivers = piece->len;
+    t->values = place_of(comm, win, goal, piece);
+    /* An all-reduce's piece of a grid is delivered when it is forwarded. */
+    t->delivers = nb_on_grid(comm) && win->op->func == NB_FUNC_ALL_REDUCE ? 0 : piece->len;
     ret = set_sources(comm, t, (uint32_t)bytes);
     if (ret) {
         nb_task_drop(comm, t);
         return failed(comm, t, ret, "quantized values that cannot be");
     }
-    if (((win->op->func == NB_FUNC_ALL_REDUCE || piece->relay >= 0) && !plan_message(comm, t, (uint32_t)bytes)) ||
-        !nb_task_ask(comm, t)) {
+    if ((goal != HERE && !plan_message(comm, t, goal, (uint32_t)bytes)) || !nb_task_ask(comm, t)) {
         nb_task_drop(comm, t);
         return 0;
     }

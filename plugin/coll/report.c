@@ -169,7 +169,7 @@ void nb_comm_look_at_pace(struct nb_coll_comm *comm)
 void nb_comm_log_summary(struct nb_coll_comm *comm)
 {
     struct nb_coll_stats s;
-    char line[768];
+    char line[896];
     size_t at;
 
     nb_coll_get_stats(comm, &s);
@@ -178,9 +178,9 @@ void nb_comm_log_summary(struct nb_coll_comm *comm)
         const struct nb_func_stats *fs = &s.func[f];
         if (fs->windows)
             at += (size_t)snprintf(line + at, sizeof(line) - at,
-                                   " %s ops=%llu coded=%llu two_hop=%llu windows=%llu bytes=%llu wire=%llu ratio=%.2f", nb_func_name(f),
+                                   " %s ops=%llu coded=%llu two_hop=%llu two_level=%llu windows=%llu bytes=%llu wire=%llu ratio=%.2f", nb_func_name(f),
                                    (unsigned long long)fs->ops, (unsigned long long)fs->coded_ops,
-                                   (unsigned long long)fs->two_hop_ops,
+                                   (unsigned long long)fs->two_hop_ops, (unsigned long long)fs->two_level_ops,
                                    (unsigned long long)fs->windows, (unsigned long long)fs->sent_bytes,
                                    (unsigned long long)fs->wire_bytes,
                                    fs->wire_bytes ? (double)fs->sent_bytes / (double)fs->wire_bytes : 0.0);

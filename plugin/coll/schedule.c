@@ -64,15 +64,16 @@ static int two_hop_reduce_pays(const struct nb_coll_comm *comm, const struct nb_
 const struct nb_schedule_ops *nb_schedule_choose(const struct nb_coll_comm *comm,
                                                  const struct nb_coll_req *win)
 {
-    enum { AUTO, DIRECT, TWO_HOP }; /* the words of NIBBLE_SCHEDULE */
     int64_t wanted = nb_params()->schedule;
     const struct nb_op *op = win->op;
 
-    if (comm->nranks < 3 || wanted == DIRECT)
+    if (nb_on_grid(comm)) /* nodes are not connected for any other */
+        return &nb_schedule_two_level;
+    if (comm->nranks < 3 || wanted == NB_SCHEDULE_DIRECT)
         return &nb_schedule_direct;
-    if (op->func == NB_FUNC_ALL_GATHER && (wanted == TWO_HOP || two_hop_gather_pays(comm, win)))
+    if (op->func == NB_FUNC_ALL_GATHER && (wanted == NB_SCHEDULE_TWO_HOP || two_hop_gather_pays(comm, win)))
         return &nb_schedule_two_hop_gather;
-    if (reduces_in_two_hops(op) && (wanted == TWO_HOP || two_hop_reduce_pays(comm, win)))
+    if (reduces_in_two_hops(op) && (wanted == NB_SCHEDULE_TWO_HOP || two_hop_reduce_pays(comm, win)))
         return &nb_schedule_two_hop_reduce;
     return &nb_schedule_direct;
 }

@@ -18,7 +18,7 @@
  * is every 17th piece, beginning with the first that this node sends. */
 static uint32_t measured_tiles(const struct nb_coll_comm *comm, const struct nb_op *op, const struct nb_piece *piece)
 {
-    uint64_t begin = comm->rank == 0; /* node 0 reduces the first piece */
+    uint64_t begin = nb_grid_column(comm->grid, comm->rank) == 0; /* to which the others send the first piece */
 
     if (op->func != NB_FUNC_ALL_REDUCE)
         return NB_STATS_EVERY;
@@ -182,7 +182,7 @@ static int send_to(struct nb_coll_comm *comm, struct nb_peer *peer)
         }
         if (!win->op->schedule->next_send(comm, win, peer->rank, peer->tx_off, &piece)) {
             /* What the scatter cursor has for this peer comes before any newer window. */
-            if (comm->scatter_seq <= peer->tx_seq && win->op->schedule == &nb_schedule_two_hop_gather)
+            if (comm->scatter_seq <= peer->tx_seq && nb_is_scattered(win->op))
                 break;
             peer->tx_seq++;
             peer->tx_started = 0;
@@ -211,8 +211,8 @@ int nb_send_progress(struct nb_coll_comm *comm)
 
     if (moved < 0)
         return moved;
-    for (int r = 1; r < comm->nranks; r++) { /* start behind oneself: spreads the load over receivers */
-        int ret = send_to(comm, &comm->peer[(comm->rank + r) % comm->nranks]);
+    for (int i = 0; i < comm->nnear; i++) {
+        int ret = send_to(comm, nb_near_behind(comm, i));
         if (ret < 0)
             return ret;
         moved |= ret;
@@ -235,12 +235,13 @@ int nb_resend_progress(struct nb_coll_comm *comm, struct nb_peer *peer)
     int moved = 0;
 
     while (peer->nask && unit->left == 0 && nb_tx_buffer(tx)) {
-        struct nb_ctl ctl = {.kind = NB_CTL_DATA, .token = comm->token, .a = peer->ask[0].opno, .b = peer->ask[0].off,
-                             .c = peer->ask[0].len};
+        const struct nb_ask *ask = &peer->ask[0];
+        struct nb_ctl ctl = {.kind = NB_CTL_DATA, .token = comm->token, .from = (uint32_t)comm->rank,
+                             .to = (uint32_t)ask->rank, .a = ask->opno, .b = ask->off, .c = ask->len};
         const void *data = nb_refs_find_op(comm->refs, ctl.a, ctl.b, ctl.c);
 
         if (!data)
-            return nb_comm_error(comm, -EPROTO, "%s asks for bytes of all_gather %llu that are gone", peer->name,
+            return nb_comm_error(comm, -EPROTO, "%s asks for bytes of all_gather %llu that are gone", comm->peer[ask->rank].name,
                                  (unsigned long long)ctl.a);
         nb_ctl_pack(&ctl, unit->buf);
         comm->device->ops->copy(comm->device, NULL, unit->buf + NB_CTL_BYTES, data, ctl.c);

@@ -42,6 +42,30 @@ static struct nb_queue *join_queue(uint64_t comm_id, int nranks)
     return queue;
 }
 
+/* The nodes that this one will be connected with. 0 or -ENOMEM. */
+static int find_near(struct nb_coll_comm *comm)
+{
+    int *rank = calloc((size_t)comm->nranks, sizeof(*rank)), n;
+
+    comm->near = calloc((size_t)comm->nranks, sizeof(struct nb_peer *));
+    if (!rank || !comm->near) {
+        free(rank);
+        return -ENOMEM;
+    }
+    n = nb_grid_near(comm->grid, comm->rank, rank);
+    for (int i = 0; i < n; i++) {
+        comm->near[i] = &comm->peer[rank[i]];
+        comm->near[i]->linked = 1;
+        comm->behind += rank[i] < comm->rank;
+    }
+    comm->nnear = n;
+    free(rank);
+    if (!nb_on_grid(comm))
+        return 0;
+    comm->confirms = calloc((size_t)NB_OPS * (size_t)comm->grid.rows, sizeof(*comm->confirms));
+    return comm->confirms ? 0 : -ENOMEM;
+}
+
 static struct nb_job *join_job(void)
 {
     struct nb_job *job = nb_job_get(nb_current_gpu());
@@ -74,6 +98,7 @@ struct nb_coll_comm *nb_setup_comm(int dev, uint64_t comm_id, const struct nb_ne
     comm->net = net;
     comm->nranks = nranks;
     comm->rank = rank;
+    comm->grid = nb_grid_choose(nranks, nb_params()->schedule, nb_params()->group);
     comm->watch = -1;
     wish = (struct nb_device_wish){.gpu = nb_current_gpu(), .nranks = nranks, .comm_id = comm_id};
     comm->device_error = nb_device_choose(&wish, &comm->device);
@@ -98,7 +123,7 @@ struct nb_coll_comm *nb_setup_comm(int dev, uint64_t comm_id, const struct nb_ne
     comm->align = nb_align_create();
     comm->queue = join_queue(comm_id, nranks);
     comm->job = join_job();
-    if (!comm->win || !comm->ops || !comm->op_bits || !comm->peer || nb_tasks_create(comm) ||
+    if (!comm->win || !comm->ops || !comm->op_bits || !comm->peer || find_near(comm) || nb_tasks_create(comm) ||
         !comm->feedback || !comm->refs || !comm->facts || !comm->report || !comm->align || !comm->queue || !comm->job) {
         nb_setup_free(comm);
         return NULL;
@@ -186,7 +211,9 @@ static size_t slot_bytes(size_t unit)
 int nb_setup_memory(struct nb_coll_comm *comm)
 {
     const struct nb_params *p = nb_params();
-    size_t peers = (size_t)comm->nranks - 1, left, each;
+    /* On a grid what comes along the column is forwarded along the row, too. */
+    size_t peers = (size_t)comm->nnear, forwarded = peers + (size_t)comm->grid.rows - 1, left, each;
+    uint8_t *at;
     unsigned credits = (unsigned)p->credits;
     int ret = 0;
 
@@ -208,18 +235,19 @@ int nb_setup_memory(struct nb_coll_comm *comm)
         NB_INFO(NCCL_INIT | NCCL_NET, "%s: %u instead of %lld credits, more do not fit into NIBBLE_STAGING_MAX_MB",
                 comm->label, credits, (long long)p->credits);
     comm->partial = comm->device->ops->alloc(comm->device, NB_PLACE_STATE, NB_PARTIALS * comm->unit);
-    comm->arrivals_bytes = peers * credits * comm->unit_slot;
+    comm->arrivals_bytes = forwarded * credits * comm->unit_slot;
     comm->arrivals = wire_alloc(comm, comm->arrivals_bytes);
     if (!comm->arrivals || !comm->partial)
         ret = -ENOMEM;
-    for (int r = 0, k = 0; r < comm->nranks && !ret; r++) {
-        struct nb_peer *peer = &comm->peer[r];
-        if (r == comm->rank)
-            continue;
-        ret = make_rx(comm, &peer->rx[NB_CLASS_CONTRIB], comm->unit_slot, credits,
-                      comm->arrivals + (size_t)k++ * credits * comm->unit_slot);
+    at = comm->arrivals;
+    for (int i = 0; i < comm->nnear && !ret; i++) {
+        struct nb_peer *peer = comm->near[i];
+        int column = nb_on_grid(comm) && nb_grid_same_column(comm->grid, peer->rank, comm->rank);
+        ret = make_rx(comm, &peer->rx[NB_CLASS_CONTRIB], comm->unit_slot, credits, at);
+        at += credits * comm->unit_slot;
         if (!ret)
-            ret = make_rx(comm, &peer->rx[NB_CLASS_RESULT], comm->unit_slot, credits, NULL);
+            ret = make_rx(comm, &peer->rx[NB_CLASS_RESULT], comm->unit_slot, credits, column ? at : NULL);
+        at += column ? credits * comm->unit_slot : 0;
         for (int c = 0; c < NB_CLASS_CONTROL && !ret; c++)
             ret = make_tx(comm, &peer->tx[c], (enum nb_class)c, comm->unit_slot, credits);
         if (!ret)
@@ -227,7 +255,8 @@ int nb_setup_memory(struct nb_coll_comm *comm)
         if (!ret)
             ret = make_tx(comm, &peer->tx[NB_CLASS_CONTROL], NB_CLASS_CONTROL, 256, CONTROL_SLOTS_TX);
         peer->resend.buf = wire_alloc(comm, CONTROL_RX_BYTES);
-        if (!peer->resend.buf)
+        peer->ask = calloc(nb_on_grid(comm) ? NB_GRID_MOST : NB_ASKS, sizeof(*peer->ask));
+        if (!peer->resend.buf || !peer->ask)
             ret = -ENOMEM;
     }
     if (!ret)
@@ -242,10 +271,10 @@ int nb_setup_register(struct nb_coll_comm *comm)
     const struct nb_net_ops *net = comm->net;
     int ret = 0;
 
-    for (int r = 0; r < comm->nranks && !ret; r++) {
-        for (int c = 0; c < NB_CLASS_COUNT && r != comm->rank && !ret; c++) {
-            struct nb_tx *tx = &comm->peer[r].tx[c];
-            struct nb_rx *rx = &comm->peer[r].rx[c];
+    for (int i = 0; i < comm->nnear && !ret; i++) {
+        for (int c = 0; c < NB_CLASS_COUNT && !ret; c++) {
+            struct nb_tx *tx = &comm->near[i]->tx[c];
+            struct nb_rx *rx = &comm->near[i]->rx[c];
             struct nb_pool *pool = c == NB_CLASS_CONTRIB ? &comm->gather : c == NB_CLASS_RESULT ? &comm->result : NULL;
             ret = net->reg_mr(rx->conn, rx->mem, rx->slot * rx->slots, NB_MEM_HOST, &rx->mhandle);
             if (!ret)
@@ -253,7 +282,7 @@ int nb_setup_register(struct nb_coll_comm *comm)
             if (!ret && pool)
                 ret = net->reg_mr(tx->conn, pool->mem, pool->slot * pool->slots, NB_MEM_HOST, &tx->shared_mhandle);
             if (!ret && c == NB_CLASS_CONTROL)
-                ret = net->reg_mr(tx->conn, comm->peer[r].resend.buf, CONTROL_RX_BYTES, NB_MEM_HOST,
+                ret = net->reg_mr(tx->conn, comm->near[i]->resend.buf, CONTROL_RX_BYTES, NB_MEM_HOST,
                                   &tx->shared_mhandle);
             if (!ret && c == NB_CLASS_RESULT)
                 ret = net->reg_mr(tx->conn, comm->arrivals, comm->arrivals_bytes, NB_MEM_HOST, &tx->forward_mhandle);
@@ -267,14 +296,14 @@ void nb_setup_unregister(struct nb_coll_comm *comm)
     const struct nb_net_ops *net = comm->net;
 
     /* Receives are posted for as long as a connection lives, and peers may still send signs of life. */
-    for (int r = 0; net->leave && r < comm->nranks; r++)
-        for (int c = 0; c < NB_CLASS_COUNT && r != comm->rank; c++)
-            if (comm->peer[r].rx[c].conn)
-                net->leave(comm->peer[r].rx[c].conn);
-    for (int r = 0; r < comm->nranks; r++) {
-        for (int c = 0; c < NB_CLASS_COUNT && r != comm->rank; c++) {
-            struct nb_tx *tx = &comm->peer[r].tx[c];
-            struct nb_rx *rx = &comm->peer[r].rx[c];
+    for (int i = 0; net->leave && i < comm->nnear; i++)
+        for (int c = 0; c < NB_CLASS_COUNT; c++)
+            if (comm->near[i]->rx[c].conn)
+                net->leave(comm->near[i]->rx[c].conn);
+    for (int i = 0; i < comm->nnear; i++) {
+        for (int c = 0; c < NB_CLASS_COUNT; c++) {
+            struct nb_tx *tx = &comm->near[i]->tx[c];
+            struct nb_rx *rx = &comm->near[i]->rx[c];
             if (rx->conn && rx->mhandle)
                 net->dereg_mr(rx->conn, rx->mhandle);
             if (tx->conn && tx->mhandle)
@@ -298,10 +327,10 @@ void nb_setup_free(struct nb_coll_comm *comm)
 {
     comm->magic = 0;
     nb_watch_close(comm);
-    for (int r = 0; comm->peer && r < comm->nranks; r++) {
+    for (int i = 0; i < comm->nnear; i++) {
         for (int c = 0; c < NB_CLASS_COUNT; c++) {
-            struct nb_tx *tx = &comm->peer[r].tx[c];
-            struct nb_rx *rx = &comm->peer[r].rx[c];
+            struct nb_tx *tx = &comm->near[i]->tx[c];
+            struct nb_rx *rx = &comm->near[i]->rx[c];
             if (!rx->unit) /* else in `arrivals` */
                 wire_free(comm, rx->mem, rx->slot * rx->slots);
             wire_free(comm, tx->mem, tx->slot * tx->slots);
@@ -311,7 +340,8 @@ void nb_setup_free(struct nb_coll_comm *comm)
             free(rx->held);
             free(tx->item);
         }
-        wire_free(comm, comm->peer[r].resend.buf, CONTROL_RX_BYTES);
+        wire_free(comm, comm->near[i]->resend.buf, CONTROL_RX_BYTES);
+        free(comm->near[i]->ask);
     }
     wire_free(comm, comm->arrivals, comm->arrivals_bytes);
     comm->device->ops->free(comm->device, NB_PLACE_STATE, comm->partial, NB_PARTIALS * comm->unit);
@@ -331,6 +361,8 @@ void nb_setup_free(struct nb_coll_comm *comm)
     free(comm->win);
     free(comm->ops);
     free(comm->op_bits);
+    free(comm->near);
+    free(comm->confirms);
     free(comm->peer);
     nb_tasks_destroy(comm);
     pthread_mutex_destroy(&comm->submit_lock);
@@ -454,10 +486,10 @@ int nb_coll_close(struct nb_coll_comm *comm)
     pthread_mutex_unlock(&comm->progress_lock);
     nb_comm_log_summary(comm);
     nb_setup_unregister(comm);
-    for (int r = 0; r < comm->nranks; r++) {
-        for (int c = 0; c < NB_CLASS_COUNT && r != comm->rank; c++) {
-            comm->net->close_send(comm->peer[r].tx[c].conn);
-            comm->net->close_recv(comm->peer[r].rx[c].conn);
+    for (int i = 0; i < comm->nnear; i++) {
+        for (int c = 0; c < NB_CLASS_COUNT; c++) {
+            comm->net->close_send(comm->near[i]->tx[c].conn);
+            comm->net->close_recv(comm->near[i]->rx[c].conn);
         }
     }
     nb_engine_release(comm->engine);

@@ -18,6 +18,7 @@ struct nb_coll_comm;
 struct nb_func_stats {
     uint64_t ops;          /* operations begun */
     uint64_t two_hop_ops;  /* of these, in two hops */
+    uint64_t two_level_ops; /* of these, in two levels */
     uint64_t windows;      /* calls from NCCL */
     uint64_t sent_bytes;   /* values sent to peers, before coding */
     uint64_t wire_bytes;   /* the same as sent, headers included */

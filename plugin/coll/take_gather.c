@@ -68,15 +68,14 @@ static int delivered(struct nb_coll_comm *comm, struct nb_task *t)
     int kept = t->ref || !(m->flags & NB_MSG_KEEP);
 
     owner->gather_tasks--;
-    if (m->flags & NB_MSG_TWO_HOP) {
+    if (m->flags & NB_MSG_WAY) {
         nb_two_hop_note(t->op, owner->rank, m, kept);
         return NB_TASK_OVER;
     }
     owner->gather_done += m->bytes;
     owner->gather_kept &= kept;
     if (owner->gather_done == t->op->block && owner->gather_keep) {
-        struct nb_ctl ctl = {.kind = NB_CTL_CONFIRM, .a = m->opno, .b = (uint64_t)owner->gather_kept};
-        if (nb_control(comm, owner, &ctl))
+        if (nb_confirm(comm, owner->rank, m->opno, owner->gather_kept))
             return -1;
     }
     return NB_TASK_OVER;
@@ -218,7 +217,7 @@ int nb_gather_receive(struct nb_coll_comm *comm, struct nb_peer *peer)
     if (!nb_rx_head(comm, peer, NB_CLASS_CONTRIB) || m->func != NB_FUNC_ALL_GATHER)
         return 0;
     win = nb_find_window(comm, peer, m, &peer->rx_seq, &piece);
-    if (!win || (m->flags & NB_MSG_TWO_HOP)) /* the latter is taken in the order of windows: two_hop_gather.c */
+    if (!win || (m->flags & NB_MSG_WAY)) /* the latter are taken in the order of windows: two_hop_gather.c, two_level.c */
         return 0;
     rel = m->offset - (uint64_t)peer->rank * win->op->block;
     /* A block's pieces come in order: a repeated or skipped one would be counted as another. */

@@ -19,15 +19,18 @@
 
 /* ---- the schedule ----------------------------------------------------------------------------------- */
 
+void nb_gather_take_notes(struct nb_coll_comm *comm, struct nb_op *op)
+{
+    if (op->keep)
+        return;
+    op->keep = comm->op_bits + (op->opno % NB_OPS) * 2 * comm->op_words;
+    op->lost = op->keep + comm->op_words;
+    memset(op->keep, 0, 2 * comm->op_words * sizeof(*op->keep));
+}
+
 static uint64_t two_hop_begin(struct nb_coll_comm *comm, struct nb_coll_req *win)
 {
-    struct nb_op *op = win->op;
-
-    if (!op->keep) {
-        op->keep = comm->op_bits + (op->opno % NB_OPS) * 2 * comm->op_words;
-        op->lost = op->keep + comm->op_words;
-        memset(op->keep, 0, 2 * comm->op_words * sizeof(*op->keep));
-    }
+    nb_gather_take_notes(comm, win->op);
     return win->bytes;
 }
 
@@ -57,8 +60,7 @@ const struct nb_schedule_ops nb_schedule_two_hop_gather = {
 
 /* ---- first hop -------------------------------------------------------------------------------------- */
 
-static int has_left(struct nb_coll_comm *comm, const struct nb_peer *peer, enum nb_class cls,
-                    const struct nb_op *op)
+int nb_peer_left(struct nb_coll_comm *comm, const struct nb_peer *peer, enum nb_class cls, const struct nb_op *op)
 {
     if (!peer->gone && !peer->tx[cls].closed)
         return 0;
@@ -80,8 +82,8 @@ int nb_two_hop_scatter(struct nb_coll_comm *comm)
             comm->scatter_started = 1;
             comm->scatter_off = win->off;
         }
-        if (win->op->schedule != &nb_schedule_two_hop_gather ||
-            !nb_two_hop_of_owner(comm, win, comm->rank, comm->scatter_off, &piece)) {
+        if (!nb_is_scattered(win->op) ||
+            !win->op->schedule->next_owned(comm, win, comm->rank, comm->scatter_off, &piece)) {
             comm->scatter_seq++;
             comm->scatter_started = 0;
             nb_window_sent(comm, win);
@@ -89,7 +91,7 @@ int nb_two_hop_scatter(struct nb_coll_comm *comm)
             continue;
         }
         peer = &comm->peer[piece.relay];
-        if (has_left(comm, peer, NB_CLASS_CONTRIB, win->op))
+        if (nb_peer_left(comm, peer, NB_CLASS_CONTRIB, win->op))
             return -1;
         /* What older windows have for this node goes first. */
         if (peer->tx_seq < comm->scatter_seq)
@@ -154,7 +156,7 @@ int nb_two_hop_forward(struct nb_coll_comm *comm, struct nb_coll_req *win, const
     for (int r = 0; r < comm->nranks; r++) {
         if (r == comm->rank || r == piece->owner)
             continue;
-        if (has_left(comm, &comm->peer[r], NB_CLASS_RESULT, win->op))
+        if (nb_peer_left(comm, &comm->peer[r], NB_CLASS_RESULT, win->op))
             return -1;
         if (!nb_tx_buffer(&comm->peer[r].tx[NB_CLASS_RESULT]))
             return 0;
@@ -181,8 +183,7 @@ void nb_two_hop_finished(struct nb_coll_comm *comm, const struct nb_coll_req *wi
     const struct nb_op *op = win->op;
 
     for (uint64_t r = win->off / op->block; (r + 1) * op->block <= win->off + win->bytes; r++) {
-        struct nb_ctl ctl = {.kind = NB_CTL_CONFIRM, .a = op->opno, .b = !(op->lost[r / 64] >> (r % 64) & 1)};
         if (r != (uint64_t)comm->rank && (op->keep[r / 64] >> (r % 64) & 1))
-            nb_control(comm, &comm->peer[r], &ctl);
+            nb_confirm(comm, (int)r, op->opno, !(op->lost[r / 64] >> (r % 64) & 1));
     }
 }

@@ -76,15 +76,16 @@ int nb_two_hop_sum(struct nb_coll_comm *comm, struct nb_peer *peer, struct nb_co
 
     if (!t)
         return 0;
-    if (nb_policy_dtype(win->op->type, &t->dtype)) {
+    t->exact = nb_policy_dtype(win->op->type, &t->dtype) != 0 || win->op->redop != ncclSum;
+    if (t->exact && m->codec != NB_CODEC_RAW) {
         nb_task_drop(comm, t);
         return nb_comm_error(comm, -EBADMSG, "%s sent a sum of %s %llu, whose type has no quantizer", peer->name,
                              nb_func_name(m->func), (unsigned long long)m->opno);
     }
     t->step = NB_STEP_SUM;
-    t->exact = 0;
     t->sources[0] = (struct nb_source){.codec = m->codec, .len = m->coded,
                                        .coded = rx->mem + nb_rx_at(rx) * rx->slot + rx->head_bytes};
+    t->plain[0] = t->sources[0].coded;
     t->nsources = 1;
     t->own = win->send + (piece->off - win->off);
     t->values = win->recv + (piece->off - win->part_off);

@@ -21,9 +21,9 @@ void nb_watch_open(struct nb_coll_comm *comm)
     const struct nb_net_ops *net = comm->net;
 
     comm->watch = net->watch_fd ? epoll_create1(EPOLL_CLOEXEC) : -1;
-    for (int r = 0; r < comm->nranks && comm->watch >= 0; r++) {
-        for (int c = 0; c < NB_CLASS_COUNT && r != comm->rank; c++) {
-            struct nb_rx *rx = &comm->peer[r].rx[c];
+    for (int i = 0; i < comm->nnear && comm->watch >= 0; i++) {
+        for (int c = 0; c < NB_CLASS_COUNT; c++) {
+            struct nb_rx *rx = &comm->near[i]->rx[c];
             struct epoll_event ev = {.events = EPOLLIN | EPOLLRDHUP | EPOLLET, .data.ptr = rx};
             int fd = net->watch_fd(rx->conn);
             rx->watched = fd >= 0 && epoll_ctl(comm->watch, EPOLL_CTL_ADD, fd, &ev) == 0;
@@ -60,7 +60,7 @@ void nb_watch_look(struct nb_coll_comm *comm)
 
 void nb_watch_doubt(struct nb_coll_comm *comm)
 {
-    for (int r = 0; r < comm->nranks; r++)
+    for (int i = 0; i < comm->nnear; i++)
         for (int c = 0; c < NB_CLASS_COUNT; c++)
-            comm->peer[r].rx[c].quiet = 0;
+            comm->near[i]->rx[c].quiet = 0;
 }

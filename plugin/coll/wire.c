@@ -144,7 +144,7 @@ int nb_msg_parse(const void *in, size_t len, uint32_t token, size_t max_unit, st
         return bad(why, "unknown function");
     if (msg->codec >= NB_CODEC_COUNT)
         return bad(why, "unknown codec");
-    if (msg->flags & ~(NB_MSG_KEEP | NB_MSG_TWO_HOP))
+    if (msg->flags & ~(NB_MSG_KEEP | NB_MSG_WAY) || (msg->flags & NB_MSG_WAY) == NB_MSG_WAY)
         return bad(why, "unknown flags");
     if (b[9] != 0)
         return bad(why, "reserved byte is set");
@@ -226,7 +226,9 @@ void nb_ctl_pack(const struct nb_ctl *ctl, void *out)
     put64(b, 12, ctl->a);
     put64(b, 20, ctl->b);
     put32(b, 28, ctl->c);
-    memcpy(b + 32, ctl->text, NB_CTL_TEXT - 1);
+    put32(b, 32, ctl->from);
+    put32(b, 36, ctl->to);
+    memcpy(b + 40, ctl->text, NB_CTL_TEXT - 1);
     seal(b, NB_CTL_BYTES, KIND_CTL);
 }
 
@@ -245,9 +247,11 @@ int nb_ctl_parse(const void *in, size_t len, uint32_t token, struct nb_ctl *ctl,
     if (ctl->token != token)
         return bad(why, "token of another group");
     ctl->c = get32(b, 28);
+    ctl->from = get32(b, 32);
+    ctl->to = get32(b, 36);
     if (len - NB_CTL_BYTES != (ctl->kind == NB_CTL_DATA ? ctl->c : 0) || len - NB_CTL_BYTES > NB_CTL_DATA_BYTES)
         return bad(why, "wrong length");
-    if (get_text(b, 32, ctl->text, NB_CTL_TEXT))
+    if (get_text(b, 40, ctl->text, NB_CTL_TEXT))
         return bad(why, "text without end");
     return 0;
 }
@@ -294,7 +298,9 @@ void nb_vote_pack(const struct nb_vote *vote, void *out)
     memset(b, 0, NB_VOTE_BYTES);
     put32(b, 8, vote->yes);
     put32(b, 12, vote->rank);
-    memcpy(b + 16, vote->reason, sizeof(vote->reason) - 1);
+    put32(b, 16, vote->round);
+    put32(b, 20, vote->token);
+    memcpy(b + 24, vote->reason, sizeof(vote->reason) - 1);
     seal(b, NB_VOTE_BYTES, KIND_VOTE);
 }
 
@@ -306,9 +312,13 @@ int nb_vote_parse(const void *in, size_t len, struct nb_vote *vote, const char *
         return ret;
     vote->yes = get32(b, 8);
     vote->rank = get32(b, 12);
+    vote->round = get32(b, 16);
+    vote->token = get32(b, 20);
     if (vote->yes > 1)
         return bad(why, "neither yes nor no");
-    if (get_text(b, 16, vote->reason, sizeof(vote->reason)))
+    if (vote->round > 1)
+        return bad(why, "unknown round");
+    if (get_text(b, 24, vote->reason, sizeof(vote->reason)))
         return bad(why, "text without end");
     return 0;
 }

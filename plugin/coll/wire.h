@@ -48,6 +48,8 @@ struct nb_msg {
 enum {
     NB_MSG_KEEP = 1,   /* keep the bytes as the reference of (owner, slot) for this range */
     NB_MSG_TWO_HOP = 2, /* the operation goes by two hops: who gets a piece as CONTRIB works on it for others */
+    NB_MSG_TWO_LEVEL = 4, /* it goes along rows and columns, likewise */
+    NB_MSG_WAY = NB_MSG_TWO_HOP | NB_MSG_TWO_LEVEL, /* none of them: straight to where it is needed */
 };
 
 #define NB_MSG_BYTES 48u     /* header */
@@ -62,10 +64,12 @@ size_t nb_msg_pack(const struct nb_msg *msg, void *out);
  * *why set to a constant text. `max_unit` bounds `bytes`. */
 int nb_msg_parse(const void *in, size_t len, uint32_t token, size_t max_unit, struct nb_msg *msg, const char **why);
 
-/* Control messages: one fixed size, but for DATA. */
+/* Control messages: one fixed size, but for DATA. Nodes that are not connected (grid.h) send each other CONFIRM, RAW, DATA
+ * and those about the switch through one that is connected with both. */
 enum nb_ctl_kind {
     NB_CTL_ALIVE = 0,   /* a sign of life */
-    NB_CTL_CONFIRM = 1, /* a: number of the all-gather that was taken over whole; b: 1 when its bytes were kept */
+    NB_CTL_CONFIRM = 1, /* a: number of the all-gather of which the owner's block was taken over whole; b: 1 when its bytes
+                         * were kept; c: by so many nodes, which `from` speaks for */
     NB_CTL_RAW = 2,     /* a: operation, b: offset in the own block, c: length, at most NB_CTL_DATA_BYTES: please send
                          * this range again as raw bytes */
     NB_CTL_BYE = 3,     /* a, b: messages sent so far as CONTRIB and RESULT; nothing will follow */
@@ -78,12 +82,13 @@ enum nb_ctl_kind {
     NB_CTL_COUNT
 };
 
-#define NB_CTL_TEXT 188u
+#define NB_CTL_TEXT 180u
 struct nb_ctl {
     uint8_t kind;
     uint32_t token;
     uint64_t a, b;
     uint32_t c;
+    uint32_t from, to; /* ranks: of the node that wrote it, and of the one that is meant */
     char text[NB_CTL_TEXT]; /* terminated; "" unless ABORT */
 };
 #define NB_CTL_BYTES 224u
@@ -110,10 +115,12 @@ struct nb_hello {
 void nb_hello_pack(const struct nb_hello *hello, void *out);
 int nb_hello_parse(const void *in, size_t len, struct nb_hello *hello, const char **why);
 
-/* The vote that ends connect. */
+/* The vote that ends connect: a node's own to the others of its row, then the row's to the others of its column. */
 struct nb_vote {
     uint32_t yes;
     uint32_t rank;
+    uint32_t round;    /* 0: a node's, 1: a row's */
+    uint32_t token;    /* a row's: its share of the group token */
     char reason[NB_CTL_TEXT];
 };
 #define NB_VOTE_BYTES 224u

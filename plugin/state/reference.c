@@ -356,15 +356,15 @@ void nb_refs_store(struct nb_refs *r, struct nb_ref *ref, const void *own, size_
     r->dev->ops->copy(r->dev, NULL, nb_refs_write(ref, offset, bytes, opno), own, bytes);
 }
 
-void nb_refs_confirmed(struct nb_refs *r, uint64_t opno, int kept)
+void nb_refs_confirmed(struct nb_refs *r, uint64_t opno, int kept, unsigned receivers)
 {
     for (unsigned i = 0; i < r->nown; i++) {
         struct nb_ref *ref = r->own[i];
         if (ref->version == 0 || ref->last_op != opno)
             continue;
-        ref->answers++;
+        ref->answers += receivers;
         if (kept)
-            ref->confirms++;
+            ref->confirms += receivers;
         else
             r->peers_full = 1; /* never confirmed by all, so never used as a reference */
         return;

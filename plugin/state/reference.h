@@ -95,8 +95,8 @@ void nb_refs_store(struct nb_refs *refs, struct nb_ref *ref, const void *own, si
  * all of it is written the slot's content may not be looked at. Returns where it is. */
 uint8_t *nb_refs_write(struct nb_ref *ref, size_t offset, size_t bytes, uint64_t opno);
 
-/* A receiver took operation `opno` over whole; kept: it holds the bytes. */
-void nb_refs_confirmed(struct nb_refs *refs, uint64_t opno, int kept);
+/* So many receivers took operation `opno` over whole; kept: they hold the bytes. */
+void nb_refs_confirmed(struct nb_refs *refs, uint64_t opno, int kept, unsigned receivers);
 /* Bytes of the own block of operation `opno`, for a receiver that asks for them; NULL when they are gone. */
 const void *nb_refs_find_op(struct nb_refs *refs, uint64_t opno, size_t offset, size_t bytes);
 /* 1 while some receiver has not taken over an operation of ours: it may still ask for its bytes. */

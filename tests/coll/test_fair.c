@@ -13,7 +13,7 @@
 
 static const struct nb_net_ops net = {.early = 1}, net_other;
 static struct nb_coll_comm comm;
-static struct nb_peer peers[NODES];
+static struct nb_peer peers[NODES], *near[NODES];
 static int64_t t;
 
 static void setup(void)
@@ -24,6 +24,10 @@ static void setup(void)
     comm.rank = 2;
     comm.peer = peers;
     comm.net = &net;
+    comm.near = near;
+    for (int r = 0; r < NODES; r++)
+        if (r != comm.rank)
+            near[comm.nnear++] = &peers[r];
     for (int r = 0; r < NODES; r++)
         for (int c = 0; c < NB_CLASS_COUNT; c++)
             peers[r].tx[c].cls = (enum nb_class)c;

@@ -20,6 +20,7 @@ static const char *chosen(enum nb_func func, ncclDataType_t type, ncclRedOp_t re
     const struct nb_schedule_ops *s;
 
     comm.nranks = nodes;
+    comm.grid = nb_grid_choose(nodes, nb_params()->schedule, nb_params()->group);
     s = nb_schedule_choose(&comm, &win);
     return s == &nb_schedule_direct ? "direct" : s->name;
 }
@@ -47,7 +48,7 @@ START_TEST(gathers)
     ck_assert_str_eq(gather(4, 64 * KIB, 256 * KIB), "direct");
     ck_assert_str_eq(gather(8, 64 * KIB, 512 * KIB), "direct");
     /* Pieces that would be too short. */
-    ck_assert_str_eq(gather(64, 16 * MIB, 256 * KIB), "direct");
+    ck_assert_str_eq(gather(61, 16 * MIB, 256 * KIB), "direct");
     ck_assert_str_eq(gather(2, 16 * MIB, 1 * MIB), "direct");
 }
 END_TEST
@@ -85,6 +86,31 @@ START_TEST(forced)
 }
 END_TEST
 
+/* On a grid there is no other way, for whatever operation. */
+START_TEST(grids)
+{
+    ck_assert_int_eq(nb_params_acquire(), 0);
+    ck_assert_str_eq(gather(64, 64 * KIB, 256 * KIB), "two-level");
+    ck_assert_str_eq(sum(64, 64 * KIB, 256 * KIB), "two-level");
+    ck_assert_str_eq(sum(32, 64 * MIB, 256 * KIB), "two-level");
+    ck_assert_str_eq(sum(30, 16 * MIB, 1 * MIB), "two-hop");
+    ck_assert_str_eq(sum(61, 64 * MIB, 1 * MIB), "two-hop"); /* a prime has none */
+    ck_assert_str_eq(chosen(NB_FUNC_REDUCE_SCATTER, ncclInt32, ncclMax, 64, 64 * MIB, MIB), "two-level");
+    ck_assert_str_eq(chosen(NB_FUNC_ALL_REDUCE, ncclBfloat16, ncclSum, 64, 64 * MIB, MIB), "two-level");
+}
+END_TEST
+
+START_TEST(forced_grid)
+{
+    ck_assert_int_eq(setenv("NIBBLE_SCHEDULE", "two-level", 1), 0);
+    ck_assert_int_eq(nb_params_acquire(), 0);
+    ck_assert_str_eq(sum(4, 64 * KIB, 256 * KIB), "two-level");
+    ck_assert_str_eq(gather(8, 64 * KIB, 256 * KIB), "two-level");
+    ck_assert_str_eq(gather(3, 64 * KIB, 256 * KIB), "direct");
+    ck_assert_str_eq(sum(7, 16 * MIB, 1 * MIB), "two-hop");
+}
+END_TEST
+
 START_TEST(eight_bits_on_the_second_hop)
 {
     ck_assert_int_eq(setenv("NIBBLE_RS_SECOND", "int8", 1), 0);
@@ -105,6 +131,8 @@ int main(void)
     tcase_add_test(c, sums);
     tcase_add_loop_test(c, forced, 0, 2);
     tcase_add_test(c, eight_bits_on_the_second_hop);
+    tcase_add_test(c, grids);
+    tcase_add_test(c, forced_grid);
     suite_add_tcase(suite, c);
     srunner_run_all(runner, CK_ENV);
     failed = srunner_ntests_failed(runner);

@@ -51,7 +51,7 @@ static enum nb_ref_outcome gather(struct nb_refs *refs, const uint16_t *w, uint6
         for (size_t off = 0; off < BLOCK; off += 16384)
             nb_refs_store(refs, ref, b + off, off, BLOCK - off < 16384 ? BLOCK - off : 16384, opno);
     for (unsigned i = 0; ref && i < confirms; i++)
-        nb_refs_confirmed(refs, opno, 1);
+        nb_refs_confirmed(refs, opno, 1, 1);
     return outcome;
 }
 
@@ -98,7 +98,7 @@ START_TEST(reference_waits_for_confirmation)
     ck_assert_int_eq(memcmp(nb_refs_find_op(refs, 0, 100, 200), (uint8_t *)first + 100, 200), 0);
     ck_assert_ptr_null(nb_refs_find_op(refs, 1, 100, 200));
     ck_assert_ptr_null(nb_refs_find_op(refs, 0, BLOCK - 1, 2));
-    nb_refs_confirmed(refs, 0, 1);
+    nb_refs_confirmed(refs, 0, 1, 1);
     ck_assert_int_eq(nb_refs_unconfirmed(refs), 0);
     ck_assert_int_eq(gather(refs, a, 2, 2), NB_REF_HIT);
     nb_refs_destroy(refs);
@@ -172,7 +172,7 @@ START_TEST(reference_not_kept)
     weights(a, 1);
     weights(b, 2);
     ck_assert_int_eq(gather(refs, a, 0, 0), NB_REF_NEW);
-    nb_refs_confirmed(refs, 0, 0);
+    nb_refs_confirmed(refs, 0, 0, 1);
     ck_assert_int_eq(gather(refs, a, 1, 0), NB_REF_UNCONFIRMED);
     ck_assert_int_eq(gather(refs, b, 2, 0), NB_REF_NONE);
     ck_assert_int_eq(nb_refs_unconfirmed(refs), 0); /* closing must not wait for what will never come */
@@ -452,8 +452,8 @@ START_TEST(jump_to_new_content)
         ck_assert_int_eq(nb_refs_pick(refs, a, 0, BLOCK, BLOCK, op, &ref), NB_REF_HIT);
         nb_jump_weights(&ref->jump, BLOCK / 2, BLOCK);
         nb_refs_store(refs, ref, a, 0, BLOCK, op);
-        nb_refs_confirmed(refs, op, 1);
-        nb_refs_confirmed(refs, op, 1);
+        nb_refs_confirmed(refs, op, 1, 1);
+        nb_refs_confirmed(refs, op, 1, 1);
     }
     ck_assert_int_eq(nb_refs_pick(refs, b, 0, BLOCK, BLOCK, 9, &ref), NB_REF_NEW);
     ck_assert_int_eq(nb_refs_steady(refs, BLOCK), 1);

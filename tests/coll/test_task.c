@@ -433,6 +433,136 @@ START_TEST(next_pieces)
 }
 END_TEST
 
+static void on_grid(int rows, int columns, int rank)
+{
+    comm->grid = (struct nb_grid){rows, columns};
+    comm->nranks = rows * columns;
+    comm->rank = rank;
+}
+
+/* The first piece at or behind `from` for which `wanted` says so, found by a walk over all. */
+static int walk_grid(uint64_t from, int (*wanted)(const struct nb_piece *, int), int with, struct nb_piece *p)
+{
+    for (from = from > win->off ? from : win->off; nb_schedule_two_level.piece_at(comm, win, from, p); from = p->off + p->len)
+        if (wanted(p, with))
+            return 1;
+    return 0;
+}
+
+static int column_of_piece(const struct nb_piece *p)
+{
+    return nb_grid_column(comm->grid, p->relay >= 0 ? p->relay : p->owner);
+}
+
+static int goes_to(const struct nb_piece *p, int peer)
+{
+    if (win->op->func == NB_FUNC_ALL_GATHER || !nb_grid_same_row(comm->grid, peer, comm->rank))
+        return 0;
+    return column_of_piece(p) == nb_grid_column(comm->grid, peer) &&
+           !(win->op->func == NB_FUNC_REDUCE_SCATTER && p->owner == comm->rank);
+}
+
+static int comes_back(const struct nb_piece *p, int peer)
+{
+    if (!nb_grid_same_row(comm->grid, peer, comm->rank))
+        return 0;
+    if (win->op->func == NB_FUNC_REDUCE_SCATTER)
+        return p->owner == comm->rank && p->relay == peer;
+    return column_of_piece(p) == nb_grid_column(comm->grid, peer) &&
+           !(win->op->func == NB_FUNC_ALL_GATHER && p->owner == comm->rank);
+}
+
+static int is_of_column(const struct nb_piece *p, int column)
+{
+    return column_of_piece(p) == column;
+}
+
+static int is_of_owner(const struct nb_piece *p, int owner)
+{
+    return p->owner == owner;
+}
+
+/* Pieces cover a window once, each within a block, with a finisher in the owner's row. */
+static void covers(void)
+{
+    struct nb_piece p;
+    uint64_t at = win->off;
+
+    while (nb_schedule_two_level.piece_at(comm, win, at, &p)) {
+        int good = p.off == at && p.len > 0 && p.len <= comm->unit;
+        good &= p.relay < 0 || (p.relay != p.owner && nb_grid_same_row(comm->grid, p.relay, p.owner));
+        good &= p.relay < 0 ? win->op->func != NB_FUNC_ALL_GATHER : win->op->func != NB_FUNC_ALL_REDUCE;
+        if (win->op->func != NB_FUNC_ALL_REDUCE)
+            good &= p.off / win->op->block == (uint64_t)p.owner &&
+                    (p.off + p.len - 1) / win->op->block == (uint64_t)p.owner;
+        ck_assert(good);
+        at += p.len;
+    }
+    ck_assert_uint_eq(at, win->off + win->bytes);
+}
+
+/* What the schedule of grids finds at once is what a walk finds; what is to come adds up. */
+START_TEST(pieces_of_a_grid)
+{
+    const enum nb_func func[] = {NB_FUNC_REDUCE_SCATTER, NB_FUNC_ALL_GATHER, NB_FUNC_ALL_REDUCE};
+    uint64_t state = 88172645463325252u, bits[2];
+
+    comm->unit = 4096;
+    comm->op_words = 1;
+    comm->op_bits = bits;
+    win->op->value = 4;
+    win->op->schedule = &nb_schedule_two_level;
+    for (int i = 0; i < 3000; i++) {
+        struct nb_piece got, want;
+        uint64_t from, total, sum = 0;
+        int peer, found;
+
+        for (int k = 0; k < 3; k++)
+            state ^= k == 1 ? state >> 7 : state << (k ? 17 : 13);
+        on_grid(2 + (int)(state >> 8 & 3), 2 + (int)(state >> 10 & 3), 0);
+        comm->rank = (int)(state >> 12 & 255) % comm->nranks;
+        peer = (comm->rank + 1 + (int)(state >> 20 & 255) % (comm->nranks - 1)) % comm->nranks;
+        if (!nb_grid_same_row(comm->grid, peer, comm->rank))
+            peer = nb_grid_node(comm->grid, nb_grid_row(comm->grid, peer), nb_grid_column(comm->grid, comm->rank));
+        win->op->func = func[i % 3];
+        win->op->keep = NULL;
+        win->op->block = 4 * (1 + (state >> 28 & 32767));
+        total = win->op->block / 4 * (uint64_t)comm->nranks;
+        win->off = 4 * ((state >> 43) % total);
+        win->bytes = 4 + 4 * ((state >> 35) % (total - win->off / 4));
+        if (win->op->func == NB_FUNC_ALL_REDUCE)
+            win->off = 0;
+        win->sure = win->most = win->bytes;
+        from = win->off + (state >> 5) % (win->bytes + 1) / 4 * 4;
+        covers();
+        found = nb_schedule_two_level.next_send(comm, win, peer, from, &got);
+        same(found, &got, walk_grid(from, goes_to, peer, &want), &want);
+        found = nb_schedule_two_level.next_result(comm, win, peer, from, &got);
+        same(found, &got, walk_grid(from, comes_back, peer, &want), &want);
+        found = nb_schedule_two_level.next_owned(comm, win, peer, from, &got);
+        same(found, &got, walk_grid(from, is_of_owner, peer, &want), &want);
+        found = nb_schedule_two_level.next_reduce(comm, win, from, &got);
+        if (win->op->func == NB_FUNC_ALL_GATHER)
+            ck_assert_int_eq(found, 0);
+        else
+            same(found, &got, walk_grid(from, is_of_column, nb_grid_column(comm->grid, comm->rank), &want), &want);
+        found = nb_two_level_next_forward(comm, win, from, &got);
+        if (win->op->func == NB_FUNC_REDUCE_SCATTER)
+            ck_assert_int_eq(found, 0);
+        else
+            same(found, &got, walk_grid(from, is_of_column, nb_grid_column(comm->grid, comm->rank), &want), &want);
+        for (from = win->off; nb_schedule_two_level.piece_at(comm, win, from, &want); from += want.len)
+            if (want.owner == comm->rank || column_of_piece(&want) == nb_grid_column(comm->grid, comm->rank))
+                sum += want.len;
+        total = nb_schedule_two_level.begin(comm, win);
+        ck_assert_uint_eq(total, win->op->func == NB_FUNC_REDUCE_SCATTER ? sum : win->bytes);
+    }
+    comm->nranks = 2;
+    comm->rank = 0;
+    comm->op_bits = NULL;
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("task");
@@ -452,6 +582,7 @@ int main(void)
     tcase_add_test(t, message_to_nobody);
     tcase_add_test(t, message_before_its_window);
     tcase_add_test(t, next_pieces);
+    tcase_add_test(t, pieces_of_a_grid);
     tcase_add_test(t, slots_of_arrivals);
     suite_add_tcase(s, t);
     r = srunner_create(s);

@@ -17,7 +17,7 @@ static struct connection {
 } connections[NODES];
 
 static struct nb_coll_comm comm;
-static struct nb_peer peers[NODES];
+static struct nb_peer peers[NODES], *near[NODES];
 static uint8_t mem[NODES][SLOTS], held[NODES][SLOTS];
 static void *req[NODES][SLOTS];
 static size_t len[NODES][SLOTS];
@@ -58,7 +58,9 @@ static void setup(void)
     comm.peer = peers;
     comm.net = &net;
     comm.watch = -1;
+    comm.near = near;
     for (int r = 1; r < NODES; r++) {
+        near[comm.nnear++] = &peers[r];
         connections[r].fd[0] = connections[r].fd[1] = -1;
         if (r < 3)
             ck_assert_int_eq(pipe(connections[r].fd), 0);

@@ -257,18 +257,18 @@ static int out_of_step(void)
 
 /* The same in two hops, and one node's copies of references are damaged now and then: pieces are asked for again
  * while newer ones fill the rings behind them. */
-static int out_of_step_two_hop(void)
+static int out_of_step_forwarded(const char *name, int nnodes, const char *schedule)
 {
-    static const char *const env[] = { "NIBBLE_AG=exact",       "NIBBLE_CREDITS=1",        "NIBBLE_UNIT_BYTES=32768",
-                                       "NIBBLE_AG_MIN_BYTES=0", "NIBBLE_SCHEDULE=two-hop", NULL };
+    const char *const env[] = { "NIBBLE_AG=exact",       "NIBBLE_CREDITS=1", "NIBBLE_UNIT_BYTES=32768",
+                                "NIBBLE_AG_MIN_BYTES=0", schedule,           NULL };
     static const char *const fault[] = { "NIBBLE_FAULT=ref", NULL };
     struct plan plan = { .steps = 8,
                          .nslots = 4,
                          .channels = 2,
                          .delays = true,
                          .slot = { { WALK_BF16, 150002 }, { WALK_BF16, 50002 }, { JUMPS, 30000 }, { UNCHANGED, 150777 } } };
-    struct hx_job job = { .name = "out of step in two hops",
-                          .nnodes = 5,
+    struct hx_job job = { .name = name,
+                          .nnodes = nnodes,
                           .fn = weights_node,
                           .arg = &plan,
                           .env = env,
@@ -282,6 +282,47 @@ static int out_of_step_two_hop(void)
         rc = hx_fail("nobody sent anything again");
     hx_report_free(rep);
     return rc;
+}
+
+static int out_of_step_two_hop(void)
+{
+    return out_of_step_forwarded("out of step in two hops", 5, "NIBBLE_SCHEDULE=two-hop");
+}
+
+/* Node 1 asks owners of the other row for raw bytes, through nodes of its own. */
+static int out_of_step_two_level(void)
+{
+    return out_of_step_forwarded("out of step in two levels", 6, "NIBBLE_SCHEDULE=two-level");
+}
+
+static int walk_two_level(void)
+{
+    static const char *const env[] = { "NIBBLE_AG=exact", "NIBBLE_SCHEDULE=two-level", NULL };
+
+    return weights(
+        "bf16 walk in two levels", 6,
+        (struct plan) {
+            .steps = 10, .nslots = 1, .channels = 2, .least_ratio = 3.0, .slot = { { WALK_BF16, 400006 } } },
+        env);
+}
+
+/* One node has no memory for references: its row's confirmation says so, and all blocks are sent raw and are right. */
+static int no_memory_on_one_two_level(void)
+{
+    static const char *const env[] = { "NIBBLE_AG=exact", "NIBBLE_SCHEDULE=two-level", NULL };
+    static const char *const none[] = { "NIBBLE_REF_MAX_MB=0", NULL };
+    struct plan plan = {
+        .steps = 6, .nslots = 2, .channels = 2, .slot = { { WALK_BF16, 150002 }, { JUMPS, 150002 } }
+    };
+    struct hx_job job = { .name = "no memory on one node, two levels",
+                          .nnodes = 6,
+                          .fn = weights_node,
+                          .arg = &plan,
+                          .env = env,
+                          .node_env[1] = none,
+                          .deadline_s = hx_quick() ? 240 : 60 };
+
+    return hx_job_run(&job, NULL);
 }
 
 static int walk_two_hop(void)
@@ -360,6 +401,9 @@ static const struct hx_case cases[] = {
     { "out-of-step", out_of_step, 0 },
     { "out-of-step-two-hop", out_of_step_two_hop, 0 },
     { "walk-two-hop", walk_two_hop, 0 },
+    { "out-of-step-two-level", out_of_step_two_level, 0 },
+    { "walk-two-level", walk_two_level, 0 },
+    { "no-memory-on-one-node-two-level", no_memory_on_one_two_level, 0 },
     { "asks-for-raw", asks_for_raw, 0 },
     { "no-memory", no_memory, HX_CASE_FULL },
     { "no-memory-on-one-node", no_memory_on_one, 0 },

@@ -8,6 +8,7 @@
 #include <dirent.h>
 #include <netinet/in.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -136,6 +137,175 @@ static int absent(void)
     static const char *const env[] = { "NIBBLE_CONNECT_TIMEOUT=2", NULL };
 
     return sx_job("absent node", 3, absent_node, NULL, 60, env);
+}
+
+/* ---- nodes in rows and columns ---- */
+
+struct grid_want {
+    int nodes;
+    const char *line, *more; /* that each node logs */
+};
+
+static int grid_node(struct hx_node *node, void *arg)
+{
+    const struct grid_want *want = arg;
+    struct hx_comm_cfg cfg = { .channels = 2, .buff_size = 128 << 10 };
+    struct hx_comm *comm;
+    struct hx_lib *lib;
+
+    if (sx_open(node, &cfg, &lib, &comm))
+        return 1;
+    HX_CHECK(hx_log_count(want->line, want->more) > 0, "no line of the log says \"%s\" and \"%s\"", want->line,
+             want->more);
+    hx_barrier(node);
+    if (sx_close(lib, comm, false))
+        return 1;
+    HX_CHECK(hx_fd_count() <= 8, "%d descriptors left open", hx_fd_count());
+    return 0;
+}
+
+static int grid_connects(void)
+{
+    static const char *const env[] = { "NIBBLE_RS=raw", "NIBBLE_SCHEDULE=two-level", NULL };
+    static const char *const env_group[] = { "NIBBLE_RS=raw", "NIBBLE_SCHEDULE=two-level", "NIBBLE_GROUP=2", NULL };
+    static const char *const env_direct[] = { "NIBBLE_RS=raw", "NIBBLE_SCHEDULE=direct", "NIBBLE_GROUP=2", NULL };
+    static const struct {
+        struct grid_want want;
+        const char *const *env;
+    } grid[] = {
+        { { 4, "connected over", "grid of 2 rows of 2 nodes" }, env },
+        { { 6, "connected over", "grid of 2 rows of 3 nodes" }, env },
+        { { 8, "connected over", "grid of 2 rows of 4 nodes" }, env },
+        { { 8, "connected over", "grid of 4 rows of 2 nodes" }, env_group },
+        { { 5, "no grid", "no divisor" }, env },
+        { { 5, "no grid", "NIBBLE_GROUP=2 does not divide 5" }, env_group },
+        { { 4, "no grid", "NIBBLE_SCHEDULE=direct" }, env_direct },
+    };
+
+    for (size_t i = 0; i < sizeof grid / sizeof grid[0]; i++) {
+        int rc = sx_job(grid[i].want.more, grid[i].want.nodes, grid_node, (void *)(uintptr_t)&grid[i].want, 60,
+                        grid[i].env);
+
+        if (rc)
+            return rc;
+    }
+    return 0;
+}
+
+/* Node 5 of two rows of three: nodes 0 and 1 have no connection with it, and say its reason all the same. */
+static int grid_declined(const char *setting, const char *reason)
+{
+    static const char *const env[] = { "NIBBLE_RS=raw", "NIBBLE_CONNECT_TIMEOUT=60", "NIBBLE_SCHEDULE=two-level",
+                                       NULL };
+    const char *const env5[] = { setting, NULL };
+    struct hx_job job = { .name = setting,
+                          .nnodes = 6,
+                          .fn = declined_node,
+                          .arg = (void *)(uintptr_t)reason,
+                          .env = env,
+                          .node_env[5] = env5,
+                          .deadline_s = 2 * CONNECT_TIMEOUT_S };
+    struct hx_report *report = NULL;
+    int rc = hx_job_run(&job, &report);
+
+    for (int r = 0; r < 5 && rc == 0; r++) {
+        if (!hx_report_has(report, r, "is declined", "node 5")) {
+            fprintf(stderr, "%s: node %d does not name node 5\n", setting, r);
+            rc = 1;
+        }
+    }
+    if (report)
+        hx_report_free(report);
+    return rc;
+}
+
+static int grid_declined_connect(void)
+{
+    return grid_declined("NIBBLE_FAULT=connect", "fault injected at connect");
+}
+
+static int grid_declined_registration(void)
+{
+    return grid_declined("NIBBLE_FAULT=regmr", "cannot register");
+}
+
+static int grid_declined_settings(void)
+{
+    return grid_declined("NIBBLE_UNIT_BYTES=65536", "settings");
+}
+
+/* It would connect with all, and they not all with it. */
+static int grid_declined_mesh(void)
+{
+    return grid_declined("NIBBLE_SCHEDULE=direct", "settings");
+}
+
+/* It takes three rows of two for the grid: other neighbours. */
+static int grid_declined_group(void)
+{
+    return grid_declined("NIBBLE_GROUP=2", "settings");
+}
+
+struct connecting {
+    void **handle;
+    struct hx_lib *lib;
+    void *listen, *comm;
+};
+
+static void *connect_thread(void *arg)
+{
+    struct connecting *c = arg;
+
+    hx_coll_connect(c->lib, c->handle, 6, 5, c->listen, &c->comm);
+    return NULL;
+}
+
+/* Node 5 has connected with those of its row, waits for node 2, the other one of its column, and dies. */
+static int grid_death_node(struct hx_node *node, void *arg)
+{
+    struct hx_lib *lib = hx_lib_open(NULL, 0);
+    unsigned char mine[HX_HANDLE_BYTES] = { 0 }, all[HX_MAX_NODES][HX_HANDLE_BYTES];
+    void *handle[HX_MAX_NODES], *listen, *comm = NULL;
+    struct hx_ctx ctx;
+    double t;
+
+    (void)arg;
+    HX_CHECK(lib && hx_init(lib, 5, &ctx) == ncclSuccess && ctx.coll_ok, "init");
+    HX_CHECK(hx_coll_listen(lib, &ctx, 0, mine, &listen) == ncclSuccess, "listen");
+    hx_allgather(node, mine, sizeof mine, all);
+    for (int r = 0; r < node->nnodes; r++)
+        handle[r] = all[r];
+    if (node->rank == 5) {
+        struct connecting c = { handle, lib, listen, NULL };
+        pthread_t thread;
+
+        HX_CHECK(pthread_create(&thread, NULL, connect_thread, &c) == 0, "thread");
+        hx_sleep(0.5);
+        raise(SIGKILL);
+    }
+    if (node->rank == 2)
+        hx_sleep(1);
+    t = hx_now();
+    HX_CHECK(hx_coll_connect(lib, handle, node->nnodes, node->rank, listen, &comm) != ncclSuccess,
+             "connected without node 5");
+    HX_CHECK(hx_now() - t < CONNECT_TIMEOUT_S / 2, "gave up only after %.1f s", hx_now() - t);
+    HX_CHECK(hx_log_count("is declined", "node 5") > 0, "no line of the log names node 5");
+    HX_CHECK(hx_finalize(lib, &ctx) == ncclSuccess, "finalize");
+    hx_lib_close(lib);
+    return 0;
+}
+
+static int grid_death(void)
+{
+    static const char *const env[] = { "NIBBLE_CONNECT_TIMEOUT=60", "NIBBLE_SCHEDULE=two-level", NULL };
+    struct hx_job job = { .name = "death before the vote",
+                          .nnodes = 6,
+                          .fn = grid_death_node,
+                          .env = env,
+                          .dies = 1u << 5,
+                          .deadline_s = 2 * CONNECT_TIMEOUT_S };
+
+    return hx_job_run(&job, NULL);
 }
 
 /* ---- bad settings ---- */
@@ -387,6 +557,13 @@ static const struct hx_case cases[] = {
     { "declined-settings", declined_settings, 0 },
     { "declined-disabled", declined_disabled, 0 },
     { "absent-node", absent, 0 },
+    { "grid-connects", grid_connects, 0 },
+    { "grid-declined-connect", grid_declined_connect, 0 },
+    { "grid-declined-registration", grid_declined_registration, 0 },
+    { "grid-declined-settings", grid_declined_settings, 0 },
+    { "grid-declined-mesh", grid_declined_mesh, 0 },
+    { "grid-declined-group", grid_declined_group, 0 },
+    { "grid-death", grid_death, 0 },
     { "bad-settings", bad_settings, 0 },
     { "strangers", strangers, 0 },
 };

@@ -237,7 +237,7 @@ static int write_word(const char *word)
 /* Rounds until all nodes get sums with (coded = 1) or without an error of coding. */
 static int until(struct hx_node *node, struct hx_comm *comm, int *round, int coded)
 {
-    double begin = hx_now(), all[NODES];
+    double begin = hx_now(), all[HX_MAX_NODES];
 
     for (;;) {
         double nmse = 1;
@@ -246,9 +246,9 @@ static int until(struct hx_node *node, struct hx_comm *comm, int *round, int cod
         if (error_of_one(node, comm, (*round)++, &nmse))
             return 1;
         hx_allgather(node, &nmse, sizeof nmse, all);
-        for (int r = 0; r < NODES; r++)
+        for (int r = 0; r < node->nnodes; r++)
             n += coded ? all[r] > 1e-4 : all[r] < EXACT;
-        if (n == NODES)
+        if (n == node->nnodes)
             return 0;
         HX_CHECK(hx_now() - begin < 30, "compression is not switched %s after 30 s", coded ? "on" : "off");
         hx_sleep(0.02);
@@ -293,12 +293,11 @@ static int switch_node(struct hx_node *node, void *arg)
 }
 
 /* The file is that of one node; the others have none. */
-static int kill_switch(void)
+static int kill_switch(int nnodes, const char *const *env)
 {
-    static const char *const env[] = { "NIBBLE_RS_MIN_BYTES=0", NULL };
     static char setting[96];
     static const char *const control[] = { setting, NULL };
-    struct hx_job job = { .name = "switch", .nnodes = NODES, .fn = switch_node, .env = env,
+    struct hx_job job = { .name = "switch", .nnodes = nnodes, .fn = switch_node, .env = env,
                           .node_env = { [1] = control }, .deadline_s = 120 };
     int fd, rc;
 
@@ -313,6 +312,21 @@ static int kill_switch(void)
     return rc;
 }
 
+static int switch_direct(void)
+{
+    static const char *const env[] = { "NIBBLE_RS_MIN_BYTES=0", NULL };
+
+    return kill_switch(NODES, env);
+}
+
+/* Node 0 and those of the other row and column hear of each other through third ones. */
+static int switch_two_level(void)
+{
+    static const char *const env[] = { "NIBBLE_RS_MIN_BYTES=0", "NIBBLE_SCHEDULE=two-level", NULL };
+
+    return kill_switch(6, env);
+}
+
 static const struct hx_case cases[] = {
     { "comms-excluded", comms_excluded, 0 },
     { "comms-included", comms_included, 0 },
@@ -320,7 +334,8 @@ static const struct hx_case cases[] = {
     { "types", some_types, 0 },
     { "shadow", shadow, 0 },
     { "fallback", fallback, 0 },
-    { "switch", kill_switch, 0 },
+    { "switch", switch_direct, 0 },
+    { "switch-two-level", switch_two_level, 0 },
 };
 
 int main(int argc, char **argv)

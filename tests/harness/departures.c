@@ -11,7 +11,7 @@
 
 #include "suite.h"
 
-#define MAX_WINDOWS 3
+#define MAX_WINDOWS 6
 
 /* Post `n` windows of reduce-scatter, one a rank block; this node waits `late_s` before window `late_window`. */
 static int post(struct hx_lib *lib, struct hx_comm *comm, char *send, char *recv, size_t block, int n, int late_window,
@@ -95,6 +95,15 @@ static int left_in_order(void)
     struct lateness late = { 65536, 2, 1 };
 
     return sx_job("left-in-order", 3, leaving_node, &late, 30, env);
+}
+
+/* The same where node 0's row and column still need what it forwards for them. */
+static int left_in_order_two_level(void)
+{
+    static const char *const env[] = { "NIBBLE_RS=raw", "NIBBLE_SCHEDULE=two-level", NULL };
+    struct lateness late = { 65536, 5, 3 };
+
+    return sx_job("left-in-order, two levels", 6, leaving_node, &late, 30, env);
 }
 
 /* Node 0's close times out while node 1 is late: what it has sent lies in the kernel and must still be used. */
@@ -268,6 +277,7 @@ static const struct hx_case cases[] = {
     { "left-half-way", left_half_way, 0 },
     { "said-before-lost", said_before_lost, 0 },
     { "left-in-order", left_in_order, 0 },
+    { "left-in-order-two-level", left_in_order_two_level, 0 },
     { "left-before-taken", left_before_taken, 0 },
     { "freed-after-dereg", freed_after_dereg, 0 },
 };

@@ -147,18 +147,40 @@ static int ending_node(struct hx_node *node, void *arg)
     return 0;
 }
 
-static int ends(enum hx_func func, bool stop)
+static int ends_among(int nnodes, const char *const *env, enum hx_func func, bool stop)
 {
     struct end end = { func, stop };
     struct hx_job job = { .name = stop ? "stopped node" : "killed node",
-                          .nnodes = 3,
+                          .nnodes = nnodes,
                           .fn = ending_node,
                           .arg = &end,
-                          .env = env_close,
+                          .env = env,
                           .dies = stop ? 0 : 1u << 1,
                           .deadline_s = 120 };
 
     return hx_job_run(&job, NULL);
+}
+
+static int ends(enum hx_func func, bool stop)
+{
+    return ends_among(3, env_close, func, stop);
+}
+
+/* Also those fail that were not connected with it. */
+static int killed_two_level(void)
+{
+    static const char *const env[] = { "NIBBLE_PEER_TIMEOUT=3", "NIBBLE_CLOSE_TIMEOUT=60", "NIBBLE_RS=raw",
+                                       "NIBBLE_SCHEDULE=two-level", NULL };
+
+    return ends_among(6, env, HX_REDUCE_SCATTER, false) || ends_among(6, env, HX_ALL_GATHER, false);
+}
+
+static int stopped_two_level(void)
+{
+    static const char *const env[] = { "NIBBLE_PEER_TIMEOUT=3", "NIBBLE_CLOSE_TIMEOUT=60", "NIBBLE_RS=raw",
+                                       "NIBBLE_SCHEDULE=two-level", NULL };
+
+    return ends_among(6, env, HX_ALL_REDUCE, true);
 }
 
 static int killed_rs(void)
@@ -390,6 +412,8 @@ static const struct hx_case cases[] = {
     { "killed-in-all-gather", killed_ag, 0 },
     { "killed-in-all-reduce", killed_ar, HX_CASE_FULL },
     { "stopped", stopped, 0 },
+    { "killed-two-level", killed_two_level, 0 },
+    { "stopped-two-level", stopped_two_level, HX_CASE_FULL },
     { "misuse", misuse, 0 },
     { "close-right-after", close_early, 0 },
     { "close-unfinished", close_unfinished, 0 },

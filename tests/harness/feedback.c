@@ -60,10 +60,10 @@ static int mean_node(struct hx_node *node, void *arg)
 }
 
 /* Relative error of the mean (root of the mean square over nodes), or negative. */
-static double error_of_mean(ncclDataType_t type, const char *const *env)
+static double error_of_mean(ncclDataType_t type, int nnodes, const char *const *env)
 {
     struct hx_job job = { .name = env[0],
-                          .nnodes = 3,
+                          .nnodes = nnodes,
                           .fn = mean_node,
                           .arg = &type,
                           .env = env,
@@ -72,22 +72,29 @@ static double error_of_mean(ncclDataType_t type, const char *const *env)
     double sum = 0;
     int rc = hx_job_run(&job, &rep);
 
-    for (int r = 0; r < 3; r++) {
+    for (int r = 0; r < nnodes; r++) {
         double e = *(double *)(void *)rep->node[r].scratch;
 
         sum += e * e;
     }
     hx_report_free(rep);
-    return rc ? -1 : sqrt(sum / 3);
+    return rc ? -1 : sqrt(sum / nnodes);
 }
 
 static const char *const env_off[] = { "NIBBLE_EF=off", "NIBBLE_RS=int4", "NIBBLE_RS_MIN_BYTES=0", NULL };
 static const char *const env_full[] = { "NIBBLE_EF=full", "NIBBLE_EF_IDENTITY=signature", "NIBBLE_RS=int4",
                                         "NIBBLE_RS_MIN_BYTES=0", NULL };
 
-static int closer(ncclDataType_t type, double least)
+static const char *const env_off_grid[] = { "NIBBLE_EF=off", "NIBBLE_RS=int4", "NIBBLE_RS_MIN_BYTES=0",
+                                            "NIBBLE_SCHEDULE=two-level", NULL };
+static const char *const env_full_grid[] = { "NIBBLE_EF=full", "NIBBLE_EF_IDENTITY=signature", "NIBBLE_RS=int4",
+                                             "NIBBLE_RS_MIN_BYTES=0", "NIBBLE_SCHEDULE=two-level", NULL };
+
+static int closer(ncclDataType_t type, bool grid, double least)
 {
-    double off = error_of_mean(type, env_off), full = error_of_mean(type, env_full);
+    int nnodes = grid ? 6 : 3;
+    double off = error_of_mean(type, nnodes, grid ? env_off_grid : env_off);
+    double full = error_of_mean(type, nnodes, grid ? env_full_grid : env_full);
 
     if (off < 0 || full < 0)
         return 1;
@@ -100,13 +107,19 @@ static int closer(ncclDataType_t type, double least)
 
 static int fp32(void)
 {
-    return closer(ncclFloat32, 20);
+    return closer(ncclFloat32, false, 20);
 }
 
 /* The results themselves are rounded to 8 bits of mantissa, the same error in every round. */
 static int bf16(void)
 {
-    return closer(ncclBfloat16, 20);
+    return closer(ncclBfloat16, false, 20);
+}
+
+/* All three codes carry their errors on: contributions, sums of rows, finished sums. */
+static int fp32_two_level(void)
+{
+    return closer(ncclFloat32, true, 20);
 }
 
 /* A value that is no number must not stay in the carried error: the rounds after it are as good as before. */
@@ -156,6 +169,7 @@ static int nan_once(void)
 static const struct hx_case cases[] = {
     { "mean-fp32", fp32, 0 },
     { "mean-bf16", bf16, HX_CASE_FULL },
+    { "mean-fp32-two-level", fp32_two_level, 0 },
     { "nan-once", nan_once, 0 },
 };
 

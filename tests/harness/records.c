@@ -102,6 +102,15 @@ static int padded_node(struct hx_node *node, void *arg)
     return sx_close(lib, comm, false);
 }
 
+static int padded_two_level(void)
+{
+    static const char *const env[] = { "NIBBLE_AR=int4", "NIBBLE_AR_MIN_BYTES=0", "NIBBLE_EF=off",
+                                       "NIBBLE_SCHEDULE=two-level", NULL };
+    int channels = 3;
+
+    return sx_job("padded, two levels", 6, padded_node, &channels, 60, env);
+}
+
 static int padded(int nnodes, int channels)
 {
     return sx_job("padded", nnodes, padded_node, &channels, 60, env_plain);
@@ -169,22 +178,33 @@ static int mean_node(struct hx_node *node, void *arg)
     return sx_close(lib, comm, false);
 }
 
-static int feedback(void)
+/* Every node measures what its codes leave: it must not own all that would be measured. */
+static bool all_measured(const struct hx_report *rep, int nnodes)
+{
+    for (int r = 0; r < nnodes; r++)
+        if (!hx_report_has(rep, r, "feedback ops=", "nmse=0.0") || hx_report_has(rep, r, "feedback ops=", "nmse=0.00000"))
+            return false;
+    return true;
+}
+
+static int feedback(int nnodes, const char *const *env)
 {
     double error[2];
 
     for (int with = 0; with < 2; with++) {
         int64_t slot = with ? 5 : -1;
         struct hx_job job = { .name = "feedback",
-                              .nnodes = 3,
+                              .nnodes = nnodes,
                               .fn = mean_node,
                               .arg = &slot,
-                              .env = env_feedback,
+                              .env = env,
                               .deadline_s = hx_quick() ? 240 : 60 };
         struct hx_report *rep;
         int rc = hx_job_run(&job, &rep);
 
         error[with] = *(double *)(void *)rep->node[0].scratch;
+        if (rc == 0 && !all_measured(rep, nnodes))
+            rc = hx_fail("a node has measured no error");
         hx_report_free(rep);
         if (rc)
             return rc;
@@ -194,6 +214,19 @@ static int feedback(void)
     HX_CHECK(error[0] > 0.02 && error[0] / error[1] >= 20, "feedback brings the mean only %.1f times closer",
              error[0] / error[1]);
     return 0;
+}
+
+static int feedback_direct(void)
+{
+    return feedback(3, env_feedback);
+}
+
+static int feedback_two_level(void)
+{
+    static const char *const env[] = { "NIBBLE_AR=int4", "NIBBLE_AR_MIN_BYTES=0", "NIBBLE_EF=full",
+                                       "NIBBLE_SCHEDULE=two-level", NULL };
+
+    return feedback(6, env);
 }
 
 /* ---- records that are wrong, missing or for something else ---- */
@@ -310,7 +343,9 @@ static const struct hx_case cases[] = {
     { "padded-2-nodes", padded_2, 0 },
     { "padded-3-nodes", padded_3, 0 },
     { "padded-5-nodes-two-groups", padded_5, HX_CASE_FULL },
-    { "feedback", feedback, 0 },
+    { "feedback", feedback_direct, 0 },
+    { "padded-two-level", padded_two_level, 0 },
+    { "feedback-two-level", feedback_two_level, 0 },
     { "wrong-records", wrong_records, 0 },
     { "lost-record", lost_record, 0 },
 };

@@ -18,6 +18,7 @@
 #define INT4_NMSE 0.0070 /* between what the codec reaches and what it would be without the transform */
 
 static const char *const env_raw[] = { "NIBBLE_RS=raw", NULL };
+static const char *const env_raw_grid[] = { "NIBBLE_RS=raw", "NIBBLE_AG=raw", "NIBBLE_SCHEDULE=two-level", NULL };
 static const char *const env_int4[] = { "NIBBLE_RS=int4", "NIBBLE_RS_MIN_BYTES=0", "NIBBLE_EF=off", NULL };
 
 /* Rounding of the result (and of the FP32 sums) alone, relative to the energy of the contributions. */
@@ -94,6 +95,12 @@ static int exact_types(void)
     return sx_job("every type exactly", 2, exact_node, NULL, 60, env_raw);
 }
 
+/* Sums of rows are rounded once more on the way, and pow2 and exact fills do not mind. */
+static int exact_types_two_level(void)
+{
+    return sx_job("every type exactly, two levels", 6, exact_node, NULL, 60, env_raw_grid);
+}
+
 static int exact_types_3(void)
 {
     return sx_job("every type exactly", 3, exact_node, NULL, 60, env_raw);
@@ -139,6 +146,13 @@ static int shapes_node(struct hx_node *node, void *arg)
 static int shapes(int nnodes, int channels)
 {
     return sx_job("shapes", nnodes, shapes_node, &channels, 60, env_raw);
+}
+
+static int shapes_two_level(void)
+{
+    int channels = 5;
+
+    return sx_job("shapes, two levels", 6, shapes_node, &channels, 60, env_raw_grid);
 }
 
 static int shapes_2_2(void)
@@ -205,6 +219,11 @@ static int large(void)
     return sx_job("large", 3, large_node, NULL, 60, env_raw);
 }
 
+static int large_two_level(void)
+{
+    return sx_job("large, two levels", 8, large_node, NULL, 60, env_raw_grid);
+}
+
 /* ---- raw sums of ordinary values: only rounding ---- */
 
 static int rounding_node(struct hx_node *node, void *arg)
@@ -255,8 +274,11 @@ static int int4_node(struct hx_node *node, void *arg)
     struct hx_comm_cfg cfg = { .channels = channels, .buff_size = 256 << 10 };
     const char *schedule = getenv("NIBBLE_SCHEDULE");
     bool two_hop = schedule && strcmp(schedule, "two-hop") == 0;
-    /* In two hops all contributions are coded but the owner's and the summing node's, and then their sum. */
-    double bound = INT4_NMSE * (two_hop ? 2 * node->nnodes - 3 : node->nnodes - 1) / node->nnodes;
+    bool two_level = schedule && strcmp(schedule, "two-level") == 0;
+    /* In two hops all contributions are coded but the owner's and the summing node's, and then their sum; in two levels
+     * those of the summing node of every row (here two) are not, and codes of 8 bits count for next to nothing. */
+    double bound = INT4_NMSE * (two_level ? 2 * node->nnodes - 4 : two_hop ? 2 * node->nnodes - 3 : node->nnodes - 1) /
+                   node->nnodes;
     struct hx_lib *lib;
     struct hx_comm *comm;
 
@@ -339,6 +361,19 @@ static int int4_two_hop(void)
     return int4(4, 3, env);
 }
 
+static const char *const env_int4_grid[] = { "NIBBLE_RS=int4", "NIBBLE_RS_MIN_BYTES=0", "NIBBLE_EF=off",
+                                             "NIBBLE_SCHEDULE=two-level", NULL };
+
+static int int4_two_level(void)
+{
+    return int4(4, 3, env_int4_grid);
+}
+
+static int int4_two_level_8(void)
+{
+    return int4(8, 4, env_int4_grid);
+}
+
 /* The same sequence in two fresh jobs, error feedback included, gives the same bits. */
 static int repeat_node(struct hx_node *node, void *arg)
 {
@@ -402,6 +437,11 @@ static int repeatable_direct(void)
 static int repeatable_two_hop(void)
 {
     return repeatable("NIBBLE_SCHEDULE=two-hop");
+}
+
+static int repeatable_two_level(void)
+{
+    return repeatable("NIBBLE_SCHEDULE=two-level");
 }
 
 /* ---- values that are no numbers ---- */
@@ -561,8 +601,14 @@ static const struct hx_case cases[] = {
     { "int4-3-nodes", int4_3, HX_CASE_FULL },
     { "int4-8-nodes", int4_8, HX_CASE_FULL },
     { "int4-two-hop", int4_two_hop, 0 },
+    { "int4-two-level", int4_two_level, 0 },
+    { "int4-two-level-8-nodes", int4_two_level_8, HX_CASE_FULL },
+    { "exact-types-two-level", exact_types_two_level, 0 },
+    { "shapes-two-level", shapes_two_level, 0 },
+    { "large-two-level", large_two_level, HX_CASE_FULL },
     { "repeatable", repeatable_direct, 0 },
     { "repeatable-two-hop", repeatable_two_hop, 0 },
+    { "repeatable-two-level", repeatable_two_level, 0 },
     { "foreign-values", foreign_values, 0 },
     { "choice", choice, HX_CASE_FULL },
 };

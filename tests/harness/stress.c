@@ -15,7 +15,8 @@
 
 struct plan {
     double seconds;
-    bool int4, two_hop;
+    bool int4;
+    const char *schedule; /* as the word of NIBBLE_SCHEDULE */
 };
 
 /* `gather`: an all-gather, so that every batch has one and shows which schedule is taken. */
@@ -51,6 +52,15 @@ static void draw(uint64_t *rng, struct sx_spec *s, const struct plan *plan, int 
     }
 }
 
+/* 1 when the summary counts all-gathers of this kind, 0 when it counts none, -1 when it does not tell. */
+static int went(const char *line, const char *key)
+{
+    const char *at = strstr(line, "all_gather ops=");
+
+    at = at ? strstr(at, key) : NULL;
+    return at ? strtol(at + strlen(key), NULL, 10) > 0 : -1;
+}
+
 static int stress_node(struct hx_node *node, void *arg)
 {
     enum { BATCH = 6 };
@@ -62,7 +72,7 @@ static int stress_node(struct hx_node *node, void *arg)
     struct hx_lib *lib;
     struct hx_comm *comm;
     int total = 0;
-    char go_on = 1, all[HX_MAX_NODES], line[2048] = "", *at;
+    char go_on = 1, all[HX_MAX_NODES], line[2048] = "";
 
     cfg.channels = 1 + (int)hx_rand_below(&common, 12);
     cfg.flush = hx_rand_below(&common, 2);
@@ -106,9 +116,9 @@ static int stress_node(struct hx_node *node, void *arg)
     if (sx_close(lib, comm, false))
         return 1;
     hx_log_first("all_gather ops=", line, sizeof line);
-    at = strstr(line, "all_gather ops=");
-    at = at ? strstr(at, "two_hop=") : NULL;
-    HX_CHECK(at && plan->two_hop == (strtol(at + 8, NULL, 10) > 0), "not the schedule that was asked for: %s", line);
+    HX_CHECK(went(line, "two_hop=") == (strcmp(plan->schedule, "two-hop") == 0) &&
+                 went(line, "two_level=") == (strcmp(plan->schedule, "two-level") == 0),
+             "not the schedule that was asked for: %s", line);
     return 0;
 }
 
@@ -125,7 +135,7 @@ static int stress(int nnodes, bool int4, const char *schedule, double share)
                                 NULL };
     const char *seconds = getenv("NB_STRESS_SECONDS"), *seed = getenv("NB_STRESS_SEED");
     double total = seconds ? strtod(seconds, NULL) : hx_quick() ? 16 : 50;
-    struct plan plan = { share * total, int4, strstr(schedule, "two-hop") != NULL };
+    struct plan plan = { share * total, int4, schedule + strlen("NIBBLE_SCHEDULE=") };
     struct hx_job job = { .name = int4 ? "stress int4" : "stress raw",
                           .nnodes = nnodes,
                           .fn = stress_node,
@@ -203,6 +213,26 @@ static int int4_7_two_hop(void)
     return stress(7, true, "NIBBLE_SCHEDULE=two-hop", 0.15);
 }
 
+static int raw_4_two_level(void)
+{
+    return stress(4, false, "NIBBLE_SCHEDULE=two-level", 0.10);
+}
+
+static int raw_8_two_level(void)
+{
+    return stress(8, false, "NIBBLE_SCHEDULE=two-level", 0.15);
+}
+
+static int int4_4_two_level(void)
+{
+    return stress(4, true, "NIBBLE_SCHEDULE=two-level", 0.12);
+}
+
+static int int4_6_two_level(void)
+{
+    return stress(6, true, "NIBBLE_SCHEDULE=two-level", 0.15);
+}
+
 static const struct hx_case cases[] = {
     { "raw-2-nodes-direct", raw_2_direct, 0 },
     { "raw-4-nodes-direct", raw_4_direct, 0 },
@@ -216,6 +246,10 @@ static const struct hx_case cases[] = {
     { "int4-5-nodes-two-hop", int4_5_two_hop, 0 },
     { "int4-7-nodes-direct", int4_7_direct, HX_CASE_FULL },
     { "int4-7-nodes-two-hop", int4_7_two_hop, HX_CASE_FULL },
+    { "raw-4-nodes-two-level", raw_4_two_level, HX_CASE_FULL },
+    { "raw-8-nodes-two-level", raw_8_two_level, 0 },
+    { "int4-4-nodes-two-level", int4_4_two_level, HX_CASE_FULL },
+    { "int4-6-nodes-two-level", int4_6_two_level, 0 },
 };
 
 int main(int argc, char **argv)

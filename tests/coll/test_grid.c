@@ -1,0 +1,291 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Grids of nodes: which there are, who is near, and how control messages travel between those that are not. */
+#include <check.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "coll/internal.h"
+
+/* ---- rows and columns ------------------------------------------------------------------------------- */
+
+START_TEST(which_grid)
+{
+    static const struct {
+        int nodes;
+        int64_t schedule, group;
+        int rows, columns;
+    } want[] = {
+        {64, NB_SCHEDULE_AUTO, 0, 4, 16},      {32, NB_SCHEDULE_AUTO, 0, 4, 8},
+        {31, NB_SCHEDULE_AUTO, 0, 1, 31},      {30, NB_SCHEDULE_AUTO, 0, 1, 30},
+        {61, NB_SCHEDULE_AUTO, 0, 1, 61},      {4096, NB_SCHEDULE_AUTO, 0, 32, 128},
+        {64, NB_SCHEDULE_DIRECT, 0, 1, 64},    {64, NB_SCHEDULE_TWO_HOP, 0, 1, 64},
+        {4, NB_SCHEDULE_TWO_LEVEL, 0, 2, 2},   {6, NB_SCHEDULE_TWO_LEVEL, 0, 2, 3},
+        {8, NB_SCHEDULE_TWO_LEVEL, 0, 2, 4},   {9, NB_SCHEDULE_TWO_LEVEL, 0, 3, 3},
+        {16, NB_SCHEDULE_TWO_LEVEL, 0, 2, 8},  {2, NB_SCHEDULE_TWO_LEVEL, 0, 1, 2},
+        {7, NB_SCHEDULE_TWO_LEVEL, 0, 1, 7},   {8, NB_SCHEDULE_TWO_LEVEL, 2, 4, 2},
+        {8, NB_SCHEDULE_TWO_LEVEL, 3, 1, 8},   {8, NB_SCHEDULE_TWO_LEVEL, 8, 1, 8},
+        {64, NB_SCHEDULE_AUTO, 8, 8, 8},       {262, NB_SCHEDULE_AUTO, 0, 1, 262}, /* 2 x 131 */
+        {1000, NB_SCHEDULE_AUTO, 2, 1, 1000},  {2, NB_SCHEDULE_AUTO, 0, 1, 2},
+    };
+
+    for (size_t i = 0; i < sizeof(want) / sizeof(want[0]); i++) {
+        struct nb_grid g = nb_grid_choose(want[i].nodes, want[i].schedule, want[i].group);
+        ck_assert_msg(g.rows == want[i].rows && g.columns == want[i].columns, "%d nodes: %d x %d", want[i].nodes, g.rows,
+                      g.columns);
+    }
+    for (int n = 2; n <= NB_MAX_NODES; n++) {
+        struct nb_grid g = nb_grid_choose(n, NB_SCHEDULE_TWO_LEVEL, 0);
+        ck_assert_int_eq(g.rows * g.columns, n);
+        ck_assert(g.rows == 1 || (g.rows <= NB_GRID_MOST && g.columns <= NB_GRID_MOST && g.columns >= 2));
+    }
+}
+END_TEST
+
+START_TEST(who_is_near)
+{
+    for (int rows = 1; rows < 5; rows++) {
+        for (int columns = 2; columns < 5; columns++) {
+            const struct nb_grid g = {rows, columns};
+            int near[8], n;
+            for (int a = 0; a < rows * columns; a++) {
+                n = nb_grid_near(g, a, near);
+                ck_assert_int_eq(n, rows + columns - 2);
+                for (int i = 0; i < n; i++) {
+                    ck_assert(near[i] != a && (i == 0 || near[i] > near[i - 1]));
+                    ck_assert(nb_grid_same_row(g, a, near[i]) || nb_grid_same_column(g, a, near[i]));
+                }
+            }
+        }
+    }
+}
+END_TEST
+
+/* What goes to an owner and what comes from it pass the same node, one step from both. */
+START_TEST(ways)
+{
+    for (int rows = 2; rows < 5; rows++) {
+        for (int columns = 2; columns < 5; columns++) {
+            const struct nb_grid g = {rows, columns};
+            for (int k = 0; k < rows * columns * rows * columns; k++) {
+                int owner = k / (rows * columns), b = k % (rows * columns);
+                int there = nb_grid_next(g, b, owner, 1), back = nb_grid_next(g, owner, b, 0);
+                if (nb_grid_same_row(g, owner, b) || nb_grid_same_column(g, owner, b)) {
+                    ck_assert(there == owner && back == b);
+                    continue;
+                }
+                ck_assert_int_eq(there, back);
+                ck_assert(nb_grid_same_row(g, there, b) && nb_grid_same_column(g, there, owner));
+            }
+        }
+    }
+}
+END_TEST
+
+/* ---- control messages: node 1 of a grid of 2 x 2, connected with 0 (its row) and 3 (its column) --------- */
+
+#define SLOTS 8u
+#define SLOT (NB_CTL_BYTES + NB_CTL_DATA_BYTES)
+
+static int net_isend(void *conn, const void *data, size_t size, int tag, void *mhandle, void **req)
+{
+    (void)conn, (void)data, (void)size, (void)tag, (void)mhandle;
+    *req = NULL;
+    return 0;
+}
+
+static const struct nb_net_ops net = {.isend = net_isend};
+static struct nb_coll_comm *comm;
+static struct nb_peer *near[2];
+
+static void setup(void)
+{
+    comm = calloc(1, sizeof(*comm));
+    comm->nranks = 4;
+    comm->rank = 1;
+    comm->token = 77;
+    comm->grid = (struct nb_grid){2, 2};
+    comm->net = &net;
+    comm->peer = calloc(4, sizeof(*comm->peer));
+    comm->near = near;
+    comm->nnear = 2;
+    comm->confirms = calloc((size_t)NB_OPS * 2, sizeof(*comm->confirms));
+    for (int r = 0; r < 4; r++) {
+        struct nb_peer *p = &comm->peer[r];
+        struct nb_rx *rx = &p->rx[NB_CLASS_CONTROL];
+        struct nb_tx *tx = &p->tx[NB_CLASS_CONTROL];
+        p->rank = r;
+        if (r == 1 || r == 2)
+            continue;
+        near[r == 3] = p;
+        p->linked = 1;
+        p->ask = calloc(NB_GRID_MOST, sizeof(*p->ask));
+        p->resend.buf = malloc(SLOT);
+        rx->slot = tx->slot = SLOT;
+        rx->slots = tx->slots = SLOTS;
+        rx->mem = malloc((size_t)SLOT * SLOTS);
+        tx->mem = malloc((size_t)SLOT * SLOTS);
+        rx->len = calloc(SLOTS, sizeof(*rx->len));
+        tx->item = calloc(SLOTS, sizeof(*tx->item));
+    }
+}
+
+static void teardown(void)
+{
+    for (int i = 0; i < 2; i++) {
+        free(near[i]->ask);
+        free(near[i]->resend.buf);
+        free(near[i]->rx[NB_CLASS_CONTROL].mem);
+        free(near[i]->tx[NB_CLASS_CONTROL].mem);
+        free(near[i]->rx[NB_CLASS_CONTROL].len);
+        free(near[i]->tx[NB_CLASS_CONTROL].item);
+    }
+    free(comm->confirms);
+    free(comm->peer);
+    free(comm);
+}
+
+/* A message comes in from `via`. Returns what reading gives. */
+static int comes(int via, enum nb_ctl_kind kind, int from, int to, uint64_t a, uint64_t b, uint32_t c)
+{
+    struct nb_ctl ctl = {.kind = (uint8_t)kind, .token = 77, .a = a, .b = b, .c = c, .from = (uint32_t)from,
+                         .to = (uint32_t)to};
+    struct nb_rx *rx = &comm->peer[via].rx[NB_CLASS_CONTROL];
+    uint8_t *slot = rx->mem + (rx->arrived % SLOTS) * SLOT;
+
+    nb_ctl_pack(&ctl, slot);
+    memset(slot + NB_CTL_BYTES, 0x5a, NB_CTL_DATA_BYTES);
+    rx->len[rx->arrived % SLOTS] = NB_CTL_BYTES + (kind == NB_CTL_DATA ? c : 0);
+    rx->arrived++;
+    return nb_control_read(comm, &comm->peer[via]);
+}
+
+/* The last message that was queued for `to`, which is the n-th. */
+static struct nb_ctl left_for(int to, unsigned n)
+{
+    struct nb_tx *tx = &comm->peer[to].tx[NB_CLASS_CONTROL];
+    const struct nb_tx_item *item = &tx->item[(tx->queued - 1) % SLOTS];
+    struct nb_ctl ctl = {0};
+    const char *why = "";
+
+    ck_assert_uint_eq(tx->queued, n);
+    ck_assert_msg(nb_ctl_parse(item->data, item->shared ? item->shared->len : item->len, 77, &ctl, &why) == 0, "%s", why);
+    return ctl;
+}
+
+START_TEST(confirmations_are_gathered)
+{
+    struct nb_ctl ctl;
+
+    ck_assert_int_eq(comes(0, NB_CTL_CONFIRM, 0, 3, 5, 1, 1), 1); /* before this node has it */
+    ck_assert_uint_eq(comm->confirms_open, 1);
+    ck_assert_uint_eq(comm->peer[3].tx[NB_CLASS_CONTROL].queued, 0);
+    ck_assert_int_eq(nb_confirm(comm, 3, 5, 1), 0);
+    ctl = left_for(3, 1);
+    ck_assert(ctl.kind == NB_CTL_CONFIRM && ctl.a == 5 && ctl.b == 1 && ctl.c == 2 && ctl.from == 1 && ctl.to == 3);
+    ck_assert_uint_eq(comm->confirms_open, 0);
+    /* One that could not keep it speaks for all. */
+    ck_assert_int_eq(nb_confirm(comm, 3, 6, 1), 0);
+    ck_assert_int_eq(comes(0, NB_CTL_CONFIRM, 0, 3, 6, 0, 1), 1);
+    ctl = left_for(3, 2);
+    ck_assert(ctl.a == 6 && ctl.b == 0 && ctl.c == 2);
+    /* Owners of the row are told at once, those beyond the column through the row. */
+    ck_assert_int_eq(nb_confirm(comm, 0, 7, 1), 0);
+    ctl = left_for(0, 1);
+    ck_assert(ctl.to == 0 && ctl.c == 1);
+    ck_assert_int_eq(nb_confirm(comm, 2, 7, 1), 0);
+    ctl = left_for(0, 2);
+    ck_assert(ctl.to == 2 && ctl.c == 1 && ctl.from == 1);
+    /* Another operation at the same place before the one there is whole. */
+    ck_assert_int_eq(nb_confirm(comm, 3, 8, 1), 0);
+    ck_assert_int_eq(comes(0, NB_CTL_CONFIRM, 0, 3, 8 + NB_OPS, 1, 1), -1);
+    ck_assert_int_eq(comm->error, -EPROTO);
+}
+END_TEST
+
+START_TEST(confirmed_too_often)
+{
+    ck_assert_int_eq(comes(0, NB_CTL_CONFIRM, 0, 3, 5, 1, 3), -1);
+    ck_assert_int_eq(comm->error, -EPROTO);
+}
+END_TEST
+
+START_TEST(others_messages_pass)
+{
+    struct nb_tx *tx = &comm->peer[0].tx[NB_CLASS_CONTROL];
+    struct nb_ctl ctl;
+
+    ck_assert_int_eq(comes(0, NB_CTL_RAW, 0, 3, 9, 4096, 100), 1);
+    ctl = left_for(3, 1);
+    ck_assert(ctl.kind == NB_CTL_RAW && ctl.from == 0 && ctl.to == 3 && ctl.a == 9 && ctl.b == 4096 && ctl.c == 100);
+    ck_assert_int_eq(comes(3, NB_CTL_DATA, 3, 0, 9, 4096, 100), 1);
+    ctl = left_for(0, 1);
+    ck_assert(ctl.kind == NB_CTL_DATA && ctl.from == 3 && ctl.to == 0 && ctl.c == 100);
+    ck_assert_int_eq(((const uint8_t *)tx->item[0].data)[NB_CTL_BYTES + 99], 0x5a);
+    /* The next waits until its buffer is free again. */
+    ck_assert_int_eq(comes(3, NB_CTL_DATA, 3, 0, 9, 4196, 50), 0);
+    ck_assert_uint_eq(tx->queued, 1);
+    comm->peer[0].resend.left = 0;
+    tx->done = tx->sent = 1;
+    ck_assert_int_eq(nb_control_read(comm, &comm->peer[3]), 1);
+    ctl = left_for(0, 2);
+    ck_assert(ctl.b == 4196 && ctl.c == 50);
+}
+END_TEST
+
+/* Whose way does not lead through here, or who has no right to send it. */
+START_TEST(wrong_ways)
+{
+    static const struct {
+        int via;
+        enum nb_ctl_kind kind;
+        int from, to;
+    } wrong[] = {
+        {0, NB_CTL_RAW, 0, 2},    /* they are connected */
+        {0, NB_CTL_RAW, 2, 3},    /* so are these */
+        {3, NB_CTL_RAW, 3, 0},    /* goes along row 1 first */
+        {0, NB_CTL_DATA, 0, 3},   /* goes along column 0 first */
+        {0, NB_CTL_ABORT, 2, 1},  /* is not passed on */
+        {0, NB_CTL_BYE, 0, 3},    {3, NB_CTL_ALIVE, 0, 1}, {0, NB_CTL_RAW, 2, 1}, /* came the wrong way */
+        {0, NB_CTL_CONFIRM, 0, 4}, {0, NB_CTL_CONFIRM, 9, 1}, {0, NB_CTL_CONFIRM, 1, 1},
+    };
+
+    ck_assert_int_eq(comes(wrong[_i].via, wrong[_i].kind, wrong[_i].from, wrong[_i].to, 1, 0, 1), -EPROTO);
+    ck_assert_int_eq(comm->error, -EPROTO);
+}
+END_TEST
+
+/* What a node beyond asks for is answered the way that it came. */
+START_TEST(asked_from_beyond)
+{
+    ck_assert_int_eq(comes(3, NB_CTL_RAW, 2, 1, 4, 64, 32), 1);
+    ck_assert_uint_eq(comm->peer[3].nask, 1);
+    ck_assert(comm->peer[3].ask[0].rank == 2 && comm->peer[3].ask[0].off == 64 && comm->peer[3].ask[0].len == 32);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("coll/grid");
+    TCase *c = tcase_create("grid");
+    SRunner *runner;
+    int failed;
+
+    tcase_add_test(c, which_grid);
+    tcase_add_test(c, who_is_near);
+    tcase_add_test(c, ways);
+    suite_add_tcase(suite, c);
+    c = tcase_create("control");
+    tcase_add_checked_fixture(c, setup, teardown);
+    tcase_add_test(c, confirmations_are_gathered);
+    tcase_add_test(c, confirmed_too_often);
+    tcase_add_test(c, others_messages_pass);
+    tcase_add_loop_test(c, wrong_ways, 0, 11);
+    tcase_add_test(c, asked_from_beyond);
+    suite_add_tcase(suite, c);
+    runner = srunner_create(suite);
+    srunner_run_all(runner, CK_ENV);
+    failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
