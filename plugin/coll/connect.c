@@ -2,8 +2,8 @@
 /*
  * listen and connect. A node that declined CollNet alone would leave the others waiting for ever inside
  * ncclCommInitRank (NCCL compares results within a node only), so connect is a vote: first everything that may fail
- * is tried (connections and versions: mesh.c; settings, memory, registration: here), then the nodes tell each other yes or
- * no with the reason (vote.c), and one no, or one lost peer, is a no for all.
+ * is tried (connections and versions: mesh.c; settings, memory, registration: here), then the nodes tell each other
+ * yes or no with the reason (vote.c), and one no, or one lost peer, is a no for all.
  */
 #include <config.h>
 
@@ -173,10 +173,10 @@ static void explain_mesh(const struct nb_coll_comm *comm, const char *schedule)
     else if (comm->nranks % p->group)
         snprintf(why, sizeof(why), "NIBBLE_GROUP=%lld does not divide %d", (long long)p->group, comm->nranks);
     else
-        snprintf(why, sizeof(why), "NIBBLE_GROUP=%lld is out of range (2 to %d nodes, 2 to %d rows)", (long long)p->group,
-                 NB_GRID_MOST, NB_GRID_MOST);
-    NB_INFO(NCCL_INIT | NCCL_NET, "%s: all %d nodes are connected with each other, no grid: %s", comm->label, comm->nranks,
-            why);
+        snprintf(why, sizeof(why), "NIBBLE_GROUP=%lld is out of range (2 to %d nodes, 2 to %d rows)",
+                 (long long)p->group, NB_GRID_MOST, NB_GRID_MOST);
+    NB_INFO(NCCL_INIT | NCCL_NET, "%s: all %d nodes are connected with each other, no grid: %s", comm->label,
+            comm->nranks, why);
 }
 
 static void announce(struct nb_coll_comm *comm)

@@ -4,7 +4,7 @@
  *
  *   request.c   what NCCL's proxy thread calls: checks a window, puts it into the ring, reads flags
  *   grid.c      who is connected with whom
- *   connect.c   listen, the mesh of connections, the vote
+ *   connect.c   listen and connect, with mesh.c: connections and greetings, and vote.c: the vote, the group's token
  *   engine.c    the progress thread: a list of communicators, sleep and wake
  *   comm.c      one communicator's progress: order of work, signs of life, errors, farewell
  *   control.c   control messages, also between nodes that are not connected

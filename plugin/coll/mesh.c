@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Who is connected with whom, made true: connections out and in with every node of comm->near (all others in a full mesh;
- * on a grid those of the row and the column), and a hello on each, which is compared with what this node is.
+ * Who is connected with whom, made true: connections out and in with every node of comm->near (all others in a
+ * full mesh; on a grid those of the row and the column), and a hello on each, which is compared with what this
+ * node is.
  *
- * Nodes with other settings may take another grid for theirs. So a node that greets without being near is connected with,
- * too: it hears the reason at once, instead of waiting for what will never come.
+ * Nodes with other settings, or of another release, may take another grid for theirs: some would wait for ever for
+ * a connection that nobody makes. So who greets without being near is greeted, too, and a node that finds itself to
+ * differ from another one connects with all. There will be no communicator, but all hear why, and at once.
  */
 #include <config.h>
 
@@ -30,8 +32,9 @@ void nb_mesh_object(struct nb_mesh *m, const char *fmt, ...)
 {
     va_list ap;
 
-    if (m->reason[0])
+    if (m->reason[0] && !m->vague)
         return;
+    m->vague = 0;
     va_start(ap, fmt);
     vsnprintf(m->reason, sizeof(m->reason), fmt, ap);
     va_end(ap);
@@ -146,14 +149,18 @@ static int connect_out(struct nb_mesh *m)
     return moved;
 }
 
-/* A node with other settings, or of another release, may not be going to connect with all that this one waits for. All
- * will vote no: enough to wait for those that are merely late. */
-static void wait_less(struct nb_mesh *m)
+/* There will be no communicator, see above. Enough to wait for those that are merely late. */
+static void reach_all(struct nb_mesh *m)
 {
     int64_t soon = now() + nb_params()->connect_timeout * (int64_t)NB_NS_PER_S / 4;
 
+    if (m->voting)
+        return;
+    m->differs = 1;
     if (soon < m->deadline)
         m->deadline = soon;
+    for (int r = 0; r < m->comm->nranks; r++)
+        m->linked[r] = r != m->comm->rank;
 }
 
 /* Compare what a peer says of itself with what we are. */
@@ -162,19 +169,21 @@ static void check_hello(struct nb_mesh *m, const struct nb_hello *h)
     const struct nb_hello *me = &m->mine;
 
     if (h->wire_version != me->wire_version || h->nclasses != me->nclasses)
-        nb_mesh_object(m, "node %u (%s) runs nibble %s with wire version %u, this node (%s) %s with %u", h->rank, h->host,
-                       h->version, h->wire_version, me->host, me->version, me->wire_version);
+        nb_mesh_object(m, "node %u (%s) runs nibble %s with wire version %u, this node (%s) %s with %u", h->rank,
+                       h->host, h->version, h->wire_version, me->host, me->version, me->wire_version);
     else if (h->settings != me->settings)
-        nb_mesh_object(m, "node %u (%s) has other settings than node %u (%s): compare their NIBBLE_* variables", h->rank,
-                       h->host, me->rank, me->host);
+        nb_mesh_object(m, "node %u (%s) has other settings than node %u (%s): compare their NIBBLE_* variables",
+                       h->rank, h->host, me->rank, me->host);
     else if (h->comm_id != me->comm_id && h->comm_id && me->comm_id)
         nb_mesh_object(m, "node %u (%s) is connecting communicator 0x%llx, this node 0x%llx", h->rank, h->host,
                        (unsigned long long)h->comm_id, (unsigned long long)me->comm_id);
-    else if (!m->comm->peer[h->rank].linked)
-        nb_mesh_object(m, "node %u (%s) greets node %u (%s), which shares no row and no column with it", h->rank, h->host,
+    if (h->wire_version != me->wire_version || h->settings != me->settings) {
+        reach_all(m);
+    } else if (!m->reason[0] && !m->comm->peer[h->rank].linked) { /* it reaches all, too */
+        nb_mesh_object(m, "node %u (%s) greets node %u (%s), which shares no row or column with it", h->rank, h->host,
                        me->rank, me->host);
-    if (h->wire_version != me->wire_version || h->settings != me->settings)
-        wait_less(m);
+        m->vague = 1;
+    }
 }
 
 static void identify(struct nb_mesh *m, struct nb_incoming *in)
@@ -202,7 +211,7 @@ static void identify(struct nb_mesh *m, struct nb_incoming *in)
     in->rank = (int)h.rank;
     in->cls = (int)h.cls;
     m->by_peer[h.rank * NB_CLASS_COUNT + h.cls] = in;
-    m->linked[h.rank] = 1; /* if it was not, there is an objection by now, which it has to hear */
+    m->linked[h.rank] = 1; /* if it was not, there is a reason for a no by now, which it has to hear */
     m->token[h.rank] = h.group_token;
     snprintf(comm->peer[h.rank].name, sizeof(comm->peer[h.rank].name), "node %u (%.40s, %.48s)", h.rank, h.host,
              comm->net->peer_name(in->conn));
@@ -274,6 +283,20 @@ void nb_mesh_make(struct nb_mesh *m)
     }
 }
 
+void nb_mesh_answer(struct nb_mesh *m)
+{
+    int vague = m->vague;
+    char reason[sizeof(m->reason)];
+
+    if (m->nin == m->most_in && !incomplete(m))
+        return;
+    memcpy(reason, m->reason, sizeof(reason));
+    accept_in(m);
+    connect_out(m);
+    memcpy(m->reason, reason, sizeof(reason));
+    m->vague = vague;
+}
+
 /* ---- begin and end ---------------------------------------------------------------------------------- */
 
 int nb_mesh_init(struct nb_mesh *m, struct nb_coll_comm *comm, void *listener, void *const *handles)
@@ -343,7 +366,7 @@ void nb_mesh_dissolve(struct nb_mesh *m, int won)
     for (int i = 0; i < n * NB_CLASS_COUNT; i++) {
         if (m->out[i].conn)
             net->close_send(m->out[i].conn);
-        else if (net->abandon && m->linked[i / NB_CLASS_COUNT]) /* other handles were never connected with: they hold nothing */
+        else if (net->abandon && m->linked[i / NB_CLASS_COUNT]) /* the others were never connected with */
             net->abandon(m->out[i].handle);
     }
     for (int r = 0; r < n; r++)
