@@ -16,10 +16,11 @@ if [ "${NB_LONG_TESTS:-0}" != 0 ]; then
 else
     runs="poll:late_records poll:lifecycle thread:allgather thread:feedback thread,credits=1:results"
     cases=
-    if [ -n "${NB_SANITIZE:-}" ]; then # some cases of each: an int4 sum, exact ones, in two hops, differences
+    if [ -n "${NB_SANITIZE:-}" ]; then # some cases of each: an int4 sum, exact ones, in two hops and levels, differences
         runs="poll:lifecycle thread:allgather thread,credits=1:results"
         cases="cycles versions walk-bf16 slots-of-one-size out-of-step-two-hop asks-for-raw
-            exact-types-2-nodes int4-two-hop repeatable-two-hop foreign-values"
+            exact-types-2-nodes int4-two-hop repeatable-two-hop foreign-values
+            int4-two-level repeatable-two-level out-of-step-two-level"
     fi
     NB_TEST_QUICK=1
     export NB_TEST_QUICK
