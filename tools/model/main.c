@@ -13,6 +13,7 @@
 #include "model.h"
 
 #define MOST 16
+#define GRID_NODES 32 /* from so many on "auto" makes a grid (plugin/coll/grid.h) */
 
 struct options {
     double gbps[MOST], bytes[MOST];
@@ -44,7 +45,9 @@ static const char help[] =
     "  --message-us X      processor time of a message at one end (default 2)\n"
     "  --chunk SIZE        of NCCL (default 128K)   --channels N (default 8)\n"
     "  --unit SIZE         NIBBLE_UNIT_BYTES        --credits N  NIBBLE_CREDITS\n"
-    "  --group N           nodes of a group of the two-level schedule (default: about the square root)\n"
+    "  --group N           NIBBLE_GROUP: nodes of a row of the two-level schedule (default: the divisor next "
+    "to\n"
+    "                      twice the square root)\n"
     "  --ratio R           bytes on the wire over bytes of values, sums (default: 0.268 of BF16, 0.134 of "
     "FP32)\n"
     "  --ag-ratio R        and of weights' differences (default 0.19 of BF16, 0.55 of FP32)\n"
@@ -218,6 +221,8 @@ static double best_of(const struct options *o, enum nm_func func, int nodes, dou
     for (int s = 0; s < NM_SCHEDULES; s++) {
         const struct nm_op op = operation(o, func, (enum nm_schedule)s, nodes, bytes);
         struct nm_result r;
+        if (s == NM_TWO_LEVEL && !nm_columns(&op))
+            continue;
         if (nm_predict(&o->figures, &op, &r) && r.seconds < best) {
             best = r.seconds;
             *which = (enum nm_schedule)s;
@@ -262,7 +267,7 @@ static const char *pays(const struct options *o, enum nm_func func, int nodes, c
 
 static void print_table(struct options *o, enum nm_func func, double bytes)
 {
-    char a[16], b[16], c[40];
+    char a[16], b[16], c[40], grid[16];
 
     printf("\n%s, %s of %s in all, chunks of %s x %d channels: milliseconds; \"times\" is NCCL's own over "
            "the best\n",
@@ -278,15 +283,19 @@ static void print_table(struct options *o, enum nm_func func, double bytes)
             o->figures.link = 1e9 / 8 * o->gbps[g];
             for (int s = 0; s < NM_SCHEDULES; s++) {
                 const struct nm_op op = operation(o, func, (enum nm_schedule)s, o->nodes[n], bytes);
-                if (!nm_predict(&o->figures, &op, &of[s]))
+                if ((s == NM_TWO_LEVEL && !nm_columns(&op)) || !nm_predict(&o->figures, &op, &of[s]))
                     of[s].seconds = INFINITY;
                 best = of[s].seconds < of[best].seconds ? s : best;
             }
             r = of[best];
             const double own = nm_nccl(&o->figures, func, o->nodes[n], bytes);
-            printf("%5d %6g %9.3f %9.3f %9.3f %9.3f %9.3f %9.3f %-9s %6.2f %-6s %s\n", o->nodes[n],
+            if (isfinite(of[NM_TWO_LEVEL].seconds))
+                snprintf(grid, sizeof(grid), "%.3f", 1e3 * of[NM_TWO_LEVEL].seconds);
+            else
+                snprintf(grid, sizeof(grid), "no grid");
+            printf("%5d %6g %9.3f %9.3f %9.3f %9.3f %9s %9.3f %-9s %6.2f %-6s %s\n", o->nodes[n],
                    o->gbps[g], 1e3 * own, 1e3 * r.ideal, 1e3 * of[NM_DIRECT].seconds,
-                   1e3 * of[NM_TWO_HOP].seconds, 1e3 * of[NM_TWO_LEVEL].seconds, 1e3 * r.latency,
+                   1e3 * of[NM_TWO_HOP].seconds, grid, 1e3 * r.latency,
                    nm_schedule_name((enum nm_schedule)best), own / r.seconds,
                    r.ideal > 0.8 * r.seconds        ? "link"
                    : r.cpu > 0.8 * o->figures.cores ? "codec"
@@ -309,6 +318,10 @@ static void print_needs(const struct options *o, double bytes)
             struct nm_needs a, b;
             if (s == NM_TWO_HOP) /* connects as direct does */
                 continue;
+            if (s == NM_TWO_LEVEL && !nm_columns(&sum)) {
+                printf("%5d %-10s no grid, as others\n", o->nodes[n], "two-level");
+                continue;
+            }
             nm_needs(&sum, o->gradients, o->weights, &a);
             nm_needs(&gather, o->gradients, o->weights, &b);
             printf("%5d %-10s %12.0f %10s %10s %11s\n", o->nodes[n], s == NM_DIRECT ? "others" : "two-level",
@@ -322,8 +335,8 @@ static void print_needs(const struct options *o, double bytes)
 
 /* ---- beside measurements ---- */
 
-/* What "auto" takes for a reduce-scatter whose second hop has 4 bits: the rule of plugin/coll/schedule.c, which does not
- * ask what is faster alone. */
+/* What "auto" takes for a reduce-scatter whose second hop has 4 bits: the rule of plugin/coll/schedule.c,
+ * which does not ask what is faster alone. */
 static bool sums_in_two_hops(const struct nm_op *op)
 {
     const double n = op->nodes, window = op->channels * op->chunk, block = op->bytes / n;
@@ -332,19 +345,26 @@ static bool sums_in_two_hops(const struct nm_op *op)
     return n > 2 && window / (n - 1) >= 8192 && (n - 1) / (owners < n ? owners : n) >= 1.5 * 1.1;
 }
 
-/* Predict one sample; "auto" is the faster way for a gather. */
+/* Predict one sample; "auto" is a grid from some number of nodes on, else the faster way for a gather. */
 static bool predict_sample(const struct options *o, const struct nm_sample *s, enum nm_func func,
                            struct nm_result *r)
 {
-    const bool chosen = strcmp(s->schedule, "auto") == 0, any = chosen && func != NM_REDUCE_SCATTER;
+    const bool word = strcmp(s->schedule, "two-level") == 0, chosen = strcmp(s->schedule, "auto") == 0;
+    const bool any = chosen && func != NM_REDUCE_SCATTER;
     bool hops = strncmp(s->schedule, "two-hop", 7) == 0;
     struct nm_op op = operation(o, func, NM_DIRECT, s->nodes, s->bytes);
     struct nm_result other;
 
-    op.ratio = s->ratio > 0 ? s->ratio : op.ratio;
+    if (word || (chosen && s->nodes >= GRID_NODES))
+        op.schedule = NM_TWO_LEVEL;
+    /* A grid's sums have 4 bits and 8: what was measured is the mean. */
+    if (s->ratio > 0 && (s->ratio >= 1 || func == NM_ALL_GATHER || !nm_columns(&op)))
+        op.ratio = s->ratio;
     op.coded = strcmp(s->tool, "coded") == 0;
     op.chunk = s->chunk;
     op.channels = s->channels;
+    if (nm_columns(&op))
+        return nm_predict(&o->figures, &op, r);
     if (chosen && func == NM_REDUCE_SCATTER)
         hops = sums_in_two_hops(&op);
     op.schedule = hops ? NM_TWO_HOP : NM_DIRECT;

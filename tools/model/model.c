@@ -9,6 +9,7 @@
 #define STEPS 8      /* NCCL_STEPS */
 #define CALL_GROUP 8 /* channels that share a call */
 #define HEADER 64.0  /* of a message */
+#define GRID_MOST 128 /* rows, and columns */
 
 /* What one part of a call costs a node in one role. Link loads in bytes on the wire. */
 struct load {
@@ -17,8 +18,10 @@ struct load {
     double last;  /* processor time behind the last unit's arrival */
 };
 
+/* By a node's place: the block's owner, the nodes of its row and of its column, and all others. Without a
+ * grid all but the owner are others. */
 struct part_loads {
-    struct load owner, other;
+    struct load owner, row, column, other;
     int hops;
     bool early; /* a node that only contributes is finished once it has encoded */
 };
@@ -27,12 +30,14 @@ struct walk {
     const struct nm_figures *f;
     const struct nm_op *op;
     int n, groups, in_flight; /* calls in flight: STEPS x groups */
+    int columns, rows;        /* of the grid; 0 columns: every node sends to every other */
     double rate;              /* bytes a second of the link */
     double *tx, *rx, *cpu;    /* [n]: when each server is free */
     double *add;              /* the same, of what arrives: values to be encoded need not wait for it */
     double *done;             /* [n][in_flight]: when calls were finished, by call % in_flight */
-    double *reduced;          /* [ring]: RS, direct: when parts of the current block were reduced */
+    double *reduced;          /* [ring]: RS, direct: when units of the current block were reduced */
     double *gone;             /* [ring][n]: and when contributions had arrived */
+    double summed;            /* two-level: when the sums of the part before had been made */
     double used;              /* processor time of one node on average */
 };
 
@@ -53,14 +58,35 @@ const char *nm_schedule_name(enum nm_schedule schedule)
     return names[schedule];
 }
 
+/* As plugin/coll/grid.c has it. */
+static bool possible(int nodes, int columns)
+{
+    return columns >= 2 && columns <= GRID_MOST && columns < nodes && nodes % columns == 0 &&
+           nodes / columns <= GRID_MOST;
+}
+
 int nm_group(int nodes)
 {
-    int best = 1;
+    double least = INFINITY;
+    int best = 0;
 
-    for (int g = 1; g <= nodes; g++)
-        if (nodes % g == 0 && fabs(log(g) - log(nodes) / 2) < fabs(log(best) - log(nodes) / 2) - 1e-12)
-            best = g;
+    for (int k = 2; k < nodes; k++) {
+        const double ratio = (double)k * k / (4.0 * nodes), off = ratio < 1 ? 1 / ratio : ratio;
+        if (possible(nodes, k) && off < least) {
+            least = off;
+            best = k;
+        }
+    }
     return best;
+}
+
+int nm_columns(const struct nm_op *op)
+{
+    if (op->schedule != NM_TWO_LEVEL)
+        return 0;
+    if (op->group >= 1)
+        return possible(op->nodes, op->group) ? op->group : 0;
+    return nm_group(op->nodes);
 }
 
 struct nm_op nm_op_make(enum nm_func func, int nodes, double bytes, double value, double ratio)
@@ -108,6 +134,12 @@ static double decode_time(const struct walk *w, double bytes)
     return work(bytes, w->op->func == NM_ALL_GATHER ? s->ulp_decode : s->decode);
 }
 
+/* To code a sum again that was coded before; feedback is for a node's own values. */
+static double recode_time(const struct walk *w, double bytes)
+{
+    return work(bytes, w->op->coded ? w->f->speed.encode : w->f->copy);
+}
+
 static double messages(const struct walk *w, double bytes) { return max2(1, ceil(bytes / w->op->unit)); }
 
 /* Bytes on the wire of `copies` messages' worth of `bytes` each. Ratios as measured hold headers of full
@@ -120,28 +152,101 @@ static double wire(const struct walk *w, double ratio, double copies, double byt
     return copies * (full + extra);
 }
 
+static double ratio_again(const struct nm_op *op)
+{
+    return op->ratio_again > 0 ? op->ratio_again : op->ratio;
+}
+
+/* Sums of rows have 8 bits where others have 4: half a byte of each value more. */
+static double ratio_of_rows(const struct nm_op *op)
+{
+    return op->coded ? op->ratio + 0.5 / op->value : op->ratio;
+}
+
+/*
+ * Two-level reduce-scatter of `len` bytes. In every row they are cut into a piece for each column: a node
+ * sends the others of its row the pieces of their columns and adds what it gets of its own. Outside the
+ * owner's row that sum goes along the column, with 8 bits, to the owner's row. The nodes there add those sums
+ * to the contributions of their own row and send the result to the owner, which does the same for the piece
+ * of its column.
+ */
+static void grid_sum(const struct walk *w, double len, struct part_loads *p)
+{
+    const double k = w->columns, h = w->rows, m = w->f->message, piece = len / k;
+    const double r = w->op->ratio, r2 = ratio_again(w->op), r8 = ratio_of_rows(w->op);
+    const double unit = min2(piece, w->op->unit), each = messages(w, piece) * m;
+
+    p->hops = 3;
+    p->other.tx = wire(w, r, k - 1, piece) + wire(w, r8, 1, piece);
+    p->other.rx = wire(w, r, k - 1, piece);
+    p->other.cpu = encode_time(w, len - piece) + add_time(w, len - piece) + work(piece, w->f->copy) +
+                   recode_time(w, piece) + (2 * (k - 1) + 1) * each;
+    p->column = p->other;
+    p->row.tx = wire(w, r, k - 1, piece) + wire(w, r2, 1, piece);
+    p->row.rx = wire(w, r, k - 2, piece) + wire(w, r8, h - 1, piece);
+    p->row.cpu = encode_time(w, len - piece) + add_time(w, (k - 2 + h - 1) * piece) +
+                 work(piece, w->f->copy) + recode_time(w, piece) + (2 * (k - 1) + h - 1) * each;
+    p->owner.rx = wire(w, r, k - 1, piece) + wire(w, r8, h - 1, piece) + wire(w, r2, k - 1, piece);
+    p->owner.cpu = add_time(w, (2 * (k - 1) + h - 1) * piece) + (2 * (k - 1) + h - 1) * each;
+    /* A unit is added on its way by a node of another row, one of the owner's and the owner. */
+    p->owner.last = 3 * add_time(w, unit) + 2 * recode_time(w, unit);
+}
+
+/*
+ * Two-level all-gather: the owner sends each of the others of its row a piece. Those send theirs on along
+ * their column and to the rest of the row; where a piece arrives in another row it goes to all others of
+ * that. Only the nodes of the owner's column have nothing to pass on.
+ */
+static void grid_gather(const struct walk *w, double len, struct part_loads *p)
+{
+    const double k = w->columns, h = w->rows, piece = len / (k - 1);
+    const double each = messages(w, piece) * w->f->message;
+
+    p->hops = 3;
+    p->owner.tx = wire(w, w->op->ratio, k - 1, piece);
+    p->owner.cpu = encode_time(w, len) + (k - 1) * each;
+    p->column.rx = wire(w, w->op->ratio, k - 1, piece);
+    p->column.cpu = decode_time(w, len) + (k - 1) * each;
+    p->row = p->other = p->column;
+    p->row.tx = wire(w, w->op->ratio, h + k - 3, piece);
+    p->row.cpu += (h + k - 3) * each;
+    p->other.tx = wire(w, w->op->ratio, k - 1, piece);
+    p->other.cpu += (k - 1) * each;
+}
+
+/*
+ * Two-level all-reduce: a piece for each node, which owns it. Contributions go along rows to the owner's
+ * column, rows' sums with 8 bits along it to the owner. The result goes to the owner's column and row, and
+ * from the column along the other rows.
+ */
+static void grid_all_reduce(const struct walk *w, double len, struct part_loads *p)
+{
+    const double n = w->n, k = w->columns, h = w->rows, piece = len / n, unit = min2(piece, w->op->unit);
+    const double r = w->op->ratio, r2 = ratio_again(w->op), r8 = ratio_of_rows(w->op);
+
+    p->hops = 4;
+    p->other.tx = wire(w, r, h * (k - 1), piece) + wire(w, r8, h - 1, piece) + wire(w, r2, n - 1, piece);
+    p->other.cpu = 2 * (h * (k - 1) + h - 1 + n - 1) * messages(w, piece) * w->f->message +
+                   encode_time(w, h * (k - 1) * piece) + add_time(w, (h * (k - 1) + h - 1) * piece) +
+                   work(h * piece, w->f->copy) + recode_time(w, (h - 1) * piece) + encode_time(w, piece) +
+                   decode_time(w, len);
+    p->other.first = encode_time(w, unit);
+    p->other.last = 2 * add_time(w, unit) + recode_time(w, unit) + 2 * encode_time(w, unit);
+}
+
 /* Costs of `len` bytes that lie in one rank's block, or of an all-reduce, where every node is "other". */
 static struct part_loads part_costs(const struct walk *w, double len)
 {
-    const double n = w->n, r = w->op->ratio, r2 = w->op->ratio_again > 0 ? w->op->ratio_again : r;
+    const double n = w->n, r = w->op->ratio, r2 = ratio_again(w->op);
     const double unit = min2(len, w->op->unit), m = w->f->message;
     struct part_loads p = {.hops = 1, .early = w->op->func == NM_REDUCE_SCATTER};
-    const double g = w->op->group, h = n / g;
-    const bool two_level = w->op->schedule == NM_TWO_LEVEL && g > 1 && h > 1;
     double piece;
 
     switch (w->op->func) {
     case NM_REDUCE_SCATTER:
-        if (two_level) {
-            /* To the member of the own group that has the owner's place; it adds, codes again and sends on.
-             */
-            const double middle = (h - 1) / n; /* share of nodes that do so */
-            p.hops = 2;
-            p.owner.rx = wire(w, r, g - 1, len) + wire(w, r2, h - 1, len);
-            p.owner.cpu = add_time(w, (g + h - 2) * len) + (g + h - 2) * messages(w, len) * m;
-            p.other.tx = wire(w, r, 1, len);
-            p.other.rx = middle * wire(w, r, g - 1, len);
-            p.other.cpu = encode_time(w, len) + messages(w, len) * m + middle * add_time(w, (g - 1) * len);
+        p.owner.last = add_time(w, unit);
+        if (w->columns) {
+            grid_sum(w, len, &p);
         } else if (w->op->schedule == NM_TWO_HOP && n > 2) {
             piece = len / (n - 1);
             p.hops = 2;
@@ -159,16 +264,10 @@ static struct part_loads part_costs(const struct walk *w, double len)
         }
         p.owner.cpu += work(len, w->f->copy); /* its own contribution */
         p.other.first = encode_time(w, unit);
-        p.owner.last = add_time(w, unit);
         break;
     case NM_ALL_GATHER:
-        if (two_level) {
-            p.hops = 2;
-            p.owner.tx = wire(w, r, g + h - 2, len);
-            p.owner.cpu = encode_time(w, len) + (g + h - 2) * messages(w, len) * m;
-            p.other.tx = (h - 1) / n * wire(w, r, g - 1, len);
-            p.other.rx = wire(w, r, 1, len);
-            p.other.cpu = decode_time(w, len) + 2 * messages(w, len) * m;
+        if (w->columns) {
+            grid_gather(w, len, &p);
         } else if (w->op->schedule == NM_TWO_HOP && n > 2) {
             piece = len / (n - 1);
             p.hops = 2;
@@ -188,33 +287,53 @@ static struct part_loads part_costs(const struct walk *w, double len)
         break;
     default:
         piece = len / n;
-        if (two_level) {
-            /* Pieces to the members of the group, their sums to the same place in other groups, and back. */
-            const double inner = len / g, outer = inner / h;
-            p.hops = 4;
-            p.other.tx = wire(w, r, g - 1, inner) + wire(w, r2, h - 1, outer) + wire(w, r2, h - 1, outer) +
-                         wire(w, r2, g - 1, inner);
-            p.other.cpu = 4 * ((g - 1) * messages(w, inner) + (h - 1) * messages(w, outer)) * m +
-                          encode_time(w, outer * (h - 1)) + add_time(w, outer * (h - 1));
+        if (w->columns) {
+            grid_all_reduce(w, len, &p);
         } else {
             p.hops = 2;
             p.other.tx = wire(w, r, n - 1, piece) + wire(w, r2, n - 1, piece);
-            p.other.cpu = 4 * (n - 1) * messages(w, piece) * m;
+            p.other.cpu = 4 * (n - 1) * messages(w, piece) * m + encode_time(w, len - piece) +
+                          add_time(w, len - piece) + encode_time(w, piece) + decode_time(w, len);
+            p.other.first = encode_time(w, min2(piece, unit));
+            p.other.last = add_time(w, min2(piece, unit)) + 2 * encode_time(w, min2(piece, unit));
         }
         p.other.rx = p.other.tx;
-        p.other.cpu += encode_time(w, len - piece) + add_time(w, len - piece) + encode_time(w, piece) +
-                       decode_time(w, len);
-        p.other.first = encode_time(w, min2(piece, unit));
-        p.other.last = add_time(w, min2(piece, unit)) + 2 * encode_time(w, min2(piece, unit));
         p.owner = p.other;
         break;
     }
     if (w->f->host_slots) { /* filled with what a node hands over, drained of what it gets */
         const double once = work(len, w->f->copy);
         p.owner.cpu += 2 * once;
+        p.row.cpu += once;
+        p.column.cpu += once;
         p.other.cpu += w->op->func == NM_ALL_REDUCE ? 2 * once : once;
     }
+    if (!w->columns || w->op->func == NM_ALL_REDUCE)
+        p.row = p.column = p.other;
+    p.row.first = p.column.first = p.other.first;
     return p;
+}
+
+static const struct load *load_of(const struct walk *w, const struct part_loads *p, int owner, int node)
+{
+    return node == owner                             ? &p->owner
+           : !w->columns                             ? &p->other
+           : node / w->columns == owner / w->columns ? &p->row
+           : node % w->columns == owner % w->columns ? &p->column
+                                                     : &p->other;
+}
+
+/* Of one node on average, as the owner goes round. */
+static struct load average(const struct walk *w, const struct part_loads *p)
+{
+    const double k = w->columns, h = w->rows, each = 1.0 / w->n;
+    const double row = k > 0 ? (k - 1) * each : 0, column = k > 0 ? (h - 1) * each : 0;
+    const double other = 1 - each - row - column;
+
+    return (struct load){
+        .tx = each * p->owner.tx + row * p->row.tx + column * p->column.tx + other * p->other.tx,
+        .rx = each * p->owner.rx + row * p->row.rx + column * p->column.rx + other * p->other.rx,
+        .cpu = each * p->owner.cpu + row * p->row.cpu + column * p->column.cpu + other * p->other.cpu};
 }
 
 static double serve(double *server, double ready, double seconds)
@@ -243,9 +362,9 @@ static void finish(struct walk *w, int node, long i, double when)
 #define RING 512
 
 /*
- * One part, `len` bytes of call `i` in block `owner`, of a reduce-scatter that goes straight to the owner.
+ * One unit, `len` bytes of call `i` in block `owner`, of a reduce-scatter that goes straight to the owner.
  * Nodes that only contribute run ahead as far as memory for coded units goes: their own, and the owner's,
- * which is free again when the owner has handed over that part, too, and added it. `at`: number of this part
+ * which is free again when the owner has handed over that unit, too, and added it. `at`: number of this unit
  * within the block.
  */
 static void run_direct_sum(struct walk *w, long i, int owner, double len, long at, double *when)
@@ -301,7 +420,7 @@ static void run_part(struct walk *w, long i, int owner, double len, double *when
     double arrived = 0, ready, sum;
 
     for (int j = 0; j < w->n; j++) {
-        const struct load *l = j == owner ? &p.owner : &p.other;
+        const struct load *l = load_of(w, &p, owner, j);
         double encoded, left;
 
         w->used += l->cpu / w->n;
@@ -324,11 +443,16 @@ static void run_part(struct walk *w, long i, int owner, double len, double *when
             when[j] = max2(when[j], max2(encoded, left - room));
         }
     }
-    if (w->op->schedule == NM_TWO_HOP && w->op->func != NM_ALL_REDUCE) {
+    if (w->op->schedule != NM_DIRECT && w->op->func != NM_ALL_REDUCE) {
         /* While the others work on its block, the owner's link has one idle direction. That time is lost, as
          * is measured: the pieces of the next block move when all nodes' do. */
         serve(&w->tx[owner], posted(w, owner, i), max2(0, p.other.tx - p.owner.tx) / w->rate);
         serve(&w->rx[owner], posted(w, owner, i), p.early ? 0 : max2(0, p.other.rx - p.owner.rx) / w->rate);
+    }
+    if (p.early && w->columns) {
+        /* A node makes its sums in the order of windows, and those of the owner's row wait for all along
+         * their column: no part's are made before those of the part before. */
+        arrived = w->summed = max2(arrived, w->summed);
     }
     arrived += p.hops * w->f->latency;
     if (p.early) {
@@ -349,13 +473,10 @@ static void run_even(struct walk *w, long i, double len)
 {
     struct walk one = *w;
     const double speed = min2(1, w->f->cores), blocks = w->op->bytes / w->n;
-    const bool whole = w->op->func == NM_ALL_REDUCE;
-    const double part = whole ? len : min2(blocks, len), parts = len / part;
+    const double part = w->op->func == NM_ALL_REDUCE ? len : min2(blocks, len), parts = len / part;
     const struct part_loads p = part_costs(&one, part);
-    const double share = whole ? 0 : 1.0 / w->n;
-    const double tx = parts * (share * p.owner.tx + (1 - share) * p.other.tx);
-    const double rx = parts * (share * p.owner.rx + (1 - share) * p.other.rx);
-    const double cpu = parts * (share * p.owner.cpu + (1 - share) * p.other.cpu);
+    const struct load all = average(w, &p);
+    const double tx = parts * all.tx, rx = parts * all.rx, cpu = parts * all.cpu;
     const double first = max2(p.owner.first, p.other.first), last = max2(p.owner.last, p.other.last);
     double ready = posted(w, 0, i), encoded, left;
 
@@ -369,8 +490,8 @@ static void run_even(struct walk *w, long i, double len)
 static bool sane(const struct nm_figures *f, const struct nm_op *op)
 {
     return f->link > 0 && f->latency >= 0 && f->message >= 0 && f->cores > 0 && op->nodes >= 2 &&
-           op->bytes > 0 && op->ratio > 0 && op->chunk > 0 && op->channels >= 1 && op->unit > 0 &&
-           op->credits >= 1;
+           op->bytes > 0 && op->value > 0 && op->ratio > 0 && op->chunk > 0 && op->channels >= 1 &&
+           op->unit > 0 && op->credits >= 1;
 }
 
 static double walk_all(struct walk *w, double call, long calls, bool even)
@@ -393,13 +514,19 @@ static double walk_all(struct walk *w, double call, long calls, bool even)
         for (double x = beg; x < stop - 1e-6;) {
             const int owner = (int)min2(floor(x / block + 1e-9), w->n - 1);
             const double to = owner == w->n - 1 ? stop : min2(stop, (owner + 1) * block);
-            at = owner == last ? at + 1 : 0;
-            last = owner;
-            if (w->op->func == NM_REDUCE_SCATTER && w->op->schedule == NM_DIRECT)
-                run_direct_sum(w, i, owner, to - x, at, when);
-            else
+            if (w->op->func != NM_REDUCE_SCATTER || w->op->schedule != NM_DIRECT) {
                 run_part(w, i, owner, to - x, when);
-            x = to;
+                x = to;
+                continue;
+            }
+            /* What the owner has added it gives back unit by unit, however much of a call lies in its block.
+             * */
+            for (double next; x < to - 1e-6; x = next) {
+                next = min2(to, x + w->op->unit);
+                at = owner == last ? at + 1 : 0;
+                last = owner;
+                run_direct_sum(w, i, owner, next - x, at, when);
+            }
         }
         for (int j = 0; j < w->n; j++)
             finish(w, j, i, when[j]);
@@ -422,8 +549,10 @@ bool nm_predict(const struct nm_figures *f, const struct nm_op *given, struct nm
 
     if (!sane(f, &op))
         return false;
-    if (op.group < 1 || op.nodes % op.group)
-        op.group = nm_group(op.nodes);
+    w.columns = nm_columns(&op);
+    w.rows = w.columns ? op.nodes / w.columns : 1;
+    if (op.schedule == NM_TWO_LEVEL && !w.columns)
+        op.schedule = NM_DIRECT;
     w.groups = (op.channels + CALL_GROUP - 1) / CALL_GROUP;
     w.in_flight = STEPS * w.groups;
     /* All-reduces are cut evenly whatever the call; else calls that cover a good many of the blocks. */
@@ -448,7 +577,9 @@ bool nm_predict(const struct nm_figures *f, const struct nm_op *given, struct nm
             part_costs(&w, op.func == NM_ALL_REDUCE ? op.bytes : min2(op.bytes, given->bytes / n));
         result->latency = p.hops * f->latency +
                           (p.other.first + p.owner.last + p.other.last) / min2(1, f->cores) +
-                          max2(max2(p.owner.tx, p.owner.rx), max2(p.other.tx, p.other.rx)) / f->link;
+                          max2(max2(max2(p.owner.tx, p.owner.rx), max2(p.other.tx, p.other.rx)),
+                               max2(p.row.tx, p.row.rx)) /
+                              f->link;
     } else {
         result->seconds = NAN;
     }
@@ -465,8 +596,8 @@ bool nm_predict(const struct nm_figures *f, const struct nm_op *given, struct nm
 void nm_needs(const struct nm_op *op, double gradients, double weights, struct nm_needs *needs)
 {
     const double n = op->nodes;
-    const int group = op->group >= 1 && op->nodes % op->group == 0 ? op->group : nm_group(op->nodes);
-    const double peers = op->schedule == NM_TWO_LEVEL ? group - 1 + n / group - 1 : n - 1;
+    const int columns = nm_columns(op);
+    const double peers = columns ? columns - 1 + n / columns - 1 : n - 1;
     const bool gathers = op->func == NM_ALL_GATHER;
 
     needs->connections = peers;

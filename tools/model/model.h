@@ -5,8 +5,9 @@
  * An operation is walked as NCCL walks it: calls of chunk x channels (8 at most) bytes over [0, nodes x bytes
  * of a rank), eight steps of each group of channels in flight, a slot free again when the call is finished.
  * Each node has three servers: what it sends, what it receives, and its processors. A part of a call that
- * lies in one rank's block loads them by its schedule; nodes wait for one another where the schedule makes
- * them. Nothing else is simulated: no packets, no credits below a unit, no order within a part.
+ * lies in one rank's block loads them by its schedule and, on a grid, by their place beside its owner; nodes
+ * wait for one another where the schedule makes them. Nothing else is simulated: no packets, no credits below
+ * a unit, no order within a part.
  *
  * Everything is in bytes and seconds. "Bytes" of a codec's speed are those of values, before coding.
  */
@@ -48,7 +49,7 @@ struct nm_op {
     int channels;
     double unit;    /* bytes of values of a message at most */
     double credits; /* units */
-    int group;      /* two-level: nodes of a group; 0: about the square root */
+    int group;      /* two-level: nodes of a row; 0: nm_group() */
 };
 
 /* NCCL's chunks of 128 KiB on 8 channels, nibble's default units and credits. */
@@ -62,7 +63,8 @@ struct nm_result {
     double cpu;       /* processors busy on a node, on average */
 };
 
-/* false when a figure or the operation makes no sense. */
+/* false when a figure or the operation makes no sense. Two-level where nodes make no grid (nm_columns) is
+ * direct. */
 bool nm_predict(const struct nm_figures *figures, const struct nm_op *op, struct nm_result *result);
 
 /* What a node needs. `gradients` and `weights`: bytes of all that is reduced and gathered in a step, 0: the
@@ -78,8 +80,12 @@ void nm_needs(const struct nm_op *op, double gradients, double weights, struct n
  * a tree. */
 double nm_nccl(const struct nm_figures *figures, enum nm_func func, int nodes, double bytes);
 
-/* Nodes of a group for the two-level schedule: the divisor of nodes next to its square root. */
+/* Columns of the two-level schedule's grid, nodes of a row: the divisor of nodes next to twice their square
+ * root that leaves two rows at least, and neither rows nor columns beyond 128. 0: there is none. */
 int nm_group(int nodes);
+/* Those that an operation has: 0 when every node sends to every other, as its schedule says or for want of a
+ * grid. */
+int nm_columns(const struct nm_op *op);
 
 const char *nm_func_name(enum nm_func func);
 const char *nm_schedule_name(enum nm_schedule schedule);

@@ -101,7 +101,7 @@ START_TEST(latency_only)
         int hops;
     } cases[] = {{NM_ALL_GATHER, NM_DIRECT, 1},
                  {NM_ALL_GATHER, NM_TWO_HOP, 2},
-                 {NM_ALL_GATHER, NM_TWO_LEVEL, 2},
+                 {NM_ALL_GATHER, NM_TWO_LEVEL, 3},
                  {NM_ALL_REDUCE, NM_DIRECT, 2},
                  {NM_ALL_REDUCE, NM_TWO_LEVEL, 4}};
 
@@ -180,13 +180,112 @@ START_TEST(needs)
     near(need.feedback, 32 * MIB * 33 / 32, 1e-9);
     op.schedule = NM_TWO_LEVEL;
     nm_needs(&op, 0, 0, &need);
-    ck_assert_double_eq(need.connections, 62); /* 32 x 32 */
+    ck_assert_double_eq(need.connections, 63 + 15); /* 16 rows of 64 */
+    ck_assert_double_eq(need.staging, (4 * 78 + 2) * op.credits * op.unit);
     op.func = NM_ALL_GATHER;
     nm_needs(&op, 0, 1e9, &need);
     ck_assert_double_eq(need.references, 1e9);
-    ck_assert_int_eq(nm_group(16), 4);
-    ck_assert_int_eq(nm_group(7), 1);
-    ck_assert_int_eq(nm_group(4096), 64);
+    op.nodes = 1021; /* a prime */
+    nm_needs(&op, 0, 0, &need);
+    ck_assert_double_eq(need.connections, 1020);
+}
+END_TEST
+
+START_TEST(rows_and_columns)
+{
+    static const int of[][2] = {{2, 0},   {4, 2},    {7, 0},   {8, 4},    {16, 8},    {31, 0},     {32, 8},
+                                {36, 12}, {64, 16},  {101, 0}, {256, 32}, {1024, 64}, {4096, 128}, {262, 0}};
+    struct nm_op op = nm_op_make(NM_REDUCE_SCATTER, 36, 64 * MIB, 2, 0.268), straight;
+    struct nm_figures f = only_link();
+
+    for (size_t i = 0; i < sizeof(of) / sizeof(of[0]); i++)
+        ck_assert_msg(nm_group(of[i][0]) == of[i][1], "%d nodes: rows of %d, not %d", of[i][0],
+                      nm_group(of[i][0]), of[i][1]);
+    ck_assert_int_eq(nm_columns(&op), 0); /* direct */
+    op.schedule = NM_TWO_LEVEL;
+    ck_assert_int_eq(nm_columns(&op), 12);
+    op.group = 6;
+    ck_assert_int_eq(nm_columns(&op), 6);
+    /* No grid: direct. */
+    op.group = 5;
+    ck_assert_int_eq(nm_columns(&op), 0);
+    straight = op;
+    straight.schedule = NM_DIRECT;
+    ck_assert_double_eq(seconds(&f, &op), seconds(&f, &straight));
+}
+END_TEST
+
+/* Bytes of the ideal that a node sends on a grid when all is in flight: what the rows' sums, with 8 bits,
+ * add, and the direction of the owner's link that is idle for one block of N. */
+START_TEST(grid_bytes)
+{
+    const struct nm_figures f = only_link();
+
+    for (int n = 8; n <= 32; n *= 2) {
+        const double k = nm_group(n), h = n / k, block = 32 * MIB * 0.25 / n / 1e9;
+        struct nm_op op = nm_op_make(NM_REDUCE_SCATTER, n, 32 * MIB, 2, 0.25);
+        op.schedule = NM_TWO_LEVEL;
+        op.chunk = 524288;
+        op.credits = 1000;
+        near(seconds(&f, &op), block * (h * (k - 1) + 2 * (h - 1) + (k + 1) / k), 0.05);
+        op.func = NM_ALL_GATHER;
+        near(seconds(&f, &op), block * n, 0.05);
+        op.func = NM_ALL_REDUCE;
+        near(seconds(&f, &op), block * (h * (k - 1) + 2 * (h - 1) + n - 1), 0.03);
+        /* Raw sums of rows are as large as what they are sums of. */
+        op.coded = false;
+        op.ratio = 1;
+        near(seconds(&f, &op), 4 * block * (h * (k - 1) + (h - 1) + n - 1), 0.03);
+    }
+}
+END_TEST
+
+/* Far more than is in flight: a block's owner gets contributions of its piece, rows' sums and results; a
+ * gather's blocks go at the rate of a link but for the owner's. */
+START_TEST(grid_walk)
+{
+    const struct nm_figures f = only_link();
+
+    for (int n = 8; n <= 16; n *= 2) {
+        const double k = nm_group(n), h = n / k, block = 1024 * MIB * 0.25 / n / 1e9;
+        struct nm_op op = nm_op_make(NM_ALL_GATHER, n, 1024 * MIB, 2, 0.25);
+        op.schedule = NM_TWO_LEVEL;
+        op.chunk = 16384;
+        near(seconds(&f, &op), n * block, 0.05);
+        op.func = NM_REDUCE_SCATTER;
+        near(seconds(&f, &op), n * block * (2 * (k - 1) + 2 * (h - 1)) / k, 0.05);
+    }
+}
+END_TEST
+
+/* Many nodes: what stands in the way of the direct schedule, one owner's link, does not in a grid's. */
+START_TEST(grid_pays)
+{
+    struct nm_figures f = {.link = 1.25e8,
+                           .latency = 2e-5,
+                           .message = 2e-6,
+                           .cores = 1,
+                           .copy = 1.6e10,
+                           .speed = {7.3e9, 3.5e9, 13.7e9, 11.7e9, 1.8e9, 3.0e9}};
+
+    for (int n = 32; n <= 256; n *= 2)
+        for (int func = NM_REDUCE_SCATTER; func <= NM_ALL_GATHER; func++) {
+            struct nm_op op = nm_op_make((enum nm_func)func, n, n * MIB, 2, 0.268);
+            struct nm_needs few, many;
+            double direct, before;
+            direct = seconds(&f, &op);
+            nm_needs(&op, 0, 0, &many);
+            op.schedule = NM_TWO_LEVEL;
+            nm_needs(&op, 0, 0, &few);
+            ck_assert_double_lt(before = seconds(&f, &op), 0.75 * direct);
+            ck_assert_double_lt(few.staging, many.staging);
+            op.bytes *= 2; /* more takes longer, */
+            ck_assert_double_gt(seconds(&f, &op), 1.5 * before);
+            op.bytes /= 2;
+            f.latency *= 10; /* as do longer ways */
+            ck_assert_double_ge(seconds(&f, &op), before);
+            f.latency /= 10;
+        }
 }
 END_TEST
 
@@ -251,6 +350,10 @@ int main(void)
     tcase_add_test(tc, codec_only);
     tcase_add_test(tc, shape);
     tcase_add_test(tc, needs);
+    tcase_add_test(tc, rows_and_columns);
+    tcase_add_test(tc, grid_bytes);
+    tcase_add_test(tc, grid_walk);
+    tcase_add_test(tc, grid_pays);
     tcase_add_test(tc, nonsense);
     tcase_add_test(tc, samples);
     suite_add_tcase(suite, tc);
