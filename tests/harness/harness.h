@@ -28,7 +28,7 @@
 
 #include "nibble/nccl_types.h"
 
-#define HX_MAX_NODES 8
+#define HX_MAX_NODES 16
 #define HX_STEPS 8 /* NCCL_STEPS */
 #define HX_GROUP 8 /* COLLNET_GROUP_NSUBS: channels that share one call */
 #define HX_MAX_CHANNELS 32

@@ -6,7 +6,7 @@
 #
 #   bench.sh [-N "NODES..."] [-s MBPS] [-r ROUNDS] [-S "SETS..."] [-c "SCHEDULES..."] [-t TYPES] [-o FILE] [-M]
 #
-#   -N  numbers of nodes, 2 to 8 (default "4")
+#   -N  numbers of nodes, 2 to 16 (default "4")
 #   -s  rate of each host's link, Mbit/s (default 500; 0: none)
 #   -r  rounds of everything, of which medians are told (default 5)
 #   -S  of main large windows small p2p (default "main p2p"):

@@ -13,7 +13,7 @@ static const char common_help[] =
     "  -e SIZE          largest size (default 64M)\n"
     "  -f FACTOR        from size to size (default 4)\n"
     "  -i SIZE          or add so much instead\n"
-    "  -N, --nodes N    processes on this machine, 2 to 8 (default 2)\n"
+    "  -N, --nodes N    processes on this machine, 2 to 16 (default 2)\n"
     "  -n, --iters N    measured operations of each size (default 10)\n"
     "  -w, --warmup N   before them (default 3)\n"
     "  --reps N         repeat that and tell the median (default 1)\n"
@@ -193,7 +193,7 @@ bool perf_run_parse(int argc, char **argv, const char *part, struct perf_run *ru
     if (optind < argc)
         return bad_option("unexpected argument");
     if (run->nodes < 2 || run->nodes > HX_MAX_NODES)
-        return bad_option("2 to 8 nodes");
+        return bad_option("2 to 16 nodes");
     if (run->iterations < 1 || run->iterations > 10000 || run->warmup < 0 || run->warmup > 10000)
         return bad_option("1 to 10000 iterations");
     if (run->repetitions < 1 || run->repetitions > PERF_MOST_REPETITIONS)

@@ -95,7 +95,7 @@ void nbt_probe(struct nbt_worker *w)
 
 void nbt_probe_collect(struct nbt_worker *w, size_t step, int instant)
 {
-    struct nbt_fidelity_sums sums[HX_MAX_NODES];
+    struct nbt_fidelity_sums sums[NBT_MAX_NODES];
     struct nbt_fidelity at = {0};
     struct nbt_step *record = &w->board->step[step];
     if (w->node->rank != 0)

@@ -19,6 +19,9 @@
 #include "model.h"
 #include "nibble/codec.h"
 
+/* Nodes of a run. Seeds of random rounding are derived from it: another number gives other runs. */
+#define NBT_MAX_NODES 8
+
 /* Bytes by function, of one node or summed over nodes; cumulative. */
 struct nbt_traffic {
     struct {

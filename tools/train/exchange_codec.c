@@ -89,7 +89,7 @@ static int open_rival(const struct nbt_exchange *x, struct coded *c)
 {
     const size_t all = (size_t)x->cfg.node->nnodes * x->cfg.block;
     c->rival = nbt_rival_new(x->cfg.method.gradients, x->cfg.lay, all,
-                             x->cfg.seed * HX_MAX_NODES + (uint64_t)x->cfg.node->rank);
+                             x->cfg.seed * NBT_MAX_NODES + (uint64_t)x->cfg.node->rank);
     c->values = calloc(all, sizeof *c->values);
     c->arrives = calloc(all, sizeof *c->arrives);
     return c->rival && c->values && c->arrives ? 0 : -ENOMEM;
@@ -164,7 +164,7 @@ static int receive_coded(struct nbt_exchange *x, struct coded *c, const void *se
 {
     const int n = x->cfg.node->nnodes, me = x->cfg.node->rank;
     const size_t own = (size_t)me * x->cfg.block * nb_dtype_size(x->cfg.grad_type);
-    struct nb_source source[HX_MAX_NODES];
+    struct nb_source source[NBT_MAX_NODES];
     size_t sources = 0;
     for (int r = 0; r < n; r++) {
         const struct span *from = span(x, r, me);

@@ -63,7 +63,7 @@ struct nbt_node_board { /* one line a node; read after a barrier */
     uint64_t valid_batches;
     double norm2, norm2_exact, norm2_shadow; /* sums of squares over the shard: as delivered, exact, ... */
     double change2, weight2;                 /* of the shard's step and of its weights */
-    uint64_t hash[HX_MAX_NODES];             /* of the gathered weights, block by block */
+    uint64_t hash[NBT_MAX_NODES];            /* of the gathered weights, block by block */
     struct nbt_traffic traffic;
     struct nbt_fidelity_sums fidelity, fidelity_shadow;
     double weight_error2; /* sum over all steps: gathered minus what the owner has, of one block */
@@ -73,7 +73,7 @@ struct nbt_node_board { /* one line a node; read after a barrier */
 };
 
 struct nbt_board {
-    struct nbt_node_board node[HX_MAX_NODES];
+    struct nbt_node_board node[NBT_MAX_NODES];
     struct nbt_fidelity fidelity;
     size_t steps_done;
     double seconds;

@@ -165,7 +165,7 @@ static int take_option(struct options *o, int c, const char *name)
     int rc = 0;
     switch (c) {
     case 'n':
-        rc = number(optarg, name, 2, HX_MAX_NODES, &v);
+        rc = number(optarg, name, 2, NBT_MAX_NODES, &v);
         s->nodes = (int)v;
         return rc;
     case 'o':
