@@ -2,15 +2,16 @@
 /*
  * The schedule of a grid (grid.h), where nodes are connected along rows and columns only, for all functions.
  *
- * The part of a window that lies in one block is cut into pieces, one for each column (an all-reduce's window into pieces
- * whose owners go round, which does the same).
+ * The part of a window that lies in one block is cut into pieces, one for each column but the owner's: the owner gets all of
+ * them in the end, and would get twice as much as the others if it had to sum one, too. An all-reduce's window is cut into
+ * pieces whose owners go round.
  *
  * Sums. In every row, all send their values of a piece to the node of the row that is in the piece's column. In the row
  * of the block's owner that node finishes the sum; those of the other rows send it theirs, with 8 bits, along the column.
  * It adds up its row's values, the other rows' sums and its own in one pass, and sends what comes of it, coded as in two
- * hops, to the owner, which adds its own values; the owner itself finishes the piece of its own column. An all-reduce's
- * pieces are finished by their owners, who send them along their columns, and they are forwarded along the rows as they
- * are. So a node sends about what it does in two hops, and (rows - 1) / columns of that along its column.
+ * hops, to the owner, which adds its own values. An all-reduce's pieces are finished by their owners, who send them along
+ * their columns, and they are forwarded along the rows as they are. So a node sends about what it does in two hops, and
+ * twice (rows - 1) / columns of that along its column.
  *
  *     rows            columns          rows
  *     values, 4 bits  sums, 8 bits     sums, coded as the policy says
@@ -46,7 +47,7 @@ struct part {
     uint64_t beg, end;
     uint64_t each; /* bytes of a piece */
     uint64_t base; /* short parts have fewer pieces than there are columns: go on where the part before stopped */
-    uint64_t ways; /* columns that pieces go through: of an all-gather not the owner's */
+    uint64_t ways; /* columns that pieces go through: all but the owner's */
     int owner;
 };
 
@@ -60,7 +61,7 @@ static int part_at(const struct nb_coll_comm *comm, const struct nb_coll_req *wi
     p->owner = (int)owner;
     p->beg = max64(win->off, owner * block);
     p->end = min64(win->off + win->bytes, (owner + 1) * block);
-    p->ways = (uint64_t)comm->grid.columns - (win->op->func == NB_FUNC_ALL_GATHER);
+    p->ways = (uint64_t)comm->grid.columns - 1;
     each = (p->end - p->beg + p->ways - 1) / p->ways;
     rounds = (each + comm->unit - 1) / comm->unit;
     each = (each + rounds - 1) / rounds;
@@ -70,7 +71,7 @@ static int part_at(const struct nb_coll_comm *comm, const struct nb_coll_req *wi
 }
 
 /* Where the first piece at or behind `from` begins that goes through `column`; at the part's end or behind it: there is
- * none. Ways are counted from the column behind the owner's, which comes last. */
+ * none. Ways are counted from the column behind the owner's. */
 static uint64_t through(const struct nb_coll_comm *comm, const struct part *p, uint64_t from, int column)
 {
     uint64_t columns = (uint64_t)comm->grid.columns, at = (from - p->beg) / p->each;
@@ -86,7 +87,7 @@ static int piece_at(const struct nb_coll_comm *comm, const struct nb_coll_req *w
 {
     const struct nb_grid g = comm->grid;
     uint64_t at;
-    int column, node;
+    int column;
     struct part p;
 
     if (win->op->func == NB_FUNC_ALL_REDUCE)
@@ -95,11 +96,10 @@ static int piece_at(const struct nb_coll_comm *comm, const struct nb_coll_req *w
         return 0;
     at = (off - p.beg) / p.each;
     column = (int)(((uint64_t)nb_grid_column(g, p.owner) + 1 + (p.base + at) % p.ways) % (uint64_t)g.columns);
-    node = nb_grid_node(g, nb_grid_row(g, p.owner), column);
     piece->off = off;
     piece->len = (uint32_t)(min64(p.beg + (at + 1) * p.each, p.end) - off);
     piece->owner = p.owner;
-    piece->relay = node == p.owner ? -1 : node;
+    piece->relay = nb_grid_node(g, nb_grid_row(g, p.owner), column);
     piece->first = (off - (uint64_t)p.owner * win->op->block) / win->op->value;
     piece->number = 0;
     piece->most = piece->len;
