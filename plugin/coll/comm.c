@@ -156,22 +156,6 @@ static int take_up(struct nb_coll_comm *comm)
 
 /* ---- signs of life ---------------------------------------------------------------------------------- */
 
-/* Names of the peers that the oldest unfinished window waits for. */
-static void late_peers(struct nb_coll_comm *comm, char *buf, size_t cap)
-{
-    const struct nb_coll_req *win = nb_window(comm, comm->oldest);
-    size_t at = 0;
-
-    buf[0] = 0;
-    for (int i = 0; i < comm->nnear && at + 1 < cap; i++) {
-        const struct nb_peer *peer = comm->near[i];
-        const struct nb_rx *rx = &peer->rx[NB_CLASS_CONTRIB];
-        if ((rx->taken < rx->arrived && rx->parsed && rx->head.opno >= win->op->opno))
-            continue;
-        at += (size_t)snprintf(buf + at, cap - at, "%s%s", at ? ", " : "", peer->name);
-    }
-}
-
 /* 1 when the oldest unfinished window needs something from `peer` that has not arrived. */
 static int misses(const struct nb_coll_comm *comm, const struct nb_peer *peer)
 {
@@ -204,6 +188,17 @@ static int misses(const struct nb_coll_comm *comm, const struct nb_peer *peer)
         return 0;
     from = peer->result_seq == comm->oldest && peer->result_win == comm->oldest ? peer->result_off : win->off;
     return op->schedule->next_result(comm, win, peer->rank, from, &piece) && r->taken == r->arrived;
+}
+
+/* Names of the peers that the oldest unfinished window waits for. */
+static void late_peers(struct nb_coll_comm *comm, char *buf, size_t cap)
+{
+    size_t at = 0;
+
+    buf[0] = 0;
+    for (int i = 0; i < comm->nnear && at + 1 < cap; i++)
+        if (misses(comm, comm->near[i]))
+            at += (size_t)snprintf(buf + at, cap - at, "%s%s", at ? ", " : "", comm->near[i]->name);
 }
 
 static int tick(struct nb_coll_comm *comm, int64_t t)

@@ -2,15 +2,19 @@
 /*
  * Control messages: sending, passing on, reading. Between nodes of a grid that are not connected they go through one that
  * is connected with both (grid.h): for an owner and a receiver of its block always the same node, the one in the owner's
- * column and the receiver's row. There confirmations are gathered on their way, so that an owner gets one from each row
- * and not one from each node; and as long as some of its row are missing, that node stays (`confirms_open`), since the
- * missing may have something to ask of the owner.
+ * column and the receiver's row.
  *
- * Passing on needs no room that could be missing for ever. Of what goes to owners a node passes on at most one message
- * for each of its row at a time (struct nb_peer.asked, NB_GRID_MOST), fewer than a ring holds. Raw bytes, which come along
- * a column and go on along a row, wait in the column's ring for their turn; rows are always read.
+ * Confirmations are gathered there: at the end of an all-gather a node tells each of its row that it has the blocks of
+ * that one's column, and who has heard of all of its row tells the others of its column. So an owner hears once of each row, and
+ * no connection carries more than one message for an operation. As long as some of its row are missing a node stays
+ * (`confirms_open`): these may have something to ask of an owner, through it.
+ *
+ * Passing on needs no room that could be missing for ever. Of what goes to an owner a node passes on at most one request
+ * of each of its row at a time (struct nb_peer.asked), and to node 0 two more; a ring holds that of NB_GRID_MOST nodes. Raw
+ * bytes, which come along a column and go on along a row, wait in the column's ring for their turn; rows are always read.
  */
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/log.h"
@@ -21,7 +25,7 @@
 /* For a node that has asked, or will be answered: an owner; or node 0, which owns the switch. */
 static int is_to_owner(enum nb_ctl_kind kind)
 {
-    return kind == NB_CTL_CONFIRM || kind == NB_CTL_RAW || kind == NB_CTL_SWITCH_ASK || kind == NB_CTL_SWITCHED;
+    return kind == NB_CTL_RAW || kind == NB_CTL_SWITCH_ASK || kind == NB_CTL_SWITCHED;
 }
 
 /* Messages that may be for, or of, nodes that this one is not connected with. */
@@ -67,40 +71,102 @@ int nb_control(struct nb_coll_comm *comm, struct nb_peer *peer, const struct nb_
 
 /* ---- confirmations ---------------------------------------------------------------------------------- */
 
-/* `nodes` more of this row have taken over the block of `owner`, a node of this column in another row. */
-static int gather_confirm(struct nb_coll_comm *comm, int owner, uint64_t opno, int kept, uint32_t nodes)
-{
-    struct nb_confirms *c = &comm->confirms[(opno % NB_OPS) * (unsigned)comm->grid.rows +
-                                            (unsigned)nb_grid_row(comm->grid, owner)];
-    struct nb_ctl all = {.kind = NB_CTL_CONFIRM, .a = opno, .c = (uint32_t)comm->grid.columns};
+static int bit(const uint64_t *bits, int at) { return (int)(bits[at / 64] >> (at % 64) & 1); }
 
-    if (c->nodes && c->opno != opno)
-        return nb_comm_error(comm, -EPROTO, "all_gather %llu of node %d's block is confirmed before all_gather %llu",
-                             (unsigned long long)opno, owner, (unsigned long long)c->opno);
-    if (c->nodes == 0) {
-        *c = (struct nb_confirms){.opno = opno, .kept = 1};
-        comm->confirms_open++;
+/* All of the row have taken over the blocks of this column: tell the owners in other rows. */
+static int tell_owners(struct nb_coll_comm *comm, const struct nb_confirms *c)
+{
+    for (int i = 0; i < comm->nnear; i++) {
+        const int row = nb_grid_row(comm->grid, comm->near[i]->rank);
+        const struct nb_ctl ctl = {.kind = NB_CTL_CONFIRM, .a = c->opno, .b = (uint64_t)!bit(c->lost, row),
+                                   .c = (uint32_t)comm->grid.columns};
+        if (row != nb_grid_row(comm->grid, comm->rank) && bit(c->rows, row) && nb_control(comm, comm->near[i], &ctl))
+            return -1;
     }
-    c->nodes += nodes;
-    c->kept &= kept;
-    if (c->nodes > (uint32_t)comm->grid.columns)
-        return nb_comm_error(comm, -EPROTO, "all_gather %llu of node %d's block is confirmed once too often",
-                             (unsigned long long)opno, owner);
-    if (c->nodes < (uint32_t)comm->grid.columns)
-        return 0;
-    all.b = (uint64_t)c->kept;
-    c->nodes = 0;
-    comm->confirms_open--;
-    return nb_control(comm, &comm->peer[owner], &all);
+    return 0;
 }
 
-int nb_confirm(struct nb_coll_comm *comm, int owner, uint64_t opno, int kept)
+/* What is known of an operation, or a place for it; NULL: there is none. The messages of one node may come much later than
+ * those of others, so that what is open need not lie close together. */
+static struct nb_confirms *confirms_of(struct nb_coll_comm *comm, uint64_t opno)
 {
-    struct nb_ctl ctl = {.kind = NB_CTL_CONFIRM, .a = opno, .b = (uint64_t)kept, .c = 1};
+    struct nb_confirms *place = NULL;
+    unsigned seen = 0;
 
-    if (nb_on_grid(comm) && nb_grid_same_column(comm->grid, owner, comm->rank))
-        return gather_confirm(comm, owner, opno, kept, 1);
-    return nb_control(comm, &comm->peer[owner], &ctl);
+    for (unsigned i = 0; i < NB_OPS && (seen < comm->confirms_open || !place); i++) {
+        struct nb_confirms *c = &comm->confirms[(opno + i) % NB_OPS];
+        if (c->nodes && c->opno == opno)
+            return c;
+        seen += c->nodes != 0;
+        if (!c->nodes && !place)
+            place = c;
+    }
+    return place;
+}
+
+/* One more node of this row has taken over the blocks of this column. 0 or < 0. */
+static int gather_confirm(struct nb_coll_comm *comm, uint64_t opno, const uint64_t rows[2], const uint64_t lost[2])
+{
+    const int row = nb_grid_row(comm->grid, comm->rank);
+    uint64_t others[2] = {rows[0], rows[1]};
+    struct nb_confirms *c;
+
+    others[row / 64] &= ~(UINT64_C(1) << (row % 64));
+    if (!others[0] && !others[1]) /* there is no owner to be told */
+        return 0;
+    c = confirms_of(comm, opno);
+    if (!c)
+        return nb_comm_error(comm, -EPROTO, "all_gather %llu is confirmed before %u others are",
+                             (unsigned long long)opno, NB_OPS);
+    if (c->nodes == 0) {
+        *c = (struct nb_confirms){.opno = opno};
+        comm->confirms_open++;
+    }
+    c->nodes++;
+    for (int i = 0; i < 2; i++) {
+        c->rows[i] |= others[i];
+        c->lost[i] |= lost[i];
+    }
+    if (c->nodes < (uint32_t)comm->grid.columns)
+        return 0;
+    c->nodes = 0;
+    comm->confirms_open--;
+    return tell_owners(comm, c);
+}
+
+/* A node of the row has the blocks of this column, among them that of this node. */
+static int column_confirmed(struct nb_coll_comm *comm, const struct nb_ctl *ctl)
+{
+    const int row = nb_grid_row(comm->grid, comm->rank);
+
+    if (bit(ctl->rows, row))
+        nb_refs_confirmed(comm->refs, ctl->a, !bit(ctl->lost, row), 1);
+    return gather_confirm(comm, ctl->a, ctl->rows, ctl->lost);
+}
+
+int nb_confirm_columns(struct nb_coll_comm *comm, const struct nb_op *op)
+{
+    const struct nb_grid g = comm->grid;
+
+    for (int column = 0; column < g.columns; column++) {
+        struct nb_ctl ctl = {.kind = NB_CTL_COLUMN, .a = op->opno};
+        int to = nb_grid_node(g, nb_grid_row(g, comm->rank), column), ret;
+
+        for (int row = 0; row < g.rows; row++) {
+            const int owner = nb_grid_node(g, row, column);
+            if (owner == comm->rank)
+                continue;
+            ctl.rows[row / 64] |= (uint64_t)bit(op->keep, owner) << (row % 64);
+            ctl.lost[row / 64] |= (uint64_t)bit(op->lost, owner) << (row % 64);
+        }
+        if (!ctl.rows[0] && !ctl.rows[1])
+            continue;
+        ret = to == comm->rank ? gather_confirm(comm, op->opno, ctl.rows, ctl.lost)
+                               : nb_control(comm, &comm->peer[to], &ctl);
+        if (ret)
+            return ret;
+    }
+    return 0;
 }
 
 /* ---- passing on ------------------------------------------------------------------------------------- */
@@ -111,8 +177,11 @@ static int pass_on(struct nb_coll_comm *comm, const struct nb_ctl *ctl, const ui
     struct nb_peer *to = &comm->peer[ctl->to];
     struct nb_shared *unit = &to->resend;
 
-    if (ctl->kind == NB_CTL_CONFIRM)
-        return gather_confirm(comm, to->rank, ctl->a, ctl->b != 0, ctl->c) ? -1 : 1;
+    if (ctl->kind == NB_CTL_RAW && to->gone) { /* the asker would wait for ever */
+        struct nb_ctl abort = {.kind = NB_CTL_ABORT};
+        snprintf(abort.text, sizeof(abort.text), "%.100s is gone, of which bytes were asked for", to->name);
+        return nb_control(comm, &comm->peer[ctl->from], &abort) ? -1 : 1;
+    }
     if (ctl->kind != NB_CTL_DATA)
         return put(comm, to, ctl) ? -1 : 1;
     if (to->gone)
@@ -151,7 +220,7 @@ static int handle(struct nb_coll_comm *comm, struct nb_peer *peer, const struct 
 
     switch (ctl->kind) {
     case NB_CTL_CONFIRM:
-        if (ctl->c == 0 || ctl->c >= (uint32_t)comm->nranks)
+        if (ctl->c != (nb_on_grid(comm) ? (uint32_t)comm->grid.columns : 1))
             return nb_comm_error(comm, -EPROTO, "%s confirms for %u nodes", peer->name, ctl->c);
         nb_refs_confirmed(comm->refs, ctl->a, ctl->b != 0, ctl->c);
         break;
@@ -161,6 +230,10 @@ static int handle(struct nb_coll_comm *comm, struct nb_peer *peer, const struct 
             return nb_comm_error(comm, -EPROTO, "%s asks for raw bytes once too often", peer->name);
         hop->ask[hop->nask++] = (struct nb_ask){.opno = ctl->a, .off = ctl->b, .len = ctl->c, .rank = peer->rank};
         break;
+    case NB_CTL_COLUMN:
+        if (!nb_on_grid(comm) || !nb_grid_same_row(comm->grid, peer->rank, comm->rank))
+            return nb_comm_error(comm, -EPROTO, "%s confirms a column that is not its business", peer->name);
+        return column_confirmed(comm, ctl);
     case NB_CTL_DATA:
         return nb_receive_resend(comm, peer, ctl, data);
     case NB_CTL_BYE:

@@ -225,11 +225,11 @@ struct nb_ask {
 };
 #define NB_ASKS 4u /* of one node at a time: it has one, the rest is slack */
 
-/* Two levels: nodes of this row that have taken over the block of a node of this column. */
+/* Two levels: nodes of this row that have taken over the blocks of this column. */
 struct nb_confirms {
     uint64_t opno;
     uint32_t nodes; /* 0: nothing is known yet */
-    int kept;
+    uint64_t rows[2], lost[2]; /* a bit for each owner, by its row: something was to be kept; some node could not */
 };
 
 struct nb_peer {
@@ -375,7 +375,7 @@ struct nb_coll_comm {
     int watch;                     /* the epoll set of watch.c, or -1 */
     int64_t busy_since_ns;         /* while some window is unfinished */
     int pace_told;                 /* it was said that this processor is the limit */
-    struct nb_confirms *confirms;  /* [NB_OPS][grid.rows], where there is more than one row */
+    struct nb_confirms *confirms;  /* [NB_OPS], where there is more than one row */
     unsigned confirms_open;        /* which wait for some of the row */
     int drained;                   /* BYE was sent */
     int fault_ref;                 /* for tests: damage every third reference before use; counts them */
@@ -482,8 +482,8 @@ static inline int nb_fair_allows(const struct nb_coll_comm *comm, const struct n
 int nb_control(struct nb_coll_comm *comm, struct nb_peer *peer, const struct nb_ctl *what);
 /* The first node on the way of such a message. */
 struct nb_peer *nb_control_hop(const struct nb_coll_comm *comm, enum nb_ctl_kind kind, int to);
-/* Tell the owner of a block of an all-gather that this node has all of it; kept: and holds it. 0 or < 0. */
-int nb_confirm(struct nb_coll_comm *comm, int owner, uint64_t opno, int kept);
+/* On a grid: all windows of an all-gather are finished; tell those whose blocks were to be kept. 0 or < 0. */
+int nb_confirm_columns(struct nb_coll_comm *comm, const struct nb_op *op);
 /* Read, and pass on, what has come from a peer that this node is connected with: 1 moved, 0, or < 0 when the
  * communicator failed. */
 int nb_control_read(struct nb_coll_comm *comm, struct nb_peer *peer);
@@ -582,7 +582,8 @@ int nb_two_hop_scatter(struct nb_coll_comm *comm);
 int nb_two_hop_forward(struct nb_coll_comm *comm, struct nb_coll_req *win, const struct nb_piece *piece);
 /* A piece of `owner`'s block was delivered; kept: as its message wished. */
 void nb_two_hop_note(struct nb_op *op, int owner, const struct nb_msg *m, int kept);
-/* All windows up to and with `win` are finished: confirm blocks that end in it to their owners. */
+/* All windows up to and with `win` are finished: confirm blocks that end in it to their owners, or on a grid all if it is
+ * the last. */
 void nb_two_hop_finished(struct nb_coll_comm *comm, const struct nb_coll_req *win);
 
 /* two_level.c; the first is part of the schedule. */

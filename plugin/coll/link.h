@@ -104,7 +104,7 @@ void nb_tx_push(struct nb_tx *tx, const void *data, size_t len, struct nb_shared
  * it is sent before. */
 uint64_t nb_tx_reserve(struct nb_tx *tx, struct nb_shared *shared);
 void nb_tx_ready(struct nb_tx *tx, uint64_t item, size_t len);
-/* The same for bytes that lie in a slot of a CONTRIB ring. */
+/* The same for bytes that lie in a slot of a ring that is forwarded from. */
 void nb_tx_forward(struct nb_tx *tx, struct nb_shared *slot);
 /* Oldest arrived message or NULL; data messages are parsed and checked once (an error fails the
  * communicator). */

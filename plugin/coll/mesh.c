@@ -358,17 +358,21 @@ void nb_mesh_dissolve(struct nb_mesh *m, int won)
     }
     if (!won)
         nb_setup_unregister(m->comm);
+    /* Won: what stays are the connections with the nodes of the row and column. Another one came after those that were
+     * waited for, or of a stranger who says he is a node that this one is not connected with. */
     for (int i = 0; i < m->nin; i++)
-        if (!won || m->in[i].known != 1) /* won: it came after all those that were waited for, and said nothing */
+        if (!won || m->in[i].known != 1 || !m->comm->peer[m->in[i].rank].linked)
             net->close_recv(m->in[i].conn);
-    if (won)
-        return;
     for (int i = 0; i < n * NB_CLASS_COUNT; i++) {
+        if (won && m->comm->peer[i / NB_CLASS_COUNT].linked)
+            continue;
         if (m->out[i].conn)
             net->close_send(m->out[i].conn);
         else if (net->abandon && m->linked[i / NB_CLASS_COUNT]) /* the others were never connected with */
             net->abandon(m->out[i].handle);
     }
+    if (won)
+        return;
     for (int r = 0; r < n; r++)
         for (int c = 0; c < NB_CLASS_COUNT; c++)
             m->comm->peer[r].tx[c].conn = m->comm->peer[r].rx[c].conn = NULL;

@@ -16,6 +16,7 @@
 #include "state/budget.h"
 
 #define CONTROL_SLOTS_TX 256u
+#define CONTROL_SLOTS_GRID (CONTROL_SLOTS_TX + 3 * NB_GRID_MOST) /* what is passed on besides (control.c) */
 #define CONTROL_SLOTS_RX 16u
 #define CONTROL_RX_BYTES (NB_CTL_BYTES + NB_CTL_DATA_BYTES + 32u) /* to the next cache line */
 #define POSTED_MAX 16u /* receives posted at once: within what any ncclNet transport allows */
@@ -62,7 +63,7 @@ static int find_near(struct nb_coll_comm *comm)
     free(rank);
     if (!nb_on_grid(comm))
         return 0;
-    comm->confirms = calloc((size_t)NB_OPS * (size_t)comm->grid.rows, sizeof(*comm->confirms));
+    comm->confirms = calloc(NB_OPS, sizeof(*comm->confirms));
     return comm->confirms ? 0 : -ENOMEM;
 }
 
@@ -253,7 +254,8 @@ int nb_setup_memory(struct nb_coll_comm *comm)
         if (!ret)
             ret = make_rx(comm, &peer->rx[NB_CLASS_CONTROL], CONTROL_RX_BYTES, CONTROL_SLOTS_RX, NULL);
         if (!ret)
-            ret = make_tx(comm, &peer->tx[NB_CLASS_CONTROL], NB_CLASS_CONTROL, 256, CONTROL_SLOTS_TX);
+            ret = make_tx(comm, &peer->tx[NB_CLASS_CONTROL], NB_CLASS_CONTROL, 256,
+                          nb_on_grid(comm) ? CONTROL_SLOTS_GRID : CONTROL_SLOTS_TX);
         peer->resend.buf = wire_alloc(comm, CONTROL_RX_BYTES);
         peer->ask = calloc(nb_on_grid(comm) ? NB_GRID_MOST : NB_ASKS, sizeof(*peer->ask));
         if (!peer->resend.buf || !peer->ask)

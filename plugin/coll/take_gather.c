@@ -75,7 +75,8 @@ static int delivered(struct nb_coll_comm *comm, struct nb_task *t)
     owner->gather_done += m->bytes;
     owner->gather_kept &= kept;
     if (owner->gather_done == t->op->block && owner->gather_keep) {
-        if (nb_confirm(comm, owner->rank, m->opno, owner->gather_kept))
+        struct nb_ctl ctl = {.kind = NB_CTL_CONFIRM, .a = m->opno, .b = (uint64_t)owner->gather_kept, .c = 1};
+        if (nb_control(comm, owner, &ctl))
             return -1;
     }
     return NB_TASK_OVER;

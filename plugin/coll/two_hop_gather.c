@@ -182,8 +182,14 @@ void nb_two_hop_finished(struct nb_coll_comm *comm, const struct nb_coll_req *wi
 {
     const struct nb_op *op = win->op;
 
+    if (nb_on_grid(comm)) {
+        if (win->off + win->bytes == op->block * (uint64_t)comm->nranks)
+            nb_confirm_columns(comm, op);
+        return;
+    }
     for (uint64_t r = win->off / op->block; (r + 1) * op->block <= win->off + win->bytes; r++) {
+        struct nb_ctl ctl = {.kind = NB_CTL_CONFIRM, .a = op->opno, .b = !(op->lost[r / 64] >> (r % 64) & 1), .c = 1};
         if (r != (uint64_t)comm->rank && (op->keep[r / 64] >> (r % 64) & 1))
-            nb_confirm(comm, (int)r, op->opno, !(op->lost[r / 64] >> (r % 64) & 1));
+            nb_control(comm, &comm->peer[r], &ctl);
     }
 }

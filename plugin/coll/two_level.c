@@ -107,6 +107,22 @@ static int piece_at(const struct nb_coll_comm *comm, const struct nb_coll_req *w
     return 1;
 }
 
+/* The part has no piece that goes through `column`: where to look next. Blocks that a window covers whole are cut alike, so
+ * that those in between can be left out: in windows of many small blocks every peer's cursor would look at every one. */
+static uint64_t behind(const struct nb_coll_comm *comm, const struct nb_coll_req *win, const struct part *p, int column)
+{
+    const uint64_t block = win->op->block, columns = (uint64_t)comm->grid.columns;
+    const uint64_t last = (win->off + win->bytes - 1) / block * block; /* perhaps not whole */
+    uint64_t way = ((uint64_t)column + columns - (uint64_t)nb_grid_column(comm->grid, p->owner) - 1) % columns;
+    uint64_t pieces = min64((p->end - p->beg + p->each - 1) / p->each, p->ways), next;
+
+    if (p->end - p->beg < block || way < pieces)
+        return p->end;
+    /* From one owner to the next the way to a column is one less. */
+    next = p->beg + (way - pieces + 1) * block;
+    return min64(next, max64(last, p->end));
+}
+
 /* Next piece that goes through `column`, of any block but that of `but`. */
 static int in_column(const struct nb_coll_comm *comm, const struct nb_coll_req *win, int column, int but, uint64_t from,
                      struct nb_piece *piece)
@@ -115,12 +131,12 @@ static int in_column(const struct nb_coll_comm *comm, const struct nb_coll_req *
 
     if (win->op->func == NB_FUNC_ALL_REDUCE)
         return nb_stream_next(comm, win, column, comm->grid.columns, from, piece);
-    for (from = max64(from, win->off); part_at(comm, win, from, &p); from = p.end) {
-        if (p.owner == but)
-            continue;
-        from = through(comm, &p, from, column);
-        if (from < p.end)
-            return piece_at(comm, win, from, piece);
+    from = max64(from, win->off);
+    while (part_at(comm, win, from, &p)) {
+        uint64_t at = p.owner == but ? p.end : through(comm, &p, from, column);
+        if (at < p.end)
+            return piece_at(comm, win, at, piece);
+        from = p.owner == but ? p.end : behind(comm, win, &p, column);
     }
     return 0;
 }

@@ -10,8 +10,8 @@
  * A node that differs from another one may see other rows (mesh.c). It says its no to all nodes at once, without
  * rounds, and a no counts in any round, so that nobody waits for one that waits for him.
  *
- * All or none, but for nodes that die between two of their votes: some have then heard a yes and others nothing.
- * Where the communicator exists all the same it fails at once, as with any death of a node.
+ * All or none, but for nodes that die between two of their votes, or lose a connection then: some have heard a yes
+ * and others nothing. Where the communicator exists all the same it fails at once, as with any death of a node.
  */
 #include "coll/mesh.h"
 

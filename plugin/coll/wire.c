@@ -228,7 +228,12 @@ void nb_ctl_pack(const struct nb_ctl *ctl, void *out)
     put32(b, 28, ctl->c);
     put32(b, 32, ctl->from);
     put32(b, 36, ctl->to);
-    memcpy(b + 40, ctl->text, NB_CTL_TEXT - 1);
+    if (ctl->kind == NB_CTL_COLUMN) {
+        put(b, 40, ctl->rows, sizeof(ctl->rows));
+        put(b, 56, ctl->lost, sizeof(ctl->lost));
+    } else {
+        memcpy(b + 40, ctl->text, NB_CTL_TEXT - 1);
+    }
     seal(b, NB_CTL_BYTES, KIND_CTL);
 }
 
@@ -251,6 +256,14 @@ int nb_ctl_parse(const void *in, size_t len, uint32_t token, struct nb_ctl *ctl,
     ctl->to = get32(b, 36);
     if (len - NB_CTL_BYTES != (ctl->kind == NB_CTL_DATA ? ctl->c : 0) || len - NB_CTL_BYTES > NB_CTL_DATA_BYTES)
         return bad(why, "wrong length");
+    memset(ctl->rows, 0, sizeof(ctl->rows));
+    memset(ctl->lost, 0, sizeof(ctl->lost));
+    ctl->text[0] = 0;
+    if (ctl->kind == NB_CTL_COLUMN) {
+        get(b, 40, ctl->rows, sizeof(ctl->rows));
+        get(b, 56, ctl->lost, sizeof(ctl->lost));
+        return 0;
+    }
     if (get_text(b, 40, ctl->text, NB_CTL_TEXT))
         return bad(why, "text without end");
     return 0;

@@ -64,8 +64,8 @@ size_t nb_msg_pack(const struct nb_msg *msg, void *out);
  * *why set to a constant text. `max_unit` bounds `bytes`. */
 int nb_msg_parse(const void *in, size_t len, uint32_t token, size_t max_unit, struct nb_msg *msg, const char **why);
 
-/* Control messages: one fixed size, but for DATA. Nodes that are not connected (grid.h) send each other CONFIRM, RAW, DATA
- * and those about the switch through one that is connected with both. */
+/* Control messages: one fixed size, but for DATA. Nodes that are not connected (grid.h) send each other RAW, DATA and
+ * those about the switch through one that is connected with both. */
 enum nb_ctl_kind {
     NB_CTL_ALIVE = 0,   /* a sign of life */
     NB_CTL_CONFIRM = 1, /* a: number of the all-gather of which the owner's block was taken over whole; b: 1 when its bytes
@@ -79,6 +79,8 @@ enum nb_ctl_kind {
     NB_CTL_SWITCH = 7,     /* from node 0: it is switched; a: as above, c: how many times it has been */
     NB_CTL_SWITCHED = 8,   /* to node 0: done; a: first operation for which it holds here, c: as above */
     NB_CTL_DATA = 9,       /* a, b, c as in the RAW that this answers; the c bytes follow the message */
+    NB_CTL_COLUMN = 10,    /* on a grid, to a node of the row: a: number of the all-gather of which the blocks of that node's
+                            * column were taken over whole; rows: those of which something was to be kept; lost: and was not */
     NB_CTL_COUNT
 };
 
@@ -89,6 +91,7 @@ struct nb_ctl {
     uint64_t a, b;
     uint32_t c;
     uint32_t from, to; /* ranks: of the node that wrote it, and of the one that is meant */
+    uint64_t rows[2], lost[2]; /* COLUMN: a bit for each row; else 0 */
     char text[NB_CTL_TEXT]; /* terminated; "" unless ABORT */
 };
 #define NB_CTL_BYTES 224u

@@ -2,6 +2,7 @@
 /* Grids of nodes: which there are, who is near, and how control messages travel between those that are not. */
 #include <check.h>
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -109,12 +110,13 @@ static void setup(void)
     comm->peer = calloc(4, sizeof(*comm->peer));
     comm->near = near;
     comm->nnear = 2;
-    comm->confirms = calloc((size_t)NB_OPS * 2, sizeof(*comm->confirms));
+    comm->confirms = calloc(NB_OPS, sizeof(*comm->confirms));
     for (int r = 0; r < 4; r++) {
         struct nb_peer *p = &comm->peer[r];
         struct nb_rx *rx = &p->rx[NB_CLASS_CONTROL];
         struct nb_tx *tx = &p->tx[NB_CLASS_CONTROL];
         p->rank = r;
+        snprintf(p->name, sizeof(p->name), "node %d", r);
         if (r == 1 || r == 2)
             continue;
         near[r == 3] = p;
@@ -126,6 +128,7 @@ static void setup(void)
         rx->mem = malloc((size_t)SLOT * SLOTS);
         tx->mem = malloc((size_t)SLOT * SLOTS);
         rx->len = calloc(SLOTS, sizeof(*rx->len));
+        rx->held = calloc(SLOTS, sizeof(*rx->held));
         tx->item = calloc(SLOTS, sizeof(*tx->item));
     }
 }
@@ -138,6 +141,7 @@ static void teardown(void)
         free(near[i]->rx[NB_CLASS_CONTROL].mem);
         free(near[i]->tx[NB_CLASS_CONTROL].mem);
         free(near[i]->rx[NB_CLASS_CONTROL].len);
+        free(near[i]->rx[NB_CLASS_CONTROL].held);
         free(near[i]->tx[NB_CLASS_CONTROL].item);
     }
     free(comm->confirms);
@@ -146,18 +150,23 @@ static void teardown(void)
 }
 
 /* A message comes in from `via`. Returns what reading gives. */
+static int message(int via, const struct nb_ctl *ctl)
+{
+    struct nb_rx *rx = &comm->peer[via].rx[NB_CLASS_CONTROL];
+    uint8_t *slot = rx->mem + (rx->arrived % SLOTS) * SLOT;
+
+    nb_ctl_pack(ctl, slot);
+    memset(slot + NB_CTL_BYTES, 0x5a, NB_CTL_DATA_BYTES);
+    rx->len[rx->arrived % SLOTS] = NB_CTL_BYTES + (ctl->kind == NB_CTL_DATA ? ctl->c : 0);
+    rx->arrived++;
+    return nb_control_read(comm, &comm->peer[via]);
+}
+
 static int comes(int via, enum nb_ctl_kind kind, int from, int to, uint64_t a, uint64_t b, uint32_t c)
 {
     struct nb_ctl ctl = {.kind = (uint8_t)kind, .token = 77, .a = a, .b = b, .c = c, .from = (uint32_t)from,
                          .to = (uint32_t)to};
-    struct nb_rx *rx = &comm->peer[via].rx[NB_CLASS_CONTROL];
-    uint8_t *slot = rx->mem + (rx->arrived % SLOTS) * SLOT;
-
-    nb_ctl_pack(&ctl, slot);
-    memset(slot + NB_CTL_BYTES, 0x5a, NB_CTL_DATA_BYTES);
-    rx->len[rx->arrived % SLOTS] = NB_CTL_BYTES + (kind == NB_CTL_DATA ? c : 0);
-    rx->arrived++;
-    return nb_control_read(comm, &comm->peer[via]);
+    return message(via, &ctl);
 }
 
 /* The last message that was queued for `to`, which is the n-th. */
@@ -173,40 +182,126 @@ static struct nb_ctl left_for(int to, unsigned n)
     return ctl;
 }
 
+/* Node `from` of the row has the blocks of this column, and could keep all but those of the rows in `lost`. */
+static int confirms(int from, uint64_t opno, uint64_t rows, uint64_t lost)
+{
+    struct nb_ctl ctl = {.kind = NB_CTL_COLUMN, .token = 77, .a = opno, .from = (uint32_t)from, .to = 1, .rows = {rows},
+                         .lost = {lost}};
+    return message(from, &ctl);
+}
+
+/* This node has all blocks of an operation, of which those in `keep` were to be kept; bits by rank. */
+static int done(uint64_t opno, uint64_t keep, uint64_t lost)
+{
+    const struct nb_op op = {.opno = opno, .keep = &keep, .lost = &lost};
+
+    return nb_confirm_columns(comm, &op);
+}
+
 START_TEST(confirmations_are_gathered)
 {
     struct nb_ctl ctl;
 
-    ck_assert_int_eq(comes(0, NB_CTL_CONFIRM, 0, 3, 5, 1, 1), 1); /* before this node has it */
+    ck_assert_int_eq(confirms(0, 5, 2, 0), 1); /* node 3's block, before this node has it */
     ck_assert_uint_eq(comm->confirms_open, 1);
     ck_assert_uint_eq(comm->peer[3].tx[NB_CLASS_CONTROL].queued, 0);
-    ck_assert_int_eq(nb_confirm(comm, 3, 5, 1), 0);
+    ck_assert_int_eq(done(5, 13, 0), 0);
     ctl = left_for(3, 1);
     ck_assert(ctl.kind == NB_CTL_CONFIRM && ctl.a == 5 && ctl.b == 1 && ctl.c == 2 && ctl.from == 1 && ctl.to == 3);
+    ctl = left_for(0, 1); /* of its own block, and of that of node 2 below it */
+    ck_assert(ctl.kind == NB_CTL_COLUMN && ctl.a == 5 && ctl.rows[0] == 3 && ctl.lost[0] == 0 && ctl.to == 0);
     ck_assert_uint_eq(comm->confirms_open, 0);
     /* One that could not keep it speaks for all. */
-    ck_assert_int_eq(nb_confirm(comm, 3, 6, 1), 0);
-    ck_assert_int_eq(comes(0, NB_CTL_CONFIRM, 0, 3, 6, 0, 1), 1);
+    ck_assert_int_eq(done(6, 8, 0), 0);
+    left_for(0, 1); /* which has nothing to hear */
+    ck_assert_int_eq(confirms(0, 6, 2, 2), 1);
     ctl = left_for(3, 2);
     ck_assert(ctl.a == 6 && ctl.b == 0 && ctl.c == 2);
-    /* Owners of the row are told at once, those beyond the column through the row. */
-    ck_assert_int_eq(nb_confirm(comm, 0, 7, 1), 0);
-    ctl = left_for(0, 1);
-    ck_assert(ctl.to == 0 && ctl.c == 1);
-    ck_assert_int_eq(nb_confirm(comm, 2, 7, 1), 0);
+    ck_assert_int_eq(done(7, 4, 4), 0);
     ctl = left_for(0, 2);
-    ck_assert(ctl.to == 2 && ctl.c == 1 && ctl.from == 1);
-    /* Another operation at the same place before the one there is whole. */
-    ck_assert_int_eq(nb_confirm(comm, 3, 8, 1), 0);
-    ck_assert_int_eq(comes(0, NB_CTL_CONFIRM, 0, 3, 8 + NB_OPS, 1, 1), -1);
+    ck_assert(ctl.rows[0] == 2 && ctl.lost[0] == 2);
+    ck_assert_uint_eq(comm->confirms_open, 0);
+}
+END_TEST
+
+/* One node's messages may be late: others' places must not be in the way. */
+START_TEST(late_confirmations)
+{
+    for (unsigned i = 0; i < 4; i++)
+        ck_assert_int_eq(done(8 + (uint64_t)i * NB_OPS, 8, 0), 0);
+    ck_assert_int_eq(done(9, 8, 0), 0);
+    ck_assert_uint_eq(comm->confirms_open, 5);
+    for (unsigned i = 0; i < 4; i++) {
+        struct nb_ctl ctl;
+        ck_assert_int_eq(confirms(0, 8 + (uint64_t)i * NB_OPS, 2, 0), 1);
+        ctl = left_for(3, i + 1);
+        ck_assert_uint_eq(ctl.a, 8 + (uint64_t)i * NB_OPS);
+    }
+    ck_assert_int_eq(confirms(0, 9, 2, 0), 1);
+    ck_assert_uint_eq(comm->confirms_open, 0);
+    /* But not more than there can be. */
+    for (uint64_t i = 0; i < NB_OPS; i++)
+        ck_assert_int_eq(done(1000 + i, 8, 0), 0);
+    ck_assert_int_eq(done(2000, 8, 0), -EPROTO);
+}
+END_TEST
+
+/* For whose answer nobody is left. */
+START_TEST(asks_one_that_is_gone)
+{
+    struct nb_ctl ctl;
+
+    comm->peer[3].gone = 1;
+    ck_assert_int_eq(comes(0, NB_CTL_RAW, 0, 3, 9, 4096, 100), 1);
+    ctl = left_for(0, 1);
+    ck_assert(ctl.kind == NB_CTL_ABORT && strstr(ctl.text, "node 3"));
+}
+END_TEST
+
+/* A node that has all it wants still stays for those of its row that may have to ask an owner through it. */
+START_TEST(goodbye_when_the_row_is_done)
+{
+    comm->refs = nb_refs_create(&nb_device_host, 4);
+    comm->device = &nb_device_host;
+    comm->watch = -1;
+    pthread_mutex_init(&comm->progress_lock, NULL);
+    pthread_cond_init(&comm->closed_cond, NULL);
+    comm->state = NB_COMM_CLOSING;
+    comm->close_deadline_ns = INT64_MAX;
+    ck_assert_int_eq(done(5, 8, 0), 0);
+    nb_comm_progress(comm, 1);
+    ck_assert_int_eq(comm->drained, 0);
+    ck_assert_int_eq(confirms(0, 5, 2, 0), 1);
+    nb_comm_progress(comm, 1);
+    ck_assert_int_eq(comm->drained, 1);
+    ck_assert_int_eq(left_for(0, 1).kind, NB_CTL_BYE);
+    nb_refs_destroy(comm->refs);
+}
+END_TEST
+
+START_TEST(confirms_for_others)
+{
+    ck_assert_int_lt(comes(3, NB_CTL_CONFIRM, 3, 1, 9, 1, _i ? 3 : 1), 0); /* rows have two */
     ck_assert_int_eq(comm->error, -EPROTO);
 }
 END_TEST
 
-START_TEST(confirmed_too_often)
+/* The own block: its owner knows of each of its row. */
+START_TEST(own_block_is_confirmed)
 {
-    ck_assert_int_eq(comes(0, NB_CTL_CONFIRM, 0, 3, 5, 1, 3), -1);
-    ck_assert_int_eq(comm->error, -EPROTO);
+    uint8_t block[64] = {1};
+    struct nb_ref *ref = NULL;
+
+    comm->refs = nb_refs_create(&nb_device_host, 4);
+    ck_assert_int_eq(nb_refs_pick(comm->refs, block, 0, sizeof(block), sizeof(block), 9, &ref), NB_REF_NEW);
+    nb_refs_store(comm->refs, ref, block, 0, sizeof(block), 9);
+    ck_assert_int_eq(confirms(0, 9, 1, 0), 1);
+    ck_assert_uint_eq(ref->answers, 1);
+    ck_assert_int_eq(comes(3, NB_CTL_CONFIRM, 3, 1, 9, 1, 2), 1); /* for its row */
+    ck_assert_uint_eq(ref->answers, 3);
+    ck_assert_uint_eq(ref->confirms, 3);
+    ck_assert_int_eq(nb_refs_unconfirmed(comm->refs), 0);
+    nb_refs_destroy(comm->refs);
 }
 END_TEST
 
@@ -247,10 +342,12 @@ START_TEST(wrong_ways)
         {0, NB_CTL_DATA, 0, 3},   /* goes along column 0 first */
         {0, NB_CTL_ABORT, 2, 1},  /* is not passed on */
         {0, NB_CTL_BYE, 0, 3},    {3, NB_CTL_ALIVE, 0, 1}, {0, NB_CTL_RAW, 2, 1}, /* came the wrong way */
-        {0, NB_CTL_CONFIRM, 0, 4}, {0, NB_CTL_CONFIRM, 9, 1}, {0, NB_CTL_CONFIRM, 1, 1},
+        {0, NB_CTL_RAW, 0, 4},    {0, NB_CTL_CONFIRM, 9, 1}, {0, NB_CTL_CONFIRM, 1, 1},
+        {0, NB_CTL_CONFIRM, 0, 3}, /* goes no further */
+        {3, NB_CTL_COLUMN, 3, 1},  /* is for those of a row */
     };
 
-    ck_assert_int_eq(comes(wrong[_i].via, wrong[_i].kind, wrong[_i].from, wrong[_i].to, 1, 0, 1), -EPROTO);
+    ck_assert_int_eq(comes(wrong[_i].via, wrong[_i].kind, wrong[_i].from, wrong[_i].to, 1, 0, 1) < 0, 1);
     ck_assert_int_eq(comm->error, -EPROTO);
 }
 END_TEST
@@ -278,9 +375,13 @@ int main(void)
     c = tcase_create("control");
     tcase_add_checked_fixture(c, setup, teardown);
     tcase_add_test(c, confirmations_are_gathered);
-    tcase_add_test(c, confirmed_too_often);
+    tcase_add_test(c, own_block_is_confirmed);
+    tcase_add_test(c, late_confirmations);
+    tcase_add_test(c, asks_one_that_is_gone);
+    tcase_add_test(c, goodbye_when_the_row_is_done);
+    tcase_add_loop_test(c, confirms_for_others, 0, 2);
     tcase_add_test(c, others_messages_pass);
-    tcase_add_loop_test(c, wrong_ways, 0, 11);
+    tcase_add_loop_test(c, wrong_ways, 0, 13);
     tcase_add_test(c, asked_from_beyond);
     suite_add_tcase(suite, c);
     runner = srunner_create(suite);

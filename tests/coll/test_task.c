@@ -526,7 +526,7 @@ START_TEST(pieces_of_a_grid)
             peer = nb_grid_node(comm->grid, nb_grid_row(comm->grid, peer), nb_grid_column(comm->grid, comm->rank));
         win->op->func = func[i % 3];
         win->op->keep = NULL;
-        win->op->block = 4 * (1 + (state >> 28 & 32767));
+        win->op->block = 4 * (1 + (state >> 28 & (i & 1 ? 511 : 32767))); /* windows of many small blocks, too */
         total = win->op->block / 4 * (uint64_t)comm->nranks;
         win->off = 4 * ((state >> 43) % total);
         win->bytes = 4 + 4 * ((state >> 35) % (total - win->off / 4));

@@ -233,6 +233,11 @@ static int int4_6_two_level(void)
     return stress(6, true, "NIBBLE_SCHEDULE=two-level", 0.15);
 }
 
+static int int4_9_two_level(void)
+{
+    return stress(9, true, "NIBBLE_SCHEDULE=two-level", 0.20);
+}
+
 static const struct hx_case cases[] = {
     { "raw-2-nodes-direct", raw_2_direct, 0 },
     { "raw-4-nodes-direct", raw_4_direct, 0 },
@@ -250,6 +255,7 @@ static const struct hx_case cases[] = {
     { "raw-8-nodes-two-level", raw_8_two_level, 0 },
     { "int4-4-nodes-two-level", int4_4_two_level, HX_CASE_FULL },
     { "int4-6-nodes-two-level", int4_6_two_level, 0 },
+    { "int4-9-nodes-two-level", int4_9_two_level, HX_CASE_FULL },
 };
 
 int main(int argc, char **argv)

@@ -164,30 +164,30 @@ static double ratio_of_rows(const struct nm_op *op)
 }
 
 /*
- * Two-level reduce-scatter of `len` bytes. In every row they are cut into a piece for each column: a node
- * sends the others of its row the pieces of their columns and adds what it gets of its own. Outside the
- * owner's row that sum goes along the column, with 8 bits, to the owner's row. The nodes there add those sums
- * to the contributions of their own row and send the result to the owner, which does the same for the piece
- * of its column.
+ * Two-level reduce-scatter of `len` bytes. They are cut into a piece for each column but the owner's; in every
+ * row a node sends the others of these columns their pieces and adds what it gets of its own. Outside the owner's
+ * row that sum goes along the column, with 8 bits, to the owner's row. The nodes there add those sums to the
+ * contributions of their own row, but the owner's, and send the result to the owner, which adds its values.
  */
 static void grid_sum(const struct walk *w, double len, struct part_loads *p)
 {
-    const double k = w->columns, h = w->rows, m = w->f->message, piece = len / k;
+    const double k = w->columns, h = w->rows, m = w->f->message, piece = len / (k - 1);
     const double r = w->op->ratio, r2 = ratio_again(w->op), r8 = ratio_of_rows(w->op);
     const double unit = min2(piece, w->op->unit), each = messages(w, piece) * m;
 
     p->hops = 3;
-    p->other.tx = wire(w, r, k - 1, piece) + wire(w, r8, 1, piece);
+    p->other.tx = wire(w, r, k - 2, piece) + wire(w, r8, 1, piece);
     p->other.rx = wire(w, r, k - 1, piece);
-    p->other.cpu = encode_time(w, len - piece) + add_time(w, len - piece) + work(piece, w->f->copy) +
-                   recode_time(w, piece) + (2 * (k - 1) + 1) * each;
-    p->column = p->other;
-    p->row.tx = wire(w, r, k - 1, piece) + wire(w, r2, 1, piece);
+    p->other.cpu = encode_time(w, len - piece) + add_time(w, len) + work(piece, w->f->copy) +
+                   recode_time(w, piece) + 2 * (k - 1) * each;
+    p->column.tx = wire(w, r, k - 1, piece);
+    p->column.cpu = encode_time(w, len) + (k - 1) * each;
+    p->row.tx = wire(w, r, k - 2, piece) + wire(w, r2, 1, piece);
     p->row.rx = wire(w, r, k - 2, piece) + wire(w, r8, h - 1, piece);
     p->row.cpu = encode_time(w, len - piece) + add_time(w, (k - 2 + h - 1) * piece) +
-                 work(piece, w->f->copy) + recode_time(w, piece) + (2 * (k - 1) + h - 1) * each;
-    p->owner.rx = wire(w, r, k - 1, piece) + wire(w, r8, h - 1, piece) + wire(w, r2, k - 1, piece);
-    p->owner.cpu = add_time(w, (2 * (k - 1) + h - 1) * piece) + (2 * (k - 1) + h - 1) * each;
+                 work(piece, w->f->copy) + recode_time(w, piece) + (2 * (k - 1) + h - 2) * each;
+    p->owner.rx = wire(w, r2, k - 1, piece);
+    p->owner.cpu = add_time(w, len) + (k - 1) * each;
     /* A unit is added on its way by a node of another row, one of the owner's and the owner. */
     p->owner.last = 3 * add_time(w, unit) + 2 * recode_time(w, unit);
 }
