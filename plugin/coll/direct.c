@@ -47,29 +47,29 @@ static int rank_piece(const struct nb_coll_comm *comm, const struct nb_coll_req 
 
 /* ---- all-reduce ------------------------------------------------------------------------------------ */
 
-/* A share of the window for each node, in as many pieces as wire units need. Whole groups, so that none is
- * split between reducers. */
-static uint64_t cut_of(const struct nb_coll_comm *comm, const struct nb_coll_req *win)
+/* The window in `shares` shares, in as many pieces as wire units need. Whole groups, so that none is split between
+ * reducers. */
+static uint64_t cut_of(const struct nb_coll_comm *comm, const struct nb_coll_req *win, int shares)
 {
     uint64_t quantum = NB_GROUP * win->op->value;
-    uint64_t each = (win->bytes + (uint64_t)comm->nranks - 1) / (uint64_t)comm->nranks;
+    uint64_t each = (win->bytes + (uint64_t)shares - 1) / (uint64_t)shares;
     uint64_t parts = (each + comm->unit - 1) / comm->unit;
 
     each = (each + parts - 1) / parts;
     return (each + quantum - 1) / quantum * quantum;
 }
 
-int nb_stream_piece(const struct nb_coll_comm *comm, const struct nb_coll_req *win, uint64_t off,
+int nb_stream_piece(const struct nb_coll_comm *comm, const struct nb_coll_req *win, int shares, uint64_t off,
                     struct nb_piece *piece)
 {
-    uint64_t cut = cut_of(comm, win), end;
+    uint64_t cut = cut_of(comm, win, shares), end;
 
     if (off >= win->bytes)
         return 0;
     end = min64(off - off % cut + cut, win->bytes);
     piece->off = off;
     piece->len = (uint32_t)(end - off);
-    piece->owner = (int)(off / cut % (uint64_t)comm->nranks);
+    piece->owner = (int)(off / cut % (uint64_t)shares);
     piece->relay = -1;
     piece->first = off / win->op->value;
     piece->number = off / cut;
@@ -80,19 +80,20 @@ int nb_stream_piece(const struct nb_coll_comm *comm, const struct nb_coll_req *w
 }
 
 /* At once, however many nodes there are: every peer's cursor asks in every window. */
-int nb_stream_next(const struct nb_coll_comm *comm, const struct nb_coll_req *win, int residue, int modulus,
-                   uint64_t from, struct nb_piece *piece)
+int nb_stream_next(const struct nb_coll_comm *comm, const struct nb_coll_req *win, int shares, int share, uint64_t from,
+                   struct nb_piece *piece)
 {
-    const uint64_t every = (uint64_t)modulus, cut = cut_of(comm, win), number = from / cut;
-    const uint64_t ahead = ((uint64_t)residue + every - number % every) % every;
+    const uint64_t every = (uint64_t)shares, cut = cut_of(comm, win, shares), number = from / cut;
+    const uint64_t ahead = ((uint64_t)share + every - number % every) % every;
 
-    return nb_stream_piece(comm, win, ahead ? (number + ahead) * cut : from, piece);
+    return nb_stream_piece(comm, win, shares, ahead ? (number + ahead) * cut : from, piece);
 }
 
+/* A share for each node: so all reduce. */
 static int stream_next(const struct nb_coll_comm *comm, const struct nb_coll_req *win, int owner, uint64_t from,
                        struct nb_piece *piece)
 {
-    return nb_stream_next(comm, win, owner, comm->nranks, from, piece);
+    return nb_stream_next(comm, win, comm->nranks, owner, from, piece);
 }
 
 /* ---- the table ------------------------------------------------------------------------------------- */
@@ -150,7 +151,7 @@ static int direct_piece_at(const struct nb_coll_comm *comm, const struct nb_coll
                            struct nb_piece *piece)
 {
     if (win->op->func == NB_FUNC_ALL_REDUCE)
-        return nb_stream_piece(comm, win, off, piece);
+        return nb_stream_piece(comm, win, comm->nranks, off, piece);
     return block_piece(comm, win, off, win->off + win->bytes, piece);
 }
 

@@ -4,7 +4,7 @@
  *
  * The part of a window that lies in one block is cut into pieces, one for each column but the owner's: the owner gets all of
  * them in the end, and would get twice as much as the others if it had to sum one, too. An all-reduce's window is cut into
- * pieces whose owners go round.
+ * a piece for each column (or a few), and its owners' rows take turns: so messages are not cut smaller than for a row.
  *
  * Sums. In every row, all send their values of a piece to the node of the row that is in the piece's column. In the row
  * of the block's owner that node finishes the sum; those of the other rows send it theirs, with 8 bits, along the column.
@@ -83,6 +83,19 @@ static uint64_t through(const struct nb_coll_comm *comm, const struct part *p, u
     return ahead ? p->beg + (at + ahead) * p->each : from;
 }
 
+/* An all-reduce's window has a share for each column; in which row the owner of a piece is goes round, too, over the pieces
+ * of a share and from window to window: where there is one piece for each column the rows take turns. `found`: *piece is
+ * set but for that. Returns it. */
+static int give_row(const struct nb_coll_comm *comm, const struct nb_coll_req *win, int found, struct nb_piece *piece)
+{
+    const struct nb_grid g = comm->grid;
+
+    if (found)
+        piece->owner = nb_grid_node(g, (int)((piece->number / (uint64_t)g.columns + win->op->opno) % (uint64_t)g.rows),
+                                    piece->owner);
+    return found;
+}
+
 static int piece_at(const struct nb_coll_comm *comm, const struct nb_coll_req *win, uint64_t off, struct nb_piece *piece)
 {
     const struct nb_grid g = comm->grid;
@@ -91,7 +104,7 @@ static int piece_at(const struct nb_coll_comm *comm, const struct nb_coll_req *w
     struct part p;
 
     if (win->op->func == NB_FUNC_ALL_REDUCE)
-        return nb_stream_piece(comm, win, off, piece);
+        return give_row(comm, win, nb_stream_piece(comm, win, g.columns, off, piece), piece);
     if (!part_at(comm, win, off, &p))
         return 0;
     at = (off - p.beg) / p.each;
@@ -130,7 +143,7 @@ static int in_column(const struct nb_coll_comm *comm, const struct nb_coll_req *
     struct part p;
 
     if (win->op->func == NB_FUNC_ALL_REDUCE)
-        return nb_stream_next(comm, win, column, comm->grid.columns, from, piece);
+        return give_row(comm, win, nb_stream_next(comm, win, comm->grid.columns, column, from, piece), piece);
     from = max64(from, win->off);
     while (part_at(comm, win, from, &p)) {
         uint64_t at = p.owner == but ? p.end : through(comm, &p, from, column);
@@ -189,8 +202,12 @@ static int next_reduce(const struct nb_coll_comm *comm, const struct nb_coll_req
 static int next_owned(const struct nb_coll_comm *comm, const struct nb_coll_req *win, int owner, uint64_t from,
                       struct nb_piece *piece)
 {
-    if (win->op->func == NB_FUNC_ALL_REDUCE)
-        return nb_stream_next(comm, win, owner, comm->nranks, from, piece);
+    if (win->op->func == NB_FUNC_ALL_REDUCE) {
+        for (; in_column(comm, win, column_of(comm, owner), -1, from, piece); from = piece->off + piece->len)
+            if (piece->owner == owner)
+                return 1;
+        return 0;
+    }
     from = max64(max64(from, win->off), (uint64_t)owner * win->op->block);
     return piece_at(comm, win, from, piece) && piece->owner == owner;
 }

@@ -215,20 +215,21 @@ static void grid_gather(const struct walk *w, double len, struct part_loads *p)
 }
 
 /*
- * Two-level all-reduce: a piece for each node, which owns it. Contributions go along rows to the owner's
- * column, rows' sums with 8 bits along it to the owner. The result goes to the owner's column and row, and
- * from the column along the other rows.
+ * Two-level all-reduce: a piece for each column, owned by a node of that column; rows take turns. Contributions go
+ * along rows to the owner's column, rows' sums with 8 bits along it to the owner. The result goes to the owner's
+ * column and row, and from the column along the other rows. Of a node on average, as the rows' turns go.
  */
 static void grid_all_reduce(const struct walk *w, double len, struct part_loads *p)
 {
-    const double n = w->n, k = w->columns, h = w->rows, piece = len / n, unit = min2(piece, w->op->unit);
+    const double k = w->columns, h = w->rows, piece = len / k, unit = min2(piece, w->op->unit);
     const double r = w->op->ratio, r2 = ratio_again(w->op), r8 = ratio_of_rows(w->op);
+    const double sums = (h - 1) / h, results = k - 1 + (h - 1) / h;
 
     p->hops = 4;
-    p->other.tx = wire(w, r, h * (k - 1), piece) + wire(w, r8, h - 1, piece) + wire(w, r2, n - 1, piece);
-    p->other.cpu = 2 * (h * (k - 1) + h - 1 + n - 1) * messages(w, piece) * w->f->message +
-                   encode_time(w, h * (k - 1) * piece) + add_time(w, (h * (k - 1) + h - 1) * piece) +
-                   work(h * piece, w->f->copy) + recode_time(w, (h - 1) * piece) + encode_time(w, piece) +
+    p->other.tx = wire(w, r, k - 1, piece) + wire(w, r8, sums, piece) + wire(w, r2, results, piece);
+    p->other.cpu = 2 * (k - 1 + sums + results) * messages(w, piece) * w->f->message +
+                   encode_time(w, (k - 1) * piece) + add_time(w, (k - 1 + sums) * piece) +
+                   work(piece, w->f->copy) + recode_time(w, sums * piece) + encode_time(w, piece / h) +
                    decode_time(w, len);
     p->other.first = encode_time(w, unit);
     p->other.last = 2 * add_time(w, unit) + recode_time(w, unit) + 2 * encode_time(w, unit);
