@@ -59,19 +59,35 @@ static int declined_node(struct hx_node *node, void *arg)
     return 0;
 }
 
-static int declined(const char *setting, const char *reason)
+/* Node `who` of these has one more setting and declines; the others say so, and who it was. */
+static int declined_by(int who, int nnodes, const char *const *env, const char *setting, const char *reason)
 {
-    static const char *const env[] = { "NIBBLE_RS=raw", "NIBBLE_CONNECT_TIMEOUT=60", NULL };
-    const char *const env1[] = { setting, NULL };
+    const char *const one_more[] = { setting, NULL };
     struct hx_job job = { .name = setting,
-                          .nnodes = 4,
+                          .nnodes = nnodes,
                           .fn = declined_node,
                           .arg = (void *)(uintptr_t)reason,
                           .env = env,
-                          .node_env[1] = env1,
                           .deadline_s = 2 * CONNECT_TIMEOUT_S };
+    struct hx_report *report = NULL;
+    char name[16];
+    int rc;
 
-    return hx_job_run(&job, NULL);
+    snprintf(name, sizeof name, "node %d", who);
+    job.node_env[who] = one_more;
+    rc = hx_job_run(&job, &report);
+    for (int r = 0; r < nnodes && rc == 0; r++)
+        if (r != who && !hx_report_has(report, r, reason, name))
+            rc = hx_fail("%s: node %d does not name node %d", setting, r, who);
+    hx_report_free(report);
+    return rc;
+}
+
+static int declined(const char *setting, const char *reason)
+{
+    static const char *const env[] = { "NIBBLE_RS=raw", "NIBBLE_CONNECT_TIMEOUT=60", NULL };
+
+    return declined_by(1, 4, env, setting, reason);
 }
 
 static int declined_connect(void)
@@ -99,36 +115,52 @@ static int declined_disabled(void)
     return declined("NIBBLE_ENABLE=0", "NIBBLE_ENABLE");
 }
 
+/* Nodes that listen, and know of each other where. */
+struct meeting {
+    struct hx_lib *lib;
+    struct hx_ctx ctx;
+    unsigned char at[HX_MAX_NODES][HX_HANDLE_BYTES];
+    void *handle[HX_MAX_NODES], *listen;
+};
+
+static int meet(struct hx_node *node, struct meeting *m)
+{
+    unsigned char mine[HX_HANDLE_BYTES] = { 0 };
+
+    m->lib = hx_lib_open(NULL, 0);
+    HX_CHECK(m->lib && hx_init(m->lib, 5, &m->ctx) == ncclSuccess && m->ctx.coll_ok, "init");
+    HX_CHECK(hx_coll_listen(m->lib, &m->ctx, 0, mine, &m->listen) == ncclSuccess, "listen");
+    hx_allgather(node, mine, sizeof mine, m->at);
+    for (int r = 0; r < node->nnodes; r++)
+        m->handle[r] = m->at[r];
+    return 0;
+}
+
 /* A node that never comes to connect: the others give up after NIBBLE_CONNECT_TIMEOUT and say who is missing.
  */
 static int absent_node(struct hx_node *node, void *arg)
 {
-    struct hx_lib *lib = hx_lib_open(NULL, 0);
-    unsigned char mine[HX_HANDLE_BYTES] = { 0 }, all[HX_MAX_NODES][HX_HANDLE_BYTES];
-    void *handle[HX_MAX_NODES], *listen, *comm = NULL;
-    struct hx_ctx ctx;
+    struct meeting m;
+    void *comm = NULL;
     double t;
 
     (void)arg;
-    HX_CHECK(lib && hx_init(lib, 5, &ctx) == ncclSuccess && ctx.coll_ok, "init");
-    HX_CHECK(hx_coll_listen(lib, &ctx, 0, mine, &listen) == ncclSuccess, "listen");
-    hx_allgather(node, mine, sizeof mine, all);
-    for (int r = 0; r < node->nnodes; r++)
-        handle[r] = all[r];
+    if (meet(node, &m))
+        return 1;
     t = hx_now();
     if (node->rank == 2) {
         hx_barrier(node);
-        HX_CHECK(hx_coll_close_listen(lib, listen) == ncclSuccess, "closeListen");
+        HX_CHECK(hx_coll_close_listen(m.lib, m.listen) == ncclSuccess, "closeListen");
     } else {
-        HX_CHECK(hx_coll_connect(lib, handle, node->nnodes, node->rank, listen, &comm) != ncclSuccess,
+        HX_CHECK(hx_coll_connect(m.lib, m.handle, node->nnodes, node->rank, m.listen, &comm) != ncclSuccess,
                  "connected without node 2");
         /* Well before the default of 120 s. */
         HX_CHECK(hx_now() - t < 30, "gave up only after %.1f s", hx_now() - t);
         HX_CHECK(hx_log_count("node 2", NULL) > 0, "no line of the log names node 2");
         hx_barrier(node);
     }
-    HX_CHECK(hx_finalize(lib, &ctx) == ncclSuccess, "finalize");
-    hx_lib_close(lib);
+    HX_CHECK(hx_finalize(m.lib, &m.ctx) == ncclSuccess, "finalize");
+    hx_lib_close(m.lib);
     return 0;
 }
 
@@ -197,26 +229,8 @@ static int grid_declined(const char *setting, const char *reason)
 {
     static const char *const env[] = { "NIBBLE_RS=raw", "NIBBLE_CONNECT_TIMEOUT=60", "NIBBLE_SCHEDULE=two-level",
                                        NULL };
-    const char *const env5[] = { setting, NULL };
-    struct hx_job job = { .name = setting,
-                          .nnodes = 6,
-                          .fn = declined_node,
-                          .arg = (void *)(uintptr_t)reason,
-                          .env = env,
-                          .node_env[5] = env5,
-                          .deadline_s = 2 * CONNECT_TIMEOUT_S };
-    struct hx_report *report = NULL;
-    int rc = hx_job_run(&job, &report);
 
-    for (int r = 0; r < 5 && rc == 0; r++) {
-        if (!hx_report_has(report, r, "is declined", "node 5")) {
-            fprintf(stderr, "%s: node %d does not name node 5\n", setting, r);
-            rc = 1;
-        }
-    }
-    if (report)
-        hx_report_free(report);
-    return rc;
+    return declined_by(5, 6, env, setting, reason);
 }
 
 static int grid_declined_connect(void)
@@ -246,52 +260,41 @@ static int grid_declined_group(void)
     return grid_declined("NIBBLE_GROUP=2", "settings");
 }
 
-struct connecting {
-    void **handle;
-    struct hx_lib *lib;
-    void *listen, *comm;
-};
-
 static void *connect_thread(void *arg)
 {
-    struct connecting *c = arg;
+    struct meeting *m = arg;
+    void *comm;
 
-    hx_coll_connect(c->lib, c->handle, 6, 5, c->listen, &c->comm);
+    hx_coll_connect(m->lib, m->handle, 6, 5, m->listen, &comm);
     return NULL;
 }
 
 /* Node 5 has connected with those of its row, waits for node 2, the other one of its column, and dies. */
 static int grid_death_node(struct hx_node *node, void *arg)
 {
-    struct hx_lib *lib = hx_lib_open(NULL, 0);
-    unsigned char mine[HX_HANDLE_BYTES] = { 0 }, all[HX_MAX_NODES][HX_HANDLE_BYTES];
-    void *handle[HX_MAX_NODES], *listen, *comm = NULL;
-    struct hx_ctx ctx;
+    struct meeting m;
+    void *comm = NULL;
     double t;
 
     (void)arg;
-    HX_CHECK(lib && hx_init(lib, 5, &ctx) == ncclSuccess && ctx.coll_ok, "init");
-    HX_CHECK(hx_coll_listen(lib, &ctx, 0, mine, &listen) == ncclSuccess, "listen");
-    hx_allgather(node, mine, sizeof mine, all);
-    for (int r = 0; r < node->nnodes; r++)
-        handle[r] = all[r];
+    if (meet(node, &m))
+        return 1;
     if (node->rank == 5) {
-        struct connecting c = { handle, lib, listen, NULL };
         pthread_t thread;
 
-        HX_CHECK(pthread_create(&thread, NULL, connect_thread, &c) == 0, "thread");
+        HX_CHECK(pthread_create(&thread, NULL, connect_thread, &m) == 0, "thread");
         hx_sleep(0.5);
         raise(SIGKILL);
     }
     if (node->rank == 2)
         hx_sleep(1);
     t = hx_now();
-    HX_CHECK(hx_coll_connect(lib, handle, node->nnodes, node->rank, listen, &comm) != ncclSuccess,
+    HX_CHECK(hx_coll_connect(m.lib, m.handle, node->nnodes, node->rank, m.listen, &comm) != ncclSuccess,
              "connected without node 5");
     HX_CHECK(hx_now() - t < CONNECT_TIMEOUT_S / 2, "gave up only after %.1f s", hx_now() - t);
     HX_CHECK(hx_log_count("is declined", "node 5") > 0, "no line of the log names node 5");
-    HX_CHECK(hx_finalize(lib, &ctx) == ncclSuccess, "finalize");
-    hx_lib_close(lib);
+    HX_CHECK(hx_finalize(m.lib, &m.ctx) == ncclSuccess, "finalize");
+    hx_lib_close(m.lib);
     return 0;
 }
 
