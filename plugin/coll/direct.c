@@ -80,11 +80,11 @@ int nb_stream_piece(const struct nb_coll_comm *comm, const struct nb_coll_req *w
 }
 
 /* At once, however many nodes there are: every peer's cursor asks in every window. */
-int nb_stream_next(const struct nb_coll_comm *comm, const struct nb_coll_req *win, int shares, int share, uint64_t from,
-                   struct nb_piece *piece)
+int nb_stream_next(const struct nb_coll_comm *comm, const struct nb_coll_req *win, int shares, int modulus, int residue,
+                   uint64_t from, struct nb_piece *piece)
 {
-    const uint64_t every = (uint64_t)shares, cut = cut_of(comm, win, shares), number = from / cut;
-    const uint64_t ahead = ((uint64_t)share + every - number % every) % every;
+    const uint64_t every = (uint64_t)modulus, cut = cut_of(comm, win, shares), number = from / cut;
+    const uint64_t ahead = ((uint64_t)residue + every - number % every) % every;
 
     return nb_stream_piece(comm, win, shares, ahead ? (number + ahead) * cut : from, piece);
 }
@@ -93,7 +93,7 @@ int nb_stream_next(const struct nb_coll_comm *comm, const struct nb_coll_req *wi
 static int stream_next(const struct nb_coll_comm *comm, const struct nb_coll_req *win, int owner, uint64_t from,
                        struct nb_piece *piece)
 {
-    return nb_stream_next(comm, win, comm->nranks, owner, from, piece);
+    return nb_stream_next(comm, win, comm->nranks, comm->nranks, owner, from, piece);
 }
 
 /* ---- the table ------------------------------------------------------------------------------------- */

@@ -489,11 +489,12 @@ int nb_confirm_columns(struct nb_coll_comm *comm, const struct nb_op *op);
 int nb_control_read(struct nb_coll_comm *comm, struct nb_peer *peer);
 
 /* direct.c: pieces of an all-reduce's window that is cut into so many shares, as in nb_schedule_ops: that at `off`; the next
- * of a share. Shares go round over the pieces; the owner that is set is the share's number. */
+ * whose number leaves `residue` when divided by `modulus`. Shares go round over the pieces; the owner that is set is the
+ * share's number. */
 int nb_stream_piece(const struct nb_coll_comm *comm, const struct nb_coll_req *win, int shares, uint64_t off,
                     struct nb_piece *piece);
-int nb_stream_next(const struct nb_coll_comm *comm, const struct nb_coll_req *win, int shares, int share, uint64_t from,
-                   struct nb_piece *piece);
+int nb_stream_next(const struct nb_coll_comm *comm, const struct nb_coll_req *win, int shares, int modulus, int residue,
+                   uint64_t from, struct nb_piece *piece);
 
 /* schedule.c: the schedule of the operation that begins with this window. Depends on nothing but what is the same
  * on all nodes: settings, number of nodes, function, type, bytes per rank, length of the window. */

@@ -4,7 +4,7 @@
  *
  * The part of a window that lies in one block is cut into pieces, one for each column but the owner's: the owner gets all of
  * them in the end, and would get twice as much as the others if it had to sum one, too. An all-reduce's window is cut into
- * a piece for each column (or a few), and its owners' rows take turns: so messages are not cut smaller than for a row.
+ * pieces that go round over the columns, and over rows as far as they are long enough.
  *
  * Sums. In every row, all send their values of a piece to the node of the row that is in the piece's column. In the row
  * of the block's owner that node finishes the sum; those of the other rows send it theirs, with 8 bits, along the column.
@@ -36,6 +36,8 @@
 
 /* Pieces of a block's part start at multiples of this from where it starts. */
 #define QUANTUM 1024u
+/* An all-reduce's shares of a column are not shorter than this when there are several. */
+#define SHORT 32768u
 
 static uint64_t min64(uint64_t a, uint64_t b) { return a < b ? a : b; }
 static uint64_t max64(uint64_t a, uint64_t b) { return a > b ? a : b; }
@@ -83,17 +85,32 @@ static uint64_t through(const struct nb_coll_comm *comm, const struct part *p, u
     return ahead ? p->beg + (at + ahead) * p->each : from;
 }
 
-/* An all-reduce's window has a share for each column; in which row the owner of a piece is goes round, too, over the pieces
- * of a share and from window to window: where there is one piece for each column the rows take turns. `found`: *piece is
- * set but for that. Returns it. */
-static int give_row(const struct nb_coll_comm *comm, const struct nb_coll_req *win, int found, struct nb_piece *piece)
+/* An all-reduce's window has as many shares for each column as rows, or fewer where these would be short: messages cost time,
+ * and a node that owns a piece gets no more than some tenths more than one that owns none. */
+static int shares_of(const struct nb_coll_comm *comm, const struct nb_coll_req *win)
+{
+    const uint64_t columns = (uint64_t)comm->grid.columns, most = win->bytes / (columns * SHORT);
+
+    return (int)(columns * (most < 1 ? 1 : min64(most, (uint64_t)comm->grid.rows)));
+}
+
+/* Share n is of column n % columns; its owner is in a row that depends on nothing but n, so that the same places are coded
+ * by the same nodes in every step, and errors are carried to where they came from. Until then the piece's owner is n. Returns 1. */
+static int give_owner(const struct nb_coll_comm *comm, struct nb_piece *piece)
 {
     const struct nb_grid g = comm->grid;
+    int column = piece->owner % g.columns, row = (piece->owner / g.columns + column) % g.rows;
 
-    if (found)
-        piece->owner = nb_grid_node(g, (int)((piece->number / (uint64_t)g.columns + win->op->opno) % (uint64_t)g.rows),
-                                    piece->owner);
-    return found;
+    piece->owner = nb_grid_node(g, row, column);
+    return 1;
+}
+
+/* Next piece of an all-reduce that goes through `column`: pieces are numbered as their shares are, over and over. */
+static int next_in_stream(const struct nb_coll_comm *comm, const struct nb_coll_req *win, int column, uint64_t from,
+                          struct nb_piece *piece)
+{
+    return nb_stream_next(comm, win, shares_of(comm, win), comm->grid.columns, column, from, piece) &&
+           give_owner(comm, piece);
 }
 
 static int piece_at(const struct nb_coll_comm *comm, const struct nb_coll_req *win, uint64_t off, struct nb_piece *piece)
@@ -104,7 +121,7 @@ static int piece_at(const struct nb_coll_comm *comm, const struct nb_coll_req *w
     struct part p;
 
     if (win->op->func == NB_FUNC_ALL_REDUCE)
-        return give_row(comm, win, nb_stream_piece(comm, win, g.columns, off, piece), piece);
+        return nb_stream_piece(comm, win, shares_of(comm, win), off, piece) && give_owner(comm, piece);
     if (!part_at(comm, win, off, &p))
         return 0;
     at = (off - p.beg) / p.each;
@@ -143,7 +160,7 @@ static int in_column(const struct nb_coll_comm *comm, const struct nb_coll_req *
     struct part p;
 
     if (win->op->func == NB_FUNC_ALL_REDUCE)
-        return give_row(comm, win, nb_stream_next(comm, win, comm->grid.columns, column, from, piece), piece);
+        return next_in_stream(comm, win, column, from, piece);
     from = max64(from, win->off);
     while (part_at(comm, win, from, &p)) {
         uint64_t at = p.owner == but ? p.end : through(comm, &p, from, column);

@@ -215,21 +215,24 @@ static void grid_gather(const struct walk *w, double len, struct part_loads *p)
 }
 
 /*
- * Two-level all-reduce: a piece for each column, owned by a node of that column; rows take turns. Contributions go
- * along rows to the owner's column, rows' sums with 8 bits along it to the owner. The result goes to the owner's
- * column and row, and from the column along the other rows. Of a node on average, as the rows' turns go.
+ * Two-level all-reduce: for each column as many pieces as rows, fewer where they would be shorter than 32 KiB, each
+ * owned by a node of the column. Contributions go along rows to the owner's column, rows' sums with 8 bits along it
+ * to the owner. The result goes to the owner's column and row, and from the column along the other rows. Of a node
+ * that owns as much as any.
  */
 static void grid_all_reduce(const struct walk *w, double len, struct part_loads *p)
 {
-    const double k = w->columns, h = w->rows, piece = len / k, unit = min2(piece, w->op->unit);
+    const double k = w->columns, h = w->rows, shares = max2(1, min2(h, floor(len / k / 32768)));
+    const double piece = len / k / shares, unit = min2(piece, w->op->unit);
     const double r = w->op->ratio, r2 = ratio_again(w->op), r8 = ratio_of_rows(w->op);
-    const double sums = (h - 1) / h, results = k - 1 + (h - 1) / h;
+    const double sums = h - 1, others = shares * (k - 1);
 
     p->hops = 4;
-    p->other.tx = wire(w, r, k - 1, piece) + wire(w, r8, sums, piece) + wire(w, r2, results, piece);
-    p->other.cpu = 2 * (k - 1 + sums + results) * messages(w, piece) * w->f->message +
-                   encode_time(w, (k - 1) * piece) + add_time(w, (k - 1 + sums) * piece) +
-                   work(piece, w->f->copy) + recode_time(w, sums * piece) + encode_time(w, piece / h) +
+    p->other.rx = wire(w, r, others, piece) + wire(w, r8, sums, piece) + wire(w, r2, others + shares - 1, piece);
+    p->other.tx = wire(w, r, others, piece) + wire(w, r8, shares - 1, piece) + wire(w, r2, others + sums, piece);
+    p->other.cpu = (4 * others + 2 * (sums + shares - 1)) * messages(w, piece) * w->f->message +
+                   encode_time(w, others * piece) + add_time(w, (others + sums) * piece) +
+                   work(len / k, w->f->copy) + recode_time(w, (shares - 1) * piece) + encode_time(w, piece) +
                    decode_time(w, len);
     p->other.first = encode_time(w, unit);
     p->other.last = 2 * add_time(w, unit) + recode_time(w, unit) + 2 * encode_time(w, unit);
@@ -298,7 +301,8 @@ static struct part_loads part_costs(const struct walk *w, double len)
             p.other.first = encode_time(w, min2(piece, unit));
             p.other.last = add_time(w, min2(piece, unit)) + 2 * encode_time(w, min2(piece, unit));
         }
-        p.other.rx = p.other.tx;
+        if (!w->columns)
+            p.other.rx = p.other.tx;
         p.owner = p.other;
         break;
     }
