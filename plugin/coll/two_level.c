@@ -37,7 +37,7 @@
 /* Pieces of a block's part start at multiples of this from where it starts. */
 #define QUANTUM 1024u
 /* An all-reduce's shares of a column are not shorter than this when there are several. */
-#define SHORT 32768u
+#define SHORT 65536u
 
 static uint64_t min64(uint64_t a, uint64_t b) { return a < b ? a : b; }
 static uint64_t max64(uint64_t a, uint64_t b) { return a > b ? a : b; }

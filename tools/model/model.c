@@ -215,14 +215,14 @@ static void grid_gather(const struct walk *w, double len, struct part_loads *p)
 }
 
 /*
- * Two-level all-reduce: for each column as many pieces as rows, fewer where they would be shorter than 32 KiB, each
+ * Two-level all-reduce: for each column as many pieces as rows, fewer where they would be shorter than 64 KiB, each
  * owned by a node of the column. Contributions go along rows to the owner's column, rows' sums with 8 bits along it
  * to the owner. The result goes to the owner's column and row, and from the column along the other rows. Of a node
  * that owns as much as any.
  */
 static void grid_all_reduce(const struct walk *w, double len, struct part_loads *p)
 {
-    const double k = w->columns, h = w->rows, shares = max2(1, min2(h, floor(len / k / 32768)));
+    const double k = w->columns, h = w->rows, shares = max2(1, min2(h, floor(len / k / 65536)));
     const double piece = len / k / shares, unit = min2(piece, w->op->unit);
     const double r = w->op->ratio, r2 = ratio_again(w->op), r8 = ratio_of_rows(w->op);
     const double sums = h - 1, others = shares * (k - 1);
