@@ -108,7 +108,7 @@ static int padded_two_level(void)
                                        "NIBBLE_SCHEDULE=two-level", NULL };
     int channels = 3;
 
-    return sx_job("padded, two levels", 6, padded_node, &channels, 60, env);
+    return sx_job("padded, two levels", hx_quick() ? 4 : 6, padded_node, &channels, 60, env);
 }
 
 static int padded(int nnodes, int channels)
@@ -226,7 +226,7 @@ static int feedback_two_level(void)
     static const char *const env[] = { "NIBBLE_AR=int4", "NIBBLE_AR_MIN_BYTES=0", "NIBBLE_EF=full",
                                        "NIBBLE_SCHEDULE=two-level", NULL };
 
-    return feedback(6, env);
+    return feedback(hx_quick() ? 4 : 6, env);
 }
 
 /* ---- records that are wrong, missing or for something else ---- */

@@ -152,7 +152,7 @@ static int shapes_two_level(void)
 {
     int channels = 5;
 
-    return sx_job("shapes, two levels", 9, shapes_node, &channels, 60, env_raw_grid);
+    return sx_job("shapes, two levels", hx_quick() ? 6 : 9, shapes_node, &channels, 60, env_raw_grid);
 }
 
 static int shapes_2_2(void)
