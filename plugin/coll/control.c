@@ -1,17 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Control messages: sending, passing on, reading. Between nodes of a grid that are not connected they go through one that
- * is connected with both (grid.h): for an owner and a receiver of its block always the same node, the one in the owner's
- * column and the receiver's row.
+ * Control messages: sending, passing on, reading. Between nodes of a grid that are not connected they go
+ * through one that is connected with both (grid.h): for an owner and a receiver of its block always the same
+ * node, the one in the owner's column and the receiver's row.
  *
- * Confirmations are gathered there: at the end of an all-gather a node tells each of its row that it has the blocks of
- * that one's column, and who has heard of all of its row tells the others of its column. So an owner hears once of each row, and
- * no connection carries more than one message for an operation. As long as some of its row are missing a node stays
- * (`confirms_open`): these may have something to ask of an owner, through it.
+ * Confirmations are gathered there: at the end of an all-gather a node tells each of its row that it has the
+ * blocks of that one's column, and who has heard of all of its row tells the others of its column. So an
+ * owner hears once of each row, and no connection carries more than one message for an operation. As long as
+ * some of its row are missing a node stays (`confirms_open`): these may have something to ask of an owner,
+ * through it.
  *
- * Passing on needs no room that could be missing for ever. Of what goes to an owner a node passes on at most one request
- * of each of its row at a time (struct nb_peer.asked), and to node 0 two more; a ring holds that of NB_GRID_MOST nodes. Raw
- * bytes, which come along a column and go on along a row, wait in the column's ring for their turn; rows are always read.
+ * Passing on needs no room that could be missing for ever. Of what goes to an owner a node passes on at most
+ * one request of each of its row at a time (struct nb_peer.asked), and to node 0 two more; a ring holds that
+ * of NB_GRID_MOST nodes. Raw bytes, which come along a column and go on along a row, wait in the column's
+ * ring for their turn; rows are always read.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -86,8 +88,8 @@ static int tell_owners(struct nb_coll_comm *comm, const struct nb_confirms *c)
     return 0;
 }
 
-/* What is known of an operation, or a place for it; NULL: there is none. The messages of one node may come much later than
- * those of others, so that what is open need not lie close together. */
+/* What is known of an operation, or a place for it; NULL: there is none. The messages of one node may come
+ * much later than those of others, so that what is open need not lie close together. */
 static struct nb_confirms *confirms_of(struct nb_coll_comm *comm, uint64_t opno)
 {
     struct nb_confirms *place = NULL;

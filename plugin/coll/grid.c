@@ -10,9 +10,10 @@ static int possible(int nodes, int64_t columns)
 }
 
 /*
- * Sums of rows go to the row of their owner with 8 bits, (rows - 1) / columns of what goes along rows with 4, and blocks
- * that are gathered leave their owner's row (rows - 1) / (columns - 1) times. Rows of twice the square root, a quarter of
- * that many of them, make both small, and cost a quarter more connections than a square.
+ * Sums of rows go to the row of their owner with 8 bits, (rows - 1) / columns of what goes along rows with 4,
+ * and blocks that are gathered leave their owner's row (rows - 1) / (columns - 1) times. Rows of twice the
+ * square root, a quarter of that many of them, make both small, and cost a quarter more connections than a
+ * square.
  */
 static double off_by(int nodes, int columns)
 {

@@ -35,8 +35,9 @@
  * carries messages in that order, first in, first out. Buffers are never shared between peers or classes
  * (except that an all-gather's unit is kept once for all its receivers, in the same order). What a node does for
  * others (sums, forwards) it does in the order of windows, too, with one cursor for all of it, and queues what
- * comes of it as RESULT, which nobody passes on (two_level.c tells how it is on a grid). So the oldest unfinished piece of the whole group always finds a
- * buffer at its sender and a credit at its receiver; by induction everything moves. That a peer may have to wait for
+ * comes of it as RESULT, which nobody passes on (two_level.c tells how it is on a grid). So the oldest unfinished
+ * piece of the whole group always finds a buffer at its sender and a credit at its receiver; by induction
+ * everything moves. That a peer may have to wait for
  * others of its class (fair.c) does not change this: it waits for a bounded time only. What a receiver needs out of
  * this order (bytes it has to ask for again) comes as CONTROL, which is always read.
  */

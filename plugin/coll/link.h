@@ -34,7 +34,8 @@ struct nb_rx {
     void **req;
     size_t *len;
     uint64_t posted, arrived, taken, freed; /* counters; slot = counter % slots */
-    struct nb_shared *unit; /* where things are forwarded from it (CONTRIB; a column's RESULT): of each slot, not free while some is left */
+    /* Where things are forwarded from it (CONTRIB; a column's RESULT): of each slot, not free while some is left. */
+    struct nb_shared *unit;
     uint8_t *held;   /* of each slot: a task reads it, so that it is not free */
     int watched;     /* watch.c tells when there is something to read */
     int quiet;       /* and there is nothing: need not be asked */

@@ -2,33 +2,37 @@
 /*
  * The schedule of a grid (grid.h), where nodes are connected along rows and columns only, for all functions.
  *
- * The part of a window that lies in one block is cut into pieces, one for each column but the owner's: the owner gets all of
- * them in the end, and would get twice as much as the others if it had to sum one, too. An all-reduce's window is cut into
- * pieces that go round over the columns, and over rows as far as they are long enough.
+ * The part of a window that lies in one block is cut into pieces, one for each column but the owner's: the
+ * owner gets all of them in the end, and would get twice as much as the others if it had to sum one, too. An
+ * all-reduce's window is cut into pieces that go round over the columns, and over rows as far as they are
+ * long enough.
  *
- * Sums. In every row, all send their values of a piece to the node of the row that is in the piece's column. In the row
- * of the block's owner that node finishes the sum; those of the other rows send it theirs, with 8 bits, along the column.
- * It adds up its row's values, the other rows' sums and its own in one pass, and sends what comes of it, coded as in two
- * hops, to the owner, which adds its own values. An all-reduce's pieces are finished by their owners, who send them along
- * their columns, and they are forwarded along the rows as they are. So a node sends about what it does in two hops, and
- * twice (rows - 1) / columns of that along its column.
+ * Sums. In every row, all send their values of a piece to the node of the row that is in the piece's column.
+ * In the row of the block's owner that node finishes the sum; those of the other rows send it theirs, with 8
+ * bits, along the column. It adds up its row's values, the other rows' sums and its own in one pass, and
+ * sends what comes of it, coded as in two hops, to the owner, which adds its own values. An all-reduce's
+ * pieces are finished by their owners, who send them along their columns, and they are forwarded along the
+ * rows as they are. So a node sends about what it does in two hops, and twice (rows - 1) / columns of that
+ * along its column.
  *
  *     rows            columns          rows
  *     values, 4 bits  sums, 8 bits     sums, coded as the policy says
  *     ------------->  ------------->   ------------->
  *
- * All-gathers go the other way: the owner sends a piece to each of its row, who forward it along their columns and to the
- * others of the row; who gets it along the column forwards it along its row. It is coded once.
+ * All-gathers go the other way: the owner sends a piece to each of its row, who forward it along their
+ * columns and to the others of the row; who gets it along the column forwards it along its row. It is coded
+ * once.
  *
- * Order. What a node sums it does in the order of windows, with one cursor (reduce.c); what it forwards along its row, as
- * well, with another (here): an all-reduce's results come back while newer pieces are summed. Where both put something
- * into the same ring, it is in the order of windows, too: a finished sum waits until all older windows are forwarded, an
- * all-reduce's result until all older gathers are, and nothing is forwarded before all older sums are done. The classes
- * of a row and of a column feed each other in one direction only: contributions of the row, of the column, results of the
- * column, of the row; and each of them carries messages in the order of windows. So what internal.h tells of circles
- * holds here.
+ * Order. What a node sums it does in the order of windows, with one cursor (reduce.c); what it forwards along
+ * its row, as well, with another (here): an all-reduce's results come back while newer pieces are summed.
+ * Where both put something into the same ring, it is in the order of windows, too: a finished sum waits until
+ * all older windows are forwarded, an all-reduce's result until all older gathers are, and nothing is
+ * forwarded before all older sums are done. The classes of a row and of a column feed each other in one
+ * direction only: contributions of the row, of the column, results of the column, of the row; and each of
+ * them carries messages in the order of windows. So what internal.h tells of circles holds here.
  *
- * The error of each code is carried on by the node that makes it, at the piece's place: nobody codes a piece twice.
+ * The error of each code is carried on by the node that makes it, at the piece's place: nobody codes a piece
+ * twice.
  */
 #include <errno.h>
 
@@ -72,8 +76,8 @@ static int part_at(const struct nb_coll_comm *comm, const struct nb_coll_req *wi
     return 1;
 }
 
-/* Where the first piece at or behind `from` begins that goes through `column`; at the part's end or behind it: there is
- * none. Ways are counted from the column behind the owner's. */
+/* Where the first piece at or behind `from` begins that goes through `column`; at the part's end or behind
+ * it: there is none. Ways are counted from the column behind the owner's. */
 static uint64_t through(const struct nb_coll_comm *comm, const struct part *p, uint64_t from, int column)
 {
     uint64_t columns = (uint64_t)comm->grid.columns, at = (from - p->beg) / p->each;
@@ -85,8 +89,9 @@ static uint64_t through(const struct nb_coll_comm *comm, const struct part *p, u
     return ahead ? p->beg + (at + ahead) * p->each : from;
 }
 
-/* An all-reduce's window has as many shares for each column as rows, or fewer where these would be short: messages cost time,
- * and a node that owns a piece gets no more than some tenths more than one that owns none. */
+/* An all-reduce's window has as many shares for each column as rows, or fewer where these would be short:
+ * messages cost time, and a node that owns a piece gets no more than some tenths more than one that owns
+ * none. */
 static int shares_of(const struct nb_coll_comm *comm, const struct nb_coll_req *win)
 {
     const uint64_t columns = (uint64_t)comm->grid.columns, most = win->bytes / (columns * SHORT);
@@ -94,8 +99,9 @@ static int shares_of(const struct nb_coll_comm *comm, const struct nb_coll_req *
     return (int)(columns * (most < 1 ? 1 : min64(most, (uint64_t)comm->grid.rows)));
 }
 
-/* Share n is of column n % columns; its owner is in a row that depends on nothing but n, so that the same places are coded
- * by the same nodes in every step, and errors are carried to where they came from. Until then the piece's owner is n. Returns 1. */
+/* Share n is of column n % columns; its owner is in a row that depends on nothing but n, so that the same
+ * places are coded by the same nodes in every step, and errors are carried to where they came from. Until
+ * then the piece's owner is n. Returns 1. */
 static int give_owner(const struct nb_coll_comm *comm, struct nb_piece *piece)
 {
     const struct nb_grid g = comm->grid;
@@ -105,7 +111,8 @@ static int give_owner(const struct nb_coll_comm *comm, struct nb_piece *piece)
     return 1;
 }
 
-/* Next piece of an all-reduce that goes through `column`: pieces are numbered as their shares are, over and over. */
+/* Next piece of an all-reduce that goes through `column`: pieces are numbered as their shares are, over and
+ * over. */
 static int next_in_stream(const struct nb_coll_comm *comm, const struct nb_coll_req *win, int column, uint64_t from,
                           struct nb_piece *piece)
 {
@@ -137,8 +144,9 @@ static int piece_at(const struct nb_coll_comm *comm, const struct nb_coll_req *w
     return 1;
 }
 
-/* The part has no piece that goes through `column`: where to look next. Blocks that a window covers whole are cut alike, so
- * that those in between can be left out: in windows of many small blocks every peer's cursor would look at every one. */
+/* The part has no piece that goes through `column`: where to look next. Blocks that a window covers whole are
+ * cut alike, so that those in between can be left out: in windows of many small blocks every peer's cursor
+ * would look at every one. */
 static uint64_t behind(const struct nb_coll_comm *comm, const struct nb_coll_req *win, const struct part *p, int column)
 {
     const uint64_t block = win->op->block, columns = (uint64_t)comm->grid.columns;
@@ -198,8 +206,8 @@ static uint64_t begin(struct nb_coll_comm *comm, struct nb_coll_req *win)
     return left;
 }
 
-/* Values go along rows. The owner keeps its own of a reduce-scatter; an all-gather's are sent by the scatter cursor, and
- * what goes along columns, by those of sums and forwards. */
+/* Values go along rows. The owner keeps its own of a reduce-scatter; an all-gather's are sent by the scatter
+ * cursor, and what goes along columns, by those of sums and forwards. */
 static int next_send(const struct nb_coll_comm *comm, const struct nb_coll_req *win, int peer, uint64_t from,
                      struct nb_piece *piece)
 {
@@ -313,7 +321,8 @@ static int has_arrived(struct nb_coll_comm *comm, struct nb_peer *peer, const st
     return 1;
 }
 
-/* 1 when this node sends the piece on to `peer`: to the others of its row, and, if it has it of its owner, of its column. */
+/* 1 when this node sends the piece on to `peer`: to the others of its row, and, if it has it of its owner, of
+ * its column. */
 static int forwards_to(const struct nb_coll_comm *comm, const struct nb_op *op, const struct nb_piece *piece,
                        const struct nb_peer *peer)
 {
@@ -344,8 +353,8 @@ static void count(struct nb_coll_comm *comm, const struct nb_msg *m, size_t len,
         comm->stats.func[NB_FUNC_ALL_GATHER].unchanged_units += (uint64_t)copies;
 }
 
-/* From the slot in which it arrived, which is free again when the last receiver has taken it; and deliver it here. So a
- * finished window owes nobody anything. */
+/* From the slot in which it arrived, which is free again when the last receiver has taken it; and deliver it
+ * here. So a finished window owes nobody anything. */
 static int forward(struct nb_coll_comm *comm, struct nb_coll_req *win, const struct nb_piece *piece, struct nb_peer *from,
                    struct nb_rx *rx)
 {

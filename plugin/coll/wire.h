@@ -6,8 +6,8 @@
  *
  * Three classes of messages travel on connections of their own, so that none can fill the buffers that another
  * needs:
- *   CONTRIB  a node's values to the node that reduces them, or its block of an all-gather
- *   RESULT   reduced values to everyone (all-reduce), forwarded pieces (two-hop all-gather)
+ *   CONTRIB  a node's values, or a row's sum, to the node that reduces them; its block of an all-gather
+ *   RESULT   reduced values to everyone (all-reduce) or their owner (two hops, two levels), forwarded pieces
  *   CONTROL  signs of life, confirmations, requests for raw bytes and answers to them, farewells
  */
 #ifndef NIBBLE_COLL_WIRE_H
