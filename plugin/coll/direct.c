@@ -9,9 +9,6 @@
  */
 #include "coll/internal.h"
 
-static uint64_t min64(uint64_t a, uint64_t b) { return a < b ? a : b; }
-static uint64_t max64(uint64_t a, uint64_t b) { return a > b ? a : b; }
-
 /* ---- reduce-scatter, all-gather -------------------------------------------------------------------- */
 
 /* Piece at `off` of a vector of rank blocks, not beyond `end`. */
@@ -23,9 +20,9 @@ static int block_piece(const struct nb_coll_comm *comm, const struct nb_coll_req
     if (off >= end)
         return 0;
     rel = off % block;
-    len = min64(comm->unit - rel % comm->unit, block - rel);
+    len = nb_min64(comm->unit - rel % comm->unit, block - rel);
     piece->off = off;
-    piece->len = (uint32_t)min64(len, end - off);
+    piece->len = (uint32_t)nb_min64(len, end - off);
     piece->owner = (int)(off / block);
     piece->relay = -1;
     piece->first = rel / win->op->value;
@@ -40,8 +37,8 @@ static int rank_piece(const struct nb_coll_comm *comm, const struct nb_coll_req 
                       struct nb_piece *piece)
 {
     uint64_t block = win->op->block;
-    uint64_t beg = max64(max64(from, win->off), (uint64_t)rank * block);
-    uint64_t end = min64(win->off + win->bytes, (uint64_t)(rank + 1) * block);
+    uint64_t beg = nb_max64(nb_max64(from, win->off), (uint64_t)rank * block);
+    uint64_t end = nb_min64(win->off + win->bytes, (uint64_t)(rank + 1) * block);
     return block_piece(comm, win, beg, end, piece);
 }
 
@@ -66,14 +63,14 @@ int nb_stream_piece(const struct nb_coll_comm *comm, const struct nb_coll_req *w
 
     if (off >= win->bytes)
         return 0;
-    end = min64(off - off % cut + cut, win->bytes);
+    end = nb_min64(off - off % cut + cut, win->bytes);
     piece->off = off;
     piece->len = (uint32_t)(end - off);
     piece->owner = (int)(off / cut % (uint64_t)shares);
     piece->relay = -1;
     piece->first = off / win->op->value;
     piece->number = off / cut;
-    end = min64(end, win->most);
+    end = nb_min64(end, win->most);
     piece->most = end > off ? (uint32_t)(end - off) : 0;
     piece->sure = end <= win->sure || piece->most == 0;
     return 1;
@@ -105,8 +102,8 @@ static uint64_t direct_begin(struct nb_coll_comm *comm, struct nb_coll_req *win)
     switch (win->op->func) {
     case NB_FUNC_REDUCE_SCATTER:
         own = (uint64_t)comm->rank * block;
-        end = min64(end, own + block);
-        own = max64(own, win->off);
+        end = nb_min64(end, own + block);
+        own = nb_max64(own, win->off);
         return end > own ? end - own : 0;
     default:
         return win->bytes;

@@ -13,7 +13,8 @@
  *   fair.c      how the peers share this node's link
  *   schedule.c  which schedule an operation takes (struct nb_schedule_ops is the seam between them and the rest)
  *   direct.c    a schedule: every piece goes straight to where it is needed
- *   two_hop.c   what the next two share: the cut of a window
+ *   cut.c       what the next three share: the cut of a window, and
+ *   forward.c   how a message is sent on
  *   two_hop_gather.c   a schedule of all-gathers: pieces are scattered, and forwarded by who gets them
  *   two_hop_reduce.c   a schedule of reduce-scatters: pieces are summed by others on the way to their owner
  *   two_level.c the schedule of grids: along rows and columns
@@ -397,6 +398,9 @@ static inline struct nb_peer *nb_near_behind(const struct nb_coll_comm *comm, in
     return comm->near[(comm->behind + i) % comm->nnear];
 }
 
+static inline uint64_t nb_min64(uint64_t a, uint64_t b) { return a < b ? a : b; }
+static inline uint64_t nb_max64(uint64_t a, uint64_t b) { return a > b ? a : b; }
+
 static inline struct nb_coll_req *nb_window(const struct nb_coll_comm *comm, uint64_t seq)
 {
     return &comm->win[seq % NB_WINDOWS];
@@ -554,18 +558,31 @@ int nb_contributes(const struct nb_coll_comm *comm, const struct nb_piece *piece
 /* 1 when the peer takes nothing more but the operation needs it to: then the communicator has failed. */
 int nb_peer_left(struct nb_coll_comm *comm, const struct nb_peer *peer, enum nb_class cls, const struct nb_op *op);
 
-/* two_hop.c: as in nb_schedule_ops, for all functions that go in two hops. */
-int nb_two_hop_piece_at(const struct nb_coll_comm *comm, const struct nb_coll_req *win, uint64_t off,
-                        struct nb_piece *piece);
+/* cut.c: as in nb_schedule_ops, for reduce-scatters and all-gathers that go in two hops or levels. */
+int nb_cut_piece_at(const struct nb_coll_comm *comm, const struct nb_coll_req *win, uint64_t off,
+                    struct nb_piece *piece);
 /* Next piece of `owner`'s block. */
-int nb_two_hop_of_owner(const struct nb_coll_comm *comm, const struct nb_coll_req *win, int owner, uint64_t from,
-                        struct nb_piece *piece);
-/* Next piece of a block, neither this node's nor `relay`'s own, that goes through `relay`. */
-int nb_two_hop_of_relay(const struct nb_coll_comm *comm, const struct nb_coll_req *win, int relay, uint64_t from,
-                        struct nb_piece *piece);
-/* Next piece of `owner`'s block that goes through `relay`, another node. */
-int nb_two_hop_between(const struct nb_coll_comm *comm, const struct nb_coll_req *win, int owner, int relay,
-                       uint64_t from, struct nb_piece *piece);
+int nb_cut_of_owner(const struct nb_coll_comm *comm, const struct nb_coll_req *win, int owner, uint64_t from,
+                    struct nb_piece *piece);
+/* Next piece of another node's block that goes through the column of `node` (in two hops: through `node`). */
+int nb_cut_through(const struct nb_coll_comm *comm, const struct nb_coll_req *win, int node, uint64_t from,
+                   struct nb_piece *piece);
+/* Next piece of this node's block that goes through it. */
+int nb_cut_own_through(const struct nb_coll_comm *comm, const struct nb_coll_req *win, int node, uint64_t from,
+                       struct nb_piece *piece);
+/* Bytes of a reduce-scatter's window that end at this node: of its block, and what it sums for others. */
+uint64_t nb_cut_sums(const struct nb_coll_comm *comm, const struct nb_coll_req *win);
+
+/* forward.c: what has come from `from`, at the head of `rx`, goes on and is delivered, if it is the piece: 1, 0 not now,
+ * or < 0 when the communicator failed. */
+int nb_forward(struct nb_coll_comm *comm, struct nb_coll_req *win, const struct nb_piece *piece, struct nb_peer *from,
+               struct nb_rx *rx);
+/* 1 when this node sends the piece on to `peer`: to the others of its row, and, if it has it of its owner, of its
+ * column. */
+int nb_forwards_to(const struct nb_coll_comm *comm, const struct nb_op *op, const struct nb_piece *piece,
+                   const struct nb_peer *peer);
+/* 1 when all these have room; 0, or < 0 when one of them has left. */
+int nb_forward_room(struct nb_coll_comm *comm, const struct nb_op *op, const struct nb_piece *piece);
 
 /* two_hop_reduce.c: 1 moved, 0 not now, < 0 failed. The head of `peer`'s RESULT ring is a sum of all others' values:
  * add the own ones and deliver it. */

@@ -53,30 +53,8 @@ void nb_mesh_pause(void)
 
 /* ---- notes ------------------------------------------------------------------------------------------ */
 
-int nb_note_send(const struct nb_net_ops *net, void *conn, struct nb_note *n)
-{
-    int ret, moved = 0;
-
-    if (n->done)
-        return 0;
-    if (!n->posted) {
-        if (!n->mhandle) {
-            ret = net->reg_mr(conn, n->buf, sizeof(n->buf), NB_MEM_HOST, &n->mhandle);
-            if (ret)
-                return ret;
-        }
-        ret = net->isend(conn, n->buf, n->len, 0, n->mhandle, &n->req);
-        if (ret)
-            return ret;
-        if (!n->req)
-            return 0;
-        n->posted = moved = 1;
-    }
-    ret = net->test(n->req, &n->done, NULL);
-    return ret ? ret : (moved || n->done);
-}
-
-int nb_note_receive(const struct nb_net_ops *net, void *conn, struct nb_note *n)
+/* Drive a note in the direction that it has. */
+static int note_drive(const struct nb_net_ops *net, void *conn, struct nb_note *n, int send)
 {
     void *data = n->buf;
     size_t size = sizeof(n->buf);
@@ -90,15 +68,26 @@ int nb_note_receive(const struct nb_net_ops *net, void *conn, struct nb_note *n)
             if (ret)
                 return ret;
         }
-        ret = net->irecv(conn, 1, &data, &size, &tag, &n->mhandle, &n->req);
+        ret = send ? net->isend(conn, n->buf, n->len, 0, n->mhandle, &n->req)
+                   : net->irecv(conn, 1, &data, &size, &tag, &n->mhandle, &n->req);
         if (ret)
             return ret;
         if (!n->req)
             return 0;
         n->posted = moved = 1;
     }
-    ret = net->test(n->req, &n->done, &n->len);
+    ret = net->test(n->req, &n->done, send ? NULL : &n->len);
     return ret ? ret : (moved || n->done);
+}
+
+int nb_note_send(const struct nb_net_ops *net, void *conn, struct nb_note *n)
+{
+    return note_drive(net, conn, n, 1);
+}
+
+int nb_note_receive(const struct nb_net_ops *net, void *conn, struct nb_note *n)
+{
+    return note_drive(net, conn, n, 0);
 }
 
 static void note_forget(const struct nb_net_ops *net, void *conn, struct nb_note *n)

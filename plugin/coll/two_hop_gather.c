@@ -44,7 +44,7 @@ static int two_hop_next_send(const struct nb_coll_comm *comm, const struct nb_co
 static int two_hop_next_reduce(const struct nb_coll_comm *comm, const struct nb_coll_req *win, uint64_t from,
                                struct nb_piece *piece)
 {
-    return nb_two_hop_of_relay(comm, win, comm->rank, from, piece);
+    return nb_cut_through(comm, win, comm->rank, from, piece);
 }
 
 const struct nb_schedule_ops nb_schedule_two_hop_gather = {
@@ -53,9 +53,9 @@ const struct nb_schedule_ops nb_schedule_two_hop_gather = {
     .begin = two_hop_begin,
     .next_send = two_hop_next_send,
     .next_reduce = two_hop_next_reduce,
-    .next_owned = nb_two_hop_of_owner,
-    .next_result = nb_two_hop_of_relay,
-    .piece_at = nb_two_hop_piece_at,
+    .next_owned = nb_cut_of_owner,
+    .next_result = nb_cut_through,
+    .piece_at = nb_cut_piece_at,
 };
 
 /* ---- first hop -------------------------------------------------------------------------------------- */
@@ -118,64 +118,11 @@ void nb_two_hop_note(struct nb_op *op, int owner, const struct nb_msg *m, int ke
         op->lost[owner / 64] |= bit;
 }
 
-/* 1: the head of the owner's ring is `piece`; 0: not yet; < 0: something else is there. */
-static int has_arrived(struct nb_coll_comm *comm, struct nb_peer *owner, const struct nb_op *op,
-                       const struct nb_piece *piece)
-{
-    const struct nb_msg *m = &owner->rx[NB_CLASS_CONTRIB].head;
-
-    if (!nb_rx_head(comm, owner, NB_CLASS_CONTRIB))
-        return 0;
-    if (m->opno < op->opno && m->func == NB_FUNC_ALL_GATHER && !(m->flags & NB_MSG_TWO_HOP))
-        return 0; /* an earlier all-gather's block, not delivered yet */
-    if (m->opno == op->opno && m->func == op->func && m->offset == piece->off && m->bytes == piece->len &&
-        m->flags & NB_MSG_TWO_HOP)
-        return 1;
-    return nb_comm_error(
-        comm, -EPROTO,
-        "%s sent %s %llu, %u bytes at %llu, codec %u, flags %u, where %u bytes at %llu of all_gather "
-        "%llu in two hops are expected",
-        owner->name, nb_func_name(m->func), (unsigned long long)m->opno, m->bytes,
-        (unsigned long long)m->offset, m->codec, m->flags, piece->len, (unsigned long long)piece->off,
-        (unsigned long long)op->opno);
-}
-
 int nb_two_hop_forward(struct nb_coll_comm *comm, struct nb_coll_req *win, const struct nb_piece *piece)
 {
     struct nb_peer *owner = &comm->peer[piece->owner];
-    struct nb_rx *rx = &owner->rx[NB_CLASS_CONTRIB];
-    struct nb_func_stats *stats = &comm->stats.func[NB_FUNC_ALL_GATHER];
-    uint64_t others = (uint64_t)comm->nranks - 2;
-    struct nb_shared *unit = &rx->unit[nb_rx_at(rx)];
-    int ret = has_arrived(comm, owner, win->op, piece);
 
-    if (ret <= 0)
-        return ret;
-    if (!nb_gather_can_take(comm, owner, &rx->head))
-        return 0;
-    for (int r = 0; r < comm->nranks; r++) {
-        if (r == comm->rank || r == piece->owner)
-            continue;
-        if (nb_peer_left(comm, &comm->peer[r], NB_CLASS_RESULT, win->op))
-            return -1;
-        if (!nb_tx_buffer(&comm->peer[r].tx[NB_CLASS_RESULT]))
-            return 0;
-    }
-    unit->len = rx->len[nb_rx_at(rx)];
-    unit->left = (int)others;
-    for (int i = 1; i < comm->nranks; i++) {
-        int r = (comm->rank + i) % comm->nranks;
-        if (r != piece->owner)
-            nb_tx_forward(&comm->peer[r].tx[NB_CLASS_RESULT], unit);
-    }
-    stats->units += others;
-    stats->sent_bytes += rx->head.bytes * others;
-    stats->wire_bytes += unit->len * others;
-    if (rx->head.codec == NB_CODEC_RAW)
-        stats->raw_units += others;
-    else if (rx->head.coded == 0)
-        stats->unchanged_units += others;
-    return nb_gather_take(comm, owner, win, piece, rx);
+    return nb_forward(comm, win, piece, owner, &owner->rx[NB_CLASS_CONTRIB]);
 }
 
 void nb_two_hop_finished(struct nb_coll_comm *comm, const struct nb_coll_req *win)

@@ -16,53 +16,28 @@
 
 #include "coll/task.h"
 
-static uint64_t min64(uint64_t a, uint64_t b) { return a < b ? a : b; }
-static uint64_t max64(uint64_t a, uint64_t b) { return a > b ? a : b; }
-
 /* ---- the schedule ----------------------------------------------------------------------------------- */
 
-/* What ends here: the own block, and what is summed for others. */
 static uint64_t reduce_begin(struct nb_coll_comm *comm, struct nb_coll_req *win)
 {
-    uint64_t own = (uint64_t)comm->rank * win->op->block, from = win->off;
-    uint64_t beg = max64(own, win->off), end = min64(own + win->op->block, win->off + win->bytes);
-    uint64_t left = end > beg ? end - beg : 0;
-    struct nb_piece piece;
-
-    while (nb_two_hop_of_relay(comm, win, comm->rank, from, &piece)) {
-        left += piece.len;
-        from = piece.off + piece.len;
-    }
-    return left;
-}
-
-static int reduce_next_send(const struct nb_coll_comm *comm, const struct nb_coll_req *win, int peer,
-                            uint64_t from, struct nb_piece *piece)
-{
-    return nb_two_hop_of_relay(comm, win, peer, from, piece);
+    return nb_cut_sums(comm, win);
 }
 
 static int reduce_next_reduce(const struct nb_coll_comm *comm, const struct nb_coll_req *win, uint64_t from,
                               struct nb_piece *piece)
 {
-    return nb_two_hop_of_relay(comm, win, comm->rank, from, piece);
-}
-
-static int reduce_next_result(const struct nb_coll_comm *comm, const struct nb_coll_req *win, int peer,
-                              uint64_t from, struct nb_piece *piece)
-{
-    return nb_two_hop_between(comm, win, comm->rank, peer, from, piece);
+    return nb_cut_through(comm, win, comm->rank, from, piece);
 }
 
 const struct nb_schedule_ops nb_schedule_two_hop_reduce = {
     .name = "two-hop",
     .flags = NB_MSG_TWO_HOP,
     .begin = reduce_begin,
-    .next_send = reduce_next_send,
+    .next_send = nb_cut_through,
     .next_reduce = reduce_next_reduce,
-    .next_owned = nb_two_hop_of_owner,
-    .next_result = reduce_next_result,
-    .piece_at = nb_two_hop_piece_at,
+    .next_owned = nb_cut_of_owner,
+    .next_result = nb_cut_own_through,
+    .piece_at = nb_cut_piece_at,
 };
 
 /* ---- second hop ------------------------------------------------------------------------------------- */

@@ -356,6 +356,7 @@ START_TEST(message_before_its_window)
     struct nb_peer peer = {.rank = 1};
 
     comm->nranks = 4;
+    comm->grid = (struct nb_grid){1, 4};
     comm->unit = 4096;
     win->op->block = 4096;
     win->off = 4097;
@@ -408,6 +409,7 @@ START_TEST(next_pieces)
         for (int k = 0; k < 3; k++)
             state ^= k == 1 ? state >> 7 : state << (k ? 17 : 13);
         comm->nranks = 3 + (int)(state >> 8 & 15);
+        comm->grid = (struct nb_grid){1, comm->nranks};
         comm->rank = (int)(state >> 12 & 255) % comm->nranks;
         peer = (comm->rank + 1 + (int)(state >> 20 & 255) % (comm->nranks - 1)) % comm->nranks;
         win->op->block = 4 * (1 + (state >> 28 & 32767));
