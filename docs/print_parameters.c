@@ -11,11 +11,14 @@ int main(void)
           "\n"
           "<!-- Made from plugin/base/params.def by \"make update-docs\"; do not edit. -->\n"
           "\n"
-          "Settings are environment variables, read when NCCL first initialises the plugin and constant until it is\n"
-          "unloaded. An empty value counts as unset. A value that is not allowed, or a `NIBBLE_` name that is not in\n"
+          "Settings are environment variables, read when NCCL first initialises the plugin and constant "
+          "until it is\n"
+          "unloaded. An empty value counts as unset. A value that is not allowed, or a `NIBBLE_` name that "
+          "is not in\n"
           "this table, fails the initialisation with a message that names it.\n"
           "\n"
-          "A setting marked \\* must be the same on all nodes: the nodes of a communicator compare them when they\n"
+          "A setting marked \\* must be the same on all nodes: the nodes of a communicator compare them when "
+          "they\n"
           "connect, and where they differ, NCCL's own algorithms are used.\n"
           "\n",
           stdout);

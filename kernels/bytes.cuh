@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Bytes as they are: copies, zeros, comparisons, hashes, samples. A ticket of those that can be cut is a piece of
- * NB_PIECE bytes.
+ * Bytes as they are: copies, zeros, comparisons, hashes, samples. A ticket of those that can be cut is a
+ * piece of NB_PIECE bytes.
  */
 #ifndef NIBBLE_KERNELS_BYTES_CUH
 #define NIBBLE_KERNELS_BYTES_CUH
@@ -193,8 +193,8 @@ NB_DEV uint64_t nb_hash_word(const char *p, uint64_t n, uint64_t i)
     return v;
 }
 
-/* One warp: lanes are the hash's lanes, each a chain of its own over the whole string. That is all the parallelism
- * the format has within a string; strings are hashed beside each other. */
+/* One warp: lanes are the hash's lanes, each a chain of its own over the whole string. That is all the
+ * parallelism the format has within a string; strings are hashed beside each other. */
 NB_DEV void nb_hash(const struct nb_gpu_desc *d)
 {
     const uint32_t lane = nb_thread() & 31;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Encoding tiles that are not usual: something to escape, groups too far apart for one scale, sums that overflow;
- * and those of codec int8, and of types or places that cannot be read in whole pieces. A thread still has a group,
- * but its values are in shared memory, in loops: short code rather than fast.
+ * Encoding tiles that are not usual: something to escape, groups too far apart for one scale, sums that
+ * overflow; and those of codec int8, and of types or places that cannot be read in whole pieces. A thread
+ * still has a group, but its values are in shared memory, in loops: short code rather than fast.
  */
 #ifndef NIBBLE_KERNELS_CAREFUL_CUH
 #define NIBBLE_KERNELS_CAREFUL_CUH
@@ -168,7 +168,8 @@ NB_DEV void nb_careful_survey(int type, const struct nb_job *job, int int4, uint
     }
 }
 
-/* Largest maximum of the tile, the smallest one above the floor, and the number of escapes, for all threads. */
+/* Largest maximum of the tile, the smallest one above the floor, and the number of escapes, for all threads.
+ * */
 NB_DEV void nb_careful_exchange(struct nb_shared *sh, uint32_t max, uint32_t escapes, uint32_t *most, uint32_t *least,
                                 uint32_t *count)
 {
@@ -198,8 +199,8 @@ NB_DEV int nb_careful_exponent(uint32_t most)
                                 : (int)(most >> 23) - 127 + ((most & 0x7fffffu) > 0x780000u);
 }
 
-/* Codes of this thread's group to `codes`, new error; the row holds the coded domain's values. Returns the scale
- * byte; *noise: the sum of the squares of what was left over. codes: null for a tile of zeros. */
+/* Codes of this thread's group to `codes`, new error; the row holds the coded domain's values. Returns the
+ * scale byte; *noise: the sum of the squares of what was left over. codes: null for a tile of zeros. */
 NB_DEV uint32_t nb_careful_quantize(const struct nb_gpu_desc *d, const struct nb_job *job, int int4, int wide,
                                     int exponent, float *rows, uint32_t scale, float factor,
                                     struct nb_careful_group *s, char *codes, float *noise)
@@ -305,8 +306,8 @@ NB_DEV uint32_t nb_careful_rank(struct nb_shared *sh, uint32_t mine)
     return sum - mine;
 }
 
-/* The record of a tile of which not more is known than where its values are. `stage` is used up. All threads; ends
- * like nb_encode_tile. */
+/* The record of a tile of which not more is known than where its values are. `stage` is used up. All threads;
+ * ends like nb_encode_tile. */
 NB_DEV void nb_careful(int type, const struct nb_gpu_desc *d, const struct nb_job *job, struct nb_shared *sh,
                        nb_quad *stage, int measure)
 {

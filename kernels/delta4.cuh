@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Floors of bounded differences: docs/wire-format.md section 14. For one warp; a lane has one value of each of the
- * eight groups of a run.
+ * Floors of bounded differences: docs/wire-format.md section 14. For one warp; a lane has one value of each
+ * of the eight groups of a run.
  */
 #ifndef NIBBLE_KERNELS_DELTA4_CUH
 #define NIBBLE_KERNELS_DELTA4_CUH
@@ -106,8 +106,8 @@ NB_DEV int nb_is_fine(const struct nb_floors *f, const struct nb_exponents *now,
     return (below * ratio) << 12 <= nb_warp_sum(ulps);
 }
 
-/* The highest floor that is fine and that the next lower one does not make needless; 0: none. Both are monotonous, so
- * it is found from anywhere. */
+/* The highest floor that is fine and that the next lower one does not make needless; 0: none. Both are
+ * monotonous, so it is found from anywhere. */
 NB_DEV uint32_t nb_find_floor(const struct nb_floors *f, const struct nb_exponents *now, uint32_t width,
                               const uint32_t *e, uint32_t c, uint32_t goal, uint32_t ratio)
 {

@@ -2,14 +2,14 @@
 /*
  * Encoding a tile: docs/wire-format.md sections 5 to 8 and 11. A block has a tile, a thread a group.
  *
- * First half (survey): value + carried error, maxima in both domains, sums for the bound. The bound seldom acts, so
- * the survey is made as if it did not, and once more where it does. One exchange between the threads gives
- * the tile's exponent, its factor, and whether the tile holds anything that is not usual (careful.cuh). Second
- * half (quantize): codes, what they leave over, new error.
+ * First half (survey): value + carried error, maxima in both domains, sums for the bound. The bound seldom
+ * acts, so the survey is made as if it did not, and once more where it does. One exchange between the threads
+ * gives the tile's exponent, its factor, and whether the tile holds anything that is not usual (careful.cuh).
+ * Second half (quantize): codes, what they leave over, new error.
  *
- * The budget. At 4.8 TB/s and 1.75 GHz an H200 has some 30 instructions of 32 lanes for what encoding with feedback
- * moves for a BF16 value (4.56 bytes). What a value costs here, where additions and products can start at twice the
- * rate of logic, comparisons and byte permutations, which are marked *:
+ * The budget. At 4.8 TB/s and 1.75 GHz an H200 has some 30 instructions of 32 lanes for what encoding with
+ * feedback moves for a BF16 value (4.56 bytes). What a value costs here, where additions and products can
+ * start at twice the rate of logic, comparisons and byte permutations, which are marked *:
  *
  *     to FP32 1 (half of it *)     squares and their sum 2         error code to FP32 1 + 1*
  *     times unit, added 2          maximum and thin pairs 1.4*     transform 5
@@ -41,8 +41,8 @@ NB_DEV float nb_error_value(uint32_t biased, unsigned k)
     return nb_real(nb_bytes(biased, 0x4b000000u, 0x7440u + k)) - (0x1p23f + 128.0f);
 }
 
-/* Counts for a thin group: values of at least NB_SMALL times the maximum, and whether some value is beyond 2^10 times
- * the mean of the small ones. */
+/* Counts for a thin group: values of at least NB_SMALL times the maximum, and whether some value is beyond
+ * 2^10 times the mean of the small ones. */
 NB_DEV uint32_t nb_count_large(const float *h, float max, float threshold, uint32_t *careful)
 {
     uint32_t small = 0, large = 0;
@@ -108,8 +108,8 @@ NB_DEV void nb_survey(int type, int feedback, int norms, const nb_quad *stage, u
         max = nb_fmax(max, pair);
         least = nb_fmin(least, pair);
     }
-    /* The transform up to its last stage, which only has sums and differences of two: the larger magnitude of these
-     * is the sum of both magnitudes, rounded alike. */
+    /* The transform up to its last stage, which only has sums and differences of two: the larger magnitude of
+     * these is the sum of both magnitudes, rounded alike. */
     NB_UNROLL
     for (unsigned i = 0; i < NB_GROUP; i++)
         x[i] = h[i];
@@ -149,8 +149,8 @@ NB_DEV void nb_survey(int type, int feedback, int norms, const nb_quad *stage, u
     s->max = nb_better(max, scaled, large) ? scaled : max;
 }
 
-/* New error of group g from r, which is what the code left over times 1/back; idle groups keep theirs. Returns the
- * scale. */
+/* New error of group g from r, which is what the code left over times 1/back; idle groups keep theirs.
+ * Returns the scale. */
 NB_DEV uint32_t nb_keep_error(nb_quad *errors, uint32_t g, const float *r, float back)
 {
     uint32_t word[8];
@@ -177,7 +177,8 @@ NB_DEV uint32_t nb_keep_error(nb_quad *errors, uint32_t g, const float *r, float
     return scale;
 }
 
-/* Words of the record before the codes; where its first word lies in sh->record, so that codes are aligned. */
+/* Words of the record before the codes; where its first word lies in sh->record, so that codes are aligned.
+ * */
 NB_DEV uint32_t nb_words_before(uint32_t groups)
 {
     return 1 + (groups + 3) / 4 + (groups + 31) / 32;
@@ -206,8 +207,8 @@ NB_DEV void nb_partial(int type, const struct nb_gpu_desc *d, uint64_t at, uint3
         nb_store2(out + count * bytes, 0);
 }
 
-/* One warp: learn where the record of `bytes` begins in the output, for all (sh->offset); write the partial groups
- * before and behind it. */
+/* One warp: learn where the record of `bytes` begins in the output, for all (sh->offset); write the partial
+ * groups before and behind it. */
 NB_DEV void nb_settle(int type, const struct nb_gpu_desc *d, const struct nb_job *job, struct nb_shared *sh,
                       uint32_t bytes)
 {
@@ -234,8 +235,8 @@ NB_DEV int nb_encode_tile(int type, int feedback, const struct nb_gpu_desc *d, c
     struct nb_group_survey s;
 
     for (;;) {
-        /* Threads without a group work on what happens to lie there: values that only some threads set would take
-         * registers all through the kernel. */
+        /* Threads without a group work on what happens to lie there: values that only some threads set would
+         * take registers all through the kernel. */
         nb_survey(type, feedback, feedback || measure, stage, t, factor, x, &s);
         if (!active) {
             s.max = s.own2 = s.error2 = 0;

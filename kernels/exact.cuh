@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reductions of plain values, as plugin/device/exact.c makes them: source after source, then the own value. A ticket is
- * NB_PIECE bytes of the result; a thread has 16 bytes of it at a time, and their accumulators in registers: the
- * values' words, or eight FP32 numbers for 16-bit floats. Types of 8 and 64 bits, which are rare, go value by value.
+ * Reductions of plain values, as plugin/device/exact.c makes them: source after source, then the own value. A
+ * ticket is NB_PIECE bytes of the result; a thread has 16 bytes of it at a time, and their accumulators in
+ * registers: the values' words, or eight FP32 numbers for 16-bit floats. Types of 8 and 64 bits, which are
+ * rare, go value by value.
  */
 #ifndef NIBBLE_KERNELS_EXACT_CUH
 #define NIBBLE_KERNELS_EXACT_CUH

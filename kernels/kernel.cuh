@@ -2,9 +2,9 @@
 /*
  * The kernel: blocks draw tickets until there are no more. See kernels.h for what the host does.
  *
- * While a ticket is worked on, the block looks for its next one and begins to bring its data to shared memory; the
- * number of the one after that is on its way. A block ends its tickets in order, and a ticket waits only for
- * smaller ones, so all of them end whatever the number of blocks that really run.
+ * While a ticket is worked on, the block looks for its next one and begins to bring its data to shared
+ * memory; the number of the one after that is on its way. A block ends its tickets in order, and a ticket
+ * waits only for smaller ones, so all of them end whatever the number of blocks that really run.
  */
 #ifndef NIBBLE_KERNELS_KERNEL_CUH
 #define NIBBLE_KERNELS_KERNEL_CUH
@@ -35,7 +35,8 @@ NB_DEV uint64_t nb_work_words(const struct nb_gpu_desc *d)
         break;
     case NB_GPU_DECODE:
     case NB_GPU_REDUCE:
-        bytes += 4 * (uint64_t)nb_sources_padded(d);
+        /* How far the sources are found, and where their records lie. */
+        bytes += 4 * ((uint64_t)nb_sources_padded(d) + (uint64_t)d->nsources * (d->tickets - (d->nsources + 3) / 4 + 1));
         break;
     default:
         break;
@@ -218,8 +219,8 @@ NB_DEV void nb_copy_desc(uint64_t *to, const uint64_t *from)
         to[i] = nb_get64(from + i);
 }
 
-/* The descriptor in slot i of the ring's image in GPU memory, if the ticket is one of its own: into place s. The slot
- * may be written meanwhile, but not if the ticket lies in it: `begin` tells, before and after. */
+/* The descriptor in slot i of the ring's image in GPU memory, if the ticket is one of its own: into place s.
+ * The slot may be written meanwhile, but not if the ticket lies in it: `begin` tells, before and after. */
 NB_DEV int nb_match_slot(const struct nb_gpu_state *state, uint32_t i, uint64_t ticket, struct nb_gpu_desc *to)
 {
     const uint64_t begin = nb_get64(&state->begin[i]);
@@ -238,7 +239,8 @@ NB_DEV int nb_match_slot(const struct nb_gpu_state *state, uint32_t i, uint64_t 
     return 1;
 }
 
-/* Find the ticket sh->ticket[s], all threads. 1: it is in place s; 0: not there yet; -1: there will be none. */
+/* Find the ticket sh->ticket[s], all threads. 1: it is in place s; 0: not there yet; -1: there will be none.
+ * */
 NB_DEV int nb_find(const struct nb_gpu_launch *launch, struct nb_shared *sh, uint32_t s)
 {
     const uint32_t t = nb_thread();
@@ -296,7 +298,8 @@ NB_DEV int nb_find(const struct nb_gpu_launch *launch, struct nb_shared *sh, uin
 
 /* ---- A ring -------------------------------------------------------------------------------------------- */
 
-/* Block 0 of a resident launch: carry descriptors from the host's ring to GPU memory, until the launch is ended. */
+/* Block 0 of a resident launch: carry descriptors from the host's ring to GPU memory, until the launch is
+ * ended. */
 NB_DEV void nb_carry(const struct nb_gpu_launch *launch, struct nb_shared *sh)
 {
     struct nb_gpu_state *state = (struct nb_gpu_state *)(uintptr_t)launch->state;

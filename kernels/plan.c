@@ -2,9 +2,9 @@
 /* Checks of descriptors, and how many tickets and how much workspace they take. See kernels.h. */
 #include <errno.h>
 
+#include "base/nccl_names.h"
 #include "codec/format.h"
 #include "codec/ulp.h"
-#include "device/exact.h"
 #include "kernels.h"
 
 _Static_assert(sizeof(struct nb_gpu_desc) == 160, "descriptors are read in 16-byte words");
@@ -13,8 +13,8 @@ _Static_assert(sizeof(struct nb_gpu_result) == 128, "results have a line each");
 /* As in work.cuh, bytes.cuh, ulp.cuh. */
 #define CONTROL 72u
 #define PIECE 32768u
-#define SEGMENT 32u  /* blocks of ulp, a warp's work */
-#define SEGMENTS 4u  /* a ticket's */
+#define SEGMENT 32u /* blocks of ulp, a warp's work */
+#define SEGMENTS 4u /* a ticket's */
 
 static int aligned(uint64_t address, uint64_t to)
 {
@@ -48,7 +48,8 @@ static int64_t plan_encode(struct nb_gpu_desc *d, uint64_t size)
 
 static int64_t plan_reduce(struct nb_gpu_desc *d, uint64_t size)
 {
-    if (d->nsources > NB_MAX_SOURCES || (d->nsources && !d->sources) || (d->op == NB_GPU_DECODE && d->nsources != 1))
+    if (d->nsources > NB_MAX_SOURCES || (d->nsources && !d->sources) ||
+        (d->op == NB_GPU_DECODE && d->nsources != 1))
         return -EINVAL;
     if (!aligned(d->dst, size) || !aligned(d->own, size) || !aligned(d->sources, 8))
         return -ENOTSUP;
@@ -56,7 +57,8 @@ static int64_t plan_reduce(struct nb_gpu_desc *d, uint64_t size)
     if (tiles > UINT32_MAX / 2)
         return -EINVAL;
     d->tickets = (uint32_t)(tiles + (d->nsources + 3) / 4);
-    return (int64_t)(CONTROL + 4 * (uint64_t)((d->nsources + 3) & ~3u) + 4 * (uint64_t)d->nsources * (tiles + 1));
+    return (int64_t)(CONTROL + 4 * (uint64_t)((d->nsources + 3) & ~3u) +
+                     4 * (uint64_t)d->nsources * (tiles + 1));
 }
 
 /* Differences, either way. */
@@ -89,8 +91,9 @@ static int64_t plan_exact(struct nb_gpu_desc *d)
 {
     uint64_t size = nb_nccl_type_size((ncclDataType_t)d->type);
 
-    if (!nb_exact_supported((ncclDataType_t)d->type, (ncclRedOp_t)d->mode) || d->nsources + (d->own != 0) == 0 ||
-        d->nsources > NB_MAX_SOURCES || (d->nsources && !d->sources) || (d->n && !d->dst))
+    if (!nb_exact_supported((ncclDataType_t)d->type, (ncclRedOp_t)d->mode) ||
+        d->nsources + (d->own != 0) == 0 || d->nsources > NB_MAX_SOURCES || (d->nsources && !d->sources) ||
+        (d->n && !d->dst))
         return -EINVAL;
     if (!aligned(d->dst, size) || !aligned(d->own, size) || !aligned(d->sources, 8))
         return -ENOTSUP;
@@ -122,12 +125,8 @@ int64_t nb_gpu_plan(struct nb_gpu_desc *d)
     case NB_GPU_ULP_ENCODE:
     case NB_GPU_ULP_DECODE:
     case NB_GPU_DELTA4_ENCODE:
-    case NB_GPU_DELTA4_DECODE:
-        work = plan_differences(d);
-        break;
-    case NB_GPU_REDUCE_EXACT:
-        work = plan_exact(d);
-        break;
+    case NB_GPU_DELTA4_DECODE: work = plan_differences(d); break;
+    case NB_GPU_REDUCE_EXACT: work = plan_exact(d); break;
     case NB_GPU_ULP_GUESS:
         if (!aligned(d->src, 4) || !aligned(d->ref, 4))
             return -ENOTSUP;
@@ -140,17 +139,16 @@ int64_t nb_gpu_plan(struct nb_gpu_desc *d)
         d->tickets = d->n ? (uint32_t)((d->n + PIECE - 1) / PIECE) : 1;
         break;
     case NB_GPU_HASH:
-    case NB_GPU_LIKENESS:
-        break;
+    case NB_GPU_LIKENESS: break;
     case NB_GPU_PROFILE:
     case NB_GPU_SAMPLE:
-        if (d->type >= NB_DTYPE_COUNT || ((d->op == NB_GPU_SAMPLE || (d->flags & NB_GPU_SPREAD)) && d->nsources > 1u << 16))
+        if (d->type >= NB_DTYPE_COUNT ||
+            ((d->op == NB_GPU_SAMPLE || (d->flags & NB_GPU_SPREAD)) && d->nsources > 1u << 16))
             return -EINVAL;
         if (!aligned(d->src, size) || !aligned(d->dst, 4))
             return -ENOTSUP;
         break;
-    default:
-        return -EINVAL;
+    default: return -EINVAL;
     }
     return work < 0 ? work : (work + 15) & ~(int64_t)15;
 }

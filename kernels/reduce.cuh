@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Decoding and sums: docs/wire-format.md sections 9 and 10. A block has a tile, a thread a group, with an accumulator
- * for the values and one for the transformed ones of each value in registers.
+ * Decoding and sums: docs/wire-format.md sections 9 and 10. A block has a tile, a thread a group, with an
+ * accumulator for the values and one for the transformed ones of each value in registers.
  *
- * Records have no fixed length, so tickets of their own find them first: a warp to each source guesses that all
- * records are as long as the usual one and looks at very many headers at once; where the guess ends, it begins again.
- * The tickets of tiles wait for what is found (`progress`), which is less work than a tile.
+ * Records have no fixed length, so tickets of their own find them first: a warp to each source guesses that
+ * all records are as long as the usual one and looks at very many headers at once; where the guess ends, it
+ * begins again. The tickets of tiles wait for what is found (`progress`), which is less work than a tile.
  *
- * The budget for a source of int4 (0.54 bytes): two instructions a value to turn a nibble into a float, two to add it
- * to both accumulators, one of which gets zeros; 0.5 for what is done once a group. The inverse transform, own values
- * and rounding take 9 for a sum, for 4 bytes of BF16.
+ * The budget for a source of int4 (0.54 bytes): two instructions a value to turn a nibble into a float, two
+ * to add it to both accumulators, one of which gets zeros; 0.5 for what is done once a group. The inverse
+ * transform, own values and rounding take 9 for a sum, for 4 bytes of BF16.
  */
 #ifndef NIBBLE_KERNELS_REDUCE_CUH
 #define NIBBLE_KERNELS_REDUCE_CUH
@@ -169,8 +169,8 @@ NB_DEV int nb_indexed(const struct nb_gpu_desc *d, uint32_t source, uint32_t til
     return nb_get32_shared_by_blocks(nb_progress(d) + source) >= tile + 2;
 }
 
-/* Begin to bring a record of `bytes` to shared memory, where it lies as far from 16-byte alignment as it does in
- * global memory; all threads. */
+/* Begin to bring a record of `bytes` to shared memory, where it lies as far from 16-byte alignment as it does
+ * in global memory; all threads. */
 NB_DEV void nb_fetch_record(nb_quad *to, uint64_t from, uint32_t bytes)
 {
     const uint32_t t = nb_thread(), skew = (uint32_t)(from & 15), end = skew + bytes;
@@ -229,8 +229,8 @@ NB_DEV struct nb_view nb_view_of(uint32_t header, const char *record, uint32_t g
     return v;
 }
 
-/* What a decoder must not take on trust and the length does not tell: padding, unused bits, escapes. Each thread
- * looks at something; 1: malformed. GET1, GET4 read a byte or a word. */
+/* What a decoder must not take on trust and the length does not tell: padding, unused bits, escapes. Each
+ * thread looks at something; 1: malformed. GET1, GET4 read a byte or a word. */
 #define NB_CHECK_RECORD(v, groups, group0, GET1, GET4, bad)                                                            \
     do {                                                                                                               \
         const uint32_t t_ = nb_thread();                                                                               \
@@ -260,8 +260,8 @@ NB_DEV struct nb_view nb_view_of(uint32_t header, const char *record, uint32_t g
 #define NB_SHARED1(p) (*(const uint8_t *)(p))
 #define NB_SHARED4(p) (*(const uint32_t *)(const void *)(p))
 
-/* Add eight codes of an int4 word, values i0 to i0 + 7. `plain` and `coded`: the step in the domain of each sum, 0 in
- * the other; times 1, 1/16 and 1/256. */
+/* Add eight codes of an int4 word, values i0 to i0 + 7. `plain` and `coded`: the step in the domain of each
+ * sum, 0 in the other; times 1, 1/16 and 1/256. */
 NB_DEV void nb_add_nibbles(uint32_t word, unsigned i0, const float *plain, const float *coded, float *p, float *c)
 {
     const uint32_t w[3] = {word ^ 0x88888888u, (word ^ 0x88888888u) >> 12, (word ^ 0x88888888u) >> 24};
@@ -318,7 +318,8 @@ NB_DEV int nb_add_int4(const char *record, uint32_t groups, uint32_t group0, int
     return transform;
 }
 
-/* The values eight further to the front: lets a loop that is not unrolled go through a group eight at a time. */
+/* The values eight further to the front: lets a loop that is not unrolled go through a group eight at a time.
+ * */
 NB_DEV void nb_turn(float *p)
 {
     float first[8];
@@ -333,8 +334,8 @@ NB_DEV void nb_turn(float *p)
         p[24 + i] = first[i];
 }
 
-/* Add a record (or the values of a raw source) that is read where it lies: all kinds but int4. Seldom used: short
- * code rather than fast. */
+/* Add a record (or the values of a raw source) that is read where it lies: all kinds but int4. Seldom used:
+ * short code rather than fast. */
 NB_DEV void nb_add_other(int type, uint32_t header, const char *record, uint32_t groups, uint32_t group0, int escapes,
                          float *p, uint32_t *bad)
 {
@@ -373,7 +374,8 @@ NB_DEV void nb_add_other(int type, uint32_t header, const char *record, uint32_t
         }
 }
 
-/* Values of partial groups of all sources (at byte `at` of the coded ones, value `i0` of raw ones and own). */
+/* Values of partial groups of all sources (at byte `at` of the coded ones, value `i0` of raw ones and own).
+ * */
 NB_DEV void nb_reduce_partial(int type, const struct nb_gpu_desc *d, uint64_t i0, uint32_t count, int last)
 {
     const uint32_t t = nb_thread(), size = nb_type_bytes(type), padded = nb_round4(count * size);

@@ -1,18 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the kernels need of the machine, for nvcc. host_shim.h has the same names for a CPU, so that the same
- * statements run on both. The sources stay within what C11 and C++ have in common.
+ * What the kernels need of the machine, for nvcc. A test's emulation has the same names for a CPU, included
+ * before and marked by NB_TARGET_EMULATED, so that the same statements run on both. The sources stay within
+ * what C11 and C++ have in common.
  *
- * Memory that others write while the kernel runs (NCCL's buffers, bytes from the network) is read past the first
- * cache (.cg, cp.async): it is not invalidated between two windows that use the same address. Nothing here is
- * ever read through the non-coherent path. Flags are relaxed, with fences where order is needed.
+ * Memory that others write while the kernel runs (NCCL's buffers, bytes from the network) is read past the
+ * first cache (.cg, cp.async): it is not invalidated between two windows that use the same address. Nothing
+ * here is ever read through the non-coherent path. Flags are relaxed, with fences where order is needed.
  */
 #ifndef NIBBLE_KERNELS_TARGET_CUH
 #define NIBBLE_KERNELS_TARGET_CUH
 
-#if !defined(__CUDACC__)
-#include "host_shim.h"
-#else
+#ifndef NB_TARGET_EMULATED
+#ifndef __CUDACC__
+#error "for nvcc, or behind an emulation of what follows"
+#endif
 
 #include <stdint.h>
 
@@ -54,9 +56,10 @@ NB_DEV float nb_fmin(float a, float b) { return fminf(a, b); }
 NB_DEV float nb_root(float f) { return __fsqrt_rn(f); }
 NB_DEV float nb_quotient(float a, float b) { return __fdiv_rn(a, b); }
 
-/* Meant to be rounded correctly for what the codec divides by, numbers of few bits far from both ends of the range: an
- * estimate and a step of Newton's method. No test looks at it alone; on a GPU a wrong bit would show in gpu_kernels, where
- * coded spans are compared with the C codec's. (The emulation divides, and shows nothing.) */
+/* Meant to be rounded correctly for what the codec divides by, numbers of few bits far from both ends of the
+ * range: an estimate and a step of Newton's method. No test looks at it alone; on a GPU a wrong bit would
+ * show in gpu_kernels, where coded spans are compared with the C codec's. (The emulation divides, and shows
+ * nothing.) */
 NB_DEV float nb_reciprocal(float f)
 {
     float r;

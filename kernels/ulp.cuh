@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Decoding differences, lossless and bounded: docs/wire-format.md sections 13 and 14. A warp has a block at a time, a lane a value of each group, so
- * that planes are ballots; bits are read from shared memory. A warp's work in a ticket are 32 blocks in a row, whose
- * lengths stand in the span's table: warps publish their sums and look back, as for the output of encoders.
+ * Decoding differences, lossless and bounded: docs/wire-format.md sections 13 and 14. A warp has a block at a
+ * time, a lane a value of each group, so that planes are ballots; bits are read from shared memory. A warp's
+ * work in a ticket are 32 blocks in a row, whose lengths stand in the span's table: warps publish their sums
+ * and look back, as for the output of encoders.
  */
 #ifndef NIBBLE_KERNELS_ULP_CUH
 #define NIBBLE_KERNELS_ULP_CUH
@@ -34,14 +35,15 @@ NB_DEV void nb_put_pattern(uint32_t width, void *p, uint64_t i, uint32_t x)
         nb_store4((char *)p + 4 * i, x);
 }
 
-/* Between pattern and integer that grows with the value (its own inverse); flip is the magnitude's bits or 0. */
+/* Between pattern and integer that grows with the value (its own inverse); flip is the magnitude's bits or 0.
+ * */
 NB_DEV uint32_t nb_in_order(uint32_t width, uint32_t x, uint32_t flip)
 {
     return x ^ ((0u - (x >> (8 * width - 1))) & flip);
 }
 
-/* Bytes to shared memory by one warp, with the same alignment to words; returns how far into the first word they
- * begin. */
+/* Bytes to shared memory by one warp, with the same alignment to words; returns how far into the first word
+ * they begin. */
 NB_DEV uint32_t nb_warp_fetch(uint32_t *to, const char *from, uint32_t bytes)
 {
     const uint32_t lane = nb_thread() & 31, skew = (uint32_t)((uintptr_t)from & 3), end = skew + bytes;

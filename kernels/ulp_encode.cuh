@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Encoding differences: docs/wire-format.md sections 13 and 14, with the choices that all variants of the codec make.
+ * Encoding differences: docs/wire-format.md sections 13 and 14, with the choices that all variants of the
+ * codec make.
  *
- * A choice begins where the one of the run before has ended, so the blocks between two choices of a reading (32) are
- * one warp's work, one after the other; a ticket is four of these segments. Of the segment before, only one bit
- * matters (whether its last block went raw), and that seldom. A lane has a value of each group of a run: planes
- * are ballots, a choice costs a few values a lane and a sum over the warp.
+ * A choice begins where the one of the run before has ended, so the blocks between two choices of a reading
+ * (32) are one warp's work, one after the other; a ticket is four of these segments. Of the segment before,
+ * only one bit matters (whether its last block went raw), and that seldom. A lane has a value of each group
+ * of a run: planes are ballots, a choice costs a few values a lane and a sum over the warp.
  *
- * How long blocks get is not known before: they wait in the descriptor's scratch space (mostly in the second cache: they
- * are a quarter to a half of what was read) until the lengths of the segments before are. Blocks that go raw are copied
- * from where they are. Values are read by whole warps, 64 or 128 bytes at a time, eight such pieces at once.
+ * How long blocks get is not known before: they wait in the descriptor's scratch space (mostly in the second
+ * cache: they are a quarter to a half of what was read) until the lengths of the segments before are. Blocks
+ * that go raw are copied from where they are. Values are read by whole warps, 64 or 128 bytes at a time,
+ * eight such pieces at once.
  */
 #ifndef NIBBLE_KERNELS_ULP_ENCODE_CUH
 #define NIBBLE_KERNELS_ULP_ENCODE_CUH
@@ -17,8 +19,8 @@
 #include "delta4.cuh"
 #include "ulp.cuh"
 
-/* Bytes of a warp's room: a record until it is given up (4096 and a group); indices of exceptions; c and floors of runs,
- * modes; lengths. */
+/* Bytes of a warp's room: a record until it is given up (4096 and a group); indices of exceptions; c and
+ * floors of runs, modes; lengths. */
 #define NB_ULP_INDEX_AT 4400u
 #define NB_ULP_HEAD_AT 4912u
 #define NB_ULP_LENGTHS_AT 4928u /* of the segment's blocks: up to 5056 of 5216 */
@@ -98,8 +100,8 @@ NB_DEV uint32_t nb_ulp_readings(uint32_t width)
     return width == 1 ? 0x27070203u : width == 2 ? 0x2f0f0a07u : 0x3f1f3717u;
 }
 
-/* The cheapest of `count` readings of a block of n values, and a c to begin with. Returns the price of 128 values, 0
- * where the samples are equal. One warp, four samples a lane. */
+/* The cheapest of `count` readings of a block of n values, and a c to begin with. Returns the price of 128
+ * values, 0 where the samples are equal. One warp, four samples a lane. */
 NB_DEV uint32_t nb_ulp_choose(uint32_t width, uint32_t readings, uint32_t count, const void *cur, const void *ref,
                               uint64_t n, uint32_t *reading, uint32_t *c)
 {
@@ -141,8 +143,8 @@ NB_DEV uint32_t nb_ulp_choose(uint32_t width, uint32_t readings, uint32_t count,
     return best + NB_ULP_PROBE;
 }
 
-/* Odd lanes exchange the values of even and odd groups: those by which a run is judged, the even ones of even groups and
- * the odd ones of odd groups, are then at even places in all lanes. */
+/* Odd lanes exchange the values of even and odd groups: those by which a run is judged, the even ones of even
+ * groups and the odd ones of odd groups, are then at even places in all lanes. */
 NB_DEV void nb_ulp_turn(uint32_t *v, uint32_t *e)
 {
     const uint32_t odd = nb_thread() & 1;
@@ -157,8 +159,8 @@ NB_DEV void nb_ulp_turn(uint32_t *v, uint32_t *e)
     }
 }
 
-/* The c of a run of `n` values (those that pad it included; what is missing has z = 0, e = 255), and the cost of the
- * *judged of them. z and e are turned. */
+/* The c of a run of `n` values (those that pad it included; what is missing has z = 0, e = 255), and the cost
+ * of the *judged of them. z and e are turned. */
 NB_DEV uint32_t nb_ulp_choose_c(uint32_t width, const uint32_t *z, const uint32_t *e, uint32_t n, uint32_t *c,
                                 uint32_t *judged)
 {
@@ -243,8 +245,9 @@ struct nb_ulp_way {
     uint32_t last; /* how the block before went; 0: what it was read by was not worth keeping */
 };
 
-/* A block of n values at byte `place` to the room, and from there to the scratch space in 16-byte pieces. Returns its length: 0: equal; 1 + n *
- * width: to be sent as it is, and nothing was written. *lossy: runs with a floor. One warp. */
+/* A block of n values at byte `place` to the room, and from there to the scratch space in 16-byte pieces.
+ * Returns its length: 0: equal; 1 + n * width: to be sent as it is, and nothing was written. *lossy: runs
+ * with a floor. One warp. */
 NB_DEV uint32_t nb_ulp_encode_block(const struct nb_gpu_desc *d, struct nb_ulp_way *way, uint64_t place, uint32_t n,
                                     uint32_t *room, uint32_t *lossy)
 {
@@ -465,8 +468,9 @@ NB_DEV uint32_t nb_ulp_went_before(const struct nb_gpu_desc *d, uint32_t segment
     return went;
 }
 
-/* Length of the record of block b of the segment, with the way of those before it; 1 + its bytes: it goes as it is. Of a
- * guess: the price of samples of a warp's part of the bytes, b tells the width. (One function, for its code.) */
+/* Length of the record of block b of the segment, with the way of those before it; 1 + its bytes: it goes as
+ * it is. Of a guess: the price of samples of a warp's part of the bytes, b tells the width. (One function,
+ * for its code.) */
 NB_DEV uint32_t nb_ulp_encode_one(const struct nb_gpu_desc *d, struct nb_ulp_way *way, uint32_t segment, uint32_t b,
                                   uint32_t *room)
 {

@@ -3,8 +3,8 @@
  * Values: between memory, shared memory and registers, and the arithmetic of the format on the 32 values of a
  * group that one thread holds.
  *
- * A thread has a whole group, so that its maximum, its sums and its transform need no steps between
- * threads, and what is done once a group is shared by 32 values. Global memory is read and written by whole warps in
+ * A thread has a whole group, so that its maximum, its sums and its transform need no steps between threads,
+ * and what is done once a group is shared by 32 values. Global memory is read and written by whole warps in
  * 16-byte pieces and exchanged through shared memory, in which the pieces of a group are permuted so that
  * eight threads that each read one of their own meet no bank twice.
  */
@@ -294,8 +294,8 @@ NB_DEV float nb_sum32(float *s)
     return s[0];
 }
 
-/* Sums over the groups of a tile of what its threads have put into sh->sums[0] and [1] (0 for missing groups);
- * one whole warp, all lanes get both. */
+/* Sums over the groups of a tile of what its threads have put into sh->sums[0] and [1] (0 for missing
+ * groups); one whole warp, all lanes get both. */
 NB_DEV float nb_sum128(const float *s)
 {
     const uint32_t lane = nb_thread() & 31;
@@ -328,8 +328,8 @@ NB_DEV uint32_t nb_wide_code_of(uint32_t bits, int exponent, int up)
     return code < 0 ? 0 : (uint32_t)code;
 }
 
-/* The magnitude that a code stands for; nothing below the floor. The table of section 5 by its rule: below the
- * leading bit of a code come two bits of exponent and then those of the mantissa. */
+/* The magnitude that a code stands for; nothing below the floor. The table of section 5 by its rule: below
+ * the leading bit of a code come two bits of exponent and then those of the mantissa. */
 NB_DEV float nb_scale_of(int wide, uint32_t code, int exponent)
 {
     uint32_t bits;

@@ -3,10 +3,10 @@
  * What all kernels share: a block's shared memory, the work a ticket stands for, the order of results in the
  * output, and the end of a descriptor.
  *
- * A descriptor's workspace begins with a struct nb_control; after it comes a word for each ticket (`state`), through
- * which tickets learn where their output begins: each publishes its length, looks back over those of its
- * predecessors, and publishes the sum. Predecessors were drawn before, so they are being worked on: nobody
- * waits for what has not begun.
+ * A descriptor's workspace begins with a struct nb_control; after it comes a word for each ticket (`state`),
+ * through which tickets learn where their output begins: each publishes its length, looks back over those of
+ * its predecessors, and publishes the sum. Predecessors were drawn before, so they are being worked on:
+ * nobody waits for what has not begun.
  */
 #ifndef NIBBLE_KERNELS_WORK_CUH
 #define NIBBLE_KERNELS_WORK_CUH
@@ -107,8 +107,8 @@ NB_DEV void nb_publish(uint64_t *state, uint32_t ticket, uint64_t length)
     nb_put64(&state[ticket], length << 2 | 1);
 }
 
-/* One whole warp, after its block has published: the sum of the lengths of all tickets before. Less than 2^27 a
- * ticket. */
+/* One whole warp, after its block has published: the sum of the lengths of all tickets before. Less than 2^27
+ * a ticket. */
 NB_DEV uint64_t nb_look_back(uint64_t *state, uint32_t ticket, uint64_t length)
 {
     uint32_t lane = nb_thread() & 31;
@@ -163,7 +163,8 @@ NB_DEV double nb_sum_column(const float *column, uint32_t tickets)
     return sum;
 }
 
-/* All threads, after their last store for the ticket. The block that ends the last ticket writes the result. */
+/* All threads, after their last store for the ticket. The block that ends the last ticket writes the result.
+ * */
 NB_DEV void nb_finish(const struct nb_gpu_desc *d, struct nb_shared *sh)
 {
     struct nb_control *control = nb_control_of(d);

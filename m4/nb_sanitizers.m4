@@ -36,3 +36,13 @@ AC_DEFUN([NB_SANITIZERS], [
     AM_CONDITIONAL([NB_SANITIZED], [test -n "$NB_SAN_CFLAGS"])
     AC_SUBST([NB_SAN_CFLAGS])
 ])
+
+dnl NB_COVERAGE: --enable-coverage counts which lines run, for "make coverage". Sets NB_COVERAGE_CFLAGS.
+AC_DEFUN([NB_COVERAGE], [
+    AC_ARG_ENABLE([coverage], [AS_HELP_STRING([--enable-coverage], [count which lines run ("make coverage")])],
+        [], [enable_coverage=no])
+    NB_COVERAGE_CFLAGS=
+    AS_IF([test "x$enable_coverage" != xno],
+        [NB_COVERAGE_CFLAGS="--coverage -fprofile-update=atomic -DNB_COVERAGE=1"])
+    AC_SUBST([NB_COVERAGE_CFLAGS])
+])

@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# The plugin file: it exports the names of tests/exports.txt and no other, needs only libc, libm, libpthread and
+# The plugin file: it exports the tables of the versions that the headers list and no other name, needs only libc, libm, libpthread and
 # libdl, leaves no name of its own undefined, and stays mapped when it is closed.
 set -u
 export LC_ALL=C
@@ -24,11 +24,28 @@ if [ -n "${NB_SANITIZE:-}" ]; then
 fi
 
 names=$(nm -D --defined-only "$plugin" | awk '{ print $NF }' | sort)
-allowed=$(sort "$srcdir/tests/exports.txt")
+# versions LIST HEADER TABLE...: the tables' names, of all versions that a header's list has.
+versions()
+{
+    numbers=$(sed -n "s/^#define NB_$1_VERSIONS(X) //p" "$srcdir/include/nibble/$2" | tr -dc '0-9 ')
+    [ -n "$numbers" ] || echo "include/nibble/$2 has no list NB_$1_VERSIONS"
+    shift 2
+    for table in "$@"; do
+        for number in $numbers; do
+            echo "${table}_v$number"
+        done
+    done
+}
+allowed=$({
+    versions NET nccl_net.h ncclNetPlugin ncclCollNetPlugin
+    versions TUNER nccl_tuner.h ncclTunerPlugin
+    versions PROFILER nccl_profiler.h ncclProfiler
+    echo nibbleForwarding_v1
+} | sort)
 if [ "$names" != "$allowed" ]; then
     echo "exported:"
     echo "$names"
-    fail "the exported names are not those of tests/exports.txt"
+    fail "the exported names are not the tables of the versions that the headers list"
 fi
 # Data, as NCCL expects, and read-only: an exported table is never changed.
 kinds=$(nm -D --defined-only "$plugin" | awk '{ print $(NF - 1) }' | sort -u | tr -d '\n')

@@ -32,8 +32,8 @@
 extern "C" {
 #endif
 
-#define NB_GROUP 32u   /* values that share a scale, a transform bit and an error scale */
-#define NB_TILE 4096u  /* values that share an FP32 scale, escapes and the feedback bound */
+#define NB_GROUP 32u  /* values that share a scale, a transform bit and an error scale */
+#define NB_TILE 4096u /* values that share an FP32 scale, escapes and the feedback bound */
 
 /* Types of values that can be quantized. The numbers are on the wire. */
 enum nb_dtype { NB_F32 = 0, NB_BF16 = 1, NB_F16 = 2, NB_DTYPE_COUNT };
@@ -51,8 +51,7 @@ enum nb_codec {
 /* Implementations of the same functions. NB_VARIANT_AUTO is the best this CPU runs. */
 enum nb_variant {
     NB_VARIANT_AUTO = 0,
-    NB_VARIANT_REFERENCE, /* slow and obvious, for tests */
-    NB_VARIANT_PORTABLE,  /* C the compiler may vectorize */
+    NB_VARIANT_PORTABLE, /* C the compiler may vectorize */
     NB_VARIANT_AVX2,
     NB_VARIANT_AVX512,
     NB_VARIANT_COUNT
@@ -103,16 +102,16 @@ size_t nb_ef_scale_bytes(size_t n);
  * fourth piece of a vector must not miss all of those tiles. */
 #define NB_STATS_EVERY 17u
 struct nb_encode_stats {
-    uint64_t values;      /* values encoded */
-    uint64_t nonfinite;   /* NaN or infinity among them (before feedback) */
-    uint64_t escapes;     /* values sent as escapes */
-    uint64_t fallback;    /* tiles that went int8 or raw because they had too many escapes */
-    uint64_t flushed;     /* groups flushed to zero because they lie far below their tile's scale */
-    uint64_t bounded;     /* tiles whose carried error was scaled down by the bound */
-    double signal2;       /* sum of g^2 over finite, quantized values */
-    double noise2;        /* sum of (h - Q(h))^2 over the same; h == g without feedback */
-    double carried2;      /* sum of e^2 as used, over the same */
-    uint32_t every;       /* set by the caller: 1 measures all tiles, 0 means NB_STATS_EVERY */
+    uint64_t values;    /* values encoded */
+    uint64_t nonfinite; /* NaN or infinity among them (before feedback) */
+    uint64_t escapes;   /* values sent as escapes */
+    uint64_t fallback;  /* tiles that went int8 or raw because they had too many escapes */
+    uint64_t flushed;   /* groups flushed to zero because they lie far below their tile's scale */
+    uint64_t bounded;   /* tiles whose carried error was scaled down by the bound */
+    double signal2;     /* sum of g^2 over finite, quantized values */
+    double noise2;      /* sum of (h - Q(h))^2 over the same; h == g without feedback */
+    double carried2;    /* sum of e^2 as used, over the same */
+    uint32_t every;     /* set by the caller: 1 measures all tiles, 0 means NB_STATS_EVERY */
 };
 
 /* Add the counts of `from` to `to`. */

@@ -3,18 +3,24 @@
  * The tables that NCCL looks up in a network plugin: ncclNetPlugin_vN (point-to-point, mandatory) and
  * ncclCollNetPlugin_vN (collectives between nodes), N from 8 (NCCL 2.20) to 12 (2.30).
  *
- * Names and layouts are NCCL's, the declarations are our own. A function whose signature did not change between
- * versions has one type here, named after the first version that has it. Sizes and offsets are asserted at the
- * end. Contracts, as far as they are not plain:
+ * Names and layouts are NCCL's, the declarations are our own. A function whose signature did not change
+ * between versions has one type here, named after the first version that has it. Sizes and offsets are
+ * asserted at the end. Contracts, as far as they are not plain:
  *
  *  - connect and accept never block: they succeed with *comm == NULL until the connection stands, and are
  *    called again with the same handle or listen comm.
- *  - isend, irecv and the collective i* calls may succeed with *request == NULL: "not now", they are repeated.
+ *  - isend, irecv and the collective i* calls may succeed with *request == NULL: "not now", they are
+ *  repeated.
  *  - test: sizes may be NULL; for a grouped receive it has one entry a message.
  *  - From v11 on init is called for every communicator, and ctx is what it returned; before, once per load.
  */
 #ifndef NIBBLE_NCCL_NET_H
 #define NIBBLE_NCCL_NET_H
+
+/* The versions of these tables, for whoever goes through all of them. */
+#define NB_NET_VERSIONS(X) X(8) X(9) X(10) X(11) X(12)
+#define NB_NET_OLDEST 8
+#define NB_NET_NEWEST 12
 
 #include <stddef.h>
 #include <stdint.h>
@@ -26,10 +32,7 @@ extern "C" {
 #endif
 
 /* Who moves the data: this plugin's host code, or code that NCCL's kernels call. */
-typedef enum {
-    NCCL_NET_DEVICE_HOST = 0,
-    NCCL_NET_DEVICE_UNPACK = 1
-} ncclNetDeviceType;
+typedef enum { NCCL_NET_DEVICE_HOST = 0, NCCL_NET_DEVICE_UNPACK = 1 } ncclNetDeviceType;
 #define NCCL_NET_DEVICE_INVALID_VERSION 0
 
 /* Filled in by connect and accept for device transports only. */
@@ -195,8 +198,8 @@ typedef ncclResult_t ncclNetGetProperties_v12(int dev, ncclNetProperties_v12_t *
 typedef ncclResult_t ncclNetListen_v8(int dev, void *handle, void **listenComm);
 typedef ncclResult_t ncclNetListen_v11(void *ctx, int dev, void *handle, void **listenComm);
 typedef ncclResult_t ncclNetRegMr_v8(void *comm, void *data, size_t size, int type, void **mhandle);
-typedef ncclResult_t ncclNetRegMrDmaBuf_v8(void *comm, void *data, size_t size, int type, uint64_t offset, int fd,
-                                           void **mhandle);
+typedef ncclResult_t ncclNetRegMrDmaBuf_v8(void *comm, void *data, size_t size, int type, uint64_t offset,
+                                           int fd, void **mhandle);
 typedef ncclResult_t ncclNetDeregMr_v8(void *comm, void *mhandle);
 typedef ncclResult_t ncclNetTest_v8(void *request, int *done, int *sizes);
 typedef ncclResult_t ncclNetClose_v8(void *comm);
@@ -212,18 +215,20 @@ typedef ncclResult_t ncclNetInit_v11(void **ctx, uint64_t commId, ncclNetCommCon
                                      ncclDebugLogger_t logger, ncclProfilerCallback_t profiler);
 typedef ncclResult_t ncclNetConnect_v8(int dev, void *handle, void **sendComm,
                                        ncclNetDeviceHandle_v8_t **sendDevComm);
-typedef ncclResult_t ncclNetConnect_v10(int dev, ncclNetCommConfig_v10_t *config, void *handle, void **sendComm,
-                                        ncclNetDeviceHandle_v10_t **sendDevComm);
+typedef ncclResult_t ncclNetConnect_v10(int dev, ncclNetCommConfig_v10_t *config, void *handle,
+                                        void **sendComm, ncclNetDeviceHandle_v10_t **sendDevComm);
 typedef ncclResult_t ncclNetConnect_v11(void *ctx, int dev, void *handle, void **sendComm,
                                         ncclNetDeviceHandle_v11_t **sendDevComm);
-typedef ncclResult_t ncclNetAccept_v8(void *listenComm, void **recvComm, ncclNetDeviceHandle_v8_t **recvDevComm);
-typedef ncclResult_t ncclNetIsend_v8(void *sendComm, void *data, int size, int tag, void *mhandle, void **request);
+typedef ncclResult_t ncclNetAccept_v8(void *listenComm, void **recvComm,
+                                      ncclNetDeviceHandle_v8_t **recvDevComm);
+typedef ncclResult_t ncclNetIsend_v8(void *sendComm, void *data, int size, int tag, void *mhandle,
+                                     void **request);
 typedef ncclResult_t ncclNetIsend_v9(void *sendComm, void *data, size_t size, int tag, void *mhandle,
                                      void **request);
 typedef ncclResult_t ncclNetIsend_v10(void *sendComm, void *data, size_t size, int tag, void *mhandle,
                                       void *profilerEvent, void **request);
-typedef ncclResult_t ncclNetIrecv_v8(void *recvComm, int n, void **data, int *sizes, int *tags, void **mhandles,
-                                     void **request);
+typedef ncclResult_t ncclNetIrecv_v8(void *recvComm, int n, void **data, int *sizes, int *tags,
+                                     void **mhandles, void **request);
 typedef ncclResult_t ncclNetIrecv_v9(void *recvComm, int n, void **data, size_t *sizes, int *tags,
                                      void **mhandles, void **request);
 typedef ncclResult_t ncclNetIrecv_v10(void *recvComm, int n, void **data, size_t *sizes, int *tags,
@@ -365,24 +370,27 @@ typedef ncclResult_t ncclCollNetIallreduce_v8(void *collComm, void *sendData, vo
 typedef ncclResult_t ncclCollNetIallreduce_v9(void *collComm, void *sendData, void *recvData, size_t count,
                                               ncclDataType_t dataType, ncclRedOp_t redOp, void *sendMhandle,
                                               void *recvMhandle, void **request);
-/* The window [windowOffset, windowOffset + windowBytes) of the vector of all ranks' blocks of bytesPerRank. What
- * is sent is the window's part in the own block, what is received is the whole window. */
+/* The window [windowOffset, windowOffset + windowBytes) of the vector of all ranks' blocks of bytesPerRank.
+ * What is sent is the window's part in the own block, what is received is the whole window. */
 typedef ncclResult_t ncclCollNetIallgather_v8(void *collComm, void *sendData, int nRecvParts,
-                                              ncclNetSGE_v8_t *recvParts, size_t bytesPerRank, size_t windowOffset,
-                                              size_t windowBytes, void *sendMhandle, void **request);
+                                              ncclNetSGE_v8_t *recvParts, size_t bytesPerRank,
+                                              size_t windowOffset, size_t windowBytes, void *sendMhandle,
+                                              void **request);
 typedef ncclResult_t ncclCollNetIallgather_v9(void *collComm, void *sendData, int nRecvParts,
-                                              ncclNetSGE_v9_t *recvParts, size_t bytesPerRank, size_t windowOffset,
-                                              size_t windowBytes, void *sendMhandle, void **request);
+                                              ncclNetSGE_v9_t *recvParts, size_t bytesPerRank,
+                                              size_t windowOffset, size_t windowBytes, void *sendMhandle,
+                                              void **request);
 /* The reverse: the whole window is sent, its part in the own block is received, reduced. */
 typedef ncclResult_t ncclCollNetIreducescatter_v8(void *collComm, int nSendParts, ncclNetSGE_v8_t *sendParts,
                                                   void *recvData, size_t bytesPerRank, size_t windowOffset,
-                                                  size_t windowBytes, ncclDataType_t dataType, ncclRedOp_t redOp,
-                                                  void *recvMhandle, void **request);
+                                                  size_t windowBytes, ncclDataType_t dataType,
+                                                  ncclRedOp_t redOp, void *recvMhandle, void **request);
 typedef ncclResult_t ncclCollNetIreducescatter_v9(void *collComm, int nSendParts, ncclNetSGE_v9_t *sendParts,
                                                   void *recvData, size_t bytesPerRank, size_t windowOffset,
-                                                  size_t windowBytes, ncclDataType_t dataType, ncclRedOp_t redOp,
-                                                  void *recvMhandle, void **request);
-typedef ncclResult_t ncclCollNetIflush_v8(void *collComm, void *data, int size, void *mhandle, void **request);
+                                                  size_t windowBytes, ncclDataType_t dataType,
+                                                  ncclRedOp_t redOp, void *recvMhandle, void **request);
+typedef ncclResult_t ncclCollNetIflush_v8(void *collComm, void *data, int size, void *mhandle,
+                                          void **request);
 
 typedef struct {
     const char *name;

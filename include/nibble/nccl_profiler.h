@@ -15,6 +15,11 @@
 #ifndef NIBBLE_NCCL_PROFILER_H
 #define NIBBLE_NCCL_PROFILER_H
 
+/* The versions of this table, for whoever goes through all of them. */
+#define NB_PROFILER_VERSIONS(X) X(4) X(5) X(6)
+#define NB_PROFILER_OLDEST 4
+#define NB_PROFILER_NEWEST 6
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -170,7 +175,9 @@ typedef struct {
         struct nb_prof_coll_v4 coll;
         struct nb_prof_p2p_v4 p2p;
         struct nb_prof_proxy_op proxyOp;
-        struct { int step; } proxyStep;
+        struct {
+            int step;
+        } proxyStep;
         struct nb_prof_kernel_ch kernelCh;
         struct nb_prof_net_plugin netPlugin;
     };
@@ -188,7 +195,9 @@ typedef struct {
         struct nb_prof_coll_v5 coll;
         struct nb_prof_p2p_v5 p2p;
         struct nb_prof_proxy_op proxyOp;
-        struct { int step; } proxyStep;
+        struct {
+            int step;
+        } proxyStep;
         struct nb_prof_kernel_ch kernelCh;
         struct nb_prof_net_plugin netPlugin;
     };
@@ -206,21 +215,38 @@ typedef struct {
         struct nb_prof_coll_v5 coll;
         struct nb_prof_p2p_v5 p2p;
         struct nb_prof_proxy_op proxyOp;
-        struct { int step; } proxyStep;
+        struct {
+            int step;
+        } proxyStep;
         struct nb_prof_kernel_ch kernelCh;
         struct nb_prof_net_plugin netPlugin;
         struct nb_prof_ce_coll ceColl;
-        struct { bool isComplete; int nRanks; } ceCollSync;
-        struct { int numOps; size_t totalBytes; bool useIntraSync; } ceCollBatch;
+        struct {
+            bool isComplete;
+            int nRanks;
+        } ceCollSync;
+        struct {
+            int numOps;
+            size_t totalBytes;
+            bool useIntraSync;
+        } ceCollBatch;
     };
 } ncclProfilerEventDescr_v6_t;
 
 /* What comes with a state change; same size in all versions. */
 typedef union {
-    struct { size_t transSize; } proxyStep;
-    struct { int appendedProxyOps; } proxyCtrl;
-    struct { void *data; } netPlugin;
-    struct { uint64_t pTimer; } kernelCh;
+    struct {
+        size_t transSize;
+    } proxyStep;
+    struct {
+        int appendedProxyOps;
+    } proxyCtrl;
+    struct {
+        void *data;
+    } netPlugin;
+    struct {
+        uint64_t pTimer;
+    } kernelCh;
 } ncclProfilerEventStateArgs_v4_t;
 typedef ncclProfilerEventStateArgs_v4_t ncclProfilerEventStateArgs_v5_t;
 typedef ncclProfilerEventStateArgs_v4_t ncclProfilerEventStateArgs_v6_t;

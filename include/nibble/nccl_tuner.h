@@ -11,6 +11,11 @@
 #ifndef NIBBLE_NCCL_TUNER_H
 #define NIBBLE_NCCL_TUNER_H
 
+/* The versions of this table, for whoever goes through all of them. */
+#define NB_TUNER_VERSIONS(X) X(4) X(5) X(6)
+#define NB_TUNER_OLDEST 4
+#define NB_TUNER_NEWEST 6
+
 #include <stddef.h>
 #include <stdint.h>
 
@@ -31,11 +36,7 @@ enum {
 };
 #define NCCL_NUM_ALGORITHMS_V5 7
 
-enum {
-    NCCL_PROTO_LL = 0,
-    NCCL_PROTO_LL128 = 1,
-    NCCL_PROTO_SIMPLE = 2
-};
+enum { NCCL_PROTO_LL = 0, NCCL_PROTO_LL128 = 1, NCCL_PROTO_SIMPLE = 2 };
 #define NCCL_NUM_PROTOCOLS_V5 3
 #define NCCL_NUM_HW_LINKS_V5 3
 #define NCCL_NUM_COMPCAPS_V5 4

@@ -16,11 +16,11 @@ extern "C" {
 typedef enum {
     ncclSuccess = 0,
     ncclUnhandledCudaError = 1,
-    ncclSystemError = 2,     /* the kernel, a library or the hardware failed */
-    ncclInternalError = 3,   /* NCCL or the plugin broke the contract between them */
+    ncclSystemError = 2,   /* the kernel, a library or the hardware failed */
+    ncclInternalError = 3, /* NCCL or the plugin broke the contract between them */
     ncclInvalidArgument = 4,
-    ncclInvalidUsage = 5,    /* the user's mistake, e.g. sizes or settings that differ between ranks */
-    ncclRemoteError = 6,     /* a peer or the network to it was lost */
+    ncclInvalidUsage = 5, /* the user's mistake, e.g. sizes or settings that differ between ranks */
+    ncclRemoteError = 6,  /* a peer or the network to it was lost */
     ncclInProgress = 7,
     ncclTimeout = 8,
     ncclNumResults = 9
@@ -108,7 +108,8 @@ typedef enum {
 typedef void (*ncclDebugLogger_t)(ncclDebugLogLevel level, unsigned long flags, const char *file, int line,
                                   const char *fmt, ...);
 
-/* What a network plugin may report to NCCL's profiler about its own events (v10 and later); nibble does not. */
+/* What a network plugin may report to NCCL's profiler about its own events (v10 and later); nibble does
+ * not. */
 typedef ncclResult_t (*ncclProfilerCallback_t)(void **event, int type, void *parent, int64_t plugin_id,
                                                void *data);
 

@@ -12,10 +12,8 @@ ncclResult_t nb_result(int err)
         return ncclSuccess;
     switch (-err) {
     case EINVAL:
-    case ENOTSUP:
-        return ncclInternalError;
-    case EMSGSIZE:
-        return ncclInvalidUsage;
+    case ENOTSUP: return ncclInternalError;
+    case EMSGSIZE: return ncclInvalidUsage;
     case ECONNRESET:
     case ECONNREFUSED:
     case ECONNABORTED:
@@ -28,10 +26,8 @@ ncclResult_t nb_result(int err)
     case ENETDOWN:
     case ENETRESET:
     case EBADMSG:
-    case EPROTO:
-        return ncclRemoteError;
-    default:
-        return ncclSystemError;
+    case EPROTO: return ncclRemoteError;
+    default: return ncclSystemError;
     }
 }
 

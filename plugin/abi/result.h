@@ -5,8 +5,8 @@
 
 #include "nibble/nccl_types.h"
 
-/* 0 and positive values are success. NCCL documents what each result tells the user: an invalid argument or an
- * operation that was not offered is NCCL core's mistake (ncclInternalError), sizes that do not fit are the
+/* 0 and positive values are success. NCCL documents what each result tells the user: an invalid argument or
+ * an operation that was not offered is NCCL core's mistake (ncclInternalError), sizes that do not fit are the
  * user's (ncclInvalidUsage), a peer that is gone, refuses, or talks nonsense is ncclRemoteError, and the rest
  * is the machine's (ncclSystemError). */
 ncclResult_t nb_result(int err);

@@ -10,12 +10,20 @@
 #include <stdint.h>
 #include <stdlib.h>
 
+#include "base/gpu.h"
 #include "base/log.h"
 #include "device/cuda_copy.h"
-#include "policy/record.h"
 
-static const struct nb_net_ops *under;
-static struct nb_net_ops table;
+struct staging {
+    struct nb_net net;
+    struct nb_net_ops ops;
+    struct nb_net *under;
+};
+
+struct listener {
+    struct nb_net *net; /* the transport */
+    void *under;
+};
 
 struct request { /* of the transport, with what is to be copied when it is done */
     void *under;
@@ -36,6 +44,7 @@ struct memory {
 };
 
 struct comm {
+    struct nb_net *net; /* the transport */
     void *under;
     struct nb_cuda_copier *copier; /* once GPU memory is registered */
     struct request *requests;
@@ -44,7 +53,7 @@ struct comm {
 
 /* ---- Connections ------------------------------------------------------------------------------------ */
 
-static int wrap(void *theirs, int (*give_up)(void *), void **out)
+static int wrap(struct nb_net *net, void *theirs, int (*give_up)(void *), void **out)
 {
     struct comm *c;
 
@@ -56,25 +65,73 @@ static int wrap(void *theirs, int (*give_up)(void *), void **out)
         give_up(theirs);
         return -ENOMEM;
     }
+    c->net = net;
     c->under = theirs;
     *out = c;
     return 0;
 }
 
-static int staged_connect(int dev, const struct nb_net_conn_cfg *cfg, void *handle, void **send_comm)
+static struct nb_net *under_of(struct nb_net *net)
 {
-    void *theirs = NULL;
-    int ret = under->connect(dev, cfg, handle, &theirs);
+    return ((struct staging *)net)->under;
+}
 
-    return ret ? ret : wrap(theirs, under->close_send, send_comm);
+static int staged_devices(struct nb_net *net, int *ndev)
+{
+    return under_of(net)->ops->devices(under_of(net), ndev);
+}
+
+static int staged_properties(struct nb_net *net, int dev, struct nb_net_props *props)
+{
+    return under_of(net)->ops->properties(under_of(net), dev, props);
+}
+
+static int staged_listen(struct nb_net *net, int dev, void *handle, void **listen_comm)
+{
+    struct listener *l = calloc(1, sizeof(*l));
+    int ret;
+
+    *listen_comm = NULL;
+    if (!l)
+        return -ENOMEM;
+    l->net = under_of(net);
+    ret = l->net->ops->listen(under_of(net), dev, handle, &l->under);
+    if (ret)
+        free(l);
+    else
+        *listen_comm = l;
+    return ret;
+}
+
+static int staged_close_listen(void *listen_comm)
+{
+    struct listener *l = listen_comm;
+    int ret;
+
+    if (!l)
+        return 0;
+    ret = l->net->ops->close_listen(l->under);
+    free(l);
+    return ret;
+}
+
+static int staged_connect(struct nb_net *net, int dev, const struct nb_net_conn_cfg *cfg, void *handle,
+                          void **send_comm)
+{
+    struct nb_net *under = under_of(net);
+    void *theirs = NULL;
+    int ret = under->ops->connect(under, dev, cfg, handle, &theirs);
+
+    return ret ? ret : wrap(under, theirs, under->ops->close_send, send_comm);
 }
 
 static int staged_accept(void *listen_comm, void **recv_comm)
 {
+    struct listener *l = listen_comm;
     void *theirs = NULL;
-    int ret = under->accept(listen_comm, &theirs);
+    int ret = l->net->ops->accept(l->under, &theirs);
 
-    return ret ? ret : wrap(theirs, under->close_recv, recv_comm);
+    return ret ? ret : wrap(l->net, theirs, l->net->ops->close_recv, recv_comm);
 }
 
 static void forget(struct request *r)
@@ -94,11 +151,8 @@ static void free_memory(struct comm *c, struct memory *m)
 
 static int close_comm(struct comm *c, int (*close)(void *))
 {
-    int ret;
+    int ret = close(c->under);
 
-    if (!c)
-        return 0;
-    ret = close(c->under);
     while (c->requests)
         forget(c->requests);
     for (struct memory *m = c->left, *next; m; m = next) {
@@ -112,12 +166,16 @@ static int close_comm(struct comm *c, int (*close)(void *))
 
 static int staged_close_send(void *send_comm)
 {
-    return close_comm(send_comm, under->close_send);
+    struct comm *c = send_comm;
+
+    return c ? close_comm(c, c->net->ops->close_send) : 0;
 }
 
 static int staged_close_recv(void *recv_comm)
 {
-    return close_comm(recv_comm, under->close_recv);
+    struct comm *c = recv_comm;
+
+    return c ? close_comm(c, c->net->ops->close_recv) : 0;
 }
 
 /* ---- Memory ----------------------------------------------------------------------------------------- */
@@ -135,13 +193,13 @@ static int staged_reg_mr(void *comm, void *data, size_t size, enum nb_mem type, 
     m->size = size;
     if (type == NB_MEM_CUDA) {
         if (!c->copier)
-            ret = nb_copier_open(nb_current_gpu(), &c->copier);
+            ret = nb_copier_open(nb_current_gpu(c->net->ctx), &c->copier);
         if (!ret && !(m->host = nb_copier_pinned(c->copier, size ? size : 1)))
             ret = -ENOMEM;
     }
     if (!ret)
-        ret =
-            under->reg_mr(c->under, m->host ? m->host : data, size, m->host ? NB_MEM_HOST : type, &m->under);
+        ret = c->net->ops->reg_mr(c->under, m->host ? m->host : data, size, m->host ? NB_MEM_HOST : type,
+                                  &m->under);
     if (ret) {
         free_memory(c, m);
         return ret;
@@ -158,7 +216,7 @@ static int staged_dereg_mr(void *comm, void *mhandle)
 
     if (!m)
         return 0;
-    ret = under->dereg_mr(c->under, m->under);
+    ret = c->net->ops->dereg_mr(c->under, m->under);
     if (c->requests) { /* NCCL gives up: until the connection is closed the transport may write there */
         m->next = c->left;
         c->left = m;
@@ -226,7 +284,8 @@ static int staged_isend(void *send_comm, const void *data, size_t size, int tag,
     if (ret)
         return ret;
     r = new_request(c);
-    return r ? hand_over(r, under->isend(c->under, at, size, tag, theirs, &r->under), request) : -ENOMEM;
+    return r ? hand_over(r, c->net->ops->isend(c->under, at, size, tag, theirs, &r->under), request)
+             : -ENOMEM;
 }
 
 static int staged_irecv(void *recv_comm, int n, void **data, const size_t *sizes, const int *tags,
@@ -252,7 +311,7 @@ static int staged_irecv(void *recv_comm, int n, void **data, const size_t *sizes
         }
     }
     if (!ret)
-        ret = under->irecv(c->under, n, at, sizes, tags, theirs, &r->under);
+        ret = c->net->ops->irecv(c->under, n, at, sizes, tags, theirs, &r->under);
     return hand_over(r, ret, request);
 }
 
@@ -275,7 +334,8 @@ static int staged_iflush(void *recv_comm, int n, void **data, const size_t *size
     if (ret || copied)
         return ret;
     r = new_request(c);
-    return r ? hand_over(r, under->iflush(c->under, n, at, sizes, theirs, &r->under), request) : -ENOMEM;
+    return r ? hand_over(r, c->net->ops->iflush(c->under, n, at, sizes, theirs, &r->under), request)
+             : -ENOMEM;
 }
 
 static int staged_test(void *request, int *done, size_t *sizes)
@@ -286,7 +346,7 @@ static int staged_test(void *request, int *done, size_t *sizes)
 
     for (int i = 0; i < NB_NET_MAX_RECVS; i++)
         got[i] = SIZE_MAX;
-    ret = under->test(r->under, done, got);
+    ret = r->comm->net->ops->test(r->under, done, got);
     for (int i = 0; !ret && *done && i < NB_NET_MAX_RECVS; i++) {
         if (got[i] == SIZE_MAX)
             continue;
@@ -300,26 +360,37 @@ static int staged_test(void *request, int *done, size_t *sizes)
     return ret; /* after an error it is the connection that frees the request */
 }
 
-const struct nb_net_ops *nb_staging_over(const struct nb_net_ops *transport)
+int nb_staging_open(struct nb_net *transport, struct nb_net **staging)
 {
-    under = transport;
-    table = *transport;
-    table.connect = staged_connect;
-    table.accept = staged_accept;
-    table.close_send = staged_close_send;
-    table.close_recv = staged_close_recv;
-    table.reg_mr = staged_reg_mr;
-    table.reg_mr_dmabuf = NULL;
-    table.dereg_mr = staged_dereg_mr;
-    table.isend = staged_isend;
-    table.irecv = staged_irecv;
-    table.iflush = staged_iflush;
-    table.test = staged_test;
-    table.leave = NULL;
-    table.abandon = NULL;
-    table.poll_fds = NULL;
-    table.watch_fd = NULL;
-    table.peer_name = NULL;
-    table.wire_bytes = NULL;
-    return &table;
+    struct staging *s = calloc(1, sizeof(*s));
+
+    if (!s)
+        return -ENOMEM;
+    s->under = transport;
+    s->ops = (struct nb_net_ops){
+        .name = transport->ops->name,
+        .early = transport->ops->early,
+        .devices = staged_devices,
+        .properties = staged_properties,
+        .listen = staged_listen,
+        .connect = staged_connect,
+        .accept = staged_accept,
+        .reg_mr = staged_reg_mr,
+        .dereg_mr = staged_dereg_mr,
+        .isend = staged_isend,
+        .irecv = staged_irecv,
+        .iflush = staged_iflush,
+        .test = staged_test,
+        .close_send = staged_close_send,
+        .close_recv = staged_close_recv,
+        .close_listen = staged_close_listen,
+    };
+    s->net = (struct nb_net){.ops = &s->ops, .ctx = transport->ctx};
+    *staging = &s->net;
+    return 0;
+}
+
+void nb_staging_close(struct nb_net *staging)
+{
+    free(staging);
 }

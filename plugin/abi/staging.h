@@ -10,8 +10,11 @@
 
 #include "net/transport.h"
 
-/* The table over `transport`, in force until the next call. The engine's connections are not made with it: it
- * leaves out what only they use (abandon, leave, poll_fds, peer_name, wire_bytes). */
-const struct nb_net_ops *nb_staging_over(const struct nb_net_ops *transport);
+/* A transport that stages for `transport`, which it does not own. The engine's connections are not made with
+ * it: it leaves out what only they use (abandon, leave, poll_fds, watch_fd, peer_name, wire_bytes). 0, or
+ * -ENOMEM. */
+int nb_staging_open(struct nb_net *transport, struct nb_net **staging);
+/* Of which no connection or listener is left. */
+void nb_staging_close(struct nb_net *staging);
 
 #endif

@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The tuner tables, ncclTunerPlugin_v4 to _v6. A context that has no opinion (no CollNet half of ours in this
- * process, bad settings, no memory) and a NULL one leave everything as NCCL has it; nothing here ever fails,
- * since an error would fail the user's operation.
+ * The tuner, without table versions; see api.h. A context that has no opinion (no CollNet half of ours in
+ * this process, bad settings, no memory) and a NULL one leave everything as NCCL has it; nothing here ever
+ * fails, since an error would fail the user's operation.
  */
 #include <stdlib.h>
 
-#include "abi/instance.h"
-#include "abi/properties.h"
+#include "abi/api.h"
+#include "abi/process.h"
 #include "base/log.h"
-#include "base/params.h"
 #include "nibble/nccl_tuner.h"
-#include "policy/record.h"
+#include "policy/queue.h"
 #include "policy/tuning.h"
 
-static ncclResult_t tune_init(void **context, size_t nranks, size_t nnodes, ncclDebugLogger_t logger,
-                              int records)
+ncclResult_t nb_api_tuner_init_with(void **context, size_t nranks, size_t nnodes, ncclDebugLogger_t logger,
+                                    bool records)
 {
+    const struct nb_params *params;
     struct nb_tuning *tuning;
 
     if (!context)
@@ -24,15 +24,20 @@ static ncclResult_t tune_init(void **context, size_t nranks, size_t nnodes, nccl
     *context = NULL;
     if (logger)
         nb_log_set(logger);
-    nb_note_tuner();
+    struct nb_context *ctx = nb_process_context();
+    if (!ctx)
+        return ncclSuccess;
+    nb_note_tuner(ctx);
     /* Loaded by its name beside another network plugin, CollNet's entries speak of that one. */
-    if (!nb_instance_has(NB_HALF_COLLNET) || nb_params_acquire())
+    params = nb_process_share_settings();
+    if (!params)
         return ncclSuccess;
     tuning = malloc(sizeof(*tuning));
     if (!tuning) {
-        nb_params_release();
+        nb_process_release_settings();
         return ncclSuccess;
     }
+    tuning->params = params;
     tuning->nranks = nranks;
     tuning->nnodes = nnodes;
     tuning->records = records;
@@ -45,23 +50,18 @@ static ncclResult_t tune_init(void **context, size_t nranks, size_t nnodes, nccl
     return ncclSuccess;
 }
 
-static ncclResult_t tune_init_v4(size_t nranks, size_t nnodes, ncclDebugLogger_t logger, void **context)
-{
-    return tune_init(context, nranks, nnodes, logger, 0);
-}
-
-static ncclResult_t tune_init_v5(void **context, uint64_t comm_id, size_t nranks, size_t nnodes,
-                                 ncclDebugLogger_t logger, ncclNvlDomainInfo_v5_t *domains,
-                                 ncclTunerConstants_v5_t *constants)
+ncclResult_t nb_api_tuner_init(void **context, uint64_t comm_id, size_t nranks, size_t nnodes,
+                               ncclDebugLogger_t logger, ncclNvlDomainInfo_v5_t *domains,
+                               ncclTunerConstants_v5_t *constants)
 {
     (void)comm_id;
     (void)domains;
     (void)constants;
-    return tune_init(context, nranks, nnodes, logger, 1);
+    return nb_api_tuner_init_with(context, nranks, nnodes, logger, true);
 }
 
-static ncclResult_t tune_info_v4(void *context, ncclFunc_t func, size_t bytes, int ops, float **table,
-                                 int algos, int protos, int registered, int *channels)
+ncclResult_t nb_api_tuner_info(void *context, ncclFunc_t func, size_t bytes, int ops, float **table,
+                               int algos, int protos, int registered, int *channels)
 {
     (void)ops;
     (void)registered;
@@ -71,8 +71,8 @@ static ncclResult_t tune_info_v4(void *context, ncclFunc_t func, size_t bytes, i
     return ncclSuccess;
 }
 
-static ncclResult_t tune_chunk_v6(void *context, ncclFunc_t func, size_t bytes, int algo, int proto,
-                                  int channels, size_t *chunk)
+ncclResult_t nb_api_tuner_chunk(void *context, ncclFunc_t func, size_t bytes, int algo, int proto,
+                                int channels, size_t *chunk)
 {
     (void)func;
     (void)bytes;
@@ -82,33 +82,11 @@ static ncclResult_t tune_chunk_v6(void *context, ncclFunc_t func, size_t bytes, 
     return ncclSuccess;
 }
 
-static ncclResult_t tune_finalize_v4(void *context)
+ncclResult_t nb_api_tuner_finalize(void *context)
 {
     if (context) {
         free(context);
-        nb_params_release();
+        nb_process_release_settings();
     }
     return ncclSuccess;
 }
-
-NB_EXPORT const ncclTuner_v4_t ncclTunerPlugin_v4 = {
-    .name = "nibble",
-    .init = tune_init_v4,
-    .getCollInfo = tune_info_v4,
-    .destroy = tune_finalize_v4,
-};
-
-NB_EXPORT const ncclTuner_v5_t ncclTunerPlugin_v5 = {
-    .name = "nibble",
-    .init = tune_init_v5,
-    .getCollInfo = tune_info_v4,
-    .finalize = tune_finalize_v4,
-};
-
-NB_EXPORT const ncclTuner_v6_t ncclTunerPlugin_v6 = {
-    .name = "nibble",
-    .init = tune_init_v5,
-    .getCollInfo = tune_info_v4,
-    .finalize = tune_finalize_v4,
-    .getChunkSize = tune_chunk_v6,
-};

@@ -4,13 +4,13 @@
 
 #include <string.h>
 
+#include "base/context.h"
 #include "base/log.h"
-#include "base/params.h"
 
-int nb_fault(const char *where)
+int nb_fault(const struct nb_context *ctx, const char *where)
 {
     size_t len = strlen(where);
-    for (const char *at = nb_params()->fault; *at; at += *at == ',') {
+    for (const char *at = ctx->params->fault; *at; at += *at == ',') {
         size_t n = strcspn(at, ",");
         if (n == len && memcmp(at, where, n) == 0) {
             NB_INFO(NCCL_INIT | NCCL_NET, "fault injected: %s (NIBBLE_FAULT)", where);

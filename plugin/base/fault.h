@@ -3,8 +3,11 @@
 #ifndef NIBBLE_BASE_FAULT_H
 #define NIBBLE_BASE_FAULT_H
 
-/* 1 when the setting NIBBLE_FAULT (a list of names with commas between) has `where` in it, after an INFO line
- * that says so; the caller then behaves as if that step had failed. Any thread; cheap when the list is empty. */
-int nb_fault(const char *where);
+struct nb_context;
+
+/* 1 when the context's setting NIBBLE_FAULT (a list of names with commas between) has `where` in it, after an
+ * INFO line that says so; the caller then behaves as if that step had failed. Any thread; cheap when the list
+ * is empty. */
+int nb_fault(const struct nb_context *ctx, const char *where);
 
 #endif

@@ -3,9 +3,9 @@
  * Logging through the function that NCCL hands to init, in NCCL's style ("NET/nibble : ..."). Before NCCL has
  * given one (or when it gave NULL) warnings go to stderr and the rest is dropped.
  *
- * Rules: an error is logged once, at WARN, where it arises, with cause and place; callers only return its code.
- * %m is not available: use strerror(err) on a saved code. Lines start with a lower-case word and have no
- * trailing newline.
+ * Rules: an error is logged once, at WARN, where it arises, with cause and place; callers only return its
+ * code. %m is not available: use strerror(err) on a saved code. Lines start with a lower-case word and have
+ * no trailing newline.
  */
 #ifndef NIBBLE_BASE_LOG_H
 #define NIBBLE_BASE_LOG_H
@@ -13,6 +13,11 @@
 #include "nibble/nccl_types.h"
 
 void nb_log_set(ncclDebugLogger_t logger);
+
+/* Lines of the calling thread begin with "label: " from now on; "" or NULL: they do not. The text is the
+ * caller's and stays until the next call. Returns what was in force before. Whoever drives one of several
+ * nodes in a process sets its context's label (an engine's step does, and whoever calls into a context). */
+const char *nb_log_label(const char *label);
 
 void nb_log(ncclDebugLogLevel level, unsigned long flags, const char *file, int line, const char *fmt, ...)
     __attribute__((format(printf, 5, 6)));

@@ -5,7 +5,6 @@
 #include <errno.h>
 #include <locale.h>
 #include <pthread.h>
-#include <stdatomic.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,7 +19,7 @@ enum nb_param_kind { NB_KIND_INT, NB_KIND_REAL, NB_KIND_BOOL, NB_KIND_STR, NB_KI
 struct nb_param_desc {
     const char *name;
     const char *help;
-    const char *words; /* enum: the words, separated by '|' */
+    const char *words;    /* enum: the words, separated by '|' */
     const char *def_word; /* enum and str: the default as text */
     size_t offset;        /* of the field in struct nb_params */
     enum nb_param_kind kind;
@@ -30,8 +29,14 @@ struct nb_param_desc {
 };
 
 #define NB_DESC(k, a, field, n, h, ...) \
-    {.name = (n), .help = (h), .offset = offsetof(struct nb_params, field), .kind = (k), .agreed = (a), __VA_ARGS__},
-#define NB_DESC_INT(a, f, n, d, lo, hi, h) NB_DESC(NB_KIND_INT, a, f, n, h, .def_int = (d), .min_int = (lo), .max_int = (hi))
+    {.name = (n), \
+     .help = (h), \
+     .offset = offsetof(struct nb_params, field), \
+     .kind = (k), \
+     .agreed = (a), \
+     __VA_ARGS__},
+#define NB_DESC_INT(a, f, n, d, lo, hi, h) \
+    NB_DESC(NB_KIND_INT, a, f, n, h, .def_int = (d), .min_int = (lo), .max_int = (hi))
 #define NB_DESC_REAL(a, f, n, d, lo, hi, h) \
     NB_DESC(NB_KIND_REAL, a, f, n, h, .def_real = (d), .min_real = (lo), .max_real = (hi))
 #define NB_DESC_BOOL(a, f, n, d, h) NB_DESC(NB_KIND_BOOL, a, f, n, h, .def_int = (d), .max_int = 1)
@@ -54,12 +59,8 @@ static const struct nb_param_desc nb_descs[] = {
 };
 #define NB_NDESCS (sizeof(nb_descs) / sizeof(nb_descs[0]))
 
-static pthread_mutex_t nb_params_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_once_t nb_defaults_once = PTHREAD_ONCE_INIT;
-static int nb_params_refs;
 static struct nb_params nb_defaults;
-static struct nb_params nb_loaded;
-static _Atomic(const struct nb_params *) nb_current;
 
 static void *nb_field(struct nb_params *params, const struct nb_param_desc *d)
 {
@@ -115,12 +116,6 @@ static const struct nb_params *nb_get_defaults(void)
 {
     pthread_once(&nb_defaults_once, nb_fill_defaults);
     return &nb_defaults;
-}
-
-const struct nb_params *nb_params(void)
-{
-    const struct nb_params *current = atomic_load_explicit(&nb_current, memory_order_acquire);
-    return current ? current : nb_get_defaults();
 }
 
 /* strtod in the C locale: a job that has chosen another one may read "0.5" as 0. */
@@ -257,11 +252,10 @@ static unsigned nb_distance(const char *a, size_t n, const char *b)
 }
 
 /* Names that start like ours and are not: a misspelt setting must not be silently without effect. */
-static int nb_reject_unknown(void)
+static int nb_reject_unknown(const char *const *list)
 {
-    extern char **environ;
     int rc = 0;
-    for (char **e = environ; e && *e; e++) {
+    for (const char *const *e = list; e && *e; e++) {
         if (strncmp(*e, NB_PREFIX, strlen(NB_PREFIX)) != 0)
             continue;
         size_t n = strcspn(*e, "=");
@@ -282,13 +276,24 @@ static int nb_reject_unknown(void)
     return rc;
 }
 
-static int nb_load(struct nb_params *params)
+/* The value of a variable in a list, NULL when it is not there or empty. */
+static const char *nb_look_up(const char *const *list, const char *name)
+{
+    size_t n = strlen(name);
+
+    for (const char *const *e = list; e && *e; e++)
+        if (strncmp(*e, name, n) == 0 && (*e)[n] == '=')
+            return (*e)[n + 1] ? *e + n + 1 : NULL;
+    return NULL;
+}
+
+static int nb_load(const char *const *list, struct nb_params *params)
 {
     *params = *nb_get_defaults();
-    int rc = nb_reject_unknown();
+    int rc = nb_reject_unknown(list);
     for (size_t i = 0; i < NB_NDESCS; i++) {
         const struct nb_param_desc *d = &nb_descs[i];
-        const char *text = nb_env(d->name);
+        const char *text = nb_look_up(list, d->name);
         int err = text ? nb_parse(d, text, params) : 0;
         if (!err)
             continue;
@@ -306,28 +311,45 @@ static int nb_load(struct nb_params *params)
     return rc;
 }
 
-int nb_params_acquire(void)
+int nb_params_read_list(const char *const *list, const struct nb_params **params)
 {
-    pthread_mutex_lock(&nb_params_lock);
-    int rc = nb_params_refs ? 0 : nb_load(&nb_loaded);
-    if (!rc && nb_params_refs++ == 0)
-        atomic_store_explicit(&nb_current, &nb_loaded, memory_order_release);
-    pthread_mutex_unlock(&nb_params_lock);
-    return rc;
+    struct nb_params *made = malloc(sizeof(*made));
+
+    if (!made)
+        return -ENOMEM;
+    int rc = nb_load(list, made);
+    if (rc) {
+        free(made);
+        return rc;
+    }
+    *params = made;
+    return 0;
 }
 
-void nb_params_release(void)
+int nb_params_read(const struct nb_params **params)
 {
-    pthread_mutex_lock(&nb_params_lock);
-    if (nb_params_refs > 0 && --nb_params_refs == 0) {
-        atomic_store_explicit(&nb_current, NULL, memory_order_release);
-        nb_free_strings(&nb_loaded);
-    }
-    pthread_mutex_unlock(&nb_params_lock);
+    extern char **environ;
+    return nb_params_read_list((const char *const *)environ, params);
+}
+
+void nb_params_free(const struct nb_params *params)
+{
+    struct nb_params *own = (struct nb_params *)(uintptr_t)params;
+
+    if (!own)
+        return;
+    nb_free_strings(own);
+    free(own);
+}
+
+const struct nb_params *nb_params_defaults(void)
+{
+    return nb_get_defaults();
 }
 
 /* The setting's value as it could stand in the environment. */
-static void nb_value_text(const struct nb_param_desc *d, const struct nb_params *params, char *buf, size_t cap)
+static void nb_value_text(const struct nb_param_desc *d, const struct nb_params *params, char *buf,
+                          size_t cap)
 {
     const void *field = nb_const_field(params, d);
     switch (d->kind) {
@@ -358,9 +380,8 @@ static uint64_t nb_fnv(uint64_t hash, const char *text)
     return (hash ^ 0xff) * 0x100000001b3u; /* a separator that no text contains */
 }
 
-uint64_t nb_params_hash(void)
+uint64_t nb_params_hash(const struct nb_params *params)
 {
-    const struct nb_params *params = nb_params();
     char text[NB_VALUE_TEXT];
     snprintf(text, sizeof(text), "wire format %u, rules %u", NB_WIRE_VERSION, NB_RULES_VERSION);
     uint64_t hash = nb_fnv(0xcbf29ce484222325u, text);
@@ -378,9 +399,8 @@ uint64_t nb_params_hash(void)
     return hash;
 }
 
-void nb_params_describe(char *buf, size_t cap)
+void nb_params_describe(const struct nb_params *params, char *buf, size_t cap)
 {
-    const struct nb_params *params = nb_params();
     const struct nb_params *defaults = nb_get_defaults();
     size_t at = 0;
     if (cap == 0)

@@ -28,22 +28,24 @@ struct nb_params {
 #include "base/params_undef.h"
 };
 
-/* Read the environment unless that was done; an empty value counts as unset. 0, or -EINVAL after one WARN a bad value (variable, value, what
- * is allowed; unknown NIBBLE_* names are bad values too). A failed load is tried again by the next call.
- * Reference counted with nb_params_release so that a reload of the plugin reads the environment anew. */
-int nb_params_acquire(void);
-void nb_params_release(void);
-
-/* The settings in force; defaults before the first successful acquire. Never NULL. */
-const struct nb_params *nb_params(void);
+/* Read the process's environment into a new object; an empty value counts as unset. 0 and *params, to be
+ * freed with nb_params_free, or -EINVAL after one WARN line for each bad value (variable, value, what is
+ * allowed; an unknown NIBBLE_* name is one), or -ENOMEM. */
+int nb_params_read(const struct nb_params **params);
+/* The same of a list, "NAME=value" ..., ended by NULL, instead of the environment. */
+int nb_params_read_list(const char *const *list, const struct nb_params **params);
+/* NULL is allowed. */
+void nb_params_free(const struct nb_params *params);
+/* The defaults, of static storage. */
+const struct nb_params *nb_params_defaults(void);
 
 /* Hash over names and values of the AGREED settings and the wire format's version: equal on nodes that can
  * talk to each other. */
-uint64_t nb_params_hash(void);
+uint64_t nb_params_hash(const struct nb_params *params);
 
-/* "NAME=value, NAME=value" of settings that differ from their defaults ("" when none) into buf, truncated with
- * "..." when it does not fit. */
-void nb_params_describe(char *buf, size_t cap);
+/* "NAME=value, NAME=value" of settings that differ from their defaults ("" when none) into buf, truncated
+ * with "..." when it does not fit. */
+void nb_params_describe(const struct nb_params *params, char *buf, size_t cap);
 
 /* The table as Markdown (docs/parameters.md is made of it). */
 void nb_params_print_table(FILE *out);

@@ -2,9 +2,9 @@
 /*
  * Wakes one sleeping thread from any number of others, through a descriptor that fits into poll.
  *
- * The sleeper polls nb_wake_fd for POLLIN, calls nb_wake_drain, and only then looks for work; a producer makes
- * its work visible before nb_wake_signal. Then no work is missed. Signals that were not drained yet coincide, so
- * signalling a thread that is already awake costs one atomic operation and no system call.
+ * The sleeper polls nb_wake_fd for POLLIN, calls nb_wake_drain, and only then looks for work; a producer
+ * makes its work visible before nb_wake_signal. Then no work is missed. Signals that were not drained yet
+ * coincide, so signalling a thread that is already awake costs one atomic operation and no system call.
  */
 #ifndef NIBBLE_BASE_WAKE_H
 #define NIBBLE_BASE_WAKE_H

@@ -2,28 +2,27 @@
 /*
  * Which variant of the codecs runs: chosen once from what the CPU has, or by nb_codec_select.
  */
+#include "codec/dispatch.h"
+
 #include <errno.h>
 #include <stdatomic.h>
 
-#include "codec/ops.h"
-
-static atomic_int selected = NB_VARIANT_AUTO;
-
-static const struct nb_codec_ops *variant_ops(enum nb_variant variant)
-{
-    switch (variant) {
-    case NB_VARIANT_REFERENCE:
-        return &nb_codec_reference;
-    case NB_VARIANT_PORTABLE:
-        return &nb_codec_portable;
-    case NB_VARIANT_AVX2:
-        return nb_codec_avx2;
-    case NB_VARIANT_AVX512:
-        return nb_codec_avx512;
-    default:
-        return NULL;
+#define SPAN(tile) \
+    { \
+        nb_span_encode, nb_span_decode, nb_span_reduce, tile \
     }
-}
+
+/* By enum nb_variant; empty where the build has none, and for NB_VARIANT_AUTO. */
+static const struct nb_variant_ops variants[NB_VARIANT_COUNT] = {
+    [NB_VARIANT_PORTABLE] = {SPAN(&nb_tile_portable), &nb_ulp_portable, nb_stripes_portable},
+#if defined(__x86_64__)
+    [NB_VARIANT_AVX2] = {SPAN(&nb_tile_avx2), &nb_ulp_avx2, nb_stripes_avx2},
+    [NB_VARIANT_AVX512] = {SPAN(&nb_tile_avx512), &nb_ulp_avx512, nb_stripes_avx512},
+#endif
+};
+
+/* NULL: not chosen yet. */
+static _Atomic(const struct nb_variant_ops *) in_force;
 
 /* __builtin_cpu_supports also checks that the operating system saves the registers. */
 static int cpu_has(enum nb_variant variant)
@@ -47,15 +46,13 @@ static int cpu_has(enum nb_variant variant)
     if (variant == NB_VARIANT_AVX512)
         return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-    return 1;
-#else
-    return variant == NB_VARIANT_REFERENCE || variant == NB_VARIANT_PORTABLE;
 #endif
+    return variants[variant].ulp != NULL;
 }
 
 int nb_codec_available(enum nb_variant variant)
 {
-    return variant == NB_VARIANT_AUTO || (variant_ops(variant) && cpu_has(variant));
+    return variant == NB_VARIANT_AUTO || ((unsigned)variant < NB_VARIANT_COUNT && cpu_has(variant));
 }
 
 static enum nb_variant best(void)
@@ -67,36 +64,47 @@ static enum nb_variant best(void)
     return NB_VARIANT_PORTABLE;
 }
 
+void nb_variant_use(const struct nb_variant_ops *ops)
+{
+    atomic_store_explicit(&in_force, ops, memory_order_relaxed);
+}
+
 int nb_codec_select(enum nb_variant variant)
 {
     if ((unsigned)variant >= NB_VARIANT_COUNT)
         return -EINVAL;
     if (!nb_codec_available(variant))
         return -ENOTSUP;
-    atomic_store_explicit(&selected, variant == NB_VARIANT_AUTO ? best() : variant, memory_order_relaxed);
+    nb_variant_use(&variants[variant == NB_VARIANT_AUTO ? best() : variant]);
     return 0;
 }
 
-/* Threads that come here first at the same time store the same value. */
-enum nb_variant nb_codec_selected(void)
+/* Threads that come here first at the same time store the same. */
+static const struct nb_variant_ops *choose(void)
 {
-    int variant = atomic_load_explicit(&selected, memory_order_relaxed);
-    if (variant == NB_VARIANT_AUTO) {
-        int expected = NB_VARIANT_AUTO;
-        variant = best();
-        if (!atomic_compare_exchange_strong(&selected, &expected, variant))
-            variant = expected;
-    }
-    return (enum nb_variant)variant;
+    const struct nb_variant_ops *expected = NULL, *ops = &variants[best()];
+
+    return atomic_compare_exchange_strong(&in_force, &expected, ops) ? ops : expected;
 }
 
-const struct nb_codec_ops *nb_codec_ops(void)
+const struct nb_variant_ops *nb_variant(void)
 {
-    return variant_ops(nb_codec_selected());
+    const struct nb_variant_ops *ops = atomic_load_explicit(&in_force, memory_order_relaxed);
+    return ops ? ops : choose();
+}
+
+enum nb_variant nb_codec_selected(void)
+{
+    const struct nb_variant_ops *ops = nb_variant();
+
+    for (int v = NB_VARIANT_AUTO + 1; v < NB_VARIANT_COUNT; v++)
+        if (ops == &variants[v])
+            return (enum nb_variant)v;
+    return NB_VARIANT_AUTO;
 }
 
 const char *nb_variant_name(enum nb_variant variant)
 {
-    static const char *const names[NB_VARIANT_COUNT] = {"auto", "reference", "portable", "avx2", "avx512"};
+    static const char *const names[NB_VARIANT_COUNT] = {"auto", "portable", "avx2", "avx512"};
     return (unsigned)variant < NB_VARIANT_COUNT ? names[variant] : "unknown";
 }

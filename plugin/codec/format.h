@@ -126,15 +126,15 @@ NB_INLINE bool nb_transform_better(float max, float transformed, unsigned large)
 }
 
 /* Bits of values that are below NB_SMALL times the maximum: is the group thin, are there pairs of them? In
- * every other four values pairs are neighbours, in the rest they lie two apart: five small values in a row hold
- * a pair, and so does every regular pattern. Without a pair nearly all values are large, so that outliers are
- * out of the question and counting is spared. */
+ * every other four values pairs are neighbors, in the rest they lie two apart: five small values in a row
+ * hold a pair, and so does every regular pattern. Without a pair nearly all values are large, so that
+ * outliers are out of the question and counting is spared. */
 NB_INLINE bool nb_is_thin(uint32_t small)
 {
     return ((small & small >> 1 & 0x05050505u) | (small & small >> 2 & 0x30303030u)) != 0;
 }
 
-/* Factor that brings carried errors down to `bound` times the norm of a tile's values; from the squares of
+/* Factor that brings residuals down to `bound` times the norm of a tile's values; from the squares of
  * both. */
 NB_INLINE float nb_error_factor(float own, float carried, float bound)
 {
@@ -178,10 +178,5 @@ struct nb_tile_view {
     const uint8_t *code;   /* codes, or the values of a raw tile */
     float unit;            /* 2^E */
 };
-
-/* Parse the record of `groups` groups, the first of which is group `group0` of its tile. Returns its length
- * or -EBADMSG. */
-ssize_t nb_tile_parse(enum nb_codec codec, enum nb_dtype type, const uint8_t *p, size_t len, unsigned group0,
-                      unsigned groups, struct nb_tile_view *view);
 
 #endif

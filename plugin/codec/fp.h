@@ -92,6 +92,12 @@ NB_INLINE uint16_t nb_f32_to_f16(float f)
     return (uint16_t)(sign | (nb_f32_bits(shifted) - 0x3f000000u));
 }
 
+/* nb_dtype_size of a type that is known to be one. */
+NB_INLINE unsigned nb_value_bytes(enum nb_dtype type)
+{
+    return type == NB_F32 ? 4 : 2;
+}
+
 NB_INLINE float nb_load_value(enum nb_dtype type, const void *base, size_t i)
 {
     if (type == NB_F32) {

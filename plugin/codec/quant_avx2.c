@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The quantizing codecs for x86-64 with AVX2, BMI and F16C: primitives for quant_simd.h. */
-#include "codec/ops.h"
+#include "codec/tile.h"
 
 #if defined(__x86_64__)
 
@@ -283,18 +283,18 @@ NB_FN void hadamard(struct vgroup *x)
     x->v[3] = o1;
 }
 
-#define ACROSS(name, op)                                                                    \
-    NB_FN vi name(const vi *m)                                                              \
-    {                                                                                       \
-        vi r[4], t[2];                                                                      \
-        for (unsigned i = 0; i < 4; i++)                                                    \
-            r[i] = op(_mm256_permute2x128_si256(m[2 * i], m[2 * i + 1], 0x20),              \
-                      _mm256_permute2x128_si256(m[2 * i], m[2 * i + 1], 0x31));             \
-        for (unsigned i = 0; i < 2; i++)                                                    \
-            t[i] = op(_mm256_unpacklo_epi64(r[2 * i], r[2 * i + 1]),                        \
-                      _mm256_unpackhi_epi64(r[2 * i], r[2 * i + 1]));                       \
-        vi all = op(vi_cast(_mm256_shuffle_ps(vf_cast(t[0]), vf_cast(t[1]), 0x88)),         \
-                    vi_cast(_mm256_shuffle_ps(vf_cast(t[0]), vf_cast(t[1]), 0xdd)));        \
+#define ACROSS(name, op) \
+    NB_FN vi name(const vi *m) \
+    { \
+        vi r[4], t[2]; \
+        for (unsigned i = 0; i < 4; i++) \
+            r[i] = op(_mm256_permute2x128_si256(m[2 * i], m[2 * i + 1], 0x20), \
+                      _mm256_permute2x128_si256(m[2 * i], m[2 * i + 1], 0x31)); \
+        for (unsigned i = 0; i < 2; i++) \
+            t[i] = op(_mm256_unpacklo_epi64(r[2 * i], r[2 * i + 1]), \
+                      _mm256_unpackhi_epi64(r[2 * i], r[2 * i + 1])); \
+        vi all = op(vi_cast(_mm256_shuffle_ps(vf_cast(t[0]), vf_cast(t[1]), 0x88)), \
+                    vi_cast(_mm256_shuffle_ps(vf_cast(t[0]), vf_cast(t[1]), 0xdd))); \
         return _mm256_permutevar8x32_epi32(all, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7)); \
     }
 NB_FN vi vi_add_floats(vi a, vi b)
@@ -306,11 +306,9 @@ ACROSS(across_add, vi_add_floats)
 ACROSS(across_max_s, vi_max_s)
 ACROSS(across_max_u, vi_max_u)
 
+#define NB_TILE_OPS nb_tile_avx2
 #include "codec/quant_simd.h"
 
-static const struct nb_codec_ops operations = NB_SPAN_OPS(&nb_tile_operations);
-const struct nb_codec_ops *const nb_codec_avx2 = &operations;
-
 #else
-const struct nb_codec_ops *const nb_codec_avx2 = NULL;
+typedef int nb_quant_avx2_unused;
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The quantizing codecs for x86-64 with AVX-512 (F, BW, DQ, VL): primitives for quant_simd.h. */
-#include "codec/ops.h"
+#include "codec/tile.h"
 
 #if defined(__x86_64__)
 
@@ -237,24 +237,23 @@ NB_FN void hadamard(struct vgroup *x)
     x->v[1] = hadamard_lanes(odd);
 }
 
-#define ACROSS(name, op)                                                                                    \
-    NB_FN vi name(const vi *m)                                                                              \
-    {                                                                                                       \
-        vi r[8], t[4], w[2];                                                                                \
-        for (unsigned i = 0; i < 8; i++)                                                                    \
-            r[i] = op(_mm512_shuffle_i32x4(m[2 * i], m[2 * i + 1], 0x44),                                   \
-                      _mm512_shuffle_i32x4(m[2 * i], m[2 * i + 1], 0xee));                                  \
-        for (unsigned i = 0; i < 4; i++)                                                                    \
-            t[i] = op(_mm512_shuffle_i32x4(r[2 * i], r[2 * i + 1], 0x88),                                   \
-                      _mm512_shuffle_i32x4(r[2 * i], r[2 * i + 1], 0xdd));                                  \
-        for (unsigned i = 0; i < 2; i++)                                                                    \
-            w[i] = op(_mm512_unpacklo_epi64(t[2 * i], t[2 * i + 1]),                                        \
-                      _mm512_unpackhi_epi64(t[2 * i], t[2 * i + 1]));                                       \
-        vi all = op(vi_cast(_mm512_shuffle_ps(vf_cast(w[0]), vf_cast(w[1]), 0x88)),                         \
-                    vi_cast(_mm512_shuffle_ps(vf_cast(w[0]), vf_cast(w[1]), 0xdd)));                        \
-        return _mm512_permutexvar_epi32(_mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, \
-                                                          15),                                              \
-                                        all);                                                               \
+#define ACROSS(name, op) \
+    NB_FN vi name(const vi *m) \
+    { \
+        vi r[8], t[4], w[2]; \
+        for (unsigned i = 0; i < 8; i++) \
+            r[i] = op(_mm512_shuffle_i32x4(m[2 * i], m[2 * i + 1], 0x44), \
+                      _mm512_shuffle_i32x4(m[2 * i], m[2 * i + 1], 0xee)); \
+        for (unsigned i = 0; i < 4; i++) \
+            t[i] = op(_mm512_shuffle_i32x4(r[2 * i], r[2 * i + 1], 0x88), \
+                      _mm512_shuffle_i32x4(r[2 * i], r[2 * i + 1], 0xdd)); \
+        for (unsigned i = 0; i < 2; i++) \
+            w[i] = op(_mm512_unpacklo_epi64(t[2 * i], t[2 * i + 1]), \
+                      _mm512_unpackhi_epi64(t[2 * i], t[2 * i + 1])); \
+        vi all = op(vi_cast(_mm512_shuffle_ps(vf_cast(w[0]), vf_cast(w[1]), 0x88)), \
+                    vi_cast(_mm512_shuffle_ps(vf_cast(w[0]), vf_cast(w[1]), 0xdd))); \
+        return _mm512_permutexvar_epi32( \
+            _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15), all); \
     }
 NB_FN vi vi_add_floats(vi a, vi b)
 {
@@ -265,11 +264,9 @@ ACROSS(across_add, vi_add_floats)
 ACROSS(across_max_s, vi_max_s)
 ACROSS(across_max_u, vi_max_u)
 
+#define NB_TILE_OPS nb_tile_avx512
 #include "codec/quant_simd.h"
 
-static const struct nb_codec_ops operations = NB_SPAN_OPS(&nb_tile_operations);
-const struct nb_codec_ops *const nb_codec_avx512 = &operations;
-
 #else
-const struct nb_codec_ops *const nb_codec_avx512 = NULL;
+typedef int nb_quant_avx512_unused;
 #endif

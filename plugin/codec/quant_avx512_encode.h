@@ -210,8 +210,8 @@ NB_FN bool nb_t_survey(enum nb_dtype type, bool feedback, bool norms, bool exact
             any = vi_or(any, row[i]);
         if (type == NB_F32)
             NB_UNROLL16
-            for (unsigned i = 16; i < 32; i++)
-                any = vi_or(any, row[i]);
+        for (unsigned i = 16; i < 32; i++)
+            any = vi_or(any, row[i]);
         active = _mm512_test_epi32_mask(any, vi_set1(type == NB_F32 ? (int)NB_F32_ABS : 0x7fff7fff));
         vi idle = _mm512_maskz_mov_epi32((vm)~active, vi_set1(1));
         vi_store_bytes(work->idle + j0, _mm512_permutexvar_epi32(nb_t_slots(), idle));
@@ -222,7 +222,7 @@ NB_FN bool nb_t_survey(enum nb_dtype type, bool feedback, bool norms, bool exact
     }
     NB_UNROLL
     for (unsigned k = 0; k < 4; k++) {
-        vf v[8];                      /* values 2k, 2k+1 and those 8, 16, 24 further */
+        vf v[8]; /* values 2k, 2k+1 and those 8, 16, 24 further */
         NB_UNROLL
         for (unsigned q = 0; q < 4; q++) {
             unsigned d = k + 4 * q;
@@ -315,8 +315,7 @@ NB_FN bool nb_t_survey(enum nb_dtype type, bool feedback, bool norms, bool exact
         /* codes times 2^24, units times 2^-24 */
         vf sum = vf_add(vf_add(count[0], count[1]), vf_add(count[2], count[3]));
         if (feedback)
-            vf_store(work->error2 + j0,
-                     _mm512_permutexvar_ps(nb_t_slots(), vf_mul(vf_mul(sum, unit), unit)));
+            vf_store(work->error2 + j0, _mm512_permutexvar_ps(nb_t_slots(), vf_mul(vf_mul(sum, unit), unit)));
     }
     return true;
 }
@@ -355,7 +354,7 @@ NB_FN int nb_t_survey_tile(enum nb_dtype type, bool feedback, const struct nb_ti
     vi max, min;
 
     nb_work_begin(work);
-    if (feedback ? !nb_t_survey_batches(type, true, true, true, job, work, &max, &min)
+    if (feedback  ? !nb_t_survey_batches(type, true, true, true, job, work, &max, &min)
         : measure ? !nb_t_survey_batches(type, false, true, true, job, work, &max, &min)
                   : !nb_t_survey_batches(type, false, false, true, job, work, &max, &min))
         return 1;
@@ -465,8 +464,8 @@ struct nb_plan {
 
 NB_FN void nb_t_quantize(bool feedback, bool measure, const struct nb_tile_job *job,
                          struct nb_tile_work *work, unsigned j0, uint8_t *scales, uint8_t *domains,
-                         uint8_t *codes, int8_t *err,
-                         uint8_t *err_scale, const uint8_t *idle, const struct nb_plan *plan)
+                         uint8_t *codes, int8_t *err, uint8_t *err_scale, const uint8_t *idle,
+                         const struct nb_plan *plan)
 {
     const __m128i slots = _mm512_cvtepi32_epi8(nb_t_slots());
     const vm transform = plan->transform[j0 / NB_W];
@@ -477,9 +476,9 @@ NB_FN void nb_t_quantize(bool feedback, bool measure, const struct nb_tile_job *
     vi out[4];
     vf noise = vf_set1(0);
 
-    _mm_storeu_si128((__m128i *)(void *)scales,
-                     _mm_shuffle_epi8(_mm_loadu_si128((const __m128i *)(const void *)(plan->scales + j0)),
-                                      slots));
+    _mm_storeu_si128(
+        (__m128i *)(void *)scales,
+        _mm_shuffle_epi8(_mm_loadu_si128((const __m128i *)(const void *)(plan->scales + j0)), slots));
     nb_put16(domains, _mm_movepi8_mask(_mm_shuffle_epi8(_mm_movm_epi8(transform), slots)));
     NB_UNROLL
     for (unsigned b = 0; b < 4; b++) {

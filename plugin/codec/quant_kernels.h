@@ -4,7 +4,7 @@
  * source defines NB_TARGET (a function attribute, may be empty) before it includes this, and may replace any
  * of the nb_k_* pieces by defining NB_HAVE_<piece> after defining its own.
  */
-#include "codec/ops.h"
+#include "codec/tile.h"
 
 #define NB_FN static inline __attribute__((always_inline)) NB_TARGET
 #define NB_OP static NB_TARGET
@@ -120,7 +120,7 @@ NB_FN float nb_k_squares(const float *restrict x, float weight)
     return nb_sum_group(s);
 }
 
-/* By how much carried errors are scaled down, idle groups, and sums of squares for the statistics. False
+/* By how much residuals are scaled down, idle groups, and sums of squares for the statistics. False
  * when the sums are not finite, because of values that do not count. */
 NB_FN bool nb_k_norms(enum nb_dtype type, const struct nb_tile_job *job, struct nb_tile_work *work)
 {
@@ -147,7 +147,7 @@ NB_FN bool nb_k_norms(enum nb_dtype type, const struct nb_tile_job *job, struct 
     return nb_work_norms(work, job);
 }
 
-/* Values to code of group j: own values plus carried errors. */
+/* Values to code of group j: own values plus residuals. */
 NB_FN void nb_k_values(enum nb_dtype type, const struct nb_tile_job *job, const struct nb_tile_work *work,
                        unsigned j, bool feedback, float *restrict h)
 {
@@ -385,27 +385,21 @@ NB_FN void nb_k_store(enum nb_dtype type, const float *plain, const uint8_t *own
 /* ---- Instances for each type ------------------------------------------------------------------------ */
 
 #define NB_BY_TYPE(type, call) \
-    switch (type) {            \
-    case NB_F32:               \
-        call(NB_F32);          \
-        break;                 \
-    case NB_BF16:              \
-        call(NB_BF16);         \
-        break;                 \
-    default:                   \
-        call(NB_F16);          \
-        break;                 \
+    switch (type) { \
+    case NB_F32: call(NB_F32); break; \
+    case NB_BF16: call(NB_BF16); break; \
+    default: call(NB_F16); break; \
     }
 
 NB_OP int nb_op_survey(const struct nb_tile_job *job, struct nb_tile_work *work)
 {
-#define CALL(t)                                                                                             \
-    do {                                                                                                    \
-        if (!nb_k_norms(t, job, work))                                                                      \
-            return 1;                                                                                       \
-        if (job->int4)                                                                                      \
-            return job->err ? nb_k_survey(t, true, true, job, work)                                         \
-                            : nb_k_survey(t, true, false, job, work);                                       \
+#define CALL(t) \
+    do { \
+        if (!nb_k_norms(t, job, work)) \
+            return 1; \
+        if (job->int4) \
+            return job->err ? nb_k_survey(t, true, true, job, work) \
+                            : nb_k_survey(t, true, false, job, work); \
         return job->err ? nb_k_survey(t, false, true, job, work) : nb_k_survey(t, false, false, job, work); \
     } while (0)
     NB_BY_TYPE(job->type, CALL)
@@ -450,5 +444,5 @@ NB_OP void nb_op_store(enum nb_dtype type, const float *plain, const uint8_t *ow
 #undef CALL
 }
 
-static const struct nb_tile_ops nb_tile_operations = {nb_op_survey,  nb_op_quantize, nb_op_decode, nb_op_add,
-                                                      nb_op_inverse, nb_op_store,    false};
+const struct nb_tile_ops NB_TILE_OPS = {nb_op_survey,  nb_op_quantize, nb_op_decode, nb_op_add,
+                                        nb_op_inverse, nb_op_store,    false};

@@ -15,7 +15,7 @@
  *   hadamard               the unnormalised transform, stages 1, 16, 8, 4, 2
  *   across_max_s/_u/_add   lane g of the result is the (signed, unsigned) maximum or sum of lanes of m[g]
  */
-#include "codec/ops.h"
+#include "codec/tile.h"
 
 #define NB_AHEAD NB_TILE /* values by which memory is prefetched */
 
@@ -31,7 +31,7 @@
 #define NB_UNROLL16 _Pragma("GCC unroll 16")
 #endif
 #define NB_EACH_VECTOR(k) \
-    NB_UNROLL             \
+    NB_UNROLL \
     for (unsigned k = 0; k < 2 * NB_K; k++)
 
 /* Copies for a last batch that is not full. */
@@ -41,11 +41,6 @@ struct nb_padded {
     uint8_t err_scale[NB_W], idle[NB_W];
     uint8_t scales[NB_W], codes[NB_GROUP * NB_W];
 };
-
-NB_FN unsigned nb_value_bytes(enum nb_dtype type)
-{
-    return type == NB_F32 ? 4 : 2;
-}
 
 /* Put a group that is kept even-odd into order. */
 NB_FN void nb_s_in_order(const float *y, float *x)
@@ -58,8 +53,8 @@ NB_FN void nb_s_in_order(const float *y, float *x)
 NB_FN vi nb_s_squares(const struct vgroup *x)
 {
     vf s[2 * NB_K];
-    NB_EACH_VECTOR (k)
-        s[k] = vf_mul(x->v[k], x->v[k]);
+    NB_EACH_VECTOR(k)
+    s[k] = vf_mul(x->v[k], x->v[k]);
     NB_UNROLL
     for (unsigned k = 0; k < NB_K; k++)
         s[k] = vf_add(s[k], s[k + NB_K]);
@@ -99,27 +94,20 @@ NB_FN float nb_quantize_int4(bool feedback, const struct nb_tile_job *job, struc
 /* ---- Operations ------------------------------------------------------------------------------------- */
 
 #define NB_BY_TYPE(type, call) \
-    do {                       \
-        switch (type) {        \
-        case NB_F32:           \
-            call(NB_F32);      \
-            break;             \
-        case NB_BF16:          \
-            call(NB_BF16);     \
-            break;             \
-        default:               \
-            call(NB_F16);      \
-            break;             \
-        }                      \
+    do { \
+        switch (type) { \
+        case NB_F32: call(NB_F32); break; \
+        case NB_BF16: call(NB_BF16); break; \
+        default: call(NB_F16); break; \
+        } \
     } while (0)
 
 NB_OP int nb_op_survey(const struct nb_tile_job *job, struct nb_tile_work *work)
 {
     int result = 1;
-#define CALL(t)                                                                      \
-    result = job->int4  ? job->err ? nb_survey_int4(t, true, job, work)               \
-                                   : nb_survey_int4(t, false, job, work)              \
-              : job->err ? nb_s_survey_tile(t, false, true, job, work, job->measure)  \
+#define CALL(t) \
+    result = job->int4  ? job->err ? nb_survey_int4(t, true, job, work) : nb_survey_int4(t, false, job, work) \
+              : job->err ? nb_s_survey_tile(t, false, true, job, work, job->measure) \
                         : nb_s_survey_tile(t, false, false, job, work, job->measure)
     NB_BY_TYPE(job->type, CALL);
 #undef CALL
@@ -140,12 +128,12 @@ NB_OP float nb_op_quantize(const struct nb_tile_job *job, struct nb_tile_work *w
 NB_OP void nb_op_decode(enum nb_dtype type, const struct nb_tile_view *view, const uint8_t *own, uint8_t *dst)
 {
     bool int4 = view->kind == NB_TILE_INT4 || view->kind == NB_TILE_INT4_WIDE;
-#define CALL(t)                                      \
-    if (int4 && own)                                 \
-        nb_s_decode(t, true, true, view, own, dst);  \
-    else if (int4)                                   \
+#define CALL(t) \
+    if (int4 && own) \
+        nb_s_decode(t, true, true, view, own, dst); \
+    else if (int4) \
         nb_s_decode(t, true, false, view, own, dst); \
-    else                                             \
+    else \
         nb_s_decode(t, false, own != NULL, view, own, dst)
     NB_BY_TYPE(type, CALL);
 #undef CALL
@@ -176,10 +164,10 @@ NB_OP void nb_op_add(enum nb_dtype type, const struct nb_tile_view *view, float 
         }
         return;
     }
-#define CALL(t)                                                           \
-    for (unsigned j = 0; j < view->groups; j++) {                         \
+#define CALL(t) \
+    for (unsigned j = 0; j < view->groups; j++) { \
         x = group_load(t, view->code + NB_GROUP * j * nb_value_bytes(t)); \
-        nb_s_accumulate(plain + NB_GROUP * j, &x);                        \
+        nb_s_accumulate(plain + NB_GROUP * j, &x); \
     }
     NB_BY_TYPE(type, CALL);
 #undef CALL
@@ -216,5 +204,5 @@ NB_OP void nb_op_store(enum nb_dtype type, const float *plain, const uint8_t *ow
 #undef CALL
 }
 
-static const struct nb_tile_ops nb_tile_operations = {nb_op_survey,  nb_op_quantize, nb_op_decode, nb_op_add,
-                                                      nb_op_inverse, nb_op_store,    true};
+const struct nb_tile_ops NB_TILE_OPS = {nb_op_survey,  nb_op_quantize, nb_op_decode, nb_op_add,
+                                        nb_op_inverse, nb_op_store,    true};

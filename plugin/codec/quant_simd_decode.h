@@ -33,16 +33,16 @@ NB_FN struct vgroup nb_s_int8(const struct nb_tile_view *view, unsigned j, float
 {
     struct vgroup x = bytes_load(view->code + 32 * j);
     vf unit = vf_set1(step);
-    NB_EACH_VECTOR (k)
-        x.v[k] = vf_add(vf_mul(x.v[k], unit), vf_set1(0)); /* step is 0 in records no encoder writes */
+    NB_EACH_VECTOR(k)
+    x.v[k] = vf_add(vf_mul(x.v[k], unit), vf_set1(0)); /* step is 0 in records no encoder writes */
     return x;
 }
 
 NB_FN void nb_s_transform_back(struct vgroup *x)
 {
     hadamard(x);
-    NB_EACH_VECTOR (k)
-        x->v[k] = vf_mul(x->v[k], vf_set1(0.03125f));
+    NB_EACH_VECTOR(k)
+    x->v[k] = vf_mul(x->v[k], vf_set1(0.03125f));
 }
 
 NB_FN void nb_s_finish(enum nb_dtype type, bool add, struct vgroup *x, const uint8_t *own, uint8_t *dst)
@@ -52,8 +52,8 @@ NB_FN void nb_s_finish(enum nb_dtype type, bool add, struct vgroup *x, const uin
     if (add) {
         struct vgroup o = group_load(type, own);
         __builtin_prefetch(own + bytes / NB_GROUP * NB_AHEAD);
-        NB_EACH_VECTOR (k)
-            x->v[k] = vf_add(x->v[k], o.v[k]);
+        NB_EACH_VECTOR(k)
+        x->v[k] = vf_add(x->v[k], o.v[k]);
     }
     group_store(type, add, dst, x);
 }
@@ -96,6 +96,6 @@ NB_FN void nb_s_decode(enum nb_dtype type, bool int4, bool add, const struct nb_
 
 NB_FN void nb_s_accumulate(float *sum, const struct vgroup *x)
 {
-    NB_EACH_VECTOR (k)
-        vf_store(sum + NB_W * k, vf_add(vf_load(sum + NB_W * k), x->v[k]));
+    NB_EACH_VECTOR(k)
+    vf_store(sum + NB_W * k, vf_add(vf_load(sum + NB_W * k), x->v[k]));
 }

@@ -54,8 +54,8 @@ NB_FN bool nb_s_survey(enum nb_dtype type, bool int4, bool feedback, bool norms,
         if (feedback && !work->idle[j0 + g]) {
             struct vgroup e = errors_load(err + NB_GROUP * g, unit[g]);
             __builtin_prefetch(err + NB_GROUP * g + NB_AHEAD);
-            NB_EACH_VECTOR (k)
-                x.v[k] = vf_add(x.v[k], e.v[k]);
+            NB_EACH_VECTOR(k)
+            x.v[k] = vf_add(x.v[k], e.v[k]);
             if (norms) {
                 struct vgroup codes = bytes_load(err + NB_GROUP * g);
                 carried[g] = nb_s_squares(&codes);
@@ -110,7 +110,7 @@ NB_FN bool nb_s_survey(enum nb_dtype type, bool int4, bool feedback, bool norms,
     return true;
 }
 
-/* All batches of a tile, with carried errors times work->factor. */
+/* All batches of a tile, with residuals times work->factor. */
 NB_FN bool nb_s_survey_batches(enum nb_dtype type, bool int4, bool feedback, bool norms,
                                const struct nb_tile_job *job, struct nb_tile_work *work,
                                struct nb_tile_sums *tile)
@@ -244,8 +244,8 @@ NB_FN void nb_s_store_errors(float (*r)[NB_GROUP], const uint8_t *idle, int8_t *
         struct vgroup x = vgroup_kept(r[g]);
         vf inv = vf_set1(inverse[g]);
         vi q[2 * NB_K];
-        NB_EACH_VECTOR (k)
-            q[k] = vi_round(vf_mul(x.v[k], inv));
+        NB_EACH_VECTOR(k)
+        q[k] = vi_round(vf_mul(x.v[k], inv));
         bytes_store(err + NB_GROUP * g, q);
         err_scale[g] = scales[g];
     }
@@ -253,8 +253,8 @@ NB_FN void nb_s_store_errors(float (*r)[NB_GROUP], const uint8_t *idle, int8_t *
 
 NB_FN void nb_s_quantize(bool int4, bool feedback, bool measure, const struct nb_tile_job *job,
                          struct nb_tile_work *work, unsigned j0, uint8_t *scales, uint8_t *domains,
-                         uint8_t *codes, int8_t *err, uint8_t *err_scale, const uint8_t *idle,
-                         float *noise, struct nb_encode_stats *out)
+                         uint8_t *codes, int8_t *err, uint8_t *err_scale, const uint8_t *idle, float *noise,
+                         struct nb_encode_stats *out)
 {
     float step[NB_W] __attribute__((aligned(64))), inverse[NB_W] __attribute__((aligned(64)));
     float r[NB_W][NB_GROUP] __attribute__((aligned(64)));
@@ -268,7 +268,8 @@ NB_FN void nb_s_quantize(bool int4, bool feedback, bool measure, const struct nb
         struct vgroup y = vgroup_kept(work->y[j0 + g][transform >> g & 1]);
         vf inv = vf_set1(inverse[g]);
         vi q[2 * NB_K];
-        NB_EACH_VECTOR (k) {
+        NB_EACH_VECTOR(k)
+        {
             q[k] = vi_round(vf_mul(y.v[k], inv));
             if (int4) /* scales are such that nothing lies below -8, nor beyond 127 in int8 */
                 q[k] = vi_min_s(q[k], vi_set1(7));
@@ -280,8 +281,8 @@ NB_FN void nb_s_quantize(bool int4, bool feedback, bool measure, const struct nb
         if (!feedback && !measure)
             continue;
         vf unit = vf_set1(step[g]);
-        NB_EACH_VECTOR (k)
-            y.v[k] = vf_residual(y.v[k], vf_from_int(q[k]), unit);
+        NB_EACH_VECTOR(k)
+        y.v[k] = vf_residual(y.v[k], vf_from_int(q[k]), unit);
         if (feedback)
             vgroup_keep(r[g], &y);
         if (measure)
@@ -297,8 +298,8 @@ NB_FN void nb_s_quantize(bool int4, bool feedback, bool measure, const struct nb
         float *p = r[__builtin_ctz(rest)];
         struct vgroup x = vgroup_kept(p);
         hadamard(&x);
-        NB_EACH_VECTOR (k)
-            x.v[k] = vf_mul(x.v[k], vf_set1(0.03125f));
+        NB_EACH_VECTOR(k)
+        x.v[k] = vf_mul(x.v[k], vf_set1(0.03125f));
         vgroup_keep(p, &x);
     }
     if (job->mode == NB_EF_EMA)
@@ -306,8 +307,8 @@ NB_FN void nb_s_quantize(bool int4, bool feedback, bool measure, const struct nb
             struct vgroup x = vgroup_kept(r[g]);
             struct vgroup e = errors_load(err + NB_GROUP * g, nb_error_unit(err_scale[g], work->factor));
             vf beta = vf_set1(job->beta), rest = vf_set1(1.0f - job->beta);
-            NB_EACH_VECTOR (k)
-                x.v[k] = vf_add(vf_mul(beta, e.v[k]), vf_mul(rest, x.v[k]));
+            NB_EACH_VECTOR(k)
+            x.v[k] = vf_add(vf_mul(beta, e.v[k]), vf_mul(rest, x.v[k]));
             vgroup_keep(r[g], &x);
         }
     nb_s_store_errors(r, idle, err, err_scale);

@@ -4,14 +4,12 @@
  * patterns are read, and the way to the block coders of the variant in force. See ulp.h for the idea and
  * docs/wire-format.md for the format.
  */
-#include "codec/ulp.h"
-
 #include <errno.h>
 #include <string.h>
 
+#include "codec/dispatch.h"
 #include "codec/fpenv.h"
-#include "codec/ulp_bits.h"
-#include "nibble/codec.h"
+#include "codec/row.h"
 
 #define SAMPLE_PIECES 4u
 #define REMAP_BLOCKS 32u /* blocks after which the map is chosen anew */
@@ -27,22 +25,6 @@ static const struct nb_ulp_map maps[3][4] = {
 static int width_index(enum nb_ulp_width width)
 {
     return width == NB_ULP_8 ? 0 : width == NB_ULP_16 ? 1 : width == NB_ULP_32 ? 2 : -1;
-}
-
-static const struct nb_ulp_ops *selected(void)
-{
-    switch (nb_codec_selected()) {
-    case NB_VARIANT_REFERENCE:
-        return &nb_ulp_reference;
-#ifdef NB_ULP_X86
-    case NB_VARIANT_AVX2:
-        return &nb_ulp_avx2;
-    case NB_VARIANT_AVX512:
-        return &nb_ulp_avx512;
-#endif
-    default:
-        return &nb_ulp_portable;
-    }
 }
 
 /* The cheapest of `count` ways to read n values, judged by samples, and a c to start from. Returns the bits
@@ -104,7 +86,7 @@ struct coding {
 static ssize_t encode_span(struct coding *how, const uint8_t *cur, const uint8_t *ref, size_t bytes,
                            size_t limit, uint8_t *dst, size_t cap)
 {
-    const struct nb_ulp_ops *ops = selected();
+    const struct nb_ulp_ops *ops = nb_variant()->ulp;
     const unsigned wi = how->wi, w = 1u << wi;
     const size_t n = bytes / w, blocks = blocks_of(bytes, w), tail = bytes % w;
     struct nb_ulp_map map = {0, 0, 0};
@@ -223,7 +205,7 @@ int nb_ulp_decode(enum nb_ulp_width width, const void *coded, size_t len, const 
 
     if (wi < 0)
         return -EINVAL;
-    return decode_span(selected()->decode[wi], width, coded, len, ref, bytes, dst);
+    return decode_span(nb_variant()->ulp->decode[wi], width, coded, len, ref, bytes, dst);
 }
 
 /* ---- delta4 -------------------------------------------------------------------------------------------- */
@@ -265,7 +247,7 @@ int nb_delta4_decode(enum nb_dtype type, const void *coded, size_t len, const vo
     if (!w)
         return -EINVAL;
     nb_fp_environment fp = nb_fp_enter();
-    result = decode_span(selected()->decode_floors[w == 4], (unsigned)w, coded, len, ref, bytes, dst);
+    result = decode_span(nb_variant()->ulp->decode_floors[w == 4], (unsigned)w, coded, len, ref, bytes, dst);
     nb_fp_leave(fp);
     return result;
 }
@@ -273,7 +255,7 @@ int nb_delta4_decode(enum nb_dtype type, const void *coded, size_t len, const vo
 enum nb_ulp_width nb_ulp_guess_width(const void *cur, const void *ref, size_t bytes)
 {
     static const enum nb_ulp_width widths[3] = {NB_ULP_16, NB_ULP_32, NB_ULP_8};
-    const struct nb_ulp_ops *ops = selected();
+    const struct nb_ulp_ops *ops = nb_variant()->ulp;
     enum nb_ulp_width best = NB_ULP_16;
     uint64_t least = UINT64_MAX;
 
@@ -299,3 +281,74 @@ enum nb_ulp_width nb_ulp_guess_width(const void *cur, const void *ref, size_t by
     }
     return best;
 }
+
+/* ---- Rows ---------------------------------------------------------------------------------------------- */
+
+static size_t ulp_bound(unsigned format, size_t bytes)
+{
+    return nb_ulp_bound((enum nb_ulp_width)format, bytes);
+}
+
+static ssize_t ulp_encode(const struct nb_encoding *e)
+{
+    if (!e->ref && e->bytes)
+        return -EINVAL;
+    return nb_ulp_encode((enum nb_ulp_width)e->format, e->src, e->ref, e->bytes, e->limit, e->dst, e->cap);
+}
+
+static int ulp_decode(const struct nb_decoding *d)
+{
+    if (!d->ref && d->bytes)
+        return -EINVAL;
+    return nb_ulp_decode((enum nb_ulp_width)d->format, d->coded, d->len, d->ref, d->bytes, d->dst);
+}
+
+const struct nb_codec_row nb_row_ulp = {
+    .name = "ulp",
+    .code = NB_CODEC_ULP,
+    .format = NB_FORMAT_PATTERNS,
+    .reference = true,
+    .gathers = true,
+    .exact = NB_CODEC_ULP,
+    .finer = NB_CODEC_ULP,
+    .bound = ulp_bound,
+    .encode = ulp_encode,
+    .decode = ulp_decode,
+};
+
+static size_t delta4_bound(unsigned format, size_t bytes)
+{
+    return nb_delta4_bound((enum nb_dtype)format, bytes);
+}
+
+static ssize_t delta4_encode(const struct nb_encoding *e)
+{
+    if (!e->ref && e->bytes)
+        return -EINVAL;
+    return nb_delta4_encode((enum nb_dtype)e->format, e->src, e->ref, e->bytes, e->limit, e->dst, e->cap,
+                            e->runs);
+}
+
+static int delta4_decode(const struct nb_decoding *d)
+{
+    if (!d->ref && d->bytes)
+        return -EINVAL;
+    return nb_delta4_decode((enum nb_dtype)d->format, d->coded, d->len, d->ref, d->bytes, d->dst);
+}
+
+const struct nb_codec_row nb_row_delta4 = {
+    .name = "delta4",
+    .code = NB_CODEC_DELTA4,
+    .format = NB_FORMAT_VALUES,
+    .reference = true,
+    .lossy = true,
+    .gathers = true,
+    .bits = 4,
+    .exact = NB_CODEC_ULP,
+    .finer = NB_CODEC_ULP,
+    .loss = "within the rounding of bfloat16, usually 1/20 to 1/4 of it, while learning rates are high; none "
+            "later",
+    .bound = delta4_bound,
+    .encode = delta4_encode,
+    .decode = delta4_decode,
+};

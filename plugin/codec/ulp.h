@@ -88,7 +88,7 @@ struct nb_ulp_ops {
     nb_ulp_decode_block_fn *decode_floors[2];
 };
 
-extern const struct nb_ulp_ops nb_ulp_reference, nb_ulp_portable;
+extern const struct nb_ulp_ops nb_ulp_portable;
 #if defined(__x86_64__)
 #define NB_ULP_X86 1
 extern const struct nb_ulp_ops nb_ulp_avx2, nb_ulp_avx512;

@@ -182,8 +182,8 @@ static inline __attribute__((always_inline)) size_t NAME(encode_any)(const struc
             for (size_t g = 0; floor && g < ng; g++) {
                 const size_t at = (g0 + g) * NB_ULP_GROUP;
                 if (g0 + g < full) {
-                    NAME(diff_floor)(cur + at * W, ref + at * W, f, floor, zz + g * NB_ULP_GROUP,
-                                     ex + g * NB_ULP_GROUP);
+                    NAME(diff_floor)
+                    (cur + at * W, ref + at * W, f, floor, zz + g * NB_ULP_GROUP, ex + g * NB_ULP_GROUP);
                 } else {
                     uint8_t a[NB_ULP_GROUP * W], z[NB_ULP_GROUP * W];
                     ulp_pad(a, cur + at * W, n - at, W);

@@ -156,8 +156,7 @@ static inline unsigned NAME(find_floor)(const struct nb_delta4_format *f, const 
 
 /* The floor for a run of `padded` values, of which n are real and `judged` cost `cost` bits; 0: none. */
 static unsigned NAME(choose_floor)(const struct nb_delta4_format *f, const uint8_t *cur, size_t n,
-                                               const lane *ex, size_t padded, uint32_t cost, size_t judged,
-                                               unsigned c)
+                                   const lane *ex, size_t padded, uint32_t cost, size_t judged, unsigned c)
 {
     uint8_t now[NB_ULP_RUN];
     uint32_t all, goal, least;

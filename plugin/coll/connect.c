@@ -1,27 +1,46 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * listen and connect. A node that declined CollNet alone would leave the others waiting for ever inside
- * ncclCommInitRank (NCCL compares results within a node only), so connect is a vote: first everything that may fail
- * is tried (connections and versions: mesh.c; settings, memory, registration: here), then the nodes tell each other
- * yes or no with the reason (vote.c), and one no, or one lost peer, is a no for all.
+ * ncclCommInitRank (NCCL compares results within a node only), so connect is a vote: first everything that
+ * may fail is tried (connections and versions: mesh.c; settings, memory, registration: here), then the nodes
+ * tell each other yes or no with the reason (vote.c), and one no, or one lost peer, is a no for all.
+ *
+ * Connecting goes in steps that never block:
+ *
+ *   state     a step                                            left when                                   to
+ *   MESH      connect to the neighbors, accept them, exchange   all are connected or lost; at the deadline  PREPARE
+ *             hellos (mesh.c); what does not fit is an          the others count as lost
+ *             objection
+ *   PREPARE   ask the settings, hold the engine, take memory,   at once; what fails is an objection         VOTE
+ *             register it with the connections
+ *   VOTE      exchange votes, on a grid in two rounds (vote.c)  all votes are there and say yes             (made)
+ *                                                               there is a no, and all votes are there or   (declined)
+ *                                                               the deadline of the round has passed
+ *
+ *   (made)      the communicator is handed to the engine; the listener stays the caller's
+ *   (declined)  the reason is logged; connections, memory and listener are freed
  */
-#include <config.h>
-
 #include <errno.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/clock.h"
+#include "base/context.h"
 #include "base/fault.h"
+#include "base/gpu.h"
 #include "base/log.h"
-#include "base/params.h"
+#include "coll/coll.h"
+#include "coll/engine.h"
 #include "coll/mesh.h"
+#include "coll/report.h"
 #include "coll/setup.h"
+#include "coll/staging.h"
 
 struct nb_coll_listen {
     uint32_t magic;
+    struct nb_context *ctx;
     int dev;
     uint64_t comm_id;
     uint32_t order; /* of the communicators between nodes that this GPU's process makes, from 1 */
@@ -30,50 +49,29 @@ struct nb_coll_listen {
 };
 #define LISTEN_MAGIC 0x4e424c53u
 
-/* How many communicators between nodes the rank on this GPU has made, this one included. One that listens on several
- * devices is one. */
-static uint32_t count_communicator(uint64_t comm_id)
-{
-    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-    static struct {
-        uint64_t last;
-        uint32_t n;
-    } gpu[NB_NET_MAX_DEVS];
-    int at = (nb_current_gpu() + 1) % NB_NET_MAX_DEVS;
-    uint32_t n;
+#define PAUSE_NS 200000L /* between steps in which nothing moved */
 
-    pthread_mutex_lock(&lock);
-    if (comm_id == 0 || comm_id != gpu[at].last)
-        gpu[at].n++;
-    gpu[at].last = comm_id;
-    n = gpu[at].n;
-    pthread_mutex_unlock(&lock);
-    return n;
-}
-
-int nb_coll_listen(int dev, uint64_t comm_id, void *handle, struct nb_coll_listen **out)
+int nb_coll_listen(struct nb_context *ctx, int dev, uint64_t comm_id, void *handle,
+                   struct nb_coll_listen **out)
 {
+    struct nb_net *net = ctx->net;
     struct nb_coll_listen *l = calloc(1, sizeof(*l));
     int ret;
 
     *out = NULL;
     if (!l)
         return -ENOMEM;
-    ret = nb_net_acquire(&l->net);
+    l->net = net->ops;
+    ret = net->ops->listen(net, dev, handle, &l->conn);
     if (ret) {
-        free(l);
-        return ret;
-    }
-    ret = l->net->listen(dev, handle, &l->conn);
-    if (ret) {
-        nb_net_release();
         free(l);
         return ret;
     }
     l->magic = LISTEN_MAGIC;
+    l->ctx = ctx;
     l->dev = dev;
     l->comm_id = comm_id;
-    l->order = count_communicator(comm_id);
+    l->order = nb_node_count_comm(nb_engine_node(ctx->engine), nb_current_gpu(ctx), comm_id);
     *out = l;
     return 0;
 }
@@ -88,7 +86,6 @@ int nb_coll_close_listen(struct nb_coll_listen *l)
     }
     l->magic = 0;
     ret = l->net->close_listen(l->conn);
-    nb_net_release();
     free(l);
     return ret;
 }
@@ -96,31 +93,32 @@ int nb_coll_close_listen(struct nb_coll_listen *l)
 /* ---- connect ---------------------------------------------------------------------------------------- */
 
 /* What is known of this communicator, for NIBBLE_COMMS and the log. */
-static void describe(struct nb_mesh *m, uint32_t order, struct nb_comm_facts *facts)
+static void describe(struct nb_mesh *m, uint32_t order, struct nb_comm_info *info)
 {
     struct nb_coll_comm *comm = m->comm;
 
-    memset(facts, 0, sizeof(*facts));
-    nb_queue_description(comm->queue, &facts->nranks, facts->name, sizeof(facts->name));
-    facts->nnodes = (uint32_t)comm->nranks;
-    facts->local = facts->nranks % facts->nnodes ? 0 : facts->nranks / facts->nnodes;
-    facts->order = order;
-    nb_comm_rule_text(facts, comm->traits, sizeof(comm->traits));
+    memset(info, 0, sizeof(*info));
+    nb_queue_description(comm->records.queue, &info->nranks, info->name, sizeof(info->name));
+    info->nnodes = (uint32_t)comm->nnodes;
+    info->local = info->nranks % info->nnodes ? 0 : info->nranks / info->nnodes;
+    info->order = order;
+    nb_comm_rule_text(info, comm->traits, sizeof(comm->traits));
 }
 
 /* Settings that decline this communicator: all nodes have the same. */
 static void ask_settings(struct nb_mesh *m, uint32_t order)
 {
-    struct nb_comm_facts facts;
+    struct nb_comm_info info;
     char error[256];
 
-    nb_comm_rules_parse(nb_params()->comms, &m->comm->rules, error, sizeof(error)); /* checked at init */
-    describe(m, order, &facts);
+    nb_comm_rules_parse(m->comm->ctx->params->comms, &m->comm->rules, error,
+                        sizeof(error)); /* checked at init */
+    describe(m, order, &info);
     if (m->reason[0])
         return;
-    if (!nb_params()->enable)
+    if (!m->comm->ctx->params->enable)
         nb_mesh_object(m, "NIBBLE_ENABLE=0");
-    else if (!nb_comm_rules_ask(&m->comm->rules, &facts))
+    else if (!nb_comm_rules_ask(&m->comm->rules, &info))
         nb_mesh_object(m, "NIBBLE_COMMS excludes it (%.120s)", m->comm->traits);
     m->wanted = m->reason[0] != 0;
 }
@@ -132,27 +130,27 @@ static void try_locally(struct nb_mesh *m, uint32_t order)
     int ret;
 
     ask_settings(m, order);
-    if (nb_fault("connect"))
+    if (nb_fault(comm->ctx, "connect"))
         nb_mesh_object(m, "fault injected at connect");
-    comm->engine = nb_engine_acquire();
-    if (!comm->engine)
+    comm->engine_held = nb_engine_acquire(comm->engine) == 0;
+    if (!comm->engine_held)
         nb_mesh_object(m, "cannot start the engine");
     if (comm->device_error)
         nb_mesh_object(m, "cannot use its device: %s", strerror(-comm->device_error));
-    ret = nb_fault("alloc") ? -ENOMEM : nb_setup_memory(comm);
+    ret = nb_fault(comm->ctx, "alloc") ? -ENOMEM : nb_staging_create(comm);
     if (ret)
         nb_mesh_object(m, "cannot allocate staging memory (NIBBLE_STAGING_MAX_MB): %s", strerror(-ret));
     if (m->reason[0])
         return;
-    for (int i = 0; i < comm->nnear; i++) {
-        struct nb_peer *peer = comm->near[i];
+    for (int i = 0; i < comm->nneighbors; i++) {
+        struct nb_peer *peer = comm->neighbors[i];
         for (int c = 0; c < NB_CLASS_COUNT; c++) {
             struct nb_incoming *in = nb_mesh_in(m, peer->rank, c);
             peer->tx[c].conn = m->out[peer->rank * NB_CLASS_COUNT + c].conn;
             peer->rx[c].conn = in ? in->conn : NULL;
         }
     }
-    ret = nb_fault("regmr") ? -EIO : nb_setup_register(comm);
+    ret = nb_fault(comm->ctx, "regmr") ? -EIO : nb_staging_register(comm);
     if (ret)
         nb_mesh_object(m, "cannot register staging memory: %s", strerror(-ret));
 }
@@ -160,23 +158,23 @@ static void try_locally(struct nb_mesh *m, uint32_t order)
 /* A grid was wished for, and the nodes form none: why not. */
 static void explain_mesh(const struct nb_coll_comm *comm, const char *schedule)
 {
-    const struct nb_params *p = nb_params();
+    const struct nb_params *p = comm->ctx->params;
     char why[160];
 
     if (p->schedule != NB_SCHEDULE_TWO_LEVEL && p->schedule != NB_SCHEDULE_AUTO)
         snprintf(why, sizeof(why), "NIBBLE_GROUP means nothing with NIBBLE_SCHEDULE=%s", schedule);
-    else if (p->schedule == NB_SCHEDULE_AUTO && comm->nranks < NB_GRID_NODES)
+    else if (p->schedule == NB_SCHEDULE_AUTO && comm->nnodes < NB_GRID_NODES)
         snprintf(why, sizeof(why), "NIBBLE_SCHEDULE=auto makes one from %d nodes on", NB_GRID_NODES);
     else if (!p->group)
-        snprintf(why, sizeof(why), "%d has no divisor that can be a row (2 to %d nodes, 2 to %d rows)", comm->nranks,
-                 NB_GRID_MOST, NB_GRID_MOST);
-    else if (comm->nranks % p->group)
-        snprintf(why, sizeof(why), "NIBBLE_GROUP=%lld does not divide %d", (long long)p->group, comm->nranks);
+        snprintf(why, sizeof(why), "%d has no divisor that can be a row (2 to %d nodes, 2 to %d rows)",
+                 comm->nnodes, NB_GRID_MOST, NB_GRID_MOST);
+    else if (comm->nnodes % p->group)
+        snprintf(why, sizeof(why), "NIBBLE_GROUP=%lld does not divide %d", (long long)p->group, comm->nnodes);
     else
         snprintf(why, sizeof(why), "NIBBLE_GROUP=%lld is out of range (2 to %d nodes, 2 to %d rows)",
                  (long long)p->group, NB_GRID_MOST, NB_GRID_MOST);
     NB_INFO(NCCL_INIT | NCCL_NET, "%s: all %d nodes are connected with each other, no grid: %s", comm->label,
-            comm->nranks, why);
+            comm->nnodes, why);
 }
 
 static void announce(struct nb_coll_comm *comm)
@@ -187,88 +185,185 @@ static void announce(struct nb_coll_comm *comm)
         [NB_SCHEDULE_TWO_HOP] = "two-hop",
         [NB_SCHEDULE_TWO_LEVEL] = "two-level",
     };
-    const struct nb_params *p = nb_params();
+    const struct nb_params *p = comm->ctx->params;
     const char *schedule = words[p->schedule];
     char grid[64] = "";
 
     if (nb_on_grid(comm))
         snprintf(grid, sizeof(grid), "grid of %d rows of %d nodes, ", comm->grid.rows, comm->grid.columns);
-    else if (comm->nranks > 3 && (p->schedule == NB_SCHEDULE_TWO_LEVEL || p->group))
+    else if (comm->nnodes > 3 && (p->schedule == NB_SCHEDULE_TWO_LEVEL || p->group))
         explain_mesh(comm, schedule);
     NB_INFO(NCCL_INIT | NCCL_NET,
-            "%s: connected over %s, %sschedule %s, device %s, wire units of %zu bytes, %u credits a peer and class, "
+            "%s: connected over %s, %sschedule %s, device %s, wire units of %zu bytes, %u credits a peer and "
+            "class, "
             "staging %.1f MiB",
             comm->label, comm->net->name, grid, schedule, comm->device->ops->name, comm->unit,
-            comm->near[0]->rx[NB_CLASS_CONTRIB].slots, (double)comm->staging / (1 << 20));
+            comm->neighbors[0]->rx[NB_CLASS_CONTRIB].slots, (double)comm->staging.taken / (1 << 20));
     nb_comm_log_plan(comm);
 }
 
-int nb_coll_connect(void *const *handles, int nranks, int rank, struct nb_coll_listen *listen,
-                    struct nb_coll_comm **out)
+/* ---- the steps -------------------------------------------------------------------------------------- */
+
+struct nb_coll_connect {
+    enum { MESH, PREPARE, VOTE } state;
+    struct nb_coll_listen *listen; /* owned until there is a communicator */
+    struct nb_coll_comm *comm;     /* owned */
+    struct nb_mesh mesh;
+    bool has_mesh;
+};
+
+/* All nodes said yes: the communicator begins to live. */
+static void hand_over(struct nb_coll_connect *c)
 {
-    struct nb_mesh m;
-    struct nb_coll_comm *comm;
-    int ret = -EINVAL, made = 0;
+    struct nb_coll_comm *comm = c->comm;
+
+    nb_mesh_dissolve(&c->mesh, 1);
+    comm->fault_ref = nb_fault(comm->ctx, "ref");
+    comm->magic = NB_COMM_MAGIC;
+    nb_comm_begin(comm);
+    announce(comm);
+    nb_watch_open(comm);
+    nb_engine_add(comm->engine, comm);
+}
+
+/* Undo what was made so far. */
+static void give_up(struct nb_coll_connect *c)
+{
+    struct nb_coll_comm *comm = c->comm;
+
+    if (c->has_mesh) {
+        nb_staging_unregister(comm);
+        nb_mesh_dissolve(&c->mesh, 0);
+    }
+    if (!comm)
+        return;
+    if (comm->engine_held)
+        nb_engine_release(comm->engine);
+    nb_setup_free(comm);
+}
+
+static void explain_decline(struct nb_mesh *m)
+{
+    if (!m->reason[0])
+        nb_mesh_object(m, "a peer was lost");
+    if (m->wanted)
+        NB_INFO(NCCL_INIT | NCCL_NET, "%s: not compressed, NCCL uses its own algorithms: %s", m->comm->label,
+                m->reason);
+    else
+        NB_WARN("%s: CollNet is declined on all nodes, NCCL uses its own algorithms: %s", m->comm->label,
+                m->reason);
+}
+
+/* It ends with `ret`: the object goes. */
+static int end(struct nb_coll_connect *c, int ret)
+{
+    if (ret) {
+        give_up(c);
+        nb_coll_close_listen(c->listen); /* NCCL forgets its pointer after a failure */
+    }
+    nb_mesh_free(&c->mesh);
+    free(c);
+    return ret;
+}
+
+static int bad_arguments(void *const *handles, int nnodes, int rank)
+{
+    if (!handles || nnodes < 2 || nnodes > NB_MAX_NODES || rank < 0 || rank >= nnodes) {
+        NB_WARN("connect: rank %d of %d nodes is out of range (2 to %d nodes)", rank, nnodes, NB_MAX_NODES);
+        return -EINVAL;
+    }
+    for (int r = 0; r < nnodes; r++) {
+        if (!handles[r]) {
+            NB_WARN("connect: the handle of node %d is NULL", r);
+            return -EINVAL;
+        }
+    }
+    return 0;
+}
+
+int nb_coll_connect_begin(void *const *handles, int nnodes, int rank, struct nb_coll_listen *listen,
+                          struct nb_coll_connect **out)
+{
+    struct nb_coll_connect *c;
+    int ret;
 
     *out = NULL;
-    memset(&m, 0, sizeof(m)); /* nb_mesh_free is called in any case */
     if (!listen || listen->magic != LISTEN_MAGIC) {
         NB_WARN("connect: not a listening object of nibble: %p", (void *)listen);
         return -EINVAL;
     }
-    if (!handles || nranks < 2 || nranks > NB_MAX_NODES || rank < 0 || rank >= nranks) {
-        NB_WARN("connect: rank %d of %d nodes is out of range (2 to %d nodes)", rank, nranks, NB_MAX_NODES);
+    ret = bad_arguments(handles, nnodes, rank);
+    c = ret ? NULL : calloc(1, sizeof(*c)); /* nb_mesh_free is called in any case */
+    if (!c) {
         nb_coll_close_listen(listen);
-        return -EINVAL;
+        if (!ret)
+            NB_WARN("connect: out of memory");
+        return ret ? ret : -ENOMEM;
     }
-    for (int r = 0; r < nranks; r++) {
-        if (!handles[r]) {
-            NB_WARN("connect: the handle of node %d is NULL", r);
-            nb_coll_close_listen(listen);
-            return -EINVAL;
-        }
-    }
-    comm = nb_setup_comm(listen->dev, listen->comm_id, listen->net, nranks, rank);
-    if (!comm || nb_mesh_init(&m, comm, listen->conn, handles)) {
+    c->listen = listen;
+    c->comm = nb_setup_comm(listen->ctx, listen->dev, listen->comm_id, listen->net, nnodes, rank);
+    if (!c->comm || nb_mesh_init(&c->mesh, c->comm, listen->conn, handles)) {
         NB_WARN("connect: out of memory");
-        ret = -ENOMEM;
-        goto err;
+        return end(c, -ENOMEM);
     }
-    made = 1;
-    nb_mesh_make(&m);
-    try_locally(&m, listen->order);
-    if (!nb_mesh_vote(&m)) {
-        if (!m.reason[0])
-            nb_mesh_object(&m, "a peer was lost");
-        if (m.wanted)
-            NB_INFO(NCCL_INIT | NCCL_NET, "%s: not compressed, NCCL uses its own algorithms: %s", comm->label, m.reason);
-        else
-            NB_WARN("%s: CollNet is declined on all nodes, NCCL uses its own algorithms: %s", comm->label, m.reason);
-        ret = -ECONNREFUSED;
-        goto err;
-    }
-    nb_mesh_dissolve(&m, 1);
-    nb_mesh_free(&m);
-    nb_net_acquire(&comm->net); /* cannot fail: the listen comm holds it */
-    comm->fault_ref = nb_fault("ref");
-    comm->magic = NB_COMM_MAGIC;
-    comm->tick_ns = comm->moved_ns = (int64_t)nb_now_ns();
-    for (int i = 0; i < comm->nnear; i++)
-        comm->near[i]->heard_ns = comm->tick_ns;
-    announce(comm);
-    nb_watch_open(comm);
-    nb_engine_add(comm->engine, comm);
-    *out = comm;
+    c->has_mesh = true;
+    *out = c;
     return 0;
-err:
-    if (made)
-        nb_mesh_dissolve(&m, 0);
-    nb_mesh_free(&m);
-    if (comm) {
-        if (comm->engine)
-            nb_engine_release(comm->engine);
-        nb_setup_free(comm);
+}
+
+int nb_coll_connect_step(struct nb_coll_connect *c, bool *moved, struct nb_coll_comm **comm)
+{
+    enum nb_stepped stepped = NB_STEPPED_DONE;
+
+    *comm = NULL;
+    *moved = true;
+    switch (c->state) {
+    case MESH:
+        stepped = nb_mesh_step(&c->mesh);
+        if (stepped == NB_STEPPED_DONE)
+            c->state = PREPARE;
+        break;
+    case PREPARE:
+        try_locally(&c->mesh, c->listen->order);
+        nb_vote_begin(&c->mesh);
+        c->state = VOTE;
+        break;
+    case VOTE:
+        stepped = nb_vote_step(&c->mesh);
+        if (stepped != NB_STEPPED_DONE)
+            break;
+        if (!c->mesh.round.yes) {
+            explain_decline(&c->mesh);
+            return end(c, -ECONNREFUSED);
+        }
+        hand_over(c);
+        *comm = c->comm;
+        return end(c, 0);
     }
-    nb_coll_close_listen(listen); /* NCCL forgets its pointer after a failure */
+    *moved = stepped != NB_STEPPED_IDLE;
+    return -EINPROGRESS;
+}
+
+int64_t nb_coll_connect_until(const struct nb_coll_connect *c)
+{
+    if (c->state == MESH)
+        return c->mesh.deadline;
+    return c->state == VOTE && !c->mesh.round.yes ? c->mesh.round.deadline : INT64_MAX;
+}
+
+int nb_coll_connect(void *const *handles, int nnodes, int rank, struct nb_coll_listen *listen,
+                    struct nb_coll_comm **comm)
+{
+    const struct timespec pause = {0, PAUSE_NS};
+    struct nb_coll_connect *c;
+    bool moved;
+    int ret = nb_coll_connect_begin(handles, nnodes, rank, listen, &c);
+
+    *comm = NULL;
+    if (ret)
+        return ret;
+    while ((ret = nb_coll_connect_step(c, &moved, comm)) == -EINPROGRESS)
+        if (!moved)
+            nanosleep(&pause, NULL);
     return ret;
 }

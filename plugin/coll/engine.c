@@ -1,68 +1,191 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The progress thread. NCCL stops calling a plugin at any moment (its proxy sleeps when it has no operation, and
- * does not call for a channel group whose GPU is late), while peers still wait for what this node has staged: so
- * nothing may depend on NCCL's calls, and the engine has a thread of its own. It is started by the first
- * communicator and joined by the last; it sleeps in poll() when nothing moves.
- */
+/* The progress engine: its list of communicators and one round over them. Who makes the rounds: engine.h. */
+#include "coll/engine.h"
+
 #include <errno.h>
-#include <poll.h>
-#include <sched.h>
-#include <signal.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/clock.h"
+#include "base/context.h"
 #include "base/log.h"
-#include "base/params.h"
-#include "base/wake.h"
-#include "coll/internal.h"
+#include "coll/comm.h"
+#include "coll/kill_switch.h"
+#include "coll/node.h"
 
-#define SLEEP_MS 50    /* longest sleep with communicators: signs of life are due */
-/* Sleep when a transport has no descriptors to wait for, or a device has work under way: an eighth longer each
- * time that nothing has come, so that little is lost of a short wait and little CPU on a long one. */
-#define BLIND_US 50
-#define BLIND_MOST_US 1000
-#define WORK_US 1000   /* polling before that while a device has work under way: it takes microseconds a piece */
-#define MAX_FDS 16384
+#define SLEEP_NS (50 * (int64_t)NB_NS_PER_MS) /* longest sleep with communicators: heartbeats are due */
+#define WORK_US \
+    1000 /* polling before a sleep while a device has work in flight: it takes microseconds a segment */
 
 struct nb_engine {
-    pthread_t thread;
+    struct nb_context *ctx;
+    struct nb_coll_node node;
+    const struct nb_runner *runner; /* NULL: stepped by the caller */
+    pthread_mutex_t users_lock;
+    int users; /* under users_lock */
+    void *run; /* the runner's, while there are users */
     pthread_mutex_t lock;
-    struct nb_wake wake;
+    struct nb_coll_comm *added; /* under lock: not yet taken over */
+    _Atomic int news;           /* the one above changed */
     _Atomic int sleeping;
-    int refs;                     /* under the global lock */
-    int stop;                     /* under lock */
-    struct nb_coll_comm *added;   /* under lock: not yet taken over */
-    _Atomic int news;             /* the two above changed */
-    struct nb_coll_comm *running; /* the thread's */
-    struct pollfd *fds;
-    long blind_us;                /* next sleep without descriptors */
+    struct nb_coll_comm *running; /* engine thread */
 };
 
-static pthread_mutex_t global_lock = PTHREAD_MUTEX_INITIALIZER;
-static struct nb_engine *the_engine;
+/* ---- life ------------------------------------------------------------------------------------------- */
+
+int nb_engine_open(struct nb_context *ctx, const struct nb_runner *runner)
+{
+    struct nb_engine *e = calloc(1, sizeof(*e));
+
+    if (!e)
+        return -ENOMEM;
+    e->ctx = ctx;
+    e->runner = runner;
+    nb_node_init(&e->node);
+    pthread_mutex_init(&e->users_lock, NULL);
+    pthread_mutex_init(&e->lock, NULL);
+    ctx->engine = e;
+    return 0;
+}
+
+void nb_engine_close(struct nb_context *ctx)
+{
+    struct nb_engine *e = ctx->engine;
+
+    if (!e)
+        return;
+    ctx->engine = NULL;
+    nb_node_destroy(&e->node);
+    pthread_mutex_destroy(&e->users_lock);
+    pthread_mutex_destroy(&e->lock);
+    free(e);
+}
+
+const struct nb_context *nb_engine_context(const struct nb_engine *engine)
+{
+    return engine->ctx;
+}
+
+struct nb_coll_node *nb_engine_node(struct nb_engine *engine)
+{
+    return &engine->node;
+}
+
+bool nb_engine_is_stepped(const struct nb_engine *engine)
+{
+    return !engine->runner;
+}
+
+int nb_engine_acquire(struct nb_engine *e)
+{
+    int ret = 0;
+
+    pthread_mutex_lock(&e->users_lock);
+    if (e->users == 0 && e->runner)
+        ret = e->runner->start(e, &e->run);
+    e->users += ret == 0;
+    pthread_mutex_unlock(&e->users_lock);
+    return ret;
+}
+
+void nb_engine_release(struct nb_engine *e)
+{
+    pthread_mutex_lock(&e->users_lock);
+    if (--e->users == 0 && e->runner)
+        e->runner->stop(e->run);
+    pthread_mutex_unlock(&e->users_lock);
+}
+
+void nb_engine_add(struct nb_engine *e, struct nb_coll_comm *comm)
+{
+    pthread_mutex_lock(&e->lock);
+    comm->engine_next = e->added;
+    e->added = comm;
+    atomic_store(&e->news, 1);
+    pthread_mutex_unlock(&e->lock);
+    nb_engine_wake(e);
+}
+
+/* ---- sleep and wake --------------------------------------------------------------------------------- */
 
 void nb_engine_kick(struct nb_engine *engine)
 {
-    /* Sequentially consistent, as are the store of the window's number before and the two in nap(): either the
-     * thread's last look sees the new window or we see it asleep. */
+    /* Sequentially consistent, as are the store of the window's number before and the two in drowse and
+     * awake: either the last look before the sleep sees the new window or we see it asleep. */
     if (atomic_load(&engine->sleeping) && atomic_exchange(&engine->sleeping, 0))
-        nb_wake_signal(&engine->wake);
+        nb_engine_wake(engine);
 }
 
 void nb_engine_wake(struct nb_engine *engine)
 {
-    nb_wake_signal(&engine->wake);
+    if (engine->runner)
+        engine->runner->wake(engine->run);
 }
 
-/* Take over new communicators. 1: time to end. */
-static int take_added(struct nb_engine *e)
+/* True when something was handed over since the last look. */
+static bool has_news(struct nb_engine *e)
 {
-    int stop;
+    for (struct nb_coll_comm *comm = e->running; comm; comm = comm->engine_next)
+        if (!nb_comm_failed(comm) && atomic_load(&comm->submitted) != comm->begun)
+            return true;
+    return atomic_load(&e->news);
+}
 
-    if (!atomic_exchange(&e->news, 0))
-        return 0;
+bool nb_engine_drowse(struct nb_engine *e)
+{
+    atomic_store(&e->sleeping, 1);
+    return !has_news(e);
+}
+
+void nb_engine_awake(struct nb_engine *e)
+{
+    atomic_store(&e->sleeping, 0);
+}
+
+int64_t nb_engine_patience_ns(const struct nb_engine *e)
+{
+    int64_t us = e->running ? e->ctx->params->spin_us : 0;
+
+    for (const struct nb_coll_comm *comm = e->running; comm; comm = comm->engine_next)
+        if (comm->tasks_open && !nb_comm_failed(comm) && us < WORK_US)
+            us = WORK_US;
+    return us * (int64_t)NB_NS_PER_US;
+}
+
+/* How long this communicator's links may be left alone if nothing happens to them: at most `ns`. */
+static int64_t idle_ns(const struct nb_coll_comm *comm, int64_t now_ns, int64_t ns)
+{
+    for (int c = 0; c < NB_CLASS_CONTROL; c++)
+        if (comm->fair[c].bounded && comm->fair[c].until_ns - now_ns < ns)
+            ns = comm->fair[c].until_ns - now_ns + 1;
+    return ns > 0 ? ns : 0;
+}
+
+struct nb_engine_wait nb_engine_wait(struct nb_engine *e, int64_t now_ns, struct pollfd *fds, int max)
+{
+    struct nb_engine_wait wait = {.until_ns = INT64_MAX};
+    int64_t most = SLEEP_NS;
+
+    for (struct nb_coll_comm *comm = e->running; comm; comm = comm->engine_next) {
+        int k = nb_comm_poll_fds(comm, fds ? fds + wait.nfds : NULL, max - wait.nfds);
+        most = idle_ns(comm, now_ns, most);
+        if (k < 0)
+            wait.polled = true;
+        else
+            wait.nfds += k;
+    }
+    if (e->running)
+        wait.until_ns = now_ns + most;
+    return wait;
+}
+
+/* ---- one round -------------------------------------------------------------------------------------- */
+
+static void take_added(struct nb_engine *e)
+{
+    if (!atomic_load(&e->news) || !atomic_exchange(&e->news, 0))
+        return;
     pthread_mutex_lock(&e->lock);
     while (e->added) {
         struct nb_coll_comm *comm = e->added;
@@ -70,9 +193,7 @@ static int take_added(struct nb_engine *e)
         comm->engine_next = e->running;
         e->running = comm;
     }
-    stop = e->stop;
     pthread_mutex_unlock(&e->lock);
-    return stop;
 }
 
 /* Unlink a closed communicator; from then on it belongs to the thread that closes it. */
@@ -87,171 +208,23 @@ static void detach(struct nb_coll_comm **link)
     pthread_mutex_unlock(&comm->progress_lock);
 }
 
-/* 1 when something was handed over since the last look. */
-static int has_news(struct nb_engine *e)
+bool nb_engine_step(struct nb_engine *e, int64_t now_ns)
 {
-    for (struct nb_coll_comm *comm = e->running; comm; comm = comm->engine_next)
-        if (!atomic_load(&comm->error) && atomic_load(&comm->submitted) != comm->begun)
-            return 1;
-    return atomic_load(&e->news);
-}
+    const char *label = nb_log_label(e->ctx->label);
+    bool moved = false;
 
-/* How long to poll without anything moving. */
-static int64_t patience_ns(const struct nb_engine *e)
-{
-    int64_t us = nb_params()->spin_us;
-
-    for (const struct nb_coll_comm *comm = e->running; comm; comm = comm->engine_next)
-        if (comm->tasks_open && !atomic_load(&comm->error) && us < WORK_US)
-            us = WORK_US;
-    return us * (int64_t)NB_NS_PER_US;
-}
-
-/* How long this communicator's links may be left alone if nothing happens to them: at most `ns`. */
-static int64_t quiet_ns(const struct nb_coll_comm *comm, int64_t now_ns, int64_t ns)
-{
-    for (int c = 0; c < NB_CLASS_CONTROL; c++)
-        if (comm->fair[c].bounded && comm->fair[c].until_ns - now_ns < ns)
-            ns = comm->fair[c].until_ns - now_ns + 1;
-    return ns > 0 ? ns : 0;
-}
-
-/* 1: it was blind. */
-static int nap(struct nb_engine *e)
-{
-    int n = 1, blind = 0;
-    int64_t now_ns = (int64_t)nb_now_ns(), most = SLEEP_MS * (int64_t)NB_NS_PER_MS;
-    struct timespec ts = {0, 0};
-
-    atomic_store(&e->sleeping, 1);
-    if (!has_news(e)) {
-        e->fds[0] = (struct pollfd){.fd = nb_wake_fd(&e->wake), .events = POLLIN};
-        for (struct nb_coll_comm *comm = e->running; comm; comm = comm->engine_next) {
-            int k = nb_comm_poll_fds(comm, e->fds + n, MAX_FDS - n);
-            most = quiet_ns(comm, now_ns, most);
-            if (k < 0)
-                blind = 1;
-            else
-                n += k;
-        }
-        ts.tv_nsec = blind ? e->blind_us * 1000 : (long)most;
-        ppoll(e->fds, (nfds_t)n, e->running ? &ts : NULL, NULL);
-        if (blind && e->blind_us < BLIND_MOST_US)
-            e->blind_us += e->blind_us / 8;
-    }
-    atomic_store(&e->sleeping, 0);
-    nb_wake_drain(&e->wake);
-    return blind;
-}
-
-static void *engine_main(void *arg)
-{
-    struct nb_engine *e = arg;
-    int64_t idle_since = 0;
-
-    e->blind_us = BLIND_US;
-    while (!take_added(e)) {
-        int64_t t = (int64_t)nb_now_ns();
-        int moved = 0;
-        nb_switch_look(t);
-        for (struct nb_coll_comm **link = &e->running; *link;) {
-            int ret = nb_comm_progress(*link, t);
-            if (ret < 0) {
-                detach(link);
-                continue;
-            }
-            moved |= ret;
-            link = &(*link)->engine_next;
-        }
-        if (moved) {
-            idle_since = 0;
-            e->blind_us = BLIND_US;
+    take_added(e);
+    nb_kill_switch_look(e->ctx, &e->node, now_ns);
+    for (struct nb_coll_comm **link = &e->running; *link;) {
+        int ret = nb_comm_progress(*link, now_ns);
+        if (ret < 0) {
+            detach(link); /* whoever waits for that can go on */
+            moved = true;
             continue;
         }
-        if (!idle_since)
-            idle_since = t;
-        if (e->running && t - idle_since < patience_ns(e)) {
-            sched_yield();
-            continue;
-        }
-        if (!nap(e))
-            idle_since = 0;
+        moved |= ret > 0;
+        link = &(*link)->engine_next;
     }
-    return NULL;
-}
-
-struct nb_engine *nb_engine_acquire(void)
-{
-    struct nb_engine *e;
-    sigset_t all, old;
-    int err;
-
-    pthread_mutex_lock(&global_lock);
-    e = the_engine;
-    if (e) {
-        e->refs++;
-        pthread_mutex_unlock(&global_lock);
-        return e;
-    }
-    e = calloc(1, sizeof(*e));
-    if (!e)
-        goto out;
-    e->fds = calloc(MAX_FDS, sizeof(*e->fds));
-    if (!e->fds || nb_wake_init(&e->wake)) {
-        NB_WARN("engine: out of memory or descriptors");
-        free(e->fds);
-        free(e);
-        e = NULL;
-        goto out;
-    }
-    pthread_mutex_init(&e->lock, NULL);
-    e->refs = 1;
-    /* Signals are the application's business. */
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    err = pthread_create(&e->thread, NULL, engine_main, e);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
-    if (err) {
-        NB_WARN("engine: cannot start its thread: %s", strerror(err));
-        nb_wake_destroy(&e->wake);
-        pthread_mutex_destroy(&e->lock);
-        free(e->fds);
-        free(e);
-        e = NULL;
-        goto out;
-    }
-    pthread_setname_np(e->thread, "nibble-engine");
-    the_engine = e;
-out:
-    pthread_mutex_unlock(&global_lock);
-    return e;
-}
-
-void nb_engine_release(struct nb_engine *e)
-{
-    pthread_mutex_lock(&global_lock);
-    if (--e->refs == 0) {
-        the_engine = NULL;
-        pthread_mutex_lock(&e->lock);
-        e->stop = 1;
-        atomic_store(&e->news, 1);
-        pthread_mutex_unlock(&e->lock);
-        nb_wake_signal(&e->wake);
-        pthread_join(e->thread, NULL);
-        nb_wake_destroy(&e->wake);
-        pthread_mutex_destroy(&e->lock);
-        free(e->fds);
-        free(e);
-    }
-    pthread_mutex_unlock(&global_lock);
-}
-
-void nb_engine_add(struct nb_engine *e, struct nb_coll_comm *comm)
-{
-    pthread_mutex_lock(&e->lock);
-    comm->engine_next = e->added;
-    e->added = comm;
-    atomic_store(&e->news, 1);
-    pthread_mutex_unlock(&e->lock);
-    nb_wake_signal(&e->wake);
+    nb_log_label(label);
+    return moved;
 }

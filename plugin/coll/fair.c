@@ -1,29 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How a node's peers share its link. A sum waits for every node's contribution, and an operation for its last byte: it
- * does not help a peer to get its bytes before the others get theirs, it hurts. Left to the network, some connections run
- * far ahead (they are older, or their receivers are less busy), and in the end the few that are behind have the links to
- * themselves while all the others are idle. So a peer gets nothing new while it is more than a few milliseconds ahead of
- * the one that is most behind. This is for transports that let bytes pile up in the host (`early` in net/transport.h).
+ * How a node's peers share its link. A sum waits for every node's contribution, and an operation for its last
+ * byte: it does not help a peer to get its bytes before the others get theirs, it hurts. Left to the network,
+ * some connections run far ahead (they are older, or their receivers are less busy), and in the end the few
+ * that are behind have the links to themselves while all the others are idle. So a peer gets nothing new
+ * while it is more than a few milliseconds ahead of the one that is most behind. This is for transports that
+ * let bytes pile up in the host (`early` in net/transport.h).
  *
- * The bookkeeping is that of start-time fair queueing (Goyal, Vin and Cheng, SIGCOMM 1996): each ring counts the bytes
- * that its peer has had; a ring that has nothing to send counts as level with the last, so that it neither saves up
- * a claim nor holds up anybody. Here the order is not that of a scheduler of the link: it only bounds the lead.
+ * The bookkeeping is that of start-time fair queueing (Goyal, Vin and Cheng, SIGCOMM 1996): each ring counts
+ * the bytes that its peer has had; a ring that has nothing to send counts as level with the last, so that it
+ * neither saves up a claim nor holds up anybody. Here the order is not that of a scheduler of the link: it
+ * only bounds the lead.
  *
- * Nobody waits for ever because of this: the last one itself is always allowed, and one that has not moved for some time
- * (its node is late, or it waits itself for what is held back) does not count until it moves. The counts of the two
- * classes are independent, as their rings are (internal.h tells why these must be).
+ * Nobody waits for ever because of this: the last one itself is always allowed, and one that has not moved
+ * for some time (its node is late, or it waits itself for what is held back) does not count until it moves.
+ * The counts of the two classes are independent, as their rings are (comm.h tells why these must be).
  */
 #include "base/clock.h"
-#include "coll/internal.h"
+#include "coll/comm.h"
 
 #define LEAD_MIN 131072u /* below this a ring would run empty between two looks */
 #define LEAD_NS (4 * (int64_t)NB_NS_PER_MS)
 #define STUCK_NS (20 * (int64_t)NB_NS_PER_MS)
 #define STUCK_MOST_NS ((int64_t)NB_NS_PER_S) /* of a ring whose single messages take long */
 
-/* When a ring that has something to send will count as stuck: it has not moved for four times what its last message
- * took. */
+/* When a ring that has something to send will count as stuck: it has not moved for four times what its last
+ * message took. */
 static int64_t stuck_ns(struct nb_tx *tx, int64_t now_ns)
 {
     int64_t patience;
@@ -45,25 +47,25 @@ static int64_t stuck_ns(struct nb_tx *tx, int64_t now_ns)
 /* How far the last one gets in LEAD_NS. What it was stays while nothing moves, and over a pause. */
 static void adapt_lead(struct nb_fair *f, uint64_t least, int64_t now_ns)
 {
-    int64_t took = now_ns - f->noted_ns;
+    int64_t took = now_ns - f->handshake_ns;
 
-    if (f->noted_ns && least >= f->noted && took < LEAD_NS)
+    if (f->handshake_ns && least >= f->noted && took < LEAD_NS)
         return;
-    if (f->noted_ns && least > f->noted)
+    if (f->handshake_ns && least > f->noted)
         f->lead = (uint64_t)((double)(least - f->noted) * (double)LEAD_NS / (double)took);
     if (f->lead < LEAD_MIN)
         f->lead = LEAD_MIN;
     f->noted = least;
-    f->noted_ns = now_ns;
+    f->handshake_ns = now_ns;
 }
 
 /* Nothing is to be sent: all begin level the next time. */
 static void rest(struct nb_coll_comm *comm, struct nb_fair *f, enum nb_class cls)
 {
-    for (int i = 0; f->noted_ns && i < comm->nnear; i++)
-        comm->near[i]->tx[cls].had = 0;
+    for (int i = 0; f->handshake_ns && i < comm->nneighbors; i++)
+        comm->neighbors[i]->tx[cls].had = 0;
     f->bounded = 0;
-    f->noted_ns = 0;
+    f->handshake_ns = 0;
 }
 
 void nb_fair_look(struct nb_coll_comm *comm, enum nb_class cls, int64_t now_ns)
@@ -75,10 +77,10 @@ void nb_fair_look(struct nb_coll_comm *comm, enum nb_class cls, int64_t now_ns)
     if (!comm->net->early)
         return;
     f->until_ns = INT64_MAX;
-    for (int i = 0; i < comm->nnear; i++) {
-        struct nb_tx *tx = &comm->near[i]->tx[cls];
+    for (int i = 0; i < comm->nneighbors; i++) {
+        struct nb_tx *tx = &comm->neighbors[i]->tx[cls];
         int64_t stuck;
-        if (tx->done == tx->queued || comm->near[i]->gone) {
+        if (tx->done == tx->queued || comm->neighbors[i]->gone) {
             tx->moved_ns = 0;
             continue;
         }
@@ -98,8 +100,8 @@ void nb_fair_look(struct nb_coll_comm *comm, enum nb_class cls, int64_t now_ns)
     f->bounded = busy > 1 && least != UINT64_MAX;
     if (least == UINT64_MAX) /* all are stuck */
         return;
-    for (int i = 0; i < comm->nnear; i++) {
-        struct nb_tx *tx = &comm->near[i]->tx[cls];
+    for (int i = 0; i < comm->nneighbors; i++) {
+        struct nb_tx *tx = &comm->neighbors[i]->tx[cls];
         if (tx->moved_ns == 0 && tx->had < least)
             tx->had = least;
     }

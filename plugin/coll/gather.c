@@ -6,11 +6,10 @@
  */
 #include <errno.h>
 #include <math.h>
-#include <stdatomic.h>
 #include <string.h>
 
 #include "base/log.h"
-#include "base/params.h"
+#include "coll/comm.h"
 #include "coll/task.h"
 
 /* Weights move by less than this between two gathers: rms of the change over that of the values. */
@@ -40,13 +39,12 @@ static int moved_a_little(const struct nb_coll_comm *comm, enum nb_dtype type, c
     return isfinite(size) && isfinite(moved) && moved <= NEAR * NEAR * size; /* NaN is not */
 }
 
-/* Once in a process: what a lossy mode costs. */
-static void tell_cost(const struct nb_coll_comm *comm, const char *mode, const char *error)
+/* Once on a node: what a lossy mode costs. */
+static void tell_cost(struct nb_coll_comm *comm, const struct nb_codec_row *codec)
 {
-    static atomic_flag told = ATOMIC_FLAG_INIT;
-
-    if (comm->shadow || atomic_flag_test_and_set(&told))
+    if (comm->shadow || comm->node->reported_lossy)
         return;
+    comm->node->reported_lossy = true;
     NB_INFO(
         NCCL_INIT | NCCL_NET,
         "%s: NIBBLE_AG=%s: all-gathers of weights are not exact from here on. A node keeps its own block "
@@ -55,16 +53,17 @@ static void tell_cost(const struct nb_coll_comm *comm, const char *mode, const c
         "checks "
         "that compare hashes of weights across replicas fail, and a job resumed from a checkpoint does not "
         "continue bit by bit. NIBBLE_AG=exact is exact",
-        comm->label, mode, error);
+        comm->label, codec->name, codec->loss);
 }
 
-static void pick_reference(struct nb_coll_comm *comm, struct nb_coll_req *win, const struct nb_piece *piece,
-                           const uint8_t *src)
+static void pick_reference(struct nb_coll_comm *comm, struct nb_coll_req *win,
+                           const struct nb_segment *segment, const uint8_t *src)
 {
     struct nb_op *op = win->op;
+    const struct nb_codec_row *codec;
     struct nb_func_stats *stats = &comm->stats.func[NB_FUNC_ALL_GATHER];
-    uint64_t own = (uint64_t)comm->rank * op->block, rel = piece->off - own;
-    uint64_t avail = win->off + win->bytes - piece->off;
+    uint64_t own = (uint64_t)comm->rank * op->block, rel = segment->off - own;
+    uint64_t avail = win->off + win->bytes - segment->off;
 
     if (avail > op->block - rel)
         avail = op->block - rel;
@@ -72,18 +71,20 @@ static void pick_reference(struct nb_coll_comm *comm, struct nb_coll_req *win, c
     op->outcome = NB_REF_NONE;
     op->ref = NULL;
     op->moved_values = op->moved_bits = 0;
-    nb_facts_look_gather(comm, op->facts, src, avail);
-    if (comm->off && op->codec != NB_CODEC_RAW) {
+    nb_op_info_look_gather(comm, op->info, src, avail);
+    if (nb_decisions_off(&comm->decisions) && op->codec != NB_CODEC_RAW) {
         op->codec = NB_CODEC_RAW;
-        comm->reasons[NB_FUNC_ALL_GATHER][NB_RAW_SWITCHED]++;
+        nb_decisions_count_raw(comm, NB_FUNC_ALL_GATHER, NB_RAW_SWITCHED);
     }
-    if (op->codec == NB_CODEC_INT8) {
-        tell_cost(comm, "int8", "within 1/254 of the largest of 32 neighbours");
-        stats->coded_ops++;
-        comm->stats.gathers_int8++;
-    }
-    if (op->codec != NB_CODEC_ULP && op->codec != NB_CODEC_DELTA4)
+    codec = nb_codec_row(op->codec);
+    if (!codec->reference) {
+        if (codec->lossy) {
+            tell_cost(comm, codec);
+            comm->stats.gathers_quantized++;
+        }
+        stats->coded_ops += codec->format == NB_FORMAT_VALUES;
         return;
+    }
     op->outcome = nb_refs_pick(comm->refs, src, rel, avail, op->block, op->opno, &op->ref);
     op->like = op->outcome == NB_REF_NONE ? NULL : nb_refs_last(comm->refs);
     switch (op->outcome) {
@@ -94,29 +95,46 @@ static void pick_reference(struct nb_coll_comm *comm, struct nb_coll_req *win, c
     }
     if (op->ref)
         stats->coded_ops++;
-    if (op->codec == NB_CODEC_DELTA4) {
+    if (codec->lossy) {
         op->lossy = op->outcome == NB_REF_HIT &&
-                    moved_a_little(comm, op->facts->dtype, src, op->ref->data + rel, avail);
-        comm->stats.gathers_delta4 += (uint64_t)op->lossy;
+                    moved_a_little(comm, nb_op_info_dtype(op->info), src, op->ref->data + rel, avail);
+        comm->stats.gathers_bounded += (uint64_t)op->lossy;
     }
 }
 
-/* ---- what is sent of a piece ------------------------------------------------------------------------- */
+/* ---- what is sent of a segment ------------------------------------------------------------------------- */
 
-/* Codec and reference of a piece whose bytes are at task->values, and with that the task's first step: what it takes
- * to make the message at `out`. Once for each piece, in the order of pieces and operations. */
-static void plan(struct nb_coll_comm *comm, struct nb_task *t, uint8_t *out)
+/*
+ * Begin a segment whose bytes are at t->values: choose codec and reference, write what is known of the
+ * header, mark the place in the reference as written by this operation, and set the task's first step, which
+ * makes the message at `out`. It changes the reference's records, so it is done once for each segment, in the
+ * order of operations and segments.
+ *
+ *   reference (op->outcome)       source of the segment          message
+ *
+ *   none (no memory, raw)         any                          raw, or INT8 where the mode says so
+ *   NEW                           any                          raw, to be kept
+ *   HIT                           as delivered last (HELD)     header only
+ *   HIT                           changed                      ULP differences, or DELTA4 where they may be bounded;
+ *                                                              raw where that would be longer; to be kept
+ *   UNCONFIRMED (in use by the    as delivered last (HELD)     raw, of the reference: the same approximation again
+ *   receivers' last gather)       changed                      raw
+ */
+static void begin_piece(struct nb_coll_comm *comm, struct nb_task *t, uint8_t *out)
 {
     struct nb_device *dev = comm->device;
     struct nb_op *op = t->op;
     struct nb_msg *msg = &t->msg;
-    const uint64_t rel = t->piece.off - (uint64_t)comm->rank * op->block;
+    const uint64_t rel = t->segment.off - (uint64_t)comm->rank * op->block;
     const size_t len = t->bytes;
     enum nb_ref_source state = NB_REF_CHANGED;
 
+    const struct nb_codec_row *codec;
+
     if (!op->picked)
-        pick_reference(comm, t->win, &t->piece, t->values);
-    nb_msg_describe(comm, op, &t->piece, msg);
+        pick_reference(comm, t->win, &t->segment, t->values);
+    codec = nb_codec_row(op->codec);
+    nb_msg_describe(comm, op, &t->segment, msg);
     msg->codec = NB_CODEC_RAW;
     t->step = NB_STEP_COPY;
     if (op->outcome == NB_REF_HIT || op->outcome == NB_REF_UNCONFIRMED) {
@@ -133,7 +151,7 @@ static void plan(struct nb_coll_comm *comm, struct nb_task *t, uint8_t *out)
     t->body = out + nb_msg_header_bytes(msg);
     if (op->outcome == NB_REF_HIT && state == NB_REF_HELD) {
         /* Nothing but the header. */
-        msg->codec = NB_CODEC_ULP;
+        msg->codec = (uint8_t)codec->exact;
         msg->type = NB_ULP_16;
         msg->ref_hash = msg->new_hash = dev->ops->hash(dev, op->ref->data + rel, len, 0);
         nb_refs_write(op->ref, rel, len, op->opno);
@@ -142,12 +160,13 @@ static void plan(struct nb_coll_comm *comm, struct nb_task *t, uint8_t *out)
         msg->new_hash = dev->ops->hash(dev, t->values, len, 0);
         t->ref = op->ref->data + rel;
         if (op->outcome == NB_REF_HIT) {
-            t->step = NB_STEP_DIFFER;
-            t->with = NB_CODEC_ULP;
-            if (op->lossy && state == NB_REF_CHANGED && rel % nb_dtype_size(op->facts->dtype) == 0 &&
+            t->step = NB_STEP_DELTA_ENCODE;
+            t->with = codec->exact;
+            if (op->lossy && state == NB_REF_CHANGED &&
+                rel % nb_dtype_size(nb_op_info_dtype(op->info)) == 0 &&
                 nb_refs_may_approximate(op->ref, len)) {
-                t->with = NB_CODEC_DELTA4;
-                t->dtype = op->facts->dtype;
+                t->with = codec->code;
+                t->dtype = nb_op_info_dtype(op->info);
                 t->delta4 = (struct nb_delta4_stats){0, 0};
             } else {
                 t->width = dev->ops->ulp_guess(dev, t->values, t->ref, len);
@@ -158,30 +177,43 @@ static void plan(struct nb_coll_comm *comm, struct nb_task *t, uint8_t *out)
         /* Nothing may change the reference yet; but who was given an approximation gets the same again. */
         if (state == NB_REF_HELD)
             t->from = op->like->data + rel;
-        else if (op->codec == NB_CODEC_DELTA4)
+        else if (codec->lossy)
             nb_refs_sent(comm->refs, op->like, t->values, rel, len);
-    } else if (op->codec == NB_CODEC_INT8) {
-        const size_t size = nb_dtype_size(op->facts->dtype);
+    } else if (!codec->reference && codec->format == NB_FORMAT_VALUES) {
+        const size_t size = nb_dtype_size(nb_op_info_dtype(op->info));
         if (rel % size == 0 && len % size == 0 && len / size >= NB_MIN_CODED_VALUES) {
-            msg->codec = NB_CODEC_INT8;
-            t->dtype = op->facts->dtype;
+            msg->codec = (uint8_t)codec->code;
+            t->dtype = nb_op_info_dtype(op->info);
             t->value = size;
             t->first = rel / size;
-            t->step = NB_STEP_CODE;
+            t->step = NB_STEP_ENCODE;
         }
     }
 }
 
 /* ---- steps ------------------------------------------------------------------------------------------- */
 
-/* How often this node sends a piece of its own block. */
-static uint64_t copies_of(const struct nb_coll_comm *comm, const struct nb_op *op)
+/*
+ *     DIFFER --fits---------------------> STORE ------------------> send --> OWN --> over
+ *       |  \--bounded, something lost---> LEARN (into the         ^
+ *       |                                  reference) ------------|
+ *     CODE --fits-------------------------------------------------|
+ *       |                                                         |
+ *       +--too long-> COPY --to be kept-> STORE ------------------|
+ *                        \----------------------------------------/
+ *
+ * STORE keeps the values as the reference, LEARN what receivers will decode. "Send" is leave(): in shadow
+ * mode it counts the message and begins again with COPY. OWN delivers the segment here.
+ */
+
+/* How often this node sends a segment of its own block: to its relay alone, or to all. */
+static uint64_t copies_of(const struct nb_coll_comm *comm, const struct nb_task *t)
 {
-    return op->schedule->flags & NB_MSG_WAY ? 1 : (uint64_t)comm->nranks - 1;
+    return t->unit ? (uint64_t)comm->nnodes - 1 : 1;
 }
 
-/* The message is complete, what the receivers will hold is in the reference: send it. In shadow mode it is counted,
- * and the bytes are sent as they are. */
+/* The message is complete, what the receivers will hold is in the reference: send it. In shadow mode it is
+ * counted, and the bytes are sent as they are. */
 static int leave(struct nb_coll_comm *comm, struct nb_task *t)
 {
     struct nb_func_stats *stats = &comm->stats.func[NB_FUNC_ALL_GATHER];
@@ -189,8 +221,8 @@ static int leave(struct nb_coll_comm *comm, struct nb_task *t)
 
     if (comm->shadow && !t->shadowed) {
         t->shadowed = 1;
-        stats->would_be_bytes += len * copies_of(comm, t->op);
-        nb_msg_describe(comm, t->op, &t->piece, &t->msg);
+        stats->would_be_bytes += len * copies_of(comm, t);
+        nb_msg_describe(comm, t->op, &t->segment, &t->msg);
         t->msg.codec = NB_CODEC_RAW;
         t->body = t->buf + NB_MSG_BYTES;
         t->from = NULL;
@@ -199,8 +231,8 @@ static int leave(struct nb_coll_comm *comm, struct nb_task *t)
     }
     nb_msg_pack(&t->msg, t->buf);
     if (t->msg.coded == 0)
-        stats->unchanged_units += copies_of(comm, t->op);
-    nb_count_unit(comm, NB_FUNC_ALL_GATHER, &t->msg, len, copies_of(comm, t->op));
+        stats->unchanged_units += copies_of(comm, t);
+    nb_count_unit(comm, NB_FUNC_ALL_GATHER, &t->msg, len, copies_of(comm, t));
     if (t->unit) {
         t->unit->len = len;
         t->unit->ready = 1;
@@ -211,16 +243,20 @@ static int leave(struct nb_coll_comm *comm, struct nb_task *t)
     return NB_TASK_MORE;
 }
 
-/* What it took to send a piece of a block whose receivers have a reference. */
+/* What it took to send a segment of a block whose receivers have a reference. */
 static void count_moved(struct nb_task *t)
 {
     const struct nb_msg *msg = &t->msg;
+    size_t value = NB_ULP_16;
 
     if (t->op->outcome != NB_REF_HIT)
         return;
-    t->op->moved_values += t->bytes / (msg->codec == NB_CODEC_ULP      ? msg->type
-                                       : msg->codec == NB_CODEC_DELTA4 ? nb_dtype_size(t->op->facts->dtype)
-                                                                       : NB_ULP_16);
+    switch (nb_codec_row(msg->codec)->format) {
+    case NB_FORMAT_PATTERNS: value = msg->type; break;
+    case NB_FORMAT_VALUES: value = nb_dtype_size(nb_op_info_dtype(t->op->info)); break;
+    default: break;
+    }
+    t->op->moved_values += t->bytes / value;
     t->op->moved_bits += 8 * (uint64_t)msg->coded;
 }
 
@@ -231,7 +267,7 @@ static int keep(struct nb_coll_comm *comm, struct nb_task *t)
         count_moved(t);
     if (!t->ref || t->shadowed)
         return leave(comm, t);
-    t->step = NB_STEP_STORE;
+    t->step = NB_STEP_STORE_REF;
     return NB_TASK_MORE;
 }
 
@@ -239,103 +275,101 @@ static int keep(struct nb_coll_comm *comm, struct nb_task *t)
 static int coded(struct nb_coll_comm *comm, struct nb_task *t, ssize_t len)
 {
     struct nb_msg *msg = &t->msg;
+    const struct nb_codec_row *codec =
+        nb_codec_row(t->step == NB_STEP_ENCODE ? msg->codec : (unsigned)t->with);
 
     if (len < 0 && len != -E2BIG)
-        return nb_comm_error(comm, (int)len, "cannot encode all_gather %llu: %s", (unsigned long long)t->op->opno,
-                             strerror((int)-len));
-    if (len <= 0 || (t->step == NB_STEP_CODE && (size_t)len >= t->bytes)) {
+        return nb_comm_error(comm, (int)len, "cannot encode all_gather %llu: %s",
+                             (unsigned long long)t->op->opno, strerror((int)-len));
+    if (len <= 0 || (t->step == NB_STEP_ENCODE && (size_t)len >= t->bytes)) {
         msg->codec = NB_CODEC_RAW;
         t->step = NB_STEP_COPY;
         return NB_TASK_MORE;
     }
     msg->coded = (uint32_t)len;
-    if (t->step == NB_STEP_CODE) {
-        msg->type = type_on_wire[t->dtype];
+    msg->codec = (uint8_t)codec->code;
+    msg->type = codec->format == NB_FORMAT_PATTERNS ? (uint8_t)t->width : type_on_wire[t->dtype];
+    if (!codec->reference)
         return keep(comm, t);
-    }
-    msg->codec = (uint8_t)t->with;
     msg->ref_hash = comm->device->ops->hash(comm->device, t->ref, t->bytes, 0);
-    if (t->with == NB_CODEC_ULP) {
-        msg->type = (uint8_t)t->width;
+    if (!codec->lossy)
         return keep(comm, t);
-    }
-    msg->type = type_on_wire[t->dtype];
-    comm->stats.delta4_units++;
-    comm->stats.delta4_runs += t->delta4.runs;
-    comm->stats.delta4_lossy_runs += t->delta4.lossy;
+    comm->stats.bounded_units++;
+    comm->stats.bounded_runs += t->delta4.runs;
+    comm->stats.bounded_lossy_runs += t->delta4.lossy;
     if (!t->delta4.lossy)
         return keep(comm, t);
-    t->step = NB_STEP_LEARN;
+    t->step = NB_STEP_UPDATE_REF;
     return NB_TASK_MORE;
 }
 
 /* The reference holds what the receivers will decode, which is not what was sent. */
 static int learnt(struct nb_coll_comm *comm, struct nb_task *t)
 {
-    const uint64_t rel = t->piece.off - (uint64_t)comm->rank * t->op->block;
+    const uint64_t rel = t->segment.off - (uint64_t)comm->rank * t->op->block;
 
-    tell_cost(comm, "delta4", "within the rounding of bfloat16, usually 1/20 to 1/4 of it, while learning rates are "
-                              "high; none later");
+    tell_cost(comm, nb_codec_row(t->msg.codec));
     t->msg.new_hash = comm->device->ops->hash(comm->device, t->ref, t->bytes, 0);
     nb_refs_approximated(comm->refs, t->op->ref, t->values, rel, t->bytes);
     count_moved(t);
     return leave(comm, t);
 }
 
-/* The piece is sent, and delivered here. */
+/* The segment is sent, and delivered here. */
 static int finished(struct nb_coll_comm *comm, struct nb_task *t)
 {
     if (t->unit)
         t->unit->left--;
-    comm->gather_tasks--;
+    comm->gather.tasks--;
     t->op->gathered += t->bytes;
     if (t->op->gathered == t->op->block)
         nb_op_gathered(comm, t->op);
     return NB_TASK_OVER;
 }
 
-static int stepped(struct nb_coll_comm *comm, struct nb_task *t, ssize_t result)
+static int step_done(struct nb_coll_comm *comm, struct nb_task *t, ssize_t result)
 {
-    if (t->step == NB_STEP_DIFFER || t->step == NB_STEP_CODE)
+    if (t->step == NB_STEP_DELTA_ENCODE || t->step == NB_STEP_ENCODE)
         return coded(comm, t, result);
     if (result < 0)
         return nb_comm_error(comm, (int)result, "cannot gather %u bytes of all_gather %llu: %s", t->bytes,
                              (unsigned long long)t->op->opno, strerror((int)-result));
     switch (t->step) {
     case NB_STEP_COPY: t->msg.coded = t->bytes; return keep(comm, t);
-    case NB_STEP_LEARN: return learnt(comm, t);
-    case NB_STEP_STORE: return leave(comm, t);
+    case NB_STEP_UPDATE_REF: return learnt(comm, t);
+    case NB_STEP_STORE_REF: return leave(comm, t);
     default: return finished(comm, t);
     }
 }
 
 int nb_gather_can_send(const struct nb_coll_comm *comm, const struct nb_op *op)
 {
-    if (!comm->task_free)
+    if (!nb_tasks_to_be_had(&comm->tasks))
         return 0;
     /* Contents are looked at when a reference is picked; approximations are noted in order; one scratch. */
-    return !comm->gather_tasks || (op->picked && op->codec != NB_CODEC_DELTA4 && !comm->shadow);
+    const struct nb_codec_row *codec = nb_codec_row(op->codec);
+    return !comm->gather.tasks || (op->picked && !(codec->reference && codec->lossy) && !comm->shadow);
 }
 
-int nb_gather_send(struct nb_coll_comm *comm, struct nb_coll_req *win, const struct nb_piece *piece, struct nb_tx *tx,
-                   struct nb_shared *unit)
+int nb_gather_send(struct nb_coll_comm *comm, struct nb_coll_req *win, const struct nb_segment *segment,
+                   struct nb_tx *tx, struct nb_shared *unit)
 {
-    struct nb_task *t = nb_task_new(comm, win, piece);
-    const uint8_t *src = win->send + (piece->off - win->part_off);
+    struct nb_task *t = nb_task_new(comm, win, segment);
+    const uint8_t *src = win->send + (segment->off - win->part_off);
 
-    t->next = stepped;
+    t->next = step_done;
     t->values = (uint8_t *)(uintptr_t)src; /* only read */
-    t->bytes = piece->len;
-    t->recv = win->recv + (piece->off - win->off);
-    t->delivers = piece->len;
+    t->bytes = segment->len;
+    t->recv = win->recv + (segment->off - win->off);
+    t->delivers = segment->len;
     t->unit = unit;
     t->tx = tx;
     t->shadowed = 0;
     t->buf = unit ? unit->buf : nb_tx_buffer(tx);
     if (tx)
         t->item = nb_tx_reserve(tx, NULL);
-    comm->gather_tasks++;
-    plan(comm, t, comm->shadow ? comm->scratch + comm->unit_slot : t->buf);
+    comm->gather.tasks++;
+    begin_piece(comm, t, comm->shadow ? comm->scratch.mem + comm->unit_slot : t->buf);
     if (t->step == NB_STEP_OWN) { /* nothing to be made */
         count_moved(t);
         if (leave(comm, t) < 0)

@@ -37,18 +37,18 @@ struct nb_grid nb_grid_choose(int nodes, int64_t schedule, int64_t group)
     return best ? (struct nb_grid){nodes / best, best} : mesh;
 }
 
-int nb_grid_near(struct nb_grid g, int rank, int *near)
+int nb_grid_connected(struct nb_grid g, int rank, int *neighbors)
 {
     int n = 0;
 
     for (int r = 0; r < g.rows; r++) {
         if (r != nb_grid_row(g, rank)) {
-            near[n++] = nb_grid_node(g, r, nb_grid_column(g, rank));
+            neighbors[n++] = nb_grid_node(g, r, nb_grid_column(g, rank));
             continue;
         }
         for (int c = 0; c < g.columns; c++)
             if (c != nb_grid_column(g, rank))
-                near[n++] = nb_grid_node(g, r, c);
+                neighbors[n++] = nb_grid_node(g, r, c);
     }
     return n;
 }

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Who is connected with whom. A full mesh of N nodes has N - 1 connections of each class on every node, with
- * memory for each, and cuts what is sent into N pieces. From some number of nodes on both are too many: then
- * the nodes form a grid, and each is connected with those of its row and of its column only (coll/two_level.c
- * tells how operations go there). A row is a group of consecutive ranks: nodes that a launcher puts next to
- * each other usually are.
+ * memory for each, and cuts what is sent into N segments. From some number of nodes on both are too many:
+ * then the nodes form a grid, and each is connected with those of its row and of its column only
+ * (coll/two_level.c tells how operations go there). A row is a group of consecutive ranks: nodes that a
+ * launcher puts next to each other usually are.
  *
  *     row 0      0   1   2   3        node r is in row r / columns
  *     row 1      4   5   6   7             and column r % columns
@@ -33,17 +33,29 @@ struct nb_grid {
  * else: it is the same on all nodes. */
 struct nb_grid nb_grid_choose(int nodes, int64_t schedule, int64_t group);
 
-static inline int nb_grid_row(struct nb_grid g, int rank) { return rank / g.columns; }
-static inline int nb_grid_column(struct nb_grid g, int rank) { return rank % g.columns; }
-static inline int nb_grid_node(struct nb_grid g, int row, int column) { return row * g.columns + column; }
-static inline int nb_grid_same_row(struct nb_grid g, int a, int b) { return nb_grid_row(g, a) == nb_grid_row(g, b); }
+static inline int nb_grid_row(struct nb_grid g, int rank)
+{
+    return rank / g.columns;
+}
+static inline int nb_grid_column(struct nb_grid g, int rank)
+{
+    return rank % g.columns;
+}
+static inline int nb_grid_node(struct nb_grid g, int row, int column)
+{
+    return row * g.columns + column;
+}
+static inline int nb_grid_same_row(struct nb_grid g, int a, int b)
+{
+    return nb_grid_row(g, a) == nb_grid_row(g, b);
+}
 static inline int nb_grid_same_column(struct nb_grid g, int a, int b)
 {
     return nb_grid_column(g, a) == nb_grid_column(g, b);
 }
 
-/* The nodes that `rank` is connected with, by rank, into near[rows + columns - 2]. Returns how many. */
-int nb_grid_near(struct nb_grid g, int rank, int *near);
+/* The nodes that `rank` is connected with, by rank, into neighbors[rows + columns - 2]. Returns how many. */
+int nb_grid_connected(struct nb_grid g, int rank, int *neighbors);
 
 /* The next node on the way of a control message from `from` to `to`, as node `at` has it: `to` itself where
  * they are connected. One that goes to an owner (`to_owner`) first goes along its sender's row, one that

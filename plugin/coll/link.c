@@ -1,22 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Message rings over the transport's connections. A receive ring's slots are the credits of its peer and class:
- * what has not been taken keeps its slot, and the transport's back-pressure stops the sender. A send ring owns the
- * bytes until the transport has taken them.
+ * Message rings over the transport's connections. A receive ring's slots are the credits of its peer and
+ * class: what has not been taken keeps its slot, and the transport's back-pressure stops the sender. A send
+ * ring owns the bytes until the transport has taken them.
  */
 #include <errno.h>
 #include <string.h>
 
 #include "base/log.h"
-#include "coll/internal.h"
+#include "coll/comm.h"
 
-/* Sends under way at once. NCCL never has more on a connection, so that plugins (transport `forward`) need not take
- * more, and some fail the one that is too many. */
+/* Sends in flight at once. NCCL never has more on a connection, so that plugins (transport `forward`) need
+ * not take more, and some fail the one that is too many. */
 #define SENDS_MAX ((uint64_t)NCCL_NET_MAX_REQUESTS)
 
-/* A peer that fails says why before it closes its connections, of which those with data may be looked at first. 1: it
- * said so in `ctl`. failed: the ring whose connection has ended. */
-static int last_words(struct nb_coll_comm *comm, struct nb_peer *peer, const struct nb_rx *failed, struct nb_ctl *ctl)
+/* A peer that fails says why before it closes its connections, of which those with data may be looked at
+ * first. 1: it said so in `ctl`. failed: the ring whose connection has ended. */
+static int abort_text(struct nb_coll_comm *comm, struct nb_peer *peer, const struct nb_rx *failed,
+                      struct nb_ctl *ctl)
 {
     struct nb_rx *rx = &peer->rx[NB_CLASS_CONTROL];
     const char *why = "";
@@ -32,7 +33,8 @@ static int last_words(struct nb_coll_comm *comm, struct nb_peer *peer, const str
     }
     for (uint64_t i = rx->taken; i < rx->arrived; i++) {
         unsigned at = (unsigned)(i % rx->slots);
-        if (!nb_ctl_parse(rx->mem + at * rx->slot, rx->len[at], comm->token, ctl, &why) && ctl->kind == NB_CTL_ABORT)
+        if (!nb_ctl_parse(rx->mem + at * rx->slot, rx->len[at], comm->token, ctl, &why) &&
+            ctl->kind == NB_CTL_ABORT)
             return 1;
     }
     return 0;
@@ -43,9 +45,9 @@ static int link_error(struct nb_coll_comm *comm, struct nb_peer *peer, const str
 {
     struct nb_ctl ctl;
 
-    if (peer->bye || comm->state != NB_COMM_RUNNING)
+    if (peer->life.bye || comm->state != NB_COMM_RUNNING)
         return 0;
-    if (last_words(comm, peer, failed, &ctl))
+    if (abort_text(comm, peer, failed, &ctl))
         return nb_comm_error(comm, -ECONNABORTED, "%s has failed: %s", peer->name, ctl.text);
     return nb_comm_error(comm, err, "lost %s: %s", peer->name, strerror(-err));
 }
@@ -69,17 +71,19 @@ static int closed_any(const struct nb_peer *peer)
     return 0;
 }
 
-/* A peer that has left is done with when all it sent has arrived, or cannot arrive any more. Its connections end in
- * any order: bytes may still lie in the kernel behind a connection that is already closed in the other direction. */
+/* A peer that has left is done with when all it sent has arrived, or cannot arrive any more. Its connections
+ * end in any order: bytes may still lie in the kernel behind a connection that is already closed in the other
+ * direction. */
 static void update_gone(struct nb_coll_comm *comm, struct nb_peer *peer)
 {
     const struct nb_rx *c = &peer->rx[NB_CLASS_CONTRIB], *r = &peer->rx[NB_CLASS_RESULT];
 
-    if (!peer->bye)
+    if (!peer->life.bye)
         peer->gone = comm->state != NB_COMM_RUNNING;
     else if (!closed_any(peer))
         return;
-    else if ((c->closed || c->arrived >= peer->bye_count[0]) && (r->closed || r->arrived >= peer->bye_count[1]))
+    else if ((c->closed || c->arrived >= peer->life.bye_count[0]) &&
+             (r->closed || r->arrived >= peer->life.bye_count[1]))
         peer->gone = 1;
 }
 
@@ -118,7 +122,7 @@ int nb_tx_progress(struct nb_coll_comm *comm, struct nb_peer *peer, struct nb_tx
         return 0;
     while (tx->sent < tx->queued && tx->sent - tx->done < SENDS_MAX) {
         struct nb_tx_item *it = &tx->item[tx->sent % tx->slots];
-        if (!(it->shared ? it->shared->ready : it->ready) || !nb_fair_allows(comm, tx))
+        if (!(it->shared ? it->shared->ready : it->ready) || !nb_fair_allows(&comm->fair[tx->cls], tx))
             break;
         ret = comm->net->isend(tx->conn, it->data, item_bytes(it), 0, it->mhandle, &it->req);
         if (ret)
@@ -184,7 +188,7 @@ int nb_rx_progress(struct nb_coll_comm *comm, struct nb_peer *peer, struct nb_rx
         rx->posted++;
         rx->quiet = 0; /* what the transport had read ahead may be for this one */
     }
-    if (peer->bye && !peer->gone)
+    if (peer->life.bye && !peer->gone)
         update_gone(comm, peer);
     return moved;
 }
@@ -202,7 +206,10 @@ static void push(struct nb_tx *tx, const struct nb_tx_item *item)
 
 void nb_tx_push(struct nb_tx *tx, const void *data, size_t len, struct nb_shared *shared)
 {
-    push(tx, &(struct nb_tx_item){.data = data, .len = len, .shared = shared, .ready = 1,
+    push(tx, &(struct nb_tx_item){.data = data,
+                                  .len = len,
+                                  .shared = shared,
+                                  .ready = 1,
                                   .mhandle = shared ? tx->shared_mhandle : tx->mhandle});
 }
 
@@ -211,7 +218,8 @@ uint64_t nb_tx_reserve(struct nb_tx *tx, struct nb_shared *shared)
     uint64_t number = tx->queued;
 
     push(tx, &(struct nb_tx_item){.data = shared ? shared->buf : tx->mem + (number % tx->slots) * tx->slot,
-                                  .shared = shared, .mhandle = shared ? tx->shared_mhandle : tx->mhandle});
+                                  .shared = shared,
+                                  .mhandle = shared ? tx->shared_mhandle : tx->mhandle});
     return number;
 }
 

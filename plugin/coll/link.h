@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Message rings over the transport's connections (link.c): one each way for each class and peer, and the units that
- * several of them send. All is the engine thread's.
+ * Message rings over the transport's connections (link.c): one each way for each class and peer, and the
+ * units that several of them send. All is the engine thread's.
  */
 #ifndef NIBBLE_COLL_LINK_H
 #define NIBBLE_COLL_LINK_H
@@ -18,12 +18,13 @@ struct nb_peer;
 struct nb_shared {
     uint8_t *buf;
     size_t len;
-    int ready;      /* its bytes are there: may be sent */
-    int left;       /* peers that have not finished sending it, and tasks that use it */
+    int ready; /* its bytes are there: may be sent */
+    int left;  /* peers that have not finished sending it, and tasks that use it */
     uint64_t opno, off;
 };
 
-/* Receive side of one class from one peer: a ring of slots, filled in order, taken in order, freed in order. */
+/* Receive side of one class from one peer: a ring of slots, filled in order, taken in order, freed in
+ * order. */
 struct nb_rx {
     void *conn;
     void *mhandle;
@@ -34,13 +35,14 @@ struct nb_rx {
     void **req;
     size_t *len;
     uint64_t posted, arrived, taken, freed; /* counters; slot = counter % slots */
-    /* Where things are forwarded from it (CONTRIB; a column's RESULT): of each slot, not free while some is left. */
+    /* Where things are forwarded from it (CONTRIB; a column's RESULT): of each slot, not free while some is
+     * left. */
     struct nb_shared *unit;
-    uint8_t *held;   /* of each slot: a task reads it, so that it is not free */
-    int watched;     /* watch.c tells when there is something to read */
-    int quiet;       /* and there is nothing: need not be asked */
-    int closed;      /* nothing more arrives; what has arrived may still be taken */
-    int parsed;      /* head below is that of slot `taken` */
+    uint8_t *held; /* of each slot: a task reads it, so that it is not free */
+    int watched;   /* watch.c tells when there is something to read */
+    int quiet;     /* and there is nothing: need not be asked */
+    int closed;    /* nothing more arrives; what has arrived may still be taken */
+    int parsed;    /* head below is that of slot `taken` */
     struct nb_msg head;
     int head_bytes;
 };
@@ -51,7 +53,7 @@ struct nb_tx_item {
     void *req;
     void *mhandle;
     struct nb_shared *shared; /* not NULL: data is the shared unit's, as are the two others */
-    int ready;      /* its bytes are there: may be sent */
+    int ready;                /* its bytes are there: may be sent */
 };
 
 /* Send side: items in order; each has a buffer of its own at mem + (number % slots) * slot. */
@@ -68,20 +70,10 @@ struct nb_tx {
     uint64_t queued, sent, done;
     /* For fair.c: bytes that the transport is done with, and that it was given and is not done with. */
     uint64_t had, under_way;
-    uint64_t seen;     /* `had` at moved_ns */
-    int64_t moved_ns;  /* when it last moved; 0: it has nothing to send */
-    int64_t took_ns;   /* and how long that took */
-    int closed;      /* the peer takes nothing more: what is pushed is dropped */
-};
-
-/* How far rings of one class may be ahead of the last of them (fair.c). */
-struct nb_fair {
-    int bounded;      /* 0: nothing is held back */
-    uint64_t most;    /* bytes up to which a peer may be given something */
-    uint64_t lead;    /* bytes that a peer may be ahead of the last */
-    uint64_t noted;   /* what the last had had at noted_ns (0: nothing is to be sent), for that */
-    int64_t noted_ns;
-    int64_t until_ns; /* then another look may find that one is stuck, for which others wait */
+    uint64_t seen;    /* `had` at moved_ns */
+    int64_t moved_ns; /* when it last moved; 0: it has nothing to send */
+    int64_t took_ns;  /* and how long that took */
+    int closed;       /* the peer takes nothing more: what is pushed is dropped */
 };
 
 struct nb_pool { /* ring of shared units */
@@ -101,8 +93,8 @@ static inline void *nb_tx_buffer(struct nb_tx *tx)
     return tx->queued - tx->done < tx->slots ? tx->mem + (tx->queued % tx->slots) * tx->slot : NULL;
 }
 void nb_tx_push(struct nb_tx *tx, const void *data, size_t len, struct nb_shared *shared);
-/* An item whose bytes will come into its buffer (or the shared unit, whose `ready` tells): its number. Nothing behind
- * it is sent before. */
+/* An item whose bytes will come into its buffer (or the shared unit, whose `ready` tells): its number.
+ * Nothing behind it is sent before. */
 uint64_t nb_tx_reserve(struct nb_tx *tx, struct nb_shared *shared);
 void nb_tx_ready(struct nb_tx *tx, uint64_t item, size_t len);
 /* The same for bytes that lie in a slot of a ring that is forwarded from. */

@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the engine decided about an operation, for tests that know what it really was. Nothing else uses it;
- * without an observer it costs one load.
+ * Reports what the engine decided about each operation to tests that know what the operation really was.
+ * Nothing else uses it; without an observer it costs one load.
  */
 #ifndef NIBBLE_COLL_OBSERVE_H
 #define NIBBLE_COLL_OBSERVE_H
 
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "coll/wire.h"
@@ -19,21 +22,32 @@ struct nb_observation {
     enum nb_func func;
     int recorded;        /* its record was found */
     uint64_t call;       /* number of the announced call (nb_identity_call); UINT64_MAX: none */
-    enum nb_codec codec; /* as decided; pieces may still go raw */
-    int class_kind, class_reason, warmup; /* struct nb_class_decision; kind -1: not asked */
+    enum nb_codec codec; /* as decided; segments may still be sent raw */
+    int class_kind, class_reason, warmup; /* struct nb_class_decision; kind -1: not classified */
     int64_t slot;                         /* struct nb_identity_decision, -1: none */
-    int empty, id_reason;                 /* of the same; reason -1: not asked */
-    int fed;                              /* error is carried in that slot */
+    int empty, id_reason;                 /* of the same; reason -1: not identified */
+    int fed;                              /* a residual is carried in that slot */
 };
 
-typedef void (*nb_observer)(void *arg, const struct nb_observation *what);
+/* Called on the engine thread, once an operation, in the order of operations of a communicator, when the
+ * decisions on it are final. */
+typedef void (*nb_observer_fn)(void *arg, const struct nb_observation *what);
 
-/* Set or, with NULL, remove the process's observer, while no communicator lives. It is called on engine
- * threads, once an operation, in their order on a communicator, when its decisions are final. */
-void nb_observe(nb_observer observer, void *arg);
+/* Whom a node reports to. */
+struct nb_observer {
+    _Atomic(nb_observer_fn) fn; /* NULL: nobody */
+    _Atomic(void *) arg;
+};
 
-/* 1 when somebody wants to know. */
-int nb_observed(void);
-void nb_observe_tell(const struct nb_observation *what);
+static inline bool nb_observed(const struct nb_observer *observer)
+{
+    return atomic_load_explicit(&observer->fn, memory_order_relaxed) != NULL;
+}
+
+/* Report, if there is an observer. */
+void nb_observe_tell(const struct nb_observer *observer, const struct nb_observation *what);
+
+/* Set whom a node reports to or, with fn NULL, end it, while the node has no operation in flight. */
+void nb_observe(struct nb_observer *observer, nb_observer_fn fn, void *arg);
 
 #endif

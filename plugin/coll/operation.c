@@ -1,19 +1,54 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the engine finds out when it takes up the first window of an operation: its record if that is certain;
+ * What the engine finds out when it dequeues the first window of an operation: its record if that is certain;
  * and for every window of an all-reduce the bytes that are values (policy/walk.h).
  * Without a certain record all-reduces are exchanged raw, padding and all.
  */
-#include <errno.h>
-#include <stdatomic.h>
+#include "coll/operation.h"
 
+#include <errno.h>
+
+#include "base/gpu.h"
 #include "base/log.h"
-#include "base/params.h"
-#include "coll/internal.h"
-#include "device/exact.h"
+#include "base/nccl_names.h"
+#include "coll/comm.h"
 
 _Static_assert(NB_ALIGN_MISFIT + 1 == NB_COLL_RECORD_OUTCOMES,
                "stats.h counts the outcomes of nb_align_begin");
+
+/* ---- state ------------------------------------------------------------------------------------------- */
+
+/* The queue of this communicator's records. Where another group already consumes it (one process that is
+ * several nodes), there is no telling whose they are: an own one, which stays empty. */
+static struct nb_queue *join_queue(struct nb_context *ctx, uint64_t comm_id, int nnodes)
+{
+    struct nb_queue *queue = nb_queue_get(ctx, comm_id, nb_current_gpu(ctx));
+
+    if (queue && nb_queue_attach(queue, nnodes) == 0)
+        return queue;
+    nb_queue_put(queue);
+    queue = nb_queue_get(ctx, 0, -1);
+    if (queue && nb_queue_attach(queue, nnodes)) {
+        nb_queue_put(queue);
+        queue = NULL;
+    }
+    return queue;
+}
+
+int nb_records_init(struct nb_coll_comm *comm)
+{
+    comm->records.align = nb_align_create();
+    comm->records.queue = join_queue(comm->ctx, comm->comm_id, comm->nnodes);
+    return comm->records.align && comm->records.queue ? 0 : -ENOMEM;
+}
+
+void nb_records_destroy(struct nb_coll_comm *comm)
+{
+    nb_align_destroy(comm->records.align);
+    if (comm->records.queue)
+        nb_queue_detach(comm->records.queue);
+    nb_queue_put(comm->records.queue);
+}
 
 /* ---- records ---------------------------------------------------------------------------------------- */
 
@@ -21,31 +56,35 @@ enum { SAID_MISFIT, SAID_ABSENT, SAID_DOUBT, SAID_WRONG, SAID_PLACE, SAID_CALL }
 
 static int first_time(struct nb_coll_comm *comm, unsigned what)
 {
-    int first = !(comm->said >> what & 1);
+    int first = !(comm->records.said >> what & 1);
 
-    comm->said |= 1u << what;
+    comm->records.said |= 1u << what;
     return first;
 }
 
-/* Once per process: records of this communicator should come and cannot. */
+/* Once on a node: records of this communicator should come and cannot. */
 static void warn_absent(const struct nb_coll_comm *comm)
 {
-    static atomic_flag profiler = ATOMIC_FLAG_INIT, tuner = ATOMIC_FLAG_INIT;
+    struct nb_coll_node *node = comm->node;
 
     if (comm->comm_id == 0) /* a table before v11 (NCCL 2.27 and older): no users' calls are told there */
         return;
-    if (!nb_queue_is_profiled(comm->queue) && !atomic_flag_test_and_set(&profiler))
+    if (!nb_queue_is_profiled(comm->records.queue) && !node->warned_profiler) {
+        node->warned_profiler = true;
         NB_INFO(NCCL_INIT | NCCL_NET,
                 "NCCL's profiler events do not come here, so all-reduces are not compressed: another "
                 "profiler plugin is in "
                 "use (NCCL_PROFILER_PLUGIN, or a libnccl-profiler.so in the library path). Remedy: "
                 "NCCL_PROFILER_PLUGIN=libnccl-net-nibble.so");
-    if (!nb_tuner_seen() && !atomic_flag_test_and_set(&tuner))
+    }
+    if (!nb_tuner_seen(comm->ctx) && !node->warned_tuner) {
+        node->warned_tuner = true;
         NB_INFO(NCCL_INIT | NCCL_NET,
                 "NCCL does not ask this plugin's tuner, so it seldom chooses CollNet by itself: another "
                 "tuner plugin is in "
                 "use (NCCL_TUNER_PLUGIN, or a libnccl-tuner.so in the library path). Remedy: "
                 "NCCL_TUNER_PLUGIN=libnccl-net-nibble.so");
+    }
 }
 
 static void take_in(struct nb_coll_comm *comm)
@@ -53,12 +92,12 @@ static void take_in(struct nb_coll_comm *comm)
     struct nb_record r[32];
     size_t room, n;
 
-    while ((room = nb_align_room(comm->align)) > 0) {
-        n = nb_queue_take(comm->queue, r, room < 32 ? room : 32);
+    while ((room = nb_align_room(comm->records.align)) > 0) {
+        n = nb_queue_take(comm->records.queue, r, room < 32 ? room : 32);
         if (n == 0)
             break;
         for (size_t i = 0; i < n; i++)
-            nb_align_add(comm->align, &r[i]);
+            nb_align_add(comm->records.align, &r[i]);
     }
 }
 
@@ -73,14 +112,13 @@ static int find_record(struct nb_coll_comm *comm, const struct nb_op *op, uint64
     if (first_time(comm, SAID_CALL))
         warn_absent(comm);
     take_in(comm);
-    how = nb_align_begin(comm->align, &seen, out);
+    how = nb_align_begin(comm->records.align, &seen, out);
     comm->stats.records[how]++;
     switch (how) {
     case NB_ALIGN_CERTAIN:
-    case NB_ALIGN_ALIKE:
-        return 1;
+    case NB_ALIGN_ALIKE: return 1;
     case NB_ALIGN_ABSENT:
-        if (nb_queue_is_profiled(comm->queue) && first_time(comm, SAID_ABSENT))
+        if (nb_queue_is_profiled(comm->records.queue) && first_time(comm, SAID_ABSENT))
             NB_INFO(NCCL_NET, "%s: %s %llu (%s) came without a record", comm->label, nb_func_name(op->func),
                     (unsigned long long)op->opno, nb_nccl_type_name(op->type));
         return 0;
@@ -105,11 +143,11 @@ static int find_record(struct nb_coll_comm *comm, const struct nb_op *op, uint64
 /* What lengths of earlier operations have left of the heads that a record allows. */
 static uint64_t *heads_left(struct nb_coll_comm *comm, uint64_t told)
 {
-    for (size_t i = 0; i < sizeof(comm->heads) / sizeof(comm->heads[0]); i++) {
-        if (comm->heads[i].told == 0)
-            comm->heads[i].told = comm->heads[i].left = told;
-        if (comm->heads[i].told == told)
-            return &comm->heads[i].left;
+    for (size_t i = 0; i < sizeof(comm->records.heads) / sizeof(comm->records.heads[0]); i++) {
+        if (comm->records.heads[i].told == 0)
+            comm->records.heads[i].told = comm->records.heads[i].left = told;
+        if (comm->records.heads[i].told == told)
+            return &comm->records.heads[i].left;
     }
     return NULL;
 }
@@ -117,23 +155,23 @@ static uint64_t *heads_left(struct nb_coll_comm *comm, uint64_t told)
 /* The all-reduce at hand has got its last window. */
 static void all_reduce_over(struct nb_coll_comm *comm)
 {
-    struct nb_walk *w = &comm->walk;
+    struct nb_walk *w = &comm->records.walk;
     uint64_t *left, fit;
 
     if (!w->open)
         return;
     w->open = 0;
-    if (nb_align_ended(comm->align, w->steps, w->cur)) {
+    if (nb_align_ended(comm->records.align, w->steps, w->cur)) {
         comm->stats.records_wrong++;
         if (first_time(comm, SAID_WRONG))
             NB_INFO(NCCL_NET, "%s: an all_reduce had %llu steps of %llu bytes, which its record contradicts",
                     comm->label, (unsigned long long)w->steps, (unsigned long long)w->cur);
         return;
     }
-    if (!comm->ar.known)
+    if (!comm->records.ar.known)
         return;
-    fit = nb_walk_heads(&comm->ar.extent, w->steps, w->cur);
-    left = heads_left(comm, comm->ar.heads_told);
+    fit = nb_walk_heads(&comm->records.ar.extent, w->steps, w->cur);
+    left = heads_left(comm, comm->records.ar.heads_told);
     if (left && (*left & fit))
         *left &= fit;
 }
@@ -142,60 +180,73 @@ static void all_reduce_over(struct nb_coll_comm *comm)
 static void all_reduce_begins(struct nb_coll_comm *comm, const struct nb_op *op)
 {
     struct nb_record r;
-    struct nb_facts *f;
-    uint64_t *left;
+    uint64_t *left, geometry = 0;
 
-    comm->ar.type = op->type;
-    comm->ar.op = op->redop;
-    comm->ar.facts = NULL;
+    comm->records.ar.type = op->type;
+    comm->records.ar.op = op->redop;
+    comm->records.ar.info = NULL;
     comm->stats.func[NB_FUNC_ALL_REDUCE].ops++;
-    comm->ar.known = find_record(comm, op, 0, &r) && (r.flags & NB_RECORD_API) &&
-                     !(r.flags & (NB_RECORD_CHAIN | NB_RECORD_DOUBT)) && r.bytes % op->value == 0;
-    if (!comm->ar.known) {
-        comm->reasons[NB_FUNC_ALL_REDUCE][NB_RAW_UNKNOWN]++;
+    comm->records.ar.known = find_record(comm, op, 0, &r) && (r.flags & NB_RECORD_API) &&
+                             !(r.flags & (NB_RECORD_CHAIN | NB_RECORD_DOUBT)) && r.bytes % op->value == 0;
+    if (!comm->records.ar.known) {
+        nb_decisions_count_raw(comm, NB_FUNC_ALL_REDUCE, NB_RAW_UNKNOWN);
         return;
     }
-    comm->ar.heads_told = r.heads;
+    comm->records.ar.heads_told = r.heads;
     left = heads_left(comm, r.heads);
-    comm->ar.extent = (struct nb_extent){.bytes = r.bytes, .heads = left ? *left : r.heads, .head = r.head,
-                                         .chunk = r.chunk};
-    comm->ar.facts = f = nb_facts_new(comm, op, &r, r.bytes);
-    f->values = nb_walk_longest(&comm->walk, &comm->ar.extent, op->value) / op->value;
-    f->blocks = 1;
+    comm->records.ar.extent = (struct nb_extent){
+        .bytes = r.bytes, .heads = left ? *left : r.heads, .head = r.head, .chunk = r.chunk};
+    comm->records.ar.info = nb_op_info_new(comm, op, &r, r.bytes);
     /* With one head the stream is the vector; else the deal of chunks decides which value lies where. */
-    if (comm->ar.extent.heads != 2)
-        f->geometry = comm->ar.extent.heads << 32 ^ comm->walk.first ^ (uint64_t)r.chunk << 20;
+    if (comm->records.ar.extent.heads != 2)
+        geometry = comm->records.ar.extent.heads << 32 ^ comm->records.walk.first ^ (uint64_t)r.chunk << 20;
+    nb_op_info_shape(comm->records.ar.info,
+                     nb_walk_longest(&comm->records.walk, &comm->records.ar.extent, op->value) / op->value, 1,
+                     geometry);
 }
 
 /* Which operation the window belongs to. NB_WALK_EITHER: it may be a new one. */
 static enum nb_walk_place place_of(const struct nb_coll_comm *comm, const struct nb_coll_req *win)
 {
-    const struct nb_walk *w = &comm->walk;
+    const struct nb_walk *w = &comm->records.walk;
     enum nb_walk_place place = nb_walk_place(w, win->slot, win->at, win->bytes);
-    int alike = w->open && comm->ar.type == win->op->type && comm->ar.op == win->op->redop;
+    int alike = w->open && comm->records.ar.type == win->op->type && comm->records.ar.op == win->op->redop;
     int ended;
 
     if (place == NB_WALK_EITHER && !alike)
         return NB_WALK_BEGINS;
     if (place == NB_WALK_CONTINUES && !alike)
         return NB_WALK_NOWHERE;
-    if (place == NB_WALK_EITHER && comm->ar.known) {
-        ended = nb_walk_ended(w, &comm->ar.extent);
+    if (place == NB_WALK_EITHER && comm->records.ar.known) {
+        ended = nb_walk_ended(w, &comm->records.ar.extent);
         return ended < 0 ? place : ended ? NB_WALK_BEGINS : NB_WALK_CONTINUES;
     }
     return place;
 }
 
+/*
+ * An all-reduce's windows come without offset or total: what they belong to follows from where they lie in
+ * NCCL's buffer (policy/walk.h). `known` means that the record of the operation at hand is certain.
+ *
+ *   place       the window                              what happens                                  known afterwards
+ *
+ *   NOWHERE     is not where NCCL puts one              the walk is given up                          no
+ *   BEGINS      is the first of a new operation         the one before is ended; a record is sought   if one is found
+ *   EITHER      may be the first, or go on              records may be one further (nb_align_perhaps) no
+ *   CONTINUES   goes on                                 a record that had ended before was wrong      as before, else no
+ *
+ * Only of a known one some bytes are certainly values (win->sure, win->most), so that they may be coded.
+ */
 static void begin_all_reduce(struct nb_coll_comm *comm, struct nb_coll_req *win)
 {
     const struct nb_seen seen = {NB_FUNC_ALL_REDUCE, win->op->type, 0};
     struct nb_op *op = win->op;
-    struct nb_walk *w = &comm->walk;
+    struct nb_walk *w = &comm->records.walk;
     enum nb_walk_place place = place_of(comm, win);
 
     win->sure = 0;
     win->most = win->bytes;
-    op->facts = NULL;
+    op->info = NULL;
     switch (place) {
     case NB_WALK_NOWHERE:
         if (first_time(comm, SAID_PLACE))
@@ -205,8 +256,8 @@ static void begin_all_reduce(struct nb_coll_comm *comm, struct nb_coll_req *win)
         if (!w->open)
             comm->stats.func[NB_FUNC_ALL_REDUCE].ops++;
         w->open = 0;
-        comm->ar.known = 0;
-        nb_align_lost(comm->align);
+        comm->records.ar.known = 0;
+        nb_align_lost(comm->records.align);
         return;
     case NB_WALK_BEGINS:
         all_reduce_over(comm);
@@ -215,29 +266,29 @@ static void begin_all_reduce(struct nb_coll_comm *comm, struct nb_coll_req *win)
         all_reduce_begins(comm, op);
         break;
     case NB_WALK_EITHER:
-        comm->ar.known = 0;
+        comm->records.ar.known = 0;
         take_in(comm);
-        nb_align_perhaps(comm->align, &seen);
+        nb_align_perhaps(comm->records.align, &seen);
         nb_walk_step(w, win->at, win->bytes);
         break;
     default:
-        if (comm->ar.known && win->at == 0 && nb_walk_ended(w, &comm->ar.extent) == 1) {
-            comm->ar.known = 0;
+        if (comm->records.ar.known && win->at == 0 && nb_walk_ended(w, &comm->records.ar.extent) == 1) {
+            comm->records.ar.known = 0;
             comm->stats.records_wrong++;
             if (first_time(comm, SAID_WRONG))
                 NB_INFO(NCCL_NET, "%s: an all_reduce of %llu bytes goes on after its last step", comm->label,
-                        (unsigned long long)comm->ar.extent.bytes);
+                        (unsigned long long)comm->records.ar.extent.bytes);
         }
         nb_walk_step(w, win->at, win->bytes);
         break;
     }
-    if (!comm->ar.known)
+    if (!comm->records.ar.known)
         return;
-    nb_walk_values(w, &comm->ar.extent, win->bytes, op->value, &win->sure, &win->most);
-    op->facts = comm->ar.facts;
+    nb_walk_values(w, &comm->records.ar.extent, win->bytes, op->value, &win->sure, &win->most);
+    op->info = comm->records.ar.info;
     op->ef_base = (w->done - win->bytes) / op->value;
     if (place == NB_WALK_BEGINS)
-        nb_facts_look(comm, op->facts, win->send, win->sure);
+        nb_op_info_look(comm, op->info, win->send, win->sure);
 }
 
 /* ---- all functions ---------------------------------------------------------------------------------- */
@@ -264,11 +315,10 @@ void nb_op_begin(struct nb_coll_comm *comm, struct nb_coll_req *win)
                       "node %u there) and shares this group: NCCL would exchange the wrong blocks. Remedy: "
                       "keep the order of the ranks (key of ncclCommSplit), or do not share resources",
                       nb_func_name(op->func), r.node - 1);
-    op->facts = nb_facts_new(comm, op, recorded ? &r : NULL, op->block * (uint64_t)comm->nranks);
+    op->info = nb_op_info_new(comm, op, recorded ? &r : NULL, op->block * (uint64_t)comm->nnodes);
     if (op->func == NB_FUNC_REDUCE_SCATTER) {
-        op->facts->values = op->block / op->value;
-        op->facts->blocks = (uint32_t)comm->nranks;
-        nb_facts_look(comm, op->facts, win->send, win->bytes);
+        nb_op_info_shape(op->info, op->block / op->value, (uint32_t)comm->nnodes, 0);
+        nb_op_info_look(comm, op->info, win->send, win->bytes);
     }
-    op->codec = op->facts->codec;
+    op->codec = nb_op_info_codec(op->info);
 }

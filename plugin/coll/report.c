@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a communicator did, told when it closes: totals, and for every signature and error slot what was coded, how
- * well, and why the rest was not.
+ * What a communicator did, told when it closes: totals, and for every signature and error slot what was
+ * coded, how well, and why the rest was not.
  */
 #include <inttypes.h>
 #include <stdarg.h>
@@ -10,23 +10,20 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "base/params.h"
-#include "coll/internal.h"
-#include "device/exact.h"
+#include "coll/comm.h"
+#include "coll/pace.h"
+#include "coll/report.h"
 #include "policy/grad_rules.h"
 
 #define SLOT_LINES 64u
-/* This processor is the limit where it works so much of the time, over so long. */
-#define PACE_SHARE 0.75
-#define PACE_AFTER_NS (2 * NB_NS_PER_S)
 
 /* ---- at connect ------------------------------------------------------------------------------------- */
 
 static const char *const sum_words[] = {"raw", "int4", "int8"};
 
 /* Append to a line of `cap` bytes that is `*at` long; what does not fit is cut off. */
-__attribute__((format(printf, 4, 5)))
-static void append(char *line, size_t cap, size_t *at, const char *fmt, ...)
+__attribute__((format(printf, 4, 5))) static void append(char *line, size_t cap, size_t *at, const char *fmt,
+                                                         ...)
 {
     va_list ap;
     int n;
@@ -56,21 +53,22 @@ static const char *const gather_words[NB_AG_COUNT] = {
 
 void nb_comm_log_plan(struct nb_coll_comm *comm)
 {
-    const struct nb_params *p = nb_params();
+    const struct nb_params *p = comm->ctx->params;
     char line[700];
     size_t at = 0, cap = sizeof(line);
 
     plan_of(line, cap, &at, "reduce_scatter", p->rs, p->rs_min_bytes);
     append(line, cap, &at, ", ");
-    if (nb_queue_is_profiled(comm->queue))
+    if (nb_queue_is_profiled(comm->records.queue))
         plan_of(line, cap, &at, "all_reduce", p->ar, p->ar_min_bytes);
     else
-        append(line, cap, &at, "all_reduce raw (NCCL's profiler events do not come here, so its length is unknown)");
+        append(line, cap, &at,
+               "all_reduce raw (NCCL's profiler events do not come here, so its length is unknown)");
     append(line, cap, &at, "; all_gather %s", gather_words[p->ag]);
     if (p->ag != NB_AG_RAW && p->ag != NB_AG_OFF)
         append(line, cap, &at, " from %lld bytes on", (long long)p->ag_min_bytes);
-    append(line, cap, &at, "; sums once recognised as gradients and after %lld steps%s%s", (long long)p->warmup_steps,
-           p->grad[0] ? ", by NIBBLE_GRAD=" : "", p->grad);
+    append(line, cap, &at, "; sums once recognised as gradients and after %lld steps%s%s",
+           (long long)p->warmup_steps, p->grad[0] ? ", by NIBBLE_GRAD=" : "", p->grad);
     NB_INFO(NCCL_INIT | NCCL_NET, "%s (NIBBLE_COMMS=%s): %s%s", comm->label, comm->traits,
             comm->shadow ? "shadow mode, everything is sent raw; would be: " : "", line);
 }
@@ -84,11 +82,11 @@ void nb_coll_get_stats(struct nb_coll_comm *comm, struct nb_coll_stats *stats)
     stats->ref_slots = nb_refs_count(comm->refs);
     stats->reference_bytes = nb_refs_bytes(comm->refs);
     stats->unanswered = (uint64_t)nb_refs_unconfirmed(comm->refs);
-    stats->feedback_bytes = nb_feedback_bytes(comm->feedback);
+    stats->feedback_bytes = nb_feedback_bytes(comm->decisions.feedback);
     pthread_mutex_unlock(&comm->progress_lock);
 }
 
-/* Error of the code relative to the values, and the carried error relative to them. */
+/* Error of the code relative to the values, and the residual relative to them. */
 static double nmse(const struct nb_encode_stats *e)
 {
     return e->signal2 > 0 ? e->noise2 / e->signal2 : 0.0;
@@ -101,8 +99,8 @@ static double carried(const struct nb_encode_stats *e)
 
 static void log_signatures(const struct nb_coll_comm *comm)
 {
-    for (unsigned i = 0; i < comm->reports; i++) {
-        const struct nb_sig_report *r = &comm->report[i];
+    for (unsigned i = 0; i < comm->decisions.reports; i++) {
+        const struct nb_sig_report *r = &comm->decisions.report[i];
         char rule[128], line[900];
         size_t at;
 
@@ -111,8 +109,8 @@ static void log_signatures(const struct nb_coll_comm *comm)
                               i + 1 == NB_SIG_REPORTS ? " and others" : "", r->ops, r->coded);
         if (r->coded)
             at += (size_t)snprintf(line + at, sizeof(line) - at,
-                                   " feedback=%" PRIu64 " nmse=%.5f carried=%.3f bytes=%" PRIu64 " %s=%" PRIu64
-                                   " ratio=%.2f",
+                                   " feedback=%" PRIu64 " nmse=%.5f carried=%.3f bytes=%" PRIu64
+                                   " %s=%" PRIu64 " ratio=%.2f",
                                    r->with_feedback, nmse(&r->encode), carried(&r->encode), r->bytes,
                                    comm->shadow ? "would_be" : "wire", r->wire_bytes,
                                    r->wire_bytes ? (double)r->bytes / (double)r->wire_bytes : 0.0);
@@ -125,8 +123,8 @@ static void log_signatures(const struct nb_coll_comm *comm)
                                    nb_class_reason_text(r->gradient.reason), rule);
         for (int why = 0; why < NB_ID_REASON_COUNT && at < sizeof(line); why++)
             if (r->identity[why])
-                at += (size_t)snprintf(line + at, sizeof(line) - at, "; buffer %" PRIu64 ": %s", r->identity[why],
-                                       nb_identity_reason_text(why));
+                at += (size_t)snprintf(line + at, sizeof(line) - at, "; buffer %" PRIu64 ": %s",
+                                       r->identity[why], nb_identity_reason_text(why));
         NB_INFO(NCCL_NET, "summary %s: signature %s", comm->label, line);
     }
 }
@@ -136,34 +134,16 @@ static void log_slots(const struct nb_coll_comm *comm)
     struct nb_ef_report r;
     unsigned n;
 
-    for (n = 0; nb_feedback_report(comm->feedback, n, &r); n++)
+    for (n = 0; nb_feedback_report(comm->decisions.feedback, n, &r); n++)
         if (n < SLOT_LINES)
             NB_INFO(NCCL_NET,
-                    "summary %s: slot %s of %" PRIu64 " x %" PRIu64 " values: ops=%" PRIu64 " nmse=%.5f carried=%.3f "
+                    "summary %s: slot %s of %" PRIu64 " x %" PRIu64 " values: ops=%" PRIu64
+                    " nmse=%.5f carried=%.3f "
                     "bounded_tiles=%" PRIu64 " emptied=%" PRIu64 " state_bytes=%zu",
-                    comm->label, nb_func_name((enum nb_func)r.key.func), (uint64_t)r.key.blocks, r.key.n, r.ops,
-                    nmse(&r.encode), carried(&r.encode), r.encode.bounded, r.emptied, r.bytes);
+                    comm->label, nb_func_name((enum nb_func)r.key.func), (uint64_t)r.key.blocks, r.key.n,
+                    r.ops, nmse(&r.encode), carried(&r.encode), r.encode.bounded, r.emptied, r.bytes);
     if (n > SLOT_LINES)
         NB_INFO(NCCL_NET, "summary %s: and %u more slots", comm->label, n - SLOT_LINES);
-}
-
-/* Part of the busy time in which this processor works, not the links. */
-static double share(const struct nb_coll_stats *s)
-{
-    return s->busy_ns ? (double)s->worked_ns / (double)s->busy_ns : 0;
-}
-
-void nb_comm_look_at_pace(struct nb_coll_comm *comm)
-{
-    const struct nb_coll_stats *s = &comm->stats;
-
-    if (comm->pace_told || s->busy_ns < PACE_AFTER_NS || share(s) < PACE_SHARE)
-        return;
-    comm->pace_told = 1;
-    NB_INFO(NCCL_NET,
-            "%s: codecs and copies keep this processor busy for %.0f %% of the time that operations take (%.2f GB/s of "
-            "values): it is the limit, not the links. What does not pay can be sent raw: NIBBLE_RS, NIBBLE_AR, NIBBLE_AG",
-            comm->label, 100 * share(s), (double)s->worked_bytes / (double)s->worked_ns);
 }
 
 void nb_comm_log_summary(struct nb_coll_comm *comm)
@@ -178,59 +158,65 @@ void nb_comm_log_summary(struct nb_coll_comm *comm)
         const struct nb_func_stats *fs = &s.func[f];
         if (fs->windows)
             at += (size_t)snprintf(line + at, sizeof(line) - at,
-                                   " %s ops=%llu coded=%llu two_hop=%llu two_level=%llu windows=%llu bytes=%llu wire=%llu ratio=%.2f", nb_func_name(f),
-                                   (unsigned long long)fs->ops, (unsigned long long)fs->coded_ops,
-                                   (unsigned long long)fs->two_hop_ops, (unsigned long long)fs->two_level_ops,
-                                   (unsigned long long)fs->windows, (unsigned long long)fs->sent_bytes,
-                                   (unsigned long long)fs->wire_bytes,
+                                   " %s ops=%llu coded=%llu two_hop=%llu two_level=%llu windows=%llu "
+                                   "bytes=%llu wire=%llu ratio=%.2f",
+                                   nb_func_name(f), (unsigned long long)fs->ops,
+                                   (unsigned long long)fs->coded_ops, (unsigned long long)fs->two_hop_ops,
+                                   (unsigned long long)fs->two_level_ops, (unsigned long long)fs->windows,
+                                   (unsigned long long)fs->sent_bytes, (unsigned long long)fs->wire_bytes,
                                    fs->wire_bytes ? (double)fs->sent_bytes / (double)fs->wire_bytes : 0.0);
     }
     NB_INFO(NCCL_NET, "%s", line);
     if (s.busy_ns)
-        NB_INFO(NCCL_NET, "summary %s: time busy_s=%.6f processor_s=%.6f share=%.2f worked_gbps=%.2f", comm->label,
-                1e-9 * (double)s.busy_ns, 1e-9 * (double)s.worked_ns, share(&s),
+        NB_INFO(NCCL_NET, "summary %s: time busy_s=%.6f processor_s=%.6f share=%.2f worked_gbps=%.2f",
+                comm->label, 1e-9 * (double)s.busy_ns, 1e-9 * (double)s.worked_ns, nb_pace_share(&s),
                 s.worked_ns ? (double)s.worked_bytes / (double)s.worked_ns : 0.0);
     if (s.encode.values)
         NB_INFO(NCCL_NET,
-                "summary %s: feedback ops=%llu ambiguous=%llu budget=%llu resets=%llu jumps=%llu bounded_tiles=%llu "
+                "summary %s: feedback ops=%llu ambiguous=%llu budget=%llu resets=%llu jumps=%llu "
+                "bounded_tiles=%llu "
                 "nmse=%.5f carried=%.3f escapes=%llu nonfinite=%llu state_bytes=%llu",
                 comm->label, (unsigned long long)s.feedback_ops, (unsigned long long)s.no_feedback_ambiguous,
                 (unsigned long long)s.no_feedback_budget, (unsigned long long)s.feedback_resets,
                 (unsigned long long)s.weight_jumps, (unsigned long long)s.encode.bounded, nmse(&s.encode),
-                carried(&s.encode),
-                (unsigned long long)s.encode.escapes, (unsigned long long)s.encode.nonfinite,
-                (unsigned long long)s.feedback_bytes);
+                carried(&s.encode), (unsigned long long)s.encode.escapes,
+                (unsigned long long)s.encode.nonfinite, (unsigned long long)s.feedback_bytes);
     if (s.func[NB_FUNC_ALL_GATHER].would_be_bytes)
         NB_INFO(NCCL_NET, "summary %s: all_gather bytes=%llu would_be=%llu ratio=%.2f", comm->label,
                 (unsigned long long)s.func[NB_FUNC_ALL_GATHER].sent_bytes,
                 (unsigned long long)s.func[NB_FUNC_ALL_GATHER].would_be_bytes,
                 (double)s.func[NB_FUNC_ALL_GATHER].sent_bytes /
                     (double)s.func[NB_FUNC_ALL_GATHER].would_be_bytes);
-    if (nb_queue_is_profiled(comm->queue))
-        NB_INFO(NCCL_NET, "summary %s: records certain=%llu alike=%llu absent=%llu doubtful=%llu misfits=%llu wrong=%llu",
-                comm->label, (unsigned long long)s.records[NB_ALIGN_CERTAIN],
-                (unsigned long long)s.records[NB_ALIGN_ALIKE], (unsigned long long)s.records[NB_ALIGN_ABSENT],
-                (unsigned long long)s.records[NB_ALIGN_DOUBT], (unsigned long long)s.records[NB_ALIGN_MISFIT],
-                (unsigned long long)s.records_wrong);
+    if (nb_queue_is_profiled(comm->records.queue))
+        NB_INFO(
+            NCCL_NET,
+            "summary %s: records certain=%llu alike=%llu absent=%llu doubtful=%llu misfits=%llu wrong=%llu",
+            comm->label, (unsigned long long)s.records[NB_ALIGN_CERTAIN],
+            (unsigned long long)s.records[NB_ALIGN_ALIKE], (unsigned long long)s.records[NB_ALIGN_ABSENT],
+            (unsigned long long)s.records[NB_ALIGN_DOUBT], (unsigned long long)s.records[NB_ALIGN_MISFIT],
+            (unsigned long long)s.records_wrong);
     if (s.func[NB_FUNC_ALL_GATHER].windows)
         NB_INFO(NCCL_NET,
-                "summary %s: references slots=%llu hit=%llu new=%llu unconfirmed=%llu budget=%llu unchanged_units=%llu "
+                "summary %s: references slots=%llu hit=%llu new=%llu unconfirmed=%llu budget=%llu "
+                "unchanged_units=%llu "
                 "resends=%llu state_bytes=%llu",
                 comm->label, (unsigned long long)s.ref_slots, (unsigned long long)s.ref_hits,
-                (unsigned long long)s.ref_new, (unsigned long long)s.ref_unconfirmed, (unsigned long long)s.ref_budget,
+                (unsigned long long)s.ref_new, (unsigned long long)s.ref_unconfirmed,
+                (unsigned long long)s.ref_budget,
                 (unsigned long long)s.func[NB_FUNC_ALL_GATHER].unchanged_units, (unsigned long long)s.resends,
                 (unsigned long long)s.reference_bytes);
-    if (s.gathers_delta4 || s.gathers_int8)
+    if (s.gathers_bounded || s.gathers_quantized)
         NB_INFO(NCCL_NET,
-                "summary %s: lossy all_gather delta4=%llu int8=%llu ops; delta4 units=%llu runs=%llu lossy_runs=%llu",
-                comm->label, (unsigned long long)s.gathers_delta4, (unsigned long long)s.gathers_int8,
-                (unsigned long long)s.delta4_units, (unsigned long long)s.delta4_runs,
-                (unsigned long long)s.delta4_lossy_runs);
+                "summary %s: lossy all_gather delta4=%llu int8=%llu ops; delta4 units=%llu runs=%llu "
+                "lossy_runs=%llu",
+                comm->label, (unsigned long long)s.gathers_bounded, (unsigned long long)s.gathers_quantized,
+                (unsigned long long)s.bounded_units, (unsigned long long)s.bounded_runs,
+                (unsigned long long)s.bounded_lossy_runs);
     for (int f = 0; f < NB_FUNC_COUNT; f++)
         for (int why = NB_CODED + 1; why < NB_REASON_COUNT; why++)
-            if (comm->reasons[f][why])
+            if (comm->decisions.reasons[f][why])
                 NB_INFO(NCCL_NET, "summary %s: raw %s ops=%llu because: %s", comm->label, nb_func_name(f),
-                        (unsigned long long)comm->reasons[f][why], nb_reason_text(why));
+                        (unsigned long long)comm->decisions.reasons[f][why], nb_reason_text(why));
     log_signatures(comm);
     log_slots(comm);
 }

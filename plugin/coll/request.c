@@ -8,8 +8,11 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "coll/internal.h"
-#include "device/exact.h"
+#include "base/nccl_names.h"
+#include "coll/coll.h"
+#include "coll/comm.h"
+#include "coll/engine.h"
+#include "coll/request.h"
 
 static int valid_comm(const struct nb_coll_comm *comm, const char *call)
 {
@@ -41,10 +44,10 @@ static int bad_window(const struct nb_coll_comm *comm, const struct window *w, c
 /* The operation that the window begins or continues, or NULL and *why. Under submit_lock. */
 static struct nb_op *place(struct nb_coll_comm *comm, const struct window *w, const char **why)
 {
-    struct nb_op *op = comm->open_op;
+    struct nb_op *op = comm->submit.open_op;
 
-    if (op && w->off == comm->open_off && op->func == w->func && op->type == w->type && op->redop == w->op &&
-        op->block == w->block)
+    if (op && w->off == comm->submit.open_off && op->func == w->func && op->type == w->type &&
+        op->redop == w->op && op->block == w->block)
         return op;
     if (op) {
         *why = "does not continue the operation whose windows are coming in";
@@ -54,9 +57,9 @@ static struct nb_op *place(struct nb_coll_comm *comm, const struct window *w, co
         *why = "an operation must begin at offset 0";
         return NULL;
     }
-    op = &comm->ops[comm->next_opno % NB_OPS];
+    op = &comm->submit.ops[comm->submit.next_opno % NB_OPS];
     memset(op, 0, sizeof(*op));
-    op->opno = comm->next_opno++;
+    op->opno = comm->submit.next_opno++;
     op->func = w->func;
     op->type = w->type;
     op->redop = w->op;
@@ -69,7 +72,7 @@ static struct nb_op *place(struct nb_coll_comm *comm, const struct window *w, co
  * same layout; a window lies at the same place of both. Under submit_lock. */
 static void locate(const struct nb_coll_comm *comm, struct nb_coll_req *win)
 {
-    size_t size = comm->region[0].size, stride = size / (2 * NB_WALK_SLOTS);
+    size_t size = comm->submit.region[0].size, stride = size / (2 * NB_WALK_SLOTS);
     uint64_t place[2] = {0, 0};
     int found = 0;
 
@@ -78,8 +81,8 @@ static void locate(const struct nb_coll_comm *comm, struct nb_coll_req *win)
     for (int side = 0; side < 2; side++) {
         uintptr_t p = (uintptr_t)(side ? win->recv : (const uint8_t *)win->send);
         for (int i = 0; i < 2 && found == side; i++) {
-            uintptr_t base = (uintptr_t)comm->region[i].base + (side ? size / 2 : 0);
-            if (comm->region[i].base && p >= base && p - base < size / 2) {
+            uintptr_t base = (uintptr_t)comm->submit.region[i].base + (side ? size / 2 : 0);
+            if (comm->submit.region[i].base && p >= base && p - base < size / 2) {
                 place[side] = p - base;
                 found++;
             }
@@ -99,7 +102,7 @@ static int submit(struct nb_coll_comm *comm, struct window *w, struct nb_coll_re
     int ret = 0;
 
     *req = NULL;
-    ret = atomic_load(&comm->error);
+    ret = nb_comm_failed(comm);
     if (ret)
         return ret;
     if (!w->value || w->bytes == 0 || w->bytes % w->value || w->off % w->value || w->block % w->value)
@@ -107,16 +110,16 @@ static int submit(struct nb_coll_comm *comm, struct window *w, struct nb_coll_re
     if (w->func == NB_FUNC_ALL_REDUCE) {
         total = w->bytes;
     } else {
-        if (w->block == 0 || w->block > (UINT64_C(1) << 60) / (uint64_t)comm->nranks)
+        if (w->block == 0 || w->block > (UINT64_C(1) << 60) / (uint64_t)comm->nnodes)
             return bad_window(comm, w, "bytes per rank out of range");
-        total = w->block * (uint64_t)comm->nranks;
+        total = w->block * (uint64_t)comm->nnodes;
         if (w->off > total || w->bytes > total - w->off)
             return bad_window(comm, w, "reaches beyond the vector");
     }
     if (w->bytes > (UINT64_C(1) << 40))
         return bad_window(comm, w, "longer than any window NCCL has");
 
-    pthread_mutex_lock(&comm->submit_lock);
+    pthread_mutex_lock(&comm->submit.lock);
     uint64_t seq = atomic_load_explicit(&comm->submitted, memory_order_relaxed);
     win = nb_window(comm, seq);
     if (atomic_load_explicit(&win->state, memory_order_acquire) != NB_REQ_FREE)
@@ -128,8 +131,8 @@ static int submit(struct nb_coll_comm *comm, struct window *w, struct nb_coll_re
     }
     if (w->func == NB_FUNC_ALL_REDUCE)
         op->block = w->bytes;
-    comm->open_off = w->off + w->bytes;
-    comm->open_op = comm->open_off == total ? NULL : op;
+    comm->submit.open_off = w->off + w->bytes;
+    comm->submit.open_op = comm->submit.open_off == total ? NULL : op;
     win->magic = NB_REQ_MAGIC;
     win->comm = comm;
     win->seq = seq;
@@ -147,7 +150,7 @@ static int submit(struct nb_coll_comm *comm, struct window *w, struct nb_coll_re
     atomic_store(&comm->submitted, seq + 1);
     *req = win;
 out:
-    pthread_mutex_unlock(&comm->submit_lock);
+    pthread_mutex_unlock(&comm->submit.lock);
     if (*req)
         nb_engine_kick(comm->engine);
     return ret;
@@ -159,7 +162,7 @@ static uint64_t own_part(const struct nb_coll_comm *comm, const struct window *w
     uint64_t block_beg, block_end, end = w->off + w->bytes;
 
     *beg = 0;
-    if (w->block > (UINT64_C(1) << 60) / (uint64_t)comm->nranks || w->bytes > (UINT64_C(1) << 60) ||
+    if (w->block > (UINT64_C(1) << 60) / (uint64_t)comm->nnodes || w->bytes > (UINT64_C(1) << 60) ||
         w->off > (UINT64_C(1) << 60))
         return 0; /* refused by submit */
     block_beg = (uint64_t)comm->rank * w->block;
@@ -173,8 +176,12 @@ static uint64_t own_part(const struct nb_coll_comm *comm, const struct window *w
 int nb_coll_iallreduce(struct nb_coll_comm *comm, const void *send, void *recv, size_t count,
                        ncclDataType_t type, ncclRedOp_t op, struct nb_coll_req **req)
 {
-    struct window w = {.func = NB_FUNC_ALL_REDUCE, .type = type, .op = op, .value = nb_nccl_type_size(type),
-                       .send = send, .recv = recv};
+    struct window w = {.func = NB_FUNC_ALL_REDUCE,
+                       .type = type,
+                       .op = op,
+                       .value = nb_nccl_type_size(type),
+                       .send = send,
+                       .recv = recv};
 
     *req = NULL;
     if (!valid_comm(comm, "iallreduce"))
@@ -193,8 +200,15 @@ int nb_coll_iallgather(struct nb_coll_comm *comm, const void *send, void *recv, 
                        size_t bytes_per_rank, size_t window_offset, size_t window_bytes,
                        struct nb_coll_req **req)
 {
-    struct window w = {.func = NB_FUNC_ALL_GATHER, .type = ncclInt8, .op = ncclSum, .value = 1, .send = send,
-                       .recv = recv, .off = window_offset, .bytes = window_bytes, .block = bytes_per_rank,
+    struct window w = {.func = NB_FUNC_ALL_GATHER,
+                       .type = ncclInt8,
+                       .op = ncclSum,
+                       .value = 1,
+                       .send = send,
+                       .recv = recv,
+                       .off = window_offset,
+                       .bytes = window_bytes,
+                       .block = bytes_per_rank,
                        .size = window_bytes};
 
     *req = NULL;
@@ -242,7 +256,7 @@ int nb_coll_iflush(struct nb_coll_comm *comm, void *data, size_t size, struct nb
     *req = NULL;
     if (!valid_comm(comm, "iflush"))
         return -EINVAL;
-    return atomic_load(&comm->error);
+    return nb_comm_failed(comm);
 }
 
 int nb_coll_test(struct nb_coll_req *req, int *done, size_t *size)
@@ -255,7 +269,7 @@ int nb_coll_test(struct nb_coll_req *req, int *done, size_t *size)
         NB_WARN("test: not an open request of nibble: %p", (const void *)req);
         return -EINVAL;
     }
-    err = atomic_load(&req->comm->error);
+    err = nb_comm_failed(req->comm);
     if (err)
         return err;
     if (atomic_load_explicit(&req->state, memory_order_acquire) != NB_REQ_DONE)
@@ -278,5 +292,15 @@ int nb_record_push(struct nb_coll_comm *comm, const struct nb_record *r)
         (r->func == NB_FUNC_ALL_REDUCE &&
          (r->heads <= 1 || (r->head >= 0 && r->heads >> (r->head + 1) == 0))))
         return -EINVAL;
-    return nb_queue_push(comm->queue, r);
+    return nb_queue_push(comm->records.queue, r);
+}
+
+bool nb_requests_unfinished(struct nb_coll_comm *comm)
+{
+    bool more;
+
+    pthread_mutex_lock(&comm->submit.lock);
+    more = comm->submit.open_op != NULL;
+    pthread_mutex_unlock(&comm->submit.lock);
+    return more || atomic_load(&comm->submitted) != atomic_load(&comm->finished);
 }

@@ -1,23 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tasks; see task.h. */
 #include "coll/task.h"
+#include "coll/comm.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
+#include "coll/retransmit.h"
+#include "coll/window.h"
 
-struct nb_task *nb_task_new(struct nb_coll_comm *comm, struct nb_coll_req *win, const struct nb_piece *piece)
+struct nb_task *nb_task_new(struct nb_coll_comm *comm, struct nb_coll_req *win,
+                            const struct nb_segment *segment)
 {
-    struct nb_task *t = comm->task_free;
+    struct nb_task *t = comm->tasks.free;
 
     if (!t)
         return NULL;
-    comm->task_free = t->link;
+    comm->tasks.free = t->link;
     t->win = win;
     t->op = win->op;
-    t->piece = *piece;
+    t->segment = *segment;
     t->delivers = 0;
     t->slot = NULL;
     t->unit = NULL;
@@ -26,7 +30,7 @@ struct nb_task *nb_task_new(struct nb_coll_comm *comm, struct nb_coll_req *win, 
     t->nsources = 0;
     t->counted = 0;
     t->value = win->op->value;
-    t->first = piece->first;
+    t->first = segment->first;
     t->ref = NULL;
     t->from = NULL;
     return t;
@@ -34,8 +38,8 @@ struct nb_task *nb_task_new(struct nb_coll_comm *comm, struct nb_coll_req *win, 
 
 static void give_back(struct nb_coll_comm *comm, struct nb_task *t)
 {
-    t->link = comm->task_free;
-    comm->task_free = t;
+    t->link = comm->tasks.free;
+    comm->tasks.free = t;
 }
 
 void nb_task_drop(struct nb_coll_comm *comm, struct nb_task *t)
@@ -60,16 +64,17 @@ void nb_task_release_head(struct nb_task *t)
     t->rx->held[t->at]--;
 }
 
-/* ---- carried errors ---------------------------------------------------------------------------------- */
+/* ---- residuals ---------------------------------------------------------------------------------- */
 
 int nb_task_hold_error(struct nb_task *t, uint32_t block)
 {
     const struct nb_op *op = t->op;
-    struct nb_ef_slot *slot = op->facts->ef;
+    uint64_t opno;
+    struct nb_ef_slot *slot = nb_op_info_slot(op->info, &opno);
 
     if (!slot || op->ef_base % NB_GROUP) /* groups of the slot begin at multiples of their length */
         return 1;
-    if (!nb_feedback_hold(slot, op->facts->opno))
+    if (!nb_feedback_hold(slot, opno))
         return 0;
     t->slot = slot;
     nb_feedback_view(slot, block, &t->ef);
@@ -81,30 +86,52 @@ int nb_task_hold_error(struct nb_task *t, uint32_t block)
 void nb_task_release_error(struct nb_coll_comm *comm, struct nb_task *t)
 {
     if (t->slot)
-        nb_feedback_release(comm->feedback, t->slot);
+        nb_decisions_release_slot(comm, t->slot);
     t->slot = NULL;
 }
 
 /* ---- steps ------------------------------------------------------------------------------------------- */
 
-static ssize_t differ(struct nb_coll_comm *comm, struct nb_task *t)
+static unsigned format_of(const struct nb_task *t, const struct nb_codec_row *codec)
 {
-    struct nb_device *dev = comm->device;
-    size_t cap = comm->unit_slot - NB_MSG_MAX_BYTES;
-
-    if (t->with == NB_CODEC_DELTA4)
-        return dev->ops->delta4_encode(dev, &t->work, t->dtype, t->values, t->ref, t->bytes, t->bytes, t->body, cap,
-                                       &t->delta4);
-    return dev->ops->ulp_encode(dev, &t->work, t->width, t->values, t->ref, t->bytes, t->bytes, t->body, cap);
+    return codec->format == NB_FORMAT_PATTERNS ? (unsigned)t->width : (unsigned)t->dtype;
 }
 
-static ssize_t add(struct nb_coll_comm *comm, struct nb_task *t, uint8_t *dst)
+/* Values as `code` into the body, which has room for what follows a header of `header` bytes; against `ref`,
+ * if any. */
+static ssize_t encode(struct nb_coll_comm *comm, struct nb_task *t, unsigned code, const uint8_t *ref,
+                      size_t header)
 {
-    struct nb_device *dev = comm->device;
+    const struct nb_codec_row *codec = nb_codec_row(code);
+    const struct nb_encoding e = {.codec = codec,
+                                  .format = format_of(t, codec),
+                                  .src = t->values,
+                                  .bytes = t->bytes,
+                                  .first = t->first,
+                                  .ref = ref,
+                                  .limit = t->bytes,
+                                  .ef = t->slot ? &t->ef : NULL,
+                                  .dst = t->body,
+                                  .cap = comm->unit_slot - header,
+                                  .stats = t->counted ? &t->stats : NULL,
+                                  .runs = ref ? &t->delta4 : NULL};
 
-    if (t->msg.codec == NB_CODEC_DELTA4)
-        return dev->ops->delta4_decode(dev, &t->work, t->dtype, t->body, t->msg.coded, t->ref, t->bytes, dst);
-    return dev->ops->ulp_decode(dev, &t->work, t->width, t->body, t->msg.coded, t->ref, t->bytes, dst);
+    return comm->device->ops->encode(comm->device, &t->work, &e);
+}
+
+static ssize_t decode(struct nb_coll_comm *comm, struct nb_task *t, const uint8_t *ref, uint8_t *dst)
+{
+    const struct nb_codec_row *codec = nb_codec_row(t->msg.codec);
+    const struct nb_decoding d = {.codec = codec,
+                                  .format = format_of(t, codec),
+                                  .coded = t->body,
+                                  .len = t->msg.coded,
+                                  .ref = ref,
+                                  .bytes = t->bytes,
+                                  .first = t->first,
+                                  .dst = dst};
+
+    return comm->device->ops->decode(comm->device, &t->work, &d);
 }
 
 static ssize_t submit(struct nb_coll_comm *comm, struct nb_task *t)
@@ -112,42 +139,39 @@ static ssize_t submit(struct nb_coll_comm *comm, struct nb_task *t)
     struct nb_device *dev = comm->device;
     size_t n = t->bytes / t->value;
 
-    if (t->bytes == 0) /* a piece that is all padding */
+    if (t->bytes == 0) /* a segment that is all padding */
         return 0;
     switch (t->step) {
     case NB_STEP_SUM:
         if (t->exact)
-            return dev->ops->reduce_exact(dev, &t->work, t->op->type, t->op->redop, t->plain, t->nsources, t->own, n,
-                                          t->values);
-        return dev->ops->reduce(dev, &t->work, t->dtype, t->sources, t->nsources, t->own, n, t->first, t->values);
-    case NB_STEP_CODE:
-        return dev->ops->encode(dev, &t->work, (enum nb_codec)t->msg.codec, t->dtype, t->values, n, t->first,
-                                t->slot ? &t->ef : NULL, t->body, comm->unit_slot - NB_MSG_BYTES,
-                                t->counted ? &t->stats : NULL);
+            return dev->ops->reduce_exact(dev, &t->work, t->op->type, t->op->redop, t->plain, t->nsources,
+                                          t->own, n, t->values);
+        return dev->ops->reduce(dev, &t->work, t->dtype, t->sources, t->nsources, t->own, n, t->first,
+                                t->values);
+    case NB_STEP_ENCODE: return encode(comm, t, t->msg.codec, NULL, NB_MSG_BYTES);
     case NB_STEP_COPY: return dev->ops->copy(dev, &t->work, t->body, t->from ? t->from : t->values, t->bytes);
-    case NB_STEP_SHOW:
+    case NB_STEP_DECODE:
         if (t->msg.codec == NB_CODEC_RAW)
             return dev->ops->copy(dev, &t->work, t->values, t->body, t->bytes);
-        return dev->ops->decode(dev, &t->work, (enum nb_codec)t->msg.codec, t->dtype, t->body, t->msg.coded, n,
-                                t->first, t->values);
-    case NB_STEP_DIFFER: return differ(comm, t);
-    case NB_STEP_ADD: return add(comm, t, t->values);
-    case NB_STEP_LEARN: return add(comm, t, t->ref);
-    case NB_STEP_STORE: return dev->ops->copy(dev, &t->work, t->ref, t->values, t->bytes);
-    case NB_STEP_RECALL: return dev->ops->copy(dev, &t->work, t->values, t->ref, t->bytes);
+        return decode(comm, t, NULL, t->values);
+    case NB_STEP_DELTA_ENCODE: return encode(comm, t, t->with, t->ref, NB_MSG_MAX_BYTES);
+    case NB_STEP_DELTA_DECODE: return decode(comm, t, t->ref, t->values);
+    case NB_STEP_UPDATE_REF: return decode(comm, t, t->ref, t->ref);
+    case NB_STEP_STORE_REF: return dev->ops->copy(dev, &t->work, t->ref, t->values, t->bytes);
+    case NB_STEP_LOAD_REF: return dev->ops->copy(dev, &t->work, t->values, t->ref, t->bytes);
     case NB_STEP_OWN: return dev->ops->copy(dev, &t->work, t->recv, t->values, t->bytes);
-    default: return nb_gather_ask(comm, t);
+    default: return nb_retransmit_await(comm, t);
     }
 }
 
 int nb_task_ask(struct nb_coll_comm *comm, struct nb_task *t)
 {
-    uint64_t begun = nb_now_ns();
+    int64_t begun = nb_clock_ns(&comm->ctx->clock);
 
     t->result = submit(comm, t);
-    t->flying = t->result == -EINPROGRESS;
+    t->in_flight = t->result == -EINPROGRESS;
     if (t->result >= 0) { /* done on the spot: this processor did it */
-        comm->stats.worked_ns += nb_now_ns() - begun;
+        comm->stats.worked_ns += (uint64_t)(nb_clock_ns(&comm->ctx->clock) - begun);
         comm->stats.worked_bytes += t->bytes;
     }
     return t->result != -EAGAIN;
@@ -158,7 +182,7 @@ static int advance(struct nb_coll_comm *comm, struct nb_task *t)
 {
     int ret;
 
-    while (!t->flying && t->result != -EAGAIN) {
+    while (!t->in_flight && t->result != -EAGAIN) {
         ret = t->next(comm, t, t->result);
         if (ret < 0)
             return ret;
@@ -184,15 +208,15 @@ int nb_task_run(struct nb_coll_comm *comm, struct nb_task *t)
 {
     int ret;
 
-    t->win->works++;
+    t->win->tasks_in_flight++;
     ret = advance(comm, t);
     if (ret > 0) {
         over(comm, t);
         return 1;
     }
     /* Also when it failed: its memory is the communicator's. */
-    t->link = comm->task_run;
-    comm->task_run = t;
+    t->link = comm->tasks.run;
+    comm->tasks.run = t;
     return ret < 0 ? ret : 1;
 }
 
@@ -200,12 +224,12 @@ int nb_tasks_progress(struct nb_coll_comm *comm)
 {
     int moved = 0, ret;
 
-    for (struct nb_task **at = &comm->task_run; *at;) {
+    for (struct nb_task **at = &comm->tasks.run; *at;) {
         struct nb_task *t = *at;
         enum nb_step step = t->step;
-        if (t->flying) {
+        if (t->in_flight) {
             t->result = comm->device->ops->poll(comm->device, &t->work);
-            t->flying = t->result == -EINPROGRESS;
+            t->in_flight = t->result == -EINPROGRESS;
         } else { /* there was no room */
             nb_task_ask(comm, t);
         }
@@ -226,34 +250,34 @@ int nb_tasks_progress(struct nb_coll_comm *comm)
 
 void nb_tasks_abandon(struct nb_coll_comm *comm)
 {
-    if (!comm->task_run)
+    if (!comm->tasks.run)
         return;
     comm->device->ops->quiesce(comm->device);
-    comm->task_run = NULL;
+    comm->tasks.run = NULL;
 }
 
 /* ---- memory ------------------------------------------------------------------------------------------ */
 
 int nb_tasks_create(struct nb_coll_comm *comm)
 {
-    size_t n = (size_t)comm->nranks;
+    size_t n = (size_t)comm->nnodes;
 
-    comm->task = calloc(NB_TASKS, sizeof(*comm->task));
-    comm->sources = calloc(NB_TASKS * n, sizeof(*comm->sources));
-    comm->plain = calloc(NB_TASKS * n, sizeof(*comm->plain));
-    if (!comm->task || !comm->sources || !comm->plain)
+    comm->tasks.all = calloc(NB_TASKS, sizeof(*comm->tasks.all));
+    comm->tasks.sources = calloc(NB_TASKS * n, sizeof(*comm->tasks.sources));
+    comm->tasks.plain = calloc(NB_TASKS * n, sizeof(*comm->tasks.plain));
+    if (!comm->tasks.all || !comm->tasks.sources || !comm->tasks.plain)
         return -ENOMEM;
     for (unsigned i = NB_TASKS; i-- > 0;) {
-        comm->task[i].sources = comm->sources + i * n;
-        comm->task[i].plain = comm->plain + i * n;
-        give_back(comm, &comm->task[i]);
+        comm->tasks.all[i].sources = comm->tasks.sources + i * n;
+        comm->tasks.all[i].plain = comm->tasks.plain + i * n;
+        give_back(comm, &comm->tasks.all[i]);
     }
     return 0;
 }
 
 void nb_tasks_destroy(struct nb_coll_comm *comm)
 {
-    free(comm->task);
-    free(comm->sources);
-    free(comm->plain);
+    free(comm->tasks.all);
+    free(comm->tasks.sources);
+    free(comm->tasks.plain);
 }

@@ -1,142 +1,105 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * All-gather in two hops. The part of a window that lies in one block is cut into a piece for each of the
- * other nodes; its owner sends every node one piece (CONTRIB), and that node forwards it to the rest (RESULT)
- * as it is: coded bytes are never coded again. So each node's link carries the window about once, where the
- * owner's would carry it N-1 times.
+ * All-gather in two hops. The part of a window that lies in one block is cut into a segment for each of the
+ * other nodes; its owner sends every node one segment (CONTRIB), and that node forwards it to the rest
+ * (RESULT) as it is: coded bytes are never coded again. So each node's link carries the window about once,
+ * where the owner's would carry it N-1 times.
  *
- * Order. The owner encodes and sends its pieces in order, with the scatter cursor: a reference is written
- * from front to back. A node forwards in the order of windows, with the cursor that its sums have, so that
- * everything it sends as RESULT is in that order; it forwards from the slot in which the piece arrived, which
- * is free again when the last receiver has taken it. A piece is delivered here when it is forwarded: so a
- * finished window owes nobody anything. Pieces of a block reach a receiver by several ways and in no order
- * between these; that a block is whole is known when the windows up to its end are finished.
+ * Segments of a block reach a receiver by several routes and in no order between these; that a block is whole
+ * is known when the windows up to its end are finished.
  */
-#include <errno.h>
-#include <string.h>
+#include "coll/comm.h"
+#include "coll/cut.h"
+#include "coll/gather_notes.h"
+#include "coll/schedule.h"
 
-#include "coll/internal.h"
-
-/* ---- the schedule ----------------------------------------------------------------------------------- */
-
-void nb_gather_take_notes(struct nb_coll_comm *comm, struct nb_op *op)
+/*
+ * NCCL's windows walk over the blocks of all nodes one after the other, with some bytes in flight. When those
+ * bytes are of one or two owners only, a direct all-gather has these send everything N-1 times while the
+ * other nodes' links are idle. With B bytes a node, F in flight and a link's time of t a byte, where owners
+ * run ahead in their own blocks, since what they send is staged:
+ *   direct    N (N-1) B t / k, where about k = 1 + F / 2B owners send at the same time, k <= N
+ *   two hops  N B t: everybody's links carry each window once; a tenth more for headers and latency
+ * as measured at four and eight nodes (docs/performance.md). What is gathered is exact in either case.
+ */
+static int pays(const struct nb_coll_comm *comm, const struct nb_coll_req *win)
 {
-    if (op->keep)
-        return;
-    op->keep = comm->op_bits + (op->opno % NB_OPS) * 2 * comm->op_words;
-    op->lost = op->keep + comm->op_words;
-    memset(op->keep, 0, 2 * comm->op_words * sizeof(*op->keep));
+    uint64_t others = (uint64_t)comm->nnodes - 1, flight = NB_SCHEDULE_STEPS * win->bytes;
+    double owners = 1 + (double)flight / (2 * (double)win->op->block);
+
+    if (owners > comm->nnodes)
+        owners = comm->nnodes;
+    return nb_cut_pays(comm, win) && (double)others > 1.1 * owners;
 }
 
-static uint64_t two_hop_begin(struct nb_coll_comm *comm, struct nb_coll_req *win)
+static int takes(const struct nb_coll_comm *comm, const struct nb_coll_req *win)
 {
-    nb_gather_take_notes(comm, win->op);
+    const int64_t wanted = comm->ctx->params->schedule;
+
+    return win->op->func == NB_FUNC_ALL_GATHER && comm->nnodes >= 3 && wanted != NB_SCHEDULE_DIRECT &&
+           (wanted == NB_SCHEDULE_TWO_HOP || pays(comm, win));
+}
+
+static uint64_t begin(struct nb_coll_comm *comm, struct nb_coll_req *win)
+{
+    nb_gather_notes_begin(comm, win->op);
     return win->bytes;
 }
 
-static int two_hop_next_send(const struct nb_coll_comm *comm, const struct nb_coll_req *win, int peer,
-                             uint64_t from, struct nb_piece *piece)
+static int next_send(const struct nb_coll_comm *comm, const struct nb_coll_req *win, int peer, uint64_t from,
+                     struct nb_segment *segment)
 {
-    (void)comm, (void)win, (void)peer, (void)from, (void)piece;
-    return 0; /* the scatter cursor sends them */
+    (void)comm, (void)win, (void)peer, (void)from, (void)segment;
+    return 0; /* they are scattered */
 }
 
-static int two_hop_next_reduce(const struct nb_coll_comm *comm, const struct nb_coll_req *win, uint64_t from,
-                               struct nb_piece *piece)
+static int next_scatter(const struct nb_coll_comm *comm, const struct nb_coll_req *win, uint64_t from,
+                        struct nb_segment *segment)
 {
-    return nb_cut_through(comm, win, comm->rank, from, piece);
+    return nb_cut_of_owner(comm, win, comm->rank, from, segment);
+}
+
+static int next_reduce(const struct nb_coll_comm *comm, const struct nb_coll_req *win, uint64_t from,
+                       struct nb_segment *segment)
+{
+    (void)comm, (void)win, (void)from, (void)segment;
+    return 0;
+}
+
+static int next_forward(const struct nb_coll_comm *comm, const struct nb_coll_req *win, uint64_t from,
+                        struct nb_segment *segment)
+{
+    return nb_cut_through(comm, win, comm->rank, from, segment);
+}
+
+static struct nb_rx *forward_from(const struct nb_coll_comm *comm, const struct nb_op *op,
+                                  const struct nb_segment *segment, struct nb_peer **peer)
+{
+    (void)op;
+    *peer = &comm->peer[segment->owner];
+    return &(*peer)->rx[NB_CLASS_CONTRIB];
+}
+
+static int forwards_to(const struct nb_coll_comm *comm, const struct nb_op *op,
+                       const struct nb_segment *segment, const struct nb_peer *peer)
+{
+    (void)comm, (void)op;
+    return peer->rank != segment->owner;
 }
 
 const struct nb_schedule_ops nb_schedule_two_hop_gather = {
     .name = "two-hop",
     .flags = NB_MSG_TWO_HOP,
-    .begin = two_hop_begin,
-    .next_send = two_hop_next_send,
-    .next_reduce = two_hop_next_reduce,
-    .next_owned = nb_cut_of_owner,
+    .takes = takes,
+    .begin = begin,
+    .segment_at = nb_cut_segment_at,
+    .next_send = next_send,
+    .next_scatter = next_scatter,
+    .next_reduce = next_reduce,
+    .next_forward = next_forward,
     .next_result = nb_cut_through,
-    .piece_at = nb_cut_piece_at,
+    .forward_from = forward_from,
+    .forwards_to = forwards_to,
+    .delivered = nb_gather_note,
+    .finished = nb_gather_confirm_blocks,
 };
-
-/* ---- first hop -------------------------------------------------------------------------------------- */
-
-int nb_peer_left(struct nb_coll_comm *comm, const struct nb_peer *peer, enum nb_class cls, const struct nb_op *op)
-{
-    if (!peer->gone && !peer->tx[cls].closed)
-        return 0;
-    nb_comm_error(comm, -ECONNRESET, "%s has closed its communicator but %s %llu needs it", peer->name,
-                  nb_func_name(op->func), (unsigned long long)op->opno);
-    return 1;
-}
-
-int nb_two_hop_scatter(struct nb_coll_comm *comm)
-{
-    int moved = 0;
-
-    while (comm->scatter_seq < comm->begun) {
-        struct nb_coll_req *win = nb_window(comm, comm->scatter_seq);
-        struct nb_piece piece;
-        struct nb_peer *peer;
-
-        if (!comm->scatter_started) {
-            comm->scatter_started = 1;
-            comm->scatter_off = win->off;
-        }
-        if (!nb_is_scattered(win->op) ||
-            !win->op->schedule->next_owned(comm, win, comm->rank, comm->scatter_off, &piece)) {
-            comm->scatter_seq++;
-            comm->scatter_started = 0;
-            nb_window_sent(comm, win);
-            moved = 1;
-            continue;
-        }
-        peer = &comm->peer[piece.relay];
-        if (nb_peer_left(comm, peer, NB_CLASS_CONTRIB, win->op))
-            return -1;
-        /* What older windows have for this node goes first. */
-        if (peer->tx_seq < comm->scatter_seq)
-            break;
-        if (!nb_tx_buffer(&peer->tx[NB_CLASS_CONTRIB]) || !nb_gather_can_send(comm, win->op))
-            break;
-        if (nb_gather_send(comm, win, &piece, &peer->tx[NB_CLASS_CONTRIB], NULL) < 0)
-            return -1;
-        comm->scatter_off = piece.off + piece.len;
-        moved = 1;
-    }
-    return moved;
-}
-
-/* ---- second hop ------------------------------------------------------------------------------------- */
-
-void nb_two_hop_note(struct nb_op *op, int owner, const struct nb_msg *m, int kept)
-{
-    uint64_t bit = UINT64_C(1) << (owner % 64);
-
-    if (m->flags & NB_MSG_KEEP)
-        op->keep[owner / 64] |= bit;
-    if (!kept)
-        op->lost[owner / 64] |= bit;
-}
-
-int nb_two_hop_forward(struct nb_coll_comm *comm, struct nb_coll_req *win, const struct nb_piece *piece)
-{
-    struct nb_peer *owner = &comm->peer[piece->owner];
-
-    return nb_forward(comm, win, piece, owner, &owner->rx[NB_CLASS_CONTRIB]);
-}
-
-void nb_two_hop_finished(struct nb_coll_comm *comm, const struct nb_coll_req *win)
-{
-    const struct nb_op *op = win->op;
-
-    if (nb_on_grid(comm)) {
-        if (win->off + win->bytes == op->block * (uint64_t)comm->nranks)
-            nb_confirm_columns(comm, op);
-        return;
-    }
-    for (uint64_t r = win->off / op->block; (r + 1) * op->block <= win->off + win->bytes; r++) {
-        struct nb_ctl ctl = {.kind = NB_CTL_CONFIRM, .a = op->opno, .b = !(op->lost[r / 64] >> (r % 64) & 1), .c = 1};
-        if (r != (uint64_t)comm->rank && (op->keep[r / 64] >> (r % 64) & 1))
-            nb_control(comm, &comm->peer[r], &ctl);
-    }
-}

@@ -2,8 +2,8 @@
 /*
  * Reduce-scatter in two hops, for operations that are much larger than what NCCL keeps in flight. NCCL walks
  * over the blocks of all nodes one after the other, so that at any time only one or two owners receive and
- * reduce. Here the nodes that do not own a block reduce it among each other: each of them gets one piece of a
- * window from all the others (CONTRIB), sums them in FP32 in rank order, its own values last, and sends the
+ * reduce. Here the nodes that do not own a block reduce it among each other: each of them gets one segment of
+ * a window from all the others (CONTRIB), sums them in FP32 in rank order, its own values last, and sends the
  * sum, coded once more, to the owner (RESULT), which adds its own values. So every link carries the window
  * about once.
  *
@@ -11,59 +11,76 @@
  * slot where its contribution's would be if it sent one: both belong to the owner's sum, so that it does not
  * matter if a place changes from the one kind to the other when windows are cut differently.
  */
-#include <errno.h>
-#include <string.h>
+#include "coll/comm.h"
+#include "coll/cut.h"
+#include "coll/schedule.h"
 
-#include "coll/task.h"
+/* Sums that have a quantizer: others are exact, and would not be if they were rounded twice. */
+static int has_quantizer(const struct nb_op *op)
+{
+    enum nb_dtype dtype;
 
-/* ---- the schedule ----------------------------------------------------------------------------------- */
+    return op->func == NB_FUNC_REDUCE_SCATTER && op->redop == ncclSum &&
+           nb_policy_dtype(op->type, &dtype) == 0;
+}
 
-static uint64_t reduce_begin(struct nb_coll_comm *comm, struct nb_coll_req *win)
+/*
+ * As in two_hop_gather.c, but here owners receive. Contributions are staged, so that nodes run ahead of the
+ * block that is summed; over links of limited speed (docs/performance.md) about
+ *   k = 3/2 + N F / 8B, at most N
+ * owners receive at the same time, and
+ *   direct    takes N (N-1) B t / k
+ *   two hops  takes N B t, and a tenth more for the latency; twice that with 8 bits on the second hop
+ *             (NIBBLE_RS_SECOND), all of which goes to the block's owner.
+ * A second code of 4 bits doubles the error that one step adds: two hops have to promise half as much again.
+ */
+static int pays(const struct nb_coll_comm *comm, const struct nb_coll_req *win)
+{
+    int eight_bits = comm->ctx->params->rs_second == 1;
+    double n = comm->nnodes, flight = (double)NB_SCHEDULE_STEPS * (double)win->bytes,
+           block = (double)win->op->block;
+    double owners = 1.5 + n * flight / (8 * block), two_hops = eight_bits ? 2.2 : 1.1,
+           promise = eight_bits ? 1.2 : 1.5;
+
+    if (owners > n)
+        owners = n;
+    return nb_cut_pays(comm, win) && (n - 1) / owners >= promise * two_hops;
+}
+
+static int takes(const struct nb_coll_comm *comm, const struct nb_coll_req *win)
+{
+    const int64_t wanted = comm->ctx->params->schedule;
+
+    return comm->nnodes >= 3 && wanted != NB_SCHEDULE_DIRECT && has_quantizer(win->op) &&
+           (wanted == NB_SCHEDULE_TWO_HOP || pays(comm, win));
+}
+
+static uint64_t begin(struct nb_coll_comm *comm, struct nb_coll_req *win)
 {
     return nb_cut_sums(comm, win);
 }
 
-static int reduce_next_reduce(const struct nb_coll_comm *comm, const struct nb_coll_req *win, uint64_t from,
-                              struct nb_piece *piece)
+static int next_reduce(const struct nb_coll_comm *comm, const struct nb_coll_req *win, uint64_t from,
+                       struct nb_segment *segment)
 {
-    return nb_cut_through(comm, win, comm->rank, from, piece);
+    return nb_cut_through(comm, win, comm->rank, from, segment);
+}
+
+/* The owner adds its values at the end. */
+static int contributes(const struct nb_coll_comm *comm, const struct nb_segment *segment, int rank)
+{
+    (void)comm;
+    return rank != segment->owner;
 }
 
 const struct nb_schedule_ops nb_schedule_two_hop_reduce = {
     .name = "two-hop",
     .flags = NB_MSG_TWO_HOP,
-    .begin = reduce_begin,
+    .takes = takes,
+    .begin = begin,
+    .segment_at = nb_cut_segment_at,
     .next_send = nb_cut_through,
-    .next_reduce = reduce_next_reduce,
-    .next_owned = nb_cut_of_owner,
+    .next_reduce = next_reduce,
     .next_result = nb_cut_own_through,
-    .piece_at = nb_cut_piece_at,
+    .contributes = contributes,
 };
-
-/* ---- second hop ------------------------------------------------------------------------------------- */
-
-int nb_two_hop_sum(struct nb_coll_comm *comm, struct nb_peer *peer, struct nb_coll_req *win,
-                   const struct nb_piece *piece)
-{
-    struct nb_rx *rx = &peer->rx[NB_CLASS_RESULT];
-    const struct nb_msg *m = &rx->head;
-    struct nb_task *t = nb_task_new(comm, win, piece);
-
-    if (!t)
-        return 0;
-    t->exact = nb_policy_dtype(win->op->type, &t->dtype) != 0 || win->op->redop != ncclSum;
-    if (t->exact && m->codec != NB_CODEC_RAW) {
-        nb_task_drop(comm, t);
-        return nb_comm_error(comm, -EBADMSG, "%s sent a sum of %s %llu, whose type has no quantizer", peer->name,
-                             nb_func_name(m->func), (unsigned long long)m->opno);
-    }
-    t->step = NB_STEP_SUM;
-    t->sources[0] = (struct nb_source){.codec = m->codec, .len = m->coded,
-                                       .coded = rx->mem + nb_rx_at(rx) * rx->slot + rx->head_bytes};
-    t->plain[0] = t->sources[0].coded;
-    t->nsources = 1;
-    t->own = win->send + (piece->off - win->off);
-    t->values = win->recv + (piece->off - win->part_off);
-    t->bytes = piece->len;
-    return nb_take_result(comm, peer, t);
-}

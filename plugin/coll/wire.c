@@ -8,40 +8,27 @@
 #include <errno.h>
 #include <string.h>
 
-#include "nibble/codec.h"
+#include "base/bytes.h"
+#include "codec/row.h"
 #include "nibble/nccl_types.h"
-
-#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
-#error "the wire format is little-endian and this file copies integers as they are"
-#endif
 
 #define CHECK_SEED 0x6e6962626c65u /* "nibble": sets these hashes apart from those of contents */
 
-static void put(void *out, size_t at, const void *value, size_t bytes)
+static void put32(void *out, size_t at, uint32_t v)
 {
-    memcpy((uint8_t *)out + at, value, bytes);
+    nb_put32((uint8_t *)out + at, v);
 }
-
-static void get(const void *in, size_t at, void *value, size_t bytes)
+static void put64(void *out, size_t at, uint64_t v)
 {
-    memcpy(value, (const uint8_t *)in + at, bytes);
+    nb_put64((uint8_t *)out + at, v);
 }
-
-static void put32(void *out, size_t at, uint32_t v) { put(out, at, &v, 4); }
-static void put64(void *out, size_t at, uint64_t v) { put(out, at, &v, 8); }
-
 static uint32_t get32(const void *in, size_t at)
 {
-    uint32_t v;
-    get(in, at, &v, 4);
-    return v;
+    return nb_get32((const uint8_t *)in + at);
 }
-
 static uint64_t get64(const void *in, size_t at)
 {
-    uint64_t v;
-    get(in, at, &v, 8);
-    return v;
+    return nb_get64((const uint8_t *)in + at);
 }
 
 /* Text fields are read up to their terminator only, and must have one. */
@@ -67,17 +54,12 @@ static int bad(const char **why, const char *text)
     return -EBADMSG;
 }
 
-const char *nb_func_name(enum nb_func func)
-{
-    static const char *const names[NB_FUNC_COUNT] = {"reduce_scatter", "all_gather", "all_reduce"};
-    return (unsigned)func < NB_FUNC_COUNT ? names[func] : "unknown";
-}
-
 /* ---- data messages --------------------------------------------------------------------------------- */
 
 static int has_reference(uint8_t codec, uint16_t flags)
 {
-    return codec == NB_CODEC_ULP || codec == NB_CODEC_DELTA4 || (flags & NB_MSG_KEEP);
+    const struct nb_codec_row *row = nb_codec_row(codec);
+    return (row && row->reference) || (flags & NB_MSG_KEEP);
 }
 
 size_t nb_msg_header_bytes(const struct nb_msg *msg)
@@ -97,7 +79,7 @@ size_t nb_msg_pack(const struct nb_msg *msg, void *out)
     b[7] = msg->type;
     b[8] = msg->op;
     b[9] = 0;
-    put(b, 10, &msg->flags, 2);
+    nb_put16(b + 10, msg->flags);
     put32(b, 12, msg->token);
     put64(b, 16, msg->opno);
     put64(b, 24, msg->offset);
@@ -116,10 +98,12 @@ size_t nb_msg_pack(const struct nb_msg *msg, void *out)
     return len;
 }
 
-int nb_msg_parse(const void *in, size_t len, uint32_t token, size_t max_unit, struct nb_msg *msg, const char **why)
+int nb_msg_parse(const void *in, size_t len, uint32_t token, size_t max_unit, struct nb_msg *msg,
+                 const char **why)
 {
     const uint8_t *b = in;
     size_t header = NB_MSG_BYTES;
+    const struct nb_codec_row *codec;
 
     if (len < NB_MSG_BYTES)
         return bad(why, "shorter than a header");
@@ -134,7 +118,7 @@ int nb_msg_parse(const void *in, size_t len, uint32_t token, size_t max_unit, st
     msg->codec = b[6];
     msg->type = b[7];
     msg->op = b[8];
-    get(b, 10, &msg->flags, 2);
+    msg->flags = nb_get16(b + 10);
     msg->token = get32(b, 12);
     msg->opno = get64(b, 16);
     msg->offset = get64(b, 24);
@@ -142,19 +126,20 @@ int nb_msg_parse(const void *in, size_t len, uint32_t token, size_t max_unit, st
     msg->coded = get32(b, 36);
     if (msg->func >= NB_FUNC_COUNT)
         return bad(why, "unknown function");
-    if (msg->codec >= NB_CODEC_COUNT)
+    codec = nb_codec_row(msg->codec);
+    if (!codec)
         return bad(why, "unknown codec");
-    if (msg->flags & ~(NB_MSG_KEEP | NB_MSG_WAY) || (msg->flags & NB_MSG_WAY) == NB_MSG_WAY)
+    if (msg->flags & ~(NB_MSG_KEEP | NB_MSG_ROUTE) || (msg->flags & NB_MSG_ROUTE) == NB_MSG_ROUTE)
         return bad(why, "unknown flags");
     if (b[9] != 0)
         return bad(why, "reserved byte is set");
-    if (msg->codec == NB_CODEC_ULP) {
+    if (codec->format == NB_FORMAT_PATTERNS) {
         if (msg->type != NB_ULP_8 && msg->type != NB_ULP_16 && msg->type != NB_ULP_32)
             return bad(why, "unknown pattern width");
     } else if (msg->type >= ncclNumTypes) {
         return bad(why, "unknown data type");
     }
-    if (msg->codec == NB_CODEC_INT4 && msg->func == NB_FUNC_ALL_GATHER)
+    if (!codec->gathers && msg->func == NB_FUNC_ALL_GATHER)
         return bad(why, "codec that no all-gather has");
     if (msg->op >= ncclNumOps)
         return bad(why, "unknown reduction");
@@ -229,8 +214,10 @@ void nb_ctl_pack(const struct nb_ctl *ctl, void *out)
     put32(b, 32, ctl->from);
     put32(b, 36, ctl->to);
     if (ctl->kind == NB_CTL_COLUMN) {
-        put(b, 40, ctl->rows, sizeof(ctl->rows));
-        put(b, 56, ctl->lost, sizeof(ctl->lost));
+        for (size_t i = 0; i < 2; i++) {
+            put64(b, 40 + 8 * i, ctl->rows[i]);
+            put64(b, 56 + 8 * i, ctl->lost[i]);
+        }
     } else {
         memcpy(b + 40, ctl->text, NB_CTL_TEXT - 1);
     }
@@ -254,14 +241,17 @@ int nb_ctl_parse(const void *in, size_t len, uint32_t token, struct nb_ctl *ctl,
     ctl->c = get32(b, 28);
     ctl->from = get32(b, 32);
     ctl->to = get32(b, 36);
-    if (len - NB_CTL_BYTES != (ctl->kind == NB_CTL_DATA ? ctl->c : 0) || len - NB_CTL_BYTES > NB_CTL_DATA_BYTES)
+    if (len - NB_CTL_BYTES != (ctl->kind == NB_CTL_DATA ? ctl->c : 0) ||
+        len - NB_CTL_BYTES > NB_CTL_DATA_BYTES)
         return bad(why, "wrong length");
     memset(ctl->rows, 0, sizeof(ctl->rows));
     memset(ctl->lost, 0, sizeof(ctl->lost));
     ctl->text[0] = 0;
     if (ctl->kind == NB_CTL_COLUMN) {
-        get(b, 40, ctl->rows, sizeof(ctl->rows));
-        get(b, 56, ctl->lost, sizeof(ctl->lost));
+        for (size_t i = 0; i < 2; i++) {
+            ctl->rows[i] = get64(b, 40 + 8 * i);
+            ctl->lost[i] = get64(b, 56 + 8 * i);
+        }
         return 0;
     }
     if (get_text(b, 40, ctl->text, NB_CTL_TEXT))
@@ -277,7 +267,7 @@ void nb_hello_pack(const struct nb_hello *hello, void *out)
     put32(b, 12, hello->nclasses);
     put32(b, 16, hello->cls);
     put32(b, 20, hello->rank);
-    put32(b, 24, hello->nranks);
+    put32(b, 24, hello->nnodes);
     put32(b, 28, hello->group_token);
     put64(b, 32, hello->comm_id);
     put64(b, 40, hello->settings);
@@ -296,11 +286,12 @@ int nb_hello_parse(const void *in, size_t len, struct nb_hello *hello, const cha
     hello->nclasses = get32(b, 12);
     hello->cls = get32(b, 16);
     hello->rank = get32(b, 20);
-    hello->nranks = get32(b, 24);
+    hello->nnodes = get32(b, 24);
     hello->group_token = get32(b, 28);
     hello->comm_id = get64(b, 32);
     hello->settings = get64(b, 40);
-    if (get_text(b, 48, hello->version, sizeof(hello->version)) || get_text(b, 80, hello->host, sizeof(hello->host)))
+    if (get_text(b, 48, hello->version, sizeof(hello->version)) ||
+        get_text(b, 80, hello->host, sizeof(hello->host)))
         return bad(why, "text without end");
     return 0;
 }

@@ -4,11 +4,12 @@
  * fixed offsets; parsing never trusts the bytes: a header is accepted only when every field is in range and
  * its check value fits.
  *
- * Three classes of messages travel on connections of their own, so that none can fill the buffers that another
- * needs:
+ * Three classes of messages travel on connections of their own, so that none can fill the buffers that
+ * another needs:
  *   CONTRIB  a node's values, or a row's sum, to the node that reduces them; its block of an all-gather
- *   RESULT   reduced values to everyone (all-reduce) or their owner (two hops, two levels), forwarded pieces
- *   CONTROL  signs of life, confirmations, requests for raw bytes and answers to them, farewells
+ *   RESULT   reduced values to everyone (all-reduce) or their owner (two hops, two levels), forwarded
+ *            segments
+ *   CONTROL  heartbeats, confirmations, requests for raw bytes and answers to them, shutdown
  */
 #ifndef NIBBLE_COLL_WIRE_H
 #define NIBBLE_COLL_WIRE_H
@@ -16,29 +17,30 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/func.h"
 #include "base/params.h" /* NB_WIRE_VERSION, which is part of the settings' hash */
 
 #define NB_WIRE_MAGIC 0x314c424eu /* "NBL1" */
 
 enum nb_class { NB_CLASS_CONTRIB = 0, NB_CLASS_RESULT = 1, NB_CLASS_CONTROL = 2, NB_CLASS_COUNT };
 
-enum nb_func { NB_FUNC_REDUCE_SCATTER = 0, NB_FUNC_ALL_GATHER = 1, NB_FUNC_ALL_REDUCE = 2, NB_FUNC_COUNT };
-const char *nb_func_name(enum nb_func func);
-
 /* Header of a data message (CONTRIB and RESULT); the coded bytes follow it. */
 struct nb_msg {
-    uint8_t func;    /* enum nb_func */
-    uint8_t codec;   /* enum nb_codec */
-    uint8_t type;    /* ncclDataType_t; for NB_CODEC_ULP the width in bytes of the patterns; an all-gather's is
-                      * ncclInt8, but that of the values with NB_CODEC_DELTA4 and NB_CODEC_INT8 */
-    uint8_t op;      /* ncclRedOp_t */
-    uint16_t flags;  /* NB_MSG_* */
-    uint32_t token;  /* of the group, agreed at connect */
-    uint64_t opno;   /* the operation's number on this communicator, from 0 */
-    uint64_t offset; /* first byte of the range, in the operation's whole vector (all-reduce: of the window) */
-    uint32_t bytes;  /* length of the range before coding; all-reduce: its values without padding, perhaps none */
-    uint32_t coded;  /* bytes that follow this header (and its reference part) */
-    /* With NB_MSG_KEEP, NB_CODEC_ULP or NB_CODEC_DELTA4 the reference part follows the header: */
+    uint8_t func;  /* enum nb_func */
+    uint8_t codec; /* enum nb_codec */
+    uint8_t
+        type; /* ncclDataType_t: of the values that are coded; ncclInt8 for an all-gather's bytes; for a codec of
+                      * patterns (codec/row.h) their width in bytes */
+    uint8_t op;     /* ncclRedOp_t */
+    uint16_t flags; /* NB_MSG_* */
+    uint32_t token; /* of the group, agreed at connect */
+    uint64_t opno;  /* the operation's number on this communicator, from 0 */
+    uint64_t
+        offset; /* first byte of the range, in the operation's whole vector (all-reduce: of the window) */
+    uint32_t
+        bytes; /* length of the range before coding; all-reduce: its values without padding, perhaps none */
+    uint32_t coded; /* bytes that follow this header (and its reference part) */
+    /* With NB_MSG_KEEP, or a codec with a reference, the reference part follows the header: */
     uint32_t slot;     /* reference slot of the owner */
     uint32_t version;  /* of the unit's reference after this message */
     uint64_t ref_hash; /* nb_hash64 of the reference this was coded against, else 0 */
@@ -46,10 +48,11 @@ struct nb_msg {
 };
 
 enum {
-    NB_MSG_KEEP = 1,   /* keep the bytes as the reference of (owner, slot) for this range */
-    NB_MSG_TWO_HOP = 2, /* the operation goes by two hops: who gets a piece as CONTRIB works on it for others */
-    NB_MSG_TWO_LEVEL = 4, /* it goes along rows and columns, likewise */
-    NB_MSG_WAY = NB_MSG_TWO_HOP | NB_MSG_TWO_LEVEL, /* none of them: straight to where it is needed */
+    NB_MSG_KEEP = 1, /* keep the bytes as the reference of (owner, slot) for this range */
+    NB_MSG_TWO_HOP =
+        2, /* the operation goes by two hops: who gets a segment as CONTRIB works on it for others */
+    NB_MSG_TWO_LEVEL = 4,                             /* it goes along rows and columns, likewise */
+    NB_MSG_ROUTE = NB_MSG_TWO_HOP | NB_MSG_TWO_LEVEL, /* none of them: straight to where it is needed */
 };
 
 #define NB_MSG_BYTES 48u     /* header */
@@ -62,24 +65,28 @@ size_t nb_msg_header_bytes(const struct nb_msg *msg);
 size_t nb_msg_pack(const struct nb_msg *msg, void *out);
 /* Read and check a header of a message of `len` bytes in all. Returns the header's length, or -EBADMSG with
  * *why set to a constant text. `max_unit` bounds `bytes`. */
-int nb_msg_parse(const void *in, size_t len, uint32_t token, size_t max_unit, struct nb_msg *msg, const char **why);
+int nb_msg_parse(const void *in, size_t len, uint32_t token, size_t max_unit, struct nb_msg *msg,
+                 const char **why);
 
-/* Control messages: one fixed size, but for DATA. Nodes that are not connected (grid.h) send each other RAW, DATA and
- * those about the switch through one that is connected with both. */
+/* Control messages: one fixed size, but for DATA. Nodes that are not connected (grid.h) send each other RAW,
+ * DATA and those about the kill switch through one that is connected with both. */
 enum nb_ctl_kind {
-    NB_CTL_ALIVE = 0,   /* a sign of life */
-    NB_CTL_CONFIRM = 1, /* a: number of the all-gather of which the owner's block was taken over whole; b: 1 when its bytes
+    NB_CTL_ALIVE = 0, /* a heartbeat */
+    NB_CTL_CONFIRM =
+        1, /* a: number of the all-gather of which the owner's block was taken over whole; b: 1 when its bytes
                          * were kept; c: by so many nodes, which `from` speaks for */
-    NB_CTL_RAW = 2,     /* a: operation, b: offset in the own block, c: length, at most NB_CTL_DATA_BYTES: please send
+    NB_CTL_RAW =
+        2, /* a: operation, b: offset in the own block, c: length, at most NB_CTL_DATA_BYTES: please send
                          * this range again as raw bytes */
-    NB_CTL_BYE = 3,     /* a, b: messages sent so far as CONTRIB and RESULT; nothing will follow */
-    NB_CTL_BYE_ACK = 4, /* all of them have arrived */
-    NB_CTL_ABORT = 5,   /* the communicator has failed on the sender; text says why */
+    NB_CTL_BYE = 3,        /* a, b: messages sent so far as CONTRIB and RESULT; nothing will follow */
+    NB_CTL_BYE_ACK = 4,    /* all of them have arrived */
+    NB_CTL_ABORT = 5,      /* the communicator has failed on the sender; text says why */
     NB_CTL_SWITCH_ASK = 6, /* to node 0: please switch compression; a: 1 off, 0 on */
     NB_CTL_SWITCH = 7,     /* from node 0: it is switched; a: as above, c: how many times it has been */
     NB_CTL_SWITCHED = 8,   /* to node 0: done; a: first operation for which it holds here, c: as above */
     NB_CTL_DATA = 9,       /* a, b, c as in the RAW that this answers; the c bytes follow the message */
-    NB_CTL_COLUMN = 10,    /* on a grid, to a node of the row: a: number of the all-gather of which the blocks of that node's
+    NB_CTL_COLUMN =
+        10, /* on a grid, to a node of the row: a: number of the all-gather of which the blocks of that node's
                             * column were taken over whole; rows: those of which something was to be kept; lost: and was not */
     NB_CTL_COUNT
 };
@@ -90,9 +97,9 @@ struct nb_ctl {
     uint32_t token;
     uint64_t a, b;
     uint32_t c;
-    uint32_t from, to; /* ranks: of the node that wrote it, and of the one that is meant */
+    uint32_t from, to;         /* ranks: of the node that wrote it, and of the one that is meant */
     uint64_t rows[2], lost[2]; /* COLUMN: a bit for each row; else 0 */
-    char text[NB_CTL_TEXT]; /* terminated; "" unless ABORT */
+    char text[NB_CTL_TEXT];    /* terminated; "" unless ABORT */
 };
 #define NB_CTL_BYTES 224u
 #define NB_CTL_DATA_BYTES 16384u
@@ -105,25 +112,26 @@ int nb_ctl_parse(const void *in, size_t len, uint32_t token, struct nb_ctl *ctl,
 /* First message on every connection of a group: who is calling. */
 struct nb_hello {
     uint32_t wire_version;
-    uint32_t nclasses;      /* NB_CLASS_COUNT of the sender */
-    uint32_t cls;           /* enum nb_class of this connection */
-    uint32_t rank, nranks;
-    uint32_t group_token;   /* sender's share of the group token (shares are combined) */
-    uint64_t comm_id;       /* NCCL's communicator hash; 0 unknown */
-    uint64_t settings;      /* nb_params_hash() */
-    char version[32];       /* plugin version, terminated */
-    char host[64];          /* terminated */
+    uint32_t nclasses; /* NB_CLASS_COUNT of the sender */
+    uint32_t cls;      /* enum nb_class of this connection */
+    uint32_t rank, nnodes;
+    uint32_t group_token; /* sender's share of the group token (shares are combined) */
+    uint64_t comm_id;     /* NCCL's communicator hash; 0 unknown */
+    uint64_t settings;    /* nb_params_hash */
+    char version[32];     /* plugin version, terminated */
+    char host[64];        /* terminated */
 };
 #define NB_HELLO_BYTES 160u
 void nb_hello_pack(const struct nb_hello *hello, void *out);
 int nb_hello_parse(const void *in, size_t len, struct nb_hello *hello, const char **why);
 
-/* The vote that ends connect: a node's own to the others of its row, then the row's to the others of its column. */
+/* The vote that ends connect: a node's own to the others of its row, then the row's to the others of its
+ * column. */
 struct nb_vote {
     uint32_t yes;
     uint32_t rank;
-    uint32_t round;    /* 0: a node's, 1: a row's */
-    uint32_t token;    /* a row's: its share of the group token */
+    uint32_t round; /* 0: a node's, 1: a row's */
+    uint32_t token; /* a row's: its share of the group token */
     char reason[NB_CTL_TEXT];
 };
 #define NB_VOTE_BYTES 224u

@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * GPU memory of nibble's own: carried errors, references, sums, the kernel's workspaces. Addresses for all of the
- * GPU's memory are reserved once; physical memory is mapped behind them as it is needed, by the thread that asks
- * (the engine's, or NCCL's at connect). Mapping neither waits for the GPU nor moves what is there, unlike
- * cuMemAlloc and cuMemFree, which may wait for everything on the GPU, kernels included that wait for us. Nothing is
- * given back before the last communicator is closed.
+ * GPU memory of nibble's own; see cuda_arena.h. Addresses for all of the GPU's memory are reserved once;
+ * physical memory is mapped behind them as it is needed, by the thread that asks (the engine's, or NCCL's at
+ * connect). Mapping neither waits for the GPU nor moves what is there, unlike cuMemAlloc and cuMemFree, which
+ * may wait for everything on the GPU, including kernels that wait for us. Memory is unmapped only when the
+ * communicator is closed.
  *
- * Blocks are cut from the lowest free place that is large enough; free neighbours join.
+ * Allocation is first-fit by address; adjacent free blocks are coalesced.
  */
+#include "device/cuda_arena.h"
+
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "base/log.h"
-#include "base/params.h"
-#include "device/cuda_gpu.h"
 
 #define ALIGN 256u
 #define STEP ((size_t)64 << 20) /* mapped at once, at least */
@@ -43,9 +43,8 @@ static int append(struct nb_arena *a, nb_cu_ptr at, size_t bytes)
     return 0;
 }
 
-static int add_map(struct nb_gpu *g, nb_cu_ptr at, size_t bytes, unsigned long long handle)
+static int add_map(struct nb_arena *a, nb_cu_ptr at, size_t bytes, unsigned long long handle)
 {
-    struct nb_arena *a = &g->arena;
     struct nb_arena_map *map = calloc(1, sizeof(*map));
 
     if (!map || append(a, at, bytes)) {
@@ -60,18 +59,19 @@ static int add_map(struct nb_gpu *g, nb_cu_ptr at, size_t bytes, unsigned long l
 }
 
 /* Map `bytes` more bytes behind what is mapped. */
-static int map_more(struct nb_gpu *g, size_t bytes)
+static int map_more(struct nb_arena *a, size_t bytes)
 {
-    const struct nb_cuda *cu = g->cu;
-    struct nb_arena *a = &g->arena;
-    struct nb_cu_alloc_prop prop = {.type = NB_CU_ALLOC_PINNED, .location = {NB_CU_LOCATION_DEVICE, g->device}};
-    struct nb_cu_access access = {.location = {NB_CU_LOCATION_DEVICE, g->device}, .flags = NB_CU_ACCESS_READWRITE};
+    const struct nb_cuda *cu = a->cuda->cu;
+    struct nb_cu_alloc_prop prop = {.type = NB_CU_ALLOC_PINNED,
+                                    .location = {NB_CU_LOCATION_DEVICE, a->cuda->device}};
+    struct nb_cu_access access = {.location = {NB_CU_LOCATION_DEVICE, a->cuda->device},
+                                  .flags = NB_CU_ACCESS_READWRITE};
     nb_cu_ptr at = a->base + a->mapped;
     unsigned long long handle = 0;
     char what[64];
     int ret;
 
-    snprintf(what, sizeof(what), "GPU %d, %zu MiB more of its memory", g->ordinal, bytes >> 20);
+    snprintf(what, sizeof(what), "GPU %d, %zu MiB more of its memory", a->cuda->ordinal, bytes >> 20);
     ret = NB_CU(cu, what, MemCreate(&handle, bytes, &prop, 0));
     if (ret)
         return ret;
@@ -79,7 +79,7 @@ static int map_more(struct nb_gpu *g, size_t bytes)
     if (!ret) {
         ret = NB_CU(cu, what, MemSetAccess(at, bytes, &access, 1));
         if (!ret)
-            ret = add_map(g, at, bytes, handle);
+            ret = add_map(a, at, bytes, handle);
         if (ret)
             cu->MemUnmap(at, bytes);
     }
@@ -89,45 +89,50 @@ static int map_more(struct nb_gpu *g, size_t bytes)
 }
 
 /* 0 when `bytes` more may be taken: what the job is left with is its own. */
-static int may_grow(struct nb_gpu *g, size_t bytes)
+static int may_grow(struct nb_arena *a, size_t bytes)
 {
-    size_t left = 0, all = 0, keep = (size_t)nb_params()->gpu_reserve_mb << 20;
+    size_t left = 0, all = 0;
 
-    if (NB_CU(g->cu, "memory left", MemGetInfo_v2(&left, &all)))
+    if (NB_CU(a->cuda->cu, "memory left", MemGetInfo_v2(&left, &all)))
         return -EIO;
-    if (bytes > g->arena.reserved - g->arena.mapped || left < keep || left - keep < bytes) {
-        if (g->arena.refused == 0)
-            NB_INFO(NCCL_NET, "cuda: GPU %d: no %zu MiB more for errors and references: %zu MiB are left, of which the job "
-                    "keeps %zu (NIBBLE_GPU_RESERVE_MB)", g->ordinal, bytes >> 20, left >> 20, keep >> 20);
+    if (bytes > a->reserved - a->mapped || left < a->keep || left - a->keep < bytes) {
+        if (a->refused == 0)
+            NB_INFO(
+                NCCL_NET,
+                "cuda: GPU %d: no %zu MiB more for errors and references: %zu MiB are left, of which the job "
+                "keeps %zu (NIBBLE_GPU_RESERVE_MB)",
+                a->cuda->ordinal, bytes >> 20, left >> 20, a->keep >> 20);
         return -ENOMEM;
     }
     return 0;
 }
 
-static int grow(struct nb_gpu *g, size_t bytes)
+static int grow(struct nb_arena *a, size_t bytes)
 {
     int ret;
 
-    bytes = round_up(bytes > STEP ? bytes : STEP, g->arena.granularity);
-    ret = may_grow(g, bytes);
+    bytes = round_up(bytes > STEP ? bytes : STEP, a->granularity);
+    ret = may_grow(a, bytes);
     if (!ret)
-        ret = map_more(g, bytes);
+        ret = map_more(a, bytes);
     if (!ret)
-        g->arena.grown++;
+        a->grown++;
     return ret;
 }
 
-int nb_arena_open(struct nb_gpu *g, size_t bytes)
+int nb_arena_open(struct nb_arena *a, const struct nb_cuda_context *cuda, size_t bytes, size_t keep)
 {
-    const struct nb_cuda *cu = g->cu;
-    struct nb_arena *a = &g->arena;
-    struct nb_cu_alloc_prop prop = {.type = NB_CU_ALLOC_PINNED, .location = {NB_CU_LOCATION_DEVICE, g->device}};
+    const struct nb_cuda *cu = cuda->cu;
+    struct nb_cu_alloc_prop prop = {.type = NB_CU_ALLOC_PINNED,
+                                    .location = {NB_CU_LOCATION_DEVICE, cuda->device}};
     size_t left = 0, all = 0;
     nb_cu_ptr at = 0;
     int ret;
 
+    a->cuda = cuda;
+    a->keep = keep;
     ret = NB_CU(cu, "virtual memory of the GPU",
-                DeviceGetAttribute(&a->virtual_memory, NB_CU_ATTR_VIRTUAL_MEMORY, g->device));
+                DeviceGetAttribute(&a->virtual_memory, NB_CU_ATTR_VIRTUAL_MEMORY, a->cuda->device));
     if (ret)
         return ret;
     if (!a->virtual_memory) {
@@ -135,7 +140,7 @@ int nb_arena_open(struct nb_gpu *g, size_t bytes)
         ret = NB_CU(cu, "memory for errors and references (NIBBLE_GPU_ARENA_MB)", MemAlloc_v2(&at, bytes));
         if (ret)
             return ret;
-        ret = add_map(g, at, bytes, 0);
+        ret = add_map(a, at, bytes, 0);
         if (ret)
             cu->MemFree_v2(at);
         return ret;
@@ -147,7 +152,8 @@ int nb_arena_open(struct nb_gpu *g, size_t bytes)
     if (ret)
         return ret;
     if (!a->granularity || !all) {
-        NB_WARN("cuda: GPU %d says it has %zu bytes of memory in pages of %zu", g->ordinal, all, a->granularity);
+        NB_WARN("cuda: GPU %d says it has %zu bytes of memory in pages of %zu", a->cuda->ordinal, all,
+                a->granularity);
         return -EIO;
     }
     a->reserved = round_up(all, a->granularity);
@@ -157,27 +163,24 @@ int nb_arena_open(struct nb_gpu *g, size_t bytes)
         return ret;
     }
     bytes = round_up(bytes ? bytes : 1, a->granularity);
-    return map_more(g, bytes);
+    return map_more(a, bytes);
 }
 
-void nb_arena_close(struct nb_gpu *g)
+void nb_arena_close(struct nb_arena *a)
 {
-    const struct nb_cuda *cu = g->cu;
-    struct nb_arena *a = &g->arena;
-
     while (a->maps) {
         struct nb_arena_map *map = a->maps;
         a->maps = map->next;
         if (map->handle) {
-            NB_CU(cu, "unmapping GPU memory", MemUnmap(map->at, map->bytes));
-            NB_CU(cu, "giving back GPU memory", MemRelease(map->handle));
+            NB_CU(a->cuda->cu, "unmapping GPU memory", MemUnmap(map->at, map->bytes));
+            NB_CU(a->cuda->cu, "giving back GPU memory", MemRelease(map->handle));
         } else {
-            NB_CU(cu, "giving back GPU memory", MemFree_v2(map->at));
+            NB_CU(a->cuda->cu, "giving back GPU memory", MemFree_v2(map->at));
         }
         free(map);
     }
     if (a->base)
-        NB_CU(cu, "giving back addresses", MemAddressFree(a->base, a->reserved));
+        NB_CU(a->cuda->cu, "giving back addresses", MemAddressFree(a->base, a->reserved));
     a->base = 0;
     while (a->blocks) {
         struct nb_arena_block *b = a->blocks;
@@ -208,25 +211,23 @@ static nb_cu_ptr cut(struct nb_arena *a, size_t bytes)
     return 0;
 }
 
-nb_cu_ptr nb_arena_take(struct nb_gpu *g, size_t bytes, int may)
+nb_cu_ptr nb_arena_take(struct nb_arena *a, size_t bytes)
 {
-    struct nb_arena *a = &g->arena;
     nb_cu_ptr at;
 
     if (bytes > SIZE_MAX / 2)
         return 0;
     bytes = round_up(bytes ? bytes : 1, ALIGN);
     at = cut(a, bytes);
-    if (!at && may && a->virtual_memory && !grow(g, bytes))
+    if (!at && a->virtual_memory && !grow(a, bytes))
         at = cut(a, bytes);
     if (!at)
         a->refused++;
     return at;
 }
 
-void nb_arena_give(struct nb_gpu *g, nb_cu_ptr at)
+void nb_arena_give(struct nb_arena *a, nb_cu_ptr at)
 {
-    struct nb_arena *a = &g->arena;
     struct nb_arena_block *before = NULL, *b = a->blocks;
 
     for (; b && b->at != at; b = b->next)

@@ -6,26 +6,26 @@
 #include <stdlib.h>
 
 #include "base/log.h"
-#include "device/cuda_gpu.h"
+#include "device/cuda_context.h"
 
 struct nb_cuda_copier {
-    struct nb_gpu gpu; /* of which only the driver and the context are used */
+    struct nb_cuda_context cuda;
     nb_cu_stream stream;
 };
 
 static int make_stream(struct nb_cuda_copier *c)
 {
-    const struct nb_cuda *cu = c->gpu.cu;
+    const struct nb_cuda *cu = c->cuda.cu;
     int ret, mode, least = 0, most = 0;
 
-    ret = nb_gpu_enter(&c->gpu, &mode);
+    ret = nb_cuda_enter(&c->cuda, &mode);
     if (ret)
         return ret;
     ret = NB_CU(cu, "priorities of streams", CtxGetStreamPriorityRange(&least, &most));
     if (!ret)
         ret = NB_CU(cu, "stream for copies",
                     StreamCreateWithPriority(&c->stream, NB_CU_STREAM_NON_BLOCKING, most));
-    nb_gpu_leave(&c->gpu, mode);
+    nb_cuda_leave(&c->cuda, mode);
     return ret;
 }
 
@@ -39,23 +39,15 @@ int nb_copier_open(int gpu, struct nb_cuda_copier **out)
         NB_WARN("cuda: out of memory");
         return -ENOMEM;
     }
-    ret = nb_cuda_open(&c->gpu.cu, why, sizeof(why));
-    if (ret) {
+    ret = nb_cuda_context_open(&c->cuda, gpu, why, sizeof(why));
+    if (ret == -ENODEV)
         NB_WARN("cuda: GPU memory cannot be copied: %s", why);
-        free(c);
-        return ret;
-    }
-    c->gpu.ordinal = gpu;
-    ret = NB_CU(c->gpu.cu, "finding the GPU", DeviceGet(&c->gpu.device, gpu));
-    if (!ret)
-        ret = NB_CU(c->gpu.cu, "the GPU's context", DevicePrimaryCtxRetain(&c->gpu.context, c->gpu.device));
     if (!ret) {
         ret = make_stream(c);
         if (ret)
-            NB_CU(c->gpu.cu, "giving back the GPU's context", DevicePrimaryCtxRelease_v2(c->gpu.device));
+            nb_cuda_context_close(&c->cuda);
     }
     if (ret) {
-        nb_cuda_close();
         free(c);
         return ret;
     }
@@ -69,23 +61,22 @@ void nb_copier_close(struct nb_cuda_copier *c)
 
     if (!c)
         return;
-    if (!nb_gpu_enter(&c->gpu, &mode)) {
-        NB_CU(c->gpu.cu, "freeing the stream for copies", StreamDestroy_v2(c->stream));
-        nb_gpu_leave(&c->gpu, mode);
+    if (!nb_cuda_enter(&c->cuda, &mode)) {
+        NB_CU(c->cuda.cu, "freeing the stream for copies", StreamDestroy_v2(c->stream));
+        nb_cuda_leave(&c->cuda, mode);
     }
-    NB_CU(c->gpu.cu, "giving back the GPU's context", DevicePrimaryCtxRelease_v2(c->gpu.device));
-    nb_cuda_close();
+    nb_cuda_context_close(&c->cuda);
     free(c);
 }
 
 void *nb_copier_pinned(struct nb_cuda_copier *c, size_t bytes)
 {
-    return nb_gpu_pinned(&c->gpu, bytes);
+    return nb_cuda_pinned(&c->cuda, bytes);
 }
 
 void nb_copier_unpin(struct nb_cuda_copier *c, void *p)
 {
-    nb_gpu_unpin(&c->gpu, p);
+    nb_cuda_unpin(&c->cuda, p);
 }
 
 int nb_copier_copy(struct nb_cuda_copier *c, void *dst, const void *src, size_t bytes)
@@ -94,13 +85,13 @@ int nb_copier_copy(struct nb_cuda_copier *c, void *dst, const void *src, size_t 
 
     if (!bytes)
         return 0;
-    ret = nb_gpu_enter(&c->gpu, &mode);
+    ret = nb_cuda_enter(&c->cuda, &mode);
     if (ret)
         return ret;
-    ret =
-        NB_CU(c->gpu.cu, "copying GPU memory", MemcpyAsync((uintptr_t)dst, (uintptr_t)src, bytes, c->stream));
+    ret = NB_CU(c->cuda.cu, "copying GPU memory",
+                MemcpyAsync((uintptr_t)dst, (uintptr_t)src, bytes, c->stream));
     if (!ret)
-        ret = NB_CU(c->gpu.cu, "copying GPU memory", StreamSynchronize(c->stream));
-    nb_gpu_leave(&c->gpu, mode);
+        ret = NB_CU(c->cuda.cu, "copying GPU memory", StreamSynchronize(c->stream));
+    nb_cuda_leave(&c->cuda, mode);
     return ret;
 }

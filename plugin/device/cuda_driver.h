@@ -2,8 +2,9 @@
 /*
  * The CUDA driver as nibble uses it: one table of functions, filled by dlopen of libcuda.so.1, so that one
  * build runs with any driver of CUDA 12 and later and loads where there is none. Types and numbers are those
- * of the driver's interface (tests/gpu/check_driver.c compares them with cuda.h where that is installed);
- * names of functions carry the version of their signature. Tests put a table of their own in its place.
+ * of the driver's interface (tests/device/test_cuda_driver.c compares them with cuda.h where that is
+ * installed); names of functions carry the version of their signature. Tests put a table of their own in its
+ * place.
  */
 #ifndef NIBBLE_DEVICE_CUDA_DRIVER_H
 #define NIBBLE_DEVICE_CUDA_DRIVER_H
@@ -83,51 +84,51 @@ struct nb_cu_access { /* CUmemAccessDesc */
 };
 
 /* name without "cu", arguments */
-#define NB_CU_FUNCTIONS(F)                                                                                   \
-    F(Init, (unsigned))                                                                                      \
-    F(DriverGetVersion, (int *))                                                                             \
-    F(GetErrorString, (nb_cu_result, const char **))                                                         \
-    F(DeviceGetCount, (int *))                                                                               \
-    F(DeviceGet, (nb_cu_device *, int))                                                                      \
-    F(DeviceGetName, (char *, int, nb_cu_device))                                                            \
-    F(DeviceGetAttribute, (int *, int, nb_cu_device))                                                        \
-    F(DevicePrimaryCtxRetain, (nb_cu_context *, nb_cu_device))                                               \
-    F(DevicePrimaryCtxRelease_v2, (nb_cu_device))                                                            \
-    F(CtxPushCurrent_v2, (nb_cu_context))                                                                    \
-    F(CtxPopCurrent_v2, (nb_cu_context *))                                                                   \
-    F(CtxGetStreamPriorityRange, (int *, int *))                                                             \
-    F(ThreadExchangeStreamCaptureMode, (int *))                                                              \
-    F(ModuleLoadData, (nb_cu_module *, const void *))                                                        \
-    F(ModuleUnload, (nb_cu_module))                                                                          \
-    F(ModuleGetFunction, (nb_cu_function *, nb_cu_module, const char *))                                     \
-    F(FuncGetAttribute, (int *, int, nb_cu_function))                                                        \
-    F(StreamCreateWithPriority, (nb_cu_stream *, unsigned, int))                                             \
-    F(StreamDestroy_v2, (nb_cu_stream))                                                                      \
-    F(StreamSynchronize, (nb_cu_stream))                                                                     \
-    F(StreamWaitEvent, (nb_cu_stream, nb_cu_event, unsigned))                                                \
-    F(StreamIsCapturing, (nb_cu_stream, int *))                                                              \
-    F(StreamGetCaptureInfo_v2, (nb_cu_stream, int *, uint64_t *, void *, void *, size_t *))                  \
-    F(EventCreate, (nb_cu_event *, unsigned))                                                                \
-    F(EventDestroy_v2, (nb_cu_event))                                                                        \
-    F(EventRecord, (nb_cu_event, nb_cu_stream))                                                              \
-    F(LaunchKernelEx, (const struct nb_cu_launch_config *, nb_cu_function, void **, void **))                \
-    F(MemHostAlloc, (void **, size_t, unsigned))                                                             \
-    F(MemFreeHost, (void *))                                                                                 \
-    F(MemHostGetDevicePointer_v2, (nb_cu_ptr *, void *, unsigned))                                           \
-    F(MemAlloc_v2, (nb_cu_ptr *, size_t))                                                                    \
-    F(MemFree_v2, (nb_cu_ptr))                                                                               \
-    F(MemGetInfo_v2, (size_t *, size_t *))                                                                   \
-    F(MemcpyAsync, (nb_cu_ptr, nb_cu_ptr, size_t, nb_cu_stream))                                             \
-    F(MemsetD8Async, (nb_cu_ptr, unsigned char, size_t, nb_cu_stream))                                       \
-    F(MemsetD32Async, (nb_cu_ptr, unsigned, size_t, nb_cu_stream))                                           \
-    F(MemGetAllocationGranularity, (size_t *, const struct nb_cu_alloc_prop *, int))                         \
-    F(MemAddressReserve, (nb_cu_ptr *, size_t, size_t, nb_cu_ptr, unsigned long long))                       \
-    F(MemAddressFree, (nb_cu_ptr, size_t))                                                                   \
-    F(MemCreate, (unsigned long long *, size_t, const struct nb_cu_alloc_prop *, unsigned long long))        \
-    F(MemRelease, (unsigned long long))                                                                      \
-    F(MemMap, (nb_cu_ptr, size_t, size_t, unsigned long long, unsigned long long))                           \
-    F(MemUnmap, (nb_cu_ptr, size_t))                                                                         \
-    F(MemSetAccess, (nb_cu_ptr, size_t, const struct nb_cu_access *, size_t))                                \
+#define NB_CU_FUNCTIONS(F) \
+    F(Init, (unsigned)) \
+    F(DriverGetVersion, (int *)) \
+    F(GetErrorString, (nb_cu_result, const char **)) \
+    F(DeviceGetCount, (int *)) \
+    F(DeviceGet, (nb_cu_device *, int)) \
+    F(DeviceGetName, (char *, int, nb_cu_device)) \
+    F(DeviceGetAttribute, (int *, int, nb_cu_device)) \
+    F(DevicePrimaryCtxRetain, (nb_cu_context *, nb_cu_device)) \
+    F(DevicePrimaryCtxRelease_v2, (nb_cu_device)) \
+    F(CtxPushCurrent_v2, (nb_cu_context)) \
+    F(CtxPopCurrent_v2, (nb_cu_context *)) \
+    F(CtxGetStreamPriorityRange, (int *, int *)) \
+    F(ThreadExchangeStreamCaptureMode, (int *)) \
+    F(ModuleLoadData, (nb_cu_module *, const void *)) \
+    F(ModuleUnload, (nb_cu_module)) \
+    F(ModuleGetFunction, (nb_cu_function *, nb_cu_module, const char *)) \
+    F(FuncGetAttribute, (int *, int, nb_cu_function)) \
+    F(StreamCreateWithPriority, (nb_cu_stream *, unsigned, int)) \
+    F(StreamDestroy_v2, (nb_cu_stream)) \
+    F(StreamSynchronize, (nb_cu_stream)) \
+    F(StreamWaitEvent, (nb_cu_stream, nb_cu_event, unsigned)) \
+    F(StreamIsCapturing, (nb_cu_stream, int *)) \
+    F(StreamGetCaptureInfo_v2, (nb_cu_stream, int *, uint64_t *, void *, void *, size_t *)) \
+    F(EventCreate, (nb_cu_event *, unsigned)) \
+    F(EventDestroy_v2, (nb_cu_event)) \
+    F(EventRecord, (nb_cu_event, nb_cu_stream)) \
+    F(LaunchKernelEx, (const struct nb_cu_launch_config *, nb_cu_function, void **, void **)) \
+    F(MemHostAlloc, (void **, size_t, unsigned)) \
+    F(MemFreeHost, (void *)) \
+    F(MemHostGetDevicePointer_v2, (nb_cu_ptr *, void *, unsigned)) \
+    F(MemAlloc_v2, (nb_cu_ptr *, size_t)) \
+    F(MemFree_v2, (nb_cu_ptr)) \
+    F(MemGetInfo_v2, (size_t *, size_t *)) \
+    F(MemcpyAsync, (nb_cu_ptr, nb_cu_ptr, size_t, nb_cu_stream)) \
+    F(MemsetD8Async, (nb_cu_ptr, unsigned char, size_t, nb_cu_stream)) \
+    F(MemsetD32Async, (nb_cu_ptr, unsigned, size_t, nb_cu_stream)) \
+    F(MemGetAllocationGranularity, (size_t *, const struct nb_cu_alloc_prop *, int)) \
+    F(MemAddressReserve, (nb_cu_ptr *, size_t, size_t, nb_cu_ptr, unsigned long long)) \
+    F(MemAddressFree, (nb_cu_ptr, size_t)) \
+    F(MemCreate, (unsigned long long *, size_t, const struct nb_cu_alloc_prop *, unsigned long long)) \
+    F(MemRelease, (unsigned long long)) \
+    F(MemMap, (nb_cu_ptr, size_t, size_t, unsigned long long, unsigned long long)) \
+    F(MemUnmap, (nb_cu_ptr, size_t)) \
+    F(MemSetAccess, (nb_cu_ptr, size_t, const struct nb_cu_access *, size_t)) \
     F(PointerGetAttribute, (void *, int, nb_cu_ptr))
 
 struct nb_cuda {

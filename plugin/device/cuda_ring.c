@@ -1,75 +1,77 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The host's half of the kernel's ring (kernels/kernels.h).
+ * The host's half of the kernel's ring; see cuda_ring.h, and kernels/kernels.h for the protocol.
  *
- * Order of memory, in words. To the kernel: the descriptor and the sources are written, then `published` with
- * release; the kernel reads `published` at system scope, fences, and reads the descriptor past its caches.
- * What the descriptor names (values that NCCL's kernel wrote and its proxy has seen, bytes that a transport
- * has put there and reported) was visible to this thread before, so it is to whoever sees `published`. From
- * the kernel: data and results, a fence at system scope, then `done`; here `done` is read with acquire, then
- * the rest.
+ * Memory order. To the kernel: the descriptor and the sources are written, then `published` with release; the
+ * kernel reads `published` at system scope, fences, and reads the descriptor past its caches. What the
+ * descriptor names (values that NCCL's kernel wrote and its proxy has seen, bytes that a transport has
+ * received and reported) was visible to this thread before, so it is to whoever sees `published`. From the
+ * kernel: data and results, a fence at system scope, then `done`; here `done` is read with acquire, then the
+ * rest.
  *
- * Compilers see to the former by C11's atomics, which on the host's side is what the protocol's test runs
- * under the thread sanitizer. How a GPU keeps to its side could not be tried without one.
+ * C11's atomics ensure the host's side, which the protocol's test runs under the thread sanitizer. How a GPU
+ * keeps to its side could not be tried without one.
  */
+#include "device/cuda_ring.h"
+
 #include <errno.h>
 #include <string.h>
 
-#include "base/clock.h"
 #include "base/log.h"
-#include "base/params.h"
-#include "device/cuda_gpu.h"
 
 /* nb_work.id of one that is finished; its result is in more[0]. A work in flight has its slot's number plus 1
  * there. */
 #define FINISHED UINT64_MAX
 
-int nb_ring_open(struct nb_gpu *g)
+int nb_ring_open(struct nb_ring *r, struct nb_arena *arena, const struct nb_clock *clock, nb_cu_stream stream,
+                 int major)
 {
-    const struct nb_cuda *cu = g->cu;
-    struct nb_ring *r = &g->ring;
+    const struct nb_cuda *cu = arena->cuda->cu;
     int ret;
 
-    r->host = nb_gpu_pinned(g, sizeof(*r->host));
+    r->cuda = arena->cuda;
+    r->arena = arena;
+    r->clock = clock;
+    r->stream = stream;
+    r->major = major;
+    r->host = nb_cuda_pinned(r->cuda, sizeof(*r->host));
     if (!r->host)
         return -ENOMEM;
-    r->state = nb_arena_take(g, sizeof(struct nb_gpu_state), 1);
+    r->state = nb_arena_take(arena, sizeof(struct nb_gpu_state));
     if (!r->state) {
-        NB_WARN("cuda: GPU %d has no memory for the ring (NIBBLE_GPU_ARENA_MB)", g->ordinal);
+        NB_WARN("cuda: GPU %d has no memory for the ring (NIBBLE_GPU_ARENA_MB)", r->cuda->ordinal);
         return -ENOMEM;
     }
-    ret = NB_CU(cu, "state of the ring",
-                MemsetD8Async(r->state, 0, sizeof(struct nb_gpu_state), g->launches.stream));
+    ret = NB_CU(cu, "state of the ring", MemsetD8Async(r->state, 0, sizeof(struct nb_gpu_state), r->stream));
     if (!ret)
-        ret = NB_CU(cu, "state of the ring", StreamSynchronize(g->launches.stream));
+        ret = NB_CU(cu, "state of the ring", StreamSynchronize(r->stream));
     return ret;
 }
 
-void nb_ring_close(struct nb_gpu *g)
+void nb_ring_close(struct nb_ring *r)
 {
-    for (unsigned i = 0; i < g->ring.npinned; i++)
-        nb_gpu_unpin(g, g->ring.pinned[i]);
-    nb_gpu_unpin(g, g->ring.host);
-    memset(&g->ring, 0, sizeof(g->ring)); /* the rest is the arena's */
+    for (unsigned i = 0; i < r->npinned; i++)
+        nb_cuda_unpin(r->cuda, r->pinned[i]);
+    nb_cuda_unpin(r->cuda, r->host);
+    memset(r, 0, sizeof(*r)); /* the rest is the arena's */
 }
 
 /* Larger ones for all slots. Descriptors in flight may be using the old ones, which therefore stay until the
  * end. It happens when a communicator of more nodes than those before connects. */
-static int reserve_memory(struct nb_gpu *g, size_t work, size_t scratch)
+static int reserve_memory(struct nb_ring *r, size_t work, size_t scratch)
 {
-    struct nb_ring *r = &g->ring;
     size_t each = (work + 255) / 256 * 256, also = (scratch + 255) / 256 * 256;
-    nb_cu_ptr at = nb_arena_take(g, (each + also) * NB_GPU_RING, 1);
+    nb_cu_ptr at = nb_arena_take(r->arena, (each + also) * NB_GPU_RING);
     int ret;
 
     if (!at) {
         NB_WARN("cuda: GPU %d has no %zu bytes for the kernel's workspaces (NIBBLE_GPU_RESERVE_MB)",
-                g->ordinal, (each + also) * NB_GPU_RING);
+                r->cuda->ordinal, (each + also) * NB_GPU_RING);
         return -ENOMEM;
     }
-    ret = NB_CU(g->cu, "workspaces", MemsetD8Async(at, 0, each * NB_GPU_RING, g->launches.stream));
+    ret = NB_CU(r->cuda->cu, "workspaces", MemsetD8Async(at, 0, each * NB_GPU_RING, r->stream));
     if (!ret)
-        ret = NB_CU(g->cu, "workspaces", StreamSynchronize(g->launches.stream));
+        ret = NB_CU(r->cuda->cu, "workspaces", StreamSynchronize(r->stream));
     if (ret)
         return ret;
     for (unsigned i = 0; i < NB_GPU_RING; i++) {
@@ -81,17 +83,15 @@ static int reserve_memory(struct nb_gpu *g, size_t work, size_t scratch)
     return 0;
 }
 
-int nb_ring_reserve(struct nb_gpu *g, size_t work, size_t scratch, unsigned sources)
+int nb_ring_reserve(struct nb_ring *r, size_t work, size_t scratch, unsigned sources)
 {
-    struct nb_ring *r = &g->ring;
-
     if (sources > r->most) {
         struct nb_gpu_source *array;
         if (r->npinned == sizeof(r->pinned) / sizeof(*r->pinned)) {
-            NB_WARN("cuda: communicators of too many sizes on GPU %d", g->ordinal);
+            NB_WARN("cuda: communicators of too many sizes on GPU %d", r->cuda->ordinal);
             return -ENOMEM;
         }
-        array = nb_gpu_pinned(g, (size_t)NB_GPU_RING * sources * sizeof(*array));
+        array = nb_cuda_pinned(r->cuda, (size_t)NB_GPU_RING * sources * sizeof(*array));
         if (!array)
             return -ENOMEM;
         r->pinned[r->npinned++] = array;
@@ -101,7 +101,7 @@ int nb_ring_reserve(struct nb_gpu *g, size_t work, size_t scratch, unsigned sour
     }
     if (work <= r->work_bytes && scratch <= r->scratch_bytes)
         return 0;
-    return reserve_memory(g, work > r->work_bytes ? work : r->work_bytes,
+    return reserve_memory(r, work > r->work_bytes ? work : r->work_bytes,
                           scratch > r->scratch_bytes ? scratch : r->scratch_bytes);
 }
 
@@ -122,42 +122,41 @@ static void take_stats(const struct nb_gpu_result *res, struct nb_encode_stats *
 }
 
 /* The work of a slot is finished: its owner gets the result, the slot is free. */
-static void finish(struct nb_gpu *g, unsigned at, ssize_t result, uint64_t value)
+static void finish(struct nb_ring *r, unsigned at, ssize_t result, uint64_t value)
 {
-    struct nb_gpu_slot *slot = &g->ring.slot[at];
+    struct nb_gpu_slot *slot = &r->slot[at];
 
     slot->work->id = FINISHED;
     slot->work->more[0] = (uint64_t)result;
     slot->work->more[1] = value;
-    slot->dev->inflight--;
+    (*slot->inflight)--;
     slot->work = NULL;
-    g->ring.done++;
-    g->ring.moved_ns = (int64_t)nb_now_ns();
+    r->done++;
+    r->moved_ns = nb_clock_ns(r->clock);
 }
 
 /* 1 when slot `at` is free or its descriptor is finished. */
-static int look(struct nb_gpu *g, unsigned at)
+static int look(struct nb_ring *r, unsigned at)
 {
-    struct nb_gpu_slot *slot = &g->ring.slot[at];
-    const struct nb_gpu_result *res = &g->ring.host->result[at];
+    struct nb_gpu_slot *slot = &r->slot[at];
+    const struct nb_gpu_result *res = &r->host->result[at];
 
     if (!slot->work)
         return 1;
-    if (__atomic_load_n(&res->done, __ATOMIC_ACQUIRE) != g->ring.host->ring.desc[at].id)
+    if (__atomic_load_n(&res->done, __ATOMIC_ACQUIRE) != r->host->ring.desc[at].id)
         return 0;
     if (slot->stats && res->length >= 0)
         take_stats(res, slot->stats, slot->values);
-    finish(g, at, (ssize_t)res->length, res->value);
+    finish(r, at, (ssize_t)res->length, res->value);
     return 1;
 }
 
-unsigned nb_ring_sweep(struct nb_gpu *g)
+unsigned nb_ring_sweep(struct nb_ring *r)
 {
-    struct nb_ring *r = &g->ring;
     unsigned open = 0;
 
     for (uint64_t s = r->oldest; s < r->published; s++) {
-        if (!look(g, (unsigned)(s % NB_GPU_RING)))
+        if (!look(r, (unsigned)(s % NB_GPU_RING)))
             open++;
         else if (s == r->oldest)
             r->oldest++;
@@ -165,38 +164,38 @@ unsigned nb_ring_sweep(struct nb_gpu *g)
     return open;
 }
 
-void nb_ring_cancel(struct nb_gpu *g)
+void nb_ring_fail(struct nb_ring *r, int error)
 {
-    struct nb_ring *r = &g->ring;
+    int none = 0;
 
-    nb_ring_sweep(g);
+    atomic_compare_exchange_strong(&r->failed, &none, error);
+    nb_ring_sweep(r);
     for (unsigned i = 0; i < NB_GPU_RING; i++)
         if (r->slot[i].work)
-            finish(g, i, -ECANCELED, 0);
+            finish(r, i, -ECANCELED, 0);
     r->oldest = r->published;
 }
 
-ssize_t nb_ring_poll(struct nb_gpu *g, struct nb_work *work)
+ssize_t nb_ring_poll(struct nb_ring *r, struct nb_work *work)
 {
-    if (work->id != FINISHED && !look(g, (unsigned)((work->id - 1) % NB_GPU_RING)))
+    if (work->id != FINISHED && !look(r, (unsigned)((work->id - 1) % NB_GPU_RING)))
         return -EINPROGRESS;
     return (ssize_t)work->more[0];
 }
 
 /* ---- Handing over -------------------------------------------------------------------------------------- */
 
-int nb_ring_submit(struct nb_gpu *g, struct nb_cuda_device *dev, struct nb_work *work, struct nb_gpu_desc *d,
+int nb_ring_submit(struct nb_ring *r, unsigned *inflight, struct nb_work *work, struct nb_gpu_desc *d,
                    const struct nb_source *sources, struct nb_encode_stats *stats)
 {
-    struct nb_ring *r = &g->ring;
     const unsigned at = (unsigned)(r->published % NB_GPU_RING);
     struct nb_gpu_slot *slot = &r->slot[at];
     struct nb_gpu_source *array = slot->sources;
     int64_t need;
 
-    if (g->major >= NB_GPU_NO_DIFFERENCES && nb_gpu_differs(d->op))
+    if (r->major >= NB_GPU_NO_DIFFERENCES && nb_gpu_differs(d->op))
         return -ENOTSUP;
-    if (!look(g, at)) {
+    if (!look(r, at)) {
         r->full++;
         return -EAGAIN;
     }
@@ -227,15 +226,14 @@ int nb_ring_submit(struct nb_gpu *g, struct nb_cuda_device *dev, struct nb_work 
     d->ticket = r->tickets;
     r->tickets += d->tickets;
     slot->work = work;
-    slot->dev = dev;
+    slot->inflight = inflight;
     slot->stats = stats;
     slot->values = d->n;
-    slot->since_ns = (int64_t)nb_now_ns();
     if (r->oldest == r->published)
-        r->moved_ns = slot->since_ns;
+        r->moved_ns = nb_clock_ns(r->clock);
     work->id = r->published + 1;
-    work->at = g;
-    dev->inflight++;
+    work->at = r;
+    (*inflight)++;
     r->host->ring.desc[at] = *d;
     __atomic_store_n(&r->host->ring.published, ++r->published, __ATOMIC_RELEASE);
     return 0;

@@ -10,7 +10,7 @@
 #include "codec/fp.h"
 
 #define FLOOR 16.0f    /* log2 of the largest ratio between groups that are not zero */
-#define ZERO  (-150.0f) /* of a group of zeros: below what any other can have */
+#define ZERO (-150.0f) /* of a group of zeros: below what any other can have */
 
 unsigned nb_host_sample(enum nb_dtype type, const void *src, size_t n, unsigned samples, float *out)
 {
@@ -61,7 +61,7 @@ unsigned nb_host_profile(enum nb_dtype type, const void *src, size_t n, unsigned
     return nb_profile_of_sums(out, nb_host_sums(type, src, n, groups, out), out);
 }
 
-/* Order patterns of sign-magnitude floats as integers, so that neighbours in value are neighbours in code. */
+/* Order patterns of sign-magnitude floats as integers, so that neighbors in value are neighbors in code. */
 static int32_t ordered16(uint16_t x)
 {
     return x & 0x8000 ? -(int32_t)(x & 0x7fff) : (int32_t)x;

@@ -10,107 +10,58 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "base/nccl_names.h"
 #include "codec/fp.h"
 #include "nibble/codec.h"
 
 #define BLOCK 1024u /* accumulators at a time: at most 8 KiB */
 
-size_t nb_nccl_type_size(ncclDataType_t type)
-{
-    switch (type) {
-    case ncclInt8:
-    case ncclUint8:
-    case ncclFloat8e4m3:
-    case ncclFloat8e5m2:
-        return 1;
-    case ncclFloat16:
-    case ncclBfloat16:
-        return 2;
-    case ncclInt32:
-    case ncclUint32:
-    case ncclFloat32:
-        return 4;
-    case ncclInt64:
-    case ncclUint64:
-    case ncclFloat64:
-        return 8;
-    default:
-        return 0;
-    }
-}
-
-const char *nb_nccl_type_name(ncclDataType_t type)
-{
-    switch (type) {
-    case ncclInt8: return "int8";
-    case ncclUint8: return "uint8";
-    case ncclInt32: return "int32";
-    case ncclUint32: return "uint32";
-    case ncclInt64: return "int64";
-    case ncclUint64: return "uint64";
-    case ncclFloat16: return "float16";
-    case ncclFloat32: return "float32";
-    case ncclFloat64: return "float64";
-    case ncclBfloat16: return "bfloat16";
-    case ncclFloat8e4m3: return "float8e4m3";
-    case ncclFloat8e5m2: return "float8e5m2";
-    default: return "unknown type";
-    }
-}
-
-int nb_exact_supported(ncclDataType_t type, ncclRedOp_t op)
-{
-    if (type == ncclFloat8e4m3 || type == ncclFloat8e5m2)
-        return 0; /* a sum in 8 bits is no better than a quantized one; NCCL keeps it */
-    return nb_nccl_type_size(type) != 0 && (op == ncclSum || op == ncclProd || op == ncclMax || op == ncclMin);
-}
-
 /* One loop a (type, op): STORE = type in memory, ACC = type of the accumulator. */
-#define REDUCE_LOOP(STORE, ACC, EXPR)                                                                                \
-    for (size_t at = 0; at < n; at += BLOCK) {                                                                       \
-        size_t len = n - at < BLOCK ? n - at : BLOCK;                                                                \
-        ACC acc[BLOCK];                                                                                              \
-        STORE in[BLOCK];                                                                                             \
-        for (size_t s = 0; s < total; s++) {                                                                         \
-            const uint8_t *src = s < nsources ? (const uint8_t *)sources[s] : (const uint8_t *)own;                  \
-            memcpy(in, src + at * sizeof(STORE), len * sizeof(STORE));                                               \
-            if (s == 0) {                                                                                            \
-                for (size_t i = 0; i < len; i++)                                                                     \
-                    acc[i] = (ACC)in[i];                                                                             \
-            } else {                                                                                                 \
-                for (size_t i = 0; i < len; i++) {                                                                   \
-                    ACC a = acc[i], b = (ACC)in[i];                                                                  \
-                    acc[i] = (ACC)(EXPR);                                                                            \
-                }                                                                                                    \
-            }                                                                                                        \
-        }                                                                                                            \
-        for (size_t i = 0; i < len; i++)                                                                             \
-            in[i] = (STORE)acc[i];                                                                                   \
-        memcpy((uint8_t *)dst + at * sizeof(STORE), in, len * sizeof(STORE));                                        \
+#define REDUCE_LOOP(STORE, ACC, EXPR) \
+    for (size_t at = 0; at < n; at += BLOCK) { \
+        size_t len = n - at < BLOCK ? n - at : BLOCK; \
+        ACC acc[BLOCK]; \
+        STORE in[BLOCK]; \
+        for (size_t s = 0; s < total; s++) { \
+            const uint8_t *src = s < nsources ? (const uint8_t *)sources[s] : (const uint8_t *)own; \
+            memcpy(in, src + at * sizeof(STORE), len * sizeof(STORE)); \
+            if (s == 0) { \
+                for (size_t i = 0; i < len; i++) \
+                    acc[i] = (ACC)in[i]; \
+            } else { \
+                for (size_t i = 0; i < len; i++) { \
+                    ACC a = acc[i], b = (ACC)in[i]; \
+                    acc[i] = (ACC)(EXPR); \
+                } \
+            } \
+        } \
+        for (size_t i = 0; i < len; i++) \
+            in[i] = (STORE)acc[i]; \
+        memcpy((uint8_t *)dst + at * sizeof(STORE), in, len * sizeof(STORE)); \
     }
 
 /* Unsigned accumulators make wrap-around defined; minimum and maximum need the sign. */
-#define REDUCE_INT(SIGNED, UNSIGNED)                                                                                 \
-    switch (op) {                                                                                                    \
-    case ncclSum: REDUCE_LOOP(UNSIGNED, UNSIGNED, a + b) break;                                                      \
-    case ncclProd: REDUCE_LOOP(UNSIGNED, UNSIGNED, (uint64_t)a * b) break;                                           \
-    case ncclMax: REDUCE_LOOP(SIGNED, SIGNED, a > b ? a : b) break;                                                  \
-    default: REDUCE_LOOP(SIGNED, SIGNED, a < b ? a : b) break;                                                       \
-    }                                                                                                                \
+#define REDUCE_INT(SIGNED, UNSIGNED) \
+    switch (op) { \
+    case ncclSum: REDUCE_LOOP(UNSIGNED, UNSIGNED, a + b) break; \
+    case ncclProd: REDUCE_LOOP(UNSIGNED, UNSIGNED, (uint64_t)a *b) break; \
+    case ncclMax: REDUCE_LOOP(SIGNED, SIGNED, a > b ? a : b) break; \
+    default: REDUCE_LOOP(SIGNED, SIGNED, a < b ? a : b) break; \
+    } \
     return 0
 
-#define REDUCE_FLOAT(TYPE, MAX, MIN)                                                                                 \
-    switch (op) {                                                                                                    \
-    case ncclSum: REDUCE_LOOP(TYPE, TYPE, a + b) break;                                                              \
-    case ncclProd: REDUCE_LOOP(TYPE, TYPE, a * b) break;                                                             \
-    case ncclMax: REDUCE_LOOP(TYPE, TYPE, MAX(a, b)) break;                                                          \
-    default: REDUCE_LOOP(TYPE, TYPE, MIN(a, b)) break;                                                               \
-    }                                                                                                                \
+#define REDUCE_FLOAT(TYPE, MAX, MIN) \
+    switch (op) { \
+    case ncclSum: REDUCE_LOOP(TYPE, TYPE, a + b) break; \
+    case ncclProd: REDUCE_LOOP(TYPE, TYPE, a *b) break; \
+    case ncclMax: REDUCE_LOOP(TYPE, TYPE, MAX(a, b)) break; \
+    default: REDUCE_LOOP(TYPE, TYPE, MIN(a, b)) break; \
+    } \
     return 0
 
 /* 16-bit floats pass through FP32 by the codec's own conversions (raw decode of one block at a time). */
-static int reduce_half(enum nb_dtype type, ncclRedOp_t op, const void *const *sources, size_t nsources, const void *own,
-                       size_t n, void *dst)
+static int reduce_half(enum nb_dtype type, ncclRedOp_t op, const void *const *sources, size_t nsources,
+                       const void *own, size_t n, void *dst)
 {
     size_t total = nsources + (own != NULL);
 

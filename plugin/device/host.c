@@ -15,7 +15,8 @@
 /* mmap: zeroed, page-aligned, and costs no memory until touched. */
 static void *host_alloc(struct nb_device *dev, enum nb_place place, size_t bytes)
 {
-    void *p = mmap(NULL, bytes ? bytes : 1, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void *p = mmap(NULL, bytes ? bytes : 1, PROT_READ | PROT_WRITE,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 
     (void)dev;
     (void)place;
@@ -39,8 +40,9 @@ static int host_copy(struct nb_device *dev, struct nb_work *work, void *dst, con
     return 0;
 }
 
-/* Large zeroed areas go back to the kernel, which gives zeroes again on the next touch: emptying what was never
- * touched must not cost memory, and what is large not the time to write it. `dst` is from host_alloc. */
+/* Large zeroed areas go back to the kernel, which gives zeroes again on the next touch: emptying what was
+ * never touched must not cost memory, and what is large not the time to write it. `dst` is from host_alloc.
+ * */
 static int host_zero(struct nb_device *dev, struct nb_work *work, void *dst, size_t bytes)
 {
     size_t page = (size_t)sysconf(_SC_PAGESIZE), whole = bytes / page * page;
@@ -61,7 +63,8 @@ static int host_equal(struct nb_device *dev, const void *a, const void *b, size_
     return memcmp(a, b, bytes) == 0;
 }
 
-static double host_likeness(struct nb_device *dev, const void *a, const void *b, size_t bytes, unsigned samples)
+static double host_likeness(struct nb_device *dev, const void *a, const void *b, size_t bytes,
+                            unsigned samples)
 {
     const struct nb_nearness near = nb_host_nearness(a, b, bytes, samples);
 
@@ -73,25 +76,23 @@ static double host_likeness(struct nb_device *dev, const void *a, const void *b,
 
 /* The codecs of nibble/codec.h, and the rest, without the two arguments that the host does not need. */
 
-static ssize_t host_encode(struct nb_device *dev, struct nb_work *work, enum nb_codec codec, enum nb_dtype type,
-                           const void *src, size_t n, uint64_t first, const struct nb_ef *ef, void *dst, size_t cap,
-                           struct nb_encode_stats *stats)
+static ssize_t host_encode(struct nb_device *dev, struct nb_work *work, const struct nb_encoding *e)
 {
     (void)dev;
     (void)work;
-    return nb_encode(codec, type, src, n, first, ef, dst, cap, stats);
+    return e->codec->encode(e);
 }
 
-static int host_decode(struct nb_device *dev, struct nb_work *work, enum nb_codec codec, enum nb_dtype type,
-                       const void *coded, size_t len, size_t n, uint64_t first, void *dst)
+static int host_decode(struct nb_device *dev, struct nb_work *work, const struct nb_decoding *d)
 {
     (void)dev;
     (void)work;
-    return nb_decode(codec, type, coded, len, n, first, dst);
+    return d->codec->decode(d);
 }
 
-static int host_reduce(struct nb_device *dev, struct nb_work *work, enum nb_dtype type, const struct nb_source *sources,
-                       size_t nsources, const void *own, size_t n, uint64_t first, void *dst)
+static int host_reduce(struct nb_device *dev, struct nb_work *work, enum nb_dtype type,
+                       const struct nb_source *sources, size_t nsources, const void *own, size_t n,
+                       uint64_t first, void *dst)
 {
     (void)dev;
     (void)work;
@@ -99,44 +100,12 @@ static int host_reduce(struct nb_device *dev, struct nb_work *work, enum nb_dtyp
 }
 
 static int host_reduce_exact(struct nb_device *dev, struct nb_work *work, ncclDataType_t type, ncclRedOp_t op,
-                             const void *const *sources, size_t nsources, const void *own, size_t n, void *dst)
+                             const void *const *sources, size_t nsources, const void *own, size_t n,
+                             void *dst)
 {
     (void)dev;
     (void)work;
     return nb_exact_reduce(type, op, sources, nsources, own, n, dst);
-}
-
-static ssize_t host_ulp_encode(struct nb_device *dev, struct nb_work *work, enum nb_ulp_width width, const void *cur,
-                               const void *ref, size_t bytes, size_t limit, void *dst, size_t cap)
-{
-    (void)dev;
-    (void)work;
-    return nb_ulp_encode(width, cur, ref, bytes, limit, dst, cap);
-}
-
-static int host_ulp_decode(struct nb_device *dev, struct nb_work *work, enum nb_ulp_width width, const void *coded,
-                           size_t len, const void *ref, size_t bytes, void *dst)
-{
-    (void)dev;
-    (void)work;
-    return nb_ulp_decode(width, coded, len, ref, bytes, dst);
-}
-
-static ssize_t host_delta4_encode(struct nb_device *dev, struct nb_work *work, enum nb_dtype type, const void *cur,
-                                  const void *ref, size_t bytes, size_t limit, void *dst, size_t cap,
-                                  struct nb_delta4_stats *stats)
-{
-    (void)dev;
-    (void)work;
-    return nb_delta4_encode(type, cur, ref, bytes, limit, dst, cap, stats);
-}
-
-static int host_delta4_decode(struct nb_device *dev, struct nb_work *work, enum nb_dtype type, const void *coded,
-                              size_t len, const void *ref, size_t bytes, void *dst)
-{
-    (void)dev;
-    (void)work;
-    return nb_delta4_decode(type, coded, len, ref, bytes, dst);
 }
 
 static enum nb_ulp_width host_ulp_guess(struct nb_device *dev, const void *cur, const void *ref, size_t bytes)
@@ -151,15 +120,15 @@ static uint64_t host_hash(struct nb_device *dev, const void *data, size_t bytes,
     return nb_hash64(data, bytes, seed);
 }
 
-static unsigned host_sample(struct nb_device *dev, enum nb_dtype type, const void *src, size_t n, unsigned samples,
-                            float *out)
+static unsigned host_sample(struct nb_device *dev, enum nb_dtype type, const void *src, size_t n,
+                            unsigned samples, float *out)
 {
     (void)dev;
     return nb_host_sample(type, src, n, samples, out);
 }
 
-static unsigned host_profile(struct nb_device *dev, enum nb_dtype type, const void *src, size_t n, unsigned groups,
-                             float *out)
+static unsigned host_profile(struct nb_device *dev, enum nb_dtype type, const void *src, size_t n,
+                             unsigned groups, float *out)
 {
     (void)dev;
     return nb_host_profile(type, src, n, groups, out);
@@ -198,10 +167,6 @@ static const struct nb_device_ops host_ops = {
     .decode = host_decode,
     .reduce = host_reduce,
     .reduce_exact = host_reduce_exact,
-    .ulp_encode = host_ulp_encode,
-    .ulp_decode = host_ulp_decode,
-    .delta4_encode = host_delta4_encode,
-    .delta4_decode = host_delta4_decode,
     .ulp_guess = host_ulp_guess,
     .hash = host_hash,
     .equal = host_equal,
@@ -210,4 +175,8 @@ static const struct nb_device_ops host_ops = {
     .profile = host_profile,
 };
 
-struct nb_device nb_device_host = {.ops = &host_ops};
+struct nb_device *nb_host_device(void)
+{
+    static const struct nb_device device = {.ops = &host_ops};
+    return (struct nb_device *)(uintptr_t)&device; /* nobody writes to it */
+}

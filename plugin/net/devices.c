@@ -1,96 +1,150 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The list of devices and the table that translates its indices; see devices.h. */
+/* The list of devices, and a table of functions that translates its indices; see devices.h. */
 #include "net/devices.h"
 
 #include <errno.h>
+#include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/log.h"
 
 #define UNKNOWN_SPEED_MBPS 10000 /* of a NIC that cannot tell; as NCCL assumes for sockets */
 
-/* Written by nb_devices_open, which nobody calls while the table is in use. */
-static const struct nb_net_ops *under;
-static struct nb_net_ops shown;
-static struct nb_net_props list[NB_NET_MAX_DEVS];
-static int nnics, ndevices;
+struct devices {
+    struct nb_net net;
+    struct nb_net_ops ops; /* the transport's, but for the functions below */
+    struct nb_net *under;
+    int nnics, ndevices;
+    struct nb_net_props list[NB_NET_MAX_DEVS];
+};
+
+static struct devices *devices_of(struct nb_net *net)
+{
+    return (struct devices *)net;
+}
 
 /* The transport's index of a device of the list, or -EINVAL. */
-static int nic_of(int dev)
+static int nic_of(const struct devices *d, int dev)
 {
-    if (dev >= 0 && dev < ndevices)
-        return dev % nnics;
-    NB_WARN("there is no device %d, there are %d", dev, ndevices);
+    if (dev >= 0 && dev < d->ndevices)
+        return dev % d->nnics;
+    NB_WARN("there is no device %d, there are %d", dev, d->ndevices);
     return -EINVAL;
 }
 
-static int shown_devices(int *ndev)
+static void list_fini(struct nb_net *net)
 {
-    *ndev = ndevices;
+    struct devices *d = devices_of(net);
+
+    d->under->ops->fini(d->under);
+    free(d);
+}
+
+static int list_devices(struct nb_net *net, int *ndev)
+{
+    *ndev = devices_of(net)->ndevices;
     return 0;
 }
 
-static int shown_properties(int dev, struct nb_net_props *props)
+static int list_properties(struct nb_net *net, int dev, struct nb_net_props *props)
 {
-    int nic = nic_of(dev);
+    struct devices *d = devices_of(net);
+    int nic = nic_of(d, dev);
 
     if (nic < 0)
         return nic;
-    *props = list[dev];
+    *props = d->list[dev];
     return 0;
 }
 
-static int shown_listen(int dev, void *handle, void **listen_comm)
+static int list_listen(struct nb_net *net, int dev, void *handle, void **listen_comm)
 {
-    int nic = nic_of(dev);
+    struct devices *d = devices_of(net);
+    int nic = nic_of(d, dev);
 
-    return nic < 0 ? nic : under->listen(nic, handle, listen_comm);
+    return nic < 0 ? nic : d->under->ops->listen(d->under, nic, handle, listen_comm);
 }
 
-static int shown_connect(int dev, const struct nb_net_conn_cfg *cfg, void *handle, void **send_comm)
+static int list_connect(struct nb_net *net, int dev, const struct nb_net_conn_cfg *cfg, void *handle,
+                        void **send_comm)
 {
-    int nic = nic_of(dev);
+    struct devices *d = devices_of(net);
+    int nic = nic_of(d, dev);
 
-    return nic < 0 ? nic : under->connect(nic, cfg, handle, send_comm);
+    return nic < 0 ? nic : d->under->ops->connect(d->under, nic, cfg, handle, send_comm);
 }
 
-/* 1 when one of the first n devices has this name. */
-static int is_taken(const char *name, int n)
+static void list_abandon(struct nb_net *net, void *handle)
+{
+    struct nb_net *under = devices_of(net)->under;
+
+    under->ops->abandon(under, handle);
+}
+
+static bool is_taken(const struct devices *d, const char *name, int n)
 {
     for (int i = 0; i < n; i++)
-        if (strcmp(list[i].name, name) == 0)
-            return 1;
-    return 0;
+        if (strcmp(d->list[i].name, name) == 0)
+            return true;
+    return false;
 }
 
-/* Give device `dev` the name of its NIC, with the number of the copy where that is not 0, unlike all before.
- */
-static void name_device(int dev, const char *nic, int copy)
+/* Give device `dev` the name of its NIC, with the number of the copy where that is not 0, unlike all
+ * before. */
+static void name_device(struct devices *d, int dev, const char *nic, int copy)
 {
-    char *name = list[dev].name;
-    size_t cap = sizeof(list[dev].name);
+    char *name = d->list[dev].name;
+    size_t cap = sizeof(d->list[dev].name);
 
     if (copy == 0)
         snprintf(name, cap, "%.*s", (int)cap - 1, nic);
-    for (int n = copy; n > 0 || is_taken(name, dev); n++) {
+    for (int n = copy; n > 0 || is_taken(d, name, dev); n++) {
         char suffix[16];
         int len = snprintf(suffix, sizeof(suffix), "#%d", n ? n : 1);
 
         snprintf(name, cap, "%.*s%s", (int)cap - 1 - len, nic, suffix);
-        if (!is_taken(name, dev))
+        if (!is_taken(d, name, dev))
             break;
     }
 }
 
-int nb_devices_open(const struct nb_net_ops *transport, int copies, const struct nb_net_ops **ops)
+/* Properties of NIC `i`; made up where the transport cannot tell them. */
+static void read_properties(struct devices *d, int i)
 {
-    int n = 0, ret = transport->devices(&n);
+    struct nb_net *under = d->under;
+    struct nb_net_props props;
+    int ret;
+
+    memset(&props, 0, sizeof(props));
+    ret = under->ops->properties(under, i, &props);
+    if (ret) {
+        /* One device less on this node alone would end the job where CollNet devices are counted. */
+        NB_WARN("device %d of transport %s cannot tell its properties (%s); it is shown, and fails when used",
+                i, under->ops->name, strerror(-ret));
+        memset(&props, 0, sizeof(props));
+        snprintf(props.name, sizeof(props.name), "%s%d", under->ops->name, i);
+        props.guid = (uint64_t)i;
+        props.mem_support = NB_MEM_HOST;
+        props.speed_mbps = UNKNOWN_SPEED_MBPS;
+    }
+    d->list[i] = props;
+    name_device(d, i, props.name, 0);
+}
+
+int nb_devices_open(struct nb_net *under, int copies, struct nb_net **net)
+{
+    struct devices *d;
+    int n = 0, ret = under->ops->devices(under, &n);
 
     if (ret)
         return ret;
+    d = calloc(1, sizeof(*d));
+    if (!d)
+        return -ENOMEM;
     if (n > NB_NET_MAX_DEVS) {
-        NB_WARN("transport %s has %d devices, only the first %d are used", transport->name, n,
+        NB_WARN("transport %s has %d devices, only the first %d are used", under->ops->name, n,
                 NB_NET_MAX_DEVS);
         n = NB_NET_MAX_DEVS;
     }
@@ -102,37 +156,24 @@ int nb_devices_open(const struct nb_net_ops *transport, int copies, const struct
             copies, n, copies * n, NB_NET_MAX_DEVS, NB_NET_MAX_DEVS / n);
         copies = NB_NET_MAX_DEVS / n;
     }
-    for (int i = 0; i < n; i++) {
-        struct nb_net_props props;
-
-        memset(&props, 0, sizeof(props));
-        ret = transport->properties(i, &props);
-        if (ret) {
-            /* One device less on this node alone would end the job where CollNet devices are counted. */
-            NB_WARN(
-                "device %d of transport %s cannot tell its properties (%s); it is shown, and fails when used",
-                i, transport->name, strerror(-ret));
-            memset(&props, 0, sizeof(props));
-            snprintf(props.name, sizeof(props.name), "%s%d", transport->name, i);
-            props.guid = (uint64_t)i;
-            props.mem_support = NB_MEM_HOST;
-            props.speed_mbps = UNKNOWN_SPEED_MBPS;
-        }
-        list[i] = props;
-        name_device(i, props.name, 0);
-    }
+    d->under = under;
+    d->nnics = n;
+    d->ndevices = n * copies;
+    for (int i = 0; i < n; i++)
+        read_properties(d, i);
     for (int i = n; i < n * copies; i++) {
-        list[i] = list[i % n];
-        name_device(i, list[i % n].name, i / n);
+        d->list[i] = d->list[i % n];
+        name_device(d, i, d->list[i % n].name, i / n);
     }
-    under = transport;
-    nnics = n;
-    ndevices = n * copies;
-    shown = *transport;
-    shown.devices = shown_devices;
-    shown.properties = shown_properties;
-    shown.listen = shown_listen;
-    shown.connect = shown_connect;
-    *ops = &shown;
+    d->ops = *under->ops;
+    d->ops.init = NULL;
+    d->ops.fini = list_fini;
+    d->ops.devices = list_devices;
+    d->ops.properties = list_properties;
+    d->ops.listen = list_listen;
+    d->ops.connect = list_connect;
+    d->ops.abandon = under->ops->abandon ? list_abandon : NULL;
+    d->net = (struct nb_net){.ops = &d->ops, .ctx = under->ctx};
+    *net = &d->net;
     return 0;
 }

@@ -17,15 +17,16 @@
 
 #include "net/transport.h"
 
-/* Read the devices of `under`, which is initialised, and make the table that shows them `copies` times: its
- * devices, properties, listen and connect speak of the list's devices, all else is the transport's. Device i
- * is NIC i modulo their number, so the first devices are the NICs in the transport's order, under their own
- * names; later ones are called "name#1", "name#2". Fewer copies (after a WARN line) when there would be more
- * than NB_NET_MAX_DEVS devices. A NIC that cannot tell its properties is shown with made-up ones (after a
- * WARN line), its connections fail.
+/* Put the list of devices in front of `under`, an initialized transport of which each NIC is to be `copies`
+ * devices. The result's devices, properties, listen, connect and abandon take the list's indices; all other
+ * functions are the transport's own, so connections and listeners are too. Device i is NIC i modulo the
+ * number of NICs: the first devices are the NICs in the transport's order, under their own names, later ones
+ * are called "name#1", "name#2". With fewer copies (after a WARN line) when there would be more than
+ * NB_NET_MAX_DEVS devices. A NIC that cannot tell its properties is listed with made-up ones (after a WARN
+ * line); its connections fail.
  *
- * 0 and *ops, which is valid until the next call, or the error of the transport's list. One caller at a time.
- */
-int nb_devices_open(const struct nb_net_ops *under, int copies, const struct nb_net_ops **ops);
+ * 0 and *net, which owns `under` (its fini calls under's), or a negative errno: that of the transport's list,
+ * or -ENOMEM; `under` is then the caller's still. */
+int nb_devices_open(struct nb_net *under, int copies, struct nb_net **net);
 
 #endif

@@ -1,53 +1,58 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The transport `forward`: the point-to-point half of another installed plugin (NIBBLE_NET_FORWARD), so that
- * what a vendor's plugin does better for its network stays, and the collective engine runs over it.
+ * a vendor's plugin keeps driving its network, and the collective engine runs over it.
  *
- * A comm of ours wraps the plugin's and keeps what its interface lacks: the error that every later call
- * returns, how many requests are open, bytes. Requests are wrapped since test is given nothing else. The
- * plugin cannot be slept on: it has no descriptors to tell, so poll_fds asks the owner to come back.
+ * Each connection wraps one of the plugin's and adds what that interface lacks: the sticky error, the number
+ * of requests in flight, bytes. Requests are wrapped since test is passed nothing else. A plugin has no
+ * descriptors to wait for, so poll_fds makes the owner poll.
  */
 #include <errno.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/context.h"
 #include "base/log.h"
-#include "base/params.h"
 #include "net/forward_table.h"
+#include "net/requests.h"
 #include "net/transport.h"
 
-#define BATCH 32 /* requests allocated at once */
-
 struct fwd_req {
-    struct fwd_comm *comm;
+    struct nb_net_req head;
     void *foreign;
     int n;       /* messages; 0: a flush */
-    int dead;    /* the plugin has failed it: it is not asked again */
+    bool dead;   /* the plugin has failed it: it is not asked again */
     size_t size; /* of a send */
-    struct fwd_req *next_free;
-};
-
-struct fwd_batch {
-    struct fwd_batch *next;
-    struct fwd_req req[BATCH];
 };
 
 struct fwd_comm {
+    struct nb_foreign *plugin;
     void *foreign;
     int is_send;
     int err;
     unsigned open; /* requests */
     atomic_uint_fast64_t bytes;
-    struct fwd_req *free;
-    struct fwd_batch *batches;
+    struct nb_net_reqs reqs;
     char peer[128];
 };
 
-/* Written by init and fini, which run under the caller's lock while no comm exists. */
-static struct nb_foreign *plugin;
-static int users;
+struct forward {
+    struct nb_net net;
+    struct nb_foreign *plugin;
+};
+
+struct fwd_listen {
+    struct nb_foreign *plugin;
+    void *foreign;
+};
+
+static struct nb_foreign *plugin_of(struct nb_net *net)
+{
+    return ((struct forward *)net)->plugin;
+}
 
 static const char *result_name(ncclResult_t res)
 {
@@ -64,9 +69,9 @@ static const char *result_name(ncclResult_t res)
     return (unsigned)res < sizeof(names) / sizeof(names[0]) ? names[res] : "an unknown error";
 }
 
-/* The plugin's result as errno, said once. A remote error may be a peer that has closed in order, which the
- * caller judges; what the plugin knows about it, it has said itself. */
-static int failed(const char *what, const char *peer, ncclResult_t res)
+/* The plugin's result as errno, logged once. A remote error may be a graceful shutdown by the peer, which the
+ * caller judges; what the plugin knows about it, it has logged itself. */
+static int failed(const struct nb_foreign *plugin, const char *what, const char *peer, ncclResult_t res)
 {
     if (res == ncclRemoteError) {
         NB_INFO(NCCL_NET, "forward: %s: a remote error from plugin %s%s%s", what, nb_foreign_label(plugin),
@@ -87,56 +92,59 @@ static int failed(const char *what, const char *peer, ncclResult_t res)
 static int fail_comm(struct fwd_comm *c, const char *what, ncclResult_t res)
 {
     if (!c->err)
-        c->err = failed(what, c->peer, res);
+        c->err = failed(c->plugin, what, c->peer, res);
     return c->err;
 }
 
 /* ---- Devices -------------------------------------------------------------------------------------- */
 
-static int fwd_init(void)
+static int fwd_init(struct nb_context *ctx, struct nb_net **net)
 {
-    const char *name = nb_params()->net_forward;
+    const char *name = ctx->params->net_forward;
+    struct forward *f;
     int ret;
 
-    if (users > 0) {
-        users++;
-        return 0;
-    }
     if (!*name) {
         NB_WARN("bad setting: NIBBLE_NET=forward needs NIBBLE_NET_FORWARD, the name or path of a plugin");
         return -EINVAL;
     }
-    ret = nb_foreign_open(name, &plugin);
-    if (ret)
+    f = calloc(1, sizeof(*f));
+    if (!f)
+        return -ENOMEM;
+    f->net = (struct nb_net){.ops = &nb_net_forward, .ctx = ctx};
+    ret = nb_foreign_open(name, &f->plugin);
+    if (ret) {
+        free(f);
         return ret;
+    }
     NB_INFO(NCCL_INIT | NCCL_NET, "forward: point-to-point traffic goes through plugin %s",
-            nb_foreign_label(plugin));
-    users = 1;
+            nb_foreign_label(f->plugin));
+    *net = &f->net;
     return 0;
 }
 
-static void fwd_fini(void)
+static void fwd_fini(struct nb_net *net)
 {
-    if (users == 0 || --users > 0)
-        return;
-    nb_foreign_close(plugin);
-    plugin = NULL;
+    nb_foreign_close(plugin_of(net));
+    free(net);
 }
 
-static int fwd_devices(int *ndev)
+static int fwd_devices(struct nb_net *net, int *ndev)
 {
+    struct nb_foreign *plugin = plugin_of(net);
     ncclResult_t res = nb_foreign_devices(plugin, ndev);
 
-    return res == ncclSuccess ? 0 : failed("devices", NULL, res);
+    return res == ncclSuccess ? 0 : failed(plugin, "devices", NULL, res);
 }
 
-static int fwd_properties(int dev, struct nb_net_props *props)
+static int fwd_properties(struct nb_net *net, int dev, struct nb_net_props *props)
 {
+    struct nb_foreign *plugin = plugin_of(net);
     int type = NCCL_NET_DEVICE_HOST;
     ncclResult_t res = nb_foreign_properties(plugin, dev, props, &type);
 
     if (res != ncclSuccess)
-        return failed("getProperties", NULL, res);
+        return failed(plugin, "getProperties", NULL, res);
     if (type != NCCL_NET_DEVICE_HOST) {
         NB_WARN("forward: device %s of plugin %s is driven by NCCL's kernels (type %d), which cannot be "
                 "forwarded",
@@ -148,41 +156,58 @@ static int fwd_properties(int dev, struct nb_net_props *props)
 
 /* ---- Connections ---------------------------------------------------------------------------------- */
 
-static struct fwd_comm *comm_new(void *foreign, int is_send)
+static struct fwd_comm *comm_new(struct nb_foreign *plugin, void *foreign, int is_send)
 {
     struct fwd_comm *c = calloc(1, sizeof(*c));
 
     if (!c)
         return NULL;
+    c->plugin = plugin;
     c->foreign = foreign;
     c->is_send = is_send;
+    nb_net_reqs_init(&c->reqs, c, sizeof(struct fwd_req), 0);
     /* Its address is the plugin's secret. */
     snprintf(c->peer, sizeof(c->peer), "peer of %s connection %p", is_send ? "sending" : "receiving",
              foreign);
     return c;
 }
 
-static int fwd_listen(int dev, void *handle, void **listen_comm)
+static int fwd_listen(struct nb_net *net, int dev, void *handle, void **listen_comm)
 {
-    ncclResult_t res = nb_foreign_listen(plugin, dev, handle, listen_comm);
+    struct fwd_listen *l = calloc(1, sizeof(*l));
+    ncclResult_t res;
 
-    if (res == ncclSuccess && !*listen_comm)
+    *listen_comm = NULL;
+    if (!l)
+        return -ENOMEM;
+    l->plugin = plugin_of(net);
+    res = nb_foreign_listen(l->plugin, dev, handle, &l->foreign);
+    if (res == ncclSuccess && !l->foreign)
         res = ncclInternalError;
-    return res == ncclSuccess ? 0 : failed("listen", NULL, res);
+    if (res != ncclSuccess) {
+        int ret = failed(l->plugin, "listen", NULL, res);
+
+        free(l);
+        return ret;
+    }
+    *listen_comm = l;
+    return 0;
 }
 
-static int fwd_connect(int dev, const struct nb_net_conn_cfg *cfg, void *handle, void **send_comm)
+static int fwd_connect(struct nb_net *net, int dev, const struct nb_net_conn_cfg *cfg, void *handle,
+                       void **send_comm)
 {
+    struct nb_foreign *plugin = plugin_of(net);
     void *foreign = NULL;
     ncclResult_t res = nb_foreign_connect(
         plugin, dev, cfg ? cfg->traffic_class : NCCL_NET_TRAFFIC_CLASS_UNDEF, handle, &foreign);
 
     *send_comm = NULL;
     if (res != ncclSuccess)
-        return failed("connect", NULL, res);
+        return failed(plugin, "connect", NULL, res);
     if (!foreign)
         return 0;
-    *send_comm = comm_new(foreign, 1);
+    *send_comm = comm_new(plugin, foreign, 1);
     if (*send_comm)
         return 0;
     nb_foreign_close_send(plugin, foreign);
@@ -191,18 +216,19 @@ static int fwd_connect(int dev, const struct nb_net_conn_cfg *cfg, void *handle,
 
 static int fwd_accept(void *listen_comm, void **recv_comm)
 {
+    struct fwd_listen *l = listen_comm;
     void *foreign = NULL;
-    ncclResult_t res = nb_foreign_accept(plugin, listen_comm, &foreign);
+    ncclResult_t res = nb_foreign_accept(l->plugin, l->foreign, &foreign);
 
     *recv_comm = NULL;
     if (res != ncclSuccess)
-        return failed("accept", NULL, res);
+        return failed(l->plugin, "accept", NULL, res);
     if (!foreign)
         return 0;
-    *recv_comm = comm_new(foreign, 0);
+    *recv_comm = comm_new(l->plugin, foreign, 0);
     if (*recv_comm)
         return 0;
-    nb_foreign_close_recv(plugin, foreign);
+    nb_foreign_close_recv(l->plugin, foreign);
     return -ENOMEM;
 }
 
@@ -214,14 +240,9 @@ static int close_comm(struct fwd_comm *c, ncclResult_t (*close)(struct nb_foreig
 
     if (!c)
         return 0;
-    res = close(plugin, c->foreign);
-    ret = res == ncclSuccess ? 0 : failed(what, c->peer, res);
-    while (c->batches) {
-        struct fwd_batch *next = c->batches->next;
-
-        free(c->batches);
-        c->batches = next;
-    }
+    res = close(c->plugin, c->foreign);
+    ret = res == ncclSuccess ? 0 : failed(c->plugin, what, c->peer, res);
+    nb_net_reqs_free(&c->reqs);
     free(c);
     return ret;
 }
@@ -238,9 +259,16 @@ static int fwd_close_recv(void *comm)
 
 static int fwd_close_listen(void *comm)
 {
-    ncclResult_t res = comm ? nb_foreign_close_listen(plugin, comm) : ncclSuccess;
+    struct fwd_listen *l = comm;
+    ncclResult_t res;
+    int ret;
 
-    return res == ncclSuccess ? 0 : failed("closeListen", NULL, res);
+    if (!l)
+        return 0;
+    res = nb_foreign_close_listen(l->plugin, l->foreign);
+    ret = res == ncclSuccess ? 0 : failed(l->plugin, "closeListen", NULL, res);
+    free(l);
+    return ret;
 }
 
 /* ---- Memory --------------------------------------------------------------------------------------- */
@@ -248,9 +276,9 @@ static int fwd_close_listen(void *comm)
 static int fwd_reg_mr(void *comm, void *data, size_t size, enum nb_mem type, void **mhandle)
 {
     struct fwd_comm *c = comm;
-    ncclResult_t res = nb_foreign_reg_mr(plugin, c->foreign, data, size, (int)type, mhandle);
+    ncclResult_t res = nb_foreign_reg_mr(c->plugin, c->foreign, data, size, (int)type, mhandle);
 
-    return res == ncclSuccess ? 0 : failed("regMr", c->peer, res);
+    return res == ncclSuccess ? 0 : failed(c->plugin, "regMr", c->peer, res);
 }
 
 static int fwd_reg_mr_dmabuf(void *comm, void *data, size_t size, enum nb_mem type, uint64_t offset, int fd,
@@ -258,57 +286,26 @@ static int fwd_reg_mr_dmabuf(void *comm, void *data, size_t size, enum nb_mem ty
 {
     struct fwd_comm *c = comm;
     ncclResult_t res =
-        nb_foreign_reg_mr_dmabuf(plugin, c->foreign, data, size, (int)type, offset, fd, mhandle);
+        nb_foreign_reg_mr_dmabuf(c->plugin, c->foreign, data, size, (int)type, offset, fd, mhandle);
 
-    return res == ncclSuccess ? 0 : failed("regMrDmaBuf", c->peer, res);
+    return res == ncclSuccess ? 0 : failed(c->plugin, "regMrDmaBuf", c->peer, res);
 }
 
 static int fwd_dereg_mr(void *comm, void *mhandle)
 {
     struct fwd_comm *c = comm;
-    ncclResult_t res = nb_foreign_dereg_mr(plugin, c->foreign, mhandle);
+    ncclResult_t res = nb_foreign_dereg_mr(c->plugin, c->foreign, mhandle);
 
-    return res == ncclSuccess ? 0 : failed("deregMr", c->peer, res);
+    return res == ncclSuccess ? 0 : failed(c->plugin, "deregMr", c->peer, res);
 }
 
 /* ---- Messages ------------------------------------------------------------------------------------- */
-
-static struct fwd_req *req_new(struct fwd_comm *c)
-{
-    struct fwd_req *r;
-
-    if (!c->free) {
-        struct fwd_batch *b = calloc(1, sizeof(*b));
-
-        if (!b)
-            return NULL;
-        b->next = c->batches;
-        c->batches = b;
-        for (int i = 0; i < BATCH; i++) {
-            b->req[i].comm = c;
-            b->req[i].next_free = c->free;
-            c->free = &b->req[i];
-        }
-    }
-    r = c->free;
-    c->free = r->next_free;
-    r->foreign = NULL;
-    r->dead = 0;
-    r->size = 0;
-    return r;
-}
-
-static void req_free(struct fwd_req *r)
-{
-    r->next_free = r->comm->free;
-    r->comm->free = r;
-}
 
 /* The plugin has answered: hand the request on, or take it back. */
 static int posted(struct fwd_comm *c, struct fwd_req *r, const char *what, ncclResult_t res, void **request)
 {
     if (res != ncclSuccess || !r->foreign) {
-        req_free(r);
+        nb_net_req_put(&c->reqs, &r->head);
         return res == ncclSuccess ? 0 : fail_comm(c, what, res);
     }
     c->open++;
@@ -322,10 +319,13 @@ static int prepare(struct fwd_comm *c, int n, struct fwd_req **r, void **request
     *request = NULL;
     if (c->err)
         return c->err;
-    *r = req_new(c);
+    *r = nb_net_req_get(&c->reqs);
     if (!*r)
         return -ENOMEM;
+    (*r)->foreign = NULL;
     (*r)->n = n;
+    (*r)->dead = false;
+    (*r)->size = 0;
     return 0;
 }
 
@@ -339,7 +339,7 @@ static int fwd_isend(void *comm, const void *data, size_t size, int tag, void *m
     if (ret)
         return ret;
     r->size = size;
-    res = nb_foreign_isend(plugin, c->foreign, data, size, tag, mhandle, &r->foreign);
+    res = nb_foreign_isend(c->plugin, c->foreign, data, size, tag, mhandle, &r->foreign);
     if (res == ncclSuccess && r->foreign)
         atomic_fetch_add_explicit(&c->bytes, size, memory_order_relaxed);
     return posted(c, r, "isend", res, request);
@@ -355,7 +355,7 @@ static int fwd_irecv(void *comm, int n, void **data, const size_t *sizes, const 
 
     if (ret)
         return ret;
-    res = nb_foreign_irecv(plugin, c->foreign, n, data, sizes, tags, mhandles, &r->foreign);
+    res = nb_foreign_irecv(c->plugin, c->foreign, n, data, sizes, tags, mhandles, &r->foreign);
     return posted(c, r, "irecv", res, request);
 }
 
@@ -368,32 +368,32 @@ static int fwd_iflush(void *comm, int n, void **data, const size_t *sizes, void 
 
     if (ret)
         return ret;
-    res = nb_foreign_iflush(plugin, c->foreign, n, data, sizes, mhandles, &r->foreign);
+    res = nb_foreign_iflush(c->plugin, c->foreign, n, data, sizes, mhandles, &r->foreign);
     return posted(c, r, "iflush", res, request);
 }
 
 static int fwd_test(void *request, int *done, size_t *sizes)
 {
     struct fwd_req *r = request;
-    struct fwd_comm *c = r->comm;
+    struct fwd_comm *c = r->head.comm;
     int got[NB_NET_MAX_RECVS] = {0};
     ncclResult_t res;
 
     *done = 0;
     if (r->dead)
         return c->err;
-    res = nb_foreign_test(plugin, r->foreign, done, got);
+    res = nb_foreign_test(c->plugin, r->foreign, done, got);
     if (res != ncclSuccess) {
         *done = 0;
-        r->dead = 1;
+        r->dead = true;
         return fail_comm(c, c->is_send ? "test of a send" : "test of a receive", res);
     }
     if (!*done)
-        return c->err; /* of another request: what is not done by now will not be */
+        return c->err; /* of another request: what is not done by now will never be */
     for (int i = 0; sizes && i < r->n; i++)
         sizes[i] = c->is_send ? r->size : got[i] < 0 ? 0 : (size_t)got[i];
     c->open--;
-    req_free(r);
+    nb_net_req_put(&c->reqs, &r->head);
     return 0;
 }
 

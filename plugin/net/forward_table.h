@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Another plugin's point-to-point table, of any version from 8 to 12, called as NCCL's adapter of that
- * version does and behind functions that do not depend on it. Sizes are checked where a version narrows them.
- * The functions give the plugin's own result codes; nothing is logged here but failures to load.
+ * Another plugin's point-to-point table, of any version from 8 to 12, behind functions that do not depend on
+ * the version. It is called as NCCL's adapter of its version does. Sizes are checked where a version narrows
+ * them. The functions return the plugin's own result codes; only failures to load are logged here.
  *
- * From v11 on a plugin is initialised for every communicator, with its traffic class; the transports'
- * interface knows connections only. Hence there is one context a traffic class, made when it is first asked
- * for.
+ * From v11 on a plugin is initialized for every communicator, with its traffic class; the transports'
+ * interface has connections only. Hence there is one plugin context for each traffic class, created on first
+ * use.
  */
 #ifndef NIBBLE_NET_FORWARD_TABLE_H
 #define NIBBLE_NET_FORWARD_TABLE_H
@@ -19,7 +19,7 @@
 struct nb_foreign;
 
 /* Open the plugin called `name` as NCCL does with NCCL_NET_PLUGIN: what has a '/' or ends in ".so" is a file,
- * else it is libnccl-net-<name>.so on the library path. Takes its newest table and initialises it. 0, or a
+ * else it is libnccl-net-<name>.so on the library path. Takes its newest table and initializes it. 0, or a
  * negative errno after a WARN line: -ENOENT (cannot be opened), -ENOTSUP (no table of version 8 to 12),
  * -ELOOP (it is this library), or what its init gave. */
 int nb_foreign_open(const char *name, struct nb_foreign **out);
@@ -31,7 +31,7 @@ int nb_foreign_version(const struct nb_foreign *f);
 const char *nb_foreign_label(const struct nb_foreign *f);
 
 ncclResult_t nb_foreign_devices(struct nb_foreign *f, int *ndev);
-/* Also tells who moves the data (*type, of enum ncclNetDeviceType). */
+/* *type: who moves the data, of enum ncclNetDeviceType. */
 ncclResult_t nb_foreign_properties(struct nb_foreign *f, int dev, struct nb_net_props *props, int *type);
 ncclResult_t nb_foreign_listen(struct nb_foreign *f, int dev, void *handle, void **listen_comm);
 ncclResult_t nb_foreign_connect(struct nb_foreign *f, int dev, int traffic_class, void *handle,

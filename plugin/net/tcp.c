@@ -1,139 +1,53 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The TCP transport's table: devices and their properties, settings, and the calls that need no file of their
- * own. */
+/*
+ * The TCP transport's table, and the calls that need no file of their own. The parts, each above those that
+ * it uses:
+ *
+ *     tcp.c
+ *     tcp_connect.c  tcp_listen.c            making connections
+ *     tcp_send.c  tcp_recv.c                 messages
+ *     tcp_comm.c                             what both directions share
+ *     tcp_dev.c                              a context's settings and devices
+ *     tcp_pace.c  tcp_unsent.c  tcp_sock.c   rate of a device; limit of unsent bytes; socket options
+ *     tcp_conf.c  tcp_if.c  tcp_wire.c       settings; interfaces; bytes on the wire
+ */
 #include <errno.h>
-#include <limits.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/log.h"
-#include "base/params.h"
-#include "net/tcp_int.h"
+#include "net/tcp_connect.h"
+#include "net/tcp_dev.h"
+#include "net/tcp_recv.h"
+#include "net/tcp_send.h"
 
-#define MIN_DEAD_MS 60000 /* a network may take this long to route around a failure */
-
-struct nb_tcp_conf nb_tcp_conf;
-
-static struct nb_tcp_dev devs[NB_NET_MAX_DEVS];
-static int ndevs;
-static int users; /* inits minus finis */
-
-struct nb_tcp_dev *nb_tcp_device(int dev)
+static int tcp_init(struct nb_context *ctx, struct nb_net **net)
 {
-    if (dev >= 0 && dev < ndevs)
-        return &devs[dev];
-    NB_WARN("tcp: there is no device %d, there are %d", dev, ndevs);
-    return NULL;
+    struct nb_tcp *tcp;
+    int rc = nb_tcp_new(ctx, &nb_net_tcp, &tcp);
+
+    if (!rc)
+        *net = &tcp->net;
+    return rc;
 }
 
-/* One of NCCL's integer variables: `value` untouched when unset, -EINVAL after a WARN when it is no
- * number. */
-static int env_int(const char *name, int min, int max, int *value)
+static void tcp_fini(struct nb_net *net)
 {
-    const char *s = nb_env(name);
-    char *end;
-    long v;
+    struct nb_tcp *tcp = (struct nb_tcp *)net;
 
-    if (!s)
-        return 0;
-    errno = 0;
-    v = strtol(s, &end, 0);
-    if (errno || *end || v < INT_MIN || v > INT_MAX) {
-        NB_WARN("tcp: %s=%s is not a number", name, s);
-        return -EINVAL;
-    }
-    /* NCCL's own "-1: choose yourself" */
-    if (v >= min)
-        *value = v > max ? max : (int)v;
+    nb_tcp_abandon_all(tcp);
+    nb_tcp_free(tcp);
+}
+
+static int tcp_devices(struct nb_net *net, int *ndev)
+{
+    *ndev = ((struct nb_tcp *)net)->ndevs;
     return 0;
 }
 
-static int read_conf(void)
+static int tcp_properties(struct nb_net *net, int dev, struct nb_net_props *props)
 {
-    const struct nb_params *p = nb_params();
-    struct nb_tcp_conf c = {.streams = (int)p->tcp_streams, .threads = (int)p->tcp_threads,
-                            .connect_ms = (int)p->connect_timeout * 1000,
-                            .dead_ms = (int)p->peer_timeout * 1000,
-                            .pace = (uint64_t)p->tcp_pace_mbps * 1000000 / 8};
-    int threads = 0, socks = 0, rc;
-
-    rc = env_int("NCCL_SOCKET_NTHREADS", 0, 16, &threads);
-    rc = rc ? rc : env_int("NCCL_NSOCKS_PERTHREAD", 0, 64, &socks);
-    rc = rc ? rc : env_int("NCCL_SOCKET_RCVBUF", 1, INT_MAX, &c.rcvbuf);
-    rc = rc ? rc : env_int("NCCL_SOCKET_SNDBUF", 1, INT_MAX, &c.sndbuf);
-    if (rc)
-        return rc;
-    if (c.streams == 0 && (threads > 0 || socks > 0)) {
-        c.streams = (threads > 0 ? threads : 1) * (socks > 0 ? socks : 1);
-        if (c.streams > NB_TCP_MAX_STREAMS)
-            c.streams = NB_TCP_MAX_STREAMS;
-    }
-    if (c.dead_ms < MIN_DEAD_MS)
-        c.dead_ms = MIN_DEAD_MS;
-    nb_tcp_conf = c;
-    return 0;
-}
-
-static int tcp_init(void)
-{
-    struct nb_tcp_if ifs[NB_NET_MAX_DEVS];
-    int rc, n;
-
-    if (users > 0) {
-        users++;
-        return 0;
-    }
-    rc = read_conf();
-    if (rc)
-        return rc;
-    n = nb_tcp_if_find(ifs, NB_NET_MAX_DEVS);
-    if (n < 0)
-        return n;
-    for (int i = 0; i < n; i++) {
-        char addr[64];
-
-        devs[i] = (struct nb_tcp_dev){.nif = ifs[i]};
-        if (nb_tcp_conf.pace > 0) {
-            devs[i].pace = nb_tcp_pace_new(nb_tcp_conf.pace);
-            if (!devs[i].pace) {
-                while (i-- > 0)
-                    nb_tcp_pace_free(devs[i].pace);
-                return -ENOMEM;
-            }
-        }
-        nb_tcp_addr_name(&ifs[i].addr, addr, sizeof(addr));
-        addr[strcspn(addr, "<")] = '\0';
-        NB_INFO(NCCL_INIT | NCCL_NET, "tcp: device %d is %s, %s, %d Mbit/s", i, ifs[i].name, addr,
-                ifs[i].speed_mbps);
-    }
-    ndevs = n;
-    users = 1;
-    return 0;
-}
-
-static void tcp_fini(void)
-{
-    if (users == 0 || --users > 0)
-        return;
-    nb_tcp_connect_abandon_all();
-    for (int i = 0; i < ndevs; i++) {
-        nb_tcp_threads_stop(&devs[i]);
-        nb_tcp_pace_free(devs[i].pace);
-        devs[i].pace = NULL;
-    }
-    ndevs = 0;
-}
-
-static int tcp_devices(int *ndev)
-{
-    *ndev = ndevs;
-    return 0;
-}
-
-static int tcp_properties(int dev, struct nb_net_props *props)
-{
-    struct nb_tcp_dev *d = nb_tcp_device(dev);
+    struct nb_tcp_dev *d = nb_tcp_device((struct nb_tcp *)net, dev);
 
     if (!d)
         return -EINVAL;
@@ -187,9 +101,10 @@ static int tcp_iflush(void *recv_comm, int n, void **data, const size_t *sizes, 
 
 static int tcp_test(void *request, int *done, size_t *sizes)
 {
-    struct nb_tcp_req_head *h = request;
+    const struct nb_net_req *r = request;
+    const struct nb_tcp_comm *c = r->comm;
 
-    return h->comm->is_send ? nb_tcp_send_test(request, done, sizes) : nb_tcp_recv_test(request, done, sizes);
+    return c->is_send ? nb_tcp_send_test(request, done, sizes) : nb_tcp_recv_test(request, done, sizes);
 }
 
 static int tcp_poll_fds(void *comm, int is_send, struct pollfd *fds, int max)
@@ -204,13 +119,7 @@ static const char *tcp_peer_name(void *comm)
 
 static uint64_t tcp_wire_bytes(void *comm)
 {
-    struct nb_tcp_comm *c = comm;
-    uint64_t n;
-
-    nb_tcp_lock(c);
-    n = c->wire;
-    nb_tcp_unlock(c);
-    return n;
+    return ((struct nb_tcp_comm *)comm)->wire;
 }
 
 const struct nb_net_ops nb_net_tcp = {

@@ -1,8 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The connecting side. connect never blocks: it does what can be done now and is called again with the same
- * handle, which holds the number of the connect under way.
+ * handle, which holds the number of the connect in progress. Each socket of the connection goes its own way:
+ *
+ *              socket(), connect()                 writable, no error: hello sent
+ *     RETRY ------------------------> CONNECTING ---------------------------------> READY
+ *       ^                                 |
+ *       +---------------------------------+  an error that may pass (may_retry); again RETRY_MS later
+ *
+ * The connection is made when all sockets are READY. It fails, and all sockets are closed, by any other
+ * error, when the handle is of another version or transport (after READY, so that the peer's log says it,
+ * too), and when NIBBLE_CONNECT_TIMEOUT is over. abandon and fini end a connect in any state.
  */
+#include "net/tcp_connect.h"
+
 #include <errno.h>
 #include <netinet/in.h>
 #include <poll.h>
@@ -12,17 +23,19 @@
 #include <unistd.h>
 
 #include "base/log.h"
-#include "net/tcp_int.h"
+#include "base/random.h"
+#include "net/tcp_send.h"
+#include "net/tcp_sock.h"
 
-#define REFUSED_MS 5000        /* how long connect tries again where nobody listens */
+#define REFUSED_MS 5000 /* how long connect tries again where nobody listens */
 #define RETRY_MS 50
 
 enum sock_state { SOCK_RETRY, SOCK_CONNECTING, SOCK_READY };
 
-/* A connect under way. The caller's handle holds only `id`, so bytes that are not ours cannot become a
+/* A connect in progress. The caller's handle holds only `id`, so bytes that are not ours cannot become a
  * pointer. */
-struct connecting {
-    struct connecting *next;
+struct nb_tcp_connecting {
+    struct nb_tcp_connecting *next;
     uint64_t id;
     struct nb_tcp_dev *dev;
     enum nb_tcp_use use;
@@ -33,43 +46,44 @@ struct connecting {
     int traffic_class;
     int64_t begun, retry_at;
     int last_err; /* of the attempts that were given up */
-    struct { int fd; enum sock_state state; } sock[NB_TCP_MAX_STREAMS];
+    struct {
+        int fd;
+        enum sock_state state;
+    } sock[NB_TCP_MAX_STREAMS];
 };
 
-static pthread_mutex_t connecting_lock = PTHREAD_MUTEX_INITIALIZER;
-static struct connecting *connecting_list;
-static uint64_t connecting_last_id;
-
-static void connecting_add(struct connecting *k)
+static void connecting_add(struct nb_tcp *tcp, struct nb_tcp_connecting *k)
 {
-    pthread_mutex_lock(&connecting_lock);
-    k->id = ++connecting_last_id;
-    k->next = connecting_list;
-    connecting_list = k;
-    pthread_mutex_unlock(&connecting_lock);
+    pthread_mutex_lock(&tcp->lock);
+    k->id = ++tcp->last_id;
+    k->next = tcp->connecting;
+    tcp->connecting = k;
+    pthread_mutex_unlock(&tcp->lock);
 }
 
-static struct connecting *connecting_find(uint64_t id)
+static struct nb_tcp_connecting *connecting_find(struct nb_tcp *tcp, uint64_t id)
 {
-    struct connecting *k;
+    struct nb_tcp_connecting *k;
 
-    pthread_mutex_lock(&connecting_lock);
-    for (k = connecting_list; k && k->id != id; k = k->next)
+    pthread_mutex_lock(&tcp->lock);
+    for (k = tcp->connecting; k && k->id != id; k = k->next)
         ;
-    pthread_mutex_unlock(&connecting_lock);
+    pthread_mutex_unlock(&tcp->lock);
     return k;
 }
 
-static void connecting_free(struct connecting *k, bool close_fds)
+static void connecting_free(struct nb_tcp_connecting *k, bool close_fds)
 {
-    pthread_mutex_lock(&connecting_lock);
-    for (struct connecting **p = &connecting_list; *p; p = &(*p)->next) {
+    struct nb_tcp *tcp = k->dev->tcp;
+
+    pthread_mutex_lock(&tcp->lock);
+    for (struct nb_tcp_connecting **p = &tcp->connecting; *p; p = &(*p)->next) {
         if (*p == k) {
             *p = k->next;
             break;
         }
     }
-    pthread_mutex_unlock(&connecting_lock);
+    pthread_mutex_unlock(&tcp->lock);
     for (int i = 0; i < k->streams && close_fds; i++) {
         if (k->sock[i].fd >= 0)
             close(k->sock[i].fd);
@@ -77,23 +91,23 @@ static void connecting_free(struct connecting *k, bool close_fds)
     free(k);
 }
 
-void nb_tcp_connect_abandon_all(void)
+void nb_tcp_abandon_all(struct nb_tcp *tcp)
 {
-    while (connecting_list)
-        connecting_free(connecting_list, true);
+    while (tcp->connecting)
+        connecting_free(tcp->connecting, true);
 }
 
 static int default_streams(const struct nb_tcp_dev *d)
 {
-    if (nb_tcp_conf.streams > 0)
-        return nb_tcp_conf.streams;
+    if (d->tcp->conf.streams > 0)
+        return d->tcp->conf.streams;
     return d->nif.speed_mbps > 50000 ? 4 : d->nif.speed_mbps > 10000 ? 2 : 1;
 }
 
 static int connecting_new(struct nb_tcp_dev *d, enum nb_tcp_use use, const struct nb_net_conn_cfg *cfg,
-                          void *handle, struct connecting **out)
+                          void *handle, struct nb_tcp_connecting **out)
 {
-    struct connecting *k = calloc(1, sizeof(*k));
+    struct nb_tcp_connecting *k = calloc(1, sizeof(*k));
     int rc;
 
     if (!k)
@@ -106,7 +120,7 @@ static int connecting_new(struct nb_tcp_dev *d, enum nb_tcp_use use, const struc
         return -EINVAL;
     }
     nb_tcp_addr_name(&k->h.addr, k->peer, sizeof(k->peer));
-    rc = nb_tcp_random(k->conn_id, sizeof(k->conn_id));
+    rc = nb_random(k->conn_id, sizeof(k->conn_id));
     if (rc) {
         free(k);
         return rc;
@@ -127,10 +141,10 @@ static int connecting_new(struct nb_tcp_dev *d, enum nb_tcp_use use, const struc
         a.sin6_scope_id = IN6_IS_ADDR_LINKLOCAL(&a.sin6_addr) ? d->nif.index : 0;
         memcpy(&k->h.addr, &a, sizeof(a));
     }
-    k->begun = nb_tcp_now_ms();
+    k->begun = nb_clock_ms(d->tcp->clock);
     for (int i = 0; i < k->streams; i++)
         k->sock[i].fd = -1;
-    connecting_add(k);
+    connecting_add(d->tcp, k);
     nb_tcp_handle_set_state(handle, k->id);
     *out = k;
     return 0;
@@ -148,10 +162,12 @@ static bool is_self(int fd)
            getpeername(fd, (struct sockaddr *)&b, &lb) == 0 && la == lb && memcmp(&a, &b, la) == 0;
 }
 
-static int say_hello(struct connecting *k, int i)
+static int say_hello(struct nb_tcp_connecting *k, int i)
 {
-    struct nb_tcp_hello hello = {.version = NB_TCP_WIRE_VERSION, .stream = (uint16_t)i,
-                                 .streams = (uint16_t)k->streams, .use = (uint32_t)k->use};
+    struct nb_tcp_hello hello = {.version = NB_TCP_WIRE_VERSION,
+                                 .stream = (uint16_t)i,
+                                 .streams = (uint16_t)k->streams,
+                                 .use = (uint32_t)k->use};
     uint8_t b[NB_TCP_HELLO_BYTES];
     ssize_t n;
 
@@ -167,7 +183,7 @@ static int say_hello(struct connecting *k, int i)
 }
 
 /* One step of one socket; 0 or the error of this attempt. */
-static int step_socket(struct connecting *k, int i, int64_t now)
+static int step_socket(struct nb_tcp_connecting *k, int i, int64_t now)
 {
     struct pollfd p = {.events = POLLOUT};
     int fd = k->sock[i].fd, err = 0;
@@ -179,7 +195,7 @@ static int step_socket(struct connecting *k, int i, int64_t now)
         fd = nb_tcp_socket(k->h.addr.ss_family);
         if (fd < 0)
             return fd;
-        nb_tcp_tune(fd, true);
+        nb_tcp_tune(&k->dev->tcp->conf, fd, true);
         if (k->traffic_class >= 0) {
             bool v6 = k->h.addr.ss_family == AF_INET6;
 
@@ -208,46 +224,42 @@ static int step_socket(struct connecting *k, int i, int64_t now)
 }
 
 /* Is another attempt worth it after `err`? */
-static bool may_retry(const struct connecting *k, int err, int64_t now)
+static bool may_retry(const struct nb_tcp_connecting *k, int err, int64_t now)
 {
+    const int connect_ms = k->dev->tcp->conf.connect_ms;
+
     switch (-err) {
     case ECONNREFUSED: /* the listener was there before its handle was; but a full backlog can refuse, too */
     case ECONNRESET:
-    case EPIPE:
-        return now - k->begun < REFUSED_MS && now - k->begun < nb_tcp_conf.connect_ms;
+    case EPIPE: return now - k->begun < REFUSED_MS && now - k->begun < connect_ms;
     case ETIMEDOUT:
     case EHOSTUNREACH:
     case ENETUNREACH:
-    case EAGAIN:
-        return now - k->begun < nb_tcp_conf.connect_ms;
-    default:
-        return false;
+    case EAGAIN: return now - k->begun < connect_ms;
+    default: return false;
     }
 }
 
 static const char *advice(int err)
 {
     switch (-err) {
-    case ECONNREFUSED:
-        return " (is the peer still running? does a firewall reject the port?)";
+    case ECONNREFUSED: return " (is the peer still running? does a firewall reject the port?)";
     case ETIMEDOUT:
         return " (does a firewall drop the port? is this the right interface? see NCCL_SOCKET_IFNAME)";
     case EHOSTUNREACH:
     case ENETUNREACH:
         return " (no route: do the nodes use interfaces of one network? see NCCL_SOCKET_IFNAME)";
-    case EADDRNOTAVAIL:
-        return " (no free local port: widen net.ipv4.ip_local_port_range)";
-    default:
-        return "";
+    case EADDRNOTAVAIL: return " (no free local port: widen net.ipv4.ip_local_port_range)";
+    default: return "";
     }
 }
 
-int nb_tcp_dial(int dev, enum nb_tcp_use use, const struct nb_net_conn_cfg *cfg, void *handle,
-                struct nb_tcp_sockets *out)
+int nb_tcp_dial(struct nb_tcp *tcp, int dev, enum nb_tcp_use use, const struct nb_net_conn_cfg *cfg,
+                void *handle, struct nb_tcp_sockets *out)
 {
-    struct nb_tcp_dev *d = nb_tcp_device(dev);
-    int64_t now = nb_tcp_now_ms();
-    struct connecting *k = NULL;
+    struct nb_tcp_dev *d = nb_tcp_device(tcp, dev);
+    int64_t now = nb_clock_ms(tcp->clock);
+    struct nb_tcp_connecting *k = NULL;
     struct nb_tcp_handle h;
     int ready = 0, rc;
 
@@ -255,7 +267,7 @@ int nb_tcp_dial(int dev, enum nb_tcp_use use, const struct nb_net_conn_cfg *cfg,
         return -EINVAL;
     rc = nb_tcp_handle_get(handle, &h);
     if (rc != -EINVAL && h.state != 0) {
-        k = connecting_find(h.state);
+        k = connecting_find(tcp, h.state);
         if (!k || memcmp(k->h.token, h.token, sizeof(h.token)) != 0) {
             NB_WARN("tcp: connect was given a handle whose connection has been made or has failed");
             return -EINVAL;
@@ -282,14 +294,15 @@ int nb_tcp_dial(int dev, enum nb_tcp_use use, const struct nb_net_conn_cfg *cfg,
         ready += k->sock[i].state == SOCK_READY;
     }
     if (ready < k->streams) {
-        if (now - k->begun < nb_tcp_conf.connect_ms)
+        if (now - k->begun < tcp->conf.connect_ms)
             return 0;
         rc = k->last_err ? k->last_err : -ETIMEDOUT;
         goto fail;
     }
     if (k->h.version != NB_TCP_WIRE_VERSION) {
         NB_WARN("tcp: %s listens with version %u of the protocol, this node has %u: install the same release "
-                "on all nodes", k->peer, k->h.version, NB_TCP_WIRE_VERSION);
+                "on all nodes",
+                k->peer, k->h.version, NB_TCP_WIRE_VERSION);
         connecting_free(k, true);
         return -EPROTO;
     }
@@ -310,39 +323,43 @@ fail:
     return rc;
 }
 
-int nb_tcp_connect(int dev, const struct nb_net_conn_cfg *cfg, void *handle, void **send_comm)
+int nb_tcp_connect(struct nb_net *net, int dev, const struct nb_net_conn_cfg *cfg, void *handle,
+                   void **send_comm)
 {
+    struct nb_tcp *tcp = (struct nb_tcp *)net;
     struct nb_tcp_sockets made;
     struct nb_tcp_send *s;
     int rc;
 
     *send_comm = NULL;
-    rc = nb_tcp_dial(dev, NB_TCP_FOR_DATA, cfg, handle, &made);
+    rc = nb_tcp_dial(tcp, dev, NB_TCP_FOR_DATA, cfg, handle, &made);
     if (rc <= 0)
         return rc;
-    rc = nb_tcp_send_new(nb_tcp_device(dev), made.fd, made.n, made.conn_id, &s);
+    rc = nb_tcp_send_new(nb_tcp_device(tcp, dev), made.fd, made.n, made.conn_id, cfg, &s);
     if (rc) {
         NB_WARN("tcp: no memory for a connection of %d sockets", made.n);
-        for (int i = 0; i < made.n; i++)
-            close(made.fd[i]);
+        nb_tcp_close_sockets(&made);
         return rc;
     }
-    s->lazy = cfg && cfg->lazy;
-    for (int i = 0; cfg && cfg->shallow && i < made.n; i++)
-        nb_tcp_unsent_start(&s->stream[i].unsent, made.fd[i]);
     NB_INFO(NCCL_NET, "tcp: connected %s to %s, %d sockets", s->c.local, s->c.peer, s->c.nstreams);
     *send_comm = s;
     return 0;
 }
 
-void nb_tcp_abandon(void *handle)
+void nb_tcp_close_sockets(const struct nb_tcp_sockets *sockets)
+{
+    for (int i = 0; i < sockets->n; i++)
+        close(sockets->fd[i]);
+}
+
+void nb_tcp_abandon(struct nb_net *net, void *handle)
 {
     struct nb_tcp_handle h;
-    struct connecting *k;
+    struct nb_tcp_connecting *k;
 
     if (nb_tcp_handle_get(handle, &h) == -EINVAL || !h.state)
         return;
-    k = connecting_find(h.state);
+    k = connecting_find((struct nb_tcp *)net, h.state);
     if (k)
         connecting_free(k, true);
 }

@@ -206,7 +206,10 @@ int nb_tcp_if_find(struct nb_tcp_if *ifs, int max)
 
             list_names(list, names, sizeof(names));
             NB_WARN("tcp: NCCL_SOCKET_IFNAME=%s matches no interface with an %s address; there are: %s", want,
-                    family == AF_INET ? "IPv4" : family == AF_INET6 ? "IPv6" : "IP", names);
+                    family == AF_INET    ? "IPv4"
+                    : family == AF_INET6 ? "IPv6"
+                                         : "IP",
+                    names);
             n = -ENODEV;
         }
     } else {

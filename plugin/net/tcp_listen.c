@@ -1,14 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The accepting side: one socket a listen comm; a connection is complete when all its sockets have said
- * hello. Nothing here blocks: accept does what can be done now and is called again.
+ * The accepting side: one listening socket a listener; a connection is complete when all its sockets have
+ * sent their hello. Nothing here blocks: accept does what can be done now and is called again.
+ *
+ *     accept4()             hello with the token       all sockets are there
+ *     ---------> stranger ----------------------> half_conn ------------------> handed over by nb_tcp_take
+ *                    |                                |
+ *                    | no hello in time, other bytes, | a socket hung up, or not all of them
+ *                    | wrong token, hung up           | in time
+ *                    v                                v
+ *                  closed                     all sockets closed
+ *
+ * A hello with the token but of another version or transport, or whose fields cannot be, fails the listener.
  *
  * Strangers (port scanners, health checks, other jobs) reach the port too. A socket that has not yet proved
  * to know the token from the handle has a place in a table of fixed size and a deadline; it is closed without
- * an answer when it says anything else, says nothing, or when the table is full and it is the oldest. But
- * not at once: peers say hello when they come around to it, and in a large group hundreds of them connect in
+ * an answer when it sends anything else, sends nothing, or when the table is full and it is the oldest. But
+ * not at once: peers send their hello when they get to it, and in a large group hundreds of them connect in
  * the same moment. As long as those in a full table are new, the rest waits in the kernel's queue.
  */
+#include "net/tcp_connect.h"
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,13 +28,15 @@
 #include <unistd.h>
 
 #include "base/log.h"
-#include "net/tcp_int.h"
+#include "base/random.h"
+#include "net/tcp_recv.h"
+#include "net/tcp_sock.h"
 
-#define STRANGERS_MAX 128      /* sockets without a valid hello */
-#define STRANGER_MS 5000       /* time for the hello */
-#define CROWDED_MS 1000        /* the same while others wait for the place */
-#define ACCEPTS_A_CALL 256     /* so that a flood cannot hold accept */
-#define BACKLOG 4096           /* the kernel cuts it to net.core.somaxconn */
+#define STRANGERS_MAX 128  /* sockets without a valid hello */
+#define STRANGER_MS 5000   /* time for the hello */
+#define CROWDED_MS 1000    /* the same while others wait for the place */
+#define ACCEPTS_A_CALL 256 /* so that a flood cannot hold accept */
+#define BACKLOG 4096       /* the kernel cuts it to net.core.somaxconn */
 
 /* A socket whose hello is not complete. */
 struct stranger {
@@ -56,9 +70,9 @@ struct nb_tcp_listen {
     struct half_conn *half, **half_end;
 };
 
-int nb_tcp_listen_for(int dev, enum nb_tcp_use use, void *handle, void **listen_comm)
+int nb_tcp_listen_for(struct nb_tcp *tcp, int dev, enum nb_tcp_use use, void *handle, void **listen_comm)
 {
-    struct nb_tcp_dev *d = nb_tcp_device(dev);
+    struct nb_tcp_dev *d = nb_tcp_device(tcp, dev);
     struct nb_tcp_handle h = {.version = NB_TCP_WIRE_VERSION, .use = (uint32_t)use};
     socklen_t len = sizeof(h.addr);
     struct nb_tcp_listen *l;
@@ -73,13 +87,13 @@ int nb_tcp_listen_for(int dev, enum nb_tcp_use use, void *handle, void **listen_
     l->dev = d;
     l->use = use;
     l->half_end = &l->half;
-    rc = nb_tcp_random(l->token, sizeof(l->token));
+    rc = nb_random(l->token, sizeof(l->token));
     if (rc)
         goto err_free;
     rc = l->fd = nb_tcp_socket(d->nif.addr.ss_family);
     if (rc < 0)
         goto err_free;
-    nb_tcp_tune(l->fd, true);
+    nb_tcp_tune(&tcp->conf, l->fd, true);
     if (bind(l->fd, (const struct sockaddr *)&d->nif.addr, nb_tcp_addr_len(&d->nif.addr)) != 0 ||
         listen(l->fd, BACKLOG) != 0 || getsockname(l->fd, (struct sockaddr *)&h.addr, &len) != 0) {
         rc = -errno;
@@ -99,9 +113,9 @@ err_free:
     return rc;
 }
 
-int nb_tcp_listen(int dev, void *handle, void **listen_comm)
+int nb_tcp_listen(struct nb_net *net, int dev, void *handle, void **listen_comm)
 {
-    return nb_tcp_listen_for(dev, NB_TCP_FOR_DATA, handle, listen_comm);
+    return nb_tcp_listen_for((struct nb_tcp *)net, dev, NB_TCP_FOR_DATA, handle, listen_comm);
 }
 
 static void remove_stranger(struct nb_tcp_listen *l, int i)
@@ -148,7 +162,7 @@ static int join_half(struct nb_tcp_listen *l, int i, const struct nb_tcp_hello *
         memcpy(h->conn_id, hello->conn_id, sizeof(h->conn_id));
         memcpy(h->peer, l->stranger[i].peer, sizeof(h->peer));
         h->streams = hello->streams;
-        h->deadline = now + nb_tcp_conf.connect_ms;
+        h->deadline = now + l->dev->tcp->conf.connect_ms;
         for (int k = 0; k < h->streams; k++)
             h->fd[k] = -1;
         *l->half_end = h;
@@ -189,14 +203,17 @@ static bool hear_stranger(struct nb_tcp_listen *l, int i, int64_t now)
     }
     rc = nb_tcp_hello_get(s->hello, &hello);
     if (rc == -EINVAL || !nb_tcp_token_equal(hello.token, l->token)) {
-        drop_stranger(l, i, rc == -EINVAL ? "it does not speak this protocol" : "wrong token: it looks for "
-                      "another process");
+        drop_stranger(l, i,
+                      rc == -EINVAL ? "it does not speak this protocol"
+                                    : "wrong token: it looks for "
+                                      "another process");
         return true;
     }
     /* From here on it is one of our peers, so what is wrong is the job's business. */
     if (rc == -EPROTO) {
         NB_WARN("tcp: %s connects to %s with version %u of the protocol, this node has %u: install the same "
-                "release on all nodes", s->peer, l->local, hello.version, NB_TCP_WIRE_VERSION);
+                "release on all nodes",
+                s->peer, l->local, hello.version, NB_TCP_WIRE_VERSION);
         l->err = -EPROTO;
     } else if (rc) {
         NB_WARN("tcp: the hello from %s to %s makes no sense (stream %u of %u)", s->peer, l->local,
@@ -286,7 +303,7 @@ static void drop_dead_halves(struct nb_tcp_listen *l, int64_t now)
 int nb_tcp_take(void *listen_comm, struct nb_tcp_sockets *out)
 {
     struct nb_tcp_listen *l = listen_comm;
-    int64_t now = nb_tcp_now_ms();
+    int64_t now = nb_clock_ms(l->dev->tcp->clock);
 
     if (l->err)
         return l->err;
@@ -300,7 +317,7 @@ int nb_tcp_take(void *listen_comm, struct nb_tcp_sockets *out)
         if (h->present < h->streams)
             continue;
         for (int i = 0; i < h->streams; i++)
-            nb_tcp_tune(h->fd[i], false);
+            nb_tcp_tune(&l->dev->tcp->conf, h->fd[i], false);
         out->n = h->streams;
         memcpy(out->fd, h->fd, sizeof(out->fd));
         memcpy(out->conn_id, h->conn_id, sizeof(out->conn_id));
@@ -325,8 +342,7 @@ int nb_tcp_accept(void *listen_comm, void **recv_comm)
         return rc;
     l->err = nb_tcp_recv_new(l->dev, made.fd, made.n, made.conn_id, &r);
     if (l->err) {
-        for (int i = 0; i < made.n; i++)
-            close(made.fd[i]);
+        nb_tcp_close_sockets(&made);
         return l->err;
     }
     NB_INFO(NCCL_NET, "tcp: accepted %s from %s, %d sockets", r->c.local, r->c.peer, r->c.nstreams);

@@ -4,6 +4,8 @@
  * Payload goes from the kernel straight to where it belongs; one read takes the rest of a payload together
  * with up to NB_TCP_READ_AHEAD bytes of what follows, which usually holds the next header.
  */
+#include "net/tcp_recv.h"
+
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -14,9 +16,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
-#include "net/tcp_int.h"
 
-#define TURN_READS 16    /* of a helper thread on a stream before others get theirs */
 #define LARGE 4096       /* frames from this size on are not read ahead */
 #define HEADER_AHEAD 256 /* but this much is: a header and a short message behind it */
 
@@ -24,31 +24,20 @@ int nb_tcp_recv_new(struct nb_tcp_dev *dev, const int *fds, int n, const uint8_t
                     struct nb_tcp_recv **comm)
 {
     struct nb_tcp_recv *s = calloc(1, sizeof(*s) + (size_t)n * sizeof(s->stream[0]));
-    int rc;
 
     if (!s)
         return -ENOMEM;
-    rc = nb_tcp_comm_init(&s->c, dev, false, fds[0], n, conn_id);
-    if (rc) {
-        free(s);
-        return rc;
-    }
+    nb_tcp_comm_init(&s->c, dev, false, fds[0], n, conn_id, sizeof(struct nb_tcp_rreq));
     s->posted_end = &s->posted;
     for (int i = 0; i < n; i++)
         s->stream[i].fd = fds[i];
-    rc = nb_tcp_threads_attach(&s->c, fds);
-    if (rc) {
-        nb_tcp_comm_fini(&s->c);
-        free(s);
-        return rc;
-    }
     *comm = s;
     return 0;
 }
 
 /* The first error. `quiet`: the peer closed in order and the caller knows better whether that matters. */
-__attribute__((format(printf, 4, 5)))
-static void recv_fail(struct nb_tcp_recv *s, int err, bool quiet, const char *fmt, ...)
+__attribute__((format(printf, 4, 5))) static void recv_fail(struct nb_tcp_recv *s, int err, bool quiet,
+                                                            const char *fmt, ...)
 {
     char why[256];
     va_list ap;
@@ -70,8 +59,8 @@ static void recv_fail(struct nb_tcp_recv *s, int err, bool quiet, const char *fm
  * to close them now, with unread bytes inside, could overtake this frame with a reset. */
 static void tell_sender(struct nb_tcp_recv *s, const struct nb_tcp_frame *about, int err, size_t cap)
 {
-    struct nb_tcp_frame f = {.seq = about->seq, .tag = err, .size = about->size, .offset = cap,
-                             .kind = NB_TCP_ERROR};
+    struct nb_tcp_frame f = {
+        .seq = about->seq, .tag = err, .size = about->size, .offset = cap, .kind = NB_TCP_ERROR};
     uint8_t b[NB_TCP_FRAME_BYTES];
 
     nb_tcp_frame_put(b, &f, s->c.key);
@@ -164,9 +153,7 @@ static void frame_done(struct nb_tcp_recv *s, struct nb_tcp_rstream *t)
         *p = slot->next;
     }
     if (--r->left == 0) {
-        r->head.done = true;
-        s->c.unfinished--;
-        s->c.done_untested++;
+        nb_tcp_comm_done(&s->c, &r->head);
     }
 }
 
@@ -181,24 +168,16 @@ static size_t read_some(struct nb_tcp_recv *s, struct nb_tcp_rstream *t, struct 
 
     if (t->drained || t->eof || s->c.err)
         return 0;
-    if (s->c.threaded && t->budget-- == 0) {
-        t->yield = true;
-        return 0;
-    }
-    nb_tcp_io_begin(&s->c, &t->busy);
     do
         n = recvmsg(t->fd, &m, MSG_DONTWAIT);
     while (n < 0 && errno == EINTR);
     if (n < 0)
         err = errno;
-    nb_tcp_io_end(&s->c, &t->busy);
-    if (s->c.err)
-        return 0;
     if (n > 0) {
         s->c.wire += (size_t)n;
-        /* A short read leaves nothing behind but perhaps the end of the stream, for which poll wakes again;
-         * epoll's edge does not. */
-        t->drained = (size_t)n < room && !s->c.threaded;
+        /* A short read leaves nothing behind but perhaps the end of the stream, for which poll wakes
+         * again. */
+        t->drained = (size_t)n < room;
         return (size_t)n;
     }
     if (n == 0) {
@@ -277,7 +256,7 @@ static bool pump_stream(struct nb_tcp_recv *s, struct nb_tcp_rstream *t)
 {
     bool moved = false;
 
-    while (!s->c.err && !t->busy && (t->have || s->c.unfinished > 0)) {
+    while (!s->c.err && (t->have || s->c.unfinished > 0)) {
         if (!t->have) {
             if (!next_frame(s, t))
                 break;
@@ -333,60 +312,12 @@ static void pump(struct nb_tcp_recv *s)
     check_end(s);
 }
 
-/* Streams that stopped for want of a receive, or parked, can go on. */
-static void kick_waiting(struct nb_tcp_recv *s)
-{
-    for (int i = 0; i < s->c.nstreams; i++) {
-        struct nb_tcp_rstream *t = &s->stream[i];
-
-        if (!t->busy && t->have && !t->slot)
-            nb_tcp_threads_kick(&s->c, i);
-    }
-}
-
-bool nb_tcp_recv_turn(struct nb_tcp_recv *s, int stream)
-{
-    struct nb_tcp_rstream *t = &s->stream[stream];
-    uint32_t seen = s->c.next_seq;
-
-    if (t->busy || s->c.err)
-        return false;
-    t->drained = t->yield = false;
-    t->budget = TURN_READS;
-    pump_stream(s, t);
-    check_end(s);
-    if (s->c.next_seq != seen)
-        kick_waiting(s);
-    return t->yield && !s->c.err;
-}
-
-static struct nb_tcp_rreq *get_req(struct nb_tcp_recv *s)
-{
-    struct nb_tcp_rreq *r = s->free;
-
-    if (!r) {
-        if (s->nreqs >= NB_TCP_REQ_MAX)
-            return NULL;
-        r = nb_tcp_block_new(&s->blocks, NB_TCP_REQ_BLOCK * sizeof(*r));
-        if (!r)
-            return NULL;
-        for (int i = 0; i < NB_TCP_REQ_BLOCK; i++) {
-            r[i].head.comm = &s->c;
-            r[i].next = i + 1 < NB_TCP_REQ_BLOCK ? &r[i + 1] : NULL;
-        }
-        s->nreqs += NB_TCP_REQ_BLOCK;
-    }
-    s->free = r->next;
-    return r;
-}
-
 int nb_tcp_irecv(void *recv_comm, int n, void **data, const size_t *sizes, const int *tags, void **mhandles,
                  void **request)
 {
     struct nb_tcp_recv *s = recv_comm;
-    struct nb_tcp_rreq *r = NULL;
+    struct nb_tcp_rreq *r;
     bool ready = false;
-    int rc;
 
     (void)mhandles;
     *request = NULL;
@@ -396,74 +327,49 @@ int nb_tcp_irecv(void *recv_comm, int n, void **data, const size_t *sizes, const
         if (!data[i] && sizes[i])
             return -EINVAL;
     }
-    nb_tcp_lock(&s->c);
-    if (!s->c.err)
-        r = get_req(s);
-    if (r) {
-        r->head.done = false;
-        r->n = r->left = n;
-        for (int i = 0; i < n; i++) {
-            r->slot[i] = (struct nb_tcp_slot){.req = r, .data = data[i], .cap = sizes[i],
-                                              .tag = tags ? tags[i] : 0};
-            *s->posted_end = &r->slot[i];
-            s->posted_end = &r->slot[i].next;
-        }
-        if (s->c.unfinished++ == 0 && s->c.threaded) {
-            for (int i = 0; i < s->c.nstreams; i++)
-                nb_tcp_threads_kick(&s->c, i);
-        } else if (s->c.threaded) {
-            kick_waiting(s);
-        }
-        /* What is already in our memory wakes nobody who sleeps on the sockets, so it is dealt with here;
-         * data in the kernel can wait for test. */
-        for (int i = 0; i < s->c.nstreams; i++)
-            ready |= s->stream[i].have || s->stream[i].end > s->stream[i].pos || s->stream[i].eof;
-        if (s->c.threaded)
-            check_end(s);
-        else if (ready)
-            pump(s);
-        *request = r;
+    r = s->c.err ? NULL : nb_net_req_get(&s->c.reqs);
+    if (!r)
+        return s->c.err;
+    r->n = r->left = n;
+    for (int i = 0; i < n; i++) {
+        r->slot[i] =
+            (struct nb_tcp_slot){.req = r, .data = data[i], .cap = sizes[i], .tag = tags ? tags[i] : 0};
+        *s->posted_end = &r->slot[i];
+        s->posted_end = &r->slot[i].next;
     }
-    rc = r && r->head.done ? 0 : s->c.err;
-    if (rc)
-        nb_tcp_threads_settle(&s->c);
-    nb_tcp_unlock(&s->c);
-    if (rc)
-        *request = NULL;
-    return rc;
+    s->c.unfinished++;
+    /* What is already in our memory wakes nobody who sleeps on the sockets, so it is dealt with here;
+     * data in the kernel can wait for test. */
+    for (int i = 0; i < s->c.nstreams; i++)
+        ready |= s->stream[i].have || s->stream[i].end > s->stream[i].pos || s->stream[i].eof;
+    if (ready)
+        pump(s);
+    if (s->c.err && !r->head.done)
+        return s->c.err;
+    *request = r;
+    return 0;
 }
 
 int nb_tcp_recv_test(struct nb_tcp_rreq *r, int *done, size_t *sizes)
 {
-    struct nb_tcp_recv *s = (struct nb_tcp_recv *)r->head.comm;
-    int rc = 0;
+    struct nb_tcp_recv *s = r->head.comm;
 
     *done = 0;
-    nb_tcp_lock(&s->c);
-    if (!r->head.done && !s->c.err && !s->c.threaded)
+    if (!r->head.done && !s->c.err)
         pump(s);
-    if (r->head.done) {
-        *done = 1;
-        for (int i = 0; sizes && i < r->n; i++)
-            sizes[i] = r->slot[i].size;
-        s->c.done_untested--;
-        r->next = s->free;
-        s->free = r;
-    } else {
-        rc = s->c.err;
-        if (rc)
-            nb_tcp_threads_settle(&s->c);
-    }
-    nb_tcp_unlock(&s->c);
-    return rc;
+    if (!r->head.done)
+        return s->c.err;
+    *done = 1;
+    for (int i = 0; sizes && i < r->n; i++)
+        sizes[i] = r->slot[i].size;
+    nb_tcp_comm_tested(&s->c, &r->head);
+    return 0;
 }
 
 int nb_tcp_recv_poll(struct nb_tcp_recv *s, struct pollfd *fds, int max)
 {
     int n = 0;
 
-    if (s->c.threaded)
-        return nb_tcp_threads_poll(&s->c, fds, max);
     if (s->c.err || s->c.done_untested > 0 || max < s->c.nstreams)
         return -1;
     if (s->c.unfinished == 0)
@@ -478,25 +384,21 @@ int nb_tcp_recv_poll(struct nb_tcp_recv *s, struct pollfd *fds, int max)
     return n;
 }
 
-/* Helper threads read the sockets by themselves, and of several sockets there is no one descriptor. What lies read ahead
- * in our memory is looked at when a receive is posted. */
+/* Of several sockets there is no one descriptor. What lies read ahead in our memory is looked at when a
+ * receive is posted. */
 int nb_tcp_watch_fd(void *recv_comm)
 {
     const struct nb_tcp_recv *s = recv_comm;
 
-    return s->c.threaded || s->c.nstreams > 1 ? -1 : s->stream[0].fd;
+    return s->c.nstreams > 1 ? -1 : s->stream[0].fd;
 }
 
 int nb_tcp_close_recv(void *recv_comm)
 {
     struct nb_tcp_recv *s = recv_comm;
-    int fds[NB_TCP_MAX_STREAMS];
 
     if (!s)
         return 0;
-    for (int i = 0; i < s->c.nstreams; i++)
-        fds[i] = s->stream[i].fd;
-    nb_tcp_threads_detach(&s->c, fds);
     if (!s->c.err) {
         struct nb_tcp_frame bye = {.seq = s->c.next_seq, .kind = NB_TCP_BYE};
         uint8_t b[NB_TCP_FRAME_BYTES];
@@ -508,7 +410,6 @@ int nb_tcp_close_recv(void *recv_comm)
     }
     for (int i = 0; i < s->c.nstreams; i++)
         close(s->stream[i].fd);
-    nb_tcp_blocks_free(s->blocks);
     nb_tcp_comm_fini(&s->c);
     free(s);
     return 0;

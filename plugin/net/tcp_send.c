@@ -4,6 +4,8 @@
  * room for them, and leave in gather writes of up to NB_TCP_BATCH frames. Messages of up to a quantum go to
  * one stream; the streams take turns after each quantum, or when the kernel takes no more.
  */
+#include "net/tcp_send.h"
+
 #include <errno.h>
 #include <linux/tcp.h>
 #include <netinet/in.h>
@@ -16,46 +18,37 @@
 #include <unistd.h>
 
 #include "base/log.h"
-#include "net/tcp_int.h"
 
-#define STRIPE_MIN 65536         /* smallest piece a message is cut into */
-#define STRIPE_MAX 524288        /* largest, so that a slow stream holds up little */
+#define STRIPE_MIN 65536  /* smallest piece a message is cut into */
+#define STRIPE_MAX 524288 /* largest, so that a slow stream holds up little */
 #define FRAME_MAX (1u << 30)
-#define PEEK_EVERY 16            /* isends between looks at the way back */
+#define PEEK_EVERY 16 /* isends between reads of the reverse direction */
 #define STALL_CHECK_MS 5000
-#define TURN_WRITES 8            /* of a helper thread on a stream before others get theirs */
 
 int nb_tcp_send_new(struct nb_tcp_dev *dev, const int *fds, int n, const uint8_t conn_id[16],
-                    struct nb_tcp_send **comm)
+                    const struct nb_net_conn_cfg *cfg, struct nb_tcp_send **comm)
 {
     struct nb_tcp_send *s = calloc(1, sizeof(*s) + (size_t)n * sizeof(s->stream[0]));
-    int rc;
 
     if (!s)
         return -ENOMEM;
-    rc = nb_tcp_comm_init(&s->c, dev, true, fds[0], n, conn_id);
-    if (rc) {
-        free(s);
-        return rc;
-    }
+    nb_tcp_comm_init(&s->c, dev, true, fds[0], n, conn_id, sizeof(struct nb_tcp_sreq));
     s->queue_end = &s->queue;
     s->wait_fd = -1;
-    s->moved_ms = s->checked_ms = nb_tcp_now_ms();
-    for (int i = 0; i < n; i++)
+    s->lazy = cfg && cfg->lazy;
+    s->moved_ms = s->checked_ms = nb_clock_ms(dev->tcp->clock);
+    for (int i = 0; i < n; i++) {
         s->stream[i].fd = fds[i];
-    rc = nb_tcp_threads_attach(&s->c, fds);
-    if (rc) {
-        nb_tcp_comm_fini(&s->c);
-        free(s);
-        return rc;
+        if (cfg && cfg->shallow)
+            nb_tcp_unsent_start(&s->stream[i].unsent, fds[i]);
     }
     *comm = s;
     return 0;
 }
 
 /* The first error: remember it, say it, and cut the sockets so that the peer learns of it too. */
-__attribute__((format(printf, 3, 4)))
-static void send_fail(struct nb_tcp_send *s, int err, const char *fmt, ...)
+__attribute__((format(printf, 3, 4))) static void send_fail(struct nb_tcp_send *s, int err, const char *fmt,
+                                                            ...)
 {
     char why[256];
     va_list ap;
@@ -95,7 +88,7 @@ static void peer_left(struct nb_tcp_send *s)
         shutdown(s->stream[i].fd, SHUT_RDWR);
 }
 
-/* Look at the way back: nothing, an ERROR or BYE frame, or the end. Called with the lock. The frame comes out
+/* Read the reverse direction: nothing, an ERROR or BYE frame, or the end. The frame comes out
  * before the reset that follows it when the peer has closed with something of ours unread. */
 static void look_back(struct nb_tcp_send *s, int cause)
 {
@@ -146,8 +139,12 @@ static void fill(struct nb_tcp_send *s, struct nb_tcp_sstream *t)
         struct nb_tcp_sreq *r = s->queue;
         struct nb_tcp_out *o = &t->out[t->count++];
         size_t rest = r->size - r->assigned;
-        struct nb_tcp_frame f = {.seq = r->seq, .tag = r->tag, .size = r->size, .offset = r->assigned,
-                                 .len = rest < r->chunk ? (uint32_t)rest : r->chunk, .kind = NB_TCP_DATA};
+        struct nb_tcp_frame f = {.seq = r->seq,
+                                 .tag = r->tag,
+                                 .size = r->size,
+                                 .offset = r->assigned,
+                                 .len = rest < r->chunk ? (uint32_t)rest : r->chunk,
+                                 .kind = NB_TCP_DATA};
 
         nb_tcp_frame_put(o->hdr, &f, s->c.key);
         o->len = f.len;
@@ -182,11 +179,8 @@ static void advance(struct nb_tcp_send *s, struct nb_tcp_sstream *t, size_t n)
         t->written -= whole;
         t->first++;
         t->count--;
-        if (--r->frames == 0 && r->assigned == r->size) {
-            r->head.done = true;
-            s->c.unfinished--;
-            s->c.done_untested++;
-        }
+        if (--r->frames == 0 && r->assigned == r->size)
+            nb_tcp_comm_done(&s->c, &r->head);
     }
 }
 
@@ -239,29 +233,24 @@ static bool flush(struct nb_tcp_send *s, struct nb_tcp_sstream *t)
         }
     }
     m.msg_iovlen = nv;
-    nb_tcp_io_begin(&s->c, &t->busy);
     do
         n = sendmsg(t->fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT);
     while (n < 0 && errno == EINTR);
     if (n < 0)
         err = errno;
-    nb_tcp_io_end(&s->c, &t->busy);
     if (s->c.dev->pace && (n < 0 || (size_t)n < total))
         nb_tcp_pace_give_back(s->c.dev->pace, total - (n < 0 ? 0 : (size_t)n));
-    /* What the kernel has taken is sent, even if another stream has met an error meanwhile. */
     if (n >= 0)
         advance(s, t, (size_t)n);
     if (t->unsent.limit && t->count == 0 && !s->queue)
         nb_tcp_unsent_idle(&t->unsent);
     else if (t->unsent.limit)
-        nb_tcp_unsent_wrote(&t->unsent, t->fd, n >= 0 ? (size_t)n : 0, n < 0 || (size_t)n < total);
-    if (s->c.err)
-        return false;
+        nb_tcp_unsent_wrote(&t->unsent, t->fd, n >= 0 ? (size_t)n : 0, n < 0 || (size_t)n < total,
+                            nb_clock_ns(s->c.dev->tcp->clock));
     if (n >= 0) {
         s->moved_ms = 0; /* set by the next look at the clock */
-        /* A short write means that the kernel is full: the next would only say so. (But epoll announces room
-         * only to those who have been told that there is none.) */
-        t->blocked = (size_t)n < total && !s->c.threaded;
+        /* A short write means that the kernel is full: the next would only say so. */
+        t->blocked = (size_t)n < total;
         return !t->blocked;
     }
     t->blocked = true;
@@ -275,7 +264,7 @@ static bool flush(struct nb_tcp_send *s, struct nb_tcp_sstream *t)
  * take for death; hence this check instead. */
 static void check_stall(struct nb_tcp_send *s)
 {
-    int64_t now = nb_tcp_now_ms();
+    int64_t now = nb_clock_ms(s->c.dev->tcp->clock);
 
     if (s->moved_ms == 0)
         s->moved_ms = s->checked_ms = now;
@@ -290,7 +279,7 @@ static void check_stall(struct nb_tcp_send *s)
             continue;
         /* Probes of a closed window are up to 2 minutes apart, and one alone may get lost. */
         if ((info.tcpi_retransmits >= 3 || info.tcpi_probes >= 2) &&
-            (int64_t)info.tcpi_last_ack_recv > nb_tcp_conf.dead_ms) {
+            (int64_t)info.tcpi_last_ack_recv > s->c.dev->tcp->conf.dead_ms) {
             send_fail(s, -ETIMEDOUT, "no acknowledgement for %u s: host down or network cut",
                       info.tcpi_last_ack_recv / 1000);
             return;
@@ -298,7 +287,7 @@ static void check_stall(struct nb_tcp_send *s)
     }
 }
 
-/* Move on all streams until there is nothing to do or nothing moves (no helper threads). */
+/* Move on all streams until there is nothing to do or nothing moves. */
 static void pump(struct nb_tcp_send *s)
 {
     int n = s->c.nstreams, stuck = 0;
@@ -327,69 +316,6 @@ static void pump(struct nb_tcp_send *s)
     }
 }
 
-/* Give the streams that have nothing to do a share of a message that was just queued. The others come back to
- * the queue by themselves. */
-static void kick_streams(struct nb_tcp_send *s, const struct nb_tcp_sreq *r)
-{
-    size_t pieces = r->size / r->chunk + 1;
-
-    for (int k = 0; k < s->c.nstreams && pieces > 0; k++) {
-        int i = (s->cur + k) % s->c.nstreams;
-
-        if (s->stream[i].busy || s->stream[i].count > 0)
-            continue;
-        nb_tcp_threads_kick(&s->c, i);
-        pieces--;
-    }
-    s->cur = (s->cur + 1) % s->c.nstreams;
-}
-
-bool nb_tcp_send_turn(struct nb_tcp_send *s, int stream, bool *paced)
-{
-    struct nb_tcp_sstream *t = &s->stream[stream];
-    bool more = true;
-
-    *paced = false;
-    /* A peer that closes while nothing is under way is none of our business yet. */
-    if (stream == 0 && s->c.unfinished > 0)
-        look_back(s, 0);
-    for (int i = 0; i < TURN_WRITES && more && !s->c.err; i++) {
-        if (t->busy)
-            return false;
-        t->blocked = false;
-        if (t->count == 0) {
-            if (!s->queue)
-                return false;
-            fill(s, t);
-        }
-        more = flush(s, t);
-    }
-    if (s->c.err)
-        return false;
-    *paced = t->blocked && t->paced;
-    return more && (t->count > 0 || s->queue);
-}
-
-static struct nb_tcp_sreq *get_req(struct nb_tcp_send *s)
-{
-    struct nb_tcp_sreq *r = s->free;
-
-    if (!r) {
-        if (s->nreqs >= NB_TCP_REQ_MAX)
-            return NULL;
-        r = nb_tcp_block_new(&s->blocks, NB_TCP_REQ_BLOCK * sizeof(*r));
-        if (!r)
-            return NULL;
-        for (int i = 0; i < NB_TCP_REQ_BLOCK; i++) {
-            r[i].head.comm = &s->c;
-            r[i].next = i + 1 < NB_TCP_REQ_BLOCK ? &r[i + 1] : NULL;
-        }
-        s->nreqs += NB_TCP_REQ_BLOCK;
-    }
-    s->free = r->next;
-    return r;
-}
-
 static uint32_t chunk_for(size_t size, int streams)
 {
     size_t part;
@@ -403,77 +329,55 @@ static uint32_t chunk_for(size_t size, int streams)
 int nb_tcp_isend(void *send_comm, const void *data, size_t size, int tag, void *mhandle, void **request)
 {
     struct nb_tcp_send *s = send_comm;
-    struct nb_tcp_sreq *r = NULL;
-    int rc;
+    struct nb_tcp_sreq *r;
 
     (void)mhandle;
     *request = NULL;
     if (size > NB_TCP_MAX_MESSAGE || (!data && size))
         return -EINVAL;
-    nb_tcp_lock(&s->c);
     if (s->peeked++ % PEEK_EVERY == 0)
         look_back(s, 0);
+    r = s->c.err ? NULL : nb_net_req_get(&s->c.reqs);
+    if (!r)
+        return s->c.err;
+    r->next = NULL;
+    r->data = data;
+    r->size = size;
+    r->assigned = 0;
+    r->chunk = chunk_for(size, s->c.nstreams);
+    r->seq = s->c.next_seq++;
+    r->tag = tag;
+    r->frames = 0;
+    *s->queue_end = r;
+    s->queue_end = &r->next;
+    s->c.unfinished++;
+    if (!s->lazy || s->c.unfinished >= NB_TCP_BATCH)
+        pump(s);
     if (!s->c.err)
-        r = get_req(s);
-    if (r) {
-        r->head.done = false;
-        r->next = NULL;
-        r->data = data;
-        r->size = size;
-        r->assigned = 0;
-        r->chunk = chunk_for(size, s->c.nstreams);
-        r->seq = s->c.next_seq++;
-        r->tag = tag;
-        r->frames = 0;
-        *s->queue_end = r;
-        s->queue_end = &r->next;
-        s->c.unfinished++;
-        if (s->c.threaded)
-            kick_streams(s, r);
-        else if (!s->lazy || s->c.unfinished >= NB_TCP_BATCH)
-            pump(s);
         *request = r;
-    }
-    rc = s->c.err;
-    if (rc)
-        nb_tcp_threads_settle(&s->c);
-    nb_tcp_unlock(&s->c);
-    if (rc)
-        *request = NULL;
-    return rc;
+    return s->c.err;
 }
 
 int nb_tcp_send_test(struct nb_tcp_sreq *r, int *done, size_t *sizes)
 {
-    struct nb_tcp_send *s = (struct nb_tcp_send *)r->head.comm;
-    int rc = 0;
+    struct nb_tcp_send *s = r->head.comm;
 
     *done = 0;
-    nb_tcp_lock(&s->c);
     if (!r->head.done && !s->c.err) {
-        if (!s->c.threaded)
-            pump(s);
+        pump(s);
         if (!r->head.done && !s->c.err) {
-            if (!s->c.threaded && (!s->lazy || s->peeked++ % PEEK_EVERY == 0))
+            if (!s->lazy || s->peeked++ % PEEK_EVERY == 0)
                 look_back(s, 0);
             check_stall(s);
         }
     }
-    /* Before an error is told, nobody may be at the caller's memory any more; that may complete it. */
-    if (!r->head.done && s->c.err)
-        nb_tcp_threads_settle(&s->c);
-    if (r->head.done) {
-        *done = 1;
-        if (sizes)
-            sizes[0] = r->size;
-        s->c.done_untested--;
-        r->next = s->free;
-        s->free = r;
-    } else {
-        rc = s->c.err;
-    }
-    nb_tcp_unlock(&s->c);
-    return rc;
+    if (!r->head.done)
+        return s->c.err;
+    *done = 1;
+    if (sizes)
+        sizes[0] = r->size;
+    nb_tcp_comm_tested(&s->c, &r->head);
+    return 0;
 }
 
 /* The timer of a comm that the pace holds back; armed for when it may go on. */
@@ -496,8 +400,6 @@ int nb_tcp_send_poll(struct nb_tcp_send *s, struct pollfd *fds, int max)
     bool paced = false;
     int n = 0;
 
-    if (s->c.threaded)
-        return nb_tcp_threads_poll(&s->c, fds, max);
     if (s->c.err || s->c.done_untested > 0 || (s->lazy && s->queue && s->stream[0].count == 0))
         return -1;
     if (s->c.unfinished == 0)
@@ -528,13 +430,8 @@ int nb_tcp_close_send(void *send_comm)
 {
     struct nb_tcp_send *s = send_comm;
 
-    int fds[NB_TCP_MAX_STREAMS];
-
     if (!s)
         return 0;
-    for (int i = 0; i < s->c.nstreams; i++)
-        fds[i] = s->stream[i].fd;
-    nb_tcp_threads_detach(&s->c, fds);
     for (int i = 0; i < s->c.nstreams; i++) {
         struct nb_tcp_sstream *t = &s->stream[i];
 
@@ -553,7 +450,6 @@ int nb_tcp_close_send(void *send_comm)
     }
     if (s->wait_fd >= 0)
         close(s->wait_fd);
-    nb_tcp_blocks_free(s->blocks);
     nb_tcp_comm_fini(&s->c);
     free(s);
     return 0;

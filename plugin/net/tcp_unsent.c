@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How much the kernel may hold that it has not sent (TCP_NOTSENT_LOWAT, tcp(7)). Left alone it takes megabytes from a
- * stream, and then says of bytes that they are written which will leave a long time later: whoever wants his connections
- * to advance together (coll/fair.c) cannot see how far they are. A few milliseconds of what the stream has been sending
- * keep its link busy; what is under way and not acknowledged is not limited by this.
+ * How much the kernel may hold that it has not sent (TCP_NOTSENT_LOWAT, tcp(7)). By default it takes
+ * megabytes from a stream, so write() completes long before transmission, and whoever wants connections to
+ * advance together (coll/fair.c) cannot see how far they are. A few milliseconds of what the stream has been
+ * sending keep its link busy; what is in flight and not acknowledged is not limited by this.
  */
+#include "net/tcp_unsent.h"
+
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
 
 #include "base/clock.h"
-#include "net/tcp_int.h"
 
 #ifndef TCP_NOTSENT_LOWAT
 #define TCP_NOTSENT_LOWAT 25
@@ -34,9 +35,9 @@ void nb_tcp_unsent_start(struct nb_tcp_unsent *u, int fd)
     set(u, fd, LIMIT_FIRST);
 }
 
-void nb_tcp_unsent_wrote(struct nb_tcp_unsent *u, int fd, size_t bytes, int full)
+void nb_tcp_unsent_wrote(struct nb_tcp_unsent *u, int fd, size_t bytes, bool full, int64_t now_ns)
 {
-    int64_t now = (int64_t)nb_now_ns(), took = now - u->since_ns;
+    int64_t took = now_ns - u->since_ns;
     double want;
 
     if (u->since_ns) {
@@ -46,14 +47,14 @@ void nb_tcp_unsent_wrote(struct nb_tcp_unsent *u, int fd, size_t bytes, int full
             return;
         want = (double)u->bytes * (double)AHEAD_NS / (double)took;
         want = want < LIMIT_MIN ? LIMIT_MIN : want > LIMIT_MAX ? LIMIT_MAX : want;
-        /* A period in which nothing moved is the receiver's, and after one in which the kernel had run dry it is not
-         * known what it could have sent. */
+        /* A period in which nothing moved is the receiver's, and after one in which the kernel had run dry it
+         * is not known what it could have sent. */
         if (want > 1.5 * u->limit || (want < 0.5 * u->limit && u->bytes && !u->ran_dry))
             set(u, fd, (int)want);
     }
-    u->since_ns = full ? now : 0;
+    u->since_ns = full ? now_ns : 0;
     u->bytes = 0;
-    u->ran_dry = 0;
+    u->ran_dry = false;
 }
 
 void nb_tcp_unsent_idle(struct nb_tcp_unsent *u)

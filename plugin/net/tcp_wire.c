@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Encoding and checked decoding of the TCP transport's handle, hello and frame header. */
+/* Packing and parsing of the TCP transport's handle, hello and frame header. */
 #include "net/tcp_wire.h"
 
 #include <errno.h>
 #include <netinet/in.h>
 #include <string.h>
 
+#include "base/bytes.h"
 #include "net/transport.h"
 
 #define HANDLE_MAGIC 0x4c48424eu /* "NBHL" */
@@ -14,44 +15,11 @@
 
 _Static_assert(NB_NET_HANDLE_BYTES >= 72, "the handle holds 72 bytes");
 
-static void put16(uint8_t *p, uint16_t v)
-{
-    p[0] = (uint8_t)v;
-    p[1] = (uint8_t)(v >> 8);
-}
-
-static void put32(uint8_t *p, uint32_t v)
-{
-    put16(p, (uint16_t)v);
-    put16(p + 2, (uint16_t)(v >> 16));
-}
-
-static void put64(uint8_t *p, uint64_t v)
-{
-    put32(p, (uint32_t)v);
-    put32(p + 4, (uint32_t)(v >> 32));
-}
-
-static uint16_t get16(const uint8_t *p)
-{
-    return (uint16_t)(p[0] | p[1] << 8);
-}
-
-static uint32_t get32(const uint8_t *p)
-{
-    return get16(p) | (uint32_t)get16(p + 2) << 16;
-}
-
-static uint64_t get64(const uint8_t *p)
-{
-    return get32(p) | (uint64_t)get32(p + 4) << 32;
-}
-
 /* Multiply-and-fold over 4-byte words: catches damage and misaligned streams, not malice. n % 4 == 0. */
 static uint64_t fold(uint64_t h, const uint8_t *p, size_t n)
 {
     for (size_t i = 0; i < n; i += 4) {
-        h = (h ^ get32(p + i)) * 0x9e3779b97f4a7c15ull;
+        h = (h ^ nb_get32(p + i)) * 0x9e3779b97f4a7c15ull;
         h ^= h >> 29;
     }
     return h;
@@ -68,28 +36,28 @@ void nb_tcp_handle_put(void *bytes, const struct nb_tcp_handle *h)
     uint8_t *b = bytes;
 
     memset(b, 0, NB_NET_HANDLE_BYTES);
-    put32(b, HANDLE_MAGIC);
-    put32(b + 4, h->version);
+    nb_put32(b, HANDLE_MAGIC);
+    nb_put32(b + 4, h->version);
     memcpy(b + 8, h->token, NB_TCP_TOKEN_BYTES);
     if (h->addr.ss_family == AF_INET6) {
         struct sockaddr_in6 a;
 
         memcpy(&a, &h->addr, sizeof(a));
-        put16(b + 32, 6);
-        put16(b + 34, ntohs(a.sin6_port));
-        put32(b + 36, a.sin6_scope_id);
+        nb_put16(b + 32, 6);
+        nb_put16(b + 34, ntohs(a.sin6_port));
+        nb_put32(b + 36, a.sin6_scope_id);
         memcpy(b + 40, &a.sin6_addr, 16);
     } else {
         struct sockaddr_in a;
 
         memcpy(&a, &h->addr, sizeof(a));
-        put16(b + 32, 4);
-        put16(b + 34, ntohs(a.sin_port));
+        nb_put16(b + 32, 4);
+        nb_put16(b + 34, ntohs(a.sin_port));
         memcpy(b + 40, &a.sin_addr, 4);
     }
-    put32(b + 56, h->use);
-    put32(b + 24, handle_check(b));
-    put64(b + 64, h->state);
+    nb_put32(b + 56, h->use);
+    nb_put32(b + 24, handle_check(b));
+    nb_put64(b + 64, h->state);
 }
 
 int nb_tcp_handle_get(const void *bytes, struct nb_tcp_handle *h)
@@ -97,34 +65,34 @@ int nb_tcp_handle_get(const void *bytes, struct nb_tcp_handle *h)
     const uint8_t *b = bytes;
 
     memset(h, 0, sizeof(*h));
-    if (get32(b) != HANDLE_MAGIC || get32(b + 24) != handle_check(b))
+    if (nb_get32(b) != HANDLE_MAGIC || nb_get32(b + 24) != handle_check(b))
         return -EINVAL;
-    h->version = get32(b + 4);
+    h->version = nb_get32(b + 4);
     memcpy(h->token, b + 8, NB_TCP_TOKEN_BYTES);
-    h->use = get32(b + 56);
-    h->state = get64(b + 64);
-    if (get16(b + 32) == 6) {
+    h->use = nb_get32(b + 56);
+    h->state = nb_get64(b + 64);
+    if (nb_get16(b + 32) == 6) {
         struct sockaddr_in6 a = {.sin6_family = AF_INET6};
 
-        a.sin6_port = htons(get16(b + 34));
-        a.sin6_scope_id = get32(b + 36);
+        a.sin6_port = htons(nb_get16(b + 34));
+        a.sin6_scope_id = nb_get32(b + 36);
         memcpy(&a.sin6_addr, b + 40, 16);
         memcpy(&h->addr, &a, sizeof(a));
-    } else if (get16(b + 32) == 4) {
+    } else if (nb_get16(b + 32) == 4) {
         struct sockaddr_in a = {.sin_family = AF_INET};
 
-        a.sin_port = htons(get16(b + 34));
+        a.sin_port = htons(nb_get16(b + 34));
         memcpy(&a.sin_addr, b + 40, 4);
         memcpy(&h->addr, &a, sizeof(a));
     }
     if (h->version != NB_TCP_WIRE_VERSION)
         return -EPROTO;
-    return h->addr.ss_family && get16(b + 34) ? 0 : -EINVAL;
+    return h->addr.ss_family && nb_get16(b + 34) ? 0 : -EINVAL;
 }
 
 void nb_tcp_handle_set_state(void *bytes, uint64_t state)
 {
-    put64((uint8_t *)bytes + 64, state);
+    nb_put64((uint8_t *)bytes + 64, state);
 }
 
 static uint32_t hello_check(const uint8_t *b)
@@ -136,31 +104,31 @@ static uint32_t hello_check(const uint8_t *b)
 void nb_tcp_hello_put(uint8_t b[NB_TCP_HELLO_BYTES], const struct nb_tcp_hello *h)
 {
     memset(b, 0, NB_TCP_HELLO_BYTES);
-    put32(b, HELLO_MAGIC);
-    put32(b + 4, h->version);
+    nb_put32(b, HELLO_MAGIC);
+    nb_put32(b + 4, h->version);
     memcpy(b + 8, h->token, NB_TCP_TOKEN_BYTES);
     memcpy(b + 32, h->conn_id, 16);
-    put16(b + 48, h->stream);
-    put16(b + 50, h->streams);
-    put32(b + 52, h->use);
-    put32(b + 24, hello_check(b));
+    nb_put16(b + 48, h->stream);
+    nb_put16(b + 50, h->streams);
+    nb_put32(b + 52, h->use);
+    nb_put32(b + 24, hello_check(b));
 }
 
 int nb_tcp_hello_get(const uint8_t b[NB_TCP_HELLO_BYTES], struct nb_tcp_hello *h)
 {
     memset(h, 0, sizeof(*h));
-    if (get32(b) != HELLO_MAGIC)
+    if (nb_get32(b) != HELLO_MAGIC)
         return -EINVAL;
-    h->version = get32(b + 4);
+    h->version = nb_get32(b + 4);
     memcpy(h->token, b + 8, NB_TCP_TOKEN_BYTES);
     if (h->version != NB_TCP_WIRE_VERSION)
         return -EPROTO;
-    if (get32(b + 24) != hello_check(b))
+    if (nb_get32(b + 24) != hello_check(b))
         return -EINVAL;
     memcpy(h->conn_id, b + 32, 16);
-    h->stream = get16(b + 48);
-    h->streams = get16(b + 50);
-    h->use = get32(b + 52);
+    h->stream = nb_get16(b + 48);
+    h->streams = nb_get16(b + 50);
+    h->use = nb_get32(b + 52);
     if (h->streams < 1 || h->streams > NB_TCP_MAX_STREAMS || h->stream >= h->streams)
         return -EBADMSG;
     return 0;
@@ -194,37 +162,34 @@ static uint32_t frame_check(const uint8_t *b, uint32_t key)
 
 void nb_tcp_frame_put(uint8_t b[NB_TCP_FRAME_BYTES], const struct nb_tcp_frame *f, uint32_t key)
 {
-    put32(b, FRAME_MAGIC);
-    put32(b + 8, f->seq);
-    put32(b + 12, (uint32_t)f->tag);
-    put64(b + 16, f->size);
-    put64(b + 24, f->offset);
-    put32(b + 32, f->len);
-    put16(b + 36, f->kind);
-    put16(b + 38, 0);
-    put32(b + 4, frame_check(b, key));
+    nb_put32(b, FRAME_MAGIC);
+    nb_put32(b + 8, f->seq);
+    nb_put32(b + 12, (uint32_t)f->tag);
+    nb_put64(b + 16, f->size);
+    nb_put64(b + 24, f->offset);
+    nb_put32(b + 32, f->len);
+    nb_put16(b + 36, f->kind);
+    nb_put16(b + 38, 0);
+    nb_put32(b + 4, frame_check(b, key));
 }
 
 int nb_tcp_frame_get(const uint8_t b[NB_TCP_FRAME_BYTES], struct nb_tcp_frame *f, uint32_t key)
 {
-    if (get32(b) != FRAME_MAGIC || get32(b + 4) != frame_check(b, key) || get16(b + 38) != 0)
+    if (nb_get32(b) != FRAME_MAGIC || nb_get32(b + 4) != frame_check(b, key) || nb_get16(b + 38) != 0)
         return -EPROTO;
-    f->seq = get32(b + 8);
-    f->tag = (int32_t)get32(b + 12);
-    f->size = get64(b + 16);
-    f->offset = get64(b + 24);
-    f->len = get32(b + 32);
-    f->kind = get16(b + 36);
+    f->seq = nb_get32(b + 8);
+    f->tag = (int32_t)nb_get32(b + 12);
+    f->size = nb_get64(b + 16);
+    f->offset = nb_get64(b + 24);
+    f->len = nb_get32(b + 32);
+    f->kind = nb_get16(b + 36);
     switch (f->kind) {
     case NB_TCP_DATA:
         if (f->size > NB_TCP_MAX_MESSAGE || f->offset > f->size || f->len > f->size - f->offset)
             return -EPROTO;
         return f->len > 0 || f->size == 0 ? 0 : -EPROTO;
-    case NB_TCP_BYE:
-        return f->len == 0 ? 0 : -EPROTO;
-    case NB_TCP_ERROR:
-        return f->len == 0 && f->tag > 0 ? 0 : -EPROTO;
-    default:
-        return -EPROTO;
+    case NB_TCP_BYE: return f->len == 0 ? 0 : -EPROTO;
+    case NB_TCP_ERROR: return f->len == 0 && f->tag > 0 ? 0 : -EPROTO;
+    default: return -EPROTO;
     }
 }

@@ -19,7 +19,7 @@
  * two versions can still tell each other why they part. */
 #define NB_TCP_WIRE_VERSION 2
 
-#define NB_TCP_MAX_STREAMS 16        /* sockets a connection */
+#define NB_TCP_MAX_STREAMS 16 /* sockets a connection */
 #define NB_TCP_TOKEN_BYTES 16
 #define NB_TCP_HELLO_BYTES 64
 #define NB_TCP_FRAME_BYTES 40

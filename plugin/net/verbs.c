@@ -1,70 +1,110 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The verbs transport's table: InfiniBand and RoCE. */
+/*
+ * The verbs transport's table: InfiniBand and RoCE. The parts, each above those that it uses:
+ *
+ *     verbs.c
+ *     verbs_conn.c                       making connections, over TCP sockets (tcp_connect.h)
+ *     verbs_send.c  verbs_recv.c         messages
+ *     verbs_progress.c                   completions, events, the socket to the peer, sleeping
+ *     verbs_comm.c  verbs_mr.c           what both directions share; registrations
+ *     verbs_qp.c  verbs_gid.c            queue pairs; which GID
+ *     verbs_dev.c                        a context's settings, adapters and ports
+ *     verbs_conf.c  verbs_wire.c         settings; bytes on the wire
+ *     verbs_lib.c  verbs_text.c          libibverbs; names for messages
+ */
+#include "net/verbs_dev.h"
+
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "base/context.h"
 #include "base/log.h"
-#include "net/tcp_int.h"
-#include "net/verbs_int.h"
+#include "net/tcp_dev.h"
+#include "net/verbs_conn.h"
+#include "net/verbs_mr.h"
 #include "net/verbs_probe.h"
+#include "net/verbs_progress.h"
+#include "net/verbs_recv.h"
+#include "net/verbs_send.h"
 
-static int users; /* inits minus finis */
-
-int nb_verbs_try(char *why, size_t cap, bool *misfit)
+static int open_parts(struct nb_verbs *v, char *why, size_t cap, bool *misfit)
 {
-    int rc;
+    int rc = nb_verbs_conf_read(v->net.ctx->params, &v->conf);
 
-    *misfit = false;
-    if (users > 0) {
-        users++;
-        return 0;
+    if (rc) {
+        snprintf(why, cap, "bad settings");
+        return rc;
     }
-    rc = nb_verbs_devices_open(why, cap, misfit);
+    rc = nb_verbs_devices_open(v, why, cap, misfit);
     if (rc)
         return rc;
     /* Connections are made over TCP. */
-    rc = nb_net_tcp.init();
-    if (!rc && !nb_tcp_device(0))
+    rc = nb_net_tcp.init(v->net.ctx, &v->tcp);
+    if (!rc && !nb_tcp_device((struct nb_tcp *)v->tcp, 0)) {
+        nb_net_tcp.fini(v->tcp);
         rc = -ENODEV;
+    }
     if (rc) {
         snprintf(why, cap, "no network interface to make connections over");
-        nb_verbs_devices_close();
+        nb_verbs_devices_close(v);
+    }
+    return rc;
+}
+
+int nb_verbs_try(struct nb_context *ctx, struct nb_net **net, char *why, size_t cap, bool *misfit)
+{
+    struct nb_verbs *v = calloc(1, sizeof(*v));
+    int rc;
+
+    *misfit = false;
+    if (!v)
+        return -ENOMEM;
+    v->net = (struct nb_net){.ops = &nb_net_verbs, .ctx = ctx};
+    v->clock = &ctx->clock;
+    pthread_mutex_init(&v->lock, NULL);
+    rc = open_parts(v, why, cap, misfit);
+    if (rc) {
+        pthread_mutex_destroy(&v->lock);
+        free(v);
         return rc;
     }
-    users = 1;
+    *net = &v->net;
     return 0;
 }
 
-static int verbs_init(void)
+static int verbs_init(struct nb_context *ctx, struct nb_net **net)
 {
     char why[512] = "";
     bool misfit;
-    int rc = nb_verbs_try(why, sizeof(why), &misfit);
+    int rc = nb_verbs_try(ctx, net, why, sizeof(why), &misfit);
 
     if (rc == -ENODEV)
         NB_WARN("NIBBLE_NET=verbs, but %s", why);
     return rc;
 }
 
-static void verbs_fini(void)
+static void verbs_fini(struct nb_net *net)
 {
-    if (users == 0 || --users > 0)
-        return;
-    nb_verbs_abandon_all();
-    nb_verbs_devices_close();
-    nb_net_tcp.fini();
+    struct nb_verbs *v = (struct nb_verbs *)net;
+
+    nb_verbs_abandon_all(v);
+    nb_verbs_devices_close(v);
+    nb_net_tcp.fini(v->tcp);
+    pthread_mutex_destroy(&v->lock);
+    free(v);
 }
 
-static int verbs_devices(int *ndev)
+static int verbs_devices(struct nb_net *net, int *ndev)
 {
-    *ndev = nb_verbs_device_count();
+    *ndev = ((struct nb_verbs *)net)->ndevs;
     return 0;
 }
 
-static int verbs_properties(int dev, struct nb_net_props *props)
+static int verbs_properties(struct nb_net *net, int dev, struct nb_net_props *props)
 {
-    const struct nb_verbs_dev *d = nb_verbs_device(dev);
+    const struct nb_verbs_dev *d = nb_verbs_device((struct nb_verbs *)net, dev);
 
     if (!d)
         return -EINVAL;
@@ -78,9 +118,33 @@ static int verbs_properties(int dev, struct nb_net_props *props)
     props->max_comms = d->hca->attr.max_qp;
     props->max_recvs = NB_NET_MAX_RECVS;
     /* All requests of a message have to fit into one send queue. */
-    props->max_bytes = (size_t)d->max_write *
-                       ((d->hca->attr.max_qp_wr > 0 && d->hca->attr.max_qp_wr < NB_VERBS_SEND_DEPTH
-                             ? (size_t)d->hca->attr.max_qp_wr : NB_VERBS_SEND_DEPTH) - 2);
+    props->max_bytes =
+        (size_t)d->max_write * ((d->hca->attr.max_qp_wr > 0 && d->hca->attr.max_qp_wr < NB_VERBS_SEND_DEPTH
+                                     ? (size_t)d->hca->attr.max_qp_wr
+                                     : NB_VERBS_SEND_DEPTH) -
+                                2);
+    return 0;
+}
+
+static int verbs_test(void *request, int *done, size_t *sizes)
+{
+    struct nb_net_req *r = request;
+    struct nb_verbs_comm *c = r->comm;
+
+    *done = 0;
+    if (!r->done)
+        nb_verbs_progress(c);
+    if (!r->done)
+        return c->err;
+    *done = 1;
+    if (sizes && c->is_send) {
+        sizes[0] = ((const struct nb_verbs_sreq *)request)->size;
+    } else if (sizes) {
+        const struct nb_verbs_rreq *q = request;
+
+        memcpy(sizes, q->size, (size_t)q->n * sizeof(sizes[0]));
+    }
+    nb_verbs_tested(c, r);
     return 0;
 }
 
@@ -110,7 +174,7 @@ const struct nb_net_ops nb_net_verbs = {
     .isend = nb_verbs_isend,
     .irecv = nb_verbs_irecv,
     .iflush = nb_verbs_iflush,
-    .test = nb_verbs_test,
+    .test = verbs_test,
     .leave = nb_verbs_leave,
     .close_send = nb_verbs_close_send,
     .close_recv = nb_verbs_close_recv,

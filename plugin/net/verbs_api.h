@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the verbs transport needs of the outside world, as one table of functions: libibverbs, opened at run
- * time (the plugin is linked with nothing of it), and the files of sysfs that tell what libibverbs does not.
- * Tests put a table of their own in its place.
+ * What the verbs transport needs from outside, as one table of functions: libibverbs, opened at run time (the
+ * plugin is not linked with it), and files of sysfs for what libibverbs does not report. Tests substitute a
+ * table of their own.
  *
  * The four calls of the data path (ibv_poll_cq, ibv_req_notify_cq, ibv_post_send, ibv_post_recv) are inline
  * functions of infiniband/verbs.h that go through the device's own table, so they have no place here.

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The NCCL_IB_* variables that the verbs transport honours: NCCL's names, meanings and defaults. */
+#include "net/verbs_conf.h"
+
 #include <arpa/inet.h>
 #include <errno.h>
 #include <limits.h>
@@ -9,18 +11,19 @@
 
 #include "base/log.h"
 #include "base/params.h"
-#include "net/verbs_int.h"
+#include "net/verbs_wire.h"
 
 #define AR_THRESHOLD_DEFAULT 8192
-
-struct nb_verbs_conf nb_verbs_conf;
 
 static const struct {
     const char *name;
     size_t offset;
     int def, min, max;
 } ints[] = {
-#define INT(name, field, def, min, max) {"NCCL_" name, offsetof(struct nb_verbs_conf, field), def, min, max}
+#define INT(name, field, def, min, max) \
+    { \
+        "NCCL_" name, offsetof(struct nb_verbs_conf, field), def, min, max \
+    }
     INT("IB_DISABLE", disable, 0, 0, 1),
     INT("IB_MERGE_VFS", merge_vfs, 1, 0, 1),
     INT("IB_DEVICE_PCI_ORDER", pci_order, 1, 0, 1),
@@ -95,7 +98,7 @@ bad:
     return -EINVAL;
 }
 
-int nb_verbs_conf_read(void)
+int nb_verbs_conf_read(const struct nb_params *params, struct nb_verbs_conf *conf)
 {
     struct nb_verbs_conf c = {.addr_family = AF_INET};
     const char *family = nb_env("NCCL_IB_ADDR_FAMILY");
@@ -124,7 +127,7 @@ int nb_verbs_conf_read(void)
     if (rc)
         return rc;
     c.hca = nb_env("NCCL_IB_HCA");
-    c.connect_ms = (int)nb_params()->connect_timeout * 1000;
-    nb_verbs_conf = c;
+    c.connect_ms = (int)params->connect_timeout * 1000;
+    *conf = c;
     return 0;
 }

@@ -1,9 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How connections are made. The two sides meet over TCP, with the TCP transport's handles, tokens and
- * patience; then they tell each other their queue pairs. Nothing blocks: connect and accept do what can be
- * done now and are called again. When one side cannot go on it tells the other why.
+ * How connections are made. The two sides meet over TCP, with the TCP transport's handles, tokens and time
+ * limits; then each tells the other its queue pairs. Nothing blocks: connect and accept do what can be done
+ * now and are called again.
+ *
+ *     stage          ends when                                     then, connecting    then, accepting
+ *     DIAL           there is a socket; queue pairs are made       SEND_META           -
+ *     SEND_META      META is written                               RECEIVE_META        RECEIVE_READY
+ *     RECEIVE_META   META is read (accepting: queue pairs made)    JOIN                JOIN
+ *     JOIN           the queue pairs are connected (RTS)           SEND_READY          SEND_META
+ *     SEND_READY     CONTROL ready is written                      made                -
+ *     RECEIVE_READY  CONTROL ready is read                         -                   made
+ *
+ * The connecting side begins with DIAL, the accepting one, which has a socket, with RECEIVE_META. Any stage
+ * fails by an error of its step, by the peer's refusal, and when NIBBLE_CONNECT_TIMEOUT is over; who fails
+ * sends a META with the reason (refuse), so that the peer need not wait.
  */
+#include "net/verbs_conn.h"
+
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,8 +26,12 @@
 #include <unistd.h>
 
 #include "base/log.h"
-#include "net/tcp_int.h"
-#include "net/verbs_int.h"
+#include "net/tcp_connect.h"
+#include "net/tcp_sock.h"
+#include "net/verbs_qp.h"
+#include "net/verbs_recv.h"
+#include "net/verbs_send.h"
+#include "net/verbs_text.h"
 
 #define OOB_DEVICE 0 /* the TCP interface over which both sides meet, chosen as NCCL chooses it */
 
@@ -23,11 +41,12 @@ struct transfer {
     size_t at, len;
 };
 
-enum stage { DIAL, SEND_META, RECEIVE_META, JOIN, SEND_READY, RECEIVE_READY, MADE };
+enum stage { DIAL, SEND_META, RECEIVE_META, JOIN, SEND_READY, RECEIVE_READY };
 
 /* A connection in the making, on either side. */
-struct half {
-    struct half *next;
+struct nb_verbs_connecting {
+    struct nb_verbs *verbs;
+    struct nb_verbs_connecting *next;
     uint64_t id; /* connecting side: what the handle holds */
     struct nb_verbs_dev *dev;
     enum stage stage;
@@ -35,7 +54,7 @@ struct half {
     int fd;
     int qps, traffic_class;
     int64_t begun, retry_at;
-    int retries, joined; /* queue pairs that are ready */
+    int retries, joined;                 /* queue pairs that are ready */
     uint8_t handle[NB_NET_HANDLE_BYTES]; /* the TCP transport's own copy */
     struct transfer io;
     struct nb_verbs_meta peer_meta;
@@ -47,14 +66,11 @@ struct half {
     char peer[64];
 };
 
-static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
-static struct half *connecting; /* under list_lock */
-static uint64_t last_id;
-
 struct nb_verbs_listen {
+    struct nb_verbs *verbs;
     struct nb_verbs_dev *dev;
     void *tcp;
-    struct half *half;
+    struct nb_verbs_connecting *half;
 };
 
 /* ---- transfers ---- */
@@ -92,7 +108,7 @@ static int transfer_in(int fd, struct transfer *t)
     return 1;
 }
 
-static void begin_transfer(struct half *h, enum stage stage, size_t len)
+static void begin_transfer(struct nb_verbs_connecting *h, enum stage stage, size_t len)
 {
     h->stage = stage;
     h->io.at = 0;
@@ -101,7 +117,7 @@ static void begin_transfer(struct half *h, enum stage stage, size_t len)
 
 /* ---- steps that both sides take ---- */
 
-static void half_free(struct half *h)
+static void half_free(struct nb_verbs_connecting *h)
 {
     if (h->comm) {
         h->comm->err = h->comm->err ? h->comm->err : -ECANCELED; /* no goodbye */
@@ -116,7 +132,7 @@ static void half_free(struct half *h)
 }
 
 /* Tell the other side why there is no connection. */
-static void refuse(struct half *h, int err, const char *reason)
+static void refuse(struct nb_verbs_connecting *h, int err, const char *reason)
 {
     struct nb_verbs_meta m = {.version = NB_VERBS_WIRE_VERSION, .error = -err};
 
@@ -129,7 +145,7 @@ static void refuse(struct half *h, int err, const char *reason)
 }
 
 /* Makes this side's comm. */
-static int make_comm(struct half *h)
+static int make_comm(struct nb_verbs_connecting *h)
 {
     int rc = h->is_send ? nb_verbs_send_new(h->dev, h->qps, h->fd, &h->send)
                         : nb_verbs_recv_new(h->dev, h->qps, h->fd, &h->recv);
@@ -141,7 +157,7 @@ static int make_comm(struct half *h)
     return 0;
 }
 
-static int put_meta(struct half *h, int sl, int tc)
+static int put_meta(struct nb_verbs_connecting *h, int sl, int tc)
 {
     h->comm->meta.sl = (uint8_t)sl;
     h->comm->meta.tc = (uint8_t)tc;
@@ -151,7 +167,7 @@ static int put_meta(struct half *h, int sl, int tc)
 }
 
 /* Understands the peer's META. */
-static int take_meta(struct half *h)
+static int take_meta(struct nb_verbs_connecting *h)
 {
     struct nb_verbs_meta *m = &h->peer_meta;
     int rc = nb_verbs_meta_get(h->io.buf, m);
@@ -183,8 +199,9 @@ static int take_meta(struct half *h)
 }
 
 /* Queue pairs to ready. 1: all are; 0: call again. */
-static int join(struct half *h, int64_t now)
+static int join(struct nb_verbs_connecting *h, int64_t now)
 {
+    const struct nb_verbs_conf *conf = h->dev->hca->conf;
     struct nb_verbs_comm *c = h->comm;
     int rc = 0, total = c->nqps + (!h->is_send && h->recv->flush.qp ? 1 : 0);
     uint8_t tc = c->meta.tc;
@@ -192,8 +209,8 @@ static int join(struct half *h, int64_t now)
     if (now < h->retry_at)
         return 0;
     /* Against the data flows what clears it, which may have a class of its own. */
-    if (!h->is_send && nb_verbs_conf.fifo_tc >= 0)
-        tc = (uint8_t)nb_verbs_conf.fifo_tc;
+    if (!h->is_send && conf->fifo_tc >= 0)
+        tc = (uint8_t)conf->fifo_tc;
     for (; h->joined < total && !rc; h->joined += rc == 0) {
         int i = h->joined;
 
@@ -204,8 +221,8 @@ static int join(struct half *h, int64_t now)
     }
     if (rc == -EAGAIN) {
         /* RoCE: the kernel is still asking for the peer's hardware address, or its link is not up yet. */
-        if (h->retries++ < nb_verbs_conf.mqp_retry_cnt) {
-            h->retry_at = now + (int64_t)nb_verbs_conf.mqp_retry_ms * h->retries;
+        if (h->retries++ < conf->mqp_retry_cnt) {
+            h->retry_at = now + (int64_t)conf->mqp_retry_ms * h->retries;
             return 0;
         }
         NB_WARN("verbs: %s: no way to %s (%s) after %d attempts: its address is not resolved (ARP); are both "
@@ -223,69 +240,74 @@ static int join(struct half *h, int64_t now)
 
 /* ---- connect ---- */
 
-static struct half *find_connecting(uint64_t id)
+static struct nb_verbs_connecting *find_connecting(struct nb_verbs *v, uint64_t id)
 {
-    struct half *h;
+    struct nb_verbs_connecting *h;
 
-    pthread_mutex_lock(&list_lock);
-    for (h = connecting; h && h->id != id; h = h->next)
+    pthread_mutex_lock(&v->lock);
+    for (h = v->connecting; h && h->id != id; h = h->next)
         ;
-    pthread_mutex_unlock(&list_lock);
+    pthread_mutex_unlock(&v->lock);
     return h;
 }
 
-static void forget_connecting(struct half *h)
+static void forget_connecting(struct nb_verbs_connecting *h)
 {
-    pthread_mutex_lock(&list_lock);
-    for (struct half **p = &connecting; *p; p = &(*p)->next) {
+    struct nb_verbs *v = h->verbs;
+
+    pthread_mutex_lock(&v->lock);
+    for (struct nb_verbs_connecting **p = &v->connecting; *p; p = &(*p)->next) {
         if (*p == h) {
             *p = h->next;
             break;
         }
     }
-    pthread_mutex_unlock(&list_lock);
+    pthread_mutex_unlock(&v->lock);
     if (h->stage == DIAL)
-        nb_tcp_abandon(h->handle);
+        nb_tcp_abandon(v->tcp, h->handle);
     half_free(h);
 }
 
-void nb_verbs_abandon_all(void)
+void nb_verbs_abandon_all(struct nb_verbs *v)
 {
-    while (connecting)
-        forget_connecting(connecting);
+    while (v->connecting)
+        forget_connecting(v->connecting);
 }
 
-static struct half *new_connecting(struct nb_verbs_dev *d, const struct nb_net_conn_cfg *cfg, void *handle)
+static struct nb_verbs_connecting *new_connecting(struct nb_verbs *v, struct nb_verbs_dev *d,
+                                                  const struct nb_net_conn_cfg *cfg, void *handle)
 {
-    struct half *h = calloc(1, sizeof(*h));
+    struct nb_verbs_connecting *h = calloc(1, sizeof(*h));
 
     if (!h)
         return NULL;
+    h->verbs = v;
     h->dev = d;
     h->is_send = true;
     h->fd = -1;
-    h->qps = cfg && cfg->streams > 0 ? cfg->streams : nb_verbs_conf.qps;
+    h->qps = cfg && cfg->streams > 0 ? cfg->streams : v->conf.qps;
     if (h->qps > NB_VERBS_MAX_QPS)
         h->qps = NB_VERBS_MAX_QPS;
     h->traffic_class = cfg ? cfg->traffic_class : -1;
-    h->begun = nb_tcp_now_ms();
+    h->begun = nb_clock_ms(v->clock);
     memcpy(h->handle, handle, sizeof(h->handle));
-    pthread_mutex_lock(&list_lock);
-    h->id = ++last_id;
-    h->next = connecting;
-    connecting = h;
-    pthread_mutex_unlock(&list_lock);
+    pthread_mutex_lock(&v->lock);
+    h->id = ++v->last_id;
+    h->next = v->connecting;
+    v->connecting = h;
+    pthread_mutex_unlock(&v->lock);
     nb_tcp_handle_set_state(handle, h->id);
     return h;
 }
 
-static int dial(struct half *h)
+static int dial(struct nb_verbs_connecting *h)
 {
+    const struct nb_verbs_conf *conf = h->dev->hca->conf;
     struct nb_net_conn_cfg one = {.streams = 1, .traffic_class = -1};
     int unset = h->traffic_class < 0, sl, tc, rc;
     struct nb_tcp_sockets made;
 
-    rc = nb_tcp_dial(OOB_DEVICE, NB_TCP_FOR_VERBS, &one, h->handle, &made);
+    rc = nb_tcp_dial((struct nb_tcp *)h->verbs->tcp, OOB_DEVICE, NB_TCP_FOR_VERBS, &one, h->handle, &made);
     if (rc <= 0)
         return rc;
     h->fd = made.fd[0];
@@ -295,13 +317,13 @@ static int dial(struct half *h)
         strcpy(h->peer, h->comm->peer);
     if (rc)
         return rc;
-    sl = nb_verbs_conf.sl >= 0 ? nb_verbs_conf.sl : unset ? 0 : h->traffic_class;
-    tc = nb_verbs_conf.tc >= 0 ? nb_verbs_conf.tc : unset ? 0 : h->traffic_class;
+    sl = conf->sl >= 0 ? conf->sl : unset ? 0 : h->traffic_class;
+    tc = conf->tc >= 0 ? conf->tc : unset ? 0 : h->traffic_class;
     return put_meta(h, sl, tc);
 }
 
 /* 1: made, 0: call again. */
-static int connect_step(struct half *h, int64_t now)
+static int connect_step(struct nb_verbs_connecting *h, int64_t now)
 {
     struct nb_verbs_control ready = {.kind = NB_VERBS_READY};
     int rc;
@@ -344,12 +366,14 @@ static int connect_step(struct half *h, int64_t now)
     return transfer_out(h->fd, &h->io);
 }
 
-int nb_verbs_connect(int dev, const struct nb_net_conn_cfg *cfg, void *handle, void **send_comm)
+int nb_verbs_connect(struct nb_net *net, int dev, const struct nb_net_conn_cfg *cfg, void *handle,
+                     void **send_comm)
 {
-    struct nb_verbs_dev *d = nb_verbs_device(dev);
-    int64_t now = nb_tcp_now_ms();
+    struct nb_verbs *v = (struct nb_verbs *)net;
+    struct nb_verbs_dev *d = nb_verbs_device(v, dev);
+    int64_t now = nb_clock_ms(v->clock);
     struct nb_tcp_handle given;
-    struct half *h = NULL;
+    struct nb_verbs_connecting *h = NULL;
     int rc;
 
     *send_comm = NULL;
@@ -357,18 +381,18 @@ int nb_verbs_connect(int dev, const struct nb_net_conn_cfg *cfg, void *handle, v
         return -EINVAL;
     rc = nb_tcp_handle_get(handle, &given);
     if (rc != -EINVAL && given.state != 0) {
-        h = find_connecting(given.state);
+        h = find_connecting(v, given.state);
         if (!h) {
             NB_WARN("verbs: connect was given a handle whose connection has been made or has failed");
             return -EINVAL;
         }
     }
     if (!h)
-        h = new_connecting(d, cfg, handle);
+        h = new_connecting(v, d, cfg, handle);
     if (!h)
         return -ENOMEM;
     rc = connect_step(h, now);
-    if (rc == 0 && now - h->begun < nb_verbs_conf.connect_ms)
+    if (rc == 0 && now - h->begun < v->conf.connect_ms)
         return 0;
     if (rc <= 0) {
         if (h->stage > DIAL && rc != -ECONNREFUSED)
@@ -392,23 +416,24 @@ int nb_verbs_connect(int dev, const struct nb_net_conn_cfg *cfg, void *handle, v
     return 0;
 }
 
-void nb_verbs_abandon(void *handle)
+void nb_verbs_abandon(struct nb_net *net, void *handle)
 {
     struct nb_tcp_handle given;
-    struct half *h;
+    struct nb_verbs_connecting *h;
 
     if (nb_tcp_handle_get(handle, &given) == -EINVAL || !given.state)
         return;
-    h = find_connecting(given.state);
+    h = find_connecting((struct nb_verbs *)net, given.state);
     if (h)
         forget_connecting(h);
 }
 
 /* ---- listen and accept ---- */
 
-int nb_verbs_listen(int dev, void *handle, void **listen_comm)
+int nb_verbs_listen(struct nb_net *net, int dev, void *handle, void **listen_comm)
 {
-    struct nb_verbs_dev *d = nb_verbs_device(dev);
+    struct nb_verbs *v = (struct nb_verbs *)net;
+    struct nb_verbs_dev *d = nb_verbs_device(v, dev);
     struct nb_verbs_listen *l;
     int rc;
 
@@ -418,8 +443,9 @@ int nb_verbs_listen(int dev, void *handle, void **listen_comm)
     l = calloc(1, sizeof(*l));
     if (!l)
         return -ENOMEM;
+    l->verbs = v;
     l->dev = d;
-    rc = nb_tcp_listen_for(OOB_DEVICE, NB_TCP_FOR_VERBS, handle, &l->tcp);
+    rc = nb_tcp_listen_for((struct nb_tcp *)v->tcp, OOB_DEVICE, NB_TCP_FOR_VERBS, handle, &l->tcp);
     if (rc) {
         free(l);
         return rc;
@@ -428,7 +454,7 @@ int nb_verbs_listen(int dev, void *handle, void **listen_comm)
     return 0;
 }
 
-static int accept_step(struct half *h, int64_t now)
+static int accept_step(struct nb_verbs_connecting *h, int64_t now)
 {
     struct nb_verbs_control k;
     int rc;
@@ -478,25 +504,21 @@ static int accept_step(struct half *h, int64_t now)
 static int take_new(struct nb_verbs_listen *l, int64_t now)
 {
     struct nb_tcp_sockets made;
-    struct sockaddr_storage a;
-    socklen_t len = sizeof(a);
-    struct half *h;
+    struct nb_verbs_connecting *h;
     int rc = nb_tcp_take(l->tcp, &made);
 
     if (rc <= 0)
         return rc;
     h = made.n == 1 ? calloc(1, sizeof(*h)) : NULL;
     if (!h) {
-        for (int i = 0; i < made.n; i++)
-            close(made.fd[i]);
+        nb_tcp_close_sockets(&made);
         return made.n == 1 ? -ENOMEM : -EPROTO;
     }
+    h->verbs = l->verbs;
     h->dev = l->dev;
     h->fd = made.fd[0];
     h->begun = now;
-    memset(&a, 0, sizeof(a));
-    getpeername(h->fd, (struct sockaddr *)&a, &len);
-    nb_tcp_addr_name(&a, h->peer, sizeof(h->peer));
+    nb_tcp_names(h->fd, NULL, h->peer, sizeof(h->peer));
     begin_transfer(h, RECEIVE_META, NB_VERBS_META_BYTES);
     h->next = l->half;
     l->half = h;
@@ -506,7 +528,7 @@ static int take_new(struct nb_verbs_listen *l, int64_t now)
 int nb_verbs_accept(void *listen_comm, void **recv_comm)
 {
     struct nb_verbs_listen *l = listen_comm;
-    int64_t now = nb_tcp_now_ms();
+    int64_t now = nb_clock_ms(l->verbs->clock);
     int rc;
 
     *recv_comm = NULL;
@@ -515,11 +537,11 @@ int nb_verbs_accept(void *listen_comm, void **recv_comm)
     while (rc > 0);
     if (rc)
         return rc;
-    for (struct half **at = &l->half; *at;) {
-        struct half *h = *at;
+    for (struct nb_verbs_connecting **at = &l->half; *at;) {
+        struct nb_verbs_connecting *h = *at;
 
         rc = accept_step(h, now);
-        if (rc == 0 && now - h->begun >= nb_verbs_conf.connect_ms)
+        if (rc == 0 && now - h->begun >= l->verbs->conf.connect_ms)
             rc = -ETIMEDOUT;
         if (rc == 0) {
             at = &h->next;
@@ -528,8 +550,7 @@ int nb_verbs_accept(void *listen_comm, void **recv_comm)
         *at = h->next;
         if (rc < 0) {
             NB_WARN("verbs: %s: a connection from %s was not made after %.1f s: %s", l->dev->name, h->peer,
-                    (double)(now - h->begun) / 1000,
-                    rc == -ECONNRESET ? "the peer hung up" : strerror(-rc));
+                    (double)(now - h->begun) / 1000, rc == -ECONNRESET ? "the peer hung up" : strerror(-rc));
             half_free(h);
             /* A peer that has gone away will come again or be missed elsewhere; our own troubles will not
              * pass. */
@@ -556,7 +577,7 @@ int nb_verbs_close_listen(void *listen_comm)
     if (!l)
         return 0;
     while (l->half) {
-        struct half *h = l->half;
+        struct nb_verbs_connecting *h = l->half;
 
         l->half = h->next;
         half_free(h);

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Adapters and their ports: which ones are used, in which order, what they can do, and what they report. */
+#include "net/verbs_dev.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -9,13 +11,7 @@
 
 #include "base/log.h"
 #include "base/params.h"
-#include "net/verbs_int.h"
-
-const struct nb_verbs_api *nb_verbs_api;
-
-static struct nb_verbs_hca *hcas;
-static struct nb_verbs_dev devs[NB_NET_MAX_DEVS];
-static int ndevs;
+#include "net/verbs_text.h"
 
 /* What was seen and not used, for the one line that says why there is no device. */
 struct leftovers {
@@ -23,31 +19,26 @@ struct leftovers {
     char names[192]; /* of ports that are down or filtered out */
 };
 
-int nb_verbs_device_count(void)
+struct nb_verbs_dev *nb_verbs_device(struct nb_verbs *v, int dev)
 {
-    return ndevs;
-}
-
-struct nb_verbs_dev *nb_verbs_device(int dev)
-{
-    if (dev >= 0 && dev < ndevs)
-        return &devs[dev];
-    NB_WARN("verbs: there is no device %d, there are %d", dev, ndevs);
+    if (dev >= 0 && dev < v->ndevs)
+        return &v->dev[dev];
+    NB_WARN("verbs: there is no device %d, there are %d", dev, v->ndevs);
     return NULL;
 }
 
 /* NCCL_IB_HCA lists exact names, of what all nodes have: then a port counts also while it is down, so that
  * all nodes report the same devices; connections over it fail, and say so. */
-static bool hca_exact(void)
+static bool hca_exact(const struct nb_verbs_conf *conf)
 {
-    return nb_verbs_conf.hca && nb_verbs_conf.hca[0] == '=';
+    return conf->hca && conf->hca[0] == '=';
 }
 
 /* NCCL_IB_HCA: comma list of names or, without a leading =, prefixes, each perhaps with :port (what follows a
  * second colon names rails and planes, which are not used here); a leading ^ excludes. */
-static bool hca_wanted(const char *name, int port)
+static bool hca_wanted(const struct nb_verbs_conf *conf, const char *name, int port)
 {
-    const char *p = nb_verbs_conf.hca;
+    const char *p = conf->hca;
     bool exclude = false, exact = false, hit = false, any = false;
 
     if (!p)
@@ -93,17 +84,17 @@ static int port_speed(const struct nb_verbs_hca *h, int port, const struct ibv_p
     unsigned speed = a->active_speed;
     uint64_t s = 0;
 
-    if (nb_verbs_conf.query_speed && nb_verbs_api->query_port_speed &&
-        nb_verbs_api->query_port_speed(h->context, (uint32_t)port, &s) == 0 && s > 0)
+    if (h->conf->query_speed && h->api->query_port_speed &&
+        h->api->query_port_speed(h->context, (uint32_t)port, &s) == 0 && s > 0)
         return (int)(s * 100);
     return mbps[lowest_bit(speed, 8)] * lanes[lowest_bit(a->active_width, 4)];
 }
 
-static bool file_exists(const char *path)
+static bool file_exists(const struct nb_verbs_api *api, const char *path)
 {
     char buf[8];
 
-    return nb_verbs_api->read_sysfs(path, buf, sizeof(buf)) >= 0;
+    return api->read_sysfs(path, buf, sizeof(buf)) >= 0;
 }
 
 /* Can the adapter reach GPU memory, by a driver that knows the GPU's (peermem), or by DMA-BUF? */
@@ -112,22 +103,22 @@ static int mem_support(struct nb_verbs_hca *h)
     int mem = NB_MEM_HOST;
     struct ibv_pd *pd;
 
-    if (file_exists("/sys/kernel/mm/memory_peers/nv_mem/version") ||
-        file_exists("/sys/kernel/mm/memory_peers/nv_mem_nc/version") ||
-        file_exists("/sys/module/nvidia_peermem/version"))
+    if (file_exists(h->api, "/sys/kernel/mm/memory_peers/nv_mem/version") ||
+        file_exists(h->api, "/sys/kernel/mm/memory_peers/nv_mem_nc/version") ||
+        file_exists(h->api, "/sys/module/nvidia_peermem/version"))
         mem |= NB_MEM_CUDA;
-    pd = nb_verbs_api->reg_dmabuf_mr ? nb_verbs_api->alloc_pd(h->context) : NULL;
+    pd = h->api->reg_dmabuf_mr ? h->api->alloc_pd(h->context) : NULL;
     if (pd) {
         struct ibv_mr *mr;
 
         errno = 0;
         /* A file that is none: what matters is the complaint. */
-        mr = nb_verbs_api->reg_dmabuf_mr(pd, 0, 0, 0, -1, 0);
+        mr = h->api->reg_dmabuf_mr(pd, 0, 0, 0, -1, 0);
         if (mr)
-            nb_verbs_api->dereg_mr(mr);
+            h->api->dereg_mr(mr);
         else if (errno != EOPNOTSUPP && errno != EPROTONOSUPPORT)
             mem |= NB_MEM_DMABUF;
-        nb_verbs_api->dealloc_pd(pd);
+        h->api->dealloc_pd(pd);
     }
     return mem;
 }
@@ -138,14 +129,14 @@ static void pci_paths(struct nb_verbs_dev *d)
     size_t n;
 
     snprintf(link, sizeof(link), "/sys/class/infiniband/%s/device", d->hca->name);
-    if (nb_verbs_api->real_path(link, d->full_path, sizeof(d->full_path)) != 0)
+    if (d->hca->api->real_path(link, d->full_path, sizeof(d->full_path)) != 0)
         d->full_path[0] = '\0';
     strcpy(d->pci_path, d->full_path);
     n = strlen(d->pci_path);
     /* Functions of one card, and virtual functions, count as one place in the topology. */
     if (n > 4 && d->pci_path[n - 2] == '.') {
         d->pci_path[n - 1] = '0';
-        if (nb_verbs_conf.merge_vfs)
+        if (d->hca->conf->merge_vfs)
             d->pci_path[n - 3] = d->pci_path[n - 4] = '0';
     }
 }
@@ -171,9 +162,11 @@ static uint64_t pci_number(const char *path)
     return v;
 }
 
-static void sort_devices(void)
+static void sort_devices(struct nb_verbs *v)
 {
-    for (int i = 1; nb_verbs_conf.pci_order && i < ndevs; i++) {
+    struct nb_verbs_dev *devs = v->dev;
+
+    for (int i = 1; v->conf.pci_order && i < v->ndevs; i++) {
         struct nb_verbs_dev d = devs[i];
         int k = i;
 
@@ -181,8 +174,8 @@ static void sort_devices(void)
             devs[k] = devs[k - 1];
         devs[k] = d;
     }
-    for (int i = 0; i < ndevs; i++) {
-        size_t n = strlen(devs[i].pci_path), same = nb_verbs_conf.merge_vfs ? 4 : 1;
+    for (int i = 0; i < v->ndevs; i++) {
+        size_t n = strlen(devs[i].pci_path), same = v->conf.merge_vfs ? 4 : 1;
 
         for (int k = 0; k < i && n > same; k++)
             devs[i].real_port += strncmp(devs[k].pci_path, devs[i].pci_path, n - same) == 0;
@@ -199,16 +192,16 @@ static void leave_out(struct leftovers *l, int *count, const char *name, int por
     snprintf(l->names + n, sizeof(l->names) - n, "%s%s:%d", n ? ", " : "", name, port);
 }
 
-static void add_ports(struct nb_verbs_hca *h, struct leftovers *l)
+static void add_ports(struct nb_verbs *v, struct nb_verbs_hca *h, struct leftovers *l)
 {
     int mem = 0;
 
-    for (int port = 1; port <= h->attr.phys_port_cnt && ndevs < NB_NET_MAX_DEVS; port++) {
-        struct nb_verbs_dev *d = &devs[ndevs];
+    for (int port = 1; port <= h->attr.phys_port_cnt && v->ndevs < NB_NET_MAX_DEVS; port++) {
+        struct nb_verbs_dev *d = &v->dev[v->ndevs];
         struct ibv_port_attr a;
 
         memset(&a, 0, sizeof(a));
-        if (nb_verbs_api->query_port(h->context, (uint8_t)port, &a) != 0) {
+        if (v->api->query_port(h->context, (uint8_t)port, &a) != 0) {
             NB_INFO(NCCL_NET, "verbs: port %s:%d cannot be queried: %s", h->name, port, strerror(errno));
             l->unreadable++;
             continue;
@@ -217,13 +210,13 @@ static void add_ports(struct nb_verbs_hca *h, struct leftovers *l)
             a.link_layer = IBV_LINK_LAYER_INFINIBAND; /* what kernels before RoCE said */
         if (a.link_layer != IBV_LINK_LAYER_INFINIBAND && a.link_layer != IBV_LINK_LAYER_ETHERNET)
             continue;
-        if (!hca_wanted(h->name, port)) {
+        if (!hca_wanted(h->conf, h->name, port)) {
             leave_out(l, &l->filtered, h->name, port);
             continue;
         }
         if (a.state != IBV_PORT_ACTIVE) {
             leave_out(l, &l->down, h->name, port);
-            if (!hca_exact())
+            if (!hca_exact(h->conf))
                 continue;
         } else {
             l->active++;
@@ -238,112 +231,110 @@ static void add_ports(struct nb_verbs_hca *h, struct leftovers *l)
             snprintf(d->name, sizeof(d->name), "%.50s:%d", h->name, port);
         pci_paths(d);
         d->speed_mbps = port_speed(h, port, &a);
-        d->adaptive_routing = nb_verbs_conf.adaptive_routing == -2 ? a.link_layer == IBV_LINK_LAYER_INFINIBAND
-                                                                   : nb_verbs_conf.adaptive_routing == 1;
+        d->adaptive_routing = v->conf.adaptive_routing == -2 ? a.link_layer == IBV_LINK_LAYER_INFINIBAND
+                                                             : v->conf.adaptive_routing == 1;
         mem = mem ? mem : mem_support(h);
         d->mem_support = mem;
         d->max_write =
             a.max_msg_sz > 0 && a.max_msg_sz < NB_VERBS_MAX_WRITE ? a.max_msg_sz : NB_VERBS_MAX_WRITE;
         d->max_write &= ~(uint32_t)(NB_VERBS_CHUNK_ALIGN - 1);
-        ndevs++;
+        v->ndevs++;
     }
 }
 
 static void hca_free(struct nb_verbs_hca *h)
 {
-    nb_verbs_api->close_device(h->context);
+    h->api->close_device(h->context);
     pthread_mutex_destroy(&h->lock);
     free(h->mr);
     free(h);
 }
 
-static int open_hca(struct ibv_device *device, struct leftovers *l)
+static int open_hca(struct nb_verbs *v, struct ibv_device *device, struct leftovers *l)
 {
-    const char *name = nb_verbs_api->get_device_name(device);
+    const char *name = v->api->get_device_name(device);
     struct nb_verbs_hca *h = calloc(1, sizeof(*h));
-    int before = ndevs, flags;
+    int before = v->ndevs, flags;
 
     if (!h)
         return -ENOMEM;
     snprintf(h->name, sizeof(h->name), "%s", name ? name : "?");
+    h->api = v->api;
+    h->conf = &v->conf;
+    h->clock = v->clock;
     pthread_mutex_init(&h->lock, NULL);
-    h->context = nb_verbs_api->open_device(device);
-    if (!h->context || nb_verbs_api->query_device(h->context, &h->attr) != 0) {
+    h->context = v->api->open_device(device);
+    if (!h->context || v->api->query_device(h->context, &h->attr) != 0) {
         NB_INFO(NCCL_NET, "verbs: %s cannot be %s: %s", h->name, h->context ? "queried" : "opened",
                 strerror(errno));
         l->unreadable++;
         if (h->context)
-            nb_verbs_api->close_device(h->context);
+            v->api->close_device(h->context);
         pthread_mutex_destroy(&h->lock);
         free(h);
         return 0;
     }
-    add_ports(h, l);
-    if (ndevs == before) {
+    add_ports(v, h, l);
+    if (v->ndevs == before) {
         hca_free(h);
         return 0;
     }
     flags = fcntl(h->context->async_fd, F_GETFL);
     if (flags >= 0)
         fcntl(h->context->async_fd, F_SETFL, flags | O_NONBLOCK);
-    h->next = hcas;
-    hcas = h;
+    h->next = v->hcas;
+    v->hcas = h;
     return 0;
 }
 
-static void explain(const struct leftovers *l, int found, char *why, size_t cap)
+static void explain(const struct nb_verbs_conf *conf, const struct leftovers *l, int found, char *why,
+                    size_t cap)
 {
     if (found == 0)
         snprintf(why, cap, "libibverbs finds no RDMA device");
     else if (l->down > 0 && l->filtered == 0)
         snprintf(why, cap, "no active RDMA port: %s down", l->names);
     else if (l->down > 0)
-        snprintf(why, cap, "no active RDMA port: %s down or not in NCCL_IB_HCA=%s", l->names,
-                 nb_verbs_conf.hca);
+        snprintf(why, cap, "no active RDMA port: %s down or not in NCCL_IB_HCA=%s", l->names, conf->hca);
     else if (l->filtered > 0)
-        snprintf(why, cap, "NCCL_IB_HCA=%s matches no RDMA port: there is %s", nb_verbs_conf.hca, l->names);
+        snprintf(why, cap, "NCCL_IB_HCA=%s matches no RDMA port: there is %s", conf->hca, l->names);
     else
         snprintf(why, cap, "no RDMA device can be used (%d found; NCCL_DEBUG=INFO tells more)", found);
 }
 
-int nb_verbs_devices_open(char *why, size_t cap, bool *misfit)
+int nb_verbs_devices_open(struct nb_verbs *v, char *why, size_t cap, bool *misfit)
 {
     struct leftovers left = {0};
     struct ibv_device **list;
     int n = 0, rc = 0;
 
     *misfit = false;
-    rc = nb_verbs_conf_read();
-    if (rc) {
-        snprintf(why, cap, "bad settings");
-        return rc;
-    }
-    if (nb_verbs_conf.disable) {
+    if (v->conf.disable) {
         snprintf(why, cap, "NCCL_IB_DISABLE=1");
         return -ENODEV;
     }
-    nb_verbs_api = nb_verbs_api_open(why, cap);
-    if (!nb_verbs_api)
+    v->api = nb_verbs_api_open(why, cap);
+    if (!v->api)
         return -ENODEV;
     /* Before anything is registered: a child of fork must not take registered pages with it. */
-    rc = nb_verbs_api->fork_init();
+    rc = v->api->fork_init();
     if (rc)
         NB_INFO(NCCL_INIT | NCCL_NET, "verbs: no protection against fork: %s", strerror(rc > 0 ? rc : errno));
     rc = 0;
-    list = nb_verbs_api->get_device_list(&n);
+    list = v->api->get_device_list(&n);
     for (int i = 0; list && i < n && !rc; i++)
-        rc = open_hca(list[i], &left);
+        rc = open_hca(v, list[i], &left);
     if (list)
-        nb_verbs_api->free_device_list(list);
+        v->api->free_device_list(list);
     if (rc || left.active == 0) {
         *misfit = list && n > 0;
-        explain(&left, list ? n : 0, why, cap);
-        nb_verbs_devices_close();
+        explain(&v->conf, &left, list ? n : 0, why, cap);
+        nb_verbs_devices_close(v);
         return rc ? rc : -ENODEV;
     }
-    sort_devices();
-    for (int i = 0; i < ndevs; i++) {
-        const struct nb_verbs_dev *d = &devs[i];
+    sort_devices(v);
+    for (int i = 0; i < v->ndevs; i++) {
+        const struct nb_verbs_dev *d = &v->dev[i];
 
         NB_INFO(NCCL_INIT | NCCL_NET, "verbs: device %d is %s port %d, %s, %d Mbit/s%s%s%s", i, d->hca->name,
                 d->port, nb_verbs_link_name(d->attr.link_layer), d->speed_mbps,
@@ -357,16 +348,15 @@ int nb_verbs_devices_open(char *why, size_t cap, bool *misfit)
     return 0;
 }
 
-void nb_verbs_devices_close(void)
+void nb_verbs_devices_close(struct nb_verbs *v)
 {
-    while (hcas) {
-        struct nb_verbs_hca *h = hcas;
+    while (v->hcas) {
+        struct nb_verbs_hca *h = v->hcas;
 
-        hcas = h->next;
+        v->hcas = h->next;
         hca_free(h);
     }
-    ndevs = 0;
-    nb_verbs_api = NULL;
+    v->ndevs = 0;
 }
 
 struct ibv_pd *nb_verbs_pd_get(struct nb_verbs_hca *h, int *err)
@@ -376,7 +366,7 @@ struct ibv_pd *nb_verbs_pd_get(struct nb_verbs_hca *h, int *err)
     pthread_mutex_lock(&h->lock);
     if (h->pd_refs == 0) {
         errno = 0;
-        h->pd = nb_verbs_api->alloc_pd(h->context);
+        h->pd = h->api->alloc_pd(h->context);
     }
     *err = errno ? errno : ENOMEM;
     pd = h->pd;
@@ -396,78 +386,11 @@ void nb_verbs_pd_put(struct nb_verbs_hca *h)
 
             NB_INFO(NCCL_NET, "verbs: %s: %zu bytes at %p were still registered", h->name, m->bytes,
                     (void *)m->addr);
-            nb_verbs_api->dereg_mr(m->mr);
+            h->api->dereg_mr(m->mr);
             free(m);
         }
-        nb_verbs_api->dealloc_pd(h->pd);
+        h->api->dealloc_pd(h->pd);
         h->pd = NULL;
-    }
-    pthread_mutex_unlock(&h->lock);
-}
-
-/* ---- asynchronous events ---- */
-
-/* The comm whose queue pair or completion queue this is. */
-static struct nb_verbs_comm *find_comm(struct nb_verbs_hca *h, const struct ibv_qp *qp,
-                                       const struct ibv_cq *cq)
-{
-    for (struct nb_verbs_comm *c = h->comms; c; c = c->next) {
-        if (cq && c->cq == cq)
-            return c;
-        for (int i = 0; qp && i < c->nqps; i++)
-            if (c->qp[i].qp == qp)
-                return c;
-        if (qp && !c->is_send && ((struct nb_verbs_recv *)c)->flush.qp == qp)
-            return c;
-    }
-    return NULL;
-}
-
-static void handle_event(struct nb_verbs_hca *h, const struct ibv_async_event *e)
-{
-    struct nb_verbs_comm *c = NULL;
-
-    switch ((int)e->event_type) {
-    case IBV_EVENT_DEVICE_FATAL:
-        NB_WARN("verbs: %s: %s: all its connections end", h->name, nb_verbs_event_name(e->event_type));
-        if (nb_verbs_conf.return_async)
-            atomic_store(&h->fatal, true);
-        return;
-    case IBV_EVENT_CQ_ERR:
-        c = find_comm(h, NULL, e->element.cq);
-        break;
-    case IBV_EVENT_QP_FATAL:
-    case IBV_EVENT_QP_REQ_ERR:
-    case IBV_EVENT_QP_ACCESS_ERR:
-        c = find_comm(h, e->element.qp, NULL);
-        break;
-    case IBV_EVENT_PORT_ERR:
-        NB_WARN("verbs: %s: port %d is down; what is under way on it fails when its retries end", h->name,
-                e->element.port_num);
-        return;
-    case IBV_EVENT_COMM_EST:
-        return;
-    default:
-        NB_INFO(NCCL_NET, "verbs: %s: %s", h->name, nb_verbs_event_name(e->event_type));
-        return;
-    }
-    if (c && nb_verbs_conf.return_async) /* the comm's own next call tells about it */
-        atomic_store(&c->async, (int)e->event_type + 1);
-    else
-        NB_WARN("verbs: %s: %s%s", h->name, nb_verbs_event_name(e->event_type),
-                c ? ", ignored (NCCL_IB_RETURN_ASYNC_EVENTS=0)" : " of no connection");
-}
-
-void nb_verbs_async(struct nb_verbs_hca *h)
-{
-    struct ibv_async_event e;
-
-    /* Whoever holds the lock reads them. */
-    if (pthread_mutex_trylock(&h->lock) != 0)
-        return;
-    while (nb_verbs_api->get_async_event(h->context, &e) == 0) {
-        handle_event(h, &e);
-        nb_verbs_api->ack_async_event(&e);
     }
     pthread_mutex_unlock(&h->lock);
 }

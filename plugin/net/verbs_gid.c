@@ -7,13 +7,14 @@
  * routable address of that family and range whose RoCE version is the wanted one and the best so far has
  * another version or is no such address.
  */
+#include "net/verbs_gid.h"
+
 #include <arpa/inet.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/log.h"
-#include "net/verbs_int.h"
 
 void nb_verbs_gid_name(const uint8_t raw[16], char *buf)
 {
@@ -37,15 +38,15 @@ static int family(const union ibv_gid *g)
     return head && g->raw[10] == 0xff && g->raw[11] == 0xff ? AF_INET : AF_INET6;
 }
 
-static bool in_range(const union ibv_gid *g)
+static bool in_range(const struct nb_verbs_conf *conf, const union ibv_gid *g)
 {
-    const uint8_t *a = nb_verbs_conf.addr_family == AF_INET ? g->raw + 12 : g->raw;
-    int bits = nb_verbs_conf.range_bits;
+    const uint8_t *a = conf->addr_family == AF_INET ? g->raw + 12 : g->raw;
+    int bits = conf->range_bits;
 
     for (int i = 0; bits > 0; i++, bits -= 8) {
         uint8_t mask = bits >= 8 ? 0xff : (uint8_t)(0xff << (8 - bits));
 
-        if ((a[i] ^ nb_verbs_conf.range[i]) & mask)
+        if ((a[i] ^ conf->range[i]) & mask)
             return false;
     }
     return true;
@@ -66,7 +67,7 @@ static int roce_version(const struct nb_verbs_dev *d, int index)
 
     snprintf(path, sizeof(path), "/sys/class/infiniband/%s/ports/%d/gid_attrs/types/%d", d->hca->name,
              d->port, index);
-    if (nb_verbs_api->read_sysfs(path, text, sizeof(text)) <= 0)
+    if (d->hca->api->read_sysfs(path, text, sizeof(text)) <= 0)
         return 0;
     if (strncmp(text, "IB/RoCE v1", 10) == 0 || strncmp(text, "RoCE v1", 7) == 0)
         return 1;
@@ -76,7 +77,7 @@ static int roce_version(const struct nb_verbs_dev *d, int index)
 static int query(const struct nb_verbs_dev *d, int index, union ibv_gid *g)
 {
     errno = 0;
-    if (nb_verbs_api->query_gid(d->hca->context, (uint8_t)d->port, index, g) == 0)
+    if (d->hca->api->query_gid(d->hca->context, (uint8_t)d->port, index, g) == 0)
         return 0;
     NB_WARN("verbs: %s: GID %d cannot be read: %s (the table has %d)", d->name, index, strerror(errno),
             d->attr.gid_tbl_len);
@@ -85,12 +86,12 @@ static int query(const struct nb_verbs_dev *d, int index, union ibv_gid *g)
 
 static int choose_ib(const struct nb_verbs_dev *d, int *index)
 {
-    int flid = nb_verbs_conf.flid_gid_index;
+    int flid = d->hca->conf->flid_gid_index;
     union ibv_gid g;
 
     *index = 0;
     if (flid >= d->attr.gid_tbl_len ||
-        nb_verbs_api->query_gid(d->hca->context, (uint8_t)d->port, flid, &g) != 0)
+        d->hca->api->query_gid(d->hca->context, (uint8_t)d->port, flid, &g) != 0)
         return 0;
     if (g.raw[4] || g.raw[5])
         *index = flid;
@@ -102,7 +103,7 @@ static int choose_roce(const struct nb_verbs_dev *d, int *index)
     union ibv_gid best, g;
     int rc;
 
-    *index = nb_verbs_conf.gid_index;
+    *index = d->hca->conf->gid_index;
     if (*index >= 0)
         return 0;
     *index = 0;
@@ -111,16 +112,16 @@ static int choose_roce(const struct nb_verbs_dev *d, int *index)
         bool wanted, better;
 
         /* Tables have holes. */
-        if (nb_verbs_api->query_gid(d->hca->context, (uint8_t)d->port, i, &g) != 0)
+        if (d->hca->api->query_gid(d->hca->context, (uint8_t)d->port, i, &g) != 0)
             continue;
-        wanted = family(&g) == nb_verbs_conf.addr_family && in_range(&g);
+        wanted = family(&g) == d->hca->conf->addr_family && in_range(d->hca->conf, &g);
         if (!wanted)
             continue;
         better = family(&best) != family(&g);
         if (!better && routable(&g)) {
             int v = roce_version(d, i);
 
-            better = v == nb_verbs_conf.roce_version && (roce_version(d, *index) != v || !routable(&best));
+            better = v == d->hca->conf->roce_version && (roce_version(d, *index) != v || !routable(&best));
         }
         if (better) {
             *index = i;

@@ -64,8 +64,14 @@ static const struct {
     size_t offset; /* in struct nb_verbs_api */
     int optional;
 } symbols[] = {
-#define NEEDED(member) {"ibv_" #member, "IBVERBS_1.1", offsetof(struct nb_verbs_api, member), 0}
-#define OPTIONAL(member, version) {"ibv_" #member, version, offsetof(struct nb_verbs_api, member), 1}
+#define NEEDED(member) \
+    { \
+        "ibv_" #member, "IBVERBS_1.1", offsetof(struct nb_verbs_api, member), 0 \
+    }
+#define OPTIONAL(member, version) \
+    { \
+        "ibv_" #member, version, offsetof(struct nb_verbs_api, member), 1 \
+    }
     NEEDED(fork_init),
     NEEDED(get_device_list),
     NEEDED(free_device_list),

@@ -3,18 +3,21 @@
  * Memory registrations: one for each range of pages of an adapter, counted, so that the same buffer on many
  * connections costs one entry in the adapter's tables.
  */
+#include "net/verbs_mr.h"
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/log.h"
-#include "net/verbs_int.h"
+#include "net/verbs_comm.h"
 
-static struct ibv_mr *register_pages(struct ibv_pd *pd, uintptr_t addr, size_t bytes, uint64_t offset, int fd)
+static struct ibv_mr *register_pages(const struct nb_verbs_hca *h, uintptr_t addr, size_t bytes,
+                                     uint64_t offset, int fd)
 {
     unsigned access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
-    bool relaxed = nb_verbs_conf.relaxed_ordering && nb_verbs_api->reg_mr_iova2;
+    bool relaxed = h->conf->relaxed_ordering && h->api->reg_mr_iova2;
 
     /* Writes of a message may pass each other on the PCI bus: nobody looks at the memory before the
      * completion, which the adapter never lets pass them. */
@@ -22,10 +25,10 @@ static struct ibv_mr *register_pages(struct ibv_pd *pd, uintptr_t addr, size_t b
         access |= IBV_ACCESS_RELAXED_ORDERING;
     errno = 0;
     if (fd >= 0)
-        return nb_verbs_api->reg_dmabuf_mr(pd, offset, bytes, addr, fd, (int)access);
+        return h->api->reg_dmabuf_mr(h->pd, offset, bytes, addr, fd, (int)access);
     if (relaxed)
-        return nb_verbs_api->reg_mr_iova2(pd, (void *)addr, bytes, addr, access);
-    return nb_verbs_api->reg_mr(pd, (void *)addr, bytes, (int)access);
+        return h->api->reg_mr_iova2(h->pd, (void *)addr, bytes, addr, access);
+    return h->api->reg_mr(h->pd, (void *)addr, bytes, (int)access);
 }
 
 /* Position of the first registration that begins behind `addr`. */
@@ -122,7 +125,7 @@ static int reg(struct nb_verbs_comm *c, void *data, size_t size, enum nb_mem typ
     }
     *m = (struct nb_verbs_mr){
         .hca = h, .addr = addr, .bytes = bytes, .refs = 1, .type = type, .dmabuf = fd >= 0};
-    m->mr = register_pages(h->pd, addr, bytes, offset, fd);
+    m->mr = register_pages(h, addr, bytes, offset, fd);
     if (!m->mr) {
         rc = errno ? -errno : -EIO;
         NB_WARN("verbs: %s: registering %zu bytes of %s memory%s failed: %s%s", c->dev->name, bytes,
@@ -133,7 +136,7 @@ static int reg(struct nb_verbs_comm *c, void *data, size_t size, enum nb_mem typ
     }
     rc = insert(h, m);
     if (rc) {
-        nb_verbs_api->dereg_mr(m->mr);
+        h->api->dereg_mr(m->mr);
         free(m);
     }
 out:
@@ -190,7 +193,7 @@ int nb_verbs_dereg_mr(void *comm, void *mhandle)
     } else if (--h->mr[at]->refs == 0) {
         struct nb_verbs_mr *m = h->mr[at];
 
-        rc = nb_verbs_api->dereg_mr(m->mr);
+        rc = h->api->dereg_mr(m->mr);
         if (rc) {
             NB_WARN("verbs: %s: giving back %zu bytes failed: %s", c->dev->name, m->bytes, strerror(rc));
             rc = -rc;

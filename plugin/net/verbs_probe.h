@@ -6,9 +6,12 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* init of nb_net_verbs, without a word where there is nothing to use: 0, and fini is owed; -ENODEV with one
- * line in `why` (no library, no device, no active port, switched off), *misfit when there is a device all the
- * same; or another negative errno after a WARN. */
-int nb_verbs_try(char *why, size_t cap, bool *misfit);
+struct nb_context;
+struct nb_net;
+
+/* As init of nb_net_verbs, but nothing is logged where there is no usable port: 0 and *net; -ENODEV with one
+ * line in `why` (no library, no device, no active port, switched off), *misfit where there is an adapter all
+ * the same; or another negative errno after a WARN. */
+int nb_verbs_try(struct nb_context *ctx, struct nb_net **net, char *why, size_t cap, bool *misfit);
 
 #endif

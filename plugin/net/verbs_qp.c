@@ -1,16 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Queue pairs: how they are made, and the attributes of their way from INIT to ready, as NCCL sets them. */
+#include "net/verbs_qp.h"
+
 #include <errno.h>
 #include <string.h>
 
 #include "base/log.h"
-#include "net/verbs_int.h"
 
 struct ibv_qp *nb_verbs_qp_new(struct nb_verbs_comm *c, unsigned send_depth, unsigned recv_depth, int access,
                                int *err)
 {
     struct ibv_qp_init_attr init = {
-        .send_cq = c->cq, .recv_cq = c->cq, .qp_type = IBV_QPT_RC,
+        .send_cq = c->cq,
+        .recv_cq = c->cq,
+        .qp_type = IBV_QPT_RC,
         .cap = {.max_send_wr = send_depth, .max_recv_wr = recv_depth, .max_send_sge = 1, .max_recv_sge = 1},
     };
     struct ibv_qp_attr attr;
@@ -18,10 +21,10 @@ struct ibv_qp *nb_verbs_qp_new(struct nb_verbs_comm *c, unsigned send_depth, uns
     int rc;
 
     /* Only what clears a receive is small enough to travel inside its work request. */
-    if (nb_verbs_conf.use_inline && !c->is_send)
+    if (c->hca->conf->use_inline && !c->is_send)
         init.cap.max_inline_data = NB_VERBS_SLOT_USED(NB_NET_MAX_RECVS);
     errno = 0;
-    qp = nb_verbs_api->create_qp(c->hca->pd, &init);
+    qp = c->hca->api->create_qp(c->hca->pd, &init);
     if (!qp) {
         *err = errno ? errno : EIO;
         NB_WARN("verbs: %s: no queue pair: %s%s", c->dev->name, strerror(*err),
@@ -31,16 +34,16 @@ struct ibv_qp *nb_verbs_qp_new(struct nb_verbs_comm *c, unsigned send_depth, uns
     }
     memset(&attr, 0, sizeof(attr));
     attr.qp_state = IBV_QPS_INIT;
-    attr.pkey_index = (uint16_t)nb_verbs_conf.pkey;
+    attr.pkey_index = (uint16_t)c->hca->conf->pkey;
     attr.port_num = (uint8_t)c->dev->port;
     attr.qp_access_flags = (unsigned)access;
-    rc = nb_verbs_api->modify_qp(qp, &attr,
-                                 IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
+    rc = c->hca->api->modify_qp(qp, &attr,
+                                IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
     if (rc) {
         *err = rc > 0 ? rc : errno;
         NB_WARN("verbs: %s: a queue pair cannot be initialised: %s (partition key index %d of %d)",
-                c->dev->name, strerror(*err), nb_verbs_conf.pkey, c->dev->attr.pkey_tbl_len);
-        nb_verbs_api->destroy_qp(qp);
+                c->dev->name, strerror(*err), c->hca->conf->pkey, c->dev->attr.pkey_tbl_len);
+        c->hca->api->destroy_qp(qp);
         return NULL;
     }
     return qp;
@@ -76,12 +79,12 @@ static void address(const struct nb_verbs_comm *c, const struct nb_verbs_meta *p
 static int modify(struct nb_verbs_comm *c, struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask,
                   const char *state)
 {
-    int rc = nb_verbs_api->modify_qp(qp, attr, mask);
+    int rc = c->hca->api->modify_qp(qp, attr, mask);
 
     if (rc == 0)
         return 0;
     rc = rc > 0 ? rc : errno;
-    if (rc == ETIMEDOUT || nb_verbs_conf.mqp_retry_all)
+    if (rc == ETIMEDOUT || c->hca->conf->mqp_retry_all)
         return -EAGAIN;
     NB_WARN("verbs: %s: a queue pair to %s (%s) does not get %s: %s", c->dev->name, c->peer,
             c->peer_meta.device, state, strerror(rc));
@@ -103,15 +106,17 @@ int nb_verbs_qp_connect(struct nb_verbs_comm *c, struct ibv_qp *qp, uint32_t qpn
     attr.max_dest_rd_atomic = 1;
     attr.min_rnr_timer = 12;
     address(c, peer, traffic_class, &attr.ah_attr);
-    rc = modify(c, qp, &attr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-                IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER, "ready to receive");
+    rc = modify(c, qp, &attr,
+                IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+                    IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER,
+                "ready to receive");
     if (rc)
         return rc;
 rts:
     memset(&attr, 0, sizeof(attr));
     attr.qp_state = IBV_QPS_RTS;
-    attr.timeout = (uint8_t)nb_verbs_conf.timeout;
-    attr.retry_cnt = (uint8_t)nb_verbs_conf.retry_cnt;
+    attr.timeout = (uint8_t)c->hca->conf->timeout;
+    attr.retry_cnt = (uint8_t)c->hca->conf->retry_cnt;
     attr.rnr_retry = 7;
     attr.max_rd_atomic = 1;
     return modify(c, qp, &attr,

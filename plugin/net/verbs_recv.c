@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The receiving side: clears receives in the sender's table and counts the pieces that come in. */
+#include "net/verbs_recv.h"
+
 #include <arpa/inet.h>
 #include <endian.h>
 #include <errno.h>
@@ -7,83 +9,12 @@
 #include <string.h>
 
 #include "base/log.h"
-#include "net/tcp_int.h"
-#include "net/verbs_int.h"
+#include "net/verbs_progress.h"
+#include "net/verbs_qp.h"
 
 #define TABLE_BYTES ((size_t)NB_VERBS_SLOTS * NB_VERBS_SLOT_BYTES)
 #define SIZES ((size_t)NB_VERBS_SLOTS * NB_NET_MAX_RECVS)
 #define FLUSH_DEPTH 256
-
-int nb_verbs_recv_new(struct nb_verbs_dev *dev, int nqps, int fd, struct nb_verbs_recv **out)
-{
-    struct nb_verbs_recv *r = calloc(1, sizeof(*r));
-    struct nb_verbs_comm *c;
-    int rc, err;
-
-    *out = r;
-    if (!r)
-        return -ENOMEM;
-    c = &r->c;
-    rc = nb_verbs_comm_init(c, dev, false, nqps, fd, SIZES * sizeof(uint64_t) + TABLE_BYTES + 64);
-    if (rc)
-        return rc;
-    /* The peer writes lengths to the start of our memory. */
-    r->sizes = (uint64_t *)(void *)c->mem;
-    r->slots = c->mem + SIZES * sizeof(uint64_t);
-    r->flush_to = r->slots + TABLE_BYTES;
-    if (!(dev->mem_support & (NB_MEM_CUDA | NB_MEM_DMABUF)) || nb_verbs_conf.flush_disable)
-        return 0;
-    r->flush.free = c->hca->attr.max_qp_wr > 0 && c->hca->attr.max_qp_wr < FLUSH_DEPTH
-                        ? (unsigned)c->hca->attr.max_qp_wr
-                        : FLUSH_DEPTH;
-    r->flush.qp = nb_verbs_qp_new(c, r->flush.free, 1, IBV_ACCESS_REMOTE_READ, &err);
-    return r->flush.qp ? 0 : -err;
-}
-
-int nb_verbs_recv_start(struct nb_verbs_recv *r)
-{
-    struct nb_verbs_comm *c = &r->c;
-    unsigned theirs = c->peer_meta.depth;
-
-    nb_verbs_repost(c);
-    r->limit = c->recv_depth;
-    r->nslots = theirs < NB_VERBS_SLOTS ? theirs : NB_VERBS_SLOTS;
-    for (unsigned i = NB_VERBS_SLOTS; i > 0; i--)
-        r->free_slot[r->nfree++] = (uint8_t)(i - 1);
-    return c->err;
-}
-
-/* ---- requests ---- */
-
-static struct nb_verbs_rreq *get_req(struct nb_verbs_recv *r)
-{
-    struct nb_verbs_rreq *q = r->free;
-
-    if (!q) {
-        if (r->nreqs >= NB_VERBS_REQ_MAX)
-            return NULL;
-        q = nb_verbs_block_new(&r->c, NB_VERBS_REQ_BLOCK * sizeof(*q));
-        if (!q)
-            return NULL;
-        r->block[r->nreqs / NB_VERBS_REQ_BLOCK] = q;
-        for (int i = 0; i < NB_VERBS_REQ_BLOCK; i++) {
-            q[i].head.comm = &r->c;
-            q[i].index = (unsigned)(r->nreqs + i);
-            q[i].next = i + 1 < NB_VERBS_REQ_BLOCK ? &q[i + 1] : NULL;
-        }
-        r->nreqs += NB_VERBS_REQ_BLOCK;
-    }
-    r->free = q->next;
-    return q;
-}
-
-void nb_verbs_rreq_free(struct nb_verbs_rreq *q)
-{
-    struct nb_verbs_recv *r = (struct nb_verbs_recv *)q->head.comm;
-
-    q->next = r->free;
-    r->free = q;
-}
 
 /* ---- completions ---- */
 
@@ -109,21 +40,21 @@ static void entry_done(struct nb_verbs_recv *r, struct nb_verbs_slot *slot, unsi
     r->slots_out--;
     slot->req = NULL;
     r->free_slot[r->nfree++] = (uint8_t)at;
-    nb_verbs_done(&req->head);
+    nb_verbs_done(&r->c, &req->head);
 }
 
-void nb_verbs_recv_wc(struct nb_verbs_recv *r, const struct ibv_wc *wc)
+static void completion(struct nb_verbs_comm *c, const struct ibv_wc *wc)
 {
+    struct nb_verbs_recv *r = (struct nb_verbs_recv *)c;
     unsigned qp = NB_VERBS_WR_QP(wc->wr_id);
     struct nb_verbs_slot *slot;
     struct nb_verbs_imm imm;
 
     if (wc->opcode == IBV_WC_RDMA_READ) {
-        unsigned i = NB_VERBS_WR_REQ(wc->wr_id);
-        struct nb_verbs_rreq *q = &r->block[i / NB_VERBS_REQ_BLOCK][i % NB_VERBS_REQ_BLOCK];
+        struct nb_verbs_rreq *q = nb_net_req_at(&c->reqs, NB_VERBS_WR_REQ(wc->wr_id));
 
         r->flush.free++;
-        nb_verbs_done(&q->head);
+        nb_verbs_done(c, &q->head);
         return;
     }
     if (qp >= (unsigned)r->c.nqps)
@@ -148,6 +79,57 @@ void nb_verbs_recv_wc(struct nb_verbs_recv *r, const struct ibv_wc *wc)
         entry_done(r, slot, imm.slot, imm.entry, imm.in_table);
 }
 
+/* Flushes need no peer. */
+static bool needs_peer(const struct nb_verbs_comm *c)
+{
+    return ((const struct nb_verbs_recv *)c)->slots_out > 0;
+}
+
+static const struct nb_verbs_direction receiving = {.completion = completion, .needs_peer = needs_peer};
+
+/* ---- making ---- */
+
+int nb_verbs_recv_new(struct nb_verbs_dev *dev, int nqps, int fd, struct nb_verbs_recv **out)
+{
+    struct nb_verbs_recv *r = calloc(1, sizeof(*r));
+    struct nb_verbs_comm *c;
+    int rc, err;
+
+    *out = r;
+    if (!r)
+        return -ENOMEM;
+    c = &r->c;
+    rc = nb_verbs_comm_init(c, dev, &receiving, false, nqps, fd, SIZES * sizeof(uint64_t) + TABLE_BYTES + 64,
+                            sizeof(struct nb_verbs_rreq));
+    if (rc)
+        return rc;
+    /* The peer writes lengths to the start of our memory. */
+    r->sizes = (uint64_t *)(void *)c->mem;
+    r->slots = c->mem + SIZES * sizeof(uint64_t);
+    r->flush_to = r->slots + TABLE_BYTES;
+    if (!(dev->mem_support & (NB_MEM_CUDA | NB_MEM_DMABUF)) || r->c.hca->conf->flush_disable)
+        return 0;
+    r->flush.free = c->hca->attr.max_qp_wr > 0 && c->hca->attr.max_qp_wr < FLUSH_DEPTH
+                        ? (unsigned)c->hca->attr.max_qp_wr
+                        : FLUSH_DEPTH;
+    r->flush.qp = nb_verbs_qp_new(c, r->flush.free, 1, IBV_ACCESS_REMOTE_READ, &err);
+    c->flush_qp = r->flush.qp;
+    return r->flush.qp ? 0 : -err;
+}
+
+int nb_verbs_recv_start(struct nb_verbs_recv *r)
+{
+    struct nb_verbs_comm *c = &r->c;
+    unsigned theirs = c->peer_meta.depth;
+
+    nb_verbs_repost(c);
+    r->limit = c->recv_depth;
+    r->nslots = theirs < NB_VERBS_SLOTS ? theirs : NB_VERBS_SLOTS;
+    for (unsigned i = NB_VERBS_SLOTS; i > 0; i--)
+        r->free_slot[r->nfree++] = (uint8_t)(i - 1);
+    return c->err;
+}
+
 /* ---- calls ---- */
 
 /* Writes slot `at` into the sender's table. */
@@ -161,13 +143,14 @@ static int clear_to_send(struct nb_verbs_recv *r, unsigned at, const struct nb_v
 
     nb_verbs_cts_put(from, cts);
     memset(&wr, 0, sizeof(wr));
-    sge = (struct ibv_sge){.addr = (uint64_t)(uintptr_t)from, .length = (uint32_t)NB_VERBS_SLOT_USED(cts->n),
+    sge = (struct ibv_sge){.addr = (uint64_t)(uintptr_t)from,
+                           .length = (uint32_t)NB_VERBS_SLOT_USED(cts->n),
                            .lkey = r->c.mem_mr->lkey};
     wr.sg_list = &sge;
     wr.num_sge = 1;
     wr.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
     wr.imm_data = htonl(at | (cts->seq & NB_VERBS_CTS_SEQ_MASK) << 8);
-    wr.send_flags = nb_verbs_conf.use_inline ? IBV_SEND_INLINE : 0;
+    wr.send_flags = r->c.hca->conf->use_inline ? IBV_SEND_INLINE : 0;
     wr.wr.rdma.remote_addr = r->c.peer_meta.addr + (uint64_t)at * NB_VERBS_SLOT_BYTES;
     wr.wr.rdma.rkey = r->c.peer_meta.rkey;
     /* Now and then one has to report, for the send queue to empty. */
@@ -222,7 +205,7 @@ int nb_verbs_irecv(void *recv_comm, int n, void **data, const size_t *sizes, con
         if (r->c.err || !have_room(r, n))
             return r->c.err;
     }
-    req = get_req(r);
+    req = nb_net_req_get(&r->c.reqs);
     if (!req)
         return 0;
     at = r->free_slot[--r->nfree];
@@ -230,8 +213,6 @@ int nb_verbs_irecv(void *recv_comm, int n, void **data, const size_t *sizes, con
     memset(slot, 0, sizeof(*slot));
     slot->req = req;
     slot->seq = r->seq++;
-    req->head.kind = NB_VERBS_RECV_REQ;
-    req->head.done = false;
     req->n = req->left = n;
     for (int i = 0; i < n; i++) {
         slot->entry[i].cap = sizes[i];
@@ -252,6 +233,7 @@ int nb_verbs_irecv(void *recv_comm, int n, void **data, const size_t *sizes, con
 int nb_verbs_iflush(void *recv_comm, int n, void **data, const size_t *sizes, void **mhandles, void **request)
 {
     struct nb_verbs_recv *r = recv_comm;
+    const struct nb_clock *clock = r->c.hca->clock;
     const struct nb_verbs_mr *m;
     struct nb_verbs_rreq *req;
     struct ibv_send_wr wr;
@@ -272,21 +254,20 @@ int nb_verbs_iflush(void *recv_comm, int n, void **data, const size_t *sizes, vo
         return 0;
     m = mhandles[last];
     /* There is no "later" here. Reads of this very adapter are done in microseconds. */
-    for (int64_t end = nb_tcp_now_ms() + 1000; r->flush.free == 0 && !r->c.err && nb_tcp_now_ms() < end;)
+    for (int64_t end = nb_clock_ms(clock) + 1000;
+         r->flush.free == 0 && !r->c.err && nb_clock_ms(clock) < end;)
         nb_verbs_progress(&r->c);
-    req = r->flush.free > 0 && !r->c.err ? get_req(r) : NULL;
+    req = r->flush.free > 0 && !r->c.err ? nb_net_req_get(&r->c.reqs) : NULL;
     if (!req) {
         if (r->c.err)
             return r->c.err;
         nb_verbs_fail(&r->c, -ETIMEDOUT, "flushes do not complete");
         return r->c.err;
     }
-    req->head.kind = NB_VERBS_FLUSH_REQ;
-    req->head.done = false;
-    req->n = n;
+    req->n = 0;
     memset(&wr, 0, sizeof(wr));
     sge = (struct ibv_sge){.addr = (uint64_t)(uintptr_t)r->flush_to, .length = 1, .lkey = r->c.mem_mr->lkey};
-    wr.wr_id = NB_VERBS_WR_ID(req->index, 1, r->c.nqps);
+    wr.wr_id = NB_VERBS_WR_ID(req->head.index, 1, r->c.nqps);
     wr.sg_list = &sge;
     wr.num_sge = 1;
     wr.opcode = IBV_WR_RDMA_READ;
@@ -319,8 +300,9 @@ int nb_verbs_close_recv(void *recv_comm)
         return 0;
     nb_verbs_close(&r->c, r->c.messages);
     if (r->flush.qp)
-        nb_verbs_api->destroy_qp(r->flush.qp);
+        r->c.hca->api->destroy_qp(r->flush.qp);
     r->flush.qp = NULL;
+    r->c.flush_qp = NULL;
     nb_verbs_comm_fini(&r->c);
     free(r);
     return 0;

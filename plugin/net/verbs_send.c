@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The sending side: queued sends, the slots that the receiver has opened, and the writes that bring them
  * together. */
+#include "net/verbs_send.h"
+
 #include <arpa/inet.h>
 #include <endian.h>
 #include <errno.h>
@@ -9,68 +11,11 @@
 #include <string.h>
 
 #include "base/log.h"
-#include "net/verbs_int.h"
+#include "net/verbs_progress.h"
 
 #define WR_BATCH 8 /* work requests given to a queue pair at once */
 
 #define TABLE_BYTES ((size_t)NB_VERBS_SLOTS * NB_VERBS_SLOT_BYTES)
-
-int nb_verbs_send_new(struct nb_verbs_dev *dev, int nqps, int fd, struct nb_verbs_send **out)
-{
-    struct nb_verbs_send *s = calloc(1, sizeof(*s));
-
-    *out = s;
-    if (!s)
-        return -ENOMEM;
-    s->queue_end = &s->queue;
-    s->first = s->last = -1;
-    return nb_verbs_comm_init(&s->c, dev, true, nqps, fd, TABLE_BYTES + NB_VERBS_REQ_MAX * sizeof(uint64_t));
-}
-
-void nb_verbs_send_start(struct nb_verbs_send *s)
-{
-    s->sizes = (uint64_t *)(void *)(s->c.mem + TABLE_BYTES);
-    nb_verbs_repost(&s->c);
-}
-
-/* ---- requests ---- */
-
-static struct nb_verbs_sreq *sreq_at(const struct nb_verbs_send *s, unsigned index)
-{
-    if (index >= (unsigned)s->nreqs)
-        return NULL;
-    return &s->block[index / NB_VERBS_REQ_BLOCK][index % NB_VERBS_REQ_BLOCK];
-}
-
-static struct nb_verbs_sreq *get_req(struct nb_verbs_send *s)
-{
-    struct nb_verbs_sreq *q = s->free;
-
-    if (!q) {
-        if (s->nreqs >= NB_VERBS_REQ_MAX)
-            return NULL;
-        q = nb_verbs_block_new(&s->c, NB_VERBS_REQ_BLOCK * sizeof(*q));
-        if (!q)
-            return NULL;
-        s->block[s->nreqs / NB_VERBS_REQ_BLOCK] = q;
-        for (int i = 0; i < NB_VERBS_REQ_BLOCK; i++) {
-            q[i].head = (struct nb_verbs_req_head){.comm = &s->c, .kind = NB_VERBS_SEND_REQ};
-            q[i].index = (unsigned)(s->nreqs + i);
-            q[i].next = i + 1 < NB_VERBS_REQ_BLOCK ? &q[i + 1] : NULL;
-        }
-        s->nreqs += NB_VERBS_REQ_BLOCK;
-    }
-    s->free = q->next;
-    return q;
-}
-
-void nb_verbs_sreq_free(struct nb_verbs_sreq *q)
-{
-    struct nb_verbs_send *s = (struct nb_verbs_send *)q->head.comm;
-
-    q->next = s->free;
-    s->free = q;
-}
 
 /* ---- slots ---- */
 
@@ -150,12 +95,12 @@ static struct cut cut_message(const struct nb_verbs_send *s, size_t size)
     size_t n = (size_t)s->c.nqps, align = NB_VERBS_CHUNK_ALIGN;
     struct cut c = {.pieces = 1, .first_qp = s->next_qp, .chunk = size};
 
-    if (nb_verbs_conf.split && n > 1 && size > 0) {
+    if (s->c.hca->conf->split && n > 1 && size > 0) {
         c.chunk = ((size + n - 1) / n + align - 1) / align * align;
         c.pieces = (unsigned)((size + c.chunk - 1) / c.chunk);
     }
     c.in_table = c.chunk > s->c.dev->max_write ||
-                 (s->c.dev->adaptive_routing && size > (uint64_t)nb_verbs_conf.ar_threshold);
+                 (s->c.dev->adaptive_routing && size > (uint64_t)s->c.hca->conf->ar_threshold);
     return c;
 }
 
@@ -200,7 +145,7 @@ static int post_piece(struct nb_verbs_send *s, const struct nb_verbs_sreq *req,
             /* The length, once; other pieces' immediates carry nothing. */
             wr[n].wr.rdma.remote_addr = s->c.peer_meta.addr + slot_entry * sizeof(uint64_t);
             wr[n].wr.rdma.rkey = s->c.peer_meta.rkey;
-            sge[n] = (struct ibv_sge){.addr = (uint64_t)(uintptr_t)&s->sizes[req->index],
+            sge[n] = (struct ibv_sge){.addr = (uint64_t)(uintptr_t)&s->sizes[req->head.index],
                                       .length = sizeof(uint64_t),
                                       .lkey = s->c.mem_mr->lkey};
             wr[n].num_sge = piece == 0;
@@ -208,8 +153,8 @@ static int post_piece(struct nb_verbs_send *s, const struct nb_verbs_sreq *req,
         } else {
             wr[n].wr.rdma.remote_addr = to->addr + at;
             wr[n].wr.rdma.rkey = to->rkey;
-            sge[n] = (struct ibv_sge){.addr = (uint64_t)(uintptr_t)req->data + at, .length = (uint32_t)bytes,
-                                      .lkey = req->lkey};
+            sge[n] = (struct ibv_sge){
+                .addr = (uint64_t)(uintptr_t)req->data + at, .length = (uint32_t)bytes, .lkey = req->lkey};
             wr[n].num_sge = bytes > 0;
             at += bytes;
             left -= bytes;
@@ -219,9 +164,9 @@ static int post_piece(struct nb_verbs_send *s, const struct nb_verbs_sreq *req,
         if (last) {
             wr[n].imm_data = htonl(imm);
             wr[n].send_flags = IBV_SEND_SIGNALED;
-            wr[n].wr_id = NB_VERBS_WR_ID(req->index, total, k);
+            wr[n].wr_id = NB_VERBS_WR_ID(req->head.index, total, k);
         } else {
-            wr[n].wr_id = NB_VERBS_WR_ID(req->index, 0, k);
+            wr[n].wr_id = NB_VERBS_WR_ID(req->head.index, 0, k);
         }
         if (n > 0)
             wr[n - 1].next = &wr[n];
@@ -240,12 +185,15 @@ static int post_message(struct nb_verbs_send *s, struct nb_verbs_sreq *req, int 
                         const struct cut *cut)
 {
     const struct nb_verbs_open *o = &s->open[at];
-    const struct nb_verbs_imm imm = {.slot = (unsigned)at, .entry = (unsigned)entry, .pieces = cut->pieces,
-                                     .in_table = cut->in_table, .seq = o->cts.seq};
+    const struct nb_verbs_imm imm = {.slot = (unsigned)at,
+                                     .entry = (unsigned)entry,
+                                     .pieces = cut->pieces,
+                                     .in_table = cut->in_table,
+                                     .seq = o->cts.seq};
     uint64_t slot_entry = (uint64_t)at * NB_NET_MAX_RECVS + (uint64_t)entry;
     int rc = 0;
 
-    s->sizes[req->index] = htole64((uint64_t)req->size);
+    s->sizes[req->head.index] = htole64((uint64_t)req->size);
     req->left = (int)cut->pieces;
     req->posted = true;
     for (unsigned i = 0; i < cut->pieces && !rc; i++)
@@ -255,8 +203,11 @@ static int post_message(struct nb_verbs_send *s, struct nb_verbs_sreq *req, int 
     return rc;
 }
 
-void nb_verbs_send_push(struct nb_verbs_send *s)
+/* Gives queued sends to the queue pairs, as far as receives and room allow. */
+static void push(struct nb_verbs_comm *c)
 {
+    struct nb_verbs_send *s = (struct nb_verbs_send *)c;
+
     if (!s->retry || s->c.eof)
         return;
     s->retry = false;
@@ -291,8 +242,9 @@ void nb_verbs_send_push(struct nb_verbs_send *s)
 
 /* ---- completions ---- */
 
-void nb_verbs_send_wc(struct nb_verbs_send *s, const struct ibv_wc *wc)
+static void completion(struct nb_verbs_comm *c, const struct ibv_wc *wc)
 {
+    struct nb_verbs_send *s = (struct nb_verbs_send *)c;
     struct nb_verbs_qp *q = &s->c.qp[NB_VERBS_WR_QP(wc->wr_id) % (unsigned)s->c.nqps];
     struct nb_verbs_sreq *req;
 
@@ -303,23 +255,54 @@ void nb_verbs_send_wc(struct nb_verbs_send *s, const struct ibv_wc *wc)
     }
     q->free += NB_VERBS_WR_PLACES(wc->wr_id);
     s->retry = s->queue != NULL;
-    req = sreq_at(s, NB_VERBS_WR_REQ(wc->wr_id));
+    req = nb_net_req_at(&s->c.reqs, NB_VERBS_WR_REQ(wc->wr_id));
     if (req && req->posted && req->left > 0 && --req->left == 0) {
         s->completed++;
-        nb_verbs_done(&req->head);
+        nb_verbs_done(&s->c, &req->head);
     }
 }
 
-void nb_verbs_send_all_received(struct nb_verbs_send *s)
+static void all_received(struct nb_verbs_comm *c)
 {
-    for (int i = 0; i < s->nreqs; i++) {
-        struct nb_verbs_sreq *req = sreq_at(s, (unsigned)i);
+    for (unsigned i = 0; i < c->reqs.n; i++) {
+        struct nb_verbs_sreq *req = nb_net_req_at(&c->reqs, i);
 
         if (req->posted && req->left > 0) {
             req->left = 0;
-            nb_verbs_done(&req->head);
+            nb_verbs_done(c, &req->head);
         }
     }
+}
+
+static bool needs_peer(const struct nb_verbs_comm *c)
+{
+    (void)c;
+    return true;
+}
+
+static const struct nb_verbs_direction sending = {
+    .completion = completion, .push = push, .needs_peer = needs_peer, .all_received = all_received};
+
+/* ---- making ---- */
+
+int nb_verbs_send_new(struct nb_verbs_dev *dev, int nqps, int fd, struct nb_verbs_send **out)
+{
+    struct nb_verbs_send *s = calloc(1, sizeof(*s));
+
+    *out = s;
+    if (!s)
+        return -ENOMEM;
+    s->queue_end = &s->queue;
+    s->first = s->last = -1;
+    return nb_verbs_comm_init(&s->c, dev, &sending, true, nqps, fd,
+                              TABLE_BYTES + NB_VERBS_REQ_MAX * sizeof(uint64_t),
+                              sizeof(struct nb_verbs_sreq));
+}
+
+void nb_verbs_send_start(struct nb_verbs_send *s)
+{
+    s->sizes = (uint64_t *)(void *)(s->c.mem + TABLE_BYTES);
+    nb_verbs_repost(&s->c);
 }
 
 /* ---- calls ---- */
@@ -344,12 +327,12 @@ int nb_verbs_isend(void *send_comm, const void *data, size_t size, int tag, void
                 s->c.dev->name, size, s->c.send_depth - 1, s->c.dev->max_write);
         return -EMSGSIZE;
     }
-    req = get_req(s);
+    req = nb_net_req_get(&s->c.reqs);
     if (!req) {
         nb_verbs_progress(&s->c);
         return s->c.err;
     }
-    req->head.done = req->posted = false;
+    req->posted = false;
     req->next = NULL;
     req->data = data;
     req->size = size;
@@ -363,7 +346,7 @@ int nb_verbs_isend(void *send_comm, const void *data, size_t size, int tag, void
     if (s->first < 0)
         nb_verbs_progress(&s->c); /* the receive may have been cleared meanwhile */
     else
-        nb_verbs_send_push(s);
+        push(&s->c);
     if (s->c.err && !req->head.done)
         return s->c.err;
     *request = req;

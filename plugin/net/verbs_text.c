@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Names and hints for what adapters report. Our own: older libraries lack some, and tests run without any. */
-#include <errno.h>
+#include "net/verbs_text.h"
 
-#include "net/verbs_int.h"
+#include <errno.h>
 
 static const struct {
     enum ibv_wc_status status;

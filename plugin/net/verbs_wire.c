@@ -1,55 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Encoding and checked decoding of what the two ends of a verbs connection tell each other. */
+/* Packing and parsing of the messages between the two ends of a verbs connection. */
 #include "net/verbs_wire.h"
 
-#include <endian.h>
 #include <errno.h>
 #include <string.h>
 
+#include "base/bytes.h"
+
 #define META_MAGIC 0x4d56424eu    /* "NBVM" */
 #define CONTROL_MAGIC 0x4356424eu /* "NBVC" */
-
-static void put16(uint8_t *p, uint16_t v)
-{
-    v = htole16(v);
-    memcpy(p, &v, sizeof(v));
-}
-
-static void put32(uint8_t *p, uint32_t v)
-{
-    v = htole32(v);
-    memcpy(p, &v, sizeof(v));
-}
-
-static void put64(uint8_t *p, uint64_t v)
-{
-    v = htole64(v);
-    memcpy(p, &v, sizeof(v));
-}
-
-static uint16_t get16(const uint8_t *p)
-{
-    uint16_t v;
-
-    memcpy(&v, p, sizeof(v));
-    return le16toh(v);
-}
-
-static uint32_t get32(const uint8_t *p)
-{
-    uint32_t v;
-
-    memcpy(&v, p, sizeof(v));
-    return le32toh(v);
-}
-
-static uint64_t get64(const uint8_t *p)
-{
-    uint64_t v;
-
-    memcpy(&v, p, sizeof(v));
-    return le64toh(v);
-}
 
 /* Text of a peer goes into the log: printable, and ended. */
 static void get_text(char *to, const uint8_t *from, size_t cap)
@@ -64,44 +23,44 @@ static void get_text(char *to, const uint8_t *from, size_t cap)
 void nb_verbs_meta_put(uint8_t b[NB_VERBS_META_BYTES], const struct nb_verbs_meta *m)
 {
     memset(b, 0, NB_VERBS_META_BYTES);
-    put32(b, META_MAGIC);
-    put32(b + 4, m->version);
-    put32(b + 8, (uint32_t)m->error);
-    put32(b + 12, m->nqps);
+    nb_put32(b, META_MAGIC);
+    nb_put32(b + 4, m->version);
+    nb_put32(b + 8, (uint32_t)m->error);
+    nb_put32(b + 12, m->nqps);
     b[16] = m->link;
     b[17] = m->mtu;
     b[18] = m->sl;
     b[19] = m->tc;
-    put16(b + 20, m->lid);
-    put32(b + 24, m->depth);
-    put32(b + 28, m->rkey);
+    nb_put16(b + 20, m->lid);
+    nb_put32(b + 24, m->depth);
+    nb_put32(b + 28, m->rkey);
     memcpy(b + 32, m->gid, 16);
-    put64(b + 48, m->addr);
+    nb_put64(b + 48, m->addr);
     memcpy(b + 64, m->device, strnlen(m->device, sizeof(m->device) - 1));
     memcpy(b + 96, m->reason, strnlen(m->reason, sizeof(m->reason) - 1));
     for (unsigned i = 0; i < m->nqps && i < NB_VERBS_MAX_QPS; i++)
-        put32(b + 192 + 4 * i, m->qpn[i]);
+        nb_put32(b + 192 + 4 * i, m->qpn[i]);
 }
 
 int nb_verbs_meta_get(const uint8_t b[NB_VERBS_META_BYTES], struct nb_verbs_meta *m)
 {
     memset(m, 0, sizeof(*m));
-    if (get32(b) != META_MAGIC)
+    if (nb_get32(b) != META_MAGIC)
         return -EINVAL;
-    m->version = get32(b + 4);
+    m->version = nb_get32(b + 4);
     if (m->version != NB_VERBS_WIRE_VERSION)
         return -EPROTO;
-    m->error = (int)get32(b + 8);
-    m->nqps = get32(b + 12);
+    m->error = (int)nb_get32(b + 8);
+    m->nqps = nb_get32(b + 12);
     m->link = b[16];
     m->mtu = b[17];
     m->sl = b[18];
     m->tc = b[19];
-    m->lid = get16(b + 20);
-    m->depth = get32(b + 24);
-    m->rkey = get32(b + 28);
+    m->lid = nb_get16(b + 20);
+    m->depth = nb_get32(b + 24);
+    m->rkey = nb_get32(b + 28);
     memcpy(m->gid, b + 32, 16);
-    m->addr = get64(b + 48);
+    m->addr = nb_get64(b + 48);
     get_text(m->device, b + 64, sizeof(m->device));
     get_text(m->reason, b + 96, sizeof(m->reason));
     if (m->error)
@@ -110,7 +69,7 @@ int nb_verbs_meta_get(const uint8_t b[NB_VERBS_META_BYTES], struct nb_verbs_meta
         m->depth < 1)
         return -EBADMSG;
     for (unsigned i = 0; i < m->nqps; i++) {
-        m->qpn[i] = get32(b + 192 + 4 * i);
+        m->qpn[i] = nb_get32(b + 192 + 4 * i);
         if (m->qpn[i] > 0xffffff)
             return -EBADMSG;
     }
@@ -120,21 +79,21 @@ int nb_verbs_meta_get(const uint8_t b[NB_VERBS_META_BYTES], struct nb_verbs_meta
 void nb_verbs_control_put(uint8_t b[NB_VERBS_CONTROL_BYTES], const struct nb_verbs_control *c)
 {
     memset(b, 0, NB_VERBS_CONTROL_BYTES);
-    put32(b, CONTROL_MAGIC);
-    put16(b + 4, c->kind);
-    put32(b + 8, (uint32_t)c->error);
-    put64(b + 16, c->count);
+    nb_put32(b, CONTROL_MAGIC);
+    nb_put16(b + 4, c->kind);
+    nb_put32(b + 8, (uint32_t)c->error);
+    nb_put64(b + 16, c->count);
     memcpy(b + 24, c->reason, strnlen(c->reason, sizeof(c->reason) - 1));
 }
 
 int nb_verbs_control_get(const uint8_t b[NB_VERBS_CONTROL_BYTES], struct nb_verbs_control *c)
 {
     memset(c, 0, sizeof(*c));
-    if (get32(b) != CONTROL_MAGIC)
+    if (nb_get32(b) != CONTROL_MAGIC)
         return -EPROTO;
-    c->kind = get16(b + 4);
-    c->error = (int)get32(b + 8);
-    c->count = get64(b + 16);
+    c->kind = nb_get16(b + 4);
+    c->error = (int)nb_get32(b + 8);
+    c->count = nb_get64(b + 16);
     get_text(c->reason, b + 24, sizeof(c->reason));
     if (c->kind < NB_VERBS_READY || c->kind > NB_VERBS_ERROR)
         return -EPROTO;
@@ -145,32 +104,32 @@ int nb_verbs_control_get(const uint8_t b[NB_VERBS_CONTROL_BYTES], struct nb_verb
 
 void nb_verbs_cts_put(uint8_t *b, const struct nb_verbs_cts *c)
 {
-    put32(b, c->seq);
-    put32(b + 4, (uint32_t)c->n);
-    put64(b + 8, 0);
+    nb_put32(b, c->seq);
+    nb_put32(b + 4, (uint32_t)c->n);
+    nb_put64(b + 8, 0);
     for (int i = 0; i < c->n; i++) {
         uint8_t *e = b + NB_VERBS_SLOT_USED(i);
 
-        put64(e, c->entry[i].addr);
-        put64(e + 8, c->entry[i].size);
-        put32(e + 16, c->entry[i].rkey);
-        put32(e + 20, (uint32_t)c->entry[i].tag);
+        nb_put64(e, c->entry[i].addr);
+        nb_put64(e + 8, c->entry[i].size);
+        nb_put32(e + 16, c->entry[i].rkey);
+        nb_put32(e + 20, (uint32_t)c->entry[i].tag);
     }
 }
 
 int nb_verbs_cts_get(const uint8_t *b, struct nb_verbs_cts *c)
 {
-    c->seq = get32(b);
-    c->n = (int)get32(b + 4);
+    c->seq = nb_get32(b);
+    c->n = (int)nb_get32(b + 4);
     if (c->n < 1 || c->n > NB_NET_MAX_RECVS)
         return -EPROTO;
     for (int i = 0; i < c->n; i++) {
         const uint8_t *e = b + NB_VERBS_SLOT_USED(i);
 
-        c->entry[i].addr = get64(e);
-        c->entry[i].size = get64(e + 8);
-        c->entry[i].rkey = get32(e + 16);
-        c->entry[i].tag = (int32_t)get32(e + 20);
+        c->entry[i].addr = nb_get64(e);
+        c->entry[i].size = nb_get64(e + 8);
+        c->entry[i].rkey = nb_get32(e + 16);
+        c->entry[i].tag = (int32_t)nb_get32(e + 20);
     }
     return 0;
 }

@@ -1,21 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What two ends of a verbs connection tell each other. All little-endian. Parsers take bytes of any origin,
- * read exactly the stated number, and log nothing.
+ * The messages between the two ends of a verbs connection. All little-endian. Parsers take bytes of any
+ * origin, read exactly the stated number, and log nothing.
  *
- * Over the connection's TCP socket, which stays open as long as the connection:
- *   connecting side          accepting side
- *   META ->                  (makes its queue pairs)
+ * Over the connection's TCP socket, which stays open as long as the connection: connecting side
+ * accepting side META ->                  (makes its queue pairs)
  *                            <- META
- *   (queue pairs to RTS)
- *   CONTROL ready ->
- *   ... later, either side, at most one: CONTROL bye or error
- * By RDMA, on queue pair 0 of the receiver: a slot of the clear-to-send table in the sender's memory, by
- * WRITE with immediate (the immediate wakes a sender that sleeps). By RDMA, on all queue pairs of the sender:
- * a message's bytes, by WRITE, in one piece a queue pair; each piece ends with an immediate. Its length is
- * what the pieces' completions add up to; or, where pieces are written without immediate first (adaptive
- * routing, very large messages), what the first piece's immediate write puts into the receiver's table of
- * lengths.
+ * (queue pairs to RTS) CONTROL ready -> ... later, either side, at most one: CONTROL bye or error By RDMA, on
+ * queue pair 0 of the receiver: a slot of the clear-to-send table in the sender's memory, by WRITE with
+ * immediate (the immediate wakes a sender that sleeps). By RDMA, on all queue pairs of the sender: a
+ * message's bytes, by WRITE, in one piece a queue pair; each piece ends with an immediate. Its length is what
+ * the pieces' completions add up to; or, where pieces are written without immediate first (adaptive routing,
+ * very large messages), what the first piece's immediate write puts into the receiver's table of lengths.
  */
 #ifndef NIBBLE_NET_VERBS_WIRE_H
 #define NIBBLE_NET_VERBS_WIRE_H
@@ -28,7 +24,7 @@
 
 #define NB_VERBS_WIRE_VERSION 1
 #define NB_VERBS_MAX_QPS 128
-#define NB_VERBS_SLOTS 256     /* receives (grouped ones count once) under way on a connection */
+#define NB_VERBS_SLOTS 256 /* receives (grouped ones count once) under way on a connection */
 
 /*
  * META, 0 magic u32, 4 version u32, 8 error i32 (0, or an errno: no connection, for the reason at 96), 12
@@ -79,7 +75,7 @@ int nb_verbs_control_get(const uint8_t bytes[NB_VERBS_CONTROL_BYTES], struct nb_
  * 16 rkey u32, 20 tag i32. */
 #define NB_VERBS_SLOT_BYTES 256
 #define NB_VERBS_ENTRY_BYTES 24
-#define NB_VERBS_SLOT_USED(n) (16 + (size_t)(n) * NB_VERBS_ENTRY_BYTES)
+#define NB_VERBS_SLOT_USED(n) (16 + (size_t)(n)*NB_VERBS_ENTRY_BYTES)
 _Static_assert(NB_VERBS_SLOT_USED(NB_NET_MAX_RECVS) <= NB_VERBS_SLOT_BYTES, "a slot holds a full group");
 
 struct nb_verbs_cts {
@@ -115,8 +111,11 @@ static inline uint32_t nb_verbs_imm_put(const struct nb_verbs_imm *i)
 
 static inline struct nb_verbs_imm nb_verbs_imm_get(uint32_t v)
 {
-    return (struct nb_verbs_imm){.slot = v & 255, .entry = v >> 8 & 7, .pieces = (v >> 11 & 127) + 1,
-                                 .in_table = v >> 18 & 1, .seq = v >> 19};
+    return (struct nb_verbs_imm){.slot = v & 255,
+                                 .entry = v >> 8 & 7,
+                                 .pieces = (v >> 11 & 127) + 1,
+                                 .in_table = v >> 18 & 1,
+                                 .seq = v >> 19};
 }
 
 #endif

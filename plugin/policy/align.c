@@ -1,5 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See align.h. */
+/*
+ * See align.h. The set of positions is a nondeterministic automaton: each position says which record belongs
+ * to the next operation, and an operation moves each of them. With `at` the record at the position, and
+ * `teller` the first record of the operation's function at or behind it, which reports losses of that
+ * function:
+ *
+ *     record at            teller               the position becomes
+ *     fits                 reports no loss      at + 1                 TAKE
+ *     fits                 reports losses       at + 1, and at         TAKE, STAY: it may be a lost one
+ *     does not fit         reports losses       at                     STAY
+ *     does not fit         reports no loss      nothing: struck out
+ *     does not fit,        there is none yet    at                     ABSENT: it has no record, or its
+ *     or none yet                                                      loss is still to be reported
+ *
+ * What the operation gets follows from all moves together:
+ *
+ *     no move at all                                   MISFIT    and every position near by is possible again
+ *     no TAKE                                          ABSENT
+ *     TAKE, and any STAY, ABSENT or unequal records    DOUBT
+ *     TAKE of one position                             CERTAIN
+ *     TAKE of several, records equal but for buffers   ALIKE
+ *
+ * An all-reduce also strikes out positions when it ends and its number of steps is known (nb_align_ended).
+ */
 #include "policy/align.h"
 
 #include <stdlib.h>
@@ -120,11 +143,37 @@ static uint64_t next_of(struct nb_align *a, uint64_t at, enum nb_func func)
     return NONE;
 }
 
+enum { TAKE = 1, STAY = 2, ABSENT = 4 };
+
+/* Where an operation moves a position: the table at the head of the file. */
+static unsigned moves_of(struct nb_align *a, uint64_t at, const struct nb_seen *seen)
+{
+    const uint64_t teller = next_of(a, at, seen->func);
+    const int fit = at < a->tail && fits(record_at(a, at), seen);
+
+    if (teller == NONE)
+        return fit ? TAKE : ABSENT;
+    return (fit ? TAKE : 0) | (record_at(a, teller)->missing[seen->func] ? STAY : 0);
+}
+
+/* One of the losses is accounted for, when this operation can be no other's than the least position's. */
+static void account_for_loss(struct nb_align *a, uint64_t least, unsigned positions, unsigned moves,
+                             const struct nb_seen *seen)
+{
+    const uint64_t teller = next_of(a, least, seen->func);
+
+    if (teller != NONE && (teller == least || positions == 1) && record_at(a, teller)->missing[seen->func])
+        record_at(a, teller)->missing[seen->func]--;
+    else if (teller == NONE && positions == 1 && !(moves & TAKE))
+        a->owed[seen->func]++;
+}
+
 enum nb_alignment nb_align_begin(struct nb_align *a, const struct nb_seen *seen, struct nb_record *out)
 {
     struct nb_position before[NB_ALIGN_POSITIONS];
-    unsigned n = a->n, took = 0, stayed = 0, absent = 0;
-    uint64_t least = NONE, teller;
+    const unsigned n = a->n;
+    unsigned moves = 0; /* of all positions */
+    uint64_t least = NONE;
     int differ = 0;
 
     if (a->blind)
@@ -135,41 +184,29 @@ enum nb_alignment nb_align_begin(struct nb_align *a, const struct nb_seen *seen,
     }
     a->n = 0;
     for (unsigned i = 0; i < n; i++) {
-        uint64_t at = before[i].at;
-        struct nb_record *r = record_at(a, at);
-        int fit = at < a->tail && fits(r, seen);
-        if (fit) {
-            if (took == 0)
-                *out = *r;
+        const uint64_t at = before[i].at;
+        const unsigned m = moves_of(a, at, seen);
+        if (m & TAKE) {
+            if (!(moves & TAKE))
+                *out = *record_at(a, at);
             else
-                differ |= !alike(out, r);
-            took++;
+                differ |= !alike(out, record_at(a, at));
             insert(a, at + 1, 1);
         }
-        teller = next_of(a, at, seen->func);
-        if (teller == NONE && !fit) { /* it has no record, or that record's loss is still to be told */
-            absent++;
+        if (m & (STAY | ABSENT))
             insert(a, at, 0);
-        } else if (teller != NONE && record_at(a, teller)->missing[seen->func]) { /* it may be one of those */
-            stayed++;
-            insert(a, at, 0);
-        }
+        moves |= m;
     }
-    /* One of the losses is accounted for, when this operation can be no other's than the least position's. */
-    teller = next_of(a, least, seen->func);
-    if (teller != NONE && (teller == least || n == 1) && record_at(a, teller)->missing[seen->func])
-        record_at(a, teller)->missing[seen->func]--;
-    else if (teller == NONE && n == 1 && took == 0)
-        a->owed[seen->func]++;
-    if (took + stayed + absent == 0) {
+    account_for_loss(a, least, n, moves, seen);
+    if (!moves) {
         resync(a, least, seen);
         forget(a);
         return NB_ALIGN_MISFIT;
     }
     forget(a);
-    if (took == 0)
+    if (!(moves & TAKE))
         return NB_ALIGN_ABSENT;
-    if (stayed || absent || differ || a->blind)
+    if (moves & (STAY | ABSENT) || differ || a->blind)
         return NB_ALIGN_DOUBT;
     if (a->n == 1)
         return NB_ALIGN_CERTAIN;
@@ -222,4 +259,3 @@ int nb_align_ended(struct nb_align *a, uint64_t steps, uint64_t step_bytes)
     forget(a);
     return 0;
 }
-

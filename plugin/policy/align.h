@@ -15,6 +15,7 @@
 #ifndef NIBBLE_POLICY_ALIGN_H
 #define NIBBLE_POLICY_ALIGN_H
 
+#include "policy/queue.h"
 #include "policy/record.h"
 
 #define NB_ALIGN_POSITIONS 64u

@@ -10,29 +10,29 @@
 #include "policy/units.h" /* hash chains */
 
 #define DEFAULT_SIGNATURES 512u
-#define KEYS               4096u
-#define COMMS              128u
-#define RECENT_RS          16u
+#define KEYS 4096u
+#define COMMS 128u
+#define RECENT_RS 16u
 
-#define BUCKET            65536u /* elements of what marks steps without gathers; metrics are smaller */
-#define LONE_PER_STEP     16u   /* assumed calls a step where a communicator has one signature only */
-#define LARGE             1024u /* elements; below are scalars, which say nothing of steps */
-#define CHANGES           3u    /* of a gathered block until it counts as weights */
-#define ROUNDS            5u    /* that a buffer must come once in */
-#define STEADY_FROM       34u   /* calls with samples: likeness before is no evidence against */
-#define STEADY_LIFE       200u  /* calls after the last likeness until it is forgiven */
-#define GRAY              0.95f /* correlation from which on "once a step" alone proves nothing */
-#define GRAY_LIFE         16u
-#define SUM_STEPS         3u /* steps in a row that must add up */
-#define LINKED_LEAST      8u
+#define BUCKET 65536u     /* elements of what marks steps without gathers; metrics are smaller */
+#define LONE_PER_STEP 16u /* assumed calls a step where a communicator has one signature only */
+#define LARGE 1024u       /* elements; below are scalars, which say nothing of steps */
+#define CHANGES 3u        /* of a gathered block until it counts as weights */
+#define ROUNDS 5u         /* that a buffer must come once in */
+#define STEADY_FROM 34u   /* calls with samples: likeness before is no evidence against */
+#define STEADY_LIFE 200u  /* calls after the last likeness until it is forgiven */
+#define GRAY 0.95f        /* correlation from which on "once a step" alone proves nothing */
+#define GRAY_LIFE 16u
+#define SUM_STEPS 3u /* steps in a row that must add up */
+#define LINKED_LEAST 8u
 #define MAX_MICRO_BATCHES 64u
 
 struct evidence_key { /* buffer of an all-reduce */
     uint32_t sig, chain;
     uint64_t send, recv;
-    uint64_t round;      /* of its communicator, or weight step */
-    uint64_t call, own;  /* number of the call when last seen, and operations of its signature until then */
-    uint32_t streak;     /* rounds in a row with it once, and other work between */
+    uint64_t round;     /* of its communicator, or weight step */
+    uint64_t call, own; /* number of the call when last seen, and operations of its signature until then */
+    uint32_t streak;    /* rounds in a row with it once, and other work between */
     int taken;
 };
 
@@ -64,14 +64,14 @@ struct class_sig {
     uint32_t chain;
     int taken;
     uint64_t used, announced, calls, sampled;
-    uint64_t bursts;                 /* calls that followed another signature's */
+    uint64_t bursts;                          /* calls that followed another signature's */
     uint64_t first_reduction, last_reduction; /* of its communicator, when first and last seen */
-    uint64_t linked;                 /* all-reduces of a reduce-scatter's result */
-    uint64_t last_steady, last_gray; /* `sampled` when seen; 0: never */
-    uint64_t step;                   /* + 1, of its communicator, when last seen */
-    uint32_t steps_in_sum;           /* steps in a row it was in while they added up */
-    int weights;                     /* gather: weight-like */
-    int once;                        /* all-reduce: its buffers come once a step */
+    uint64_t linked;                          /* all-reduces of a reduce-scatter's result */
+    uint64_t last_steady, last_gray;          /* `sampled` when seen; 0: never */
+    uint64_t step;                            /* + 1, of its communicator, when last seen */
+    uint32_t steps_in_sum;                    /* steps in a row it was in while they added up */
+    int weights;                              /* gather: weight-like */
+    int once;                                 /* all-reduce: its buffers come once a step */
     enum nb_class_kind kind;
     enum nb_class_reason reason, evidence;
     struct nb_book book;

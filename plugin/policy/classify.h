@@ -25,12 +25,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "coll/wire.h"
+#include "base/func.h"
 #include "nibble/nccl_types.h"
 #include "policy/grad_rules.h"
 
 #define NB_CLASSIFY_SAMPLES 64u /* kept of the samples given */
-#define NB_CLASSIFY_CALLS   50u /* with samples before a decision */
+#define NB_CLASSIFY_CALLS 50u   /* with samples before a decision */
 
 enum nb_class_kind { NB_CLASS_UNKNOWN = 0, NB_CLASS_GRADIENT, NB_CLASS_OTHER };
 

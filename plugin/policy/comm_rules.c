@@ -112,7 +112,7 @@ static int matches(const char *pattern, const char *text)
     return !*pattern;
 }
 
-static int meets(const struct nb_comm_rule *rule, const struct nb_comm_facts *facts)
+static int meets(const struct nb_comm_rule *rule, const struct nb_comm_info *facts)
 {
     const uint32_t value[NB_COMM_NAMED] = {facts->nranks, facts->nnodes, facts->local, facts->order};
 
@@ -123,7 +123,7 @@ static int meets(const struct nb_comm_rule *rule, const struct nb_comm_facts *fa
     return !(rule->keys >> NB_COMM_NAMED & 1) || (facts->name[0] && matches(rule->name, facts->name));
 }
 
-int nb_comm_rules_ask(const struct nb_comm_rules *rules, const struct nb_comm_facts *facts)
+int nb_comm_rules_ask(const struct nb_comm_rules *rules, const struct nb_comm_info *facts)
 {
     int included = 0, inclusions = 0;
 
@@ -138,7 +138,7 @@ int nb_comm_rules_ask(const struct nb_comm_rules *rules, const struct nb_comm_fa
     return included || !inclusions;
 }
 
-int nb_comm_rule_text(const struct nb_comm_facts *facts, char *buf, size_t cap)
+int nb_comm_rule_text(const struct nb_comm_info *facts, char *buf, size_t cap)
 {
     const uint32_t value[NB_COMM_NAMED] = {facts->nranks, facts->nnodes, facts->local, facts->order};
     size_t at = 0;
@@ -147,10 +147,10 @@ int nb_comm_rule_text(const struct nb_comm_facts *facts, char *buf, size_t cap)
         buf[0] = 0;
     for (unsigned key = 0; key < NB_COMM_NAMED; key++)
         if (value[key])
-            at += (size_t)snprintf(at < cap ? buf + at : NULL, at < cap ? cap - at : 0, "%s%s=%u", at ? ":" : "",
-                                   keys[key], value[key]);
+            at += (size_t)snprintf(at < cap ? buf + at : NULL, at < cap ? cap - at : 0, "%s%s=%u",
+                                   at ? ":" : "", keys[key], value[key]);
     if (facts->name[0])
-        at += (size_t)snprintf(at < cap ? buf + at : NULL, at < cap ? cap - at : 0, "%sname=%s", at ? ":" : "",
-                               facts->name);
+        at += (size_t)snprintf(at < cap ? buf + at : NULL, at < cap ? cap - at : 0, "%sname=%s",
+                               at ? ":" : "", facts->name);
     return (int)at;
 }

@@ -8,22 +8,24 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/gpu.h"
 #include "base/log.h"
-#include "device/cuda_launch.h"
-#include "device/exact.h"
+#include "base/nccl_names.h"
 #include "policy/job.h"
-#include "policy/record.h"
+#include "policy/queue.h"
 
 /* A user's call. Written once, then `gen`; a ring entry may be overwritten while it is read, which `gen`
  * shows. */
 struct call {
-    _Atomic uint64_t gen; /* 0: never used, or being written */
+    _Atomic uint64_t gen;  /* 0: never used, or being written */
     _Atomic uint64_t what; /* function, type, captured */
     _Atomic uint64_t count;
     _Atomic uintptr_t stream;
 };
 
 struct nb_events {
+    struct nb_context *ctx;
+    const struct nb_launch_observer *launches; /* NULL: nobody asks for them */
     struct nb_queue *queue;
     struct nb_job *job;
     int device, nnodes, nranks;
@@ -36,7 +38,7 @@ struct nb_events {
     _Atomic uint64_t ring_next;
     _Atomic(struct call *) block[NB_EVENTS_BLOCKS];
     _Atomic uint64_t kept_next;
-    pthread_mutex_t grow; /* captured calls: user's threads only, never a callback */
+    pthread_mutex_t grow;                     /* captured calls: user's threads only, never a callback */
     _Atomic uint64_t expected[NB_FUNC_COUNT]; /* sequence number of the next launch that is not captured */
     _Atomic uint64_t n_calls, n_calls_dropped, n_launches, n_recorded, n_elsewhere, n_orphans,
         n_contradictions, n_missing, n_unqueued;
@@ -67,8 +69,8 @@ static int func_of(const char *s)
 static int type_of(const char *s)
 {
     static const char *const names[ncclNumTypes] = {
-        "Int8", "Uint8", "Int32", "Uint32", "Int64", "Uint64", "Float16", "Float32", "Float64", "Bfloat16",
-        "Float8e4m3", "Float8e5m2",
+        "Int8",    "Uint8",   "Int32",   "Uint32",   "Int64",      "Uint64",
+        "Float16", "Float32", "Float64", "Bfloat16", "Float8e4m3", "Float8e5m2",
     };
 
     if (!s || strncmp(s, "nccl", 4) != 0)
@@ -195,12 +197,26 @@ void *nb_events_call(struct nb_events *ev, const struct nb_events_call *call)
 
 /* ---- launches of kernels ------------------------------------------------------------------------------- */
 
-/* The last kernel that this thread has launched: the operations that it then tells are that kernel's, until the first
- * of them ends. (A CUDA callback, which tells operations for captured kernels, has launched none.) */
+/*
+ * The last kernel that this thread launched. Operations that the thread reports next belong to that kernel,
+ * until the first of them ends. (A CUDA callback, which reports operations of captured kernels, has launched
+ * none.)
+ *
+ *     state       kernel begins   kernel ends       operation launched     operation ends
+ *     IDLE        OPEN (1)        -                 -                      -
+ *     OPEN        OPEN (1)        LAUNCHED: end()   reaches |= its (2)     -
+ *     LAUNCHED    OPEN (1)        -                 reaches |= its (2)     IDLE: unused(), unless `reaches`
+ *
+ *     (1) IDLE when the observer has nothing to be told of this launch
+ *     (2) of the communicator of the kernel only
+ */
 static _Thread_local struct {
-    uint64_t launch;
+    enum { IDLE = 0, OPEN, LAUNCHED } state;
+    uint64_t launch; /* the observer's number */
+    struct nb_context *ctx;
+    const struct nb_launch_observer *launches;
     struct nb_events *events;
-    int ended, ours;
+    int reaches; /* an operation of the launch reaches CollNet */
 } kernel;
 
 #define KERNEL 0x7u /* marks, beside MARK above */
@@ -208,26 +224,31 @@ static _Thread_local struct {
 
 void *nb_events_kernel(struct nb_events *ev, void *stream)
 {
-    kernel.launch = nb_launch_begin(ev->device, ev->comm_id, ev->nnodes, stream);
+    const struct nb_launch_observer *to = ev->launches;
+
+    kernel.launch = to ? to->begin(ev->ctx, ev->device, ev->comm_id, ev->nnodes, stream) : 0;
+    kernel.ctx = ev->ctx;
+    kernel.launches = to;
     kernel.events = ev;
-    kernel.ended = kernel.ours = 0;
-    return kernel.launch ? (void *)(uintptr_t)KERNEL : NULL;
+    kernel.reaches = 0;
+    kernel.state = kernel.launch ? OPEN : IDLE;
+    return kernel.state == OPEN ? (void *)(uintptr_t)KERNEL : NULL;
 }
 
 void *nb_events_launched(void)
 {
-    return kernel.launch ? (void *)(uintptr_t)OPERATION : NULL;
+    return kernel.state != IDLE ? (void *)(uintptr_t)OPERATION : NULL;
 }
 
 void nb_events_stop(void *handle)
 {
-    if ((uintptr_t)handle == KERNEL && kernel.launch && !kernel.ended) {
-        kernel.ended = 1;
-        nb_launch_end(kernel.launch);
-    } else if ((uintptr_t)handle == OPERATION && kernel.launch && kernel.ended) {
-        if (!kernel.ours)
-            nb_launch_nothing(kernel.launch);
-        kernel.launch = 0;
+    if ((uintptr_t)handle == KERNEL && kernel.state == OPEN) {
+        kernel.state = LAUNCHED;
+        kernel.launches->end(kernel.ctx, kernel.launch);
+    } else if ((uintptr_t)handle == OPERATION && kernel.state == LAUNCHED) {
+        kernel.state = IDLE;
+        if (!kernel.reaches)
+            kernel.launches->unused(kernel.ctx, kernel.launch);
     }
 }
 
@@ -241,7 +262,7 @@ static uint32_t missing_before(struct nb_events *ev, int func, uint64_t seq, int
     uint64_t missing = seq > expected ? seq - expected : 0;
 
     if (captured || seq + 1 == expected) { /* the latter: captured, but its call is not known */
-        if (missing) /* told here already */
+        if (missing)                       /* told here already */
             atomic_store_explicit(&ev->expected[func], seq, memory_order_relaxed);
     } else {
         atomic_store_explicit(&ev->expected[func], seq + 1, memory_order_relaxed);
@@ -286,7 +307,7 @@ void nb_events_launch(struct nb_events *ev, const struct nb_events_op *op)
     }
     reaches = reaches_collnet(op->algo, ev->nnodes, &chain);
     if (kernel.events == ev)
-        kernel.ours |= reaches;
+        kernel.reaches |= reaches;
     memset(&r, 0, sizeof(r));
     r.func = (enum nb_func)func;
     r.type = (ncclDataType_t)type;
@@ -333,26 +354,28 @@ void nb_events_launch(struct nb_events *ev, const struct nb_events_op *op)
         r.flags |= NB_RECORD_CHAIN;
     ret = nb_queue_push(ev->queue, &r);
     if (ret == -ENOTCONN) /* no group of its own: a child that shares its parent's, or no head */
-        ret = nb_queue_push_shared(ev->device, ev->nnodes, &r);
+        ret = nb_queue_push_shared(ev->ctx, ev->device, ev->nnodes, &r);
     add(ret ? &ev->n_unqueued : &ev->n_recorded, 1);
 }
 
 /* ---- life -------------------------------------------------------------------------------------------- */
 
-struct nb_events *nb_events_create(uint64_t comm_id, int nnodes, int nranks, int rank, int has_calls)
+struct nb_events *nb_events_create(struct nb_context *ctx, const struct nb_launch_observer *launches,
+                                   uint64_t comm_id, int nnodes, int nranks, int rank, int has_calls)
 {
-    static atomic_uint salts;
     struct nb_events *ev = calloc(1, sizeof(*ev));
     int local;
 
     if (!ev)
         return NULL;
-    ev->device = nb_current_gpu();
+    ev->ctx = ctx;
+    ev->launches = has_calls ? launches : NULL;
+    ev->device = nb_current_gpu(ctx);
     ev->nnodes = nnodes > 0 ? nnodes : 1;
     ev->nranks = nranks > 0 ? nranks : 1;
     ev->has_calls = has_calls;
     ev->comm_id = comm_id;
-    ev->salt = atomic_fetch_add(&salts, 1) & 0x7f;
+    ev->salt = nb_count_profiler(ctx) & 0x7f;
     /* A node has at least one head and at most as many as it has ranks; with one rank a node that is certain.
      * Nodes with different numbers of ranks: at most what the largest can have. */
     local = ev->nranks - ev->nnodes + 1;
@@ -364,8 +387,8 @@ struct nb_events *nb_events_create(uint64_t comm_id, int nnodes, int nranks, int
     if (ev->nranks == ev->nnodes && rank >= 0)
         ev->node = (uint32_t)rank + 1;
     ev->ring = calloc(NB_EVENTS_RING, sizeof(*ev->ring));
-    ev->queue = nb_queue_get(comm_id, ev->device);
-    ev->job = nb_job_get(ev->device);
+    ev->queue = nb_queue_get(ctx, comm_id, ev->device);
+    ev->job = nb_job_get(ctx, ev->device);
     if (!ev->ring || !ev->queue || !ev->job) {
         nb_queue_put(ev->queue);
         nb_job_put(ev->job);
@@ -375,8 +398,8 @@ struct nb_events *nb_events_create(uint64_t comm_id, int nnodes, int nranks, int
     }
     pthread_mutex_init(&ev->grow, NULL);
     nb_queue_profiled(ev->queue, 1);
-    if (has_calls)
-        nb_launch_told(ev->device, 1);
+    if (ev->launches)
+        ev->launches->attached(ctx, ev->device, 1);
     return ev;
 }
 
@@ -403,8 +426,8 @@ void nb_events_destroy(struct nb_events *ev)
                 (unsigned long long)n.orphans, (unsigned long long)n.contradictions,
                 (unsigned long long)n.missing, (unsigned long long)n.unqueued);
     nb_queue_profiled(ev->queue, -1);
-    if (ev->has_calls)
-        nb_launch_told(ev->device, -1);
+    if (ev->launches)
+        ev->launches->attached(ev->ctx, ev->device, -1);
     nb_queue_put(ev->queue);
     nb_job_forget(ev->job, ev->comm_id);
     nb_job_put(ev->job);

@@ -15,11 +15,29 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define NB_EVENTS_RING 4096u      /* user's calls remembered until their launch */
-#define NB_EVENTS_BLOCK 1024u     /* captured calls come in blocks ... */
-#define NB_EVENTS_BLOCKS 64u      /* ... of which there are so many at most */
+#define NB_EVENTS_RING 4096u  /* user's calls remembered until their launch */
+#define NB_EVENTS_BLOCK 1024u /* captured calls come in blocks ... */
+#define NB_EVENTS_BLOCKS 64u  /* ... of which there are so many at most */
 
+struct nb_context;
 struct nb_events; /* of one rank of one communicator */
+
+/*
+ * Who wants to know of NCCL's kernel launches: the layer above registers what runs a kernel beside NCCL's.
+ * Functions are called on the thread that launches, also while a graph is captured, and do not wait for a
+ * GPU.
+ */
+struct nb_launch_observer {
+    /* One more communicator (+1), or one less (-1), on GPU `gpu` reports its launches. */
+    void (*attached)(struct nb_context *ctx, int gpu, int by);
+    /* NCCL is about to launch a kernel of the communicator, of `nnodes` nodes, on `stream`: a number for the
+     * next two functions, or 0 when there is nothing to be told of this launch. */
+    uint64_t (*begin)(struct nb_context *ctx, int gpu, uint64_t comm_id, int nnodes, void *stream);
+    /* NCCL has launched it. */
+    void (*end)(struct nb_context *ctx, uint64_t launch);
+    /* No operation of that launch reaches CollNet. After `end`. */
+    void (*unused)(struct nb_context *ctx, uint64_t launch);
+};
 
 struct nb_events_counts {
     uint64_t calls;          /* user's collective calls */
@@ -50,22 +68,23 @@ struct nb_events_op {
     const void *call; /* handle of the user's call, or anything */
 };
 
-/* `has_calls`: this NCCL tells the users' calls. The thread has the rank's device current. NULL: no memory.
- */
-struct nb_events *nb_events_create(uint64_t comm_id, int nnodes, int nranks, int rank, int has_calls);
+/* `has_calls`: this NCCL reports the users' calls, and its launches, of which `launches` (NULL: nobody) is
+ * told; it outlives the events. The thread has the rank's GPU current. NULL: no memory. */
+struct nb_events *nb_events_create(struct nb_context *ctx, const struct nb_launch_observer *launches,
+                                   uint64_t comm_id, int nnodes, int nranks, int rank, int has_calls);
 /* The name of the communicator, where it has one. */
 void nb_events_name(struct nb_events *events, const char *name);
 void nb_events_destroy(struct nb_events *events);
 /* The handle to give to NCCL; NULL when the call cannot be kept or is of no interest. */
 void *nb_events_call(struct nb_events *events, const struct nb_events_call *call);
 void nb_events_launch(struct nb_events *events, const struct nb_events_op *op);
-/* NCCL is about to launch a kernel on `stream` (its KernelLaunch event): see device/cuda_launch.h. The handle to give to
- * NCCL, NULL when nothing comes of it. */
+/* NCCL is about to launch a kernel on `stream` (its KernelLaunch event): see nb_launch_observer. The handle
+ * to give to NCCL, NULL when nothing comes of it. */
 void *nb_events_kernel(struct nb_events *events, void *stream);
 /* The handle for the launch of an operation (Coll). */
 void *nb_events_launched(void);
-/* An event has ended: `handle` is one of the two above, or anything else. The first end of an operation's launch on the
- * thread that launched a kernel tells that all operations of that kernel have been told. */
+/* An event has ended: `handle` is one of the two above, or anything else. The first end of an operation's
+ * launch on the thread that launched a kernel tells that all operations of that kernel have been told. */
 void nb_events_stop(void *handle);
 void nb_events_get_counts(struct nb_events *events, struct nb_events_counts *counts);
 

@@ -37,7 +37,7 @@ static int read_rule(struct nb_rule_reader *r, struct nb_grad_rule *rule)
     r->at += n;
     if (r->at == r->end)
         return nb_rule_bad(r, "a type and a count must follow the function, as in %s:bfloat16:1048576",
-                   funcs[i].word);
+                           funcs[i].word);
     r->at++;
     n = nb_rule_word(r, ':');
     for (i = 0; i < sizeof(types) / sizeof(types[0]); i++)
@@ -69,8 +69,8 @@ static int read_rule(struct nb_rule_reader *r, struct nb_grad_rule *rule)
         rule->nranks = (uint32_t)nranks;
     }
     if (r->at != r->end)
-        return nb_rule_bad(r, "\"%.*s\" is too much at its end", (int)(r->end - r->at < 40 ? r->end - r->at : 40),
-                   r->at);
+        return nb_rule_bad(r, "\"%.*s\" is too much at its end",
+                           (int)(r->end - r->at < 40 ? r->end - r->at : 40), r->at);
     return 0;
 }
 

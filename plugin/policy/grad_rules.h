@@ -16,7 +16,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "coll/wire.h"
+#include "base/func.h"
 #include "nibble/nccl_types.h"
 
 #define NB_GRAD_RULES 64u

@@ -3,42 +3,77 @@
  * Decides whose error an operation continues; identity.h tells how, identity_internal.h of which parts.
  *
  * Calls are announced when NCCL is called and become known here when their first window comes, in that order;
- * calls that stay inside the node are taken up with the next one behind them that passes. So what is decided
+ * calls that stay inside the node are dequeued with the next one behind them that passes. So what is decided
  * does not depend on how far the job runs ahead of the network.
+ *
+ * A signature (communicator, function, type, number of elements) has a set of slots. What tells them apart is
+ * its mode, chosen anew with each of its operations (next_mode), after CERTAIN_AFTER passes. Every change
+ * empties the set.
+ *
+ *          +-----------------------------  NONE  ----------------------------+
+ *          | buffers come once a step        |  else, one pass later:        | else
+ *          v                                 v  gathers predict the unit     v
+ *       ADDRESS ----- (1), predicted ----> UNIT ----------- (3) ---------> PLACE
+ *       a slot a      <----- (2) --------  a slot a        <--- (4) -----  a slot a
+ *       buffer                             gathered block                  position in the pass
+ *          |  ^                                                             ^  |
+ *          |  +------------------------------- (2) -------------------------|--+
+ *          +----------------------------- (1), not predicted ---------------+
+ *
+ *     (1) buffers have not come once a step for 4 passes and 16 operations more than not; or a unit is
+ *         predicted and VIOLATIONS_MOST rounds had buffers that were not what they had been
+ *     (2) buffers come once a step, and content has not proven the set's slots, or not for as long
+ *         (address_prevails)
+ *     (3) no unit predicted for 4 passes and 16 operations in a row
+ *     (4) a unit predicted for 2 passes and 8 operations in a row
+ *     and from any mode back to NONE, in by_address: content contradicts a buffer 3 times
+ *
+ * In a mode, an operation gets its slot, or none, by the first line that applies:
+ *
+ *     mode       evidence                                                              result
+ *     ADDRESS    the buffer has not (yet) come once a step                             LEARNING
+ *                profile: this slot does not fit and another does                      MISMATCH
+ *                else                                                                  ADDRESS
+ *     UNIT,      only one slot comes into question: content is as it always was        SINGLE, else MISMATCH
+ *     PLACE      no profile                                                            NO_PROFILE
+ *                the predicted slot has few profiles                                   LEARNING
+ *                it fits, and no other as well (by SCORE_LEAST, SCORE_MARGIN)          VERIFIED
+ *                another one fits much better than all (FOUND_LEAST, FOUND_MARGIN)     FOUND
+ *                else                                                                  MISMATCH, UNPREDICTED
  */
 #include "policy/identity_internal.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "device/exact.h"
+#include "base/nccl_names.h"
 
 #define DEFAULT_SIGNATURES 1024u
-#define DEFAULT_SLOTS      4096u
-#define DEFAULT_KEYS       8192u
-#define DEFAULT_CALLS      16384u
-#define UNITS              8192u
+#define DEFAULT_SLOTS 4096u
+#define DEFAULT_KEYS 8192u
+#define DEFAULT_CALLS 16384u
+#define UNITS 8192u
 
-#define SCORE_LEAST  0.3f /* own slot: 0.55 to 0.77 measured, best other: up to 0.37 */
+#define SCORE_LEAST 0.3f /* own slot: 0.55 to 0.77 measured, best other: up to 0.37 */
 #define SCORE_MARGIN 0.1f
-#define FOUND_LEAST  0.45f /* without a prediction that says the same */
+#define FOUND_LEAST 0.45f /* without a prediction that says the same */
 #define FOUND_MARGIN 0.2f
-#define FULL_LEAST   0.5f
-#define AGREE_RATE   0.1f /* share of predictions that content confirmed, moving average */
-#define AGREE_LEAST  0.8f
+#define FULL_LEAST 0.5f
+#define AGREE_RATE 0.1f /* share of predictions that content confirmed, moving average */
+#define AGREE_LEAST 0.8f
 /* Score of confirmed predictions, moving average: an average of two layers stays below. */
-#define PURE_LEAST    0.42f
-#define LEARN_LEAST   0.2f /* from the eighth profile on, a slot does not learn what does not look like it */
-#define LEARN_FREE    8u
-#define LEARN_LONG    28u /* profiles; more than the 20 of a period of layers that take turns */
+#define PURE_LEAST 0.42f
+#define LEARN_LEAST 0.2f /* from the eighth profile on, a slot does not learn what does not look like it */
+#define LEARN_FREE 8u
+#define LEARN_LONG 28u /* profiles; more than the 20 of a period of layers that take turns */
 #define FORGET_MISSES 64u
 #define SUSPECT_AFTER 8u /* breaks in a row until a slot begins anew */
 /* Rounds in which all buffers came once, before slots by content are given up for slots by buffer: recycled
  * memory may look so for some rounds. */
 #define ADDRESS_LEAST 5u
-#define ADDRESS_LONG  16u
+#define ADDRESS_LONG 16u
 #define VIOLATIONS_MOST 2u /* rounds in which buffers were not what they had been */
-#define ERROR_LIFE    8u /* steps of its signature that an error is kept unused */
+#define ERROR_LIFE 8u      /* steps of its signature that an error is kept unused */
 
 const char *nb_identity_reason_text(enum nb_identity_reason reason)
 {
@@ -119,7 +154,7 @@ static void count_call(struct nb_identity *id, struct nb_call *call)
     call->view = s->view;
 }
 
-/* The call that begins, with all calls up to it taken up. NULL: its announcement is gone. */
+/* The call that begins, with all calls up to it dequeued. NULL: its announcement is gone. */
 static struct nb_call *take_up(struct nb_identity *id, uint64_t number)
 {
     struct nb_call *call;
@@ -200,35 +235,52 @@ static int address_prevails(const struct nb_sig *s)
     return s->func == NB_FUNC_ALL_REDUCE && rounds > ADDRESS_LONG;
 }
 
-/* What the signature's slots stand for. Buffers come first, but slots that content has proven are not given
- * up for them: recycled memory may look settled for a while. */
+/* The transitions of the drawing at the head. Buffers come first, but slots that content has proven are not
+ * given up for them: recycled memory may look settled for a while. by_address: buffers come once a step;
+ * by_unit: gathers predict the unit. */
+static enum nb_mode next_mode(const struct nb_sig *s, int by_address, int by_unit)
+{
+    const enum nb_mode without_address = by_unit ? MODE_UNIT : MODE_PLACE;
+
+    switch (s->mode) {
+    case MODE_NONE:
+        if (by_address)
+            return MODE_ADDRESS;
+        return s->view.rounds > CERTAIN_AFTER + 1 ? without_address : MODE_NONE;
+    case MODE_ADDRESS:
+        if (by_address)
+            return MODE_ADDRESS;
+        return s->unsettled > 4 * s->view.usual + 16 || (by_unit && s->violations >= VIOLATIONS_MOST)
+                   ? without_address
+                   : MODE_ADDRESS;
+    case MODE_UNIT:
+        if (by_address && address_prevails(s))
+            return MODE_ADDRESS;
+        return s->unpredicted_run > 4 * s->view.usual + 16 ? MODE_PLACE : MODE_UNIT;
+    case MODE_PLACE:
+        if (by_address && address_prevails(s))
+            return MODE_ADDRESS;
+        return s->predicted_run > 2 * s->view.usual + 8 ? MODE_UNIT : MODE_PLACE;
+    }
+    return s->mode;
+}
+
+/* Count what the transitions go by, and make the one that is due. */
 static void choose_mode(struct nb_identity *id, struct nb_sig *s, int by_address, int by_unit)
 {
+    enum nb_mode next;
+
     s->predicted_run = by_unit ? s->predicted_run + 1 : 0;
     s->unpredicted_run = by_unit ? 0 : s->unpredicted_run + 1;
     if (s->view.rounds <= CERTAIN_AFTER)
         return;
-    switch (s->mode) {
-    case MODE_NONE:
-        if (by_address || s->view.rounds > CERTAIN_AFTER + 1)
-            change_mode(id, s, by_address ? MODE_ADDRESS : by_unit ? MODE_UNIT : MODE_PLACE);
-        break;
-    case MODE_ADDRESS:
-        if (by_address)
-            s->unsettled -= s->unsettled > 0;
-        else if (++s->unsettled > 4 * s->view.usual + 16 || (by_unit && s->violations >= VIOLATIONS_MOST))
-            change_mode(id, s, by_unit ? MODE_UNIT : MODE_PLACE);
-        break;
-    case MODE_UNIT:
-    case MODE_PLACE:
-        if (by_address && address_prevails(s))
-            change_mode(id, s, MODE_ADDRESS);
-        else if (s->mode == MODE_UNIT && s->unpredicted_run > 4 * s->view.usual + 16)
-            change_mode(id, s, MODE_PLACE);
-        else if (s->mode == MODE_PLACE && s->predicted_run > 2 * s->view.usual + 8)
-            change_mode(id, s, MODE_UNIT);
-        break;
-    }
+    if (s->mode == MODE_ADDRESS && by_address)
+        s->unsettled -= s->unsettled > 0;
+    else if (s->mode == MODE_ADDRESS)
+        s->unsettled++;
+    next = next_mode(s, by_address, by_unit);
+    if (next != s->mode)
+        change_mode(id, s, next);
 }
 
 /* ---- decisions ---------------------------------------------------------------------------------------- */
@@ -414,10 +466,9 @@ static struct nb_identity_decision by_unit(struct nb_identity *id, struct nb_sig
 static struct nb_identity_decision by_place(struct nb_identity *id, struct nb_sig *s, const struct nb_view *v,
                                             uint64_t parent, const struct nb_shape *p, uint64_t geometry)
 {
-    int usual =
-        v->context_same >= CERTAIN_AFTER && v->same >= CERTAIN_AFTER && v->in_round <= v->usual &&
-        (s->func != NB_FUNC_REDUCE_SCATTER ||
-         (nb_clock_in_steps(id, s, MOST_STEPS) && !nb_clock_more_than_usual(id, v)));
+    int usual = v->context_same >= CERTAIN_AFTER && v->same >= CERTAIN_AFTER && v->in_round <= v->usual &&
+                (s->func != NB_FUNC_REDUCE_SCATTER ||
+                 (nb_clock_in_steps(id, s, MOST_STEPS) && !nb_clock_more_than_usual(id, v)));
     uint32_t at = NB_SLOT_NONE;
 
     if (id->clock == CLOCK_NONE)

@@ -32,7 +32,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "coll/wire.h"
+#include "base/func.h"
 #include "nibble/nccl_types.h"
 
 #define NB_PROFILE_GROUPS 256u

@@ -4,10 +4,10 @@
 
 #include <string.h>
 
-#define RUN_LEAST    3u  /* gathers in a row that can be a forward pass */
-#define STEPS_MISSED 2u  /* by what is still taken to come in every step */
-#define RESCAN       32u /* reductions between looks for the rarest signature */
-#define FULL_RATE    0.2f
+#define RUN_LEAST 3u    /* gathers in a row that can be a forward pass */
+#define STEPS_MISSED 2u /* by what is still taken to come in every step */
+#define RESCAN 32u      /* reductions between looks for the rarest signature */
+#define FULL_RATE 0.2f
 
 void nb_clock_gather(struct nb_identity *id, uint64_t count)
 {

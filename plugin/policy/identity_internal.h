@@ -10,16 +10,16 @@
 #include "policy/profile.h"
 #include "policy/units.h"
 
-#define CERTAIN_AFTER 3u    /* steps seen before a slot is given out */
-#define LARGE         1024u /* elements; below are scalars, which say nothing about steps */
-#define MOST_STEPS    67u   /* percent */
+#define CERTAIN_AFTER 3u /* steps seen before a slot is given out */
+#define LARGE 1024u      /* elements; below are scalars, which say nothing about steps */
+#define MOST_STEPS 67u   /* percent */
 
 enum nb_clock { CLOCK_NONE, CLOCK_RARE, CLOCK_RUNS, CLOCK_WEIGHTS };
 enum nb_mode { MODE_NONE, MODE_ADDRESS, MODE_UNIT, MODE_PLACE };
 /* Kinds of nb_slot.unit, in its upper half. */
 enum { UNIT_GATHERED = 1, UNIT_PLACE, UNIT_KEY };
 
-struct nb_view { /* of the steps, by a signature when one of its operations was called */
+struct nb_view {                     /* of the steps, by a signature when one of its operations was called */
     uint32_t round_ops, round_usual; /* operations in this round of the clock, and in the one before */
     uint64_t in_rounds;              /* of the clock, in which it was seen */
     uint64_t rounds;                 /* passes in which it was seen */
@@ -53,14 +53,14 @@ struct nb_sig {
     ncclDataType_t type;
     uint32_t chain;
     int taken;
-    uint64_t used;                   /* call that used it last */
+    uint64_t used;                    /* call that used it last */
     uint64_t calls, bursts;           /* reductions; those that followed another signature's */
     uint64_t first_round, last_round; /* of the clock: + 1 */
     uint64_t round;                   /* + 1, of the passes, when last seen */
     struct nb_view view;              /* of the last operation that was called */
     uint64_t unstable; /* the last round with an operation whose buffer was not (yet) used once a step */
     uint32_t violations, quiet;
-    uint64_t violated; /* the last round in which a buffer was not what it had been */
+    uint64_t violated;  /* the last round in which a buffer was not what it had been */
     uint32_t unsettled; /* operations by address whose buffer was not settled */
     unsigned alike;     /* blocks of its size that the pass gathered and may still send gradients of */
     float full;         /* share of passes, of late, in which all of them did */
@@ -74,8 +74,8 @@ struct nb_run_total { /* gathers of one size in the run that is going on */
     uint32_t n;
 };
 #define NB_RUN_TOTALS 16u
-#define NB_RECENT_RS  16u
-#define NB_COMMS      32u /* whose operations may come between each other's */
+#define NB_RECENT_RS 16u
+#define NB_COMMS 32u /* whose operations may come between each other's */
 
 struct nb_identity {
     struct nb_identity_config config;

@@ -8,18 +8,27 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/context.h"
 #include "base/log.h"
+#include "base/nccl_names.h"
 #include "base/params.h"
-#include "device/exact.h"
 #include "policy/comm_rules.h"
 #include "policy/policy.h"
 
 #define BATCH 32u
 
+/* Order of locks: that of the list, mind_lock, ring_lock. */
+struct nb_jobs {
+    pthread_mutex_t lock;
+    struct nb_job *list;
+};
+
 struct nb_job {
+    struct nb_context *ctx;
+    struct nb_jobs *jobs;
     int device;
-    struct nb_job *next;  /* under `registry` */
-    int refs, groups;     /* under `registry` */
+    struct nb_job *next; /* under the list's lock */
+    int refs, groups;    /* under the list's lock */
     _Atomic int listens;
 
     /* Announcements: many producers. The lock is held for one copy. */
@@ -29,56 +38,75 @@ struct nb_job {
 
     /* What follows from them: the engine thread's, but for forgetting. */
     pthread_mutex_t mind_lock;
-    uint64_t taken; /* known to identity, which lets them wait for their operations */
-    uint64_t told;  /* known to classification */
+    uint64_t taken;   /* known to identity, which lets them wait for their operations */
+    uint64_t told;    /* known to classification */
     uint64_t *number; /* [NB_JOB_CALLS] identity's numbers of the calls taken in; UINT64_MAX: lost */
     struct nb_classify *classify;
     struct nb_identity *identity;
 };
 
-/* Order: registry, mind, ring. */
-static pthread_mutex_t registry = PTHREAD_MUTEX_INITIALIZER;
-static struct nb_job *jobs;
-
-int nb_job_check_settings(void)
+int nb_job_check_settings(const struct nb_params *params)
 {
     struct nb_grad_rules rules;
     struct nb_comm_rules comms;
     char error[256];
 
-    if (nb_grad_rules_parse(nb_params()->grad, &rules, error, sizeof(error))) {
-        NB_WARN("NIBBLE_GRAD=%s: %s", nb_params()->grad, error);
+    if (nb_grad_rules_parse(params->grad, &rules, error, sizeof(error))) {
+        NB_WARN("NIBBLE_GRAD=%s: %s", params->grad, error);
         return -EINVAL;
     }
-    if (nb_comm_rules_parse(nb_params()->comms, &comms, error, sizeof(error))) {
-        NB_WARN("NIBBLE_COMMS=%s: %s", nb_params()->comms, error);
+    if (nb_comm_rules_parse(params->comms, &comms, error, sizeof(error))) {
+        NB_WARN("NIBBLE_COMMS=%s: %s", params->comms, error);
         return -EINVAL;
     }
-    return nb_policy_check_settings();
+    return nb_policy_check_settings(params);
 }
 
 /* ---- life -------------------------------------------------------------------------------------------- */
 
-struct nb_job *nb_job_get(int device)
+int nb_jobs_open(struct nb_context *ctx)
 {
+    struct nb_jobs *jobs = calloc(1, sizeof(*jobs));
+
+    if (!jobs)
+        return -ENOMEM;
+    pthread_mutex_init(&jobs->lock, NULL);
+    ctx->jobs = jobs;
+    return 0;
+}
+
+void nb_jobs_close(struct nb_context *ctx)
+{
+    if (!ctx->jobs)
+        return;
+    pthread_mutex_destroy(&ctx->jobs->lock);
+    free(ctx->jobs);
+    ctx->jobs = NULL;
+}
+
+struct nb_job *nb_job_get(struct nb_context *ctx, int device)
+{
+    struct nb_jobs *jobs = ctx->jobs;
     struct nb_job *job;
 
-    pthread_mutex_lock(&registry);
-    for (job = jobs; job && job->device != device; job = job->next)
+    pthread_mutex_lock(&jobs->lock);
+    for (job = jobs->list; job && job->device != device; job = job->next)
         ;
     if (!job) {
         job = calloc(1, sizeof(*job));
         if (job) {
+            job->ctx = ctx;
+            job->jobs = jobs;
             job->device = device;
             pthread_mutex_init(&job->ring_lock, NULL);
             pthread_mutex_init(&job->mind_lock, NULL);
-            job->next = jobs;
-            jobs = job;
+            job->next = jobs->list;
+            jobs->list = job;
         }
     }
     if (job)
         job->refs++;
-    pthread_mutex_unlock(&registry);
+    pthread_mutex_unlock(&jobs->lock);
     return job;
 }
 
@@ -96,12 +124,14 @@ static void lose_mind(struct nb_job *job)
 
 void nb_job_put(struct nb_job *job)
 {
-    struct nb_job **at = &jobs;
+    struct nb_jobs *jobs;
 
     if (!job)
         return;
-    pthread_mutex_lock(&registry);
+    jobs = job->jobs;
+    pthread_mutex_lock(&jobs->lock);
     if (--job->refs == 0) {
+        struct nb_job **at = &jobs->list;
         while (*at != job)
             at = &(*at)->next;
         *at = job->next;
@@ -110,19 +140,21 @@ void nb_job_put(struct nb_job *job)
         pthread_mutex_destroy(&job->mind_lock);
         free(job);
     }
-    pthread_mutex_unlock(&registry);
+    pthread_mutex_unlock(&jobs->lock);
 }
 
 /* What is learnt outlives a group: a job may destroy one communicator and make the next. */
 static int make_mind(struct nb_job *job)
 {
+    const struct nb_params *params = job->ctx->params;
     struct nb_grad_rules rules;
     char error[256];
-    const struct nb_classify_config config = {.warmup_steps = (unsigned)nb_params()->warmup_steps, .rules = &rules};
+    const struct nb_classify_config config = {.warmup_steps = (unsigned)params->warmup_steps,
+                                              .rules = &rules};
 
     if (job->classify)
         return 0;
-    nb_grad_rules_parse(nb_params()->grad, &rules, error, sizeof(error)); /* checked when the settings were read */
+    nb_grad_rules_parse(params->grad, &rules, error, sizeof(error)); /* checked when the settings were read */
     job->ring = calloc(NB_JOB_CALLS, sizeof(*job->ring));
     job->number = calloc(NB_JOB_CALLS, sizeof(*job->number));
     job->classify = nb_classify_create(&config);
@@ -137,34 +169,34 @@ int nb_job_attach(struct nb_job *job)
 {
     int ret;
 
-    pthread_mutex_lock(&registry);
+    pthread_mutex_lock(&job->jobs->lock);
     ret = make_mind(job);
     if (!ret) {
         job->groups++;
         atomic_store(&job->listens, 1);
     }
-    pthread_mutex_unlock(&registry);
+    pthread_mutex_unlock(&job->jobs->lock);
     return ret;
 }
 
 void nb_job_detach(struct nb_job *job)
 {
-    pthread_mutex_lock(&registry);
+    pthread_mutex_lock(&job->jobs->lock);
     if (--job->groups == 0)
         atomic_store(&job->listens, 0);
-    pthread_mutex_unlock(&registry);
+    pthread_mutex_unlock(&job->jobs->lock);
 }
 
 void nb_job_forget(struct nb_job *job, uint64_t comm)
 {
-    pthread_mutex_lock(&registry);
+    pthread_mutex_lock(&job->jobs->lock);
     if (job->classify) {
         pthread_mutex_lock(&job->mind_lock);
         nb_classify_forget(job->classify, comm);
         nb_identity_forget(job->identity, comm);
         pthread_mutex_unlock(&job->mind_lock);
     }
-    pthread_mutex_unlock(&registry);
+    pthread_mutex_unlock(&job->jobs->lock);
 }
 
 /* ---- calls ------------------------------------------------------------------------------------------- */
@@ -200,14 +232,25 @@ uint64_t nb_job_announce(struct nb_job *job, const struct nb_job_call *call)
 
 static struct nb_class_op class_op(const struct nb_job_call *call, uint64_t number, ncclRedOp_t op)
 {
-    return (struct nb_class_op){.comm = call->comm, .nranks = call->nranks, .func = call->func, .type = call->type,
-                                .op = op, .count = call->count, .send = call->send, .recv = call->recv, .call = number};
+    return (struct nb_class_op){.comm = call->comm,
+                                .nranks = call->nranks,
+                                .func = call->func,
+                                .type = call->type,
+                                .op = op,
+                                .count = call->count,
+                                .send = call->send,
+                                .recv = call->recv,
+                                .call = number};
 }
 
 static void take_in_one(struct nb_job *job, const struct nb_job_call *call)
 {
-    const struct nb_identity_call id = {.comm = call->comm, .func = call->func, .type = call->type,
-                                        .count = call->count, .send = call->send, .recv = call->recv,
+    const struct nb_identity_call id = {.comm = call->comm,
+                                        .func = call->func,
+                                        .type = call->type,
+                                        .count = call->count,
+                                        .send = call->send,
+                                        .recv = call->recv,
                                         .passes = call->passes};
     job->number[job->taken++ % NB_JOB_CALLS] = nb_identity_call(job->identity, &id);
 }
@@ -235,8 +278,8 @@ static void take_in(struct nb_job *job)
     } while (n == BATCH);
 }
 
-/* Tell classification the calls up to this one: what the job has called since is not known yet, however far it
- * runs ahead. Under mind_lock. */
+/* Tell classification the calls up to this one: what the job has called since is not known yet, however far
+ * it runs ahead. Under mind_lock. */
 static void tell_calls(struct nb_job *job, uint64_t number)
 {
     struct nb_job_call call[BATCH];
@@ -274,12 +317,13 @@ static uint64_t number_of(struct nb_job *job, uint64_t number, int announced, co
 
 /* ---- operations -------------------------------------------------------------------------------------- */
 
-struct nb_verdict nb_job_reduce(struct nb_job *job, uint64_t number, int announced, const struct nb_job_call *call,
-                                ncclRedOp_t op, const struct nb_evidence *ev, uint64_t geometry)
+struct nb_decision nb_job_reduce(struct nb_job *job, uint64_t number, int announced,
+                                 const struct nb_job_call *call, ncclRedOp_t op, const struct nb_evidence *ev,
+                                 uint64_t geometry)
 {
     const struct nb_class_op what = class_op(call, number, op);
     const struct nb_profile profile = {.value = ev->profile, .known = ev->groups, .span = ev->span};
-    struct nb_verdict v = {.identity = {.slot = -1, .reason = NB_ID_UNPREDICTED}};
+    struct nb_decision v = {.identity = {.slot = -1, .reason = NB_ID_UNPREDICTED}};
 
     pthread_mutex_lock(&job->mind_lock);
     number = number_of(job, number, announced, call);

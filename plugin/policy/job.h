@@ -4,10 +4,10 @@
  * follows from it for the operation at hand: is it a gradient (policy/classify.h), and whose error does it
  * continue (policy/identity.h).
  *
- * NCCL's profiler events announce the calls, in call order, from any thread; the engine takes operations up later,
- * each with the number of its announcement. An operation without one (an older NCCL, another profiler in our
- * place, a lost event) is announced when it is taken up: then its addresses and what happens inside the node are
- * unknown, and what they would prove stays unproved.
+ * NCCL's profiler events announce the calls, in call order, from any thread; the engine takes operations up
+ * later, each with the number of its announcement. An operation without one (an older NCCL, another profiler
+ * in our place, a lost event) is announced when it is dequeued: then its addresses and what happens inside
+ * the node are unknown, and what they would prove stays unproved.
  */
 #ifndef NIBBLE_POLICY_JOB_H
 #define NIBBLE_POLICY_JOB_H
@@ -20,12 +20,20 @@
 
 #define NB_JOB_CALLS 4096u /* announced and not yet taken in */
 
-/* Check NIBBLE_GRAD, NIBBLE_COMMS and NIBBLE_TYPES: 0, or -EINVAL after a WARN that names the rule. After nb_params_acquire. */
-int nb_job_check_settings(void);
-
+struct nb_context;
+struct nb_params;
 struct nb_job;
-/* The job of a GPU (nb_current_gpu), made if need be; one reference. NULL: no memory. Any thread. */
-struct nb_job *nb_job_get(int device);
+
+/* Check NIBBLE_GRAD, NIBBLE_COMMS and NIBBLE_TYPES: 0, or -EINVAL after a WARN that names the rule. */
+int nb_job_check_settings(const struct nb_params *params);
+
+/* Make and free the context's list of jobs (ctx->jobs): 0 or -ENOMEM. All jobs have been put before it is
+ * freed. */
+int nb_jobs_open(struct nb_context *ctx);
+void nb_jobs_close(struct nb_context *ctx);
+
+/* The job of a GPU (nb_current_gpu), created if need be; one reference. NULL: no memory. Any thread. */
+struct nb_job *nb_job_get(struct nb_context *ctx, int gpu);
 void nb_job_put(struct nb_job *job);
 
 /* A group that takes operations up begins or ends. Calls are listened to while there is one. 0 or -ENOMEM. */
@@ -46,8 +54,8 @@ struct nb_job_call {
 /* The call that a record tells of, on a communicator of `nranks` ranks. */
 struct nb_job_call nb_job_call_of(const struct nb_record *record);
 
-/* A call: returns its number, from 1 on; 0 when nobody listens. Any thread, also a CUDA host callback: waits for
- * nothing but a few instructions under a lock. */
+/* A call: returns its number, from 1 on; 0 when nobody listens. Any thread, also a CUDA host callback: waits
+ * for nothing but a few instructions under a lock. */
 uint64_t nb_job_announce(struct nb_job *job, const struct nb_job_call *call);
 
 /* ---- for the engine thread --------------------------------------------------------------------------- */
@@ -61,15 +69,16 @@ struct nb_evidence {
     uint64_t span;   /* elements that the profile is spread over */
 };
 
-struct nb_verdict {
+struct nb_decision {
     struct nb_class_decision gradient;
     struct nb_identity_decision identity;
 };
 
-/* A reduction begins. number: of its announcement; 0 with announced = 0: it has none yet; 0 with announced = 1:
- * which one is not known, so that it gets no slot. `geometry` as for nb_identity_reduce. */
-struct nb_verdict nb_job_reduce(struct nb_job *job, uint64_t number, int announced, const struct nb_job_call *call,
-                                ncclRedOp_t op, const struct nb_evidence *evidence, uint64_t geometry);
+/* A reduction begins. number: of its announcement; 0 with announced = 0: it has none yet; 0 with announced =
+ * 1: which one is not known, so that it gets no slot. `geometry` as for nb_identity_reduce. */
+struct nb_decision nb_job_reduce(struct nb_job *job, uint64_t number, int announced,
+                                 const struct nb_job_call *call, ncclRedOp_t op,
+                                 const struct nb_evidence *evidence, uint64_t geometry);
 
 /* The own block of an all-gather was sent. unit, changed: as for nb_identity_gather. */
 void nb_job_gather(struct nb_job *job, uint64_t number, int announced, const struct nb_job_call *call,

@@ -11,9 +11,17 @@
 const char *nb_reason_text(enum nb_reason reason)
 {
     static const char *const text[NB_REASON_COUNT] = {
-        "coded", "type is not quantized", "not a sum", "below the minimum size", "switched off by a setting",
-        "no record", "too few calls seen to tell what it is", "not recognised as a gradient",
-        "a gradient in the first steps (NIBBLE_WARMUP_STEPS)", "its communicator is excluded by NIBBLE_COMMS", "compression was switched off while the job ran",
+        "coded",
+        "type is not quantized",
+        "not a sum",
+        "below the minimum size",
+        "switched off by a setting",
+        "no record",
+        "too few calls seen to tell what it is",
+        "not recognised as a gradient",
+        "a gradient in the first steps (NIBBLE_WARMUP_STEPS)",
+        "its communicator is excluded by NIBBLE_COMMS",
+        "compression was switched off while the job ran",
     };
     return (unsigned)reason < NB_REASON_COUNT ? text[reason] : "unknown";
 }
@@ -33,14 +41,16 @@ static const struct {
     ncclDataType_t type;
 } types[] = {{"float32", ncclFloat32}, {"bfloat16", ncclBfloat16}, {"float16", ncclFloat16}};
 
-/* NIBBLE_TYPES as bits by ncclDataType_t. 0 when a word is none of them, which *wrong and *length then show. */
-static unsigned types_wanted(const char **wrong, size_t *length)
+/* NIBBLE_TYPES as bits by ncclDataType_t. 0 when a word is none of them, which *wrong and *length then
+ * show. */
+static unsigned types_wanted(const struct nb_params *params, const char **wrong, size_t *length)
 {
     unsigned mask = 0;
 
-    for (const char *at = nb_params()->types;; at++) {
+    for (const char *at = params->types;; at++) {
         size_t n = strcspn(at, ","), i = 0;
-        while (i < sizeof(types) / sizeof(types[0]) && (n != strlen(types[i].word) || memcmp(at, types[i].word, n)))
+        while (i < sizeof(types) / sizeof(types[0]) &&
+               (n != strlen(types[i].word) || memcmp(at, types[i].word, n)))
             i++;
         if (i == sizeof(types) / sizeof(types[0])) {
             *wrong = at;
@@ -54,45 +64,45 @@ static unsigned types_wanted(const char **wrong, size_t *length)
     }
 }
 
-int nb_policy_check_settings(void)
+int nb_policy_check_settings(const struct nb_params *params)
 {
     const char *wrong;
     size_t n;
 
-    if (types_wanted(&wrong, &n))
+    if (types_wanted(params, &wrong, &n))
         return 0;
-    NB_WARN("NIBBLE_TYPES=%s: \"%.*s\" is not float32, bfloat16 or float16", nb_params()->types, (int)n, wrong);
+    NB_WARN("NIBBLE_TYPES=%s: \"%.*s\" is not float32, bfloat16 or float16", params->types, (int)n, wrong);
     return -EINVAL;
 }
 
-static int wanted(ncclDataType_t type)
+static int wanted(const struct nb_params *params, ncclDataType_t type)
 {
     const char *wrong;
     size_t n;
 
-    return types_wanted(&wrong, &n) >> type & 1;
+    return types_wanted(params, &wrong, &n) >> type & 1;
 }
 
 /* The words of NIBBLE_RS and NIBBLE_AR, in their order. */
 static const enum nb_codec codec_of_word[] = {NB_CODEC_RAW, NB_CODEC_INT4, NB_CODEC_INT8};
 
-enum nb_codec nb_policy_codec(enum nb_func func, ncclDataType_t type, ncclRedOp_t op, uint64_t bytes, int recorded,
-                              enum nb_reason *reason)
+enum nb_codec nb_policy_codec(const struct nb_params *p, enum nb_func func, ncclDataType_t type,
+                              ncclRedOp_t op, uint64_t bytes, int recorded, enum nb_reason *reason)
 {
-    const struct nb_params *p = nb_params();
     enum nb_codec codec;
     enum nb_dtype dtype;
     int64_t least;
 
     if (func == NB_FUNC_ALL_GATHER) {
         *reason = p->ag == NB_AG_RAW || p->ag == NB_AG_OFF ? NB_RAW_SETTING
-                  : bytes < (uint64_t)p->ag_min_bytes ? NB_RAW_SMALL : NB_CODED;
+                  : bytes < (uint64_t)p->ag_min_bytes      ? NB_RAW_SMALL
+                                                           : NB_CODED;
         return *reason == NB_CODED ? NB_CODEC_ULP : NB_CODEC_RAW;
     }
     codec = codec_of_word[func == NB_FUNC_ALL_REDUCE ? p->ar : p->rs];
     least = func == NB_FUNC_ALL_REDUCE ? p->ar_min_bytes : p->rs_min_bytes;
     *reason = NB_CODED;
-    if (nb_policy_dtype(type, &dtype) || !wanted(type))
+    if (nb_policy_dtype(type, &dtype) || !wanted(p, type))
         *reason = NB_RAW_TYPE;
     else if (op != ncclSum)
         *reason = NB_RAW_OP;
@@ -105,10 +115,10 @@ enum nb_codec nb_policy_codec(enum nb_func func, ncclDataType_t type, ncclRedOp_
     return *reason == NB_CODED ? codec : NB_CODEC_RAW;
 }
 
-enum nb_codec nb_policy_gather(const ncclDataType_t *api_type, enum nb_dtype *dtype)
+enum nb_codec nb_policy_gather(const struct nb_params *p, const ncclDataType_t *api_type,
+                               enum nb_dtype *dtype)
 {
     static const ncclDataType_t untyped[] = {ncclNumTypes, ncclBfloat16, ncclFloat16}; /* NIBBLE_AG_UNTYPED */
-    const struct nb_params *p = nb_params();
     ncclDataType_t type = api_type ? *api_type : ncclNumTypes;
 
     if (!api_type && p->ag == NB_AG_DELTA4)

@@ -8,9 +8,11 @@
 
 #include <stdint.h>
 
-#include "coll/wire.h"
+#include "base/func.h"
 #include "nibble/codec.h"
 #include "nibble/nccl_types.h"
+
+struct nb_params;
 
 /* The words of NIBBLE_AG, in their order. */
 enum nb_ag { NB_AG_RAW = 0, NB_AG_EXACT, NB_AG_DELTA4, NB_AG_INT8, NB_AG_OFF, NB_AG_COUNT };
@@ -33,19 +35,20 @@ enum nb_reason {
 const char *nb_reason_text(enum nb_reason reason);
 
 /* Check NIBBLE_TYPES: 0, or -EINVAL after a WARN. */
-int nb_policy_check_settings(void);
+int nb_policy_check_settings(const struct nb_params *params);
 
 /* The quantizable type that `type` is: 0 and *dtype, or -1. */
 int nb_policy_dtype(ncclDataType_t type, enum nb_dtype *dtype);
 
 /* Codec of an operation of `bytes` bytes (the whole vector). For all-gathers NB_CODEC_ULP means differences;
  * whether they may be lossy is for nb_policy_gather to say. */
-enum nb_codec nb_policy_codec(enum nb_func func, ncclDataType_t type, ncclRedOp_t op, uint64_t bytes,
-                              int recorded, enum nb_reason *reason);
+enum nb_codec nb_policy_codec(const struct nb_params *params, enum nb_func func, ncclDataType_t type,
+                              ncclRedOp_t op, uint64_t bytes, int recorded, enum nb_reason *reason);
 
 /* Codec of an all-gather for which nb_policy_codec said NB_CODEC_ULP. api_type: the user's type, or NULL when
  * it is not known for certain. ULP: exact. DELTA4 (for what looks like weights, else exact) and INT8 set
  * *dtype. Integers, 8-bit floats and what is not known are exact in every mode. */
-enum nb_codec nb_policy_gather(const ncclDataType_t *api_type, enum nb_dtype *dtype);
+enum nb_codec nb_policy_gather(const struct nb_params *params, const ncclDataType_t *api_type,
+                               enum nb_dtype *dtype);
 
 #endif

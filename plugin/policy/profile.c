@@ -7,14 +7,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define OLD_WEIGHT    0.8f
-#define BREAK_FROM    8u
+#define OLD_WEIGHT 0.8f
+#define BREAK_FROM 8u
 #define BREAK_SPREADS 4.0f
-#define LEAST_SPREAD  0.005f
-#define LARGEST       1000.0f /* logarithms of floats are far below */
-#define UNIT          16.0f   /* codes a binary order of magnitude */
-#define MOST_CODE     1400 /* differences of two, squared and summed over all groups, fit into 31 bits */
-#define LEAST_SCORE   (-2.0f) /* below any correlation */
+#define LEAST_SPREAD 0.005f
+#define LARGEST 1000.0f     /* logarithms of floats are far below */
+#define UNIT 16.0f          /* codes a binary order of magnitude */
+#define MOST_CODE 1400      /* differences of two, squared and summed over all groups, fit into 31 bits */
+#define LEAST_SCORE (-2.0f) /* below any correlation */
 
 int nb_slots_init(struct nb_slots *slots, uint32_t cap)
 {
@@ -122,7 +122,7 @@ static int make_shape(const struct nb_profile *p, struct nb_shape *shape)
     for (unsigned i = p->known; i < NB_PROFILE_GROUPS; i++)
         value[i] = NB_PROFILE_ZERO;
     for (unsigned i = 0; i < NB_PROFILE_GROUPS; i++) {
-        int32_t bits = bits_of(value[i]); /* of negative numbers the greater has the smaller value */
+        int32_t bits = bits_of(value[i]);      /* of negative numbers the greater has the smaller value */
         wrong |= (bits & INT32_MAX) > largest; /* NaN is caught too */
         shape->mask[i] = (uint32_t)bits < (uint32_t)zero ? -1 : 0;
     }

@@ -16,7 +16,7 @@
 #include "policy/identity.h"
 
 #define NB_SLOT_NONE UINT32_MAX
-#define NB_SLOT_MATURE                                                                                       \
+#define NB_SLOT_MATURE \
     20u /* profiles; measured: all of 12 layers told apart from the 20th on, 4 of 12 before the 10th */
 
 struct nb_slot {

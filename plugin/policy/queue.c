@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The process-wide list of record queues; see record.h. */
-#include <dlfcn.h>
+/* Queues of operation records; see queue.h. */
+#include "policy/queue.h"
+
 #include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -8,12 +9,21 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "policy/record.h"
+#include "base/context.h"
+
+/* Order of locks: that of the list, then a queue's. */
+struct nb_queues {
+    pthread_mutex_t lock;
+    struct nb_queue *list;
+    atomic_int tuners;
+    atomic_uint profilers;
+};
 
 struct nb_queue {
+    struct nb_queues *queues;
     uint64_t comm_id;
     int device;
-    /* Under `registry`. */
+    /* Under the list's lock. */
     struct nb_queue *next;
     int refs;
     int profilers;
@@ -28,46 +38,34 @@ struct nb_queue {
     struct nb_queue_counts counts;
 };
 
-/* Order: registry before a queue's lock. */
-static pthread_mutex_t registry = PTHREAD_MUTEX_INITIALIZER;
-static struct nb_queue *queues;
-static atomic_int tuners;
-
-/* ---- device ------------------------------------------------------------------------------------------ */
-
-static _Thread_local int pretended = -2;
-
-void nb_pretend_gpu(int gpu)
-{
-    pretended = gpu;
-}
-
-int nb_current_gpu(void)
-{
-    int (*get_device)(int *);
-    void *lib;
-    int device = -1;
-
-    if (pretended != -2)
-        return pretended;
-    lib = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD); /* a job that uses CUDA has it open */
-    if (!lib)
-        return -1;
-    *(void **)&get_device = dlsym(lib, "cuCtxGetDevice");
-    if (!get_device || get_device(&device) != 0)
-        device = -1;
-    dlclose(lib);
-    return device;
-}
-
 /* ---- life -------------------------------------------------------------------------------------------- */
 
-static struct nb_queue *find(uint64_t comm_id, int device)
+int nb_queues_open(struct nb_context *ctx)
+{
+    struct nb_queues *queues = calloc(1, sizeof(*queues));
+
+    if (!queues)
+        return -ENOMEM;
+    pthread_mutex_init(&queues->lock, NULL);
+    ctx->queues = queues;
+    return 0;
+}
+
+void nb_queues_close(struct nb_context *ctx)
+{
+    if (!ctx->queues)
+        return;
+    pthread_mutex_destroy(&ctx->queues->lock);
+    free(ctx->queues);
+    ctx->queues = NULL;
+}
+
+static struct nb_queue *find(const struct nb_queues *queues, uint64_t comm_id, int device)
 {
     struct nb_queue *only = NULL;
     int n = 0;
 
-    for (struct nb_queue *q = queues; q; q = q->next) {
+    for (struct nb_queue *q = queues->list; q; q = q->next) {
         if (q->comm_id != comm_id)
             continue;
         if (q->device == device)
@@ -80,46 +78,50 @@ static struct nb_queue *find(uint64_t comm_id, int device)
     return n == 1 ? only : NULL;
 }
 
-struct nb_queue *nb_queue_get(uint64_t comm_id, int device)
+struct nb_queue *nb_queue_get(struct nb_context *ctx, uint64_t comm_id, int device)
 {
+    struct nb_queues *queues = ctx->queues;
     struct nb_queue *q;
 
-    pthread_mutex_lock(&registry);
+    pthread_mutex_lock(&queues->lock);
     /* Id 0 is that of tables which do not tell one: such communicators are all different. */
-    q = comm_id ? find(comm_id, device) : NULL;
+    q = comm_id ? find(queues, comm_id, device) : NULL;
     if (!q) {
         q = calloc(1, sizeof(*q));
         if (q) {
+            q->queues = queues;
             q->comm_id = comm_id;
             q->device = device;
             pthread_mutex_init(&q->lock, NULL);
-            q->next = queues;
-            queues = q;
+            q->next = queues->list;
+            queues->list = q;
         }
     } else if (q->device == -1) {
         q->device = device;
     }
     if (q)
         q->refs++;
-    pthread_mutex_unlock(&registry);
+    pthread_mutex_unlock(&queues->lock);
     return q;
 }
 
 void nb_queue_put(struct nb_queue *q)
 {
+    struct nb_queues *queues;
     int last;
 
     if (!q)
         return;
-    pthread_mutex_lock(&registry);
+    queues = q->queues;
+    pthread_mutex_lock(&queues->lock);
     last = --q->refs == 0;
     if (last) {
-        struct nb_queue **at = &queues;
+        struct nb_queue **at = &queues->list;
         while (*at != q)
             at = &(*at)->next;
         *at = q->next;
     }
-    pthread_mutex_unlock(&registry);
+    pthread_mutex_unlock(&queues->lock);
     if (last) {
         pthread_mutex_destroy(&q->lock);
         free(q->ring);
@@ -163,34 +165,34 @@ void nb_queue_detach(struct nb_queue *q)
 
 void nb_queue_profiled(struct nb_queue *q, int change)
 {
-    pthread_mutex_lock(&registry);
+    pthread_mutex_lock(&q->queues->lock);
     q->profilers += change;
-    pthread_mutex_unlock(&registry);
+    pthread_mutex_unlock(&q->queues->lock);
 }
 
 void nb_queue_describe(struct nb_queue *q, uint32_t nranks, const char *name)
 {
-    pthread_mutex_lock(&registry);
+    pthread_mutex_lock(&q->queues->lock);
     q->nranks = nranks;
     snprintf(q->name, sizeof(q->name), "%s", name ? name : "");
-    pthread_mutex_unlock(&registry);
+    pthread_mutex_unlock(&q->queues->lock);
 }
 
 void nb_queue_description(struct nb_queue *q, uint32_t *nranks, char *name, size_t cap)
 {
-    pthread_mutex_lock(&registry);
+    pthread_mutex_lock(&q->queues->lock);
     *nranks = q->nranks;
     snprintf(name, cap, "%s", q->name);
-    pthread_mutex_unlock(&registry);
+    pthread_mutex_unlock(&q->queues->lock);
 }
 
 int nb_queue_is_profiled(struct nb_queue *q)
 {
     int is;
 
-    pthread_mutex_lock(&registry);
+    pthread_mutex_lock(&q->queues->lock);
     is = q->profilers > 0;
-    pthread_mutex_unlock(&registry);
+    pthread_mutex_unlock(&q->queues->lock);
     return is;
 }
 
@@ -227,13 +229,14 @@ void nb_queue_missed(struct nb_queue *q, enum nb_func func, uint32_t n)
     pthread_mutex_unlock(&q->lock);
 }
 
-int nb_queue_push_shared(int device, int nnodes, const struct nb_record *record)
+int nb_queue_push_shared(struct nb_context *ctx, int device, int nnodes, const struct nb_record *record)
 {
+    struct nb_queues *queues = ctx->queues;
     struct nb_queue *only = NULL;
     int n = 0, ret = -ENOTCONN;
 
-    pthread_mutex_lock(&registry);
-    for (struct nb_queue *q = queues; q; q = q->next) {
+    pthread_mutex_lock(&queues->lock);
+    for (struct nb_queue *q = queues->list; q; q = q->next) {
         if (q->device == device && atomic_load(&q->nnodes) == nnodes) {
             only = q;
             n++;
@@ -241,10 +244,10 @@ int nb_queue_push_shared(int device, int nnodes, const struct nb_record *record)
     }
     if (n == 1)
         ret = nb_queue_push(only, record);
-    for (struct nb_queue *q = queues; q && n > 1; q = q->next)
+    for (struct nb_queue *q = queues->list; q && n > 1; q = q->next)
         if (q->device == device && atomic_load(&q->nnodes) == nnodes)
             nb_queue_missed(q, record->func, 1 + record->missing[record->func]);
-    pthread_mutex_unlock(&registry);
+    pthread_mutex_unlock(&queues->lock);
     return n > 1 ? -ENOTUNIQ : ret;
 }
 
@@ -266,12 +269,17 @@ void nb_queue_get_counts(struct nb_queue *q, struct nb_queue_counts *counts)
     pthread_mutex_unlock(&q->lock);
 }
 
-void nb_note_tuner(void)
+void nb_note_tuner(struct nb_context *ctx)
 {
-    atomic_fetch_add(&tuners, 1);
+    atomic_fetch_add(&ctx->queues->tuners, 1);
 }
 
-int nb_tuner_seen(void)
+int nb_tuner_seen(const struct nb_context *ctx)
 {
-    return atomic_load(&tuners) > 0;
+    return atomic_load(&ctx->queues->tuners) > 0;
+}
+
+uint32_t nb_count_profiler(struct nb_context *ctx)
+{
+    return atomic_fetch_add(&ctx->queues->profilers, 1);
 }

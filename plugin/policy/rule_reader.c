@@ -25,8 +25,8 @@ size_t nb_rule_word(const struct nb_rule_reader *r, char stop)
     return (size_t)((hit ? hit : r->end) - r->at);
 }
 
-int nb_rules_read(const char *text, int (*read_rule)(struct nb_rule_reader *r, void *rules), void *rules, char *error,
-                  size_t cap)
+int nb_rules_read(const char *text, int (*read_rule)(struct nb_rule_reader *r, void *rules), void *rules,
+                  char *error, size_t cap)
 {
     while (*text) {
         size_t n = strcspn(text, ",");

@@ -5,7 +5,7 @@
 #include <math.h>
 #include <string.h>
 
-#define CLIP  3.0f /* times the median magnitude */
+#define CLIP 3.0f  /* times the median magnitude */
 #define STALE 256u /* look-ups: an older entry that was kept and not met again makes room */
 
 /* The median of magnitudes, of those that are not 0; 0 when all are. */

@@ -11,8 +11,8 @@
 
 #include "policy/classify.h"
 
-#define NB_BOOK_RECENT  8u
-#define NB_BOOK_KEPT    24u
+#define NB_BOOK_RECENT 8u
+#define NB_BOOK_KEPT 24u
 #define NB_BOOK_ENTRIES (NB_BOOK_RECENT + NB_BOOK_KEPT)
 #define NB_SAME_CONTENT 0.999f /* correlation: weights from step to step are above, gradients below */
 

@@ -9,7 +9,7 @@
 
 int nb_tuning_pays(const struct nb_tuning *t, ncclFunc_t func, size_t bytes)
 {
-    const struct nb_params *p = nb_params();
+    const struct nb_params *p = t->params;
     int64_t least;
     int word;
 
@@ -31,8 +31,7 @@ int nb_tuning_pays(const struct nb_tuning *t, ncclFunc_t func, size_t bytes)
         word = p->ar;
         least = p->ar_min_bytes;
         break;
-    default:
-        return 0;
+    default: return 0;
     }
     if (word == RAW_WORD || bytes < (uint64_t)p->tuner_min_bytes)
         return 0;
@@ -63,7 +62,7 @@ void nb_tuning_costs(const struct nb_tuning *t, ncclFunc_t func, size_t bytes, f
         return;
     row = table + algo * protos;
     if (best_of(row, protos) < 0) {
-        if (nb_params()->force_collnet && t->nranks == t->nnodes)
+        if (t->params->force_collnet && t->nranks == t->nnodes)
             row[NCCL_PROTO_SIMPLE] = 0;
         else if (algos > NCCL_ALGO_NVLS)
             algo = NCCL_ALGO_NVLS; /* the other way to the CollNet calls */
@@ -86,7 +85,7 @@ void nb_tuning_costs(const struct nb_tuning *t, ncclFunc_t func, size_t bytes, f
 
 size_t nb_tuning_chunk(const struct nb_tuning *t, int algo, int proto, size_t chunk)
 {
-    const struct nb_params *p = nb_params();
+    const struct nb_params *p = t->params;
 
     if (!p->enable || t->nnodes < 2 || algo != NCCL_ALGO_COLLNET_DIRECT || proto != NCCL_PROTO_SIMPLE)
         return chunk;

@@ -12,7 +12,10 @@
 
 #include "nibble/nccl_tuner.h"
 
+struct nb_params;
+
 struct nb_tuning {
+    const struct nb_params *params;
     size_t nranks, nnodes;
     int records; /* this NCCL tells the users' calls (2.28 and later): all-reduces can be coded */
 };

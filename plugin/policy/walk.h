@@ -32,8 +32,8 @@
 
 #include <stdint.h>
 
-#define NB_WALK_SLOTS 8u  /* steps in NCCL's region */
-#define NB_WALK_GROUP 8u  /* channels in a window at most */
+#define NB_WALK_SLOTS 8u /* steps in NCCL's region */
+#define NB_WALK_GROUP 8u /* channels in a window at most */
 
 struct nb_walk {
     int open;            /* windows of an operation are coming in */

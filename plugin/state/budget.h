@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Memory that state may take, counted for the whole process (one device a process is the rule; several share).
- */
+/* Memory that a node's state may take, counted over all its communicators and GPUs. */
 #ifndef NIBBLE_STATE_BUDGET_H
 #define NIBBLE_STATE_BUDGET_H
 
@@ -10,10 +8,18 @@
 
 enum nb_budget { NB_BUDGET_FEEDBACK = 0, NB_BUDGET_REFERENCE, NB_BUDGET_STAGING, NB_BUDGET_COUNT };
 
-/* Take `bytes` of the budget: 0, or -ENOMEM when the limit (a setting) would be passed. Any thread. */
-int nb_budget_take(enum nb_budget budget, size_t bytes);
-void nb_budget_give(enum nb_budget budget, size_t bytes);
+struct nb_context;
+struct nb_budgets;
+
+/* Make and free the context's budgets (ctx->budgets): 0 or -ENOMEM. */
+int nb_budgets_open(struct nb_context *ctx);
+void nb_budgets_close(struct nb_context *ctx);
+
+/* Take `bytes` of a budget: 0, or -ENOMEM when the limit (a setting of the context) would be exceeded. Any
+ * thread. */
+int nb_budget_take(struct nb_budgets *budgets, enum nb_budget budget, size_t bytes);
+void nb_budget_give(struct nb_budgets *budgets, enum nb_budget budget, size_t bytes);
 /* Bytes that are left. */
-size_t nb_budget_left(enum nb_budget budget);
+size_t nb_budget_left(const struct nb_budgets *budgets, enum nb_budget budget);
 
 #endif

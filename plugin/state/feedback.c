@@ -1,25 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Slots of carried error; see feedback.h. */
+/* Slots of residual; see feedback.h. */
 #include "state/feedback.h"
 
 #include <stdlib.h>
 
-#include "base/params.h"
+#include "base/context.h"
 #include "state/budget.h"
 #include "state/jump.h"
 
 struct nb_ef_slot {
+    const struct nb_feedback *fb;
     struct nb_ef_slot *next;
     struct nb_ef_key key;
-    uint8_t *mem;         /* blocks x (errors, then scales) */
-    size_t mem_bytes;     /* mapped */
-    size_t counted;       /* taken from the budget: the own block is never touched */
+    uint8_t *mem;     /* blocks x (errors, then scales) */
+    size_t mem_bytes; /* mapped */
+    size_t counted;   /* taken from the budget: the own block is never touched */
     size_t err_bytes, scale_bytes;
     uint64_t last_op;
     unsigned held;       /* works in flight that use it */
     uint64_t holder;     /* the operation they are of */
     int stale;           /* to be emptied when they are done */
-    int clean; /* all zero: emptied, and not lent since */
+    int clean;           /* all zero: emptied, and not lent since */
     int used;            /* was lent at least once */
     uint64_t since_step; /* the step in which it was emptied last */
     uint64_t retired_at; /* operation that took its id for another shape */
@@ -30,9 +31,10 @@ struct nb_ef_slot {
 };
 
 struct nb_feedback {
+    struct nb_context *ctx;
     struct nb_device *dev;
     struct nb_ef_slot *slots, *retired;
-    int told;         /* nb_feedback_step is called */
+    int told; /* nb_feedback_step is called */
     uint64_t steps;
     uint64_t step_op; /* operations from here on belong to the running step */
     size_t bytes;
@@ -44,11 +46,13 @@ static size_t line(size_t bytes)
     return (bytes + 63) & ~(size_t)63;
 }
 
-struct nb_feedback *nb_feedback_create(struct nb_device *dev)
+struct nb_feedback *nb_feedback_create(struct nb_context *ctx, struct nb_device *dev)
 {
     struct nb_feedback *fb = calloc(1, sizeof(*fb));
-    if (fb)
+    if (fb) {
+        fb->ctx = ctx;
         fb->dev = dev;
+    }
     return fb;
 }
 
@@ -56,7 +60,7 @@ static void free_slot(struct nb_feedback *fb, struct nb_ef_slot *s)
 {
     fb->bytes -= s->counted;
     fb->dev->ops->free(fb->dev, NB_PLACE_STATE, s->mem, s->mem_bytes);
-    nb_budget_give(NB_BUDGET_FEEDBACK, s->counted);
+    nb_budget_give(fb->ctx->budgets, NB_BUDGET_FEEDBACK, s->counted);
     free(s);
 }
 
@@ -120,7 +124,7 @@ static struct nb_ef_slot *make_slot(struct nb_feedback *fb, const struct nb_ef_k
     size_t blocks = key->blocks, counted = (err + scale) * (blocks > 1 ? blocks - 1 : 1);
     struct nb_ef_slot *s;
 
-    if (nb_budget_take(NB_BUDGET_FEEDBACK, counted))
+    if (nb_budget_take(fb->ctx->budgets, NB_BUDGET_FEEDBACK, counted))
         return NULL;
     s = calloc(1, sizeof(*s));
     if (s) {
@@ -129,9 +133,10 @@ static struct nb_ef_slot *make_slot(struct nb_feedback *fb, const struct nb_ef_k
     }
     if (!s || !s->mem) {
         free(s);
-        nb_budget_give(NB_BUDGET_FEEDBACK, counted);
+        nb_budget_give(fb->ctx->budgets, NB_BUDGET_FEEDBACK, counted);
         return NULL;
     }
+    s->fb = fb;
     s->key = *key;
     s->counted = counted;
     s->clean = 1;
@@ -169,9 +174,10 @@ void nb_feedback_release(struct nb_feedback *fb, struct nb_ef_slot *s)
     }
 }
 
-struct nb_ef_slot *nb_feedback_get(struct nb_feedback *fb, const struct nb_ef_key *key, uint64_t opno, int fresh)
+struct nb_ef_slot *nb_feedback_get(struct nb_feedback *fb, const struct nb_ef_key *key, uint64_t opno,
+                                   int fresh)
 {
-    const struct nb_params *p = nb_params();
+    const struct nb_params *p = fb->ctx->params;
     struct nb_ef_slot *s = NULL;
     int spiked;
 
@@ -180,7 +186,7 @@ struct nb_ef_slot *nb_feedback_get(struct nb_feedback *fb, const struct nb_ef_ke
         if (found->key.id == key->id && same_shape(&found->key, key)) {
             s = found;
         } else if (found->key.id == key->id && key->id >= 0) {
-            /* The number now means another buffer. Operations under way may still use it. */
+            /* The number now means another buffer. Operations in flight may still use it. */
             *at = found->next;
             found->retired_at = opno;
             found->next = fb->retired;
@@ -210,7 +216,8 @@ struct nb_ef_slot *nb_feedback_get(struct nb_feedback *fb, const struct nb_ef_ke
 void nb_feedback_note(struct nb_ef_slot *slot, uint64_t opno, const struct nb_encode_stats *stats)
 {
     nb_encode_stats_add(&slot->encode, stats);
-    /* For one peer the next operation may begin before the last pieces for another are coded: those are not its own. */
+    /* For one peer the next operation may begin before the last pieces for another are coded: those are not
+     * its own. */
     if (opno == slot->last_op)
         slot->energy += stats->signal2;
 }
@@ -223,14 +230,14 @@ int nb_feedback_report(const struct nb_feedback *fb, unsigned index, struct nb_e
         s = s->next;
     if (!s)
         return 0;
-    *report = (struct nb_ef_report){.key = s->key, .bytes = s->counted, .ops = s->ops, .emptied = s->emptied,
-                                    .encode = s->encode};
+    *report = (struct nb_ef_report){
+        .key = s->key, .bytes = s->counted, .ops = s->ops, .emptied = s->emptied, .encode = s->encode};
     return 1;
 }
 
 void nb_feedback_view(struct nb_ef_slot *slot, uint32_t block, struct nb_ef *ef)
 {
-    const struct nb_params *p = nb_params();
+    const struct nb_params *p = slot->fb->ctx->params;
     uint8_t *base = slot->mem + (size_t)block * (slot->err_bytes + slot->scale_bytes);
 
     slot->clean = 0;

@@ -1,27 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Steps out of the ordinary, after which carried errors do harm.
+ * Steps out of the ordinary, after which residuals do harm.
  *
- * Weights that jump: from step to step they move by a few units in the last place, and what their differences cost on
- * the wire changes slowly. When a checkpoint is loaded, or training goes back before a spike, all of them are
- * elsewhere at once. The errors carried then belong to gradients at other weights and to an optimizer state that is
- * gone.
+ * Weights that jump: from step to step they move by a few units in the last place, and what their differences
+ * cost on the wire changes slowly. When a checkpoint is loaded, or training goes back before a spike, all of
+ * them are elsewhere at once. The errors carried then belong to gradients at other weights and to an
+ * optimizer state that is gone.
  *
- * Gradients that spike: the job clips them, but what their code did not carry is remembered unclipped. The bound of
- * the codec (a fifth of a tile's own norm) limits what comes back at once; groups that are zero for a while, such as
- * rows of an embedding, would still bring it back many steps later, larger than all they have to say.
+ * Gradients that spike: the job clips them, but what their code did not carry is remembered unclipped. The
+ * bound of the codec (a fifth of a tile's own norm) limits what comes back at once; groups that are zero for
+ * a while, such as rows of an embedding, would still bring it back many steps later, larger than all they
+ * have to say.
  *
- * Pure; one state a block of weights or a buffer of gradients, all zero at first. What is usual follows every value,
- * so that a new pace (another learning rate) is out of the ordinary a few times only.
+ * Pure; one state a block of weights or a buffer of gradients, all zero at first. What is usual follows every
+ * value, so that a new pace (another learning rate) is out of the ordinary a few times only.
  */
 #ifndef NIBBLE_STATE_JUMP_H
 #define NIBBLE_STATE_JUMP_H
 
 #include <stdint.h>
 
-#define NB_JUMP_BITS 3.0f   /* bits a value more than usual: differences eight times as large */
-#define NB_JUMP_SPIKE 4.0f  /* powers of two above the usual energy: four times the norm */
-#define NB_JUMP_STEADY 4u   /* seen before anything is usual */
+#define NB_JUMP_BITS 3.0f  /* bits a value more than usual: differences eight times as large */
+#define NB_JUMP_SPIKE 4.0f /* powers of two above the usual energy: four times the norm */
+#define NB_JUMP_STEADY 4u  /* seen before anything is usual */
 
 struct nb_jump {
     float usual;   /* moving average */

@@ -6,12 +6,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/context.h"
 #include "state/budget.h"
 
 #define SAMPLES 256u
 #define LIKE_ENOUGH 0.9
-/* Slots that no later gather has ever matched (activations, logits, statistics): beyond this many the oldest is
- * overwritten instead of a new one made. One step of a model of this many equal blocks still finds all of its own. */
+/* Slots that no later gather has ever matched (activations, logits, statistics): beyond this many the oldest
+ * is overwritten instead of a new one made. One step of a model of this many equal blocks still finds all of
+ * its own. */
 #define MAX_UNMATCHED 512u
 #define MAX_SLOTS 16384u
 #define PART_BYTES 16384u /* parts end at multiples of this, wherever windows do */
@@ -28,22 +30,24 @@ struct peer_ref {
 };
 
 struct nb_refs {
+    struct nb_context *ctx;
     struct nb_device *dev;
     int nranks;
     struct nb_ref **own; /* by slot */
     unsigned nown, cap, nunmatched;
-    int last;            /* slot of the operation before, or -1 */
-    int peers_full;      /* a receiver had no memory: make no more slots */
+    int last;               /* slot of the operation before, or -1 */
+    int peers_full;         /* a receiver had no memory: make no more slots */
     struct peer_ref **peer; /* [owner][slot] */
     unsigned *npeer;
     size_t bytes;
 };
 
-struct nb_refs *nb_refs_create(struct nb_device *dev, int nranks)
+struct nb_refs *nb_refs_create(struct nb_context *ctx, struct nb_device *dev, int nranks)
 {
     struct nb_refs *r = calloc(1, sizeof(*r));
     if (!r)
         return NULL;
+    r->ctx = ctx;
     r->dev = dev;
     r->nranks = nranks;
     r->last = -1;
@@ -59,11 +63,11 @@ struct nb_refs *nb_refs_create(struct nb_device *dev, int nranks)
 static uint8_t *take(struct nb_refs *r, size_t bytes)
 {
     uint8_t *p;
-    if (nb_budget_take(NB_BUDGET_REFERENCE, bytes))
+    if (nb_budget_take(r->ctx->budgets, NB_BUDGET_REFERENCE, bytes))
         return NULL;
     p = r->dev->ops->alloc(r->dev, NB_PLACE_STATE, bytes);
     if (!p)
-        nb_budget_give(NB_BUDGET_REFERENCE, bytes);
+        nb_budget_give(r->ctx->budgets, NB_BUDGET_REFERENCE, bytes);
     else
         r->bytes += bytes;
     return p;
@@ -74,7 +78,7 @@ static void give(struct nb_refs *r, uint8_t *p, size_t bytes)
     if (!p)
         return;
     r->dev->ops->free(r->dev, NB_PLACE_STATE, p, bytes);
-    nb_budget_give(NB_BUDGET_REFERENCE, bytes);
+    nb_budget_give(r->ctx->budgets, NB_BUDGET_REFERENCE, bytes);
     r->bytes -= bytes;
 }
 
@@ -106,13 +110,14 @@ static int ready(const struct nb_refs *r, const struct nb_ref *ref)
     return ref->complete && ref->confirms == (unsigned)r->nranks - 1;
 }
 
-static double likeness(const struct nb_refs *r, const struct nb_ref *ref, const void *own, size_t offset, size_t avail)
+static double likeness(const struct nb_refs *r, const struct nb_ref *ref, const void *own, size_t offset,
+                       size_t avail)
 {
     return r->dev->ops->likeness(r->dev, own, ref->data + offset, avail, SAMPLES);
 }
 
-/* The slot that followed the last one before is tried first: jobs gather in the same order step after step, and
- * blocks whose first part looks the same (fresh layer norms) are told apart by it. */
+/* The slot that followed the last one before is tried first: jobs gather in the same order step after step,
+ * and blocks whose first part looks the same (fresh layer norms) are told apart by it. */
 static int find_like(const struct nb_refs *r, const void *own, size_t offset, size_t avail, size_t bytes)
 {
     int best = -1;
@@ -180,8 +185,8 @@ int nb_refs_steady(const struct nb_refs *r, size_t bytes)
     return 0;
 }
 
-enum nb_ref_outcome nb_refs_pick(struct nb_refs *r, const void *own, size_t offset, size_t avail, size_t bytes,
-                                 uint64_t opno, struct nb_ref **out)
+enum nb_ref_outcome nb_refs_pick(struct nb_refs *r, const void *own, size_t offset, size_t avail,
+                                 size_t bytes, uint64_t opno, struct nb_ref **out)
 {
     int found = find_like(r, own, offset, avail, bytes);
     enum nb_ref_outcome outcome;
@@ -262,8 +267,8 @@ static size_t part_bytes(size_t offset, size_t end)
     return (next < end ? next : end) - offset;
 }
 
-static enum nb_ref_source source_of_part(const struct nb_refs *r, struct nb_ref *ref, const uint8_t *own, size_t offset,
-                                         size_t bytes)
+static enum nb_ref_source source_of_part(const struct nb_refs *r, struct nb_ref *ref, const uint8_t *own,
+                                         size_t offset, size_t bytes)
 {
     struct nb_ref_parts *b = &ref->before;
     const struct nb_ref_part *p;
@@ -280,8 +285,8 @@ static enum nb_ref_source source_of_part(const struct nb_refs *r, struct nb_ref 
     return p->how;
 }
 
-enum nb_ref_source nb_refs_source(struct nb_refs *r, struct nb_ref *ref, const void *own, size_t offset, size_t bytes,
-                                  uint64_t opno)
+enum nb_ref_source nb_refs_source(struct nb_refs *r, struct nb_ref *ref, const void *own, size_t offset,
+                                  size_t bytes, uint64_t opno)
 {
     const size_t end = offset + bytes;
     enum nb_ref_source all = NB_REF_HELD, one;
@@ -316,11 +321,11 @@ static void note(struct nb_refs *r, struct nb_ref *ref, const void *own, size_t 
         return;
     for (size_t at = offset, len; at < end; at += len) {
         len = part_bytes(at, end);
-        ref->parts.part[ref->parts.n++] =
-            (struct nb_ref_part){.offset = at,
-                                 .hash = r->dev->ops->hash(r->dev, (const uint8_t *)own + (at - offset), len, 0),
-                                 .bytes = (uint32_t)len,
-                                 .how = how};
+        ref->parts.part[ref->parts.n++] = (struct nb_ref_part){
+            .offset = at,
+            .hash = r->dev->ops->hash(r->dev, (const uint8_t *)own + (at - offset), len, 0),
+            .bytes = (uint32_t)len,
+            .how = how};
     }
 }
 
@@ -351,7 +356,8 @@ uint8_t *nb_refs_write(struct nb_ref *ref, size_t offset, size_t bytes, uint64_t
     return ref->data + offset;
 }
 
-void nb_refs_store(struct nb_refs *r, struct nb_ref *ref, const void *own, size_t offset, size_t bytes, uint64_t opno)
+void nb_refs_store(struct nb_refs *r, struct nb_ref *ref, const void *own, size_t offset, size_t bytes,
+                   uint64_t opno)
 {
     r->dev->ops->copy(r->dev, NULL, nb_refs_write(ref, offset, bytes, opno), own, bytes);
 }

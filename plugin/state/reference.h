@@ -18,11 +18,13 @@
 #include "device/device.h"
 #include "state/jump.h"
 
+struct nb_context;
 struct nb_refs; /* of one communicator */
 struct nb_ref_part;
 
-/* What was delivered of ranges whose receivers do not hold the source's bytes in the reference: in order of offsets,
- * with a hash of the source, so that it is known again. Kept for the operation at hand and for the one before. */
+/* What was delivered of ranges whose receivers do not hold the source's bytes in the reference: in order of
+ * offsets, with a hash of the source, so that it is known again. Kept for the operation at hand and for the
+ * one before. */
 struct nb_ref_parts {
     struct nb_ref_part *part;
     size_t n, cap, at; /* at: behind which those lie that are looked for next */
@@ -31,19 +33,19 @@ struct nb_ref_parts {
 /* A block that this node owns. Fields are read by the engine; `data` holds `bytes` bytes of which the first
  * `filled` are the current content while an operation is writing it (all, between operations). */
 struct nb_ref {
-    uint32_t slot;       /* number in messages */
-    uint32_t version;    /* operations that wrote it */
+    uint32_t slot;    /* number in messages */
+    uint32_t version; /* operations that wrote it */
     uint8_t *data;
     size_t bytes;
     size_t filled;
-    uint64_t last_op;    /* the operation that wrote it last */
-    uint64_t used_op;    /* the last that picked it */
-    int complete;        /* last_op wrote all of it */
-    int matched;         /* was picked by content at least once */
-    unsigned confirms;   /* receivers that hold last_op's content */
-    unsigned answers;    /* receivers that took last_op over, whether they kept it or not */
-    struct nb_jump jump; /* what its changes usually cost; the engine's */
-    int follower;        /* index of the slot picked after this one last time, or -1 */
+    uint64_t last_op;                  /* the operation that wrote it last */
+    uint64_t used_op;                  /* the last that picked it */
+    int complete;                      /* last_op wrote all of it */
+    int matched;                       /* was picked by content at least once */
+    unsigned confirms;                 /* receivers that hold last_op's content */
+    unsigned answers;                  /* receivers that took last_op over, whether they kept it or not */
+    struct nb_jump jump;               /* what its changes usually cost; the engine's */
+    int follower;                      /* index of the slot picked after this one last time, or -1 */
     struct nb_ref_parts parts, before; /* of operation parts_op, and of the one before it */
     uint64_t parts_op;
 };
@@ -55,18 +57,21 @@ enum nb_ref_outcome {
     NB_REF_NONE,        /* no memory for it: raw, keep nothing */
 };
 
-struct nb_refs *nb_refs_create(struct nb_device *dev, int nranks);
+/* For a communicator of `ctx`, whose budgets it uses, with `nranks` nodes, on device `dev`; both outlive it.
+ * NULL: no memory. */
+struct nb_refs *nb_refs_create(struct nb_context *ctx, struct nb_device *dev, int nranks);
 void nb_refs_destroy(struct nb_refs *refs);
 
 /* Choose the reference of an operation that is about to send the own block of `bytes` bytes, of which `avail`
  * bytes from `offset` on are at `own` now. *ref is set for HIT and NEW. */
-enum nb_ref_outcome nb_refs_pick(struct nb_refs *refs, const void *own, size_t offset, size_t avail, size_t bytes,
-                                 uint64_t opno, struct nb_ref **ref);
+enum nb_ref_outcome nb_refs_pick(struct nb_refs *refs, const void *own, size_t offset, size_t avail,
+                                 size_t bytes, uint64_t opno, struct nb_ref **ref);
 
 /* The slot that the last nb_refs_pick settled on (HIT, NEW and UNCONFIRMED), to compare contents with. */
 struct nb_ref *nb_refs_last(const struct nb_refs *refs);
 
-/* 1 when a block of this many bytes has been gathered and changed often enough to know what is usual for it. */
+/* 1 when a block of this many bytes has been gathered and changed often enough to know what is usual for
+ * it. */
 int nb_refs_steady(const struct nb_refs *refs, size_t bytes);
 
 /* How a range of the own block stands to what was delivered of it last. */
@@ -76,23 +81,25 @@ enum nb_ref_source {
     NB_REF_SENT,    /* the same source, delivered as it is, while the reference has older content */
 };
 
-/* Operation `opno` is about to send the range [offset, offset + bytes) of the slot it picked. Once for each range,
- * in ascending order. */
-enum nb_ref_source nb_refs_source(struct nb_refs *refs, struct nb_ref *ref, const void *own, size_t offset, size_t bytes,
-                                  uint64_t opno);
+/* Operation `opno` is about to send the range [offset, offset + bytes) of the slot it picked. Once for each
+ * range, in ascending order. */
+enum nb_ref_source nb_refs_source(struct nb_refs *refs, struct nb_ref *ref, const void *own, size_t offset,
+                                  size_t bytes, uint64_t opno);
 /* 1 when there is memory to remember that a range was approximated. */
 int nb_refs_may_approximate(struct nb_ref *ref, size_t bytes);
 /* After nb_refs_store of what the receivers have decoded: the source was `own`. */
-void nb_refs_approximated(struct nb_refs *refs, struct nb_ref *ref, const void *own, size_t offset, size_t bytes);
+void nb_refs_approximated(struct nb_refs *refs, struct nb_ref *ref, const void *own, size_t offset,
+                          size_t bytes);
 /* The range was sent as it is and the reference kept its content. Without memory for it that is forgotten. */
 void nb_refs_sent(struct nb_refs *refs, struct nb_ref *ref, const void *own, size_t offset, size_t bytes);
 
-/* The bytes `own` have been delivered at `offset`: make them the reference's content (they may be there already). */
+/* The bytes `own` have been delivered at `offset`: make them the reference's content (they may be there
+ * already). */
 void nb_refs_store(struct nb_refs *refs, struct nb_ref *ref, const void *own, size_t offset, size_t bytes,
                    uint64_t opno);
 
-/* The same without the copy, which is the caller's: operation `opno` is writing the range, in ascending order; until
- * all of it is written the slot's content may not be looked at. Returns where it is. */
+/* The same without the copy, which is the caller's: operation `opno` is writing the range, in ascending
+ * order; until all of it is written the slot's content may not be looked at. Returns where it is. */
 uint8_t *nb_refs_write(struct nb_ref *ref, size_t offset, size_t bytes, uint64_t opno);
 
 /* So many receivers took operation `opno` over whole; kept: they hold the bytes. */
@@ -102,8 +109,8 @@ const void *nb_refs_find_op(struct nb_refs *refs, uint64_t opno, size_t offset, 
 /* 1 while some receiver has not taken over an operation of ours: it may still ask for its bytes. */
 int nb_refs_unconfirmed(const struct nb_refs *refs);
 
-/* The memory in which this node keeps `owner`'s slot of `bytes` bytes. make: get it when it is not there or of
- * another size (content undefined then). NULL: not there, or no memory. */
+/* The memory in which this node keeps `owner`'s slot of `bytes` bytes. make: get it when it is not there or
+ * of another size (content undefined then). NULL: not there, or no memory. */
 uint8_t *nb_refs_of_peer(struct nb_refs *refs, int owner, uint32_t slot, size_t bytes, int make);
 
 size_t nb_refs_bytes(const struct nb_refs *refs);

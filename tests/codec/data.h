@@ -93,44 +93,29 @@ static NB_UNUSED float data_value(struct rng *r, enum data_kind kind, uint64_t i
     if (i % 32 == 0)
         *scale = exp(3 * rng_gauss(r));
     switch (kind) {
-    case DATA_GAUSS:
-        return (float)rng_gauss(r);
-    case DATA_GROUP_SCALES:
-        return (float)(rng_gauss(r) * 1e-3 * *scale);
-    case DATA_SPARSE:
-        return rng_below(r, 32) ? 0 : (float)rng_gauss(r);
-    case DATA_BITS:
-        return nb_bits_f32((uint32_t)rng_next(r));
-    case DATA_SMALL_INTEGERS:
-        return (float)((int)rng_below(r, 5) - 2);
+    case DATA_GAUSS: return (float)rng_gauss(r);
+    case DATA_GROUP_SCALES: return (float)(rng_gauss(r) * 1e-3 * *scale);
+    case DATA_SPARSE: return rng_below(r, 32) ? 0 : (float)rng_gauss(r);
+    case DATA_BITS: return nb_bits_f32((uint32_t)rng_next(r));
+    case DATA_SMALL_INTEGERS: return (float)((int)rng_below(r, 5) - 2);
     case DATA_POISON:
         return rng_below(r, 500) ? (float)rng_gauss(r) : rng_below(r, 3) ? 1e30f * (float)rng_gauss(r) : NAN;
-    case DATA_VALUE_SCALES:
-        return (float)(rng_gauss(r) * pow(2, (double)rng_below(r, 40) - 20));
-    case DATA_TINY_GROUPS:
-        return (float)(rng_gauss(r) * (i / 32 % 3 ? 1 : 1e-20));
+    case DATA_VALUE_SCALES: return (float)(rng_gauss(r) * pow(2, (double)rng_below(r, 40) - 20));
+    case DATA_TINY_GROUPS: return (float)(rng_gauss(r) * (i / 32 % 3 ? 1 : 1e-20));
     case DATA_INFINITIES:
         return rng_below(r, 2000) ? (float)(rng_gauss(r) * 1e-2) : rng_below(r, 2) ? -INFINITY : 3e38f;
-    case DATA_ZERO:
-        return 0;
-    case DATA_DENORMAL:
-        return (float)(rng_gauss(r) * 1e-39);
-    case DATA_LARGEST:
-        return nb_bits_f32(0x7f7fffffu - (uint32_t)rng_below(r, 1u << 25));
-    case DATA_RARE_OUTLIERS:
-        return (float)(rng_gauss(r) * (rng_below(r, 2000) ? 1 : 1e8));
-    case DATA_SIGNS:
-        return rng_below(r, 2) ? 1 : -1;
-    case DATA_HALF_ZERO:
-        return i % 4096 < 2000 ? 0 : (float)(rng_gauss(r) * 1e-5);
+    case DATA_ZERO: return 0;
+    case DATA_DENORMAL: return (float)(rng_gauss(r) * 1e-39);
+    case DATA_LARGEST: return nb_bits_f32(0x7f7fffffu - (uint32_t)rng_below(r, 1u << 25));
+    case DATA_RARE_OUTLIERS: return (float)(rng_gauss(r) * (rng_below(r, 2000) ? 1 : 1e8));
+    case DATA_SIGNS: return rng_below(r, 2) ? 1 : -1;
+    case DATA_HALF_ZERO: return i % 4096 < 2000 ? 0 : (float)(rng_gauss(r) * 1e-5);
     case DATA_INT64: {
         uint64_t v = i % 64 < 16 ? rng_below(r, 1000) : 0;
         return i % 64 < 16 ? nb_bits_f32((uint32_t)v << (i % 2 ? 0 : 16)) : (float)rng_gauss(r);
     }
-    case DATA_NEGATIVE_ZERO:
-        return rng_below(r, 8) ? -0.0f : (float)rng_gauss(r);
-    default:
-        return (float)(rng_gauss(r) * pow(2, -(double)(i / 32 % 128)));
+    case DATA_NEGATIVE_ZERO: return rng_below(r, 8) ? -0.0f : (float)rng_gauss(r);
+    default: return (float)(rng_gauss(r) * pow(2, -(double)(i / 32 % 128)));
     }
 }
 

@@ -5,8 +5,8 @@
  * they do not depend on a C library.
  *
  * A file is a sequence of little-endian records: a 32-bit length, then that many bytes. For each case: input
- * values, coded span, decoded values, error codes, error scales; last, for each type, a sum. In delta4.bin and
- * ulp.bin: the reference, the values, the coded span, the values decoded.
+ * values, coded span, decoded values, error codes, error scales; last, for each type, a sum. In delta4.bin
+ * and ulp.bin: the reference, the values, the coded span, the values decoded.
  */
 #ifndef NIBBLE_TESTS_CODEC_GOLDEN_H
 #define NIBBLE_TESTS_CODEC_GOLDEN_H
@@ -14,8 +14,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "nibble/codec.h"
 #include "data.h"
+#include "nibble/codec.h"
 
 struct golden_case {
     enum nb_codec codec;
@@ -56,20 +56,14 @@ static inline float golden_value(struct rng *r, unsigned shape, unsigned i)
 {
     float x = golden_normal(r);
     switch (shape) {
-    case 0: /* gradients, a scale for each run of four groups */
-        return x * golden_power(i / 128 * 3 % 11);
+    case 0: /* gradients, a scale for each run of four groups */ return x * golden_power(i / 128 * 3 % 11);
     case 1: /* sparse, with zero groups and negative zeros */
         return i / 32 % 3 == 1 ? -0.0f : rng_below(r, 8) ? 0 : x;
-    case 2: /* a few escapes */
-        return i % 200 == 19 ? nb_bits_f32(0x7fc00123u) : i % 200 == 90 ? -1e30f : x;
-    case 3: /* too many escapes */
-        return i % 9 == 4 ? nb_bits_f32(i % 2 ? 0xff800000u : 0x7f7fffffu) : x;
-    case 4: /* groups far apart: wide; some below the floor */
-        return x * golden_power(i / 32 * 7);
-    case 5: /* ties and small integers */
-        return (float)((int)rng_below(r, 5) - 2);
-    default: /* zeros, then one value */
-        return i == 4001 ? 0.375f : 0;
+    case 2: /* a few escapes */ return i % 200 == 19 ? nb_bits_f32(0x7fc00123u) : i % 200 == 90 ? -1e30f : x;
+    case 3: /* too many escapes */ return i % 9 == 4 ? nb_bits_f32(i % 2 ? 0xff800000u : 0x7f7fffffu) : x;
+    case 4: /* groups far apart: wide; some below the floor */ return x * golden_power(i / 32 * 7);
+    case 5: /* ties and small integers */ return (float)((int)rng_below(r, 5) - 2);
+    default: /* zeros, then one value */ return i == 4001 ? 0.375f : 0;
     }
 }
 
@@ -133,10 +127,10 @@ static inline int golden_sum(enum nb_dtype type, uint8_t *out)
     return nb_reduce(type, sources, 4, values, GOLDEN_SUM, GOLDEN_SUM_FIRST, out);
 }
 
-/* ---- Differences ---------------------------------------------------------------------------------------- */
+/* ---- Differences --------------------------------------------------------------------------------------- */
 
 struct golden_difference {
-    unsigned width; /* of the patterns; 0: delta4 */
+    unsigned width;     /* of the patterns; 0: delta4 */
     enum nb_dtype type; /* of the values */
     unsigned bytes;
     unsigned moved; /* by 1/moved of the values' size; 0: not at all */
@@ -144,9 +138,10 @@ struct golden_difference {
 };
 
 static const struct golden_difference golden_delta4_cases[] = {
-    {0, NB_BF16, 4096, 1000, 0}, {0, NB_BF16, 4096, 60, 0}, {0, NB_BF16, 2049, 20, 0}, {0, NB_BF16, 1500, 60, 1},
-    {0, NB_BF16, 3000, 60, 2},   {0, NB_F16, 4096, 200, 0}, {0, NB_F16, 1111, 50, 2},  {0, NB_F32, 8192, 200, 0},
-    {0, NB_F32, 1030, 40, 2},    {0, NB_F32, 900, 0, 0},
+    {0, NB_BF16, 4096, 1000, 0}, {0, NB_BF16, 4096, 60, 0}, {0, NB_BF16, 2049, 20, 0},
+    {0, NB_BF16, 1500, 60, 1},   {0, NB_BF16, 3000, 60, 2}, {0, NB_F16, 4096, 200, 0},
+    {0, NB_F16, 1111, 50, 2},    {0, NB_F32, 8192, 200, 0}, {0, NB_F32, 1030, 40, 2},
+    {0, NB_F32, 900, 0, 0},
 };
 
 /* Patterns as the values' type has them and others; with tails, escapes, nothing changed, and all of it. */
@@ -180,7 +175,8 @@ struct golden_difference_result {
 };
 
 /* Code case `c` of a file with the variant in force. Returns 0 on success. */
-static inline int golden_difference(const struct golden_differences *of, unsigned c, struct golden_difference_result *g)
+static inline int golden_difference(const struct golden_differences *of, unsigned c,
+                                    struct golden_difference_result *g)
 {
     const struct golden_difference *k = &of->cases[c];
     const size_t size = nb_dtype_size(k->type), n = k->bytes / size;

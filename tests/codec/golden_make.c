@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Writes the golden vectors of the quantizing codecs, of delta4 and of ulp with the reference: golden_make QUANT
- * DELTA4 ULP. To be run only when the format changes on purpose (and with it the format's version and
+ * Writes the golden vectors of the quantizing codecs, of delta4 and of ulp with the reference: golden_make
+ * QUANT DELTA4 ULP. To be run only when the format changes on purpose (and with it the format's version and
  * docs/wire-format.md).
  */
 #include "golden.h"
+#include "reference.h"
 
 static void put(FILE *f, const void *data, size_t bytes)
 {
@@ -25,7 +26,7 @@ int main(int argc, char **argv)
         return 2;
     }
     FILE *f = fopen(argv[1], "wb");
-    if (!f || nb_codec_select(NB_VARIANT_REFERENCE)) {
+    if (!f || variant_select(VARIANT_REFERENCE)) {
         perror(argv[1]);
         return 1;
     }

@@ -7,8 +7,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "nibble/codec.h"
 #include "data.h"
+#include "nibble/codec.h"
 
 enum { LARGE = 1 << 20 };
 
@@ -135,23 +135,17 @@ END_TEST
 static float poison_once(struct rng *r, int kind)
 {
     switch (kind) {
-    case 0:
-        return 1e30f;
-    case 1:
-        return nb_bits_f32(0x7fc12345u);
-    case 2:
-        return -INFINITY;
-    case 3:
-        return nb_bits_f32(0x7f7fffffu);
-    case 4:
-        return -1e4f;
+    case 0: return 1e30f;
+    case 1: return nb_bits_f32(0x7fc12345u);
+    case 2: return -INFINITY;
+    case 3: return nb_bits_f32(0x7f7fffffu);
+    case 4: return -1e4f;
     case 5: /* an int64 seen as two floats: a large exponent or a denormal */
         return nb_bits_f32(rng_below(r, 2) ? 0x4b000000u + (uint32_t)rng_below(r, 1u << 20)
                                            : (uint32_t)rng_below(r, 1u << 20));
     case 6: /* pointers */
         return nb_bits_f32(rng_below(r, 2) ? 0x7f00u + (uint32_t)rng_below(r, 256) : (uint32_t)rng_next(r));
-    default: /* anything */
-        return nb_bits_f32((uint32_t)rng_next(r));
+    default: /* anything */ return nb_bits_f32((uint32_t)rng_next(r));
     }
 }
 
@@ -416,9 +410,9 @@ int main(void)
     Suite *s = suite_create("quality of the quantizing codecs");
     TCase *noise = tcase_create("noise"), *foreign = tcase_create("foreign"),
           *feedback = tcase_create("feedback");
-    tcase_set_timeout(noise, 60);
-    tcase_set_timeout(foreign, 60);
-    tcase_set_timeout(feedback, 60);
+    tcase_set_timeout(noise, 3600);
+    tcase_set_timeout(foreign, 3600);
+    tcase_set_timeout(feedback, 3600);
     tcase_add_loop_test(noise, noise_and_size, 0, 4);
     tcase_add_test(noise, scales_side_by_side);
     tcase_add_test(noise, sparse_groups);

@@ -5,7 +5,10 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "coll/internal.h"
+#include "base/context.h"
+#include "coll/comm.h"
+
+static struct nb_context node;
 
 #define NODES 5
 #define LEAD 131072u
@@ -13,28 +16,33 @@
 
 static const struct nb_net_ops net = {.early = 1}, net_other;
 static struct nb_coll_comm comm;
-static struct nb_peer peers[NODES], *near[NODES];
+static struct nb_peer peers[NODES], *neighbors[NODES];
 static int64_t t;
 
 static void setup(void)
 {
     memset(&comm, 0, sizeof(comm));
     memset(peers, 0, sizeof(peers));
-    comm.nranks = NODES;
+    node.params = nb_params_defaults();
+    comm.ctx = &node;
+    comm.nnodes = NODES;
     comm.rank = 2;
     comm.peer = peers;
     comm.net = &net;
-    comm.near = near;
+    comm.neighbors = neighbors;
     for (int r = 0; r < NODES; r++)
         if (r != comm.rank)
-            near[comm.nnear++] = &peers[r];
+            neighbors[comm.nneighbors++] = &peers[r];
     for (int r = 0; r < NODES; r++)
         for (int c = 0; c < NB_CLASS_COUNT; c++)
             peers[r].tx[c].cls = (enum nb_class)c;
     t = 1000 * MS;
 }
 
-static struct nb_tx *ring(int r) { return &peers[r].tx[NB_CLASS_CONTRIB]; }
+static struct nb_tx *ring(int r)
+{
+    return &peers[r].tx[NB_CLASS_CONTRIB];
+}
 
 /* Ring `r` has so many items in all, and is done with so many. */
 static void has(int r, uint64_t queued, uint64_t done)
@@ -46,7 +54,7 @@ static void has(int r, uint64_t queued, uint64_t done)
 static int allows(int r)
 {
     nb_fair_look(&comm, NB_CLASS_CONTRIB, t);
-    return nb_fair_allows(&comm, ring(r));
+    return nb_fair_allows(&comm.fair[NB_CLASS_CONTRIB], ring(r));
 }
 
 START_TEST(the_lead_is_bounded)
@@ -204,9 +212,9 @@ START_TEST(classes_are_independent)
     ring(0)->had = LEAD + 1;
     ck_assert(!allows(0));
     nb_fair_look(&comm, NB_CLASS_RESULT, t);
-    ck_assert(nb_fair_allows(&comm, &peers[0].tx[NB_CLASS_RESULT]));
-    peers[0].tx[NB_CLASS_CONTROL].under_way = UINT64_MAX / 2; /* signs of life always go */
-    ck_assert(nb_fair_allows(&comm, &peers[0].tx[NB_CLASS_CONTROL]));
+    ck_assert(nb_fair_allows(&comm.fair[NB_CLASS_RESULT], &peers[0].tx[NB_CLASS_RESULT]));
+    peers[0].tx[NB_CLASS_CONTROL].under_way = UINT64_MAX / 2; /* heartbeats always go */
+    ck_assert(nb_fair_allows(&comm.fair[NB_CLASS_CONTROL], &peers[0].tx[NB_CLASS_CONTROL]));
 }
 END_TEST
 
@@ -228,6 +236,7 @@ int main(void)
     SRunner *runner = srunner_create(suite);
     int failed;
 
+    tcase_set_timeout(c, 3600);
     tcase_add_checked_fixture(c, setup, NULL);
     tcase_add_test(c, the_lead_is_bounded);
     tcase_add_test(c, one_alone_waits_for_nobody);

@@ -1,12 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Grids of nodes: which there are, who is near, and how control messages travel between those that are not. */
+/* Grids of nodes: which there are, who is near, and how control messages travel between those that are
+ * not. */
 #include <check.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "coll/internal.h"
+#include "base/context.h"
+#include "coll/comm.h"
+#include "coll/confirm.h"
+#include "coll/control.h"
+#include "coll/retransmit.h"
+#include "state/budget.h"
+
+static struct nb_context node;
 
 /* ---- rows and columns ------------------------------------------------------------------------------- */
 
@@ -17,23 +25,23 @@ START_TEST(which_grid)
         int64_t schedule, group;
         int rows, columns;
     } want[] = {
-        {64, NB_SCHEDULE_AUTO, 0, 4, 16},      {32, NB_SCHEDULE_AUTO, 0, 4, 8},
-        {31, NB_SCHEDULE_AUTO, 0, 1, 31},      {30, NB_SCHEDULE_AUTO, 0, 1, 30},
-        {61, NB_SCHEDULE_AUTO, 0, 1, 61},      {4096, NB_SCHEDULE_AUTO, 0, 32, 128},
-        {64, NB_SCHEDULE_DIRECT, 0, 1, 64},    {64, NB_SCHEDULE_TWO_HOP, 0, 1, 64},
-        {4, NB_SCHEDULE_TWO_LEVEL, 0, 2, 2},   {6, NB_SCHEDULE_TWO_LEVEL, 0, 2, 3},
-        {8, NB_SCHEDULE_TWO_LEVEL, 0, 2, 4},   {9, NB_SCHEDULE_TWO_LEVEL, 0, 3, 3},
-        {16, NB_SCHEDULE_TWO_LEVEL, 0, 2, 8},  {2, NB_SCHEDULE_TWO_LEVEL, 0, 1, 2},
-        {7, NB_SCHEDULE_TWO_LEVEL, 0, 1, 7},   {8, NB_SCHEDULE_TWO_LEVEL, 2, 4, 2},
-        {8, NB_SCHEDULE_TWO_LEVEL, 3, 1, 8},   {8, NB_SCHEDULE_TWO_LEVEL, 8, 1, 8},
-        {64, NB_SCHEDULE_AUTO, 8, 8, 8},       {262, NB_SCHEDULE_AUTO, 0, 1, 262}, /* 2 x 131 */
-        {1000, NB_SCHEDULE_AUTO, 2, 1, 1000},  {2, NB_SCHEDULE_AUTO, 0, 1, 2},
+        {64, NB_SCHEDULE_AUTO, 0, 4, 16},     {32, NB_SCHEDULE_AUTO, 0, 4, 8},
+        {31, NB_SCHEDULE_AUTO, 0, 1, 31},     {30, NB_SCHEDULE_AUTO, 0, 1, 30},
+        {61, NB_SCHEDULE_AUTO, 0, 1, 61},     {4096, NB_SCHEDULE_AUTO, 0, 32, 128},
+        {64, NB_SCHEDULE_DIRECT, 0, 1, 64},   {64, NB_SCHEDULE_TWO_HOP, 0, 1, 64},
+        {4, NB_SCHEDULE_TWO_LEVEL, 0, 2, 2},  {6, NB_SCHEDULE_TWO_LEVEL, 0, 2, 3},
+        {8, NB_SCHEDULE_TWO_LEVEL, 0, 2, 4},  {9, NB_SCHEDULE_TWO_LEVEL, 0, 3, 3},
+        {16, NB_SCHEDULE_TWO_LEVEL, 0, 2, 8}, {2, NB_SCHEDULE_TWO_LEVEL, 0, 1, 2},
+        {7, NB_SCHEDULE_TWO_LEVEL, 0, 1, 7},  {8, NB_SCHEDULE_TWO_LEVEL, 2, 4, 2},
+        {8, NB_SCHEDULE_TWO_LEVEL, 3, 1, 8},  {8, NB_SCHEDULE_TWO_LEVEL, 8, 1, 8},
+        {64, NB_SCHEDULE_AUTO, 8, 8, 8},      {262, NB_SCHEDULE_AUTO, 0, 1, 262}, /* 2 x 131 */
+        {1000, NB_SCHEDULE_AUTO, 2, 1, 1000}, {2, NB_SCHEDULE_AUTO, 0, 1, 2},
     };
 
     for (size_t i = 0; i < sizeof(want) / sizeof(want[0]); i++) {
         struct nb_grid g = nb_grid_choose(want[i].nodes, want[i].schedule, want[i].group);
-        ck_assert_msg(g.rows == want[i].rows && g.columns == want[i].columns, "%d nodes: %d x %d", want[i].nodes, g.rows,
-                      g.columns);
+        ck_assert_msg(g.rows == want[i].rows && g.columns == want[i].columns, "%d nodes: %d x %d",
+                      want[i].nodes, g.rows, g.columns);
     }
     for (int n = 2; n <= NB_MAX_NODES; n++) {
         struct nb_grid g = nb_grid_choose(n, NB_SCHEDULE_TWO_LEVEL, 0);
@@ -48,13 +56,14 @@ START_TEST(who_is_near)
     for (int rows = 1; rows < 5; rows++) {
         for (int columns = 2; columns < 5; columns++) {
             const struct nb_grid g = {rows, columns};
-            int near[8], n;
+            int neighbors[8], n;
             for (int a = 0; a < rows * columns; a++) {
-                n = nb_grid_near(g, a, near);
+                n = nb_grid_connected(g, a, neighbors);
                 ck_assert_int_eq(n, rows + columns - 2);
                 for (int i = 0; i < n; i++) {
-                    ck_assert(near[i] != a && (i == 0 || near[i] > near[i - 1]));
-                    ck_assert(nb_grid_same_row(g, a, near[i]) || nb_grid_same_column(g, a, near[i]));
+                    ck_assert(neighbors[i] != a && (i == 0 || neighbors[i] > neighbors[i - 1]));
+                    ck_assert(nb_grid_same_row(g, a, neighbors[i]) ||
+                              nb_grid_same_column(g, a, neighbors[i]));
                 }
             }
         }
@@ -83,7 +92,7 @@ START_TEST(ways)
 }
 END_TEST
 
-/* ---- control messages: node 1 of a grid of 2 x 2, connected with 0 (its row) and 3 (its column) --------- */
+/* ---- control messages: node 1 of a grid of 2 x 2, connected with 0 (its row) and 3 (its column) -------- */
 
 #define SLOTS 8u
 #define SLOT (NB_CTL_BYTES + NB_CTL_DATA_BYTES)
@@ -97,20 +106,23 @@ static int net_isend(void *conn, const void *data, size_t size, int tag, void *m
 
 static const struct nb_net_ops net = {.isend = net_isend};
 static struct nb_coll_comm *comm;
-static struct nb_peer *near[2];
+static struct nb_peer *neighbors[2];
 
 static void setup(void)
 {
     comm = calloc(1, sizeof(*comm));
-    comm->nranks = 4;
+    node.params = nb_params_defaults();
+    comm->ctx = &node;
+    ck_assert_int_eq(nb_budgets_open(comm->ctx), 0);
+    comm->nnodes = 4;
     comm->rank = 1;
     comm->token = 77;
     comm->grid = (struct nb_grid){2, 2};
     comm->net = &net;
     comm->peer = calloc(4, sizeof(*comm->peer));
-    comm->near = near;
-    comm->nnear = 2;
-    comm->confirms = calloc(NB_OPS, sizeof(*comm->confirms));
+    comm->neighbors = neighbors;
+    comm->nneighbors = 2;
+    comm->confirms.op = calloc(NB_OPS, sizeof(*comm->confirms.op));
     for (int r = 0; r < 4; r++) {
         struct nb_peer *p = &comm->peer[r];
         struct nb_rx *rx = &p->rx[NB_CLASS_CONTROL];
@@ -119,10 +131,11 @@ static void setup(void)
         snprintf(p->name, sizeof(p->name), "node %d", r);
         if (r == 1 || r == 2)
             continue;
-        near[r == 3] = p;
+        neighbors[r == 3] = p;
         p->linked = 1;
-        p->ask = calloc(NB_GRID_MOST, sizeof(*p->ask));
-        p->resend.buf = malloc(SLOT);
+        p->raw.most = NB_GRID_MOST;
+        p->raw.ask = calloc(p->raw.most, sizeof(*p->raw.ask));
+        p->raw.answer.buf = malloc(SLOT);
         rx->slot = tx->slot = SLOT;
         rx->slots = tx->slots = SLOTS;
         rx->mem = malloc((size_t)SLOT * SLOTS);
@@ -136,15 +149,16 @@ static void setup(void)
 static void teardown(void)
 {
     for (int i = 0; i < 2; i++) {
-        free(near[i]->ask);
-        free(near[i]->resend.buf);
-        free(near[i]->rx[NB_CLASS_CONTROL].mem);
-        free(near[i]->tx[NB_CLASS_CONTROL].mem);
-        free(near[i]->rx[NB_CLASS_CONTROL].len);
-        free(near[i]->rx[NB_CLASS_CONTROL].held);
-        free(near[i]->tx[NB_CLASS_CONTROL].item);
+        free(neighbors[i]->raw.ask);
+        free(neighbors[i]->raw.answer.buf);
+        free(neighbors[i]->rx[NB_CLASS_CONTROL].mem);
+        free(neighbors[i]->tx[NB_CLASS_CONTROL].mem);
+        free(neighbors[i]->rx[NB_CLASS_CONTROL].len);
+        free(neighbors[i]->rx[NB_CLASS_CONTROL].held);
+        free(neighbors[i]->tx[NB_CLASS_CONTROL].item);
     }
-    free(comm->confirms);
+    nb_budgets_close(comm->ctx);
+    free(comm->confirms.op);
     free(comm->peer);
     free(comm);
 }
@@ -164,7 +178,12 @@ static int message(int via, const struct nb_ctl *ctl)
 
 static int comes(int via, enum nb_ctl_kind kind, int from, int to, uint64_t a, uint64_t b, uint32_t c)
 {
-    struct nb_ctl ctl = {.kind = (uint8_t)kind, .token = 77, .a = a, .b = b, .c = c, .from = (uint32_t)from,
+    struct nb_ctl ctl = {.kind = (uint8_t)kind,
+                         .token = 77,
+                         .a = a,
+                         .b = b,
+                         .c = c,
+                         .from = (uint32_t)from,
                          .to = (uint32_t)to};
     return message(via, &ctl);
 }
@@ -178,14 +197,21 @@ static struct nb_ctl left_for(int to, unsigned n)
     const char *why = "";
 
     ck_assert_uint_eq(tx->queued, n);
-    ck_assert_msg(nb_ctl_parse(item->data, item->shared ? item->shared->len : item->len, 77, &ctl, &why) == 0, "%s", why);
+    ck_assert_msg(nb_ctl_parse(item->data, item->shared ? item->shared->len : item->len, 77, &ctl, &why) == 0,
+                  "%s", why);
     return ctl;
 }
 
-/* Node `from` of the row has the blocks of this column, and could keep all but those of the rows in `lost`. */
+/* Node `from` of the row has the blocks of this column, and could keep all but those of the rows in
+ * `lost`. */
 static int confirms(int from, uint64_t opno, uint64_t rows, uint64_t lost)
 {
-    struct nb_ctl ctl = {.kind = NB_CTL_COLUMN, .token = 77, .a = opno, .from = (uint32_t)from, .to = 1, .rows = {rows},
+    struct nb_ctl ctl = {.kind = NB_CTL_COLUMN,
+                         .token = 77,
+                         .a = opno,
+                         .from = (uint32_t)from,
+                         .to = 1,
+                         .rows = {rows},
                          .lost = {lost}};
     return message(from, &ctl);
 }
@@ -203,14 +229,15 @@ START_TEST(confirmations_are_gathered)
     struct nb_ctl ctl;
 
     ck_assert_int_eq(confirms(0, 5, 2, 0), 1); /* node 3's block, before this node has it */
-    ck_assert_uint_eq(comm->confirms_open, 1);
+    ck_assert_uint_eq(comm->confirms.open, 1);
     ck_assert_uint_eq(comm->peer[3].tx[NB_CLASS_CONTROL].queued, 0);
     ck_assert_int_eq(done(5, 13, 0), 0);
     ctl = left_for(3, 1);
-    ck_assert(ctl.kind == NB_CTL_CONFIRM && ctl.a == 5 && ctl.b == 1 && ctl.c == 2 && ctl.from == 1 && ctl.to == 3);
+    ck_assert(ctl.kind == NB_CTL_CONFIRM && ctl.a == 5 && ctl.b == 1 && ctl.c == 2 && ctl.from == 1 &&
+              ctl.to == 3);
     ctl = left_for(0, 1); /* of its own block, and of that of node 2 below it */
     ck_assert(ctl.kind == NB_CTL_COLUMN && ctl.a == 5 && ctl.rows[0] == 3 && ctl.lost[0] == 0 && ctl.to == 0);
-    ck_assert_uint_eq(comm->confirms_open, 0);
+    ck_assert_uint_eq(comm->confirms.open, 0);
     /* One that could not keep it speaks for all. */
     ck_assert_int_eq(done(6, 8, 0), 0);
     left_for(0, 1); /* which has nothing to hear */
@@ -220,7 +247,7 @@ START_TEST(confirmations_are_gathered)
     ck_assert_int_eq(done(7, 4, 4), 0);
     ctl = left_for(0, 2);
     ck_assert(ctl.rows[0] == 2 && ctl.lost[0] == 2);
-    ck_assert_uint_eq(comm->confirms_open, 0);
+    ck_assert_uint_eq(comm->confirms.open, 0);
 }
 END_TEST
 
@@ -230,7 +257,7 @@ START_TEST(late_confirmations)
     for (unsigned i = 0; i < 4; i++)
         ck_assert_int_eq(done(8 + (uint64_t)i * NB_OPS, 8, 0), 0);
     ck_assert_int_eq(done(9, 8, 0), 0);
-    ck_assert_uint_eq(comm->confirms_open, 5);
+    ck_assert_uint_eq(comm->confirms.open, 5);
     for (unsigned i = 0; i < 4; i++) {
         struct nb_ctl ctl;
         ck_assert_int_eq(confirms(0, 8 + (uint64_t)i * NB_OPS, 2, 0), 1);
@@ -238,7 +265,7 @@ START_TEST(late_confirmations)
         ck_assert_uint_eq(ctl.a, 8 + (uint64_t)i * NB_OPS);
     }
     ck_assert_int_eq(confirms(0, 9, 2, 0), 1);
-    ck_assert_uint_eq(comm->confirms_open, 0);
+    ck_assert_uint_eq(comm->confirms.open, 0);
     /* But not more than there can be. */
     for (uint64_t i = 0; i < NB_OPS; i++)
         ck_assert_int_eq(done(1000 + i, 8, 0), 0);
@@ -261,19 +288,19 @@ END_TEST
 /* A node that has all it wants still stays for those of its row that may have to ask an owner through it. */
 START_TEST(goodbye_when_the_row_is_done)
 {
-    comm->refs = nb_refs_create(&nb_device_host, 4);
-    comm->device = &nb_device_host;
-    comm->watch = -1;
+    comm->refs = nb_refs_create(comm->ctx, nb_host_device(), 4);
+    comm->device = nb_host_device();
+    comm->watch.fd = -1;
     pthread_mutex_init(&comm->progress_lock, NULL);
     pthread_cond_init(&comm->closed_cond, NULL);
     comm->state = NB_COMM_CLOSING;
-    comm->close_deadline_ns = INT64_MAX;
+    comm->life.close_deadline_ns = INT64_MAX;
     ck_assert_int_eq(done(5, 8, 0), 0);
     nb_comm_progress(comm, 1);
-    ck_assert_int_eq(comm->drained, 0);
+    ck_assert_int_eq(comm->life.drained, 0);
     ck_assert_int_eq(confirms(0, 5, 2, 0), 1);
     nb_comm_progress(comm, 1);
-    ck_assert_int_eq(comm->drained, 1);
+    ck_assert_int_eq(comm->life.drained, 1);
     ck_assert_int_eq(left_for(0, 1).kind, NB_CTL_BYE);
     nb_refs_destroy(comm->refs);
 }
@@ -282,7 +309,7 @@ END_TEST
 START_TEST(confirms_for_others)
 {
     ck_assert_int_lt(comes(3, NB_CTL_CONFIRM, 3, 1, 9, 1, _i ? 3 : 1), 0); /* rows have two */
-    ck_assert_int_eq(comm->error, -EPROTO);
+    ck_assert_int_eq(comm->failure.error, -EPROTO);
 }
 END_TEST
 
@@ -292,7 +319,7 @@ START_TEST(own_block_is_confirmed)
     uint8_t block[64] = {1};
     struct nb_ref *ref = NULL;
 
-    comm->refs = nb_refs_create(&nb_device_host, 4);
+    comm->refs = nb_refs_create(comm->ctx, nb_host_device(), 4);
     ck_assert_int_eq(nb_refs_pick(comm->refs, block, 0, sizeof(block), sizeof(block), 9, &ref), NB_REF_NEW);
     nb_refs_store(comm->refs, ref, block, 0, sizeof(block), 9);
     ck_assert_int_eq(confirms(0, 9, 1, 0), 1);
@@ -312,7 +339,8 @@ START_TEST(others_messages_pass)
 
     ck_assert_int_eq(comes(0, NB_CTL_RAW, 0, 3, 9, 4096, 100), 1);
     ctl = left_for(3, 1);
-    ck_assert(ctl.kind == NB_CTL_RAW && ctl.from == 0 && ctl.to == 3 && ctl.a == 9 && ctl.b == 4096 && ctl.c == 100);
+    ck_assert(ctl.kind == NB_CTL_RAW && ctl.from == 0 && ctl.to == 3 && ctl.a == 9 && ctl.b == 4096 &&
+              ctl.c == 100);
     ck_assert_int_eq(comes(3, NB_CTL_DATA, 3, 0, 9, 4096, 100), 1);
     ctl = left_for(0, 1);
     ck_assert(ctl.kind == NB_CTL_DATA && ctl.from == 3 && ctl.to == 0 && ctl.c == 100);
@@ -320,7 +348,7 @@ START_TEST(others_messages_pass)
     /* The next waits until its buffer is free again. */
     ck_assert_int_eq(comes(3, NB_CTL_DATA, 3, 0, 9, 4196, 50), 0);
     ck_assert_uint_eq(tx->queued, 1);
-    comm->peer[0].resend.left = 0;
+    comm->peer[0].raw.answer.left = 0;
     tx->done = tx->sent = 1;
     ck_assert_int_eq(nb_control_read(comm, &comm->peer[3]), 1);
     ctl = left_for(0, 2);
@@ -336,19 +364,19 @@ START_TEST(wrong_ways)
         enum nb_ctl_kind kind;
         int from, to;
     } wrong[] = {
-        {0, NB_CTL_RAW, 0, 2},    /* they are connected */
-        {0, NB_CTL_RAW, 2, 3},    /* so are these */
-        {3, NB_CTL_RAW, 3, 0},    /* goes along row 1 first */
-        {0, NB_CTL_DATA, 0, 3},   /* goes along column 0 first */
-        {0, NB_CTL_ABORT, 2, 1},  /* is not passed on */
-        {0, NB_CTL_BYE, 0, 3},    {3, NB_CTL_ALIVE, 0, 1}, {0, NB_CTL_RAW, 2, 1}, /* came the wrong way */
-        {0, NB_CTL_RAW, 0, 4},    {0, NB_CTL_CONFIRM, 9, 1}, {0, NB_CTL_CONFIRM, 1, 1},
+        {0, NB_CTL_RAW, 0, 2},   /* they are connected */
+        {0, NB_CTL_RAW, 2, 3},   /* so are these */
+        {3, NB_CTL_RAW, 3, 0},   /* goes along row 1 first */
+        {0, NB_CTL_DATA, 0, 3},  /* goes along column 0 first */
+        {0, NB_CTL_ABORT, 2, 1}, /* is not passed on */
+        {0, NB_CTL_BYE, 0, 3},     {3, NB_CTL_ALIVE, 0, 1},   {0, NB_CTL_RAW, 2, 1}, /* came the wrong way */
+        {0, NB_CTL_RAW, 0, 4},     {0, NB_CTL_CONFIRM, 9, 1}, {0, NB_CTL_CONFIRM, 1, 1},
         {0, NB_CTL_CONFIRM, 0, 3}, /* goes no further */
         {3, NB_CTL_COLUMN, 3, 1},  /* is for those of a row */
     };
 
     ck_assert_int_eq(comes(wrong[_i].via, wrong[_i].kind, wrong[_i].from, wrong[_i].to, 1, 0, 1) < 0, 1);
-    ck_assert_int_eq(comm->error, -EPROTO);
+    ck_assert_int_eq(comm->failure.error, -EPROTO);
 }
 END_TEST
 
@@ -356,8 +384,9 @@ END_TEST
 START_TEST(asked_from_beyond)
 {
     ck_assert_int_eq(comes(3, NB_CTL_RAW, 2, 1, 4, 64, 32), 1);
-    ck_assert_uint_eq(comm->peer[3].nask, 1);
-    ck_assert(comm->peer[3].ask[0].rank == 2 && comm->peer[3].ask[0].off == 64 && comm->peer[3].ask[0].len == 32);
+    ck_assert_uint_eq(comm->peer[3].raw.n, 1);
+    ck_assert(comm->peer[3].raw.ask[0].rank == 2 && comm->peer[3].raw.ask[0].off == 64 &&
+              comm->peer[3].raw.ask[0].len == 32);
 }
 END_TEST
 
@@ -368,11 +397,13 @@ int main(void)
     SRunner *runner;
     int failed;
 
+    tcase_set_timeout(c, 3600);
     tcase_add_test(c, which_grid);
     tcase_add_test(c, who_is_near);
     tcase_add_test(c, ways);
     suite_add_tcase(suite, c);
     c = tcase_create("control");
+    tcase_set_timeout(c, 3600);
     tcase_add_checked_fixture(c, setup, teardown);
     tcase_add_test(c, confirmations_are_gathered);
     tcase_add_test(c, own_block_is_confirmed);

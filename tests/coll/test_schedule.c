@@ -4,23 +4,27 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/context.h"
 #include "base/params.h"
-#include "coll/internal.h"
+#include "coll/comm.h"
+
+static struct nb_context node; /* with default settings, where the test reads none */
 
 #define KIB UINT64_C(1024)
 #define MIB (UINT64_C(1024) * KIB)
 
 /* An operation of `nodes` blocks, in windows of `window` bytes. */
-static const char *chosen(enum nb_func func, ncclDataType_t type, ncclRedOp_t redop, int nodes, uint64_t block,
-                          uint64_t window)
+static const char *chosen(enum nb_func func, ncclDataType_t type, ncclRedOp_t redop, int nodes,
+                          uint64_t block, uint64_t window)
 {
     static struct nb_coll_comm comm;
     struct nb_op op = {.func = func, .type = type, .redop = redop, .value = 2, .block = block};
     struct nb_coll_req win = {.comm = &comm, .op = &op, .bytes = window};
     const struct nb_schedule_ops *s;
 
-    comm.nranks = nodes;
-    comm.grid = nb_grid_choose(nodes, nb_params()->schedule, nb_params()->group);
+    comm.ctx = &node;
+    comm.nnodes = nodes;
+    comm.grid = nb_grid_choose(nodes, node.params->schedule, node.params->group);
     s = nb_schedule_choose(&comm, &win);
     return s == &nb_schedule_direct ? "direct" : s->name;
 }
@@ -47,7 +51,7 @@ START_TEST(gathers)
     /* Small operations, of which everything is in flight. */
     ck_assert_str_eq(gather(4, 64 * KIB, 256 * KIB), "direct");
     ck_assert_str_eq(gather(8, 64 * KIB, 512 * KIB), "direct");
-    /* Pieces that would be too short. */
+    /* Segments that would be too short. */
     ck_assert_str_eq(gather(61, 16 * MIB, 256 * KIB), "direct");
     ck_assert_str_eq(gather(2, 16 * MIB, 1 * MIB), "direct");
 }
@@ -76,7 +80,7 @@ START_TEST(forced)
     } ways[] = {{"direct", "direct", "direct"}, {"two-hop", "two-hop", "two-hop"}};
 
     ck_assert_int_eq(setenv("NIBBLE_SCHEDULE", ways[_i].word, 1), 0);
-    ck_assert_int_eq(nb_params_acquire(), 0);
+    ck_assert_int_eq(nb_params_read(&node.params), 0);
     ck_assert_str_eq(gather(4, 16 * MIB, 1 * MIB), ways[_i].gather);
     ck_assert_str_eq(gather(4, 64 * KIB, 256 * KIB), ways[_i].gather);
     ck_assert_str_eq(sum(4, 16 * MIB, 1 * MIB), ways[_i].sum);
@@ -89,7 +93,7 @@ END_TEST
 /* On a grid there is no other way, for whatever operation. */
 START_TEST(grids)
 {
-    ck_assert_int_eq(nb_params_acquire(), 0);
+    ck_assert_int_eq(nb_params_read(&node.params), 0);
     ck_assert_str_eq(gather(64, 64 * KIB, 256 * KIB), "two-level");
     ck_assert_str_eq(sum(64, 64 * KIB, 256 * KIB), "two-level");
     ck_assert_str_eq(sum(32, 64 * MIB, 256 * KIB), "two-level");
@@ -103,7 +107,7 @@ END_TEST
 START_TEST(forced_grid)
 {
     ck_assert_int_eq(setenv("NIBBLE_SCHEDULE", "two-level", 1), 0);
-    ck_assert_int_eq(nb_params_acquire(), 0);
+    ck_assert_int_eq(nb_params_read(&node.params), 0);
     ck_assert_str_eq(sum(4, 64 * KIB, 256 * KIB), "two-level");
     ck_assert_str_eq(gather(8, 64 * KIB, 256 * KIB), "two-level");
     ck_assert_str_eq(gather(3, 64 * KIB, 256 * KIB), "direct");
@@ -114,7 +118,7 @@ END_TEST
 START_TEST(eight_bits_on_the_second_hop)
 {
     ck_assert_int_eq(setenv("NIBBLE_RS_SECOND", "int8", 1), 0);
-    ck_assert_int_eq(nb_params_acquire(), 0);
+    ck_assert_int_eq(nb_params_read(&node.params), 0);
     ck_assert_str_eq(sum(4, 16 * MIB, 1 * MIB), "direct");
     ck_assert_str_eq(sum(8, 32 * MIB, 1 * MIB), "two-hop");
 }
@@ -127,6 +131,8 @@ int main(void)
     SRunner *runner = srunner_create(suite);
     int failed;
 
+    tcase_set_timeout(c, 3600);
+    node.params = nb_params_defaults();
     tcase_add_test(c, gathers);
     tcase_add_test(c, sums);
     tcase_add_loop_test(c, forced, 0, 2);

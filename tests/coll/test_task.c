@@ -5,14 +5,19 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/context.h"
+#include "coll/comm.h"
 #include "coll/task.h"
+#include "coll/window.h"
+
+static struct nb_context node;
 
 /* ---- the device and the transport ---------------------------------------------------------------------- */
 
 static struct {
     ssize_t answer[16]; /* to what is asked, in order; what lies behind is 0 */
     unsigned asked;
-    ssize_t poll;       /* of everything in flight */
+    ssize_t poll; /* of everything in flight */
     unsigned quiesced;
     int failed;
 } script;
@@ -61,7 +66,8 @@ static int net_isend(void *conn, const void *data, size_t size, int tag, void *m
     return 0;
 }
 
-static int net_irecv(void *conn, int n, void **data, const size_t *sizes, const int *tags, void **mhandles, void **req)
+static int net_irecv(void *conn, int n, void **data, const size_t *sizes, const int *tags, void **mhandles,
+                     void **req)
 {
     (void)conn, (void)n, (void)data, (void)sizes, (void)tags, (void)mhandles;
     *req = NULL;
@@ -84,11 +90,11 @@ static int net_test_done(void *req, int *done, size_t *sizes)
 
 static struct nb_net_ops net;
 
-/* ---- a communicator of two nodes with one window of 100 bytes -------------------------------------------- */
+/* ---- a communicator of two nodes with one window of 100 bytes ------------------------------------------ */
 
 static struct nb_coll_comm *comm;
 static struct nb_coll_req *win;
-static struct nb_piece piece = {.len = 100, .most = 100, .relay = -1, .sure = 1};
+static struct nb_segment segment = {.len = 100, .most = 100, .relay = -1, .sure = 1};
 static uint8_t a[100], b[100], c[100];
 
 static void setup(void)
@@ -99,19 +105,22 @@ static void setup(void)
     net.irecv = net_irecv;
     net.test = net_test;
     comm = calloc(1, sizeof(*comm));
-    comm->nranks = 2;
+    node.params = nb_params_defaults();
+    comm->ctx = &node;
+    comm->nnodes = 2;
     comm->device = &said;
     comm->net = &net;
     comm->win = calloc(NB_WINDOWS, sizeof(*comm->win));
-    comm->ops = calloc(1, sizeof(*comm->ops));
+    comm->submit.ops = calloc(1, sizeof(*comm->submit.ops));
     comm->peer = calloc(4, sizeof(*comm->peer));
     for (int r = 1; r < 4; r++)
         comm->peer[r].gone = 1; /* nobody to be told of an error */
     ck_assert_int_eq(nb_tasks_create(comm), 0);
     comm->begun = 1;
     win = comm->win;
-    win->op = comm->ops;
+    win->op = comm->submit.ops;
     win->op->value = 1;
+    win->op->schedule = &nb_schedule_direct;
     win->bytes = win->rx_left = 100;
     win->state = NB_REQ_ACTIVE;
 }
@@ -120,7 +129,7 @@ static void teardown(void)
 {
     nb_tasks_destroy(comm);
     free(comm->win);
-    free(comm->ops);
+    free(comm->submit.ops);
     free(comm->peer);
     free(comm);
 }
@@ -131,15 +140,15 @@ static int three(struct nb_coll_comm *of, struct nb_task *t, ssize_t result)
     if (result < 0)
         return nb_comm_error(of, (int)result, "copying: %s", strerror((int)-result));
     switch (t->step) {
-    case NB_STEP_COPY: t->step = NB_STEP_STORE; return NB_TASK_MORE;
-    case NB_STEP_STORE: t->step = NB_STEP_OWN; return NB_TASK_MORE;
+    case NB_STEP_COPY: t->step = NB_STEP_STORE_REF; return NB_TASK_MORE;
+    case NB_STEP_STORE_REF: t->step = NB_STEP_OWN; return NB_TASK_MORE;
     default: return NB_TASK_OVER;
     }
 }
 
 static struct nb_task *new_task(void)
 {
-    struct nb_task *t = nb_task_new(comm, win, &piece);
+    struct nb_task *t = nb_task_new(comm, win, &segment);
 
     ck_assert_ptr_nonnull(t);
     t->next = three;
@@ -153,7 +162,7 @@ static struct nb_task *new_task(void)
     return t;
 }
 
-/* ---- tests ----------------------------------------------------------------------------------------------- */
+/* ---- tests --------------------------------------------------------------------------------------------- */
 
 START_TEST(at_once)
 {
@@ -162,8 +171,8 @@ START_TEST(at_once)
     ck_assert(nb_task_ask(comm, t));
     ck_assert_int_eq(nb_task_run(comm, t), 1);
     ck_assert_uint_eq(script.asked, 3);
-    ck_assert_ptr_null(comm->task_run);
-    ck_assert_ptr_eq(comm->task_free, t);
+    ck_assert_ptr_null(comm->tasks.run);
+    ck_assert_ptr_eq(comm->tasks.free, t);
     ck_assert_int_eq(win->state, NB_REQ_DONE);
     ck_assert_uint_eq(comm->finished, 1);
 }
@@ -178,11 +187,11 @@ START_TEST(later)
     memcpy(script.answer, answer, sizeof(answer));
     ck_assert(!nb_task_ask(comm, t));
     nb_task_drop(comm, t);
-    ck_assert_uint_eq(win->works, 0);
+    ck_assert_uint_eq(win->tasks_in_flight, 0);
     t = new_task();
     ck_assert(nb_task_ask(comm, t));
     ck_assert_int_eq(nb_task_run(comm, t), 1);
-    ck_assert_uint_eq(win->works, 1);
+    ck_assert_uint_eq(win->tasks_in_flight, 1);
     script.poll = -EINPROGRESS;
     ck_assert_int_eq(nb_tasks_progress(comm), 0);
     script.poll = 0;
@@ -197,7 +206,7 @@ START_TEST(later)
     script.poll = 0;
     ck_assert_int_eq(nb_tasks_progress(comm), 1);
     ck_assert_int_eq(win->state, NB_REQ_DONE);
-    ck_assert_ptr_null(comm->task_run);
+    ck_assert_ptr_null(comm->tasks.run);
 }
 END_TEST
 
@@ -230,7 +239,7 @@ START_TEST(error_in_flight)
     ck_assert_int_eq(nb_task_run(comm, t), 1);
     script.poll = -EIO;
     ck_assert_int_lt(nb_tasks_progress(comm), 0);
-    ck_assert_int_eq(comm->error, -EIO);
+    ck_assert_int_eq(comm->failure.error, -EIO);
     ck_assert_int_eq(win->state, NB_REQ_ACTIVE);
     nb_tasks_abandon(comm);
     nb_tasks_abandon(comm);
@@ -246,7 +255,7 @@ START_TEST(failed_device)
     script.failed = -ENODEV;
     ck_assert(nb_task_ask(comm, t));
     nb_task_run(comm, t);
-    ck_assert_int_eq(comm->error, -ENODEV);
+    ck_assert_int_eq(comm->failure.error, -ENODEV);
     ck_assert_int_eq(win->state, NB_REQ_ACTIVE);
 }
 END_TEST
@@ -257,9 +266,9 @@ START_TEST(so_many)
 
     for (unsigned i = 0; i < NB_TASKS; i++)
         last = new_task();
-    ck_assert_ptr_null(nb_task_new(comm, win, &piece));
+    ck_assert_ptr_null(nb_task_new(comm, win, &segment));
     nb_task_drop(comm, last);
-    ck_assert_ptr_eq(nb_task_new(comm, win, &piece), last);
+    ck_assert_ptr_eq(nb_task_new(comm, win, &segment), last);
 }
 END_TEST
 
@@ -330,8 +339,15 @@ START_TEST(slots_of_arrivals)
     void *req[2] = {NULL};
     size_t len[2] = {0};
     uint8_t held[2] = {0};
-    struct nb_rx rx = {.mem = a, .slot = 50, .slots = 2, .window = 2, .req = req, .len = len, .held = held,
-                       .posted = 2, .arrived = 2};
+    struct nb_rx rx = {.mem = a,
+                       .slot = 50,
+                       .slots = 2,
+                       .window = 2,
+                       .req = req,
+                       .len = len,
+                       .held = held,
+                       .posted = 2,
+                       .arrived = 2};
     struct nb_peer peer = {.rank = 1};
     struct nb_task *first = new_task(), *second = new_task();
 
@@ -355,38 +371,39 @@ START_TEST(message_before_its_window)
                                                 &nb_schedule_direct};
     struct nb_peer peer = {.rank = 1};
 
-    comm->nranks = 4;
+    comm->nnodes = 4;
     comm->grid = (struct nb_grid){1, 4};
     comm->unit = 4096;
     win->op->block = 4096;
     win->off = 4097;
     for (unsigned i = 0; i < 3; i++) {
         struct nb_msg m = {.func = (uint8_t)func[i], .offset = 4095, .bytes = 1, .flags = schedule[i]->flags};
-        struct nb_piece at;
+        struct nb_segment at;
         uint64_t seq = 0;
 
         win->op->func = func[i];
         win->op->schedule = schedule[i];
-        comm->error = 0;
+        comm->failure.error = 0;
         ck_assert_ptr_null(nb_find_window(comm, &peer, &m, &seq, &at));
-        ck_assert_int_eq(comm->error, -EPROTO);
+        ck_assert_int_eq(comm->failure.error, -EPROTO);
     }
-    comm->nranks = 2;
+    comm->nnodes = 2;
 }
 END_TEST
 
-/* The first piece at or behind `from` with this owner and relay (-1: any; owner -2: any but this node and the relay),
- * found by a walk over all. */
-static int walk(const struct nb_schedule_ops *ops, uint64_t from, int owner, int relay, struct nb_piece *p)
+/* The first segment at or behind `from` with this owner and relay (-1: any; owner -2: any but this node and
+ * the relay), found by a walk over all. */
+static int walk(const struct nb_schedule_ops *ops, uint64_t from, int owner, int relay, struct nb_segment *p)
 {
-    for (from = from > win->off ? from : win->off; ops->piece_at(comm, win, from, p); from = p->off + p->len)
+    for (from = from > win->off ? from : win->off; ops->segment_at(comm, win, from, p);
+         from = p->off + p->len)
         if ((owner == -2 ? p->owner != comm->rank && p->owner != relay : p->owner == owner) &&
             (relay == -1 || p->relay == relay))
             return 1;
     return 0;
 }
 
-static void same(int found, const struct nb_piece *got, int there, const struct nb_piece *want)
+static void same(int found, const struct nb_segment *got, int there, const struct nb_segment *want)
 {
     ck_assert_int_eq(found, there);
     if (found)
@@ -402,19 +419,19 @@ START_TEST(next_pieces)
     comm->unit = 4096;
     win->op->value = 4;
     for (int i = 0; i < 20000; i++) {
-        struct nb_piece got, want;
+        struct nb_segment got, want;
         uint64_t from;
         int peer, found;
 
         for (int k = 0; k < 3; k++)
             state ^= k == 1 ? state >> 7 : state << (k ? 17 : 13);
-        comm->nranks = 3 + (int)(state >> 8 & 15);
-        comm->grid = (struct nb_grid){1, comm->nranks};
-        comm->rank = (int)(state >> 12 & 255) % comm->nranks;
-        peer = (comm->rank + 1 + (int)(state >> 20 & 255) % (comm->nranks - 1)) % comm->nranks;
+        comm->nnodes = 3 + (int)(state >> 8 & 15);
+        comm->grid = (struct nb_grid){1, comm->nnodes};
+        comm->rank = (int)(state >> 12 & 255) % comm->nnodes;
+        peer = (comm->rank + 1 + (int)(state >> 20 & 255) % (comm->nnodes - 1)) % comm->nnodes;
         win->op->block = 4 * (1 + (state >> 28 & 32767));
-        win->off = 4 * ((state >> 43) % (win->op->block / 4 * (uint64_t)comm->nranks));
-        win->bytes = 4 + 4 * ((state >> 35) % (win->op->block / 4 * (uint64_t)comm->nranks - win->off / 4));
+        win->off = 4 * ((state >> 43) % (win->op->block / 4 * (uint64_t)comm->nnodes));
+        win->bytes = 4 + 4 * ((state >> 35) % (win->op->block / 4 * (uint64_t)comm->nnodes - win->off / 4));
         win->sure = win->most = win->bytes;
         from = win->off + (state >> 5) % (win->bytes + 1) / 4 * 4;
         win->op->func = NB_FUNC_REDUCE_SCATTER;
@@ -430,7 +447,7 @@ START_TEST(next_pieces)
         found = nb_schedule_direct.next_send(comm, win, peer, from, &got);
         same(found, &got, walk(&nb_schedule_direct, from, peer, -1, &want), &want);
     }
-    comm->nranks = 2;
+    comm->nnodes = 2;
     comm->rank = 0;
 }
 END_TEST
@@ -438,25 +455,27 @@ END_TEST
 static void on_grid(int rows, int columns, int rank)
 {
     comm->grid = (struct nb_grid){rows, columns};
-    comm->nranks = rows * columns;
+    comm->nnodes = rows * columns;
     comm->rank = rank;
 }
 
-/* The first piece at or behind `from` for which `wanted` says so, found by a walk over all. */
-static int walk_grid(uint64_t from, int (*wanted)(const struct nb_piece *, int), int with, struct nb_piece *p)
+/* The first segment at or behind `from` for which `wanted` says so, found by a walk over all. */
+static int walk_grid(uint64_t from, int (*wanted)(const struct nb_segment *, int), int with,
+                     struct nb_segment *p)
 {
-    for (from = from > win->off ? from : win->off; nb_schedule_two_level.piece_at(comm, win, from, p); from = p->off + p->len)
+    for (from = from > win->off ? from : win->off; nb_schedule_two_level.segment_at(comm, win, from, p);
+         from = p->off + p->len)
         if (wanted(p, with))
             return 1;
     return 0;
 }
 
-static int column_of_piece(const struct nb_piece *p)
+static int column_of_piece(const struct nb_segment *p)
 {
     return nb_grid_column(comm->grid, p->relay >= 0 ? p->relay : p->owner);
 }
 
-static int goes_to(const struct nb_piece *p, int peer)
+static int goes_to(const struct nb_segment *p, int peer)
 {
     if (win->op->func == NB_FUNC_ALL_GATHER || !nb_grid_same_row(comm->grid, peer, comm->rank))
         return 0;
@@ -464,7 +483,7 @@ static int goes_to(const struct nb_piece *p, int peer)
            !(win->op->func == NB_FUNC_REDUCE_SCATTER && p->owner == comm->rank);
 }
 
-static int comes_back(const struct nb_piece *p, int peer)
+static int comes_back(const struct nb_segment *p, int peer)
 {
     if (!nb_grid_same_row(comm->grid, peer, comm->rank))
         return 0;
@@ -474,23 +493,23 @@ static int comes_back(const struct nb_piece *p, int peer)
            !(win->op->func == NB_FUNC_ALL_GATHER && p->owner == comm->rank);
 }
 
-static int is_of_column(const struct nb_piece *p, int column)
+static int is_of_column(const struct nb_segment *p, int column)
 {
     return column_of_piece(p) == column;
 }
 
-static int is_of_owner(const struct nb_piece *p, int owner)
+static int is_of_owner(const struct nb_segment *p, int owner)
 {
     return p->owner == owner;
 }
 
-/* Pieces cover a window once, each within a block, with a finisher in the owner's row. */
+/* Segments cover a window once, each within a block, with a finisher in the owner's row. */
 static void covers(void)
 {
-    struct nb_piece p;
+    struct nb_segment p;
     uint64_t at = win->off;
 
-    while (nb_schedule_two_level.piece_at(comm, win, at, &p)) {
+    while (nb_schedule_two_level.segment_at(comm, win, at, &p)) {
         int good = p.off == at && p.len > 0 && p.len <= comm->unit;
         good &= p.relay < 0 || (p.relay != p.owner && nb_grid_same_row(comm->grid, p.relay, p.owner));
         good &= p.relay < 0 ? win->op->func != NB_FUNC_ALL_GATHER : win->op->func != NB_FUNC_ALL_REDUCE;
@@ -510,26 +529,28 @@ START_TEST(pieces_of_a_grid)
     uint64_t state = 88172645463325252u, bits[2];
 
     comm->unit = 4096;
-    comm->op_words = 1;
-    comm->op_bits = bits;
+    comm->notes.words = 1;
+    comm->notes.bits = bits;
     win->op->value = 4;
     win->op->schedule = &nb_schedule_two_level;
     for (int i = 0; i < 3000; i++) {
-        struct nb_piece got, want;
+        struct nb_segment got, want;
         uint64_t from, total, sum = 0;
         int peer, found;
 
         for (int k = 0; k < 3; k++)
             state ^= k == 1 ? state >> 7 : state << (k ? 17 : 13);
         on_grid(2 + (int)(state >> 8 & 3), 2 + (int)(state >> 10 & 3), 0);
-        comm->rank = (int)(state >> 12 & 255) % comm->nranks;
-        peer = (comm->rank + 1 + (int)(state >> 20 & 255) % (comm->nranks - 1)) % comm->nranks;
+        comm->rank = (int)(state >> 12 & 255) % comm->nnodes;
+        peer = (comm->rank + 1 + (int)(state >> 20 & 255) % (comm->nnodes - 1)) % comm->nnodes;
         if (!nb_grid_same_row(comm->grid, peer, comm->rank))
-            peer = nb_grid_node(comm->grid, nb_grid_row(comm->grid, peer), nb_grid_column(comm->grid, comm->rank));
+            peer = nb_grid_node(comm->grid, nb_grid_row(comm->grid, peer),
+                                nb_grid_column(comm->grid, comm->rank));
         win->op->func = func[i % 3];
         win->op->keep = NULL;
-        win->op->block = 4 * (1 + (state >> 28 & (i & 1 ? 511 : 32767))); /* windows of many small blocks, too */
-        total = win->op->block / 4 * (uint64_t)comm->nranks;
+        win->op->block =
+            4 * (1 + (state >> 28 & (i & 1 ? 511 : 32767))); /* windows of many small blocks, too */
+        total = win->op->block / 4 * (uint64_t)comm->nnodes;
         win->off = 4 * ((state >> 43) % total);
         win->bytes = 4 + 4 * ((state >> 35) % (total - win->off / 4));
         if (win->op->func == NB_FUNC_ALL_REDUCE)
@@ -541,27 +562,32 @@ START_TEST(pieces_of_a_grid)
         same(found, &got, walk_grid(from, goes_to, peer, &want), &want);
         found = nb_schedule_two_level.next_result(comm, win, peer, from, &got);
         same(found, &got, walk_grid(from, comes_back, peer, &want), &want);
-        found = nb_schedule_two_level.next_owned(comm, win, peer, from, &got);
-        same(found, &got, walk_grid(from, is_of_owner, peer, &want), &want);
+        found = nb_schedule_two_level.next_scatter(comm, win, from, &got);
+        if (win->op->func == NB_FUNC_ALL_GATHER)
+            same(found, &got, walk_grid(from, is_of_owner, comm->rank, &want), &want);
+        else
+            ck_assert_int_eq(found, 0);
         found = nb_schedule_two_level.next_reduce(comm, win, from, &got);
         if (win->op->func == NB_FUNC_ALL_GATHER)
             ck_assert_int_eq(found, 0);
         else
-            same(found, &got, walk_grid(from, is_of_column, nb_grid_column(comm->grid, comm->rank), &want), &want);
-        found = nb_two_level_next_forward(comm, win, from, &got);
+            same(found, &got, walk_grid(from, is_of_column, nb_grid_column(comm->grid, comm->rank), &want),
+                 &want);
+        found = nb_schedule_two_level.next_forward(comm, win, from, &got);
         if (win->op->func == NB_FUNC_REDUCE_SCATTER)
             ck_assert_int_eq(found, 0);
         else
-            same(found, &got, walk_grid(from, is_of_column, nb_grid_column(comm->grid, comm->rank), &want), &want);
-        for (from = win->off; nb_schedule_two_level.piece_at(comm, win, from, &want); from += want.len)
+            same(found, &got, walk_grid(from, is_of_column, nb_grid_column(comm->grid, comm->rank), &want),
+                 &want);
+        for (from = win->off; nb_schedule_two_level.segment_at(comm, win, from, &want); from += want.len)
             if (want.owner == comm->rank || column_of_piece(&want) == nb_grid_column(comm->grid, comm->rank))
                 sum += want.len;
         total = nb_schedule_two_level.begin(comm, win);
         ck_assert_uint_eq(total, win->op->func == NB_FUNC_REDUCE_SCATTER ? sum : win->bytes);
     }
-    comm->nranks = 2;
+    comm->nnodes = 2;
     comm->rank = 0;
-    comm->op_bits = NULL;
+    comm->notes.bits = NULL;
 }
 END_TEST
 
@@ -572,6 +598,7 @@ int main(void)
     SRunner *r;
     int failed;
 
+    tcase_set_timeout(t, 3600);
     tcase_add_checked_fixture(t, setup, teardown);
     tcase_add_test(t, at_once);
     tcase_add_test(t, later);

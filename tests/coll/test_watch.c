@@ -5,7 +5,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "coll/internal.h"
+#include "base/context.h"
+#include "coll/comm.h"
+
+static struct nb_context node;
 
 #define NODES 4
 #define SLOTS 4
@@ -17,12 +20,13 @@ static struct connection {
 } connections[NODES];
 
 static struct nb_coll_comm comm;
-static struct nb_peer peers[NODES], *near[NODES];
+static struct nb_peer peers[NODES], *neighbors[NODES];
 static uint8_t mem[NODES][SLOTS], held[NODES][SLOTS];
 static void *req[NODES][SLOTS];
 static size_t len[NODES][SLOTS];
 
-static int net_irecv(void *conn, int n, void **data, const size_t *sizes, const int *tags, void **mhandles, void **out)
+static int net_irecv(void *conn, int n, void **data, const size_t *sizes, const int *tags, void **mhandles,
+                     void **out)
 {
     (void)n, (void)data, (void)sizes, (void)tags, (void)mhandles;
     *out = conn;
@@ -54,13 +58,15 @@ static void setup(void)
     memset(&comm, 0, sizeof(comm));
     memset(peers, 0, sizeof(peers));
     memset(connections, 0, sizeof(connections));
-    comm.nranks = NODES;
+    node.params = nb_params_defaults();
+    comm.ctx = &node;
+    comm.nnodes = NODES;
     comm.peer = peers;
     comm.net = &net;
-    comm.watch = -1;
-    comm.near = near;
+    comm.watch.fd = -1;
+    comm.neighbors = neighbors;
     for (int r = 1; r < NODES; r++) {
-        near[comm.nnear++] = &peers[r];
+        neighbors[comm.nneighbors++] = &peers[r];
         connections[r].fd[0] = connections[r].fd[1] = -1;
         if (r < 3)
             ck_assert_int_eq(pipe(connections[r].fd), 0);
@@ -128,7 +134,7 @@ START_TEST(the_idle_are_not_asked)
     ck_assert(asked[1] == 0 && asked[2] == 1);
     asked = round_of();
     ck_assert(asked[1] == 0 && asked[2] == 0);
-    nb_watch_doubt(&comm);
+    nb_watch_rescan(&comm);
     asked = round_of();
     ck_assert(asked[1] == 1 && asked[2] == 1);
 }
@@ -189,6 +195,7 @@ int main(void)
     SRunner *runner = srunner_create(suite);
     int failed;
 
+    tcase_set_timeout(c, 3600);
     tcase_add_checked_fixture(c, setup, teardown);
     tcase_add_test(c, the_idle_are_not_asked);
     tcase_add_test(c, a_full_ring_is_asked_later);

@@ -16,19 +16,27 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "player.h"
+#include "lib/player.h"
 #include "policy/classify.h"
 
 #define WARMUP 50u
 
 /* The defaults of users, but for the sizes. */
-static const char *const env_default[] = {"NIBBLE_RS_MIN_BYTES=0", "NIBBLE_AR_MIN_BYTES=0",
-                                          "NIBBLE_AG_MIN_BYTES=0", "NIBBLE_GRAD=",
-                                          "NIBBLE_WARMUP_STEPS=50", "NIBBLE_TUNER_MIN_BYTES=0", NULL};
+static const char *const env_default[] = {"NIBBLE_RS_MIN_BYTES=0",
+                                          "NIBBLE_AR_MIN_BYTES=0",
+                                          "NIBBLE_AG_MIN_BYTES=0",
+                                          "NIBBLE_GRAD=",
+                                          "NIBBLE_WARMUP_STEPS=50",
+                                          "NIBBLE_TUNER_MIN_BYTES=0",
+                                          NULL};
 /* Everything is a gradient from the first step on: what identity alone needs. */
-static const char *const env_grad_all[] = {"NIBBLE_RS_MIN_BYTES=0", "NIBBLE_AR_MIN_BYTES=0",
-                                           "NIBBLE_AG_MIN_BYTES=0", "NIBBLE_GRAD=all",
-                                           "NIBBLE_WARMUP_STEPS=0",   "NIBBLE_TUNER_MIN_BYTES=0", NULL};
+static const char *const env_grad_all[] = {"NIBBLE_RS_MIN_BYTES=0",
+                                           "NIBBLE_AR_MIN_BYTES=0",
+                                           "NIBBLE_AG_MIN_BYTES=0",
+                                           "NIBBLE_GRAD=all",
+                                           "NIBBLE_WARMUP_STEPS=0",
+                                           "NIBBLE_TUNER_MIN_BYTES=0",
+                                           NULL};
 
 /* Of a framework: how much of it fits into a second. Where no weights are gathered, sums of 65536 values tell
  * the steps. */
@@ -66,10 +74,10 @@ static const char *variant_name(unsigned v)
 }
 
 struct bars {
-    double fed;     /* least share of late gradients with feedback; 0: any */
-    int first;      /* step (from 1) by which feedback has begun; 0: any */
-    double wrong;   /* most misapplied, as a share of late gradients */
-    double cancel;  /* most that is left of summed errors; 0: any */
+    double fed;    /* least share of late gradients with feedback; 0: any */
+    int first;     /* step (from 1) by which feedback has begun; 0: any */
+    double wrong;  /* most misapplied, as a share of late gradients */
+    double cancel; /* most that is left of summed errors; 0: any */
 };
 
 static void print_reasons(int node, const struct fw_result *n)
@@ -89,8 +97,11 @@ static int play(enum framework f, unsigned variants, const char *const *env, uin
 {
     struct shape s = shape_of(f);
     struct trace trace;
-    struct fw_play how = {.trace = &trace, .env = env, 
-                          .warmup = env == env_grad_all ? 0 : WARMUP, .late = late, .share_outer = share};
+    struct fw_play how = {.trace = &trace,
+                          .env = env,
+                          .warmup = env == env_grad_all ? 0 : WARMUP,
+                          .late = late,
+                          .share_outer = share};
     struct fw_result r[2];
     char name[160];
     int rc;

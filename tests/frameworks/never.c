@@ -9,21 +9,25 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "player.h"
+#include "lib/player.h"
 
-#define STEPS  96u
+#define STEPS 96u
 #define BUCKET 66000u /* elements of the job's own gradients; fewer do not tell steps */
 
-static const char *const env_default[] = {"NIBBLE_RS_MIN_BYTES=0",   "NIBBLE_AR_MIN_BYTES=0",
-                                          "NIBBLE_AG_MIN_BYTES=0",   "NIBBLE_GRAD=",
-                                          "NIBBLE_WARMUP_STEPS=50", "NIBBLE_TUNER_MIN_BYTES=0", NULL};
+static const char *const env_default[] = {"NIBBLE_RS_MIN_BYTES=0",
+                                          "NIBBLE_AR_MIN_BYTES=0",
+                                          "NIBBLE_AG_MIN_BYTES=0",
+                                          "NIBBLE_GRAD=",
+                                          "NIBBLE_WARMUP_STEPS=50",
+                                          "NIBBLE_TUNER_MIN_BYTES=0",
+                                          NULL};
 
 struct other {
     enum nb_func func;
     ncclDataType_t type;
     uint64_t count; /* of the whole vector */
     enum content content;
-    int stable;     /* each of a step's from a buffer of its own; 2: all from one */
+    int stable; /* each of a step's from a buffer of its own; 2: all from one */
     unsigned per_step, every;
     int gathered; /* gathered before, so many times in a row: the same (recomputed) activations */
     int shards;   /* the job shards its weights (FSDP), else it does not (DDP) */
@@ -86,8 +90,8 @@ static int beside(const char *what, const struct other *o)
     free(t.event);
     for (int node = 0; node < 2 && rc == 0; node++) {
         HX_CHECK(hx_quick() || r[node].coded * 10 >= r[node].gradients * 9,
-                 "%s: of the job's own %lu gradients %lu were coded", what,
-                 (unsigned long)r[node].gradients, (unsigned long)r[node].coded);
+                 "%s: of the job's own %lu gradients %lu were coded", what, (unsigned long)r[node].gradients,
+                 (unsigned long)r[node].coded);
         HX_CHECK(r[node].others_coded == 0, "%s: %lu of %lu were quantized", what,
                  (unsigned long)r[node].others_coded, (unsigned long)r[node].others);
         HX_CHECK(r[node].others + r[node].gathers > 0, "%s: nothing of the kind was seen", what);

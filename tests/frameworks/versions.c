@@ -8,16 +8,20 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "nccl.h"
-#include "player.h"
+#include "lib/nccl.h"
+#include "lib/player.h"
 
-static const char *const env_default[] = {"NIBBLE_RS_MIN_BYTES=0",   "NIBBLE_AR_MIN_BYTES=0",
-                                          "NIBBLE_AG_MIN_BYTES=0",   "NIBBLE_GRAD=",
-                                          "NIBBLE_WARMUP_STEPS=50", "NIBBLE_TUNER_MIN_BYTES=0", NULL};
+static const char *const env_default[] = {"NIBBLE_RS_MIN_BYTES=0",
+                                          "NIBBLE_AR_MIN_BYTES=0",
+                                          "NIBBLE_AG_MIN_BYTES=0",
+                                          "NIBBLE_GRAD=",
+                                          "NIBBLE_WARMUP_STEPS=50",
+                                          "NIBBLE_TUNER_MIN_BYTES=0",
+                                          NULL};
 
 struct promise {
     struct fw_nccl nccl;
-    int all_reduces;      /* of gradients: 0: raw, 1: coded, -1: not sent to CollNet */
+    int all_reduces; /* of gradients: 0: raw, 1: coded, -1: not sent to CollNet */
     int profiler_notices, tuner_notices;
 };
 
@@ -61,7 +65,8 @@ static int keeps(const struct promise *p)
         HX_CHECK(r[node].coded * 20 >= r[node].gradients * 19, "%s: %lu of %lu gradients were coded",
                  p->nccl.name, (unsigned long)r[node].coded, (unsigned long)r[node].gradients);
         HX_CHECK(r[node].fed * 10 >= r[node].gradients * (hx_quick() ? 7 : 9),
-                 "%s: %lu of %lu gradients had feedback", p->nccl.name, (unsigned long)r[node].fed, (unsigned long)r[node].gradients);
+                 "%s: %lu of %lu gradients had feedback", p->nccl.name, (unsigned long)r[node].fed,
+                 (unsigned long)r[node].gradients);
         HX_CHECK(r[node].cancelled < 0.5, "%s: errors do not cancel: %.3f is left", p->nccl.name,
                  r[node].cancelled);
     }

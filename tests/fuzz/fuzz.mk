@@ -20,8 +20,9 @@ endif
 
 TARGETS = quant ulp wire tcp_wire
 FLAGS = -std=gnu11 -O1 -g1 -fno-omit-frame-pointer -ffp-contract=off -D_GNU_SOURCE \
-	-I$(SRCDIR)/include -I$(SRCDIR)/plugin -I$(SRCDIR)/tests/fuzz -Wall -Wextra -MMD -MP $(SANITIZE)
+	-I$(SRCDIR)/include -I$(SRCDIR)/plugin -I$(SRCDIR)/tests/fuzz -I$(SRCDIR)/tests/codec -Wall -Wextra -MMD -MP $(SANITIZE)
 CODEC = $(patsubst $(SRCDIR)/plugin/codec/%.c,$(OUT)/codec_%.o,$(wildcard $(SRCDIR)/plugin/codec/*.c))
+REFERENCE = $(OUT)/reference_quant.o $(OUT)/reference_ulp.o
 PARSERS = $(OUT)/wire.o $(OUT)/tcp_wire.o
 
 all: $(TARGETS:%=$(OUT)/fuzz_%) $(OUT)/seeds
@@ -30,6 +31,9 @@ all: $(TARGETS:%=$(OUT)/fuzz_%) $(OUT)/seeds
 # watches already; the parsers around them have all checks.
 $(OUT)/codec_quant_avx%.o: FLAGS += -fno-sanitize=null,object-size,pointer-overflow
 $(OUT)/codec_%.o: $(SRCDIR)/plugin/codec/%.c
+	@mkdir -p $(OUT)
+	$(FUZZ_CC) $(FLAGS) $(INSTRUMENT) -c -o $@ $<
+$(OUT)/reference_%.o: $(SRCDIR)/tests/codec/reference_%.c
 	@mkdir -p $(OUT)
 	$(FUZZ_CC) $(FLAGS) $(INSTRUMENT) -c -o $@ $<
 $(OUT)/wire.o: $(SRCDIR)/plugin/coll/wire.c
@@ -43,12 +47,12 @@ $(OUT)/%.o: $(SRCDIR)/tests/fuzz/%.c
 	$(FUZZ_CC) $(FLAGS) $(INSTRUMENT) -c -o $@ $<
 
 # fuzz_wire and fuzz_tcp_wire contain the parsers they test.
-$(OUT)/fuzz_%: $(OUT)/fuzz_%.o $(CODEC) $(DRIVER)
+$(OUT)/fuzz_%: $(OUT)/fuzz_%.o $(CODEC) $(REFERENCE) $(DRIVER)
 	$(FUZZ_CC) $(FLAGS) $(LINK) -o $@ $^ -lm
 $(OUT)/seeds: $(OUT)/seeds.o $(CODEC) $(PARSERS)
 	$(FUZZ_CC) $(FLAGS) -o $@ $^ -lm
 
 # Naming them keeps make from taking objects for intermediate files.
 .PHONY: all objects
-objects: $(CODEC) $(PARSERS) $(TARGETS:%=$(OUT)/fuzz_%.o) $(OUT)/seeds.o $(OUT)/standalone.o
+objects: $(CODEC) $(REFERENCE) $(PARSERS) $(TARGETS:%=$(OUT)/fuzz_%.o) $(OUT)/seeds.o $(OUT)/standalone.o
 -include $(wildcard $(OUT)/*.d)

@@ -1,14 +1,15 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Fuzz one target: fuzz.sh TARGET [SECONDS]. As a test it runs for NB_FUZZ_SECONDS (20), or 3 with
-# NB_TEST_QUICK=1; give it hours by hand: the corpus it finds stays in the build folder and is used again.
+# Fuzz one target: fuzz.sh TARGET [SECONDS]. As a test it runs for NB_FUZZ_SECONDS (60), or 3 with
+# NB_TEST_QUICK=1; "make fuzz NB_FUZZ_SECONDS=3600" gives all of them hours: the corpus they find stays in the build
+# folder and is used again.
 #   NB_FUZZ_CC  compiler with libFuzzer (clang); without one, the project's compiler and a driver of our own
 #   NB_FUZZ_DIR where to build and keep the corpus (fuzz-build in the build folder)
 set -u
 target=${1:?target}
 srcdir=$(cd "${NB_SRCDIR:-$(dirname "$0")/../..}" && pwd) || exit 1
 out=${NB_FUZZ_DIR:-${NB_BUILDDIR:-$srcdir}/fuzz-build}
-seconds=${2:-${NB_FUZZ_SECONDS:-20}}
+seconds=${2:-${NB_FUZZ_SECONDS:-60}}
 [ "${NB_TEST_QUICK:-0}" = 0 ] || seconds=3
 
 tmp=$(mktemp -d) || exit 1
@@ -52,7 +53,7 @@ cd "$out" || exit 1
 echo "fuzzing $target for $seconds s: $cc, $engine, sanitizers: ${sanitize:-none}"
 export UBSAN_OPTIONS=print_stacktrace=1
 if [ $engine = libfuzzer ]; then
-    "./$engine/fuzz_$target" -seed=1 -max_len=40000 -timeout=20 -max_total_time="$seconds" \
+    "./$engine/fuzz_$target" -seed=1 -max_len=40000 -timeout=600 -max_total_time="$seconds" \
         -print_final_stats=1 -artifact_prefix="$out/crash-$target-" \
         "corpus/$target" "$tmp/seeds/$target" >"$tmp/log" 2>&1
 else

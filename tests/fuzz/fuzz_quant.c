@@ -32,7 +32,7 @@ static void decode(struct fuzz_input *in, enum nb_codec codec, enum nb_dtype typ
     uint8_t *coded = fuzz_copy(in, len), *want = NULL;
     int want_rc = 0;
 
-    for (int v = NB_VARIANT_REFERENCE; next_variant(&v); v++) {
+    for (int v = VARIANT_REFERENCE; next_variant(&v); v++) {
         uint8_t *out = fuzz_alloc(bytes + 2 * GUARD, 0xa5);
         int rc = nb_decode(codec, type, coded, len, n, first, out + GUARD);
         FUZZ_CHECK(rc == 0 || rc == -EBADMSG);
@@ -67,7 +67,7 @@ static void reduce(struct fuzz_input *in, enum nb_dtype type, size_t n, uint64_t
     for (size_t s = 0; s < nsources; s++)
         sources[s].coded = coded[s] = fuzz_copy(in, sources[s].len);
     own = fuzz_copy(in, bytes);
-    for (int v = NB_VARIANT_REFERENCE; next_variant(&v); v++) {
+    for (int v = VARIANT_REFERENCE; next_variant(&v); v++) {
         uint8_t *out = fuzz_alloc(bytes + 2 * GUARD, 0xa5);
         if (with_own)
             memcpy(out + GUARD, own, bytes);
@@ -106,7 +106,7 @@ static void encode(struct fuzz_input *in, enum nb_codec codec, enum nb_dtype typ
         for (size_t i = 0; i < scale_bytes; i++)
             scale[i] = (uint8_t)fuzz_random(&seed);
     }
-    for (int v = NB_VARIANT_REFERENCE; next_variant(&v); v++) {
+    for (int v = VARIANT_REFERENCE; next_variant(&v); v++) {
         uint8_t *out = fuzz_alloc(bound, 0xa5), *e = fuzz_alloc(err_bytes, 0),
                 *s = fuzz_alloc(scale_bytes, 0);
         struct nb_ef ef = {.err = (int8_t *)e,

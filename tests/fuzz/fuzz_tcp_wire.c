@@ -16,8 +16,8 @@ static void parse_handle(struct fuzz_input *in, int fix)
     struct nb_tcp_handle h, again;
 
     if (fix) {
-        put32(b, HANDLE_MAGIC);
-        put32(b + 24, handle_check(b));
+        nb_put32(b, HANDLE_MAGIC);
+        nb_put32(b + 24, handle_check(b));
     }
     int rc = nb_tcp_handle_get(b, &h);
     FUZZ_CHECK(rc == 0 || rc == -EINVAL || rc == -EPROTO);
@@ -39,8 +39,8 @@ static void parse_hello(struct fuzz_input *in, int fix)
     struct nb_tcp_hello h, again;
 
     if (fix) {
-        put32(b, HELLO_MAGIC);
-        put32(b + 24, hello_check(b));
+        nb_put32(b, HELLO_MAGIC);
+        nb_put32(b + 24, hello_check(b));
     }
     int rc = nb_tcp_hello_get(b, &h);
     FUZZ_CHECK(rc == 0 || rc == -EINVAL || rc == -EPROTO || rc == -EBADMSG);
@@ -61,8 +61,8 @@ static void parse_frame(struct fuzz_input *in, int fix)
     struct nb_tcp_frame f;
 
     if (fix) {
-        put32(b, FRAME_MAGIC);
-        put32(b + 4, frame_check(b, key));
+        nb_put32(b, FRAME_MAGIC);
+        nb_put32(b + 4, frame_check(b, key));
     }
     int rc = nb_tcp_frame_get(b, &f, key);
     FUZZ_CHECK(rc == 0 || rc == -EPROTO);

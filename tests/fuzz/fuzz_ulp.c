@@ -37,7 +37,7 @@ static void decode(struct fuzz_input *in, enum nb_ulp_width width, const uint8_t
     uint8_t *coded = fuzz_copy(in, len), *want = NULL;
     int want_rc = 0;
 
-    for (int v = NB_VARIANT_REFERENCE; next_variant(&v); v++) {
+    for (int v = VARIANT_REFERENCE; next_variant(&v); v++) {
         uint8_t *out = fuzz_alloc(bytes, 0);
         int rc = nb_ulp_decode(width, coded, len, ref, bytes, out);
         FUZZ_CHECK(rc == 0 || rc == -EBADMSG);
@@ -71,7 +71,7 @@ static void encode(struct fuzz_input *in, enum nb_ulp_width width, const uint8_t
     for (size_t i = 0; i < bytes; i++)
         cur[i] = ref[i] ^ (period ? in->p[i % period] : 0);
     FUZZ_CHECK(nb_ulp_bound(nb_ulp_guess_width(cur, ref, bytes), bytes) >= bytes);
-    for (int v = NB_VARIANT_REFERENCE; next_variant(&v); v++) {
+    for (int v = VARIANT_REFERENCE; next_variant(&v); v++) {
         out = fuzz_alloc(bound, 0xa5);
         ssize_t len = nb_ulp_encode(width, cur, ref, bytes, SIZE_MAX, out, bound);
         FUZZ_CHECK(len > 0 && (size_t)len <= bound);
@@ -100,7 +100,7 @@ static void delta4_decode(struct fuzz_input *in, enum nb_dtype type, const uint8
     uint8_t *coded = fuzz_copy(in, len), *want = NULL;
     int want_rc = 0;
 
-    for (int v = NB_VARIANT_REFERENCE; next_variant(&v); v++) {
+    for (int v = VARIANT_REFERENCE; next_variant(&v); v++) {
         uint8_t *out = fuzz_alloc(bytes, 0);
         int rc = nb_delta4_decode(type, coded, len, ref, bytes, out);
         FUZZ_CHECK(rc == 0 || rc == -EBADMSG);
@@ -158,7 +158,7 @@ static void delta4_encode(struct fuzz_input *in, enum nb_dtype type, const uint8
 
     for (size_t i = 0; i < bytes; i++)
         cur[i] = ref[i] ^ (period ? in->p[i % period] : 0);
-    for (int v = NB_VARIANT_REFERENCE; next_variant(&v); v++) {
+    for (int v = VARIANT_REFERENCE; next_variant(&v); v++) {
         uint8_t *out = fuzz_alloc(bound, 0xa5);
         struct nb_delta4_stats stats = {0, 0};
         ssize_t len = nb_delta4_encode(type, cur, ref, bytes, SIZE_MAX, out, bound, &stats);

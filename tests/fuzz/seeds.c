@@ -199,9 +199,21 @@ static void wire(void)
         add_bytes(b, NB_CTL_BYTES);
         save("wire");
     }
+    /* With a payload: messages that are valid as they are, one that the target puts right, and one that is
+     * too long. */
+    for (unsigned i = 0; i < 4; i++) {
+        const uint32_t bytes[] = {0, 100, 16, NB_CTL_DATA_BYTES + 1};
+        struct nb_ctl ctl = {.kind = NB_CTL_DATA, .token = 0x4b4f5421u, .a = 7, .b = 4096, .c = bytes[i]};
+        nb_ctl_pack(&ctl, b);
+        add(i == 2 ? 5 : 1, 1);
+        add_bytes(b, NB_CTL_BYTES);
+        for (uint32_t k = 0; k < bytes[i]; k++)
+            add(k * 37, 1);
+        save("wire");
+    }
     for (unsigned i = 0; i < 2; i++) {
         struct nb_hello hello = {
-            .wire_version = NB_WIRE_VERSION, .nclasses = 3, .rank = 1, .nranks = 4, .host = "a"};
+            .wire_version = NB_WIRE_VERSION, .nclasses = 3, .rank = 1, .nnodes = 4, .host = "a"};
         struct nb_vote vote = {.yes = i, .rank = 3, .reason = "no memory"};
         nb_hello_pack(&hello, b);
         add(i ? 2 : 6, 1);

@@ -95,12 +95,8 @@ static void mutate(uint64_t *rng)
     size_t at = input_size ? fuzz_random(rng) % input_size : 0, other, len;
 
     switch (input_size < 4 ? 4 : r % 8) {
-    case 0:
-        input[at] ^= (uint8_t)(1 << (r >> 8) % 8);
-        break;
-    case 1:
-        input[at] = (uint8_t)(r >> 8);
-        break;
+    case 0: input[at] ^= (uint8_t)(1 << (r >> 8) % 8); break;
+    case 1: input[at] = (uint8_t)(r >> 8); break;
     case 2: { /* a number at which things change */
         uint64_t v = odd[(r >> 8) % (sizeof(odd) / sizeof(odd[0]))];
         len = (size_t)1 << (r >> 16) % 4;

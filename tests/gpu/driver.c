@@ -5,6 +5,7 @@
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 typedef int CUresult;
 typedef int CUdevice;
@@ -17,6 +18,7 @@ typedef struct CUevent_st *CUevent;
 #define MULTIPROCESSOR_COUNT 16 /* CU_DEVICE_ATTRIBUTE_ */
 #define CAPABILITY_MAJOR 75
 #define MEM_ATTACH_GLOBAL 1u
+#define HOST_PORTABLE_MAPPED 3u
 
 static struct {
     CUresult (*Init)(unsigned);
@@ -33,6 +35,7 @@ static struct {
     CUresult (*ModuleGetFunction)(CUfunction *, CUmodule, const char *);
     CUresult (*MemAlloc_v2)(uint64_t *, size_t);
     CUresult (*MemAllocManaged)(uint64_t *, size_t, unsigned);
+    CUresult (*MemHostAlloc)(void **, size_t, unsigned);
     CUresult (*MemFree_v2)(uint64_t);
     CUresult (*MemsetD8_v2)(uint64_t, unsigned char, size_t);
     CUresult (*MemcpyHtoD_v2)(uint64_t, const void *, size_t);
@@ -50,7 +53,10 @@ static const struct {
     const char *name;
     void *at;
 } symbols[] = {
-#define SYMBOL(x) {"cu" #x, &cu.x}
+#define SYMBOL(x) \
+    { \
+        "cu" #x, &cu.x \
+    }
     SYMBOL(Init),
     SYMBOL(GetErrorString),
     SYMBOL(DeviceGetCount),
@@ -65,6 +71,7 @@ static const struct {
     SYMBOL(ModuleGetFunction),
     SYMBOL(MemAlloc_v2),
     SYMBOL(MemAllocManaged),
+    SYMBOL(MemHostAlloc),
     SYMBOL(MemFree_v2),
     SYMBOL(MemsetD8_v2),
     SYMBOL(MemcpyHtoD_v2),
@@ -173,6 +180,14 @@ void *driver_alloc_managed(size_t bytes)
     CHECK(cu.MemsetD8_v2(p, 0, bytes ? bytes : 1));
     CHECK(cu.CtxSynchronize());
     return (void *)(uintptr_t)p;
+}
+
+void *driver_alloc_pinned(size_t bytes)
+{
+    void *p;
+    CHECK(cu.MemHostAlloc(&p, bytes ? bytes : 1, HOST_PORTABLE_MAPPED));
+    memset(p, 0, bytes);
+    return p;
 }
 
 void driver_free(uint64_t address)

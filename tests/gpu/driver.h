@@ -14,12 +14,13 @@
 /* Open the driver, the first device and the kernel. 0, or 77 after a line that says what is missing. */
 int driver_open(void);
 void driver_close(void);
-const char *driver_device(void);       /* its name */
+const char *driver_device(void); /* its name */
 unsigned driver_multiprocessors(void);
-int driver_major(void);                /* of its compute capability */
+int driver_major(void); /* of its compute capability */
 
-uint64_t driver_alloc(size_t bytes);   /* device memory, zeroed */
+uint64_t driver_alloc(size_t bytes);      /* device memory, zeroed */
 void *driver_alloc_managed(size_t bytes); /* memory of both sides, zeroed */
+void *driver_alloc_pinned(size_t bytes);  /* host memory that the GPU sees at the same address, zeroed */
 void driver_free(uint64_t address);
 void driver_write(uint64_t to, const void *from, size_t bytes);
 void driver_read(void *to, uint64_t from, size_t bytes);

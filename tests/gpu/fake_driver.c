@@ -94,17 +94,17 @@ static void count(long by)
 }
 
 /* Calls that need a context, and those that a capture elsewhere would forbid. */
-#define CALL(name)                                                                                           \
-    do {                                                                                                     \
-        nb_cu_result failed_ = called(name);                                                                 \
-        if (failed_)                                                                                         \
-            return failed_;                                                                                  \
+#define CALL(name) \
+    do { \
+        nb_cu_result failed_ = called(name); \
+        if (failed_) \
+            return failed_; \
     } while (0)
-#define CALL_IN_CONTEXT(name)                                                                                \
-    do {                                                                                                     \
-        if (depth == 0 || mode_now != NB_CU_CAPTURE_MODE_RELAXED)                                            \
-            fake_wrong(name " without a context or outside of relaxed capture mode");                        \
-        CALL(name);                                                                                          \
+#define CALL_IN_CONTEXT(name) \
+    do { \
+        if (depth == 0 || mode_now != NB_CU_CAPTURE_MODE_RELAXED) \
+            fake_wrong(name " without a context or outside of relaxed capture mode"); \
+        CALL(name); \
     } while (0)
 
 /* ---- The table: device and context --------------------------------------------------------------------- */
@@ -155,17 +155,10 @@ static nb_cu_result fDeviceGetAttribute(int *value, int attribute, nb_cu_device 
     (void)d;
     CALL("cuDeviceGetAttribute");
     switch (attribute) {
-    case NB_CU_ATTR_MULTIPROCESSORS:
-        *value = 8;
-        break;
-    case NB_CU_ATTR_CAPABILITY_MAJOR:
-        *value = fake.major ? fake.major : 9;
-        break;
-    case NB_CU_ATTR_VIRTUAL_MEMORY:
-        *value = !fake.no_virtual_memory;
-        break;
-    default:
-        *value = 1;
+    case NB_CU_ATTR_MULTIPROCESSORS: *value = 8; break;
+    case NB_CU_ATTR_CAPABILITY_MAJOR: *value = fake.major ? fake.major : 9; break;
+    case NB_CU_ATTR_VIRTUAL_MEMORY: *value = !fake.no_virtual_memory; break;
+    default: *value = 1;
     }
     return 0;
 }
@@ -407,8 +400,10 @@ static nb_cu_result fMemcpyAsync(nb_cu_ptr dst, nb_cu_ptr src, size_t bytes, nb_
 {
     CALL_IN_CONTEXT("cuMemcpyAsync");
     pthread_mutex_lock(&fake_lock);
-    fake_put(stream, &(struct fake_item){.kind = COPY, .at = (unsigned char *)(uintptr_t)dst,
-                               .from = (const unsigned char *)(uintptr_t)src, .bytes = bytes});
+    fake_put(stream, &(struct fake_item){.kind = COPY,
+                                         .at = (unsigned char *)(uintptr_t)dst,
+                                         .from = (const unsigned char *)(uintptr_t)src,
+                                         .bytes = bytes});
     pthread_mutex_unlock(&fake_lock);
     return 0;
 }
@@ -435,7 +430,7 @@ static struct range { /* what CUDA knows of addresses */
     enum fake_memory type;
     char *seen; /* where the CPU finds it, if elsewhere */
     struct range *next;
-} *ranges;
+} * ranges;
 
 static void know_as(const void *p, size_t bytes, enum fake_memory type, void *seen)
 {
@@ -690,5 +685,5 @@ const struct nb_cuda fake_driver = {
 #define FAKE(name, args) .name = f##name,
     NB_CU_FUNCTIONS(FAKE)
 #undef FAKE
-    .image = "fake",
+        .image = "fake",
 };

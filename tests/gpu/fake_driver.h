@@ -20,12 +20,12 @@ enum fake_memory { FAKE_UNKNOWN, FAKE_PINNED, FAKE_DEVICE }; /* the latter two: 
 struct fake_settings {
     int no_virtual_memory;
     enum fake_memory other; /* what memory is that the driver has not made */
-    size_t memory;     /* of the GPU; 0: 256 MiB */
-    int major;         /* of its compute capability; 0: 9 */
-    int emulate;       /* the kernel's own source on emulated threads, else a C rendering of kernels.h */
-    unsigned lazy_us;  /* a kernel begins so late */
-    _Atomic int never; /* a kernel never begins */
-    _Atomic int stuck; /* it begins, and does nothing until it is told to end */
+    size_t memory;          /* of the GPU; 0: 256 MiB */
+    int major;              /* of its compute capability; 0: 9 */
+    int emulate;            /* the kernel's own source on emulated threads, else a C rendering of kernels.h */
+    unsigned lazy_us;       /* a kernel begins so late */
+    _Atomic int never;      /* a kernel never begins */
+    _Atomic int stuck;      /* it begins, and does nothing until it is told to end */
 };
 extern struct fake_settings fake;
 

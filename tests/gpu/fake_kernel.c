@@ -87,26 +87,16 @@ static int64_t work(const struct nb_gpu_desc *d, struct nb_gpu_result *res)
     if (fake.major >= NB_GPU_NO_DIFFERENCES && nb_gpu_differs(d->op))
         return -ENOTSUP;
     switch (d->op) {
-    case NB_GPU_ENCODE:
-        return encode(d, res);
+    case NB_GPU_ENCODE: return encode(d, res);
     case NB_GPU_DECODE:
     case NB_GPU_REDUCE:
     case NB_GPU_ULP_DECODE:
     case NB_GPU_DELTA4_DECODE:
-    case NB_GPU_REDUCE_EXACT:
-        return sum(d);
-    case NB_GPU_COPY:
-        memcpy(at(d->dst), at(d->src), d->n);
-        return 0;
-    case NB_GPU_ZERO:
-        memset(at(d->dst), 0, d->n);
-        return 0;
-    case NB_GPU_HASH:
-        res->value = nb_hash64(at(d->src), d->n, d->first);
-        return 0;
-    case NB_GPU_EQUAL:
-        res->value = memcmp(at(d->src), at(d->ref), d->n) != 0;
-        return 0;
+    case NB_GPU_REDUCE_EXACT: return sum(d);
+    case NB_GPU_COPY: memcpy(at(d->dst), at(d->src), d->n); return 0;
+    case NB_GPU_ZERO: memset(at(d->dst), 0, d->n); return 0;
+    case NB_GPU_HASH: res->value = nb_hash64(at(d->src), d->n, d->first); return 0;
+    case NB_GPU_EQUAL: res->value = memcmp(at(d->src), at(d->ref), d->n) != 0; return 0;
     case NB_GPU_ULP_ENCODE:
         return nb_ulp_encode((enum nb_ulp_width)d->width, at(d->src), at(d->ref), d->n, d->limit, at(d->dst),
                              nb_ulp_bound((enum nb_ulp_width)d->width, d->n));
@@ -127,11 +117,8 @@ static int64_t work(const struct nb_gpu_desc *d, struct nb_gpu_result *res)
         if (!(d->flags & NB_GPU_SPREAD))
             wrong("a profile with a stride");
         return nb_host_sums((enum nb_dtype)d->type, at(d->src), d->n, d->nsources, at(d->dst));
-    case NB_GPU_ULP_GUESS:
-        res->value = nb_ulp_guess_width(at(d->src), at(d->ref), d->n);
-        return 0;
-    default:
-        wrong("an operation that it does not know");
+    case NB_GPU_ULP_GUESS: res->value = nb_ulp_guess_width(at(d->src), at(d->ref), d->n); return 0;
+    default: wrong("an operation that it does not know");
     }
 }
 

@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "fake_kernel.h"
-#include "kernels/emulate.h"
+#include "gpu/emulate.h"
 
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static unsigned long kernels;
@@ -63,21 +63,15 @@ static void run_item(struct fake_item *it)
             pthread_cond_wait(&changed, &fake_lock);
         pthread_mutex_unlock(&fake_lock);
         break;
-    case LAUNCH:
-        run_kernel(it);
-        break;
+    case LAUNCH: run_kernel(it); break;
     case SET:
         if (it->bytes == 4 && (uintptr_t)it->at % 4 == 0)
             __atomic_store_n((uint32_t *)(void *)it->at, it->pattern, __ATOMIC_RELEASE);
         else
             memset(it->at, (int)it->pattern, it->bytes);
         break;
-    case COPY:
-        memcpy(fake_seen_at(it->at), fake_seen_at(it->from), it->bytes);
-        break;
-    case FUNCTION:
-        it->function(it->argument);
-        break;
+    case COPY: memcpy(fake_seen_at(it->at), fake_seen_at(it->from), it->bytes); break;
+    case FUNCTION: it->function(it->argument); break;
     }
 }
 

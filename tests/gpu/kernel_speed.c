@@ -3,7 +3,9 @@
  * Speed of the kernels on the first GPU, as bytes read and written a second and as a fraction of what copying
  * within the device reaches, from 1 MiB to 1 GiB of values; a table on standard output, or JSON.
  *
- *     kernel_speed [--json] [--most MIB]
+ *     kernel_speed [--json] [--most MIB] [--once MIB]
+ *
+ * With --once every kernel runs once, on BF16 values of that size: for a profiler, which counts the launches.
  */
 #include <math.h>
 #include <stdio.h>
@@ -19,14 +21,22 @@
 #define BLOCK ((size_t)8 << 20) /* of values that are made on the host */
 
 static int json, rows;
+static unsigned warm = 3, rounds = ROUNDS;
 static uint64_t state, list, results, work, values, own, coded[MOST_SOURCES], err, scale, sources;
 static uint64_t work_bytes, most_bytes; /* of values, half of which is between coded[i] and coded[i + 1] */
 static struct nb_gpu_result result;
 
 static struct nb_gpu_desc base(enum nb_gpu_op op, enum nb_dtype type, uint64_t n)
 {
-    return (struct nb_gpu_desc){.op = (uint8_t)op, .type = (uint8_t)type, .codec = NB_CODEC_INT4, .n = n,
-                                .result = results, .work = work, .bound = 0.2f, .beta = 0.9f, .id = 1};
+    return (struct nb_gpu_desc){.op = (uint8_t)op,
+                                .type = (uint8_t)type,
+                                .codec = NB_CODEC_INT4,
+                                .n = n,
+                                .result = results,
+                                .work = work,
+                                .bound = 0.2f,
+                                .beta = 0.9f,
+                                .id = 1};
 }
 
 /* Seconds that the descriptor takes. */
@@ -41,13 +51,13 @@ static double run(struct nb_gpu_desc *desc)
         exit(1);
     }
     driver_write(list, desc, sizeof(*desc));
-    for (unsigned i = 0; i < 3; i++)
+    for (unsigned i = 0; i < warm; i++)
         driver_launch(&launch, blocks);
     driver_wait();
     driver_start();
-    for (unsigned i = 0; i < ROUNDS; i++)
+    for (unsigned i = 0; i < rounds; i++)
         driver_launch(&launch, blocks);
-    double seconds = driver_stop() / ROUNDS;
+    double seconds = driver_stop() / rounds;
     driver_read(&result, results, sizeof(result));
     if (result.length < 0 || result.done != 1) {
         fprintf(stderr, "the kernel failed: %lld\n", (long long)result.length);
@@ -101,9 +111,9 @@ static double measure(enum nb_dtype type, size_t mib)
     driver_copy(own, values, bytes);
     driver_wait();
     driver_start();
-    for (unsigned i = 0; i < ROUNDS; i++)
+    for (unsigned i = 0; i < rounds; i++)
         driver_copy(own, values, bytes);
-    double copy = 2.0 * (double)bytes / (driver_stop() / ROUNDS) * 1e-9;
+    double copy = 2.0 * (double)bytes / (driver_stop() / rounds) * 1e-9;
     report("device copy (driver)", mib, 2.0 * (double)bytes, 2.0 * (double)bytes / copy * 1e-9, copy);
 
     struct nb_gpu_desc d = base(NB_GPU_COPY, type, bytes);
@@ -266,20 +276,27 @@ static void measure_looks(enum nb_dtype type, size_t mib, double copy)
 
 int main(int argc, char **argv)
 {
-    size_t most = 1024;
+    size_t most = 1024, once = 0;
     for (int i = 1; i < argc; i++) {
         if (!strcmp(argv[i], "--json"))
             json = 1;
         else if (!strcmp(argv[i], "--most") && i + 1 < argc)
             most = strtoul(argv[++i], NULL, 10);
+        else if (!strcmp(argv[i], "--once") && i + 1 < argc)
+            once = strtoul(argv[++i], NULL, 10);
         else {
-            fprintf(stderr, "usage: kernel_speed [--json] [--most MIB]\n");
+            fprintf(stderr, "usage: kernel_speed [--json] [--most MIB] [--once MIB]\n");
             return 2;
         }
     }
     int status = driver_open();
     if (status)
         return status;
+    if (once) {
+        most = once;
+        warm = 0;
+        rounds = 1;
+    }
     if (most < 1 || most > 4096)
         most = 1024;
     size_t bytes = most << 20, n = bytes / 2;
@@ -303,8 +320,10 @@ int main(int argc, char **argv)
     else
         printf("%s, %u multiprocessors; bytes read and written\n", driver_device(), driver_multiprocessors());
     for (int type = NB_F32; type < NB_DTYPE_COUNT; type++) {
+        if (once && type != NB_BF16)
+            continue;
         fill(values, (enum nb_dtype)type, bytes);
-        for (size_t mib = 1; mib <= most; mib *= 4) {
+        for (size_t mib = once ? once : 1; mib <= most; mib *= 4) {
             const double copy = measure((enum nb_dtype)type, mib);
             measure_differences((enum nb_dtype)type, mib, copy);
             measure_exact((enum nb_dtype)type, mib, copy);

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "suite.h"
+#include "lib/suite.h"
 
 enum content {
     WALK_BF16, /* every value moves by -1, 0 or 1 in the last place */
@@ -81,9 +81,8 @@ static double summary_ratio(void)
 static int weights_node(struct hx_node *node, void *arg)
 {
     const struct plan *plan = arg;
-    struct hx_comm_cfg cfg = { .channels = plan->channels,
-                               .buff_size = 256 << 10,
-                               .gpu_delay_us = plan->delays ? 200 : 0 };
+    struct hx_comm_cfg cfg = {
+        .channels = plan->channels, .buff_size = 256 << 10, .gpu_delay_us = plan->delays ? 200 : 0};
     unsigned char *w[6][HX_MAX_NODES], *result = NULL;
     struct hx_lib *lib;
     struct hx_comm *comm;
@@ -97,7 +96,7 @@ static int weights_node(struct hx_node *node, void *arg)
     for (int step = 0; step < plan->steps; step++) {
         for (int s = 0; s < plan->nslots; s++) {
             size_t bytes = plan->slot[s].bytes;
-            struct hx_op op = { .func = HX_ALL_GATHER, .type = ncclInt8, .count = bytes };
+            struct hx_op op = {.func = HX_ALL_GATHER, .type = ncclInt8, .count = bytes};
             ncclResult_t ret;
 
             for (int r = 0; r < node->nnodes; r++)
@@ -143,12 +142,7 @@ static int weights_node(struct hx_node *node, void *arg)
 
 static int weights(const char *name, int nnodes, struct plan plan, const char *const *env)
 {
-    struct hx_job job = { .name = name,
-                          .nnodes = nnodes,
-                          .fn = weights_node,
-                          .arg = &plan,
-                          .env = env,
-                          .deadline_s = hx_quick() ? 240 : 60 };
+    struct hx_job job = {.name = name, .nnodes = nnodes, .fn = weights_node, .arg = &plan, .env = env};
     struct hx_report *rep;
     int rc = hx_job_run(&job, &rep);
 
@@ -159,15 +153,15 @@ static int weights(const char *name, int nnodes, struct plan plan, const char *c
     return rc;
 }
 
-static const char *const env_exact[] = { "NIBBLE_AG=exact", NULL };
+static const char *const env_exact[] = {"NIBBLE_AG=exact", NULL};
 
 /* The first gather is raw (ratio 1); at S steps with a later ratio of x the mean is S / (1 + (S-1)/x). */
 static int walk_bf16(void)
 {
     return weights(
         "bf16 walk", 3,
-        (struct plan) {
-            .steps = 10, .nslots = 1, .channels = 2, .least_ratio = 3.0, .slot = { { WALK_BF16, 400006 } } },
+        (struct plan){
+            .steps = 10, .nslots = 1, .channels = 2, .least_ratio = 3.0, .slot = {{WALK_BF16, 400006}}},
         env_exact);
 }
 
@@ -175,8 +169,8 @@ static int walk_fp32(void)
 {
     return weights(
         "fp32 walk", 3,
-        (struct plan) {
-            .steps = 8, .nslots = 1, .channels = 4, .least_ratio = 1.8, .slot = { { WALK_FP32, 300004 } } },
+        (struct plan){
+            .steps = 8, .nslots = 1, .channels = 4, .least_ratio = 1.8, .slot = {{WALK_FP32, 300004}}},
         env_exact);
 }
 
@@ -184,8 +178,8 @@ static int walk_fp8(void)
 {
     return weights(
         "8-bit walk", 2,
-        (struct plan) {
-            .steps = 8, .nslots = 1, .channels = 2, .least_ratio = 1.8, .slot = { { WALK_FP8, 200001 } } },
+        (struct plan){
+            .steps = 8, .nslots = 1, .channels = 2, .least_ratio = 1.8, .slot = {{WALK_FP8, 200001}}},
         env_exact);
 }
 
@@ -193,47 +187,45 @@ static int unchanged(void)
 {
     return weights(
         "unchanged", 3,
-        (struct plan) {
-            .steps = 12, .nslots = 1, .channels = 2, .least_ratio = 5.0, .slot = { { UNCHANGED, 333333 } } },
+        (struct plan){
+            .steps = 12, .nslots = 1, .channels = 2, .least_ratio = 5.0, .slot = {{UNCHANGED, 333333}}},
         env_exact);
 }
 
 static int random_bytes(void)
 {
-    return weights("random bytes", 3,
-                   (struct plan) { .steps = 6,
-                                   .nslots = 1,
-                                   .channels = 2,
-                                   .least_ratio = 0.98,
-                                   .slot = { { NEW_EACH_STEP, 250000 } } },
-                   env_exact);
+    return weights(
+        "random bytes", 3,
+        (struct plan){
+            .steps = 6, .nslots = 1, .channels = 2, .least_ratio = 0.98, .slot = {{NEW_EACH_STEP, 250000}}},
+        env_exact);
 }
 
 /* Four contents of one size in turn, one of another size, one below the minimum size. */
 static int slots_of_one_size(void)
 {
     return weights("slots of one size", 3,
-                   (struct plan) { .steps = 8,
-                                   .nslots = 6,
-                                   .channels = 8,
-                                   .in_place = true,
-                                   .slot = { { WALK_BF16, 120002 },
-                                             { WALK_BF16, 120002 },
-                                             { NEW_EACH_STEP, 120002 },
-                                             { UNCHANGED, 120002 },
-                                             { JUMPS, 90000 },
-                                             { WALK_FP32, 501 } } },
+                   (struct plan){.steps = 8,
+                                 .nslots = 6,
+                                 .channels = 8,
+                                 .in_place = true,
+                                 .slot = {{WALK_BF16, 120002},
+                                          {WALK_BF16, 120002},
+                                          {NEW_EACH_STEP, 120002},
+                                          {UNCHANGED, 120002},
+                                          {JUMPS, 90000},
+                                          {WALK_FP32, 501}}},
                    env_exact);
 }
 
 static int in_place(void)
 {
     return weights("in place", 2,
-                   (struct plan) { .steps = 8,
-                                   .nslots = 2,
-                                   .channels = 2,
-                                   .in_place = true,
-                                   .slot = { { WALK_BF16, 150002 }, { JUMPS, 150002 } } },
+                   (struct plan){.steps = 8,
+                                 .nslots = 2,
+                                 .channels = 2,
+                                 .in_place = true,
+                                 .slot = {{WALK_BF16, 150002}, {JUMPS, 150002}}},
                    env_exact);
 }
 
@@ -241,39 +233,34 @@ static int in_place(void)
  * step. */
 static int out_of_step(void)
 {
-    static const char *const env[] = { "NIBBLE_AG=exact", "NIBBLE_CREDITS=1", "NIBBLE_UNIT_BYTES=4096",
-                                       "NIBBLE_AG_MIN_BYTES=0", NULL };
+    static const char *const env[] = {"NIBBLE_AG=exact", "NIBBLE_CREDITS=1", "NIBBLE_UNIT_BYTES=4096",
+                                      "NIBBLE_AG_MIN_BYTES=0", NULL};
 
     return weights(
         "out of step", 4,
-        (struct plan) {
-            .steps = 8,
-            .nslots = 4,
-            .channels = 2,
-            .delays = true,
-            .slot = { { WALK_BF16, 50002 }, { WALK_BF16, 50002 }, { JUMPS, 30000 }, { UNCHANGED, 777 } } },
+        (struct plan){.steps = 8,
+                      .nslots = 4,
+                      .channels = 2,
+                      .delays = true,
+                      .slot = {{WALK_BF16, 50002}, {WALK_BF16, 50002}, {JUMPS, 30000}, {UNCHANGED, 777}}},
         env);
 }
 
-/* The same in two hops, and one node's copies of references are damaged now and then: pieces are asked for again
- * while newer ones fill the rings behind them. */
+/* The same in two hops, and one node's copies of references are damaged now and then: pieces are asked for
+ * again while newer ones fill the rings behind them. */
 static int out_of_step_forwarded(const char *name, int nnodes, const char *schedule)
 {
-    const char *const env[] = { "NIBBLE_AG=exact",       "NIBBLE_CREDITS=1", "NIBBLE_UNIT_BYTES=32768",
-                                "NIBBLE_AG_MIN_BYTES=0", schedule,           NULL };
-    static const char *const fault[] = { "NIBBLE_FAULT=ref", NULL };
-    struct plan plan = { .steps = 8,
-                         .nslots = 4,
-                         .channels = 2,
-                         .delays = true,
-                         .slot = { { WALK_BF16, 150002 }, { WALK_BF16, 50002 }, { JUMPS, 30000 }, { UNCHANGED, 150777 } } };
-    struct hx_job job = { .name = name,
-                          .nnodes = nnodes,
-                          .fn = weights_node,
-                          .arg = &plan,
-                          .env = env,
-                          .node_env[1] = fault,
-                          .deadline_s = hx_quick() ? 240 : 60 };
+    const char *const env[] = {"NIBBLE_AG=exact",       "NIBBLE_CREDITS=1", "NIBBLE_UNIT_BYTES=32768",
+                               "NIBBLE_AG_MIN_BYTES=0", schedule,           NULL};
+    static const char *const fault[] = {"NIBBLE_FAULT=ref", NULL};
+    struct plan plan = {
+        .steps = 8,
+        .nslots = 4,
+        .channels = 2,
+        .delays = true,
+        .slot = {{WALK_BF16, 150002}, {WALK_BF16, 50002}, {JUMPS, 30000}, {UNCHANGED, 150777}}};
+    struct hx_job job = {
+        .name = name, .nnodes = nnodes, .fn = weights_node, .arg = &plan, .env = env, .node_env[1] = fault};
     struct hx_report *rep;
     int rc = hx_job_run(&job, &rep);
 
@@ -292,74 +279,71 @@ static int out_of_step_two_hop(void)
 /* Node 1 asks owners of other rows for raw bytes, through nodes of its own. */
 static int out_of_step_two_level(void)
 {
-    return out_of_step_forwarded("out of step in two levels", hx_quick() ? 6 : 9, "NIBBLE_SCHEDULE=two-level");
+    return out_of_step_forwarded("out of step in two levels", hx_quick() ? 6 : 9,
+                                 "NIBBLE_SCHEDULE=two-level");
 }
 
 static int walk_two_level(void)
 {
-    static const char *const env[] = { "NIBBLE_AG=exact", "NIBBLE_SCHEDULE=two-level", NULL };
+    static const char *const env[] = {"NIBBLE_AG=exact", "NIBBLE_SCHEDULE=two-level", NULL};
 
     return weights(
         "bf16 walk in two levels", 6,
-        (struct plan) {
-            .steps = 10, .nslots = 1, .channels = 2, .least_ratio = 3.0, .slot = { { WALK_BF16, 400006 } } },
+        (struct plan){
+            .steps = 10, .nslots = 1, .channels = 2, .least_ratio = 3.0, .slot = {{WALK_BF16, 400006}}},
         env);
 }
 
-/* One node has no memory for references: its row's confirmation says so, and all blocks are sent raw and are right. */
+/* One node has no memory for references: its row's confirmation says so, and all blocks are sent raw and are
+ * right. */
 static int no_memory_on_one_two_level(void)
 {
-    static const char *const env[] = { "NIBBLE_AG=exact", "NIBBLE_SCHEDULE=two-level", NULL };
-    static const char *const none[] = { "NIBBLE_REF_MAX_MB=0", NULL };
+    static const char *const env[] = {"NIBBLE_AG=exact", "NIBBLE_SCHEDULE=two-level", NULL};
+    static const char *const none[] = {"NIBBLE_REF_MAX_MB=0", NULL};
     struct plan plan = {
-        .steps = 6, .nslots = 2, .channels = 2, .slot = { { WALK_BF16, 150002 }, { JUMPS, 150002 } }
-    };
-    struct hx_job job = { .name = "no memory on one node, two levels",
-                          .nnodes = 6,
-                          .fn = weights_node,
-                          .arg = &plan,
-                          .env = env,
-                          .node_env[1] = none,
-                          .deadline_s = hx_quick() ? 240 : 60 };
+        .steps = 6, .nslots = 2, .channels = 2, .slot = {{WALK_BF16, 150002}, {JUMPS, 150002}}};
+    struct hx_job job = {.name = "no memory on one node, two levels",
+                         .nnodes = 6,
+                         .fn = weights_node,
+                         .arg = &plan,
+                         .env = env,
+                         .node_env[1] = none};
 
     return hx_job_run(&job, NULL);
 }
 
 static int walk_two_hop(void)
 {
-    static const char *const env[] = { "NIBBLE_AG=exact", "NIBBLE_SCHEDULE=two-hop", NULL };
+    static const char *const env[] = {"NIBBLE_AG=exact", "NIBBLE_SCHEDULE=two-hop", NULL};
 
     return weights(
         "bf16 walk in two hops", 4,
-        (struct plan) {
-            .steps = 10, .nslots = 1, .channels = 2, .least_ratio = 3.0, .slot = { { WALK_BF16, 400006 } } },
+        (struct plan){
+            .steps = 10, .nslots = 1, .channels = 2, .least_ratio = 3.0, .slot = {{WALK_BF16, 400006}}},
         env);
 }
 
 /* No memory for references: all of it raw and right. */
 static int no_memory(void)
 {
-    static const char *const env[] = { "NIBBLE_AG=exact", "NIBBLE_REF_MAX_MB=0", NULL };
+    static const char *const env[] = {"NIBBLE_AG=exact", "NIBBLE_REF_MAX_MB=0", NULL};
 
-    return weights(
-        "no memory", 2,
-        (struct plan) { .steps = 4, .nslots = 1, .channels = 2, .slot = { { WALK_BF16, 150002 } } }, env);
+    return weights("no memory", 2,
+                   (struct plan){.steps = 4, .nslots = 1, .channels = 2, .slot = {{WALK_BF16, 150002}}}, env);
 }
 
 /* One node has no memory for references and the others do. */
 static int no_memory_on_one(void)
 {
-    static const char *const none[] = { "NIBBLE_REF_MAX_MB=0", NULL };
+    static const char *const none[] = {"NIBBLE_REF_MAX_MB=0", NULL};
     struct plan plan = {
-        .steps = 6, .nslots = 2, .channels = 2, .slot = { { WALK_BF16, 150002 }, { JUMPS, 150002 } }
-    };
-    struct hx_job job = { .name = "no memory on one node",
-                          .nnodes = 3,
-                          .fn = weights_node,
-                          .arg = &plan,
-                          .env = env_exact,
-                          .node_env[1] = none,
-                          .deadline_s = hx_quick() ? 240 : 60 };
+        .steps = 6, .nslots = 2, .channels = 2, .slot = {{WALK_BF16, 150002}, {JUMPS, 150002}}};
+    struct hx_job job = {.name = "no memory on one node",
+                         .nnodes = 3,
+                         .fn = weights_node,
+                         .arg = &plan,
+                         .env = env_exact,
+                         .node_env[1] = none};
 
     return hx_job_run(&job, NULL);
 }
@@ -368,17 +352,15 @@ static int no_memory_on_one(void)
  * bytes. */
 static int asks_for_raw(void)
 {
-    static const char *const fault[] = { "NIBBLE_FAULT=ref", NULL };
+    static const char *const fault[] = {"NIBBLE_FAULT=ref", NULL};
     struct plan plan = {
-        .steps = 8, .nslots = 2, .channels = 4, .slot = { { WALK_BF16, 300002 }, { UNCHANGED, 200000 } }
-    };
-    struct hx_job job = { .name = "asks for raw bytes",
-                          .nnodes = 3,
-                          .fn = weights_node,
-                          .arg = &plan,
-                          .env = env_exact,
-                          .node_env[1] = fault,
-                          .deadline_s = hx_quick() ? 240 : 60 };
+        .steps = 8, .nslots = 2, .channels = 4, .slot = {{WALK_BF16, 300002}, {UNCHANGED, 200000}}};
+    struct hx_job job = {.name = "asks for raw bytes",
+                         .nnodes = 3,
+                         .fn = weights_node,
+                         .arg = &plan,
+                         .env = env_exact,
+                         .node_env[1] = fault};
     struct hx_report *rep;
     int rc = hx_job_run(&job, &rep);
 
@@ -391,22 +373,22 @@ static int asks_for_raw(void)
 }
 
 static const struct hx_case cases[] = {
-    { "walk-bf16", walk_bf16, 0 },
-    { "walk-fp32", walk_fp32, HX_CASE_FULL },
-    { "walk-8-bit", walk_fp8, 0 },
-    { "unchanged", unchanged, 0 },
-    { "random-bytes", random_bytes, HX_CASE_FULL },
-    { "slots-of-one-size", slots_of_one_size, 0 },
-    { "in-place", in_place, 0 },
-    { "out-of-step", out_of_step, 0 },
-    { "out-of-step-two-hop", out_of_step_two_hop, 0 },
-    { "walk-two-hop", walk_two_hop, 0 },
-    { "out-of-step-two-level", out_of_step_two_level, 0 },
-    { "walk-two-level", walk_two_level, 0 },
-    { "no-memory-on-one-node-two-level", no_memory_on_one_two_level, 0 },
-    { "asks-for-raw", asks_for_raw, 0 },
-    { "no-memory", no_memory, HX_CASE_FULL },
-    { "no-memory-on-one-node", no_memory_on_one, 0 },
+    {"walk-bf16", walk_bf16, 0},
+    {"walk-fp32", walk_fp32, HX_CASE_FULL},
+    {"walk-8-bit", walk_fp8, 0},
+    {"unchanged", unchanged, 0},
+    {"random-bytes", random_bytes, HX_CASE_FULL},
+    {"slots-of-one-size", slots_of_one_size, 0},
+    {"in-place", in_place, 0},
+    {"out-of-step", out_of_step, 0},
+    {"out-of-step-two-hop", out_of_step_two_hop, 0},
+    {"walk-two-hop", walk_two_hop, 0},
+    {"out-of-step-two-level", out_of_step_two_level, 0},
+    {"walk-two-level", walk_two_level, 0},
+    {"no-memory-on-one-node-two-level", no_memory_on_one_two_level, 0},
+    {"asks-for-raw", asks_for_raw, 0},
+    {"no-memory", no_memory, HX_CASE_FULL},
+    {"no-memory-on-one-node", no_memory_on_one, 0},
 };
 
 int main(int argc, char **argv)

@@ -15,21 +15,19 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "suite.h"
+#include "lib/suite.h"
 
-static const char *const env_short[] = { "NIBBLE_PEER_TIMEOUT=3", "NIBBLE_CLOSE_TIMEOUT=5",
-                                         "NIBBLE_LATE_REPORT=2",  "NIBBLE_CONNECT_TIMEOUT=20",
-                                         "NIBBLE_RS=raw",         NULL };
+static const char *const env_short[] = {"NIBBLE_PEER_TIMEOUT=3", "NIBBLE_CLOSE_TIMEOUT=" HX_LONG,
+                                        "NIBBLE_LATE_REPORT=2",  "NIBBLE_CONNECT_TIMEOUT=" HX_LONG,
+                                        "NIBBLE_RS=raw",         NULL};
 
 /* ---- one node fails while the communicator is made ---- */
-
-#define CONNECT_TIMEOUT_S 60 /* NIBBLE_CONNECT_TIMEOUT, which is not waited for */
 
 static int declined_node(struct hx_node *node, void *arg)
 {
     const char *reason = arg;
-    struct hx_comm_cfg cfg = { .channels = 2, .buff_size = 128 << 10 };
-    struct hx_p2p_cfg p2p_cfg = { .streams = 2, .slot = 64 << 10 };
+    struct hx_comm_cfg cfg = {.channels = 2, .buff_size = 128 << 10};
+    struct hx_p2p_cfg p2p_cfg = {.streams = 2, .slot = 64 << 10};
     struct hx_lib *lib = hx_lib_open(NULL, 0);
     const char *stage = "?";
     char out[200000], in[200000], want[200000];
@@ -44,14 +42,15 @@ static int declined_node(struct hx_node *node, void *arg)
     ret = hx_comm_open(node, lib, &cfg, &comm, &stage);
     HX_CHECK(ret != ncclSuccess, "the communicator was not declined");
     HX_CHECK(strcmp(stage, "connect") == 0, "failed in %s instead of connect", stage);
-    HX_CHECK(hx_now() - t < CONNECT_TIMEOUT_S / 2, "declining took %.1f s", hx_now() - t);
+    HX_CHECK(hx_now() - t < HX_SOON_S, "declining took %.1f s", hx_now() - t);
     HX_CHECK(hx_log_count(reason, NULL) > 0, "no line of the log says \"%s\"", reason);
     /* NCCL goes on over point-to-point connections. */
     HX_CHECK(hx_p2p_open(node, lib, &ctx, node->rank ^ 1, &p2p_cfg, &p2p) == ncclSuccess,
              "p2p after declining");
     hx_fill(ncclUint8, out, sizeof out, (uint64_t)node->rank, HX_FILL_BITS);
     hx_fill(ncclUint8, want, sizeof want, (uint64_t)(node->rank ^ 1), HX_FILL_BITS);
-    HX_CHECK(hx_p2p_run(p2p, out, sizeof out, in, sizeof in, 20) == ncclSuccess, "p2p after declining");
+    HX_CHECK(hx_p2p_run(p2p, out, sizeof out, in, sizeof in, HX_SOON_S) == ncclSuccess,
+             "p2p after declining");
     HX_CHECK(memcmp(in, want, sizeof in) == 0, "p2p after declining: wrong data");
     HX_CHECK(hx_p2p_close(p2p) == ncclSuccess && hx_finalize(lib, &ctx) == ncclSuccess, "closing");
     hx_lib_close(lib);
@@ -62,13 +61,9 @@ static int declined_node(struct hx_node *node, void *arg)
 /* Node `who` of these has one more setting and declines; the others say so, and who it was. */
 static int declined_by(int who, int nnodes, const char *const *env, const char *setting, const char *reason)
 {
-    const char *const one_more[] = { setting, NULL };
-    struct hx_job job = { .name = setting,
-                          .nnodes = nnodes,
-                          .fn = declined_node,
-                          .arg = (void *)(uintptr_t)reason,
-                          .env = env,
-                          .deadline_s = 2 * CONNECT_TIMEOUT_S };
+    const char *const one_more[] = {setting, NULL};
+    struct hx_job job = {
+        .name = setting, .nnodes = nnodes, .fn = declined_node, .arg = (void *)(uintptr_t)reason, .env = env};
     struct hx_report *report = NULL;
     char name[16];
     int rc;
@@ -85,7 +80,7 @@ static int declined_by(int who, int nnodes, const char *const *env, const char *
 
 static int declined(const char *setting, const char *reason)
 {
-    static const char *const env[] = { "NIBBLE_RS=raw", "NIBBLE_CONNECT_TIMEOUT=60", NULL };
+    static const char *const env[] = {"NIBBLE_RS=raw", "NIBBLE_CONNECT_TIMEOUT=" HX_LONG, NULL};
 
     return declined_by(1, 4, env, setting, reason);
 }
@@ -125,7 +120,7 @@ struct meeting {
 
 static int meet(struct hx_node *node, struct meeting *m)
 {
-    unsigned char mine[HX_HANDLE_BYTES] = { 0 };
+    unsigned char mine[HX_HANDLE_BYTES] = {0};
 
     m->lib = hx_lib_open(NULL, 0);
     HX_CHECK(m->lib && hx_init(m->lib, 5, &m->ctx) == ncclSuccess && m->ctx.coll_ok, "init");
@@ -154,8 +149,7 @@ static int absent_node(struct hx_node *node, void *arg)
     } else {
         HX_CHECK(hx_coll_connect(m.lib, m.handle, node->nnodes, node->rank, m.listen, &comm) != ncclSuccess,
                  "connected without node 2");
-        /* Well before the default of 120 s. */
-        HX_CHECK(hx_now() - t < 30, "gave up only after %.1f s", hx_now() - t);
+        HX_CHECK(hx_now() - t < HX_SOON_S, "gave up only after %.1f s", hx_now() - t);
         HX_CHECK(hx_log_count("node 2", NULL) > 0, "no line of the log names node 2");
         hx_barrier(node);
     }
@@ -166,9 +160,9 @@ static int absent_node(struct hx_node *node, void *arg)
 
 static int absent(void)
 {
-    static const char *const env[] = { "NIBBLE_CONNECT_TIMEOUT=2", NULL };
+    static const char *const env[] = {"NIBBLE_CONNECT_TIMEOUT=5", NULL};
 
-    return sx_job("absent node", 3, absent_node, NULL, 60, env);
+    return sx_job("absent node", 3, absent_node, NULL, env);
 }
 
 /* ---- nodes in rows and columns ---- */
@@ -181,14 +175,14 @@ struct grid_want {
 static int grid_node(struct hx_node *node, void *arg)
 {
     const struct grid_want *want = arg;
-    struct hx_comm_cfg cfg = { .channels = 2, .buff_size = 128 << 10 };
+    struct hx_comm_cfg cfg = {.channels = 2, .buff_size = 128 << 10};
     struct hx_comm *comm;
     struct hx_lib *lib;
 
     if (sx_open(node, &cfg, &lib, &comm))
         return 1;
-    HX_CHECK(hx_log_count(want->line, want->more) > 0, "no line of the log says \"%s\" and \"%s\"", want->line,
-             want->more);
+    HX_CHECK(hx_log_count(want->line, want->more) > 0, "no line of the log says \"%s\" and \"%s\"",
+             want->line, want->more);
     hx_barrier(node);
     if (sx_close(lib, comm, false))
         return 1;
@@ -198,24 +192,26 @@ static int grid_node(struct hx_node *node, void *arg)
 
 static int grid_connects(void)
 {
-    static const char *const env[] = { "NIBBLE_RS=raw", "NIBBLE_SCHEDULE=two-level", NULL };
-    static const char *const env_group[] = { "NIBBLE_RS=raw", "NIBBLE_SCHEDULE=two-level", "NIBBLE_GROUP=2", NULL };
-    static const char *const env_direct[] = { "NIBBLE_RS=raw", "NIBBLE_SCHEDULE=direct", "NIBBLE_GROUP=2", NULL };
+    static const char *const env[] = {"NIBBLE_RS=raw", "NIBBLE_SCHEDULE=two-level", NULL};
+    static const char *const env_group[] = {"NIBBLE_RS=raw", "NIBBLE_SCHEDULE=two-level", "NIBBLE_GROUP=2",
+                                            NULL};
+    static const char *const env_direct[] = {"NIBBLE_RS=raw", "NIBBLE_SCHEDULE=direct", "NIBBLE_GROUP=2",
+                                             NULL};
     static const struct {
         struct grid_want want;
         const char *const *env;
     } grid[] = {
-        { { 4, "connected over", "grid of 2 rows of 2 nodes" }, env },
-        { { 6, "connected over", "grid of 2 rows of 3 nodes" }, env },
-        { { 8, "connected over", "grid of 2 rows of 4 nodes" }, env },
-        { { 8, "connected over", "grid of 4 rows of 2 nodes" }, env_group },
-        { { 5, "no grid", "no divisor" }, env },
-        { { 5, "no grid", "NIBBLE_GROUP=2 does not divide 5" }, env_group },
-        { { 4, "no grid", "NIBBLE_SCHEDULE=direct" }, env_direct },
+        {{4, "connected over", "grid of 2 rows of 2 nodes"}, env},
+        {{6, "connected over", "grid of 2 rows of 3 nodes"}, env},
+        {{8, "connected over", "grid of 2 rows of 4 nodes"}, env},
+        {{8, "connected over", "grid of 4 rows of 2 nodes"}, env_group},
+        {{5, "no grid", "no divisor"}, env},
+        {{5, "no grid", "NIBBLE_GROUP=2 does not divide 5"}, env_group},
+        {{4, "no grid", "NIBBLE_SCHEDULE=direct"}, env_direct},
     };
 
     for (size_t i = 0; i < sizeof grid / sizeof grid[0]; i++) {
-        int rc = sx_job(grid[i].want.more, grid[i].want.nodes, grid_node, (void *)(uintptr_t)&grid[i].want, 60,
+        int rc = sx_job(grid[i].want.more, grid[i].want.nodes, grid_node, (void *)(uintptr_t)&grid[i].want,
                         grid[i].env);
 
         if (rc)
@@ -227,8 +223,8 @@ static int grid_connects(void)
 /* Node 5 of two rows of three: nodes 0 and 1 have no connection with it, and say its reason all the same. */
 static int grid_declined(const char *setting, const char *reason)
 {
-    static const char *const env[] = { "NIBBLE_RS=raw", "NIBBLE_CONNECT_TIMEOUT=60", "NIBBLE_SCHEDULE=two-level",
-                                       NULL };
+    static const char *const env[] = {"NIBBLE_RS=raw", "NIBBLE_CONNECT_TIMEOUT=" HX_LONG,
+                                      "NIBBLE_SCHEDULE=two-level", NULL};
 
     return declined_by(5, 6, env, setting, reason);
 }
@@ -291,7 +287,7 @@ static int grid_death_node(struct hx_node *node, void *arg)
     t = hx_now();
     HX_CHECK(hx_coll_connect(m.lib, m.handle, node->nnodes, node->rank, m.listen, &comm) != ncclSuccess,
              "connected without node 5");
-    HX_CHECK(hx_now() - t < CONNECT_TIMEOUT_S / 2, "gave up only after %.1f s", hx_now() - t);
+    HX_CHECK(hx_now() - t < HX_SOON_S, "gave up only after %.1f s", hx_now() - t);
     HX_CHECK(hx_log_count("is declined", "node 5") > 0, "no line of the log names node 5");
     HX_CHECK(hx_finalize(m.lib, &m.ctx) == ncclSuccess, "finalize");
     hx_lib_close(m.lib);
@@ -300,13 +296,9 @@ static int grid_death_node(struct hx_node *node, void *arg)
 
 static int grid_death(void)
 {
-    static const char *const env[] = { "NIBBLE_CONNECT_TIMEOUT=60", "NIBBLE_SCHEDULE=two-level", NULL };
-    struct hx_job job = { .name = "death before the vote",
-                          .nnodes = 6,
-                          .fn = grid_death_node,
-                          .env = env,
-                          .dies = 1u << 5,
-                          .deadline_s = 2 * CONNECT_TIMEOUT_S };
+    static const char *const env[] = {"NIBBLE_CONNECT_TIMEOUT=" HX_LONG, "NIBBLE_SCHEDULE=two-level", NULL};
+    struct hx_job job = {
+        .name = "death before the vote", .nnodes = 6, .fn = grid_death_node, .env = env, .dies = 1u << 5};
 
     return hx_job_run(&job, NULL);
 }
@@ -334,18 +326,18 @@ static int bad_setting_node(struct hx_node *node, void *arg)
 static int bad_settings(void)
 {
     static const struct bad_setting bad[] = {
-        { "NIBBLE_CREDITS=0", "NIBBLE_CREDITS", "0" },
-        { "NIBBLE_CREDITS=many", "NIBBLE_CREDITS", "many" },
-        { "NIBBLE_UNIT_BYTES=99999999999999999999", "NIBBLE_UNIT_BYTES", "99999999999999999999" },
-        { "NIBBLE_RS=int3", "NIBBLE_RS", "int3" },
-        { "NIBBLE_EF_BETA=nan", "NIBBLE_EF_BETA", "nan" },
-        { "NIBBLE_ENABLE=maybe", "NIBBLE_ENABLE", "maybe" },
-        { "NIBBLE_CREDIT=4", "NIBBLE_CREDIT", "unknown" },
+        {"NIBBLE_CREDITS=0", "NIBBLE_CREDITS", "0"},
+        {"NIBBLE_CREDITS=many", "NIBBLE_CREDITS", "many"},
+        {"NIBBLE_UNIT_BYTES=99999999999999999999", "NIBBLE_UNIT_BYTES", "99999999999999999999"},
+        {"NIBBLE_RS=int3", "NIBBLE_RS", "int3"},
+        {"NIBBLE_EF_BETA=nan", "NIBBLE_EF_BETA", "nan"},
+        {"NIBBLE_ENABLE=maybe", "NIBBLE_ENABLE", "maybe"},
+        {"NIBBLE_CREDIT=4", "NIBBLE_CREDIT", "unknown"},
     };
 
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
-        const char *const env[] = { bad[i].setting, NULL };
-        int rc = sx_job(bad[i].setting, 2, bad_setting_node, (void *)(uintptr_t)&bad[i], 20, env);
+        const char *const env[] = {bad[i].setting, NULL};
+        int rc = sx_job(bad[i].setting, 2, bad_setting_node, (void *)(uintptr_t)&bad[i], env);
 
         if (rc)
             return rc;
@@ -419,7 +411,7 @@ static void *attacker(void *arg)
         int n = own_ports(addr, 16);
 
         for (int i = 0; i < n; i++) {
-            struct timeval tv = { 0, 100000 };
+            struct timeval tv = {0, 100000};
             int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
             unsigned char junk[4096];
 
@@ -431,9 +423,7 @@ static void *attacker(void *arg)
 
                 atomic_fetch_add(&a->hits, 1);
                 switch (hx_rand_below(&rng, 4)) {
-                case 0:
-                    memcpy(junk, http, len = sizeof http);
-                    break;
+                case 0: memcpy(junk, http, len = sizeof http); break;
                 case 1:
                     len = 1 + hx_rand_below(&rng, sizeof junk);
                     for (size_t k = 0; k < len; k++)
@@ -443,8 +433,7 @@ static void *attacker(void *arg)
                     len = 3;
                     memset(junk, 0, len); /* and no more, ever */
                     break;
-                default:
-                    break; /* silent */
+                default: break; /* silent */
                 }
                 if (len && send(fd, junk, len, MSG_NOSIGNAL) < 0)
                     len = 0;
@@ -463,11 +452,11 @@ static void *attacker(void *arg)
 
 static int strangers_node(struct hx_node *node, void *arg)
 {
-    struct hx_comm_cfg cfg = { .channels = 2, .buff_size = 128 << 10 };
-    struct hx_p2p_cfg p2p_cfg = { .streams = 2, .slot = 64 << 10 };
+    struct hx_comm_cfg cfg = {.channels = 2, .buff_size = 128 << 10};
+    struct hx_p2p_cfg p2p_cfg = {.streams = 2, .slot = 64 << 10};
     struct hx_lib *lib = hx_lib_open(NULL, 0);
     unsigned char handle[HX_HANDLE_BYTES];
-    struct attack attack = { false, 0 };
+    struct attack attack = {false, 0};
     struct hx_p2p *p2p;
     struct hx_ctx ctx;
     pthread_t thread;
@@ -488,11 +477,11 @@ static int strangers_node(struct hx_node *node, void *arg)
         HX_CHECK(hx_comm_open(node, lib, &cfg, &comm, &stage) == ncclSuccess,
                  "bring-up under attack failed in %s", stage);
         for (int i = 0; i < 3; i++) {
-            struct sx_spec spec = { .func = (enum hx_func)i,
-                                    .type = ncclFloat32,
-                                    .count = 40001,
-                                    .fill = HX_FILL_EXACT,
-                                    .seed = (uint64_t)round };
+            struct sx_spec spec = {.func = (enum hx_func)i,
+                                   .type = ncclFloat32,
+                                   .count = 40001,
+                                   .fill = HX_FILL_EXACT,
+                                   .seed = (uint64_t)round};
 
             if (sx_do(node, comm, &spec, NULL))
                 return 1;
@@ -517,15 +506,16 @@ static int strangers_node(struct hx_node *node, void *arg)
 
 static int strangers(void)
 {
-    return sx_job("strangers", 3, strangers_node, NULL, 60, env_short);
+    return sx_job("strangers", 3, strangers_node, NULL, env_short);
 }
 
 /* ---- settings as long as they may be ---- */
 
 static int long_settings_node(struct hx_node *node, void *arg)
 {
-    struct hx_comm_cfg cfg = { .channels = 2, .buff_size = 128 << 10 };
-    struct sx_spec spec = { .func = HX_REDUCE_SCATTER, .type = ncclFloat32, .op = ncclSum, .count = 1000, .seed = 3 };
+    struct hx_comm_cfg cfg = {.channels = 2, .buff_size = 128 << 10};
+    struct sx_spec spec = {
+        .func = HX_REDUCE_SCATTER, .type = ncclFloat32, .op = ncclSum, .count = 1000, .seed = 3};
     struct hx_comm *comm;
     struct hx_lib *lib;
 
@@ -543,32 +533,32 @@ static int long_settings_node(struct hx_node *node, void *arg)
 static int long_settings(void)
 {
     static char grad[1 << 17] = "NIBBLE_GRAD=";
-    const char *env[] = { grad, "NIBBLE_RS=raw", NULL };
+    const char *env[] = {grad, "NIBBLE_RS=raw", NULL};
     size_t at = strlen(grad);
 
     for (int i = 0; i < 64; i++)
         at += (size_t)snprintf(grad + at, sizeof grad - at, "%sreduce_scatter:bfloat16:%01500d@64",
                                i ? "," : "", 4096 + i);
-    return sx_job("long settings", 2, long_settings_node, NULL, 60, env);
+    return sx_job("long settings", 2, long_settings_node, NULL, env);
 }
 
 static const struct hx_case cases[] = {
-    { "long-settings", long_settings, 0 },
-    { "declined-connect", declined_connect, 0 },
-    { "declined-allocation", declined_alloc, 0 },
-    { "declined-registration", declined_regmr, 0 },
-    { "declined-settings", declined_settings, 0 },
-    { "declined-disabled", declined_disabled, 0 },
-    { "absent-node", absent, 0 },
-    { "grid-connects", grid_connects, 0 },
-    { "grid-declined-connect", grid_declined_connect, 0 },
-    { "grid-declined-registration", grid_declined_registration, 0 },
-    { "grid-declined-settings", grid_declined_settings, 0 },
-    { "grid-declined-mesh", grid_declined_mesh, 0 },
-    { "grid-declined-group", grid_declined_group, 0 },
-    { "grid-death", grid_death, 0 },
-    { "bad-settings", bad_settings, 0 },
-    { "strangers", strangers, 0 },
+    {"long-settings", long_settings, 0},
+    {"declined-connect", declined_connect, 0},
+    {"declined-allocation", declined_alloc, 0},
+    {"declined-registration", declined_regmr, 0},
+    {"declined-settings", declined_settings, 0},
+    {"declined-disabled", declined_disabled, 0},
+    {"absent-node", absent, 0},
+    {"grid-connects", grid_connects, 0},
+    {"grid-declined-connect", grid_declined_connect, 0},
+    {"grid-declined-registration", grid_declined_registration, 0},
+    {"grid-declined-settings", grid_declined_settings, 0},
+    {"grid-declined-mesh", grid_declined_mesh, 0},
+    {"grid-declined-group", grid_declined_group, 0},
+    {"grid-death", grid_death, 0},
+    {"bad-settings", bad_settings, 0},
+    {"strangers", strangers, 0},
 };
 
 int main(int argc, char **argv)

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a user can choose and change: which communicators are compressed, shadow mode, and the switch that takes
- * compression out of a running job.
+ * What a user can choose and change: which communicators are compressed, shadow mode, and the switch that
+ * takes compression out of a running job.
  */
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "suite.h"
+#include "lib/suite.h"
 
 #define NODES 3
 
@@ -16,13 +16,14 @@
 
 static int excluded_node(struct hx_node *node, void *arg)
 {
-    struct hx_comm_cfg cfg = { .channels = 2, .buff_size = 128 << 10 };
+    struct hx_comm_cfg cfg = {.channels = 2, .buff_size = 128 << 10};
     struct hx_lib *lib = hx_lib_open(NULL, 0);
     const char *stage = "?";
     struct hx_comm *comm;
 
     HX_CHECK(lib, "the plugin does not load");
-    HX_CHECK(hx_comm_open(node, lib, &cfg, &comm, &stage) != ncclSuccess, "the communicator was not excluded");
+    HX_CHECK(hx_comm_open(node, lib, &cfg, &comm, &stage) != ncclSuccess,
+             "the communicator was not excluded");
     HX_CHECK(strcmp(stage, "connect") == 0, "failed in %s instead of connect", stage);
     HX_CHECK(hx_log_count(arg, NULL) == 1, "no line of the log says \"%s\"", (const char *)arg);
     HX_CHECK(hx_log_warns() == 0, "what the user wants is logged as a warning");
@@ -32,16 +33,18 @@ static int excluded_node(struct hx_node *node, void *arg)
 
 static int comms_excluded(void)
 {
-    static const char *const other[] = { "NIBBLE_COMMS=nnodes=5,nnodes=8-16:nranks=8", NULL };
-    static const char *const this[] = { "NIBBLE_COMMS=!order=1", NULL };
+    static const char *const other[] = {"NIBBLE_COMMS=nnodes=5,nnodes=8-16:nranks=8", NULL};
+    static const char *const this[] = {"NIBBLE_COMMS=!order=1", NULL};
 
-    return sx_job("others only", NODES, excluded_node, (void *)"NIBBLE_COMMS excludes it (nnodes=3:order=1)", 40, other) ||
-           sx_job("not this one", NODES, excluded_node, (void *)"NIBBLE_COMMS excludes it (nnodes=3:order=1)", 40, this);
+    return sx_job("others only", NODES, excluded_node, (void *)"NIBBLE_COMMS excludes it (nnodes=3:order=1)",
+                  other) ||
+           sx_job("not this one", NODES, excluded_node, (void *)"NIBBLE_COMMS excludes it (nnodes=3:order=1)",
+                  this);
 }
 
 static int included_node(struct hx_node *node, void *arg)
 {
-    struct hx_comm_cfg cfg = { .channels = 2, .buff_size = 128 << 10 };
+    struct hx_comm_cfg cfg = {.channels = 2, .buff_size = 128 << 10};
     struct hx_lib *lib;
     struct hx_comm *comm;
 
@@ -55,9 +58,9 @@ static int included_node(struct hx_node *node, void *arg)
 
 static int comms_included(void)
 {
-    static const char *const env[] = { "NIBBLE_COMMS=nnodes=3:order=1-4,!name=model*", NULL };
+    static const char *const env[] = {"NIBBLE_COMMS=nnodes=3:order=1-4,!name=model*", NULL};
 
-    return sx_job("included", NODES, included_node, NULL, 40, env);
+    return sx_job("included", NODES, included_node, NULL, env);
 }
 
 static int refused_node(struct hx_node *node, void *arg)
@@ -75,15 +78,16 @@ static int refused_node(struct hx_node *node, void *arg)
 
 static int bad_rules(void)
 {
-    static const char *const comms[] = { "NIBBLE_COMMS=nnodes=3:size=4", NULL };
-    static const char *const types[] = { "NIBBLE_TYPES=bfloat16,float64", NULL };
-    static const char *const grad[] = { "NIBBLE_GRAD=reduce_scatter:int8:4", NULL };
+    static const char *const comms[] = {"NIBBLE_COMMS=nnodes=3:size=4", NULL};
+    static const char *const types[] = {"NIBBLE_TYPES=bfloat16,float64", NULL};
+    static const char *const grad[] = {"NIBBLE_GRAD=reduce_scatter:int8:4", NULL};
 
-    return sx_job("bad NIBBLE_COMMS", 1, refused_node, (void *)"NIBBLE_COMMS=nnodes=3:size=4: rule \"nnodes=3:size=4\"", 20,
-                  comms) ||
-           sx_job("bad NIBBLE_TYPES", 1, refused_node, (void *)"\"float64\" is not float32, bfloat16 or float16", 20,
-                  types) ||
-           sx_job("bad NIBBLE_GRAD", 1, refused_node, (void *)"NIBBLE_GRAD=reduce_scatter:int8:4: rule", 20, grad);
+    return sx_job("bad NIBBLE_COMMS", 1, refused_node,
+                  (void *)"NIBBLE_COMMS=nnodes=3:size=4: rule \"nnodes=3:size=4\"", comms) ||
+           sx_job("bad NIBBLE_TYPES", 1, refused_node,
+                  (void *)"\"float64\" is not float32, bfloat16 or float16", types) ||
+           sx_job("bad NIBBLE_GRAD", 1, refused_node, (void *)"NIBBLE_GRAD=reduce_scatter:int8:4: rule",
+                  grad);
 }
 
 /* ---- what is delivered ---- */
@@ -91,8 +95,12 @@ static int bad_rules(void)
 /* Run one reduce-scatter and compare with the sum in double precision. */
 static int error_of_one(struct hx_node *node, struct hx_comm *comm, int round, double *nmse)
 {
-    struct sx_spec spec = { .func = HX_REDUCE_SCATTER, .type = ncclFloat32, .count = 20011, .fill = HX_FILL_NORMAL,
-                            .seed = 100 + (uint64_t)round, .max_nmse = 1 };
+    struct sx_spec spec = {.func = HX_REDUCE_SCATTER,
+                           .type = ncclFloat32,
+                           .count = 20011,
+                           .fill = HX_FILL_NORMAL,
+                           .seed = 100 + (uint64_t)round,
+                           .max_nmse = 1};
     struct sx_run run;
     ncclResult_t ret;
 
@@ -113,7 +121,7 @@ static int error_of_one(struct hx_node *node, struct hx_comm *comm, int round, d
 
 static int types_node(struct hx_node *node, void *arg)
 {
-    struct hx_comm_cfg cfg = { .channels = 2, .buff_size = 256 << 10 };
+    struct hx_comm_cfg cfg = {.channels = 2, .buff_size = 256 << 10};
     struct hx_lib *lib;
     struct hx_comm *comm;
     double nmse = 1;
@@ -126,21 +134,22 @@ static int types_node(struct hx_node *node, void *arg)
 
 static int some_types(void)
 {
-    static const char *const without[] = { "NIBBLE_TYPES=bfloat16,float16", "NIBBLE_RS_MIN_BYTES=0", NULL };
-    static const char *const with[] = { "NIBBLE_TYPES=float32", "NIBBLE_RS_MIN_BYTES=0", NULL };
+    static const char *const without[] = {"NIBBLE_TYPES=bfloat16,float16", "NIBBLE_RS_MIN_BYTES=0", NULL};
+    static const char *const with[] = {"NIBBLE_TYPES=float32", "NIBBLE_RS_MIN_BYTES=0", NULL};
 
-    return sx_job("other types", NODES, types_node, NULL, 40, without) ||
-           sx_job("this type", NODES, types_node, (void *)"", 40, with);
+    return sx_job("other types", NODES, types_node, NULL, without) ||
+           sx_job("this type", NODES, types_node, (void *)"", with);
 }
 
 /* ---- NIBBLE_SHADOW ---- */
 
 static int shadow_node(struct hx_node *node, void *arg)
 {
-    struct hx_comm_cfg cfg = { .channels = 2, .buff_size = 256 << 10 };
+    struct hx_comm_cfg cfg = {.channels = 2, .buff_size = 256 << 10};
     struct hx_lib *lib;
     struct hx_comm *comm;
-    struct sx_spec gather = { .func = HX_ALL_GATHER, .type = ncclBfloat16, .count = 50001, .fill = HX_FILL_NORMAL };
+    struct sx_spec gather = {
+        .func = HX_ALL_GATHER, .type = ncclBfloat16, .count = 50001, .fill = HX_FILL_NORMAL};
     double nmse = 1;
     char line[1024];
     const char *at;
@@ -156,7 +165,8 @@ static int shadow_node(struct hx_node *node, void *arg)
         if (sx_do(node, comm, &gather, NULL))
             return 1;
     }
-    HX_CHECK(hx_log_count("shadow mode, everything is sent raw", NULL) == 1, "nothing says that this is shadow mode");
+    HX_CHECK(hx_log_count("shadow mode, everything is sent raw", NULL) == 1,
+             "nothing says that this is shadow mode");
     if (sx_close(lib, comm, false))
         return 1;
     hx_log_first("signature reduce_scatter:float32:60033@3", line, sizeof line);
@@ -168,7 +178,8 @@ static int shadow_node(struct hx_node *node, void *arg)
     HX_CHECK(strstr(line, "feedback=8 "), "feedback did not run beside: %s", line);
     hx_log_first(": all_gather bytes=", line, sizeof line);
     at = strstr(line, "would_be=");
-    HX_CHECK(at && atof(strstr(at, "ratio=") + 6) > 7, "seven of eight gathers repeat the first, but: %s", line);
+    HX_CHECK(at && atof(strstr(at, "ratio=") + 6) > 7, "seven of eight gathers repeat the first, but: %s",
+             line);
     HX_CHECK(hx_log_count("all_gather ops=8", "ratio=1.00") == 1, "gathers were not sent raw");
     hx_log_first("reduce_scatter ops=8 coded=0", line, sizeof line);
     HX_CHECK(strstr(line, "ratio=1.00") || strstr(line, "ratio=0.99"), "what was sent is not raw: %s", line);
@@ -177,17 +188,17 @@ static int shadow_node(struct hx_node *node, void *arg)
 
 static int shadow(void)
 {
-    static const char *const env[] = { "NIBBLE_SHADOW=1", "NIBBLE_RS_MIN_BYTES=0", "NIBBLE_EF_IDENTITY=signature",
-                                       NULL };
+    static const char *const env[] = {"NIBBLE_SHADOW=1", "NIBBLE_RS_MIN_BYTES=0",
+                                      "NIBBLE_EF_IDENTITY=signature", NULL};
 
-    return sx_job("shadow", NODES, shadow_node, NULL, 60, env);
+    return sx_job("shadow", NODES, shadow_node, NULL, env);
 }
 
 /* ---- NIBBLE_FALLBACK_NMSE ---- */
 
 static int fallback_node(struct hx_node *node, void *arg)
 {
-    struct hx_comm_cfg cfg = { .channels = 2, .buff_size = 256 << 10 };
+    struct hx_comm_cfg cfg = {.channels = 2, .buff_size = 256 << 10};
     struct hx_lib *lib;
     struct hx_comm *comm;
     double first = 0, last = 0;
@@ -201,22 +212,22 @@ static int fallback_node(struct hx_node *node, void *arg)
     }
     HX_CHECK(first > 1e-3, "the first round was not coded at 4 bits: error %g", first);
     if (arg)
-        HX_CHECK(last < first / 20 && hx_log_count("goes on with 8 bits", NULL) == 1, "error %g of 4 bits stayed %g",
-                 first, last);
+        HX_CHECK(last < first / 20 && hx_log_count("goes on with 8 bits", NULL) == 1,
+                 "error %g of 4 bits stayed %g", first, last);
     else
-        HX_CHECK(last > first / 4 && hx_log_count("goes on with 8 bits", NULL) == 0, "error %g of 4 bits became %g",
-                 first, last);
+        HX_CHECK(last > first / 4 && hx_log_count("goes on with 8 bits", NULL) == 0,
+                 "error %g of 4 bits became %g", first, last);
     return sx_close(lib, comm, false);
 }
 
 /* Four bits leave 0.006 of these data's energy. */
 static int fallback(void)
 {
-    static const char *const tight[] = { "NIBBLE_FALLBACK_NMSE=0.003", "NIBBLE_RS_MIN_BYTES=0", NULL };
-    static const char *const usual[] = { "NIBBLE_RS_MIN_BYTES=0", NULL };
+    static const char *const tight[] = {"NIBBLE_FALLBACK_NMSE=0.003", "NIBBLE_RS_MIN_BYTES=0", NULL};
+    static const char *const usual[] = {"NIBBLE_RS_MIN_BYTES=0", NULL};
 
-    return sx_job("error above the limit", NODES, fallback_node, (void *)"", 60, tight) ||
-           sx_job("error below the limit", NODES, fallback_node, NULL, 60, usual);
+    return sx_job("error above the limit", NODES, fallback_node, (void *)"", tight) ||
+           sx_job("error below the limit", NODES, fallback_node, NULL, usual);
 }
 
 /* ---- NIBBLE_CONTROL ---- */
@@ -250,14 +261,14 @@ static int until(struct hx_node *node, struct hx_comm *comm, int *round, int cod
             n += coded ? all[r] > 1e-4 : all[r] < EXACT;
         if (n == node->nnodes)
             return 0;
-        HX_CHECK(hx_now() - begin < 30, "compression is not switched %s after 30 s", coded ? "on" : "off");
+        HX_CHECK(hx_now() - begin < HX_SOON_S, "compression is not switched %s", coded ? "on" : "off");
         hx_sleep(0.02);
     }
 }
 
 static int switch_node(struct hx_node *node, void *arg)
 {
-    struct hx_comm_cfg cfg = { .channels = 2, .buff_size = 256 << 10 };
+    struct hx_comm_cfg cfg = {.channels = 2, .buff_size = 256 << 10};
     struct hx_lib *lib;
     struct hx_comm *comm;
     int round = 0;
@@ -279,12 +290,14 @@ static int switch_node(struct hx_node *node, void *arg)
     }
     while (node->rank == 1 && !hx_log_count("neither on nor off", control_path))
         hx_sleep(0.02); /* it looks once a second */
-    hx_barrier(node); /* what is not understood changes nothing */
+    hx_barrier(node);   /* what is not understood changes nothing */
     if (until(node, comm, &round, 0))
         return 1;
     HX_CHECK(hx_log_warns() == (node->rank == 1), "%d warnings", hx_log_warns());
-    HX_CHECK(node->rank != 1 || hx_log_count("neither on nor off", control_path) == 1, "nothing says what is wrong");
-    HX_CHECK(hx_log_count("compression is switched off from about operation", NULL) == 2, "off is not logged twice");
+    HX_CHECK(node->rank != 1 || hx_log_count("neither on nor off", control_path) == 1,
+             "nothing says what is wrong");
+    HX_CHECK(hx_log_count("compression is switched off from about operation", NULL) == 2,
+             "off is not logged twice");
     if (node->rank == 0)
         HX_CHECK(hx_log_count("compression is switched on on all nodes", NULL) == 1 &&
                      hx_log_count("compression is switched off on all nodes", NULL) == 2,
@@ -296,9 +309,9 @@ static int switch_node(struct hx_node *node, void *arg)
 static int kill_switch(int nnodes, const char *const *env)
 {
     static char setting[96];
-    static const char *const control[] = { setting, NULL };
-    struct hx_job job = { .name = "switch", .nnodes = nnodes, .fn = switch_node, .env = env,
-                          .node_env = { [1] = control }, .deadline_s = 120 };
+    static const char *const control[] = {setting, NULL};
+    struct hx_job job = {
+        .name = "switch", .nnodes = nnodes, .fn = switch_node, .env = env, .node_env = {[1] = control}};
     int fd, rc;
 
     snprintf(control_path, sizeof control_path, "/tmp/nibble-control-XXXXXX");
@@ -314,7 +327,7 @@ static int kill_switch(int nnodes, const char *const *env)
 
 static int switch_direct(void)
 {
-    static const char *const env[] = { "NIBBLE_RS_MIN_BYTES=0", NULL };
+    static const char *const env[] = {"NIBBLE_RS_MIN_BYTES=0", NULL};
 
     return kill_switch(NODES, env);
 }
@@ -322,20 +335,20 @@ static int switch_direct(void)
 /* Node 0 and those of the other row and column hear of each other through third ones. */
 static int switch_two_level(void)
 {
-    static const char *const env[] = { "NIBBLE_RS_MIN_BYTES=0", "NIBBLE_SCHEDULE=two-level", NULL };
+    static const char *const env[] = {"NIBBLE_RS_MIN_BYTES=0", "NIBBLE_SCHEDULE=two-level", NULL};
 
     return kill_switch(6, env);
 }
 
 static const struct hx_case cases[] = {
-    { "comms-excluded", comms_excluded, 0 },
-    { "comms-included", comms_included, 0 },
-    { "bad-rules", bad_rules, 0 },
-    { "types", some_types, 0 },
-    { "shadow", shadow, 0 },
-    { "fallback", fallback, 0 },
-    { "switch", switch_direct, 0 },
-    { "switch-two-level", switch_two_level, 0 },
+    {"comms-excluded", comms_excluded, 0},
+    {"comms-included", comms_included, 0},
+    {"bad-rules", bad_rules, 0},
+    {"types", some_types, 0},
+    {"shadow", shadow, 0},
+    {"fallback", fallback, 0},
+    {"switch", switch_direct, 0},
+    {"switch-two-level", switch_two_level, 0},
 };
 
 int main(int argc, char **argv)

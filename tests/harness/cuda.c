@@ -12,15 +12,17 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "abi/process.h"
+#include "abi/tables.h"
+#include "base/context.h"
 #include "coll/coll.h"
 #include "coll/stats.h"
 #include "device/cuda_driver.h"
-#include "device/cuda_launch.h"
+#include "device/launch_observer.h"
+#include "gpu/emulate.h"
 #include "gpu/fake_driver.h"
-#include "kernels/emulate.h"
-#include "nibble/nccl_net.h"
+#include "lib/suite.h"
 #include "policy/record.h"
-#include "suite.h"
 
 #define NODES 3
 #define COMM_ID 0x67707500ull
@@ -46,6 +48,21 @@ struct stage {
     int n;
 };
 
+static _Thread_local int pretended = -1;
+
+static int pretended_gpu(struct nb_context *ctx)
+{
+    (void)ctx;
+    return pretended;
+}
+
+/* The calling thread works for this GPU. */
+static void pretend_gpu(int gpu)
+{
+    pretended = gpu;
+    nb_process_context()->current_gpu = pretended_gpu;
+}
+
 static int gpu_of(const struct hx_node *node)
 {
     return node->rank % 4; /* the fake driver has four */
@@ -68,16 +85,17 @@ static void nccl_kernel(void *arg)
 
 static int operate(struct stage *s, struct hx_op *op, const char *what)
 {
-    struct kernel k = { 0 };
+    struct kernel k = {0};
     ncclResult_t ret;
 
     hx_where("%s", what);
     if (s->stream) {
-        uint64_t launch = nb_launch_begin(gpu_of(s->node), COMM_ID, s->node->nnodes, s->stream);
+        uint64_t launch =
+            nb_launch_begin(nb_process_context(), gpu_of(s->node), COMM_ID, s->node->nnodes, s->stream);
 
         HX_CHECK(launch, "%s: nothing was launched beside NCCL's kernel", what);
         fake_run(s->stream, nccl_kernel, &k);
-        nb_launch_end(launch);
+        nb_launch_end(nb_process_context(), launch);
     }
     ret = hx_run(s->comm, op);
     atomic_store(&k.over, 1);
@@ -97,14 +115,14 @@ static int keep(struct stage *s, const void *result, size_t bytes)
 /* What a chunk of an all-reduce is and whose error it has: else it would be raw. */
 static int push(struct stage *s, const struct sx_spec *spec, int64_t slot)
 {
-    struct nb_record r = { .func = NB_FUNC_ALL_REDUCE,
-                           .type = spec->type,
-                           .flags = NB_RECORD_API,
-                           .bytes = spec->count * hx_type_size(spec->type),
-                           .slot = slot,
-                           .chunk = BUFF_SIZE / HX_STEPS,
-                           .heads = 1 << 1,
-                           .head = 0 };
+    struct nb_record r = {.func = NB_FUNC_ALL_REDUCE,
+                          .type = spec->type,
+                          .flags = NB_RECORD_API,
+                          .bytes = spec->count * hx_type_size(spec->type),
+                          .slot = slot,
+                          .chunk = BUFF_SIZE / HX_STEPS,
+                          .heads = 1 << 1,
+                          .head = 0};
 
     HX_CHECK(nb_record_push(hx_comm_plugin(s->comm), &r) == 0, "a record was refused");
     return 0;
@@ -113,8 +131,8 @@ static int push(struct stage *s, const struct sx_spec *spec, int64_t slot)
 /* The same contribution several times: with carried errors each round gives other bits. */
 static int gradients(struct stage *s, enum hx_func func, ncclDataType_t type, size_t count)
 {
-    struct sx_spec spec = { .func = func, .type = type, .count = count, .fill = HX_FILL_NORMAL, .seed = 5,
-                            .max_nmse = 0.06 };
+    struct sx_spec spec = {
+        .func = func, .type = type, .count = count, .fill = HX_FILL_NORMAL, .seed = 5, .max_nmse = 0.06};
     struct sx_run run;
 
     sx_prepare(s->node, &spec, &run);
@@ -134,8 +152,12 @@ static int gradients(struct stage *s, enum hx_func func, ncclDataType_t type, si
 /* Sums of integers, products, extremes: never coded. */
 static int plain(struct stage *s, enum hx_func func, ncclDataType_t type, ncclRedOp_t op)
 {
-    struct sx_spec spec = { .func = func, .type = type, .op = op, .count = 3001, .seed = 6,
-                            .fill = op == ncclProd ? HX_FILL_POW2 : HX_FILL_EXACT };
+    struct sx_spec spec = {.func = func,
+                           .type = type,
+                           .op = op,
+                           .count = 3001,
+                           .seed = 6,
+                           .fill = op == ncclProd ? HX_FILL_POW2 : HX_FILL_EXACT};
     struct sx_run run;
 
     sx_prepare(s->node, &spec, &run);
@@ -170,8 +192,11 @@ static int weights(struct stage *s)
     for (int r = 0; r < s->node->nnodes; r++)
         hx_fill(ncclFloat32, w + (size_t)r * n, n, hx_seed(9, (uint64_t)r, 1), HX_FILL_NORMAL);
     for (int i = 0; !seen; i++) {
-        struct hx_op op = { .func = HX_ALL_GATHER, .type = ncclInt8, .count = block, .recv = result,
-                            .send = w + (size_t)s->node->rank * n };
+        struct hx_op op = {.func = HX_ALL_GATHER,
+                           .type = ncclInt8,
+                           .count = block,
+                           .recv = result,
+                           .send = w + (size_t)s->node->rank * n};
         const struct nb_func_stats *f;
         struct nb_coll_stats stats;
         int mine, everyone[HX_MAX_NODES];
@@ -202,7 +227,7 @@ static int weights(struct stage *s)
 
 static int all_of_it(struct stage *s)
 {
-    static const ncclDataType_t types[] = { ncclFloat32, ncclBfloat16, ncclFloat16 };
+    static const ncclDataType_t types[] = {ncclFloat32, ncclBfloat16, ncclFloat16};
 
     if (s->way->brief)
         return gradients(s, HX_REDUCE_SCATTER, ncclFloat32, 1203) ||
@@ -225,12 +250,12 @@ static int stage_open(struct stage *s, const struct hx_comm_cfg *cfg)
 
     fake = s->way->fake;
     nb_cuda_override(&fake_driver);
-    nb_pretend_gpu(s->way->host ? -1 : gpu_of(s->node));
+    pretend_gpu(s->way->host ? -1 : gpu_of(s->node));
     if (s->way->resident) {
-        nb_launch_told(gpu_of(s->node), 1);
+        nb_launch_attached(nb_process_context(), gpu_of(s->node), 1);
         s->stream = fake_stream();
     }
-    s->lib = hx_lib_static(&ncclNetPlugin_v12, &ncclCollNetPlugin_v12, 12);
+    s->lib = hx_lib_static(&NB_NEWEST_NET, &NB_NEWEST_COLL, NB_NET_NEWEST);
     ret = hx_comm_open(s->node, s->lib, cfg, &s->comm, &at);
     HX_CHECK(ret == ncclSuccess, "bring-up failed in %s with %d", at, (int)ret);
     HX_CHECK(s->way->host || hx_log_count("I ", "device cuda") == 1, "codecs do not run on the GPU");
@@ -251,30 +276,28 @@ static int way_node(struct hx_node *node, void *arg)
 {
     const struct way *way = arg;
     struct hx_comm_cfg cfg = {
-        .channels = way->brief ? 1 : 2, .buff_size = BUFF_SIZE, .comm_id = COMM_ID, .poison = true
-    };
-    struct stage s = { .node = node, .way = way, .hash = hx_scratch(node, node->rank) };
+        .channels = way->brief ? 1 : 2, .buff_size = BUFF_SIZE, .comm_id = COMM_ID, .poison = true};
+    struct stage s = {.node = node, .way = way, .hash = hx_scratch(node, node->rank)};
 
     return stage_open(&s, &cfg) || all_of_it(&s) || sx_close(s.lib, s.comm, false) || stage_end(&s);
 }
 
 static int play(const struct way *way, uint64_t (*hash)[MAX_OPS])
 {
-    const char *const env[] = { way->host ? "NIBBLE_DEVICE=host" : "NIBBLE_DEVICE=cuda",
-                                "NIBBLE_RS=int4",
-                                "NIBBLE_RS_MIN_BYTES=0",
-                                "NIBBLE_AR=int4",
-                                "NIBBLE_AR_MIN_BYTES=0",
-                                "NIBBLE_AG=exact",
-                                "NIBBLE_AG_MIN_BYTES=0",
-                                "NIBBLE_EF=full",
-                                "NIBBLE_EF_IDENTITY=signature",
-                                "NIBBLE_GPU_RESERVE_MB=0",
-                                "CUDA_LAUNCH_BLOCKING",
-                                "CUDA_DEVICE_MAX_CONNECTIONS",
-                                NULL };
-    struct hx_job job = { .name = way->name, .nnodes = way->brief ? 2 : NODES, .fn = way_node, .env = env,
-                          .deadline_s = hx_quick() ? 300 : 120 };
+    const char *const env[] = {way->host ? "NIBBLE_DEVICE=host" : "NIBBLE_DEVICE=cuda",
+                               "NIBBLE_RS=int4",
+                               "NIBBLE_RS_MIN_BYTES=0",
+                               "NIBBLE_AR=int4",
+                               "NIBBLE_AR_MIN_BYTES=0",
+                               "NIBBLE_AG=exact",
+                               "NIBBLE_AG_MIN_BYTES=0",
+                               "NIBBLE_EF=full",
+                               "NIBBLE_EF_IDENTITY=signature",
+                               "NIBBLE_GPU_RESERVE_MB=0",
+                               "CUDA_LAUNCH_BLOCKING",
+                               "CUDA_DEVICE_MAX_CONNECTIONS",
+                               NULL};
+    struct hx_job job = {.name = way->name, .nnodes = way->brief ? 2 : NODES, .fn = way_node, .env = env};
     struct hx_report *rep;
     int rc;
 
@@ -288,8 +311,8 @@ static int play(const struct way *way, uint64_t (*hash)[MAX_OPS])
 
 static int compare(const struct way *way)
 {
-    const struct way on_the_host = { .name = "host", .host = 1, .brief = way->brief };
-    uint64_t want[NODES][MAX_OPS] = { { 0 } }, got[NODES][MAX_OPS] = { { 0 } };
+    const struct way on_the_host = {.name = "host", .host = 1, .brief = way->brief};
+    uint64_t want[NODES][MAX_OPS] = {{0}}, got[NODES][MAX_OPS] = {{0}};
     int rc = play(&on_the_host, want);
 
     if (!rc)
@@ -306,24 +329,24 @@ static int compare(const struct way *way)
 
 static int batch(void)
 {
-    return compare(&(struct way){ .name = "batch", .fake = { .other = FAKE_PINNED } });
+    return compare(&(struct way){.name = "batch", .fake = {.other = FAKE_PINNED}});
 }
 
 static int resident(void)
 {
-    return compare(&(struct way){ .name = "resident", .fake = { .other = FAKE_PINNED }, .resident = 1 });
+    return compare(&(struct way){.name = "resident", .fake = {.other = FAKE_PINNED}, .resident = 1});
 }
 
 static int gpu_memory(void)
 {
-    return compare(&(struct way){ .name = "gpu-memory", .fake = { .other = FAKE_DEVICE }, .resident = 1 });
+    return compare(&(struct way){.name = "gpu-memory", .fake = {.other = FAKE_DEVICE}, .resident = 1});
 }
 
 /* Differences are encoded by the CPU, decoded by the kernel. */
 static int no_differences(void)
 {
-    return compare(&(struct way){ .name = "no-differences",
-                                  .fake = { .other = FAKE_DEVICE, .major = NB_GPU_NO_DIFFERENCES } });
+    return compare(&(struct way){.name = "no-differences",
+                                 .fake = {.other = FAKE_DEVICE, .major = NB_GPU_NO_DIFFERENCES}});
 }
 
 static int emulated(void)
@@ -333,7 +356,7 @@ static int emulated(void)
     return HX_SKIP;
 #endif
     return compare(
-        &(struct way){ .name = "emulated", .fake = { .other = FAKE_DEVICE, .emulate = 1 }, .brief = 1 });
+        &(struct way){.name = "emulated", .fake = {.other = FAKE_DEVICE, .emulate = 1}, .brief = 1});
 }
 
 /* ---- a kernel that does not get on ---- */
@@ -341,13 +364,12 @@ static int emulated(void)
 /* The watchdog of node 1 ends the operation on all nodes, and what was made is given back. */
 static int stuck_node(struct hx_node *node, void *arg)
 {
-    const struct way way = { .fake = { .other = FAKE_DEVICE }, .resident = *(int *)arg };
-    struct hx_comm_cfg cfg = { .channels = 2, .buff_size = BUFF_SIZE, .comm_id = COMM_ID };
+    const struct way way = {.fake = {.other = FAKE_DEVICE}, .resident = *(int *)arg};
+    struct hx_comm_cfg cfg = {.channels = 2, .buff_size = BUFF_SIZE, .comm_id = COMM_ID};
     struct sx_spec spec = {
-        .func = HX_REDUCE_SCATTER, .type = ncclFloat32, .count = 60007, .fill = HX_FILL_NORMAL
-    };
-    struct stage s = { .node = node, .way = &way };
-    struct kernel k = { 0 };
+        .func = HX_REDUCE_SCATTER, .type = ncclFloat32, .count = 60007, .fill = HX_FILL_NORMAL};
+    struct stage s = {.node = node, .way = &way};
+    struct kernel k = {0};
     uint64_t launch = 0;
     struct sx_run run;
     ncclResult_t ret;
@@ -358,16 +380,17 @@ static int stuck_node(struct hx_node *node, void *arg)
     fake.stuck = node->rank == 1;
     hx_barrier(node);
     if (s.stream) {
-        launch = nb_launch_begin(gpu_of(node), COMM_ID, node->nnodes, s.stream);
+        launch = nb_launch_begin(nb_process_context(), gpu_of(node), COMM_ID, node->nnodes, s.stream);
         fake_run(s.stream, nccl_kernel, &k);
-        nb_launch_end(launch);
+        nb_launch_end(nb_process_context(), launch);
     }
     HX_CHECK(hx_post(s.comm, &run.op) == ncclSuccess, "post");
-    ret = hx_wait(s.comm, &run.op, 60);
+    ret = hx_wait(s.comm, &run.op, HX_SOON_S);
     HX_CHECK(ret != HX_TIMEOUT, "nobody noticed");
     HX_CHECK(ret != ncclSuccess, "results of a kernel that does nothing");
-    HX_CHECK(hx_log_count("W ", node->rank == 1 ? "NIBBLE_GPU_TIMEOUT" : "node 1") > 0, "no WARN line says why");
-    hx_barrier(node); /* so that nobody hears of another's end first */
+    HX_CHECK(hx_log_count("W ", node->rank == 1 ? "NIBBLE_GPU_TIMEOUT" : "node 1") > 0,
+             "no WARN line says why");
+    hx_barrier(node);         /* so that nobody hears of another's end first */
     atomic_store(&k.over, 1); /* NCCL gives up, too */
     hx_comm_close(s.comm);
     hx_lib_close(s.lib);
@@ -377,15 +400,12 @@ static int stuck_node(struct hx_node *node, void *arg)
 
 static int stuck(void)
 {
-    static const char *const env[] = { "NIBBLE_DEVICE=cuda",
-                                       "NIBBLE_GPU_TIMEOUT=1",
-                                       "NIBBLE_GPU_RESERVE_MB=0",
-                                       "CUDA_LAUNCH_BLOCKING",
-                                       "CUDA_DEVICE_MAX_CONNECTIONS",
-                                       NULL };
+    static const char *const env[] = {"NIBBLE_DEVICE=cuda",          "NIBBLE_GPU_TIMEOUT=5",
+                                      "NIBBLE_GPU_RESERVE_MB=0",     "CUDA_LAUNCH_BLOCKING",
+                                      "CUDA_DEVICE_MAX_CONNECTIONS", NULL};
 
     for (int resident = 0; resident < 2; resident++)
-        if (sx_job("stuck", NODES, stuck_node, &resident, 90, env))
+        if (sx_job("stuck", NODES, stuck_node, &resident, env))
             return 1;
     return 0;
 }
@@ -394,17 +414,20 @@ static int stuck(void)
 
 static int p2p_node(struct hx_node *node, void *arg)
 {
-    static const size_t bytes[] = { 0, 1, 100003, 1000000 };
-    struct hx_p2p_cfg cfg = { .streams = 3, .slot = 16384, .flush = *(bool *)arg, .memory = fake_gpu_memory,
-                              .memory_free = fake_gpu_memory_free };
+    static const size_t bytes[] = {0, 1, 100003, 1000000};
+    struct hx_p2p_cfg cfg = {.streams = 3,
+                             .slot = 16384,
+                             .flush = *(bool *)arg,
+                             .memory = fake_gpu_memory,
+                             .memory_free = fake_gpu_memory_free};
     unsigned char *send = malloc(1000000), *want = malloc(1000000), *recv = malloc(1000000);
-    struct hx_lib *lib = hx_lib_static(&ncclNetPlugin_v12, &ncclCollNetPlugin_v12, 12);
+    struct hx_lib *lib = hx_lib_static(&NB_NEWEST_NET, &NB_NEWEST_COLL, NB_NET_NEWEST);
     struct hx_props net, coll;
     struct hx_p2p *p2p;
     struct hx_ctx ctx;
 
     nb_cuda_override(&fake_driver);
-    nb_pretend_gpu(gpu_of(node));
+    pretend_gpu(gpu_of(node));
     HX_CHECK(hx_init(lib, COMM_ID, &ctx) == ncclSuccess && ctx.coll_ok, "init");
     HX_CHECK(hx_net_properties(lib, 0, &net) == ncclSuccess &&
                  hx_coll_properties(lib, 0, &coll) == ncclSuccess,
@@ -416,7 +439,8 @@ static int p2p_node(struct hx_node *node, void *arg)
     for (size_t i = 0; i < sizeof bytes / sizeof bytes[0]; i++) {
         hx_fill(ncclUint8, send, bytes[i], hx_seed(i, (uint64_t)node->rank, 8), HX_FILL_BITS);
         hx_fill(ncclUint8, want, bytes[i], hx_seed(i, (uint64_t)!node->rank, 8), HX_FILL_BITS);
-        HX_CHECK(hx_p2p_run(p2p, send, bytes[i], recv, bytes[i], 60) == ncclSuccess, "%zu bytes", bytes[i]);
+        HX_CHECK(hx_p2p_run(p2p, send, bytes[i], recv, bytes[i], HX_SOON_S) == ncclSuccess, "%zu bytes",
+                 bytes[i]);
         HX_CHECK(memcmp(recv, want, bytes[i]) == 0, "%zu bytes did not arrive as they were sent", bytes[i]);
     }
     hx_barrier(node);
@@ -432,23 +456,23 @@ static int p2p_node(struct hx_node *node, void *arg)
 
 static int p2p(void)
 {
-    static const char *const env[] = { "NIBBLE_NET=tcp", "NIBBLE_GPU_POINTERS=1", "CUDA_LAUNCH_BLOCKING",
-                                       "CUDA_DEVICE_MAX_CONNECTIONS", NULL };
+    static const char *const env[] = {"NIBBLE_NET=tcp", "NIBBLE_GPU_POINTERS=1", "CUDA_LAUNCH_BLOCKING",
+                                      "CUDA_DEVICE_MAX_CONNECTIONS", NULL};
 
     for (int flush = 0; flush < 2; flush++)
-        if (sx_job("p2p", 2, p2p_node, &(bool){ flush }, 30, env))
+        if (sx_job("p2p", 2, p2p_node, &(bool){flush}, env))
             return 1;
     return 0;
 }
 
 static const struct hx_case cases[] = {
-    { "batch", batch, HX_CASE_FULL },
-    { "resident", resident, 0 },
-    { "gpu-memory", gpu_memory, 0 },
-    { "no-differences", no_differences, 0 },
-    { "emulated", emulated, 0 },
-    { "stuck", stuck, 0 },
-    { "p2p", p2p, 0 },
+    {"batch", batch, HX_CASE_FULL},
+    {"resident", resident, 0},
+    {"gpu-memory", gpu_memory, 0},
+    {"no-differences", no_differences, 0},
+    {"emulated", emulated, 0},
+    {"stuck", stuck, 0},
+    {"p2p", p2p, 0},
 };
 
 int main(int argc, char **argv)

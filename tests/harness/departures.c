@@ -9,21 +9,22 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "suite.h"
+#include "lib/suite.h"
 
 #define MAX_WINDOWS 6
 
-/* Post `n` windows of reduce-scatter, one a rank block; this node waits `late_s` before window `late_window`. */
-static int post(struct hx_lib *lib, struct hx_comm *comm, char *send, char *recv, size_t block, int n, int late_window,
-                double late_s, void **req)
+/* Post `n` windows of reduce-scatter, one a rank block; this node waits `late_s` before window
+ * `late_window`. */
+static int post(struct hx_lib *lib, struct hx_comm *comm, char *send, char *recv, size_t block, int n,
+                int late_window, double late_s, void **req)
 {
     for (int w = 0; w < n; w++) {
         ncclResult_t r;
         if (w == late_window)
             hx_sleep(late_s);
-        r = hx_coll_ireducescatter(lib, hx_comm_plugin(comm), send + w * block, block, hx_comm_mhandle(comm, false),
-                                   recv + w * block, block, w * block, block, ncclFloat32, ncclSum,
-                                   hx_comm_mhandle(comm, true), &req[w]);
+        r = hx_coll_ireducescatter(lib, hx_comm_plugin(comm), send + w * block, block,
+                                   hx_comm_mhandle(comm, false), recv + w * block, block, w * block, block,
+                                   ncclFloat32, ncclSum, hx_comm_mhandle(comm, true), &req[w]);
         HX_CHECK(r == ncclSuccess && req[w], "window %d: result %d, request %p", w, r, req[w]);
     }
     return 0;
@@ -69,8 +70,8 @@ struct lateness {
 static int leaving_node(struct hx_node *node, void *arg)
 {
     const struct lateness *late = arg;
-    struct hx_comm_cfg cfg = { .channels = 2 };
-    void *req[MAX_WINDOWS] = { NULL };
+    struct hx_comm_cfg cfg = {.channels = 2};
+    void *req[MAX_WINDOWS] = {NULL};
     struct hx_lib *lib;
     struct hx_comm *comm;
     char *region;
@@ -91,38 +92,39 @@ static int leaving_node(struct hx_node *node, void *arg)
 /* Node 0 has its block and leaves; node 2 is late for node 1, which must not blame node 0. */
 static int left_in_order(void)
 {
-    static const char *const env[] = { "NIBBLE_RS=raw", NULL };
-    struct lateness late = { 65536, 2, 1 };
+    static const char *const env[] = {"NIBBLE_RS=raw", NULL};
+    struct lateness late = {65536, 2, 1};
 
-    return sx_job("left-in-order", 3, leaving_node, &late, 30, env);
+    return sx_job("left-in-order", 3, leaving_node, &late, env);
 }
 
 /* The same where node 0's row and column still need what it forwards for them. */
 static int left_in_order_two_level(void)
 {
-    static const char *const env[] = { "NIBBLE_RS=raw", "NIBBLE_SCHEDULE=two-level", NULL };
-    struct lateness late = { 65536, 5, 3 };
+    static const char *const env[] = {"NIBBLE_RS=raw", "NIBBLE_SCHEDULE=two-level", NULL};
+    struct lateness late = {65536, 5, 3};
 
-    return sx_job("left-in-order, two levels", 6, leaving_node, &late, 30, env);
+    return sx_job("left-in-order, two levels", 6, leaving_node, &late, env);
 }
 
-/* Node 0's close times out while node 1 is late: what it has sent lies in the kernel and must still be used. */
+/* Node 0's close times out while node 1 is late: what it has sent lies in the kernel and must still be
+ * used. */
 static int left_before_taken(void)
 {
-    static const char *const env[] = { "NIBBLE_RS=raw", "NIBBLE_CREDITS=1", "NIBBLE_UNIT_BYTES=65536",
-                                       "NIBBLE_CLOSE_TIMEOUT=1", NULL };
-    struct lateness late = { 262144, 1, 1 };
+    static const char *const env[] = {"NIBBLE_RS=raw", "NIBBLE_CREDITS=1", "NIBBLE_UNIT_BYTES=65536",
+                                      "NIBBLE_CLOSE_TIMEOUT=1", NULL};
+    struct lateness late = {262144, 1, 1};
 
-    return sx_job("left-before-taken", 2, leaving_node, &late, 30, env);
+    return sx_job("left-before-taken", 2, leaving_node, &late, env);
 }
 
-/* ncclCommAbort: NCCL frees its buffer after the first deregMr, before closeColl; a late peer's data must not be
- * written there. */
+/* ncclCommAbort: NCCL frees its buffer after the first deregMr, before closeColl; a late peer's data must not
+ * be written there. */
 static int freed_node(struct hx_node *node, void *arg)
 {
-    struct hx_comm_cfg cfg = { .channels = 2 };
+    struct hx_comm_cfg cfg = {.channels = 2};
     const size_t block = 65536;
-    void *req[MAX_WINDOWS] = { NULL };
+    void *req[MAX_WINDOWS] = {NULL};
     struct hx_lib *lib;
     struct hx_comm *comm;
     char *mem;
@@ -136,14 +138,15 @@ static int freed_node(struct hx_node *node, void *arg)
     if (node->rank == 0) {
         if (post(lib, comm, mem, mem + 4 * block, block, 2, -1, 0, req))
             return 1;
-        HX_CHECK(hx_coll_dereg_mr(lib, hx_comm_plugin(comm), hx_comm_mhandle(comm, false)) == ncclSuccess, "deregMr");
+        HX_CHECK(hx_coll_dereg_mr(lib, hx_comm_plugin(comm), hx_comm_mhandle(comm, false)) == ncclSuccess,
+                 "deregMr");
         munmap(mem, 8 * block);
     } else { /* late: node 0 may have told of its end, so these may be refused */
         hx_sleep(0.5);
         for (size_t w = 0; w < 2; w++)
-            hx_coll_ireducescatter(lib, hx_comm_plugin(comm), mem + w * block, block, hx_comm_mhandle(comm, false),
-                                   mem + 4 * block, block, w * block, block, ncclFloat32, ncclSum,
-                                   hx_comm_mhandle(comm, true), &req[w]);
+            hx_coll_ireducescatter(lib, hx_comm_plugin(comm), mem + w * block, block,
+                                   hx_comm_mhandle(comm, false), mem + 4 * block, block, w * block, block,
+                                   ncclFloat32, ncclSum, hx_comm_mhandle(comm, true), &req[w]);
     }
     hx_sleep(1.0);
     hx_comm_abort(comm);
@@ -153,20 +156,20 @@ static int freed_node(struct hx_node *node, void *arg)
 
 static int freed_after_dereg(void)
 {
-    static const char *const env[] = { "NIBBLE_RS=raw", NULL };
+    static const char *const env[] = {"NIBBLE_RS=raw", NULL};
 
-    return sx_job("freed-after-dereg", 2, freed_node, NULL, 30, env);
+    return sx_job("freed-after-dereg", 2, freed_node, NULL, env);
 }
 
-/* ncclCommAbort between two windows of an operation, when the first is finished and the next has not come: the other
- * node is told at once, and nothing waits for it to take part. */
+/* ncclCommAbort between two windows of an operation, when the first is finished and the next has not come:
+ * the other node is told at once, and nothing waits for it to take part. */
 static int half_way_node(struct hx_node *node, void *arg)
 {
-    struct hx_comm_cfg cfg = { .channels = 2 };
+    struct hx_comm_cfg cfg = {.channels = 2};
     const size_t block = 65536;
     struct hx_lib *lib;
     struct hx_comm *comm;
-    void *req[MAX_WINDOWS] = { NULL };
+    void *req[MAX_WINDOWS] = {NULL};
     char *region;
     size_t size;
 
@@ -183,7 +186,7 @@ static int half_way_node(struct hx_node *node, void *arg)
             return 1;
         begun = hx_now();
         hx_comm_abort(comm);
-        HX_CHECK(hx_now() - begun < 30, "closing took %.1f s, as if there were something to wait for",
+        HX_CHECK(hx_now() - begun < HX_SOON_S, "closing took %.1f s, as if there were something to wait for",
                  hx_now() - begun);
         HX_CHECK(hx_log_warns() == 0, "closing warned");
     } else {
@@ -199,13 +202,13 @@ static int half_way_node(struct hx_node *node, void *arg)
 
 static int left_half_way(void)
 {
-    static const char *const env[] = { "NIBBLE_RS=raw", "NIBBLE_CLOSE_TIMEOUT=60", NULL };
+    static const char *const env[] = {"NIBBLE_RS=raw", "NIBBLE_CLOSE_TIMEOUT=" HX_LONG, NULL};
 
-    return sx_job("left-half-way", 2, half_way_node, NULL, 120, env);
+    return sx_job("left-half-way", 2, half_way_node, NULL, env);
 }
 
-/* A node that fails says why. Another that sees only later all of what came, its connections closed, tells that and not
- * that it has lost the first, which would hide the culprit where that is a third. */
+/* A node that fails says why. Another that sees only later all of what came, its connections closed, tells
+ * that and not that it has lost the first, which would hide the culprit where that is a third. */
 static void stop(int pid)
 {
     char path[64], line[256] = "", *state;
@@ -232,8 +235,8 @@ static void begun(struct hx_op *op, void *arg)
 
 static int said_node(struct hx_node *node, void *arg)
 {
-    struct hx_comm_cfg cfg = { .channels = 2 };
-    struct sx_spec spec = { .func = HX_ALL_GATHER, .type = ncclFloat32, .count = 300007, .fill = HX_FILL_BITS };
+    struct hx_comm_cfg cfg = {.channels = 2};
+    struct sx_spec spec = {.func = HX_ALL_GATHER, .type = ncclFloat32, .count = 300007, .fill = HX_FILL_BITS};
     atomic_bool posted = false;
     struct hx_lib *lib;
     struct hx_comm *comm;
@@ -268,18 +271,15 @@ static int said_node(struct hx_node *node, void *arg)
 
 static int said_before_lost(void)
 {
-    static const char *const env[] = { "NIBBLE_RS=raw", NULL };
+    static const char *const env[] = {"NIBBLE_RS=raw", NULL};
 
-    return sx_job("said-before-lost", 2, said_node, NULL, 60, env);
+    return sx_job("said-before-lost", 2, said_node, NULL, env);
 }
 
 static const struct hx_case cases[] = {
-    { "left-half-way", left_half_way, 0 },
-    { "said-before-lost", said_before_lost, 0 },
-    { "left-in-order", left_in_order, 0 },
-    { "left-in-order-two-level", left_in_order_two_level, 0 },
-    { "left-before-taken", left_before_taken, 0 },
-    { "freed-after-dereg", freed_after_dereg, 0 },
+    {"left-half-way", left_half_way, 0},         {"said-before-lost", said_before_lost, 0},
+    {"left-in-order", left_in_order, 0},         {"left-in-order-two-level", left_in_order_two_level, 0},
+    {"left-before-taken", left_before_taken, 0}, {"freed-after-dereg", freed_after_dereg, 0},
 };
 
 int main(int argc, char **argv)

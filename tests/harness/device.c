@@ -1,18 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What is special where work on the device is late (late.c). Ends with work in flight: NCCL frees its buffer, closes,
- * or the device itself fails: nothing may touch the buffer afterwards, everyone is told, and nobody waits for ever. And
- * operations whose work must not overlap.
+ * What is special where work on the device is late (late.c). Ends with work in flight: NCCL frees its buffer,
+ * closes, or the device itself fails: nothing may touch the buffer afterwards, everyone is told, and nobody
+ * waits for ever. And operations whose work must not overlap.
  */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
-#include "suite.h"
+#include "lib/suite.h"
 
-static const char *const env_raw[] = { "NIBBLE_RS=raw", "NIBBLE_CLOSE_TIMEOUT=60", NULL };
-#define SOON_S 30 /* without waiting for the limit above */
+static const char *const env_raw[] = {"NIBBLE_RS=raw", "NIBBLE_CLOSE_TIMEOUT=" HX_LONG, NULL};
 
 /* ---- NCCL frees its buffer while works read and write it ---- */
 
@@ -21,8 +20,8 @@ static const char *const env_raw[] = { "NIBBLE_RS=raw", "NIBBLE_CLOSE_TIMEOUT=60
 
 static int freed_node(struct hx_node *node, void *arg)
 {
-    struct hx_comm_cfg cfg = { .channels = 2 };
-    void *req[WINDOWS] = { NULL };
+    struct hx_comm_cfg cfg = {.channels = 2};
+    void *req[WINDOWS] = {NULL};
     struct hx_lib *lib;
     struct hx_comm *comm;
     double t;
@@ -36,17 +35,20 @@ static int freed_node(struct hx_node *node, void *arg)
     HX_CHECK(mem != MAP_FAILED, "no memory");
     hx_barrier(node);
     for (size_t w = 0; w < WINDOWS; w++)
-        HX_CHECK(hx_coll_ireducescatter(lib, hx_comm_plugin(comm), mem + w * BLOCK, BLOCK, hx_comm_mhandle(comm, false),
-                                        mem + 4 * BLOCK, BLOCK, w * BLOCK, BLOCK, ncclFloat32, ncclSum,
-                                        hx_comm_mhandle(comm, true), &req[w]) == ncclSuccess && req[w],
+        HX_CHECK(hx_coll_ireducescatter(lib, hx_comm_plugin(comm), mem + w * BLOCK, BLOCK,
+                                        hx_comm_mhandle(comm, false), mem + 4 * BLOCK, BLOCK, w * BLOCK,
+                                        BLOCK, ncclFloat32, ncclSum, hx_comm_mhandle(comm, true),
+                                        &req[w]) == ncclSuccess &&
+                     req[w],
                  "post");
     hx_settle(node); /* node 0's engine waits for its device */
     if (node->rank == 0) {
         t = hx_now();
-        HX_CHECK(hx_coll_dereg_mr(lib, hx_comm_plugin(comm), hx_comm_mhandle(comm, false)) == ncclSuccess, "deregMr");
+        HX_CHECK(hx_coll_dereg_mr(lib, hx_comm_plugin(comm), hx_comm_mhandle(comm, false)) == ncclSuccess,
+                 "deregMr");
         munmap(mem, 8 * BLOCK);
         HX_CHECK(hx_now() - t > 0.05, "nothing was in flight");
-        HX_CHECK(hx_now() - t < SOON_S, "deregMr took %.1f s", hx_now() - t);
+        HX_CHECK(hx_now() - t < HX_SOON_S, "deregMr took %.1f s", hx_now() - t);
     }
     hx_sleep(1.5); /* what is still in flight would end this process */
     hx_comm_abort(comm);
@@ -56,15 +58,16 @@ static int freed_node(struct hx_node *node, void *arg)
 
 static int freed(void)
 {
-    return sx_job("freed-with-work-in-flight", 2, freed_node, NULL, 60, env_raw);
+    return sx_job("freed-with-work-in-flight", 2, freed_node, NULL, env_raw);
 }
 
 /* ---- close ---- */
 
 static int stuck_node(struct hx_node *node, void *arg)
 {
-    struct hx_comm_cfg cfg = { .channels = 2, .buff_size = 128 << 10 };
-    struct sx_spec spec = { .func = *(enum hx_func *)arg, .type = ncclFloat32, .count = 300007, .fill = HX_FILL_BITS };
+    struct hx_comm_cfg cfg = {.channels = 2, .buff_size = 128 << 10};
+    struct sx_spec spec = {
+        .func = *(enum hx_func *)arg, .type = ncclFloat32, .count = 300007, .fill = HX_FILL_BITS};
     struct hx_lib *lib;
     struct hx_comm *comm;
     struct sx_run run;
@@ -80,7 +83,7 @@ static int stuck_node(struct hx_node *node, void *arg)
     hx_barrier(node);
     t = hx_now();
     hx_comm_abort(comm);
-    HX_CHECK(hx_now() - t < SOON_S, "closing took %.1f s", hx_now() - t);
+    HX_CHECK(hx_now() - t < HX_SOON_S, "closing took %.1f s", hx_now() - t);
     hx_lib_close(lib);
     sx_free(&run);
     return 0;
@@ -89,7 +92,7 @@ static int stuck_node(struct hx_node *node, void *arg)
 static int stuck(void)
 {
     for (enum hx_func func = HX_REDUCE_SCATTER; func <= HX_ALL_REDUCE; func++) {
-        int rc = sx_job("closed-with-work-in-flight", 2, stuck_node, &func, 90, env_raw);
+        int rc = sx_job("closed-with-work-in-flight", 2, stuck_node, &func, env_raw);
         if (rc)
             return rc;
     }
@@ -100,8 +103,9 @@ static int stuck(void)
 
 static int failing_node(struct hx_node *node, void *arg)
 {
-    struct hx_comm_cfg cfg = { .channels = 2, .buff_size = 128 << 10 };
-    struct sx_spec spec = { .func = *(enum hx_func *)arg, .type = ncclFloat32, .count = 300007, .fill = HX_FILL_EXACT };
+    struct hx_comm_cfg cfg = {.channels = 2, .buff_size = 128 << 10};
+    struct sx_spec spec = {
+        .func = *(enum hx_func *)arg, .type = ncclFloat32, .count = 300007, .fill = HX_FILL_EXACT};
     ncclResult_t ret;
     struct hx_lib *lib;
     struct hx_comm *comm;
@@ -114,7 +118,7 @@ static int failing_node(struct hx_node *node, void *arg)
     sx_prepare(node, &spec, &run);
     hx_barrier(node);
     HX_CHECK(hx_post(comm, &run.op) == ncclSuccess, "post");
-    ret = hx_wait(comm, &run.op, 20);
+    ret = hx_wait(comm, &run.op, HX_SOON_S);
     HX_CHECK(ret != HX_TIMEOUT, "no error after the device of node 1 failed");
     HX_CHECK(ret != ncclSuccess, "right results of a device that failed");
     if (node->rank == 1)
@@ -124,7 +128,7 @@ static int failing_node(struct hx_node *node, void *arg)
     hx_barrier(node); /* so that nobody hears of another's end first */
     t = hx_now();
     hx_comm_close(comm);
-    HX_CHECK(hx_now() - t < SOON_S, "closing took %.1f s", hx_now() - t);
+    HX_CHECK(hx_now() - t < HX_SOON_S, "closing took %.1f s", hx_now() - t);
     hx_lib_close(lib);
     sx_free(&run);
     return 0;
@@ -133,7 +137,7 @@ static int failing_node(struct hx_node *node, void *arg)
 static int failing(void)
 {
     for (enum hx_func func = HX_REDUCE_SCATTER; func <= HX_ALL_REDUCE; func++) {
-        int rc = sx_job("device-fails", 3, failing_node, &func, 90, env_raw);
+        int rc = sx_job("device-fails", 3, failing_node, &func, env_raw);
         if (rc)
             return rc;
     }
@@ -144,10 +148,11 @@ static int failing(void)
 
 #define ROUNDS 24
 
-/* Windows are handed over without waiting, as many as NCCL may have in flight; the hash of all results is left. */
+/* Windows are handed over without waiting, as many as NCCL may have in flight; the hash of all results is
+ * left. */
 static int rounds_node(struct hx_node *node, void *arg)
 {
-    struct hx_comm_cfg cfg = { .channels = 1, .buff_size = 64 << 10 };
+    struct hx_comm_cfg cfg = {.channels = 1, .buff_size = 64 << 10};
     const size_t block = 16384, all = block * (size_t)node->nnodes;
     uint64_t hash[ROUNDS];
     void *req[ROUNDS];
@@ -163,7 +168,8 @@ static int rounds_node(struct hx_node *node, void *arg)
     for (size_t i = 0; i < ROUNDS; i++) {
         HX_CHECK(hx_coll_ireducescatter(lib, hx_comm_plugin(comm), send, all, hx_comm_mhandle(comm, false),
                                         recv + i * all / 4, block, 0, all, ncclFloat32, ncclSum,
-                                        hx_comm_mhandle(comm, true), &req[i]) == ncclSuccess && req[i],
+                                        hx_comm_mhandle(comm, true), &req[i]) == ncclSuccess &&
+                     req[i],
                  "post of round %zu", i);
     }
     for (size_t i = 0; i < ROUNDS; i++) {
@@ -181,9 +187,9 @@ static int rounds_node(struct hx_node *node, void *arg)
 
 static int rounds_hash(const char *late, unsigned char *scratch)
 {
-    static const char *const env[] = { "NIBBLE_EF=full", "NIBBLE_EF_IDENTITY=signature", "NIBBLE_RS=int4",
-                                       "NIBBLE_RS_MIN_BYTES=0", NULL };
-    struct hx_job job = { .name = late, .nnodes = 2, .fn = rounds_node, .env = env, .deadline_s = 60 };
+    static const char *const env[] = {"NIBBLE_EF=full", "NIBBLE_EF_IDENTITY=signature", "NIBBLE_RS=int4",
+                                      "NIBBLE_RS_MIN_BYTES=0", NULL};
+    struct hx_job job = {.name = late, .nnodes = 2, .fn = rounds_node, .env = env};
     struct hx_report *rep;
     int rc;
 
@@ -195,7 +201,8 @@ static int rounds_hash(const char *late, unsigned char *scratch)
     return rc;
 }
 
-/* Each round takes up the error that the one before has left: the same bits as where nothing is ever in flight. */
+/* Each round takes up the error that the one before has left: the same bits as where nothing is ever in
+ * flight. */
 static int errors_in_order(void)
 {
     unsigned char at_once[2 * ROUNDS * 8], polled[2 * ROUNDS * 8], thread[2 * ROUNDS * 8];
@@ -211,7 +218,7 @@ static int errors_in_order(void)
 
 static int none_node(struct hx_node *node, void *arg)
 {
-    struct hx_comm_cfg cfg = { .channels = 2, .buff_size = 128 << 10 };
+    struct hx_comm_cfg cfg = {.channels = 2, .buff_size = 128 << 10};
     const char *stage = "?";
     struct hx_lib *lib;
     struct hx_comm *comm;
@@ -220,7 +227,8 @@ static int none_node(struct hx_node *node, void *arg)
     setenv("NB_LATE", node->rank == 1 ? "none" : "thread", 1);
     lib = hx_lib_open(NULL, 0);
     HX_CHECK(lib, "dlopen");
-    HX_CHECK(hx_comm_open(node, lib, &cfg, &comm, &stage) != ncclSuccess, "connected with a node without its device");
+    HX_CHECK(hx_comm_open(node, lib, &cfg, &comm, &stage) != ncclSuccess,
+             "connected with a node without its device");
     HX_CHECK(strcmp(stage, "connect") == 0, "failed in %s", stage);
     HX_CHECK(hx_log_count("W ", "cannot use its device") > 0, "no WARN line says why");
     hx_lib_close(lib);
@@ -229,15 +237,15 @@ static int none_node(struct hx_node *node, void *arg)
 
 static int none(void)
 {
-    return sx_job("no-device", 3, none_node, NULL, 30, env_raw);
+    return sx_job("no-device", 3, none_node, NULL, env_raw);
 }
 
 static const struct hx_case cases[] = {
-    { "freed-with-work-in-flight", freed, 0 },
-    { "closed-with-work-in-flight", stuck, 0 },
-    { "device-fails", failing, 0 },
-    { "errors-in-order", errors_in_order, 0 },
-    { "no-device", none, 0 },
+    {"freed-with-work-in-flight", freed, 0},
+    {"closed-with-work-in-flight", stuck, 0},
+    {"device-fails", failing, 0},
+    {"errors-in-order", errors_in_order, 0},
+    {"no-device", none, 0},
 };
 
 int main(int argc, char **argv)

@@ -8,22 +8,21 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "suite.h"
+#include "lib/suite.h"
 
 #define PEER_TIMEOUT_S 3 /* NIBBLE_PEER_TIMEOUT of these jobs */
-#define NOTICED_S 25      /* what happened is noticed before the default of that, 30 s */
-static const char *const env_short[] = { "NIBBLE_PEER_TIMEOUT=3", "NIBBLE_CLOSE_TIMEOUT=5",
-                                         "NIBBLE_LATE_REPORT=2",  "NIBBLE_CONNECT_TIMEOUT=20",
-                                         "NIBBLE_RS=raw",         NULL };
-/* Where closing must not wait: its limit is so long that a slow machine is told apart. */
-#define CLOSE_TIMEOUT_S 60
-static const char *const env_close[] = { "NIBBLE_PEER_TIMEOUT=3", "NIBBLE_CLOSE_TIMEOUT=60", "NIBBLE_RS=raw", NULL };
+static const char *const env_short[] = {"NIBBLE_PEER_TIMEOUT=3", "NIBBLE_CLOSE_TIMEOUT=" HX_LONG,
+                                        "NIBBLE_LATE_REPORT=2",  "NIBBLE_CONNECT_TIMEOUT=" HX_LONG,
+                                        "NIBBLE_RS=raw",         NULL};
+/* Where closing must not wait for its limit. */
+static const char *const env_close[] = {"NIBBLE_PEER_TIMEOUT=3", "NIBBLE_CLOSE_TIMEOUT=" HX_LONG,
+                                        "NIBBLE_RS=raw", NULL};
 
 /* ---- a late node is healthy ---- */
 
 static int late_node(struct hx_node *node, void *arg)
 {
-    struct hx_comm_cfg cfg = { .channels = 2, .buff_size = 128 << 10 };
+    struct hx_comm_cfg cfg = {.channels = 2, .buff_size = 128 << 10};
     double late_s = *(double *)arg;
     struct hx_lib *lib;
     struct hx_comm *comm;
@@ -31,11 +30,11 @@ static int late_node(struct hx_node *node, void *arg)
     if (sx_open(node, &cfg, &lib, &comm))
         return 1;
     for (int func = HX_REDUCE_SCATTER; func <= HX_ALL_REDUCE; func++) {
-        struct sx_spec spec = { .func = (enum hx_func)func,
-                                .type = ncclFloat32,
-                                .count = 100003,
-                                .fill = HX_FILL_EXACT,
-                                .seed = (uint64_t)func };
+        struct sx_spec spec = {.func = (enum hx_func)func,
+                               .type = ncclFloat32,
+                               .count = 100003,
+                               .fill = HX_FILL_EXACT,
+                               .seed = (uint64_t)func};
 
         if (node->rank == 1 + func % 2 && (func == 0 || !hx_quick())) {
             char name[16];
@@ -59,15 +58,15 @@ static int late(void)
 {
     double late_s = hx_quick() ? 5 : 4 * PEER_TIMEOUT_S;
 
-    return sx_job("late", 3, late_node, &late_s, late_s + 60, env_short);
+    return sx_job("late", 3, late_node, &late_s, env_short);
 }
 
 static int late_120(void)
 {
-    static const char *const env[] = { "NIBBLE_RS=raw", NULL };
+    static const char *const env[] = {"NIBBLE_RS=raw", NULL};
     double late_s = 120;
 
-    return sx_job("late by 120 s", 3, late_node, &late_s, late_s + 60, env);
+    return sx_job("late by 120 s", 3, late_node, &late_s, env);
 }
 
 /* ---- a node dies or stops in the middle of two operations ---- */
@@ -77,8 +76,8 @@ struct end {
     bool stop; /* SIGSTOP instead of SIGKILL */
 };
 
-/* NCCL's thread of the node that ends: the first operation is not received yet, and without this node nobody can end
- * the second. */
+/* NCCL's thread of the node that ends: the first operation is not received yet, and without this node nobody
+ * can end the second. */
 static void end_here(struct hx_op *op, void *arg)
 {
     const struct end *end = arg;
@@ -95,8 +94,10 @@ static int refused_at_once(struct hx_lib *lib, struct hx_comm *comm)
     size_t size;
     char *region = hx_comm_region(comm, &size);
 
-    HX_CHECK(hx_coll_iallreduce(lib, hx_comm_plugin(comm), region, region + size / 2, 16, ncclFloat32, ncclSum,
-                                hx_comm_mhandle(comm, false), hx_comm_mhandle(comm, true), &req) != ncclSuccess && !req,
+    HX_CHECK(hx_coll_iallreduce(lib, hx_comm_plugin(comm), region, region + size / 2, 16, ncclFloat32,
+                                ncclSum, hx_comm_mhandle(comm, false), hx_comm_mhandle(comm, true),
+                                &req) != ncclSuccess &&
+                 !req,
              "the next operation was taken");
     return 0;
 }
@@ -104,8 +105,8 @@ static int refused_at_once(struct hx_lib *lib, struct hx_comm *comm)
 static int ending_node(struct hx_node *node, void *arg)
 {
     struct end *end = arg;
-    struct hx_comm_cfg cfg = { .channels = 2, .buff_size = 64 << 10, .gpu_delay_us = 2000 };
-    struct sx_spec spec = { .func = end->func, .type = ncclFloat32, .count = 200003, .fill = HX_FILL_EXACT };
+    struct hx_comm_cfg cfg = {.channels = 2, .buff_size = 64 << 10, .gpu_delay_us = 2000};
+    struct sx_spec spec = {.func = end->func, .type = ncclFloat32, .count = 200003, .fill = HX_FILL_EXACT};
     int victim = 1, survivor0 = 0;
     struct hx_lib *lib;
     struct hx_comm *comm;
@@ -126,7 +127,7 @@ static int ending_node(struct hx_node *node, void *arg)
     HX_CHECK(hx_post(comm, &first.op) == ncclSuccess && hx_post(comm, &run.op) == ncclSuccess, "post");
     /* A victim that was stopped is continued by node 0 after the others have given up. */
     hx_where("waiting for the error");
-    ret = hx_wait(comm, &run.op, node->rank == victim ? 0 : NOTICED_S);
+    ret = hx_wait(comm, &run.op, node->rank == victim ? 0 : HX_SOON_S);
     HX_CHECK(ret != HX_TIMEOUT, "no error %.0f s after the end of node %d", hx_now() - t, victim);
     HX_CHECK(ret != ncclSuccess, "the operation was done without node %d", victim);
     hx_wait(comm, &first.op, 0);
@@ -136,7 +137,7 @@ static int ending_node(struct hx_node *node, void *arg)
         return 1;
     t = hx_now();
     hx_comm_close(comm);
-    HX_CHECK(hx_now() - t < CLOSE_TIMEOUT_S / 2, "closing a failed communicator took %.1f s", hx_now() - t);
+    HX_CHECK(hx_now() - t < HX_SOON_S, "closing a failed communicator took %.1f s", hx_now() - t);
     if (end->stop && node->rank == survivor0) {
         hx_sleep(1.0);
         kill(hx_pid(node, victim), SIGCONT);
@@ -149,14 +150,13 @@ static int ending_node(struct hx_node *node, void *arg)
 
 static int ends_among(int nnodes, const char *const *env, enum hx_func func, bool stop)
 {
-    struct end end = { func, stop };
-    struct hx_job job = { .name = stop ? "stopped node" : "killed node",
-                          .nnodes = nnodes,
-                          .fn = ending_node,
-                          .arg = &end,
-                          .env = env,
-                          .dies = stop ? 0 : 1u << 1,
-                          .deadline_s = 120 };
+    struct end end = {func, stop};
+    struct hx_job job = {.name = stop ? "stopped node" : "killed node",
+                         .nnodes = nnodes,
+                         .fn = ending_node,
+                         .arg = &end,
+                         .env = env,
+                         .dies = stop ? 0 : 1u << 1};
 
     return hx_job_run(&job, NULL);
 }
@@ -169,16 +169,16 @@ static int ends(enum hx_func func, bool stop)
 /* Also those fail that were not connected with it. */
 static int killed_two_level(void)
 {
-    static const char *const env[] = { "NIBBLE_PEER_TIMEOUT=3", "NIBBLE_CLOSE_TIMEOUT=60", "NIBBLE_RS=raw",
-                                       "NIBBLE_SCHEDULE=two-level", NULL };
+    static const char *const env[] = {"NIBBLE_PEER_TIMEOUT=3", "NIBBLE_CLOSE_TIMEOUT=" HX_LONG,
+                                      "NIBBLE_RS=raw", "NIBBLE_SCHEDULE=two-level", NULL};
 
     return ends_among(6, env, HX_REDUCE_SCATTER, false) || ends_among(6, env, HX_ALL_GATHER, false);
 }
 
 static int stopped_two_level(void)
 {
-    static const char *const env[] = { "NIBBLE_PEER_TIMEOUT=3", "NIBBLE_CLOSE_TIMEOUT=60", "NIBBLE_RS=raw",
-                                       "NIBBLE_SCHEDULE=two-level", NULL };
+    static const char *const env[] = {"NIBBLE_PEER_TIMEOUT=3", "NIBBLE_CLOSE_TIMEOUT=" HX_LONG,
+                                      "NIBBLE_RS=raw", "NIBBLE_SCHEDULE=two-level", NULL};
 
     return ends_among(6, env, HX_ALL_REDUCE, true);
 }
@@ -214,10 +214,8 @@ static int refused(ncclResult_t ret, void **request, const char *what)
 
 static int misuse_node(struct hx_node *node, void *arg)
 {
-    struct hx_comm_cfg cfg = { .channels = 2, .buff_size = 128 << 10 };
-    struct sx_spec spec = {
-        .func = HX_ALL_REDUCE, .type = ncclFloat32, .count = 5000, .fill = HX_FILL_EXACT
-    };
+    struct hx_comm_cfg cfg = {.channels = 2, .buff_size = 128 << 10};
+    struct sx_spec spec = {.func = HX_ALL_REDUCE, .type = ncclFloat32, .count = 5000, .fill = HX_FILL_EXACT};
     void *req = NULL, *mh = NULL, *smh, *rmh, *comm, *other = NULL;
     size_t size, bpr = 4096;
     struct hx_props props;
@@ -300,7 +298,7 @@ static int misuse_node(struct hx_node *node, void *arg)
 
 static int misuse(void)
 {
-    return sx_job("misuse", 2, misuse_node, NULL, 30, env_short);
+    return sx_job("misuse", 2, misuse_node, NULL, env_short);
 }
 
 /* ---- closing ---- */
@@ -310,7 +308,7 @@ static int misuse(void)
 static int close_early_node(struct hx_node *node, void *arg)
 {
     enum { OPS = 2 };
-    struct hx_comm_cfg cfg = { .channels = 4, .buff_size = 256 << 10 };
+    struct hx_comm_cfg cfg = {.channels = 4, .buff_size = 256 << 10};
     struct sx_run run[OPS];
     struct hx_lib *lib;
     struct hx_comm *comm;
@@ -319,11 +317,11 @@ static int close_early_node(struct hx_node *node, void *arg)
     if (sx_open(node, &cfg, &lib, &comm))
         return 1;
     for (int i = 0; i < OPS; i++) {
-        struct sx_spec spec = { .func = HX_REDUCE_SCATTER,
-                                .type = ncclFloat32,
-                                .count = 60007,
-                                .fill = HX_FILL_EXACT,
-                                .seed = (uint64_t)i };
+        struct sx_spec spec = {.func = HX_REDUCE_SCATTER,
+                               .type = ncclFloat32,
+                               .count = 60007,
+                               .fill = HX_FILL_EXACT,
+                               .seed = (uint64_t)i};
 
         sx_prepare(node, &spec, &run[i]);
     }
@@ -347,7 +345,7 @@ static int close_early_node(struct hx_node *node, void *arg)
 
 static int close_early(void)
 {
-    return sx_job("close right after", 4, close_early_node, NULL, 40, env_short);
+    return sx_job("close right after", 4, close_early_node, NULL, env_short);
 }
 
 static void say_begun(struct hx_op *op, void *arg)
@@ -358,10 +356,8 @@ static void say_begun(struct hx_op *op, void *arg)
 
 static int close_unfinished_node(struct hx_node *node, void *arg)
 {
-    struct hx_comm_cfg cfg = { .channels = 2, .buff_size = 128 << 10 };
-    struct sx_spec spec = {
-        .func = HX_ALL_GATHER, .type = ncclFloat32, .count = 300007, .fill = HX_FILL_BITS
-    };
+    struct hx_comm_cfg cfg = {.channels = 2, .buff_size = 128 << 10};
+    struct sx_spec spec = {.func = HX_ALL_GATHER, .type = ncclFloat32, .count = 300007, .fill = HX_FILL_BITS};
     struct hx_lib *lib;
     struct hx_comm *comm;
     struct sx_run run;
@@ -385,11 +381,10 @@ static int close_unfinished_node(struct hx_node *node, void *arg)
     if (node->rank == 0 || node->rank == 2) {
         t = hx_now();
         hx_comm_abort(comm);
-        HX_CHECK(hx_now() - t < CLOSE_TIMEOUT_S / 2, "closing with unfinished requests took %.1f s",
-                 hx_now() - t);
+        HX_CHECK(hx_now() - t < HX_SOON_S, "closing with unfinished requests took %.1f s", hx_now() - t);
     } else {
         /* Node 1 still waits: the others leaving must reach it as an error. */
-        ncclResult_t ret = hx_wait(comm, &run.op, NOTICED_S);
+        ncclResult_t ret = hx_wait(comm, &run.op, HX_SOON_S);
 
         HX_CHECK(ret != ncclSuccess && ret != HX_TIMEOUT, "the peers closed and the waiting node sees %d",
                  (int)ret);
@@ -402,21 +397,21 @@ static int close_unfinished_node(struct hx_node *node, void *arg)
 
 static int close_unfinished(void)
 {
-    return sx_job("close with unfinished requests", 3, close_unfinished_node, NULL, 90, env_close);
+    return sx_job("close with unfinished requests", 3, close_unfinished_node, NULL, env_close);
 }
 
 static const struct hx_case cases[] = {
-    { "late-node", late, 0 },
-    { "late-120s", late_120, HX_CASE_LONG },
-    { "killed-in-reduce-scatter", killed_rs, HX_CASE_FULL },
-    { "killed-in-all-gather", killed_ag, 0 },
-    { "killed-in-all-reduce", killed_ar, HX_CASE_FULL },
-    { "stopped", stopped, 0 },
-    { "killed-two-level", killed_two_level, 0 },
-    { "stopped-two-level", stopped_two_level, HX_CASE_FULL },
-    { "misuse", misuse, 0 },
-    { "close-right-after", close_early, 0 },
-    { "close-unfinished", close_unfinished, 0 },
+    {"late-node", late, 0},
+    {"late-120s", late_120, HX_CASE_LONG},
+    {"killed-in-reduce-scatter", killed_rs, HX_CASE_FULL},
+    {"killed-in-all-gather", killed_ag, 0},
+    {"killed-in-all-reduce", killed_ar, HX_CASE_FULL},
+    {"stopped", stopped, 0},
+    {"killed-two-level", killed_two_level, 0},
+    {"stopped-two-level", stopped_two_level, HX_CASE_FULL},
+    {"misuse", misuse, 0},
+    {"close-right-after", close_early, 0},
+    {"close-unfinished", close_unfinished, 0},
 };
 
 int main(int argc, char **argv)

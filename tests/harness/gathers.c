@@ -13,12 +13,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "abi/tables.h"
 #include "codec/fp.h"
 #include "coll/coll.h"
 #include "coll/stats.h"
-#include "nibble/nccl_net.h"
+#include "lib/suite.h"
 #include "policy/record.h"
-#include "suite.h"
 
 #define VALUES 30000u /* of a block */
 #define ROUNDS 8
@@ -50,8 +50,8 @@ static const enum change changes[ROUNDS] = {NEW, STEP, SAME, TWICE, SAME, MORE, 
 
 static bool lossy(enum mode mode, const struct variant *v, bool fp32)
 {
-    const bool is_float = v->told == TOLD &&
-                          (v->type == ncclBfloat16 || v->type == ncclFloat16 || v->type == ncclFloat32);
+    const bool is_float =
+        v->told == TOLD && (v->type == ncclBfloat16 || v->type == ncclFloat16 || v->type == ncclFloat32);
 
     return is_float && (mode == INT8 || (mode == DELTA4 && (v->type != ncclFloat32 || fp32)));
 }
@@ -249,7 +249,7 @@ static int variant_rounds(struct hx_node *node, struct hx_comm *comm, const stru
             HX_CHECK(f1->wire_bytes - f0->wire_bytes <= 100 * (f1->units - f0->units),
                      "%s: unchanged weights took more than headers", what);
         memcpy(b->before, b->result[gathers - 1], all);
-        did = plan->mode == INT8 ? s1.gathers_int8 : s1.delta4_lossy_runs;
+        did = plan->mode == INT8 ? s1.gathers_quantized : s1.bounded_lossy_runs;
     }
     HX_CHECK(may == (did > *was), "%s: %s", v->name,
              may ? "nothing was approximated, so nothing was tested" : "it was lossy");
@@ -284,19 +284,6 @@ static int variant_run(struct hx_node *node, struct hx_comm *comm, const struct 
     return rc;
 }
 
-static int open_linked(struct hx_node *node, const struct hx_comm_cfg *cfg, struct hx_lib **lib,
-                       struct hx_comm **comm)
-{
-    const char *stage;
-    ncclResult_t ret;
-
-    *lib = hx_lib_static(&ncclNetPlugin_v12, &ncclCollNetPlugin_v12, 12);
-    ret = hx_comm_open(node, *lib, cfg, comm, &stage);
-    if (ret != ncclSuccess)
-        return hx_fail("bring-up failed in %s with %d", stage, (int)ret);
-    return 0;
-}
-
 static int mode_node(struct hx_node *node, void *arg)
 {
     const struct plan *plan = arg;
@@ -304,7 +291,7 @@ static int mode_node(struct hx_node *node, void *arg)
     struct hx_lib *lib;
     struct hx_comm *comm;
 
-    if (open_linked(node, &cfg, &lib, &comm))
+    if (sx_open_linked(node, &ncclNetPlugin_v12, &ncclCollNetPlugin_v12, &cfg, &lib, &comm))
         return 1;
     for (int which = 0; which < (int)(sizeof(variants) / sizeof(variants[0])); which++)
         for (int in_place = 0; in_place < 2; in_place++) {
@@ -319,12 +306,7 @@ static int mode_node(struct hx_node *node, void *arg)
 static int mode_case(const char *name, enum mode mode, bool fp32, const char *const *env)
 {
     struct plan plan = {.mode = mode, .fp32 = fp32, .few_windows = mode == DELTA4};
-    struct hx_job job = {.name = name,
-                         .nnodes = 3,
-                         .fn = mode_node,
-                         .arg = &plan,
-                         .env = env,
-                         .deadline_s = hx_quick() ? 240 : 60};
+    struct hx_job job = {.name = name, .nnodes = 3, .fn = mode_node, .arg = &plan, .env = env};
     struct hx_report *rep;
     int rc = hx_job_run(&job, &rep);
 
@@ -335,12 +317,12 @@ static int mode_case(const char *name, enum mode mode, bool fp32, const char *co
     return rc;
 }
 
-#define MODE_CASE(name, MODE, word, schedule, fp32)                                                          \
-    static int name(void)                                                                                    \
-    {                                                                                                        \
-        static const char *const env[] = {"NIBBLE_AG=" word, "NIBBLE_AG_MIN_BYTES=0",                        \
-                                          "NIBBLE_SCHEDULE=" schedule, fp32, NULL};                          \
-        return mode_case(word, MODE, fp32 != NULL, env);                                                     \
+#define MODE_CASE(name, MODE, word, schedule, fp32) \
+    static int name(void) \
+    { \
+        static const char *const env[] = {"NIBBLE_AG=" word, "NIBBLE_AG_MIN_BYTES=0", \
+                                          "NIBBLE_SCHEDULE=" schedule, fp32, NULL}; \
+        return mode_case(word, MODE, fp32 != NULL, env); \
     }
 
 MODE_CASE(raw, RAW, "raw", "auto", NULL)
@@ -368,7 +350,7 @@ static int hot_node(struct hx_node *node, void *arg)
     unsigned char *src[HX_MAX_NODES], *result = malloc(bytes * (size_t)node->nnodes);
     double worst = 0, last = 0;
 
-    if (open_linked(node, &cfg, &lib, &comm))
+    if (sx_open_linked(node, &ncclNetPlugin_v12, &ncclCollNetPlugin_v12, &cfg, &lib, &comm))
         return 1;
     for (int r = 0; r < node->nnodes; r++) {
         w[r] = malloc(VALUES * sizeof(float));
@@ -417,7 +399,7 @@ static int hot(void)
 {
     static const char *const env[] = {"NIBBLE_AG=delta4", "NIBBLE_AG_MIN_BYTES=0", NULL};
 
-    return sx_job("hot phase", 3, hot_node, (void *)(uintptr_t)&variants[6], 60, env);
+    return sx_job("hot phase", 3, hot_node, (void *)(uintptr_t)&variants[6], env);
 }
 
 /* Without records, where the user says what type they have. */
@@ -426,7 +408,7 @@ static int untyped(void)
     static const char *const env[] = {"NIBBLE_AG=delta4", "NIBBLE_AG_MIN_BYTES=0",
                                       "NIBBLE_AG_UNTYPED=bfloat16", NULL};
 
-    return sx_job("untyped", 3, hot_node, (void *)(uintptr_t)&variants[0], 60, env);
+    return sx_job("untyped", 3, hot_node, (void *)(uintptr_t)&variants[0], env);
 }
 
 /* A node whose copies of references are damaged now and then asks for raw bytes, and gets what the others
@@ -441,8 +423,7 @@ static int damaged(void)
                          .fn = mode_node,
                          .arg = &plan,
                          .env = env,
-                         .node_env[1] = fault,
-                         .deadline_s = hx_quick() ? 240 : 60};
+                         .node_env[1] = fault};
     struct hx_report *rep;
     int rc = hx_job_run(&job, &rep);
 

@@ -9,18 +9,19 @@
 #include <string.h>
 #include <time.h>
 
-#include "suite.h"
+#include "lib/suite.h"
+#include "nibble/nccl_net.h"
 
-static const char *const env_raw[] = { "NIBBLE_RS=raw", NULL }; /* results can be compared bit by bit */
+static const char *const env_raw[] = {"NIBBLE_RS=raw", NULL}; /* results can be compared bit by bit */
 
 static int all_three(struct hx_node *node, struct hx_comm *comm, uint64_t seed)
 {
     for (int func = HX_REDUCE_SCATTER; func <= HX_ALL_REDUCE; func++) {
-        struct sx_spec spec = { .func = (enum hx_func)func,
-                                .type = ncclFloat32,
-                                .count = 20011,
-                                .fill = HX_FILL_EXACT,
-                                .seed = seed };
+        struct sx_spec spec = {.func = (enum hx_func)func,
+                               .type = ncclFloat32,
+                               .count = 20011,
+                               .fill = HX_FILL_EXACT,
+                               .seed = seed};
 
         if (sx_do(node, comm, &spec, NULL))
             return 1;
@@ -30,7 +31,7 @@ static int all_three(struct hx_node *node, struct hx_comm *comm, uint64_t seed)
 
 static int p2p_once(struct hx_node *node, struct hx_lib *lib, struct hx_ctx *ctx)
 {
-    struct hx_p2p_cfg cfg = { .streams = 4, .slot = 32 << 10, .flush = true };
+    struct hx_p2p_cfg cfg = {.streams = 4, .slot = 32 << 10, .flush = true};
     enum { N = 300001 };
     char *mem = malloc(3 * N);
     struct hx_p2p *p2p;
@@ -39,7 +40,7 @@ static int p2p_once(struct hx_node *node, struct hx_lib *lib, struct hx_ctx *ctx
     hx_fill(ncclUint8, mem, N, (uint64_t)node->rank, HX_FILL_BITS);
     hx_fill(ncclUint8, mem + N, N, (uint64_t)(node->rank ^ 1), HX_FILL_BITS);
     HX_CHECK(hx_p2p_open(node, lib, ctx, node->rank ^ 1, &cfg, &p2p) == ncclSuccess, "p2p open");
-    HX_CHECK(hx_p2p_run(p2p, mem, N, mem + 2 * N, N, 20) == ncclSuccess, "p2p run");
+    HX_CHECK(hx_p2p_run(p2p, mem, N, mem + 2 * N, N, HX_SOON_S) == ncclSuccess, "p2p run");
     HX_CHECK(hx_p2p_close(p2p) == ncclSuccess, "p2p close");
     rc = memcmp(mem + N, mem + 2 * N, N);
     free(mem);
@@ -48,15 +49,16 @@ static int p2p_once(struct hx_node *node, struct hx_lib *lib, struct hx_ctx *ctx
 }
 
 /*
- * Memory that this process holds, exactly: what malloc has given out, and address space beside malloc's. Resident
- * pages would tell less: malloc keeps freed ones, more or fewer of them by how threads happen to meet.
+ * Memory that this process holds, exactly: what malloc has given out, and address space beside malloc's.
+ * Resident pages would tell less: malloc keeps freed ones, more or fewer of them by how threads happen to
+ * meet.
  */
 struct held {
     long heap_kb, mapped_kb;
 };
 
-/* What may come and go: some blocks in threads' caches; a few stacks (see cycles_node). 34 cycles are noticed that
- * lose half a KiB each of malloc's, or 32 KiB each of mappings. */
+/* What may come and go: some blocks in threads' caches; a few stacks (see cycles_node). 34 cycles are noticed
+ * that lose half a KiB each of malloc's, or 32 KiB each of mappings. */
 #define MOST_HEAP_KB 16
 #define MOST_MAPPED_KB 1024
 
@@ -70,7 +72,7 @@ static struct held held_now(void)
 
 static int cycles_node(struct hx_node *node, void *arg)
 {
-    struct hx_comm_cfg cfg = { .channels = 2, .buff_size = 128 << 10 };
+    struct hx_comm_cfg cfg = {.channels = 2, .buff_size = 128 << 10};
     int cycles = *(int *)arg, threads = hx_thread_count(), fds = hx_fd_count();
     struct held warm = {0}, now;
 
@@ -79,7 +81,8 @@ static int cycles_node(struct hx_node *node, void *arg)
 
         /* An arena of malloc's maps 64 MiB, whenever two threads meet in it: have one. */
         mallopt(M_ARENA_MAX, 1);
-        /* glibc keeps the stacks of threads that ended, as many as ever ran at once: let them not hide a leak. */
+        /* glibc keeps the stacks of threads that ended, as many as ever ran at once: let them not hide a
+         * leak. */
         pthread_attr_init(&small_stacks);
         pthread_attr_setstacksize(&small_stacks, 128 << 10);
         pthread_setattr_default_np(&small_stacks);
@@ -121,7 +124,8 @@ static int cycles_node(struct hx_node *node, void *arg)
         printf("        %ld KiB more in use by malloc, %ld KiB more mapped after %d cycles\n",
                now.heap_kb - warm.heap_kb, now.mapped_kb - warm.mapped_kb, cycles - cycles / 3);
     HX_CHECK(hx_quick() || now.heap_kb - warm.heap_kb < MOST_HEAP_KB,
-             "memory in use grew from %ld to %ld KiB in %d cycles", warm.heap_kb, now.heap_kb, cycles - cycles / 3);
+             "memory in use grew from %ld to %ld KiB in %d cycles", warm.heap_kb, now.heap_kb,
+             cycles - cycles / 3);
     HX_CHECK(hx_quick() || now.mapped_kb - warm.mapped_kb < MOST_MAPPED_KB,
              "mappings grew from %ld to %ld KiB in %d cycles", warm.mapped_kb, now.mapped_kb,
              cycles - cycles / 3);
@@ -133,12 +137,12 @@ static int cycles(void)
 {
     int n = hx_quick() ? 8 : 50;
 
-    return sx_job("cycles", 2, cycles_node, &n, 60, env_raw);
+    return sx_job("cycles", 2, cycles_node, &n, env_raw);
 }
 
 static int version_node(struct hx_node *node, void *arg)
 {
-    struct hx_comm_cfg cfg = { .channels = 4, .buff_size = 128 << 10, .flush = true };
+    struct hx_comm_cfg cfg = {.channels = 4, .buff_size = 128 << 10, .flush = true};
     int version = *(int *)arg;
 
     for (int round = 0; round < 2; round++) {
@@ -167,12 +171,12 @@ static int version_node(struct hx_node *node, void *arg)
 
 static int versions(void)
 {
-    for (int v = 8; v <= 12; v++) {
+    for (int v = NB_NET_OLDEST; v <= NB_NET_NEWEST; v++) {
         char name[32];
         int rc;
 
         snprintf(name, sizeof name, "version %d", v);
-        rc = sx_job(name, 2, version_node, &v, 30, env_raw);
+        rc = sx_job(name, 2, version_node, &v, env_raw);
         if (rc)
             return rc;
     }
@@ -182,7 +186,7 @@ static int versions(void)
 /* An idle communicator costs no CPU: the engine sleeps. */
 static int idle_node(struct hx_node *node, void *arg)
 {
-    struct hx_comm_cfg cfg = { .channels = 2, .buff_size = 128 << 10 };
+    struct hx_comm_cfg cfg = {.channels = 2, .buff_size = 128 << 10};
     struct hx_counts before, after;
     struct hx_lib *lib;
     struct hx_comm *comm;
@@ -210,13 +214,13 @@ static int idle_node(struct hx_node *node, void *arg)
 
 static int idle(void)
 {
-    return sx_job("idle", 3, idle_node, NULL, 30, env_raw);
+    return sx_job("idle", 3, idle_node, NULL, env_raw);
 }
 
 static const struct hx_case cases[] = {
-    { "cycles", cycles, 0 },
-    { "versions", versions, 0 },
-    { "idle", idle, HX_CASE_FULL },
+    {"cycles", cycles, 0},
+    {"versions", versions, 0},
+    {"idle", idle, HX_CASE_FULL},
 };
 
 int main(int argc, char **argv)

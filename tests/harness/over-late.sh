@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # The harness over a device that does its work late, in any order, and holds the engine to the rules of
-# plugin/device/device.h (late.c). The short form runs some programs with NB_TEST_QUICK; NB_LONG_TESTS=1 runs all in full.
+# plugin/device/device.h (lib/late_device.c). The short form runs some programs with NB_TEST_QUICK; NB_LONG_TESTS=1 runs all in full.
 set -u
 build=${NB_BUILDDIR:-.}
 tmp=$(mktemp -d) || exit 1
@@ -11,13 +11,13 @@ NB_LATE_REPORT=$tmp/report
 export NB_PLUGIN NB_LATE_REPORT
 
 if [ "${NB_LONG_TESTS:-0}" != 0 ]; then
-    programs="allgather departures faults feedback late_gathers late_records lifecycle results stress"
+    programs="allgather departures faults feedback late_gathers late_records lifecycle quantized results stress"
     runs=$(for p in $programs; do echo "poll:$p thread:$p thread,credits=1:$p"; done)
 else
-    runs="poll:late_records poll:lifecycle thread:allgather thread:feedback thread,credits=1:results"
+    runs="poll:late_records poll:lifecycle thread:allgather thread:feedback thread,credits=1:results thread,credits=1:quantized"
     cases=
     if [ -n "${NB_SANITIZE:-}" ]; then # some cases of each: an int4 sum, exact ones, in two hops and levels, differences
-        runs="poll:lifecycle thread:allgather thread,credits=1:results"
+        runs="poll:lifecycle thread:allgather thread,credits=1:results thread,credits=1:quantized"
         cases="cycles versions walk-bf16 slots-of-one-size out-of-step-two-hop asks-for-raw
             exact-types-2-nodes int4-two-hop repeatable-two-hop foreign-values
             int4-two-level repeatable-two-level out-of-step-two-level"

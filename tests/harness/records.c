@@ -12,40 +12,26 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "abi/tables.h"
 #include "coll/coll.h"
-#include "nibble/nccl_net.h"
+#include "lib/suite.h"
 #include "policy/record.h"
-#include "suite.h"
 
 #define INT4_NMSE 0.0070
 
-static const char *const env_plain[] = { "NIBBLE_AR=int4", "NIBBLE_AR_MIN_BYTES=0", "NIBBLE_EF=off", NULL };
-static const char *const env_feedback[] = { "NIBBLE_AR=int4", "NIBBLE_AR_MIN_BYTES=0", "NIBBLE_EF=full",
-                                            NULL };
-
-static int open_linked(struct hx_node *node, const struct hx_comm_cfg *cfg, struct hx_lib **lib,
-                       struct hx_comm **comm)
-{
-    const char *stage;
-    ncclResult_t ret;
-
-    *lib = hx_lib_static(&ncclNetPlugin_v12, &ncclCollNetPlugin_v12, 12);
-    ret = hx_comm_open(node, *lib, cfg, comm, &stage);
-    if (ret != ncclSuccess)
-        return hx_fail("bring-up failed in %s with %d", stage, (int)ret);
-    return 0;
-}
+static const char *const env_plain[] = {"NIBBLE_AR=int4", "NIBBLE_AR_MIN_BYTES=0", "NIBBLE_EF=off", NULL};
+static const char *const env_feedback[] = {"NIBBLE_AR=int4", "NIBBLE_AR_MIN_BYTES=0", "NIBBLE_EF=full", NULL};
 
 static int push(struct hx_comm *comm, const struct sx_spec *spec, size_t chunk, int64_t slot)
 {
-    struct nb_record r = { .func = spec->func == HX_ALL_REDUCE ? NB_FUNC_ALL_REDUCE : NB_FUNC_REDUCE_SCATTER,
-                           .type = spec->type,
-                           .flags = NB_RECORD_API,
-                           .bytes = spec->count * hx_type_size(spec->type),
-                           .slot = slot,
-                           .chunk = (uint32_t)(spec->chunk ? spec->chunk : chunk),
-                           .heads = 1 << 1,
-                           .head = 0 };
+    struct nb_record r = {.func = spec->func == HX_ALL_REDUCE ? NB_FUNC_ALL_REDUCE : NB_FUNC_REDUCE_SCATTER,
+                          .type = spec->type,
+                          .flags = NB_RECORD_API,
+                          .bytes = spec->count * hx_type_size(spec->type),
+                          .slot = slot,
+                          .chunk = (uint32_t)(spec->chunk ? spec->chunk : chunk),
+                          .heads = 1 << 1,
+                          .head = 0};
 
     HX_CHECK(nb_record_push(hx_comm_plugin(comm), &r) == 0, "a record was refused");
     return 0;
@@ -55,29 +41,29 @@ static int push(struct hx_comm *comm, const struct sx_spec *spec, size_t chunk, 
 
 static int padded_node(struct hx_node *node, void *arg)
 {
-    static const ncclDataType_t types[] = { ncclFloat32, ncclBfloat16, ncclFloat16 };
-    static const size_t counts[] = { 1, 31, 1000, 4095, 40001, 150001 };
-    static const size_t chunks[] = { 0, 4096, 1536 };
+    static const ncclDataType_t types[] = {ncclFloat32, ncclBfloat16, ncclFloat16};
+    static const size_t counts[] = {1, 31, 1000, 4095, 40001, 150001};
+    static const size_t chunks[] = {0, 4096, 1536};
     int channels = *(int *)arg, n = 0;
-    struct hx_comm_cfg cfg = { .channels = channels, .buff_size = 128 << 10, .poison = true };
+    struct hx_comm_cfg cfg = {.channels = channels, .buff_size = 128 << 10, .poison = true};
     double bound = INT4_NMSE * ((node->nnodes - 1.0) / node->nnodes + 1), rounding;
     struct hx_lib *lib;
     struct hx_comm *comm;
 
-    if (open_linked(node, &cfg, &lib, &comm))
+    if (sx_open_linked(node, &ncclNetPlugin_v12, &ncclCollNetPlugin_v12, &cfg, &lib, &comm))
         return 1;
     for (int t = 0; t < 3; t++) {
         /* Each twice, since two kinds of padding alternate. */
         for (size_t kk = 0; kk < 2 * sizeof counts / sizeof counts[0]; kk++, n++) {
             size_t k = kk / 2;
-            struct sx_spec spec = { .func = HX_ALL_REDUCE,
-                                    .type = types[t],
-                                    .count = counts[k],
-                                    .fill = HX_FILL_NORMAL,
-                                    .seed = (uint64_t)n,
-                                    .in_place = n & 1,
-                                    .chunk = chunks[n / 2 % 3],
-                                    .channels = n / 2 % 4 == 3 ? 1 : 0 };
+            struct sx_spec spec = {.func = HX_ALL_REDUCE,
+                                   .type = types[t],
+                                   .count = counts[k],
+                                   .fill = HX_FILL_NORMAL,
+                                   .seed = (uint64_t)n,
+                                   .in_place = n & 1,
+                                   .chunk = chunks[n / 2 % 3],
+                                   .channels = n / 2 % 4 == 3 ? 1 : 0};
             struct sx_run run;
             ncclResult_t ret;
 
@@ -104,16 +90,16 @@ static int padded_node(struct hx_node *node, void *arg)
 
 static int padded_two_level(void)
 {
-    static const char *const env[] = { "NIBBLE_AR=int4", "NIBBLE_AR_MIN_BYTES=0", "NIBBLE_EF=off",
-                                       "NIBBLE_SCHEDULE=two-level", NULL };
+    static const char *const env[] = {"NIBBLE_AR=int4", "NIBBLE_AR_MIN_BYTES=0", "NIBBLE_EF=off",
+                                      "NIBBLE_SCHEDULE=two-level", NULL};
     int channels = 3;
 
-    return sx_job("padded, two levels", hx_quick() ? 4 : 6, padded_node, &channels, 60, env);
+    return sx_job("padded, two levels", hx_quick() ? 4 : 6, padded_node, &channels, env);
 }
 
 static int padded(int nnodes, int channels)
 {
-    return sx_job("padded", nnodes, padded_node, &channels, 60, env_plain);
+    return sx_job("padded", nnodes, padded_node, &channels, env_plain);
 }
 
 static int padded_2(void)
@@ -136,10 +122,9 @@ static int padded_5(void)
 static int mean_node(struct hx_node *node, void *arg)
 {
     enum { ROUNDS = 120 };
-    struct hx_comm_cfg cfg = { .channels = 2, .buff_size = 256 << 10, .poison = true };
+    struct hx_comm_cfg cfg = {.channels = 2, .buff_size = 256 << 10, .poison = true};
     struct sx_spec spec = {
-        .func = HX_ALL_REDUCE, .type = ncclFloat32, .count = 30011, .fill = HX_FILL_NORMAL, .seed = 11
-    };
+        .func = HX_ALL_REDUCE, .type = ncclFloat32, .count = 30011, .fill = HX_FILL_NORMAL, .seed = 11};
     double *sum = calloc(spec.count, sizeof *sum), *truth = calloc(spec.count, sizeof *truth), err = 0,
            energy = 0;
     float *x = malloc(spec.count * sizeof *x);
@@ -148,7 +133,7 @@ static int mean_node(struct hx_node *node, void *arg)
     struct hx_comm *comm;
     struct sx_run run;
 
-    if (open_linked(node, &cfg, &lib, &comm))
+    if (sx_open_linked(node, &ncclNetPlugin_v12, &ncclCollNetPlugin_v12, &cfg, &lib, &comm))
         return 1;
     for (int r = 0; r < node->nnodes; r++) {
         sx_block(&spec, r, 0, x);
@@ -182,7 +167,8 @@ static int mean_node(struct hx_node *node, void *arg)
 static bool all_measured(const struct hx_report *rep, int nnodes)
 {
     for (int r = 0; r < nnodes; r++)
-        if (!hx_report_has(rep, r, "feedback ops=", "nmse=0.0") || hx_report_has(rep, r, "feedback ops=", "nmse=0.00000"))
+        if (!hx_report_has(rep, r, "feedback ops=", "nmse=0.0") ||
+            hx_report_has(rep, r, "feedback ops=", "nmse=0.00000"))
             return false;
     return true;
 }
@@ -193,12 +179,7 @@ static int feedback(int nnodes, const char *const *env)
 
     for (int with = 0; with < 2; with++) {
         int64_t slot = with ? 5 : -1;
-        struct hx_job job = { .name = "feedback",
-                              .nnodes = nnodes,
-                              .fn = mean_node,
-                              .arg = &slot,
-                              .env = env,
-                              .deadline_s = hx_quick() ? 240 : 60 };
+        struct hx_job job = {.name = "feedback", .nnodes = nnodes, .fn = mean_node, .arg = &slot, .env = env};
         struct hx_report *rep;
         int rc = hx_job_run(&job, &rep);
 
@@ -223,8 +204,8 @@ static int feedback_direct(void)
 
 static int feedback_two_level(void)
 {
-    static const char *const env[] = { "NIBBLE_AR=int4", "NIBBLE_AR_MIN_BYTES=0", "NIBBLE_EF=full",
-                                       "NIBBLE_SCHEDULE=two-level", NULL };
+    static const char *const env[] = {"NIBBLE_AR=int4", "NIBBLE_AR_MIN_BYTES=0", "NIBBLE_EF=full",
+                                      "NIBBLE_SCHEDULE=two-level", NULL};
 
     return feedback(hx_quick() ? 4 : 6, env);
 }
@@ -233,37 +214,32 @@ static int feedback_two_level(void)
 
 static int wrong_records_node(struct hx_node *node, void *arg)
 {
-    struct hx_comm_cfg cfg = { .channels = 4, .buff_size = 128 << 10, .poison = true };
+    struct hx_comm_cfg cfg = {.channels = 4, .buff_size = 128 << 10, .poison = true};
     struct hx_lib *lib;
     struct hx_comm *comm;
 
     (void)arg;
-    if (open_linked(node, &cfg, &lib, &comm))
+    if (sx_open_linked(node, &ncclNetPlugin_v12, &ncclCollNetPlugin_v12, &cfg, &lib, &comm))
         return 1;
     for (int round = 0; round < 12; round++) {
-        struct sx_spec spec = { .func = HX_ALL_REDUCE,
-                                .type = ncclFloat32,
-                                .count = 30001,
-                                .fill = HX_FILL_EXACT,
-                                .seed = (uint64_t)round };
+        struct sx_spec spec = {.func = HX_ALL_REDUCE,
+                               .type = ncclFloat32,
+                               .count = 30001,
+                               .fill = HX_FILL_EXACT,
+                               .seed = (uint64_t)round};
         struct sx_spec rec = spec;
 
         /* All nodes have the same wrong record: the operation must run raw, hence exactly. */
         switch (round % 6) {
-        case 0:
-            rec.type = ncclBfloat16;
-            break;
-        case 1:
-            rec.type = ncclInt32;
-            break;
+        case 0: rec.type = ncclBfloat16; break;
+        case 1: rec.type = ncclInt32; break;
         case 2:
             rec.chunk = 4096; /* of which a window would hold 16 */
             break;
         case 3:
             rec.func = HX_REDUCE_SCATTER; /* of an operation that never comes */
             break;
-        default:
-            break; /* none at all */
+        default: break; /* none at all */
         }
         if (round % 6 < 4 && push(comm, &rec, (size_t)(128 << 10) / HX_STEPS, 7))
             return 1;
@@ -282,34 +258,34 @@ static int wrong_records_node(struct hx_node *node, void *arg)
 
 static int wrong_records(void)
 {
-    return sx_job("wrong records", 3, wrong_records_node, NULL, 40, env_plain);
+    return sx_job("wrong records", 3, wrong_records_node, NULL, env_plain);
 }
 
 /* One node lost a record that the others have. Whatever happens: a right result or an error everywhere, no
  * hang. */
 static int lost_record_node(struct hx_node *node, void *arg)
 {
-    struct hx_comm_cfg cfg = { .channels = 4, .buff_size = 128 << 10, .poison = true };
-    struct sx_spec spec = { .func = HX_ALL_REDUCE,
-                            .type = ncclFloat32,
-                            .count = 50001,
-                            .fill = HX_FILL_NORMAL,
-                            .seed = 3,
-                            .max_nmse = 0.03 };
+    struct hx_comm_cfg cfg = {.channels = 4, .buff_size = 128 << 10, .poison = true};
+    struct sx_spec spec = {.func = HX_ALL_REDUCE,
+                           .type = ncclFloat32,
+                           .count = 50001,
+                           .fill = HX_FILL_NORMAL,
+                           .seed = 3,
+                           .max_nmse = 0.03};
     struct hx_lib *lib;
     struct hx_comm *comm;
     struct sx_run run;
     ncclResult_t ret;
 
     (void)arg;
-    if (open_linked(node, &cfg, &lib, &comm))
+    if (sx_open_linked(node, &ncclNetPlugin_v12, &ncclCollNetPlugin_v12, &cfg, &lib, &comm))
         return 1;
     sx_prepare(node, &spec, &run);
     if (node->rank != 1 && push(comm, &spec, (size_t)(128 << 10) / HX_STEPS, -1))
         return 1;
     hx_where("all-reduce of which node 1 has no record");
     HX_CHECK(hx_post(comm, &run.op) == ncclSuccess, "post");
-    ret = hx_wait(comm, &run.op, 20);
+    ret = hx_wait(comm, &run.op, HX_SOON_S);
     HX_CHECK(ret != HX_TIMEOUT, "hangs when one node has no record");
     if (ret == ncclSuccess && sx_check(node, &run))
         return 1;
@@ -323,11 +299,7 @@ static int lost_record_node(struct hx_node *node, void *arg)
 
 static int lost_record(void)
 {
-    struct hx_job job = { .name = "lost record",
-                          .nnodes = 3,
-                          .fn = lost_record_node,
-                          .env = env_plain,
-                          .deadline_s = hx_quick() ? 120 : 40 };
+    struct hx_job job = {.name = "lost record", .nnodes = 3, .fn = lost_record_node, .env = env_plain};
     struct hx_report *rep;
     int rc = hx_job_run(&job, &rep);
 
@@ -340,14 +312,14 @@ static int lost_record(void)
 }
 
 static const struct hx_case cases[] = {
-    { "padded-2-nodes", padded_2, 0 },
-    { "padded-3-nodes", padded_3, 0 },
-    { "padded-5-nodes-two-groups", padded_5, HX_CASE_FULL },
-    { "feedback", feedback_direct, 0 },
-    { "padded-two-level", padded_two_level, 0 },
-    { "feedback-two-level", feedback_two_level, 0 },
-    { "wrong-records", wrong_records, 0 },
-    { "lost-record", lost_record, 0 },
+    {"padded-2-nodes", padded_2, 0},
+    {"padded-3-nodes", padded_3, 0},
+    {"padded-5-nodes-two-groups", padded_5, HX_CASE_FULL},
+    {"feedback", feedback_direct, 0},
+    {"padded-two-level", padded_two_level, 0},
+    {"feedback-two-level", feedback_two_level, 0},
+    {"wrong-records", wrong_records, 0},
+    {"lost-record", lost_record, 0},
 };
 
 int main(int argc, char **argv)

@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "fake.h"
-#include "suite.h"
+#include "lib/fake_table.h"
+#include "lib/suite.h"
 
 struct shape {
     int channels;
@@ -20,16 +20,15 @@ struct shape {
 
 static int all_functions(struct hx_node *node, void *arg)
 {
-    static const ncclDataType_t types[] = { ncclFloat32, ncclBfloat16, ncclInt8, ncclFloat64,
-                                            ncclFloat8e4m3 };
-    static const size_t counts[] = { 1, 31, 4095, 70001 };
+    static const ncclDataType_t types[] = {ncclFloat32, ncclBfloat16, ncclInt8, ncclFloat64, ncclFloat8e4m3};
+    static const size_t counts[] = {1, 31, 4095, 70001};
     const struct shape *shape = arg;
-    struct hx_comm_cfg cfg = { .channels = shape->channels,
-                               .buff_size = shape->buff_size,
-                               .chunk = shape->chunk,
-                               .gpu_delay_us = shape->gpu_delay_us,
-                               .flush = shape->flush,
-                               .poison = true };
+    struct hx_comm_cfg cfg = {.channels = shape->channels,
+                              .buff_size = shape->buff_size,
+                              .chunk = shape->chunk,
+                              .gpu_delay_us = shape->gpu_delay_us,
+                              .flush = shape->flush,
+                              .poison = true};
     struct hx_lib *lib = hx_lib_static(NULL, fake_table(), 12);
     struct hx_comm *comm;
     struct hx_counts n;
@@ -38,14 +37,14 @@ static int all_functions(struct hx_node *node, void *arg)
     HX_CHECK(hx_comm_open(node, lib, &cfg, &comm, &stage) == ncclSuccess, "bring-up failed in %s", stage);
     for (int round = 0; round < shape->rounds; round++) {
         for (int func = HX_REDUCE_SCATTER; func <= HX_ALL_REDUCE; func++) {
-            struct sx_spec spec = { .func = (enum hx_func)func,
-                                    .type = types[(round + func) % 5],
-                                    .count = counts[round % 4],
-                                    .op = (ncclRedOp_t)(round / 4 % 2 * 2),
-                                    .fill = HX_FILL_EXACT,
-                                    .in_place = round & 1,
-                                    .seed = (uint64_t)round,
-                                    .channels = round % 3 == 2 ? 1 + round % shape->channels : 0 };
+            struct sx_spec spec = {.func = (enum hx_func)func,
+                                   .type = types[(round + func) % 5],
+                                   .count = counts[round % 4],
+                                   .op = (ncclRedOp_t)(round / 4 % 2 * 2),
+                                   .fill = HX_FILL_EXACT,
+                                   .in_place = round & 1,
+                                   .seed = (uint64_t)round,
+                                   .channels = round % 3 == 2 ? 1 + round % shape->channels : 0};
             uint64_t hash;
 
             if (sx_do(node, comm, &spec, &hash))
@@ -67,9 +66,7 @@ static int all_functions(struct hx_node *node, void *arg)
 
 static int run_shape(int nnodes, struct shape shape)
 {
-    struct hx_job job = {
-        .name = "right", .nnodes = nnodes, .fn = all_functions, .arg = &shape, .deadline_s = 60
-    };
+    struct hx_job job = {.name = "right", .nnodes = nnodes, .fn = all_functions, .arg = &shape};
     int rc;
 
     fake_prepare(FAKE_RIGHT);
@@ -80,34 +77,34 @@ static int run_shape(int nnodes, struct shape shape)
 
 static int right_2(void)
 {
-    return run_shape(2, (struct shape) { .channels = 2, .buff_size = 64 << 10, .rounds = 12 });
+    return run_shape(2, (struct shape){.channels = 2, .buff_size = 64 << 10, .rounds = 12});
 }
 
 static int right_3_flush(void)
 {
-    return run_shape(3, (struct shape) { .channels = 8, .buff_size = 64 << 10, .rounds = 9, .flush = true });
+    return run_shape(3, (struct shape){.channels = 8, .buff_size = 64 << 10, .rounds = 9, .flush = true});
 }
 
 static int right_5_groups(void)
 {
-    return run_shape(5, (struct shape) { .channels = 12, .buff_size = 64 << 10, .chunk = 4096, .rounds = 9 });
+    return run_shape(5, (struct shape){.channels = 12, .buff_size = 64 << 10, .chunk = 4096, .rounds = 9});
 }
 
 static int right_8_groups(void)
 {
-    return run_shape(8, (struct shape) { .channels = 16, .buff_size = 128 << 10, .rounds = 5 });
+    return run_shape(8, (struct shape){.channels = 16, .buff_size = 128 << 10, .rounds = 5});
 }
 
 static int right_delays(void)
 {
-    return run_shape(
-        3, (struct shape) { .channels = 4, .buff_size = 32 << 10, .rounds = 8, .gpu_delay_us = 300 });
+    return run_shape(3,
+                     (struct shape){.channels = 4, .buff_size = 32 << 10, .rounds = 8, .gpu_delay_us = 300});
 }
 
 /* Several operations in flight on one communicator, posted without waiting. */
 static int queue_node(struct hx_node *node, void *arg)
 {
-    struct hx_comm_cfg cfg = { .channels = 4, .buff_size = 32 << 10, .gpu_delay_us = 50 };
+    struct hx_comm_cfg cfg = {.channels = 4, .buff_size = 32 << 10, .gpu_delay_us = 50};
     struct hx_lib *lib = hx_lib_static(NULL, fake_table(), 12);
     struct sx_run run[12];
     struct hx_comm *comm;
@@ -115,18 +112,18 @@ static int queue_node(struct hx_node *node, void *arg)
     (void)arg;
     HX_CHECK(hx_comm_open(node, lib, &cfg, &comm, NULL) == ncclSuccess, "bring-up failed");
     for (int i = 0; i < 12; i++) {
-        struct sx_spec spec = { .func = (enum hx_func)(i % 3),
-                                .type = ncclFloat32,
-                                .count = 5000 + (size_t)i * 999,
-                                .fill = HX_FILL_EXACT,
-                                .seed = (uint64_t)i,
-                                .channels = 1 + i % 4 };
+        struct sx_spec spec = {.func = (enum hx_func)(i % 3),
+                               .type = ncclFloat32,
+                               .count = 5000 + (size_t)i * 999,
+                               .fill = HX_FILL_EXACT,
+                               .seed = (uint64_t)i,
+                               .channels = 1 + i % 4};
 
         sx_prepare(node, &spec, &run[i]);
         HX_CHECK(hx_post(comm, &run[i].op) == ncclSuccess, "post failed");
     }
     for (int i = 0; i < 12; i++) {
-        HX_CHECK(hx_wait(comm, &run[i].op, 30) == ncclSuccess, "operation %d failed", i);
+        HX_CHECK(hx_wait(comm, &run[i].op, HX_SOON_S) == ncclSuccess, "operation %d failed", i);
         if (sx_check(node, &run[i]))
             return 1;
         sx_free(&run[i]);
@@ -138,7 +135,7 @@ static int queue_node(struct hx_node *node, void *arg)
 
 static int queue(void)
 {
-    struct hx_job job = { .name = "queue", .nnodes = 3, .fn = queue_node };
+    struct hx_job job = {.name = "queue", .nnodes = 3, .fn = queue_node};
     int rc;
 
     fake_prepare(FAKE_RIGHT);
@@ -156,8 +153,8 @@ struct faulty {
 
 static int faulty_node(struct hx_node *node, void *arg)
 {
-    struct hx_comm_cfg cfg = { .channels = 2, .buff_size = 32 << 10, .poison = true };
-    struct sx_spec spec = { .type = ncclFloat32, .count = 40000, .fill = HX_FILL_EXACT, .seed = 7 };
+    struct hx_comm_cfg cfg = {.channels = 2, .buff_size = 32 << 10, .poison = true};
+    struct sx_spec spec = {.type = ncclFloat32, .count = 40000, .fill = HX_FILL_EXACT, .seed = 7};
     struct hx_lib *lib = hx_lib_static(NULL, fake_table(), 12);
     const struct faulty *faulty = arg;
     struct hx_comm *comm;
@@ -187,8 +184,8 @@ enum verdict { FAILS, HANGS, STALLS }; /* stalls: one node fails and leaves the 
 /* Run a faulty table; it must fail with `text` in some node's failure, or hang. */
 static int must_notice(enum fake_bug bug, enum hx_func func, enum verdict verdict, const char *text)
 {
-    struct faulty faulty = { func, verdict != FAILS };
-    struct hx_job job = { .name = "meant to fail", .nnodes = 2, .fn = faulty_node, .arg = &faulty };
+    struct faulty faulty = {func, verdict != FAILS};
+    struct hx_job job = {.name = "meant to fail", .nnodes = 2, .fn = faulty_node, .arg = &faulty};
     struct hx_report *rep;
     int rc, found = 0;
 
@@ -276,7 +273,7 @@ static int ends_badly(struct hx_node *node, void *arg)
 
 static int jobs(void)
 {
-    struct hx_job job = { .name = "meant to fail", .nnodes = 3, .fn = ends_badly, .deadline_s = 10 };
+    struct hx_job job = {.name = "meant to fail", .nnodes = 3, .fn = ends_badly};
     struct hx_report *rep;
 
     HX_CHECK(hx_job_run(&job, &rep) == 1 && strstr(rep->reason, "node 1 ended by signal 9 at \"the place\""),
@@ -306,8 +303,10 @@ static int talks(struct hx_node *node, void *arg)
             HX_CHECK(all[r] - r * 3 == mine - node->rank * 3, "allgather mixed something up");
     }
     for (int round = 0; round < 20; round++) {
-        HX_CHECK(hx_put(node, (node->rank + 1) % node->nnodes, &node->rank, sizeof(int), 10) == 0, "put");
-        HX_CHECK(hx_get(node, (node->rank + node->nnodes - 1) % node->nnodes, &got, sizeof got, 10) == 0,
+        HX_CHECK(hx_put(node, (node->rank + 1) % node->nnodes, &node->rank, sizeof(int), HX_SOON_S) == 0,
+                 "put");
+        HX_CHECK(hx_get(node, (node->rank + node->nnodes - 1) % node->nnodes, &got, sizeof got, HX_SOON_S) ==
+                     0,
                  "get");
         HX_CHECK(got == (node->rank + node->nnodes - 1) % node->nnodes, "a message went astray");
     }
@@ -322,9 +321,8 @@ static int talks(struct hx_node *node, void *arg)
 
 static int exchange(void)
 {
-    static const char *const env[] = { "HX_TEST_VALUE=all", NULL }, *const env2[] = { "HX_TEST_VALUE=own",
-                                                                                      NULL };
-    struct hx_job job = { .name = "exchange", .nnodes = 4, .fn = talks, .env = env, .node_env[2] = env2 };
+    static const char *const env[] = {"HX_TEST_VALUE=all", NULL}, *const env2[] = {"HX_TEST_VALUE=own", NULL};
+    struct hx_job job = {.name = "exchange", .nnodes = 4, .fn = talks, .env = env, .node_env[2] = env2};
     struct hx_report *rep;
     int rc = hx_job_run(&job, &rep);
 
@@ -346,21 +344,21 @@ static int data(void)
         ncclDataType_t type;
         double in, out;
         unsigned bits;
-    } t[] = { { ncclFloat16, 1.0, 1.0, 0x3c00 },
-              { ncclFloat16, 65519.9, 65504, 0x7bff },
-              { ncclFloat16, 65520, (double)__builtin_inff(), 0x7c00 },
-              { ncclFloat16, 5.9604644775390625e-8, 5.9604644775390625e-8, 1 },
-              { ncclFloat16, 2.98e-8, 0, 0 },
-              { ncclBfloat16, -1.00390625, -1.0, 0xbf80 },      /* tie: to even */
-              { ncclBfloat16, -1.01171875, -1.015625, 0xbf82 }, /* tie: to even */
-              { ncclBfloat16, 3.39e38, 3.3895313892515355e38, 0x7f7f },
-              { ncclBfloat16, 3.4e38, (double)__builtin_inff(), 0x7f80 },
-              { ncclFloat8e4m3, 448, 448, 0x7e },
-              { ncclFloat8e4m3, 0.001953125, 0.001953125, 1 },
-              { ncclFloat8e4m3, -13, -13, 0xd5 },
-              { ncclFloat8e5m2, 57344, 57344, 0x7b },
-              { ncclFloat8e5m2, 1e9, (double)__builtin_inff(), 0x7c },
-              { ncclFloat8e5m2, -0.0, -0.0, 0x80 } };
+    } t[] = {{ncclFloat16, 1.0, 1.0, 0x3c00},
+             {ncclFloat16, 65519.9, 65504, 0x7bff},
+             {ncclFloat16, 65520, (double)__builtin_inff(), 0x7c00},
+             {ncclFloat16, 5.9604644775390625e-8, 5.9604644775390625e-8, 1},
+             {ncclFloat16, 2.98e-8, 0, 0},
+             {ncclBfloat16, -1.00390625, -1.0, 0xbf80},      /* tie: to even */
+             {ncclBfloat16, -1.01171875, -1.015625, 0xbf82}, /* tie: to even */
+             {ncclBfloat16, 3.39e38, 3.3895313892515355e38, 0x7f7f},
+             {ncclBfloat16, 3.4e38, (double)__builtin_inff(), 0x7f80},
+             {ncclFloat8e4m3, 448, 448, 0x7e},
+             {ncclFloat8e4m3, 0.001953125, 0.001953125, 1},
+             {ncclFloat8e4m3, -13, -13, 0xd5},
+             {ncclFloat8e5m2, 57344, 57344, 0x7b},
+             {ncclFloat8e5m2, 1e9, (double)__builtin_inff(), 0x7c},
+             {ncclFloat8e5m2, -0.0, -0.0, 0x80}};
 
     for (size_t i = 0; i < sizeof t / sizeof t[0]; i++) {
         uint16_t bits = 0;
@@ -386,8 +384,8 @@ static int data(void)
     int8_t a = 100, b = 100;
     hx_accumulate(ncclInt8, ncclSum, &a, &b, 1);
     HX_CHECK(a == -56, "int8 sums do not wrap");
-    double ref[2] = { 3, 4 };
-    float got[2] = { 3, 4.5f };
+    double ref[2] = {3, 4};
+    float got[2] = {3, 4.5f};
     HX_CHECK(hx_nmse(ref, ncclFloat32, got, 2) == 0.01, "nmse is %g", hx_nmse(ref, ncclFloat32, got, 2));
     return 0;
 }
@@ -409,34 +407,33 @@ static int namespace_node(struct hx_node *node, void *arg)
 static int namespaces(void)
 {
     struct hx_job job = {
-        .name = "namespaces", .nnodes = 2, .fn = namespace_node, .netns = true, .rate_mbps = 500
-    };
+        .name = "namespaces", .nnodes = 2, .fn = namespace_node, .netns = true, .rate_mbps = 500};
 
     return hx_job_run(&job, NULL);
 }
 
 static const struct hx_case cases[] = {
-    { "data", data, 0 },
-    { "exchange", exchange, 0 },
-    { "jobs", jobs, 0 },
-    { "namespaces", namespaces, 0 },
-    { "right-2-nodes", right_2, 0 },
-    { "right-3-nodes-flush", right_3_flush, 0 },
-    { "right-5-nodes-two-groups", right_5_groups, HX_CASE_FULL },
-    { "right-8-nodes-two-groups", right_8_groups, HX_CASE_FULL },
-    { "right-with-delays", right_delays, 0 },
-    { "queue-of-operations", queue, 0 },
-    { "notices-wrong-bit", notices_wrong_bit, 0 },
-    { "notices-early-done", notices_early_done, 0 },
-    { "notices-lost-window", notices_lost_window, 0 },
-    { "notices-null-for-ever", notices_null_for_ever, 0 },
-    { "notices-pool-freed-in-test", notices_pool_freed_in_test, 0 },
-    { "notices-missing-request", notices_missing_request, 0 },
-    { "notices-overrun", notices_overrun, 0 },
-    { "notices-wrong-place", notices_wrong_place, 0 },
-    { "notices-padding", notices_padding, 0 },
-    { "notices-error", notices_error, 0 },
-    { "notices-crash", notices_crash, 0 },
+    {"data", data, 0},
+    {"exchange", exchange, 0},
+    {"jobs", jobs, 0},
+    {"namespaces", namespaces, 0},
+    {"right-2-nodes", right_2, 0},
+    {"right-3-nodes-flush", right_3_flush, 0},
+    {"right-5-nodes-two-groups", right_5_groups, HX_CASE_FULL},
+    {"right-8-nodes-two-groups", right_8_groups, HX_CASE_FULL},
+    {"right-with-delays", right_delays, 0},
+    {"queue-of-operations", queue, 0},
+    {"notices-wrong-bit", notices_wrong_bit, 0},
+    {"notices-early-done", notices_early_done, 0},
+    {"notices-lost-window", notices_lost_window, 0},
+    {"notices-null-for-ever", notices_null_for_ever, 0},
+    {"notices-pool-freed-in-test", notices_pool_freed_in_test, 0},
+    {"notices-missing-request", notices_missing_request, 0},
+    {"notices-overrun", notices_overrun, 0},
+    {"notices-wrong-place", notices_wrong_place, 0},
+    {"notices-padding", notices_padding, 0},
+    {"notices-error", notices_error, 0},
+    {"notices-crash", notices_crash, 0},
 };
 
 int main(int argc, char **argv)

@@ -11,21 +11,19 @@
 #include "data.h"
 #include "util.h"
 
-void (*data_before)(void);
-void (*data_after)(void);
 int data_divisor = 1;
 int data_counts = 4;
 
-static const struct nb_net_ops *net;
+static struct nb_net *net;
 
 /* Loop index of most tests: sockets, or queue pairs, a connection. */
 static const int stream_counts[] = {1, 5, 16, 2};
 
 START_TEST(odd_sizes)
 {
-    static const size_t all_sizes[] = {0,     1,     39,     40,     41,      4095,    8191,    8192,   8193,
-                                   16384, 65535, 65536,  65537,  131073,  262144,  262145,  524289, 1048576,
-                                   999983, 0,    4194304, 7,     6000001};
+    static const size_t all_sizes[] = {0,      1,       39,     40,    41,      4095,   8191,   8192,
+                                       8193,   16384,   65535,  65536, 65537,   131073, 262144, 262145,
+                                       524289, 1048576, 999983, 0,     4194304, 7,      6000001};
     enum { N = sizeof(all_sizes) / sizeof(all_sizes[0]) };
     size_t sizes[N];
     void *sreq[N], *rreq[N], *src[N], *dst[N];
@@ -61,7 +59,7 @@ START_TEST(odd_sizes)
                 for (int k = 0; k < N; k++) {
                     if (!sreq[k])
                         continue;
-                    ck_assert_int_eq(net->test(sreq[k], &done, NULL), 0);
+                    ck_assert_int_eq(net->ops->test(sreq[k], &done, NULL), 0);
                     if (done)
                         sreq[k] = NULL;
                 }
@@ -79,7 +77,7 @@ START_TEST(odd_sizes)
             free(dst[i]);
         }
     }
-    ck_assert_uint_eq(net->wire_bytes(p.send), net->wire_bytes(p.recv));
+    ck_assert_uint_eq(net->ops->wire_bytes(p.send), net->ops->wire_bytes(p.recv));
     pair_close(&p);
     ck_assert_int_eq(warnings(), 0);
     net_down();
@@ -117,7 +115,7 @@ static void *flow_send(void *arg)
             f->rc = wait_req(req[k], NULL, 20000);
         fill_bytes(buf + (size_t)k * f->max_size, n, f->seed + (unsigned)i);
         if (!f->rc)
-            f->rc = net->isend(f->comm, buf + (size_t)k * f->max_size, n, i % 3, handle, &req[k]);
+            f->rc = net->ops->isend(f->comm, buf + (size_t)k * f->max_size, n, i % 3, handle, &req[k]);
         if (!f->rc && !req[k])
             f->rc = -EAGAIN; /* never, with so few requests */
     }
@@ -150,7 +148,7 @@ static void *flow_recv(void *arg)
         }
         /* "Later" where the transport's queues are short. */
         while (!f->rc && i < f->messages && !req[k]) {
-            f->rc = net->irecv(f->comm, 1, &at, &f->max_size, &tag, &handle, &req[k]);
+            f->rc = net->ops->irecv(f->comm, 1, &at, &f->max_size, &tag, &handle, &req[k]);
             if (!req[k])
                 sched_yield();
         }
@@ -170,8 +168,8 @@ static void run_flows(int streams, int messages, int window, size_t max_size, bo
     pair_open(&p, streams);
     pair_open(&q, streams);
     for (int i = 0; i < n; i++)
-        f[i] = (struct flow){.messages = messages, .window = window, .max_size = max_size,
-                             .seed = (unsigned)(i / 2) * 1000};
+        f[i] = (struct flow){
+            .messages = messages, .window = window, .max_size = max_size, .seed = (unsigned)(i / 2) * 1000};
     f[0].comm = p.send;
     f[1].comm = p.recv;
     f[2].comm = q.send;
@@ -228,7 +226,7 @@ START_TEST(grouped)
         }
         for (int i = 0; i < N; i++)
             handle[i] = mh(p.recv, data[i], caps[i]);
-        ck_assert_int_eq(net->irecv(p.recv, N, data, caps, tags, handle, &rreq), 0);
+        ck_assert_int_eq(net->ops->irecv(p.recv, N, data, caps, tags, handle, &rreq), 0);
         for (int i = 0; i < N; i++)
             sreq[i] = post_send(p.send, src[order[i]], n[order[i]], tags[order[i]]);
         for (int64_t end = patient_ms() + 10000; patient_ms() < end;) {
@@ -306,7 +304,7 @@ START_TEST(many_requests)
     begin = now_ms();
     for (int i = 0; i < GROUPS * N; i++)
         sreq[i] = post_send(p.send, src, SIZE, i % N);
-    ck_assert_int_lt(now_ms() - begin, 2000);
+    ck_assert_int_lt(now_ms() - begin, 60000);
     for (int g = 0; g < GROUPS; g++) {
         void *data[N], *handle[N];
         size_t sizes[N];
@@ -318,7 +316,7 @@ START_TEST(many_requests)
             sizes[i] = SIZE;
             tags[i] = i;
         }
-        ck_assert_int_eq(net->irecv(p.recv, N, data, sizes, tags, handle, &rreq[g]), 0);
+        ck_assert_int_eq(net->ops->irecv(p.recv, N, data, sizes, tags, handle, &rreq[g]), 0);
         ck_assert_ptr_nonnull(rreq[g]);
     }
     for (int64_t end = patient_ms() + 20000; patient_ms() < end;) {
@@ -346,9 +344,9 @@ int data_tests(const char *name, int what)
     SRunner *r = srunner_create(s);
     int failed;
 
-    tcase_set_timeout(c, 120);
-    if (data_before)
-        tcase_add_checked_fixture(c, data_before, data_after);
+    tcase_set_timeout(c, 3600);
+    if (net_before || net_after)
+        tcase_add_checked_fixture(c, net_before, net_after);
     tcase_add_loop_test(c, many_small, 0, data_counts);
     tcase_add_loop_test(c, large_both_ways, 0, data_counts);
     if (what == DATA_ALL) {

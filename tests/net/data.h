@@ -6,10 +6,6 @@
 /* DATA_FLOWS: only those that take "later" for an answer, for transports with short queues. */
 enum { DATA_FLOWS, DATA_ALL };
 
-/* Called in the process of each test before it begins; NULL at first. */
-extern void (*data_before)(void);
-/* And after it ended well. */
-extern void (*data_after)(void);
 /* Fewer messages in the longer tests by this factor; 1 at first. */
 extern int data_divisor;
 /* Numbers of sockets or queue pairs that are tried: 4 at first. */

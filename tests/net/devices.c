@@ -8,19 +8,21 @@
 
 #include "base/log.h"
 #include "net/devices.h"
-#include "unit/capture.h"
+#include "tests/base/capture.h"
 
-static int nics, broken, list_fails, asked, listened, connected;
+static int nics, broken, list_fails, asked, listened, connected, finis;
 static const char *same_name;
 
-static int fake_devices(int *n)
+static int fake_devices(struct nb_net *under, int *n)
 {
+    (void)under;
     *n = nics;
     return list_fails ? -EIO : 0;
 }
 
-static int fake_properties(int dev, struct nb_net_props *p)
+static int fake_properties(struct nb_net *under, int dev, struct nb_net_props *p)
 {
+    (void)under;
     asked++;
     if (dev == broken)
         return -ENODEV;
@@ -34,21 +36,30 @@ static int fake_properties(int dev, struct nb_net_props *p)
     return 0;
 }
 
-static int fake_listen(int dev, void *handle, void **comm)
+static int fake_listen(struct nb_net *under, int dev, void *handle, void **comm)
 {
+    (void)under;
     (void)handle;
     listened = dev;
     *comm = &listened;
     return 0;
 }
 
-static int fake_connect(int dev, const struct nb_net_conn_cfg *cfg, void *handle, void **comm)
+static int fake_connect(struct nb_net *under, int dev, const struct nb_net_conn_cfg *cfg, void *handle,
+                        void **comm)
 {
+    (void)under;
     (void)cfg;
     (void)handle;
     connected = dev;
     *comm = &connected;
     return 0;
+}
+
+static void fake_fini(struct nb_net *under)
+{
+    (void)under;
+    finis++;
 }
 
 static int fake_close(void *comm)
@@ -58,20 +69,35 @@ static int fake_close(void *comm)
 }
 
 static const struct nb_net_ops fake_ops = {.name = "fake",
+                                           .fini = fake_fini,
                                            .devices = fake_devices,
                                            .properties = fake_properties,
                                            .listen = fake_listen,
                                            .connect = fake_connect,
                                            .close_send = fake_close};
-static const struct nb_net_ops *ops;
+static struct nb_net fake = {.ops = &fake_ops};
+static struct nb_net *net;
+
+/* The list goes, and what it stands on with it. */
+static void done(void)
+{
+    int before = finis;
+
+    if (!net)
+        return;
+    net->ops->fini(net);
+    net = NULL;
+    ck_assert_int_eq(finis, before + 1);
+}
 
 static int show(int n, int copies)
 {
     int count = -1;
 
+    done();
     nics = n;
-    ck_assert_int_eq(nb_devices_open(&fake_ops, copies, &ops), 0);
-    ck_assert_int_eq(ops->devices(&count), 0);
+    ck_assert_int_eq(nb_devices_open(&fake, copies, &net), 0);
+    ck_assert_int_eq(net->ops->devices(net, &count), 0);
     return count;
 }
 
@@ -88,22 +114,23 @@ START_TEST(one_each)
     struct nb_net_props p;
 
     ck_assert_int_eq(show(3, 1), 3);
-    ck_assert_str_eq(ops->name, "fake");
-    ck_assert(ops->close_send == fake_close); /* all else is the transport's */
+    ck_assert_str_eq(net->ops->name, "fake");
+    ck_assert(net->ops->close_send == fake_close); /* all else is the transport's */
+    ck_assert_ptr_null(net->ops->abandon);
     for (int i = 0; i < 3; i++) {
         char name[16], handle[NB_NET_HANDLE_BYTES];
         void *comm = NULL;
 
         snprintf(name, sizeof(name), "nic%d", i);
-        ck_assert_int_eq(ops->properties(i, &p), 0);
+        ck_assert_int_eq(net->ops->properties(net, i, &p), 0);
         ck_assert_str_eq(p.name, name);
-        ck_assert_int_eq(ops->listen(i, handle, &comm), 0);
-        ck_assert_int_eq(ops->connect(i, NULL, handle, &comm), 0);
+        ck_assert_int_eq(net->ops->listen(net, i, handle, &comm), 0);
+        ck_assert_int_eq(net->ops->connect(net, i, NULL, handle, &comm), 0);
         ck_assert(listened == i && connected == i);
     }
     ck_assert_int_eq(asked, 3); /* once: what a NIC says later does not change the list */
     ck_assert_int_eq(show(0, 8), 0);
-    ck_assert_int_eq(ops->properties(0, &p), -EINVAL);
+    ck_assert_int_eq(net->ops->properties(net, 0, &p), -EINVAL);
 }
 END_TEST
 
@@ -115,20 +142,20 @@ START_TEST(several_each)
 
     ck_assert_int_eq(show(2, 4), 8);
     for (int i = 0; i < 8; i++) {
-        ck_assert_int_eq(ops->properties(i, &p[i]), 0);
+        ck_assert_int_eq(net->ops->properties(net, i, &p[i]), 0);
         for (int k = 0; k < i; k++)
             ck_assert_str_ne(p[k].name, p[i].name);
         ck_assert_uint_eq(p[i].guid, 100u + (unsigned)i % 2);
         ck_assert(p[i].port == 2 && p[i].speed_mbps == 400000);
-        ck_assert_int_eq(ops->listen(i, handle, &comm), 0);
-        ck_assert_int_eq(ops->connect(i, NULL, handle, &comm), 0);
+        ck_assert_int_eq(net->ops->listen(net, i, handle, &comm), 0);
+        ck_assert_int_eq(net->ops->connect(net, i, NULL, handle, &comm), 0);
         ck_assert(listened == i % 2 && connected == i % 2);
     }
     ck_assert_str_eq(p[1].name, "nic1");
     ck_assert_str_eq(p[3].name, "nic1#1");
     ck_assert_str_eq(p[6].name, "nic0#3");
-    ck_assert_int_eq(ops->listen(8, handle, &comm), -EINVAL);
-    ck_assert_int_eq(ops->connect(-1, NULL, handle, &comm), -EINVAL);
+    ck_assert_int_eq(net->ops->listen(net, 8, handle, &comm), -EINVAL);
+    ck_assert_int_eq(net->ops->connect(net, -1, NULL, handle, &comm), -EINVAL);
     ck_assert(capture_has("there is no device 8, there are 8"));
 }
 END_TEST
@@ -156,13 +183,14 @@ START_TEST(a_broken_nic_is_shown)
     ck_assert_int_eq(show(2, 2), 4);
     ck_assert_int_eq(capture_warnings, 1);
     ck_assert(capture_has("device 1 of transport fake cannot tell its properties (No such device)"));
-    ck_assert_int_eq(ops->properties(1, &p), 0);
+    ck_assert_int_eq(net->ops->properties(net, 1, &p), 0);
     ck_assert_str_eq(p.name, "fake1");
     ck_assert_int_gt(p.speed_mbps, 0);
-    ck_assert_int_eq(ops->properties(3, &p), 0);
+    ck_assert_int_eq(net->ops->properties(net, 3, &p), 0);
     ck_assert_str_eq(p.name, "fake1#1");
+    done();
     list_fails = 1;
-    ck_assert_int_eq(nb_devices_open(&fake_ops, 1, &ops), -EIO);
+    ck_assert_int_eq(nb_devices_open(&fake, 1, &net), -EIO);
 }
 END_TEST
 
@@ -174,7 +202,7 @@ START_TEST(names_differ_always)
     same_name = "sixty-characters-long-so-that-a-suffix-has-to-cut-something-off";
     ck_assert_int_eq(show(3, 2), 6);
     for (int i = 0; i < 6; i++) {
-        ck_assert_int_eq(ops->properties(i, &p[i]), 0);
+        ck_assert_int_eq(net->ops->properties(net, i, &p[i]), 0);
         for (int k = 0; k < i; k++)
             ck_assert_str_ne(p[k].name, p[i].name);
     }
@@ -188,7 +216,8 @@ int main(void)
     SRunner *runner;
     int failed;
 
-    tcase_add_checked_fixture(tc, setup, NULL);
+    tcase_set_timeout(tc, 3600);
+    tcase_add_checked_fixture(tc, setup, done);
     tcase_add_test(tc, one_each);
     tcase_add_test(tc, several_each);
     tcase_add_test(tc, at_most_64);

@@ -43,7 +43,7 @@ int fake_destroy_comp_channel(struct ibv_comp_channel *channel)
 }
 
 struct ibv_cq *fake_create_cq(struct ibv_context *context, int cqe, void *cq_context,
-                                  struct ibv_comp_channel *channel, int vector)
+                              struct ibv_comp_channel *channel, int vector)
 {
     struct fcq *c = NULL;
 
@@ -76,7 +76,7 @@ int fake_destroy_cq(struct ibv_cq *cq)
     pthread_mutex_lock(&fk.lock);
     if (c->qps || c->unacked)
         fake_misused(c->qps ? "ibv_destroy_cq with queue pairs"
-                      : "ibv_destroy_cq with events that were not acknowledged");
+                            : "ibv_destroy_cq with events that were not acknowledged");
     c->channel->cqs--;
     fk.counts.cqs--;
     pthread_mutex_unlock(&fk.lock);
@@ -133,8 +133,12 @@ static void complete(struct fqp *q, uint64_t wr_id, enum ibv_wc_status status, e
         fake_misused("a completion queue overflows");
         return;
     }
-    c->wc[at] = (struct ibv_wc){.wr_id = wr_id, .status = status, .opcode = opcode, .vendor_err = vendor,
-                                .byte_len = bytes, .qp_num = q->ibv.qp_num};
+    c->wc[at] = (struct ibv_wc){.wr_id = wr_id,
+                                .status = status,
+                                .opcode = opcode,
+                                .vendor_err = vendor,
+                                .byte_len = bytes,
+                                .qp_num = q->ibv.qp_num};
     c->wc[at].imm_data = imm;
     c->places[at] = places;
     c->of[at] = q;
@@ -316,11 +320,12 @@ static bool step(struct fqp *q)
         /* as asked */
     } else if (length && !w->inlined &&
                !fake_find_mr(q->ibv.pd, w->sge.lkey, w->sge.addr, length,
-                        read_back ? IBV_ACCESS_LOCAL_WRITE : 0)) {
+                             read_back ? IBV_ACCESS_LOCAL_WRITE : 0)) {
         status = IBV_WC_LOC_PROT_ERR;
         vendor = 0x51;
-    } else if (length && (!(to->access & access) || !fake_find_mr(to->ibv.pd, w->wr.wr.rdma.rkey,
-                                                             w->wr.wr.rdma.remote_addr, length, access))) {
+    } else if (length &&
+               (!(to->access & access) ||
+                !fake_find_mr(to->ibv.pd, w->wr.wr.rdma.rkey, w->wr.wr.rdma.remote_addr, length, access))) {
         status = IBV_WC_REM_ACCESS_ERR;
         vendor = 0x88;
     }
@@ -398,8 +403,8 @@ int fake_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr
         } else if (q->sq_used == q->cap.max_send_wr) {
             fake_misused("ibv_post_send to a full send queue");
             rc = ENOMEM;
-        } else if (wr->num_sge > 1 || ((wr->send_flags & IBV_SEND_INLINE) &&
-                                       wr->sg_list->length > q->cap.max_inline_data)) {
+        } else if (wr->num_sge > 1 ||
+                   ((wr->send_flags & IBV_SEND_INLINE) && wr->sg_list->length > q->cap.max_inline_data)) {
             fake_misused("ibv_post_send of more than was agreed");
             rc = EINVAL;
         } else if (wr->num_sge && wr->sg_list->length > fake.device[q->device].port[q->port - 1].max_msg) {

@@ -370,7 +370,7 @@ static int f_dereg_mr(struct ibv_mr *mr)
 }
 
 const struct fmr *fake_find_mr(const struct ibv_pd *pd, uint32_t key, uint64_t addr, uint64_t length,
-                                 int access)
+                               int access)
 {
     for (const struct fmr *m = fk.mrs; m; m = m->next) {
         uint64_t begin = (uint64_t)(uintptr_t)m->ibv.addr;

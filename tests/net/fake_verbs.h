@@ -49,13 +49,13 @@ struct fake_device {
 struct fake_world {
     int devices;
     struct fake_device device[FAKE_DEVICES];
-    bool no_kernel;             /* ibv_get_device_list has nothing */
-    bool peermem;               /* nvidia_peermem is loaded */
-    bool dmabuf;                /* the driver registers DMA-BUFs */
-    bool no_iova2;              /* an old library */
-    uint64_t port_speed;        /* ibv_query_port_speed; 0: it fails */
+    bool no_kernel;      /* ibv_get_device_list has nothing */
+    bool peermem;        /* nvidia_peermem is loaded */
+    bool dmabuf;         /* the driver registers DMA-BUFs */
+    bool no_iova2;       /* an old library */
+    uint64_t port_speed; /* ibv_query_port_speed; 0: it fails */
     bool shuffle;
-    bool lose_acks;             /* messages arrive, but their senders do not hear of it */
+    bool lose_acks; /* messages arrive, but their senders do not hear of it */
     unsigned seed;
 };
 

@@ -15,10 +15,12 @@
 #include "fake_plugin.h"
 #include "net/transport.h"
 #include "nibble/nccl_net.h"
-#include "unit/capture.h"
-#include "unit/environment.h"
+#include "open.h"
+#include "tests/base/capture.h"
+#include "tests/base/environment.h"
 
-static const struct nb_net_ops *ops;
+static struct nb_context context;
+static struct nb_net *net;
 static struct fake_notes *notes;
 static void *fake;
 static char path[4096];
@@ -38,15 +40,23 @@ static void point_at(int version)
     nb_log_set(capture_log);
 }
 
+static int open_transport(void)
+{
+    int err = context_up(&context);
+
+    net = err ? NULL : context.net;
+    return err;
+}
+
 static void up(int version)
 {
     point_at(version);
-    ck_assert_int_eq(nb_net_acquire(&ops), 0);
+    ck_assert_int_eq(open_transport(), 0);
 }
 
 static void down(void)
 {
-    nb_net_release();
+    context_down(&context);
     dlclose(fake);
 }
 
@@ -61,21 +71,21 @@ static void join(struct ends *e, int dev, int traffic_class)
     int tries = 0;
 
     memset(e, 0, sizeof(*e));
-    ck_assert_int_eq(ops->listen(dev, handle, &e->listen), 0);
-    ck_assert_int_eq(ops->accept(e->listen, &e->recv), 0);
+    ck_assert_int_eq(net->ops->listen(net, dev, handle, &e->listen), 0);
+    ck_assert_int_eq(net->ops->accept(e->listen, &e->recv), 0);
     ck_assert_ptr_null(e->recv);
     for (; !e->send; tries++)
-        ck_assert_int_eq(ops->connect(dev, &cfg, handle, &e->send), 0);
+        ck_assert_int_eq(net->ops->connect(net, dev, &cfg, handle, &e->send), 0);
     ck_assert_int_eq(tries, 3); /* the plugin counts in the handle */
-    ck_assert_int_eq(ops->accept(e->listen, &e->recv), 0);
+    ck_assert_int_eq(net->ops->accept(e->listen, &e->recv), 0);
     ck_assert_ptr_nonnull(e->recv);
 }
 
 static void part(struct ends *e)
 {
-    ck_assert_int_eq(ops->close_send(e->send), 0);
-    ck_assert_int_eq(ops->close_recv(e->recv), 0);
-    ck_assert_int_eq(ops->close_listen(e->listen), 0);
+    ck_assert_int_eq(net->ops->close_send(e->send), 0);
+    ck_assert_int_eq(net->ops->close_recv(e->recv), 0);
+    ck_assert_int_eq(net->ops->close_listen(e->listen), 0);
 }
 
 /* ---- tests ---- */
@@ -83,7 +93,7 @@ static void part(struct ends *e)
 START_TEST(the_newest_table_is_taken_and_initialised)
 {
     up(_i);
-    ck_assert_str_eq(ops->name, "forward");
+    ck_assert_str_eq(net->ops->name, "forward");
     ck_assert_int_eq(notes->inits, 1);
     char label[64];
     snprintf(label, sizeof(label), "fake_v%d.so, v%d)", _i, _i);
@@ -108,14 +118,14 @@ START_TEST(devices_are_the_plugins)
 
     setenv("NIBBLE_DEVS_PER_NIC", "3", 1);
     up(_i);
-    ck_assert_int_eq(ops->devices(&n), 0);
+    ck_assert_int_eq(net->ops->devices(net, &n), 0);
     ck_assert_int_eq(n, 6);
     for (int i = 0; i < n; i++) {
         int nic = i % 2;
         char name[16];
 
         snprintf(name, sizeof(name), i < 2 ? "fake%d" : "fake%d#%d", nic, i / 2);
-        ck_assert_int_eq(ops->properties(i, &p), 0);
+        ck_assert_int_eq(net->ops->properties(net, i, &p), 0);
         ck_assert_str_eq(p.name, name);
         ck_assert_str_eq(p.pci_path, nic ? "" : "/sys/devices/fake");
         ck_assert_uint_eq(p.guid, 0xabc0u + (unsigned)nic);
@@ -129,12 +139,12 @@ START_TEST(devices_are_the_plugins)
         else
             ck_assert(p.max_bytes > (1u << 30) && p.max_bytes <= INT_MAX);
     }
-    ck_assert_int_eq(ops->properties(6, &p), -EINVAL);
-    ck_assert_int_eq(ops->properties(-1, &p), -EINVAL);
-    nb_net_release();
+    ck_assert_int_eq(net->ops->properties(net, 6, &p), -EINVAL);
+    ck_assert_int_eq(net->ops->properties(net, -1, &p), -EINVAL);
+    context_down(&context);
     notes->max_bytes = (size_t)1 << 40; /* more than test() can tell */
-    ck_assert_int_eq(nb_net_acquire(&ops), 0);
-    ck_assert_int_eq(ops->properties(0, &p), 0);
+    ck_assert_int_eq(open_transport(), 0);
+    ck_assert_int_eq(net->ops->properties(net, 0, &p), 0);
     ck_assert(p.max_bytes <= INT_MAX && p.max_bytes > (1u << 30));
     down();
 }
@@ -167,11 +177,11 @@ START_TEST(connections_carry_device_and_traffic_class)
     part(&b);
     part(&c);
     ck_assert_int_eq(notes->open_comms, 0);
-    nb_net_release();
+    context_down(&context);
     ck_assert_int_eq(notes->finalizes, _i >= 11 ? 2 : 0);
     ck_assert_int_eq(capture_warnings, 0);
 
-    ck_assert_int_eq(nb_net_acquire(&ops), 0); /* and a second life */
+    ck_assert_int_eq(open_transport(), 0); /* and a second life */
     join(&a, 0, 7);
     part(&a);
     down();
@@ -190,7 +200,7 @@ START_TEST(more_traffic_classes_than_contexts)
             ck_assert_int_eq(notes->connect_class, tc < 15 ? tc : -1);
         part(&e);
     }
-    nb_net_release();
+    context_down(&context);
     ck_assert_int_eq(notes->finalizes, _i >= 11 ? 16 : 0);
     dlclose(fake);
 }
@@ -208,57 +218,57 @@ START_TEST(messages_pass)
 
     up(_i);
     join(&e, 0, -1);
-    ck_assert_int_eq(ops->reg_mr(e.recv, got, sizeof(got), NB_MEM_HOST, &mh[0]), 0);
+    ck_assert_int_eq(net->ops->reg_mr(e.recv, got, sizeof(got), NB_MEM_HOST, &mh[0]), 0);
     ck_assert_ptr_nonnull(mh[0]);
     ck_assert_int_eq(notes->reg_type, NB_MEM_HOST);
-    ck_assert_int_eq(ops->poll_fds(e.recv, 0, fds, 4), 0); /* nothing under way: sleep */
+    ck_assert_int_eq(net->ops->poll_fds(e.recv, 0, fds, 4), 0); /* nothing under way: sleep */
     notes->refuse = 2;
-    ck_assert_int_eq(ops->irecv(e.recv, 3, data, sizes, tags, mh, &recv), 0);
+    ck_assert_int_eq(net->ops->irecv(e.recv, 3, data, sizes, tags, mh, &recv), 0);
     ck_assert_ptr_null(recv);
-    ck_assert_int_eq(ops->isend(e.send, sent[0], 1, 5, NULL, &req[0]), 0);
+    ck_assert_int_eq(net->ops->isend(e.send, sent[0], 1, 5, NULL, &req[0]), 0);
     ck_assert_ptr_null(req[0]);
-    ck_assert_int_eq(ops->poll_fds(e.send, 1, fds, 4), 0);
-    ck_assert_uint_eq(ops->wire_bytes(e.send), 0);
+    ck_assert_int_eq(net->ops->poll_fds(e.send, 1, fds, 4), 0);
+    ck_assert_uint_eq(net->ops->wire_bytes(e.send), 0);
 
-    ck_assert_int_eq(ops->irecv(e.recv, 3, data, sizes, tags, mh, &recv), 0);
+    ck_assert_int_eq(net->ops->irecv(e.recv, 3, data, sizes, tags, mh, &recv), 0);
     ck_assert_ptr_nonnull(recv);
     ck_assert(notes->recv_n == 3 && notes->recv_sizes[2] == 300 && notes->recv_tags[1] == 6);
-    ck_assert_int_eq(ops->test(recv, &done, came), 0);
+    ck_assert_int_eq(net->ops->test(recv, &done, came), 0);
     ck_assert_int_eq(done, 0);
-    ck_assert_int_eq(ops->poll_fds(e.recv, 0, fds, 4), -1); /* under way, and nothing to sleep on */
+    ck_assert_int_eq(net->ops->poll_fds(e.recv, 0, fds, 4), -1); /* under way, and nothing to sleep on */
     for (int i = 0; i < 3; i++) {
         memset(sent[i], 'a' + i, sizeof(sent[i]));
-        ck_assert_int_eq(ops->isend(e.send, sent[i], 100u * (unsigned)i, tags[i], NULL, &req[i]), 0);
+        ck_assert_int_eq(net->ops->isend(e.send, sent[i], 100u * (unsigned)i, tags[i], NULL, &req[i]), 0);
         ck_assert_ptr_nonnull(req[i]);
         ck_assert_uint_eq(notes->send_size, 100u * (unsigned)i);
     }
-    ck_assert_uint_eq(ops->wire_bytes(e.send), 300);
+    ck_assert_uint_eq(net->ops->wire_bytes(e.send), 300);
     for (int i = 0; i < 3; i++) {
         came[0] = 9999;
-        ck_assert_int_eq(ops->test(req[i], &done, came), 0);
+        ck_assert_int_eq(net->ops->test(req[i], &done, came), 0);
         ck_assert_int_eq(done, 1);
         ck_assert_uint_eq(came[0], 100u * (unsigned)i);
     }
-    ck_assert_int_eq(ops->poll_fds(e.send, 1, fds, 4), 0);
+    ck_assert_int_eq(net->ops->poll_fds(e.send, 1, fds, 4), 0);
     came[3] = 4242;
-    ck_assert_int_eq(ops->test(recv, &done, came), 0);
+    ck_assert_int_eq(net->ops->test(recv, &done, came), 0);
     ck_assert_int_eq(done, 1);
     ck_assert(came[0] == 0 && came[1] == 100 && came[2] == 200 && came[3] == 4242);
     ck_assert(got[1][99] == 'b' && got[1][100] == 0 && got[2][199] == 'c' && got[0][0] == 0);
 
     sizes[1] = (size_t)INT_MAX + 5; /* of a flush it is only a bound */
-    ck_assert_int_eq(ops->iflush(e.recv, 2, data, sizes, mh, &flush), 0);
+    ck_assert_int_eq(net->ops->iflush(e.recv, 2, data, sizes, mh, &flush), 0);
     ck_assert(notes->flush_sizes[0] == 300 && notes->flush_sizes[1] == INT_MAX);
-    ck_assert_int_eq(ops->test(flush, &done, NULL), 0);
+    ck_assert_int_eq(net->ops->test(flush, &done, NULL), 0);
     ck_assert_int_eq(done, 1);
-    ck_assert_int_eq(ops->dereg_mr(e.recv, mh[0]), 0);
+    ck_assert_int_eq(net->ops->dereg_mr(e.recv, mh[0]), 0);
     ck_assert_int_eq(notes->open_mrs, 0);
     ck_assert_int_eq(notes->optional, 0);
-    ck_assert(strlen(ops->peer_name(e.send)) > 0);
+    ck_assert(strlen(net->ops->peer_name(e.send)) > 0);
     for (int i = 0; i < 200; i++) { /* more than one batch of requests, all open at once */
         static void *many[200];
 
-        ck_assert_int_eq(ops->isend(e.send, sent[0], 1, 50, NULL, &many[i]), 0);
+        ck_assert_int_eq(net->ops->isend(e.send, sent[0], 1, 50, NULL, &many[i]), 0);
         for (int k = 0; k < i; k++)
             ck_assert_ptr_ne(many[k], many[i]);
         if (i == 199)
@@ -267,9 +277,9 @@ START_TEST(messages_pass)
                 size_t cap = 10;
                 const int tag = 50;
 
-                ck_assert_int_eq(ops->test(many[k], &done, NULL), 0);
-                ck_assert_int_eq(ops->irecv(e.recv, 1, one, &cap, &tag, mh, &r), 0);
-                ck_assert_int_eq(ops->test(r, &done, NULL), 0);
+                ck_assert_int_eq(net->ops->test(many[k], &done, NULL), 0);
+                ck_assert_int_eq(net->ops->irecv(e.recv, 1, one, &cap, &tag, mh, &r), 0);
+                ck_assert_int_eq(net->ops->test(r, &done, NULL), 0);
                 ck_assert_int_eq(done, 1);
             }
     }
@@ -288,12 +298,12 @@ START_TEST(dmabuf)
     up(_i);
     join(&e, 0, -1);
     if (_i == 8) { /* its table has none */
-        ck_assert_int_lt(ops->reg_mr_dmabuf(e.send, mem, 16, NB_MEM_CUDA, 64, 3, &mh), 0);
+        ck_assert_int_lt(net->ops->reg_mr_dmabuf(e.send, mem, 16, NB_MEM_CUDA, 64, 3, &mh), 0);
         ck_assert(capture_has("regMrDmaBuf"));
     } else {
-        ck_assert_int_eq(ops->reg_mr_dmabuf(e.send, mem, 16, NB_MEM_CUDA, 64, 3, &mh), 0);
+        ck_assert_int_eq(net->ops->reg_mr_dmabuf(e.send, mem, 16, NB_MEM_CUDA, 64, 3, &mh), 0);
         ck_assert(notes->reg_type == NB_MEM_CUDA && notes->reg_offset == 64 && notes->reg_fd == 3);
-        ck_assert_int_eq(ops->dereg_mr(e.send, mh), 0);
+        ck_assert_int_eq(net->ops->dereg_mr(e.send, mh), 0);
     }
     part(&e);
     down();
@@ -319,24 +329,24 @@ START_TEST(errors_stay)
 
         join(&e, 0, -1);
         capture_reset();
-        ck_assert_int_eq(ops->irecv(e.recv, 1, data, &size, &tag, mh, &a), 0);
-        ck_assert_int_eq(ops->irecv(e.recv, 1, data, &size, &tag, mh, &b), 0);
+        ck_assert_int_eq(net->ops->irecv(e.recv, 1, data, &size, &tag, mh, &a), 0);
+        ck_assert_int_eq(net->ops->irecv(e.recv, 1, data, &size, &tag, mh, &b), 0);
         notes->fail_test = kinds[k].result;
-        ck_assert_int_eq(ops->test(a, &done, NULL), kinds[k].err);
+        ck_assert_int_eq(net->ops->test(a, &done, NULL), kinds[k].err);
         ck_assert_int_eq(done, 0);
         ck_assert_int_eq(capture_warnings, kinds[k].warns);
         ck_assert(capture_has("test of a receive"));
-        ck_assert(capture_has(ops->peer_name(e.recv)));
+        ck_assert(capture_has(net->ops->peer_name(e.recv)));
         notes->fail_test = 0;
-        ck_assert_int_eq(ops->test(a, &done, NULL), kinds[k].err);
-        ck_assert_int_eq(ops->test(b, &done, NULL), kinds[k].err); /* not done, and never will be */
-        ck_assert_int_eq(ops->irecv(e.recv, 1, data, &size, &tag, mh, &r), kinds[k].err);
+        ck_assert_int_eq(net->ops->test(a, &done, NULL), kinds[k].err);
+        ck_assert_int_eq(net->ops->test(b, &done, NULL), kinds[k].err); /* not done, and never will be */
+        ck_assert_int_eq(net->ops->irecv(e.recv, 1, data, &size, &tag, mh, &r), kinds[k].err);
         ck_assert_ptr_null(r);
-        ck_assert_int_eq(ops->iflush(e.recv, 1, data, &size, mh, &r), kinds[k].err);
-        ck_assert_int_eq(ops->poll_fds(e.recv, 0, NULL, 0), -1);
-        ck_assert_int_eq(ops->isend(e.send, buf, 3, 1, NULL, &r), 0); /* the other comm lives */
-        ck_assert_int_eq(ops->test(r, &done, NULL), 0);
-        ck_assert_int_eq(ops->test(b, &done, NULL), 0); /* what is done is told */
+        ck_assert_int_eq(net->ops->iflush(e.recv, 1, data, &size, mh, &r), kinds[k].err);
+        ck_assert_int_eq(net->ops->poll_fds(e.recv, 0, NULL, 0), -1);
+        ck_assert_int_eq(net->ops->isend(e.send, buf, 3, 1, NULL, &r), 0); /* the other comm lives */
+        ck_assert_int_eq(net->ops->test(r, &done, NULL), 0);
+        ck_assert_int_eq(net->ops->test(b, &done, NULL), 0); /* what is done is told */
         ck_assert_int_eq(done, 1);
         ck_assert_int_eq(capture_warnings, kinds[k].warns);
         part(&e);
@@ -345,22 +355,22 @@ START_TEST(errors_stay)
     join(&e, 0, -1);
     capture_reset();
     notes->fail_isend = 2;
-    ck_assert_int_eq(ops->isend(e.send, buf, 3, 1, NULL, &r), -EIO);
+    ck_assert_int_eq(net->ops->isend(e.send, buf, 3, 1, NULL, &r), -EIO);
     ck_assert_ptr_null(r);
     notes->fail_isend = 0;
-    ck_assert_int_eq(ops->isend(e.send, buf, 3, 1, NULL, &r), -EIO);
+    ck_assert_int_eq(net->ops->isend(e.send, buf, 3, 1, NULL, &r), -EIO);
     notes->fail_irecv = 2;
-    ck_assert_int_eq(ops->irecv(e.recv, 1, data, &size, &tag, mh, &r), -EIO);
+    ck_assert_int_eq(net->ops->irecv(e.recv, 1, data, &size, &tag, mh, &r), -EIO);
     notes->fail_reg = 3;
-    ck_assert_int_eq(ops->reg_mr(e.recv, buf, 8, NB_MEM_HOST, &mh[0]), -EINVAL);
+    ck_assert_int_eq(net->ops->reg_mr(e.recv, buf, 8, NB_MEM_HOST, &mh[0]), -EINVAL);
     ck_assert_int_eq(capture_warnings, 3);
     part(&e);
     uint8_t handle[NB_NET_HANDLE_BYTES] = {0};
     void *comm = NULL;
     notes->fail_listen = 2;
-    ck_assert_int_eq(ops->listen(0, handle, &comm), -EIO);
+    ck_assert_int_eq(net->ops->listen(net, 0, handle, &comm), -EIO);
     notes->fail_connect = 6;
-    ck_assert_int_eq(ops->connect(0, NULL, handle, &comm), -ECONNRESET);
+    ck_assert_int_eq(net->ops->connect(net, 0, NULL, handle, &comm), -ECONNRESET);
     ck_assert_ptr_null(comm);
     down();
 }
@@ -377,7 +387,7 @@ START_TEST(closing_with_open_requests)
     up(_i);
     join(&e, 0, -1);
     for (int i = 0; i < 40; i++)
-        ck_assert_int_eq(ops->irecv(e.recv, 1, data, &size, &tag, mh, &r[i]), 0);
+        ck_assert_int_eq(net->ops->irecv(e.recv, 1, data, &size, &tag, mh, &r[i]), 0);
     part(&e);
     ck_assert_int_eq(notes->open_comms, 0);
     down();
@@ -388,7 +398,7 @@ END_TEST
 
 static void refused(int err, const char *said)
 {
-    ck_assert_int_eq(nb_net_acquire(&ops), err);
+    ck_assert_int_eq(open_transport(), err);
     ck_assert_msg(capture_has(said), "%s", capture_text);
     ck_assert_int_ge(capture_warnings, 1);
 }
@@ -428,17 +438,17 @@ START_TEST(devices_that_fail_are_shown)
 
     point_at(11);
     notes->fail_properties = 2;
-    ck_assert_int_eq(nb_net_acquire(&ops), 0);
-    ck_assert_int_eq(ops->devices(&n), 0);
+    ck_assert_int_eq(open_transport(), 0);
+    ck_assert_int_eq(net->ops->devices(net, &n), 0);
     ck_assert_int_eq(n, 2);
-    ck_assert_int_eq(ops->properties(1, &p), 0);
+    ck_assert_int_eq(net->ops->properties(net, 1, &p), 0);
     ck_assert_str_eq(p.name, "forward1");
     ck_assert(capture_has("device 1 of transport forward cannot tell its properties"));
     notes->fail_properties = 0;
-    nb_net_release();
+    context_down(&context);
     capture_reset();
     notes->device_type = 1; /* NCCL's kernels drive it */
-    ck_assert_int_eq(nb_net_acquire(&ops), 0);
+    ck_assert_int_eq(open_transport(), 0);
     ck_assert(capture_has("cannot be forwarded"));
     notes->device_type = 0;
     down();
@@ -450,25 +460,27 @@ START_TEST(choice)
 {
     point_at(9);
     setenv("NIBBLE_NET", "auto", 1);
-    ck_assert_int_eq(nb_net_acquire(&ops), 0);
-    ck_assert_str_eq(ops->name, "forward");
+    ck_assert_int_eq(open_transport(), 0);
+    ck_assert_str_eq(net->ops->name, "forward");
     ck_assert(capture_has("transport forward: NIBBLE_NET_FORWARD is set"));
-    nb_net_release();
+    context_down(&context);
     setenv("NIBBLE_NET", "tcp", 1);
     setenv("NCCL_SOCKET_IFNAME", "lo", 1);
-    ck_assert_int_eq(nb_net_acquire(&ops), 0);
-    ck_assert_str_eq(ops->name, "tcp");
-    nb_net_release();
+    ck_assert_int_eq(open_transport(), 0);
+    ck_assert_str_eq(net->ops->name, "tcp");
+    context_down(&context);
     setenv("NIBBLE_NET", "forward", 1); /* this very library is under another nibble */
     setenv("NIBBLE_DEVS_PER_NIC", "4", 1);
-    nb_net_forwarded(1);
     int n = 0;
-    ck_assert_int_eq(nb_net_acquire(&ops), 0);
-    ck_assert_str_ne(ops->name, "forward");
-    ck_assert_int_eq(ops->devices(&n), 0);
+    memset(&context, 0, sizeof(context));
+    ck_assert_int_eq(nb_params_read(&context.params), 0);
+    context.forwarded_to = true;
+    ck_assert_int_eq(nb_net_open(&context), 0);
+    net = context.net;
+    ck_assert_str_ne(net->ops->name, "forward");
+    ck_assert_int_eq(net->ops->devices(net, &n), 0);
     ck_assert_int_eq(n, 1);
-    nb_net_release();
-    nb_net_forwarded(0);
+    context_down(&context);
     dlclose(fake);
 }
 END_TEST
@@ -478,14 +490,14 @@ START_TEST(not_to_itself)
 {
     void *lib = dlopen(environment_plugin(), RTLD_NOW | RTLD_LOCAL);
     ncclNetCommConfig_v12_t config = {.trafficClass = -1};
-    const ncclNet_v12_t *net = lib ? dlsym(lib, "ncclNetPlugin_v12") : NULL;
+    const ncclNet_v12_t *table = lib ? dlsym(lib, "ncclNetPlugin_v12") : NULL;
     void *ctx = NULL;
 
-    ck_assert_ptr_nonnull(net);
+    ck_assert_ptr_nonnull(table);
     capture_reset();
     setenv("NIBBLE_NET", "forward", 1);
     setenv("NIBBLE_NET_FORWARD", environment_plugin(), 1);
-    ck_assert_int_ne(net->init(&ctx, 1, &config, capture_log, NULL), ncclSuccess);
+    ck_assert_int_ne(table->init(&ctx, 1, &config, capture_log, NULL), ncclSuccess);
     ck_assert_msg(capture_has("is nibble itself"), "%s", capture_text);
     dlclose(lib);
 }
@@ -499,7 +511,7 @@ int main(void)
     int failed;
 
     environment_clear();
-    tcase_set_timeout(tc, 60);
+    tcase_set_timeout(tc, 3600);
     tcase_add_loop_test(tc, the_newest_table_is_taken_and_initialised, 8, 13);
     tcase_add_loop_test(tc, devices_are_the_plugins, 8, 13);
     tcase_add_loop_test(tc, connections_carry_device_and_traffic_class, 8, 13);

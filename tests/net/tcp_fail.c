@@ -10,10 +10,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "net/tcp_int.h"
+#include "net/tcp_recv.h"
+#include "net/tcp_send.h"
 #include "util.h"
 
-static const struct nb_net_ops *net;
+static struct nb_net *net;
 static const int stream_counts[] = {1, 4};
 
 /* Every call on a failed comm gives the error, at once, and nothing more is logged. */
@@ -22,7 +23,7 @@ static void check_sticky_send(void *send, int err)
     int warned = warnings();
     void *req = &req;
 
-    ck_assert_int_eq(net->isend(send, "x", 1, 0, NULL, &req), err);
+    ck_assert_int_eq(net->ops->isend(send, "x", 1, 0, NULL, &req), err);
     ck_assert_ptr_null(req);
     ck_assert_int_eq(warnings(), warned);
 }
@@ -33,22 +34,10 @@ static void check_sticky_recv(void *recv, int err)
     void *req = &req, *data = &data;
     size_t size = 1;
 
-    ck_assert_int_eq(net->irecv(recv, 1, &data, &size, &tag, NULL, &req), err);
+    ck_assert_int_eq(net->ops->irecv(recv, 1, &data, &size, &tag, NULL, &req), err);
     ck_assert_ptr_null(req);
-    ck_assert_int_eq(net->iflush(recv, 1, &data, &size, NULL, &req), err);
+    ck_assert_int_eq(net->ops->iflush(recv, 1, &data, &size, NULL, &req), err);
     ck_assert_int_eq(warnings(), warned);
-}
-
-/* Until a request of each side is complete; a test of it would take it back. Helper threads only. */
-static void await_complete(struct pair *p)
-{
-    int64_t end = patient_ms() + 5000;
-    struct pollfd fds[32];
-
-    while (net->poll_fds(p->send, 1, fds, 32) >= 0 || net->poll_fds(p->recv, 0, fds, 32) >= 0) {
-        ck_assert_int_lt(patient_ms(), end);
-        usleep(1000);
-    }
 }
 
 START_TEST(too_long)
@@ -65,27 +54,23 @@ START_TEST(too_long)
     memset(dst, 0x77, sizeof(dst));
     before_r = post_recv(p.recv, dst + 500, 10, 0);
     before_s = post_send(p.send, buf, 10, 0);
-    /* With threads the next message may go over another stream, and be refused while this one is moving. */
-    if (net_threads)
-        await_complete(&p);
     rreq = post_recv(p.recv, dst, 499, 0);
     sreq = post_send(p.send, buf, 500, 0);
     ck_assert_int_eq(wait_req(rreq, NULL, 5000), -EMSGSIZE);
-    ck_assert_int_eq(net->test(rreq, &done, NULL), -EMSGSIZE);
+    ck_assert_int_eq(net->ops->test(rreq, &done, NULL), -EMSGSIZE);
     /* What was complete before stays complete. */
     ck_assert_int_eq(wait_req(before_r, NULL, 0), 0);
     ck_assert_int_eq(wait_req(before_s, NULL, 0), 0);
     for (int i = 0; i < 500; i++)
         ck_assert_uint_eq(dst[i], 0x77);
     check_sticky_recv(p.recv, -EMSGSIZE);
-    /* The sender had handed it all to the kernel; it learns of it in its next calls. (A thread may hear the
-     * answer before the other has come back from the kernel.) */
+    /* The sender had handed it all to the kernel; it learns of it in its next calls. */
     rc = wait_req(sreq, NULL, 1000);
-    ck_assert_msg(rc == 0 || (net_threads && rc == -EMSGSIZE), "%d", rc);
+    ck_assert_int_eq(rc, 0);
     for (end = patient_ms() + 5000; rc == 0;) {
         void *req = NULL;
 
-        rc = net->isend(p.send, buf, 1, 0, NULL, &req);
+        rc = net->ops->isend(p.send, buf, 1, 0, NULL, &req);
         if (rc == 0 && req)
             rc = wait_req(req, NULL, 1000);
         ck_assert_int_lt(patient_ms(), end);
@@ -136,12 +121,12 @@ START_TEST(damaged_header)
     rreq2 = post_recv(p.recv, junk, sizeof(junk), 0);
     ck_assert_int_eq(send(((struct nb_tcp_send *)p.send)->stream[0].fd, junk, sizeof(junk), 0), sizeof(junk));
     ck_assert_int_eq(wait_req(rreq, NULL, 5000), -EPROTO);
-    ck_assert_int_eq(net->test(rreq2, &done, NULL), -EPROTO);
+    ck_assert_int_eq(net->ops->test(rreq2, &done, NULL), -EPROTO);
     ck_assert_int_eq(warnings(), 1);
-    ck_assert_ptr_nonnull(strstr(last_warning(), net->peer_name(p.recv)));
+    ck_assert_ptr_nonnull(strstr(last_warning(), net->ops->peer_name(p.recv)));
     check_sticky_recv(p.recv, -EPROTO);
     while (rc == 0) {
-        rc = net->isend(p.send, junk, 1, 0, NULL, &sreq);
+        rc = net->ops->isend(p.send, junk, 1, 0, NULL, &sreq);
         if (rc == 0 && sreq)
             rc = wait_req(sreq, NULL, 1000);
         ck_assert_int_lt(patient_ms(), end);
@@ -156,9 +141,9 @@ END_TEST
 START_TEST(absurd_headers)
 {
     static const struct nb_tcp_frame bad[] = {
-        {.seq = 5000000, .size = 4, .len = 4, .kind = NB_TCP_DATA},            /* far ahead */
-        {.seq = 0xffffffff, .size = 4, .len = 4, .kind = NB_TCP_DATA},         /* the one before the first */
-        {.seq = 0, .tag = EIO, .kind = NB_TCP_ERROR},                          /* wrong direction */
+        {.seq = 5000000, .size = 4, .len = 4, .kind = NB_TCP_DATA},    /* far ahead */
+        {.seq = 0xffffffff, .size = 4, .len = 4, .kind = NB_TCP_DATA}, /* the one before the first */
+        {.seq = 0, .tag = EIO, .kind = NB_TCP_ERROR},                  /* wrong direction */
     };
     struct nb_tcp_hello hello = {.version = NB_TCP_WIRE_VERSION, .streams = 1, .conn_id = "hand"};
     uint8_t b[NB_TCP_HELLO_BYTES], dst[16];
@@ -168,7 +153,7 @@ START_TEST(absurd_headers)
     int fd;
 
     net = net_up(NULL, NULL);
-    ck_assert_int_eq(net->listen(0, p.handle, &p.listen), 0);
+    ck_assert_int_eq(net->ops->listen(net, 0, p.handle, &p.listen), 0);
     ck_assert_int_eq(nb_tcp_handle_get(p.handle, &h), 0);
     memcpy(hello.token, h.token, sizeof(h.token));
     nb_tcp_hello_put(b, &hello);
@@ -176,7 +161,7 @@ START_TEST(absurd_headers)
     ck_assert_int_eq(connect(fd, (struct sockaddr *)&h.addr, nb_tcp_addr_len(&h.addr)), 0);
     ck_assert_int_eq(write(fd, b, NB_TCP_HELLO_BYTES), NB_TCP_HELLO_BYTES);
     while (!p.recv)
-        ck_assert_int_eq(net->accept(p.listen, &p.recv), 0);
+        ck_assert_int_eq(net->ops->accept(p.listen, &p.recv), 0);
     rreq = post_recv(p.recv, dst, sizeof(dst), 0);
     nb_tcp_frame_put(b, &bad[_i], nb_tcp_frame_key(hello.conn_id));
     ck_assert_int_eq(write(fd, b, NB_TCP_FRAME_BYTES), NB_TCP_FRAME_BYTES);
@@ -227,22 +212,22 @@ static pid_t fork_sender(struct pair *p, int streams, void (*work)(void *send))
     pid_t pid;
 
     memset(p, 0, sizeof(*p));
-    ck_assert_int_eq(net->listen(0, p->handle, &p->listen), 0);
+    ck_assert_int_eq(net->ops->listen(net, 0, p->handle, &p->listen), 0);
     pid = fork();
     ck_assert_int_ge(pid, 0);
     if (pid == 0) {
         void *send = NULL;
 
-        net->close_listen(p->listen);
+        net->ops->close_listen(p->listen);
         while (!send) {
-            if (net->connect(0, &cfg, p->handle, &send))
+            if (net->ops->connect(net, 0, &cfg, p->handle, &send))
                 _exit(1);
         }
         work(send);
         _exit(0);
     }
     while (!p->recv) {
-        ck_assert_int_eq(net->accept(p->listen, &p->recv), 0);
+        ck_assert_int_eq(net->ops->accept(p->listen, &p->recv), 0);
         ck_assert_int_lt(patient_ms(), end);
     }
     return pid;
@@ -254,9 +239,9 @@ static void send_half_then_hang(void *send)
     void *req;
     int done;
 
-    net->isend(send, buf, sizeof(buf), 0, NULL, &req);
+    net->ops->isend(send, buf, sizeof(buf), 0, NULL, &req);
     for (;;)
-        net->test(req, &done, NULL);
+        net->ops->test(req, &done, NULL);
 }
 
 START_TEST(killed_inside_message)
@@ -274,23 +259,23 @@ START_TEST(killed_inside_message)
     rreq = post_recv(p.recv, dst, 32 << 20, 0);
     later = post_recv(p.recv, dst, 1, 0);
     /* Until some of it is here. */
-    for (end = patient_ms() + 5000; net->wire_bytes(p.recv) < 1000;) {
-        ck_assert_int_eq(net->test(rreq, &done, NULL), 0);
+    for (end = patient_ms() + 5000; net->ops->wire_bytes(p.recv) < 1000;) {
+        ck_assert_int_eq(net->ops->test(rreq, &done, NULL), 0);
         ck_assert_int_lt(patient_ms(), end);
     }
     kill(pid, SIGKILL);
     ck_assert_int_eq(waitpid(pid, &status, 0), pid);
     begin = patient_ms();
-    while ((rc = net->test(rreq, &done, NULL)) == 0) {
+    while ((rc = net->ops->test(rreq, &done, NULL)) == 0) {
         ck_assert_int_eq(done, 0);
         ck_assert_int_lt(patient_ms() - begin, 2000);
     }
     ck_assert_int_eq(rc, -ECONNRESET);
-    ck_assert_int_eq(net->test(later, &done, NULL), -ECONNRESET);
+    ck_assert_int_eq(net->ops->test(later, &done, NULL), -ECONNRESET);
     check_sticky_recv(p.recv, -ECONNRESET);
     ck_assert_int_eq(warnings(), 1);
-    ck_assert_ptr_nonnull(strstr(last_warning(), net->peer_name(p.recv)));
-    ck_assert_int_eq(net->poll_fds(p.recv, 0, NULL, 0), -1);
+    ck_assert_ptr_nonnull(strstr(last_warning(), net->ops->peer_name(p.recv)));
+    ck_assert_int_eq(net->ops->poll_fds(p.recv, 0, NULL, 0), -1);
     pair_close(&p);
     net_down();
     free(dst);
@@ -302,9 +287,9 @@ static void send_one_then_hang(void *send)
     void *req;
     int done = 0;
 
-    net->isend(send, "hello", 5, 0, NULL, &req);
+    net->ops->isend(send, "hello", 5, 0, NULL, &req);
     while (!done)
-        net->test(req, &done, NULL);
+        net->ops->test(req, &done, NULL);
     for (;;)
         pause();
 }
@@ -316,7 +301,7 @@ static void await_bytes(const struct nb_tcp_recv *r)
 
     for (int i = 0; i < r->c.nstreams; i++)
         fds[i] = (struct pollfd){.fd = r->stream[i].fd, .events = POLLIN};
-    ck_assert_int_gt(poll(fds, (nfds_t)r->c.nstreams, 5000), 0);
+    ck_assert_int_gt(poll(fds, (nfds_t)r->c.nstreams, 60000), 0);
 }
 
 /* Killed between messages: what it had sent arrives; the next receive fails, with one line. */
@@ -358,10 +343,10 @@ START_TEST(receiver_gone)
     a = post_send(p.send, buf, size, 0);
     b = post_send(p.send, buf, 10, 0);
     ck_assert_int_eq(wait_req(a, NULL, 50), -ETIME);
-    net->close_recv(p.recv);
+    net->ops->close_recv(p.recv);
     p.recv = NULL;
     ck_assert_int_eq(wait_req(a, NULL, 5000), -ECONNRESET);
-    ck_assert_int_eq(net->test(b, &done, NULL), -ECONNRESET);
+    ck_assert_int_eq(net->ops->test(b, &done, NULL), -ECONNRESET);
     check_sticky_send(p.send, -ECONNRESET);
     ck_assert_int_eq(warnings(), 1);
     pair_close(&p);
@@ -384,13 +369,13 @@ START_TEST(close_with_unread)
     pair_open(&p, stream_counts[_i]);
     fd = ((struct nb_tcp_send *)p.send)->stream[0].fd;
     ck_assert_int_eq(wait_req(post_send(p.send, "alive", 5, 0), NULL, 5000), 0);
-    net->close_recv(p.recv);
+    net->ops->close_recv(p.recv);
     p.recv = NULL;
-    ck_assert_int_ge(poll(&(struct pollfd){.fd = fd, .events = POLLIN}, 1, 5000), 1);
+    ck_assert_int_ge(poll(&(struct pollfd){.fd = fd, .events = POLLIN}, 1, 60000), 1);
     while (rc == 0) {
         void *req = NULL;
 
-        rc = net->isend(p.send, "alive", 5, 0, NULL, &req);
+        rc = net->ops->isend(p.send, "alive", 5, 0, NULL, &req);
         if (rc == 0 && req)
             rc = wait_req(req, NULL, 1000);
         ck_assert_int_lt(patient_ms(), end);
@@ -418,9 +403,9 @@ START_TEST(close_in_order)
     for (int i = 0; i < 3; i++)
         s[i] = post_send(p.send, src, i == 1 ? SIZE : 10, 0);
     ck_assert_int_eq(wait_all(s, 3, 5000), 0);
-    ck_assert_int_eq(net->close_send(p.send), 0);
+    ck_assert_int_eq(net->ops->close_send(p.send), 0);
     p.send = NULL;
-    ck_assert_int_eq(net->poll_fds(p.recv, 0, fds, 32), 0);
+    ck_assert_int_eq(net->ops->poll_fds(p.recv, 0, fds, 32), 0);
     for (int i = 0; i < 3; i++)
         r[i] = post_recv(p.recv, dst, i == 1 ? SIZE : 10, 0);
     more = post_recv(p.recv, dst, 10, 0);
@@ -450,10 +435,10 @@ START_TEST(close_with_requests)
         }
         begin = now_ms();
         if (order == 0) {
-            net->close_send(p.send);
+            net->ops->close_send(p.send);
             p.send = NULL;
         } else {
-            net->close_recv(p.recv);
+            net->ops->close_recv(p.recv);
             p.recv = NULL;
         }
         pair_close(&p);
@@ -467,16 +452,11 @@ END_TEST
 int main(void)
 {
     const struct net_test tests[] = {
-        {"errors", too_long, 2},
-        {"errors", too_long_stuck, 2},
-        {"errors", damaged_header, 2},
-        {"errors", absurd_headers, 3},
-        {"errors", absurd_parts, 3},
-        {"errors", killed_inside_message, 2},
-        {"errors", killed_between, 2},
-        {"errors", receiver_gone, 2},
-        {"close", close_with_unread, 2},
-        {"close", close_in_order, 2},
+        {"errors", too_long, 2},           {"errors", too_long_stuck, 2},
+        {"errors", damaged_header, 2},     {"errors", absurd_headers, 3},
+        {"errors", absurd_parts, 3},       {"errors", killed_inside_message, 2},
+        {"errors", killed_between, 2},     {"errors", receiver_gone, 2},
+        {"close", close_with_unread, 2},   {"close", close_in_order, 2},
         {"close", close_with_requests, 2},
     };
 

@@ -11,7 +11,7 @@
 
 #include "util.h"
 
-static const struct nb_net_ops *net;
+static struct nb_net *net;
 static const int stream_counts[] = {1, 4};
 
 /* sleep_for counts how often it woke up while the other side does nothing yet. */
@@ -27,26 +27,26 @@ static void *send_later(void *arg)
 
     usleep(300000);
     atomic_store(&other_side_moves, 1);
-    rc = net->isend(p->send, buf, sizeof(buf), 0, NULL, &req);
+    rc = net->ops->isend(p->send, buf, sizeof(buf), 0, NULL, &req);
     if (rc == 0 && req)
         rc = wait_req(req, NULL, 5000);
     return (void *)(intptr_t)rc;
 }
 
-/* Sleep in poll until the request is done; -ETIME when nothing wakes it for 5 s. */
+/* Sleep in poll until the request is done; -ETIME when nothing wakes it for a minute. */
 static int sleep_for(void *comm, int is_send, void *req)
 {
     for (woken = 0;;) {
         struct pollfd fds[32];
-        int done, rc = net->test(req, &done, NULL), n;
+        int done, rc = net->ops->test(req, &done, NULL), n;
 
         if (rc || done)
             return rc;
-        n = net->poll_fds(comm, is_send, fds, 32);
+        n = net->ops->poll_fds(comm, is_send, fds, 32);
         if (n < 0)
             continue;
         ck_assert_int_gt(n, 0);
-        if (poll(fds, (nfds_t)n, 5000) == 0)
+        if (poll(fds, (nfds_t)n, 60000) == 0)
             return -ETIME;
         woken += !atomic_load(&other_side_moves);
     }
@@ -106,7 +106,7 @@ static void *recv_later(void *arg)
 
     usleep(300000);
     atomic_store(&other_side_moves, 1);
-    rc = net->irecv(p->recv, 1, (void **)&buf, &size, &tag, NULL, &req);
+    rc = net->ops->irecv(p->recv, 1, (void **)&buf, &size, &tag, NULL, &req);
     if (rc == 0 && req)
         rc = wait_req(req, NULL, 10000);
     free(buf);
@@ -124,7 +124,7 @@ START_TEST(poll_wakes_sender)
 
     net = net_up(NULL, NULL);
     pair_open(&p, stream_counts[_i]);
-    ck_assert_int_eq(net->poll_fds(p.send, 1, fds, 32), 0);
+    ck_assert_int_eq(net->ops->poll_fds(p.send, 1, fds, 32), 0);
     atomic_store(&other_side_moves, 0);
     ck_assert_int_eq(pthread_create(&t, NULL, recv_later, &p), 0);
     ck_assert_int_eq(sleep_for(p.send, 1, post_send(p.send, src, size, 0)), 0);
@@ -132,7 +132,7 @@ START_TEST(poll_wakes_sender)
     ck_assert_uint_lt(woken, 1000);
     pthread_join(t, &ret);
     ck_assert_int_eq((int)(intptr_t)ret, 0);
-    ck_assert_int_eq(net->poll_fds(p.send, 1, fds, 32), 0);
+    ck_assert_int_eq(net->ops->poll_fds(p.send, 1, fds, 32), 0);
     pair_close(&p);
     net_down();
     free(src);
@@ -141,8 +141,8 @@ END_TEST
 
 /* ---- pace ---- */
 
-/* One message on each of two connections, asleep whenever nothing moves; how long it took, and how often it woke
- * up. */
+/* One message on each of two connections, asleep whenever nothing moves; how long it took, and how often it
+ * woke up. */
 static int64_t move_two(struct pair p[2], const uint8_t *src, uint8_t *dst[2], size_t size, unsigned *wakes)
 {
     int64_t begin = now_ms();
@@ -160,59 +160,68 @@ static int64_t move_two(struct pair p[2], const uint8_t *src, uint8_t *dst[2], s
         for (int i = 0; i < 2; i++) {
             int done, k;
 
-            ck_assert_int_eq(s[i] ? net->test(s[i], &done, NULL) : (done = 1, 0), 0);
+            ck_assert_int_eq(s[i] ? net->ops->test(s[i], &done, NULL) : (done = 1, 0), 0);
             s[i] = done ? NULL : s[i];
-            ck_assert_int_eq(r[i] ? net->test(r[i], &done, NULL) : (done = 1, 0), 0);
+            ck_assert_int_eq(r[i] ? net->ops->test(r[i], &done, NULL) : (done = 1, 0), 0);
             r[i] = done ? NULL : r[i];
-            k = net->poll_fds(p[i].send, 1, fds + n, 32);
+            k = net->ops->poll_fds(p[i].send, 1, fds + n, 32);
             spin |= k < 0;
             n += k > 0 ? k : 0;
-            k = net->poll_fds(p[i].recv, 0, fds + n, 32);
+            k = net->ops->poll_fds(p[i].recv, 0, fds + n, 32);
             spin |= k < 0;
             n += k > 0 ? k : 0;
         }
         ++*wakes;
         if (!spin && n > 0)
-            ck_assert_int_gt(poll(fds, (nfds_t)n, 5000), 0);
+            ck_assert_int_gt(poll(fds, (nfds_t)n, 60000), 0);
     }
     return now_ms() - begin;
 }
 
-/* Two connections of one device share its rate. Also: a sender that sleeps is woken by the pace. */
+/* Two connections of one device share its rate. Also: a sender that sleeps is woken by the pace. Never faster
+ * than 1.3 times the rate, asleep in between; and not much slower than the rate and this machine, with what
+ * else it has to do, allow: what it needs without a pace is measured beside. */
 START_TEST(pace)
 {
-    enum { MBPS = 400, TRIES = 4 };
+    enum { MBPS = 400, TRIES = 8 };
     size_t size = 10 << 20; /* 2 x 10 MiB at 50 MB/s: 0.42 s */
     uint8_t *src = calloc(1, size), *dst[2] = {malloc(size), malloc(size)};
-    int64_t took = 0, least = (int64_t)(2.0 * (double)size * 8 / (MBPS * 1e3));
-    struct pair p[2];
+    int64_t took = 0, freely = 0, least = (int64_t)(2.0 * (double)size * 8 / (MBPS * 1e3));
     bool slow = true;
-    unsigned wakes;
 
-    net = net_up("NIBBLE_TCP_PACE_MBPS=400", NULL);
-    for (int i = 0; i < 2; i++)
-        pair_open(&p[i], stream_counts[_i]);
-    /* Never faster than 1.3 times the rate, asleep in between; and not much slower, but where the
-     * machine has no time for this process that takes several tries to see. */
     for (int i = 0; i < TRIES && slow; i++) {
-        took = move_two(p, src, dst, size, &wakes);
+        for (int paced = 0; paced < 2; paced++) {
+            struct pair p[2];
+            unsigned wakes;
+            int64_t ms;
+
+            net = net_up(paced ? "NIBBLE_TCP_PACE_MBPS=400" : NULL, NULL);
+            for (int k = 0; k < 2; k++)
+                pair_open(&p[k], stream_counts[_i]);
+            ms = move_two(p, src, dst, size, &wakes);
+            *(paced ? &took : &freely) = ms;
+            if (paced)
+                ck_assert_uint_lt(
+                    wakes,
+                    4000); /* about 1100 by the pace's steps; 14000 and more for one that never sleeps */
+            for (int k = 0; k < 2; k++)
+                pair_close(&p[k]);
+            net_down();
+        }
         ck_assert_msg(took >= least * 10 / 13, "%lld ms, %lld are allowed", (long long)took,
                       (long long)least);
-        ck_assert_uint_lt(wakes, 4000); /* about 1100 by the pace's steps; 14000 and more for one that never sleeps */
-        slow = took > least * 3 + 300;
+        slow = took > least * 3 + 300 + 5 * freely;
     }
-    ck_assert_msg(!slow, "%lld ms, %lld are enough", (long long)took, (long long)least);
-    for (int i = 0; i < 2; i++) {
-        pair_close(&p[i]);
-        free(dst[i]);
-    }
-    net_down();
+    ck_assert_msg(!slow, "%lld ms, %lld are enough, and %lld without a pace", (long long)took,
+                  (long long)least, (long long)freely);
+    for (int k = 0; k < 2; k++)
+        free(dst[k]);
     free(src);
 }
 END_TEST
 
-/* What the owner of many connections watches: one descriptor, readable when something comes; none where helper threads
- * read, or there are several sockets. */
+/* What the owner of many connections watches: one descriptor, readable when something comes; none where there
+ * are several sockets. */
 START_TEST(watched)
 {
     static uint8_t data[1000];
@@ -222,15 +231,15 @@ START_TEST(watched)
 
     net = net_up(NULL, NULL);
     pair_open(&p, stream_counts[_i]);
-    fds.fd = net->watch_fd(p.recv);
-    if (net_threads || stream_counts[_i] > 1) {
+    fds.fd = net->ops->watch_fd(p.recv);
+    if (stream_counts[_i] > 1) {
         ck_assert_int_eq(fds.fd, -1);
     } else {
         reqs[0] = post_recv(p.recv, data, sizeof(data), 0);
         ck_assert_int_eq(wait_req(reqs[0], NULL, 20), -ETIME);
         ck_assert_int_eq(poll(&fds, 1, 0), 0);
         reqs[1] = post_send(p.send, data, sizeof(data), 0);
-        ck_assert_int_eq(poll(&fds, 1, 5000), 1);
+        ck_assert_int_eq(poll(&fds, 1, 60000), 1);
         ck_assert_int_eq(wait_all(reqs, 2, 5000), 0);
         ck_assert_int_eq(poll(&fds, 1, 0), 0);
     }

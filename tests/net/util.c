@@ -14,19 +14,27 @@
 #include <time.h>
 
 #include "base/log.h"
+#include "open.h"
 
 #define MAX_REGS 4096
 
-int net_threads;
 const char *net_transport = "tcp";
+const struct nb_net_ops *net_ops;
+void (*net_before)(void);
+void (*net_after)(void);
 const char *const *net_settings;
 
-static const struct nb_net_ops *net;
+static struct nb_context context;
+static struct nb_net *net; /* context.net; NULL: closed */
 static char *set_names[16];
 static int nset;
 
 static pthread_mutex_t reg_lock = PTHREAD_MUTEX_INITIALIZER;
-static struct { void *comm, *mhandle; const void *data; size_t size; } regs[MAX_REGS];
+static struct {
+    void *comm, *mhandle;
+    const void *data;
+    size_t size;
+} regs[MAX_REGS];
 static int nregs;
 
 static pthread_mutex_t log_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -119,30 +127,50 @@ static void set_one(const char *setting)
     set_names[nset++] = name;
 }
 
-const struct nb_net_ops *net_up(const char *setting, ...)
+int net_open(struct nb_net **out)
+{
+    int err = context_up_with(&context, net_ops);
+
+    net = err ? NULL : context.net;
+    if (!err)
+        *out = net;
+    return err;
+}
+
+void net_close(void)
+{
+    if (net)
+        context_down(&context);
+    net = NULL;
+}
+
+struct nb_context *net_context(void)
+{
+    return &context;
+}
+
+struct nb_net *net_up(const char *setting, ...)
 {
     va_list ap;
 
     capture_log();
     set_one("NCCL_SOCKET_IFNAME=lo");
-    set_one(strcmp(net_transport, "tcp") == 0 ? "NIBBLE_NET=tcp"
-            : strcmp(net_transport, "verbs") == 0 ? "NIBBLE_NET=verbs" : "NIBBLE_NET=auto");
+    set_one(strcmp(net_transport, "tcp") == 0     ? "NIBBLE_NET=tcp"
+            : strcmp(net_transport, "verbs") == 0 ? "NIBBLE_NET=verbs"
+                                                  : "NIBBLE_NET=auto");
     for (const char *const *s = net_settings; s && *s; s++)
         set_one(*s);
-    if (net_threads)
-        set_one(net_threads == 1 ? "NIBBLE_TCP_THREADS=1" : "NIBBLE_TCP_THREADS=2");
     va_start(ap, setting);
     for (const char *s = setting; s; s = va_arg(ap, const char *))
         set_one(s);
     va_end(ap);
-    ck_assert_msg(nb_net_acquire(&net) == 0, "%s", log_last);
+    ck_assert_msg(net_open(&net) == 0, "%s", log_last);
     return net;
 }
 
 void net_down(void)
 {
-    nb_net_release();
-    net = NULL;
+    net_close();
     while (nset > 0) {
         unsetenv(set_names[--nset]);
         free(set_names[nset]);
@@ -157,8 +185,9 @@ int64_t now_ms(void)
     return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
 }
 
-/* The time for which this thread has looked in vain, for limits: what lies between two looks counts for little, so that
- * a machine that stands still, or has no time for this process, is not taken for a transport that does nothing. */
+/* The time for which this thread has looked in vain, for limits: what lies between two looks counts for
+ * little, so that a machine that stands still, or has no time for this process, is not taken for a transport
+ * that does nothing. */
 int64_t patient_ms(void)
 {
     enum { MOST_APART_MS = 20 };
@@ -175,12 +204,12 @@ void pair_open_as(struct pair *p, const struct nb_net_conn_cfg *cfg)
     int64_t end = patient_ms() + 10000;
 
     memset(p, 0, sizeof(*p));
-    ck_assert_int_eq(net->listen(0, p->handle, &p->listen), 0);
+    ck_assert_int_eq(net->ops->listen(net, 0, p->handle, &p->listen), 0);
     while (!p->send || !p->recv) {
         if (!p->send)
-            ck_assert_int_eq(net->connect(0, cfg, p->handle, &p->send), 0);
+            ck_assert_int_eq(net->ops->connect(net, 0, cfg, p->handle, &p->send), 0);
         if (!p->recv)
-            ck_assert_int_eq(net->accept(p->listen, &p->recv), 0);
+            ck_assert_int_eq(net->ops->accept(p->listen, &p->recv), 0);
         ck_assert_msg(patient_ms() < end, "no connection in 10 s");
     }
 }
@@ -204,7 +233,7 @@ void *mh(void *comm, const void *data, size_t size)
             found = regs[i].mhandle;
     if (!found) {
         ck_assert_int_lt(nregs, MAX_REGS);
-        ck_assert_msg(net->reg_mr(comm, (void *)(uintptr_t)data, size, NB_MEM_HOST, &found) == 0, "%s",
+        ck_assert_msg(net->ops->reg_mr(comm, (void *)(uintptr_t)data, size, NB_MEM_HOST, &found) == 0, "%s",
                       log_last);
         regs[nregs].comm = comm;
         regs[nregs].data = data;
@@ -220,7 +249,7 @@ static void give_back(void *comm)
     pthread_mutex_lock(&reg_lock);
     for (int i = 0; i < nregs;) {
         if (regs[i].comm == comm) {
-            ck_assert_int_eq(net->dereg_mr(comm, regs[i].mhandle), 0);
+            ck_assert_int_eq(net->ops->dereg_mr(comm, regs[i].mhandle), 0);
             regs[i] = regs[--nregs];
         } else {
             i++;
@@ -234,11 +263,11 @@ void pair_close(struct pair *p)
     give_back(p->send);
     give_back(p->recv);
     if (p->send)
-        ck_assert_int_eq(net->close_send(p->send), 0);
+        ck_assert_int_eq(net->ops->close_send(p->send), 0);
     if (p->recv)
-        ck_assert_int_eq(net->close_recv(p->recv), 0);
+        ck_assert_int_eq(net->ops->close_recv(p->recv), 0);
     if (p->listen)
-        ck_assert_int_eq(net->close_listen(p->listen), 0);
+        ck_assert_int_eq(net->ops->close_listen(p->listen), 0);
     memset(p, 0, sizeof(*p));
 }
 
@@ -246,7 +275,8 @@ void *post_send(void *comm, const void *data, size_t size, int tag)
 {
     void *req = NULL;
 
-    ck_assert_msg(net->isend(comm, data, size, tag, mh(comm, data, size), &req) == 0, "isend: %s", log_last);
+    ck_assert_msg(net->ops->isend(comm, data, size, tag, mh(comm, data, size), &req) == 0, "isend: %s",
+                  log_last);
     ck_assert_ptr_nonnull(req);
     return req;
 }
@@ -255,7 +285,7 @@ void *post_recv(void *comm, void *data, size_t size, int tag)
 {
     void *req = NULL, *handle = mh(comm, data, size);
 
-    ck_assert_msg(net->irecv(comm, 1, &data, &size, &tag, &handle, &req) == 0, "irecv: %s", log_last);
+    ck_assert_msg(net->ops->irecv(comm, 1, &data, &size, &tag, &handle, &req) == 0, "irecv: %s", log_last);
     ck_assert_ptr_nonnull(req);
     return req;
 }
@@ -266,7 +296,7 @@ int wait_req(void *req, size_t *sizes, int ms)
     int done = 0, rc;
 
     for (;;) {
-        rc = net->test(req, &done, sizes);
+        rc = net->ops->test(req, &done, sizes);
         if (rc || done)
             return rc;
         if (patient_ms() >= end)
@@ -286,7 +316,7 @@ int wait_all(void **reqs, int n, int ms)
 
             if (!reqs[i])
                 continue;
-            rc = net->test(reqs[i], &done, NULL);
+            rc = net->ops->test(reqs[i], &done, NULL);
             if (rc)
                 return rc;
             if (done)
@@ -356,7 +386,7 @@ int helper_threads(void)
     return n;
 }
 
-static int run(const char *suite, const struct net_test *tests, size_t n)
+int net_main(const char *suite, const struct net_test *tests, size_t n)
 {
     Suite *s = suite_create(suite);
     TCase *c = NULL;
@@ -366,7 +396,9 @@ static int run(const char *suite, const struct net_test *tests, size_t n)
     for (size_t i = 0; i < n; i++) {
         if (i == 0 || strcmp(tests[i].name, tests[i - 1].name) != 0) {
             c = tcase_create(tests[i].name);
-            tcase_set_timeout(c, 60);
+            tcase_set_timeout(c, 3600);
+            if (net_before || net_after)
+                tcase_add_checked_fixture(c, net_before, net_after);
             suite_add_tcase(s, c);
         }
         tcase_add_loop_test(c, tests[i].test, 0, tests[i].loops);
@@ -374,14 +406,5 @@ static int run(const char *suite, const struct net_test *tests, size_t n)
     srunner_run_all(r, CK_ENV);
     failed = srunner_ntests_failed(r);
     srunner_free(r);
-    return failed;
-}
-
-int net_main(const char *suite, const struct net_test *tests, size_t n)
-{
-    int failed = run(suite, tests, n);
-
-    net_threads = 2;
-    failed += run(suite, tests, n);
     return failed ? 1 : 0;
 }

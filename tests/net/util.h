@@ -17,19 +17,24 @@ struct pair {
     uint8_t handle[NB_NET_HANDLE_BYTES];
 };
 
-/* Helper threads a device (NIBBLE_TCP_THREADS) in what net_up sets; 0 at first. */
-extern int net_threads;
-
 /* The transport that net_up takes: "tcp" at first, "verbs", "auto"; verbs is over fake_verbs.h, which the
  * test resets. */
 extern const char *net_transport;
+/* Taken instead of what the settings name; NULL at first. */
+extern const struct nb_net_ops *net_ops;
 /* Further settings ("NAME=value") of every net_up, up to NULL; NULL at first. */
 extern const char *const *net_settings;
 
 /* Take the transport with NCCL_SOCKET_IFNAME=lo and the given further settings ("NAME=value", up to NULL);
  * net_down() unsets them. Fails the test on an error. */
-const struct nb_net_ops *net_up(const char *setting, ...) __attribute__((sentinel));
+struct nb_net *net_up(const char *setting, ...) __attribute__((sentinel));
 void net_down(void);
+
+/* The transport as the environment has it now: 0 and *net, or the error; and its end. One at a time. */
+int net_open(struct nb_net **net);
+void net_close(void);
+/* That of the transport that is open. */
+struct nb_context *net_context(void);
 
 /* A handle for isend and irecv: a registration (given back by pair_close of its comm, in any thread), or NULL
  * where the transport needs none. */
@@ -57,7 +62,7 @@ bool check_bytes(const void *data, size_t size, unsigned number);
 int64_t now_ms(void);
 int64_t patient_ms(void);
 int open_fds(void);
-int helper_threads(void); /* running in this process */
+int helper_threads(void); /* threads of the plugin's in this process */
 
 /* WARN lines since net_up; the last of them. Other levels are dropped. */
 int warnings(void);
@@ -68,13 +73,17 @@ int times_logged(const char *text);
 /* Take nobody's lines from now on, as net_up does, without a transport. */
 void capture_log(void);
 
-/* A suite of tests, each of which is looped `loops` times in a case of its name: neighbours of one name share a case. */
+/* A suite of tests, each of which is looped `loops` times in a case of its name: neighbours of one name share
+ * a case. */
 struct net_test {
     const char *name;
     const TTest *test;
     int loops;
 };
-/* Run it, and then all of it once more with helper threads. What main returns. */
+/* Before and after each test of net_main and of data.h, in its process; NULL at first. */
+extern void (*net_before)(void);
+extern void (*net_after)(void);
+/* Run it. What main returns. */
 int net_main(const char *suite, const struct net_test *tests, size_t n);
 
 #endif

@@ -10,7 +10,7 @@
 #include <sys/socket.h>
 
 #include "fake_verbs.h"
-#include "net/verbs_int.h"
+#include "net/verbs_comm.h"
 #include "util.h"
 #include "verbs_util.h"
 
@@ -18,17 +18,18 @@
 #define IN_TIME_MS 2000
 #define NO_WAIT_MS 900 /* less than the transport waits, where it does, for its peer's last data */
 
-static const struct nb_net_ops *net;
+static struct nb_net *net;
 static uint8_t src[SIZE], dst[SIZE];
 
 /* ---- closing ---- */
 
-/* Requests under way on both sides; either closes. The other learns of it without a warning. */
-START_TEST(close_unfinished)
+/* Requests under way on both sides; the sender or the receiver closes. The other learns of it without a
+ * warning. Returns how long closing took. */
+static int64_t close_with_unfinished(bool sender)
 {
     void *r[3], *s[3];
     struct pair p;
-    int64_t begin;
+    int64_t begin, took;
 
     net = net_up(NULL, NULL);
     pair_open(&p, 1);
@@ -38,25 +39,31 @@ START_TEST(close_unfinished)
     }
     mh(p.send, src, SIZE);
     begin = now_ms();
-    if (_i == 0) {
-        ck_assert_int_eq(net->close_send(p.send), 0);
-        ck_assert_int_lt(now_ms() - begin, NO_WAIT_MS);
+    ck_assert_int_eq(sender ? net->ops->close_send(p.send) : net->ops->close_recv(p.recv), 0);
+    took = now_ms() - begin;
+    if (sender) {
         ck_assert_int_eq(wait_req(r[0], NULL, IN_TIME_MS), -ECONNRESET);
         failed_recv(net, p.recv, -ECONNRESET);
     } else {
-        ck_assert_int_eq(net->close_recv(p.recv), 0);
-        ck_assert_int_lt(now_ms() - begin, NO_WAIT_MS);
         ck_assert_int_eq(wait_req(s[0], NULL, IN_TIME_MS), -ECONNRESET);
         failed_send(net, p.send, -ECONNRESET);
     }
     ck_assert_int_eq(warnings(), 0);
     /* What the closed side had registered goes with the last comm of the adapter. */
-    if (_i == 0)
-        ck_assert_int_eq(net->close_recv(p.recv), 0);
-    else
-        ck_assert_int_eq(net->close_send(p.send), 0);
-    ck_assert_int_eq(net->close_listen(p.listen), 0);
+    ck_assert_int_eq(sender ? net->ops->close_recv(p.recv) : net->ops->close_send(p.send), 0);
+    ck_assert_int_eq(net->ops->close_listen(p.listen), 0);
     net_down();
+    return took;
+}
+
+START_TEST(close_unfinished)
+{
+    int64_t took = NO_WAIT_MS;
+
+    /* Of several times one at least, since others may run on this processor in between. */
+    for (int i = 0; i < 10 && took >= NO_WAIT_MS; i++)
+        took = close_with_unfinished(_i == 0);
+    ck_assert_int_lt(took, NO_WAIT_MS);
 }
 END_TEST
 
@@ -71,12 +78,12 @@ START_TEST(leave)
 
     net = net_up(NULL, NULL);
     pair_open(&p, 1);
-    ck_assert_int_eq(net->reg_mr(p.recv, dst, SIZE, NB_MEM_HOST, &handle), 0);
-    ck_assert_int_eq(net->irecv(p.recv, 1, &data, &size, &tag, &handle, &r), 0);
-    ck_assert_int_eq(net->irecv(p.recv, 1, &data, &size, &tag, &handle, &r), 0);
+    ck_assert_int_eq(net->ops->reg_mr(p.recv, dst, SIZE, NB_MEM_HOST, &handle), 0);
+    ck_assert_int_eq(net->ops->irecv(p.recv, 1, &data, &size, &tag, &handle, &r), 0);
+    ck_assert_int_eq(net->ops->irecv(p.recv, 1, &data, &size, &tag, &handle, &r), 0);
     ck_assert_int_eq(wait_req(post_send(p.send, src, SIZE, 0), NULL, IN_TIME_MS), 0);
-    net->leave(p.recv);
-    ck_assert_int_eq(net->dereg_mr(p.recv, handle), 0);
+    net->ops->leave(p.recv);
+    ck_assert_int_eq(net->ops->dereg_mr(p.recv, handle), 0);
     s = post_send(p.send, src, SIZE, 0);
     ck_assert_int_eq(wait_req(s, NULL, IN_TIME_MS), -ECONNRESET);
     failed_send(net, p.send, -ECONNRESET);
@@ -110,7 +117,7 @@ START_TEST(close_drains)
             break;
     }
     mh(p.recv, dst, SIZE);
-    ck_assert_int_eq(net->close_send(p.send), 0);
+    ck_assert_int_eq(net->ops->close_send(p.send), 0);
     p.send = NULL;
     for (int i = 0; i < 8; i++)
         ck_assert_int_eq(wait_req(r[i], NULL, IN_TIME_MS), 0);
@@ -139,7 +146,7 @@ START_TEST(acknowledged_by_goodbye)
     s[2] = _i ? post_send(p.send, src, SIZE, 0) : NULL;
     ck_assert_int_eq(wait_all(r, 2, IN_TIME_MS), 0);
     ck_assert_int_eq(wait_req(s[0], NULL, 50), -ETIME);
-    ck_assert_int_eq(net->close_recv(p.recv), 0);
+    ck_assert_int_eq(net->ops->close_recv(p.recv), 0);
     p.recv = NULL;
     ck_assert_int_eq(wait_req(s[0], NULL, IN_TIME_MS), 0);
     ck_assert_int_eq(wait_req(s[1], NULL, IN_TIME_MS), 0);
@@ -243,18 +250,18 @@ static void *sleep_and_move(void *arg)
         size_t size = SIZE;
         int tag = 0, done = 0;
 
-        s->rc = s->sends ? net->isend(s->comm, src, SIZE, 0, s->handle, &req)
-                         : net->irecv(s->comm, 1, &data, &size, &tag, &s->handle, &req);
+        s->rc = s->sends ? net->ops->isend(s->comm, src, SIZE, 0, s->handle, &req)
+                         : net->ops->irecv(s->comm, 1, &data, &size, &tag, &s->handle, &req);
         while (!s->rc && !done) {
             struct pollfd fds[3];
             int n;
 
-            s->rc = net->test(req, &done, NULL);
+            s->rc = net->ops->test(req, &done, NULL);
             if (s->rc || done)
                 break;
-            n = net->poll_fds(s->comm, s->sends, fds, 3);
+            n = net->ops->poll_fds(s->comm, s->sends, fds, 3);
             if (n > 0)
-                s->late += poll(fds, (nfds_t)n, 3000) == 0;
+                s->late += poll(fds, (nfds_t)n, 60000) == 0;
         }
     }
     return NULL;
@@ -291,33 +298,33 @@ START_TEST(descriptors)
 
     net = net_up(NULL, NULL);
     pair_open(&p, 1);
-    ck_assert_int_eq(net->poll_fds(p.send, 1, fds, 3), 0);
-    ck_assert_int_eq(net->poll_fds(p.recv, 0, fds, 3), 0);
+    ck_assert_int_eq(net->ops->poll_fds(p.send, 1, fds, 3), 0);
+    ck_assert_int_eq(net->ops->poll_fds(p.recv, 0, fds, 3), 0);
     s = post_send(p.send, src, SIZE, 0);
-    ck_assert_int_eq(net->poll_fds(p.send, 1, fds, 2), -1);
-    ck_assert_int_eq(net->poll_fds(p.send, 1, fds, 3), 3);
+    ck_assert_int_eq(net->ops->poll_fds(p.send, 1, fds, 2), -1);
+    ck_assert_int_eq(net->ops->poll_fds(p.send, 1, fds, 3), 3);
     ck_assert_int_eq(poll(fds, 3, 50), 0);
     r = post_recv(p.recv, dst, SIZE, 0); /* clears the send */
-    ck_assert_int_eq(poll(fds, 3, 2000), 1);
-    while (net->poll_fds(p.send, 1, fds, 3) == 3) /* until it is done */
-        ck_assert_int_eq(poll(fds, 3, 2000), 1);
+    ck_assert_int_eq(poll(fds, 3, 60000), 1);
+    while (net->ops->poll_fds(p.send, 1, fds, 3) == 3) /* until it is done */
+        ck_assert_int_eq(poll(fds, 3, 60000), 1);
     ck_assert_int_eq(wait_req(s, NULL, 0), 0);
     ck_assert_int_eq(wait_req(r, NULL, 100), 0);
     /* The peer's goodbye and the adapter's events wake, too. */
     r = post_recv(p.recv, dst, SIZE, 0);
-    ck_assert_int_eq(net->poll_fds(p.recv, 0, fds, 3), 3);
+    ck_assert_int_eq(net->ops->poll_fds(p.recv, 0, fds, 3), 3);
     ck_assert_int_eq(poll(fds, 3, 50), 0);
     if (_i) {
         fake_event(0, IBV_EVENT_QP_FATAL, 1);
-        ck_assert_int_eq(poll(fds, 3, 2000), 1);
-        ck_assert_int_eq(net->poll_fds(p.recv, 0, fds, 3), -1);
+        ck_assert_int_eq(poll(fds, 3, 60000), 1);
+        ck_assert_int_eq(net->ops->poll_fds(p.recv, 0, fds, 3), -1);
         ck_assert_int_eq(wait_req(r, NULL, 0), -EIO);
     } else {
         mh(p.recv, dst, SIZE);
         pair_close(&(struct pair){.send = p.send});
         p.send = NULL;
-        ck_assert_int_ge(poll(fds, 3, 2000), 1);
-        ck_assert_int_eq(net->poll_fds(p.recv, 0, fds, 3), -1);
+        ck_assert_int_ge(poll(fds, 3, 60000), 1);
+        ck_assert_int_eq(net->ops->poll_fds(p.recv, 0, fds, 3), -1);
         ck_assert_int_eq(wait_req(r, NULL, 10), -ECONNRESET);
     }
     pair_close(&p);
@@ -327,25 +334,15 @@ END_TEST
 
 int main(void)
 {
-    Suite *s = suite_create("net/verbs_close");
-    TCase *c = tcase_create("closing");
-    SRunner *r = srunner_create(s);
-    int failed;
+    const struct net_test tests[] = {
+        {"closing", close_unfinished, 2}, {"closing", leave, 1},
+        {"closing", close_drains, 2},     {"closing", acknowledged_by_goodbye, 2},
+        {"closing", peer_dies, 2},        {"closing", nonsense_from_peer, 1},
+        {"closing", cycles, 1},           {"closing", sleeping, 1},
+        {"closing", descriptors, 2},
+    };
 
-    tcase_set_timeout(c, 60);
-    tcase_add_checked_fixture(c, verbs_before, verbs_after);
-    tcase_add_loop_test(c, close_unfinished, 0, 2);
-    tcase_add_test(c, leave);
-    tcase_add_loop_test(c, close_drains, 0, 2);
-    tcase_add_loop_test(c, acknowledged_by_goodbye, 0, 2);
-    tcase_add_loop_test(c, peer_dies, 0, 2);
-    tcase_add_test(c, nonsense_from_peer);
-    tcase_add_test(c, cycles);
-    tcase_add_test(c, sleeping);
-    tcase_add_loop_test(c, descriptors, 0, 2);
-    suite_add_tcase(s, c);
-    srunner_run_all(r, CK_ENV);
-    failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? 1 : 0;
+    net_before = verbs_before;
+    net_after = verbs_after;
+    return net_main("net/verbs_close", tests, sizeof(tests) / sizeof(tests[0]));
 }

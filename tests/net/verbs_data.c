@@ -13,7 +13,7 @@ static struct {
     const char *name;
     const char *settings[4]; /* ends with NULL */
     bool shuffle;
-    int depth;       /* of the adapter's queues; 0: long */
+    int depth;        /* of the adapter's queues; 0: long */
     uint32_t max_msg; /* 0: 1 GiB */
 } modes[] = {
     {.name = "verbs"},
@@ -46,8 +46,8 @@ int main(void)
     bool quick = getenv("NB_TEST_QUICK") != NULL;
     int failed = 0;
 
-    data_before = before;
-    data_after = verbs_after;
+    net_before = before;
+    net_after = verbs_after;
     for (mode = 0; mode < (int)(sizeof(modes) / sizeof(modes[0])); mode++) {
         net_settings = modes[mode].settings;
         data_divisor = quick ? 40 : mode == 0 ? 1 : 4;

@@ -8,12 +8,13 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/context.h"
 #include "fake_verbs.h"
-#include "net/verbs_int.h"
+#include "net/verbs_dev.h"
 #include "util.h"
 #include "verbs_util.h"
 
-static const struct nb_net_ops *net;
+static struct nb_net *net;
 
 /* "name:port name:port ..." of all devices. */
 static const char *names(void)
@@ -23,9 +24,9 @@ static const char *names(void)
     int n = 0;
 
     text[0] = '\0';
-    ck_assert_int_eq(nb_net_verbs.devices(&n), 0);
+    ck_assert_int_eq(net->ops->devices(net, &n), 0);
     for (int i = 0; i < n; i++) {
-        ck_assert_int_eq(nb_net_verbs.properties(i, &p), 0);
+        ck_assert_int_eq(net->ops->properties(net, i, &p), 0);
         sprintf(text + strlen(text), "%s%s", i ? " " : "", p.name);
     }
     return text;
@@ -39,9 +40,9 @@ START_TEST(properties)
     int n = 0;
 
     net = net_up(NULL, NULL);
-    ck_assert_int_eq(net->devices(&n), 0);
+    ck_assert_int_eq(net->ops->devices(net, &n), 0);
     ck_assert_int_eq(n, 2);
-    ck_assert_int_eq(net->properties(0, &p), 0);
+    ck_assert_int_eq(net->ops->properties(net, 0, &p), 0);
     ck_assert_str_eq(p.name, "fake0");
     ck_assert_str_eq(p.pci_path, "/sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0");
     ck_assert_uint_eq(p.guid, 0x1000);
@@ -50,18 +51,28 @@ START_TEST(properties)
     ck_assert_int_eq(p.mem_support, NB_MEM_HOST);
     ck_assert_int_eq(p.max_recvs, 8);
     ck_assert_uint_gt(p.max_bytes, (size_t)1 << 37);
-    ck_assert_int_eq(net->properties(2, &p), -EINVAL);
-    ck_assert_int_eq(net->properties(-1, &p), -EINVAL);
+    ck_assert_int_eq(net->ops->properties(net, 2, &p), -EINVAL);
+    ck_assert_int_eq(net->ops->properties(net, -1, &p), -EINVAL);
     net_down();
 }
 END_TEST
 
 START_TEST(speeds)
 {
-    static const struct { uint8_t speed, width; uint64_t query; const char *setting; int mbps; } cases[] = {
-        {1, 2, 0, NULL, 10000},          {4, 2, 0, NULL, 40000},   {16, 2, 0, NULL, 56000},
-        {64, 2, 0, NULL, 200000},        {128, 2, 0, NULL, 400000}, {128, 1, 0, NULL, 100000},
-        {64, 16, 0, NULL, 100000},       {128, 2, 8000, NULL, 800000},
+    static const struct {
+        uint8_t speed, width;
+        uint64_t query;
+        const char *setting;
+        int mbps;
+    } cases[] = {
+        {1, 2, 0, NULL, 10000},
+        {4, 2, 0, NULL, 40000},
+        {16, 2, 0, NULL, 56000},
+        {64, 2, 0, NULL, 200000},
+        {128, 2, 0, NULL, 400000},
+        {128, 1, 0, NULL, 100000},
+        {64, 16, 0, NULL, 100000},
+        {128, 2, 8000, NULL, 800000},
         {128, 2, 8000, "NCCL_IB_QUERY_PORT_SPEED=0", 400000},
     };
     struct nb_net_props p;
@@ -70,7 +81,7 @@ START_TEST(speeds)
     fake.device[0].port[0].width = cases[_i].width;
     fake.port_speed = cases[_i].query;
     net = net_up(cases[_i].setting, NULL);
-    ck_assert_int_eq(net->properties(0, &p), 0);
+    ck_assert_int_eq(net->ops->properties(net, 0, &p), 0);
     ck_assert_int_eq(p.speed_mbps, cases[_i].mbps);
     net_down();
 }
@@ -83,7 +94,7 @@ START_TEST(gpu_memory)
     fake.peermem = _i & 1;
     fake.dmabuf = _i & 2;
     net = net_up(NULL, NULL);
-    ck_assert_int_eq(net->properties(0, &p), 0);
+    ck_assert_int_eq(net->ops->properties(net, 0, &p), 0);
     ck_assert_int_eq(p.mem_support, NB_MEM_HOST | (_i & 1 ? NB_MEM_CUDA : 0) | (_i & 2 ? NB_MEM_DMABUF : 0));
     net_down();
 }
@@ -107,7 +118,9 @@ static void four(void)
     fake.device[3].port[1] = fake.device[3].port[0];
 }
 
-static const struct { const char *hca, *names; } filters[] = {
+static const struct {
+    const char *hca, *names;
+} filters[] = {
     {NULL, "mlx5_0 mlx5_1 mlx5_10 bnxt_re0 bnxt_re0:2"},
     {"NCCL_IB_HCA=mlx5", "mlx5_0 mlx5_1 mlx5_10"},
     {"NCCL_IB_HCA=mlx5_1", "mlx5_1 mlx5_10"},
@@ -175,7 +188,7 @@ START_TEST(one_card)
         fake.device[i].pci = pci[i];
     net = net_up(_i ? "NCCL_IB_MERGE_VFS=0" : "NCCL_IB_MERGE_VFS=1", NULL);
     for (int i = 0; i < 4; i++) {
-        ck_assert_int_eq(net->properties(i, &p), 0);
+        ck_assert_int_eq(net->ops->properties(net, i, &p), 0);
         ck_assert_int_eq(p.port, _i ? apart[i] : merged[i]);
         if (i == 2)
             ck_assert_str_eq(p.pci_path, _i ? "/sys/devices/pci0000:00/0000:00:01.0/0000:01:02.0"
@@ -211,21 +224,21 @@ START_TEST(cache)
     net = net_up("NCCL_GDR_FLUSH_DISABLE=1", NULL);
     pair_open(&p, 1);
     base = fake_counts().mrs;
-    ck_assert_int_eq(net->reg_mr(p.send, memory + 100, 4 * 4096, NB_MEM_HOST, &a), 0);
-    ck_assert_int_eq(net->reg_mr(p.recv, memory + 4096, 4096, NB_MEM_HOST, &b), 0);
+    ck_assert_int_eq(net->ops->reg_mr(p.send, memory + 100, 4 * 4096, NB_MEM_HOST, &a), 0);
+    ck_assert_int_eq(net->ops->reg_mr(p.recv, memory + 4096, 4096, NB_MEM_HOST, &b), 0);
     ck_assert_ptr_eq(a, b); /* inside the first, on another comm of the adapter */
-    ck_assert_int_eq(net->reg_mr(p.recv, memory + 4096, 6 * 4096, NB_MEM_HOST, &c), 0);
+    ck_assert_int_eq(net->ops->reg_mr(p.recv, memory + 4096, 6 * 4096, NB_MEM_HOST, &c), 0);
     ck_assert_ptr_ne(a, c);
-    ck_assert_int_eq(net->reg_mr(p.recv, memory + 4096, 4096, NB_MEM_CUDA, &d), 0);
+    ck_assert_int_eq(net->ops->reg_mr(p.recv, memory + 4096, 4096, NB_MEM_CUDA, &d), 0);
     ck_assert_ptr_ne(a, d);
     ck_assert_int_eq(fake_counts().mrs, base + 3);
     ck_assert_uint_eq(((struct nb_verbs_mr *)a)->bytes, 5 * 4096); /* whole pages */
-    ck_assert_int_eq(net->dereg_mr(p.send, a), 0);
+    ck_assert_int_eq(net->ops->dereg_mr(p.send, a), 0);
     ck_assert_int_eq(fake_counts().mrs, base + 3);
-    ck_assert_int_eq(net->dereg_mr(p.send, b), 0);
+    ck_assert_int_eq(net->ops->dereg_mr(p.send, b), 0);
     ck_assert_int_eq(fake_counts().mrs, base + 2);
-    ck_assert_int_eq(net->dereg_mr(p.send, c), 0);
-    ck_assert_int_eq(net->dereg_mr(p.send, d), 0);
+    ck_assert_int_eq(net->ops->dereg_mr(p.send, c), 0);
+    ck_assert_int_eq(net->ops->dereg_mr(p.send, d), 0);
     ck_assert_int_eq(fake_counts().mrs, base);
     /* Many, in any order. */
     for (int round = 0; round < 20; round++) {
@@ -233,10 +246,10 @@ START_TEST(cache)
 
         for (int i = 0; i < 9; i++)
             ck_assert_int_eq(
-                net->reg_mr(p.send, memory + (i * 7 + round) % 9 * 4096, 4096, NB_MEM_HOST, &m[i]), 0);
+                net->ops->reg_mr(p.send, memory + (i * 7 + round) % 9 * 4096, 4096, NB_MEM_HOST, &m[i]), 0);
         ck_assert_int_eq(fake_counts().mrs, base + 9);
         for (int i = 0; i < 9; i++)
-            ck_assert_int_eq(net->dereg_mr(p.recv, m[(i * 4 + round) % 9]), 0);
+            ck_assert_int_eq(net->ops->dereg_mr(p.recv, m[(i * 4 + round) % 9]), 0);
     }
     ck_assert_int_eq(fake_counts().mrs, base);
     pair_close(&p);
@@ -255,22 +268,22 @@ START_TEST(dmabuf)
     net = net_up(NULL, NULL);
     pair_open(&p, 1);
     fake_forget();
-    ck_assert_int_eq(net->reg_mr_dmabuf(p.recv, memory + 4096, 5000, NB_MEM_CUDA, 8192, 33, &m), 0);
+    ck_assert_int_eq(net->ops->reg_mr_dmabuf(p.recv, memory + 4096, 5000, NB_MEM_CUDA, 8192, 33, &m), 0);
     e = fake_log(FAKE_REG, -1, 0);
     ck_assert_int_eq(e->fd, 33);
     ck_assert_uint_eq(e->offset, 8192);
     ck_assert_uint_eq(e->addr, (uint64_t)(uintptr_t)memory + 4096);
     ck_assert_uint_eq(e->length, 8192);
     ck_assert(e->access & IBV_ACCESS_RELAXED_ORDERING);
-    ck_assert_int_eq(net->dereg_mr(p.recv, m), 0);
-    ck_assert_int_eq(net->reg_mr_dmabuf(p.recv, memory, 5000, NB_MEM_CUDA, 0, -1, &m), -EINVAL);
+    ck_assert_int_eq(net->ops->dereg_mr(p.recv, m), 0);
+    ck_assert_int_eq(net->ops->reg_mr_dmabuf(p.recv, memory, 5000, NB_MEM_CUDA, 0, -1, &m), -EINVAL);
     pair_close(&p);
     net_down();
     /* A driver without it. */
     fake.dmabuf = false;
     net = net_up(NULL, NULL);
     pair_open(&p, 1);
-    ck_assert_int_eq(net->reg_mr_dmabuf(p.recv, memory, 5000, NB_MEM_CUDA, 0, 33, &m), -EINVAL);
+    ck_assert_int_eq(net->ops->reg_mr_dmabuf(p.recv, memory, 5000, NB_MEM_CUDA, 0, 33, &m), -EINVAL);
     ck_assert_ptr_nonnull(strstr(last_warning(), "not supported"));
     pair_close(&p);
     net_down();
@@ -291,7 +304,11 @@ enum world {
     WORKS
 };
 
-static const struct { enum world world; const char *line; bool warn; const char *setting;
+static const struct {
+    enum world world;
+    const char *line;
+    bool warn;
+    const char *setting;
 } worlds[] = {
     {NO_LIBRARY, "libnosuchverbs.so.1: cannot open shared object file", false, NULL},
     {NOT_A_LIBRARY, "libibverbs has no ibv_fork_init", false, NULL},
@@ -308,7 +325,7 @@ static const struct { enum world world; const char *line; bool warn; const char 
 /* One line that says what and why, and the job runs on. */
 START_TEST(automatic)
 {
-    const struct nb_net_ops *ops;
+    struct nb_net *other;
     enum world w = worlds[_i].world;
 
     if (w == NO_LIBRARY || w == NOT_A_LIBRARY) {
@@ -324,7 +341,7 @@ START_TEST(automatic)
         fake.device[0].port[0].down = true;
     net_transport = "auto";
     net = net_up(worlds[_i].setting, NULL);
-    ck_assert_str_eq(net->name, w == WORKS ? "verbs" : "tcp");
+    ck_assert_str_eq(net->ops->name, w == WORKS ? "verbs" : "tcp");
     ck_assert_int_eq(times_logged(w == WORKS ? "transport verbs: " : "transport tcp: "), 1);
     ck_assert_int_eq(warnings(), worlds[_i].warn);
     if (worlds[_i].line)
@@ -342,7 +359,7 @@ START_TEST(automatic)
         free(s);
     }
     capture_log();
-    ck_assert_int_eq(nb_net_acquire(&ops), -ENODEV);
+    ck_assert_int_eq(net_open(&other), -ENODEV);
     ck_assert_int_eq(warnings(), 1);
     ck_assert_msg(strstr(last_warning(), worlds[_i].line), "%s", last_warning());
 }
@@ -355,12 +372,13 @@ START_TEST(library_name)
     nb_verbs_lib_names[0] = nb_verbs_lib_names[1] = "libnosuchverbs.so";
     net_transport = "auto";
     net = net_up("NCCL_IBVERBS_LIB=libm.so.6", NULL);
-    ck_assert_str_eq(net->name, "tcp");
+    ck_assert_str_eq(net->ops->name, "tcp");
     net_down();
     if (access("/usr/lib/x86_64-linux-gnu/libibverbs.so.1", F_OK) != 0)
         return;
     net = net_up("NCCL_IBVERBS_LIB=/usr/lib/x86_64-linux-gnu/libibverbs.so.1", NULL);
-    ck_assert(strcmp(net->name, "verbs") == 0 || logged("no RDMA device") || logged("no active RDMA port"));
+    ck_assert(strcmp(net->ops->name, "verbs") == 0 || logged("no RDMA device") ||
+              logged("no active RDMA port"));
     net_down();
 }
 END_TEST
@@ -374,7 +392,7 @@ START_TEST(this_machine)
         int n = 0;
 
         net = net_up(NULL, NULL);
-        ck_assert_int_eq(net->devices(&n), 0);
+        ck_assert_int_eq(net->ops->devices(net, &n), 0);
         ck_assert_int_ge(n, 1);
         ck_assert_int_eq(times_logged("transport "), 1);
         net_down();
@@ -382,33 +400,78 @@ START_TEST(this_machine)
 }
 END_TEST
 
+/* Each context has adapters, settings and registrations of its own. */
+START_TEST(two_contexts)
+{
+    struct nb_params params = *nb_params_defaults();
+    struct nb_context second = {.params = &params};
+    uint8_t handle[NB_NET_HANDLE_BYTES], sent[100] = "there", got[100] = "";
+    void *listen, *send = NULL, *recv = NULL, *mr[2], *req[2], *to = got;
+    const struct nb_net_ops *ops;
+    size_t size = sizeof(got);
+    int tag = 0, contexts;
+    struct pair p;
+
+    net = net_up(NULL, NULL);
+    ops = net->ops;
+    contexts = fake_counts().contexts;
+    setenv("NCCL_IB_HCA", "fake1", 1);
+    params.devs_per_nic = 3;
+    ck_assert_int_eq(nb_net_open_with(&second, &nb_net_verbs), 0);
+    unsetenv("NCCL_IB_HCA");
+    ck_assert_str_eq(names(), "fake0 fake1");
+    ck_assert_int_eq(second.net->ops->devices(second.net, &tag), 0);
+    ck_assert_int_eq(tag, 3);
+    ck_assert_int_eq(ops->listen(net, 1, handle, &listen), 0);
+    for (int64_t end = patient_ms() + 60000; !send || !recv;) {
+        if (!send)
+            ck_assert_int_eq(ops->connect(second.net, 0, NULL, handle, &send), 0);
+        if (!recv)
+            ck_assert_int_eq(ops->accept(listen, &recv), 0);
+        ck_assert_int_lt(patient_ms(), end);
+    }
+    ck_assert_int_eq(ops->reg_mr(send, sent, sizeof(sent), NB_MEM_HOST, &mr[0]), 0);
+    ck_assert_int_eq(ops->reg_mr(recv, got, sizeof(got), NB_MEM_HOST, &mr[1]), 0);
+    ck_assert_int_eq(ops->irecv(recv, 1, &to, &size, &tag, &mr[1], &req[1]), 0);
+    ck_assert_int_eq(ops->isend(send, sent, sizeof(sent), tag, mr[0], &req[0]), 0);
+    ck_assert_int_eq(wait_all(req, 2, 60000), 0);
+    ck_assert_str_eq((char *)got, "there");
+    ck_assert_int_eq(ops->dereg_mr(send, mr[0]), 0);
+    ck_assert_int_eq(ops->dereg_mr(recv, mr[1]), 0);
+    ck_assert_int_eq(ops->close_send(send), 0);
+    ck_assert_int_eq(ops->close_recv(recv), 0);
+    ck_assert_int_eq(ops->close_listen(listen), 0);
+    nb_net_close(&second);
+    ck_assert_int_eq(fake_counts().contexts, contexts);
+    pair_open(&p, 1); /* the first one lives on */
+    pair_close(&p);
+    ck_assert_int_eq(warnings(), 0);
+    net_down();
+}
+END_TEST
+
 #define COUNT(a) ((int)(sizeof(a) / sizeof((a)[0])))
 
 int main(void)
 {
-    Suite *s = suite_create("net/verbs_dev");
-    TCase *c = tcase_create("devices");
-    SRunner *r = srunner_create(s);
-    int failed;
+    const struct net_test tests[] = {
+        {"devices", properties, 1},
+        {"devices", speeds, 9},
+        {"devices", gpu_memory, 4},
+        {"devices", filter, COUNT(filters)},
+        {"devices", down_ports, 2},
+        {"devices", pci_order, 2},
+        {"devices", one_card, 2},
+        {"devices", broken_adapter, 3},
+        {"devices", cache, 1},
+        {"devices", dmabuf, 1},
+        {"devices", automatic, COUNT(worlds)},
+        {"devices", library_name, 1},
+        {"devices", this_machine, 1},
+        {"devices", two_contexts, 1},
+    };
 
-    tcase_set_timeout(c, 60);
-    tcase_add_checked_fixture(c, verbs_before, verbs_after);
-    tcase_add_test(c, properties);
-    tcase_add_loop_test(c, speeds, 0, 9);
-    tcase_add_loop_test(c, gpu_memory, 0, 4);
-    tcase_add_loop_test(c, filter, 0, COUNT(filters));
-    tcase_add_loop_test(c, down_ports, 0, 2);
-    tcase_add_loop_test(c, pci_order, 0, 2);
-    tcase_add_loop_test(c, one_card, 0, 2);
-    tcase_add_loop_test(c, broken_adapter, 0, 3);
-    tcase_add_test(c, cache);
-    tcase_add_test(c, dmabuf);
-    tcase_add_loop_test(c, automatic, 0, COUNT(worlds));
-    tcase_add_test(c, library_name);
-    tcase_add_test(c, this_machine);
-    suite_add_tcase(s, c);
-    srunner_run_all(r, CK_ENV);
-    failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? 1 : 0;
+    net_before = verbs_before;
+    net_after = verbs_after;
+    return net_main("net/verbs_dev", tests, sizeof(tests) / sizeof(tests[0]));
 }

@@ -25,13 +25,13 @@
 #include <string.h>
 
 #include "fake_verbs.h"
-#include "net/verbs_int.h"
+#include "net/verbs_wire.h"
 #include "util.h"
 #include "verbs_util.h"
 
 #define SIZE 100000
 
-static const struct nb_net_ops *net;
+static struct nb_net *net;
 static uint8_t src[SIZE], dst[SIZE];
 
 /* One message, whole. */
@@ -55,12 +55,12 @@ static void connect_once(const char *setting, int traffic_class)
 
     net = net_up(setting, NULL);
     fake_forget();
-    ck_assert_int_eq(net->listen(0, p.handle, &p.listen), 0);
+    ck_assert_int_eq(net->ops->listen(net, 0, p.handle, &p.listen), 0);
     for (int64_t end = patient_ms() + 5000; (!p.send || !p.recv) && patient_ms() < end;) {
         if (!p.send)
-            ck_assert_int_eq(net->connect(0, &cfg, p.handle, &p.send), 0);
+            ck_assert_int_eq(net->ops->connect(net, 0, &cfg, p.handle, &p.send), 0);
         if (!p.recv)
-            ck_assert_int_eq(net->accept(p.listen, &p.recv), 0);
+            ck_assert_int_eq(net->ops->accept(p.listen, &p.recv), 0);
     }
     exchange(&p, 1000);
     pair_close(&p);
@@ -189,7 +189,11 @@ END_TEST
 /* Address resolution that takes its time: tried again, so often, and only for what it is meant for. */
 START_TEST(modify_retries)
 {
-    static const struct { const char *a, *b; int err, fails; bool works; } cases[] = {
+    static const struct {
+        const char *a, *b;
+        int err, fails;
+        bool works;
+    } cases[] = {
         {"NCCL_IB_MQP_RETRY_SLEEP_MSEC=1", NULL, ETIMEDOUT, 3, true},
         {"NCCL_IB_MQP_RETRY_SLEEP_MSEC=1", "NCCL_IB_MQP_RETRY_CNT=2", ETIMEDOUT, 3, false},
         {"NCCL_IB_MQP_RETRY_SLEEP_MSEC=1", NULL, EINVAL, 1, false},
@@ -202,12 +206,12 @@ START_TEST(modify_retries)
     net = net_up(cases[_i].a, cases[_i].b, NULL);
     for (int i = 0; i < cases[_i].fails; i++)
         fake_fail_call("modify_qp", 3 + i, cases[_i].err);
-    ck_assert_int_eq(net->listen(0, p.handle, &p.listen), 0);
+    ck_assert_int_eq(net->ops->listen(net, 0, p.handle, &p.listen), 0);
     while ((!p.send || !p.recv) && !rc && !arc && patient_ms() < end) {
         if (!p.send)
-            rc = net->connect(0, NULL, p.handle, &p.send);
+            rc = net->ops->connect(net, 0, NULL, p.handle, &p.send);
         if (!p.recv)
-            arc = net->accept(p.listen, &p.recv);
+            arc = net->ops->accept(p.listen, &p.recv);
     }
     if (cases[_i].works) {
         ck_assert_msg(rc == 0 && arc == 0, "%s", last_warning());
@@ -220,27 +224,42 @@ START_TEST(modify_retries)
 }
 END_TEST
 
-/* The wait grows with each try: the setting once, twice, ... */
-START_TEST(modify_sleep)
+/* How long connecting takes with this setting when `tries` calls fail. */
+static int64_t connect_retrying(const char *setting, int tries)
 {
-    static const struct { const char *setting; int tries, least_ms, most_ms; } cases[] = {
-        {"NCCL_IB_MQP_RETRY_SLEEP_MSEC=1", 7, 28, 2800}, /* the default would take these */
-        {"NCCL_IB_MQP_RETRY_SLEEP_MSEC=150", 2, 450, 5000},
-        {NULL, 2, 300, 5000},
-    };
     int64_t begin, took;
     struct pair p;
 
-    net = net_up(cases[_i].setting, NULL);
-    for (int i = 0; i < cases[_i].tries; i++)
+    net = net_up(setting, NULL);
+    for (int i = 0; i < tries; i++)
         fake_fail_call("modify_qp", 3 + i, ETIMEDOUT);
     begin = now_ms();
     pair_open(&p, 1);
     took = now_ms() - begin;
-    ck_assert_int_ge(took, cases[_i].least_ms - 20); /* the transport's clock is a coarse one */
-    ck_assert_int_lt(took, cases[_i].most_ms);
     pair_close(&p);
     net_down();
+    return took;
+}
+
+/* The wait grows with each try: the setting once, twice, ... Never less, and of several times once not much
+ * more, since others may run on this processor. */
+START_TEST(modify_sleep)
+{
+    static const struct {
+        const char *setting;
+        int tries, least_ms, most_ms;
+    } cases[] = {
+        {"NCCL_IB_MQP_RETRY_SLEEP_MSEC=1", 7, 28, 2800}, /* the default would take these */
+        {"NCCL_IB_MQP_RETRY_SLEEP_MSEC=150", 2, 450, 5000},
+        {NULL, 2, 300, 5000},
+    };
+    int64_t took = cases[_i].most_ms;
+
+    for (int i = 0; i < 10 && took >= cases[_i].most_ms; i++) {
+        took = connect_retrying(cases[_i].setting, cases[_i].tries);
+        ck_assert_int_ge(took, cases[_i].least_ms - 20); /* the transport's clock is a coarse one */
+    }
+    ck_assert_int_lt(took, cases[_i].most_ms);
 }
 END_TEST
 
@@ -281,7 +300,12 @@ START_TEST(whole_or_split)
 }
 END_TEST
 
-static const struct { const char *a, *b; int link; size_t size; int writes; } adaptive[] = {
+static const struct {
+    const char *a, *b;
+    int link;
+    size_t size;
+    int writes;
+} adaptive[] = {
     {NULL, NULL, IBV_LINK_LAYER_ETHERNET, SIZE, 0},
     {NULL, NULL, IBV_LINK_LAYER_INFINIBAND, SIZE, 1},
     {NULL, NULL, IBV_LINK_LAYER_INFINIBAND, 8192, 0},
@@ -315,9 +339,14 @@ END_TEST
 
 START_TEST(relaxed_ordering)
 {
-    static const struct { const char *setting; bool old, relaxed; } cases[] = {
-        {NULL, false, true}, {"NCCL_IB_PCI_RELAXED_ORDERING=0", false, false},
-        {"NCCL_IB_PCI_RELAXED_ORDERING=1", false, true}, {NULL, true, false},
+    static const struct {
+        const char *setting;
+        bool old, relaxed;
+    } cases[] = {
+        {NULL, false, true},
+        {"NCCL_IB_PCI_RELAXED_ORDERING=0", false, false},
+        {"NCCL_IB_PCI_RELAXED_ORDERING=1", false, true},
+        {NULL, true, false},
     };
     const struct fake_entry *e;
     struct pair p;
@@ -330,12 +359,12 @@ START_TEST(relaxed_ordering)
     for (int i = 0; i < 2; i++)
         ck_assert(!(fake_log(FAKE_REG, -1, i)->access & IBV_ACCESS_RELAXED_ORDERING));
     fake_forget();
-    ck_assert_int_eq(net->reg_mr(p.recv, dst, SIZE, NB_MEM_HOST, &m), 0);
+    ck_assert_int_eq(net->ops->reg_mr(p.recv, dst, SIZE, NB_MEM_HOST, &m), 0);
     e = fake_log(FAKE_REG, -1, 0);
     ck_assert_int_eq(!!(e->access & IBV_ACCESS_RELAXED_ORDERING), cases[_i].relaxed);
     ck_assert_int_eq(e->iova2, cases[_i].relaxed);
     ck_assert(e->access & IBV_ACCESS_REMOTE_WRITE && e->access & IBV_ACCESS_REMOTE_READ);
-    ck_assert_int_eq(net->dereg_mr(p.recv, m), 0);
+    ck_assert_int_eq(net->ops->dereg_mr(p.recv, m), 0);
     pair_close(&p);
     net_down();
 }
@@ -353,11 +382,11 @@ START_TEST(flush)
     fake_forget();
     pair_open(&p, 1);
     ck_assert_int_eq(fake_logged(FAKE_CREATE_QP, -1), _i ? 2 : 3);
-    ck_assert_int_eq(net->reg_mr(p.recv, dst, SIZE, NB_MEM_CUDA, &gpu), 0);
-    ck_assert_int_eq(net->reg_mr(p.recv, dst, SIZE, NB_MEM_HOST, &host), 0);
-    ck_assert_int_eq(net->iflush(p.recv, 1, &data, &size, &host, &req), 0);
+    ck_assert_int_eq(net->ops->reg_mr(p.recv, dst, SIZE, NB_MEM_CUDA, &gpu), 0);
+    ck_assert_int_eq(net->ops->reg_mr(p.recv, dst, SIZE, NB_MEM_HOST, &host), 0);
+    ck_assert_int_eq(net->ops->iflush(p.recv, 1, &data, &size, &host, &req), 0);
     ck_assert_ptr_null(req);
-    ck_assert_int_eq(net->iflush(p.recv, 1, &data, &size, &gpu, &req), 0);
+    ck_assert_int_eq(net->ops->iflush(p.recv, 1, &data, &size, &gpu, &req), 0);
     if (_i) {
         ck_assert_ptr_null(req);
         ck_assert_int_eq(fake_logged(FAKE_POST, IBV_WR_RDMA_READ), 0);
@@ -368,21 +397,21 @@ START_TEST(flush)
         ck_assert_uint_eq(fake_log(FAKE_POST, IBV_WR_RDMA_READ, 0)->bytes, 1);
         ck_assert_uint_eq(fake_log(FAKE_POST, IBV_WR_RDMA_READ, 0)->remote, (uint64_t)(uintptr_t)dst);
         size = 0;
-        ck_assert_int_eq(net->iflush(p.recv, 1, &data, &size, &gpu, &req), 0);
+        ck_assert_int_eq(net->ops->iflush(p.recv, 1, &data, &size, &gpu, &req), 0);
         ck_assert_ptr_null(req);
         /* More at once than the queue holds, and after the peer's goodbye. */
         size = SIZE;
         pair_close(&(struct pair){.send = p.send});
         p.send = NULL;
         for (int i = 0; i < 600; i++) {
-            ck_assert_int_eq(net->iflush(p.recv, 1, &data, &size, &gpu, &req), 0);
+            ck_assert_int_eq(net->ops->iflush(p.recv, 1, &data, &size, &gpu, &req), 0);
             ck_assert_ptr_nonnull(req);
             if (i % 300 == 299)
                 ck_assert_int_eq(wait_req(req, NULL, 2000), 0);
         }
     }
-    net->dereg_mr(p.recv, gpu);
-    net->dereg_mr(p.recv, host);
+    net->ops->dereg_mr(p.recv, gpu);
+    net->ops->dereg_mr(p.recv, host);
     pair_close(&p);
     net_down();
 }
@@ -409,7 +438,10 @@ static void ip6(union ibv_gid *g, int first, int second, int last)
 }
 
 /* 0, 1: fe80 v1, v2; 2, 3: 10.77.0.1 v1, v2; 4: 192.168.3.1 v2; 5: fd00::1 v2 */
-static const struct { const char *a, *b, *c; int index; } gids[] = {
+static const struct {
+    const char *a, *b, *c;
+    int index;
+} gids[] = {
     {NULL, NULL, NULL, 3},
     {"NCCL_IB_GID_INDEX=1", NULL, NULL, 1},
     {"NCCL_IB_ROCE_VERSION_NUM=1", NULL, NULL, 2},
@@ -463,9 +495,9 @@ START_TEST(gid_out_of_table)
     int rc = 0;
 
     net = net_up("NCCL_IB_GID_INDEX=77", NULL);
-    ck_assert_int_eq(net->listen(0, p.handle, &p.listen), 0);
+    ck_assert_int_eq(net->ops->listen(net, 0, p.handle, &p.listen), 0);
     for (int64_t end = patient_ms() + 5000; !rc && !p.send && patient_ms() < end;)
-        rc = net->connect(0, NULL, p.handle, &p.send);
+        rc = net->ops->connect(net, 0, NULL, p.handle, &p.send);
     ck_assert_int_eq(rc, -EINVAL);
     ck_assert_ptr_nonnull(logged("GID 77 cannot be read"));
     pair_close(&p);
@@ -520,12 +552,12 @@ START_TEST(infiniband_subnets)
     }
     net = net_up(NULL, NULL);
     fake_forget();
-    ck_assert_int_eq(net->listen(1, p.handle, &p.listen), 0);
+    ck_assert_int_eq(net->ops->listen(net, 1, p.handle, &p.listen), 0);
     for (int64_t end = patient_ms() + 5000; (!p.send || !p.recv) && patient_ms() < end;) {
         if (!p.send)
-            ck_assert_int_eq(net->connect(0, NULL, p.handle, &p.send), 0);
+            ck_assert_int_eq(net->ops->connect(net, 0, NULL, p.handle, &p.send), 0);
         if (!p.recv)
-            ck_assert_int_eq(net->accept(p.listen, &p.recv), 0);
+            ck_assert_int_eq(net->ops->accept(p.listen, &p.recv), 0);
     }
     a = state(IBV_QPS_RTR, SENDER);
     ck_assert_int_eq(a->ah_attr.is_global, 1);
@@ -590,16 +622,16 @@ static const struct {
 
 START_TEST(bad_value)
 {
-    const struct nb_net_ops *ops;
+    struct nb_net *other;
 
     net_up(NULL, NULL);
-    nb_net_release();
+    net_close();
     capture_log();
     setenv(bad[_i].name, bad[_i].value, 1);
     for (int automatic = 0; automatic < 2; automatic++) {
         if (automatic)
             setenv("NIBBLE_NET", "auto", 1);
-        ck_assert_int_eq(nb_net_acquire(&ops), -EINVAL);
+        ck_assert_int_eq(net_open(&other), -EINVAL);
         ck_assert_int_eq(warnings(), 1 + automatic);
         ck_assert_ptr_nonnull(strstr(last_warning(), bad[_i].name));
         ck_assert_ptr_nonnull(strstr(last_warning(), bad[_i].value));
@@ -611,39 +643,22 @@ END_TEST
 
 int main(void)
 {
-    Suite *s = suite_create("net/verbs_env");
-    TCase *c = tcase_create("variables");
-    SRunner *r = srunner_create(s);
-    int failed;
+    const struct net_test tests[] = {
+        {"variables", defaults, 1},           {"variables", timeout, 1},
+        {"variables", retry_cnt, 1},          {"variables", pkey, 1},
+        {"variables", service_level, 1},      {"variables", traffic_class, 1},
+        {"variables", fifo_traffic_class, 1}, {"variables", mtu, 1},
+        {"variables", inline_clears, 1},      {"variables", queue_pairs, 1},
+        {"variables", modify_retries, 4},     {"variables", modify_sleep, 3},
+        {"variables", whole_or_split, 2},     {"variables", adaptive_routing, COUNT(adaptive)},
+        {"variables", relaxed_ordering, 4},   {"variables", flush, 2},
+        {"variables", roce_gid, COUNT(gids)}, {"variables", hidden_gid, 1},
+        {"variables", gid_out_of_table, 1},   {"variables", infiniband, 4},
+        {"variables", infiniband_subnets, 1}, {"variables", return_async_events, 2},
+        {"variables", bad_value, COUNT(bad)},
+    };
 
-    tcase_set_timeout(c, 60);
-    tcase_add_checked_fixture(c, verbs_before, verbs_after);
-    tcase_add_test(c, defaults);
-    tcase_add_test(c, timeout);
-    tcase_add_test(c, retry_cnt);
-    tcase_add_test(c, pkey);
-    tcase_add_test(c, service_level);
-    tcase_add_test(c, traffic_class);
-    tcase_add_test(c, fifo_traffic_class);
-    tcase_add_test(c, mtu);
-    tcase_add_test(c, inline_clears);
-    tcase_add_test(c, queue_pairs);
-    tcase_add_loop_test(c, modify_retries, 0, 4);
-    tcase_add_loop_test(c, modify_sleep, 0, 3);
-    tcase_add_loop_test(c, whole_or_split, 0, 2);
-    tcase_add_loop_test(c, adaptive_routing, 0, COUNT(adaptive));
-    tcase_add_loop_test(c, relaxed_ordering, 0, 4);
-    tcase_add_loop_test(c, flush, 0, 2);
-    tcase_add_loop_test(c, roce_gid, 0, COUNT(gids));
-    tcase_add_test(c, hidden_gid);
-    tcase_add_test(c, gid_out_of_table);
-    tcase_add_loop_test(c, infiniband, 0, 4);
-    tcase_add_test(c, infiniband_subnets);
-    tcase_add_loop_test(c, return_async_events, 0, 2);
-    tcase_add_loop_test(c, bad_value, 0, COUNT(bad));
-    suite_add_tcase(s, c);
-    srunner_run_all(r, CK_ENV);
-    failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? 1 : 0;
+    net_before = verbs_before;
+    net_after = verbs_after;
+    return net_main("net/verbs_env", tests, sizeof(tests) / sizeof(tests[0]));
 }

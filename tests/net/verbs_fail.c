@@ -9,14 +9,14 @@
 #include <string.h>
 
 #include "fake_verbs.h"
-#include "net/verbs_int.h"
+#include "net/verbs_text.h"
 #include "util.h"
 #include "verbs_util.h"
 
 #define SIZE 5000
 #define IN_TIME_MS 2000 /* the transport waits 100 ms for a peer's last words, 1000 ms for its last data */
 
-static const struct nb_net_ops *net;
+static struct nb_net *net;
 static uint8_t src[SIZE], dst[SIZE];
 
 /* ---- completion errors ---- */
@@ -80,7 +80,7 @@ START_TEST(clear_status)
     handle = mh(p.recv, dst, SIZE);
     s = post_send(p.send, src, SIZE, 0);
     fake_fail_wc(FAKE_SENDER, 1, statuses[_i], 0x77);
-    ck_assert_int_eq(net->irecv(p.recv, 1, &data, &size, &tag, &handle, &r), 0);
+    ck_assert_int_eq(net->ops->irecv(p.recv, 1, &data, &size, &tag, &handle, &r), 0);
     ck_assert_int_eq(wait_req(r, NULL, IN_TIME_MS), err);
     ck_assert_int_eq(wait_req(s, NULL, IN_TIME_MS), err);
     check_report(statuses[_i], " from ");
@@ -104,7 +104,7 @@ START_TEST(receive_status)
     ck_assert_int_eq(wait_req(r, NULL, IN_TIME_MS), err);
     /* The sender's adapter had its acknowledgement. */
     ck_assert_int_eq(wait_req(s, NULL, IN_TIME_MS), 0);
-    if (net->isend(p.send, src, SIZE, 0, mh(p.send, src, SIZE), &s) == 0)
+    if (net->ops->isend(p.send, src, SIZE, 0, mh(p.send, src, SIZE), &s) == 0)
         ck_assert_int_eq(wait_req(s, NULL, IN_TIME_MS), err);
     failed_send(net, p.send, err);
     check_report(statuses[_i], " from ");
@@ -130,7 +130,7 @@ START_TEST(done_before)
     fake_fail_wc(FAKE_RECEIVER, 1, IBV_WC_GENERAL_ERR, 0);
     post_send(p.send, src, 800, 0);
     ck_assert_int_eq(wait_req(r[1], NULL, IN_TIME_MS), -EIO);
-    ck_assert_int_eq(net->test(r[0], &done, &got), 0);
+    ck_assert_int_eq(net->ops->test(r[0], &done, &got), 0);
     ck_assert_int_eq(done, 1);
     ck_assert_uint_eq(got, 700);
     pair_close(&p);
@@ -140,10 +140,15 @@ END_TEST
 
 /* ---- calls that fail while data moves ---- */
 
-static const struct { const char *call; int err; bool sender; const char *text; } posts[] = {
-    {"post_send", ENOMEM, true, "cannot be posted"},   {"post_send", EIO, false, "cannot be posted"},
-    {"poll_cq", EIO, true, "completion queue"},        {"post_recv", ENOMEM, false, "receive request"},
-    {"req_notify_cq", EIO, true, "cannot be waited"},  {"post_recv", EIO, true, "receive request"},
+static const struct {
+    const char *call;
+    int err;
+    bool sender;
+    const char *text;
+} posts[] = {
+    {"post_send", ENOMEM, true, "cannot be posted"},  {"post_send", EIO, false, "cannot be posted"},
+    {"poll_cq", EIO, true, "completion queue"},       {"post_recv", ENOMEM, false, "receive request"},
+    {"req_notify_cq", EIO, true, "cannot be waited"}, {"post_recv", EIO, true, "receive request"},
 };
 
 START_TEST(call_fails)
@@ -159,10 +164,10 @@ START_TEST(call_fails)
     handle = mh(p.recv, dst, SIZE);
     mh(p.send, src, SIZE);
     if (posts[_i].sender && strcmp(posts[_i].call, "req_notify_cq") != 0)
-        ck_assert_int_eq(net->irecv(p.recv, 1, &data, &size, &tag, &handle, &r), 0);
+        ck_assert_int_eq(net->ops->irecv(p.recv, 1, &data, &size, &tag, &handle, &r), 0);
     if (strcmp(posts[_i].call, "post_recv") == 0 && !posts[_i].sender) {
         /* It is the receiver that posts the next one, once it has seen the message. */
-        ck_assert_int_eq(net->irecv(p.recv, 1, &data, &size, &tag, &handle, &r), 0);
+        ck_assert_int_eq(net->ops->irecv(p.recv, 1, &data, &size, &tag, &handle, &r), 0);
         s = post_send(p.send, src, SIZE, 0);
         ck_assert_int_eq(wait_req(s, NULL, IN_TIME_MS), 0);
         fake_fail_call(posts[_i].call, 1, posts[_i].err);
@@ -172,12 +177,12 @@ START_TEST(call_fails)
     } else {
         fake_fail_call(posts[_i].call, 1, posts[_i].err);
         if (posts[_i].sender)
-            rc = net->isend(p.send, src, SIZE, 0, mh(p.send, src, SIZE), &s);
+            rc = net->ops->isend(p.send, src, SIZE, 0, mh(p.send, src, SIZE), &s);
         else
-            rc = net->irecv(p.recv, 1, &data, &size, &tag, &handle, &r);
+            rc = net->ops->irecv(p.recv, 1, &data, &size, &tag, &handle, &r);
         if (!rc && strcmp(posts[_i].call, "req_notify_cq") == 0) {
-            ck_assert_int_eq(net->poll_fds(p.send, 1, fds, 3), -1);
-            rc = net->test(s, &done, NULL);
+            ck_assert_int_eq(net->ops->poll_fds(p.send, 1, fds, 3), -1);
+            rc = net->ops->test(s, &done, NULL);
         }
         ck_assert_int_eq(rc, -posts[_i].err);
     }
@@ -196,12 +201,12 @@ static void connect_both(struct pair *p, int *send_rc, int *recv_rc)
 
     memset(p, 0, sizeof(*p));
     *send_rc = *recv_rc = 0;
-    ck_assert_int_eq(net->listen(0, p->handle, &p->listen), 0);
+    ck_assert_int_eq(net->ops->listen(net, 0, p->handle, &p->listen), 0);
     while ((!p->send && !*send_rc) || (!p->recv && !*recv_rc)) {
         if (!p->send && !*send_rc)
-            *send_rc = net->connect(0, NULL, p->handle, &p->send);
+            *send_rc = net->ops->connect(net, 0, NULL, p->handle, &p->send);
         if (!p->recv && !*recv_rc)
-            *recv_rc = net->accept(p->listen, &p->recv);
+            *recv_rc = net->ops->accept(p->listen, &p->recv);
         if ((*send_rc && !p->recv) || patient_ms() > end)
             break; /* accept has nobody to wait for any more */
     }
@@ -264,27 +269,26 @@ START_TEST(other_transport)
     uint8_t handle[NB_NET_HANDLE_BYTES];
     void *listen, *comm = NULL, *other = NULL;
     int64_t end = patient_ms() + 5000;
+    struct nb_net *tcp, *from, *to;
     int rc = 0, arc = 0;
 
     net = net_up(NULL, NULL);
-    if (_i == 0)
-        ck_assert_int_eq(net->listen(0, handle, &listen), 0);
-    else
-        ck_assert_int_eq(nb_net_tcp.listen(0, handle, &listen), 0);
+    ck_assert_int_eq(nb_net_tcp.init(net_context(), &tcp), 0);
+    to = _i == 0 ? net : tcp;
+    from = _i == 0 ? tcp : net;
+    ck_assert_int_eq(to->ops->listen(to, 0, handle, &listen), 0);
     while ((!rc || !arc) && patient_ms() < end) {
         if (!rc)
-            rc = _i == 0 ? nb_net_tcp.connect(0, NULL, handle, &comm) : net->connect(0, NULL, handle, &comm);
+            rc = from->ops->connect(from, 0, NULL, handle, &comm);
         if (!arc)
-            arc = _i == 0 ? net->accept(listen, &other) : nb_net_tcp.accept(listen, &other);
+            arc = to->ops->accept(listen, &other);
     }
     ck_assert_int_eq(rc, -EPROTO);
     ck_assert_int_eq(arc, -EPROTO);
     ck_assert_ptr_null(comm);
     ck_assert_int_ge(times_logged("set NIBBLE_NET alike on all nodes"), 2);
-    if (_i == 0)
-        net->close_listen(listen);
-    else
-        nb_net_tcp.close_listen(listen);
+    to->ops->close_listen(listen);
+    nb_net_tcp.fini(tcp);
     net_down();
 }
 END_TEST
@@ -298,18 +302,18 @@ START_TEST(other_network)
 
     fake.device[1].port[0].link = IBV_LINK_LAYER_INFINIBAND;
     net = net_up(NULL, NULL);
-    ck_assert_int_eq(net->listen(1, handle, &listen), 0);
+    ck_assert_int_eq(net->ops->listen(net, 1, handle, &listen), 0);
     while ((!rc || !arc) && patient_ms() < end) {
         if (!rc)
-            rc = net->connect(0, NULL, handle, &comm);
+            rc = net->ops->connect(net, 0, NULL, handle, &comm);
         if (!arc)
-            arc = net->accept(listen, &other);
+            arc = net->ops->accept(listen, &other);
     }
     ck_assert_int_eq(rc, -ECONNREFUSED);
     ck_assert_int_eq(arc, -EPROTO);
     has(logged("choose ports of one network with NCCL_IB_HCA"), "fake1 is InfiniBand, but fake0 of ");
     ck_assert_ptr_nonnull(logged("refuses the connection"));
-    net->close_listen(listen);
+    net->ops->close_listen(listen);
     net_down();
 }
 END_TEST
@@ -322,7 +326,7 @@ START_TEST(connect_over_down_port)
 
     fake.device[0].port[0].down = _i;
     net = net_up("NCCL_IB_HCA==fake0,fake1", NULL);
-    ck_assert_int_eq(net->devices(&n), 0);
+    ck_assert_int_eq(net->ops->devices(net, &n), 0);
     ck_assert_int_eq(n, 2);
     fake_port_set(0, 1, false);
     connect_both(&p, &send_rc, &recv_rc);
@@ -345,12 +349,12 @@ START_TEST(nobody_accepts)
     int rc = 0;
 
     net = net_up("NIBBLE_CONNECT_TIMEOUT=1", NULL);
-    ck_assert_int_eq(net->listen(0, handle, &listen), 0);
+    ck_assert_int_eq(net->ops->listen(net, 0, handle, &listen), 0);
     while (!rc && !comm && patient_ms() < begin + 5000)
-        rc = net->connect(0, NULL, handle, &comm);
+        rc = net->ops->connect(net, 0, NULL, handle, &comm);
     ck_assert_int_eq(rc, -ETIMEDOUT);
     has(last_warning(), "the peer says nothing");
-    net->close_listen(listen);
+    net->ops->close_listen(listen);
     net_down();
 }
 END_TEST
@@ -363,17 +367,17 @@ START_TEST(abandoned)
     void *listen, *comm = NULL, *other = NULL;
 
     net = net_up(NULL, NULL);
-    ck_assert_int_eq(net->listen(0, handle, &listen), 0);
+    ck_assert_int_eq(net->ops->listen(net, 0, handle, &listen), 0);
     for (int i = 0; i < 20; i++) {
-        ck_assert_int_eq(net->connect(0, NULL, handle, &comm), 0);
+        ck_assert_int_eq(net->ops->connect(net, 0, NULL, handle, &comm), 0);
         ck_assert_ptr_null(comm);
     }
     if (_i == 0)
-        net->abandon(handle);
+        net->ops->abandon(net, handle);
     for (int i = 0; i < 20; i++)
-        ck_assert_int_eq(net->accept(listen, &other), 0);
+        ck_assert_int_eq(net->ops->accept(listen, &other), 0);
     ck_assert_ptr_null(other);
-    net->close_listen(listen);
+    net->ops->close_listen(listen);
     net_down();
     ck_assert_int_eq(open_fds(), fds);
 }
@@ -389,18 +393,18 @@ START_TEST(registration)
     net = net_up(NULL, NULL);
     pair_open(&p, 1);
     fake_fail_call("reg_mr_iova2", 1, ENOMEM);
-    ck_assert_int_eq(net->reg_mr(p.send, src, SIZE, NB_MEM_HOST, &m), -ENOMEM);
+    ck_assert_int_eq(net->ops->reg_mr(p.send, src, SIZE, NB_MEM_HOST, &m), -ENOMEM);
     ck_assert_ptr_null(m);
     has(last_warning(), "ulimit -l");
     has(last_warning(), "fake0");
     /* Nothing is spoilt by it. */
-    ck_assert_int_eq(net->reg_mr(p.send, src, SIZE, NB_MEM_HOST, &m), 0);
-    ck_assert_int_eq(net->dereg_mr(p.send, m), 0);
-    ck_assert_int_eq(net->dereg_mr(p.send, m), -EINVAL);
-    ck_assert_int_eq(net->reg_mr(p.send, src, SIZE, NB_MEM_CUDA, &m), -EINVAL);
+    ck_assert_int_eq(net->ops->reg_mr(p.send, src, SIZE, NB_MEM_HOST, &m), 0);
+    ck_assert_int_eq(net->ops->dereg_mr(p.send, m), 0);
+    ck_assert_int_eq(net->ops->dereg_mr(p.send, m), -EINVAL);
+    ck_assert_int_eq(net->ops->reg_mr(p.send, src, SIZE, NB_MEM_CUDA, &m), -EINVAL);
     has(last_warning(), "nvidia_peermem");
-    ck_assert_int_eq(net->reg_mr(p.send, NULL, SIZE, NB_MEM_HOST, &m), -EINVAL);
-    ck_assert_int_eq(net->reg_mr(p.send, src, 0, NB_MEM_HOST, &m), -EINVAL);
+    ck_assert_int_eq(net->ops->reg_mr(p.send, NULL, SIZE, NB_MEM_HOST, &m), -EINVAL);
+    ck_assert_int_eq(net->ops->reg_mr(p.send, src, 0, NB_MEM_HOST, &m), -EINVAL);
     pair_close(&p);
     net_down();
 }
@@ -415,8 +419,8 @@ START_TEST(unregistered)
 
     net = net_up(NULL, NULL);
     pair_open(&p, 1);
-    ck_assert_int_eq(net->isend(p.send, src, SIZE, 0, NULL, &req), -EINVAL);
-    ck_assert_int_eq(net->irecv(p.recv, 1, &data, &size, &tag, &none, &req), -EINVAL);
+    ck_assert_int_eq(net->ops->isend(p.send, src, SIZE, 0, NULL, &req), -EINVAL);
+    ck_assert_int_eq(net->ops->irecv(p.recv, 1, &data, &size, &tag, &none, &req), -EINVAL);
     has(last_warning(), "not registered");
     pair_close(&p);
     net_down();
@@ -454,7 +458,7 @@ START_TEST(fatal_event)
         ck_assert_int_eq(wait_req(s, NULL, IN_TIME_MS), 0);
         ck_assert_int_eq(wait_req(rq, NULL, IN_TIME_MS), 0);
         s = NULL;
-        if (net->isend(p.send, src, SIZE, 7, mh(p.send, src, SIZE), &s) == 0)
+        if (net->ops->isend(p.send, src, SIZE, 7, mh(p.send, src, SIZE), &s) == 0)
             ck_assert_int_eq(wait_req(s, NULL, IN_TIME_MS), -EIO);
         ck_assert_ptr_nonnull(logged("the peer reports"));
     }
@@ -527,7 +531,7 @@ START_TEST(too_long)
     pair_open(&p, 1);
     r = post_recv(p.recv, dst, SIZE - 1, 0);
     s = NULL;
-    if (net->isend(p.send, src, SIZE, 0, mh(p.send, src, SIZE), &s) == 0)
+    if (net->ops->isend(p.send, src, SIZE, 0, mh(p.send, src, SIZE), &s) == 0)
         ck_assert_int_eq(wait_req(s, NULL, IN_TIME_MS), -EMSGSIZE);
     ck_assert_int_eq(wait_req(r, NULL, IN_TIME_MS), -EMSGSIZE);
     has(logged("has 5000 bytes but the peer's receive takes 4999"), "127.0.0.1<");
@@ -540,34 +544,28 @@ END_TEST
 
 int main(void)
 {
-    Suite *s = suite_create("net/verbs_fail");
-    TCase *c = tcase_create("faults");
-    SRunner *r = srunner_create(s);
-    int failed;
+    const struct net_test tests[] = {
+        {"faults", send_status, STATUSES},
+        {"faults", clear_status, STATUSES},
+        {"faults", receive_status, STATUSES},
+        {"faults", done_before, 1},
+        {"faults", call_fails, COUNT(posts)},
+        {"faults", connect_fails, COUNT(making)},
+        {"faults", address_not_resolved, 1},
+        {"faults", other_transport, 2},
+        {"faults", other_network, 1},
+        {"faults", connect_over_down_port, 2},
+        {"faults", nobody_accepts, 1},
+        {"faults", abandoned, 2},
+        {"faults", registration, 1},
+        {"faults", unregistered, 1},
+        {"faults", fatal_event, COUNT(fatal_events)},
+        {"faults", harmless_events, 1},
+        {"faults", port_down, 2},
+        {"faults", too_long, 1},
+    };
 
-    tcase_set_timeout(c, 60);
-    tcase_add_checked_fixture(c, verbs_before, verbs_after);
-    tcase_add_loop_test(c, send_status, 0, STATUSES);
-    tcase_add_loop_test(c, clear_status, 0, STATUSES);
-    tcase_add_loop_test(c, receive_status, 0, STATUSES);
-    tcase_add_test(c, done_before);
-    tcase_add_loop_test(c, call_fails, 0, COUNT(posts));
-    tcase_add_loop_test(c, connect_fails, 0, COUNT(making));
-    tcase_add_test(c, address_not_resolved);
-    tcase_add_loop_test(c, other_transport, 0, 2);
-    tcase_add_test(c, other_network);
-    tcase_add_loop_test(c, connect_over_down_port, 0, 2);
-    tcase_add_test(c, nobody_accepts);
-    tcase_add_loop_test(c, abandoned, 0, 2);
-    tcase_add_test(c, registration);
-    tcase_add_test(c, unregistered);
-    tcase_add_loop_test(c, fatal_event, 0, COUNT(fatal_events));
-    tcase_add_test(c, harmless_events);
-    tcase_add_loop_test(c, port_down, 0, 2);
-    tcase_add_test(c, too_long);
-    suite_add_tcase(s, c);
-    srunner_run_all(r, CK_ENV);
-    failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? 1 : 0;
+    net_before = verbs_before;
+    net_after = verbs_after;
+    return net_main("net/verbs_fail", tests, sizeof(tests) / sizeof(tests[0]));
 }

@@ -14,7 +14,7 @@ void verbs_after(void);
 void has(const char *line, const char *text);
 
 /* The comm has failed with `err` for good: the next call gives it, at once and without a request. */
-void failed_send(const struct nb_net_ops *net, void *comm, int err);
-void failed_recv(const struct nb_net_ops *net, void *comm, int err);
+void failed_send(struct nb_net *net, void *comm, int err);
+void failed_recv(struct nb_net *net, void *comm, int err);
 
 #endif

@@ -6,12 +6,22 @@
 #include <string.h>
 
 #include "net/verbs_wire.h"
+#include "util.h"
 
 static struct nb_verbs_meta sample(void)
 {
-    struct nb_verbs_meta m = {.version = NB_VERBS_WIRE_VERSION, .nqps = 3, .link = 2, .mtu = 5, .sl = 9,
-                              .tc = 200, .lid = 0xabcd, .depth = 256, .rkey = 0x12345678,
-                              .addr = 0x1122334455667788, .device = "mlx5_0", .qpn = {1, 0xffffff, 77}};
+    struct nb_verbs_meta m = {.version = NB_VERBS_WIRE_VERSION,
+                              .nqps = 3,
+                              .link = 2,
+                              .mtu = 5,
+                              .sl = 9,
+                              .tc = 200,
+                              .lid = 0xabcd,
+                              .depth = 256,
+                              .rkey = 0x12345678,
+                              .addr = 0x1122334455667788,
+                              .device = "mlx5_0",
+                              .qpn = {1, 0xffffff, 77}};
 
     for (int i = 0; i < 16; i++)
         m.gid[i] = (uint8_t)(i * 17);
@@ -51,9 +61,11 @@ START_TEST(meta)
 END_TEST
 
 /* Byte, its value, what is said about it. */
-static const struct { int at, value, rc; } bad_meta[] = {
-    {0, 0, -EINVAL},     {4, 9, -EPROTO},    {8, 0xff, 0},        {11, 0x80, -EBADMSG}, {12, 0, -EBADMSG},
-    {12, 129, -EBADMSG}, {15, 1, -EBADMSG},  {16, 0, -EBADMSG},   {16, 3, -EBADMSG},    {17, 0, -EBADMSG},
+static const struct {
+    int at, value, rc;
+} bad_meta[] = {
+    {0, 0, -EINVAL},     {4, 9, -EPROTO},    {8, 0xff, 0},       {11, 0x80, -EBADMSG}, {12, 0, -EBADMSG},
+    {12, 129, -EBADMSG}, {15, 1, -EBADMSG},  {16, 0, -EBADMSG},  {16, 3, -EBADMSG},    {17, 0, -EBADMSG},
     {17, 6, -EBADMSG},   {195, 1, -EBADMSG}, {203, 1, -EBADMSG},
 };
 
@@ -126,8 +138,8 @@ START_TEST(immediates)
 {
     for (unsigned slot = 0; slot < NB_VERBS_SLOTS; slot += 5) {
         for (unsigned pieces = 1; pieces <= NB_VERBS_MAX_QPS; pieces += 3) {
-            struct nb_verbs_imm a = {.slot = slot, .entry = slot % 8, .pieces = pieces, .in_table = slot & 1,
-                                     .seq = slot * 977};
+            struct nb_verbs_imm a = {
+                .slot = slot, .entry = slot % 8, .pieces = pieces, .in_table = slot & 1, .seq = slot * 977};
             struct nb_verbs_imm b = nb_verbs_imm_get(nb_verbs_imm_put(&a));
 
             ck_assert_uint_eq(b.slot, a.slot);
@@ -176,20 +188,11 @@ END_TEST
 
 int main(void)
 {
-    Suite *s = suite_create("net/verbs_wire");
-    TCase *c = tcase_create("wire");
-    SRunner *r = srunner_create(s);
-    int failed;
+    const struct net_test tests[] = {
+        {"wire", meta, 1},       {"wire", meta_field, (int)(sizeof(bad_meta) / sizeof(bad_meta[0]))},
+        {"wire", control, 1},    {"wire", slots, 1},
+        {"wire", immediates, 1}, {"wire", random_bytes, 1},
+    };
 
-    tcase_add_test(c, meta);
-    tcase_add_loop_test(c, meta_field, 0, (int)(sizeof(bad_meta) / sizeof(bad_meta[0])));
-    tcase_add_test(c, control);
-    tcase_add_test(c, slots);
-    tcase_add_test(c, immediates);
-    tcase_add_test(c, random_bytes);
-    suite_add_tcase(s, c);
-    srunner_run_all(r, CK_ENV);
-    failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? 1 : 0;
+    return net_main("net/verbs_wire", tests, sizeof(tests) / sizeof(tests[0]));
 }

@@ -7,10 +7,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "abi/process.h"
 #include "base/clock.h"
+#include "base/context.h"
 #include "events.h"
 #include "nibble/nccl_tuner.h"
-#include "policy/record.h"
+#include "policy/queue.h"
 #include "policy/tuning.h"
 
 extern const ncclProfiler_v6_t ncclProfiler_v6;
@@ -83,8 +85,9 @@ static void producers(struct nb_queue *queue, int n)
 
 int main(int argc, char **argv)
 {
-    struct nb_queue *queue = nb_queue_get(1, -1);
-    struct nb_tuning tuning = {.nranks = 16, .nnodes = 2, .records = 1};
+    struct nb_context *ctx = nb_process_context();
+    struct nb_queue *queue = nb_queue_get(ctx, 1, -1);
+    struct nb_tuning tuning = {.params = ctx->params, .nranks = 16, .nnodes = 2, .records = 1};
     float table[7][3];
     uint64_t t0;
 

@@ -18,14 +18,14 @@ enum { EV_ALL_REDUCE, EV_ALL_GATHER, EV_REDUCE_SCATTER };
 
 struct ev_op {
     int func;
-    const char *type;  /* the user's */
+    const char *type; /* the user's */
     size_t type_bytes;
-    size_t count;      /* the user's */
+    size_t count; /* the user's */
     const void *send;
     void *recv;
     const char *algo;
     bool captured;
-    void *call;        /* set by ev_call */
+    void *call; /* set by ev_call */
 };
 
 static const char *const ev_funcs[] = {"AllReduce", "AllGather", "ReduceScatter"};

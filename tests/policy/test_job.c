@@ -1,16 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The sequence of the job's calls between profiler and engine: numbering, loss, and operations without announcement. */
+/* The sequence of the job's calls between profiler and engine: numbering, loss, and operations without
+ * announcement. */
 #include <check.h>
 #include <stdlib.h>
 
+#include "base/context.h"
 #include "policy/job.h"
+
+static struct nb_context node, *const ctx = &node;
 
 #define GPU 5
 
 static struct nb_job_call call_to(uint64_t comm, uint64_t count, uint64_t at)
 {
-    return (struct nb_job_call){.comm = comm, .nranks = 4, .func = NB_FUNC_REDUCE_SCATTER, .type = ncclFloat32,
-                                .count = count, .send = at, .recv = at + 1, .passes = 1};
+    return (struct nb_job_call){.comm = comm,
+                                .nranks = 4,
+                                .func = NB_FUNC_REDUCE_SCATTER,
+                                .type = ncclFloat32,
+                                .count = count,
+                                .send = at,
+                                .recv = at + 1,
+                                .passes = 1};
 }
 
 static struct nb_evidence evidence(unsigned seed)
@@ -27,12 +37,12 @@ static struct nb_evidence evidence(unsigned seed)
 
 START_TEST(listens_while_a_group_is_there)
 {
-    struct nb_job *job = nb_job_get(GPU), *other = nb_job_get(GPU + 1);
+    struct nb_job *job = nb_job_get(ctx, GPU), *other = nb_job_get(ctx, GPU + 1);
     struct nb_job_call c = call_to(1, 4096, 0x1000);
     struct nb_job_counts n;
 
     ck_assert_ptr_ne(job, other);
-    ck_assert_ptr_eq(nb_job_get(GPU), job);
+    ck_assert_ptr_eq(nb_job_get(ctx, GPU), job);
     nb_job_put(job);
     ck_assert_uint_eq(nb_job_announce(job, &c), 0);
     nb_job_forget(job, 1); /* knows nothing, which is no error */
@@ -49,13 +59,13 @@ START_TEST(listens_while_a_group_is_there)
 }
 END_TEST
 
-/* A buffer that comes once a step, between gathers that change, gets a slot: announced or not; but not one of several
- * calls when it is not known which. */
+/* A buffer that comes once a step, between gathers that change, gets a slot: announced or not; but not one of
+ * several calls when it is not known which. */
 static int64_t last_slot(int announced, int known)
 {
-    struct nb_job *job = nb_job_get(GPU);
+    struct nb_job *job = nb_job_get(ctx, GPU);
     struct nb_job_call reduce = call_to(1, 1 << 20, 0x1000), gather = reduce;
-    struct nb_verdict v = {.identity = {.slot = -1}};
+    struct nb_decision v = {.identity = {.slot = -1}};
 
     gather.func = NB_FUNC_ALL_GATHER;
     gather.send = gather.recv = 0x9000;
@@ -87,11 +97,11 @@ END_TEST
 /* Calls that were overwritten before the engine looked are lost, those after them are found. */
 START_TEST(overwritten_calls)
 {
-    struct nb_job *job = nb_job_get(GPU);
+    struct nb_job *job = nb_job_get(ctx, GPU);
     struct nb_job_call inner = call_to(2, 1 << 20, 0x5000), c = call_to(1, 1 << 20, 0x1000);
     struct nb_evidence ev = evidence(1);
     struct nb_job_counts n;
-    struct nb_verdict v;
+    struct nb_decision v;
     uint64_t first, last;
 
     inner.passes = 0;
@@ -117,9 +127,15 @@ END_TEST
 
 START_TEST(calls_of_records)
 {
-    struct nb_record r = {.func = NB_FUNC_ALL_GATHER, .type = ncclInt8, .api_type = ncclBfloat16,
-                          .flags = NB_RECORD_API, .bytes = 2048, .comm = 9, .nranks = 16,
-                          .send = (void *)0x10, .recv = (void *)0x20};
+    struct nb_record r = {.func = NB_FUNC_ALL_GATHER,
+                          .type = ncclInt8,
+                          .api_type = ncclBfloat16,
+                          .flags = NB_RECORD_API,
+                          .bytes = 2048,
+                          .comm = 9,
+                          .nranks = 16,
+                          .send = (void *)0x10,
+                          .recv = (void *)0x20};
     struct nb_job_call c = nb_job_call_of(&r);
 
     ck_assert_uint_eq(c.count, 16 * 1024);
@@ -139,15 +155,19 @@ int main(void)
     Suite *s = suite_create("job");
     TCase *t = tcase_create("calls");
 
+    node.params = nb_params_defaults();
+    if (nb_jobs_open(&node))
+        return 1;
     tcase_add_test(t, listens_while_a_group_is_there);
     tcase_add_test(t, with_and_without_announcement);
     tcase_add_test(t, overwritten_calls);
     tcase_add_test(t, calls_of_records);
-    tcase_set_timeout(t, 60);
+    tcase_set_timeout(t, 3600);
     suite_add_tcase(s, t);
     SRunner *runner = srunner_create(s);
     srunner_run_all(runner, CK_ENV);
     int failed = srunner_ntests_failed(runner);
     srunner_free(runner);
+    nb_jobs_close(&node);
     return failed != 0;
 }

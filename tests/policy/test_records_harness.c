@@ -11,21 +11,16 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "abi/tables.h"
 #include "coll/stats.h"
 #include "events.h"
-#include "nibble/nccl_net.h"
 #include "nibble/nccl_tuner.h"
 #include "suite.h"
-
-extern const ncclNet_v12_t ncclNetPlugin_v12;
-extern const ncclCollNet_v12_t ncclCollNetPlugin_v12;
-extern const ncclProfiler_v6_t ncclProfiler_v6;
-extern const ncclTuner_v6_t ncclTunerPlugin_v6;
 
 #define INT4_NMSE 0.0070
 #define COMM_ID 0x5151
 
-static const ncclProfiler_v6_t *const prof = &ncclProfiler_v6;
+static const ncclProfiler_v6_t *const prof = &NB_NEWEST_PROFILER;
 static const char *const env[] = {"NIBBLE_AR_MIN_BYTES=0", "NIBBLE_EF=off", NULL};
 
 /* A rank: its communicator in all four tables. */
@@ -45,7 +40,7 @@ static int rank_open(struct hx_node *node, const struct hx_comm_cfg *cfg, int ra
 
     memset(r, 0, sizeof(*r));
     r->node = node;
-    r->lib = hx_lib_static(&ncclNetPlugin_v12, &ncclCollNetPlugin_v12, 12);
+    r->lib = hx_lib_static(&NB_NEWEST_NET, &NB_NEWEST_COLL, NB_NET_NEWEST);
     with_id.comm_id = COMM_ID;
     /* ncclCommInitRank: init of net and CollNet, profiler, CollNet's listen and connect, tuner. The harness
      * does the first and the third at once. */
@@ -53,15 +48,15 @@ static int rank_open(struct hx_node *node, const struct hx_comm_cfg *cfg, int ra
     ret = hx_comm_open(node, r->lib, &with_id, &r->comm, &stage);
     if (ret != ncclSuccess)
         return hx_fail("bring-up failed in %s with %d", stage, (int)ret);
-    if (ncclTunerPlugin_v6.init(&r->tuner, COMM_ID, (size_t)(node->nnodes * ranks_a_node),
-                                (size_t)node->nnodes, hx_logger(), NULL, NULL) != ncclSuccess)
+    if (NB_NEWEST_TUNER.init(&r->tuner, COMM_ID, (size_t)(node->nnodes * ranks_a_node), (size_t)node->nnodes,
+                             hx_logger(), NULL, NULL) != ncclSuccess)
         return hx_fail("tuner init");
     return 0;
 }
 
 static int rank_close(struct rank *r)
 {
-    ncclTunerPlugin_v6.finalize(r->tuner);
+    NB_NEWEST_TUNER.finalize(r->tuner);
     ev_close(prof, &r->events);
     return sx_close(r->lib, r->comm, false);
 }
@@ -78,10 +73,14 @@ static struct ev_op event_of(const struct sx_run *run)
 {
     const struct sx_spec *s = &run->spec;
 
-    return (struct ev_op){.func = s->func == HX_ALL_REDUCE ? EV_ALL_REDUCE
-                                  : s->func == HX_ALL_GATHER ? EV_ALL_GATHER : EV_REDUCE_SCATTER,
-                          .type = nccl_type(s->type), .type_bytes = hx_type_size(s->type), .count = s->count,
-                          .send = run->op.send, .recv = run->op.recv};
+    return (struct ev_op){.func = s->func == HX_ALL_REDUCE   ? EV_ALL_REDUCE
+                                  : s->func == HX_ALL_GATHER ? EV_ALL_GATHER
+                                                             : EV_REDUCE_SCATTER,
+                          .type = nccl_type(s->type),
+                          .type_bytes = hx_type_size(s->type),
+                          .count = s->count,
+                          .send = run->op.send,
+                          .recv = run->op.recv};
 }
 
 static int tuned(struct rank *r, const struct ev_op *e)
@@ -93,10 +92,11 @@ static int tuned(struct rank *r, const struct ev_op *e)
     for (int a = 0; a < NCCL_NUM_ALGORITHMS_V5; a++)
         for (int p = 0; p < NCCL_NUM_PROTOCOLS_V5; p++)
             table[a][p] = a == NCCL_ALGO_RING || (a == NCCL_ALGO_COLLNET_DIRECT && p == NCCL_PROTO_SIMPLE)
-                              ? (float)(10 * (a + 1)) : -1.0f;
-    HX_CHECK(ncclTunerPlugin_v6.getCollInfo(r->tuner, funcs[e->func], (size_t)64 << 20, 1, (float **)table,
-                                            NCCL_NUM_ALGORITHMS_V5, NCCL_NUM_PROTOCOLS_V5, 0,
-                                            &channels) == ncclSuccess &&
+                              ? (float)(10 * (a + 1))
+                              : -1.0f;
+    HX_CHECK(NB_NEWEST_TUNER.getCollInfo(r->tuner, funcs[e->func], (size_t)64 << 20, 1, (float **)table,
+                                         NCCL_NUM_ALGORITHMS_V5, NCCL_NUM_PROTOCOLS_V5, 0,
+                                         &channels) == ncclSuccess &&
                  channels == 0,
              "tuner");
     HX_CHECK(table[NCCL_ALGO_COLLNET_DIRECT][NCCL_PROTO_SIMPLE] < table[NCCL_ALGO_RING][0],
@@ -154,8 +154,9 @@ static int one(struct rank *r, struct sx_spec spec, enum fate fate, double *nmse
     hx_where("%s, event %d", sx_describe(&spec), fate);
     if (group(r, &run, &fate, 1, NULL) || sx_check(r->node, &run))
         return 1;
-    HX_CHECK(hx_all_equal(r->node, spec.func == HX_REDUCE_SCATTER ? 0 :
-                          hx_hash(run.recv, run.recv_values * hx_type_size(spec.type))),
+    HX_CHECK(hx_all_equal(r->node, spec.func == HX_REDUCE_SCATTER
+                                       ? 0
+                                       : hx_hash(run.recv, run.recv_values * hx_type_size(spec.type))),
              "%s: not the same bits on all nodes", sx_describe(&spec));
     if (nmse)
         *nmse = run.nmse;
@@ -201,13 +202,25 @@ static int padded_node(struct hx_node *node, void *arg)
 
 static int padded(int nnodes, int channels)
 {
-    return sx_job("recorded", nnodes, padded_node, &channels, 90, env);
+    return sx_job("recorded", nnodes, padded_node, &channels, env);
 }
 
-static int padded_8(void) { return padded(2, 8); }
-static int padded_12(void) { return padded(3, 12); }
-static int padded_16(void) { return padded(2, 16); }
-static int padded_1(void) { return padded(4, 1); }
+static int padded_8(void)
+{
+    return padded(2, 8);
+}
+static int padded_12(void)
+{
+    return padded(3, 12);
+}
+static int padded_16(void)
+{
+    return padded(2, 16);
+}
+static int padded_1(void)
+{
+    return padded(4, 1);
+}
 
 /* ---- groups ---- */
 
@@ -253,14 +266,17 @@ static int groups_node(struct hx_node *node, void *arg)
 
 static int groups(void)
 {
-    return sx_job("groups", 3, groups_node, NULL, 60, env);
+    return sx_job("groups", 3, groups_node, NULL, env);
 }
 
 /* ---- lost and wrong events ---- */
 
 static int doomed_node(struct hx_node *node, void *arg)
 {
-    const struct { int everywhere; enum fate fate; } *how = arg;
+    const struct {
+        int everywhere;
+        enum fate fate;
+    } *how = arg;
     struct hx_comm_cfg cfg = {.channels = 12, .buff_size = 256 << 10, .poison = true};
     struct nb_coll_stats stats;
     struct rank r;
@@ -270,7 +286,9 @@ static int doomed_node(struct hx_node *node, void *arg)
         return 1;
     for (int round = 0; round < 12; round++) {
         static const size_t counts[] = {70001, 400003, 5000, 120000};
-        struct sx_spec spec = {.func = HX_ALL_REDUCE, .type = ncclFloat32, .count = counts[round % 4],
+        struct sx_spec spec = {.func = HX_ALL_REDUCE,
+                               .type = ncclFloat32,
+                               .count = counts[round % 4],
                                .seed = (uint64_t)round + 1};
         int hit = round % 3 == 1, mine = hit && (how->everywhere || node->rank == 1);
         /* Lost everywhere: raw everywhere, so right to the bit. On one node: its part is raw, all of it is
@@ -300,8 +318,11 @@ static int doomed(void)
         for (int fate = LOST; fate <= NO_CALL; fate++) {
             if (hx_quick() && everywhere != fate % 2)
                 continue;
-            struct { int everywhere; enum fate fate; } how = {everywhere, (enum fate)fate};
-            int rc = sx_job("lost or wrong event", 3, doomed_node, &how, 60, env);
+            struct {
+                int everywhere;
+                enum fate fate;
+            } how = {everywhere, (enum fate)fate};
+            int rc = sx_job("lost or wrong event", 3, doomed_node, &how, env);
             if (rc)
                 return rc;
         }
@@ -325,7 +346,8 @@ static int storm_node(struct hx_node *node, void *arg)
         enum fate fate[GROUP];
         hx_where("storm, group %d", round);
         for (int i = 0; i < GROUP; i++) {
-            struct sx_spec spec = {.func = (enum hx_func)hx_rand_below(&shared, 3), .fill = HX_FILL_NORMAL,
+            struct sx_spec spec = {.func = (enum hx_func)hx_rand_below(&shared, 3),
+                                   .fill = HX_FILL_NORMAL,
                                    .type = hx_rand_below(&shared, 2) ? ncclFloat32 : ncclBfloat16,
                                    .channels = (int)hx_rand_below(&shared, 13)};
             spec.count = 1 + (size_t)hx_rand_below(&shared, spec.func == HX_ALL_REDUCE ? 200000 : 40000);
@@ -353,7 +375,7 @@ static int storm_node(struct hx_node *node, void *arg)
 static int storm(void)
 {
     for (uint64_t seed = 1; seed <= (hx_quick() ? 1 : 4); seed++) {
-        int rc = sx_job("storm", 3, storm_node, &seed, 90, env);
+        int rc = sx_job("storm", 3, storm_node, &seed, env);
         if (rc)
             return rc;
     }
@@ -382,12 +404,12 @@ static int contradicting_node(struct hx_node *node, void *arg)
     ev_call(prof, &r.events, &e);
     ev_launch(prof, &r.events, &e, 1);
     HX_CHECK(hx_post(r.comm, &run.op) == ncclSuccess, "post");
-    ret = hx_wait(r.comm, &run.op, 20);
+    ret = hx_wait(r.comm, &run.op, HX_SOON_S);
     HX_CHECK(ret != ncclSuccess && ret != HX_TIMEOUT, "result %d", (int)ret);
     HX_CHECK(hx_log_count("an operation record is wrong", NULL) > 0, "the reason is not told");
     hx_barrier(node);
     hx_comm_close(r.comm);
-    ncclTunerPlugin_v6.finalize(r.tuner);
+    NB_NEWEST_TUNER.finalize(r.tuner);
     ev_close(prof, &r.events);
     hx_lib_close(r.lib);
     sx_free(&run);
@@ -396,7 +418,7 @@ static int contradicting_node(struct hx_node *node, void *arg)
 
 static int contradicting(void)
 {
-    return sx_job("contradicting", 3, contradicting_node, NULL, 60, env);
+    return sx_job("contradicting", 3, contradicting_node, NULL, env);
 }
 
 /* ---- a split child shares its parent's group: right in the same order of nodes, an error in another ---- */
@@ -432,12 +454,12 @@ static int split_node(struct hx_node *node, void *arg)
     /* The node in the middle has its number in both: it learns of the error from the others. */
     ret = hx_post(r.comm, &run.op);
     if (ret == ncclSuccess)
-        ret = hx_wait(r.comm, &run.op, 20);
+        ret = hx_wait(r.comm, &run.op, HX_SOON_S);
     HX_CHECK(ret != ncclSuccess && ret != HX_TIMEOUT, "in another order: result %d", (int)ret);
     HX_CHECK(hx_log_count("nodes in another order", NULL) > 0, "the reason is not told");
     hx_barrier(node);
     hx_comm_close(r.comm);
-    ncclTunerPlugin_v6.finalize(r.tuner);
+    NB_NEWEST_TUNER.finalize(r.tuner);
     ev_close(prof, &reversed);
     ev_close(prof, &same);
     ev_close(prof, &r.events);
@@ -450,14 +472,14 @@ static int split_gather(void)
 {
     enum hx_func func = HX_ALL_GATHER;
 
-    return sx_job("split, all-gather", 3, split_node, &func, 60, env);
+    return sx_job("split, all-gather", 3, split_node, &func, env);
 }
 
 static int split_scatter(void)
 {
     enum hx_func func = HX_REDUCE_SCATTER;
 
-    return sx_job("split, reduce-scatter", 3, split_node, &func, 60, env);
+    return sx_job("split, reduce-scatter", 3, split_node, &func, env);
 }
 
 /* ---- how many heads a node has is learned from the lengths of operations ---- */
@@ -488,7 +510,7 @@ static int heads_node(struct hx_node *node, void *arg)
 
 static int heads(void)
 {
-    return sx_job("heads", 2, heads_node, NULL, 60, env);
+    return sx_job("heads", 2, heads_node, NULL, env);
 }
 
 /* ---- graphs ---- */
@@ -529,7 +551,7 @@ static int replay_node(struct hx_node *node, void *arg)
 
 static int replay(void)
 {
-    return sx_job("replay", 2, replay_node, NULL, 60, env);
+    return sx_job("replay", 2, replay_node, NULL, env);
 }
 
 /* ---- two communicators, a child without a group of its own ---- */
@@ -565,7 +587,7 @@ static int child_node(struct hx_node *node, void *arg)
 
 static int child(void)
 {
-    return sx_job("child", 2, child_node, NULL, 60, env);
+    return sx_job("child", 2, child_node, NULL, env);
 }
 
 /* ---- somebody else's profiler and tuner ---- */
@@ -600,7 +622,7 @@ static int unprofiled_node(struct hx_node *node, void *arg)
 static int unprofiled(void)
 {
     for (int version = 10; version <= 12; version++) {
-        int rc = sx_job("unprofiled", 2, unprofiled_node, &version, 40, env);
+        int rc = sx_job("unprofiled", 2, unprofiled_node, &version, env);
         if (rc)
             return rc;
     }

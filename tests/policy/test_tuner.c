@@ -95,7 +95,9 @@ START_TEST(chooses_collnet)
         ck_assert(t[NCCL_ALGO_COLLNET_DIRECT][NCCL_PROTO_SIMPLE] > 0);
     }
     /* Other functions, one node, and small sizes are NCCL's. */
-    const struct { ncclFunc_t func; size_t bytes;
+    const struct {
+        ncclFunc_t func;
+        size_t bytes;
     } others[] = {{ncclFuncBroadcast, 64 << 20},
                   {ncclFuncReduce, 64 << 20},
                   {ncclFuncSendRecv, 64 << 20},
@@ -224,7 +226,9 @@ END_TEST
 
 START_TEST(switched_off)
 {
-    static const char *const off[][2] = {{"NIBBLE_TUNER", "0"}, {"NIBBLE_ENABLE", "0"}, {"NIBBLE_AG", "off"},
+    static const char *const off[][2] = {{"NIBBLE_TUNER", "0"},
+                                         {"NIBBLE_ENABLE", "0"},
+                                         {"NIBBLE_AG", "off"},
                                          {"NIBBLE_TUNER_MIN_BYTES", "67108865"}};
     table_t t;
     void *ctx;
@@ -329,7 +333,7 @@ int main(void)
     SRunner *r;
     int failed;
 
-    tcase_set_timeout(t, 60);
+    tcase_set_timeout(t, 3600);
     tcase_add_test(t, chooses_collnet);
     tcase_add_test(t, nvls_only_where_it_is_the_way);
     tcase_add_test(t, pure_and_modest);

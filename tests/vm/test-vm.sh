@@ -23,27 +23,49 @@ fi
 ldconfig -p 2>/dev/null | grep -q libibverbs.so.1 || /sbin/ldconfig -p | grep -q libibverbs.so.1 ||
     { echo "SKIP: libibverbs is not installed"; exit 77; }
 
-if [ "$form" = short ]; then
-    # The kernel may have to be fetched first, which is not the machine's time.
-    "$here/image.sh" "${NB_VM_CACHE:-$here/../../build/cache/vm}" || exit $?
-    "$here/vm.sh" -t "${NB_VM_SECONDS:-300}" "$here/inside.sh" counters short
-    exit $?
-fi
 failed=0
+dead=
+# run OPTIONS... COMMAND...: in virtual machines. One whose kernel dies says nothing about nibble: once it is tried again.
+# If it dies again, too, this is not tested here, which is a skip with its reason and never a pass.
 run()
 {
     echo "== $*"
-    "$here/vm.sh" "$@"
-    status=$?
-    [ $status != 77 ] || exit 77
-    [ $status = 0 ] || failed=1
+    log=$(mktemp) || exit 1
+    for try in 1 2; do
+        "$here/vm.sh" "$@" 2>&1 | tee "$log"
+        status=${PIPESTATUS[0]}
+        [ "$status" = 99 ] || break
+        cause=$(sed -n "s/^vm: the guest's kernel died: //p" "$log" | head -n 1)
+        echo "the guest's kernel died (try $try of 2): $cause"
+    done
+    rm -f "$log"
+    case $status in
+    0) ;;
+    77) exit 77 ;;
+    99) dead=$cause ;;
+    *) failed=1 ;;
+    esac
 }
-run -t 1500 "$here/inside.sh" counters long
-run -t 1500 "$here/inside.sh" train fallback
-run -t 1500 -n 2 "$here/inside.sh" counters long train
-if command -v ib_write_bw >/dev/null 2>&1; then
-    run -i -t 600 "$here/inside.sh" bandwidth
+
+# A known way for Soft-RoCE to die, in kernels before January 2026: a queue pair is destroyed while its retransmission timer
+# runs out ("RDMA/rxe: Fix race condition in QP timer handlers"). Timers run out where emulation is slow and much else runs.
+if [ "$form" = short ]; then
+    # The kernel may have to be fetched first, which is not the machine's time.
+    "$here/image.sh" "${NB_VM_CACHE:-$here/../../build/cache/vm}" || exit $?
+    run -t "${NB_VM_SECONDS:-3000}" "$here/inside.sh" counters short
 else
-    echo "not measured: ib_write_bw (package perftest) is not installed"
+    run -t 15000 "$here/inside.sh" counters long
+    run -t 15000 "$here/inside.sh" train fallback
+    run -t 15000 -n 2 "$here/inside.sh" counters long train
+    if command -v ib_write_bw >/dev/null 2>&1; then
+        run -i -t 6000 "$here/inside.sh" bandwidth
+    else
+        echo "not measured: ib_write_bw (package perftest) is not installed"
+    fi
 fi
-exit $failed
+[ $failed = 0 ] || exit 1
+if [ -n "$dead" ]; then
+    echo "SKIP: the guest's kernel died twice: $dead"
+    exit 77
+fi
+exit 0

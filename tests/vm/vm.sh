@@ -15,7 +15,8 @@
 #
 # The machine sees this one's files; what it writes is gone with it, but for files in the folder $VM_OUT. Output of
 # the command comes when it has ended ("0| " and "1| " tell two machines apart). Exit status: the command's, that of
-# the first machine that failed; 124 at the limit, 125 when a machine died, 77 (with a reason) when there can be none.
+# the first machine that failed; 124 at the limit, 125 when a machine ended early, 99 when its kernel died (the first line
+# of the console that says so follows "vm: the guest's kernel died: "), 77 (with a reason) when there can be none.
 # The network of the machines leads nowhere. guest.sh tells what they have.
 #
 # NB_VM_CACHE is the folder of the kernel (70 MB; build/cache/vm of the source folder). VM_ACCEL=kvm uses the
@@ -115,7 +116,18 @@ if [ "$hosts" = 2 ]; then
     # shellcheck disable=SC2086
     [ -s "$run/status$dead" ] || kill $pids 2>/dev/null
 fi
+
+# cause_of_death HOST: the line of its console that says that its kernel is dead; fails where none does. What a kernel
+# survives (warnings, tasks that are blocked, locked processors) is not among them.
+cause_of_death()
+{
+    grep -am1 -oE '(Kernel panic|PANIC:|double fault:|Oops:|BUG: (unable to handle|kernel NULL pointer)|general protection fault,).*' \
+        "$run/console$1"
+}
+
+# A death counts for more than what its peer's command says or that it was ended, since these follow from it.
 result=0
+died=
 h=0
 for pid in $pids; do
     wait "$pid"
@@ -123,6 +135,10 @@ for pid in $pids; do
     if [ "$hosts" = 1 ]; then cat "$run/output$h"; else sed "s/^/$h| /" "$run/output$h"; fi 2>/dev/null
     if [ -s "$run/status$h" ]; then
         status=$(cat "$run/status$h")
+    elif cause=$(cause_of_death "$h"); then
+        echo "vm: the guest's kernel died: $cause"
+        died=1
+        status=99
     elif [ $ended = 124 ] || [ $ended = 137 ]; then
         echo "vm: over the limit of $limit s"
         status=124
@@ -131,10 +147,11 @@ for pid in $pids; do
         tail -n 20 "$run/qemu$h" "$run/console$h"
         status=125
     fi
-    grep -aE -A12 'BUG:|WARNING:|Oops|blocked for' "$run/console$h" | sed 's/^/vm: kernel: /'
+    grep -aE -A40 'BUG:|WARNING:|Oops|double fault|Kernel panic|blocked for' "$run/console$h" | sed 's/^/vm: kernel: /'
     [ -z "$keep" ] || cat "$run/console$h" >>"$keep"
     [ $result != 0 ] || result=$status
     h=$((h + 1))
 done
 pids=
+[ -z "$died" ] || result=99
 exit $result

@@ -56,7 +56,7 @@ typedef struct CUgraphExec_st *CUgraphExec;
                      CUstream, void **, void **))
 
 struct nb_cu {
-#define X(name, arguments) int (*name) arguments;
+#define X(name, arguments) int(*name) arguments;
     NB_CU_CALLS(X)
 #undef X
 };

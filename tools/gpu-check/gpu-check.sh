@@ -24,7 +24,7 @@ set -u
 here=$(cd "$(dirname "$0")" && pwd)
 top=$(cd "$here/../.." && pwd)
 
-parts="experiments:60 kernels:50 sanitizer:60 speed:70 nccl:150 training:170"
+parts="experiments:60 kernels:15 sanitizer:60 speed:40 ring:30 hazards:80 nccl:130 training:160"
 describe()
 {
     case $1 in
@@ -32,6 +32,8 @@ describe()
     kernels) echo "the kernels give the C codec's bytes: golden vectors and random data" ;;
     sanitizer) echo "the kernels under compute-sanitizer: memory, then races" ;;
     speed) echo "each kernel's speed as a fraction of the device's own copying, 1 MiB to 1 GiB" ;;
+    ring) echo "the resident kernel: descriptors through the ring, pieces of 128 KiB to 4 MiB" ;;
+    hazards) echo "beside an operation that waits: first launches, frees, compute, ncclCommAbort" ;;
     nccl) echo "real NCCL with 2 and 4 processes, each its own node, on one GPU" ;;
     training) echo "unmodified PyTorch scripts over plain NCCL and over nibble, same seeds" ;;
     *) echo "given with --with" ;;
@@ -72,7 +74,7 @@ run_speed()
 {
     built tests/gpu/kernel_speed
     # Rows as they come, so that a limit leaves what was measured. Encoding, decoding and sums have a bar from 64 MiB on.
-    { "$NB_BUILDDIR/tests/gpu/kernel_speed" --json; echo "status $?"; } | tee "$NB_OUT/speed.part" |
+    { "$NB_BUILDDIR/tests/gpu/kernel_speed" --json; printf '\nstatus %s\n' "$?"; } | tee "$NB_OUT/speed.part" |
         awk '
             /^status/ {
                 if ($2) exit $2
@@ -102,6 +104,23 @@ run_speed()
     exit $s
 }
 
+run_ring()
+{
+    built tests/gpu/ring_speed
+    "$NB_BUILDDIR/tests/gpu/ring_speed" --json >"$NB_OUT/ring.json"
+    s=$?
+    [ $s != 77 ] || { cat "$NB_OUT/ring.json"; rm -f "$NB_OUT/ring.json"; exit 77; }
+    # What the plugin does: 34 blocks of 132 multiprocessors, units of 128 KiB, many of them in the ring.
+    awk -F '"' '/"what"/ {
+        line = $0
+        sub(/.*"kib": /, "", line)
+        split(line, at, /[,:}] *("[a-z_]*": *)?/)
+        if (at[1] == 128 && $8 == "device") print "result measured " $4 ", depth " at[3] ": " at[4] " GB/s, " at[5] " us each"
+    }' "$NB_OUT/ring.json"
+    [ $s = 0 ] || tail -n 1 "$NB_OUT/ring.json"
+    exit $s
+}
+
 # MPS for this part only, with folders of its own (their path must be short); the control process ends with the part.
 start_mps()
 {
@@ -126,10 +145,11 @@ run_part()
     kernels) built tests/gpu/gpu_kernels; exec "$NB_BUILDDIR/tests/gpu/gpu_kernels" ;;
     sanitizer) run_sanitizer ;;
     speed) run_speed ;;
-    nccl | training)
+    ring) run_ring ;;
+    hazards | nccl | training)
         command -v "$NB_PYTHON" >/dev/null 2>&1 || { echo "skipped: no $NB_PYTHON"; exit 77; }
         [ -f "$here/$1_check.py" ] || { echo "skipped: $1_check.py is not there"; exit 77; }
-        [ -z "$NB_MPS" ] || start_mps
+        [ -z "$NB_MPS" ] || [ "$1" = hazards ] || start_mps
         "$NB_PYTHON" "$here/$1_check.py" --plugin "$NB_PLUGIN" --out "$NB_OUT" --limit "$2"
         exit $?
         ;;

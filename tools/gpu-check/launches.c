@@ -6,8 +6,8 @@
  *  - per batch: an operation's kernel waits on a stream, another stream waits for that operation's end, and
  *    another thread launches on a stream of high priority. Does it start before the operation ends?
  *  - forked and joined: the codec's kernel starts after an event of the launch stream, and the launch stream
- *    waits for it after the operation: eagerly, on one stream for all communicators, and captured and replayed;
- *    four communicators, with other kernels filling the GPU.
+ *    waits for it after the operation: eagerly, on one stream for all communicators, and captured and
+ *    replayed; four communicators, with other kernels filling the GPU.
  *
  *     launches          both, in a process each; lines "result STATUS NAME: DETAIL" and one "verdict"
  *     launches --child  this process only
@@ -32,7 +32,7 @@
 #define WAIT_SECONDS 6.0   /* after which the host releases all kernels */
 #define CHILD_SECONDS 60.0
 #define ROUNDS 10u
-#define MANY 40u           /* streams that wait, more than there are hardware queues */
+#define MANY 40u /* streams that wait, more than there are hardware queues */
 
 /* A child's answer is 64 and these. */
 #define ANSWER 64
@@ -412,15 +412,16 @@ int main(int argc, char **argv)
     many = run("/proc/self/exe", NULL);
     if (one < ANSWER || many < ANSWER) { /* failed, killed, or -1 */
         printf("verdict launching: not known, an experiment did not end (%d with one connection, "
-               "%d by default)\n", one, many);
+               "%d by default)\n",
+               one, many);
         return 1;
     }
     bool joined = (one & many & EAGER_PASSES) != 0, captured = (one & many & CAPTURED_PASSES) != 0;
     printf("verdict launching: per batch %s with one connection and %s by default; forked and joined %s; "
            "captured %s; so: %s\n",
            one & BATCH_STARTS ? "starts" : "does not start",
-           many & BATCH_STARTS ? "starts" : "does not start",
-           joined ? "works" : "does not work", captured ? "works" : "does not work",
+           many & BATCH_STARTS ? "starts" : "does not start", joined ? "works" : "does not work",
+           captured ? "works" : "does not work",
            joined && captured ? "resident kernel, forked and joined"
            : joined           ? "resident kernel, forked and joined, host codec under capture"
            : one & BATCH_STARTS && many & BATCH_STARTS ? "launch per batch"

@@ -335,6 +335,10 @@ class Worker:
             self.register(registered)
             for func in ("all_reduce", "reduce_scatter", "all_gather"):
                 for kind in kinds:
+                    # NIBBLE_FORCE_COLLNET forces types that CollNet does not reduce, too: NCCL's tuner interface
+                    # does not tell the type. A float8 sum would end the job.
+                    if kind.startswith("float8") and func != "all_gather":
+                        continue
                     for count in (SMALL, LARGE):
                         seed += 1
                         if self.configuration["pointers"] and not self.collnet(func, kind, count):

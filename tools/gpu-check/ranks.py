@@ -133,6 +133,8 @@ def node_environment(rank, plugin, debug_file):
             "NCCL_COMM_SPLIT_SHARE_RESOURCES": "1",
             # One GPU a node, and a virtual machine need not show it the NVSwitch.
             "NIBBLE_FORCE_COLLNET": "1",
+            # Well below the limits of a step and of a group here: a hang comes back with its cause.
+            "NIBBLE_GPU_TIMEOUT": "8",
         })
     else:
         env.update({"NCCL_NET_PLUGIN": "none", "NCCL_NET": "Socket"})

@@ -76,7 +76,10 @@ static bool same_case(const struct nm_sample *a, const struct nm_sample *b)
            a->mbps == b->mbps && a->bytes == b->bytes && a->chunk == b->chunk;
 }
 
-static void keep(char *out, size_t cap, const char *field) { snprintf(out, cap, "%s", field); }
+static void keep(char *out, size_t cap, const char *field)
+{
+    snprintf(out, cap, "%s", field);
+}
 
 static bool parse(char *line, struct nm_sample *s)
 {

@@ -293,10 +293,9 @@ static void print_table(struct options *o, enum nm_func func, double bytes)
                 snprintf(grid, sizeof(grid), "%.3f", 1e3 * of[NM_TWO_LEVEL].seconds);
             else
                 snprintf(grid, sizeof(grid), "no grid");
-            printf("%5d %6g %9.3f %9.3f %9.3f %9.3f %9s %9.3f %-9s %6.2f %-6s %s\n", o->nodes[n],
-                   o->gbps[g], 1e3 * own, 1e3 * r.ideal, 1e3 * of[NM_DIRECT].seconds,
-                   1e3 * of[NM_TWO_HOP].seconds, grid, 1e3 * r.latency,
-                   nm_schedule_name((enum nm_schedule)best), own / r.seconds,
+            printf("%5d %6g %9.3f %9.3f %9.3f %9.3f %9s %9.3f %-9s %6.2f %-6s %s\n", o->nodes[n], o->gbps[g],
+                   1e3 * own, 1e3 * r.ideal, 1e3 * of[NM_DIRECT].seconds, 1e3 * of[NM_TWO_HOP].seconds, grid,
+                   1e3 * r.latency, nm_schedule_name((enum nm_schedule)best), own / r.seconds,
                    r.ideal > 0.8 * r.seconds        ? "link"
                    : r.cpu > 0.8 * o->figures.cores ? "codec"
                                                     : "window",

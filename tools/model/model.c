@@ -6,9 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define STEPS 8      /* NCCL_STEPS */
-#define CALL_GROUP 8 /* channels that share a call */
-#define HEADER 64.0  /* of a message */
+#define STEPS 8       /* NCCL_STEPS */
+#define CALL_GROUP 8  /* channels that share a call */
+#define HEADER 64.0   /* of a message */
 #define GRID_MOST 128 /* rows, and columns */
 
 /* What one part of a call costs a node in one role. Link loads in bytes on the wire. */
@@ -41,8 +41,14 @@ struct walk {
     double used;              /* processor time of one node on average */
 };
 
-static double max2(double a, double b) { return a > b ? a : b; }
-static double min2(double a, double b) { return a < b ? a : b; }
+static double max2(double a, double b)
+{
+    return a > b ? a : b;
+}
+static double min2(double a, double b)
+{
+    return a < b ? a : b;
+}
 
 const char *nm_func_name(enum nm_func func)
 {
@@ -105,7 +111,10 @@ struct nm_op nm_op_make(enum nm_func func, int nodes, double bytes, double value
 }
 
 /* Processor time of `bytes` at `speed`; an unknown speed costs nothing. */
-static double work(double bytes, double speed) { return speed > 0 ? bytes / speed : 0; }
+static double work(double bytes, double speed)
+{
+    return speed > 0 ? bytes / speed : 0;
+}
 
 /* Processor times of values: to make a message of them, to add one to a sum, to store one. */
 static double encode_time(const struct walk *w, double bytes)
@@ -140,7 +149,10 @@ static double recode_time(const struct walk *w, double bytes)
     return work(bytes, w->op->coded ? w->f->speed.encode : w->f->copy);
 }
 
-static double messages(const struct walk *w, double bytes) { return max2(1, ceil(bytes / w->op->unit)); }
+static double messages(const struct walk *w, double bytes)
+{
+    return max2(1, ceil(bytes / w->op->unit));
+}
 
 /* Bytes on the wire of `copies` messages' worth of `bytes` each. Ratios as measured hold headers of full
  * units; small pieces have more of them. */
@@ -164,10 +176,11 @@ static double ratio_of_rows(const struct nm_op *op)
 }
 
 /*
- * Two-level reduce-scatter of `len` bytes. They are cut into a piece for each column but the owner's; in every
- * row a node sends the others of these columns their pieces and adds what it gets of its own. Outside the owner's
- * row that sum goes along the column, with 8 bits, to the owner's row. The nodes there add those sums to the
- * contributions of their own row, but the owner's, and send the result to the owner, which adds its values.
+ * Two-level reduce-scatter of `len` bytes. They are cut into a piece for each column but the owner's; in
+ * every row a node sends the others of these columns their pieces and adds what it gets of its own. Outside
+ * the owner's row that sum goes along the column, with 8 bits, to the owner's row. The nodes there add those
+ * sums to the contributions of their own row, but the owner's, and send the result to the owner, which adds
+ * its values.
  */
 static void grid_sum(const struct walk *w, double len, struct part_loads *p)
 {
@@ -215,10 +228,10 @@ static void grid_gather(const struct walk *w, double len, struct part_loads *p)
 }
 
 /*
- * Two-level all-reduce: for each column as many pieces as rows, fewer where they would be shorter than 64 KiB, each
- * owned by a node of the column. Contributions go along rows to the owner's column, rows' sums with 8 bits along it
- * to the owner. The result goes to the owner's column and row, and from the column along the other rows. Of a node
- * that owns as much as any.
+ * Two-level all-reduce: for each column as many pieces as rows, fewer where they would be shorter than 64
+ * KiB, each owned by a node of the column. Contributions go along rows to the owner's column, rows' sums with
+ * 8 bits along it to the owner. The result goes to the owner's column and row, and from the column along the
+ * other rows. Of a node that owns as much as any.
  */
 static void grid_all_reduce(const struct walk *w, double len, struct part_loads *p)
 {
@@ -228,8 +241,10 @@ static void grid_all_reduce(const struct walk *w, double len, struct part_loads 
     const double sums = h - 1, others = shares * (k - 1);
 
     p->hops = 4;
-    p->other.rx = wire(w, r, others, piece) + wire(w, r8, sums, piece) + wire(w, r2, others + shares - 1, piece);
-    p->other.tx = wire(w, r, others, piece) + wire(w, r8, shares - 1, piece) + wire(w, r2, others + sums, piece);
+    p->other.rx =
+        wire(w, r, others, piece) + wire(w, r8, sums, piece) + wire(w, r2, others + shares - 1, piece);
+    p->other.tx =
+        wire(w, r, others, piece) + wire(w, r8, shares - 1, piece) + wire(w, r2, others + sums, piece);
     p->other.cpu = (4 * others + 2 * (sums + shares - 1)) * messages(w, piece) * w->f->message +
                    encode_time(w, others * piece) + add_time(w, (others + sums) * piece) +
                    work(len / k, w->f->copy) + recode_time(w, (shares - 1) * piece) + encode_time(w, piece) +
@@ -580,11 +595,10 @@ bool nm_predict(const struct nm_figures *f, const struct nm_op *given, struct nm
         op.bytes = min2(op.bytes, call);
         const struct part_loads p =
             part_costs(&w, op.func == NM_ALL_REDUCE ? op.bytes : min2(op.bytes, given->bytes / n));
-        result->latency = p.hops * f->latency +
-                          (p.other.first + p.owner.last + p.other.last) / min2(1, f->cores) +
-                          max2(max2(max2(p.owner.tx, p.owner.rx), max2(p.other.tx, p.other.rx)),
-                               max2(p.row.tx, p.row.rx)) /
-                              f->link;
+        result->latency =
+            p.hops * f->latency + (p.other.first + p.owner.last + p.other.last) / min2(1, f->cores) +
+            max2(max2(max2(p.owner.tx, p.owner.rx), max2(p.other.tx, p.other.rx)), max2(p.row.tx, p.row.rx)) /
+                f->link;
     } else {
         result->seconds = NAN;
     }

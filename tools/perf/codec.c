@@ -256,7 +256,7 @@ static bool count_once(struct bench *b, op_fn *op, unsigned times, FILE *trace, 
 
 static const char help[] =
     "usage: nibble-perf codec [OPTION]...\n\n"
-    "  --variants LIST  of reference,portable,avx2,avx512 (default: all that this CPU runs but reference)\n"
+    "  --variants LIST  of portable,avx2,avx512 (default: all that this CPU runs)\n"
     "  --ops LIST       of encode,encode_ef,encode_ema,decode,decode_add,reduce8,ulp_encode,ulp_decode,\n"
     "                   delta4_encode,delta4_decode,hash\n"
     "  --types LIST     of float32,bfloat16,float16\n"
@@ -266,9 +266,11 @@ static const char help[] =
     "  --step R         ulp, delta4: rms of a weight's change over its own (default 0.0015)\n"
     "  --count          count the instructions of each row instead, one by one: per value (of all eight for\n"
     "                   reduce8) the same figure every time; --bytes 64K is enough, as it is slow\n"
-    "  --trace FILE     with --count: also write the address of each instruction in the program's file, a line each (0:\n"
+    "  --trace FILE     with --count: also write the address of each instruction in the program's file, a "
+    "line each (0:\n"
     "                   in a library); mca.sh makes a figure of it\n"
-    "  --json FILE      write a list of objects: variant op type gbps memcpy_gbps codec ratio clock_ghz, or instructions\n\n"
+    "  --json FILE      write a list of objects: variant op type gbps memcpy_gbps codec ratio clock_ghz, or "
+    "instructions\n\n"
     "Speeds are medians in GB/s (10^9) of uncompressed values; ratio is to memcpy of as many bytes in the "
     "same run.\n"
     "reduce8 sums eight coded contributions and counts the bytes of all eight.\n";
@@ -293,15 +295,9 @@ int perf_codec(int argc, char **argv)
 
     while ((c = getopt_long(argc, argv, "", longs, NULL)) != -1) {
         switch (c) {
-        case 'v':
-            variants = optarg;
-            break;
-        case 'o':
-            op_list = optarg;
-            break;
-        case 't':
-            types = optarg;
-            break;
+        case 'v': variants = optarg; break;
+        case 'o': op_list = optarg; break;
+        case 't': types = optarg; break;
         case 'c':
             if (strcmp(optarg, "int4") != 0 && strcmp(optarg, "int8") != 0) {
                 fprintf(stderr, "nibble-perf: --codec is int4 or int8\n");
@@ -315,15 +311,9 @@ int perf_codec(int argc, char **argv)
                 return 2;
             }
             break;
-        case 's':
-            b.seconds = atof(optarg);
-            break;
-        case 'r':
-            step = atof(optarg);
-            break;
-        case 'n':
-            count = true;
-            break;
+        case 's': b.seconds = atof(optarg); break;
+        case 'r': step = atof(optarg); break;
+        case 'n': count = true; break;
         case 'a':
             trace = trace ? trace : fopen(optarg, "w");
             if (!trace) {
@@ -331,15 +321,9 @@ int perf_codec(int argc, char **argv)
                 return 2;
             }
             break;
-        case 'j':
-            json_path = optarg;
-            break;
-        case 'h':
-            fputs(help, stdout);
-            return 0;
-        default:
-            fputs(help, stderr);
-            return 2;
+        case 'j': json_path = optarg; break;
+        case 'h': fputs(help, stdout); return 0;
+        default: fputs(help, stderr); return 2;
         }
     }
     if (optind < argc) {
@@ -370,7 +354,7 @@ int perf_codec(int argc, char **argv)
         printf("%-10s %-13s %-9s %12s %12s\n", "variant", "op", "type", "instructions", "bits/value");
     else
         printf("%-10s %-13s %-9s %8s %8s %7s %12s\n", "variant", "op", "type", "GB/s", "memcpy", "ratio",
-           "bits/value");
+               "bits/value");
     for (unsigned t = 0; ok && t < NB_DTYPE_COUNT; t++) {
         b.type = (enum nb_dtype)t;
         b.bytes = bytes;
@@ -381,7 +365,7 @@ int perf_codec(int argc, char **argv)
                 const bool wanted = ops[o].once ? t == 0 : perf_listed(types, nb_dtype_name(b.type));
                 if (ops[o].weights != (weights == 1) || !wanted || !perf_listed(op_list, ops[o].name))
                     continue;
-                for (int v = NB_VARIANT_REFERENCE; ok && v < NB_VARIANT_COUNT; v++) {
+                for (int v = NB_VARIANT_PORTABLE; ok && v < NB_VARIANT_COUNT; v++) {
                     const char *name = nb_variant_name((enum nb_variant)v);
                     const bool delta4 = strncmp(ops[o].name, "delta4", 6) == 0;
                     double gbps = NAN, copy = NAN, bits = NAN, instructions = NAN;
@@ -402,7 +386,11 @@ int perf_codec(int argc, char **argv)
                     if (!ok)
                         break;
                     if (!ops[o].once)
-                        bits = 8.0 * (double)(!weights ? b.len[0] : delta4 ? b.delta4_len : b.ulp_len) / (double)b.n;
+                        bits = 8.0 *
+                               (double)(!weights ? b.len[0]
+                                        : delta4 ? b.delta4_len
+                                                 : b.ulp_len) /
+                               (double)b.n;
                     const char *type = ops[o].once ? "bytes" : nb_dtype_name(b.type);
                     printf("%-10s %-13s %-9s", name, ops[o].name, type);
                     if (count)

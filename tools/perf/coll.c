@@ -7,9 +7,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "abi/tables.h"
+#include "coll/coll.h"
 #include "coll/stats.h"
 #include "harness.h"
-#include "nibble/nccl_net.h"
 #include "perf.h"
 #include "policy/record.h"
 
@@ -201,8 +202,8 @@ static void pause_all(const struct series *s)
     } while (stats.unanswered);
 }
 
-/* One after the other where there are pauses: gathers that overlap are given several references, one of which may later
- * hold the very bytes that are measured. */
+/* One after the other where there are pauses: gathers that overlap are given several references, one of which
+ * may later hold the very bytes that are measured. */
 static int warm_up(struct series *s)
 {
     const int n = s->run->warmup;
@@ -314,7 +315,7 @@ static int coll_node(struct hx_node *node, void *arg)
     int ret = 0;
 
     lib = run->plugin ? hx_lib_open(run->plugin, 0)
-                      : hx_lib_static(&ncclNetPlugin_v12, &ncclCollNetPlugin_v12, 12);
+                      : hx_lib_static(&NB_NEWEST_NET, &NB_NEWEST_COLL, NB_NET_NEWEST);
     if (!lib)
         return 1;
     rc = hx_comm_open(node, lib, &cfg, &s.comm, &stage);

@@ -78,7 +78,10 @@ static double count_between_stops(void (*run)(void *arg), void *arg, FILE *trace
     return steps;
 }
 
-static void nothing(void *arg) { (void)arg; }
+static void nothing(void *arg)
+{
+    (void)arg;
+}
 
 double perf_count_instructions(void (*run)(void *arg), void *arg, FILE *trace)
 {
@@ -93,8 +96,8 @@ double perf_clock_ghz(void)
 #ifdef __x86_64__
     double best = 0;
 
-    /* A multiplication takes three cycles, and each waits for the one before. The fastest of some tries: the others
-     * were disturbed. */
+    /* A multiplication takes three cycles, and each waits for the one before. The fastest of some tries: the
+     * others were disturbed. */
     for (int i = 0; i < 20; i++) {
         const unsigned rounds = 200000;
         const double start = perf_now();

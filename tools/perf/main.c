@@ -12,7 +12,8 @@ static const struct {
     {"coll", "reduce-scatter, all-gather and all-reduce between nodes (processes of this machine)",
      perf_coll},
     {"p2p", "point-to-point transfers between nodes", perf_p2p},
-    {"weights", "what exact and delta4 gathers of weights cost and lose, over simulated training", perf_weights},
+    {"weights", "what exact and delta4 gathers of weights cost and lose, over simulated training",
+     perf_weights},
 };
 
 int main(int argc, char **argv)

@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "abi/tables.h"
 #include "harness.h"
-#include "nibble/nccl_net.h"
 #include "perf.h"
 
 static int transfer(struct hx_p2p *p2p, const struct perf_run *run, int rank, char *send, char *recv,
@@ -78,7 +78,7 @@ static int p2p_node(struct hx_node *node, void *arg)
     int ret = 0;
 
     lib = run->plugin ? hx_lib_open(run->plugin, 0)
-                      : hx_lib_static(&ncclNetPlugin_v12, &ncclCollNetPlugin_v12, 12);
+                      : hx_lib_static(&NB_NEWEST_NET, &NB_NEWEST_COLL, NB_NET_NEWEST);
     if (!lib)
         return 1;
     rc = hx_init(lib, node->seed, &ctx);

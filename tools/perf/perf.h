@@ -26,8 +26,8 @@ bool perf_parse_size(const char *text, size_t *bytes);
 bool perf_listed(const char *list, const char *word);
 
 /* Instructions of run(arg), each stopped at: some microseconds an instruction. NAN after a message where a
- * process may not trace its child. `trace`, if not NULL, gets each one's address in the program's file, in hexadecimal, a
- * line each; 0 for those of libraries (and all, on other machines than x86-64). */
+ * process may not trace its child. `trace`, if not NULL, gets each one's address in the program's file, in
+ * hexadecimal, a line each; 0 for those of libraries (and all, on other machines than x86-64). */
 double perf_count_instructions(void (*run)(void *arg), void *arg, FILE *trace);
 /* The processor's clock as it is now, in GHz; NAN where that is not known. */
 double perf_clock_ghz(void);
@@ -63,7 +63,7 @@ struct perf_run {
     unsigned factor;
     int nodes, iterations, warmup, channels, repetitions;
     size_t buff_size, chunk; /* chunk 0: as NCCL chooses */
-    const char *types; /* comma-separated names, NULL: the part's own */
+    const char *types;       /* comma-separated names, NULL: the part's own */
     const char *ops;
     const char *json;
     const char *plugin; /* path of a shared object; NULL: the code linked into this program */
@@ -92,10 +92,10 @@ struct perf_row {
     char op[24], type[12];
     int nodes, channels, repetitions;
     uint64_t bytes, chunk;
-    double time_us, min_us, max_us; /* median, least and most of the repetitions */
+    double time_us, min_us, max_us;        /* median, least and most of the repetitions */
     double algbw, busbw, wire_ratio, nmse; /* NAN: not known */
-    double cpu;        /* processors that the nodes kept busy, together */
-    double busy;       /* share of the machine's processors that anything kept busy */
+    double cpu;                            /* processors that the nodes kept busy, together */
+    double busy;                           /* share of the machine's processors that anything kept busy */
     double link_bytes; /* of one operation through the busiest direction of a node's link */
 };
 /* A row without figures. */

@@ -36,14 +36,16 @@ static const char coll_help[] =
     "  --buffsize SIZE  NCCL_BUFFSIZE (default 4M)\n"
     "  --pause MS       before each of --reps, unmeasured, as a job computes between two steps (default 0)\n"
     "  --chunk SIZE     of a channel (default: as NCCL chooses for the operation)\n";
-static const char coll_notes[] = "\nSizes are of the whole vector, times those of one operation out of a "
-                                 "series, bandwidths in GB/s (10^9) as\n"
-                                 "nccl-tests define them. wire: bytes sent over bytes before coding. nmse: "
-                                 "squared error over the squared sum of the\n"
-                                 "exact result. cpu: processors that the nodes kept busy, together; busy: share "
-                                 "of the machine's that anything\nkept busy. Every sum counts as a gradient from "
-                                 "the first step on (NIBBLE_GRAD=all, NIBBLE_WARMUP_STEPS=0). The nodes share this machine's cores, so times say what the "
-                                 "code costs, not what a network does.\n";
+static const char coll_notes[] =
+    "\nSizes are of the whole vector, times those of one operation out of a "
+    "series, bandwidths in GB/s (10^9) as\n"
+    "nccl-tests define them. wire: bytes sent over bytes before coding. nmse: "
+    "squared error over the squared sum of the\n"
+    "exact result. cpu: processors that the nodes kept busy, together; busy: share "
+    "of the machine's that anything\nkept busy. Every sum counts as a gradient from "
+    "the first step on (NIBBLE_GRAD=all, NIBBLE_WARMUP_STEPS=0). The nodes share this machine's cores, so "
+    "times say what the "
+    "code costs, not what a network does.\n";
 static const char p2p_help[] = "usage: nibble-perf p2p [OPTION]...\n\n"
                                "  --bidirectional  both nodes of a pair send at the same time\n"
                                "  --streams N      NCCL channels that share a connection, 1 to 8 (default "
@@ -117,75 +119,40 @@ bool perf_run_parse(int argc, char **argv, const char *part, struct perf_run *ru
               : c == 'k' ? &run->chunk
                          : &run->buff_size) = v;
             break;
-        case 'f':
-            run->factor = (unsigned)atoi(optarg);
-            break;
-        case 'N':
-            run->nodes = atoi(optarg);
-            break;
-        case 'n':
-            run->iterations = atoi(optarg);
-            break;
-        case 'w':
-            run->warmup = atoi(optarg);
-            break;
-        case 'm':
-            run->repetitions = atoi(optarg);
-            break;
-        case 'P':
-            run->pause_s = 1e-3 * atof(optarg);
-            break;
-        case 'S':
-            run->netns = optarg;
-            break;
-        case 'o':
-            run->ops = optarg;
-            break;
-        case 't':
-            run->types = optarg;
-            break;
-        case 'p':
-            run->plugin = optarg;
-            break;
-        case 'j':
-            run->json = optarg;
-            break;
+        case 'f': run->factor = (unsigned)atoi(optarg); break;
+        case 'N': run->nodes = atoi(optarg); break;
+        case 'n': run->iterations = atoi(optarg); break;
+        case 'w': run->warmup = atoi(optarg); break;
+        case 'm': run->repetitions = atoi(optarg); break;
+        case 'P': run->pause_s = 1e-3 * atof(optarg); break;
+        case 'S': run->netns = optarg; break;
+        case 'o': run->ops = optarg; break;
+        case 't': run->types = optarg; break;
+        case 'p': run->plugin = optarg; break;
+        case 'j': run->json = optarg; break;
         case 'E':
             if (run->nenv == room || !strchr(optarg, '='))
                 return bad_option("--env NAME=VALUE, sixteen of them at most");
             run->env[run->nenv++] = optarg;
             break;
-        case 'c':
-            run->channels = atoi(optarg);
-            break;
-        case 'r':
-            run->weight_step = atof(optarg);
-            break;
-        case 's':
-            run->streams = atoi(optarg);
-            break;
+        case 'c': run->channels = atoi(optarg); break;
+        case 'r': run->weight_step = atof(optarg); break;
+        case 's': run->streams = atoi(optarg); break;
         case 'R':
             run->env[run->nenv++] = "NIBBLE_RS=raw";
             run->env[run->nenv++] = "NIBBLE_AR=raw";
             run->env[run->nenv++] = "NIBBLE_AG=raw";
             break;
-        case 'F':
-            run->feedback = true;
-            break;
-        case 'C':
-            run->nocopy = true;
-            break;
-        case 'D':
-            run->bidirectional = true;
-            break;
+        case 'F': run->feedback = true; break;
+        case 'C': run->nocopy = true; break;
+        case 'D': run->bidirectional = true; break;
         case 'h':
             fputs(coll ? coll_help : p2p_help, stdout);
             fputs(common_help, stdout);
             fputs(coll ? coll_notes : p2p_notes, stdout);
             run->help = true;
             return true;
-        default:
-            return false;
+        default: return false;
         }
         if (run->nenv > room + 1)
             return bad_option("too many settings");

@@ -53,10 +53,9 @@ static int ask_tuner(const struct plugin *p, const struct hx_op *op, size_t byte
             table[a][k] = NCCL_ALGO_PROTO_IGNORE;
     table[NCCL_ALGO_RING][NCCL_PROTO_SIMPLE] = 10;
     table[NCCL_ALGO_COLLNET_DIRECT][NCCL_PROTO_SIMPLE] = 20;
-    if (p->tuner->getCollInfo(p->tuner_ctx,
-                              op->func == HX_ALL_GATHER ? ncclFuncAllGather : ncclFuncReduceScatter, bytes, 1,
-                              (float **)table, NCCL_NUM_ALGORITHMS_V5, NCCL_NUM_PROTOCOLS_V5, 0,
-                              &channels) == ncclSuccess)
+    if (p->tuner->getCollInfo(
+            p->tuner_ctx, op->func == HX_ALL_GATHER ? ncclFuncAllGather : ncclFuncReduceScatter, bytes, 1,
+            (float **)table, NCCL_NUM_ALGORITHMS_V5, NCCL_NUM_PROTOCOLS_V5, 0, &channels) == ncclSuccess)
         return 0;
     hx_fail("the tuner has failed");
     return -EIO;
@@ -65,9 +64,8 @@ static int ask_tuner(const struct plugin *p, const struct hx_op *op, size_t byte
 static int plugin_open(struct nbt_exchange *x)
 {
     static uint64_t comms; /* of this process; all nodes open them in step */
-    const struct hx_comm_cfg cfg = {.channels = 4,
-                                    .chunk = HX_CHUNK_NCCL,
-                                    .comm_id = FIRST_COMM_ID + comms++};
+    const struct hx_comm_cfg cfg = {
+        .channels = 4, .chunk = HX_CHUNK_NCCL, .comm_id = FIRST_COMM_ID + comms++};
     const char *stage = "?";
     const int n = x->cfg.node->nnodes;
     ncclResult_t rc;

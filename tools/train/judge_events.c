@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The bars around events. The step after a gradient out of the ordinary must not carry what is left of it: the
- * gradient that arrives is as long as the exact one. And in the steps that follow an event the update with feedback
- * is never further off than without: the shadow codes the very same gradients without feedback, so the two are
- * compared step by step.
+ * The bars around events. The step after a gradient out of the ordinary must not carry what is left of it:
+ * the gradient that arrives is as long as the exact one. And in the steps that follow an event the update
+ * with feedback is never further off than without: the shadow codes the very same gradients without feedback,
+ * so the two are compared step by step.
  */
 #include <math.h>
 #include <stdio.h>

@@ -168,14 +168,9 @@ static int take_option(struct options *o, int c, const char *name)
         rc = number(optarg, name, 2, NBT_MAX_NODES, &v);
         s->nodes = (int)v;
         return rc;
-    case 'o':
-        o->out = optarg;
-        return 0;
-    case 'q':
-        o->quiet = 1;
-        return 0;
-    case 'h':
-        return 1;
+    case 'o': o->out = optarg; return 0;
+    case 'q': o->quiet = 1; return 0;
+    case 'h': return 1;
     case O_TEXT:
         if (o->texts == MAX_TEXTS)
             return -EINVAL;
@@ -189,8 +184,7 @@ static int take_option(struct options *o, int c, const char *name)
         rc = number(optarg, name, 1, 1000000, &v);
         s->steps = (size_t)v;
         return rc;
-    case O_RUNS:
-        return choose_runs(o, optarg);
+    case O_RUNS: return choose_runs(o, optarg);
     case O_GRAD:
         s->grad_type = strcmp(optarg, "fp32") == 0 ? NB_F32 : strcmp(optarg, "fp16") == 0 ? NB_F16 : NB_BF16;
         if (s->grad_type != NB_BF16 || strcmp(optarg, "bf16") == 0)
@@ -203,9 +197,7 @@ static int take_option(struct options *o, int c, const char *name)
             return 0;
         fprintf(stderr, "nibble-train: --exchange: \"%s\" is none of plugin, shm, codec\n", optarg);
         return -EINVAL;
-    case O_PLUGIN:
-        s->plugin = optarg;
-        return 0;
+    case O_PLUGIN: s->plugin = optarg; return 0;
     case O_LAYERS:
     case O_WIDTH:
     case O_HEADS:
@@ -227,30 +219,17 @@ static int take_option(struct options *o, int c, const char *name)
         rc = number(optarg, name, 0, INT64_MAX, &v);
         s->seed = (uint64_t)v;
         return rc;
-    case O_DUMP:
-        s->dump_dir = optarg;
-        return 0;
+    case O_DUMP: s->dump_dir = optarg; return 0;
     case O_EVERY:
         rc = number(optarg, name, 1, 1000000, &v);
         s->dump_every = (size_t)v;
         return rc;
-    case O_REPORT:
-        o->codec_report = optarg;
-        return 0;
-    case O_QUICK:
-        o->quick = 1;
-        return 0;
-    case O_EVENT:
-        return nbt_events_parse(optarg, &s->events, stderr);
-    case O_SHADOW:
-        s->shadow = 1;
-        return 0;
-    case O_RECORD:
-        o->record = optarg;
-        return 0;
-    case O_TABLE:
-        o->table = optarg;
-        return 0;
+    case O_REPORT: o->codec_report = optarg; return 0;
+    case O_QUICK: o->quick = 1; return 0;
+    case O_EVENT: return nbt_events_parse(optarg, &s->events, stderr);
+    case O_SHADOW: s->shadow = 1; return 0;
+    case O_RECORD: o->record = optarg; return 0;
+    case O_TABLE: o->table = optarg; return 0;
     case O_FAULT:
         s->fault = strcmp(optarg, "weight") == 0 ? NBT_FAULT_WEIGHT
                    : strcmp(optarg, "slot") == 0 ? NBT_FAULT_SLOT
@@ -259,8 +238,7 @@ static int take_option(struct options *o, int c, const char *name)
             return 0;
         fprintf(stderr, "nibble-train: --fault: \"%s\" is neither weight nor slot\n", optarg);
         return -EINVAL;
-    default:
-        return -EINVAL; /* getopt has said why */
+    default: return -EINVAL; /* getopt has said why */
     }
 }
 

@@ -42,11 +42,10 @@ static int open_buffers(struct nbt_worker *w)
     float **const whole[] = {&w->params, &w->grad, &w->params_exact};
     for (size_t i = 0; i < sizeof whole / sizeof *whole; i++)
         ok &= (*whole[i] = zeros(all, sizeof(float))) != NULL;
-    float **const shard[] = {&w->master,       &w->before,           &w->delivered,
-                             &w->exact,        &w->delivered_shadow, &w->u,
-                             &w->u_exact,      &w->u_shadow,         &w->mom.m,
-                             &w->mom.v,        &w->mom_exact.m,      &w->mom_exact.v,
-                             &w->mom_shadow.m, &w->mom_shadow.v};
+    float **const shard[] = {
+        &w->master,      &w->before,      &w->delivered,    &w->exact,       &w->delivered_shadow,
+        &w->u,           &w->u_exact,     &w->u_shadow,     &w->mom.m,       &w->mom.v,
+        &w->mom_exact.m, &w->mom_exact.v, &w->mom_shadow.m, &w->mom_shadow.v};
     for (size_t i = 0; i < sizeof shard / sizeof *shard; i++)
         ok &= (*shard[i] = zeros(s->block, sizeof(float))) != NULL;
     return ok ? nbt_happen_open(w) : -ENOMEM;

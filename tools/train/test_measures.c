@@ -287,7 +287,7 @@ int main(void)
 {
     Suite *s = suite_create("train-measures");
     TCase *tc = tcase_create("measures");
-    tcase_set_timeout(tc, 120);
+    tcase_set_timeout(tc, 3600);
     tcase_add_test(tc, angle_and_norm);
     tcase_add_test(tc, confidence);
     tcase_add_test(tc, confidence_holds);

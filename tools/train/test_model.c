@@ -319,7 +319,7 @@ int main(void)
 {
     Suite *s = suite_create("train-model");
     TCase *tc = tcase_create("model");
-    tcase_set_timeout(tc, 120);
+    tcase_set_timeout(tc, 3600);
     tcase_add_loop_test(tc, matrix_product, 0, NSETS);
     tcase_add_loop_test(tc, gradients, 0, NSETS);
     tcase_add_test(tc, absent_bytes_have_no_gradient);

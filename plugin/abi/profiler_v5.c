@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ncclProfiler_v5 (NCCL 2.28: the users' calls and the launches of kernels are reported). */
+#include "abi/api.h"
+
+static ncclResult_t init(void **context, uint64_t comm_id, int *mask, const char *name, int nnodes,
+                         int nranks, int rank, ncclDebugLogger_t logger)
+{
+    return nb_api_prof_init(context, mask, name, comm_id, nnodes, nranks, rank, logger, true);
+}
+
+static ncclResult_t start(void *context, void **handle, ncclProfilerEventDescr_v5_t *d)
+{
+    if (!d)
+        return nb_api_prof_start(context, handle, NULL);
+    const struct nb_api_event event = {.type = d->type,
+                                       .parent = d->parentObj,
+                                       .call = &d->collApi,
+                                       .coll = &d->coll,
+                                       .stream = d->kernelLaunch.stream};
+    return nb_api_prof_start(context, handle, &event);
+}
+
+NB_EXPORT const ncclProfiler_v5_t ncclProfiler_v5 = {
+    .name = "nibble",
+    .init = init,
+    .startEvent = start,
+    .stopEvent = nb_api_prof_stop,
+    .recordEventState = nb_api_prof_state,
+    .finalize = nb_api_prof_finalize,
+};

@@ -1,0 +1,12 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which GPU the calling thread works for. */
+#ifndef NIBBLE_BASE_GPU_H
+#define NIBBLE_BASE_GPU_H
+
+struct nb_context;
+
+/* Ordinal of the GPU that is current on the calling thread, -1 without CUDA: what ctx->current_gpu says where
+ * it is set, else CUDA. Any thread, but not from CUDA host callbacks. */
+int nb_current_gpu(struct nb_context *ctx);
+
+#endif

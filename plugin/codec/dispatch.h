@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Variants: the same codecs for different processors, each a table of operations. All give the same bytes.
+ * The one in force is process-wide (nibble/codec.h, nb_codec_select) and a property of the processor, not of
+ * a node.
+ */
+#ifndef NIBBLE_CODEC_DISPATCH_H
+#define NIBBLE_CODEC_DISPATCH_H
+
+#include "codec/hash_stripes.h"
+#include "codec/span.h"
+#include "codec/ulp.h"
+
+struct nb_variant_ops {
+    struct nb_span_ops span;
+    const struct nb_ulp_ops *ulp;
+    nb_stripes_fn *stripes; /* of nb_hash64 */
+};
+
+/* The variant in force; never NULL. */
+const struct nb_variant_ops *nb_variant(void);
+
+/* Put a variant in force that is not one of the library's own: tests do, with the reference
+ * implementation. */
+void nb_variant_use(const struct nb_variant_ops *ops);
+
+#endif

@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a codec is to the rest of the library: a row of a table, found by the code that stands in message
+ * headers. The engine asks the row what it needs to know (does the codec need a reference? may it carry an
+ * all-gather?) and hands the work to a device (device/device.h), which calls the row's functions or runs a
+ * kernel of its own that gives the same bytes. docs/adding.md, section "A codec", is the recipe for a new
+ * one.
+ *
+ * The table is an object file of its own (table.c), so that a program that links the library statically can
+ * bring another: tests/codec/test_table.c adds a codec that way.
+ */
+#ifndef NIBBLE_CODEC_ROW_H
+#define NIBBLE_CODEC_ROW_H
+
+#include <stdbool.h>
+
+#include "nibble/codec.h"
+
+struct nb_codec_row;
+struct nb_tile_view;
+
+/* What `format` says of a span's contents; it is what the type byte of a message header becomes. */
+enum nb_format_of {
+    NB_FORMAT_BYTES,   /* nothing: bytes are bytes */
+    NB_FORMAT_VALUES,  /* enum nb_dtype: the type of the values */
+    NB_FORMAT_PATTERNS /* enum nb_ulp_width: how many bytes make a pattern */
+};
+
+/* A span to encode. The struct itself need only live as long as the call. */
+struct nb_encoding {
+    const struct nb_codec_row *codec;
+    unsigned format;
+    const void *src;
+    size_t bytes;           /* at src, and at ref; with values, whole ones where there is no reference */
+    uint64_t first;         /* number of the span's first value in its rank block; unused with a reference */
+    const void *ref;        /* NULL without */
+    size_t limit;           /* with a reference: -E2BIG unless the coded length is smaller */
+    const struct nb_ef *ef; /* residuals (error feedback), or NULL */
+    void *dst;
+    size_t cap;
+    struct nb_encode_stats *stats; /* NULL: not wanted */
+    struct nb_delta4_stats *runs;  /* lossy codecs with a reference; NULL: not wanted */
+};
+
+/* A span to decode, likewise. */
+struct nb_decoding {
+    const struct nb_codec_row *codec;
+    unsigned format;
+    const void *coded;
+    size_t len;
+    const void *ref; /* as given to the encoder; NULL without */
+    size_t bytes;    /* what decoding yields */
+    uint64_t first;
+    void *dst; /* may be ref */
+};
+
+/* Parse the record of `groups` groups, the first of which is group `group0` of its tile, from `len` bytes at
+ * p: sets
+ * *view (codec/format.h) and returns the record's length, or -EBADMSG. */
+typedef ssize_t nb_record_fn(enum nb_dtype type, const uint8_t *p, size_t len, unsigned group0,
+                             unsigned groups, struct nb_tile_view *view);
+
+struct nb_codec_row {
+    const char *name;   /* in settings and log lines */
+    enum nb_codec code; /* in message headers */
+    enum nb_format_of format;
+    bool reference; /* spans are differences from bytes that sender and receivers hold: all-gathers only */
+    bool lossy;
+    bool gathers;        /* may carry all-gathers, too */
+    bool transformed;    /* groups may be in the transform domain: sums take such sources first */
+    unsigned bits;       /* of a value's code; 0: as many as it takes */
+    enum nb_codec exact; /* lossy with a reference: the lossless codec for what must not be approximated */
+    enum nb_codec finer; /* with residuals: the codec for data whose error is too large; else itself */
+    const char *loss;    /* lossy: how far off results may be, for a log line */
+
+    /* Upper bound of the coded length of `bytes` bytes that start anywhere in a block; 0 for an unknown
+     * format. */
+    size_t (*bound)(unsigned format, size_t bytes);
+    /* The coded length, or -EINVAL, -ENOSPC, -E2BIG. */
+    ssize_t (*encode)(const struct nb_encoding *e);
+    /* 0, -EINVAL or -EBADMSG. */
+    int (*decode)(const struct nb_decoding *d);
+    /* Without a reference: how nb_reduce reads a span, as the tile records that it consists of, between
+     * partial groups that are raw and padded to 4 bytes. NULL: the span is the values themselves. */
+    nb_record_fn *record;
+};
+
+/* All codecs: code, row. A new codec is one line here, and a number in enum nb_codec. */
+#define NB_CODEC_ROWS(X) \
+    X(NB_CODEC_RAW, nb_row_raw) \
+    X(NB_CODEC_INT4, nb_row_int4) \
+    X(NB_CODEC_INT8, nb_row_int8) \
+    X(NB_CODEC_ULP, nb_row_ulp) \
+    X(NB_CODEC_DELTA4, nb_row_delta4)
+
+#define NB_CODEC_DECLARE(code, row) extern const struct nb_codec_row row;
+NB_CODEC_ROWS(NB_CODEC_DECLARE)
+#undef NB_CODEC_DECLARE
+
+#define NB_CODEC_CODES 16u /* codes that the table has room for */
+
+/* By code; NULL where there is none. */
+extern const struct nb_codec_row *const nb_codec_table[NB_CODEC_CODES];
+
+static inline const struct nb_codec_row *nb_codec_row(unsigned code)
+{
+    return code < NB_CODEC_CODES ? nb_codec_table[code] : NULL;
+}
+
+/* The most that `bytes` bytes become, whatever the codec and format. */
+size_t nb_codec_most(size_t bytes);
+
+#endif

@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Confirmations of all-gathers; see confirm.h. */
+#include "coll/confirm.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+#include "coll/comm.h"
+#include "coll/control_send.h"
+
+int nb_confirms_init(struct nb_confirms *confirms)
+{
+    confirms->op = calloc(NB_OPS, sizeof(*confirms->op));
+    return confirms->op ? 0 : -ENOMEM;
+}
+
+void nb_confirms_destroy(struct nb_confirms *confirms)
+{
+    free(confirms->op);
+}
+
+static int bit(const uint64_t *bits, int at)
+{
+    return (int)(bits[at / 64] >> (at % 64) & 1);
+}
+
+/* All of the row have taken over the blocks of this column: tell the owners in other rows. */
+static int tell_owners(struct nb_coll_comm *comm, const struct nb_confirm *c)
+{
+    for (int i = 0; i < comm->nneighbors; i++) {
+        const int row = nb_grid_row(comm->grid, comm->neighbors[i]->rank);
+        const struct nb_ctl ctl = {.kind = NB_CTL_CONFIRM,
+                                   .a = c->opno,
+                                   .b = (uint64_t)!bit(c->lost, row),
+                                   .c = (uint32_t)comm->grid.columns};
+        if (row != nb_grid_row(comm->grid, comm->rank) && bit(c->rows, row) &&
+            nb_control(comm, comm->neighbors[i], &ctl))
+            return -1;
+    }
+    return 0;
+}
+
+/* What is known of an operation, or a place for it; NULL: there is none. The messages of one node may come
+ * much later than those of others, so that what is open need not lie close together. */
+static struct nb_confirm *confirms_of(struct nb_coll_comm *comm, uint64_t opno)
+{
+    struct nb_confirm *place = NULL;
+    unsigned seen = 0;
+
+    for (unsigned i = 0; i < NB_OPS && (seen < comm->confirms.open || !place); i++) {
+        struct nb_confirm *c = &comm->confirms.op[(opno + i) % NB_OPS];
+        if (c->nodes && c->opno == opno)
+            return c;
+        seen += c->nodes != 0;
+        if (!c->nodes && !place)
+            place = c;
+    }
+    return place;
+}
+
+/* One more node of this row has taken over the blocks of this column. 0 or < 0. */
+static int gather_confirm(struct nb_coll_comm *comm, uint64_t opno, const uint64_t rows[2],
+                          const uint64_t lost[2])
+{
+    const int row = nb_grid_row(comm->grid, comm->rank);
+    uint64_t others[2] = {rows[0], rows[1]};
+    struct nb_confirm *c;
+
+    others[row / 64] &= ~(UINT64_C(1) << (row % 64));
+    if (!others[0] && !others[1]) /* there is no owner to be told */
+        return 0;
+    c = confirms_of(comm, opno);
+    if (!c)
+        return nb_comm_error(comm, -EPROTO, "all_gather %llu is confirmed before %u others are",
+                             (unsigned long long)opno, NB_OPS);
+    if (c->nodes == 0) {
+        *c = (struct nb_confirm){.opno = opno};
+        comm->confirms.open++;
+    }
+    c->nodes++;
+    for (int i = 0; i < 2; i++) {
+        c->rows[i] |= others[i];
+        c->lost[i] |= lost[i];
+    }
+    if (c->nodes < (uint32_t)comm->grid.columns)
+        return 0;
+    c->nodes = 0;
+    comm->confirms.open--;
+    return tell_owners(comm, c);
+}
+
+int nb_confirm_received(struct nb_coll_comm *comm, const struct nb_peer *peer, const struct nb_ctl *ctl)
+{
+    if (ctl->c != (nb_on_grid(comm) ? (uint32_t)comm->grid.columns : 1))
+        return nb_comm_error(comm, -EPROTO, "%s confirms for %u nodes", peer->name, ctl->c);
+    nb_refs_confirmed(comm->refs, ctl->a, ctl->b != 0, ctl->c);
+    return 0;
+}
+
+int nb_confirm_column_received(struct nb_coll_comm *comm, const struct nb_peer *peer,
+                               const struct nb_ctl *ctl)
+{
+    const int row = nb_grid_row(comm->grid, comm->rank);
+
+    if (!nb_on_grid(comm) || !nb_grid_same_row(comm->grid, peer->rank, comm->rank))
+        return nb_comm_error(comm, -EPROTO, "%s confirms a column that is not its business", peer->name);
+    if (bit(ctl->rows, row))
+        nb_refs_confirmed(comm->refs, ctl->a, !bit(ctl->lost, row), 1);
+    return gather_confirm(comm, ctl->a, ctl->rows, ctl->lost);
+}
+
+int nb_confirm_block(struct nb_coll_comm *comm, struct nb_peer *owner, uint64_t opno, int kept)
+{
+    const struct nb_ctl ctl = {.kind = NB_CTL_CONFIRM, .a = opno, .b = kept != 0, .c = 1};
+
+    return nb_control(comm, owner, &ctl);
+}
+
+int nb_confirm_columns(struct nb_coll_comm *comm, const struct nb_op *op)
+{
+    const struct nb_grid g = comm->grid;
+
+    for (int column = 0; column < g.columns; column++) {
+        struct nb_ctl ctl = {.kind = NB_CTL_COLUMN, .a = op->opno};
+        int to = nb_grid_node(g, nb_grid_row(g, comm->rank), column), ret;
+
+        for (int row = 0; row < g.rows; row++) {
+            const int owner = nb_grid_node(g, row, column);
+            if (owner == comm->rank)
+                continue;
+            ctl.rows[row / 64] |= (uint64_t)bit(op->keep, owner) << (row % 64);
+            ctl.lost[row / 64] |= (uint64_t)bit(op->lost, owner) << (row % 64);
+        }
+        if (!ctl.rows[0] && !ctl.rows[1])
+            continue;
+        ret = to == comm->rank ? gather_confirm(comm, op->opno, ctl.rows, ctl.lost)
+                               : nb_control(comm, &comm->peer[to], &ctl);
+        if (ret)
+            return ret;
+    }
+    return 0;
+}

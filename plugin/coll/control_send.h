@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Sending control messages. Between nodes of a grid that are not connected they are relayed by one that is
+ * connected with both (grid.h): for an owner and a receiver of its block always the same node, the one in the
+ * owner's column and the receiver's row. For the engine thread.
+ */
+#ifndef NIBBLE_COLL_CONTROL_SEND_H
+#define NIBBLE_COLL_CONTROL_SEND_H
+
+#include <stdbool.h>
+
+#include "coll/wire.h"
+
+struct nb_coll_comm;
+struct nb_peer;
+
+/* Queue a control message for `peer`, from which this node may be two connections away: 0, or < 0 when the
+ * communicator has failed because the first on the route has not taken the ones before. To one that has left
+ * nothing is sent. */
+int nb_control(struct nb_coll_comm *comm, struct nb_peer *peer, const struct nb_ctl *what);
+/* The first node on the route of such a message. */
+struct nb_peer *nb_control_hop(const struct nb_coll_comm *comm, enum nb_ctl_kind kind, int to);
+/* Queue `ctl`, complete with sender and receiver, on the connection with `hop`. 0 or < 0. */
+int nb_control_put(struct nb_coll_comm *comm, struct nb_peer *hop, const struct nb_ctl *ctl);
+/* True when a message that came from `via` may have come along its route. */
+bool nb_control_came_along_route(const struct nb_coll_comm *comm, const struct nb_peer *via,
+                                 const struct nb_ctl *ctl);
+
+#endif

@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What is done with an operation: its codec, and whose error it carries on; in the order of operations. For
+ * the engine thread.
+ *
+ * The facts of an operation:
+ *
+ *     new -----------> looked at -------> decided --------------------> settled
+ *     (first window)   (its values)       (first segment is encoded:      (the error slot that it wants is its own;
+ *                                          codec, wanted error slot)     until then its segments wait)
+ *
+ * An all-gather's are settled when they are new; where its codec is chosen segment by segment, gather.c does.
+ */
+#ifndef NIBBLE_COLL_DECISION_H
+#define NIBBLE_COLL_DECISION_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "nibble/codec.h"
+#include "policy/job.h"
+#include "policy/policy.h"
+#include "policy/record.h"
+#include "state/feedback.h"
+
+struct nb_coll_comm;
+struct nb_op_info;
+struct nb_op;
+
+/* What happened to the operations of one signature, for the summary. */
+#define NB_SIG_REPORTS 128u
+struct nb_sig_report {
+    enum nb_func func;
+    ncclDataType_t type;
+    uint64_t count;
+    uint32_t nranks;
+    uint64_t ops, coded;
+    uint64_t reason[NB_REASON_COUNT];
+    struct nb_class_decision gradient;     /* the last */
+    uint64_t identity[NB_ID_REASON_COUNT]; /* of the coded ones */
+    uint64_t with_feedback;
+    struct nb_encode_stats encode;
+    double recent_nmse;         /* moving average over measured segments of 4 bits */
+    unsigned measured;          /* so many of them, up to a limit */
+    int fallen_back;            /* 8 bits from now on */
+    uint64_t bytes, wire_bytes; /* encoded segments, before and after (in shadow mode: as they would be) */
+};
+
+/* The state of a communicator's decisions; decision.c's own. */
+struct nb_decisions {
+    struct nb_feedback *feedback;
+    struct nb_job *job;      /* what this GPU's process calls, and what follows from it */
+    uint64_t job_comm;       /* this communicator's number there, for operations without a record */
+    struct nb_op_info *info; /* [NB_OPS], a ring */
+    uint64_t infos_used;
+    int has_anchor;
+    uint32_t anchor;              /* the gathered block whose change marks a step */
+    struct nb_sig_report *report; /* [NB_SIG_REPORTS] */
+    unsigned reports;
+    int off; /* the kill switch is on: nothing is coded for the time being */
+    uint64_t reasons[NB_FUNC_COUNT][NB_REASON_COUNT]; /* operations that were sent raw */
+};
+
+/* Make the state of a communicator whose rank, device and label are set: 0 or -ENOMEM. destroy: also of what
+ * was half made. */
+int nb_decisions_init(struct nb_coll_comm *comm);
+void nb_decisions_destroy(struct nb_coll_comm *comm);
+
+/* Facts of an operation that begins: `record` may be NULL, `bytes` are those of the whole vector here. */
+struct nb_op_info *nb_op_info_new(struct nb_coll_comm *comm, const struct nb_op *op,
+                                  const struct nb_record *record, uint64_t bytes);
+/* Look at the first `bytes` bytes of a reduction's values. */
+void nb_op_info_look(struct nb_coll_comm *comm, struct nb_op_info *f, const void *values, uint64_t bytes);
+/* Look at the first `bytes` bytes of the own block of an all-gather. */
+void nb_op_info_look_gather(struct nb_coll_comm *comm, struct nb_op_info *f, const void *block,
+                            uint64_t bytes);
+/* The first segment of a reduction is about to be encoded: decide, unless that is done. 1, or 0 when it has
+ * to wait for work of the operation that used the same error before. */
+int nb_op_settle(struct nb_coll_comm *comm, struct nb_op *op);
+/* The shape of a reduction's error state: values in a block of it, blocks, and what else tells which value
+ * lies where. */
+void nb_op_info_shape(struct nb_op_info *f, uint64_t values, uint32_t blocks, uint64_t geometry);
+/* All-gathers: the codec that settings, type and size allow. Types that are coded: how values are read. */
+enum nb_codec nb_op_info_codec(const struct nb_op_info *f);
+enum nb_dtype nb_op_info_dtype(const struct nb_op_info *f);
+/* Settled reductions: the error slot that they carry on, or NULL, and the number of the operation that holds
+ * it. */
+struct nb_ef_slot *nb_op_info_slot(const struct nb_op_info *f, uint64_t *opno);
+/* The codec of a settled reduction. */
+enum nb_codec nb_op_codec(const struct nb_op *op);
+/* An operation is sent raw, for this reason: count it for the summary. */
+void nb_decisions_count_raw(struct nb_coll_comm *comm, enum nb_func func, enum nb_reason why);
+/* A segment of a settled operation was encoded. */
+void nb_op_encoded(struct nb_coll_comm *comm, struct nb_op *op, const struct nb_encode_stats *stats,
+                   size_t bytes, size_t coded);
+/* The own block of an all-gather has been sent whole. */
+void nb_op_gathered(struct nb_coll_comm *comm, struct nb_op *op);
+
+/* The kill switch: from the next operation that is decided on; and whether it is on. */
+void nb_decisions_kill_switch(struct nb_coll_comm *comm, int off);
+static inline int nb_decisions_off(const struct nb_decisions *decisions)
+{
+    return decisions->off;
+}
+/* A task is done with an error slot. */
+void nb_decisions_release_slot(struct nb_coll_comm *comm, struct nb_ef_slot *slot);
+
+#endif

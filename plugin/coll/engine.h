@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The progress engine of a node: a list of communicators that are driven in rounds (steps). NCCL stops
+ * calling a plugin at any moment (its proxy sleeps when it has no operation, and does not call for a channel
+ * group whose GPU is late), while peers still wait for what this node has staged: so nothing may depend on
+ * NCCL's calls, and somebody else has to drive the rounds. Who that is, is handed in:
+ *
+ *   a runner      engine_thread.c: a thread, from the first communicator to the last, that polls while
+ *                 something moves and sleeps in poll() otherwise;
+ *   the caller    no runner: whoever made the context calls nb_engine_step, with the time of a clock of its
+ *                 own.
+ *
+ * One step at a time: steps of one engine must not overlap. Those of different engines are independent. Where
+ * a comment says "engine thread" it means whoever is in nb_engine_step.
+ */
+#ifndef NIBBLE_COLL_ENGINE_H
+#define NIBBLE_COLL_ENGINE_H
+
+#include <poll.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+struct nb_coll_comm;
+struct nb_coll_node;
+struct nb_context;
+struct nb_engine;
+
+/* Who drives an engine. `run` is what start has made of it. */
+struct nb_runner {
+    /* The engine gets its first communicator: begin to drive it. 0 and *run, or a negative errno after a log
+     * line. */
+    int (*start)(struct nb_engine *engine, void **run);
+    /* The last communicator is gone: return when no step is in flight any more, and free *run. */
+    void (*stop)(void *run);
+    /* There is something new to do: end a sleep. Any thread; cheap when nobody sleeps. */
+    void (*wake)(void *run);
+};
+
+/* A thread of its own for each engine that has communicators (engine_thread.c). */
+extern const struct nb_runner nb_runner_thread;
+
+/* Make the engine of a node: sets ctx->engine. The runner (NULL: the caller drives it) outlives the engine.
+ * 0 or -ENOMEM. */
+int nb_engine_open(struct nb_context *ctx, const struct nb_runner *runner);
+/* Free it; no communicator of the node is left. ctx->engine is NULL afterwards, and may have been before. */
+void nb_engine_close(struct nb_context *ctx);
+
+const struct nb_context *nb_engine_context(const struct nb_engine *engine);
+struct nb_coll_node *nb_engine_node(struct nb_engine *engine);
+
+/* ---- for communicators; any thread ------------------------------------------------------------------ */
+
+/* Take a reference, from before nb_engine_add until after the communicator was detached: the first starts the
+ * runner, the last release stops it. 0, or a negative errno after a log line. */
+int nb_engine_acquire(struct nb_engine *engine);
+void nb_engine_release(struct nb_engine *engine);
+/* Hand a communicator over. The engine lets go of it when it has closed, and sets comm->detached then. */
+void nb_engine_add(struct nb_engine *engine, struct nb_coll_comm *comm);
+/* A window was handed over: wake the runner if it sleeps. */
+void nb_engine_kick(struct nb_engine *engine);
+/* Something else changed: have a step made at once. */
+void nb_engine_wake(struct nb_engine *engine);
+/* Whether there is no runner, so that who waits for the engine has to call nb_engine_step. */
+bool nb_engine_is_stepped(const struct nb_engine *engine);
+
+/* ---- for who drives the engine ---------------------------------------------------------------------- */
+
+/* One round over all communicators at time `now_ns` of the context's clock. Never blocks. True when something
+ * moved: then step again at once. */
+bool nb_engine_step(struct nb_engine *engine, int64_t now_ns);
+
+/* How long it pays to repeat steps in which nothing moved before sleeping, in ns. */
+int64_t nb_engine_patience_ns(const struct nb_engine *engine);
+
+/* What the engine waits for after a step in which nothing moved. */
+struct nb_engine_wait {
+    int64_t until_ns; /* a step is due at this time in any case; INT64_MAX: no communicator */
+    bool polled;      /* something may also happen that no descriptor tells: step again soon */
+    int nfds;         /* descriptors that tell when there is something to do */
+};
+/* Up to `max` descriptors are put into `fds` (may be NULL where max is 0; then transports count as
+ * polled). */
+struct nb_engine_wait nb_engine_wait(struct nb_engine *engine, int64_t now_ns, struct pollfd *fds, int max);
+
+/* Before a sleep: from here on nb_engine_kick calls the runner's wake. False: something was handed over
+ * meanwhile, so do not sleep. After a sleep, or instead of it: nb_engine_awake. */
+bool nb_engine_drowse(struct nb_engine *engine);
+void nb_engine_awake(struct nb_engine *engine);
+
+#endif

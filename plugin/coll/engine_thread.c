@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The runner of NCCL's process: a thread that steps the engine. It polls while something moves and a little
+ * longer (NIBBLE_SPIN_US), and sleeps in ppoll() otherwise: on the descriptors of the transports, or for a
+ * short time where something may happen that no descriptor tells.
+ */
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/context.h"
+#include "base/log.h"
+#include "base/wake.h"
+#include "coll/engine.h"
+
+/* Sleep where not everything has a descriptor: an eighth longer each time that nothing has come, so that
+ * little is lost of a short wait and little CPU on a long one. */
+#define BLIND_US 50
+#define BLIND_MOST_US 1000
+#define MAX_FDS 16384
+
+struct runner {
+    struct nb_engine *engine;
+    const struct nb_clock *clock;
+    pthread_t thread;
+    struct nb_wake wake;
+    _Atomic int stop;
+    struct pollfd *fds; /* [MAX_FDS], the first is that of `wake` */
+    long blind_us;      /* next sleep without descriptors */
+};
+
+/* Sleep until something may have happened. True: not everything had a descriptor. */
+static bool nap(struct runner *r)
+{
+    struct nb_engine_wait wait = {0};
+    int64_t now_ns = nb_clock_ns(r->clock);
+    struct timespec ts = {0, 0};
+
+    if (nb_engine_drowse(r->engine)) {
+        r->fds[0] = (struct pollfd){.fd = nb_wake_fd(&r->wake), .events = POLLIN};
+        wait = nb_engine_wait(r->engine, now_ns, r->fds + 1, MAX_FDS - 1);
+        ts.tv_nsec = wait.polled ? r->blind_us * 1000 : (long)(wait.until_ns - now_ns);
+        ppoll(r->fds, (nfds_t)wait.nfds + 1, wait.until_ns == INT64_MAX ? NULL : &ts, NULL);
+        if (wait.polled && r->blind_us < BLIND_MOST_US)
+            r->blind_us += r->blind_us / 8;
+    }
+    nb_engine_awake(r->engine);
+    nb_wake_drain(&r->wake);
+    return wait.polled;
+}
+
+static void *thread_main(void *arg)
+{
+    struct runner *r = arg;
+    int64_t idle_since = 0;
+
+    r->blind_us = BLIND_US;
+    while (!atomic_load(&r->stop)) {
+        int64_t t = nb_clock_ns(r->clock);
+        if (nb_engine_step(r->engine, t)) {
+            idle_since = 0;
+            r->blind_us = BLIND_US;
+            continue;
+        }
+        if (!idle_since)
+            idle_since = t;
+        if (t - idle_since < nb_engine_patience_ns(r->engine)) {
+            sched_yield();
+            continue;
+        }
+        if (!nap(r))
+            idle_since = 0;
+    }
+    return NULL;
+}
+
+static void free_runner(struct runner *r)
+{
+    nb_wake_destroy(&r->wake);
+    free(r->fds);
+    free(r);
+}
+
+static int start(struct nb_engine *engine, void **run)
+{
+    struct runner *r = calloc(1, sizeof(*r));
+    sigset_t all, old;
+    int err;
+
+    if (!r)
+        return -ENOMEM;
+    r->engine = engine;
+    r->clock = &nb_engine_context(engine)->clock;
+    r->wake.fd = -1;
+    r->fds = calloc(MAX_FDS, sizeof(*r->fds));
+    if (!r->fds || nb_wake_init(&r->wake)) {
+        NB_WARN("engine: out of memory or descriptors");
+        free_runner(r);
+        return -ENOMEM;
+    }
+    /* Signals are the application's business. */
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    err = pthread_create(&r->thread, NULL, thread_main, r);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    if (err) {
+        NB_WARN("engine: cannot start its thread: %s", strerror(err));
+        free_runner(r);
+        return -err;
+    }
+    pthread_setname_np(r->thread, "nibble-engine");
+    *run = r;
+    return 0;
+}
+
+static void stop(void *run)
+{
+    struct runner *r = run;
+
+    atomic_store(&r->stop, 1);
+    nb_wake_signal(&r->wake);
+    pthread_join(r->thread, NULL);
+    free_runner(r);
+}
+
+static void wake(void *run)
+{
+    struct runner *r = run;
+
+    nb_wake_signal(&r->wake);
+}
+
+const struct nb_runner nb_runner_thread = {.start = start, .stop = stop, .wake = wake};

@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The switch that takes compression out of a running job. Whoever finds the word changed in its
+ * NIBBLE_CONTROL file asks node 0, which numbers the change and tells all nodes; each applies it to the next
+ * operation that it decides on and answers from which one on. Nothing has to stop for it: the codec is the
+ * sender's choice for each message, so that nodes may switch a few operations apart.
+ */
+#include "coll/kill_switch.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "coll/comm.h"
+#include "coll/control_send.h"
+
+/* The word in the file: 1 off, 0 on, -1 nothing that is understood (then nothing changes). */
+static int read_word(struct nb_control_file *file, const char *path)
+{
+    char word[16] = "";
+    FILE *f = fopen(path, "re");
+
+    if (!f)
+        return -1;
+    if (!fgets(word, sizeof(word), f))
+        word[0] = 0;
+    fclose(f);
+    word[strcspn(word, " \t\r\n")] = 0;
+    if (strcmp(word, "off") == 0)
+        return 1;
+    if (strcmp(word, "on") == 0)
+        return 0;
+    if (word[0] && !file->warned) {
+        file->warned = true;
+        NB_WARN("NIBBLE_CONTROL: %s says \"%s\", which is neither on nor off", path, word);
+    }
+    return -1;
+}
+
+void nb_kill_switch_look(const struct nb_context *ctx, struct nb_coll_node *node, int64_t now_ns)
+{
+    struct nb_control_file *file = &node->control;
+    const char *path = ctx->params->control;
+    int word;
+
+    if (!path[0] || (file->read_ns && now_ns - file->read_ns < (int64_t)NB_NS_PER_S))
+        return;
+    file->read_ns = now_ns;
+    word = read_word(file, path);
+    if (word < 0)
+        return;
+    file->off = word;
+    file->warned = false;
+}
+
+static const char *word_of(int off)
+{
+    return off ? "off" : "on";
+}
+
+/* Apply the state to the operations that are not decided yet; the number of the first. */
+static uint64_t apply(struct nb_coll_comm *comm, int off, uint32_t epoch, const char *who)
+{
+    uint64_t first = comm->begun ? nb_window(comm, comm->begun - 1)->op->opno + 1 : 0;
+
+    comm->kill_switch.epoch = epoch;
+    nb_decisions_kill_switch(comm, off);
+    NB_INFO(NCCL_NET, "%s: compression is switched %s from about operation %llu on (%s)", comm->label,
+            word_of(off), (unsigned long long)first, who);
+    return first;
+}
+
+static void count_answer(struct nb_coll_comm *comm, uint64_t first)
+{
+    if (first > comm->kill_switch.last_op)
+        comm->kill_switch.last_op = first;
+    if (++comm->kill_switch.answers == (uint32_t)comm->nnodes)
+        NB_INFO(NCCL_NET, "%s: compression is switched %s on all nodes, from operation %llu on at the latest",
+                comm->label, word_of(nb_decisions_off(&comm->decisions)),
+                (unsigned long long)comm->kill_switch.last_op);
+}
+
+/* Node 0: make it so, everywhere. */
+static int decide(struct nb_coll_comm *comm, int off, const char *who)
+{
+    if (off == nb_decisions_off(&comm->decisions))
+        return 0;
+    comm->kill_switch.answers = 0;
+    comm->kill_switch.last_op = 0;
+    count_answer(comm, apply(comm, off, comm->kill_switch.epoch + 1, who));
+    for (int r = 1; r < comm->nnodes; r++) {
+        const struct nb_ctl tell = {.kind = NB_CTL_SWITCH, .a = (uint64_t)off, .c = comm->kill_switch.epoch};
+        if (!comm->peer[r].gone && nb_control(comm, &comm->peer[r], &tell))
+            return -1;
+    }
+    return 0;
+}
+
+int nb_kill_switch_tick(struct nb_coll_comm *comm)
+{
+    const bool off = comm->node->control.off;
+    struct nb_ctl ask = {.kind = NB_CTL_SWITCH_ASK, .a = off};
+
+    if (comm->kill_switch.asked == off)
+        return 0;
+    comm->kill_switch.asked = off;
+    if (comm->rank == 0)
+        return decide(comm, off, "asked by the file of node 0");
+    return comm->peer[0].gone ? 0 : nb_control(comm, &comm->peer[0], &ask);
+}
+
+int nb_kill_switch_control(struct nb_coll_comm *comm, struct nb_peer *peer, const struct nb_ctl *ctl)
+{
+    char who[160];
+
+    if ((ctl->kind == NB_CTL_SWITCH) == (peer->rank != 0) ||
+        (ctl->kind != NB_CTL_SWITCH && comm->rank != 0) || (ctl->kind != NB_CTL_SWITCHED && ctl->a > 1))
+        return nb_comm_error(comm, -EPROTO, "%s sent a message about the switch that it may not send",
+                             peer->name);
+    if (ctl->kind == NB_CTL_SWITCH_ASK) {
+        snprintf(who, sizeof(who), "asked by %s", peer->name);
+        return decide(comm, (int)ctl->a, who);
+    }
+    if (ctl->kind == NB_CTL_SWITCHED) {
+        if (ctl->c == comm->kill_switch.epoch) /* not the answer to an earlier change */
+            count_answer(comm, ctl->a);
+        return 0;
+    }
+    struct nb_ctl done = {.kind = NB_CTL_SWITCHED, .c = ctl->c};
+    done.a = apply(comm, (int)ctl->a, ctl->c, "told by node 0");
+    return nb_control(comm, peer, &done);
+}

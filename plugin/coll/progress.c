@@ -1,0 +1,413 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One communicator's progress; see progress.h.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "coll/comm.h"
+#include "coll/control.h"
+#include "coll/control_send.h"
+#include "coll/forward.h"
+#include "coll/kill_switch.h"
+#include "coll/retransmit.h"
+#include "coll/task.h"
+#include "coll/window.h"
+
+#define TICK_NS (50 * (int64_t)NB_NS_PER_MS)
+
+static int dequeue(struct nb_coll_comm *comm)
+{
+    uint64_t submitted = atomic_load_explicit(&comm->submitted, memory_order_acquire);
+    int moved = 0;
+
+    while (comm->begun < submitted) {
+        struct nb_coll_req *win = nb_window(comm, comm->begun);
+        if (!win->op->begun)
+            nb_op_begin(comm, win);
+        if (!win->op->schedule) {
+            win->op->schedule = nb_schedule_choose(comm, win);
+            comm->stats.func[win->op->func].two_hop_ops += win->op->schedule->flags == NB_MSG_TWO_HOP;
+            comm->stats.func[win->op->func].two_level_ops += win->op->schedule->flags == NB_MSG_TWO_LEVEL;
+        }
+        win->after_gather = comm->gathers_end;
+        if (win->op->func == NB_FUNC_ALL_GATHER)
+            comm->gathers_end = win->seq + 1;
+        win->rx_left = win->op->schedule->begin(comm, win);
+        win->tx_left = comm->nneighbors + 1;
+        win->tasks_in_flight = 0;
+        comm->stats.func[win->op->func].windows++;
+        nb_pace_moved(comm);
+        if (comm->oldest == comm->begun++)
+            nb_pace_busy(comm);
+        moved = 1;
+    }
+    return moved;
+}
+
+/* ---- heartbeats ---------------------------------------------------------------------------------- */
+
+/* The oldest unfinished window needs `peer`'s values for a sum, and they have not arrived. */
+static int misses_values(const struct nb_coll_comm *comm, const struct nb_coll_req *win,
+                         const struct nb_peer *peer)
+{
+    const struct nb_rx *rx = &peer->rx[NB_CLASS_CONTRIB];
+    const struct nb_schedule_ops *s = win->op->schedule;
+    struct nb_segment segment;
+
+    return nb_cursor_reached(comm, &comm->reduce.cursor) == win->seq && rx->taken == rx->arrived &&
+           s->next_reduce(comm, win, nb_cursor_place(&comm->reduce.cursor, win), &segment) &&
+           s->contributes(comm, &segment, peer->rank);
+}
+
+/* Likewise a result of the peer's. */
+static int misses_result(const struct nb_coll_comm *comm, const struct nb_coll_req *win,
+                         const struct nb_peer *peer)
+{
+    const struct nb_rx *rx = &peer->rx[NB_CLASS_RESULT];
+    struct nb_segment segment;
+    uint64_t from =
+        peer->results.seq == win->seq && peer->results.win == win->seq ? peer->results.off : win->off;
+
+    return peer->results.seq <= win->seq && rx->taken == rx->arrived &&
+           win->op->schedule->next_result(comm, win, peer->rank, from, &segment);
+}
+
+/* 1 when the oldest unfinished window needs something from `peer` that has not arrived. */
+static int misses(const struct nb_coll_comm *comm, const struct nb_peer *peer)
+{
+    const struct nb_coll_req *win = nb_window(comm, comm->oldest);
+    const struct nb_schedule_ops *s = win->op->schedule;
+
+    return peer->raw.waiting || (s->waits_for && s->waits_for(comm, win, peer)) ||
+           misses_values(comm, win, peer) || nb_forward_waits_for(comm, win, peer) ||
+           misses_result(comm, win, peer);
+}
+
+/* Names of the peers that the oldest unfinished window waits for. */
+static void late_peers(struct nb_coll_comm *comm, char *buf, size_t cap)
+{
+    size_t at = 0;
+
+    buf[0] = 0;
+    for (int i = 0; i < comm->nneighbors && at + 1 < cap; i++)
+        if (misses(comm, comm->neighbors[i]))
+            at += (size_t)snprintf(buf + at, cap - at, "%s%s", at ? ", " : "", comm->neighbors[i]->name);
+}
+
+static int tick(struct nb_coll_comm *comm, int64_t t)
+{
+    const struct nb_params *p = comm->ctx->params;
+    int64_t limit = p->peer_timeout * (int64_t)NB_NS_PER_S, every = limit / 4;
+    int64_t asleep = t - comm->life.tick_ns;
+
+    if (asleep < TICK_NS)
+        return 0;
+    comm->life.tick_ns = t;
+    nb_watch_rescan(comm);
+    if (nb_kill_switch_tick(comm))
+        return -1;
+    if (every > (int64_t)NB_NS_PER_S)
+        every = (int64_t)NB_NS_PER_S;
+    for (int i = 0; i < comm->nneighbors; i++) {
+        struct nb_peer *peer = comm->neighbors[i];
+        if (peer->gone)
+            continue;
+        if (asleep > limit / 2) /* this process was stopped, so it heard nothing: not the peer's fault */
+            peer->life.received_ns = t;
+        if (t - peer->life.sent_ns >= every) {
+            struct nb_ctl alive = {.kind = NB_CTL_ALIVE};
+            peer->life.sent_ns = t;
+            if (nb_control(comm, peer, &alive))
+                return -1;
+        }
+        if (t - peer->life.received_ns > limit && !peer->life.bye)
+            return nb_comm_error(comm, -ETIMEDOUT, "no sign of life from %s for %lld s (NIBBLE_PEER_TIMEOUT)",
+                                 peer->name, (long long)p->peer_timeout);
+    }
+    if (comm->oldest < comm->begun) {
+        const struct nb_coll_req *win = nb_window(comm, comm->oldest);
+        int64_t waited = t - comm->pace.moved_ns;
+        for (int i = 0; i < comm->nneighbors; i++)
+            if (comm->neighbors[i]->gone && misses(comm, comm->neighbors[i]))
+                return nb_comm_error(
+                    comm, -ECONNRESET, "%s has closed its communicator but %s %llu waits for it",
+                    comm->neighbors[i]->name, nb_func_name(win->op->func), (unsigned long long)win->op->opno);
+        if (waited > p->late_report * (int64_t)NB_NS_PER_S &&
+            t - comm->life.late_ns > p->late_report * (int64_t)NB_NS_PER_S) {
+            char who[400];
+            comm->life.late_ns = t;
+            late_peers(comm, who, sizeof(who));
+            NB_INFO(NCCL_NET,
+                    "%s: %s %llu, window of %llu bytes at %llu, has waited %lld s for %s (alive, late)",
+                    comm->label, nb_func_name(win->op->func), (unsigned long long)win->op->opno,
+                    (unsigned long long)win->bytes, (unsigned long long)win->off,
+                    (long long)(waited / (int64_t)NB_NS_PER_S), who[0] ? who : "peers");
+        }
+    }
+    return 0;
+}
+
+/* ---- shutdown --------------------------------------------------------------------------------------- */
+
+static void closed(struct nb_coll_comm *comm)
+{
+    comm->state = NB_COMM_CLOSED;
+    pthread_cond_broadcast(&comm->closed_cond);
+}
+
+/* What this node owes: queued messages, and all-gathers that a receiver may still ask about, through it as
+ * well. */
+static int owes(const struct nb_coll_comm *comm)
+{
+    for (int i = 0; i < comm->nneighbors; i++) {
+        const struct nb_peer *peer = comm->neighbors[i];
+        if (peer->gone)
+            continue;
+        if (peer->raw.n || peer->tx[NB_CLASS_CONTRIB].done < peer->tx[NB_CLASS_CONTRIB].queued ||
+            peer->tx[NB_CLASS_RESULT].done < peer->tx[NB_CLASS_RESULT].queued)
+            return 1;
+        if (!peer->life.bye && (nb_refs_unconfirmed(comm->refs) || nb_confirms_wait(&comm->confirms)))
+            return 1;
+    }
+    return 0;
+}
+
+static void send_bye(struct nb_coll_comm *comm, int64_t t)
+{
+    int waiting = 0;
+
+    if (!comm->life.drained && !owes(comm)) {
+        comm->life.drained = 1;
+        for (int i = 0; i < comm->nneighbors; i++) {
+            struct nb_peer *peer = comm->neighbors[i];
+            struct nb_ctl bye = {.kind = NB_CTL_BYE,
+                                 .a = peer->tx[NB_CLASS_CONTRIB].queued,
+                                 .b = peer->tx[NB_CLASS_RESULT].queued};
+            if (!peer->gone)
+                nb_control(comm, peer, &bye);
+        }
+    }
+    for (int i = 0; i < comm->nneighbors; i++) {
+        const struct nb_peer *peer = comm->neighbors[i];
+        if (peer->gone)
+            continue;
+        /* Our own acknowledgements must leave, too, before the connections close. */
+        if (!comm->life.drained || !peer->life.our_bye_acked || (peer->life.bye && !peer->life.bye_acked) ||
+            peer->tx[NB_CLASS_CONTROL].done < peer->tx[NB_CLASS_CONTROL].queued)
+            waiting++;
+    }
+    if (!waiting) {
+        closed(comm);
+    } else if (t > comm->life.close_deadline_ns) {
+        NB_WARN("%s: closing although %d peers have not taken all that this node owes them "
+                "(NIBBLE_CLOSE_TIMEOUT)",
+                comm->label, waiting);
+        closed(comm);
+    }
+}
+
+/* ---- failure ---------------------------------------------------------------------------------------- */
+
+/* Tell the others, as far as they still listen: no one has to wait for a timeout. Once, at the end of the
+ * round in which the communicator failed. */
+static void send_abort(struct nb_coll_comm *comm)
+{
+    struct nb_ctl ctl = {.kind = NB_CTL_ABORT};
+
+    if (comm->failure.reported)
+        return;
+    comm->failure.reported = 1;
+    memcpy(ctl.text, comm->failure.text, sizeof(ctl.text));
+    for (int n = 0; n < comm->nneighbors; n++) {
+        struct nb_peer *peer = comm->neighbors[n];
+        if (peer->gone)
+            continue;
+        nb_control(comm, peer, &ctl);
+        for (int i = 0; i < 3; i++) {
+            struct nb_tx *tx = &peer->tx[NB_CLASS_CONTROL];
+            struct nb_tx_item *it;
+            while (tx->sent < tx->queued) {
+                it = &tx->item[tx->sent % tx->slots];
+                if (comm->net->isend(tx->conn, it->data, it->len, 0, it->mhandle, &it->req) || !it->req)
+                    break;
+                tx->sent++;
+            }
+            while (tx->done < tx->sent) {
+                int done = 0;
+                it = &tx->item[tx->done % tx->slots];
+                if (comm->net->test(it->req, &done, NULL) || !done)
+                    break;
+                tx->done++;
+            }
+        }
+    }
+}
+
+/* ---- begin ------------------------------------------------------------------------------------------ */
+
+void nb_comm_begin(struct nb_coll_comm *comm)
+{
+    comm->life.tick_ns = nb_clock_ns(&comm->ctx->clock);
+    nb_pace_moved(comm);
+    for (int i = 0; i < comm->nneighbors; i++)
+        comm->neighbors[i]->life.received_ns = comm->life.tick_ns;
+}
+
+/* ---- one round -------------------------------------------------------------------------------------- */
+
+static int move_links(struct nb_coll_comm *comm, int64_t t)
+{
+    int moved = 0, ret;
+
+    nb_watch_look(comm);
+    for (int c = 0; c < NB_CLASS_CONTROL; c++)
+        nb_fair_look(comm, (enum nb_class)c, t);
+    for (int i = 0; i < comm->nneighbors; i++) {
+        struct nb_peer *peer = comm->neighbors[i];
+        for (int c = 0; c < NB_CLASS_COUNT; c++) {
+            ret = nb_tx_progress(comm, peer, &peer->tx[c]);
+            if (ret < 0)
+                return ret;
+            moved |= ret;
+            ret = nb_rx_progress(comm, peer, &peer->rx[c]);
+            if (ret < 0)
+                return ret;
+            if (ret > 0)
+                peer->life.received_ns = t;
+            moved |= ret;
+        }
+        ret = nb_control_read(comm, peer);
+        if (ret < 0)
+            return ret;
+        moved |= ret;
+        ret = nb_retransmit_progress(comm, peer);
+        if (ret < 0)
+            return ret;
+        moved |= ret;
+    }
+    return moved;
+}
+
+static int run(struct nb_coll_comm *comm, int64_t t)
+{
+    int moved, ret;
+
+    moved = move_links(comm, t);
+    if (moved < 0)
+        return moved;
+    moved |= dequeue(comm);
+    if (nb_comm_failed(comm))
+        return -1;
+    ret = nb_tasks_progress(comm);
+    if (ret < 0)
+        return ret;
+    moved |= ret;
+    ret = nb_receive_progress(comm);
+    if (ret < 0)
+        return ret;
+    moved |= ret;
+    ret = nb_send_progress(comm);
+    if (ret < 0)
+        return ret;
+    moved |= ret;
+    if (nb_device_failed(comm))
+        return -1;
+    if (moved) { /* what was just encoded should leave now */
+        ret = move_links(comm, t);
+        if (ret < 0)
+            return ret;
+    }
+    ret = tick(comm, t);
+    return ret < 0 ? ret : moved;
+}
+
+/* What the device wants to know: are there windows that are not finished, or of an operation that has more to
+ * come? A window of a failed communicator will never be finished. */
+static int busy(struct nb_coll_comm *comm)
+{
+    const uint64_t n = atomic_load(&comm->submitted);
+    const struct nb_coll_req *last;
+
+    if (nb_comm_failed(comm) || n == 0)
+        return 0;
+    if (atomic_load(&comm->finished) != n)
+        return 1;
+    last = nb_window(comm, n - 1);
+    return last->op->func != NB_FUNC_ALL_REDUCE &&
+           last->off + last->bytes < last->op->block * (uint64_t)comm->nnodes;
+}
+
+int nb_comm_progress(struct nb_coll_comm *comm, int64_t now_ns)
+{
+    int moved = 0;
+
+    pthread_mutex_lock(&comm->progress_lock);
+    if (comm->state != NB_COMM_CLOSED) {
+        if (!nb_comm_failed(comm))
+            moved = run(comm, now_ns);
+        if (comm->state == NB_COMM_CLOSING && !nb_comm_failed(comm))
+            send_bye(comm, now_ns);
+        if (nb_comm_failed(comm)) {
+            send_abort(comm);
+            if (comm->state == NB_COMM_CLOSING)
+                closed(comm); /* reported by the call that met it */
+        }
+        if (comm->device->ops->turn)
+            comm->device_waits = comm->device->ops->turn(comm->device, busy(comm));
+        comm->tasks_open = nb_tasks_under_way(&comm->tasks);
+    }
+    if (comm->state == NB_COMM_CLOSED)
+        moved = -1;
+    else
+        moved = moved > 0;
+    pthread_mutex_unlock(&comm->progress_lock);
+    return moved;
+}
+
+static int links_poll_fds(struct nb_coll_comm *comm, struct pollfd *fds, int max)
+{
+    int n = 0;
+
+    if (nb_comm_failed(comm))
+        return 0;
+    if (nb_tasks_under_way(&comm->tasks))
+        return -1;
+    for (int i = 0; i < comm->nneighbors; i++) {
+        struct nb_peer *peer = comm->neighbors[i];
+        if (peer->gone)
+            continue;
+        for (int c = 0; c < NB_CLASS_COUNT; c++) {
+            struct nb_tx *tx = &peer->tx[c];
+            struct nb_rx *rx = &peer->rx[c];
+            int k;
+            if (tx->done < tx->queued) {
+                k = comm->net->poll_fds(tx->conn, 1, fds + n, max - n);
+                if (k < 0)
+                    return -1;
+                n += k;
+            }
+            if (rx->arrived < rx->posted) {
+                k = comm->net->poll_fds(rx->conn, 0, fds + n, max - n);
+                if (k < 0)
+                    return -1;
+                n += k;
+            }
+        }
+    }
+    return n;
+}
+
+int nb_comm_poll_fds(struct nb_coll_comm *comm, struct pollfd *fds, int max)
+{
+    int n;
+
+    pthread_mutex_lock(&comm->progress_lock);
+    n = comm->device_waits ? -1 : links_poll_fds(comm, fds, max);
+    pthread_mutex_unlock(&comm->progress_lock);
+    return n;
+}

@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The parts of the CUDA device's table (device.h): the engine's work as descriptors for the kernel. What the
+ * kernel does not do (nb_gpu_plan says -ENOTSUP: an alignment it does not take, a span without room behind
+ * it) the CPU does, on copies where the bytes lie in GPU memory.
+ *
+ *   cuda_work.c      submitting, polling, waiting
+ *   cuda_memory.c    whose memory an address is; copies for the CPU; the device's own memory
+ *   cuda_codec.c     codecs and sums
+ *   cuda_evidence.c  questions that are answered at once
+ *   cuda.c           the table, opening and closing
+ *
+ * Threads: as in device.h.
+ */
+#ifndef NIBBLE_DEVICE_CUDA_DEVICE_H
+#define NIBBLE_DEVICE_CUDA_DEVICE_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "device/cuda_gpu.h"
+#include "device/device.h"
+
+/* A communicator's instance. */
+struct nb_cuda_device {
+    struct nb_device dev;
+    struct nb_gpu *gpu;
+    unsigned inflight;      /* work submitted and not finished; under the GPU's lock */
+    struct nb_source *list; /* [nnodes] */
+    uint8_t *bounce[2];     /* pinned, for what the CPU does */
+    size_t bounce_bytes;    /* of each */
+    struct {
+        uintptr_t page;
+        int reach;
+    } seen[256]; /* memory that the driver was asked about; forgotten by quiesce */
+};
+
+static inline struct nb_cuda_device *nb_cuda_of(struct nb_device *dev)
+{
+    return (struct nb_cuda_device *)dev;
+}
+
+static inline uint64_t nb_cuda_address(const void *p)
+{
+    return (uintptr_t)p;
+}
+
+/* ---- cuda_work.c ---- */
+
+/* Submit `desc` with its sources (NULL: none). With `work`: -EINPROGRESS, -EAGAIN, or an error. Without:
+ * wait, and return the result; *value gets the result's `value` unless it is NULL. -ENOTSUP: the kernel does
+ * not do it. `stats` may be NULL. */
+ssize_t nb_cuda_dev_submit(struct nb_cuda_device *d, struct nb_work *work, struct nb_gpu_desc *desc,
+                           const struct nb_source *sources, struct nb_encode_stats *stats, uint64_t *value);
+/* Wait until none of the instance's work is in flight. The watchdog bounds it. */
+void nb_cuda_dev_drain(struct nb_cuda_device *d);
+/* The error with which the device has failed, or -EIO where none is known: for a step that has just failed.
+ * */
+int nb_cuda_dev_lost(struct nb_cuda_device *d);
+
+ssize_t nb_cuda_dev_poll(struct nb_device *dev, struct nb_work *work);
+
+/* ---- cuda_memory.c ---- */
+
+/* 0 when the GPU sees the address, or it is NULL; else -EFAULT after a WARN, and the device has failed. */
+int nb_cuda_dev_check_reach(struct nb_cuda_device *d, const void *p);
+/* 1 when the CPU can read `bytes` at `p`, there or in a bounce buffer. */
+int nb_cuda_dev_may_view(struct nb_cuda_device *d, const void *p, size_t bytes);
+/* The bytes where the CPU can access them: `p` (also when that is NULL), or bounce buffer `i`, which with
+ * `fill` has a copy of them. NULL: there are too many, or copying has failed; then the device has failed. */
+void *nb_cuda_dev_view(struct nb_cuda_device *d, unsigned i, const void *p, size_t bytes, int fill);
+/* What the CPU has written at `from`, a view of `to`, goes to `to`. 0, or an error. */
+int nb_cuda_dev_unview(struct nb_cuda_device *d, void *to, const void *from, size_t bytes);
+
+int nb_cuda_dev_copy(struct nb_device *dev, struct nb_work *work, void *dst, const void *src, size_t bytes);
+int nb_cuda_dev_zero(struct nb_device *dev, struct nb_work *work, void *dst, size_t bytes);
+void *nb_cuda_dev_alloc(struct nb_device *dev, enum nb_place place, size_t bytes);
+void nb_cuda_dev_free(struct nb_device *dev, enum nb_place place, void *p, size_t bytes);
+
+/* ---- cuda_codec.c ---- */
+
+ssize_t nb_cuda_dev_encode(struct nb_device *dev, struct nb_work *work, const struct nb_encoding *e);
+int nb_cuda_dev_decode(struct nb_device *dev, struct nb_work *work, const struct nb_decoding *d);
+int nb_cuda_dev_reduce(struct nb_device *dev, struct nb_work *work, enum nb_dtype type,
+                       const struct nb_source *sources, size_t nsources, const void *own, size_t n,
+                       uint64_t first, void *dst);
+int nb_cuda_dev_reduce_exact(struct nb_device *dev, struct nb_work *work, ncclDataType_t type, ncclRedOp_t op,
+                             const void *const *sources, size_t nsources, const void *own, size_t n,
+                             void *dst);
+
+/* ---- cuda_evidence.c ---- */
+
+enum nb_ulp_width nb_cuda_dev_ulp_guess(struct nb_device *dev, const void *cur, const void *ref,
+                                        size_t bytes);
+uint64_t nb_cuda_dev_hash(struct nb_device *dev, const void *data, size_t bytes, uint64_t seed);
+int nb_cuda_dev_equal(struct nb_device *dev, const void *a, const void *b, size_t bytes);
+double nb_cuda_dev_likeness(struct nb_device *dev, const void *a, const void *b, size_t bytes,
+                            unsigned samples);
+unsigned nb_cuda_dev_sample(struct nb_device *dev, enum nb_dtype type, const void *src, size_t n,
+                            unsigned samples, float *out);
+unsigned nb_cuda_dev_profile(struct nb_device *dev, enum nb_dtype type, const void *src, size_t n,
+                             unsigned groups, float *out);
+
+#endif

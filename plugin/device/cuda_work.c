@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Work of the CUDA device: submitting it, polling, waiting. See cuda_device.h. */
+#include "device/cuda_device.h"
+
+#include <errno.h>
+#include <sched.h>
+
+/* The state of a work, and a round of what has to be done for it. */
+static ssize_t look(struct nb_cuda_device *d, struct nb_work *w)
+{
+    ssize_t ret;
+
+    pthread_mutex_lock(&d->gpu->lock);
+    ret = nb_ring_poll(&d->gpu->ring, w);
+    if (ret == -EINPROGRESS)
+        nb_launches_turn(&d->gpu->launches);
+    pthread_mutex_unlock(&d->gpu->lock);
+    return ret;
+}
+
+/* Wait for a work. The watchdog of nb_launches_turn bounds it. */
+static ssize_t await(struct nb_cuda_device *d, struct nb_work *w)
+{
+    ssize_t ret;
+
+    while ((ret = look(d, w)) == -EINPROGRESS)
+        sched_yield();
+    return ret;
+}
+
+ssize_t nb_cuda_dev_submit(struct nb_cuda_device *d, struct nb_work *work, struct nb_gpu_desc *desc,
+                           const struct nb_source *sources, struct nb_encode_stats *stats, uint64_t *value)
+{
+    struct nb_work own, *w = work ? work : &own;
+    ssize_t ret;
+
+    for (;;) {
+        pthread_mutex_lock(&d->gpu->lock);
+        ret = atomic_load(&d->gpu->ring.failed);
+        if (!ret)
+            ret = nb_ring_submit(&d->gpu->ring, &d->inflight, w, desc, sources, stats);
+        if (ret == -EAGAIN || (!ret && d->gpu->launches.how == NB_LAUNCH_BATCH && !work))
+            nb_launches_turn(&d->gpu->launches);
+        pthread_mutex_unlock(&d->gpu->lock);
+        if (ret != -EAGAIN || work)
+            break;
+        sched_yield();
+    }
+    if (ret)
+        return ret;
+    if (work)
+        return -EINPROGRESS;
+    ret = await(d, w);
+    if (value)
+        *value = w->more[1];
+    return ret;
+}
+
+ssize_t nb_cuda_dev_poll(struct nb_device *dev, struct nb_work *work)
+{
+    return look(nb_cuda_of(dev), work);
+}
+
+void nb_cuda_dev_drain(struct nb_cuda_device *d)
+{
+    unsigned open;
+
+    do {
+        pthread_mutex_lock(&d->gpu->lock);
+        nb_launches_turn(&d->gpu->launches);
+        open = d->inflight;
+        pthread_mutex_unlock(&d->gpu->lock);
+        if (open)
+            sched_yield();
+    } while (open);
+}
+
+int nb_cuda_dev_lost(struct nb_cuda_device *d)
+{
+    const int err = atomic_load(&d->gpu->ring.failed);
+    return err ? err : -EIO;
+}

@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Contexts as tests and simulations make them: each has settings, a clock, a label, a transport and lists of
+ * its own, and none knows of the others, of the process's or of the environment. What two of them do together
+ * is in tests/coll/test_contexts.c.
+ */
+#include <check.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "abi/context.h"
+#include "abi/process.h"
+#include "base/fault.h"
+#include "base/log.h"
+#include "coll/engine.h"
+#include "policy/job.h"
+#include "policy/queue.h"
+#include "state/budget.h"
+#include "tests/base/capture.h"
+#include "tests/base/environment.h"
+#include "tests/net/loopback.h"
+
+static const char *const first_settings[] = {"NIBBLE_CREDITS=5", "NIBBLE_EF_MAX_MB=1", "NIBBLE_FAULT=alloc",
+                                             NULL};
+static const char *const second_settings[] = {"NIBBLE_CREDITS=6", NULL};
+
+static void setup(void)
+{
+    setenv("NIBBLE_CREDITS", "9", 1);
+    nb_log_set(capture_log);
+    capture_reset();
+}
+
+static void teardown(void)
+{
+    nb_log_set(NULL);
+    ck_assert_int_eq(loopback_open_objects(), 0);
+}
+
+static uint64_t fixed(void *arg)
+{
+    return *(const uint64_t *)arg;
+}
+
+static int second_gpu(struct nb_context *ctx)
+{
+    (void)ctx;
+    return 1;
+}
+
+static struct nb_context *make(const char *const *settings, const char *label)
+{
+    const struct nb_context_options options = {
+        .settings = settings, .label = label, .transport = &loopback_ops, .current_gpu = second_gpu};
+    struct nb_context *ctx = NULL;
+
+    ck_assert_msg(nb_context_create(&options, &ctx) == 0, "%s", capture_text);
+    return ctx;
+}
+
+START_TEST(each_has_its_own)
+{
+    struct nb_context *a = make(first_settings, "a"), *b = make(second_settings, "b");
+    struct nb_job *job[2] = {nb_job_get(a, 1), nb_job_get(b, 1)};
+    struct nb_queue *queue[2] = {nb_queue_get(a, 7, 1), nb_queue_get(b, 7, 1)};
+
+    ck_assert(a->params->credits == 5 && b->params->credits == 6);
+    ck_assert(nb_fault(a, "alloc") == 1 && nb_fault(b, "alloc") == 0);
+    ck_assert_ptr_ne(a->net, b->net);
+    ck_assert(job[0] && job[1] && job[0] != job[1]);
+    ck_assert(queue[0] && queue[1] && queue[0] != queue[1]);
+    ck_assert_int_eq(nb_budget_take(a->budgets, NB_BUDGET_FEEDBACK, 1 << 20), 0);
+    ck_assert_int_eq(nb_budget_take(a->budgets, NB_BUDGET_FEEDBACK, 1), -ENOMEM);
+    ck_assert_int_eq(nb_budget_take(b->budgets, NB_BUDGET_FEEDBACK, 1), 0);
+    nb_note_tuner(a);
+    ck_assert(nb_tuner_seen(a) && !nb_tuner_seen(b));
+    ck_assert(nb_count_profiler(a) == 0 && nb_count_profiler(a) == 1 && nb_count_profiler(b) == 0);
+    for (int i = 0; i < 2; i++) {
+        nb_job_put(job[i]);
+        nb_queue_put(queue[i]);
+    }
+    nb_context_destroy(a);
+    ck_assert_int_eq(b->params->credits, 6);
+    nb_context_destroy(b);
+    nb_context_destroy(NULL);
+}
+END_TEST
+
+START_TEST(driven_by_the_caller_with_its_clock)
+{
+    uint64_t time = 12345;
+    const struct nb_context_options options = {
+        .settings = second_settings, .transport = &loopback_ops, .clock = {.now_ns = fixed, .arg = &time}};
+    struct nb_context *ctx = NULL;
+
+    ck_assert_int_eq(nb_context_create(&options, &ctx), 0);
+    ck_assert(nb_engine_is_stepped(ctx->engine));
+    ck_assert_int_eq(nb_clock_ns(&ctx->clock), 12345);
+    time = 99999;
+    ck_assert_int_eq(nb_clock_ns(&ctx->clock), 99999);
+    ck_assert(!nb_engine_step(ctx->engine, nb_clock_ns(&ctx->clock)));
+    nb_context_destroy(ctx);
+}
+END_TEST
+
+START_TEST(lines_have_the_label)
+{
+    static const char *const bad[] = {"NIBBLE_CREDITS=many", NULL};
+    static const char *const bad_rule[] = {"NIBBLE_GRAD=nonsense", NULL};
+    struct nb_context_options options = {.settings = bad, .label = "node 3", .transport = &loopback_ops};
+    struct nb_context *ctx = NULL;
+
+    ck_assert_int_eq(nb_context_create(&options, &ctx), -EINVAL);
+    ck_assert_msg(capture_has("node 3: bad setting NIBBLE_CREDITS=many"), "%s", capture_text);
+    capture_reset();
+    options.settings = bad_rule;
+    ck_assert_int_eq(nb_context_create(&options, &ctx), -EINVAL);
+    ck_assert_msg(capture_has("node 3: NIBBLE_GRAD=nonsense"), "%s", capture_text);
+    ck_assert_ptr_null(ctx);
+    capture_reset();
+    NB_WARN("of nobody"); /* the label is gone with the call */
+    ck_assert(!capture_has("node 3"));
+}
+END_TEST
+
+START_TEST(the_process_has_another)
+{
+    struct nb_context *ctx = make(first_settings, "a"), *process = nb_process_context();
+    struct nb_init *init = NULL;
+
+    ck_assert(process && process != ctx);
+    ck_assert_ptr_eq(nb_process_context(), process);
+    setenv("NCCL_SOCKET_IFNAME", "lo", 1);
+    ck_assert_int_eq(nb_process_init(NB_HALF_NET, 1, -1, capture_log, &init), 0);
+    ck_assert_int_eq(process->params->credits, 9); /* the environment's */
+    ck_assert_int_eq(ctx->params->credits, 5);
+    ck_assert_int_eq(nb_process_finalize(NB_HALF_NET, init), 0);
+    ck_assert_int_eq(process->params->credits, nb_params_defaults()->credits);
+    ck_assert_int_eq(ctx->params->credits, 5);
+    nb_context_destroy(ctx);
+}
+END_TEST
+
+int main(void)
+{
+    environment_clear();
+    TCase *tc = tcase_create("context");
+    tcase_set_timeout(tc, 3600);
+    tcase_add_checked_fixture(tc, setup, teardown);
+    tcase_add_test(tc, each_has_its_own);
+    tcase_add_test(tc, driven_by_the_caller_with_its_clock);
+    tcase_add_test(tc, lines_have_the_label);
+    tcase_add_test(tc, the_process_has_another);
+    Suite *suite = suite_create("abi/context");
+    suite_add_tcase(suite, tc);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}

@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What NCCL, and with it the user, is told about each kind of failure. */
+#include <check.h>
+#include <errno.h>
+#include <stdlib.h>
+
+#include "abi/result.h"
+#include "base/log.h"
+#include "tests/base/capture.h"
+
+START_TEST(errors_become_what_nccl_documents)
+{
+    ck_assert_int_eq(nb_result(0), ncclSuccess);
+    ck_assert_int_eq(nb_result(17), ncclSuccess); /* a length */
+    ck_assert_int_eq(nb_result(-EINVAL), ncclInternalError);
+    ck_assert_int_eq(nb_result(-ENOTSUP), ncclInternalError);
+    ck_assert_int_eq(nb_result(-EMSGSIZE), ncclInvalidUsage);
+    static const int remote[] = {ECONNRESET,   ECONNREFUSED, ECONNABORTED, ENOTCONN, EPIPE, ETIMEDOUT,
+                                 EHOSTUNREACH, ENETUNREACH,  ENETDOWN,     EBADMSG,  EPROTO};
+    for (size_t i = 0; i < sizeof(remote) / sizeof(remote[0]); i++)
+        ck_assert_msg(nb_result(-remote[i]) == ncclRemoteError, "%s", strerror(remote[i]));
+    static const int local[] = {ENOMEM, EIO, EMFILE, ENODEV, EACCES, EADDRINUSE};
+    for (size_t i = 0; i < sizeof(local) / sizeof(local[0]); i++)
+        ck_assert_msg(nb_result(-local[i]) == ncclSystemError, "%s", strerror(local[i]));
+}
+END_TEST
+
+START_TEST(during_init_an_invalid_value_is_the_users)
+{
+    ck_assert_int_eq(nb_result_init(0), ncclSuccess);
+    ck_assert_int_eq(nb_result_init(-EINVAL), ncclInvalidUsage);
+    ck_assert_int_eq(nb_result_init(-ENOMEM), ncclSystemError);
+}
+END_TEST
+
+static ncclResult_t takes_pointer(void *mhandle)
+{
+    NB_REQUIRE(mhandle);
+    return ncclSuccess;
+}
+
+START_TEST(missing_arguments_are_named)
+{
+    int here;
+    nb_log_set(capture_log);
+    ck_assert_int_eq(takes_pointer(&here), ncclSuccess);
+    ck_assert_int_eq(capture_warnings, 0);
+    ck_assert_int_eq(takes_pointer(NULL), ncclInternalError);
+    ck_assert(capture_has("takes_pointer: NCCL passed NULL for mhandle"));
+    capture_reset();
+}
+END_TEST
+
+int main(void)
+{
+    TCase *tc = tcase_create("result");
+    tcase_set_timeout(tc, 3600);
+    tcase_add_test(tc, errors_become_what_nccl_documents);
+    tcase_add_test(tc, during_init_an_invalid_value_is_the_users);
+    tcase_add_test(tc, missing_arguments_are_named);
+    Suite *suite = suite_create("result");
+    suite_add_tcase(suite, tc);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}

@@ -1,0 +1,420 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Settings: what is taken, what is refused and how, the hash, and the texts made from the table. */
+#include <check.h>
+#include <errno.h>
+#include <locale.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/params.h"
+#include "tests/base/capture.h"
+#include "tests/base/environment.h"
+
+/* The settings that the last successful load gave. */
+static const struct nb_params *params;
+
+static void drop(void)
+{
+    nb_params_free(params);
+    params = NULL;
+}
+
+static int load(void)
+{
+    drop();
+    return nb_params_read(&params);
+}
+
+/* Loads with NAME=value alone (name NULL: with nothing); the result of the load. */
+static int load_with(const char *name, const char *value)
+{
+    if (name)
+        setenv(name, value, 1);
+    capture_reset();
+    int rc = load();
+    if (name)
+        unsetenv(name);
+    return rc;
+}
+
+static void must_take(const char *name, const char *value)
+{
+    ck_assert_msg(load_with(name, value) == 0, "%s=%s was refused: %s", name, value, capture_text);
+    ck_assert_int_eq(capture_warnings, 0);
+}
+
+/* Refused with exactly one line, which names variable and value and `expected`. */
+static void must_refuse(const char *name, const char *value, const char *expected)
+{
+    char part[256];
+    snprintf(part, sizeof(part), "bad setting %s=%s: ", name, value);
+    ck_assert_msg(load_with(name, value) == -EINVAL, "%s=%s was taken", name, value);
+    ck_assert_msg(capture_has(part), "'%s' is not in: %s", part, capture_text);
+    ck_assert_msg(capture_has(expected), "'%s' is not in: %s", expected, capture_text);
+    ck_assert_int_eq(capture_warnings, 1);
+}
+
+static void setup(void)
+{
+    nb_log_set(capture_log);
+    capture_reset();
+}
+
+START_TEST(defaults_hold_without_environment)
+{
+    ck_assert_int_eq(nb_params_defaults()->unit_bytes, 131072); /* even before the first load */
+    must_take(NULL, NULL);
+    const struct nb_params *p = params;
+    ck_assert_int_eq(p->enable, 1);
+    ck_assert_int_eq(p->rs, 1);
+    ck_assert_int_eq(p->ag, 1);
+    ck_assert_int_eq(p->unit_bytes, 131072);
+    ck_assert_double_eq(p->ef_beta, 0.8);
+    ck_assert_str_eq(p->fault, "");
+}
+END_TEST
+
+START_TEST(integers_are_strict)
+{
+    must_take("NIBBLE_CREDITS", "17");
+    ck_assert_int_eq(params->credits, 17);
+    drop();
+    must_take("NIBBLE_RS_MIN_BYTES", "9223372036854775807");
+    ck_assert(params->rs_min_bytes == INT64_MAX);
+    drop();
+    must_take("NIBBLE_CREDITS", ""); /* as good as unset */
+    ck_assert_int_eq(params->credits, 48);
+    drop();
+
+    static const char *const bad[] = {"0",  "4097", "-1", "-",   "+5",   " 5",
+                                      "5 ", "5k",   "5.", "0x5", "five", "99999999999999999999"};
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
+        must_refuse("NIBBLE_CREDITS", bad[i], "an integer from 1 to 4096");
+    must_refuse("NIBBLE_RS_MIN_BYTES", "-1", "an integer of at least 0");
+    must_refuse("NIBBLE_RS_MIN_BYTES", "9223372036854775808", "an integer of at least 0");
+}
+END_TEST
+
+START_TEST(reals_are_strict)
+{
+    static const struct {
+        const char *text;
+        double value;
+    } good[] = {{"0.5", 0.5}, {".25", 0.25}, {"1e-3", 1e-3}, {"0", 0.0}, {"0.999", 0.999}};
+    for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
+        must_take("NIBBLE_EF_BETA", good[i].text);
+        ck_assert_double_eq(params->ef_beta, good[i].value);
+        drop();
+    }
+    static const char *const bad[] = {"1",    "-0.1", "nan", "inf", "0,5", "0x1p-1", " 0.5",
+                                      "0.5 ", "0.5f", "e",   ".",   "-",   "1e999",  "1e-999"};
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
+        must_refuse("NIBBLE_EF_BETA", bad[i], "a number from 0 to 0.999");
+}
+END_TEST
+
+START_TEST(reals_do_not_depend_on_the_locale)
+{
+    static const char *const with_comma[] = {"de_DE.UTF-8", "de_DE", "fr_FR.UTF-8", "fr_FR"};
+    const char *set = NULL;
+    for (size_t i = 0; i < 4 && !set; i++)
+        set = setlocale(LC_ALL, with_comma[i]);
+    if (!set)
+        return; /* none is installed; the strings above cover the C locale */
+    must_take("NIBBLE_EF_BETA", "0.5");
+    ck_assert_double_eq(params->ef_beta, 0.5);
+    char text[64];
+    nb_params_describe(params, text, sizeof(text));
+    ck_assert_str_eq(text, "NIBBLE_EF_BETA=0.5");
+}
+END_TEST
+
+START_TEST(booleans_are_strict)
+{
+    must_take("NIBBLE_ENABLE", "0");
+    ck_assert_int_eq(params->enable, 0);
+    drop();
+    must_take("NIBBLE_ENABLE", "1");
+    ck_assert_int_eq(params->enable, 1);
+    drop();
+    static const char *const bad[] = {"2", "yes", "true", "01", "1 ", "-0"};
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
+        must_refuse("NIBBLE_ENABLE", bad[i], "0 or 1");
+}
+END_TEST
+
+START_TEST(words_are_strict)
+{
+    static const char *const words[] = {"raw", "int4", "int8"};
+    for (int i = 0; i < 3; i++) {
+        must_take("NIBBLE_RS", words[i]);
+        ck_assert_int_eq(params->rs, i);
+        drop();
+    }
+    static const char *const bad[] = {"INT4", "int", "int44", "1", "raw|int4", "|", " raw"};
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
+        must_refuse("NIBBLE_RS", bad[i], "raw, int4 or int8");
+}
+END_TEST
+
+START_TEST(strings_are_copied)
+{
+    setenv("NIBBLE_FAULT", "connect", 1);
+    ck_assert_int_eq(load(), 0);
+    setenv("NIBBLE_FAULT", "xxxxxxx", 1);
+    ck_assert_str_eq(params->fault, "connect");
+    drop();
+    ck_assert_str_eq(nb_params_defaults()->fault, "");
+}
+END_TEST
+
+START_TEST(unknown_names_are_refused_with_a_proposal)
+{
+    ck_assert_int_eq(load_with("NIBBLE_CREDIT", "5"), -EINVAL);
+    ck_assert(capture_has("unknown setting NIBBLE_CREDIT (did you mean NIBBLE_CREDITS?)"));
+    ck_assert_int_eq(load_with("NIBBLE_TCP_STREAM", ""), -EINVAL); /* even when empty */
+    ck_assert(capture_has("NIBBLE_TCP_STREAM (did you mean NIBBLE_TCP_STREAMS?)"));
+    ck_assert_int_eq(load_with("NIBBLE_", "1"), -EINVAL);
+    char longest[200] = "NIBBLE_";
+    memset(longest + 7, 'X', sizeof(longest) - 8);
+    ck_assert_int_eq(load_with(longest, "1"), -EINVAL);
+    must_take("NIBBLER", "1"); /* not ours */
+}
+END_TEST
+
+START_TEST(every_bad_value_is_told_and_a_failed_load_is_tried_again)
+{
+    setenv("NIBBLE_RS", "int5", 1);
+    setenv("NIBBLE_ENABLE", "on", 1);
+    setenv("NIBBLE_FAULT", "kept", 1);
+    setenv("NIBBLE_WHAT", "on", 1);
+    ck_assert_int_eq(load(), -EINVAL);
+    ck_assert_int_eq(capture_warnings, 3);
+    ck_assert_ptr_null(params); /* nothing of a failed load is in force */
+    unsetenv("NIBBLE_RS");
+    unsetenv("NIBBLE_ENABLE");
+    unsetenv("NIBBLE_WHAT");
+    ck_assert_int_eq(load(), 0);
+    ck_assert_str_eq(params->fault, "kept");
+}
+END_TEST
+
+START_TEST(objects_do_not_change_and_do_not_know_each_other)
+{
+    const struct nb_params *first, *second;
+
+    setenv("NIBBLE_CREDITS", "5", 1);
+    ck_assert_int_eq(nb_params_read(&first), 0);
+    setenv("NIBBLE_CREDITS", "6", 1);
+    ck_assert_int_eq(first->credits, 5);
+    ck_assert_int_eq(nb_params_read(&second), 0);
+    nb_params_free(first);
+    ck_assert_int_eq(second->credits, 6);
+    nb_params_free(second);
+    nb_params_free(NULL);
+}
+END_TEST
+
+START_TEST(a_list_in_place_of_the_environment)
+{
+    static const char *const good[] = {"NIBBLE_CREDITS=7", "OTHER=1", "NIBBLE_FAULT=alloc",
+                                       "NIBBLE_RS=", NULL};
+    static const char *const none[] = {NULL};
+    static const char *const bad[] = {"NIBBLE_CREDITS=7", "NIBBLE_RS=int5", NULL};
+    static const char *const unknown[] = {"NIBBLE_CREDIT=7", NULL};
+    const struct nb_params *p = NULL;
+
+    setenv("NIBBLE_CREDITS", "5", 1);
+    setenv("NIBBLE_UNIT_BYTES", "nonsense", 1);
+    ck_assert_int_eq(nb_params_read_list(good, &p), 0);
+    ck_assert_int_eq(p->credits, 7);
+    ck_assert_str_eq(p->fault, "alloc");
+    ck_assert_int_eq(p->rs, 1);
+    ck_assert(nb_params_hash(p) == nb_params_hash(nb_params_defaults()));
+    nb_params_free(p);
+    ck_assert_int_eq(nb_params_read_list(none, &p), 0);
+    ck_assert_int_eq(p->credits, 48);
+    nb_params_free(p);
+    ck_assert_int_eq(nb_params_read_list(bad, &p), -EINVAL);
+    ck_assert(capture_has("bad setting NIBBLE_RS=int5"));
+    ck_assert_int_eq(nb_params_read_list(unknown, &p), -EINVAL);
+    ck_assert(capture_has("did you mean NIBBLE_CREDITS?"));
+}
+END_TEST
+
+static uint64_t hash_with(const char *name, const char *value)
+{
+    must_take(name, value);
+    uint64_t hash = nb_params_hash(params);
+    drop();
+    return hash;
+}
+
+START_TEST(hash_covers_what_nodes_must_agree_on)
+{
+    uint64_t plain = hash_with(NULL, NULL);
+    ck_assert(hash_with("NIBBLE_RS", "int4") == plain); /* the default, spelt out */
+    ck_assert(hash_with("NIBBLE_UNIT_BYTES", "0131072") == plain);
+    ck_assert(hash_with("NIBBLE_CREDITS", "7") == plain); /* a node's own business */
+    ck_assert(hash_with("NIBBLE_FAULT", "connect") == plain);
+    ck_assert(hash_with("NIBBLE_RS", "raw") != plain);
+    ck_assert(hash_with("NIBBLE_UNIT_BYTES", "65536") != plain);
+    ck_assert(hash_with("NIBBLE_RS_MIN_BYTES", "1") != hash_with("NIBBLE_AR_MIN_BYTES", "1"));
+}
+END_TEST
+
+/* Rules of communicators may be long, and nodes may differ in the last of them. */
+START_TEST(hash_covers_long_values)
+{
+    char value[600];
+
+    memset(value, 'a', sizeof(value));
+    memcpy(value, "name=", 5);
+    value[sizeof(value) - 1] = 0;
+    uint64_t one = hash_with("NIBBLE_COMMS", value);
+    value[sizeof(value) - 2] = 'b';
+    ck_assert(hash_with("NIBBLE_COMMS", value) != one);
+}
+END_TEST
+
+START_TEST(describe_tells_differences_only)
+{
+    char text[256];
+    must_take(NULL, NULL);
+    nb_params_describe(params, text, sizeof(text));
+    ck_assert_str_eq(text, "");
+    drop();
+
+    setenv("NIBBLE_RS", "int8", 1);
+    setenv("NIBBLE_EF_BETA", "0.25", 1);
+    setenv("NIBBLE_CREDITS", "48", 1);
+    must_take("NIBBLE_FAULT", "a,b");
+    nb_params_describe(params, text, sizeof(text));
+    ck_assert_str_eq(text, "NIBBLE_RS=int8, NIBBLE_EF_BETA=0.25, NIBBLE_FAULT=a,b");
+    size_t full = strlen(text) + 1;
+    char cut[256];
+    for (size_t cap = 0; cap <= full; cap++) {
+        memset(cut, '#', sizeof(cut));
+        nb_params_describe(params, cut, cap);
+        ck_assert_int_eq(cut[cap], '#'); /* nothing behind the end */
+        if (cap == 0)
+            continue;
+        ck_assert_uint_lt(strlen(cut), cap);
+        if (cap == full)
+            ck_assert_str_eq(cut, text);
+        else if (cap >= 4 && strlen(cut) == cap - 1)
+            ck_assert_str_eq(cut + cap - 4, "...");
+    }
+}
+END_TEST
+
+/* A default that its own limits refuse, or that is no word of its list, would only show up in a user's
+ * job. */
+START_TEST(every_default_passes_its_own_rules)
+{
+    char text[64];
+#define NB_PARAM_INT(f, n, d, lo, hi, h) \
+    snprintf(text, sizeof(text), "%lld", (long long)(d)); \
+    setenv(n, text, 1);
+#define NB_PARAM_REAL(f, n, d, lo, hi, h) \
+    snprintf(text, sizeof(text), "%.17g", (double)(d)); \
+    setenv(n, text, 1);
+#define NB_PARAM_BOOL(f, n, d, h) \
+    snprintf(text, sizeof(text), "%d", (d)); \
+    setenv(n, text, 1);
+#define NB_PARAM_STR(f, n, d, h) setenv(n, d, 1);
+#define NB_PARAM_ENUM(f, n, d, w, h) setenv(n, d, 1);
+#define NB_PARAM_AGREED_INT NB_PARAM_INT
+#define NB_PARAM_AGREED_REAL NB_PARAM_REAL
+#define NB_PARAM_AGREED_BOOL NB_PARAM_BOOL
+#define NB_PARAM_AGREED_STR NB_PARAM_STR
+#define NB_PARAM_AGREED_ENUM NB_PARAM_ENUM
+#include "base/params.def"
+#include "base/params_undef.h"
+    must_take(NULL, NULL);
+    nb_params_describe(params, text, sizeof(text));
+    ck_assert_str_eq(text, "");
+}
+END_TEST
+
+START_TEST(table_has_a_row_for_each_setting)
+{
+    char *table = NULL;
+    size_t size = 0;
+    FILE *out = open_memstream(&table, &size);
+    ck_assert_ptr_nonnull(out);
+    nb_params_print_table(out);
+    fclose(out);
+    static const char *const names[] = {
+#define NB_PARAM_INT(f, n, ...) n,
+#define NB_PARAM_REAL(f, n, ...) n,
+#define NB_PARAM_BOOL(f, n, ...) n,
+#define NB_PARAM_STR(f, n, ...) n,
+#define NB_PARAM_ENUM(f, n, ...) n,
+#define NB_PARAM_AGREED_INT NB_PARAM_INT
+#define NB_PARAM_AGREED_REAL NB_PARAM_REAL
+#define NB_PARAM_AGREED_BOOL NB_PARAM_BOOL
+#define NB_PARAM_AGREED_STR NB_PARAM_STR
+#define NB_PARAM_AGREED_ENUM NB_PARAM_ENUM
+#include "base/params.def"
+#include "base/params_undef.h"
+    };
+    size_t rows = 0;
+    for (const char *at = table; (at = strchr(at, '\n')); at++)
+        rows++;
+    ck_assert_uint_eq(rows, 2 + sizeof(names) / sizeof(names[0]));
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        char cell[80];
+        snprintf(cell, sizeof(cell), "\n| `%s`", names[i]);
+        ck_assert_msg(strstr(table, cell), "no row for %s", names[i]);
+    }
+    ck_assert(strstr(table, "\n| `NIBBLE_RS` \\* | `int4` | raw, int4 or int8 | "));
+    ck_assert(strstr(table, "\n| `NIBBLE_FAULT` | (empty) | text | "));
+    free(table);
+}
+END_TEST
+
+START_TEST(env_takes_empty_for_unset)
+{
+    unsetenv("NCCL_SOCKET_IFNAME");
+    ck_assert_ptr_null(nb_env("NCCL_SOCKET_IFNAME"));
+    setenv("NCCL_SOCKET_IFNAME", "", 1);
+    ck_assert_ptr_null(nb_env("NCCL_SOCKET_IFNAME"));
+    setenv("NCCL_SOCKET_IFNAME", "lo", 1);
+    ck_assert_str_eq(nb_env("NCCL_SOCKET_IFNAME"), "lo");
+}
+END_TEST
+
+int main(void)
+{
+    environment_clear();
+    TCase *tc = tcase_create("params"); /* each test in a process of its own */
+    tcase_set_timeout(tc, 3600);
+    tcase_add_checked_fixture(tc, setup, NULL);
+    tcase_add_test(tc, defaults_hold_without_environment);
+    tcase_add_test(tc, integers_are_strict);
+    tcase_add_test(tc, reals_are_strict);
+    tcase_add_test(tc, reals_do_not_depend_on_the_locale);
+    tcase_add_test(tc, booleans_are_strict);
+    tcase_add_test(tc, words_are_strict);
+    tcase_add_test(tc, strings_are_copied);
+    tcase_add_test(tc, unknown_names_are_refused_with_a_proposal);
+    tcase_add_test(tc, every_bad_value_is_told_and_a_failed_load_is_tried_again);
+    tcase_add_test(tc, objects_do_not_change_and_do_not_know_each_other);
+    tcase_add_test(tc, a_list_in_place_of_the_environment);
+    tcase_add_test(tc, hash_covers_what_nodes_must_agree_on);
+    tcase_add_test(tc, hash_covers_long_values);
+    tcase_add_test(tc, describe_tells_differences_only);
+    tcase_add_test(tc, every_default_passes_its_own_rules);
+    tcase_add_test(tc, table_has_a_row_for_each_setting);
+    tcase_add_test(tc, env_takes_empty_for_unset);
+    Suite *suite = suite_create("params");
+    suite_add_tcase(suite, tc);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}

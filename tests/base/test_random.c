@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tokens. */
+#include <check.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/random.h"
+
+START_TEST(tokens_differ)
+{
+    uint8_t tokens[64][NB_TOKEN_BYTES];
+    for (int i = 0; i < 64; i++) {
+        ck_assert_int_eq(nb_random_token(tokens[i]), 0);
+        for (int j = 0; j < i; j++)
+            ck_assert_int_ne(memcmp(tokens[i], tokens[j], NB_TOKEN_BYTES), 0);
+    }
+    /* More than the kernel gives out at once without being interruptible; ends in something written. */
+    static uint8_t large[4096];
+    ck_assert_int_eq(nb_random(large, sizeof(large)), 0);
+    int nonzero = 0;
+    for (size_t i = sizeof(large) - 64; i < sizeof(large); i++)
+        nonzero += large[i] != 0;
+    ck_assert_int_gt(nonzero, 0);
+    ck_assert_int_eq(nb_random(NULL, 0), 0);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("base/random");
+    TCase *t = tcase_create("random");
+    SRunner *runner;
+    int failed;
+
+    tcase_set_timeout(t, 3600);
+    tcase_add_test(t, tokens_differ);
+    suite_add_tcase(suite, t);
+    runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}

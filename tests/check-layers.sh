@@ -1,0 +1,83 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# The layers of docs/architecture.md are those of the code: no object refers, and no file includes, upwards or in a circle,
+# and mutable globals are only where plugin/base/context.h says so. layers.py does it and tells what its lines mean.
+# Before that, it has to find offences that are made here for it.
+set -u
+export LC_ALL=C
+srcdir=$(cd "${NB_SRCDIR:-$(dirname "$0")/..}" && pwd) || exit 1
+builddir=${NB_BUILDDIR:-.}
+tmp=$(mktemp -d) || exit 1
+trap 'rm -rf "$tmp"' EXIT
+
+for tool in python3 nm make; do
+    command -v $tool >/dev/null 2>&1 || { echo "SKIP: $tool is not installed"; exit 77; }
+done
+cd "$builddir" || exit 1
+objects=$(MAKEFLAGS='' make -s --no-print-directory print-objects | tr ' ' '\n' | sed 's|\([^/]*\)\.lo$|.libs/\1.o|')
+[ -n "$objects" ] || { echo "FAIL: the Makefile names no objects"; exit 1; }
+# layers FILE [EXTRA]...: offences into FILE; what it counted into FILE.counts
+layers()
+{
+    out=$1
+    shift
+    # shellcheck disable=SC2086
+    python3 "$srcdir/tests/layers.py" "$srcdir" $objects "$@" >"$out" 2>"$out.counts" || [ $? = 1 ] ||
+        { cat "$out.counts"; echo "FAIL: layers.py"; exit 1; }
+}
+
+# A file of base/ that calls coll/, includes it and has a variable; and two of base/ that call each other.
+upper=$(nm -g --defined-only "$(echo "$objects" | grep -m 1 'plugin/coll/')" | awk '$2 == "T" { print $3; exit }')
+cat >"$tmp/up.c" <<END
+#include "coll/coll.h"
+void $upper(void);
+void nb_offend_up(void);
+int nb_offend_variable = 1;
+void nb_offend_up(void)
+{
+    static int calls;
+    if (++calls > 1)
+        $upper();
+}
+END
+for it in here:there there:here; do
+    cat >"$tmp/${it%:*}.c" <<END
+void nb_offend_here(int n);
+void nb_offend_there(int n);
+void nb_offend_${it%:*}(int n)
+{
+    nb_offend_${it#*:}(n + 1);
+}
+END
+    echo "#include \"base/${it#*:}.h\"" >"$tmp/${it%:*}.h"
+done
+set --
+for name in up here there; do
+    # shellcheck disable=SC2086
+    ${NB_CC:-cc} ${NB_SANITIZE:-} -O1 -fPIC -I"$srcdir/plugin" -I"$srcdir/include" -I"$srcdir" -D_GNU_SOURCE \
+        -c -o "$tmp/$name.o" "$tmp/$name.c" || { echo "FAIL: cannot compile the offences"; exit 1; }
+    set -- "$@" --extra "plugin/base/$name.c=$tmp/$name.o" --extra-source "plugin/base/$name.c=$tmp/$name.c"
+done
+layers "$tmp/found"
+layers "$tmp/proof" "$@" --extra-source "plugin/base/here.h=$tmp/here.h" --extra-source "plugin/base/there.h=$tmp/there.h"
+unnoticed=0
+while read -r expected; do
+    grep -qE "^$expected\$" "$tmp/proof" && ! grep -qE "^$expected\$" "$tmp/found" ||
+        { echo "FAIL: not noticed: $expected"; unnoticed=1; }
+done <<END
+symbol plugin/base/up.c -> plugin/coll/[a-z_]*.c: $upper
+include plugin/base/up.c -> plugin/coll/coll.h
+global plugin/base/up.c: nb_offend_variable
+global plugin/base/up.c: calls
+cycle plugin/base/here.c: plugin/base/there.c
+cycle plugin/base/there.c: plugin/base/here.c
+include-cycle plugin/base/here.h: plugin/base/there.h
+END
+[ $unnoticed = 0 ] || exit 1
+
+if [ -s "$tmp/found" ]; then
+    cat "$tmp/found"
+    echo "FAIL: the lines above are not allowed"
+    exit 1
+fi
+echo "PASS: $(cat "$tmp/found.counts")"

@@ -1,0 +1,678 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The quantizing codecs, slow and obvious: docs/wire-format.md read aloud. Other variants are tested against
+ * this one, so it shares no arithmetic with them beyond type conversion and the scale code.
+ */
+#include <errno.h>
+#include <stdbool.h>
+
+#include "reference.h"
+
+/* A tile while it is encoded; `n` values, indices relative to its first. */
+struct ref_tile {
+    unsigned n, groups, group0;
+    float g[NB_TILE]; /* the values */
+    float e[NB_TILE]; /* error as used */
+    float h[NB_TILE]; /* what is coded: sum of both; 0 where escaped */
+    bool measure;     /* energies are wanted */
+    bool escaped[NB_TILE];
+    bool idle[NB_TILE_GROUPS]; /* all own values are zero */
+    bool transform[NB_TILE_GROUPS];
+    float y[NB_TILE]; /* h, or its unnormalised transform */
+    float max[NB_TILE_GROUPS];
+    bool negative[NB_TILE_GROUPS]; /* sign of the value of largest magnitude */
+};
+
+static float magnitude(float x)
+{
+    return nb_bits_f32(nb_f32_bits(x) & NB_F32_ABS);
+}
+
+static bool too_large(float x)
+{
+    return (nb_f32_bits(x) & NB_F32_ABS) >= NB_ESCAPE_BITS;
+}
+
+static void hadamard(float v[NB_GROUP])
+{
+    static const unsigned distances[5] = {1, 16, 8, 4, 2}; /* the order of roundings */
+    for (unsigned stage = 0; stage < 5; stage++) {
+        unsigned distance = distances[stage];
+        for (unsigned i = 0; i < NB_GROUP; i++)
+            if (!(i & distance)) {
+                float a = v[i], b = v[i + distance];
+                v[i] = a + b;
+                v[i + distance] = a - b;
+            }
+    }
+}
+
+/* Sum of squares: within each group in steps of the distances 1, 16, 8, 4, 2, then over the groups. */
+static float sum_over_groups(const float *group, unsigned groups)
+{
+    float sum[NB_TILE_GROUPS] = {0};
+    memcpy(sum, group, groups * sizeof *sum);
+    for (unsigned half = NB_TILE_GROUPS / 2; half; half /= 2)
+        for (unsigned j = 0; j < half; j++)
+            sum[j] = sum[j] + sum[j + half];
+    return sum[0];
+}
+
+static float sum_squares(const struct ref_tile *t, const float *x, const float *weight)
+{
+    static const unsigned distances[5] = {1, 16, 8, 4, 2};
+    float group[NB_TILE_GROUPS];
+    for (unsigned j = 0; j < t->groups; j++) {
+        float s[NB_GROUP];
+        for (unsigned i = 0; i < NB_GROUP; i++) {
+            s[i] = x[32 * j + i] * x[32 * j + i];
+            if (weight)
+                s[i] = s[i] * weight[j];
+        }
+        for (unsigned stage = 0; stage < 5; stage++)
+            for (unsigned i = 0; i < NB_GROUP; i++)
+                if (!(i & distances[stage]))
+                    s[i] = s[i] + s[i + distances[stage]];
+        group[j] = s[0];
+    }
+    return sum_over_groups(group, t->groups);
+}
+
+/* The same of carried errors before any factor: sums of squares of codes, which are exact, times units. */
+static float sum_errors(const struct ref_tile *t, const int8_t *err, const uint8_t *scale)
+{
+    float group[NB_TILE_GROUPS];
+    for (unsigned j = 0; j < t->groups; j++) {
+        float unit = nb_error_unit(scale[j], 1);
+        int sum = 0;
+        for (unsigned i = 32 * j; i < 32 * j + 32; i++)
+            sum += err[i] * err[i];
+        group[j] = (float)sum * unit;
+        group[j] = t->idle[j] ? 0 : group[j] * unit;
+    }
+    return sum_over_groups(group, t->groups);
+}
+
+static void load_tile(struct ref_tile *t, enum nb_dtype type, const uint8_t *src)
+{
+    for (unsigned i = 0; i < t->n; i++)
+        t->g[i] = nb_load_value(type, src, i);
+    for (unsigned j = 0; j < t->groups; j++) {
+        t->idle[j] = true;
+        for (unsigned i = 32 * j; i < 32 * j + 32; i++)
+            if (t->g[i] != 0) /* true for NaN */
+                t->idle[j] = false;
+    }
+}
+
+/* h = g + e, e scaled down so that |e| <= bound |g|. */
+static void add_error(struct ref_tile *t, const struct nb_ef *ef, const int8_t *err, const uint8_t *scale,
+                      struct nb_encode_stats *stats)
+{
+    static const float zero[NB_TILE];
+    memcpy(t->e, zero, sizeof t->e);
+    if (ef) {
+        float finite[NB_TILE] = {0};
+        for (unsigned i = 0; i < t->n; i++) {
+            unsigned j = i / NB_GROUP;
+            if (!too_large(t->g[i]))
+                finite[i] = t->g[i];
+            if (!t->idle[j])
+                t->e[i] = (float)err[i] * nb_error_unit(scale[j], 1);
+        }
+        float gg = sum_squares(t, finite, NULL), ee = sum_errors(t, err, scale);
+        float limit = ef->bound * ef->bound;
+        limit = limit * gg;
+        if (ee > limit) {
+            float f = gg / ee;
+            f = nb_sqrtf(f);
+            f = ef->bound * f;
+            for (unsigned i = 0; i < t->n; i++)
+                if (t->e[i] != 0) {
+                    float unit = nb_error_unit(scale[i / NB_GROUP], f);
+                    t->e[i] = (float)err[i] * unit;
+                }
+            if (stats)
+                stats->bounded++;
+        }
+    }
+    for (unsigned i = 0; i < t->n; i++)
+        t->h[i] = t->g[i] + t->e[i];
+}
+
+/* Is value i of group j below 2^-8 of the group's maximum? */
+static bool is_small(const struct ref_tile *t, unsigned j, unsigned i, float max)
+{
+    return magnitude(t->h[32 * j + i]) < max * 0x1p-8f;
+}
+
+/* A group is thin when both values of some pair are small. */
+static bool is_thin(const struct ref_tile *t, unsigned j, float max)
+{
+    for (unsigned i = 0; i < NB_GROUP; i++) {
+        unsigned partner = i ^ (i / 4 % 2 ? 2 : 1); /* neighbours, or two apart, four by four */
+        if (is_small(t, j, i, max) && is_small(t, j, partner, max))
+            return true;
+    }
+    return false;
+}
+
+/* Take values out of group j that would drown the others. */
+static void escape_outliers(struct ref_tile *t, unsigned j, unsigned members)
+{
+    bool again = true;
+    while (again) {
+        float max = 0, sum = 0;
+        unsigned small = 0;
+        again = false;
+        for (unsigned i = 32 * j; i < 32 * j + 32; i++)
+            if (magnitude(t->h[i]) > max)
+                max = magnitude(t->h[i]);
+        if (members == NB_OUTLIER_MEMBERS && !is_thin(t, j, max))
+            return;
+        for (unsigned i = 32 * j; i < 32 * j + 32; i++)
+            if (nb_f32_bits(magnitude(t->h[i])) >= NB_FLUSH_BITS && magnitude(t->h[i]) < max * 0x1p-8f) {
+                sum = sum + magnitude(t->h[i]);
+                small++;
+            }
+        if (small < members)
+            return;
+        for (unsigned i = 32 * j; i < 32 * j + 32; i++)
+            if (magnitude(t->h[i]) >= max * 0x1p-8f && magnitude(t->h[i]) * (float)small > sum * 0x1p10f) {
+                t->h[i] = 0;
+                t->escaped[i] = true;
+                again = true;
+            }
+    }
+}
+
+static void find_escapes(struct ref_tile *t, unsigned members)
+{
+    for (unsigned i = 0; i < t->n; i++) {
+        t->escaped[i] = t->escaped[i] || too_large(t->h[i]);
+        if (t->escaped[i])
+            t->h[i] = 0;
+    }
+    for (unsigned j = 0; j < t->groups; j++)
+        escape_outliers(t, j, members);
+}
+
+static void find_max(const float *y, float *max, bool *negative)
+{
+    *max = 0;
+    *negative = false;
+    for (unsigned i = 0; i < NB_GROUP; i++)
+        if (magnitude(y[i]) > *max) {
+            *max = magnitude(y[i]);
+            *negative = nb_f32_bits(y[i]) >> 31;
+        } else if (magnitude(y[i]) == *max && !(nb_f32_bits(y[i]) >> 31)) {
+            *negative = false;
+        }
+}
+
+static void choose_domains(struct ref_tile *t, bool int4)
+{
+    for (unsigned j = 0; j < t->groups; j++) {
+        float *y = t->y + 32 * j;
+        bool has_escape = false;
+        memcpy(y, t->h + 32 * j, 4 * NB_GROUP);
+        find_max(y, &t->max[j], &t->negative[j]);
+        t->transform[j] = false;
+        for (unsigned i = 0; i < NB_GROUP; i++)
+            has_escape = has_escape || t->escaped[32 * j + i];
+        if (!int4 || has_escape)
+            continue;
+        float v[NB_GROUP], max;
+        bool negative;
+        memcpy(v, y, sizeof v);
+        hadamard(v);
+        find_max(v, &max, &negative);
+        max = max * 0.125f;
+        unsigned large = 32;
+        if (is_thin(t, j, t->max[j]))
+            for (unsigned i = 0; i < NB_GROUP; i++)
+                large -= is_small(t, j, i, t->max[j]);
+        float factor = 64.0f / (float)large;
+        factor = nb_sqrtf(factor);
+        if (max * factor < t->max[j]) {
+            t->transform[j] = true;
+            t->max[j] = max;
+            t->negative[j] = negative;
+            memcpy(y, v, sizeof v);
+        }
+    }
+}
+
+/* Exponent of the tile, or INT32_MIN when every group is below the floor. */
+static int tile_exponent(const struct ref_tile *t)
+{
+    uint32_t max = 0;
+    for (unsigned j = 0; j < t->groups; j++)
+        if (nb_f32_bits(t->max[j]) > max)
+            max = nb_f32_bits(t->max[j]);
+    return max < NB_FLUSH_BITS ? INT32_MIN : nb_tile_exponent(max);
+}
+
+/* Is some group above the floor, but too small for a code of a tile that is not wide? */
+static bool is_spread(const struct ref_tile *t, int exponent, bool int4)
+{
+    for (unsigned j = 0; j < t->groups; j++)
+        if (nb_f32_bits(t->max[j]) >= NB_FLUSH_BITS &&
+            !nb_scale_code(nb_f32_bits(t->max[j]), exponent, !int4))
+            return true;
+    return false;
+}
+
+/* New error of group j from what it would be, x. */
+static void store_error(const struct ref_tile *t, unsigned j, const float *x, int8_t *err, uint8_t *scale)
+{
+    float max = 0;
+    for (unsigned i = 0; i < NB_GROUP; i++)
+        if (!t->escaped[32 * j + i] && magnitude(x[i]) > max)
+            max = magnitude(x[i]);
+    uint32_t bits = nb_f32_bits(max);
+    if (bits < NB_FLUSH_BITS) {
+        memset(err + 32 * j, 0, NB_GROUP);
+        scale[j] = 0;
+        return;
+    }
+    bits = bits + 0x10000; /* 127.5/64 and more belongs to the next power of two */
+    scale[j] = (uint8_t)((bits >> 23) - 6);
+    for (unsigned i = 0; i < NB_GROUP; i++) {
+        float q = x[i] * nb_pow2(127 + 6 - (int)(bits >> 23));
+        q = nb_rint(q);
+        err[32 * j + i] = (int8_t)(t->escaped[32 * j + i] ? 0 : q);
+    }
+}
+
+/* Quantize the groups; writes the record and the new error; returns its length. */
+static size_t write_tile(struct ref_tile *t, bool int4, bool wide, int exponent, const struct nb_ef *ef,
+                         int8_t *err, uint8_t *scale, uint8_t *dst, struct nb_encode_stats *stats)
+{
+    uint8_t *start = dst;
+    unsigned escapes = 0;
+    static _Thread_local float noise[NB_TILE], weight[NB_TILE_GROUPS];
+
+    dst[0] = (uint8_t)((int4 ? NB_TILE_INT4 : NB_TILE_INT8) + wide);
+    dst[2] = (uint8_t)(exponent + 127);
+    dst[3] = 0;
+    dst += NB_TILE_HEADER;
+    for (unsigned i = 0; i < t->n; i++)
+        if (t->escaped[i]) {
+            nb_put16(dst, 32 * t->group0 + i);
+            nb_put16(dst + 2, 0);
+            nb_put32(dst + 4, nb_f32_bits(t->g[i]));
+            dst += NB_ESCAPE_BYTES;
+            escapes++;
+        }
+    start[1] = (uint8_t)escapes;
+    uint8_t *scales = dst, *domains = dst + nb_pad4(t->groups), *codes = domains;
+    if (int4)
+        codes += 4 * ((t->groups + 31) / 32);
+    memset(scales, 0, (size_t)(codes - scales));
+
+    for (unsigned j = 0; j < t->groups; j++) {
+        float *y = t->y + 32 * j, r[NB_GROUP], step = 0;
+        int q[NB_GROUP] = {0};
+        unsigned code = 0;
+        uint32_t bits = nb_f32_bits(t->max[j]);
+        if (bits >= NB_FLUSH_BITS)
+            code = wide ? nb_scale_code_wide(bits, exponent, !int4) : nb_scale_code(bits, exponent, !int4);
+        if (!code) {
+            t->transform[j] = false;
+            memcpy(y, t->h + 32 * j, 4 * NB_GROUP);
+            if (bits && stats)
+                stats->flushed++;
+        } else {
+            float unit = nb_scale_table[wide][code] * nb_pow2(exponent);
+            if (int4)
+                step = t->transform[j] ? unit : unit * 0.125f;
+            else
+                step = unit * NB_INT8_STEP;
+            if (int4 && !t->negative[j])
+                step = -step; /* so that the extreme value becomes -8 */
+            float inverse = 1.0f / step;
+            for (unsigned i = 0; i < NB_GROUP; i++) {
+                float x = y[i] * inverse;
+                int low = int4 ? -8 : -127, high = int4 ? 7 : 127;
+                q[i] = (int)nb_rint(x);
+                if (q[i] < low)
+                    q[i] = low;
+                if (q[i] > high)
+                    q[i] = high;
+            }
+            scales[j] = (uint8_t)(code | (int4 && !t->negative[j] ? 0x80 : 0));
+            if (t->transform[j])
+                domains[j / 8] |= (uint8_t)(1 << j % 8);
+        }
+        for (unsigned i = 0; i < NB_GROUP; i++) {
+            if (int4 && i < 16)
+                codes[16 * j + i] = (uint8_t)((q[2 * i] & 15) | (q[2 * i + 1] & 15) << 4);
+            if (!int4)
+                codes[32 * j + i] = (uint8_t)q[i];
+            float carried = (float)q[i] * step;
+            r[i] = y[i] - carried;
+            noise[32 * j + i] = r[i];
+        }
+        weight[j] = t->transform[j] ? 0.03125f : 1.0f;
+        if (!ef || t->idle[j])
+            continue;
+        if (t->transform[j]) {
+            hadamard(r);
+            for (unsigned i = 0; i < NB_GROUP; i++)
+                r[i] = r[i] * 0.03125f;
+        }
+        if (ef->mode == NB_EF_EMA)
+            for (unsigned i = 0; i < NB_GROUP; i++) {
+                float rest = 1.0f - ef->beta, kept = ef->beta * t->e[32 * j + i];
+                rest = rest * r[i];
+                r[i] = kept + rest;
+            }
+        store_error(t, j, r, err, scale);
+    }
+    if (stats) {
+        stats->escapes += escapes;
+        if (t->measure)
+            stats->noise2 += sum_squares(t, noise, weight);
+    }
+    return (size_t)(codes - start) + (int4 ? 16 : 32) * t->groups;
+}
+
+/* Code the tile as int4 or int8; 0 when it has too many escapes. */
+static size_t encode_as(struct ref_tile *t, bool int4, enum nb_dtype type, const struct nb_ef *ef,
+                        int8_t *err, uint8_t *scale, uint8_t *dst, struct nb_encode_stats *stats)
+{
+    bool wide = false;
+    memset(t->escaped, 0, sizeof t->escaped);
+    for (unsigned i = 0; i < t->n; i++)
+        t->h[i] = t->g[i] + t->e[i];
+    find_escapes(t, NB_OUTLIER_MEMBERS);
+    choose_domains(t, int4);
+    int exponent = tile_exponent(t);
+    if (exponent != INT32_MIN && is_spread(t, exponent, int4)) {
+        find_escapes(t, 1);
+        choose_domains(t, int4);
+        exponent = tile_exponent(t);
+        wide = exponent != INT32_MIN && is_spread(t, exponent, int4);
+    }
+    unsigned escapes = 0;
+    for (unsigned i = 0; i < t->n; i++)
+        escapes += t->escaped[i];
+    size_t bytes = NB_ESCAPE_BYTES * escapes + (int4 ? nb_int4_body(t->groups) : nb_int8_body(t->groups));
+    if (escapes > (int4 ? NB_INT4_ESCAPES : NB_INT8_ESCAPES) || bytes > t->n * nb_dtype_size(type))
+        return 0;
+    if (stats && t->measure) {
+        float finite[NB_TILE] = {0};
+        for (unsigned i = 0; i < t->n; i++)
+            finite[i] = t->escaped[i] ? 0 : t->g[i];
+        stats->signal2 += sum_squares(t, finite, NULL);
+        for (unsigned i = 0; i < t->n; i++)
+            finite[i] = t->escaped[i] ? 0 : t->e[i];
+        float carried2 = sum_squares(t, finite, NULL);
+        stats->carried2 += carried2 < NB_LEAST_CARRIED ? 0 : carried2;
+    }
+    return write_tile(t, int4, wide, exponent == INT32_MIN ? NB_EXPONENT_MIN : exponent, ef, err, scale, dst,
+                      stats);
+}
+
+static size_t encode_tile(struct ref_tile *t, bool int4, enum nb_dtype type, const uint8_t *src,
+                          const struct nb_ef *ef, int8_t *err, uint8_t *scale, uint8_t *dst,
+                          struct nb_encode_stats *stats)
+{
+    load_tile(t, type, src);
+    if (stats)
+        for (unsigned i = 0; i < t->n; i++)
+            stats->nonfinite += (nb_f32_bits(t->g[i]) & NB_F32_ABS) >= NB_F32_INF;
+    add_error(t, ef, err, scale, stats);
+    size_t length = encode_as(t, int4, type, ef, err, scale, dst, stats);
+    if (!length) {
+        if (stats)
+            stats->fallback++;
+        if (int4)
+            length = encode_as(t, false, type, ef, err, scale, dst, stats);
+    }
+    if (!length) {
+        nb_put32(dst, NB_TILE_RAW);
+        memcpy(dst + NB_TILE_HEADER, src, t->n * nb_dtype_size(type));
+        for (unsigned j = 0; ef && j < t->groups; j++)
+            if (!t->idle[j]) {
+                memset(err + 32 * j, 0, NB_GROUP);
+                scale[j] = 0;
+            }
+        return NB_TILE_HEADER + t->n * nb_dtype_size(type);
+    }
+    /* Nothing but zeros: a header. */
+    bool zero = dst[1] == 0;
+    for (size_t i = NB_TILE_HEADER; i < length; i++)
+        zero = zero && !dst[i];
+    if (zero) {
+        nb_put32(dst, NB_TILE_ZERO);
+        length = NB_TILE_HEADER;
+    }
+    return length;
+}
+
+static size_t ref_encode(const struct nb_span_ops *self, bool int4, enum nb_dtype type, const uint8_t *src,
+                         size_t n, uint64_t first, const struct nb_ef *ef, uint8_t *dst,
+                         struct nb_encode_stats *stats)
+{
+    static _Thread_local struct ref_tile tile;
+    struct nb_span span = nb_span_cut(n, first);
+    (void)self;
+    size_t size = nb_dtype_size(type), done = 0;
+    uint8_t *start = dst;
+
+    dst += nb_partial_encode(type, src, span.head, first, ef, dst, stats);
+    src += span.head * size;
+    first += span.head;
+    while (done < span.groups) {
+        uint64_t group = first / NB_GROUP;
+        tile.measure = stats && nb_measured(stats, group);
+        tile.groups = nb_tile_groups(group, span.groups - done);
+        tile.group0 = (unsigned)(group % NB_TILE_GROUPS);
+        tile.n = tile.groups * NB_GROUP;
+        dst += encode_tile(&tile, int4, type, src, ef, ef ? ef->err + first : NULL,
+                           ef ? ef->scale + group : NULL, dst, stats);
+        done += tile.groups;
+        src += tile.n * size;
+        first += tile.n;
+    }
+    dst += nb_partial_encode(type, src, span.tail, first, ef, dst, stats);
+    return (size_t)(dst - start);
+}
+
+/* ---- decoding -------------------------------------------------------------------------------------- */
+
+/* Values of a tile record: plain[] and, for transformed groups, coefficients[]. An escape's value is in
+ * plain[] as it is. */
+static ssize_t read_tile(nb_record_fn *record, enum nb_dtype type, const uint8_t *p, size_t len,
+                         unsigned group0, unsigned groups, float *plain, float *coefficients, bool *transform)
+{
+    struct nb_tile_view view;
+    ssize_t used = record(type, p, len, group0, groups, &view);
+    if (used < 0)
+        return used;
+    memset(plain, 0, groups * 4 * NB_GROUP);
+    memset(coefficients, 0, groups * 4 * NB_GROUP);
+    memset(transform, 0, groups * sizeof *transform);
+    for (unsigned i = 0; i < groups * NB_GROUP; i++) {
+        unsigned j = i / NB_GROUP, k = i % NB_GROUP;
+        if (view.kind == NB_TILE_RAW)
+            plain[i] = nb_load_value(type, view.code, i);
+        if (view.kind == NB_TILE_INT4 || view.kind == NB_TILE_INT4_WIDE) {
+            int q = view.code[16 * j + k / 2] >> (k % 2 ? 4 : 0) & 15;
+            if (q > 7)
+                q -= 16;
+            if (view.scale[j] & 0x80)
+                q = -q;
+            float unit = nb_scale_value(view.kind == NB_TILE_INT4_WIDE, view.scale[j] & 127, view.unit);
+            transform[j] = view.domain[j / 8] >> j % 8 & 1;
+            float value = (float)q * (transform[j] ? unit : unit * 0.125f);
+            (transform[j] ? coefficients : plain)[i] = 0.0f + value;
+        }
+        if (view.kind == NB_TILE_INT8 || view.kind == NB_TILE_INT8_WIDE) {
+            float unit = nb_scale_value(view.kind == NB_TILE_INT8_WIDE, view.scale[j] & 127, view.unit);
+            float value = (float)(int8_t)view.code[i] * (unit * NB_INT8_STEP);
+            plain[i] = 0.0f + value;
+        }
+    }
+    for (unsigned k = 0; k < view.escapes; k++)
+        plain[nb_get16(view.escape + 8 * k) - 32 * group0] = nb_bits_f32(nb_get32(view.escape + 8 * k + 4));
+    return used;
+}
+
+static void inverse(float *plain, float *coefficients, const bool *transform, unsigned groups)
+{
+    for (unsigned j = 0; j < groups; j++)
+        if (transform[j]) {
+            hadamard(coefficients + 32 * j);
+            for (unsigned i = 32 * j; i < 32 * j + 32; i++) {
+                float x = coefficients[i] * 0.03125f;
+                plain[i] = plain[i] + x;
+            }
+        }
+}
+
+static int ref_decode(const struct nb_span_ops *self, nb_record_fn *record, enum nb_dtype type,
+                      const uint8_t *coded, size_t len, size_t n, uint64_t first, uint8_t *dst)
+{
+    static _Thread_local float plain[NB_TILE], coefficients[NB_TILE];
+    bool transform[NB_TILE_GROUPS];
+    struct nb_span span = nb_span_cut(n, first);
+    (void)self;
+    size_t size = nb_dtype_size(type), done = 0, partial = nb_partial_bytes(type, span.head);
+    const uint8_t *end = coded + len;
+
+    if (len < partial + nb_partial_bytes(type, span.tail))
+        return -EBADMSG;
+    memcpy(dst, coded, span.head * size);
+    for (size_t i = span.head * size; i < partial; i++)
+        if (coded[i])
+            return -EBADMSG;
+    coded += partial;
+    dst += span.head * size;
+    first += span.head;
+    while (done < span.groups) {
+        uint64_t group = first / NB_GROUP;
+        unsigned groups = nb_tile_groups(group, span.groups - done);
+        ssize_t used = read_tile(record, type, coded, (size_t)(end - coded),
+                                 (unsigned)(group % NB_TILE_GROUPS), groups, plain, coefficients, transform);
+        if (used < 0)
+            return (int)used;
+        inverse(plain, coefficients, transform, groups);
+        for (unsigned i = 0; i < groups * NB_GROUP; i++)
+            nb_store_value(type, dst, i, plain[i]);
+        if (coded[0] == NB_TILE_RAW) /* bytes, not values: a signalling NaN stays one */
+            memcpy(dst, coded + NB_TILE_HEADER, groups * NB_GROUP * size);
+        coded += used;
+        dst += groups * NB_GROUP * size;
+        first += groups * NB_GROUP;
+        done += groups;
+    }
+    partial = nb_partial_bytes(type, span.tail);
+    if ((size_t)(end - coded) != partial)
+        return -EBADMSG;
+    memcpy(dst, coded, span.tail * size);
+    for (size_t i = span.tail * size; i < partial; i++)
+        if (coded[i])
+            return -EBADMSG;
+    return 0;
+}
+
+static int ref_reduce(const struct nb_span_ops *self, const struct nb_codec_row *const *rows,
+                      enum nb_dtype type, const struct nb_source *sources, size_t nsources,
+                      const uint8_t *own, size_t n, uint64_t first, uint8_t *dst)
+{
+    static _Thread_local float plain[NB_TILE], coefficients[NB_TILE], sum[NB_TILE], csum[NB_TILE];
+    static _Thread_local size_t at[NB_MAX_SOURCES];
+    struct nb_span span = nb_span_cut(n, first);
+    (void)self;
+    size_t size = nb_dtype_size(type), done = 0;
+
+    memset(at, 0, nsources * sizeof *at);
+    while (done < n) {
+        bool partial = (done == 0 && span.head) || done == span.head + span.groups * NB_GROUP;
+        uint64_t group = (first + done) / NB_GROUP;
+        unsigned groups = 0, group0 = (unsigned)(group % NB_TILE_GROUPS);
+        size_t count = done == 0 && span.head ? span.head : span.tail;
+        if (!partial) {
+            groups = nb_tile_groups(group, span.groups - (done - span.head) / NB_GROUP);
+            count = groups * NB_GROUP;
+        }
+        memset(sum, 0, sizeof sum);
+        memset(csum, 0, sizeof csum);
+        bool any[NB_TILE_GROUPS] = {false}, transform[NB_TILE_GROUPS];
+        for (unsigned pass = 0; pass < 2; pass++) {
+            for (size_t s = 0; s < nsources; s++) {
+                const uint8_t *p = (const uint8_t *)sources[s].coded + at[s];
+                size_t left = sources[s].len - at[s];
+                const struct nb_codec_row *row = rows[sources[s].codec];
+                if (row->transformed != (pass == 0))
+                    continue;
+                if (partial || !row->record) {
+                    size_t bytes = row->record ? nb_partial_bytes(type, count) : count * size;
+                    if (left < bytes)
+                        return -EBADMSG;
+                    for (size_t i = count * size; i < bytes; i++)
+                        if (p[i])
+                            return -EBADMSG;
+                    for (size_t i = 0; i < count; i++)
+                        sum[i] = sum[i] + nb_load_value(type, p, i);
+                    at[s] += bytes;
+                    continue;
+                }
+                ssize_t used =
+                    read_tile(row->record, type, p, left, group0, groups, plain, coefficients, transform);
+                if (used < 0)
+                    return (int)used;
+                at[s] += (size_t)used;
+                for (size_t i = 0; i < count; i++)
+                    if (transform[i / NB_GROUP]) {
+                        csum[i] = csum[i] + coefficients[i];
+                        any[i / NB_GROUP] = true;
+                    } else {
+                        sum[i] = sum[i] + plain[i];
+                    }
+            }
+            if (pass == 0)
+                inverse(sum, csum, any, groups);
+        }
+        for (size_t i = 0; i < count; i++) {
+            float value = sum[i];
+            if (own)
+                value = value + nb_load_value(type, own, done + i);
+            nb_store_value(type, dst, done + i, nb_canonical(value));
+        }
+        done += count;
+    }
+    for (size_t s = 0; s < nsources; s++)
+        if (at[s] != sources[s].len)
+            return -EBADMSG;
+    return 0;
+}
+
+/* ---- the variant ----------------------------------------------------------------------------------- */
+
+const struct nb_variant_ops reference_variant = {
+    .span = {ref_encode, ref_decode, ref_reduce, NULL},
+    .ulp = &reference_ulp,
+    .stripes = nb_stripes_portable,
+};
+
+bool variant_available(int variant)
+{
+    return variant == VARIANT_REFERENCE || nb_codec_available((enum nb_variant)variant);
+}
+
+int variant_select(int variant)
+{
+    if (variant != VARIANT_REFERENCE)
+        return nb_codec_select((enum nb_variant)variant);
+    nb_variant_use(&reference_variant);
+    return 0;
+}
+
+const char *variant_name(int variant)
+{
+    return variant == VARIANT_REFERENCE ? "reference" : nb_variant_name((enum nb_variant)variant);
+}

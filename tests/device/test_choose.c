@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which device a communicator gets, and how its kernel is launched; contexts do not know of each other. */
+#include "cuda_fixture.h"
+
+#include <errno.h>
+#include <string.h>
+
+static void refused(const char *says)
+{
+    struct nb_device_wish wish = {.gpu = GPU, .nnodes = NODES};
+    struct nb_device *dev;
+    char why[256];
+
+    CHECK(nb_cuda_device_open(&ctx, &wish, &dev, why, sizeof(why)) < 0);
+    if (!strstr(why, says)) {
+        fprintf(stderr, "\"%s\", not \"%s\"\n", why, says);
+        abort();
+    }
+}
+
+static void test_choices(void)
+{
+    struct nb_device_wish wish = {.gpu = GPU, .nnodes = NODES};
+    struct nb_device *dev;
+    char why[256];
+
+    fake = (struct fake_settings){0};
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "1", 1);
+    refused("CUDA_DEVICE_MAX_CONNECTIONS=1");
+    nb_launch_attached(&ctx, GPU, 1);
+    dev = open_device(1);
+    CHECK(gpu_of(dev)->launches.how == NB_LAUNCH_RESIDENT && gpu_of(dev)->launches.one_queue);
+    close_device(dev);
+    setenv("CUDA_LAUNCH_BLOCKING", "1", 1);
+    refused("CUDA_LAUNCH_BLOCKING");
+    CHECK(!nb_cuda_takes_pointers(&ctx, -1, why, sizeof(why)) && strstr(why, "CUDA_LAUNCH_BLOCKING"));
+    unsetenv("CUDA_LAUNCH_BLOCKING");
+    settings("NIBBLE_GPU_LAUNCH", "batch");
+    refused("NIBBLE_GPU_LAUNCH=batch");
+    unsetenv("CUDA_DEVICE_MAX_CONNECTIONS");
+    dev = open_device(1);
+    CHECK(gpu_of(dev)->launches.how == NB_LAUNCH_BATCH);
+    close_device(dev);
+    nb_launch_attached(&ctx, GPU, -1);
+    settings("NIBBLE_GPU_LAUNCH", "resident");
+    refused("NIBBLE_GPU_LAUNCH=resident");
+    settings("NIBBLE_GPU_LAUNCH", NULL);
+    wish.gpu = -1;
+    CHECK(nb_cuda_device_open(&ctx, &wish, &dev, why, sizeof(why)) == -ENODEV);
+    /* The choice as a communicator sees it. */
+    wish.gpu = GPU;
+    CHECK(nb_device_choose(&ctx, &wish, &dev) == 0 && dev == nb_host_device());
+    nb_device_pointers(&ctx, 1);
+    CHECK(nb_device_choose(&ctx, &wish, &dev) == 0 && strcmp(dev->ops->name, "cuda") == 0);
+    close_device(dev);
+    setenv("CUDA_LAUNCH_BLOCKING", "1", 1);
+    CHECK(nb_device_choose(&ctx, &wish, &dev) < 0 && strstr(last_warning, "CUDA_LAUNCH_BLOCKING"));
+    nb_device_pointers(&ctx, 0);
+    settings("NIBBLE_DEVICE", "cuda");
+    CHECK(nb_device_choose(&ctx, &wish, &dev) == 0 && dev == nb_host_device());
+    unsetenv("CUDA_LAUNCH_BLOCKING");
+    CHECK(nb_device_choose(&ctx, &wish, &dev) == 0 && strcmp(dev->ops->name, "cuda") == 0);
+    close_device(dev);
+    settings("NIBBLE_DEVICE", NULL);
+    CHECK(fake_alive() == 0);
+}
+
+/* Nothing that one context was told, or has, is another's. */
+static void test_contexts(void)
+{
+    const struct nb_device_wish wish = {.gpu = GPU, .nnodes = NODES, .comm_id = COMM};
+    struct nb_context other = {.params = ctx.params};
+    struct operation op = {.may_end = 1};
+    nb_cu_stream stream = fake_stream();
+    struct nb_device *dev, *others;
+    uint64_t number;
+
+    fake = (struct fake_settings){0};
+    CHECK(nb_gpus_open(&other) == 0);
+    nb_launch_attached(&ctx, GPU, 1);
+    nb_device_pointers(&ctx, 1);
+    CHECK(nb_device_choose(&other, &wish, &others) == 0 && others == nb_host_device());
+    nb_device_pointers(&other, 1);
+    CHECK(nb_device_choose(&other, &wish, &others) == 0 && gpu_of(others)->launches.how == NB_LAUNCH_BATCH);
+    CHECK(nb_device_choose(&ctx, &wish, &dev) == 0 && gpu_of(dev)->launches.how == NB_LAUNCH_RESIDENT);
+    close_device(dev);
+    CHECK(nb_launch_begin(&ctx, GPU, COMM, NODES, stream) == 0); /* the other's is not this one's */
+    nb_launch_attached(&other, GPU, 1);
+    close_device(others);
+    CHECK(nb_device_choose(&ctx, &wish, &dev) == 0 && nb_device_choose(&other, &wish, &others) == 0);
+    number = launch(stream, COMM, &op);
+    CHECK(number != 0 && atomic_load(&gpu_of(dev)->launches.launched) == 1);
+    CHECK(atomic_load(&gpu_of(others)->launches.launched) == 0);
+    while (dev->ops->turn(dev, 0))
+        ;
+    fake_wait(stream);
+    fake_stream_free(stream);
+    close_device(dev);
+    close_device(others);
+    nb_launch_attached(&ctx, GPU, -1);
+    nb_device_pointers(&ctx, 0);
+    nb_gpus_close(&other);
+    CHECK(fake_alive() == 0);
+}
+
+/* A context that brings its own devices. */
+static int own_device(struct nb_context *of, const struct nb_device_wish *wish, struct nb_device **dev)
+{
+    (void)of;
+    *dev = nb_host_device();
+    return wish->nnodes == NODES ? 0 : -ENODEV;
+}
+
+static void test_own_device(void)
+{
+    struct nb_device_wish wish = {.gpu = GPU, .nnodes = NODES};
+    struct nb_device *dev = NULL;
+
+    settings("NIBBLE_DEVICE", "cuda");
+    ctx.open_device = own_device;
+    CHECK(nb_device_choose(&ctx, &wish, &dev) == 0 && dev == nb_host_device());
+    wish.nnodes++;
+    CHECK(nb_device_choose(&ctx, &wish, &dev) == -ENODEV);
+    ctx.open_device = NULL;
+    settings("NIBBLE_DEVICE", NULL);
+}
+
+int main(void)
+{
+    fixture_open();
+    test_choices();
+    test_contexts();
+    test_own_device();
+    fixture_close();
+    printf("devices are chosen as the settings say, by each context for itself\n");
+    return 0;
+}

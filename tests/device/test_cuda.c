@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The life of a CUDA device, in which each call of the driver fails once. */
+#include "cuda_fixture.h"
+
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+/* One life of a device with everything in it. Returns the number of driver calls, and stops where one
+ * fails. */
+static int live(void)
+{
+    struct nb_device_wish wish = {.gpu = GPU, .nnodes = NODES, .comm_id = COMM};
+    struct operation op = {0};
+    struct nb_device *dev;
+    nb_cu_stream stream = fake_stream();
+    float *wire = NULL, *state = NULL;
+    char why[256];
+    uint64_t number;
+    int ret = nb_cuda_device_open(&ctx, &wish, &dev, why, sizeof(why));
+
+    if (!ret) {
+        wire = dev->ops->alloc(dev, NB_PLACE_WIRE, 65536);
+        state = dev->ops->alloc(dev, NB_PLACE_STATE, 100 << 20); /* grows */
+        const uint64_t before = atomic_load(&gpu_of(dev)->launches.launched);
+        number = nb_launch_begin(&ctx, GPU, COMM, NODES, stream);
+        /* NCCL's launch may wait until nothing runs on the GPU, so nothing of ours may run before it. */
+        CHECK(atomic_load(&gpu_of(dev)->launches.launched) == before);
+        fake_run(stream, nccl_kernel, &op);
+        nb_launch_end(&ctx, number);
+        while (!atomic_load(&op.begun))
+            usleep(20);
+        if (wire && state) {
+            ret = dev->ops->copy(dev, NULL, state, wire, 65536);
+            if (!ret)
+                ret = (int)dev->ops->encode(dev, NULL,
+                                            &(struct nb_encoding){.codec = nb_codec_row(NB_CODEC_INT4),
+                                                                  .format = NB_F32,
+                                                                  .src = state,
+                                                                  .bytes = 256,
+                                                                  .dst = wire,
+                                                                  .cap = 4096});
+            ret = ret < 0 ? ret : 0;
+        } else {
+            ret = -ENOMEM;
+        }
+        atomic_store(&op.may_end, 1);
+        while (!atomic_load(&op.ended))
+            usleep(20);
+        for (int i = 0; i < 2000 && dev->ops->turn(dev, 0); i++)
+            usleep(50);
+        if (!ret)
+            ret = dev->ops->failed(dev);
+        if (wire)
+            dev->ops->free(dev, NB_PLACE_WIRE, wire, 65536);
+        if (state)
+            dev->ops->free(dev, NB_PLACE_STATE, state, 100 << 20);
+        close_device(dev);
+    }
+    fake_stream_free(stream);
+    return ret;
+}
+
+/* Each call of the driver fails once: a life ends with an error or goes on without the one thing; the warning
+ * names the call; nothing is left behind but what the failing call itself did not give back. */
+static void test_errors(int no_virtual_memory, long step)
+{
+    long n;
+    unsigned failed = 0, survived = 0;
+
+    fake = (struct fake_settings){.no_virtual_memory = no_virtual_memory};
+    settings("NIBBLE_GPU_ARENA_MB", no_virtual_memory ? "128" : NULL);
+    fake_fail(0, 0);
+    CHECK(live() == 0);
+    CHECK(fake_alive() == 0);
+    n = fake_calls();
+    CHECK(n > 100);
+    for (long k = 1; k <= n; k += step) {
+        unsigned before = warnings;
+        int ret;
+        fake_fail(k, k % 3 ? 719 : NB_CU_OUT_OF_MEMORY);
+        ret = live();
+        const char *name = fake_failed();
+        if (!name)
+            continue; /* a life with fewer calls: timing */
+        /* Without a context nothing can be freed. */
+        if (fake_alive() && strcmp(name, "cuCtxPushCurrent") &&
+            strcmp(name, "cuThreadExchangeStreamCaptureMode")) {
+            fprintf(stderr, "%ld things are left after %s failed (call %ld of %ld)\n", fake_alive(), name, k,
+                    n);
+            abort();
+        }
+        fake_forget();
+        failed += ret != 0;
+        survived += ret == 0;
+        /* cuInit and cuDeviceGetCount say so in `why`; cuPointerGetAttribute's error is an answer. */
+        if (strcmp(name, "cuInit") && strcmp(name, "cuDeviceGetCount") &&
+            strcmp(name, "cuPointerGetAttribute")) {
+            CHECK(warnings > before);
+        }
+        if (warnings == before + 1 && strstr(last_warning, "CUDA error"))
+            CHECK(strstr(last_warning, name) != NULL);
+    }
+    fake_fail(0, 0);
+    printf("%ld calls of the driver failed once each%s: %u lives ended with an error, %u went on\n", n,
+           no_virtual_memory ? " (no virtual memory)" : "", failed, survived);
+    CHECK((failed > 60 || step > 1) && live() == 0 && fake_alive() == 0);
+    settings("NIBBLE_GPU_ARENA_MB", NULL);
+}
+
+int main(void)
+{
+    const int quick = getenv("NB_TEST_QUICK") != NULL;
+
+    fixture_open();
+    nb_launch_attached(&ctx, GPU, 1);
+    test_errors(0, quick ? 9 : getenv("NB_LONG_TESTS") ? 1 : 3);
+    test_errors(1, quick ? 17 : 7);
+    nb_launch_attached(&ctx, GPU, -1);
+    fixture_close();
+    return 0;
+}

@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Questions that the CUDA device answers: as the host does. */
+#include "cuda_fixture.h"
+
+#include <string.h>
+
+/* What is asked of values: n at `values` and `ref` on the device, the same at the other two. */
+static void compare_evidence(struct nb_device *dev, float *values, const float *ref, const float *host_values,
+                             const float *host_ref, size_t n)
+{
+    static const unsigned counts[] = {0, 1, 200, 256, 5003, 5004};
+    const struct nb_device_ops *o = dev->ops, *h = nb_host_device()->ops;
+    static float got[5004], want[5004];
+    const unsigned works = (unsigned)gpu_of(dev)->ring.done;
+    double like;
+
+    for (unsigned i = 0; i < sizeof(counts) / sizeof(*counts); i++) {
+        const unsigned count = counts[i];
+        for (unsigned shift = 0; shift < 4; shift += 2) { /* 2: FP32 values are not aligned, the CPU looks */
+            const char *v = (const char *)values + shift, *hv = (const char *)host_values + shift;
+            const char *r = (const char *)ref + shift, *hr = (const char *)host_ref + shift;
+            for (int type = 0; type < NB_DTYPE_COUNT; type++) {
+                const enum nb_dtype t = (enum nb_dtype)type;
+                unsigned k = h->sample(nb_host_device(), t, hv, n - 1, count, want);
+                CHECK(o->sample(dev, t, v, n - 1, count, got) == k);
+                same("samples", got, want, sizeof(float) * k);
+                k = h->profile(nb_host_device(), t, hv, n - 1, count < 313 ? count : 313, want);
+                CHECK(o->profile(dev, t, v, n - 1, count < 313 ? count : 313, got) == k);
+                same("profile", got, want, sizeof(float) * k);
+            }
+            like = h->likeness(nb_host_device(), hv, hr, (n - 1) * 4, count);
+            CHECK(o->likeness(dev, v, r, (n - 1) * 4, count) == like);
+            like = h->likeness(nb_host_device(), hv, hv + 4, (n - 1) * 4 - 4, count); /* now and then alike */
+            CHECK(o->likeness(dev, v, v + 4, (n - 1) * 4 - 4, count) == like);
+            CHECK(count < 200 || (like > 0 && like < 1));
+        }
+    }
+    CHECK(h->likeness(nb_host_device(), host_values, host_values, 3, 7) == 1);
+    CHECK(o->likeness(dev, values, values, 3, 7) == 1);
+    /* One work each, not one for every sample. */
+    CHECK((unsigned)gpu_of(dev)->ring.done - works < 150);
+    CHECK(o->profile(dev, NB_F32, values, 100, 4, got) == 0); /* there are three groups */
+}
+
+static void compare_answers(struct nb_device *dev, int in_state)
+{
+    const struct nb_device_ops *o = dev->ops, *h = nb_host_device()->ops;
+    const size_t n = 10007, bytes = n * 4;
+    float *values, *ref;
+    struct buffers b;
+
+    make_buffers(&b, dev);
+    values = in_state ? b.state[0] : b.wire[3];
+    ref = b.state[2];
+    fill(b.host[0], n);
+    for (size_t i = 0; i < n; i++)
+        b.host[1][i] = b.host[0][i] * (1.0f + (float)(random32() % 64) * 1e-6f);
+    memcpy(b.wire[0], b.host[0], bytes);
+    memcpy(b.wire[1], b.host[1], bytes);
+    CHECK(o->copy(dev, NULL, values, b.wire[0], bytes) == 0 &&
+          o->copy(dev, NULL, ref, b.wire[1], bytes) == 0);
+    CHECK(o->ulp_guess(dev, values, ref, bytes) ==
+          h->ulp_guess(nb_host_device(), b.host[0], b.host[1], bytes));
+    CHECK(o->hash(dev, values, bytes, 5) == h->hash(nb_host_device(), b.host[0], bytes, 5));
+    CHECK(o->equal(dev, values, b.wire[0], bytes) && !o->equal(dev, values, ref, bytes));
+    compare_evidence(dev, values, ref, b.host[0], b.host[1], n);
+    free_buffers(&b);
+}
+
+static void test_answers(int emulate, int major)
+{
+    struct nb_device *dev;
+
+    fake = (struct fake_settings){.emulate = emulate, .major = major};
+    dev = open_device(COMM);
+    compare_answers(dev, 0);
+    compare_answers(dev, 1);
+    CHECK(dev->ops->failed(dev) == 0);
+    close_device(dev);
+    CHECK(fake_alive() == 0);
+}
+
+/* A profile of zeros, of a number that is none, and of more than the CPU could look at where it lies
+ * wrong. */
+static void test_odd_evidence(void)
+{
+    struct nb_device *dev;
+    const size_t much = ((size_t)8 << 20) + 65536;
+    float out[8], *wire, *state;
+
+    fake = (struct fake_settings){0};
+    dev = open_device(COMM);
+    wire = dev->ops->alloc(dev, NB_PLACE_WIRE, 4096);
+    state = dev->ops->alloc(dev, NB_PLACE_STATE, much);
+    CHECK(wire && state && much - 4 > ((struct nb_cuda_device *)dev)->bounce_bytes);
+    CHECK(dev->ops->profile(dev, NB_F32, state, 1024, 8, out) == 0);
+    wire[0] = 1.0f / 0.0f;
+    CHECK(dev->ops->copy(dev, NULL, state, wire, 4) == 0);
+    CHECK(dev->ops->profile(dev, NB_F32, state, 1024, 8, out) == 0);
+    CHECK(dev->ops->sample(dev, NB_F32, state, much / 4, 8, out) == 8);
+    CHECK(dev->ops->sample(dev, NB_F32, (char *)state + 2, much / 4 - 1, 8, out) == 0);
+    CHECK(dev->ops->profile(dev, NB_F32, (char *)state + 2, much / 4 - 1, 8, out) == 0);
+    CHECK(dev->ops->failed(dev) == 0);
+    dev->ops->free(dev, NB_PLACE_WIRE, wire, 4096);
+    dev->ops->free(dev, NB_PLACE_STATE, state, much);
+    close_device(dev);
+    CHECK(fake_alive() == 0);
+}
+
+int main(void)
+{
+    int emulate = 1;
+
+#ifdef NB_TSAN
+    emulate = 0; /* the emulation changes stacks, which the thread sanitizer does not follow */
+#endif
+    fixture_open();
+    test_answers(0, 0);
+    test_answers(0, NB_GPU_NO_DIFFERENCES);
+    if (emulate)
+        test_answers(1, 0);
+    test_odd_evidence();
+    fixture_close();
+    printf("the CUDA device answers as the host does\n");
+    return 0;
+}

@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Kernels of the CUDA device beside NCCL's: of several communicators, in graphs, and those that do not get
+ * on. */
+#include "cuda_fixture.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <string.h>
+#include <unistd.h>
+
+#define AHEAD 40u /* launches that the host is ahead of the GPU */
+
+struct host {
+    nb_cu_stream stream;
+    uint64_t comm;
+    struct operation *op;
+    unsigned n;
+    atomic_uint done;
+    unsigned nothing; /* every so many have nothing for us */
+};
+
+static void *host_main(void *arg)
+{
+    struct host *h = arg;
+
+    for (unsigned i = 0; i < h->n; i++) {
+        while (i >= atomic_load(&h->done) + AHEAD)
+            usleep(50);
+        uint64_t number = launch(h->stream, h->comm, &h->op[i]);
+        CHECK(number != 0);
+        if (h->nothing && i % h->nothing == 0) {
+            nb_launch_unused(&ctx, number);
+            atomic_store(&h->op[i].may_end, 1);
+        }
+    }
+    return NULL;
+}
+
+/* Several communicators, each on a stream and a thread of its own; one engine. All kernels come and go. */
+static void run_launches(unsigned comms, unsigned n, unsigned nothing)
+{
+    struct nb_device *dev[4] = {NULL};
+    struct buffers b[4];
+    struct host h[4] = {0};
+    pthread_t thread[4];
+    unsigned left = comms * n;
+    struct nb_gpu *g;
+
+    for (unsigned c = 0; c < comms; c++) {
+        dev[c] = open_device(COMM + c);
+        make_buffers(&b[c], dev[c]);
+        h[c].stream = fake_stream();
+        h[c].comm = COMM + c;
+        h[c].n = n;
+        h[c].nothing = nothing;
+        CHECK((h[c].op = calloc(n, sizeof(*h[c].op))) != NULL);
+    }
+    g = gpu_of(dev[0]);
+    CHECK(g->launches.how == NB_LAUNCH_RESIDENT);
+    for (unsigned c = 0; c < comms; c++)
+        CHECK(pthread_create(&thread[c], NULL, host_main, &h[c]) == 0);
+    while (left) {
+        for (unsigned c = 0; c < comms; c++) {
+            unsigned i = atomic_load(&h[c].done);
+            if (i < n && atomic_load(&h[c].op[i].begun)) {
+                if (!nothing || i % nothing) {
+                    serve(dev[c], &b[c], random32() % 5);
+                    atomic_store(&h[c].op[i].may_end, 1);
+                }
+                atomic_store(&h[c].done, i + 1);
+                left--;
+            }
+            dev[c]->ops->turn(dev[c], 0);
+        }
+        usleep(10);
+    }
+    for (unsigned c = 0; c < comms; c++)
+        pthread_join(thread[c], NULL);
+    for (unsigned c = 0; c < comms; c++) {
+        g = gpu_of(dev[c]);
+        while (dev[c]->ops->turn(dev[c], 0))
+            usleep(20);
+        CHECK(atomic_load(&g->launches.launched) == n + g->launches.alone);
+        CHECK(__atomic_load_n(&g->ring.host->ring.ended, __ATOMIC_ACQUIRE) ==
+              atomic_load(&g->launches.launched));
+        CHECK(atomic_load(&g->launches.open) == 0 && atomic_load(&g->launches.places) == 0);
+    }
+    for (unsigned c = 0; c < comms; c++) {
+        fake_wait(h[c].stream);
+        fake_stream_free(h[c].stream);
+        free(h[c].op);
+        free_buffers(&b[c]);
+    }
+    for (unsigned c = 0; c < comms; c++)
+        close_device(dev[c]);
+    CHECK(fake_alive() == 0);
+}
+
+static void test_launches(int emulate, unsigned n)
+{
+    fake = (struct fake_settings){.emulate = emulate};
+    run_launches(1, n, 0);
+    run_launches(3, n, 7);
+}
+
+struct replayer {
+    struct fake_graph *graph;
+    atomic_int done;
+};
+
+static void *replay_main(void *arg)
+{
+    struct replayer *r = arg;
+
+    fake_replay(r->graph);
+    atomic_store(&r->done, 1);
+    return NULL;
+}
+
+static void test_graph(void)
+{
+    struct nb_device *dev;
+    struct buffers b;
+    struct operation op[2] = {{0}};
+    struct replayer r = {0};
+    nb_cu_stream stream;
+    pthread_t thread;
+
+    fake = (struct fake_settings){0};
+    dev = open_device(COMM);
+    make_buffers(&b, dev);
+    stream = fake_stream();
+    fake_capture(stream);
+    for (int i = 0; i < 2; i++)
+        CHECK(launch(stream, COMM, &op[i]) != 0);
+    r.graph = fake_capture_end(stream);
+    for (int replay = 0; replay < 20; replay++) {
+        memset(op, 0, sizeof(op));
+        atomic_store(&r.done, 0);
+        CHECK(pthread_create(&thread, NULL, replay_main, &r) == 0);
+        for (int i = 0; i < 2; i++) {
+            while (!atomic_load(&op[i].begun))
+                dev->ops->turn(dev, 0);
+            serve(dev, &b, 3);
+            atomic_store(&op[i].may_end, 1);
+        }
+        while (!atomic_load(&r.done))
+            dev->ops->turn(dev, 0);
+        pthread_join(thread, NULL);
+        /* one that is not captured, in between */
+        struct operation eager = {0};
+        CHECK(launch(stream, COMM, &eager) != 0);
+        while (!atomic_load(&eager.begun))
+            dev->ops->turn(dev, 0);
+        serve(dev, &b, 2);
+        atomic_store(&eager.may_end, 1);
+        while (dev->ops->turn(dev, 0))
+            usleep(20);
+        fake_wait(stream);
+    }
+    CHECK(gpu_of(dev)->ring.host->ring.ended == 20 * 3 + gpu_of(dev)->launches.alone);
+    fake_graph_free(r.graph);
+    fake_stream_free(stream);
+    free_buffers(&b);
+    close_device(dev);
+    CHECK(fake_alive() == 0);
+}
+
+static void test_watchdog(int stuck)
+{
+    struct nb_device *dev;
+    struct nb_work w;
+    char *wire;
+    ssize_t ret;
+
+    settings("NIBBLE_GPU_TIMEOUT", "1");
+    fake = (struct fake_settings){0};
+    dev = open_device(COMM);
+    wire = dev->ops->alloc(dev, NB_PLACE_WIRE, 4096);
+    fake.never = !stuck;
+    fake.stuck = stuck;
+    CHECK(dev->ops->copy(dev, &w, wire + 2048, wire, 100) == -EINPROGRESS);
+    memset(wire, 1, 100);
+    while ((ret = dev->ops->poll(dev, &w)) == -EINPROGRESS)
+        usleep(1000);
+    CHECK(ret == -ECANCELED && dev->ops->failed(dev) == -ETIMEDOUT);
+    CHECK(strstr(last_warning, stuck ? "does not get on" : "has not begun") &&
+          strstr(last_warning, "NIBBLE_GPU_TIMEOUT"));
+    CHECK(dev->ops->copy(dev, NULL, wire + 2048, wire, 100) == -ETIMEDOUT);
+    fake.never = 0; /* the kernel that comes too late does not touch anything */
+    dev->ops->turn(dev, 0);
+    dev->ops->quiesce(dev);
+    while (__atomic_load_n(&gpu_of(dev)->ring.host->ring.ended, __ATOMIC_ACQUIRE) == 0)
+        dev->ops->turn(dev, 0);
+    CHECK(wire[2048] == 0);
+    dev->ops->free(dev, NB_PLACE_WIRE, wire, 4096);
+    close_device(dev);
+    CHECK(fake_alive() == 0);
+    settings("NIBBLE_GPU_TIMEOUT", NULL);
+}
+
+int main(void)
+{
+    const int quick = getenv("NB_TEST_QUICK") != NULL;
+    int emulate = 1;
+
+#ifdef NB_TSAN
+    emulate = 0; /* the emulation changes stacks, which the thread sanitizer does not follow */
+#endif
+    fixture_open();
+    test_watchdog(0);
+    test_watchdog(1);
+    nb_launch_attached(&ctx, GPU, 1);
+    test_launches(0, getenv("NB_LONG_TESTS") ? 20000 : quick ? 40 : 150);
+    if (emulate)
+        test_launches(1, 20);
+    test_graph();
+    nb_launch_attached(&ctx, GPU, -1);
+    fixture_close();
+    printf("kernels beside NCCL's come and go\n");
+    return 0;
+}

@@ -1,0 +1,456 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Threads, blocks and their meetings on a CPU; see emulate.h. */
+#include "gpu/emulate.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <ucontext.h>
+
+#if defined(__SANITIZE_ADDRESS__)
+#define NB_ASAN 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define NB_ASAN 1
+#endif
+#endif
+#ifdef NB_ASAN
+#include <sanitizer/common_interface_defs.h>
+#endif
+
+#ifdef NB_TSAN
+#include <sanitizer/tsan_interface.h>
+/* The sanitizer keeps a stack of calls for each thread of the operating system, on which the contexts' calls
+ * are mixed: it counts, so functions that are left by a switch and never return do not take part. */
+#define NB_UNSEEN __attribute__((no_sanitize("thread"), noinline))
+#else
+#define NB_UNSEEN
+#endif
+
+#include "gpu/emulate_target.h" /* before: in place of nvcc's */
+#include "kernels/kernel.cuh"
+
+#define STACK (256u << 10)
+#define COPIES 512u /* background copies of a thread that have not been waited for */
+
+struct thread {
+    struct nb_emulated self;
+    ucontext_t context;
+    void *stack;
+    int done;
+    uint32_t meetings; /* of its warp */
+    struct {
+        void *to;
+        const void *from;
+        uint32_t bytes, group;
+    } copy[COPIES];
+    uint32_t copies, group; /* of background copies */
+    void *fake;             /* the sanitizer's */
+};
+
+struct warp {
+    uint32_t arrived, meetings;
+    uint32_t value[2][32];
+};
+
+struct block {
+    struct nb_shared shared;
+    struct thread thread[NB_THREADS];
+    struct warp warp[NB_WARPS];
+    uint32_t arrived, barriers, left;
+};
+
+static _Thread_local struct machine {
+    const struct nb_gpu_launch *launch;
+    struct block **block;
+    unsigned blocks;
+    unsigned running; /* threads */
+    int alone;        /* one block in this thread of the operating system; others have theirs */
+    unsigned at;      /* block * NB_THREADS + thread that runs */
+    uint64_t seed;
+    ucontext_t main;
+    void *fake;
+    const void *main_stack;
+    size_t main_size;
+} machine;
+
+_Thread_local struct nb_emulated *nb_emulated;
+
+void nb_emulate_fail(const char *what)
+{
+    fprintf(stderr, "emulated kernel, block %u thread %u: %s\n", nb_emulated->block, nb_emulated->thread,
+            what);
+    abort();
+}
+
+static NB_UNSEEN struct thread *thread_at(unsigned at)
+{
+    return &machine.block[at / NB_THREADS]->thread[at % NB_THREADS];
+}
+
+static NB_UNSEEN void arrive_from_switch(void *fake)
+{
+#ifdef NB_ASAN
+    __sanitizer_finish_switch_fiber(fake, machine.main_stack ? NULL : &machine.main_stack,
+                                    machine.main_stack ? NULL : &machine.main_size);
+#else
+    (void)fake;
+#endif
+}
+
+static NB_UNSEEN void switch_to(struct thread *from, struct thread *to)
+{
+    nb_emulated = &to->self;
+#ifdef NB_ASAN
+    __sanitizer_start_switch_fiber(from->done ? NULL : &from->fake, to->stack, STACK);
+#endif
+    swapcontext(&from->context, &to->context);
+    arrive_from_switch(from->fake);
+}
+
+/* The next thread's turn: mostly the next of the block, now and then another block's. */
+static NB_UNSEEN void yield(void)
+{
+    unsigned total = machine.blocks * NB_THREADS, from = machine.at, to = from;
+    machine.seed = machine.seed * 6364136223846793005u + 1442695040888963407u;
+    if (machine.blocks > 1 && machine.seed >> 58 == 0)
+        to = (unsigned)((machine.seed >> 20) % machine.blocks) * NB_THREADS + to % NB_THREADS;
+    do {
+        to = (to + 1) % total;
+    } while (thread_at(to)->done);
+    if (to == from)
+        return;
+    machine.at = to;
+    switch_to(thread_at(from), thread_at(to));
+}
+
+void nb_emulate_pause(void)
+{
+    if (machine.alone && nb_emulated->thread % 32 == 0)
+        sched_yield();
+    yield();
+}
+
+void nb_emulate_barrier(void)
+{
+    struct block *b = machine.block[machine.at / NB_THREADS];
+    uint32_t mine = b->barriers;
+    if (b->left)
+        nb_emulate_fail("a barrier that some threads of the block have not met");
+    if (++b->arrived == NB_THREADS) {
+        b->arrived = 0;
+        b->barriers++;
+        return;
+    }
+    while (b->barriers == mine)
+        yield();
+}
+
+const uint32_t *nb_emulate_warp(uint32_t value)
+{
+    struct thread *t = thread_at(machine.at);
+    struct warp *w = &machine.block[machine.at / NB_THREADS]->warp[t->self.thread / 32];
+    uint32_t mine = t->meetings++;
+    if (mine != w->meetings)
+        nb_emulate_fail("a warp operation that some threads of the warp have not met");
+    w->value[mine % 2][t->self.thread % 32] = value;
+    if (++w->arrived == 32) {
+        w->arrived = 0;
+        w->meetings++;
+    } else {
+        while (w->meetings == mine)
+            yield();
+    }
+    return w->value[mine % 2];
+}
+
+void nb_emulate_async(void *to, const void *from, unsigned bytes)
+{
+    struct thread *t = thread_at(machine.at);
+    if (t->copies == COPIES)
+        nb_emulate_fail("too many background copies");
+    t->copy[t->copies].to = to;
+    t->copy[t->copies].from = from;
+    t->copy[t->copies].bytes = bytes;
+    t->copy[t->copies++].group = t->group;
+}
+
+void nb_emulate_async_end(void)
+{
+    thread_at(machine.at)->group++;
+}
+
+void nb_emulate_async_wait(unsigned but)
+{
+    struct thread *t = thread_at(machine.at);
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < t->copies; i++)
+        if (t->copy[i].group + but < t->group)
+            memcpy(t->copy[i].to, t->copy[i].from, t->copy[i].bytes);
+        else
+            t->copy[kept++] = t->copy[i];
+    t->copies = kept;
+}
+
+/* A context runs one launch after the other: it is asleep in the switch between them. */
+static NB_UNSEEN void run_thread(void)
+{
+    struct thread *t = thread_at(machine.at);
+    struct block *b = machine.block[machine.at / NB_THREADS];
+    arrive_from_switch(NULL);
+    for (;;) {
+        nb_work(machine.launch, &b->shared);
+        t->done = 1;
+        b->left++;
+        if (--machine.running) {
+            yield();
+        } else {
+#ifdef NB_ASAN
+            __sanitizer_start_switch_fiber(&t->fake, machine.main_stack, machine.main_size);
+#endif
+            swapcontext(&t->context, &machine.main);
+            arrive_from_switch(t->fake);
+        }
+    }
+}
+
+static void begin_thread(struct thread *t)
+{
+    t->stack = malloc(STACK);
+    if (!t->stack || getcontext(&t->context))
+        abort();
+    t->context.uc_stack.ss_sp = t->stack;
+    t->context.uc_stack.ss_size = STACK;
+    t->context.uc_link = NULL;
+    makecontext(&t->context, run_thread, 0);
+}
+
+static struct block *open_block(unsigned number, unsigned blocks)
+{
+    struct block *block = aligned_alloc(64, (sizeof(*block) + 63) & ~(size_t)63);
+    if (!block)
+        abort();
+    memset(block, 0, sizeof(*block));
+    for (unsigned i = 0; i < NB_THREADS; i++) {
+        struct thread *t = &block->thread[i];
+        t->self = (struct nb_emulated){i, number, blocks};
+        begin_thread(t);
+    }
+    return block;
+}
+
+static void close_block(struct block *block)
+{
+    for (unsigned i = 0; i < NB_THREADS; i++)
+        free(block->thread[i].stack);
+    free(block);
+}
+
+static NB_UNSEEN void run_machine(const struct nb_gpu_launch *launch, uint64_t seed)
+{
+    machine.launch = launch;
+    machine.running = machine.blocks * NB_THREADS;
+    machine.seed = seed;
+    machine.main_stack = NULL;
+    for (unsigned b = 0; b < machine.blocks; b++) {
+        struct block *block = machine.block[b];
+        memset(&block->shared, 0xa5, sizeof(block->shared)); /* it is not zeroed */
+        block->left = 0;
+        for (unsigned i = 0; i < NB_THREADS; i++)
+            block->thread[i].done = 0;
+    }
+    machine.at = 0;
+    nb_emulated = &thread_at(0)->self;
+#ifdef NB_ASAN
+    __sanitizer_start_switch_fiber(&machine.fake, thread_at(0)->stack, STACK);
+#endif
+    swapcontext(&machine.main, &thread_at(0)->context);
+#ifdef NB_ASAN
+    __sanitizer_finish_switch_fiber(machine.fake, NULL, NULL);
+#endif
+    nb_emulated = NULL;
+}
+
+void nb_emulate_run(const struct nb_gpu_launch *launch, unsigned blocks, uint64_t seed)
+{
+    machine.blocks = blocks;
+    machine.alone = 0;
+    machine.block = calloc(blocks, sizeof(*machine.block));
+    if (!machine.block)
+        abort();
+    for (unsigned b = 0; b < blocks; b++)
+        machine.block[b] = open_block(b, blocks);
+    run_machine(launch, seed);
+    for (unsigned b = 0; b < blocks; b++)
+        close_block(machine.block[b]);
+    free(machine.block);
+}
+
+/* ---- A block in a thread of its own */
+
+struct nb_emulated_block {
+    struct block *block;
+};
+
+struct nb_emulated_block *nb_emulate_open(unsigned number, unsigned blocks)
+{
+    struct nb_emulated_block *b = malloc(sizeof(*b));
+    if (!b)
+        abort();
+    b->block = open_block(number, blocks);
+    return b;
+}
+
+void nb_emulate_block(struct nb_emulated_block *b, const struct nb_gpu_launch *launch, uint64_t seed)
+{
+    machine.blocks = 1;
+    machine.alone = 1;
+    machine.block = &b->block;
+    run_machine(launch, seed);
+}
+
+#ifdef NB_TSAN
+static void end_order(void);
+#endif
+
+void nb_emulate_close(struct nb_emulated_block *b)
+{
+#ifdef NB_TSAN
+    end_order(); /* what the helpers have touched may be freed by who knows that this thread has ended */
+#endif
+    close_block(b->block);
+    free(b);
+}
+
+#ifdef NB_TSAN
+/* ---- What orders accesses, told to the thread sanitizer, which knows no fences
+ *
+ * By the rules of C11 and of the GPU, a fence before a relaxed store publishes what came before the *fence*,
+ * and a fence after a relaxed load takes what the store had published. So a thread has helpers that the
+ * sanitizer takes for threads: its stores are made in the name of one that knows what the thread knew at its
+ * last fence, its loads in the name of one of which the thread learns at its next. Once for flags between
+ * blocks and once for those of the host (scope 1), for which only fences of system scope count. All threads
+ * of a block are one to it. */
+static _Thread_local struct {
+    void *self, *stores[2], *loads[2];
+    char published[2], taken[2]; /* addresses of which stand for what is handed over */
+} order;
+
+static NB_UNSEEN void need_order(void)
+{
+    if (order.self)
+        return;
+    order.self = __tsan_get_current_fiber();
+    for (int scope = 0; scope < 2; scope++) {
+        order.stores[scope] = __tsan_create_fiber(0);
+        order.loads[scope] = __tsan_create_fiber(0);
+    }
+}
+
+static NB_UNSEEN void become(void *who);
+
+static NB_UNSEEN void end_order(void)
+{
+    for (int scope = 0; scope < 2 && order.self; scope++) {
+        become(order.stores[scope]);
+        __tsan_release(&order.taken[scope]);
+        become(order.loads[scope]);
+        __tsan_release(&order.taken[scope]);
+        become(order.self);
+        __tsan_acquire(&order.taken[scope]);
+        __tsan_destroy_fiber(order.stores[scope]);
+        __tsan_destroy_fiber(order.loads[scope]);
+    }
+    order.self = NULL;
+}
+
+static NB_UNSEEN void become(void *who)
+{
+    __tsan_switch_to_fiber(who, __tsan_switch_to_fiber_no_sync);
+}
+
+/* What the sanitizer sees of an access; entered and left in the name of the same helper. */
+static __attribute__((noinline)) uint64_t seen_get(const void *p, unsigned bytes)
+{
+    return bytes == 8 ? __atomic_load_n((const uint64_t *)p, __ATOMIC_RELAXED)
+                      : __atomic_load_n((const uint32_t *)p, __ATOMIC_RELAXED);
+}
+
+static __attribute__((noinline)) void seen_put(void *p, unsigned bytes, uint64_t v)
+{
+    if (bytes == 8)
+        __atomic_store_n((uint64_t *)p, v, __ATOMIC_RELEASE);
+    else
+        __atomic_store_n((uint32_t *)p, (uint32_t)v, __ATOMIC_RELEASE);
+}
+
+static __attribute__((noinline)) uint64_t seen_change(void *p, unsigned bytes, uint64_t v, int take)
+{
+    if (bytes == 8)
+        return __atomic_fetch_add((uint64_t *)p, v, __ATOMIC_RELEASE);
+    return take ? __atomic_fetch_or((uint32_t *)p, (uint32_t)v, __ATOMIC_RELEASE)
+                : __atomic_fetch_add((uint32_t *)p, (uint32_t)v, __ATOMIC_RELEASE);
+}
+
+NB_UNSEEN uint64_t nb_emulate_get(const void *p, unsigned bytes, int scope)
+{
+    need_order();
+    uint64_t v = seen_get(p, bytes);
+    become(order.loads[scope]);
+    __tsan_acquire((void *)(uintptr_t)p);
+    become(order.self);
+    return v;
+}
+
+NB_UNSEEN void nb_emulate_put(void *p, unsigned bytes, uint64_t v, int scope)
+{
+    need_order();
+    become(order.stores[scope]);
+    seen_put(p, bytes, v);
+    become(order.self);
+}
+
+/* Adds, or takes the bits in, and returns what was there. */
+NB_UNSEEN uint64_t nb_emulate_change(void *p, unsigned bytes, uint64_t v, int take)
+{
+    need_order();
+    become(order.stores[0]);
+    uint64_t old = seen_change(p, bytes, v, take);
+    become(order.loads[0]);
+    __tsan_acquire(p); /* what is read, too, by the same access */
+    become(order.self);
+    return old;
+}
+
+NB_UNSEEN void nb_emulate_fence(int sys)
+{
+    need_order();
+    for (int scope = 0; scope <= sys; scope++) {
+        become(order.loads[scope]);
+        __tsan_release(&order.taken[scope]);
+        become(order.self);
+        __tsan_acquire(&order.taken[scope]);
+    }
+    for (int scope = 0; scope <= sys; scope++) {
+        __tsan_release(&order.published[scope]);
+        become(order.stores[scope]);
+        __tsan_acquire(&order.published[scope]);
+        become(order.self);
+    }
+}
+#endif
+
+/* ---- Conversions as the hardware makes them */
+
+uint32_t nb_emulate_round(int f16, float f)
+{
+    if (f != f)
+        return 0x7fff;
+    return f16 ? nb_f32_to_f16(f) : nb_f32_to_bf16(f);
+}
+
+float nb_emulate_from_f16(uint32_t v)
+{
+    return nb_f16_to_f32((uint16_t)v);
+}

@@ -1,0 +1,330 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The kernels on a CPU: what kernels/target.cuh is for a GPU. Every thread of a block is a context of its own
+ * (emulate.c) that runs until it meets a barrier or a warp operation, or waits for another block; so the same
+ * statements run, in another interleaving, on the same data. Included before kernels/kernel.cuh, of which it
+ * is the target then.
+ */
+#ifndef NIBBLE_TESTS_GPU_EMULATE_TARGET_H
+#define NIBBLE_TESTS_GPU_EMULATE_TARGET_H
+
+#include <stdatomic.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "gpu/emulate.h"
+
+#define NB_TARGET_EMULATED 1 /* kernels/target.cuh: no other */
+
+#define NB_DEV static inline __attribute__((unused))
+#define NB_UNROLL
+#define NB_ROLL
+#define NB_TABLE static const
+#define NB_APART ((void)0)
+
+typedef struct {
+    uint32_t x, y, z, w;
+} __attribute__((aligned(16))) nb_quad;
+
+NB_DEV unsigned nb_thread(void)
+{
+    return nb_emulated->thread;
+}
+NB_DEV unsigned nb_block(void)
+{
+    return nb_emulated->block;
+}
+NB_DEV unsigned nb_blocks(void)
+{
+    return nb_emulated->blocks;
+}
+NB_DEV void nb_barrier(void)
+{
+    nb_emulate_barrier();
+}
+
+NB_DEV void nb_warp_barrier(void)
+{
+    (void)nb_emulate_warp(0);
+}
+NB_DEV uint32_t nb_ballot(int p)
+{
+    const uint32_t *all = nb_emulate_warp(p != 0);
+    uint32_t bits = 0;
+    for (unsigned i = 0; i < 32; i++)
+        bits |= all[i] << i;
+    return bits;
+}
+NB_DEV uint32_t nb_shfl(uint32_t v, unsigned lane)
+{
+    return nb_emulate_warp(v)[lane & 31];
+}
+NB_DEV uint32_t nb_shfl_up(uint32_t v, unsigned by)
+{
+    unsigned lane = nb_thread() & 31;
+    return nb_emulate_warp(v)[lane < by ? lane : lane - by];
+}
+NB_DEV uint32_t nb_shfl_xor(uint32_t v, unsigned with)
+{
+    unsigned lane = nb_thread() & 31;
+    return nb_emulate_warp(v)[(lane ^ with) & 31];
+}
+#define NB_WARP_OPERATION(name, step) \
+    NB_DEV uint32_t name(uint32_t v) \
+    { \
+        const uint32_t *all = nb_emulate_warp(v); \
+        uint32_t x = all[0]; \
+        for (unsigned i = 1; i < 32; i++) \
+            x = step; \
+        return x; \
+    }
+NB_WARP_OPERATION(nb_warp_max, all[i] > x ? all[i] : x)
+NB_WARP_OPERATION(nb_warp_min, all[i] < x ? all[i] : x)
+NB_WARP_OPERATION(nb_warp_sum, x + all[i])
+NB_WARP_OPERATION(nb_warp_or, x | all[i])
+
+NB_DEV uint32_t nb_bits(float f)
+{
+    uint32_t u;
+    memcpy(&u, &f, 4);
+    return u;
+}
+NB_DEV float nb_real(uint32_t u)
+{
+    float f;
+    memcpy(&f, &u, 4);
+    return f;
+}
+NB_DEV float nb_fma(float a, float b, float c)
+{
+    return __builtin_fmaf(a, b, c);
+}
+NB_DEV float nb_fmax(float a, float b)
+{
+    return __builtin_fmaxf(a, b);
+}
+NB_DEV float nb_fmin(float a, float b)
+{
+    return __builtin_fminf(a, b);
+}
+NB_DEV float nb_root(float f)
+{
+    return __builtin_sqrtf(f);
+}
+NB_DEV float nb_quotient(float a, float b)
+{
+    return a / b;
+}
+NB_DEV float nb_reciprocal(float f)
+{
+    return 1.0f / f;
+}
+NB_DEV float nb_from_int(int32_t i)
+{
+    return (float)i;
+}
+NB_DEV uint32_t nb_bytes(uint32_t a, uint32_t b, uint32_t order)
+{
+    uint64_t all = (uint64_t)b << 32 | a;
+    uint32_t r = 0;
+    for (unsigned i = 0; i < 4; i++)
+        r |= (uint32_t)(all >> 8 * (order >> 4 * i & 7) & 0xff) << 8 * i;
+    return r;
+}
+NB_DEV int32_t nb_dot4(uint32_t a, uint32_t b, int32_t c)
+{
+    for (unsigned i = 0; i < 32; i += 8)
+        c += (int8_t)(a >> i) * (int8_t)(b >> i);
+    return c;
+}
+NB_DEV unsigned nb_popc(uint32_t v)
+{
+    return (unsigned)__builtin_popcount(v);
+}
+NB_DEV unsigned nb_clz(uint32_t v)
+{
+    return v ? (unsigned)__builtin_clz(v) : 32;
+}
+NB_DEV unsigned nb_ffs(uint32_t v)
+{
+    return (unsigned)__builtin_ffs((int)v);
+}
+NB_DEV uint64_t nb_mul_high(uint64_t a, uint64_t b)
+{
+    return (uint64_t)((unsigned __int128)a * b >> 64);
+}
+
+uint32_t nb_emulate_round(int f16, float f); /* as the hardware does it, a NaN included */
+NB_DEV uint32_t nb_round_bf16(float low, float high)
+{
+    return nb_emulate_round(0, low) | nb_emulate_round(0, high) << 16;
+}
+NB_DEV uint32_t nb_round_f16(float low, float high)
+{
+    return nb_emulate_round(1, low) | nb_emulate_round(1, high) << 16;
+}
+float nb_emulate_from_f16(uint32_t v);
+NB_DEV float nb_from_f16(uint32_t v)
+{
+    return nb_emulate_from_f16(v & 0xffff);
+}
+
+/* An access that is not aligned would be an error there. */
+#define NB_ALIGNED(p, n) ((uintptr_t)(p) % (n) ? nb_emulate_fail("address is not aligned") : (void)0)
+#define NB_ACCESS(bytes, type) \
+    NB_DEV type nb_load##bytes(const void *p) \
+    { \
+        NB_ALIGNED(p, bytes); \
+        return *(const type *)p; \
+    } \
+    NB_DEV void nb_store##bytes(void *p, type v) \
+    { \
+        NB_ALIGNED(p, bytes); \
+        *(type *)p = v; \
+    }
+NB_ACCESS(16, nb_quad)
+NB_ACCESS(8, uint64_t)
+NB_ACCESS(4, uint32_t)
+#define NB_ACCESS_SMALL(bytes, type) \
+    NB_DEV uint32_t nb_load##bytes(const void *p) \
+    { \
+        NB_ALIGNED(p, bytes); \
+        return *(const type *)p; \
+    } \
+    NB_DEV void nb_store##bytes(void *p, uint32_t v) \
+    { \
+        NB_ALIGNED(p, bytes); \
+        *(type *)p = (type)v; \
+    }
+NB_ACCESS_SMALL(2, uint16_t)
+NB_ACCESS_SMALL(1, uint8_t)
+
+/* Background copies happen as late as they may: when they are waited for. */
+NB_DEV void nb_async16(void *shared, const void *from)
+{
+    NB_ALIGNED(shared, 16);
+    NB_ALIGNED(from, 16);
+    nb_emulate_async(shared, from, 16);
+}
+NB_DEV void nb_async4(void *shared, const void *from)
+{
+    *(uint32_t *)shared = nb_load4(from);
+}
+NB_DEV void nb_async_end(void)
+{
+    nb_emulate_async_end();
+}
+NB_DEV void nb_async_wait_all(void)
+{
+    nb_emulate_async_wait(0);
+}
+NB_DEV void nb_async_wait_but1(void)
+{
+    nb_emulate_async_wait(1);
+}
+
+#ifdef NB_TSAN
+NB_DEV uint64_t nb_get64(const uint64_t *p)
+{
+    return nb_emulate_get(p, 8, 0);
+}
+NB_DEV uint32_t nb_get32_shared_by_blocks(const uint32_t *p)
+{
+    return (uint32_t)nb_emulate_get(p, 4, 0);
+}
+NB_DEV void nb_put64(uint64_t *p, uint64_t v)
+{
+    nb_emulate_put(p, 8, v, 0);
+}
+NB_DEV void nb_put32_shared_by_blocks(uint32_t *p, uint32_t v)
+{
+    nb_emulate_put(p, 4, v, 0);
+}
+NB_DEV uint64_t nb_get64_sys(const uint64_t *p)
+{
+    return nb_emulate_get(p, 8, 1);
+}
+NB_DEV void nb_put64_sys(uint64_t *p, uint64_t v)
+{
+    nb_emulate_put(p, 8, v, 1);
+}
+NB_DEV void nb_put32_sys(uint32_t *p, uint32_t v)
+{
+    nb_emulate_put(p, 4, v, 1);
+}
+NB_DEV uint64_t nb_add64(uint64_t *p, uint64_t v)
+{
+    return nb_emulate_change(p, 8, v, 0);
+}
+NB_DEV uint32_t nb_add32(uint32_t *p, uint32_t v)
+{
+    return (uint32_t)nb_emulate_change(p, 4, v, 0);
+}
+NB_DEV uint32_t nb_or32(uint32_t *p, uint32_t v)
+{
+    return (uint32_t)nb_emulate_change(p, 4, v, 1);
+}
+NB_DEV void nb_fence(void)
+{
+    nb_emulate_fence(0);
+}
+NB_DEV void nb_fence_sys(void)
+{
+    nb_emulate_fence(1);
+}
+#else
+NB_DEV uint64_t nb_get64(const uint64_t *p)
+{
+    return __atomic_load_n(p, __ATOMIC_RELAXED);
+}
+NB_DEV uint32_t nb_get32_shared_by_blocks(const uint32_t *p)
+{
+    return __atomic_load_n(p, __ATOMIC_RELAXED);
+}
+NB_DEV void nb_put64(uint64_t *p, uint64_t v)
+{
+    __atomic_store_n(p, v, __ATOMIC_RELAXED);
+}
+NB_DEV void nb_put32_shared_by_blocks(uint32_t *p, uint32_t v)
+{
+    __atomic_store_n(p, v, __ATOMIC_RELAXED);
+}
+NB_DEV uint64_t nb_get64_sys(const uint64_t *p)
+{
+    return __atomic_load_n(p, __ATOMIC_RELAXED);
+}
+NB_DEV void nb_put64_sys(uint64_t *p, uint64_t v)
+{
+    __atomic_store_n(p, v, __ATOMIC_RELAXED);
+}
+NB_DEV void nb_put32_sys(uint32_t *p, uint32_t v)
+{
+    __atomic_store_n(p, v, __ATOMIC_RELAXED);
+}
+NB_DEV uint64_t nb_add64(uint64_t *p, uint64_t v)
+{
+    return __atomic_fetch_add(p, v, __ATOMIC_RELAXED);
+}
+NB_DEV uint32_t nb_add32(uint32_t *p, uint32_t v)
+{
+    return __atomic_fetch_add(p, v, __ATOMIC_RELAXED);
+}
+NB_DEV uint32_t nb_or32(uint32_t *p, uint32_t v)
+{
+    return __atomic_fetch_or(p, v, __ATOMIC_RELAXED);
+}
+NB_DEV void nb_fence(void)
+{
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+}
+NB_DEV void nb_fence_sys(void)
+{
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+}
+#endif
+NB_DEV void nb_pause(void)
+{
+    nb_emulate_pause();
+}
+
+#endif

@@ -1,0 +1,356 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Results of the plugin where values are quantized, driven as NCCL drives it: within a bound, the same bits
+ * again in another run and on every node, values that are no numbers only at their own places; and which
+ * schedule is chosen.
+ *
+ * Bounds. int4 encodes groups of 32 values with a step of 1/8 of the group's largest, for Gaussian values 2.4
+ * sigma on average: noise of step^2/12, 0.78 % of the energy, less (0.62 %) because a group is encoded
+ * transformed where its largest value is smaller then. A sum has the own contribution exact and the noise of
+ * the others added incoherently, so the error relative to the energy of all contributions is (N-1)/N of that.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "lib/suite.h"
+
+#define INT4_NMSE 0.0070 /* between what the codec reaches and what it would be without the transform */
+
+static const char *const env_int4[] = {"NIBBLE_RS=int4", "NIBBLE_RS_MIN_BYTES=0", "NIBBLE_EF=off", NULL};
+
+/* ---- int4 ---- */
+
+static int int4_node(struct hx_node *node, void *arg)
+{
+    static const ncclDataType_t types[] = {ncclFloat32, ncclBfloat16, ncclFloat16};
+    static const size_t counts[] = {31, 4095, 200003};
+    int channels = *(int *)arg, n = 0;
+    struct hx_comm_cfg cfg = {.channels = channels, .buff_size = 256 << 10};
+    const char *schedule = getenv("NIBBLE_SCHEDULE");
+    bool two_hop = schedule && strcmp(schedule, "two-hop") == 0;
+    bool two_level = schedule && strcmp(schedule, "two-level") == 0;
+    /* In two hops all contributions are coded but the owner's and the summing node's, and then their sum; in
+     * two levels those of the summing node of every row (here two) are not, and codes of 8 bits count for
+     * next to nothing. */
+    double bound = INT4_NMSE *
+                   (two_level ? 2 * node->nnodes - 4
+                    : two_hop ? 2 * node->nnodes - 3
+                              : node->nnodes - 1) /
+                   node->nnodes;
+    struct hx_lib *lib;
+    struct hx_comm *comm;
+
+    if (sx_open(node, &cfg, &lib, &comm))
+        return 1;
+    for (int t = 0; t < 3; t++) {
+        for (int k = 0; k < 3; k++, n++) {
+            struct sx_spec spec = {.func = HX_REDUCE_SCATTER,
+                                   .type = types[t],
+                                   .count = counts[k],
+                                   .fill = HX_FILL_NORMAL,
+                                   .seed = (uint64_t)n,
+                                   .in_place = n & 1,
+                                   .chunk = n % 3 == 1 ? 12288 : 0};
+            /* Few values: the error of one sample of the noise may be well above its mean. */
+            spec.max_nmse = (k == 2 ? bound : 3 * INT4_NMSE) + sx_rounding_nmse(types[t]);
+            struct sx_run run;
+            ncclResult_t ret;
+
+            sx_prepare(node, &spec, &run);
+            hx_where("%s", sx_describe(&spec));
+            ret = hx_run(comm, &run.op);
+            HX_CHECK(ret == ncclSuccess, "%s: result %d", sx_describe(&spec), (int)ret);
+            if (sx_check(node, &run))
+                return 1;
+            if (k == 2) {
+                HX_CHECK(run.nmse > bound / 4, "%s: error %.3g: this was not coded in 4 bits",
+                         sx_describe(&spec), run.nmse);
+                ((double *)hx_scratch(node, node->rank))[t] = run.nmse;
+            }
+            sx_free(&run);
+        }
+    }
+    return sx_close(lib, comm, false);
+}
+
+static int int4(int nnodes, int channels, const char *const *env)
+{
+    struct hx_job job = {
+        .name = "int4", .nnodes = nnodes, .fn = int4_node, .arg = &channels, .env = env, .seed = 1};
+    struct hx_report *rep;
+    int rc = hx_job_run(&job, &rep);
+    const double *found = (const double *)(const void *)rep->node[0].scratch;
+
+    if (rc == 0)
+        printf("        int4, %d nodes: %.3f %% (fp32) %.3f %% (bf16) %.3f %% (fp16) of the energy\n", nnodes,
+               100 * found[0], 100 * found[1], 100 * found[2]);
+    hx_report_free(rep);
+    return rc;
+}
+
+static int int4_2(void)
+{
+    return int4(2, 2, env_int4);
+}
+
+static int int4_3(void)
+{
+    return int4(3, 8, env_int4);
+}
+
+static int int4_8(void)
+{
+    static const char *const env[] = {"NIBBLE_RS=int4", "NIBBLE_RS_MIN_BYTES=0", "NIBBLE_EF=off",
+                                      "NIBBLE_SCHEDULE=direct", NULL};
+
+    return int4(8, 12, env);
+}
+
+static int int4_two_hop(void)
+{
+    static const char *const env[] = {"NIBBLE_RS=int4", "NIBBLE_RS_MIN_BYTES=0", "NIBBLE_EF=off",
+                                      "NIBBLE_SCHEDULE=two-hop", NULL};
+
+    return int4(4, 3, env);
+}
+
+static const char *const env_int4_grid[] = {"NIBBLE_RS=int4", "NIBBLE_RS_MIN_BYTES=0", "NIBBLE_EF=off",
+                                            "NIBBLE_SCHEDULE=two-level", NULL};
+
+static int int4_two_level(void)
+{
+    return int4(4, 3, env_int4_grid);
+}
+
+static int int4_two_level_8(void)
+{
+    return int4(8, 4, env_int4_grid);
+}
+
+/* The same sequence in two fresh jobs, error feedback included, gives the same bits. */
+static int repeat_node(struct hx_node *node, void *arg)
+{
+    struct hx_comm_cfg cfg = {.channels = 4, .buff_size = 128 << 10, .gpu_delay_us = *(unsigned *)arg};
+    uint64_t *hash = hx_scratch(node, node->rank);
+    struct hx_lib *lib;
+    struct hx_comm *comm;
+
+    if (sx_open(node, &cfg, &lib, &comm))
+        return 1;
+    for (int i = 0; i < 6; i++) {
+        struct sx_spec spec = {.func = i % 3 == 2 ? HX_ALL_REDUCE : HX_REDUCE_SCATTER,
+                               .type = ncclFloat32,
+                               .count = 50021,
+                               .fill = HX_FILL_NORMAL,
+                               .seed = (uint64_t)i,
+                               .max_nmse = 0.05};
+
+        if (sx_do(node, comm, &spec, &hash[i]))
+            return 1;
+    }
+    return sx_close(lib, comm, false);
+}
+
+static int repeatable(const char *schedule)
+{
+    const char *const env[] = {"NIBBLE_EF=full", "NIBBLE_EF_IDENTITY=signature", "NIBBLE_RS_MIN_BYTES=0",
+                               schedule, NULL};
+    uint64_t first[HX_MAX_NODES][6];
+    unsigned delay[2] = {0, 300};
+
+    for (int run = 0; run < 2; run++) {
+        struct hx_job job = {
+            .name = "repeatable", .nnodes = 4, .fn = repeat_node, .arg = &delay[run], .env = env, .seed = 5};
+        struct hx_report *rep;
+        int rc = hx_job_run(&job, &rep);
+
+        for (int r = 0; r < 4 && rc == 0; r++) {
+            if (run == 0)
+                memcpy(first[r], rep->node[r].scratch, sizeof first[r]);
+            else if (memcmp(first[r], rep->node[r].scratch, sizeof first[r]) != 0)
+                rc = hx_fail("node %d: other bits when the timing was different", r);
+        }
+        hx_report_free(rep);
+        if (rc)
+            return rc;
+    }
+    return 0;
+}
+
+static int repeatable_direct(void)
+{
+    return repeatable("NIBBLE_SCHEDULE=direct");
+}
+
+static int repeatable_two_hop(void)
+{
+    return repeatable("NIBBLE_SCHEDULE=two-hop");
+}
+
+static int repeatable_two_level(void)
+{
+    return repeatable("NIBBLE_SCHEDULE=two-level");
+}
+
+/* ---- values that are no numbers ---- */
+
+struct foreign {
+    int rank;  /* whose contribution */
+    size_t at; /* index in every block */
+    double value;
+};
+
+static int foreign_node(struct hx_node *node, void *arg)
+{
+    static const ncclDataType_t types[] = {ncclFloat32, ncclBfloat16, ncclFloat16};
+    const struct foreign foreign[] = {{0, 7, (double)NAN},          {1, 900, (double)INFINITY},
+                                      {1, 5000, -(double)INFINITY}, {2, 5001, (double)NAN},
+                                      {2, 12287, (double)INFINITY}, {0, 29990, (double)NAN}};
+    struct hx_comm_cfg cfg = {.channels = 2, .buff_size = 128 << 10};
+    struct hx_lib *lib;
+    struct hx_comm *comm;
+
+    (void)arg;
+    if (sx_open(node, &cfg, &lib, &comm))
+        return 1;
+    for (int t = 0; t < 3; t++) {
+        struct sx_spec spec = {.func = HX_REDUCE_SCATTER,
+                               .type = types[t],
+                               .count = 30011,
+                               .fill = HX_FILL_NORMAL,
+                               .seed = (uint64_t)t};
+        struct sx_run run;
+        double err = 0, energy = 0;
+        char *x;
+
+        sx_prepare(node, &spec, &run);
+        for (size_t k = 0; k < sizeof foreign / sizeof foreign[0]; k++) {
+            for (int b = 0; b < node->nnodes && foreign[k].rank == node->rank; b++)
+                hx_store(spec.type, run.send, (size_t)b * spec.count + foreign[k].at, foreign[k].value);
+        }
+        hx_where("%s with NaN and infinity", sx_describe(&spec));
+        HX_CHECK(hx_run(comm, &run.op) == ncclSuccess, "%s failed", sx_describe(&spec));
+        for (size_t k = 0; k < sizeof foreign / sizeof foreign[0]; k++) {
+            double got = hx_load(spec.type, run.recv, foreign[k].at);
+
+            HX_CHECK(isnan(foreign[k].value) ? isnan(got) : got == foreign[k].value,
+                     "%s: value %zu is %g instead of %g", hx_type_name(spec.type), foreign[k].at, got,
+                     foreign[k].value);
+            hx_store(spec.type, run.recv, foreign[k].at, 0);
+        }
+        double *sum = calloc(spec.count, sizeof *sum);
+        x = malloc(spec.count * hx_type_size(spec.type));
+        for (int r = 0; r < node->nnodes; r++) {
+            sx_block(&spec, r, node->rank, x);
+            for (size_t i = 0; i < spec.count; i++) {
+                sum[i] += hx_load(spec.type, x, i);
+                energy += hx_load(spec.type, x, i) * hx_load(spec.type, x, i);
+            }
+        }
+        for (size_t k = 0; k < sizeof foreign / sizeof foreign[0]; k++)
+            sum[foreign[k].at] = 0;
+        for (size_t i = 0; i < spec.count; i++) {
+            double got = hx_load(spec.type, run.recv, i);
+
+            HX_CHECK(isfinite(got), "%s: value %zu became %g", hx_type_name(spec.type), i, got);
+            err += (got - sum[i]) * (got - sum[i]);
+        }
+        HX_CHECK(err <= 1.3 * INT4_NMSE * energy, "%s: error %.3g beside foreign values",
+                 hx_type_name(spec.type), err / energy);
+        free(sum);
+        free(x);
+        sx_free(&run);
+    }
+    return sx_close(lib, comm, false);
+}
+
+static int foreign_values(void)
+{
+    return sx_job("NaN and infinity", 3, foreign_node, NULL, env_int4);
+}
+
+/* ---- which schedule a reduce-scatter takes by itself ---- */
+
+/* Counts of a reduce-scatter of FP32, and whether it goes in two hops. Windows are of 64 KiB at most. */
+struct choice {
+    size_t count;
+    bool two_hop;
+};
+
+/* How long operations took, and how much of that this processor worked. */
+static int told_time(void)
+{
+    double busy = -1, worked = -1, share = -1, pace = -1;
+    char line[2048] = "", *at;
+
+    hx_log_first("time busy_s=", line, sizeof line);
+    at = strstr(line, "time busy_s=");
+    HX_CHECK(at && sscanf(at, "time busy_s=%lf processor_s=%lf share=%lf worked_gbps=%lf", &busy, &worked,
+                          &share, &pace) == 4,
+             "no time in the summary: %s", line);
+    HX_CHECK(busy > 0 && worked >= 0 && worked <= busy && share >= 0 && share <= 1 && pace > 0, "times: %s",
+             line);
+    return 0;
+}
+
+static int choice_node(struct hx_node *node, void *arg)
+{
+    const struct choice *choice = arg;
+    struct hx_comm_cfg cfg = {.channels = 2, .buff_size = 256 << 10};
+    struct sx_spec spec = {.func = HX_REDUCE_SCATTER,
+                           .type = ncclFloat32,
+                           .count = choice->count,
+                           .fill = HX_FILL_NORMAL,
+                           .seed = 3,
+                           .max_nmse = 3 * INT4_NMSE};
+    char line[2048] = "", *at;
+    struct hx_lib *lib;
+    struct hx_comm *comm;
+
+    if (sx_open(node, &cfg, &lib, &comm) || sx_do(node, comm, &spec, NULL) || sx_close(lib, comm, false))
+        return 1;
+    hx_log_first("reduce_scatter ops=", line, sizeof line);
+    at = strstr(line, "two_hop=");
+    HX_CHECK(at, "no summary: %s", line);
+    HX_CHECK(choice->two_hop == (at[strlen("two_hop=")] != '0'), "%zu values a node: %s", choice->count,
+             line);
+    return told_time();
+}
+
+static int choose(int nnodes, size_t count, const char *second, bool two_hop)
+{
+    const char *const env[] = {"NIBBLE_RS=int4", "NIBBLE_RS_MIN_BYTES=0", "NIBBLE_EF=off", second, NULL};
+    struct choice choice = {count, two_hop};
+
+    return sx_job("choice", nnodes, choice_node, &choice, env);
+}
+
+/* Two hops where all in flight is of one owner or two; with 8 bits on the second hop later, since they take
+ * longer; never where there are few nodes. */
+static int choice(void)
+{
+    const char *int4 = "NIBBLE_RS_SECOND=int4", *int8 = "NIBBLE_RS_SECOND=int8";
+
+    return choose(8, 65536, int4, true) || choose(8, 8192, int4, false) || choose(8, 65536, int8, false) ||
+           choose(8, 524288, int8, true) || choose(3, 524288, int4, false);
+}
+
+static const struct hx_case cases[] = {
+    {"int4-2-nodes", int4_2, 0},
+    {"int4-3-nodes", int4_3, HX_CASE_FULL},
+    {"int4-8-nodes", int4_8, HX_CASE_FULL},
+    {"int4-two-hop", int4_two_hop, 0},
+    {"int4-two-level", int4_two_level, 0},
+    {"int4-two-level-8-nodes", int4_two_level_8, HX_CASE_FULL},
+    {"repeatable", repeatable_direct, 0},
+    {"repeatable-two-hop", repeatable_two_hop, 0},
+    {"repeatable-two-level", repeatable_two_level, 0},
+    {"foreign-values", foreign_values, 0},
+    {"choice", choice, HX_CASE_FULL},
+};
+
+int main(int argc, char **argv)
+{
+    return hx_main(argc, argv, cases, sizeof cases / sizeof cases[0]);
+}

@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The kernels give the bytes of the C codec: golden vectors, random data, edge data, malformed spans. Linked
+ * with an emulation of a GPU for the test suite, and with the driver for gpu-check.
+ *
+ *     test_kernels [rounds [seed]]
+ */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "gpu/backend.h"
+#include "kernel_cases.h"
+
+int main(int argc, char **argv)
+{
+    const char *top = getenv("NB_SRCDIR");
+    unsigned rounds = argc > 1 ? (unsigned)strtoul(argv[1], NULL, 10) : getenv("NB_TEST_QUICK") ? 8 : 36;
+    unsigned seed = argc > 2 ? (unsigned)strtoul(argv[2], NULL, 10) : 1;
+    char path[4096];
+    int status = backend_open();
+
+    if (status)
+        return status;
+    snprintf(path, sizeof(path), "%s/tests/codec/golden/quant.bin", top ? top : ".");
+    printf("kernels %s: ", backend_name());
+    fflush(stdout);
+    printf("%u golden cases, ", cases_golden(path));
+    fflush(stdout);
+    printf("%u spans coded, ", cases_encode(rounds, seed));
+    fflush(stdout);
+    printf("%u sums, ", cases_reduce(rounds / 2, seed));
+    fflush(stdout);
+    printf("%u malformed spans refused, ", cases_malformed(rounds, seed));
+    fflush(stdout);
+    printf("%u operations on bytes, ", cases_bytes(rounds / 4, seed));
+    fflush(stdout);
+    printf("%u spans of differences coded, ", cases_differences(rounds + rounds / 2, seed));
+    fflush(stdout);
+    snprintf(path, sizeof(path), "%s/tests/codec/golden", top ? top : ".");
+    printf("%u golden ones, ", cases_golden_differences(path));
+    fflush(stdout);
+    printf("%u guesses, ", cases_guess(rounds / 4, seed));
+    fflush(stdout);
+    printf("%u exact reductions, ", cases_exact(rounds, seed));
+    fflush(stdout);
+    printf("%u samples, %u descriptors refused\n", cases_evidence(rounds / 4, seed), cases_plan());
+    backend_close();
+    return 0;
+}

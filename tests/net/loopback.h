@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A transport between the contexts of one process, in memory: the example of docs/adding.md, and the network
+ * of tests that put several nodes into one process. Take it with nb_net_open_with(ctx, &loopback_ops).
+ *
+ * It has one device, "loop0", that takes host memory. connect succeeds at once, or fails with -ECONNREFUSED
+ * when the listener is gone. A message is copied when both its send and its receive are posted, by whichever
+ * call comes second, and only then the send tests done. Nothing is lost, reordered or delayed.
+ *
+ * Threads: as every transport; the two ends of a connection may be used by different threads.
+ */
+#ifndef NIBBLE_TESTS_NET_LOOPBACK_H
+#define NIBBLE_TESTS_NET_LOOPBACK_H
+
+#include "net/transport.h"
+
+extern const struct nb_net_ops loopback_ops;
+
+/* Connections, listeners and transports of this process that have not been closed. */
+int loopback_open_objects(void);
+
+#endif

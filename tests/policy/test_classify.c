@@ -1,0 +1,450 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What is a gradient: positive evidence on the traces of all frameworks, and the list of sums and gathers
+ * that must never be taken for one. Also the grammar of NIBBLE_GRAD.
+ */
+#include <check.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "policy/classify.h"
+#include "policy/comm_rules.h"
+#include "trace.h"
+
+#define WARMUP 50u
+#define SAMPLES 256u
+
+static struct nb_classify *create(const char *rules)
+{
+    static struct nb_grad_rules parsed;
+    struct nb_classify_config config = {.warmup_steps = WARMUP, .rules = &parsed};
+    struct nb_classify *c;
+    char error[256];
+
+    ck_assert_int_eq(nb_grad_rules_parse(rules, &parsed, error, sizeof(error)), 0);
+    c = nb_classify_create(&config);
+    ck_assert_ptr_nonnull(c);
+    return c;
+}
+
+static struct nb_class_op op_of(const struct event *e)
+{
+    return (struct nb_class_op){
+        e->call.comm, 16, e->call.func, e->call.type, ncclSum, e->call.count, e->call.send, e->call.recv, 0};
+}
+
+struct result {
+    uint64_t gradients,
+        coded;      /* after step 100: operations on gradients, and of them those that may be quantized */
+    uint64_t wrong; /* others that may be quantized, ever */
+    uint64_t early; /* anything that may be quantized before the warm-up was over */
+    enum nb_class_reason reason;
+};
+
+static struct result play(struct nb_classify *c, const struct trace *t)
+{
+    struct result r = {0};
+    float samples[SAMPLES];
+
+    for (size_t i = 0; i < t->n; i++) {
+        const struct event *e = &t->event[i];
+        struct nb_class_op op = op_of(e);
+        struct nb_class_decision d;
+        int coded;
+
+        nb_classify_call(c, &op);
+        if (!e->call.passes)
+            continue;
+        model_samples(e, i, samples, SAMPLES);
+        if (e->call.func == NB_FUNC_ALL_GATHER) {
+            nb_classify_gather(c, &op, samples, SAMPLES);
+            continue;
+        }
+        d = nb_classify_reduce(c, &op, samples, SAMPLES);
+        coded = d.kind == NB_CLASS_GRADIENT && !d.warmup;
+        if (e->content != C_GRADIENT) {
+            r.wrong += (uint64_t)(coded && op.count >= 1024);
+            continue;
+        }
+        r.early += (uint64_t)(coded && e->step < WARMUP - 4);
+        if (e->step < 100)
+            continue;
+        r.gradients++;
+        r.coded += (uint64_t)coded;
+        r.reason = coded ? d.reason : r.reason;
+    }
+    return r;
+}
+
+START_TEST(test_frameworks)
+{
+    static const enum nb_class_reason expected[F_COUNT] = {
+        [F_DDP] = NB_WHY_ONCE,
+        [F_FSDP1] = NB_WHY_WEIGHTS,
+        [F_FSDP2] = NB_WHY_WEIGHTS,
+        [F_FSDP2_KEEP] = NB_WHY_WEIGHTS,
+        [F_HSDP] = NB_WHY_AFTER_RS,
+        [F_MEGATRON] = NB_WHY_WEIGHTS,
+        [F_MEGATRON_OVERLAP] = NB_WHY_WEIGHTS,
+        [F_MEGATRON_PIPELINE] = NB_WHY_WEIGHTS,
+        [F_ZERO1] = NB_WHY_SUM,
+        [F_ZERO2] = NB_WHY_SUM,
+        [F_ZERO3] = NB_WHY_SUM,
+    };
+    static const unsigned variants[] = {0, V_EVAL | V_CHECKPOINT, V_ACCUMULATE, V_DROP | V_EVAL};
+
+    for (int f = 0; f < F_OUTER; f++)
+        for (unsigned v = 0; v < 4; v++) {
+            struct nb_classify *c = create("");
+            struct trace t;
+            struct result r;
+
+            trace_make(&t, (enum framework)f, variants[v], 24, 180, 5);
+            r = play(c, &t);
+            free(t.event);
+            nb_classify_destroy(c);
+            printf("  %-18s variant %2u: coded %5.1f %%, early %llu, wrong %llu: %s\n",
+                   framework_name((enum framework)f), variants[v],
+                   100.0 * (double)r.coded / (double)r.gradients, (unsigned long long)r.early,
+                   (unsigned long long)r.wrong, nb_class_reason_text(r.reason));
+            ck_assert_uint_eq(r.wrong, 0);
+            /* HSDP's network sees no weights: its steps are passes, so micro-batches shorten the warm-up. */
+            if (f != F_HSDP || variants[v] != V_ACCUMULATE)
+                ck_assert_uint_eq(r.early, 0);
+            ck_assert_uint_gt(r.gradients, 0);
+            ck_assert((double)r.coded >= 0.9 * (double)r.gradients);
+            ck_assert_int_eq(r.reason, expected[f]);
+        }
+}
+END_TEST
+
+/* ---- never
+ * -------------------------------------------------------------------------------------------------- */
+
+/* A signature whose operations come `per_step` times a step for 300 steps, beside DDP of two buckets. */
+struct other {
+    const char *what;
+    enum nb_func func;
+    ncclDataType_t type;
+    uint64_t count;
+    int stable; /* the same address every time */
+    unsigned per_step, every;
+    float drift; /* content: fixed + drift x step + noise x random */
+    float noise;
+    int gathered; /* also gathered, with the same (not weight-like) content, as activations are */
+};
+
+static const struct other others[] = {
+    {"average of the parameters, every 4 steps", NB_FUNC_ALL_REDUCE, ncclFloat32, 50000000, 1, 1, 4, 0.001f,
+     0, 0},
+    {"average of the parameters, every step", NB_FUNC_ALL_REDUCE, ncclFloat32, 50000000, 1, 1, 1, 0.001f, 0,
+     0},
+    {"average of the parameters from fresh memory", NB_FUNC_ALL_REDUCE, ncclBfloat16, 50000000, 0, 1, 1,
+     0.001f, 0, 0},
+    {"tied embeddings at the start", NB_FUNC_ALL_REDUCE, ncclBfloat16, 30000000, 1, 1, 1000, 0, 0, 0},
+    {"moving average of a codebook", NB_FUNC_ALL_REDUCE, ncclFloat32, 1000000, 1, 1, 1, 0, 0.01f, 0},
+    {"sums of a batch by code, much alike", NB_FUNC_ALL_REDUCE, ncclFloat32, 1000000, 1, 1, 1, 0, 0.2f, 0},
+    {"covariances that accumulate", NB_FUNC_ALL_REDUCE, ncclFloat32, 4194304, 1, 1, 2, 0.002f, 0.001f, 0},
+    {"gradients of keys and values, context parallel", NB_FUNC_REDUCE_SCATTER, ncclBfloat16, 8388608, 1, 8, 1,
+     0, 1, 1},
+    {"activations, sequence parallel", NB_FUNC_REDUCE_SCATTER, ncclBfloat16, 16777216, 1, 16, 1, 0, 1, 2},
+    {"activations, tensor parallel", NB_FUNC_ALL_REDUCE, ncclBfloat16, 16777216, 1, 16, 1, 0, 1, 0},
+    {"optimizer state that is summed", NB_FUNC_REDUCE_SCATTER, ncclFloat32, 12000000, 1, 1, 1, 0.0005f,
+     0.001f, 0},
+    {"logits of an evaluation", NB_FUNC_REDUCE_SCATTER, ncclFloat32, 3000000, 0, 4, 10, 0, 1, 1},
+};
+
+static void content(const struct other *o, unsigned step, uint64_t seed, float *out)
+{
+    uint64_t fixed = 1234, turn = 99;
+
+    for (unsigned i = 0; i < SAMPLES; i++)
+        out[i] = (o->drift > 0 || o->noise < 1 ? rnd_normal(&fixed) : 0) +
+                 o->drift * (float)step * rnd_normal(&turn) + o->noise * rnd_normal(&seed);
+}
+
+START_TEST(test_never)
+{
+    const struct other *o = &others[_i];
+    struct nb_classify *c = create("");
+    uint64_t fresh = 0x1000000, seed = 7;
+    float samples[SAMPLES];
+    int last = -1;
+
+    for (unsigned step = 0; step < 300; step++) {
+        /* The job's own gradients, in other places: DDP. */
+        for (unsigned b = 0; b < 2; b++) {
+            struct nb_class_op ddp = {
+                9, 16, NB_FUNC_ALL_REDUCE, ncclFloat32, ncclSum, 5000000 + b, 0x100 + b, 0x100 + b, 0};
+            for (unsigned i = 0; i < SAMPLES; i++)
+                samples[i] = rnd_normal(&seed);
+            nb_classify_call(c, &ddp);
+            last = (int)nb_classify_reduce(c, &ddp, samples, SAMPLES).kind;
+        }
+        for (unsigned k = 0; step % o->every == 0 && k < o->per_step; k++) {
+            struct nb_class_op op = {3, 16, o->func, o->type, ncclSum, o->count, 0, 0, 0};
+            struct nb_class_decision d;
+
+            op.send = op.recv = o->stable ? 0x5000 : (fresh += 0x1000);
+            content(o, step, seed += 3, samples);
+            if (o->gathered) {
+                struct nb_class_op gather = op;
+                gather.func = NB_FUNC_ALL_GATHER;
+                /* 2: gathered again when recomputed, with the very same content */
+                for (int i = 0; i < o->gathered; i++) {
+                    nb_classify_call(c, &gather);
+                    nb_classify_gather(c, &gather, samples, SAMPLES);
+                }
+            }
+            nb_classify_call(c, &op);
+            d = nb_classify_reduce(c, &op, samples, SAMPLES);
+            ck_assert_msg(d.kind != NB_CLASS_GRADIENT, "%s: taken for a gradient in step %u: %s", o->what,
+                          step, nb_class_reason_text(d.reason));
+        }
+    }
+    ck_assert_int_eq(last, NB_CLASS_GRADIENT); /* the job's own ones were recognised beside it */
+    nb_classify_destroy(c);
+}
+END_TEST
+
+/* A gradient whose content begins to repeat is revoked at once, and forgiven when that has long been over. */
+START_TEST(test_revoked)
+{
+    struct nb_classify *c = create("");
+    struct nb_class_op a = {1, 8, NB_FUNC_ALL_REDUCE, ncclFloat32, ncclSum, 1000000, 0x1000, 0x1000, 0},
+                       b = a;
+    struct nb_class_decision d = {0};
+    float samples[SAMPLES], steady[SAMPLES];
+    uint64_t seed = 3;
+    char text[512];
+
+    b.count = 70000;
+    b.send = b.recv = 0x2000;
+    for (unsigned i = 0; i < SAMPLES; i++)
+        steady[i] = rnd_normal(&seed);
+    for (unsigned step = 0; step < 400; step++) {
+        int repeats = step == 100 || step == 101;
+        for (unsigned i = 0; i < SAMPLES; i++)
+            samples[i] = repeats ? steady[i] * (1.0f + 1e-3f * (float)(step % 2)) : rnd_normal(&seed);
+        nb_classify_call(c, &b);
+        nb_classify_reduce(c, &b, steady, 0); /* without samples: never decided */
+        nb_classify_call(c, &a);
+        d = nb_classify_reduce(c, &a, samples, SAMPLES);
+        if (step < 49)
+            ck_assert_int_eq(d.kind, NB_CLASS_UNKNOWN);
+        if (step == 60 || step == 99 || step == 100 || step == 399)
+            ck_assert_int_eq(d.kind, NB_CLASS_GRADIENT);
+        if (step == 101) {
+            ck_assert_int_eq(d.kind, NB_CLASS_OTHER);
+            ck_assert_int_eq(d.reason, NB_WHY_STEADY);
+            ck_assert_int_eq(d.changed, 1);
+        }
+        if (step == 150)
+            ck_assert_int_eq(d.kind, NB_CLASS_OTHER);
+    }
+    nb_classify_text(&a, &d, text, sizeof(text));
+    ck_assert_ptr_nonnull(strstr(text, "NIBBLE_GRAD=!all_reduce:float32:1000000@8"));
+    nb_classify_forget(c, 1);
+    nb_classify_call(c, &a);
+    ck_assert_int_eq(nb_classify_reduce(c, &a, samples, SAMPLES).reason, NB_WHY_YOUNG);
+    nb_classify_destroy(c);
+}
+END_TEST
+
+START_TEST(test_override)
+{
+    struct nb_classify *c = create("all_reduce:float32:1000-2000@8,!all_reduce:float32:1500");
+    struct nb_class_op op = {1, 8, NB_FUNC_ALL_REDUCE, ncclFloat32, ncclSum, 1024, 0x1000, 0x1000, 0};
+    struct nb_class_decision d = {0};
+
+    for (int i = 0; i < 60; i++) {
+        d = nb_classify_reduce(c, &op, NULL, 0);
+        ck_assert_int_eq(d.kind, NB_CLASS_GRADIENT);
+        ck_assert_int_eq(d.reason, NB_WHY_USER_YES);
+        ck_assert_int_eq(d.changed, i == 0);
+        ck_assert(i > 1 || d.warmup); /* the warm-up is for the user's gradients too */
+    }
+    op.count = 1500;
+    ck_assert_int_eq(nb_classify_reduce(c, &op, NULL, 0).reason, NB_WHY_USER_NO);
+    op.count = 2001;
+    ck_assert_int_eq(nb_classify_reduce(c, &op, NULL, 0).reason, NB_WHY_YOUNG);
+    op.op = ncclMax;
+    ck_assert_int_eq(nb_classify_reduce(c, &op, NULL, 0).reason, NB_WHY_TYPE);
+    op.op = ncclSum;
+    op.type = ncclInt32;
+    ck_assert_int_eq(nb_classify_reduce(c, &op, NULL, 0).reason, NB_WHY_TYPE);
+    nb_classify_destroy(c);
+}
+END_TEST
+
+/* ---- grammar
+ * ------------------------------------------------------------------------------------------------- */
+
+START_TEST(test_grammar)
+{
+    struct nb_grad_rules r;
+    char e[256], text[128];
+
+    ck_assert_int_eq(nb_grad_rules_parse("all,!reduce_scatter:bfloat16:10-20", &r, e, sizeof(e)), 0);
+    ck_assert_int_eq(nb_grad_rules_ask(&r, NB_FUNC_ALL_REDUCE, ncclFloat16, 1, 1), NB_GRAD_YES);
+    ck_assert_int_eq(nb_grad_rules_ask(&r, NB_FUNC_REDUCE_SCATTER, ncclBfloat16, 20, 1), NB_GRAD_NO);
+    ck_assert_int_eq(nb_grad_rules_ask(&r, NB_FUNC_REDUCE_SCATTER, ncclBfloat16, 21, 1), NB_GRAD_YES);
+    ck_assert_int_eq(nb_grad_rules_parse("", &r, e, sizeof(e)), 0);
+    ck_assert_int_eq(nb_grad_rules_ask(&r, NB_FUNC_ALL_REDUCE, ncclFloat16, 1, 1), NB_GRAD_SILENT);
+    /* What is printed can be read. */
+    nb_grad_rule_text(NB_FUNC_REDUCE_SCATTER, ncclBfloat16, UINT64_MAX, 16, text, sizeof(text));
+    ck_assert_int_eq(nb_grad_rules_parse(text, &r, e, sizeof(e)), 0);
+    ck_assert_int_eq(nb_grad_rules_ask(&r, NB_FUNC_REDUCE_SCATTER, ncclBfloat16, UINT64_MAX, 16),
+                     NB_GRAD_YES);
+    ck_assert_int_eq(nb_grad_rules_ask(&r, NB_FUNC_REDUCE_SCATTER, ncclBfloat16, UINT64_MAX, 15),
+                     NB_GRAD_SILENT);
+}
+END_TEST
+
+START_TEST(test_comm_rules)
+{
+    struct nb_comm_info facts = {
+        .nranks = 16, .nnodes = 2, .local = 8, .order = 3, .name = "DATA_PARALLEL_CP"};
+    static const struct {
+        const char *text;
+        int yes;
+    } rules[] = {
+        {"", 1},
+        {"nranks=16", 1},
+        {"nranks=15,nranks=17", 0},
+        {"nranks=15,nranks=16-20", 1},
+        {"nranks=16:nnodes=3", 0},
+        {"nranks=16:nnodes=2:local=8:order=1-3:name=*", 1},
+        {"!nranks=16", 0},
+        {"!nranks=15", 1},
+        {"nranks=16,!order=3", 0},
+        {"name=DATA*", 1},
+        {"name=*CP", 1},
+        {"name=*PARA*_CP", 1},
+        {"name=DATA", 0},
+        {"name=*DP*", 0},
+        {"!name=EXPERT*", 1},
+    };
+    static const char *const wrong_rules[] = {
+        "x",
+        "nranks",
+        "nranks=",
+        "nranks=a",
+        "nranks=2-1",
+        "nranks=1:nranks=2",
+        "name=",
+        ",",
+        "nranks=1,",
+        "!",
+        "nranks=1x",
+        "nranks=1:",
+        "size=3",
+        "nranks=99999999999999999999",
+        "name=aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
+    };
+    struct nb_comm_rules r;
+    char e[256], text[200];
+
+    for (size_t i = 0; i < sizeof(rules) / sizeof(rules[0]); i++) {
+        ck_assert_int_eq(nb_comm_rules_parse(rules[i].text, &r, e, sizeof(e)), 0);
+        ck_assert_msg(nb_comm_rules_ask(&r, &facts) == rules[i].yes, "%s", rules[i].text);
+    }
+    for (size_t i = 0; i < sizeof(wrong_rules) / sizeof(wrong_rules[0]); i++) {
+        ck_assert_msg(nb_comm_rules_parse(wrong_rules[i], &r, e, sizeof(e)) != 0, "%s", wrong_rules[i]);
+        ck_assert_msg(strstr(e, "rule \"") && r.n == 0, "%s", e);
+    }
+    /* What is printed can be read, and means this communicator. */
+    nb_comm_rule_text(&facts, text, sizeof(text));
+    ck_assert_str_eq(text, "nranks=16:nnodes=2:local=8:order=3:name=DATA_PARALLEL_CP");
+    ck_assert_int_eq(nb_comm_rules_parse(text, &r, e, sizeof(e)), 0);
+    ck_assert_int_eq(nb_comm_rules_ask(&r, &facts), 1);
+    facts.order = 4;
+    ck_assert_int_eq(nb_comm_rules_ask(&r, &facts), 0);
+    /* A condition on what is not known is not met. */
+    facts = (struct nb_comm_info){.nnodes = 2};
+    ck_assert_int_eq(nb_comm_rules_parse("nranks=0-99", &r, e, sizeof(e)), 0);
+    ck_assert_int_eq(nb_comm_rules_ask(&r, &facts), 0);
+    ck_assert_int_eq(nb_comm_rules_parse("name=*", &r, e, sizeof(e)), 0);
+    ck_assert_int_eq(nb_comm_rules_ask(&r, &facts), 0);
+}
+END_TEST
+
+static const struct {
+    const char *text, *error;
+} wrong[] = {
+    {"al", "must be \"all\""},
+    {",", "empty"},
+    {"all,", "empty"},
+    {"all,,all", "empty"},
+    {"!all", "must be"},
+    {" all", "must be"},
+    {"all_reduce", "must follow"},
+    {"all_reduce:", "type must be"},
+    {"all_reduce:int8:1", "type must be"},
+    {"all_gather:float32:1", "must be"},
+    {"all_reduce:float32", "must follow the type"},
+    {"all_reduce:float32:", "a number"},
+    {"all_reduce:float32:-1", "a number"},
+    {"all_reduce:float32:1-", "upper count must"},
+    {"all_reduce:float32:5-4", "below"},
+    {"all_reduce:float32:1@", "ranks must be a number"},
+    {"all_reduce:float32:1@0", "from 1"},
+    {"all_reduce:float32:1@4294967296", "from 1"},
+    {"all_reduce:float32:99999999999999999999", "too large"},
+    {"all_reduce:float32:1x", "too much"},
+    {"all_reduce:float32:1-2-3", "too much"},
+    {"!!all_reduce:float32:1", "must be"},
+    {"all_reduce:float32:1 ", "too much"},
+    {"ALL_REDUCE:float32:1", "must be"},
+};
+
+START_TEST(test_bad_grammar)
+{
+    struct nb_grad_rules r;
+    char e[256] = "";
+
+    ck_assert_int_lt(nb_grad_rules_parse(wrong[_i].text, &r, e, sizeof(e)), 0);
+    ck_assert_msg(strstr(e, wrong[_i].error) != NULL, "\"%s\": %s", wrong[_i].text, e);
+    ck_assert_uint_eq(r.n, 0);
+    ck_assert_int_eq(r.all, 0);
+}
+END_TEST
+
+START_TEST(test_too_many_rules)
+{
+    char text[NB_GRAD_RULES * 24 + 32] = "all_reduce:float32:1", e[256];
+    struct nb_grad_rules r;
+
+    for (unsigned i = 1; i < NB_GRAD_RULES; i++)
+        strcat(text, ",all_reduce:float32:1");
+    ck_assert_int_eq(nb_grad_rules_parse(text, &r, e, sizeof(e)), 0);
+    strcat(text, ",all_reduce:float32:1");
+    ck_assert_int_lt(nb_grad_rules_parse(text, &r, e, sizeof(e)), 0);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("classify");
+    TCase *tc = tcase_create("all");
+    SRunner *runner;
+    int failed;
+
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    tcase_set_timeout(tc, 3600);
+    tcase_add_test(tc, test_frameworks);
+    tcase_add_loop_test(tc, test_never, 0, (int)(sizeof(others) / sizeof(others[0])));
+    tcase_add_test(tc, test_revoked);
+    tcase_add_test(tc, test_override);
+    tcase_add_test(tc, test_grammar);
+    tcase_add_test(tc, test_comm_rules);
+    tcase_add_loop_test(tc, test_bad_grammar, 0, (int)(sizeof(wrong) / sizeof(wrong[0])));
+    tcase_add_test(tc, test_too_many_rules);
+    suite_add_tcase(suite, tc);
+    runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}

@@ -1,0 +1,424 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* From profiler events to records: joins, graph replay, lost events, threads. */
+#include <check.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "fixture.h"
+#include "policy/events.h"
+
+/* ---- joins ------------------------------------------------------------------------------------------- */
+
+START_TEST(join)
+{
+    struct ev_comm c;
+    struct nb_queue *q = consume(7, -1, 2);
+    struct ev_op ag = op(EV_ALL_GATHER, "ncclBfloat16", 2, 100003),
+                 rs = op(EV_REDUCE_SCATTER, "ncclFloat32", 4, 50),
+                 ar = op(EV_ALL_REDUCE, "ncclFloat16", 2, 77);
+    struct nb_record r;
+
+    ev_open(prof, &c, 7, 2, 2, 1);
+    ck_assert_int_eq(c.mask, ncclProfileColl | ncclProfileCollApi | ncclProfileKernelLaunch);
+    ck_assert(nb_queue_is_profiled(q));
+    /* A group: the calls in the user's order, the launches in NCCL's. */
+    ev_call(prof, &c, &ar);
+    ev_call(prof, &c, &rs);
+    ev_call(prof, &c, &ag);
+    ck_assert(ar.call != rs.call && rs.call != ag.call);
+    ev_launch(prof, &c, &ag, 1);
+    ev_launch(prof, &c, &ar, 1);
+    ev_launch(prof, &c, &rs, 1);
+    r = next(q);
+    ck_assert_int_eq(r.func, NB_FUNC_ALL_GATHER);
+    ck_assert_int_eq(r.type, ncclInt8);
+    ck_assert_int_eq(r.api_type, ncclBfloat16);
+    ck_assert_uint_eq(r.bytes, 200006);
+    ck_assert_uint_eq(r.flags, NB_RECORD_API);
+    ck_assert_ptr_eq(r.send, &buffer[0]);
+    ck_assert_ptr_eq(r.recv, &buffer[1]);
+    r = next(q);
+    ck_assert_int_eq(r.func, NB_FUNC_ALL_REDUCE);
+    ck_assert_int_eq(r.type, ncclFloat16);
+    ck_assert_uint_eq(r.bytes, 154);
+    ck_assert_uint_eq(r.heads, 1 << 1); /* one rank a node */
+    r = next(q);
+    ck_assert_int_eq(r.func, NB_FUNC_REDUCE_SCATTER);
+    ck_assert_uint_eq(r.bytes, 200);
+    ck_assert_uint_eq(r.flags, NB_RECORD_API);
+    ck_assert_uint_eq(missing_of(&r), 0);
+    nothing(q);
+    ev_close(prof, &c);
+    ck_assert(!nb_queue_is_profiled(q));
+    end(q);
+}
+END_TEST
+
+/* NCCL does not tell the users' calls before 2.28. */
+START_TEST(without_calls)
+{
+    struct nb_queue *q = consume(8, -1, 2);
+    ncclProfilerEventDescr_v4_t d;
+    void *ctx = NULL, *handle = &d;
+    int mask = 0;
+    struct nb_record r;
+
+    memset(&d, 0, sizeof(d));
+    ck_assert_int_eq(ncclProfiler_v4.init(&ctx, &mask, "name", 8, 2, 2, 0, NULL), ncclSuccess);
+    ck_assert_int_eq(mask, ncclProfileColl);
+    d.type = ncclProfileColl;
+    d.coll.func = "AllReduce";
+    d.coll.datatype = "ncclFloat32";
+    d.coll.count = 12;
+    d.coll.algo = "COLLNET_DIRECT";
+    ck_assert_int_eq(ncclProfiler_v4.startEvent(ctx, &handle, &d), ncclSuccess);
+    ck_assert_ptr_null(handle);
+    r = next(q);
+    ck_assert_uint_eq(r.flags & NB_RECORD_API, 0);
+    ck_assert_uint_eq(r.bytes, 48);
+    ncclProfiler_v4.finalize(ctx);
+    end(q);
+}
+END_TEST
+
+START_TEST(only_what_reaches_us)
+{
+    static const struct {
+        const char *algo;
+        int nnodes, reaches;
+    } row[] = {{"RING", 2, 0},    {"TREE", 2, 0},          {"COLLNET_DIRECT", 2, 1}, {"COLLNET_CHAIN", 2, 1},
+               {"NVLS", 2, 1},    {"NVLS", 1, 0},          {"NVLS_TREE", 2, 0},      {"PAT", 2, 0},
+               {"Unknown", 2, 0}, {"COLLNET_DIRECT", 1, 0}};
+
+    for (size_t i = 0; i < sizeof(row) / sizeof(row[0]); i++) {
+        struct nb_queue *q = consume(100 + i, -1, row[i].nnodes);
+        struct ev_op ar = op(EV_ALL_REDUCE, "ncclFloat32", 4, 10);
+        struct ev_comm c;
+        ar.algo = row[i].algo;
+        ev_open(prof, &c, 100 + i, row[i].nnodes, 4, 0);
+        both(&c, &ar);
+        if (row[i].reaches) {
+            struct nb_record r = next(q);
+            ck_assert_int_eq(!!(r.flags & NB_RECORD_CHAIN), strcmp(row[i].algo, "COLLNET_CHAIN") == 0);
+        }
+        nothing(q);
+        ev_close(prof, &c);
+        end(q);
+    }
+}
+END_TEST
+
+START_TEST(contradictions_and_orphans)
+{
+    struct nb_queue *q = consume(9, -1, 2);
+    struct ev_comm c, other;
+    struct ev_op a = op(EV_ALL_REDUCE, "ncclFloat32", 4, 10), b = a;
+    struct nb_events_counts n;
+    struct nb_record r;
+
+    ev_open(prof, &c, 9, 2, 2, 0);
+    ev_open(prof, &other, 10, 2, 2, 0);
+    ev_call(prof, &c, &a);
+    b.count = 11;
+    b.call = a.call;
+    ev_launch(prof, &c, &b, 1); /* another count than the user's */
+    r = next(q);
+    ck_assert_uint_eq(r.flags & (NB_RECORD_API | NB_RECORD_DOUBT), NB_RECORD_DOUBT);
+    b = a;
+    b.type = "ncclFloat16";
+    ev_launch(prof, &c, &b, 1);
+    ck_assert_uint_eq(next(q).flags & (NB_RECORD_API | NB_RECORD_DOUBT), NB_RECORD_DOUBT);
+    /* Handles that are none of ours: NULL, pointers, garbage, another communicator's. */
+    void *const bad[] = {NULL, &a, (void *)~(uintptr_t)0, (void *)(uintptr_t)0xb, NULL};
+    ev_call(prof, &other, &b);
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        a.call = i == 4 ? b.call : bad[i];
+        ev_launch(prof, &c, &a, 1);
+        ck_assert_uint_eq(next(q).flags, 0);
+    }
+    nb_events_get_counts(c.ctx, &n);
+    ck_assert_uint_eq(n.contradictions, 2);
+    ck_assert_uint_eq(n.orphans, 5);
+    ev_close(prof, &other);
+    ev_close(prof, &c);
+    end(q);
+}
+END_TEST
+
+/* Calls are forgotten when thousands have come after them, never mistaken for others. */
+START_TEST(generations)
+{
+    struct nb_queue *q = consume(11, -1, 2);
+    struct ev_comm c;
+    struct ev_op first = op(EV_ALL_REDUCE, "ncclFloat32", 4, 1), o = op(EV_ALL_REDUCE, "ncclFloat32", 4, 2);
+
+    ev_open(prof, &c, 11, 2, 2, 0);
+    ev_call(prof, &c, &first);
+    for (unsigned i = 0; i < NB_EVENTS_RING - 1; i++)
+        ev_call(prof, &c, &o);
+    ev_launch(prof, &c, &first, 1);
+    ck_assert_uint_eq(next(q).flags, NB_RECORD_API);
+    ev_call(prof, &c, &o);
+    ev_launch(prof, &c, &first, 1);
+    ck_assert_uint_eq(next(q).flags, 0);
+    ev_launch(prof, &c, &o, 1);
+    ck_assert_uint_eq(next(q).flags, NB_RECORD_API);
+    ev_close(prof, &c);
+    end(q);
+}
+END_TEST
+
+/* ---- CUDA graphs ------------------------------------------------------------------------------------- */
+
+START_TEST(replay)
+{
+    struct nb_queue *q = consume(12, -1, 2);
+    struct ev_comm c;
+    struct ev_op captured = op(EV_ALL_REDUCE, "ncclFloat32", 4, 5),
+                 eager = op(EV_ALL_REDUCE, "ncclFloat32", 4, 6);
+    struct nb_record r;
+
+    ev_open(prof, &c, 12, 2, 2, 0);
+    captured.captured = true;
+    ev_call(prof, &c, &captured);
+    for (int i = 0; i < 20000; i++) { /* replays among eager operations; the ring goes round several times */
+        if (i % 3 == 0) {
+            both(&c, &eager);
+            r = next(q);
+            ck_assert_uint_eq(r.bytes, 24);
+            ck_assert_uint_eq(r.flags, NB_RECORD_API);
+        } else {
+            ev_launch(prof, &c, &captured, 1);
+            r = next(q);
+            ck_assert_uint_eq(r.bytes, 20);
+            ck_assert_uint_eq(r.flags, NB_RECORD_API | NB_RECORD_CAPTURED);
+        }
+        ck_assert_uint_eq(missing_of(&r), 0);
+    }
+    ev_close(prof, &c);
+    end(q);
+}
+END_TEST
+
+START_TEST(captured_calls_are_bounded)
+{
+    struct ev_comm c;
+    struct ev_op o = op(EV_ALL_REDUCE, "ncclFloat32", 4, 5);
+    struct nb_events_counts n;
+    void *last = NULL;
+
+    ev_open(prof, &c, 13, 2, 2, 0);
+    o.captured = true;
+    for (unsigned i = 0; i < NB_EVENTS_BLOCK * NB_EVENTS_BLOCKS; i++) {
+        ev_call(prof, &c, &o);
+        if (!o.call || o.call == last)
+            ck_abort_msg("call %u was not kept", i);
+        last = o.call;
+    }
+    ev_call(prof, &c, &o);
+    ck_assert_ptr_null(o.call);
+    nb_events_get_counts(c.ctx, &n);
+    ck_assert_uint_eq(n.calls_dropped, 1);
+    ev_close(prof, &c);
+}
+END_TEST
+
+/* ---- lost events ------------------------------------------------------------------------------------- */
+
+START_TEST(missing_launches)
+{
+    struct nb_queue *q = consume(14, -1, 2);
+    struct ev_comm c;
+    struct ev_op o = op(EV_ALL_REDUCE, "ncclFloat32", 4, 5), g = op(EV_ALL_GATHER, "ncclFloat32", 4, 5),
+                 ring = o;
+
+    ev_open(prof, &c, 14, 2, 2, 0);
+    ring.algo = "RING";
+    both(&c, &o);
+    ck_assert_uint_eq(missing_of_next(q), 0);
+    ev_call(prof, &c, &o);
+    ev_launch(prof, &c, &o, 0);
+    ev_launch(prof, &c, &o, 0);
+    both(&c, &o);
+    ck_assert_uint_eq(missing_of_next(q), 2);
+    both(&c, &ring); /* told, and goes elsewhere: nothing is missing */
+    both(&c, &o);
+    ck_assert_uint_eq(missing_of_next(q), 0);
+    ev_launch(prof, &c, &o, 0);
+    both(&c, &ring); /* shows that one is missing; the next record says so */
+    both(&c, &g);
+    ck_assert_uint_eq(missing_of_next(q), 1);
+    ev_close(prof, &c);
+    end(q);
+}
+END_TEST
+
+START_TEST(full_queue)
+{
+    struct nb_queue *q = consume(15, -1, 2);
+    struct nb_record r = {.func = NB_FUNC_ALL_REDUCE, .type = ncclFloat32, .bytes = 4, .heads = 2};
+    struct nb_queue_counts n;
+
+    for (unsigned i = 0; i < NB_QUEUE_RECORDS; i++)
+        ck_assert_int_eq(nb_queue_push(q, &r), 0);
+    for (int i = 0; i < 3; i++)
+        ck_assert_int_eq(nb_queue_push(q, &r), -ENOSPC);
+    ck_assert_uint_eq(missing_of_next(q), 0);
+    ck_assert_int_eq(nb_queue_push(q, &r), 0);
+    for (unsigned i = 0; i < NB_QUEUE_RECORDS - 1; i++)
+        next(q);
+    ck_assert_uint_eq(missing_of_next(q), 3);
+    nothing(q);
+    nb_queue_get_counts(q, &n);
+    ck_assert_uint_eq(n.dropped, 3);
+    ck_assert_uint_eq(n.pushed, NB_QUEUE_RECORDS + 1);
+    end(q);
+}
+END_TEST
+
+/* ---- threads ----------------------------------------------------------------------------------------- */
+
+enum { THREADS = 4, EACH = 20000 };
+
+static atomic_int running;
+
+static void *producer(void *arg)
+{
+    struct ev_comm *c = arg;
+    struct ev_op o = op(EV_ALL_REDUCE, "ncclFloat32", 4, 0);
+
+    o.captured = false;
+    for (int i = 0; i < EACH; i++) {
+        o.count = (size_t)i + 1;
+        ev_call(prof, c, &o);
+        ev_launch(prof, c, &o, 1);
+    }
+    atomic_fetch_sub(&running, 1);
+    return NULL;
+}
+
+START_TEST(threads)
+{
+    pthread_t t[THREADS];
+    struct ev_comm c[THREADS];
+    struct nb_queue *q;
+    struct nb_queue_counts n;
+    uint64_t taken = 0, missing = 0, last = 0;
+    struct nb_record r[64];
+
+    gpu = 0;
+    q = consume(30, 0, 2);
+    for (int i = 0; i < THREADS; i++) /* a family: one parent, three children */
+        ev_open(prof, &c[i], 30 + (uint64_t)i, 2, 2, 0);
+    atomic_store(&running, THREADS);
+    for (int i = 0; i < THREADS; i++)
+        pthread_create(&t[i], NULL, producer, &c[i]);
+    for (;;) {
+        int done = atomic_load(&running) == 0;
+        size_t k = nb_queue_take(q, r, 64);
+        for (size_t i = 0; i < k; i++) {
+            if (!(r[i].flags & NB_RECORD_API) || r[i].bytes == 0 || r[i].bytes > 4 * EACH)
+                ck_abort_msg("a torn record");
+            missing += missing_of(&r[i]);
+        }
+        taken += k;
+        if (done && k == 0)
+            break;
+    }
+    for (int i = 0; i < THREADS; i++)
+        pthread_join(t[i], NULL);
+    nb_queue_get_counts(q, &n);
+    ck_assert_uint_eq(taken, n.pushed);
+    ck_assert_uint_eq(n.pushed + n.dropped, THREADS * EACH);
+    /* What was dropped last is told by a record yet to come. */
+    nb_queue_push(q, &(struct nb_record){.bytes = 4});
+    missing += missing_of_next(q);
+    ck_assert_uint_eq(missing, n.dropped);
+    (void)last;
+    for (int i = 0; i < THREADS; i++)
+        ev_close(prof, &c[i]);
+    end(q);
+    gpu = -1;
+}
+END_TEST
+
+/* One communicator, its calls from one thread and its replays from another, as NCCL's host callbacks do. */
+static void *replayer(void *arg)
+{
+    struct ev_comm *c = arg;
+    struct ev_op o = op(EV_REDUCE_SCATTER, "ncclFloat32", 4, 9);
+
+    o.captured = true;
+    ev_call(prof, c, &o);
+    for (int i = 0; i < EACH; i++)
+        ev_launch(prof, c, &o, 1);
+    atomic_fetch_sub(&running, 1);
+    return NULL;
+}
+
+START_TEST(replay_beside_calls)
+{
+    pthread_t t[2];
+    struct ev_comm c;
+    struct nb_queue *q = consume(40, -1, 2);
+    struct nb_record r[64];
+    struct nb_queue_counts n;
+    uint64_t gathers = 0;
+
+    ev_open(prof, &c, 40, 2, 2, 0);
+    atomic_store(&running, 2);
+    pthread_create(&t[0], NULL, producer, &c);
+    pthread_create(&t[1], NULL, replayer, &c);
+    for (;;) {
+        int done = atomic_load(&running) == 0;
+        size_t k = nb_queue_take(q, r, 64);
+        if (done && k == 0)
+            break;
+        for (size_t i = 0; i < k; i++) {
+            gathers += r[i].func == NB_FUNC_REDUCE_SCATTER;
+            if (!(r[i].flags & NB_RECORD_API) ||
+                (r[i].func == NB_FUNC_REDUCE_SCATTER) != !!(r[i].flags & NB_RECORD_CAPTURED))
+                ck_abort_msg("a record of another operation");
+        }
+    }
+    pthread_join(t[0], NULL);
+    pthread_join(t[1], NULL);
+    nb_queue_get_counts(q, &n); /* a full queue may have dropped either */
+    ck_assert(gathers > 0 || n.dropped >= EACH);
+    ev_close(prof, &c);
+    end(q);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("policy/events");
+    TCase *t = tcase_create("events");
+    SRunner *runner;
+    int failed;
+
+    if (fixture_open())
+        return EXIT_FAILURE;
+    tcase_set_timeout(t, 3600);
+    tcase_add_test(t, join);
+    tcase_add_test(t, without_calls);
+    tcase_add_test(t, only_what_reaches_us);
+    tcase_add_test(t, contradictions_and_orphans);
+    tcase_add_test(t, generations);
+    tcase_add_test(t, replay);
+    tcase_add_test(t, captured_calls_are_bounded);
+    tcase_add_test(t, missing_launches);
+    tcase_add_test(t, full_queue);
+    tcase_add_test(t, threads);
+    tcase_add_test(t, replay_beside_calls);
+    suite_add_tcase(suite, t);
+    runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}

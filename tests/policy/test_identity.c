@@ -1,0 +1,443 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Whose error: the identity module on the traces of all frameworks, against the truth. Prints a table.
+ *
+ * The promises: a buffer with an address or a signature of its own is fed from the warm-up's end on, blocks
+ * of equal size from step 50; no error of another buffer is ever added where the evidence can decide, and in
+ * at most one of a thousand operations where layers are left out or frozen in turn. A decider that is wrong
+ * on purpose must be found out by the same checker.
+ */
+#include <check.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "policy/identity.h"
+#include "replay.h"
+
+#define LAYERS 24u
+
+static const unsigned orderly[] = {0, V_EVAL, V_CHECKPOINT, V_BATCH, V_EVAL | V_CHECKPOINT | V_BATCH};
+static const unsigned adverse[] = {V_DROP, V_DROP | V_EVAL, V_LISA, V_LISA | V_EVAL | V_CHECKPOINT,
+                                   V_PREFETCH | V_DROP};
+
+static const char *variant_name(unsigned v)
+{
+    static char text[96];
+    static const char *const names[] = {"eval", "checkpoint", "batch",   "LayerDrop",
+                                        "LISA", "accumulate", "ramp-up", "prefetch"};
+
+    text[0] = '\0';
+    for (unsigned i = 0; i < 8; i++)
+        if (v >> i & 1) {
+            strcat(text, text[0] ? "+" : "");
+            strcat(text, names[i]);
+        }
+    return text[0] ? text : "plain";
+}
+
+static struct outcome run(enum framework f, unsigned variants, uint32_t steps, const struct replay *how)
+{
+    struct trace trace;
+    struct outcome o;
+
+    trace_make(&trace, f, variants, LAYERS, steps, 5);
+    o = replay(&trace, how);
+    free(trace.event);
+    printf("  %-18s %-26s %6.1f %%  %8.3f %%  %5d\n", framework_name(f), variant_name(variants),
+           100.0 * (double)o.fed / (double)o.gradients, 100.0 * (double)o.misapplied / (double)o.gradients,
+           o.first);
+    return o;
+}
+
+static const struct replay plain = {.known = NB_PROFILE_GROUPS, .ahead = 40, .seed = 9};
+
+static void head(const char *title)
+{
+    printf("\n%s\n  %-18s %-26s %8s  %10s  %s\n", title, "framework", "variant", "fed back", "misapplied",
+           "first step");
+}
+
+/* The least share fed after the warm-up. What lacks are steps of a sudden spike, and after a checkpoint
+ * inside the node (HSDP) the steps until the usual run of gathers is found again. */
+static double least_fed(enum framework f)
+{
+    return f == F_HSDP || f == F_OUTER ? 0.96 : 0.98;
+}
+
+static void check_orderly(enum framework f, unsigned variants)
+{
+    struct outcome o = run(f, variants, 200, &plain);
+    int stable = f == F_DDP || f == F_MEGATRON || f == F_MEGATRON_OVERLAP || f == F_MEGATRON_PIPELINE;
+
+    ck_assert_uint_eq(o.misapplied + o.early, 0);
+    ck_assert_uint_eq(o.others, 0);
+    ck_assert_uint_eq(o.stats.lost_calls, 0);
+    ck_assert(o.gradients > 0 && (double)o.fed >= least_fed(f) * (double)o.gradients);
+    ck_assert_int_gt(o.first, 0);
+    /* DDP makes its buckets anew after the first step; the outer steps come every fifth step only. */
+    ck_assert_int_le(o.first, stable ? 15 : 50);
+}
+
+START_TEST(test_orderly)
+{
+    head("orderly jobs");
+    for (int f = 0; f < F_COUNT; f++)
+        for (unsigned v = 0; v < sizeof(orderly) / sizeof(orderly[0]); v++)
+            check_orderly((enum framework)f, orderly[v]);
+    check_orderly(F_FSDP1, V_PREFETCH);
+    check_orderly(F_FSDP2, V_PREFETCH);
+}
+END_TEST
+
+START_TEST(test_micro_batches)
+{
+    head("gradient accumulation, ramp-up");
+    for (int f = 0; f < F_COUNT; f++)
+        check_orderly((enum framework)f, V_ACCUMULATE);
+    check_orderly(F_MEGATRON_PIPELINE, V_RAMP);
+    check_orderly(F_MEGATRON_PIPELINE, V_RAMP | V_EVAL | V_CHECKPOINT);
+}
+END_TEST
+
+START_TEST(test_adverse)
+{
+    static const enum framework shard[] = {F_FSDP1, F_FSDP2, F_FSDP2_KEEP, F_HSDP, F_ZERO3};
+
+    head("layers left out or frozen in turn");
+    for (unsigned f = 0; f < sizeof(shard) / sizeof(shard[0]); f++)
+        for (unsigned v = 0; v < sizeof(adverse) / sizeof(adverse[0]); v++) {
+            struct outcome o = run(shard[f], adverse[v], 600, &plain);
+            ck_assert_uint_le(o.misapplied * 1000, o.gradients);
+        }
+}
+END_TEST
+
+/* Where gradients of all layers are reduced whatever ran, those of layers left out or frozen are zeros: never
+ * another's error, and what is not zero is fed. */
+START_TEST(test_zeros)
+{
+    static const enum framework whole[] = {
+        F_DDP, F_MEGATRON, F_MEGATRON_OVERLAP, F_MEGATRON_PIPELINE, F_ZERO1, F_ZERO2, F_OUTER};
+
+    head("gradients that are zeros in turn");
+    for (unsigned f = 0; f < sizeof(whole) / sizeof(whole[0]); f++)
+        for (unsigned v = 0; v < sizeof(adverse) / sizeof(adverse[0]); v++) {
+            struct outcome o = run(whole[f], adverse[v], 600, &plain);
+            ck_assert_uint_eq(o.misapplied, 0);
+            ck_assert_uint_eq(o.others, 0);
+        }
+}
+END_TEST
+
+/* What the gathers tell is enough for FSDP under LayerDrop: nearly all is fed. */
+START_TEST(test_layer_drop)
+{
+    static const enum framework shard[] = {F_FSDP1, F_FSDP2, F_FSDP2_KEEP};
+
+    head("LayerDrop under FSDP");
+    for (unsigned f = 0; f < 3; f++) {
+        struct outcome o = run(shard[f], V_DROP, 200, &plain);
+        ck_assert((double)o.fed >= 0.98 * (double)o.gradients);
+        ck_assert_int_le(o.first, 50);
+    }
+}
+END_TEST
+
+/* The first window may show only a part of the vector. */
+START_TEST(test_partial_profiles)
+{
+    static const unsigned known[] = {256, 128, 96, 64, 0};
+
+    for (unsigned k = 0; k < 5; k++) {
+        struct replay how = plain;
+        struct outcome o;
+        char title[80];
+
+        how.known = known[k];
+        snprintf(title, sizeof(title), "profiles of %u groups", known[k]);
+        head(title);
+        o = run(F_FSDP2, V_EVAL, 200, &how);
+        ck_assert_uint_eq(o.misapplied, 0);
+        if (known[k] >= NB_PROFILE_LEAST)
+            ck_assert((double)o.fed >= 0.98 * (double)o.gradients);
+        else /* the embedding alone, whose signature is its own */
+            ck_assert((double)o.fed < 0.05 * (double)o.gradients);
+        o = run(F_HSDP, V_LISA | V_EVAL, 600, &how);
+        ck_assert_uint_le(o.misapplied * 1000, o.gradients);
+        o = run(F_DDP, V_EVAL, 200, &how); /* addresses need no profiles */
+        ck_assert_uint_eq(o.misapplied, 0);
+        ck_assert((double)o.fed >= 0.98 * (double)o.gradients);
+    }
+}
+END_TEST
+
+/* Jobs of few layers, whose recycled memory may look like buffers of their own for a while. */
+START_TEST(test_few_layers)
+{
+    static const unsigned layers[] = {4, 8, 12};
+
+    head("few layers");
+    for (int f = 0; f < F_COUNT; f++)
+        for (unsigned l = 0; l < 3; l++) {
+            struct trace trace;
+            struct outcome o;
+
+            trace_make_small(&trace, (enum framework)f, V_EVAL | V_BATCH, layers[l], 200, 5, 64);
+            o = replay(&trace, &plain);
+            free(trace.event);
+            printf("  %-18s %2u layers: %6.1f %% fed back, %.3f %% misapplied, from step %d\n",
+                   framework_name((enum framework)f), layers[l], 100.0 * (double)o.fed / (double)o.gradients,
+                   100.0 * (double)o.misapplied / (double)o.gradients, o.first);
+            ck_assert_uint_eq(o.misapplied + o.early, 0);
+            ck_assert_uint_eq(o.others, 0);
+            ck_assert((double)o.fed >= 0.9 * (double)o.gradients);
+        }
+}
+END_TEST
+
+/* Communicators run beside each other: the engine meets their operations in any order. */
+START_TEST(test_beside)
+{
+    static const enum framework several[] = {F_HSDP, F_OUTER};
+
+    head("communicators beside each other");
+    for (unsigned f = 0; f < 2; f++)
+        for (unsigned v = 0; v < sizeof(orderly) / sizeof(orderly[0]); v++) {
+            struct replay how = plain;
+            struct outcome o;
+
+            how.ahead = 12;
+            how.beside = 1;
+            o = run(several[f], orderly[v], 200, &how);
+            ck_assert_uint_eq(o.misapplied + o.early, 0);
+            ck_assert_uint_eq(o.others, 0);
+            ck_assert((double)o.fed >= 0.95 * (double)o.gradients);
+        }
+}
+END_TEST
+
+/* Decisions do not depend on how far the job runs ahead. */
+START_TEST(test_run_ahead)
+{
+    static const unsigned ahead[] = {0, 3, 2000};
+
+    for (unsigned i = 0; i < 3; i++) {
+        struct trace trace;
+        struct replay how = plain;
+        struct outcome a, b;
+
+        trace_make(&trace, i ? F_HSDP : F_FSDP2, V_EVAL, LAYERS, 120, 5);
+        a = replay(&trace, &how);
+        how.ahead = ahead[i];
+        b = replay(&trace, &how);
+        free(trace.event);
+        ck_assert_uint_eq(a.fed, b.fed);
+        ck_assert_uint_eq(a.misapplied, b.misapplied);
+        ck_assert(memcmp(a.stats.decided, b.stats.decided, sizeof(a.stats.decided)) == 0);
+    }
+}
+END_TEST
+
+/* ---- negative controls -------------------------------------------------------------------------------- */
+
+/* In every other step the slot of the operation before: the error that a neighbour left. */
+static void neighbour(struct nb_identity_decision *d, const struct event *e, void *arg)
+{
+    int64_t *before = arg, own = d->slot;
+
+    if (own < 0)
+        return;
+    if (e->step % 2 && *before >= 0)
+        d->slot = *before;
+    d->empty = 0;
+    *before = own;
+}
+
+START_TEST(test_wrong_on_purpose)
+{
+    int64_t before = -1;
+    struct replay wrong = plain, trusting = plain;
+    struct outcome o;
+
+    head("wrong on purpose");
+    wrong.tamper = neighbour;
+    wrong.tamper_arg = &before;
+    o = run(F_FSDP2, 0, 200, &wrong);
+    ck_assert_uint_gt(o.misapplied * 10, o.gradients * 9);
+    trusting.config.trust_prediction = 1; /* sequence without content */
+    o = run(F_FSDP2_KEEP, V_PREFETCH | V_DROP | V_EVAL, 200, &trusting);
+    o = run(F_HSDP, V_LISA, 200, &trusting);
+    ck_assert_uint_gt(o.misapplied * 1000, o.gradients);
+}
+END_TEST
+
+/* ---- the data model -------------------------------------------------------------------------------------
+ */
+
+/* Profiles of the traces behave like measured ones: 0.55 to 0.77 with the own past, at most 0.37 with
+ * another's. */
+START_TEST(test_profiles)
+{
+    static float average[LAYERS][NB_PROFILE_GROUPS], now[LAYERS][NB_PROFILE_GROUPS], mean[NB_PROFILE_GROUPS];
+    double own_least = 1.0, own_most = 0.0, other_most = 0.0, own_sum = 0.0;
+    unsigned n = 0;
+
+    for (unsigned step = 0; step < 100; step++) {
+        memset(mean, 0, sizeof(mean));
+        for (unsigned l = 0; l < LAYERS; l++) {
+            model_profile(l, step, step * 1000 + l, now[l]);
+            for (unsigned i = 0; i < NB_PROFILE_GROUPS; i++)
+                mean[i] += average[l][i] / LAYERS;
+        }
+        for (unsigned l = 0; l < LAYERS && step >= 40 && step % 10 == 0; l++) {
+            double best = -1.0, own = 0.0;
+            for (unsigned k = 0; k < LAYERS; k++) {
+                double x = 0, y = 0, xx = 0, yy = 0, xy = 0, r;
+                for (unsigned i = 0; i < NB_PROFILE_GROUPS; i++) {
+                    double a = (double)now[l][i] - mean[i], b = (double)average[k][i] - mean[i];
+                    x += a, y += b, xx += a * a, yy += b * b, xy += a * b;
+                }
+                r = (xy - x * y / NB_PROFILE_GROUPS) /
+                    sqrt((xx - x * x / NB_PROFILE_GROUPS) * (yy - y * y / NB_PROFILE_GROUPS));
+                if (k == l)
+                    own = r;
+                else if (r > best)
+                    best = r;
+            }
+            own_sum += own;
+            n++;
+            own_least = fmin(own_least, own);
+            own_most = fmax(own_most, own);
+            other_most = fmax(other_most, best);
+        }
+        for (unsigned l = 0; l < LAYERS; l++)
+            for (unsigned i = 0; i < NB_PROFILE_GROUPS; i++)
+                average[l][i] = step ? 0.8f * average[l][i] + 0.2f * now[l][i] : now[l][i];
+    }
+    printf("\nmodel: own %.2f to %.2f (mean %.2f), best other up to %.2f\n", own_least, own_most, own_sum / n,
+           other_most);
+    ck_assert(own_least > 0.45 && own_most < 0.85);
+    ck_assert(own_sum / n > 0.55 && own_sum / n < 0.77);
+    ck_assert(other_most > 0.25 && other_most < 0.45);
+}
+END_TEST
+
+/* ---- rules one by one ------------------------------------------------------------------------------------
+ */
+
+static struct nb_identity_decision reduce(struct nb_identity *id, const struct nb_identity_call *c,
+                                          uint64_t geometry)
+{
+    return nb_identity_reduce(id, nb_identity_call(id, c), NULL, geometry);
+}
+
+static const struct nb_identity_call bucket0 = {7, NB_FUNC_ALL_REDUCE, ncclFloat32, 100000, 0x1000, 0x1000,
+                                                1};
+static const struct nb_identity_call bucket1 = {7, NB_FUNC_ALL_REDUCE, ncclFloat32, 200000, 0x2000, 0x2000,
+                                                1};
+
+START_TEST(test_geometry_and_age)
+{
+    struct nb_identity *id = nb_identity_create(NULL);
+    struct nb_identity_decision d = {.slot = -1};
+    int64_t slot;
+
+    ck_assert_ptr_nonnull(id);
+    for (int i = 0; i < 12; i++) {
+        reduce(id, &bucket0, 1);
+        d = reduce(id, &bucket1, 1);
+    }
+    slot = d.slot;
+    ck_assert_int_ge(slot, 0);
+    ck_assert_int_eq(d.empty, 0);
+    reduce(id, &bucket0, 1);
+    d = reduce(id, &bucket1, 2); /* positions map otherwise */
+    ck_assert_int_eq(d.slot, slot);
+    ck_assert_int_eq(d.empty, 1);
+    reduce(id, &bucket0, 1);
+    d = reduce(id, &bucket1, 2);
+    ck_assert_int_eq(d.empty, 0);
+    nb_identity_forget(id, 7);
+    d = reduce(id, &bucket1, 2);
+    ck_assert_int_eq(d.slot, -1);
+    nb_identity_destroy(id);
+}
+END_TEST
+
+START_TEST(test_limits)
+{
+    struct nb_identity_config config = {.signatures = 4, .slots = 2, .keys = 8, .calls = 16};
+    struct nb_identity *id = nb_identity_create(&config);
+    struct nb_identity_stats stats;
+    float bad[NB_PROFILE_GROUPS];
+    struct nb_profile profile = {bad, NB_PROFILE_GROUPS, 100000};
+    uint64_t n;
+
+    ck_assert_ptr_nonnull(id);
+    /* Never announced; begun twice; announced too long ago. */
+    ck_assert_int_eq(nb_identity_reduce(id, 5, NULL, 0).reason, NB_ID_FULL);
+    n = nb_identity_call(id, &bucket0);
+    nb_identity_reduce(id, n, NULL, 0);
+    ck_assert_int_eq(nb_identity_reduce(id, n, NULL, 0).reason, NB_ID_FULL);
+    n = nb_identity_call(id, &bucket0);
+    for (int i = 0; i < 20; i++)
+        nb_identity_call(id, &bucket1);
+    ck_assert_int_eq(nb_identity_reduce(id, n, NULL, 0).reason, NB_ID_FULL);
+    nb_identity_get_stats(id, &stats);
+    ck_assert_uint_eq(stats.lost_calls, 3);
+    /* More signatures, buffers and slots than there is room for; profiles that are no numbers. */
+    for (unsigned i = 0; i < NB_PROFILE_GROUPS; i++)
+        bad[i] = i % 2 ? NAN : INFINITY;
+    for (uint64_t i = 0; i < 3000; i++) {
+        struct nb_identity_call c = bucket0;
+        struct nb_identity_decision d;
+        c.count += i % 7 * 5000;
+        c.send = c.recv = 0x1000 * (i % 7 + 1);
+        d = nb_identity_reduce(id, nb_identity_call(id, &c), &profile, 0);
+        ck_assert_int_lt(d.slot, 2);
+        nb_identity_gather(id,
+                           nb_identity_call(id, &(struct nb_identity_call){1, NB_FUNC_ALL_GATHER, ncclFloat32,
+                                                                           4096, i, i, 1}),
+                           (int64_t)i, (int)(i % 2));
+    }
+    nb_identity_get_stats(id, &stats);
+    ck_assert_uint_le(stats.slots, 2);
+    for (int r = 0; r < NB_ID_REASON_COUNT; r++)
+        ck_assert_str_ne(nb_identity_reason_text((enum nb_identity_reason)r), "unknown");
+    nb_identity_destroy(id);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("identity");
+    TCase *traces = tcase_create("traces"), *rules = tcase_create("rules");
+    SRunner *runner;
+    int failed;
+
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    tcase_set_timeout(traces, 3600);
+    tcase_add_test(traces, test_profiles);
+    tcase_add_test(traces, test_orderly);
+    tcase_add_test(traces, test_micro_batches);
+    tcase_add_test(traces, test_layer_drop);
+    tcase_add_test(traces, test_adverse);
+    tcase_add_test(traces, test_zeros);
+    tcase_add_test(traces, test_partial_profiles);
+    tcase_add_test(traces, test_few_layers);
+    tcase_add_test(traces, test_beside);
+    tcase_add_test(traces, test_run_ahead);
+    tcase_add_test(traces, test_wrong_on_purpose);
+    tcase_set_timeout(rules, 3600);
+    tcase_add_test(rules, test_geometry_and_age);
+    tcase_add_test(rules, test_limits);
+    suite_add_tcase(suite, traces);
+    suite_add_tcase(suite, rules);
+    runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}

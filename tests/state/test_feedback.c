@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Residuals: whose they are, for how long, and what memory they take. */
+#include <check.h>
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/context.h"
+#include "base/func.h"
+#include "device/device.h"
+#include "state/budget.h"
+#include "state/feedback.h"
+
+static struct nb_context node, *const ctx = &node;
+
+static int all_zero(const void *p, size_t n)
+{
+    const uint8_t *b = p;
+    for (size_t i = 0; i < n; i++)
+        if (b[i])
+            return 0;
+    return 1;
+}
+
+START_TEST(feedback_slots)
+{
+    struct nb_feedback *fb = nb_feedback_create(ctx, nb_host_device());
+    struct nb_ef_key a = {.func = NB_FUNC_REDUCE_SCATTER, .type = NB_BF16, .n = 1000, .blocks = 4, .id = 0};
+    struct nb_ef_key b = a, moved = a;
+    struct nb_ef_slot *sa, *sb;
+    struct nb_ef ea, eb, other;
+
+    b.id = 1;
+    moved.geometry = 77;
+    sa = nb_feedback_get(fb, &a, 0, 0);
+    sb = nb_feedback_get(fb, &b, 1, 0);
+    ck_assert_ptr_nonnull(sa);
+    ck_assert_ptr_ne(sa, sb);
+    ck_assert_ptr_eq(nb_feedback_get(fb, &a, 2, 0), sa);
+    nb_feedback_view(sa, 1, &ea);
+    nb_feedback_view(sa, 2, &other);
+    nb_feedback_view(sb, 1, &eb);
+    ck_assert(all_zero(ea.err, 1000) && all_zero(ea.scale, nb_ef_scale_bytes(1000)));
+    memset(ea.err, 5, 1000);
+    ck_assert(all_zero(other.err, 1000) && all_zero(eb.err, 1000));
+    /* Another geometry means other elements: their error is gone. */
+    ck_assert_ptr_eq(nb_feedback_get(fb, &moved, 3, 0), sa);
+    ck_assert(all_zero(ea.err, 1000));
+    nb_feedback_destroy(fb);
+    ck_assert_uint_eq(nb_budget_left(ctx->budgets, NB_BUDGET_FEEDBACK), (size_t)16384 << 20);
+}
+END_TEST
+
+/* Works in flight hold a slot: those of one operation together, those of two never; and nothing is emptied
+ * under them. */
+START_TEST(feedback_held)
+{
+    struct nb_feedback *fb = nb_feedback_create(ctx, nb_host_device());
+    struct nb_ef_key a = {.func = NB_FUNC_REDUCE_SCATTER, .type = NB_BF16, .n = 1000, .blocks = 4, .id = 0};
+    struct nb_ef_slot *s = nb_feedback_get(fb, &a, 7, 0);
+    struct nb_ef ef;
+
+    ck_assert(!nb_feedback_busy(fb, &a));
+    ck_assert(nb_feedback_hold(s, 7));
+    ck_assert(nb_feedback_hold(s, 7));
+    ck_assert(nb_feedback_busy(fb, &a));
+    ck_assert(!nb_feedback_hold(s, 8));
+    nb_feedback_view(s, 1, &ef);
+    memset(ef.err, 5, 1000);
+    nb_feedback_release(fb, s);
+    ck_assert(!nb_feedback_hold(s, 8));
+    nb_feedback_release(fb, s);
+    ck_assert(!nb_feedback_busy(fb, &a));
+    ck_assert_int_eq(ef.err[0], 5);
+    /* To be emptied: when the last lets go of it, and nobody gets it before. */
+    ck_assert(nb_feedback_hold(s, 8));
+    nb_feedback_drop_all(fb);
+    ck_assert_int_eq(ef.err[0], 5);
+    ck_assert(!nb_feedback_hold(s, 8));
+    ck_assert_uint_eq(nb_feedback_drop_step(fb), 0);
+    nb_feedback_release(fb, s);
+    ck_assert(all_zero(ef.err, 1000));
+    ck_assert(nb_feedback_hold(s, 9));
+    nb_feedback_release(fb, s);
+    nb_feedback_destroy(fb);
+}
+END_TEST
+
+/* A number that comes to mean a buffer of another shape gets a new slot; the old one stays until the
+ * operations that may use it are over. */
+START_TEST(feedback_number_means_another)
+{
+    struct nb_feedback *fb = nb_feedback_create(ctx, nb_host_device());
+    struct nb_ef_key a = {.func = NB_FUNC_REDUCE_SCATTER, .type = NB_BF16, .n = 1000, .blocks = 4, .id = 3},
+                     b = a;
+    struct nb_ef_slot *old = nb_feedback_get(fb, &a, 5, 0), *new;
+    struct nb_ef ef;
+    size_t one = nb_feedback_bytes(fb);
+
+    nb_feedback_view(old, 0, &ef);
+    b.n = 2000;
+    new = nb_feedback_get(fb, &b, 9, 0);
+    ck_assert_ptr_ne(old, new);
+    memset(ef.err, 1, 1000); /* operation 8 still writes it */
+    ck_assert_uint_gt(nb_feedback_bytes(fb), 2 * one);
+    nb_feedback_trim(fb, 9);
+    ck_assert_uint_gt(nb_feedback_bytes(fb), 2 * one);
+    nb_feedback_trim(fb, 10);
+    ck_assert_uint_lt(nb_feedback_bytes(fb), 2 * one + one / 2);
+    ck_assert_ptr_eq(nb_feedback_get(fb, &b, 11, 0), new);
+    nb_feedback_destroy(fb);
+    ck_assert_uint_eq(nb_budget_left(ctx->budgets, NB_BUDGET_FEEDBACK), (size_t)16384 << 20);
+}
+END_TEST
+
+/* Where nothing tells the steps, a slot that comes again begins one; a fresh buffer finds no error. */
+START_TEST(feedback_steps_by_reuse)
+{
+    struct nb_feedback *fb = nb_feedback_create(ctx, nb_host_device());
+    struct nb_ef_key a = {.func = NB_FUNC_ALL_REDUCE, .type = NB_F32, .n = 64, .blocks = 1, .id = 1}, b = a;
+    struct nb_ef ea, eb;
+
+    b.id = 2;
+    nb_feedback_view(nb_feedback_get(fb, &a, 0, 0), 0, &ea);
+    nb_feedback_view(nb_feedback_get(fb, &b, 1, 0), 0, &eb);
+    memset(ea.err, 1, 64);
+    memset(eb.err, 1, 64);
+    nb_feedback_get(fb, &a, 2, 0); /* the next step, in which b has not come yet */
+    ck_assert_uint_eq(nb_feedback_drop_step(fb), 1);
+    ck_assert(all_zero(ea.err, 64));
+    ck_assert(!all_zero(eb.err, 64));
+    nb_feedback_get(fb, &b, 3, 1);
+    ck_assert(all_zero(eb.err, 64));
+    /* The number passes to another buffer while nothing is coded. */
+    nb_feedback_view(nb_feedback_get(fb, &a, 4, 0), 0, &ea);
+    nb_feedback_view(nb_feedback_get(fb, &b, 5, 0), 0, &eb);
+    memset(ea.err, 1, 64);
+    memset(eb.err, 1, 64);
+    nb_feedback_drop(fb, 1);
+    ck_assert(all_zero(ea.err, 64));
+    ck_assert(!all_zero(eb.err, 64));
+    nb_feedback_destroy(fb);
+}
+END_TEST
+
+/* A non-finite value drops what was used since the weights changed, and nothing else. */
+START_TEST(feedback_drop_step)
+{
+    struct nb_feedback *fb = nb_feedback_create(ctx, nb_host_device());
+    struct nb_ef_key key = {.func = NB_FUNC_REDUCE_SCATTER, .type = NB_F32, .n = 64, .blocks = 2};
+    struct nb_ef old, fresh;
+
+    key.id = 1;
+    nb_feedback_view(nb_feedback_get(fb, &key, 10, 0), 0, &old);
+    memset(old.err, 1, 64);
+    nb_feedback_step(fb, 11);
+    key.id = 2;
+    nb_feedback_view(nb_feedback_get(fb, &key, 12, 0), 0, &fresh);
+    memset(fresh.err, 1, 64);
+    ck_assert_uint_eq(nb_feedback_drop_step(fb), 1);
+    ck_assert(!all_zero(old.err, 64));
+    ck_assert(all_zero(fresh.err, 64));
+    nb_feedback_destroy(fb);
+}
+END_TEST
+
+/* What a spike leaves is not used, not even much later; what an ordinary step leaves is. */
+START_TEST(feedback_after_spike)
+{
+    struct nb_feedback *fb = nb_feedback_create(ctx, nb_host_device());
+    struct nb_ef_key key = {.func = NB_FUNC_REDUCE_SCATTER, .type = NB_F32, .n = 64, .blocks = 2};
+    struct nb_encode_stats stats = {0};
+    struct nb_ef_report report;
+    struct nb_ef_slot *s = NULL;
+    struct nb_ef ef;
+
+    for (uint64_t step = 0; step < 40; step++) {
+        int spike = step == 20 || step == 30;
+        s = nb_feedback_get(fb, &key, step, 0);
+        nb_feedback_view(s, 0, &ef);
+        ck_assert_msg(all_zero(ef.err, 64) == (step == 0 || step == 21 || step == 31), "step %d", (int)step);
+        memset(ef.err, 1, 64);
+        /* The gradient's norm drifts by a factor of three, and once grows five times. */
+        stats.signal2 = (1 + (double)(step % 7)) * (spike ? 200 : 1) * (step == 10 ? 3 : 1);
+        nb_feedback_note(s, step, &stats);
+        /* What is left of the operation before is no part of this one. */
+        stats.signal2 *= 1000;
+        if (step % 3 == 0 && step)
+            nb_feedback_note(s, step - 1, &stats);
+    }
+    ck_assert_int_eq(nb_feedback_report(fb, 0, &report), 1);
+    ck_assert_uint_eq(report.emptied, 2);
+    nb_feedback_destroy(fb);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("state/feedback");
+    TCase *t = tcase_create("feedback");
+    SRunner *r;
+    int failed;
+
+    node.params = nb_params_defaults();
+    if (nb_budgets_open(&node))
+        return EXIT_FAILURE;
+    tcase_add_test(t, feedback_slots);
+    tcase_add_test(t, feedback_held);
+    tcase_add_test(t, feedback_number_means_another);
+    tcase_add_test(t, feedback_steps_by_reuse);
+    tcase_add_test(t, feedback_drop_step);
+    tcase_add_test(t, feedback_after_spike);
+    tcase_set_timeout(t, 3600);
+    suite_add_tcase(s, t);
+    r = srunner_create(s);
+    srunner_run_all(r, CK_NORMAL);
+    failed = srunner_ntests_failed(r);
+    srunner_free(r);
+    nb_budgets_close(&node);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}

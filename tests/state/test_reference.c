@@ -1,0 +1,265 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Weight references: chosen by content, kept when all have confirmed. */
+#include <check.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/context.h"
+#include "device/device.h"
+#include "state/budget.h"
+#include "state/reference.h"
+
+static struct nb_context node, *const ctx = &node;
+
+static uint64_t rng(uint64_t *s)
+{
+    *s ^= *s >> 12;
+    *s ^= *s << 25;
+    *s ^= *s >> 27;
+    return *s * UINT64_C(2685821657736338717);
+}
+
+#define BLOCK 40000u
+
+static void weights(uint16_t *w, uint64_t seed)
+{
+    for (size_t i = 0; i < BLOCK / 2; i++)
+        w[i] = (uint16_t)(0x3c00 + rng(&seed) % 0x200 + (rng(&seed) & 0x8000));
+}
+
+static void drift(uint16_t *w, uint64_t seed)
+{
+    for (size_t i = 0; i < BLOCK / 2; i++)
+        w[i] = (uint16_t)(w[i] + rng(&seed) % 5 - 2);
+}
+
+/* Gather one block in three windows; all receivers confirm unless told otherwise. */
+static enum nb_ref_outcome gather(struct nb_refs *refs, const uint16_t *w, uint64_t opno, unsigned confirms)
+{
+    const uint8_t *b = (const uint8_t *)w;
+    struct nb_ref *ref;
+    enum nb_ref_outcome outcome = nb_refs_pick(refs, b, 0, 16384, BLOCK, opno, &ref);
+
+    if (ref)
+        for (size_t off = 0; off < BLOCK; off += 16384)
+            nb_refs_store(refs, ref, b + off, off, BLOCK - off < 16384 ? BLOCK - off : 16384, opno);
+    for (unsigned i = 0; ref && i < confirms; i++)
+        nb_refs_confirmed(refs, opno, 1, 1);
+    return outcome;
+}
+
+START_TEST(reference_by_content)
+{
+    struct nb_refs *refs = nb_refs_create(ctx, nb_host_device(), 3);
+    uint16_t a[BLOCK / 2], b[BLOCK / 2], c[BLOCK / 2];
+    uint64_t op = 0;
+
+    weights(a, 1);
+    weights(b, 2);
+    weights(c, 3);
+    ck_assert_int_eq(gather(refs, a, op++, 2), NB_REF_NEW);
+    ck_assert_int_eq(gather(refs, b, op++, 2), NB_REF_NEW);
+    for (int step = 0; step < 20; step++) {
+        drift(a, 10 + (uint64_t)step);
+        drift(b, 40 + (uint64_t)step);
+        /* Any order, and a stranger in between, find their own. */
+        ck_assert_int_eq(gather(refs, step & 1 ? b : a, op++, 2), NB_REF_HIT);
+        if (step == 5)
+            ck_assert_int_eq(gather(refs, c, op++, 2), NB_REF_NEW);
+        ck_assert_int_eq(gather(refs, step & 1 ? a : b, op++, 2), NB_REF_HIT);
+    }
+    ck_assert_uint_eq(nb_refs_count(refs), 3);
+    nb_refs_destroy(refs);
+    ck_assert_uint_eq(nb_budget_left(ctx->budgets, NB_BUDGET_REFERENCE), (size_t)16384 << 20);
+}
+END_TEST
+
+/* A reference changes only when every receiver holds the content before. */
+START_TEST(reference_waits_for_confirmation)
+{
+    struct nb_refs *refs = nb_refs_create(ctx, nb_host_device(), 3);
+    uint16_t a[BLOCK / 2], first[BLOCK / 2];
+
+    weights(a, 1);
+    memcpy(first, a, sizeof(a));
+    ck_assert_int_eq(gather(refs, a, 0, 1), NB_REF_NEW); /* one of two confirms */
+    ck_assert_int_eq(nb_refs_unconfirmed(refs), 1);
+    drift(a, 2);
+    ck_assert_int_eq(gather(refs, a, 1, 0), NB_REF_UNCONFIRMED);
+    /* What the slow receiver may still ask for is there, unchanged. */
+    ck_assert_ptr_nonnull(nb_refs_find_op(refs, 0, 100, 200));
+    ck_assert_int_eq(memcmp(nb_refs_find_op(refs, 0, 100, 200), (uint8_t *)first + 100, 200), 0);
+    ck_assert_ptr_null(nb_refs_find_op(refs, 1, 100, 200));
+    ck_assert_ptr_null(nb_refs_find_op(refs, 0, BLOCK - 1, 2));
+    nb_refs_confirmed(refs, 0, 1, 1);
+    ck_assert_int_eq(nb_refs_unconfirmed(refs), 0);
+    ck_assert_int_eq(gather(refs, a, 2, 2), NB_REF_HIT);
+    nb_refs_destroy(refs);
+}
+END_TEST
+
+/* What receivers hold instead of the source, and what they were given: the same source is known again, whole
+ * or in other windows whose cuts the parts allow, and nothing else is. */
+START_TEST(reference_knows_its_source)
+{
+    struct nb_refs *refs = nb_refs_create(ctx, nb_host_device(), 2);
+    static uint16_t a[BLOCK / 2], held[BLOCK / 2];
+    const uint8_t *b = (const uint8_t *)a, *h = (const uint8_t *)held;
+    struct nb_ref *ref;
+    uint64_t op = 1;
+
+    weights(a, 1);
+    ck_assert_int_eq(gather(refs, a, 0, 1), NB_REF_NEW);
+    ref = nb_refs_last(refs);
+    ck_assert_int_eq(nb_refs_source(refs, ref, b, 0, BLOCK, op++), NB_REF_HELD);
+    /* Operation 2 delivers something close to it, in two ranges. */
+    drift(a, 2);
+    memcpy(held, a, sizeof(held));
+    for (size_t i = 0; i < BLOCK / 2; i += 50)
+        held[i] ^= 1;
+    for (size_t off = 0; off < BLOCK; off += 32768) {
+        const size_t len = BLOCK - off < 32768 ? BLOCK - off : 32768;
+        ck_assert_int_eq(nb_refs_source(refs, ref, b + off, off, len, op), NB_REF_CHANGED);
+        ck_assert_int_eq(nb_refs_may_approximate(ref, len), 1);
+        nb_refs_store(refs, ref, h + off, off, len, op);
+        nb_refs_approximated(refs, ref, b + off, off, len);
+    }
+    ck_assert_int_eq(memcmp(nb_refs_find_op(refs, op, 0, BLOCK), held, BLOCK), 0);
+    op++;
+    for (int again = 0; again < 3; again++, op++) /* for as long as it stays */
+        for (size_t off = 0; off < BLOCK; off += 32768)
+            ck_assert_int_eq(
+                nb_refs_source(refs, ref, b + off, off, BLOCK - off < 32768 ? BLOCK - off : 32768, op),
+                NB_REF_HELD);
+    for (size_t off = 0; off < BLOCK; off += 16384) /* in other windows */
+        ck_assert_int_eq(
+            nb_refs_source(refs, ref, b + off, off, BLOCK - off < 16384 ? BLOCK - off : 16384, op),
+            NB_REF_HELD);
+    op++;
+    ck_assert_int_eq(nb_refs_source(refs, ref, b, 0, 16384, op), NB_REF_HELD);
+    a[9000]++; /* one value of the second part */
+    ck_assert_int_eq(nb_refs_source(refs, ref, b + 16384, 16384, BLOCK - 16384, op), NB_REF_CHANGED);
+    nb_refs_store(refs, ref, b + 16384, 16384, BLOCK - 16384, op);
+    op++;
+    /* What was held before is not the source of what was delivered now, nor are the held bytes themselves. */
+    ck_assert_int_eq(nb_refs_source(refs, ref, b, 0, BLOCK, op++), NB_REF_HELD);
+    ck_assert_int_eq(nb_refs_source(refs, ref, h, 0, BLOCK, op++), NB_REF_CHANGED);
+    /* Delivered as it is while the reference stays. */
+    drift(a, 3);
+    ck_assert_int_eq(nb_refs_source(refs, ref, b, 0, BLOCK, op), NB_REF_CHANGED);
+    nb_refs_sent(refs, ref, b, 0, BLOCK);
+    op++;
+    ck_assert_int_eq(nb_refs_source(refs, ref, b, 0, BLOCK, op), NB_REF_SENT);
+    nb_refs_sent(refs, ref, b, 0, BLOCK);
+    op++;
+    drift(a, 4);
+    ck_assert_int_eq(nb_refs_source(refs, ref, b, 0, BLOCK, op), NB_REF_CHANGED);
+    nb_refs_destroy(refs);
+}
+END_TEST
+
+/* A receiver without memory stops new slots, and its block is never used as a reference. */
+START_TEST(reference_not_kept)
+{
+    struct nb_refs *refs = nb_refs_create(ctx, nb_host_device(), 2);
+    uint16_t a[BLOCK / 2], b[BLOCK / 2];
+
+    weights(a, 1);
+    weights(b, 2);
+    ck_assert_int_eq(gather(refs, a, 0, 0), NB_REF_NEW);
+    nb_refs_confirmed(refs, 0, 0, 1);
+    ck_assert_int_eq(gather(refs, a, 1, 0), NB_REF_UNCONFIRMED);
+    ck_assert_int_eq(gather(refs, b, 2, 0), NB_REF_NONE);
+    ck_assert_int_eq(nb_refs_unconfirmed(refs), 0); /* closing must not wait for what will never come */
+    nb_refs_destroy(refs);
+}
+END_TEST
+
+/* Contents that never recur do not grow without end. */
+START_TEST(reference_of_passing_contents)
+{
+    struct nb_refs *refs = nb_refs_create(ctx, nb_host_device(), 2);
+    uint16_t a[BLOCK / 2];
+
+    for (uint64_t op = 0; op < 700; op++) {
+        uint64_t seed = op + 1;
+        for (size_t i = 0; i < BLOCK / 2; i++)
+            a[i] = (uint16_t)rng(&seed);
+        ck_assert_int_eq(gather(refs, a, op, 1), NB_REF_NEW);
+    }
+    ck_assert_uint_eq(nb_refs_count(refs), 512);
+    ck_assert_ptr_null(nb_refs_of_peer(refs, 1, UINT32_MAX, 10, 1));
+    nb_refs_destroy(refs);
+}
+END_TEST
+
+START_TEST(reference_of_peer)
+{
+    struct nb_refs *refs = nb_refs_create(ctx, nb_host_device(), 2);
+    uint8_t *p;
+
+    ck_assert_ptr_null(nb_refs_of_peer(refs, 1, 3, 1000, 0));
+    p = nb_refs_of_peer(refs, 1, 3, 1000, 1);
+    ck_assert_ptr_nonnull(p);
+    memset(p, 7, 1000);
+    ck_assert_ptr_eq(nb_refs_of_peer(refs, 1, 3, 1000, 0), p);
+    ck_assert_ptr_null(nb_refs_of_peer(refs, 1, 3, 2000, 0)); /* another block's size: not this reference */
+    ck_assert_ptr_nonnull(nb_refs_of_peer(refs, 1, 3, 2000, 1));
+    ck_assert_uint_eq(nb_refs_bytes(refs), 2000);
+    nb_refs_destroy(refs);
+}
+END_TEST
+
+/* The content of a block that came again and again is suddenly like nothing before. */
+START_TEST(jump_to_new_content)
+{
+    struct nb_refs *refs = nb_refs_create(ctx, nb_host_device(), 3);
+    uint16_t a[BLOCK / 2], b[BLOCK / 2];
+    struct nb_ref *ref;
+
+    weights(a, 1);
+    weights(b, 2);
+    ck_assert_int_eq(gather(refs, a, 0, 2), NB_REF_NEW);
+    ck_assert_int_eq(nb_refs_steady(refs, BLOCK), 0);
+    for (uint64_t op = 1; op < 8; op++) {
+        drift(a, op);
+        ck_assert_int_eq(nb_refs_pick(refs, a, 0, BLOCK, BLOCK, op, &ref), NB_REF_HIT);
+        nb_jump_weights(&ref->jump, BLOCK / 2, BLOCK);
+        nb_refs_store(refs, ref, a, 0, BLOCK, op);
+        nb_refs_confirmed(refs, op, 1, 1);
+        nb_refs_confirmed(refs, op, 1, 1);
+    }
+    ck_assert_int_eq(nb_refs_pick(refs, b, 0, BLOCK, BLOCK, 9, &ref), NB_REF_NEW);
+    ck_assert_int_eq(nb_refs_steady(refs, BLOCK), 1);
+    ck_assert_int_eq(nb_refs_steady(refs, BLOCK / 2), 0); /* a gather of another size says nothing */
+    nb_refs_destroy(refs);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("state/reference");
+    TCase *t = tcase_create("reference");
+    SRunner *r;
+    int failed;
+
+    node.params = nb_params_defaults();
+    if (nb_budgets_open(&node))
+        return EXIT_FAILURE;
+    tcase_add_test(t, reference_by_content);
+    tcase_add_test(t, reference_waits_for_confirmation);
+    tcase_add_test(t, reference_knows_its_source);
+    tcase_add_test(t, reference_not_kept);
+    tcase_add_test(t, reference_of_passing_contents);
+    tcase_add_test(t, reference_of_peer);
+    tcase_add_test(t, jump_to_new_content);
+    tcase_set_timeout(t, 3600);
+    suite_add_tcase(s, t);
+    r = srunner_create(s);
+    srunner_run_all(r, CK_NORMAL);
+    failed = srunner_ntests_failed(r);
+    srunner_free(r);
+    nb_budgets_close(&node);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
