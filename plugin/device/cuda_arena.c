@@ -168,20 +168,27 @@ int nb_arena_open(struct nb_arena *a, const struct nb_cuda_context *cuda, size_t
 
 void nb_arena_close(struct nb_arena *a)
 {
-    while (a->maps) {
-        struct nb_arena_map *map = a->maps;
-        a->maps = map->next;
+    for (const struct nb_arena_map *map = a->maps; map; map = map->next) {
         if (map->handle) {
             NB_CU(a->cuda->cu, "unmapping GPU memory", MemUnmap(map->at, map->bytes));
             NB_CU(a->cuda->cu, "giving back GPU memory", MemRelease(map->handle));
         } else {
             NB_CU(a->cuda->cu, "giving back GPU memory", MemFree_v2(map->at));
         }
-        free(map);
     }
     if (a->base)
         NB_CU(a->cuda->cu, "giving back addresses", MemAddressFree(a->base, a->reserved));
     a->base = 0;
+    nb_arena_forget(a);
+}
+
+void nb_arena_forget(struct nb_arena *a)
+{
+    while (a->maps) {
+        struct nb_arena_map *map = a->maps;
+        a->maps = map->next;
+        free(map);
+    }
     while (a->blocks) {
         struct nb_arena_block *b = a->blocks;
         a->blocks = b->next;

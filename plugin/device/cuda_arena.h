@@ -44,6 +44,9 @@ struct nb_arena {
 int nb_arena_open(struct nb_arena *arena, const struct nb_cuda_context *cuda, size_t bytes, size_t keep);
 void nb_arena_close(struct nb_arena *arena);
 
+/* Instead of it where the GPU's context cannot be entered: frees the host's memory alone. */
+void nb_arena_forget(struct nb_arena *arena);
+
 /* Address of `bytes` of GPU memory, not zeroed, aligned to 256 bytes; 0: there is none. Grows the arena where
  * it has to. */
 nb_cu_ptr nb_arena_take(struct nb_arena *arena, size_t bytes);

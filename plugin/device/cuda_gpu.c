@@ -186,6 +186,9 @@ void nb_gpu_put(struct nb_gpu *g)
     if (!nb_cuda_enter(&g->cuda, &mode)) {
         unmake(g);
         nb_cuda_leave(&g->cuda, mode);
+    } else {
+        nb_launches_forget(&g->launches);
+        nb_arena_forget(&g->arena);
     }
     nb_cuda_context_close(&g->cuda);
     free_gpu(g);

@@ -150,7 +150,13 @@ void nb_launches_close(struct nb_launches *l)
         if (l->event[i])
             NB_CU(cu, "freeing an event", EventDestroy_v2(l->event[i]));
     nb_cuda_unpin(l->cuda, l->mark);
+    nb_launches_forget(l);
+}
+
+void nb_launches_forget(struct nb_launches *l)
+{
     free(l->beside);
+    l->beside = NULL;
 }
 
 /* ---- Launching; under the lock of struct nb_launches, entered ------------------------------------------ */

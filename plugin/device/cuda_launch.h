@@ -72,6 +72,9 @@ int nb_launches_open(struct nb_launches *l, const struct nb_context *ctx, const 
                      struct nb_ring *ring, nb_cu_function kernel, int multiprocessors);
 void nb_launches_close(struct nb_launches *l);
 
+/* Instead of it where the GPU's context cannot be entered: frees the host's memory alone. */
+void nb_launches_forget(struct nb_launches *l);
+
 /* NCCL is about to launch a kernel on `stream`: fork ours off it. A nonzero ticket of 48 bits for the two
  * below, or 0 when nothing was launched (the device works in batches or has failed, or an error was logged).
  * */

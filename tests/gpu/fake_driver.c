@@ -334,23 +334,15 @@ static nb_cu_result fEventCreate(nb_cu_event *event, unsigned flags)
 {
     (void)flags;
     CALL_IN_CONTEXT("cuEventCreate");
-    *event = calloc(1, sizeof(struct fake_event));
+    *event = fake_make_event();
     count(1);
     return 0;
 }
 
 static nb_cu_result fEventDestroy_v2(nb_cu_event event)
 {
-    struct fake_event *e = event;
-
+    fake_end_event(event);
     count(-1);
-    pthread_mutex_lock(&fake_lock);
-    if (e->destroyed)
-        fake_wrong("an event was destroyed twice");
-    e->destroyed = 1;
-    if (e->items == 0)
-        free(e);
-    pthread_mutex_unlock(&fake_lock);
     CALL_IN_CONTEXT("cuEventDestroy");
     return 0;
 }

@@ -75,13 +75,51 @@ static void run_item(struct fake_item *it)
     }
 }
 
+static struct fake_event *events; /* under lock */
+
+struct fake_event *fake_make_event(void)
+{
+    struct fake_event *e = calloc(1, sizeof(*e));
+
+    if (!e)
+        abort();
+    pthread_mutex_lock(&fake_lock);
+    e->next = events;
+    e->link = &events;
+    if (events)
+        events->link = &e->next;
+    events = e;
+    pthread_mutex_unlock(&fake_lock);
+    return e;
+}
+
+/* Under lock. */
+static void free_event(struct fake_event *e)
+{
+    *e->link = e->next;
+    if (e->next)
+        e->next->link = e->link;
+    free(e);
+}
+
+void fake_end_event(struct fake_event *e)
+{
+    pthread_mutex_lock(&fake_lock);
+    if (e->destroyed)
+        fake_wrong("an event was destroyed twice");
+    e->destroyed = 1;
+    if (e->items == 0)
+        free_event(e);
+    pthread_mutex_unlock(&fake_lock);
+}
+
 /* An item is gone. Under lock. */
 static void drop(struct fake_item *it)
 {
     struct fake_event *e = it->event;
 
     if (e && --e->items == 0 && e->destroyed)
-        free(e);
+        free_event(e);
     free(it);
 }
 

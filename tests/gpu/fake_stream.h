@@ -33,6 +33,7 @@ struct fake_item {
 };
 
 struct fake_event {
+    struct fake_event *next, **link; /* of all that live, so that those of a lost context are no leaks */
     uint64_t recorded, reached; /* under lock */
     uint64_t capture;           /* its last record was captured in it */
     unsigned items;             /* that name it: it may be destroyed before they have run */
@@ -49,6 +50,8 @@ struct fake_stream {
 /* Not under lock. */
 struct fake_stream *fake_make_stream(void);
 void fake_end_stream(struct fake_stream *stream); /* when all of it has run */
+struct fake_event *fake_make_event(void);
+void fake_end_event(struct fake_event *event);
 /* Under lock. */
 void fake_put(struct fake_stream *stream, const struct fake_item *what);
 struct fake_graph *fake_graph_of(uint64_t capture);
