@@ -34,9 +34,9 @@ struct fake_item {
 
 struct fake_event {
     struct fake_event *next, **link; /* of all that live, so that those of a lost context are no leaks */
-    uint64_t recorded, reached; /* under lock */
-    uint64_t capture;           /* its last record was captured in it */
-    unsigned items;             /* that name it: it may be destroyed before they have run */
+    uint64_t recorded, reached;      /* under lock */
+    uint64_t capture;                /* its last record was captured in it */
+    unsigned items;                  /* that name it: it may be destroyed before they have run */
     int destroyed;
 };
 
