@@ -18,6 +18,7 @@
  *   pace.c      whether this processor is the limit
  *   control_send.c  control messages and their routes, also between nodes that are not connected
  *   control.c   reading and relaying them
+ *   kill_switch.c  compression is switched off and on; control_file.c: the file that says so
  *   confirm.c   confirmations of all-gathers on a grid
  *   retransmit.c  raw bytes that a receiver asks for again
  *   link.c      message rings over transport connections: buffers, credits, completion

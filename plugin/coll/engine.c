@@ -11,7 +11,6 @@
 #include "base/context.h"
 #include "base/log.h"
 #include "coll/comm.h"
-#include "coll/kill_switch.h"
 #include "coll/node.h"
 
 #define SLEEP_NS (50 * (int64_t)NB_NS_PER_MS) /* longest sleep with communicators: heartbeats are due */
@@ -214,7 +213,7 @@ bool nb_engine_step(struct nb_engine *e, int64_t now_ns)
     bool moved = false;
 
     take_added(e);
-    nb_kill_switch_look(e->ctx, &e->node, now_ns);
+    nb_control_file_look(&e->node.control, e->ctx->params->control, now_ns);
     for (struct nb_coll_comm **link = &e->running; *link;) {
         int ret = nb_comm_progress(*link, now_ns);
         if (ret < 0) {

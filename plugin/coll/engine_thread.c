@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The runner of NCCL's process: a thread that steps the engine. It polls while something moves and a little
+ * The runner of NCCL's process: a thread that steps the engine, and one that reads the NIBBLE_CONTROL file. It polls while something moves and a little
  * longer (NIBBLE_SPIN_US), and sleeps in ppoll() otherwise: on the descriptors of the transports, or for a
  * short time where something may happen that no descriptor tells.
  */
@@ -18,6 +18,7 @@
 #include "base/log.h"
 #include "base/wake.h"
 #include "coll/engine.h"
+#include "coll/node.h"
 
 /* Sleep where not everything has a descriptor: an eighth longer each time that nothing has come, so that
  * little is lost of a short wait and little CPU on a long one. */
@@ -89,6 +90,7 @@ static void free_runner(struct runner *r)
 
 static int start(struct nb_engine *engine, void **run)
 {
+    const struct nb_context *ctx = nb_engine_context(engine);
     struct runner *r = calloc(1, sizeof(*r));
     sigset_t all, old;
     int err;
@@ -96,7 +98,7 @@ static int start(struct nb_engine *engine, void **run)
     if (!r)
         return -ENOMEM;
     r->engine = engine;
-    r->clock = &nb_engine_context(engine)->clock;
+    r->clock = &ctx->clock;
     r->wake.fd = -1;
     r->fds = calloc(MAX_FDS, sizeof(*r->fds));
     if (!r->fds || nb_wake_init(&r->wake)) {
@@ -104,6 +106,7 @@ static int start(struct nb_engine *engine, void **run)
         free_runner(r);
         return -ENOMEM;
     }
+    nb_control_file_open(&nb_engine_node(engine)->control, ctx->params->control, ctx->label);
     /* Signals are the application's business. */
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old);
@@ -111,6 +114,7 @@ static int start(struct nb_engine *engine, void **run)
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     if (err) {
         NB_WARN("engine: cannot start its thread: %s", strerror(err));
+        nb_control_file_close(&nb_engine_node(engine)->control, ctx->params->control);
         free_runner(r);
         return -err;
     }
@@ -126,6 +130,7 @@ static void stop(void *run)
     atomic_store(&r->stop, 1);
     nb_wake_signal(&r->wake);
     pthread_join(r->thread, NULL);
+    nb_control_file_close(&nb_engine_node(r->engine)->control, nb_engine_context(r->engine)->params->control);
     free_runner(r);
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The switch that takes compression out of a running job. Whoever finds the word changed in its
- * NIBBLE_CONTROL file asks node 0, which numbers the change and tells all nodes; each applies it to the next
+ * NIBBLE_CONTROL file (control_file.h) asks node 0, which numbers the change and tells all nodes; each applies it to the next
  * operation that it decides on and answers from which one on. Nothing has to stop for it: the codec is the
  * sender's choice for each message, so that nodes may switch a few operations apart.
  */
@@ -9,52 +9,10 @@
 
 #include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include "base/clock.h"
 #include "base/log.h"
 #include "coll/comm.h"
 #include "coll/control_send.h"
-
-/* The word in the file: 1 off, 0 on, -1 nothing that is understood (then nothing changes). */
-static int read_word(struct nb_control_file *file, const char *path)
-{
-    char word[16] = "";
-    FILE *f = fopen(path, "re");
-
-    if (!f)
-        return -1;
-    if (!fgets(word, sizeof(word), f))
-        word[0] = 0;
-    fclose(f);
-    word[strcspn(word, " \t\r\n")] = 0;
-    if (strcmp(word, "off") == 0)
-        return 1;
-    if (strcmp(word, "on") == 0)
-        return 0;
-    if (word[0] && !file->warned) {
-        file->warned = true;
-        NB_WARN("NIBBLE_CONTROL: %s says \"%s\", which is neither on nor off", path, word);
-    }
-    return -1;
-}
-
-void nb_kill_switch_look(const struct nb_context *ctx, struct nb_coll_node *node, int64_t now_ns)
-{
-    struct nb_control_file *file = &node->control;
-    const char *path = ctx->params->control;
-    int word;
-
-    if (!path[0] || (file->read_ns && now_ns - file->read_ns < (int64_t)NB_NS_PER_S))
-        return;
-    file->read_ns = now_ns;
-    word = read_word(file, path);
-    if (word < 0)
-        return;
-    file->off = word;
-    file->warned = false;
-}
 
 static const char *word_of(int off)
 {

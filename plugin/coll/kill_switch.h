@@ -9,8 +9,6 @@
 #include <stdint.h>
 
 struct nb_coll_comm;
-struct nb_coll_node;
-struct nb_context;
 struct nb_ctl;
 struct nb_peer;
 
@@ -21,8 +19,6 @@ struct nb_kill_switch { /* of each communicator */
     uint64_t last_op;   /* node 0: the last operation from which a node switched */
 };
 
-/* Read the file that the settings of `ctx` name into node->control, at most once a second. */
-void nb_kill_switch_look(const struct nb_context *ctx, struct nb_coll_node *node, int64_t now_ns);
 /* Pass on what the file says, where that is news to the communicator. 0, or < 0 when the communicator has
  * failed. */
 int nb_kill_switch_tick(struct nb_coll_comm *comm);

@@ -10,15 +10,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "coll/control_file.h"
 #include "coll/observe.h"
 #include "net/transport.h"
-
-/* The NIBBLE_CONTROL file as last read (switch.c). Engine thread only. */
-struct nb_control_file {
-    int64_t read_ns; /* time of the last look; 0: never */
-    bool off;        /* the last word that was understood; at first: on */
-    bool warned;     /* a word that is not understood has been reported */
-};
 
 /* Communicators counted by GPU, for the criterion `order` of NIBBLE_COMMS. */
 struct nb_comm_count {
@@ -29,7 +23,7 @@ struct nb_comm_count {
 struct nb_coll_node {
     pthread_mutex_t lock;                        /* guards `count` */
     struct nb_comm_count count[NB_NET_MAX_DEVS]; /* [GPU ordinal + 1] */
-    struct nb_control_file control;
+    struct nb_control_file control; /* engine thread, and its runner while that starts or stops it */
     struct nb_observer observer;
     /* Lines that a node logs once. Engine thread only. */
     bool warned_profiler, warned_tuner; /* operation.c: events or questions do not reach this plugin */
