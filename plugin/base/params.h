@@ -9,7 +9,7 @@
 #include <stdio.h>
 
 /* Raised with every change of what nodes send each other; part of nb_params_hash. */
-#define NB_WIRE_VERSION 2u
+#define NB_WIRE_VERSION 3u
 /* Raised whenever a rule changes by which all nodes decide alike without a message (coll/schedule.c). */
 #define NB_RULES_VERSION 3u
 

@@ -96,7 +96,9 @@ int nb_coll_close(struct nb_coll_comm *comm)
 
     if (ret)
         return ret;
-    if (!nb_engine_is_stepped(comm->engine))
+    if (nb_engine_is_stepped(comm->engine))
+        comm->life.hurries = 1;
+    else
         wait_detached(comm);
     while (nb_coll_close_step(comm))
         if (!nb_engine_step(comm->engine, nb_clock_ns(&comm->ctx->clock)))

@@ -13,7 +13,7 @@
  *               thread that makes the rounds, its sleep and wake-up
  *   node.c      what the communicators of a node share
  *   progress.c  one communicator's progress: order of work, heartbeats, graceful shutdown
- *   fail.c      the first error is recorded
+ *   fail.c      the first error is recorded; loss.c: why a connection has ended; abort.c: the peers are told
  *   window.c    what is left to do of a window
  *   pace.c      whether this processor is the limit
  *   control_send.c  control messages and their routes, also between nodes that are not connected
@@ -196,6 +196,12 @@ static inline struct nb_coll_req *nb_window(const struct nb_coll_comm *comm, uin
 static inline int nb_comm_failed(const struct nb_coll_comm *comm)
 {
     return atomic_load(&comm->failure.error);
+}
+
+/* What calls of NCCL's return: 0, or the error once the peers have been told of it. Any thread. */
+static inline int nb_comm_shown_error(const struct nb_coll_comm *comm)
+{
+    return atomic_load(&comm->failure.shown);
 }
 
 #endif

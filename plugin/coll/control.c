@@ -30,7 +30,7 @@ static int pass_on(struct nb_coll_comm *comm, const struct nb_ctl *ctl, const ui
     struct nb_shared *unit = &to->raw.answer;
 
     if (ctl->kind == NB_CTL_RAW && to->gone) { /* the asker would wait for ever */
-        struct nb_ctl abort = {.kind = NB_CTL_ABORT};
+        struct nb_ctl abort = {.kind = NB_CTL_ABORT, .a = (uint64_t)comm->rank};
         snprintf(abort.text, sizeof(abort.text), "%.100s is gone, of which bytes were asked for", to->name);
         return nb_control(comm, &comm->peer[ctl->from], &abort) ? -1 : 1;
     }
@@ -67,7 +67,7 @@ static int handle(struct nb_coll_comm *comm, struct nb_peer *peer, const struct 
     case NB_CTL_BYE_ACK: peer->life.our_bye_acked = 1; break;
     case NB_CTL_ABORT:
         if (comm->state == NB_COMM_RUNNING)
-            return nb_comm_error(comm, -ECONNABORTED, "%s has failed: %s", peer->name, ctl->text);
+            return nb_comm_told(comm, peer, ctl);
         peer->gone = 1;
         break;
     case NB_CTL_SWITCH_ASK:

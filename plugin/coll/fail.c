@@ -6,18 +6,25 @@
 #include <stdarg.h>
 #include <stdio.h>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "coll/comm.h"
 
-int nb_comm_fail(struct nb_coll_comm *comm, int err, const char *why)
+static int record(struct nb_coll_comm *comm, int err, int author, const char *why)
 {
     int none = 0;
 
     if (!atomic_compare_exchange_strong(&comm->failure.error, &none, err))
         return none;
+    comm->failure.author = author;
     snprintf(comm->failure.text, sizeof(comm->failure.text), "%.*s", (int)sizeof(comm->failure.text) - 1,
              why);
     return err;
+}
+
+int nb_comm_fail(struct nb_coll_comm *comm, int err, const char *why)
+{
+    return record(comm, err, comm->rank, why);
 }
 
 int nb_comm_error(struct nb_coll_comm *comm, int err, const char *fmt, ...)
@@ -32,6 +39,28 @@ int nb_comm_error(struct nb_coll_comm *comm, int err, const char *fmt, ...)
     va_end(ap);
     NB_WARN("%s: %s", comm->label, text);
     return nb_comm_fail(comm, err, text);
+}
+
+int nb_comm_told(struct nb_coll_comm *comm, const struct nb_peer *via, const struct nb_ctl *abort)
+{
+    const struct nb_peer *author = abort->a < (uint64_t)comm->nnodes ? &comm->peer[abort->a] : via;
+
+    if (nb_comm_failed(comm))
+        return nb_comm_failed(comm);
+    if (author == via)
+        NB_WARN("%s: %s has failed: %s", comm->label, via->name, abort->text);
+    else
+        NB_WARN("%s: %s has failed: %s (passed on by %s)", comm->label, author->name, abort->text, via->name);
+    return record(comm, -ECONNABORTED, author->rank, abort->text);
+}
+
+int nb_comm_suspect(struct nb_coll_comm *comm, struct nb_peer *peer, int err)
+{
+    if (!peer->life.lost)
+        peer->life.lost = err;
+    if (!comm->failure.suspect_ns)
+        comm->failure.suspect_ns = nb_clock_ns(&comm->ctx->clock);
+    return err;
 }
 
 bool nb_peer_left(struct nb_coll_comm *comm, const struct nb_peer *peer, enum nb_class cls,

@@ -5,51 +5,19 @@
  * ring owns the bytes until the transport has taken them.
  */
 #include <errno.h>
-#include <string.h>
 
-#include "base/log.h"
 #include "coll/comm.h"
 
 /* Sends in flight at once. NCCL never has more on a connection, so that plugins (transport `forward`) need
  * not take more, and some fail the one that is too many. */
 #define SENDS_MAX ((uint64_t)NCCL_NET_MAX_REQUESTS)
 
-/* A peer that fails says why before it closes its connections, of which those with data may be looked at
- * first. 1: it said so in `ctl`. failed: the ring whose connection has ended. */
-static int abort_text(struct nb_coll_comm *comm, struct nb_peer *peer, const struct nb_rx *failed,
-                      struct nb_ctl *ctl)
-{
-    struct nb_rx *rx = &peer->rx[NB_CLASS_CONTROL];
-    const char *why = "";
-    int done = rx != failed; /* which has been read to its end */
-
-    while (rx->arrived < rx->posted && done) {
-        unsigned at = (unsigned)(rx->arrived % rx->slots);
-        done = 0;
-        if (comm->net->test(rx->req[at], &done, &rx->len[at]) || !done)
-            break;
-        rx->req[at] = NULL;
-        rx->arrived++;
-    }
-    for (uint64_t i = rx->taken; i < rx->arrived; i++) {
-        unsigned at = (unsigned)(i % rx->slots);
-        if (!nb_ctl_parse(rx->mem + at * rx->slot, rx->len[at], comm->token, ctl, &why) &&
-            ctl->kind == NB_CTL_ABORT)
-            return 1;
-    }
-    return 0;
-}
-
 /* 0: the end of a connection is in order: its peer has said goodbye, or this node is closing. */
-static int link_error(struct nb_coll_comm *comm, struct nb_peer *peer, const struct nb_rx *failed, int err)
+static int link_error(struct nb_coll_comm *comm, struct nb_peer *peer, int err)
 {
-    struct nb_ctl ctl;
-
     if (peer->life.bye || comm->state != NB_COMM_RUNNING)
         return 0;
-    if (abort_text(comm, peer, failed, &ctl))
-        return nb_comm_error(comm, -ECONNABORTED, "%s has failed: %s", peer->name, ctl.text);
-    return nb_comm_error(comm, err, "lost %s: %s", peer->name, strerror(-err));
+    return nb_comm_suspect(comm, peer, err);
 }
 
 /* The peer takes nothing more. What was queued for it is let go; shared units must not wait for it. */
@@ -89,7 +57,7 @@ static void update_gone(struct nb_coll_comm *comm, struct nb_peer *peer)
 
 static int tx_error(struct nb_coll_comm *comm, struct nb_peer *peer, struct nb_tx *tx, int err)
 {
-    int ret = link_error(comm, peer, NULL, err);
+    int ret = link_error(comm, peer, err);
 
     if (ret == 0) {
         close_tx(tx);
@@ -100,8 +68,9 @@ static int tx_error(struct nb_coll_comm *comm, struct nb_peer *peer, struct nb_t
 
 static int rx_error(struct nb_coll_comm *comm, struct nb_peer *peer, struct nb_rx *rx, int err)
 {
-    int ret = link_error(comm, peer, rx, err);
+    int ret = link_error(comm, peer, err);
 
+    rx->ended = 1;
     if (ret == 0) {
         rx->closed = 1;
         update_gone(comm, peer);

@@ -41,6 +41,7 @@ struct nb_rx {
     uint8_t *held; /* of each slot: a task reads it, so that it is not free */
     int watched;   /* watch.c tells when there is something to read */
     int quiet;     /* and there is nothing: need not be asked */
+    int ended;     /* its connection is read to its end */
     int closed;    /* nothing more arrives; what has arrived may still be taken */
     int parsed;    /* head below is that of slot `taken` */
     struct nb_msg head;
@@ -84,7 +85,8 @@ struct nb_pool { /* ring of shared units */
     uint64_t head, tail;
 };
 
-/* link.c; functions return > 0 when something moved, 0, or a negative errno. */
+/* link.c; functions return > 0 when something moved, 0, or a negative errno: the connection has ended
+ * (nb_comm_suspect), or the communicator has failed. */
 int nb_tx_progress(struct nb_coll_comm *comm, struct nb_peer *peer, struct nb_tx *tx);
 int nb_rx_progress(struct nb_coll_comm *comm, struct nb_peer *peer, struct nb_rx *rx);
 /* Buffer for the next item, or NULL when all are in use. */

@@ -115,6 +115,7 @@ static int connect_out(struct nb_mesh *m)
             struct nb_outgoing *o = &m->out[r * NB_CLASS_COUNT + c];
             if (!o->conn) {
                 cfg.shallow = comm->nneighbors > 1 && c != NB_CLASS_CONTROL; /* for fair.c */
+                cfg.urgent = c == NB_CLASS_CONTROL; /* why a node fails leaves before its connections end */
                 ret = comm->net->connect(comm->ctx->net, comm->dev, &cfg, o->handle, &o->conn);
                 if (ret)
                     nb_mesh_lose(m, r, ret, "cannot connect to");

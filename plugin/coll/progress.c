@@ -9,11 +9,13 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "coll/abort.h"
 #include "coll/comm.h"
 #include "coll/control.h"
 #include "coll/control_send.h"
 #include "coll/forward.h"
 #include "coll/kill_switch.h"
+#include "coll/loss.h"
 #include "coll/retransmit.h"
 #include "coll/task.h"
 #include "coll/window.h"
@@ -211,43 +213,6 @@ static void send_bye(struct nb_coll_comm *comm, int64_t t)
     }
 }
 
-/* ---- failure ---------------------------------------------------------------------------------------- */
-
-/* Tell the others, as far as they still listen: no one has to wait for a timeout. Once, at the end of the
- * round in which the communicator failed. */
-static void send_abort(struct nb_coll_comm *comm)
-{
-    struct nb_ctl ctl = {.kind = NB_CTL_ABORT};
-
-    if (comm->failure.reported)
-        return;
-    comm->failure.reported = 1;
-    memcpy(ctl.text, comm->failure.text, sizeof(ctl.text));
-    for (int n = 0; n < comm->nneighbors; n++) {
-        struct nb_peer *peer = comm->neighbors[n];
-        if (peer->gone)
-            continue;
-        nb_control(comm, peer, &ctl);
-        for (int i = 0; i < 3; i++) {
-            struct nb_tx *tx = &peer->tx[NB_CLASS_CONTROL];
-            struct nb_tx_item *it;
-            while (tx->sent < tx->queued) {
-                it = &tx->item[tx->sent % tx->slots];
-                if (comm->net->isend(tx->conn, it->data, it->len, 0, it->mhandle, &it->req) || !it->req)
-                    break;
-                tx->sent++;
-            }
-            while (tx->done < tx->sent) {
-                int done = 0;
-                it = &tx->item[tx->done % tx->slots];
-                if (comm->net->test(it->req, &done, NULL) || !done)
-                    break;
-                tx->done++;
-            }
-        }
-    }
-}
-
 /* ---- begin ------------------------------------------------------------------------------------------ */
 
 void nb_comm_begin(struct nb_coll_comm *comm)
@@ -348,15 +313,14 @@ int nb_comm_progress(struct nb_coll_comm *comm, int64_t now_ns)
 
     pthread_mutex_lock(&comm->progress_lock);
     if (comm->state != NB_COMM_CLOSED) {
-        if (!nb_comm_failed(comm))
+        if (!nb_comm_failed(comm) && !comm->failure.suspect_ns)
             moved = run(comm, now_ns);
+        if (!nb_comm_failed(comm) && comm->failure.suspect_ns)
+            moved = nb_loss_explain(comm, now_ns);
         if (comm->state == NB_COMM_CLOSING && !nb_comm_failed(comm))
             send_bye(comm, now_ns);
-        if (nb_comm_failed(comm)) {
-            send_abort(comm);
-            if (comm->state == NB_COMM_CLOSING)
-                closed(comm); /* reported by the call that met it */
-        }
+        if (nb_comm_failed(comm) && nb_abort_progress(comm, now_ns) && comm->state == NB_COMM_CLOSING)
+            closed(comm); /* reported by the call that met it */
         if (comm->device->ops->turn)
             comm->device_waits = comm->device->ops->turn(comm->device, busy(comm));
         comm->tasks_open = nb_tasks_under_way(&comm->tasks);
@@ -374,8 +338,8 @@ static int links_poll_fds(struct nb_coll_comm *comm, struct pollfd *fds, int max
     int n = 0;
 
     if (nb_comm_failed(comm))
-        return 0;
-    if (nb_tasks_under_way(&comm->tasks))
+        return comm->failure.untold ? -1 : 0;
+    if (comm->failure.suspect_ns || nb_tasks_under_way(&comm->tasks))
         return -1;
     for (int i = 0; i < comm->nneighbors; i++) {
         struct nb_peer *peer = comm->neighbors[i];

@@ -6,7 +6,7 @@
  *     RUNNING --close--> CLOSING: what this node owes is drained --> BYE sent --all have acknowledged, and
  *     were--> CLOSED
  *        |                  |                                                       acknowledged; or the deadline
- *      error: ABORT sent  error: ABORT sent, closed at once
+ *      error: ABORT sent  error: ABORT sent, closed when it has left, or after a second
  *      nothing moves      ---------------------------------------------------------------------------------------> CLOSED
  */
 #ifndef NIBBLE_COLL_PROGRESS_H
@@ -24,12 +24,14 @@ struct nb_peer_life {             /* of each peer */
     int bye, bye_acked,
         our_bye_acked;     /* it has said BYE, which this node has acknowledged; it has acknowledged ours */
     uint64_t bye_count[2]; /* messages it has sent as CONTRIB and RESULT */
+    int lost;              /* with this error a connection with it has ended, before it said BYE; 0: none */
 };
 
 struct nb_life {
     int64_t tick_ns, late_ns; /* last look at heartbeats; last report of late peers */
     int64_t close_deadline_ns;
     int drained; /* BYE was sent */
+    int hurries; /* who closes makes the rounds and time may stand still meanwhile: ABORT is tried once */
 };
 
 /* All nodes are connected: time begins to count. */

@@ -102,7 +102,7 @@ static int submit(struct nb_coll_comm *comm, struct window *w, struct nb_coll_re
     int ret = 0;
 
     *req = NULL;
-    ret = nb_comm_failed(comm);
+    ret = nb_comm_shown_error(comm);
     if (ret)
         return ret;
     if (!w->value || w->bytes == 0 || w->bytes % w->value || w->off % w->value || w->block % w->value)
@@ -256,7 +256,7 @@ int nb_coll_iflush(struct nb_coll_comm *comm, void *data, size_t size, struct nb
     *req = NULL;
     if (!valid_comm(comm, "iflush"))
         return -EINVAL;
-    return nb_comm_failed(comm);
+    return nb_comm_shown_error(comm);
 }
 
 int nb_coll_test(struct nb_coll_req *req, int *done, size_t *size)
@@ -269,7 +269,7 @@ int nb_coll_test(struct nb_coll_req *req, int *done, size_t *size)
         NB_WARN("test: not an open request of nibble: %p", (const void *)req);
         return -EINVAL;
     }
-    err = nb_comm_failed(req->comm);
+    err = nb_comm_shown_error(req->comm);
     if (err)
         return err;
     if (atomic_load_explicit(&req->state, memory_order_acquire) != NB_REQ_DONE)

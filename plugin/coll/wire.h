@@ -78,9 +78,11 @@ enum nb_ctl_kind {
     NB_CTL_RAW =
         2, /* a: operation, b: offset in the own block, c: length, at most NB_CTL_DATA_BYTES: please send
                          * this range again as raw bytes */
-    NB_CTL_BYE = 3,        /* a, b: messages sent so far as CONTRIB and RESULT; nothing will follow */
-    NB_CTL_BYE_ACK = 4,    /* all of them have arrived */
-    NB_CTL_ABORT = 5,      /* the communicator has failed on the sender; text says why */
+    NB_CTL_BYE = 3,     /* a, b: messages sent so far as CONTRIB and RESULT; nothing will follow */
+    NB_CTL_BYE_ACK = 4, /* all of them have arrived */
+    NB_CTL_ABORT =
+        5, /* the communicator has failed on the sender; a: the node that found why, text: what it says;
+                       * both are passed on as they are */
     NB_CTL_SWITCH_ASK = 6, /* to node 0: please switch compression; a: 1 off, 0 on */
     NB_CTL_SWITCH = 7,     /* from node 0: it is switched; a: as above, c: how many times it has been */
     NB_CTL_SWITCHED = 8,   /* to node 0: done; a: first operation for which it holds here, c: as above */

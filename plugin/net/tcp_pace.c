@@ -76,6 +76,13 @@ size_t nb_tcp_pace_take(struct nb_tcp_pace *p, size_t want)
     return got;
 }
 
+void nb_tcp_pace_charge(struct nb_tcp_pace *p, size_t bytes)
+{
+    pthread_mutex_lock(&p->lock);
+    p->tokens -= (double)bytes;
+    pthread_mutex_unlock(&p->lock);
+}
+
 void nb_tcp_pace_give_back(struct nb_tcp_pace *p, size_t bytes)
 {
     pthread_mutex_lock(&p->lock);

@@ -36,6 +36,7 @@ int nb_tcp_send_new(struct nb_tcp_dev *dev, const int *fds, int n, const uint8_t
     s->queue_end = &s->queue;
     s->wait_fd = -1;
     s->lazy = cfg && cfg->lazy;
+    s->urgent = cfg && cfg->urgent;
     s->moved_ms = s->checked_ms = nb_clock_ms(dev->tcp->clock);
     for (int i = 0; i < n; i++) {
         s->stream[i].fd = fds[i];
@@ -224,7 +225,7 @@ static bool flush(struct nb_tcp_send *s, struct nb_tcp_sstream *t)
     }
     for (size_t i = 0; i < nv; i++)
         total += v[i].iov_len;
-    if (s->c.dev->pace) {
+    if (s->c.dev->pace && !s->urgent) {
         total = apply_pace(s, v, &nv, total);
         t->paced = total == 0;
         if (t->paced) {
@@ -238,7 +239,9 @@ static bool flush(struct nb_tcp_send *s, struct nb_tcp_sstream *t)
     while (n < 0 && errno == EINTR);
     if (n < 0)
         err = errno;
-    if (s->c.dev->pace && (n < 0 || (size_t)n < total))
+    if (s->c.dev->pace && s->urgent)
+        nb_tcp_pace_charge(s->c.dev->pace, n < 0 ? 0 : (size_t)n);
+    else if (s->c.dev->pace && (n < 0 || (size_t)n < total))
         nb_tcp_pace_give_back(s->c.dev->pace, total - (n < 0 ? 0 : (size_t)n));
     if (n >= 0)
         advance(s, t, (size_t)n);

@@ -44,6 +44,7 @@ struct nb_tcp_send {
     struct nb_tcp_sreq *queue, **queue_end; /* messages with bytes not yet bound to a stream */
     int cur;                                /* stream whose turn it is */
     bool lazy;                              /* isend leaves it to test to write */
+    bool urgent;                            /* the pace does not hold it back */
     int wait_fd;     /* timer for an owner that sleeps while the pace forbids writing; -1 until needed */
     unsigned peeked; /* isends since the reverse direction was read */
     int64_t moved_ms, checked_ms; /* when bytes last moved; when the kernel was last asked about a stall */
@@ -52,8 +53,8 @@ struct nb_tcp_send {
     struct nb_tcp_sstream stream[];
 };
 
-/* Take over `n` connected sockets, in stream order. `cfg` (NULL: defaults) says whether it is lazy, and
- * shallow. -ENOMEM leaves the sockets to the caller. */
+/* Take over `n` connected sockets, in stream order. `cfg` (NULL: defaults) says whether it is lazy,
+ * shallow and urgent. -ENOMEM leaves the sockets to the caller. */
 int nb_tcp_send_new(struct nb_tcp_dev *dev, const int *fds, int n, const uint8_t conn_id[16],
                     const struct nb_net_conn_cfg *cfg, struct nb_tcp_send **comm);
 

@@ -60,6 +60,9 @@ struct nb_net_conn_cfg {
     /* 1: little may wait unsent in the host, so that a send tests done about when it leaves. Transports whose
      * sends test done later than that do so anyway. */
     int shallow;
+    /* 1: little is sent, and that at once: a rate that the device is held to (NIBBLE_TCP_PACE_MBPS) does not
+     * hold it back, though it counts. */
+    int urgent;
 };
 
 struct nb_net_ops {

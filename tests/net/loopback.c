@@ -64,6 +64,7 @@ struct connection {
     struct end send, recv;
     bool send_open, recv_open;
     bool sent_all;      /* the sender closed with nothing unfinished */
+    bool held;          /* nothing of it is told to the receiver */
     struct part *sends; /* without a receive */
     struct part *recvs; /* without a message */
 };
@@ -461,7 +462,9 @@ static int loop_test(void *request, int *done, size_t *sizes)
 
     pthread_mutex_lock(&e->connection->lock);
     *done = r->left == 0;
-    if (!*done) {
+    if (e->connection->held && !e->is_send) {
+        *done = 0;
+    } else if (!*done) {
         err = end_error(e);
     } else {
         for (int i = 0; sizes && i < r->n; i++)
@@ -473,6 +476,26 @@ static int loop_test(void *request, int *done, size_t *sizes)
     }
     pthread_mutex_unlock(&e->connection->lock);
     return err;
+}
+
+/* ---- for tests ---- */
+
+void loopback_cut(void *comm)
+{
+    struct connection *c = ((struct end *)comm)->connection;
+
+    pthread_mutex_lock(&c->lock);
+    c->send.err = c->recv.err = -ECONNRESET;
+    pthread_mutex_unlock(&c->lock);
+}
+
+void loopback_hold(void *comm, int hold)
+{
+    struct connection *c = ((struct end *)comm)->connection;
+
+    pthread_mutex_lock(&c->lock);
+    c->held = hold;
+    pthread_mutex_unlock(&c->lock);
 }
 
 /* ---- for owners that sleep, and for the log ---- */

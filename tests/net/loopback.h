@@ -19,4 +19,10 @@ extern const struct nb_net_ops loopback_ops;
 /* Connections, listeners and transports of this process that have not been closed. */
 int loopback_open_objects(void);
 
+/* As when the process at one end dies: both ends of this connection fail with -ECONNRESET. What has been
+ * received before can still be tested. */
+void loopback_cut(void *comm);
+/* While held (1) the receiver sees nothing of the connection, neither messages nor its end. */
+void loopback_hold(void *comm, int hold);
+
 #endif

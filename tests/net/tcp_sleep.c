@@ -9,6 +9,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
+#include "base/context.h"
 #include "util.h"
 
 static struct nb_net *net;
@@ -220,6 +222,63 @@ START_TEST(pace)
 }
 END_TEST
 
+static uint64_t standing_still(void *arg)
+{
+    return *(uint64_t *)arg;
+}
+
+/* What is urgent leaves although the rate is used up; what is not does not. The clock of the rate stands
+ * still. */
+START_TEST(urgent_beside_the_pace)
+{
+    const struct nb_net_conn_cfg cfg = {.streams = 1, .traffic_class = -1, .lazy = 1},
+                                 urgent_cfg = {.streams = 1, .traffic_class = -1, .lazy = 1, .urgent = 1};
+    enum { SIZE = 1 << 20, SMALL = 20000 };
+    uint8_t *src = calloc(1, SIZE), *dst = malloc(SIZE);
+    struct pair bulk, late, urgent;
+    void *send, *recv, *send_late, *recv_late;
+    uint64_t now;
+    int done;
+
+    net = net_up("NIBBLE_TCP_PACE_MBPS=1", NULL);
+    pair_open_as(&bulk, &cfg);
+    pair_open_as(&late, &cfg);
+    pair_open_as(&urgent, &urgent_cfg);
+    now = (uint64_t)nb_clock_ns(&net->ctx->clock);
+    net->ctx->clock = (struct nb_clock){standing_still, &now};
+    send = post_send(bulk.send, src, SIZE, 0);
+    for (int i = 0; i < 1000; i++)
+        ck_assert_int_eq(net->ops->test(send, &done, NULL), 0);
+    ck_assert(!done);
+    recv_late = post_recv(late.recv, dst, SMALL, 0);
+    send_late = post_send(late.send, src, SMALL, 0);
+    recv = post_recv(urgent.recv, dst + SMALL, SMALL, 0);
+    send = post_send(urgent.send, src, SMALL, 0);
+    for (done = 0; !done;)
+        ck_assert_int_eq(net->ops->test(send, &done, NULL), 0);
+    for (done = 0; !done;)
+        ck_assert_int_eq(net->ops->test(recv, &done, NULL), 0);
+    ck_assert_int_eq(net->ops->test(send_late, &done, NULL), 0);
+    ck_assert(!done);
+    ck_assert_int_eq(net->ops->test(recv_late, &done, NULL), 0);
+    ck_assert(!done);
+    /* It counts all the same: the rate is owed what was urgent, too. */
+    now += 100 * NB_NS_PER_MS; /* 12500 bytes */
+    ck_assert_int_eq(net->ops->test(send_late, &done, NULL), 0);
+    ck_assert(!done);
+    now += 1000 * NB_NS_PER_MS;
+    for (done = 0; !done;)
+        ck_assert_int_eq(net->ops->test(send_late, &done, NULL), 0);
+    pair_close(&bulk);
+    pair_close(&late);
+    pair_close(&urgent);
+    net->ctx->clock = (struct nb_clock){0};
+    net_down();
+    free(src);
+    free(dst);
+}
+END_TEST
+
 /* What the owner of many connections watches: one descriptor, readable when something comes; none where there
  * are several sockets. */
 START_TEST(watched)
@@ -256,6 +315,7 @@ int main(void)
         {"poll", poll_wakes_sender, 2},
         {"watch", watched, 2},
         {"pace", pace, 2},
+        {"pace", urgent_beside_the_pace, 1},
     };
 
     return net_main("net/tcp_sleep", tests, sizeof(tests) / sizeof(tests[0]));

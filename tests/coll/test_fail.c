@@ -1,0 +1,383 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the nodes of a group say when one of them fails. Eight nodes in one process and one thread, on a grid of
+ * two rows, connected in memory, with a virtual clock (as test_contexts.c). Each does as NCCL does: when a call
+ * tells of an error it closes the communicator. Every node that lives has to name the culprit and to say what
+ * its first witness saw.
+ */
+#include <check.h>
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/context.h"
+#include "base/log.h"
+#include "coll/coll.h"
+#include "coll/comm.h"
+#include "coll/engine.h"
+#include "device/device.h"
+#include "net/loopback.h"
+#include "policy/job.h"
+#include "policy/queue.h"
+#include "state/budget.h"
+
+#define NODES 8
+#define COLUMNS 4
+#define SECOND ((int64_t)NB_NS_PER_S)
+#define ROUNDS 200000
+#define VALUES 4096u
+#define LINES 8
+
+static struct node {
+    struct nb_context ctx;
+    struct nb_params params;
+    int64_t now;
+    uint8_t handle[NB_NET_HANDLE_BYTES];
+    struct nb_coll_listen *listen;
+    struct nb_coll_connect *connect;
+    struct nb_coll_comm *comm;
+    struct nb_coll_req *req;
+    int connected;
+    int error;     /* what a call returned */
+    bool stopped;  /* nothing of it runs */
+    bool held_off; /* NCCL does not call: it learns of no error */
+    bool closing, closed;
+    char said[LINES][900];
+    int lines;
+} node[NODES];
+
+static unsigned rounds;
+static float in[NODES][VALUES], out[NODES][VALUES];
+
+/* In front of the C library's: names as they are where many nodes are. */
+int gethostname(char *name, size_t len)
+{
+    snprintf(name, len, "ip-10-11-12-13.rack-0017.cluster-a.somewhere-west-2.compute.internal");
+    return 0;
+}
+
+/* Lines begin with "NET/nibble : nodeN: ". */
+__attribute__((format(printf, 5, 6))) static void logger(ncclDebugLogLevel level, unsigned long flags,
+                                                         const char *file, int line, const char *fmt, ...)
+{
+    char text[1200];
+    const char *at;
+    va_list ap;
+
+    (void)flags, (void)file, (void)line;
+    if (level != NCCL_LOG_WARN)
+        return;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof(text), fmt, ap);
+    va_end(ap);
+    at = strstr(text, " n#");
+    if (!at || strstr(text, "loopback: "))
+        return;
+    struct node *n = &node[at[3] - '0'];
+    ck_assert_int_lt(n->lines, LINES);
+    snprintf(n->said[n->lines++], sizeof(n->said[0]), "%.890s", at);
+}
+
+static uint64_t virtual_ns(void *arg)
+{
+    return (uint64_t)((struct node *)arg)->now;
+}
+
+static int no_gpu(struct nb_context *ctx)
+{
+    (void)ctx;
+    return -1;
+}
+
+static void make(int i)
+{
+    struct node *n = &node[i];
+
+    memset(n, 0, sizeof(*n));
+    n->params = *nb_params_defaults();
+    n->params.credits = 4;
+    n->params.unit_bytes = 16384;
+    n->params.device = 1; /* host */
+    n->params.schedule = NB_SCHEDULE_TWO_LEVEL;
+    n->params.group = COLUMNS;
+    n->now = SECOND;
+    n->ctx.params = &n->params;
+    n->ctx.clock = (struct nb_clock){virtual_ns, n};
+    n->ctx.current_gpu = no_gpu;
+    snprintf(n->ctx.label, sizeof(n->ctx.label), "n#%d", i);
+    ck_assert_int_eq(nb_budgets_open(&n->ctx), 0);
+    ck_assert_int_eq(nb_gpus_open(&n->ctx), 0);
+    ck_assert_int_eq(nb_queues_open(&n->ctx), 0);
+    ck_assert_int_eq(nb_jobs_open(&n->ctx), 0);
+    ck_assert_int_eq(nb_engine_open(&n->ctx, NULL), 0);
+    ck_assert_int_eq(nb_net_open_with(&n->ctx, &loopback_ops), 0);
+}
+
+/* One round of everything on a node: true when something moved. Else *until is when time alone moves
+ * something. */
+static bool step(struct node *n, int64_t *until)
+{
+    bool moved = nb_engine_step(n->ctx.engine, n->now), on = false;
+    int done;
+
+    *until = nb_engine_wait(n->ctx.engine, n->now, NULL, 0).until_ns;
+    if (n->connect) {
+        n->connected = nb_coll_connect_step(n->connect, &on, &n->comm);
+        if (n->connected != -EINPROGRESS)
+            n->connect = NULL;
+        else if (nb_coll_connect_until(n->connect) < *until)
+            *until = nb_coll_connect_until(n->connect);
+        return moved | on;
+    }
+    if (n->req && !n->error && !n->held_off) {
+        n->error = nb_coll_test(n->req, &done, NULL);
+        if (done)
+            n->req = NULL;
+        moved |= done || n->error;
+    }
+    if (n->error && !n->closing) {
+        ck_assert_int_eq(nb_coll_close_begin(n->comm), 0);
+        n->closing = moved = true;
+    }
+    if (n->closing && !n->closed && nb_coll_close_step(n->comm) == 0)
+        n->closed = moved = true;
+    return moved;
+}
+
+/* A round of all nodes; when nothing moves, time goes on to what is due first. */
+static void turn(void)
+{
+    int64_t wait = INT64_MAX;
+    bool moved = false;
+
+    ck_assert_uint_lt(rounds++, ROUNDS);
+    for (int i = 0; i < NODES; i++) {
+        int64_t until = INT64_MAX;
+        if (node[i].stopped)
+            continue;
+        moved |= step(&node[i], &until);
+        if (until != INT64_MAX && until - node[i].now < wait)
+            wait = until - node[i].now;
+    }
+    if (moved)
+        return;
+    if (wait == INT64_MAX) /* nothing is open where anything runs */
+        return;
+    for (int i = 0; i < NODES; i++)
+        node[i].now += wait + 1;
+}
+
+static void setup(void)
+{
+    void *handles[NODES];
+    int open;
+
+    rounds = 0;
+    nb_log_set(logger);
+    for (int i = 0; i < NODES; i++)
+        make(i);
+    for (int i = 0; i < NODES; i++) {
+        handles[i] = node[i].handle;
+        ck_assert_int_eq(nb_coll_listen(&node[i].ctx, 0, 17, node[i].handle, &node[i].listen), 0);
+    }
+    for (int i = 0; i < NODES; i++) {
+        node[i].connected = -EINPROGRESS;
+        ck_assert_int_eq(nb_coll_connect_begin(handles, NODES, i, node[i].listen, &node[i].connect), 0);
+    }
+    do {
+        turn();
+        open = 0;
+        for (int i = 0; i < NODES; i++)
+            open += node[i].connect != NULL;
+    } while (open);
+    for (int i = 0; i < NODES; i++) {
+        ck_assert_int_eq(node[i].connected, 0);
+        ck_assert_int_eq(node[i].lines, 0);
+        ck_assert_int_eq(nb_coll_close_listen(node[i].listen), 0);
+    }
+}
+
+static void teardown(void)
+{
+    for (int i = 0; i < NODES; i++) {
+        struct node *n = &node[i];
+        if (!n->closing)
+            ck_assert_int_eq(nb_coll_close_begin(n->comm), 0);
+        n->stopped = false;
+        n->closing = true;
+    }
+    for (int i = 0; i < NODES; i++)
+        while (!node[i].closed)
+            turn();
+    for (int i = 0; i < NODES; i++) {
+        struct node *n = &node[i];
+        nb_net_close(&n->ctx);
+        nb_engine_close(&n->ctx);
+        nb_jobs_close(&n->ctx);
+        nb_queues_close(&n->ctx);
+        nb_gpus_close(&n->ctx);
+        nb_budgets_close(&n->ctx);
+    }
+    ck_assert_int_eq(loopback_open_objects(), 0);
+    nb_log_set(NULL);
+}
+
+static void post(int i)
+{
+    ck_assert_int_eq(
+        nb_coll_iallreduce(node[i].comm, in[i], out[i], VALUES, ncclFloat32, ncclSum, &node[i].req), 0);
+    ck_assert_ptr_nonnull(node[i].req);
+}
+
+/* Its process is gone: it does nothing any more, and its connections end. */
+static void die(int i)
+{
+    struct nb_coll_comm *comm = node[i].comm;
+
+    node[i].stopped = true;
+    for (int k = 0; k < comm->nneighbors; k++)
+        for (int c = 0; c < NB_CLASS_COUNT; c++) {
+            loopback_cut(comm->neighbors[k]->tx[c].conn);
+            loopback_cut(comm->neighbors[k]->rx[c].conn);
+        }
+}
+
+/* Until all nodes but `but` have told their NCCL; no later than `s` seconds from now. */
+static void all_fail(int but, int64_t s)
+{
+    const int64_t began = node[0].now;
+
+    for (int i = 0; i < NODES; i++)
+        while (i != but && !node[i].error)
+            turn();
+    ck_assert_int_le(node[0].now - began, s * SECOND);
+}
+
+/* Every node but `but` has said one thing: with both texts in it. */
+static void all_say(int but, const char *text, const char *too)
+{
+    for (int i = 0; i < NODES; i++) {
+        if (i == but)
+            continue;
+        ck_assert_int_eq(node[i].lines, 1);
+        ck_assert_msg(strstr(node[i].said[0], text) && strstr(node[i].said[0], too),
+                      "node %d does not say \"%s\" and \"%s\" but: %s", i, text, too, node[i].said[0]);
+    }
+}
+
+/* ---- tests ------------------------------------------------------------------------------------------ */
+
+START_TEST(dies)
+{
+    const int dead = _i;
+    char name[32];
+
+    snprintf(name, sizeof(name), "lost node %d (ip-", dead);
+    for (int i = 0; i < NODES; i++)
+        if (i != dead)
+            post(i);
+    for (int i = 0; i < 5; i++)
+        turn();
+    die(dead);
+    all_fail(dead, 2);
+    all_say(dead, name, "reset by peer");
+}
+END_TEST
+
+/* It stops without an end: its machine, or the network. */
+START_TEST(falls_silent)
+{
+    const int dead = _i;
+    char name[64];
+
+    snprintf(name, sizeof(name), "no sign of life from node %d (ip-", dead);
+    for (int i = 0; i < NODES; i++)
+        if (i != dead)
+            post(i);
+    node[dead].stopped = true;
+    all_fail(dead, node[0].params.peer_timeout + 2);
+    all_say(dead, name, "(NIBBLE_PEER_TIMEOUT)");
+}
+END_TEST
+
+/* The user's job ends one in the middle of an operation. */
+START_TEST(gives_up)
+{
+    const int culprit = _i;
+    char name[64];
+
+    snprintf(name, sizeof(name), "node %d", culprit);
+    for (int i = 0; i < NODES; i++)
+        post(i);
+    ck_assert_int_eq(nb_coll_close_begin(node[culprit].comm), 0);
+    node[culprit].closing = node[culprit].held_off = true;
+    all_fail(culprit, 2);
+    all_say(culprit, name, "has failed: the communicator was closed with unfinished operations");
+}
+END_TEST
+
+/* What a node says before it leaves may arrive later than the end of another of its connections. */
+START_TEST(says_so_late)
+{
+    static const int neighbors[] = {1, 4, 6, 7};
+    const int culprit = 5, late = neighbors[_i];
+
+    for (int i = 0; i < NODES; i++)
+        post(i);
+    /* Nobody else tells, either. */
+    for (int i = 0; i < node[late].comm->nneighbors; i++)
+        loopback_hold(node[late].comm->neighbors[i]->rx[NB_CLASS_CONTROL].conn, 1);
+    ck_assert_int_eq(nb_coll_close_begin(node[culprit].comm), 0);
+    node[culprit].closing = node[culprit].held_off = true;
+    while (!node[culprit].closed)
+        turn();
+    for (int i = 0; i < 20; i++)
+        turn();
+    for (int i = 0; i < node[late].comm->nneighbors; i++)
+        loopback_hold(node[late].comm->neighbors[i]->rx[NB_CLASS_CONTROL].conn, 0);
+    all_fail(culprit, 2);
+    all_say(culprit, "node 5", "has failed: the communicator was closed with unfinished operations");
+}
+END_TEST
+
+/* A connection that ends alone, while its peer lives and says nothing: it is told, after a while. */
+START_TEST(connection_breaks)
+{
+    for (int i = 0; i < NODES; i++)
+        post(i);
+    loopback_cut(node[4].comm->peer[5].tx[NB_CLASS_CONTRIB].conn);
+    for (int i = 0; i < NODES; i++)
+        while (!node[i].error)
+            turn();
+    for (int i = 0; i < NODES; i++) {
+        ck_assert_int_eq(node[i].lines, 1);
+        ck_assert_msg(strstr(node[i].said[0], "lost node 4") || strstr(node[i].said[0], "lost node 5"),
+                      "node %d says: %s", i, node[i].said[0]);
+    }
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("coll/fail");
+    TCase *c = tcase_create("fail");
+    SRunner *runner = srunner_create(suite);
+    int failed;
+
+    tcase_add_checked_fixture(c, setup, teardown);
+    tcase_set_timeout(c, 3600);
+    tcase_add_loop_test(c, dies, 0, NODES);
+    tcase_add_loop_test(c, falls_silent, 0, NODES);
+    tcase_add_loop_test(c, gives_up, 0, NODES);
+    tcase_add_loop_test(c, says_so_late, 0, 4);
+    tcase_add_test(c, connection_breaks);
+    suite_add_tcase(suite, c);
+    srunner_run_all(runner, CK_ENV);
+    failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
