@@ -25,11 +25,12 @@ int nb_coll_listen(struct nb_context *ctx, int dev, uint64_t comm_id, void *hand
                    struct nb_coll_listen **listen);
 
 /* Join the group of `nnodes` nodes as node `rank`; handles[r] is what the listen of node r has filled. Blocks
- * (NCCL calls it on its proxy service thread) until all nodes have voted or NIBBLE_CONNECT_TIMEOUT has passed
- * without them (a node that has voted yes waits for the last vote of a peer whose connection stands, since it
- * could not take its own vote back). 0 on every node or a negative errno on every node: -ECONNREFUSED when
- * some node declined (the reason was logged). On failure `listen` has been freed, since NCCL drops its
- * pointer without closing it; on success the caller closes it. */
+ * (NCCL calls it on its proxy service thread) until all nodes are known to be ready, or one of them is known
+ * not to be, or NIBBLE_CONNECT_TIMEOUT has passed since the call. 0 on every node, or a negative errno on
+ * every node: -ECONNREFUSED when some node declined or was missing (a line says which and why). A failure in
+ * the very last exchange may leave a communicator on some nodes only; it fails at once (vote.c). On failure
+ * `listen` has been freed, since NCCL drops its pointer without closing it; on success the caller closes it.
+ */
 int nb_coll_connect(void *const *handles, int nnodes, int rank, struct nb_coll_listen *listen,
                     struct nb_coll_comm **comm);
 
@@ -43,6 +44,8 @@ int nb_coll_connect_begin(void *const *handles, int nnodes, int rank, struct nb_
 int nb_coll_connect_step(struct nb_coll_connect *connect, bool *moved, struct nb_coll_comm **comm);
 /* The time of the context's clock at which a step is due even if no peer moves; INT64_MAX: none. */
 int64_t nb_coll_connect_until(const struct nb_coll_connect *connect);
+/* What it is about, for messages and tests. */
+const char *nb_coll_connect_phase(const struct nb_coll_connect *connect);
 
 /* 1 when the sum/product/minimum/maximum of `type` is carried (exactly, or by policy coded). */
 int nb_coll_reduce_support(ncclDataType_t type, ncclRedOp_t op);

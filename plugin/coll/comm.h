@@ -5,8 +5,8 @@
  *   request.c   what NCCL's proxy thread calls: checks a window, puts it into the ring, reads flags
  *   region.c    NCCL's registrations of its own buffer
  *   grid.c      who is connected with whom
- *   connect.c   listen and connect in steps, with mesh.c: connections and hellos, and vote.c: the vote, the
- *               group's token
+ *   connect.c   listen and connect in steps, with mesh.c: connections and hellos, ballot.c: what nodes tell
+ *               each other then, and vote.c: the vote, the group's token
  *   close.c     the end of a communicator
  *   setup.c     making and freeing its object, with staging.c: memory of messages, its registration
  *   engine.c    a node's progress: a list of communicators, and one round over them; engine_thread.c: the

@@ -8,17 +8,20 @@
  * Connecting goes in steps that never block:
  *
  *   state     a step                                            left when                                   to
- *   MESH      connect to the neighbors, accept them, exchange   all are connected or lost; at the deadline  PREPARE
- *             hellos (mesh.c); what does not fit is an          the others count as lost
- *             objection
- *   PREPARE   ask the settings, hold the engine, take memory,   at once; what fails is an objection         VOTE
- *             register it with the connections
- *   VOTE      exchange votes, on a grid in two rounds (vote.c)  all votes are there and say yes             (made)
- *                                                               there is a no, and all votes are there or   (declined)
- *                                                               the deadline of the round has passed
+ *   MESH      connect to the neighbors, accept them, exchange   all have confirmed that they are connected  PREPARE
+ *             hellos (mesh.c); what does not fit is an          there is an objection, or a no is heard     DECLINE
+ *             objection                                         the deadline has passed                     DECLINE
+ *   PREPARE   ask the settings, hold the engine, take memory,   at once                                     VOTE
+ *             register it with the connections                  something failed                            DECLINE
+ *   VOTE      exchange votes (vote.c)                           all are there and say yes                   (made)
+ *                                                               there is a no, or the deadline has passed   DECLINE
+ *   DECLINE   tell all others why                               they know, and nothing better can be heard  (declined)
  *
  *   (made)      the communicator is handed to the engine; the listener stays the caller's
  *   (declined)  the reason is logged; connections, memory and listener are freed
+ *
+ * All of it takes NIBBLE_CONNECT_TIMEOUT at most. The deadline is a little before that, so that there is time
+ * to tell why.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -31,12 +34,13 @@
 #include "base/fault.h"
 #include "base/gpu.h"
 #include "base/log.h"
+#include "coll/ballot.h"
 #include "coll/coll.h"
 #include "coll/engine.h"
-#include "coll/mesh.h"
 #include "coll/report.h"
 #include "coll/setup.h"
 #include "coll/staging.h"
+#include "coll/vote.h"
 
 struct nb_coll_listen {
     uint32_t magic;
@@ -114,13 +118,11 @@ static void ask_settings(struct nb_mesh *m, uint32_t order)
     nb_comm_rules_parse(m->comm->ctx->params->comms, &m->comm->rules, error,
                         sizeof(error)); /* checked at init */
     describe(m, order, &info);
-    if (m->reason[0])
-        return;
     if (!m->comm->ctx->params->enable)
         nb_mesh_object(m, "NIBBLE_ENABLE=0");
     else if (!nb_comm_rules_ask(&m->comm->rules, &info))
         nb_mesh_object(m, "NIBBLE_COMMS excludes it (%.120s)", m->comm->traits);
-    m->wanted = m->reason[0] != 0;
+    m->wanted = m->cause == NB_CAUSE_SURE;
 }
 
 /* Everything that may fail on this node alone, tried before the vote. */
@@ -140,14 +142,13 @@ static void try_locally(struct nb_mesh *m, uint32_t order)
     ret = nb_fault(comm->ctx, "alloc") ? -ENOMEM : nb_staging_create(comm);
     if (ret)
         nb_mesh_object(m, "cannot allocate staging memory (NIBBLE_STAGING_MAX_MB): %s", strerror(-ret));
-    if (m->reason[0])
+    if (m->cause != NB_CAUSE_NONE)
         return;
     for (int i = 0; i < comm->nneighbors; i++) {
         struct nb_peer *peer = comm->neighbors[i];
         for (int c = 0; c < NB_CLASS_COUNT; c++) {
-            struct nb_incoming *in = nb_mesh_in(m, peer->rank, c);
-            peer->tx[c].conn = m->out[peer->rank * NB_CLASS_COUNT + c].conn;
-            peer->rx[c].conn = in ? in->conn : NULL;
+            peer->tx[c].conn = nb_mesh_out(m, peer->rank, c)->conn;
+            peer->rx[c].conn = nb_mesh_in(m, peer->rank, c)->conn;
         }
     }
     ret = nb_fault(comm->ctx, "regmr") ? -EIO : nb_staging_register(comm);
@@ -205,7 +206,7 @@ static void announce(struct nb_coll_comm *comm)
 /* ---- the steps -------------------------------------------------------------------------------------- */
 
 struct nb_coll_connect {
-    enum { MESH, PREPARE, VOTE } state;
+    enum { MESH, PREPARE, VOTE, DECLINE } state;
     struct nb_coll_listen *listen; /* owned until there is a communicator */
     struct nb_coll_comm *comm;     /* owned */
     struct nb_mesh mesh;
@@ -217,7 +218,7 @@ static void hand_over(struct nb_coll_connect *c)
 {
     struct nb_coll_comm *comm = c->comm;
 
-    nb_mesh_dissolve(&c->mesh, 1);
+    nb_mesh_dissolve(&c->mesh, true);
     comm->fault_ref = nb_fault(comm->ctx, "ref");
     comm->magic = NB_COMM_MAGIC;
     nb_comm_begin(comm);
@@ -233,7 +234,7 @@ static void give_up(struct nb_coll_connect *c)
 
     if (c->has_mesh) {
         nb_staging_unregister(comm);
-        nb_mesh_dissolve(&c->mesh, 0);
+        nb_mesh_dissolve(&c->mesh, false);
     }
     if (!comm)
         return;
@@ -244,8 +245,6 @@ static void give_up(struct nb_coll_connect *c)
 
 static void explain_decline(struct nb_mesh *m)
 {
-    if (!m->reason[0])
-        nb_mesh_object(m, "a peer was lost");
     if (m->wanted)
         NB_INFO(NCCL_INIT | NCCL_NET, "%s: not compressed, NCCL uses its own algorithms: %s", m->comm->label,
                 m->reason);
@@ -311,34 +310,75 @@ int nb_coll_connect_begin(void *const *handles, int nnodes, int rank, struct nb_
     return 0;
 }
 
+static void decline(struct nb_coll_connect *c)
+{
+    nb_decline_begin(&c->mesh);
+    c->state = DECLINE;
+}
+
+static bool is_whole(const struct nb_mesh *m)
+{
+    for (int r = 0; r < m->comm->nnodes; r++)
+        if (m->comm->peer[r].linked && nb_mesh_missing(m, r))
+            return false;
+    return true;
+}
+
+static enum nb_stepped step_mesh(struct nb_coll_connect *c)
+{
+    struct nb_mesh *m = &c->mesh;
+    bool moved = nb_mesh_move(m);
+
+    moved |= nb_ballots_move(m);
+    if (m->cause != NB_CAUSE_NONE)
+        decline(c);
+    else if (is_whole(m))
+        c->state = PREPARE;
+    else if (nb_clock_ns(&c->comm->ctx->clock) > m->deadline)
+        decline(c);
+    else
+        return moved ? NB_STEPPED_ON : NB_STEPPED_IDLE;
+    return NB_STEPPED_ON;
+}
+
+static void prepare(struct nb_coll_connect *c)
+{
+    c->mesh.prepared = true;
+    try_locally(&c->mesh, c->listen->order);
+    if (c->mesh.cause != NB_CAUSE_NONE) {
+        decline(c);
+        return;
+    }
+    nb_vote_begin(&c->mesh);
+    c->state = VOTE;
+}
+
 int nb_coll_connect_step(struct nb_coll_connect *c, bool *moved, struct nb_coll_comm **comm)
 {
-    enum nb_stepped stepped = NB_STEPPED_DONE;
+    enum nb_stepped stepped = NB_STEPPED_ON;
 
     *comm = NULL;
     *moved = true;
     switch (c->state) {
-    case MESH:
-        stepped = nb_mesh_step(&c->mesh);
-        if (stepped == NB_STEPPED_DONE)
-            c->state = PREPARE;
-        break;
-    case PREPARE:
-        try_locally(&c->mesh, c->listen->order);
-        nb_vote_begin(&c->mesh);
-        c->state = VOTE;
-        break;
+    case MESH: stepped = step_mesh(c); break;
+    case PREPARE: prepare(c); break;
     case VOTE:
         stepped = nb_vote_step(&c->mesh);
         if (stepped != NB_STEPPED_DONE)
             break;
-        if (!c->mesh.round.yes) {
-            explain_decline(&c->mesh);
-            return end(c, -ECONNREFUSED);
+        if (!nb_vote_is_won(&c->mesh)) {
+            decline(c);
+            break;
         }
         hand_over(c);
         *comm = c->comm;
         return end(c, 0);
+    case DECLINE:
+        stepped = nb_decline_step(&c->mesh);
+        if (stepped != NB_STEPPED_DONE)
+            break;
+        explain_decline(&c->mesh);
+        return end(c, -ECONNREFUSED);
     }
     *moved = stepped != NB_STEPPED_IDLE;
     return -EINPROGRESS;
@@ -346,9 +386,27 @@ int nb_coll_connect_step(struct nb_coll_connect *c, bool *moved, struct nb_coll_
 
 int64_t nb_coll_connect_until(const struct nb_coll_connect *c)
 {
-    if (c->state == MESH)
-        return c->mesh.deadline;
-    return c->state == VOTE && !c->mesh.round.yes ? c->mesh.round.deadline : INT64_MAX;
+    const struct nb_mesh *m = &c->mesh;
+
+    return m->look_ns < m->deadline ? m->look_ns : m->deadline;
+}
+
+const char *nb_coll_connect_phase(const struct nb_coll_connect *c)
+{
+    static const char *const round[NB_ROUND_COUNT] = {
+        [NB_ROUND_GREETED] = "greeting",
+        [NB_ROUND_ROW] = "vote of the row",
+        [NB_ROUND_COLUMN] = "vote of the column",
+        [NB_ROUND_ROW_ALL] = "second vote of the row",
+        [NB_ROUND_COLUMN_ALL] = "second vote of the column",
+    };
+
+    switch (c->state) {
+    case MESH: return "connecting";
+    case PREPARE: return "preparing";
+    case VOTE: return round[c->mesh.round];
+    default: return "declining";
+    }
 }
 
 int nb_coll_connect(void *const *handles, int nnodes, int rank, struct nb_coll_listen *listen,

@@ -88,6 +88,8 @@ int nb_control_read(struct nb_coll_comm *comm, struct nb_peer *peer)
         struct nb_ctl ctl;
         const char *why = "";
         size_t len = rx->len[nb_rx_at(rx)];
+        if (nb_vote_is_no(slot, len, ctl.text))
+            return nb_comm_error(comm, -ECONNABORTED, "%s gave up connecting: %s", peer->name, ctl.text);
         if (nb_ctl_parse(slot, len, comm->token, &ctl, &why))
             return nb_comm_error(comm, -EBADMSG, "malformed control message of %zu bytes from %s: %s", len,
                                  peer->name, why);

@@ -3,18 +3,21 @@
  * Connections out and in with every neighbor (all other nodes in a full mesh; on a grid those of the row and
  * the column), and a hello on each, which is compared with what this node is.
  *
- *   outgoing, one per (peer, class)            incoming, in the order of acceptance
- *     connecting -> hello sent                   accepted -> hello read -> known as (peer, class)
- *          \            \                             \             \
- *           `-> peer lost `-> peer lost                `-> objection  `-> objection: malformed, or does not fit
+ *   outgoing, one per (peer, class)                       incoming
+ *     connecting -> hello sent -> confirmed by the peer     accepted -> hello read -> known as (peer, class)
+ *        ^   \          |                                       |            \
+ *        |    `-> lost  | ends before that                      | ends       `-> objection: malformed, or
+ *        `--------------'                                       `-> forgotten    does not fit
  *
- * The mesh is complete when every peer that is to be connected has all its outgoing hellos sent and is known
- * on as many incoming connections, or is lost. A lost peer and an objection make this node vote no (vote.c).
+ * A peer confirms when all of its incoming connections from this node are known (ballot.c). Until then a
+ * connection that ends is made again: the other side may have taken it for a stranger's, or its process was
+ * paused for long. Only a peer that cannot be dialled is lost. So what is merely late is no error.
+ *
+ * Connections without a hello are held in a list of their own, which has room for twice as many as friends
+ * can have; the oldest goes when it is full. So nobody takes the place of a friend for good.
  *
  * Nodes with other settings, or of another release, may compute another grid: some would wait for ever for a
- * connection that nobody makes. So a node that greets without being a neighbor is greeted, too, and a node
- * that finds that it differs from another one connects with all. There will be no communicator, but all learn
- * why, and at once.
+ * connection that nobody makes. So a node that finds that it differs from another one tells all nodes why.
  */
 #include "coll/mesh.h"
 
@@ -28,34 +31,79 @@
 #include "base/clock.h"
 #include "base/context.h"
 #include "base/fault.h"
+#include "base/log.h"
 #include "base/random.h"
 #include "base/version.h"
 
-void nb_mesh_object(struct nb_mesh *m, const char *fmt, ...)
-{
-    va_list ap;
-
-    if (m->reason[0] && !m->vague)
-        return;
-    m->vague = 0;
-    va_start(ap, fmt);
-    vsnprintf(m->reason, sizeof(m->reason), fmt, ap);
-    va_end(ap);
-}
+#define LOOK_NS (50 * (int64_t)NB_NS_PER_MS)   /* between looks at connections that nothing comes from */
+#define AGAIN_NS (100 * (int64_t)NB_NS_PER_MS) /* before a connection is made again; doubled each time */
+#define AGAIN_DOUBLED 4
+#define LAST_WORDS_NS (5 * (int64_t)NB_NS_PER_S) /* of the time limit, kept for telling each other */
 
 static int64_t now(const struct nb_mesh *m)
 {
     return nb_clock_ns(&m->comm->ctx->clock);
 }
 
-/* ---- notes ------------------------------------------------------------------------------------------ */
+long long nb_mesh_age(const struct nb_mesh *m)
+{
+    return (now(m) - m->begun) / (int64_t)NB_NS_PER_S;
+}
 
-/* Drive a note in the direction that it has. */
-static int handshake_drive(const struct nb_net_ops *net, void *conn, struct nb_handshake *n, int send)
+/* ---- why not ---------------------------------------------------------------------------------------- */
+
+static void set_reason(struct nb_mesh *m, enum nb_cause cause, bool own, const char *fmt, va_list ap)
+{
+    if (m->cause <= cause)
+        return;
+    m->cause = cause;
+    m->own = own;
+    m->version++;
+    vsnprintf(m->reason, sizeof(m->reason), fmt, ap);
+}
+
+void nb_mesh_object(struct nb_mesh *m, const char *fmt, ...)
+{
+    va_list ap;
+
+    va_start(ap, fmt);
+    set_reason(m, NB_CAUSE_SURE, true, fmt, ap);
+    va_end(ap);
+}
+
+void nb_mesh_blame(struct nb_mesh *m, enum nb_cause cause, const char *fmt, ...)
+{
+    va_list ap;
+
+    va_start(ap, fmt);
+    set_reason(m, cause, true, fmt, ap);
+    va_end(ap);
+}
+
+__attribute__((format(printf, 3, 4))) static void adopt(struct nb_mesh *m, enum nb_cause cause,
+                                                        const char *fmt, ...)
+{
+    va_list ap;
+
+    va_start(ap, fmt);
+    set_reason(m, cause, false, fmt, ap);
+    va_end(ap);
+}
+
+void nb_mesh_adopt(struct nb_mesh *m, enum nb_cause cause, const char *text)
+{
+    adopt(m, cause, "%s", text);
+}
+
+/* ---- handshake messages ----------------------------------------------------------------------------- */
+
+/* Drive a message in the direction that it has. */
+static int handshake_drive(const struct nb_net_ops *net, void *conn, struct nb_handshake *n, bool send)
 {
     void *data = n->buf;
     size_t size = sizeof(n->buf);
-    int tag = 0, ret, moved = 0;
+    int tag = 0, ret;
+    bool moved = false;
 
     if (n->done)
         return 0;
@@ -71,7 +119,7 @@ static int handshake_drive(const struct nb_net_ops *net, void *conn, struct nb_h
             return ret;
         if (!n->req)
             return 0;
-        n->posted = moved = 1;
+        n->posted = moved = true;
     }
     ret = net->test(n->req, &n->done, send ? NULL : &n->len);
     return ret ? ret : (moved || n->done);
@@ -79,73 +127,182 @@ static int handshake_drive(const struct nb_net_ops *net, void *conn, struct nb_h
 
 int nb_handshake_send(const struct nb_net_ops *net, void *conn, struct nb_handshake *n)
 {
-    return handshake_drive(net, conn, n, 1);
+    return handshake_drive(net, conn, n, true);
 }
 
 int nb_handshake_receive(const struct nb_net_ops *net, void *conn, struct nb_handshake *n)
 {
-    return handshake_drive(net, conn, n, 0);
+    return handshake_drive(net, conn, n, false);
 }
 
+void nb_handshake_again(struct nb_handshake *n)
+{
+    n->posted = false;
+    n->done = 0;
+    n->req = NULL;
+}
+
+/* Its connection is about to be closed, or handed over. */
 static void handshake_forget(const struct nb_net_ops *net, void *conn, struct nb_handshake *n)
 {
     if (conn && n->mhandle)
         net->dereg_mr(conn, n->mhandle);
     n->mhandle = NULL;
+    nb_handshake_again(n);
 }
 
-/* ---- connections and hellos ------------------------------------------------------------------------- */
+/* ---- outgoing --------------------------------------------------------------------------------------- */
 
-void nb_mesh_lose(struct nb_mesh *m, int rank, int err, const char *what)
+static void close_out(struct nb_mesh *m, int r, int c)
 {
-    if (m->lost[rank])
-        return;
-    m->lost[rank] = 1;
-    nb_mesh_object(m, "%s node %d: %s", what, rank, strerror(-err));
+    const struct nb_net_ops *net = m->comm->net;
+    struct nb_outgoing *o = nb_mesh_out(m, r, c);
+
+    if (!o->conn && net->abandon)
+        net->abandon(m->comm->ctx->net, o->handle);
+    if (o->conn) {
+        handshake_forget(net, o->conn, &o->hello);
+        if (c == NB_CLASS_CONTROL) {
+            handshake_forget(net, o->conn, &m->ballot[r].out);
+            m->ballot[r].said = 0;
+            m->ballot[r].told = 0;
+        }
+        net->close_send(o->conn);
+    }
+    o->conn = NULL;
+    memcpy(o->handle, m->handle[r], sizeof(o->handle));
 }
 
-static int connect_out(struct nb_mesh *m)
+/* It has ended before the peer has confirmed it. */
+static void dial_again(struct nb_mesh *m, int r, int c, int err)
+{
+    struct nb_outgoing *o = nb_mesh_out(m, r, c);
+    unsigned doubled = o->attempts < AGAIN_DOUBLED ? o->attempts : AGAIN_DOUBLED;
+
+    if (o->attempts++ == 0)
+        NB_INFO(NCCL_NET, "%s: the connection with %s has ended before it was confirmed (%s), once more",
+                m->comm->label, m->comm->peer[r].name, strerror(-err));
+    close_out(m, r, c);
+    o->again_ns = now(m) + (AGAIN_NS << doubled);
+}
+
+static bool is_starved(int err)
+{
+    return err == -EMFILE || err == -ENFILE;
+}
+
+/* What a transport's error means to somebody who has not seen its log. */
+static const char *error_text(int err)
+{
+    if (is_starved(err))
+        return "too many open files (raise ulimit -n there)";
+    if (err == -EPROTO)
+        return "another version of the transport's protocol, or another NIBBLE_NET (its log tells)";
+    return strerror(-err);
+}
+
+static void dial_failed(struct nb_mesh *m, int r, int c, int err)
+{
+    const char *name = m->comm->peer[r].name;
+
+    memcpy(nb_mesh_out(m, r, c)->handle, m->handle[r], NB_NET_HANDLE_BYTES);
+    switch (-err) {
+    case ECONNREFUSED:
+    case ECONNRESET:
+    case EPIPE:
+    case ETIMEDOUT:
+    case EHOSTUNREACH:
+    case ENETUNREACH:
+        m->ballot[r].unreachable = true;
+        nb_mesh_blame(m, NB_CAUSE_LOST, "cannot connect to %s: %s", name, strerror(-err));
+        return;
+    case EMFILE:
+    case ENFILE: /* there are some when others have been closed */
+        m->starved = true;
+        nb_mesh_out(m, r, c)->again_ns = now(m) + AGAIN_NS;
+        break;
+    default: m->ballot[r].unreachable = true;
+    }
+    nb_mesh_object(m, "cannot connect to %s: %s", name, error_text(err));
+}
+
+/* Whether the peer may still not know of this connection, so that its end means nothing. */
+static bool is_unconfirmed(const struct nb_mesh *m, int r)
+{
+    return !m->prepared && m->ballot[r].got == 0;
+}
+
+static bool move_out(struct nb_mesh *m, int r, int c, bool look)
 {
     struct nb_coll_comm *comm = m->comm;
     struct nb_net_conn_cfg cfg = {.streams = 1, .traffic_class = -1, .lazy = 1};
-    int moved = 0, ret;
+    struct nb_outgoing *o = nb_mesh_out(m, r, c);
+    bool moved = false;
+    int ret;
 
-    for (int r = 0; r < comm->nnodes; r++) {
-        for (int c = 0; c < NB_CLASS_COUNT && m->linked[r] && !m->lost[r]; c++) {
-            struct nb_outgoing *o = &m->out[r * NB_CLASS_COUNT + c];
-            if (!o->conn) {
-                cfg.shallow = comm->nneighbors > 1 && c != NB_CLASS_CONTROL; /* for fair.c */
-                cfg.urgent = c == NB_CLASS_CONTROL; /* why a node fails leaves before its connections end */
-                ret = comm->net->connect(comm->ctx->net, comm->dev, &cfg, o->handle, &o->conn);
-                if (ret)
-                    nb_mesh_lose(m, r, ret, "cannot connect to");
-                if (!o->conn)
-                    continue;
-                m->mine.cls = (uint32_t)c;
-                nb_hello_pack(&m->mine, o->hello.buf);
-                o->hello.len = NB_HELLO_BYTES;
-                moved = 1;
-            }
-            ret = nb_handshake_send(comm->net, o->conn, &o->hello);
-            if (ret < 0)
-                nb_mesh_lose(m, r, ret, "cannot greet");
-            else
-                moved |= ret;
-        }
+    if (!o->conn) {
+        if (now(m) < o->again_ns)
+            return false;
+        cfg.shallow = comm->nneighbors > 1 && c != NB_CLASS_CONTROL; /* for fair.c */
+        cfg.urgent = c == NB_CLASS_CONTROL; /* why a node fails leaves before its connections end */
+        ret = comm->net->connect(comm->ctx->net, comm->dev, &cfg, o->handle, &o->conn);
+        if (ret)
+            dial_failed(m, r, c, ret);
+        if (!o->conn)
+            return ret != 0;
+        m->mine.cls = (uint32_t)c;
+        nb_hello_pack(&m->mine, o->hello.buf);
+        o->hello.len = NB_HELLO_BYTES;
+        moved = true;
     }
+    ret = nb_handshake_send(comm->net, o->conn, &o->hello);
+    if (ret == 0 && look && comm->net->lost && is_unconfirmed(m, r))
+        ret = comm->net->lost(o->conn);
+    if (ret < 0)
+        dial_again(m, r, c, ret);
+    return moved || ret;
+}
+
+/* CONTROL first: over it a node can say what keeps it from making the others. */
+static bool connect_out(struct nb_mesh *m)
+{
+    const bool look = now(m) >= m->look_ns;
+    bool moved = false;
+
+    if (look)
+        m->look_ns = now(m) + LOOK_NS;
+    for (int c = NB_CLASS_COUNT; c-- > (m->declining ? NB_CLASS_CONTROL : 0);)
+        for (int r = 0; r < m->comm->nnodes; r++)
+            if (m->linked[r] && !m->ballot[r].unreachable)
+                moved |= move_out(m, r, c, look);
     return moved;
 }
 
-/* There will be no communicator, see above. Enough to wait for those that are merely late. */
+/* ---- incoming --------------------------------------------------------------------------------------- */
+
+static void close_in(struct nb_mesh *m, struct nb_incoming *in)
+{
+    const struct nb_net_ops *net = m->comm->net;
+
+    handshake_forget(net, in->conn, &in->hello);
+    if (in->rank >= 0 && in->cls == NB_CLASS_CONTROL)
+        handshake_forget(net, in->conn, &m->ballot[in->rank].in);
+    net->close_recv(in->conn);
+    free(in);
+}
+
+void nb_mesh_drop(struct nb_mesh *m, struct nb_incoming *in)
+{
+    m->by_peer[in->rank * NB_CLASS_COUNT + in->cls] = NULL;
+    if (in->cls == NB_CLASS_CONTROL)
+        m->ballot[in->rank].got = 0;
+    close_in(m, in);
+}
+
+/* There will be no communicator, see above. */
 static void reach_all(struct nb_mesh *m)
 {
-    int64_t soon = now(m) + m->comm->ctx->params->connect_timeout * (int64_t)NB_NS_PER_S / 4;
-
-    if (m->voting)
-        return;
-    m->differs = 1;
-    if (soon < m->deadline)
-        m->deadline = soon;
+    m->differs = true;
     for (int r = 0; r < m->comm->nnodes; r++)
         m->linked[r] = r != m->comm->rank;
 }
@@ -166,159 +323,219 @@ static void check_hello(struct nb_mesh *m, const struct nb_hello *h)
     else if (h->comm_id != me->comm_id && h->comm_id && me->comm_id)
         nb_mesh_object(m, "node %u (%s) is connecting communicator 0x%llx, this node 0x%llx", h->rank,
                        h->host, (unsigned long long)h->comm_id, (unsigned long long)me->comm_id);
-    if (h->wire_version != me->wire_version || h->settings != me->settings) {
+    if (h->wire_version != me->wire_version || h->settings != me->settings)
         reach_all(m);
-    } else if (!m->reason[0] && !m->comm->peer[h->rank].linked) { /* it reaches all, too */
-        nb_mesh_object(m, "node %u (%s) greets node %u (%s), which shares no row or column with it", h->rank,
-                       h->host, me->rank, me->host);
-        m->vague = 1;
-    }
 }
 
-static void identify(struct nb_mesh *m, struct nb_incoming *in)
+/* A second connection says that it is this one. True when it takes its place. */
+static bool replaces(struct nb_mesh *m, const struct nb_incoming *old, const struct nb_hello *h)
+{
+    if (m->token[h->rank] != h->group_token)
+        nb_mesh_object(m, "two processes say they are node %u", h->rank);
+    else if (m->prepared)
+        nb_mesh_blame(m, NB_CAUSE_LOST, "the connection with %s has broken", m->comm->peer[h->rank].name);
+    else
+        return true;
+    (void)old;
+    return false;
+}
+
+/* Its hello is here: it is the connection of a peer and class, or it goes. True when it stays. */
+static bool identify(struct nb_mesh *m, struct nb_incoming *in)
 {
     struct nb_coll_comm *comm = m->comm;
+    const char *from = comm->net->peer_name(in->conn), *why = "";
+    struct nb_incoming **place;
     struct nb_hello h;
-    const char *why = "";
 
-    in->known = -1;
     if (nb_hello_parse(in->hello.buf, in->hello.len, &h, &why)) {
-        nb_mesh_object(m, "malformed greeting from %s: %s", comm->net->peer_name(in->conn), why);
-        return;
+        nb_mesh_object(m, "malformed greeting from %s: %s", from, why);
+        return false;
     }
     if (h.nnodes != (uint32_t)comm->nnodes || h.rank >= h.nnodes || h.rank == (uint32_t)comm->rank ||
         h.cls >= NB_CLASS_COUNT) {
-        nb_mesh_object(m, "%s says it is node %u of %u", comm->net->peer_name(in->conn), h.rank, h.nnodes);
-        return;
+        nb_mesh_object(m, "%s says it is node %u of %u", from, h.rank, h.nnodes);
+        return false;
     }
-    if (m->by_peer[h.rank * NB_CLASS_COUNT + h.cls]) {
-        nb_mesh_object(m, "two connections say they are node %u", h.rank);
-        return;
-    }
+    place = &m->by_peer[h.rank * NB_CLASS_COUNT + h.cls];
+    if (*place && !replaces(m, *place, &h))
+        return false;
     check_hello(m, &h);
-    in->known = 1;
+    if (*place)
+        nb_mesh_drop(m, *place);
+    *place = in;
     in->rank = (int)h.rank;
     in->cls = (int)h.cls;
-    m->by_peer[h.rank * NB_CLASS_COUNT + h.cls] = in;
-    m->linked[h.rank] = 1; /* if it was not, there is a reason for a no by now, which it has to hear */
     m->token[h.rank] = h.group_token;
     snprintf(comm->peer[h.rank].name, sizeof(comm->peer[h.rank].name), "node %u (%.40s, %.48s)", h.rank,
-             h.host, comm->net->peer_name(in->conn));
+             h.host, from);
+    return true;
 }
 
-static int accept_in(struct nb_mesh *m)
+static bool accept_new(struct nb_mesh *m)
 {
     struct nb_coll_comm *comm = m->comm;
-    int moved = 0, ret;
+    const int most = 2 * comm->nnodes * NB_CLASS_COUNT;
+    struct nb_incoming **end = &m->unknown;
+    bool moved = false;
 
-    while (m->nin < m->most_in) {
-        struct nb_incoming *in = &m->in[m->nin];
-        ret = comm->net->accept(m->listener, &in->conn);
-        if (ret)
-            nb_mesh_object(m, "cannot accept connections: %s", strerror(-ret));
-        if (ret || !in->conn)
-            break;
-        m->nin++;
-        moved = 1;
-    }
-    for (int i = 0; i < m->nin; i++) {
-        struct nb_incoming *in = &m->in[i];
-        if (in->known)
-            continue;
-        ret = nb_handshake_receive(comm->net, in->conn, &in->hello);
-        if (ret < 0) {
-            in->known = -1;
-            nb_mesh_object(m, "lost %s before its greeting: %s", comm->net->peer_name(in->conn),
-                           strerror(-ret));
-        } else {
-            moved |= ret;
-            if (in->hello.done)
-                identify(m, in);
+    while (*end)
+        end = &(*end)->next;
+    while (!m->deaf) {
+        struct nb_incoming *in;
+        void *conn = NULL;
+        int ret = comm->net->accept(m->listener, &conn);
+
+        if (ret) {
+            m->deaf = true;
+            m->starved |= is_starved(ret);
+            nb_mesh_object(m, "cannot accept connections: %s", error_text(ret));
         }
+        if (!conn)
+            break;
+        in = calloc(1, sizeof(*in));
+        if (!in) {
+            comm->net->close_recv(conn);
+            nb_mesh_object(m, "cannot accept connections: %s", strerror(ENOMEM));
+            break;
+        }
+        in->conn = conn;
+        in->rank = -1;
+        *end = in;
+        end = &in->next;
+        if (m->nunknown++ == most) {
+            in = m->unknown;
+            m->unknown = in->next;
+            m->nunknown--;
+            close_in(m, in);
+        }
+        moved = true;
     }
     return moved;
 }
 
-/* Peers that are neither lost nor wholly connected. */
-static int incomplete(struct nb_mesh *m)
+static bool accept_in(struct nb_mesh *m)
 {
-    int n = 0;
+    struct nb_coll_comm *comm = m->comm;
+    bool moved = accept_new(m);
 
-    for (int r = 0; r < m->comm->nnodes; r++) {
-        int whole = 1;
-        if (!m->linked[r] || m->lost[r])
+    for (struct nb_incoming **at = &m->unknown; *at;) {
+        struct nb_incoming *in = *at;
+        int ret = nb_handshake_receive(comm->net, in->conn, &in->hello);
+        bool stays = false;
+
+        moved |= ret != 0;
+        if (ret >= 0 && !in->hello.done) {
+            at = &in->next;
             continue;
-        for (int c = 0; c < NB_CLASS_COUNT; c++)
-            whole &= m->out[r * NB_CLASS_COUNT + c].hello.done && nb_mesh_in(m, r, c) != NULL;
-        n += !whole;
+        }
+        *at = in->next;
+        m->nunknown--;
+        if (ret >= 0)
+            stays = identify(m, in);
+        else
+            NB_INFO(NCCL_NET, "%s: a connection from %s has ended without a greeting: %s", comm->label,
+                    comm->net->peer_name(in->conn), strerror(-ret));
+        if (!stays)
+            close_in(m, in);
     }
-    return n;
+    return moved;
 }
 
-enum nb_stepped nb_mesh_step(struct nb_mesh *m)
-{
-    int moved;
+/* ---- both ------------------------------------------------------------------------------------------- */
 
-    if (!incomplete(m))
-        return NB_STEPPED_DONE;
+/* Descriptors for CONTROL, by which the others can be told that there are too few. */
+static void close_unneeded(struct nb_mesh *m)
+{
+    m->starved = false;
+    if (m->prepared)
+        return;
+    for (int r = 0; r < m->comm->nnodes; r++) {
+        for (int c = 0; c < NB_CLASS_CONTROL; c++) {
+            if (nb_mesh_in(m, r, c))
+                nb_mesh_drop(m, nb_mesh_in(m, r, c));
+            if (m->linked[r])
+                close_out(m, r, c);
+        }
+    }
+}
+
+bool nb_mesh_move(struct nb_mesh *m)
+{
+    bool moved;
+
+    if (m->declining && m->starved)
+        close_unneeded(m);
     moved = connect_out(m);
-    moved |= accept_in(m);
-    if (now(m) > m->deadline) {
-        for (int r = 0; r < m->comm->nnodes; r++)
-            for (int c = 0; c < NB_CLASS_COUNT; c++)
-                if (m->linked[r] && !m->lost[r] &&
-                    (!m->out[r * NB_CLASS_COUNT + c].hello.done || !nb_mesh_in(m, r, c)))
-                    nb_mesh_lose(m, r, -ETIMEDOUT, "not connected within NIBBLE_CONNECT_TIMEOUT to");
-        return NB_STEPPED_DONE;
-    }
-    return moved ? NB_STEPPED_ON : NB_STEPPED_IDLE;
+    return accept_in(m) || moved;
 }
 
-bool nb_mesh_answer(struct nb_mesh *m)
+const char *nb_mesh_missing(const struct nb_mesh *m, int rank)
 {
-    int vague = m->vague, moved;
-    char reason[sizeof(m->reason)];
+    const struct nb_ballot *b = &m->ballot[rank];
+    int made = 0, come = 0;
 
-    if (m->nin == m->most_in && !incomplete(m))
-        return false;
-    memcpy(reason, m->reason, sizeof(reason));
-    moved = accept_in(m);
-    moved |= connect_out(m);
-    memcpy(m->reason, reason, sizeof(reason));
-    m->vague = vague;
-    return moved != 0;
+    for (int c = 0; c < NB_CLASS_COUNT; c++) {
+        made += nb_mesh_out(m, rank, c)->hello.done;
+        come += nb_mesh_in(m, rank, c) != NULL;
+    }
+    if (come == 0)
+        return made == NB_CLASS_COUNT ? "it has not greeted" : "it was not reached and has not greeted";
+    if (made < NB_CLASS_COUNT)
+        return "it has greeted, but was not reached";
+    if (come < NB_CLASS_COUNT)
+        return "only some of its connections have come";
+    if (b->got == 0)
+        return "it has not confirmed the connections with it";
+    return b->said == 0 || (b->out.posted && !b->out.done) ? "it does not read" : NULL;
 }
 
 /* ---- begin and end ---------------------------------------------------------------------------------- */
 
+/* Until a peer greets, its address is all that is known of it. */
+static void name_peer(struct nb_mesh *m, int r)
+{
+    struct nb_peer *peer = &m->comm->peer[r];
+    char address[64];
+
+    if (!m->comm->net->handle_name)
+        return;
+    m->comm->net->handle_name(m->handle[r], address, sizeof(address));
+    snprintf(peer->name, sizeof(peer->name), "node %d (%.64s)", r, address);
+}
+
 int nb_mesh_init(struct nb_mesh *m, struct nb_coll_comm *comm, void *listener, void *const *handles)
 {
+    const int64_t limit = comm->ctx->params->connect_timeout * (int64_t)NB_NS_PER_S;
     size_t n = (size_t)comm->nnodes;
     int ret;
 
     memset(m, 0, sizeof(*m));
     m->comm = comm;
     m->listener = listener;
+    m->cause = NB_CAUSE_NONE;
     m->linked = calloc(n, 1);
+    m->handle = calloc(n, sizeof(*m->handle));
     m->out = calloc(n * NB_CLASS_COUNT, sizeof(*m->out));
-    m->in = calloc(n * NB_CLASS_COUNT, sizeof(*m->in));
-    m->by_peer = calloc(n * NB_CLASS_COUNT, sizeof(*m->by_peer));
+    m->by_peer = calloc(n * NB_CLASS_COUNT, sizeof(struct nb_incoming *));
+    m->ballot = calloc(n, sizeof(*m->ballot));
     m->token = calloc(n, sizeof(*m->token));
     m->row_token = calloc((size_t)comm->grid.rows, sizeof(*m->row_token));
-    m->lost = calloc(n, 1);
-    m->vote_out = calloc(n, sizeof(*m->vote_out));
-    m->vote_in = calloc(n, sizeof(*m->vote_in));
-    if (!m->linked || !m->out || !m->in || !m->by_peer || !m->token || !m->row_token || !m->lost ||
-        !m->vote_out || !m->vote_in)
+    if (!m->linked || !m->handle || !m->out || !m->by_peer || !m->ballot || !m->token || !m->row_token)
         return -ENOMEM;
     for (int i = 0; i < comm->nneighbors; i++)
         m->linked[comm->neighbors[i]->rank] = 1;
-    /* Of those, nnear of each class; but others may come, see above. */
-    m->most_in = (comm->nnodes - 1) * NB_CLASS_COUNT;
-    m->deadline = now(m) + m->comm->ctx->params->connect_timeout * (int64_t)NB_NS_PER_S;
-    for (size_t i = 0; i < n * NB_CLASS_COUNT; i++)
-        if (i / NB_CLASS_COUNT != (size_t)comm->rank)
-            memcpy(m->out[i].handle, handles[i / NB_CLASS_COUNT], NB_NET_HANDLE_BYTES);
+    m->begun = now(m);
+    m->end = m->begun + limit;
+    m->deadline = m->end - (limit / 8 < LAST_WORDS_NS ? limit / 8 : LAST_WORDS_NS);
+    for (int r = 0; r < comm->nnodes; r++) {
+        if (r == comm->rank)
+            continue;
+        memcpy(m->handle[r], handles[r], NB_NET_HANDLE_BYTES);
+        name_peer(m, r);
+        for (int c = 0; c < NB_CLASS_COUNT; c++)
+            memcpy(nb_mesh_out(m, r, c)->handle, m->handle[r], NB_NET_HANDLE_BYTES);
+    }
     m->mine.wire_version = NB_WIRE_VERSION;
     m->mine.nclasses = NB_CLASS_COUNT;
     m->mine.rank = (uint32_t)comm->rank;
@@ -332,51 +549,57 @@ int nb_mesh_init(struct nb_mesh *m, struct nb_coll_comm *comm, void *listener, v
     return ret;
 }
 
-void nb_mesh_dissolve(struct nb_mesh *m, int won)
+/* The connections with a neighbor are the communicator's from here on. */
+static void hand_over(struct nb_mesh *m, int r)
 {
     const struct nb_net_ops *net = m->comm->net;
-    int n = m->comm->nnodes;
 
-    for (int i = 0; i < m->nin; i++) {
-        struct nb_incoming *in = &m->in[i];
+    for (int c = 0; c < NB_CLASS_COUNT; c++) {
+        struct nb_incoming *in = nb_mesh_in(m, r, c);
+        struct nb_outgoing *o = nb_mesh_out(m, r, c);
         handshake_forget(net, in->conn, &in->hello);
-        if (in->known == 1 && in->cls == NB_CLASS_CONTROL)
-            handshake_forget(net, in->conn, &m->vote_in[in->rank]);
+        handshake_forget(net, o->conn, &o->hello);
+        if (c == NB_CLASS_CONTROL) {
+            handshake_forget(net, in->conn, &m->ballot[r].in);
+            handshake_forget(net, o->conn, &m->ballot[r].out);
+        }
+        free(in);
+        m->by_peer[r * NB_CLASS_COUNT + c] = NULL;
+        o->conn = NULL;
     }
-    for (int i = 0; i < n * NB_CLASS_COUNT; i++) {
-        handshake_forget(net, m->out[i].conn, &m->out[i].hello);
-        if (i % NB_CLASS_COUNT == NB_CLASS_CONTROL)
-            handshake_forget(net, m->out[i].conn, &m->vote_out[i / NB_CLASS_COUNT]);
-    }
-    /* Won: what stays are the connections with the nodes of the row and column. Another one came after those
-     * that were waited for, or of a stranger who says he is a node that this one is not connected with. */
-    for (int i = 0; i < m->nin; i++)
-        if (!won || m->in[i].known != 1 || !m->comm->peer[m->in[i].rank].linked)
-            net->close_recv(m->in[i].conn);
-    for (int i = 0; i < n * NB_CLASS_COUNT; i++) {
-        if (won && m->comm->peer[i / NB_CLASS_COUNT].linked)
+}
+
+void nb_mesh_dissolve(struct nb_mesh *m, bool won)
+{
+    const int n = m->comm->nnodes;
+
+    for (int r = 0; r < n; r++) {
+        if (won && m->comm->peer[r].linked) {
+            hand_over(m, r);
             continue;
-        if (m->out[i].conn)
-            net->close_send(m->out[i].conn);
-        else if (net->abandon && m->linked[i / NB_CLASS_COUNT]) /* the others were never connected with */
-            net->abandon(m->comm->ctx->net, m->out[i].handle);
-    }
-    if (won)
-        return;
-    for (int r = 0; r < n; r++)
-        for (int c = 0; c < NB_CLASS_COUNT; c++)
+        }
+        for (int c = 0; c < NB_CLASS_COUNT; c++) {
+            if (nb_mesh_in(m, r, c))
+                nb_mesh_drop(m, nb_mesh_in(m, r, c));
+            if (m->linked[r]) /* the others were never connected with */
+                close_out(m, r, c);
             m->comm->peer[r].tx[c].conn = m->comm->peer[r].rx[c].conn = NULL;
+        }
+    }
+    while (m->unknown) {
+        struct nb_incoming *in = m->unknown;
+        m->unknown = in->next;
+        close_in(m, in);
+    }
 }
 
 void nb_mesh_free(struct nb_mesh *m)
 {
     free(m->linked);
+    free(m->handle);
     free(m->out);
-    free(m->in);
     free(m->by_peer);
+    free(m->ballot);
     free(m->token);
     free(m->row_token);
-    free(m->lost);
-    free(m->vote_out);
-    free(m->vote_in);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A group while it is made: the connections of this node, the handshake messages on them (hello, vote), and
- * why this node objects, if it does. connect.c fills the communicator from it.
+ * A group while it is made: the connections of this node, the hellos on them, and why this node objects, if
+ * it does. ballot.h is what goes over the CONTROL connections next, connect.c fills the communicator.
  *
  * Nothing here blocks. All functions are for the thread that connects (NCCL's proxy service thread).
  */
@@ -17,96 +17,127 @@ enum nb_stepped {
     NB_STEPPED_DONE, /* there is nothing left to do */
 };
 
-/* A handshake message on a connection: hello, then vote. */
+/* A handshake message on a connection: a hello, then votes. */
 struct nb_handshake {
     uint8_t buf[256];
-    void *mhandle;
+    void *mhandle; /* of the connection; stays when the buffer is used again */
     void *req;
-    int posted, done;
+    bool posted;
+    int done;
     size_t len;
 };
 
-struct nb_outgoing { /* to one peer, one class */
-    uint8_t handle[NB_NET_HANDLE_BYTES];
+/* What a no is about. A lower one is nearer to the cause, and takes the place of a higher one: a node that
+ * misses a vote may wait for one that itself misses a connection. */
+enum nb_cause {
+    NB_CAUSE_SURE = 0,    /* the node that declines, itself */
+    NB_CAUSE_LOST = 1,    /* a node that has gone */
+    NB_CAUSE_CONNECT = 2, /* a node that has not been reached, or has not greeted, in time */
+    NB_CAUSE_VOTE = 3,    /* a node that has not voted in time; + its round */
+    NB_CAUSE_NONE = NB_CAUSE_VOTE + NB_ROUND_COUNT
+};
+
+struct nb_outgoing {                     /* to one peer, one class */
+    uint8_t handle[NB_NET_HANDLE_BYTES]; /* with the state of a connect in progress */
     void *conn;
     struct nb_handshake hello;
+    int64_t again_ns; /* no attempt before */
+    unsigned attempts;
 };
 
 struct nb_incoming { /* from a peer that its hello names */
+    struct nb_incoming *next;
     void *conn;
     struct nb_handshake hello;
-    int known, rank, cls; /* known: 1 the other two are set, -1 they never will be */
+    int rank, cls;
+};
+
+/* Votes with one peer, on CONTROL (ballot.c). */
+struct nb_ballot {
+    struct nb_handshake out, in;
+    uint8_t due, said, got; /* yeses, one a round: that may be said, that have been, that were heard */
+    bool no;                /* it has said no */
+    bool over;              /* nothing more will be heard of it */
+    bool unreachable;       /* nothing can be said to it */
+    unsigned told;          /* the version of the own no that it was sent; 0: none */
 };
 
 struct nb_mesh {
     struct nb_coll_comm *comm; /* lent */
     void *listener;            /* lent */
     uint8_t *linked; /* [nnodes] to be connected with: comm->neighbors, and others to whom a no is owed */
-    struct nb_outgoing *out;      /* [nnodes][NB_CLASS_COUNT] */
-    struct nb_incoming *in;       /* in the order of acceptance */
-    struct nb_incoming **by_peer; /* [nnodes][NB_CLASS_COUNT], once the hello has told */
-    int nin, most_in;
+    uint8_t (*handle)[NB_NET_HANDLE_BYTES]; /* [nnodes] as the peers' listen has filled them */
+    struct nb_outgoing *out;                /* [nnodes][NB_CLASS_COUNT] */
+    struct nb_incoming **by_peer;           /* [nnodes][NB_CLASS_COUNT], once the hello has told; owned */
+    struct nb_incoming *unknown;            /* without a hello so far, oldest first; owned */
+    int nunknown;
+    struct nb_ballot *ballot; /* [nnodes] */
     struct nb_hello mine;
-    uint32_t *token;     /* [nnodes] shares of the group token, of those that have greeted */
-    uint32_t *row_token; /* [rows] those of rows, of the own one and those that have voted */
-    uint8_t *lost;       /* [nnodes] no vote can be had from this peer */
-    struct nb_handshake *vote_out, *vote_in; /* [nnodes] */
-    char reason[NB_CTL_TEXT];                /* why this node votes no; "" = yes */
-    int voting;       /* connections are made, but for those that nb_mesh_answer makes */
-    int differs;      /* from another node: connects with all, and votes with all at once */
-    int vague;        /* the reason only tells that another node will have one */
-    int heard;        /* the reason is another's, and names it */
-    int wanted;       /* the no is a setting's, not a failure */
-    int64_t deadline; /* for the connections */
-    struct {          /* vote.c: the round in flight */
-        struct nb_vote mine;
-        int yes;          /* no other node has said no so far, and none is lost */
-        int64_t deadline; /* counts once there is a no */
-    } round;
+    uint32_t *token;          /* [nnodes] shares of the group token, of those that have greeted */
+    uint32_t *row_token;      /* [rows] those of rows, of the own one and those that have voted */
+    enum nb_cause cause;      /* NONE: this node does not object */
+    char reason[NB_CTL_TEXT]; /* why it does */
+    bool own;                 /* the reason is this node's; else another's, and names it */
+    unsigned version;         /* of the reason, from 1 */
+    bool wanted;              /* the no is a setting's, not a failure */
+    bool prepared;            /* the connections are the communicator's: none may be replaced any more */
+    bool declining;           /* there will be no communicator; only CONTROL is needed */
+    bool differs;             /* from another node: tells all why, neighbors or not */
+    bool deaf;                /* cannot accept */
+    bool starved;             /* of descriptors */
+    enum nb_round round;      /* vote.c: that in progress */
+    int64_t begun;
+    int64_t deadline; /* for all others to have done their part; then a no is told */
+    int64_t end;      /* NIBBLE_CONNECT_TIMEOUT after `begun`: the end in any case */
+    int64_t look_ns;  /* when connections that nothing is expected of are looked at next */
 };
 
 /* Prepare `m` for `comm`. The handles are copied. 0, or a negative errno; then nb_mesh_free is enough. */
 int nb_mesh_init(struct nb_mesh *m, struct nb_coll_comm *comm, void *listener, void *const *handles);
 
-/* Connect with all neighbors, both ways, send them a hello and read theirs. What goes wrong with one of them,
- * or does not fit, is an objection. Done when all are connected or lost, at the latest after
- * NIBBLE_CONNECT_TIMEOUT, and after a quarter of it where a node differs in settings or version. */
-enum nb_stepped nb_mesh_step(struct nb_mesh *m);
+/* Get on with connecting to all linked nodes, accepting, and the hellos both ways. What does not fit is an
+ * objection. A connection that ends before its peer has confirmed it is made again. While declining: CONTROL
+ * only. True when something moved. */
+bool nb_mesh_move(struct nb_mesh *m);
 
-/* During the vote: answer nodes that greet this one unexpectedly, so that they do not wait for it. What is
- * wrong with them does not change this node's vote; the votes of others will tell. True when something
- * moved. */
-bool nb_mesh_answer(struct nb_mesh *m);
-
-/* vote.c: tell the others whether this node objects, and read what they say. Done when the outcome is known:
- * m->round.yes is 1 when no node objects, and comm->token is set; 0 when one does, and m->reason tells why
- * where that is known. Once there is a no, votes are waited for as long as NIBBLE_CONNECT_TIMEOUT says, in
- * each round. */
-void nb_vote_begin(struct nb_mesh *m);
-enum nb_stepped nb_vote_step(struct nb_mesh *m);
+/* What keeps the mesh from being whole with peer `rank`, or NULL. */
+const char *nb_mesh_missing(const struct nb_mesh *m, int rank);
+/* Close a connection from a peer; it may come again. */
+void nb_mesh_drop(struct nb_mesh *m, struct nb_incoming *in);
 
 /* Deregister the handshake messages. won: the connections are the communicator's from here on; else they are
  * closed, with those of them that the communicator has already been given, of which nothing is registered any
  * more. */
-void nb_mesh_dissolve(struct nb_mesh *m, int won);
+void nb_mesh_dissolve(struct nb_mesh *m, bool won);
 
 /* Free what nb_mesh_init took. */
 void nb_mesh_free(struct nb_mesh *m);
 
-/* This node votes no. The first reason that is not vague is the one that is told. */
+/* This node votes no, for what it is itself. */
 void nb_mesh_object(struct nb_mesh *m, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* It votes no because of another node, which the text names. Nothing where there is a reason as good. */
+void nb_mesh_blame(struct nb_mesh *m, enum nb_cause cause, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+/* Another node has voted no. */
+void nb_mesh_adopt(struct nb_mesh *m, enum nb_cause cause, const char *text);
 
-/* Peer `rank` cannot be reached: an objection that says `what` was tried, and the error. */
-void nb_mesh_lose(struct nb_mesh *m, int rank, int err, const char *what);
+/* Seconds since connect began. */
+long long nb_mesh_age(const struct nb_mesh *m);
 
 /* The connection of a class from a peer, or NULL while it is not known. */
 static inline struct nb_incoming *nb_mesh_in(const struct nb_mesh *m, int rank, int cls)
 {
     return m->by_peer[rank * NB_CLASS_COUNT + cls];
 }
+static inline struct nb_outgoing *nb_mesh_out(const struct nb_mesh *m, int rank, int cls)
+{
+    return &m->out[rank * NB_CLASS_COUNT + cls];
+}
 
 /* Drive a handshake message over its connection: > 0 moved, 0 not, or < 0 when the connection is lost. */
 int nb_handshake_send(const struct nb_net_ops *net, void *conn, struct nb_handshake *n);
 int nb_handshake_receive(const struct nb_net_ops *net, void *conn, struct nb_handshake *n);
+/* Its buffer is free for another message on the same connection. */
+void nb_handshake_again(struct nb_handshake *n);
 
 #endif

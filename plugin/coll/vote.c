@@ -2,156 +2,36 @@
 /*
  * The vote that ends connect, and the token of the group.
  *
- *   round    with whom           what is told                      when all votes are there, or a no's time is over
- *   ROW      row (no grid: all)  whether this node objects         grid: -> COLUMN; no grid, or differs: done
- *   COLUMN   column              whether all of the row said yes   done
+ *   round        with whom           what a yes says                       when all of them are there
+ *   ROW          row (no grid: all)  this node is ready                    grid: -> COLUMN; else -> ROW_ALL
+ *   COLUMN       column              all of the row are                    -> ROW_ALL
+ *   ROW_ALL      row (no grid: all)  this node knows that all are          grid: -> COLUMN_ALL; else made
+ *   COLUMN_ALL   column              all of the row know it                made
  *
- * So each node learns the vote of all rows, and the communicator exists where every one said yes. The second
- * round takes place after a no, too: the other rows have to learn it. A row and a column share no connection,
- * so each peer is sent one vote and sends one.
+ * One deadline holds for all rounds, and for the connections before them. A node that has waited until then,
+ * has lost a peer, or hears a no, gives up: it tells all it is connected with, in any round (ballot.h), and
+ * closes its connections.
  *
- * A node that differs from another one may compute other rows (mesh.c). It says no to all nodes at once,
- * without rounds, and a no counts in any round, so that no two nodes wait for each other.
- *
- * All or none, but for nodes that die between two of their votes, or lose a connection then: some have
- * received a yes and others nothing. Where the communicator exists all the same it fails at once, as with any
- * death of a node.
+ * Nobody can be made to wait for ever, so no number of rounds makes sure that all have a communicator or
+ * none: a node may give up when the last yes is on its way to it. What the last two rounds do is to make that
+ * rare. Without them a node would have its communicator with the last vote that it needs, while another one,
+ * to which that vote does not get through (a link that was cut since the hellos, a node that stops between
+ * two of its votes), gives up, perhaps minutes later. With them, the node that misses a vote never says that
+ * it knows of all; so the others do not get their communicator either, and decline with it. What remains is a
+ * failure within the exchange of the last round itself, of about one round trip. Where a communicator exists
+ * then all the same, it fails at once: the no of the node that gave up arrives over its CONTROL connection.
  */
-#include "coll/mesh.h"
+#include "coll/vote.h"
 
 #include <stdio.h>
 #include <string.h>
 
 #include "base/clock.h"
+#include "coll/ballot.h"
 
-enum { ROUND_ROW = 0, ROUND_COLUMN = 1 };
-
-/* Whether this node votes with that one in this round. */
-static int takes_part(const struct nb_mesh *m, int rank, uint32_t round)
+static int64_t now(const struct nb_mesh *m)
 {
-    const struct nb_coll_comm *comm = m->comm;
-    int column = nb_on_grid(comm) && nb_grid_same_column(comm->grid, comm->rank, rank);
-
-    if (!comm->peer[rank].linked || m->differs)
-        return m->linked[rank];
-    return column == (round == ROUND_COLUMN);
-}
-
-static void read_vote(struct nb_mesh *m, int rank, uint32_t round, int *yes)
-{
-    const struct nb_handshake *note = &m->vote_in[rank];
-    const char *name = m->comm->peer[rank].name, *why = "";
-    int before = m->reason[0] && !m->vague;
-    struct nb_vote v;
-
-    if (nb_vote_parse(note->buf, note->len, &v, &why)) {
-        *yes = 0;
-        nb_mesh_object(m, "malformed vote from %s: %s", name, why);
-    } else if (!v.yes && v.rank == (uint32_t)rank) {
-        *yes = 0;
-        if (!v.reason[0]) { /* vague there */
-            if (!m->reason[0])
-                snprintf(m->reason, sizeof(m->reason), "%s declines", name);
-            m->vague |= !before;
-            return;
-        }
-        if (v.round == ROUND_COLUMN) /* names who declines */
-            nb_mesh_object(m, "%s", v.reason);
-        else
-            nb_mesh_object(m, "%s declines: %s", name, v.reason);
-        m->heard |= !before;
-    } else if (!m->comm->peer[rank].linked) {
-        return; /* it has heard of no reason yet */
-    } else if (v.rank != (uint32_t)rank || v.round != round) {
-        *yes = 0;
-        nb_mesh_object(m, "malformed vote from %s: that of node %u in round %u, expected was round %u", name,
-                       v.rank, v.round, round);
-    } else if (round == ROUND_COLUMN) {
-        m->row_token[nb_grid_row(m->comm->grid, rank)] = v.token;
-    }
-}
-
-/* ---- one round -------------------------------------------------------------------------------------- */
-
-static void begin_round(struct nb_mesh *m, const struct nb_vote *mine)
-{
-    const struct nb_context *ctx = m->comm->ctx;
-
-    m->round.mine = *mine;
-    m->round.yes = (int)mine->yes;
-    m->round.deadline = nb_clock_ns(&ctx->clock) + ctx->params->connect_timeout * (int64_t)NB_NS_PER_S;
-}
-
-/* The vote of peer `r` could not be sent, or will not come. */
-static void lose(struct nb_mesh *m, int r, struct nb_handshake *vote, int err, const char *what)
-{
-    vote->done = 1;
-    nb_mesh_lose(m, r, err, what);
-    m->round.yes = 0;
-}
-
-/* Send the own vote to peer `r`. 1 when something moved; *open counts what is not done. */
-static int send_vote(struct nb_mesh *m, int r, int *open)
-{
-    struct nb_outgoing *o = &m->out[r * NB_CLASS_COUNT + NB_CLASS_CONTROL];
-    struct nb_handshake *vote = &m->vote_out[r];
-    int ret;
-
-    if (!o->conn || !o->hello.done || vote->done)
-        return 0;
-    if (!vote->len) {
-        nb_vote_pack(&m->round.mine, vote->buf);
-        vote->len = NB_VOTE_BYTES;
-    }
-    ret = nb_handshake_send(m->comm->net, o->conn, vote);
-    if (ret < 0)
-        lose(m, r, vote, ret, "cannot vote with");
-    *open += !vote->done;
-    return ret > 0;
-}
-
-/* Read the vote of peer `r`, likewise. */
-static int receive_vote(struct nb_mesh *m, int r, int *open)
-{
-    struct nb_incoming *in = nb_mesh_in(m, r, NB_CLASS_CONTROL);
-    struct nb_handshake *vote = &m->vote_in[r];
-    int ret;
-
-    if (!in || vote->done)
-        return 0;
-    ret = nb_handshake_receive(m->comm->net, in->conn, vote);
-    if (ret < 0)
-        lose(m, r, vote, ret, "no vote from");
-    else if (vote->done)
-        read_vote(m, r, m->round.mine.round, &m->round.yes);
-    *open += !vote->done && (m->comm->peer[r].linked || m->differs);
-    return ret > 0;
-}
-
-/* Exchange votes with all that take part. Peers that never connected cannot be asked: their absence is a
- * no. */
-static enum nb_stepped step_round(struct nb_mesh *m)
-{
-    struct nb_coll_comm *comm = m->comm;
-    int open = 0, moved = 0;
-
-    for (int r = 0; r < comm->nnodes; r++) {
-        if (!takes_part(m, r, m->round.mine.round))
-            continue;
-        moved |= send_vote(m, r, &open);
-        moved |= receive_vote(m, r, &open);
-        if (comm->peer[r].linked)
-            m->round.yes &= nb_mesh_in(m, r, NB_CLASS_CONTROL) != NULL && !m->lost[r];
-    }
-    if (!open) {
-        m->round.yes = m->round.yes && !m->reason[0];
-        return NB_STEPPED_DONE;
-    }
-    if (!m->round.yes && nb_clock_ns(&comm->ctx->clock) > m->round.deadline)
-        return NB_STEPPED_DONE; /* whatever the rest would say */
-    if (!moved)
-        moved = nb_mesh_answer(m);
-    return moved ? NB_STEPPED_ON : NB_STEPPED_IDLE;
+    return nb_clock_ns(&m->comm->ctx->clock);
 }
 
 /* ---- rounds ----------------------------------------------------------------------------------------- */
@@ -163,53 +43,143 @@ static uint32_t fold(const struct nb_mesh *m, const uint32_t *share, int n)
     return (uint32_t)(h ^ (h >> 32));
 }
 
+static void open_round(struct nb_mesh *m, enum nb_round round)
+{
+    m->round = round;
+    nb_ballots_open(m, round);
+}
+
 void nb_vote_begin(struct nb_mesh *m)
 {
-    struct nb_vote vote = {.yes = m->reason[0] == 0, .rank = (uint32_t)m->comm->rank, .round = ROUND_ROW};
-
-    m->voting = 1;
-    if (!m->vague)
-        memcpy(vote.reason, m->reason, sizeof(vote.reason));
-    begin_round(m, &vote);
+    open_round(m, NB_ROUND_ROW);
 }
 
-/* The row has voted: tell the column what it says. */
-static void begin_column(struct nb_mesh *m, uint32_t row_token)
+static bool is_complete(const struct nb_mesh *m)
 {
-    const int rank = m->comm->rank;
-    struct nb_vote vote = {
-        .yes = (uint32_t)m->round.yes, .rank = (uint32_t)rank, .round = ROUND_COLUMN, .token = row_token};
-
-    if (m->heard)
-        memcpy(vote.reason, m->reason, sizeof(vote.reason));
-    else if (m->reason[0] && !m->vague) /* those who read this see a row's vote, not whose it was */
-        snprintf(vote.reason, sizeof(vote.reason), "node %d (%.40s) declines: %.*s", rank, m->mine.host,
-                 (int)sizeof(vote.reason) - 72, m->reason);
-    begin_round(m, &vote);
+    for (int r = 0; r < m->comm->nnodes; r++)
+        if (nb_ballot_is_shared(m, r, m->round) && !nb_ballot_is_done(m, r, m->round))
+            return false;
+    return true;
 }
 
-enum nb_stepped nb_vote_step(struct nb_mesh *m)
+static bool is_last(const struct nb_mesh *m)
+{
+    return m->round == (nb_on_grid(m->comm) ? NB_ROUND_COLUMN_ALL : NB_ROUND_ROW_ALL);
+}
+
+static void next_round(struct nb_mesh *m)
 {
     struct nb_coll_comm *comm = m->comm;
     const struct nb_grid grid = comm->grid;
     const int row = nb_grid_row(grid, comm->rank);
-    const enum nb_stepped stepped = step_round(m);
 
-    if (stepped != NB_STEPPED_DONE)
-        return stepped;
-    if (m->round.mine.round == ROUND_COLUMN) {
+    if (m->round == NB_ROUND_ROW)
+        comm->token = m->row_token[row] = fold(m, &m->token[nb_grid_node(grid, row, 0)], grid.columns);
+    else if (m->round == NB_ROUND_COLUMN)
         comm->token = fold(m, m->row_token, grid.rows);
+    open_round(m, m->round == NB_ROUND_ROW && !nb_on_grid(comm) ? NB_ROUND_ROW_ALL : m->round + 1);
+}
+
+enum nb_stepped nb_vote_step(struct nb_mesh *m)
+{
+    bool moved = nb_mesh_move(m);
+
+    moved |= nb_ballots_move(m);
+    if (m->cause != NB_CAUSE_NONE)
         return NB_STEPPED_DONE;
-    }
-    m->row_token[row] = fold(m, &m->token[nb_grid_node(grid, row, 0)], grid.columns);
-    if (!nb_on_grid(comm)) {
-        comm->token = m->row_token[row];
+    if (is_complete(m) && is_last(m)) /* however late: nobody has given up before it knew of all */
         return NB_STEPPED_DONE;
-    }
-    if (m->differs) {
-        m->round.yes = 0;
+    if (now(m) > m->deadline)
         return NB_STEPPED_DONE;
+    if (is_complete(m)) {
+        next_round(m);
+        return NB_STEPPED_ON;
     }
-    begin_column(m, m->row_token[row]);
-    return NB_STEPPED_ON;
+    return moved ? NB_STEPPED_ON : NB_STEPPED_IDLE;
+}
+
+bool nb_vote_is_won(const struct nb_mesh *m)
+{
+    return m->cause == NB_CAUSE_NONE && is_complete(m) && is_last(m);
+}
+
+/* ---- giving up -------------------------------------------------------------------------------------- */
+
+/* "node 3 (host, address), nor nodes 4, 7": those of which `is_missing` is true. */
+static int name_missing(const struct nb_mesh *m, bool (*is_missing)(const struct nb_mesh *, int), char *text,
+                        size_t cap)
+{
+    int first = -1, more = 0;
+    size_t at = 0;
+
+    for (int r = 0; r < m->comm->nnodes; r++) {
+        if (!is_missing(m, r))
+            continue;
+        if (first < 0)
+            at = (size_t)snprintf(text, cap, "%s", m->comm->peer[first = r].name);
+        else if (more++ < 3)
+            at += (size_t)snprintf(text + at, cap - at, "%s %d", more == 1 ? ", nor node" : ",", r);
+        if (at >= cap)
+            break;
+    }
+    if (more > 3 && at < cap)
+        snprintf(text + at, cap - at, " and %d more", more - 3);
+    return first;
+}
+
+static bool misses_connection(const struct nb_mesh *m, int r)
+{
+    return m->linked[r] && nb_mesh_missing(m, r);
+}
+
+static bool misses_vote(const struct nb_mesh *m, int r)
+{
+    return nb_ballot_is_shared(m, r, m->round) && !nb_ballot_is_done(m, r, m->round);
+}
+
+/* Who has not done its part so far. */
+static void blame_missing(struct nb_mesh *m)
+{
+    static const char *const what[NB_ROUND_COUNT] = {
+        [NB_ROUND_ROW] = "vote",
+        [NB_ROUND_COLUMN] = "vote for its row",
+        [NB_ROUND_ROW_ALL] = "second vote",
+        [NB_ROUND_COLUMN_ALL] = "second vote for its row",
+    };
+    char who[128];
+    int first = -1;
+
+    if (!m->prepared)
+        first = name_missing(m, misses_connection, who, sizeof(who));
+    else if (m->round > NB_ROUND_GREETED)
+        first = name_missing(m, misses_vote, who, sizeof(who));
+    if (first >= 0 && !m->prepared)
+        nb_mesh_blame(m, NB_CAUSE_CONNECT, "not connected with %s after %lld s: %s", who, nb_mesh_age(m),
+                      nb_mesh_missing(m, first));
+    else if (first >= 0)
+        nb_mesh_blame(m, NB_CAUSE_VOTE + m->round, "no %s of %s after %lld s", what[m->round], who,
+                      nb_mesh_age(m));
+    else if (m->cause == NB_CAUSE_NONE)
+        nb_mesh_object(m, "ready only after %lld s (NIBBLE_CONNECT_TIMEOUT)", nb_mesh_age(m));
+}
+
+void nb_decline_begin(struct nb_mesh *m)
+{
+    const int64_t soon = now(m) + (m->end - m->begun) / 4;
+
+    /* Others may have given up waiting for this node, while it waits for somebody else. */
+    if (m->cause >= NB_CAUSE_CONNECT)
+        blame_missing(m);
+    nb_ballots_decline(m);
+    m->deadline = soon < m->end ? soon : m->end;
+}
+
+enum nb_stepped nb_decline_step(struct nb_mesh *m)
+{
+    bool moved = nb_mesh_move(m);
+
+    moved |= nb_ballots_move(m);
+    if (nb_ballots_are_over(m) || now(m) >= m->deadline)
+        return NB_STEPPED_DONE;
+    return moved ? NB_STEPPED_ON : NB_STEPPED_IDLE;
 }

@@ -320,9 +320,20 @@ int nb_vote_parse(const void *in, size_t len, struct nb_vote *vote, const char *
     vote->token = get32(b, 20);
     if (vote->yes > 1)
         return bad(why, "neither yes nor no");
-    if (vote->round > 1)
+    if (vote->round >= NB_ROUND_COUNT + (vote->yes ? 0 : 3))
         return bad(why, "unknown round");
     if (get_text(b, 24, vote->reason, sizeof(vote->reason)))
         return bad(why, "text without end");
     return 0;
+}
+
+bool nb_vote_is_no(const void *in, size_t len, char reason[NB_CTL_TEXT])
+{
+    struct nb_vote vote;
+    const char *why;
+
+    if (nb_vote_parse(in, len, &vote, &why) || vote.yes)
+        return false;
+    memcpy(reason, vote.reason, sizeof(vote.reason));
+    return true;
 }

@@ -14,6 +14,7 @@
 #ifndef NIBBLE_COLL_WIRE_H
 #define NIBBLE_COLL_WIRE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -127,17 +128,27 @@ struct nb_hello {
 void nb_hello_pack(const struct nb_hello *hello, void *out);
 int nb_hello_parse(const void *in, size_t len, struct nb_hello *hello, const char **why);
 
-/* The vote that ends connect: a node's own to the others of its row, then the row's to the others of its
- * column. */
+/* What follows the hellos on CONTROL while a group is made: yeses, one in each round that the two nodes share,
+ * and a no at any time, also when the reader already has a communicator. */
+enum nb_round {
+    NB_ROUND_GREETED = 0,    /* the reader's connections have all come */
+    NB_ROUND_ROW = 1,        /* the sender is ready; to its row (no grid: to all) */
+    NB_ROUND_COLUMN = 2,     /* its row is; to its column */
+    NB_ROUND_ROW_ALL = 3,    /* it knows that all nodes are; to its row */
+    NB_ROUND_COLUMN_ALL = 4, /* its row knows it; to its column */
+    NB_ROUND_COUNT
+};
 struct nb_vote {
     uint32_t yes;
-    uint32_t rank;
-    uint32_t round; /* 0: a node's, 1: a row's */
-    uint32_t token; /* a row's: its share of the group token */
-    char reason[NB_CTL_TEXT];
+    uint32_t rank;            /* of the sender */
+    uint32_t round;           /* enum nb_round; of a no: what it is about, enum nb_cause (mesh.h) */
+    uint32_t token;           /* COLUMN: the row's share of the group token; else 0 */
+    char reason[NB_CTL_TEXT]; /* of a no; names its author */
 };
 #define NB_VOTE_BYTES 224u
 void nb_vote_pack(const struct nb_vote *vote, void *out);
 int nb_vote_parse(const void *in, size_t len, struct nb_vote *vote, const char **why);
+/* True when the message is a no: its reason goes to `reason`. */
+bool nb_vote_is_no(const void *in, size_t len, char reason[NB_CTL_TEXT]);
 
 #endif

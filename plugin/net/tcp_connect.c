@@ -17,6 +17,7 @@
 #include <errno.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -27,7 +28,7 @@
 #include "net/tcp_send.h"
 #include "net/tcp_sock.h"
 
-#define REFUSED_MS 5000 /* how long connect tries again where nobody listens */
+#define REFUSED_MS 1000 /* how long connect tries again where nobody listens */
 #define RETRY_MS 50
 
 enum sock_state { SOCK_RETRY, SOCK_CONNECTING, SOCK_READY };
@@ -360,6 +361,21 @@ void nb_tcp_abandon(struct nb_net *net, void *handle)
     if (nb_tcp_handle_get(handle, &h) == -EINVAL || !h.state)
         return;
     k = connecting_find((struct nb_tcp *)net, h.state);
-    if (k)
-        connecting_free(k, true);
+    if (!k)
+        return;
+    if (k->last_err)
+        NB_WARN("tcp: connecting from %s to %s was given up after %.1f s: %s%s", k->dev->nif.name, k->peer,
+                (double)(nb_clock_ms(k->dev->tcp->clock) - k->begun) / 1000, strerror(-k->last_err),
+                advice(k->last_err));
+    connecting_free(k, true);
+}
+
+void nb_tcp_handle_name(const void *handle, char *name, size_t cap)
+{
+    struct nb_tcp_handle h;
+
+    if (nb_tcp_handle_get(handle, &h) == -EINVAL)
+        snprintf(name, cap, "a damaged handle");
+    else
+        nb_tcp_addr_name(&h.addr, name, cap);
 }

@@ -32,6 +32,7 @@ int nb_tcp_listen(struct nb_net *net, int dev, void *handle, void **listen_comm)
 int nb_tcp_connect(struct nb_net *net, int dev, const struct nb_net_conn_cfg *cfg, void *handle,
                    void **send_comm);
 void nb_tcp_abandon(struct nb_net *net, void *handle);
+void nb_tcp_handle_name(const void *handle, char *name, size_t cap);
 int nb_tcp_accept(void *listen_comm, void **recv_comm);
 int nb_tcp_close_listen(void *listen_comm);
 

@@ -14,10 +14,13 @@
  * A hello with the token but of another version or transport, or whose fields cannot be, fails the listener.
  *
  * Strangers (port scanners, health checks, other jobs) reach the port too. A socket that has not yet proved
- * to know the token from the handle has a place in a table of fixed size and a deadline; it is closed without
- * an answer when it sends anything else, sends nothing, or when the table is full and it is the oldest. But
- * not at once: peers send their hello when they get to it, and in a large group hundreds of them connect in
- * the same moment. As long as those in a full table are new, the rest waits in the kernel's queue.
+ * to know the token from the handle has a place in a table of fixed size; it is closed without an answer when
+ * it sends anything else, or when the table is full and it is the oldest. But not at once: peers send their
+ * hello when they get to it, and in a large group hundreds of them connect in the same moment. As long as
+ * those in a full table are new, the rest waits in the kernel's queue. Silence alone is no offence: a peer's
+ * process may be paused, or its hello lost on the way, so that has all the time that its connect has.
+ *
+ * A hello that has been used before is a stranger's as well, who has seen it on the wire.
  */
 #include "net/tcp_connect.h"
 
@@ -33,8 +36,7 @@
 #include "net/tcp_sock.h"
 
 #define STRANGERS_MAX 128  /* sockets without a valid hello */
-#define STRANGER_MS 5000   /* time for the hello */
-#define CROWDED_MS 1000    /* the same while others wait for the place */
+#define CROWDED_MS 1000    /* time for the hello while others wait for the place */
 #define ACCEPTS_A_CALL 256 /* so that a flood cannot hold accept */
 #define BACKLOG 4096       /* the kernel cuts it to net.core.somaxconn */
 
@@ -42,7 +44,7 @@
 struct stranger {
     int fd;
     unsigned have;
-    int64_t deadline;
+    int64_t since;
     char peer[64];
     uint8_t hello[NB_TCP_HELLO_BYTES];
 };
@@ -57,6 +59,12 @@ struct half_conn {
     char peer[64];
 };
 
+/* Connection ids that have come: a table by their first bytes, which are random, at most half full. */
+struct ids {
+    uint8_t (*id)[16]; /* all 0: free */
+    size_t cap, n;
+};
+
 struct nb_tcp_listen {
     struct nb_tcp_dev *dev;
     enum nb_tcp_use use;
@@ -68,7 +76,56 @@ struct nb_tcp_listen {
     unsigned dropped;
     struct stranger stranger[STRANGERS_MAX]; /* oldest first */
     struct half_conn *half, **half_end;
+    struct ids used;
 };
+
+/* ---- connection ids --------------------------------------------------------------------------------- */
+
+static bool is_none(const uint8_t id[16])
+{
+    static const uint8_t none[16];
+
+    return memcmp(id, none, 16) == 0;
+}
+
+/* The place of an id: where it is, or where it would be. */
+static uint8_t *ids_place(const struct ids *t, const uint8_t id[16])
+{
+    size_t at;
+
+    memcpy(&at, id, sizeof(at));
+    while (memcmp(t->id[at & (t->cap - 1)], id, 16) != 0 && !is_none(t->id[at & (t->cap - 1)]))
+        at++;
+    return t->id[at & (t->cap - 1)];
+}
+
+static bool ids_have(const struct ids *t, const uint8_t id[16])
+{
+    return t->cap && !is_none(id) && !is_none(ids_place(t, id));
+}
+
+static int ids_add(struct ids *t, const uint8_t id[16])
+{
+    if (is_none(id))
+        return 0;
+    if (2 * (t->n + 1) > t->cap) {
+        struct ids more = {.cap = t->cap ? 2 * t->cap : 64, .n = t->n};
+
+        more.id = calloc(more.cap, sizeof(*more.id));
+        if (!more.id)
+            return -ENOMEM;
+        for (size_t i = 0; i < t->cap; i++)
+            if (!is_none(t->id[i]))
+                memcpy(ids_place(&more, t->id[i]), t->id[i], 16);
+        free(t->id);
+        *t = more;
+    }
+    memcpy(ids_place(t, id), id, 16);
+    t->n++;
+    return 0;
+}
+
+/* ---- listening -------------------------------------------------------------------------------------- */
 
 int nb_tcp_listen_for(struct nb_tcp *tcp, int dev, enum nb_tcp_use use, void *handle, void **listen_comm)
 {
@@ -153,6 +210,10 @@ static int join_half(struct nb_tcp_listen *l, int i, const struct nb_tcp_hello *
 {
     struct half_conn *h = l->half;
 
+    if (ids_have(&l->used, hello->conn_id)) {
+        drop_stranger(l, i, "a hello that was used before");
+        return 0;
+    }
     while (h && memcmp(h->conn_id, hello->conn_id, sizeof(h->conn_id)) != 0)
         h = h->next;
     if (!h) {
@@ -196,7 +257,7 @@ static bool hear_stranger(struct nb_tcp_listen *l, int i, int64_t now)
     if (n > 0)
         s->have += (unsigned)n;
     if (s->have < sizeof(s->hello)) {
-        if (now < s->deadline)
+        if (now - s->since < l->dev->tcp->conf.connect_ms)
             return false;
         drop_stranger(l, i, "no hello in time");
         return true;
@@ -242,7 +303,7 @@ static void take_sockets(struct nb_tcp_listen *l, int64_t now)
         struct stranger *s;
         int fd;
 
-        if (l->nstrangers == STRANGERS_MAX && now < l->stranger[0].deadline - STRANGER_MS + CROWDED_MS)
+        if (l->nstrangers == STRANGERS_MAX && now - l->stranger[0].since < CROWDED_MS)
             return;
         memset(&a, 0, sizeof(a));
         fd = accept4(l->fd, (struct sockaddr *)&a, &len, SOCK_NONBLOCK | SOCK_CLOEXEC);
@@ -267,7 +328,7 @@ static void take_sockets(struct nb_tcp_listen *l, int64_t now)
         s = &l->stranger[l->nstrangers++];
         s->fd = fd;
         s->have = 0;
-        s->deadline = now + STRANGER_MS;
+        s->since = now;
         nb_tcp_addr_name(&a, s->peer, sizeof(s->peer));
         /* Its hello is usually here already: then it does not even use its place. */
         hear_stranger(l, l->nstrangers - 1, now);
@@ -316,6 +377,9 @@ int nb_tcp_take(void *listen_comm, struct nb_tcp_sockets *out)
 
         if (h->present < h->streams)
             continue;
+        l->err = ids_add(&l->used, h->conn_id);
+        if (l->err)
+            return l->err;
         for (int i = 0; i < h->streams; i++)
             nb_tcp_tune(&l->dev->tcp->conf, h->fd[i], false);
         out->n = h->streams;
@@ -365,6 +429,7 @@ int nb_tcp_close_listen(void *listen_comm)
     if (l->dropped > 1)
         NB_INFO(NCCL_NET, "tcp: %s dropped %u connections of strangers", l->local, l->dropped);
     close(l->fd);
+    free(l->used.id);
     free(l);
     return 0;
 }

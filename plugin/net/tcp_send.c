@@ -429,6 +429,22 @@ int nb_tcp_send_poll(struct nb_tcp_send *s, struct pollfd *fds, int max)
     return n;
 }
 
+int nb_tcp_lost(void *send_comm)
+{
+    struct nb_tcp_send *s = send_comm;
+
+    for (int i = 0; i < s->c.nstreams && !s->c.err; i++) {
+        char c;
+        ssize_t n = recv(s->stream[i].fd, &c, 1, MSG_PEEK | MSG_DONTWAIT);
+
+        if (n >= 0) /* the end, or words before it */
+            s->c.err = -ECONNRESET;
+        else if (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR)
+            s->c.err = -errno;
+    }
+    return s->c.err;
+}
+
 int nb_tcp_close_send(void *send_comm)
 {
     struct nb_tcp_send *s = send_comm;

@@ -62,6 +62,7 @@ int nb_tcp_send_new(struct nb_tcp_dev *dev, const int *fds, int n, const uint8_t
 int nb_tcp_isend(void *send_comm, const void *data, size_t size, int tag, void *mhandle, void **request);
 int nb_tcp_send_test(struct nb_tcp_sreq *req, int *done, size_t *sizes);
 int nb_tcp_send_poll(struct nb_tcp_send *s, struct pollfd *fds, int max);
+int nb_tcp_lost(void *send_comm);
 int nb_tcp_close_send(void *send_comm);
 
 #endif

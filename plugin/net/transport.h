@@ -86,6 +86,12 @@ struct nb_net_ops {
     /* Give up a connect in progress (or none): frees the state that the handle stands for. NULL in the table:
      * there is none. */
     void (*abandon)(struct nb_net *net, void *handle);
+    /* 0, or the error by which the peer has ended a sending connection on which nothing is in flight: it was
+     * not accepted, perhaps. Without a WARN line. NULL in the table: nobody knows before the next send. */
+    int (*lost)(void *send_comm);
+    /* "address<port>" of the listener that filled `handle`, for messages. NULL in the table: it is a secret.
+     */
+    void (*handle_name)(const void *handle, char *name, size_t cap);
     /* Non-blocking, as connect: 0 with *recv_comm == NULL means call again. */
     int (*accept)(void *listen_comm, void **recv_comm);
 

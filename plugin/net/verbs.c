@@ -21,7 +21,7 @@
 
 #include "base/context.h"
 #include "base/log.h"
-#include "net/tcp_dev.h"
+#include "net/tcp_connect.h"
 #include "net/verbs_conn.h"
 #include "net/verbs_mr.h"
 #include "net/verbs_probe.h"
@@ -153,6 +153,14 @@ static const char *verbs_peer_name(void *comm)
     return ((struct nb_verbs_comm *)comm)->peer;
 }
 
+static int verbs_lost(void *send_comm)
+{
+    struct nb_verbs_comm *c = send_comm;
+
+    nb_verbs_progress(c);
+    return c->err ? c->err : c->eof ? -ECONNRESET : 0;
+}
+
 static uint64_t verbs_wire_bytes(void *comm)
 {
     return ((struct nb_verbs_comm *)comm)->wire;
@@ -167,6 +175,8 @@ const struct nb_net_ops nb_net_verbs = {
     .listen = nb_verbs_listen,
     .connect = nb_verbs_connect,
     .abandon = nb_verbs_abandon,
+    .lost = verbs_lost,
+    .handle_name = nb_tcp_handle_name,
     .accept = nb_verbs_accept,
     .reg_mr = nb_verbs_reg_mr,
     .reg_mr_dmabuf = nb_verbs_reg_mr_dmabuf,

@@ -179,6 +179,15 @@ START_TEST(hello_and_vote)
     nb_vote_pack(&v, vote);
     ck_assert_int_eq(nb_vote_parse(vote, sizeof(vote), &v2, &why), 0);
     ck_assert_int_eq(memcmp(&v, &v2, sizeof(v)), 0);
+    ck_assert(nb_vote_is_no(vote, sizeof(vote), v2.reason) && !strcmp(v2.reason, "no memory"));
+    ck_assert(!nb_vote_is_no(hello, sizeof(hello), v2.reason));
+    for (v.yes = 0; v.yes < 2; v.yes++) { /* the round, or what it is about */
+        const unsigned n = v.yes ? NB_ROUND_COUNT : NB_ROUND_COUNT + 3;
+        for (v.round = 0; v.round < 12; v.round++) {
+            nb_vote_pack(&v, vote);
+            ck_assert_int_eq(nb_vote_parse(vote, sizeof(vote), &v2, &why), v.round < n ? 0 : -EBADMSG);
+        }
+    }
     /* One is not taken for the other, nor a truncated one. */
     ck_assert_int_eq(nb_vote_parse(hello, sizeof(hello), &v2, &why), -EBADMSG);
     ck_assert_int_eq(nb_hello_parse(vote, sizeof(vote), &h2, &why), -EBADMSG);

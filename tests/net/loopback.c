@@ -26,6 +26,7 @@ struct loopback {
 struct handle {
     uint64_t magic;
     uint64_t listener; /* its number */
+    const struct nb_context *ctx;
 };
 
 struct request;
@@ -59,7 +60,8 @@ struct end {
 
 /* Both ends of a connection, freed with the second. */
 struct connection {
-    pthread_mutex_t lock;    /* of all that is in it */
+    pthread_mutex_t lock; /* of all that is in it */
+    const struct nb_context *from, *to;
     struct connection *next; /* in the listener's queue */
     struct end send, recv;
     bool send_open, recv_open;
@@ -79,6 +81,64 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct listener *listeners; /* under lock */
 static uint64_t last_listener;
 static atomic_int objects;
+
+/* ---- faults ---- */
+
+#define FAULTS 64
+
+static struct {
+    const struct nb_context *a, *b; /* b NULL: a is dead */
+} faults[FAULTS];                   /* under fault_lock, which is taken last */
+static int nfaults;
+static pthread_mutex_t fault_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static bool has_fault(const struct nb_context *a, const struct nb_context *b)
+{
+    bool has = false;
+
+    pthread_mutex_lock(&fault_lock);
+    for (int i = 0; i < nfaults; i++)
+        has |= (faults[i].a == a && faults[i].b == b) || (b && faults[i].a == b && faults[i].b == a);
+    pthread_mutex_unlock(&fault_lock);
+    return has;
+}
+
+static void add_fault(const struct nb_context *a, const struct nb_context *b)
+{
+    pthread_mutex_lock(&fault_lock);
+    if (nfaults == FAULTS)
+        abort();
+    faults[nfaults].a = a;
+    faults[nfaults++].b = b;
+    pthread_mutex_unlock(&fault_lock);
+}
+
+void loopback_separate(const struct nb_context *a, const struct nb_context *b)
+{
+    add_fault(a, b);
+}
+
+void loopback_kill(const struct nb_context *ctx)
+{
+    add_fault(ctx, NULL);
+}
+
+void loopback_heal(void)
+{
+    pthread_mutex_lock(&fault_lock);
+    nfaults = 0;
+    pthread_mutex_unlock(&fault_lock);
+}
+
+static bool is_dead(const struct nb_context *ctx)
+{
+    return has_fault(ctx, NULL);
+}
+
+static bool is_cut(const struct connection *c)
+{
+    return has_fault(c->from, c->to);
+}
 
 int loopback_open_objects(void)
 {
@@ -132,9 +192,8 @@ static int loop_properties(struct nb_net *net, int dev, struct nb_net_props *pro
 static int loop_listen(struct nb_net *net, int dev, void *handle, void **listen_comm)
 {
     struct listener *l = calloc(1, sizeof(*l));
-    struct handle h = {.magic = MAGIC};
+    struct handle h = {.magic = MAGIC, .ctx = net->ctx};
 
-    (void)net;
     (void)dev;
     *listen_comm = NULL;
     if (!l)
@@ -174,8 +233,8 @@ static int loop_connect(struct nb_net *net, int dev, const struct nb_net_conn_cf
     struct connection *c, **end;
     struct listener *l;
     struct handle h;
+    bool cut = false;
 
-    (void)net;
     (void)dev;
     (void)cfg;
     *send_comm = NULL;
@@ -190,21 +249,35 @@ static int loop_connect(struct nb_net *net, int dev, const struct nb_net_conn_cf
     pthread_mutex_lock(&lock);
     for (l = listeners; l && l->number != h.listener; l = l->next)
         ;
-    if (l) {
+    c->from = net->ctx;
+    c->to = h.ctx;
+    cut = is_cut(c);
+    if (l && (is_dead(h.ctx) || is_dead(net->ctx)))
+        l = NULL;
+    if (l && !cut) {
         for (end = &l->waiting; *end; end = &(*end)->next)
             ;
         *end = c;
     }
     pthread_mutex_unlock(&lock);
-    if (!l) {
-        NB_WARN("loopback: nobody listens as %llu", (unsigned long long)h.listener);
+    if (!l || cut) {
+        if (!cut)
+            NB_WARN("loopback: nobody listens as %llu", (unsigned long long)h.listener);
         pthread_mutex_destroy(&c->lock);
         free(c);
-        return -ECONNREFUSED;
+        return cut ? 0 : -ECONNREFUSED;
     }
     atomic_fetch_add(&objects, 2);
     *send_comm = &c->send;
     return 0;
+}
+
+static void loop_handle_name(const void *handle, char *name, size_t cap)
+{
+    struct handle h;
+
+    memcpy(&h, handle, sizeof(h));
+    snprintf(name, cap, "loopback<%llu>", (unsigned long long)h.listener);
 }
 
 static int loop_accept(void *listen_comm, void **recv_comm)
@@ -303,12 +376,13 @@ static int loop_dereg_mr(void *comm, void *mhandle)
 static int end_error(struct end *e)
 {
     struct connection *c = e->connection;
+    const bool dead = is_dead(c->from) || is_dead(c->to);
 
-    if (e->err || (e->is_send ? c->recv_open : c->send_open))
+    if (e->err || (!dead && ((e->is_send ? c->recv_open : c->send_open) || is_cut(c))))
         return e->err;
     e->err = -ECONNRESET;
     /* A graceful shutdown is not logged here: the caller knows whether it matters. */
-    if (!e->is_send && !c->sent_all)
+    if (!e->is_send && !c->sent_all && !dead)
         NB_WARN("loopback: %s closed with sends in flight", e->peer);
     return e->err;
 }
@@ -376,6 +450,23 @@ static void append(struct part **list, struct part *p)
     *list = p;
 }
 
+/* All that the network lets through. Tags: an end without them has only 0. */
+static void match(struct connection *c)
+{
+    if (is_cut(c) || is_dead(c->from) || is_dead(c->to))
+        return;
+    for (struct part **at = &c->sends; *at && !c->send.err;) {
+        struct part *from = *at, *to = take(&c->recvs, from->tag);
+
+        if (!to) {
+            at = &from->next;
+            continue;
+        }
+        *at = from->next;
+        carry(from, to);
+    }
+}
+
 static int loop_isend(void *send_comm, const void *data, size_t size, int tag, void *mhandle, void **request)
 {
     struct end *e = send_comm;
@@ -392,16 +483,11 @@ static int loop_isend(void *send_comm, const void *data, size_t size, int tag, v
     if (!err && !(r = request_new(e, 1)))
         err = -ENOMEM;
     if (!err) {
-        struct part *to;
-
         r->part[0].data = (uint8_t *)(uintptr_t)data;
         r->part[0].size = size;
         r->part[0].tag = tag;
-        to = take(&c->recvs, tag);
-        if (to)
-            carry(&r->part[0], to);
-        else
-            append(&c->sends, &r->part[0]);
+        append(&c->sends, &r->part[0]);
+        match(c);
         *request = r;
     }
     pthread_mutex_unlock(&c->lock);
@@ -425,17 +511,15 @@ static int loop_irecv(void *recv_comm, int n, void **data, const size_t *sizes, 
     if (!err && !(r = request_new(e, n)))
         err = -ENOMEM;
     for (int i = 0; i < n && !err; i++) {
-        struct part *from, *to = &r->part[i];
+        struct part *to = &r->part[i];
 
         to->data = data[i];
         to->size = sizes[i];
         to->tag = tags ? tags[i] : 0;
-        from = take(&c->sends, to->tag);
-        if (from)
-            carry(from, to);
-        else
-            append(&c->recvs, to);
+        append(&c->recvs, to);
     }
+    if (!err)
+        match(c);
     if (!err)
         *request = r;
     pthread_mutex_unlock(&c->lock);
@@ -461,6 +545,8 @@ static int loop_test(void *request, int *done, size_t *sizes)
     int err = 0;
 
     pthread_mutex_lock(&e->connection->lock);
+    if (r->left)
+        match(e->connection);
     *done = r->left == 0;
     if (e->connection->held && !e->is_send) {
         *done = 0;
@@ -520,6 +606,17 @@ static const char *loop_peer_name(void *comm)
     return ((struct end *)comm)->peer;
 }
 
+static int loop_lost(void *send_comm)
+{
+    struct end *e = send_comm;
+    int err;
+
+    pthread_mutex_lock(&e->connection->lock);
+    err = end_error(e);
+    pthread_mutex_unlock(&e->connection->lock);
+    return err;
+}
+
 static uint64_t loop_wire_bytes(void *comm)
 {
     struct end *e = comm;
@@ -539,6 +636,8 @@ const struct nb_net_ops loopback_ops = {
     .properties = loop_properties,
     .listen = loop_listen,
     .connect = loop_connect,
+    .lost = loop_lost,
+    .handle_name = loop_handle_name,
     .accept = loop_accept,
     .reg_mr = loop_reg_mr,
     .dereg_mr = loop_dereg_mr,

@@ -5,7 +5,8 @@
  *
  * It has one device, "loop0", that takes host memory. connect succeeds at once, or fails with -ECONNREFUSED
  * when the listener is gone. A message is copied when both its send and its receive are posted, by whichever
- * call comes second, and only then the send tests done. Nothing is lost, reordered or delayed.
+ * call comes second, and only then the send tests done. Nothing is lost, reordered or delayed,
+ * but by faults that a test asks for.
  *
  * Threads: as every transport; the two ends of a connection may be used by different threads.
  */
@@ -15,6 +16,13 @@
 #include "net/transport.h"
 
 extern const struct nb_net_ops loopback_ops;
+
+/* Faults, of the contexts that the transports were initialized for, until loopback_heal. */
+/* Nothing gets through between the two, either way, and nothing is refused: calls wait. */
+void loopback_separate(const struct nb_context *a, const struct nb_context *b);
+/* The process of the context is gone: its connections are reset, its listeners refuse. */
+void loopback_kill(const struct nb_context *ctx);
+void loopback_heal(void);
 
 /* Connections, listeners and transports of this process that have not been closed. */
 int loopback_open_objects(void);

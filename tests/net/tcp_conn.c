@@ -12,6 +12,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/clock.h"
+#include "base/context.h"
 #include "net/tcp_recv.h"
 #include "net/tcp_send.h"
 #include "util.h"
@@ -331,6 +333,115 @@ START_TEST(version_on_both_sides)
 }
 END_TEST
 
+/* The transport's time runs ahead by this. */
+static int64_t ahead_ns;
+
+static uint64_t shifted_ns(void *arg)
+{
+    (void)arg;
+    return nb_now_ns() + (uint64_t)ahead_ns;
+}
+
+static void shift_time(void)
+{
+    ahead_ns = 0;
+    net_context()->clock = (struct nb_clock){shifted_ns, NULL};
+}
+
+/* A peer's hello may come long after its connection: its process was paused, or packets were lost. */
+START_TEST(late_hello)
+{
+    uint8_t handle[NB_NET_HANDLE_BYTES], b[NB_TCP_HELLO_BYTES];
+    void *listen, *recv = NULL;
+    int64_t end = patient_ms() + 20000;
+    int fd;
+
+    net = net_up(NULL, NULL);
+    shift_time();
+    ck_assert_int_eq(net->ops->listen(net, 0, handle, &listen), 0);
+    fd = raw_connect(handle);
+    raw_hello(b, handle, NB_TCP_WIRE_VERSION, 0, 1);
+    ck_assert_int_eq(write(fd, b, 10), 10);
+    for (int s = 0; s < 100; s += 10) { /* within NIBBLE_CONNECT_TIMEOUT */
+        ck_assert_int_eq(net->ops->accept(listen, &recv), 0);
+        ck_assert_ptr_null(recv);
+        ahead_ns += 10000000000;
+    }
+    ck_assert_int_eq(write(fd, b + 10, sizeof(b) - 10), sizeof(b) - 10);
+    while (!recv) {
+        ck_assert_int_eq(net->ops->accept(listen, &recv), 0);
+        ck_assert_int_lt(patient_ms(), end);
+    }
+    ck_assert_ptr_null(logged("stranger"));
+    close(fd);
+    net->ops->close_recv(recv);
+    net->ops->close_listen(listen);
+    net_down();
+}
+END_TEST
+
+/* Who has seen a hello on the wire, and says it again, is a stranger. */
+START_TEST(used_hello)
+{
+    uint8_t handle[NB_NET_HANDLE_BYTES], b[NB_TCP_HELLO_BYTES];
+    void *listen, *recv[4] = {NULL};
+    int64_t end = patient_ms() + 20000;
+    int fd[4], accepted = 0;
+
+    net = net_up(NULL, NULL);
+    ck_assert_int_eq(net->ops->listen(net, 0, handle, &listen), 0);
+    raw_hello(b, handle, NB_TCP_WIRE_VERSION, 0, 1);
+    for (int i = 0; i < 4; i++) {
+        fd[i] = raw_connect(handle);
+        ck_assert_int_eq(write(fd[i], b, sizeof(b)), sizeof(b));
+        while (accepted == 0) {
+            ck_assert_int_eq(net->ops->accept(listen, &recv[0]), 0);
+            accepted += recv[0] != NULL;
+            ck_assert_int_lt(patient_ms(), end);
+        }
+    }
+    while (!logged("used before")) {
+        ck_assert_int_eq(net->ops->accept(listen, &recv[1]), 0);
+        ck_assert_ptr_null(recv[1]);
+        ck_assert_int_lt(patient_ms(), end);
+    }
+    for (int i = 0; i < 200; i++) {
+        ck_assert_int_eq(net->ops->accept(listen, &recv[1]), 0);
+        ck_assert_ptr_null(recv[1]);
+        usleep(100);
+    }
+    ck_assert_int_eq(warnings(), 0);
+    for (int i = 0; i < 4; i++)
+        close(fd[i]);
+    net->ops->close_recv(recv[0]);
+    net->ops->close_listen(listen);
+    net_down();
+}
+END_TEST
+
+/* Who connects can see that the listener has let go of it, before anything is sent. */
+START_TEST(lost_before_acceptance)
+{
+    struct pair p = {0};
+    int64_t end = patient_ms() + 20000;
+
+    net = net_up(NULL, NULL);
+    ck_assert_int_eq(net->ops->listen(net, 0, p.handle, &p.listen), 0);
+    while (!p.send) {
+        ck_assert_int_eq(net->ops->connect(net, 0, NULL, p.handle, &p.send), 0);
+        ck_assert_int_lt(patient_ms(), end);
+    }
+    ck_assert_int_eq(net->ops->lost(p.send), 0);
+    net->ops->close_listen(p.listen);
+    while (net->ops->lost(p.send) == 0)
+        ck_assert_int_lt(patient_ms(), end);
+    ck_assert_int_eq(net->ops->lost(p.send), -ECONNRESET);
+    ck_assert_int_eq(warnings(), 0);
+    net->ops->close_send(p.send);
+    net_down();
+}
+END_TEST
+
 /* All kinds of strangers at once; a real peer connects among them and works. */
 START_TEST(strangers)
 {
@@ -343,6 +454,7 @@ START_TEST(strangers)
     struct pair p = {0};
 
     net = net_up(NULL, NULL);
+    shift_time();
     ck_assert_int_eq(net->ops->listen(net, 0, p.handle, &p.listen), 0);
     memcpy(handle, p.handle, sizeof(handle));
     srand(7);
@@ -390,14 +502,13 @@ START_TEST(strangers)
     exchange(&p, 200000);
     /* Those that were too many for the table, and those that said something wrong, are gone already. */
     ck_assert_int_le(open_fds(), fds + n + 128 + 24);
-    /* The rest goes when its time is over, however busily it drips; nothing of it became a connection. At
-     * least 6.4 s lie between the first and the last look. */
+    /* The rest goes when its time is over, however busily it drips; nothing of it became a connection. */
     for (int i = 1; i <= 33; i++) {
         for (int k = 0; k < LORIS; k++)
             (void)!send(fd[loris + k], b + i % 60, 1, MSG_NOSIGNAL);
         ck_assert_int_eq(net->ops->accept(p.listen, &extra), 0);
         ck_assert_ptr_null(extra);
-        usleep(200000);
+        ahead_ns += 4000000000;
     }
     ck_assert_int_le(open_fds(), fds + n + 24);
     ck_assert_int_eq(warnings(), 0);
@@ -646,6 +757,9 @@ int main(void)
         {"connections", several_from_one_listener, 1},
         {"connections", bad_handles, 1},
         {"connections", version_on_both_sides, 1},
+        {"connections", late_hello, 1},
+        {"connections", used_hello, 1},
+        {"connections", lost_before_acceptance, 1},
         {"connections", strangers, 1},
         {"connections", crowd, 1},
         {"connections", unfinished_peers, 1},

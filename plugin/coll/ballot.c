@@ -1,0 +1,256 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * See ballot.h. Yeses of a peer come in the order of rounds; a row and a column share no connection, so each
+ * connection carries three:
+ *
+ *   number   round                    in the row   in the column
+ *   0        GREETED                  yes          yes
+ *   1        ROW, COLUMN              ROW          COLUMN
+ *   2        ROW_ALL, COLUMN_ALL      ROW_ALL      COLUMN_ALL
+ *
+ * Nothing is read behind the third: it belongs to the communicator, which may exist there already.
+ */
+#include "coll/ballot.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define YESES 3
+
+static bool is_in_column(const struct nb_mesh *m, int rank)
+{
+    const struct nb_coll_comm *comm = m->comm;
+
+    return nb_on_grid(comm) && nb_grid_same_column(comm->grid, comm->rank, rank);
+}
+
+/* The number of a round's yes. */
+static unsigned number_of(enum nb_round round)
+{
+    return round == NB_ROUND_GREETED ? 0 : round <= NB_ROUND_COLUMN ? 1 : 2;
+}
+
+static enum nb_round round_of(const struct nb_mesh *m, int rank, unsigned number)
+{
+    static const enum nb_round row[YESES] = {NB_ROUND_GREETED, NB_ROUND_ROW, NB_ROUND_ROW_ALL};
+    static const enum nb_round column[YESES] = {NB_ROUND_GREETED, NB_ROUND_COLUMN, NB_ROUND_COLUMN_ALL};
+
+    return (is_in_column(m, rank) ? column : row)[number];
+}
+
+bool nb_ballot_is_shared(const struct nb_mesh *m, int rank, enum nb_round round)
+{
+    return m->comm->peer[rank].linked && round_of(m, rank, number_of(round)) == round;
+}
+
+void nb_ballots_open(struct nb_mesh *m, enum nb_round round)
+{
+    for (int r = 0; r < m->comm->nnodes; r++)
+        if (nb_ballot_is_shared(m, r, round))
+            m->ballot[r].due = (uint8_t)(number_of(round) + 1);
+}
+
+static bool is_idle(const struct nb_handshake *n)
+{
+    return !n->posted || n->done;
+}
+
+bool nb_ballot_is_done(const struct nb_mesh *m, int rank, enum nb_round round)
+{
+    const struct nb_ballot *b = &m->ballot[rank];
+    const unsigned number = number_of(round);
+
+    return b->got > number && (b->said > number + 1 || (b->said == number + 1 && is_idle(&b->out)));
+}
+
+/* ---- saying ----------------------------------------------------------------------------------------- */
+
+static bool all_have_come(const struct nb_mesh *m, int rank)
+{
+    for (int c = 0; c < NB_CLASS_COUNT; c++)
+        if (!nb_mesh_in(m, rank, c))
+            return false;
+    return true;
+}
+
+static void pack_yes(struct nb_mesh *m, int rank, struct nb_handshake *out)
+{
+    const struct nb_coll_comm *comm = m->comm;
+    struct nb_vote v = {.yes = 1, .rank = (uint32_t)comm->rank};
+
+    v.round = round_of(m, rank, m->ballot[rank].said);
+    if (v.round == NB_ROUND_COLUMN)
+        v.token = m->row_token[nb_grid_row(comm->grid, comm->rank)];
+    nb_vote_pack(&v, out->buf);
+}
+
+static void pack_no(struct nb_mesh *m, struct nb_handshake *out)
+{
+    const int rank = m->comm->rank;
+    struct nb_vote v = {.rank = (uint32_t)rank, .round = m->cause};
+    char text[NB_CTL_TEXT + 96];
+
+    if (!m->own)
+        snprintf(text, sizeof(text), "%s", m->reason);
+    else if (m->cause == NB_CAUSE_SURE)
+        snprintf(text, sizeof(text), "node %d (%.40s) declines: %s", rank, m->mine.host, m->reason);
+    else
+        snprintf(text, sizeof(text), "%.*s, says node %d", (int)sizeof(v.reason) - 20, m->reason, rank);
+    memcpy(v.reason, text, sizeof(v.reason) - 1);
+    nb_vote_pack(&v, out->buf);
+}
+
+/* Say what is due to peer `r`. */
+static bool say(struct nb_mesh *m, int r)
+{
+    const struct nb_outgoing *o = nb_mesh_out(m, r, NB_CLASS_CONTROL);
+    struct nb_ballot *b = &m->ballot[r];
+    int ret;
+
+    if (!o->conn || !o->hello.done || b->over)
+        return false;
+    if (is_idle(&b->out)) {
+        const bool no = m->declining && b->told != m->version;
+
+        if (!m->declining && b->due == 0 && m->linked[r] && all_have_come(m, r))
+            b->due = 1;
+        if (!no && (m->declining || b->said >= b->due))
+            return false;
+        nb_handshake_again(&b->out);
+        b->out.len = NB_VOTE_BYTES;
+        if (no) {
+            pack_no(m, &b->out);
+            b->told = m->version;
+        } else {
+            pack_yes(m, r, &b->out);
+            b->said++;
+        }
+    }
+    ret = nb_handshake_send(m->comm->net, o->conn, &b->out);
+    if (ret >= 0)
+        return ret > 0;
+    if (b->got == 0 && !m->prepared)
+        return false; /* mesh.c will find it broken */
+    b->unreachable = true;
+    nb_mesh_blame(m, NB_CAUSE_LOST, "lost %s: %s", m->comm->peer[r].name, strerror(-ret));
+    return true;
+}
+
+/* ---- hearing ---------------------------------------------------------------------------------------- */
+
+/* The incoming connection of peer `r` has ended. */
+static void ended(struct nb_mesh *m, int r, int err)
+{
+    struct nb_ballot *b = &m->ballot[r];
+
+    if (!b->no && !m->declining && !m->prepared && m->comm->net->lost) {
+        nb_mesh_drop(m, nb_mesh_in(m, r, NB_CLASS_CONTROL)); /* it comes again, or cannot be dialled */
+        return;
+    }
+    b->over = true;
+    if (!b->no && b->got < YESES)
+        nb_mesh_blame(m, NB_CAUSE_LOST, "lost %s before its vote: %s", m->comm->peer[r].name, strerror(-err));
+}
+
+/* Behind its last yes a peer that has a communicator talks as its engine does. It hears the no, and fails. */
+static bool is_of_communicator(const struct nb_mesh *m, struct nb_ballot *b)
+{
+    struct nb_ctl ctl;
+    const char *why;
+
+    if (b->got < YESES || nb_ctl_parse(b->in.buf, b->in.len, m->comm->token, &ctl, &why))
+        return false;
+    b->no |= ctl.kind == NB_CTL_ABORT;
+    return true;
+}
+
+static void read_vote(struct nb_mesh *m, int r)
+{
+    struct nb_ballot *b = &m->ballot[r];
+    const char *name = m->comm->peer[r].name, *why = "";
+    struct nb_vote v;
+
+    if (is_of_communicator(m, b))
+        return;
+    if (nb_vote_parse(b->in.buf, b->in.len, &v, &why)) {
+        b->no = b->over = true;
+        nb_mesh_object(m, "malformed vote from %s: %s", name, why);
+    } else if (!v.yes) {
+        b->no = true;
+        nb_mesh_adopt(m, (enum nb_cause)v.round, v.reason[0] ? v.reason : name);
+    } else if (v.rank != (uint32_t)r || b->got >= YESES || v.round != round_of(m, r, b->got)) {
+        b->no = b->over = true;
+        nb_mesh_object(m, "malformed vote from %s: that of node %u in round %u", name, v.rank, v.round);
+    } else {
+        b->got++;
+        if (v.round == NB_ROUND_COLUMN)
+            m->row_token[nb_grid_row(m->comm->grid, r)] = v.token;
+    }
+}
+
+/* Whether anything is to be expected of peer `r`. */
+static bool is_awaited(const struct nb_mesh *m, int r)
+{
+    const struct nb_ballot *b = &m->ballot[r];
+
+    return nb_mesh_in(m, r, NB_CLASS_CONTROL) && !b->over && (m->declining || (b->got < YESES && !b->no));
+}
+
+static bool hear(struct nb_mesh *m, int r)
+{
+    bool moved = false;
+
+    while (is_awaited(m, r)) {
+        struct nb_ballot *b = &m->ballot[r];
+        int ret = nb_handshake_receive(m->comm->net, nb_mesh_in(m, r, NB_CLASS_CONTROL)->conn, &b->in);
+
+        if (ret < 0) {
+            ended(m, r, ret);
+            return true;
+        }
+        moved |= ret > 0;
+        if (!b->in.done)
+            break;
+        read_vote(m, r);
+        nb_handshake_again(&b->in);
+    }
+    return moved;
+}
+
+/* ---- all -------------------------------------------------------------------------------------------- */
+
+bool nb_ballots_move(struct nb_mesh *m)
+{
+    bool moved = false;
+
+    /* A no that is here counts before anything is said. */
+    for (int r = 0; r < m->comm->nnodes; r++)
+        moved |= hear(m, r);
+    if (m->cause != NB_CAUSE_NONE && !m->declining)
+        return true;
+    for (int r = 0; r < m->comm->nnodes; r++)
+        moved |= say(m, r);
+    return moved;
+}
+
+void nb_ballots_decline(struct nb_mesh *m)
+{
+    m->declining = true;
+}
+
+bool nb_ballots_are_over(const struct nb_mesh *m)
+{
+    for (int r = 0; r < m->comm->nnodes; r++) {
+        const struct nb_ballot *b = &m->ballot[r];
+        const bool hears = !b->unreachable && !b->over;
+
+        if (!m->linked[r])
+            continue;
+        if (hears && (b->told != m->version || !is_idle(&b->out)))
+            return false;
+        /* Who is the cause itself, or has heard of it, does not change its mind. */
+        if (m->cause != NB_CAUSE_SURE && hears && !b->no && !m->deaf)
+            return false;
+    }
+    return true;
+}

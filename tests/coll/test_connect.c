@@ -1,0 +1,435 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What goes wrong while nodes connect, in virtual time: one node of a group has a fault, at each of the steps
+ * that its connect takes, from the first connection to the last vote. Whatever it is, every living node ends
+ * within NIBBLE_CONNECT_TIMEOUT by its own clock, and its log names the culprit; where some have got a
+ * communicator all the same, it fails at once. What is only late is no error.
+ */
+#include <check.h>
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/context.h"
+#include "base/log.h"
+#include "coll/coll.h"
+#include "coll/comm.h"
+#include "coll/engine.h"
+#include "device/device.h"
+#include "net/loopback.h"
+#include "policy/job.h"
+#include "policy/queue.h"
+#include "state/budget.h"
+
+#define MOST 8
+#define SECOND ((int64_t)NB_NS_PER_S)
+#define TURNS 2000000 /* of a run */
+
+static struct node {
+    struct nb_context ctx;
+    struct nb_params params;
+    int64_t offset; /* of its clock */
+    uint8_t handle[NB_NET_HANDLE_BYTES];
+    struct nb_coll_listen *listen;
+    struct nb_coll_connect *connect;
+    struct nb_coll_comm *comm;
+    int64_t began, ended, due;
+    int connected; /* result of connect; -EINPROGRESS before */
+    bool asleep, dead;
+    bool returns;                    /* from sleep */
+    char declined[512], failed[512]; /* lines of its log */
+} node[MOST];
+
+static int nodes, speaking;
+static unsigned turns;
+static int64_t now_ns; /* the time outside of all clocks */
+
+__attribute__((format(printf, 5, 6))) static void logger(ncclDebugLogLevel level, unsigned long flags,
+                                                         const char *file, int line, const char *fmt, ...)
+{
+    char text[512];
+    va_list ap;
+
+    (void)flags, (void)file, (void)line;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof(text), fmt, ap);
+    va_end(ap);
+    if (getenv("NB_SHOW"))
+        fprintf(stderr, "%10.3f node %d: %s\n", (double)now_ns / 1e9, speaking, text);
+    if (level != NCCL_LOG_WARN || speaking < 0)
+        return;
+    if (strstr(text, "is declined"))
+        memcpy(node[speaking].declined, text, sizeof(text));
+    else if (strstr(text, "comm 0x"))
+        memcpy(node[speaking].failed, text, sizeof(text));
+}
+
+static uint64_t virtual_ns(void *arg)
+{
+    return (uint64_t)(now_ns + ((struct node *)arg)->offset);
+}
+
+static int no_gpu(struct nb_context *ctx)
+{
+    (void)ctx;
+    return -1;
+}
+
+static void make(int i, bool grid)
+{
+    struct node *n = &node[i];
+
+    memset(n, 0, sizeof(*n));
+    n->params = *nb_params_defaults();
+    n->params.credits = 4;
+    n->params.unit_bytes = 16384;
+    n->params.device = 1; /* host */
+    n->params.schedule = grid ? NB_SCHEDULE_TWO_LEVEL : NB_SCHEDULE_DIRECT;
+    n->offset = (1 + 3600 * (int64_t)i) * SECOND;
+    n->ctx.params = &n->params;
+    n->ctx.clock = (struct nb_clock){virtual_ns, n};
+    n->ctx.current_gpu = no_gpu;
+    ck_assert_int_eq(nb_budgets_open(&n->ctx), 0);
+    ck_assert_int_eq(nb_gpus_open(&n->ctx), 0);
+    ck_assert_int_eq(nb_queues_open(&n->ctx), 0);
+    ck_assert_int_eq(nb_jobs_open(&n->ctx), 0);
+    ck_assert_int_eq(nb_engine_open(&n->ctx, NULL), 0);
+    ck_assert_int_eq(nb_net_open_with(&n->ctx, &loopback_ops), 0);
+    ck_assert_int_eq(nb_coll_listen(&n->ctx, 0, 17, n->handle, &n->listen), 0);
+    n->connected = -EINPROGRESS;
+}
+
+static void begin(int n, bool grid)
+{
+    nb_log_set(logger);
+    loopback_heal();
+    nodes = n;
+    turns = 0;
+    now_ns = 0;
+    speaking = -1;
+    for (int i = 0; i < n; i++)
+        make(i, grid);
+}
+
+static void begin_connect(int i)
+{
+    void *handles[MOST];
+
+    for (int r = 0; r < nodes; r++)
+        handles[r] = node[r].handle;
+    node[i].began = now_ns;
+    ck_assert_int_eq(nb_coll_connect_begin(handles, nodes, i, node[i].listen, &node[i].connect), 0);
+}
+
+/* One step of everything on a node: true when something moved. */
+static bool step(int i)
+{
+    struct node *n = &node[i];
+    const int64_t t = now_ns + n->offset;
+    bool moved;
+
+    speaking = i;
+    moved = nb_engine_step(n->ctx.engine, t);
+    n->due = nb_engine_wait(n->ctx.engine, t, NULL, 0).until_ns;
+    if (n->connect) {
+        bool on;
+        n->connected = nb_coll_connect_step(n->connect, &on, &n->comm);
+        if (n->connected != -EINPROGRESS) {
+            n->connect = NULL;
+            n->ended = now_ns;
+        } else if (nb_coll_connect_until(n->connect) < n->due) {
+            n->due = nb_coll_connect_until(n->connect);
+        }
+        moved |= on;
+    }
+    if (n->due != INT64_MAX)
+        n->due -= n->offset;
+    speaking = -1;
+    return moved;
+}
+
+/* A round of all nodes but those asleep. When nothing moves, time goes on to what is due first, at most to
+ * `limit`. */
+static void turn(int64_t limit)
+{
+    bool moved = false;
+    int64_t next = limit;
+
+    ck_assert_uint_lt(turns++, TURNS);
+    for (int i = 0; i < nodes; i++) {
+        if (node[i].asleep || node[i].dead)
+            continue;
+        moved |= step(i);
+        if (node[i].due < next)
+            next = node[i].due;
+    }
+    if (moved)
+        return;
+    ck_assert_msg(next != INT64_MAX, "nothing moves, and nothing is due");
+    now_ns = next > now_ns ? next : now_ns;
+    now_ns++;
+}
+
+static bool is_living(int i)
+{
+    return !node[i].dead && (!node[i].asleep || node[i].returns);
+}
+
+static bool all_ended(void)
+{
+    for (int i = 0; i < nodes; i++)
+        if (is_living(i) && node[i].connected == -EINPROGRESS)
+            return false;
+    return true;
+}
+
+static void close_comms(void)
+{
+    int open = 0;
+
+    for (int i = 0; i < nodes; i++) {
+        open += node[i].comm != NULL;
+        if (node[i].comm)
+            ck_assert_int_eq(nb_coll_close_begin(node[i].comm), 0);
+    }
+    while (open) {
+        turn(INT64_MAX);
+        for (int i = 0; i < nodes; i++) {
+            if (!node[i].comm || nb_coll_close_step(node[i].comm))
+                continue;
+            node[i].comm = NULL;
+            open--;
+        }
+    }
+}
+
+/* All wake up, and end by themselves; nothing is left. */
+static void end(void)
+{
+    for (int i = 0; i < nodes; i++) {
+        node[i].asleep = node[i].dead = false;
+        if (!node[i].connect && node[i].connected == -EINPROGRESS) /* it never came */
+            ck_assert_int_eq(nb_coll_close_listen(node[i].listen), 0);
+    }
+    for (bool more = true; more;) {
+        more = false;
+        for (int i = 0; i < nodes; i++)
+            more |= node[i].connect != NULL;
+        if (more)
+            turn(INT64_MAX);
+    }
+    for (int i = 0; i < nodes; i++)
+        if (node[i].connected == 0)
+            ck_assert_int_eq(nb_coll_close_listen(node[i].listen), 0);
+    close_comms();
+    for (int i = 0; i < nodes; i++) {
+        struct node *n = &node[i];
+        nb_net_close(&n->ctx);
+        nb_engine_close(&n->ctx);
+        nb_jobs_close(&n->ctx);
+        nb_queues_close(&n->ctx);
+        nb_gpus_close(&n->ctx);
+        nb_budgets_close(&n->ctx);
+    }
+    ck_assert_int_eq(loopback_open_objects(), 0);
+    nb_log_set(NULL);
+}
+
+/* ---- one fault -------------------------------------------------------------------------------------- */
+
+enum fault { KILLED, STOPPED, CUT, CUT_OFF, PAUSED, SLOW, FAULTS };
+static const char *const fault_name[FAULTS] = {"killed", "stopped", "cut", "cut off", "paused", "slow"};
+
+static const struct group {
+    int nodes;
+    bool grid;
+} groups[] = {{2, false}, {3, false}, {4, false}, {5, false}, {6, false},
+              {7, false}, {8, false}, {4, true},  {6, true},  {8, true}};
+#define GROUPS (int)(sizeof(groups) / sizeof(groups[0]))
+
+static struct run {
+    struct group group;
+    enum fault fault;
+    int victim, other; /* CUT: between these two */
+    int at;            /* before which step of the victim's */
+    char phase[64];    /* that it was in */
+    bool done;         /* it has happened */
+    int64_t when;
+    bool split;
+} run;
+
+static const char *run_name(void)
+{
+    static char text[256];
+
+    snprintf(text, sizeof(text), "%d nodes%s, node %d %s before step %d (%s)", run.group.nodes,
+             run.group.grid ? " on a grid" : "", run.victim, fault_name[run.fault], run.at, run.phase);
+    return text;
+}
+
+static void make_fault(void)
+{
+    struct node *v = &node[run.victim];
+
+    run.done = true;
+    run.when = now_ns;
+    snprintf(run.phase, sizeof(run.phase), "%s", nb_coll_connect_phase(v->connect));
+    switch (run.fault) {
+    case KILLED:
+        v->dead = true;
+        loopback_kill(&v->ctx);
+        break;
+    case CUT_OFF:
+        for (int i = 0; i < nodes; i++)
+            if (i != run.victim)
+                loopback_separate(&v->ctx, &node[i].ctx);
+        break;
+    case CUT: loopback_separate(&v->ctx, &node[run.other].ctx); break;
+    case PAUSED:
+    case SLOW: v->returns = true; /* fall through */
+    default: v->asleep = true;
+    }
+}
+
+/* Whether a line of node i's log names who is missing. */
+static bool names(int i, const char *line)
+{
+    char victim[16], other[16];
+
+    snprintf(victim, sizeof(victim), "node %d (", run.victim);
+    snprintf(other, sizeof(other), "node %d (", run.other);
+    if (i == run.victim && run.fault == CUT_OFF) /* to itself the others are missing */
+        return strstr(line, " node ") != NULL;
+    return strstr(line, victim) || (run.fault == CUT && strstr(line, other));
+}
+
+/* A communicator that only some nodes have fails, at once and with the cause. */
+static void check_split(int i)
+{
+    const int64_t limit = now_ns + (run.fault == STOPPED || run.fault == CUT_OFF ? 35 : 1) * SECOND;
+
+    run.split = true;
+    while (!nb_comm_failed(node[i].comm) && now_ns < limit)
+        turn(limit);
+    ck_assert_msg(nb_comm_failed(node[i].comm), "%s: node %d alone has a communicator", run_name(), i);
+    ck_assert_msg(node[i].failed[0], "%s: node %d does not say why", run_name(), i);
+}
+
+static void check_outcome(void)
+{
+    const bool harmless = run.fault == PAUSED || run.fault == SLOW;
+    int declined = 0;
+
+    for (int i = 0; i < nodes; i++) {
+        const struct node *n = &node[i];
+        if (!is_living(i))
+            continue;
+        declined += n->connected != 0;
+        ck_assert_msg(n->connected == 0 || n->connected == -ECONNREFUSED, "%s: node %d: %d", run_name(), i,
+                      n->connected);
+        ck_assert_msg(n->ended - n->began <= n->params.connect_timeout * SECOND + (int64_t)NB_NS_PER_MS,
+                      "%s: node %d ends after %.3f s", run_name(), i, (double)(n->ended - n->began) / 1e9);
+        ck_assert_msg(n->connected == 0 || names(i, n->declined), "%s: node %d says \"%s\"", run_name(), i,
+                      n->declined);
+        /* What is known at once is told at once. */
+        ck_assert_msg(run.fault != KILLED || n->ended - run.when < SECOND, "%s: node %d ends after %.3f s",
+                      run_name(), i, (double)(n->ended - run.when) / 1e9);
+    }
+    ck_assert_msg(!harmless || declined == 0, "%s: %s", run_name(), node[0].declined);
+    for (int i = 0; i < nodes && declined; i++)
+        if (is_living(i) && node[i].connected == 0)
+            check_split(i);
+}
+
+/* False when the victim has connected before that step. */
+static bool run_fault(void)
+{
+    int steps = 0;
+
+    begin(run.group.nodes, run.group.grid);
+    run.done = run.split = false;
+    for (int i = 0; i < nodes; i++)
+        begin_connect(i);
+    while (!all_ended()) {
+        struct node *v = &node[run.victim];
+        int64_t limit = INT64_MAX;
+
+        if (!run.done && v->connect && steps++ == run.at)
+            make_fault();
+        if (run.done && run.fault == PAUSED) {
+            limit = run.when + 20 * SECOND;
+            if (now_ns >= limit) {
+                v->asleep = false;
+                limit = INT64_MAX;
+            }
+        } else if (run.done && run.fault == SLOW) {
+            limit = (now_ns / SECOND + 1) * SECOND; /* a step a second */
+            v->asleep = true;
+            turn(limit);
+            v->asleep = now_ns < limit;
+            if (v->asleep)
+                continue;
+        }
+        turn(limit);
+    }
+    if (run.done)
+        check_outcome();
+    end();
+    return run.done;
+}
+
+static const char *const phases[] = {"connecting",
+                                     "preparing",
+                                     "vote of the row",
+                                     "vote of the column",
+                                     "second vote of the row",
+                                     "second vote of the column"};
+#define PHASES (int)(sizeof(phases) / sizeof(phases[0]))
+
+START_TEST(table)
+{
+    bool seen[PHASES] = {false};
+    int runs = 0, splits = 0;
+
+    run.group = groups[_i / FAULTS];
+    run.fault = (enum fault)(_i % FAULTS);
+    for (int who = 0; who < 2; who++) {
+        run.victim = who ? run.group.nodes - 1 : run.group.nodes / 2;
+        run.other = run.victim ^ 1;
+        if (run.other >= run.group.nodes)
+            run.other = run.victim - 1;
+        for (run.at = 0; run_fault(); run.at++) {
+            runs++;
+            splits += run.split;
+            for (int k = 0; k < PHASES; k++)
+                seen[k] |= strcmp(run.phase, phases[k]) == 0;
+            ck_assert_int_lt(run.at, 1000);
+        }
+    }
+    for (int k = 0; k < PHASES; k++)
+        ck_assert_msg(seen[k] || (!run.group.grid && strstr(phases[k], "column")), "never in phase %s",
+                      phases[k]);
+    printf("%d nodes%s, %s: %d runs, in %d of them some had a communicator, which failed\n", run.group.nodes,
+           run.group.grid ? " on a grid" : "", fault_name[run.fault], runs, splits);
+    fflush(stdout);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("coll/connect");
+    TCase *c = tcase_create("faults");
+    SRunner *runner = srunner_create(suite);
+    int failed;
+
+    tcase_set_timeout(c, 3600);
+    tcase_add_loop_test(c, table, 0, GROUPS * FAULTS);
+    suite_add_tcase(suite, c);
+    srunner_run_all(runner, CK_ENV);
+    failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
