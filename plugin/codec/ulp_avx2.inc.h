@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The functions that ulp_block.inc.h wants, in four vectors of eight lanes of 32 bits; included by ulp_avx2.c
- * for each width W. */
+/* What ulp_block.inc.h asks for, with AVX2: a group is four vectors of eight lanes of 32 bits. Included for
+ * each width W by ulp_widths.inc.h. */
 
 #define BITS (8 * W)
 #define MAGNITUDE ((int)((1u << (BITS - 1)) - 1))

@@ -106,31 +106,10 @@ static inline void floats_to_halves(const float *v, uint16_t *x)
                             _mm512_cvtps_ph(_mm512_loadu_ps(v + i), _MM_FROUND_TO_NEAREST_INT));
 }
 
-#define W 1
-#define NAME(x) x##_w8
-#include "codec/ulp_avx512_16.inc.h"
-#undef W
-#undef NAME
-
-#define W 2
-#define NAME(x) x##_w16
-#include "codec/ulp_avx512_16.inc.h"
-#undef W
-#undef NAME
-
-#define W 4
-#define NAME(x) x##_w32
-#include "codec/ulp_avx512_32.inc.h"
-#undef W
-#undef NAME
-
-const struct nb_ulp_ops nb_ulp_avx512 = {
-    .encode = {encode_block_w8, encode_block_w16, encode_block_w32},
-    .decode = {decode_block_w8, decode_block_w16, decode_block_w32},
-    .probe = {probe_w8, probe_w16, probe_w32},
-    .encode_floors = {encode_floors_w16, encode_floors_w32},
-    .decode_floors = {decode_floors_w16, decode_floors_w32},
-};
+#define ULP_NARROW "codec/ulp_avx512_16.inc.h"
+#define ULP_WIDE "codec/ulp_avx512_32.inc.h"
+#define ULP_TABLE nb_ulp_avx512
+#include "codec/ulp_widths.inc.h"
 
 #if defined(__clang__)
 #pragma clang attribute pop

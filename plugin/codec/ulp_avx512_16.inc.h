@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The functions that ulp_block.inc.h wants, for W = 1 and 2 in 32 lanes of 16 bits; included by ulp_avx512.c.
+/* What ulp_block.inc.h asks for, with AVX-512, for W = 1 and 2: a group is one vector of 32 lanes of 16 bits.
  * Values of width 1 are sign-extended into their lanes, so that the same code orders and subtracts them. */
 
 #ifndef NB_ULP_AVX512_16

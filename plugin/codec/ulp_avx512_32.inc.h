@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The functions that ulp_block.inc.h wants, for W = 4 in two vectors of 16 lanes of 32 bits; included by
- * ulp_avx512.c. */
+/* What ulp_block.inc.h asks for, with AVX-512, for W = 4: a group is two vectors of 16 lanes of 32 bits. */
 
 #ifndef NB_ULP_AVX512_32
 #define NB_ULP_AVX512_32

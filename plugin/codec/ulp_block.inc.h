@@ -1,21 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The block coder, once for all variants. A variant's source defines for each width W (bytes)
- *     W             1, 2 or 4
- *     NAME(x)       the name of function x for this variant and width
- *     lane          type of a value as it is worked on, >= W bytes
- *     group         32 values' k, high and low parts
- * and these functions, then includes this file.
- *     int      diff(cur, ref, map, zz[32], ex[32])   zigzagged differences and exponents of ref; any nonzero?
- *     uint32_t cost(zz, ex, n, c)                    bits of n (multiple of 32) values with parameter c,
- * plane 0 aside void     split(zz, ex, c, group *)             k = clamp(c - ex), high = zz >> k, low = the
- * rest uint32_t above(group *, j)                     mask of high > j void     put_low(struct bits *, group
- * *)       append the low parts in index order void     widths(ref, map, c, group *)          k from the
- * reference; high = 0 void     add(group *, mask)                    high += 1 where the mask has a bit
- *     unsigned get_low(p, bit, group *)              low from bit `bit` of p on; how many bits those were
- *     void     finish(ref, map, group *, dst)        dst = ref + difference
- *     void     unsplit(group *, zz[32])              zigzagged differences again (W > 1)
- *     uint32_t pext(x, mask), pdep(x, mask)
+ * The block coder, once for all variants and widths. What includes it has defined, for the width W:
+ *     W          bytes of a value: 1, 2 or 4
+ *     NAME(x)    the name of function x for this variant and width
+ *     lane       the type of a value as it is worked on, at least W bytes
+ *     group      the k, high and low parts of 32 values
+ * and these functions under NAME(), of a group of 32 values unless it says otherwise:
+ *     diff       zigzagged differences, and the exponents of the reference; whether any difference is not 0
+ *     sample     half of a run's values, by which the whole is judged; false where a run is not sampled
+ *     costs      bits of n values (a multiple of 32) with parameters c - 1, c and c + 1, without plane 0
+ *     split      k = clamp(c - exponent), high = difference >> k, low = the rest
+ *     above      the mask of values whose high part is greater than j
+ *     put_low    appends the low parts, in the order of the values
+ *     widths     k from the reference; high = 0
+ *     add        adds 1 to the high parts where a mask has a bit
+ *     get_low    the low parts from a bit of the coded bytes on; returns how many bits they were
+ *     finish     the values: reference plus difference
+ *     unsplit    the zigzagged differences again (W > 1)
+ * and pext(x, mask) and pdep(x, mask), the bit gather and scatter of BMI2.
  */
 
 #if W > 1

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Floors of the delta4 codec: which a run gets, and what the values below it are coded as. Written once, in
- * loops that the compiler turns into the vectors of the variant that includes it (through ulp_block.inc.h,
- * for W = 2 and 4). A variant besides defines NAME(unsplit): the zigzagged differences of a group being
- * decoded.
+ * Floors of the delta4 codec: which floor a run gets, and how values below it are coded. Plain loops, once for
+ * all variants: the compiler vectorizes them for the target of the source that includes this (through
+ * ulp_block.inc.h, for W = 2 and 4).
  */
 
 #define PATTERNS ((lane)(((uint64_t)1 << 8 * W) - 1))

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The functions that ulp_block.inc.h wants, in portable C; included by ulp_portable.c for each width W. */
+/* What ulp_block.inc.h asks for, in portable C. Included for each width W by ulp_widths.inc.h. */
 
 #define BITS (8u * W)
 #define ALL ((uint32_t)(((uint64_t)1 << BITS) - 1))

@@ -5,6 +5,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "nibble/codec.h"
+
 #define CLIP 3.0f  /* times the median magnitude */
 #define STALE 256u /* look-ups: an older entry that was kept and not met again makes room */
 
@@ -58,16 +60,12 @@ static int normalise(const float *samples, unsigned n, float out[NB_CLASSIFY_SAM
     float most;
 
     memset(out, 0, NB_CLASSIFY_SAMPLES * sizeof(*out));
-    *hash = 0xcbf29ce484222325u ^ n;
     for (unsigned i = 0; i < take; i++) {
-        uint32_t bits;
-        float v = samples[(uint64_t)i * n / take];
-        if (!isfinite(v))
+        out[i] = samples[(uint64_t)i * n / take];
+        if (!isfinite(out[i]))
             return -1;
-        memcpy(&bits, &v, 4);
-        *hash = (*hash ^ bits) * 0x100000001b3u;
-        out[i] = v;
     }
+    *hash = nb_hash64(out, take * sizeof(*out), n);
     most = CLIP * median(out, take);
     for (unsigned i = 0; i < take; i++) {
         out[i] = out[i] > most ? most : out[i] < -most ? -most : out[i];
