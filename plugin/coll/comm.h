@@ -38,6 +38,7 @@
  *   send.c      encodes segments and queues them
  *   gather.c    what is sent of an all-gather's own block
  *   message.c   messages against operations and windows
+ *   payload.c   their check values
  *   receive.c   looks at what has arrived
  *   result.c    results of sums that arrive
  *   take_gather.c   blocks of all-gathers that arrive

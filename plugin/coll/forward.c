@@ -83,7 +83,7 @@ static int forward(struct nb_coll_comm *comm, struct nb_coll_req *win, const str
     /* The slot is kept by a count of its own while it is taken, which may finish the window. */
     unit->len = len;
     unit->left = 1;
-    ret = head.func == NB_FUNC_ALL_GATHER ? nb_gather_take(comm, owner, win, segment, rx)
+    ret = head.func == NB_FUNC_ALL_GATHER ? nb_gather_take(comm, owner, from, win, segment, rx)
                                           : nb_deliver(comm, from, win, segment);
     if (ret > 0) {
         for (int i = 0; i < comm->nneighbors; i++) {

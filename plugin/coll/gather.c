@@ -10,6 +10,7 @@
 
 #include "base/log.h"
 #include "coll/comm.h"
+#include "coll/payload.h"
 #include "coll/task.h"
 
 /* Weights move by less than this between two gathers: rms of the change over that of the values. */
@@ -229,6 +230,7 @@ static int leave(struct nb_coll_comm *comm, struct nb_task *t)
         t->step = NB_STEP_COPY;
         return NB_TASK_MORE;
     }
+    nb_payload_seal(comm, &t->msg, t->body);
     nb_msg_pack(&t->msg, t->buf);
     if (t->msg.coded == 0)
         stats->unchanged_units += copies_of(comm, t);

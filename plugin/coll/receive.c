@@ -47,7 +47,7 @@ static int receive_result(struct nb_coll_comm *comm, struct nb_peer *peer)
                              (unsigned long long)m.offset);
     if (m.func == NB_FUNC_ALL_GATHER) {
         struct nb_peer *owner = &comm->peer[segment.owner];
-        ret = nb_gather_can_take(comm, owner, &m) ? nb_gather_take(comm, owner, win, &segment, rx) : 0;
+        ret = nb_gather_can_take(comm, owner, &m) ? nb_gather_take(comm, owner, peer, win, &segment, rx) : 0;
     } else {
         ret = m.func == NB_FUNC_REDUCE_SCATTER ? nb_take_sum(comm, peer, win, &segment)
                                                : nb_deliver(comm, peer, win, &segment);

@@ -10,6 +10,7 @@
 
 #include "coll/comm.h"
 #include "coll/forward.h"
+#include "coll/payload.h"
 #include "coll/task.h"
 
 /* ---- what has arrived -------------------------------------------------------------------------------- */
@@ -123,6 +124,21 @@ static int set_sources(struct nb_coll_comm *comm, struct nb_task *t, uint32_t by
                              : 0; /* quantized values of a type or reduction that has no quantizer */
 }
 
+/* 0, or < 0 when one of them is damaged: the communicator has failed. */
+static int verify_sources(struct nb_coll_comm *comm, const struct nb_task *t)
+{
+    size_t n = 0;
+
+    for (int i = 0; i < comm->nneighbors; i++) {
+        const struct nb_peer *peer = comm->neighbors[i];
+        if (t->op->schedule->contributes(comm, &t->segment, peer->rank) &&
+            nb_payload_verify(comm, peer, peer->rank, &peer->rx[NB_CLASS_CONTRIB].head,
+                              t->sources[n++].coded))
+            return -1;
+    }
+    return 0;
+}
+
 static void take_heads(struct nb_coll_comm *comm, struct nb_task *t)
 {
     for (int i = 0; i < comm->nneighbors; i++) {
@@ -159,6 +175,7 @@ static void send_sum(struct nb_coll_comm *comm, struct nb_task *t)
     uint64_t copies = t->unit ? (uint64_t)comm->nneighbors : 1;
     size_t len = NB_MSG_BYTES + t->msg.coded;
 
+    nb_payload_seal(comm, &t->msg, t->body);
     nb_msg_pack(&t->msg, t->buf);
     nb_count_unit(comm, t->op->func, &t->msg, len, copies);
     if (t->unit) {
@@ -360,9 +377,12 @@ static int reduce(struct nb_coll_comm *comm, struct nb_coll_req *win, const stru
         nb_task_drop(comm, t);
         return failed(comm, t, ret, "quantized values that cannot be");
     }
-    if ((goal != HERE && !plan_message(comm, t, goal, (uint32_t)bytes)) || !nb_task_ask(comm, t)) {
+    ret = goal == HERE || plan_message(comm, t, goal, (uint32_t)bytes);
+    if (ret)
+        ret = verify_sources(comm, t) ? -1 : nb_task_ask(comm, t);
+    if (ret <= 0) {
         nb_task_drop(comm, t);
-        return 0;
+        return ret;
     }
     take_heads(comm, t);
     reserve(comm, t);

@@ -171,6 +171,10 @@ void nb_comm_log_summary(struct nb_coll_comm *comm)
         NB_INFO(NCCL_NET, "summary %s: time busy_s=%.6f processor_s=%.6f share=%.2f worked_gbps=%.2f",
                 comm->label, 1e-9 * (double)s.busy_ns, 1e-9 * (double)s.worked_ns, nb_pace_share(&s),
                 s.worked_ns ? (double)s.worked_bytes / (double)s.worked_ns : 0.0);
+    if (s.payload_checked || s.payload_damaged)
+        NB_INFO(NCCL_NET, "summary %s: payload checked=%llu bytes=%llu damaged=%llu", comm->label,
+                (unsigned long long)s.payload_checked, (unsigned long long)s.payload_checked_bytes,
+                (unsigned long long)s.payload_damaged);
     if (s.encode.values)
         NB_INFO(NCCL_NET,
                 "summary %s: feedback ops=%llu ambiguous=%llu budget=%llu resets=%llu jumps=%llu "

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "coll/comm.h"
+#include "coll/payload.h"
 #include "coll/task.h"
 
 /* A result has been decoded, or the own values were added to it. */
@@ -21,6 +22,13 @@ static int taken(struct nb_coll_comm *comm, struct nb_task *t, ssize_t result)
 
 int nb_take_result(struct nb_coll_comm *comm, struct nb_peer *peer, struct nb_task *t)
 {
+    const struct nb_rx *rx = &peer->rx[NB_CLASS_RESULT];
+
+    if (nb_payload_verify(comm, peer, nb_segment_finisher(&t->segment), &rx->head,
+                          rx->mem + nb_rx_at(rx) * rx->slot + rx->head_bytes)) {
+        nb_task_drop(comm, t);
+        return -1;
+    }
     t->next = taken;
     t->delivers = t->segment.len;
     if (!nb_task_ask(comm, t)) {

@@ -7,7 +7,11 @@
 
 #include "coll/comm.h"
 #include "coll/control_send.h"
+#include "coll/payload.h"
 #include "coll/task.h"
+#include "nibble/codec.h"
+
+#define RETRIES 3u /* of damaged bytes, before it is no accident */
 
 /* ---- requests ---------------------------------------------------------------------------------------- */
 
@@ -47,8 +51,15 @@ int nb_retransmit_received(struct nb_coll_comm *comm, struct nb_peer *peer, cons
         ctl->c > t->bytes - t->got)
         return nb_comm_error(comm, -EPROTO, "%s sent raw bytes of all_gather %llu that were not asked for",
                              peer->name, (unsigned long long)ctl->a);
+    if (nb_hash64(data, ctl->c, NB_PAYLOAD_SEED) != ctl->check) {
+        if (t->retries++ == RETRIES)
+            return nb_payload_damaged(comm, peer, peer->rank, &t->msg);
+        nb_payload_damage_mended(comm, peer, peer->rank, &t->msg);
+        return ask_raw(comm, t);
+    }
     dev->ops->copy(dev, NULL, t->values + t->got, data, ctl->c);
     t->got += ctl->c;
+    t->retries = 0;
     if (t->got < t->bytes)
         return ask_raw(comm, t);
     peer->raw.waiting = NULL;
@@ -88,8 +99,9 @@ int nb_retransmit_progress(struct nb_coll_comm *comm, struct nb_peer *peer)
         if (!data)
             return nb_comm_error(comm, -EPROTO, "%s asks for bytes of all_gather %llu that are gone",
                                  comm->peer[ask->rank].name, (unsigned long long)ctl.a);
-        nb_ctl_pack(&ctl, unit->buf);
         comm->device->ops->copy(comm->device, NULL, unit->buf + NB_CTL_BYTES, data, ctl.c);
+        ctl.check = nb_hash64(unit->buf + NB_CTL_BYTES, ctl.c, NB_PAYLOAD_SEED);
+        nb_ctl_pack(&ctl, unit->buf);
         unit->len = NB_CTL_BYTES + ctl.c;
         unit->ready = 1;
         unit->left = 1;

@@ -9,6 +9,7 @@
 
 #include "base/log.h"
 #include "coll/comm.h"
+#include "coll/payload.h"
 #include "coll/scatter.h"
 #include "coll/task.h"
 #include "coll/window.h"
@@ -58,6 +59,7 @@ static int contributed(struct nb_coll_comm *comm, struct nb_task *t, ssize_t res
     } else {
         t->msg.coded = t->bytes;
     }
+    nb_payload_seal(comm, &t->msg, t->body);
     nb_msg_pack(&t->msg, t->buf);
     nb_count_unit(comm, op->func, &t->msg, NB_MSG_BYTES + t->msg.coded, 1);
     nb_tx_ready(t->tx, t->item, NB_MSG_BYTES + t->msg.coded);

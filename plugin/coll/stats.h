@@ -46,6 +46,8 @@ struct nb_coll_stats {
     uint64_t records[NB_COLL_RECORD_OUTCOMES];
     uint64_t records_wrong; /* records that an operation contradicted only when it had ended */
     uint64_t resends;       /* units that a receiver asked for again as raw bytes */
+    /* Payloads whose check, or hash, was compared, their bytes, and how many did not fit. */
+    uint64_t payload_checked, payload_checked_bytes, payload_damaged;
     uint64_t control_bytes;
     uint64_t feedback_bytes, reference_bytes; /* memory in use */
     uint64_t unanswered; /* 1 while a receiver has not taken over a gather of this node's block */

@@ -9,6 +9,7 @@
 
 #include "base/log.h"
 #include "coll/comm.h"
+#include "coll/payload.h"
 #include "coll/task.h"
 
 /* ---- steps ------------------------------------------------------------------------------------------- */
@@ -16,7 +17,8 @@
 /*
  * What has come                         first step                         and then
  *
- *   raw or quantized values             SHOW    the values                 STORE, where they are to be kept
+ *   raw or quantized values             SHOW    the values                 STORE, where they are to be kept; ASK,
+ *                                                                          where the hash of such raw ones is wrong
  *   differences, reference fits         ADD     reference + differences    the hash is right: STORE; else ASK
  *   nothing but a header, it fits       RECALL  the reference              delivered; the two hashes differ: ASK
  *   either, reference does not fit      ASK     raw bytes of the owner     STORE, where they are to be kept
@@ -45,39 +47,71 @@ static int keep(struct nb_coll_comm *comm, struct nb_task *t)
     return NB_TASK_MORE;
 }
 
-/* This node does not hold what the differences are from. */
 static int ask(struct nb_task *t)
 {
-    NB_INFO(NCCL_NET, "reference %u of %s does not fit: asking for raw bytes of all_gather %llu", t->msg.slot,
-            t->owner->name, (unsigned long long)t->msg.opno);
     t->got = 0;
+    t->retries = 0;
     t->step = NB_STEP_RETRANSMIT;
     return NB_TASK_MORE;
 }
 
+/* This node does not hold what the differences are from. */
+static int ask_without_reference(struct nb_task *t)
+{
+    NB_INFO(NCCL_NET, "reference %u of %s does not fit: asking for raw bytes of all_gather %llu", t->msg.slot,
+            t->owner->name, (unsigned long long)t->msg.opno);
+    return ask(t);
+}
+
+/* What has come is damaged: the message, or bytes on their way through this node. */
+static int ask_after_damage(struct nb_coll_comm *comm, struct nb_task *t)
+{
+    nb_payload_damage_mended(comm, t->peer, t->owner->rank, &t->msg);
+    return ask(t);
+}
+
+/* 1 when the bytes where NCCL wants them are those that the owner meant. */
+static int is_as_meant(struct nb_coll_comm *comm, const struct nb_task *t)
+{
+    return comm->device->ops->hash(comm->device, t->values, t->bytes, 0) == t->msg.new_hash;
+}
+
+/* 1 when they are raw, to be kept, and others than the owner meant. */
+static int kept_is_damaged(struct nb_coll_comm *comm, const struct nb_task *t)
+{
+    if (!(t->msg.flags & NB_MSG_KEEP) || t->msg.codec != NB_CODEC_RAW || !nb_payload_compares_kept(comm))
+        return 0;
+    comm->stats.payload_checked++;
+    comm->stats.payload_checked_bytes += t->bytes;
+    return !is_as_meant(comm, t);
+}
+
 static int step_done(struct nb_coll_comm *comm, struct nb_task *t, ssize_t result)
 {
-    struct nb_device *dev = comm->device;
     uint8_t *ref;
 
     if (t->step == NB_STEP_DELTA_DECODE || t->step == NB_STEP_DECODE)
         nb_task_release_head(t);
+    if (t->step == NB_STEP_DELTA_DECODE && result == -EBADMSG)
+        return ask_after_damage(comm, t);
     if (result < 0)
         return nb_comm_error(
             comm, (int)result, "cannot take %u bytes, codec %u, from %s in all_gather %llu: %s", t->bytes,
             t->msg.codec, t->owner->name, (unsigned long long)t->msg.opno, strerror((int)-result));
     switch (t->step) {
-    case NB_STEP_LOAD_REF: return t->msg.new_hash == t->msg.ref_hash ? delivered(comm, t) : ask(t);
-    case NB_STEP_DELTA_DECODE:
-        return dev->ops->hash(dev, t->values, t->bytes, 0) == t->msg.new_hash ? keep(comm, t) : ask(t);
+    case NB_STEP_LOAD_REF:
+        return t->msg.new_hash == t->msg.ref_hash ? delivered(comm, t) : ask_without_reference(t);
+    case NB_STEP_DELTA_DECODE: return is_as_meant(comm, t) ? keep(comm, t) : ask_after_damage(comm, t);
     case NB_STEP_RETRANSMIT:
+        if (!is_as_meant(comm, t)) /* for the second time: not on the way */
+            return nb_payload_damaged(comm, t->owner, t->owner->rank, &t->msg);
         ref = NULL;
         if (t->msg.flags & NB_MSG_KEEP)
             ref = nb_refs_of_peer(comm->refs, t->owner->rank, t->msg.slot, t->op->block, 1);
         t->ref = ref ? ref + nb_task_place_in_block(t) : NULL;
         return keep(comm, t);
     case NB_STEP_STORE_REF: return delivered(comm, t);
-    default: return keep(comm, t);
+    default: return kept_is_damaged(comm, t) ? ask_after_damage(comm, t) : keep(comm, t);
     }
 }
 
@@ -103,7 +137,7 @@ static int first_step(struct nb_coll_comm *comm, struct nb_task *t)
         if (codec->format == NB_FORMAT_PATTERNS)
             t->width = (enum nb_ulp_width)m->type;
         if (!fits(comm, t))
-            ask(t);
+            ask_without_reference(t);
         else
             t->step = m->coded ? NB_STEP_DELTA_DECODE : NB_STEP_LOAD_REF;
         return 0;
@@ -124,8 +158,8 @@ int nb_gather_can_take(const struct nb_coll_comm *comm, const struct nb_peer *ow
     return nb_tasks_to_be_had(&comm->tasks) && (!owner->gather.tasks || owner->gather.task_op == m->opno);
 }
 
-int nb_gather_take(struct nb_coll_comm *comm, struct nb_peer *owner, struct nb_coll_req *win,
-                   const struct nb_segment *segment, struct nb_rx *rx)
+int nb_gather_take(struct nb_coll_comm *comm, struct nb_peer *owner, struct nb_peer *from,
+                   struct nb_coll_req *win, const struct nb_segment *segment, struct nb_rx *rx)
 {
     const struct nb_msg *m = &rx->head;
     struct nb_task *t = nb_task_new(comm, win, segment);
@@ -135,10 +169,15 @@ int nb_gather_take(struct nb_coll_comm *comm, struct nb_peer *owner, struct nb_c
     t->next = step_done;
     t->msg = *m;
     t->owner = owner;
+    t->peer = from;
     t->body = rx->mem + nb_rx_at(rx) * rx->slot + rx->head_bytes;
     t->bytes = m->bytes;
     t->values = win->recv + (m->offset - win->off);
     t->delivers = segment->len;
+    if (nb_payload_verify(comm, from, owner->rank, m, t->body)) {
+        nb_task_drop(comm, t);
+        return -1;
+    }
     if (m->flags & NB_MSG_KEEP)
         ref = nb_refs_of_peer(comm->refs, owner->rank, m->slot, win->op->block,
                               !nb_codec_row(m->codec)->reference);
@@ -155,7 +194,7 @@ int nb_gather_take(struct nb_coll_comm *comm, struct nb_peer *owner, struct nb_c
     owner->gather.tasks++;
     owner->gather.task_op = m->opno;
     if (t->step == NB_STEP_DELTA_DECODE || t->step == NB_STEP_DECODE)
-        nb_task_hold_head(t, owner, rx);
+        nb_task_hold_head(t, from, rx);
     else
         nb_rx_take(rx);
     nb_task_ask(comm, t);
@@ -199,5 +238,5 @@ int nb_gather_receive(struct nb_coll_comm *comm, struct nb_peer *peer)
         peer->gather.open = 0;
         peer->gather.next_op = m->opno + 1;
     }
-    return nb_gather_take(comm, peer, win, &segment, rx);
+    return nb_gather_take(comm, peer, peer, win, &segment, rx);
 }

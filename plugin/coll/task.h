@@ -109,6 +109,7 @@ struct nb_task {
     int shadowed;          /* what would have been sent is counted */
     struct nb_peer *owner; /* of the block */
     uint32_t got;          /* raw bytes that have come */
+    unsigned retries;      /* so often they were damaged */
 
     /* Where the message goes, or came from. */
     struct nb_peer *peer;

@@ -85,16 +85,17 @@ size_t nb_msg_pack(const struct nb_msg *msg, void *out)
     put64(b, 24, msg->offset);
     put32(b, 32, msg->bytes);
     put32(b, 36, msg->coded);
-    put32(b, 40, 0);
+    put64(b, 40, msg->flags & NB_MSG_CHECKED ? msg->check : 0);
+    put32(b, 48, 0);
     if (has_reference(msg->codec, msg->flags)) {
         put32(b, NB_MSG_BYTES, msg->slot);
         put32(b, NB_MSG_BYTES + 4, msg->version);
         put64(b, NB_MSG_BYTES + 8, msg->ref_hash);
         put64(b, NB_MSG_BYTES + 16, msg->new_hash);
-        put32(b, 40, check_value(b + NB_MSG_BYTES, NB_MSG_REF_BYTES));
+        put32(b, 48, check_value(b + NB_MSG_BYTES, NB_MSG_REF_BYTES));
         len = NB_MSG_MAX_BYTES;
     }
-    put32(b, 44, check_value(b, 44));
+    put32(b, 52, check_value(b, 52));
     return len;
 }
 
@@ -111,7 +112,7 @@ int nb_msg_parse(const void *in, size_t len, uint32_t token, size_t max_unit, st
         return bad(why, "wrong magic");
     if (b[4] != NB_WIRE_VERSION)
         return bad(why, "wrong wire version");
-    if (get32(b, 44) != check_value(b, 44))
+    if (get32(b, 52) != check_value(b, 52))
         return bad(why, "header check value does not fit");
     memset(msg, 0, sizeof(*msg));
     msg->func = b[5];
@@ -124,15 +125,19 @@ int nb_msg_parse(const void *in, size_t len, uint32_t token, size_t max_unit, st
     msg->offset = get64(b, 24);
     msg->bytes = get32(b, 32);
     msg->coded = get32(b, 36);
+    msg->check = get64(b, 40);
     if (msg->func >= NB_FUNC_COUNT)
         return bad(why, "unknown function");
     codec = nb_codec_row(msg->codec);
     if (!codec)
         return bad(why, "unknown codec");
-    if (msg->flags & ~(NB_MSG_KEEP | NB_MSG_ROUTE) || (msg->flags & NB_MSG_ROUTE) == NB_MSG_ROUTE)
+    if (msg->flags & ~(NB_MSG_KEEP | NB_MSG_ROUTE | NB_MSG_CHECKED) ||
+        (msg->flags & NB_MSG_ROUTE) == NB_MSG_ROUTE)
         return bad(why, "unknown flags");
     if (b[9] != 0)
         return bad(why, "reserved byte is set");
+    if (msg->flags & NB_MSG_CHECKED ? msg->coded == 0 : msg->check != 0)
+        return bad(why, "check of a payload that is none");
     if (codec->format == NB_FORMAT_PATTERNS) {
         if (msg->type != NB_ULP_8 && msg->type != NB_ULP_16 && msg->type != NB_ULP_32)
             return bad(why, "unknown pattern width");
@@ -157,13 +162,13 @@ int nb_msg_parse(const void *in, size_t len, uint32_t token, size_t max_unit, st
             return bad(why, "reference outside an all-gather");
         if (len < header)
             return bad(why, "shorter than its header");
-        if (get32(b, 40) != check_value(b + NB_MSG_BYTES, NB_MSG_REF_BYTES))
+        if (get32(b, 48) != check_value(b + NB_MSG_BYTES, NB_MSG_REF_BYTES))
             return bad(why, "reference check value does not fit");
         msg->slot = get32(b, NB_MSG_BYTES);
         msg->version = get32(b, NB_MSG_BYTES + 4);
         msg->ref_hash = get64(b, NB_MSG_BYTES + 8);
         msg->new_hash = get64(b, NB_MSG_BYTES + 16);
-    } else if (get32(b, 40) != 0) {
+    } else if (get32(b, 48) != 0) {
         return bad(why, "reserved word is set");
     }
     if (msg->coded != len - header)
@@ -218,6 +223,8 @@ void nb_ctl_pack(const struct nb_ctl *ctl, void *out)
             put64(b, 40 + 8 * i, ctl->rows[i]);
             put64(b, 56 + 8 * i, ctl->lost[i]);
         }
+    } else if (ctl->kind == NB_CTL_DATA) {
+        put64(b, 40, ctl->check);
     } else {
         memcpy(b + 40, ctl->text, NB_CTL_TEXT - 1);
     }
@@ -247,6 +254,9 @@ int nb_ctl_parse(const void *in, size_t len, uint32_t token, struct nb_ctl *ctl,
     memset(ctl->rows, 0, sizeof(ctl->rows));
     memset(ctl->lost, 0, sizeof(ctl->lost));
     ctl->text[0] = 0;
+    ctl->check = ctl->kind == NB_CTL_DATA ? get64(b, 40) : 0;
+    if (ctl->kind == NB_CTL_DATA)
+        return 0;
     if (ctl->kind == NB_CTL_COLUMN) {
         for (size_t i = 0; i < 2; i++) {
             ctl->rows[i] = get64(b, 40 + 8 * i);

@@ -40,7 +40,8 @@ struct nb_msg {
         offset; /* first byte of the range, in the operation's whole vector (all-reduce: of the window) */
     uint32_t
         bytes; /* length of the range before coding; all-reduce: its values without padding, perhaps none */
-    uint32_t coded; /* bytes that follow this header (and its reference part) */
+    uint32_t coded; /* bytes that follow this header (and its reference part): the payload */
+    uint64_t check; /* with NB_MSG_CHECKED nb_hash64, with NB_PAYLOAD_SEED, of the payload, else 0 */
     /* With NB_MSG_KEEP, or a codec with a reference, the reference part follows the header: */
     uint32_t slot;     /* reference slot of the owner */
     uint32_t version;  /* of the unit's reference after this message */
@@ -54,11 +55,15 @@ enum {
         2, /* the operation goes by two hops: who gets a segment as CONTRIB works on it for others */
     NB_MSG_TWO_LEVEL = 4,                             /* it goes along rows and columns, likewise */
     NB_MSG_ROUTE = NB_MSG_TWO_HOP | NB_MSG_TWO_LEVEL, /* none of them: straight to where it is needed */
+    NB_MSG_CHECKED = 8,                               /* `check` holds (payload.h) */
 };
 
-#define NB_MSG_BYTES 48u     /* header */
+#define NB_MSG_BYTES 56u     /* header */
 #define NB_MSG_REF_BYTES 24u /* reference part */
 #define NB_MSG_MAX_BYTES (NB_MSG_BYTES + NB_MSG_REF_BYTES)
+
+/* Seed of check values of payloads ("payload"): sets them apart from hashes of contents. */
+#define NB_PAYLOAD_SEED UINT64_C(0x7061796c6f6164)
 
 /* Length of the header that nb_msg_pack would write. */
 size_t nb_msg_header_bytes(const struct nb_msg *msg);
@@ -102,6 +107,7 @@ struct nb_ctl {
     uint32_t c;
     uint32_t from, to;         /* ranks: of the node that wrote it, and of the one that is meant */
     uint64_t rows[2], lost[2]; /* COLUMN: a bit for each row; else 0 */
+    uint64_t check;            /* DATA: nb_hash64, with NB_PAYLOAD_SEED, of the bytes that follow; else 0 */
     char text[NB_CTL_TEXT];    /* terminated; "" unless ABORT */
 };
 #define NB_CTL_BYTES 224u

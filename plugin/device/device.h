@@ -107,6 +107,10 @@ struct nb_device_ops {
     /* Queries that decisions depend on: they block until the answer is there. */
     enum nb_ulp_width (*ulp_guess)(struct nb_device *dev, const void *cur, const void *ref, size_t bytes);
     uint64_t (*hash)(struct nb_device *dev, const void *data, size_t bytes, uint64_t seed);
+    /* nb_hash64 of a payload in memory of NB_PLACE_WIRE, which `encode` has written or `decode` is about to read.
+     * NULL: this processor touches no payloads, and none are checked. (A kernel that is to check them computes the
+     * value where it has the bytes anyway, in `encode` and before `decode`, and hands it out here.) */
+    uint64_t (*check)(struct nb_device *dev, const void *payload, size_t bytes, uint64_t seed);
     int (*equal)(struct nb_device *dev, const void *a, const void *b, size_t bytes);
     /* Similarity of two byte strings in 0..1, estimated at `samples` positions spread over them: the larger
      * of the share of 16-bit patterns that differ by at most 64 (half a binade of BF16; those that differ by

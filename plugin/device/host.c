@@ -169,6 +169,7 @@ static const struct nb_device_ops host_ops = {
     .reduce_exact = host_reduce_exact,
     .ulp_guess = host_ulp_guess,
     .hash = host_hash,
+    .check = host_hash,
     .equal = host_equal,
     .likeness = host_likeness,
     .sample = host_sample,

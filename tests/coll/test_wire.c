@@ -25,7 +25,10 @@ static struct nb_msg sample(int with_reference)
                        .offset = UINT64_C(0x4000000001),
                        .bytes = 1000,
                        .coded = 1000};
-    if (with_reference) {
+    if (with_reference == 3) {
+        m.flags = NB_MSG_CHECKED;
+        m.check = UINT64_C(0xc0ffee0123456789);
+    } else if (with_reference) {
         m.codec = with_reference == 2 ? NB_CODEC_DELTA4 : NB_CODEC_ULP;
         m.type = with_reference == 2 ? (uint8_t)ncclBfloat16 : NB_ULP_16;
         m.flags = NB_MSG_KEEP;
@@ -50,6 +53,7 @@ static void same(const struct nb_msg *a, const struct nb_msg *b)
     ck_assert_uint_eq(a->offset, b->offset);
     ck_assert_uint_eq(a->bytes, b->bytes);
     ck_assert_uint_eq(a->coded, b->coded);
+    ck_assert_uint_eq(a->check, b->check);
     ck_assert_uint_eq(a->slot, b->slot);
     ck_assert_uint_eq(a->version, b->version);
     ck_assert_uint_eq(a->ref_hash, b->ref_hash);
@@ -63,7 +67,7 @@ START_TEST(data_round_trip)
     const char *why = "";
     size_t header = nb_msg_pack(&in, buf);
 
-    ck_assert_uint_eq(header, _i ? NB_MSG_MAX_BYTES : NB_MSG_BYTES);
+    ck_assert_uint_eq(header, _i % 3 ? NB_MSG_MAX_BYTES : NB_MSG_BYTES);
     ck_assert_uint_eq(header, nb_msg_header_bytes(&in));
     ck_assert_int_eq(nb_msg_parse(buf, header + in.coded, TOKEN, UNIT, &out, &why), (int)header);
     same(&in, &out);
@@ -113,7 +117,7 @@ START_TEST(data_absurd_fields)
     struct {
         struct nb_msg m;
         const char *text;
-    } cases[9];
+    } cases[10];
     int n = 0;
 
     bad = good, bad.func = NB_FUNC_COUNT, cases[n].text = "function", cases[n++].m = bad;
@@ -125,6 +129,8 @@ START_TEST(data_absurd_fields)
     bad = good, bad.bytes = UNIT + 1, cases[n].text = "unit", cases[n++].m = bad;
     bad = good, bad.offset = UINT64_C(1) << 63, cases[n].text = "offset", cases[n++].m = bad;
     bad = good, bad.bytes = 999, cases[n].text = "raw length", cases[n++].m = bad;
+    bad = good, bad.func = NB_FUNC_ALL_REDUCE, bad.flags = NB_MSG_CHECKED, bad.bytes = bad.coded = 0;
+    cases[n].text = "check of a payload", cases[n++].m = bad;
     for (int i = 0; i < n; i++) {
         size_t header = nb_msg_pack(&cases[i].m, buf);
         ck_assert_int_eq(nb_msg_parse(buf, header + cases[i].m.coded, TOKEN, UNIT, &out, &why), -EBADMSG);
@@ -219,9 +225,9 @@ int main(void)
     SRunner *r;
     int failed;
 
-    tcase_add_loop_test(t, data_round_trip, 0, 3);
-    tcase_add_loop_test(t, data_flipped_bits, 0, 2);
-    tcase_add_loop_test(t, data_wrong_length, 0, 2);
+    tcase_add_loop_test(t, data_round_trip, 0, 4);
+    tcase_add_loop_test(t, data_flipped_bits, 0, 4);
+    tcase_add_loop_test(t, data_wrong_length, 0, 4);
     tcase_add_test(t, data_absurd_fields);
     tcase_add_test(t, control_round_trip_and_flips);
     tcase_add_test(t, hello_and_vote);

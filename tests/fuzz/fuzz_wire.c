@@ -24,8 +24,8 @@ static void parse_data(uint8_t *b, size_t len, int fix)
     if (fix && len >= NB_MSG_BYTES) {
         put32(b, 12, TOKEN);
         if (len >= NB_MSG_MAX_BYTES && has_reference(b[6], b[10]))
-            put32(b, 40, check_value(b + NB_MSG_BYTES, NB_MSG_REF_BYTES));
-        put32(b, 44, check_value(b, 44));
+            put32(b, 48, check_value(b + NB_MSG_BYTES, NB_MSG_REF_BYTES));
+        put32(b, 52, check_value(b, 52));
     }
     int header = nb_msg_parse(b, len, TOKEN, MAX_UNIT, &msg, &why);
     if (header < 0) {
@@ -66,6 +66,7 @@ static void parse_control(uint8_t *b, size_t len, int fix)
     memcpy(out + NB_CTL_BYTES, b + NB_CTL_BYTES, len - NB_CTL_BYTES);
     FUZZ_CHECK(nb_ctl_parse(out, len, TOKEN, &again, &why) == 0);
     FUZZ_CHECK(again.kind == ctl.kind && again.a == ctl.a && again.b == ctl.b && again.c == ctl.c);
+    FUZZ_CHECK(again.check == ctl.check);
     FUZZ_CHECK(again.from == ctl.from && again.to == ctl.to);
     FUZZ_CHECK(memcmp(again.rows, ctl.rows, sizeof(ctl.rows)) == 0 &&
                memcmp(again.lost, ctl.lost, sizeof(ctl.lost)) == 0);

@@ -140,6 +140,17 @@ static bool is_cut(const struct connection *c)
     return has_fault(c->from, c->to);
 }
 
+static struct {
+    loopback_tap *call;
+    void *arg;
+} tap;
+
+void loopback_set_tap(loopback_tap *call, void *arg)
+{
+    tap.call = call;
+    tap.arg = arg;
+}
+
 int loopback_open_objects(void)
 {
     return atomic_load(&objects);
@@ -424,6 +435,8 @@ static void carry(struct part *from, struct part *to)
     }
     if (from->size > 0)
         memcpy(to->data, from->data, from->size);
+    if (tap.call)
+        tap.call(tap.arg, to->data, from->size);
     part_done(to, from->size);
     part_done(from, from->size);
 }

@@ -24,6 +24,11 @@ void loopback_separate(const struct nb_context *a, const struct nb_context *b);
 void loopback_kill(const struct nb_context *ctx);
 void loopback_heal(void);
 
+/* What is done with each message when it has arrived, before its receiver sees it: `tap` may change its bytes. NULL
+ * (the default): nothing. For one thread; process-wide. */
+typedef void loopback_tap(void *arg, uint8_t *bytes, size_t size);
+void loopback_set_tap(loopback_tap *tap, void *arg);
+
 /* Connections, listeners and transports of this process that have not been closed. */
 int loopback_open_objects(void);
 

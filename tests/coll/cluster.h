@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Nodes in one process and one thread, for tests: each is a context with settings of its own, a virtual clock and
+ * an engine without a runner; the transport in memory (net/loopback.h) connects them. Time goes on when nothing
+ * else moves.
+ */
+#ifndef NIBBLE_TESTS_COLL_CLUSTER_H
+#define NIBBLE_TESTS_COLL_CLUSTER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/context.h"
+#include "base/params.h"
+#include "coll/coll.h"
+#include "net/transport.h"
+#include "state/budget.h"
+
+#define CLUSTER_MOST 8
+
+struct cluster_node {
+    struct nb_context ctx;
+    struct nb_params params;
+    int64_t now; /* of its clock, in ns */
+    uint8_t handle[NB_NET_HANDLE_BYTES];
+    struct nb_coll_listen *listen;   /* open, or NULL */
+    struct nb_coll_connect *connect; /* in progress, or NULL */
+    struct nb_coll_comm *comm;       /* connected, or NULL */
+    int connected;                   /* result of connect; -EINPROGRESS before */
+    bool asleep;                     /* not stepped */
+    size_t left[NB_BUDGET_COUNT];    /* before anything was taken */
+};
+
+struct cluster {
+    int nodes;
+    struct cluster_node node[CLUSTER_MOST];
+    uint64_t rounds, most_rounds; /* turns taken; more than so many end the process */
+};
+
+/* Make `nodes` nodes with the default settings but for small buffers and codecs on the host; settings may be
+ * changed before anything is connected. */
+void cluster_open(struct cluster *c, int nodes);
+/* Everything is closed: check that all memory is given back, and free the nodes. */
+void cluster_close(struct cluster *c);
+
+/* A round of all nodes. When nothing moves, time goes on to what is due first; false when nothing is due either. */
+bool cluster_turn(struct cluster *c);
+
+/* Connect all nodes to one group: ends the process where that fails. */
+void cluster_connect(struct cluster *c);
+/* Close the communicators that are open. */
+void cluster_disconnect(struct cluster *c);
+
+/* Like assert, in every build. */
+#define CLUSTER_CHECK(cond) \
+    do { \
+        if (!(cond)) \
+            cluster_failed(__FILE__, __LINE__, #cond); \
+    } while (0)
+_Noreturn void cluster_failed(const char *file, int line, const char *what);
+
+#endif
