@@ -58,18 +58,11 @@ ncclResult_t nb_api_coll_listen(void *ctx, int dev, void *handle, void **listen_
 
 ncclResult_t nb_api_coll_connect(void *handles[], int nranks, int rank, void *listen_comm, void **coll_comm)
 {
-    NB_REQUIRE(handles);
     NB_REQUIRE(listen_comm);
     NB_REQUIRE(coll_comm);
     *coll_comm = NULL;
-    if (nranks < 1 || rank < 0 || rank >= nranks) {
-        NB_WARN("connect of rank %d in a group of %d", rank, nranks);
-        return ncclInternalError;
-    }
-    for (int i = 0; i < nranks; i++)
-        NB_REQUIRE(handles[i]);
     struct nb_coll_comm *made = NULL;
-    int err = nb_coll_connect(handles, nranks, rank, listen_comm, &made);
+    int err = nb_coll_connect(handles, nranks, rank, listen_comm, &made); /* checks what it is given */
     if (err) {
         nb_process_count(-1); /* NCCL forgets the listener now, so the engine has freed it */
         return nb_result(err);

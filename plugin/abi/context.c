@@ -45,10 +45,14 @@ void nb_context_fini(struct nb_context *ctx)
 
 int nb_context_start(struct nb_context *ctx, const struct nb_net_ops *transport)
 {
-    int err = nb_job_check_settings(ctx->params);
+    char wrong[512];
+    const char *name;
+    int err = nb_job_check_settings(ctx->params, &name, wrong, sizeof(wrong));
 
-    if (err)
+    if (err) {
+        NB_WARN("%s", wrong);
         return err;
+    }
     return transport ? nb_net_open_with(ctx, transport) : nb_net_open(ctx);
 }
 

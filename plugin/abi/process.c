@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "base/version.h"
 #include "coll/engine.h"
+#include "policy/job.h"
 
 static struct {
     pthread_mutex_t lock;
@@ -62,9 +63,30 @@ static int make(void)
     return err;
 }
 
+/* The settings as far as they are good. Nothing may fail on one node alone before the nodes can tell each
+ * other, so a bad one is a reason for the vote (coll/connect.c). */
+static int read_settings(void)
+{
+    struct nb_params *params;
+    char wrong[512];
+    const char *name;
+    int err = nb_params_read_anyway(&params);
+
+    if (err)
+        return err;
+    while (nb_job_check_settings(params, &name, wrong, sizeof(wrong))) {
+        NB_WARN("%s", wrong);
+        nb_params_give_up(params, name, wrong);
+    }
+    if (params->bad_setting[0])
+        NB_WARN("because of bad settings, see the lines above, all nodes will do without CollNet");
+    process.context.params = params;
+    return 0;
+}
+
 static int hold_settings(void)
 {
-    int err = process.settings_refs ? 0 : nb_params_read(&process.context.params);
+    int err = process.settings_refs ? 0 : read_settings();
 
     if (!err)
         process.settings_refs++;
@@ -102,10 +124,8 @@ static int bring_up(void)
     if (err)
         return err;
     err = hold_settings();
-    if (err) {
-        NB_WARN("not started because of bad settings, see the lines above");
+    if (err)
         return err;
-    }
     err = nb_context_start(&process.context, NULL);
     if (!err)
         err = list_devices();

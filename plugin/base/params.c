@@ -251,8 +251,15 @@ static unsigned nb_distance(const char *a, size_t n, const char *b)
     return row[m];
 }
 
+/* The first fault counts. */
+static void nb_note_fault(char *fault, size_t cap, const char *text)
+{
+    if (!fault[0])
+        snprintf(fault, cap, "%.*s", (int)cap - 1, text);
+}
+
 /* Names that start like ours and are not: a misspelt setting must not be silently without effect. */
-static int nb_reject_unknown(const char *const *list)
+static int nb_reject_unknown(const char *const *list, char *fault, size_t cap)
 {
     int rc = 0;
     for (const char *const *e = list; e && *e; e++) {
@@ -270,7 +277,10 @@ static int nb_reject_unknown(const char *const *list)
         }
         if (least == 0)
             continue;
-        NB_WARN("unknown setting %.*s (did you mean %s?)", (int)n, *e, closest);
+        char text[NB_VALUE_TEXT];
+        snprintf(text, sizeof(text), "unknown setting %.*s (did you mean %s?)", (int)n, *e, closest);
+        NB_WARN("%s", text);
+        nb_note_fault(fault, cap, text);
         rc = -EINVAL;
     }
     return rc;
@@ -287,27 +297,28 @@ static const char *nb_look_up(const char *const *list, const char *name)
     return NULL;
 }
 
+/* Bad values are left at their defaults. 0, or the error of the first, which params->bad_setting tells. */
 static int nb_load(const char *const *list, struct nb_params *params)
 {
     *params = *nb_get_defaults();
-    int rc = nb_reject_unknown(list);
+    int rc = nb_reject_unknown(list, params->bad_setting, sizeof(params->bad_setting));
     for (size_t i = 0; i < NB_NDESCS; i++) {
         const struct nb_param_desc *d = &nb_descs[i];
         const char *text = nb_look_up(list, d->name);
         int err = text ? nb_parse(d, text, params) : 0;
         if (!err)
             continue;
+        char allowed[NB_VALUE_TEXT], line[2 * NB_VALUE_TEXT];
         if (err == -EINVAL) {
-            char allowed[NB_VALUE_TEXT];
             nb_allowed(d, allowed, sizeof(allowed));
-            NB_WARN("bad setting %s=%s: it must be %s", d->name, text, allowed);
+            snprintf(line, sizeof(line), "bad setting %s=%s: it must be %s", d->name, text, allowed);
         } else {
-            NB_WARN("cannot read setting %s: %s", d->name, strerror(-err));
+            snprintf(line, sizeof(line), "cannot read setting %s: %s", d->name, strerror(-err));
         }
+        NB_WARN("%s", line);
+        nb_note_fault(params->bad_setting, sizeof(params->bad_setting), line);
         rc = rc ? rc : err;
     }
-    if (rc)
-        nb_free_strings(params);
     return rc;
 }
 
@@ -319,7 +330,7 @@ int nb_params_read_list(const char *const *list, const struct nb_params **params
         return -ENOMEM;
     int rc = nb_load(list, made);
     if (rc) {
-        free(made);
+        nb_params_free(made);
         return rc;
     }
     *params = made;
@@ -330,6 +341,38 @@ int nb_params_read(const struct nb_params **params)
 {
     extern char **environ;
     return nb_params_read_list((const char *const *)environ, params);
+}
+
+int nb_params_read_anyway(struct nb_params **params)
+{
+    extern char **environ;
+    struct nb_params *made = malloc(sizeof(*made));
+
+    if (!made)
+        return -ENOMEM;
+    int rc = nb_load((const char *const *)environ, made);
+    if (rc && rc != -EINVAL) {
+        nb_params_free(made);
+        return rc;
+    }
+    *params = made;
+    return 0;
+}
+
+void nb_params_give_up(struct nb_params *params, const char *name, const char *why)
+{
+    const struct nb_params *defaults = nb_get_defaults();
+
+    nb_note_fault(params->bad_setting, sizeof(params->bad_setting), why);
+    for (size_t i = 0; i < NB_NDESCS; i++) {
+        if (strcmp(nb_descs[i].name, name) != 0 || nb_descs[i].kind != NB_KIND_STR)
+            continue;
+        const char **field = nb_field(params, &nb_descs[i]);
+        const char *before = *(const char *const *)nb_const_field(defaults, &nb_descs[i]);
+        if (*field != before)
+            free((char *)(uintptr_t)*field);
+        *field = before;
+    }
 }
 
 void nb_params_free(const struct nb_params *params)

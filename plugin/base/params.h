@@ -26,13 +26,19 @@ struct nb_params {
 #define NB_PARAM_AGREED_ENUM NB_PARAM_ENUM
 #include "base/params.def"
 #include "base/params_undef.h"
+    char bad_setting[160]; /* the first, which has its default for that (nb_params_read_anyway); "" */
 };
 
 /* Read the process's environment into a new object; an empty value counts as unset. 0 and *params, to be
  * freed with nb_params_free, or -EINVAL after one WARN line for each bad value (variable, value, what is
  * allowed; an unknown NIBBLE_* name is one), or -ENOMEM. */
 int nb_params_read(const struct nb_params **params);
-/* The same of a list, "NAME=value" ..., ended by NULL, instead of the environment. */
+/* The same, but bad values are left at their defaults, and the first of them is noted in `bad_setting`: 0 or
+ * -ENOMEM. For a process whose start must not fail on one node alone. */
+int nb_params_read_anyway(struct nb_params **params);
+/* Leave a setting at its default because of `why`, as above. */
+void nb_params_give_up(struct nb_params *params, const char *name, const char *why);
+/* As nb_params_read of a list, "NAME=value" ..., ended by NULL, instead of the environment. */
 int nb_params_read_list(const char *const *list, const struct nb_params **params);
 /* NULL is allowed. */
 void nb_params_free(const struct nb_params *params);

@@ -311,19 +311,21 @@ static void reach_all(struct nb_mesh *m)
 static void check_hello(struct nb_mesh *m, const struct nb_hello *h)
 {
     const struct nb_hello *me = &m->mine;
+    /* 0: it declines because of them, and will say which. */
+    const bool differ = h->settings && me->settings && h->settings != me->settings;
 
     if (h->wire_version != me->wire_version || h->nclasses != me->nclasses)
         nb_mesh_object(m, "node %u (%s) runs nibble %s with wire version %u, this node (%s) %s with %u",
                        h->rank, h->host, h->version, h->wire_version, me->host, me->version,
                        me->wire_version);
-    else if (h->settings != me->settings)
+    else if (differ)
         nb_mesh_object(m,
                        "node %u (%s) has other settings than node %u (%s): compare their NIBBLE_* variables",
                        h->rank, h->host, me->rank, me->host);
     else if (h->comm_id != me->comm_id && h->comm_id && me->comm_id)
         nb_mesh_object(m, "node %u (%s) is connecting communicator 0x%llx, this node 0x%llx", h->rank,
                        h->host, (unsigned long long)h->comm_id, (unsigned long long)me->comm_id);
-    if (h->wire_version != me->wire_version || h->settings != me->settings)
+    if (h->wire_version != me->wire_version || differ)
         reach_all(m);
 }
 
@@ -542,6 +544,12 @@ int nb_mesh_init(struct nb_mesh *m, struct nb_coll_comm *comm, void *listener, v
     m->mine.nnodes = (uint32_t)comm->nnodes;
     m->mine.comm_id = comm->comm_id;
     m->mine.settings = nb_params_hash(comm->ctx->params) ^ (nb_fault(comm->ctx, "hash") ? 1 : 0);
+    if (comm->ctx->params
+            ->bad_setting[0]) { /* it does not know what others take it for: a neighbor, or none */
+        m->mine.settings = 0;
+        reach_all(m);
+        nb_mesh_object(m, "%s", comm->ctx->params->bad_setting);
+    }
     snprintf(m->mine.version, sizeof(m->mine.version), "%s", nb_version());
     gethostname(m->mine.host, sizeof(m->mine.host) - 1);
     ret = nb_random(&m->mine.group_token, sizeof(m->mine.group_token));

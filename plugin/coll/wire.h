@@ -126,7 +126,7 @@ struct nb_hello {
     uint32_t rank, nnodes;
     uint32_t group_token; /* sender's share of the group token (shares are combined) */
     uint64_t comm_id;     /* NCCL's communicator hash; 0 unknown */
-    uint64_t settings;    /* nb_params_hash */
+    uint64_t settings;    /* nb_params_hash; 0: the sender has bad settings, and declines */
     char version[32];     /* plugin version, terminated */
     char host[64];        /* terminated */
 };

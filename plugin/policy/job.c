@@ -5,11 +5,11 @@
 #include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/context.h"
-#include "base/log.h"
 #include "base/nccl_names.h"
 #include "base/params.h"
 #include "policy/comm_rules.h"
@@ -45,21 +45,24 @@ struct nb_job {
     struct nb_identity *identity;
 };
 
-int nb_job_check_settings(const struct nb_params *params)
+int nb_job_check_settings(const struct nb_params *params, const char **name, char *error, size_t cap)
 {
     struct nb_grad_rules rules;
     struct nb_comm_rules comms;
-    char error[256];
+    char why[256];
 
-    if (nb_grad_rules_parse(params->grad, &rules, error, sizeof(error))) {
-        NB_WARN("NIBBLE_GRAD=%s: %s", params->grad, error);
+    *name = "NIBBLE_GRAD";
+    if (nb_grad_rules_parse(params->grad, &rules, why, sizeof(why))) {
+        snprintf(error, cap, "NIBBLE_GRAD=%s: %s", params->grad, why);
         return -EINVAL;
     }
-    if (nb_comm_rules_parse(params->comms, &comms, error, sizeof(error))) {
-        NB_WARN("NIBBLE_COMMS=%s: %s", params->comms, error);
+    *name = "NIBBLE_COMMS";
+    if (nb_comm_rules_parse(params->comms, &comms, why, sizeof(why))) {
+        snprintf(error, cap, "NIBBLE_COMMS=%s: %s", params->comms, why);
         return -EINVAL;
     }
-    return nb_policy_check_settings(params);
+    *name = "NIBBLE_TYPES";
+    return nb_policy_check_settings(params, error, cap);
 }
 
 /* ---- life -------------------------------------------------------------------------------------------- */

@@ -12,6 +12,7 @@
 #ifndef NIBBLE_POLICY_JOB_H
 #define NIBBLE_POLICY_JOB_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 #include "policy/classify.h"
@@ -24,8 +25,9 @@ struct nb_context;
 struct nb_params;
 struct nb_job;
 
-/* Check NIBBLE_GRAD, NIBBLE_COMMS and NIBBLE_TYPES: 0, or -EINVAL after a WARN that names the rule. */
-int nb_job_check_settings(const struct nb_params *params);
+/* Check NIBBLE_GRAD, NIBBLE_COMMS and NIBBLE_TYPES: 0, or -EINVAL with the name of the first that is wrong,
+ * and what is wrong with it in `error`. Logs nothing. */
+int nb_job_check_settings(const struct nb_params *params, const char **name, char *error, size_t cap);
 
 /* Make and free the context's list of jobs (ctx->jobs): 0 or -ENOMEM. All jobs have been put before it is
  * freed. */

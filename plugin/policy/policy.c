@@ -3,9 +3,9 @@
 #include "policy/policy.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 
-#include "base/log.h"
 #include "base/params.h"
 
 const char *nb_reason_text(enum nb_reason reason)
@@ -64,14 +64,15 @@ static unsigned types_wanted(const struct nb_params *params, const char **wrong,
     }
 }
 
-int nb_policy_check_settings(const struct nb_params *params)
+int nb_policy_check_settings(const struct nb_params *params, char *error, size_t cap)
 {
     const char *wrong;
     size_t n;
 
     if (types_wanted(params, &wrong, &n))
         return 0;
-    NB_WARN("NIBBLE_TYPES=%s: \"%.*s\" is not float32, bfloat16 or float16", params->types, (int)n, wrong);
+    snprintf(error, cap, "NIBBLE_TYPES=%s: \"%.*s\" is not float32, bfloat16 or float16", params->types,
+             (int)n, wrong);
     return -EINVAL;
 }
 

@@ -6,6 +6,7 @@
 #ifndef NIBBLE_POLICY_POLICY_H
 #define NIBBLE_POLICY_POLICY_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 #include "base/func.h"
@@ -34,8 +35,8 @@ enum nb_reason {
 };
 const char *nb_reason_text(enum nb_reason reason);
 
-/* Check NIBBLE_TYPES: 0, or -EINVAL after a WARN. */
-int nb_policy_check_settings(const struct nb_params *params);
+/* Check NIBBLE_TYPES: 0, or -EINVAL and what is wrong in `error`. */
+int nb_policy_check_settings(const struct nb_params *params, char *error, size_t cap);
 
 /* The quantizable type that `type` is: 0 and *dtype, or -1. */
 int nb_policy_dtype(ncclDataType_t type, enum nb_dtype *dtype);

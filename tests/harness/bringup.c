@@ -12,6 +12,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -305,44 +306,165 @@ static int grid_death(void)
 
 /* ---- bad settings ---- */
 
-struct bad_setting {
-    const char *setting, *name, *value;
-};
-
-static int bad_setting_node(struct hx_node *node, void *arg)
-{
-    const struct bad_setting *bad = arg;
-    struct hx_lib *lib = hx_lib_open(NULL, node->rank ? 8 : 0);
-    struct hx_ctx ctx;
-
-    HX_CHECK(lib, "dlopen");
-    HX_CHECK(hx_init(lib, 5, &ctx) != ncclSuccess, "init succeeded with %s", bad->setting);
-    HX_CHECK(hx_log_count("W ", bad->name) > 0, "no WARN line names %s", bad->name);
-    HX_CHECK(hx_log_count(bad->name, bad->value) > 0, "no WARN line names %s and %s", bad->name, bad->value);
-    hx_lib_close(lib);
-    return 0;
-}
-
+/* They are no reason to fail on one node alone: it takes part, and all nodes decline and say which it is. */
 static int bad_settings(void)
 {
-    static const struct bad_setting bad[] = {
-        {"NIBBLE_CREDITS=0", "NIBBLE_CREDITS", "0"},
-        {"NIBBLE_CREDITS=many", "NIBBLE_CREDITS", "many"},
-        {"NIBBLE_UNIT_BYTES=99999999999999999999", "NIBBLE_UNIT_BYTES", "99999999999999999999"},
-        {"NIBBLE_RS=int3", "NIBBLE_RS", "int3"},
-        {"NIBBLE_EF_BETA=nan", "NIBBLE_EF_BETA", "nan"},
-        {"NIBBLE_ENABLE=maybe", "NIBBLE_ENABLE", "maybe"},
-        {"NIBBLE_CREDIT=4", "NIBBLE_CREDIT", "unknown"},
+    static const char *const env[] = {"NIBBLE_CONNECT_TIMEOUT=" HX_LONG, NULL};
+    static const struct {
+        const char *setting, *line;
+    } bad[] = {
+        {"NIBBLE_CREDITS=0", "bad setting NIBBLE_CREDITS=0: it must be an integer from"},
+        {"NIBBLE_CREDITS=many", "bad setting NIBBLE_CREDITS=many"},
+        {"NIBBLE_UNIT_BYTES=99999999999999999999", "bad setting NIBBLE_UNIT_BYTES=99999999999999999999"},
+        {"NIBBLE_RS=int3", "bad setting NIBBLE_RS=int3: it must be raw, int4 or int8"},
+        {"NIBBLE_EF_BETA=nan", "bad setting NIBBLE_EF_BETA=nan"},
+        {"NIBBLE_ENABLE=maybe", "bad setting NIBBLE_ENABLE=maybe"},
+        {"NIBBLE_CREDIT=4", "unknown setting NIBBLE_CREDIT"},
+        {"NIBBLE_GRAD=nonsense", "NIBBLE_GRAD=nonsense"},
+        {"NIBBLE_TYPES=float64", "NIBBLE_TYPES=float64"},
+        {"NIBBLE_SCHEDULE=ring", "bad setting NIBBLE_SCHEDULE=ring"},
     };
 
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
-        const char *const env[] = {bad[i].setting, NULL};
-        int rc = sx_job(bad[i].setting, 2, bad_setting_node, (void *)(uintptr_t)&bad[i], env);
+        int rc = declined_by(1, 4, env, bad[i].setting, bad[i].line);
 
         if (rc)
             return rc;
     }
     return 0;
+}
+
+/* The node would be in another place of the grid, or in none. */
+static int grid_bad_settings(void)
+{
+    return grid_declined("NIBBLE_GROUP=some", "bad setting NIBBLE_GROUP=some");
+}
+
+/* ---- what is known at once ---- */
+
+struct at_once {
+    const char *name;
+    void (*fault)(struct meeting *m); /* on node 1, which then connects, or does not return */
+    const char *line;                 /* that the others log, with "node 1" */
+    bool dies;
+};
+
+static int at_once_node(struct hx_node *node, void *arg)
+{
+    const struct at_once *what = arg;
+    struct meeting m;
+    void *comm = NULL;
+    double t;
+
+    if (meet(node, &m))
+        return 1;
+    hx_barrier(node);
+    if (node->rank == 1)
+        what->fault(&m);
+    t = hx_now();
+    HX_CHECK(hx_coll_connect(m.lib, m.handle, node->nnodes, node->rank, m.listen, &comm) != ncclSuccess,
+             "connected");
+    HX_CHECK(hx_now() - t < HX_SOON_S, "gave up only after %.1f s", hx_now() - t);
+    if (node->rank == 1)
+        HX_CHECK(hx_log_count("is declined", what->line) > 0, "no line of the log says \"%s\"", what->line);
+    else
+        HX_CHECK(hx_log_count("is declined", "node 1") > 0 && hx_log_count("is declined", what->line) > 0,
+                 "no line of the log says \"%s\"", what->line);
+    HX_CHECK(hx_finalize(m.lib, &m.ctx) == ncclSuccess, "finalize");
+    hx_lib_close(m.lib);
+    return 0;
+}
+
+static int at_once(const struct at_once *what, int nnodes, const char *schedule)
+{
+    const char *const env[] = {"NIBBLE_CONNECT_TIMEOUT=" HX_LONG, schedule, NULL};
+    struct hx_job job = {.name = what->name,
+                         .nnodes = nnodes,
+                         .fn = at_once_node,
+                         .arg = (void *)(uintptr_t)what,
+                         .env = env,
+                         .dies = what->dies ? 1u << 1 : 0};
+
+    return hx_job_run(&job, NULL);
+}
+
+/* Enough to say that there are too few. */
+static void few_descriptors(struct meeting *m)
+{
+    const int more = 5;
+    int next = dup(0);
+    struct rlimit limit = {(rlim_t)(next + more), (rlim_t)(next + more)};
+
+    (void)m;
+    close(next);
+    setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+static void die_before_accepting(struct meeting *m)
+{
+    (void)m;
+    hx_sleep(0.3); /* the others have connected, as far as they can tell */
+    raise(SIGKILL);
+}
+
+static void damage_handle(struct meeting *m)
+{
+    m->at[0][4] ^= 3;
+}
+
+static int known_at_once(void)
+{
+    static const struct at_once faults[] = {
+        {"too few descriptors", few_descriptors, "too many open files", false},
+        {"death before accepting", die_before_accepting, "node 1", true},
+        {"a damaged handle", damage_handle, "cannot connect to node 0", false},
+    };
+
+    for (size_t i = 0; i < sizeof faults / sizeof faults[0]; i++) {
+        int rc = at_once(&faults[i], 4, "NIBBLE_SCHEDULE=direct");
+
+        rc = rc ? rc : at_once(&faults[i], 6, "NIBBLE_SCHEDULE=two-level");
+        if (rc)
+            return rc;
+    }
+    return 0;
+}
+
+/* ---- calls that make no sense ---- */
+
+static int bad_ranks_node(struct hx_node *node, void *arg)
+{
+    static const struct {
+        int nranks, rank;
+    } bad[] = {{0, 0}, {1, 0}, {2, 2}, {2, -1}, {-1, 0}, {1 << 20, 0}};
+    struct meeting m;
+    void *comm = NULL;
+    int before;
+
+    (void)arg;
+    if (meet(node, &m))
+        return 1;
+    before = hx_fd_count();
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        unsigned char handle[HX_HANDLE_BYTES];
+        void *listen, *none[2] = {handle, NULL};
+
+        HX_CHECK(hx_coll_listen(m.lib, &m.ctx, 0, handle, &listen) == ncclSuccess, "listen");
+        HX_CHECK(hx_coll_connect(m.lib, m.handle, bad[i].nranks, bad[i].rank, listen, &comm) != ncclSuccess,
+                 "connected rank %d of %d", bad[i].rank, bad[i].nranks);
+        HX_CHECK(hx_coll_listen(m.lib, &m.ctx, 0, handle, &listen) == ncclSuccess, "listen");
+        HX_CHECK(hx_coll_connect(m.lib, none, 2, 0, listen, &comm) != ncclSuccess, "connected with NULL");
+    }
+    HX_CHECK(hx_fd_count() == before, "%d descriptors left open", hx_fd_count() - before);
+    HX_CHECK(hx_coll_close_listen(m.lib, m.listen) == ncclSuccess, "closeListen");
+    HX_CHECK(hx_finalize(m.lib, &m.ctx) == ncclSuccess, "finalize");
+    hx_lib_close(m.lib);
+    return 0;
+}
+
+static int bad_ranks(void)
+{
+    return sx_job("impossible ranks", 2, bad_ranks_node, NULL, NULL);
 }
 
 /* ---- strangers ---- */
@@ -558,6 +680,9 @@ static const struct hx_case cases[] = {
     {"grid-declined-group", grid_declined_group, 0},
     {"grid-death", grid_death, 0},
     {"bad-settings", bad_settings, 0},
+    {"grid-bad-settings", grid_bad_settings, 0},
+    {"known-at-once", known_at_once, 0},
+    {"bad-ranks", bad_ranks, 0},
     {"strangers", strangers, 0},
 };
 
