@@ -5,6 +5,7 @@
  * Init and devices must not fail on one node alone, since NCCL would then run without CollNet there and with
  * it elsewhere; a communicator that cannot be served is declined by connect, on all nodes at once.
  */
+#include <errno.h>
 #include <limits.h>
 
 #include "abi/api.h"
@@ -85,7 +86,8 @@ ncclResult_t nb_api_coll_close(void *coll_comm)
     if (!coll_comm)
         return ncclSuccess;
     int err = nb_coll_close(coll_comm);
-    nb_process_count(-1);
+    if (err != -ETIMEDOUT) /* else it is left as it is, and so is what it stands on */
+        nb_process_count(-1);
     return nb_result(err);
 }
 

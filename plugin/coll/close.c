@@ -3,17 +3,19 @@
  * The end of a communicator.
  *
  *   state      who moves it     what happens                                                  next
- *   RUNNING    nb_coll_close    a deadline is set; unfinished operations fail the             CLOSING
- *                               communicator, so that peers do not wait for them
+ *   RUNNING    nb_coll_close    asks the engine, which sets a deadline; unfinished            CLOSING
+ *                               operations fail the communicator, so that peers do not wait for them
  *   CLOSING    the engine       graceful shutdown (progress.c): what is owed is sent, then BYE,   CLOSED
  *                               until every peer has confirmed it; at once after a failure
  *   CLOSED     the engine       lets go of the communicator: `detached`                       (freed)
+ *   (an engine that is stuck: nb_coll_close gives up, and everything is left as it is)
  *   detached   nb_coll_close    the device is stopped; registrations, connections and memory go
  */
 #include "coll/coll.h"
 
 #include <errno.h>
 #include <sched.h>
+#include <time.h>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -23,30 +25,25 @@
 #include "coll/request.h"
 #include "coll/setup.h"
 #include "coll/staging.h"
+#include "coll/stuck.h"
 #include "coll/task.h"
 
 int nb_coll_close_begin(struct nb_coll_comm *comm)
 {
     uint64_t open;
-    bool unfinished;
 
     if (!comm || comm->magic != NB_COMM_MAGIC) {
         NB_WARN("closeColl: not a collective communicator of nibble: %p", (void *)comm);
         return -EINVAL;
     }
     open = atomic_load(&comm->submitted) - atomic_load(&comm->finished);
-    unfinished = nb_requests_unfinished(comm);
-    pthread_mutex_lock(&comm->progress_lock);
-    if (unfinished && !nb_comm_failed(comm)) {
-        /* NCCL is aborting. Peers must not wait for what will never come. */
+    comm->closing.unfinished = nb_requests_unfinished(comm);
+    if (comm->closing.unfinished && !nb_comm_failed(comm))
         NB_INFO(NCCL_NET, "%s: closed in the middle of an operation, with %llu unfinished windows",
                 comm->label, (unsigned long long)open);
-        nb_comm_fail(comm, -ECONNABORTED, "the communicator was closed with unfinished operations");
-    }
-    comm->state = NB_COMM_CLOSING;
     comm->life.close_deadline_ns =
         nb_clock_ns(&comm->ctx->clock) + comm->ctx->params->close_timeout * (int64_t)NB_NS_PER_S;
-    pthread_mutex_unlock(&comm->progress_lock);
+    atomic_store(&comm->closing.asked, true);
     nb_engine_wake(comm->engine);
     return 0;
 }
@@ -66,28 +63,39 @@ static void finish(struct nb_coll_comm *comm)
     nb_setup_free(comm);
 }
 
+/* The engine is stuck: what it may be using stays. */
+static int leave(struct nb_coll_comm *comm)
+{
+    NB_WARN("%s: closeColl: its engine is stuck, so its memory and connections are not given back",
+            comm->label);
+    return -ETIMEDOUT;
+}
+
 int nb_coll_close_step(struct nb_coll_comm *comm)
 {
     bool detached;
 
-    pthread_mutex_lock(&comm->progress_lock);
-    detached = comm->detached;
-    if (detached)
-        nb_tasks_abandon(comm);
-    pthread_mutex_unlock(&comm->progress_lock);
+    pthread_mutex_lock(&comm->closing.lock);
+    detached = comm->closing.detached;
+    pthread_mutex_unlock(&comm->closing.lock);
     if (!detached)
-        return -EINPROGRESS;
+        return nb_stuck_look(comm) ? leave(comm) : -EINPROGRESS;
+    nb_tasks_abandon(comm);
     finish(comm);
     return 0;
 }
 
-/* Wait until the engine has let go of it. */
+/* Wait until the engine has let go of it, or is found stuck. */
 static void wait_detached(struct nb_coll_comm *comm)
 {
-    pthread_mutex_lock(&comm->progress_lock);
-    while (!comm->detached)
-        pthread_cond_wait(&comm->closed_cond, &comm->progress_lock);
-    pthread_mutex_unlock(&comm->progress_lock);
+    pthread_mutex_lock(&comm->closing.lock);
+    while (!comm->closing.detached && !nb_stuck_look(comm)) {
+        struct timespec until;
+        clock_gettime(CLOCK_MONOTONIC, &until);
+        until.tv_sec++;
+        pthread_cond_timedwait(&comm->closing.cond, &comm->closing.lock, &until);
+    }
+    pthread_mutex_unlock(&comm->closing.lock);
 }
 
 int nb_coll_close(struct nb_coll_comm *comm)
@@ -98,10 +106,11 @@ int nb_coll_close(struct nb_coll_comm *comm)
         return ret;
     if (nb_engine_is_stepped(comm->engine))
         comm->life.hurries = 1;
-    else
-        wait_detached(comm);
-    while (nb_coll_close_step(comm))
-        if (!nb_engine_step(comm->engine, nb_clock_ns(&comm->ctx->clock)))
+    while ((ret = nb_coll_close_step(comm)) == -EINPROGRESS) {
+        if (!nb_engine_is_stepped(comm->engine))
+            wait_detached(comm);
+        else if (!nb_engine_step(comm->engine, nb_clock_ns(&comm->ctx->clock)))
             sched_yield();
-    return 0;
+    }
+    return ret;
 }

@@ -8,6 +8,7 @@
  *   connect.c   listen and connect in steps, with mesh.c: connections and hellos, ballot.c: what nodes tell
  *               each other then, and vote.c: the vote, the group's token
  *   close.c     the end of a communicator
+ *   stuck.c     an engine that makes no steps
  *   setup.c     making and freeing its object, with staging.c: memory of messages, its registration
  *   engine.c    a node's progress: a list of communicators, and one round over them; engine_thread.c: the
  *               thread that makes the rounds, its sleep and wake-up
@@ -49,7 +50,7 @@
  *
  * Threads: the ring of windows has one producer at a time (submit.lock) and the engine thread as consumer.
  * All other fields of a communicator belong to the engine thread once connect has handed it over;
- * progress_lock is held while it works, so that statistics can be read and close can wait.
+ * progress_lock is held while it works, so that statistics can be read; close waits for closing.detached.
  *
  * Why no two nodes deadlock: NCCL calls windows in the same order on every node, so every connection
  * carries messages in that order, first in, first out. Buffers are never shared between peers or classes
@@ -71,6 +72,7 @@
 
 #include "base/context.h"
 #include "base/minmax.h"
+#include "coll/closing.h"
 #include "coll/coll.h"
 #include "coll/confirm.h"
 #include "coll/cursor.h"
@@ -96,6 +98,7 @@
 #include "coll/send.h"
 #include "coll/staging.h"
 #include "coll/stats.h"
+#include "coll/stuck.h"
 #include "coll/submit.h"
 #include "coll/task.h"
 #include "coll/watch.h"
@@ -147,16 +150,16 @@ struct nb_coll_comm {
     bool engine_held;                 /* a reference to it was taken */
     struct nb_coll_comm *engine_next; /* the engine's list */
     pthread_mutex_t progress_lock;    /* held while the engine works on this communicator */
-    pthread_cond_t closed_cond;
-    int state;        /* NB_COMM_RUNNING ... */
-    int detached;     /* the engine has let go of it */
-    int tasks_open;   /* after its last progress some were in flight */
+    int state;                        /* NB_COMM_RUNNING ... */
+    int tasks_open;                   /* after its last progress some were in flight */
     int device_waits; /* the device may get on with something that nobody wakes the engine for */
 
     /* What each module keeps, and only it changes. */
     struct nb_staging staging;
     struct nb_submit submit;
     struct nb_failure failure;
+    struct nb_closing closing;
+    struct nb_stuck stuck;
     struct nb_life life;
     struct nb_pace pace;
     struct nb_watch watch;

@@ -28,6 +28,8 @@ struct nb_engine {
     struct nb_coll_comm *added; /* under lock: not yet taken over */
     _Atomic int news;           /* the one above changed */
     _Atomic int sleeping;
+    _Atomic uint64_t steps;       /* made */
+    _Atomic uint64_t stuck_at;    /* 1 + steps made when it was found stuck; 0: never */
     struct nb_coll_comm *running; /* engine thread */
 };
 
@@ -55,6 +57,8 @@ void nb_engine_close(struct nb_context *ctx)
     if (!e)
         return;
     ctx->engine = NULL;
+    if (e->users)
+        return;
     nb_node_destroy(&e->node);
     pthread_mutex_destroy(&e->users_lock);
     pthread_mutex_destroy(&e->lock);
@@ -71,6 +75,16 @@ struct nb_coll_node *nb_engine_node(struct nb_engine *engine)
     return &engine->node;
 }
 
+uint64_t nb_engine_steps(const struct nb_engine *engine)
+{
+    return atomic_load_explicit(&engine->steps, memory_order_relaxed);
+}
+
+void nb_engine_call_stuck(struct nb_engine *engine, uint64_t steps)
+{
+    atomic_store(&engine->stuck_at, steps + 1);
+}
+
 bool nb_engine_is_stepped(const struct nb_engine *engine)
 {
     return !engine->runner;
@@ -80,6 +94,10 @@ int nb_engine_acquire(struct nb_engine *e)
 {
     int ret = 0;
 
+    if (atomic_load(&e->stuck_at) == nb_engine_steps(e) + 1) {
+        NB_WARN("engine: its thread, nibble-engine, hangs in a call that does not return");
+        return -ETIMEDOUT;
+    }
     pthread_mutex_lock(&e->users_lock);
     if (e->users == 0 && e->runner)
         ret = e->runner->start(e, &e->run);
@@ -201,10 +219,10 @@ static void detach(struct nb_coll_comm **link)
     struct nb_coll_comm *comm = *link;
 
     *link = comm->engine_next;
-    pthread_mutex_lock(&comm->progress_lock);
-    comm->detached = 1;
-    pthread_cond_broadcast(&comm->closed_cond);
-    pthread_mutex_unlock(&comm->progress_lock);
+    pthread_mutex_lock(&comm->closing.lock);
+    comm->closing.detached = true;
+    pthread_cond_broadcast(&comm->closing.cond);
+    pthread_mutex_unlock(&comm->closing.lock);
 }
 
 bool nb_engine_step(struct nb_engine *e, int64_t now_ns)
@@ -225,5 +243,6 @@ bool nb_engine_step(struct nb_engine *e, int64_t now_ns)
         link = &(*link)->engine_next;
     }
     nb_log_label(label);
+    atomic_fetch_add_explicit(&e->steps, 1, memory_order_release);
     return moved;
 }

@@ -42,7 +42,8 @@ extern const struct nb_runner nb_runner_thread;
 /* Make the engine of a node: sets ctx->engine. The runner (NULL: the caller drives it) outlives the engine.
  * 0 or -ENOMEM. */
 int nb_engine_open(struct nb_context *ctx, const struct nb_runner *runner);
-/* Free it; no communicator of the node is left. ctx->engine is NULL afterwards, and may have been before. */
+/* Free it; no communicator of the node is left, but some that were given up because it is stuck: then its
+ * memory is left to it. ctx->engine is NULL afterwards, and may have been before. */
 void nb_engine_close(struct nb_context *ctx);
 
 const struct nb_context *nb_engine_context(const struct nb_engine *engine);
@@ -60,6 +61,10 @@ void nb_engine_add(struct nb_engine *engine, struct nb_coll_comm *comm);
 void nb_engine_kick(struct nb_engine *engine);
 /* Something else changed: have a step made at once. */
 void nb_engine_wake(struct nb_engine *engine);
+/* How many steps it has made. */
+uint64_t nb_engine_steps(const struct nb_engine *engine);
+/* It is stuck in the step after so many (stuck.h): until it has made that, nobody can take a reference. */
+void nb_engine_call_stuck(struct nb_engine *engine, uint64_t steps);
 /* Whether there is no runner, so that who waits for the engine has to call nb_engine_step. */
 bool nb_engine_is_stepped(const struct nb_engine *engine);
 

@@ -63,6 +63,15 @@ int nb_comm_suspect(struct nb_coll_comm *comm, struct nb_peer *peer, int err)
     return err;
 }
 
+int nb_comm_given_up(struct nb_coll_comm *comm)
+{
+    const int err = nb_comm_shown_error(comm);
+
+    if (!err || nb_comm_failed(comm))
+        return err;
+    return nb_comm_error(comm, err, "the engine of this node was stuck, so that NCCL gave up on it");
+}
+
 bool nb_peer_left(struct nb_coll_comm *comm, const struct nb_peer *peer, enum nb_class cls,
                   const struct nb_op *op)
 {

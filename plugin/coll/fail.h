@@ -25,9 +25,10 @@ struct nb_op;
 struct nb_peer;
 
 struct nb_failure {
-    _Atomic int error;      /* the first, negative errno; 0: none */
-    _Atomic int shown;      /* what NCCL's calls return: the same once the peers are told. Any thread */
-    int author;             /* the node that found the cause */
+    _Atomic int error; /* the first, negative errno; 0: none */
+    _Atomic int shown; /* what NCCL's calls return: the same once the peers are told; or, earlier, that they
+                             * have given up on the engine (stuck.h). Any thread */
+    int author;        /* the node that found the cause */
     char text[NB_CTL_TEXT]; /* and what it says */
     int64_t suspect_ns;     /* a connection has ended (nb_peer_life.lost): since when; 0: none */
     int64_t told_ns;        /* since when the peers are being told; 0: not yet */
@@ -45,6 +46,9 @@ int nb_comm_told(struct nb_coll_comm *comm, const struct nb_peer *via, const str
 /* A connection with the peer has ended with `err`, which the communicator will not survive, without a
  * farewell. Returns `err`. */
 int nb_comm_suspect(struct nb_coll_comm *comm, struct nb_peer *peer, int err);
+/* The calls of NCCL's have given up on this node's engine (stuck.h), which goes on: the communicator has
+ * failed, and NCCL's memory must not be touched any more. 0, or the error. */
+int nb_comm_given_up(struct nb_coll_comm *comm);
 /* True when the peer takes no more messages of the class but the operation needs it to: then the communicator
  * has failed. */
 bool nb_peer_left(struct nb_coll_comm *comm, const struct nb_peer *peer, enum nb_class cls,

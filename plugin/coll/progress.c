@@ -27,7 +27,7 @@ static int dequeue(struct nb_coll_comm *comm)
     uint64_t submitted = atomic_load_explicit(&comm->submitted, memory_order_acquire);
     int moved = 0;
 
-    while (comm->begun < submitted) {
+    while (comm->begun < submitted && !nb_comm_given_up(comm)) {
         struct nb_coll_req *win = nb_window(comm, comm->begun);
         if (!win->op->begun)
             nb_op_begin(comm, win);
@@ -159,7 +159,16 @@ static int tick(struct nb_coll_comm *comm, int64_t t)
 static void closed(struct nb_coll_comm *comm)
 {
     comm->state = NB_COMM_CLOSED;
-    pthread_cond_broadcast(&comm->closed_cond);
+}
+
+/* Whoever closes has asked for it (close.c). */
+static void take_close(struct nb_coll_comm *comm)
+{
+    if (comm->state != NB_COMM_RUNNING || !atomic_load(&comm->closing.asked))
+        return;
+    if (comm->closing.unfinished) /* NCCL is aborting. Peers must not wait for what will never come. */
+        nb_comm_fail(comm, -ECONNABORTED, "the communicator was closed with unfinished operations");
+    comm->state = NB_COMM_CLOSING;
 }
 
 /* What this node owes: queued messages, and all-gathers that a receiver may still ask about, through it as
@@ -218,6 +227,7 @@ static void send_bye(struct nb_coll_comm *comm, int64_t t)
 void nb_comm_begin(struct nb_coll_comm *comm)
 {
     comm->life.tick_ns = nb_clock_ns(&comm->ctx->clock);
+    atomic_store(&comm->stuck.looked_ms, nb_clock_ms(&comm->ctx->clock));
     nb_pace_moved(comm);
     for (int i = 0; i < comm->nneighbors; i++)
         comm->neighbors[i]->life.received_ns = comm->life.tick_ns;
@@ -312,7 +322,9 @@ int nb_comm_progress(struct nb_coll_comm *comm, int64_t now_ns)
     int moved = 0;
 
     pthread_mutex_lock(&comm->progress_lock);
+    take_close(comm);
     if (comm->state != NB_COMM_CLOSED) {
+        nb_comm_given_up(comm);
         if (!nb_comm_failed(comm) && !comm->failure.suspect_ns)
             moved = run(comm, now_ns);
         if (!nb_comm_failed(comm) && comm->failure.suspect_ns)

@@ -13,6 +13,7 @@
 #include "coll/comm.h"
 #include "coll/engine.h"
 #include "coll/request.h"
+#include "coll/stuck.h"
 #include "coll/task.h"
 
 int nb_coll_reg_mr(struct nb_coll_comm *comm, void *data, size_t size, int mem_type, void **mhandle)
@@ -71,7 +72,10 @@ int nb_coll_dereg_mr(struct nb_coll_comm *comm, void *mhandle)
         return ret;
     }
     aborts = nb_requests_unfinished(comm);
-    pthread_mutex_lock(&comm->progress_lock);
+    if (nb_stuck_lock(comm)) {
+        NB_WARN("%s: deregMr: its engine is stuck, so that it may still use the buffer", comm->label);
+        return -ETIMEDOUT;
+    }
     if (aborts) {
         nb_comm_fail(comm, -ECONNABORTED, "the communicator was closed with unfinished operations");
         nb_engine_wake(comm->engine); /* which tells the peers */

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/gpu.h"
 #include "coll/comm.h"
@@ -36,6 +37,17 @@ static int find_neighbors(struct nb_coll_comm *comm)
     return nb_on_grid(comm) ? nb_confirms_init(&comm->confirms) : 0;
 }
 
+static void init_closing(struct nb_coll_comm *comm)
+{
+    pthread_condattr_t attr;
+
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&comm->closing.cond, &attr);
+    pthread_condattr_destroy(&attr);
+    pthread_mutex_init(&comm->closing.lock, NULL);
+}
+
 struct nb_coll_comm *nb_setup_comm(struct nb_context *ctx, int dev, uint64_t comm_id,
                                    const struct nb_net_ops *net, int nnodes, int rank)
 {
@@ -62,7 +74,7 @@ struct nb_coll_comm *nb_setup_comm(struct nb_context *ctx, int dev, uint64_t com
              nnodes);
     pthread_mutex_init(&comm->submit.lock, NULL);
     pthread_mutex_init(&comm->progress_lock, NULL);
-    pthread_cond_init(&comm->closed_cond, NULL);
+    init_closing(comm);
     comm->win = calloc(NB_WINDOWS, sizeof(*comm->win));
     comm->submit.ops = calloc(NB_OPS, sizeof(*comm->submit.ops));
     comm->peer = calloc((size_t)nnodes, sizeof(*comm->peer));
@@ -99,7 +111,8 @@ void nb_setup_free(struct nb_coll_comm *comm)
     nb_tasks_destroy(comm);
     pthread_mutex_destroy(&comm->submit.lock);
     pthread_mutex_destroy(&comm->progress_lock);
-    pthread_cond_destroy(&comm->closed_cond);
+    pthread_cond_destroy(&comm->closing.cond);
+    pthread_mutex_destroy(&comm->closing.lock);
     comm->device->ops->close(comm->device);
     free(comm);
 }

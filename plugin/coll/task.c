@@ -208,6 +208,8 @@ int nb_task_run(struct nb_coll_comm *comm, struct nb_task *t)
 {
     int ret;
 
+    if (nb_comm_given_up(comm))
+        return -ETIMEDOUT;
     t->win->tasks_in_flight++;
     ret = advance(comm, t);
     if (ret > 0) {
@@ -224,6 +226,8 @@ int nb_tasks_progress(struct nb_coll_comm *comm)
 {
     int moved = 0, ret;
 
+    if (comm->tasks.run && nb_comm_given_up(comm))
+        return -ETIMEDOUT;
     for (struct nb_task **at = &comm->tasks.run; *at;) {
         struct nb_task *t = *at;
         enum nb_step step = t->step;

@@ -292,7 +292,6 @@ START_TEST(goodbye_when_the_row_is_done)
     comm->device = nb_host_device();
     comm->watch.fd = -1;
     pthread_mutex_init(&comm->progress_lock, NULL);
-    pthread_cond_init(&comm->closed_cond, NULL);
     comm->state = NB_COMM_CLOSING;
     comm->life.close_deadline_ns = INT64_MAX;
     ck_assert_int_eq(done(5, 8, 0), 0);

@@ -1,0 +1,313 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * An engine that makes no steps, because its thread hangs in a call or nobody steps it: NCCL's calls notice, fail
+ * and return, and nothing is freed that it may still be using. Two nodes in one process, connected in memory,
+ * with a clock that the test moves.
+ */
+#include <check.h>
+#include <errno.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/context.h"
+#include "base/log.h"
+#include "coll/coll.h"
+#include "coll/engine.h"
+#include "device/device.h"
+#include "net/loopback.h"
+#include "policy/job.h"
+#include "policy/queue.h"
+#include "state/budget.h"
+
+#define NODES 2
+#define SECOND ((int64_t)NB_NS_PER_S)
+#define VALUES 4096u
+
+static struct node {
+    struct nb_context ctx;
+    struct nb_params params;
+    uint8_t handle[NB_NET_HANDLE_BYTES];
+    struct nb_coll_listen *listen;
+    struct nb_coll_connect *connect;
+    struct nb_coll_comm *comm;
+    int connected;
+} node[NODES];
+
+static _Atomic int64_t now;
+static atomic_bool hang, hangs; /* sends shall not return; one does not */
+static struct nb_net_ops ops;
+static atomic_uint warnings;
+static char last_warning[600];
+static float region[2 * VALUES], out[VALUES];
+
+static int hanging_isend(void *send_comm, const void *data, size_t size, int tag, void *mhandle,
+                         void **request)
+{
+    while (atomic_load(&hang)) {
+        atomic_store(&hangs, true);
+        usleep(1000);
+    }
+    return loopback_ops.isend(send_comm, data, size, tag, mhandle, request);
+}
+
+static int hanging_init(struct nb_context *ctx, struct nb_net **net)
+{
+    int ret = loopback_ops.init(ctx, net);
+
+    if (!ret)
+        (*net)->ops = &ops;
+    return ret;
+}
+
+__attribute__((format(printf, 5, 6))) static void logger(ncclDebugLogLevel level, unsigned long flags,
+                                                         const char *file, int line, const char *fmt, ...)
+{
+    va_list ap;
+
+    (void)flags, (void)file, (void)line;
+    if (level != NCCL_LOG_WARN)
+        return;
+    va_start(ap, fmt);
+    vsnprintf(last_warning, sizeof(last_warning), fmt, ap);
+    va_end(ap);
+    warnings++;
+}
+
+static uint64_t virtual_ns(void *arg)
+{
+    (void)arg;
+    return (uint64_t)atomic_load(&now);
+}
+
+static int no_gpu(struct nb_context *ctx)
+{
+    (void)ctx;
+    return -1;
+}
+
+/* Node 0 has the runner. */
+static void open_all(const struct nb_runner *runner)
+{
+    atomic_store(&now, SECOND);
+    atomic_store(&hang, false);
+    atomic_store(&hangs, false);
+    atomic_store(&warnings, 0);
+    nb_log_set(logger);
+    ops = loopback_ops;
+    ops.init = hanging_init;
+    ops.isend = hanging_isend;
+    for (int i = 0; i < NODES; i++) {
+        struct node *n = &node[i];
+        memset(n, 0, sizeof(*n));
+        n->params = *nb_params_defaults();
+        n->params.credits = 4;
+        n->params.device = 1; /* host */
+        n->ctx.params = &n->params;
+        n->ctx.clock = (struct nb_clock){virtual_ns, NULL};
+        n->ctx.current_gpu = no_gpu;
+        ck_assert_int_eq(nb_budgets_open(&n->ctx), 0);
+        ck_assert_int_eq(nb_gpus_open(&n->ctx), 0);
+        ck_assert_int_eq(nb_queues_open(&n->ctx), 0);
+        ck_assert_int_eq(nb_jobs_open(&n->ctx), 0);
+        ck_assert_int_eq(nb_engine_open(&n->ctx, i ? NULL : runner), 0);
+        ck_assert_int_eq(nb_net_open_with(&n->ctx, i ? &loopback_ops : &ops), 0);
+    }
+}
+
+static void step_one(void)
+{
+    nb_engine_step(node[1].ctx.engine, atomic_load(&now));
+}
+
+static void connect_all(void)
+{
+    void *handles[NODES] = {node[0].handle, node[1].handle};
+    bool moved;
+
+    for (int i = 0; i < NODES; i++)
+        ck_assert_int_eq(nb_coll_listen(&node[i].ctx, 0, 17, node[i].handle, &node[i].listen), 0);
+    for (int i = 0; i < NODES; i++)
+        ck_assert_int_eq(nb_coll_connect_begin(handles, NODES, i, node[i].listen, &node[i].connect), 0);
+    while (node[0].connect || node[1].connect)
+        for (int i = 0; i < NODES; i++)
+            if (node[i].connect) {
+                node[i].connected = nb_coll_connect_step(node[i].connect, &moved, &node[i].comm);
+                if (node[i].connected != -EINPROGRESS)
+                    node[i].connect = NULL;
+            }
+    for (int i = 0; i < NODES; i++) {
+        ck_assert_int_eq(node[i].connected, 0);
+        ck_assert_int_eq(nb_coll_close_listen(node[i].listen), 0);
+    }
+}
+
+static void close_all(void)
+{
+    for (int i = 0; i < NODES; i++) {
+        nb_net_close(&node[i].ctx);
+        nb_engine_close(&node[i].ctx);
+        nb_jobs_close(&node[i].ctx);
+        nb_queues_close(&node[i].ctx);
+        nb_gpus_close(&node[i].ctx);
+        nb_budgets_close(&node[i].ctx);
+    }
+    ck_assert_int_eq(loopback_open_objects(), 0);
+    nb_log_set(NULL);
+}
+
+static void post(struct nb_coll_req **req)
+{
+    ck_assert_int_eq(nb_coll_iallreduce(node[0].comm, region, out, VALUES, ncclFloat32, ncclSum, req), 0);
+    ck_assert_ptr_nonnull(*req);
+}
+
+/* Seconds of the clock until test fails, which it is asked every `every` seconds. */
+static int64_t until_stuck(struct nb_coll_req *req, int64_t every)
+{
+    const int64_t began = atomic_load(&now);
+    int ret = 0, done;
+
+    while (!ret) {
+        ret = nb_coll_test(req, &done, NULL);
+        ck_assert(!done);
+        if (!ret)
+            atomic_fetch_add(&now, every * SECOND);
+        ck_assert_int_lt(atomic_load(&now) - began, 10000 * SECOND);
+    }
+    ck_assert_int_eq(ret, -ETIMEDOUT);
+    return (atomic_load(&now) - began) / SECOND;
+}
+
+/* ---- tests ------------------------------------------------------------------------------------------ */
+
+/* Its thread hangs in a send. */
+START_TEST(thread_hangs)
+{
+    struct nb_coll_req *req, *other;
+    struct nb_coll_listen *listen;
+    uint8_t handle[NB_NET_HANDLE_BYTES];
+    void *mhandle;
+    int64_t took;
+
+    open_all(&nb_runner_thread);
+    connect_all();
+    ck_assert_int_eq(nb_coll_reg_mr(node[0].comm, region, sizeof(region), NCCL_PTR_HOST, &mhandle), 0);
+    atomic_store(&hang, true);
+    post(&req);
+    while (!atomic_load(&hangs))
+        usleep(1000);
+    took = until_stuck(req, 1);
+    ck_assert_int_gt(took, 60);
+    ck_assert_int_lt(took, 64);
+    ck_assert_uint_eq(atomic_load(&warnings), 1);
+    ck_assert_ptr_nonnull(strstr(last_warning, "made no step for 60 s"));
+    /* All later calls fail, too, and none waits. */
+    ck_assert_int_eq(nb_coll_iallreduce(node[0].comm, region, out, VALUES, ncclFloat32, ncclSum, &other),
+                     -ETIMEDOUT);
+    ck_assert_ptr_null(other);
+    ck_assert_int_eq(nb_coll_dereg_mr(node[0].comm, mhandle), -ETIMEDOUT);
+    ck_assert_int_eq(nb_coll_close(node[0].comm), -ETIMEDOUT);
+    ck_assert_uint_eq(atomic_load(&warnings), 3);
+    ck_assert_int_eq(nb_engine_acquire(node[0].ctx.engine), -ETIMEDOUT);
+    ck_assert_int_eq(nb_coll_listen(&node[0].ctx, 0, 18, handle, &listen), 0);
+    ck_assert_int_eq(nb_coll_close_listen(listen), 0);
+
+    /* It goes on after all: the memory was left to it, and NCCL's is not touched. */
+    memset(region, 0xff, sizeof(region));
+    memset(out, 0xee, sizeof(out));
+    atomic_store(&hang, false);
+    while (nb_coll_close_step(node[0].comm)) {
+        step_one();
+        usleep(1000);
+    }
+    for (size_t i = 0; i < sizeof(out); i++)
+        ck_assert_uint_eq(((uint8_t *)out)[i], 0xee);
+    ck_assert_int_eq(nb_coll_close_begin(node[1].comm), 0);
+    while (nb_coll_close_step(node[1].comm))
+        step_one();
+    ck_assert_int_eq(nb_engine_acquire(node[0].ctx.engine), 0);
+    nb_engine_release(node[0].ctx.engine);
+    close_all();
+}
+END_TEST
+
+/* The limit follows NIBBLE_PEER_TIMEOUT; what passes between two looks counts in part only. */
+START_TEST(limit)
+{
+    struct nb_coll_req *req;
+    int64_t took;
+    int done;
+
+    open_all(NULL);
+    node[0].params.peer_timeout = node[1].params.peer_timeout = 100;
+    connect_all();
+    post(&req);
+    took = until_stuck(req, 1);
+    ck_assert_int_gt(took, 200);
+    ck_assert_int_lt(took, 204);
+    nb_engine_step(node[0].ctx.engine, atomic_load(&now)); /* hears that it was given up */
+    ck_assert_int_eq(nb_coll_test(req, &done, NULL), -ETIMEDOUT);
+    for (int i = 0; i < NODES; i++) {
+        ck_assert_int_eq(nb_coll_close_begin(node[i].comm), 0);
+        while (nb_coll_close_step(node[i].comm)) {
+            nb_engine_step(node[i].ctx.engine, atomic_load(&now));
+            atomic_fetch_add(&now, SECOND / 100);
+        }
+    }
+    close_all();
+}
+END_TEST
+
+/* A process that was stopped finds its engine as it left it, for however long. One that goes on slowly is
+ * never called stuck. */
+START_TEST(late_is_no_error)
+{
+    struct nb_coll_req *req;
+    int done;
+
+    open_all(NULL);
+    node[0].params.peer_timeout = node[1].params.peer_timeout = 86400;
+    connect_all();
+    post(&req);
+    for (int i = 0; i < 200; i++) {
+        atomic_fetch_add(&now, 3600 * SECOND);
+        ck_assert_int_eq(nb_coll_test(req, &done, NULL), 0);
+        atomic_fetch_add(&now, 3600 * SECOND);
+        ck_assert_int_eq(nb_coll_test(req, &done, NULL), 0);
+        for (int n = 0; n < NODES; n++)
+            nb_engine_step(node[n].ctx.engine, atomic_load(&now));
+    }
+    ck_assert_uint_eq(atomic_load(&warnings), 0);
+    for (int i = 0; i < NODES; i++)
+        ck_assert_int_eq(nb_coll_close_begin(node[i].comm), 0);
+    for (int i = 0; i < NODES; i++)
+        while (nb_coll_close_step(node[i].comm)) {
+            nb_engine_step(node[i].ctx.engine, atomic_load(&now));
+            atomic_fetch_add(&now, SECOND / 100);
+        }
+    close_all();
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("coll/stuck");
+    TCase *c = tcase_create("stuck");
+    SRunner *runner = srunner_create(suite);
+    int failed;
+
+    tcase_set_timeout(c, 3600);
+    tcase_add_test(c, thread_hangs);
+    tcase_add_test(c, limit);
+    tcase_add_test(c, late_is_no_error);
+    suite_add_tcase(suite, c);
+    srunner_run_all(runner, CK_ENV);
+    failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
