@@ -25,6 +25,7 @@
 #define NIBBLE_BASE_CONTEXT_H
 
 #include <stdbool.h>
+#include <stddef.h>
 
 #include "base/clock.h"
 #include "base/params.h"
@@ -52,6 +53,11 @@ struct nb_context {
     /* Ordinal of the GPU that the calling thread works for, -1: none; NULL: the one that is current in CUDA
      * (base/gpu.h). */
     int (*current_gpu)(struct nb_context *ctx);
+
+    /* What nodes tell each other of themselves: the name of this machine, NULL: that of the system; and where
+     * random numbers come from, NULL: the kernel's generator. For simulations, which have neither. */
+    const char *host;
+    int (*random)(struct nb_context *ctx, void *buf, size_t bytes);
 
     /* coll/: asked before the schedules that there are (coll/schedule.h); NULL: none. */
     const struct nb_schedule_ops *schedule;

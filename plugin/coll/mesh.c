@@ -551,8 +551,12 @@ int nb_mesh_init(struct nb_mesh *m, struct nb_coll_comm *comm, void *listener, v
         nb_mesh_object(m, "%s", comm->ctx->params->bad_setting);
     }
     snprintf(m->mine.version, sizeof(m->mine.version), "%s", nb_version());
-    gethostname(m->mine.host, sizeof(m->mine.host) - 1);
-    ret = nb_random(&m->mine.group_token, sizeof(m->mine.group_token));
+    if (comm->ctx->host)
+        snprintf(m->mine.host, sizeof(m->mine.host), "%s", comm->ctx->host);
+    else
+        gethostname(m->mine.host, sizeof(m->mine.host) - 1);
+    ret = comm->ctx->random ? comm->ctx->random(comm->ctx, &m->mine.group_token, sizeof(m->mine.group_token))
+                            : nb_random(&m->mine.group_token, sizeof(m->mine.group_token));
     m->token[comm->rank] = m->mine.group_token;
     return ret;
 }

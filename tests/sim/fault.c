@@ -1,0 +1,344 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Faults take effect; see fault.h. */
+#include "sim/fault.h"
+
+#include <stdlib.h>
+
+#include "coll/engine.h"
+#include "coll/grid.h"
+#include "coll/node.h"
+#include "sim/judge.h"
+#include "sim/memory.h"
+#include "sim/network.h"
+#include "sim/node.h"
+
+#define SOON SIM_S /* by then what is known at once is known everywhere */
+#define HEADER 48  /* bytes of a message that a check covers in any case */
+
+enum { WAITING, ARMED, TAKEN, HEALED };
+
+uint64_t sim_fault_count[SIM_FAULTS];
+
+const char *const sim_fault_name[SIM_FAULTS] = {
+    [SIM_KILL] = "kill",
+    [SIM_POWER] = "power",
+    [SIM_STOP] = "stop",
+    [SIM_SLOW] = "slow",
+    [SIM_CUT] = "cut",
+    [SIM_ISOLATE] = "isolate",
+    [SIM_RESET] = "reset",
+    [SIM_HALF] = "half-close",
+    [SIM_STALL] = "stall",
+    [SIM_FLIP] = "flip",
+    [SIM_TRUNCATE] = "truncate",
+    [SIM_NO_MEMORY] = "no-memory",
+    [SIM_NO_MR] = "no-mr",
+    [SIM_BROKEN_DEVICE] = "broken-device",
+    [SIM_STUCK_DEVICE] = "stuck-device",
+    [SIM_PAUSE] = "pause",
+    [SIM_ABORT] = "abort",
+    [SIM_SWITCH] = "switch",
+};
+
+/* ---- when ------------------------------------------------------------------------------------------------ */
+
+static void find_next(struct sim *s)
+{
+    s->fault_next = UINT64_MAX;
+    for (int i = 0; i < s->plan->nfaults; i++)
+        if (s->fault_state[i] == ARMED && s->fault_event[i] < s->fault_next)
+            s->fault_next = s->fault_event[i];
+}
+
+static void arm(struct sim *s, int i)
+{
+    s->fault_state[i] = ARMED;
+    s->fault_event[i] = s->events + s->plan->fault[i].events;
+    find_next(s);
+}
+
+void sim_fault_begin(struct sim *s)
+{
+    s->fault_next = UINT64_MAX;
+    for (int i = 0; i < s->plan->nfaults; i++)
+        if (!s->plan->fault[i].skip && s->plan->fault[i].at_op < 0)
+            arm(s, i);
+}
+
+void sim_fault_operation(struct sim *s, int node, int comm, int op)
+{
+    for (int i = 0; i < s->plan->nfaults; i++) {
+        const struct sim_fault *f = &s->plan->fault[i];
+        if (!f->skip && s->fault_state[i] == WAITING && f->at_op >= 0 && f->at_node == node &&
+            f->comm == comm && f->at_op <= op)
+            arm(s, i);
+    }
+}
+
+/* All communicators stand: what happens now is not a matter of connecting. */
+static bool all_connected(const struct sim *s)
+{
+    for (int i = 0; i < s->plan->nnodes; i++)
+        if (!s->node[i]->dead && s->node[i]->connecting < s->plan->ncomms)
+            return false;
+    return true;
+}
+
+/* ---- what ------------------------------------------------------------------------------------------------ */
+
+static int64_t peer_timeout(const struct sim *s)
+{
+    return s->plan->params[0].peer_timeout * SIM_S;
+}
+
+/* Silence of peers that lasts so long: it is survived, or not. */
+static enum sim_verdict verdict_of_silence(const struct sim *s, int64_t lasts)
+{
+    int64_t all = 0;
+
+    for (int i = 0; i < s->plan->nfaults; i++) {
+        const struct sim_fault *f = &s->plan->fault[i];
+        if (!f->skip && (f->kind == SIM_STOP || f->kind == SIM_CUT || f->kind == SIM_ISOLATE ||
+                         f->kind == SIM_STALL || f->kind == SIM_SLOW))
+            all += f->lasts;
+    }
+    if (lasts > peer_timeout(s) * 13 / 10)
+        return SIM_FATAL;
+    return all > peer_timeout(s) * 6 / 10 ? SIM_MAY_FAIL : SIM_SURVIVES;
+}
+
+/* Something may keep news from spreading: then heartbeats have to tell. */
+static int64_t soon(const struct sim *s)
+{
+    for (int i = 0; i < s->plan->nfaults; i++) {
+        const enum sim_fault_kind k = s->plan->fault[i].kind;
+        if (!s->plan->fault[i].skip && (k == SIM_STOP || k == SIM_CUT || k == SIM_ISOLATE || k == SIM_STALL ||
+                                        k == SIM_POWER || k == SIM_SLOW))
+            return 2 * peer_timeout(s) + SOON;
+    }
+    return SOON;
+}
+
+static int rank_of(const struct sim_comm *c, int node)
+{
+    for (int r = 0; r < c->nmembers; r++)
+        if (c->member[r] == node)
+            return r;
+    return -1;
+}
+
+/* Whether two nodes are connected in a communicator. */
+static bool linked(const struct sim *s, int comm, int a, int b)
+{
+    const struct sim_comm *c = &s->plan->comm[comm];
+    const int ra = rank_of(c, a), rb = rank_of(c, b);
+    const struct nb_grid grid =
+        nb_grid_choose(c->nmembers, (int)s->plan->params[0].schedule, (int)s->plan->params[0].group);
+
+    if (ra < 0 || rb < 0)
+        return false;
+    return grid.rows <= 1 || nb_grid_same_column(grid, ra, rb) ||
+           nb_grid_row(grid, ra) == nb_grid_row(grid, rb);
+}
+
+static void heal_at(struct sim *s, int i, int64_t at)
+{
+    sim_queue_put(&s->queue, at, SIM_HEAL, -1, (void *)(uintptr_t)(i + 1));
+}
+
+/* Communicators in which the two are connected. */
+static void judge_link(struct sim *s, enum sim_verdict verdict, int a, int b, int64_t within)
+{
+    for (int c = 0; c < s->plan->ncomms; c++)
+        if (linked(s, c, a, b))
+            sim_judge_fault(s, verdict, c, a, b, within);
+}
+
+static bool take_link(struct sim *s, const struct sim_fault *f, int i)
+{
+    const enum sim_verdict verdict = verdict_of_silence(s, f->lasts);
+
+    if (f->kind == SIM_ISOLATE) {
+        for (int b = 0; b < s->plan->nnodes; b++)
+            if (b != f->node) {
+                sim_network_cut(s, f->node, b);
+                sim_network_cut(s, b, f->node);
+            }
+        sim_judge_fault(s, verdict, -1, f->node, f->node, peer_timeout(s) + soon(s));
+    } else {
+        sim_network_cut(s, f->node, f->peer);
+        if (f->amount)
+            sim_network_cut(s, f->peer, f->node);
+        judge_link(s, verdict, f->node, f->peer, peer_timeout(s) + soon(s));
+    }
+    heal_at(s, i, s->now + f->lasts);
+    return true;
+}
+
+static bool take_connection(struct sim *s, const struct sim_fault *f)
+{
+    const int ends = f->kind == SIM_RESET ? 3 : f->amount & 1 ? 2 : 1;
+
+    if (!sim_network_reset(s, f->node, f->peer, f->amount / 2, f->comm, ends))
+        return false;
+    /* A sender that alone has lost a connection hears of it when it sends next, if ever. */
+    sim_judge_fault(s, ends & 2 ? SIM_FATAL : SIM_MAY_FAIL, f->comm, f->node, f->peer, soon(s));
+    return true;
+}
+
+static bool take_node(struct sim *s, const struct sim_fault *f, int i)
+{
+    struct sim_node *n = s->node[f->node];
+
+    switch (f->kind) {
+    case SIM_KILL:
+    case SIM_POWER:
+        sim_judge_fault(s, SIM_FATAL, -1, f->node, f->node,
+                        f->kind == SIM_KILL ? soon(s) : peer_timeout(s) + soon(s));
+        sim_node_kill(s, f->node, f->kind == SIM_POWER);
+        return true;
+    case SIM_STOP:
+        if (n->stopped)
+            return false;
+        sim_node_stop(s, f->node);
+        sim_judge_fault(s, verdict_of_silence(s, f->lasts), -1, f->node, f->node, peer_timeout(s) + soon(s));
+        heal_at(s, i, s->now + f->lasts);
+        return true;
+    case SIM_SLOW:
+        n->slow_until = s->now + f->lasts;
+        n->slow_ns = (int64_t)f->amount;
+        return true;
+    case SIM_NO_MEMORY:
+        sim_memory_refuse(f->node, f->amount);
+        sim_judge_fault(s, SIM_MAY_FAIL, -1, f->node, f->node, 0);
+        return true;
+    case SIM_NO_MR: sim_network_no_mr(s, f->node); return true;
+    case SIM_SWITCH:
+        nb_engine_node(n->ctx.engine)->control.off = f->amount != 0;
+        sim_node_wake(s, f->node);
+        return true;
+    default: return false;
+    }
+}
+
+static bool take_nccl(struct sim *s, const struct sim_fault *f)
+{
+    struct sim_proxy *p = &s->node[f->node]->proxy[f->comm];
+    const struct nb_params *params = &s->plan->params[f->node];
+
+    if (p->rank < 0 || p->state < SIM_WAITING || p->state > SIM_RUNNING || p->error_code)
+        return false;
+    if (f->kind == SIM_PAUSE) {
+        p->paused = s->now + f->lasts;
+        sim_node_wake_at(s, f->node, p->paused);
+        return true;
+    }
+    p->aborts = true;
+    sim_judge_fault(s, SIM_FATAL, f->comm, f->node, f->node,
+                    params->close_timeout * SIM_S + peer_timeout(s) + soon(s));
+    sim_node_wake(s, f->node);
+    return true;
+}
+
+static bool take(struct sim *s, int i)
+{
+    const struct sim_fault *f = &s->plan->fault[i];
+
+    if (s->node[f->node]->dead || s->node[f->peer]->dead)
+        return false;
+    switch (f->kind) {
+    case SIM_CUT:
+    case SIM_ISOLATE: return take_link(s, f, i);
+    case SIM_RESET:
+    case SIM_HALF: return take_connection(s, f);
+    case SIM_STALL:
+        if (!sim_network_stall(s, f->node, f->peer, f->amount, s->now + f->lasts))
+            return false;
+        judge_link(s, verdict_of_silence(s, f->lasts) == SIM_SURVIVES ? SIM_SURVIVES : SIM_MAY_FAIL, f->node,
+                   f->peer, 0);
+        return true;
+    case SIM_FLIP: sim_network_flip(s, f->node, f->peer, f->amount, HEADER); return true;
+    case SIM_TRUNCATE: sim_network_truncate(s, f->node, f->peer); return true;
+    case SIM_BROKEN_DEVICE:
+    case SIM_STUCK_DEVICE: return true; /* the device asks */
+    case SIM_PAUSE:
+    case SIM_ABORT: return take_nccl(s, f);
+    default: return take_node(s, f, i);
+    }
+}
+
+void sim_fault_look(struct sim *s)
+{
+    if (s->events < s->fault_next || !all_connected(s))
+        return;
+    for (int i = 0; i < s->plan->nfaults; i++) {
+        const struct sim_fault *f = &s->plan->fault[i];
+        if (s->fault_state[i] != ARMED || s->fault_event[i] > s->events)
+            continue;
+        s->fault_state[i] = TAKEN;
+        if (take(s, i)) {
+            sim_fault_count[f->kind]++;
+            s->progress = s->now;
+            sim_trace(s, "fault", f->node, f->peer, (long)(f->lasts / SIM_US), sim_fault_name[f->kind]);
+        }
+    }
+    find_next(s);
+}
+
+/* ---- afterwards ------------------------------------------------------------------------------------------ */
+
+void sim_fault_event(struct sim *s, const struct sim_event *event)
+{
+    const int i = (int)(uintptr_t)event->thing - 1;
+    const struct sim_fault *f = &s->plan->fault[i];
+
+    s->fault_state[i] = HEALED;
+    s->progress = s->now;
+    sim_trace(s, "healed", f->node, f->peer, 0, sim_fault_name[f->kind]);
+    if (f->kind == SIM_STOP) {
+        sim_node_continue(s, f->node);
+        if (verdict_of_silence(s, f->lasts) == SIM_FATAL) /* now it has to learn it, too */
+            sim_judge_fault(s, SIM_FATAL, -1, f->node, f->node, peer_timeout(s) + soon(s));
+        return;
+    }
+    for (int b = 0; b < s->plan->nnodes && f->kind == SIM_ISOLATE; b++)
+        if (b != f->node) {
+            sim_network_join(s, f->node, b);
+            sim_network_join(s, b, f->node);
+        }
+    if (f->kind == SIM_CUT) {
+        sim_network_join(s, f->node, f->peer);
+        if (f->amount)
+            sim_network_join(s, f->peer, f->node);
+    }
+    for (int n = 0; n < s->plan->nnodes; n++)
+        sim_node_wake(s, n);
+}
+
+bool sim_fault_device(struct sim *s, int node, int comm, enum sim_fault_kind *kind)
+{
+    for (int i = 0; i < s->plan->nfaults; i++) {
+        const struct sim_fault *f = &s->plan->fault[i];
+        if (s->fault_state[i] != TAKEN || f->node != node || f->comm != comm ||
+            (f->kind != SIM_BROKEN_DEVICE && f->kind != SIM_STUCK_DEVICE))
+            continue;
+        s->fault_state[i] = HEALED;
+        *kind = f->kind;
+        sim_judge_fault(s, SIM_FATAL, comm, node, node,
+                        soon(s) +
+                            (f->kind == SIM_STUCK_DEVICE ? s->plan->params[node].gpu_timeout * SIM_S : 0));
+        return true;
+    }
+    return false;
+}
+
+void sim_fault_damaged(struct sim *s, int comm)
+{
+    for (int i = 0; i < s->plan->nfaults; i++) {
+        const struct sim_fault *f = &s->plan->fault[i];
+        if (s->fault_state[i] == TAKEN && (f->kind == SIM_FLIP || f->kind == SIM_TRUNCATE)) {
+            s->fault_state[i] = HEALED;
+            sim_judge_fault(s, SIM_FATAL, comm, f->node, f->peer, soon(s));
+        }
+    }
+}

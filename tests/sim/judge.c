@@ -1,0 +1,271 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What must be true; see judge.h. */
+#include "sim/judge.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "coll/comm.h"
+#include "sim/memory.h"
+#include "sim/network.h"
+#include "sim/node.h"
+
+#define CULPRITS 12
+/* Squared error of a coded sum, by the squares of contributions and sum: 4 bits give 0.007 of what is encoded,
+ * error feedback carries as much over from the operation before, and a sum is encoded again on its way. Few
+ * values are a sample of the noise. */
+#define BOUND 0.05
+#define BOUND_FEW 0.3
+#define FEW 256
+
+/* What is known of a communicator. */
+struct fate {
+    enum sim_verdict verdict;
+    int64_t since; /* the first fault that may end it */
+    int culprit[CULPRITS];
+    int nculprits;
+    uint64_t *hash;  /* [nops] of an all-reduce's (all-gather's) result, by the first node that has it */
+    uint64_t *every; /* [nops] of all nodes' */
+};
+
+struct sim_judge {
+    struct fate fate[SIM_COMMS];
+    int64_t within[SIM_COMMS]; /* of the last fatal one */
+};
+
+static struct sim_judge judges; /* of the run under way */
+bool sim_judge_lenient;
+
+void sim_judge_open(struct sim *s)
+{
+    memset(&judges, 0, sizeof(judges));
+    for (int c = 0; c < s->plan->ncomms; c++) {
+        judges.fate[c].hash = calloc((size_t)s->plan->comm[c].nops + 1, sizeof(uint64_t));
+        judges.fate[c].every = calloc((size_t)s->plan->comm[c].nops + 1, sizeof(uint64_t));
+        if (!judges.fate[c].hash || !judges.fate[c].every)
+            abort();
+    }
+}
+
+void sim_judge_close(struct sim *s)
+{
+    for (int c = 0; c < s->plan->ncomms; c++) {
+        free(judges.fate[c].hash);
+        free(judges.fate[c].every);
+    }
+}
+
+static bool is_member(const struct sim *s, int comm, int node)
+{
+    return s->node[node]->proxy[comm].rank >= 0;
+}
+
+static void add_culprit(struct fate *f, int node)
+{
+    if (f->nculprits < CULPRITS)
+        f->culprit[f->nculprits++] = node;
+}
+
+void sim_judge_fault(struct sim *s, enum sim_verdict verdict, int comm, int a, int b, int64_t within)
+{
+    for (int c = 0; c < s->plan->ncomms; c++) {
+        struct fate *f = &judges.fate[c];
+        if ((comm >= 0 && comm != c) || verdict == SIM_SURVIVES ||
+            (!is_member(s, c, a) && !is_member(s, c, b)))
+            continue;
+        if (f->verdict == SIM_SURVIVES)
+            f->since = s->now;
+        if (verdict > f->verdict)
+            f->verdict = verdict;
+        add_culprit(f, a);
+        if (a != b)
+            add_culprit(f, b);
+        if (verdict == SIM_FATAL) {
+            judges.within[c] = within;
+            sim_queue_put(&s->queue, s->now + within, SIM_DUE, -1, (void *)(uintptr_t)(c + 1));
+        }
+    }
+}
+
+/* ---- what nodes say -------------------------------------------------------------------------------------- */
+
+void sim_judge_warning(struct sim *s, int node, const char *text)
+{
+    struct sim_node *n = node >= 0 ? s->node[node] : NULL;
+    bool expected = false;
+
+    sim_trace(s, "warning", node, 0, 0, text);
+    if (!n)
+        return;
+    if (n->warnings < 4)
+        snprintf(n->warning[n->warnings], sizeof(n->warning[0]), "%s", text);
+    n->warnings++;
+    for (int c = 0; c < s->plan->ncomms; c++)
+        expected |= is_member(s, c, node) && judges.fate[c].verdict != SIM_SURVIVES;
+    if (!expected)
+        sim_violation(s, "node %d warns, and nothing has happened that it may warn of: %s", node, text);
+}
+
+static bool names(const char *text, int rank)
+{
+    char name[24];
+
+    snprintf(name, sizeof(name), "node %d", rank);
+    for (const char *at = strstr(text, name); at; at = strstr(at + 1, name))
+        if (at[strlen(name)] < '0' || at[strlen(name)] > '9')
+            return true;
+    return false;
+}
+
+static bool names_culprit(const struct sim *s, int comm, int node, const char *text)
+{
+    const struct fate *f = &judges.fate[comm];
+    const struct sim_comm *c = &s->plan->comm[comm];
+
+    for (int r = 0; r < c->nmembers; r++) {
+        const struct sim_node *n = s->node[c->member[r]];
+        bool guilty = sim_judge_lenient && (n->proxy[comm].failed_at || n->dead);
+        for (int i = 0; i < f->nculprits; i++)
+            guilty |= f->culprit[i] == c->member[r];
+        if (guilty && (c->member[r] == node || names(text, r)))
+            return true;
+    }
+    return false;
+}
+
+/* A communicator of the node has failed: had it a reason? */
+static void judge_failure(struct sim *s, struct sim_proxy *p)
+{
+    const struct fate *f = &judges.fate[p->index];
+    const char *text = p->coll->failure.text;
+
+    p->failed_at = s->now;
+    sim_trace(s, "has failed", p->node->number, p->index, nb_comm_failed(p->coll), text);
+    s->progress = s->now;
+    if (f->verdict == SIM_SURVIVES)
+        sim_violation(s,
+                      "node %d: communicator %d has failed, and nothing had happened to it but lateness: %s",
+                      p->node->number, p->index, text);
+    else if (!names_culprit(s, p->index, p->node->number, text))
+        sim_violation(
+            s, "node %d: communicator %d has failed, and the cause that is told is not the true one: %s",
+            p->node->number, p->index, text);
+}
+
+void sim_judge_node(struct sim *s, int node)
+{
+    struct sim_node *n = s->node[node];
+
+    if (n->dead)
+        return;
+    for (int c = 0; c < s->plan->ncomms; c++) {
+        struct sim_proxy *p = &n->proxy[c];
+        if (p->coll && p->state >= SIM_WAITING && !p->failed_at && nb_comm_failed(p->coll) && !p->aborts &&
+            (p->state < SIM_CLOSING || p->done == 0))
+            judge_failure(s, p);
+    }
+}
+
+/* ---- results --------------------------------------------------------------------------------------------- */
+
+void sim_judge_operation(struct sim *s, struct sim_proxy *p)
+{
+    const struct sim_op *op = &p->comm->op[p->op];
+    struct fate *f = &judges.fate[p->index];
+    const uint64_t hash = p->result[p->op];
+    const double bound = op->count < FEW ? BOUND_FEW : BOUND;
+
+    f->every[p->op] += hash * (uint64_t)(2 * p->rank + 1);
+    if (op->func != NB_FUNC_REDUCE_SCATTER && !p->partial) {
+        if (!f->hash[p->op])
+            f->hash[p->op] = hash;
+        else if (f->hash[p->op] != hash)
+            sim_violation(
+                s, "node %d: communicator %d, operation %d (%s): another result than that of other nodes",
+                p->node->number, p->index, p->op, nb_func_name(op->func));
+    }
+    if (op->coded && p->error > bound * p->energy)
+        sim_violation(
+            s,
+            "node %d: communicator %d, operation %d (%s, %zu values): squared error %g, by the bound it "
+            "is at most %g",
+            p->node->number, p->index, p->op, nb_func_name(op->func), op->count, p->error, bound * p->energy);
+}
+
+/* ---- time ------------------------------------------------------------------------------------------------ */
+
+void sim_judge_due(struct sim *s, const struct sim_event *event)
+{
+    const int c = (int)(uintptr_t)event->thing - 1;
+    bool again = false;
+
+    for (int i = 0; i < s->plan->nnodes; i++) {
+        const struct sim_node *n = s->node[i];
+        const struct sim_proxy *p = &n->proxy[c];
+        if (n->dead || p->rank < 0 || p->failed_at || p->error_code || p->aborts || p->state > SIM_RUNNING ||
+            p->state < SIM_WAITING)
+            continue;
+        /* It need not know before it wants something again. */
+        if (n->stopped || p->state == SIM_WAITING || p->paused > s->now ||
+            s->now - p->began < judges.within[c]) {
+            again = true;
+            continue;
+        }
+        sim_violation(s, "node %d: communicator %d should have failed by now, %lld ms after the fault", i, c,
+                      (long long)(judges.within[c] / SIM_MS));
+    }
+    if (again)
+        sim_queue_put(&s->queue, s->now + judges.within[c], SIM_DUE, -1, event->thing);
+}
+
+void sim_judge_deadlock(struct sim *s)
+{
+    char text[900];
+    size_t at = 0;
+
+    for (int i = 0; i < s->plan->nnodes && at + 1 < sizeof(text); i++) {
+        for (int c = 0; c < s->plan->ncomms && at + 1 < sizeof(text); c++) {
+            const struct sim_proxy *p = &s->node[i]->proxy[c];
+            if (s->node[i]->dead || p->rank < 0 || p->state == SIM_CLOSED || p->state == SIM_DECLINED)
+                continue;
+            text[at++] = ' ';
+            sim_proxy_describe(p, text + at, sizeof(text) - at);
+            at += strlen(text + at);
+            if (at + 1 < sizeof(text))
+                text[at++] = ';';
+        }
+    }
+    text[at < sizeof(text) ? at : sizeof(text) - 1] = 0;
+    sim_violation(s, "deadlock: nothing is left to happen, and:%s", text);
+}
+
+void sim_judge_end(struct sim *s)
+{
+    for (int c = 0; c < s->plan->ncomms; c++) {
+        const struct sim_comm *comm = &s->plan->comm[c];
+        const struct fate *f = &judges.fate[c];
+        int most = 0, connected = 0, living = 0;
+
+        for (int k = 0; k < comm->nops; k++)
+            most += !comm->op[k].skip;
+        for (int r = 0; r < comm->nmembers; r++) {
+            const struct sim_node *n = s->node[comm->member[r]];
+            const struct sim_proxy *p = &n->proxy[c];
+            if (n->dead)
+                continue;
+            living++;
+            connected += p->state != SIM_DECLINED;
+            if (f->verdict == SIM_SURVIVES && (p->done != most || p->error_code))
+                sim_violation(
+                    s,
+                    "node %d: communicator %d has completed %d of %d operations, and nothing had happened "
+                    "to it but lateness (error %d)",
+                    n->number, c, p->done, most, p->error_code);
+        }
+        if (connected != 0 && connected != living && f->verdict == SIM_SURVIVES)
+            sim_violation(s, "communicator %d stands on %d of %d nodes", c, connected, living);
+        for (int k = 0; k < comm->nops; k++)
+            s->results = (s->results ^ f->every[k]) * UINT64_C(0x100000001b3);
+    }
+}

@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What must be true, whatever happens:
+ *   results are those of data.h, and the same on all nodes;
+ *   a communicator that nothing happened to but lateness completes all operations, without a warning;
+ *   one that something fatal happened to fails on every living node within the time that is documented for
+ *   it, and what is logged names a node that it happened to; or the node had no more need of it;
+ *   a run in which nothing is left to happen has nothing left to do.
+ */
+#ifndef NIBBLE_TESTS_SIM_JUDGE_H
+#define NIBBLE_TESTS_SIM_JUDGE_H
+
+#include "sim/sim.h"
+
+struct sim_judge;
+
+/* A node may blame one that has failed before it, for whatever reason. */
+extern bool sim_judge_lenient;
+
+/* What a fault that has taken effect means for communicators. comm -1: all that one of both nodes is in. */
+enum sim_verdict {
+    SIM_SURVIVES, /* nothing may come of it */
+    SIM_MAY_FAIL, /* either way */
+    SIM_FATAL     /* every member fails, unless it has no more need */
+};
+void sim_judge_fault(struct sim *s, enum sim_verdict verdict, int comm, int a, int b, int64_t within);
+/* SIM_DUE. */
+void sim_judge_due(struct sim *s, const struct sim_event *event);
+/* A line that a node has logged as a warning. */
+void sim_judge_warning(struct sim *s, int node, const char *text);
+/* After an event: communicators that have failed. */
+void sim_judge_node(struct sim *s, int node);
+/* An operation is complete on a node. */
+struct sim_proxy;
+void sim_judge_operation(struct sim *s, struct sim_proxy *p);
+/* The end of a run. */
+void sim_judge_end(struct sim *s);
+/* Nothing will happen any more: a violation that tells who waits for what. */
+void sim_judge_deadlock(struct sim *s);
+
+void sim_judge_open(struct sim *s);
+void sim_judge_close(struct sim *s);
+
+#endif

@@ -1,0 +1,233 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * nibble-sim: a cluster in one process, from one number.
+ *
+ *   nibble-sim --seeds 1-1000 [--nodes 2-16] [--calm]     as many runs; stops at the first failure
+ *   nibble-sim --replay SEED [--trace]                    one of them again
+ */
+#include <getopt.h>
+#include <malloc.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "sim/cluster.h"
+#include "sim/data.h"
+#include "sim/fault.h"
+#include "sim/judge.h"
+#include "sim/shrink.h"
+
+static struct sim_options options = {.least = 2, .most = 16, .faults = true};
+
+static double seconds(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* "1-10" or "7". */
+static int range(const char *text, uint64_t *a, uint64_t *b)
+{
+    char *end;
+
+    *a = *b = strtoull(text, &end, 10);
+    if (*end == '-')
+        *b = strtoull(end + 1, &end, 10);
+    return *end || end == text || *b < *a ? -1 : 0;
+}
+
+static int usage(void)
+{
+    fprintf(stderr,
+            "usage: nibble-sim [--seeds A-B | --replay SEED [--trace]] [--nodes A-B] [--calm] [--again]\n"
+            "  --seeds A-B   runs of these seeds, until one fails\n"
+            "  --replay SEED the run of one; --trace: with every event and all log lines\n"
+            "  --nodes A-B   nodes of a run (2-16)\n"
+            "  --calm        lateness only, no faults that end a communicator\n"
+            "  --again       every run twice: the trace has to be the same\n"
+            "  --lenient     a failure may be told to be that of a node that has failed before\n"
+            "  --keep-going  not only the first failure; none is reduced\n");
+    return 2;
+}
+
+static void print_faults(void)
+{
+    printf("faults:");
+    for (int k = 0; k < SIM_FAULTS; k++)
+        if (sim_fault_count[k])
+            printf(" %s %llu", sim_fault_name[k], (unsigned long long)sim_fault_count[k]);
+    printf("\n");
+}
+
+static int replay(uint64_t seed, bool loud)
+{
+    struct sim_plan *plan = sim_plan_draw(seed, &options);
+    struct sim_outcome out;
+
+    sim_plan_print(plan);
+    sim_run(plan, loud, !loud, &out);
+    printf("seed %llu: %llu events, %llu messages, %llu operations of nodes, %.6f virtual seconds, trace "
+           "%016llx, "
+           "results %016llx\n",
+           (unsigned long long)seed, (unsigned long long)out.events, (unsigned long long)out.messages,
+           (unsigned long long)out.operations, 1e-9 * (double)out.ended, (unsigned long long)out.hash,
+           (unsigned long long)out.results);
+    print_faults();
+    if (out.failed)
+        printf("FAILED: %s\n", out.violation);
+    sim_plan_free(plan);
+    return out.failed;
+}
+
+struct totals {
+    uint64_t runs, failed, events, operations, collectives, messages, compared, hash;
+};
+
+/* The same without what came late: what operations bring has to be the same. */
+static void compare_with_calm(uint64_t seed, const struct sim_outcome *out, struct totals *t,
+                              struct sim_outcome *result)
+{
+    struct sim_plan *calm = sim_plan_draw(seed, &options);
+    struct sim_outcome other;
+
+    for (int i = 0; i < calm->nfaults; i++)
+        calm->fault[i].skip = true;
+    calm->step_ns = calm->gpu_ns = 0;
+    calm->late_device = false;
+    calm->eager = true;
+    for (int i = 0; i < calm->nnodes; i++) {
+        calm->nic[i] = (struct sim_nic){.rate_in = 1250, .rate_out = 1250, .latency = 5000};
+        calm->start[i] = 0;
+    }
+    sim_run(calm, false, false, &other);
+    t->compared++;
+    if (other.failed) {
+        *result = other;
+    } else if (other.results != out->results) {
+        result->failed = true;
+        snprintf(result->violation, sizeof(result->violation),
+                 "results are others than those of the same run without lateness: %016llx, %016llx",
+                 (unsigned long long)out->results, (unsigned long long)other.results);
+    }
+    sim_plan_free(calm);
+}
+
+static void one(uint64_t seed, bool again, struct totals *t, struct sim_outcome *out)
+{
+    struct sim_plan *plan = sim_plan_draw(seed, &options);
+    const int collectives = sim_plan_operations(plan);
+
+    sim_run(plan, false, false, out);
+    t->runs++;
+    t->events += out->events;
+    t->operations += out->operations;
+    t->collectives += (uint64_t)collectives;
+    t->messages += out->messages;
+    t->hash = (t->hash ^ out->hash) * UINT64_C(0x100000001b3);
+    if (again && !out->failed) {
+        struct sim_outcome second;
+        sim_run(plan, false, false, &second);
+        if (second.hash != out->hash) {
+            out->failed = true;
+            snprintf(out->violation, sizeof(out->violation), "the same seed has taken another course");
+        }
+    }
+    sim_plan_free(plan);
+    if (!out->failed && out->comparable && seed % 4 == 0)
+        compare_with_calm(seed, &(struct sim_outcome){.results = out->results}, t, out);
+}
+
+static void progress(const struct totals *t, double began)
+{
+    const double took = seconds() - began;
+
+    printf("%llu runs, %llu collectives (%llu operations of nodes), %llu messages, %llu events, %llu "
+           "compared with "
+           "calm; %.1f runs a second, %.2f us an event; trace %016llx\n",
+           (unsigned long long)t->runs, (unsigned long long)t->collectives, (unsigned long long)t->operations,
+           (unsigned long long)t->messages, (unsigned long long)t->events, (unsigned long long)t->compared,
+           (double)t->runs / took, took * 1e6 / (double)t->events, (unsigned long long)t->hash);
+    fflush(stdout);
+}
+
+static int seeds(uint64_t first, uint64_t last, bool again, bool keep_going)
+{
+    const double began = seconds();
+    double told = began;
+    struct totals t = {0};
+
+    for (uint64_t seed = first; seed <= last; seed++) {
+        struct sim_outcome out;
+        one(seed, again, &t, &out);
+        if (out.failed) {
+            t.failed++;
+            printf("seed %llu FAILED: %s\n", (unsigned long long)seed, out.violation);
+            fflush(stdout);
+            if (!keep_going) {
+                sim_shrink(seed, &options, out.violation);
+                break;
+            }
+        }
+        if (seconds() - told > 10) {
+            told = seconds();
+            progress(&t, began);
+        }
+    }
+    progress(&t, began);
+    print_faults();
+    if (t.failed)
+        printf("%llu of %llu runs FAILED\n", (unsigned long long)t.failed, (unsigned long long)t.runs);
+    return t.failed != 0;
+}
+
+int main(int argc, char **argv)
+{
+    static const struct option longs[] = {{"seeds", required_argument, NULL, 's'},
+                                          {"replay", required_argument, NULL, 'r'},
+                                          {"trace", no_argument, NULL, 't'},
+                                          {"nodes", required_argument, NULL, 'n'},
+                                          {"calm", no_argument, NULL, 'c'},
+                                          {"again", no_argument, NULL, 'a'},
+                                          {"keep-going", no_argument, NULL, 'k'},
+                                          {"lenient", no_argument, NULL, 'l'},
+                                          {NULL, 0, NULL, 0}};
+    uint64_t first = 1, last = 100, a, b, seed = 0;
+    bool loud = false, again = false, single = false, keep_going = false;
+    int c, ret;
+
+    while ((c = getopt_long(argc, argv, "", longs, NULL)) >= 0) {
+        if (c == 's' && !range(optarg, &first, &last))
+            continue;
+        if (c == 'r' && !range(optarg, &seed, &seed)) {
+            single = true;
+            continue;
+        }
+        if (c == 'n' && !range(optarg, &a, &b) && a >= 2 && b <= 64) {
+            options.least = (int)a;
+            options.most = (int)b;
+            continue;
+        }
+        if (c == 't')
+            loud = true;
+        else if (c == 'c')
+            options.faults = false;
+        else if (c == 'a')
+            again = true;
+        else if (c == 'k')
+            keep_going = true;
+        else if (c == 'l')
+            sim_judge_lenient = true;
+        else
+            return usage();
+    }
+    if (optind != argc)
+        return usage();
+    mallopt(M_MMAP_THRESHOLD, 1 << 19); /* else calloc of much that is never touched costs writing zeroes */
+    sim_data_open();
+    ret = single ? replay(seed, loud) : seeds(first, last, again, keep_going);
+    sim_data_close();
+    return ret;
+}

@@ -1,0 +1,359 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Drawing a plan from a seed; see plan.h. */
+#include "sim/plan.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "sim/sim.h"
+
+#define SLOTS 6
+#define MOST_WINDOWS 48 /* of an operation */
+
+static uint64_t below(uint64_t *r, uint64_t n)
+{
+    return hx_rand_below(r, n);
+}
+
+static bool one_in(uint64_t *r, uint64_t n)
+{
+    return below(r, n) == 0;
+}
+
+#define PICK(r, list) ((list)[below(r, sizeof(list) / sizeof((list)[0]))])
+
+static void *zeroed(size_t n, size_t size)
+{
+    void *p = calloc(n ? n : 1, size);
+
+    if (!p)
+        abort();
+    return p;
+}
+
+/* ---- nodes and settings ---------------------------------------------------------------------------------- */
+
+static int draw_nodes(uint64_t *r, const struct sim_options *o)
+{
+    int n = o->most - o->least;
+
+    /* Few of them more often: it is soon over, and most can be seen with them. */
+    for (int i = one_in(r, 8) ? 2 : 0; i < 3; i++)
+        n = (int)below(r, (uint64_t)n + 1);
+    return o->least + n;
+}
+
+static void draw_settings(uint64_t *r, struct sim_plan *p)
+{
+    static const int64_t units[] = {4096, 4096, 4096, 8192, 8192, 16384};
+    static const int64_t mins[] = {0, 0, 0, 2048, 16384};
+    struct nb_params all = *nb_params_defaults();
+
+    all.grad = "all";
+    all.warmup_steps = 0;
+    all.unit_bytes = one_in(r, 12) ? 65536 : PICK(r, units);
+    all.rs_min_bytes = PICK(r, mins);
+    all.ar_min_bytes = PICK(r, mins);
+    all.ag_min_bytes = PICK(r, mins);
+    all.rs = one_in(r, 3) ? (int)below(r, 3) : 1;
+    all.ar = one_in(r, 3) ? (int)below(r, 3) : 1;
+    all.ag = one_in(r, 6) ? 2 + (int)below(r, 2) : one_in(r, 4) ? 0 : 1;
+    all.ef = one_in(r, 3) ? (int)below(r, 3) : 1;
+    all.schedule = one_in(r, 2) ? 0 : 1 + (int)below(r, 3);
+    all.rs_second = (int)below(r, 2);
+    all.shadow = one_in(r, 20);
+    all.peer_timeout = 1 + (int64_t)below(r, 3);
+    all.connect_timeout = 2 + (int64_t)below(r, 4);
+    all.close_timeout = 1 + (int64_t)below(r, 3);
+    all.gpu_timeout = 1;
+    all.late_report = 1 + (int64_t)below(r, 5);
+    p->params = zeroed((size_t)p->nnodes, sizeof(*p->params));
+    for (int i = 0; i < p->nnodes; i++) {
+        p->params[i] = all;
+        p->params[i].credits = one_in(r, 3) ? 1 : 1 + (int64_t)below(r, 6);
+    }
+}
+
+static void draw_machines(uint64_t *r, struct sim_plan *p)
+{
+    static const int64_t rates[] = {12, 125, 1250, 1250, 12500, 25000};
+    static const int64_t latencies[] = {2000, 5000, 5000, 20000, 500000};
+    static const int64_t steps[] = {0, 1000, 5000, 20000, 20000, 100000};
+    static const int64_t gpus[] = {0, 0, 0, 2000, 100000, 5000000};
+    const int64_t rate = PICK(r, rates), latency = PICK(r, latencies);
+    const int64_t jitter = one_in(r, 3) ? 0 : one_in(r, 3) ? 10 * latency : latency / 2;
+    const bool uneven = one_in(r, 4), skew = one_in(r, 3);
+    const size_t n = (size_t)p->nnodes;
+
+    p->nic = zeroed(n, sizeof(*p->nic));
+    p->clock = zeroed(n, sizeof(*p->clock));
+    p->start = zeroed(n, sizeof(*p->start));
+    p->recorded = zeroed(n, sizeof(*p->recorded));
+    p->late_device = one_in(r, 4);
+    p->early = one_in(r, 2);
+    p->eager = !one_in(r, 4);
+    p->window = one_in(r, 3) ? 1 + (int)below(r, 4) : 32;
+    p->step_ns = PICK(r, steps);
+    p->gpu_ns = PICK(r, gpus);
+    const bool records = !one_in(r, 4), partly = one_in(r, 8);
+    for (size_t i = 0; i < n; i++) {
+        p->nic[i].rate_in = uneven ? PICK(r, rates) : rate;
+        p->nic[i].rate_out = uneven ? PICK(r, rates) : rate;
+        p->nic[i].latency = uneven ? PICK(r, latencies) : latency;
+        p->nic[i].jitter = jitter;
+        p->clock[i] = SIM_S + (skew ? (int64_t)below(r, 1000000) * SIM_S : 0);
+        p->start[i] = one_in(r, 3) ? (int64_t)below(r, 500 * (uint64_t)SIM_MS) : (int64_t)below(r, SIM_MS);
+        p->recorded[i] = records && !(partly && one_in(r, 2));
+    }
+}
+
+/* ---- operations ------------------------------------------------------------------------------------------ */
+
+static size_t draw_count(uint64_t *r)
+{
+    const uint64_t kind = below(r, 100);
+
+    if (kind < 50)
+        return 1 + below(r, 200);
+    if (kind < 90)
+        return 1 + below(r, 3000);
+    if (kind < 99)
+        return 1 + below(r, 10000);
+    return 1 + below(r, 50000);
+}
+
+static void draw_reduction(uint64_t *r, const struct nb_params *params, struct sim_op *op)
+{
+    static const ncclDataType_t floats[] = {ncclFloat32, ncclBfloat16, ncclFloat16};
+    static const ncclDataType_t all[] = {ncclInt8,   ncclUint8,   ncclInt32,   ncclUint32,  ncclInt64,
+                                         ncclUint64, ncclFloat16, ncclFloat32, ncclFloat64, ncclBfloat16};
+    static const ncclRedOp_t reductions[] = {ncclSum, ncclProd, ncclMax, ncclMin};
+    const bool all_reduce = op->func == NB_FUNC_ALL_REDUCE;
+    bool is_float;
+
+    op->type = one_in(r, 3) ? PICK(r, all) : PICK(r, floats);
+    op->redop = one_in(r, 4) ? PICK(r, reductions) : ncclSum;
+    is_float = hx_type_is_float(op->type);
+    op->coded = op->redop == ncclSum && is_float && op->type != ncclFloat64 && !params->shadow &&
+                (all_reduce ? params->ar : params->rs) != 0;
+    if (op->coded)
+        op->data = SIM_DATA_NORMAL;
+    else if (op->redop == ncclProd)
+        op->data = is_float ? SIM_DATA_UNITS : SIM_DATA_BITS;
+    else if (op->redop == ncclSum)
+        op->data = is_float || one_in(r, 2) ? SIM_DATA_SMALL : SIM_DATA_BITS;
+    else
+        op->data = is_float ? SIM_DATA_NORMAL : SIM_DATA_BITS;
+}
+
+/* An operation that a step of the job consists of. */
+static void draw_slot(uint64_t *r, const struct sim_plan *p, const struct sim_comm *c, struct sim_op *op)
+{
+    static const int channels[] = {1, 1, 2, 2, 4, 8, 12};
+    static const size_t chunks[] = {512, 512, 1024, 4096, 16384};
+    size_t total;
+
+    memset(op, 0, sizeof(*op));
+    op->func = (enum nb_func)below(r, NB_FUNC_COUNT);
+    op->count = draw_count(r);
+    if (op->func == NB_FUNC_ALL_GATHER) {
+        static const ncclDataType_t types[] = {ncclBfloat16, ncclFloat32, ncclFloat16, ncclInt8, ncclInt64};
+        op->type = PICK(r, types);
+        op->data = one_in(r, 4) ? SIM_DATA_BITS : SIM_DATA_WEIGHTS;
+        op->lossy_gather = p->params[0].ag >= 2 && hx_type_is_float(op->type);
+    } else {
+        draw_reduction(r, &p->params[0], op);
+    }
+    if (op->func != NB_FUNC_ALL_REDUCE)
+        op->count = (op->count + (size_t)c->nmembers - 1) / (size_t)c->nmembers;
+    op->channels = PICK(r, channels);
+    if (op->channels > c->channels)
+        op->channels = c->channels;
+    op->chunk = PICK(r, chunks);
+    total = op->count * hx_type_size(op->type) * (op->func == NB_FUNC_ALL_REDUCE ? 1 : (size_t)c->nmembers);
+    while (total / ((size_t)op->channels * op->chunk) > MOST_WINDOWS)
+        op->chunk *= 2;
+    op->pause = one_in(r, 4) ? (int64_t)below(r, 2 * (uint64_t)SIM_MS) : 0;
+}
+
+static void draw_comm(uint64_t *r, struct sim_plan *p, int index)
+{
+    static const int nops[] = {2, 10, 30, 60, 100, 200};
+    struct sim_comm *c = &p->comm[index];
+    struct sim_op slot[SLOTS];
+    int step[SLOTS] = {0};
+    const int nslots = 1 + (int)below(r, SLOTS);
+    bool alternates = one_in(r, 2); /* slots by turns, as training does; else any */
+
+    c->id = below(r, UINT64_C(1) << 48) + 1;
+    c->member = zeroed((size_t)p->nnodes, sizeof(int));
+    for (int i = 0; i < p->nnodes; i++)
+        if (index == 0 || p->nnodes <= 2 || !one_in(r, 4))
+            c->member[c->nmembers++] = i;
+    if (c->nmembers < 2) {
+        c->nmembers = 2;
+        c->member[0] = 0;
+        c->member[1] = 1;
+    }
+    c->channels = one_in(r, 6) ? SIM_CHANNELS : 1 + (int)below(r, 4);
+    c->closes_late = one_in(r, 2);
+    for (int i = 0; i < nslots; i++) {
+        draw_slot(r, p, c, &slot[i]);
+        slot[i].slot = i + SLOTS * index;
+        if (slot[i].chunk > c->slot_size)
+            c->slot_size = slot[i].chunk;
+    }
+    c->nops = 1 + (int)below(r, (uint64_t)PICK(r, nops));
+    c->op = zeroed((size_t)c->nops, sizeof(*c->op));
+    for (int i = 0; i < c->nops; i++) {
+        const int k = alternates ? i % nslots : (int)below(r, (uint64_t)nslots);
+        c->op[i] = slot[k];
+        c->op[i].step = step[k]++;
+        c->op[i].seed = hx_rand(r);
+    }
+}
+
+/* ---- faults ---------------------------------------------------------------------------------------------- */
+
+bool sim_fault_survived(const struct sim_plan *plan, const struct sim_fault *f)
+{
+    const int64_t limit = plan->params[0].peer_timeout * SIM_S * 6 / 10;
+
+    switch (f->kind) {
+    case SIM_SLOW:
+    case SIM_PAUSE:
+    case SIM_SWITCH: return true;
+    case SIM_STOP:
+    case SIM_CUT:
+    case SIM_ISOLATE:
+    case SIM_STALL: return f->lasts < limit;
+    default: return false;
+    }
+}
+
+static void draw_fault(uint64_t *r, const struct sim_plan *p, bool fatal, struct sim_fault *f)
+{
+    const int64_t limit = p->params[0].peer_timeout * SIM_S;
+    const struct sim_comm *c;
+
+    do {
+        f->kind = (enum sim_fault_kind)below(r, SIM_FAULTS);
+    } while (f->kind == SIM_NO_MR);
+    f->comm = (int)below(r, (uint64_t)p->ncomms);
+    c = &p->comm[f->comm];
+    f->at_node = c->member[below(r, (uint64_t)c->nmembers)];
+    f->at_op = (int)below(r, (uint64_t)c->nops);
+    f->events = below(r, one_in(r, 2) ? 20 : 400);
+    f->node = c->member[below(r, (uint64_t)c->nmembers)];
+    do
+        f->peer = c->member[below(r, (uint64_t)c->nmembers)];
+    while (f->peer == f->node);
+    f->amount = hx_rand(r) >> 8;
+    if (fatal)
+        f->lasts = one_in(r, 2) ? (int64_t)below(r, (uint64_t)limit * 3) : limit * 2;
+    else
+        f->lasts = (int64_t)below(r, (uint64_t)limit / (one_in(r, 2) ? 2 : 100));
+    if (f->kind == SIM_PAUSE)
+        f->lasts =
+            one_in(r, 8) ? (int64_t)below(r, 150 * (uint64_t)SIM_S) : (int64_t)below(r, 3 * (uint64_t)SIM_S);
+    if (f->kind == SIM_SLOW)
+        f->amount = 1000 + below(r, (uint64_t)limit / 50);
+    if (f->kind == SIM_NO_MEMORY)
+        f->amount = 1 + below(r, 3);
+    if (f->kind == SIM_SWITCH || f->kind == SIM_CUT)
+        f->amount &= 1;
+}
+
+static void draw_faults(uint64_t *r, struct sim_plan *p, const struct sim_options *o)
+{
+    const bool fatal = o->faults && !one_in(r, 3);
+    const int n = one_in(r, 5) ? 0 : 1 + (int)below(r, one_in(r, 3) ? 5 : 2);
+
+    p->fault = zeroed((size_t)n, sizeof(*p->fault));
+    while (p->nfaults < n) {
+        struct sim_fault *f = &p->fault[p->nfaults];
+        memset(f, 0, sizeof(*f));
+        draw_fault(r, p, fatal, f);
+        p->nfaults += fatal || sim_fault_survived(p, f);
+    }
+}
+
+/* ---- the whole ------------------------------------------------------------------------------------------- */
+
+struct sim_plan *sim_plan_draw(uint64_t seed, const struct sim_options *options)
+{
+    struct sim_plan *p = zeroed(1, sizeof(*p));
+    uint64_t r = hx_seed(seed, 0x73696d, 1);
+
+    p->seed = seed;
+    p->nnodes = draw_nodes(&r, options);
+    draw_settings(&r, p);
+    draw_machines(&r, p);
+    p->ncomms = one_in(&r, 3) ? 2 + (int)below(&r, SIM_COMMS - 1) : 1;
+    for (int c = 0; c < p->ncomms; c++)
+        draw_comm(&r, p, c);
+    draw_faults(&r, p, options);
+    return p;
+}
+
+void sim_plan_free(struct sim_plan *p)
+{
+    for (int c = 0; c < p->ncomms; c++) {
+        free(p->comm[c].member);
+        free(p->comm[c].op);
+    }
+    free(p->params);
+    free(p->nic);
+    free(p->clock);
+    free(p->start);
+    free(p->recorded);
+    free(p->fault);
+    free(p);
+}
+
+int sim_plan_operations(const struct sim_plan *p)
+{
+    int n = 0;
+
+    for (int c = 0; c < p->ncomms; c++)
+        for (int i = 0; i < p->comm[c].nops; i++)
+            n += !p->comm[c].op[i].skip;
+    return n;
+}
+
+void sim_plan_print(const struct sim_plan *p)
+{
+    char text[1024];
+
+    nb_params_describe(&p->params[0], text, sizeof(text));
+    printf("seed %llu: %d nodes, %d communicators, %d operations\n", (unsigned long long)p->seed, p->nnodes,
+           p->ncomms, sim_plan_operations(p));
+    printf("  settings of node 0: %s\n", text);
+    printf("  network: %lld MB/s out, %lld in, latency %lld ns, jitter %lld, sends are done %s, %d at once\n",
+           (long long)p->nic[0].rate_out, (long long)p->nic[0].rate_in, (long long)p->nic[0].latency,
+           (long long)p->nic[0].jitter, p->early ? "when taken" : "when they have arrived", p->window);
+    printf("  nodes: %s, notice within %lld ns, device %s, GPU %lld ns\n",
+           p->eager ? "eager" : "step by step", (long long)p->step_ns, p->late_device ? "late" : "at once",
+           (long long)p->gpu_ns);
+    for (int c = 0; c < p->ncomms; c++) {
+        const struct sim_comm *comm = &p->comm[c];
+        printf("  communicator %d: %d nodes, %d channels\n", c, comm->nmembers, comm->channels);
+        for (int i = 0; i < comm->nops; i++)
+            if (!comm->op[i].skip)
+                printf("    operation %d: %s of %zu x %s, reduction %d, %d channels of %zu bytes, buffer %d, "
+                       "data %d\n",
+                       i, nb_func_name(comm->op[i].func), comm->op[i].count, hx_type_name(comm->op[i].type),
+                       (int)comm->op[i].redop, comm->op[i].channels, comm->op[i].chunk, comm->op[i].slot,
+                       (int)comm->op[i].data);
+    }
+    for (int i = 0; i < p->nfaults; i++) {
+        const struct sim_fault *f = &p->fault[i];
+        if (!f->skip)
+            printf("  fault %d: %s, node %d, peer %d, %lld us, amount %llu: %llu events after node %d begins "
+                   "operation %d of communicator %d\n",
+                   i, sim_fault_name[f->kind], f->node, f->peer, (long long)(f->lasts / SIM_US),
+                   (unsigned long long)f->amount, (unsigned long long)f->events, f->at_node, f->at_op,
+                   f->comm);
+    }
+}

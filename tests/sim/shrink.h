@@ -1,0 +1,11 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A failure, reduced: faults, operations and differences are left out as long as the run still fails. */
+#ifndef NIBBLE_TESTS_SIM_SHRINK_H
+#define NIBBLE_TESTS_SIM_SHRINK_H
+
+#include "sim/sim.h"
+
+/* Print the shortest run found that fails as seed `seed` does, with `violation`. */
+void sim_shrink(uint64_t seed, const struct sim_options *options, const char *violation);
+
+#endif

@@ -1,0 +1,17 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# The cluster in one process: seeds that are always the same, and some that nobody has run before. NB_SIM_SEEDS: how many of
+# each; NB_SIM_BASE: the first of the new ones.
+set -u
+unset $(env | sed -n 's/^\(NIBBLE_[A-Z0-9_]*\)=.*/\1/p')
+builddir=${NB_BUILDDIR:-.}
+sim=$builddir/tests/nibble-sim
+n=${NB_SIM_SEEDS:-$([ "${NB_TEST_QUICK:-0}" = 0 ] && [ -z "${NB_SANITIZE:-}" ] && echo 150 || echo 15)}
+base=${NB_SIM_BASE:-$(od -An -N5 -tu8 /dev/urandom | tr -d ' ')}
+
+fail() { echo "FAIL: $*"; exit 1; }
+
+echo "seeds 1 to $n, each twice"
+"$sim" --again --seeds "1-$n" || fail "a seed that used to pass"
+echo "new seeds from $base on (NB_SIM_BASE=$base runs them again)"
+"$sim" --seeds "$base-$((base + n - 1))" || fail "a new seed"
