@@ -170,9 +170,12 @@ int64_t nb_engine_patience_ns(const struct nb_engine *e)
     return us * (int64_t)NB_NS_PER_US;
 }
 
-/* How long this communicator's links may be left alone if nothing happens to them: at most `ns`. */
+/* How long this communicator's links may be left alone if nothing happens to them: at most `ns`. After an error
+ * nobody looks at who is ahead of whom any more. */
 static int64_t idle_ns(const struct nb_coll_comm *comm, int64_t now_ns, int64_t ns)
 {
+    if (nb_comm_failed(comm) || comm->failure.suspect_ns)
+        return ns;
     for (int c = 0; c < NB_CLASS_CONTROL; c++)
         if (comm->fair[c].bounded && comm->fair[c].until_ns - now_ns < ns)
             ns = comm->fair[c].until_ns - now_ns + 1;

@@ -118,7 +118,8 @@ static bool names(const char *text, int rank)
     return false;
 }
 
-static bool names_culprit(const struct sim *s, int comm, int node, const char *text)
+/* `author`: the rank of the node that has found the cause. */
+static bool names_culprit(const struct sim *s, int comm, int node, int author, const char *text)
 {
     const struct fate *f = &judges.fate[comm];
     const struct sim_comm *c = &s->plan->comm[comm];
@@ -128,7 +129,7 @@ static bool names_culprit(const struct sim *s, int comm, int node, const char *t
         bool guilty = sim_judge_lenient && (n->proxy[comm].failed_at || n->dead);
         for (int i = 0; i < f->nculprits; i++)
             guilty |= f->culprit[i] == c->member[r];
-        if (guilty && (c->member[r] == node || names(text, r)))
+        if (guilty && (c->member[r] == node || r == author || names(text, r)))
             return true;
     }
     return false;
@@ -147,7 +148,7 @@ static void judge_failure(struct sim *s, struct sim_proxy *p)
         sim_violation(s,
                       "node %d: communicator %d has failed, and nothing had happened to it but lateness: %s",
                       p->node->number, p->index, text);
-    else if (!names_culprit(s, p->index, p->node->number, text))
+    else if (!names_culprit(s, p->index, p->node->number, p->coll->failure.author, text))
         sim_violation(
             s, "node %d: communicator %d has failed, and the cause that is told is not the true one: %s",
             p->node->number, p->index, text);
