@@ -50,9 +50,10 @@ void nb_ballots_open(struct nb_mesh *m, enum nb_round round)
             m->ballot[r].due = (uint8_t)(number_of(round) + 1);
 }
 
+/* A transport may refuse a message for a while: it is under way all the same. */
 static bool is_idle(const struct nb_handshake *n)
 {
-    return !n->posted || n->done;
+    return !n->len || n->done;
 }
 
 bool nb_ballot_is_done(const struct nb_mesh *m, int rank, enum nb_round round)
