@@ -45,7 +45,10 @@ static void describe(const struct nb_coll_comm *comm, const struct nb_peer *from
     const struct nb_peer *writer = &comm->peer[author];
     char host[64] = "";
 
-    gethostname(host, sizeof(host) - 1);
+    if (comm->ctx->host)
+        snprintf(host, sizeof(host), "%s", comm->ctx->host);
+    else
+        gethostname(host, sizeof(host) - 1);
     snprintf(text, cap, "%s %llu, %u bytes at %llu, codec %s, from %s%s%s to node %d (%s)",
              nb_func_name(msg->func), (unsigned long long)msg->opno, msg->bytes,
              (unsigned long long)msg->offset, nb_codec_name((enum nb_codec)msg->codec), writer->name,

@@ -173,12 +173,12 @@ static void loop(struct sim *s)
 
 static bool comparable(const struct sim *s)
 {
-    if (s->failed ||
+    if (s->failed || s->partial ||
         s->plan->params[0].ag >= 2) /* what lossy references hold depends on confirmations in time */
         return false;
     for (int i = 0; i < s->plan->nfaults; i++)
         if (!s->plan->fault[i].skip &&
-            (s->plan->fault[i].kind == SIM_SWITCH || !sim_fault_survived(s->plan, &s->plan->fault[i])))
+            (s->plan->fault[i].kind == SIM_SWITCH || s->plan->fault[i].kind == SIM_NO_MEMORY))
             return false;
     return true;
 }
@@ -209,8 +209,9 @@ void sim_run(const struct sim_plan *plan, bool loud, bool tell, struct sim_outco
     s->hash = UINT64_C(0xcbf29ce484222325);
     s->fault_state = calloc((size_t)plan->nfaults + 1, 1);
     s->fault_event = calloc((size_t)plan->nfaults + 1, sizeof(uint64_t));
+    s->fault_at = calloc((size_t)plan->nfaults + 1, sizeof(int64_t));
     s->node = calloc((size_t)plan->nnodes, sizeof(struct sim_node *));
-    if (!s->fault_state || !s->fault_event || !s->node)
+    if (!s->fault_at || !s->fault_state || !s->fault_event || !s->node)
         abort();
     s->network = sim_network_open(s);
     sim_judge_open(s);
@@ -243,6 +244,7 @@ void sim_run(const struct sim_plan *plan, bool loud, bool tell, struct sim_outco
     sim_queue_free(&s->queue);
     free(s->fault_state);
     free(s->fault_event);
+    free(s->fault_at);
     free(s->node);
     free(s);
 }

@@ -13,7 +13,7 @@
 #include "sim/node.h"
 
 #define SOON SIM_S /* by then what is known at once is known everywhere */
-#define HEADER 48  /* bytes of a message that a check covers in any case */
+#define HEADER 56  /* bytes of a message that a check covers in any case */
 
 enum { WAITING, ARMED, TAKEN, HEALED };
 
@@ -257,7 +257,9 @@ static bool take(struct sim *s, int i)
         judge_link(s, verdict_of_silence(s, f->lasts) == SIM_SURVIVES ? SIM_SURVIVES : SIM_MAY_FAIL, f->node,
                    f->peer, 0);
         return true;
-    case SIM_FLIP: sim_network_flip(s, f->node, f->peer, f->amount, HEADER); return true;
+    case SIM_FLIP:
+        sim_network_flip(s, f->node, f->peer, f->amount / 4, f->amount & 1 ? 0 : HEADER);
+        return true;
     case SIM_TRUNCATE: sim_network_truncate(s, f->node, f->peer); return true;
     case SIM_BROKEN_DEVICE:
     case SIM_STUCK_DEVICE: return true; /* the device asks */
@@ -278,6 +280,7 @@ void sim_fault_look(struct sim *s)
         s->fault_state[i] = TAKEN;
         if (take(s, i)) {
             sim_fault_count[f->kind]++;
+            s->fault_at[i] = s->now + 1;
             s->progress = s->now;
             sim_trace(s, "fault", f->node, f->peer, (long)(f->lasts / SIM_US), sim_fault_name[f->kind]);
         }
@@ -338,7 +341,9 @@ void sim_fault_damaged(struct sim *s, int comm)
         const struct sim_fault *f = &s->plan->fault[i];
         if (s->fault_state[i] == TAKEN && (f->kind == SIM_FLIP || f->kind == SIM_TRUNCATE)) {
             s->fault_state[i] = HEALED;
-            sim_judge_fault(s, SIM_FATAL, comm, f->node, f->peer, soon(s));
+            /* An exact difference that does not fit is asked for again. */
+            sim_judge_fault(s, f->kind == SIM_FLIP && f->amount & 1 ? SIM_MAY_FAIL : SIM_FATAL, comm, f->node,
+                            f->peer, soon(s));
         }
     }
 }

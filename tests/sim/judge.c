@@ -135,6 +135,40 @@ static bool names_culprit(const struct sim *s, int comm, int node, int author, c
     return false;
 }
 
+/* Nothing keeps messages from arriving. */
+static bool alone(const struct sim *s)
+{
+    for (int i = 0; i < s->plan->nfaults; i++)
+        if (!s->plan->fault[i].skip && s->plan->fault[i].kind != SIM_SWITCH &&
+            s->plan->fault[i].kind != SIM_PAUSE)
+            return false;
+    return true;
+}
+
+/* The operator's switch holds for all nodes within two seconds. */
+static void judge_switch(struct sim *s, struct sim_proxy *p)
+{
+    const struct sim_fault *last = NULL;
+    int64_t at = 0;
+    int n = 0;
+
+    for (int i = 0; i < s->plan->nfaults; i++) {
+        const struct sim_fault *f = &s->plan->fault[i];
+        if (f->kind != SIM_SWITCH || f->skip || !s->fault_at[i])
+            continue;
+        last = f;
+        at = s->fault_at[i];
+        n++;
+    }
+    if (n != 1 || s->now - at < 2 * SIM_S || p->failed_at || s->node[last->node]->proxy[p->index].rank < 0 ||
+        judges.fate[p->index].verdict != SIM_SURVIVES || !alone(s))
+        return;
+    if (nb_decisions_off(&p->coll->decisions) != (last->amount != 0))
+        sim_violation(
+            s, "node %d: communicator %d closes %lld ms after the operator's switch, and has not heard of it",
+            p->node->number, p->index, (long long)((s->now - at) / SIM_MS));
+}
+
 /* A communicator of the node has failed: had it a reason? */
 static void judge_failure(struct sim *s, struct sim_proxy *p)
 {
@@ -152,6 +186,12 @@ static void judge_failure(struct sim *s, struct sim_proxy *p)
         sim_violation(
             s, "node %d: communicator %d has failed, and the cause that is told is not the true one: %s",
             p->node->number, p->index, text);
+}
+
+void sim_judge_closes(struct sim *s, struct sim_proxy *p)
+{
+    if (!p->aborts && !p->error_code)
+        judge_switch(s, p);
 }
 
 void sim_judge_node(struct sim *s, int node)
@@ -253,9 +293,11 @@ void sim_judge_end(struct sim *s)
         for (int r = 0; r < comm->nmembers; r++) {
             const struct sim_node *n = s->node[comm->member[r]];
             const struct sim_proxy *p = &n->proxy[c];
+            s->partial |= n->dead;
             if (n->dead)
                 continue;
             living++;
+            s->partial |= p->done != most;
             connected += p->state != SIM_DECLINED;
             if (f->verdict == SIM_SURVIVES && (p->done != most || p->error_code))
                 sim_violation(

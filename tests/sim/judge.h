@@ -33,6 +33,8 @@ void sim_judge_node(struct sim *s, int node);
 /* An operation is complete on a node. */
 struct sim_proxy;
 void sim_judge_operation(struct sim *s, struct sim_proxy *p);
+/* A node is about to close a communicator, all operations complete or not. */
+void sim_judge_closes(struct sim *s, struct sim_proxy *p);
 /* The end of a run. */
 void sim_judge_end(struct sim *s);
 /* Nothing will happen any more: a violation that tells who waits for what. */

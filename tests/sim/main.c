@@ -18,6 +18,7 @@
 #include "sim/judge.h"
 #include "sim/shrink.h"
 
+static bool reduces = true;
 static struct sim_options options = {.least = 2, .most = 16, .faults = true};
 
 static double seconds(void)
@@ -49,6 +50,7 @@ static int usage(void)
             "  --calm        lateness only, no faults that end a communicator\n"
             "  --again       every run twice: the trace has to be the same\n"
             "  --lenient     a failure may be told to be that of a node that has failed before\n"
+            "  --no-reduce   a failure is told as it is\n"
             "  --keep-going  not only the first failure; none is reduced\n");
     return 2;
 }
@@ -166,10 +168,10 @@ static int seeds(uint64_t first, uint64_t last, bool again, bool keep_going)
             t.failed++;
             printf("seed %llu FAILED: %s\n", (unsigned long long)seed, out.violation);
             fflush(stdout);
-            if (!keep_going) {
+            if (!keep_going && reduces)
                 sim_shrink(seed, &options, out.violation);
+            if (!keep_going)
                 break;
-            }
         }
         if (seconds() - told > 10) {
             told = seconds();
@@ -185,15 +187,12 @@ static int seeds(uint64_t first, uint64_t last, bool again, bool keep_going)
 
 int main(int argc, char **argv)
 {
-    static const struct option longs[] = {{"seeds", required_argument, NULL, 's'},
-                                          {"replay", required_argument, NULL, 'r'},
-                                          {"trace", no_argument, NULL, 't'},
-                                          {"nodes", required_argument, NULL, 'n'},
-                                          {"calm", no_argument, NULL, 'c'},
-                                          {"again", no_argument, NULL, 'a'},
-                                          {"keep-going", no_argument, NULL, 'k'},
-                                          {"lenient", no_argument, NULL, 'l'},
-                                          {NULL, 0, NULL, 0}};
+    static const struct option longs[] = {
+        {"seeds", required_argument, NULL, 's'}, {"replay", required_argument, NULL, 'r'},
+        {"trace", no_argument, NULL, 't'},       {"nodes", required_argument, NULL, 'n'},
+        {"calm", no_argument, NULL, 'c'},        {"again", no_argument, NULL, 'a'},
+        {"keep-going", no_argument, NULL, 'k'},  {"lenient", no_argument, NULL, 'l'},
+        {"no-reduce", no_argument, NULL, 'x'},   {NULL, 0, NULL, 0}};
     uint64_t first = 1, last = 100, a, b, seed = 0;
     bool loud = false, again = false, single = false, keep_going = false;
     int c, ret;
@@ -218,6 +217,8 @@ int main(int argc, char **argv)
             again = true;
         else if (c == 'k')
             keep_going = true;
+        else if (c == 'x')
+            reduces = false;
         else if (c == 'l')
             sim_judge_lenient = true;
         else

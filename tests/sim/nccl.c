@@ -398,6 +398,7 @@ static void close_begin(struct sim_proxy *p)
     struct sim *s = sim_of(p);
 
     sim_trace(s, "closes", p->node->number, p->index, p->error_code, NULL);
+    sim_judge_closes(s, p);
     for (int i = 0; i < 2 * p->comm->channels; i++)
         nb_coll_dereg_mr(p->coll, p->mhandle[i]);
     memset(p->region, 0xdb, p->comm->slot_size); /* nobody looks at it any more */

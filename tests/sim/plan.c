@@ -62,6 +62,7 @@ static void draw_settings(uint64_t *r, struct sim_plan *p)
     all.ef = one_in(r, 3) ? (int)below(r, 3) : 1;
     all.schedule = one_in(r, 2) ? 0 : 1 + (int)below(r, 3);
     all.rs_second = (int)below(r, 2);
+    all.payload_check = 1; /* also of raw bytes: flips may hit any */
     all.shadow = one_in(r, 20);
     all.peer_timeout = 1 + (int64_t)below(r, 3);
     all.connect_timeout = 2 + (int64_t)below(r, 4);

@@ -56,13 +56,15 @@ struct sim {
     /* faults that wait for their moment */
     unsigned char *fault_state; /* [plan->nfaults] */
     uint64_t *fault_event;      /* the event that they wait for, UINT64_MAX: none yet */
+    int64_t *fault_at;          /* [plan->nfaults] when it took effect; 0: it has not */
     uint64_t fault_next;        /* the smallest of them */
 
     uint64_t hash; /* of the trace */
     uint64_t
-        results; /* of what all operations brought, in the order of the plan: the same whatever the time */
-    bool loud;   /* the trace is printed */
-    bool failed; /* the first violation ends a run */
+        results;  /* of what all operations brought, in the order of the plan: the same whatever the time */
+    bool loud;    /* the trace is printed */
+    bool partial; /* some operation of some node is not complete */
+    bool failed;  /* the first violation ends a run */
     char violation[1024];
     struct sim_trace_entry trace[SIM_TRACE];
     uint64_t traced;

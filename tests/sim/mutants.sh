@@ -1,0 +1,71 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# Shows that nibble-sim can fail: breaks the engine in one place after the other, in a copy of the tree, and counts the seeds until
+# it is found. From a build folder (outside of the source folder): sh SRCDIR/tests/sim/mutants.sh [SEEDS [NAME...]]
+set -u
+seeds=${1:-2000}
+[ $# -gt 0 ] && shift
+only=" $* "
+builddir=$(pwd)
+rel=$(sed -n 's/^top_srcdir = //p' Makefile)
+case $rel in
+    ../*) ;;
+    *) echo "run it in a build folder that lies beside the source folder"; exit 2 ;;
+esac
+tmp=$(mktemp -d) || exit 1
+trap 'rm -rf "$tmp"' EXIT
+mkdir -p "$tmp/tree/build"
+cp -a "$builddir/." "$tmp/tree/build" && cp -a "$builddir/$rel" "$tmp/tree/build/$(dirname "$rel")/" || exit 1
+cd "$tmp/tree/build" || exit 1
+missed=0
+
+# mutant NAME FILE SED: what is broken, where, how.
+mutant()
+{
+    case $only in "  " | *" $1 "*) ;; *) return ;; esac
+    file=$rel/plugin/$2
+    cp -p "$file" "$tmp/before"
+    sed -i "$3" "$file"
+    if cmp -s "$file" "$tmp/before"; then
+        echo "| $1 | $2 | the script does not fit the source any more | |"
+        missed=$((missed + 1))
+        return
+    fi
+    touch "$file"
+    if make -s tests/nibble-sim CFLAGS="-O1 -g1 -w" >"$tmp/log" 2>&1; then
+        timeout 1200 ./tests/nibble-sim --seeds "1-$seeds" --no-reduce >"$tmp/log" 2>&1
+        rc=$?
+        said=$(sed -n 's/^seed [0-9]* FAILED: //p' "$tmp/log" | head -1 | cut -c1-110)
+        runs=$(sed -n 's/^seed \([0-9]*\) FAILED.*/\1/p' "$tmp/log" | head -1)
+        [ $rc -gt 128 ] && [ -z "$runs" ] && said="ended by signal $((rc - 128))" && runs="few"
+        [ $rc = 124 ] && said="hung" && runs="few"
+        [ -z "$runs" ] && said="NOT FOUND in $seeds" && missed=$((missed + 1))
+        echo "| $1 | $2 | $runs | $said |"
+    else
+        echo "| $1 | $2 | does not compile | |"
+        tail -3 "$tmp/log"
+        missed=$((missed + 1))
+    fi
+    cp "$tmp/before" "$file"
+    touch "$file"
+}
+
+echo "| what is broken | where | found by seed | as |"
+echo "| --- | --- | --- | --- |"
+mutant credits coll/link.c 's/rx->posted - rx->freed < rx->slots/rx->posted - rx->freed <= rx->slots/'
+mutant order coll/link.c 's/if (!(it->shared ? it->shared->ready : it->ready) || /if (/'
+mutant slots-in-use coll/reduce.c 's/rx->held\[nb_rx_at(rx)\]++;/(void)rx;/'
+mutant confirmations state/reference.c 's/return ref->complete && ref->confirms == (unsigned)r->nranks - 1;/return ref->complete;/'
+mutant deadlines coll/progress.c 's/t - peer->life.received_ns > limit/t - peer->life.received_ns > 100 * limit/'
+mutant heartbeats coll/progress.c 's/t - peer->life.sent_ns >= every/t - peer->life.sent_ns >= 100 * every/'
+mutant error-slot state/feedback.c 's/if (s->held && (s->stale || s->holder != opno))/if (0)/'
+mutant padding policy/walk.c 's/\*least = q \* k + (a < k ? a : k);/*least = q * k + k;/'
+mutant forward coll/forward.c 's/if (!op->schedule->forwards_to(comm, op, segment, peer))/if (!op->schedule->forwards_to(comm, op, segment, peer) || (i == 0 \&\& op->opno % 8 == 7))/'
+mutant close-drain coll/progress.c 's/ && !owes(comm))/ \&\& (owes(comm) || 1))/'
+mutant kill-switch coll/kill_switch.c 's/for (int r = 1; r < comm->nnodes; r++) {/for (int r = 2; r < comm->nnodes; r++) {/'
+mutant header-check coll/wire.c 's/if (get32(b, 52) != check_value(b, 52))/if (0)/'
+mutant control-check coll/wire.c 's/if (get32(b, bytes - 4) != check_value(b, bytes - 4))/if (0)/'
+mutant abort coll/abort.c 's/if (!comm->neighbors\[i\]->gone)/if (0)/'
+mutant budgets coll/staging.c 's/nb_budget_give(.*/;/'
+mutant refused-vote coll/ballot.c 's/return !n->len || n->done;/return !n->posted || n->done;/'
+[ $missed = 0 ] || { echo "$missed were not found"; exit 1; }
