@@ -52,7 +52,8 @@ long long nb_mesh_age(const struct nb_mesh *m)
 
 /* ---- why not ---------------------------------------------------------------------------------------- */
 
-static void set_reason(struct nb_mesh *m, enum nb_cause cause, bool own, const char *fmt, va_list ap)
+__attribute__((format(printf, 4, 0))) static void set_reason(struct nb_mesh *m, enum nb_cause cause, bool own,
+                                                             const char *fmt, va_list ap)
 {
     if (m->cause <= cause)
         return;
