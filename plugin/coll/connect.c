@@ -109,20 +109,23 @@ static void describe(struct nb_mesh *m, uint32_t order, struct nb_comm_info *inf
     nb_comm_rule_text(info, comm->traits, sizeof(comm->traits));
 }
 
-/* Settings that decline this communicator: all nodes have the same. */
+/* Settings that decline this communicator: all nodes have the same, so the no of another node that is here
+ * before this one has come to say its own is what the user wants, too. */
 static void ask_settings(struct nb_mesh *m, uint32_t order)
 {
     struct nb_comm_info info;
     char error[256];
+    int included;
 
     nb_comm_rules_parse(m->comm->ctx->params->comms, &m->comm->rules, error,
                         sizeof(error)); /* checked at init */
     describe(m, order, &info);
+    included = nb_comm_rules_ask(&m->comm->rules, &info);
+    m->wanted = !m->comm->ctx->params->enable || !included;
     if (!m->comm->ctx->params->enable)
         nb_mesh_object(m, "NIBBLE_ENABLE=0");
-    else if (!nb_comm_rules_ask(&m->comm->rules, &info))
+    else if (!included)
         nb_mesh_object(m, "NIBBLE_COMMS excludes it (%.120s)", m->comm->traits);
-    m->wanted = m->cause == NB_CAUSE_SURE;
 }
 
 /* Everything that may fail on this node alone, tried before the vote. */
@@ -330,6 +333,8 @@ static enum nb_stepped step_mesh(struct nb_coll_connect *c)
     bool moved = nb_mesh_move(m);
 
     moved |= nb_ballots_move(m);
+    if (m->cause == NB_CAUSE_SURE)
+        ask_settings(m, c->listen->order);
     if (m->cause != NB_CAUSE_NONE)
         decline(c);
     else if (is_whole(m))
