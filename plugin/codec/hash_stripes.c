@@ -35,6 +35,7 @@ __attribute__((target("avx2"))) void nb_stripes_avx2(uint64_t *acc, const uint8_
     for (int i = 0; i < 8; i++)
         a[i] = _mm256_loadu_si256((const __m256i *)acc + i);
     for (; stripes; stripes--, p += NB_HASH_STRIPE) {
+#pragma GCC unroll 8
         for (int i = 0; i < 8; i++) {
             __m256i t = _mm256_xor_si256(a[i], _mm256_loadu_si256((const __m256i *)p + i));
             __m256i high = _mm256_mul_epu32(_mm256_srli_epi64(t, 32), m_high);
@@ -53,6 +54,7 @@ __attribute__((target("avx512f"))) void nb_stripes_avx512(uint64_t *acc, const u
     for (int i = 0; i < 4; i++)
         a[i] = _mm512_loadu_si512(acc + 8 * i);
     for (; stripes; stripes--, p += NB_HASH_STRIPE) {
+#pragma GCC unroll 4
         for (int i = 0; i < 4; i++) {
             __m512i t = _mm512_xor_si512(a[i], _mm512_loadu_si512(p + 64 * i));
             __m512i high = _mm512_mul_epu32(_mm512_srli_epi64(t, 32), m_high);

@@ -110,6 +110,19 @@ static long op_hash(struct bench *b)
     return 0;
 }
 
+/* The check value of the payload that the other operations make or read. */
+static long op_check(struct bench *b)
+{
+    b->sink += nb_hash64(b->coded[0], b->len[0], b->sink);
+    return 0;
+}
+
+static long op_check_raw(struct bench *b)
+{
+    b->sink += nb_hash64(b->src, b->bytes, b->sink);
+    return 0;
+}
+
 static long op_memcpy(struct bench *b)
 {
     memcpy(b->dst, b->src, b->bytes);
@@ -130,6 +143,8 @@ static const struct {
     {"decode", op_decode, 1, false, false},
     {"decode_add", op_decode_add, 1, false, false},
     {"reduce8", op_reduce8, REDUCE_SOURCES, false, false},
+    {"check", op_check, 1, false, false},
+    {"check_raw", op_check_raw, 1, false, false},
     {"ulp_encode", op_ulp_encode, 1, true, false},
     {"ulp_decode", op_ulp_decode, 1, true, false},
     {"delta4_encode", op_delta4_encode, 1, true, false},
@@ -257,8 +272,9 @@ static bool count_once(struct bench *b, op_fn *op, unsigned times, FILE *trace, 
 static const char help[] =
     "usage: nibble-perf codec [OPTION]...\n\n"
     "  --variants LIST  of portable,avx2,avx512 (default: all that this CPU runs)\n"
-    "  --ops LIST       of encode,encode_ef,encode_ema,decode,decode_add,reduce8,ulp_encode,ulp_decode,\n"
-    "                   delta4_encode,delta4_decode,hash\n"
+    "  --ops LIST       of "
+    "encode,encode_ef,encode_ema,decode,decode_add,reduce8,check,check_raw,ulp_encode,\n"
+    "                   ulp_decode,delta4_encode,delta4_decode,hash\n"
     "  --types LIST     of float32,bfloat16,float16\n"
     "  --codec NAME     int4 (default) or int8, for the quantizing operations\n"
     "  --bytes SIZE     of the values of one call (default 8M)\n"
@@ -273,7 +289,9 @@ static const char help[] =
     "instructions\n\n"
     "Speeds are medians in GB/s (10^9) of uncompressed values; ratio is to memcpy of as many bytes in the "
     "same run.\n"
-    "reduce8 sums eight coded contributions and counts the bytes of all eight.\n";
+    "reduce8 sums eight coded contributions and counts the bytes of all eight. check is that of one such "
+    "payload,\n"
+    "check_raw that of as many bytes uncoded.\n";
 
 int perf_codec(int argc, char **argv)
 {
