@@ -418,6 +418,68 @@ START_TEST(table)
 }
 END_TEST
 
+/* ---- strangers, and friends that are taken for them ------------------------------------------------- */
+
+static void connect_all(void)
+{
+    for (int i = 0; i < nodes; i++)
+        begin_connect(i);
+}
+
+static void all_connected(void)
+{
+    while (!all_ended())
+        turn(INT64_MAX);
+    for (int i = 0; i < nodes; i++)
+        ck_assert_msg(node[i].connected == 0, "node %d: %s", i, node[i].declined);
+    ck_assert_int_lt(now_ns, 20 * SECOND);
+    end();
+}
+
+/* Connections without a hello, as many as there would be of friends, and many times that: they take nobody's
+ * place. */
+START_TEST(without_a_hello)
+{
+    const int count = _i ? 200 : 3;
+    void *stranger[200];
+
+    begin(2, false);
+    for (int i = 0; i < count; i++) {
+        uint8_t handle[NB_NET_HANDLE_BYTES];
+        struct nb_net *net = node[1].ctx.net;
+
+        memcpy(handle, node[0].handle, sizeof(handle));
+        ck_assert_int_eq(net->ops->connect(net, 0, NULL, handle, &stranger[i]), 0);
+    }
+    connect_all();
+    while (!all_ended())
+        turn(INT64_MAX);
+    for (int i = 0; i < count; i++)
+        loopback_ops.close_send(stranger[i]);
+    all_connected();
+}
+END_TEST
+
+/* A listener lets go of a friend's connections before it has read who they are: they are made again. */
+START_TEST(taken_for_a_stranger)
+{
+    int dropped = 0;
+
+    begin(4, _i != 0);
+    connect_all();
+    node[1].asleep = node[1].returns = true;
+    for (int i = 0; i < 5; i++)
+        turn(10 * SECOND);
+    dropped = loopback_drop_waiting(&node[1].ctx);
+    ck_assert_int_ge(dropped, _i ? 6 : 9);
+    for (int i = 0; i < 100; i++)
+        turn(10 * SECOND);
+    ck_assert_int_ge(loopback_drop_waiting(&node[1].ctx), dropped);
+    node[1].asleep = false;
+    all_connected();
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("coll/connect");
@@ -427,6 +489,8 @@ int main(void)
 
     tcase_set_timeout(c, 3600);
     tcase_add_loop_test(c, table, 0, GROUPS * FAULTS);
+    tcase_add_loop_test(c, without_a_hello, 0, 2);
+    tcase_add_loop_test(c, taken_for_a_stranger, 0, 2);
     suite_add_tcase(suite, c);
     srunner_run_all(runner, CK_ENV);
     failed = srunner_ntests_failed(runner);

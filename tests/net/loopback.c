@@ -74,6 +74,7 @@ struct connection {
 struct listener {
     struct listener *next;
     uint64_t number;
+    const struct nb_context *ctx;
     struct connection *waiting; /* for accept, oldest first */
 };
 
@@ -209,6 +210,7 @@ static int loop_listen(struct nb_net *net, int dev, void *handle, void **listen_
     *listen_comm = NULL;
     if (!l)
         return -ENOMEM;
+    l->ctx = net->ctx;
     pthread_mutex_lock(&lock);
     h.listener = l->number = ++last_listener;
     l->next = listeners;
@@ -333,6 +335,26 @@ static void end_close(struct end *e)
         pthread_mutex_destroy(&c->lock);
         free(c);
     }
+}
+
+int loopback_drop_waiting(const struct nb_context *ctx)
+{
+    struct connection *dropped = NULL;
+    int n = 0;
+
+    pthread_mutex_lock(&lock);
+    for (struct listener *l = listeners; l && !dropped; l = l->next) {
+        if (l->ctx != ctx)
+            continue;
+        dropped = l->waiting;
+        l->waiting = NULL;
+    }
+    pthread_mutex_unlock(&lock);
+    for (struct connection *next; dropped; dropped = next, n++) {
+        next = dropped->next;
+        end_close(&dropped->recv);
+    }
+    return n;
 }
 
 static int loop_close(void *comm)

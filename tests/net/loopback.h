@@ -23,6 +23,9 @@ void loopback_separate(const struct nb_context *a, const struct nb_context *b);
 /* The process of the context is gone: its connections are reset, its listeners refuse. */
 void loopback_kill(const struct nb_context *ctx);
 void loopback_heal(void);
+/* Close the connections that wait to be accepted by the context: as those that a listener takes for a
+ * stranger's. Returns how many. */
+int loopback_drop_waiting(const struct nb_context *ctx);
 
 /* What is done with each message when it has arrived, before its receiver sees it: `tap` may change its bytes. NULL
  * (the default): nothing. For one thread; process-wide. */

@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Nodes of one process that connect over TCP on loopback, where one has another version of the TCP protocol:
+ * known at once to those who meet it, and told to all, long before NIBBLE_CONNECT_TIMEOUT. The clock is real;
+ * nothing depends on how fast it goes.
+ */
+#include <check.h>
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/context.h"
+#include "base/log.h"
+#include "coll/coll.h"
+#include "coll/comm.h"
+#include "coll/engine.h"
+#include "device/device.h"
+#include "net/tcp_if.h"
+#include "net/tcp_wire.h"
+#include "net/transport.h"
+#include "policy/job.h"
+#include "policy/queue.h"
+#include "state/budget.h"
+
+#define NODES 3
+#define FOREVER 86400 /* seconds; the test would be killed before */
+
+static struct node {
+    struct nb_context ctx;
+    struct nb_params params;
+    uint8_t handle[NB_NET_HANDLE_BYTES];
+    struct nb_coll_listen *listen;
+    struct nb_coll_connect *connect;
+    int connected;
+    char declined[512];
+} node[NODES];
+
+static int speaking = -1;
+
+__attribute__((format(printf, 5, 6))) static void logger(ncclDebugLogLevel level, unsigned long flags,
+                                                         const char *file, int line, const char *fmt, ...)
+{
+    char text[512];
+    va_list ap;
+
+    (void)flags, (void)file, (void)line;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof(text), fmt, ap);
+    va_end(ap);
+    if (level == NCCL_LOG_WARN && speaking >= 0 && strstr(text, "is declined"))
+        memcpy(node[speaking].declined, text, sizeof(text));
+}
+
+static int no_gpu(struct nb_context *ctx)
+{
+    (void)ctx;
+    return -1;
+}
+
+static void setup(void)
+{
+    setenv("NCCL_SOCKET_IFNAME", "lo", 1);
+    nb_log_set(logger);
+    for (int i = 0; i < NODES; i++) {
+        struct node *n = &node[i];
+        memset(n, 0, sizeof(*n));
+        n->params = *nb_params_defaults();
+        n->params.device = 1; /* host */
+        n->params.connect_timeout = FOREVER;
+        n->ctx.params = &n->params;
+        n->ctx.current_gpu = no_gpu;
+        ck_assert_int_eq(nb_budgets_open(&n->ctx), 0);
+        ck_assert_int_eq(nb_gpus_open(&n->ctx), 0);
+        ck_assert_int_eq(nb_queues_open(&n->ctx), 0);
+        ck_assert_int_eq(nb_jobs_open(&n->ctx), 0);
+        ck_assert_int_eq(nb_engine_open(&n->ctx, NULL), 0);
+        ck_assert_int_eq(nb_net_open_with(&n->ctx, &nb_net_tcp), 0);
+        ck_assert_int_eq(nb_coll_listen(&n->ctx, 0, 17, n->handle, &n->listen), 0);
+        n->connected = -EINPROGRESS;
+    }
+}
+
+static void teardown(void)
+{
+    for (int i = 0; i < NODES; i++) {
+        struct node *n = &node[i];
+        nb_net_close(&n->ctx);
+        nb_engine_close(&n->ctx);
+        nb_jobs_close(&n->ctx);
+        nb_queues_close(&n->ctx);
+        nb_gpus_close(&n->ctx);
+        nb_budgets_close(&n->ctx);
+    }
+    nb_log_set(NULL);
+}
+
+/* Connect all; `seen` is what the others take for node 1's handle. All decline. */
+static void decline_all(const void *seen)
+{
+    bool more = true;
+
+    for (int i = 0; i < NODES; i++) {
+        void *handles[NODES];
+        for (int r = 0; r < NODES; r++)
+            handles[r] = r == 1 && i != 1 ? (void *)(uintptr_t)seen : node[r].handle;
+        ck_assert_int_eq(nb_coll_connect_begin(handles, NODES, i, node[i].listen, &node[i].connect), 0);
+    }
+    while (more) {
+        const struct timespec pause = {0, 200000};
+        bool moved = false;
+
+        more = false;
+        for (int i = 0; i < NODES; i++) {
+            struct nb_coll_comm *comm;
+            bool on;
+
+            if (node[i].connected != -EINPROGRESS)
+                continue;
+            speaking = i;
+            node[i].connected = nb_coll_connect_step(node[i].connect, &on, &comm);
+            speaking = -1;
+            moved |= on;
+            more |= node[i].connected == -EINPROGRESS;
+        }
+        if (!moved)
+            nanosleep(&pause, NULL);
+    }
+    for (int i = 0; i < NODES; i++)
+        ck_assert_int_eq(node[i].connected, -ECONNREFUSED);
+}
+
+/* Node 1 listens with another version, as the others see it. (It would see the same of them; here it finds them
+ * gone.) */
+START_TEST(in_a_handle)
+{
+    uint8_t seen[NB_NET_HANDLE_BYTES];
+    struct nb_tcp_handle h;
+
+    ck_assert_int_eq(nb_tcp_handle_get(node[1].handle, &h), 0);
+    h.version++;
+    memcpy(seen, node[1].handle, sizeof(seen));
+    nb_tcp_handle_put(seen, &h);
+    decline_all(seen);
+    for (int i = 0; i < NODES; i += 2)
+        ck_assert_msg(strstr(node[i].declined, "cannot connect to node 1 (") &&
+                          strstr(node[i].declined, "another version of the transport's protocol"),
+                      "node %d: %s", i, node[i].declined);
+}
+END_TEST
+
+/* Somebody of the job connects to node 0 with another version. */
+START_TEST(in_a_hello)
+{
+    struct nb_tcp_hello hello = {.version = NB_TCP_WIRE_VERSION + 1, .streams = 1, .conn_id = "another"};
+    uint8_t b[NB_TCP_HELLO_BYTES];
+    struct nb_tcp_handle h;
+    int fd;
+
+    ck_assert_int_eq(nb_tcp_handle_get(node[0].handle, &h), 0);
+    memcpy(hello.token, h.token, sizeof(hello.token));
+    nb_tcp_hello_put(b, &hello);
+    fd = socket(h.addr.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    ck_assert_int_eq(connect(fd, (struct sockaddr *)&h.addr, nb_tcp_addr_len(&h.addr)), 0);
+    ck_assert_int_eq(write(fd, b, sizeof(b)), sizeof(b));
+    decline_all(node[1].handle);
+    for (int i = 0; i < NODES; i++)
+        ck_assert_msg((i == 0 || strstr(node[i].declined, "node 0 (")) &&
+                          strstr(node[i].declined, "another version of the transport's protocol"),
+                      "node %d: %s", i, node[i].declined);
+    close(fd);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("coll/connect_tcp");
+    TCase *c = tcase_create("versions");
+    SRunner *runner = srunner_create(suite);
+    int failed;
+
+    tcase_add_checked_fixture(c, setup, teardown);
+    tcase_set_timeout(c, 3600);
+    tcase_add_test(c, in_a_handle);
+    tcase_add_test(c, in_a_hello);
+    suite_add_tcase(suite, c);
+    srunner_run_all(runner, CK_ENV);
+    failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
