@@ -149,6 +149,7 @@ static void handshake_forget(const struct nb_net_ops *net, void *conn, struct nb
     if (conn && n->mhandle)
         net->dereg_mr(conn, n->mhandle);
     n->mhandle = NULL;
+    n->len = 0; /* nothing is under way */
     nb_handshake_again(n);
 }
 
