@@ -108,7 +108,7 @@ static bool say(struct nb_mesh *m, int r)
     struct nb_ballot *b = &m->ballot[r];
     int ret;
 
-    if (!o->conn || !o->hello.done || b->over)
+    if (!o->conn || !o->hello.done || b->over || b->unreachable)
         return false;
     if (is_idle(&b->out)) {
         const bool no = m->declining && b->told != m->version;

@@ -107,6 +107,20 @@ static enum sim_verdict verdict_of_silence(const struct sim *s, int64_t lasts)
     return all > peer_timeout(s) * 6 / 10 ? SIM_MAY_FAIL : SIM_SURVIVES;
 }
 
+/* What a fault means for communicators. While they connect nearly all may happen: they decline, or stand and
+ * fail. But it ends, in time (judge.h). */
+static void judge(struct sim *s, const struct sim_fault *f, enum sim_verdict verdict, int comm, int a, int b,
+                  int64_t within)
+{
+    const int64_t patience = s->plan->params[0].connect_timeout * SIM_S;
+
+    if (f->at_op < 0 && verdict != SIM_SURVIVES)
+        verdict = SIM_MAY_FAIL;
+    if (f->at_op < 0 && f->kind != SIM_SWITCH && f->lasts + SIM_S > patience / 2)
+        verdict = SIM_MAY_FAIL;
+    sim_judge_fault(s, verdict, comm, a, b, within);
+}
+
 /* Something may keep news from spreading: then heartbeats have to tell. */
 static int64_t soon(const struct sim *s)
 {
@@ -147,11 +161,12 @@ static void heal_at(struct sim *s, int i, int64_t at)
 }
 
 /* Communicators in which the two are connected. */
-static void judge_link(struct sim *s, enum sim_verdict verdict, int a, int b, int64_t within)
+static void judge_link(struct sim *s, const struct sim_fault *f, enum sim_verdict verdict, int a, int b,
+                       int64_t within)
 {
     for (int c = 0; c < s->plan->ncomms; c++)
         if (linked(s, c, a, b))
-            sim_judge_fault(s, verdict, c, a, b, within);
+            judge(s, f, verdict, c, a, b, within);
 }
 
 static bool take_link(struct sim *s, const struct sim_fault *f, int i)
@@ -164,12 +179,12 @@ static bool take_link(struct sim *s, const struct sim_fault *f, int i)
                 sim_network_cut(s, f->node, b);
                 sim_network_cut(s, b, f->node);
             }
-        sim_judge_fault(s, verdict, -1, f->node, f->node, peer_timeout(s) + soon(s));
+        judge(s, f, verdict, -1, f->node, f->node, peer_timeout(s) + soon(s));
     } else {
         sim_network_cut(s, f->node, f->peer);
         if (f->amount)
             sim_network_cut(s, f->peer, f->node);
-        judge_link(s, verdict, f->node, f->peer, peer_timeout(s) + soon(s));
+        judge_link(s, f, verdict, f->node, f->peer, peer_timeout(s) + soon(s));
     }
     heal_at(s, i, s->now + f->lasts);
     return true;
@@ -182,7 +197,7 @@ static bool take_connection(struct sim *s, const struct sim_fault *f)
     if (!sim_network_reset(s, f->node, f->peer, f->amount / 2, f->comm, ends))
         return false;
     /* A sender that alone has lost a connection hears of it when it sends next, if ever. */
-    sim_judge_fault(s, ends & 2 ? SIM_FATAL : SIM_MAY_FAIL, f->comm, f->node, f->peer, soon(s));
+    judge(s, f, ends & 2 ? SIM_FATAL : SIM_MAY_FAIL, f->comm, f->node, f->peer, soon(s));
     return true;
 }
 
@@ -193,15 +208,15 @@ static bool take_node(struct sim *s, const struct sim_fault *f, int i)
     switch (f->kind) {
     case SIM_KILL:
     case SIM_POWER:
-        sim_judge_fault(s, SIM_FATAL, -1, f->node, f->node,
-                        f->kind == SIM_KILL ? soon(s) : peer_timeout(s) + soon(s));
+        judge(s, f, SIM_FATAL, -1, f->node, f->node,
+              f->kind == SIM_KILL ? soon(s) : peer_timeout(s) + soon(s));
         sim_node_kill(s, f->node, f->kind == SIM_POWER);
         return true;
     case SIM_STOP:
         if (n->stopped)
             return false;
         sim_node_stop(s, f->node);
-        sim_judge_fault(s, verdict_of_silence(s, f->lasts), -1, f->node, f->node, peer_timeout(s) + soon(s));
+        judge(s, f, verdict_of_silence(s, f->lasts), -1, f->node, f->node, peer_timeout(s) + soon(s));
         heal_at(s, i, s->now + f->lasts);
         return true;
     case SIM_SLOW:
@@ -210,9 +225,12 @@ static bool take_node(struct sim *s, const struct sim_fault *f, int i)
         return true;
     case SIM_NO_MEMORY:
         sim_memory_refuse(f->node, f->amount);
-        sim_judge_fault(s, SIM_MAY_FAIL, -1, f->node, f->node, 0);
+        judge(s, f, SIM_MAY_FAIL, -1, f->node, f->node, 0);
         return true;
-    case SIM_NO_MR: sim_network_no_mr(s, f->node); return true;
+    case SIM_NO_MR:
+        sim_network_no_mr(s, f->node);
+        judge(s, f, SIM_MAY_FAIL, -1, f->node, f->node, 0);
+        return true;
     case SIM_SWITCH:
         nb_engine_node(n->ctx.engine)->control.off = f->amount != 0;
         sim_node_wake(s, f->node);
@@ -234,8 +252,8 @@ static bool take_nccl(struct sim *s, const struct sim_fault *f)
         return true;
     }
     p->aborts = true;
-    sim_judge_fault(s, SIM_FATAL, f->comm, f->node, f->node,
-                    params->close_timeout * SIM_S + peer_timeout(s) + soon(s));
+    judge(s, f, SIM_FATAL, f->comm, f->node, f->node,
+          params->close_timeout * SIM_S + peer_timeout(s) + soon(s));
     sim_node_wake(s, f->node);
     return true;
 }
@@ -254,8 +272,8 @@ static bool take(struct sim *s, int i)
     case SIM_STALL:
         if (!sim_network_stall(s, f->node, f->peer, f->amount, s->now + f->lasts))
             return false;
-        judge_link(s, verdict_of_silence(s, f->lasts) == SIM_SURVIVES ? SIM_SURVIVES : SIM_MAY_FAIL, f->node,
-                   f->peer, 0);
+        judge_link(s, f, verdict_of_silence(s, f->lasts) == SIM_SURVIVES ? SIM_SURVIVES : SIM_MAY_FAIL,
+                   f->node, f->peer, 0);
         return true;
     case SIM_FLIP:
         sim_network_flip(s, f->node, f->peer, f->amount / 4, f->amount & 1 ? 0 : HEADER);
@@ -271,11 +289,13 @@ static bool take(struct sim *s, int i)
 
 void sim_fault_look(struct sim *s)
 {
-    if (s->events < s->fault_next || !all_connected(s))
+    const bool connected = s->events >= s->fault_next && all_connected(s);
+
+    if (s->events < s->fault_next)
         return;
     for (int i = 0; i < s->plan->nfaults; i++) {
         const struct sim_fault *f = &s->plan->fault[i];
-        if (s->fault_state[i] != ARMED || s->fault_event[i] > s->events)
+        if (s->fault_state[i] != ARMED || s->fault_event[i] > s->events || (f->at_op >= 0 && !connected))
             continue;
         s->fault_state[i] = TAKEN;
         if (take(s, i)) {
@@ -301,7 +321,7 @@ void sim_fault_event(struct sim *s, const struct sim_event *event)
     if (f->kind == SIM_STOP) {
         sim_node_continue(s, f->node);
         if (verdict_of_silence(s, f->lasts) == SIM_FATAL) /* now it has to learn it, too */
-            sim_judge_fault(s, SIM_FATAL, -1, f->node, f->node, peer_timeout(s) + soon(s));
+            judge(s, f, SIM_FATAL, -1, f->node, f->node, peer_timeout(s) + soon(s));
         return;
     }
     for (int b = 0; b < s->plan->nnodes && f->kind == SIM_ISOLATE; b++)
@@ -327,9 +347,8 @@ bool sim_fault_device(struct sim *s, int node, int comm, enum sim_fault_kind *ki
             continue;
         s->fault_state[i] = HEALED;
         *kind = f->kind;
-        sim_judge_fault(s, SIM_FATAL, comm, node, node,
-                        soon(s) +
-                            (f->kind == SIM_STUCK_DEVICE ? s->plan->params[node].gpu_timeout * SIM_S : 0));
+        judge(s, f, SIM_FATAL, comm, node, node,
+              soon(s) + (f->kind == SIM_STUCK_DEVICE ? s->plan->params[node].gpu_timeout * SIM_S : 0));
         return true;
     }
     return false;
@@ -342,8 +361,8 @@ void sim_fault_damaged(struct sim *s, int comm)
         if (s->fault_state[i] == TAKEN && (f->kind == SIM_FLIP || f->kind == SIM_TRUNCATE)) {
             s->fault_state[i] = HEALED;
             /* An exact difference that does not fit is asked for again. */
-            sim_judge_fault(s, f->kind == SIM_FLIP && f->amount & 1 ? SIM_MAY_FAIL : SIM_FATAL, comm, f->node,
-                            f->peer, soon(s));
+            judge(s, f, f->kind == SIM_FLIP && f->amount & 1 ? SIM_MAY_FAIL : SIM_FATAL, comm, f->node,
+                  f->peer, soon(s));
         }
     }
 }

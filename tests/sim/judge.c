@@ -188,6 +188,28 @@ static void judge_failure(struct sim *s, struct sim_proxy *p)
             p->node->number, p->index, text);
 }
 
+void sim_judge_connected(struct sim *s, struct sim_proxy *p)
+{
+    const struct sim_node *n = p->node;
+    const int64_t limit = s->plan->params[n->number].connect_timeout * SIM_S + SIM_S / 2;
+    bool named = false;
+
+    if (!n->was_stopped && s->now - p->began > limit)
+        sim_violation(s, "node %d: connecting communicator %d took %lld ms", n->number, p->index,
+                      (long long)((s->now - p->began) / SIM_MS));
+    if (!p->connected || judges.fate[p->index].verdict == SIM_SURVIVES)
+        return;
+    for (unsigned i = 0; i < n->warnings && i < 4; i++) {
+        named |= names_culprit(s, p->index, n->number, -1, n->warning[i]);
+    }
+    if (n->warnings && n->warnings <= 4 && !named)
+        sim_violation(
+            s, "node %d: communicator %d is declined, and no node is named to which something happened: %s",
+            n->number, p->index, n->warning[n->warnings - 1]);
+    if (!n->warnings)
+        sim_violation(s, "node %d: communicator %d is declined without a line", n->number, p->index);
+}
+
 void sim_judge_closes(struct sim *s, struct sim_proxy *p)
 {
     if (!p->aborts && !p->error_code)

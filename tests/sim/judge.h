@@ -5,6 +5,8 @@
  *   a communicator that nothing happened to but lateness completes all operations, without a warning;
  *   one that something fatal happened to fails on every living node within the time that is documented for
  *   it, and what is logged names a node that it happened to; or the node had no more need of it;
+ *   connecting ends within NIBBLE_CONNECT_TIMEOUT from its beginning, and who declines names a node that
+ *   something happened to;
  *   a run in which nothing is left to happen has nothing left to do.
  */
 #ifndef NIBBLE_TESTS_SIM_JUDGE_H
@@ -13,6 +15,7 @@
 #include "sim/sim.h"
 
 struct sim_judge;
+struct sim_proxy;
 
 /* A node may blame one that has failed before it, for whatever reason. */
 extern bool sim_judge_lenient;
@@ -31,8 +34,9 @@ void sim_judge_warning(struct sim *s, int node, const char *text);
 /* After an event: communicators that have failed. */
 void sim_judge_node(struct sim *s, int node);
 /* An operation is complete on a node. */
-struct sim_proxy;
 void sim_judge_operation(struct sim *s, struct sim_proxy *p);
+/* Connecting has ended. */
+void sim_judge_connected(struct sim *s, struct sim_proxy *p);
 /* A node is about to close a communicator, all operations complete or not. */
 void sim_judge_closes(struct sim *s, struct sim_proxy *p);
 /* The end of a run. */

@@ -19,7 +19,7 @@
 #include "sim/shrink.h"
 
 static bool reduces = true;
-static struct sim_options options = {.least = 2, .most = 16, .faults = true};
+static struct sim_options options = {.least = 2, .most = 16, .faults = true, .connect = true};
 
 static double seconds(void)
 {

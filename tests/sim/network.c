@@ -375,7 +375,7 @@ static void up(struct sim *s, struct conn *c)
     struct listener *l = c->listener;
     struct conn **end;
 
-    if (!c->send.open) /* given up meanwhile */
+    if (!c->send.open || c->stage != GREETING) /* given up meanwhile, or told twice */
         return;
     if (blocked(c, c->from, c->to) || blocked(c, c->to, c->from)) {
         c->greets = true;
@@ -542,8 +542,13 @@ static int net_connect(struct nb_net *net, int dev, const struct nb_net_conn_cfg
         NB_WARN("simulation: %s refuses connections", c->peer[1]);
         return -ECONNREFUSED;
     }
-    if (c->send.err)
+    if (c->send.err) { /* before it was handed over */
+        const int before = sim_memory_enter(SIM_NOBODY);
+
+        end_sending(c);
+        sim_memory_enter(before);
         return c->send.err;
+    }
     if (c->stage == UP)
         *send_comm = &c->send;
     return 0;

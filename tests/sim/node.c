@@ -14,6 +14,7 @@
 #include "policy/job.h"
 #include "policy/queue.h"
 #include "sim/device.h"
+#include "sim/judge.h"
 #include "sim/memory.h"
 #include "sim/network.h"
 
@@ -178,6 +179,8 @@ static bool connect_step(struct sim_node *n, int64_t *until)
                 return moved;
             }
             sim_network_comm(s, n->number, n->connecting);
+            n->was_stopped = false;
+            p->began = s->now;
             sim_proxy_connect(p);
         }
         if (p->state == SIM_CONNECTING) {
@@ -190,6 +193,7 @@ static bool connect_step(struct sim_node *n, int64_t *until)
                 return moved;
             }
             p->connect = NULL;
+            sim_judge_connected(s, p);
             p->state = p->connected ? SIM_DECLINED : SIM_WAITING;
             p->at = s->now;
             s->progress = s->now;
@@ -280,7 +284,7 @@ void sim_node_kill(struct sim *s, int node, bool silently)
 
 void sim_node_stop(struct sim *s, int node)
 {
-    s->node[node]->stopped = true;
+    s->node[node]->stopped = s->node[node]->was_stopped = true;
 }
 
 void sim_node_continue(struct sim *s, int node)

@@ -266,16 +266,43 @@ static void draw_fault(uint64_t *r, const struct sim_plan *p, bool fatal, struct
         f->amount &= 1;
 }
 
+/* While communicators connect. */
+static void draw_connect_fault(uint64_t *r, const struct sim_plan *p, bool fatal, struct sim_fault *f)
+{
+    static const enum sim_fault_kind kinds[] = {SIM_KILL, SIM_POWER, SIM_STOP,      SIM_CUT,  SIM_ISOLATE,
+                                                SIM_SLOW, SIM_NO_MR, SIM_NO_MEMORY, SIM_FLIP, SIM_RESET};
+    const uint64_t most = (uint64_t)(p->nnodes * p->nnodes) * 20;
+
+    do
+        draw_fault(r, p, fatal, f);
+    while (f->comm != 0);
+    f->kind = PICK(r, kinds);
+    f->at_op = -1;
+    f->events = below(r, one_in(r, 3) ? 20 : most);
+    if (f->kind == SIM_SLOW)
+        f->amount = 1000 + below(r, (uint64_t)SIM_MS);
+    if (f->kind == SIM_CUT)
+        f->amount &= 1;
+    if (f->kind == SIM_NO_MEMORY)
+        f->amount = 1 + below(r, 40);
+    if (f->kind == SIM_FLIP)
+        f->amount &= ~UINT64_C(1); /* where a check is sure to be */
+}
+
 static void draw_faults(uint64_t *r, struct sim_plan *p, const struct sim_options *o)
 {
     const bool fatal = o->faults && !one_in(r, 3);
+    const bool connects = o->connect && one_in(r, 4);
     const int n = one_in(r, 5) ? 0 : 1 + (int)below(r, one_in(r, 3) ? 5 : 2);
 
     p->fault = zeroed((size_t)n, sizeof(*p->fault));
     while (p->nfaults < n) {
         struct sim_fault *f = &p->fault[p->nfaults];
         memset(f, 0, sizeof(*f));
-        draw_fault(r, p, fatal, f);
+        if (connects)
+            draw_connect_fault(r, p, fatal, f);
+        else
+            draw_fault(r, p, fatal, f);
         p->nfaults += fatal || sim_fault_survived(p, f);
     }
 }
