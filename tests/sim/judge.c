@@ -160,6 +160,11 @@ static void judge_switch(struct sim *s, struct sim_proxy *p)
         at = s->fault_at[i];
         n++;
     }
+    /* Who asks, and node 0, which decides, have been there all the time. */
+    for (int i = 0; i < s->plan->nnodes && n == 1; i++)
+        if ((i == last->node || s->node[i]->proxy[p->index].rank == 0) &&
+            s->node[i]->proxy[p->index].state > SIM_DONE)
+            return;
     if (n != 1 || s->now - at < 2 * SIM_S || p->failed_at || s->node[last->node]->proxy[p->index].rank < 0 ||
         judges.fate[p->index].verdict != SIM_SURVIVES || !alone(s))
         return;
