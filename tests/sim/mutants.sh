@@ -33,7 +33,7 @@ mutant()
     fi
     touch "$file"
     if make -s tests/nibble-sim CFLAGS="-O1 -g1 -w" >"$tmp/log" 2>&1; then
-        timeout 1200 ./tests/nibble-sim --seeds "1-$seeds" --no-reduce >"$tmp/log" 2>&1
+        timeout 600 ./tests/nibble-sim --seeds "1-$seeds" --no-reduce >"$tmp/log" 2>&1
         rc=$?
         said=$(sed -n 's/^seed [0-9]* FAILED: //p' "$tmp/log" | head -1 | cut -c1-110)
         runs=$(sed -n 's/^seed \([0-9]*\) FAILED.*/\1/p' "$tmp/log" | head -1)

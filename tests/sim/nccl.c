@@ -49,6 +49,7 @@ static void fail(struct sim_proxy *p, int err, const char *call)
     struct sim *s = sim_of(p);
 
     sim_trace(s, "nccl got an error", p->node->number, p->index, err, call);
+    s->progress = s->now;
     p->error_code = err;
     p->state = SIM_FAILED;
     p->at = s->now + (int64_t)sim_below(s, 20 * SIM_MS);
@@ -398,6 +399,7 @@ static void close_begin(struct sim_proxy *p)
     struct sim *s = sim_of(p);
 
     sim_trace(s, "closes", p->node->number, p->index, p->error_code, NULL);
+    s->progress = s->now;
     sim_judge_closes(s, p);
     for (int i = 0; i < 2 * p->comm->channels; i++)
         nb_coll_dereg_mr(p->coll, p->mhandle[i]);

@@ -6,7 +6,7 @@ set -u
 unset $(env | sed -n 's/^\(NIBBLE_[A-Z0-9_]*\)=.*/\1/p')
 builddir=${NB_BUILDDIR:-.}
 sim=$builddir/tests/nibble-sim
-n=${NB_SIM_SEEDS:-$([ "${NB_TEST_QUICK:-0}" = 0 ] && [ -z "${NB_SANITIZE:-}" ] && echo 150 || echo 15)}
+n=${NB_SIM_SEEDS:-$([ "${NB_TEST_QUICK:-0}" = 0 ] && [ -z "${NB_SANITIZE:-}" ] && echo 100 || echo 10)}
 base=${NB_SIM_BASE:-$(od -An -N5 -tu8 /dev/urandom | tr -d ' ')}
 
 fail() { echo "FAIL: $*"; exit 1; }
