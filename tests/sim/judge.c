@@ -107,14 +107,22 @@ void sim_judge_warning(struct sim *s, int node, const char *text)
         sim_violation(s, "node %d warns, and nothing has happened that it may warn of: %s", node, text);
 }
 
+/* "node 3", and each of "node 3, nor node 4, 5, 6 and 2 more", of which it may be one that is not told. */
 static bool names(const char *text, int rank)
 {
-    char name[24];
+    for (const char *at = strstr(text, "node "); at; at = strstr(at, "node ")) {
+        char *end;
+        long told = strtol(at += 5, &end, 10);
 
-    snprintf(name, sizeof(name), "node %d", rank);
-    for (const char *at = strstr(text, name); at; at = strstr(at + 1, name))
-        if (at[strlen(name)] < '0' || at[strlen(name)] > '9')
-            return true;
+        while (end != at) {
+            if (told == rank || (strncmp(end, " and ", 5) == 0 && strstr(end, " more")))
+                return true;
+            if (strncmp(end, ", ", 2) != 0)
+                break;
+            at = end + 2;
+            told = strtol(at, &end, 10);
+        }
+    }
     return false;
 }
 
