@@ -91,9 +91,11 @@ static int64_t peer_timeout(const struct sim *s)
     return s->plan->params[0].peer_timeout * SIM_S;
 }
 
-/* Silence of peers that lasts so long: it is survived, or not. */
+/* Silence of peers that lasts so long: it is survived, or not. One that closes waits for less. */
 static enum sim_verdict verdict_of_silence(const struct sim *s, int64_t lasts)
 {
+    const int64_t closing = s->plan->params[0].close_timeout * SIM_S;
+    const int64_t patience = peer_timeout(s) < closing ? peer_timeout(s) : closing;
     int64_t all = 0;
 
     for (int i = 0; i < s->plan->nfaults; i++) {
@@ -104,7 +106,7 @@ static enum sim_verdict verdict_of_silence(const struct sim *s, int64_t lasts)
     }
     if (lasts > peer_timeout(s) * 13 / 10)
         return SIM_FATAL;
-    return all > peer_timeout(s) * 6 / 10 ? SIM_MAY_FAIL : SIM_SURVIVES;
+    return all > patience * 6 / 10 ? SIM_MAY_FAIL : SIM_SURVIVES;
 }
 
 /* What a fault means for communicators. While they connect nearly all may happen: they decline, or stand and

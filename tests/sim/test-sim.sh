@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# The cluster in one process: seeds that are always the same, and some that nobody has run before. NB_SIM_SEEDS: how many of
-# each; NB_SIM_BASE: the first of the new ones.
+# The cluster in one process: seeds that are always the same (NB_SIM_SEEDS), and a tenth as many that nobody has run before
+# (from NB_SIM_BASE on). For more of those: make soak.
 set -u
 unset $(env | sed -n 's/^\(NIBBLE_[A-Z0-9_]*\)=.*/\1/p')
 builddir=${NB_BUILDDIR:-.}
@@ -14,4 +14,4 @@ fail() { echo "FAIL: $*"; exit 1; }
 echo "seeds 1 to $n, each twice"
 "$sim" --again --seeds "1-$n" || fail "a seed that used to pass"
 echo "new seeds from $base on (NB_SIM_BASE=$base runs them again)"
-"$sim" --seeds "$base-$((base + n - 1))" || fail "a new seed"
+"$sim" --seeds "$base-$((base + n / 10))" || fail "a new seed"

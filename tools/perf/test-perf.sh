@@ -41,7 +41,7 @@ within() {
 
 "$perf" codec --variants portable --types bfloat16 --bytes 256K --seconds 0.01 --json "$tmp/codec" ||
     fail "codec"
-need "$tmp/codec" 11 variant op type gbps memcpy_gbps
+need "$tmp/codec" 13 variant op type gbps memcpy_gbps
 within "$(number "$tmp/codec" encode bits_per_value)" 4 4.6 "bits of an int4 value"
 within "$(number "$tmp/codec" ulp_encode bits_per_value)" 1 2.6 "bits of a weight's difference"
 within "$(number "$tmp/codec" delta4_encode bits_per_value)" 1 2.6 "bits of a weight's bounded difference"
