@@ -43,6 +43,8 @@ static int make_rx(struct nb_coll_comm *comm, struct nb_rx *rx, size_t slot, uns
     rx->mem = mem ? mem : wire_alloc(comm, slot * slots);
     if (mem) {
         rx->unit = calloc(slots, sizeof(*rx->unit));
+        if (!rx->unit) /* by which nb_staging_destroy sees that the memory is not the ring's own */
+            rx->mem = NULL;
         for (unsigned i = 0; rx->unit && i < slots; i++)
             rx->unit[i] = (struct nb_shared){.buf = mem + i * slot, .ready = 1};
     }

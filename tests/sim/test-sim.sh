@@ -13,5 +13,9 @@ fail() { echo "FAIL: $*"; exit 1; }
 
 echo "seeds 1 to $n, each twice"
 "$sim" --again --seeds "1-$n" || fail "a seed that used to pass"
+echo "seeds that have failed once"
+for seed in 551 1288 1486 1688 100057; do
+    "$sim" --seeds "$seed-$seed" >/dev/null || fail "seed $seed"
+done
 echo "new seeds from $base on (NB_SIM_BASE=$base runs them again)"
 "$sim" --seeds "$base-$((base + n / 10))" || fail "a new seed"
