@@ -130,6 +130,8 @@ static bool stands_still(const struct sim *s)
             const int64_t until = sim_proxy_until(&n->proxy[c]);
             if (n->proxy[c].rank >= 0 && until != SIM_NEVER)
                 return false;
+            if (n->proxy[c].paused && s->now - n->proxy[c].paused <= GRACE) /* it goes on only now */
+                return false;
         }
     }
     return s->now - s->progress > grace;

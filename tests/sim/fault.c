@@ -121,6 +121,8 @@ static void judge(struct sim *s, const struct sim_fault *f, enum sim_verdict ver
     if (f->at_op < 0 && f->kind != SIM_SWITCH && f->lasts + SIM_S > patience / 2)
         verdict = SIM_MAY_FAIL;
     sim_judge_fault(s, verdict, comm, a, b, within);
+    if (f->at_op < 0 && verdict == SIM_MAY_FAIL)
+        sim_judge_delay(s, a, b);
 }
 
 /* Something may keep news from spreading: then heartbeats have to tell. */

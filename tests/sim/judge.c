@@ -11,7 +11,7 @@
 #include "sim/network.h"
 #include "sim/node.h"
 
-#define CULPRITS 12
+#define CULPRITS 64
 /* Squared error of a coded sum, by the squares of contributions and sum: 4 bits give 0.007 of what is encoded,
  * error feedback carries as much over from the operation before, and a sum is encoded again on its way. Few
  * values are a sample of the noise. */
@@ -63,6 +63,9 @@ static bool is_member(const struct sim *s, int comm, int node)
 
 static void add_culprit(struct fate *f, int node)
 {
+    for (int i = 0; i < f->nculprits; i++)
+        if (f->culprit[i] == node)
+            return;
     if (f->nculprits < CULPRITS)
         f->culprit[f->nculprits++] = node;
 }
@@ -88,6 +91,53 @@ void sim_judge_fault(struct sim *s, enum sim_verdict verdict, int comm, int a, i
     }
 }
 
+/* Mark all members of the communicator if one of them is; whether any was marked anew. */
+static bool spread(const struct sim *s, int comm, bool *late)
+{
+    const struct sim_comm *c = &s->plan->comm[comm];
+    bool any = false, all = true;
+
+    for (int r = 0; r < c->nmembers; r++) {
+        any |= late[c->member[r]];
+        all &= late[c->member[r]];
+    }
+    for (int r = 0; r < c->nmembers && any; r++)
+        late[c->member[r]] = true;
+    return any && !all;
+}
+
+void sim_judge_delay(struct sim *s, int a, int b)
+{
+    bool late[SIM_NODES_MAX] = {false}, more = s->plan->ncomms > 1;
+
+    if (a >= 0)
+        late[a] = true;
+    if (b >= 0)
+        late[b] = true;
+    while (more) {
+        more = false;
+        for (int c = 0; c < s->plan->ncomms; c++)
+            more |= spread(s, c, late);
+    }
+    for (int c = 0; c < s->plan->ncomms && s->plan->ncomms > 1; c++) {
+        for (int r = 0; r < s->plan->comm[c].nmembers; r++)
+            if (late[s->plan->comm[c].member[r]])
+                sim_judge_fault(s, SIM_MAY_FAIL, c, s->plan->comm[c].member[r], s->plan->comm[c].member[r],
+                                0);
+    }
+}
+
+/* A node closes although a peer, whose NCCL has paused for longer, has not taken all. */
+static void judge_close(struct sim *s, int node)
+{
+    for (int i = 0; i < s->plan->nfaults; i++) {
+        const struct sim_fault *f = &s->plan->fault[i];
+        if (f->kind == SIM_PAUSE && s->fault_at[i] &&
+            f->lasts > s->plan->params[node].close_timeout * SIM_S * 6 / 10)
+            sim_judge_fault(s, SIM_MAY_FAIL, f->comm, node, f->node, 0);
+    }
+}
+
 /* ---- what nodes say -------------------------------------------------------------------------------------- */
 
 void sim_judge_warning(struct sim *s, int node, const char *text)
@@ -101,6 +151,8 @@ void sim_judge_warning(struct sim *s, int node, const char *text)
     if (n->warnings < 4)
         snprintf(n->warning[n->warnings], sizeof(n->warning[0]), "%s", text);
     n->warnings++;
+    if (strstr(text, "(NIBBLE_CLOSE_TIMEOUT)"))
+        judge_close(s, node);
     for (int c = 0; c < s->plan->ncomms; c++)
         expected |= is_member(s, c, node) && judges.fate[c].verdict != SIM_SURVIVES;
     if (!expected)

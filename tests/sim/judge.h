@@ -27,6 +27,9 @@ enum sim_verdict {
     SIM_FATAL     /* every member fails, unless it has no more need */
 };
 void sim_judge_fault(struct sim *s, enum sim_verdict verdict, int comm, int a, int b, int64_t within);
+/* While they connect, two nodes are held up: whoever waits for them in one communicator comes late to the next, where
+ * others wait for it, perhaps too long. */
+void sim_judge_delay(struct sim *s, int a, int b);
 /* SIM_DUE. */
 void sim_judge_due(struct sim *s, const struct sim_event *event);
 /* A line that a node has logged as a warning. */
