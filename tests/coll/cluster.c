@@ -3,6 +3,7 @@
 #include "coll/cluster.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -75,7 +76,8 @@ void cluster_close(struct cluster *c)
 static bool step(struct cluster_node *n, int64_t *until)
 {
     bool moved = nb_engine_step(n->ctx.engine, n->now);
-    struct nb_engine_wait wait = nb_engine_wait(n->ctx.engine, n->now, NULL, 0);
+    struct pollfd none[1]; /* of which there is room for 0 */
+    struct nb_engine_wait wait = nb_engine_wait(n->ctx.engine, n->now, none, 0);
 
     *until = wait.until_ns;
     if (n->connect) {

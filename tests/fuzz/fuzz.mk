@@ -18,12 +18,17 @@ LINK =
 DRIVER = $(OUT)/standalone.o
 endif
 
-TARGETS = quant ulp wire tcp_wire
+TARGETS = quant ulp wire tcp_wire abi
 FLAGS = -std=gnu11 -O1 -g1 -fno-omit-frame-pointer -ffp-contract=off -D_GNU_SOURCE \
-	-I$(SRCDIR)/include -I$(SRCDIR)/plugin -I$(SRCDIR)/tests/fuzz -I$(SRCDIR)/tests/codec -Wall -Wextra -MMD -MP $(SANITIZE)
+	-I$(SRCDIR) -I$(SRCDIR)/include -I$(SRCDIR)/plugin -I$(SRCDIR)/tests -I$(SRCDIR)/tests/fuzz -I$(SRCDIR)/tests/codec -Wall -Wextra -MMD -MP $(SANITIZE)
 CODEC = $(patsubst $(SRCDIR)/plugin/codec/%.c,$(OUT)/codec_%.o,$(wildcard $(SRCDIR)/plugin/codec/*.c))
 REFERENCE = $(OUT)/reference_quant.o $(OUT)/reference_ulp.o
 PARSERS = $(OUT)/wire.o $(OUT)/tcp_wire.o
+# The whole plugin but for verbs, which needs headers that may be missing, and for the codecs.
+PLUGIN = $(patsubst $(SRCDIR)/plugin/%.c,$(OUT)/plugin/%.o,$(filter-out $(SRCDIR)/plugin/net/verbs%.c,$(foreach \
+	d,abi base coll device net policy state,$(wildcard $(SRCDIR)/plugin/$(d)/*.c))))
+PLUGIN += $(OUT)/kernels_plan.o $(OUT)/kernels_image.o
+NODES = $(OUT)/cluster.o $(OUT)/loopback.o
 
 all: $(TARGETS:%=$(OUT)/fuzz_%) $(OUT)/seeds
 
@@ -42,10 +47,29 @@ $(OUT)/wire.o: $(SRCDIR)/plugin/coll/wire.c
 $(OUT)/tcp_wire.o: $(SRCDIR)/plugin/net/tcp_wire.c
 	@mkdir -p $(OUT)
 	$(FUZZ_CC) $(FLAGS) $(INSTRUMENT) -c -o $@ $<
+$(OUT)/plugin/%.o: $(SRCDIR)/plugin/%.c
+	@mkdir -p $(dir $@)
+	@touch $(OUT)/config.h
+	$(FUZZ_CC) $(FLAGS) -I$(OUT) -DPACKAGE_VERSION='"fuzz"' $(INSTRUMENT) -c -o $@ $<
+$(OUT)/plugin/base/version.o: $(OUT)/nb-commit.h
+$(OUT)/nb-commit.h:
+	@mkdir -p $(OUT)
+	echo '#define NB_COMMIT "fuzz"' >$@
+$(OUT)/kernels_%.o: $(SRCDIR)/kernels/%.c
+	@mkdir -p $(OUT)
+	$(FUZZ_CC) $(FLAGS) -c -o $@ $<
+$(OUT)/cluster.o: $(SRCDIR)/tests/coll/cluster.c
+	@mkdir -p $(OUT)
+	$(FUZZ_CC) $(FLAGS) -c -o $@ $<
+$(OUT)/loopback.o: $(SRCDIR)/tests/net/loopback.c
+	@mkdir -p $(OUT)
+	$(FUZZ_CC) $(FLAGS) -c -o $@ $<
 $(OUT)/%.o: $(SRCDIR)/tests/fuzz/%.c
 	@mkdir -p $(OUT)
 	$(FUZZ_CC) $(FLAGS) $(INSTRUMENT) -c -o $@ $<
 
+$(OUT)/fuzz_abi: $(OUT)/fuzz_abi.o $(PLUGIN) $(NODES) $(CODEC) $(DRIVER)
+	$(FUZZ_CC) $(FLAGS) $(LINK) -o $@ $^ -lm -ldl -lpthread
 # fuzz_wire and fuzz_tcp_wire contain the parsers they test.
 $(OUT)/fuzz_%: $(OUT)/fuzz_%.o $(CODEC) $(REFERENCE) $(DRIVER)
 	$(FUZZ_CC) $(FLAGS) $(LINK) -o $@ $^ -lm
@@ -54,5 +78,5 @@ $(OUT)/seeds: $(OUT)/seeds.o $(CODEC) $(PARSERS)
 
 # Naming them keeps make from taking objects for intermediate files.
 .PHONY: all objects
-objects: $(CODEC) $(REFERENCE) $(PARSERS) $(TARGETS:%=$(OUT)/fuzz_%.o) $(OUT)/seeds.o $(OUT)/standalone.o
--include $(wildcard $(OUT)/*.d)
+objects: $(CODEC) $(REFERENCE) $(PARSERS) $(PLUGIN) $(NODES) $(TARGETS:%=$(OUT)/fuzz_%.o) $(OUT)/seeds.o $(OUT)/standalone.o
+-include $(wildcard $(OUT)/*.d) $(wildcard $(OUT)/plugin/*/*.d)

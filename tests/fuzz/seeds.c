@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Writes the seeds of the fuzz targets: seeds DIRECTORY makes DIRECTORY/{quant,ulp,wire,tcp_wire}/NNN. They
- * are coded spans and messages made by the real encoders, so that mutations start inside the formats.
+ * Writes the seeds of the fuzz targets: seeds DIRECTORY makes DIRECTORY/{quant,ulp,wire,tcp_wire,abi}/NNN.
+ * They are coded spans and messages made by the real encoders, so that mutations start inside the formats, and
+ * sequences of calls as NCCL makes them.
  */
 #include <math.h>
 #include <sys/stat.h>
@@ -257,6 +258,42 @@ static void tcp_wire(void)
     }
 }
 
+/* Region, records, operations of all kinds one after the other, requests; then a close in their middle, or not. */
+static void abi(void)
+{
+    for (unsigned settings = 0; settings < 256; settings += 17) {
+        add(settings, 1);
+        for (unsigned node = 0; node < 2; node++) {
+            add(9 | node << 4, 1); /* regMr of all */
+            add(3, 1);
+            add(11 | node << 4, 1); /* a record of an all-reduce */
+            add(2 | 8 | 4 | 16 | 32, 1);
+            add(1, 1);
+            add(16, 1);
+        }
+        for (unsigned n = 0; n < 12; n++) {
+            add(n % 3, 1);
+            add(15 + n % 5, 1);
+            add(0, 1);
+            if (n % 4 == 3) {
+                add(15, 1);
+                add(8, 1);
+            }
+        }
+        if (settings & 1) {
+            add(14 | 0xf0, 1);
+            add(12, 1);
+            add(40, 1);
+        }
+        for (unsigned n = 0; n < 4; n++) {
+            add(15, 1);
+            add(7 | n << 4, 1);
+            add(n, 1);
+        }
+        save("abi");
+    }
+}
+
 int main(int argc, char **argv)
 {
     if (argc != 2) {
@@ -269,5 +306,6 @@ int main(int argc, char **argv)
     ulp();
     wire();
     tcp_wire();
+    abi();
     return 0;
 }
