@@ -52,48 +52,42 @@ long long nb_mesh_age(const struct nb_mesh *m)
 
 /* ---- why not ---------------------------------------------------------------------------------------- */
 
-__attribute__((format(printf, 4, 0))) static void set_reason(struct nb_mesh *m, enum nb_cause cause, bool own,
-                                                             const char *fmt, va_list ap)
+/* Only a surer cause takes the place of another. */
+static void set_reason(struct nb_mesh *m, enum nb_cause cause, bool own, const char *text)
 {
     if (m->cause <= cause)
         return;
     m->cause = cause;
     m->own = own;
     m->version++;
-    vsnprintf(m->reason, sizeof(m->reason), fmt, ap);
+    snprintf(m->reason, sizeof(m->reason), "%s", text);
 }
 
 void nb_mesh_object(struct nb_mesh *m, const char *fmt, ...)
 {
+    char text[sizeof(m->reason)];
     va_list ap;
 
     va_start(ap, fmt);
-    set_reason(m, NB_CAUSE_SURE, true, fmt, ap);
+    vsnprintf(text, sizeof(text), fmt, ap);
     va_end(ap);
+    set_reason(m, NB_CAUSE_SURE, true, text);
 }
 
 void nb_mesh_blame(struct nb_mesh *m, enum nb_cause cause, const char *fmt, ...)
 {
+    char text[sizeof(m->reason)];
     va_list ap;
 
     va_start(ap, fmt);
-    set_reason(m, cause, true, fmt, ap);
+    vsnprintf(text, sizeof(text), fmt, ap);
     va_end(ap);
-}
-
-__attribute__((format(printf, 3, 4))) static void adopt(struct nb_mesh *m, enum nb_cause cause,
-                                                        const char *fmt, ...)
-{
-    va_list ap;
-
-    va_start(ap, fmt);
-    set_reason(m, cause, false, fmt, ap);
-    va_end(ap);
+    set_reason(m, cause, true, text);
 }
 
 void nb_mesh_adopt(struct nb_mesh *m, enum nb_cause cause, const char *text)
 {
-    adopt(m, cause, "%s", text);
+    set_reason(m, cause, false, text);
 }
 
 /* ---- handshake messages ----------------------------------------------------------------------------- */
@@ -332,7 +326,7 @@ static void check_hello(struct nb_mesh *m, const struct nb_hello *h)
 }
 
 /* A second connection says that it is this one. True when it takes its place. */
-static bool replaces(struct nb_mesh *m, const struct nb_incoming *old, const struct nb_hello *h)
+static bool replaces(struct nb_mesh *m, const struct nb_hello *h)
 {
     if (m->token[h->rank] != h->group_token)
         nb_mesh_object(m, "two processes say they are node %u", h->rank);
@@ -340,7 +334,6 @@ static bool replaces(struct nb_mesh *m, const struct nb_incoming *old, const str
         nb_mesh_blame(m, NB_CAUSE_LOST, "the connection with %s has broken", m->comm->peer[h->rank].name);
     else
         return true;
-    (void)old;
     return false;
 }
 
@@ -362,7 +355,7 @@ static bool identify(struct nb_mesh *m, struct nb_incoming *in)
         return false;
     }
     place = &m->by_peer[h.rank * NB_CLASS_COUNT + h.cls];
-    if (*place && !replaces(m, *place, &h))
+    if (*place && !replaces(m, &h))
         return false;
     check_hello(m, &h);
     if (*place)
