@@ -311,6 +311,7 @@ static int loop_accept(void *listen_comm, void **recv_comm)
 static void end_close(struct end *e)
 {
     struct connection *c = e->connection;
+    struct request *requests = e->requests;
     bool last;
 
     pthread_mutex_lock(&c->lock);
@@ -324,10 +325,11 @@ static void end_close(struct end *e)
     }
     last = !c->send_open && !c->recv_open;
     pthread_mutex_unlock(&c->lock);
-    while (e->requests) {
-        struct request *r = e->requests;
+    /* From here on the other end may free the connection, and this end with it. */
+    while (requests) {
+        struct request *r = requests;
 
-        e->requests = r->next;
+        requests = r->next;
         free(r);
     }
     atomic_fetch_sub(&objects, 1);
