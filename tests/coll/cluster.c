@@ -9,7 +9,6 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "coll/engine.h"
 #include "device/device.h"
 #include "net/loopback.h"
 #include "policy/job.h"
@@ -34,6 +33,11 @@ static int no_gpu(struct nb_context *ctx)
 
 void cluster_open(struct cluster *c, int nodes)
 {
+    cluster_open_driven(c, nodes, NULL);
+}
+
+void cluster_open_driven(struct cluster *c, int nodes, const struct nb_runner *runner)
+{
     memset(c, 0, sizeof(*c));
     CLUSTER_CHECK(nodes > 0 && nodes <= CLUSTER_MOST);
     c->nodes = nodes;
@@ -46,10 +50,11 @@ void cluster_open(struct cluster *c, int nodes)
         n->params.device = 1;                                    /* host */
         n->now = (1 + 3600 * (int64_t)i) * (int64_t)NB_NS_PER_S; /* clocks have nothing in common */
         n->ctx.params = &n->params;
-        n->ctx.clock = (struct nb_clock){virtual_ns, n};
+        if (!runner)
+            n->ctx.clock = (struct nb_clock){virtual_ns, n};
         n->ctx.current_gpu = no_gpu;
         CLUSTER_CHECK(!nb_budgets_open(&n->ctx) && !nb_gpus_open(&n->ctx) && !nb_queues_open(&n->ctx));
-        CLUSTER_CHECK(!nb_jobs_open(&n->ctx) && !nb_engine_open(&n->ctx, NULL));
+        CLUSTER_CHECK(!nb_jobs_open(&n->ctx) && !nb_engine_open(&n->ctx, runner));
         CLUSTER_CHECK(!nb_net_open_with(&n->ctx, &loopback_ops));
         for (int b = 0; b < NB_BUDGET_COUNT; b++)
             n->left[b] = nb_budget_left(n->ctx.budgets, (enum nb_budget)b);

@@ -13,6 +13,7 @@
 #include "base/context.h"
 #include "base/params.h"
 #include "coll/coll.h"
+#include "coll/engine.h"
 #include "net/transport.h"
 #include "state/budget.h"
 
@@ -40,6 +41,9 @@ struct cluster {
 /* Make `nodes` nodes with the default settings but for small buffers and codecs on the host; settings may be
  * changed before anything is connected. */
 void cluster_open(struct cluster *c, int nodes);
+/* The same with engines that `runner` drives, in real time; NULL: as above. With a runner nothing below takes turns:
+ * connect and close as NCCL does. */
+void cluster_open_driven(struct cluster *c, int nodes, const struct nb_runner *runner);
 /* Everything is closed: check that all memory is given back, and free the nodes. */
 void cluster_close(struct cluster *c);
 

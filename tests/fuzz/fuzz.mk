@@ -18,7 +18,7 @@ LINK =
 DRIVER = $(OUT)/standalone.o
 endif
 
-TARGETS = quant ulp wire tcp_wire abi
+TARGETS = quant ulp wire tcp_wire abi abi_threads
 FLAGS = -std=gnu11 -O1 -g1 -fno-omit-frame-pointer -ffp-contract=off -D_GNU_SOURCE \
 	-I$(SRCDIR) -I$(SRCDIR)/include -I$(SRCDIR)/plugin -I$(SRCDIR)/tests -I$(SRCDIR)/tests/fuzz -I$(SRCDIR)/tests/codec -Wall -Wextra -MMD -MP $(SANITIZE)
 CODEC = $(patsubst $(SRCDIR)/plugin/codec/%.c,$(OUT)/codec_%.o,$(wildcard $(SRCDIR)/plugin/codec/*.c))
@@ -28,7 +28,7 @@ PARSERS = $(OUT)/wire.o $(OUT)/tcp_wire.o
 PLUGIN = $(patsubst $(SRCDIR)/plugin/%.c,$(OUT)/plugin/%.o,$(filter-out $(SRCDIR)/plugin/net/verbs%.c,$(foreach \
 	d,abi base coll device net policy state,$(wildcard $(SRCDIR)/plugin/$(d)/*.c))))
 PLUGIN += $(OUT)/kernels_plan.o $(OUT)/kernels_image.o
-NODES = $(OUT)/cluster.o $(OUT)/loopback.o
+NODES = $(OUT)/abi_calls.o $(OUT)/cluster.o $(OUT)/loopback.o
 
 all: $(TARGETS:%=$(OUT)/fuzz_%) $(OUT)/seeds
 
@@ -68,7 +68,9 @@ $(OUT)/%.o: $(SRCDIR)/tests/fuzz/%.c
 	@mkdir -p $(OUT)
 	$(FUZZ_CC) $(FLAGS) $(INSTRUMENT) -c -o $@ $<
 
-$(OUT)/fuzz_abi: $(OUT)/fuzz_abi.o $(PLUGIN) $(NODES) $(CODEC) $(DRIVER)
+$(OUT)/fuzz_abi: $(OUT)/fuzz_abi.o
+$(OUT)/fuzz_abi_threads: $(OUT)/fuzz_abi_threads.o
+$(OUT)/fuzz_abi $(OUT)/fuzz_abi_threads: $(PLUGIN) $(NODES) $(CODEC) $(DRIVER)
 	$(FUZZ_CC) $(FLAGS) $(LINK) -o $@ $^ -lm -ldl -lpthread
 # fuzz_wire and fuzz_tcp_wire contain the parsers they test.
 $(OUT)/fuzz_%: $(OUT)/fuzz_%.o $(CODEC) $(REFERENCE) $(DRIVER)

@@ -18,46 +18,62 @@ echo 'int LLVMFuzzerTestOneInput(const char *d, unsigned long n) { return d && n
 echo 'int main(void) { return 0; }' >"$tmp/main.c"
 
 sanitize="-fsanitize=address,undefined -fno-sanitize-recover=undefined"
+plain="-fsanitize=address"
+run=
+objects=
+wanted=libfuzzer
+case $target in
+*_threads) # What runs in threads is watched for races. libFuzzer's counters would be some; and that sanitizer wants
+    # addresses that are not random.
+    wanted=standalone
+    sanitize="-fsanitize=thread"
+    plain=$sanitize
+    objects=-threads
+    ! setarch -R true 2>/dev/null || run="setarch -R"
+    export TSAN_OPTIONS="halt_on_error=1 ${TSAN_OPTIONS:-}"
+    ;;
+esac
 cc=${NB_FUZZ_CC:-clang}
 engine=libfuzzer
 # shellcheck disable=SC2086
-if ! { $cc $sanitize -fsanitize=fuzzer -o "$tmp/probe" "$tmp/probe.c" && "$tmp/probe" -runs=1; } \
+if [ $wanted = standalone ] || ! { $cc $sanitize -fsanitize=fuzzer -o "$tmp/probe" "$tmp/probe.c" && "$tmp/probe" -runs=1; } \
     >/dev/null 2>&1; then
-    cc=${NB_CC:-cc}
+    [ $wanted = standalone ] && command -v "$cc" >/dev/null 2>&1 || cc=${NB_CC:-cc}
     engine=standalone
     if ! command -v "${cc%% *}" >/dev/null 2>&1; then
         echo "SKIP: neither clang with libFuzzer nor $cc is here to build the fuzz target"
         exit 77
     fi
-    for sanitize in "$sanitize" "-fsanitize=address" ""; do
-        { $cc $sanitize -o "$tmp/main" "$tmp/main.c" && "$tmp/main"; } >/dev/null 2>&1 && break
+    for sanitize in "$sanitize" "$plain" ""; do
+        { $cc $sanitize -o "$tmp/main" "$tmp/main.c" && $run "$tmp/main"; } >/dev/null 2>&1 && break
     done
 fi
 command -v make >/dev/null 2>&1 || { echo "SKIP: no make to build the fuzz target"; exit 77; }
 
-mkdir -p "$out/$engine" "$out/corpus/$target" || exit 1
+objects=$engine$objects
+mkdir -p "$out/$objects" "$out/corpus/$target" || exit 1
 # Several targets may be tested at once, and they share objects: one builds while the others wait, so it uses their
 # processors, too. Some objects take minutes.
 build() {
     MAKEFLAGS='' make -s -j"$(nproc 2>/dev/null || echo 1)" -f "$srcdir/tests/fuzz/fuzz.mk" \
-        SRCDIR="$srcdir" OUT="$out/$engine" FUZZ_CC="$cc" ENGINE=$engine SANITIZE="$sanitize" "$out/$engine/fuzz_$target" "$out/$engine/seeds"
+        SRCDIR="$srcdir" OUT="$out/$objects" FUZZ_CC="$cc" ENGINE=$engine SANITIZE="$sanitize" "$out/$objects/fuzz_$target" "$out/$objects/seeds"
 }
 if command -v flock >/dev/null 2>&1; then
     (flock 9 && build) 9>"$out/lock" || { echo "FAIL: the fuzz target does not build"; exit 1; }
 else
     build || { echo "FAIL: the fuzz target does not build"; exit 1; }
 fi
-"$out/$engine/seeds" "$tmp/seeds" || { echo "FAIL: the program that makes the seeds"; exit 1; }
+"$out/$objects/seeds" "$tmp/seeds" || { echo "FAIL: the program that makes the seeds"; exit 1; }
 
 cd "$out" || exit 1
 echo "fuzzing $target for $seconds s: $cc, $engine, sanitizers: ${sanitize:-none}"
 export UBSAN_OPTIONS=print_stacktrace=1
 if [ $engine = libfuzzer ]; then
-    "./$engine/fuzz_$target" -seed=1 -max_len=40000 -timeout=600 -max_total_time="$seconds" \
+    $run "./$objects/fuzz_$target" -seed=1 -max_len=40000 -timeout=600 -max_total_time="$seconds" \
         -print_final_stats=1 -artifact_prefix="$out/crash-$target-" \
         "corpus/$target" "$tmp/seeds/$target" >"$tmp/log" 2>&1
 else
-    "./$engine/fuzz_$target" -seconds="$seconds" -crash="$out/crash-$target" "$tmp/seeds/$target" \
+    $run "./$objects/fuzz_$target" -seconds="$seconds" -crash="$out/crash-$target" "$tmp/seeds/$target" \
         "corpus/$target" >"$tmp/log" 2>&1
 fi
 status=$?

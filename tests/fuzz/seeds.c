@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Writes the seeds of the fuzz targets: seeds DIRECTORY makes DIRECTORY/{quant,ulp,wire,tcp_wire,abi}/NNN.
+ * Writes the seeds of the fuzz targets: seeds DIRECTORY makes DIRECTORY/{quant,ulp,wire,tcp_wire,abi,abi_threads}/NNN.
  * They are coded spans and messages made by the real encoders, so that mutations start inside the formats, and
  * sequences of calls as NCCL makes them.
  */
 #include <math.h>
 #include <sys/stat.h>
 
+#include "abi_calls.h"
 #include "coll/wire.h"
 #include "fuzz.h"
 #include "net/tcp_wire.h"
@@ -294,6 +295,34 @@ static void abi(void)
     }
 }
 
+/* A call of fuzz_abi_threads, with up to two arguments of a byte. */
+static void add_call(unsigned what, unsigned a, unsigned b)
+{
+    add(what, 1);
+    add(a, 1);
+    add(b, 1);
+    add(0, ABI_CALL_BYTES - 3);
+}
+
+/* Regions, operations of all kinds, each tested by both; a close of one node in their middle, or not. */
+static void abi_threads(void)
+{
+    for (unsigned settings = 0; settings < 256; settings += 15) {
+        add(settings, 1);
+        for (unsigned node = 0; node < 2; node++)
+            add_call(9 | node << 4, 3, 0);
+        for (unsigned n = 0; n < 24; n++) {
+            add_call(n % 3, 15 + n % 5, 0);
+            add_call(7 | n << 4, n, 0);
+            if (n % 4 == 3)
+                add_call(n % 8 == 3 ? 8 : 15, 0, 0);
+            if (n == 12 && settings & 1)
+                add_call(14 | 0xf0, 0, 0);
+        }
+        save("abi_threads");
+    }
+}
+
 int main(int argc, char **argv)
 {
     if (argc != 2) {
@@ -307,5 +336,6 @@ int main(int argc, char **argv)
     wire();
     tcp_wire();
     abi();
+    abi_threads();
     return 0;
 }
