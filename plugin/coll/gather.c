@@ -57,17 +57,32 @@ static void tell_cost(struct nb_coll_comm *comm, const struct nb_codec_row *code
         comm->label, codec->name, codec->loss);
 }
 
-static void pick_reference(struct nb_coll_comm *comm, struct nb_coll_req *win,
-                           const struct nb_segment *segment, const uint8_t *src)
+/* The reference is known to be held by all, or not: what will be done with it. */
+static void settle_reference(struct nb_coll_comm *comm, struct nb_op *op, const uint8_t *src, uint64_t rel,
+                             uint64_t avail)
 {
-    struct nb_op *op = win->op;
-    const struct nb_codec_row *codec;
-    struct nb_func_stats *stats = &comm->stats.func[NB_FUNC_ALL_GATHER];
-    uint64_t own = (uint64_t)comm->rank * op->block, rel = segment->off - own;
-    uint64_t avail = win->off + win->bytes - segment->off;
+    switch (op->outcome) {
+    case NB_REF_HIT: comm->stats.ref_hits++; break;
+    case NB_REF_NEW: comm->stats.ref_new++; break;
+    case NB_REF_UNCONFIRMED: comm->stats.ref_unconfirmed++; break;
+    case NB_REF_NONE: comm->stats.ref_budget++; break;
+    case NB_REF_WAIT: return;
+    }
+    if (op->ref)
+        comm->stats.func[NB_FUNC_ALL_GATHER].coded_ops++;
+    if (nb_codec_row(op->codec)->lossy) {
+        op->lossy = op->outcome == NB_REF_HIT &&
+                    moved_a_little(comm, nb_op_info_dtype(op->info), src, op->ref->data + rel, avail);
+        comm->stats.gathers_bounded += (uint64_t)op->lossy;
+    }
+}
 
-    if (avail > op->block - rel)
-        avail = op->block - rel;
+/* The first of an operation that is about to be sent. */
+static void pick_reference(struct nb_coll_comm *comm, struct nb_op *op, const uint8_t *src, uint64_t rel,
+                           uint64_t avail)
+{
+    const struct nb_codec_row *codec;
+
     op->picked = 1;
     op->outcome = NB_REF_NONE;
     op->ref = NULL;
@@ -83,24 +98,29 @@ static void pick_reference(struct nb_coll_comm *comm, struct nb_coll_req *win,
             tell_cost(comm, codec);
             comm->stats.gathers_quantized++;
         }
-        stats->coded_ops += codec->format == NB_FORMAT_VALUES;
+        comm->stats.func[NB_FUNC_ALL_GATHER].coded_ops += codec->format == NB_FORMAT_VALUES;
         return;
     }
     op->outcome = nb_refs_pick(comm->refs, src, rel, avail, op->block, op->opno, &op->ref);
     op->like = op->outcome == NB_REF_NONE ? NULL : nb_refs_last(comm->refs);
-    switch (op->outcome) {
-    case NB_REF_HIT: comm->stats.ref_hits++; break;
-    case NB_REF_NEW: comm->stats.ref_new++; break;
-    case NB_REF_UNCONFIRMED: comm->stats.ref_unconfirmed++; break;
-    case NB_REF_NONE: comm->stats.ref_budget++; break;
+    settle_reference(comm, op, src, rel, avail);
+}
+
+/* 1 when the operation's reference is chosen and may be used. */
+static int has_reference(struct nb_coll_comm *comm, struct nb_coll_req *win, const struct nb_segment *segment)
+{
+    struct nb_op *op = win->op;
+    const uint8_t *src = win->send + (segment->off - win->part_off);
+    const uint64_t rel = segment->off - (uint64_t)comm->rank * op->block;
+    const uint64_t avail = nb_min64(win->off + win->bytes - segment->off, op->block - rel);
+
+    if (!op->picked) {
+        pick_reference(comm, op, src, rel, avail);
+    } else if (op->outcome == NB_REF_WAIT) {
+        op->outcome = nb_refs_picked(comm->refs, &op->ref);
+        settle_reference(comm, op, src, rel, avail);
     }
-    if (op->ref)
-        stats->coded_ops++;
-    if (codec->lossy) {
-        op->lossy = op->outcome == NB_REF_HIT &&
-                    moved_a_little(comm, nb_op_info_dtype(op->info), src, op->ref->data + rel, avail);
-        comm->stats.gathers_bounded += (uint64_t)op->lossy;
-    }
+    return op->outcome != NB_REF_WAIT;
 }
 
 /* ---- what is sent of a segment ------------------------------------------------------------------------- */
@@ -118,8 +138,8 @@ static void pick_reference(struct nb_coll_comm *comm, struct nb_coll_req *win,
  *   HIT                           as delivered last (HELD)     header only
  *   HIT                           changed                      ULP differences, or DELTA4 where they may be bounded;
  *                                                              raw where that would be longer; to be kept
- *   UNCONFIRMED (in use by the    as delivered last (HELD)     raw, of the reference: the same approximation again
- *   receivers' last gather)       changed                      raw
+ *   UNCONFIRMED (not all          as delivered last (HELD)     raw, of the reference: the same approximation again
+ *   receivers could keep it)      changed                      raw
  */
 static void begin_piece(struct nb_coll_comm *comm, struct nb_task *t, uint8_t *out)
 {
@@ -130,11 +150,8 @@ static void begin_piece(struct nb_coll_comm *comm, struct nb_task *t, uint8_t *o
     const size_t len = t->bytes;
     enum nb_ref_source state = NB_REF_CHANGED;
 
-    const struct nb_codec_row *codec;
+    const struct nb_codec_row *codec = nb_codec_row(op->codec);
 
-    if (!op->picked)
-        pick_reference(comm, t->win, &t->segment, t->values);
-    codec = nb_codec_row(op->codec);
     nb_msg_describe(comm, op, &t->segment, msg);
     msg->codec = NB_CODEC_RAW;
     t->step = NB_STEP_COPY;
@@ -175,7 +192,7 @@ static void begin_piece(struct nb_coll_comm *comm, struct nb_task *t, uint8_t *o
         }
         nb_refs_write(op->ref, rel, len, op->opno);
     } else if (op->outcome == NB_REF_UNCONFIRMED) {
-        /* Nothing may change the reference yet; but who was given an approximation gets the same again. */
+        /* Nothing may change the reference; but who was given an approximation gets the same again. */
         if (state == NB_REF_HELD)
             t->from = op->like->data + rel;
         else if (codec->lossy)
@@ -344,13 +361,16 @@ static int step_done(struct nb_coll_comm *comm, struct nb_task *t, ssize_t resul
     }
 }
 
-int nb_gather_can_send(const struct nb_coll_comm *comm, const struct nb_op *op)
+int nb_gather_can_send(struct nb_coll_comm *comm, struct nb_coll_req *win, const struct nb_segment *segment)
 {
+    const struct nb_codec_row *codec = nb_codec_row(win->op->codec);
+
     if (!nb_tasks_to_be_had(&comm->tasks))
         return 0;
     /* Contents are looked at when a reference is picked; approximations are noted in order; one scratch. */
-    const struct nb_codec_row *codec = nb_codec_row(op->codec);
-    return !comm->gather.tasks || (op->picked && !(codec->reference && codec->lossy) && !comm->shadow);
+    if (comm->gather.tasks && (!win->op->picked || (codec->reference && codec->lossy) || comm->shadow))
+        return 0;
+    return has_reference(comm, win, segment);
 }
 
 int nb_gather_send(struct nb_coll_comm *comm, struct nb_coll_req *win, const struct nb_segment *segment,

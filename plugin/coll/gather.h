@@ -25,8 +25,9 @@ static inline bool nb_gather_under_way(const struct nb_gather *gather)
 
 /* Send a segment of the own block, as differences where there is a reference, and deliver it to this node. In
  * the order of operations and segments, each once. Into the next buffer of `tx`, or into `unit`. can_send: 1
- * when that can be done now. send: 1, or < 0 when the communicator has failed. */
-int nb_gather_can_send(const struct nb_coll_comm *comm, const struct nb_op *op);
+ * when that can be done now; an operation's first also picks the reference. send: 1, or < 0 when the
+ * communicator has failed. */
+int nb_gather_can_send(struct nb_coll_comm *comm, struct nb_coll_req *win, const struct nb_segment *segment);
 int nb_gather_send(struct nb_coll_comm *comm, struct nb_coll_req *win, const struct nb_segment *segment,
                    struct nb_tx *tx, struct nb_shared *unit);
 

@@ -30,7 +30,7 @@ int nb_scatter_progress(struct nb_coll_comm *comm)
         /* What older windows have for this node goes first. */
         if (peer->send.cursor.seq < at->seq)
             break;
-        if (!nb_tx_buffer(&peer->tx[NB_CLASS_CONTRIB]) || !nb_gather_can_send(comm, win->op))
+        if (!nb_tx_buffer(&peer->tx[NB_CLASS_CONTRIB]) || !nb_gather_can_send(comm, win, &segment))
             break;
         if (nb_gather_send(comm, win, &segment, &peer->tx[NB_CLASS_CONTRIB], NULL) < 0)
             return -1;

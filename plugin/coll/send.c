@@ -131,7 +131,7 @@ static int send_gather(struct nb_coll_comm *comm, struct nb_peer *peer, struct n
     if (!nb_tx_buffer(tx))
         return 0;
     if (peer->send.gather_next == pool->tail) { /* this peer is the first to need it */
-        if (pool->tail - pool->head == pool->slots || !nb_gather_can_send(comm, win->op))
+        if (pool->tail - pool->head == pool->slots || !nb_gather_can_send(comm, win, segment))
             return 0;
         unit = &pool->unit[pool->tail % pool->slots];
         unit->opno = win->op->opno;

@@ -36,6 +36,7 @@ struct nb_refs {
     struct nb_ref **own; /* by slot */
     unsigned nown, cap, nunmatched;
     int last;               /* slot of the operation before, or -1 */
+    int last_new;           /* it did not match, and is to be written with other content */
     int peers_full;         /* a receiver had no memory: make no more slots */
     struct peer_ref **peer; /* [owner][slot] */
     unsigned *npeer;
@@ -105,9 +106,16 @@ void nb_refs_destroy(struct nb_refs *r)
 
 /* ---- owner ----------------------------------------------------------------------------------------- */
 
-static int ready(const struct nb_refs *r, const struct nb_ref *ref)
+/* Some receiver has not said yet whether it holds the content. */
+static int unanswered(const struct nb_refs *r, const struct nb_ref *ref)
 {
-    return ref->complete && ref->confirms == (unsigned)r->nranks - 1;
+    return ref->version && ref->answers < (unsigned)r->nranks - 1;
+}
+
+/* All have, and not all do. */
+static int lost(const struct nb_refs *r, const struct nb_ref *ref)
+{
+    return ref->version && !unanswered(r, ref) && ref->confirms < (unsigned)r->nranks - 1;
 }
 
 static double likeness(const struct nb_refs *r, const struct nb_ref *ref, const void *own, size_t offset,
@@ -171,7 +179,7 @@ static struct nb_ref *place_new(struct nb_refs *r, size_t bytes)
     }
     for (unsigned i = 0; i < r->nown; i++) {
         struct nb_ref *old = r->own[i];
-        if (old->bytes == bytes && !old->matched && ready(r, old) && (!ref || old->used_op < ref->used_op))
+        if (old->bytes == bytes && !old->matched && !lost(r, old) && (!ref || old->used_op < ref->used_op))
             ref = old;
     }
     return ref;
@@ -189,7 +197,6 @@ enum nb_ref_outcome nb_refs_pick(struct nb_refs *r, const void *own, size_t offs
                                  size_t bytes, uint64_t opno, struct nb_ref **out)
 {
     int found = find_like(r, own, offset, avail, bytes);
-    enum nb_ref_outcome outcome;
     struct nb_ref *ref;
 
     *out = NULL;
@@ -199,22 +206,30 @@ enum nb_ref_outcome nb_refs_pick(struct nb_refs *r, const void *own, size_t offs
             ref->matched = 1;
             r->nunmatched--;
         }
-        ref->used_op = opno;
-        outcome = ready(r, ref) ? NB_REF_HIT : NB_REF_UNCONFIRMED;
-        if (outcome == NB_REF_HIT)
-            *out = ref;
     } else {
         ref = place_new(r, bytes);
         if (!ref)
             return NB_REF_NONE;
-        ref->used_op = opno;
-        *out = ref;
-        outcome = NB_REF_NEW;
     }
+    ref->used_op = opno;
     if (r->last >= 0)
         r->own[r->last]->follower = (int)ref->slot;
     r->last = (int)ref->slot;
-    return outcome;
+    r->last_new = found < 0;
+    return nb_refs_picked(r, out);
+}
+
+enum nb_ref_outcome nb_refs_picked(const struct nb_refs *r, struct nb_ref **out)
+{
+    struct nb_ref *ref = r->own[r->last];
+
+    *out = NULL;
+    if (unanswered(r, ref))
+        return NB_REF_WAIT;
+    if (lost(r, ref))
+        return r->last_new ? NB_REF_NONE : NB_REF_UNCONFIRMED;
+    *out = ref;
+    return r->last_new ? NB_REF_NEW : NB_REF_HIT;
 }
 
 struct nb_ref *nb_refs_last(const struct nb_refs *r)
@@ -390,7 +405,7 @@ const void *nb_refs_find_op(struct nb_refs *r, uint64_t opno, size_t offset, siz
 int nb_refs_unconfirmed(const struct nb_refs *r)
 {
     for (unsigned i = 0; i < r->nown; i++)
-        if (r->own[i]->version && r->own[i]->answers < (unsigned)r->nranks - 1)
+        if (unanswered(r, r->own[i]))
             return 1;
     return 0;
 }

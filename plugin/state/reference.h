@@ -5,7 +5,10 @@
  *
  * The owner picks the reference by *content*: no step, address or order has to be known, a wrong choice costs
  * bytes and nothing else. It changes a reference only when every receiver has confirmed that it holds the one
- * before, so that a receiver that finds it cannot decode can always be answered with the raw bytes.
+ * before, so that a receiver that finds it cannot decode can always be answered with the raw bytes. A gather
+ * that comes sooner waits for that (NB_REF_WAIT). It could not end earlier anyway: it needs the block of every
+ * node, which sends it when it has the whole gather before. And so what is picked, and all that is learnt from
+ * it (which weights these are, whether they have changed, how far), depends on contents alone, not on time.
  *
  * All functions are for the engine thread of the communicator.
  */
@@ -53,8 +56,9 @@ struct nb_ref {
 enum nb_ref_outcome {
     NB_REF_HIT,         /* code against ref->data, keep the new bytes */
     NB_REF_NEW,         /* send raw, keep */
-    NB_REF_UNCONFIRMED, /* known content, but a receiver has not confirmed it yet: raw, keep nothing */
+    NB_REF_UNCONFIRMED, /* known content, but a receiver had no memory for it: raw, keep nothing */
     NB_REF_NONE,        /* no memory for it: raw, keep nothing */
+    NB_REF_WAIT,        /* not all receivers have answered yet: ask nb_refs_picked until they have */
 };
 
 /* For a communicator of `ctx`, whose budgets it uses, with `nranks` nodes, on device `dev`; both outlive it.
@@ -63,11 +67,13 @@ struct nb_refs *nb_refs_create(struct nb_context *ctx, struct nb_device *dev, in
 void nb_refs_destroy(struct nb_refs *refs);
 
 /* Choose the reference of an operation that is about to send the own block of `bytes` bytes, of which `avail`
- * bytes from `offset` on are at `own` now. *ref is set for HIT and NEW. */
+ * bytes from `offset` on are at `own` now. *ref is set for HIT and NEW, else NULL. */
 enum nb_ref_outcome nb_refs_pick(struct nb_refs *refs, const void *own, size_t offset, size_t avail,
                                  size_t bytes, uint64_t opno, struct nb_ref **ref);
+/* What came of the last nb_refs_pick, which had to wait: as that, or NB_REF_WAIT still. */
+enum nb_ref_outcome nb_refs_picked(const struct nb_refs *refs, struct nb_ref **ref);
 
-/* The slot that the last nb_refs_pick settled on (HIT, NEW and UNCONFIRMED), to compare contents with. */
+/* The slot that the last nb_refs_pick settled on (all but NONE), to compare contents with. */
 struct nb_ref *nb_refs_last(const struct nb_refs *refs);
 
 /* 1 when a block of this many bytes has been gathered and changed often enough to know what is usual for

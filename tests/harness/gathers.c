@@ -44,7 +44,8 @@ static const struct variant variants[] = {
 
 /* What happens to the weights before each round, the same on every node. TWICE: a step, and two gathers of
  * the same source one behind the other; MORE: a step, a gather, a step and a gather at once. The second of
- * these finds that receivers have not confirmed the first, as a rule. */
+ * these finds that receivers have not confirmed the first, as a rule, and waits for it: what is sent does not
+ * depend on when they do. */
 enum change { NEW, STEP, SAME, TWICE, MORE };
 static const enum change changes[ROUNDS] = {NEW, STEP, SAME, TWICE, SAME, MORE, SAME, NEW};
 
@@ -248,6 +249,11 @@ static int variant_rounds(struct hx_node *node, struct hx_comm *comm, const stru
         if (round == 2 && !plan->damaged && (plan->mode == EXACT || plan->mode == DELTA4))
             HX_CHECK(f1->wire_bytes - f0->wire_bytes <= 100 * (f1->units - f0->units),
                      "%s: unchanged weights took more than headers", what);
+        HX_CHECK(s1.ref_unconfirmed == 0, "%s: a reference was not used because of a late confirmation",
+                 what);
+        if (change == TWICE && !plan->damaged && (plan->mode == EXACT || plan->mode == DELTA4))
+            HX_CHECK(f1->unchanged_units - f0->unchanged_units == (f1->units - f0->units) / 2,
+                     "%s: the second of two gathers took more than headers", what);
         memcpy(b->before, b->result[gathers - 1], all);
         did = plan->mode == INT8 ? s1.gathers_quantized : s1.bounded_lossy_runs;
     }

@@ -80,13 +80,16 @@ START_TEST(reference_waits_for_confirmation)
 {
     struct nb_refs *refs = nb_refs_create(ctx, nb_host_device(), 3);
     uint16_t a[BLOCK / 2], first[BLOCK / 2];
+    struct nb_ref *ref;
 
     weights(a, 1);
     memcpy(first, a, sizeof(a));
     ck_assert_int_eq(gather(refs, a, 0, 1), NB_REF_NEW); /* one of two confirms */
     ck_assert_int_eq(nb_refs_unconfirmed(refs), 1);
     drift(a, 2);
-    ck_assert_int_eq(gather(refs, a, 1, 0), NB_REF_UNCONFIRMED);
+    ck_assert_int_eq(gather(refs, a, 1, 0), NB_REF_WAIT);
+    ck_assert_int_eq(nb_refs_picked(refs, &ref), NB_REF_WAIT);
+    ck_assert_ptr_null(ref);
     /* What the slow receiver may still ask for is there, unchanged. */
     ck_assert_ptr_nonnull(nb_refs_find_op(refs, 0, 100, 200));
     ck_assert_int_eq(memcmp(nb_refs_find_op(refs, 0, 100, 200), (uint8_t *)first + 100, 200), 0);
@@ -94,7 +97,15 @@ START_TEST(reference_waits_for_confirmation)
     ck_assert_ptr_null(nb_refs_find_op(refs, 0, BLOCK - 1, 2));
     nb_refs_confirmed(refs, 0, 1, 1);
     ck_assert_int_eq(nb_refs_unconfirmed(refs), 0);
-    ck_assert_int_eq(gather(refs, a, 2, 2), NB_REF_HIT);
+    ck_assert_int_eq(nb_refs_picked(refs, &ref), NB_REF_HIT);
+    ck_assert_ptr_eq(ref, nb_refs_last(refs));
+    nb_refs_store(refs, ref, a, 0, BLOCK, 1);
+    ck_assert_int_eq(gather(refs, a, 2, 0), NB_REF_WAIT);
+    nb_refs_confirmed(refs, 1, 1, 1);
+    ck_assert_int_eq(nb_refs_picked(refs, &ref), NB_REF_WAIT);
+    nb_refs_confirmed(refs, 1, 0, 1); /* could not keep it */
+    ck_assert_int_eq(nb_refs_picked(refs, &ref), NB_REF_UNCONFIRMED);
+    ck_assert_ptr_null(ref);
     nb_refs_destroy(refs);
 }
 END_TEST
