@@ -10,7 +10,8 @@ struct sim_outcome {
     char violation[1024];
     uint64_t hash;    /* of the trace */
     uint64_t results; /* of what operations brought: the same whatever the time, where nothing failed */
-    bool comparable;  /* all operations are complete, and nothing but time makes a difference to them */
+    uint64_t result[SIM_COMMS][SIM_OPS]; /* of each operation, of all nodes together; 0: there is none */
+    bool comparable; /* all operations are complete, and nothing but time makes a difference to them */
     uint64_t events, windows, operations, messages;
     int64_t ended; /* virtual ns */
 };

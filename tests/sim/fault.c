@@ -200,8 +200,7 @@ static bool take_connection(struct sim *s, const struct sim_fault *f)
 
     if (!sim_network_reset(s, f->node, f->peer, f->amount / 2, f->comm, ends))
         return false;
-    /* A sender that alone has lost a connection hears of it when it sends next, if ever. */
-    judge(s, f, ends & 2 ? SIM_FATAL : SIM_MAY_FAIL, f->comm, f->node, f->peer, soon(s));
+    judge(s, f, SIM_FATAL, f->comm, f->node, f->peer, soon(s));
     return true;
 }
 

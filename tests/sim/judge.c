@@ -399,3 +399,10 @@ void sim_judge_end(struct sim *s)
             s->results = (s->results ^ f->every[k]) * UINT64_C(0x100000001b3);
     }
 }
+
+void sim_judge_results(const struct sim *s, uint64_t result[SIM_COMMS][SIM_OPS])
+{
+    for (int c = 0; c < s->plan->ncomms; c++)
+        for (int k = 0; k < s->plan->comm[c].nops && k < SIM_OPS; k++)
+            result[c][k] = judges.fate[c].every[k];
+}

@@ -44,6 +44,8 @@ void sim_judge_connected(struct sim *s, struct sim_proxy *p);
 void sim_judge_closes(struct sim *s, struct sim_proxy *p);
 /* The end of a run. */
 void sim_judge_end(struct sim *s);
+/* What operations brought on all nodes together. */
+void sim_judge_results(const struct sim *s, uint64_t result[SIM_COMMS][SIM_OPS]);
 /* Nothing will happen any more: a violation that tells who waits for what. */
 void sim_judge_deadlock(struct sim *s);
 

@@ -18,7 +18,7 @@
 #include "sim/judge.h"
 #include "sim/shrink.h"
 
-static bool reduces = true;
+static bool reduces = true, compares_all;
 static struct sim_options options = {.least = 2, .most = 16, .faults = true, .connect = true};
 
 static double seconds(void)
@@ -42,16 +42,19 @@ static int range(const char *text, uint64_t *a, uint64_t *b)
 
 static int usage(void)
 {
-    fprintf(stderr,
-            "usage: nibble-sim [--seeds A-B | --replay SEED [--trace]] [--nodes A-B] [--calm] [--again]\n"
-            "  --seeds A-B   runs of these seeds, until one fails\n"
-            "  --replay SEED the run of one; --trace: with every event and all log lines\n"
-            "  --nodes A-B   nodes of a run (2-16)\n"
-            "  --calm        lateness only, no faults that end a communicator\n"
-            "  --again       every run twice: the trace has to be the same\n"
-            "  --lenient     a failure may be told to be that of a node that has failed before\n"
-            "  --no-reduce   a failure is told as it is\n"
-            "  --keep-going  not only the first failure; none is reduced\n");
+    fprintf(
+        stderr,
+        "usage: nibble-sim [--seeds A-B | --replay SEED [--trace]] [--nodes A-B] [--calm] [--again]\n"
+        "  --seeds A-B   runs of these seeds, until one fails\n"
+        "  --replay SEED the run of one; --trace: with every event and all log lines\n"
+        "  --undisturbed the run of one without its lateness, with whose results it is compared\n"
+        "  --nodes A-B   nodes of a run (2-16)\n"
+        "  --calm        lateness only, no faults that end a communicator\n"
+        "  --again       every run twice: the trace has to be the same\n"
+        "  --compare     with the run without lateness wherever that can be, not for a fourth of the seeds\n"
+        "  --lenient     a failure may be told to be that of a node that has failed before\n"
+        "  --no-reduce   a failure is told as it is\n"
+        "  --keep-going  not only the first failure; none is reduced\n");
     return 2;
 }
 
@@ -64,11 +67,13 @@ static void print_faults(void)
     printf("\n");
 }
 
-static int replay(uint64_t seed, bool loud)
+static int replay(uint64_t seed, bool loud, bool calm)
 {
     struct sim_plan *plan = sim_plan_draw(seed, &options);
     struct sim_outcome out;
 
+    if (calm)
+        sim_plan_calm(plan);
     sim_plan_print(plan);
     sim_run(plan, loud, !loud, &out);
     printf("seed %llu: %llu events, %llu messages, %llu operations of nodes, %.6f virtual seconds, trace "
@@ -95,24 +100,21 @@ static void compare_with_calm(uint64_t seed, const struct sim_outcome *out, stru
     struct sim_plan *calm = sim_plan_draw(seed, &options);
     struct sim_outcome other;
 
-    for (int i = 0; i < calm->nfaults; i++)
-        calm->fault[i].skip = true;
-    calm->step_ns = calm->gpu_ns = 0;
-    calm->late_device = false;
-    calm->eager = true;
-    for (int i = 0; i < calm->nnodes; i++) {
-        calm->nic[i] = (struct sim_nic){.rate_in = 1250, .rate_out = 1250, .latency = 5000};
-        calm->start[i] = 0;
-    }
+    sim_plan_calm(calm);
     sim_run(calm, false, false, &other);
     t->compared++;
     if (other.failed) {
         *result = other;
     } else if (other.results != out->results) {
+        int c = 0, op = 0;
+        while (c < calm->ncomms && out->result[c][op] == other.result[c][op])
+            if (++op == calm->comm[c].nops)
+                op = 0, c++;
         result->failed = true;
         snprintf(result->violation, sizeof(result->violation),
-                 "results are others than those of the same run without lateness: %016llx, %016llx",
-                 (unsigned long long)out->results, (unsigned long long)other.results);
+                 "communicator %d, operation %d (%s): results are others than those of the same run without "
+                 "lateness",
+                 c, op, nb_func_name(calm->comm[c].op[op].func));
     }
     sim_plan_free(calm);
 }
@@ -138,8 +140,10 @@ static void one(uint64_t seed, bool again, struct totals *t, struct sim_outcome 
         }
     }
     sim_plan_free(plan);
-    if (!out->failed && out->comparable && seed % 4 == 0)
-        compare_with_calm(seed, &(struct sim_outcome){.results = out->results}, t, out);
+    if (!out->failed && out->comparable && (compares_all || seed % 4 == 0)) {
+        const struct sim_outcome late = *out;
+        compare_with_calm(seed, &late, t, out);
+    }
 }
 
 static void progress(const struct totals *t, double began)
@@ -192,9 +196,10 @@ int main(int argc, char **argv)
         {"trace", no_argument, NULL, 't'},       {"nodes", required_argument, NULL, 'n'},
         {"calm", no_argument, NULL, 'c'},        {"again", no_argument, NULL, 'a'},
         {"keep-going", no_argument, NULL, 'k'},  {"lenient", no_argument, NULL, 'l'},
-        {"no-reduce", no_argument, NULL, 'x'},   {NULL, 0, NULL, 0}};
+        {"no-reduce", no_argument, NULL, 'x'},   {"undisturbed", no_argument, NULL, 'u'},
+        {"compare", no_argument, NULL, 'm'},     {NULL, 0, NULL, 0}};
     uint64_t first = 1, last = 100, a, b, seed = 0;
-    bool loud = false, again = false, single = false, keep_going = false;
+    bool loud = false, again = false, single = false, keep_going = false, calm = false;
     int c, ret;
 
     while ((c = getopt_long(argc, argv, "", longs, NULL)) >= 0) {
@@ -219,6 +224,10 @@ int main(int argc, char **argv)
             keep_going = true;
         else if (c == 'x')
             reduces = false;
+        else if (c == 'm')
+            compares_all = true;
+        else if (c == 'u')
+            calm = true;
         else if (c == 'l')
             sim_judge_lenient = true;
         else
@@ -228,7 +237,7 @@ int main(int argc, char **argv)
         return usage();
     mallopt(M_MMAP_THRESHOLD, 1 << 19); /* else calloc of much that is never touched costs writing zeroes */
     sim_data_open();
-    ret = single ? replay(seed, loud) : seeds(first, last, again, keep_going);
+    ret = single ? replay(seed, loud, calm) : seeds(first, last, again, keep_going);
     sim_data_close();
     return ret;
 }

@@ -320,24 +320,29 @@ static void forget_sends(struct conn *c)
     forget_requests(&c->send);
 }
 
-/* The sender is gone: what it has sent is followed by the end. */
-static void end_sending(struct conn *c)
+/* The receiver will hear that nothing follows. */
+static void launch_end(struct conn *c)
 {
     struct message *m;
 
+    if (c->stage != UP || c->recv.err)
+        return;
+    m = calloc(1, sizeof(*m));
+    if (!m)
+        abort();
+    m->end = true;
+    launch(c, m);
+}
+
+/* The sender is gone: what it has sent is followed by the end. */
+static void end_sending(struct conn *c)
+{
     if (!c->send.open)
         return;
     c->send.open = false;
     c->sim->network->nic[c->from].ends--;
     forget_sends(c);
-    m = calloc(1, sizeof(*m));
-    if (!m)
-        abort();
-    m->end = true;
-    if (c->stage == UP && !c->recv.err)
-        launch(c, m);
-    else
-        message_free(m);
+    launch_end(c);
 }
 
 /* The receiver is gone: the sender will hear of it. */
@@ -886,6 +891,8 @@ bool sim_network_reset(struct sim *s, int a, int b, uint64_t which, int comm, in
         sim_node_wake(s, c->to);
     }
     drop(&c->flight);
+    if (!(ends & 2)) /* as TCP does: its reset follows, as soon as something passes */
+        launch_end(c);
     return true;
 }
 

@@ -325,6 +325,19 @@ struct sim_plan *sim_plan_draw(uint64_t seed, const struct sim_options *options)
     return p;
 }
 
+void sim_plan_calm(struct sim_plan *p)
+{
+    for (int i = 0; i < p->nfaults; i++)
+        p->fault[i].skip = true;
+    p->step_ns = p->gpu_ns = 0;
+    p->late_device = false;
+    p->eager = true;
+    for (int i = 0; i < p->nnodes; i++) {
+        p->nic[i] = (struct sim_nic){.rate_in = 1250, .rate_out = 1250, .latency = 5000};
+        p->start[i] = 0;
+    }
+}
+
 void sim_plan_free(struct sim_plan *p)
 {
     for (int c = 0; c < p->ncomms; c++) {

@@ -15,6 +15,7 @@
 #include "nibble/nccl_types.h"
 
 #define SIM_COMMS 3
+#define SIM_OPS 256 /* of a communicator, at most */
 #define SIM_GROUP 8 /* channels that share a call */
 #define SIM_STEPS 8 /* of a channel in flight */
 #define SIM_CHANNELS 12
@@ -65,7 +66,7 @@ enum sim_fault_kind {
     SIM_CUT,           /* nothing passes from node to peer, for `lasts`; amount 1: and the other way */
     SIM_ISOLATE,       /* nothing passes to or from node, for `lasts` */
     SIM_RESET,         /* a connection between node and peer ends for both */
-    SIM_HALF,          /* for its sender (amount 0) or receiver only */
+    SIM_HALF,          /* for its sender (amount 0) or receiver at once; the other one hears of it later */
     SIM_STALL,         /* a connection from node to peer delivers nothing, for `lasts` */
     SIM_FLIP,          /* a bit of a message from node to peer */
     SIM_TRUNCATE,      /* the end of one is missing */
@@ -128,6 +129,8 @@ struct sim_options {
 /* The plan of `seed`; free it with sim_plan_free. */
 struct sim_plan *sim_plan_draw(uint64_t seed, const struct sim_options *options);
 void sim_plan_free(struct sim_plan *plan);
+/* Take away all that comes late, and all faults: what is left brings the results that the plan should bring, too. */
+void sim_plan_calm(struct sim_plan *plan);
 /* Operations that are not left out, of all communicators. */
 int sim_plan_operations(const struct sim_plan *plan);
 /* 1 when the fault is one that the cluster has to live with. */
