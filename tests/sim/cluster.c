@@ -113,13 +113,17 @@ static bool all_finished(const struct sim *s)
  * will do something by itself? */
 static bool stands_still(const struct sim *s)
 {
-    const struct nb_params *p = &s->plan->params[0];
-    int64_t grace = GRACE;
+    int64_t grace = GRACE, noticed = 0;
 
+    for (int i = 0; i < s->plan->nnodes; i++) {
+        const struct nb_params *p = &s->plan->params[i];
+        const int64_t all =
+            (p->peer_timeout + p->close_timeout + p->gpu_timeout + 2 * p->connect_timeout) * SIM_S * 2;
+        noticed = all > noticed ? all : noticed;
+    }
     for (int i = 0; i < s->plan->nfaults; i++)
         if (s->fault_state[i] > 1) /* what has happened is to be noticed by its time */
-            grace =
-                (p->peer_timeout + p->close_timeout + p->gpu_timeout + 2 * p->connect_timeout) * SIM_S * 2;
+            grace = noticed;
     for (int i = 0; i < s->plan->nnodes; i++) {
         const struct sim_node *n = s->node[i];
         if (n->dead)
@@ -218,6 +222,7 @@ void sim_run(const struct sim_plan *plan, bool loud, bool tell, struct sim_outco
     sim_judge_open(s);
     for (int i = 0; i < plan->nnodes; i++)
         sim_node_open(s, i);
+    sim_judge_begin(s);
     sim_fault_begin(s);
     for (int i = 0; i < plan->nnodes; i++)
         sim_node_wake_at(s, i, plan->start[i]);

@@ -91,10 +91,34 @@ static int64_t peer_timeout(const struct sim *s)
     return s->plan->params[0].peer_timeout * SIM_S;
 }
 
+static int64_t shorter(int64_t ns, int64_t seconds)
+{
+    return seconds * SIM_S < ns ? seconds * SIM_S : ns;
+}
+
+/* The shortest of all nodes: for a close; to connect. */
+static int64_t close_timeout(const struct sim *s)
+{
+    int64_t least = INT64_MAX;
+
+    for (int i = 0; i < s->plan->nnodes; i++)
+        least = shorter(least, s->plan->params[i].close_timeout);
+    return least;
+}
+
+static int64_t connect_timeout(const struct sim *s)
+{
+    int64_t least = INT64_MAX;
+
+    for (int i = 0; i < s->plan->nnodes; i++)
+        least = shorter(least, s->plan->params[i].connect_timeout);
+    return least;
+}
+
 /* Silence of peers that lasts so long: it is survived, or not. One that closes waits for less. */
 static enum sim_verdict verdict_of_silence(const struct sim *s, int64_t lasts)
 {
-    const int64_t closing = s->plan->params[0].close_timeout * SIM_S;
+    const int64_t closing = close_timeout(s);
     const int64_t patience = peer_timeout(s) < closing ? peer_timeout(s) : closing;
     int64_t all = 0;
 
@@ -114,7 +138,7 @@ static enum sim_verdict verdict_of_silence(const struct sim *s, int64_t lasts)
 static void judge(struct sim *s, const struct sim_fault *f, enum sim_verdict verdict, int comm, int a, int b,
                   int64_t within)
 {
-    const int64_t patience = s->plan->params[0].connect_timeout * SIM_S;
+    const int64_t patience = connect_timeout(s);
 
     if (f->at_op < 0 && verdict != SIM_SURVIVES)
         verdict = SIM_MAY_FAIL;
@@ -201,6 +225,7 @@ static bool take_connection(struct sim *s, const struct sim_fault *f)
     if (!sim_network_reset(s, f->node, f->peer, f->amount / 2, f->comm, ends))
         return false;
     judge(s, f, SIM_FATAL, f->comm, f->node, f->peer, soon(s));
+    sim_judge_quiet(f->comm);
     return true;
 }
 
@@ -357,8 +382,10 @@ bool sim_fault_device(struct sim *s, int node, int comm, enum sim_fault_kind *ki
     return false;
 }
 
-void sim_fault_damaged(struct sim *s, int comm)
+void sim_fault_damaged(struct sim *s, int comm, bool covered)
 {
+    if (!covered)
+        sim_judge_unchecked(s, comm);
     for (int i = 0; i < s->plan->nfaults; i++) {
         const struct sim_fault *f = &s->plan->fault[i];
         if (s->fault_state[i] == TAKEN && (f->kind == SIM_FLIP || f->kind == SIM_TRUNCATE)) {

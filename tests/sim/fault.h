@@ -15,8 +15,8 @@ void sim_fault_event(struct sim *s, const struct sim_event *event);
 
 /* Asked by a device for each work: whether one of these faults is meant for it now. */
 bool sim_fault_device(struct sim *s, int node, int comm, enum sim_fault_kind *kind);
-/* Told by the network: a message of the communicator has been damaged. */
-void sim_fault_damaged(struct sim *s, int comm);
+/* Told by the network: a message of the communicator has been damaged, where a check covers it or not. */
+void sim_fault_damaged(struct sim *s, int comm, bool covered);
 
 /* How many of each kind took effect, in all runs of this process. */
 extern uint64_t sim_fault_count[SIM_FAULTS];

@@ -27,6 +27,9 @@ struct fate {
     int nculprits;
     uint64_t *hash;  /* [nops] of an all-reduce's (all-gather's) result, by the first node that has it */
     uint64_t *every; /* [nops] of all nodes' */
+    bool differs;    /* members have settings that must agree, and do not */
+    bool unchecked;  /* results are not promised */
+    bool quiet;      /* a connection has ended, which only shows when it is used */
 };
 
 struct sim_judge {
@@ -46,6 +49,35 @@ void sim_judge_open(struct sim *s)
         if (!judges.fate[c].hash || !judges.fate[c].every)
             abort();
     }
+}
+
+void sim_judge_begin(struct sim *s)
+{
+    for (int c = 0; c < s->plan->ncomms; c++) {
+        const struct sim_comm *comm = &s->plan->comm[c];
+        for (int r = 0; r < comm->nmembers; r++) {
+            if (!s->plan->differs[comm->member[r]])
+                continue;
+            judges.fate[c].differs = true;
+            sim_judge_fault(s, SIM_MAY_FAIL, c, comm->member[r], comm->member[r], 0);
+        }
+    }
+}
+
+void sim_judge_unchecked(struct sim *s, int comm)
+{
+    judges.fate[comm].unchecked = true;
+    s->partial = true; /* nor the same as those of other runs */
+}
+
+void sim_judge_quiet(int comm)
+{
+    judges.fate[comm].quiet = true;
+}
+
+bool sim_judge_promises(int comm)
+{
+    return !judges.fate[comm].unchecked;
 }
 
 void sim_judge_close(struct sim *s)
@@ -195,6 +227,24 @@ static bool names_culprit(const struct sim *s, int comm, int node, int author, c
     return false;
 }
 
+/* All know at once that settings differ, if nothing else is the matter, from when the last of them is there. */
+static void judge_difference(struct sim *s, const struct sim_proxy *p)
+{
+    int64_t last = 0;
+
+    for (int r = 0; r < p->comm->nmembers; r++) {
+        const struct sim_proxy *other = &s->node[p->comm->member[r]]->proxy[p->index];
+        if (other->began > last)
+            last = other->began;
+    }
+    if (!p->connected)
+        sim_violation(s, "node %d: communicator %d stands, although settings differ", p->node->number,
+                      p->index);
+    else if (s->plan->nfaults == 0 && s->now - last > SIM_S)
+        sim_violation(s, "node %d: communicator %d is declined %lld ms after all were there", p->node->number,
+                      p->index, (long long)((s->now - last) / SIM_MS));
+}
+
 /* Nothing keeps messages from arriving. */
 static bool alone(const struct sim *s)
 {
@@ -262,6 +312,8 @@ void sim_judge_connected(struct sim *s, struct sim_proxy *p)
     if (!n->was_stopped && s->now - p->began > limit)
         sim_violation(s, "node %d: connecting communicator %d took %lld ms", n->number, p->index,
                       (long long)((s->now - p->began) / SIM_MS));
+    if (judges.fate[p->index].differs)
+        judge_difference(s, p);
     if (!p->connected || judges.fate[p->index].verdict == SIM_SURVIVES)
         return;
     for (unsigned i = 0; i < n->warnings && i < 4; i++) {
@@ -305,6 +357,8 @@ void sim_judge_operation(struct sim *s, struct sim_proxy *p)
     const double bound = op->count < FEW ? BOUND_FEW : BOUND;
 
     f->every[p->op] += hash * (uint64_t)(2 * p->rank + 1);
+    if (f->unchecked)
+        return;
     if (op->func != NB_FUNC_REDUCE_SCATTER && !p->partial) {
         if (!f->hash[p->op])
             f->hash[p->op] = hash;
@@ -323,9 +377,21 @@ void sim_judge_operation(struct sim *s, struct sim_proxy *p)
 
 /* ---- time ------------------------------------------------------------------------------------------------ */
 
+/* The NCCL of some node calls nothing, or did not until now. */
+static bool any_paused(const struct sim *s, int comm)
+{
+    for (int i = 0; i < s->plan->nnodes; i++) {
+        const struct sim_proxy *p = &s->node[i]->proxy[comm];
+        if (!s->node[i]->dead && p->rank >= 0 && p->paused && p->paused + judges.within[comm] > s->now)
+            return true;
+    }
+    return false;
+}
+
 void sim_judge_due(struct sim *s, const struct sim_event *event)
 {
     const int c = (int)(uintptr_t)event->thing - 1;
+    const bool unheard = judges.fate[c].quiet && any_paused(s, c);
     bool again = false;
 
     for (int i = 0; i < s->plan->nnodes; i++) {
@@ -335,7 +401,7 @@ void sim_judge_due(struct sim *s, const struct sim_event *event)
             p->state < SIM_WAITING)
             continue;
         /* It need not know before it wants something again. */
-        if (n->stopped || p->state == SIM_WAITING || p->paused > s->now ||
+        if (n->stopped || unheard || p->state == SIM_WAITING || p->paused > s->now ||
             s->now - p->began < judges.within[c]) {
             again = true;
             continue;

@@ -6,7 +6,8 @@
  *   one that something fatal happened to fails on every living node within the time that is documented for
  *   it, and what is logged names a node that it happened to; or the node had no more need of it;
  *   connecting ends within NIBBLE_CONNECT_TIMEOUT from its beginning, and who declines names a node that
- *   something happened to;
+ *   something happened to; where settings differ that must agree, all decline at once;
+ *   bits that flip in a payload which settings leave without a check may change results, and nothing else;
  *   a run in which nothing is left to happen has nothing left to do.
  */
 #ifndef NIBBLE_TESTS_SIM_JUDGE_H
@@ -30,6 +31,12 @@ void sim_judge_fault(struct sim *s, enum sim_verdict verdict, int comm, int a, i
 /* While they connect, two nodes are held up: whoever waits for them in one communicator comes late to the next, where
  * others wait for it, perhaps too long. */
 void sim_judge_delay(struct sim *s, int a, int b);
+/* What has happened to the communicator is heard of by who next uses a connection, so not while a node's NCCL pauses. */
+void sim_judge_quiet(int comm);
+/* A payload of the communicator was damaged that nobody checks: its results are not promised any more. */
+void sim_judge_unchecked(struct sim *s, int comm);
+/* True while they are. */
+bool sim_judge_promises(int comm);
 /* SIM_DUE. */
 void sim_judge_due(struct sim *s, const struct sim_event *event);
 /* A line that a node has logged as a warning. */
@@ -50,6 +57,8 @@ void sim_judge_results(const struct sim *s, uint64_t result[SIM_COMMS][SIM_OPS])
 void sim_judge_deadlock(struct sim *s);
 
 void sim_judge_open(struct sim *s);
+/* The nodes are there. */
+void sim_judge_begin(struct sim *s);
 void sim_judge_close(struct sim *s);
 
 #endif

@@ -19,7 +19,8 @@
 #include "sim/shrink.h"
 
 static bool reduces = true, compares_all;
-static struct sim_options options = {.least = 2, .most = 16, .faults = true, .connect = true};
+static struct sim_options options = {
+    .version = SIM_PLAN_VERSION, .least = 2, .most = 16, .faults = true, .connect = true};
 
 static double seconds(void)
 {
@@ -49,6 +50,7 @@ static int usage(void)
         "  --replay SEED the run of one; --trace: with every event and all log lines\n"
         "  --undisturbed the run of one without its lateness, with whose results it is compared\n"
         "  --nodes A-B   nodes of a run (2-16)\n"
+        "  --plan N      what seeds stood for in version N of the plans (plan.h)\n"
         "  --calm        lateness only, no faults that end a communicator\n"
         "  --again       every run twice: the trace has to be the same\n"
         "  --compare     with the run without lateness wherever that can be, not for a fourth of the seeds\n"
@@ -191,13 +193,19 @@ static int seeds(uint64_t first, uint64_t last, bool again, bool keep_going)
 
 int main(int argc, char **argv)
 {
-    static const struct option longs[] = {
-        {"seeds", required_argument, NULL, 's'}, {"replay", required_argument, NULL, 'r'},
-        {"trace", no_argument, NULL, 't'},       {"nodes", required_argument, NULL, 'n'},
-        {"calm", no_argument, NULL, 'c'},        {"again", no_argument, NULL, 'a'},
-        {"keep-going", no_argument, NULL, 'k'},  {"lenient", no_argument, NULL, 'l'},
-        {"no-reduce", no_argument, NULL, 'x'},   {"undisturbed", no_argument, NULL, 'u'},
-        {"compare", no_argument, NULL, 'm'},     {NULL, 0, NULL, 0}};
+    static const struct option longs[] = {{"seeds", required_argument, NULL, 's'},
+                                          {"replay", required_argument, NULL, 'r'},
+                                          {"trace", no_argument, NULL, 't'},
+                                          {"nodes", required_argument, NULL, 'n'},
+                                          {"calm", no_argument, NULL, 'c'},
+                                          {"again", no_argument, NULL, 'a'},
+                                          {"keep-going", no_argument, NULL, 'k'},
+                                          {"lenient", no_argument, NULL, 'l'},
+                                          {"no-reduce", no_argument, NULL, 'x'},
+                                          {"undisturbed", no_argument, NULL, 'u'},
+                                          {"compare", no_argument, NULL, 'm'},
+                                          {"plan", required_argument, NULL, 'p'},
+                                          {NULL, 0, NULL, 0}};
     uint64_t first = 1, last = 100, a, b, seed = 0;
     bool loud = false, again = false, single = false, keep_going = false, calm = false;
     int c, ret;
@@ -212,6 +220,10 @@ int main(int argc, char **argv)
         if (c == 'n' && !range(optarg, &a, &b) && a >= 2 && b <= 64) {
             options.least = (int)a;
             options.most = (int)b;
+            continue;
+        }
+        if (c == 'p' && !range(optarg, &a, &b) && a >= 1 && a <= SIM_PLAN_VERSION) {
+            options.version = (int)a;
             continue;
         }
         if (c == 't')

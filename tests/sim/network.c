@@ -8,6 +8,8 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "codec/row.h"
+#include "coll/wire.h"
 #include "sim/fault.h"
 #include "sim/memory.h"
 #include "sim/node.h"
@@ -220,22 +222,52 @@ static void match(struct conn *c)
     }
 }
 
+/* Whether the byte of a message is one that some reader compares with a check or hash (docs/messages.md). */
+static bool covered(const struct conn *c, const struct message *m, size_t at)
+{
+    const struct sim_plan *plan = c->sim->plan;
+    const struct sim_comm *comm = &plan->comm[c->comm];
+    const char *why;
+    struct nb_msg msg;
+    uint32_t token;
+    int header;
+
+    if (m->len < NB_MSG_BYTES)
+        return true;
+    memcpy(&token, m->own + 12, 4); /* little-endian, as all tests are */
+    header = nb_msg_parse(m->own, m->len, token, SIZE_MAX, &msg, &why);
+    if (header < 0 || at < (size_t)header)
+        return true; /* a header, or no data message: those are checked whole */
+    if (nb_codec_row(msg.codec)->reference)
+        return true;
+    if (!(msg.flags & (NB_MSG_CHECKED | NB_MSG_KEEP)))
+        return false;
+    for (int r = 0; r < comm->nmembers; r++)
+        if (plan->params[comm->member[r]].payload_check == 2) /* it compares none */
+            return false;
+    return true;
+}
+
 static void damage(struct conn *c, struct message *m)
 {
     struct sim *s = c->sim;
     struct sim_network *n = s->network;
-    size_t limit = n->damage.limit && n->damage.limit < m->len ? n->damage.limit : m->len;
+    size_t limit = n->damage.limit && n->damage.limit < m->len ? n->damage.limit : m->len, at;
+    bool found = true;
 
     if (n->damage.what == NONE || n->damage.from != c->from || n->damage.to != c->to || m->len == 0)
         return;
-    if (n->damage.what == FLIP)
-        m->own[n->damage.which / 8 % limit] ^= (uint8_t)(1u << n->damage.which % 8);
-    else
+    if (n->damage.what == FLIP) {
+        at = n->damage.which / 8 % limit;
+        found = covered(c, m, at);
+        m->own[at] ^= (uint8_t)(1u << n->damage.which % 8);
+    } else {
         m->len -= 1 + n->damage.which % m->len;
+    }
     n->damage.what = NONE;
     n->damage.comm = c->comm;
     sim_trace(s, "damaged", c->to, c->from, (long)m->len, NULL);
-    sim_fault_damaged(s, c->comm);
+    sim_fault_damaged(s, c->comm, found);
 }
 
 /* The message leaves its sender's memory; the sender is done with it. */

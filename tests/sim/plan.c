@@ -76,6 +76,56 @@ static void draw_settings(uint64_t *r, struct sim_plan *p)
     }
 }
 
+/* Settings that need not agree, of one node. */
+static void draw_own_settings(uint64_t *r, struct nb_params *own)
+{
+    own->ef = (int)below(r, 3);
+    own->ef_bound = one_in(r, 3) ? 0.0 : 0.2;
+    own->ef_reset = 1 + (int64_t)below(r, 20);
+    own->grad = one_in(r, 3) ? "" : "all";
+    own->warmup_steps = one_in(r, 2) ? 0 : (int64_t)below(r, 20);
+    own->fallback_nmse = one_in(r, 3) ? 1e-6 : 0.05;
+    own->connect_timeout += (int64_t)below(r, 3);
+    own->close_timeout = 1 + (int64_t)below(r, 3);
+    own->late_report = 1 + (int64_t)below(r, 5);
+}
+
+/* A setting that must agree, of one node that was configured otherwise. */
+static void draw_other_setting(uint64_t *r, struct nb_params *own)
+{
+    switch (below(r, 10)) {
+    case 0: own->rs = (own->rs + 1) % 3; break;
+    case 1: own->ar = (own->ar + 1) % 3; break;
+    case 2: own->ag = (own->ag + 1) % 4; break;
+    case 3: own->rs_min_bytes++; break;
+    case 4: own->unit_bytes *= 2; break;
+    case 5: own->schedule = (own->schedule + 1) % 4; break;
+    case 6: own->rs_second = !own->rs_second; break;
+    case 7: own->shadow = !own->shadow; break;
+    case 8: own->types = "float32,bfloat16"; break;
+    default: own->peer_timeout++; break;
+    }
+}
+
+/* What differs between nodes. */
+static void draw_differences(uint64_t *r, struct sim_plan *p)
+{
+    static const int checks[] = {1, 1, 1, 1, 0, 0, 2, -1}; /* on, auto, off, any on each node */
+    const int check = PICK(r, checks);
+
+    p->uneven = one_in(r, 6);
+    for (int i = 0; i < p->nnodes; i++) {
+        p->params[i].payload_check = check < 0 ? (int)below(r, 3) : check;
+        if (p->uneven && one_in(r, 2))
+            draw_own_settings(r, &p->params[i]);
+    }
+    if (one_in(r, 24)) {
+        const size_t other = below(r, (uint64_t)p->nnodes);
+        draw_other_setting(r, &p->params[other]);
+        p->differs[other] = p->uneven = true;
+    }
+}
+
 static void draw_machines(uint64_t *r, struct sim_plan *p)
 {
     static const int64_t rates[] = {12, 125, 1250, 1250, 12500, 25000};
@@ -322,6 +372,11 @@ struct sim_plan *sim_plan_draw(uint64_t seed, const struct sim_options *options)
     for (int c = 0; c < p->ncomms; c++)
         draw_comm(&r, p, c);
     draw_faults(&r, p, options);
+    p->differs = zeroed((size_t)p->nnodes, sizeof(*p->differs));
+    if (options->version >= 2) {
+        r = hx_seed(seed, 0x73696d, 2);
+        draw_differences(&r, p);
+    }
     return p;
 }
 
@@ -350,6 +405,7 @@ void sim_plan_free(struct sim_plan *p)
     free(p->start);
     free(p->recorded);
     free(p->fault);
+    free(p->differs);
     free(p);
 }
 
@@ -371,6 +427,10 @@ void sim_plan_print(const struct sim_plan *p)
     printf("seed %llu: %d nodes, %d communicators, %d operations\n", (unsigned long long)p->seed, p->nnodes,
            p->ncomms, sim_plan_operations(p));
     printf("  settings of node 0: %s\n", text);
+    for (int i = 1; i < p->nnodes && p->uneven; i++) {
+        nb_params_describe(&p->params[i], text, sizeof(text));
+        printf("  settings of node %d: %s\n", i, text);
+    }
     printf("  network: %lld MB/s out, %lld in, latency %lld ns, jitter %lld, sends are done %s, %d at once\n",
            (long long)p->nic[0].rate_out, (long long)p->nic[0].rate_in, (long long)p->nic[0].latency,
            (long long)p->nic[0].jitter, p->early ? "when taken" : "when they have arrived", p->window);

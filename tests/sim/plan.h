@@ -109,7 +109,8 @@ struct sim_plan {
     bool late_device;         /* work is done later */
     bool early;               /* sends are done when they are taken */
     bool eager;               /* a step is repeated until nothing moves, at once */
-    bool differs;             /* a setting that must agree does not */
+    bool *differs;            /* [nnodes] a setting that must agree is another one than that of the rest */
+    bool uneven;              /* settings differ, whichever they are */
     int window;               /* messages that a connection takes before it refuses */
     int64_t step_ns;          /* longest time that a node takes to notice something */
     int64_t gpu_ns;           /* that NCCL's kernels take for a slot */
@@ -119,7 +120,11 @@ struct sim_plan {
     struct sim_fault *fault;
 };
 
+#define SIM_PLAN_VERSION 2
+
 struct sim_options {
+    int version; /* of the plans: what a seed stood for does not change when more is drawn. 2: settings that
+                      * differ between nodes, payloads without check values */
     int least, most; /* nodes */
     bool faults;     /* else lateness only */
     bool connect;    /* also before communicators stand */

@@ -107,6 +107,8 @@ static void differences(struct shrink *h)
         WITHOUT(p->nic[i].jitter, 0);
         WITHOUT(p->start[i], 0);
         WITHOUT(p->clock[i], SIM_S);
+        if (!p->differs[0] && !p->differs[i])
+            WITHOUT(p->params[i], p->params[0]);
     }
 #undef WITHOUT
 }
