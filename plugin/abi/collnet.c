@@ -137,6 +137,7 @@ ncclResult_t nb_api_coll_iallreduce(void *coll_comm, void *send_data, void *recv
     NB_REQUIRE(request);
     *request = NULL;
     NB_REQUIRE(coll_comm);
+    NB_UNLESS_STOPPED();
     struct nb_coll_req *made = NULL;
     int err = nb_coll_iallreduce(coll_comm, send_data, recv_data, count, type, op, &made);
     *request = err ? NULL : made;
@@ -159,6 +160,7 @@ ncclResult_t nb_api_coll_iallgather(void *coll_comm, void *send_data, int nrecv,
     NB_REQUIRE(request);
     *request = NULL;
     NB_REQUIRE(coll_comm);
+    NB_UNLESS_STOPPED();
     ncclResult_t res = check_parts("iallgather", nrecv, recv);
     if (res != ncclSuccess)
         return res;
@@ -178,6 +180,7 @@ ncclResult_t nb_api_coll_ireducescatter(void *coll_comm, int nsend, ncclNetSGE_v
     NB_REQUIRE(request);
     *request = NULL;
     NB_REQUIRE(coll_comm);
+    NB_UNLESS_STOPPED();
     ncclResult_t res = check_parts("ireducescatter", nsend, send);
     if (res != ncclSuccess)
         return res;

@@ -65,6 +65,7 @@ ncclResult_t nb_api_net_listen(void *ctx, int dev, void *handle, void **listen_c
     NB_REQUIRE(listen_comm);
     NB_TRANSPORT(net);
     *listen_comm = NULL;
+    NB_UNLESS_STOPPED();
     int err = net->ops->listen(net, dev, handle, listen_comm);
     if (!err)
         nb_process_count(1);
@@ -77,6 +78,7 @@ ncclResult_t nb_api_net_connect_with(int dev, int traffic_class, void *handle, v
     NB_REQUIRE(send_comm);
     NB_TRANSPORT(net);
     *send_comm = NULL;
+    NB_UNLESS_STOPPED();
     const struct nb_net_conn_cfg cfg = {.streams = 0, .traffic_class = traffic_class};
     int err = net->ops->connect(net, dev, &cfg, handle, send_comm);
     if (!err && *send_comm)
@@ -186,6 +188,7 @@ ncclResult_t nb_api_net_isend(void *send_comm, void *data, size_t size, int tag,
     *request = NULL;
     NB_REQUIRE(send_comm);
     NB_TRANSPORT(net);
+    NB_UNLESS_STOPPED();
     if (size > 0)
         NB_REQUIRE(data);
     return nb_result(net->ops->isend(send_comm, data, size, tag, mhandle, request));

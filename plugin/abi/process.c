@@ -11,7 +11,9 @@
 
 #include "abi/context.h"
 #include "abi/staging.h"
+#include "base/demand.h"
 #include "base/log.h"
+#include "base/params_effect.h"
 #include "base/version.h"
 #include "coll/engine.h"
 #include "policy/job.h"
@@ -74,13 +76,21 @@ static int read_settings(void)
 
     if (err)
         return err;
+    if (nb_demand_check(params->require, wrong, sizeof(wrong))) {
+        NB_ALERT("%s", wrong);
+        nb_params_give_up(params, "NIBBLE_REQUIRE", wrong);
+    }
     while (nb_job_check_settings(params, &name, wrong, sizeof(wrong))) {
-        NB_WARN("%s", wrong);
+        NB_ALERT("%s", wrong);
         nb_params_give_up(params, name, wrong);
     }
-    if (params->bad_setting[0])
-        NB_WARN("because of bad settings, see the lines above, all nodes will do without CollNet");
     process.context.params = params;
+    atomic_store(&process.context.unmet, false);
+    if (params->bad_setting[0] && nb_demands(params, NB_DEMAND_SETTINGS))
+        nb_demand_fails(&process.context, NB_DEMAND_SETTINGS, params->bad_setting);
+    else if (params->bad_setting[0])
+        NB_ALERT("because of bad settings, see the lines above, all nodes will do without CollNet");
+    nb_params_tell_pointless(params);
     return 0;
 }
 
@@ -292,6 +302,11 @@ struct nb_net *nb_process_transport(void)
     if (!net)
         NB_WARN("called before init or after finalize");
     return net;
+}
+
+bool nb_process_stops(void)
+{
+    return nb_demand_unmet(&process.context);
 }
 
 void nb_process_forwarded(int on)

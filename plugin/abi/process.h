@@ -61,6 +61,9 @@ void nb_process_release_settings(void);
 /* The transport in force for NCCL's own traffic; NULL (after a WARN line) outside init..finalize. */
 struct nb_net *nb_process_transport(void);
 
+/* The job is to stop, and has been told why (base/demand.h): connections and data are refused. */
+bool nb_process_stops(void);
+
 /* Another nibble has loaded this one to forward to it (on), or is about to unload it. */
 void nb_process_forwarded(int on);
 

@@ -17,6 +17,13 @@ ncclResult_t nb_result_init(int err);
 /* ncclInternalError after a WARN line: NCCL called `function` without `what`. */
 ncclResult_t nb_result_missing(const char *function, const char *what);
 
+/* Return from a table function that would let a job go on that is to stop (abi/process.h). */
+#define NB_UNLESS_STOPPED() \
+    do { \
+        if (nb_process_stops()) \
+            return ncclInvalidUsage; \
+    } while (0)
+
 /* Return from a table function when NCCL passed NULL. */
 #define NB_REQUIRE(pointer) \
     do { \

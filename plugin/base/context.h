@@ -24,6 +24,7 @@
 #ifndef NIBBLE_BASE_CONTEXT_H
 #define NIBBLE_BASE_CONTEXT_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 
@@ -58,6 +59,9 @@ struct nb_context {
      * random numbers come from, NULL: the kernel's generator. For simulations, which have neither. */
     const char *host;
     int (*random)(struct nb_context *ctx, void *buf, size_t bytes);
+
+    /* base/: what the user demands and cannot have (base/demand.h). */
+    _Atomic(bool) unmet;
 
     /* coll/: asked before the schedules that there are (coll/schedule.h); NULL: none. */
     const struct nb_schedule_ops *schedule;

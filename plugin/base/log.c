@@ -4,8 +4,11 @@
 
 #include <stdarg.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 static _Atomic(ncclDebugLogger_t) nb_logger;
 static _Thread_local const char *nb_label;
@@ -23,6 +26,21 @@ const char *nb_log_label(const char *label)
     return before;
 }
 
+/* The line without NCCL's part, of `cap` bytes. False: it cannot be made. */
+__attribute__((format(printf, 3, 0))) static bool format(char *text, size_t cap, const char *fmt, va_list ap)
+{
+    size_t at = 0;
+
+    if (nb_label && *nb_label)
+        at = (size_t)snprintf(text, cap / 2, "%.100s: ", nb_label);
+    const int n = vsnprintf(text + at, cap - at, fmt, ap);
+    if (n < 0)
+        return false;
+    if (at + (size_t)n >= cap)
+        memcpy(text + cap - 4, "...", 4);
+    return true;
+}
+
 void nb_log(ncclDebugLogLevel level, unsigned long flags, const char *file, int line, const char *fmt, ...)
 {
     ncclDebugLogger_t logger = atomic_load_explicit(&nb_logger, memory_order_acquire);
@@ -30,21 +48,40 @@ void nb_log(ncclDebugLogLevel level, unsigned long flags, const char *file, int 
         return;
 
     char text[1024];
-    size_t at = 0;
-    if (nb_label && *nb_label)
-        at = (size_t)snprintf(text, sizeof(text) / 2, "%.100s: ", nb_label);
     va_list ap;
     va_start(ap, fmt);
-    int n = vsnprintf(text + at, sizeof(text) - at, fmt, ap);
+    const bool made = format(text, sizeof(text), fmt, ap);
     va_end(ap);
-    if (n < 0)
+    if (!made)
         return;
-    if (at + (size_t)n >= sizeof(text))
-        memcpy(text + sizeof(text) - 4, "...", 4);
-
     if (logger)
         logger(level, flags, file, line, "NET/nibble : %s", text);
     else
+        fprintf(stderr, "NET/nibble : %s\n", text);
+}
+
+/* NCCL's function shows warnings. Its configuration files may say so, too: then a line is there twice. */
+static bool warnings_are_shown(void)
+{
+    const char *level = getenv("NCCL_DEBUG");
+
+    return level && *level && strcasecmp(level, "VERSION") != 0 && strcasecmp(level, "NONE") != 0;
+}
+
+void nb_log_alert(const char *file, int line, const char *fmt, ...)
+{
+    ncclDebugLogger_t logger = atomic_load_explicit(&nb_logger, memory_order_acquire);
+    char text[1024];
+    va_list ap;
+
+    va_start(ap, fmt);
+    const bool made = format(text, sizeof(text), fmt, ap);
+    va_end(ap);
+    if (!made)
+        return;
+    if (logger)
+        logger(NCCL_LOG_WARN, NCCL_ALL, file, line, "NET/nibble : %s", text);
+    if (!logger || !warnings_are_shown())
         fprintf(stderr, "NET/nibble : %s\n", text);
 }
 

@@ -22,10 +22,14 @@ const char *nb_log_label(const char *label);
 void nb_log(ncclDebugLogLevel level, unsigned long flags, const char *file, int line, const char *fmt, ...)
     __attribute__((format(printf, 5, 6)));
 
+/* A warning that nobody may miss: it is also written to stderr where NCCL shows no warnings (NCCL_DEBUG is not set). */
+void nb_log_alert(const char *file, int line, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+
 /* Hand on a line of another plugin's as it is. */
 void nb_log_pass(ncclDebugLogLevel level, unsigned long flags, const char *file, int line, const char *text);
 
 #define NB_WARN(...) nb_log(NCCL_LOG_WARN, NCCL_ALL, __FILE__, __LINE__, __VA_ARGS__)
+#define NB_ALERT(...) nb_log_alert(__FILE__, __LINE__, __VA_ARGS__)
 #define NB_INFO(flags, ...) nb_log(NCCL_LOG_INFO, (flags), __FILE__, __LINE__, __VA_ARGS__)
 #define NB_TRACE(flags, ...) nb_log(NCCL_LOG_TRACE, (flags), __FILE__, __LINE__, __VA_ARGS__)
 

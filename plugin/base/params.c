@@ -258,6 +258,30 @@ static void nb_note_fault(char *fault, size_t cap, const char *text)
         snprintf(fault, cap, "%.*s", (int)cap - 1, text);
 }
 
+/* What an unknown name may be a misspelling of, or NULL. A quarter of its characters may be wrong, or its end missing. Other
+ * programs have names that begin like ours, too: Kubernetes gives every container NIBBLE_TRAIN_SERVICE_HOST, where
+ * a service is named nibble-train. */
+static const char *nb_nearest(const char *name, size_t n, bool *known)
+{
+    const size_t own = n - strlen(NB_PREFIX);
+    const char *closest = NULL;
+    unsigned least = own / 4 ? (unsigned)own / 4 + 1 : 2;
+
+    *known = false;
+    for (size_t i = 0; i < NB_NDESCS; i++) {
+        const char *setting = nb_descs[i].name;
+        unsigned distance = nb_distance(name, n, setting);
+        if (own && strncmp(name, setting, n) == 0 && setting[n] == '_')
+            distance = 1;
+        if (distance < least) {
+            least = distance;
+            closest = setting;
+        }
+        *known |= strlen(setting) == n && memcmp(name, setting, n) == 0;
+    }
+    return closest;
+}
+
 /* Names that start like ours and are not: a misspelt setting must not be silently without effect. */
 static int nb_reject_unknown(const char *const *list, char *fault, size_t cap)
 {
@@ -265,21 +289,18 @@ static int nb_reject_unknown(const char *const *list, char *fault, size_t cap)
     for (const char *const *e = list; e && *e; e++) {
         if (strncmp(*e, NB_PREFIX, strlen(NB_PREFIX)) != 0)
             continue;
-        size_t n = strcspn(*e, "=");
-        const char *closest = NULL;
-        unsigned least = ~0u;
-        for (size_t i = 0; i < NB_NDESCS; i++) {
-            unsigned distance = nb_distance(*e, n, nb_descs[i].name);
-            if (distance < least) {
-                least = distance;
-                closest = nb_descs[i].name;
-            }
-        }
-        if (least == 0)
+        const size_t n = strcspn(*e, "=");
+        bool known;
+        const char *closest = nb_nearest(*e, n, &known);
+        if (known)
             continue;
+        if (!closest) {
+            NB_WARN("%.*s is not a setting of nibble's, and ignored", (int)n, *e);
+            continue;
+        }
         char text[NB_VALUE_TEXT];
         snprintf(text, sizeof(text), "unknown setting %.*s (did you mean %s?)", (int)n, *e, closest);
-        NB_WARN("%s", text);
+        NB_ALERT("%s", text);
         nb_note_fault(fault, cap, text);
         rc = -EINVAL;
     }
@@ -315,7 +336,7 @@ static int nb_load(const char *const *list, struct nb_params *params)
         } else {
             snprintf(line, sizeof(line), "cannot read setting %s: %s", d->name, strerror(-err));
         }
-        NB_WARN("%s", line);
+        NB_ALERT("%s", line);
         nb_note_fault(params->bad_setting, sizeof(params->bad_setting), line);
         rc = rc ? rc : err;
     }
@@ -413,6 +434,37 @@ static void nb_value_text(const struct nb_param_desc *d, const struct nb_params 
         break;
     }
     }
+}
+
+static const struct nb_param_desc *nb_desc_of(const char *name)
+{
+    for (size_t i = 0; i < NB_NDESCS; i++)
+        if (strcmp(nb_descs[i].name, name) == 0)
+            return &nb_descs[i];
+    return NULL;
+}
+
+bool nb_params_is_default(const struct nb_params *params, const char *name)
+{
+    const struct nb_param_desc *d = nb_desc_of(name);
+    char value[NB_VALUE_TEXT], normal[NB_VALUE_TEXT];
+
+    if (!d)
+        return false;
+    nb_value_text(d, params, value, sizeof(value));
+    nb_value_text(d, nb_get_defaults(), normal, sizeof(normal));
+    return strcmp(value, normal) == 0;
+}
+
+bool nb_params_is(const struct nb_params *params, const char *name, const char *word)
+{
+    const struct nb_param_desc *d = nb_desc_of(name);
+    char value[NB_VALUE_TEXT];
+
+    if (!d)
+        return false;
+    nb_value_text(d, params, value, sizeof(value));
+    return strcmp(value, word) == 0;
 }
 
 /* FNV-1a: short, and the same on every machine; nobody attacks it. */

@@ -31,6 +31,7 @@
 
 #include "base/clock.h"
 #include "base/context.h"
+#include "base/demand.h"
 #include "base/fault.h"
 #include "base/gpu.h"
 #include "base/log.h"
@@ -254,6 +255,8 @@ static void explain_decline(struct nb_mesh *m)
     else
         NB_WARN("%s: CollNet is declined on all nodes, NCCL uses its own algorithms: %s", m->comm->label,
                 m->reason);
+    if (!m->wanted)
+        nb_demand_fails(m->comm->ctx, NB_DEMAND_COLLNET, m->reason);
 }
 
 /* It ends with `ret`: the object goes. */

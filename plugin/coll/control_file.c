@@ -93,7 +93,7 @@ static struct timespec in_seconds(int seconds)
 static void *thread_main(void *arg)
 {
     struct nb_control_reader *r = arg;
-    bool warned = false, left_behind;
+    bool warned = false, first = true, left_behind;
 
     nb_log_label(r->label);
     pthread_mutex_lock(&r->lock);
@@ -106,6 +106,10 @@ static void *thread_main(void *arg)
         word = nb_control_file_read(r->path, &warned);
         if (word >= 0)
             atomic_store(&r->off, word);
+        else if (first && access(r->path, F_OK) != 0)
+            NB_WARN("NIBBLE_CONTROL: %s is not there yet, so compression stays on: %s", r->path,
+                    strerror(errno));
+        first = false;
         atomic_fetch_add(&r->looks, 1);
         pthread_mutex_lock(&r->lock);
         pthread_cond_broadcast(&r->cond);

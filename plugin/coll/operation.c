@@ -8,6 +8,7 @@
 
 #include <errno.h>
 
+#include "base/demand.h"
 #include "base/gpu.h"
 #include "base/log.h"
 #include "base/nccl_names.h"
@@ -67,10 +68,13 @@ static void warn_absent(const struct nb_coll_comm *comm)
 {
     struct nb_coll_node *node = comm->node;
 
-    if (comm->comm_id == 0) /* a table before v11 (NCCL 2.27 and older): no users' calls are told there */
+    if (comm->comm_id == 0) { /* a table before v11: no users' calls are told there */
+        nb_demand_fails(comm->ctx, NB_DEMAND_ALL_REDUCE, "NCCL 2.27 and older do not report operations");
         return;
+    }
     if (!nb_queue_is_profiled(comm->records.queue) && !node->warned_profiler) {
         node->warned_profiler = true;
+        nb_demand_fails(comm->ctx, NB_DEMAND_ALL_REDUCE, "NCCL's profiler events do not come here");
         NB_INFO(NCCL_INIT | NCCL_NET,
                 "NCCL's profiler events do not come here, so all-reduces are not compressed: another "
                 "profiler plugin is in "
@@ -79,6 +83,7 @@ static void warn_absent(const struct nb_coll_comm *comm)
     }
     if (!nb_tuner_seen(comm->ctx) && !node->warned_tuner) {
         node->warned_tuner = true;
+        nb_demand_fails(comm->ctx, NB_DEMAND_TUNER, "NCCL does not ask this plugin's tuner");
         NB_INFO(NCCL_INIT | NCCL_NET,
                 "NCCL does not ask this plugin's tuner, so it seldom chooses CollNet by itself: another "
                 "tuner plugin is in "

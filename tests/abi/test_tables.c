@@ -127,10 +127,11 @@ START_TEST(finalize_of_the_wrong_context_is_refused)
 END_TEST
 
 /* Where one fails on one node alone, NCCL ends the job or hangs: all nodes decline instead (tests/harness/bringup). */
-START_TEST(a_bad_setting_is_named_and_fails_no_init)
+START_TEST(a_bad_setting_fails_no_init_but_stops_the_job)
 {
     ncclNetCommConfig_v12_t config = {.trafficClass = NCCL_NET_TRAFFIC_CLASS_UNDEF};
-    void *net = NULL, *coll = NULL;
+    void *net = NULL, *coll = NULL, *listener = NULL;
+    char handle[NCCL_NET_HANDLE_MAXSIZE];
     int n = 0, m = 0;
     setenv("NIBBLE_UNIT_BYTES", "many", 1);
     setenv("NIBBLE_UNIT_BITES", "4096", 1);
@@ -144,8 +145,18 @@ START_TEST(a_bad_setting_is_named_and_fails_no_init)
     ok(NET(12)->devices(&n));
     ok(COLLNET(12)->devices(&m));
     ck_assert(n == m && n > 0);
+    /* NCCL would go on without CollNet; so that the job stops, nothing can be connected. */
+    ck_assert_int_eq(NET(12)->listen(net, 0, handle, &listener), ncclInvalidUsage);
+    ck_assert_ptr_null(listener);
+    ck_assert(capture_has("the job stops, since NIBBLE_REQUIRE has settings"));
     ok(NET(12)->finalize(net));
     ok(COLLNET(12)->finalize(coll));
+    setenv("NIBBLE_REQUIRE", "none", 1);
+    ok(NET(12)->init(&net, 1, &config, capture_log, NULL));
+    ok(NET(12)->listen(net, 0, handle, &listener));
+    ok(NET(12)->closeListen(listener));
+    ok(NET(12)->finalize(net));
+    unsetenv("NIBBLE_REQUIRE");
     unsetenv("NIBBLE_UNIT_BITES");
     unsetenv("NIBBLE_GRAD");
     setenv("NIBBLE_UNIT_BYTES", "4096", 1);
@@ -515,7 +526,7 @@ int main(void)
     tcase_add_test(tc, every_release_finds_its_newest_version);
     tcase_add_test(tc, one_banner_and_the_halves_end_in_any_order);
     tcase_add_test(tc, finalize_of_the_wrong_context_is_refused);
-    tcase_add_test(tc, a_bad_setting_is_named_and_fails_no_init);
+    tcase_add_test(tc, a_bad_setting_fails_no_init_but_stops_the_job);
     tcase_add_loop_test(tc, both_halves_show_the_same_devices_in_every_version, 0, 2);
     tcase_add_test(tc, largest_window_is_made_of_whole_units);
     tcase_add_test(tc, net_survives_null);

@@ -9,6 +9,7 @@
 
 #include "base/log.h"
 #include "base/params.h"
+#include "base/params_effect.h"
 #include "tests/base/capture.h"
 #include "tests/base/environment.h"
 
@@ -176,11 +177,46 @@ START_TEST(unknown_names_are_refused_with_a_proposal)
     ck_assert(capture_has("unknown setting NIBBLE_CREDIT (did you mean NIBBLE_CREDITS?)"));
     ck_assert_int_eq(load_with("NIBBLE_TCP_STREAM", ""), -EINVAL); /* even when empty */
     ck_assert(capture_has("NIBBLE_TCP_STREAM (did you mean NIBBLE_TCP_STREAMS?)"));
-    ck_assert_int_eq(load_with("NIBBLE_", "1"), -EINVAL);
+    ck_assert_int_eq(load_with("NIBBLE_WARMUP", "5"), -EINVAL);
+    ck_assert(capture_has("NIBBLE_WARMUP (did you mean NIBBLE_WARMUP_STEPS?)"));
+    must_take("NIBBLER", "1"); /* not ours */
+}
+END_TEST
+
+START_TEST(names_that_are_near_no_setting_are_told_and_ignored)
+{
     char longest[200] = "NIBBLE_";
     memset(longest + 7, 'X', sizeof(longest) - 8);
-    ck_assert_int_eq(load_with(longest, "1"), -EINVAL);
-    must_take("NIBBLER", "1"); /* not ours */
+    /* The last three are what Kubernetes makes of services named nibble, nibble-train and nibble-net. */
+    const char *const names[] = {"NIBBLE_",
+                                 longest,
+                                 "NIBBLE_HOME",
+                                 "NIBBLE_PORT",
+                                 "NIBBLE_TRAIN_SERVICE_HOST",
+                                 "NIBBLE_NET_SERVICE_PORT"};
+
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        ck_assert_msg(load_with(names[i], "1") == 0, "%s: %s", names[i], capture_text);
+        ck_assert_int_eq(capture_warnings, 1);
+        ck_assert(capture_has("is not a setting of nibble's, and ignored"));
+        ck_assert(!capture_has("did you mean"));
+    }
+}
+END_TEST
+
+START_TEST(what_another_setting_leaves_without_effect_is_told)
+{
+    ck_assert_int_eq(load_with(NULL, NULL), 0);
+    ck_assert_int_eq(nb_params_tell_pointless(params), 0);
+    setenv("NIBBLE_TUNER", "0", 1);
+    ck_assert_int_eq(load_with("NIBBLE_TUNER_MIN_BYTES", "4096"), 0);
+    ck_assert_int_eq(nb_params_tell_pointless(params), 1);
+    ck_assert(capture_has("setting NIBBLE_TUNER_MIN_BYTES has no effect: NIBBLE_TUNER=0"));
+    ck_assert_int_eq(load_with("NIBBLE_EF_BETA", "0.5"), 0);
+    ck_assert_int_eq(nb_params_tell_pointless(params), 1);
+    setenv("NIBBLE_EF", "ema", 1);
+    ck_assert_int_eq(load_with("NIBBLE_EF_BETA", "0.5"), 0);
+    ck_assert_int_eq(nb_params_tell_pointless(params), 0);
 }
 END_TEST
 
@@ -401,6 +437,8 @@ int main(void)
     tcase_add_test(tc, words_are_strict);
     tcase_add_test(tc, strings_are_copied);
     tcase_add_test(tc, unknown_names_are_refused_with_a_proposal);
+    tcase_add_test(tc, names_that_are_near_no_setting_are_told_and_ignored);
+    tcase_add_test(tc, what_another_setting_leaves_without_effect_is_told);
     tcase_add_test(tc, every_bad_value_is_told_and_a_failed_load_is_tried_again);
     tcase_add_test(tc, objects_do_not_change_and_do_not_know_each_other);
     tcase_add_test(tc, a_list_in_place_of_the_environment);

@@ -225,7 +225,7 @@ static int grid_connects(void)
 static int grid_declined(const char *setting, const char *reason)
 {
     static const char *const env[] = {"NIBBLE_RS=raw", "NIBBLE_CONNECT_TIMEOUT=" HX_LONG,
-                                      "NIBBLE_SCHEDULE=two-level", NULL};
+                                      "NIBBLE_SCHEDULE=two-level", "NIBBLE_REQUIRE=none", NULL};
 
     return declined_by(5, 6, env, setting, reason);
 }
@@ -306,10 +306,11 @@ static int grid_death(void)
 
 /* ---- bad settings ---- */
 
-/* They are no reason to fail on one node alone: it takes part, and all nodes decline and say which it is. */
+/* They are no reason to fail on one node alone: it takes part, and all nodes decline and say which it is. Without
+ * NIBBLE_REQUIRE=none that node's job stops then (tests/abi/test_tables). */
 static int bad_settings(void)
 {
-    static const char *const env[] = {"NIBBLE_CONNECT_TIMEOUT=" HX_LONG, NULL};
+    static const char *const env[] = {"NIBBLE_CONNECT_TIMEOUT=" HX_LONG, "NIBBLE_REQUIRE=none", NULL};
     static const struct {
         const char *setting, *line;
     } bad[] = {

@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which setting means nothing without which value of another one; see params_effect.h. */
+#include "base/params_effect.h"
+
+#include <stdbool.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/params.h"
+
+static bool codes_sums(const struct nb_params *p)
+{
+    return !nb_params_is(p, "NIBBLE_RS", "raw") || !nb_params_is(p, "NIBBLE_AR", "raw");
+}
+
+static bool feeds_back(const struct nb_params *p)
+{
+    return !nb_params_is(p, "NIBBLE_EF", "off") && codes_sums(p);
+}
+
+static bool averages(const struct nb_params *p)
+{
+    return nb_params_is(p, "NIBBLE_EF", "ema") && codes_sums(p);
+}
+
+static bool bounds_gathers(const struct nb_params *p)
+{
+    return nb_params_is(p, "NIBBLE_AG", "delta4");
+}
+
+static bool keeps_references(const struct nb_params *p)
+{
+    return nb_params_is(p, "NIBBLE_AG", "delta4") || nb_params_is(p, "NIBBLE_AG", "exact");
+}
+
+static bool may_use_gpu(const struct nb_params *p)
+{
+    return !nb_params_is(p, "NIBBLE_DEVICE", "host");
+}
+
+static bool may_use_tcp(const struct nb_params *p)
+{
+    return !nb_params_is(p, "NIBBLE_NET", "verbs");
+}
+
+static bool may_forward(const struct nb_params *p)
+{
+    return nb_params_is(p, "NIBBLE_NET", "auto") || nb_params_is(p, "NIBBLE_NET", "forward");
+}
+
+static bool tunes(const struct nb_params *p)
+{
+    return p->tuner != 0;
+}
+
+static bool makes_grids(const struct nb_params *p)
+{
+    return nb_params_is(p, "NIBBLE_SCHEDULE", "auto") || nb_params_is(p, "NIBBLE_SCHEDULE", "two-level");
+}
+
+static const struct {
+    const char *name;
+    bool (*counts)(const struct nb_params *params);
+    const char *because;
+} rules[] = {
+    {"NIBBLE_EF", codes_sums, "NIBBLE_RS=raw and NIBBLE_AR=raw quantize nothing"},
+    {"NIBBLE_EF_BETA", averages, "it belongs to NIBBLE_EF=ema"},
+    {"NIBBLE_EF_RESET", averages, "it belongs to NIBBLE_EF=ema"},
+    {"NIBBLE_EF_BOUND", feeds_back, "no error is carried"},
+    {"NIBBLE_EF_IDENTITY", feeds_back, "no error is carried"},
+    {"NIBBLE_EF_MAX_MB", feeds_back, "no error is carried"},
+    {"NIBBLE_TYPES", codes_sums, "NIBBLE_RS=raw and NIBBLE_AR=raw quantize nothing"},
+    {"NIBBLE_GRAD", codes_sums, "NIBBLE_RS=raw and NIBBLE_AR=raw quantize nothing"},
+    {"NIBBLE_AG_FP32", bounds_gathers, "it belongs to NIBBLE_AG=delta4"},
+    {"NIBBLE_AG_UNTYPED", bounds_gathers, "it belongs to NIBBLE_AG=delta4"},
+    {"NIBBLE_REF_MAX_MB", keeps_references, "NIBBLE_AG keeps no references"},
+    {"NIBBLE_GROUP", makes_grids, "NIBBLE_SCHEDULE makes no grid"},
+    {"NIBBLE_TUNER_MIN_BYTES", tunes, "NIBBLE_TUNER=0"},
+    {"NIBBLE_TUNER_CHUNK_BYTES", tunes, "NIBBLE_TUNER=0"},
+    {"NIBBLE_FORCE_COLLNET", tunes, "NIBBLE_TUNER=0"},
+    {"NIBBLE_GPU_LAUNCH", may_use_gpu, "NIBBLE_DEVICE=host"},
+    {"NIBBLE_GPU_BLOCKS", may_use_gpu, "NIBBLE_DEVICE=host"},
+    {"NIBBLE_GPU_ARENA_MB", may_use_gpu, "NIBBLE_DEVICE=host"},
+    {"NIBBLE_GPU_RESERVE_MB", may_use_gpu, "NIBBLE_DEVICE=host"},
+    {"NIBBLE_GPU_TIMEOUT", may_use_gpu, "NIBBLE_DEVICE=host"},
+    {"NIBBLE_NET_FORWARD", may_forward, "NIBBLE_NET names another transport"},
+    {"NIBBLE_TCP_STREAMS", may_use_tcp, "NIBBLE_NET=verbs"},
+    {"NIBBLE_TCP_PACE_MBPS", may_use_tcp, "NIBBLE_NET=verbs"},
+};
+
+int nb_params_tell_pointless(const struct nb_params *params)
+{
+    int told = 0;
+
+    for (size_t i = 0; i < sizeof(rules) / sizeof(rules[0]); i++) {
+        if (nb_params_is_default(params, rules[i].name) || rules[i].counts(params))
+            continue;
+        NB_INFO(NCCL_INIT | NCCL_NET, "setting %s has no effect: %s", rules[i].name, rules[i].because);
+        told++;
+    }
+    return told;
+}

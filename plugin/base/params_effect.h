@@ -1,0 +1,12 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Settings that another one leaves without effect. */
+#ifndef NIBBLE_BASE_PARAMS_EFFECT_H
+#define NIBBLE_BASE_PARAMS_EFFECT_H
+
+struct nb_params;
+
+/* An INFO line for each setting that differs from its default and means nothing because of another one. Returns how
+ * many. */
+int nb_params_tell_pointless(const struct nb_params *params);
+
+#endif
