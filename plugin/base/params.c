@@ -518,6 +518,26 @@ void nb_params_describe(const struct nb_params *params, char *buf, size_t cap)
     }
 }
 
+void nb_params_each(const struct nb_params *params, void (*see)(void *arg, const struct nb_param_view *view),
+                    void *arg)
+{
+    for (size_t i = 0; i < NB_NDESCS; i++) {
+        const struct nb_param_desc *d = &nb_descs[i];
+        char value[NB_VALUE_TEXT], normal[NB_VALUE_TEXT], allowed[NB_VALUE_TEXT];
+        nb_value_text(d, params, value, sizeof(value));
+        nb_value_text(d, nb_get_defaults(), normal, sizeof(normal));
+        nb_allowed(d, allowed, sizeof(allowed));
+        const struct nb_param_view view = {.name = d->name,
+                                           .value = value,
+                                           .normal = normal,
+                                           .allowed = allowed,
+                                           .help = d->help,
+                                           .agreed = d->agreed,
+                                           .is_default = strcmp(value, normal) == 0};
+        see(arg, &view);
+    }
+}
+
 void nb_params_print_table(FILE *out)
 {
     fputs("| Variable | Default | Allowed | Meaning |\n|---|---|---|---|\n", out);

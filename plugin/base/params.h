@@ -51,6 +51,16 @@ const struct nb_params *nb_params_defaults(void);
 bool nb_params_is_default(const struct nb_params *params, const char *name);
 bool nb_params_is(const struct nb_params *params, const char *name, const char *word);
 
+/* One setting, for a program that shows them all. The texts are valid during the call. */
+struct nb_param_view {
+    const char *name, *value, *normal, *allowed, *help;
+    bool agreed; /* nodes compare it */
+    bool is_default;
+};
+/* Show every setting, in the order of the table. */
+void nb_params_each(const struct nb_params *params, void (*see)(void *arg, const struct nb_param_view *view),
+                    void *arg);
+
 /* Hash over names and values of the AGREED settings and the wire format's version: equal on nodes that can
  * talk to each other. */
 uint64_t nb_params_hash(const struct nb_params *params);

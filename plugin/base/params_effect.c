@@ -88,6 +88,14 @@ static const struct {
     {"NIBBLE_TCP_PACE_MBPS", may_use_tcp, "NIBBLE_NET=verbs"},
 };
 
+const char *nb_params_pointless(const struct nb_params *params, const char *name)
+{
+    for (size_t i = 0; i < sizeof(rules) / sizeof(rules[0]); i++)
+        if (strcmp(rules[i].name, name) == 0 && !rules[i].counts(params))
+            return rules[i].because;
+    return NULL;
+}
+
 int nb_params_tell_pointless(const struct nb_params *params)
 {
     int told = 0;

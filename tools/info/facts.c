@@ -1,0 +1,242 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What this build and this machine have. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "abi/device_list.h"
+#include "base/clock.h"
+#include "base/context.h"
+#include "base/params_effect.h"
+#include "base/random.h"
+#include "base/version.h"
+#include "device/cuda_driver.h"
+#include "info.h"
+#include "nibble/codec.h"
+
+#define VALUES (1u << 20) /* BF16, beyond the caches of one core */
+#define ROUNDS 9
+
+void info_version(struct emit *e)
+{
+    emit_section(e, "version", "nibble");
+    emit_row(e);
+    emit_text(e, "version", nb_version_with_commit());
+    emit_number(e, "wire_format", NB_WIRE_VERSION);
+    emit_number(e, "rules", NB_RULES_VERSION);
+}
+
+struct settings {
+    struct emit *e;
+    const struct nb_params *params;
+    bool all;
+};
+
+static void setting(void *arg, const struct nb_param_view *view)
+{
+    struct settings *s = arg;
+    const char *pointless = nb_params_pointless(s->params, view->name);
+
+    if (view->is_default && !s->all)
+        return;
+    emit_row(s->e);
+    emit_text(s->e, "name", view->name);
+    emit_text(s->e, "value", *view->value ? view->value : s->e->json ? "" : "(empty)");
+    if (!view->is_default)
+        emit_text(s->e, "default", *view->normal ? view->normal : s->e->json ? "" : "(empty)");
+    emit_flag(s->e, "compared_by_nodes", view->agreed);
+    if (pointless && !view->is_default)
+        emit_text(s->e, "no_effect", pointless);
+    if (s->all)
+        emit_text(s->e, "meaning", view->help);
+}
+
+void info_settings(struct emit *e, const struct nb_params *params, bool all)
+{
+    struct settings s = {e, params, all};
+
+    emit_section(e, "settings", all ? "settings" : "settings that differ from their defaults");
+    nb_params_each(params, setting, &s);
+}
+
+int info_devices(struct emit *e, struct nb_context *ctx)
+{
+    struct nb_device_list *list = calloc(1, sizeof(*list));
+    int n = 0;
+
+    emit_section(e, "devices", "network devices");
+    if (list && nb_device_list_fill(ctx, list) == 0)
+        n = list->n;
+    for (int i = 0; i < n; i++) {
+        const struct nb_device_info *d = &list->device[i];
+        emit_row(e);
+        emit_text(e, "name", d->net.name);
+        emit_text(e, "transport", ctx->net->ops->name);
+        emit_number(e, "mbit_per_s", d->net.speed_mbps);
+        emit_text(e, "pci", d->net.pci_path);
+        emit_flag(e, "gpu_memory", (d->mem_support & NB_MEM_CUDA) != 0);
+    }
+    free(list);
+    return n;
+}
+
+void info_gpu(struct emit *e)
+{
+    const struct nb_cuda *cu;
+    char why[256];
+    int count = 0;
+
+    emit_section(e, "gpu", "GPU codecs");
+    emit_row(e);
+    if (nb_cuda_open(&cu, why, sizeof(why))) {
+        emit_text(e, "state", "codecs run on the CPU");
+        emit_text(e, "because", why);
+        return;
+    }
+    emit_text(e, "state",
+              cu->image ? "kernels are built in" : "built without kernels: codecs run on the CPU");
+    if (cu->DeviceGetCount(&count) == 0)
+        emit_number(e, "gpus", count);
+    nb_cuda_close();
+}
+
+/* ---- Codecs -------------------------------------------------------------------------------------------- */
+
+struct data {
+    uint16_t *values, *before, *out;
+    uint8_t *coded, *ulp;
+    size_t cap, len, ulp_cap, ulp_len;
+    int8_t *err;
+    uint8_t *scale;
+};
+
+static bool work_memcpy(struct data *d)
+{
+    memcpy(d->out, d->values, 2 * VALUES);
+    return true;
+}
+
+static bool work_encode(struct data *d)
+{
+    const struct nb_ef ef = {
+        .err = d->err, .scale = d->scale, .mode = NB_EF_FULL, .beta = 0.8f, .bound = 0.2f};
+    const ssize_t n = nb_encode(NB_CODEC_INT4, NB_BF16, d->values, VALUES, 0, &ef, d->coded, d->cap, NULL);
+
+    d->len = n > 0 ? (size_t)n : 0;
+    return n > 0;
+}
+
+static bool work_decode(struct data *d)
+{
+    const struct nb_source s = {NB_CODEC_INT4, d->coded, d->len};
+
+    return nb_reduce(NB_BF16, &s, 1, d->out, VALUES, 0, d->out) == 0;
+}
+
+static bool work_ulp_encode(struct data *d)
+{
+    const ssize_t n =
+        nb_ulp_encode(NB_ULP_16, d->values, d->before, 2 * VALUES, SIZE_MAX, d->ulp, d->ulp_cap);
+
+    d->ulp_len = n > 0 ? (size_t)n : 0;
+    return n > 0;
+}
+
+static bool work_ulp_decode(struct data *d)
+{
+    return nb_ulp_decode(NB_ULP_16, d->ulp, d->ulp_len, d->before, 2 * VALUES, d->out) == 0;
+}
+
+static int ascending(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+
+    return x < y ? -1 : x > y;
+}
+
+/* GB of values a second, the median of some rounds; NAN: it fails. */
+static double speed_of(bool (*work)(struct data *), struct data *d)
+{
+    double seconds[ROUNDS];
+
+    for (int i = -1; i < ROUNDS; i++) {
+        const uint64_t from = nb_now_ns();
+        if (!work(d))
+            return NAN;
+        if (i >= 0)
+            seconds[i] = 1e-9 * (double)(nb_now_ns() - from);
+    }
+    qsort(seconds, ROUNDS, sizeof(seconds[0]), ascending);
+    return 2e-9 * VALUES / seconds[ROUNDS / 2];
+}
+
+/* Like gradients, and like weights before and after a step. */
+static void fill(struct data *d)
+{
+    uint64_t state = 1;
+
+    for (size_t i = 0; i < VALUES; i++) {
+        state = state * 6364136223846793005u + 1442695040888963407u;
+        const uint32_t r = (uint32_t)(state >> 32);
+        d->values[i] = (uint16_t)((r & 0x807f) | (0x3a00 + (r >> 20 & 0x180)));
+        d->before[i] = (uint16_t)(d->values[i] + (r >> 24 & 1));
+    }
+}
+
+static void speeds(struct emit *e, struct data *d)
+{
+    static const struct {
+        const char *name;
+        bool (*work)(struct data *);
+    } rows[] = {
+        {"memcpy", work_memcpy},
+        {"encode_with_feedback", work_encode},
+        {"decode_and_add", work_decode},
+        {"difference", work_ulp_encode},
+        {"difference_decode", work_ulp_decode},
+    };
+
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
+        emit_number(e, rows[i].name, speed_of(rows[i].work, d));
+}
+
+static void measure(struct emit *e)
+{
+    struct data d = {.cap = nb_encode_bound(NB_CODEC_INT4, NB_BF16, VALUES),
+                     .ulp_cap = nb_ulp_bound(NB_ULP_16, 2 * VALUES)};
+
+    d.values = malloc(2 * VALUES);
+    d.before = malloc(2 * VALUES);
+    d.out = calloc(2, VALUES);
+    d.coded = malloc(d.cap);
+    d.ulp = malloc(d.ulp_cap);
+    d.err = calloc(1, nb_ef_err_bytes(VALUES));
+    d.scale = calloc(1, nb_ef_scale_bytes(VALUES));
+    if (d.values && d.before && d.out && d.coded && d.ulp && d.err && d.scale) {
+        fill(&d);
+        emit_section(e, "codec_speed", "codec speed on one core, BF16, GB of values a second");
+        emit_row(e);
+        emit_text(e, "variant", nb_variant_name(nb_codec_selected()));
+        speeds(e, &d);
+    }
+    free(d.values);
+    free(d.before);
+    free(d.out);
+    free(d.coded);
+    free(d.ulp);
+    free(d.err);
+    free(d.scale);
+}
+
+void info_codecs(struct emit *e, bool speed)
+{
+    emit_section(e, "codecs", "codec variants of the CPU (all give the same bytes)");
+    for (int v = NB_VARIANT_PORTABLE; v < NB_VARIANT_COUNT; v++) {
+        emit_row(e);
+        emit_text(e, "name", nb_variant_name((enum nb_variant)v));
+        emit_flag(e, "available", nb_codec_available((enum nb_variant)v) != 0);
+        emit_flag(e, "in_force", nb_codec_selected() == (enum nb_variant)v);
+    }
+    if (speed)
+        measure(e);
+}

@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The sections of nibble-info. */
+#ifndef NIBBLE_TOOLS_INFO_H
+#define NIBBLE_TOOLS_INFO_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "emit.h"
+
+struct nb_params;
+struct nb_context;
+
+struct info_options {
+    const char *python; /* the interpreter whose PyTorch is asked for; "": none */
+    const char *nccl;   /* a file; NULL: what is found */
+    bool speed;         /* measure the codecs */
+    bool all;           /* settings that have their defaults, too */
+};
+
+void info_version(struct emit *e);
+/* Settings of the environment that differ from their defaults (all: every one). */
+void info_settings(struct emit *e, const struct nb_params *params, bool all);
+/* Network devices of the started context. Returns how many. */
+int info_devices(struct emit *e, struct nb_context *ctx);
+/* Variants of the codecs and, if wished, the speed of the one in force: some tenths of a second. */
+void info_codecs(struct emit *e, bool speed);
+void info_gpu(struct emit *e);
+/* The NCCL that a program of this environment loads, and PyTorch's, and what works under each. */
+void info_nccl(struct emit *e, const struct info_options *options);
+
+/* What nibble can do under a version of NCCL, as ncclGetVersion counts: 22807 is 2.28.7. */
+struct info_support {
+    int net, tuner, profiler; /* versions of the tables that are used; 0: none */
+    const char *note;         /* "" or a remark */
+};
+/* False: nothing (older than 2.20). Versions later than those known are taken for the last one, with a note. */
+bool info_support_of(int version, struct info_support *support);
+
+#endif

@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* nibble-info: what this build is, what it finds on this machine, and what would be in force here. */
+#include <errno.h>
+#include <getopt.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "abi/context.h"
+#include "base/demand.h"
+#include "base/log.h"
+#include "base/params.h"
+#include "base/version.h"
+#include "info.h"
+#include "policy/job.h"
+
+static const char help[] =
+    "usage: nibble-info [OPTION]...\n\n"
+    "What this build of nibble is, and what it finds here: settings of the environment, network devices, "
+    "codecs,\n"
+    "GPU, NCCL and what is compressed under it. Nothing is sent anywhere.\n\n"
+    "  --json           one JSON object instead of text\n"
+    "  --all            all settings with their meaning, not only those that differ from their defaults\n"
+    "  --no-speed       do not measure the codecs\n"
+    "  --nccl FILE      this NCCL library, instead of looking for it\n"
+    "  --python NAME    the interpreter whose packages are asked for PyTorch (default python3; \"\": none)\n"
+    "  --version, --help\n\n"
+    "Exit status: 0; 1 where a setting is bad or no network device is usable; 2 for a wrong call.\n";
+
+/* Warnings, which are facts here. */
+static char problems[32][1024];
+static unsigned nproblems;
+
+__attribute__((format(printf, 5, 6))) static void note(ncclDebugLogLevel level, unsigned long flags,
+                                                       const char *file, int line, const char *fmt, ...)
+{
+    va_list ap;
+
+    (void)flags, (void)file, (void)line;
+    if (level != NCCL_LOG_WARN || nproblems == sizeof(problems) / sizeof(problems[0]))
+        return;
+    va_start(ap, fmt);
+    vsnprintf(problems[nproblems++], sizeof(problems[0]), fmt, ap);
+    va_end(ap);
+}
+
+/* Settings as the plugin would take them. Returns whether all are good. */
+static bool read_settings(struct nb_params **params)
+{
+    char wrong[512];
+    const char *name;
+
+    if (nb_params_read_anyway(params)) {
+        fprintf(stderr, "nibble-info: no memory\n");
+        exit(1);
+    }
+    if (nb_demand_check((*params)->require, wrong, sizeof(wrong))) {
+        NB_WARN("%s", wrong);
+        nb_params_give_up(*params, "NIBBLE_REQUIRE", wrong);
+    }
+    while (nb_job_check_settings(*params, &name, wrong, sizeof(wrong))) {
+        NB_WARN("%s", wrong);
+        nb_params_give_up(*params, name, wrong);
+    }
+    return !(*params)->bad_setting[0];
+}
+
+/* Devices as a job would see them. Returns how many. */
+static int devices(struct emit *e, const struct nb_params *params)
+{
+    struct nb_context *ctx = calloc(1, sizeof(*ctx));
+    int n = 0;
+
+    if (!ctx || nb_context_init(ctx, NULL)) {
+        free(ctx);
+        return 0;
+    }
+    ctx->params = params;
+    if (nb_context_start(ctx, NULL) == 0)
+        n = info_devices(e, ctx);
+    else
+        emit_section(e, "devices", "network devices");
+    nb_context_stop(ctx);
+    nb_context_fini(ctx);
+    free(ctx);
+    return n;
+}
+
+static void tell_problems(struct emit *e)
+{
+    emit_section(e, "problems", "problems");
+    for (unsigned i = 0; i < nproblems; i++) {
+        emit_row(e);
+        emit_text(e, "text", problems[i]);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    static const struct option long_options[] = {
+        {"json", no_argument, NULL, 'j'},         {"all", no_argument, NULL, 'a'},
+        {"no-speed", no_argument, NULL, 's'},     {"nccl", required_argument, NULL, 'n'},
+        {"python", required_argument, NULL, 'p'}, {"version", no_argument, NULL, 'v'},
+        {"help", no_argument, NULL, 'h'},         {0},
+    };
+    struct info_options options = {.python = "python3", .speed = true};
+    struct nb_params *params;
+    struct emit e;
+    bool json = false, good;
+    int c;
+
+    while ((c = getopt_long(argc, argv, "", long_options, NULL)) != -1) {
+        switch (c) {
+        case 'j': json = true; break;
+        case 'a': options.all = true; break;
+        case 's': options.speed = false; break;
+        case 'n': options.nccl = optarg; break;
+        case 'p': options.python = optarg; break;
+        case 'v': printf("nibble-info %s\n", nb_version_with_commit()); return 0;
+        case 'h': fputs(help, stdout); return 0;
+        default: fputs("try nibble-info --help\n", stderr); return 2;
+        }
+    }
+    if (optind < argc) {
+        fprintf(stderr, "nibble-info: \"%s\" is not an option; try --help\n", argv[optind]);
+        return 2;
+    }
+    setenv("NCCL_DEBUG", "WARN", 1); /* warnings come to note(), and not to stderr as well */
+    nb_log_set(note);
+    good = read_settings(&params);
+    emit_begin(&e, stdout, json);
+    info_version(&e);
+    info_settings(&e, params, options.all);
+    good &= devices(&e, params) > 0;
+    info_codecs(&e, options.speed);
+    info_gpu(&e);
+    info_nccl(&e, &options);
+    tell_problems(&e);
+    nb_params_free(params);
+    return emit_end(&e) || !good;
+}

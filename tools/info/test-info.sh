@@ -1,0 +1,76 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# nibble-info: text and JSON say what is there, bad settings are problems, NCCL's release decides what works.
+set -u
+builddir=${NB_BUILDDIR:-.}
+info="$builddir/tools/nibble-info"
+tmp=$(mktemp -d) || exit 1
+trap 'rm -rf "$tmp"' EXIT
+export NCCL_SOCKET_IFNAME=lo NIBBLE_NET=tcp
+unset NCCL_DEBUG
+failed=0
+
+fail()
+{
+    echo "FAIL: $*"
+    failed=1
+}
+
+# say PATTERN ARGUMENTS...: status 0 and a line with it.
+say()
+{
+    pattern=$1
+    shift
+    "$info" --no-speed --python "" "$@" >"$tmp/out" 2>"$tmp/err" || fail "status $? of: $*: $(cat "$tmp/err")"
+    grep -q -- "$pattern" "$tmp/out" || { fail "no \"$pattern\" in:"; cat "$tmp/out"; }
+    [ -s "$tmp/err" ] && fail "on stderr: $(cat "$tmp/err")"
+}
+
+say '^  lo  transport=tcp'
+say 'portable  available=yes'
+NIBBLE_CREDITS=7 say 'NIBBLE_CREDITS  value=7  default=48'
+NIBBLE_TUNER=0 NIBBLE_TUNER_MIN_BYTES=1 say 'no_effect=NIBBLE_TUNER=0'
+NIBBLE_HOME=/x say 'NIBBLE_HOME is not a setting'
+say 'NIBBLE_RS  value=int4  compared_by_nodes=yes  meaning=' --all
+
+# Bad settings are told, and the status says so.
+NIBBLE_CREDITS=many NIBBLE_RSS=int4 NIBBLE_REQUIRE=what "$info" --no-speed --python "" >"$tmp/out" 2>/dev/null
+[ $? = 1 ] || fail "bad settings: status $?"
+for part in "NIBBLE_CREDITS=many: it must be" "did you mean NIBBLE_RS?" 'NIBBLE_REQUIRE=what: "what"'; do
+    grep -q -F -- "$part" "$tmp/out" || fail "not told: $part"
+done
+"$info" --nonsense >"$tmp/out" 2>&1
+[ $? = 2 ] || fail "a wrong option: status $?"
+"$info" --version | grep -q '^nibble-info [0-9]' || fail "--version"
+
+# Releases of NCCL, as libraries that only tell their version.
+release()
+{
+    echo "int ncclGetVersion(int *v) { *v = $1; return 0; }" >"$tmp/nccl.c"
+    ${NB_CC:-cc} -shared -fPIC -o "$tmp/nccl-$1.so" "$tmp/nccl.c" || { echo "SKIP: no compiler for releases"; return 1; }
+    say "$2" --nccl "$tmp/nccl-$1.so"
+}
+release 22304 'version=2.23.4  net_table=8  tuner_table=0  profiler_table=0 .*all_reduce=raw' &&
+    release 22703 'version=2.27.3  net_table=10  tuner_table=4  profiler_table=4 .*all_reduce=raw' &&
+    release 22809 'version=2.28.9  net_table=11  tuner_table=5  profiler_table=5 .*all_reduce=quantized' &&
+    release 23004 'version=2.30.4  net_table=12' &&
+    release 23300 'later than the releases' &&
+    release 21900 'problem=older than 2.20'
+say 'problem=.*no-such-file' --nccl /no-such-file
+
+# JSON is JSON, with all sections.
+if command -v python3 >/dev/null 2>&1; then
+    NIBBLE_CREDITS=7 "$info" --json >"$tmp/json" || fail "status $? of --json"
+    python3 - "$tmp/json" <<'END' || fail "the JSON"
+import json, sys
+facts = json.load(open(sys.argv[1]))
+for key in "version settings devices codecs codec_speed gpu nccl problems".split():
+    assert isinstance(facts[key], list), key
+settings = {s["name"]: (s["value"], s["default"]) for s in facts["settings"]}
+assert settings == {"NIBBLE_CREDITS": ("7", "48"), "NIBBLE_NET": ("tcp", "auto")}, settings
+assert any(c["in_force"] for c in facts["codecs"])
+assert facts["codec_speed"][0]["encode_with_feedback"] > 0
+END
+fi
+[ $failed = 0 ] && echo "PASS: nibble-info"
+exit $failed
