@@ -181,6 +181,9 @@ static bool comparable(const struct sim *s)
 {
     if (s->failed || s->partial)
         return false;
+    for (int i = 0; i < s->plan->nnodes; i++)
+        if (s->plan->params[i].ref_max_mb == 0) /* when owners hear of it is a matter of time */
+            return false;
     for (int i = 0; i < s->plan->nfaults; i++)
         if (!s->plan->fault[i].skip &&
             (s->plan->fault[i].kind == SIM_SWITCH || s->plan->fault[i].kind == SIM_NO_MEMORY))
@@ -236,6 +239,8 @@ void sim_run(const struct sim_plan *plan, bool loud, bool tell, struct sim_outco
     memset(out, 0, sizeof(*out));
     out->failed = s->failed;
     sim_judge_results(s, out->result);
+    for (int c = 0; c < plan->ncomms; c++)
+        out->state[c] = sim_judge_states(c);
     memcpy(out->violation, s->violation, sizeof(out->violation));
     out->hash = s->hash;
     out->results = s->results;

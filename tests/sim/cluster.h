@@ -11,6 +11,7 @@ struct sim_outcome {
     uint64_t hash;    /* of the trace */
     uint64_t results; /* of what operations brought: the same whatever the time, where nothing failed */
     uint64_t result[SIM_COMMS][SIM_OPS]; /* of each operation, of all nodes together; 0: there is none */
+    uint64_t state[SIM_COMMS];           /* of residuals and references at the end, likewise */
     bool comparable; /* all operations are complete, and nothing but time makes a difference to them */
     uint64_t events, windows, operations, messages;
     int64_t ended; /* virtual ns */

@@ -7,8 +7,10 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "coll/comm.h"
 #include "device/device.h"
 #include "sim/fault.h"
+#include "sim/judge.h"
 #include "sim/memory.h"
 #include "sim/node.h"
 
@@ -186,13 +188,14 @@ static void *late_alloc(struct nb_device *dev, enum nb_place place, size_t bytes
 
 static void late_free(struct nb_device *dev, enum nb_place place, void *p, size_t bytes)
 {
+    const struct late *d = late_of(dev);
+    const struct nb_coll_comm *comm = d->sim->node[d->node]->proxy[d->comm].coll;
     void *at;
 
-    (void)dev;
-    (void)place;
-    (void)bytes;
     if (!p)
         return;
+    if (place == NB_PLACE_STATE && comm && p != comm->reduce.partial) /* sums under way are no state */
+        sim_judge_state(d->sim, d->node, d->comm, nb_hash64(p, bytes, 0));
     memcpy(&at, (char *)p - sizeof(void *), sizeof(void *));
     free(at);
 }

@@ -382,17 +382,24 @@ bool sim_fault_device(struct sim *s, int node, int comm, enum sim_fault_kind *ki
     return false;
 }
 
-void sim_fault_damaged(struct sim *s, int comm, bool covered)
+void sim_fault_damaged(struct sim *s, int comm, enum sim_cover cover)
 {
-    if (!covered)
+    static const enum sim_verdict verdicts[] = {[SIM_NOT_CHECKED] = SIM_MAY_FAIL,
+                                                [SIM_FOUND] = SIM_FATAL,
+                                                [SIM_READ] = SIM_FATAL,
+                                                [SIM_RESENT] = SIM_MENDED,
+                                                [SIM_RESENT_TWICE] = SIM_MAY_FAIL};
+
+    sim_judge_damage(comm);
+    if (cover == SIM_NOT_CHECKED)
         sim_judge_unchecked(s, comm);
+    if (cover == SIM_READ)
+        sim_judge_quiet(comm);
     for (int i = 0; i < s->plan->nfaults; i++) {
         const struct sim_fault *f = &s->plan->fault[i];
         if (s->fault_state[i] == TAKEN && (f->kind == SIM_FLIP || f->kind == SIM_TRUNCATE)) {
             s->fault_state[i] = HEALED;
-            /* An exact difference that does not fit is asked for again. */
-            judge(s, f, f->kind == SIM_FLIP && f->amount & 1 ? SIM_MAY_FAIL : SIM_FATAL, comm, f->node,
-                  f->peer, soon(s));
+            judge(s, f, verdicts[cover], comm, f->node, f->peer, soon(s));
         }
     }
 }

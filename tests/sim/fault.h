@@ -15,8 +15,16 @@ void sim_fault_event(struct sim *s, const struct sim_event *event);
 
 /* Asked by a device for each work: whether one of these faults is meant for it now. */
 bool sim_fault_device(struct sim *s, int node, int comm, enum sim_fault_kind *kind);
-/* Told by the network: a message of the communicator has been damaged, where a check covers it or not. */
-void sim_fault_damaged(struct sim *s, int comm, bool covered);
+/* What is promised of a byte of a message (docs/messages.md). */
+enum sim_cover {
+    SIM_NOT_CHECKED, /* results may be wrong */
+    SIM_FOUND,       /* the communicator fails at once */
+    SIM_READ,        /* ... when it is read, at the latest */
+    SIM_RESENT,      /* the receiver asks for the bytes again */
+    SIM_RESENT_TWICE /* it was a second time already */
+};
+/* Told by the network: such a byte of a message of the communicator has been damaged. */
+void sim_fault_damaged(struct sim *s, int comm, enum sim_cover cover);
 
 /* How many of each kind took effect, in all runs of this process. */
 extern uint64_t sim_fault_count[SIM_FAULTS];

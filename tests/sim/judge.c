@@ -27,6 +27,8 @@ struct fate {
     int nculprits;
     uint64_t *hash;  /* [nops] of an all-reduce's (all-gather's) result, by the first node that has it */
     uint64_t *every; /* [nops] of all nodes' */
+    uint64_t state;  /* hashes of residuals and references at their end */
+    bool damaged;    /* bytes may have to be had again */
     bool differs;    /* members have settings that must agree, and do not */
     bool unchecked;  /* results are not promised */
     bool quiet;      /* a connection has ended, which only shows when it is used */
@@ -73,6 +75,11 @@ void sim_judge_unchecked(struct sim *s, int comm)
 void sim_judge_quiet(int comm)
 {
     judges.fate[comm].quiet = true;
+}
+
+void sim_judge_damage(int comm)
+{
+    judges.fate[comm].damaged = true;
 }
 
 bool sim_judge_promises(int comm)
@@ -293,7 +300,7 @@ static void judge_failure(struct sim *s, struct sim_proxy *p)
     p->failed_at = s->now;
     sim_trace(s, "has failed", p->node->number, p->index, nb_comm_failed(p->coll), text);
     s->progress = s->now;
-    if (f->verdict == SIM_SURVIVES)
+    if (f->verdict < SIM_MAY_FAIL)
         sim_violation(s,
                       "node %d: communicator %d has failed, and nothing had happened to it but lateness: %s",
                       p->node->number, p->index, text);
@@ -314,7 +321,7 @@ void sim_judge_connected(struct sim *s, struct sim_proxy *p)
                       (long long)((s->now - p->began) / SIM_MS));
     if (judges.fate[p->index].differs)
         judge_difference(s, p);
-    if (!p->connected || judges.fate[p->index].verdict == SIM_SURVIVES)
+    if (!p->connected || judges.fate[p->index].verdict < SIM_MAY_FAIL)
         return;
     for (unsigned i = 0; i < n->warnings && i < 4; i++) {
         named |= names_culprit(s, p->index, n->number, -1, n->warning[i]);
@@ -327,8 +334,22 @@ void sim_judge_connected(struct sim *s, struct sim_proxy *p)
         sim_violation(s, "node %d: communicator %d is declined without a line", n->number, p->index);
 }
 
+/* Nodes ask for bytes again where references do not fit, which is so after damage alone. */
+static void judge_resends(struct sim *s, const struct sim_proxy *p)
+{
+    struct nb_coll_stats stats;
+
+    nb_coll_get_stats(p->coll, &stats);
+    if (stats.resends && !judges.fate[p->index].damaged)
+        sim_violation(s,
+                      "node %d: communicator %d: bytes were sent again %llu times, and nothing was damaged",
+                      p->node->number, p->index, (unsigned long long)stats.resends);
+}
+
 void sim_judge_closes(struct sim *s, struct sim_proxy *p)
 {
+    if (judges.fate[p->index].verdict < SIM_MAY_FAIL)
+        judge_resends(s, p);
     if (!p->aborts && !p->error_code)
         judge_switch(s, p);
 }
@@ -452,18 +473,31 @@ void sim_judge_end(struct sim *s)
             living++;
             s->partial |= p->done != most;
             connected += p->state != SIM_DECLINED;
-            if (f->verdict == SIM_SURVIVES && (p->done != most || p->error_code))
+            if (f->verdict < SIM_MAY_FAIL && (p->done != most || p->error_code))
                 sim_violation(
                     s,
                     "node %d: communicator %d has completed %d of %d operations, and nothing had happened "
                     "to it but lateness (error %d)",
                     n->number, c, p->done, most, p->error_code);
         }
-        if (connected != 0 && connected != living && f->verdict == SIM_SURVIVES)
+        if (connected != 0 && connected != living && f->verdict < SIM_MAY_FAIL)
             sim_violation(s, "communicator %d stands on %d of %d nodes", c, connected, living);
         for (int k = 0; k < comm->nops; k++)
             s->results = (s->results ^ f->every[k]) * UINT64_C(0x100000001b3);
     }
+}
+
+void sim_judge_state(struct sim *s, int node, int comm, uint64_t hash)
+{
+    const int rank = s->node[node]->proxy[comm].rank;
+
+    sim_trace(s, "state", node, comm, (long)(hash >> 40), NULL);
+    judges.fate[comm].state += hash * (uint64_t)(2 * rank + 1);
+}
+
+uint64_t sim_judge_states(int comm)
+{
+    return judges.fate[comm].state;
 }
 
 void sim_judge_results(const struct sim *s, uint64_t result[SIM_COMMS][SIM_OPS])

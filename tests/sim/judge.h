@@ -24,6 +24,7 @@ extern bool sim_judge_lenient;
 /* What a fault that has taken effect means for communicators. comm -1: all that one of both nodes is in. */
 enum sim_verdict {
     SIM_SURVIVES, /* nothing may come of it */
+    SIM_MENDED,   /* nothing but a warning: what was damaged can be had again */
     SIM_MAY_FAIL, /* either way */
     SIM_FATAL     /* every member fails, unless it has no more need */
 };
@@ -35,6 +36,8 @@ void sim_judge_delay(struct sim *s, int a, int b);
 void sim_judge_quiet(int comm);
 /* A payload of the communicator was damaged that nobody checks: its results are not promised any more. */
 void sim_judge_unchecked(struct sim *s, int comm);
+/* Something of the communicator was damaged. */
+void sim_judge_damage(int comm);
 /* True while they are. */
 bool sim_judge_promises(int comm);
 /* SIM_DUE. */
@@ -51,6 +54,10 @@ void sim_judge_connected(struct sim *s, struct sim_proxy *p);
 void sim_judge_closes(struct sim *s, struct sim_proxy *p);
 /* The end of a run. */
 void sim_judge_end(struct sim *s);
+/* A piece of a communicator's residuals or references is given back: a hash of what was in it. */
+void sim_judge_state(struct sim *s, int node, int comm, uint64_t hash);
+/* What all of those of a communicator were, on all nodes together. */
+uint64_t sim_judge_states(int comm);
 /* What operations brought on all nodes together. */
 void sim_judge_results(const struct sim *s, uint64_t result[SIM_COMMS][SIM_OPS]);
 /* Nothing will happen any more: a violation that tells who waits for what. */

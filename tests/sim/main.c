@@ -118,6 +118,15 @@ static void compare_with_calm(uint64_t seed, const struct sim_outcome *out, stru
                  "lateness",
                  c, op, nb_func_name(calm->comm[c].op[op].func));
     }
+    for (int c = 0; c < calm->ncomms && !result->failed; c++) {
+        if (out->state[c] == other.state[c])
+            continue;
+        result->failed = true;
+        snprintf(result->violation, sizeof(result->violation),
+                 "communicator %d: residuals or references are others at the end than those of the same run "
+                 "without lateness",
+                 c);
+    }
     sim_plan_free(calm);
 }
 

@@ -127,6 +127,12 @@ static void record(struct sim_proxy *p)
                           .heads = 1 << 1,
                           .head = 0};
 
+    if (sim_of(p)->plan->vague[p->node->number] > 0)
+        r.chunk = 0;
+    if (sim_of(p)->plan->vague[p->node->number] > 1) {
+        r.heads = 0x1e; /* any of one to four */
+        r.head = -1;
+    }
     if (sim_of(p)->plan->recorded[p->node->number])
         nb_record_push(p->coll, &r);
 }

@@ -222,8 +222,8 @@ static void match(struct conn *c)
     }
 }
 
-/* Whether the byte of a message is one that some reader compares with a check or hash (docs/messages.md). */
-static bool covered(const struct conn *c, const struct message *m, size_t at)
+/* What is promised of a byte of a message. */
+static enum sim_cover cover_of(const struct conn *c, const struct message *m, size_t at)
 {
     const struct sim_plan *plan = c->sim->plan;
     const struct sim_comm *comm = &plan->comm[c->comm];
@@ -233,19 +233,21 @@ static bool covered(const struct conn *c, const struct message *m, size_t at)
     int header;
 
     if (m->len < NB_MSG_BYTES)
-        return true;
+        return SIM_FOUND;
     memcpy(&token, m->own + 12, 4); /* little-endian, as all tests are */
     header = nb_msg_parse(m->own, m->len, token, SIZE_MAX, &msg, &why);
-    if (header < 0 || at < (size_t)header)
-        return true; /* a header, or no data message: those are checked whole */
+    if (header < 0) /* no data message: those are checked whole, but for what was asked for */
+        return at < NB_CTL_BYTES ? SIM_FOUND : SIM_RESENT_TWICE;
+    if (at < (size_t)header)
+        return SIM_FOUND;
     if (nb_codec_row(msg.codec)->reference)
-        return true;
+        return SIM_RESENT;
     if (!(msg.flags & (NB_MSG_CHECKED | NB_MSG_KEEP)))
-        return false;
+        return SIM_NOT_CHECKED;
     for (int r = 0; r < comm->nmembers; r++)
         if (plan->params[comm->member[r]].payload_check == 2) /* it compares none */
-            return false;
-    return true;
+            return SIM_NOT_CHECKED;
+    return msg.flags & NB_MSG_KEEP ? SIM_RESENT : SIM_READ;
 }
 
 static void damage(struct conn *c, struct message *m)
@@ -253,13 +255,13 @@ static void damage(struct conn *c, struct message *m)
     struct sim *s = c->sim;
     struct sim_network *n = s->network;
     size_t limit = n->damage.limit && n->damage.limit < m->len ? n->damage.limit : m->len, at;
-    bool found = true;
+    enum sim_cover cover = SIM_FOUND;
 
     if (n->damage.what == NONE || n->damage.from != c->from || n->damage.to != c->to || m->len == 0)
         return;
     if (n->damage.what == FLIP) {
         at = n->damage.which / 8 % limit;
-        found = covered(c, m, at);
+        cover = cover_of(c, m, at);
         m->own[at] ^= (uint8_t)(1u << n->damage.which % 8);
     } else {
         m->len -= 1 + n->damage.which % m->len;
@@ -267,7 +269,7 @@ static void damage(struct conn *c, struct message *m)
     n->damage.what = NONE;
     n->damage.comm = c->comm;
     sim_trace(s, "damaged", c->to, c->from, (long)m->len, NULL);
-    sim_fault_damaged(s, c->comm, found);
+    sim_fault_damaged(s, c->comm, cover);
 }
 
 /* The message leaves its sender's memory; the sender is done with it. */

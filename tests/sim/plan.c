@@ -88,6 +88,10 @@ static void draw_own_settings(uint64_t *r, struct nb_params *own)
     own->connect_timeout += (int64_t)below(r, 3);
     own->close_timeout = 1 + (int64_t)below(r, 3);
     own->late_report = 1 + (int64_t)below(r, 5);
+    if (one_in(r, 6))
+        own->ref_max_mb = 0;
+    if (one_in(r, 6))
+        own->ef_max_mb = 0;
 }
 
 /* A setting that must agree, of one node that was configured otherwise. */
@@ -113,9 +117,12 @@ static void draw_differences(uint64_t *r, struct sim_plan *p)
     static const int checks[] = {1, 1, 1, 1, 0, 0, 2, -1}; /* on, auto, off, any on each node */
     const int check = PICK(r, checks);
 
+    const bool vague = one_in(r, 3);
+
     p->uneven = one_in(r, 6);
     for (int i = 0; i < p->nnodes; i++) {
         p->params[i].payload_check = check < 0 ? (int)below(r, 3) : check;
+        p->vague[i] = vague ? (unsigned char)below(r, 3) : 0;
         if (p->uneven && one_in(r, 2))
             draw_own_settings(r, &p->params[i]);
     }
@@ -373,6 +380,7 @@ struct sim_plan *sim_plan_draw(uint64_t seed, const struct sim_options *options)
         draw_comm(&r, p, c);
     draw_faults(&r, p, options);
     p->differs = zeroed((size_t)p->nnodes, sizeof(*p->differs));
+    p->vague = zeroed((size_t)p->nnodes, sizeof(*p->vague));
     if (options->version >= 2) {
         r = hx_seed(seed, 0x73696d, 2);
         draw_differences(&r, p);
@@ -406,6 +414,7 @@ void sim_plan_free(struct sim_plan *p)
     free(p->recorded);
     free(p->fault);
     free(p->differs);
+    free(p->vague);
     free(p);
 }
 

@@ -106,6 +106,7 @@ struct sim_plan {
     int64_t *clock;           /* [nnodes] what the node's clock says at the beginning */
     int64_t *start;           /* [nnodes] when it begins to connect */
     bool *recorded;           /* [nnodes] its NCCL tells of operations */
+    unsigned char *vague;     /* [nnodes] records do not tell: 1 chunks; 2 nor how many heads a node has */
     bool late_device;         /* work is done later */
     bool early;               /* sends are done when they are taken */
     bool eager;               /* a step is repeated until nothing moves, at once */

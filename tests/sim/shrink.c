@@ -107,6 +107,7 @@ static void differences(struct shrink *h)
         WITHOUT(p->nic[i].jitter, 0);
         WITHOUT(p->start[i], 0);
         WITHOUT(p->clock[i], SIM_S);
+        WITHOUT(p->vague[i], 0);
         if (!p->differs[0] && !p->differs[i])
             WITHOUT(p->params[i], p->params[0]);
     }
