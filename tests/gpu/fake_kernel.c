@@ -141,8 +141,8 @@ void fake_kernel(const struct nb_gpu_launch *launch, int stuck)
         if (stops > k && number >= __atomic_load_n(&ring->stop[k % NB_GPU_STOPS], __ATOMIC_RELAXED))
             break;
         if (number == published || stuck) {
-            if (++idle % 64 == 0)
-                usleep(20);
+            if (stuck || ++idle % 64 == 0)
+                usleep(stuck ? 1000 : 20);
             else
                 sched_yield();
             continue;

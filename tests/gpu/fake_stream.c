@@ -133,8 +133,10 @@ static void *stream_main(void *arg)
         if (!it) {
             if (s->end)
                 break;
-            s->busy = 0;
-            pthread_cond_broadcast(&changed);
+            if (s->busy) { /* told once: idle streams that told each other would never sleep */
+                s->busy = 0;
+                pthread_cond_broadcast(&changed);
+            }
             pthread_cond_wait(&changed, &fake_lock);
             continue;
         }
