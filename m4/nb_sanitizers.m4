@@ -1,7 +1,8 @@
 dnl SPDX-License-Identifier: Apache-2.0
 dnl
 dnl NB_SANITIZERS: --enable-asan, --enable-ubsan, --enable-tsan. Sets NB_SAN_CFLAGS, which is used for
-dnl compiling and linking everything, and the conditional NB_SANITIZED.
+dnl compiling and linking everything, NB_NO_TSAN_CFLAGS, which leaves ThreadSanitizer out of a file that has
+dnl no threads but takes much time, and the conditional NB_SANITIZED.
 AC_DEFUN([NB_SANITIZERS], [
     AC_ARG_ENABLE([asan], [AS_HELP_STRING([--enable-asan], [build with AddressSanitizer])],
         [], [enable_asan=no])
@@ -13,6 +14,7 @@ AC_DEFUN([NB_SANITIZERS], [
         [AC_MSG_ERROR([--enable-tsan and --enable-asan exclude each other])])
 
     NB_SAN_CFLAGS=
+    NB_NO_TSAN_CFLAGS=
     nb_sanitizers=
     AS_IF([test "x$enable_asan" != xno],
         [NB_SAN_CFLAGS="$NB_SAN_CFLAGS -fsanitize=address"; nb_sanitizers="$nb_sanitizers address"])
@@ -20,7 +22,7 @@ AC_DEFUN([NB_SANITIZERS], [
         [NB_SAN_CFLAGS="$NB_SAN_CFLAGS -fsanitize=undefined -fno-sanitize-recover=undefined"
          nb_sanitizers="$nb_sanitizers undefined"])
     AS_IF([test "x$enable_tsan" != xno],
-        [NB_SAN_CFLAGS="$NB_SAN_CFLAGS -fsanitize=thread"; nb_sanitizers="$nb_sanitizers thread"
+        [NB_SAN_CFLAGS="$NB_SAN_CFLAGS -fsanitize=thread"; NB_NO_TSAN_CFLAGS=-fno-sanitize=thread; nb_sanitizers="$nb_sanitizers thread"
          # ThreadSanitizer does not understand fences (it may report too much, never too little).
          NB_TRY_FLAG([NB_SAN_CFLAGS], [-Wno-tsan])])
     AS_IF([test -n "$NB_SAN_CFLAGS"], [
@@ -35,6 +37,7 @@ AC_DEFUN([NB_SANITIZERS], [
     ])
     AM_CONDITIONAL([NB_SANITIZED], [test -n "$NB_SAN_CFLAGS"])
     AC_SUBST([NB_SAN_CFLAGS])
+    AC_SUBST([NB_NO_TSAN_CFLAGS])
 ])
 
 dnl NB_COVERAGE: --enable-coverage counts which lines run, for "make coverage". Sets NB_COVERAGE_CFLAGS.

@@ -32,8 +32,7 @@ static int mean_node(struct hx_node *node, void *arg)
         return 1;
     for (int r = 0; r < node->nnodes; r++) {
         sx_block(&spec, r, node->rank, x);
-        for (size_t i = 0; i < spec.count; i++)
-            truth[i] += hx_load(spec.type, x, i);
+        hx_add(spec.type, x, spec.count, truth);
     }
     sx_prepare(node, &spec, &run);
     for (int round = 0; round < ROUNDS; round++) {
@@ -42,8 +41,7 @@ static int mean_node(struct hx_node *node, void *arg)
         hx_where("round %d", round);
         ret = hx_run(comm, &run.op);
         HX_CHECK(ret == ncclSuccess, "round %d: result %d", round, (int)ret);
-        for (size_t i = 0; i < spec.count; i++)
-            sum[i] += hx_load(spec.type, run.recv, i);
+        hx_add(spec.type, run.recv, spec.count, sum);
     }
     for (size_t i = 0; i < spec.count; i++) {
         double d = sum[i] / ROUNDS - truth[i];

@@ -243,10 +243,7 @@ static int foreign_node(struct hx_node *node, void *arg)
         x = malloc(spec.count * hx_type_size(spec.type));
         for (int r = 0; r < node->nnodes; r++) {
             sx_block(&spec, r, node->rank, x);
-            for (size_t i = 0; i < spec.count; i++) {
-                sum[i] += hx_load(spec.type, x, i);
-                energy += hx_load(spec.type, x, i) * hx_load(spec.type, x, i);
-            }
+            energy += hx_add(spec.type, x, spec.count, sum);
         }
         for (size_t k = 0; k < sizeof foreign / sizeof foreign[0]; k++)
             sum[foreign[k].at] = 0;

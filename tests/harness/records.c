@@ -146,8 +146,7 @@ static int mean_node(struct hx_node *node, void *arg)
             return 1;
         hx_where("round %d", round);
         HX_CHECK(hx_run(comm, &run.op) == ncclSuccess, "round %d failed", round);
-        for (size_t i = 0; i < spec.count; i++)
-            sum[i] += hx_load(spec.type, run.recv, i);
+        hx_add(spec.type, run.recv, spec.count, sum);
     }
     for (size_t i = 0; i < spec.count; i++) {
         double d = sum[i] / ROUNDS - truth[i];

@@ -55,11 +55,16 @@ static void poison(char *at, size_t bytes, ncclDataType_t type, bool large)
     /* NaN as float32, 1e30, NaN as two bfloat16, NaN as two float16, NaN as anything, 1e30 as two bfloat16 */
     static const uint32_t pattern[] = {0x7fc00000u, 0x7149f2cau, 0x7fc17fc1u,
                                        0x7e017e01u, 0xffffffffu, 0x71497149u};
-    size_t n = large && hx_type_is_float(type) ? bytes / hx_type_size(type) : 0;
+    enum { PERIOD = 150 }; /* values, after which they come again */
+    char value[PERIOD * sizeof(double)];
+    size_t size = hx_type_size(type);
+    size_t n = large && hx_type_is_float(type) ? bytes / size : 0;
 
-    for (size_t i = 0; i < n; i++)
-        hx_store(type, at, i, i % 3 ? 3000.0 + (double)(i % 50) : -2500.0);
-    for (size_t i = n * hx_type_size(type); i < bytes; i += 4)
+    for (size_t i = 0; i < PERIOD && i < n; i++)
+        hx_store(type, value, i, i % 3 ? 3000.0 + (double)(i % 50) : -2500.0);
+    for (size_t i = 0; i < n; i += PERIOD)
+        memcpy(at + i * size, value, (n - i < PERIOD ? n - i : PERIOD) * size);
+    for (size_t i = n * size; i < bytes; i += 4)
         memcpy(at + i, &pattern[i / 4 % 6], bytes - i < 4 ? bytes - i : 4);
 }
 

@@ -402,6 +402,7 @@ ncclResult_t hx_p2p_close(struct hx_p2p *p2p);
 size_t hx_type_size(ncclDataType_t type); /* 0 when unknown */
 const char *hx_type_name(ncclDataType_t type);
 bool hx_type_is_float(ncclDataType_t type);
+/* Like the functions below up to hx_nmse, for memory of the calling thread: ThreadSanitizer does not watch them. */
 /* Value i of an array. Stores round to nearest even; integers wrap. 64-bit integers lose bits beyond 2^53. */
 double hx_load(ncclDataType_t type, const void *buf, size_t i);
 void hx_store(ncclDataType_t type, void *buf, size_t i, double value);
@@ -418,7 +419,10 @@ void hx_fill(ncclDataType_t type, void *buf, size_t n, uint64_t seed, enum hx_fi
 /* acc[i] = acc[i] op x[i] over n values of `type`, each result rounded to the type (so exact data stay exact,
  * and integers wrap as they should, 64 bits too). Sum, prod, max, min. */
 void hx_accumulate(ncclDataType_t type, ncclRedOp_t op, void *acc, const void *x, size_t n);
-/* Sum of squared differences over the sum of squares of the reference (0 over 0 is 0). */
+/* sum[i] += x[i] over n values of `type`; returns the sum of their squares. */
+double hx_add(ncclDataType_t type, const void *x, size_t n, double *sum);
+/* Sum of squared differences, and that over the sum of squares of the reference (0 over 0 is 0). */
+double hx_squared_error(const double *ref, ncclDataType_t type, const void *got, size_t n);
 double hx_nmse(const double *ref, ncclDataType_t type, const void *got, size_t n);
 uint64_t hx_hash(const void *data, size_t bytes);
 /* Index of the first value that differs bitwise, or -1. */

@@ -12,6 +12,18 @@
 
 #include "harness.h"
 
+/* hx_rand for loops. */
+static inline uint64_t hx_next_random(uint64_t *state)
+{
+    uint64_t x = *state;
+
+    x ^= x >> 12;
+    x ^= x << 25;
+    x ^= x >> 27;
+    *state = x;
+    return x * 0x2545F4914F6CDD1Dull;
+}
+
 #define HX_LOG_BYTES (256u << 10)
 #define HX_MAX_HOSTS 2
 #define HX_BOX_BYTES 4096u

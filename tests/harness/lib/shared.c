@@ -42,13 +42,7 @@ void hx_sleep(double seconds)
 
 uint64_t hx_rand(uint64_t *state)
 {
-    uint64_t x = *state;
-
-    x ^= x >> 12;
-    x ^= x << 25;
-    x ^= x >> 27;
-    *state = x;
-    return x * 0x2545F4914F6CDD1Dull;
+    return hx_next_random(state);
 }
 
 uint64_t hx_rand_below(uint64_t *state, uint64_t n)

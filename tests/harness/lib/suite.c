@@ -127,24 +127,15 @@ int sx_check(struct hx_node *node, struct sx_run *run)
             rc = hx_fail("%s: value %ld is %.9g, should be %.9g", sx_describe(s), bad,
                          hx_load(s->type, run->recv, (size_t)bad), hx_load(s->type, acc, (size_t)bad));
     } else {
-        double *sum = calloc(s->count, sizeof *sum), err = 0, energy = 0;
+        double *sum = calloc(s->count, sizeof *sum), err, energy = 0;
 
         if (!sum)
             abort();
         for (int r = 0; r < node->nnodes; r++) {
             sx_block(s, r, which, x);
-            for (size_t i = 0; i < s->count; i++) {
-                double v = hx_load(s->type, x, i);
-
-                sum[i] += v;
-                energy += v * v;
-            }
+            energy += hx_add(s->type, x, s->count, sum);
         }
-        for (size_t i = 0; i < s->count; i++) {
-            double d = hx_load(s->type, run->recv, i) - sum[i];
-
-            err += d * d;
-        }
+        err = hx_squared_error(sum, s->type, run->recv, s->count);
         free(sum);
         run->nmse = energy > 0 ? err / energy : err;
         if (!(run->nmse <= s->max_nmse))
