@@ -35,9 +35,10 @@ says()
 # Text of our own where the machine has no licenses: the sources will do.
 [ -d /usr/share/common-licenses ] || set -- --text "${NB_SRCDIR:-.}/plugin"
 
-# With sanitizers fewer steps, too few for the plugin to recognise a gradient: it is told.
+# With sanitizers less text and fewer steps, too few for the plugin to recognise a gradient: it is told.
 quick="--quick"
 if [ -n "${NB_SANITIZE-}" ]; then
+    set -- --context 32 --batch 1 "$@"
     quick="--quick --steps 12"
     NIBBLE_GRAD=all
     NIBBLE_WARMUP_STEPS=2
