@@ -181,9 +181,15 @@ static bool comparable(const struct sim *s)
 {
     if (s->failed || s->partial)
         return false;
-    for (int i = 0; i < s->plan->nnodes; i++)
+    for (int i = 0; i < s->plan->nnodes; i++) {
+        const bool told = s->plan->recorded[i] && strcmp(s->plan->params[i].grad, "all") == 0;
         if (s->plan->params[i].ref_max_mb == 0) /* when owners hear of it is a matter of time */
             return false;
+        /* Buffers are known again, and gradients, by the order of all calls of a job, which is that in which they are
+         * taken up where nobody tells (policy/job.h). */
+        if (s->plan->ncomms > 1 && !told)
+            return false;
+    }
     for (int i = 0; i < s->plan->nfaults; i++)
         if (!s->plan->fault[i].skip &&
             (s->plan->fault[i].kind == SIM_SWITCH || s->plan->fault[i].kind == SIM_NO_MEMORY))
