@@ -361,6 +361,31 @@ START_TEST(connection_breaks)
 }
 END_TEST
 
+/* Until NCCL closes it, a communicator that has failed leaves the engine's thread asleep, whoever was ahead of whom
+ * when it happened. */
+START_TEST(sleeps_until_closed)
+{
+    const int64_t least = SECOND / 100;
+
+    for (int i = 1; i < NODES; i++) {
+        node[i].held_off = true;
+        post(i);
+        for (int c = 0; c < NB_CLASS_CONTROL; c++)
+            node[i].comm->fair[c] = (struct nb_fair){.bounded = 1, .until_ns = node[i].now};
+    }
+    die(0);
+    for (int i = 1; i < NODES; i++)
+        while (!nb_comm_failed(node[i].comm))
+            turn();
+    for (int i = 1; i < NODES; i++) {
+        int64_t until;
+        while (step(&node[i], &until))
+            ;
+        ck_assert_int_ge(until - node[i].now, least);
+    }
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("coll/fail");
@@ -375,6 +400,7 @@ int main(void)
     tcase_add_loop_test(c, gives_up, 0, NODES);
     tcase_add_loop_test(c, says_so_late, 0, 4);
     tcase_add_test(c, connection_breaks);
+    tcase_add_test(c, sleeps_until_closed);
     suite_add_tcase(suite, c);
     srunner_run_all(runner, CK_ENV);
     failed = srunner_ntests_failed(runner);
