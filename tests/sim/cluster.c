@@ -182,10 +182,11 @@ static bool comparable(const struct sim *s)
     if (s->failed || s->partial)
         return false;
     for (int i = 0; i < s->plan->nnodes; i++) {
-        const bool told = s->plan->recorded[i] && strcmp(s->plan->params[i].grad, "all") == 0;
-        if (s->plan->params[i].ref_max_mb == 0) /* when owners hear of it is a matter of time */
+        const struct nb_params *p = &s->plan->params[i];
+        const bool told = s->plan->recorded[i] && strcmp(p->grad, "all") == 0 && p->warmup_steps == 0;
+        if (p->ref_max_mb == 0) /* when owners hear of it is a matter of time */
             return false;
-        /* Buffers are known again, and gradients, by the order of all calls of a job, which is that in which they are
+        /* Buffers are known again, and gradients and steps, by the order of all calls of a job, which is that in which they are
          * taken up where nobody tells (policy/job.h). */
         if (s->plan->ncomms > 1 && !told)
             return false;
