@@ -15,6 +15,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "coll/reason.h"
+
 #define YESES 3
 
 static bool is_in_column(const struct nb_mesh *m, int rank)
@@ -133,7 +135,7 @@ static bool say(struct nb_mesh *m, int r)
     if (b->got == 0 && !m->prepared)
         return false; /* mesh.c will find it broken */
     b->unreachable = true;
-    nb_mesh_blame(m, NB_CAUSE_LOST, "lost %s: %s", m->comm->peer[r].name, strerror(-ret));
+    nb_reason_blame(m, NB_CAUSE_LOST, "lost %s: %s", m->comm->peer[r].name, strerror(-ret));
     return true;
 }
 
@@ -150,7 +152,8 @@ static void ended(struct nb_mesh *m, int r, int err)
     }
     b->over = true;
     if (!b->no && b->got < YESES)
-        nb_mesh_blame(m, NB_CAUSE_LOST, "lost %s before its vote: %s", m->comm->peer[r].name, strerror(-err));
+        nb_reason_blame(m, NB_CAUSE_LOST, "lost %s before its vote: %s", m->comm->peer[r].name,
+                        strerror(-err));
 }
 
 /* Behind its last yes a peer that has a communicator talks as its engine does. It hears the no, and fails. */
@@ -175,13 +178,13 @@ static void read_vote(struct nb_mesh *m, int r)
         return;
     if (nb_vote_parse(b->in.buf, b->in.len, &v, &why)) {
         b->no = b->over = true;
-        nb_mesh_object(m, "malformed vote from %s: %s", name, why);
+        nb_reason_object(m, "malformed vote from %s: %s", name, why);
     } else if (!v.yes) {
         b->no = true;
-        nb_mesh_adopt(m, (enum nb_cause)v.round, v.reason[0] ? v.reason : name);
+        nb_reason_adopt(m, (enum nb_cause)v.round, v.reason[0] ? v.reason : name);
     } else if (v.rank != (uint32_t)r || b->got >= YESES || v.round != round_of(m, r, b->got)) {
         b->no = b->over = true;
-        nb_mesh_object(m, "malformed vote from %s: that of node %u in round %u", name, v.rank, v.round);
+        nb_reason_object(m, "malformed vote from %s: that of node %u in round %u", name, v.rank, v.round);
     } else {
         b->got++;
         if (v.round == NB_ROUND_COLUMN)

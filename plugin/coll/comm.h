@@ -5,8 +5,9 @@
  *   request.c   what NCCL's proxy thread calls: checks a window, puts it into the ring, reads flags
  *   region.c    NCCL's registrations of its own buffer
  *   grid.c      who is connected with whom
- *   connect.c   listen and connect in steps, with mesh.c: connections and hellos, ballot.c: what nodes tell
- *               each other then, and vote.c: the vote, the group's token
+ *   connect.c   listen and connect in steps, with mesh.c: connections and hellos, handshake.c: messages on
+ *               them, ballot.c: what nodes tell each other then, vote.c: the vote, the group's token, and
+ *               reason.c: why there is no group
  *   close.c     the end of a communicator
  *   stuck.c     an engine that makes no steps
  *   setup.c     making and freeing its object, with staging.c: memory of messages, its registration

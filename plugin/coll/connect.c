@@ -38,6 +38,7 @@
 #include "coll/ballot.h"
 #include "coll/coll.h"
 #include "coll/engine.h"
+#include "coll/reason.h"
 #include "coll/report.h"
 #include "coll/setup.h"
 #include "coll/staging.h"
@@ -124,9 +125,9 @@ static void ask_settings(struct nb_mesh *m, uint32_t order)
     included = nb_comm_rules_ask(&m->comm->rules, &info);
     m->wanted = !m->comm->ctx->params->enable || !included;
     if (!m->comm->ctx->params->enable)
-        nb_mesh_object(m, "NIBBLE_ENABLE=0");
+        nb_reason_object(m, "NIBBLE_ENABLE=0");
     else if (!included)
-        nb_mesh_object(m, "NIBBLE_COMMS excludes it (%.120s)", m->comm->traits);
+        nb_reason_object(m, "NIBBLE_COMMS excludes it (%.120s)", m->comm->traits);
 }
 
 /* Everything that may fail on this node alone, tried before the vote. */
@@ -137,15 +138,15 @@ static void try_locally(struct nb_mesh *m, uint32_t order)
 
     ask_settings(m, order);
     if (nb_fault(comm->ctx, "connect"))
-        nb_mesh_object(m, "fault injected at connect");
+        nb_reason_object(m, "fault injected at connect");
     comm->engine_held = nb_engine_acquire(comm->engine) == 0;
     if (!comm->engine_held)
-        nb_mesh_object(m, "cannot start the engine");
+        nb_reason_object(m, "cannot start the engine");
     if (comm->device_error)
-        nb_mesh_object(m, "cannot use its device: %s", strerror(-comm->device_error));
+        nb_reason_object(m, "cannot use its device: %s", strerror(-comm->device_error));
     ret = nb_fault(comm->ctx, "alloc") ? -ENOMEM : nb_staging_create(comm);
     if (ret)
-        nb_mesh_object(m, "cannot allocate staging memory (NIBBLE_STAGING_MAX_MB): %s", strerror(-ret));
+        nb_reason_object(m, "cannot allocate staging memory (NIBBLE_STAGING_MAX_MB): %s", strerror(-ret));
     if (m->cause != NB_CAUSE_NONE)
         return;
     for (int i = 0; i < comm->nneighbors; i++) {
@@ -157,7 +158,7 @@ static void try_locally(struct nb_mesh *m, uint32_t order)
     }
     ret = nb_fault(comm->ctx, "regmr") ? -EIO : nb_staging_register(comm);
     if (ret)
-        nb_mesh_object(m, "cannot register staging memory: %s", strerror(-ret));
+        nb_reason_object(m, "cannot register staging memory: %s", strerror(-ret));
 }
 
 /* A grid was wished for, and the nodes form none: why not. */

@@ -22,7 +22,6 @@
 #include "coll/mesh.h"
 
 #include <errno.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,6 +33,7 @@
 #include "base/log.h"
 #include "base/random.h"
 #include "base/version.h"
+#include "coll/reason.h"
 
 #define LOOK_NS (50 * (int64_t)NB_NS_PER_MS)   /* between looks at connections that nothing comes from */
 #define AGAIN_NS (100 * (int64_t)NB_NS_PER_MS) /* before a connection is made again; doubled each time */
@@ -50,103 +50,6 @@ long long nb_mesh_age(const struct nb_mesh *m)
     return (now(m) - m->begun) / (int64_t)NB_NS_PER_S;
 }
 
-/* ---- why not ---------------------------------------------------------------------------------------- */
-
-/* Only a surer cause takes the place of another. */
-static void set_reason(struct nb_mesh *m, enum nb_cause cause, bool own, const char *text)
-{
-    if (m->cause <= cause)
-        return;
-    m->cause = cause;
-    m->own = own;
-    m->version++;
-    snprintf(m->reason, sizeof(m->reason), "%s", text);
-}
-
-void nb_mesh_object(struct nb_mesh *m, const char *fmt, ...)
-{
-    char text[sizeof(m->reason)];
-    va_list ap;
-
-    va_start(ap, fmt);
-    vsnprintf(text, sizeof(text), fmt, ap);
-    va_end(ap);
-    set_reason(m, NB_CAUSE_SURE, true, text);
-}
-
-void nb_mesh_blame(struct nb_mesh *m, enum nb_cause cause, const char *fmt, ...)
-{
-    char text[sizeof(m->reason)];
-    va_list ap;
-
-    va_start(ap, fmt);
-    vsnprintf(text, sizeof(text), fmt, ap);
-    va_end(ap);
-    set_reason(m, cause, true, text);
-}
-
-void nb_mesh_adopt(struct nb_mesh *m, enum nb_cause cause, const char *text)
-{
-    set_reason(m, cause, false, text);
-}
-
-/* ---- handshake messages ----------------------------------------------------------------------------- */
-
-/* Drive a message in the direction that it has. */
-static int handshake_drive(const struct nb_net_ops *net, void *conn, struct nb_handshake *n, bool send)
-{
-    void *data = n->buf;
-    size_t size = sizeof(n->buf);
-    int tag = 0, ret;
-    bool moved = false;
-
-    if (n->done)
-        return 0;
-    if (!n->posted) {
-        if (!n->mhandle) {
-            ret = net->reg_mr(conn, n->buf, sizeof(n->buf), NB_MEM_HOST, &n->mhandle);
-            if (ret)
-                return ret;
-        }
-        ret = send ? net->isend(conn, n->buf, n->len, 0, n->mhandle, &n->req)
-                   : net->irecv(conn, 1, &data, &size, &tag, &n->mhandle, &n->req);
-        if (ret)
-            return ret;
-        if (!n->req)
-            return 0;
-        n->posted = moved = true;
-    }
-    ret = net->test(n->req, &n->done, send ? NULL : &n->len);
-    return ret ? ret : (moved || n->done);
-}
-
-int nb_handshake_send(const struct nb_net_ops *net, void *conn, struct nb_handshake *n)
-{
-    return handshake_drive(net, conn, n, true);
-}
-
-int nb_handshake_receive(const struct nb_net_ops *net, void *conn, struct nb_handshake *n)
-{
-    return handshake_drive(net, conn, n, false);
-}
-
-void nb_handshake_again(struct nb_handshake *n)
-{
-    n->posted = false;
-    n->done = 0;
-    n->req = NULL;
-}
-
-/* Its connection is about to be closed, or handed over. */
-static void handshake_forget(const struct nb_net_ops *net, void *conn, struct nb_handshake *n)
-{
-    if (conn && n->mhandle)
-        net->dereg_mr(conn, n->mhandle);
-    n->mhandle = NULL;
-    n->len = 0; /* nothing is under way */
-    nb_handshake_again(n);
-}
-
 /* ---- outgoing --------------------------------------------------------------------------------------- */
 
 static void close_out(struct nb_mesh *m, int r, int c)
@@ -157,9 +60,9 @@ static void close_out(struct nb_mesh *m, int r, int c)
     if (!o->conn && net->abandon)
         net->abandon(m->comm->ctx->net, o->handle);
     if (o->conn) {
-        handshake_forget(net, o->conn, &o->hello);
+        nb_handshake_forget(net, o->conn, &o->hello);
         if (c == NB_CLASS_CONTROL) {
-            handshake_forget(net, o->conn, &m->ballot[r].out);
+            nb_handshake_forget(net, o->conn, &m->ballot[r].out);
             m->ballot[r].said = 0;
             m->ballot[r].told = 0;
         }
@@ -210,7 +113,7 @@ static void dial_failed(struct nb_mesh *m, int r, int c, int err)
     case EHOSTUNREACH:
     case ENETUNREACH:
         m->ballot[r].unreachable = true;
-        nb_mesh_blame(m, NB_CAUSE_LOST, "cannot connect to %s: %s", name, strerror(-err));
+        nb_reason_blame(m, NB_CAUSE_LOST, "cannot connect to %s: %s", name, strerror(-err));
         return;
     case EMFILE:
     case ENFILE: /* there are some when others have been closed */
@@ -219,7 +122,7 @@ static void dial_failed(struct nb_mesh *m, int r, int c, int err)
         break;
     default: m->ballot[r].unreachable = true;
     }
-    nb_mesh_object(m, "cannot connect to %s: %s", name, error_text(err));
+    nb_reason_object(m, "cannot connect to %s: %s", name, error_text(err));
 }
 
 /* Whether the peer may still not know of this connection, so that its end means nothing. */
@@ -280,9 +183,9 @@ static void close_in(struct nb_mesh *m, struct nb_incoming *in)
 {
     const struct nb_net_ops *net = m->comm->net;
 
-    handshake_forget(net, in->conn, &in->hello);
+    nb_handshake_forget(net, in->conn, &in->hello);
     if (in->rank >= 0 && in->cls == NB_CLASS_CONTROL)
-        handshake_forget(net, in->conn, &m->ballot[in->rank].in);
+        nb_handshake_forget(net, in->conn, &m->ballot[in->rank].in);
     net->close_recv(in->conn);
     free(in);
 }
@@ -311,16 +214,16 @@ static void check_hello(struct nb_mesh *m, const struct nb_hello *h)
     const bool differ = h->settings && me->settings && h->settings != me->settings;
 
     if (h->wire_version != me->wire_version || h->nclasses != me->nclasses)
-        nb_mesh_object(m, "node %u (%s) runs nibble %s with wire version %u, this node (%s) %s with %u",
-                       h->rank, h->host, h->version, h->wire_version, me->host, me->version,
-                       me->wire_version);
+        nb_reason_object(m, "node %u (%s) runs nibble %s with wire version %u, this node (%s) %s with %u",
+                         h->rank, h->host, h->version, h->wire_version, me->host, me->version,
+                         me->wire_version);
     else if (differ)
-        nb_mesh_object(m,
-                       "node %u (%s) has other settings than node %u (%s): compare their NIBBLE_* variables",
-                       h->rank, h->host, me->rank, me->host);
+        nb_reason_object(
+            m, "node %u (%s) has other settings than node %u (%s): compare their NIBBLE_* variables", h->rank,
+            h->host, me->rank, me->host);
     else if (h->comm_id != me->comm_id && h->comm_id && me->comm_id)
-        nb_mesh_object(m, "node %u (%s) is connecting communicator 0x%llx, this node 0x%llx", h->rank,
-                       h->host, (unsigned long long)h->comm_id, (unsigned long long)me->comm_id);
+        nb_reason_object(m, "node %u (%s) is connecting communicator 0x%llx, this node 0x%llx", h->rank,
+                         h->host, (unsigned long long)h->comm_id, (unsigned long long)me->comm_id);
     if (h->wire_version != me->wire_version || differ)
         reach_all(m);
 }
@@ -329,9 +232,9 @@ static void check_hello(struct nb_mesh *m, const struct nb_hello *h)
 static bool replaces(struct nb_mesh *m, const struct nb_hello *h)
 {
     if (m->token[h->rank] != h->group_token)
-        nb_mesh_object(m, "two processes say they are node %u", h->rank);
+        nb_reason_object(m, "two processes say they are node %u", h->rank);
     else if (m->prepared)
-        nb_mesh_blame(m, NB_CAUSE_LOST, "the connection with %s has broken", m->comm->peer[h->rank].name);
+        nb_reason_blame(m, NB_CAUSE_LOST, "the connection with %s has broken", m->comm->peer[h->rank].name);
     else
         return true;
     return false;
@@ -346,12 +249,12 @@ static bool identify(struct nb_mesh *m, struct nb_incoming *in)
     struct nb_hello h;
 
     if (nb_hello_parse(in->hello.buf, in->hello.len, &h, &why)) {
-        nb_mesh_object(m, "malformed greeting from %s: %s", from, why);
+        nb_reason_object(m, "malformed greeting from %s: %s", from, why);
         return false;
     }
     if (h.nnodes != (uint32_t)comm->nnodes || h.rank >= h.nnodes || h.rank == (uint32_t)comm->rank ||
         h.cls >= NB_CLASS_COUNT) {
-        nb_mesh_object(m, "%s says it is node %u of %u", from, h.rank, h.nnodes);
+        nb_reason_object(m, "%s says it is node %u of %u", from, h.rank, h.nnodes);
         return false;
     }
     place = &m->by_peer[h.rank * NB_CLASS_COUNT + h.cls];
@@ -386,14 +289,14 @@ static bool accept_new(struct nb_mesh *m)
         if (ret) {
             m->deaf = true;
             m->starved |= is_starved(ret);
-            nb_mesh_object(m, "cannot accept connections: %s", error_text(ret));
+            nb_reason_object(m, "cannot accept connections: %s", error_text(ret));
         }
         if (!conn)
             break;
         in = calloc(1, sizeof(*in));
         if (!in) {
             comm->net->close_recv(conn);
-            nb_mesh_object(m, "cannot accept connections: %s", strerror(ENOMEM));
+            nb_reason_object(m, "cannot accept connections: %s", strerror(ENOMEM));
             break;
         }
         in->conn = conn;
@@ -543,7 +446,7 @@ int nb_mesh_init(struct nb_mesh *m, struct nb_coll_comm *comm, void *listener, v
             ->bad_setting[0]) { /* it does not know what others take it for: a neighbor, or none */
         m->mine.settings = 0;
         reach_all(m);
-        nb_mesh_object(m, "%s", comm->ctx->params->bad_setting);
+        nb_reason_object(m, "%s", comm->ctx->params->bad_setting);
     }
     snprintf(m->mine.version, sizeof(m->mine.version), "%s", nb_version());
     if (comm->ctx->host)
@@ -564,11 +467,11 @@ static void hand_over(struct nb_mesh *m, int r)
     for (int c = 0; c < NB_CLASS_COUNT; c++) {
         struct nb_incoming *in = nb_mesh_in(m, r, c);
         struct nb_outgoing *o = nb_mesh_out(m, r, c);
-        handshake_forget(net, in->conn, &in->hello);
-        handshake_forget(net, o->conn, &o->hello);
+        nb_handshake_forget(net, in->conn, &in->hello);
+        nb_handshake_forget(net, o->conn, &o->hello);
         if (c == NB_CLASS_CONTROL) {
-            handshake_forget(net, in->conn, &m->ballot[r].in);
-            handshake_forget(net, o->conn, &m->ballot[r].out);
+            nb_handshake_forget(net, in->conn, &m->ballot[r].in);
+            nb_handshake_forget(net, o->conn, &m->ballot[r].out);
         }
         free(in);
         m->by_peer[r * NB_CLASS_COUNT + c] = NULL;

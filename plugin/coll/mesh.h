@@ -9,22 +9,13 @@
 #define NIBBLE_COLL_MESH_H
 
 #include "coll/comm.h"
+#include "coll/handshake.h"
 
 /* What a step that never blocks has achieved. */
 enum nb_stepped {
     NB_STEPPED_IDLE, /* nothing: waits for peers or a deadline */
     NB_STEPPED_ON,   /* something: step again at once */
     NB_STEPPED_DONE, /* there is nothing left to do */
-};
-
-/* A handshake message on a connection: a hello, then votes. */
-struct nb_handshake {
-    uint8_t buf[256];
-    void *mhandle; /* of the connection; stays when the buffer is used again */
-    void *req;
-    bool posted;
-    int done;
-    size_t len;
 };
 
 /* What a no is about. A lower one is nearer to the cause, and takes the place of a higher one: a node that
@@ -113,14 +104,6 @@ void nb_mesh_dissolve(struct nb_mesh *m, bool won);
 /* Free what nb_mesh_init took. */
 void nb_mesh_free(struct nb_mesh *m);
 
-/* This node votes no, for what it is itself. */
-void nb_mesh_object(struct nb_mesh *m, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-/* It votes no because of another node, which the text names. Nothing where there is a reason as good. */
-void nb_mesh_blame(struct nb_mesh *m, enum nb_cause cause, const char *fmt, ...)
-    __attribute__((format(printf, 3, 4)));
-/* Another node has voted no. */
-void nb_mesh_adopt(struct nb_mesh *m, enum nb_cause cause, const char *text);
-
 /* Seconds since connect began. */
 long long nb_mesh_age(const struct nb_mesh *m);
 
@@ -133,11 +116,5 @@ static inline struct nb_outgoing *nb_mesh_out(const struct nb_mesh *m, int rank,
 {
     return &m->out[rank * NB_CLASS_COUNT + cls];
 }
-
-/* Drive a handshake message over its connection: > 0 moved, 0 not, or < 0 when the connection is lost. */
-int nb_handshake_send(const struct nb_net_ops *net, void *conn, struct nb_handshake *n);
-int nb_handshake_receive(const struct nb_net_ops *net, void *conn, struct nb_handshake *n);
-/* Its buffer is free for another message on the same connection. */
-void nb_handshake_again(struct nb_handshake *n);
 
 #endif

@@ -28,6 +28,7 @@
 
 #include "base/clock.h"
 #include "coll/ballot.h"
+#include "coll/reason.h"
 
 static int64_t now(const struct nb_mesh *m)
 {
@@ -154,13 +155,13 @@ static void blame_missing(struct nb_mesh *m)
     else if (m->round > NB_ROUND_GREETED)
         first = name_missing(m, misses_vote, who, sizeof(who));
     if (first >= 0 && !m->prepared)
-        nb_mesh_blame(m, NB_CAUSE_CONNECT, "not connected with %s after %lld s: %s", who, nb_mesh_age(m),
-                      nb_mesh_missing(m, first));
+        nb_reason_blame(m, NB_CAUSE_CONNECT, "not connected with %s after %lld s: %s", who, nb_mesh_age(m),
+                        nb_mesh_missing(m, first));
     else if (first >= 0)
-        nb_mesh_blame(m, NB_CAUSE_VOTE + m->round, "no %s of %s after %lld s", what[m->round], who,
-                      nb_mesh_age(m));
+        nb_reason_blame(m, NB_CAUSE_VOTE + m->round, "no %s of %s after %lld s", what[m->round], who,
+                        nb_mesh_age(m));
     else if (m->cause == NB_CAUSE_NONE)
-        nb_mesh_object(m, "ready only after %lld s (NIBBLE_CONNECT_TIMEOUT)", nb_mesh_age(m));
+        nb_reason_object(m, "ready only after %lld s (NIBBLE_CONNECT_TIMEOUT)", nb_mesh_age(m));
 }
 
 void nb_decline_begin(struct nb_mesh *m)
