@@ -110,7 +110,7 @@ static bool say(struct nb_mesh *m, int r)
     struct nb_ballot *b = &m->ballot[r];
     int ret;
 
-    if (!o->conn || !o->hello.done || b->over || b->unreachable)
+    if (!o->conn || !o->hello.done || b->unreachable || (b->over && b->no))
         return false;
     if (is_idle(&b->out)) {
         const bool no = m->declining && b->told != m->version;
@@ -132,10 +132,12 @@ static bool say(struct nb_mesh *m, int r)
     ret = nb_handshake_send(m->comm->net, o->conn, &b->out);
     if (ret >= 0)
         return ret > 0;
-    if (b->got == 0 && !m->prepared)
-        return false; /* mesh.c will find it broken */
-    b->unreachable = true;
-    nb_reason_blame(m, NB_CAUSE_LOST, "lost %s: %s", m->comm->peer[r].name, strerror(-ret));
+    if (b->out.refused)
+        nb_reason_object(m, "cannot register a message to %s: %s", m->comm->peer[r].name, strerror(-ret));
+    if (!m->prepared && !b->no && (b->got == 0 || b->out.refused))
+        nb_mesh_dial_again(m, r, NB_CLASS_CONTROL, ret);
+    else
+        nb_reason_suspect(m, r, "lost", ret);
     return true;
 }
 
@@ -146,7 +148,13 @@ static void ended(struct nb_mesh *m, int r, int err)
 {
     struct nb_ballot *b = &m->ballot[r];
 
-    if (!b->no && !m->declining && !m->prepared && m->comm->net->lost) {
+    if (b->in.refused) {
+        nb_reason_object(m, "cannot register a message from %s: %s", m->comm->peer[r].name, strerror(-err));
+        b->over = true;
+        return;
+    }
+    b->ended = !b->no;
+    if (!b->no && !m->prepared && m->comm->net->lost) {
         nb_mesh_drop(m, nb_mesh_in(m, r, NB_CLASS_CONTROL)); /* it comes again, or cannot be dialled */
         return;
     }
@@ -156,14 +164,30 @@ static void ended(struct nb_mesh *m, int r, int err)
                         strerror(-err));
 }
 
-/* Behind its last yes a peer that has a communicator talks as its engine does. It hears the no, and fails. */
-static bool is_of_communicator(const struct nb_mesh *m, struct nb_ballot *b)
+/* A communicator that this node will not have has failed: its author says why. */
+static void adopt_failure(struct nb_mesh *m, const struct nb_ctl *abort)
+{
+    const struct nb_coll_comm *comm = m->comm;
+    char text[sizeof(comm->peer[0].name) + NB_CTL_TEXT + 16];
+
+    if (abort->a < (uint64_t)comm->nnodes && abort->a != (uint64_t)comm->rank)
+        snprintf(text, sizeof(text), "%s has failed: %s", comm->peer[abort->a].name, abort->text);
+    else
+        snprintf(text, sizeof(text), "%s", abort->text);
+    nb_reason_adopt(m, NB_CAUSE_LOST, text);
+}
+
+/* Behind its last yes a peer that has a communicator talks as its engine does. It hears the no, and fails; or
+ * it has failed before, and tells why. */
+static bool is_of_communicator(struct nb_mesh *m, struct nb_ballot *b)
 {
     struct nb_ctl ctl;
     const char *why;
 
     if (b->got < YESES || nb_ctl_parse(b->in.buf, b->in.len, m->comm->token, &ctl, &why))
         return false;
+    if (ctl.kind == NB_CTL_ABORT && b->suspicion.what)
+        adopt_failure(m, &ctl);
     b->no |= ctl.kind == NB_CTL_ABORT;
     return true;
 }
@@ -177,13 +201,13 @@ static void read_vote(struct nb_mesh *m, int r)
     if (is_of_communicator(m, b))
         return;
     if (nb_vote_parse(b->in.buf, b->in.len, &v, &why)) {
-        b->no = b->over = true;
+        b->over = true;
         nb_reason_object(m, "malformed vote from %s: %s", name, why);
     } else if (!v.yes) {
         b->no = true;
         nb_reason_adopt(m, (enum nb_cause)v.round, v.reason[0] ? v.reason : name);
     } else if (v.rank != (uint32_t)r || b->got >= YESES || v.round != round_of(m, r, b->got)) {
-        b->no = b->over = true;
+        b->over = true;
         nb_reason_object(m, "malformed vote from %s: that of node %u in round %u", name, v.rank, v.round);
     } else {
         b->got++;
@@ -197,7 +221,8 @@ static bool is_awaited(const struct nb_mesh *m, int r)
 {
     const struct nb_ballot *b = &m->ballot[r];
 
-    return nb_mesh_in(m, r, NB_CLASS_CONTROL) && !b->over && (m->declining || (b->got < YESES && !b->no));
+    return nb_mesh_in(m, r, NB_CLASS_CONTROL) && !b->over &&
+           (m->declining || b->suspicion.what || (b->got < YESES && !b->no));
 }
 
 static bool hear(struct nb_mesh *m, int r)
@@ -230,6 +255,7 @@ bool nb_ballots_move(struct nb_mesh *m)
     /* A no that is here counts before anything is said. */
     for (int r = 0; r < m->comm->nnodes; r++)
         moved |= hear(m, r);
+    moved |= nb_reason_weigh(m);
     if (m->cause != NB_CAUSE_NONE && !m->declining)
         return true;
     for (int r = 0; r < m->comm->nnodes; r++)
@@ -242,18 +268,26 @@ void nb_ballots_decline(struct nb_mesh *m)
     m->declining = true;
 }
 
+/* Whether a peer may still be told something: it may live although nothing more is heard of it; but that is not
+ * waited for. */
+static bool is_there(const struct nb_mesh *m, const struct nb_ballot *b)
+{
+    return !b->over || (!b->no && !nb_reason_is_old(m));
+}
+
 bool nb_ballots_are_over(const struct nb_mesh *m)
 {
+    if (!nb_reason_is_final(m))
+        return false;
     for (int r = 0; r < m->comm->nnodes; r++) {
         const struct nb_ballot *b = &m->ballot[r];
-        const bool hears = !b->unreachable && !b->over;
 
-        if (!m->linked[r])
+        if (!m->linked[r] || b->unreachable)
             continue;
-        if (hears && (b->told != m->version || !is_idle(&b->out)))
+        if (is_there(m, b) && (b->told != m->version || !is_idle(&b->out)))
             return false;
         /* Who is the cause itself, or has heard of it, does not change its mind. */
-        if (m->cause != NB_CAUSE_SURE && hears && !b->no && !m->deaf)
+        if (m->cause != NB_CAUSE_SURE && !b->over && !b->no && !m->deaf)
             return false;
     }
     return true;

@@ -15,6 +15,7 @@ static int handshake_drive(const struct nb_net_ops *net, void *conn, struct nb_h
     if (!n->posted) {
         if (!n->mhandle) {
             ret = net->reg_mr(conn, n->buf, sizeof(n->buf), NB_MEM_HOST, &n->mhandle);
+            n->refused = ret != 0;
             if (ret)
                 return ret;
         }

@@ -19,11 +19,13 @@ struct nb_handshake {
     void *mhandle; /* of the connection; stays when the buffer is used again */
     void *req;
     bool posted;
+    bool refused; /* the last failure is that of registering the buffer: the connection is as it was */
     int done;
     size_t len;
 };
 
-/* Drive a handshake message over its connection: > 0 moved, 0 not, or < 0 when the connection is lost. */
+/* Drive a handshake message over its connection: > 0 moved, 0 not, or < 0 when the connection is lost
+ * (or n->refused). */
 int nb_handshake_send(const struct nb_net_ops *net, void *conn, struct nb_handshake *n);
 int nb_handshake_receive(const struct nb_net_ops *net, void *conn, struct nb_handshake *n);
 /* Its buffer is free for another message on the same connection. */

@@ -72,8 +72,7 @@ static void close_out(struct nb_mesh *m, int r, int c)
     memcpy(o->handle, m->handle[r], sizeof(o->handle));
 }
 
-/* It has ended before the peer has confirmed it. */
-static void dial_again(struct nb_mesh *m, int r, int c, int err)
+void nb_mesh_dial_again(struct nb_mesh *m, int r, int c, int err)
 {
     struct nb_outgoing *o = nb_mesh_out(m, r, c);
     unsigned doubled = o->attempts < AGAIN_DOUBLED ? o->attempts : AGAIN_DOUBLED;
@@ -111,10 +110,7 @@ static void dial_failed(struct nb_mesh *m, int r, int c, int err)
     case EPIPE:
     case ETIMEDOUT:
     case EHOSTUNREACH:
-    case ENETUNREACH:
-        m->ballot[r].unreachable = true;
-        nb_reason_blame(m, NB_CAUSE_LOST, "cannot connect to %s: %s", name, strerror(-err));
-        return;
+    case ENETUNREACH: nb_reason_suspect(m, r, "cannot connect to", err); return;
     case EMFILE:
     case ENFILE: /* there are some when others have been closed */
         m->starved = true;
@@ -157,8 +153,10 @@ static bool move_out(struct nb_mesh *m, int r, int c, bool look)
     ret = nb_handshake_send(comm->net, o->conn, &o->hello);
     if (ret == 0 && look && comm->net->lost && is_unconfirmed(m, r))
         ret = comm->net->lost(o->conn);
+    if (ret < 0 && o->hello.refused)
+        nb_reason_object(m, "cannot register a message to %s: %s", comm->peer[r].name, strerror(-ret));
     if (ret < 0)
-        dial_again(m, r, c, ret);
+        nb_mesh_dial_again(m, r, c, ret);
     return moved || ret;
 }
 
@@ -266,6 +264,8 @@ static bool identify(struct nb_mesh *m, struct nb_incoming *in)
     *place = in;
     in->rank = (int)h.rank;
     in->cls = (int)h.cls;
+    if (h.cls == NB_CLASS_CONTROL)
+        m->ballot[h.rank].ended = false;
     m->token[h.rank] = h.group_token;
     snprintf(comm->peer[h.rank].name, sizeof(comm->peer[h.rank].name), "node %u (%.40s, %.48s)", h.rank,
              h.host, from);
@@ -333,6 +333,9 @@ static bool accept_in(struct nb_mesh *m)
         m->nunknown--;
         if (ret >= 0)
             stays = identify(m, in);
+        else if (in->hello.refused)
+            nb_reason_object(m, "cannot register a message from %s: %s", comm->net->peer_name(in->conn),
+                             strerror(-ret));
         else
             NB_INFO(NCCL_NET, "%s: a connection from %s has ended without a greeting: %s", comm->label,
                     comm->net->peer_name(in->conn), strerror(-ret));

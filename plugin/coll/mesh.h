@@ -43,6 +43,13 @@ struct nb_incoming { /* from a peer that its hello names */
     int rank, cls;
 };
 
+/* Something with a peer has ended, and it has not said why so far. */
+struct nb_suspicion {
+    const char *what; /* "lost", "cannot connect to"; NULL: there is none */
+    int err;
+    int64_t since_ns;
+};
+
 /* Votes with one peer, on CONTROL (ballot.c). */
 struct nb_ballot {
     struct nb_handshake out, in;
@@ -50,7 +57,9 @@ struct nb_ballot {
     bool no;                /* it has said no */
     bool over;              /* nothing more will be heard of it */
     bool unreachable;       /* nothing can be said to it */
-    unsigned told;          /* the version of the own no that it was sent; 0: none */
+    bool ended;             /* its CONTROL has been read to an end without a no, and has not come again */
+    struct nb_suspicion suspicion; /* reason.h */
+    unsigned told;                 /* the version of the own no that it was sent; 0: none */
 };
 
 struct nb_mesh {
@@ -70,6 +79,7 @@ struct nb_mesh {
     char reason[NB_CTL_TEXT]; /* why it does */
     bool own;                 /* the reason is this node's; else another's, and names it */
     unsigned version;         /* of the reason, from 1 */
+    int64_t reason_ns;        /* since when it is this one */
     bool wanted;              /* the no is a setting's, not a failure */
     bool prepared;            /* the connections are the communicator's: none may be replaced any more */
     bool declining;           /* there will be no communicator; only CONTROL is needed */
@@ -103,6 +113,9 @@ void nb_mesh_dissolve(struct nb_mesh *m, bool won);
 
 /* Free what nb_mesh_init took. */
 void nb_mesh_free(struct nb_mesh *m);
+
+/* The connection to a peer has ended before it was confirmed: it is made again, after a while. */
+void nb_mesh_dial_again(struct nb_mesh *m, int rank, int cls, int err);
 
 /* Seconds since connect began. */
 long long nb_mesh_age(const struct nb_mesh *m);

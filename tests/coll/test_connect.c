@@ -45,7 +45,9 @@ static struct node {
 
 static int nodes, speaking;
 static unsigned turns;
-static int64_t now_ns; /* the time outside of all clocks */
+static uint64_t dice;               /* not 0: nodes take their steps in any order, as this generator says */
+static struct nb_net_ops transport; /* of the run */
+static int64_t now_ns;              /* the time outside of all clocks */
 
 __attribute__((format(printf, 5, 6))) static void logger(ncclDebugLogLevel level, unsigned long flags,
                                                          const char *file, int line, const char *fmt, ...)
@@ -78,6 +80,20 @@ static int no_gpu(struct nb_context *ctx)
     return -1;
 }
 
+static uint64_t draw(uint64_t below)
+{
+    dice ^= dice >> 12; /* xorshift64* */
+    dice ^= dice << 25;
+    dice ^= dice >> 27;
+    return (dice * UINT64_C(2685821657736338717) >> 33) % below;
+}
+
+static bool is_late(void *arg)
+{
+    (void)arg;
+    return draw(4) != 0;
+}
+
 static void make(int i, bool grid)
 {
     struct node *n = &node[i];
@@ -97,13 +113,17 @@ static void make(int i, bool grid)
     ck_assert_int_eq(nb_queues_open(&n->ctx), 0);
     ck_assert_int_eq(nb_jobs_open(&n->ctx), 0);
     ck_assert_int_eq(nb_engine_open(&n->ctx, NULL), 0);
-    ck_assert_int_eq(nb_net_open_with(&n->ctx, &loopback_ops), 0);
+    ck_assert_int_eq(nb_net_open_with(&n->ctx, &transport), 0);
     ck_assert_int_eq(nb_coll_listen(&n->ctx, 0, 17, n->handle, &n->listen), 0);
     n->connected = -EINPROGRESS;
 }
 
 static void begin(int n, bool grid)
 {
+    transport = loopback_ops;
+    if (dice && draw(2)) /* nobody knows that a connection has ended before it is used */
+        transport.lost = NULL;
+    loopback_set_late(dice && draw(2) ? is_late : NULL, NULL);
     nb_log_set(logger);
     loopback_heal();
     nodes = n;
@@ -155,18 +175,24 @@ static bool step(int i)
  * `limit`. */
 static void turn(int64_t limit)
 {
-    bool moved = false;
+    static bool moves; /* something has moved in the last one */
+    bool moved = false, skipped = false;
     int64_t next = limit;
 
     ck_assert_uint_lt(turns++, TURNS);
     for (int i = 0; i < nodes; i++) {
         if (node[i].asleep || node[i].dead)
             continue;
+        if (dice && moves && draw(2)) {
+            skipped = true;
+            continue;
+        }
         moved |= step(i);
         if (node[i].due < next)
             next = node[i].due;
     }
-    if (moved)
+    moves = moved;
+    if (moved || skipped)
         return;
     ck_assert_msg(next != INT64_MAX, "nothing moves, and nothing is due");
     now_ns = next > now_ns ? next : now_ns;
@@ -235,6 +261,7 @@ static void end(void)
         nb_budgets_close(&n->ctx);
     }
     ck_assert_int_eq(loopback_open_objects(), 0);
+    loopback_set_late(NULL, NULL);
     nb_log_set(NULL);
 }
 
@@ -259,14 +286,16 @@ static struct run {
     bool done;         /* it has happened */
     int64_t when;
     bool split;
+    uint64_t seed; /* in_any_order */
 } run;
 
 static const char *run_name(void)
 {
     static char text[256];
 
-    snprintf(text, sizeof(text), "%d nodes%s, node %d %s before step %d (%s)", run.group.nodes,
-             run.group.grid ? " on a grid" : "", run.victim, fault_name[run.fault], run.at, run.phase);
+    snprintf(text, sizeof(text), "seed %llu: %d nodes%s, node %d %s before step %d (%s)",
+             (unsigned long long)run.seed, run.group.nodes, run.group.grid ? " on a grid" : "", run.victim,
+             fault_name[run.fault], run.at, run.phase);
     return text;
 }
 
@@ -344,6 +373,16 @@ static void check_outcome(void)
             check_split(i);
 }
 
+/* One after the other, in some milliseconds. */
+static void begin_connects(void)
+{
+    for (int i = 0; i < nodes; i++) {
+        for (int64_t late = dice ? now_ns + (int64_t)draw(20) * (int64_t)NB_NS_PER_MS : 0; now_ns < late;)
+            turn(late);
+        begin_connect(i);
+    }
+}
+
 /* False when the victim has connected before that step. */
 static bool run_fault(void)
 {
@@ -351,8 +390,7 @@ static bool run_fault(void)
 
     begin(run.group.nodes, run.group.grid);
     run.done = run.split = false;
-    for (int i = 0; i < nodes; i++)
-        begin_connect(i);
+    begin_connects();
     while (!all_ended()) {
         struct node *v = &node[run.victim];
         int64_t limit = INT64_MAX;
@@ -415,6 +453,60 @@ START_TEST(table)
     printf("%d nodes%s, %s: %d runs, in %d of them some had a communicator, which failed\n", run.group.nodes,
            run.group.grid ? " on a grid" : "", fault_name[run.fault], runs, splits);
     fflush(stdout);
+}
+END_TEST
+
+/* Nodes begin and take their steps in any order, over transports with and without `lost`. */
+START_TEST(in_any_order)
+{
+    static const enum fault faults[] = {KILLED, STOPPED, CUT, CUT_OFF};
+    const uint64_t seeds = getenv("NB_SEEDS") ? strtoull(getenv("NB_SEEDS"), NULL, 0) : 10;
+    int runs = 0;
+
+    for (uint64_t seed = 0; seed < seeds; seed++) {
+        dice = (seed * GROUPS + (uint64_t)_i + 1) * UINT64_C(0x9e3779b97f4a7c15);
+        run.group = groups[_i];
+        run.fault = faults[draw(4)];
+        run.victim = (int)draw((uint64_t)run.group.nodes);
+        run.other = (run.victim + 1 + (int)draw((uint64_t)run.group.nodes - 1)) % run.group.nodes;
+        run.at = (int)draw(40);
+        run.seed = seed;
+        runs += run_fault();
+    }
+    dice = 0;
+    ck_assert_int_gt(runs, (int)seeds / 4);
+}
+END_TEST
+
+/* Memory that an adapter refuses to one of the nodes, each time that it asks while it connects: known at once, and
+ * told to all. */
+START_TEST(registration_refused)
+{
+    const int nodes_of[] = {2, 4};
+    bool refused = true;
+    int runs = 0;
+
+    for (int at = 0; refused; at++) {
+        begin(nodes_of[_i], false);
+        loopback_refuse(&node[1].ctx, at);
+        for (int i = 0; i < nodes; i++)
+            begin_connect(i);
+        while (!all_ended())
+            turn(INT64_MAX);
+        refused = node[1].connected != 0;
+        for (int i = 0; i < nodes; i++) {
+            ck_assert_msg((node[i].connected != 0) == refused, "refused the %d. time: node %d: %d", at, i,
+                          node[i].connected);
+            ck_assert_msg(!refused || strstr(node[i].declined, "cannot register"), "node %d says \"%s\"", i,
+                          node[i].declined);
+            ck_assert_msg(!refused || i == 1 || strstr(node[i].declined, "node 1 "), "node %d says \"%s\"", i,
+                          node[i].declined);
+            ck_assert_int_lt(node[i].ended, SECOND);
+        }
+        runs += refused;
+        end();
+    }
+    ck_assert_int_gt(runs, 10);
 }
 END_TEST
 
@@ -491,8 +583,13 @@ int main(void)
 
     tcase_set_timeout(c, 3600);
     tcase_add_loop_test(c, table, 0, GROUPS * FAULTS);
+    tcase_add_loop_test(c, registration_refused, 0, 2);
     tcase_add_loop_test(c, without_a_hello, 0, 2);
     tcase_add_loop_test(c, taken_for_a_stranger, 0, 4);
+    suite_add_tcase(suite, c);
+    c = tcase_create("order");
+    tcase_set_timeout(c, 3600);
+    tcase_add_loop_test(c, in_any_order, 0, GROUPS);
     suite_add_tcase(suite, c);
     srunner_run_all(runner, CK_ENV);
     failed = srunner_ntests_failed(runner);

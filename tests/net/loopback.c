@@ -93,6 +93,11 @@ static struct {
 static int nfaults;
 static pthread_mutex_t fault_lock = PTHREAD_MUTEX_INITIALIZER;
 
+static struct {
+    const struct nb_context *ctx; /* NULL: none */
+    int after;
+} refusal;
+
 static bool has_fault(const struct nb_context *a, const struct nb_context *b)
 {
     bool has = false;
@@ -124,10 +129,17 @@ void loopback_kill(const struct nb_context *ctx)
     add_fault(ctx, NULL);
 }
 
+void loopback_refuse(const struct nb_context *ctx, int after)
+{
+    refusal.ctx = ctx;
+    refusal.after = after;
+}
+
 void loopback_heal(void)
 {
     pthread_mutex_lock(&fault_lock);
     nfaults = 0;
+    refusal.ctx = NULL;
     pthread_mutex_unlock(&fault_lock);
 }
 
@@ -150,6 +162,17 @@ void loopback_set_tap(loopback_tap *call, void *arg)
 {
     tap.call = call;
     tap.arg = arg;
+}
+
+static struct {
+    loopback_late *call;
+    void *arg;
+} late;
+
+void loopback_set_late(loopback_late *call, void *arg)
+{
+    late.call = call;
+    late.arg = arg;
 }
 
 int loopback_open_objects(void)
@@ -392,8 +415,16 @@ static int loop_close_listen(void *listen_comm)
 
 static int loop_reg_mr(void *comm, void *data, size_t size, enum nb_mem type, void **mhandle)
 {
+    const struct end *e = comm;
+
     (void)data;
     (void)size;
+    *mhandle = NULL;
+    if (refusal.ctx && refusal.ctx == (e->is_send ? e->connection->from : e->connection->to) &&
+        refusal.after-- == 0) {
+        refusal.ctx = NULL;
+        return -ENOMEM;
+    }
     *mhandle = type == NB_MEM_HOST ? comm : NULL;
     return type == NB_MEM_HOST ? 0 : -EINVAL;
 }
@@ -585,7 +616,7 @@ static int loop_test(void *request, int *done, size_t *sizes)
     if (r->left)
         match(e->connection);
     *done = r->left == 0;
-    if (e->connection->held && !e->is_send) {
+    if (!e->is_send && (e->connection->held || (late.call && late.call(late.arg)))) {
         *done = 0;
     } else if (!*done) {
         err = end_error(e);

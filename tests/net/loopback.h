@@ -13,6 +13,8 @@
 #ifndef NIBBLE_TESTS_NET_LOOPBACK_H
 #define NIBBLE_TESTS_NET_LOOPBACK_H
 
+#include <stdbool.h>
+
 #include "net/transport.h"
 
 extern const struct nb_net_ops loopback_ops;
@@ -22,6 +24,8 @@ extern const struct nb_net_ops loopback_ops;
 void loopback_separate(const struct nb_context *a, const struct nb_context *b);
 /* The process of the context is gone: its connections are reset, its listeners refuse. */
 void loopback_kill(const struct nb_context *ctx);
+/* The registration of the context after so many more is refused with -ENOMEM. For one thread. */
+void loopback_refuse(const struct nb_context *ctx, int after);
 void loopback_heal(void);
 /* Close the connections that wait to be accepted by the context: as those that a listener takes for a
  * stranger's. Returns how many. */
@@ -31,6 +35,11 @@ int loopback_drop_waiting(const struct nb_context *ctx);
  * (the default): nothing. For one thread; process-wide. */
 typedef void loopback_tap(void *arg, uint8_t *bytes, size_t size);
 void loopback_set_tap(loopback_tap *tap, void *arg);
+
+/* Whether what has come over a connection, a message or its end, is not to be seen yet by a receiver that looks.
+ * NULL (the default): it is. For one thread; process-wide. */
+typedef bool loopback_late(void *arg);
+void loopback_set_late(loopback_late *late, void *arg);
 
 /* Connections, listeners and transports of this process that have not been closed. */
 int loopback_open_objects(void);
