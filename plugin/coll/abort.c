@@ -53,7 +53,8 @@ bool nb_abort_progress(struct nb_coll_comm *comm, int64_t now_ns)
                 queue(comm, comm->neighbors[i], &abort);
     }
     if (failure->untold) {
-        const bool late = comm->life.hurries || now_ns - failure->told_ns > PATIENCE_NS;
+        const bool late = comm->life.hurries || now_ns - failure->told_ns > PATIENCE_NS ||
+                          (comm->state == NB_COMM_CLOSING && now_ns > comm->life.close_deadline_ns);
         failure->untold = 0;
         for (int i = 0; i < comm->nneighbors; i++)
             failure->untold += waits(comm, comm->neighbors[i]);

@@ -24,6 +24,7 @@
 #include "coll/report.h"
 #include "coll/request.h"
 #include "coll/setup.h"
+#include "coll/shutdown.h"
 #include "coll/staging.h"
 #include "coll/stuck.h"
 #include "coll/task.h"
@@ -41,8 +42,7 @@ int nb_coll_close_begin(struct nb_coll_comm *comm)
     if (comm->closing.unfinished && !nb_comm_failed(comm))
         NB_INFO(NCCL_NET, "%s: closed in the middle of an operation, with %llu unfinished windows",
                 comm->label, (unsigned long long)open);
-    comm->life.close_deadline_ns =
-        nb_clock_ns(&comm->ctx->clock) + comm->ctx->params->close_timeout * (int64_t)NB_NS_PER_S;
+    nb_shutdown_begin(comm);
     atomic_store(&comm->closing.asked, true);
     nb_engine_wake(comm->engine);
     return 0;

@@ -14,8 +14,9 @@
  *   engine.c    a node's progress: a list of communicators, and one round over them; engine_thread.c: the
  *               thread that makes the rounds, its sleep and wake-up
  *   node.c      what the communicators of a node share
- *   progress.c  one communicator's progress: order of work, heartbeats, graceful shutdown
+ *   progress.c  one communicator's progress: order of work, heartbeats; shutdown.c: its graceful end
  *   fail.c      the first error is recorded; loss.c: why a connection has ended; abort.c: the peers are told
+ *   name_list.c nodes in one line of the log
  *   window.c    what is left to do of a window
  *   pace.c      whether this processor is the limit
  *   control_send.c  control messages and their routes, also between nodes that are not connected

@@ -17,6 +17,7 @@
 #include "coll/kill_switch.h"
 #include "coll/loss.h"
 #include "coll/retransmit.h"
+#include "coll/shutdown.h"
 #include "coll/task.h"
 #include "coll/window.h"
 
@@ -154,12 +155,7 @@ static int tick(struct nb_coll_comm *comm, int64_t t)
     return 0;
 }
 
-/* ---- shutdown --------------------------------------------------------------------------------------- */
-
-static void closed(struct nb_coll_comm *comm)
-{
-    comm->state = NB_COMM_CLOSED;
-}
+/* ---- closing ---------------------------------------------------------------------------------------- */
 
 /* Whoever closes has asked for it (close.c). */
 static void take_close(struct nb_coll_comm *comm)
@@ -169,57 +165,6 @@ static void take_close(struct nb_coll_comm *comm)
     if (comm->closing.unfinished) /* NCCL is aborting. Peers must not wait for what will never come. */
         nb_comm_fail(comm, -ECONNABORTED, "the communicator was closed with unfinished operations");
     comm->state = NB_COMM_CLOSING;
-}
-
-/* What this node owes: queued messages, and all-gathers that a receiver may still ask about, through it as
- * well. */
-static int owes(const struct nb_coll_comm *comm)
-{
-    for (int i = 0; i < comm->nneighbors; i++) {
-        const struct nb_peer *peer = comm->neighbors[i];
-        if (peer->gone)
-            continue;
-        if (peer->raw.n || peer->tx[NB_CLASS_CONTRIB].done < peer->tx[NB_CLASS_CONTRIB].queued ||
-            peer->tx[NB_CLASS_RESULT].done < peer->tx[NB_CLASS_RESULT].queued)
-            return 1;
-        if (!peer->life.bye && (nb_refs_unconfirmed(comm->refs) || nb_confirms_wait(&comm->confirms)))
-            return 1;
-    }
-    return 0;
-}
-
-static void send_bye(struct nb_coll_comm *comm, int64_t t)
-{
-    int waiting = 0;
-
-    if (!comm->life.drained && !owes(comm)) {
-        comm->life.drained = 1;
-        for (int i = 0; i < comm->nneighbors; i++) {
-            struct nb_peer *peer = comm->neighbors[i];
-            struct nb_ctl bye = {.kind = NB_CTL_BYE,
-                                 .a = peer->tx[NB_CLASS_CONTRIB].queued,
-                                 .b = peer->tx[NB_CLASS_RESULT].queued};
-            if (!peer->gone)
-                nb_control(comm, peer, &bye);
-        }
-    }
-    for (int i = 0; i < comm->nneighbors; i++) {
-        const struct nb_peer *peer = comm->neighbors[i];
-        if (peer->gone)
-            continue;
-        /* Our own acknowledgements must leave, too, before the connections close. */
-        if (!comm->life.drained || !peer->life.our_bye_acked || (peer->life.bye && !peer->life.bye_acked) ||
-            peer->tx[NB_CLASS_CONTROL].done < peer->tx[NB_CLASS_CONTROL].queued)
-            waiting++;
-    }
-    if (!waiting) {
-        closed(comm);
-    } else if (t > comm->life.close_deadline_ns) {
-        NB_WARN("%s: closing although %d peers have not taken all that this node owes them "
-                "(NIBBLE_CLOSE_TIMEOUT)",
-                comm->label, waiting);
-        closed(comm);
-    }
 }
 
 /* ---- begin ------------------------------------------------------------------------------------------ */
@@ -330,9 +275,9 @@ int nb_comm_progress(struct nb_coll_comm *comm, int64_t now_ns)
         if (!nb_comm_failed(comm) && comm->failure.suspect_ns)
             moved = nb_loss_explain(comm, now_ns);
         if (comm->state == NB_COMM_CLOSING && !nb_comm_failed(comm))
-            send_bye(comm, now_ns);
+            nb_shutdown_progress(comm, now_ns);
         if (nb_comm_failed(comm) && nb_abort_progress(comm, now_ns) && comm->state == NB_COMM_CLOSING)
-            closed(comm); /* reported by the call that met it */
+            comm->state = NB_COMM_CLOSED; /* reported by the call that met it */
         if (comm->device->ops->turn)
             comm->device_waits = comm->device->ops->turn(comm->device, busy(comm));
         comm->tasks_open = nb_tasks_under_way(&comm->tasks);

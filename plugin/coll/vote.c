@@ -24,10 +24,10 @@
 #include "coll/vote.h"
 
 #include <stdio.h>
-#include <string.h>
 
 #include "base/clock.h"
 #include "coll/ballot.h"
+#include "coll/name_list.h"
 #include "coll/reason.h"
 
 static int64_t now(const struct nb_mesh *m)
@@ -106,26 +106,17 @@ bool nb_vote_is_won(const struct nb_mesh *m)
 
 /* ---- giving up -------------------------------------------------------------------------------------- */
 
-/* "node 3 (host, address), nor nodes 4, 7": those of which `is_missing` is true. */
-static int name_missing(const struct nb_mesh *m, bool (*is_missing)(const struct nb_mesh *, int), char *text,
-                        size_t cap)
+/* Those of which `is_missing` is true. */
+static struct nb_name_list name_missing(const struct nb_mesh *m,
+                                        bool (*is_missing)(const struct nb_mesh *, int))
 {
-    int first = -1, more = 0;
-    size_t at = 0;
+    struct nb_name_list list = {.first = -1};
 
-    for (int r = 0; r < m->comm->nnodes; r++) {
-        if (!is_missing(m, r))
-            continue;
-        if (first < 0)
-            at = (size_t)snprintf(text, cap, "%s", m->comm->peer[first = r].name);
-        else if (more++ < 3)
-            at += (size_t)snprintf(text + at, cap - at, "%s %d", more == 1 ? ", nor node" : ",", r);
-        if (at >= cap)
-            break;
-    }
-    if (more > 3 && at < cap)
-        snprintf(text + at, cap - at, " and %d more", more - 3);
-    return first;
+    for (int r = 0; r < m->comm->nnodes; r++)
+        if (is_missing(m, r))
+            nb_name_list_add(&list, &m->comm->peer[r]);
+    nb_name_list_end(&list);
+    return list;
 }
 
 static bool misses_connection(const struct nb_mesh *m, int r)
@@ -147,18 +138,17 @@ static void blame_missing(struct nb_mesh *m)
         [NB_ROUND_ROW_ALL] = "second vote",
         [NB_ROUND_COLUMN_ALL] = "second vote for its row",
     };
-    char who[128];
-    int first = -1;
+    struct nb_name_list who = {.first = -1};
 
     if (!m->prepared)
-        first = name_missing(m, misses_connection, who, sizeof(who));
+        who = name_missing(m, misses_connection);
     else if (m->round > NB_ROUND_GREETED)
-        first = name_missing(m, misses_vote, who, sizeof(who));
-    if (first >= 0 && !m->prepared)
-        nb_reason_blame(m, NB_CAUSE_CONNECT, "not connected with %s after %lld s: %s", who, nb_mesh_age(m),
-                        nb_mesh_missing(m, first));
-    else if (first >= 0)
-        nb_reason_blame(m, NB_CAUSE_VOTE + m->round, "no %s of %s after %lld s", what[m->round], who,
+        who = name_missing(m, misses_vote);
+    if (who.first >= 0 && !m->prepared)
+        nb_reason_blame(m, NB_CAUSE_CONNECT, "not connected with %s after %lld s: %s", who.text,
+                        nb_mesh_age(m), nb_mesh_missing(m, who.first));
+    else if (who.first >= 0)
+        nb_reason_blame(m, NB_CAUSE_VOTE + m->round, "no %s of %s after %lld s", what[m->round], who.text,
                         nb_mesh_age(m));
     else if (m->cause == NB_CAUSE_NONE)
         nb_reason_object(m, "ready only after %lld s (NIBBLE_CONNECT_TIMEOUT)", nb_mesh_age(m));

@@ -93,7 +93,7 @@ static int no_gpu(struct nb_context *ctx)
     return -1;
 }
 
-static void make(int i)
+static void make(int i, int schedule)
 {
     struct node *n = &node[i];
 
@@ -102,8 +102,8 @@ static void make(int i)
     n->params.credits = 4;
     n->params.unit_bytes = 16384;
     n->params.device = 1; /* host */
-    n->params.schedule = NB_SCHEDULE_TWO_LEVEL;
-    n->params.group = COLUMNS;
+    n->params.schedule = schedule;
+    n->params.group = schedule == NB_SCHEDULE_TWO_LEVEL ? COLUMNS : 0;
     n->now = SECOND;
     n->ctx.params = &n->params;
     n->ctx.clock = (struct nb_clock){virtual_ns, n};
@@ -171,7 +171,7 @@ static void turn(void)
         node[i].now += wait + 1;
 }
 
-static void setup(void)
+static void setup_with(int schedule)
 {
     void *handles[NODES];
     int open;
@@ -179,7 +179,7 @@ static void setup(void)
     rounds = 0;
     nb_log_set(logger);
     for (int i = 0; i < NODES; i++)
-        make(i);
+        make(i, schedule);
     for (int i = 0; i < NODES; i++) {
         handles[i] = node[i].handle;
         ck_assert_int_eq(nb_coll_listen(&node[i].ctx, 0, 17, node[i].handle, &node[i].listen), 0);
@@ -199,6 +199,16 @@ static void setup(void)
         ck_assert_int_eq(node[i].lines, 0);
         ck_assert_int_eq(nb_coll_close_listen(node[i].listen), 0);
     }
+}
+
+static void setup(void)
+{
+    setup_with(NB_SCHEDULE_TWO_LEVEL);
+}
+
+static void setup_direct(void)
+{
+    setup_with(NB_SCHEDULE_DIRECT);
 }
 
 static void teardown(void)
@@ -344,6 +354,36 @@ START_TEST(says_so_late)
 }
 END_TEST
 
+/* A node has something for another one that does not take it, and its close runs out of time. All others need
+ * nothing more of it; they are told which of the two is the culprit. */
+START_TEST(closes_unheard)
+{
+    enum { BLOCK = 8 * VALUES }; /* twice as much as a peer takes at a time */
+    static float sum[NODES][BLOCK], addend[NODES * BLOCK];
+    const int deaf = 5, leaving = 4;
+    const int64_t began = node[0].now;
+
+    node[leaving].params.close_timeout = 4;
+    loopback_hold(node[leaving].comm->peer[deaf].tx[NB_CLASS_CONTRIB].conn, 1);
+    for (int i = 0; i < NODES; i++)
+        ck_assert_int_eq(nb_coll_ireducescatter(node[i].comm, addend, sizeof(addend), sum[i], sizeof(sum[i]),
+                                                0, sizeof(addend), ncclFloat32, ncclSum, &node[i].req),
+                         0);
+    while (node[leaving].req)
+        turn();
+    ck_assert_int_eq(nb_coll_close_begin(node[leaving].comm), 0);
+    node[leaving].closing = true;
+    for (int i = 0; i < NODES; i++)
+        while (!nb_comm_failed(node[i].comm))
+            turn();
+    while (!node[leaving].closed)
+        turn();
+    ck_assert_int_le(node[leaving].now - began, 5 * SECOND);
+    all_say(-1, "node 5 (ip-", "has not taken all that it is owed");
+    all_say(leaving, "node 4 (ip-", "has failed: closing although");
+}
+END_TEST
+
 /* A connection that ends alone, while its peer lives and says nothing: it is told, after a while. */
 START_TEST(connection_breaks)
 {
@@ -401,6 +441,11 @@ int main(void)
     tcase_add_loop_test(c, says_so_late, 0, 4);
     tcase_add_test(c, connection_breaks);
     tcase_add_test(c, sleeps_until_closed);
+    suite_add_tcase(suite, c);
+    c = tcase_create("close");
+    tcase_add_checked_fixture(c, setup_direct, teardown);
+    tcase_set_timeout(c, 3600);
+    tcase_add_test(c, closes_unheard);
     suite_add_tcase(suite, c);
     srunner_run_all(runner, CK_ENV);
     failed = srunner_ntests_failed(runner);

@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The graceful end of a communicator; see shutdown.h. */
+#include "coll/shutdown.h"
+
+#include <errno.h>
+#include <stdbool.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "coll/comm.h"
+#include "coll/control_send.h"
+#include "coll/name_list.h"
+
+#define LAST_WORDS_NS ((int64_t)NB_NS_PER_S) /* of the time limit, at most, kept for telling why */
+
+/* Something that is queued for the peer has not left. */
+static bool has_not_taken(const struct nb_coll_comm *comm, const struct nb_peer *peer)
+{
+    (void)comm;
+    return peer->raw.n || peer->tx[NB_CLASS_CONTRIB].done < peer->tx[NB_CLASS_CONTRIB].queued ||
+           peer->tx[NB_CLASS_RESULT].done < peer->tx[NB_CLASS_RESULT].queued;
+}
+
+/* It may still ask about an all-gather, through this node as well. */
+static bool may_ask(const struct nb_coll_comm *comm, const struct nb_peer *peer)
+{
+    return !peer->life.bye && (nb_refs_unconfirmed(comm->refs) || nb_confirms_wait(&comm->confirms));
+}
+
+/* BYE has been said, but not all of what goes with it; our own acknowledgements must leave, too, before the
+ * connections close. */
+static bool has_not_parted(const struct nb_coll_comm *comm, const struct nb_peer *peer)
+{
+    (void)comm;
+    return !peer->life.our_bye_acked || (peer->life.bye && !peer->life.bye_acked) ||
+           peer->tx[NB_CLASS_CONTROL].done < peer->tx[NB_CLASS_CONTROL].queued;
+}
+
+typedef bool is_waited_for(const struct nb_coll_comm *comm, const struct nb_peer *peer);
+
+/* The peers for which `is` is true: how many; their names, where `who` is not NULL. */
+static int count(const struct nb_coll_comm *comm, is_waited_for *is, struct nb_name_list *who)
+{
+    int n = 0;
+
+    for (int i = 0; i < comm->nneighbors; i++) {
+        const struct nb_peer *peer = comm->neighbors[i];
+        if (peer->gone || !is(comm, peer))
+            continue;
+        n++;
+        if (who)
+            nb_name_list_add(who, peer);
+    }
+    if (who)
+        nb_name_list_end(who);
+    return n;
+}
+
+static void say_bye(struct nb_coll_comm *comm)
+{
+    comm->life.drained = 1;
+    for (int i = 0; i < comm->nneighbors; i++) {
+        struct nb_peer *peer = comm->neighbors[i];
+        const struct nb_ctl bye = {.kind = NB_CTL_BYE,
+                                   .a = peer->tx[NB_CLASS_CONTRIB].queued,
+                                   .b = peer->tx[NB_CLASS_RESULT].queued};
+        if (!peer->gone)
+            nb_control(comm, peer, &bye);
+    }
+}
+
+/* Time is nearly up, and there are peers that do not know that this node leaves. */
+static void fail(struct nb_coll_comm *comm)
+{
+    struct nb_name_list who = {.first = -1};
+
+    if (!count(comm, has_not_taken, &who))
+        count(comm, may_ask, &who);
+    nb_comm_error(comm, -ETIMEDOUT,
+                  "closing although %s has not taken all that it is owed (NIBBLE_CLOSE_TIMEOUT)", who.text);
+}
+
+/* Time is up. All peers know that this node leaves. */
+static void leave(struct nb_coll_comm *comm)
+{
+    struct nb_name_list who = {.first = -1};
+
+    count(comm, has_not_parted, &who);
+    NB_WARN("%s: closing although %s has not confirmed it (NIBBLE_CLOSE_TIMEOUT)", comm->label, who.text);
+    comm->state = NB_COMM_CLOSED;
+}
+
+void nb_shutdown_begin(struct nb_coll_comm *comm)
+{
+    comm->life.close_deadline_ns =
+        nb_clock_ns(&comm->ctx->clock) + comm->ctx->params->close_timeout * (int64_t)NB_NS_PER_S;
+}
+
+void nb_shutdown_progress(struct nb_coll_comm *comm, int64_t now_ns)
+{
+    const int64_t limit = comm->ctx->params->close_timeout * (int64_t)NB_NS_PER_S;
+    const int64_t words = limit / 8 < LAST_WORDS_NS ? limit / 8 : LAST_WORDS_NS;
+
+    if (!comm->life.drained && !count(comm, has_not_taken, NULL) && !count(comm, may_ask, NULL))
+        say_bye(comm);
+    if (comm->life.drained && !count(comm, has_not_parted, NULL))
+        comm->state = NB_COMM_CLOSED;
+    else if (!comm->life.drained && now_ns > comm->life.close_deadline_ns - words)
+        fail(comm);
+    else if (now_ns > comm->life.close_deadline_ns)
+        leave(comm);
+}
