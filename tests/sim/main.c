@@ -13,6 +13,7 @@
 #include <time.h>
 
 #include "sim/cluster.h"
+#include "sim/compare.h"
 #include "sim/data.h"
 #include "sim/fault.h"
 #include "sim/judge.h"
@@ -95,41 +96,6 @@ struct totals {
     uint64_t runs, failed, events, operations, collectives, messages, compared, hash;
 };
 
-/* The same without what came late: what operations bring has to be the same. */
-static void compare_with_calm(uint64_t seed, const struct sim_outcome *out, struct totals *t,
-                              struct sim_outcome *result)
-{
-    struct sim_plan *calm = sim_plan_draw(seed, &options);
-    struct sim_outcome other;
-
-    sim_plan_calm(calm);
-    sim_run(calm, false, false, &other);
-    t->compared++;
-    if (other.failed) {
-        *result = other;
-    } else if (other.results != out->results) {
-        int c = 0, op = 0;
-        while (c < calm->ncomms && out->result[c][op] == other.result[c][op])
-            if (++op == calm->comm[c].nops)
-                op = 0, c++;
-        result->failed = true;
-        snprintf(result->violation, sizeof(result->violation),
-                 "communicator %d, operation %d (%s): results are others than those of the same run without "
-                 "lateness",
-                 c, op, nb_func_name(calm->comm[c].op[op].func));
-    }
-    for (int c = 0; c < calm->ncomms && !result->failed; c++) {
-        if (out->state[c] == other.state[c])
-            continue;
-        result->failed = true;
-        snprintf(result->violation, sizeof(result->violation),
-                 "communicator %d: residuals or references are others at the end than those of the same run "
-                 "without lateness",
-                 c);
-    }
-    sim_plan_free(calm);
-}
-
 static void one(uint64_t seed, bool again, struct totals *t, struct sim_outcome *out)
 {
     struct sim_plan *plan = sim_plan_draw(seed, &options);
@@ -150,11 +116,11 @@ static void one(uint64_t seed, bool again, struct totals *t, struct sim_outcome 
             snprintf(out->violation, sizeof(out->violation), "the same seed has taken another course");
         }
     }
-    sim_plan_free(plan);
     if (!out->failed && out->comparable && (compares_all || seed % 4 == 0)) {
-        const struct sim_outcome late = *out;
-        compare_with_calm(seed, &late, t, out);
+        t->compared++;
+        sim_compare(plan, out);
     }
+    sim_plan_free(plan);
 }
 
 static void progress(const struct totals *t, double began)

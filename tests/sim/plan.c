@@ -401,6 +401,35 @@ void sim_plan_calm(struct sim_plan *p)
     }
 }
 
+static void *copy_of(const void *list, size_t n, size_t size)
+{
+    void *copy = zeroed(n, size);
+
+    memcpy(copy, list, n * size);
+    return copy;
+}
+
+#define COPY(list, n) ((list) = copy_of(list, (size_t)(n), sizeof(*(list))))
+
+struct sim_plan *sim_plan_copy(const struct sim_plan *plan)
+{
+    struct sim_plan *p = copy_of(plan, 1, sizeof(*plan));
+
+    COPY(p->params, p->nnodes);
+    COPY(p->nic, p->nnodes);
+    COPY(p->clock, p->nnodes);
+    COPY(p->start, p->nnodes);
+    COPY(p->recorded, p->nnodes);
+    COPY(p->vague, p->nnodes);
+    COPY(p->differs, p->nnodes);
+    COPY(p->fault, p->nfaults);
+    for (int c = 0; c < p->ncomms; c++) {
+        COPY(p->comm[c].member, p->nnodes);
+        COPY(p->comm[c].op, p->comm[c].nops);
+    }
+    return p;
+}
+
 void sim_plan_free(struct sim_plan *p)
 {
     for (int c = 0; c < p->ncomms; c++) {

@@ -135,6 +135,8 @@ struct sim_options {
 /* The plan of `seed`; free it with sim_plan_free. */
 struct sim_plan *sim_plan_draw(uint64_t seed, const struct sim_options *options);
 void sim_plan_free(struct sim_plan *plan);
+/* Another one of the same, to be freed likewise. */
+struct sim_plan *sim_plan_copy(const struct sim_plan *plan);
 /* Take away all that comes late, and all faults: what is left brings the results that the plan should bring, too. */
 void sim_plan_calm(struct sim_plan *plan);
 /* Operations that are not left out, of all communicators. */

@@ -12,6 +12,7 @@
  *   fault.h     doing to them what the plan says
  *   judge.h     what must be true, and what is reported when it is not
  *   cluster.h   a run: the loop over events
+ *   compare.h   a run against the same one without lateness
  *   shrink.h    a failure, reduced
  */
 #ifndef NIBBLE_TESTS_SIM_H
