@@ -120,14 +120,15 @@ bool cluster_turn(struct cluster *c)
     return true;
 }
 
-void cluster_connect(struct cluster *c)
+void cluster_connect_as(struct cluster *c, uint64_t comm_id)
 {
     void *handles[CLUSTER_MOST];
     bool more = true;
 
     for (int i = 0; i < c->nodes; i++) {
         handles[i] = c->node[i].handle;
-        CLUSTER_CHECK(nb_coll_listen(&c->node[i].ctx, 0, 17, c->node[i].handle, &c->node[i].listen) == 0);
+        CLUSTER_CHECK(nb_coll_listen(&c->node[i].ctx, 0, comm_id, c->node[i].handle, &c->node[i].listen) ==
+                      0);
     }
     for (int i = 0; i < c->nodes; i++) {
         struct cluster_node *n = &c->node[i];
@@ -145,6 +146,11 @@ void cluster_connect(struct cluster *c)
         CLUSTER_CHECK(nb_coll_close_listen(c->node[i].listen) == 0);
         c->node[i].listen = NULL;
     }
+}
+
+void cluster_connect(struct cluster *c)
+{
+    cluster_connect_as(c, 17);
 }
 
 void cluster_disconnect(struct cluster *c)

@@ -52,6 +52,9 @@ bool cluster_turn(struct cluster *c);
 
 /* Connect all nodes to one group: ends the process where that fails. */
 void cluster_connect(struct cluster *c);
+/* The same, as the communicator that NCCL has given this number. Several may be open: the caller keeps `comm` of each
+ * node, and puts it back to close it. */
+void cluster_connect_as(struct cluster *c, uint64_t comm_id);
 /* Close the communicators that are open. */
 void cluster_disconnect(struct cluster *c);
 

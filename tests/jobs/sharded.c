@@ -1,0 +1,391 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Jobs that share out parameters, gradients or optimizer states: FSDP, HSDP, ZeRO, Megatron's distributed optimizer. */
+#include <math.h>
+
+#include "lib/parallel.h"
+
+static void train(struct job *job, struct fsdp *f)
+{
+    while (job_step(job)) {
+        fsdp_forward(f);
+        fsdp_backward(f);
+        fsdp_update(f);
+    }
+}
+
+static struct fsdp usual(struct job *job, int version, enum optimizer optimizer)
+{
+    struct model *m = model_new(job, &(struct model_settings){.first = 36864, .optimizer = optimizer});
+
+    return fsdp_open(job, comm_between(job, NULL), m, version);
+}
+
+#define PLAIN(name, version, optimizer) \
+    static void name(struct job *job) \
+    { \
+        struct fsdp f = usual(job, version, optimizer); \
+        train(job, &f); \
+    }
+PLAIN(fsdp1_adamw, 1, ADAMW)
+PLAIN(fsdp1_sgd, 1, SGD)
+PLAIN(fsdp2_adamw, 2, ADAMW)
+PLAIN(fsdp2_sgd, 2, SGD)
+PLAIN(fsdp2_lion, 2, LION)
+PLAIN(fsdp2_muon, 2, MUON)
+PLAIN(fsdp2_adafactor, 2, ADAFACTOR)
+
+static void fsdp1_prefetch(struct job *job)
+{
+    struct fsdp f = usual(job, 1, ADAMW);
+
+    f.prefetch = 1;
+    train(job, &f);
+}
+
+static void fsdp2_keep(struct job *job)
+{
+    struct fsdp f = usual(job, 2, ADAMW);
+
+    f.keep = 1;
+    train(job, &f);
+}
+
+static void fsdp2_bf16(struct job *job)
+{
+    struct fsdp f = usual(job, 2, ADAMW);
+
+    f.grad = ncclBfloat16;
+    train(job, &f);
+}
+
+/* A low rate from a rate of zero: most of the gathered values do not change in a step. */
+static void fsdp2_low_rate(struct job *job)
+{
+    struct model *m = model_new(job, &(struct model_settings){.lr = 3e-5f, .warmup = 30});
+    struct fsdp f = fsdp_open(job, comm_between(job, NULL), m, 2);
+
+    train(job, &f);
+}
+
+/* All layers have the same profile. */
+static void fsdp2_alike(struct job *job)
+{
+    struct model *m = model_new(job, &(struct model_settings){.alike = 1});
+    struct fsdp f = fsdp_open(job, comm_between(job, NULL), m, 2);
+
+    train(job, &f);
+}
+
+/* Two micro-batches, each of which is reduced. */
+static void fsdp2_accumulation(struct job *job)
+{
+    struct fsdp f = usual(job, 2, ADAMW);
+
+    while (job_step(job)) {
+        for (int k = 0; k < 2; k++) {
+            fsdp_forward(&f);
+            fsdp_backward(&f);
+        }
+        fsdp_update(&f);
+    }
+}
+
+/* Layers are left out by chance. */
+static void fsdp2_layerdrop(struct job *job)
+{
+    struct fsdp f = usual(job, 2, ADAMW);
+    uint64_t random = 9;
+
+    while (job_step(job)) {
+        f.skip = 0;
+        for (int i = 1; i + 1 < f.model->units; i++)
+            f.skip |= (unsigned)(draw(&random) % 10 == 0) << i;
+        fsdp_forward(&f);
+        fsdp_backward(&f);
+        fsdp_update(&f);
+    }
+}
+
+/* A forward pass over held-out data in every fifth step, with counts in the end; all weights for a checkpoint. */
+static void fsdp2_evaluation(struct job *job)
+{
+    struct fsdp f = usual(job, 2, ADAMW);
+    const struct buffer b = {
+        .type = ncclFloat32, .n = 24576, .send = memory_take(job_memory(job), 24576 * 4)};
+    float *x = values(job, b.n);
+    uint64_t random = 9;
+
+    while (job_step(job)) {
+        fsdp_forward(&f);
+        fsdp_backward(&f);
+        fsdp_update(&f);
+        if (job_every(job, 5)) {
+            fsdp_forward(&f);
+            for (int i = 0; i < f.model->units; i++)
+                memory_give(job_memory(job), f.full[i]), f.full[i] = 0;
+            for (size_t i = 0; i < b.n; i++)
+                x[i] = (float)(draw(&random) % 40);
+            all_reduce(f.comm, &b, x, x);
+        }
+        if (job_every(job, 25)) /* a full state dictionary: all weights, and both moments */
+            for (int i = 0; i < f.model->units; i++) {
+                const struct unit *u = &f.model->unit[i];
+                const struct buffer full = {
+                    .type = ncclFloat32, .n = u->n, .send = f.shard[i], .recv = b.send};
+                all_gather(f.comm, &full, u->w);
+                all_gather(f.comm, &full, u->m);
+                all_gather(f.comm, &full, u->v);
+            }
+    }
+}
+
+/* Contrastive features between forward and backward pass, of as many values as a unit has parameters. */
+static void contrastive(struct job *job, size_t n)
+{
+    struct fsdp f = usual(job, 2, ADAMW);
+    float *features = values(job, n), *x = values(job, n), *y = values(job, n);
+    uint64_t random = 21;
+
+    while (job_step(job)) {
+        const address at = memory_take(job_memory(job), n * 4), g = memory_take(job_memory(job), n * 4);
+        fsdp_forward(&f);
+        for (size_t i = 0; i < n; i++) {
+            features[i] = noise(&random) / 16;
+            x[i] = 1e-4f * noise(&random);
+            y[i] = 1e-4f * noise(&random);
+        }
+        all_gather(f.comm, &(struct buffer){.type = ncclFloat32, .n = n, .send = at, .recv = at}, features);
+        reduce_scatter(f.comm, &(struct buffer){.type = ncclFloat32, .n = n, .send = g, .recv = at}, x, y);
+        fsdp_backward(&f);
+        fsdp_update(&f);
+        memory_give(job_memory(job), at);
+        memory_give(job_memory(job), g);
+    }
+}
+
+static void fsdp2_contrastive(struct job *job)
+{
+    contrastive(job, 16384);
+}
+
+static void fsdp2_contrastive_alike(struct job *job)
+{
+    contrastive(job, 24576);
+}
+
+/* Units so small that their gathers are below what is compressed, and are not sent by CollNet. */
+static void small_gathers(struct job *job)
+{
+    struct model *m = model_new(job, &(struct model_settings){.n = 8192});
+    struct fsdp f = fsdp_open(job, comm_between(job, NULL), m, 2);
+
+    train(job, &f);
+}
+
+/* Two models of one shape in turn. */
+static void fsdp2_gan(struct job *job)
+{
+    struct comm *world = comm_between(job, NULL);
+    struct fsdp g = fsdp_open(job, world, model_new(job, &(struct model_settings){.units = 4}), 2),
+                d = fsdp_open(job, world, model_new(job, &(struct model_settings){.units = 4}), 2);
+
+    while (job_step(job)) {
+        fsdp_forward(&d);
+        fsdp_backward(&d);
+        fsdp_update(&d);
+        fsdp_forward(&g);
+        fsdp_forward(&d);
+        for (int i = 0; i < d.model->units; i++) /* the discriminator passes gradients on, and has none */
+            memory_give(job_memory(job), d.full[i]), d.full[i] = 0;
+        fsdp_backward(&g);
+        fsdp_update(&g);
+    }
+}
+
+/* A frozen encoder, whose weights are gathered and never change, before what is trained. */
+static void fsdp2_frozen(struct job *job)
+{
+    struct fsdp f = usual(job, 2, ADAMW);
+
+    f.frozen = 7;
+    train(job, &f);
+}
+
+/* The norm of gradients is summed, as the sum of squares of each unit. */
+static void fsdp2_clipping(struct job *job)
+{
+    struct fsdp f = usual(job, 2, ADAMW);
+    const address norm = memory_take(job_memory(job), 4);
+
+    while (job_step(job)) {
+        fsdp_forward(&f);
+        fsdp_backward(&f);
+        all_reduce_scalar(f.comm, norm, 1.0f + (float)job_now(job), 2.0f);
+        fsdp_update(&f);
+    }
+}
+
+/* Hybrid: shards inside the node, replicas between. */
+static void hybrid(struct job *job, int micro_batches)
+{
+    struct model *m = model_new(job, &(struct model_settings){0});
+    struct fsdp f = fsdp_open(job, comm_inside(job, NULL, 8), m, 2);
+
+    f.replicas = comm_between(job, NULL);
+    while (job_step(job)) {
+        for (int k = 0; k < micro_batches; k++) {
+            fsdp_forward(&f);
+            fsdp_backward(&f);
+        }
+        fsdp_update(&f);
+    }
+}
+
+static void hsdp(struct job *job)
+{
+    hybrid(job, 1);
+}
+
+static void hsdp_accumulation(struct job *job)
+{
+    hybrid(job, 2);
+}
+
+/* ZeRO 1 and 2: buckets of two units; the updated parameters as one vector. */
+static void zero12(struct job *job, int micro_batches)
+{
+    struct comm *world = comm_between(job, NULL);
+    struct model *m = model_new(job, &(struct model_settings){.first = 36864});
+    const address flat = memory_take(job_memory(job), model_size(m, 0, m->units) * 2);
+    truth buffers[UNITS_MOST];
+
+    for (int i = 0; i < m->units; i++)
+        buffers[i] = job_buffer(job);
+    while (job_step(job)) {
+        for (int k = 0; k < micro_batches; k++)
+            zero12_reduce(world, m, 2, buffers);
+        model_update(m);
+        zero12_gather(world, m, flat);
+    }
+}
+
+static void zero1(struct job *job)
+{
+    zero12(job, 1);
+}
+
+static void zero2(struct job *job)
+{
+    zero12(job, 2);
+}
+
+static void zero3(struct job *job)
+{
+    struct comm *world = comm_between(job, NULL);
+    struct model *m = model_new(job, &(struct model_settings){.first = 36864});
+    truth buffers[UNITS_MOST];
+
+    for (int i = 0; i < m->units; i++)
+        buffers[i] = job_buffer(job);
+    while (job_step(job)) {
+        zero3_gather(world, m, 2, 0);
+        zero3_gather(world, m, 2, 1);
+        zero3_reduce(world, m, 3, buffers);
+        model_update(m);
+    }
+}
+
+static void megatron_distopt(struct job *job)
+{
+    struct model *m = model_new(job, &(struct model_settings){.first = 36864});
+    struct distopt d = distopt_open(job, comm_between(job, "DATA_PARALLEL_GROUP_WITH_CP"), m);
+
+    while (job_step(job)) {
+        distopt_gather(&d);
+        for (int k = 0; k < 2; k++)
+            for (int i = 0; i < m->units; i++)
+                model_gradient(m, i, k);
+        distopt_reduce(&d);
+        model_update(m);
+    }
+}
+
+/* Local SGD by shards: parameters are averaged by a reduce-scatter and a gather. */
+static void averaged_parameters(struct job *job)
+{
+    struct comm *world = comm_between(job, NULL);
+    struct model *m = model_new(job, &(struct model_settings){0});
+    struct distopt d = distopt_open(job, world, m);
+    uint64_t random = 4;
+
+    while (job_step(job)) {
+        for (int i = 0; i < m->units; i++) {
+            struct unit *u = &m->unit[i];
+            const struct buffer b = {.type = ncclFloat32, .n = u->n, .send = d.grad[i], .recv = d.grad[i]};
+            for (int r = 0; r < NODES; r++) /* each node has gone its own way for some steps */
+                for (size_t k = 0; k < u->n; k++)
+                    u->g[r][k] = u->w[k] + 1e-3f * noise(&random);
+            reduce_scatter(world, &b, u->g[0], u->g[1]);
+            for (size_t k = 0; k < u->n; k++)
+                u->w[k] = 0.5f * (u->g[0][k] + u->g[1][k]);
+        }
+        distopt_gather(&d);
+    }
+}
+
+/* A statistic is summed in FP32 where a reduce-scatter of another type has just put its result. */
+static void statistics_after(struct job *job)
+{
+    struct fsdp f = usual(job, 2, ADAMW);
+    const size_t n = 24576 / 4;
+    float *x = values(job, n), *y = values(job, n);
+    uint64_t random = 6;
+
+    f.grad = ncclBfloat16;
+    while (job_step(job)) {
+        fsdp_forward(&f);
+        fsdp_backward(&f);
+        for (size_t i = 0; i < n; i++) {
+            x[i] = noise(&random);
+            y[i] = noise(&random);
+        }
+        all_reduce(f.comm,
+                   &(struct buffer){.type = ncclFloat32, .n = n, .send = f.grads[0], .recv = f.grads[0]}, x,
+                   y);
+        fsdp_update(&f);
+    }
+}
+
+const struct job_entry jobs_sharded[] = {
+    {"fsdp1-adamw", fsdp1_adamw, {0}},
+    {"fsdp1-sgd", fsdp1_sgd, {0}},
+    {"fsdp1-prefetch", fsdp1_prefetch, {0}},
+    {"fsdp2-adamw", fsdp2_adamw, {0}},
+    {"fsdp2-adamw-without-records", fsdp2_adamw, {.silent = 1}},
+    {"fsdp2-sgd", fsdp2_sgd, {0}},
+    {"fsdp2-lion", fsdp2_lion, {0}},
+    {"fsdp2-muon", fsdp2_muon, {0}},
+    {"fsdp2-adafactor", fsdp2_adafactor, {0}},
+    {"fsdp2-keep", fsdp2_keep, {0}},
+    {"fsdp2-bf16", fsdp2_bf16, {0}},
+    {"fsdp2-low-rate", fsdp2_low_rate, {0}},
+    {"fsdp2-alike", fsdp2_alike, {0}},
+    {"fsdp2-accumulation", fsdp2_accumulation, {0}},
+    {"fsdp2-layerdrop", fsdp2_layerdrop, {0}},
+    {"fsdp2-evaluation", fsdp2_evaluation, {0}},
+    {"fsdp2-contrastive", fsdp2_contrastive, {0}},
+    {"fsdp2-contrastive-alike", fsdp2_contrastive_alike, {0}},
+    {"fsdp2-small-gathers", small_gathers, {.all_collnet = 1}},
+    {"fsdp2-gan", fsdp2_gan, {0}},
+    {"fsdp2-frozen", fsdp2_frozen, {0}},
+    {"fsdp2-clipping", fsdp2_clipping, {0}},
+    {"fsdp2-statistics-after", statistics_after, {0}},
+    {"hsdp", hsdp, {0}},
+    {"hsdp-accumulation", hsdp_accumulation, {0}},
+    {"zero1", zero1, {0}},
+    {"zero2", zero2, {0}},
+    {"zero3", zero3, {0}},
+    {"megatron-distopt", megatron_distopt, {0}},
+    {"averaged-by-shards", averaged_parameters, {0}},
+    {0},
+};
