@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the files of the model share. See model.h. */
+#ifndef NIBBLE_TESTS_GPU_MODEL_INSIDE_H
+#define NIBBLE_TESTS_GPU_MODEL_INSIDE_H
+
+#include <stdio.h>
+
+#include "kernels/kernels.h"
+#include "model.h"
+
+/* What can wait, or be waited for, begins with one of these, so that a pointer tells which. */
+enum model_kind { MODEL_A_KERNEL = 0, MODEL_A_THREAD = 0x7468, MODEL_AN_OPERATION = 0x6f70 };
+
+struct gpu;
+
+/* An operation may be used again when it is done; a reference to it then counts as done. */
+struct reference {
+    struct op *op;
+    uint64_t number;
+};
+
+enum model_operation { OP_KERNEL, OP_WAIT, OP_RECORD, OP_SET };
+
+struct op {
+    enum model_kind kind;
+    enum model_operation what;
+    uint64_t number; /* of all operations ever; 0: not in use */
+    struct gpu *gpu;
+    struct stream *stream;
+    unsigned queue;
+    struct reference before, legacy, event; /* done before it may begin; event: OP_WAIT */
+    uint64_t blocking_before; /* legacy stream: all operations of blocking streams below this number */
+    struct model_kernel *kernel;
+    struct model_kernel own; /* a copy where nobody keeps it: the codec's */
+    struct nb_gpu_launch launch;
+    uint32_t *word, value;
+    int issued;               /* it has left its queue */
+    unsigned placed, left;    /* blocks on multiprocessors now; blocks that have not ended */
+    uint8_t *where;           /* blocks on each multiprocessor */
+    int64_t until;            /* end of the wave of blocks, or the next look at it; 0: none */
+    struct op *next;          /* of the queue, of those that run, of free ones */
+    struct op *older, *newer; /* of all on the GPU that are not done */
+};
+
+struct stream {
+    struct gpu *gpu;
+    unsigned queue;
+    int priority, blocking;
+    struct reference last;
+    struct model_graph *capture;
+};
+
+struct model_event {
+    struct reference at;
+    struct model_graph *capture;
+    int captured_at; /* index of the operation in the graph that it stands for; -1: the graph's beginning */
+};
+
+struct model_thread *model_self(void);
+const char *model_thread_name(const struct model_thread *thread);
+enum model_role model_thread_role(const struct model_thread *thread);
+struct model_contexts { /* of a thread: GPUs of the contexts that it has pushed; capture mode */
+    int depth, gpu[16], mode;
+};
+struct model_contexts *model_contexts(void);
+extern struct model_settings model;
+extern int model_after_connect;
+
+/* model_host.c: a wait that the watchdog follows. `blockers` fills at most `most` entries of out. */
+void model_block(int (*ready)(void *), void *argument, const char *what,
+                 unsigned (*blockers)(void *argument, const void **out, unsigned most));
+void model_wrong(const char *what) __attribute__((noreturn));
+void model_stop(const char *why); /* the run ends with this */
+
+/* model_gpu.c */
+void model_gpus_open(void);
+void model_gpus_close(void);
+int model_gpus_step(void);     /* 1: something happened */
+int64_t model_gpus_next(void); /* when the next thing happens by itself; INT64_MAX: never */
+unsigned model_op_blockers(const struct op *op, const void **out, unsigned most, const char **why);
+const char *model_op_name(const struct op *op);
+unsigned model_all_waiting(const void **out, unsigned most);
+int model_done(const struct reference *reference);
+struct gpu *model_gpu(int ordinal);
+int model_gpu_number(const struct gpu *gpu);
+struct stream *model_make_stream(int gpu, int priority, int blocking);
+void model_put(struct stream *stream, struct op *what);
+struct op *model_new_op(struct stream *stream, enum model_operation what);
+void model_drain(int gpu, const char *why);
+void model_lock_context(int gpu);
+void model_unlock_context(int gpu);
+void model_call(const char *name, int takes_lock); /* of the driver, on the current GPU */
+int model_current_gpu(void);
+void model_load(int *loaded, const char *name);
+
+/* model_codec.c: one step of a codec kernel that has blocks placed; 1: it has ended. *next: when to look again */
+void model_codec_open(void);
+int model_codec_step(struct op *op, int64_t *next);
+const void *const *model_codec_waits(const struct op *op);
+const char *model_codec_name(const struct op *op);
+
+#endif
