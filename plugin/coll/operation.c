@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "base/nccl_names.h"
 #include "coll/comm.h"
+#include "device/device.h"
 
 _Static_assert(NB_ALIGN_MISFIT + 1 == NB_COLL_RECORD_OUTCOMES,
                "stats.h counts the outcomes of nb_align_begin");
@@ -121,7 +122,10 @@ static int find_record(struct nb_coll_comm *comm, const struct nb_op *op, uint64
     comm->stats.records[how]++;
     switch (how) {
     case NB_ALIGN_CERTAIN:
-    case NB_ALIGN_ALIKE: return 1;
+    case NB_ALIGN_ALIKE:
+        if (out->comm != comm->comm_id && comm->device->ops->shares)
+            comm->device->ops->shares(comm->device, out->comm); /* a child's, certainly */
+        return 1;
     case NB_ALIGN_ABSENT:
         if (nb_queue_is_profiled(comm->records.queue) && first_time(comm, SAID_ABSENT))
             NB_INFO(NCCL_NET, "%s: %s %llu (%s) came without a record", comm->label, nb_func_name(op->func),

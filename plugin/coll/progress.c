@@ -30,6 +30,8 @@ static int dequeue(struct nb_coll_comm *comm)
 
     while (comm->begun < submitted && !nb_comm_given_up(comm)) {
         struct nb_coll_req *win = nb_window(comm, comm->begun);
+        if (comm->device->ops->ready && !comm->device->ops->ready(comm->device))
+            break;
         if (!win->op->begun)
             nb_op_begin(comm, win);
         if (!win->op->schedule) {

@@ -42,6 +42,9 @@ int nb_coll_reg_mr(struct nb_coll_comm *comm, void *data, size_t size, int mem_t
         ret = 0;
     }
     pthread_mutex_unlock(&comm->submit.lock);
+    if (!ret && comm->device->ops->region && comm->device->ops->region(comm->device, data, size))
+        NB_WARN("%s: regMr: out of memory",
+                comm->label); /* its windows will fail; regMr must not on one node alone */
     if (ret)
         NB_INFO(NCCL_REG, "%s: user buffer of %zu bytes is not registered: NCCL uses its own buffer",
                 comm->label, size);
@@ -52,6 +55,7 @@ int nb_coll_reg_mr(struct nb_coll_comm *comm, void *data, size_t size, int mem_t
  * windows may still be open: nothing may touch them from here on. */
 int nb_coll_dereg_mr(struct nb_coll_comm *comm, void *mhandle)
 {
+    const void *gone = NULL;
     int ret = -EINVAL, aborts;
 
     if (!comm || comm->magic != NB_COMM_MAGIC) {
@@ -61,8 +65,10 @@ int nb_coll_dereg_mr(struct nb_coll_comm *comm, void *mhandle)
     pthread_mutex_lock(&comm->submit.lock);
     for (int i = 0; i < 2; i++) {
         if (mhandle == &comm->submit.region[i] && comm->submit.region[i].refs > 0) {
-            if (--comm->submit.region[i].refs == 0)
+            if (--comm->submit.region[i].refs == 0) {
+                gone = comm->submit.region[i].base;
                 comm->submit.region[i].base = NULL;
+            }
             ret = 0;
         }
     }
@@ -82,6 +88,8 @@ int nb_coll_dereg_mr(struct nb_coll_comm *comm, void *mhandle)
     }
     if (nb_comm_failed(comm)) /* nothing goes on any more, but the device may be at work */
         nb_tasks_abandon(comm);
+    if (gone && comm->device->ops->region)
+        comm->device->ops->region(comm->device, gone, 0);
     pthread_mutex_unlock(&comm->progress_lock);
     return 0;
 }

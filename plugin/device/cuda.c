@@ -9,6 +9,7 @@
 
 #include "base/log.h"
 #include "device/cuda_device.h"
+#include "device/gpus.h"
 #include "device/launch_choice.h"
 
 static int cuda_failed(struct nb_device *dev)
@@ -23,7 +24,6 @@ static void cuda_quiesce(struct nb_device *dev)
     /* What was handed over cannot be taken back, but it is short, and it has a kernel, or gets one; the
      * watchdog cancels it otherwise, after which no kernel begins with it. */
     nb_cuda_dev_drain(d);
-    memset(d->seen, 0, sizeof(d->seen));
 }
 
 static int cuda_turn(struct nb_device *dev, int busy)
@@ -31,6 +31,7 @@ static int cuda_turn(struct nb_device *dev, int busy)
     struct nb_cuda_device *d = nb_cuda_of(dev);
     int ret;
 
+    atomic_store_explicit(&d->connected, 1, memory_order_relaxed);
     pthread_mutex_lock(&d->gpu->lock);
     if (!busy)
         nb_launches_idle(&d->gpu->launches);
@@ -39,11 +40,31 @@ static int cuda_turn(struct nb_device *dev, int busy)
     return ret;
 }
 
+static int cuda_ready(struct nb_device *dev)
+{
+    struct nb_cuda_device *d = nb_cuda_of(dev);
+    int ret;
+
+    pthread_mutex_lock(&d->gpu->lock);
+    ret = nb_launches_ready(&d->gpu->launches);
+    pthread_mutex_unlock(&d->gpu->lock);
+    return ret;
+}
+
+/* Windows of `comm_id`, a child's, come to this communicator. */
+static void cuda_shares(struct nb_device *dev, uint64_t comm_id)
+{
+    struct nb_gpu *g = nb_cuda_of(dev)->gpu;
+
+    nb_gpus_share(g->ctx->gpus, g, comm_id);
+}
+
 static void free_instance(struct nb_cuda_device *d)
 {
     for (unsigned i = 0; i < 2; i++)
         nb_cuda_unpin(&d->gpu->cuda, d->bounce[i]);
     nb_gpu_put(d->gpu);
+    nb_ranges_free(&d->ranges);
     free(d->list);
     free(d);
 }
@@ -62,6 +83,9 @@ static const struct nb_device_ops cuda_ops = {
     .failed = cuda_failed,
     .turn = cuda_turn,
     .close = cuda_close,
+    .region = nb_cuda_dev_region,
+    .shares = cuda_shares,
+    .ready = cuda_ready,
     .alloc = nb_cuda_dev_alloc,
     .free = nb_cuda_dev_free,
     .poll = nb_cuda_dev_poll,
@@ -136,16 +160,23 @@ int nb_cuda_device_open(struct nb_context *ctx, const struct nb_device_wish *wis
         return -ENOMEM;
     }
     d->dev.ops = &cuda_ops;
+    nb_ranges_init(&d->ranges);
     d->list = calloc((size_t)wish->nnodes, sizeof(*d->list));
     ret = d->list ? nb_gpu_get(ctx, wish, &d->gpu, why, cap) : -ENOMEM;
     if (ret) {
+        nb_ranges_free(&d->ranges);
         free(d->list);
         free(d);
         return ret;
     }
+    if (!d->gpu->arena.virtual_memory) { /* else known by its addresses */
+        const struct nb_arena_map *all = d->gpu->arena.maps;
+        ret = nb_ranges_add(&d->ranges, (const void *)(uintptr_t)all->at, all->bytes, NB_REACH_GPU);
+    }
     needs(unit, wish->nnodes, &work, &scratch);
     d->bounce_bytes = unit + 65536;
-    ret = nb_cuda_enter(&d->gpu->cuda, &mode);
+    if (!ret)
+        ret = nb_cuda_enter(&d->gpu->cuda, &mode);
     if (!ret) {
         pthread_mutex_lock(&d->gpu->lock);
         ret = nb_ring_reserve(&d->gpu->ring, work, scratch, (unsigned)wish->nnodes);
@@ -153,7 +184,8 @@ int nb_cuda_device_open(struct nb_context *ctx, const struct nb_device_wish *wis
         nb_cuda_leave(&d->gpu->cuda, mode);
     }
     for (unsigned i = 0; i < 2 && !ret; i++)
-        if (!(d->bounce[i] = nb_cuda_pinned(&d->gpu->cuda, d->bounce_bytes)))
+        if (!(d->bounce[i] = nb_cuda_pinned(&d->gpu->cuda, d->bounce_bytes)) ||
+            nb_ranges_add(&d->ranges, d->bounce[i], d->bounce_bytes, NB_REACH_CPU))
             ret = -ENOMEM;
     if (ret) {
         free_instance(d);
@@ -168,7 +200,6 @@ int nb_cuda_takes_pointers(struct nb_context *ctx, int gpu, char *why, size_t ca
     const struct nb_params *p = ctx->params;
     const struct nb_cuda *cu;
     enum nb_launching how;
-    int one;
 
     why[0] = 0;
     if (p->device == 1) {
@@ -182,5 +213,5 @@ int nb_cuda_takes_pointers(struct nb_context *ctx, int gpu, char *why, size_t ca
     if (nb_cuda_open(&cu, why, cap))
         return 0;
     nb_cuda_close();
-    return nb_launch_choose(ctx, gpu, &how, &one, why, cap) == 0;
+    return nb_launch_choose(ctx, gpu, &how, why, cap) == 0;
 }

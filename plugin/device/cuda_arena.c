@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * GPU memory of nibble's own; see cuda_arena.h. Addresses for all of the GPU's memory are reserved once;
- * physical memory is mapped behind them as it is needed, by the thread that asks (the engine's, or NCCL's at
- * connect). Mapping neither waits for the GPU nor moves what is there, unlike cuMemAlloc and cuMemFree, which
+ * physical memory is mapped behind them as it is needed, by NCCL's thread at connect, later by the thread for calls
+ * of the driver (cuda_caller.h). Mapping neither waits for the GPU nor moves what is there, unlike cuMemAlloc and cuMemFree, which
  * may wait for everything on the GPU, including kernels that wait for us. Memory is unmapped only when the
  * communicator is closed.
  *
@@ -58,8 +58,21 @@ static int add_map(struct nb_arena *a, nb_cu_ptr at, size_t bytes, unsigned long
     return 0;
 }
 
-/* Map `bytes` more bytes behind what is mapped. */
-static int map_more(struct nb_arena *a, size_t bytes)
+static void hold(pthread_mutex_t *lock)
+{
+    if (lock)
+        pthread_mutex_lock(lock);
+}
+
+static void let_go(pthread_mutex_t *lock)
+{
+    if (lock)
+        pthread_mutex_unlock(lock);
+}
+
+/* Map `bytes` more bytes behind what is mapped. One thread at a time; `lock` (NULL: held, or not needed) is taken for
+ * the arena's lists alone, never across a call of the driver. */
+static int map_more(struct nb_arena *a, size_t bytes, pthread_mutex_t *lock)
 {
     const struct nb_cuda *cu = a->cuda->cu;
     struct nb_cu_alloc_prop prop = {.type = NB_CU_ALLOC_PINNED,
@@ -78,8 +91,11 @@ static int map_more(struct nb_arena *a, size_t bytes)
     ret = NB_CU(cu, what, MemMap(at, bytes, 0, handle, 0));
     if (!ret) {
         ret = NB_CU(cu, what, MemSetAccess(at, bytes, &access, 1));
-        if (!ret)
+        if (!ret) {
+            hold(lock);
             ret = add_map(a, at, bytes, handle);
+            let_go(lock);
+        }
         if (ret)
             cu->MemUnmap(at, bytes);
     }
@@ -107,14 +123,16 @@ static int may_grow(struct nb_arena *a, size_t bytes)
     return 0;
 }
 
-static int grow(struct nb_arena *a, size_t bytes)
+int nb_arena_grow(struct nb_arena *a, size_t bytes, pthread_mutex_t *lock)
 {
     int ret;
 
+    if (!a->virtual_memory)
+        return -ENOMEM;
     bytes = round_up(bytes > STEP ? bytes : STEP, a->granularity);
     ret = may_grow(a, bytes);
     if (!ret)
-        ret = map_more(a, bytes);
+        ret = map_more(a, bytes, lock);
     if (!ret)
         a->grown++;
     return ret;
@@ -163,7 +181,7 @@ int nb_arena_open(struct nb_arena *a, const struct nb_cuda_context *cuda, size_t
         return ret;
     }
     bytes = round_up(bytes ? bytes : 1, a->granularity);
-    return map_more(a, bytes);
+    return map_more(a, bytes, NULL);
 }
 
 void nb_arena_close(struct nb_arena *a)
@@ -218,16 +236,17 @@ static nb_cu_ptr cut(struct nb_arena *a, size_t bytes)
     return 0;
 }
 
+nb_cu_ptr nb_arena_cut(struct nb_arena *a, size_t bytes)
+{
+    return bytes > SIZE_MAX / 2 ? 0 : cut(a, round_up(bytes ? bytes : 1, ALIGN));
+}
+
 nb_cu_ptr nb_arena_take(struct nb_arena *a, size_t bytes)
 {
-    nb_cu_ptr at;
+    nb_cu_ptr at = nb_arena_cut(a, bytes);
 
-    if (bytes > SIZE_MAX / 2)
-        return 0;
-    bytes = round_up(bytes ? bytes : 1, ALIGN);
-    at = cut(a, bytes);
-    if (!at && a->virtual_memory && !grow(a, bytes))
-        at = cut(a, bytes);
+    if (!at && bytes <= SIZE_MAX / 2 && !nb_arena_grow(a, bytes ? bytes : 1, NULL))
+        at = nb_arena_cut(a, bytes);
     if (!at)
         a->refused++;
     return at;

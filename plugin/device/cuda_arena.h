@@ -3,12 +3,13 @@
  * GPU memory of nibble's own: residuals, references, sums, the kernel's workspaces. See cuda_arena.c for how
  * it grows.
  *
- * Threads: one at a time (the lock of struct nb_gpu), with the context entered, but for nb_arena_give, which
- * needs none.
+ * Threads: one at a time (the lock of struct nb_gpu; nb_arena_grow takes it by itself), with the context entered, but
+ * for nb_arena_cut and nb_arena_give, which need none.
  */
 #ifndef NIBBLE_DEVICE_CUDA_ARENA_H
 #define NIBBLE_DEVICE_CUDA_ARENA_H
 
+#include <pthread.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -47,9 +48,13 @@ void nb_arena_close(struct nb_arena *arena);
 /* Instead of it where the GPU's context cannot be entered: frees the host's memory alone. */
 void nb_arena_forget(struct nb_arena *arena);
 
-/* Address of `bytes` of GPU memory, not zeroed, aligned to 256 bytes; 0: there is none. Grows the arena where
- * it has to. */
+/* Address of `bytes` of GPU memory, not zeroed, aligned to 256 bytes; 0: there is none. `take` grows the arena where
+ * it has to; `cut` calls no driver, and needs no context. */
 nb_cu_ptr nb_arena_take(struct nb_arena *arena, size_t bytes);
+nb_cu_ptr nb_arena_cut(struct nb_arena *arena, size_t bytes);
+/* Map `bytes` more: 0, or a negative errno after a log line. While other threads use the arena `lock` is theirs, and
+ * is taken for its lists alone; NULL: the caller holds it. One thread at a time. */
+int nb_arena_grow(struct nb_arena *arena, size_t bytes, pthread_mutex_t *lock);
 /* Give back what nb_arena_take gave. It stays the arena's. */
 void nb_arena_give(struct nb_arena *arena, nb_cu_ptr at);
 

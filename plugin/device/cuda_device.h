@@ -20,20 +20,19 @@
 #include <sys/types.h>
 
 #include "device/cuda_gpu.h"
+#include "device/cuda_reach.h"
 #include "device/device.h"
 
 /* A communicator's instance. */
 struct nb_cuda_device {
     struct nb_device dev;
     struct nb_gpu *gpu;
-    unsigned inflight;      /* work submitted and not finished; under the GPU's lock */
-    struct nb_source *list; /* [nnodes] */
-    uint8_t *bounce[2];     /* pinned, for what the CPU does */
-    size_t bounce_bytes;    /* of each */
-    struct {
-        uintptr_t page;
-        int reach;
-    } seen[256]; /* memory that the driver was asked about; forgotten by quiesce */
+    unsigned inflight;       /* work submitted and not finished; under the GPU's lock */
+    struct nb_source *list;  /* [nnodes] */
+    uint8_t *bounce[2];      /* pinned, for what the CPU does */
+    size_t bounce_bytes;     /* of each */
+    struct nb_ranges ranges; /* memory that it was given or has made */
+    _Atomic int connected;   /* the engine has it: no driver calls from here on */
 };
 
 static inline struct nb_cuda_device *nb_cuda_of(struct nb_device *dev)
@@ -73,6 +72,7 @@ void *nb_cuda_dev_view(struct nb_cuda_device *d, unsigned i, const void *p, size
 /* What the CPU has written at `from`, a view of `to`, goes to `to`. 0, or an error. */
 int nb_cuda_dev_unview(struct nb_cuda_device *d, void *to, const void *from, size_t bytes);
 
+int nb_cuda_dev_region(struct nb_device *dev, const void *base, size_t bytes);
 int nb_cuda_dev_copy(struct nb_device *dev, struct nb_work *work, void *dst, const void *src, size_t bytes);
 int nb_cuda_dev_zero(struct nb_device *dev, struct nb_work *work, void *dst, size_t bytes);
 void *nb_cuda_dev_alloc(struct nb_device *dev, enum nb_place place, size_t bytes);

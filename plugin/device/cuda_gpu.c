@@ -5,9 +5,13 @@
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <time.h>
 
 #include "base/log.h"
 #include "device/gpus.h"
+
+#define REST_NS INT64_C(5000000000)
 
 /* Load the kernel now: with lazy loading the first launch would, and it may wait for all that the GPU does.
  * That the compiler's report has no local memory (which a launch may have to allocate) is looked at, too. */
@@ -92,19 +96,78 @@ static int set_up(struct nb_gpu *g)
     return ret;
 }
 
+static void take_down(struct nb_gpu *g)
+{
+    int mode;
+
+    if (!nb_cuda_enter(&g->cuda, &mode)) {
+        unmake(g);
+        nb_cuda_leave(&g->cuda, mode);
+    } else {
+        nb_launches_forget(&g->launches);
+        nb_arena_forget(&g->arena);
+    }
+}
+
+static void grow_arena(struct nb_gpu *g)
+{
+    size_t bytes;
+    int mode;
+
+    pthread_mutex_lock(&g->lock);
+    bytes = g->grow;
+    g->grow = 0;
+    pthread_mutex_unlock(&g->lock);
+    if (!bytes || nb_cuda_enter(&g->cuda, &mode))
+        return;
+    nb_arena_grow(&g->arena, bytes, &g->lock); /* logged; whoever needs it finds none */
+    nb_cuda_leave(&g->cuda, mode);
+}
+
+/* On the thread for calls of the driver. */
+static void call_driver(void *arg, unsigned wanted)
+{
+    struct nb_gpu *g = arg;
+
+    if (wanted & NB_CALLER_LAUNCH)
+        nb_launches_alone(&g->launches);
+    if (wanted & NB_CALLER_GROW)
+        grow_arena(g);
+}
+
+void nb_gpu_grow(struct nb_gpu *g, size_t bytes)
+{
+    pthread_mutex_lock(&g->lock);
+    g->arena.refused++;
+    g->grow += bytes;
+    pthread_mutex_unlock(&g->lock);
+    nb_caller_ask(&g->caller, NB_CALLER_GROW);
+}
+
+static int loads_eagerly(void)
+{
+    const char *how = getenv("CUDA_MODULE_LOADING");
+    return how && strcmp(how, "EAGER") == 0;
+}
+
 static void announce(const struct nb_gpu *g)
 {
     const struct nb_launches *l = &g->launches;
 
-    NB_INFO(NCCL_INIT | NCCL_NET,
-            "cuda: GPU %d (%s): codecs run on it, %u blocks of %d multiprocessors; memory %s, %zu MiB to "
-            "begin with",
-            g->cuda.ordinal, g->name, l->blocks, g->multiprocessors,
-            g->arena.virtual_memory ? "grows as it is needed" : "cannot grow (no virtual memory management)",
-            g->arena.mapped >> 20);
+    NB_INFO(
+        NCCL_INIT | NCCL_NET,
+        "cuda: GPU %d (%s): codecs run on it, at most %u blocks on %d multiprocessors; memory %s, %zu MiB to "
+        "begin with",
+        g->cuda.ordinal, g->name, l->blocks, g->multiprocessors,
+        g->arena.virtual_memory ? "grows as it is needed" : "cannot grow (no virtual memory management)",
+        g->arena.mapped >> 20);
     if (l->how == NB_LAUNCH_RESIDENT)
         NB_INFO(NCCL_INIT | NCCL_NET,
-                "cuda: the kernel is launched beside each of NCCL's (KernelLaunch events), also in graphs");
+                "cuda: the kernel is launched beside each of NCCL's (KernelLaunch events), also in graphs%s",
+                loads_eagerly()
+                    ? ""
+                    : "; set CUDA_MODULE_LOADING=EAGER if several threads launch kernels: one that loads a "
+                      "kernel between NCCL's launch and this one holds both up");
     else
         NB_INFO(NCCL_INIT | NCCL_NET,
                 "cuda: the kernel is launched for each batch of work, on a stream of its own: %s",
@@ -125,9 +188,9 @@ int nb_gpu_get(struct nb_context *ctx, const struct nb_device_wish *wish, struct
 {
     struct nb_gpu *g;
     enum nb_launching how;
-    int ret, one_queue = 0;
+    int ret;
 
-    ret = nb_launch_choose(ctx, wish->gpu, &how, &one_queue, why, cap);
+    ret = nb_launch_choose(ctx, wish->gpu, &how, why, cap);
     if (ret)
         return ret;
     g = calloc(1, sizeof(*g));
@@ -139,12 +202,14 @@ int nb_gpu_get(struct nb_context *ctx, const struct nb_device_wish *wish, struct
     g->comm_id = wish->comm_id;
     g->nnodes = wish->nnodes;
     g->launches.how = how;
-    g->launches.one_queue = one_queue;
     pthread_mutex_init(&g->lock, NULL);
     pthread_mutex_init(&g->launches.lock, NULL);
+    g->launches.caller = &g->caller;
     ret = nb_cuda_context_open(&g->cuda, wish->gpu, why, cap);
     if (!ret) {
         ret = set_up(g);
+        if (!ret && (ret = nb_caller_start(&g->caller, call_driver, g)) != 0)
+            take_down(g);
         if (ret)
             nb_cuda_context_close(&g->cuda);
     }
@@ -160,10 +225,31 @@ int nb_gpu_get(struct nb_context *ctx, const struct nb_device_wish *wish, struct
     return 0;
 }
 
+/* No kernel runs, nobody launches one, and the thread for calls of the driver has ended: 1; 0 when that does not
+ * come about in time. */
+static int come_to_rest(struct nb_gpu *g)
+{
+    const int64_t limit = nb_clock_ns(&g->ctx->clock) + REST_NS;
+    const struct timespec pause = {0, 100000};
+
+    for (;;) {
+        const int used =
+            nb_gpus_used(g->ctx->gpus, g); /* asked first: what is launched meanwhile is drained */
+        if (!nb_launches_drain(&g->launches))
+            return 0;
+        if (!used)
+            break;
+        if (nb_clock_ns(&g->ctx->clock) > limit)
+            return 0;
+        nanosleep(&pause, NULL);
+    }
+    if (!nb_caller_stop(&g->caller, &g->ctx->clock))
+        return 0;
+    return nb_launches_drain(&g->launches);
+}
+
 void nb_gpu_put(struct nb_gpu *g)
 {
-    int mode;
-
     nb_gpus_remove(g->ctx->gpus, g);
     NB_INFO(NCCL_INIT | NCCL_NET,
             "cuda: GPU %d: %llu works, %llu times the ring was full, %llu launches (%llu for a batch), "
@@ -173,7 +259,7 @@ void nb_gpu_put(struct nb_gpu *g)
             (unsigned long long)atomic_load(&g->launches.launched), (unsigned long long)g->launches.alone,
             g->arena.peak >> 20, g->arena.mapped >> 20, (unsigned long long)g->arena.grown,
             (unsigned long long)g->arena.refused);
-    if (!nb_launches_drain(&g->launches)) {
+    if (!come_to_rest(g)) {
         NB_WARN("cuda: GPU %d: a codec kernel does not end, its memory is left as it is: %llu launched, %llu "
                 "begun, %llu ended, "
                 "%llu told to end",
@@ -183,13 +269,7 @@ void nb_gpu_put(struct nb_gpu *g)
                 (unsigned long long)g->launches.told);
         return;
     }
-    if (!nb_cuda_enter(&g->cuda, &mode)) {
-        unmake(g);
-        nb_cuda_leave(&g->cuda, mode);
-    } else {
-        nb_launches_forget(&g->launches);
-        nb_arena_forget(&g->arena);
-    }
+    take_down(g);
     nb_cuda_context_close(&g->cuda);
     free_gpu(g);
 }

@@ -6,10 +6,12 @@
  * that stands before others waits for its own stream, while what another stream's operation needs waits
  * behind it; telling whichever runs to go on for all of them then blocks the stream that it is joined to
  * (tests/device/test_cuda_launch.c has three communicators that deadlocked so). As many kernels run at once
- * as communicators have operations at once; NIBBLE_GPU_BLOCKS is for each.
+ * as communicators have operations at once; their blocks come out of one budget (gpus.h).
  *
  *   cuda_context    the GPU's context, pinned memory
- *   cuda_arena      GPU memory: reserved at connect, grown by the engine thread, given back at the end
+ *   cuda_arena      GPU memory: reserved at connect, grown as it is needed, given back at the end
+ *   cuda_caller     the thread that calls the driver once the communicator is connected
+ *   cuda_reach      whose memory an address is
  *   cuda_ring       descriptors to the kernel and results back
  *   cuda_launch     when the kernel runs: around NCCL's own launches, or for a batch
  *   cuda_gpu        all of it, for one communicator
@@ -30,10 +32,13 @@
 
 #include "base/context.h"
 #include "device/cuda_arena.h"
+#include "device/cuda_caller.h"
 #include "device/cuda_context.h"
 #include "device/cuda_launch.h"
 #include "device/cuda_ring.h"
 #include "device/device.h"
+
+#define NB_GPU_SHARED 16u /* children of a communicator that are remembered */
 
 struct nb_gpu {
     struct nb_context *ctx;
@@ -49,6 +54,11 @@ struct nb_gpu {
     struct nb_arena arena;
     struct nb_ring ring;
     struct nb_launches launches;
+    struct nb_caller caller;
+    size_t grow; /* bytes of memory that were asked for in vain; under `lock` */
+    uint64_t shared
+        [NB_GPU_SHARED]; /* children whose operations come here; these four under the lock of struct nb_gpus */
+    unsigned nshared, users;
     struct nb_gpu *next;
 };
 
@@ -57,6 +67,9 @@ struct nb_gpu {
  * connecting thread. */
 int nb_gpu_get(struct nb_context *ctx, const struct nb_device_wish *wish, struct nb_gpu **gpu, char *why,
                size_t cap);
+
+/* There was no room for `bytes` of GPU memory: have the arena grown, without waiting for it. Any thread. */
+void nb_gpu_grow(struct nb_gpu *gpu, size_t bytes);
 
 /* Take it off the list, wait in bounded time until its kernels have ended, and free it. When one does not end
  * its memory is left as it is, after a WARN. Nothing is in flight. */

@@ -2,27 +2,39 @@
 /*
  * When the codec kernel runs; see cuda_launch.h.
  *
- * Where CUDA_DEVICE_MAX_CONNECTIONS is 1 (Megatron sets it) a GPU has one hardware queue: a kernel launched
- * when a window arrives can sit behind a wait for the very collective that needs it. So the kernel is
- * *resident* beside NCCL's: forked off NCCL's stream before NCCL's launch (it can start when NCCL's can),
- * launched right after it, and joined. Not launched before: a launch of NCCL's may have to wait until nothing
- * runs on the GPU, and then both would wait for ever (seen on a GPU with NCCL's first one,
- * docs/results/2026-11-22-gpu-h100.md). Captured, both become a branch of the graph and come back with every
- * replay.
+ * A kernel that is launched when a window arrives can sit behind a wait for the very collective that needs it. So the
+ * kernel is *resident* beside NCCL's: forked off NCCL's stream before NCCL's launch (it can start when NCCL's can),
+ * launched right after it. Not launched before: a launch of NCCL's may have to wait until nothing runs on the GPU, and
+ * then both would wait for ever (seen on a GPU with NCCL's first one, docs/results/2026-11-22-gpu-h100.md).
  *
- *     NCCL's stream   ... E | NCCL's kernel | M | J ...        E, J events; M: a word in pinned memory (the mark) is set
+ *     NCCL's stream   ... E | NCCL's kernel | B ...          E, B events
+ *     stream of marks   wait B | M                           M: a word in pinned memory (the mark) is set
+ *     our stream        wait E | codec kernel
+ *
+ * Nothing of ours stands in NCCL's stream but two events that are recorded, which hold up nothing: what NCCL or the
+ * job synchronises with that stream (ncclCommAbort does) does not wait for us. What does wait stands in streams of ours.
+ * With few hardware queues these are the job's queues, too, so there codecs run on the CPU (launch_choice.c). The mark
+ * is on its way before our kernel is, which ends only by it.
+ *
+ * Captured, both become branches of the graph and come back with every replay; there mark and join are NCCL's
+ * stream's, since every branch of a graph has to be joined:
+ *
+ *     NCCL's stream   ... E | NCCL's kernel | M | J ...
  *     our stream        wait E | codec kernel | J
  *
  * When it may end. NCCL's kernel has ended (M is seen) and the communicator is idle: all of its windows are
  * finished and no operation is half handed over. What NCCL's proxy hands over after its kernel has ended are
- * windows that only contribute, of operations whose length the engine knows; so there is nothing left. Where
- * the Coll events show that nothing of a launch comes to the engine (it is unused) it ends at once.
+ * windows that only contribute, of operations whose length the engine knows; so there is nothing left. With a peer that
+ * is late windows may stay open for long, and whatever waits for the GPU would wait for that peer: so it ends
+ * LINGER_NS after M whatever is open, and what is left gets a kernel of its own. Where the Coll events show that
+ * nothing of a launch comes to the engine (it is unused) it ends at once.
  *
  * Which one ends. Kernels of a ring are numbered in the order they run, and one is told to end for every
  * launch that needs none any more. NCCL runs the kernels of a communicator (and of its children that share
- * its resources) one after the other, on whatever streams and from whatever graphs, and ours ends before the
- * launch is joined: so kernels that are beside NCCL's never run at once on one ring, and run in the order of
- * the launches they are beside. Each replay of a captured launch sets its mark once.
+ * its resources) one after the other, on whatever streams and from whatever graphs, and ours, which are on one stream,
+ * run in the order of the launches they are beside. Captured ones are on other streams, but they end before their
+ * launch is joined; from the first capture on the others are joined, too, and it waits until those before it have
+ * ended. So kernels beside NCCL's never run at once on one ring. Each replay of a captured launch sets its mark once.
  *
  * The states of a launch's place. "Ends" means that one more kernel is told to end (`due`).
  *
@@ -35,8 +47,8 @@
  *   NOTHING   as OPEN, and nothing comes to the engine        mark               FREE      yes
  *                                                             its turn to end    TOLD      yes
  *   TOLD      as NOTHING, but ours was told to end            mark               FREE
- *   MARKED    NCCL's kernel has ended                         idle               FREE      yes
- *   CAPTURED  in a graph: its mark comes with every replay    mark, then idle    CAPTURED  yes
+ *   MARKED    NCCL's kernel has ended                         idle, or LINGER_NS FREE      yes
+ *   CAPTURED  in a graph: its mark comes with every replay    the same two       CAPTURED  yes
  *
  *   fork, join, unused    NCCL's launching threads (nb_launches_fork ...)
  *   mark                  the GPU has set it; seen in the engine's turn
@@ -47,13 +59,14 @@
  * `transition` below has those of the engine's turn. The three others are single compare-and-swaps, which do
  * nothing in another state. Whether a captured place's mark was seen is a bit in `waiting`.
  *
- * Work without a launch beside it (bytes that a peer requests after the operation) gets a kernel of its own
- * after a moment. Where graphs were captured that is seconds, since nothing reports that a replay has begun:
- * one that begins right then would run its kernel beside this one on the same ring, which nothing prevents.
- * That is also how NB_LAUNCH_BATCH works, which is safe only where there is more than one hardware queue.
+ * Work without a launch beside it (bytes that a peer requests after the operation, the first operation of a child) gets
+ * a kernel of its own after a moment, from the thread for calls of the driver: the engine's calls none. Where graphs
+ * were captured that is seconds, since nothing reports that a replay has begun: one that begins right then would run
+ * its kernel beside this one on the same ring, which nothing prevents. That is also how NB_LAUNCH_BATCH works.
  *
- * With one hardware queue the mark and the join stand in it, and later launches of the job behind them (seen
- * on a GPU).
+ * What is not designed out: between NCCL's launch and ours another thread of the job loads a kernel, or frees memory.
+ * It then waits for NCCL's kernel with the context's lock, for which our launch waits (tests/gpu/test_orders.c).
+ * CUDA_MODULE_LOADING=EAGER takes most of that away, and the log says so.
  */
 #include "device/cuda_launch.h"
 
@@ -63,6 +76,7 @@
 #include <time.h>
 
 #include "base/log.h"
+#include "device/gpus.h"
 
 #define PLACES (NB_LAUNCH_OPEN + NB_LAUNCH_CAPTURED)
 /* Work waits so long for a launch beside NCCL's. Where there are captured ones, a replay may have begun whose
@@ -71,6 +85,8 @@
 #define ORPHAN_NS INT64_C(500000)
 #define ORPHAN_CAPTURED_NS INT64_C(5000000000)
 #define DRAIN_NS INT64_C(5000000000)
+#define LINGER_NS INT64_C(1000000000)
+#define ALONE_NS INT64_C(1000000) /* a kernel of its own stays so long without work */
 
 /* See the table above. The engine's turn skips those before OPEN. */
 enum state { FREE = 0, MADE, OPEN, NOTHING, TOLD, MARKED, CAPTURED, STATES };
@@ -109,13 +125,18 @@ int nb_launches_open(struct nb_launches *l, const struct nb_context *ctx, const 
     l->cuda = cuda;
     l->ring = ring;
     l->kernel = kernel;
-    /* A quarter of the places that the GPU has for it, one a multiprocessor: NCCL's and the job's kernels
-     * need theirs. One more, which only carries descriptors. */
-    l->blocks = 1 + (unsigned)(blocks ? blocks : (multiprocessors + 3) / 4);
+    /* Together with those of the GPU's other communicators, one block a multiprocessor on a quarter of them: that
+     * leaves room for three of NCCL's kernels with 32 channels, or four with 24. The first block only carries. */
+    l->blocks = blocks ? 1 + (unsigned)blocks : (unsigned)multiprocessors / 4;
+    if (l->blocks < NB_GPUS_LEAST)
+        l->blocks = NB_GPUS_LEAST;
     l->stream = make_stream(l, &ret);
+    if (l->how == NB_LAUNCH_RESIDENT)
+        l->marks = make_stream(l, &ret);
     for (unsigned i = 0; l->how == NB_LAUNCH_RESIDENT && i < NB_LAUNCH_STREAMS; i++)
         l->captured_stream[i] = make_stream(l, &ret);
     l->before = make_event(l, &ret);
+    l->behind = make_event(l, &ret);
     for (unsigned i = 0; i < sizeof(l->event) / sizeof(*l->event); i++)
         l->event[i] = make_event(l, &ret);
     if (ret)
@@ -141,11 +162,15 @@ void nb_launches_close(struct nb_launches *l)
         NB_CU(cu, "the end of the codec kernel", StreamSynchronize(l->stream));
     if (l->stream)
         NB_CU(cu, "freeing the kernel's stream", StreamDestroy_v2(l->stream));
+    if (l->marks)
+        NB_CU(cu, "freeing the marks' stream", StreamDestroy_v2(l->marks));
     for (unsigned i = 0; i < NB_LAUNCH_STREAMS; i++)
         if (l->captured_stream[i])
             NB_CU(cu, "freeing the kernel's stream", StreamDestroy_v2(l->captured_stream[i]));
     if (l->before)
         NB_CU(cu, "freeing an event", EventDestroy_v2(l->before));
+    if (l->behind)
+        NB_CU(cu, "freeing an event", EventDestroy_v2(l->behind));
     for (unsigned i = 0; i < sizeof(l->event) / sizeof(*l->event); i++)
         if (l->event[i])
             NB_CU(cu, "freeing an event", EventDestroy_v2(l->event[i]));
@@ -161,15 +186,17 @@ void nb_launches_forget(struct nb_launches *l)
 
 /* ---- Launching; under the lock of struct nb_launches, entered ------------------------------------------ */
 
-static int launch(struct nb_launches *l, nb_cu_stream stream)
+/* *taken: blocks of the GPU's budget, to be given back when it is told to end. */
+static int launch(struct nb_launches *l, nb_cu_stream stream, int captured, _Atomic unsigned *taken)
 {
+    const unsigned blocks = nb_gpus_take_blocks(l->ctx->gpus, l->cuda->ordinal, l->blocks, captured);
     struct nb_gpu_launch argument = {.state = l->ring->state, .ring = (uintptr_t)&l->ring->host->ring};
     void *arguments[] = {&argument};
     /* NCCL's kernels are in the remote domain of memory order. In another, our writes over PCIe would slow
      * the fences of the job's kernels. */
     struct nb_cu_launch_attr domain = {.id = NB_CU_LAUNCH_MEM_SYNC_DOMAIN,
                                        .value = {.mem_sync_domain = NB_CU_LAUNCH_DOMAIN_REMOTE}};
-    struct nb_cu_launch_config config = {.grid_x = l->blocks,
+    struct nb_cu_launch_config config = {.grid_x = blocks,
                                          .grid_y = 1,
                                          .grid_z = 1,
                                          .block_x = NB_GPU_THREADS,
@@ -181,9 +208,17 @@ static int launch(struct nb_launches *l, nb_cu_stream stream)
     int ret =
         NB_CU(l->cuda->cu, "launching the codec kernel", LaunchKernelEx(&config, l->kernel, arguments, NULL));
 
+    atomic_store(taken, captured || ret ? 0 : blocks);
+    if (ret && !captured)
+        nb_gpus_give_blocks(l->ctx->gpus, l->cuda->ordinal, blocks);
     if (!ret)
         atomic_fetch_add(&l->launched, 1);
     return ret;
+}
+
+static void give_blocks(struct nb_launches *l, _Atomic unsigned *taken)
+{
+    nb_gpus_give_blocks(l->ctx->gpus, l->cuda->ordinal, atomic_exchange(taken, 0));
 }
 
 /* Our stream for a capture: the one that takes part in it, else one that takes part in none. */
@@ -219,14 +254,31 @@ static int find_place(struct nb_launches *l, int capturing)
         n = atomic_load(&l->captured);
         return n < NB_LAUNCH_CAPTURED ? (int)(NB_LAUNCH_OPEN + n) : -1;
     }
-    for (unsigned i = 0; i < NB_LAUNCH_OPEN; i++) {
-        n = (l->cursor + i) % NB_LAUNCH_OPEN;
-        if (atomic_load_explicit(&l->beside[n].state, memory_order_acquire) == FREE) {
-            l->cursor = n + 1;
+    /* The first: the engine looks through them in every turn. */
+    for (n = 0; n < NB_LAUNCH_OPEN; n++)
+        if (atomic_load_explicit(&l->beside[n].state, memory_order_acquire) == FREE)
             return (int)n;
-        }
-    }
     return -1;
+}
+
+/* Kernels that were launched before must not run when the first replay begins: wait, in bounded time, until they have
+ * ended. A capture is made once, and usually with the GPU idle. */
+static int settle_before_capture(struct nb_launches *l)
+{
+    const int64_t limit = nb_clock_ns(&l->ctx->clock) + DRAIN_NS;
+    const struct timespec pause = {0, 100000};
+
+    while (__atomic_load_n(&l->ring->host->ring.ended, __ATOMIC_ACQUIRE) < atomic_load(&l->launched)) {
+        if (nb_clock_ns(&l->ctx->clock) > limit) {
+            NB_WARN("cuda: GPU %d: a graph is captured while an operation is under way: codec kernels of "
+                    "both could run "
+                    "at once, so the graph's have none of their own",
+                    l->cuda->ordinal);
+            return -EBUSY;
+        }
+        nanosleep(&pause, NULL);
+    }
+    return 0;
 }
 
 /* Fork: 0 and the place, or a negative errno after a WARN; then nothing runs. */
@@ -246,6 +298,8 @@ static int fork_beside(struct nb_launches *l, nb_cu_stream stream, int *place)
                 capturing ? "captured" : "open");
         return -ENOSPC;
     }
+    if (capturing != NB_CU_CAPTURE_NONE && atomic_load(&l->captured) == 0 && settle_before_capture(l))
+        return -EBUSY;
     ours = stream_for(l, capturing != NB_CU_CAPTURE_NONE, id);
     if (!ours)
         return -EIO;
@@ -300,6 +354,34 @@ uint64_t nb_launches_fork(struct nb_launches *l, nb_cu_stream stream)
     return ticket;
 }
 
+/* NCCL has launched on b->stream: the mark behind its kernel, and ours beside it. Entered. */
+static int launch_beside(struct nb_launches *l, struct nb_beside *b, uint32_t *mark, int captured)
+{
+    const struct nb_cuda *cu = l->cuda->cu;
+    const int joins = captured || atomic_load(&l->captured) > 0;
+    int ret = 0;
+
+    if (!joins) {
+        ret = NB_CU(cu, "behind NCCL's kernel", EventRecord(l->behind, b->stream));
+        if (!ret)
+            ret = NB_CU(cu, "behind NCCL's kernel", StreamWaitEvent(l->marks, l->behind, 0));
+        if (!ret)
+            ret = NB_CU(cu, "behind NCCL's kernel", MemsetD32Async((uintptr_t)mark, 1, 1, l->marks));
+    }
+    b->number = atomic_load(&l->launched);
+    if (!ret)
+        ret = launch(l, b->ours, captured, &b->blocks);
+    if (joins) {
+        if (!ret)
+            ret = NB_CU(cu, "the end of the codec kernel", EventRecord(b->event, b->ours));
+        if (!ret)
+            ret = NB_CU(cu, "behind NCCL's kernel", MemsetD32Async((uintptr_t)mark, 1, 1, b->stream));
+        if (!ret)
+            ret = NB_CU(cu, "joining the codec kernel", StreamWaitEvent(b->stream, b->event, 0));
+    }
+    return ret;
+}
+
 void nb_launches_join(struct nb_launches *l, uint64_t ticket)
 {
     struct nb_beside *b;
@@ -311,15 +393,7 @@ void nb_launches_join(struct nb_launches *l, uint64_t ticket)
     if (b) {
         ret = nb_cuda_enter(l->cuda, &mode);
         if (!ret) {
-            b->number = atomic_load(&l->launched);
-            ret = launch(l, b->ours);
-            if (!ret)
-                ret = NB_CU(l->cuda->cu, "the end of the codec kernel", EventRecord(b->event, b->ours));
-            if (!ret)
-                ret = NB_CU(l->cuda->cu, "behind NCCL's kernel",
-                            MemsetD32Async((uintptr_t)&l->mark[place], 1, 1, b->stream));
-            if (!ret)
-                ret = NB_CU(l->cuda->cu, "joining the codec kernel", StreamWaitEvent(b->stream, b->event, 0));
+            ret = launch_beside(l, b, &l->mark[place], atomic_load(&b->state) == CAPTURED);
             nb_cuda_leave(l->cuda, mode);
         }
         atomic_compare_exchange_strong(&b->state, &made, OPEN);
@@ -374,7 +448,7 @@ static enum event event_of(struct nb_launches *l, unsigned place, int state)
         return MARK;
     if (state == NOTHING && atomic_load(&l->captured) == 0 && l->told + l->due == b->number)
         return DUE;
-    if (state == MARKED && l->idle > b->marked)
+    if (state == MARKED && (l->idle > b->marked || l->now - b->marked_ns > LINGER_NS))
         return DUE;
     return NONE;
 }
@@ -382,20 +456,26 @@ static enum event event_of(struct nb_launches *l, unsigned place, int state)
 /* Launches that are not captured. */
 static void look_at_open(struct nb_launches *l)
 {
-    for (unsigned i = 0; i < NB_LAUNCH_OPEN && atomic_load(&l->places); i++) {
+    unsigned left = atomic_load(&l->places);
+
+    for (unsigned i = 0; i < NB_LAUNCH_OPEN && left; i++) {
         struct nb_beside *b = &l->beside[i];
         const int state = atomic_load_explicit(&b->state, memory_order_acquire);
+        left -= state != FREE;
         if (state < OPEN)
             continue;
         const struct transition *t = &transition[state][event_of(l, i, state)];
         if (t->ends) {
             l->due++;
             atomic_fetch_sub(&l->open, 1);
+            give_blocks(l, &b->blocks);
         }
         if (t->next == state)
             continue;
-        if (t->next == MARKED)
+        if (t->next == MARKED) {
             b->marked = l->turn;
+            b->marked_ns = l->now;
+        }
         atomic_store_explicit(&b->state, t->next, memory_order_release);
         if (t->next == FREE)
             atomic_fetch_sub(&l->places, 1);
@@ -413,9 +493,10 @@ static int look_at_captured(struct nb_launches *l)
         if (!(*word & bit) && take_mark(l, NB_LAUNCH_OPEN + i)) {
             *word |= bit;
             b->marked = l->turn;
+            b->marked_ns = l->now;
         }
         if (*word & bit) {
-            if (l->idle > b->marked) {
+            if (l->idle > b->marked || l->now - b->marked_ns > LINGER_NS) {
                 *word &= ~bit;
                 l->due++;
             } else {
@@ -447,61 +528,100 @@ static void tell(struct nb_launches *l)
         l->due = 0; /* all are */
 }
 
-/* Work, and no kernel that would do it. */
-static void launch_alone(struct nb_launches *l)
+/* Work, and no kernel that would do it: have one launched. */
+static void ask_for_one(struct nb_launches *l)
 {
-    int ret, mode;
-
     if (l->how == NB_LAUNCH_RESIDENT && !l->said) {
         l->said = 1;
         NB_INFO(NCCL_NET, "cuda: GPU %d: a kernel of its own for work outside of NCCL's launches",
                 l->cuda->ordinal);
     }
-    if (pthread_mutex_trylock(&l->lock))
-        return;                  /* somebody is launching: see what comes of it */
-    if (atomic_load(&l->open)) { /* somebody just has */
-        pthread_mutex_unlock(&l->lock);
-        return;
-    }
-    ret = nb_cuda_enter(l->cuda, &mode);
-    if (!ret) {
-        ret = launch(l, l->stream);
-        nb_cuda_leave(l->cuda, mode);
-    }
-    pthread_mutex_unlock(&l->lock);
-    if (ret) {
-        nb_ring_fail(l->ring, ret);
-        return;
-    }
-    l->alone++;
-    l->due++;
+    if (!atomic_exchange(&l->alone_asked, 1))
+        nb_caller_ask(l->caller, NB_CALLER_LAUNCH);
 }
 
-static void watch(struct nb_launches *l, int64_t now, uint64_t started, uint64_t ended)
+void nb_launches_alone(struct nb_launches *l)
+{
+    _Atomic unsigned blocks = 0;
+    int ret = 0, mode;
+
+    pthread_mutex_lock(&l->lock);
+    if (atomic_load(&l->open) == 0 && !atomic_load(&l->ring->failed)) { /* else somebody just has */
+        ret = nb_cuda_enter(l->cuda, &mode);
+        if (!ret) {
+            ret = launch(l, l->stream, 0, &blocks);
+            nb_cuda_leave(l->cuda, mode);
+        }
+        atomic_fetch_add(&l->alone_blocks, atomic_load(&blocks));
+        if (!ret)
+            atomic_fetch_add(&l->alone_new, 1);
+        else /* the engine's next turn fails what needs it */
+            atomic_store(&l->ring->failed, ret);
+    }
+    atomic_store(&l->alone_asked, 0);
+    pthread_mutex_unlock(&l->lock);
+}
+
+static void take_in_alone(struct nb_launches *l)
+{
+    const unsigned n = atomic_exchange(&l->alone_new, 0);
+
+    if (!n)
+        return;
+    l->alone += n;
+    l->alone_open += n;
+    l->alone_turn = l->turn;
+    l->worked_ns = l->now;
+}
+
+static void end_alone(struct nb_launches *l)
+{
+    l->due += l->alone_open;
+    l->alone_open = 0;
+    give_blocks(l, &l->alone_blocks);
+}
+
+/* `since`: when something last moved. */
+static void watch(struct nb_launches *l, int64_t since, uint64_t started, uint64_t ended)
 {
     const struct nb_ring *r = l->ring;
     const int64_t limit = l->ctx->params->gpu_timeout * (int64_t)NB_NS_PER_S;
 
-    if (now - r->moved_ns < limit)
+    if (l->now - since < limit)
         return;
     NB_WARN(
         "cuda: GPU %d: no work was finished for %lld s (NIBBLE_GPU_TIMEOUT): %s; %llu kernels launched and "
         "not captured, "
-        "%llu begun, %llu ended, %llu told to end, descriptor %llu of %llu (operation %u) is waited for%s",
+        "%llu begun, %llu ended, %llu told to end, descriptor %llu of %llu (operation %u) is waited for",
         l->cuda->ordinal, (long long)l->ctx->params->gpu_timeout,
         started == ended ? "the codec kernel has not begun: the GPU is full, or its stream waits for "
                            "something that waits for us"
                          : "the codec kernel runs, but does not get on",
         (unsigned long long)atomic_load(&l->launched), (unsigned long long)started, (unsigned long long)ended,
         (unsigned long long)l->told, (unsigned long long)r->oldest, (unsigned long long)r->published,
-        r->host->ring.desc[r->oldest % NB_GPU_RING].op,
-        l->one_queue ? "; CUDA_DEVICE_MAX_CONNECTIONS is 1" : "");
+        r->host->ring.desc[r->oldest % NB_GPU_RING].op);
     nb_ring_fail(l->ring, -ETIMEDOUT);
 }
 
 void nb_launches_idle(struct nb_launches *l)
 {
     l->idle = l->turn + 1;
+    l->wanted = 0;
+}
+
+int nb_launches_ready(struct nb_launches *l)
+{
+    const uint64_t ended = __atomic_load_n(&l->ring->host->ring.ended, __ATOMIC_ACQUIRE);
+    const uint64_t started = __atomic_load_n(&l->ring->host->ring.started, __ATOMIC_ACQUIRE);
+
+    if (atomic_load(&l->ring->failed) || (started > ended && l->told <= ended)) {
+        l->wanted = 0;
+        return 1;
+    }
+    if (!l->wanted)
+        l->wanted_ns = nb_clock_ns(&l->ctx->clock);
+    l->wanted = 1;
+    return 0;
 }
 
 int nb_launches_drain(struct nb_launches *l)
@@ -511,7 +631,11 @@ int nb_launches_drain(struct nb_launches *l)
     uint64_t ended;
 
     l->due += atomic_exchange(&l->open, 0);
+    for (unsigned i = 0; l->beside && i < NB_LAUNCH_OPEN; i++)
+        give_blocks(l, &l->beside[i].blocks);
     for (;;) {
+        take_in_alone(l);
+        end_alone(l);
         tell(l);
         ended = __atomic_load_n(&l->ring->host->ring.ended, __ATOMIC_ACQUIRE);
         /* Replays count as ended, too; one that is in flight now is an error of the job's. */
@@ -532,6 +656,8 @@ int nb_launches_turn(struct nb_launches *l)
     uint64_t started, ended;
 
     l->turn++;
+    l->now = nb_clock_ns(&l->ctx->clock);
+    take_in_alone(l);
     look_at_open(l);
     waiting = look_at_captured(l);
     /* `ended` first: of what has ended by then, all had begun. */
@@ -540,24 +666,28 @@ int nb_launches_turn(struct nb_launches *l)
     if (atomic_load(&l->ring->failed)) {
         if (work)
             nb_ring_fail(l->ring, atomic_load(&l->ring->failed));
-    } else if (work) {
-        const int64_t now = nb_clock_ns(&l->ctx->clock);
+    } else if (work || l->wanted) {
         /* Every kernel that was told to end has: nobody will come. One that was told, but has not ended, does
          * all that was handed over before it was told, and `published` may have grown since. */
-        const int nobody =
-            started <= ended && l->told <= ended && l->due == 0 && atomic_load(&l->open) == 0 && !waiting;
+        const int nobody = started <= ended && l->told <= ended && l->due == 0 &&
+                           atomic_load(&l->open) == 0 && !waiting && !l->alone_open;
         if (!nobody)
             l->orphan_ns = 0;
         else if (l->how == NB_LAUNCH_BATCH ||
                  (l->orphan_ns &&
-                  now - l->orphan_ns > (atomic_load(&l->captured) ? ORPHAN_CAPTURED_NS : ORPHAN_NS)))
-            launch_alone(l);
+                  l->now - l->orphan_ns > (atomic_load(&l->captured) ? ORPHAN_CAPTURED_NS : ORPHAN_NS)))
+            ask_for_one(l);
         else if (!l->orphan_ns)
-            l->orphan_ns = now;
-        watch(l, now, started, ended);
+            l->orphan_ns = l->now;
+        watch(l, work ? l->ring->moved_ns : l->wanted_ns, started, ended);
     } else {
         l->orphan_ns = 0;
     }
+    if (work)
+        l->worked_ns = l->now;
+    if (l->alone_open && !l->wanted && !work && (l->idle > l->alone_turn || l->now - l->worked_ns > ALONE_NS))
+        end_alone(l);
     tell(l);
-    return work || waiting || l->due || started != ended || l->told > ended || atomic_load(&l->open);
+    return work || waiting || l->wanted || l->alone_open || l->due || started != ended || l->told > ended ||
+           atomic_load(&l->open);
 }

@@ -6,51 +6,58 @@
 
 #include "base/log.h"
 
-#define PAGE_BITS 16 /* the driver is asked about memory in ranges of 64 KiB */
-
 /* ---- Whose memory ------------------------------------------------------------------------------------- */
 
-enum { REACH_NONE = 1, REACH_CPU, REACH_GPU }; /* CPU: both; GPU: that alone */
-
-static int ask(struct nb_cuda_device *d, const void *p)
+/* What the driver says. Not once the engine has the device. */
+static enum nb_reach ask(struct nb_cuda_device *d, const void *p)
 {
     unsigned type = 0;
-    int mode, reach = REACH_NONE;
+    int mode;
+    enum nb_reach reach = NB_REACH_NONE;
     nb_cu_ptr seen = 0;
 
     if (nb_cuda_enter(&d->gpu->cuda, &mode))
-        return REACH_NONE;
+        return NB_REACH_NONE;
     /* An error here says that CUDA does not know the address. */
     if (d->gpu->cuda.cu->PointerGetAttribute(&type, NB_CU_POINTER_MEMORY_TYPE, nb_cuda_address(p)) == 0) {
         if (type == 2) /* device */
-            reach = REACH_GPU;
+            reach = NB_REACH_GPU;
         else if (d->gpu->cuda.cu->PointerGetAttribute(&seen, NB_CU_POINTER_DEVICE_POINTER,
                                                       nb_cuda_address(p)) == 0 &&
                  seen == nb_cuda_address(p))
-            reach = REACH_CPU; /* host, at the same address */
+            reach = NB_REACH_CPU; /* host, at the same address */
     }
     nb_cuda_leave(&d->gpu->cuda, mode);
     return reach;
 }
 
-static int reach_of(struct nb_cuda_device *d, const void *p)
+static enum nb_reach reach_of(struct nb_cuda_device *d, const void *p)
 {
     const struct nb_arena *a = &d->gpu->arena;
-    const uintptr_t page = (uintptr_t)p >> PAGE_BITS;
-    const unsigned at = (unsigned)(page % (sizeof(d->seen) / sizeof(*d->seen)));
+    enum nb_reach reach;
 
-    if (a->virtual_memory && nb_cuda_address(p) - a->base < a->reserved)
-        return REACH_GPU;
-    if (d->seen[at].page != page || !d->seen[at].reach) {
-        d->seen[at].reach = ask(d, p);
-        d->seen[at].page = page;
+    if (nb_cuda_address(p) - a->base < a->reserved)
+        return NB_REACH_GPU;
+    reach = nb_ranges_find(&d->ranges, p);
+    if (reach != NB_REACH_UNKNOWN)
+        return reach;
+    return atomic_load(&d->connected) ? NB_REACH_NONE : ask(d, p);
+}
+
+int nb_cuda_dev_region(struct nb_device *dev, const void *base, size_t bytes)
+{
+    struct nb_cuda_device *d = nb_cuda_of(dev);
+
+    if (!bytes) {
+        nb_ranges_remove(&d->ranges, base);
+        return 0;
     }
-    return d->seen[at].reach;
+    return nb_ranges_add(&d->ranges, base, bytes, ask(d, base));
 }
 
 int nb_cuda_dev_check_reach(struct nb_cuda_device *d, const void *p)
 {
-    if (!p || reach_of(d, p) != REACH_NONE)
+    if (!p || reach_of(d, p) != NB_REACH_NONE)
         return 0;
     NB_WARN("cuda: memory at %p is neither GPU memory nor pinned, so GPU %d cannot reach it: was it not "
             "registered?",
@@ -70,12 +77,12 @@ static int copy_now(struct nb_cuda_device *d, void *dst, const void *src, size_t
 
 int nb_cuda_dev_may_view(struct nb_cuda_device *d, const void *p, size_t bytes)
 {
-    return reach_of(d, p) == REACH_CPU || bytes <= d->bounce_bytes;
+    return reach_of(d, p) == NB_REACH_CPU || bytes <= d->bounce_bytes;
 }
 
 void *nb_cuda_dev_view(struct nb_cuda_device *d, unsigned i, const void *p, size_t bytes, int fill)
 {
-    if (!p || reach_of(d, p) == REACH_CPU)
+    if (!p || reach_of(d, p) == NB_REACH_CPU)
         return (void *)(uintptr_t)p;
     if (bytes > d->bounce_bytes) {
         NB_WARN("cuda: %zu bytes of GPU memory at %p are more than the %zu that can be copied for the CPU",
@@ -114,20 +121,51 @@ int nb_cuda_dev_zero(struct nb_device *dev, struct nb_work *work, void *dst, siz
     return bytes ? (int)nb_cuda_dev_submit(nb_cuda_of(dev), work, &c, NULL, NULL, NULL) : 0;
 }
 
+static void *alloc_wire(struct nb_cuda_device *d, size_t bytes)
+{
+    void *p = nb_cuda_pinned(&d->gpu->cuda, bytes);
+
+    if (p && nb_ranges_add(&d->ranges, p, bytes, NB_REACH_CPU)) {
+        NB_WARN("cuda: out of memory");
+        nb_cuda_unpin(&d->gpu->cuda, p);
+        p = NULL;
+    }
+    return p;
+}
+
+/* What the arena has; where that is not enough it grows: at once while the communicator connects, else on the
+ * thread for calls of the driver, so that there is memory when the caller asks again. */
+static nb_cu_ptr alloc_state(struct nb_cuda_device *d, size_t bytes)
+{
+    nb_cu_ptr at;
+    int mode;
+
+    pthread_mutex_lock(&d->gpu->lock);
+    at = nb_arena_cut(&d->gpu->arena, bytes);
+    pthread_mutex_unlock(&d->gpu->lock);
+    if (at)
+        return at;
+    if (atomic_load(&d->connected)) {
+        nb_gpu_grow(d->gpu, bytes);
+        return 0;
+    }
+    if (nb_cuda_enter(&d->gpu->cuda, &mode))
+        return 0;
+    pthread_mutex_lock(&d->gpu->lock);
+    at = nb_arena_take(&d->gpu->arena, bytes);
+    pthread_mutex_unlock(&d->gpu->lock);
+    nb_cuda_leave(&d->gpu->cuda, mode);
+    return at;
+}
+
 void *nb_cuda_dev_alloc(struct nb_device *dev, enum nb_place place, size_t bytes)
 {
     struct nb_cuda_device *d = nb_cuda_of(dev);
-    nb_cu_ptr at = 0;
-    int mode;
+    nb_cu_ptr at;
 
     if (place == NB_PLACE_WIRE)
-        return nb_cuda_pinned(&d->gpu->cuda, bytes ? bytes : 1);
-    pthread_mutex_lock(&d->gpu->lock);
-    if (!nb_cuda_enter(&d->gpu->cuda, &mode)) {
-        at = nb_arena_take(&d->gpu->arena, bytes);
-        nb_cuda_leave(&d->gpu->cuda, mode);
-    }
-    pthread_mutex_unlock(&d->gpu->lock);
+        return alloc_wire(d, bytes ? bytes : 1);
+    at = alloc_state(d, bytes);
     if (at && nb_cuda_dev_zero(dev, NULL, (void *)(uintptr_t)at, bytes)) {
         pthread_mutex_lock(&d->gpu->lock);
         nb_arena_give(&d->gpu->arena, at);
@@ -145,6 +183,7 @@ void nb_cuda_dev_free(struct nb_device *dev, enum nb_place place, void *p, size_
     if (!p)
         return;
     if (place == NB_PLACE_WIRE) {
+        nb_ranges_remove(&d->ranges, p);
         nb_cuda_unpin(&d->gpu->cuda, p);
         return;
     }

@@ -5,6 +5,8 @@
 #include <errno.h>
 #include <sched.h>
 
+#define SETTLE_NS INT64_C(5000000000)
+
 /* The state of a work, and a round of what has to be done for it. */
 static ssize_t look(struct nb_cuda_device *d, struct nb_work *w)
 {
@@ -26,6 +28,23 @@ static ssize_t await(struct nb_cuda_device *d, struct nb_work *w)
     while ((ret = look(d, w)) == -EINPROGRESS)
         sched_yield();
     return ret;
+}
+
+/* While a communicator connects nobody makes the engine's turns for it: a kernel that was launched for its work has to
+ * end here, since the rest of connecting waits for peers, and whatever waits for the GPU would wait for that kernel. */
+static void settle(struct nb_cuda_device *d)
+{
+    const struct nb_clock *clock = &d->gpu->ctx->clock;
+    const int64_t limit = nb_clock_ns(clock) + SETTLE_NS;
+    int left;
+
+    do {
+        pthread_mutex_lock(&d->gpu->lock);
+        left = nb_launches_turn(&d->gpu->launches);
+        pthread_mutex_unlock(&d->gpu->lock);
+        if (left)
+            sched_yield();
+    } while (left && nb_clock_ns(clock) < limit);
 }
 
 ssize_t nb_cuda_dev_submit(struct nb_cuda_device *d, struct nb_work *work, struct nb_gpu_desc *desc,
@@ -51,6 +70,8 @@ ssize_t nb_cuda_dev_submit(struct nb_cuda_device *d, struct nb_work *work, struc
     if (work)
         return -EINPROGRESS;
     ret = await(d, w);
+    if (!atomic_load(&d->connected))
+        settle(d);
     if (value)
         *value = w->more[1];
     return ret;

@@ -78,8 +78,20 @@ struct nb_device_ops {
     /* Quiesce, and free the instance; everything that `alloc` returned was freed before. */
     void (*close)(struct nb_device *dev);
 
+    /* NCCL's buffer, registered at connect before any of its windows comes: bytes 0 when it is deregistered. 0, or
+     * -ENOMEM. `shares`: operations of another communicator, a child that shares this one's connections, come to
+     * this one; each may be told again. NULL in the table: of no interest. */
+    int (*region)(struct nb_device *dev, const void *base, size_t bytes);
+    void (*shares)(struct nb_device *dev, uint64_t comm_id);
+
+    /* Asked before a window is begun with: 1 when queries (below) will be answered soon; 0: not yet, since what answers
+     * them has not begun and may wait for other communicators of this thread; the window stays until a later turn. NULL
+     * in the table: always. */
+    int (*ready)(struct nb_device *dev);
+
     /* Zeroed memory, owned by the caller until `free`; aligned to 256 bytes or more, and not touched before
-     * its first use. NULL when there is none. `free` gets the same place and size; NULL is allowed. */
+     * its first use. NULL when there is none (of NB_PLACE_STATE: at present; asked for again later, there may be
+     * some). NB_PLACE_WIRE is allocated while a communicator connects, and freed when it closes. `free` gets the same place and size; NULL is allowed. */
     void *(*alloc)(struct nb_device *dev, enum nb_place place, size_t bytes);
     void (*free)(struct nb_device *dev, enum nb_place place, void *p, size_t bytes);
 

@@ -13,10 +13,8 @@ enum nb_launching {
     NB_LAUNCH_BATCH,    /* when there is work, on a stream of ours */
 };
 
-/* For GPU `gpu` (-1: not known yet, so that events may still come): 0, *how, and *one_queue, which says that
- * CUDA_DEVICE_MAX_CONNECTIONS is 1; or -ENOTSUP when the kernel must not be launched in either way: `why` (of
+/* For GPU `gpu` (-1: not known yet, so that events may still come): 0 and *how; or -ENOTSUP when the kernel must not be launched in either way: `why` (of
  * `cap` bytes) says so, and nothing is logged. Any thread. */
-int nb_launch_choose(struct nb_context *ctx, int gpu, enum nb_launching *how, int *one_queue, char *why,
-                     size_t cap);
+int nb_launch_choose(struct nb_context *ctx, int gpu, enum nb_launching *how, char *why, size_t cap);
 
 #endif

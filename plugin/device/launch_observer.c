@@ -24,13 +24,13 @@ uint64_t nb_launch_begin(struct nb_context *ctx, int gpu, uint64_t comm_id, int 
 
     if (nnodes < 2)
         return 0;
-    g = nb_gpus_find(gpus, gpu, comm_id, nnodes);
+    g = nb_gpus_find(gpus, gpu, comm_id);
     if (!g)
         return 0;
     ticket = nb_launches_fork(&g->launches, stream);
     if (ticket)
         number = (uint64_t)g->serial << TICKET_BITS | ticket;
-    nb_gpus_unfind(gpus);
+    nb_gpus_unfind(gpus, g);
     return number;
 }
 
@@ -42,7 +42,7 @@ void nb_launch_end(struct nb_context *ctx, uint64_t number)
     if (!g)
         return;
     nb_launches_join(&g->launches, number & TICKET_MASK);
-    nb_gpus_unfind(gpus);
+    nb_gpus_unfind(gpus, g);
 }
 
 void nb_launch_unused(struct nb_context *ctx, uint64_t number)
@@ -53,5 +53,5 @@ void nb_launch_unused(struct nb_context *ctx, uint64_t number)
     if (!g)
         return;
     nb_launches_unused(&g->launches, number & TICKET_MASK);
-    nb_gpus_unfind(gpus);
+    nb_gpus_unfind(gpus, g);
 }

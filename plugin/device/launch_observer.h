@@ -20,8 +20,8 @@ void nb_launch_attached(struct nb_context *ctx, int gpu, int by);
 
 /* NCCL is about to launch a kernel of communicator `comm_id` (of `nnodes` nodes) on `stream`, a CUstream of
  * the calling thread's context: fork ours off it. Returns a nonzero number for the next two, or 0 when none
- * will be launched: the communicator has no codecs on this GPU, nor has, for a child of another, exactly one
- * communicator of `nnodes` nodes. */
+ * will be launched: the communicator has no codecs on this GPU, nor is it known as a child whose operations come to
+ * one that has (device.h, `shares`). */
 uint64_t nb_launch_begin(struct nb_context *ctx, int gpu, uint64_t comm_id, int nnodes, void *stream);
 
 /* NCCL has launched it: launch ours, and join. Once for each nonzero number, on the same thread; 0 is

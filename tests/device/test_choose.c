@@ -28,15 +28,19 @@ static void test_choices(void)
     setenv("CUDA_DEVICE_MAX_CONNECTIONS", "1", 1);
     refused("CUDA_DEVICE_MAX_CONNECTIONS=1");
     nb_launch_attached(&ctx, GPU, 1);
+    refused("CUDA_DEVICE_MAX_CONNECTIONS=1"); /* also beside NCCL's: the H100's run ended in the watchdog */
+    CHECK(!nb_cuda_takes_pointers(&ctx, -1, why, sizeof(why)) && strstr(why, "CUDA_DEVICE_MAX_CONNECTIONS"));
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1);
     dev = open_device(1);
-    CHECK(gpu_of(dev)->launches.how == NB_LAUNCH_RESIDENT && gpu_of(dev)->launches.one_queue);
+    CHECK(gpu_of(dev)->launches.how == NB_LAUNCH_RESIDENT);
     close_device(dev);
     setenv("CUDA_LAUNCH_BLOCKING", "1", 1);
     refused("CUDA_LAUNCH_BLOCKING");
     CHECK(!nb_cuda_takes_pointers(&ctx, -1, why, sizeof(why)) && strstr(why, "CUDA_LAUNCH_BLOCKING"));
     unsetenv("CUDA_LAUNCH_BLOCKING");
     settings("NIBBLE_GPU_LAUNCH", "batch");
-    refused("NIBBLE_GPU_LAUNCH=batch");
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "4", 1);
+    refused("CUDA_DEVICE_MAX_CONNECTIONS=4");
     unsetenv("CUDA_DEVICE_MAX_CONNECTIONS");
     dev = open_device(1);
     CHECK(gpu_of(dev)->launches.how == NB_LAUNCH_BATCH);

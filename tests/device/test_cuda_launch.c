@@ -59,6 +59,7 @@ static void run_launches(unsigned comms, unsigned n, unsigned nothing)
     CHECK(g->launches.how == NB_LAUNCH_RESIDENT);
     for (unsigned c = 0; c < comms; c++)
         CHECK(pthread_create(&thread[c], NULL, host_main, &h[c]) == 0);
+    fake_serves(1);
     while (left) {
         for (unsigned c = 0; c < comms; c++) {
             unsigned i = atomic_load(&h[c].done);
@@ -85,6 +86,7 @@ static void run_launches(unsigned comms, unsigned n, unsigned nothing)
               atomic_load(&g->launches.launched));
         CHECK(atomic_load(&g->launches.open) == 0 && atomic_load(&g->launches.places) == 0);
     }
+    fake_serves(0);
     for (unsigned c = 0; c < comms; c++) {
         fake_wait(h[c].stream);
         fake_stream_free(h[c].stream);
@@ -130,6 +132,8 @@ static void test_graph(void)
     dev = open_device(COMM);
     make_buffers(&b, dev);
     stream = fake_stream();
+    while (dev->ops->turn(dev, 0)) /* a capture waits until nothing of before runs */
+        usleep(20);
     fake_capture(stream);
     for (int i = 0; i < 2; i++)
         CHECK(launch(stream, COMM, &op[i]) != 0);
@@ -199,6 +203,75 @@ static void test_watchdog(int stuck)
     settings("NIBBLE_GPU_TIMEOUT", NULL);
 }
 
+/* Who gets a kernel of whose ring: the communicator itself, and a child only once operations of it have come. Another
+ * communicator of as many nodes has nothing to do with it (its windows never come here). */
+static void test_attach(void)
+{
+    const uint64_t child = 1234, stranger = 4321;
+    struct nb_device *dev;
+    nb_cu_stream stream;
+
+    fake = (struct fake_settings){0};
+    dev = open_device(COMM);
+    stream = fake_stream();
+    CHECK(nb_launch_begin(&ctx, GPU, stranger, NODES, stream) == 0);
+    CHECK(nb_launch_begin(&ctx, GPU, child, NODES, stream) == 0);
+    dev->ops->shares(dev, child);
+    CHECK(nb_launch_begin(&ctx, GPU, stranger, NODES, stream) == 0);
+    struct operation op = {.may_end = 1};
+    CHECK(launch(stream, child, &op) != 0);
+    while (dev->ops->turn(dev, 0))
+        usleep(20);
+    fake_wait(stream);
+    fake_stream_free(stream);
+    close_device(dev);
+    CHECK(fake_alive() == 0);
+}
+
+/* A peer is late for long: NCCL's kernel has ended, a window is open, and ours ends all the same; what is left gets a
+ * kernel of its own. From the first turn on this thread calls no driver. */
+static void test_lingers(void)
+{
+    struct operation op = {.may_end = 1};
+    struct nb_device *dev;
+    struct buffers b;
+    nb_cu_stream stream;
+    struct nb_gpu *g;
+
+    fake = (struct fake_settings){0};
+    dev = open_device(COMM);
+    make_buffers(&b, dev);
+    g = gpu_of(dev);
+    stream = fake_stream();
+    const uint64_t before = __atomic_load_n(&g->ring.host->ring.ended, __ATOMIC_ACQUIRE);
+    CHECK(launch(stream, COMM, &op) != 0);
+    fake_wait(stream); /* ours is not joined: NCCL's stream is done without it */
+    fake_serves(1);
+    while (__atomic_load_n(&g->ring.host->ring.ended, __ATOMIC_ACQUIRE) == before) {
+        dev->ops->turn(dev, 1);
+        usleep(1000);
+    }
+    CHECK(!dev->ops->ready(dev)); /* for a new window there has to be one first */
+    while (!dev->ops->ready(dev)) {
+        dev->ops->turn(dev, 1);
+        usleep(50);
+    }
+    serve(dev, &b, 5);
+    CHECK(dev->ops->alloc(dev, NB_PLACE_STATE, 100 << 20) == NULL); /* it grows elsewhere */
+    void *more;
+    while (!(more = dev->ops->alloc(dev, NB_PLACE_STATE, 100 << 20)))
+        usleep(1000);
+    while (dev->ops->turn(dev, 0))
+        usleep(20);
+    CHECK(g->launches.alone >= 1 && g->arena.grown >= 1);
+    dev->ops->free(dev, NB_PLACE_STATE, more, 100 << 20);
+    fake_serves(0);
+    fake_stream_free(stream);
+    free_buffers(&b);
+    close_device(dev);
+    CHECK(fake_alive() == 0);
+}
+
 int main(void)
 {
     const int quick = getenv("NB_TEST_QUICK") != NULL;
@@ -215,6 +288,8 @@ int main(void)
     if (emulate)
         test_launches(1, 20);
     test_graph();
+    test_attach();
+    test_lingers();
     nb_launch_attached(&ctx, GPU, -1);
     fixture_close();
     printf("kernels beside NCCL's come and go\n");

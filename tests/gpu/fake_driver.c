@@ -21,7 +21,7 @@ static long calls, fail_at, alive;
 static size_t created; /* bytes of GPU memory */
 static nb_cu_result fail_code;
 static const char *failed;
-static _Thread_local int depth, mode_now;
+static _Thread_local int depth, mode_now, serves;
 
 void fake_wrong(const char *what)
 {
@@ -71,9 +71,19 @@ void fake_forget(void)
     pthread_mutex_unlock(&fake_lock);
 }
 
+void fake_serves(int yes)
+{
+    serves = yes;
+}
+
 static nb_cu_result called(const char *name)
 {
     nb_cu_result ret = 0;
+
+    if (serves) {
+        fprintf(stderr, "fake driver: %s on a thread that serves\n", name);
+        abort();
+    }
 
     pthread_mutex_lock(&fake_lock);
     if (++calls == fail_at) {

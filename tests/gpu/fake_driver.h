@@ -31,6 +31,9 @@ extern struct fake_settings fake;
 
 /* From now on call number `nth` (from 1) fails with `code`; 0: none. */
 void fake_fail(long nth, nb_cu_result code);
+/* From now on this thread may not call the driver (1), or may again (0): it serves what kernels wait for (an engine, a
+ * proxy), and a call could wait for these kernels. A call ends the program with its name. */
+void fake_serves(int yes);
 /* Calls since the last fake_fail, and the name of the one that failed (NULL: none did). */
 long fake_calls(void);
 const char *fake_failed(void);

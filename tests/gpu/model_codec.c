@@ -86,7 +86,6 @@ static void finish_descriptors(struct ring *r, struct nb_gpu_ring *ring)
         res->value = 0;
         r->carried++;
         __atomic_store_n(&res->done, d->id, __ATOMIC_RELEASE);
-        model_moved();
     }
     r->taken = 0;
     r->next = 0;

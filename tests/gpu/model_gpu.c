@@ -343,7 +343,7 @@ static void finish(struct op *op)
     op->older = op->newer = NULL;
     op->next = g->spare;
     g->spare = op;
-    if (op->what == OP_KERNEL)
+    if (op->kernel) /* a codec kernel may come and go for ever */
         model_moved();
 }
 

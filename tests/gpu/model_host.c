@@ -430,8 +430,16 @@ static int all_ended(void)
 
 const char *model_run(void)
 {
+    const int says = getenv("NB_MODEL_SAYS") != NULL;
+    int64_t said = host.now;
+
     for (;;) {
         int64_t next;
+        if (says && host.now - said > MODEL_SECOND / 10) {
+            said = host.now;
+            fprintf(stderr, "%.1f s, moved %.1f: %s\n", (double)host.now / 1e9, (double)host.moved / 1e9,
+                    explain());
+        }
         while (model_gpus_step() && !host.stop)
             ;
         if (host.stop)
@@ -611,6 +619,6 @@ int __wrap_sched_yield(void)
 {
     if (!host.self)
         return __real_sched_yield();
-    model_sleep(MODEL_US);
+    model_sleep(5 * MODEL_US);
     return 0;
 }

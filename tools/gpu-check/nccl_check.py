@@ -397,7 +397,8 @@ def configurations(plugin):
             "name": f"{count} processes, {mode}, {'one connection' if connections else 'default connections'}, "
                     f"{'coded' if coded else 'raw'}",
             "count": count, "environment": environment, "coded": coded, "graphs": True, "records": records,
-            "gpu": mode != host, "pointers": mode == device,
+            # With one hardware queue codecs run on the CPU, whatever is asked for.
+            "gpu": mode != host and not connections, "pointers": mode == device and not connections,
             "missing": "this plugin has no NIBBLE_DEVICE" if mode != host and not able else None,
         }
 
@@ -488,7 +489,6 @@ def main():
         elif configuration["gpu"] and ON_GPU not in logs:
             said = [line.split("NET/nibble : ", 1)[1] for line in logs.splitlines()
                     if "NET/nibble : " in line and ("codecs run on the CPU" in line or "hand over host memory" in line)]
-            # Before 2.28 nothing tells NCCL's launches, and then one connection leaves no safe moment for a kernel.
             report.row("failed" if configuration["records"] else "skipped", name,
                        f"the GPU's codecs were not used: {said[0] if said else 'the log does not say why'}; {detail}")
         elif uncoded:

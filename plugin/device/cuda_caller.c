@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* See cuda_caller.h. */
+#include "device/cuda_caller.h"
+
+#include <signal.h>
+#include <stdint.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/log.h"
+
+#define STOP_NS INT64_C(5000000000)
+
+static void *thread_main(void *arg)
+{
+    struct nb_caller *c = arg;
+
+    pthread_mutex_lock(&c->lock);
+    for (;;) {
+        const unsigned wanted = c->wanted;
+        if (c->stop)
+            break;
+        if (!wanted) {
+            pthread_cond_wait(&c->asked, &c->lock);
+            continue;
+        }
+        c->wanted = 0;
+        pthread_mutex_unlock(&c->lock);
+        c->work(c->arg, wanted);
+        pthread_mutex_lock(&c->lock);
+    }
+    c->ended = 1;
+    pthread_mutex_unlock(&c->lock);
+    return NULL;
+}
+
+int nb_caller_start(struct nb_caller *c, void (*work)(void *arg, unsigned wanted), void *arg)
+{
+    sigset_t all, old;
+    int err;
+
+    pthread_mutex_init(&c->lock, NULL);
+    pthread_cond_init(&c->asked, NULL);
+    c->work = work;
+    c->arg = arg;
+    /* Signals are the application's business. */
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    err = pthread_create(&c->thread, NULL, thread_main, c);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    if (err) {
+        NB_WARN("cuda: cannot start a thread for calls of the driver: %s", strerror(err));
+        pthread_cond_destroy(&c->asked);
+        pthread_mutex_destroy(&c->lock);
+        return -err;
+    }
+    c->started = 1;
+    return 0;
+}
+
+void nb_caller_ask(struct nb_caller *c, unsigned wanted)
+{
+    pthread_mutex_lock(&c->lock);
+    c->wanted |= wanted;
+    pthread_cond_signal(&c->asked);
+    pthread_mutex_unlock(&c->lock);
+}
+
+int nb_caller_stop(struct nb_caller *c, const struct nb_clock *clock)
+{
+    const int64_t limit = nb_clock_ns(clock) + STOP_NS;
+    const struct timespec pause = {0, 100000};
+    int ended;
+
+    if (!c->started)
+        return 1;
+    for (;;) {
+        pthread_mutex_lock(&c->lock);
+        c->stop = 1;
+        pthread_cond_signal(&c->asked);
+        ended = c->ended;
+        pthread_mutex_unlock(&c->lock);
+        if (ended)
+            break;
+        if (nb_clock_ns(clock) > limit)
+            return 0;
+        nanosleep(&pause, NULL);
+    }
+    pthread_join(c->thread, NULL);
+    pthread_cond_destroy(&c->asked);
+    pthread_mutex_destroy(&c->lock);
+    c->started = 0;
+    return 1;
+}

@@ -1,0 +1,441 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The plugin's GPU path (plugin/device, as it is) over the model of driver and GPU (gpu/model.h), under a job as it is
+ * on a cluster: two ranks in one process, a GPU each; communicators for data, tensor and pipeline parallelism; compute
+ * kernels that are loaded in the middle of a step; an allocator that frees and allocates; graphs; peers that are late;
+ * windows that NCCL hands over and an engine that serves them, asks for memory and answers peers late. After connect no
+ * thread that serves calls the driver, kernels end, and nothing waits in a circle.
+ *
+ *     test_model_job                 some hundred steps of each configuration; NB_LONG_TESTS: ten thousand
+ *     test_model_job SEED [STEPS]    one seed
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/context.h"
+#include "base/log.h"
+#include "device/cuda.h"
+#include "device/cuda_device.h"
+#include "device/launch_observer.h"
+#include "gpu/model.h"
+
+#define RANKS 2
+#define COMMS \
+    3 /* data, tensor and pipeline; the last one's operations run from a graph, where there are any */
+#define WINDOWS 6
+#define CHANNELS 16u
+#define COMM_ID(rank, c) (UINT64_C(100) * ((uint64_t)(c) + 1) + 0 * (uint64_t)(rank))
+#define CHILD_ID 900u
+
+#define CHECK(what) \
+    do { \
+        if (!(what)) { \
+            fprintf(stderr, "%s:%d: seed %llu: %s\n", __FILE__, __LINE__, (unsigned long long)now.seed, \
+                    #what); \
+            abort(); \
+        } \
+    } while (0)
+
+/* One operation of a communicator on one rank: from its launch until the engine has served it. */
+struct operation {
+    struct model_kernel nccl;
+    int posted, served; /* windows handed over; done */
+    int64_t peer_ns;    /* not before this the peer's windows are there */
+    int busy;
+    uint64_t number; /* of the communicator's operations, from 1 */
+    const void *waits[3];
+};
+
+struct comm {
+    struct nb_device *dev;
+    struct operation op;
+    nb_cu_stream stream;
+    char *wire, *state;
+    struct nb_work work[WINDOWS], answer;
+    int answers, closed;
+    char name[32];
+    const void *waits[2];
+    struct model_graph *graph;
+    uint64_t launched, begun; /* operations */
+    struct comm *other;       /* the other rank's */
+};
+
+static struct {
+    uint64_t seed;
+    struct model_settings model;
+    struct nb_context ctx[RANKS];
+    struct comm comm[RANKS][COMMS];
+    struct model_thread *engine[RANKS], *job[RANKS];
+    nb_cu_stream compute[RANKS];
+    int steps, graphs, over[RANKS], ready[RANKS];
+    int loaded[32][MODEL_GPUS], grown[COMMS][MODEL_GPUS];
+    int64_t grown_bytes, refusals;
+} now;
+
+/* ---- NCCL's kernel and the engine ---------------------------------------------------------------------- */
+
+static int there(const struct comm *c)
+{
+    return c->other->begun >= c->op.number && model_now() >= c->op.peer_ns;
+}
+
+static int nccl_done(void *argument)
+{
+    struct comm *c = argument;
+    struct operation *op = &c->op;
+    unsigned n = 0;
+
+    c->begun = op->number;
+    if (op->served < WINDOWS)
+        op->waits[n++] = now.engine[c >= now.comm[1]];
+    if (!there(c))
+        op->waits[n++] = c->other->launched < op->number ? (const void *)now.job[c < now.comm[1]]
+                                                         : (const void *)&c->other->op.nccl;
+    op->waits[n] = NULL;
+    return op->served == WINDOWS && there(c);
+}
+
+/* Now and then a gradient is new: memory for its error. */
+static void want_memory(struct comm *c)
+{
+    void *p;
+
+    if (model_random(40) || now.grown_bytes > (4 << 20))
+        return;
+    p = c->dev->ops->alloc(c->dev, NB_PLACE_STATE, 80 << 20);
+    if (!p) {
+        now.refusals++;
+        return;
+    }
+    now.grown_bytes += 1 << 18;
+    if (model_random(2))
+        c->dev->ops->free(c->dev, NB_PLACE_STATE, p, 80 << 20);
+}
+
+/* A round of the engine for one communicator: hand over, take back, tell the device. */
+static int serve(struct comm *c)
+{
+    struct operation *op = &c->op;
+    const struct nb_device_ops *ops = c->dev->ops;
+    int moved = 0;
+
+    if (op->busy && op->nccl.begun && (op->posted || ops->ready(c->dev))) {
+        /* Results need the peer's windows: of the last half nothing is done before these are there. */
+        if (op->posted ==
+            0) { /* what it is: a question that is answered at once, as is memory that is zeroed */
+            ops->equal(c->dev, c->wire, c->wire + 512, 64);
+            want_memory(c);
+        }
+        const int most = there(c) ? WINDOWS : WINDOWS / 2;
+        while (op->posted < most && ops->copy(c->dev, &c->work[op->posted], c->state,
+                                              c->wire + 256 * op->posted, 64) == -EINPROGRESS)
+            moved = ++op->posted;
+        while (op->served < op->posted && ops->poll(c->dev, &c->work[op->served]) == 0) {
+            moved = ++op->served;
+            model_moved();
+        }
+        if (op->served == WINDOWS)
+            op->busy = 0;
+    }
+    CHECK(ops->failed(c->dev) == 0);
+    ops->turn(c->dev, op->busy && op->nccl.begun);
+    return moved;
+}
+
+/* Now and then a peer asks for something after the operation, when no kernel is there. */
+static void answer(struct comm *c)
+{
+    if (c->answers)
+        c->answers = c->dev->ops->poll(c->dev, &c->answer) == -EINPROGRESS;
+    else if (!c->op.busy && model_random(100) == 0)
+        c->answers = c->dev->ops->copy(c->dev, &c->answer, c->state, c->wire, 64) == -EINPROGRESS;
+}
+
+static void engine_main(void *argument)
+{
+    const int r = (int)(intptr_t)argument;
+    int64_t nap = 20 * MODEL_US;
+
+    while (!now.ready[r])
+        model_sleep(MODEL_MS);
+    while (!now.over[r]) {
+        nap += nap < MODEL_MS ? nap / 8 : 0;
+        for (unsigned i = 0; i < COMMS; i++) {
+            if (now.comm[r][i].closed)
+                continue;
+            if (serve(&now.comm[r][i]))
+                nap = 20 * MODEL_US;
+            answer(&now.comm[r][i]);
+        }
+        model_sleep(nap + (int64_t)model_random(10000));
+    }
+}
+
+/* ---- The job ------------------------------------------------------------------------------------------- */
+
+static void connect_rank(int r)
+{
+    struct nb_device_wish wish = {.gpu = r, .nnodes = 2};
+    char why[256];
+
+    model_current(r);
+    now.compute[r] = model_stream(0);
+    for (unsigned i = 0; i < COMMS; i++) {
+        struct comm *c = &now.comm[r][i];
+        nb_launch_attached(&now.ctx[r], r, 1);
+        wish.comm_id = COMM_ID(r, i);
+        if (nb_cuda_device_open(&now.ctx[r], &wish, &c->dev, why, sizeof(why)))
+            CHECK(!why[0]);
+        c->wire = c->dev->ops->alloc(c->dev, NB_PLACE_WIRE, 4096);
+        c->state = c->dev->ops->alloc(c->dev, NB_PLACE_STATE, 4096);
+        CHECK(c->wire && c->state);
+        c->stream = model_stream(0);
+        snprintf(c->name, sizeof(c->name), "codec kernel %d.%u", r, i);
+        c->waits[0] = &c->op.nccl;
+        model_name_codec(&nb_cuda_of(c->dev)->gpu->ring.host->ring, c->name, c->waits);
+    }
+    now.ready[r] = 1;
+}
+
+static void prepare(struct comm *c, int r, unsigned i)
+{
+    struct operation *op = &c->op;
+
+    op->posted = op->served = 0;
+    op->number = ++c->launched;
+    op->peer_ns = model_now() + (model_random(200) ? (int64_t)model_random(200) * MODEL_US : 1500 * MODEL_MS);
+    op->nccl = (struct model_kernel){.name = i == 0   ? "NCCL's kernel (data)"
+                                             : i == 1 ? "NCCL's kernel (tensor)"
+                                                      : "NCCL's kernel (pipeline)",
+                                     .blocks = CHANNELS,
+                                     .threads = 640,
+                                     .registers = 96,
+                                     .shared = 80000,
+                                     .done = nccl_done,
+                                     .argument = c,
+                                     .waits = op->waits,
+                                     .what = "its windows and its peer",
+                                     .grown = now.grown[i],
+                                     .launcher = now.job[r]};
+    op->busy = 1;
+}
+
+static void launch(int r, unsigned i, uint64_t id)
+{
+    struct comm *c = &now.comm[r][i];
+    const uint64_t number = nb_launch_begin(&now.ctx[r], r, id, 2, c->stream);
+
+    model_launch(c->stream, &c->op.nccl);
+    nb_launch_end(&now.ctx[r], number);
+    CHECK(number != 0);
+}
+
+static int is_over(void *argument)
+{
+    const struct comm *c = argument;
+    return c->op.nccl.over;
+}
+
+static void collective(int r, unsigned i)
+{
+    struct comm *c = &now.comm[r][i];
+
+    if (c->op.busy || (c->op.nccl.done && !c->op.nccl.over)) /* one after the other, as NCCL has it */
+        model_wait(is_over, c, &c->op.nccl, "the operation before");
+    while (c->op.busy)
+        model_sleep(10 * MODEL_US);
+    prepare(c, r, i);
+    if (i == COMMS - 1 && now.graphs) {
+        if (!c->graph) {
+            model_capture(c->stream);
+            launch(r, i, COMM_ID(r, i));
+            c->graph = model_capture_end(c->stream);
+        }
+        model_replay(c->graph, c->stream);
+        return;
+    }
+    launch(r, i, COMM_ID(r, i));
+}
+
+static struct model_kernel compute[RANKS][4];
+
+/* A compute kernel, of one of many functions, each loaded at its first launch. */
+static void compute_some(int r)
+{
+    struct model_kernel *k = &compute[r][model_random(4)];
+
+    if (k->blocks && !k->over)
+        return;
+    *k = (struct model_kernel){.name = "compute kernel",
+                               .blocks = 64 + (unsigned)model_random(400),
+                               .threads = 256,
+                               .registers = 32 + 32 * (unsigned)model_random(4),
+                               .shared = model_random(4) ? 16384 : 200 << 10,
+                               .ns = (int64_t)(20 + model_random(200)) * MODEL_US,
+                               .loaded = now.loaded[model_random(32)]};
+    model_launch(now.compute[r], k);
+}
+
+static int both_over(void *argument)
+{
+    const int r = (int)(intptr_t)argument;
+    for (unsigned i = 0; i < COMMS; i++)
+        if (now.comm[r][i].op.busy)
+            return 0;
+    return 1;
+}
+
+static void job_main(void *argument)
+{
+    const int r = (int)(intptr_t)argument;
+    nb_cu_event before;
+
+    connect_rank(r);
+    while (!now.ready[!r])
+        model_sleep(MODEL_MS);
+    model_connected(1);
+    before = model_event();
+    for (int s = 0; s < now.steps; s++) {
+        unsigned first = (unsigned)(s % COMMS);
+        for (unsigned k = 0; k < COMMS; k++) {
+            const unsigned i = (first + k) % COMMS;
+            compute_some(r);
+            model_record(before, now.compute[r]); /* NCCL's stream waits for what it reduces */
+            model_stream_waits(now.comm[r][i].stream, before);
+            collective(r, i);
+            compute_some(r);
+        }
+        if (model_random(8) == 0)
+            model_free();
+        if (model_random(16) == 0)
+            model_synchronize_device();
+        if (model_random(8) == 0) { /* the optimizer waits for the gradients */
+            model_record(before, now.comm[r][0].stream);
+            model_stream_waits(now.compute[r], before);
+        }
+        model_moved();
+    }
+    model_wait(both_over, (void *)(intptr_t)r, now.engine[r], "the last operations");
+    for (unsigned i = 0; i < COMMS; i++)
+        model_synchronize(now.comm[r][i].stream);
+    model_synchronize_device(); /* codec kernels end by themselves */
+    model_connected(0);
+    for (unsigned i = 0; i < COMMS; i++) {
+        struct comm *c = &now.comm[r][i];
+        const struct nb_gpu *g = nb_cuda_of(c->dev)->gpu;
+        while (c->answers)
+            model_sleep(MODEL_MS);
+        c->closed = 1; /* the engine has it no more, but goes on with the others */
+        c->dev->ops->quiesce(c->dev);
+        while (c->dev->ops->turn(c->dev, 0))
+            model_sleep(MODEL_MS);
+        CHECK(atomic_load(&g->launches.open) == 0);
+        CHECK(__atomic_load_n(&g->ring.host->ring.started, __ATOMIC_ACQUIRE) ==
+              __atomic_load_n(&g->ring.host->ring.ended, __ATOMIC_ACQUIRE));
+        c->dev->ops->free(c->dev, NB_PLACE_WIRE, c->wire, 4096);
+        c->dev->ops->free(c->dev, NB_PLACE_STATE, c->state, 4096);
+        c->dev->ops->close(c->dev);
+        nb_launch_attached(&now.ctx[r], r, -1);
+    }
+    now.over[r] = 1;
+}
+
+/* ---- Configurations ------------------------------------------------------------------------------------ */
+
+static uint64_t model_clock(void *argument)
+{
+    (void)argument;
+    return (uint64_t)model_now();
+}
+
+__attribute__((format(printf, 5, 6))) static void hear(ncclDebugLogLevel level, unsigned long flags,
+                                                       const char *file, int line, const char *fmt, ...)
+{
+    (void)flags;
+    (void)file;
+    (void)line;
+    if (level == NCCL_LOG_WARN) {
+        fprintf(stderr, "warning: %s\n", fmt);
+        abort();
+    }
+}
+
+static void open_contexts(void)
+{
+    for (int r = 0; r < RANKS; r++) {
+        now.ctx[r].clock.now_ns = model_clock;
+        CHECK(nb_params_read(&now.ctx[r].params) == 0 && nb_gpus_open(&now.ctx[r]) == 0);
+    }
+    nb_cuda_override(&model_driver);
+}
+
+static void close_contexts(void)
+{
+    for (int r = 0; r < RANKS; r++) {
+        nb_gpus_close(&now.ctx[r]);
+        nb_params_free(now.ctx[r].params);
+    }
+}
+
+static void run(const struct model_settings *settings, int steps, int graphs)
+{
+    const char *said, *first = NULL;
+
+    memset(&now, 0, sizeof(now));
+    memset(compute, 0, sizeof(compute));
+    now.seed = settings->seed;
+    now.steps = steps;
+    now.graphs = graphs;
+    open_contexts();
+    model_open(settings);
+    for (int r = 0; r < RANKS; r++) {
+        now.engine[r] =
+            model_thread(r ? "engine 1" : "engine 0", MODEL_SERVES, engine_main, (void *)(intptr_t)r);
+        now.job[r] = model_thread(r ? "job 1" : "job 0", MODEL_JOB, job_main, (void *)(intptr_t)r);
+        for (unsigned i = 0; i < COMMS; i++) {
+            now.comm[r][i].op.nccl.over = 1;
+            now.comm[r][i].other = &now.comm[!r][i];
+        }
+    }
+    said = model_run();
+    const unsigned forbidden = model_forbidden(&first);
+    printf("seed %llu: %u queues, %s, %s, branches %d: %d steps in %.1f s of the model's: %s\n",
+           (unsigned long long)settings->seed, settings->queues, settings->eager ? "eager" : "lazy",
+           graphs ? "graphs" : "no graphs", settings->branches, steps,
+           (double)(model_now() - MODEL_SECOND) / 1e9, said ? said : "goes through");
+    fflush(stdout);
+    if (forbidden)
+        fprintf(stderr, "%u calls of the driver after connect, the first %s\n", forbidden, first);
+    CHECK(!said && !forbidden);
+    model_close();
+    close_contexts();
+}
+
+int main(int argc, char **argv)
+{
+#ifdef MODEL_TSAN
+    printf("SKIP: the thread sanitizer does not follow contexts that are switched by hand\n");
+    return 77;
+#endif
+    const int steps = argc > 2                  ? atoi(argv[2])
+                      : getenv("NB_LONG_TESTS") ? 10000
+                      : getenv("NB_TEST_QUICK") ? 20
+                                                : 60;
+
+    nb_log_set(hear);
+    setenv("NIBBLE_GPU_RESERVE_MB", "0", 1);
+    unsetenv("CUDA_DEVICE_MAX_CONNECTIONS");
+    unsetenv("CUDA_LAUNCH_BLOCKING");
+    for (uint64_t seed = argc > 1 ? strtoull(argv[1], NULL, 10) : 1;
+         seed <= (argc > 1 ? strtoull(argv[1], NULL, 10) : 12); seed++) {
+        const struct model_settings settings = {.seed = seed,
+                                                .queues = seed % 2 ? 32 : 8,
+                                                .eager = seed % 4 == 3,
+                                                .branches = (int)(seed % 4),
+                                                .patience = 20 * MODEL_SECOND};
+        run(&settings, steps, seed % 3 == 0);
+    }
+    return 0;
+}
