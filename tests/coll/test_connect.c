@@ -427,8 +427,10 @@ static const char *const phases[] = {"connecting",
                                      "second vote of the column"};
 #define PHASES (int)(sizeof(phases) / sizeof(phases[0]))
 
+/* Sanitizers see a quarter of the steps, each fault others of them. */
 START_TEST(table)
 {
+    const int stride = getenv("NB_TEST_QUICK") ? 4 : 1;
     bool seen[PHASES] = {false};
     int runs = 0, splits = 0;
 
@@ -439,7 +441,7 @@ START_TEST(table)
         run.other = run.victim ^ 1;
         if (run.other >= run.group.nodes)
             run.other = run.victim - 1;
-        for (run.at = 0; run_fault(); run.at++) {
+        for (run.at = (_i + who) % stride; run_fault(); run.at += stride) {
             runs++;
             splits += run.split;
             for (int k = 0; k < PHASES; k++)
@@ -448,8 +450,8 @@ START_TEST(table)
         }
     }
     for (int k = 0; k < PHASES; k++)
-        ck_assert_msg(seen[k] || (!run.group.grid && strstr(phases[k], "column")), "never in phase %s",
-                      phases[k]);
+        ck_assert_msg(seen[k] || stride > 1 || (!run.group.grid && strstr(phases[k], "column")),
+                      "never in phase %s", phases[k]);
     printf("%d nodes%s, %s: %d runs, in %d of them some had a communicator, which failed\n", run.group.nodes,
            run.group.grid ? " on a grid" : "", fault_name[run.fault], runs, splits);
     fflush(stdout);

@@ -404,7 +404,7 @@ static int stuck(void)
                                       "NIBBLE_GPU_RESERVE_MB=0",     "CUDA_LAUNCH_BLOCKING",
                                       "CUDA_DEVICE_MAX_CONNECTIONS", NULL};
 
-    for (int resident = 0; resident < 2; resident++)
+    for (int resident = hx_quick(); resident < 2; resident++)
         if (sx_job("stuck", NODES, stuck_node, &resident, env))
             return 1;
     return 0;

@@ -13,11 +13,11 @@ NB_HARNESS_SETTINGS="NIBBLE_NET=forward NIBBLE_NET_FORWARD=$copy"
 NB_PLUGIN=$plugin
 export NB_HARNESS_SETTINGS NB_PLUGIN
 
-programs="allgather bringup departures faults feedback lifecycle quantized results traffic"
+programs="allgather bringup departures faults feedback quantized results traffic" # and lifecycle below
 if [ "${NB_LONG_TESTS:-0}" != 0 ]; then
     programs="$programs control gathers records selftest stress"
 else
-    [ -z "${NB_SANITIZE:-}" ] || programs="lifecycle quantized results traffic"
+    [ -z "${NB_SANITIZE:-}" ] || programs="quantized results traffic"
     NB_TEST_QUICK=1
     export NB_TEST_QUICK
 fi

@@ -58,7 +58,7 @@ within "$(value sign_changes)" 0 0 "weights that change their sign"
     fail "hash"
 need "$tmp/hash" 1 variant op type gbps memcpy_gbps
 
-if "$perf" codec --count --variants portable --ops hash --bytes 64K --json "$tmp/count" >"$tmp/text" 2>&1; then
+if "$perf" codec --count --variants portable --ops hash --bytes 8K --json "$tmp/count" >"$tmp/text" 2>&1; then
     need "$tmp/count" 1 variant op type instructions
     within "$(number "$tmp/count" hash instructions)" 0.1 40 "instructions of four bytes' hash"
 else
