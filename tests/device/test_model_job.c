@@ -199,6 +199,20 @@ static void connect_rank(int r)
     now.ready[r] = 1;
 }
 
+static void close_comm(int r, unsigned i)
+{
+    struct comm *c = &now.comm[r][i];
+
+    c->closed = 1; /* the engine has it no more, but goes on with the others */
+    c->dev->ops->quiesce(c->dev);
+    while (c->dev->ops->turn(c->dev, 0))
+        model_sleep(MODEL_MS);
+    c->dev->ops->free(c->dev, NB_PLACE_WIRE, c->wire, 4096);
+    c->dev->ops->free(c->dev, NB_PLACE_STATE, c->state, 4096);
+    c->dev->ops->close(c->dev);
+    nb_launch_attached(&now.ctx[r], r, -1);
+}
+
 static void prepare(struct comm *c, int r, unsigned i)
 {
     struct operation *op = &c->op;
@@ -325,19 +339,11 @@ static void job_main(void *argument)
     for (unsigned i = 0; i < COMMS; i++) {
         struct comm *c = &now.comm[r][i];
         const struct nb_gpu *g = nb_cuda_of(c->dev)->gpu;
-        while (c->answers)
-            model_sleep(MODEL_MS);
-        c->closed = 1; /* the engine has it no more, but goes on with the others */
-        c->dev->ops->quiesce(c->dev);
-        while (c->dev->ops->turn(c->dev, 0))
-            model_sleep(MODEL_MS);
-        CHECK(atomic_load(&g->launches.open) == 0);
-        CHECK(__atomic_load_n(&g->ring.host->ring.started, __ATOMIC_ACQUIRE) ==
-              __atomic_load_n(&g->ring.host->ring.ended, __ATOMIC_ACQUIRE));
-        c->dev->ops->free(c->dev, NB_PLACE_WIRE, c->wire, 4096);
-        c->dev->ops->free(c->dev, NB_PLACE_STATE, c->state, 4096);
-        c->dev->ops->close(c->dev);
-        nb_launch_attached(&now.ctx[r], r, -1);
+        while (c->answers || atomic_load(&g->launches.open) ||
+               __atomic_load_n(&g->ring.host->ring.started, __ATOMIC_ACQUIRE) !=
+                   __atomic_load_n(&g->ring.host->ring.ended, __ATOMIC_ACQUIRE))
+            model_sleep(MODEL_MS); /* the engine ends them, or the watchdog this */
+        close_comm(r, i);
     }
     now.over[r] = 1;
 }
@@ -413,6 +419,55 @@ static void run(const struct model_settings *settings, int steps, int graphs)
     close_contexts();
 }
 
+/* ---- The ring's rate (F6): pieces of 128 KiB, one after the other, through one kernel ------------------ */
+
+#define PIECES 2000
+#define PIECE (128.0 * 1024)
+
+static double rate; /* GB/s */
+
+static void ring_main(void *argument)
+{
+    static struct nb_work work[NB_GPU_RING];
+    struct comm *c = &now.comm[0][0];
+    const struct nb_device_ops *ops;
+    int given = 0, taken = 0;
+
+    (void)argument;
+    connect_rank(0);
+    ops = c->dev->ops;
+    const int64_t begin = model_now();
+    while (taken < PIECES) {
+        while (given < PIECES && given - taken < (int)NB_GPU_RING &&
+               ops->copy(c->dev, &work[given % NB_GPU_RING], c->state, c->wire, 64) == -EINPROGRESS)
+            given++;
+        while (taken < given && ops->poll(c->dev, &work[taken % NB_GPU_RING]) == 0)
+            taken++;
+        ops->turn(c->dev, 1);
+        model_sleep(MODEL_US);
+    }
+    rate = PIECE * PIECES / (double)(model_now() - begin);
+    for (unsigned i = 0; i < COMMS; i++)
+        close_comm(0, i);
+}
+
+static void ring_rate(unsigned carries)
+{
+    const struct model_settings settings = {.seed = 1};
+
+    memset(&now, 0, sizeof(now));
+    open_contexts();
+    model_open(&settings);
+    model_carries = carries;
+    model_thread("ring", MODEL_JOB, ring_main, NULL);
+    const char *said = model_run();
+    CHECK(!said);
+    model_carries = 0;
+    model_close();
+    close_contexts();
+    printf("F6 pieces of 128 KiB, at most %u a round of the carrying block: %.0f GB/s\n", carries, rate);
+}
+
 int main(int argc, char **argv)
 {
 #ifdef MODEL_TSAN
@@ -437,5 +492,10 @@ int main(int argc, char **argv)
                                                 .patience = 20 * MODEL_SECOND};
         run(&settings, steps, seed % 3 == 0);
     }
+    /* As kernel.cuh has it, and with all that is published in one round. */
+    ring_rate(1);
+    CHECK(rate > 25 && rate < 35);
+    ring_rate(NB_GPU_RING);
+    CHECK(rate > 350);
     return 0;
 }
