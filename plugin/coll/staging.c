@@ -32,9 +32,18 @@ static void wire_free(struct nb_coll_comm *comm, void *p, size_t bytes)
     comm->device->ops->free(comm->device, NB_PLACE_WIRE, p, bytes);
 }
 
+/* What the device keeps of a message's slot. */
+static size_t kept(const struct nb_coll_comm *comm, size_t slot)
+{
+    const size_t most = comm->device->ops->keeps;
+
+    return most && most < slot ? most : slot;
+}
+
 /* With `mem` (of all such rings) its slots can be forwarded. */
 static int make_rx(struct nb_coll_comm *comm, struct nb_rx *rx, size_t slot, unsigned slots, uint8_t *mem)
 {
+    slot = kept(comm, slot);
     rx->slot = slot;
     rx->slots = slots;
     rx->window = slots < POSTED_MAX ? slots : POSTED_MAX;
@@ -55,6 +64,7 @@ static int make_rx(struct nb_coll_comm *comm, struct nb_rx *rx, size_t slot, uns
 static int make_tx(struct nb_coll_comm *comm, struct nb_tx *tx, enum nb_class cls, size_t slot,
                    unsigned slots)
 {
+    slot = kept(comm, slot);
     tx->cls = cls;
     tx->slot = slot;
     tx->slots = slots;
@@ -65,6 +75,7 @@ static int make_tx(struct nb_coll_comm *comm, struct nb_tx *tx, enum nb_class cl
 
 static int make_pool(struct nb_coll_comm *comm, struct nb_pool *pool, size_t slot, unsigned slots)
 {
+    slot = kept(comm, slot);
     pool->slot = slot;
     pool->slots = slots;
     pool->unit = calloc(slots, sizeof(*pool->unit));
@@ -111,7 +122,7 @@ int nb_staging_create(struct nb_coll_comm *comm)
                 "%s: %u instead of %lld credits, more do not fit into NIBBLE_STAGING_MAX_MB", comm->label,
                 credits, (long long)p->credits);
     comm->reduce.partial = comm->device->ops->alloc(comm->device, NB_PLACE_STATE, NB_PARTIALS * comm->unit);
-    comm->staging.arrivals_bytes = forwarded * credits * comm->unit_slot;
+    comm->staging.arrivals_bytes = forwarded * credits * kept(comm, comm->unit_slot);
     comm->staging.arrivals = wire_alloc(comm, comm->staging.arrivals_bytes);
     if (!comm->staging.arrivals || !comm->reduce.partial)
         ret = -ENOMEM;
@@ -120,10 +131,10 @@ int nb_staging_create(struct nb_coll_comm *comm)
         struct nb_peer *peer = comm->neighbors[i];
         int column = nb_on_grid(comm) && nb_grid_same_column(comm->grid, peer->rank, comm->rank);
         ret = make_rx(comm, &peer->rx[NB_CLASS_CONTRIB], comm->unit_slot, credits, at);
-        at += credits * comm->unit_slot;
+        at += credits * kept(comm, comm->unit_slot);
         if (!ret)
             ret = make_rx(comm, &peer->rx[NB_CLASS_RESULT], comm->unit_slot, credits, column ? at : NULL);
-        at += column ? credits * comm->unit_slot : 0;
+        at += column ? credits * kept(comm, comm->unit_slot) : 0;
         for (int c = 0; c < NB_CLASS_CONTROL && !ret; c++)
             ret = make_tx(comm, &peer->tx[c], (enum nb_class)c, comm->unit_slot, credits);
         if (!ret)

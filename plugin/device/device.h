@@ -63,6 +63,9 @@ enum nb_place {
 
 struct nb_device_ops {
     const char *name;
+    /* Of each message only so many bytes are kept in memory of NB_PLACE_WIRE, its header among them; 0: all. For
+     * devices without values, in simulations of many nodes. */
+    size_t keeps;
 
     /* Wait in bounded time until no work is in flight; work that has not begun may be cancelled. Afterwards
      * what was submitted before accesses no memory but the device's own; polling it is optional and returns
