@@ -1,0 +1,278 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Codecs that only take time; see device.h. */
+#include "scale/device.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "device/device.h"
+#include "scale/network.h"
+#include "scale/node.h"
+
+struct idle {
+    struct nb_device device;
+    struct scale_node *node;
+};
+
+static struct scale_node *node_of(struct nb_device *dev)
+{
+    return ((struct idle *)dev)->node;
+}
+
+/* The node's thread works on `bytes` of values. */
+static void spend(struct nb_device *dev, double bytes, double speed)
+{
+    if (speed > 0)
+        scale_node_spends(node_of(dev), (int64_t)(bytes / speed * 1e9));
+}
+
+static const struct scale_speed *speed_of(struct nb_device *dev)
+{
+    return &node_of(dev)->cluster->set->speed;
+}
+
+/* ---- memory ------------------------------------------------------------------------------------------- */
+
+/* Room for all that anybody asks for, of which only pages that are touched exist. */
+#define RANGE ((size_t)1 << 44)
+
+static char *take(char **range, size_t *taken, size_t bytes)
+{
+    bytes = (bytes + 4095) / 4096 * 4096;
+    if (!*range) {
+        *range =
+            mmap(NULL, RANGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (*range == MAP_FAILED)
+            abort();
+    }
+    if (bytes > RANGE - *taken)
+        return NULL;
+    *taken += bytes;
+    return *range + *taken - bytes;
+}
+
+void *scale_nowhere(size_t bytes)
+{
+    static char *range;
+    static size_t taken;
+    char *p = take(&range, &taken, bytes);
+
+    if (!p) { /* nobody looks at it: it may be somebody else's, too */
+        taken = 0;
+        p = take(&range, &taken, bytes);
+    }
+    return p;
+}
+
+static void *idle_alloc(struct nb_device *dev, enum nb_place place, size_t bytes)
+{
+    static char *range;
+    static size_t taken;
+    struct scale_node *n = node_of(dev);
+
+    if (place == NB_PLACE_STATE) {
+        n->state_bytes += bytes;
+        return scale_nowhere(bytes);
+    }
+    n->wire_bytes += bytes;
+    return n->cluster->set->whole ? take(&range, &taken, bytes) : calloc(1, bytes ? bytes : 1);
+}
+
+static void idle_free(struct nb_device *dev, enum nb_place place, void *p, size_t bytes)
+{
+    struct scale_node *n = node_of(dev);
+
+    if (!p)
+        return;
+    if (place == NB_PLACE_STATE) {
+        n->state_bytes -= bytes;
+        return;
+    }
+    n->wire_bytes -= bytes;
+    if (!n->cluster->set->whole)
+        free(p);
+}
+
+/* ---- work --------------------------------------------------------------------------------------------- */
+
+static int idle_copy(struct nb_device *dev, struct nb_work *work, void *dst, const void *src, size_t bytes)
+{
+    (void)work;
+    if (dst != src)
+        spend(dev, (double)bytes, speed_of(dev)->copy);
+    return 0;
+}
+
+static int idle_zero(struct nb_device *dev, struct nb_work *work, void *dst, size_t bytes)
+{
+    (void)dev, (void)work, (void)dst, (void)bytes;
+    return 0;
+}
+
+double scale_coded(enum nb_codec codec, enum nb_dtype type)
+{
+    enum { VALUES = 65536 };
+    static double ratio[NB_CODEC_CODES][NB_DTYPE_COUNT];
+    double *r = &ratio[codec][type];
+    const size_t bytes = VALUES * nb_dtype_size(type),
+                 cap = nb_codec_row(codec)->bound((unsigned)type, bytes);
+    uint8_t *values = malloc(bytes), *coded = malloc(cap);
+    uint64_t state = 1;
+    ssize_t len;
+
+    if (!values || !coded)
+        abort();
+    for (size_t i = 0; *r == 0 && i < VALUES; i++) { /* about normal: a sum of twelve */
+        float x = -6, y;
+        uint32_t bits;
+
+        for (int k = 0; k < 12; k++) {
+            state = state * UINT64_C(6364136223846793005) + 1442695040888963407u;
+            x += (float)(state >> 40) * 0x1p-24f;
+        }
+        y = type == NB_F16 ? x * 0x1p-112f : x; /* FP16 has its exponent elsewhere, and three more bits */
+        memcpy(&bits, &y, 4);
+        if (type == NB_F32)
+            memcpy(values + 4 * i, &bits, 4);
+        else
+            memcpy(values + 2 * i, &(uint16_t){(uint16_t)(bits >> (type == NB_F16 ? 13 : 16))}, 2);
+    }
+    if (*r == 0) {
+        len = nb_encode(codec, type, values, VALUES, 0, NULL, coded, cap, NULL);
+        if (len <= 0)
+            abort();
+        *r = (double)len / (double)bytes;
+    }
+    free(values);
+    free(coded);
+    return *r;
+}
+
+static ssize_t idle_encode(struct nb_device *dev, struct nb_work *work, const struct nb_encoding *e)
+{
+    const struct scale_speed *s = speed_of(dev);
+
+    (void)work;
+    if (e->codec->reference) {
+        spend(dev, (double)e->bytes, s->ulp_encode);
+        return (ssize_t)((double)e->bytes * node_of(dev)->cluster->set->gather_ratio);
+    }
+    spend(dev, (double)e->bytes, e->ef ? s->encode_feedback : s->encode);
+    return (ssize_t)((double)e->bytes * scale_coded(e->codec->code, (enum nb_dtype)e->format));
+}
+
+static int idle_decode(struct nb_device *dev, struct nb_work *work, const struct nb_decoding *d)
+{
+    const struct scale_speed *s = speed_of(dev);
+
+    (void)work;
+    spend(dev, (double)d->bytes,
+          d->codec->code == NB_CODEC_RAW ? s->copy
+          : d->codec->reference          ? s->ulp_decode
+                                         : s->decode);
+    return 0;
+}
+
+static int idle_reduce(struct nb_device *dev, struct nb_work *work, enum nb_dtype type,
+                       const struct nb_source *sources, size_t nsources, const void *own, size_t n,
+                       uint64_t first, void *dst)
+{
+    const struct scale_speed *s = speed_of(dev);
+    const double bytes = (double)(n * nb_dtype_size(type));
+
+    (void)work, (void)first, (void)dst;
+    for (size_t i = 0; i < nsources; i++)
+        spend(dev, bytes, sources[i].codec == NB_CODEC_RAW ? s->copy / 2 : s->decode_add);
+    if (own)
+        spend(dev, bytes, s->copy);
+    return 0;
+}
+
+static int idle_reduce_exact(struct nb_device *dev, struct nb_work *work, ncclDataType_t type, ncclRedOp_t op,
+                             const void *const *sources, size_t nsources, const void *own, size_t n,
+                             void *dst)
+{
+    (void)work, (void)type, (void)op, (void)sources, (void)own, (void)dst;
+    spend(dev, 4.0 * (double)(n * nsources), speed_of(dev)->copy / 2);
+    return 0;
+}
+
+/* ---- questions: values have changed a little, and nothing is damaged ------------------------------------ */
+
+static enum nb_ulp_width idle_ulp_guess(struct nb_device *dev, const void *cur, const void *ref, size_t bytes)
+{
+    (void)dev, (void)cur, (void)ref, (void)bytes;
+    return NB_ULP_16;
+}
+
+static uint64_t idle_hash(struct nb_device *dev, const void *data, size_t bytes, uint64_t seed)
+{
+    (void)dev, (void)data, (void)bytes;
+    return seed + 1;
+}
+
+static int idle_equal(struct nb_device *dev, const void *a, const void *b, size_t bytes)
+{
+    (void)dev, (void)a, (void)b, (void)bytes;
+    return 0;
+}
+
+static double idle_likeness(struct nb_device *dev, const void *a, const void *b, size_t bytes,
+                            unsigned samples)
+{
+    (void)dev, (void)a, (void)b, (void)bytes, (void)samples;
+    return 0.95;
+}
+
+static unsigned idle_sample(struct nb_device *dev, enum nb_dtype type, const void *src, size_t n,
+                            unsigned samples, float *out)
+{
+    (void)dev, (void)type, (void)src;
+    if (samples > n)
+        samples = (unsigned)n;
+    for (unsigned i = 0; i < samples; i++)
+        out[i] = (i % 2 ? -1.0f : 1.0f) * (1.0f + (float)(i % 7));
+    return samples;
+}
+
+static void idle_nothing(struct nb_device *dev)
+{
+    (void)dev;
+}
+
+static int idle_failed(struct nb_device *dev)
+{
+    (void)dev;
+    return 0;
+}
+
+static ssize_t idle_poll(struct nb_device *dev, struct nb_work *work)
+{
+    (void)dev, (void)work;
+    return -EINVAL;
+}
+
+#define TABLE(keeps_) \
+    { \
+        .name = "nothing", .keeps = keeps_, .quiesce = idle_nothing, .failed = idle_failed, \
+        .close = idle_nothing, .alloc = idle_alloc, .free = idle_free, .poll = idle_poll, .copy = idle_copy, \
+        .zero = idle_zero, .encode = idle_encode, .decode = idle_decode, .reduce = idle_reduce, \
+        .reduce_exact = idle_reduce_exact, .ulp_guess = idle_ulp_guess, .hash = idle_hash, \
+        .equal = idle_equal, .likeness = idle_likeness, .sample = idle_sample, .profile = idle_sample, \
+    }
+static const struct nb_device_ops ops_headers = TABLE(SCALE_KEPT), ops_whole = TABLE(0);
+
+int scale_device_open(struct nb_context *ctx, const struct nb_device_wish *wish, struct nb_device **dev)
+{
+    struct scale_node *node = (struct scale_node *)ctx; /* its first member */
+
+    (void)wish;
+    node->device = calloc(1, sizeof(struct idle)); /* freed with the node */
+    if (!node->device)
+        return -ENOMEM;
+    *node->device = (struct idle){{node->cluster->set->whole ? &ops_whole : &ops_headers}, node};
+    *dev = &node->device->device;
+    return 0;
+}

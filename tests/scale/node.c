@@ -1,0 +1,376 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A node's life, and NCCL's walk; see node.h. */
+#include "scale/node.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/random.h"
+#include "coll/coll.h"
+#include "coll/engine.h"
+#include "device/device.h"
+#include "policy/job.h"
+#include "policy/queue.h"
+#include "policy/record.h"
+#include "scale/device.h"
+#include "scale/network.h"
+#include "state/budget.h"
+
+#define COMM_ID 0x7363616c65ull
+#define NEVER INT64_MAX
+
+static uint64_t clock_ns(void *arg)
+{
+    const struct scale_node *n = arg;
+
+    return (uint64_t)(SCALE_S + n->clock);
+}
+
+static int no_gpu(struct nb_context *ctx)
+{
+    (void)ctx;
+    return -1;
+}
+
+static int random_bytes(struct nb_context *ctx, void *buf, size_t bytes)
+{
+    struct scale_node *n = (struct scale_node *)ctx;
+
+    for (size_t i = 0; i < bytes; i++) {
+        n->random = n->random * UINT64_C(6364136223846793005) + 1442695040888963407u;
+        ((uint8_t *)buf)[i] = (uint8_t)(n->random >> 56);
+    }
+    return 0;
+}
+
+static void wrong(struct scale_node *n, const char *what, int err)
+{
+    if (!n->cluster->failed)
+        fprintf(stderr, "nibble-scale: node %d: %s: %s\n", n->number, what, strerror(-err));
+    n->cluster->failed = true;
+}
+
+struct scale_node *scale_node_open(struct scale_cluster *cl, int number)
+{
+    struct scale_node *n = calloc(1, sizeof(*n));
+    struct nb_context *ctx;
+    int ret;
+
+    if (!n)
+        abort();
+    ctx = &n->ctx;
+    cl->node[number] = n;
+    n->cluster = cl;
+    n->number = number;
+    n->wake = NEVER;
+    n->random = (uint64_t)number + 1;
+    ctx->params = &cl->set->params;
+    ctx->clock = (struct nb_clock){clock_ns, n};
+    ctx->current_gpu = no_gpu;
+    ctx->random = random_bytes;
+    ctx->host = "scale";
+    ctx->open_device = scale_device_open;
+    snprintf(ctx->label, sizeof(ctx->label), "n%d", number);
+    ret = nb_budgets_open(ctx) || nb_gpus_open(ctx) || nb_queues_open(ctx) || nb_jobs_open(ctx) ||
+          nb_engine_open(ctx, NULL) ||
+          nb_net_open_with(ctx, cl->set->early ? &scale_net_early : &scale_net_late);
+    if (ret)
+        wrong(n, "cannot make a context", -ENOMEM);
+    else if ((ret = nb_coll_listen(ctx, 0, COMM_ID, n->handle, &n->listen)))
+        wrong(n, "cannot listen", ret);
+    return n;
+}
+
+void scale_node_free(struct scale_node *n)
+{
+    struct nb_context *ctx = &n->ctx;
+
+    if (n->state == SCALE_CLOSED) {
+        nb_net_close(ctx);
+        nb_engine_close(ctx);
+        nb_jobs_close(ctx);
+        nb_queues_close(ctx);
+        nb_gpus_close(ctx);
+        nb_budgets_close(ctx);
+    }
+    free(n->device);
+    free(n);
+}
+
+/* ---- connecting ------------------------------------------------------------------------------------------ */
+
+void scale_node_connect(struct scale_node *n)
+{
+    struct scale_cluster *cl = n->cluster;
+    void **handles = malloc((size_t)cl->set->nodes * sizeof(*handles));
+    int ret;
+
+    if (!handles)
+        abort();
+    for (int r = 0; r < cl->set->nodes; r++)
+        handles[r] = cl->node[r]->handle;
+    ret = nb_coll_connect_begin(handles, cl->set->nodes, n->number, n->listen, &n->connect);
+    free(handles);
+    if (ret)
+        wrong(n, "cannot connect", ret);
+}
+
+/* The layout of NCCL's buffer: eight slots of all channels to send from, eight to receive into. */
+static size_t slot_bytes(const struct scale_settings *set)
+{
+    return (size_t)set->channels * set->chunk;
+}
+
+/* Nobody touches it, so that one will do for all. */
+static uint8_t *region(const struct scale_settings *set)
+{
+    static uint8_t *at;
+    static size_t bytes;
+
+    if (bytes < 2 * SCALE_STEPS * slot_bytes(set)) {
+        bytes = 2 * SCALE_STEPS * slot_bytes(set);
+        at = scale_nowhere(bytes);
+    }
+    return at;
+}
+
+static bool connect_step(struct scale_node *n, int64_t *until)
+{
+    const struct scale_settings *set = n->cluster->set;
+    bool moved = false;
+    int ret = nb_coll_connect_step(n->connect, &moved, &n->coll);
+
+    if (ret == -EINPROGRESS) {
+        const int64_t due = nb_coll_connect_until(n->connect);
+        *until = due == INT64_MAX ? NEVER : due - SCALE_S + 1;
+        return moved;
+    }
+    n->connect = NULL;
+    if (ret) {
+        wrong(n, "connecting has failed", ret);
+        return false;
+    }
+    nb_coll_close_listen(n->listen);
+    n->listen = NULL;
+    for (int i = 0; i < 2; i++)
+        if ((ret = nb_coll_reg_mr(n->coll, region(set), 2 * SCALE_STEPS * slot_bytes(set), NCCL_PTR_HOST,
+                                  &n->mhandle[i])))
+            wrong(n, "registration of NCCL's buffer", ret);
+    n->state = SCALE_WAITING;
+    n->cluster->connected++;
+    return true;
+}
+
+/* ---- an operation ---------------------------------------------------------------------------------------- */
+
+static size_t block_of(const struct scale_settings *set)
+{
+    return set->bytes / (size_t)set->nodes;
+}
+
+static ncclDataType_t type_of(const struct scale_settings *set)
+{
+    return set->wide ? ncclFloat32 : ncclBfloat16;
+}
+
+static void begin(struct scale_node *n)
+{
+    const struct scale_settings *set = n->cluster->set;
+    const size_t all = slot_bytes(set), bytes = set->func == NB_FUNC_ALL_REDUCE ? set->bytes : block_of(set);
+    const struct nb_record r = {.func = set->func,
+                                .type = set->func == NB_FUNC_ALL_GATHER ? ncclInt8 : type_of(set),
+                                .api_type = type_of(set),
+                                .flags = NB_RECORD_API,
+                                .bytes = bytes,
+                                .slot = 1,
+                                .chunk = (uint32_t)set->chunk,
+                                .heads = 1 << 1,
+                                .head = 0};
+
+    nb_record_push(n->coll, &r);
+    n->nsteps = (set->bytes + all - 1) / all;
+    n->ngroups = (set->channels + SCALE_GROUP - 1) / SCALE_GROUP;
+    n->step = 0;
+    n->next = 0;
+    memset(n->group, 0, sizeof(n->group));
+    n->state = SCALE_RUNNING;
+}
+
+/* Where in the vector channel `channel` of `step` begins. */
+static size_t place(const struct scale_settings *set, int channel, uint64_t step)
+{
+    const size_t at = (size_t)(step * (uint64_t)set->channels + (uint64_t)channel) * set->chunk;
+
+    return at < set->bytes ? at : set->bytes;
+}
+
+/* Hand over what is next: 1, 0 it cannot be, or < 0. */
+static int call(struct scale_node *n)
+{
+    const struct scale_settings *set = n->cluster->set;
+    const int first = n->next * SCALE_GROUP;
+    const int last = first + SCALE_GROUP < set->channels ? first + SCALE_GROUP : set->channels;
+    const size_t slot = slot_bytes(set);
+    const size_t beg = place(set, first, n->step), end = place(set, last, n->step);
+    const size_t at = (size_t)(n->step % SCALE_STEPS) * slot + (size_t)first * set->chunk;
+    struct scale_group *g = &n->group[n->next];
+    uint8_t *send = region(set) + at, *recv = send + SCALE_STEPS * slot;
+    struct nb_coll_req *req = NULL;
+    int ret = 0;
+
+    if (n->step >= n->nsteps || n->step >= g->tested + SCALE_STEPS)
+        return 0;
+    if (end > beg) {
+        switch (set->func) {
+        case NB_FUNC_ALL_REDUCE: /* padded to whole chunks */
+            ret = nb_coll_iallreduce(n->coll, send, recv,
+                                     (size_t)(last - first) * set->chunk / (set->wide ? 4 : 2), type_of(set),
+                                     ncclSum, &req);
+            break;
+        case NB_FUNC_ALL_GATHER:
+            ret = nb_coll_iallgather(n->coll, send, recv, end - beg, block_of(set), beg, end - beg, &req);
+            break;
+        default:
+            ret = nb_coll_ireducescatter(n->coll, send, end - beg, recv, block_of(set), beg, end - beg,
+                                         type_of(set), ncclSum, &req);
+            break;
+        }
+        if (ret || !req)
+            return ret ? ret : -ENOBUFS;
+    }
+    g->request[n->step % SCALE_STEPS] = req;
+    g->called = n->step + 1;
+    if (++n->next == n->ngroups) {
+        n->next = 0;
+        n->step++;
+    }
+    return 1;
+}
+
+static int test(struct scale_group *g)
+{
+    struct nb_coll_req *req = g->request[g->tested % SCALE_STEPS];
+    int done = 1, ret = 0;
+
+    if (g->tested == g->called)
+        return 0;
+    if (req)
+        ret = nb_coll_test(req, &done, NULL);
+    if (ret || !done)
+        return ret;
+    g->tested++;
+    return 1;
+}
+
+static bool run(struct scale_node *n)
+{
+    bool moved = false, complete = true;
+    int ret = 0;
+
+    for (int i = 0; i < n->ngroups && ret >= 0; i++)
+        while ((ret = test(&n->group[i])) > 0)
+            moved = true;
+    while (ret >= 0 && (ret = call(n)) > 0)
+        moved = true;
+    if (ret < 0)
+        wrong(n, "a call of NCCL has failed", ret);
+    for (int i = 0; i < n->ngroups; i++)
+        complete &= n->group[i].tested == n->nsteps;
+    if (complete) {
+        n->state = SCALE_COMPLETE;
+        n->ended = n->clock;
+        n->cluster->complete++;
+    }
+    return moved;
+}
+
+/* ---- closing --------------------------------------------------------------------------------------------- */
+
+void scale_node_close(struct scale_node *n)
+{
+    for (int i = 0; i < 2; i++)
+        nb_coll_dereg_mr(n->coll, n->mhandle[i]);
+    if (nb_coll_close_begin(n->coll))
+        wrong(n, "close is refused", -EINVAL);
+    n->state = SCALE_CLOSING;
+    scale_node_wake(n->cluster, n->number);
+}
+
+/* ---- stepping -------------------------------------------------------------------------------------------- */
+
+void scale_node_wake_at(struct scale_cluster *cl, int node, int64_t at)
+{
+    struct scale_node *n = cl->node[node];
+
+    if (at < n->clock)
+        at = n->clock;
+    if (at >= n->wake || n->state == SCALE_CLOSED)
+        return;
+    n->wake = at;
+    sim_queue_put(&cl->queue, at, SIM_NODE, node, NULL);
+}
+
+void scale_node_wake(struct scale_cluster *cl, int node)
+{
+    scale_node_wake_at(cl, node, cl->now);
+}
+
+int64_t scale_node_spends(struct scale_node *n, int64_t ns)
+{
+    return n->clock += ns;
+}
+
+/* NCCL, or what connects and closes in its place. */
+static bool proxy(struct scale_node *n, int64_t *until)
+{
+    switch (n->state) {
+    case SCALE_CONNECTING: return connect_step(n, until);
+    case SCALE_WAITING:
+        if (n->cluster->barrier > n->clock) {
+            *until = n->cluster->barrier;
+            return false;
+        }
+        begin(n);
+        return true;
+    case SCALE_RUNNING: return run(n);
+    case SCALE_CLOSING:
+        if (nb_coll_close_step(n->coll))
+            return false;
+        n->coll = NULL;
+        n->state = SCALE_CLOSED;
+        n->cluster->closed++;
+        return false;
+    default: return false;
+    }
+}
+
+void scale_node_event(struct scale_cluster *cl, const struct sim_event *event)
+{
+    struct scale_node *n = cl->node[event->node];
+    int64_t until = NEVER, due;
+    struct nb_engine_wait wait;
+    bool moved;
+
+    if (n->wake != event->at)
+        return; /* it was woken earlier */
+    n->wake = NEVER;
+    n->clock = cl->now > n->clock ? cl->now : n->clock;
+    do {
+        moved = nb_engine_step(n->ctx.engine, SCALE_S + n->clock);
+        moved |= proxy(n, &until);
+        cl->steps++;
+    } while (moved && n->clock == cl->now && !cl->failed);
+    if (n->state == SCALE_CLOSED)
+        return;
+    if (moved) {
+        scale_node_wake_at(cl, n->number, n->clock);
+        return;
+    }
+    wait = nb_engine_wait(n->ctx.engine, SCALE_S + n->clock, NULL, 0);
+    due = wait.until_ns == INT64_MAX ? NEVER : wait.until_ns - SCALE_S;
+    due = until < due ? until : due;
+    if (due != NEVER)
+        scale_node_wake_at(cl, n->number, due > cl->now ? due : cl->now + 1);
+}

@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A node of nibble-scale: its context and communicator, and NCCL's walk over an operation (calls of up to
+ * eight channels, eight steps in flight, a slot free again when its call is finished; GPUs take no time).
+ *
+ * Time. The engine is stepped when something has happened. What it does in a step takes the node's thread some
+ * time: its clock runs ahead of the cluster's by that, messages leave at the time of this clock, and the next
+ * step is not before it.
+ */
+#ifndef NIBBLE_TESTS_SCALE_NODE_H
+#define NIBBLE_TESTS_SCALE_NODE_H
+
+#include "base/context.h"
+#include "scale/scale.h"
+
+struct idle;
+struct nb_coll_comm;
+struct nb_coll_connect;
+struct nb_coll_listen;
+struct nb_coll_req;
+
+#define SCALE_STEPS 8 /* of a channel in flight */
+#define SCALE_GROUP 8 /* channels that share a call */
+#define SCALE_GROUPS 8
+
+enum scale_state {
+    SCALE_CONNECTING,
+    SCALE_WAITING,
+    SCALE_RUNNING,
+    SCALE_COMPLETE,
+    SCALE_CLOSING,
+    SCALE_CLOSED
+};
+
+struct scale_group { /* of up to SCALE_GROUP channels */
+    uint64_t called, tested;
+    struct nb_coll_req *request[SCALE_STEPS];
+};
+
+struct scale_node {
+    struct nb_context ctx; /* first: what hooks are given */
+    struct scale_cluster *cluster;
+    int number;
+    int64_t clock; /* what its thread has worked off */
+    int64_t wake;  /* the event that counts */
+    uint64_t random;
+    struct idle *device;
+    size_t wire_bytes, state_bytes; /* that the device has given out */
+
+    enum scale_state state;
+    struct nb_coll_listen *listen;
+    uint8_t handle[128];
+    struct nb_coll_connect *connect;
+    struct nb_coll_comm *coll;
+    void *mhandle[2];
+
+    uint64_t step, nsteps; /* of the operation */
+    int next, ngroups;     /* the group that is called next */
+    struct scale_group group[SCALE_GROUPS];
+    int64_t ended; /* when the operation was complete */
+};
+
+struct scale_node *scale_node_open(struct scale_cluster *cluster, int number);
+/* Free it, closed or not. */
+void scale_node_free(struct scale_node *node);
+/* All listen: connect. */
+void scale_node_connect(struct scale_node *node);
+/* Close the communicator. */
+void scale_node_close(struct scale_node *node);
+
+/* Something has happened that concerns it: it is stepped, now or when its thread has the time. */
+void scale_node_wake(struct scale_cluster *cluster, int node);
+void scale_node_wake_at(struct scale_cluster *cluster, int node, int64_t at);
+/* SIM_NODE. */
+void scale_node_event(struct scale_cluster *cluster, const struct sim_event *event);
+/* Its thread is busy for another `ns`; returns its clock after that. */
+int64_t scale_node_spends(struct scale_node *node, int64_t ns);
+
+#endif

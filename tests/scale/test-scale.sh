@@ -1,0 +1,17 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# A few collectives of few nodes in virtual time: they end, take what nibble-model predicts, and the same the next time.
+set -eu
+scale=${NB_BUILDDIR:-.}/tests/nibble-scale
+here=$(mktemp -d)
+trap 'rm -rf "$here"' EXIT
+
+"$scale" --nodes 4,8,16 --bytes 32M --tolerance 15 || exit 1
+# Everything but the real time, which is the last column.
+for i in 1 2; do
+    "$scale" --nodes 6,8 --bytes 8M --csv --late | cut -d, -f1-12 > "$here/$i"
+done
+cmp "$here/1" "$here/2"
+# Raw values, and what is needed of memory.
+"$scale" --nodes 6 --bytes 8M --raw --type float32
+"$scale" --nodes 8,32 --memory --schedules auto,direct
