@@ -180,18 +180,23 @@ static void store(enum nb_dtype type, uint8_t *buf, size_t i, double value)
     }
     if (type == NB_BF16) {
         h = (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
-    } else { /* binary16 in its normal range, else zero: enough for data to measure with */
-        uint32_t e = u >> 23 & 0xff;
+    } else { /* binary16 up to its largest value */
+        const float magnitude = fabsf(f);
         h = (uint16_t)(u >> 16 & 0x8000);
-        if (e > 112)
+        if (magnitude >= 0x1p-14f) {
             h |= (uint16_t)(((u & 0x7fffffff) - (112u << 23) + 0x1000) >> 13);
+        } else { /* denormal: in the low bits of a sum with 1/2 */
+            const float sum = magnitude + 0.5f;
+            memcpy(&u, &sum, 4);
+            h |= (uint16_t)(u - 0x3f000000u);
+        }
     }
     memcpy(buf + 2 * i, &h, 2);
 }
 
-/* Gradients: normal, scale drifting over the vector. Weights: rows of normal values, and how they were one
+/* Gradients: normal, scale drifting over the vector, a share `zeros` of them 0. Weights: rows of normal values, and how they were one
  * step of the optimizer ago (rms of the change `step` times that of the weights). */
-static void fill(struct bench *b, bool weights, double step)
+static void fill(struct bench *b, bool weights, double step, double zeros)
 {
     for (size_t i = 0; i < b->n; i++) {
         const double x = normal();
@@ -199,7 +204,8 @@ static void fill(struct bench *b, bool weights, double step)
             store(b->type, b->src, i, 0.02 * x);
             store(b->type, b->ref, i, 0.02 * (x + step * normal()));
         } else {
-            store(b->type, b->src, i, x * 1e-3 * exp2(4 * sin((double)(i / 1000) * 0.37)));
+            const bool zero = zeros > 0 && uniform() < zeros;
+            store(b->type, b->src, i, zero ? 0 : x * 1e-3 * exp2(4 * sin((double)(i / 1000) * 0.37)));
         }
     }
 }
@@ -280,6 +286,7 @@ static const char help[] =
     "  --bytes SIZE     of the values of one call (default 8M)\n"
     "  --seconds S      for each row (default 0.3)\n"
     "  --step R         ulp, delta4: rms of a weight's change over its own (default 0.0015)\n"
+    "  --zeros SHARE    of the gradients that are 0 (default 0): groups of few values take other paths\n"
     "  --count          count the instructions of each row instead, one by one: per value (of all eight for\n"
     "                   reduce8) the same figure every time; --bytes 64K is enough, as it is slow\n"
     "  --trace FILE     with --count: also write the address of each instruction in the program's file, a "
@@ -295,17 +302,23 @@ static const char help[] =
 
 int perf_codec(int argc, char **argv)
 {
-    static const struct option longs[] = {
-        {"variants", required_argument, NULL, 'v'}, {"ops", required_argument, NULL, 'o'},
-        {"types", required_argument, NULL, 't'},    {"codec", required_argument, NULL, 'c'},
-        {"bytes", required_argument, NULL, 'b'},    {"seconds", required_argument, NULL, 's'},
-        {"step", required_argument, NULL, 'r'},     {"json", required_argument, NULL, 'j'},
-        {"count", no_argument, NULL, 'n'},          {"trace", required_argument, NULL, 'a'},
-        {"help", no_argument, NULL, 'h'},           {NULL, 0, NULL, 0}};
+    static const struct option longs[] = {{"variants", required_argument, NULL, 'v'},
+                                          {"ops", required_argument, NULL, 'o'},
+                                          {"types", required_argument, NULL, 't'},
+                                          {"codec", required_argument, NULL, 'c'},
+                                          {"bytes", required_argument, NULL, 'b'},
+                                          {"seconds", required_argument, NULL, 's'},
+                                          {"step", required_argument, NULL, 'r'},
+                                          {"json", required_argument, NULL, 'j'},
+                                          {"zeros", required_argument, NULL, 'z'},
+                                          {"count", no_argument, NULL, 'n'},
+                                          {"trace", required_argument, NULL, 'a'},
+                                          {"help", no_argument, NULL, 'h'},
+                                          {NULL, 0, NULL, 0}};
     const char *variants = "portable,avx2,avx512", *op_list = NULL, *types = NULL, *json_path = NULL;
     struct bench b = {.codec = NB_CODEC_INT4, .seconds = 0.3};
     size_t bytes = 8 << 20;
-    double step = 0.0015;
+    double step = 0.0015, zeros = 0;
     bool count = false;
     FILE *trace = NULL;
     struct perf_json *json;
@@ -331,6 +344,7 @@ int perf_codec(int argc, char **argv)
             break;
         case 's': b.seconds = atof(optarg); break;
         case 'r': step = atof(optarg); break;
+        case 'z': zeros = atof(optarg); break;
         case 'n': count = true; break;
         case 'a':
             trace = trace ? trace : fopen(optarg, "w");
@@ -392,7 +406,7 @@ int perf_codec(int argc, char **argv)
                     if (!filled) {
                         /* The fastest variant prepares. */
                         nb_codec_select(NB_VARIANT_AUTO);
-                        fill(&b, weights == 1, step);
+                        fill(&b, weights == 1, step, zeros);
                         ok = weights || prepare(&b);
                         b.ulp_len = weights ? (size_t)op_ulp_encode(&b) : 0;
                         b.delta4_len = weights ? (size_t)op_delta4_encode(&b) : 0;
