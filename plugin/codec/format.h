@@ -29,11 +29,13 @@ enum nb_tile_kind {
 
 #define NB_ESCAPE_BITS 0x71800000u /* 2^100: magnitudes from here on are always escapes */
 #define NB_FLUSH_BITS 0x0f800000u  /* 2^-96: groups below are zeros, errors below are none */
+#define NB_FLUSH 0x1p-96f          /* the same as a number */
 #define NB_EXPONENT_MIN (-96)
 #define NB_EXPONENT_MAX 102
 
 #define NB_OUTLIER_MEMBERS 5u /* small values a group needs before large ones count as outliers */
 #define NB_SMALL 0x1p-8f      /* a small value is below this fraction of its group's maximum */
+#define NB_OUTLIER 0x1p10f    /* an outlier is more than this many times the mean of the small values */
 
 #define NB_INT8_STEP (129.0f / 16384.0f)
 

@@ -6,6 +6,7 @@
 #ifndef NIBBLE_CODEC_FP_H
 #define NIBBLE_CODEC_FP_H
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 #if defined(__SSE2__)
@@ -63,33 +64,40 @@ NB_INLINE uint16_t nb_f32_to_bf16(float f)
     return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
 }
 
+/* All bits where `condition` holds, else none: what the two conversions below choose by. Gradients have small
+ * and normal values mixed, so that a branch would go either way, and loops over these become vectors. */
+NB_INLINE uint32_t nb_all_if(bool condition)
+{
+    return 0u - (uint32_t)condition;
+}
+
 /* A NaN becomes quiet, as F16C does it. */
 NB_INLINE float nb_f16_to_f32(uint16_t v)
 {
-    uint32_t sign = (uint32_t)(v & 0x8000) << 16, exponent = v >> 10 & 31, mantissa = v & 0x3ff;
-    if (exponent == 31)
-        return nb_bits_f32(sign | NB_F32_INF | mantissa << 13 | (mantissa ? 0x00400000u : 0));
-    if (exponent)
-        return nb_bits_f32(sign | (exponent + 112) << 23 | mantissa << 13);
-    float magnitude = (float)mantissa * 0x1p-24f; /* exact */
-    return nb_bits_f32(sign | nb_f32_bits(magnitude));
+    const uint32_t sign = (uint32_t)(v & 0x8000) << 16;
+    const int32_t a = v & 0x7fff; /* signed: what SSE2 can compare */
+    const uint32_t normal = ((uint32_t)a << 13) + (112u << 23);
+    const uint32_t special = ((uint32_t)a << 13 | NB_F32_INF) | (nb_all_if(a > 0x7c00) & 0x00400000u);
+    const uint32_t small = nb_f32_bits((float)a * 0x1p-24f); /* exact where it counts */
+    const uint32_t is_small = nb_all_if(a < 0x400), is_special = nb_all_if(a >= 0x7c00);
+    return nb_bits_f32(sign | (small & is_small) | (special & is_special) |
+                       (normal & ~(is_small | is_special)));
 }
 
 /* Overflow gives infinity, small results are denormal. */
 NB_INLINE uint16_t nb_f32_to_f16(float f)
 {
-    uint32_t u = nb_f32_bits(f), sign = u >> 16 & 0x8000, a = u & NB_F32_ABS;
-    if (a > NB_F32_INF)
-        return (uint16_t)(sign | 0x7e00 | (a >> 13 & 0x3ff));
-    if (a >= 0x477ff000u) /* 65520 and more */
-        return (uint16_t)(sign | 0x7c00);
-    if (a >= 0x38800000u) { /* normal: 2^-14 and more */
-        a -= 112u << 23;
-        return (uint16_t)(sign | ((a + 0xfff + (a >> 13 & 1)) >> 13));
-    }
+    const uint32_t u = nb_f32_bits(f), sign = u >> 16 & 0x8000, a = u & NB_F32_ABS;
+    const uint32_t nan = 0x7e00 | (a >> 13 & 0x3ff);
+    const uint32_t rebased = a - (112u << 23);
+    const uint32_t normal = (rebased + 0xfff + (rebased >> 13 & 1)) >> 13;
     /* Adding 1/2 leaves units of 2^-24 in the low mantissa bits. */
-    float shifted = nb_bits_f32(a) + 0.5f;
-    return (uint16_t)(sign | (nb_f32_bits(shifted) - 0x3f000000u));
+    const uint32_t small = nb_f32_bits(nb_bits_f32(a) + 0.5f) - 0x3f000000u;
+    const uint32_t is_nan = nb_all_if((int32_t)a > 0x7f800000);
+    const uint32_t is_small = nb_all_if((int32_t)a < 0x38800000);            /* 2^-14 */
+    const uint32_t is_large = nb_all_if((int32_t)a >= 0x477ff000) & ~is_nan; /* 65520 and more */
+    return (uint16_t)(sign | (nan & is_nan) | (0x7c00 & is_large) | (small & is_small) |
+                      (normal & ~(is_nan | is_large | is_small)));
 }
 
 /* nb_dtype_size of a type that is known to be one. */
@@ -123,7 +131,8 @@ NB_INLINE void nb_store_value(enum nb_dtype type, void *base, size_t i, float f)
 /* Every NaN of a sum is this one: which operand's payload an addition keeps differs between machines. */
 NB_INLINE float nb_canonical(float f)
 {
-    return f == f ? f : nb_bits_f32(NB_F32_NAN);
+    const uint32_t u = nb_f32_bits(f), is_nan = nb_all_if((int32_t)(u & NB_F32_ABS) > 0x7f800000);
+    return nb_bits_f32((u & ~is_nan) | (NB_F32_NAN & is_nan));
 }
 
 /* Nearest integer, ties to even, for |f| <= 2^22. */

@@ -3,8 +3,8 @@
  * Encoding int4 tiles with AVX-512, sixteen groups at a time with a group in each lane: maxima, transforms,
  * sums and scales need no steps across lanes then. What remains are two transpositions, of packed values on
  * the way in and of packed codes on the way out.
- * Lane 4 a + b holds group 4 b + a of the batch ("slots"), which
- * spares both a stage of shuffles. Part of quant_avx512.c, included there.
+ * Lane 4 a + b holds group 4 b + a of the batch ("slots", nb_lane), which spares both a stage of shuffles.
+ * Part of quant_avx512.c, included there.
  *
  * Values of a batch lie in memory as rows: row i has value i of all sixteen groups.
  */
@@ -15,6 +15,12 @@ typedef float nb_row[16];
 NB_FN vi nb_t_slots(void)
 {
     return _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+}
+
+/* Bits of slots to bits of groups. */
+NB_FN unsigned nb_t_by_group(vm bits)
+{
+    return _mm_movepi8_mask(_mm_shuffle_epi8(_mm_movm_epi8(bits), _mm512_cvtepi32_epi8(nb_t_slots())));
 }
 
 /* Transpose 4x4 dwords in each 128-bit lane. */
@@ -160,28 +166,29 @@ NB_FN vi nb_t_bytes(vi a, vi b, vi c, vi d)
 
 /* ---- First half --------------------------------------------------------------------------------------- */
 
-/* For a batch in which some group is thin: counts of large values in their lanes, 32 for others; false when
- * something has to be escaped. */
-static NB_TARGET __attribute__((noinline)) bool nb_t_thin(nb_row *h, vm thin, vf threshold, float *counts)
+/* For a batch in which some group is thin: counts of large values in their lanes, 32 for others. Returns the
+ * lanes that have outliers. A lane adds up in the order of its group's values, so that nothing is left to
+ * nb_group_has_outliers. */
+static NB_TARGET __attribute__((noinline)) vm nb_t_thin(nb_row *h, vm thin, vf max, vf threshold,
+                                                        float *counts)
 {
-    vi large = vi_set1(0), small = vi_set1(0), one = vi_set1(1);
+    const vi one = vi_set1(1), floor = vi_set1((int)NB_FLUSH_BITS - 1), absolute = vi_set1((int)NB_F32_ABS);
+    vi large = vi_set1(0), small = vi_set1(0);
+    vf sum = vf_set1(0);
+    NB_UNROLL16
     for (unsigned i = 0; i < NB_GROUP; i++) {
-        vf a = vf_cast(vi_and(vi_cast(vf_load(h[i])), vi_set1((int)NB_F32_ABS)));
-        vm below = vf_lt(a, threshold);
-        vm counted = vi_gt(vi_cast(a), vi_set1((int)NB_FLUSH_BITS - 1));
-        large = _mm512_mask_add_epi32(large, (vm)~below, large, one);
-        small = _mm512_mask_add_epi32(small, below & counted, small, one);
+        const vf a = vf_cast(vi_and(vi_cast(vf_load(h[i])), absolute));
+        const vm below = vf_lt(a, threshold);
+        const vm counted = _mm512_mask_cmpgt_epi32_mask(below, vi_cast(a), floor);
+        large = _mm512_mask_sub_epi32(large, below, large, one);
+        small = _mm512_mask_add_epi32(small, counted, small, one);
+        sum = _mm512_mask_add_ps(sum, counted, sum, a);
     }
-    vm suspects = thin & vi_gt(small, vi_set1(NB_OUTLIER_MEMBERS - 1));
-    for (unsigned rest = suspects; rest; rest &= rest - 1) {
-        float x[NB_GROUP];
-        for (unsigned i = 0; i < NB_GROUP; i++)
-            x[i] = h[i][__builtin_ctz(rest)];
-        if (nb_group_has_outliers(x, NB_OUTLIER_MEMBERS))
-            return false;
-    }
-    vf_store(counts, vf_from_int(vi_blend(thin, vi_set1(NB_GROUP), large)));
-    return true;
+    const vm members = thin & vi_gt(small, vi_set1(NB_OUTLIER_MEMBERS - 1));
+    const vf size = vf_mul(max, vf_from_int(small)), limit = vf_mul(sum, vf_set1(NB_OUTLIER));
+    const vi all = vi_set1(NB_GROUP);
+    vf_store(counts, vf_from_int(_mm512_mask_add_epi32(all, thin, all, large)));
+    return _mm512_mask_cmp_ps_mask(members, size, limit, _CMP_GT_OQ); /* the largest value is one if any is */
 }
 
 /* A batch of groups from j0 on. `exact`: products of error codes and units are, because no bound acts. */
@@ -284,13 +291,13 @@ NB_FN bool nb_t_survey(enum nb_dtype type, bool feedback, bool norms, bool exact
         return false;
     vf threshold = vf_mul(vf_cast(a), vf_set1(NB_SMALL));
     vf ratio = vf_set1(0x1.6a09e6p0f); /* sqrt(64 / 32) */
-    vm thin = vf_lt(least, threshold);
+    vm thin = vf_lt(least, threshold), outliers = 0;
     if (__builtin_expect(thin, 0)) {
         float counts[NB_W] __attribute__((aligned(64)));
-        if (!nb_t_thin(h, thin, threshold, counts))
-            return false;
+        outliers = nb_t_thin(h, thin, vf_cast(a), threshold, counts);
         ratio = vf_sqrt(vf_div(vf_set1(64.0f), vf_load(counts)));
     }
+    nb_put16(work->outliers + j0 / 8, nb_t_by_group(outliers));
     vf scaled = vf_mul(vf_cast(vi_and(vi_cast(max_y), absolute)), vf_set1(0.125f));
     vm better = vf_lt(vf_mul(scaled, ratio), vf_cast(a));
     vi bits = vi_blend(better, a, vi_cast(scaled));
@@ -348,8 +355,8 @@ NB_FN bool nb_t_survey_batches(enum nb_dtype type, bool feedback, bool norms, bo
     return true;
 }
 
-NB_FN int nb_t_survey_tile(enum nb_dtype type, bool feedback, const struct nb_tile_job *job,
-                           struct nb_tile_work *work, bool measure)
+NB_FN enum nb_survey nb_t_survey_tile(enum nb_dtype type, bool feedback, const struct nb_tile_job *job,
+                                      struct nb_tile_work *work, bool measure)
 {
     vi max, min;
 
@@ -357,13 +364,15 @@ NB_FN int nb_t_survey_tile(enum nb_dtype type, bool feedback, const struct nb_ti
     if (feedback  ? !nb_t_survey_batches(type, true, true, true, job, work, &max, &min)
         : measure ? !nb_t_survey_batches(type, false, true, true, job, work, &max, &min)
                   : !nb_t_survey_batches(type, false, false, true, job, work, &max, &min))
-        return 1;
+        return NB_SURVEY_CAREFUL;
     if ((feedback || measure) && !nb_work_norms(work, job))
-        return 1;
+        return NB_SURVEY_CAREFUL;
     /* The bound seldom acts: survey as if it did not, and once more where it does. */
     if (work->factor != 1 && !nb_t_survey_batches(type, true, false, false, job, work, &max, &min))
-        return 1;
+        return NB_SURVEY_CAREFUL;
     work->lanes = true;
+    if (nb_work_has_outliers(work, job))
+        return NB_SURVEY_OUTLIERS;
     return nb_work_range(work, (uint32_t)_mm512_reduce_max_epi32(max), (uint32_t)_mm512_reduce_min_epi32(min),
                          job->int4);
 }
@@ -479,7 +488,7 @@ NB_FN void nb_t_quantize(bool feedback, bool measure, const struct nb_tile_job *
     _mm_storeu_si128(
         (__m128i *)(void *)scales,
         _mm_shuffle_epi8(_mm_loadu_si128((const __m128i *)(const void *)(plan->scales + j0)), slots));
-    nb_put16(domains, _mm_movepi8_mask(_mm_shuffle_epi8(_mm_movm_epi8(transform), slots)));
+    nb_put16(domains, nb_t_by_group(transform));
     NB_UNROLL
     for (unsigned b = 0; b < 4; b++) {
         vi q[8];

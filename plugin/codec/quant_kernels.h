@@ -100,6 +100,27 @@ NB_FN unsigned nb_k_large(const float *restrict x, uint32_t max)
     return nb_is_thin(small) ? NB_GROUP - (unsigned)__builtin_popcount(small) : NB_GROUP;
 }
 
+/* nb_group_has_outliers, mostly by loops that need no order. */
+NB_FN bool nb_k_outliers(const float *restrict x, uint32_t max)
+{
+    const float threshold = nb_bits_f32(max) * NB_SMALL;
+    float sums[8] = {0}, sum = 0;
+    uint32_t counts[8] = {0}, small = 0;
+    for (unsigned i = 0; i < NB_GROUP; i += 8)
+        for (unsigned k = 0; k < 8; k++) {
+            const uint32_t a = nb_f32_bits(x[i + k]) & NB_F32_ABS;
+            const uint32_t counted = 0u - (uint32_t)((a >= NB_FLUSH_BITS) & (nb_bits_f32(a) < threshold));
+            sums[k] += nb_bits_f32(a & counted);
+            counts[k] -= counted;
+        }
+    for (unsigned k = 0; k < 8; k++) {
+        sum += sums[k];
+        small += counts[k];
+    }
+    const int found = nb_outliers_near(nb_bits_f32(max), small, sum);
+    return found == NB_OUTLIERS_UNSURE ? nb_group_has_outliers(x) : found != 0;
+}
+
 /* Errors of a group as used: codes times unit. */
 NB_FN void nb_k_error(const int8_t *err, float unit, float *restrict e)
 {
@@ -160,20 +181,23 @@ NB_FN void nb_k_values(enum nb_dtype type, const struct nb_tile_job *job, const 
     }
 }
 
-NB_FN int nb_k_survey(enum nb_dtype type, bool int4, bool feedback, const struct nb_tile_job *job,
-                      struct nb_tile_work *work)
+NB_FN enum nb_survey nb_k_survey(enum nb_dtype type, bool int4, bool feedback, const struct nb_tile_job *job,
+                                 struct nb_tile_work *work)
 {
     uint32_t tile_max = 0, tile_min = NB_F32_INF;
 
+    memset(work->outliers, 0, sizeof work->outliers);
     for (unsigned j = 0; j < job->groups; j++) {
         float *h = work->y[j][0], *y = work->y[j][1];
         nb_k_values(type, job, work, j, feedback, h);
         uint32_t max = nb_k_max(h);
         if (max >= NB_ESCAPE_BITS)
-            return 1;
+            return NB_SURVEY_CAREFUL;
         unsigned large = nb_k_large(h, max);
-        if (NB_GROUP - large >= NB_OUTLIER_MEMBERS && nb_group_has_outliers(h, NB_OUTLIER_MEMBERS))
-            return 1;
+        if (NB_GROUP - large >= NB_OUTLIER_MEMBERS && nb_k_outliers(h, max)) {
+            work->outliers[j / 8] |= (uint8_t)(1 << j % 8);
+            continue;
+        }
         work->transform[j] = 0;
         if (int4) {
             memcpy(y, h, sizeof work->y[j][0]);
@@ -193,6 +217,8 @@ NB_FN int nb_k_survey(enum nb_dtype type, bool int4, bool feedback, const struct
         if (max >= NB_FLUSH_BITS)
             tile_min = max < tile_min ? max : tile_min;
     }
+    if (nb_work_has_outliers(work, job))
+        return NB_SURVEY_OUTLIERS;
     return nb_work_range(work, tile_max, tile_min, int4);
 }
 
@@ -391,12 +417,12 @@ NB_FN void nb_k_store(enum nb_dtype type, const float *plain, const uint8_t *own
     default: call(NB_F16); break; \
     }
 
-NB_OP int nb_op_survey(const struct nb_tile_job *job, struct nb_tile_work *work)
+NB_OP enum nb_survey nb_op_survey(const struct nb_tile_job *job, struct nb_tile_work *work)
 {
 #define CALL(t) \
     do { \
         if (!nb_k_norms(t, job, work)) \
-            return 1; \
+            return NB_SURVEY_CAREFUL; \
         if (job->int4) \
             return job->err ? nb_k_survey(t, true, true, job, work) \
                             : nb_k_survey(t, true, false, job, work); \
@@ -404,7 +430,7 @@ NB_OP int nb_op_survey(const struct nb_tile_job *job, struct nb_tile_work *work)
     } while (0)
     NB_BY_TYPE(job->type, CALL)
 #undef CALL
-    return 1;
+    return NB_SURVEY_CAREFUL;
 }
 
 NB_OP float nb_op_quantize(const struct nb_tile_job *job, struct nb_tile_work *work, uint8_t *scales,

@@ -69,8 +69,8 @@ NB_FN vi nb_s_squares(const struct vgroup *x)
 
 /* ---- int4 tiles --------------------------------------------------------------------------------------- */
 
-NB_FN int nb_survey_int4(enum nb_dtype type, bool feedback, const struct nb_tile_job *job,
-                         struct nb_tile_work *work)
+NB_FN enum nb_survey nb_survey_int4(enum nb_dtype type, bool feedback, const struct nb_tile_job *job,
+                                    struct nb_tile_work *work)
 {
 #ifdef NB_HAVE_LANES
     return nb_t_survey_tile(type, feedback, job, work, job->measure);
@@ -102,9 +102,9 @@ NB_FN float nb_quantize_int4(bool feedback, const struct nb_tile_job *job, struc
         } \
     } while (0)
 
-NB_OP int nb_op_survey(const struct nb_tile_job *job, struct nb_tile_work *work)
+NB_OP enum nb_survey nb_op_survey(const struct nb_tile_job *job, struct nb_tile_work *work)
 {
-    int result = 1;
+    enum nb_survey result = NB_SURVEY_CAREFUL;
 #define CALL(t) \
     result = job->int4  ? job->err ? nb_survey_int4(t, true, job, work) : nb_survey_int4(t, false, job, work) \
               : job->err ? nb_s_survey_tile(t, false, true, job, work, job->measure) \

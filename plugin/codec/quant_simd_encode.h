@@ -8,16 +8,49 @@ struct nb_tile_sums {
     vi max, min;
 };
 
-static NB_TARGET __attribute__((noinline)) bool nb_s_outliers(unsigned groups,
-                                                              const struct nb_tile_work *work, unsigned j0)
+/* Magnitudes of a group that are small and above the floor: their number; their sum in the lanes of *sum. */
+NB_FN unsigned nb_s_small(const float *y, vf threshold, vi *sum)
 {
-    for (; groups; groups &= groups - 1) {
-        float x[NB_GROUP];
-        nb_s_in_order(work->y[j0 + (unsigned)__builtin_ctz(groups)][0], x);
-        if (nb_group_has_outliers(x, NB_OUTLIER_MEMBERS))
-            return true;
+    const vi absolute = vi_set1((int)NB_F32_ABS), floor = vi_set1((int)NB_FLUSH_BITS - 1), zero = vi_set1(0);
+    const struct vgroup x = vgroup_kept(y);
+    vf sums = vf_cast(zero);
+    unsigned count = 0;
+    NB_EACH_VECTOR(k)
+    {
+        const vi a = vi_and(vi_cast(x.v[k]), absolute);
+        const vm small = vm_and(vf_lt(vf_cast(a), threshold), vi_gt(a, floor));
+        sums = vf_add(sums, vf_cast(vi_blend(small, zero, a)));
+        count += (unsigned)__builtin_popcount(vm_bits(small));
     }
-    return false;
+    *sum = vi_cast(sums);
+    return count;
+}
+
+/* Which of these groups of a batch have outliers? They are thin, and at least NB_OUTLIER_MEMBERS of their values
+ * are below the threshold, which for zeros says nothing. */
+static NB_TARGET __attribute__((noinline)) unsigned nb_s_outliers(unsigned groups,
+                                                                  const struct nb_tile_work *work,
+                                                                  unsigned j0, const float *threshold)
+{
+    float sum[NB_W] __attribute__((aligned(64)));
+    unsigned small[NB_W];
+    vi sums[NB_W];
+    unsigned result = 0;
+
+    for (unsigned g = 0; g < NB_W; g++)
+        small[g] = nb_s_small(work->y[j0 + g][0], vf_set1(threshold[g]), &sums[g]);
+    vf_store(sum, vf_cast(across_add(sums)));
+    for (; groups; groups &= groups - 1) {
+        const unsigned g = (unsigned)__builtin_ctz(groups);
+        int found = nb_outliers_near(threshold[g] * (1 / NB_SMALL), small[g], sum[g]);
+        if (found == NB_OUTLIERS_UNSURE) {
+            float x[NB_GROUP];
+            nb_s_in_order(work->y[j0 + g][0], x);
+            found = nb_group_has_outliers(x);
+        }
+        result |= (unsigned)(found != 0) << g;
+    }
+    return result;
 }
 
 /* Largest magnitude from the signed maximum (largest positive, if any) and the unsigned one (largest
@@ -31,7 +64,7 @@ NB_FN vi nb_s_magnitude(vi s, vi u, vm *negative)
 }
 
 /* Groups j0 ... j0 + NB_W - 1. `norms`: find idle groups and
- * sum up squares. Returns false when something has to be escaped. */
+ * sum up squares. Returns false when something has to be escaped because it is too large. */
 NB_FN bool nb_s_survey(enum nb_dtype type, bool int4, bool feedback, bool norms, const uint8_t *src,
                        const int8_t *err, const float *unit, struct nb_tile_work *work, unsigned j0,
                        struct nb_tile_sums *tile)
@@ -88,8 +121,10 @@ NB_FN bool nb_s_survey(enum nb_dtype type, bool int4, bool feedback, bool norms,
         large[g / 8] |= (uint64_t)vgroup_large(work->y[j0 + g][0], threshold[g]) << 8 * (g % 8);
     vi count = vi_from_bytes(large);
     unsigned suspects = vm_bits(vi_gt(vi_set1((int)(NB_GROUP - NB_OUTLIER_MEMBERS) + 1), count));
-    if (__builtin_expect(suspects, 0) && nb_s_outliers(suspects, work, j0))
-        return false;
+    if (__builtin_expect(suspects, 0))
+        suspects = nb_s_outliers(suspects, work, j0, threshold);
+    for (unsigned b = 0; b < NB_W / 8; b++)
+        work->outliers[j0 / 8 + b] = (uint8_t)(suspects >> 8 * b);
     if (int4) {
         vm negative_t;
         vi max_t = nb_s_magnitude(across_max_s(st), across_max_u(ut), &negative_t);
@@ -143,8 +178,8 @@ NB_FN bool nb_s_survey_batches(enum nb_dtype type, bool int4, bool feedback, boo
     return true;
 }
 
-NB_FN int nb_s_survey_tile(enum nb_dtype type, bool int4, bool feedback, const struct nb_tile_job *job,
-                           struct nb_tile_work *work, bool measure)
+NB_FN enum nb_survey nb_s_survey_tile(enum nb_dtype type, bool int4, bool feedback,
+                                      const struct nb_tile_job *job, struct nb_tile_work *work, bool measure)
 {
     struct nb_tile_sums tile;
 
@@ -152,13 +187,15 @@ NB_FN int nb_s_survey_tile(enum nb_dtype type, bool int4, bool feedback, const s
     if (feedback || measure) {
         /* The bound seldom acts: survey as if it did not, and once more where it does. */
         if (!nb_s_survey_batches(type, int4, feedback, true, job, work, &tile))
-            return 1;
+            return NB_SURVEY_CAREFUL;
         if (!nb_work_norms(work, job))
-            return 1;
+            return NB_SURVEY_CAREFUL;
     }
     if ((work->factor != 1 || !(feedback || measure)) &&
         !nb_s_survey_batches(type, int4, feedback, false, job, work, &tile))
-        return 1;
+        return NB_SURVEY_CAREFUL;
+    if (nb_work_has_outliers(work, job))
+        return NB_SURVEY_OUTLIERS;
     uint32_t max[NB_W], min[NB_W], tile_max = 0, tile_min = NB_F32_INF;
     vi_store(max, tile.max);
     vi_store(min, tile.min);

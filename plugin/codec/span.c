@@ -26,14 +26,14 @@ static size_t encode_as(const struct nb_tile_ops *ops, struct nb_tile_job *job, 
 
     job->int4 = int4;
     job->split = ops->split;
-    if (ops->survey(job, work) && nb_tile_survey(job, work))
+    const enum nb_survey rest = ops->survey(job, work);
+    if (rest != NB_SURVEY_DONE && nb_tile_survey(job, work, rest))
         return 0;
     if (work->escapes &&
         NB_ESCAPE_BYTES * work->escapes + body > groups * NB_GROUP * nb_value_bytes(job->type))
         return 0;
     uint32_t max = 0;
-    /* Batches of lanes are in an order of their own, and zero where there is no group. */
-    for (unsigned j = 0; j < (work->lanes ? (groups + 15) & ~15u : groups); j++)
+    for (unsigned j = 0; j < nb_work_groups(work, job); j++)
         max = work->max[j] > max ? work->max[j] : max;
     if (stats) {
         if (job->measure) {
@@ -88,6 +88,24 @@ static size_t encode_raw(const struct nb_tile_job *job, const struct nb_tile_wor
     return NB_TILE_HEADER + bytes;
 }
 
+/* By patterns, so that it is quick. */
+static unsigned count_nonfinite(enum nb_dtype type, const uint8_t *src, unsigned n)
+{
+    const uint16_t infinity = type == NB_BF16 ? 0x7f80 : 0x7c00;
+    unsigned count = 0;
+
+    if (type == NB_F32)
+        for (unsigned i = 0; i < n; i++)
+            count += (nb_f32_bits(nb_load_value(NB_F32, src, i)) & NB_F32_ABS) >= NB_F32_INF;
+    else
+        for (unsigned i = 0; i < n; i++) {
+            uint16_t v;
+            memcpy(&v, src + 2 * (size_t)i, 2);
+            count += (v & 0x7fff) >= infinity;
+        }
+    return count;
+}
+
 size_t nb_span_encode(const struct nb_span_ops *self, bool int4, enum nb_dtype type, const uint8_t *src,
                       size_t n, uint64_t first, const struct nb_ef *ef, uint8_t *dst,
                       struct nb_encode_stats *stats)
@@ -128,8 +146,7 @@ size_t nb_span_encode(const struct nb_span_ops *self, bool int4, enum nb_dtype t
             }
         }
         if (stats && (work.escapes || dst[0] == NB_TILE_RAW))
-            for (size_t i = 0; i < job.groups * NB_GROUP; i++)
-                stats->nonfinite += (nb_f32_bits(nb_load_value(type, src, i)) & NB_F32_ABS) >= NB_F32_INF;
+            stats->nonfinite += count_nonfinite(type, src, job.groups * NB_GROUP);
         dst += length;
         done += job.groups;
         src += job.groups * NB_GROUP * size;

@@ -40,6 +40,13 @@ NB_INLINE unsigned nb_place(bool split, unsigned i)
     return split ? i % 2 * 16 + i / 2 : i;
 }
 
+/* Where a batch of sixteen groups in lanes (quant_avx512_encode.h) has group j of its tile: also the place of
+ * what there is one of per group. Value i of it is i times sixteen floats further. */
+NB_INLINE unsigned nb_lane(unsigned j)
+{
+    return (j & ~15u) | (j % 4 * 4 + j % 16 / 4);
+}
+
 /* What the first half of encoding finds out for the second. */
 struct nb_tile_work {
     float y[NB_TILE_GROUPS][2][NB_GROUP]
@@ -56,6 +63,7 @@ struct nb_tile_work {
     float signal2, carried2;            /* sums of squares of values and of residuals as used */
     int exponent;                       /* of the tile's scale */
     bool wide;
+    uint8_t outliers[NB_TILE_GROUPS / 8]; /* bits: groups that hold some */
     unsigned escapes;
     uint16_t escape_index[NB_INT8_ESCAPES]; /* in the tile */
     uint32_t escape_value[NB_INT8_ESCAPES];
@@ -85,21 +93,42 @@ NB_INLINE bool nb_work_norms(struct nb_tile_work *work, const struct nb_tile_job
     return (nb_f32_bits(work->signal2) & NB_F32_ABS) < NB_F32_INF;
 }
 
-/* The tile's exponent from its largest maximum and the smallest above the floor; 1 when they lie too far
- * apart. */
-NB_INLINE int nb_work_range(struct nb_tile_work *work, uint32_t max, uint32_t min, bool int4)
+/* How many maxima there are: batches of lanes are in an order of their own, and zero where there is no group.
+ */
+NB_INLINE unsigned nb_work_groups(const struct nb_tile_work *work, const struct nb_tile_job *job)
+{
+    return work->lanes ? (job->groups + 15) & ~15u : job->groups;
+}
+
+/* What the first half of encoding leaves to be done. */
+enum nb_survey {
+    NB_SURVEY_DONE,
+    NB_SURVEY_OUTLIERS, /* groups that hold outliers, work->outliers: the others are done */
+    NB_SURVEY_CAREFUL   /* all: values that are not finite or too large, groups too far apart */
+};
+
+NB_INLINE bool nb_work_has_outliers(const struct nb_tile_work *work, const struct nb_tile_job *job)
+{
+    uint8_t any = 0;
+    for (unsigned b = 0; b < (job->groups + 7) / 8; b++)
+        any |= work->outliers[b];
+    return any != 0;
+}
+
+/* The tile's exponent from its largest maximum and the smallest above the floor; NB_SURVEY_CAREFUL when they
+ * lie too far apart. */
+NB_INLINE enum nb_survey nb_work_range(struct nb_tile_work *work, uint32_t max, uint32_t min, bool int4)
 {
     work->exponent = NB_EXPONENT_MIN;
     if (max < NB_FLUSH_BITS)
-        return 0;
+        return NB_SURVEY_DONE;
     work->exponent = nb_tile_exponent(max);
-    return !nb_scale_code(min, work->exponent, !int4);
+    return nb_scale_code(min, work->exponent, !int4) ? NB_SURVEY_DONE : NB_SURVEY_CAREFUL;
 }
 
 struct nb_tile_ops {
-    /* First half: factor, domains, maxima. 0, or 1 when the tile needs nb_tile_survey: something to escape,
-     * sums that overflow. */
-    int (*survey)(const struct nb_tile_job *job, struct nb_tile_work *work);
+    /* First half: factor, domains, maxima. What it leaves is for nb_tile_survey. */
+    enum nb_survey (*survey)(const struct nb_tile_job *job, struct nb_tile_work *work);
     /* Second half, for groups: scale codes, domain bits and codes at `scales`, `domains`, `codes`, new error
      * state. Returns the sum of squared errors (0 unless job->measure), adds to stats->flushed. */
     float (*quantize)(const struct nb_tile_job *job, struct nb_tile_work *work, uint8_t *scales,
@@ -122,11 +151,28 @@ extern const struct nb_tile_ops nb_tile_portable;
 extern const struct nb_tile_ops nb_tile_avx2, nb_tile_avx512;
 #endif
 
-/* The first half for tiles in which something has to be escaped, and the decision whether it is
- * (tile_careful.c). 0, or 1 when there are too many escapes for this codec. */
-int nb_tile_survey(const struct nb_tile_job *job, struct nb_tile_work *work);
+/* The rest of the first half for tiles in which something has to be escaped (tile_careful.c): `rest` is what
+ * the survey of a variant returned, not NB_SURVEY_DONE. 0, or 1 when there are too many escapes for this
+ * codec. */
+int nb_tile_survey(const struct nb_tile_job *job, struct nb_tile_work *work, enum nb_survey rest);
 
-/* 1 when the group of values h[32] (finite) contains outliers that have to be escaped. */
-int nb_group_has_outliers(const float *h, unsigned members);
+/* Does the group of values h[32] (finite, in order), which is thin, contain outliers that have to be escaped?
+ * The definition: exact, and slow. */
+bool nb_group_has_outliers(const float *h);
+
+/* What nb_outliers_near says: that only the definition can tell. */
+#define NB_OUTLIERS_UNSURE 2
+
+/* The same from the largest magnitude, the number of small values and their sum, which may have been added up
+ * in any order: 0 or 1, or NB_OUTLIERS_UNSURE when the order might decide. (Outliers are above a limit, so the
+ * largest value is one if any is. Sums of 32 positive values in two orders differ by less than 2^-18 of
+ * them.) */
+NB_INLINE int nb_outliers_near(float max, unsigned small, float sum)
+{
+    if (small < NB_OUTLIER_MEMBERS)
+        return 0;
+    const float size = max * (float)small, limit = sum * NB_OUTLIER;
+    return size > limit * (1 + 0x1p-12f) ? 1 : size < limit * (1 - 0x1p-12f) ? 0 : NB_OUTLIERS_UNSURE;
+}
 
 #endif

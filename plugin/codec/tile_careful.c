@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The rare path of encoding: tiles that hold values to escape, or whose groups lie too far apart for one
- * scale. Scalar, and shared by all fast variants.
+ * The rare path of encoding: groups that hold outliers, tiles that hold values too large for any code, or
+ * whose groups lie too far apart for one scale. Scalar, and shared by all fast variants.
  */
 #include "codec/tile.h"
 
@@ -15,48 +15,90 @@ static float magnitude(float x)
     return nb_bits_f32(magnitude_bits(x));
 }
 
+/* One bit of each of 32 bytes, which are 0 or 1. */
+static uint32_t gather_bits(const uint8_t *bytes)
+{
+    uint32_t mask = 0;
+    for (unsigned b = 0; b < NB_GROUP; b += 8) {
+        const uint64_t eight = (uint64_t)nb_get32(bytes + b + 4) << 32 | nb_get32(bytes + b);
+        mask |= (uint32_t)(eight * UINT64_C(0x0102040810204080) >> 56) << b;
+    }
+    return mask;
+}
+
+/* Which of the magnitudes a, times p, are above the limit? */
+static uint32_t above(const float *a, float p, float limit)
+{
+    uint8_t found[NB_GROUP];
+    for (unsigned i = 0; i < NB_GROUP; i++)
+        found[i] = a[i] * p > limit;
+    return gather_bits(found);
+}
+
 /* One round: values of magnitude above 2^10 times the mean of the small ones, those above the floor and below
  * 2^-8 of the largest. Returns them as a bit mask; none for groups that are not thin, except when looking
  * once more with less `members`. */
 static uint32_t outliers(const float *h, unsigned members)
 {
-    uint32_t max = 0, found = 0, below = 0;
-    for (unsigned i = 0; i < NB_GROUP; i++)
-        max = magnitude_bits(h[i]) > max ? magnitude_bits(h[i]) : max;
-    float threshold = nb_bits_f32(max) * NB_SMALL, sum = 0;
-    unsigned small = 0;
-    for (unsigned i = 0; i < NB_GROUP; i++)
-        below |= (uint32_t)(magnitude(h[i]) < threshold) << i;
-    if (members == NB_OUTLIER_MEMBERS && !nb_is_thin(below))
+    float a[NB_GROUP], counted[NB_GROUP], sums[4] = {0};
+    uint8_t below[NB_GROUP], small[NB_GROUP];
+    int32_t max = 0;
+
+    for (unsigned i = 0; i < NB_GROUP; i++) {
+        const int32_t bits = (int32_t)magnitude_bits(h[i]);
+        a[i] = nb_bits_f32((uint32_t)bits);
+        max = bits > max ? bits : max;
+    }
+    const float threshold = nb_bits_f32((uint32_t)max) * NB_SMALL;
+    for (unsigned i = 0; i < NB_GROUP; i++) {
+        below[i] = a[i] < threshold;
+        small[i] = (a[i] < threshold) & (a[i] >= NB_FLUSH);
+        counted[i] = nb_bits_f32(nb_f32_bits(a[i]) & nb_all_if((a[i] < threshold) & (a[i] >= NB_FLUSH)));
+    }
+    const uint32_t is_below = gather_bits(below), is_small = gather_bits(small);
+    const unsigned count = (unsigned)__builtin_popcount(is_small);
+    if (count < members || (members == NB_OUTLIER_MEMBERS && !nb_is_thin(is_below)))
         return 0;
-    for (unsigned i = 0; i < NB_GROUP; i++)
-        if (magnitude_bits(h[i]) >= NB_FLUSH_BITS && magnitude(h[i]) < threshold) {
-            sum += magnitude(h[i]);
-            small++;
-        }
-    if (small < members)
-        return 0;
-    sum *= 0x1p10f;
-    for (unsigned i = 0; i < NB_GROUP; i++)
-        if (magnitude(h[i]) >= threshold && magnitude(h[i]) * (float)small > sum)
-            found |= 1u << i;
-    return found;
+    /* In four parts first: another order changes a sum by less than 2^-18 of it, which rarely decides. */
+    for (unsigned i = 0; i < NB_GROUP; i += 4)
+        for (unsigned k = 0; k < 4; k++)
+            sums[k] += counted[i + k];
+    const float p = (float)count, limit = (sums[0] + sums[1] + sums[2] + sums[3]) * NB_OUTLIER;
+    uint32_t found = above(a, p, limit * (1 + 0x1p-12f));
+    if (found != above(a, p, limit * (1 - 0x1p-12f))) {
+        float sum = 0;
+        for (unsigned i = 0; i < NB_GROUP; i++)
+            sum += counted[i];
+        found = above(a, p, sum * NB_OUTLIER);
+    }
+    return found & ~is_below;
 }
 
-int nb_group_has_outliers(const float *h, unsigned members)
+bool nb_group_has_outliers(const float *h)
 {
-    return outliers(h, members) != 0;
+    return outliers(h, NB_OUTLIER_MEMBERS) != 0;
 }
 
 /* Coded values of group j: sums of values and residuals. */
 static void load_group(const struct nb_tile_job *job, const struct nb_tile_work *work, unsigned j, float *g,
                        float *e)
 {
-    float unit = job->err && !work->idle[j] ? nb_error_unit(job->err_scale[j], work->factor) : 0;
-    for (unsigned i = 0; i < NB_GROUP; i++) {
-        g[i] = nb_load_value(job->type, job->src, NB_GROUP * j + i);
-        e[i] = unit != 0 ? (float)job->err[NB_GROUP * j + i] * unit : 0;
-    }
+    const uint8_t *src = job->src + NB_GROUP * j * nb_value_bytes(job->type);
+    const float unit = job->err && !work->idle[j] ? nb_error_unit(job->err_scale[j], work->factor) : 0;
+
+    if (job->type == NB_F32)
+        for (unsigned i = 0; i < NB_GROUP; i++)
+            g[i] = nb_load_value(NB_F32, src, i);
+    else if (job->type == NB_BF16)
+        for (unsigned i = 0; i < NB_GROUP; i++)
+            g[i] = nb_load_value(NB_BF16, src, i);
+    else
+        for (unsigned i = 0; i < NB_GROUP; i++)
+            g[i] = nb_load_value(NB_F16, src, i);
+    memset(e, 0, NB_GROUP * sizeof(float));
+    if (unit != 0)
+        for (unsigned i = 0; i < NB_GROUP; i++)
+            e[i] = (float)job->err[NB_GROUP * j + i] * unit;
 }
 
 static void transform(float *v)
@@ -94,10 +136,23 @@ static void place(const struct nb_tile_job *job, float *dst, const float *x)
         dst[nb_place(job->split, i)] = x[i];
 }
 
+/* The same, values of group j that are coded as they are, where the variant may keep batches in lanes. */
+static void place_plain(const struct nb_tile_job *job, struct nb_tile_work *work, unsigned j, const float *x)
+{
+    if (!work->lanes) {
+        place(job, work->y[j][0], x);
+        return;
+    }
+    float *to = &work->y[0][0][0] + NB_GROUP * (j & ~15u) + nb_lane(j) % 16;
+    for (unsigned i = 0; i < NB_GROUP; i++)
+        to[16 * i] = x[i];
+}
+
 /* Survey group j: its escapes as a mask, its values and maximum into work. */
 static uint32_t survey_group(const struct nb_tile_job *job, struct nb_tile_work *work, unsigned j,
                              unsigned members)
 {
+    const unsigned at = work->lanes ? nb_lane(j) : j;
     float g[NB_GROUP], e[NB_GROUP], y[NB_GROUP];
     uint32_t escaped = 0, more;
 
@@ -115,9 +170,9 @@ static uint32_t survey_group(const struct nb_tile_job *job, struct nb_tile_work 
             if (more >> i & 1)
                 y[i] = 0;
     }
-    work->transform[j] = 0;
-    work->max[j] = largest(y, &work->positive[j]);
-    if (job->int4 && !escaped) {
+    work->transform[at] = 0;
+    work->max[at] = largest(y, &work->positive[at]);
+    if (job->int4 && !escaped) { /* not in lanes: those are groups with outliers */
         float v[NB_GROUP];
         uint32_t positive;
         memcpy(v, y, sizeof v);
@@ -134,18 +189,19 @@ static uint32_t survey_group(const struct nb_tile_job *job, struct nb_tile_work 
         }
         place(job, work->y[j][1], v);
     }
-    place(job, work->y[j][0], y);
+    place_plain(job, work, j, y);
     return escaped;
 }
 
 /* Exponent of the tile; true when some group is above the floor and yet too small for a code. */
 static bool spread(const struct nb_tile_job *job, struct nb_tile_work *work)
 {
+    const unsigned groups = nb_work_groups(work, job);
     uint32_t max = 0;
-    for (unsigned j = 0; j < job->groups; j++)
+    for (unsigned j = 0; j < groups; j++)
         max = work->max[j] > max ? work->max[j] : max;
     work->exponent = max < NB_FLUSH_BITS ? NB_EXPONENT_MIN : nb_tile_exponent(max);
-    for (unsigned j = 0; j < job->groups; j++)
+    for (unsigned j = 0; j < groups; j++)
         if (work->max[j] >= NB_FLUSH_BITS && !nb_scale_code(work->max[j], work->exponent, !job->int4))
             return true;
     return false;
@@ -174,11 +230,40 @@ static void norms(const struct nb_tile_job *job, struct nb_tile_work *work)
     nb_work_norms(work, job);
 }
 
-int nb_tile_survey(const struct nb_tile_job *job, struct nb_tile_work *work)
+/* Squares of what is no escape, for the statistics. */
+static void measure(const struct nb_tile_job *job, struct nb_tile_work *work, const uint32_t *escaped)
 {
-    uint32_t escaped[NB_TILE_GROUPS];
-    unsigned most = job->int4 ? NB_INT4_ESCAPES : NB_INT8_ESCAPES, count = 0;
     double signal = 0, carried = 0;
+
+    for (unsigned j = 0; j < job->groups; j++) {
+        float g[NB_GROUP], e[NB_GROUP];
+        load_group(job, work, j, g, e);
+        for (unsigned i = 0; i < NB_GROUP; i++)
+            if (!(escaped[j] >> i & 1)) {
+                signal += (double)g[i] * (double)g[i];
+                carried += (double)e[i] * (double)e[i];
+            }
+    }
+    work->signal2 = (float)signal;
+    work->carried2 = (float)carried;
+}
+
+static void list_escapes(const struct nb_tile_job *job, struct nb_tile_work *work, const uint32_t *escaped)
+{
+    unsigned count = 0;
+
+    for (unsigned j = 0; j < job->groups; j++)
+        for (uint32_t rest = escaped[j]; rest; rest &= rest - 1) {
+            const unsigned i = NB_GROUP * j + (unsigned)__builtin_ctz(rest);
+            work->escape_index[count] = (uint16_t)(NB_GROUP * job->group0 + i);
+            work->escape_value[count++] = nb_f32_bits(nb_load_value(job->type, job->src, i));
+        }
+}
+
+/* All groups. Returns the number of escapes. */
+static unsigned survey_all(const struct nb_tile_job *job, struct nb_tile_work *work, uint32_t *escaped)
+{
+    unsigned count = 0;
 
     nb_work_begin(work);
     norms(job, work);
@@ -191,23 +276,45 @@ int nb_tile_survey(const struct nb_tile_job *job, struct nb_tile_work *work)
     }
     for (unsigned j = 0; j < job->groups; j++)
         count += (unsigned)__builtin_popcount(escaped[j]);
-    work->escapes = count;
-    if (count > most)
-        return 1;
-    count = 0;
+    return count;
+}
+
+/* Those that hold outliers; the variant has done the others. Returns the number of escapes, which is too
+ * large as soon as it is above `most`. */
+static unsigned survey_outliers(const struct nb_tile_job *job, struct nb_tile_work *work, uint32_t *escaped,
+                                unsigned most)
+{
+    unsigned count = 0;
+
     for (unsigned j = 0; j < job->groups; j++) {
-        float g[NB_GROUP], e[NB_GROUP];
-        load_group(job, work, j, g, e);
-        for (unsigned i = 0; i < NB_GROUP; i++)
-            if (escaped[j] >> i & 1) {
-                work->escape_index[count] = (uint16_t)(NB_GROUP * (job->group0 + j) + i);
-                work->escape_value[count++] = nb_f32_bits(g[i]);
-            } else {
-                signal += (double)g[i] * (double)g[i];
-                carried += (double)e[i] * (double)e[i];
-            }
+        escaped[j] = 0;
+        if (!(work->outliers[j / 8] >> j % 8 & 1))
+            continue;
+        escaped[j] = survey_group(job, work, j, NB_OUTLIER_MEMBERS);
+        count += (unsigned)__builtin_popcount(escaped[j]);
+        if (count > most)
+            return count;
     }
-    work->signal2 = (float)signal;
-    work->carried2 = (float)carried;
+    return count;
+}
+
+int nb_tile_survey(const struct nb_tile_job *job, struct nb_tile_work *work, enum nb_survey rest)
+{
+    uint32_t escaped[NB_TILE_GROUPS];
+    const unsigned most = job->int4 ? NB_INT4_ESCAPES : NB_INT8_ESCAPES;
+
+    if (rest == NB_SURVEY_OUTLIERS) {
+        work->escapes = survey_outliers(job, work, escaped, most);
+        /* Groups too far apart are surveyed once more, with another idea of outliers. */
+        if (work->escapes <= most && spread(job, work))
+            rest = NB_SURVEY_CAREFUL;
+    }
+    if (rest == NB_SURVEY_CAREFUL)
+        work->escapes = survey_all(job, work, escaped);
+    if (work->escapes > most)
+        return 1;
+    list_escapes(job, work, escaped);
+    if (job->measure)
+        measure(job, work, escaped);
     return 0;
 }
