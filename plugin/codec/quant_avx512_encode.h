@@ -291,13 +291,12 @@ NB_FN bool nb_t_survey(enum nb_dtype type, bool feedback, bool norms, bool exact
         return false;
     vf threshold = vf_mul(vf_cast(a), vf_set1(NB_SMALL));
     vf ratio = vf_set1(0x1.6a09e6p0f); /* sqrt(64 / 32) */
-    vm thin = vf_lt(least, threshold), outliers = 0;
+    vm thin = vf_lt(least, threshold);
     if (__builtin_expect(thin, 0)) {
         float counts[NB_W] __attribute__((aligned(64)));
-        outliers = nb_t_thin(h, thin, vf_cast(a), threshold, counts);
+        nb_put16(work->outliers + j0 / 8, nb_t_by_group(nb_t_thin(h, thin, vf_cast(a), threshold, counts)));
         ratio = vf_sqrt(vf_div(vf_set1(64.0f), vf_load(counts)));
     }
-    nb_put16(work->outliers + j0 / 8, nb_t_by_group(outliers));
     vf scaled = vf_mul(vf_cast(vi_and(vi_cast(max_y), absolute)), vf_set1(0.125f));
     vm better = vf_lt(vf_mul(scaled, ratio), vf_cast(a));
     vi bits = vi_blend(better, a, vi_cast(scaled));
@@ -331,6 +330,7 @@ NB_FN bool nb_t_survey_batches(enum nb_dtype type, bool feedback, bool norms, bo
                                const struct nb_tile_job *job, struct nb_tile_work *work, vi *max, vi *min)
 {
     const unsigned bytes = NB_GROUP * nb_value_bytes(type);
+    memset(work->outliers, 0, sizeof work->outliers);
     *max = vi_set1(0);
     *min = vi_set1((int)NB_F32_INF);
     for (unsigned j = 0; j < job->groups; j += NB_W) {
@@ -371,7 +371,7 @@ NB_FN enum nb_survey nb_t_survey_tile(enum nb_dtype type, bool feedback, const s
     if (work->factor != 1 && !nb_t_survey_batches(type, true, false, false, job, work, &max, &min))
         return NB_SURVEY_CAREFUL;
     work->lanes = true;
-    if (nb_work_has_outliers(work, job))
+    if (nb_work_has_outliers(work))
         return NB_SURVEY_OUTLIERS;
     return nb_work_range(work, (uint32_t)_mm512_reduce_max_epi32(max), (uint32_t)_mm512_reduce_min_epi32(min),
                          job->int4);

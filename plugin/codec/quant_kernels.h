@@ -217,7 +217,7 @@ NB_FN enum nb_survey nb_k_survey(enum nb_dtype type, bool int4, bool feedback, c
         if (max >= NB_FLUSH_BITS)
             tile_min = max < tile_min ? max : tile_min;
     }
-    if (nb_work_has_outliers(work, job))
+    if (nb_work_has_outliers(work))
         return NB_SURVEY_OUTLIERS;
     return nb_work_range(work, tile_max, tile_min, int4);
 }

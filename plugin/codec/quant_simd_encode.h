@@ -121,10 +121,11 @@ NB_FN bool nb_s_survey(enum nb_dtype type, bool int4, bool feedback, bool norms,
         large[g / 8] |= (uint64_t)vgroup_large(work->y[j0 + g][0], threshold[g]) << 8 * (g % 8);
     vi count = vi_from_bytes(large);
     unsigned suspects = vm_bits(vi_gt(vi_set1((int)(NB_GROUP - NB_OUTLIER_MEMBERS) + 1), count));
-    if (__builtin_expect(suspects, 0))
+    if (__builtin_expect(suspects, 0)) {
         suspects = nb_s_outliers(suspects, work, j0, threshold);
-    for (unsigned b = 0; b < NB_W / 8; b++)
-        work->outliers[j0 / 8 + b] = (uint8_t)(suspects >> 8 * b);
+        for (unsigned b = 0; b < NB_W / 8; b++)
+            work->outliers[j0 / 8 + b] = (uint8_t)(suspects >> 8 * b);
+    }
     if (int4) {
         vm negative_t;
         vi max_t = nb_s_magnitude(across_max_s(st), across_max_u(ut), &negative_t);
@@ -153,6 +154,7 @@ NB_FN bool nb_s_survey_batches(enum nb_dtype type, bool int4, bool feedback, boo
     float unit[NB_W] = {0};
     const unsigned bytes = NB_GROUP * nb_value_bytes(type);
 
+    memset(work->outliers, 0, sizeof work->outliers);
     tile->max = vi_set1(0);
     tile->min = vi_set1((int)NB_F32_INF);
     for (unsigned j = 0; j < job->groups; j += NB_W) {
@@ -194,7 +196,7 @@ NB_FN enum nb_survey nb_s_survey_tile(enum nb_dtype type, bool int4, bool feedba
     if ((work->factor != 1 || !(feedback || measure)) &&
         !nb_s_survey_batches(type, int4, feedback, false, job, work, &tile))
         return NB_SURVEY_CAREFUL;
-    if (nb_work_has_outliers(work, job))
+    if (nb_work_has_outliers(work))
         return NB_SURVEY_OUTLIERS;
     uint32_t max[NB_W], min[NB_W], tile_max = 0, tile_min = NB_F32_INF;
     vi_store(max, tile.max);

@@ -32,8 +32,9 @@ static size_t encode_as(const struct nb_tile_ops *ops, struct nb_tile_job *job, 
     if (work->escapes &&
         NB_ESCAPE_BYTES * work->escapes + body > groups * NB_GROUP * nb_value_bytes(job->type))
         return 0;
+    const unsigned maxima = nb_work_groups(work, job);
     uint32_t max = 0;
-    for (unsigned j = 0; j < nb_work_groups(work, job); j++)
+    for (unsigned j = 0; j < maxima; j++)
         max = work->max[j] > max ? work->max[j] : max;
     if (stats) {
         if (job->measure) {

@@ -63,7 +63,7 @@ struct nb_tile_work {
     float signal2, carried2;            /* sums of squares of values and of residuals as used */
     int exponent;                       /* of the tile's scale */
     bool wide;
-    uint8_t outliers[NB_TILE_GROUPS / 8]; /* bits: groups that hold some */
+    uint8_t outliers[NB_TILE_GROUPS / 8]; /* bits: groups that hold some; a survey begins with none */
     unsigned escapes;
     uint16_t escape_index[NB_INT8_ESCAPES]; /* in the tile */
     uint32_t escape_value[NB_INT8_ESCAPES];
@@ -107,12 +107,11 @@ enum nb_survey {
     NB_SURVEY_CAREFUL   /* all: values that are not finite or too large, groups too far apart */
 };
 
-NB_INLINE bool nb_work_has_outliers(const struct nb_tile_work *work, const struct nb_tile_job *job)
+NB_INLINE bool nb_work_has_outliers(const struct nb_tile_work *work)
 {
-    uint8_t any = 0;
-    for (unsigned b = 0; b < (job->groups + 7) / 8; b++)
-        any |= work->outliers[b];
-    return any != 0;
+    uint64_t part[2];
+    memcpy(part, work->outliers, sizeof part);
+    return (part[0] | part[1]) != 0;
 }
 
 /* The tile's exponent from its largest maximum and the smallest above the floor; NB_SURVEY_CAREFUL when they
