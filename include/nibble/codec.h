@@ -59,12 +59,14 @@ enum nb_variant {
 
 /* Bytes of one value of `type`; 0 for an unknown type. */
 size_t nb_dtype_size(enum nb_dtype type);
+/* Names for log lines and settings, of static storage; "unknown" for a number that is none. */
 const char *nb_dtype_name(enum nb_dtype type);
 const char *nb_codec_name(enum nb_codec codec);
 const char *nb_variant_name(enum nb_variant variant);
 
-/* Select the variant that all functions below use, process-wide (a parameter and the tests do this; not
- * meant to be changed while other threads code). -ENOTSUP when this CPU or build lacks it. */
+/* Select the variant that all functions below use, process-wide: NIBBLE_CODEC_VARIANT and the tests do this;
+ * not meant to be changed while other threads code. 0; -ENOTSUP when this CPU or build lacks it, -EINVAL when
+ * there is none of that number: then the one in force stays. */
 int nb_codec_select(enum nb_variant variant);
 /* The variant in force (never NB_VARIANT_AUTO). */
 enum nb_variant nb_codec_selected(void);
@@ -92,7 +94,7 @@ struct nb_ef {
     float bound; /* normally 0.2 */
 };
 
-/* Bytes of err and scale for a block of n values. */
+/* Bytes of err and scale for a block of n values: one a value, and one a group (the last may be partial). */
 size_t nb_ef_err_bytes(size_t n);
 size_t nb_ef_scale_bytes(size_t n);
 
@@ -114,16 +116,21 @@ struct nb_encode_stats {
     uint32_t every;     /* set by the caller: 1 measures all tiles, 0 means NB_STATS_EVERY */
 };
 
-/* Add the counts of `from` to `to`. */
+/* Add the counts and energies of `from` to `to`; `every` stays. */
 void nb_encode_stats_add(struct nb_encode_stats *to, const struct nb_encode_stats *from);
 
 /* ---- Quantizing codecs (int4, int8, raw) ------------------------------------------------------------ */
 
-/* Upper bound of the coded length of any span of n values starting anywhere; 0 for unknown arguments. */
+/* Upper bound of the coded length in bytes of any span of n values starting anywhere; 0 for unknown arguments
+ * and for codecs that need a reference. int4: 4-bit codes after a Hadamard transform of groups where that
+ * helps (SDP4Bit, arXiv 2410.15526), with 8-bit scales of groups below one scale of the tile, 4.29 bits a
+ * value in all; int8: 8-bit codes, no transform; raw: the values. */
 size_t nb_encode_bound(enum nb_codec codec, enum nb_dtype type, size_t n);
 
-/* Encode n values of `type` at `src`. `ef` may be NULL (no feedback; raw ignores it); `stats` may be NULL.
- * Returns the coded length. */
+/* Encode n values of `type` at `src` into `dst`, which has room for `cap` bytes. `ef` may be NULL (no feedback;
+ * raw ignores it): its arrays are read and written for values first ... first + n - 1 only, so that two
+ * threads may encode spans of one block that share no group. `stats` may be NULL. NaN and infinities arrive
+ * as such. Returns the coded length in bytes; -ENOSPC when `cap` is below nb_encode_bound. */
 ssize_t nb_encode(enum nb_codec codec, enum nb_dtype type, const void *src, size_t n, uint64_t first,
                   const struct nb_ef *ef, void *dst, size_t cap, struct nb_encode_stats *stats);
 
@@ -203,7 +210,8 @@ ssize_t nb_delta4_encode(enum nb_dtype type, const void *cur, const void *ref, s
 int nb_delta4_decode(enum nb_dtype type, const void *coded, size_t len, const void *ref, size_t bytes,
                      void *dst);
 
-/* 64-bit hash of a byte string (not cryptographic); the same on every machine and variant. */
+/* 64-bit hash of a byte string (not cryptographic); the same on every machine and variant. `bytes` may be 0,
+ * and then `data` NULL. docs/wire-format.md has the definition. */
 uint64_t nb_hash64(const void *data, size_t bytes, uint64_t seed);
 
 #ifdef __cplusplus
