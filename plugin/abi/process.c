@@ -16,6 +16,7 @@
 #include "base/params_effect.h"
 #include "base/version.h"
 #include "coll/engine.h"
+#include "nibble/codec.h"
 #include "policy/job.h"
 
 static struct {
@@ -83,6 +84,15 @@ static int read_settings(void)
     while (nb_job_check_settings(params, &name, wrong, sizeof(wrong))) {
         NB_ALERT("%s", wrong);
         nb_params_give_up(params, name, wrong);
+    }
+    /* The setting's words are in the order of enum nb_variant. Nobody codes: no settings were held. */
+    const enum nb_variant variant = (enum nb_variant)params->codec_variant;
+    if (nb_codec_select(variant)) {
+        snprintf(wrong, sizeof(wrong), "NIBBLE_CODEC_VARIANT=%s: this processor lacks it",
+                 nb_variant_name(variant));
+        NB_ALERT("%s", wrong);
+        nb_params_give_up(params, "NIBBLE_CODEC_VARIANT", wrong);
+        nb_codec_select(NB_VARIANT_AUTO);
     }
     process.context.params = params;
     atomic_store(&process.context.unmet, false);

@@ -14,6 +14,7 @@
 #include "base/fault.h"
 #include "base/log.h"
 #include "coll/engine.h"
+#include "nibble/codec.h"
 #include "policy/job.h"
 #include "policy/queue.h"
 #include "state/budget.h"
@@ -142,6 +143,28 @@ START_TEST(the_process_has_another)
 }
 END_TEST
 
+START_TEST(the_setting_selects_the_codecs)
+{
+    struct nb_init *init = NULL;
+
+    setenv("NCCL_SOCKET_IFNAME", "lo", 1);
+    setenv("NIBBLE_CODEC_VARIANT", "portable", 1);
+    ck_assert_int_eq(nb_process_init(NB_HALF_NET, 1, -1, capture_log, &init), 0);
+    ck_assert_int_eq(nb_codec_selected(), NB_VARIANT_PORTABLE);
+    ck_assert_int_eq(nb_process_finalize(NB_HALF_NET, init), 0);
+    for (int v = NB_VARIANT_AVX2; v < NB_VARIANT_COUNT; v++) {
+        const bool has = nb_codec_available((enum nb_variant)v);
+        capture_reset();
+        setenv("NIBBLE_CODEC_VARIANT", nb_variant_name((enum nb_variant)v), 1);
+        ck_assert_int_eq(nb_process_init(NB_HALF_NET, 1, -1, capture_log, &init), 0);
+        ck_assert_int_eq(nb_codec_selected() == (enum nb_variant)v, has);
+        ck_assert_int_eq(capture_has("this processor lacks it"), !has);
+        ck_assert_int_eq(nb_process_finalize(NB_HALF_NET, init), 0);
+    }
+    unsetenv("NIBBLE_CODEC_VARIANT");
+}
+END_TEST
+
 int main(void)
 {
     environment_clear();
@@ -152,6 +175,7 @@ int main(void)
     tcase_add_test(tc, driven_by_the_caller_with_its_clock);
     tcase_add_test(tc, lines_have_the_label);
     tcase_add_test(tc, the_process_has_another);
+    tcase_add_test(tc, the_setting_selects_the_codecs);
     Suite *suite = suite_create("abi/context");
     suite_add_tcase(suite, tc);
     SRunner *runner = srunner_create(suite);
