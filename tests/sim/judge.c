@@ -398,9 +398,15 @@ void sim_judge_operation(struct sim *s, struct sim_proxy *p)
 
 /* ---- time ------------------------------------------------------------------------------------------------ */
 
-/* The NCCL of some node calls nothing, or did not until now. */
+/* The NCCL of some node calls nothing, or its device does nothing, or did not until now: so nobody goes on. */
 static bool any_paused(const struct sim *s, int comm)
 {
+    for (int i = 0; i < s->plan->nfaults; i++) {
+        const struct sim_fault *f = &s->plan->fault[i];
+        if (f->kind == SIM_STUCK_DEVICE && f->comm == comm && s->fault_at[i] &&
+            s->fault_at[i] + s->plan->params[f->node].gpu_timeout * SIM_S + judges.within[comm] > s->now)
+            return true;
+    }
     for (int i = 0; i < s->plan->nnodes; i++) {
         const struct sim_proxy *p = &s->node[i]->proxy[comm];
         if (!s->node[i]->dead && p->rank >= 0 && p->paused && p->paused + judges.within[comm] > s->now)

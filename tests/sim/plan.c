@@ -126,6 +126,12 @@ static void draw_differences(uint64_t *r, struct sim_plan *p)
         if (p->uneven && one_in(r, 2))
             draw_own_settings(r, &p->params[i]);
     }
+    /* Whether all nodes have heard of the operator's switch is judged two seconds later: somebody is to be there then. */
+    for (int i = 0; i < p->nfaults; i++) {
+        struct sim_comm *c = &p->comm[p->fault[i].comm];
+        if (p->fault[i].kind == SIM_SWITCH && one_in(r, 2))
+            c->op[c->nops - 1].pause = 6 * SIM_S;
+    }
     if (one_in(r, 24)) {
         const size_t other = below(r, (uint64_t)p->nnodes);
         draw_other_setting(r, &p->params[other]);
