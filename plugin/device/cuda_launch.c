@@ -56,7 +56,7 @@
  *                         order is not known, and it waits for its mark)
  *   idle                  the engine had nothing open at some turn after the one in which the mark was seen
  *
- * `transition` below has those of the engine's turn. The three others are single compare-and-swaps, which do
+ * `transition` in cuda_turn.c has those of the engine's turn. The three others are single compare-and-swaps, which do
  * nothing in another state. Whether a captured place's mark was seen is a bit in `waiting`.
  *
  * Work without a launch beside it (bytes that a peer requests after the operation, the first operation of a child) gets
@@ -78,18 +78,8 @@
 #include "base/log.h"
 #include "device/gpus.h"
 
+#define SETTLE_NS INT64_C(5000000000) /* a capture waits so long */
 #define PLACES (NB_LAUNCH_OPEN + NB_LAUNCH_CAPTURED)
-/* Work waits so long for a launch beside NCCL's. Where there are captured ones, a replay may have begun whose
- * kernel of ours has not, and a kernel of its own could then run at the same time on the same ring: so it is
- * long. */
-#define ORPHAN_NS INT64_C(500000)
-#define ORPHAN_CAPTURED_NS INT64_C(5000000000)
-#define DRAIN_NS INT64_C(5000000000)
-#define LINGER_NS INT64_C(1000000000)
-#define ALONE_NS INT64_C(1000000) /* a kernel of its own stays so long without work */
-
-/* See the table above. The engine's turn skips those before OPEN. */
-enum state { FREE = 0, MADE, OPEN, NOTHING, TOLD, MARKED, CAPTURED, STATES };
 
 /* ---- Life ---------------------------------------------------------------------------------------------- */
 
@@ -216,11 +206,6 @@ static int launch(struct nb_launches *l, nb_cu_stream stream, int captured, _Ato
     return ret;
 }
 
-static void give_blocks(struct nb_launches *l, _Atomic unsigned *taken)
-{
-    nb_gpus_give_blocks(l->ctx->gpus, l->cuda->ordinal, atomic_exchange(taken, 0));
-}
-
 /* Our stream for a capture: the one that takes part in it, else one that takes part in none. */
 static nb_cu_stream stream_for(struct nb_launches *l, int capturing, uint64_t id)
 {
@@ -256,7 +241,7 @@ static int find_place(struct nb_launches *l, int capturing)
     }
     /* The first: the engine looks through them in every turn. */
     for (n = 0; n < NB_LAUNCH_OPEN; n++)
-        if (atomic_load_explicit(&l->beside[n].state, memory_order_acquire) == FREE)
+        if (atomic_load_explicit(&l->beside[n].state, memory_order_acquire) == NB_BESIDE_FREE)
             return (int)n;
     return -1;
 }
@@ -265,7 +250,7 @@ static int find_place(struct nb_launches *l, int capturing)
  * ended. A capture is made once, and usually with the GPU idle. */
 static int settle_before_capture(struct nb_launches *l)
 {
-    const int64_t limit = nb_clock_ns(&l->ctx->clock) + DRAIN_NS;
+    const int64_t limit = nb_clock_ns(&l->ctx->clock) + SETTLE_NS;
     const struct timespec pause = {0, 100000};
 
     while (__atomic_load_n(&l->ring->host->ring.ended, __ATOMIC_ACQUIRE) < atomic_load(&l->launched)) {
@@ -316,11 +301,11 @@ static int fork_beside(struct nb_launches *l, nb_cu_stream stream, int *place)
     l->mark[*place] = 0;
     if (capturing != NB_CU_CAPTURE_NONE) {
         atomic_fetch_add(&l->captured, 1);
-        atomic_store_explicit(&b->state, CAPTURED, memory_order_release);
+        atomic_store_explicit(&b->state, NB_BESIDE_CAPTURED, memory_order_release);
     } else {
         atomic_fetch_add(&l->open, 1);
         atomic_fetch_add(&l->places, 1);
-        atomic_store_explicit(&b->state, MADE, memory_order_release);
+        atomic_store_explicit(&b->state, NB_BESIDE_MADE, memory_order_release);
     }
     return 0;
 }
@@ -386,17 +371,17 @@ void nb_launches_join(struct nb_launches *l, uint64_t ticket)
 {
     struct nb_beside *b;
     unsigned place;
-    int ret, mode, made = MADE;
+    int ret, mode, made = NB_BESIDE_MADE;
 
     pthread_mutex_lock(&l->lock);
     b = place_of(l, ticket, &place);
     if (b) {
         ret = nb_cuda_enter(l->cuda, &mode);
         if (!ret) {
-            ret = launch_beside(l, b, &l->mark[place], atomic_load(&b->state) == CAPTURED);
+            ret = launch_beside(l, b, &l->mark[place], atomic_load(&b->state) == NB_BESIDE_CAPTURED);
             nb_cuda_leave(l->cuda, mode);
         }
-        atomic_compare_exchange_strong(&b->state, &made, OPEN);
+        atomic_compare_exchange_strong(&b->state, &made, NB_BESIDE_OPEN);
         if (ret) /* the mark may never come; the engine's next turn ends all kernels and fails what needs them */
             atomic_store(&l->ring->failed, ret);
     }
@@ -407,138 +392,16 @@ void nb_launches_unused(struct nb_launches *l, uint64_t ticket)
 {
     struct nb_beside *b;
     unsigned place;
-    int open = OPEN;
+    int open = NB_BESIDE_OPEN;
 
     pthread_mutex_lock(&l->lock);
     b = place_of(l, ticket, &place);
     if (b) /* the engine tells it to end */
-        atomic_compare_exchange_strong(&b->state, &open, NOTHING);
+        atomic_compare_exchange_strong(&b->state, &open, NB_BESIDE_NOTHING);
     pthread_mutex_unlock(&l->lock);
 }
 
-/* ---- The engine's turn; under the lock of struct nb_gpu ------------------------------------------------ */
-
-static int take_mark(struct nb_launches *l, unsigned place)
-{
-    if (!__atomic_load_n(&l->mark[place], __ATOMIC_ACQUIRE))
-        return 0;
-    l->mark[place] =
-        0; /* a captured one is set again only by a replay, which waits for the end of this one's kernel */
-    return 1;
-}
-
-enum event { NONE, MARK, DUE, EVENTS }; /* DUE: its turn to end, or idle */
-
-/* What the engine's turn makes of a place; `ends`: its kernel is told to end. */
-static const struct transition {
-    int next;
-    bool ends;
-} transition[STATES][EVENTS] = {
-    [OPEN] = {[NONE] = {OPEN, false}, [MARK] = {MARKED, false}, [DUE] = {OPEN, false}},
-    [NOTHING] = {[NONE] = {NOTHING, false}, [MARK] = {FREE, true}, [DUE] = {TOLD, true}},
-    [TOLD] = {[NONE] = {TOLD, false}, [MARK] = {FREE, false}, [DUE] = {TOLD, false}},
-    [MARKED] = {[NONE] = {MARKED, false}, [MARK] = {MARKED, false}, [DUE] = {FREE, true}},
-};
-
-static enum event event_of(struct nb_launches *l, unsigned place, int state)
-{
-    const struct nb_beside *b = &l->beside[place];
-
-    if (state != MARKED && take_mark(l, place))
-        return MARK;
-    if (state == NOTHING && atomic_load(&l->captured) == 0 && l->told + l->due == b->number)
-        return DUE;
-    if (state == MARKED && (l->idle > b->marked || l->now - b->marked_ns > LINGER_NS))
-        return DUE;
-    return NONE;
-}
-
-/* Launches that are not captured. */
-static void look_at_open(struct nb_launches *l)
-{
-    unsigned left = atomic_load(&l->places);
-
-    for (unsigned i = 0; i < NB_LAUNCH_OPEN && left; i++) {
-        struct nb_beside *b = &l->beside[i];
-        const int state = atomic_load_explicit(&b->state, memory_order_acquire);
-        left -= state != FREE;
-        if (state < OPEN)
-            continue;
-        const struct transition *t = &transition[state][event_of(l, i, state)];
-        if (t->ends) {
-            l->due++;
-            atomic_fetch_sub(&l->open, 1);
-            give_blocks(l, &b->blocks);
-        }
-        if (t->next == state)
-            continue;
-        if (t->next == MARKED) {
-            b->marked = l->turn;
-            b->marked_ns = l->now;
-        }
-        atomic_store_explicit(&b->state, t->next, memory_order_release);
-        if (t->next == FREE)
-            atomic_fetch_sub(&l->places, 1);
-    }
-}
-
-static int look_at_captured(struct nb_launches *l)
-{
-    unsigned n = atomic_load(&l->captured);
-    int waiting = 0;
-
-    for (unsigned i = 0; i < n; i++) {
-        struct nb_beside *b = &l->beside[NB_LAUNCH_OPEN + i];
-        uint64_t bit = UINT64_C(1) << (i % 64), *word = &l->waiting[i / 64];
-        if (!(*word & bit) && take_mark(l, NB_LAUNCH_OPEN + i)) {
-            *word |= bit;
-            b->marked = l->turn;
-            b->marked_ns = l->now;
-        }
-        if (*word & bit) {
-            if (l->idle > b->marked || l->now - b->marked_ns > LINGER_NS) {
-                *word &= ~bit;
-                l->due++;
-            } else {
-                waiting = 1;
-            }
-        }
-    }
-    return waiting;
-}
-
-/* Tell kernels to end, as many as are due; no more than the ring holds for those that have not begun. A GPU
- * that has failed ends all of them, also those that were told to end later, before they begin with anything
- * more: what they would work on may be gone. */
-static void tell(struct nb_launches *l)
-{
-    struct nb_gpu_ring *ring = &l->ring->host->ring;
-    const uint64_t ended = __atomic_load_n(&ring->ended, __ATOMIC_ACQUIRE);
-    const int failed = atomic_load(&l->ring->failed) != 0;
-
-    for (uint64_t k = ended; failed && k < l->told; k++)
-        __atomic_store_n(&ring->stop[k % NB_GPU_STOPS], 0, __ATOMIC_RELEASE);
-    while ((l->due || failed) && l->told - ended < NB_GPU_STOPS) {
-        __atomic_store_n(&ring->stop[l->told % NB_GPU_STOPS], failed ? 0 : l->ring->published,
-                         __ATOMIC_RELAXED);
-        __atomic_store_n(&ring->stops, ++l->told, __ATOMIC_RELEASE);
-        l->due -= l->due > 0;
-    }
-    if (failed)
-        l->due = 0; /* all are */
-}
-
-/* Work, and no kernel that would do it: have one launched. */
-static void ask_for_one(struct nb_launches *l)
-{
-    if (l->how == NB_LAUNCH_RESIDENT && !l->said) {
-        l->said = 1;
-        NB_INFO(NCCL_NET, "cuda: GPU %d: a kernel of its own for work outside of NCCL's launches",
-                l->cuda->ordinal);
-    }
-    if (!atomic_exchange(&l->alone_asked, 1))
-        nb_caller_ask(l->caller, NB_CALLER_LAUNCH);
-}
+/* ---- The thread for calls of the driver ---------------------------------------------------------------- */
 
 void nb_launches_alone(struct nb_launches *l)
 {
@@ -560,134 +423,4 @@ void nb_launches_alone(struct nb_launches *l)
     }
     atomic_store(&l->alone_asked, 0);
     pthread_mutex_unlock(&l->lock);
-}
-
-static void take_in_alone(struct nb_launches *l)
-{
-    const unsigned n = atomic_exchange(&l->alone_new, 0);
-
-    if (!n)
-        return;
-    l->alone += n;
-    l->alone_open += n;
-    l->alone_turn = l->turn;
-    l->worked_ns = l->now;
-}
-
-static void end_alone(struct nb_launches *l)
-{
-    l->due += l->alone_open;
-    l->alone_open = 0;
-    give_blocks(l, &l->alone_blocks);
-}
-
-/* `since`: when something last moved. */
-static void watch(struct nb_launches *l, int64_t since, uint64_t started, uint64_t ended)
-{
-    const struct nb_ring *r = l->ring;
-    const int64_t limit = l->ctx->params->gpu_timeout * (int64_t)NB_NS_PER_S;
-
-    if (l->now - since < limit)
-        return;
-    NB_WARN(
-        "cuda: GPU %d: no work was finished for %lld s (NIBBLE_GPU_TIMEOUT): %s; %llu kernels launched and "
-        "not captured, "
-        "%llu begun, %llu ended, %llu told to end, descriptor %llu of %llu (operation %u) is waited for",
-        l->cuda->ordinal, (long long)l->ctx->params->gpu_timeout,
-        started == ended ? "the codec kernel has not begun: the GPU is full, or its stream waits for "
-                           "something that waits for us"
-                         : "the codec kernel runs, but does not get on",
-        (unsigned long long)atomic_load(&l->launched), (unsigned long long)started, (unsigned long long)ended,
-        (unsigned long long)l->told, (unsigned long long)r->oldest, (unsigned long long)r->published,
-        r->host->ring.desc[r->oldest % NB_GPU_RING].op);
-    nb_ring_fail(l->ring, -ETIMEDOUT);
-}
-
-void nb_launches_idle(struct nb_launches *l)
-{
-    l->idle = l->turn + 1;
-    l->wanted = 0;
-}
-
-int nb_launches_ready(struct nb_launches *l)
-{
-    const uint64_t ended = __atomic_load_n(&l->ring->host->ring.ended, __ATOMIC_ACQUIRE);
-    const uint64_t started = __atomic_load_n(&l->ring->host->ring.started, __ATOMIC_ACQUIRE);
-
-    if (atomic_load(&l->ring->failed) || (started > ended && l->told <= ended)) {
-        l->wanted = 0;
-        return 1;
-    }
-    if (!l->wanted)
-        l->wanted_ns = nb_clock_ns(&l->ctx->clock);
-    l->wanted = 1;
-    return 0;
-}
-
-int nb_launches_drain(struct nb_launches *l)
-{
-    const int64_t limit = nb_clock_ns(&l->ctx->clock) + DRAIN_NS;
-    const struct timespec pause = {0, 100000};
-    uint64_t ended;
-
-    l->due += atomic_exchange(&l->open, 0);
-    for (unsigned i = 0; l->beside && i < NB_LAUNCH_OPEN; i++)
-        give_blocks(l, &l->beside[i].blocks);
-    for (;;) {
-        take_in_alone(l);
-        end_alone(l);
-        tell(l);
-        ended = __atomic_load_n(&l->ring->host->ring.ended, __ATOMIC_ACQUIRE);
-        /* Replays count as ended, too; one that is in flight now is an error of the job's. */
-        if (l->due == 0 && __atomic_load_n(&l->ring->host->ring.started, __ATOMIC_ACQUIRE) <= ended &&
-            ended >= atomic_load(&l->launched) && (l->told <= ended || atomic_load(&l->ring->failed)))
-            return 1;
-        if (nb_clock_ns(&l->ctx->clock) > limit)
-            return 0;
-        nanosleep(&pause, NULL);
-    }
-}
-
-int nb_launches_turn(struct nb_launches *l)
-{
-    struct nb_gpu_ring *ring = &l->ring->host->ring;
-    const unsigned work = nb_ring_sweep(l->ring);
-    int waiting;
-    uint64_t started, ended;
-
-    l->turn++;
-    l->now = nb_clock_ns(&l->ctx->clock);
-    take_in_alone(l);
-    look_at_open(l);
-    waiting = look_at_captured(l);
-    /* `ended` first: of what has ended by then, all had begun. */
-    ended = __atomic_load_n(&ring->ended, __ATOMIC_ACQUIRE);
-    started = __atomic_load_n(&ring->started, __ATOMIC_ACQUIRE);
-    if (atomic_load(&l->ring->failed)) {
-        if (work)
-            nb_ring_fail(l->ring, atomic_load(&l->ring->failed));
-    } else if (work || l->wanted) {
-        /* Every kernel that was told to end has: nobody will come. One that was told, but has not ended, does
-         * all that was handed over before it was told, and `published` may have grown since. */
-        const int nobody = started <= ended && l->told <= ended && l->due == 0 &&
-                           atomic_load(&l->open) == 0 && !waiting && !l->alone_open;
-        if (!nobody)
-            l->orphan_ns = 0;
-        else if (l->how == NB_LAUNCH_BATCH ||
-                 (l->orphan_ns &&
-                  l->now - l->orphan_ns > (atomic_load(&l->captured) ? ORPHAN_CAPTURED_NS : ORPHAN_NS)))
-            ask_for_one(l);
-        else if (!l->orphan_ns)
-            l->orphan_ns = l->now;
-        watch(l, work ? l->ring->moved_ns : l->wanted_ns, started, ended);
-    } else {
-        l->orphan_ns = 0;
-    }
-    if (work)
-        l->worked_ns = l->now;
-    if (l->alone_open && !l->wanted && !work && (l->idle > l->alone_turn || l->now - l->worked_ns > ALONE_NS))
-        end_alone(l);
-    tell(l);
-    return work || waiting || l->wanted || l->alone_open || l->due || started != ended || l->told > ended ||
-           atomic_load(&l->open);
 }

@@ -24,6 +24,18 @@
 #define NB_LAUNCH_CAPTURED 16384u /* captured ones: a place for each until the communicator is closed */
 #define NB_LAUNCH_STREAMS 4u      /* captures in flight at once */
 
+/* Of a place; the table in cuda_launch.c. The engine's turn skips those before OPEN. */
+enum nb_beside_state {
+    NB_BESIDE_FREE = 0,
+    NB_BESIDE_MADE,
+    NB_BESIDE_OPEN,
+    NB_BESIDE_NOTHING,
+    NB_BESIDE_TOLD,
+    NB_BESIDE_MARKED,
+    NB_BESIDE_CAPTURED,
+    NB_BESIDE_STATES
+};
+
 /* A place for an NCCL kernel that one of ours runs beside. */
 struct nb_beside {
     _Atomic int state; /* the table in cuda_launch.c */
