@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* See pick.h. */
+#include "codec/pick.h"
+
+#include <string.h>
+
+#define PICKS_LEAST 256u
+#define VALUES_PER_PICK 256u
+
+unsigned nb_picks_of(uint64_t n)
+{
+    unsigned picks = PICKS_LEAST;
+
+    if (n < 2 * PICKS_LEAST)
+        return 0;
+    while (picks < NB_PICKS && 2 * picks <= n / VALUES_PER_PICK)
+        picks *= 2;
+    return picks;
+}
+
+/* Where part i of `picks` begins. */
+static uint64_t part(uint64_t n, unsigned picks, uint64_t i)
+{
+    return n / picks * i + n % picks * i / picks;
+}
+
+/* The position in part i: any value of it. */
+static uint64_t position(uint64_t n, unsigned picks, uint64_t i)
+{
+    const uint64_t begin = part(n, picks, i), length = part(n, picks, i + 1) - begin;
+    uint64_t z = (i + 1) * 0x9e3779b97f4a7c15u;
+
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return begin + (uint64_t)(((z >> 32) * length) >> 32);
+}
+
+/* The number of part i's position: its bits in reverse, so that consecutive numbers lie far apart. */
+static unsigned number(unsigned picks, unsigned i)
+{
+    unsigned reversed = 0;
+
+    for (unsigned bit = 1; bit < picks; bit *= 2, i /= 2)
+        reversed = reversed * 2 + (i & 1);
+    return reversed;
+}
+
+unsigned nb_pick(size_t width, const void *src, uint64_t n, unsigned picks, uint64_t first, uint64_t count,
+                 uint32_t *out)
+{
+    const uint8_t *bytes = src;
+    unsigned got = 0;
+    uint64_t i;
+
+    if (!picks || !count || n < picks)
+        return 0;
+    /* The part of `first`, by its mean length, or one before. */
+    i = (uint64_t)((double)first * picks / (double)n);
+    while (i > 0 && part(n, picks, i) > first)
+        i--;
+    for (; i < picks && part(n, picks, i) < first + count; i++) {
+        const uint64_t at = position(n, picks, i);
+        uint32_t value = 0;
+        if (at < first || at >= first + count)
+            continue;
+        memcpy(&value, bytes + (at - first) * width, width); /* little-endian */
+        out[number(picks, (unsigned)i)] = value;
+        got++;
+    }
+    return got;
+}

@@ -1,0 +1,394 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Does a sum move the weights (policy/causal.h)? Power on shards that optimizers train, and no proof for what
+ * is summed in the same places and moves nothing. Also the positions in which both are looked at.
+ */
+#include <check.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "optimizer.h"
+#include "policy/causal.h"
+#include "trace.h"
+
+#define UNITS 4u
+#define FOREIGN 0x1000u /* keys: place + 1 of the job's own; and of a sum beside it */
+
+/* ---- positions --------------------------------------------------------------------------------------- */
+
+START_TEST(test_positions)
+{
+    static const uint64_t lengths[] = {512, 513, 1000, 65537, 300000, 1048576, 2000003};
+
+    ck_assert_uint_eq(nb_picks_of(511), 0);
+    ck_assert_uint_eq(nb_picks_of(512), 256);
+    ck_assert_uint_eq(nb_picks_of(1 << 18), 1024);
+    ck_assert_uint_eq(nb_picks_of((uint64_t)1 << 40), NB_PICKS);
+    for (unsigned k = 0; k < sizeof(lengths) / sizeof(lengths[0]); k++) {
+        uint64_t n = lengths[k], at = 0, seed = k;
+        unsigned picks = nb_picks_of(n), got = 0, early = 0, above = 0;
+        uint32_t *values = malloc(n * 4), whole[NB_PICKS], pieces[NB_PICKS];
+        uint16_t *halves = malloc(n * 2);
+
+        for (uint64_t i = 0; i < n; i++) {
+            values[i] = (uint32_t)i;
+            halves[i] = (uint16_t)(i * 7);
+        }
+        memset(whole, 0xff, sizeof(whole));
+        memset(pieces, 0xff, sizeof(pieces));
+        ck_assert_uint_eq(nb_pick(4, values, n, picks, 0, n, whole), picks);
+        /* However the block is cut, each position is met once, and is the same one. */
+        while (at < n) {
+            uint64_t piece = 1 + rnd(&seed) % (n / 7);
+            if (piece > n - at)
+                piece = n - at;
+            got += nb_pick(4, values + at, n, picks, at, piece, pieces);
+            at += piece;
+        }
+        ck_assert_uint_eq(got, picks);
+        ck_assert(memcmp(whole, pieces, picks * 4) == 0);
+        /* One in each part; and the first eighth of the numbers is spread over all of them. */
+        for (unsigned i = 0; i < picks; i++) {
+            ck_assert_uint_lt(whole[i], n);
+            above += whole[i] >= n / 2;
+            early += i < picks / 8 && whole[i] >= n / 2;
+        }
+        ck_assert_uint_eq(above, picks / 2);
+        ck_assert_uint_eq(early, picks / 16);
+        /* Another width: the same positions. */
+        ck_assert_uint_eq(nb_pick(2, halves, n, picks, 0, n, pieces), picks);
+        for (unsigned i = 0; i < picks; i++)
+            ck_assert_uint_eq(pieces[i], (uint16_t)(whole[i] * 7));
+        free(values);
+        free(halves);
+    }
+}
+END_TEST
+
+/* ---- agreement --------------------------------------------------------------------------------------- */
+
+static void set(struct nb_signs *s, unsigned i, int sign)
+{
+    uint64_t bit = UINT64_C(1) << (i % 64);
+
+    s->negative[i / 64] |= sign < 0 ? bit : 0;
+    s->positive[i / 64] |= sign > 0 ? bit : 0;
+}
+
+/* Against the same by loops, over random planes; and of chance the standard deviation is 1. */
+START_TEST(test_agreement)
+{
+    uint64_t seed = 5;
+    double sum = 0, square = 0;
+
+    for (unsigned round = 0; round < 400; round++) {
+        struct nb_signs a = {{0}, {0}}, b = {{0}, {0}};
+        const unsigned most = round % 2 ? 1024 : NB_PICKS, one_sided = round % 3;
+        double n = 0, sg = 0, sd = 0, gg = 0, gd = 0, expected, var;
+        float z;
+
+        for (unsigned i = 0; i < NB_PICKS; i++) {
+            /* both lean to one side: what is common to all values is no agreement */
+            int g = (int)(rnd(&seed) % (3 + one_sided)) - 1, d = (int)(rnd(&seed) % (3 + one_sided)) - 1;
+            g = g > 1 ? 1 : g;
+            d = d > 1 ? 1 : d;
+            set(&a, i, g);
+            set(&b, i, d);
+            if (!d || n == most)
+                continue;
+            n++;
+            sg += g;
+            sd += d;
+            gg += g * g;
+            gd += g * d;
+        }
+        var = (gg - sg * sg / n) * (n - sd * sd / n);
+        expected = (gd - sg * sd / n) / sqrt(var) * sqrt(n);
+        z = nb_signs_agree(&a, &b, most);
+        ck_assert(fabs(z - expected) < 1e-3);
+        sum += z;
+        square += (double)z * z;
+    }
+    ck_assert(fabs(sum / 400) < 0.2);
+    ck_assert(fabs(sqrt(square / 400) - 1) < 0.12);
+}
+END_TEST
+
+START_TEST(test_signs)
+{
+    static const uint32_t raw[] = {0x3f80, 0xbf80, 0, 0x8000, 0x7f80, 0xff81, 0x0001, 0x8001};
+    struct nb_signs s;
+
+    nb_signs_of(NB_BF16, raw, 8, &s);
+    ck_assert_uint_eq(s.positive[0], 0x41);
+    ck_assert_uint_eq(s.negative[0], 0x82);
+    nb_signs_of(NB_F32, (const uint32_t[]){0x80000001u, 0x7f800000u, 1}, 3, &s);
+    ck_assert_uint_eq(s.positive[0], 4);
+    ck_assert_uint_eq(s.negative[0], 1);
+}
+END_TEST
+
+/* ---- jobs -------------------------------------------------------------------------------------------- */
+
+/* What is summed beside a job's gradients, in the same places. */
+enum foreign {
+    NOTHING,
+    NOISE,      /* activations: new every time */
+    RESIDUAL,   /* activations of the residual stream: much of them stays */
+    PARAMETERS, /* the weights themselves, negated or not */
+    NEGATED,
+    SQUARES,  /* of the gradients */
+    SHUFFLED, /* the gradients in another order */
+    LATE,     /* the change of the step before, as sums: it explains what has happened */
+};
+
+struct job {
+    enum optimizer optimizer;
+    float rate, coherence;
+    unsigned steps, drop; /* every layer is left out in so many of 100 steps */
+    enum foreign foreign;
+    int slots; /* the buffers' identity is known; else their place in the step is */
+};
+
+struct outcome {
+    unsigned proved_at; /* first step in which all units' keys are proved; 0: never */
+    unsigned foreign;   /* steps in which the foreign sum was proved */
+    unsigned held;      /* steps after the first proof of all in which all still were */
+    unsigned wrong;     /* keys that were proved for another unit */
+    float explained;
+};
+
+static void foreign_sum(enum foreign what, const struct shard *s, const float *before, uint64_t *seed,
+                        float *out)
+{
+    static float stream[SHARD];
+
+    for (unsigned i = 0; i < SHARD; i++) {
+        stream[i] = 0.98f * stream[i] + 0.2f * rnd_normal(seed);
+        switch (what) {
+        case NOISE: out[i] = rnd_normal(seed); break;
+        case RESIDUAL: out[i] = stream[i] - 40.0f * s->centre[i] + 0.5f * rnd_normal(seed); break;
+        case PARAMETERS: out[i] = s->master[i]; break;
+        case NEGATED: out[i] = -s->master[i]; break;
+        case SQUARES: out[i] = s->sum[i] * s->sum[i]; break;
+        case SHUFFLED: out[i] = s->sum[(i * 5 + 17) % SHARD]; break;
+        default: out[i] = -(s->master[i] - before[i]); break;
+        }
+    }
+}
+
+static void sum(struct nb_causal *f, uint64_t key, const float *values)
+{
+    const uint64_t keys[NB_CAUSAL_KEYS] = {key, 0};
+    static uint32_t raw[SHARD];
+    struct nb_signs signs;
+
+    shard_bits(values, SHARD, raw);
+    nb_signs_of(NB_F32, raw, SHARD, &signs);
+    nb_causal_sum(f, keys, &signs);
+}
+
+static struct outcome play(const struct job *job, uint64_t seed)
+{
+    struct nb_causal *f = nb_causal_create(SHARD);
+    struct shard *s = malloc(UNITS * sizeof(*s));
+    static float before[SHARD], beside[SHARD];
+    static uint32_t raw[SHARD];
+    struct outcome o = {0};
+
+    ck_assert(f && s);
+    for (unsigned u = 0; u < UNITS; u++)
+        shard_open(&s[u], job->optimizer, job->rate, seed * 100 + u);
+    memcpy(before, s[0].master, sizeof(before));
+    for (unsigned step = 1; step <= job->steps; step++) {
+        unsigned all = 0;
+        int dropped[UNITS];
+
+        for (unsigned u = 0; u < UNITS; u++) { /* forward */
+            shard_weights(&s[u], raw);
+            nb_causal_gather(f, 2, raw);
+            dropped[u] = rnd(&seed) % 100 < job->drop;
+        }
+        for (unsigned u = UNITS; u-- > 0;) { /* backward: gathered again, unchanged */
+            shard_weights(&s[u], raw);
+            nb_causal_gather(f, 2, raw);
+            if (dropped[u])
+                continue;
+            shard_gradient(&s[u], job->coherence);
+            sum(f, job->slots ? 1 + u : 1 + nb_causal_place(f), s[u].sum);
+        }
+        if (job->foreign != NOTHING) {
+            foreign_sum(job->foreign, &s[0], before, &seed, beside);
+            sum(f, FOREIGN, beside);
+        }
+        memcpy(before, s[0].master, sizeof(before));
+        for (unsigned u = 0; u < UNITS; u++)
+            if (!dropped[u])
+                shard_step(&s[u]);
+        for (unsigned u = 0; u < UNITS; u++) {
+            struct nb_causal_state state = nb_causal_state(f, 1 + u);
+            all += (unsigned)nb_causal_proved(f, 1 + u);
+            if (nb_causal_proved(f, 1 + u) && job->slots)
+                o.wrong += state.unit != (int)u;
+        }
+        if (all == UNITS && !o.proved_at)
+            o.proved_at = step;
+        o.held += o.proved_at && all == UNITS;
+        o.foreign += (unsigned)nb_causal_proved(f, FOREIGN);
+    }
+    o.explained = nb_causal_explained(f);
+    nb_causal_destroy(f);
+    free(s);
+    return o;
+}
+
+static const char *const name[OPT_COUNT] = {"AdamW", "SGD with momentum", "Lion", "Adafactor"};
+
+START_TEST(test_power)
+{
+    static const struct {
+        float rate, coherence;
+        unsigned within;
+    } at[] = {{0.02f, 0.02f, 20}, {0.005f, 0.02f, 20}, {0.0005f, 0.02f, 60}};
+
+    for (int o = 0; o < OPT_COUNT; o++)
+        for (unsigned r = 0; r < 3; r++)
+            for (int slots = 0; slots < 2; slots++) {
+                const struct job job = {.optimizer = (enum optimizer)o,
+                                        .rate = at[r].rate,
+                                        .coherence = at[r].coherence,
+                                        .steps = 90,
+                                        .slots = slots};
+                struct outcome out = play(&job, (uint64_t)(1 + o * 10) + r);
+
+                printf("  %-18s change %.4f: proved in step %u, held %u of %u, explained %.3f\n", name[o],
+                       at[r].rate, out.proved_at, out.held, out.proved_at ? 91 - out.proved_at : 0,
+                       out.explained);
+                ck_assert(out.proved_at && out.proved_at <= at[r].within);
+                ck_assert_uint_eq(out.held, 91 - out.proved_at);
+                ck_assert_uint_eq(out.wrong, 0);
+            }
+}
+END_TEST
+
+/* Layers are left out: their places in the step say nothing then, their identity does. */
+START_TEST(test_layer_drop)
+{
+    const struct job job = {
+        .optimizer = OPT_ADAMW, .rate = 0.005f, .coherence = 0.02f, .steps = 200, .drop = 10, .slots = 1};
+    struct outcome out = play(&job, 3);
+
+    ck_assert(out.proved_at && out.proved_at < 20);
+    ck_assert_uint_eq(out.held, 201 - out.proved_at);
+    ck_assert_uint_eq(out.wrong, 0);
+    ck_assert(out.explained > 0.98f);
+}
+END_TEST
+
+START_TEST(test_foreign)
+{
+    const struct job job = {.optimizer = (enum optimizer)(_i % OPT_COUNT),
+                            .rate = 0.005f,
+                            .coherence = 0.02f,
+                            .steps = 400,
+                            .foreign = (enum foreign)(NOISE + _i / OPT_COUNT),
+                            .slots = 1};
+    struct outcome out = play(&job, 11 + (uint64_t)_i);
+
+    ck_assert_msg(out.foreign == 0, "what moves no weights (%d beside %s) was proved in %u of 400 steps",
+                  _i / OPT_COUNT, name[job.optimizer], out.foreign);
+    ck_assert(out.proved_at && out.proved_at < 20);
+    ck_assert(out.explained < 0.9f); /* one sum of five is not */
+}
+END_TEST
+
+/* A key that goes on to another unit is doubted, and proved again of that; one whose sums end, forgotten. */
+START_TEST(test_doubt)
+{
+    struct nb_causal *f = nb_causal_create(SHARD);
+    struct shard *s = malloc(2 * sizeof(*s));
+    static uint32_t raw[SHARD];
+    unsigned doubted = 0, again = 0;
+
+    for (unsigned u = 0; u < 2; u++)
+        shard_open(&s[u], OPT_ADAMW, 0.005f, 40 + u);
+    for (unsigned step = 0; step < 400; step++) {
+        int swapped = step >= 60;
+        for (unsigned u = 0; u < 2; u++) {
+            shard_weights(&s[u], raw);
+            nb_causal_gather(f, 2, raw);
+        }
+        for (unsigned u = 0; u < 2; u++) {
+            shard_gradient(&s[u], 0.02f);
+            sum(f, 1 + (swapped ? 1 - u : u), s[u].sum);
+            if (step < 200)
+                shard_step(&s[u]); /* then they move no weights any more */
+        }
+        if (step == 59) {
+            ck_assert(nb_causal_proved(f, 1) && nb_causal_state(f, 1).unit == 0);
+            ck_assert(nb_causal_proved(f, 2) && nb_causal_state(f, 2).unit == 1);
+        }
+        if (swapped && !doubted && !nb_causal_proved(f, 1))
+            doubted = step;
+        if (doubted && !again && nb_causal_proved(f, 1))
+            again = step;
+    }
+    ck_assert(doubted && doubted < 70);
+    ck_assert(again && again < 100);
+    /* with 200 more steps than it takes, and nothing that moves */
+    for (unsigned i = 0; i < 100; i++)
+        sum(f, 1, s[0].sum);
+    ck_assert(!nb_causal_proved(f, 1));
+    ck_assert_uint_eq(nb_causal_units(f), 2);
+    nb_causal_destroy(f);
+    free(s);
+}
+END_TEST
+
+/* More keys and units than there is room for: the oldest make room, and nothing is proved by mistake. */
+START_TEST(test_many)
+{
+    struct nb_causal *f = nb_causal_create(256);
+    static float values[SHARD];
+    static uint32_t raw[SHARD];
+    uint64_t seed = 9;
+
+    for (unsigned round = 0; round < 6000; round++) {
+        for (unsigned i = 0; i < 256; i++) {
+            raw[i] = (uint32_t)rnd(&seed) & 0xffff;
+            values[i] = rnd_normal(&seed);
+        }
+        nb_causal_gather(f, 2, raw);
+        sum(f, 1 + round, values);
+        ck_assert(!nb_causal_proved(f, 1 + round));
+    }
+    nb_causal_destroy(f);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("causal");
+    TCase *tc = tcase_create("all");
+    SRunner *runner;
+    int failed;
+
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    tcase_set_timeout(tc, 3600);
+    tcase_add_test(tc, test_positions);
+    tcase_add_test(tc, test_agreement);
+    tcase_add_test(tc, test_signs);
+    tcase_add_test(tc, test_power);
+    tcase_add_test(tc, test_layer_drop);
+    tcase_add_loop_test(tc, test_foreign, 0, (LATE - NOISE + 1) * OPT_COUNT);
+    tcase_add_test(tc, test_doubt);
+    tcase_add_test(tc, test_many);
+    suite_add_tcase(suite, tc);
+    runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
