@@ -106,6 +106,7 @@
 #include "coll/watch.h"
 #include "coll/window.h"
 #include "coll/wire.h"
+#include "coll/witness.h"
 #include "device/device.h"
 #include "net/transport.h"
 #include "policy/comm_rules.h"
@@ -168,6 +169,7 @@ struct nb_coll_comm {
     struct nb_fair fair[NB_CLASS_COUNT]; /* but CONTROL is never held back */
     struct nb_tasks tasks;
     struct nb_records records;
+    struct nb_witnesses witnesses;
     struct nb_decisions decisions;
     struct nb_kill_switch kill_switch;
     struct nb_scratch scratch;

@@ -174,6 +174,11 @@ enum nb_dtype nb_op_info_dtype(const struct nb_op_info *f)
     return f->dtype;
 }
 
+const struct nb_job_call *nb_op_info_call(const struct nb_op_info *f)
+{
+    return &f->call;
+}
+
 struct nb_ef_slot *nb_op_info_slot(const struct nb_op_info *f, uint64_t *opno)
 {
     *opno = f->opno;
@@ -363,14 +368,17 @@ static void observe(const struct nb_coll_comm *comm, const struct nb_op *op, con
 }
 
 /* All but the error slot. */
-static void decide(struct nb_coll_comm *comm, struct nb_op_info *f)
+static void decide(struct nb_coll_comm *comm, struct nb_op *op, struct nb_op_info *f)
 {
     const struct nb_decision *v = &f->decision;
 
     f->settled = 1;
+    f->evidence.blind = !nb_witness_possible(comm);
     f->decision = nb_job_reduce(comm->decisions.job, f->number, f->announced, &f->call, f->redop,
                                 &f->evidence, f->geometry);
     f->report = report_of(comm, f);
+    if (op->func == NB_FUNC_REDUCE_SCATTER)
+        nb_witness_decided(op, v->gradient.key);
     if (f->codec != NB_CODEC_RAW) {
         if (v->gradient.changed)
             tell(comm, f, &v->gradient);
@@ -407,9 +415,9 @@ int nb_op_settle(struct nb_coll_comm *comm, struct nb_op *op)
     if (!f || (f->settled && !f->wants_slot))
         return 1;
     if (!f->settled) {
-        if (nb_gather_under_way(&comm->gather)) /* what they show has to be known */
-            return 0;
-        decide(comm, f);
+        if (nb_gather_under_way(&comm->gather) || nb_witness_pending(comm, op->opno))
+            return 0; /* what they show has to be known */
+        decide(comm, op, f);
     }
     if (f->wants_slot && !take_slot(comm, f))
         return 0;
@@ -467,6 +475,7 @@ void nb_op_gathered(struct nb_coll_comm *comm, struct nb_op *op)
     const struct nb_op_info *f = op->info;
     int64_t unit = op->like && op->outcome != NB_REF_NEW ? (int64_t)op->like->slot : -1;
 
+    nb_witness_gathered(comm, op, !op->like || op->changed);
     nb_job_gather(comm->decisions.job, f->number, f->announced, &f->call, &f->evidence, unit, op->changed);
     if (op->like && op->changed)
         mark_step(comm, op);

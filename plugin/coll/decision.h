@@ -83,6 +83,8 @@ void nb_op_info_shape(struct nb_op_info *f, uint64_t values, uint32_t blocks, ui
 /* All-gathers: the codec that settings, type and size allow. Types that are coded: how values are read. */
 enum nb_codec nb_op_info_codec(const struct nb_op_info *f);
 enum nb_dtype nb_op_info_dtype(const struct nb_op_info *f);
+/* The call that it is. */
+const struct nb_job_call *nb_op_info_call(const struct nb_op_info *f);
 /* Settled reductions: the error slot that they carry on, or NULL, and the number of the operation that holds
  * it. */
 struct nb_ef_slot *nb_op_info_slot(const struct nb_op_info *f, uint64_t *opno);

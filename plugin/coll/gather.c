@@ -340,6 +340,8 @@ static int finished(struct nb_coll_comm *comm, struct nb_task *t)
     if (t->unit)
         t->unit->left--;
     comm->gather.tasks--;
+    nb_witness_block(comm, t->op, nb_op_info_call(t->op->info), t->values,
+                     t->segment.off - (uint64_t)comm->rank * t->op->block, t->bytes);
     t->op->gathered += t->bytes;
     if (t->op->gathered == t->op->block)
         nb_op_gathered(comm, t->op);

@@ -16,6 +16,7 @@
 #include "state/reference.h"
 
 struct nb_op_info;
+struct nb_witness;
 
 #define NB_OPS 512u /* more than windows (window.h), so that an operation outlives its last window */
 /* Shorter segments (slivers that a window boundary cuts off) are not worth a quantizer's header. */
@@ -30,6 +31,7 @@ struct nb_op {
     uint64_t block; /* bytes per rank (all-reduce: bytes of the window) */
     /* From here on the engine thread's. */
     int begun;
+    struct nb_witness *witness; /* witness.h; NULL: none */
     const struct nb_schedule_ops *schedule;
     enum nb_codec codec;     /* all-gather: ULP, DELTA4, INT8 or raw */
     struct nb_op_info *info; /* NULL: an all-reduce window of which nothing is certain */

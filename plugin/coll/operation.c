@@ -328,6 +328,8 @@ void nb_op_begin(struct nb_coll_comm *comm, struct nb_coll_req *win)
     if (op->func == NB_FUNC_REDUCE_SCATTER) {
         nb_op_info_shape(op->info, op->block / op->value, (uint32_t)comm->nnodes, 0);
         nb_op_info_look(comm, op->info, win->send, win->bytes);
+        if (nb_op_info_codec(op->info) != NB_CODEC_RAW)
+            nb_witness_sum(comm, op, nb_op_info_call(op->info));
     }
     op->codec = nb_op_info_codec(op->info);
 }

@@ -76,6 +76,7 @@ struct nb_coll_comm *nb_setup_comm(struct nb_context *ctx, int dev, uint64_t com
     pthread_mutex_init(&comm->progress_lock, NULL);
     init_closing(comm);
     comm->win = calloc(NB_WINDOWS, sizeof(*comm->win));
+    nb_witnesses_init(&comm->witnesses);
     comm->submit.ops = calloc(NB_OPS, sizeof(*comm->submit.ops));
     comm->peer = calloc((size_t)nnodes, sizeof(*comm->peer));
     comm->shadow = comm->ctx->params->shadow;
@@ -101,6 +102,7 @@ void nb_setup_free(struct nb_coll_comm *comm)
     nb_staging_destroy(comm);
     nb_refs_destroy(comm->refs);
     nb_records_destroy(comm);
+    nb_witnesses_destroy(comm);
     nb_decisions_destroy(comm);
     free(comm->win);
     free(comm->submit.ops);

@@ -22,6 +22,7 @@ static void finish(struct nb_coll_comm *comm, struct nb_coll_req *win)
     nb_pace_moved(comm);
     if (win->rx_left || win->tx_left || win->tasks_in_flight || nb_device_failed(comm))
         return;
+    nb_witness_window(comm, win);
     /* Before NCCL learns of it: a finished window may be used again at once, but never while an older one is
      * open. */
     while (comm->oldest < comm->begun) {
@@ -30,8 +31,10 @@ static void finish(struct nb_coll_comm *comm, struct nb_coll_req *win)
             break;
         if (first->op->schedule->finished)
             first->op->schedule->finished(comm, first);
+        nb_witness_passed(comm, first);
         comm->oldest++;
     }
+    nb_witness_advance(comm);
     if (comm->oldest == comm->begun)
         nb_pace_idle(comm);
     atomic_fetch_add_explicit(&comm->finished, 1, memory_order_relaxed);

@@ -137,6 +137,10 @@ struct nb_device_ops {
                        float *out);
     unsigned (*profile)(struct nb_device *dev, enum nb_dtype type, const void *src, size_t n, unsigned groups,
                         float *out);
+    /* nb_pick of codec/pick.h, of values of a window that is finished. NULL: this processor has no way to look
+     * at them that nobody waits for. */
+    unsigned (*pick)(struct nb_device *dev, size_t width, const void *src, uint64_t n, unsigned picks,
+                     uint64_t first, uint64_t count, uint32_t *out);
 };
 
 /* Host memory, C codecs: one constant instance for everyone, since it holds nothing; closing it does nothing.

@@ -8,6 +8,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "codec/pick.h"
 #include "device/device.h"
 #include "device/evidence.h"
 #include "device/exact.h"
@@ -153,6 +154,13 @@ static ssize_t host_poll(struct nb_device *dev, struct nb_work *work)
     return -EINVAL;
 }
 
+static unsigned host_pick(struct nb_device *dev, size_t width, const void *src, uint64_t n, unsigned picks,
+                          uint64_t first, uint64_t count, uint32_t *out)
+{
+    (void)dev;
+    return nb_pick(width, src, n, picks, first, count, out);
+}
+
 static const struct nb_device_ops host_ops = {
     .name = "host",
     .quiesce = host_nothing,
@@ -174,6 +182,7 @@ static const struct nb_device_ops host_ops = {
     .likeness = host_likeness,
     .sample = host_sample,
     .profile = host_profile,
+    .pick = host_pick,
 };
 
 struct nb_device *nb_host_device(void)

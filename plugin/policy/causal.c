@@ -8,7 +8,7 @@
 
 #define CHANGED_MOST 1024u /* positions that count: beyond, structure in the data outweighs chance */
 #define CHANGED_LEAST 8u
-#define DECAY 0.97f    /* of running sums, each time that a pair meets */
+#define DECAY 0.99f    /* of running sums, each time that a pair meets */
 #define STEPS_LEAST 3u /* meetings before a proof */
 #define KEEP_Z 4.0f    /* a proof stands until its sums fall below */
 #define KEEP_D 2.0f
@@ -17,10 +17,12 @@
 #define LOST 0.25f        /* the last few may not be below this part of it */
 #define RENEW_WITHIN 256u /* sums of the key */
 #define NEAR 64           /* steps of the bit pattern: half a binade of BF16 */
-#define NEAR_SHARE 0.9f
-#define LOOK_FIRST 64u  /* positions by which units are told apart quickly */
-#define UNIT_LIFE 4096u /* events of the field */
-#define CLEAR_Z 5.0f    /* one meeting that needs no others */
+#define NEAR_SHARE 0.9f   /* of the positions of one block and the next version of it */
+#define NEAR_LEAST 0.6f   /* or so many, */
+#define NEAR_MARGIN 0.2f  /* and so many more than of any other */
+#define LOOK_FIRST 64u    /* positions by which units are told apart quickly */
+#define UNIT_LIFE 4096u   /* events of the field */
+#define CLEAR_Z 5.0f      /* one meeting that needs no others */
 #define CLEAR_MARGIN 3.0f
 #define CLEAR_D 2.0f
 #define EXPLAINED_FROM 128u
@@ -255,25 +257,28 @@ static int new_unit(struct nb_causal *f)
 }
 
 /* The unit whose next version this is, a new one, or -1. Blocks come in turn, so the one behind the last found
- * is tried first; the most similar one wins. */
+ * is tried first. Blocks that have nothing in common are near in about a fifth of the positions; of one that is
+ * trained hard small weights move far in a step, and then it has to be nearer than any other unit. */
 static int unit_of(struct nb_causal *f, size_t width, const int32_t *value)
 {
     const unsigned first = f->positions < LOOK_FIRST ? f->positions : LOOK_FIRST;
-    float most = NEAR_SHARE;
+    float most = 0.0f, second = 0.0f;
     int best = -1;
 
     for (unsigned i = 0; i < f->units && most < 1.0f; i++) {
         unsigned u = (f->hint + i) % f->units;
-        float near;
-        if (nearness(f->unit[u].value, value, width, first) < NEAR_SHARE - 0.1f)
-            continue;
-        near = nearness(f->unit[u].value, value, width, f->positions);
-        if (near >= most) {
+        float near = nearness(f->unit[u].value, value, width, first);
+        if (near >= NEAR_LEAST - 0.2f)
+            near = nearness(f->unit[u].value, value, width, f->positions);
+        if (near > most) {
+            second = most;
             most = near;
             best = (int)u;
+        } else if (near > second) {
+            second = near;
         }
     }
-    if (best >= 0) {
+    if (best >= 0 && (most >= NEAR_SHARE || (most >= NEAR_LEAST && most - second >= NEAR_MARGIN))) {
         f->hint = (unsigned)best + 1;
         return best;
     }

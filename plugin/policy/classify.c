@@ -6,6 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/nccl_names.h"
+#include "policy/content.h"
+#include "policy/fields.h"
+#include "policy/policy.h"
 #include "policy/sample_book.h"
 #include "policy/units.h" /* hash chains */
 
@@ -26,6 +30,9 @@
 #define SUM_STEPS 3u /* steps in a row that must add up */
 #define LINKED_LEAST 8u
 #define MAX_MICRO_BATCHES 64u
+#define MET 8u           /* steps after which what is known of a buffer counts more than its place */
+#define EXPLAINED 0.995f /* share of a field's sums: then those that nothing names may be coded, too */
+#define CHANGES_TOLD 16u /* of a signature's verdict, for the log */
 
 struct evidence_key { /* buffer of an all-reduce */
     uint32_t sig, chain;
@@ -71,7 +78,9 @@ struct class_sig {
     uint64_t step;                            /* + 1, of its communicator, when last seen */
     uint32_t steps_in_sum;                    /* steps in a row it was in while they added up */
     int weights;                              /* gather: weight-like */
-    int once;                                 /* all-reduce: its buffers come once a step */
+    unsigned told;                            /* changes of its verdict */
+    struct nb_content content;
+    int once; /* all-reduce: its buffers come once a step */
     enum nb_class_kind kind;
     enum nb_class_reason reason, evidence;
     struct nb_book book;
@@ -91,9 +100,11 @@ struct nb_classify {
     uint64_t weight_steps; /* of the process: the most of any communicator */
     int known_by_weights;  /* some communicator's gradients are known by the weights it gathers */
     struct {
-        uint64_t recv, count;
+        uint64_t recv, count; /* of a rank */
+        ncclDataType_t type;
     } recent_rs[RECENT_RS];
     uint32_t recent_at;
+    struct nb_fields fields;
 };
 
 const char *nb_class_reason_text(enum nb_class_reason reason)
@@ -101,11 +112,14 @@ const char *nb_class_reason_text(enum nb_class_reason reason)
     static const char *const text[NB_WHY_COUNT] = {
         [NB_WHY_YOUNG] = "too few calls seen yet",
         [NB_WHY_NO_EVIDENCE] = "nothing shows that it is a gradient",
-        [NB_WHY_WEIGHTS] = "weights of this size are gathered on this communicator",
+        [NB_WHY_MOVES] = "the gathered weights follow its sums",
         [NB_WHY_SUM] = "what a step reduces adds up to the weights it gathers",
         [NB_WHY_AFTER_RS] = "it sums the result of a reduce_scatter",
         [NB_WHY_ONCE] = "its buffers come once a step",
         [NB_WHY_STEADY] = "its content hardly changes from call to call",
+        [NB_WHY_ONE_SIGN] = "its values have one sign",
+        [NB_WHY_INTEGERS] = "its values are integers",
+        [NB_WHY_BLIND] = "its sums are in memory that this device cannot look at yet",
         [NB_WHY_USER_YES] = "NIBBLE_GRAD says so",
         [NB_WHY_USER_NO] = "NIBBLE_GRAD excludes it",
         [NB_WHY_TYPE] = "it is not a sum of float32, bfloat16 or float16",
@@ -143,6 +157,7 @@ void nb_classify_destroy(struct nb_classify *c)
     free(c->keys);
     nb_chains_free(&c->sig_chains);
     nb_chains_free(&c->key_chains);
+    nb_fields_clear(&c->fields);
     free(c);
 }
 
@@ -253,7 +268,7 @@ static struct evidence_key *key_of(struct nb_classify *c, uint32_t sig, uint64_t
 
 static int by_weights(const struct class_sig *s)
 {
-    return s->evidence == NB_WHY_WEIGHTS || s->evidence == NB_WHY_SUM || s->evidence == NB_WHY_AFTER_RS;
+    return s->evidence == NB_WHY_MOVES || s->evidence == NB_WHY_SUM || s->evidence == NB_WHY_AFTER_RS;
 }
 
 void nb_classify_forget(struct nb_classify *c, uint64_t comm)
@@ -264,9 +279,34 @@ void nb_classify_forget(struct nb_classify *c, uint64_t comm)
     for (struct class_comm *m = c->comms; m < c->comms + COMMS; m++)
         if (m->taken && m->comm == comm)
             m->taken = 0;
+    nb_fields_forget(&c->fields, comm);
     c->known_by_weights = 0;
     for (uint32_t i = 0; i < c->used && !c->known_by_weights; i++)
         c->known_by_weights = c->sigs[i].taken && by_weights(&c->sigs[i]);
+}
+
+/* The field of the operation's blocks, or NULL. */
+static struct nb_causal *field_of(struct nb_classify *c, const struct nb_class_op *op)
+{
+    const uint64_t values = op->nranks ? op->count / op->nranks : 0;
+    uint64_t n;
+    size_t width;
+
+    if (op->func == NB_FUNC_REDUCE_SCATTER)
+        return nb_field_get(&c->fields, op->comm, values, 0);
+    return op->func == NB_FUNC_ALL_GATHER
+               ? nb_field_of_bytes(&c->fields, op->comm, op->type, values * nb_nccl_type_size(op->type), &n,
+                                   &width)
+               : NULL;
+}
+
+/* Reductions and gathers of one size, whose weights change: there the weights themselves say what the sums are,
+ * and what the others add up to says nothing of these. */
+static int is_followed(struct nb_classify *c, const struct nb_class_op *op)
+{
+    const struct nb_causal *field = field_of(c, op);
+
+    return field && nb_causal_units(field);
 }
 
 /* ---- calls and gathers ----------------------------------------------------------------------------------
@@ -286,12 +326,13 @@ void nb_classify_call(struct nb_classify *c, const struct nb_class_op *op)
     s->announced++;
     if (op->func == NB_FUNC_REDUCE_SCATTER && is_float_sum(op)) {
         c->recent_rs[c->recent_at].recv = op->recv;
-        c->recent_rs[c->recent_at].count = op->count;
+        c->recent_rs[c->recent_at].count = op->nranks ? op->count / op->nranks : op->count;
+        c->recent_rs[c->recent_at].type = op->type;
         c->recent_at = (c->recent_at + 1) % RECENT_RS;
     } else if (op->func == NB_FUNC_ALL_REDUCE && op->count >= LARGE) {
         for (unsigned i = 0; i < RECENT_RS; i++) {
-            if (!c->recent_rs[i].count || c->recent_rs[i].recv != op->send ||
-                c->recent_rs[i].count < op->count)
+            if (c->recent_rs[i].count != op->count || c->recent_rs[i].recv != op->send ||
+                c->recent_rs[i].type != op->type)
                 continue;
             s->linked++;
             c->recent_rs[i].count = 0; /* one reduce-scatter proves one all-reduce */
@@ -308,7 +349,8 @@ static void end_step(struct nb_classify *c, struct class_comm *m)
     int adds_up = 0;
 
     /* Reduce-scatters: nearly all that is gathered are weights, and no more is reduced than that. */
-    if (m->scattered && m->weights * 10 >= m->gathered * 9 && m->scattered <= m->weights + slack)
+    if (m->scattered && m->weights * 10 >= m->gathered * 9 && m->scattered <= m->weights + slack &&
+        m->scattered < 2 * m->weights)
         m->scatter_adds_up++;
     else
         m->scatter_adds_up = 0;
@@ -348,27 +390,16 @@ void nb_classify_gather(struct nb_classify *c, const struct nb_class_op *op, con
     }
     if (op->count >= LARGE) {
         m->operations++;
-        m->gathered += op->count;
-        if (look.found && s->weights)
-            m->weights += op->count;
+        if (!is_followed(c, op)) {
+            m->gathered += op->count;
+            if (look.found && s->weights)
+                m->weights += op->count;
+        }
     }
 }
 
 /* ---- reductions ------------------------------------------------------------------------------------------
  */
-
-/* Does the communicator gather weights of this many elements? */
-static int gathers_weights(const struct nb_classify *c, uint64_t comm, uint64_t count)
-{
-    for (uint32_t i = 0; i < c->used; i++) {
-        const struct class_sig *g = &c->sigs[i];
-        int bytes = g->type == ncclInt8 || g->type == ncclUint8;
-        if (g->taken && g->weights && g->comm == comm && g->func == NB_FUNC_ALL_GATHER &&
-            (g->count == count || (bytes && (g->count == 2 * count || g->count == 4 * count))))
-            return 1;
-    }
-    return 0;
-}
 
 /* It has been missed for longer than usual: for instance, a bucket of DDP's first step. */
 static int is_past(const struct class_comm *m, const struct class_sig *s)
@@ -457,15 +488,40 @@ static void watch_buffer(struct nb_classify *c, struct class_comm *m, struct cla
     k->own = s->calls;
 }
 
+/* The names under which the sum's field knows the buffer of a reduce-scatter: by its place in the step, and by
+ * what identity says. */
+static void name_keys(const struct nb_class_op *op, struct nb_causal *field, uint64_t key[NB_CAUSAL_KEYS])
+{
+    const uint64_t signature = nb_mix(op->count, (uint64_t)op->type + 1);
+
+    key[0] = nb_mix(signature, nb_causal_place(field)) | 1;
+    key[1] = op->buffer ? nb_mix(~signature, op->buffer) | 1 : 0;
+}
+
+/* Do the weights follow the sums of this very buffer? */
+static int moves(const struct nb_causal *field, const uint64_t key[NB_CAUSAL_KEYS])
+{
+    if (key[1] && nb_causal_state(field, key[1]).steps >= MET)
+        return nb_causal_proved(field, key[1]);
+    return nb_causal_proved(field, key[0]) || nb_causal_explained(field) >= EXPLAINED;
+}
+
 static enum nb_class_reason evidence_for(struct nb_classify *c, const struct class_comm *m,
-                                         struct class_sig *s)
+                                         struct class_sig *s, const struct nb_class_op *op,
+                                         uint64_t key[NB_CAUSAL_KEYS])
 {
     if (s->func == NB_FUNC_REDUCE_SCATTER) {
-        if (s->evidence == NB_WHY_WEIGHTS)
-            return s->evidence;
-        if (s->sampled % 16 == 0 && gathers_weights(c, s->comm, s->count))
-            return s->evidence = NB_WHY_WEIGHTS;
-        return m->scatter_adds_up >= SUM_STEPS ? NB_WHY_SUM : s->evidence;
+        struct nb_causal *field =
+            op->blind || !op->nranks ? NULL : nb_field_get(&c->fields, op->comm, op->count / op->nranks, 1);
+        if (field)
+            name_keys(op, field, key);
+        if (field && moves(field, key))
+            return NB_WHY_MOVES;
+        if (op->blind || (field && nb_causal_units(field)))
+            return NB_WHY_YOUNG;
+        if (m->scatter_adds_up >= SUM_STEPS)
+            return NB_WHY_SUM;
+        return s->evidence == NB_WHY_SUM ? NB_WHY_SUM : NB_WHY_YOUNG;
     }
     if (s->linked >= LINKED_LEAST && s->linked * 10 >= s->announced * 9)
         return NB_WHY_AFTER_RS;
@@ -480,27 +536,37 @@ static enum nb_class_reason evidence_for(struct nb_classify *c, const struct cla
     return s->evidence;
 }
 
-static void settle(struct nb_classify *c, const struct class_comm *m, struct class_sig *s)
+/* What its content says against it, or NB_WHY_YOUNG. */
+static enum nb_class_reason veto(const struct class_sig *s)
+{
+    if (s->last_steady && s->sampled - s->last_steady < STEADY_LIFE)
+        return NB_WHY_STEADY;
+    if (nb_content_one_sign(&s->content))
+        return NB_WHY_ONE_SIGN;
+    return nb_content_integers(&s->content) ? NB_WHY_INTEGERS : NB_WHY_YOUNG;
+}
+
+static void settle(struct nb_classify *c, const struct class_comm *m, struct class_sig *s,
+                   const struct nb_class_op *op, uint64_t key[NB_CAUSAL_KEYS])
 {
     enum nb_grad_word word = nb_grad_rules_ask(&c->rules, s->func, s->type, s->count, s->nranks);
+    enum nb_class_reason against = veto(s);
 
+    s->evidence = evidence_for(c, m, s, op, key);
+    if (by_weights(s))
+        c->known_by_weights = 1;
     if (word != NB_GRAD_SILENT) {
         s->kind = word == NB_GRAD_YES ? NB_CLASS_GRADIENT : NB_CLASS_OTHER;
         s->reason = word == NB_GRAD_YES ? NB_WHY_USER_YES : NB_WHY_USER_NO;
-        return;
-    }
-    s->evidence = evidence_for(c, m, s);
-    if (by_weights(s))
-        c->known_by_weights = 1;
-    if (s->sampled < NB_CLASSIFY_CALLS) {
+    } else if (s->sampled < NB_CLASSIFY_CALLS) {
         s->kind = NB_CLASS_UNKNOWN;
         s->reason = NB_WHY_YOUNG;
-    } else if (s->last_steady && s->sampled - s->last_steady < STEADY_LIFE) {
+    } else if (against != NB_WHY_YOUNG) {
         s->kind = NB_CLASS_OTHER;
-        s->reason = NB_WHY_STEADY;
+        s->reason = against;
     } else {
         s->kind = s->evidence == NB_WHY_YOUNG ? NB_CLASS_UNKNOWN : NB_CLASS_GRADIENT;
-        s->reason = s->evidence == NB_WHY_YOUNG ? NB_WHY_NO_EVIDENCE : s->evidence;
+        s->reason = s->evidence != NB_WHY_YOUNG ? s->evidence : op->blind ? NB_WHY_BLIND : NB_WHY_NO_EVIDENCE;
     }
 }
 
@@ -513,6 +579,7 @@ struct nb_class_decision nb_classify_reduce(struct nb_classify *c, const struct 
     struct class_comm *m;
     struct class_sig *s;
     struct nb_look look;
+    enum nb_dtype dtype;
 
     if (!is_float_sum(op) || op->func == NB_FUNC_ALL_GATHER)
         return d;
@@ -522,6 +589,8 @@ struct nb_class_decision nb_classify_reduce(struct nb_classify *c, const struct 
     reason = s->reason;
     s->calls++;
     look = nb_book_look(&s->book, samples, n);
+    if (samples && !nb_policy_dtype(op->type, &dtype))
+        nb_content_note(&s->content, dtype, samples, n);
     if (look.varies) {
         s->sampled++;
         if (look.found && s->sampled >= STEADY_FROM)
@@ -532,7 +601,7 @@ struct nb_class_decision nb_classify_reduce(struct nb_classify *c, const struct 
     if (op->count >= LARGE) {
         m->operations++;
         if (op->func == NB_FUNC_REDUCE_SCATTER)
-            m->scattered += op->count;
+            m->scattered += is_followed(c, op) ? 0 : op->count;
         else
             m->reduced += op->count;
         s->bursts += m->last != s;
@@ -546,13 +615,46 @@ struct nb_class_decision nb_classify_reduce(struct nb_classify *c, const struct 
     s->step = m->weight_steps + 1;
     if (op->func == NB_FUNC_ALL_REDUCE)
         watch_buffer(c, m, s, op);
-    settle(c, m, s);
+    settle(c, m, s, op, d.key);
     d.kind = s->kind;
     d.reason = s->reason;
-    d.changed = s->kind != kind || s->reason != reason;
+    d.changed = (s->kind != kind || s->reason != reason) && s->told < CHANGES_TOLD;
+    s->told += (unsigned)d.changed;
     d.step = steps_of(c, m, s);
     d.warmup = d.kind == NB_CLASS_GRADIENT && d.step < c->warmup;
     return d;
+}
+
+void nb_classify_sum(struct nb_classify *c, const struct nb_class_op *op, const uint64_t key[NB_CAUSAL_KEYS],
+                     const uint32_t *raw, unsigned picks)
+{
+    struct nb_causal *field = field_of(c, op);
+    struct nb_signs signs;
+    enum nb_dtype dtype;
+
+    if (!field || !key[0] || picks != nb_causal_positions(field) || nb_policy_dtype(op->type, &dtype))
+        return;
+    nb_signs_of(dtype, raw, picks, &signs);
+    nb_causal_sum(field, key, &signs);
+}
+
+uint64_t nb_classify_shard(struct nb_classify *c, uint64_t comm, ncclDataType_t type, uint64_t bytes,
+                           size_t *width)
+{
+    uint64_t values = 0;
+
+    return nb_field_of_bytes(&c->fields, comm, type, bytes, &values, width) ? values : 0;
+}
+
+void nb_classify_weights(struct nb_classify *c, uint64_t comm, ncclDataType_t type, uint64_t bytes,
+                         const uint32_t *raw)
+{
+    uint64_t values;
+    size_t width;
+    struct nb_causal *field = nb_field_of_bytes(&c->fields, comm, type, bytes, &values, &width);
+
+    if (field)
+        nb_causal_gather(field, width, raw);
 }
 
 int nb_classify_text(const struct nb_class_op *op, const struct nb_class_decision *d, char *buf, size_t cap)

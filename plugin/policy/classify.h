@@ -4,20 +4,23 @@
  * are averaged, activations and statistics are summed too, and 4 bits would ruin them. So every signature
  * (communicator, function, type, elements of the whole vector) is raw until there is positive evidence:
  *
- * - A reduce-scatter, when the same communicator gathers the same number of elements and what it gathers are
- *   weights; or (ZeRO-3, which groups tensors differently) when nearly all that it gathers are weights and a
- *   step reduces no more than that.
- * - An all-reduce, when it sums the result of a reduce-scatter just before it (HSDP); or when its buffers
+ * - A reduce-scatter, when the weights that are gathered on the same communicator follow its sums
+ *   (policy/causal.h): proved for the buffer at hand, not for its signature; or, where no weights of its size
+ *   are gathered (ZeRO-3, which groups tensors differently), when nearly all that the communicator gathers
+ *   besides are weights and a step reduces no more than that.
+ * - An all-reduce, when it sums the very result of a reduce-scatter just before it (HSDP); or when its buffers
  *   come exactly once a step (DDP); or when all that is reduced in a step is all that is then gathered
  *   (ZeRO-1 and 2).
- * - Never, when its own content hardly changes from call to call: weights, moving averages, codebooks.
+ * - Never, when its own content hardly changes from call to call: weights, moving averages, codebooks; when
+ *   its values have one sign: squares, counts; when they are integers: histograms, counts.
  *
  * Weights are known by samples: the same block comes again and again with a correlation of 0.999 or more, and
  * has changed a little at least three times. (Unchanged is not enough: recomputed activations are gathered
  * twice.) Gradients correlate up to 0.998 in the first thirty steps and -0.2 to 0.4 later, hence nothing is
  * decided before fifty calls with samples, nor quantized in the communicator's warm-up steps.
  *
- * The module is pure: no input or output, no locks, no memory after creation; the caller serialises.
+ * The module is pure: no input or output, no locks, and after creation no memory but that of policy/causal.h;
+ * the caller serialises.
  */
 #ifndef NIBBLE_POLICY_CLASSIFY_H
 #define NIBBLE_POLICY_CLASSIFY_H
@@ -27,6 +30,7 @@
 
 #include "base/func.h"
 #include "nibble/nccl_types.h"
+#include "policy/causal.h"
 #include "policy/grad_rules.h"
 
 #define NB_CLASSIFY_SAMPLES 64u /* kept of the samples given */
@@ -37,11 +41,14 @@ enum nb_class_kind { NB_CLASS_UNKNOWN = 0, NB_CLASS_GRADIENT, NB_CLASS_OTHER };
 enum nb_class_reason {
     NB_WHY_YOUNG = 0,   /* too few calls or steps */
     NB_WHY_NO_EVIDENCE, /* enough calls, but nothing says that it is a gradient */
-    NB_WHY_WEIGHTS,     /* weights of this size are gathered */
+    NB_WHY_MOVES,       /* the weights that are gathered follow its sums */
     NB_WHY_SUM,         /* the step's reductions add up to the weights gathered */
     NB_WHY_AFTER_RS,    /* sums the result of a reduce-scatter */
     NB_WHY_ONCE,        /* its buffer comes once a step */
     NB_WHY_STEADY,      /* never: its content hardly changes */
+    NB_WHY_ONE_SIGN,    /* never: hardly a value has the other sign */
+    NB_WHY_INTEGERS,    /* never: its values are integers */
+    NB_WHY_BLIND,       /* the device cannot show its sums, so nothing can be proved */
     NB_WHY_USER_YES,    /* NIBBLE_GRAD */
     NB_WHY_USER_NO,
     NB_WHY_TYPE, /* not a sum of FP32, BF16 or FP16 */
@@ -67,7 +74,9 @@ struct nb_class_op {
     ncclRedOp_t op;
     uint64_t count; /* elements of the whole vector */
     uint64_t send, recv;
-    uint64_t call; /* number of the call, counted over all communicators; 0: the last one that was told */
+    uint64_t call;   /* number of the call, counted over all communicators; 0: the last one that was told */
+    uint64_t buffer; /* which buffer it is thought to continue, from 1 on; 0: unknown */
+    int blind;       /* reduce-scatter: its sum will not be told (nb_classify_sum) */
 };
 
 /* A call of the job in call order, all communicators, single-node ones too; it must precede the functions
@@ -82,15 +91,28 @@ void nb_classify_gather(struct nb_classify *c, const struct nb_class_op *op, con
 struct nb_class_decision {
     enum nb_class_kind kind; /* gradient: may be quantized */
     enum nb_class_reason reason;
-    int changed;   /* kind or reason is not what it was at the call before: worth a log line */
-    int warmup;    /* 1: a gradient, but the communicator is in its warm-up: raw */
-    uint64_t step; /* of the communicator */
+    int changed;                  /* kind or reason is not what it was at the call before: worth a log line */
+    int warmup;                   /* 1: a gradient, but the communicator is in its warm-up: raw */
+    uint64_t step;                /* of the communicator */
+    uint64_t key[NB_CAUSAL_KEYS]; /* reduce-scatter: for nb_classify_sum */
 };
 
 /* A reduction of `op` begins; samples as above, of its own contribution. What to do with this very operation.
  */
 struct nb_class_decision nb_classify_reduce(struct nb_classify *c, const struct nb_class_op *op,
                                             const float *samples, unsigned n);
+
+/* The sum of a reduce-scatter that was decided on has been delivered here; in the order of operations, before
+ * the gathers that follow. key: as decided. raw: its values at the `picks` positions (codec/pick.h). */
+void nb_classify_sum(struct nb_classify *c, const struct nb_class_op *op, const uint64_t key[NB_CAUSAL_KEYS],
+                     const uint32_t *raw, unsigned picks);
+/* A rank's block of `bytes` bytes that is gathered, of a type as for nb_classify_gather: the number of values it has as a shard whose sums are
+ * looked at, and their width in bytes. 0: it is none. */
+uint64_t nb_classify_shard(struct nb_classify *c, uint64_t comm, ncclDataType_t type, uint64_t bytes,
+                           size_t *width);
+/* Such a block has been gathered: its values at the positions; in the order of operations. */
+void nb_classify_weights(struct nb_classify *c, uint64_t comm, ncclDataType_t type, uint64_t bytes,
+                         const uint32_t *raw);
 
 /* One line on the decision, and the rule for NIBBLE_GRAD that would change it. Returns as snprintf. */
 int nb_classify_text(const struct nb_class_op *op, const struct nb_class_decision *d, char *buf, size_t cap);

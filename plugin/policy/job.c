@@ -324,15 +324,17 @@ struct nb_decision nb_job_reduce(struct nb_job *job, uint64_t number, int announ
                                  const struct nb_job_call *call, ncclRedOp_t op, const struct nb_evidence *ev,
                                  uint64_t geometry)
 {
-    const struct nb_class_op what = class_op(call, number, op);
+    struct nb_class_op what = class_op(call, number, op);
     const struct nb_profile profile = {.value = ev->profile, .known = ev->groups, .span = ev->span};
     struct nb_decision v = {.identity = {.slot = -1, .reason = NB_ID_UNPREDICTED}};
 
     pthread_mutex_lock(&job->mind_lock);
     number = number_of(job, number, announced, call);
-    v.gradient = nb_classify_reduce(job->classify, &what, ev->sample, ev->samples);
     if (number != UINT64_MAX)
         v.identity = nb_identity_reduce(job->identity, number, ev->groups ? &profile : NULL, geometry);
+    what.buffer = (uint64_t)(v.identity.slot + 1);
+    what.blind = ev->blind;
+    v.gradient = nb_classify_reduce(job->classify, &what, ev->sample, ev->samples);
     pthread_mutex_unlock(&job->mind_lock);
     return v;
 }
@@ -348,6 +350,33 @@ void nb_job_gather(struct nb_job *job, uint64_t number, int announced, const str
         nb_classify_gather(job->classify, &what, ev->sample, ev->samples);
     if (number != UINT64_MAX)
         nb_identity_gather(job->identity, number, unit, changed);
+    pthread_mutex_unlock(&job->mind_lock);
+}
+
+void nb_job_sum(struct nb_job *job, const struct nb_job_call *call, const uint64_t key[NB_CAUSAL_KEYS],
+                const uint32_t *raw, unsigned picks)
+{
+    const struct nb_class_op what = class_op(call, 0, ncclSum);
+
+    pthread_mutex_lock(&job->mind_lock);
+    nb_classify_sum(job->classify, &what, key, raw, picks);
+    pthread_mutex_unlock(&job->mind_lock);
+}
+
+uint64_t nb_job_shard(struct nb_job *job, const struct nb_job_call *call, uint64_t bytes, size_t *width)
+{
+    uint64_t values;
+
+    pthread_mutex_lock(&job->mind_lock);
+    values = nb_classify_shard(job->classify, call->comm, call->type, bytes, width);
+    pthread_mutex_unlock(&job->mind_lock);
+    return values;
+}
+
+void nb_job_weights(struct nb_job *job, const struct nb_job_call *call, uint64_t bytes, const uint32_t *raw)
+{
+    pthread_mutex_lock(&job->mind_lock);
+    nb_classify_weights(job->classify, call->comm, call->type, bytes, raw);
     pthread_mutex_unlock(&job->mind_lock);
 }
 

@@ -69,6 +69,7 @@ struct nb_evidence {
     float profile[NB_PROFILE_GROUPS];
     unsigned groups; /* 0: no profile */
     uint64_t span;   /* elements that the profile is spread over */
+    int blind;       /* reduce-scatter: its sum will not be told (nb_job_sum) */
 };
 
 struct nb_decision {
@@ -85,6 +86,13 @@ struct nb_decision nb_job_reduce(struct nb_job *job, uint64_t number, int announ
 /* The own block of an all-gather was sent. unit, changed: as for nb_identity_gather. */
 void nb_job_gather(struct nb_job *job, uint64_t number, int announced, const struct nb_job_call *call,
                    const struct nb_evidence *evidence, int64_t unit, int changed);
+
+/* The sum of a reduce-scatter was delivered, or weights were gathered: see nb_classify_sum, nb_classify_shard
+ * and nb_classify_weights. */
+void nb_job_sum(struct nb_job *job, const struct nb_job_call *call, const uint64_t key[NB_CAUSAL_KEYS],
+                const uint32_t *raw, unsigned picks);
+uint64_t nb_job_shard(struct nb_job *job, const struct nb_job_call *call, uint64_t bytes, size_t *width);
+void nb_job_weights(struct nb_job *job, const struct nb_job_call *call, uint64_t bytes, const uint32_t *raw);
 
 struct nb_job_counts {
     uint64_t calls, lost; /* announced; overwritten before the engine looked */

@@ -44,9 +44,14 @@ static struct cost play(enum framework f, unsigned variants, unsigned layers)
     start = nb_now_ns();
     for (size_t i = 0; i < t.n; i++) {
         const struct event *e = &t.event[i];
-        struct nb_class_op op = {e->call.comm, 16,           e->call.func,
-                                 e->call.type, ncclSum,      e->call.count,
-                                 e->call.send, e->call.recv, 0};
+        struct nb_class_op op = {.comm = e->call.comm,
+                                 .nranks = 16,
+                                 .func = e->call.func,
+                                 .type = e->call.type,
+                                 .op = ncclSum,
+                                 .count = e->call.count,
+                                 .send = e->call.send,
+                                 .recv = e->call.recv};
         nb_classify_call(c, &op);
         if (!e->call.passes)
             continue;

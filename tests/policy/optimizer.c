@@ -10,13 +10,14 @@
 #define SIZE 0.02f
 #define DECAY 0.1f
 
-void shard_open(struct shard *s, enum optimizer optimizer, float rate, uint64_t seed)
+void shard_open(struct shard *s, enum optimizer optimizer, float rate, unsigned values, uint64_t seed)
 {
     memset(s, 0, sizeof(*s));
+    s->values = values;
     s->optimizer = optimizer;
     s->rate = rate;
     s->seed = seed;
-    for (unsigned i = 0; i < SHARD; i++) {
+    for (unsigned i = 0; i < s->values; i++) {
         s->master[i] = SIZE * rnd_normal(&s->seed);
         s->centre[i] = SIZE * rnd_normal(&s->seed);
     }
@@ -34,7 +35,7 @@ void shard_gradient(struct shard *s, float coherence)
 {
     const float noise = SIZE * sqrtf((1.0f - coherence) / coherence);
 
-    for (unsigned i = 0; i < SHARD; i++) {
+    for (unsigned i = 0; i < s->values; i++) {
         /* Gradients of a layer differ in size from value to value. */
         const float loud = expf(1.5f * sinf((float)(i * 2654435761u >> 8)));
         s->centre[i] += 0.05f * SIZE * rnd_normal(&s->seed);
@@ -53,10 +54,10 @@ void shard_step(struct shard *s)
     const float t = (float)++s->steps;
     float rms = 0;
 
-    for (unsigned i = 0; i < SHARD; i++)
+    for (unsigned i = 0; i < s->values; i++)
         rms += s->sum[i] * s->sum[i];
-    rms = sqrtf(rms / SHARD) + 1e-30f;
-    for (unsigned i = 0; i < SHARD; i++) {
+    rms = sqrtf(rms / (float)s->values) + 1e-30f;
+    for (unsigned i = 0; i < s->values; i++) {
         const float g = s->sum[i];
         float step = 0;
         switch (s->optimizer) {
@@ -84,7 +85,7 @@ void shard_step(struct shard *s)
 
 void shard_weights(const struct shard *s, uint32_t *raw)
 {
-    for (unsigned i = 0; i < SHARD; i++)
+    for (unsigned i = 0; i < s->values; i++)
         raw[i] = bf16(s->master[i]);
 }
 

@@ -11,18 +11,18 @@
 
 enum optimizer { OPT_ADAMW, OPT_SGD, OPT_LION, OPT_ADAFACTOR, OPT_COUNT };
 
-#define SHARD 4096u /* values: those at the positions that are looked at */
+#define SHARD 4096u /* values at most: those at the positions that are looked at */
 
 struct shard {
     enum optimizer optimizer;
     float rate; /* of change: of a weight's size, in one step */
     uint64_t seed;
-    unsigned steps;
+    unsigned steps, values;
     float centre[SHARD], master[SHARD], first[SHARD], second[SHARD], sum[SHARD];
 };
 
 /* Weights of size 0.02. */
-void shard_open(struct shard *shard, enum optimizer optimizer, float rate, uint64_t seed);
+void shard_open(struct shard *shard, enum optimizer optimizer, float rate, unsigned values, uint64_t seed);
 /* The gradient of the next step, into shard->sum: at the weights that are gathered. coherence: share of its
  * energy that is not noise. */
 void shard_gradient(struct shard *shard, float coherence);

@@ -200,7 +200,7 @@ static struct outcome play(const struct job *job, uint64_t seed)
 
     ck_assert(f && s);
     for (unsigned u = 0; u < UNITS; u++)
-        shard_open(&s[u], job->optimizer, job->rate, seed * 100 + u);
+        shard_open(&s[u], job->optimizer, job->rate, SHARD, seed * 100 + u);
     memcpy(before, s[0].master, sizeof(before));
     for (unsigned step = 1; step <= job->steps; step++) {
         unsigned all = 0;
@@ -251,7 +251,7 @@ START_TEST(test_power)
     static const struct {
         float rate, coherence;
         unsigned within;
-    } at[] = {{0.02f, 0.02f, 20}, {0.005f, 0.02f, 20}, {0.0005f, 0.02f, 60}};
+    } at[] = {{0.05f, 0.02f, 20}, {0.005f, 0.02f, 20}, {0.0005f, 0.02f, 60}};
 
     for (int o = 0; o < OPT_COUNT; o++)
         for (unsigned r = 0; r < 3; r++)
@@ -313,7 +313,7 @@ START_TEST(test_doubt)
     unsigned doubted = 0, again = 0;
 
     for (unsigned u = 0; u < 2; u++)
-        shard_open(&s[u], OPT_ADAMW, 0.005f, 40 + u);
+        shard_open(&s[u], OPT_ADAMW, 0.005f, SHARD, 40 + u);
     for (unsigned step = 0; step < 400; step++) {
         int swapped = step >= 60;
         for (unsigned u = 0; u < 2; u++) {

@@ -4,16 +4,19 @@
  * that must never be taken for one. Also the grammar of NIBBLE_GRAD.
  */
 #include <check.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "optimizer.h"
 #include "policy/classify.h"
 #include "policy/comm_rules.h"
 #include "trace.h"
 
 #define WARMUP 50u
 #define SAMPLES 256u
+#define RANKS 4096u /* so that blocks are short */
 
 static struct nb_classify *create(const char *rules)
 {
@@ -31,7 +34,87 @@ static struct nb_classify *create(const char *rules)
 static struct nb_class_op op_of(const struct event *e)
 {
     return (struct nb_class_op){
-        e->call.comm, 16, e->call.func, e->call.type, ncclSum, e->call.count, e->call.send, e->call.recv, 0};
+        .comm = e->call.comm,
+        .nranks = e->call.comm == 1 ? 8 : RANKS, /* inside a node */
+        .func = e->call.func,
+        .type = e->call.type,
+        .op = ncclSum,
+        .count = e->call.count,
+        .send = e->call.send,
+        .recv = e->call.recv,
+        .buffer = e->call.func == NB_FUNC_REDUCE_SCATTER ? e->truth + 1 : 0 /* as identity would say */
+    };
+}
+
+/* The shards of a job's units, as far as they are looked at: sums move them. */
+struct units {
+    struct shard *shard[256];
+    float *sum[256]; /* since the last step */
+    uint64_t version[256];
+};
+
+static struct shard *shard_of(struct units *u, const struct event *e)
+{
+    const unsigned k = e->truth % 256;
+
+    if (!u->shard[k]) {
+        u->shard[k] = malloc(sizeof(**u->shard));
+        u->sum[k] = calloc(SHARD, sizeof(**u->sum));
+        ck_assert(u->shard[k] && u->sum[k]);
+        shard_open(u->shard[k], OPT_ADAMW, 0.005f, nb_picks_of(e->call.count / RANKS), e->truth + 1);
+        u->version[k] = e->version;
+    }
+    return u->shard[k];
+}
+
+static void tell_sum(struct nb_classify *c, struct units *u, const struct event *e,
+                     const struct nb_class_op *op, const uint64_t *key)
+{
+    static uint32_t raw[SHARD];
+    static float wide[SHARD];
+    struct shard *s = shard_of(u, e);
+
+    shard_gradient(s, 0.05f);
+    if (e->content != C_GRADIENT)
+        for (unsigned i = 0; i < s->values; i++)
+            s->sum[i] = rnd_normal(&s->seed);
+    for (unsigned i = 0; i < s->values; i++) {
+        wide[i] = s->sum[i];
+        u->sum[e->truth % 256][i] += s->sum[i];
+    }
+    shard_bits(wide, s->values, raw);
+    for (unsigned i = 0; i < s->values && op->type == ncclBfloat16; i++)
+        raw[i] >>= 16;
+    nb_classify_sum(c, op, key, raw, s->values);
+}
+
+static void tell_weights(struct nb_classify *c, struct units *u, const struct event *e,
+                         const struct nb_class_op *op)
+{
+    const uint64_t bytes = op->count / RANKS * (op->type == ncclFloat32 ? 4 : 2);
+    static uint32_t raw[SHARD];
+    struct shard *s;
+    size_t width;
+
+    if (!nb_classify_shard(c, op->comm, op->type, bytes, &width) || e->content != C_WEIGHTS)
+        return;
+    s = shard_of(u, e);
+    if (u->version[e->truth % 256] != e->version) {
+        memcpy(s->sum, u->sum[e->truth % 256], s->values * sizeof(float));
+        memset(u->sum[e->truth % 256], 0, s->values * sizeof(float));
+        shard_step(s);
+        u->version[e->truth % 256] = e->version;
+    }
+    shard_weights(s, raw);
+    nb_classify_weights(c, op->comm, op->type, bytes, raw);
+}
+
+static void close_units(struct units *u)
+{
+    for (unsigned k = 0; k < 256; k++) {
+        free(u->shard[k]);
+        free(u->sum[k]);
+    }
 }
 
 struct result {
@@ -44,6 +127,7 @@ struct result {
 
 static struct result play(struct nb_classify *c, const struct trace *t)
 {
+    struct units units = {{0}, {0}, {0}};
     struct result r = {0};
     float samples[SAMPLES];
 
@@ -59,9 +143,12 @@ static struct result play(struct nb_classify *c, const struct trace *t)
         model_samples(e, i, samples, SAMPLES);
         if (e->call.func == NB_FUNC_ALL_GATHER) {
             nb_classify_gather(c, &op, samples, SAMPLES);
+            tell_weights(c, &units, e, &op);
             continue;
         }
         d = nb_classify_reduce(c, &op, samples, SAMPLES);
+        if (op.func == NB_FUNC_REDUCE_SCATTER && d.key[0])
+            tell_sum(c, &units, e, &op, d.key);
         coded = d.kind == NB_CLASS_GRADIENT && !d.warmup;
         if (e->content != C_GRADIENT) {
             r.wrong += (uint64_t)(coded && op.count >= 1024);
@@ -74,6 +161,7 @@ static struct result play(struct nb_classify *c, const struct trace *t)
         r.coded += (uint64_t)coded;
         r.reason = coded ? d.reason : r.reason;
     }
+    close_units(&units);
     return r;
 }
 
@@ -81,13 +169,13 @@ START_TEST(test_frameworks)
 {
     static const enum nb_class_reason expected[F_COUNT] = {
         [F_DDP] = NB_WHY_ONCE,
-        [F_FSDP1] = NB_WHY_WEIGHTS,
-        [F_FSDP2] = NB_WHY_WEIGHTS,
-        [F_FSDP2_KEEP] = NB_WHY_WEIGHTS,
+        [F_FSDP1] = NB_WHY_MOVES,
+        [F_FSDP2] = NB_WHY_MOVES,
+        [F_FSDP2_KEEP] = NB_WHY_MOVES,
         [F_HSDP] = NB_WHY_AFTER_RS,
-        [F_MEGATRON] = NB_WHY_WEIGHTS,
-        [F_MEGATRON_OVERLAP] = NB_WHY_WEIGHTS,
-        [F_MEGATRON_PIPELINE] = NB_WHY_WEIGHTS,
+        [F_MEGATRON] = NB_WHY_MOVES,
+        [F_MEGATRON_OVERLAP] = NB_WHY_MOVES,
+        [F_MEGATRON_PIPELINE] = NB_WHY_MOVES,
         [F_ZERO1] = NB_WHY_SUM,
         [F_ZERO2] = NB_WHY_SUM,
         [F_ZERO3] = NB_WHY_SUM,
@@ -175,15 +263,22 @@ START_TEST(test_never)
     for (unsigned step = 0; step < 300; step++) {
         /* The job's own gradients, in other places: DDP. */
         for (unsigned b = 0; b < 2; b++) {
-            struct nb_class_op ddp = {
-                9, 16, NB_FUNC_ALL_REDUCE, ncclFloat32, ncclSum, 5000000 + b, 0x100 + b, 0x100 + b, 0};
+            struct nb_class_op ddp = {.comm = 9,
+                                      .nranks = 16,
+                                      .func = NB_FUNC_ALL_REDUCE,
+                                      .type = ncclFloat32,
+                                      .op = ncclSum,
+                                      .count = 5000000 + b,
+                                      .send = 0x100 + b,
+                                      .recv = 0x100 + b};
             for (unsigned i = 0; i < SAMPLES; i++)
                 samples[i] = rnd_normal(&seed);
             nb_classify_call(c, &ddp);
             last = (int)nb_classify_reduce(c, &ddp, samples, SAMPLES).kind;
         }
         for (unsigned k = 0; step % o->every == 0 && k < o->per_step; k++) {
-            struct nb_class_op op = {3, 16, o->func, o->type, ncclSum, o->count, 0, 0, 0};
+            struct nb_class_op op = {
+                .comm = 3, .nranks = 16, .func = o->func, .type = o->type, .op = ncclSum, .count = o->count};
             struct nb_class_decision d;
 
             op.send = op.recv = o->stable ? 0x5000 : (fresh += 0x1000);
@@ -208,11 +303,72 @@ START_TEST(test_never)
 }
 END_TEST
 
+/* Sums that change in every step and come from a buffer of their own once a step, as buckets of DDP do: their
+ * values say that they are none. */
+static const struct {
+    const char *what;
+    ncclDataType_t type;
+    int integer, one_sign;
+    enum nb_class_reason reason;
+} vetoed[] = {
+    {"gradients", ncclFloat32, 0, 0, NB_WHY_ONCE},
+    {"squares", ncclFloat32, 0, 1, NB_WHY_ONE_SIGN},
+    {"counts with signs", ncclFloat32, 1, 0, NB_WHY_INTEGERS},
+    {"a histogram", ncclBfloat16, 1, 1, NB_WHY_ONE_SIGN},
+    {"gradients of a large scale, in a type that has only integers there", ncclBfloat16, 2, 0, NB_WHY_ONCE},
+};
+
+START_TEST(test_vetoed)
+{
+    struct nb_classify *c = create("");
+    struct nb_class_op a = {.comm = 1,
+                            .nranks = 8,
+                            .func = NB_FUNC_ALL_REDUCE,
+                            .type = vetoed[_i].type,
+                            .op = ncclSum,
+                            .count = 1000000,
+                            .send = 0x1000,
+                            .recv = 0x1000},
+                       b = a;
+    struct nb_class_decision d = {0};
+    float samples[SAMPLES];
+    uint64_t seed = 3;
+
+    b.count = 70000;
+    b.send = b.recv = 0x2000;
+    for (unsigned step = 0; step < 100; step++) {
+        for (unsigned i = 0; i < SAMPLES; i++)
+            samples[i] = rnd_normal(&seed);
+        nb_classify_call(c, &b);
+        nb_classify_reduce(c, &b, samples, SAMPLES);
+        for (unsigned i = 0; i < SAMPLES; i++) {
+            float v = rnd_normal(&seed);
+            v = vetoed[_i].one_sign ? fabsf(v) : v;
+            samples[i] = vetoed[_i].integer == 2   ? roundf(v * 1024.0f) * 8.0f
+                         : vetoed[_i].integer == 1 ? roundf(v * 3.0f)
+                                                   : v;
+        }
+        nb_classify_call(c, &a);
+        d = nb_classify_reduce(c, &a, samples, SAMPLES);
+    }
+    ck_assert_msg(d.reason == vetoed[_i].reason, "%s: %s", vetoed[_i].what, nb_class_reason_text(d.reason));
+    ck_assert_int_eq(d.kind, d.reason == NB_WHY_ONCE ? NB_CLASS_GRADIENT : NB_CLASS_OTHER);
+    nb_classify_destroy(c);
+}
+END_TEST
+
 /* A gradient whose content begins to repeat is revoked at once, and forgiven when that has long been over. */
 START_TEST(test_revoked)
 {
     struct nb_classify *c = create("");
-    struct nb_class_op a = {1, 8, NB_FUNC_ALL_REDUCE, ncclFloat32, ncclSum, 1000000, 0x1000, 0x1000, 0},
+    struct nb_class_op a = {.comm = 1,
+                            .nranks = 8,
+                            .func = NB_FUNC_ALL_REDUCE,
+                            .type = ncclFloat32,
+                            .op = ncclSum,
+                            .count = 1000000,
+                            .send = 0x1000,
+                            .recv = 0x1000},
                        b = a;
     struct nb_class_decision d = {0};
     float samples[SAMPLES], steady[SAMPLES];
@@ -255,7 +411,14 @@ END_TEST
 START_TEST(test_override)
 {
     struct nb_classify *c = create("all_reduce:float32:1000-2000@8,!all_reduce:float32:1500");
-    struct nb_class_op op = {1, 8, NB_FUNC_ALL_REDUCE, ncclFloat32, ncclSum, 1024, 0x1000, 0x1000, 0};
+    struct nb_class_op op = {.comm = 1,
+                             .nranks = 8,
+                             .func = NB_FUNC_ALL_REDUCE,
+                             .type = ncclFloat32,
+                             .op = ncclSum,
+                             .count = 1024,
+                             .send = 0x1000,
+                             .recv = 0x1000};
     struct nb_class_decision d = {0};
 
     for (int i = 0; i < 60; i++) {
@@ -435,6 +598,7 @@ int main(void)
     tcase_set_timeout(tc, 3600);
     tcase_add_test(tc, test_frameworks);
     tcase_add_loop_test(tc, test_never, 0, (int)(sizeof(others) / sizeof(others[0])));
+    tcase_add_loop_test(tc, test_vetoed, 0, (int)(sizeof(vetoed) / sizeof(vetoed[0])));
     tcase_add_test(tc, test_revoked);
     tcase_add_test(tc, test_override);
     tcase_add_test(tc, test_grammar);

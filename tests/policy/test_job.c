@@ -3,13 +3,16 @@
  * announcement. */
 #include <check.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/context.h"
+#include "codec/pick.h"
 #include "policy/job.h"
 
 static struct nb_context node, *const ctx = &node;
 
 #define GPU 5
+#define BLOCK (1u << 18) /* values of a rank */
 
 static struct nb_job_call call_to(uint64_t comm, uint64_t count, uint64_t at)
 {
@@ -29,7 +32,7 @@ static struct nb_evidence evidence(unsigned seed)
 
     srand(seed);
     for (unsigned i = 0; i < NB_CLASSIFY_SAMPLES; i++)
-        ev.sample[i] = (float)(rand() % 2000 - 1000);
+        ev.sample[i] = (float)(rand() % 2001 - 1000) * 0.37f;
     for (unsigned i = 0; i < NB_PROFILE_GROUPS; i++)
         ev.profile[i] = (float)(rand() % 1000) / 100.0f;
     return ev;
@@ -66,7 +69,14 @@ static int64_t last_slot(int announced, int known)
     struct nb_job *job = nb_job_get(ctx, GPU);
     struct nb_job_call reduce = call_to(1, 1 << 20, 0x1000), gather = reduce;
     struct nb_decision v = {.identity = {.slot = -1}};
+    static float block[NB_PICKS], sums[NB_PICKS];
+    static uint32_t raw[NB_PICKS];
+    const unsigned picks = nb_picks_of(BLOCK);
+    unsigned noise = 5; /* new in every step */
+    size_t width;
 
+    for (unsigned i = 0; i < picks; i++)
+        block[i] = 1.0f + (float)(rand() % 1000);
     gather.func = NB_FUNC_ALL_GATHER;
     gather.send = gather.recv = 0x9000;
     ck_assert_int_eq(nb_job_attach(job), 0);
@@ -76,10 +86,23 @@ static int64_t last_slot(int announced, int known)
         uint64_t r = announced ? nb_job_announce(job, &reduce) : 0;
         weights.sample[3] += (float)step;
         nb_job_gather(job, g, announced, &gather, &weights, 7, 1);
+        if (nb_job_shard(job, &gather, BLOCK * 4, &width)) {
+            ck_assert_uint_eq(width, 4);
+            for (unsigned i = 0; i < picks; i++) { /* weights that go against the sums before */
+                block[i] -= 0.01f * sums[i];
+                memcpy(&raw[i], &block[i], 4);
+            }
+            nb_job_weights(job, &gather, BLOCK * 4, raw);
+        }
         v = nb_job_reduce(job, known ? r : 0, announced, &reduce, ncclSum, &ev, 0);
+        for (unsigned i = 0; i < picks; i++) {
+            sums[i] = (float)(rand_r(&noise) % 2001) * 1e-3f - 1.0f;
+            memcpy(&raw[i], &sums[i], 4);
+        }
+        nb_job_sum(job, &reduce, v.gradient.key, raw, picks);
     }
     ck_assert_int_eq(v.gradient.kind, NB_CLASS_GRADIENT);
-    ck_assert_int_eq(v.gradient.reason, NB_WHY_WEIGHTS);
+    ck_assert_int_eq(v.gradient.reason, NB_WHY_MOVES);
     nb_job_forget(job, 1);
     nb_job_detach(job);
     nb_job_put(job);

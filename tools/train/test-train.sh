@@ -57,7 +57,7 @@ done
 if [ -z "${NB_SANITIZE-}" ]; then
     says "ok *4 bits, no feedback: quantized reduce-scatters send"
     says "ok *4 bits, feedback: quantized reduce-scatters send"
-    says "reduce_scatter:bfloat16:[0-9]*@2: a gradient (step [0-9]*): weights of this size"
+    says "reduce_scatter:bfloat16:[0-9]*@2: a gradient (step [0-9]*): the gathered weights follow its sums"
     cmp -s "$dir/first/loss-raw.csv" "$dir/first/loss-nofeedback.csv" && fail "4 bits change nothing"
     cmp -s "$dir/first/loss-feedback.csv" "$dir/first/loss-nofeedback.csv" && fail "feedback changes nothing"
 fi

@@ -49,25 +49,64 @@ static float next(struct stream *s)
     return x;
 }
 
+/*
+ * Weights of a shard walk, one of two directions at a time: +a, +b, -a, -b and so on, so that a change says nothing
+ * of the one before. A step's gradients, of all nodes, lean against the change that follows them: so weights move as
+ * their sums say, as far as signs go.
+ */
+#define STRIDE 2e-4f
+
+static struct stream direction(const struct event *e, int owner, uint64_t version)
+{
+    return stream(4, e->truth, (uint64_t)owner, 1 + version % 2);
+}
+
+/* Of the change from this version to the next. */
+static float heading(uint64_t version)
+{
+    return version % 4 < 2 ? 1.0f : -1.0f;
+}
+
+/* Reduce-scatter: the change of all owners' shards that follows, per value. */
+static void against_weights(const struct event *e, size_t n, float *out)
+{
+    const size_t block = n / DATA_NODES;
+
+    for (int owner = 0; owner < DATA_NODES; owner++) {
+        struct stream change = direction(e, owner, e->version);
+        for (size_t i = 0; i < block; i++)
+            out[(size_t)owner * block + i] = -heading(e->version) * next(&change);
+    }
+}
+
 /* Values of one node are half like those of the other one: what the batches have in common. */
 static void gradient(const struct event *e, size_t index, int rank, size_t n, float *out)
 {
     struct stream base = stream(1, e->truth, 0, 0), noise = stream(2, index, (uint64_t)rank, 0);
+    const int followed = e->call.func == NB_FUNC_REDUCE_SCATTER && n % DATA_NODES == 0;
+    const float fresh = followed ? 0.67f : 0.9f;
     float profile[NB_PROFILE_GROUPS];
 
+    memset(out, 0, n * sizeof(*out));
+    if (followed)
+        against_weights(e, n, out);
     model_gradient(e, index * 2 + (uint64_t)rank, profile);
     for (size_t g = 0; g < NB_PROFILE_GROUPS; g++) {
         float scale = profile[g] <= ZERO_PROFILE ? 0.0f : exp2f(profile[g]);
         for (size_t i = g * n / NB_PROFILE_GROUPS; i < (g + 1) * n / NB_PROFILE_GROUPS; i++)
-            out[i] = scale > 0.0f ? scale * (0.45f * next(&base) + 0.9f * next(&noise)) : 0.0f;
+            out[i] =
+                scale > 0.0f ? scale * (0.6f * out[i] + 0.45f * next(&base) + fresh * next(&noise)) : 0.0f;
     }
 }
 
 void data_make(const struct event *e, size_t index, int rank, size_t n, float *out)
 {
     struct stream base = stream(3, e->truth, (uint64_t)rank, 0);
-    struct stream drift = stream(4, e->truth, (uint64_t)rank, 1);
+    struct stream first = direction(e, rank, 0), second = direction(e, rank, 1);
     struct stream noise = stream(5, index, (uint64_t)rank, 0);
+
+    const float a = e->version % 4 == 1 || e->version % 4 == 2 ? STRIDE : 0.0f;
+    const float b = e->version % 4 >= 2 ? STRIDE : 0.0f;
 
     if (e->call.type == ncclInt32) {
         for (size_t i = 0; i < n; i++)
@@ -78,7 +117,7 @@ void data_make(const struct event *e, size_t index, int rank, size_t n, float *o
     case C_GRADIENT: gradient(e, index, rank, n, out); break;
     case C_WEIGHTS:
         for (size_t i = 0; i < n; i++)
-            out[i] = 0.02f * next(&base) + 2e-5f * (float)e->version * next(&drift);
+            out[i] = 0.02f * next(&base) + a * next(&first) + b * next(&second);
         break;
     case C_STATE:
         for (size_t i = 0; i < n; i++)

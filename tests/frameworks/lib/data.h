@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The values behind a trace's events: gradients whose rms over the vector follows the profile of their layer
- * (which drifts from step to step), weights that walk, states, activations and statistics. Everything is a
+ * (which drifts from step to step), weights that walk as the sums of the step before say, states, activations and statistics. Everything is a
  * function of the event and the node, so that every node knows what the others sent.
  */
 #ifndef NIBBLE_TESTS_FRAMEWORKS_DATA_H
@@ -9,6 +9,8 @@
 
 #include "nibble/nccl_types.h"
 #include "policy/trace.h"
+
+#define DATA_NODES 2
 
 /* What node `rank` contributes: n values (of an all-gather its own block). `index`: the event's number. */
 void data_make(const struct event *event, size_t index, int rank, size_t n, float *out);

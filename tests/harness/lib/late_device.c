@@ -541,6 +541,13 @@ static unsigned late_profile(struct nb_device *dev, enum nb_dtype type, const vo
     return nb_host_device()->ops->profile(nb_host_device(), type, src, n, groups, out);
 }
 
+static unsigned late_pick(struct nb_device *dev, size_t width, const void *src, uint64_t n, unsigned picks,
+                          uint64_t first, uint64_t count, uint32_t *out)
+{
+    look(dev, src, NULL, count * width);
+    return nb_host_device()->ops->pick(nb_host_device(), width, src, n, picks, first, count, out);
+}
+
 static const struct nb_device_ops late_ops = {
     .name = "late",
     .quiesce = late_quiesce,
@@ -561,6 +568,7 @@ static const struct nb_device_ops late_ops = {
     .likeness = late_likeness,
     .sample = late_sample,
     .profile = late_profile,
+    .pick = late_pick,
 };
 
 static int late_open(struct nb_context *ctx, const struct nb_device_wish *wish, struct nb_device **dev)
