@@ -97,7 +97,7 @@ static int read_settings(void)
     process.context.params = params;
     atomic_store(&process.context.unmet, false);
     if (params->bad_setting[0] && nb_demands(params, NB_DEMAND_SETTINGS))
-        nb_demand_fails(&process.context, NB_DEMAND_SETTINGS, params->bad_setting);
+        nb_demand_fails(&process.context, NB_DEMAND_SETTINGS, "bad ones are named in the lines above");
     else if (params->bad_setting[0])
         NB_ALERT("because of bad settings, see the lines above, all nodes will do without CollNet");
     nb_params_tell_pointless(params);
