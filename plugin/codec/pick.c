@@ -5,14 +5,17 @@
 #include <string.h>
 
 #define PICKS_LEAST 256u
+#define PICKS_USUAL 512u /* of a block that is large enough: half as many show small changes too late */
 #define VALUES_PER_PICK 256u
 
 unsigned nb_picks_of(uint64_t n)
 {
-    unsigned picks = PICKS_LEAST;
+    unsigned picks = PICKS_USUAL;
 
     if (n < 2 * PICKS_LEAST)
         return 0;
+    if (n < 2 * PICKS_USUAL)
+        return PICKS_LEAST;
     while (picks < NB_PICKS && 2 * picks <= n / VALUES_PER_PICK)
         picks *= 2;
     return picks;
