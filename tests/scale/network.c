@@ -14,6 +14,7 @@
 #define MAGIC 0x7363616cu
 
 struct message {
+    struct message *made_before;
     struct message *next;
     struct conn *conn;
     size_t len;
@@ -79,6 +80,7 @@ struct net {
 struct scale_network {
     struct link *link;
     struct message *spare;
+    struct message *made; /* the last one; all are freed at the end, wherever they are */
     struct conn **conn;
     struct listener **listener;
     int nconns, conns_cap, nlisteners, listeners_cap;
@@ -107,10 +109,13 @@ static struct message *message_new(struct scale_network *w)
 {
     struct message *m = w->spare;
 
-    if (m)
+    if (m) {
         w->spare = m->next;
-    else
+    } else {
         m = zeroed(w, 1, sizeof(*m));
+        m->made_before = w->made;
+        w->made = m;
+    }
     return m;
 }
 
@@ -619,26 +624,18 @@ struct scale_network *scale_network_open(struct scale_cluster *cl)
     return w;
 }
 
-static void drop(struct line *l)
-{
-    struct message *m;
-
-    while ((m = take(l)))
-        free(m);
-}
-
 void scale_network_close(struct scale_network *w)
 {
-    struct line spare = {.head = w->spare};
-
     for (int i = 0; i < w->nconns; i++) {
-        drop(&w->conn[i]->waiting);
-        drop(&w->conn[i]->inbox);
         free(w->conn[i]->recvs);
         free(w->conn[i]->sends);
         free(w->conn[i]);
     }
-    drop(&spare);
+    while (w->made) {
+        struct message *m = w->made;
+        w->made = m->made_before;
+        free(m);
+    }
     for (int i = 0; i < w->nlisteners; i++)
         free(w->listener[i]);
     free(w->conn);

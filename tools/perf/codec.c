@@ -337,8 +337,8 @@ int perf_codec(int argc, char **argv)
             b.codec = optarg[3] == '8' ? NB_CODEC_INT8 : NB_CODEC_INT4;
             break;
         case 'b':
-            if (!perf_parse_size(optarg, &bytes) || bytes < 65536 || bytes > (size_t)1 << 32) {
-                fprintf(stderr, "nibble-perf: --bytes is 64K to 4G\n");
+            if (!perf_parse_size(optarg, &bytes)) {
+                fprintf(stderr, "nibble-perf: --bytes %s is no size\n", optarg);
                 return 2;
             }
             break;
@@ -360,6 +360,11 @@ int perf_codec(int argc, char **argv)
     }
     if (optind < argc) {
         fprintf(stderr, "nibble-perf: unexpected argument %s\n", argv[optind]);
+        return 2;
+    }
+    /* Too few for a speed are enough for a count. */
+    if (bytes < (count ? 8192 : 65536) || bytes > (size_t)1 << 32) {
+        fprintf(stderr, "nibble-perf: --bytes is 64K to 4G, with --count 8K to 4G\n");
         return 2;
     }
     bytes = bytes / 4096 * 4096;
