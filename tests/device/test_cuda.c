@@ -22,6 +22,7 @@ static int live(void)
     if (!ret) {
         wire = dev->ops->alloc(dev, NB_PLACE_WIRE, 65536);
         state = dev->ops->alloc(dev, NB_PLACE_STATE, 100 << 20); /* grows */
+        dev->ops->turn(dev, 1); /* the engine's first: the communicator is connected */
         const uint64_t before = atomic_load(&gpu_of(dev)->launches.launched);
         number = nb_launch_begin(&ctx, GPU, COMM, NODES, stream);
         /* NCCL's launch may wait until nothing runs on the GPU, so nothing of ours may run before it. */
