@@ -70,8 +70,29 @@ static void let_go(pthread_mutex_t *lock)
         pthread_mutex_unlock(lock);
 }
 
-/* Map `bytes` more bytes behind what is mapped. One thread at a time; `lock` (NULL: held, or not needed) is taken for
- * the arena's lists alone, never across a call of the driver. */
+/* The next `bytes` of addresses. */
+static nb_cu_ptr place(struct nb_arena *a, size_t bytes, pthread_mutex_t *lock)
+{
+    nb_cu_ptr at;
+
+    hold(lock);
+    at = a->base + a->placed;
+    a->placed += bytes;
+    let_go(lock);
+    return at;
+}
+
+/* Nothing came there. Where others have their place behind it, the addresses are lost. */
+static void unplace(struct nb_arena *a, nb_cu_ptr at, size_t bytes, pthread_mutex_t *lock)
+{
+    hold(lock);
+    if (a->base + a->placed == at + bytes)
+        a->placed -= bytes;
+    let_go(lock);
+}
+
+/* Map `bytes` more bytes behind what is mapped. `lock` (NULL: held, or not needed) is taken for the arena's own members
+ * alone, never across a call of the driver. */
 static int map_more(struct nb_arena *a, size_t bytes, pthread_mutex_t *lock)
 {
     const struct nb_cuda *cu = a->cuda->cu;
@@ -79,15 +100,17 @@ static int map_more(struct nb_arena *a, size_t bytes, pthread_mutex_t *lock)
                                     .location = {NB_CU_LOCATION_DEVICE, a->cuda->device}};
     struct nb_cu_access access = {.location = {NB_CU_LOCATION_DEVICE, a->cuda->device},
                                   .flags = NB_CU_ACCESS_READWRITE};
-    nb_cu_ptr at = a->base + a->mapped;
+    nb_cu_ptr at = place(a, bytes, lock);
     unsigned long long handle = 0;
     char what[64];
     int ret;
 
     snprintf(what, sizeof(what), "GPU %d, %zu MiB more of its memory", a->cuda->ordinal, bytes >> 20);
     ret = NB_CU(cu, what, MemCreate(&handle, bytes, &prop, 0));
-    if (ret)
+    if (ret) {
+        unplace(a, at, bytes, lock);
         return ret;
+    }
     ret = NB_CU(cu, what, MemMap(at, bytes, 0, handle, 0));
     if (!ret) {
         ret = NB_CU(cu, what, MemSetAccess(at, bytes, &access, 1));
@@ -99,20 +122,28 @@ static int map_more(struct nb_arena *a, size_t bytes, pthread_mutex_t *lock)
         if (ret)
             cu->MemUnmap(at, bytes);
     }
-    if (ret)
+    if (ret) {
         cu->MemRelease(handle);
+        unplace(a, at, bytes, lock);
+    }
     return ret;
 }
 
 /* 0 when `bytes` more may be taken: what the job is left with is its own. */
-static int may_grow(struct nb_arena *a, size_t bytes)
+static int may_grow(struct nb_arena *a, size_t bytes, pthread_mutex_t *lock)
 {
     size_t left = 0, all = 0;
+    bool full, first;
 
     if (NB_CU(a->cuda->cu, "memory left", MemGetInfo_v2(&left, &all)))
         return -EIO;
-    if (bytes > a->reserved - a->mapped || left < a->keep || left - a->keep < bytes) {
-        if (a->refused == 0)
+    hold(lock);
+    full = bytes > a->reserved - a->placed || left < a->keep || left - a->keep < bytes;
+    first = full && !a->told_full;
+    a->told_full |= full;
+    let_go(lock);
+    if (full) {
+        if (first)
             NB_INFO(
                 NCCL_NET,
                 "cuda: GPU %d: no %zu MiB more for errors and references: %zu MiB are left, of which the job "
@@ -130,11 +161,14 @@ int nb_arena_grow(struct nb_arena *a, size_t bytes, pthread_mutex_t *lock)
     if (!a->virtual_memory)
         return -ENOMEM;
     bytes = round_up(bytes > STEP ? bytes : STEP, a->granularity);
-    ret = may_grow(a, bytes);
+    ret = may_grow(a, bytes, lock);
     if (!ret)
         ret = map_more(a, bytes, lock);
-    if (!ret)
+    if (!ret) {
+        hold(lock);
         a->grown++;
+        let_go(lock);
+    }
     return ret;
 }
 

@@ -10,6 +10,7 @@
 #define NIBBLE_DEVICE_CUDA_ARENA_H
 
 #include <pthread.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -34,7 +35,10 @@ struct nb_arena {
     int virtual_memory; /* addresses are reserved, and memory is mapped as it is needed; 0: one cuMemAlloc at connect */
     nb_cu_ptr base;
     size_t reserved, mapped, used, peak, granularity; /* bytes */
-    size_t keep;                                      /* bytes of the GPU's memory that are left to the job */
+    size_t
+        placed; /* bytes of addresses that are mapped or about to be: communicators connect while another one's memory grows */
+    bool told_full;
+    size_t keep;             /* bytes of the GPU's memory that are left to the job */
     uint64_t grown, refused; /* counters: growths; allocations for which there was no memory */
     struct nb_arena_block *blocks;
     struct nb_arena_map *maps;
