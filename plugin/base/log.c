@@ -26,41 +26,7 @@ const char *nb_log_label(const char *label)
     return before;
 }
 
-/* The line without NCCL's part, of `cap` bytes. False: it cannot be made. */
-__attribute__((format(printf, 3, 0))) static bool format(char *text, size_t cap, const char *fmt, va_list ap)
-{
-    size_t at = 0;
-
-    if (nb_label && *nb_label)
-        at = (size_t)snprintf(text, cap / 2, "%.100s: ", nb_label);
-    const int n = vsnprintf(text + at, cap - at, fmt, ap);
-    if (n < 0)
-        return false;
-    if (at + (size_t)n >= cap)
-        memcpy(text + cap - 4, "...", 4);
-    return true;
-}
-
-void nb_log(ncclDebugLogLevel level, unsigned long flags, const char *file, int line, const char *fmt, ...)
-{
-    ncclDebugLogger_t logger = atomic_load_explicit(&nb_logger, memory_order_acquire);
-    if (!logger && level != NCCL_LOG_WARN)
-        return;
-
-    char text[1024];
-    va_list ap;
-    va_start(ap, fmt);
-    const bool made = format(text, sizeof(text), fmt, ap);
-    va_end(ap);
-    if (!made)
-        return;
-    if (logger)
-        logger(level, flags, file, line, "NET/nibble : %s", text);
-    else
-        fprintf(stderr, "NET/nibble : %s\n", text);
-}
-
-/* NCCL's function shows warnings. Its configuration files may say so, too: then a line is there twice. */
+/* NCCL's function shows warnings. Its configuration files may say so, too: then an alert is there twice. */
 static bool warnings_are_shown(void)
 {
     const char *level = getenv("NCCL_DEBUG");
@@ -68,21 +34,46 @@ static bool warnings_are_shown(void)
     return level && *level && strcasecmp(level, "VERSION") != 0 && strcasecmp(level, "NONE") != 0;
 }
 
-void nb_log_alert(const char *file, int line, const char *fmt, ...)
+/* A line through NCCL's function, and to stderr where there is none; an alert also where that shows no warnings. */
+__attribute__((format(printf, 6, 0))) static void put(bool alert, ncclDebugLogLevel level,
+                                                      unsigned long flags, const char *file, int line,
+                                                      const char *fmt, va_list ap)
 {
     ncclDebugLogger_t logger = atomic_load_explicit(&nb_logger, memory_order_acquire);
     char text[1024];
+    size_t at = 0;
+
+    if (!logger && level != NCCL_LOG_WARN)
+        return;
+    if (nb_label && *nb_label)
+        at = (size_t)snprintf(text, sizeof(text) / 2, "%.100s: ", nb_label);
+    const int n = vsnprintf(text + at, sizeof(text) - at, fmt, ap);
+    if (n < 0)
+        return;
+    if (at + (size_t)n >= sizeof(text))
+        memcpy(text + sizeof(text) - 4, "...", 4);
+    if (logger)
+        logger(level, flags, file, line, "NET/nibble : %s", text);
+    if (!logger || (alert && !warnings_are_shown()))
+        fprintf(stderr, "NET/nibble : %s\n", text);
+}
+
+void nb_log(ncclDebugLogLevel level, unsigned long flags, const char *file, int line, const char *fmt, ...)
+{
     va_list ap;
 
     va_start(ap, fmt);
-    const bool made = format(text, sizeof(text), fmt, ap);
+    put(false, level, flags, file, line, fmt, ap);
     va_end(ap);
-    if (!made)
-        return;
-    if (logger)
-        logger(NCCL_LOG_WARN, NCCL_ALL, file, line, "NET/nibble : %s", text);
-    if (!logger || !warnings_are_shown())
-        fprintf(stderr, "NET/nibble : %s\n", text);
+}
+
+void nb_log_alert(const char *file, int line, const char *fmt, ...)
+{
+    va_list ap;
+
+    va_start(ap, fmt);
+    put(true, NCCL_LOG_WARN, NCCL_ALL, file, line, fmt, ap);
+    va_end(ap);
 }
 
 void nb_log_pass(ncclDebugLogLevel level, unsigned long flags, const char *file, int line, const char *text)
