@@ -77,10 +77,6 @@ static int read_settings(void)
 
     if (err)
         return err;
-    if (nb_demand_check(params->require, wrong, sizeof(wrong))) {
-        NB_ALERT("%s", wrong);
-        nb_params_give_up(params, "NIBBLE_REQUIRE", wrong);
-    }
     while (nb_job_check_settings(params, &name, wrong, sizeof(wrong))) {
         NB_ALERT("%s", wrong);
         nb_params_give_up(params, name, wrong);

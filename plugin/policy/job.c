@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/context.h"
+#include "base/demand.h"
 #include "base/nccl_names.h"
 #include "base/params.h"
 #include "policy/comm_rules.h"
@@ -51,6 +52,9 @@ int nb_job_check_settings(const struct nb_params *params, const char **name, cha
     struct nb_comm_rules comms;
     char why[256];
 
+    *name = "NIBBLE_REQUIRE";
+    if (nb_demand_check(params->require, error, cap))
+        return -EINVAL;
     *name = "NIBBLE_GRAD";
     if (nb_grad_rules_parse(params->grad, &rules, why, sizeof(why))) {
         snprintf(error, cap, "NIBBLE_GRAD=%s: %s", params->grad, why);

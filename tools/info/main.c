@@ -8,7 +8,6 @@
 #include <string.h>
 
 #include "abi/context.h"
-#include "base/demand.h"
 #include "base/log.h"
 #include "base/params.h"
 #include "base/version.h"
@@ -54,10 +53,6 @@ static bool read_settings(struct nb_params **params)
     if (nb_params_read_anyway(params)) {
         fprintf(stderr, "nibble-info: no memory\n");
         exit(1);
-    }
-    if (nb_demand_check((*params)->require, wrong, sizeof(wrong))) {
-        NB_WARN("%s", wrong);
-        nb_params_give_up(*params, "NIBBLE_REQUIRE", wrong);
     }
     while (nb_job_check_settings(*params, &name, wrong, sizeof(wrong))) {
         NB_WARN("%s", wrong);
