@@ -8,13 +8,19 @@
  *   1        ROW, COLUMN              ROW          COLUMN
  *   2        ROW_ALL, COLUMN_ALL      ROW_ALL      COLUMN_ALL
  *
- * Nothing is read behind the third: it belongs to the communicator, which may exist there already.
+ * Nothing is read behind the third: it belongs to the communicator, which may exist there already. Where it
+ * does, this node has to show that it lives, although it still waits for another's third: heartbeats go over
+ * the ring that will be the communicator's. They begin when both have said all three, since only then the peer
+ * knows the token by which it tells them from votes, should it decline.
  */
 #include "coll/ballot.h"
 
 #include <stdio.h>
 #include <string.h>
 
+#include "base/clock.h"
+#include "base/context.h"
+#include "coll/control_send.h"
 #include "coll/reason.h"
 
 #define YESES 3
@@ -103,6 +109,19 @@ static void pack_no(struct nb_mesh *m, struct nb_handshake *out)
     nb_vote_pack(&v, out->buf);
 }
 
+/* Tell peer `r`, which may have its communicator, that this node lives. A connection that has ended is looked
+ * into by the engine, if it comes to that: the peer may have closed. */
+static bool show_life(struct nb_mesh *m, int r)
+{
+    struct nb_coll_comm *comm = m->comm;
+    struct nb_peer *peer = &comm->peer[r];
+
+    if (m->declining || m->ballot[r].got < YESES || m->ballot[r].said < YESES || peer->life.lost)
+        return false;
+    nb_control_alive(comm, peer, nb_clock_ns(&comm->ctx->clock)); /* one that finds no room is left out */
+    return nb_tx_progress(comm, peer, &peer->tx[NB_CLASS_CONTROL]) > 0;
+}
+
 /* Say what is due to peer `r`. */
 static bool say(struct nb_mesh *m, int r)
 {
@@ -118,7 +137,7 @@ static bool say(struct nb_mesh *m, int r)
         if (!m->declining && b->due == 0 && m->linked[r] && all_have_come(m, r))
             b->due = 1;
         if (!no && (m->declining || b->said >= b->due))
-            return false;
+            return show_life(m, r);
         nb_handshake_again(&b->out);
         b->out.len = NB_VOTE_BYTES;
         if (no) {

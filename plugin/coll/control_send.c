@@ -4,6 +4,7 @@
 
 #include <errno.h>
 
+#include "base/clock.h"
 #include "coll/comm.h"
 
 /* For a node that has asked, or will be answered: an owner; or node 0, which owns the kill switch. */
@@ -50,6 +51,17 @@ int nb_control(struct nb_coll_comm *comm, struct nb_peer *peer, const struct nb_
     ctl.from = (uint32_t)comm->rank;
     ctl.to = (uint32_t)peer->rank;
     return nb_control_put(comm, nb_control_hop(comm, ctl.kind, peer->rank), &ctl);
+}
+
+int nb_control_alive(struct nb_coll_comm *comm, struct nb_peer *peer, int64_t t_ns)
+{
+    const struct nb_ctl alive = {.kind = NB_CTL_ALIVE};
+    const int64_t quarter = comm->ctx->params->peer_timeout * (int64_t)NB_NS_PER_S / 4;
+
+    if (t_ns - peer->life.sent_ns < (quarter < (int64_t)NB_NS_PER_S ? quarter : (int64_t)NB_NS_PER_S))
+        return 0;
+    peer->life.sent_ns = t_ns;
+    return nb_control(comm, peer, &alive);
 }
 
 bool nb_control_came_along_route(const struct nb_coll_comm *comm, const struct nb_peer *via,

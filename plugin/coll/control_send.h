@@ -8,12 +8,16 @@
 #define NIBBLE_COLL_CONTROL_SEND_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 #include "coll/wire.h"
 
 struct nb_coll_comm;
 struct nb_peer;
 
+/* Queue a heartbeat for a neighbor, where the last one (life.sent_ns) was sent long enough before t_ns. 0 or
+ * < 0. */
+int nb_control_alive(struct nb_coll_comm *comm, struct nb_peer *peer, int64_t t_ns);
 /* Queue a control message for `peer`, from which this node may be two connections away: 0, or < 0 when the
  * communicator has failed because the first on the route has not taken the ones before. To one that has left
  * nothing is sent. */

@@ -107,7 +107,7 @@ static void late_peers(struct nb_coll_comm *comm, char *buf, size_t cap)
 static int tick(struct nb_coll_comm *comm, int64_t t)
 {
     const struct nb_params *p = comm->ctx->params;
-    int64_t limit = p->peer_timeout * (int64_t)NB_NS_PER_S, every = limit / 4;
+    int64_t limit = p->peer_timeout * (int64_t)NB_NS_PER_S;
     int64_t asleep = t - comm->life.tick_ns;
 
     if (asleep < TICK_NS)
@@ -116,20 +116,14 @@ static int tick(struct nb_coll_comm *comm, int64_t t)
     nb_watch_rescan(comm);
     if (nb_kill_switch_tick(comm))
         return -1;
-    if (every > (int64_t)NB_NS_PER_S)
-        every = (int64_t)NB_NS_PER_S;
     for (int i = 0; i < comm->nneighbors; i++) {
         struct nb_peer *peer = comm->neighbors[i];
         if (peer->gone)
             continue;
         if (asleep > limit / 2) /* this process was stopped, so it heard nothing: not the peer's fault */
             peer->life.received_ns = t;
-        if (t - peer->life.sent_ns >= every) {
-            struct nb_ctl alive = {.kind = NB_CTL_ALIVE};
-            peer->life.sent_ns = t;
-            if (nb_control(comm, peer, &alive))
-                return -1;
-        }
+        if (nb_control_alive(comm, peer, t))
+            return -1;
         if (t - peer->life.received_ns > limit && !peer->life.bye)
             return nb_comm_error(comm, -ETIMEDOUT, "no sign of life from %s for %lld s (NIBBLE_PEER_TIMEOUT)",
                                  peer->name, (long long)p->peer_timeout);

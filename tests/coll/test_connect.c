@@ -344,7 +344,7 @@ static void check_split(int i)
     while (!nb_comm_failed(node[i].comm) && now_ns < limit)
         turn(limit);
     ck_assert_msg(nb_comm_failed(node[i].comm), "%s: node %d alone has a communicator", run_name(), i);
-    ck_assert_msg(node[i].failed[0], "%s: node %d does not say why", run_name(), i);
+    ck_assert_msg(names(i, node[i].failed), "%s: node %d says \"%s\"", run_name(), i, node[i].failed);
 }
 
 static void check_outcome(void)
