@@ -124,7 +124,8 @@ static int tick(struct nb_coll_comm *comm, int64_t t)
             peer->life.received_ns = t;
         if (nb_control_alive(comm, peer, t))
             return -1;
-        if (t - peer->life.received_ns > limit && !peer->life.bye)
+        /* Silence of one of which all has arrived is its right. */
+        if (t - peer->life.received_ns > limit && !peer->life.bye_acked)
             return nb_comm_error(comm, -ETIMEDOUT, "no sign of life from %s for %lld s (NIBBLE_PEER_TIMEOUT)",
                                  peer->name, (long long)p->peer_timeout);
     }

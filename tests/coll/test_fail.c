@@ -384,6 +384,36 @@ START_TEST(closes_unheard)
 }
 END_TEST
 
+/* A node has said goodbye, and what it said before is still on its way, when it falls silent: it is waited for no
+ * longer than any other. */
+START_TEST(leaves_and_falls_silent)
+{
+    enum { BLOCK = 512 };
+    static float sum[NODES][BLOCK], addend[NODES * BLOCK];
+    const int waiting = 5, leaving = 4;
+    int64_t began;
+
+    loopback_hold(node[leaving].comm->peer[waiting].tx[NB_CLASS_CONTRIB].conn, 1);
+    for (int i = 0; i < NODES; i++)
+        ck_assert_int_eq(nb_coll_ireducescatter(node[i].comm, addend, sizeof(addend), sum[i], sizeof(sum[i]),
+                                                0, sizeof(addend), ncclFloat32, ncclSum, &node[i].req),
+                         0);
+    while (node[leaving].req)
+        turn();
+    ck_assert_int_eq(nb_coll_close_begin(node[leaving].comm), 0);
+    node[leaving].closing = true;
+    while (!node[waiting].comm->peer[leaving].life.bye)
+        turn();
+    node[leaving].stopped = true;
+    began = node[waiting].now;
+    while (!node[waiting].error)
+        turn();
+    ck_assert_int_le(node[waiting].now - began, (node[waiting].params.peer_timeout + 2) * SECOND);
+    ck_assert_msg(strstr(node[waiting].said[0], "no sign of life from node 4 (ip-"), "%s",
+                  node[waiting].said[0]);
+}
+END_TEST
+
 /* A connection that ends alone, while its peer lives and says nothing: it is told, after a while. */
 START_TEST(connection_breaks)
 {
@@ -446,6 +476,7 @@ int main(void)
     tcase_add_checked_fixture(c, setup_direct, teardown);
     tcase_set_timeout(c, 3600);
     tcase_add_test(c, closes_unheard);
+    tcase_add_test(c, leaves_and_falls_silent);
     suite_add_tcase(suite, c);
     srunner_run_all(runner, CK_ENV);
     failed = srunner_ntests_failed(runner);
