@@ -224,8 +224,7 @@ static bool take_connection(struct sim *s, const struct sim_fault *f)
 
     if (!sim_network_reset(s, f->node, f->peer, f->amount / 2, f->comm, ends))
         return false;
-    judge(s, f, SIM_FATAL, f->comm, f->node, f->peer, soon(s));
-    sim_judge_quiet(f->comm);
+    judge(s, f, SIM_FATAL_IN_USE, f->comm, f->node, f->peer, soon(s));
     return true;
 }
 
@@ -386,15 +385,13 @@ void sim_fault_damaged(struct sim *s, int comm, enum sim_cover cover)
 {
     static const enum sim_verdict verdicts[] = {[SIM_NOT_CHECKED] = SIM_MAY_FAIL,
                                                 [SIM_FOUND] = SIM_FATAL,
-                                                [SIM_READ] = SIM_FATAL,
+                                                [SIM_READ] = SIM_FATAL_IN_TURN,
                                                 [SIM_RESENT] = SIM_MENDED,
                                                 [SIM_RESENT_TWICE] = SIM_MAY_FAIL};
 
     sim_judge_damage(comm);
     if (cover == SIM_NOT_CHECKED)
         sim_judge_unchecked(s, comm);
-    if (cover == SIM_READ)
-        sim_judge_quiet(comm);
     for (int i = 0; i < s->plan->nfaults; i++) {
         const struct sim_fault *f = &s->plan->fault[i];
         if (s->fault_state[i] == TAKEN && (f->kind == SIM_FLIP || f->kind == SIM_TRUNCATE)) {

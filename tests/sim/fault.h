@@ -19,7 +19,7 @@ bool sim_fault_device(struct sim *s, int node, int comm, enum sim_fault_kind *ki
 enum sim_cover {
     SIM_NOT_CHECKED, /* results may be wrong */
     SIM_FOUND,       /* the communicator fails at once */
-    SIM_READ,        /* ... when it is read, at the latest */
+    SIM_READ,        /* ... when it is the message's turn to be read */
     SIM_RESENT,      /* the receiver asks for the bytes again */
     SIM_RESENT_TWICE /* it was a second time already */
 };

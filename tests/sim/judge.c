@@ -31,7 +31,7 @@ struct fate {
     bool damaged;    /* bytes may have to be had again */
     bool differs;    /* members have settings that must agree, and do not */
     bool unchecked;  /* results are not promised */
-    bool quiet;      /* a connection has ended, which only shows when it is used */
+    unsigned ways;   /* bits: 1 << each verdict so far */
 };
 
 struct sim_judge {
@@ -70,11 +70,6 @@ void sim_judge_unchecked(struct sim *s, int comm)
 {
     judges.fate[comm].unchecked = true;
     s->partial = true; /* nor the same as those of other runs */
-}
-
-void sim_judge_quiet(int comm)
-{
-    judges.fate[comm].quiet = true;
 }
 
 void sim_judge_damage(int comm)
@@ -120,10 +115,11 @@ void sim_judge_fault(struct sim *s, enum sim_verdict verdict, int comm, int a, i
             f->since = s->now;
         if (verdict > f->verdict)
             f->verdict = verdict;
+        f->ways |= 1u << verdict;
         add_culprit(f, a);
         if (a != b)
             add_culprit(f, b);
-        if (verdict == SIM_FATAL) {
+        if (verdict >= SIM_FATAL_IN_TURN) {
             judges.within[c] = within;
             sim_queue_put(&s->queue, s->now + within, SIM_DUE, -1, (void *)(uintptr_t)(c + 1));
         }
@@ -415,10 +411,59 @@ static bool any_paused(const struct sim *s, int comm)
     return false;
 }
 
+static bool takes_part(const struct sim_proxy *p)
+{
+    return !p->node->dead && p->rank >= 0 && p->state >= SIM_WAITING && p->state <= SIM_RUNNING;
+}
+
+/* A member has not begun the operation that another one is in, or only just now. */
+static bool any_late(const struct sim *s, int comm)
+{
+    int most = -1;
+
+    for (int i = 0; i < s->plan->nnodes; i++) {
+        const struct sim_proxy *p = &s->node[i]->proxy[comm];
+        if (takes_part(p) && p->state == SIM_RUNNING && p->op > most)
+            most = p->op;
+    }
+    for (int i = 0; i < s->plan->nnodes; i++) {
+        const struct sim_proxy *p = &s->node[i]->proxy[comm];
+        if (takes_part(p) && (p->op < most || (p->op == most && p->state == SIM_WAITING) ||
+                              s->now - p->began < judges.within[comm]))
+            return true;
+    }
+    return false;
+}
+
+/* A node of the group has just learned of it, and the others are about to. */
+static bool any_told(const struct sim *s, int comm)
+{
+    for (int i = 0; i < s->plan->nnodes; i++) {
+        const struct sim_proxy *p = &s->node[i]->proxy[comm];
+        if (p->rank >= 0 && p->failed_at && s->now - p->failed_at < SIM_S)
+            return true;
+    }
+    return false;
+}
+
+/* Whether nobody can know so far. */
+static bool is_unheard(const struct sim *s, int comm)
+{
+    const unsigned ways = judges.fate[comm].ways;
+
+    if (any_told(s, comm))
+        return true;
+    if (ways & 1u << SIM_FATAL)
+        return false;
+    if (ways & 1u << SIM_FATAL_IN_TURN && !any_late(s, comm) && !any_paused(s, comm))
+        return false;
+    return !(ways & 1u << SIM_FATAL_IN_USE) || !sim_network_shows(s, comm);
+}
+
 void sim_judge_due(struct sim *s, const struct sim_event *event)
 {
     const int c = (int)(uintptr_t)event->thing - 1;
-    const bool unheard = judges.fate[c].quiet && any_paused(s, c);
+    const bool unheard = is_unheard(s, c);
     bool again = false;
 
     for (int i = 0; i < s->plan->nnodes; i++) {
@@ -428,8 +473,8 @@ void sim_judge_due(struct sim *s, const struct sim_event *event)
             p->state < SIM_WAITING)
             continue;
         /* It need not know before it wants something again. */
-        if (n->stopped || unheard || p->state == SIM_WAITING || p->paused > s->now ||
-            s->now - p->began < judges.within[c]) {
+        if (n->stopped || s->now - n->continued < judges.within[c] || unheard || p->state == SIM_WAITING ||
+            p->paused > s->now || s->now - p->began < judges.within[c]) {
             again = true;
             continue;
         }

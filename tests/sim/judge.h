@@ -26,14 +26,15 @@ enum sim_verdict {
     SIM_SURVIVES, /* nothing may come of it */
     SIM_MENDED,   /* nothing but a warning: what was damaged can be had again */
     SIM_MAY_FAIL, /* either way */
-    SIM_FATAL     /* every member fails, unless it has no more need */
+    /* Every member fails, unless it has no more need: */
+    SIM_FATAL_IN_TURN, /* when a message is read, so not while its operation waits for a node that is late */
+    SIM_FATAL_IN_USE,  /* when a connection is used */
+    SIM_FATAL
 };
 void sim_judge_fault(struct sim *s, enum sim_verdict verdict, int comm, int a, int b, int64_t within);
 /* While they connect, two nodes are held up: whoever waits for them in one communicator comes late to the next, where
  * others wait for it, perhaps too long. */
 void sim_judge_delay(struct sim *s, int a, int b);
-/* What has happened to the communicator is heard of by who next uses a connection, so not while a node's NCCL pauses. */
-void sim_judge_quiet(int comm);
 /* A payload of the communicator was damaged that nobody checks: its results are not promised any more. */
 void sim_judge_unchecked(struct sim *s, int comm);
 /* Something of the communicator was damaged. */

@@ -66,6 +66,8 @@ struct conn {
     bool tells;   /* SIM_BACK is, too */
     bool expects; /* SIM_ARRIVE is in the queue */
     bool refused; /* sends: the node has to be woken when there is room */
+    bool control; /* its messages are read as they come; others when it is their turn */
+    bool broken;  /* by sim_network_reset */
     char peer[2][24];
 };
 
@@ -232,14 +234,14 @@ static enum sim_cover cover_of(const struct conn *c, const struct message *m, si
     uint32_t token;
     int header;
 
+    if (c->control)
+        return at < NB_CTL_BYTES ? SIM_FOUND : SIM_RESENT_TWICE; /* bytes that were asked for */
     if (m->len < NB_MSG_BYTES)
-        return SIM_FOUND;
+        return SIM_READ;
     memcpy(&token, m->own + 12, 4); /* little-endian, as all tests are */
     header = nb_msg_parse(m->own, m->len, token, SIZE_MAX, &msg, &why);
-    if (header < 0) /* no data message: those are checked whole, but for what was asked for */
-        return at < NB_CTL_BYTES ? SIM_FOUND : SIM_RESENT_TWICE;
-    if (at < (size_t)header)
-        return SIM_FOUND;
+    if (header < 0 || at < (size_t)header) /* no data message: while nodes connect */
+        return SIM_READ;
     if (nb_codec_row(msg.codec)->reference)
         return SIM_RESENT;
     if (!(msg.flags & (NB_MSG_CHECKED | NB_MSG_KEEP)))
@@ -255,7 +257,7 @@ static void damage(struct conn *c, struct message *m)
     struct sim *s = c->sim;
     struct sim_network *n = s->network;
     size_t limit = n->damage.limit && n->damage.limit < m->len ? n->damage.limit : m->len, at;
-    enum sim_cover cover = SIM_FOUND;
+    enum sim_cover cover = c->control ? SIM_FOUND : SIM_READ;
 
     if (n->damage.what == NONE || n->damage.from != c->from || n->damage.to != c->to || m->len == 0)
         return;
@@ -557,7 +559,6 @@ static int net_connect(struct nb_net *net, int dev, const struct nb_net_conn_cfg
     struct conn *c;
 
     (void)dev;
-    (void)cfg;
     *send_comm = NULL;
     memcpy(&h, handle, sizeof(h));
     if (h.magic != MAGIC)
@@ -567,6 +568,7 @@ static int net_connect(struct nb_net *net, int dev, const struct nb_net_conn_cfg
         const struct sim_nic *nic = &s->plan->nic[n->node];
 
         c = conn_new(s, n->node, s->network->listener[h.listener]);
+        c->control = cfg->urgent;
         h.conn = c->number + 1;
         memcpy(handle, &h, sizeof(h));
         sim_queue_put(&s->queue, s->now + 2 * nic->latency + some(s, nic->jitter), SIM_UP, -1, c);
@@ -924,10 +926,26 @@ bool sim_network_reset(struct sim *s, int a, int b, uint64_t which, int comm, in
         c->recv.err = -ECONNRESET;
         sim_node_wake(s, c->to);
     }
+    c->broken = true;
     drop(&c->flight);
     if (!(ends & 2)) /* as TCP does: its reset follows, as soon as something passes */
         launch_end(c);
     return true;
+}
+
+bool sim_network_shows(const struct sim *s, int comm)
+{
+    const struct sim_network *w = s->network;
+
+    for (int i = 0; i < w->nconns; i++) {
+        const struct conn *c = w->conn[i];
+        if (!c->broken || c->comm != comm)
+            continue;
+        if ((c->send.open && c->send.err && c->send.requests) ||
+            (c->recv.open && (c->recv.err || c->ended) && c->recvs))
+            return true;
+    }
+    return false;
 }
 
 bool sim_network_stall(struct sim *s, int a, int b, uint64_t which, int64_t until)

@@ -28,6 +28,8 @@ void sim_network_kill(struct sim *s, int node, bool silently);
 /* A connection from `a` to `b` of communicator `comm` (chosen by `which`) ends: bit 0 for the sender, bit 1
  * for the receiver. False: there is none. */
 bool sim_network_reset(struct sim *s, int a, int b, uint64_t which, int comm, int ends);
+/* A node has something under way on a connection of the communicator that was ended so, and will be told. */
+bool sim_network_shows(const struct sim *s, int comm);
 /* It delivers nothing until `until`. */
 bool sim_network_stall(struct sim *s, int a, int b, uint64_t which, int64_t until);
 /* The next message from a to b gets a bit turned (below `limit` bytes; 0: anywhere), or loses its end. */

@@ -292,6 +292,7 @@ void sim_node_continue(struct sim *s, int node)
     struct sim_node *n = s->node[node];
 
     n->stopped = false;
+    n->continued = s->now;
     if (n->woken)
         sim_node_wake(s, node);
     n->woken = false;

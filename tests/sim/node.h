@@ -30,8 +30,9 @@ struct sim_node {
     size_t blocks;                /* memory likewise */
     int connecting;               /* the communicator that comes next */
     int64_t connect_at;
-    bool was_stopped; /* since it began to connect */
-    bool finished;    /* all communicators are closed, or never were */
+    bool was_stopped;  /* since it began to connect */
+    int64_t continued; /* when it went on last, after it was stopped */
+    bool finished;     /* all communicators are closed, or never were */
     struct sim_proxy proxy[SIM_COMMS];
     struct nb_device *device[SIM_COMMS];
     unsigned warnings;
