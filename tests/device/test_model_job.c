@@ -470,7 +470,7 @@ static void ring_rate(unsigned carries)
 
 int main(int argc, char **argv)
 {
-#ifdef MODEL_TSAN
+#ifdef NB_TSAN
     printf("SKIP: the thread sanitizer does not follow contexts that are switched by hand\n");
     return 77;
 #endif

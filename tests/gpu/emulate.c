@@ -6,39 +6,19 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <ucontext.h>
-
-#if defined(__SANITIZE_ADDRESS__)
-#define NB_ASAN 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define NB_ASAN 1
-#endif
-#endif
-#ifdef NB_ASAN
-#include <sanitizer/common_interface_defs.h>
-#endif
-
 #ifdef NB_TSAN
 #include <sanitizer/tsan_interface.h>
-/* The sanitizer keeps a stack of calls for each thread of the operating system, on which the contexts' calls
- * are mixed: it counts, so functions that are left by a switch and never return do not take part. */
-#define NB_UNSEEN __attribute__((no_sanitize("thread"), noinline))
-#else
-#define NB_UNSEEN
 #endif
 
 #include "gpu/emulate_target.h" /* before: in place of nvcc's */
+#include "gpu/fiber.h"
 #include "kernels/kernel.cuh"
 
-#define STACK (256u << 10)
 #define COPIES 512u /* background copies of a thread that have not been waited for */
 
 struct thread {
     struct nb_emulated self;
-    ucontext_t context;
-    void *stack;
-    int done;
+    struct nb_fiber fiber;
     uint32_t meetings; /* of its warp */
     struct {
         void *to;
@@ -46,7 +26,13 @@ struct thread {
         uint32_t bytes, group;
     } copy[COPIES];
     uint32_t copies, group; /* of background copies */
-    void *fake;             /* the sanitizer's */
+};
+
+/* Whether a thread may run: apart from the rest of it, which is large, since all are asked at each switch. */
+struct turn {
+    const uint32_t *waits; /* for this to differ from `seen`; else NULL */
+    uint32_t seen;
+    int done;
 };
 
 struct warp {
@@ -56,6 +42,7 @@ struct warp {
 
 struct block {
     struct nb_shared shared;
+    struct turn turn[NB_THREADS];
     struct thread thread[NB_THREADS];
     struct warp warp[NB_WARPS];
     uint32_t arrived, barriers, left;
@@ -69,10 +56,7 @@ static _Thread_local struct machine {
     int alone;        /* one block in this thread of the operating system; others have theirs */
     unsigned at;      /* block * NB_THREADS + thread that runs */
     uint64_t seed;
-    ucontext_t main;
-    void *fake;
-    const void *main_stack;
-    size_t main_size;
+    struct nb_fiber main;
 } machine;
 
 _Thread_local struct nb_emulated *nb_emulated;
@@ -89,40 +73,45 @@ static NB_UNSEEN struct thread *thread_at(unsigned at)
     return &machine.block[at / NB_THREADS]->thread[at % NB_THREADS];
 }
 
-static NB_UNSEEN void arrive_from_switch(void *fake)
+static NB_UNSEEN struct turn *turn_at(unsigned at)
 {
-#ifdef NB_ASAN
-    __sanitizer_finish_switch_fiber(fake, machine.main_stack ? NULL : &machine.main_stack,
-                                    machine.main_stack ? NULL : &machine.main_size);
-#else
-    (void)fake;
-#endif
+    return &machine.block[at / NB_THREADS]->turn[at % NB_THREADS];
 }
 
-static NB_UNSEEN void switch_to(struct thread *from, struct thread *to)
+static NB_UNSEEN int may_run(const struct turn *t)
 {
-    nb_emulated = &to->self;
-#ifdef NB_ASAN
-    __sanitizer_start_switch_fiber(from->done ? NULL : &from->fake, to->stack, STACK);
-#endif
-    swapcontext(&from->context, &to->context);
-    arrive_from_switch(from->fake);
+    return !t->done && !(t->waits && *t->waits == t->seen);
 }
 
-/* The next thread's turn: mostly the next of the block, now and then another block's. */
+/* The next thread's turn: mostly the next of the block, now and then another block's. Threads that wait for what
+ * has not come are passed over: a turn of theirs is a switch for nothing. */
 static NB_UNSEEN void yield(void)
 {
-    unsigned total = machine.blocks * NB_THREADS, from = machine.at, to = from;
+    unsigned total = machine.blocks * NB_THREADS, from = machine.at, to = from, tried = 0;
     machine.seed = machine.seed * 6364136223846793005u + 1442695040888963407u;
     if (machine.blocks > 1 && machine.seed >> 58 == 0)
         to = (unsigned)((machine.seed >> 20) % machine.blocks) * NB_THREADS + to % NB_THREADS;
     do {
-        to = (to + 1) % total;
-    } while (thread_at(to)->done);
+        if (tried++ == total)
+            nb_emulate_fail("every thread waits for another");
+        to = to + 1 == total ? 0 : to + 1;
+    } while (!may_run(turn_at(to)));
     if (to == from)
         return;
     machine.at = to;
-    switch_to(thread_at(from), thread_at(to));
+    nb_emulated = &thread_at(to)->self;
+    nb_fiber_switch(&thread_at(from)->fiber, &thread_at(to)->fiber);
+}
+
+/* Until *what is not `seen` any more. */
+static NB_UNSEEN void wait_for(const uint32_t *what, uint32_t seen)
+{
+    struct turn *t = turn_at(machine.at);
+    t->waits = what;
+    t->seen = seen;
+    while (*what == seen)
+        yield();
+    t->waits = NULL;
 }
 
 void nb_emulate_pause(void)
@@ -143,8 +132,7 @@ void nb_emulate_barrier(void)
         b->barriers++;
         return;
     }
-    while (b->barriers == mine)
-        yield();
+    wait_for(&b->barriers, mine);
 }
 
 const uint32_t *nb_emulate_warp(uint32_t value)
@@ -159,8 +147,7 @@ const uint32_t *nb_emulate_warp(uint32_t value)
         w->arrived = 0;
         w->meetings++;
     } else {
-        while (w->meetings == mine)
-            yield();
+        wait_for(&w->meetings, mine);
     }
     return w->value[mine % 2];
 }
@@ -193,37 +180,20 @@ void nb_emulate_async_wait(unsigned but)
     t->copies = kept;
 }
 
-/* A context runs one launch after the other: it is asleep in the switch between them. */
+/* A fiber runs one launch after the other: it is asleep in the switch between them. */
 static NB_UNSEEN void run_thread(void)
 {
     struct thread *t = thread_at(machine.at);
     struct block *b = machine.block[machine.at / NB_THREADS];
-    arrive_from_switch(NULL);
     for (;;) {
         nb_work(machine.launch, &b->shared);
-        t->done = 1;
+        turn_at(machine.at)->done = 1;
         b->left++;
-        if (--machine.running) {
+        if (--machine.running)
             yield();
-        } else {
-#ifdef NB_ASAN
-            __sanitizer_start_switch_fiber(&t->fake, machine.main_stack, machine.main_size);
-#endif
-            swapcontext(&t->context, &machine.main);
-            arrive_from_switch(t->fake);
-        }
+        else
+            nb_fiber_switch(&t->fiber, &machine.main);
     }
-}
-
-static void begin_thread(struct thread *t)
-{
-    t->stack = malloc(STACK);
-    if (!t->stack || getcontext(&t->context))
-        abort();
-    t->context.uc_stack.ss_sp = t->stack;
-    t->context.uc_stack.ss_size = STACK;
-    t->context.uc_link = NULL;
-    makecontext(&t->context, run_thread, 0);
 }
 
 static struct block *open_block(unsigned number, unsigned blocks)
@@ -235,7 +205,7 @@ static struct block *open_block(unsigned number, unsigned blocks)
     for (unsigned i = 0; i < NB_THREADS; i++) {
         struct thread *t = &block->thread[i];
         t->self = (struct nb_emulated){i, number, blocks};
-        begin_thread(t);
+        nb_fiber_open(&t->fiber, run_thread);
     }
     return block;
 }
@@ -243,7 +213,7 @@ static struct block *open_block(unsigned number, unsigned blocks)
 static void close_block(struct block *block)
 {
     for (unsigned i = 0; i < NB_THREADS; i++)
-        free(block->thread[i].stack);
+        nb_fiber_close(&block->thread[i].fiber);
     free(block);
 }
 
@@ -252,23 +222,17 @@ static NB_UNSEEN void run_machine(const struct nb_gpu_launch *launch, uint64_t s
     machine.launch = launch;
     machine.running = machine.blocks * NB_THREADS;
     machine.seed = seed;
-    machine.main_stack = NULL;
     for (unsigned b = 0; b < machine.blocks; b++) {
         struct block *block = machine.block[b];
         memset(&block->shared, 0xa5, sizeof(block->shared)); /* it is not zeroed */
         block->left = 0;
         for (unsigned i = 0; i < NB_THREADS; i++)
-            block->thread[i].done = 0;
+            block->turn[i].done = 0;
     }
-    machine.at = 0;
-    nb_emulated = &thread_at(0)->self;
-#ifdef NB_ASAN
-    __sanitizer_start_switch_fiber(&machine.fake, thread_at(0)->stack, STACK);
-#endif
-    swapcontext(&machine.main, &thread_at(0)->context);
-#ifdef NB_ASAN
-    __sanitizer_finish_switch_fiber(machine.fake, NULL, NULL);
-#endif
+    /* Any thread is first: one that always was would need no barrier behind what it prepares. */
+    machine.at = (unsigned)((seed * 2654435761u >> 16) % machine.running);
+    nb_emulated = &thread_at(machine.at)->self;
+    nb_fiber_switch(&machine.main, &thread_at(machine.at)->fiber);
     nb_emulated = NULL;
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Blocks of threads on a CPU, for testing the kernels without a GPU. Threads are contexts that take turns
+ * Blocks of threads on a CPU, for testing the kernels without a GPU. Threads are fibers that take turns
  * within one thread of the operating system; they switch only where a GPU's threads would meet or wait.
  * Blocks take turns, too (nb_emulate_run), or have a thread of the operating system each (nb_emulate_block).
  */
@@ -10,15 +10,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "gpu/fiber.h" /* NB_TSAN */
 #include "kernels/kernels.h"
-
-#if defined(__SANITIZE_THREAD__)
-#define NB_TSAN 1
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define NB_TSAN 1
-#endif
-#endif
 
 /* The thread that runs now. */
 struct nb_emulated {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The kernels on a CPU: what kernels/target.cuh is for a GPU. Every thread of a block is a context of its own
+ * The kernels on a CPU: what kernels/target.cuh is for a GPU. Every thread of a block is a fiber of its own
  * (emulate.c) that runs until it meets a barrier or a warp operation, or waits for another block; so the same
  * statements run, in another interleaving, on the same data. Included before kernels/kernel.cuh, of which it
  * is the target then.

@@ -46,15 +46,7 @@
 #include <stdint.h>
 
 #include "device/cuda_driver.h"
-
-/* The thread sanitizer does not follow contexts that are switched by hand. */
-#if defined(__SANITIZE_THREAD__)
-#define MODEL_TSAN 1
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define MODEL_TSAN 1
-#endif
-#endif
+#include "gpu/fiber.h" /* NB_TSAN */
 
 #define MODEL_GPUS 2
 #define MODEL_SECOND INT64_C(1000000000)

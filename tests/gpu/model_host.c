@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Host threads of the model (model.h): contexts that are switched by hand, so that a run is the same each time,
- * and a stack can be given up where it waits for ever. Programs are linked with --wrap for the functions below,
+ * Host threads of the model (model.h): fibers (fiber.h), so that a run is the same each time, and a stack can be
+ * given up where it waits for ever. Programs are linked with --wrap for the functions below,
  * so that the plugin's own mutexes, threads and naps are the model's while a thread of the model runs.
  */
 #include "model_inside.h"
@@ -11,21 +11,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include <ucontext.h>
 #include <unistd.h>
 
-#if defined(__SANITIZE_ADDRESS__)
-#define NB_ASAN 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define NB_ASAN 1
-#endif
-#endif
-#ifdef NB_ASAN
-#include <sanitizer/common_interface_defs.h>
-#endif
+#include "gpu/fiber.h"
 
-#define STACK (256u << 10)
 #define THREADS 64u
 #define MUTEXES 256u
 #define PATIENCE (5 * MODEL_SECOND)
@@ -34,8 +23,7 @@ struct model_thread {
     enum model_kind kind;
     char name[48];
     enum model_role role;
-    ucontext_t context;
-    void *stack, *fake;
+    struct nb_fiber fiber;
     void (*main)(void *);
     void *argument;
     void *(*posix)(void *); /* of pthread_create */
@@ -67,10 +55,7 @@ static struct {
         const void *condition;
         uint64_t signals;
     } condition[16];
-    ucontext_t main;
-    void *fake;
-    const void *main_stack;
-    size_t main_size;
+    struct nb_fiber main;
     char said[4096];
     const char *stop;
 } host;
@@ -131,66 +116,31 @@ void model_connected(int yes)
 
 /* ---- Switching ----------------------------------------------------------------------------------------- */
 
-static void arrive(void *fake)
-{
-#ifdef NB_ASAN
-    __sanitizer_finish_switch_fiber(fake, host.main_stack ? NULL : &host.main_stack,
-                                    host.main_stack ? NULL : &host.main_size);
-#else
-    (void)fake;
-#endif
-}
-
-static void to_main(struct model_thread *from)
-{
-#ifdef NB_ASAN
-    __sanitizer_start_switch_fiber(from->done ? NULL : &from->fake, host.main_stack, host.main_size);
-#endif
-    host.self = NULL;
-    swapcontext(&from->context, &host.main);
-    arrive(from->fake);
-}
-
-static void to_thread(struct model_thread *t)
-{
-#ifdef NB_ASAN
-    __sanitizer_start_switch_fiber(&host.fake, t->stack, STACK);
-#endif
-    host.self = t;
-    swapcontext(&host.main, &t->context);
-#ifdef NB_ASAN
-    __sanitizer_finish_switch_fiber(host.fake, NULL, NULL);
-#endif
-}
-
 static void begin(void)
 {
     struct model_thread *t = host.self;
 
-    arrive(NULL);
     if (t->posix)
         t->posix(t->argument);
     else
         t->main(t->argument);
     t->done = 1;
     model_moved();
-    to_main(t);
+    host.self = NULL;
+    nb_fiber_leave(&t->fiber, &host.main);
 }
 
 static struct model_thread *make(const char *name, enum model_role role)
 {
     struct model_thread *t = calloc(1, sizeof(*t));
 
-    if (!t || host.threads == THREADS || !(t->stack = malloc(STACK)))
+    if (!t || host.threads == THREADS)
         abort();
     t->kind = MODEL_A_THREAD;
     snprintf(t->name, sizeof(t->name), "%s", name);
     t->role = role;
     t->contexts.gpu[0] = -1;
-    getcontext(&t->context);
-    t->context.uc_stack.ss_sp = t->stack;
-    t->context.uc_stack.ss_size = STACK;
-    makecontext(&t->context, begin, 0);
+    nb_fiber_open(&t->fiber, begin);
     host.thread[host.threads++] = t;
     return t;
 }
@@ -215,7 +165,8 @@ static void rest(int64_t until, int (*ready)(void *), void *argument, const char
     t->ready = ready;
     t->ready_argument = argument;
     t->what = what;
-    to_main(t);
+    host.self = NULL;
+    nb_fiber_switch(&t->fiber, &host.main);
     t->ready = NULL;
     t->blockers = NULL;
     t->who = NULL;
@@ -390,7 +341,7 @@ void model_open(const struct model_settings *settings)
 void model_close(void)
 {
     for (unsigned i = 0; i < host.threads; i++) {
-        free(host.thread[i]->stack);
+        nb_fiber_close(&host.thread[i]->fiber);
         free(host.thread[i]);
     }
     model_gpus_close();
@@ -414,7 +365,8 @@ static int run_threads(void)
         struct model_thread *t = host.thread[(first + i) % n];
         if (!may_run(t))
             continue;
-        to_thread(t);
+        host.self = t;
+        nb_fiber_switch(&host.main, &t->fiber);
         ran = 1;
     }
     return ran;

@@ -570,7 +570,7 @@ static void graphs(void)
 
 int main(void)
 {
-#ifdef MODEL_TSAN
+#ifdef NB_TSAN
     printf("SKIP: the thread sanitizer does not follow contexts that are switched by hand\n");
     return 77;
 #endif
