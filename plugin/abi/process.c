@@ -10,14 +10,13 @@
 #include <string.h>
 
 #include "abi/context.h"
+#include "abi/settings.h"
 #include "abi/staging.h"
 #include "base/demand.h"
 #include "base/log.h"
 #include "base/params_effect.h"
 #include "base/version.h"
 #include "coll/engine.h"
-#include "nibble/codec.h"
-#include "policy/job.h"
 
 static struct {
     pthread_mutex_t lock;
@@ -66,30 +65,15 @@ static int make(void)
     return err;
 }
 
-/* The settings as far as they are good. Nothing may fail on one node alone before the nodes can tell each
- * other, so a bad one is a reason for the vote (coll/connect.c). */
+/* Nothing may fail on one node alone before the nodes can tell each other, so a bad setting is a reason for the
+ * vote (coll/connect.c). Nobody codes: no settings were held. */
 static int read_settings(void)
 {
     struct nb_params *params;
-    char wrong[512];
-    const char *name;
-    int err = nb_params_read_anyway(&params);
+    int err = nb_settings_read(&params);
 
     if (err)
         return err;
-    while (nb_job_check_settings(params, &name, wrong, sizeof(wrong))) {
-        NB_ALERT("%s", wrong);
-        nb_params_give_up(params, name, wrong);
-    }
-    /* The setting's words are in the order of enum nb_variant. Nobody codes: no settings were held. */
-    const enum nb_variant variant = (enum nb_variant)params->codec_variant;
-    if (nb_codec_select(variant)) {
-        snprintf(wrong, sizeof(wrong), "NIBBLE_CODEC_VARIANT=%s: this processor lacks it",
-                 nb_variant_name(variant));
-        NB_ALERT("%s", wrong);
-        nb_params_give_up(params, "NIBBLE_CODEC_VARIANT", wrong);
-        nb_codec_select(NB_VARIANT_AUTO);
-    }
     process.context.params = params;
     atomic_store(&process.context.unmet, false);
     if (params->bad_setting[0] && nb_demands(params, NB_DEMAND_SETTINGS))

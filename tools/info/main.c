@@ -8,11 +8,10 @@
 #include <string.h>
 
 #include "abi/context.h"
+#include "abi/settings.h"
 #include "base/log.h"
-#include "base/params.h"
 #include "base/version.h"
 #include "info.h"
-#include "policy/job.h"
 
 static const char help[] =
     "usage: nibble-info [OPTION]...\n\n"
@@ -42,23 +41,6 @@ __attribute__((format(printf, 5, 6))) static void note(ncclDebugLogLevel level, 
     va_start(ap, fmt);
     vsnprintf(problems[nproblems++], sizeof(problems[0]), fmt, ap);
     va_end(ap);
-}
-
-/* Settings as the plugin would take them. Returns whether all are good. */
-static bool read_settings(struct nb_params **params)
-{
-    char wrong[512];
-    const char *name;
-
-    if (nb_params_read_anyway(params)) {
-        fprintf(stderr, "nibble-info: no memory\n");
-        exit(1);
-    }
-    while (nb_job_check_settings(*params, &name, wrong, sizeof(wrong))) {
-        NB_WARN("%s", wrong);
-        nb_params_give_up(*params, name, wrong);
-    }
-    return !(*params)->bad_setting[0];
 }
 
 /* Devices as a job would see them. Returns how many. */
@@ -123,7 +105,11 @@ int main(int argc, char **argv)
     }
     setenv("NCCL_DEBUG", "WARN", 1); /* warnings come to note(), and not to stderr as well */
     nb_log_set(note);
-    good = read_settings(&params);
+    if (nb_settings_read(&params)) {
+        fprintf(stderr, "nibble-info: no memory\n");
+        return 1;
+    }
+    good = !params->bad_setting[0];
     emit_begin(&e, stdout, json);
     info_version(&e);
     info_settings(&e, params, options.all);

@@ -27,7 +27,7 @@ say()
 }
 
 say '^  lo  transport=tcp'
-say 'portable  available=yes'
+NIBBLE_CODEC_VARIANT=portable say 'portable  available=yes  in_force=yes'
 NIBBLE_CREDITS=7 say 'NIBBLE_CREDITS  value=7  default=48'
 NIBBLE_TUNER=0 NIBBLE_TUNER_MIN_BYTES=1 say 'no_effect=NIBBLE_TUNER=0'
 NIBBLE_HOME=/x say 'NIBBLE_HOME is not a setting'

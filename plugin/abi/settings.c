@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What parts of the plugin say of the settings, one after the other; see settings.h. */
+#include "abi/settings.h"
+
+#include <stdio.h>
+
+#include "base/log.h"
+#include "nibble/codec.h"
+#include "policy/job.h"
+
+static void give_up(struct nb_params *params, const char *name, const char *wrong)
+{
+    NB_ALERT("%s", wrong);
+    nb_params_give_up(params, name, wrong);
+}
+
+int nb_settings_read(struct nb_params **result)
+{
+    struct nb_params *params;
+    char wrong[512];
+    const char *name;
+    int err = nb_params_read_anyway(&params);
+
+    if (err)
+        return err;
+    while (nb_job_check_settings(params, &name, wrong, sizeof(wrong)))
+        give_up(params, name, wrong);
+    /* The setting's words are in the order of enum nb_variant. */
+    const enum nb_variant variant = (enum nb_variant)params->codec_variant;
+    if (nb_codec_select(variant)) {
+        snprintf(wrong, sizeof(wrong), "NIBBLE_CODEC_VARIANT=%s: this processor lacks it",
+                 nb_variant_name(variant));
+        give_up(params, "NIBBLE_CODEC_VARIANT", wrong);
+        nb_codec_select(NB_VARIANT_AUTO);
+    }
+    *result = params;
+    return 0;
+}
