@@ -34,12 +34,15 @@ static uint16_t bf16(float x)
 void shard_gradient(struct shard *s, float coherence)
 {
     const float noise = SIZE * sqrtf((1.0f - coherence) / coherence);
+    /* Gradients of a layer differ in size from value to value: the same way in all shards. */
+    static float loud[SHARD];
 
+    if (loud[0] == 0)
+        for (unsigned i = 0; i < SHARD; i++)
+            loud[i] = expf(1.5f * sinf((float)(i * 2654435761u >> 8)));
     for (unsigned i = 0; i < s->values; i++) {
-        /* Gradients of a layer differ in size from value to value. */
-        const float loud = expf(1.5f * sinf((float)(i * 2654435761u >> 8)));
         s->centre[i] += 0.05f * SIZE * rnd_normal(&s->seed);
-        s->sum[i] = 1e-2f * loud * (s->master[i] - s->centre[i] + noise * rnd_normal(&s->seed));
+        s->sum[i] = 1e-2f * loud[i] * (s->master[i] - s->centre[i] + noise * rnd_normal(&s->seed));
     }
 }
 
@@ -52,6 +55,7 @@ void shard_step(struct shard *s)
 {
     const float lr = s->rate * SIZE, keep = 1.0f - s->rate * SIZE * DECAY;
     const float t = (float)++s->steps;
+    const float first = 1 - powf(0.9f, t), second = 1 - powf(0.95f, t); /* an average's share so far */
     float rms = 0;
 
     for (unsigned i = 0; i < s->values; i++)
@@ -64,7 +68,7 @@ void shard_step(struct shard *s)
         case OPT_ADAMW:
             s->first[i] = 0.9f * s->first[i] + 0.1f * g;
             s->second[i] = 0.95f * s->second[i] + 0.05f * g * g;
-            step = s->first[i] / (1 - powf(0.9f, t)) / (sqrtf(s->second[i] / (1 - powf(0.95f, t))) + 1e-12f);
+            step = s->first[i] / first / (sqrtf(s->second[i] / second) + 1e-12f);
             break;
         case OPT_SGD: /* with momentum */
             s->first[i] = 0.9f * s->first[i] + g / rms;
@@ -76,7 +80,7 @@ void shard_step(struct shard *s)
             break;
         default: /* Adafactor, without momentum */
             s->second[i] = 0.95f * s->second[i] + 0.05f * g * g;
-            step = g / (sqrtf(s->second[i] / (1 - powf(0.95f, t))) + 1e-12f);
+            step = g / (sqrtf(s->second[i] / second) + 1e-12f);
             break;
         }
         s->master[i] = s->master[i] * keep - lr * step;
