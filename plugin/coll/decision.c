@@ -29,7 +29,7 @@ struct nb_op_info {
     uint64_t number; /* of its announcement; 0: see nb_job_reduce */
     int announced;
     uint64_t opno;
-    struct nb_evidence evidence;
+    struct nb_kept_evidence *looked; /* until it is decided; NULL: not looked at */
     /* reductions */
     ncclRedOp_t redop;
     enum nb_dtype dtype; /* all-gather: where the codec is DELTA4 or INT8 */
@@ -48,6 +48,36 @@ struct nb_op_info {
     struct nb_sig_report *report;
 };
 
+/* What was seen of an operation's values. As many are kept as operations wait for their decision at a time. */
+struct nb_kept_evidence {
+    struct nb_evidence seen;
+    struct nb_kept_evidence *next;
+};
+
+static void drop_evidence(struct nb_decisions *d, struct nb_op_info *f)
+{
+    if (!f->looked)
+        return;
+    f->looked->next = d->spare;
+    d->spare = f->looked;
+    f->looked = NULL;
+}
+
+/* A place for evidence of the operation, empty; NULL: no memory, so that nothing is seen. */
+static struct nb_evidence *keep_evidence(struct nb_decisions *d, struct nb_op_info *f)
+{
+    drop_evidence(d, f);
+    f->looked = d->spare;
+    if (f->looked)
+        d->spare = f->looked->next;
+    else
+        f->looked = malloc(sizeof(*f->looked));
+    if (!f->looked)
+        return NULL;
+    f->looked->seen = (struct nb_evidence){.blind = 0};
+    return &f->looked->seen;
+}
+
 static struct nb_job *join_job(struct nb_context *ctx)
 {
     struct nb_job *job = nb_job_get(ctx, nb_current_gpu(ctx));
@@ -65,10 +95,10 @@ int nb_decisions_init(struct nb_coll_comm *comm)
 
     d->feedback = nb_feedback_create(comm->ctx, comm->device);
     d->info = calloc(NB_OPS, sizeof(*d->info));
-    d->report = calloc(NB_SIG_REPORTS, sizeof(*d->report));
+    nb_slab_init(&d->reports, sizeof(struct nb_sig_report), NB_SIG_REPORTS);
     d->job_comm = comm->comm_id ? comm->comm_id : (uint64_t)(uintptr_t)comm;
     d->job = join_job(comm->ctx);
-    return d->feedback && d->info && d->report && d->job ? 0 : -ENOMEM;
+    return d->feedback && d->info && !nb_slab_reach(&d->reports, 1) && d->job ? 0 : -ENOMEM;
 }
 
 void nb_decisions_destroy(struct nb_coll_comm *comm)
@@ -81,8 +111,14 @@ void nb_decisions_destroy(struct nb_coll_comm *comm)
         nb_job_forget(d->job, d->job_comm);
         nb_job_put(d->job);
     }
+    for (unsigned i = 0; d->info && i < NB_OPS; i++)
+        drop_evidence(d, &d->info[i]);
+    for (struct nb_kept_evidence *e = d->spare, *next; e; e = next) {
+        next = e->next;
+        free(e);
+    }
     free(d->info);
-    free(d->report);
+    nb_slab_free(&d->reports);
 }
 
 void nb_decisions_count_raw(struct nb_coll_comm *comm, enum nb_func func, enum nb_reason why)
@@ -121,6 +157,7 @@ struct nb_op_info *nb_op_info_new(struct nb_coll_comm *comm, const struct nb_op 
 {
     struct nb_op_info *f = &comm->decisions.info[comm->decisions.infos_used++ % NB_OPS];
 
+    drop_evidence(&comm->decisions, f); /* of an operation that was never decided */
     *f = (struct nb_op_info){.opno = op->opno, .redop = op->redop, .asserted = -1};
     if (r && r->nranks) {
         f->call = nb_job_call_of(r);
@@ -203,11 +240,11 @@ static uint64_t span_of(uint64_t bytes, enum nb_dtype type)
 
 void nb_op_info_look(struct nb_coll_comm *comm, struct nb_op_info *f, const void *values, uint64_t bytes)
 {
-    struct nb_evidence *ev = &f->evidence;
+    struct nb_evidence *ev;
     enum nb_dtype type;
     uint64_t span;
 
-    if (nb_policy_dtype(f->call.type, &type))
+    if (nb_policy_dtype(f->call.type, &type) || !(ev = keep_evidence(&comm->decisions, f)))
         return;
     span = span_of(bytes, type);
     ev->samples =
@@ -220,17 +257,28 @@ void nb_op_info_look(struct nb_coll_comm *comm, struct nb_op_info *f, const void
 
 /* ---- reports ----------------------------------------------------------------------------------------- */
 
+const struct nb_sig_report *nb_decisions_report(const struct nb_decisions *d, unsigned i)
+{
+    return i < d->reported ? nb_slab_at(&d->reports, i) : NULL;
+}
+
 static struct nb_sig_report *report_of(struct nb_coll_comm *comm, const struct nb_op_info *f)
 {
-    struct nb_sig_report *r = comm->decisions.report;
+    struct nb_decisions *d = &comm->decisions;
+    struct nb_sig_report *r;
 
-    for (; r < comm->decisions.report + comm->decisions.reports; r++)
+    for (unsigned i = 0; i < d->reported; i++) {
+        r = nb_slab_at(&d->reports, i);
         if (r->func == f->call.func && r->type == f->call.type && r->count == f->call.count &&
             r->nranks == f->call.nranks)
             return r;
-    if (comm->decisions.reports == NB_SIG_REPORTS) /* what comes late shares the last line */
-        return &comm->decisions.report[NB_SIG_REPORTS - 1];
-    comm->decisions.reports++;
+    }
+    if (nb_slab_reach(&d->reports, d->reported + 1)) { /* what comes late shares the last line */
+        r = nb_slab_at(&d->reports, d->reported - 1);
+        r->others = 1;
+        return r;
+    }
+    r = nb_slab_at(&d->reports, d->reported++);
     *r = (struct nb_sig_report){
         .func = f->call.func, .type = f->call.type, .count = f->call.count, .nranks = f->call.nranks};
     return r;
@@ -371,11 +419,13 @@ static void observe(const struct nb_coll_comm *comm, const struct nb_op *op, con
 static void decide(struct nb_coll_comm *comm, struct nb_op *op, struct nb_op_info *f)
 {
     const struct nb_decision *v = &f->decision;
+    struct nb_evidence nothing = {.blind = 0}, *seen = f->looked ? &f->looked->seen : &nothing;
 
     f->settled = 1;
-    f->evidence.blind = !nb_witness_possible(comm);
-    f->decision = nb_job_reduce(comm->decisions.job, f->number, f->announced, &f->call, f->redop,
-                                &f->evidence, f->geometry);
+    seen->blind = !nb_witness_possible(comm);
+    f->decision =
+        nb_job_reduce(comm->decisions.job, f->number, f->announced, &f->call, f->redop, seen, f->geometry);
+    drop_evidence(&comm->decisions, f);
     f->report = report_of(comm, f);
     if (op->func == NB_FUNC_REDUCE_SCATTER)
         nb_witness_decided(op, v->gradient.key);
@@ -431,12 +481,15 @@ int nb_op_settle(struct nb_coll_comm *comm, struct nb_op *op)
 void nb_op_info_look_gather(struct nb_coll_comm *comm, struct nb_op_info *f, const void *block,
                             uint64_t bytes)
 {
+    struct nb_evidence *ev = keep_evidence(&comm->decisions, f);
     enum nb_dtype type;
 
+    if (!ev)
+        return;
     if (nb_policy_dtype(f->call.type, &type))
         type = NB_BF16; /* the upper halves of FP32 and BF16 values look alike, and FP16's are in order */
-    f->evidence.samples = comm->device->ops->sample(comm->device, type, block, span_of(bytes, type),
-                                                    NB_CLASSIFY_SAMPLES, f->evidence.sample);
+    ev->samples = comm->device->ops->sample(comm->device, type, block, span_of(bytes, type),
+                                            NB_CLASSIFY_SAMPLES, ev->sample);
 }
 
 /* Errors of gradients belong to a step; where weights are gathered, their change ends it. */
@@ -472,11 +525,14 @@ static void forget_errors(struct nb_coll_comm *comm)
 
 void nb_op_gathered(struct nb_coll_comm *comm, struct nb_op *op)
 {
-    const struct nb_op_info *f = op->info;
+    static const struct nb_evidence nothing;
+    struct nb_op_info *f = op->info;
     int64_t unit = op->like && op->outcome != NB_REF_NEW ? (int64_t)op->like->slot : -1;
 
     nb_witness_gathered(comm, op, !op->like || op->changed);
-    nb_job_gather(comm->decisions.job, f->number, f->announced, &f->call, &f->evidence, unit, op->changed);
+    nb_job_gather(comm->decisions.job, f->number, f->announced, &f->call,
+                  f->looked ? &f->looked->seen : &nothing, unit, op->changed);
+    drop_evidence(&comm->decisions, f);
     if (op->like && op->changed)
         mark_step(comm, op);
     if (jumped(comm, op))

@@ -17,6 +17,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/slab.h"
 #include "nibble/codec.h"
 #include "policy/job.h"
 #include "policy/policy.h"
@@ -28,8 +29,9 @@ struct nb_op_info;
 struct nb_op;
 
 /* What happened to the operations of one signature, for the summary. */
-#define NB_SIG_REPORTS 128u
+#define NB_SIG_REPORTS 128u /* signatures at most */
 struct nb_sig_report {
+    int others; /* it is shared by signatures that found no place */
     enum nb_func func;
     ncclDataType_t type;
     uint64_t count;
@@ -46,6 +48,8 @@ struct nb_sig_report {
     uint64_t bytes, wire_bytes; /* encoded segments, before and after (in shadow mode: as they would be) */
 };
 
+struct nb_kept_evidence;
+
 /* The state of a communicator's decisions; decision.c's own. */
 struct nb_decisions {
     struct nb_feedback *feedback;
@@ -53,11 +57,12 @@ struct nb_decisions {
     uint64_t job_comm;       /* this communicator's number there, for operations without a record */
     struct nb_op_info *info; /* [NB_OPS], a ring */
     uint64_t infos_used;
+    struct nb_kept_evidence *spare; /* of operations that are decided, for those to come */
     int has_anchor;
-    uint32_t anchor;              /* the gathered block whose change marks a step */
-    struct nb_sig_report *report; /* [NB_SIG_REPORTS] */
-    unsigned reports;
-    int off; /* the kill switch is on: nothing is coded for the time being */
+    uint32_t anchor;        /* the gathered block whose change marks a step */
+    struct nb_slab reports; /* of struct nb_sig_report */
+    unsigned reported;      /* signatures */
+    int off;                /* the kill switch is on: nothing is coded for the time being */
     uint64_t reasons[NB_FUNC_COUNT][NB_REASON_COUNT]; /* operations that were sent raw */
 };
 
@@ -97,6 +102,9 @@ void nb_op_encoded(struct nb_coll_comm *comm, struct nb_op *op, const struct nb_
                    size_t bytes, size_t coded);
 /* The own block of an all-gather has been sent whole. */
 void nb_op_gathered(struct nb_coll_comm *comm, struct nb_op *op);
+
+/* What happened to the operations of the i-th signature, i from 0; NULL: there are no more. */
+const struct nb_sig_report *nb_decisions_report(const struct nb_decisions *decisions, unsigned i);
 
 /* The kill switch: from the next operation that is decided on; and whether it is on. */
 void nb_decisions_kill_switch(struct nb_coll_comm *comm, int off);

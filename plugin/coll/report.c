@@ -99,14 +99,15 @@ static double carried(const struct nb_encode_stats *e)
 
 static void log_signatures(const struct nb_coll_comm *comm)
 {
-    for (unsigned i = 0; i < comm->decisions.reports; i++) {
-        const struct nb_sig_report *r = &comm->decisions.report[i];
+    const struct nb_sig_report *r;
+
+    for (unsigned i = 0; (r = nb_decisions_report(&comm->decisions, i)); i++) {
         char rule[128], line[900];
         size_t at;
 
         nb_grad_rule_text(r->func, r->type, r->count, r->nranks, rule, sizeof(rule));
         at = (size_t)snprintf(line, sizeof(line), "%s%s: ops=%" PRIu64 " coded=%" PRIu64, rule,
-                              i + 1 == NB_SIG_REPORTS ? " and others" : "", r->ops, r->coded);
+                              r->others ? " and others" : "", r->ops, r->coded);
         if (r->coded)
             at += (size_t)snprintf(line + at, sizeof(line) - at,
                                    " feedback=%" PRIu64 " nmse=%.5f carried=%.3f bytes=%" PRIu64

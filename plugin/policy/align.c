@@ -25,27 +25,55 @@
  */
 #include "policy/align.h"
 
+#include <errno.h>
 #include <stdlib.h>
 
 #include "policy/walk.h"
+
+#define FIRST_RECORDS 32u
 
 struct nb_align *nb_align_create(void)
 {
     struct nb_align *a = calloc(1, sizeof(*a));
 
-    if (a)
-        a->n = 1;
+    if (!a)
+        return NULL;
+    a->cap = FIRST_RECORDS;
+    a->ring = calloc(a->cap, sizeof(*a->ring));
+    a->n = 1;
+    if (!a->ring) {
+        free(a);
+        return NULL;
+    }
     return a;
 }
 
 void nb_align_destroy(struct nb_align *a)
 {
+    if (!a)
+        return;
+    free(a->ring);
     free(a);
 }
 
 static struct nb_record *record_at(struct nb_align *a, uint64_t at)
 {
-    return &a->ring[at % NB_QUEUE_RECORDS];
+    return &a->ring[at % a->cap];
+}
+
+/* A ring twice as large: 0 or -ENOMEM. */
+static int grow(struct nb_align *a)
+{
+    struct nb_record *ring = calloc(2 * (size_t)a->cap, sizeof(*ring));
+
+    if (!ring)
+        return -ENOMEM;
+    for (uint64_t at = a->head; at < a->tail; at++)
+        ring[at % (2 * a->cap)] = *record_at(a, at);
+    free(a->ring);
+    a->ring = ring;
+    a->cap *= 2;
+    return 0;
 }
 
 size_t nb_align_room(const struct nb_align *a)
@@ -55,9 +83,13 @@ size_t nb_align_room(const struct nb_align *a)
 
 void nb_align_add(struct nb_align *a, const struct nb_record *record)
 {
+    struct nb_record *r;
+
+    if (!a->blind && a->tail - a->head == a->cap && grow(a))
+        nb_align_lost(a);
     if (a->blind)
         return;
-    struct nb_record *r = record_at(a, a->tail);
+    r = record_at(a, a->tail);
     *r = *record;
     if (a->tail == 0)
         a->source = record->source;

@@ -35,7 +35,8 @@ struct nb_position {
 };
 
 struct nb_align {
-    struct nb_record ring[NB_QUEUE_RECORDS];
+    struct nb_record *ring; /* [cap]; grows to NB_QUEUE_RECORDS */
+    uint32_t cap;
     uint64_t head, tail;
     struct nb_position position[NB_ALIGN_POSITIONS];
     unsigned n;
@@ -44,7 +45,7 @@ struct nb_align {
     uint32_t owed[NB_FUNC_COUNT];
     uint32_t source;
     int mixed;
-    int blind; /* too much was lost to keep track: no record is used any more */
+    int blind; /* too much was lost to keep track, or memory was short: no record is used any more */
 };
 
 /* An operation as its windows show it; bytes 0: not known (all-reduce). */
@@ -56,7 +57,7 @@ struct nb_seen {
 
 struct nb_align *nb_align_create(void);
 void nb_align_destroy(struct nb_align *align);
-/* Room for further records. */
+/* Room for further records; add: where there is no memory for one, the order is lost. */
 size_t nb_align_room(const struct nb_align *align);
 void nb_align_add(struct nb_align *align, const struct nb_record *record);
 

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/slab.h"
+
 #define CHANGED_MOST 1024u /* positions that count: beyond, structure in the data outweighs chance */
 #define CHANGED_LEAST 8u
 #define DECAY 0.99f    /* of running sums, each time that a pair meets */
@@ -62,7 +64,7 @@ struct nb_causal {
     struct unit unit[NB_CAUSAL_UNITS];
     unsigned units, hint;
     struct key key[NB_CAUSAL_BUFFERS];
-    struct sum *sum[2]; /* [NB_CAUSAL_SUMS]: those of the last step, whose consequences come; and since */
+    struct nb_slab sum[2]; /* of struct sum: those of the last step, whose consequences come; and since */
     unsigned sums[2];
     unsigned place;
     uint64_t now;
@@ -127,14 +129,14 @@ struct nb_causal *nb_causal_create(unsigned positions)
     if (!f)
         return NULL;
     f->positions = positions < NB_PICKS ? positions : NB_PICKS;
-    for (int i = 0; i < 2; i++) {
-        f->sum[i] = malloc(NB_CAUSAL_SUMS * sizeof(*f->sum[i]));
-        if (!f->sum[i]) {
-            nb_causal_destroy(f);
-            return NULL;
-        }
-    }
+    for (int i = 0; i < 2; i++)
+        nb_slab_init(&f->sum[i], sizeof(struct sum), NB_CAUSAL_SUMS);
     return f;
+}
+
+static struct sum *sum_at(const struct nb_causal *f, int step, unsigned i)
+{
+    return nb_slab_at(&f->sum[step], i);
 }
 
 void nb_causal_destroy(struct nb_causal *f)
@@ -145,8 +147,8 @@ void nb_causal_destroy(struct nb_causal *f)
         free(f->unit[u].value);
     for (unsigned k = 0; k < NB_CAUSAL_BUFFERS; k++)
         free(f->key[k].pair);
-    free(f->sum[0]);
-    free(f->sum[1]);
+    nb_slab_free(&f->sum[0]);
+    nb_slab_free(&f->sum[1]);
     free(f);
 }
 
@@ -193,7 +195,7 @@ static int key_of(struct nb_causal *f, uint64_t name)
     for (int s = 0; s < 2 && victim->name; s++)
         for (unsigned i = 0; i < f->sums[s]; i++)
             for (unsigned j = 0; j < NB_CAUSAL_KEYS; j++)
-                if (f->sum[s][i].key[j] == (int)(victim - f->key))
+                if (sum_at(f, s, i)->key[j] == (int)(victim - f->key))
                     return -1;
     if (!victim->pair)
         victim->pair = malloc(NB_CAUSAL_UNITS * sizeof(*victim->pair));
@@ -356,7 +358,7 @@ static void confront(struct nb_causal *f, unsigned u)
     if (unit->changes < 2)
         return;
     for (unsigned i = 0; i < f->sums[0]; i++) {
-        struct sum *s = &f->sum[0][i];
+        struct sum *s = sum_at(f, 0, i);
         float z = -nb_signs_agree(&s->signs, &unit->change[0], CHANGED_MOST);
         float d = (z + nb_signs_agree(&s->signs, &unit->change[1], CHANGED_MOST)) * 0.70710678f;
         for (unsigned j = 0; j < NB_CAUSAL_KEYS; j++)
@@ -372,14 +374,14 @@ static void confront(struct nb_causal *f, unsigned u)
         }
     }
     if (winner >= 0 && best > CLEAR_Z && best - second > CLEAR_MARGIN && best_d > CLEAR_D)
-        f->sum[0][winner].explained = 1;
+        sum_at(f, 0, (unsigned)winner)->explained = 1;
 }
 
 /* All consequences of the sums of the last step have come. */
 static void judge(struct nb_causal *f)
 {
     for (unsigned i = 0; i < f->sums[0]; i++) {
-        const struct sum *s = &f->sum[0][i];
+        const struct sum *s = sum_at(f, 0, i);
         int explained = s->explained;
         for (unsigned j = 0; j < NB_CAUSAL_KEYS; j++)
             explained |= s->key[j] >= 0 && f->key[s->key[j]].proved;
@@ -391,7 +393,7 @@ static void judge(struct nb_causal *f)
 /* Weights begin to change: the sums since they last did are the cause. */
 static void next_step(struct nb_causal *f)
 {
-    struct sum *over = f->sum[0];
+    const struct nb_slab over = f->sum[0];
 
     judge(f);
     f->sum[0] = f->sum[1];
@@ -417,9 +419,9 @@ void nb_causal_sum(struct nb_causal *f, const uint64_t keys[NB_CAUSAL_KEYS], con
         if (k >= 0 && ++f->key[k].unproved > RENEW_WITHIN)
             clear_key(&f->key[k]);
     }
-    if (f->sums[1] == NB_CAUSAL_SUMS)
+    if (nb_slab_reach(&f->sum[1], f->sums[1] + 1)) /* too many, or no memory */
         return;
-    s = &f->sum[1][f->sums[1]];
+    s = sum_at(f, 1, f->sums[1]);
     for (unsigned j = 0; j < NB_CAUSAL_KEYS; j++)
         s->key[j] = key_of(f, keys[j]);
     s->explained = 0;

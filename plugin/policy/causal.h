@@ -24,7 +24,7 @@
  * - A key is proved when both are beyond NB_CAUSAL_Z and NB_CAUSAL_D for one unit; it is doubted again when
  *   they fall far below, or when many sums came and nothing renewed the proof.
  *
- * For one thread. Memory is made when units and keys are first met; without memory they are not looked at.
+ * For one thread. Memory is made when sums, units and keys are first met; without memory they are not looked at.
  */
 #ifndef NIBBLE_POLICY_CAUSAL_H
 #define NIBBLE_POLICY_CAUSAL_H

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/nccl_names.h"
+#include "base/slab.h"
 #include "policy/content.h"
 #include "policy/fields.h"
 #include "policy/policy.h"
@@ -68,6 +69,7 @@ struct class_sig {
     uint32_t nranks;
     enum nb_func func;
     ncclDataType_t type;
+    uint32_t own; /* its place in the table */
     uint32_t chain;
     int taken;
     uint64_t used, announced, calls, sampled;
@@ -87,12 +89,11 @@ struct class_sig {
 };
 
 struct nb_classify {
-    unsigned warmup, cap, used;
+    unsigned warmup, used;
     struct nb_grad_rules rules;
-    struct class_sig *sigs;
-    struct nb_sample *samples;
+    struct nb_slab sigs; /* of struct class_sig */
+    struct nb_slab keys; /* of struct evidence_key */
     struct nb_chains sig_chains, key_chains;
-    struct evidence_key *keys;
     uint32_t key_hand;
     struct class_comm comms[COMMS];
     uint64_t now;
@@ -129,32 +130,42 @@ const char *nb_class_reason_text(enum nb_class_reason reason)
 
 struct nb_classify *nb_classify_create(const struct nb_classify_config *config)
 {
+    const uint32_t signatures = config->signatures ? config->signatures : DEFAULT_SIGNATURES;
     struct nb_classify *c = calloc(1, sizeof(*c));
 
     if (!c)
         return NULL;
     c->warmup = config->warmup_steps;
-    c->cap = config->signatures ? config->signatures : DEFAULT_SIGNATURES;
     if (config->rules)
         c->rules = *config->rules;
-    c->sigs = calloc(c->cap, sizeof(*c->sigs));
-    c->samples = calloc((size_t)c->cap * NB_BOOK_ENTRIES, sizeof(*c->samples));
-    c->keys = calloc(KEYS, sizeof(*c->keys));
-    if (!c->sigs || !c->samples || !c->keys || nb_chains_init(&c->sig_chains, c->cap) ||
-        nb_chains_init(&c->key_chains, KEYS)) {
+    nb_slab_init(&c->sigs, sizeof(struct class_sig), signatures);
+    nb_slab_init(&c->keys, sizeof(struct evidence_key), KEYS);
+    if (nb_slab_reach(&c->sigs, 1) || nb_slab_reach(&c->keys, 1) ||
+        nb_chains_init(&c->sig_chains, signatures) || nb_chains_init(&c->key_chains, KEYS)) {
         nb_classify_destroy(c);
         return NULL;
     }
     return c;
 }
 
+static struct class_sig *sig_at(const struct nb_classify *c, uint32_t at)
+{
+    return nb_slab_at(&c->sigs, at);
+}
+
+static struct evidence_key *key_at(const struct nb_classify *c, uint32_t at)
+{
+    return nb_slab_at(&c->keys, at);
+}
+
 void nb_classify_destroy(struct nb_classify *c)
 {
     if (!c)
         return;
-    free(c->sigs);
-    free(c->samples);
-    free(c->keys);
+    for (uint32_t i = 0; i < c->used; i++)
+        nb_book_clear(&sig_at(c, i)->book);
+    nb_slab_free(&c->sigs);
+    nb_slab_free(&c->keys);
     nb_chains_free(&c->sig_chains);
     nb_chains_free(&c->key_chains);
     nb_fields_clear(&c->fields);
@@ -172,13 +183,13 @@ static uint32_t *sig_chain(struct nb_classify *c, uint64_t comm, enum nb_func fu
 
 static void free_sig(struct nb_classify *c, uint32_t at)
 {
-    struct class_sig *s = &c->sigs[at];
+    struct class_sig *s = sig_at(c, at);
     uint32_t *link = sig_chain(c, s->comm, s->func, s->type, s->count);
 
     while (*link != at)
-        link = &c->sigs[*link].chain;
+        link = &sig_at(c, *link)->chain;
     *link = s->chain;
-    memset(s->book.entry, 0, NB_BOOK_ENTRIES * sizeof(*s->book.entry));
+    nb_book_clear(&s->book);
     s->taken = 0;
 }
 
@@ -189,36 +200,31 @@ static struct class_sig *sig_of(struct nb_classify *c, const struct nb_class_op 
     uint32_t at;
     struct class_sig *s;
 
-    for (at = *head; at != NB_NONE; at = c->sigs[at].chain) {
-        s = &c->sigs[at];
+    for (at = *head; at != NB_NONE; at = sig_at(c, at)->chain) {
+        s = sig_at(c, at);
         if (s->comm == op->comm && s->func == op->func && s->type == op->type && s->count == op->count) {
             s->used = ++c->now;
             return s;
         }
     }
     at = NB_NONE;
-    for (uint32_t i = 0; i < c->cap; i++) {
-        if (!c->sigs[i].taken) {
+    for (uint32_t i = 0; i < c->used && (at == NB_NONE || sig_at(c, at)->taken); i++)
+        if (at == NB_NONE || !sig_at(c, i)->taken || sig_at(c, i)->used < sig_at(c, at)->used)
             at = i;
-            break;
-        }
-        if (at == NB_NONE || c->sigs[i].used < c->sigs[at].used)
-            at = i;
-    }
-    s = &c->sigs[at];
+    if ((at == NB_NONE || sig_at(c, at)->taken) && !nb_slab_reach(&c->sigs, c->used + 1))
+        at = c->used++;
+    s = sig_at(c, at);
     if (s->taken)
         free_sig(c, at);
-    else if (at >= c->used)
-        c->used = at + 1;
     *s = (struct class_sig){.comm = op->comm,
                             .count = op->count,
                             .nranks = op->nranks,
                             .func = op->func,
                             .type = op->type,
+                            .own = at,
                             .taken = 1,
                             .used = ++c->now,
-                            .reason = NB_WHY_COUNT,
-                            .book = {.entry = &c->samples[(size_t)at * NB_BOOK_ENTRIES]}};
+                            .reason = NB_WHY_COUNT};
     head = sig_chain(c, op->comm, op->func, op->type, op->count);
     s->chain = *head;
     *head = at;
@@ -248,16 +254,16 @@ static struct evidence_key *key_of(struct nb_classify *c, uint32_t sig, uint64_t
     uint32_t at;
     struct evidence_key *k;
 
-    for (at = *head; at != NB_NONE; at = c->keys[at].chain)
-        if (c->keys[at].sig == sig && c->keys[at].send == send)
-            return &c->keys[at];
-    at = c->key_hand;
-    c->key_hand = (c->key_hand + 1) % KEYS;
-    k = &c->keys[at];
+    for (at = *head; at != NB_NONE; at = key_at(c, at)->chain)
+        if (key_at(c, at)->sig == sig && key_at(c, at)->send == send)
+            return key_at(c, at);
+    at = nb_slab_reach(&c->keys, c->key_hand + 1) ? 0 : c->key_hand;
+    c->key_hand = at + 1;
+    k = key_at(c, at);
     if (k->taken) {
         uint32_t *link = &c->key_chains.head[nb_mix(k->send, k->sig) & c->key_chains.mask];
         while (*link != at)
-            link = &c->keys[*link].chain;
+            link = &key_at(c, *link)->chain;
         *link = k->chain;
     }
     head = &c->key_chains.head[nb_mix(send, sig) & c->key_chains.mask];
@@ -274,7 +280,7 @@ static int by_weights(const struct class_sig *s)
 void nb_classify_forget(struct nb_classify *c, uint64_t comm)
 {
     for (uint32_t i = 0; i < c->used; i++)
-        if (c->sigs[i].taken && c->sigs[i].comm == comm)
+        if (sig_at(c, i)->taken && sig_at(c, i)->comm == comm)
             free_sig(c, i);
     for (struct class_comm *m = c->comms; m < c->comms + COMMS; m++)
         if (m->taken && m->comm == comm)
@@ -282,7 +288,7 @@ void nb_classify_forget(struct nb_classify *c, uint64_t comm)
     nb_fields_forget(&c->fields, comm);
     c->known_by_weights = 0;
     for (uint32_t i = 0; i < c->used && !c->known_by_weights; i++)
-        c->known_by_weights = c->sigs[i].taken && by_weights(&c->sigs[i]);
+        c->known_by_weights = sig_at(c, i)->taken && by_weights(sig_at(c, i));
 }
 
 /* The field of the operation's blocks, or NULL. */
@@ -363,7 +369,7 @@ static void end_step(struct nb_classify *c, struct class_comm *m)
     }
     m->reduce_adds_up = adds_up ? m->reduce_adds_up + 1 : 0;
     for (uint32_t i = 0; i < c->used; i++) {
-        struct class_sig *s = &c->sigs[i];
+        struct class_sig *s = sig_at(c, i);
         if (s->taken && s->comm == m->comm && s->func == NB_FUNC_ALL_REDUCE)
             s->steps_in_sum = adds_up && s->step == m->weight_steps + 1 ? s->steps_in_sum + 1 : 0;
     }
@@ -420,13 +426,13 @@ static void count_rare_steps(const struct nb_classify *c, struct class_comm *m)
     if (m->rare_steps >= c->warmup)
         return;
     for (uint32_t i = 0; i < c->used; i++) {
-        const struct class_sig *s = &c->sigs[i];
+        const struct class_sig *s = sig_at(c, i);
         if (s->taken && s->comm == m->comm && s->func != NB_FUNC_ALL_GATHER && s->count >= BUCKET &&
             s->calls > most)
             most = s->calls;
     }
     for (uint32_t i = 0; i < c->used; i++) {
-        const struct class_sig *s = &c->sigs[i];
+        const struct class_sig *s = sig_at(c, i);
         if (!s->taken || s->comm != m->comm || s->func == NB_FUNC_ALL_GATHER || s->count < BUCKET ||
             !s->calls || s->calls * 512 < most || is_past(m, s))
             continue;
@@ -454,7 +460,7 @@ static uint64_t steps_of(const struct nb_classify *c, const struct class_comm *m
 static void watch_buffer(struct nb_classify *c, struct class_comm *m, struct class_sig *s,
                          const struct nb_class_op *op)
 {
-    struct evidence_key *k = key_of(c, (uint32_t)(s - c->sigs), op->send);
+    struct evidence_key *k = key_of(c, s->own, op->send);
     int weights_tell = c->weight_steps >= 3;
     int again = k->round != UINT64_MAX && k->recv == op->recv;
     uint64_t call = op->call ? op->call : c->announced;

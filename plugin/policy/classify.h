@@ -19,8 +19,8 @@
  * twice.) Gradients correlate up to 0.998 in the first thirty steps and -0.2 to 0.4 later, hence nothing is
  * decided before fifty calls with samples, nor quantized in the communicator's warm-up steps.
  *
- * The module is pure: no input or output, no locks, and after creation no memory but that of policy/causal.h;
- * the caller serialises.
+ * The module is pure: no input or output, no locks. Its tables take memory as they are used; where there is none, nothing is proved, or
+ * something older is forgotten. The caller serialises.
  */
 #ifndef NIBBLE_POLICY_CLASSIFY_H
 #define NIBBLE_POLICY_CLASSIFY_H

@@ -52,6 +52,7 @@
 #define DEFAULT_SLOTS 4096u
 #define DEFAULT_KEYS 8192u
 #define DEFAULT_CALLS 16384u
+#define FIRST_CALLS 64u
 #define UNITS 8192u
 
 #define SCORE_LEAST 0.3f /* own slot: 0.55 to 0.77 measured, best other: up to 0.37 */
@@ -104,13 +105,15 @@ struct nb_identity *nb_identity_create(const struct nb_identity_config *config)
     id->config.slots = id->config.slots ? id->config.slots : DEFAULT_SLOTS;
     id->config.keys = id->config.keys ? id->config.keys : DEFAULT_KEYS;
     id->config.calls = id->config.calls ? id->config.calls : DEFAULT_CALLS;
-    id->calls = calloc(id->config.calls, sizeof(*id->calls));
-    id->sigs = calloc(id->config.signatures, sizeof(*id->sigs));
-    id->keys = calloc(id->config.keys, sizeof(*id->keys));
+    id->calls_cap = id->config.calls < FIRST_CALLS ? id->config.calls : FIRST_CALLS;
+    id->calls = calloc(id->calls_cap, sizeof(*id->calls));
+    nb_slab_init(&id->sigs, sizeof(struct nb_sig), id->config.signatures);
+    nb_slab_init(&id->keys, sizeof(struct nb_key), id->config.keys);
+    nb_slots_init(&id->slots, id->config.slots);
     id->rare = NB_NONE;
-    if (!id->calls || !id->sigs || !id->keys || nb_chains_init(&id->sig_chains, id->config.signatures) ||
-        nb_chains_init(&id->key_chains, id->config.keys) || nb_slots_init(&id->slots, id->config.slots) ||
-        nb_units_init(&id->units, UNITS)) {
+    if (!id->calls || nb_slab_reach(&id->sigs, 1) || nb_slab_reach(&id->keys, 1) ||
+        nb_chains_init(&id->sig_chains, id->config.signatures) ||
+        nb_chains_init(&id->key_chains, id->config.keys) || nb_units_init(&id->units, UNITS)) {
         nb_identity_destroy(id);
         return NULL;
     }
@@ -122,8 +125,8 @@ void nb_identity_destroy(struct nb_identity *id)
     if (!id)
         return;
     free(id->calls);
-    free(id->sigs);
-    free(id->keys);
+    nb_slab_free(&id->sigs);
+    nb_slab_free(&id->keys);
     nb_chains_free(&id->sig_chains);
     nb_chains_free(&id->key_chains);
     nb_slots_free(&id->slots);
@@ -154,25 +157,52 @@ static void count_call(struct nb_identity *id, struct nb_call *call)
     call->view = s->view;
 }
 
+/* Will somebody ask for the call again? */
+static int wanted(const struct nb_identity *id, const struct nb_call *call)
+{
+    return call->number >= id->taken_up || (call->c.passes && !call->begun);
+}
+
+/* A place for the next call: that of the oldest one, or, when that is still wanted and there is memory, a new one. */
+static struct nb_call *new_call(struct nb_identity *id)
+{
+    const uint64_t number = id->announced;
+    struct nb_call *calls;
+
+    while (number >= id->calls_cap && id->calls_cap < id->config.calls &&
+           wanted(id, &id->calls[number % id->calls_cap])) {
+        const uint32_t cap = 2 * id->calls_cap < id->config.calls ? 2 * id->calls_cap : id->config.calls;
+        calls = calloc(cap, sizeof(*calls));
+        if (!calls)
+            break;
+        for (uint64_t i = number - id->calls_cap; i < number; i++)
+            calls[i % cap] = id->calls[i % id->calls_cap];
+        free(id->calls);
+        id->calls = calls;
+        id->calls_cap = cap;
+    }
+    return &id->calls[number % id->calls_cap];
+}
+
 /* The call that begins, with all calls up to it dequeued. NULL: its announcement is gone. */
 static struct nb_call *take_up(struct nb_identity *id, uint64_t number)
 {
     struct nb_call *call;
 
-    if (number >= id->announced || id->announced - number > id->config.calls) {
+    if (number >= id->announced || id->announced - number > id->calls_cap) {
         id->stats.lost_calls++;
         return NULL;
     }
-    if (id->announced - id->taken_up > id->config.calls)
-        id->taken_up = id->announced - id->config.calls;
+    if (id->announced - id->taken_up > id->calls_cap)
+        id->taken_up = id->announced - id->calls_cap;
     for (; id->taken_up <= number; id->taken_up++) {
-        call = &id->calls[id->taken_up % id->config.calls];
+        call = &id->calls[id->taken_up % id->calls_cap];
         if (!call->c.passes)
             take_inner(id, &call->c);
         else if (call->c.func != NB_FUNC_ALL_GATHER && call->c.count >= LARGE)
             count_call(id, call);
     }
-    call = &id->calls[number % id->config.calls];
+    call = &id->calls[number % id->calls_cap];
     if (call->begun) {
         id->stats.lost_calls++;
         return NULL;
@@ -183,8 +213,8 @@ static struct nb_call *take_up(struct nb_identity *id, uint64_t number)
 
 uint64_t nb_identity_call(struct nb_identity *id, const struct nb_identity_call *c)
 {
-    uint64_t number = id->announced++;
-    struct nb_call *call = &id->calls[number % id->config.calls];
+    struct nb_call *call = new_call(id);
+    const uint64_t number = id->announced++;
 
     *call = (struct nb_call){.c = *c, .number = number};
     if (c->func == NB_FUNC_REDUCE_SCATTER) {
@@ -295,7 +325,7 @@ static struct nb_identity_decision give(struct nb_identity *id, struct nb_sig *s
                                         uint64_t geometry, enum nb_identity_reason reason,
                                         const struct nb_fit *fit)
 {
-    struct nb_slot *slot = &id->slots.slot[at];
+    struct nb_slot *slot = nb_slot_at(&id->slots, at);
     struct nb_identity_decision d = {.slot = at, .reason = reason};
 
     d.empty = !slot->filled || slot->geometry != geometry || s->view.rounds - slot->used_round > ERROR_LIFE;
@@ -327,7 +357,7 @@ static struct nb_identity_decision alone(struct nb_identity *id, struct nb_sig *
                                          const struct nb_shape *p, uint64_t geometry,
                                          enum nb_identity_reason reason)
 {
-    struct nb_slot *slot = &id->slots.slot[at];
+    struct nb_slot *slot = nb_slot_at(&id->slots, at);
 
     if (p && !id->config.trust_prediction && nb_set_breaks(&id->slots, at, p)) {
         if (++slot->misses >= SUSPECT_AFTER) {
@@ -374,7 +404,7 @@ static struct nb_identity_decision by_address(struct nb_identity *id, struct nb_
     if (s->set.n > 1 && s->set.mature == s->set.n && !id->config.trust_prediction) {
         fit = nb_set_fit(&id->slots, &s->set, at, p);
         if (fit.own < SCORE_LEAST && fit.other >= fit.own + SCORE_MARGIN && fit.other >= SCORE_LEAST) {
-            if (++id->slots.slot[at].misses >= 3) {
+            if (++nb_slot_at(&id->slots, at)->misses >= 3) {
                 s->violations++;
                 change_mode(id, s, MODE_NONE);
                 s->unstable = s->view.rounds;
@@ -389,7 +419,7 @@ static struct nb_identity_decision by_address(struct nb_identity *id, struct nb_
 static struct nb_identity_decision by_content(struct nb_identity *id, struct nb_sig *s, uint32_t at,
                                               const struct nb_shape *p, uint64_t geometry)
 {
-    struct nb_slot *slot = at == NB_SLOT_NONE ? NULL : &id->slots.slot[at];
+    struct nb_slot *slot = at == NB_SLOT_NONE ? NULL : nb_slot_at(&id->slots, at);
     /* Reductions that no gather explains may change meaning (see by_place): they learn longer. */
     uint32_t wanted =
         s->mode == MODE_PLACE && s->func == NB_FUNC_REDUCE_SCATTER ? LEARN_LONG : NB_SLOT_MATURE;
@@ -454,7 +484,7 @@ static struct nb_identity_decision by_unit(struct nb_identity *id, struct nb_sig
     }
     d = by_content(id, s, at, p, geometry);
     if (d.reason == NB_ID_FOUND) { /* what content says corrects the stack */
-        uint64_t unit = id->slots.slot[d.slot].unit;
+        uint64_t unit = nb_slot_at(&id->slots, (uint32_t)d.slot)->unit;
         struct nb_unit *found = nb_units_find(&id->units, s->comm, (uint32_t)unit);
         expected = found ? found : expected;
     }
@@ -482,7 +512,7 @@ static struct nb_identity_decision by_place(struct nb_identity *id, struct nb_si
             /* Gathers tell nothing of its buffer (ZeRO-3 groups tensors differently), so it may be one of
              * many that take turns for a while: it has to prove that it stays the same. */
             if (s->func == NB_FUNC_REDUCE_SCATTER)
-                id->slots.slot[at].suspect = 1;
+                nb_slot_at(&id->slots, at)->suspect = 1;
             return alone(id, s, at, p, geometry, NB_ID_SINGLE);
         }
     }
@@ -520,7 +550,7 @@ struct nb_identity_decision nb_identity_reduce(struct nb_identity *id, uint64_t 
     }
     s = nb_sig_of(id, &call->c);
     v = &call->view;
-    k = nb_key_of(id, (uint32_t)(s - id->sigs), call->c.send);
+    k = nb_key_of(id, s->own, call->c.send);
     if (call->c.func == NB_FUNC_REDUCE_SCATTER)
         expected = nb_units_expect(&id->units, s->comm, s->count, &alike);
     address = nb_key_settled(s, v, k, call->c.recv, in_place(&call->c) ? NULL : expected);
@@ -552,7 +582,7 @@ struct nb_identity_decision nb_identity_reduce(struct nb_identity *id, uint64_t 
 void nb_identity_forget(struct nb_identity *id, uint64_t comm)
 {
     for (uint32_t i = 0; i < id->sigs_used; i++)
-        if (id->sigs[i].taken && id->sigs[i].comm == comm)
+        if (nb_sig_at(id, i)->taken && nb_sig_at(id, i)->comm == comm)
             nb_sig_free(id, i);
     nb_units_forget(&id->units, comm);
 }

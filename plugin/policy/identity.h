@@ -23,8 +23,8 @@
  * gathers, a pass (a run of gathers inside the node, then reductions), or as often as the rarest large
  * reduction comes.
  *
- * The module is pure: no input or output, no locks, no clock, no memory after creation. The caller
- * serialises. Nodes need not agree: what a node carries is its own affair.
+ * The module is pure: no input or output, no locks, no clock. Its tables take memory as they are used; where there is none an operation
+ * goes without feedback, or something older is forgotten. The caller serialises. Nodes need not agree: what a node carries is its own affair.
  */
 #ifndef NIBBLE_POLICY_IDENTITY_H
 #define NIBBLE_POLICY_IDENTITY_H

@@ -71,10 +71,10 @@ static void look_for_rare(struct nb_identity *id)
     uint32_t best = NB_NONE, alive = 0;
 
     for (uint32_t i = 0; i < id->sigs_used; i++)
-        if (id->sigs[i].taken && id->sigs[i].calls > most)
-            most = id->sigs[i].calls;
+        if (nb_sig_at(id, i)->taken && nb_sig_at(id, i)->calls > most)
+            most = nb_sig_at(id, i)->calls;
     for (uint32_t i = 0; i < id->sigs_used; i++) {
-        const struct nb_sig *s = &id->sigs[i];
+        const struct nb_sig *s = nb_sig_at(id, i);
         /* What is far rarer belongs to evaluations, what has not come for long to the past. */
         if (!s->taken || s->count < LARGE || s->bursts < CERTAIN_AFTER || s->calls * 512 < most ||
             id->announced - s->used > 4 * id->config.calls)
@@ -84,15 +84,15 @@ static void look_for_rare(struct nb_identity *id)
             continue; /* comes several times in a row: not once a step */
         if (!in_all_steps(id, s))
             continue;
-        if (best == NB_NONE || s->calls < id->sigs[best].calls)
+        if (best == NB_NONE || s->calls < nb_sig_at(id, best)->calls)
             best = i;
     }
     if (alive < 2)
         best = NB_NONE; /* one signature alone may come any number of times a step */
     if (id->rare != NB_NONE) {
         int stale = id->rare_gap && id->reductions - id->rare_seen > 4 * id->rare_gap + 8;
-        if (!stale && in_all_steps(id, &id->sigs[id->rare]) && best != NB_NONE &&
-            id->sigs[best].calls * 5 > id->sigs[id->rare].calls * 3)
+        if (!stale && in_all_steps(id, nb_sig_at(id, id->rare)) && best != NB_NONE &&
+            nb_sig_at(id, best)->calls * 5 > nb_sig_at(id, id->rare)->calls * 3)
             return;
     }
     id->rare = best;
@@ -141,7 +141,7 @@ void nb_clock_reduce(struct nb_identity *id, struct nb_sig *s)
     s->view.round_ops++;
     if (id->reductions++ % RESCAN == 0 || id->rare == NB_NONE)
         look_for_rare(id);
-    if (id->rare == NB_NONE || s != &id->sigs[id->rare])
+    if (id->rare == NB_NONE || s != nb_sig_at(id, id->rare))
         return;
     if (nb_clock_more_than_usual(id, &s->view)) {
         id->rare = NB_NONE; /* does not mark steps after all; the next reduction looks for another */

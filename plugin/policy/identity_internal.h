@@ -51,6 +51,7 @@ struct nb_sig {
     uint64_t comm, count;
     enum nb_func func;
     ncclDataType_t type;
+    uint32_t own; /* its place in the table */
     uint32_t chain;
     int taken;
     uint64_t used;                    /* call that used it last */
@@ -79,12 +80,14 @@ struct nb_run_total { /* gathers of one size in the run that is going on */
 
 struct nb_identity {
     struct nb_identity_config config;
-    struct nb_call *calls;
+    struct nb_call *
+        calls; /* a ring, by number; grows up to config.calls while what would be overwritten is still wanted */
+    uint32_t calls_cap;
     uint64_t announced, taken_up;
-    struct nb_sig *sigs;
+    struct nb_slab sigs; /* of struct nb_sig */
     uint32_t sigs_used;
     struct nb_chains sig_chains;
-    struct nb_key *keys;
+    struct nb_slab keys; /* of struct nb_key */
     uint32_t key_hand;
     struct nb_chains key_chains;
     struct nb_slots slots;
@@ -111,6 +114,11 @@ struct nb_identity {
 };
 
 /* ---- identity_tables.c --------------------------------------------------------------------------------- */
+
+static inline struct nb_sig *nb_sig_at(const struct nb_identity *id, uint32_t at)
+{
+    return nb_slab_at(&id->sigs, at);
+}
 
 /* The signature of a call, made when it is new: a free one, else the longest unused. */
 struct nb_sig *nb_sig_of(struct nb_identity *id, const struct nb_identity_call *call);

@@ -17,11 +17,11 @@ static uint32_t *sig_chain(struct nb_identity *id, uint64_t comm, enum nb_func f
 
 void nb_sig_free(struct nb_identity *id, uint32_t at)
 {
-    struct nb_sig *s = &id->sigs[at];
+    struct nb_sig *s = nb_sig_at(id, at);
     uint32_t *link = sig_chain(id, s->comm, s->func, s->type, s->count);
 
     while (*link != at)
-        link = &id->sigs[*link].chain;
+        link = &nb_sig_at(id, *link)->chain;
     *link = s->chain;
     nb_set_clear(&id->slots, &s->set);
     s->taken = 0;
@@ -35,28 +35,24 @@ struct nb_sig *nb_sig_of(struct nb_identity *id, const struct nb_identity_call *
     uint32_t at;
     struct nb_sig *s;
 
-    for (at = *head; at != NB_NONE; at = id->sigs[at].chain) {
-        s = &id->sigs[at];
+    for (at = *head; at != NB_NONE; at = nb_sig_at(id, at)->chain) {
+        s = nb_sig_at(id, at);
         if (s->comm == c->comm && s->func == c->func && s->type == c->type && s->count == c->count) {
             s->used = id->announced;
             return s;
         }
     }
     at = NB_NONE;
-    for (uint32_t i = 0; i < id->config.signatures; i++) {
-        if (!id->sigs[i].taken) {
+    for (uint32_t i = 0; i < id->sigs_used && (at == NB_NONE || nb_sig_at(id, at)->taken); i++)
+        if (at == NB_NONE || !nb_sig_at(id, i)->taken || nb_sig_at(id, i)->used < nb_sig_at(id, at)->used)
             at = i;
-            break;
-        }
-        if (at == NB_NONE || id->sigs[i].used < id->sigs[at].used)
-            at = i;
-    }
-    s = &id->sigs[at];
+    if ((at == NB_NONE || nb_sig_at(id, at)->taken) && !nb_slab_reach(&id->sigs, id->sigs_used + 1))
+        at = id->sigs_used++;
+    s = nb_sig_at(id, at);
     if (s->taken)
         nb_sig_free(id, at);
-    else if (at >= id->sigs_used)
-        id->sigs_used = at + 1;
     memset(s, 0, sizeof(*s));
+    s->own = at;
     s->comm = c->comm;
     s->func = c->func;
     s->type = c->type;
@@ -69,6 +65,11 @@ struct nb_sig *nb_sig_of(struct nb_identity *id, const struct nb_identity_call *
     return s;
 }
 
+static struct nb_key *key_at(const struct nb_identity *id, uint32_t at)
+{
+    return nb_slab_at(&id->keys, at);
+}
+
 static uint32_t *key_chain(struct nb_identity *id, uint32_t sig, uint64_t send)
 {
     return &id->key_chains.head[nb_mix(send, sig) & id->key_chains.mask];
@@ -79,17 +80,17 @@ struct nb_key *nb_key_of(struct nb_identity *id, uint32_t sig, uint64_t send)
     uint32_t *head = key_chain(id, sig, send);
     struct nb_key *k;
 
-    for (uint32_t at = *head; at != NB_NONE; at = id->keys[at].chain)
-        if (id->keys[at].sig == sig && id->keys[at].send == send)
-            return &id->keys[at];
+    for (uint32_t at = *head; at != NB_NONE; at = key_at(id, at)->chain)
+        if (key_at(id, at)->sig == sig && key_at(id, at)->send == send)
+            return key_at(id, at);
     /* Replaced in turn: recycled memory makes many keys that never come again. */
-    uint32_t at = id->key_hand;
-    id->key_hand = (id->key_hand + 1) % id->config.keys;
-    k = &id->keys[at];
+    uint32_t at = nb_slab_reach(&id->keys, id->key_hand + 1) ? 0 : id->key_hand;
+    id->key_hand = at + 1;
+    k = key_at(id, at);
     if (k->taken) {
         uint32_t *link = key_chain(id, k->sig, k->send);
         while (*link != at)
-            link = &id->keys[*link].chain;
+            link = &key_at(id, *link)->chain;
         *link = k->chain;
     }
     head = key_chain(id, sig, send);

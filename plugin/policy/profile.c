@@ -2,9 +2,7 @@
 /* Slots of identity and their profiles; see profile.h. */
 #include "policy/profile.h"
 
-#include <errno.h>
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define OLD_WEIGHT 0.8f
@@ -16,23 +14,28 @@
 #define MOST_CODE 1400      /* differences of two, squared and summed over all groups, fit into 31 bits */
 #define LEAST_SCORE (-2.0f) /* below any correlation */
 
-int nb_slots_init(struct nb_slots *slots, uint32_t cap)
+void nb_slots_init(struct nb_slots *slots, uint32_t cap)
 {
-    slots->slot = calloc(cap, sizeof(*slots->slot));
-    if (!slots->slot)
-        return -ENOMEM;
-    slots->cap = cap;
-    slots->used = 0;
-    for (uint32_t i = 0; i < cap; i++)
-        slots->slot[i].next = i + 1 < cap ? i + 1 : NB_SLOT_NONE;
-    slots->free = cap ? 0 : NB_SLOT_NONE;
-    return 0;
+    nb_slab_init(&slots->slab, sizeof(struct nb_slot), cap);
+    slots->begun = slots->used = 0;
+    slots->free = NB_SLOT_NONE;
 }
 
 void nb_slots_free(struct nb_slots *slots)
 {
-    free(slots->slot);
-    slots->slot = NULL;
+    nb_slab_free(&slots->slab);
+}
+
+/* A slot that is not in use, or NB_SLOT_NONE. */
+static uint32_t new_slot(struct nb_slots *slots)
+{
+    uint32_t at = slots->free;
+
+    if (at != NB_SLOT_NONE)
+        slots->free = nb_slot_at(slots, at)->next;
+    else if (!nb_slab_reach(&slots->slab, slots->begun + 1))
+        at = slots->begun++;
+    return at;
 }
 
 void nb_set_init(struct nb_slot_set *set)
@@ -46,14 +49,14 @@ uint32_t nb_set_find(struct nb_slots *slots, struct nb_slot_set *set, uint64_t u
     struct nb_slot *s;
     uint32_t at;
 
-    for (at = set->first; at != NB_SLOT_NONE; at = slots->slot[at].next)
-        if (slots->slot[at].unit == unit)
+    for (at = set->first; at != NB_SLOT_NONE; at = s->next) {
+        s = nb_slot_at(slots, at);
+        if (s->unit == unit)
             return at;
-    if (!make || slots->free == NB_SLOT_NONE)
+    }
+    if (!make || (at = new_slot(slots)) == NB_SLOT_NONE)
         return NB_SLOT_NONE;
-    at = slots->free;
-    s = &slots->slot[at];
-    slots->free = s->next;
+    s = nb_slot_at(slots, at);
     slots->used++;
     memset(s, 0, sizeof(*s));
     s->unit = unit;
@@ -68,7 +71,7 @@ uint32_t nb_set_find(struct nb_slots *slots, struct nb_slot_set *set, uint64_t u
 void nb_set_clear(struct nb_slots *slots, struct nb_slot_set *set)
 {
     while (set->first != NB_SLOT_NONE) {
-        struct nb_slot *s = &slots->slot[set->first];
+        struct nb_slot *s = nb_slot_at(slots, set->first);
         uint32_t next = s->next;
         s->taken = 0;
         s->next = slots->free;
@@ -81,7 +84,7 @@ void nb_set_clear(struct nb_slots *slots, struct nb_slot_set *set)
 
 void nb_set_unlearn(struct nb_slots *slots, struct nb_slot_set *set, uint32_t slot)
 {
-    struct nb_slot *s = &slots->slot[slot];
+    struct nb_slot *s = nb_slot_at(slots, slot);
 
     if (s->profiles) {
         for (unsigned i = 0; i < NB_PROFILE_GROUPS; i++)
@@ -151,8 +154,8 @@ int nb_set_accepts(struct nb_slots *slots, struct nb_slot_set *set, const struct
         profile->known > NB_PROFILE_GROUPS || !make_shape(profile, shape))
         return 0;
     if (set->with == 0 || set->span != profile->span || set->known != profile->known) {
-        for (uint32_t at = set->first; at != NB_SLOT_NONE; at = slots->slot[at].next)
-            slots->slot[at].profiles = slots->slot[at].misses = 0;
+        for (uint32_t at = set->first; at != NB_SLOT_NONE; at = nb_slot_at(slots, at)->next)
+            nb_slot_at(slots, at)->profiles = nb_slot_at(slots, at)->misses = 0;
         memset(set->sum, 0, sizeof(set->sum));
         set->with = set->mature = 0;
         set->span = profile->span;
@@ -181,7 +184,7 @@ static float likeness(const struct nb_slot *s, const struct nb_shape *p)
 
 int nb_set_breaks(const struct nb_slots *slots, uint32_t slot, const struct nb_shape *shape)
 {
-    const struct nb_slot *s = &slots->slot[slot];
+    const struct nb_slot *s = nb_slot_at(slots, slot);
     float spread = s->spread > LEAST_SPREAD ? s->spread : LEAST_SPREAD;
 
     return s->profiles >= BREAK_FROM && likeness(s, shape) < s->usual - BREAK_SPREADS * spread;
@@ -204,7 +207,7 @@ static void average(float *restrict to, int16_t *restrict code, int32_t *restric
 void nb_set_learn(struct nb_slots *slots, struct nb_slot_set *set, uint32_t slot,
                   const struct nb_shape *shape)
 {
-    struct nb_slot *s = &slots->slot[slot];
+    struct nb_slot *s = nb_slot_at(slots, slot);
     float keep = s->profiles ? OLD_WEIGHT : 0.0f;
 
     /* A plain mean at first: one early profile must not weigh as much as five. */
@@ -264,8 +267,8 @@ struct nb_fit nb_set_fit(const struct nb_slots *slots, const struct nb_slot_set 
     }
     /* What is zero is missing from x, but not from the norm of what it is compared with. */
     part = (float)shape->nonzero / (float)shape->known;
-    for (uint32_t at = set->first; at != NB_SLOT_NONE; at = slots->slot[at].next) {
-        const struct nb_slot *s = &slots->slot[at];
+    for (uint32_t at = set->first; at != NB_SLOT_NONE; at = nb_slot_at(slots, at)->next) {
+        const struct nb_slot *s = nb_slot_at(slots, at);
         int32_t xd, dd;
         float score;
         if (s->profiles == 0)

@@ -13,6 +13,7 @@
 
 #include <stdint.h>
 
+#include "base/slab.h"
 #include "policy/identity.h"
 
 #define NB_SLOT_NONE UINT32_MAX
@@ -47,15 +48,22 @@ struct nb_slot_set {
 };
 
 struct nb_slots {
-    struct nb_slot *slot;
-    uint32_t cap, free, used;
+    struct nb_slab slab; /* of struct nb_slot */
+    uint32_t begun;      /* have been in use */
+    uint32_t free;       /* the first of these that is not any more */
+    uint32_t used;
 };
 
-int nb_slots_init(struct nb_slots *slots, uint32_t cap);
+/* A pool of `cap` slots; their memory is made when they are first needed. */
+void nb_slots_init(struct nb_slots *slots, uint32_t cap);
 void nb_slots_free(struct nb_slots *slots);
+static inline struct nb_slot *nb_slot_at(const struct nb_slots *slots, uint32_t at)
+{
+    return nb_slab_at(&slots->slab, at);
+}
 
 void nb_set_init(struct nb_slot_set *set);
-/* The slot of `unit`; make: take a new one where there is none. NB_SLOT_NONE: none, or the pool is empty. */
+/* The slot of `unit`; make: take a new one where there is none. NB_SLOT_NONE: none, or the pool is empty, or memory is short. */
 uint32_t nb_set_find(struct nb_slots *slots, struct nb_slot_set *set, uint64_t unit, int make);
 /* Give all slots back. */
 void nb_set_clear(struct nb_slots *slots, struct nb_slot_set *set);

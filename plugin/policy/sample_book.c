@@ -3,6 +3,7 @@
 #include "policy/sample_book.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "nibble/codec.h"
@@ -131,7 +132,9 @@ struct nb_look nb_book_look(struct nb_book *book, const float *samples, unsigned
     uint64_t hash;
     int varies = n >= 2 && samples ? normalise(samples, n, value, &hash) : -1;
 
-    if (varies < 0)
+    if (varies >= 0 && !book->entry)
+        book->entry = calloc(NB_BOOK_ENTRIES, sizeof(*book->entry));
+    if (varies < 0 || !book->entry)
         return look;
     look.varies = varies;
     book->looks++;
@@ -159,4 +162,10 @@ struct nb_look nb_book_look(struct nb_book *book, const float *samples, unsigned
         note(book, make_room(book), value, hash);
     }
     return look;
+}
+
+void nb_book_clear(struct nb_book *book)
+{
+    free(book->entry);
+    *book = (struct nb_book){0};
 }

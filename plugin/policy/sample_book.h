@@ -24,8 +24,9 @@ struct nb_sample {
     uint32_t matches, changes;
 };
 
+/* Zeroes are an empty one. */
 struct nb_book {
-    struct nb_sample *entry; /* [NB_BOOK_ENTRIES]; the caller's memory, zeroed */
+    struct nb_sample *entry; /* [NB_BOOK_ENTRIES]; NULL until the first look-up */
     uint64_t looks;
     unsigned recent, hint;
 };
@@ -38,7 +39,9 @@ struct nb_look {
 };
 
 /* Look the samples up and note them. n from 2; values must be finite (checked: found is then NULL, likeness
- * -1). */
+ * -1; likewise where there is no memory for the book). */
 struct nb_look nb_book_look(struct nb_book *book, const float *samples, unsigned n);
+/* Forget all, and give the memory back. */
+void nb_book_clear(struct nb_book *book);
 
 #endif

@@ -50,9 +50,8 @@ void nb_chains_free(struct nb_chains *c)
 int nb_units_init(struct nb_units *u, uint32_t cap)
 {
     memset(u, 0, sizeof(*u));
-    u->unit = calloc(cap, sizeof(*u->unit));
-    u->cap = cap;
-    if (!u->unit || nb_chains_init(&u->chains, cap)) {
+    nb_slab_init(&u->slab, sizeof(struct nb_unit), cap);
+    if (nb_slab_reach(&u->slab, 1) || nb_chains_init(&u->chains, cap)) {
         nb_units_free(u);
         return -ENOMEM;
     }
@@ -61,9 +60,13 @@ int nb_units_init(struct nb_units *u, uint32_t cap)
 
 void nb_units_free(struct nb_units *u)
 {
-    free(u->unit);
-    u->unit = NULL;
+    nb_slab_free(&u->slab);
     nb_chains_free(&u->chains);
+}
+
+static struct nb_unit *unit_at(const struct nb_units *u, uint32_t at)
+{
+    return nb_slab_at(&u->slab, at);
 }
 
 static uint32_t *chain_of(struct nb_units *u, uint64_t comm, uint32_t number)
@@ -73,11 +76,11 @@ static uint32_t *chain_of(struct nb_units *u, uint64_t comm, uint32_t number)
 
 static void release(struct nb_units *u, uint32_t at)
 {
-    struct nb_unit *old = &u->unit[at];
+    struct nb_unit *old = unit_at(u, at);
     uint32_t *link = chain_of(u, old->comm, old->number);
 
     while (*link != at)
-        link = &u->unit[*link].chain;
+        link = &unit_at(u, *link)->chain;
     *link = old->chain;
     old->taken = 0;
 }
@@ -116,37 +119,38 @@ void nb_units_forget(struct nb_units *u, uint64_t comm)
 
     if (s)
         s->taken = 0;
-    for (uint32_t i = 0; i < u->cap; i++)
-        if (u->unit[i].taken && u->unit[i].comm == comm)
+    for (uint32_t i = 0; i < u->slab.made; i++)
+        if (unit_at(u, i)->taken && unit_at(u, i)->comm == comm)
             release(u, i);
 }
 
 struct nb_unit *nb_units_find(struct nb_units *u, uint64_t comm, uint32_t number)
 {
-    for (uint32_t at = *chain_of(u, comm, number); at != NB_NONE; at = u->unit[at].chain)
-        if (u->unit[at].comm == comm && u->unit[at].number == number)
-            return &u->unit[at];
+    for (uint32_t at = *chain_of(u, comm, number); at != NB_NONE; at = unit_at(u, at)->chain)
+        if (unit_at(u, at)->comm == comm && unit_at(u, at)->number == number)
+            return unit_at(u, at);
     return NULL;
 }
 
 struct nb_unit *nb_units_get(struct nb_units *u, uint64_t comm, uint32_t number)
 {
     struct nb_unit *unit = nb_units_find(u, comm, number);
-    uint32_t at = u->hand, *head;
+    uint32_t at, *head;
 
     if (unit)
         return unit;
     /* Replaced in turn: contents seen once (state of a checkpoint) pass through, and weights come back at
      * once. A stack that may hold the old one ends. */
-    u->hand = (u->hand + 1) % u->cap;
-    unit = &u->unit[at];
+    at = nb_slab_reach(&u->slab, u->hand + 1) ? 0 : u->hand;
+    u->hand = at + 1;
+    unit = unit_at(u, at);
     if (unit->taken) {
         struct nb_stack *s = stack_of(u, unit->comm, 0);
         if (s && s->pass == unit->pass)
             begin_pass(u, s);
         release(u, at);
     }
-    *unit = (struct nb_unit){.comm = comm, .number = number, .below = NB_NONE, .taken = 1};
+    *unit = (struct nb_unit){.comm = comm, .number = number, .own = at, .below = NB_NONE, .taken = 1};
     head = chain_of(u, comm, number);
     unit->chain = *head;
     *head = at;
@@ -156,9 +160,9 @@ struct nb_unit *nb_units_get(struct nb_units *u, uint64_t comm, uint32_t number)
 /* No gradient will come for the units above place `from` up to place `to`. */
 static void leave_out(struct nb_units *u, const struct nb_stack *s, int64_t from, int64_t to)
 {
-    for (uint32_t at = s->top; at != NB_NONE && u->unit[at].place > from; at = u->unit[at].below)
-        if (u->unit[at].place <= to)
-            u->unit[at].reduced = u->unit[at].left_out = 1;
+    for (uint32_t at = s->top; at != NB_NONE && unit_at(u, at)->place > from; at = unit_at(u, at)->below)
+        if (unit_at(u, at)->place <= to)
+            unit_at(u, at)->reduced = unit_at(u, at)->left_out = 1;
 }
 
 void nb_units_gathered(struct nb_units *u, struct nb_unit *unit, int changed)
@@ -181,7 +185,7 @@ void nb_units_gathered(struct nb_units *u, struct nb_unit *unit, int changed)
     unit->place = s->height++;
     unit->reduced = unit->left_out = 0;
     unit->below = s->top;
-    s->top = (uint32_t)(unit - u->unit);
+    s->top = unit->own;
     s->regather = unit->place;
 }
 
@@ -196,8 +200,8 @@ struct nb_unit *nb_units_expect(struct nb_units *u, uint64_t comm, uint64_t coun
     struct nb_unit *found = NULL;
 
     *alike = 0;
-    for (uint32_t at = s ? s->top : NB_NONE; at != NB_NONE; at = u->unit[at].below) {
-        struct nb_unit *unit = &u->unit[at];
+    for (uint32_t at = s ? s->top : NB_NONE; at != NB_NONE; at = unit_at(u, at)->below) {
+        struct nb_unit *unit = unit_at(u, at);
         if (!fits(unit, count) || unit->left_out)
             continue;
         ++*alike;
@@ -213,8 +217,8 @@ void nb_units_reduced(struct nb_units *u, struct nb_unit *unit)
 
     if (!s || unit->pass != s->pass)
         return;
-    for (uint32_t at = s->top; at != NB_NONE; at = u->unit[at].below) {
-        struct nb_unit *later = &u->unit[at];
+    for (uint32_t at = s->top; at != NB_NONE; at = unit_at(u, at)->below) {
+        struct nb_unit *later = unit_at(u, at);
         if (later->count == unit->count)
             later->reduced = 1;
         if (later == unit)

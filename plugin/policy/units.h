@@ -8,6 +8,7 @@
 
 #include <stdint.h>
 
+#include "base/slab.h"
 #include "policy/identity.h"
 
 #define NB_NONE UINT32_MAX
@@ -27,6 +28,7 @@ struct nb_unit {
     uint64_t comm;
     uint64_t count;  /* elements, or bytes where the type is one of bytes */
     uint32_t number; /* the caller's */
+    uint32_t own;    /* its place in the table */
     uint32_t chain;  /* next of the same hash */
     uint32_t below;  /* in the stack */
     uint32_t pass;   /* of its communicator, in which it was put on the stack */
@@ -53,18 +55,19 @@ struct nb_stack {
 #define NB_STACKS 64u
 
 struct nb_units {
-    struct nb_unit *unit;
-    uint32_t cap, hand;
+    struct nb_slab slab; /* of struct nb_unit */
+    uint32_t hand;       /* where the next new one goes */
     struct nb_chains chains;
     struct nb_stack stack[NB_STACKS];
     uint64_t now;
     uint32_t passes; /* begun so far, on all communicators */
 };
 
+/* A table of `cap` units: 0 or -ENOMEM. */
 int nb_units_init(struct nb_units *u, uint32_t cap);
 void nb_units_free(struct nb_units *u);
 void nb_units_forget(struct nb_units *u, uint64_t comm);
-/* The unit, made when it is new. */
+/* The unit, made when it is new; never NULL. */
 struct nb_unit *nb_units_get(struct nb_units *u, uint64_t comm, uint32_t number);
 /* The unit was gathered: update the stack of its communicator. */
 void nb_units_gathered(struct nb_units *u, struct nb_unit *unit, int changed);

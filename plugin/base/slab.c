@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* See slab.h. */
+#include "base/slab.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+void nb_slab_init(struct nb_slab *slab, size_t size, uint32_t cap)
+{
+    *slab = (struct nb_slab){.size = size, .cap = cap};
+}
+
+void nb_slab_free(struct nb_slab *slab)
+{
+    for (unsigned i = 0; i < NB_SLAB_CHUNKS; i++)
+        free(slab->chunk[i]);
+    memset(slab, 0, sizeof(*slab));
+}
+
+int nb_slab_reach(struct nb_slab *slab, uint32_t n)
+{
+    if (n > slab->cap)
+        return -ENOMEM;
+    while (slab->made < n) {
+        const uint32_t first = 1u << NB_SLAB_FIRST_BITS, end = slab->made ? 2 * slab->made : first;
+        const unsigned at = slab->made ? 31u - (unsigned)__builtin_clz(end) - NB_SLAB_FIRST_BITS : 0;
+        const uint32_t most = end < slab->cap ? end : slab->cap;
+
+        slab->chunk[at] = calloc(most - slab->made, slab->size);
+        if (!slab->chunk[at])
+            return -ENOMEM;
+        slab->made = most;
+    }
+    return 0;
+}

@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tables that grow in chunks. The program is linked with --wrap for calloc, which is refused when that is asked for. */
+#include <check.h>
+#include <errno.h>
+#include <stdlib.h>
+
+#include "base/slab.h"
+
+static int refuse;
+
+void *__real_calloc(size_t n, size_t bytes);
+void *__wrap_calloc(size_t n, size_t bytes);
+void *__wrap_calloc(size_t n, size_t bytes)
+{
+    return refuse ? NULL : __real_calloc(n, bytes);
+}
+
+START_TEST(entries_stay_where_they_are)
+{
+    enum { CAP = 1000 };
+    struct nb_slab slab;
+    uint32_t *place[CAP];
+
+    nb_slab_init(&slab, sizeof(uint32_t), CAP);
+    ck_assert_uint_eq(slab.made, 0);
+    for (uint32_t i = 0; i < CAP; i++) {
+        ck_assert_int_eq(nb_slab_reach(&slab, i + 1), 0);
+        place[i] = nb_slab_at(&slab, i);
+        ck_assert_uint_eq(*place[i], 0);
+        *place[i] = i + 1;
+        ck_assert_uint_gt(slab.made, i);
+        ck_assert_uint_le(slab.made, i < 16 ? 16 : 2 * i); /* no more than twice what is used */
+    }
+    ck_assert_uint_eq(slab.made, CAP);
+    for (uint32_t i = 0; i < CAP; i++) {
+        ck_assert_ptr_eq(nb_slab_at(&slab, i), place[i]);
+        ck_assert_uint_eq(*place[i], i + 1); /* no two have the same place */
+    }
+    ck_assert_int_eq(nb_slab_reach(&slab, CAP), 0);
+    ck_assert_int_eq(nb_slab_reach(&slab, CAP + 1), -ENOMEM);
+    nb_slab_free(&slab);
+    nb_slab_free(&slab);
+}
+END_TEST
+
+START_TEST(all_at_once_and_small)
+{
+    struct nb_slab slab;
+
+    nb_slab_init(&slab, 3, NB_SLAB_MOST);
+    ck_assert_int_eq(nb_slab_reach(&slab, NB_SLAB_MOST), 0);
+    for (uint32_t i = 0; i < NB_SLAB_MOST; i += 4095)
+        *(char *)nb_slab_at(&slab, i) = 1;
+    *(char *)nb_slab_at(&slab, NB_SLAB_MOST - 1) = 1;
+    nb_slab_free(&slab);
+    nb_slab_init(&slab, 8, 5);
+    ck_assert_int_eq(nb_slab_reach(&slab, 6), -ENOMEM);
+    ck_assert_int_eq(nb_slab_reach(&slab, 5), 0);
+    ck_assert_uint_eq(slab.made, 5);
+    *(uint64_t *)nb_slab_at(&slab, 4) = 1;
+    nb_slab_free(&slab);
+}
+END_TEST
+
+/* Without memory what was there stays. */
+START_TEST(no_memory)
+{
+    struct nb_slab slab;
+
+    nb_slab_init(&slab, 8, 100);
+    refuse = 1;
+    ck_assert_int_eq(nb_slab_reach(&slab, 1), -ENOMEM);
+    ck_assert_uint_eq(slab.made, 0);
+    refuse = 0;
+    ck_assert_int_eq(nb_slab_reach(&slab, 1), 0);
+    *(uint64_t *)nb_slab_at(&slab, 15) = 7;
+    refuse = 1;
+    ck_assert_int_eq(nb_slab_reach(&slab, 17), -ENOMEM);
+    refuse = 0;
+    ck_assert_uint_eq(slab.made, 16);
+    ck_assert_uint_eq(*(uint64_t *)nb_slab_at(&slab, 15), 7);
+    ck_assert_int_eq(nb_slab_reach(&slab, 17), 0);
+    nb_slab_free(&slab);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("base/slab");
+    TCase *t = tcase_create("slab");
+    SRunner *runner;
+    int failed;
+
+    tcase_set_timeout(t, 3600);
+    tcase_add_test(t, entries_stay_where_they_are);
+    tcase_add_test(t, all_at_once_and_small);
+    tcase_add_test(t, no_memory);
+    suite_add_tcase(suite, t);
+    runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
