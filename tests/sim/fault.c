@@ -303,9 +303,9 @@ static bool take(struct sim *s, int i)
                    f->node, f->peer, 0);
         return true;
     case SIM_FLIP:
-        sim_network_flip(s, f->node, f->peer, f->amount / 4, f->amount & 1 ? 0 : HEADER);
+        sim_network_flip(s, f->node, f->peer, f->control, f->amount / 4, f->amount & 1 ? 0 : HEADER);
         return true;
-    case SIM_TRUNCATE: sim_network_truncate(s, f->node, f->peer); return true;
+    case SIM_TRUNCATE: sim_network_truncate(s, f->node, f->peer, f->control); return true;
     case SIM_BROKEN_DEVICE:
     case SIM_STUCK_DEVICE: return true; /* the device asks */
     case SIM_PAUSE:

@@ -23,6 +23,7 @@
 struct fate {
     enum sim_verdict verdict;
     int64_t since; /* the first fault that may end it */
+    int64_t fatal; /* the last one that ends it */
     int culprit[CULPRITS];
     int nculprits;
     uint64_t *hash;  /* [nops] of an all-reduce's (all-gather's) result, by the first node that has it */
@@ -116,6 +117,8 @@ void sim_judge_fault(struct sim *s, enum sim_verdict verdict, int comm, int a, i
         if (verdict > f->verdict)
             f->verdict = verdict;
         f->ways |= 1u << verdict;
+        if (verdict == SIM_FATAL)
+            f->fatal = s->now;
         add_culprit(f, a);
         if (a != b)
             add_culprit(f, b);
@@ -213,6 +216,20 @@ static bool names(const char *text, int rank)
     return false;
 }
 
+/* Nodes that fail wait for a second until those have heard why that do not take it (abort.c). This one has been cut
+ * off for longer, from some or all. */
+static bool could_not_hear(const struct sim *s, int node)
+{
+    for (int i = 0; i < s->plan->nfaults; i++) {
+        const struct sim_fault *f = &s->plan->fault[i];
+        if (s->fault_at[i] && f->lasts > SIM_S &&
+            (f->kind == SIM_ISOLATE || f->kind == SIM_CUT || f->kind == SIM_STALL) &&
+            (f->node == node || (f->peer == node && f->kind != SIM_ISOLATE)))
+            return true;
+    }
+    return false;
+}
+
 /* `author`: the rank of the node that has found the cause. */
 static bool names_culprit(const struct sim *s, int comm, int node, int author, const char *text)
 {
@@ -224,6 +241,8 @@ static bool names_culprit(const struct sim *s, int comm, int node, int author, c
         bool guilty = sim_judge_lenient && (n->proxy[comm].failed_at || n->dead);
         for (int i = 0; i < f->nculprits; i++)
             guilty |= f->culprit[i] == c->member[r];
+        if (n->proxy[comm].failed_at && s->now - n->proxy[comm].failed_at > SIM_S)
+            guilty |= could_not_hear(s, node);
         if (guilty && (c->member[r] == node || r == author || names(text, r)))
             return true;
     }
@@ -364,6 +383,29 @@ void sim_judge_node(struct sim *s, int node)
     }
 }
 
+static bool takes_part(const struct sim_proxy *p)
+{
+    return !p->node->dead && p->rank >= 0 && p->state >= SIM_WAITING && p->state <= SIM_RUNNING;
+}
+
+/* What must end the communicator has happened long before this operation, and all members have been there since. */
+static bool should_have_failed(const struct sim *s, const struct sim_proxy *p)
+{
+    const struct fate *f = &judges.fate[p->index];
+    const int64_t within = judges.within[p->index];
+
+    if (!(f->ways & 1u << SIM_FATAL) || p->began - f->fatal <= within)
+        return false;
+    for (int r = 0; r < p->comm->nmembers; r++) {
+        const struct sim_node *n = s->node[p->comm->member[r]];
+        if (n->dead)
+            continue;
+        if (!takes_part(&n->proxy[p->index]) || n->stopped || p->began - n->continued <= within)
+            return false;
+    }
+    return true;
+}
+
 /* ---- results --------------------------------------------------------------------------------------------- */
 
 void sim_judge_operation(struct sim *s, struct sim_proxy *p)
@@ -373,6 +415,9 @@ void sim_judge_operation(struct sim *s, struct sim_proxy *p)
     const uint64_t hash = p->result[p->op];
     const double bound = op->count < FEW ? BOUND_FEW : BOUND;
 
+    if (should_have_failed(s, p))
+        sim_violation(s, "node %d: communicator %d completes operation %d, and should have failed before",
+                      p->node->number, p->index, p->op);
     f->every[p->op] += hash * (uint64_t)(2 * p->rank + 1);
     if (f->unchecked)
         return;
@@ -409,11 +454,6 @@ static bool any_paused(const struct sim *s, int comm)
             return true;
     }
     return false;
-}
-
-static bool takes_part(const struct sim_proxy *p)
-{
-    return !p->node->dead && p->rank >= 0 && p->state >= SIM_WAITING && p->state <= SIM_RUNNING;
 }
 
 /* A member has not begun the operation that another one is in, or only just now. */

@@ -222,7 +222,7 @@ int main(int argc, char **argv)
     }
     if (optind != argc)
         return usage();
-    mallopt(M_MMAP_THRESHOLD, 1 << 19); /* else calloc of much that is never touched costs writing zeroes */
+    mallopt(M_MMAP_THRESHOLD, 1 << 16); /* else calloc of much that is never touched costs writing zeroes */
     sim_data_open();
     ret = single ? replay(seed, loud, calm) : seeds(first, last, again, keep_going);
     sim_data_close();

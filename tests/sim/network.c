@@ -104,6 +104,7 @@ struct sim_network {
     struct {
         enum { NONE, FLIP, TRUNCATE } what;
         int from, to;
+        bool control; /* of such a message only */
         uint64_t which;
         size_t limit;
         int comm; /* it has happened to a message of this; -1: not yet */
@@ -259,7 +260,8 @@ static void damage(struct conn *c, struct message *m)
     size_t limit = n->damage.limit && n->damage.limit < m->len ? n->damage.limit : m->len, at;
     enum sim_cover cover = c->control ? SIM_FOUND : SIM_READ;
 
-    if (n->damage.what == NONE || n->damage.from != c->from || n->damage.to != c->to || m->len == 0)
+    if (n->damage.what == NONE || n->damage.from != c->from || n->damage.to != c->to || m->len == 0 ||
+        (n->damage.control && !c->control))
         return;
     if (n->damage.what == FLIP) {
         at = n->damage.which / 8 % limit;
@@ -957,18 +959,19 @@ bool sim_network_stall(struct sim *s, int a, int b, uint64_t which, int64_t unti
     return c != NULL;
 }
 
-void sim_network_flip(struct sim *s, int a, int b, uint64_t which, size_t limit)
+void sim_network_flip(struct sim *s, int a, int b, bool control, uint64_t which, size_t limit)
 {
     s->network->damage.what = FLIP;
+    s->network->damage.control = control;
     s->network->damage.from = a;
     s->network->damage.to = b;
     s->network->damage.which = which;
     s->network->damage.limit = limit;
 }
 
-void sim_network_truncate(struct sim *s, int a, int b)
+void sim_network_truncate(struct sim *s, int a, int b, bool control)
 {
-    sim_network_flip(s, a, b, sim_below(s, 1u << 20), 0);
+    sim_network_flip(s, a, b, control, sim_below(s, 1u << 20), 0);
     s->network->damage.what = TRUNCATE;
 }
 

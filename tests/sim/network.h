@@ -32,9 +32,10 @@ bool sim_network_reset(struct sim *s, int a, int b, uint64_t which, int comm, in
 bool sim_network_shows(const struct sim *s, int comm);
 /* It delivers nothing until `until`. */
 bool sim_network_stall(struct sim *s, int a, int b, uint64_t which, int64_t until);
-/* The next message from a to b gets a bit turned (below `limit` bytes; 0: anywhere), or loses its end. */
-void sim_network_flip(struct sim *s, int a, int b, uint64_t which, size_t limit);
-void sim_network_truncate(struct sim *s, int a, int b);
+/* The next message (control: of CONTROL) from a to b gets a bit turned (below `limit` bytes; 0: anywhere), or loses
+ * its end. */
+void sim_network_flip(struct sim *s, int a, int b, bool control, uint64_t which, size_t limit);
+void sim_network_truncate(struct sim *s, int a, int b, bool control);
 /* The next registration of a node fails. */
 void sim_network_no_mr(struct sim *s, int node);
 /* What has been done: damage that has happened to a message of communicator `comm`. */

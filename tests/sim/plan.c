@@ -352,6 +352,16 @@ static void draw_connect_fault(uint64_t *r, const struct sim_plan *p, bool fatal
         f->amount &= ~UINT64_C(1); /* where a check is sure to be */
 }
 
+/* Damage is that of control messages, of which there are few unless nodes wait. */
+static void draw_control(uint64_t *r, struct sim_plan *p, struct sim_fault *f)
+{
+    struct sim_comm *c = &p->comm[f->comm];
+
+    f->control = one_in(r, 2);
+    if (f->control && (f->kind == SIM_FLIP || f->kind == SIM_TRUNCATE) && f->at_op + 2 < c->nops)
+        c->op[f->at_op + 2].pause = 4 * SIM_S;
+}
+
 static void draw_faults(uint64_t *r, struct sim_plan *p, const struct sim_options *o)
 {
     const bool fatal = o->faults && !one_in(r, 3);
@@ -390,6 +400,11 @@ struct sim_plan *sim_plan_draw(uint64_t seed, const struct sim_options *options)
     if (options->version >= 2) {
         r = hx_seed(seed, 0x73696d, 2);
         draw_differences(&r, p);
+    }
+    if (options->version >= 3) {
+        r = hx_seed(seed, 0x73696d, 3);
+        for (int i = 0; i < p->nfaults; i++)
+            draw_control(&r, p, &p->fault[i]);
     }
     return p;
 }
@@ -495,10 +510,12 @@ void sim_plan_print(const struct sim_plan *p)
     for (int i = 0; i < p->nfaults; i++) {
         const struct sim_fault *f = &p->fault[i];
         if (!f->skip)
-            printf("  fault %d: %s, node %d, peer %d, %lld us, amount %llu: %llu events after node %d begins "
-                   "operation %d of communicator %d\n",
-                   i, sim_fault_name[f->kind], f->node, f->peer, (long long)(f->lasts / SIM_US),
-                   (unsigned long long)f->amount, (unsigned long long)f->events, f->at_node, f->at_op,
-                   f->comm);
+            printf(
+                "  fault %d: %s%s, node %d, peer %d, %lld us, amount %llu: %llu events after node %d begins "
+                "operation %d of communicator %d\n",
+                i, sim_fault_name[f->kind],
+                f->control && (f->kind == SIM_FLIP || f->kind == SIM_TRUNCATE) ? " of a control message" : "",
+                f->node, f->peer, (long long)(f->lasts / SIM_US), (unsigned long long)f->amount,
+                (unsigned long long)f->events, f->at_node, f->at_op, f->comm);
     }
 }

@@ -91,6 +91,7 @@ struct sim_fault {
     int node, peer;
     int64_t lasts;
     uint64_t amount;
+    bool control; /* flip, truncate: of a control message */
 };
 
 struct sim_nic {
@@ -121,11 +122,11 @@ struct sim_plan {
     struct sim_fault *fault;
 };
 
-#define SIM_PLAN_VERSION 2
+#define SIM_PLAN_VERSION 3
 
 struct sim_options {
     int version; /* of the plans: what a seed stood for does not change when more is drawn. 2: settings that
-                      * differ between nodes, payloads without check values */
+                      * differ between nodes, payloads without check values. 3: damage to control messages as often as to others */
     int least, most; /* nodes */
     bool faults;     /* else lateness only */
     bool connect;    /* also before communicators stand */
