@@ -1,0 +1,234 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* This process's share of the processors, on machines made of files. */
+#include "device/cores.h"
+
+#include <check.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static char root[64];
+
+static const char *const launchers[] = {"LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS",
+                                        "MV2_COMM_WORLD_LOCAL_SIZE", "SLURM_STEP_TASKS_PER_NODE"};
+
+static void setup(void)
+{
+    snprintf(root, sizeof(root), "/tmp/nb-cores-XXXXXX");
+    ck_assert_ptr_nonnull(mkdtemp(root));
+    for (size_t i = 0; i < sizeof(launchers) / sizeof(launchers[0]); i++)
+        unsetenv(launchers[i]);
+}
+
+static void teardown(void)
+{
+    char command[128];
+
+    snprintf(command, sizeof(command), "rm -rf '%s'", root);
+    ck_assert_int_eq(system(command), 0);
+}
+
+/* A file of this one line, with its folders; an empty line: the folders alone. */
+static void put(const char *path, const char *line)
+{
+    char full[256];
+    FILE *f;
+
+    snprintf(full, sizeof(full), "%s%s", root, path);
+    for (char *at = strchr(full + strlen(root) + 1, '/'); at; at = strchr(at + 1, '/')) {
+        *at = 0;
+        mkdir(full, 0700);
+        *at = '/';
+    }
+    if (!*line)
+        return;
+    f = fopen(full, "we");
+    ck_assert_ptr_nonnull(f);
+    fprintf(f, "%s\n", line);
+    fclose(f);
+}
+
+/* `cores` cores of two threads each: CPUs i and i + cores. */
+static void machine(unsigned cores)
+{
+    char path[128], line[64];
+
+    snprintf(line, sizeof(line), "0-%u", 2 * cores - 1);
+    put("/sys/devices/system/cpu/online", line);
+    for (unsigned cpu = 0; cpu < 2 * cores; cpu++) {
+        snprintf(path, sizeof(path), "/sys/devices/system/cpu/cpu%u/topology/thread_siblings_list", cpu);
+        snprintf(line, sizeof(line), "%u,%u", cpu % cores, cpu % cores + cores);
+        put(path, line);
+    }
+}
+
+static void gpus(unsigned n)
+{
+    char path[128];
+
+    for (unsigned i = 0; i < n; i++) {
+        snprintf(path, sizeof(path), "/proc/driver/nvidia/gpus/0000:%02x:00.0/", i);
+        put(path, "");
+    }
+}
+
+static struct nb_cores look(const char *mask)
+{
+    struct nb_cpus mine;
+    struct nb_cores cores;
+
+    ck_assert(nb_cpus_parse(mask, &mine));
+    nb_cores_look(root, &mine, &cores);
+    return cores;
+}
+
+START_TEST(lists)
+{
+    struct nb_cpus a, b;
+
+    ck_assert(nb_cpus_parse("0-3,8,10-10", &a));
+    ck_assert_uint_eq(nb_cpus_count(&a), 6);
+    ck_assert(CPU_ISSET(8, &a.set) && !CPU_ISSET(9, &a.set));
+    ck_assert(nb_cpus_parse("8190-8191", &a)); /* beyond what a cpu_set_t has */
+    ck_assert_uint_eq(nb_cpus_count(&a), 2);
+    ck_assert(nb_cpus_parse("", &b));
+    ck_assert_uint_eq(nb_cpus_count(&b), 0);
+    ck_assert(!nb_cpus_parse("8192", &a));
+    ck_assert_uint_eq(nb_cpus_count(&a), 0);
+    ck_assert(!nb_cpus_parse("3-1", &a) && !nb_cpus_parse("1 2", &a) && !nb_cpus_parse("x", &a));
+    ck_assert(!nb_cpus_parse("1-", &a) && !nb_cpus_parse("-1", &a));
+    nb_cpus_parse("0-3", &a);
+    nb_cpus_parse("2-5", &b);
+    ck_assert(nb_cpus_intersect(&a, &b));
+    ck_assert_uint_eq(nb_cpus_count(&a), 2);
+    nb_cpus_add(&a, &b);
+    ck_assert_uint_eq(nb_cpus_count(&a), 4);
+    nb_cpus_parse("7", &b);
+    ck_assert(!nb_cpus_intersect(&a, &b));
+}
+END_TEST
+
+/* Eight ranks that share 112 cores; whatever says that there are eight, and however they share. */
+START_TEST(eight_ranks)
+{
+    struct nb_cores c;
+
+    machine(112);
+    c = look("0-223");
+    ck_assert_uint_eq(c.machine, 112);
+    ck_assert_uint_eq(c.usable, 112);
+    ck_assert_uint_eq(c.ranks, 1);
+    ck_assert_uint_eq(c.share, 112);
+    ck_assert_uint_eq(nb_cores_default_threads(&c), 6); /* no more than helps */
+
+    setenv("LOCAL_WORLD_SIZE", "8", 1);
+    c = look("0-223"); /* nobody is bound */
+    ck_assert_uint_eq(c.share, 14);
+    ck_assert_str_eq(c.ranks_by, "LOCAL_WORLD_SIZE");
+    c = look("0-55,112-167"); /* half of them to each half of the machine */
+    ck_assert_uint_eq(c.usable, 56);
+    ck_assert_uint_eq(c.share, 14);
+    c = look("14-27,126-139"); /* each to its own */
+    ck_assert_uint_eq(c.share, 14);
+    c = look("14-17"); /* fewer than its part */
+    ck_assert_uint_eq(c.share, 4);
+    ck_assert_uint_eq(nb_cores_default_threads(&c), 1);
+    c = look("14-16");
+    ck_assert_uint_eq(nb_cores_default_threads(&c), 0);
+    c = look("14,126"); /* two threads of one core */
+    ck_assert_uint_eq(c.usable, 1);
+    ck_assert_uint_eq(nb_cores_default_threads(&c), 0);
+    unsetenv("LOCAL_WORLD_SIZE");
+
+    setenv("SLURM_STEP_TASKS_PER_NODE", "8(x2),4", 1);
+    ck_assert_uint_eq(look("0-223").share, 14);
+    setenv("SLURM_STEP_TASKS_PER_NODE", "1", 1);
+    gpus(8); /* of which each may have a process */
+    c = look("0-223");
+    ck_assert_uint_eq(c.share, 14);
+    ck_assert_str_eq(c.ranks_by, "GPUs");
+    setenv("OMPI_COMM_WORLD_LOCAL_SIZE", "16", 1); /* GPUs that are shared, too */
+    ck_assert_uint_eq(look("0-223").share, 7);
+    setenv("LOCAL_WORLD_SIZE", "many", 1); /* is not understood, and the next one counts */
+    ck_assert_uint_eq(look("0-223").share, 7);
+    setenv("LOCAL_WORLD_SIZE", "1000", 1);
+    ck_assert_uint_eq(look("0-223").share, 1); /* never none */
+}
+END_TEST
+
+/* A control group's limit is shared by the ranks in it; of those above each other the least counts. */
+START_TEST(limits)
+{
+    machine(16);
+    put("/proc/self/cgroup", "0::/");
+    put("/sys/fs/cgroup/cpu.max", "max 100000");
+    ck_assert_uint_eq(look("0-31").share, 16);
+    put("/sys/fs/cgroup/cpu.max", "650000 100000");
+    ck_assert_uint_eq(look("0-31").share, 6);
+    setenv("LOCAL_WORLD_SIZE", "2", 1);
+    ck_assert_uint_eq(look("0-31").share, 3);
+    unsetenv("LOCAL_WORLD_SIZE");
+    put("/proc/self/cgroup", "0::/jobs/one");
+    put("/sys/fs/cgroup/cpu.max", "max 100000");
+    put("/sys/fs/cgroup/jobs/one/cpu.max", "800000 100000");
+    ck_assert_uint_eq(look("0-31").share, 8);
+    put("/sys/fs/cgroup/jobs/cpu.max", "250000 50000");
+    ck_assert_uint_eq(look("0-31").share, 5);
+    put("/proc/self/cgroup", "12:cpuset:/x"); /* cgroup v1 */
+    ck_assert_uint_eq(look("0-31").share, 16);
+}
+END_TEST
+
+/* Where nothing can be read: the mask is what there is. */
+START_TEST(no_files)
+{
+    struct nb_cores c = look("0-7");
+
+    ck_assert_uint_eq(c.usable, 8);
+    ck_assert_uint_eq(c.share, 8);
+    ck_assert(c.limit == 0);
+}
+END_TEST
+
+START_TEST(near_memory)
+{
+    struct nb_cpus cpus;
+    static char here[4096];
+
+    here[0] = 1;
+    ck_assert(!nb_cores_near(root, here, &cpus));
+    put("/sys/devices/system/node/online", "0");
+    put("/sys/devices/system/node/node0/cpulist", "1,3");
+    ck_assert(!nb_cores_near(root, here, &cpus)); /* one node: nothing to choose */
+    put("/sys/devices/system/node/online", "0-1");
+    if (!nb_cores_near(root, here, &cpus)) /* a filter of system calls, or it is in another node */
+        return;
+    ck_assert_uint_eq(nb_cpus_count(&cpus), 2);
+    ck_assert(CPU_ISSET(1, &cpus.set) && CPU_ISSET(3, &cpus.set));
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("cores");
+    TCase *c = tcase_create("cores");
+    SRunner *runner;
+    int failed;
+
+    tcase_set_timeout(c, 3600);
+    tcase_add_checked_fixture(c, setup, teardown);
+    tcase_add_test(c, lists);
+    tcase_add_test(c, eight_ranks);
+    tcase_add_test(c, limits);
+    tcase_add_test(c, no_files);
+    tcase_add_test(c, near_memory);
+    suite_add_tcase(suite, c);
+    runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed != 0;
+}
