@@ -28,6 +28,8 @@ int nb_context_init(struct nb_context *ctx, const struct nb_runner *runner)
     if (!err)
         err = nb_gpus_open(ctx);
     if (!err)
+        err = nb_host_pool_open(ctx);
+    if (!err)
         err = nb_engine_open(ctx, runner);
     if (err)
         nb_context_fini(ctx);
@@ -37,6 +39,7 @@ int nb_context_init(struct nb_context *ctx, const struct nb_runner *runner)
 void nb_context_fini(struct nb_context *ctx)
 {
     nb_engine_close(ctx);
+    nb_host_pool_close(ctx);
     nb_gpus_close(ctx);
     nb_jobs_close(ctx);
     nb_queues_close(ctx);

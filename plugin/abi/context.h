@@ -4,7 +4,7 @@
  * NCCL's tables use the one of the process (abi/process.h). Tests and simulations make as many as they like
  * with nb_context_create; these know nothing of each other.
  *
- *   init     the members that need no settings: budgets, queues, jobs, gpus, engine
+ *   init     the members that need no settings: budgets, queues, jobs, gpus, codec threads, engine
  *   start    settings are checked and the transport is opened
  *   stop     the transport is closed; what is counted over the life of the node stays
  *   fini     the members of init, in reverse order

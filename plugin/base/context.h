@@ -35,6 +35,7 @@ struct nb_device;
 struct nb_device_wish;
 struct nb_net;
 struct nb_gpus;
+struct nb_host_pool;
 struct nb_budgets;
 struct nb_queues;
 struct nb_jobs;
@@ -60,18 +61,26 @@ struct nb_context {
     const char *host;
     int (*random)(struct nb_context *ctx, void *buf, size_t bytes);
 
+    /* In front of paths of /proc and /sys that tell of processors; NULL: nothing. For tests. */
+    const char *root;
+
+    /* coll/: a device calls it when work that it does later is done: the engine's thread looks at it, if it sleeps.
+     * Any thread; cheap. NULL: there is no such thread. */
+    void (*work_done)(struct nb_context *ctx);
+
     /* base/: what the user demands and cannot have (base/demand.h). */
     _Atomic(bool) unmet;
 
     /* coll/: asked before the schedules that there are (coll/schedule.h); NULL: none. */
     const struct nb_schedule_ops *schedule;
 
-    struct nb_net *net;         /* net/: the transport in force behind its list of devices */
-    struct nb_gpus *gpus;       /* device/: GPUs in use, their rings and memory */
-    struct nb_budgets *budgets; /* state/: memory taken of the limits in the settings */
-    struct nb_queues *queues;   /* policy/: records of operations, by communicator */
-    struct nb_jobs *jobs;       /* policy/: what is known of each GPU's job */
-    struct nb_engine *engine;   /* coll/: the progress engine */
+    struct nb_net *net;             /* net/: the transport in force behind its list of devices */
+    struct nb_gpus *gpus;           /* device/: GPUs in use, their rings and memory */
+    struct nb_host_pool *host_pool; /* device/: codec threads; NULL: there are to be none */
+    struct nb_budgets *budgets;     /* state/: memory taken of the limits in the settings */
+    struct nb_queues *queues;       /* policy/: records of operations, by communicator */
+    struct nb_jobs *jobs;           /* policy/: what is known of each GPU's job */
+    struct nb_engine *engine;       /* coll/: the progress engine */
 };
 
 #endif

@@ -63,11 +63,11 @@ static void finish(struct nb_coll_comm *comm)
     nb_setup_free(comm);
 }
 
-/* The engine is stuck: what it may be using stays. */
-static int leave(struct nb_coll_comm *comm)
+/* The engine is stuck, or work on the device: what it may be using stays. */
+static int leave(struct nb_coll_comm *comm, const char *who)
 {
-    NB_WARN("%s: closeColl: its engine is stuck, so its memory and connections are not given back",
-            comm->label);
+    NB_WARN("%s: closeColl: its %s is stuck, so its memory and connections are not given back", comm->label,
+            who);
     return -ETIMEDOUT;
 }
 
@@ -79,8 +79,9 @@ int nb_coll_close_step(struct nb_coll_comm *comm)
     detached = comm->closing.detached;
     pthread_mutex_unlock(&comm->closing.lock);
     if (!detached)
-        return nb_stuck_look(comm) ? leave(comm) : -EINPROGRESS;
-    nb_tasks_abandon(comm);
+        return nb_stuck_look(comm) ? leave(comm, "engine") : -EINPROGRESS;
+    if (nb_tasks_abandon(comm))
+        return leave(comm, "device");
     finish(comm);
     return 0;
 }

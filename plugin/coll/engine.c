@@ -14,8 +14,8 @@
 #include "coll/node.h"
 
 #define SLEEP_NS (50 * (int64_t)NB_NS_PER_MS) /* longest sleep with communicators: heartbeats are due */
-#define WORK_US \
-    1000 /* polling before a sleep while a device has work in flight: it takes microseconds a segment */
+/* Polling before a sleep while a device has work in flight that it wakes nobody for: it takes microseconds a segment. */
+#define WORK_US 1000
 
 struct nb_engine {
     struct nb_context *ctx;
@@ -35,6 +35,12 @@ struct nb_engine {
 
 /* ---- life ------------------------------------------------------------------------------------------- */
 
+/* For devices that are created while there is a runner, and gone before it is. */
+static void work_done(struct nb_context *ctx)
+{
+    nb_engine_kick(ctx->engine);
+}
+
 int nb_engine_open(struct nb_context *ctx, const struct nb_runner *runner)
 {
     struct nb_engine *e = calloc(1, sizeof(*e));
@@ -47,6 +53,7 @@ int nb_engine_open(struct nb_context *ctx, const struct nb_runner *runner)
     pthread_mutex_init(&e->users_lock, NULL);
     pthread_mutex_init(&e->lock, NULL);
     ctx->engine = e;
+    ctx->work_done = runner ? work_done : NULL;
     return 0;
 }
 
@@ -57,6 +64,7 @@ void nb_engine_close(struct nb_context *ctx)
     if (!e)
         return;
     ctx->engine = NULL;
+    ctx->work_done = NULL;
     if (e->users)
         return;
     nb_node_destroy(&e->node);
@@ -140,12 +148,16 @@ void nb_engine_wake(struct nb_engine *engine)
         engine->runner->wake(engine->run);
 }
 
-/* True when something was handed over since the last look. */
+/* True when something was handed over, or work on a device is done, since the last look. */
 static bool has_news(struct nb_engine *e)
 {
-    for (struct nb_coll_comm *comm = e->running; comm; comm = comm->engine_next)
-        if (!nb_comm_failed(comm) && atomic_load(&comm->submitted) != comm->begun)
+    for (struct nb_coll_comm *comm = e->running; comm; comm = comm->engine_next) {
+        const struct nb_device_ops *ops = comm->device->ops;
+        if (nb_comm_failed(comm))
+            continue;
+        if (atomic_load(&comm->submitted) != comm->begun || (ops->news && ops->news(comm->device)))
             return true;
+    }
     return atomic_load(&e->news);
 }
 
@@ -165,7 +177,7 @@ int64_t nb_engine_patience_ns(const struct nb_engine *e)
     int64_t us = e->running ? e->ctx->params->spin_us : 0;
 
     for (const struct nb_coll_comm *comm = e->running; comm; comm = comm->engine_next)
-        if (comm->tasks_open && !nb_comm_failed(comm) && us < WORK_US)
+        if (comm->tasks_open && !comm->device->ops->news && !nb_comm_failed(comm) && us < WORK_US)
             us = WORK_US;
     return us * (int64_t)NB_NS_PER_US;
 }

@@ -293,7 +293,7 @@ static int links_poll_fds(struct nb_coll_comm *comm, struct pollfd *fds, int max
 
     if (nb_comm_failed(comm))
         return comm->failure.untold ? -1 : 0;
-    if (comm->failure.suspect_ns || nb_tasks_under_way(&comm->tasks))
+    if (comm->failure.suspect_ns || (nb_tasks_under_way(&comm->tasks) && !comm->device->ops->news))
         return -1;
     for (int i = 0; i < comm->nneighbors; i++) {
         struct nb_peer *peer = comm->neighbors[i];

@@ -25,7 +25,7 @@ int nb_coll_reg_mr(struct nb_coll_comm *comm, void *data, size_t size, int mem_t
         NB_WARN("regMr: communicator %p, %zu bytes at %p", (void *)comm, size, data);
         return -EINVAL;
     }
-    if (mem_type != NCCL_PTR_HOST && (mem_type != NCCL_PTR_CUDA || comm->device == nb_host_device())) {
+    if (mem_type != NCCL_PTR_HOST && (mem_type != NCCL_PTR_CUDA || comm->device->ops->host_memory)) {
         NB_WARN("%s: regMr: memory of type %d, but its codecs run on device %s", comm->label, mem_type,
                 comm->device->ops->name);
         return -EINVAL;
@@ -87,9 +87,11 @@ int nb_coll_dereg_mr(struct nb_coll_comm *comm, void *mhandle)
         nb_engine_wake(comm->engine); /* which tells the peers */
     }
     if (nb_comm_failed(comm)) /* nothing goes on any more, but the device may be at work */
-        nb_tasks_abandon(comm);
+        ret = nb_tasks_abandon(comm);
+    if (ret)
+        NB_WARN("%s: deregMr: work on its buffer does not end", comm->label);
     if (gone && comm->device->ops->region)
         comm->device->ops->region(comm->device, gone, 0);
     pthread_mutex_unlock(&comm->progress_lock);
-    return 0;
+    return ret;
 }

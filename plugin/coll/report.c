@@ -169,9 +169,10 @@ void nb_comm_log_summary(struct nb_coll_comm *comm)
     }
     NB_INFO(NCCL_NET, "%s", line);
     if (s.busy_ns)
-        NB_INFO(NCCL_NET, "summary %s: time busy_s=%.6f processor_s=%.6f share=%.2f worked_gbps=%.2f",
+        NB_INFO(NCCL_NET,
+                "summary %s: time busy_s=%.6f processor_s=%.6f share=%.2f worked_gbps=%.2f threads=%u",
                 comm->label, 1e-9 * (double)s.busy_ns, 1e-9 * (double)s.worked_ns, nb_pace_share(&s),
-                s.worked_ns ? (double)s.worked_bytes / (double)s.worked_ns : 0.0);
+                s.worked_ns ? (double)s.worked_bytes / (double)s.worked_ns : 0.0, s.workers);
     if (s.payload_checked || s.payload_damaged)
         NB_INFO(NCCL_NET, "summary %s: payload checked=%llu bytes=%llu damaged=%llu", comm->label,
                 (unsigned long long)s.payload_checked, (unsigned long long)s.payload_checked_bytes,

@@ -70,6 +70,7 @@ struct nb_coll_comm *nb_setup_comm(struct nb_context *ctx, int dev, uint64_t com
     comm->device_error = nb_device_choose(ctx, &wish, &comm->device);
     if (comm->device_error) /* a reason for the vote; until then something has to be there */
         comm->device = nb_host_device();
+    comm->stats.workers = comm->device->ops->workers ? comm->device->ops->workers(comm->device) : 0;
     snprintf(comm->label, sizeof(comm->label), "comm 0x%llx node %d/%d", (unsigned long long)comm_id, rank,
              nnodes);
     pthread_mutex_init(&comm->submit.lock, NULL);

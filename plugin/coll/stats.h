@@ -54,6 +54,7 @@ struct nb_coll_stats {
     /* Time in which some window was unfinished; of it, time in which this processor coded, decoded, summed or
      * copied (not what a GPU did meanwhile), and bytes of values that went through that. */
     uint64_t busy_ns, worked_ns, worked_bytes;
+    unsigned workers; /* threads that work of `worked_ns` beside the engine's; 0: its own does it */
 };
 
 /* A copy of the counters; exact when no operation is running. */

@@ -222,6 +222,18 @@ int nb_task_run(struct nb_coll_comm *comm, struct nb_task *t)
     return ret < 0 ? ret : 1;
 }
 
+static void poll_device(struct nb_coll_comm *comm, struct nb_task *t)
+{
+    struct nb_device *dev = comm->device;
+
+    t->result = dev->ops->poll(dev, &t->work);
+    t->in_flight = t->result == -EINPROGRESS;
+    if (t->result >= 0 && dev->ops->took) {
+        comm->stats.worked_ns += dev->ops->took(dev, &t->work);
+        comm->stats.worked_bytes += t->bytes;
+    }
+}
+
 int nb_tasks_progress(struct nb_coll_comm *comm)
 {
     int moved = 0, ret;
@@ -232,8 +244,7 @@ int nb_tasks_progress(struct nb_coll_comm *comm)
         struct nb_task *t = *at;
         enum nb_step step = t->step;
         if (t->in_flight) {
-            t->result = comm->device->ops->poll(comm->device, &t->work);
-            t->in_flight = t->result == -EINPROGRESS;
+            poll_device(comm, t);
         } else { /* there was no room */
             nb_task_ask(comm, t);
         }
@@ -252,12 +263,14 @@ int nb_tasks_progress(struct nb_coll_comm *comm)
     return moved;
 }
 
-void nb_tasks_abandon(struct nb_coll_comm *comm)
+int nb_tasks_abandon(struct nb_coll_comm *comm)
 {
-    if (!comm->tasks.run)
-        return;
-    comm->device->ops->quiesce(comm->device);
+    struct nb_device *dev = comm->device;
+
+    if (comm->tasks.run)
+        dev->ops->quiesce(dev);
     comm->tasks.run = NULL;
+    return dev->ops->lost && dev->ops->lost(dev) ? -ETIMEDOUT : 0;
 }
 
 /* ---- memory ------------------------------------------------------------------------------------------ */

@@ -148,8 +148,9 @@ int nb_task_ask(struct nb_coll_comm *comm, struct nb_task *task);
 int nb_task_run(struct nb_coll_comm *comm, struct nb_task *task);
 /* Look after all that are in flight: 1 something moved, 0, or < 0. */
 int nb_tasks_progress(struct nb_coll_comm *comm);
-/* The communicator has failed or is closed: when this returns no task touches memory any more. */
-void nb_tasks_abandon(struct nb_coll_comm *comm);
+/* The communicator has failed or is closed: 0, no task touches memory any more; or -ETIMEDOUT, some work on the device
+ * does not end, so that what it may touch has to stay. */
+int nb_tasks_abandon(struct nb_coll_comm *comm);
 
 /* Make memory for tasks: 0 or -ENOMEM. free: also of what was half made. */
 int nb_tasks_create(struct nb_coll_comm *comm);

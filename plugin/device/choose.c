@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "device/cuda.h"
 #include "device/gpus.h"
+#include "device/host_threads.h"
 
 #include "device/device.h"
 
@@ -16,6 +17,14 @@ void nb_device_pointers(struct nb_context *ctx, int claimed)
     atomic_store(&ctx->gpus->pointers, claimed);
 }
 
+/* The host's: with codec threads, or without. */
+static struct nb_device *host_device(struct nb_context *ctx)
+{
+    struct nb_device *dev = nb_host_threads_open(ctx);
+
+    return dev ? dev : nb_host_device();
+}
+
 int nb_device_choose(struct nb_context *ctx, const struct nb_device_wish *wish, struct nb_device **dev)
 {
     const int setting = ctx->params->device, claimed = atomic_load(&ctx->gpus->pointers);
@@ -24,7 +33,6 @@ int nb_device_choose(struct nb_context *ctx, const struct nb_device_wish *wish, 
 
     if (ctx->open_device)
         return ctx->open_device(ctx, wish, dev);
-    *dev = nb_host_device();
     if (setting == DEVICE_HOST || (setting == DEVICE_AUTO && !claimed)) {
         if (setting == DEVICE_AUTO && wish->gpu >= 0)
             NB_INFO(NCCL_INIT,
@@ -32,17 +40,18 @@ int nb_device_choose(struct nb_context *ctx, const struct nb_device_wish *wish, 
                     "codecs "
                     "run on the CPU (NIBBLE_DEVICE=cuda: on GPU %d)",
                     wish->gpu);
+        *dev = host_device(ctx);
         return 0;
     }
     ret = nb_cuda_device_open(ctx, wish, dev, why, sizeof(why));
     if (!ret)
         return 0;
-    *dev = nb_host_device();
     if (claimed) { /* NCCL may hand over GPU memory, which no other device takes */
         if (why[0])
             NB_WARN("device: codecs cannot run on the GPU: %s", why);
         return ret;
     }
     NB_INFO(NCCL_INIT, "device: codecs run on the CPU, not on the GPU: %s", why[0] ? why : "it failed");
+    *dev = host_device(ctx);
     return 0;
 }

@@ -32,6 +32,7 @@
 #ifndef NIBBLE_DEVICE_DEVICE_H
 #define NIBBLE_DEVICE_DEVICE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
@@ -66,11 +67,16 @@ struct nb_device_ops {
     /* Of each message only so many bytes are kept in memory of NB_PLACE_WIRE, its header among them; 0: all. For
      * devices without values, in simulations of many nodes. */
     size_t keeps;
+    /* NCCL may register host memory with it only. */
+    bool host_memory;
 
     /* Wait in bounded time until no work is in flight; work that has not begun may be cancelled. Afterwards
      * what was submitted before accesses no memory but the device's own; polling it is optional and returns
      * the result or -ECANCELED. The device remains usable unless it has failed. */
     void (*quiesce)(struct nb_device *dev);
+    /* After quiesce: 1 when some work does not end, and whatever it may access has to stay for ever; the instance
+     * is not closed then. NULL in the table: never. */
+    int (*lost)(struct nb_device *dev);
     /* 0, or the error with which the device has failed. Cheap: called for every segment. Callers check it
      * after blocking calls and before they use their results, which are undefined after a failure. */
     int (*failed)(struct nb_device *dev);
@@ -101,6 +107,14 @@ struct nb_device_ops {
     /* For work that returned -EINPROGRESS: -EINPROGRESS, or its result (once; then it is not in flight any
      * more). */
     ssize_t (*poll)(struct nb_device *dev, struct nb_work *work);
+    /* 1 when a result is there that `poll` has not returned yet. Whenever there is one more the device calls
+     * ctx->work_done, so that the engine's thread may sleep while works are in flight. Without a lock, by the
+     * engine's thread. NULL in the table: nobody wakes it, so it has to poll. */
+    int (*news)(struct nb_device *dev);
+    /* Processor time, in ns, of work whose result `poll` has just returned. NULL in the table: none of this processor's. */
+    uint64_t (*took)(struct nb_device *dev, const struct nb_work *work);
+    /* Threads of this processor's that do the work; NULL in the table: none but the caller's. */
+    unsigned (*workers)(struct nb_device *dev);
 
     /* Copy `bytes` bytes; dst and src are equal or do not overlap. */
     int (*copy)(struct nb_device *dev, struct nb_work *work, void *dst, const void *src, size_t bytes);
@@ -158,6 +172,11 @@ struct nb_device_wish {
  * folder that takes the context. 0, or -ENOMEM after a WARN. The ABI layer's thread. */
 int nb_gpus_open(struct nb_context *ctx);
 void nb_gpus_close(struct nb_context *ctx);
+
+/* Open and close the context's member `host_pool` (host_pool.h), likewise; without it codecs of the host run on the
+ * engine's thread. */
+int nb_host_pool_open(struct nb_context *ctx);
+void nb_host_pool_close(struct nb_context *ctx);
 
 /* Create a communicator's device: through ctx->open_device where that is set, else by the settings and the
  * machine. 0 and *dev, which uses ctx until it is closed; or a negative errno after a log line with the

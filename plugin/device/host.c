@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The device of jobs whose buffers NCCL hands over in host memory: codecs run on the engine thread.
+ * The device of jobs whose buffers NCCL hands over in host memory: codecs run on the thread that calls, which is the
+ * engine's, or a codec thread for it (host_threads.c).
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -163,6 +164,7 @@ static unsigned host_pick(struct nb_device *dev, size_t width, const void *src, 
 
 static const struct nb_device_ops host_ops = {
     .name = "host",
+    .host_memory = true,
     .quiesce = host_nothing,
     .failed = host_failed,
     .close = host_nothing,

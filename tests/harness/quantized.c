@@ -279,15 +279,17 @@ struct choice {
 static int told_time(void)
 {
     double busy = -1, worked = -1, share = -1, pace = -1;
+    unsigned threads = 0;
     char line[2048] = "", *at;
 
     hx_log_first("time busy_s=", line, sizeof line);
     at = strstr(line, "time busy_s=");
-    HX_CHECK(at && sscanf(at, "time busy_s=%lf processor_s=%lf share=%lf worked_gbps=%lf", &busy, &worked,
-                          &share, &pace) == 4,
+    HX_CHECK(at && sscanf(at, "time busy_s=%lf processor_s=%lf share=%lf worked_gbps=%lf threads=%u", &busy,
+                          &worked, &share, &pace, &threads) == 5,
              "no time in the summary: %s", line);
-    HX_CHECK(busy > 0 && worked >= 0 && worked <= busy && share >= 0 && share <= 1 && pace > 0, "times: %s",
-             line);
+    HX_CHECK(busy > 0 && worked >= 0 && worked <= busy * (threads ? threads : 1) && share >= 0 &&
+                 share <= 1 && pace > 0,
+             "times: %s", line);
     return 0;
 }
 

@@ -1,0 +1,778 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The host's device with codec threads: results, ends, where the threads run, and that they do not run for nothing. */
+#include "device/host_threads.h"
+
+#include <check.h>
+#include <dirent.h>
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/context.h"
+#include "base/log.h"
+#include "device/cores.h"
+
+#if defined(__SANITIZE_THREAD__)
+#define WITH_TSAN 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define WITH_TSAN 1
+#endif
+#endif
+#ifndef WITH_TSAN
+#define WITH_TSAN 0
+#endif
+
+#define VALUES 65536u
+#define PIECE 16384u /* values of a work: more than is done on the spot */
+#define PIECES (VALUES / PIECE)
+
+/* ---- a node ------------------------------------------------------------------------------------------ */
+
+struct node {
+    struct nb_context ctx;
+    struct nb_params params;
+    atomic_uint done; /* calls of work_done */
+    _Atomic int64_t now;
+};
+
+static void note_done(struct nb_context *ctx)
+{
+    atomic_fetch_add(&((struct node *)ctx)->done, 1);
+}
+
+static uint64_t virtual_ns(void *arg)
+{
+    return (uint64_t)atomic_load(&((struct node *)arg)->now);
+}
+
+static void node_open(struct node *n, int64_t threads)
+{
+    memset(n, 0, sizeof(*n));
+    n->params = *nb_params_defaults();
+    n->params.device = 1; /* host */
+    n->params.host_threads = threads;
+    n->ctx.params = &n->params;
+    n->ctx.clock = (struct nb_clock){virtual_ns, n};
+    n->ctx.work_done = note_done;
+    atomic_store(&n->now, (int64_t)NB_NS_PER_S);
+    ck_assert_int_eq(nb_gpus_open(&n->ctx), 0);
+    ck_assert_int_eq(nb_host_pool_open(&n->ctx), 0);
+}
+
+static void node_close(struct node *n)
+{
+    nb_host_pool_close(&n->ctx);
+    nb_gpus_close(&n->ctx);
+}
+
+static struct nb_device *device_of(struct node *n)
+{
+    const struct nb_device_wish wish = {.gpu = -1, .nnodes = 4, .comm_id = 1};
+    struct nb_device *dev = NULL;
+
+    ck_assert_int_eq(nb_device_choose(&n->ctx, &wish, &dev), 0);
+    return dev;
+}
+
+/* ---- the threads, as the system sees them --------------------------------------------------------------- */
+
+#define MOST_THREADS 128
+
+/* Numbers of this process's codec threads. */
+static unsigned codec_threads(pid_t *tid)
+{
+    DIR *dir = opendir("/proc/self/task");
+    struct dirent *entry;
+    unsigned n = 0;
+
+    ck_assert_ptr_nonnull(dir);
+    while ((entry = readdir(dir)) != NULL) {
+        char path[300], name[32] = "";
+        FILE *f;
+        snprintf(path, sizeof(path), "/proc/self/task/%s/comm", entry->d_name);
+        f = entry->d_name[0] == '.' ? NULL : fopen(path, "re");
+        if (!f)
+            continue;
+        if (fgets(name, sizeof(name), f) && strcmp(name, "nibble-codec\n") == 0) {
+            ck_assert_uint_lt(n, MOST_THREADS);
+            tid[n++] = (pid_t)atoi(entry->d_name);
+        }
+        fclose(f);
+    }
+    closedir(dir);
+    return n;
+}
+
+static unsigned count_threads(void)
+{
+    pid_t tid[MOST_THREADS];
+
+    return codec_threads(tid);
+}
+
+/* Processor time of a thread, by the clock that the system has for each. */
+static double thread_seconds(pid_t tid)
+{
+    const clockid_t clock = (clockid_t)((~(unsigned)tid << 3) | 6u);
+    struct timespec t;
+
+    ck_assert_int_eq(clock_gettime(clock, &t), 0);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static double pool_seconds(void)
+{
+    pid_t tid[MOST_THREADS];
+    const unsigned n = codec_threads(tid);
+    double s = 0;
+
+    for (unsigned i = 0; i < n; i++)
+        s += thread_seconds(tid[i]);
+    return s;
+}
+
+static void nap_ms(long ms)
+{
+    const struct timespec t = {ms / 1000, ms % 1000 * 1000000};
+
+    nanosleep(&t, NULL);
+}
+
+/* ---- works ------------------------------------------------------------------------------------------- */
+
+static ssize_t finished(struct nb_device *dev, struct nb_work *w)
+{
+    ssize_t ret;
+
+    while ((ret = dev->ops->poll(dev, w)) == -EINPROGRESS)
+        sched_yield();
+    return ret;
+}
+
+/* A codec whose encoder waits until it is let go. */
+static atomic_bool held;
+static atomic_uint entered;
+
+static ssize_t waiting_encode(const struct nb_encoding *e)
+{
+    atomic_fetch_add(&entered, 1);
+    while (atomic_load(&held))
+        nap_ms(1);
+    memset(e->dst, 7, e->cap);
+    return (ssize_t)e->cap;
+}
+
+static const struct nb_codec_row waiting_row = {.name = "waiting", .encode = waiting_encode};
+
+static struct nb_encoding waiting(void *dst, size_t cap)
+{
+    return (struct nb_encoding){.codec = &waiting_row, .src = dst, .bytes = 1 << 20, .dst = dst, .cap = cap};
+}
+
+static void hold(void)
+{
+    atomic_store(&held, true);
+    atomic_store(&entered, 0);
+}
+
+/* ---- results ----------------------------------------------------------------------------------------- */
+
+struct data {
+    float values[VALUES], sum[VALUES], decoded[VALUES], copied[VALUES];
+    uint8_t coded[PIECES][PIECE * 5], delta[PIECES][PIECE * 5], undone[VALUES * 4];
+    int8_t err[VALUES];
+    uint8_t scale[VALUES / NB_GROUP];
+    int32_t exact[VALUES];
+    ssize_t coded_bytes[PIECES], delta_bytes[PIECES];
+};
+
+static void make_values(float *v, unsigned seed)
+{
+    uint64_t s = seed * UINT64_C(2654435761) + 1;
+
+    for (unsigned i = 0; i < VALUES; i++) {
+        s = s * UINT64_C(6364136223846793005) + 1442695040888963407u;
+        v[i] = (float)((double)(int64_t)s * 0x1p-66);
+    }
+}
+
+/* Everything that a device does, with a few works of each kind in flight, over three rounds that carry errors on. */
+static void do_all(struct nb_device *dev, struct data *d)
+{
+    const struct nb_device_ops *o = dev->ops;
+    struct nb_work w[5][PIECES];
+    ssize_t ret[5][PIECES];
+    struct nb_encode_stats stats[PIECES];
+    struct nb_source source[PIECES];
+    const struct nb_ef ef = {.mode = NB_EF_FULL, .bound = 0.2f, .err = d->err, .scale = d->scale};
+
+    memset(stats, 0, sizeof(stats));
+    for (unsigned round = 0; round < 3; round++) {
+        for (unsigned p = 0; p < PIECES; p++) {
+            const struct nb_encoding e = {.codec = nb_codec_row(NB_CODEC_INT4),
+                                          .format = NB_F32,
+                                          .src = d->values + p * PIECE,
+                                          .bytes = PIECE * 4,
+                                          .first = p * PIECE,
+                                          .limit = PIECE * 4,
+                                          .ef = &ef,
+                                          .dst = d->coded[p],
+                                          .cap = sizeof(d->coded[p]),
+                                          .stats = &stats[p]};
+            const struct nb_encoding g = {.codec = nb_codec_row(NB_CODEC_ULP),
+                                          .format = NB_ULP_32,
+                                          .src = d->values + p * PIECE,
+                                          .bytes = PIECE * 4,
+                                          .ref = d->copied + p * PIECE,
+                                          .limit = PIECE * 4,
+                                          .dst = d->delta[p],
+                                          .cap = sizeof(d->delta[p])};
+            ret[0][p] = o->encode(dev, &w[0][p], &e);
+            ret[1][p] = o->encode(dev, &w[1][p], &g);
+        }
+        for (unsigned p = 0; p < PIECES; p++) {
+            d->coded_bytes[p] = ret[0][p] == -EINPROGRESS ? finished(dev, &w[0][p]) : ret[0][p];
+            d->delta_bytes[p] = ret[1][p] == -EINPROGRESS ? finished(dev, &w[1][p]) : ret[1][p];
+            ck_assert_int_gt(d->coded_bytes[p], 0);
+            ck_assert_msg(d->delta_bytes[p] > 0 || d->delta_bytes[p] == -E2BIG, "delta %zd",
+                          d->delta_bytes[p]);
+            source[p] = (struct nb_source){
+                .codec = NB_CODEC_INT4, .coded = d->coded[p], .len = (size_t)d->coded_bytes[p]};
+        }
+        for (unsigned p = 0; p < PIECES; p++) {
+            const void *plain[1] = {d->values + p * PIECE};
+            const struct nb_decoding g = {.codec = nb_codec_row(NB_CODEC_INT4),
+                                          .format = NB_F32,
+                                          .coded = d->coded[p],
+                                          .len = (size_t)d->coded_bytes[p],
+                                          .bytes = PIECE * 4,
+                                          .first = p * PIECE,
+                                          .dst = d->decoded + p * PIECE};
+            ret[0][p] = o->decode(dev, &w[0][p], &g);
+            ret[1][p] = o->reduce(dev, &w[1][p], NB_F32, &source[p], 1, d->values + p * PIECE, PIECE,
+                                  p * PIECE, d->sum + p * PIECE);
+            ret[2][p] = o->copy(dev, &w[2][p], d->copied + p * PIECE, d->values + p * PIECE, PIECE * 4);
+            /* `plain` is gone when the work is done: only copies of addresses are allowed to be read then. */
+            static const void *kept[PIECES][1];
+            kept[p][0] = plain[0];
+            ret[3][p] = o->reduce_exact(dev, &w[3][p], ncclInt32, ncclSum, kept[p], 1, d->values + p * PIECE,
+                                        PIECE, d->exact + p * PIECE);
+        }
+        for (unsigned p = 0; p < PIECES; p++)
+            for (unsigned k = 0; k < 4; k++)
+                ck_assert_int_eq(ret[k][p] == -EINPROGRESS ? finished(dev, &w[k][p]) : ret[k][p], 0);
+        d->values[round] += 1;
+    }
+}
+
+START_TEST(same_bits)
+{
+    static const int64_t counts[] = {0, 1, 2, 7};
+    struct data *d[4];
+    struct node n;
+
+    for (unsigned i = 0; i < 4; i++) {
+        struct nb_device *dev;
+        node_open(&n, counts[i]);
+        dev = device_of(&n);
+        ck_assert_uint_eq(count_threads(), (unsigned)counts[i]);
+        ck_assert(counts[i] ? dev->ops->workers && dev->ops->workers(dev) == counts[i]
+                            : dev == nb_host_device());
+        d[i] = calloc(1, sizeof(struct data));
+        make_values(d[i]->values, 3);
+        do_all(dev, d[i]);
+        if (counts[i])
+            ck_assert_uint_gt(atomic_load(&n.done), 3 * PIECES);
+        dev->ops->close(dev);
+        node_close(&n);
+        ck_assert_uint_eq(count_threads(), 0);
+        ck_assert_msg(memcmp(d[i], d[0], sizeof(struct data)) == 0, "%u threads: other bits",
+                      (unsigned)counts[i]);
+    }
+    for (unsigned i = 0; i < 4; i++)
+        free(d[i]);
+}
+END_TEST
+
+/* Errors of a codec are results like others; too small an amount is done on the spot; and no more works than slots. */
+START_TEST(refusals)
+{
+    static uint8_t bytes[1 << 20], out[1 << 20];
+    struct nb_work w[80];
+    struct node n;
+    struct nb_device *dev;
+    unsigned taken = 0;
+    const struct nb_decoding bad = {.codec = nb_codec_row(NB_CODEC_INT4),
+                                    .format = NB_F32,
+                                    .coded = bytes,
+                                    .len = 3,
+                                    .bytes = 65536,
+                                    .dst = out};
+
+    node_open(&n, 2);
+    dev = device_of(&n);
+    ck_assert_int_eq(dev->ops->decode(dev, &w[0], &bad), -EINPROGRESS);
+    ck_assert_int_eq(finished(dev, &w[0]), -EBADMSG);
+    ck_assert_int_eq(dev->ops->failed(dev), 0);
+    ck_assert_int_eq(dev->ops->copy(dev, &w[0], out, bytes, 512), 0);
+    ck_assert_int_eq(dev->ops->copy(dev, NULL, out, bytes, sizeof(out)), 0);
+    hold();
+    for (unsigned i = 0; i < 80; i++) {
+        const struct nb_encoding e = waiting(out + 64 * i, 64);
+        const ssize_t ret = dev->ops->encode(dev, &w[i], &e);
+        taken += ret == -EINPROGRESS;
+        ck_assert(ret == (taken == i + 1 ? -EINPROGRESS : -EAGAIN));
+    }
+    ck_assert_uint_eq(taken, 64);
+    ck_assert_int_eq(dev->ops->news(dev), 0);
+    atomic_store(&held, false);
+    for (unsigned i = 0; i < taken; i++)
+        ck_assert_int_eq(finished(dev, &w[i]), 64);
+    ck_assert_int_eq(dev->ops->news(dev), 0);
+    dev->ops->close(dev);
+    node_close(&n);
+}
+END_TEST
+
+/* ---- ends -------------------------------------------------------------------------------------------- */
+
+/* What has begun ends, what has not never begins, and the memory may go. Two communicators share the threads, and one
+ * of them goes on. */
+START_TEST(quiesced)
+{
+    for (unsigned turn = 0; turn < 20; turn++) {
+        const size_t bytes = 40 * 4096;
+        uint8_t *mem = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        static uint8_t others[64];
+        struct nb_work w[40], other;
+        struct nb_device *dev, *beside;
+        struct nb_encoding e = waiting(others, sizeof(others));
+        struct node n;
+        unsigned gone = 0;
+
+        ck_assert(mem != MAP_FAILED);
+        node_open(&n, 3);
+        dev = device_of(&n);
+        beside = device_of(&n);
+        ck_assert_uint_eq(count_threads(), 3);
+        hold();
+        for (unsigned i = 0; i < 40; i++) {
+            const struct nb_encoding mine = waiting(mem + 4096 * i, 4096);
+            if (i == 20)
+                ck_assert_int_eq(beside->ops->encode(beside, &other, &e), -EINPROGRESS);
+            ck_assert_int_eq(dev->ops->encode(dev, &w[i], &mine), -EINPROGRESS);
+        }
+        while (turn % 2 && atomic_load(&entered) < 3)
+            nap_ms(1);
+        atomic_store(&held, false);
+        dev->ops->quiesce(dev);
+        munmap(mem, bytes);
+        ck_assert(!dev->ops->lost(dev) && !dev->ops->failed(dev) && !dev->ops->news(dev));
+        for (unsigned i = 0; i < 40; i++)
+            gone += dev->ops->poll(dev, &w[i]) == -ECANCELED;
+        ck_assert_uint_eq(gone, 40);
+        ck_assert_int_eq(finished(beside, &other), 64);
+        ck_assert_int_eq(dev->ops->copy(dev, &w[0], others, others + 32, 32), 0); /* it can still be used */
+        dev->ops->close(dev);
+        ck_assert_uint_eq(count_threads(), 3);
+        beside->ops->close(beside);
+        ck_assert_uint_eq(count_threads(), 0);
+        node_close(&n);
+    }
+}
+END_TEST
+
+/* Contexts share nothing. */
+START_TEST(two_contexts)
+{
+    static uint8_t out[2][64];
+    struct nb_device *dev[2];
+    struct nb_work w[2];
+    struct node n[2];
+
+    for (int i = 0; i < 2; i++) {
+        node_open(&n[i], 2 + i);
+        dev[i] = device_of(&n[i]);
+    }
+    ck_assert_uint_eq(count_threads(), 5);
+    hold();
+    for (int i = 0; i < 2; i++) {
+        const struct nb_encoding e = waiting(out[i], 64);
+        ck_assert_int_eq(dev[i]->ops->encode(dev[i], &w[i], &e), -EINPROGRESS);
+    }
+    while (atomic_load(&entered) < 2)
+        nap_ms(1);
+    atomic_store(&held, false);
+    ck_assert_int_eq(finished(dev[0], &w[0]), 64);
+    dev[0]->ops->close(dev[0]);
+    node_close(&n[0]);
+    ck_assert_uint_eq(count_threads(), 3);
+    ck_assert_int_eq(finished(dev[1], &w[1]), 64);
+    dev[1]->ops->close(dev[1]);
+    node_close(&n[1]);
+    ck_assert_uint_eq(count_threads(), 0);
+}
+END_TEST
+
+/* No thread is to be had: the engine's does it all. */
+START_TEST(no_threads)
+{
+    struct node n;
+    struct nb_device *dev;
+
+    node_open(&n, 4);
+    n.params.fault = "codec-thread";
+    ck_assert_ptr_eq(device_of(&n), nb_host_device());
+    n.params.fault = "";
+    dev = device_of(&n); /* and the next communicator gets some */
+    ck_assert_uint_eq(count_threads(), 4);
+    dev->ops->close(dev);
+    node_close(&n);
+}
+END_TEST
+
+/* By default there are none where the caller makes the engine's steps, nor in a context without a pool. */
+START_TEST(not_wanted)
+{
+    struct nb_host_pool *pool;
+    struct node n;
+
+    node_open(&n, -1);
+    n.ctx.work_done = NULL;
+    ck_assert_ptr_eq(device_of(&n), nb_host_device());
+    n.params.host_threads = 2;
+    pool = n.ctx.host_pool;
+    n.ctx.host_pool = NULL;
+    ck_assert_ptr_eq(device_of(&n), nb_host_device());
+    n.ctx.host_pool = pool;
+    node_close(&n);
+}
+END_TEST
+
+static char last_warning[512];
+
+__attribute__((format(printf, 5, 6))) static void logger(ncclDebugLogLevel level, unsigned long flags,
+                                                         const char *file, int line, const char *fmt, ...)
+{
+    va_list ap;
+
+    (void)flags, (void)file, (void)line;
+    if (level != NCCL_LOG_WARN)
+        return;
+    va_start(ap, fmt);
+    vsnprintf(last_warning, sizeof(last_warning), fmt, ap);
+    va_end(ap);
+}
+
+/* A work that does not end: the communicator fails in bounded time, and its memory has to stay while it hangs. A process
+ * that was stopped for long is no such case. */
+START_TEST(stuck)
+{
+    static uint8_t out[64];
+    struct nb_encoding e = waiting(out, sizeof(out));
+    struct nb_device *dev;
+    struct nb_work w;
+    struct node n;
+    unsigned turns = 0;
+
+    nb_log_set(logger);
+    node_open(&n, 2);
+    dev = device_of(&n);
+    hold();
+    ck_assert_int_eq(dev->ops->encode(dev, &w, &e), -EINPROGRESS);
+    while (!atomic_load(&entered))
+        nap_ms(1);
+    for (int i = 0; i < 10; i++) { /* stopped for hours, ten times */
+        dev->ops->turn(dev, 1);
+        atomic_fetch_add(&n.now, 3600 * (int64_t)NB_NS_PER_S);
+    }
+    ck_assert_int_eq(dev->ops->failed(dev), 0);
+    for (; !dev->ops->failed(dev) && turns < 1000; turns++) {
+        atomic_fetch_add(&n.now, (int64_t)NB_NS_PER_S / 2);
+        dev->ops->turn(dev, 1);
+    }
+    ck_assert_int_eq(dev->ops->failed(dev), -ETIMEDOUT);
+    ck_assert_uint_ge(turns, 2 * (60 - 11));
+    ck_assert_uint_le(turns, 2 * 60 + 1);
+    ck_assert_ptr_nonnull(strstr(last_warning, "codec threads have not ended a work for 60 s"));
+    ck_assert_int_eq(dev->ops->poll(dev, &w), -ETIMEDOUT);
+    ck_assert_int_eq(dev->ops->copy(dev, &w, out, out, 64), 0); /* nothing to do */
+    ck_assert_int_eq(dev->ops->copy(dev, &w, out, out + 32, 32), -ETIMEDOUT);
+    dev->ops->quiesce(dev);
+    ck_assert_int_eq(dev->ops->lost(dev), 1);
+    atomic_store(&held, false); /* it did end after all */
+    dev->ops->quiesce(dev);
+    ck_assert_int_eq(dev->ops->lost(dev), 0);
+    dev->ops->close(dev);
+    node_close(&n);
+    nb_log_set(NULL);
+}
+END_TEST
+
+/* Works that go on ending are no reason to fail, however long one waits. */
+START_TEST(slow_but_alive)
+{
+    static uint8_t out[1 << 16], from[1 << 16];
+    struct nb_encoding e = waiting(out, 64);
+    struct nb_device *dev;
+    struct nb_work w, other;
+    struct node n;
+
+    node_open(&n, 2);
+    dev = device_of(&n);
+    hold();
+    ck_assert_int_eq(dev->ops->encode(dev, &w, &e), -EINPROGRESS);
+    for (int i = 0; i < 300; i++) {
+        atomic_fetch_add(&n.now, (int64_t)NB_NS_PER_S / 2);
+        if (i % 50 == 0) {
+            ck_assert_int_eq(dev->ops->copy(dev, &other, out + 64, from, 32768), -EINPROGRESS);
+            ck_assert_int_eq(finished(dev, &other), 0);
+            nap_ms(2); /* until its worker has counted it */
+        }
+        dev->ops->turn(dev, 1);
+        ck_assert_int_eq(dev->ops->failed(dev), 0);
+    }
+    atomic_store(&held, false);
+    ck_assert_int_eq(finished(dev, &w), 64);
+    dev->ops->close(dev);
+    node_close(&n);
+}
+END_TEST
+
+/* A child of fork has no workers: what it closes does not wait for them. */
+START_TEST(forked)
+{
+    static uint8_t out[64];
+    struct nb_encoding e = waiting(out, sizeof(out));
+    struct nb_device *dev;
+    struct nb_work w[4];
+    struct node n;
+    int status;
+    pid_t child;
+
+    node_open(&n, 2);
+    dev = device_of(&n);
+    hold();
+    for (unsigned i = 0; i < 4; i++)
+        ck_assert_int_eq(dev->ops->encode(dev, &w[i], &e), -EINPROGRESS);
+    while (atomic_load(&entered) < 2)
+        nap_ms(1);
+    child = fork();
+    if (child == 0) {
+        dev->ops->quiesce(dev);
+        status = dev->ops->poll(dev, &w[0]) != -ECANCELED || dev->ops->lost(dev);
+        dev->ops->close(dev);
+        node_close(&n);
+        _exit(status);
+    }
+    ck_assert_int_gt(child, 0);
+    ck_assert_int_eq(waitpid(child, &status, 0), child);
+    ck_assert_int_eq(status, 0);
+    atomic_store(&held, false);
+    for (unsigned i = 0; i < 4; i++)
+        ck_assert_int_eq(finished(dev, &w[i]), 64);
+    dev->ops->close(dev);
+    node_close(&n);
+}
+END_TEST
+
+/* ---- where and when they run --------------------------------------------------------------------------- */
+
+static void check_places(const struct nb_cpus *want, unsigned threads)
+{
+    pid_t tid[MOST_THREADS];
+    const unsigned n = codec_threads(tid);
+
+    ck_assert_uint_eq(n, threads);
+    for (unsigned i = 0; i < n; i++) {
+        struct nb_cpus is;
+        memset(&is, 0, sizeof(is));
+        ck_assert_int_eq(sched_getaffinity(tid[i], sizeof(is), &is.set), 0);
+        ck_assert(CPU_EQUAL_S(sizeof(is), &is.set, &want->set));
+    }
+}
+
+static void nth_of(const struct nb_cpus *from, unsigned number, struct nb_cpus *one)
+{
+    memset(one, 0, sizeof(*one));
+    for (size_t cpu = 0; cpu < NB_CPUS; cpu++)
+        if (CPU_ISSET_S(cpu, sizeof(*from), &from->set) && number-- == 0)
+            CPU_SET_S(cpu, sizeof(*one), &one->set);
+}
+
+static void bind_to(const struct nb_cpus *cpus)
+{
+    ck_assert_int_eq(sched_setaffinity(0, sizeof(*cpus), &cpus->set), 0);
+}
+
+/* Only where the threads that asked for them may run. */
+START_TEST(affinity)
+{
+    struct nb_cpus all, one, other, both;
+    struct nb_device *dev[2];
+    struct node n;
+
+    nb_cpus_mine(&all);
+    if (nb_cpus_count(&all) < 2) {
+        printf("SKIP: affinity: this process may use one CPU only\n");
+        return;
+    }
+    nth_of(&all, 0, &one);
+    nth_of(&all, 1, &other);
+    both = one;
+    nb_cpus_add(&both, &other);
+    node_open(&n, 3);
+    bind_to(&other);
+    dev[0] = device_of(&n);
+    check_places(&other, 3);
+    bind_to(&one);
+    dev[1] = device_of(&n); /* of a communicator that was made on another CPU */
+    check_places(&both, 3);
+    bind_to(&all);
+    dev[0]->ops->close(dev[0]);
+    dev[1]->ops->close(dev[1]);
+    bind_to(&other);
+    dev[0] = device_of(&n); /* what was before is forgotten */
+    check_places(&other, 3);
+    dev[0]->ops->close(dev[0]);
+    node_close(&n);
+}
+END_TEST
+
+static char root[64];
+
+static void put(const char *path, const char *line)
+{
+    char full[256];
+    FILE *f;
+
+    snprintf(full, sizeof(full), "%s%s", root, path);
+    for (char *at = strchr(full + strlen(root) + 1, '/'); at; at = strchr(at + 1, '/')) {
+        *at = 0;
+        mkdir(full, 0700);
+        *at = '/';
+    }
+    f = fopen(full, "we");
+    ck_assert_ptr_nonnull(f);
+    fprintf(f, "%s\n", line);
+    fclose(f);
+}
+
+/* On a machine of two NUMA nodes: beside NCCL's buffer; but where the mask has none of these CPUs, the mask holds. */
+START_TEST(near_the_buffer)
+{
+    static uint8_t buffer[8192];
+    struct nb_cpus all, one, other, near;
+    struct nb_device *dev;
+    struct node n;
+    char text[32], command[96];
+    size_t second = 0;
+
+    nb_cpus_mine(&all);
+    if (nb_cpus_count(&all) < 2) {
+        printf("SKIP: near_the_buffer: this process may use one CPU only\n");
+        return;
+    }
+    nth_of(&all, 0, &one);
+    nth_of(&all, 1, &other);
+    while (!CPU_ISSET_S(second, sizeof(other), &other.set))
+        second++;
+    snprintf(root, sizeof(root), "/tmp/nb-near-XXXXXX");
+    ck_assert_ptr_nonnull(mkdtemp(root));
+    snprintf(text, sizeof(text), "%zu", second);
+    put("/sys/devices/system/node/online", "0-1");
+    put("/sys/devices/system/node/node0/cpulist", text);
+    buffer[4096] = 1;
+    if (nb_cores_near(root, buffer + 4096, &near)) {
+        node_open(&n, 2);
+        n.ctx.root = root;
+        dev = device_of(&n);
+        check_places(&all, 2);
+        ck_assert_int_eq(dev->ops->region(dev, buffer + 4096, 4096), 0);
+        check_places(&other, 2);
+        ck_assert_int_eq(dev->ops->region(dev, buffer + 4096, 0), 0);
+        dev->ops->close(dev);
+        bind_to(&one);
+        dev = device_of(&n);
+        ck_assert_int_eq(dev->ops->region(dev, buffer + 4096, 4096), 0);
+        check_places(&one, 2);
+        bind_to(&all);
+        dev->ops->close(dev);
+        node_close(&n);
+    } else {
+        printf("SKIP: near_the_buffer: the system does not tell where memory is\n");
+    }
+    snprintf(command, sizeof(command), "rm -rf '%s'", root);
+    ck_assert_int_eq(system(command), 0);
+}
+END_TEST
+
+/* Threads that have worked, and have nothing to do, use no processor. */
+START_TEST(idle)
+{
+    static uint8_t from[1 << 20], to[1 << 20];
+    struct nb_work w[8];
+    struct nb_device *dev;
+    struct node n;
+    double worked, idle_s;
+
+    node_open(&n, 7);
+    dev = device_of(&n);
+    for (unsigned round = 0; round < 50; round++) {
+        for (unsigned i = 0; i < 8; i++)
+            ck_assert_int_eq(dev->ops->copy(dev, &w[i], to + i * 131072, from + i * 131072, 131072),
+                             -EINPROGRESS);
+        for (unsigned i = 0; i < 8; i++)
+            ck_assert_int_eq(finished(dev, &w[i]), 0);
+    }
+    nap_ms(50); /* they poll for NIBBLE_SPIN_US */
+    worked = pool_seconds();
+    ck_assert(worked > 0);
+    nap_ms(1000);
+    idle_s = pool_seconds() - worked;
+    ck_assert_msg(idle_s < 0.05, "seven idle threads have used %.3f s of a second", idle_s);
+    dev->ops->close(dev);
+    node_close(&n);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("host_threads");
+    TCase *c = tcase_create("host_threads");
+    SRunner *runner;
+    int failed;
+
+    tcase_set_timeout(c, 3600);
+    tcase_add_test(c, same_bits);
+    tcase_add_test(c, refusals);
+    tcase_add_test(c, quiesced);
+    tcase_add_test(c, two_contexts);
+    tcase_add_test(c, no_threads);
+    tcase_add_test(c, not_wanted);
+    tcase_add_test(c, stuck);
+    tcase_add_test(c, slow_but_alive);
+    if (!WITH_TSAN) /* which does not follow threads into a child */
+        tcase_add_test(c, forked);
+    tcase_add_test(c, affinity);
+    tcase_add_test(c, near_the_buffer);
+    tcase_add_test(c, idle);
+    suite_add_tcase(suite, c);
+    runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed != 0;
+}
