@@ -10,6 +10,7 @@
 #include "base/params_effect.h"
 #include "base/random.h"
 #include "base/version.h"
+#include "device/cores.h"
 #include "device/cuda_driver.h"
 #include "info.h"
 #include "nibble/codec.h"
@@ -78,6 +79,27 @@ int info_devices(struct emit *e, struct nb_context *ctx)
     }
     free(list);
     return n;
+}
+
+void info_threads(struct emit *e, const struct nb_params *params)
+{
+    struct nb_cpus mine;
+    struct nb_cores cores;
+
+    nb_cpus_mine(&mine);
+    nb_cores_look("", &mine, &cores);
+    emit_section(e, "codec_threads", "codec threads, where codecs run on the CPU");
+    emit_row(e);
+    emit_number(e, "threads",
+                params->host_threads < 0 ? nb_cores_default_threads(&cores) : (double)params->host_threads);
+    emit_text(e, "by", params->host_threads < 0 ? "this rank's share of the cores" : "NIBBLE_HOST_THREADS");
+    emit_number(e, "share", cores.share);
+    emit_number(e, "usable_cores", cores.usable);
+    emit_number(e, "cores", cores.machine);
+    emit_number(e, "ranks", cores.ranks);
+    emit_text(e, "ranks_by", cores.ranks_by);
+    if (cores.limit > 0)
+        emit_number(e, "control_group_limit", cores.limit);
 }
 
 void info_gpu(struct emit *e)

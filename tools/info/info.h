@@ -25,6 +25,8 @@ void info_settings(struct emit *e, const struct nb_params *params, bool all);
 int info_devices(struct emit *e, struct nb_context *ctx);
 /* Variants of the codecs and, if wished, the speed of the one in force: some tenths of a second. */
 void info_codecs(struct emit *e, bool speed);
+/* Codec threads of a process that is started as this one was, and what their number follows from. */
+void info_threads(struct emit *e, const struct nb_params *params);
 void info_gpu(struct emit *e);
 /* The NCCL that a program of this environment loads, and PyTorch's, and what works under each. */
 void info_nccl(struct emit *e, const struct info_options *options);

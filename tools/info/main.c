@@ -115,6 +115,7 @@ int main(int argc, char **argv)
     info_settings(&e, params, options.all);
     good &= devices(&e, params) > 0;
     info_codecs(&e, options.speed);
+    info_threads(&e, params);
     info_gpu(&e);
     info_nccl(&e, &options);
     tell_problems(&e);

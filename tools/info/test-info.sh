@@ -28,6 +28,8 @@ say()
 
 say '^  lo  transport=tcp'
 NIBBLE_CODEC_VARIANT=portable say 'portable  available=yes  in_force=yes'
+NIBBLE_HOST_THREADS=5 say '^  5  by=NIBBLE_HOST_THREADS  share='
+LOCAL_WORLD_SIZE=4096 say '^  0  by=this rank.s share of the cores  share=1 .*ranks=4096  ranks_by=LOCAL_WORLD_SIZE'
 NIBBLE_CREDITS=7 say 'NIBBLE_CREDITS  value=7  default=48'
 NIBBLE_TUNER=0 NIBBLE_TUNER_MIN_BYTES=1 say 'no_effect=NIBBLE_TUNER=0'
 NIBBLE_HOME=/x say 'NIBBLE_HOME is not a setting'
@@ -64,7 +66,7 @@ if command -v python3 >/dev/null 2>&1; then
     python3 - "$tmp/json" <<'END' || fail "the JSON"
 import json, sys
 facts = json.load(open(sys.argv[1]))
-for key in "version settings devices codecs codec_speed gpu nccl problems".split():
+for key in "version settings devices codecs codec_speed codec_threads gpu nccl problems".split():
     assert isinstance(facts[key], list), key
 settings = {s["name"]: (s["value"], s["default"]) for s in facts["settings"]}
 assert settings == {"NIBBLE_CREDITS": ("7", "48"), "NIBBLE_NET": ("tcp", "auto")}, settings
