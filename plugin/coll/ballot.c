@@ -8,10 +8,11 @@
  *   1        ROW, COLUMN              ROW          COLUMN
  *   2        ROW_ALL, COLUMN_ALL      ROW_ALL      COLUMN_ALL
  *
- * Nothing is read behind the third: it belongs to the communicator, which may exist there already. Where it
- * does, this node has to show that it lives, although it still waits for another's third: heartbeats go over
- * the ring that will be the communicator's. They begin when both have said all three, since only then the peer
- * knows the token by which it tells them from votes, should it decline.
+ * What is behind the third belongs to the communicator, which may exist there already. Where it does, this node
+ * has to show that it lives, although it still waits for another's third, and to hear when the peer fails. So
+ * from there on both use the rings that will be the communicator's (link.h): heartbeats are sent and taken, a no
+ * and an ABORT are heard, all else stays in the ring. Heartbeats begin when both have said all three: only then
+ * the peer knows the token by which it tells them from votes.
  */
 #include "coll/ballot.h"
 
@@ -196,36 +197,19 @@ static void adopt_failure(struct nb_mesh *m, const struct nb_ctl *abort)
     nb_reason_adopt(m, NB_CAUSE_LOST, text);
 }
 
-/* Behind its last yes a peer that has a communicator talks as its engine does. It hears the no, and fails; or
- * it has failed before, and tells why. */
-static bool is_of_communicator(struct nb_mesh *m, struct nb_ballot *b)
-{
-    struct nb_ctl ctl;
-    const char *why;
-
-    if (b->got < YESES || nb_ctl_parse(b->in.buf, b->in.len, m->comm->token, &ctl, &why))
-        return false;
-    if (ctl.kind == NB_CTL_ABORT && b->suspicion.what)
-        adopt_failure(m, &ctl);
-    b->no |= ctl.kind == NB_CTL_ABORT;
-    return true;
-}
-
 static void read_vote(struct nb_mesh *m, int r)
 {
     struct nb_ballot *b = &m->ballot[r];
     const char *name = m->comm->peer[r].name, *why = "";
     struct nb_vote v;
 
-    if (is_of_communicator(m, b))
-        return;
     if (nb_vote_parse(b->in.buf, b->in.len, &v, &why)) {
         b->over = true;
         nb_reason_object(m, "malformed vote from %s: %s", name, why);
     } else if (!v.yes) {
         b->no = true;
         nb_reason_adopt(m, (enum nb_cause)v.round, v.reason[0] ? v.reason : name);
-    } else if (v.rank != (uint32_t)r || b->got >= YESES || v.round != round_of(m, r, b->got)) {
+    } else if (v.rank != (uint32_t)r || v.round != round_of(m, r, b->got)) {
         b->over = true;
         nb_reason_object(m, "malformed vote from %s: that of node %u in round %u", name, v.rank, v.round);
     } else {
@@ -240,8 +224,53 @@ static bool is_awaited(const struct nb_mesh *m, int r)
 {
     const struct nb_ballot *b = &m->ballot[r];
 
-    return nb_mesh_in(m, r, NB_CLASS_CONTROL) && !b->over &&
-           (m->declining || b->suspicion.what || (b->got < YESES && !b->no));
+    return nb_mesh_in(m, r, NB_CLASS_CONTROL) && !b->over && (m->declining || b->suspicion.what || !b->no);
+}
+
+/* A message behind the last yes. False when it stays where it is: it is the communicator's. */
+static bool read_behind(struct nb_mesh *m, int r, const uint8_t *message, size_t len)
+{
+    struct nb_ballot *b = &m->ballot[r];
+    const char *why = "";
+    struct nb_vote v;
+    struct nb_ctl ctl;
+
+    if (nb_ctl_parse(message, len, m->comm->token, &ctl, &why) == 0) {
+        if (ctl.kind == NB_CTL_ABORT && (!m->declining || b->suspicion.what))
+            adopt_failure(m, &ctl);
+        b->no |= ctl.kind == NB_CTL_ABORT;
+        return m->declining || ctl.kind == NB_CTL_ABORT || ctl.kind == NB_CTL_ALIVE;
+    }
+    if (nb_vote_parse(message, len, &v, &why) == 0 && !v.yes) {
+        b->no = true;
+        nb_reason_adopt(m, (enum nb_cause)v.round, v.reason[0] ? v.reason : m->comm->peer[r].name);
+        return true;
+    }
+    b->over = true;
+    nb_reason_object(m, "malformed message from %s behind its votes: %s", m->comm->peer[r].name, why);
+    return true;
+}
+
+/* Peer `r` has said its last yes: what it says as its communicator, if it has one. */
+static bool hear_behind(struct nb_mesh *m, int r)
+{
+    struct nb_coll_comm *comm = m->comm;
+    struct nb_peer *peer = &comm->peer[r];
+    struct nb_rx *rx = &peer->rx[NB_CLASS_CONTROL];
+    const int ret = nb_rx_progress(comm, peer, rx);
+    bool moved = ret > 0;
+
+    while (rx->taken < rx->arrived && !m->ballot[r].over &&
+           read_behind(m, r, rx->mem + nb_rx_at(rx) * rx->slot, rx->len[nb_rx_at(rx)])) {
+        nb_rx_take(rx);
+        moved = true;
+    }
+    if (ret >= 0 || rx->taken < rx->arrived || m->ballot[r].over)
+        return moved;
+    if (!m->declining && !m->ballot[r].no)
+        nb_reason_blame(m, NB_CAUSE_LOST, "lost %s: %s", peer->name, strerror(-ret));
+    ended(m, r, ret);
+    return true;
 }
 
 static bool hear(struct nb_mesh *m, int r)
@@ -250,7 +279,11 @@ static bool hear(struct nb_mesh *m, int r)
 
     while (is_awaited(m, r)) {
         struct nb_ballot *b = &m->ballot[r];
-        int ret = nb_handshake_receive(m->comm->net, nb_mesh_in(m, r, NB_CLASS_CONTROL)->conn, &b->in);
+        int ret;
+
+        if (b->got == YESES)
+            return hear_behind(m, r) || moved;
+        ret = nb_handshake_receive(m->comm->net, nb_mesh_in(m, r, NB_CLASS_CONTROL)->conn, &b->in);
 
         if (ret < 0) {
             ended(m, r, ret);
