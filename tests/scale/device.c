@@ -3,6 +3,7 @@
 #include "scale/device.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -35,17 +36,25 @@ static const struct scale_speed *speed_of(struct nb_device *dev)
 
 /* ---- memory ------------------------------------------------------------------------------------------- */
 
-/* Room for all that anybody asks for, of which only pages that are touched exist. */
+/* Room for all that anybody asks for, of which only pages that are touched exist: most slots of messages never are. */
 #define RANGE ((size_t)1 << 44)
+#define PAGE ((size_t)4096)
+
+static size_t pages(size_t bytes)
+{
+    return (bytes + PAGE - 1) / PAGE * PAGE;
+}
 
 static char *take(char **range, size_t *taken, size_t bytes)
 {
-    bytes = (bytes + 4095) / 4096 * 4096;
+    bytes = pages(bytes);
     if (!*range) {
         *range =
             mmap(NULL, RANGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        if (*range == MAP_FAILED)
-            abort();
+        if (*range == MAP_FAILED) {
+            perror("nibble-scale: 16 TiB of addresses (ulimit -v?)");
+            exit(2);
+        }
     }
     if (bytes > RANGE - *taken)
         return NULL;
@@ -77,7 +86,7 @@ static void *idle_alloc(struct nb_device *dev, enum nb_place place, size_t bytes
         return scale_nowhere(bytes);
     }
     n->wire_bytes += bytes;
-    return n->cluster->set->whole ? take(&range, &taken, bytes) : calloc(1, bytes ? bytes : 1);
+    return take(&range, &taken, bytes);
 }
 
 static void idle_free(struct nb_device *dev, enum nb_place place, void *p, size_t bytes)
@@ -91,8 +100,7 @@ static void idle_free(struct nb_device *dev, enum nb_place place, void *p, size_
         return;
     }
     n->wire_bytes -= bytes;
-    if (!n->cluster->set->whole)
-        free(p);
+    madvise(p, pages(bytes), MADV_DONTNEED);
 }
 
 /* ---- work --------------------------------------------------------------------------------------------- */
@@ -111,20 +119,12 @@ static int idle_zero(struct nb_device *dev, struct nb_work *work, void *dst, siz
     return 0;
 }
 
-double scale_coded(enum nb_codec codec, enum nb_dtype type)
+/* Values that are about normal, sums of twelve. */
+static void make_values(enum nb_dtype type, uint8_t *values, size_t n)
 {
-    enum { VALUES = 65536 };
-    static double ratio[NB_CODEC_CODES][NB_DTYPE_COUNT];
-    double *r = &ratio[codec][type];
-    const size_t bytes = VALUES * nb_dtype_size(type),
-                 cap = nb_codec_row(codec)->bound((unsigned)type, bytes);
-    uint8_t *values = malloc(bytes), *coded = malloc(cap);
     uint64_t state = 1;
-    ssize_t len;
 
-    if (!values || !coded)
-        abort();
-    for (size_t i = 0; *r == 0 && i < VALUES; i++) { /* about normal: a sum of twelve */
+    for (size_t i = 0; i < n; i++) {
         float x = -6, y;
         uint32_t bits;
 
@@ -139,14 +139,32 @@ double scale_coded(enum nb_codec codec, enum nb_dtype type)
         else
             memcpy(values + 2 * i, &(uint16_t){(uint16_t)(bits >> (type == NB_F16 ? 13 : 16))}, 2);
     }
-    if (*r == 0) {
-        len = nb_encode(codec, type, values, VALUES, 0, NULL, coded, cap, NULL);
-        if (len <= 0)
-            abort();
-        *r = (double)len / (double)bytes;
-    }
+}
+
+double scale_coded(enum nb_codec codec, enum nb_dtype type)
+{
+    enum { VALUES = 65536 };
+    static double ratio[NB_CODEC_CODES][NB_DTYPE_COUNT];
+    double *r = &ratio[codec][type];
+    const size_t bytes = VALUES * nb_dtype_size(type);
+    uint8_t *values, *coded;
+    ssize_t len;
+    size_t cap;
+
+    if (*r != 0)
+        return *r;
+    cap = nb_codec_row(codec)->bound((unsigned)type, bytes);
+    values = malloc(bytes);
+    coded = malloc(cap);
+    if (!values || !coded)
+        abort();
+    make_values(type, values, VALUES);
+    len = nb_encode(codec, type, values, VALUES, 0, NULL, coded, cap, NULL);
+    if (len <= 0)
+        abort();
     free(values);
     free(coded);
+    *r = (double)len / (double)bytes;
     return *r;
 }
 
