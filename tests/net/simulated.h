@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the simulated networks of nibble-sim and nibble-scale share: lines of messages, lists of what was made, handles and names of nodes,
+ * and the functions of a transport's table that do not depend on how a network is simulated. How messages pass is each one's own business:
+ * one has payload, faults and what is drawn, the other lengths only, and turns at the links.
+ *
+ * Both are for one thread, and without memory they end the process.
+ */
+#ifndef NIBBLE_TESTS_NET_SIMULATED_H
+#define NIBBLE_TESTS_NET_SIMULATED_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "net/transport.h"
+
+/* Messages (or others whose first member is a link), first in, first out. Zeroes are an empty line. */
+struct simulated_link {
+    struct simulated_link *next;
+};
+struct simulated_line {
+    struct simulated_link *head, *tail;
+    unsigned n;
+};
+
+static inline void simulated_append(struct simulated_line *l, struct simulated_link *m)
+{
+    m->next = NULL;
+    if (l->tail)
+        l->tail->next = m;
+    else
+        l->head = m;
+    l->tail = m;
+    l->n++;
+}
+
+/* The oldest, or NULL. */
+static inline void *simulated_take(struct simulated_line *l)
+{
+    struct simulated_link *m = l->head;
+
+    if (m) {
+        l->head = m->next;
+        if (!l->head)
+            l->tail = NULL;
+        l->n--;
+    }
+    return m;
+}
+
+/* Connections, or listeners, by number. Zeroes are an empty list; `at` is for free(). */
+struct simulated_list {
+    void **at;
+    int n, cap;
+};
+/* Append it: its number. */
+int simulated_list_add(struct simulated_list *list, void *thing);
+
+/* What is in a transport's handle: a listener, and, from the first call of connect with it on, the connection. */
+struct simulated_handle {
+    uint32_t magic; /* SIMULATED_HANDLE */
+    int32_t listener;
+    int32_t conn; /* its number + 1; 0: none yet */
+};
+#define SIMULATED_HANDLE 0x73696d6eu
+void simulated_handle_write(void *handle, const struct simulated_handle *h);
+/* 0, or -EINVAL: it is not one of ours. */
+int simulated_handle_read(const void *handle, struct simulated_handle *h);
+
+/* A node as its peers call it: its address. */
+#define SIMULATED_NAME 24
+void simulated_name(char name[SIMULATED_NAME], int node);
+
+/* For the table: an object of malloc is freed; one device; nothing to flush. */
+void simulated_fini(struct nb_net *net);
+int simulated_devices(struct nb_net *net, int *ndev);
+int simulated_iflush(void *recv_comm, int n, void **data, const size_t *sizes, void **mhandles,
+                     void **request);
+/* Properties of that device, whose link sends `bytes_per_s`. */
+void simulated_properties(struct nb_net_props *props, const char *name, double bytes_per_s);
+
+/* The rest of the table is functions of the including file, named net_. */
+#define SIMULATED_TABLE(name_, early_) \
+    { \
+        .name = name_, .early = early_, .init = net_init, .fini = simulated_fini, \
+        .devices = simulated_devices, .properties = net_properties, .listen = net_listen, \
+        .connect = net_connect, .abandon = net_abandon, .accept = net_accept, .reg_mr = net_reg_mr, \
+        .dereg_mr = net_dereg_mr, .isend = net_isend, .irecv = net_irecv, .iflush = simulated_iflush, \
+        .test = net_test, .close_send = net_close_send, .close_recv = net_close_recv, \
+        .close_listen = net_close_listen, .poll_fds = net_poll_fds, .peer_name = net_peer_name, \
+        .wire_bytes = net_wire_bytes, \
+    }
+
+#endif
