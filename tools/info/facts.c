@@ -205,27 +205,11 @@ static void fill(struct data *d)
     }
 }
 
-static void speeds(struct emit *e, struct data *d)
-{
-    static const struct {
-        const char *name;
-        bool (*work)(struct data *);
-    } rows[] = {
-        {"memcpy", work_memcpy},
-        {"encode_with_feedback", work_encode},
-        {"decode_and_add", work_decode},
-        {"difference", work_ulp_encode},
-        {"difference_decode", work_ulp_decode},
-    };
-
-    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
-        emit_number(e, rows[i].name, speed_of(rows[i].work, d));
-}
-
-static void measure(struct emit *e)
+bool info_codec_speeds(struct info_speeds *speeds)
 {
     struct data d = {.cap = nb_encode_bound(NB_CODEC_INT4, NB_BF16, VALUES),
                      .ulp_cap = nb_ulp_bound(NB_ULP_16, 2 * VALUES)};
+    bool enough;
 
     d.values = malloc(2 * VALUES);
     d.before = malloc(2 * VALUES);
@@ -234,12 +218,14 @@ static void measure(struct emit *e)
     d.ulp = malloc(d.ulp_cap);
     d.err = calloc(1, nb_ef_err_bytes(VALUES));
     d.scale = calloc(1, nb_ef_scale_bytes(VALUES));
-    if (d.values && d.before && d.out && d.coded && d.ulp && d.err && d.scale) {
+    enough = d.values && d.before && d.out && d.coded && d.ulp && d.err && d.scale;
+    if (enough) {
         fill(&d);
-        emit_section(e, "codec_speed", "codec speed on one core, BF16, GB of values a second");
-        emit_row(e);
-        emit_text(e, "variant", nb_variant_name(nb_codec_selected()));
-        speeds(e, &d);
+        speeds->copy = speed_of(work_memcpy, &d);
+        speeds->encode = speed_of(work_encode, &d);
+        speeds->decode = speed_of(work_decode, &d);
+        speeds->ulp_encode = speed_of(work_ulp_encode, &d);
+        speeds->ulp_decode = speed_of(work_ulp_decode, &d);
     }
     free(d.values);
     free(d.before);
@@ -248,6 +234,23 @@ static void measure(struct emit *e)
     free(d.ulp);
     free(d.err);
     free(d.scale);
+    return enough;
+}
+
+static void measure(struct emit *e)
+{
+    struct info_speeds speeds;
+
+    if (!info_codec_speeds(&speeds))
+        return;
+    emit_section(e, "codec_speed", "codec speed on one core, BF16, GB of values a second");
+    emit_row(e);
+    emit_text(e, "variant", nb_variant_name(nb_codec_selected()));
+    emit_number(e, "memcpy", speeds.copy);
+    emit_number(e, "encode_with_feedback", speeds.encode);
+    emit_number(e, "decode_and_add", speeds.decode);
+    emit_number(e, "difference", speeds.ulp_encode);
+    emit_number(e, "difference_decode", speeds.ulp_decode);
 }
 
 void info_codecs(struct emit *e, bool speed)

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The sections of nibble-info. */
+/* The sections of nibble-info, and what nibble-doctor takes from them. */
 #ifndef NIBBLE_TOOLS_INFO_H
 #define NIBBLE_TOOLS_INFO_H
 
+#include <limits.h>
 #include <stdbool.h>
 #include <stddef.h>
 
@@ -27,6 +28,13 @@ int info_devices(struct emit *e, struct nb_context *ctx);
 void info_codecs(struct emit *e, bool speed);
 /* Codec threads of a process that is started as this one was, and what their number follows from. */
 void info_threads(struct emit *e, const struct nb_params *params);
+/* Speeds of the variant in force on one core, in GB of BF16 values a second: some tenths of a second. NAN: it fails;
+ * false: no memory. */
+struct info_speeds {
+    double copy, encode, decode, ulp_encode,
+        ulp_decode; /* encode with feedback, decode and add, differences */
+};
+bool info_codec_speeds(struct info_speeds *speeds);
 void info_gpu(struct emit *e);
 /* The NCCL that a program of this environment loads, and PyTorch's, and what works under each. */
 void info_nccl(struct emit *e, const struct info_options *options);
@@ -38,5 +46,21 @@ struct info_support {
 };
 /* False: nothing (older than 2.20). Versions later than those known are taken for the last one, with a note. */
 bool info_support_of(int version, struct info_support *support);
+
+/* An NCCL that was looked for. */
+struct info_nccl {
+    const char *from;    /* where: static storage */
+    char torch[64];      /* PyTorch's version beside it, "none", or "" where nobody asked */
+    char file[PATH_MAX]; /* its path, or what was looked for */
+    int version;         /* as ncclGetVersion counts; 0: there is none */
+    bool supported;      /* `support` says how; else `problem` why not */
+    struct info_support support;
+    char problem[256];
+};
+/* The NCCL that a program of this environment loads, and the one of Python's packages where there is one: how many,
+ * 1 or 2. Both stay loaded: NCCL does not expect to be unloaded. */
+int info_nccl_find(const struct info_options *options, struct info_nccl found[2]);
+/* "2.28.7" into text, which is returned. */
+const char *info_nccl_version(int version, char *text, size_t cap);
 
 #endif

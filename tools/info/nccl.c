@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which NCCL is here: by the loader's search, and as PyTorch's packages bring it. */
+/* Which NCCL is here: by the loader's search, and as PyTorch's packages bring it; see info.h. */
 #include <dlfcn.h>
 #include <limits.h>
 #include <stdlib.h>
@@ -44,37 +44,6 @@ static int version_of(const char *file, char *path, size_t cap, const char **why
     return version; /* it stays loaded: NCCL does not expect to be unloaded */
 }
 
-static void row(struct emit *e, const char *from, const char *torch, const char *file)
-{
-    struct info_support s;
-    char path[PATH_MAX], text[32];
-    const char *why = NULL;
-    const int version = version_of(file, path, sizeof(path), &why);
-
-    emit_row(e);
-    emit_text(e, "found", from);
-    if (torch)
-        emit_text(e, "torch", torch);
-    emit_text(e, "file", path);
-    if (!version) {
-        emit_text(e, "problem", why);
-        return;
-    }
-    snprintf(text, sizeof(text), "%d.%d.%d", version / 10000, version / 100 % 100, version % 100);
-    emit_text(e, "version", text);
-    if (!info_support_of(version, &s)) {
-        emit_text(e, "problem", "older than 2.20: not supported");
-        return;
-    }
-    emit_number(e, "net_table", s.net);
-    emit_number(e, "tuner_table", s.tuner);
-    emit_number(e, "profiler_table", s.profiler);
-    emit_text(e, "all_gather", "exact differences");
-    emit_text(e, "reduce_scatter", "quantized");
-    emit_text(e, "all_reduce", s.profiler >= 5 ? "quantized" : "raw");
-    emit_text(e, "note", s.note);
-}
-
 /* A line without its end; "" where there is none. */
 static void line_of(FILE *f, char *line, size_t cap)
 {
@@ -109,17 +78,29 @@ static FILE *ask(const char *python, pid_t *child)
     return fdopen(ends[0], "r");
 }
 
-void info_nccl(struct emit *e, const struct info_options *options)
+static void look_at(struct info_nccl *nccl, const char *from, const char *torch, const char *file)
+{
+    const char *why = "";
+
+    nccl->from = from;
+    snprintf(nccl->torch, sizeof(nccl->torch), "%s", torch);
+    nccl->version = version_of(file, nccl->file, sizeof(nccl->file), &why);
+    snprintf(nccl->problem, sizeof(nccl->problem), "%s", why);
+    nccl->supported = nccl->version && info_support_of(nccl->version, &nccl->support);
+    if (nccl->version && !nccl->supported)
+        snprintf(nccl->problem, sizeof(nccl->problem), "older than 2.20: not supported");
+}
+
+int info_nccl_find(const struct info_options *options, struct info_nccl found[2])
 {
     char torch[64], file[PATH_MAX];
     pid_t child = 0;
 
-    emit_section(e, "nccl", "NCCL");
     if (options->nccl) {
-        row(e, "asked for", NULL, options->nccl);
-        return;
+        look_at(&found[0], "asked for", "", options->nccl);
+        return 1;
     }
-    row(e, "library path", NULL, "libnccl.so.2");
+    look_at(&found[0], "library path", "", "libnccl.so.2");
     FILE *answer = ask(options->python, &child);
     line_of(answer, torch, sizeof(torch));
     line_of(answer, file, sizeof(file));
@@ -127,6 +108,48 @@ void info_nccl(struct emit *e, const struct info_options *options)
         fclose(answer);
         waitpid(child, NULL, 0);
     }
-    if (*file)
-        row(e, "Python's packages", *torch ? torch : "none", file);
+    if (!*file)
+        return 1;
+    look_at(&found[1], "Python's packages", *torch ? torch : "none", file);
+    return 2;
+}
+
+static void row(struct emit *e, const struct info_nccl *nccl)
+{
+    char text[32];
+
+    emit_row(e);
+    emit_text(e, "found", nccl->from);
+    if (*nccl->torch)
+        emit_text(e, "torch", nccl->torch);
+    emit_text(e, "file", nccl->file);
+    if (nccl->version)
+        emit_text(e, "version", info_nccl_version(nccl->version, text, sizeof(text)));
+    if (!nccl->supported) {
+        emit_text(e, "problem", nccl->problem);
+        return;
+    }
+    emit_number(e, "net_table", nccl->support.net);
+    emit_number(e, "tuner_table", nccl->support.tuner);
+    emit_number(e, "profiler_table", nccl->support.profiler);
+    emit_text(e, "all_gather", "exact differences");
+    emit_text(e, "reduce_scatter", "quantized");
+    emit_text(e, "all_reduce", nccl->support.profiler >= 5 ? "quantized" : "raw");
+    emit_text(e, "note", nccl->support.note);
+}
+
+void info_nccl(struct emit *e, const struct info_options *options)
+{
+    struct info_nccl found[2];
+
+    emit_section(e, "nccl", "NCCL");
+    const int n = info_nccl_find(options, found);
+    for (int i = 0; i < n; i++)
+        row(e, &found[i]);
+}
+
+const char *info_nccl_version(int version, char *text, size_t cap)
+{
+    snprintf(text, cap, "%d.%d.%d", version / 10000, version / 100 % 100, version % 100);
+    return text;
 }
