@@ -189,11 +189,9 @@ static bool speeds(struct options *o, const char *type)
 
 static double ratio_of(const struct options *o, enum nm_func func)
 {
-    const bool wide = strcmp(o->type, "float32") == 0;
+    const double given = func == NM_ALL_GATHER ? o->ag_ratio : o->ratio;
 
-    if (func == NM_ALL_GATHER)
-        return o->ag_ratio > 0 ? o->ag_ratio : wide ? 0.55 : 0.19;
-    return o->ratio > 0 ? o->ratio : wide ? 0.134 : 0.268;
+    return given > 0 ? given : nm_usual_ratio(func, strcmp(o->type, "float32") == 0 ? 4 : 2);
 }
 
 static struct nm_op operation(const struct options *o, enum nm_func func, enum nm_schedule schedule,
@@ -212,23 +210,13 @@ static struct nm_op operation(const struct options *o, enum nm_func func, enum n
     return op;
 }
 
-/* The fastest schedule and its time. */
-static double best_of(const struct options *o, enum nm_func func, int nodes, double bytes,
-                      enum nm_schedule *which)
+/* The fastest schedule's time. */
+static double best_of(const struct options *o, enum nm_func func, int nodes, double bytes)
 {
-    double best = INFINITY;
+    const struct nm_op op = operation(o, func, NM_DIRECT, nodes, bytes);
+    struct nm_result r;
 
-    for (int s = 0; s < NM_SCHEDULES; s++) {
-        const struct nm_op op = operation(o, func, (enum nm_schedule)s, nodes, bytes);
-        struct nm_result r;
-        if (s == NM_TWO_LEVEL && !nm_columns(&op))
-            continue;
-        if (nm_predict(&o->figures, &op, &r) && r.seconds < best) {
-            best = r.seconds;
-            *which = (enum nm_schedule)s;
-        }
-    }
-    return best;
+    return nm_predict_best(&o->figures, &op, &r) < NM_SCHEDULES ? r.seconds : INFINITY;
 }
 
 static const char *size_text(double bytes, char *out, size_t cap)
@@ -249,10 +237,9 @@ static const char *pays(const struct options *o, enum nm_func func, int nodes, c
 {
     double from = 0, to = 0;
     char a[16], b[16];
-    enum nm_schedule s;
 
     for (double bytes = 4096; bytes <= 1 << 30; bytes *= 4)
-        if (best_of(o, func, nodes, bytes, &s) < nm_nccl(&o->figures, func, nodes, bytes)) {
+        if (best_of(o, func, nodes, bytes) < nm_nccl(&o->figures, func, nodes, bytes)) {
             from = from > 0 ? from : bytes;
             to = bytes;
         }

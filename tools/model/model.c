@@ -199,6 +199,35 @@ bool nm_predict(const struct nm_figures *f, const struct nm_op *given, struct nm
     return isfinite(result->seconds);
 }
 
+enum nm_schedule nm_predict_best(const struct nm_figures *f, const struct nm_op *given,
+                                 struct nm_result *result)
+{
+    enum nm_schedule best = NM_SCHEDULES;
+
+    for (int s = 0; s < NM_SCHEDULES; s++) {
+        struct nm_op op = *given;
+        struct nm_result r;
+
+        op.schedule = (enum nm_schedule)s;
+        if ((s == NM_TWO_LEVEL && !nm_columns(&op)) || !nm_predict(f, &op, &r))
+            continue;
+        if (best == NM_SCHEDULES || r.seconds < result->seconds) {
+            best = (enum nm_schedule)s;
+            *result = r;
+        }
+    }
+    return best;
+}
+
+double nm_usual_ratio(enum nm_func func, double value)
+{
+    const bool wide = value > 2;
+
+    if (func == NM_ALL_GATHER)
+        return wide ? 0.55 : 0.19;
+    return wide ? 0.134 : 0.268;
+}
+
 void nm_needs(const struct nm_op *op, double gradients, double weights, struct nm_needs *needs)
 {
     const double n = op->nodes;

@@ -67,6 +67,14 @@ struct nm_result {
  * direct. */
 bool nm_predict(const struct nm_figures *figures, const struct nm_op *op, struct nm_result *result);
 
+/* The same with the fastest schedule instead of the operation's. Returns it; NM_SCHEDULES: none makes sense. */
+enum nm_schedule nm_predict_best(const struct nm_figures *figures, const struct nm_op *op,
+                                 struct nm_result *result);
+
+/* Bytes on the wire over bytes of values, as training has them, where values have so many bytes (2: BF16, 4: FP32):
+ * 4-bit sums, and exact differences of weights. */
+double nm_usual_ratio(enum nm_func func, double value);
+
 /* What a node needs. `gradients` and `weights`: bytes of all that is reduced and gathered in a step, 0: the
  * operation's own. */
 struct nm_needs {
