@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* NCCL, and which collectives will be compressed under it on nodes like this one: of the others, why not. */
+#include <dlfcn.h>
+#include <string.h>
+
+#include "base/params.h"
+#include "doctor.h"
+
+/* Others' plugins of these names are loaded without any variable, and take nibble's place. */
+static bool on_path(struct doctor *d, const char *variable, const char *file, const char *without)
+{
+    void *lib = nb_env(variable) ? NULL : dlopen(file, RTLD_LAZY | RTLD_LOCAL);
+
+    if (!lib)
+        return false;
+    dlclose(lib);
+    say(&d->report, STATUS_WARNING, "nccl", NULL,
+        "%s is on the library path and takes the place of nibble's: %s", file, without);
+    say_remedy(&d->report, "export %s=libnccl-net-nibble.so", variable);
+    return true;
+}
+
+/* What NCCL finds in the net plugin's file only if a variable names it: docs/nccl-versions.md. */
+static void slots(struct doctor *d, const struct info_nccl *nccl, bool *profiler, bool *tuner)
+{
+    const bool named_profiler = nb_env("NCCL_PROFILER_PLUGIN") && d->profiler;
+    const bool named_tuner = nb_env("NCCL_TUNER_PLUGIN") && d->tuner;
+
+    *profiler = d->profiler && nccl->support.profiler >= 5;
+    *tuner = d->tuner && nccl->support.tuner > 0;
+    if (*profiler && !named_profiler)
+        *profiler = !on_path(d, "NCCL_PROFILER_PLUGIN", "libnccl-profiler.so", "all-reduces stay raw");
+    if (*tuner && !named_tuner && nccl->version >= 22700 && nccl->version < 22706) {
+        say(&d->report, STATUS_WARNING, "nccl", "export NCCL_TUNER_PLUGIN=libnccl-net-nibble.so",
+            "this NCCL does not find the tuner in the net plugin");
+        *tuner = false;
+    } else if (*tuner && !named_tuner) {
+        *tuner = !on_path(d, "NCCL_TUNER_PLUGIN", "libnccl-tuner.so",
+                          "NCCL takes CollNet only where its own model prefers it");
+    }
+}
+
+/* Why nothing of a kind is compressed whatever NCCL is there; NULL: it is. */
+static const char *in_general(const struct doctor *d, bool per_gpu)
+{
+    if (!d->collnet)
+        return "the environment keeps NCCL from nibble's CollNet (above)";
+    if (!d->params->enable)
+        return "NIBBLE_ENABLE=0";
+    if (d->params->shadow)
+        return "NIBBLE_SHADOW=1";
+    if (!d->list || d->list->n == 0)
+        return "there is no network device";
+    if (per_gpu && d->gpus > d->list->n)
+        return "there are fewer network devices than GPUs";
+    if (per_gpu && d->gpus == 1 && !d->nvswitch && !d->params->force_collnet)
+        return "NCCL rules CollNet out: no NVSwitch, and NIBBLE_FORCE_COLLNET is not 1";
+    return NULL;
+}
+
+static void tell(struct doctor *d, const char *name, const char *how, const char *why)
+{
+    if (why)
+        say(&d->report, STATUS_WARNING, "compressed", "remove the cause, or accept that", "%s: raw: %s", name,
+            why);
+    else
+        say(&d->report, STATUS_OK, "compressed", NULL, "%s: %s", name, how);
+}
+
+static void collectives(struct doctor *d, const struct info_nccl *nccl)
+{
+    const char *apiece = in_general(d, true), *any = in_general(d, false);
+    bool profiler, tuner;
+
+    slots(d, nccl, &profiler, &tuner);
+    tell(d, "reduce-scatter", "gradients quantized, once recognised",
+         apiece                                        ? apiece
+         : nb_params_is(d->params, "NIBBLE_RS", "raw") ? "NIBBLE_RS=raw"
+                                                       : NULL);
+    tell(d, "all-gather",
+         nb_params_is(d->params, "NIBBLE_AG", "exact") ? "exact differences" : "as NIBBLE_AG says",
+         apiece ? apiece
+         : nb_params_is(d->params, "NIBBLE_AG", "raw") || nb_params_is(d->params, "NIBBLE_AG", "off")
+             ? "NIBBLE_AG says so"
+             : NULL);
+    tell(d, "all-reduce", "gradients quantized, once recognised",
+         any                                           ? any
+         : nb_params_is(d->params, "NIBBLE_AR", "raw") ? "NIBBLE_AR=raw"
+         : nccl->support.profiler < 5 ? "this NCCL reports no calls to profilers (from 2.28 on it does)"
+         : !profiler                  ? "another profiler has the place of nibble's"
+                                      : NULL);
+    if (!tuner)
+        say(&d->report, STATUS_WARNING, "compressed", "NCCL 2.24 or later, and nibble's tuner in its place",
+            "without nibble's tuner only what NCCL gives to CollNet by its own model is compressed");
+    if (nccl->version >= 23000)
+        say(&d->report, STATUS_OK, "compressed", NULL,
+            "collectives on memory that is registered as a window (symmetric memory) pass CollNet by, and "
+            "stay raw");
+}
+
+void check_compressed(struct doctor *d)
+{
+    const struct info_options options = {.python = d->options.python, .nccl = d->options.nccl};
+    int known = -1;
+    char text[32];
+
+    d->nnccl = info_nccl_find(&options, d->nccl);
+    for (int i = 0; i < d->nnccl; i++) {
+        const struct info_nccl *nccl = &d->nccl[i];
+        if (!nccl->supported)
+            continue;
+        say(&d->report, STATUS_OK, "nccl", NULL, "%s: %s %s%s%s", nccl->from,
+            info_nccl_version(nccl->version, text, sizeof(text)), nccl->file,
+            *nccl->torch ? ", PyTorch " : "", nccl->torch);
+        if (*nccl->support.note)
+            say(&d->report, nccl->version >= 23100 ? STATUS_WARNING : STATUS_OK, "nccl",
+                nccl->version >= 23100 ? "see docs/nccl-versions.md" : NULL, "%s", nccl->support.note);
+        known = i; /* PyTorch's, where there is one: a job of its loads that */
+    }
+    if (known >= 0) {
+        collectives(d, &d->nccl[known]);
+        return;
+    }
+    for (int i = 0; i < d->nnccl; i++)
+        say(&d->report, d->nccl[i].version ? STATUS_PROBLEM : STATUS_WARNING, "nccl",
+            d->nccl[i].version ? "NCCL 2.28 or later" : "--nccl FILE, or --python NAME: the job's own",
+            "%s: %s: %s", d->nccl[i].from, d->nccl[i].file, d->nccl[i].problem);
+}

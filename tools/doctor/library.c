@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The plugin file that NCCL would load: found, started and asked for devices in a process of its own, as NCCL does it
+ * (openPluginLib and ncclNetInit in src/plugin), so that one that crashes or hangs is a finding, too.
+ */
+#include <dlfcn.h>
+#include <errno.h>
+#include <limits.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/params.h"
+#include "base/version.h"
+#include "doctor.h"
+#include "nibble/nccl_net.h"
+
+#define LIMIT_MS 30000 /* for a start that looks at all devices */
+
+/* What the child tells: written once, or not at all. */
+struct answer {
+    enum { FOUND_NOTHING, FOUND_OTHER, STARTED, START_FAILED } what;
+    int devices;
+    char file[PATH_MAX], name[64], version[96], line[512];
+};
+
+static struct answer answer; /* the child's */
+
+__attribute__((format(printf, 5, 6))) static void hear(ncclDebugLogLevel level, unsigned long flags,
+                                                       const char *file, int line, const char *fmt, ...)
+{
+    static const char banner[] = "version ";
+    char text[512], *at;
+    va_list ap;
+
+    (void)flags, (void)file, (void)line;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof(text), fmt, ap);
+    va_end(ap);
+    at = strstr(text, banner);
+    if (level == NCCL_LOG_INFO && at && strstr(at, ", transport ") && !*answer.version) {
+        at += sizeof(banner) - 1;
+        snprintf(answer.version, sizeof(answer.version), "%.*s", (int)(strstr(at, ", transport ") - at), at);
+    }
+    if (level == NCCL_LOG_WARN && !*answer.line)
+        snprintf(answer.line, sizeof(answer.line), "%s", text);
+}
+
+static void *open_plugin(const char *name)
+{
+    char file[PATH_MAX];
+    void *lib = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+
+    if (lib || strchr(name, '/'))
+        return lib;
+    snprintf(file, sizeof(file), "libnccl-net-%s.so", name);
+    return dlopen(file, RTLD_NOW | RTLD_LOCAL);
+}
+
+static void start(const ncclNet_v12_t *net)
+{
+    ncclNetCommConfig_v11_t config = {.trafficClass = -1};
+    void *ctx = NULL;
+
+    answer.what =
+        net->init(&ctx, 1, &config, hear, NULL) == ncclSuccess && net->devices(&answer.devices) == ncclSuccess
+            ? STARTED
+            : START_FAILED;
+}
+
+static void child(const char *name, int out)
+{
+    void *lib = open_plugin(name), *symbol;
+    Dl_info where;
+
+    if (!lib) {
+        const char *why = dlerror();
+        snprintf(answer.line, sizeof(answer.line), "%s", why ? why : "it cannot be opened");
+    } else if (!(symbol = dlsym(lib, "ncclNetPlugin_v12"))) {
+        answer.what = FOUND_OTHER;
+        snprintf(answer.line, sizeof(answer.line), "it has no table of this release's (ncclNetPlugin_v12)");
+    } else {
+        const ncclNet_v12_t *net = symbol;
+        if (dladdr(symbol, &where) && where.dli_fname)
+            snprintf(answer.file, sizeof(answer.file), "%s", where.dli_fname);
+        snprintf(answer.name, sizeof(answer.name), "%s", net->name);
+        if (strcmp(net->name, "nibble") == 0)
+            start(net);
+        else
+            answer.what = FOUND_OTHER;
+    }
+    _exit(write(out, &answer, sizeof(answer)) == (ssize_t)sizeof(answer) ? 0 : 1);
+}
+
+/* Read the answer, until the child has ended or the time is over. False: there is none. */
+static bool await(int in, struct answer *got)
+{
+    const uint64_t end = nb_now_ns() + LIMIT_MS * NB_NS_PER_MS;
+    size_t have = 0;
+
+    while (have < sizeof(*got)) {
+        const uint64_t now = nb_now_ns();
+        struct pollfd p = {.fd = in, .events = POLLIN};
+        const int ready = now < end ? poll(&p, 1, (int)((end - now) / NB_NS_PER_MS) + 1) : 0;
+        if (ready == 0)
+            return false;
+        const ssize_t n = ready > 0 ? read(in, (char *)got + have, sizeof(*got) - have) : -1;
+        if (n == 0)
+            return false;
+        if (n < 0 && errno != EINTR)
+            return false;
+        have += n > 0 ? (size_t)n : 0;
+    }
+    return true;
+}
+
+static bool ask(const char *name, struct answer *got, int *status)
+{
+    int ends[2];
+    bool told;
+
+    if (pipe(ends))
+        return false;
+    fflush(NULL);
+    const pid_t pid = fork();
+    if (pid == 0) {
+        close(ends[0]);
+        child(name, ends[1]);
+    }
+    close(ends[1]);
+    told = pid > 0 && await(ends[0], got);
+    close(ends[0]);
+    if (pid > 0) {
+        if (!told)
+            kill(pid, SIGKILL);
+        waitpid(pid, status, 0);
+    }
+    return told;
+}
+
+static void judge(struct report *r, const struct answer *got)
+{
+    static const char remedy[] =
+        "add the folder of this release's libnccl-net-nibble.so to LD_LIBRARY_PATH, before others";
+
+    switch (got->what) {
+    case FOUND_NOTHING:
+        say(r, STATUS_PROBLEM, "library", remedy, "NCCL finds no plugin: %s", got->line);
+        break;
+    case FOUND_OTHER:
+        say(r, STATUS_PROBLEM, "library", remedy, "NCCL loads another plugin: %s %s%s", got->file,
+            *got->name ? got->name : "", got->line);
+        break;
+    case START_FAILED:
+        say(r, STATUS_PROBLEM, "library", "remove the cause that is named", "%s does not start: %s",
+            got->file, got->line);
+        break;
+    case STARTED:
+        if (strcmp(got->version, nb_version_with_commit()) != 0)
+            say(r, STATUS_PROBLEM, "library", remedy, "NCCL loads %s, which is version %s; this is %s",
+                got->file, *got->version ? got->version : "unknown", nb_version_with_commit());
+        else
+            say(r, STATUS_OK, "library", NULL, "%s: version %s, starts with %d device%s", got->file,
+                got->version, got->devices, got->devices == 1 ? "" : "s");
+    }
+}
+
+void check_library(struct doctor *d)
+{
+    const char *plugin = nb_env("NCCL_NET_PLUGIN");
+    static struct answer got;
+    char name[256];
+    int status = 0;
+
+    got = (struct answer){0};
+    /* Where the variable is missing, which is a finding of its own, the name that belongs there. */
+    snprintf(name, sizeof(name), "%s", plugin && strstr(plugin, "nibble") ? plugin : "nibble");
+    name[strcspn(name, ",")] = '\0';
+    if (ask(name, &got, &status))
+        judge(&d->report, &got);
+    else if (WIFSIGNALED(status) && WTERMSIG(status) != SIGKILL)
+        say(&d->report, STATUS_PROBLEM, "library", "install the release anew",
+            "the plugin %s ends its process: %s", name, strsignal(WTERMSIG(status)));
+    else
+        say(&d->report, STATUS_PROBLEM, "library", "look at the driver of a device (dmesg)",
+            "the plugin %s has not started within %d s", name, LIMIT_MS / 1000);
+}

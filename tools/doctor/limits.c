@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Limits of a job's processes on this node. */
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/statvfs.h>
+
+#include "coll/grid.h"
+#include "doctor.h"
+#include "system.h"
+
+#define PER_NEIGHBOR 6  /* connections of a communicator: three classes in each direction (docs/network.md) */
+#define COMMUNICATORS 4 /* that jobs have with others: of the world, of shards, of replicas */
+#define OTHERS 512      /* files of the job, of NCCL's bootstrap and point-to-point connections */
+
+static const char *text_of(rlim_t v, char *text, size_t cap)
+{
+    if (v == RLIM_INFINITY)
+        snprintf(text, cap, "unlimited");
+    else
+        snprintf(text, cap, "%llu", (unsigned long long)v);
+    return text;
+}
+
+static void locked_memory(struct doctor *d)
+{
+    const bool rdma =
+        strcmp(d->transport, "verbs") == 0 || system_each("/sys/class/infiniband", NULL, NULL) > 0;
+    struct rlimit lim;
+    char soft[32], hard[32];
+
+    if (getrlimit(RLIMIT_MEMLOCK, &lim))
+        return;
+    text_of(lim.rlim_cur, soft, sizeof(soft));
+    text_of(lim.rlim_max, hard, sizeof(hard));
+    if (rdma && lim.rlim_cur != RLIM_INFINITY)
+        say(&d->report, STATUS_PROBLEM, "memlock",
+            "unlimited where the job starts: ulimit -l; slurmd: LimitMEMLOCK=infinity; Docker: --ulimit "
+            "memlock=-1",
+            "%s bytes may be locked (at most %s): RDMA registers more", soft, hard);
+    else
+        say(&d->report, STATUS_OK, "memlock", NULL, "%s bytes may be locked%s", soft,
+            rdma ? "" : ", and without RDMA none need be");
+}
+
+static void open_files(struct doctor *d)
+{
+    const int nodes = d->options.nodes;
+    struct rlimit lim;
+    char soft[32], hard[32];
+
+    if (getrlimit(RLIMIT_NOFILE, &lim))
+        return;
+    text_of(lim.rlim_cur, soft, sizeof(soft));
+    text_of(lim.rlim_max, hard, sizeof(hard));
+    if (nodes < 2) {
+        say(&d->report, STATUS_OK, "files", NULL,
+            "%s may be open (at most %s); --nodes N: whether that suffices", soft, hard);
+        return;
+    }
+    const struct nb_grid g = nb_grid_choose(nodes, d->params->schedule, d->params->group);
+    const rlim_t each = (rlim_t)PER_NEIGHBOR * (rlim_t)(g.rows + g.columns - 2);
+    if (lim.rlim_cur < each + OTHERS || lim.rlim_cur < COMMUNICATORS * each + OTHERS) {
+        const bool none = lim.rlim_cur < each + OTHERS;
+        say(&d->report, none ? STATUS_PROBLEM : STATUS_WARNING, "files", NULL,
+            "%s may be open (at most %s): with %d nodes each communicator of a GPU takes %llu%s", soft, hard,
+            nodes, (unsigned long long)each, none ? "" : ", and jobs have several");
+        say_remedy(
+            &d->report,
+            "ulimit -n %llu where the job starts (Slurm: PropagateResourceLimits; Docker: --ulimit nofile)",
+            (unsigned long long)(COMMUNICATORS * each + OTHERS));
+        return;
+    }
+    say(&d->report, STATUS_OK, "files", NULL,
+        "%s may be open; with %d nodes each communicator of a GPU takes %llu", soft, nodes,
+        (unsigned long long)each);
+}
+
+static void ports(struct doctor *d)
+{
+    char line[64];
+    long from = 0, to = 0;
+
+    if (!system_line(line, sizeof(line), "/proc/sys/net/ipv4/ip_local_port_range") ||
+        sscanf(line, "%ld %ld", &from, &to) != 2)
+        return;
+    if (to - from < 4096)
+        say(&d->report, STATUS_WARNING, "ports", "sysctl net.ipv4.ip_local_port_range='32768 60999'",
+            "%ld to %ld: few for a job's connections", from, to);
+    else
+        say(&d->report, STATUS_OK, "ports", NULL, "%ld to %ld: TCP must pass between the nodes there", from,
+            to);
+    const long backlog = system_number(-1, "/proc/sys/net/core/somaxconn");
+    if (backlog >= 0 && backlog < 1024 && d->options.nodes * d->gpus > 64)
+        say(&d->report, STATUS_WARNING, "ports", "sysctl net.core.somaxconn=4096",
+            "net.core.somaxconn is %ld: connections that are opened at once may be refused", backlog);
+}
+
+static void shared_memory(struct doctor *d)
+{
+    const double mib = 1024.0 * 1024;
+    struct statvfs fs;
+
+    if (statvfs("/dev/shm", &fs))
+        say(&d->report, STATUS_PROBLEM, "shm", "mount a tmpfs there",
+            "/dev/shm is not there: NCCL uses it between GPUs of a node");
+    else {
+        const double free = (double)fs.f_bavail * (double)fs.f_frsize / mib;
+        say(&d->report, free < 256 ? STATUS_WARNING : STATUS_OK, "shm",
+            free < 256 ? "Docker: --shm-size=1g or --ipc=host; Kubernetes: an emptyDir of medium Memory"
+                       : NULL,
+            "/dev/shm has %.0f MiB free", free);
+    }
+}
+
+static void processors(struct doctor *d)
+{
+    const int gpus = d->gpus > 0 ? d->gpus : 1;
+    cpu_set_t *set = CPU_ALLOC(8192);
+    const size_t size = CPU_ALLOC_SIZE(8192);
+
+    if (set && sched_getaffinity(0, size, set) == 0) {
+        const int n = CPU_COUNT_S(size, set);
+        /* For each GPU: the framework's thread, NCCL's proxy, the engine, which also codes where no GPU does. */
+        if (n < 3 * gpus)
+            say(&d->report, STATUS_WARNING, "processors", "srun --cpus-per-task, mpirun --bind-to none",
+                "%d for this process: for each GPU the job, NCCL's proxy and nibble's engine need one each",
+                n);
+        else
+            say(&d->report, STATUS_OK, "processors", NULL, "%d for this process", n);
+    }
+    CPU_FREE(set);
+}
+
+void check_limits(struct doctor *d)
+{
+    locked_memory(d);
+    open_files(d);
+    ports(d);
+    shared_memory(d);
+    processors(d);
+}

@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Speed of the codecs here, and what the model of tools/model says that they gain on a link. */
+#include <math.h>
+
+#include "doctor.h"
+
+#define BYTES 67108864.0 /* of the operation that is predicted */
+#define HOP 20e-6        /* seconds, where nobody has measured it: as nibble-model */
+#define MESSAGE 2e-6     /* processor time of a message at one end: as nibble-model */
+
+void predict_gain(struct report *report, const struct info_speeds *s, int nodes, double link, double latency)
+{
+    static const char *const names[NM_FUNCS] = {"reduce-scatter", "all-gather", "all-reduce"};
+    struct nm_figures f = {.link = link,
+                           .latency = latency,
+                           .queue = 1 << 20,
+                           .message = MESSAGE,
+                           .copy = 1e9 * s->copy,
+                           .cores = 1,
+                           .speed = {1e9 * s->encode, 1e9 * s->encode, 1e9 * s->decode, 1e9 * s->decode,
+                                     1e9 * s->ulp_encode, 1e9 * s->ulp_decode}};
+
+    for (int i = 0; i < NM_FUNCS; i++) {
+        const enum nm_func func = (enum nm_func)i;
+        struct nm_op op = nm_op_make(func, nodes, BYTES, 2, nm_usual_ratio(func, 2));
+        struct nm_result r;
+
+        op.coded = true;
+        op.feedback = func != NM_ALL_GATHER;
+        if (nm_predict_best(&f, &op, &r) == NM_SCHEDULES)
+            continue;
+        const double times = nm_nccl(&f, func, nodes, BYTES) / r.seconds;
+        say(report, times > 1.05 ? STATUS_OK : STATUS_WARNING, "gain",
+            times > 1.05 ? NULL
+                         : "a faster codec (more of the processor, a GPU), or no nibble for this function",
+            "%s of 64 MiB BF16, %d nodes at %.3g Gbit/s: %.2f times NCCL's rings (predicted)", names[i],
+            nodes, 8e-9 * link, times);
+    }
+}
+
+void check_gain(struct doctor *d)
+{
+    const int nodes = d->options.nodes >= 2 ? d->options.nodes : 2;
+    double mbps = 0;
+
+    if (!d->options.speed || !info_codec_speeds(&d->speeds))
+        return;
+    say(&d->report, STATUS_OK, "codec", NULL,
+        "one core, GB of BF16 a second: encode %.1f, decode and add %.1f, differences %.1f and %.1f, memcpy "
+        "%.1f",
+        d->speeds.encode, d->speeds.decode, d->speeds.ulp_encode, d->speeds.ulp_decode, d->speeds.copy);
+    for (int i = 0; d->list && i < d->list->n; i++) /* a GPU's own link */
+        mbps = fmax(mbps, d->list->device[i].net.speed_mbps);
+    if (d->options.gbps > 0)
+        mbps = 1000 * d->options.gbps;
+    if (mbps > 0)
+        predict_gain(&d->report, &d->speeds, nodes, 1e6 / 8 * mbps, HOP);
+}

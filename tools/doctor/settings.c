@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* nibble's own settings: bad ones, unknown names, and those without effect. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "abi/settings.h"
+#include "base/params_effect.h"
+#include "base/version.h"
+#include "doctor.h"
+
+static void without_effect(void *arg, const struct nb_param_view *view)
+{
+    struct doctor *d = arg;
+    const char *why = nb_params_pointless(d->params, view->name);
+
+    if (!view->is_default && why)
+        say(&d->report, STATUS_WARNING, "settings", "unset one of the two", "%s=%s has no effect: %s",
+            view->name, view->value, why);
+}
+
+void check_settings(struct doctor *d)
+{
+    char settings[400], line[400];
+
+    say(&d->report, STATUS_OK, "version", NULL, "%s, wire format %u, rules %u", nb_version_with_commit(),
+        NB_WIRE_VERSION, NB_RULES_VERSION);
+    if (nb_settings_read(&d->params)) {
+        say(&d->report, STATUS_PROBLEM, "settings", "free memory", "no memory");
+        return;
+    }
+    while (log_next(line, sizeof(line))) {
+        const bool bad = d->params->bad_setting[0] && !strstr(line, "is not a setting of nibble's");
+        say(&d->report, bad ? STATUS_PROBLEM : STATUS_WARNING, "settings",
+            "correct or unset it on all nodes (nibble-info --all shows what there is)", "%s", line);
+    }
+    nb_params_each(d->params, without_effect, d);
+    nb_params_describe(d->params, settings, sizeof(settings));
+    if (!d->params->enable)
+        say(&d->report, STATUS_WARNING, "settings", "unset NIBBLE_ENABLE",
+            "NIBBLE_ENABLE=0: nothing is compressed");
+    if (d->params->shadow)
+        say(&d->report, STATUS_WARNING, "settings", "unset NIBBLE_SHADOW to compress",
+            "NIBBLE_SHADOW=1: everything is sent raw, the codecs run beside it");
+    say(&d->report, STATUS_OK, "settings", NULL, "in force: %s", *settings ? settings : "defaults");
+}
