@@ -38,6 +38,7 @@ struct doctor {
     bool nvswitch;             /* seen here */
     bool profiler, tuner;      /* nibble's are the ones that NCCL asks, as far as the environment shows */
     bool collnet;              /* nothing in the environment keeps NCCL from CollNet */
+    int threads;               /* of the codecs, beside the engine's */
     struct info_speeds speeds; /* zero: not measured */
 };
 
@@ -70,8 +71,7 @@ void check_compressed(struct doctor *d);
 void check_gain(struct doctor *d);
 
 /* The same for a link that was measured: bytes a second, each direction, and seconds of one hop. */
-void predict_gain(struct report *report, const struct info_speeds *speeds, int nodes, double link,
-                  double latency);
+void predict_gain(struct doctor *d, int nodes, double link, double latency);
 
 /* ---- Lines that the plugin logs meanwhile ---- */
 

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Limits of a job's processes on this node. */
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,6 +7,7 @@
 #include <sys/statvfs.h>
 
 #include "coll/grid.h"
+#include "device/cores.h"
 #include "doctor.h"
 #include "system.h"
 
@@ -117,21 +117,22 @@ static void shared_memory(struct doctor *d)
 
 static void processors(struct doctor *d)
 {
-    const int gpus = d->gpus > 0 ? d->gpus : 1;
-    cpu_set_t *set = CPU_ALLOC(8192);
-    const size_t size = CPU_ALLOC_SIZE(8192);
+    struct nb_cpus mine;
+    struct nb_cores cores;
 
-    if (set && sched_getaffinity(0, size, set) == 0) {
-        const int n = CPU_COUNT_S(size, set);
-        /* For each GPU: the framework's thread, NCCL's proxy, the engine, which also codes where no GPU does. */
-        if (n < 3 * gpus)
-            say(&d->report, STATUS_WARNING, "processors", "srun --cpus-per-task, mpirun --bind-to none",
-                "%d for this process: for each GPU the job, NCCL's proxy and nibble's engine need one each",
-                n);
-        else
-            say(&d->report, STATUS_OK, "processors", NULL, "%d for this process", n);
-    }
-    CPU_FREE(set);
+    nb_cpus_mine(&mine);
+    nb_cores_look(d->options.system, &mine, &cores);
+    d->threads =
+        d->params->host_threads < 0 ? (int)nb_cores_default_threads(&cores) : (int)d->params->host_threads;
+    /* For each GPU: the framework's thread, NCCL's proxy, and the engine, which codes where no thread does. */
+    if (cores.share < 3)
+        say(&d->report, STATUS_WARNING, "processors", "srun --cpus-per-task, mpirun --bind-to none",
+            "%u of %u cores for this process (%u rank%s here): the job, NCCL's proxy and nibble's engine "
+            "need one each",
+            cores.share, cores.machine, cores.ranks, cores.ranks == 1 ? "" : "s");
+    else
+        say(&d->report, STATUS_OK, "processors", NULL, "%u of %u cores for this process, codec threads: %d",
+            cores.share, cores.machine, d->threads);
 }
 
 void check_limits(struct doctor *d)

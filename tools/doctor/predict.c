@@ -8,15 +8,16 @@
 #define HOP 20e-6        /* seconds, where nobody has measured it: as nibble-model */
 #define MESSAGE 2e-6     /* processor time of a message at one end: as nibble-model */
 
-void predict_gain(struct report *report, const struct info_speeds *s, int nodes, double link, double latency)
+void predict_gain(struct doctor *d, int nodes, double link, double latency)
 {
+    const struct info_speeds *s = &d->speeds;
     static const char *const names[NM_FUNCS] = {"reduce-scatter", "all-gather", "all-reduce"};
     struct nm_figures f = {.link = link,
                            .latency = latency,
                            .queue = 1 << 20,
                            .message = MESSAGE,
                            .copy = 1e9 * s->copy,
-                           .cores = 1,
+                           .cores = 1 + d->threads,
                            .speed = {1e9 * s->encode, 1e9 * s->encode, 1e9 * s->decode, 1e9 * s->decode,
                                      1e9 * s->ulp_encode, 1e9 * s->ulp_decode}};
 
@@ -30,7 +31,7 @@ void predict_gain(struct report *report, const struct info_speeds *s, int nodes,
         if (nm_predict_best(&f, &op, &r) == NM_SCHEDULES)
             continue;
         const double times = nm_nccl(&f, func, nodes, BYTES) / r.seconds;
-        say(report, times > 1.05 ? STATUS_OK : STATUS_WARNING, "gain",
+        say(&d->report, times > 1.05 ? STATUS_OK : STATUS_WARNING, "gain",
             times > 1.05 ? NULL
                          : "a faster codec (more of the processor, a GPU), or no nibble for this function",
             "%s of 64 MiB BF16, %d nodes at %.3g Gbit/s: %.2f times NCCL's rings (predicted)", names[i],
@@ -54,5 +55,5 @@ void check_gain(struct doctor *d)
     if (d->options.gbps > 0)
         mbps = 1000 * d->options.gbps;
     if (mbps > 0)
-        predict_gain(&d->report, &d->speeds, nodes, 1e6 / 8 * mbps, HOP);
+        predict_gain(d, nodes, 1e6 / 8 * mbps, HOP);
 }
