@@ -242,7 +242,6 @@ def gains(report):
 a, b = gains(slow), gains(fast)
 assert set(a) == set(b) == {"reduce-scatter", "all-gather", "all-reduce"}, (a, b)
 assert all(a[k] > b[k] for k in a), (a, b)
-assert a["all-gather"] > 2, a
 END
 fi
 [ $failed = 0 ] && echo "PASS: nibble-doctor"
