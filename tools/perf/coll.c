@@ -355,5 +355,7 @@ int perf_coll(int argc, char **argv)
     job.arg = &run;
     job.netns_prefix = run.netns;
     job.env = run.env;
+    if (run.threads)
+        return perf_threads(&job, &run);
     return perf_rows_job(&job, run.json);
 }

@@ -48,9 +48,10 @@ int perf_json_close(struct perf_json *json);
 
 /* Of this process, this machine, and the interface of this process' network namespace. */
 struct perf_usage {
-    double cpu_s;           /* user and system time of all threads */
-    double busy_s, total_s; /* of all processors of the machine: not idle, and at all */
-    double sent, received;  /* bytes through the interface, headers included */
+    double cpu_s;             /* user and system time of all threads */
+    double engine_s, codec_s; /* of it, of the engine's thread and of all codec threads */
+    double busy_s, total_s;   /* of all processors of the machine: not idle, and at all */
+    double sent, received;    /* bytes through the interface, headers included */
 };
 /* `interface` NULL: none. What cannot be read is 0. */
 void perf_usage_now(const char *interface, struct perf_usage *usage);
@@ -66,8 +67,10 @@ struct perf_run {
     const char *types;       /* comma-separated names, NULL: the part's own */
     const char *ops;
     const char *json;
-    const char *plugin; /* path of a shared object; NULL: the code linked into this program */
-    const char *netns;  /* prefix of the names of existing network namespaces, NULL: loopback */
+    const char *plugin;  /* path of a shared object; NULL: the code linked into this program */
+    const char *threads; /* coll: numbers of codec threads that are compared; NULL: none are */
+    bool quiet;          /* rows are not printed as they come */
+    const char *netns;   /* prefix of the names of existing network namespaces, NULL: loopback */
     bool nocopy, bidirectional, feedback, help;
     int streams;
     double pause_s;     /* before each repetition */
@@ -84,6 +87,8 @@ size_t perf_run_next(const struct perf_run *run, size_t bytes);
 struct hx_node;
 struct hx_job;
 
+struct hx_report;
+
 /* Most repetitions of one measurement, of which the median is told. */
 #define PERF_MOST_REPETITIONS 64
 
@@ -96,6 +101,9 @@ struct perf_row {
     double algbw, busbw, wire_ratio, nmse; /* NAN: not known */
     double cpu;                            /* processors that the nodes kept busy, together */
     double busy;                           /* share of the machine's processors that anything kept busy */
+    double engine_us,
+        codec_us;      /* processor time of one operation on a node: the engine\'s thread, codec threads */
+    bool quiet;        /* not to be printed as it comes */
     double link_bytes; /* of one operation through the busiest direction of a node's link */
 };
 /* A row without figures. */
@@ -111,6 +119,10 @@ void perf_row_json(struct perf_json *json, const struct perf_row *row);
 /* Rows of a job: node 0 prints them as they come and keeps them in its scratch memory; the parent writes the
  * file. */
 void perf_row_add(struct hx_node *node, const struct perf_row *row);
+/* How many rows a job has handed over; `row`, if not NULL, gets the one of this number, if it is there. */
+uint64_t perf_rows_of(const struct hx_report *report, struct perf_row *row, uint64_t number);
+/* Run the job with each of run->threads in turns, run->repetitions times, and print what comes of it. Exit status. */
+int perf_threads(const struct hx_job *job, const struct perf_run *run);
 /* Run the job and write the file. Exit status. */
 int perf_rows_job(const struct hx_job *job, const char *json);
 

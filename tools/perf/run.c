@@ -35,7 +35,16 @@ static const char coll_help[] =
     "  --channels N     of NCCL (default 8)\n"
     "  --buffsize SIZE  NCCL_BUFFSIZE (default 4M)\n"
     "  --pause MS       before each of --reps, unmeasured, as a job computes between two steps (default 0)\n"
-    "  --chunk SIZE     of a channel (default: as NCCL chooses for the operation)\n";
+    "  --chunk SIZE     of a channel (default: as NCCL chooses for the operation)\n"
+    "  --threads LIST   with each of these numbers of codec threads (NIBBLE_HOST_THREADS) in turns, --reps "
+    "times: how much\n"
+    "                   faster than the first; processor time of an operation on a node, of the engine's "
+    "thread and of\n"
+    "                   codec threads; and how much faster the busiest thread of a node allows, where there "
+    "are\n"
+    "                   processors for all. --json: op type nodes bytes threads time_us min_us max_us faster "
+    "engine_us\n"
+    "                   codec_us allows\n";
 static const char coll_notes[] =
     "\nSizes are of the whole vector, times those of one operation out of a "
     "series, bandwidths in GB/s (10^9) as\n"
@@ -83,9 +92,10 @@ bool perf_run_parse(int argc, char **argv, const char *part, struct perf_run *ru
                                           {"pause", required_argument, NULL, 'P'},
                                           {"netns", required_argument, NULL, 'S'},
                                           {"chunk", required_argument, NULL, 'k'},
+                                          {"threads", required_argument, NULL, 'T'},
                                           {"help", no_argument, NULL, 'h'},
                                           {NULL, 0, NULL, 0}};
-    const int room = (int)(sizeof(run->env) / sizeof(run->env[0])) - 5;
+    const int room = (int)(sizeof(run->env) / sizeof(run->env[0])) - 6;
     const bool coll = strcmp(part, "coll") == 0;
     size_t v;
     int c;
@@ -126,6 +136,7 @@ bool perf_run_parse(int argc, char **argv, const char *part, struct perf_run *ru
         case 'm': run->repetitions = atoi(optarg); break;
         case 'P': run->pause_s = 1e-3 * atof(optarg); break;
         case 'S': run->netns = optarg; break;
+        case 'T': run->threads = optarg; break;
         case 'o': run->ops = optarg; break;
         case 't': run->types = optarg; break;
         case 'p': run->plugin = optarg; break;
@@ -194,6 +205,7 @@ struct perf_row perf_row_make(const struct perf_run *run, const char *op, const 
                            .repetitions = run->repetitions,
                            .bytes = bytes,
                            .chunk = run->chunk,
+                           .quiet = run->quiet,
                            .wire_ratio = NAN,
                            .nmse = NAN};
 
@@ -209,6 +221,8 @@ void perf_row_measured(struct perf_row *row, struct hx_node *node, const double 
         double seconds[PERF_MOST_REPETITIONS];
         struct perf_usage used;
     } mine = {.used = {.cpu_s = after->cpu_s - before->cpu_s,
+                       .engine_s = after->engine_s - before->engine_s,
+                       .codec_s = after->codec_s - before->codec_s,
                        .busy_s = after->busy_s - before->busy_s,
                        .total_s = after->total_s - before->total_s,
                        .sent = after->sent - before->sent,
@@ -223,6 +237,8 @@ void perf_row_measured(struct perf_row *row, struct hx_node *node, const double 
         for (size_t i = 0; i < n; i++)
             slowest[i] = all[r].seconds[i] > slowest[i] ? all[r].seconds[i] : slowest[i];
         cpu += all[r].used.cpu_s;
+        row->engine_us += 1e6 * all[r].used.engine_s / (operations * node->nnodes);
+        row->codec_us += 1e6 * all[r].used.codec_s / (operations * node->nnodes);
         link = all[r].used.sent > link ? all[r].used.sent : link;
         link = all[r].used.received > link ? all[r].used.received : link;
     }
@@ -298,13 +314,24 @@ void perf_row_add(struct hx_node *node, const struct perf_row *row)
 
     if (node->rank != 0)
         return;
-    perf_row_print(row);
+    if (!row->quiet)
+        perf_row_print(row);
     fflush(stdout);
     memcpy(&n, scratch, sizeof(n));
     if (n < MOST_ROWS)
         memcpy(scratch + sizeof(n) + n * sizeof(*row), row, sizeof(*row));
     n++;
     memcpy(scratch, &n, sizeof(n));
+}
+
+uint64_t perf_rows_of(const struct hx_report *report, struct perf_row *row, uint64_t number)
+{
+    uint64_t n;
+
+    memcpy(&n, report->node[0].scratch, sizeof(n));
+    if (row && number < n && number < MOST_ROWS)
+        memcpy(row, report->node[0].scratch + sizeof(n) + number * sizeof(*row), sizeof(*row));
+    return n < MOST_ROWS ? n : MOST_ROWS;
 }
 
 int perf_rows_job(const struct hx_job *job, const char *path)

@@ -85,6 +85,11 @@ within "$(number "$tmp/raw" reduce_scatter nmse)" 0 1e-12 "error of a raw reduce
 "$perf" p2p -b 1 -e 1M -f 1024 -n 3 -w 1 --bidirectional --json "$tmp/p2p" || fail "p2p"
 need "$tmp/p2p" 3 op type nodes bytes time_us algbw busbw nmse
 
+"$perf" coll --threads 0,2 --ops reduce_scatter -b 256K -e 256K -n 2 -w 1 --reps 2 --json "$tmp/threads" >/dev/null ||
+    fail "coll --threads"
+need "$tmp/threads" 2 op type nodes bytes threads time_us min_us max_us faster engine_us codec_us allows
+within "$(number "$tmp/threads" reduce_scatter faster)" 1 1 "the first number of threads beside itself"
+"$perf" coll --threads 0,many >/dev/null 2>&1 && fail "many threads are taken"
 "$perf" coll --nonsense >/dev/null 2>&1 && fail "an unknown option is taken"
 "$perf" coll -N 99 >/dev/null 2>&1 && fail "99 nodes are taken"
 "$perf" >/dev/null 2>&1 && fail "no part at all is taken"

@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* nibble-perf: processor time and bytes of an interface, before and after a measurement. */
+#include <dirent.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/time.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "perf.h"
@@ -10,6 +13,38 @@
 static double seconds_of(struct timeval t)
 {
     return (double)t.tv_sec + 1e-6 * (double)t.tv_usec;
+}
+
+/* Of a thread by its number: the clock that the system has for each. */
+static double thread_seconds(long tid)
+{
+    const clockid_t clock = (clockid_t)((~(unsigned long)tid << 3) | 6u);
+    struct timespec t;
+
+    return clock_gettime(clock, &t) ? 0 : (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void threads_time(struct perf_usage *usage)
+{
+    DIR *dir = opendir("/proc/self/task");
+    struct dirent *entry;
+
+    while (dir && (entry = readdir(dir)) != NULL) {
+        char path[300], name[32] = "";
+        FILE *f;
+        snprintf(path, sizeof(path), "/proc/self/task/%s/comm", entry->d_name);
+        f = entry->d_name[0] == '.' ? NULL : fopen(path, "re");
+        if (f && fgets(name, sizeof(name), f)) {
+            if (strcmp(name, "nibble-engine\n") == 0)
+                usage->engine_s += thread_seconds(atol(entry->d_name));
+            else if (strcmp(name, "nibble-codec\n") == 0)
+                usage->codec_s += thread_seconds(atol(entry->d_name));
+        }
+        if (f)
+            fclose(f);
+    }
+    if (dir)
+        closedir(dir);
 }
 
 /* First line of /proc/stat: user nice system idle iowait irq softirq steal, in ticks. */
@@ -58,6 +93,7 @@ void perf_usage_now(const char *interface, struct perf_usage *usage)
     memset(usage, 0, sizeof(*usage));
     if (getrusage(RUSAGE_SELF, &r) == 0)
         usage->cpu_s = seconds_of(r.ru_utime) + seconds_of(r.ru_stime);
+    threads_time(usage);
     machine_time(usage);
     if (interface)
         interface_bytes(interface, usage);
