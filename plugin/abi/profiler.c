@@ -16,6 +16,7 @@
 #include "device/launch_observer.h"
 #include "nibble/nccl_profiler.h"
 #include "policy/events.h"
+#include "policy/stack.h"
 
 /* ---- Launches: for the codec kernel that runs beside NCCL's -------------------------------------------- */
 
@@ -56,11 +57,14 @@ ncclResult_t nb_api_prof_init(void **context, int *mask, const char *name, uint6
 
 static void *start_call(void *context, const struct nb_prof_coll_api *c)
 {
-    const struct nb_events_call call = {.func = c->func,
-                                        .type = c->datatype,
-                                        .count = c->count,
-                                        .stream = c->stream,
-                                        .captured = c->graphCaptured};
+    struct nb_events_call call = {.func = c->func,
+                                  .type = c->datatype,
+                                  .count = c->count,
+                                  .stream = c->stream,
+                                  .captured = c->graphCaptured};
+
+    if (nb_events_asks_caller(context, &call)) /* NCCL tells on the thread that calls it */
+        call.caller = nb_stack_caller();
     return nb_events_call(context, &call);
 }
 

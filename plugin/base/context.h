@@ -17,6 +17,7 @@
  *                         driver
  *   policy/events.c       the kernel that this thread launched last (thread-local): NCCL's stopEvent names no
  *                         communicator
+ *   policy/stack.c        which functions lie at the return addresses of callers of NCCL; a process has one loader
  *   abi/process.c         the context of the process: most of NCCL's tables pass none
  *   net/verbs_lib.c       libibverbs' functions, found by dlopen (tests put theirs there); a process has one
  *                         libibverbs

@@ -30,21 +30,43 @@ static int is_python(const struct nb_frame *f)
            begins(f->symbol, "PyObject_");
 }
 
+unsigned nb_frame_kind(const struct nb_frame *f)
+{
+    unsigned kind = 0;
+
+    if (module_begins(f, "libtorch"))
+        kind |= NB_FRAME_TORCH;
+    if (is_python(f))
+        kind |= NB_FRAME_PYTHON;
+    if (module_begins(f, "libtorch_cpu.") && begins(f->symbol, ALL_REDUCE_BUCKET))
+        kind |= NB_FRAME_BUCKET;
+    if (module_begins(f, "libtorch_cpu.") && begins(f->symbol, ENGINE))
+        kind |= NB_FRAME_ENGINE;
+    return kind;
+}
+
+int nb_caller_scan(struct nb_caller_scan *scan, unsigned kind)
+{
+    if (kind & NB_FRAME_BUCKET)
+        scan->found = scan->seen & NB_FRAME_PYTHON ? NB_CALLER_HOOK : NB_CALLER_BUCKET;
+    else if (kind & NB_FRAME_ENGINE) /* the reducer would lie further in */
+        scan->found = NB_CALLER_BACKWARD;
+    scan->seen |= kind;
+    return scan->found != NB_CALLER_UNKNOWN;
+}
+
+enum nb_caller nb_caller_scanned(const struct nb_caller_scan *scan, int whole)
+{
+    if (scan->found == NB_CALLER_UNKNOWN && whole && scan->seen & NB_FRAME_TORCH)
+        return NB_CALLER_OUTSIDE;
+    return scan->found;
+}
+
 enum nb_caller nb_caller_of(const struct nb_frame *frame, size_t n, int whole)
 {
-    int torch = 0, python = 0;
+    struct nb_caller_scan scan = {0, NB_CALLER_UNKNOWN};
 
-    for (size_t i = 0; i < n; i++) {
-        const struct nb_frame *f = &frame[i];
-
-        torch |= module_begins(f, "libtorch");
-        python |= is_python(f);
-        if (!module_begins(f, "libtorch_cpu."))
-            continue;
-        if (begins(f->symbol, ALL_REDUCE_BUCKET))
-            return python ? NB_CALLER_HOOK : NB_CALLER_BUCKET;
-        if (begins(f->symbol, ENGINE)) /* the reducer would lie further in */
-            return NB_CALLER_BACKWARD;
-    }
-    return torch && whole ? NB_CALLER_OUTSIDE : NB_CALLER_UNKNOWN;
+    for (size_t i = 0; i < n && !nb_caller_scan(&scan, nb_frame_kind(&frame[i])); i++)
+        ;
+    return nb_caller_scanned(&scan, whole);
 }

@@ -23,12 +23,10 @@
 #define LONE_PER_STEP 16u /* assumed calls a step where a communicator has one signature only */
 #define LARGE 1024u       /* elements; below are scalars, which say nothing of steps */
 #define CHANGES 3u        /* of a gathered block until it counts as weights */
-#define ROUNDS 5u         /* that a buffer must come once in */
 #define STEADY_FROM 34u   /* calls with samples: likeness before is no evidence against */
 #define STEADY_LIFE 200u  /* calls after the last likeness until it is forgiven */
-#define GRAY 0.95f        /* correlation from which on "once a step" alone proves nothing */
-#define GRAY_LIFE 16u
-#define SUM_STEPS 3u /* steps in a row that must add up */
+#define SUM_STEPS 3u      /* steps in a row that must add up */
+#define SUM_LIFE 16u      /* steps after which that is forgotten, when they do not any more */
 #define LINKED_LEAST 8u
 #define MAX_MICRO_BATCHES 64u
 #define MET 8u           /* steps after which what is known of a buffer counts more than its place */
@@ -37,10 +35,9 @@
 
 struct evidence_key { /* buffer of an all-reduce */
     uint32_t sig, chain;
-    uint64_t send, recv;
-    uint64_t round;     /* of its communicator, or weight step */
-    uint64_t call, own; /* number of the call when last seen, and operations of its signature until then */
-    uint32_t streak;    /* rounds in a row with it once, and other work between */
+    uint64_t send;
+    uint64_t round; /* of its communicator; UINT64_MAX: none yet */
+    int linked;     /* a reduce-scatter just called has its result there */
     int taken;
 };
 
@@ -54,9 +51,8 @@ struct class_comm {
     uint64_t rare_steps;
     uint64_t reductions;
     const struct class_sig *last; /* signature of the last large one */
-    /* rounds of all-reduce buffers */
+    /* rounds of all-reduces that are gradients by caller or user; a buffer that comes again begins the next one */
     uint64_t round, set, last_set;
-    uint32_t same_sets;
     uint64_t alike_rounds; /* that had the buffers of the round before */
     /* volumes since the step began: elements gathered, of them weights, reduced */
     uint64_t gathered, weights, scattered, reduced;
@@ -76,13 +72,14 @@ struct class_sig {
     uint64_t bursts;                          /* calls that followed another signature's */
     uint64_t first_reduction, last_reduction; /* of its communicator, when first and last seen */
     uint64_t linked;                          /* all-reduces of a reduce-scatter's result */
-    uint64_t last_steady, last_gray;          /* `sampled` when seen; 0: never */
+    uint64_t last_steady;                     /* `sampled` when seen; 0: never */
     uint64_t step;                            /* + 1, of its communicator, when last seen */
     uint32_t steps_in_sum;                    /* steps in a row it was in while they added up */
+    uint64_t sum_step;                        /* of its communicator, when enough had */
     int weights;                              /* gather: weight-like */
     unsigned told;                            /* changes of its verdict */
     struct nb_content content;
-    int once; /* all-reduce: its buffers come once a step */
+    int bucket; /* all-reduces that DDP's reducer calls */
     enum nb_class_kind kind;
     enum nb_class_reason reason, evidence;
     struct nb_book book;
@@ -99,7 +96,6 @@ struct nb_classify {
     uint64_t now;
     uint64_t announced;    /* calls */
     uint64_t weight_steps; /* of the process: the most of any communicator */
-    int known_by_weights;  /* some communicator's gradients are known by the weights it gathers */
     struct {
         uint64_t recv, count; /* of a rank */
         ncclDataType_t type;
@@ -116,10 +112,11 @@ const char *nb_class_reason_text(enum nb_class_reason reason)
         [NB_WHY_MOVES] = "the gathered weights follow its sums",
         [NB_WHY_SUM] = "what a step reduces adds up to the weights it gathers",
         [NB_WHY_AFTER_RS] = "it sums the result of a reduce_scatter",
-        [NB_WHY_ONCE] = "its buffers come once a step",
+        [NB_WHY_BUCKET] = "DDP sums a bucket of gradients",
         [NB_WHY_STEADY] = "its content hardly changes from call to call",
         [NB_WHY_ONE_SIGN] = "its values have one sign",
         [NB_WHY_INTEGERS] = "its values are integers",
+        [NB_WHY_HOOK] = "a communication hook of DDP sums it, and it may be anything",
         [NB_WHY_BLIND] = "its sums are in memory that this device cannot look at yet",
         [NB_WHY_USER_YES] = "NIBBLE_GRAD says so",
         [NB_WHY_USER_NO] = "NIBBLE_GRAD excludes it",
@@ -193,6 +190,11 @@ static void free_sig(struct nb_classify *c, uint32_t at)
     s->taken = 0;
 }
 
+static int is_bucket(const struct nb_class_op *op)
+{
+    return op->func == NB_FUNC_ALL_REDUCE && op->caller == NB_CALLER_BUCKET;
+}
+
 /* The signature, made when it is new; the longest unused makes room. */
 static struct class_sig *sig_of(struct nb_classify *c, const struct nb_class_op *op)
 {
@@ -202,7 +204,8 @@ static struct class_sig *sig_of(struct nb_classify *c, const struct nb_class_op 
 
     for (at = *head; at != NB_NONE; at = sig_at(c, at)->chain) {
         s = sig_at(c, at);
-        if (s->comm == op->comm && s->func == op->func && s->type == op->type && s->count == op->count) {
+        if (s->comm == op->comm && s->func == op->func && s->type == op->type && s->count == op->count &&
+            s->bucket == is_bucket(op)) {
             s->used = ++c->now;
             return s;
         }
@@ -222,6 +225,7 @@ static struct class_sig *sig_of(struct nb_classify *c, const struct nb_class_op 
                             .func = op->func,
                             .type = op->type,
                             .own = at,
+                            .bucket = is_bucket(op),
                             .taken = 1,
                             .used = ++c->now,
                             .reason = NB_WHY_COUNT};
@@ -272,11 +276,6 @@ static struct evidence_key *key_of(struct nb_classify *c, uint32_t sig, uint64_t
     return k;
 }
 
-static int by_weights(const struct class_sig *s)
-{
-    return s->evidence == NB_WHY_MOVES || s->evidence == NB_WHY_SUM || s->evidence == NB_WHY_AFTER_RS;
-}
-
 void nb_classify_forget(struct nb_classify *c, uint64_t comm)
 {
     for (uint32_t i = 0; i < c->used; i++)
@@ -286,9 +285,6 @@ void nb_classify_forget(struct nb_classify *c, uint64_t comm)
         if (m->taken && m->comm == comm)
             m->taken = 0;
     nb_fields_forget(&c->fields, comm);
-    c->known_by_weights = 0;
-    for (uint32_t i = 0; i < c->used && !c->known_by_weights; i++)
-        c->known_by_weights = sig_at(c, i)->taken && by_weights(sig_at(c, i));
 }
 
 /* The field of the operation's blocks, or NULL. */
@@ -336,14 +332,18 @@ void nb_classify_call(struct nb_classify *c, const struct nb_class_op *op)
         c->recent_rs[c->recent_at].type = op->type;
         c->recent_at = (c->recent_at + 1) % RECENT_RS;
     } else if (op->func == NB_FUNC_ALL_REDUCE && op->count >= LARGE) {
+        int linked = 0;
         for (unsigned i = 0; i < RECENT_RS; i++) {
             if (c->recent_rs[i].count != op->count || c->recent_rs[i].recv != op->send ||
                 c->recent_rs[i].type != op->type)
                 continue;
-            s->linked++;
+            linked = 1;
             c->recent_rs[i].count = 0; /* one reduce-scatter proves one all-reduce */
             break;
         }
+        s->linked += (uint64_t)linked;
+        if (s->linked)
+            key_of(c, s->own, op->send)->linked = linked;
     }
 }
 
@@ -444,54 +444,35 @@ static void count_rare_steps(const struct nb_classify *c, struct class_comm *m)
         m->rare_steps = alive > 1 ? least : most / LONE_PER_STEP;
 }
 
-static uint64_t steps_of(const struct nb_classify *c, const struct class_comm *m, const struct class_sig *s)
+static uint64_t steps_of(const struct nb_classify *c, const struct class_comm *m, const struct class_sig *s,
+                         const struct nb_class_op *op)
 {
     if (m->weight_steps >= 2)
         return m->weight_steps;
     if (c->weight_steps >= m->first_weight_step + 2)
         return c->weight_steps - m->first_weight_step;
-    /* Where buffers come once a step, so do their rounds. */
-    return s->once && m->alike_rounds > m->rare_steps ? m->alike_rounds : m->rare_steps;
+    if (s->bucket)
+        return m->round;
+    /* HSDP: no weights cross the network, but what is gathered inside the node tells passes apart. */
+    if (s->reason == NB_WHY_AFTER_RS && op->passes > m->rare_steps)
+        return op->passes - 1; /* this one is not over */
+    return s->kind == NB_CLASS_GRADIENT && m->alike_rounds > m->rare_steps ? m->alike_rounds : m->rare_steps;
 }
 
-/* An all-reduce: does its buffer come exactly once a step? Where weights are gathered, their changes tell the
- * steps. Else a round ends when a buffer comes again, rounds must consist of the same buffers, and something
- * else must have been called in between: a buffer that comes again and again alone holds activations. */
-static void watch_buffer(struct nb_classify *c, struct class_comm *m, struct class_sig *s,
-                         const struct nb_class_op *op)
+/* An all-reduce that is a gradient by its caller or its user: a buffer that comes again is in the next step. */
+static void count_round(struct nb_classify *c, struct class_comm *m, struct class_sig *s,
+                        const struct nb_class_op *op)
 {
     struct evidence_key *k = key_of(c, s->own, op->send);
-    int weights_tell = c->weight_steps >= 3;
-    int again = k->round != UINT64_MAX && k->recv == op->recv;
-    uint64_t call = op->call ? op->call : c->announced;
-    int others = again && call - k->call > s->calls - k->own;
-    uint64_t round;
 
-    if (weights_tell) {
-        round = c->weight_steps;
-        k->streak = !again || k->round == round ? 0 : k->streak + 1;
-        if (again && k->round == round)
-            s->once = 0;
-        if (k->streak >= ROUNDS)
-            s->once = 1;
-    } else {
-        if (again && k->round == m->round) {
-            m->same_sets = m->set == m->last_set ? m->same_sets + 1 : 0;
-            m->alike_rounds += m->set == m->last_set;
-            m->last_set = m->set;
-            m->set = 0;
-            m->round++;
-        }
-        round = m->round;
-        m->set ^= nb_mix(op->send, s->count);
-        k->streak = others && k->round + 1 == round ? k->streak + 1 : 0;
-        if (k->streak >= ROUNDS && m->same_sets >= ROUNDS)
-            s->once = 1;
+    if (k->round == m->round) {
+        m->alike_rounds += m->set == m->last_set;
+        m->last_set = m->set;
+        m->set = 0;
+        m->round++;
     }
-    k->round = round;
-    k->recv = op->recv;
-    k->call = call;
-    k->own = s->calls;
+    k->round = m->round;
+    m->set ^= nb_mix(op->send, s->count);
 }
 
 /* The names under which the sum's field knows the buffer of a reduce-scatter: by its place in the step, and by
@@ -529,17 +510,14 @@ static enum nb_class_reason evidence_for(struct nb_classify *c, const struct cla
             return NB_WHY_SUM;
         return s->evidence == NB_WHY_SUM ? NB_WHY_SUM : NB_WHY_YOUNG;
     }
-    if (s->linked >= LINKED_LEAST && s->linked * 10 >= s->announced * 9)
+    if (s->bucket)
+        return NB_WHY_BUCKET;
+    if (s->linked >= LINKED_LEAST && s->linked * 10 >= s->announced * 9 &&
+        key_of(c, s->own, op->send)->linked)
         return NB_WHY_AFTER_RS;
     if (s->steps_in_sum >= SUM_STEPS)
-        return NB_WHY_SUM;
-    /* Beside gradients that are known by their weights, buffers that come once a step are more likely to be
-     * activations, of tensor parallelism for example. */
-    if (c->known_by_weights)
-        return s->evidence == NB_WHY_ONCE ? NB_WHY_YOUNG : s->evidence;
-    if (s->once && (!s->last_gray || s->sampled - s->last_gray >= GRAY_LIFE))
-        return NB_WHY_ONCE;
-    return s->evidence;
+        s->sum_step = m->weight_steps;
+    return s->sum_step && m->weight_steps - s->sum_step < SUM_LIFE ? NB_WHY_SUM : NB_WHY_YOUNG;
 }
 
 /* What its content says against it, or NB_WHY_YOUNG. */
@@ -559,11 +537,12 @@ static void settle(struct nb_classify *c, const struct class_comm *m, struct cla
     enum nb_class_reason against = veto(s);
 
     s->evidence = evidence_for(c, m, s, op, key);
-    if (by_weights(s))
-        c->known_by_weights = 1;
     if (word != NB_GRAD_SILENT) {
         s->kind = word == NB_GRAD_YES ? NB_CLASS_GRADIENT : NB_CLASS_OTHER;
         s->reason = word == NB_GRAD_YES ? NB_WHY_USER_YES : NB_WHY_USER_NO;
+    } else if (s->bucket) { /* for certain, so that its content has no veto */
+        s->kind = NB_CLASS_GRADIENT;
+        s->reason = NB_WHY_BUCKET;
     } else if (s->sampled < NB_CLASSIFY_CALLS) {
         s->kind = NB_CLASS_UNKNOWN;
         s->reason = NB_WHY_YOUNG;
@@ -572,7 +551,10 @@ static void settle(struct nb_classify *c, const struct class_comm *m, struct cla
         s->reason = against;
     } else {
         s->kind = s->evidence == NB_WHY_YOUNG ? NB_CLASS_UNKNOWN : NB_CLASS_GRADIENT;
-        s->reason = s->evidence != NB_WHY_YOUNG ? s->evidence : op->blind ? NB_WHY_BLIND : NB_WHY_NO_EVIDENCE;
+        s->reason = s->evidence != NB_WHY_YOUNG    ? s->evidence
+                    : op->blind                    ? NB_WHY_BLIND
+                    : op->caller == NB_CALLER_HOOK ? NB_WHY_HOOK
+                                                   : NB_WHY_NO_EVIDENCE;
     }
 }
 
@@ -601,8 +583,6 @@ struct nb_class_decision nb_classify_reduce(struct nb_classify *c, const struct 
         s->sampled++;
         if (look.found && s->sampled >= STEADY_FROM)
             s->last_steady = s->sampled;
-        if (look.likeness >= GRAY)
-            s->last_gray = s->sampled;
     }
     if (op->count >= LARGE) {
         m->operations++;
@@ -619,14 +599,14 @@ struct nb_class_decision nb_classify_reduce(struct nb_classify *c, const struct 
             count_rare_steps(c, m);
     }
     s->step = m->weight_steps + 1;
-    if (op->func == NB_FUNC_ALL_REDUCE)
-        watch_buffer(c, m, s, op);
     settle(c, m, s, op, d.key);
+    if (op->func == NB_FUNC_ALL_REDUCE && (s->bucket || s->reason == NB_WHY_USER_YES))
+        count_round(c, m, s, op);
     d.kind = s->kind;
     d.reason = s->reason;
     d.changed = (s->kind != kind || s->reason != reason) && s->told < CHANGES_TOLD;
     s->told += (unsigned)d.changed;
-    d.step = steps_of(c, m, s);
+    d.step = steps_of(c, m, s, op);
     d.warmup = d.kind == NB_CLASS_GRADIENT && d.step < c->warmup;
     return d;
 }

@@ -2,15 +2,16 @@
 /*
  * What is a gradient: which sums may be carried at 4 bits. A sum of floats is not one by itself: parameters
  * are averaged, activations and statistics are summed too, and 4 bits would ruin them. So every signature
- * (communicator, function, type, elements of the whole vector) is raw until there is positive evidence:
+ * (communicator, function, type, elements of the whole vector; DDP's reducer's apart) is raw until there is positive evidence:
  *
  * - A reduce-scatter, when the weights that are gathered on the same communicator follow its sums
  *   (policy/causal.h): proved for the buffer at hand, not for its signature; or, where no weights of its size
  *   are gathered (ZeRO-3, which groups tensors differently), when nearly all that the communicator gathers
  *   besides are weights and a step reduces no more than that.
- * - An all-reduce, when it sums the very result of a reduce-scatter just before it (HSDP); or when its buffers
- *   come exactly once a step (DDP); or when all that is reduced in a step is all that is then gathered
- *   (ZeRO-1 and 2).
+ * - An all-reduce, when DDP's reducer calls it (policy/caller.h): then it is a bucket of gradients, whatever its content;
+ *   when it sums the very result of a reduce-scatter just before it (HSDP); or when all that is reduced in a step is all
+ *   that is then gathered (ZeRO-1 and 2). Nothing is made of the place that a buffer has in the step: activations of
+ *   tensor parallelism, parameters and statistics come once a step, too.
  * - Never, when its own content hardly changes from call to call: weights, moving averages, codebooks; when
  *   its values have one sign: squares, counts; when they are integers: histograms, counts.
  *
@@ -30,6 +31,7 @@
 
 #include "base/func.h"
 #include "nibble/nccl_types.h"
+#include "policy/caller.h"
 #include "policy/causal.h"
 #include "policy/grad_rules.h"
 
@@ -44,10 +46,11 @@ enum nb_class_reason {
     NB_WHY_MOVES,       /* the weights that are gathered follow its sums */
     NB_WHY_SUM,         /* the step's reductions add up to the weights gathered */
     NB_WHY_AFTER_RS,    /* sums the result of a reduce-scatter */
-    NB_WHY_ONCE,        /* its buffer comes once a step */
+    NB_WHY_BUCKET,      /* DDP's reducer sums it */
     NB_WHY_STEADY,      /* never: its content hardly changes */
     NB_WHY_ONE_SIGN,    /* never: hardly a value has the other sign */
     NB_WHY_INTEGERS,    /* never: its values are integers */
+    NB_WHY_HOOK,        /* a hook in Python, for DDP's reducer, sums it: it may be anything */
     NB_WHY_BLIND,       /* the device cannot show its sums, so nothing can be proved */
     NB_WHY_USER_YES,    /* NIBBLE_GRAD */
     NB_WHY_USER_NO,
@@ -74,9 +77,10 @@ struct nb_class_op {
     ncclRedOp_t op;
     uint64_t count; /* elements of the whole vector */
     uint64_t send, recv;
-    uint64_t call;   /* number of the call, counted over all communicators; 0: the last one that was told */
-    uint64_t buffer; /* which buffer it is thought to continue, from 1 on; 0: unknown */
-    int blind;       /* reduce-scatter: its sum will not be told (nb_classify_sum) */
+    uint64_t passes;       /* steps, or passes of them, that its signature came in; 0: unknown */
+    uint64_t buffer;       /* which buffer it is thought to continue, from 1 on; 0: unknown */
+    enum nb_caller caller; /* of an all-reduce */
+    int blind;             /* reduce-scatter: its sum will not be told (nb_classify_sum) */
 };
 
 /* A call of the job in call order, all communicators, single-node ones too; it must precede the functions

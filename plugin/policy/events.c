@@ -8,17 +8,19 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/context.h"
 #include "base/gpu.h"
 #include "base/log.h"
 #include "base/nccl_names.h"
 #include "policy/job.h"
+#include "policy/policy.h"
 #include "policy/queue.h"
 
 /* A user's call. Written once, then `gen`; a ring entry may be overwritten while it is read, which `gen`
  * shows. */
 struct call {
     _Atomic uint64_t gen;  /* 0: never used, or being written */
-    _Atomic uint64_t what; /* function, type, captured */
+    _Atomic uint64_t what; /* function, type, captured, caller */
     _Atomic uint64_t count;
     _Atomic uintptr_t stream;
 };
@@ -113,6 +115,7 @@ static struct call *kept(struct nb_events *ev, uint64_t index)
 
 struct known { /* a call that was looked up */
     int func, type, captured;
+    enum nb_caller caller;
     uint64_t count;
     const void *stream;
 };
@@ -138,6 +141,7 @@ static int look_up(struct nb_events *ev, const void *handle, struct known *out)
     out->func = (int)(what & 0xff);
     out->type = (int)(what >> 8 & 0xff);
     out->captured = (int)(what >> 16 & 1);
+    out->caller = (enum nb_caller)(what >> 17 & 0x7);
     return 1;
 }
 
@@ -159,6 +163,16 @@ static struct call *new_kept(struct nb_events *ev, uint64_t *index)
     }
     pthread_mutex_unlock(&ev->grow);
     return c;
+}
+
+int nb_events_asks_caller(const struct nb_events *ev, const struct nb_events_call *call)
+{
+    const int type = type_of(call->type);
+    enum nb_dtype dtype;
+
+    return ev->nnodes > 1 && func_of(call->func) == NB_FUNC_ALL_REDUCE && type >= 0 &&
+           !nb_policy_dtype((ncclDataType_t)type, &dtype) &&
+           call->count * nb_nccl_type_size((ncclDataType_t)type) >= (uint64_t)ev->ctx->params->ar_min_bytes;
 }
 
 void *nb_events_call(struct nb_events *ev, const struct nb_events_call *call)
@@ -187,7 +201,8 @@ void *nb_events_call(struct nb_events *ev, const struct nb_events_call *call)
     atomic_store_explicit(&c->gen, 0, memory_order_relaxed);
     atomic_thread_fence(memory_order_release);
     atomic_store_explicit(&c->what,
-                          (uint64_t)func | (uint64_t)type << 8 | (uint64_t)(call->captured != 0) << 16,
+                          (uint64_t)func | (uint64_t)type << 8 | (uint64_t)(call->captured != 0) << 16 |
+                              (uint64_t)call->caller << 17,
                           memory_order_relaxed);
     atomic_store_explicit(&c->count, call->count, memory_order_relaxed);
     atomic_store_explicit(&c->stream, (uintptr_t)call->stream, memory_order_relaxed);
@@ -287,7 +302,7 @@ void nb_events_launch(struct nb_events *ev, const struct nb_events_op *op)
 {
     int func = func_of(op->func), type = type_of(op->type), chain, known, reaches;
     struct nb_record r;
-    struct known call = {-1, -1, 0, 0, NULL};
+    struct known call = {-1, -1, 0, NB_CALLER_UNKNOWN, 0, NULL};
     struct nb_job_call call_of_job;
     uint32_t missing;
     int ret;
@@ -329,6 +344,7 @@ void nb_events_launch(struct nb_events *ev, const struct nb_events_op *op)
         r.flags |= call.captured ? NB_RECORD_CAPTURED : 0;
         if (agree(&call, &r, op->count)) {
             r.flags |= NB_RECORD_API;
+            r.caller = call.caller;
         } else {
             r.flags |= NB_RECORD_DOUBT;
             add(&ev->n_contradictions, (uint64_t)reaches);

@@ -15,6 +15,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "policy/caller.h"
+
 #define NB_EVENTS_RING 4096u  /* user's calls remembered until their launch */
 #define NB_EVENTS_BLOCK 1024u /* captured calls come in blocks ... */
 #define NB_EVENTS_BLOCKS 64u  /* ... of which there are so many at most */
@@ -57,6 +59,7 @@ struct nb_events_call {
     size_t count;
     const void *stream;
     int captured;
+    enum nb_caller caller; /* see nb_events_asks_caller */
 };
 
 /* An operation as it is launched. */
@@ -75,6 +78,8 @@ struct nb_events *nb_events_create(struct nb_context *ctx, const struct nb_launc
 /* The name of the communicator, where it has one. */
 void nb_events_name(struct nb_events *events, const char *name);
 void nb_events_destroy(struct nb_events *events);
+/* 1 when it matters who makes this call: an all-reduce between nodes that might be quantized. */
+int nb_events_asks_caller(const struct nb_events *events, const struct nb_events_call *call);
 /* The handle to give to NCCL; NULL when the call cannot be kept or is of no interest. */
 void *nb_events_call(struct nb_events *events, const struct nb_events_call *call);
 void nb_events_launch(struct nb_events *events, const struct nb_events_op *op);

@@ -143,6 +143,17 @@ static void take_inner(struct nb_identity *id, const struct nb_identity_call *c)
         nb_clock_end_run(id);
 }
 
+/* A bucket that comes again is in the next round. What else is called, and when, says nothing of buckets. */
+static void count_bucket(struct nb_identity *id, struct nb_sig *s, const struct nb_call *call)
+{
+    struct nb_key *k = nb_key_of(id, s->own, call->c.send);
+
+    if (k->streak && k->round == id->bucket_round)
+        id->bucket_round++;
+    k->streak++;
+    k->round = s->view.rounds = id->bucket_round;
+}
+
 /* What a reduction means for the steps follows from the order of the calls, also where communicators run
  * beside each other and a later one begins first. */
 static void count_call(struct nb_identity *id, struct nb_call *call)
@@ -153,7 +164,10 @@ static void count_call(struct nb_identity *id, struct nb_call *call)
     s = nb_sig_of(id, &call->c);
     s->calls++;
     nb_clock_reduce(id, s);
-    nb_sig_count(id, s);
+    if (s->bucket)
+        count_bucket(id, s, call);
+    else
+        nb_sig_count(id, s);
     call->view = s->view;
 }
 
@@ -415,6 +429,18 @@ static struct nb_identity_decision by_address(struct nb_identity *id, struct nb_
     return alone(id, s, at, p, geometry, NB_ID_ADDRESS);
 }
 
+/* A bucket of DDP: nobody else writes there while its reducer lives. Another reducer may get the memory later: then the
+ * data are suddenly unlike what they were, or the error has not been used for long. */
+static struct nb_identity_decision by_bucket(struct nb_identity *id, struct nb_sig *s, const struct nb_key *k,
+                                             const struct nb_shape *p, uint64_t geometry)
+{
+    const uint32_t at = nb_set_find(&id->slots, &s->set, key_id(k), 1);
+
+    if (at == NB_SLOT_NONE)
+        return refuse(NB_ID_FULL, NULL);
+    return alone(id, s, at, p, geometry, NB_ID_ADDRESS);
+}
+
 /* Several slots come into question: `at` is predicted, or none is. */
 static struct nb_identity_decision by_content(struct nb_identity *id, struct nb_sig *s, uint32_t at,
                                               const struct nb_shape *p, uint64_t geometry)
@@ -551,6 +577,14 @@ struct nb_identity_decision nb_identity_reduce(struct nb_identity *id, uint64_t 
     s = nb_sig_of(id, &call->c);
     v = &call->view;
     k = nb_key_of(id, s->own, call->c.send);
+    if (s->bucket) {
+        if (nb_set_accepts(&id->slots, &s->set, profile, &shape))
+            usable = &shape;
+        d = by_bucket(id, s, k, usable, geometry);
+        d.passes = v->rounds;
+        id->stats.decided[d.reason]++;
+        return d;
+    }
     if (call->c.func == NB_FUNC_REDUCE_SCATTER)
         expected = nb_units_expect(&id->units, s->comm, s->count, &alike);
     address = nb_key_settled(s, v, k, call->c.recv, in_place(&call->c) ? NULL : expected);
@@ -575,6 +609,7 @@ struct nb_identity_decision nb_identity_reduce(struct nb_identity *id, uint64_t 
     }
     if (s->mode != MODE_UNIT && expected)
         nb_units_reduced(&id->units, expected);
+    d.passes = v->rounds;
     id->stats.decided[d.reason]++;
     return d;
 }

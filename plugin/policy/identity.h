@@ -6,6 +6,7 @@
  *
  * The evidence, in this order:
  *
+ * - Bucket: DDP's reducer has a buffer a bucket as long as it lives: a slot a buffer, whatever else the job does.
  * - Address: every operation of a signature (communicator, function, type, count) comes from a buffer that is
  *   used exactly once a step (DDP, Megatron): a slot a buffer.
  * - Unit: FSDP sends gradients from recycled memory, but its all-gathers are recognised by content, and
@@ -80,6 +81,7 @@ struct nb_identity_call {
         count; /* elements of the whole vector: for reduce-scatter and all-gather, of all ranks together */
     uint64_t send, recv; /* addresses */
     int passes;          /* 1: reaches the network, will begin; 0: stays inside the node */
+    int bucket;          /* an all-reduce that DDP's reducer calls */
 };
 /* Returns the call's number, to be given to the functions below when its first window comes. */
 uint64_t nb_identity_call(struct nb_identity *id, const struct nb_identity_call *call);
@@ -106,6 +108,7 @@ struct nb_identity_decision {
     int empty;
     enum nb_identity_reason reason;
     float score, second; /* of the slot and of the best other one, where compared; else 0 */
+    uint64_t passes;     /* in which its signature was called so far; 0: unknown */
 };
 
 /* A reduction that passes has begun. `profile` may be NULL; `geometry` is any number that changes when

@@ -44,6 +44,7 @@ struct nb_key { /* a buffer of a signature */
     uint64_t step;   /* of its signature, when last seen */
     uint32_t streak; /* steps in a row in which it came */
     uint64_t unit;   /* + 1, of the gathers, whose gradient it held last; 0: unknown */
+    uint64_t round;  /* of buckets, when last called */
     int taken;
 };
 
@@ -52,6 +53,7 @@ struct nb_sig {
     enum nb_func func;
     ncclDataType_t type;
     uint32_t own; /* its place in the table */
+    int bucket;   /* all-reduces that DDP's reducer calls */
     uint32_t chain;
     int taken;
     uint64_t used;                    /* call that used it last */
@@ -99,7 +101,8 @@ struct nb_identity {
     uint32_t run, run_most, run_odd; /* gathers inside the node since the last reduction; usual length */
     uint32_t context;                /* length of the run before this round */
     struct nb_run_total run_total[NB_RUN_TOTALS], pass_total[NB_RUN_TOTALS];
-    uint32_t rare; /* the signature that marks a step */
+    uint32_t rare;         /* the signature that marks a step */
+    uint64_t bucket_round; /* as often as a bucket came again */
     uint64_t reductions, rare_seen, rare_gap, rare_ticks, rare_passes;
     struct {
         uint64_t comm;

@@ -37,7 +37,8 @@ struct nb_sig *nb_sig_of(struct nb_identity *id, const struct nb_identity_call *
 
     for (at = *head; at != NB_NONE; at = nb_sig_at(id, at)->chain) {
         s = nb_sig_at(id, at);
-        if (s->comm == c->comm && s->func == c->func && s->type == c->type && s->count == c->count) {
+        if (s->comm == c->comm && s->func == c->func && s->type == c->type && s->count == c->count &&
+            s->bucket == c->bucket) {
             s->used = id->announced;
             return s;
         }
@@ -56,6 +57,7 @@ struct nb_sig *nb_sig_of(struct nb_identity *id, const struct nb_identity_call *
     s->comm = c->comm;
     s->func = c->func;
     s->type = c->type;
+    s->bucket = c->bucket;
     s->count = c->count;
     s->taken = 1;
     s->used = id->announced;

@@ -216,7 +216,8 @@ struct nb_job_call nb_job_call_of(const struct nb_record *r)
                                .type = r->flags & NB_RECORD_API ? r->api_type : r->type,
                                .send = (uintptr_t)r->send,
                                .recv = (uintptr_t)r->recv,
-                               .passes = 1};
+                               .passes = 1,
+                               .caller = r->caller};
 
     call.count = r->bytes / nb_nccl_type_size(call.type);
     if (r->func != NB_FUNC_ALL_REDUCE)
@@ -237,7 +238,7 @@ uint64_t nb_job_announce(struct nb_job *job, const struct nb_job_call *call)
     return number;
 }
 
-static struct nb_class_op class_op(const struct nb_job_call *call, uint64_t number, ncclRedOp_t op)
+static struct nb_class_op class_op(const struct nb_job_call *call, ncclRedOp_t op)
 {
     return (struct nb_class_op){.comm = call->comm,
                                 .nranks = call->nranks,
@@ -247,7 +248,7 @@ static struct nb_class_op class_op(const struct nb_job_call *call, uint64_t numb
                                 .count = call->count,
                                 .send = call->send,
                                 .recv = call->recv,
-                                .call = number};
+                                .caller = call->caller};
 }
 
 static void take_in_one(struct nb_job *job, const struct nb_job_call *call)
@@ -258,7 +259,8 @@ static void take_in_one(struct nb_job *job, const struct nb_job_call *call)
                                         .count = call->count,
                                         .send = call->send,
                                         .recv = call->recv,
-                                        .passes = call->passes};
+                                        .passes = call->passes,
+                                        .bucket = call->caller == NB_CALLER_BUCKET};
     job->number[job->taken++ % NB_JOB_CALLS] = nb_identity_call(job->identity, &id);
 }
 
@@ -301,7 +303,7 @@ static void tell_calls(struct nb_job *job, uint64_t number)
         pthread_mutex_unlock(&job->ring_lock);
         for (unsigned i = 0; i < n; i++) {
             /* NCCL does not tell the reduction with the launch; of what is averaged, CollNet sees a sum. */
-            const struct nb_class_op op = class_op(&call[i], 0, ncclSum);
+            const struct nb_class_op op = class_op(&call[i], ncclSum);
             nb_classify_call(job->classify, &op);
         }
         job->told += n;
@@ -328,7 +330,7 @@ struct nb_decision nb_job_reduce(struct nb_job *job, uint64_t number, int announ
                                  const struct nb_job_call *call, ncclRedOp_t op, const struct nb_evidence *ev,
                                  uint64_t geometry)
 {
-    struct nb_class_op what = class_op(call, number, op);
+    struct nb_class_op what = class_op(call, op);
     const struct nb_profile profile = {.value = ev->profile, .known = ev->groups, .span = ev->span};
     struct nb_decision v = {.identity = {.slot = -1, .reason = NB_ID_UNPREDICTED}};
 
@@ -337,6 +339,7 @@ struct nb_decision nb_job_reduce(struct nb_job *job, uint64_t number, int announ
     if (number != UINT64_MAX)
         v.identity = nb_identity_reduce(job->identity, number, ev->groups ? &profile : NULL, geometry);
     what.buffer = (uint64_t)(v.identity.slot + 1);
+    what.passes = v.identity.passes;
     what.blind = ev->blind;
     v.gradient = nb_classify_reduce(job->classify, &what, ev->sample, ev->samples);
     pthread_mutex_unlock(&job->mind_lock);
@@ -346,7 +349,7 @@ struct nb_decision nb_job_reduce(struct nb_job *job, uint64_t number, int announ
 void nb_job_gather(struct nb_job *job, uint64_t number, int announced, const struct nb_job_call *call,
                    const struct nb_evidence *ev, int64_t unit, int changed)
 {
-    const struct nb_class_op what = class_op(call, number, ncclSum);
+    const struct nb_class_op what = class_op(call, ncclSum);
 
     pthread_mutex_lock(&job->mind_lock);
     number = number_of(job, number, announced, call);
@@ -360,7 +363,7 @@ void nb_job_gather(struct nb_job *job, uint64_t number, int announced, const str
 void nb_job_sum(struct nb_job *job, const struct nb_job_call *call, const uint64_t key[NB_CAUSAL_KEYS],
                 const uint32_t *raw, unsigned picks)
 {
-    const struct nb_class_op what = class_op(call, 0, ncclSum);
+    const struct nb_class_op what = class_op(call, ncclSum);
 
     pthread_mutex_lock(&job->mind_lock);
     nb_classify_sum(job->classify, &what, key, raw, picks);

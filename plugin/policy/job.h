@@ -15,6 +15,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "policy/caller.h"
 #include "policy/classify.h"
 #include "policy/identity.h"
 #include "policy/record.h"
@@ -48,10 +49,11 @@ struct nb_job_call {
     uint64_t comm; /* any number that tells the job's communicators apart */
     uint32_t nranks;
     enum nb_func func;
-    ncclDataType_t type; /* the user's; bytes of an all-gather of unknown type: ncclInt8 */
-    uint64_t count;      /* elements of the whole vector, of all ranks together */
-    uint64_t send, recv; /* addresses; 0: unknown */
-    int passes;          /* reaches the network */
+    ncclDataType_t type;   /* the user's; bytes of an all-gather of unknown type: ncclInt8 */
+    uint64_t count;        /* elements of the whole vector, of all ranks together */
+    uint64_t send, recv;   /* addresses; 0: unknown */
+    int passes;            /* reaches the network */
+    enum nb_caller caller; /* of an all-reduce */
 };
 /* The call that a record tells of, on a communicator of `nranks` ranks. */
 struct nb_job_call nb_job_call_of(const struct nb_record *record);

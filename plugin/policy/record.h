@@ -12,6 +12,7 @@
 
 #include "base/func.h"
 #include "nibble/nccl_types.h"
+#include "policy/caller.h"
 
 enum {
     NB_RECORD_API = 1,      /* the user's call is known and agrees with the launch */
@@ -29,12 +30,13 @@ struct nb_record {
     uint64_t bytes; /* reduce-scatter, all-gather: bytes per rank; all-reduce: of the whole operation */
     const void *send, *recv; /* the user's buffers; NULL: unknown */
     const void *stream;
-    int64_t slot;    /* identity of the buffer for error feedback; -1: unknown, no feedback */
-    uint64_t call;   /* number of its announcement (policy/job.h); 0: none, or not certain which */
-    uint64_t comm;   /* NCCL's number of the communicator that told it */
-    uint32_t nranks; /* of that communicator */
-    uint32_t source; /* the same communicator, counted by this process */
-    uint32_t node;   /* number of the own node in that communicator, from 1; 0: unknown */
+    enum nb_caller caller; /* of an all-reduce, with NB_RECORD_API */
+    int64_t slot;          /* identity of the buffer for error feedback; -1: unknown, no feedback */
+    uint64_t call;         /* number of its announcement (policy/job.h); 0: none, or not certain which */
+    uint64_t comm;         /* NCCL's number of the communicator that told it */
+    uint32_t nranks;       /* of that communicator */
+    uint32_t source;       /* the same communicator, counted by this process */
+    uint32_t node;         /* number of the own node in that communicator, from 1; 0: unknown */
     /* At most so many operations before this one, by function, may have reached the engine unrecorded. */
     uint32_t missing[NB_FUNC_COUNT];
     /* All-reduce: how the vector is dealt out. heads: bit H is set when a node may have H heads; chunk 0 and

@@ -154,13 +154,15 @@ static void gan(struct job *job)
     }
 }
 
-/* The same through buffers that both models use: gradients are copied into flat ones from the allocator. */
-static void gan_flat(struct job *job)
+/* The same through buffers that both models use: hooks of a script's own copy gradients into flat ones. */
+static void flat(struct job *job, int vouched)
 {
     struct comm *world = comm_between(job, NULL);
     struct model *generator = model_of(job, ADAMW), *discriminator = model_of(job, ADAMW);
     struct ddp g = ddp_open(job, world, generator), d = ddp_open(job, world, discriminator);
 
+    d.caller = g.caller = NB_CALLER_BACKWARD;
+    d.unproved = g.unproved = !vouched;
     for (int i = 0; i < discriminator->units; i++)
         d.bucket[i] = g.bucket[i];
     while (job_step(job)) {
@@ -169,6 +171,16 @@ static void gan_flat(struct job *job)
         ddp_backward(&g, 1);
         model_update(generator);
     }
+}
+
+static void gan_flat(struct job *job)
+{
+    flat(job, 0);
+}
+
+static void gan_flat_vouched(struct job *job)
+{
+    flat(job, 1);
 }
 
 /* find_unused_parameters: a bitmap of the parameters that were used, and some that were not. */
@@ -201,8 +213,12 @@ static void loss_scaling(struct job *job)
         const int overflows = job_now(job) == 2 || job_now(job) == 90;
         for (int i = m->units - 1; i >= 0; i--) {
             struct unit *u = &m->unit[i];
-            const struct buffer b = {
-                .type = ncclFloat16, .n = u->n, .send = d.bucket[i], .recv = d.bucket[i], .what = u->buffer};
+            const struct buffer b = {.type = ncclFloat16,
+                                     .n = u->n,
+                                     .send = d.bucket[i],
+                                     .recv = d.bucket[i],
+                                     .what = u->buffer,
+                                     .caller = d.caller};
             model_gradient(m, i, 0);
             for (int r = 0; r < NODES; r++)
                 for (size_t k = 0; k < u->n; k++)
@@ -380,6 +396,7 @@ const struct job_entry jobs_data_parallel[] = {
     {"ddp-rare-statistics", rare_statistics, {0}},
     {"ddp-gan", gan, {0}},
     {"ddp-gan-shared-buffers", gan_flat, {0}},
+    {"ddp-gan-shared-buffers-vouched", gan_flat_vouched, {.grad = "all_reduce:float32:65536"}},
     {"ddp-unused-parameters", unused_parameters, {0}},
     {"ddp-loss-scaling", loss_scaling, {0}},
     {"ddp-batch-norm", batch_norm, {0}},

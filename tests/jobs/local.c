@@ -96,8 +96,9 @@ static void teacher(struct job *job)
     }
 }
 
-/* DiLoCo: what a node's parameters have moved by is averaged as a gradient for an outer optimizer. */
-static void outer(struct job *job, int scalar)
+/* DiLoCo: what a node's parameters have moved by is averaged as a gradient for an outer optimizer. Nothing but the user
+ * can tell it from other sums of a script. */
+static void outer(struct job *job, int scalar, int vouched)
 {
     struct comm *world = comm_between(job, NULL);
     struct model *m = model_new(job, &(struct model_settings){.units = 2, .n = BUCKET});
@@ -109,8 +110,11 @@ static void outer(struct job *job, int scalar)
     while (job_step(job)) {
         for (int i = 0; i < 2; i++) {
             struct unit *u = &m->unit[i];
-            const struct buffer b = {
-                .type = ncclFloat32, .n = BUCKET, .send = at[i], .recv = at[i], .what = u->buffer};
+            const struct buffer b = {.type = ncclFloat32,
+                                     .n = BUCKET,
+                                     .send = at[i],
+                                     .recv = at[i],
+                                     .what = vouched ? u->buffer : EITHER(u->buffer)};
             train(&s[i], u, m, i, 3);
             for (int r = 0; r < NODES; r++)
                 for (size_t k = 0; k < BUCKET; k++)
@@ -130,12 +134,22 @@ static void outer(struct job *job, int scalar)
 
 static void diloco(struct job *job)
 {
-    outer(job, 0);
+    outer(job, 0, 0);
 }
 
 static void diloco_scalar(struct job *job)
 {
-    outer(job, 1);
+    outer(job, 1, 0);
+}
+
+static void diloco_vouched(struct job *job)
+{
+    outer(job, 0, 1);
+}
+
+static void diloco_scalar_vouched(struct job *job)
+{
+    outer(job, 1, 1);
 }
 
 const struct job_entry jobs_local[] = {
@@ -144,5 +158,9 @@ const struct job_entry jobs_local[] = {
     {"ddp-teacher", teacher, {0}},
     {"diloco", diloco, {0}},
     {"diloco-scalar", diloco_scalar, {.all_collnet = 1}},
+    {"diloco-vouched", diloco_vouched, {.grad = "all_reduce:float32:65536@2"}},
+    {"diloco-scalar-vouched",
+     diloco_scalar_vouched,
+     {.all_collnet = 1, .grad = "all_reduce:float32:65536@2"}},
     {0},
 };

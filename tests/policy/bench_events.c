@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What profiler events and tuner questions cost NCCL's threads: nanoseconds each, alone and with other
- * threads at the same queue. Argument: rounds (default 1000000).
+ * threads at the same queue; and what it costs to look who calls. Argument: rounds (default 1000000).
  */
 #include <pthread.h>
 #include <stdio.h>
@@ -13,7 +13,9 @@
 #include "events.h"
 #include "nibble/nccl_tuner.h"
 #include "policy/queue.h"
+#include "policy/stack.h"
 #include "policy/tuning.h"
+#include "torch_stack.h"
 
 extern const ncclProfiler_v6_t ncclProfiler_v6;
 
@@ -83,6 +85,32 @@ static void producers(struct nb_queue *queue, int n)
            n == 1 ? "" : "s", call, launch);
 }
 
+/* ---- who calls ------------------------------------------------------------------------------------------- */
+
+static void look(void *arg)
+{
+    const long n = rounds / 100;
+    uint64_t t0;
+
+    nb_stack_caller(); /* symbols are looked up once */
+    t0 = nb_now_ns();
+    for (long i = 0; i < n; i++)
+        *(volatile int *)arg = (int)nb_stack_caller();
+    printf("%.0f ns (caller %d)\n", (double)(nb_now_ns() - t0) / (double)n, *(int *)arg);
+}
+
+/* Frames of nothing in particular between the call and what decides; each is two of these programs' own. */
+static void frames(const char *what, enum torch_function outermost, unsigned between)
+{
+    enum torch_function f[8] = {outermost};
+    int caller = 0;
+
+    for (unsigned i = 0; i < between; i++)
+        f[1 + i] = TORCH_USED;
+    printf("who calls: %s, %u frames between: ", what, 2 * between);
+    torch_call(f, 1 + between, look, &caller);
+}
+
 int main(int argc, char **argv)
 {
     struct nb_context *ctx = nb_process_context();
@@ -105,6 +133,8 @@ int main(int argc, char **argv)
         nb_tuning_costs(&tuning, ncclFuncReduceScatter, 1 << 24, &table[0][0], 7, 3);
     }
     printf("tuner's answer %.0f ns\n", (double)(nb_now_ns() - t0) / (double)rounds);
+    frames("DDP's reducer", TORCH_BUCKET, 4);
+    frames("a script", TORCH_PYTHON, 7);
     nb_queue_detach(queue);
     nb_queue_put(queue);
     return 0;

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 
 #include "policy/caller.h"
+#include "policy/stack.h"
+#include "torch_stack.h"
 
 #define CPU "/usr/lib/python3/site-packages/torch/lib/libtorch_cpu.so"
 #define BINDING "/usr/lib/python3/site-packages/torch/lib/libtorch_python.so"
@@ -105,6 +107,67 @@ START_TEST(others)
 }
 END_TEST
 
+/* The same from stacks that are walked. */
+
+static enum nb_caller seen;
+
+static void look(void *arg)
+{
+    (void)arg;
+    seen = nb_stack_caller();
+}
+
+static enum nb_caller walk(const enum torch_function *function, unsigned n)
+{
+    seen = NB_CALLER_UNKNOWN;
+    torch_call(function, n, look, NULL);
+    return seen;
+}
+
+START_TEST(walked)
+{
+    static const enum torch_function bucket_of_ddp[] = {TORCH_PYTHON, TORCH_ENGINE, TORCH_BUCKET},
+                                     hook[] = {TORCH_PYTHON, TORCH_ENGINE, TORCH_BUCKET, TORCH_PYTHON},
+                                     used[] = {TORCH_PYTHON, TORCH_ENGINE, TORCH_USED},
+                                     fsdp[] = {TORCH_PYTHON, TORCH_ENGINE, TORCH_PYTHON},
+                                     script[] = {TORCH_PYTHON, TORCH_USED};
+
+    for (int twice = 0; twice < 2; twice++) { /* addresses are known the second time */
+        ck_assert_int_eq(walk(bucket_of_ddp, 3), NB_CALLER_BUCKET);
+        ck_assert_int_eq(walk(hook, 4), NB_CALLER_HOOK);
+        ck_assert_int_eq(walk(used, 3), NB_CALLER_BACKWARD);
+        ck_assert_int_eq(walk(fsdp, 3), NB_CALLER_BACKWARD);
+        ck_assert_int_eq(walk(script, 2), NB_CALLER_OUTSIDE);
+        ck_assert_int_eq(nb_stack_caller(), NB_CALLER_UNKNOWN);
+    }
+}
+END_TEST
+
+/* What lies farther out than is looked at. */
+static void deep(void *arg)
+{
+    unsigned *left = arg;
+
+    if (*left) {
+        (*left)--;
+        torch_call((const enum torch_function[]){TORCH_USED}, 1, deep, arg);
+    } else {
+        look(NULL);
+    }
+}
+
+START_TEST(walked_far)
+{
+    static const enum torch_function bucket_of_ddp[] = {TORCH_ENGINE, TORCH_BUCKET};
+    unsigned few = 8, many = NB_CALLER_FRAMES;
+
+    torch_call(bucket_of_ddp, 2, deep, &few);
+    ck_assert_int_eq(seen, NB_CALLER_BUCKET);
+    torch_call(bucket_of_ddp, 2, deep, &many);
+    ck_assert_int_eq(seen, NB_CALLER_UNKNOWN);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("policy/caller");
@@ -116,6 +179,8 @@ int main(void)
     tcase_add_test(c, ddp_with_a_hook);
     tcase_add_test(c, ddp_bitmap);
     tcase_add_test(c, others);
+    tcase_add_test(c, walked);
+    tcase_add_test(c, walked_far);
     suite_add_tcase(s, c);
     srunner_run_all(r, CK_NORMAL);
     failed = srunner_ntests_failed(r);

@@ -42,6 +42,7 @@ static struct nb_class_op op_of(const struct event *e)
         .count = e->call.count,
         .send = e->call.send,
         .recv = e->call.recv,
+        .caller = e->call.bucket ? NB_CALLER_BUCKET : NB_CALLER_OUTSIDE,
         .buffer = e->call.func == NB_FUNC_REDUCE_SCATTER ? e->truth + 1 : 0 /* as identity would say */
     };
 }
@@ -168,7 +169,7 @@ static struct result play(struct nb_classify *c, const struct trace *t)
 START_TEST(test_frameworks)
 {
     static const enum nb_class_reason expected[F_COUNT] = {
-        [F_DDP] = NB_WHY_ONCE,
+        [F_DDP] = NB_WHY_BUCKET,
         [F_FSDP1] = NB_WHY_MOVES,
         [F_FSDP2] = NB_WHY_MOVES,
         [F_FSDP2_KEEP] = NB_WHY_MOVES,
@@ -270,7 +271,8 @@ START_TEST(test_never)
                                       .op = ncclSum,
                                       .count = 5000000 + b,
                                       .send = 0x100 + b,
-                                      .recv = 0x100 + b};
+                                      .recv = 0x100 + b,
+                                      .caller = NB_CALLER_BUCKET};
             for (unsigned i = 0; i < SAMPLES; i++)
                 samples[i] = rnd_normal(&seed);
             nb_classify_call(c, &ddp);
@@ -303,19 +305,34 @@ START_TEST(test_never)
 }
 END_TEST
 
-/* Sums that change in every step and come from a buffer of their own once a step, as buckets of DDP do: their
- * values say that they are none. */
+/* An all-reduce of the result of a reduce-scatter, as HSDP has it: the evidence that its values may speak against. */
+static struct nb_class_decision sum_of_result(struct nb_classify *c, const struct nb_class_op *op,
+                                              const float *samples)
+{
+    struct nb_class_op scatter = *op;
+
+    scatter.comm = 77;
+    scatter.func = NB_FUNC_REDUCE_SCATTER;
+    scatter.count = op->count * op->nranks;
+    scatter.recv = op->send;
+    nb_classify_call(c, &scatter);
+    nb_classify_call(c, op);
+    return nb_classify_reduce(c, op, samples, SAMPLES);
+}
+
+/* Sums that change in every step and come from where gradients do: their values say that they are none. */
 static const struct {
     const char *what;
     ncclDataType_t type;
     int integer, one_sign;
     enum nb_class_reason reason;
 } vetoed[] = {
-    {"gradients", ncclFloat32, 0, 0, NB_WHY_ONCE},
+    {"gradients", ncclFloat32, 0, 0, NB_WHY_AFTER_RS},
     {"squares", ncclFloat32, 0, 1, NB_WHY_ONE_SIGN},
     {"counts with signs", ncclFloat32, 1, 0, NB_WHY_INTEGERS},
     {"a histogram", ncclBfloat16, 1, 1, NB_WHY_ONE_SIGN},
-    {"gradients of a large scale, in a type that has only integers there", ncclBfloat16, 2, 0, NB_WHY_ONCE},
+    {"gradients of a large scale, in a type that has only integers there", ncclBfloat16, 2, 0,
+     NB_WHY_AFTER_RS},
 };
 
 START_TEST(test_vetoed)
@@ -328,19 +345,12 @@ START_TEST(test_vetoed)
                             .op = ncclSum,
                             .count = 1000000,
                             .send = 0x1000,
-                            .recv = 0x1000},
-                       b = a;
+                            .recv = 0x1000};
     struct nb_class_decision d = {0};
     float samples[SAMPLES];
     uint64_t seed = 3;
 
-    b.count = 70000;
-    b.send = b.recv = 0x2000;
     for (unsigned step = 0; step < 100; step++) {
-        for (unsigned i = 0; i < SAMPLES; i++)
-            samples[i] = rnd_normal(&seed);
-        nb_classify_call(c, &b);
-        nb_classify_reduce(c, &b, samples, SAMPLES);
         for (unsigned i = 0; i < SAMPLES; i++) {
             float v = rnd_normal(&seed);
             v = vetoed[_i].one_sign ? fabsf(v) : v;
@@ -348,11 +358,10 @@ START_TEST(test_vetoed)
                          : vetoed[_i].integer == 1 ? roundf(v * 3.0f)
                                                    : v;
         }
-        nb_classify_call(c, &a);
-        d = nb_classify_reduce(c, &a, samples, SAMPLES);
+        d = sum_of_result(c, &a, samples);
     }
     ck_assert_msg(d.reason == vetoed[_i].reason, "%s: %s", vetoed[_i].what, nb_class_reason_text(d.reason));
-    ck_assert_int_eq(d.kind, d.reason == NB_WHY_ONCE ? NB_CLASS_GRADIENT : NB_CLASS_OTHER);
+    ck_assert_int_eq(d.kind, d.reason == NB_WHY_AFTER_RS ? NB_CLASS_GRADIENT : NB_CLASS_OTHER);
     nb_classify_destroy(c);
 }
 END_TEST
@@ -368,25 +377,19 @@ START_TEST(test_revoked)
                             .op = ncclSum,
                             .count = 1000000,
                             .send = 0x1000,
-                            .recv = 0x1000},
-                       b = a;
+                            .recv = 0x1000};
     struct nb_class_decision d = {0};
     float samples[SAMPLES], steady[SAMPLES];
     uint64_t seed = 3;
     char text[512];
 
-    b.count = 70000;
-    b.send = b.recv = 0x2000;
     for (unsigned i = 0; i < SAMPLES; i++)
         steady[i] = rnd_normal(&seed);
     for (unsigned step = 0; step < 400; step++) {
         int repeats = step == 100 || step == 101;
         for (unsigned i = 0; i < SAMPLES; i++)
             samples[i] = repeats ? steady[i] * (1.0f + 1e-3f * (float)(step % 2)) : rnd_normal(&seed);
-        nb_classify_call(c, &b);
-        nb_classify_reduce(c, &b, steady, 0); /* without samples: never decided */
-        nb_classify_call(c, &a);
-        d = nb_classify_reduce(c, &a, samples, SAMPLES);
+        d = sum_of_result(c, &a, samples);
         if (step < 49)
             ck_assert_int_eq(d.kind, NB_CLASS_UNKNOWN);
         if (step == 60 || step == 99 || step == 100 || step == 399)
@@ -404,6 +407,77 @@ START_TEST(test_revoked)
     nb_classify_forget(c, 1);
     nb_classify_call(c, &a);
     ck_assert_int_eq(nb_classify_reduce(c, &a, samples, SAMPLES).reason, NB_WHY_YOUNG);
+    nb_classify_destroy(c);
+}
+END_TEST
+
+/* One type, one size, one communicator, fixed buffers once a step: what DDP's reducer sums is a gradient, whatever it looks
+ * like, and what others sum is not, however much it does. */
+START_TEST(test_caller)
+{
+    static const enum nb_caller callers[] = {NB_CALLER_UNKNOWN, NB_CALLER_BUCKET, NB_CALLER_HOOK,
+                                             NB_CALLER_BACKWARD, NB_CALLER_OUTSIDE};
+    struct nb_classify *c = create("");
+    struct nb_class_op op = {.comm = 1,
+                             .nranks = 8,
+                             .func = NB_FUNC_ALL_REDUCE,
+                             .type = ncclFloat32,
+                             .op = ncclSum,
+                             .count = 1000000};
+    float samples[SAMPLES];
+    uint64_t seed = 3;
+    char text[512];
+
+    for (unsigned step = 0; step < 120; step++)
+        for (unsigned k = 0; k < sizeof(callers) / sizeof(callers[0]); k++) {
+            struct nb_class_decision d;
+            for (unsigned i = 0; i < SAMPLES; i++)
+                samples[i] = callers[k] == NB_CALLER_BUCKET ? (float)i : rnd_normal(&seed);
+            op.send = op.recv = 0x1000 * (k + 1);
+            op.caller = callers[k];
+            nb_classify_call(c, &op);
+            d = nb_classify_reduce(c, &op, samples, SAMPLES);
+            ck_assert_int_eq(d.kind == NB_CLASS_GRADIENT, callers[k] == NB_CALLER_BUCKET);
+            if (callers[k] == NB_CALLER_BUCKET) {
+                ck_assert_int_eq(d.reason, NB_WHY_BUCKET);
+                ck_assert_int_eq(d.warmup, step < WARMUP);
+            } else if (step > 100) {
+                ck_assert_int_eq(d.reason, callers[k] == NB_CALLER_HOOK ? NB_WHY_HOOK : NB_WHY_NO_EVIDENCE);
+                nb_classify_text(&op, &d, text, sizeof(text));
+                ck_assert_ptr_nonnull(strstr(text, "NIBBLE_GRAD=all_reduce:float32:1000000@8"));
+            }
+        }
+    nb_classify_destroy(c);
+}
+END_TEST
+
+/* The evidence is this very operation's: of the same signature, what is not the result of a reduce-scatter stays raw. */
+START_TEST(test_linked)
+{
+    struct nb_classify *c = create("");
+    struct nb_class_op op = {.comm = 1,
+                             .nranks = 8,
+                             .func = NB_FUNC_ALL_REDUCE,
+                             .type = ncclFloat32,
+                             .op = ncclSum,
+                             .count = 1000000};
+    float samples[SAMPLES];
+    uint64_t seed = 3;
+
+    for (unsigned call = 0; call < 200; call++) {
+        const int other = call % 16 == 15;
+        struct nb_class_decision d;
+        for (unsigned i = 0; i < SAMPLES; i++)
+            samples[i] = rnd_normal(&seed);
+        op.send = op.recv = 0x1000 * (1 + call % 3);
+        if (other) {
+            nb_classify_call(c, &op);
+            d = nb_classify_reduce(c, &op, samples, SAMPLES);
+        } else {
+            d = sum_of_result(c, &op, samples);
+        }
+        ck_assert_int_eq(d.kind == NB_CLASS_GRADIENT, !other && call >= 49);
+    }
     nb_classify_destroy(c);
 }
 END_TEST
@@ -600,6 +674,8 @@ int main(void)
     tcase_add_loop_test(tc, test_never, 0, (int)(sizeof(others) / sizeof(others[0])));
     tcase_add_loop_test(tc, test_vetoed, 0, (int)(sizeof(vetoed) / sizeof(vetoed[0])));
     tcase_add_test(tc, test_revoked);
+    tcase_add_test(tc, test_caller);
+    tcase_add_test(tc, test_linked);
     tcase_add_test(tc, test_override);
     tcase_add_test(tc, test_grammar);
     tcase_add_test(tc, test_comm_rules);

@@ -333,10 +333,41 @@ static struct nb_identity_decision reduce(struct nb_identity *id, const struct n
     return nb_identity_reduce(id, nb_identity_call(id, c), NULL, geometry);
 }
 
-static const struct nb_identity_call bucket0 = {7, NB_FUNC_ALL_REDUCE, ncclFloat32, 100000, 0x1000, 0x1000,
-                                                1};
-static const struct nb_identity_call bucket1 = {7, NB_FUNC_ALL_REDUCE, ncclFloat32, 200000, 0x2000, 0x2000,
-                                                1};
+static const struct nb_identity_call bucket0 = {7, NB_FUNC_ALL_REDUCE, ncclFloat32, 100000, 0x1000, 0x1000, 1,
+                                                0};
+static const struct nb_identity_call bucket1 = {7, NB_FUNC_ALL_REDUCE, ncclFloat32, 200000, 0x2000, 0x2000, 1,
+                                                0};
+
+/* Two models in turn, one of them not in every step, and nothing else that tells steps: DDP's buckets have slots of their
+ * own from the first time on, which expire when they have not come for long. */
+START_TEST(test_buckets)
+{
+    struct nb_identity *id = nb_identity_create(NULL);
+    struct nb_identity_call c = {1, NB_FUNC_ALL_REDUCE, ncclFloat32, 1 << 20, 0, 0, 1, 1};
+    int64_t slot[4] = {-1, -1, -1, -1};
+
+    for (unsigned step = 0; step < 60; step++)
+        for (unsigned b = 0; b < 4; b++) {
+            const int long_away = b == 3 && step >= 20 && step < 40;
+            struct nb_identity_decision d;
+            if (long_away || (b == 2 && step % 3))
+                continue;
+            c.send = c.recv = 0x1000 * (b + 1);
+            d = reduce(id, &c, 0);
+            ck_assert_int_eq(d.reason, NB_ID_ADDRESS);
+            ck_assert_int_ge(d.slot, 0);
+            ck_assert(slot[b] < 0 || slot[b] == d.slot);
+            for (unsigned k = 0; k < 4; k++)
+                ck_assert(k == b || slot[k] != d.slot);
+            ck_assert_int_eq(d.empty, slot[b] < 0 || (b == 3 && step == 40));
+            slot[b] = d.slot;
+        }
+    /* The same memory, by somebody else: no bucket, and not its slot. */
+    c.bucket = 0;
+    ck_assert_int_eq(reduce(id, &c, 0).slot, -1);
+    nb_identity_destroy(id);
+}
+END_TEST
 
 START_TEST(test_geometry_and_age)
 {
@@ -399,7 +430,7 @@ START_TEST(test_limits)
         ck_assert_int_lt(d.slot, 2);
         nb_identity_gather(id,
                            nb_identity_call(id, &(struct nb_identity_call){1, NB_FUNC_ALL_GATHER, ncclFloat32,
-                                                                           4096, i, i, 1}),
+                                                                           4096, i, i, 1, 0}),
                            (int64_t)i, (int)(i % 2));
     }
     nb_identity_get_stats(id, &stats);
@@ -431,6 +462,7 @@ int main(void)
     tcase_add_test(traces, test_run_ahead);
     tcase_add_test(traces, test_wrong_on_purpose);
     tcase_set_timeout(rules, 3600);
+    tcase_add_test(rules, test_buckets);
     tcase_add_test(rules, test_geometry_and_age);
     tcase_add_test(rules, test_limits);
     suite_add_tcase(suite, traces);

@@ -112,7 +112,8 @@ START_TEST(proves_less)
                                            .op = ncclSum,
                                            .count = e->call.count,
                                            .send = e->call.send,
-                                           .recv = e->call.recv};
+                                           .recv = e->call.recv,
+                                           .caller = e->call.bucket ? NB_CALLER_BUCKET : NB_CALLER_OUTSIDE};
             struct nb_class_decision d;
             float samples[256];
 

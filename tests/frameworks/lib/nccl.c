@@ -4,6 +4,7 @@
 
 #include "abi/tables.h"
 #include "harness.h"
+#include "torch_stack.h"
 
 struct hx_lib *nccl_lib(const struct fw_nccl *nccl)
 {
@@ -111,16 +112,32 @@ static int ask(struct nccl_comm *c, enum nb_func func, size_t bytes)
     return c->nodes > 1 && table[NCCL_ALGO_COLLNET_DIRECT][NCCL_PROTO_SIMPLE] < table[NCCL_ALGO_RING][0];
 }
 
-int nccl_start(struct nccl_comm *c, struct ev_op *op, enum nb_func func, size_t bytes)
+struct user_call {
+    const ncclProfiler_v6_t *prof;
+    struct nccl_comm *comm;
+    struct ev_op *op;
+};
+
+static void tell_call(void *arg)
 {
+    const struct user_call *u = arg;
+
+    ev_call(u->prof, &u->comm->events, u->op);
+}
+
+int nccl_start(struct nccl_comm *c, struct ev_op *op, enum nb_func func, size_t bytes, int bucket)
+{
+    static const enum torch_function script[] = {TORCH_PYTHON},
+                                     reducer[] = {TORCH_PYTHON, TORCH_ENGINE, TORCH_BUCKET};
     ncclProfiler_v6_t five = ncclProfiler_v6;
     const ncclProfiler_v6_t *prof = c->nccl->profiler == 5 ? &five : &ncclProfiler_v6;
+    struct user_call call = {prof, c, op};
     int collnet;
 
     five.startEvent = start_v5;
     five.stopEvent = ncclProfiler_v5.stopEvent;
     if (c->nccl->profiler >= 5)
-        ev_call(prof, &c->events, op);
+        torch_call(bucket ? reducer : script, bucket ? 3 : 1, tell_call, &call);
     collnet = ask(c, func, bytes);
     op->algo = collnet > 0 ? "COLLNET_DIRECT" : "RING";
     if (c->nccl->profiler >= 5)

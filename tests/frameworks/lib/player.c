@@ -215,7 +215,7 @@ static int begin(struct player *p, size_t index)
     struct stream *s;
     struct flight *f;
 
-    collnet = nccl_start(&p->comm[k], &ev, e->call.func, e->call.count * size);
+    collnet = nccl_start(&p->comm[k], &ev, e->call.func, e->call.count * size, e->call.bucket);
     HX_CHECK(collnet >= 0, "the tuner failed or chose channels");
     if (!collnet)
         return 0;

@@ -23,6 +23,7 @@
 #include "base/func.h"
 #include "memory.h"
 #include "nibble/nccl_types.h"
+#include "policy/caller.h"
 
 #define NODES 2
 
@@ -36,10 +37,11 @@ typedef int64_t truth;
 #define EITHER(buffer) (-(truth)(buffer)) /* a gradient, but nothing obliges the plugin to see it */
 
 struct job_settings {
-    int steps;       /* 0: 90 */
-    int ahead;       /* calls that the job is ahead of the network; 0: 8, -1: none */
-    int silent;      /* NCCL's profiler tells nothing (before 2.23, or another profiler in our place) */
-    int all_collnet; /* NCCL takes CollNet for everything, however small */
+    int steps;        /* 0: 90 */
+    int ahead;        /* calls that the job is ahead of the network; 0: 8, -1: none */
+    int silent;       /* NCCL's profiler tells nothing (before 2.23, or another profiler in our place) */
+    int all_collnet;  /* NCCL takes CollNet for everything, however small */
+    const char *grad; /* NIBBLE_GRAD: what the user vouches for */
 };
 
 /* ---- steps ----------------------------------------------------------------------------------------------- */
@@ -70,6 +72,8 @@ struct buffer {
     size_t n; /* values of the whole vector, of all ranks */
     address send, recv;
     truth what; /* of sums */
+    enum nb_caller
+        caller; /* of all-reduces, as the plugin would find it; 0: a script, outside of backward passes */
 };
 
 /* Sum of contributions a (of node 0) and b. They have n values each; integers are rounded. */

@@ -135,12 +135,14 @@ __attribute__((format(printf, 5, 6))) static void logger(ncclDebugLogLevel level
     logged->verdict->confused++;
 }
 
-/* An eighth of the defaults: tensors of a job are as much smaller than real ones. */
-static void scale(struct cluster_node *node)
+/* Sizes: an eighth of the defaults, as tensors of a job are as much smaller than real ones. */
+static void set(struct cluster_node *node, const char *grad)
 {
     const struct nb_params *usual = nb_params_defaults();
     struct nb_params *p = &node->params;
 
+    if (grad)
+        p->grad = grad;
     p->unit_bytes = usual->unit_bytes;
     p->ref_max_mb = 4; /* some hundred blocks, as the default is for real ones */
     p->rs_min_bytes = usual->rs_min_bytes / 8;
@@ -175,7 +177,7 @@ void job_play(const struct job_entry *entry, uint64_t seed, int loud, struct ver
     job->cluster.most_rounds = UINT64_MAX;
     for (int r = 0; r < NODES; r++) {
         struct watcher *w = &job->watcher[r];
-        scale(&job->cluster.node[r]);
+        set(&job->cluster.node[r], entry->settings.grad);
         *w = (struct watcher){.job = job, .node = r, .holder = calloc(SLOTS, sizeof(*w->holder))};
         if (!w->holder)
             abort();

@@ -19,7 +19,7 @@ static int bit(unsigned mask, int i)
 
 struct ddp ddp_open(struct job *job, struct comm *comm, struct model *model)
 {
-    struct ddp d = {.comm = comm, .model = model, .type = ncclFloat32};
+    struct ddp d = {.comm = comm, .model = model, .type = ncclFloat32, .caller = NB_CALLER_BUCKET};
 
     for (int i = 0; i < model->units; i++)
         d.bucket[i] = memory_take(job_memory(job), model->unit[i].n * 4);
@@ -33,8 +33,12 @@ void ddp_backward(struct ddp *d, int micro_batches)
             model_gradient(d->model, i, k > 0);
     for (int i = d->model->units - 1; i >= 0; i--) {
         struct unit *u = &d->model->unit[i];
-        const struct buffer b = {
-            .type = d->type, .n = u->n, .send = d->bucket[i], .recv = d->bucket[i], .what = u->buffer};
+        const struct buffer b = {.type = d->type,
+                                 .n = u->n,
+                                 .send = d->bucket[i],
+                                 .recv = d->bucket[i],
+                                 .what = d->unproved ? EITHER(u->buffer) : u->buffer,
+                                 .caller = d->caller};
         model_gradient(d->model, i, micro_batches > 1);
         all_reduce(d->comm, &b, u->g[0], u->g[1]);
         model_reduced(d->model, i);
@@ -124,7 +128,12 @@ static void reduce(struct fsdp *f, int i)
     if (f->replicas) {
         b.what = EXACT;
         reduce_scatter(f->comm, &b, u->g[0], u->g[1]);
-        b = (struct buffer){.type = f->grad, .n = u->n, .send = out, .recv = out, .what = u->buffer};
+        b = (struct buffer){.type = f->grad,
+                            .n = u->n,
+                            .send = out,
+                            .recv = out,
+                            .what = u->buffer,
+                            .caller = NB_CALLER_BACKWARD};
         all_reduce(f->replicas, &b, u->g[0], u->g[1]);
     } else {
         reduce_scatter(f->comm, &b, u->g[0], u->g[1]);
@@ -197,8 +206,12 @@ void zero12_reduce(struct comm *comm, struct model *m, int group, const truth *b
     for (int b = m->units; b > 0; b -= group) {
         const int a = b > group ? b - group : 0;
         const address at = memory_take(memory, model_size(m, a, b) * 2);
-        const struct buffer bucket = {
-            .type = ncclBfloat16, .n = model_size(m, a, b), .send = at, .recv = at, .what = buffers[a]};
+        const struct buffer bucket = {.type = ncclBfloat16,
+                                      .n = model_size(m, a, b),
+                                      .send = at,
+                                      .recv = at,
+                                      .what = buffers[a],
+                                      .caller = NB_CALLER_BACKWARD};
         for (int i = b - 1; i >= a; i--)
             model_gradient(m, i, 0);
         all_reduce(comm, &bucket, model_vector(m, a, b, OF_NODE_0, 0), model_vector(m, a, b, OF_NODE_1, 0));
@@ -313,6 +326,7 @@ static void one(struct tensor_parallel *t, int i, uint64_t kind)
     const uint64_t seed = kind * 1000 + (uint64_t)i;
     struct buffer b = {.type = t->type, .n = t->n};
 
+    b.caller = kind == 2 ? NB_CALLER_BACKWARD : NB_CALLER_OUTSIDE;
     if (!t->fixed)
         t->at[i] = memory_take(memory, t->n * 2);
     b.send = b.recv = t->at[i];

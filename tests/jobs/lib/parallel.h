@@ -15,6 +15,8 @@ struct ddp {
     struct comm *comm;
     struct model *model;
     ncclDataType_t type;
+    enum nb_caller caller; /* PyTorch's reducer, unless it is changed: then ... */
+    int unproved;          /* ... nothing obliges the plugin to see gradients */
     address bucket[UNITS_MOST];
 };
 struct ddp ddp_open(struct job *job, struct comm *comm, struct model *model);
