@@ -31,34 +31,47 @@ static int no_gpu(struct nb_context *ctx)
     return -1;
 }
 
-void cluster_open(struct cluster *c, int nodes)
+void cluster_begin(struct cluster *c)
 {
-    cluster_open_driven(c, nodes, NULL);
+    memset(c, 0, sizeof(*c));
+    c->most_rounds = 10000000;
+}
+
+struct cluster_node *cluster_add(struct cluster *c, const struct nb_runner *runner,
+                                 const struct nb_net_ops *net)
+{
+    struct cluster_node *n = &c->node[c->nodes];
+
+    CLUSTER_CHECK(c->nodes < CLUSTER_MOST);
+    n->params = *nb_params_defaults();
+    n->params.credits = 4;
+    n->params.unit_bytes = 8192;
+    n->params.device = 1;                                           /* host */
+    n->now = (1 + 3600 * (int64_t)c->nodes) * (int64_t)NB_NS_PER_S; /* clocks have nothing in common */
+    n->connected = -EINPROGRESS;
+    n->ctx.params = &n->params;
+    if (!runner)
+        n->ctx.clock = (struct nb_clock){virtual_ns, n};
+    n->ctx.current_gpu = no_gpu;
+    CLUSTER_CHECK(!nb_budgets_open(&n->ctx) && !nb_gpus_open(&n->ctx) && !nb_queues_open(&n->ctx));
+    CLUSTER_CHECK(!nb_jobs_open(&n->ctx) && !nb_engine_open(&n->ctx, runner));
+    CLUSTER_CHECK(!nb_net_open_with(&n->ctx, net));
+    for (int b = 0; b < NB_BUDGET_COUNT; b++)
+        n->left[b] = nb_budget_left(n->ctx.budgets, (enum nb_budget)b);
+    c->nodes++;
+    return n;
 }
 
 void cluster_open_driven(struct cluster *c, int nodes, const struct nb_runner *runner)
 {
-    memset(c, 0, sizeof(*c));
-    CLUSTER_CHECK(nodes > 0 && nodes <= CLUSTER_MOST);
-    c->nodes = nodes;
-    c->most_rounds = 10000000;
-    for (int i = 0; i < nodes; i++) {
-        struct cluster_node *n = &c->node[i];
-        n->params = *nb_params_defaults();
-        n->params.credits = 4;
-        n->params.unit_bytes = 8192;
-        n->params.device = 1;                                    /* host */
-        n->now = (1 + 3600 * (int64_t)i) * (int64_t)NB_NS_PER_S; /* clocks have nothing in common */
-        n->ctx.params = &n->params;
-        if (!runner)
-            n->ctx.clock = (struct nb_clock){virtual_ns, n};
-        n->ctx.current_gpu = no_gpu;
-        CLUSTER_CHECK(!nb_budgets_open(&n->ctx) && !nb_gpus_open(&n->ctx) && !nb_queues_open(&n->ctx));
-        CLUSTER_CHECK(!nb_jobs_open(&n->ctx) && !nb_engine_open(&n->ctx, runner));
-        CLUSTER_CHECK(!nb_net_open_with(&n->ctx, &loopback_ops));
-        for (int b = 0; b < NB_BUDGET_COUNT; b++)
-            n->left[b] = nb_budget_left(n->ctx.budgets, (enum nb_budget)b);
-    }
+    cluster_begin(c);
+    for (int i = 0; i < nodes; i++)
+        cluster_add(c, runner, &loopback_ops);
+}
+
+void cluster_open(struct cluster *c, int nodes)
+{
+    cluster_open_driven(c, nodes, NULL);
 }
 
 void cluster_close(struct cluster *c)
@@ -77,9 +90,9 @@ void cluster_close(struct cluster *c)
     CLUSTER_CHECK(loopback_open_objects() == 0);
 }
 
-/* One step of everything on a node: true when something moved. Else *until is when time alone moves something. */
-static bool step(struct cluster_node *n, int64_t *until)
+bool cluster_step(struct cluster *c, int node, int64_t *until)
 {
+    struct cluster_node *n = &c->node[node];
     bool moved = nb_engine_step(n->ctx.engine, n->now);
     struct pollfd none[1]; /* of which there is room for 0 */
     struct nb_engine_wait wait = nb_engine_wait(n->ctx.engine, n->now, none, 0);
@@ -92,8 +105,10 @@ static bool step(struct cluster_node *n, int64_t *until)
             n->connect = NULL;
         else if (nb_coll_connect_until(n->connect) < *until)
             *until = nb_coll_connect_until(n->connect);
-        moved |= on;
+        return moved | on;
     }
+    if (c->nccl)
+        moved |= c->nccl(c, node);
     return moved;
 }
 
@@ -107,7 +122,7 @@ bool cluster_turn(struct cluster *c)
         int64_t until = INT64_MAX;
         if (c->node[i].asleep)
             continue;
-        moved |= step(&c->node[i], &until);
+        moved |= cluster_step(c, i, &until);
         if (until != INT64_MAX && until - c->node[i].now < wait)
             wait = until - c->node[i].now;
     }
@@ -120,31 +135,47 @@ bool cluster_turn(struct cluster *c)
     return true;
 }
 
-void cluster_connect_as(struct cluster *c, uint64_t comm_id)
+void cluster_listen(struct cluster *c, uint64_t comm_id)
 {
-    void *handles[CLUSTER_MOST];
-    bool more = true;
-
-    for (int i = 0; i < c->nodes; i++) {
-        handles[i] = c->node[i].handle;
-        CLUSTER_CHECK(nb_coll_listen(&c->node[i].ctx, 0, comm_id, c->node[i].handle, &c->node[i].listen) ==
-                      0);
-    }
     for (int i = 0; i < c->nodes; i++) {
         struct cluster_node *n = &c->node[i];
-        n->connected = -EINPROGRESS;
-        CLUSTER_CHECK(nb_coll_connect_begin(handles, c->nodes, i, n->listen, &n->connect) == 0);
+        CLUSTER_CHECK(nb_coll_listen(&n->ctx, 0, comm_id, n->handle, &n->listen) == 0);
     }
-    while (more) {
-        CLUSTER_CHECK(cluster_turn(c));
-        more = false;
-        for (int i = 0; i < c->nodes; i++)
-            more |= c->node[i].connected == -EINPROGRESS;
-    }
+}
+
+void cluster_begin_connect(struct cluster *c, int node)
+{
+    struct cluster_node *n = &c->node[node];
+    void *handles[CLUSTER_MOST];
+
+    for (int i = 0; i < c->nodes; i++)
+        handles[i] = c->node[i].handle;
+    n->connected = -EINPROGRESS;
+    CLUSTER_CHECK(nb_coll_connect_begin(handles, c->nodes, node, n->listen, &n->connect) == 0);
+}
+
+void cluster_await_connect(struct cluster *c)
+{
+    for (int i = 0; i < c->nodes; i++)
+        while (!c->node[i].asleep && c->node[i].connect)
+            CLUSTER_CHECK(cluster_turn(c));
+}
+
+void cluster_close_listen(struct cluster *c, int node)
+{
+    CLUSTER_CHECK(nb_coll_close_listen(c->node[node].listen) == 0);
+    c->node[node].listen = NULL;
+}
+
+void cluster_connect_as(struct cluster *c, uint64_t comm_id)
+{
+    cluster_listen(c, comm_id);
+    for (int i = 0; i < c->nodes; i++)
+        cluster_begin_connect(c, i);
+    cluster_await_connect(c);
     for (int i = 0; i < c->nodes; i++) {
         CLUSTER_CHECK(c->node[i].connected == 0 && c->node[i].comm);
-        CLUSTER_CHECK(nb_coll_close_listen(c->node[i].listen) == 0);
-        c->node[i].listen = NULL;
+        cluster_close_listen(c, i);
     }
 }
 

@@ -13,35 +13,25 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/context.h"
 #include "base/log.h"
-#include "coll/coll.h"
+#include "coll/cluster.h"
 #include "coll/comm.h"
-#include "coll/engine.h"
-#include "device/device.h"
 #include "net/loopback.h"
-#include "policy/job.h"
-#include "policy/queue.h"
-#include "state/budget.h"
 
-#define MOST 8
 #define SECOND ((int64_t)NB_NS_PER_S)
 #define TURNS 2000000 /* of a run */
 
-static struct node {
-    struct nb_context ctx;
-    struct nb_params params;
-    int64_t offset; /* of its clock */
-    uint8_t handle[NB_NET_HANDLE_BYTES];
-    struct nb_coll_listen *listen;
-    struct nb_coll_connect *connect;
-    struct nb_coll_comm *comm;
+static struct cluster cluster;
+static struct cluster_node *const node = cluster.node;
+
+/* What happened to each, by the time outside of all clocks, and lines of its log. */
+static struct fate {
+    int64_t offset; /* of its clock from that time */
     int64_t began, ended, due;
-    int connected; /* result of connect; -EINPROGRESS before */
-    bool asleep, dead;
-    bool returns;                    /* from sleep */
-    char declined[512], failed[512]; /* lines of its log */
-} node[MOST];
+    bool dead;
+    bool returns; /* from sleep */
+    char declined[512], failed[512];
+} fate[CLUSTER_MOST];
 
 static int nodes, speaking;
 static unsigned turns;
@@ -64,20 +54,9 @@ __attribute__((format(printf, 5, 6))) static void logger(ncclDebugLogLevel level
     if (level != NCCL_LOG_WARN || speaking < 0)
         return;
     if (strstr(text, "is declined"))
-        memcpy(node[speaking].declined, text, sizeof(text));
+        memcpy(fate[speaking].declined, text, sizeof(text));
     else if (strstr(text, "comm 0x"))
-        memcpy(node[speaking].failed, text, sizeof(text));
-}
-
-static uint64_t virtual_ns(void *arg)
-{
-    return (uint64_t)(now_ns + ((struct node *)arg)->offset);
-}
-
-static int no_gpu(struct nb_context *ctx)
-{
-    (void)ctx;
-    return -1;
+        memcpy(fate[speaking].failed, text, sizeof(text));
 }
 
 static uint64_t draw(uint64_t below)
@@ -94,30 +73,6 @@ static bool is_late(void *arg)
     return draw(4) != 0;
 }
 
-static void make(int i, bool grid)
-{
-    struct node *n = &node[i];
-
-    memset(n, 0, sizeof(*n));
-    n->params = *nb_params_defaults();
-    n->params.credits = 4;
-    n->params.unit_bytes = 16384;
-    n->params.device = 1; /* host */
-    n->params.schedule = grid ? NB_SCHEDULE_TWO_LEVEL : NB_SCHEDULE_DIRECT;
-    n->offset = (1 + 3600 * (int64_t)i) * SECOND;
-    n->ctx.params = &n->params;
-    n->ctx.clock = (struct nb_clock){virtual_ns, n};
-    n->ctx.current_gpu = no_gpu;
-    ck_assert_int_eq(nb_budgets_open(&n->ctx), 0);
-    ck_assert_int_eq(nb_gpus_open(&n->ctx), 0);
-    ck_assert_int_eq(nb_queues_open(&n->ctx), 0);
-    ck_assert_int_eq(nb_jobs_open(&n->ctx), 0);
-    ck_assert_int_eq(nb_engine_open(&n->ctx, NULL), 0);
-    ck_assert_int_eq(nb_net_open_with(&n->ctx, &transport), 0);
-    ck_assert_int_eq(nb_coll_listen(&n->ctx, 0, 17, n->handle, &n->listen), 0);
-    n->connected = -EINPROGRESS;
-}
-
 static void begin(int n, bool grid)
 {
     transport = loopback_ops;
@@ -130,44 +85,36 @@ static void begin(int n, bool grid)
     turns = 0;
     now_ns = 0;
     speaking = -1;
-    for (int i = 0; i < n; i++)
-        make(i, grid);
+    memset(fate, 0, sizeof(fate));
+    cluster_begin(&cluster);
+    for (int i = 0; i < n; i++) {
+        struct cluster_node *added = cluster_add(&cluster, NULL, &transport);
+        fate[i].offset = added->now;
+        added->params.unit_bytes = 16384;
+        added->params.schedule = grid ? NB_SCHEDULE_TWO_LEVEL : NB_SCHEDULE_DIRECT;
+    }
+    cluster_listen(&cluster, 17);
 }
 
 static void begin_connect(int i)
 {
-    void *handles[MOST];
-
-    for (int r = 0; r < nodes; r++)
-        handles[r] = node[r].handle;
-    node[i].began = now_ns;
-    ck_assert_int_eq(nb_coll_connect_begin(handles, nodes, i, node[i].listen, &node[i].connect), 0);
+    fate[i].began = now_ns;
+    cluster_begin_connect(&cluster, i);
 }
 
 /* One step of everything on a node: true when something moved. */
 static bool step(int i)
 {
-    struct node *n = &node[i];
-    const int64_t t = now_ns + n->offset;
+    const bool connects = node[i].connect != NULL;
     bool moved;
 
     speaking = i;
-    moved = nb_engine_step(n->ctx.engine, t);
-    n->due = nb_engine_wait(n->ctx.engine, t, NULL, 0).until_ns;
-    if (n->connect) {
-        bool on;
-        n->connected = nb_coll_connect_step(n->connect, &on, &n->comm);
-        if (n->connected != -EINPROGRESS) {
-            n->connect = NULL;
-            n->ended = now_ns;
-        } else if (nb_coll_connect_until(n->connect) < n->due) {
-            n->due = nb_coll_connect_until(n->connect);
-        }
-        moved |= on;
-    }
-    if (n->due != INT64_MAX)
-        n->due -= n->offset;
+    moved = cluster_step(&cluster, i, &fate[i].due);
     speaking = -1;
+    if (connects && !node[i].connect)
+        fate[i].ended = now_ns;
+    if (fate[i].due != INT64_MAX)
+        fate[i].due -= fate[i].offset;
     return moved;
 }
 
@@ -181,15 +128,15 @@ static void turn(int64_t limit)
 
     ck_assert_uint_lt(turns++, TURNS);
     for (int i = 0; i < nodes; i++) {
-        if (node[i].asleep || node[i].dead)
+        if (node[i].asleep || fate[i].dead)
             continue;
         if (dice && moves && draw(2)) {
             skipped = true;
             continue;
         }
         moved |= step(i);
-        if (node[i].due < next)
-            next = node[i].due;
+        if (fate[i].due < next)
+            next = fate[i].due;
     }
     moves = moved;
     if (moved || skipped)
@@ -197,11 +144,13 @@ static void turn(int64_t limit)
     ck_assert_msg(next != INT64_MAX, "nothing moves, and nothing is due");
     now_ns = next > now_ns ? next : now_ns;
     now_ns++;
+    for (int i = 0; i < nodes; i++)
+        node[i].now = now_ns + fate[i].offset;
 }
 
 static bool is_living(int i)
 {
-    return !node[i].dead && (!node[i].asleep || node[i].returns);
+    return !fate[i].dead && (!node[i].asleep || fate[i].returns);
 }
 
 static bool all_ended(void)
@@ -236,7 +185,7 @@ static void close_comms(void)
 static void end(void)
 {
     for (int i = 0; i < nodes; i++) {
-        node[i].asleep = node[i].dead = false;
+        node[i].asleep = fate[i].dead = false;
         if (!node[i].connect && node[i].connected == -EINPROGRESS) /* it never came */
             ck_assert_int_eq(nb_coll_close_listen(node[i].listen), 0);
     }
@@ -251,16 +200,7 @@ static void end(void)
         if (node[i].connected == 0)
             ck_assert_int_eq(nb_coll_close_listen(node[i].listen), 0);
     close_comms();
-    for (int i = 0; i < nodes; i++) {
-        struct node *n = &node[i];
-        nb_net_close(&n->ctx);
-        nb_engine_close(&n->ctx);
-        nb_jobs_close(&n->ctx);
-        nb_queues_close(&n->ctx);
-        nb_gpus_close(&n->ctx);
-        nb_budgets_close(&n->ctx);
-    }
-    ck_assert_int_eq(loopback_open_objects(), 0);
+    cluster_close(&cluster);
     loopback_set_late(NULL, NULL);
     nb_log_set(NULL);
 }
@@ -301,14 +241,14 @@ static const char *run_name(void)
 
 static void make_fault(void)
 {
-    struct node *v = &node[run.victim];
+    struct cluster_node *v = &node[run.victim];
 
     run.done = true;
     run.when = now_ns;
     snprintf(run.phase, sizeof(run.phase), "%s", nb_coll_connect_phase(v->connect));
     switch (run.fault) {
     case KILLED:
-        v->dead = true;
+        fate[run.victim].dead = true;
         loopback_kill(&v->ctx);
         break;
     case CUT_OFF:
@@ -318,7 +258,7 @@ static void make_fault(void)
         break;
     case CUT: loopback_separate(&v->ctx, &node[run.other].ctx); break;
     case PAUSED:
-    case SLOW: v->returns = true; /* fall through */
+    case SLOW: fate[run.victim].returns = true; /* fall through */
     default: v->asleep = true;
     }
 }
@@ -344,7 +284,7 @@ static void check_split(int i)
     while (!nb_comm_failed(node[i].comm) && now_ns < limit)
         turn(limit);
     ck_assert_msg(nb_comm_failed(node[i].comm), "%s: node %d alone has a communicator", run_name(), i);
-    ck_assert_msg(names(i, node[i].failed), "%s: node %d says \"%s\"", run_name(), i, node[i].failed);
+    ck_assert_msg(names(i, fate[i].failed), "%s: node %d says \"%s\"", run_name(), i, fate[i].failed);
 }
 
 static void check_outcome(void)
@@ -353,21 +293,22 @@ static void check_outcome(void)
     int declined = 0;
 
     for (int i = 0; i < nodes; i++) {
-        const struct node *n = &node[i];
+        const struct cluster_node *n = &node[i];
+        const struct fate *f = &fate[i];
         if (!is_living(i))
             continue;
         declined += n->connected != 0;
         ck_assert_msg(n->connected == 0 || n->connected == -ECONNREFUSED, "%s: node %d: %d", run_name(), i,
                       n->connected);
-        ck_assert_msg(n->ended - n->began <= n->params.connect_timeout * SECOND + (int64_t)NB_NS_PER_MS,
-                      "%s: node %d ends after %.3f s", run_name(), i, (double)(n->ended - n->began) / 1e9);
-        ck_assert_msg(n->connected == 0 || names(i, n->declined), "%s: node %d says \"%s\"", run_name(), i,
-                      n->declined);
+        ck_assert_msg(f->ended - f->began <= n->params.connect_timeout * SECOND + (int64_t)NB_NS_PER_MS,
+                      "%s: node %d ends after %.3f s", run_name(), i, (double)(f->ended - f->began) / 1e9);
+        ck_assert_msg(n->connected == 0 || names(i, f->declined), "%s: node %d says \"%s\"", run_name(), i,
+                      f->declined);
         /* What is known at once is told at once. */
-        ck_assert_msg(run.fault != KILLED || n->ended - run.when < SECOND, "%s: node %d ends after %.3f s",
-                      run_name(), i, (double)(n->ended - run.when) / 1e9);
+        ck_assert_msg(run.fault != KILLED || f->ended - run.when < SECOND, "%s: node %d ends after %.3f s",
+                      run_name(), i, (double)(f->ended - run.when) / 1e9);
     }
-    ck_assert_msg(!harmless || declined == 0, "%s: %s", run_name(), node[0].declined);
+    ck_assert_msg(!harmless || declined == 0, "%s: %s", run_name(), fate[0].declined);
     for (int i = 0; i < nodes && declined; i++)
         if (is_living(i) && node[i].connected == 0)
             check_split(i);
@@ -392,7 +333,7 @@ static bool run_fault(void)
     run.done = run.split = false;
     begin_connects();
     while (!all_ended()) {
-        struct node *v = &node[run.victim];
+        struct cluster_node *v = &node[run.victim];
         int64_t limit = INT64_MAX;
 
         if (!run.done && v->connect && steps++ == run.at)
@@ -499,11 +440,11 @@ START_TEST(registration_refused)
         for (int i = 0; i < nodes; i++) {
             ck_assert_msg((node[i].connected != 0) == refused, "refused the %d. time: node %d: %d", at, i,
                           node[i].connected);
-            ck_assert_msg(!refused || strstr(node[i].declined, "cannot register"), "node %d says \"%s\"", i,
-                          node[i].declined);
-            ck_assert_msg(!refused || i == 1 || strstr(node[i].declined, "node 1 "), "node %d says \"%s\"", i,
-                          node[i].declined);
-            ck_assert_int_lt(node[i].ended, SECOND);
+            ck_assert_msg(!refused || strstr(fate[i].declined, "cannot register"), "node %d says \"%s\"", i,
+                          fate[i].declined);
+            ck_assert_msg(!refused || i == 1 || strstr(fate[i].declined, "node 1 "), "node %d says \"%s\"", i,
+                          fate[i].declined);
+            ck_assert_int_lt(fate[i].ended, SECOND);
         }
         runs += refused;
         end();
@@ -525,7 +466,7 @@ static void all_connected(void)
     while (!all_ended())
         turn(INT64_MAX);
     for (int i = 0; i < nodes; i++)
-        ck_assert_msg(node[i].connected == 0, "node %d: %s", i, node[i].declined);
+        ck_assert_msg(node[i].connected == 0, "node %d: %s", i, fate[i].declined);
     ck_assert_int_lt(now_ns, 20 * SECOND);
     end();
 }
@@ -563,7 +504,7 @@ START_TEST(taken_for_a_stranger)
     connect_all();
     if (_i & 2) /* it has greeted the others, so that they confirm that */
         step(1);
-    node[1].asleep = node[1].returns = true;
+    node[1].asleep = fate[1].returns = true;
     for (int i = 0; i < 5; i++)
         turn(10 * SECOND);
     dropped = loopback_drop_waiting(&node[1].ctx);

@@ -14,32 +14,18 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "base/context.h"
 #include "base/log.h"
-#include "coll/coll.h"
-#include "coll/comm.h"
-#include "coll/engine.h"
-#include "device/device.h"
+#include "coll/cluster.h"
 #include "net/tcp_if.h"
 #include "net/tcp_wire.h"
 #include "net/transport.h"
-#include "policy/job.h"
-#include "policy/queue.h"
-#include "state/budget.h"
 
 #define NODES 3
 #define FOREVER 86400 /* seconds; the test would be killed before */
 
-static struct node {
-    struct nb_context ctx;
-    struct nb_params params;
-    uint8_t handle[NB_NET_HANDLE_BYTES];
-    struct nb_coll_listen *listen;
-    struct nb_coll_connect *connect;
-    int connected;
-    char declined[512];
-} node[NODES];
-
+static struct cluster cluster;
+static struct cluster_node *const node = cluster.node;
+static char declined[NODES][512]; /* lines of their logs */
 static int speaking = -1;
 
 __attribute__((format(printf, 5, 6))) static void logger(ncclDebugLogLevel level, unsigned long flags,
@@ -53,49 +39,28 @@ __attribute__((format(printf, 5, 6))) static void logger(ncclDebugLogLevel level
     vsnprintf(text, sizeof(text), fmt, ap);
     va_end(ap);
     if (level == NCCL_LOG_WARN && speaking >= 0 && strstr(text, "is declined"))
-        memcpy(node[speaking].declined, text, sizeof(text));
-}
-
-static int no_gpu(struct nb_context *ctx)
-{
-    (void)ctx;
-    return -1;
+        memcpy(declined[speaking], text, sizeof(text));
 }
 
 static void setup(void)
 {
     setenv("NCCL_SOCKET_IFNAME", "lo", 1);
     nb_log_set(logger);
+    memset(declined, 0, sizeof(declined));
+    cluster_begin(&cluster);
     for (int i = 0; i < NODES; i++) {
-        struct node *n = &node[i];
-        memset(n, 0, sizeof(*n));
-        n->params = *nb_params_defaults();
-        n->params.device = 1; /* host */
+        struct cluster_node *n = cluster_add(&cluster, NULL, &nb_net_tcp);
+        n->ctx.clock = (struct nb_clock){0};
+        n->params.credits = nb_params_defaults()->credits;
+        n->params.unit_bytes = nb_params_defaults()->unit_bytes;
         n->params.connect_timeout = FOREVER;
-        n->ctx.params = &n->params;
-        n->ctx.current_gpu = no_gpu;
-        ck_assert_int_eq(nb_budgets_open(&n->ctx), 0);
-        ck_assert_int_eq(nb_gpus_open(&n->ctx), 0);
-        ck_assert_int_eq(nb_queues_open(&n->ctx), 0);
-        ck_assert_int_eq(nb_jobs_open(&n->ctx), 0);
-        ck_assert_int_eq(nb_engine_open(&n->ctx, NULL), 0);
-        ck_assert_int_eq(nb_net_open_with(&n->ctx, &nb_net_tcp), 0);
-        ck_assert_int_eq(nb_coll_listen(&n->ctx, 0, 17, n->handle, &n->listen), 0);
-        n->connected = -EINPROGRESS;
     }
+    cluster_listen(&cluster, 17);
 }
 
 static void teardown(void)
 {
-    for (int i = 0; i < NODES; i++) {
-        struct node *n = &node[i];
-        nb_net_close(&n->ctx);
-        nb_engine_close(&n->ctx);
-        nb_jobs_close(&n->ctx);
-        nb_queues_close(&n->ctx);
-        nb_gpus_close(&n->ctx);
-        nb_budgets_close(&n->ctx);
-    }
+    cluster_close(&cluster);
     nb_log_set(NULL);
 }
 
@@ -147,9 +112,9 @@ START_TEST(in_a_handle)
     nb_tcp_handle_put(seen, &h);
     decline_all(seen);
     for (int i = 0; i < NODES; i += 2)
-        ck_assert_msg(strstr(node[i].declined, "cannot connect to node 1 (") &&
-                          strstr(node[i].declined, "another version of the transport's protocol"),
-                      "node %d: %s", i, node[i].declined);
+        ck_assert_msg(strstr(declined[i], "cannot connect to node 1 (") &&
+                          strstr(declined[i], "another version of the transport's protocol"),
+                      "node %d: %s", i, declined[i]);
 }
 END_TEST
 
@@ -169,9 +134,9 @@ START_TEST(in_a_hello)
     ck_assert_int_eq(write(fd, b, sizeof(b)), sizeof(b));
     decline_all(node[1].handle);
     for (int i = 0; i < NODES; i++)
-        ck_assert_msg((i == 0 || strstr(node[i].declined, "node 0 (")) &&
-                          strstr(node[i].declined, "another version of the transport's protocol"),
-                      "node %d: %s", i, node[i].declined);
+        ck_assert_msg((i == 0 || strstr(declined[i], "node 0 (")) &&
+                          strstr(declined[i], "another version of the transport's protocol"),
+                      "node %d: %s", i, declined[i]);
     close(fd);
 }
 END_TEST

@@ -12,35 +12,16 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/context.h"
 #include "base/log.h"
-#include "coll/coll.h"
-#include "coll/engine.h"
+#include "coll/cluster.h"
 #include "coll/node.h"
-#include "device/device.h"
-#include "net/loopback.h"
-#include "policy/job.h"
-#include "policy/queue.h"
-#include "state/budget.h"
 
 #define NODES 2
 #define SECOND ((int64_t)NB_NS_PER_S)
-#define ROUNDS 2000000 /* of a test, all nodes together */
 
-static struct node {
-    struct nb_context ctx;
-    struct nb_params params;
-    int64_t now;
-    uint8_t handle[NB_NET_HANDLE_BYTES];
-    struct nb_coll_listen *listen;
-    struct nb_coll_connect *connect;
-    struct nb_coll_comm *comm;
-    size_t left[NB_BUDGET_COUNT]; /* before anything was taken */
-    int connected;                /* result of connect; -EINPROGRESS before */
-    bool asleep;                  /* not stepped */
-} node[NODES];
-
-static unsigned warnings, rounds;
+static struct cluster cluster;
+static struct cluster_node *const node = cluster.node;
+static unsigned warnings;
 static char last_warning[512];
 
 __attribute__((format(printf, 5, 6))) static void logger(ncclDebugLogLevel level, unsigned long flags,
@@ -57,155 +38,28 @@ __attribute__((format(printf, 5, 6))) static void logger(ncclDebugLogLevel level
     va_end(ap);
 }
 
-static uint64_t virtual_ns(void *arg)
-{
-    return (uint64_t)((struct node *)arg)->now;
-}
-
-static int no_gpu(struct nb_context *ctx)
-{
-    (void)ctx;
-    return -1;
-}
-
-static void make(int i)
-{
-    struct node *n = &node[i];
-
-    memset(n, 0, sizeof(*n));
-    n->params = *nb_params_defaults();
-    n->params.credits = i ? 7 : 4;
-    n->params.unit_bytes = 16384;
-    n->params.device = 1;                      /* host */
-    n->now = (1 + 3600 * (int64_t)i) * SECOND; /* clocks have nothing in common */
-    n->ctx.params = &n->params;
-    n->ctx.clock = (struct nb_clock){virtual_ns, n};
-    n->ctx.current_gpu = no_gpu;
-    ck_assert_int_eq(nb_budgets_open(&n->ctx), 0);
-    ck_assert_int_eq(nb_gpus_open(&n->ctx), 0);
-    ck_assert_int_eq(nb_queues_open(&n->ctx), 0);
-    ck_assert_int_eq(nb_jobs_open(&n->ctx), 0);
-    ck_assert_int_eq(nb_engine_open(&n->ctx, NULL), 0);
-    ck_assert_int_eq(nb_net_open_with(&n->ctx, &loopback_ops), 0);
-    for (int b = 0; b < NB_BUDGET_COUNT; b++)
-        n->left[b] = nb_budget_left(n->ctx.budgets, (enum nb_budget)b);
-}
-
 static void setup(void)
 {
-    warnings = rounds = 0;
+    warnings = 0;
     nb_log_set(logger);
-    for (int i = 0; i < NODES; i++)
-        make(i);
+    cluster_open(&cluster, NODES);
+    cluster.most_rounds = 2000000;
+    for (int i = 0; i < NODES; i++) {
+        node[i].params.credits = i ? 7 : 4;
+        node[i].params.unit_bytes = 16384;
+    }
 }
 
 /* All memory is back, and nothing is open. */
 static void teardown(void)
 {
-    for (int i = 0; i < NODES; i++) {
-        struct node *n = &node[i];
-        for (int b = 0; b < NB_BUDGET_COUNT; b++)
-            ck_assert_uint_eq(nb_budget_left(n->ctx.budgets, (enum nb_budget)b), n->left[b]);
-        nb_net_close(&n->ctx);
-        nb_engine_close(&n->ctx);
-        nb_jobs_close(&n->ctx);
-        nb_queues_close(&n->ctx);
-        nb_gpus_close(&n->ctx);
-        nb_budgets_close(&n->ctx);
-    }
-    ck_assert_int_eq(loopback_open_objects(), 0);
+    cluster_close(&cluster);
     nb_log_set(NULL);
 }
 
-/* ---- the simulation --------------------------------------------------------------------------------- */
-
-/* One step of everything on a node: true when something moved. Else *until is when time alone moves
- * something. */
-static bool step(struct node *n, int64_t *until)
-{
-    bool moved = nb_engine_step(n->ctx.engine, n->now);
-    struct nb_engine_wait wait = nb_engine_wait(n->ctx.engine, n->now, NULL, 0);
-
-    *until = wait.until_ns;
-    if (n->connect) {
-        bool on;
-        n->connected = nb_coll_connect_step(n->connect, &on, &n->comm);
-        if (n->connected != -EINPROGRESS)
-            n->connect = NULL;
-        else if (nb_coll_connect_until(n->connect) < *until)
-            *until = nb_coll_connect_until(n->connect);
-        moved |= on;
-    }
-    return moved;
-}
-
-/* A round of all nodes. When nothing moves, time goes on to what is due first. */
 static void turn(void)
 {
-    int64_t wait = INT64_MAX;
-    bool moved = false;
-
-    ck_assert_uint_lt(rounds++, ROUNDS);
-    for (int i = 0; i < NODES; i++) {
-        int64_t until = INT64_MAX;
-        if (node[i].asleep)
-            continue;
-        moved |= step(&node[i], &until);
-        if (until != INT64_MAX && until - node[i].now < wait)
-            wait = until - node[i].now;
-    }
-    if (moved)
-        return;
-    ck_assert_msg(wait != INT64_MAX, "nothing moves, and nothing is due");
-    for (int i = 0; i < NODES; i++)
-        node[i].now += wait + 1;
-}
-
-static void listen_all(uint64_t comm_id)
-{
-    for (int i = 0; i < NODES; i++)
-        ck_assert_int_eq(nb_coll_listen(&node[i].ctx, 0, comm_id, node[i].handle, &node[i].listen), 0);
-}
-
-static void begin_connect(int i)
-{
-    void *handles[NODES];
-
-    for (int r = 0; r < NODES; r++)
-        handles[r] = node[r].handle;
-    node[i].connected = -EINPROGRESS;
-    ck_assert_int_eq(nb_coll_connect_begin(handles, NODES, i, node[i].listen, &node[i].connect), 0);
-}
-
-static void connect_all(void)
-{
-    listen_all(17);
-    for (int i = 0; i < NODES; i++)
-        begin_connect(i);
-    while (node[0].connected == -EINPROGRESS || node[1].connected == -EINPROGRESS)
-        turn();
-    for (int i = 0; i < NODES; i++) {
-        ck_assert_int_eq(node[i].connected, 0);
-        ck_assert_ptr_nonnull(node[i].comm);
-        ck_assert_int_eq(nb_coll_close_listen(node[i].listen), 0);
-    }
-}
-
-static void close_all(void)
-{
-    bool open[NODES];
-
-    for (int i = 0; i < NODES; i++) {
-        ck_assert_int_eq(nb_coll_close_begin(node[i].comm), 0);
-        open[i] = true;
-    }
-    while (open[0] || open[1]) {
-        for (int i = 0; i < NODES; i++)
-            if (open[i] && !nb_coll_close_step(node[i].comm))
-                open[i] = false;
-        if (open[0] || open[1])
-            turn();
-    }
+    ck_assert_msg(cluster_turn(&cluster), "nothing moves, and nothing is due");
 }
 
 /* ---- operations ------------------------------------------------------------------------------------- */
@@ -293,13 +147,13 @@ static void reduce_scatter(void)
 
 START_TEST(collectives)
 {
-    connect_all();
+    cluster_connect(&cluster);
     for (int i = 0; i < 3; i++) {
         all_reduce();
         all_gather();
         reduce_scatter();
     }
-    close_all();
+    cluster_disconnect(&cluster);
     ck_assert_uint_eq(warnings, 0);
 }
 END_TEST
@@ -309,7 +163,7 @@ START_TEST(settings_and_budgets)
 {
     size_t taken[NODES];
 
-    connect_all();
+    cluster_connect(&cluster);
     for (int i = 0; i < NODES; i++)
         taken[i] = node[i].left[NB_BUDGET_STAGING] - nb_budget_left(node[i].ctx.budgets, NB_BUDGET_STAGING);
     ck_assert_uint_gt(taken[0], 0);
@@ -319,7 +173,7 @@ START_TEST(settings_and_budgets)
     for (int i = 0; i < NODES; i++)
         ck_assert_uint_lt(nb_budget_left(node[i].ctx.budgets, NB_BUDGET_REFERENCE),
                           node[i].left[NB_BUDGET_REFERENCE]);
-    close_all();
+    cluster_disconnect(&cluster);
 }
 END_TEST
 
@@ -330,9 +184,9 @@ START_TEST(shared_by_one_node_only)
 
     for (int i = 0; i < NODES; i++)
         shared[i] = nb_engine_node(node[i].ctx.engine);
-    connect_all();
-    close_all();
-    ck_assert_uint_eq(nb_node_count_comm(shared[0], -1, 18), 2); /* 1 is that of connect_all */
+    cluster_connect(&cluster);
+    cluster_disconnect(&cluster);
+    ck_assert_uint_eq(nb_node_count_comm(shared[0], -1, 18), 2); /* 1 is that of cluster_connect */
     ck_assert_uint_eq(nb_node_count_comm(shared[0], -1, 19), 3);
     ck_assert_uint_eq(nb_node_count_comm(shared[1], -1, 20), 2);
     ck_assert(!shared[0]->control.off && !shared[1]->control.off);
@@ -344,17 +198,16 @@ START_TEST(alone)
 {
     const int64_t began = node[0].now;
 
-    listen_all(17);
-    begin_connect(0);
+    cluster_listen(&cluster, 17);
+    cluster_begin_connect(&cluster, 0);
     node[1].asleep = true;
-    while (node[0].connected == -EINPROGRESS)
-        turn();
+    cluster_await_connect(&cluster);
     ck_assert_int_eq(node[0].connected, -ECONNREFUSED);
     ck_assert_ptr_null(node[0].comm);
     ck_assert_int_ge(node[0].now - began, node[0].params.connect_timeout * SECOND);
     ck_assert_int_lt(node[0].now - began, (node[0].params.connect_timeout * 2 + 1) * SECOND);
     ck_assert_uint_eq(warnings, 1);
-    ck_assert_int_eq(nb_coll_close_listen(node[1].listen), 0);
+    cluster_close_listen(&cluster, 1);
 }
 END_TEST
 
@@ -364,11 +217,10 @@ START_TEST(other_settings)
     const int64_t began = node[0].now;
 
     node[1].params.rs_min_bytes *= 2;
-    listen_all(17);
+    cluster_listen(&cluster, 17);
     for (int i = 0; i < NODES; i++)
-        begin_connect(i);
-    while (node[0].connected == -EINPROGRESS || node[1].connected == -EINPROGRESS)
-        turn();
+        cluster_begin_connect(&cluster, i);
+    cluster_await_connect(&cluster);
     for (int i = 0; i < NODES; i++)
         ck_assert_int_eq(node[i].connected, -ECONNREFUSED);
     ck_assert_int_lt(node[0].now - began, SECOND);
@@ -384,7 +236,7 @@ START_TEST(stopped)
     int64_t then;
     int done, ret = 0;
 
-    connect_all();
+    cluster_connect(&cluster);
     all_reduce();
     node[1].asleep = true;
     then = node[0].now;
@@ -399,14 +251,14 @@ START_TEST(stopped)
     ck_assert_int_lt(node[0].now - then, (node[0].params.peer_timeout + 2) * SECOND);
     ck_assert_uint_eq(warnings, 1);
     node[1].asleep = false;
-    close_all();
+    cluster_disconnect(&cluster);
 }
 END_TEST
 
 /* The blocking calls work without a runner, too. */
 START_TEST(closed_by_one_call)
 {
-    connect_all();
+    cluster_connect(&cluster);
     all_reduce();
     ck_assert_int_eq(nb_coll_close_begin(node[1].comm), 0);
     for (int i = 0; i < 1000; i++) /* node 1 has said what it has to say */
@@ -416,6 +268,7 @@ START_TEST(closed_by_one_call)
     ck_assert_int_eq(nb_coll_close(node[0].comm), 0); /* at once: an operation is unfinished */
     while (nb_coll_close_step(node[1].comm))
         turn();
+    node[0].comm = node[1].comm = NULL;
 }
 END_TEST
 

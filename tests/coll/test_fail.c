@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What the nodes of a group say when one of them fails. Eight nodes in one process and one thread, on a grid of
- * two rows, connected in memory, with a virtual clock (as test_contexts.c). Each does as NCCL does: when a call
+ * two rows, connected in memory, with a virtual clock (cluster.h). Each does as NCCL does: when a call
  * tells of an error it closes the communicator. Every node that lives has to name the culprit and to say what
  * its first witness saw.
  */
@@ -14,43 +14,30 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "base/context.h"
 #include "base/log.h"
-#include "coll/coll.h"
+#include "coll/cluster.h"
 #include "coll/comm.h"
-#include "coll/engine.h"
-#include "device/device.h"
 #include "net/loopback.h"
-#include "policy/job.h"
-#include "policy/queue.h"
-#include "state/budget.h"
 
 #define NODES 8
 #define COLUMNS 4
 #define SECOND ((int64_t)NB_NS_PER_S)
-#define ROUNDS 200000
 #define VALUES 4096u
 #define LINES 8
 
-static struct node {
-    struct nb_context ctx;
-    struct nb_params params;
-    int64_t now;
-    uint8_t handle[NB_NET_HANDLE_BYTES];
-    struct nb_coll_listen *listen;
-    struct nb_coll_connect *connect;
-    struct nb_coll_comm *comm;
+static struct cluster cluster;
+static struct cluster_node *const node = cluster.node;
+
+/* What NCCL knows of each, and its log. */
+static struct nccl {
     struct nb_coll_req *req;
-    int connected;
     int error;     /* what a call returned */
-    bool stopped;  /* nothing of it runs */
     bool held_off; /* NCCL does not call: it learns of no error */
     bool closing, closed;
     char said[LINES][900];
     int lines;
-} node[NODES];
+} nccl[NODES];
 
-static unsigned rounds;
 static float in[NODES][VALUES], out[NODES][VALUES];
 
 /* In front of the C library's: names as they are where many nodes are. */
@@ -77,128 +64,56 @@ __attribute__((format(printf, 5, 6))) static void logger(ncclDebugLogLevel level
     at = strstr(text, " n#");
     if (!at || strstr(text, "loopback: "))
         return;
-    struct node *n = &node[at[3] - '0'];
+    struct nccl *n = &nccl[at[3] - '0'];
     ck_assert_int_lt(n->lines, LINES);
     snprintf(n->said[n->lines++], sizeof(n->said[0]), "%.890s", at);
 }
 
-static uint64_t virtual_ns(void *arg)
+/* NCCL's turn on a node: true when something moved. */
+static bool nccl_turn(struct cluster *c, int i)
 {
-    return (uint64_t)((struct node *)arg)->now;
-}
-
-static int no_gpu(struct nb_context *ctx)
-{
-    (void)ctx;
-    return -1;
-}
-
-static void make(int i, int schedule)
-{
-    struct node *n = &node[i];
-
-    memset(n, 0, sizeof(*n));
-    n->params = *nb_params_defaults();
-    n->params.credits = 4;
-    n->params.unit_bytes = 16384;
-    n->params.device = 1; /* host */
-    n->params.schedule = schedule;
-    n->params.group = schedule == NB_SCHEDULE_TWO_LEVEL ? COLUMNS : 0;
-    n->now = SECOND;
-    n->ctx.params = &n->params;
-    n->ctx.clock = (struct nb_clock){virtual_ns, n};
-    n->ctx.current_gpu = no_gpu;
-    snprintf(n->ctx.label, sizeof(n->ctx.label), "n#%d", i);
-    ck_assert_int_eq(nb_budgets_open(&n->ctx), 0);
-    ck_assert_int_eq(nb_gpus_open(&n->ctx), 0);
-    ck_assert_int_eq(nb_queues_open(&n->ctx), 0);
-    ck_assert_int_eq(nb_jobs_open(&n->ctx), 0);
-    ck_assert_int_eq(nb_engine_open(&n->ctx, NULL), 0);
-    ck_assert_int_eq(nb_net_open_with(&n->ctx, &loopback_ops), 0);
-}
-
-/* One round of everything on a node: true when something moved. Else *until is when time alone moves
- * something. */
-static bool step(struct node *n, int64_t *until)
-{
-    bool moved = nb_engine_step(n->ctx.engine, n->now), on = false;
+    struct nb_coll_comm *comm = c->node[i].comm;
+    struct nccl *n = &nccl[i];
+    bool moved = false;
     int done;
 
-    *until = nb_engine_wait(n->ctx.engine, n->now, NULL, 0).until_ns;
-    if (n->connect) {
-        n->connected = nb_coll_connect_step(n->connect, &on, &n->comm);
-        if (n->connected != -EINPROGRESS)
-            n->connect = NULL;
-        else if (nb_coll_connect_until(n->connect) < *until)
-            *until = nb_coll_connect_until(n->connect);
-        return moved | on;
-    }
     if (n->req && !n->error && !n->held_off) {
         n->error = nb_coll_test(n->req, &done, NULL);
         if (done)
             n->req = NULL;
-        moved |= done || n->error;
+        moved = done || n->error;
     }
     if (n->error && !n->closing) {
-        ck_assert_int_eq(nb_coll_close_begin(n->comm), 0);
+        ck_assert_int_eq(nb_coll_close_begin(comm), 0);
         n->closing = moved = true;
     }
-    if (n->closing && !n->closed && nb_coll_close_step(n->comm) == 0)
+    if (n->closing && !n->closed && nb_coll_close_step(comm) == 0)
         n->closed = moved = true;
     return moved;
 }
 
-/* A round of all nodes; when nothing moves, time goes on to what is due first. */
+/* Where nothing is due, nothing is open where anything runs. */
 static void turn(void)
 {
-    int64_t wait = INT64_MAX;
-    bool moved = false;
-
-    ck_assert_uint_lt(rounds++, ROUNDS);
-    for (int i = 0; i < NODES; i++) {
-        int64_t until = INT64_MAX;
-        if (node[i].stopped)
-            continue;
-        moved |= step(&node[i], &until);
-        if (until != INT64_MAX && until - node[i].now < wait)
-            wait = until - node[i].now;
-    }
-    if (moved)
-        return;
-    if (wait == INT64_MAX) /* nothing is open where anything runs */
-        return;
-    for (int i = 0; i < NODES; i++)
-        node[i].now += wait + 1;
+    (void)cluster_turn(&cluster);
 }
 
 static void setup_with(int schedule)
 {
-    void *handles[NODES];
-    int open;
-
-    rounds = 0;
+    memset(nccl, 0, sizeof(nccl));
     nb_log_set(logger);
+    cluster_open(&cluster, NODES);
+    cluster.most_rounds = 200000;
+    cluster.nccl = nccl_turn;
+    for (int i = 0; i < NODES; i++) {
+        node[i].params.unit_bytes = 16384;
+        node[i].params.schedule = schedule;
+        node[i].params.group = schedule == NB_SCHEDULE_TWO_LEVEL ? COLUMNS : 0;
+        snprintf(node[i].ctx.label, sizeof(node[i].ctx.label), "n#%d", i);
+    }
+    cluster_connect(&cluster);
     for (int i = 0; i < NODES; i++)
-        make(i, schedule);
-    for (int i = 0; i < NODES; i++) {
-        handles[i] = node[i].handle;
-        ck_assert_int_eq(nb_coll_listen(&node[i].ctx, 0, 17, node[i].handle, &node[i].listen), 0);
-    }
-    for (int i = 0; i < NODES; i++) {
-        node[i].connected = -EINPROGRESS;
-        ck_assert_int_eq(nb_coll_connect_begin(handles, NODES, i, node[i].listen, &node[i].connect), 0);
-    }
-    do {
-        turn();
-        open = 0;
-        for (int i = 0; i < NODES; i++)
-            open += node[i].connect != NULL;
-    } while (open);
-    for (int i = 0; i < NODES; i++) {
-        ck_assert_int_eq(node[i].connected, 0);
-        ck_assert_int_eq(node[i].lines, 0);
-        ck_assert_int_eq(nb_coll_close_listen(node[i].listen), 0);
-    }
+        ck_assert_int_eq(nccl[i].lines, 0);
 }
 
 static void setup(void)
@@ -214,33 +129,23 @@ static void setup_direct(void)
 static void teardown(void)
 {
     for (int i = 0; i < NODES; i++) {
-        struct node *n = &node[i];
-        if (!n->closing)
-            ck_assert_int_eq(nb_coll_close_begin(n->comm), 0);
-        n->stopped = false;
-        n->closing = true;
+        if (!nccl[i].closing)
+            ck_assert_int_eq(nb_coll_close_begin(node[i].comm), 0);
+        node[i].asleep = false;
+        nccl[i].closing = true;
     }
     for (int i = 0; i < NODES; i++)
-        while (!node[i].closed)
+        while (!nccl[i].closed)
             turn();
-    for (int i = 0; i < NODES; i++) {
-        struct node *n = &node[i];
-        nb_net_close(&n->ctx);
-        nb_engine_close(&n->ctx);
-        nb_jobs_close(&n->ctx);
-        nb_queues_close(&n->ctx);
-        nb_gpus_close(&n->ctx);
-        nb_budgets_close(&n->ctx);
-    }
-    ck_assert_int_eq(loopback_open_objects(), 0);
+    cluster_close(&cluster);
     nb_log_set(NULL);
 }
 
 static void post(int i)
 {
     ck_assert_int_eq(
-        nb_coll_iallreduce(node[i].comm, in[i], out[i], VALUES, ncclFloat32, ncclSum, &node[i].req), 0);
-    ck_assert_ptr_nonnull(node[i].req);
+        nb_coll_iallreduce(node[i].comm, in[i], out[i], VALUES, ncclFloat32, ncclSum, &nccl[i].req), 0);
+    ck_assert_ptr_nonnull(nccl[i].req);
 }
 
 /* Its process is gone: it does nothing any more, and its connections end. */
@@ -248,7 +153,7 @@ static void die(int i)
 {
     struct nb_coll_comm *comm = node[i].comm;
 
-    node[i].stopped = true;
+    node[i].asleep = true;
     for (int k = 0; k < comm->nneighbors; k++)
         for (int c = 0; c < NB_CLASS_COUNT; c++) {
             loopback_cut(comm->neighbors[k]->tx[c].conn);
@@ -262,7 +167,7 @@ static void all_fail(int but, int64_t s)
     const int64_t began = node[0].now;
 
     for (int i = 0; i < NODES; i++)
-        while (i != but && !node[i].error)
+        while (i != but && !nccl[i].error)
             turn();
     ck_assert_int_le(node[0].now - began, s * SECOND);
 }
@@ -273,9 +178,9 @@ static void all_say(int but, const char *text, const char *too)
     for (int i = 0; i < NODES; i++) {
         if (i == but)
             continue;
-        ck_assert_int_eq(node[i].lines, 1);
-        ck_assert_msg(strstr(node[i].said[0], text) && strstr(node[i].said[0], too),
-                      "node %d does not say \"%s\" and \"%s\" but: %s", i, text, too, node[i].said[0]);
+        ck_assert_int_eq(nccl[i].lines, 1);
+        ck_assert_msg(strstr(nccl[i].said[0], text) && strstr(nccl[i].said[0], too),
+                      "node %d does not say \"%s\" and \"%s\" but: %s", i, text, too, nccl[i].said[0]);
     }
 }
 
@@ -308,7 +213,7 @@ START_TEST(falls_silent)
     for (int i = 0; i < NODES; i++)
         if (i != dead)
             post(i);
-    node[dead].stopped = true;
+    node[dead].asleep = true;
     all_fail(dead, node[0].params.peer_timeout + 2);
     all_say(dead, name, "(NIBBLE_PEER_TIMEOUT)");
 }
@@ -324,7 +229,7 @@ START_TEST(gives_up)
     for (int i = 0; i < NODES; i++)
         post(i);
     ck_assert_int_eq(nb_coll_close_begin(node[culprit].comm), 0);
-    node[culprit].closing = node[culprit].held_off = true;
+    nccl[culprit].closing = nccl[culprit].held_off = true;
     all_fail(culprit, 2);
     all_say(culprit, name, "has failed: the communicator was closed with unfinished operations");
 }
@@ -342,8 +247,8 @@ START_TEST(says_so_late)
     for (int i = 0; i < node[late].comm->nneighbors; i++)
         loopback_hold(node[late].comm->neighbors[i]->rx[NB_CLASS_CONTROL].conn, 1);
     ck_assert_int_eq(nb_coll_close_begin(node[culprit].comm), 0);
-    node[culprit].closing = node[culprit].held_off = true;
-    while (!node[culprit].closed)
+    nccl[culprit].closing = nccl[culprit].held_off = true;
+    while (!nccl[culprit].closed)
         turn();
     for (int i = 0; i < 20; i++)
         turn();
@@ -361,22 +266,22 @@ START_TEST(closes_unheard)
     enum { BLOCK = 8 * VALUES }; /* twice as much as a peer takes at a time */
     static float sum[NODES][BLOCK], addend[NODES * BLOCK];
     const int deaf = 5, leaving = 4;
-    const int64_t began = node[0].now;
+    const int64_t began = node[leaving].now;
 
     node[leaving].params.close_timeout = 4;
     loopback_hold(node[leaving].comm->peer[deaf].tx[NB_CLASS_CONTRIB].conn, 1);
     for (int i = 0; i < NODES; i++)
         ck_assert_int_eq(nb_coll_ireducescatter(node[i].comm, addend, sizeof(addend), sum[i], sizeof(sum[i]),
-                                                0, sizeof(addend), ncclFloat32, ncclSum, &node[i].req),
+                                                0, sizeof(addend), ncclFloat32, ncclSum, &nccl[i].req),
                          0);
-    while (node[leaving].req)
+    while (nccl[leaving].req)
         turn();
     ck_assert_int_eq(nb_coll_close_begin(node[leaving].comm), 0);
-    node[leaving].closing = true;
+    nccl[leaving].closing = true;
     for (int i = 0; i < NODES; i++)
-        while (i != leaving && !node[i].closed && !nb_comm_failed(node[i].comm)) /* closed: it has failed */
+        while (i != leaving && !nccl[i].closed && !nb_comm_failed(node[i].comm)) /* closed: it has failed */
             turn();
-    while (!node[leaving].closed)
+    while (!nccl[leaving].closed)
         turn();
     ck_assert_int_le(node[leaving].now - began, 5 * SECOND);
     all_say(-1, "node 5 (ip-", "has not taken all that it is owed");
@@ -396,21 +301,21 @@ START_TEST(leaves_and_falls_silent)
     loopback_hold(node[leaving].comm->peer[waiting].tx[NB_CLASS_CONTRIB].conn, 1);
     for (int i = 0; i < NODES; i++)
         ck_assert_int_eq(nb_coll_ireducescatter(node[i].comm, addend, sizeof(addend), sum[i], sizeof(sum[i]),
-                                                0, sizeof(addend), ncclFloat32, ncclSum, &node[i].req),
+                                                0, sizeof(addend), ncclFloat32, ncclSum, &nccl[i].req),
                          0);
-    while (node[leaving].req)
+    while (nccl[leaving].req)
         turn();
     ck_assert_int_eq(nb_coll_close_begin(node[leaving].comm), 0);
-    node[leaving].closing = true;
+    nccl[leaving].closing = true;
     while (!node[waiting].comm->peer[leaving].life.bye)
         turn();
-    node[leaving].stopped = true;
+    node[leaving].asleep = true;
     began = node[waiting].now;
-    while (!node[waiting].error)
+    while (!nccl[waiting].error)
         turn();
     ck_assert_int_le(node[waiting].now - began, (node[waiting].params.peer_timeout + 2) * SECOND);
-    ck_assert_msg(strstr(node[waiting].said[0], "no sign of life from node 4 (ip-"), "%s",
-                  node[waiting].said[0]);
+    ck_assert_msg(strstr(nccl[waiting].said[0], "no sign of life from node 4 (ip-"), "%s",
+                  nccl[waiting].said[0]);
 }
 END_TEST
 
@@ -421,12 +326,12 @@ START_TEST(connection_breaks)
         post(i);
     loopback_cut(node[4].comm->peer[5].tx[NB_CLASS_CONTRIB].conn);
     for (int i = 0; i < NODES; i++)
-        while (!node[i].error)
+        while (!nccl[i].error)
             turn();
     for (int i = 0; i < NODES; i++) {
-        ck_assert_int_eq(node[i].lines, 1);
-        ck_assert_msg(strstr(node[i].said[0], "lost node 4") || strstr(node[i].said[0], "lost node 5"),
-                      "node %d says: %s", i, node[i].said[0]);
+        ck_assert_int_eq(nccl[i].lines, 1);
+        ck_assert_msg(strstr(nccl[i].said[0], "lost node 4") || strstr(nccl[i].said[0], "lost node 5"),
+                      "node %d says: %s", i, nccl[i].said[0]);
     }
 }
 END_TEST
@@ -438,7 +343,7 @@ START_TEST(sleeps_until_closed)
     const int64_t least = SECOND / 100;
 
     for (int i = 1; i < NODES; i++) {
-        node[i].held_off = true;
+        nccl[i].held_off = true;
         post(i);
         for (int c = 0; c < NB_CLASS_CONTROL; c++)
             node[i].comm->fair[c] = (struct nb_fair){.bounded = 1, .until_ns = node[i].now};
@@ -449,7 +354,7 @@ START_TEST(sleeps_until_closed)
             turn();
     for (int i = 1; i < NODES; i++) {
         int64_t until;
-        while (step(&node[i], &until))
+        while (cluster_step(&cluster, i, &until))
             ;
         ck_assert_int_ge(until - node[i].now, least);
     }

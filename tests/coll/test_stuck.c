@@ -14,29 +14,16 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "base/context.h"
 #include "base/log.h"
-#include "coll/coll.h"
-#include "coll/engine.h"
-#include "device/device.h"
+#include "coll/cluster.h"
 #include "net/loopback.h"
-#include "policy/job.h"
-#include "policy/queue.h"
-#include "state/budget.h"
 
 #define NODES 2
 #define SECOND ((int64_t)NB_NS_PER_S)
 #define VALUES 4096u
 
-static struct node {
-    struct nb_context ctx;
-    struct nb_params params;
-    uint8_t handle[NB_NET_HANDLE_BYTES];
-    struct nb_coll_listen *listen;
-    struct nb_coll_connect *connect;
-    struct nb_coll_comm *comm;
-    int connected;
-} node[NODES];
+static struct cluster cluster;
+static struct cluster_node *const node = cluster.node;
 
 static _Atomic int64_t now;
 static atomic_bool hang, hangs; /* sends shall not return; one does not */
@@ -84,13 +71,7 @@ static uint64_t virtual_ns(void *arg)
     return (uint64_t)atomic_load(&now);
 }
 
-static int no_gpu(struct nb_context *ctx)
-{
-    (void)ctx;
-    return -1;
-}
-
-/* Node 0 has the runner. */
+/* Node 0 has the runner, and sends that may hang. */
 static void open_all(const struct nb_runner *runner)
 {
     atomic_store(&now, SECOND);
@@ -101,21 +82,12 @@ static void open_all(const struct nb_runner *runner)
     ops = loopback_ops;
     ops.init = hanging_init;
     ops.isend = hanging_isend;
+    cluster_begin(&cluster);
+    cluster_add(&cluster, runner, &ops);
+    cluster_add(&cluster, NULL, &loopback_ops);
     for (int i = 0; i < NODES; i++) {
-        struct node *n = &node[i];
-        memset(n, 0, sizeof(*n));
-        n->params = *nb_params_defaults();
-        n->params.credits = 4;
-        n->params.device = 1; /* host */
-        n->ctx.params = &n->params;
-        n->ctx.clock = (struct nb_clock){virtual_ns, NULL};
-        n->ctx.current_gpu = no_gpu;
-        ck_assert_int_eq(nb_budgets_open(&n->ctx), 0);
-        ck_assert_int_eq(nb_gpus_open(&n->ctx), 0);
-        ck_assert_int_eq(nb_queues_open(&n->ctx), 0);
-        ck_assert_int_eq(nb_jobs_open(&n->ctx), 0);
-        ck_assert_int_eq(nb_engine_open(&n->ctx, i ? NULL : runner), 0);
-        ck_assert_int_eq(nb_net_open_with(&n->ctx, i ? &loopback_ops : &ops), 0);
+        node[i].params.unit_bytes = nb_params_defaults()->unit_bytes;
+        node[i].ctx.clock = (struct nb_clock){virtual_ns, NULL};
     }
 }
 
@@ -124,15 +96,14 @@ static void step_one(void)
     nb_engine_step(node[1].ctx.engine, atomic_load(&now));
 }
 
+/* Without a step of the engines: not a round of the cluster, and time stands still. */
 static void connect_all(void)
 {
-    void *handles[NODES] = {node[0].handle, node[1].handle};
     bool moved;
 
+    cluster_listen(&cluster, 17);
     for (int i = 0; i < NODES; i++)
-        ck_assert_int_eq(nb_coll_listen(&node[i].ctx, 0, 17, node[i].handle, &node[i].listen), 0);
-    for (int i = 0; i < NODES; i++)
-        ck_assert_int_eq(nb_coll_connect_begin(handles, NODES, i, node[i].listen, &node[i].connect), 0);
+        cluster_begin_connect(&cluster, i);
     while (node[0].connect || node[1].connect)
         for (int i = 0; i < NODES; i++)
             if (node[i].connect) {
@@ -142,21 +113,13 @@ static void connect_all(void)
             }
     for (int i = 0; i < NODES; i++) {
         ck_assert_int_eq(node[i].connected, 0);
-        ck_assert_int_eq(nb_coll_close_listen(node[i].listen), 0);
+        cluster_close_listen(&cluster, i);
     }
 }
 
 static void close_all(void)
 {
-    for (int i = 0; i < NODES; i++) {
-        nb_net_close(&node[i].ctx);
-        nb_engine_close(&node[i].ctx);
-        nb_jobs_close(&node[i].ctx);
-        nb_queues_close(&node[i].ctx);
-        nb_gpus_close(&node[i].ctx);
-        nb_budgets_close(&node[i].ctx);
-    }
-    ck_assert_int_eq(loopback_open_objects(), 0);
+    cluster_close(&cluster);
     nb_log_set(NULL);
 }
 
