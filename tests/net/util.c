@@ -177,6 +177,20 @@ void net_down(void)
     }
 }
 
+void pair_exchange(struct pair *p, size_t size)
+{
+    uint8_t *a = malloc(size), *b = calloc(1, size);
+    void *req[2];
+
+    fill_bytes(a, size, 3);
+    req[0] = post_recv(p->recv, b, size, 0);
+    req[1] = post_send(p->send, a, size, 0);
+    ck_assert_msg(wait_all(req, 2, 10000) == 0, "%s", last_warning());
+    ck_assert(check_bytes(b, size, 3));
+    free(a);
+    free(b);
+}
+
 int64_t now_ms(void)
 {
     struct timespec t;
