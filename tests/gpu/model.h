@@ -4,8 +4,10 @@
  * of the operating system: it stops where the real thing would stop, and says why. Everything follows from a
  * seed.
  *
- *   model_host.c    host threads (contexts that are switched by hand), their mutexes, the clock, the watchdog
- *   model_gpu.c     streams, hardware queues, multiprocessors, kernels, graphs
+ *   model_host.c    host threads (fibers), their mutexes, the clock, the watchdog
+ *   model_gpu.c     streams, hardware queues, multiprocessors, kernels
+ *   model_calls.c   what host threads call: contexts and their locks, waits for the GPU, launches
+ *   model_graph.c   events and graphs
  *   model_driver.c  the table of the driver (device/cuda_driver.h), so that the plugin's own code runs over it
  *   model_codec.c   the codec kernel's side of its ring (kernels/kernels.h)
  *

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Streams, hardware queues, multiprocessors and graphs of the model; model.h has what is taken for granted. */
+/* Streams, hardware queues and multiprocessors of the model; model.h has what is taken for granted. */
 #include "model_inside.h"
 
 #include <stdlib.h>
@@ -18,7 +18,6 @@ struct sm {
 };
 
 struct gpu {
-    struct model_thread *lock; /* of the context */
     struct op *head[QUEUES], **tail[QUEUES];
     struct op *running, **running_tail; /* kernels that have left their queues, in that order */
     struct op *oldest, *newest;         /* all that is submitted and not done */
@@ -28,30 +27,13 @@ struct gpu {
     struct op *spare;
 };
 
-struct node { /* of a graph */
-    struct op op;
-    struct stream *stream;
-    int before, event; /* nodes; -1: none */
-};
-
-struct model_graph {
-    struct node *node;
-    int n, cap;
-    struct stream *origin;
-    struct stream *member[16];
-    int last[16]; /* last node of each member, -1 */
-    int members;
-};
-
 static struct gpu gpus[MODEL_GPUS];
 static uint64_t number;
-static unsigned forbidden; /* driver calls of threads that serve */
-static const char *forbidden_first;
 static struct keep {
     struct keep *next;
 } * kept; /* streams, events and graphs: freed at the end */
 
-static void *keep(size_t bytes)
+void *model_keep(size_t bytes)
 {
     struct keep *k = calloc(1, sizeof(*k) + bytes);
     if (!k)
@@ -65,7 +47,7 @@ void model_gpus_open(void)
 {
     memset(gpus, 0, sizeof(gpus));
     number = 0;
-    forbidden = 0;
+    model_calls_open();
     if (model.queues > QUEUES || model.sms > SMS)
         model_wrong("too large a GPU");
     for (int g = 0; g < MODEL_GPUS; g++) {
@@ -122,7 +104,7 @@ int model_done(const struct reference *r)
 
 struct stream *model_make_stream(int gpu, int priority, int blocking)
 {
-    struct stream *s = keep(sizeof(*s));
+    struct stream *s = model_keep(sizeof(*s));
     s->gpu = &gpus[gpu];
     s->queue = s->gpu->next_queue++ % model.queues;
     s->priority = priority;
@@ -130,7 +112,7 @@ struct stream *model_make_stream(int gpu, int priority, int blocking)
     return s;
 }
 
-static struct op *take(struct gpu *gpu)
+struct op *model_take_op(struct gpu *gpu)
 {
     struct op *op = gpu->spare;
     uint8_t *where;
@@ -150,15 +132,21 @@ static struct op *take(struct gpu *gpu)
     return op;
 }
 
+void model_give_op(struct op *op)
+{
+    op->next = op->gpu->spare;
+    op->gpu->spare = op;
+}
+
 struct op *model_new_op(struct stream *stream, enum model_operation what)
 {
-    struct op *op = take(stream->gpu);
+    struct op *op = model_take_op(stream->gpu);
     op->what = what;
     op->stream = stream;
     return op;
 }
 
-static void add_to_all(struct op *op)
+void model_number(struct op *op)
 {
     struct gpu *g = op->gpu;
     op->number = ++number;
@@ -170,7 +158,7 @@ static void add_to_all(struct op *op)
     g->newest = op;
 }
 
-static void add_to_queue(struct op *op, unsigned queue)
+void model_queue(struct op *op, unsigned queue)
 {
     struct gpu *g = op->gpu;
     op->queue = queue;
@@ -179,36 +167,7 @@ static void add_to_queue(struct op *op, unsigned queue)
     g->tail[queue] = &op->next;
 }
 
-static int member(struct model_graph *g, struct stream *s)
-{
-    for (int i = 0; i < g->members; i++)
-        if (g->member[i] == s)
-            return i;
-    if (g->members == 16)
-        model_wrong("a capture of too many streams");
-    g->member[g->members] = s;
-    g->last[g->members] = -1;
-    return g->members++;
-}
-
-static void put_in_graph(struct model_graph *g, struct stream *s, struct op *op, int event)
-{
-    const int m = member(g, s);
-
-    if (g->n == g->cap) {
-        struct node *old = g->node;
-        g->cap = g->cap ? 2 * g->cap : 64;
-        g->node = keep((size_t)g->cap * sizeof(*g->node));
-        if (old)
-            memcpy(g->node, old, (size_t)g->n * sizeof(*old));
-    }
-    g->node[g->n] = (struct node){*op, s, g->last[m], event};
-    g->last[m] = g->n++;
-    op->next = s->gpu->spare;
-    s->gpu->spare = op;
-}
-
-static void refer(struct op *op)
+void model_refer(struct op *op)
 {
     if (op->what == OP_KERNEL && op->kernel) {
         op->kernel->op = op;
@@ -221,7 +180,7 @@ static void refer(struct op *op)
 void model_put(struct stream *s, struct op *op)
 {
     if (s->capture) {
-        put_in_graph(s->capture, s, op, -1);
+        model_put_in_graph(s->capture, s, op, -1);
         return;
     }
     op->before = s->last;
@@ -229,10 +188,10 @@ void model_put(struct stream *s, struct op *op)
         op->blocking_before = number + 1;
     else if (s->blocking)
         op->legacy = s->gpu->legacy->last;
-    add_to_all(op);
-    refer(op);
+    model_number(op);
+    model_refer(op);
     s->last = (struct reference){op, op->number};
-    add_to_queue(op, s->queue);
+    model_queue(op, s->queue);
 }
 
 /* ---- What holds an operation up ------------------------------------------------------------------------ */
@@ -310,6 +269,24 @@ const char *model_op_name(const struct op *op)
                                      : "memset",
              op->queue);
     return to;
+}
+
+uint64_t model_last_number(void)
+{
+    return number;
+}
+
+unsigned model_undone_before(int gpu, uint64_t before, const void **out, unsigned most)
+{
+    unsigned n = 0;
+    for (const struct op *o = gpus[gpu].oldest; o && o->number < before && n < most; o = o->newer)
+        out[n++] = o;
+    return n;
+}
+
+nb_cu_stream model_legacy(void)
+{
+    return gpus[model_current_gpu()].legacy;
 }
 
 unsigned model_all_waiting(const void **out, unsigned most)
@@ -497,303 +474,4 @@ int64_t model_gpus_next(void)
             if (op->until > model_now() && op->until < next)
                 next = op->until;
     return next;
-}
-
-/* ---- The host's side ----------------------------------------------------------------------------------- */
-
-int model_current_gpu(void)
-{
-    const struct model_contexts *c = model_contexts();
-    return c->depth ? c->gpu[c->depth - 1] : c->gpu[0];
-}
-
-void model_current(int gpu)
-{
-    struct model_contexts *c = model_contexts();
-    c->depth = 1;
-    c->gpu[0] = gpu;
-}
-
-static int lock_is_free(void *gpu)
-{
-    return ((struct gpu *)gpu)->lock == NULL;
-}
-
-static unsigned lock_blockers(void *gpu, const void **out, unsigned most)
-{
-    const struct model_thread *owner = ((struct gpu *)gpu)->lock;
-    if (!owner || !most)
-        return 0;
-    out[0] = owner;
-    return 1;
-}
-
-void model_lock_context(int gpu)
-{
-    model_block(lock_is_free, &gpus[gpu], "the context's lock", lock_blockers);
-    gpus[gpu].lock = model_self();
-}
-
-void model_unlock_context(int gpu)
-{
-    gpus[gpu].lock = NULL;
-}
-
-unsigned model_forbidden(const char **first)
-{
-    if (first)
-        *first = forbidden_first;
-    return forbidden;
-}
-
-void model_call(const char *name, int takes_lock)
-{
-    const struct model_thread *self = model_self();
-    static char said[96];
-
-    if (!self)
-        return;
-    if (model_after_connect && model_thread_role(self) == MODEL_SERVES && forbidden++ == 0) {
-        snprintf(said, sizeof(said), "%s on thread %s", name, model_thread_name(self));
-        forbidden_first = said;
-    }
-    model_sleep(2 * MODEL_US + (int64_t)model_random(4000));
-    if (takes_lock) {
-        model_lock_context(model_current_gpu());
-        model_unlock_context(model_current_gpu());
-    }
-}
-
-struct wanted { /* all that was submitted before */
-    struct gpu *gpu;
-    uint64_t before;
-};
-
-static int is_drained(void *wanted)
-{
-    const struct wanted *w = wanted;
-    return !w->gpu->oldest || w->gpu->oldest->number >= w->before;
-}
-
-static unsigned drain_blockers(void *wanted, const void **out, unsigned most)
-{
-    const struct wanted *w = wanted;
-    unsigned n = 0;
-    for (const struct op *o = w->gpu->oldest; o && o->number < w->before && n < most; o = o->newer)
-        out[n++] = o;
-    return n;
-}
-
-static void await_all(int gpu, const char *why)
-{
-    struct wanted w = {&gpus[gpu], number + 1};
-    model_block(is_drained, &w, why, drain_blockers);
-}
-
-void model_drain(int gpu, const char *why)
-{
-    model_lock_context(gpu);
-    await_all(gpu, why);
-    model_unlock_context(gpu);
-}
-
-void model_load(int *loaded, const char *name)
-{
-    const int gpu = model_current_gpu();
-
-    if (loaded[gpu])
-        return;
-    model_drain(gpu, name);
-    loaded[gpu] = 1;
-}
-
-static int is_reached(void *reference)
-{
-    return model_done(reference);
-}
-
-static unsigned reference_blockers(void *reference, const void **out, unsigned most)
-{
-    const struct reference *r = reference;
-    if (model_done(r) || !most)
-        return 0;
-    out[0] = r->op;
-    return 1;
-}
-
-void model_synchronize(nb_cu_stream stream)
-{
-    struct reference last = ((struct stream *)stream)->last;
-    model_block(is_reached, &last, "the stream", reference_blockers);
-}
-
-void model_synchronize_device(void)
-{
-    await_all(model_current_gpu(), "the whole GPU");
-}
-
-void model_free(void)
-{
-    model_call("cudaFree", 0);
-    model_drain(model_current_gpu(), "the whole GPU (cudaFree)");
-}
-
-nb_cu_stream model_legacy(void)
-{
-    return gpus[model_current_gpu()].legacy;
-}
-
-nb_cu_stream model_stream(int priority)
-{
-    return model_make_stream(model_current_gpu(), priority, 0);
-}
-
-nb_cu_context model_context(int gpu)
-{
-    return &gpus[gpu];
-}
-
-void model_launch(nb_cu_stream stream, struct model_kernel *k)
-{
-    struct stream *s = stream;
-    struct op *op;
-
-    model_call("cuLaunchKernel", 1);
-    if (k->loaded && !model.eager)
-        model_load(k->loaded, "the GPU, to load a kernel");
-    if (k->grown)
-        model_load(k->grown, "the GPU, at a kernel's first launch");
-    op = model_new_op(s, OP_KERNEL);
-    op->kernel = k;
-    model_put(s, op);
-}
-
-void model_set(nb_cu_stream stream, uint32_t *word, uint32_t value)
-{
-    struct stream *s = stream;
-    struct op *op;
-
-    model_call("cuMemsetD32Async", 1);
-    op = model_new_op(s, OP_SET);
-    op->word = word;
-    op->value = value;
-    model_put(s, op);
-}
-
-nb_cu_event model_event(void)
-{
-    return keep(sizeof(struct model_event));
-}
-
-void model_record(nb_cu_event event, nb_cu_stream stream)
-{
-    struct model_event *e = event;
-    struct stream *s = stream;
-
-    model_call("cuEventRecord", 1);
-    if (model.records_block)
-        model_put(s, model_new_op(s, OP_RECORD));
-    e->capture = s->capture;
-    if (s->capture)
-        e->captured_at = s->capture->last[member(s->capture, s)];
-    else
-        e->at = s->last;
-}
-
-void model_stream_waits(nb_cu_stream stream, nb_cu_event event)
-{
-    struct model_event *e = event;
-    struct stream *s = stream;
-    struct op *op;
-
-    model_call("cuStreamWaitEvent", 1);
-    if (e->capture) {
-        if (s->capture && s->capture != e->capture)
-            model_wrong("a stream that would be in two captures");
-        s->capture = e->capture;
-        put_in_graph(s->capture, s, model_new_op(s, OP_WAIT), e->captured_at);
-        return;
-    }
-    op = model_new_op(s, OP_WAIT);
-    op->event = e->at;
-    model_put(s, op);
-}
-
-/* ---- Graphs -------------------------------------------------------------------------------------------- */
-
-void model_capture(nb_cu_stream stream)
-{
-    struct model_graph *g = keep(sizeof(*g));
-    struct stream *s = stream;
-
-    g->origin = s;
-    s->capture = g;
-    member(g, s);
-}
-
-struct model_graph *model_capture_end(nb_cu_stream stream)
-{
-    struct model_graph *g = ((struct stream *)stream)->capture;
-    char joined[16] = {1};
-
-    for (int i = g->n - 1; i >= 0; i--) { /* backwards: what the origin waits for, and what that waits for */
-        const int m = member(g, g->node[i].stream);
-        if (joined[m] && g->node[i].event >= 0)
-            joined[member(g, g->node[g->node[i].event].stream)] = 1;
-    }
-    for (int m = 0; m < g->members; m++) {
-        g->member[m]->capture = NULL;
-        if (!joined[m] && g->last[m] >= 0)
-            model_wrong("a capture that ends with work that is not joined");
-    }
-    return g;
-}
-
-void model_replay(struct model_graph *g, nb_cu_stream stream)
-{
-    struct stream *s = stream, *lane[16];
-    struct op **made = calloc((size_t)g->n + 1, sizeof(*made));
-    struct reference *ref = calloc((size_t)g->n + 1, sizeof(*ref));
-    struct reference last[16] = {{0}};
-    unsigned first = 0;
-
-    if (!made || !ref)
-        abort();
-    model_call("cuGraphLaunch", 1);
-    for (int m = 0; m < g->members; m++)
-        lane[m] = model_make_stream(model_gpu_number(s->gpu), g->member[m]->priority, 0);
-    for (int i = 0; i < g->n; i++) {
-        const struct node *n = &g->node[i];
-        struct op *op = take(s->gpu);
-        uint8_t *where = op->where;
-        *op = n->op;
-        op->where = where;
-        op->stream = lane[member(g, n->stream)];
-        op->before = n->before >= 0 ? ref[n->before] : s->last;
-        op->event = n->event >= 0 ? ref[n->event] : (struct reference){NULL, 0};
-        add_to_all(op);
-        refer(op);
-        made[i] = op;
-        ref[i] = (struct reference){op, op->number};
-        last[member(g, n->stream)] = ref[i];
-    }
-    if (model.branches == 3)
-        first = (unsigned)model_random((uint64_t)g->members);
-    if (model.branches == 0) {
-        for (int i = 0; i < g->n; i++)
-            add_to_queue(made[i], made[i]->stream->queue);
-    } else {
-        for (int m = 0; m < g->members; m++)
-            for (int i = 0; i < g->n; i++)
-                if (made[i]->stream ==
-                    lane[model.branches == 2 ? g->members - 1 - m : (m + (int)first) % g->members])
-                    add_to_queue(made[i], made[i]->stream->queue);
-    }
-    for (int m = 0; m < g->members; m++) {
-        struct op *join = model_new_op(s, OP_WAIT);
-        join->event = last[m];
-        model_put(s, join);
-    }
-    free(made);
-    free(ref);
 }

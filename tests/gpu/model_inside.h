@@ -86,6 +86,23 @@ int model_gpu_number(const struct gpu *gpu);
 struct stream *model_make_stream(int gpu, int priority, int blocking);
 void model_put(struct stream *stream, struct op *what);
 struct op *model_new_op(struct stream *stream, enum model_operation what);
+void *model_keep(size_t bytes); /* zeroed, until model_gpus_close */
+/* An operation that is not submitted; it is submitted by model_put, or by the next three, or given back. */
+struct op *model_take_op(struct gpu *gpu);
+void model_give_op(struct op *op);
+void model_number(struct op *op); /* of all on its GPU, it is the newest */
+void model_refer(struct op *op);  /* its kernel is bound to it */
+void model_queue(struct op *op, unsigned queue);
+/* Numbers of operations: the last that was given; those of a GPU below `before` that are not done, `most` at most. */
+uint64_t model_last_number(void);
+unsigned model_undone_before(int gpu, uint64_t before, const void **out, unsigned most);
+
+/* model_graph.c: the operation becomes the next node of its stream; `event`: a node that it waits for, or -1. */
+struct model_graph;
+void model_put_in_graph(struct model_graph *graph, struct stream *stream, struct op *op, int event);
+
+/* model_calls.c */
+void model_calls_open(void);
 void model_drain(int gpu, const char *why);
 void model_lock_context(int gpu);
 void model_unlock_context(int gpu);

@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the model's host threads call: contexts and their locks, waits for the GPU, launches; see model.h. */
+#include "model_inside.h"
+
+#include <string.h>
+
+static struct model_thread *context_lock[MODEL_GPUS]; /* who holds that of the GPU's context */
+static unsigned forbidden;                            /* driver calls of threads that serve */
+static const char *forbidden_first;
+
+void model_calls_open(void)
+{
+    memset(context_lock, 0, sizeof(context_lock));
+    forbidden = 0;
+}
+
+int model_current_gpu(void)
+{
+    const struct model_contexts *c = model_contexts();
+    return c->depth ? c->gpu[c->depth - 1] : c->gpu[0];
+}
+
+void model_current(int gpu)
+{
+    struct model_contexts *c = model_contexts();
+    c->depth = 1;
+    c->gpu[0] = gpu;
+}
+
+static int lock_is_free(void *lock)
+{
+    return *(struct model_thread **)lock == NULL;
+}
+
+static unsigned lock_blockers(void *lock, const void **out, unsigned most)
+{
+    const struct model_thread *owner = *(struct model_thread **)lock;
+    if (!owner || !most)
+        return 0;
+    out[0] = owner;
+    return 1;
+}
+
+void model_lock_context(int gpu)
+{
+    model_block(lock_is_free, &context_lock[gpu], "the context's lock", lock_blockers);
+    context_lock[gpu] = model_self();
+}
+
+void model_unlock_context(int gpu)
+{
+    context_lock[gpu] = NULL;
+}
+
+unsigned model_forbidden(const char **first)
+{
+    if (first)
+        *first = forbidden_first;
+    return forbidden;
+}
+
+void model_call(const char *name, int takes_lock)
+{
+    const struct model_thread *self = model_self();
+    static char said[96];
+
+    if (!self)
+        return;
+    if (model_after_connect && model_thread_role(self) == MODEL_SERVES && forbidden++ == 0) {
+        snprintf(said, sizeof(said), "%s on thread %s", name, model_thread_name(self));
+        forbidden_first = said;
+    }
+    model_sleep(2 * MODEL_US + (int64_t)model_random(4000));
+    if (takes_lock) {
+        model_lock_context(model_current_gpu());
+        model_unlock_context(model_current_gpu());
+    }
+}
+
+struct wanted { /* all that was submitted before */
+    int gpu;
+    uint64_t before;
+};
+
+static int is_drained(void *wanted)
+{
+    const struct wanted *w = wanted;
+    const void *one[1];
+    return model_undone_before(w->gpu, w->before, one, 1) == 0;
+}
+
+static unsigned drain_blockers(void *wanted, const void **out, unsigned most)
+{
+    const struct wanted *w = wanted;
+    return model_undone_before(w->gpu, w->before, out, most);
+}
+
+static void await_all(int gpu, const char *why)
+{
+    struct wanted w = {gpu, model_last_number() + 1};
+    model_block(is_drained, &w, why, drain_blockers);
+}
+
+void model_drain(int gpu, const char *why)
+{
+    model_lock_context(gpu);
+    await_all(gpu, why);
+    model_unlock_context(gpu);
+}
+
+void model_load(int *loaded, const char *name)
+{
+    const int gpu = model_current_gpu();
+
+    if (loaded[gpu])
+        return;
+    model_drain(gpu, name);
+    loaded[gpu] = 1;
+}
+
+static int is_reached(void *reference)
+{
+    return model_done(reference);
+}
+
+static unsigned reference_blockers(void *reference, const void **out, unsigned most)
+{
+    const struct reference *r = reference;
+    if (model_done(r) || !most)
+        return 0;
+    out[0] = r->op;
+    return 1;
+}
+
+void model_synchronize(nb_cu_stream stream)
+{
+    struct reference last = ((struct stream *)stream)->last;
+    model_block(is_reached, &last, "the stream", reference_blockers);
+}
+
+void model_synchronize_device(void)
+{
+    await_all(model_current_gpu(), "the whole GPU");
+}
+
+void model_free(void)
+{
+    model_call("cudaFree", 0);
+    model_drain(model_current_gpu(), "the whole GPU (cudaFree)");
+}
+
+nb_cu_stream model_stream(int priority)
+{
+    return model_make_stream(model_current_gpu(), priority, 0);
+}
+
+nb_cu_context model_context(int gpu)
+{
+    return model_gpu(gpu);
+}
+
+void model_launch(nb_cu_stream stream, struct model_kernel *k)
+{
+    struct stream *s = stream;
+    struct op *op;
+
+    model_call("cuLaunchKernel", 1);
+    if (k->loaded && !model.eager)
+        model_load(k->loaded, "the GPU, to load a kernel");
+    if (k->grown)
+        model_load(k->grown, "the GPU, at a kernel's first launch");
+    op = model_new_op(s, OP_KERNEL);
+    op->kernel = k;
+    model_put(s, op);
+}
+
+void model_set(nb_cu_stream stream, uint32_t *word, uint32_t value)
+{
+    struct stream *s = stream;
+    struct op *op;
+
+    model_call("cuMemsetD32Async", 1);
+    op = model_new_op(s, OP_SET);
+    op->word = word;
+    op->value = value;
+    model_put(s, op);
+}
