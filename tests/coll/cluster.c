@@ -56,7 +56,6 @@ struct cluster_node *cluster_add(struct cluster *c, const struct nb_runner *runn
     CLUSTER_CHECK(!nb_budgets_open(&n->ctx) && !nb_gpus_open(&n->ctx) && !nb_queues_open(&n->ctx));
     CLUSTER_CHECK(!nb_jobs_open(&n->ctx) && !nb_engine_open(&n->ctx, runner));
     CLUSTER_CHECK(!nb_net_open_with(&n->ctx, net));
-    n->ctx.net->ops = net; /* where it is a changed copy, its init has put the original there */
     for (int b = 0; b < NB_BUDGET_COUNT; b++)
         n->left[b] = nb_budget_left(n->ctx.budgets, (enum nb_budget)b);
     c->nodes++;

@@ -90,6 +90,7 @@ static void begin(int n, bool grid)
     cluster_begin(&cluster);
     for (int i = 0; i < n; i++) {
         struct cluster_node *added = cluster_add(&cluster, NULL, &transport);
+        added->ctx.net->ops = &transport; /* its init has put the original there */
         fate[i].offset = added->now;
         added->params.unit_bytes = 16384;
         added->params.schedule = grid ? NB_SCHEDULE_TWO_LEVEL : NB_SCHEDULE_DIRECT;
