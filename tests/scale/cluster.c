@@ -2,7 +2,6 @@
 /* The loop over events; see cluster.h. */
 #include "scale/cluster.h"
 
-#include <malloc.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,6 +9,7 @@
 
 #include "base/log.h"
 #include "coll/comm.h"
+#include "scale/memory.h"
 #include "scale/network.h"
 #include "scale/node.h"
 #include "sim/memory.h"
@@ -56,13 +56,6 @@ static void run_until(struct scale_cluster *cl, const int *count)
     }
 }
 
-static size_t heap(void)
-{
-    const struct mallinfo2 m = mallinfo2();
-
-    return m.uordblks + m.hblkhd;
-}
-
 static void measure(struct scale_cluster *cl, size_t before, struct scale_result *r)
 {
     const struct scale_node *n = cl->node[0];
@@ -75,8 +68,7 @@ static void measure(struct scale_cluster *cl, size_t before, struct scale_result
     r->credits = comm->neighbors[0]->rx[NB_CLASS_CONTRIB].slots;
     r->staging = comm->staging.taken;
     r->wire_bytes = n->wire_bytes;
-    r->heap = (heap() - before - scale_network_bytes(cl->network)) / (size_t)cl->set->nodes -
-              (cl->set->whole ? 0 : n->wire_bytes);
+    r->heap = (scale_heap() - before - scale_network_bytes(cl->network)) / (size_t)cl->set->nodes;
     r->connect = 1e-9 * (double)cl->now;
 }
 
@@ -103,7 +95,7 @@ static void operate(struct scale_cluster *cl, int number, struct scale_result *r
 void scale_run(const struct scale_settings *set, int operations, struct scale_result *r)
 {
     struct scale_cluster cl = {.set = set};
-    const size_t before = heap();
+    const size_t before = scale_heap();
 
     memset(r, 0, sizeof(*r));
     nb_log_set(logger);

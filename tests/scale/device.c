@@ -3,12 +3,11 @@
 #include "scale/device.h"
 
 #include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #include "device/device.h"
+#include "scale/memory.h"
 #include "scale/network.h"
 #include "scale/node.h"
 
@@ -36,57 +35,20 @@ static const struct scale_speed *speed_of(struct nb_device *dev)
 
 /* ---- memory ------------------------------------------------------------------------------------------- */
 
-/* Room for all that anybody asks for, of which only pages that are touched exist: most slots of messages never are. */
-#define RANGE ((size_t)1 << 44)
-#define PAGE ((size_t)4096)
-
-static size_t pages(size_t bytes)
-{
-    return (bytes + PAGE - 1) / PAGE * PAGE;
-}
-
-static char *take(char **range, size_t *taken, size_t bytes)
-{
-    bytes = pages(bytes);
-    if (!*range) {
-        *range =
-            mmap(NULL, RANGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        if (*range == MAP_FAILED) {
-            perror("nibble-scale: 16 TiB of addresses (ulimit -v?)");
-            exit(2);
-        }
-    }
-    if (bytes > RANGE - *taken)
-        return NULL;
-    *taken += bytes;
-    return *range + *taken - bytes;
-}
-
 void *scale_nowhere(size_t bytes)
 {
-    static char *range;
-    static size_t taken;
-    char *p = take(&range, &taken, bytes);
-
-    if (!p) { /* nobody looks at it: it may be somebody else's, too */
-        taken = 0;
-        p = take(&range, &taken, bytes);
-    }
-    return p;
+    return scale_pages(bytes);
 }
 
 static void *idle_alloc(struct nb_device *dev, enum nb_place place, size_t bytes)
 {
-    static char *range;
-    static size_t taken;
     struct scale_node *n = node_of(dev);
 
-    if (place == NB_PLACE_STATE) {
+    if (place == NB_PLACE_STATE)
         n->state_bytes += bytes;
-        return scale_nowhere(bytes);
-    }
-    n->wire_bytes += bytes;
-    return take(&range, &taken, bytes);
+    else
+        n->wire_bytes += bytes;
+    return scale_pages(bytes);
 }
 
 static void idle_free(struct nb_device *dev, enum nb_place place, void *p, size_t bytes)
@@ -95,12 +57,11 @@ static void idle_free(struct nb_device *dev, enum nb_place place, void *p, size_
 
     if (!p)
         return;
-    if (place == NB_PLACE_STATE) {
+    if (place == NB_PLACE_STATE)
         n->state_bytes -= bytes;
-        return;
-    }
-    n->wire_bytes -= bytes;
-    madvise(p, pages(bytes), MADV_DONTNEED);
+    else
+        n->wire_bytes -= bytes;
+    scale_pages_free(p, bytes);
 }
 
 /* ---- work --------------------------------------------------------------------------------------------- */
