@@ -16,6 +16,7 @@
 
 struct doctor_options {
     bool json, speed;
+    bool together;      /* the link will be measured with the other nodes: what it gains comes then */
     const char *python; /* the interpreter whose PyTorch is asked for NCCL; "": none */
     const char *nccl;   /* a file; NULL: what is found */
     const char *system; /* a copy of another machine's /sys, /proc and /dev; "": this one's own */

@@ -6,6 +6,7 @@
 
 #include "base/version.h"
 #include "doctor.h"
+#include "nodes.h"
 
 #define EXIT_WRONG 3
 
@@ -16,14 +17,24 @@ static const char help[] =
     "loads, network devices, GPUs, limits of processes, NCCL; and what compression would gain. Each problem "
     "with\n"
     "its remedy. Run it where the job runs, in its environment.\n\n"
+    "Started on all nodes, one process each, by srun, mpirun or with --rank, it also compares the nodes, "
+    "connects\n"
+    "all pairs over the transport that the job will use, and measures the links. Node 0 reports for all.\n\n"
     "  --json           one JSON object instead of text\n"
     "  --nodes N        nodes that the job will have: connections, files and the gain depend on it\n"
+    "  --limit S        seconds for the checks between nodes (default 60; twice that at most, where nodes "
+    "hang)\n"
+    "  --alone          this node only, whatever launcher has started it\n"
     "  --gpus N         GPUs of a node, instead of those that are found\n"
     "  --gbps X         Gbit/s of a node's link, instead of what its device says\n"
     "  --no-speed       do not measure the codecs, nor predict the gain\n"
     "  --nccl FILE      this NCCL library, instead of looking for it\n"
     "  --python NAME    the interpreter whose packages are asked for PyTorch (default python3; \"\": none)\n"
     "  --system DIR     read /sys, /proc and /dev below DIR: a copy of another machine's\n"
+    "Where no launcher tells:\n"
+    "  --rank R         this is node R of --nodes\n"
+    "  --root HOST      of node 0; with mpirun, too     --port P  node 0 listens there (default 29877)\n"
+    "  --key K          a number that only the nodes of this run share\n\n"
     "  --version, --help\n\n"
     "Exit status: 0: all is well; 1: warnings; 2: a problem; 3: a wrong call, or the report could not be "
     "written.\n";
@@ -51,8 +62,15 @@ static bool positive(const char *text, double *out)
     return end != text && !*end && *out > 0 && *out < 1e6;
 }
 
+struct call {
+    struct doctor_options options;
+    struct place place;
+    double limit;
+    bool alone;
+};
+
 /* -1: go on; else the exit status. */
-static int parse(int argc, char **argv, struct doctor_options *o)
+static int parse(int argc, char **argv, struct call *call)
 {
     static const struct option long_options[] = {
         {"json", no_argument, NULL, 'j'},
@@ -63,49 +81,91 @@ static int parse(int argc, char **argv, struct doctor_options *o)
         {"nccl", required_argument, NULL, 'n'},
         {"python", required_argument, NULL, 'p'},
         {"system", required_argument, NULL, 'S'},
+        {"rank", required_argument, NULL, 'r'},
+        {"root", required_argument, NULL, 'o'},
+        {"port", required_argument, NULL, 'P'},
+        {"key", required_argument, NULL, 'k'},
+        {"limit", required_argument, NULL, 'l'},
+        {"alone", no_argument, NULL, 'a'},
         {"version", no_argument, NULL, 'v'},
         {"help", no_argument, NULL, 'h'},
         {0},
     };
+    struct doctor_options *o = &call->options;
+    struct place *p = &call->place;
+    char *end;
     int c;
 
     while ((c = getopt_long(argc, argv, "", long_options, NULL)) != -1) {
+        bool good = true;
         switch (c) {
         case 'j': o->json = true; break;
-        case 'N':
-            if (!whole(optarg, 1, 4096, &o->nodes))
-                return wrong("--nodes", optarg);
-            break;
-        case 'g':
-            if (!whole(optarg, 0, 64, &o->gpus))
-                return wrong("--gpus", optarg);
-            break;
-        case 'G':
-            if (!positive(optarg, &o->gbps))
-                return wrong("--gbps", optarg);
-            break;
+        case 'N': good = whole(optarg, 1, MOST_NODES, &o->nodes); break;
+        case 'g': good = whole(optarg, 0, 64, &o->gpus); break;
+        case 'G': good = positive(optarg, &o->gbps); break;
         case 's': o->speed = false; break;
         case 'n': o->nccl = optarg; break;
         case 'p': o->python = optarg; break;
         case 'S': o->system = optarg; break;
+        case 'r': good = whole(optarg, 0, MOST_NODES - 1, &p->rank); break;
+        case 'o': snprintf(p->root, sizeof(p->root), "%s", optarg); break;
+        case 'P': good = whole(optarg, 1, 65535, &p->port); break;
+        case 'k':
+            p->key = strtoull(optarg, &end, 0);
+            good = *optarg && !*end;
+            break;
+        case 'l': good = positive(optarg, &call->limit) && call->limit >= 5; break;
+        case 'a': call->alone = true; break;
         case 'v': printf("nibble-doctor %s\n", nb_version_with_commit()); return 0;
         case 'h': fputs(help, stdout); return 0;
         default: fputs("try nibble-doctor --help\n", stderr); return EXIT_WRONG;
         }
+        if (!good)
+            return wrong(argv[optind - 1][0] == '-' ? argv[optind - 1] : argv[optind - 2], optarg);
     }
     return optind < argc ? wrong("an option", argv[optind]) : -1;
 }
 
+/* All nodes, or this one alone. The exit status, *shown whether there is something to show. */
+static int examine(struct doctor *d, const struct call *call, char *scope, size_t cap, bool *shown)
+{
+    const struct place *p = &call->place;
+
+    *shown = true;
+    snprintf(scope, cap, "this node");
+    doctor_local(d);
+    if (p->nodes && d->params) {
+        snprintf(scope, cap, "%d nodes, by %s", p->nodes, p->by);
+        return (int)doctor_nodes(d, p, call->limit, shown);
+    }
+    return (int)report_status(&d->report);
+}
+
 int main(int argc, char **argv)
 {
-    struct doctor d = {.options = {.speed = true, .python = "python3", .system = "", .gpus = -1}};
-    int status = parse(argc, argv, &d.options);
+    struct call call = {.options = {.speed = true, .python = "python3", .system = "", .gpus = -1},
+                        .place = {.rank = -1},
+                        .limit = 60};
+    char scope[80], why[256];
+    struct doctor d = {0};
+    int status = parse(argc, argv, &call);
+    bool shown;
 
     if (status >= 0)
         return status;
-    doctor_local(&d);
-    status = (int)report_status(&d.report); /* 0, 1, 2 */
-    if (report_show(&d.report, stdout, d.options.json, nb_version_with_commit(), "this node"))
+    call.place.nodes = call.options.nodes;
+    if (call.alone)
+        call.place.nodes = 0;
+    else if (!launcher_place(&call.place, why, sizeof(why))) {
+        fprintf(stderr, "nibble-doctor: %s\n", why);
+        return EXIT_WRONG;
+    }
+    d.options = call.options;
+    if (call.place.nodes)
+        d.options.nodes = call.place.nodes;
+    d.options.together = call.place.nodes > 0;
+    status = examine(&d, &call, scope, sizeof(scope), &shown);
+    if (shown && report_show(&d.report, stdout, d.options.json, nb_version_with_commit(), scope))
         status = EXIT_WRONG;
     doctor_end(&d);
     report_free(&d.report);

@@ -54,6 +54,6 @@ void check_gain(struct doctor *d)
         mbps = fmax(mbps, d->list->device[i].net.speed_mbps);
     if (d->options.gbps > 0)
         mbps = 1000 * d->options.gbps;
-    if (mbps > 0)
+    if (mbps > 0 && !d->options.together)
         predict_gain(d, nodes, 1e6 / 8 * mbps, HOP);
 }

@@ -13,6 +13,7 @@ for name in $(env | sed -n 's/^\(NIBBLE_[A-Z0-9_]*\|NCCL_[A-Z0-9_]*\)=.*/\1/p');
 done
 export HOME="$tmp" NCCL_SOCKET_IFNAME=lo NIBBLE_NET=tcp NCCL_NET_PLUGIN="$plugin" NCCL_COLLNET_ENABLE=1 NCCL_NET=nibble
 export NCCL_COMM_SPLIT_SHARE_RESOURCES=1
+unset SLURM_STEP_NODELIST OMPI_COMM_WORLD_RANK PMI_RANK MASTER_ADDR
 failed=0
 
 fail()
@@ -214,6 +215,19 @@ say warning 'no NVSwitch is seen'
 put dev/nvidia-nvswitch0 ''
 (NIBBLE_DEVS_PER_NIC=4; export NIBBLE_DEVS_PER_NIC; look; say ok '4 network devices for 4 GPUs'; say ok '  NVSwitch'; exit $failed) ||
     failed=1
+
+# ---- mpirun's processes on one machine find each other; on several, node 0 has to be named.
+for rank in 0 1; do
+    OMPI_COMM_WORLD_RANK=$rank OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_SIZE=2 "$doctor" --no-speed --python "" \
+        --nccl "$nccl" --port 23457 >"$tmp/of$rank" 2>&1 &
+done
+wait
+cp "$tmp/of0" "$tmp/out"
+say ok '1 pairs in both directions'
+grep -q '2 nodes, by Open MPI' "$tmp/out" || fail "not by Open MPI: $(head -n 1 "$tmp/out")"
+OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_SIZE=1 "$doctor" >"$tmp/out" 2>&1
+[ $? = 3 ] || fail "nobody knows where node 0 is, and the status is $?"
+grep -q 'where is node 0? --root HOST' "$tmp/out" || fail "where node 0 is was not asked: $(cat "$tmp/out")"
 
 # ---- The call
 "$doctor" --nonsense >"$tmp/out" 2>&1

@@ -1,0 +1,396 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* See nodes.h. */
+#include "nodes.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/bytes.h"
+#include "facts.h"
+#include "meet.h"
+#include "pairs.h"
+
+/* Shares of the time limit. */
+#define JOINING 0.35
+#define CONNECTING 0.25
+#define MEASURING 0.25
+#define TELLING 0.05
+#define STREAM 0.4 /* seconds of a node's own sending */
+
+struct job {
+    struct doctor *d;
+    struct meet *meet;
+    double limit;
+    node_name *names;
+    struct blob *facts; /* node 0: of all */
+    struct pairs *pairs;
+    bool *well; /* node 0: [from][to]: all devices' messages arrived */
+};
+
+static char *text_of(void (*write)(const struct job *job, FILE *f), const struct job *job, size_t *len)
+{
+    char *text = NULL;
+    FILE *f = open_memstream(&text, len);
+
+    if (!f)
+        return NULL;
+    write(job, f);
+    fclose(f);
+    return text;
+}
+
+static int gather_text(struct job *job, void (*write)(const struct job *job, FILE *f), double seconds)
+{
+    size_t len = 0;
+    char *text = text_of(write, job, &len);
+    const int err = text ? meet_gather(job->meet, text, len, seconds) : -1;
+
+    free(text);
+    return err;
+}
+
+static void write_facts(const struct job *job, FILE *f)
+{
+    facts_write(job->d, f);
+}
+
+static void write_pairs(const struct job *job, FILE *f)
+{
+    if (job->pairs)
+        pairs_tell(job->pairs, f);
+}
+
+/* ---- Handles: each node's to all ---- */
+
+static char *all_handles(const struct job *job, size_t *len)
+{
+    char *text = NULL;
+    FILE *f = open_memstream(&text, len);
+
+    for (int i = 0; f && i < job->meet->nodes; i++) {
+        const struct blob *b = &job->meet->got[i];
+        uint8_t head[4];
+        nb_put32(head, (uint32_t)b->len);
+        fwrite(head, 1, sizeof(head), f);
+        if (b->len)
+            fwrite(b->data, 1, b->len, f);
+    }
+    if (f)
+        fclose(f);
+    return text;
+}
+
+static void set_handles(struct job *job, const char *at, size_t len)
+{
+    for (int i = 0; i < job->meet->nodes && len >= 4 && job->pairs; i++) {
+        const uint32_t n = nb_get32(at);
+        if (n > len - 4)
+            return;
+        pairs_set(job->pairs, i, at + 4, n);
+        at += 4 + n;
+        len -= 4 + n;
+    }
+}
+
+static int exchange_handles(struct job *job)
+{
+    const double seconds = TELLING * job->limit;
+    const void *mine = "";
+    size_t len = 0;
+    struct blob all = {0};
+
+    if (job->d->ctx && pairs_open(job->d->ctx->net, job->meet->rank, job->meet->nodes, &job->pairs))
+        job->pairs = NULL;
+    if (job->pairs)
+        mine = pairs_handles(job->pairs, &len);
+    if (meet_gather(job->meet, mine, len, seconds))
+        return -1;
+    if (job->meet->rank == 0) {
+        all.data = all_handles(job, &all.len);
+        if (!all.data)
+            return -1;
+        meet_say(job->meet, all.data, all.len);
+    } else if (meet_hear(job->meet, &all, 2 * seconds)) {
+        return -1;
+    }
+    set_handles(job, all.data, all.len);
+    free(all.data);
+    return 0;
+}
+
+/* ---- What became of the pairs ---- */
+
+struct seen {
+    char out[16], to[72], cause[200]; /* as the sender saw it */
+    char in[16];                      /* as the receiver did */
+};
+
+static void read_node(struct seen *seen, const struct job *job, int node, int ndev)
+{
+    const int nodes = job->meet->nodes;
+
+    for (char *line = job->meet->got[node].data; line && *line;) {
+        char *next = strchr(line, '\n'), *field[6] = {0}, *at = line;
+        if (next)
+            *next++ = '\0';
+        for (int i = 0; i < 6 && at; i++)
+            field[i] = strsep(&at, "\t");
+        line = next;
+        if (!field[3])
+            continue;
+        const int peer = atoi(field[1]), dev = atoi(field[2]);
+        if (peer < 0 || peer >= nodes || dev < 0 || dev >= ndev)
+            continue;
+        const bool out = strcmp(field[0], "out") == 0;
+        struct seen *s =
+            &seen[((size_t)(out ? node : peer) * (size_t)nodes + (size_t)(out ? peer : node)) * (size_t)ndev +
+                  (size_t)dev];
+        snprintf(out ? s->out : s->in, sizeof(s->in), "%s", field[3]);
+        if (out && field[5]) {
+            snprintf(s->to, sizeof(s->to), "%s", field[4]);
+            snprintf(s->cause, sizeof(s->cause), "%s", field[5]);
+        }
+    }
+}
+
+static bool judge_pair(struct job *job, int from, int to, int dev, const struct seen *s)
+{
+    struct report *r = &job->d->report;
+
+    if (strcmp(s->in, "ok") == 0)
+        return true;
+    snprintf(r->where, sizeof(r->where), "%.36s -> %.36s", job->names[from], job->names[to]);
+    if (strcmp(s->in, "damaged") == 0)
+        say(r, STATUS_PROBLEM, "pair", "ethtool -K gro off lro off tso off; another cable or NIC",
+            "device %d at %s: what arrives is not what was sent", dev, s->to);
+    else if (strcmp(s->in, "small") == 0)
+        say(r, STATUS_PROBLEM, "pair",
+            "set the same MTU on both nodes and all switches between them (ping -M do -s 8972)",
+            "device %d at %s: 64 bytes arrive, 64 KiB do not: the path carries less than the interfaces' MTU",
+            dev, s->to);
+    else if (strcmp(s->out, "connect") == 0)
+        say(r, STATUS_PROBLEM, "pair",
+            "let TCP pass in both directions (docs/network.md, Ports and firewalls); routes; interfaces of "
+            "one network",
+            "device %d at %s: cannot connect: %s", dev, s->to, s->cause);
+    else
+        say(r, STATUS_PROBLEM, "pair", "let packets pass in both directions; the other node may have ended",
+            "device %d at %s: connected, but nothing arrives%s%s", dev, s->to, *s->cause ? ": " : "",
+            s->cause);
+    r->where[0] = '\0';
+    return false;
+}
+
+static void judge_pairs(struct job *job)
+{
+    const int nodes = job->meet->nodes, ndev = job->d->list ? job->d->list->n : 0;
+    struct seen *seen = calloc((size_t)nodes * (size_t)nodes * (size_t)(ndev + 1), sizeof(*seen));
+    int good = 0, all = 0;
+
+    for (int i = 0; seen && i < nodes; i++)
+        read_node(seen, job, i, ndev);
+    for (int from = 0; seen && from < nodes; from++)
+        for (int to = 0; to < nodes; to++) {
+            bool well = true;
+            if (from == to || !job->facts[from].data || !job->facts[to].data)
+                continue;
+            for (int dev = 0; dev < ndev; dev++)
+                well &= judge_pair(
+                    job, from, to, dev,
+                    &seen[((size_t)from * (size_t)nodes + (size_t)to) * (size_t)ndev + (size_t)dev]);
+            job->well[from * nodes + to] = well && ndev > 0;
+            good += job->well[from * nodes + to];
+            all++;
+        }
+    if (good == all && all > 0)
+        say(&job->d->report, STATUS_OK, "pair", NULL,
+            "%d pairs in both directions, %d device%s: connected over %s, 64 bytes and 64 KiB arrived",
+            all / 2, ndev, ndev == 1 ? "" : "s", job->d->transport);
+    free(seen);
+}
+
+/* ---- Rates ---- */
+
+/* Of node `i` of the ring: 1: it sends, 2: it receives; 4 on all: the ring is whole. */
+static void ring(const struct job *job, char *plan)
+{
+    const int nodes = job->meet->nodes;
+    int whole = 4;
+
+    memset(plan, 0, (size_t)nodes);
+    for (int i = 0; i < nodes; i++) {
+        const int next = (i + 1) % nodes;
+        if (!job->well[i * nodes + next]) {
+            whole = 0;
+            continue;
+        }
+        plan[i] |= 1;
+        plan[next] |= 2;
+    }
+    for (int i = 0; i < nodes; i++)
+        plan[i] |= (char)whole;
+}
+
+static int ascending(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+
+    return x < y ? -1 : x > y;
+}
+
+static void judge_rates(struct job *job, double hop)
+{
+    struct report *r = &job->d->report;
+    const int nodes = job->meet->nodes;
+    double *rate = calloc((size_t)nodes, sizeof(*rate)), *order = calloc((size_t)nodes, sizeof(*order));
+    int n = 0;
+
+    for (int i = 0; rate && order && i < nodes; i++) {
+        rate[i] = job->meet->got[i].data ? atof(job->meet->got[i].data) : 0;
+        if (rate[i] > 0)
+            order[n++] = rate[i];
+    }
+    if (n > 0) {
+        qsort(order, (size_t)n, sizeof(*order), ascending);
+        const double least = order[0], median = order[n / 2];
+        say(r, STATUS_OK, "link", NULL,
+            "%.3g Gbit/s into the slowest of %d nodes, median %.3g (measured, one connection each, all at a "
+            "time)",
+            8e-9 * least, n, 8e-9 * median);
+        for (int i = 0; i < nodes; i++) {
+            if (!(rate[i] > 0) || rate[i] >= median / 2)
+                continue;
+            snprintf(r->where, sizeof(r->where), "%.36s -> %.36s", job->names[(i + nodes - 1) % nodes],
+                     job->names[i]);
+            say(r, STATUS_WARNING, "link", "ethtool, ethtool -S and the switch's counters of both ends",
+                "%.3g Gbit/s: less than half of the median", 8e-9 * rate[i]);
+            r->where[0] = '\0';
+        }
+        if (isfinite(hop))
+            say(r, STATUS_OK, "link", NULL, "%.0f us from node to node (measured)", 1e6 * hop);
+        if (job->d->speeds.encode > 0)
+            predict_gain(job->d, nodes, least, isfinite(hop) ? hop : 20e-6);
+    }
+    if (n == 0)
+        say(r, STATUS_WARNING, "link", "--limit with more seconds, where pairs are well",
+            "no rate was measured: nothing went round all nodes in time");
+    free(rate);
+    free(order);
+}
+
+static int measure(struct job *job)
+{
+    const double limit = MEASURING * job->limit;
+    const int nodes = job->meet->nodes, rank = job->meet->rank;
+    struct blob plan = {0};
+    char text[64];
+    double hop = NAN, rate = NAN;
+
+    if (rank == 0) {
+        plan = (struct blob){malloc((size_t)nodes), (size_t)nodes};
+        if (!plan.data)
+            return -1;
+        ring(job, plan.data);
+        meet_say(job->meet, plan.data, plan.len);
+    } else if (meet_hear(job->meet, &plan, (CONNECTING + 2 * TELLING) * job->limit)) {
+        return -1;
+    }
+    if (job->pairs && plan.len == (size_t)nodes && plan.data[rank]) {
+        const int mine = plan.data[rank];
+        const bool whole = (mine & 4) != 0;
+        /* What went round and did not come back would be in the way of the stream. */
+        if (whole)
+            hop = pairs_hop(job->pairs, limit / 2);
+        if (!whole || isfinite(hop))
+            rate = pairs_stream(job->pairs, mine & 1, mine & 2, STREAM, limit / 2);
+    }
+    free(plan.data);
+    snprintf(text, sizeof(text), "%.6g", isfinite(rate) ? rate : 0);
+    if (meet_gather(job->meet, text, strlen(text), limit + TELLING * job->limit))
+        return -1;
+    if (rank == 0)
+        judge_rates(job, hop);
+    return 0;
+}
+
+/* ---- The whole ---- */
+
+/* Node 0's copies, since every gather takes the place of the one before. */
+static bool keep_facts(struct job *job)
+{
+    const int nodes = job->meet->nodes;
+
+    job->facts = calloc((size_t)nodes, sizeof(*job->facts));
+    job->names = calloc((size_t)nodes, sizeof(*job->names));
+    job->well = calloc((size_t)nodes * (size_t)nodes, sizeof(*job->well));
+    if (!job->facts || !job->names || !job->well)
+        return false;
+    memcpy(job->facts, job->meet->got, (size_t)nodes * sizeof(*job->facts));
+    memset(job->meet->got, 0, (size_t)nodes * sizeof(*job->facts));
+    facts_names(job->facts, nodes, job->names);
+    return true;
+}
+
+static int steps(struct job *job)
+{
+    const bool first = job->meet->rank == 0;
+
+    if (gather_text(job, write_facts, TELLING * job->limit))
+        return -1;
+    if (first) {
+        /* From here on the report is of all nodes. */
+        report_free(&job->d->report);
+        if (!keep_facts(job))
+            return -1;
+        facts_judge(&job->d->report, job->facts, job->meet->nodes, job->names);
+    }
+    if (exchange_handles(job))
+        return -1;
+    if (job->pairs)
+        pairs_run(job->pairs, CONNECTING * job->limit);
+    if (gather_text(job, write_pairs, (CONNECTING + TELLING) * job->limit))
+        return -1;
+    if (first)
+        judge_pairs(job);
+    return measure(job);
+}
+
+enum status doctor_nodes(struct doctor *d, const struct place *place, double limit, bool *shown)
+{
+    static struct meet meet;
+    struct job job = {.d = d, .meet = &meet, .limit = limit};
+    enum status status = STATUS_PROBLEM;
+    char why[256] = "it has ended, or hangs";
+    struct blob said = {0};
+    int err;
+
+    *shown = place->rank == 0;
+    err = meet_open(&meet, place, JOINING * limit, why, sizeof(why));
+    if (!err)
+        err = steps(&job);
+    if (place->rank == 0) {
+        if (err)
+            say(&d->report, STATUS_PROBLEM, "nodes", "--port, free memory", "the nodes cannot meet: %s", why);
+        status = report_status(&d->report);
+        meet_say(&meet, &(char){(char)status}, 1);
+    } else if (!err && meet_hear(&meet, &said, (MEASURING + 2 * TELLING) * limit) == 0 && said.len == 1) {
+        status = (enum status)said.data[0];
+    } else {
+        report_free(&d->report);
+        *shown = true;
+        say(&d->report, STATUS_PROBLEM, "nodes",
+            "look at node 0 (the host of rank 0, --root) and its port (--port)", "node %d: %s", place->rank,
+            why);
+    }
+    free(said.data);
+    if (job.pairs)
+        pairs_close(job.pairs);
+    for (int i = 0; job.facts && i < meet.nodes; i++)
+        free(job.facts[i].data);
+    free(job.facts);
+    free(job.names);
+    free(job.well);
+    meet_close(&meet);
+    return status;
+}
