@@ -359,8 +359,10 @@ static void want_slot(struct nb_coll_comm *comm, struct nb_op_info *f)
     if (p->ef == NB_EF_OFF)
         return;
     f->report->identity[id->reason]++;
-    if (!asserted && id->slot < 0) {
+    if (!asserted && (id->slot < 0 || id->reason == NB_ID_SHARED)) {
         comm->stats.no_feedback_ambiguous++;
+        if (id->slot >= 0) /* what it holds is nobody's */
+            nb_feedback_drop(comm->decisions.feedback, IDENTITY_SLOTS + id->slot);
         return;
     }
     f->key = (struct nb_ef_key){.func = f->call.func,

@@ -27,6 +27,9 @@
 #define CLEAR_Z 5.0f      /* one meeting that needs no others */
 #define CLEAR_MARGIN 3.0f
 #define CLEAR_D 2.0f
+#define OWNER_AFTER 4u    /* clear meetings with one unit in a row, and the buffer is its */
+#define STRAY_RATE 0.125f /* weight of a clear meeting in the share of those with another unit */
+#define STRAY_MOST 0.1f   /* so that one such meeting is in doubt for two more, and every tenth for ever */
 #define EXPLAINED_FROM 128u
 #define EXPLAINED_RATE (1.0f / 256.0f)
 
@@ -50,6 +53,10 @@ struct key {
     uint32_t unproved; /* sums since the proof was last renewed */
     int proved;
     int best;          /* unit, -1: none */
+    int owner;         /* unit that its sums moved clearly, -1: none yet */
+    float stray;       /* share of its sums, of late, that clearly moved another */
+    int moved;         /* unit that the last of them moved, */
+    unsigned in_a_row; /* and so many before it */
     struct pair *pair; /* [NB_CAUSAL_UNITS] */
 };
 
@@ -202,6 +209,9 @@ static int key_of(struct nb_causal *f, uint64_t name)
     if (!victim->pair)
         return -1;
     clear_key(victim);
+    victim->owner = victim->moved = -1;
+    victim->in_a_row = 0;
+    victim->stray = 0.0f;
     victim->name = name;
     victim->used = ++f->now;
     return (int)(victim - f->key);
@@ -348,6 +358,20 @@ static void meet(struct key *k, unsigned u, float z, float d)
         k->unproved = 0;
 }
 
+/* A sum of the key has clearly moved the unit. */
+static void note_owner(struct key *k, int unit)
+{
+    k->in_a_row = unit == k->moved ? k->in_a_row + 1 : 1;
+    k->moved = unit;
+    if (k->owner < 0)
+        k->owner = unit;
+    k->stray += STRAY_RATE * ((float)(unit != k->owner) - k->stray);
+    if (unit != k->owner && k->in_a_row == OWNER_AFTER) { /* a slot begins anew, with another buffer */
+        k->owner = unit;
+        k->stray = 2.0f * STRAY_RATE;
+    }
+}
+
 /* A unit has changed: what do the sums of the last step say of it? */
 static void confront(struct nb_causal *f, unsigned u)
 {
@@ -373,8 +397,13 @@ static void confront(struct nb_causal *f, unsigned u)
             second = z;
         }
     }
-    if (winner >= 0 && best > CLEAR_Z && best - second > CLEAR_MARGIN && best_d > CLEAR_D)
-        sum_at(f, 0, (unsigned)winner)->explained = 1;
+    if (winner >= 0 && best > CLEAR_Z && best - second > CLEAR_MARGIN && best_d > CLEAR_D) {
+        struct sum *s = sum_at(f, 0, (unsigned)winner);
+        s->explained = 1;
+        for (unsigned j = 0; j < NB_CAUSAL_KEYS; j++)
+            if (s->key[j] >= 0)
+                note_owner(&f->key[s->key[j]], (int)u);
+    }
 }
 
 /* All consequences of the sums of the last step have come. */
@@ -453,6 +482,13 @@ int nb_causal_proved(const struct nb_causal *f, uint64_t key)
     const struct key *k = find_key(f, key);
 
     return k && k->proved;
+}
+
+int nb_causal_shared(const struct nb_causal *f, uint64_t key)
+{
+    const struct key *k = find_key(f, key);
+
+    return k && k->stray > STRAY_MOST;
 }
 
 unsigned nb_causal_units(const struct nb_causal *f)

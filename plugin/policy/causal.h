@@ -77,6 +77,8 @@ void nb_causal_gather(struct nb_causal *field, size_t width, const uint32_t *raw
 
 /* Do the sums with this key move weights, as far as is known? */
 int nb_causal_proved(const struct nb_causal *field, uint64_t key);
+/* 1 when sums with this key clearly moved different units of late: it stands for several buffers. */
+int nb_causal_shared(const struct nb_causal *field, uint64_t key);
 /* Units that have changed at least twice: without any, nothing can be proved. */
 unsigned nb_causal_units(const struct nb_causal *field);
 /* The strongest hypothesis of a key, for reports and tests: 0 where there is none. */

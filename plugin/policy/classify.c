@@ -602,6 +602,8 @@ struct nb_class_decision nb_classify_reduce(struct nb_classify *c, const struct 
     settle(c, m, s, op, d.key);
     if (op->func == NB_FUNC_ALL_REDUCE && (s->bucket || s->reason == NB_WHY_USER_YES))
         count_round(c, m, s, op);
+    if (d.key[1])
+        d.shared = nb_causal_shared(field_of(c, op), d.key[1]);
     d.kind = s->kind;
     d.reason = s->reason;
     d.changed = (s->kind != kind || s->reason != reason) && s->told < CHANGES_TOLD;

@@ -99,6 +99,7 @@ struct nb_class_decision {
     int warmup;                   /* 1: a gradient, but the communicator is in its warm-up: raw */
     uint64_t step;                /* of the communicator */
     uint64_t key[NB_CAUSAL_KEYS]; /* reduce-scatter: for nb_classify_sum */
+    int shared;                   /* what it is thought to continue is several buffers, as the weights show */
 };
 
 /* A reduction of `op` begins; samples as above, of its own contribution. What to do with this very operation.

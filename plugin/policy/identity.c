@@ -86,6 +86,7 @@ const char *nb_identity_reason_text(enum nb_identity_reason reason)
         "too few steps seen",
         "nothing says which buffer it is",
         "its content does not agree with the prediction",
+        "several buffers were taken for one, as the weights show",
         "there is no usable profile",
         "it is too small to matter",
         "a pool is full",

@@ -51,6 +51,7 @@ enum nb_identity_reason {
     NB_ID_LEARNING,    /* none yet: too few steps or profiles */
     NB_ID_UNPREDICTED, /* none: nothing says which buffer it is */
     NB_ID_MISMATCH,    /* none: its content does not agree with the prediction */
+    NB_ID_SHARED,      /* none: the weights show that several buffers were taken for one */
     NB_ID_NO_PROFILE,  /* none: several buffers come into question and there is no usable profile */
     NB_ID_SMALL,       /* none: so few elements are never quantized */
     NB_ID_FULL,        /* none: a pool is used up, or the call was not announced */

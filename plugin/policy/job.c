@@ -342,6 +342,8 @@ struct nb_decision nb_job_reduce(struct nb_job *job, uint64_t number, int announ
     what.passes = v.identity.passes;
     what.blind = ev->blind;
     v.gradient = nb_classify_reduce(job->classify, &what, ev->sample, ev->samples);
+    if (v.gradient.shared && v.identity.slot >= 0)
+        v.identity.reason = NB_ID_SHARED;
     pthread_mutex_unlock(&job->mind_lock);
     return v;
 }

@@ -79,7 +79,8 @@ struct nb_decision {
     struct nb_identity_decision identity;
 };
 
-/* A reduction begins. number: of its announcement; 0 with announced = 0: it has none yet; 0 with announced =
+/* A reduction begins. Where the weights show that its slot is several buffers' (NB_ID_SHARED) the slot is still named, and what
+ * it holds is nobody's. number: of its announcement; 0 with announced = 0: it has none yet; 0 with announced =
  * 1: which one is not known, so that it gets no slot. `geometry` as for nb_identity_reduce. */
 struct nb_decision nb_job_reduce(struct nb_job *job, uint64_t number, int announced,
                                  const struct nb_job_call *call, ncclRedOp_t op,

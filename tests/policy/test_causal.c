@@ -347,6 +347,39 @@ START_TEST(test_doubt)
 }
 END_TEST
 
+/* A key that stands for two buffers in turn is found out, and one that stays with its unit never is; one that goes on to
+ * another unit for good is in doubt for some steps. */
+START_TEST(test_shared)
+{
+    struct nb_causal *f = nb_causal_create(SHARD);
+    struct shard *s = malloc(3 * sizeof(*s));
+    static uint32_t raw[SHARD];
+    unsigned shared = 0, wrongly = 0, moved = 0;
+
+    for (unsigned u = 0; u < 3; u++)
+        shard_open(&s[u], OPT_ADAMW, 0.005f, SHARD, 40 + u);
+    for (unsigned step = 0; step < 120; step++) {
+        for (unsigned u = 0; u < 3; u++) {
+            shard_weights(&s[u], raw);
+            nb_causal_gather(f, 2, raw);
+        }
+        for (unsigned u = 0; u < 3; u++) { /* 1 and 2 have one key, until step 60 */
+            shard_gradient(&s[u], 0.02f);
+            sum(f, u == 0 ? 1 : step < 60 ? 2 : u == 1 ? 2 : 3, s[u].sum);
+            shard_step(&s[u]);
+        }
+        wrongly += (unsigned)nb_causal_shared(f, 1);
+        shared += (unsigned)(step >= 20 && step < 60 && nb_causal_shared(f, 2));
+        moved += (unsigned)(step >= 80 && (nb_causal_shared(f, 2) || nb_causal_shared(f, 3)));
+    }
+    ck_assert_uint_eq(wrongly, 0);
+    ck_assert_uint_eq(shared, 40);
+    ck_assert_uint_eq(moved, 0);
+    nb_causal_destroy(f);
+    free(s);
+}
+END_TEST
+
 /* More keys and units than there is room for: the oldest make room, and nothing is proved by mistake. */
 START_TEST(test_many)
 {
@@ -384,6 +417,7 @@ int main(void)
     tcase_add_test(tc, test_layer_drop);
     tcase_add_loop_test(tc, test_foreign, 0, (LATE - NOISE + 1) * OPT_COUNT);
     tcase_add_test(tc, test_doubt);
+    tcase_add_test(tc, test_shared);
     tcase_add_test(tc, test_many);
     suite_add_tcase(suite, tc);
     runner = srunner_create(suite);
