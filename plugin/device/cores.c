@@ -21,11 +21,12 @@
 /* The first line of a file, without its end. */
 static bool read_line(const char *root, const char *path, char *line, size_t cap)
 {
-    char full[512];
+    char full[2 * 4096];
     FILE *f;
     bool got;
 
-    snprintf(full, sizeof(full), "%s%s", root, path);
+    if ((size_t)snprintf(full, sizeof(full), "%s%s", root, path) >= sizeof(full))
+        return false;
     f = fopen(full, "re");
     if (!f)
         return false;
