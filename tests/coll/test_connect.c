@@ -74,9 +74,49 @@ static bool is_late(void *arg)
     return draw(4) != 0;
 }
 
+static void *control; /* node 0's connection, over which it votes */
+static bool broken;   /* it has been, or is not to be */
+
+static int connect_and_note(struct nb_net *net, int dev, const struct nb_net_conn_cfg *cfg, void *handle,
+                            void **conn)
+{
+    const int ret = loopback_ops.connect(net, dev, cfg, handle, conn);
+
+    if (net->ctx == &node[0].ctx && cfg->urgent && *conn && !broken)
+        control = *conn;
+    return ret;
+}
+
+/* Votes are refused, as a transport may that has no room, until the connection breaks under the first of node 0. */
+static int break_under_vote(void *conn, const void *data, size_t size, int tag, void *mhandle, void **request)
+{
+    if (broken || size != NB_VOTE_BYTES)
+        return loopback_ops.isend(conn, data, size, tag, mhandle, request);
+    *request = NULL;
+    if (conn == control) {
+        loopback_cut(conn);
+        broken = true;
+    }
+    return 0;
+}
+
+/* The original's puts its own table there. */
+static int changed_init(struct nb_context *ctx, struct nb_net **net)
+{
+    const int rc = loopback_ops.init(ctx, net);
+
+    if (!rc)
+        (*net)->ops = &transport;
+    return rc;
+}
+
 static void begin(int n, bool grid)
 {
     transport = loopback_ops;
+    transport.init = changed_init;
+    transport.connect = connect_and_note;
+    transport.isend = break_under_vote;
+    broken = true;
     if (dice && draw(2)) /* nobody knows that a connection has ended before it is used */
         transport.lost = NULL;
     loopback_set_late(dice && draw(2) ? is_late : NULL, NULL);
@@ -90,7 +130,6 @@ static void begin(int n, bool grid)
     cluster_begin(&cluster);
     for (int i = 0; i < n; i++) {
         struct cluster_node *added = cluster_add(&cluster, NULL, &transport);
-        added->ctx.net->ops = &transport; /* its init has put the original there */
         fate[i].offset = added->now;
         added->params.unit_bytes = 16384;
         added->params.schedule = grid ? NB_SCHEDULE_TWO_LEVEL : NB_SCHEDULE_DIRECT;
@@ -521,40 +560,12 @@ END_TEST
 
 /* ---- a connection that ends under a message ------------------------------------------------------- */
 
-static void *control; /* node 0's connection, over which it votes */
-static bool broken;   /* it has been */
-
-static int connect_and_note(struct nb_net *net, int dev, const struct nb_net_conn_cfg *cfg, void *handle,
-                            void **conn)
-{
-    const int ret = loopback_ops.connect(net, dev, cfg, handle, conn);
-
-    if (net == node[0].ctx.net && cfg->urgent && *conn && !broken)
-        control = *conn;
-    return ret;
-}
-
-/* Votes are refused, as a transport may that has no room, until the connection breaks under the first of node 0. */
-static int break_under_vote(void *conn, const void *data, size_t size, int tag, void *mhandle, void **request)
-{
-    if (broken || size != NB_VOTE_BYTES)
-        return loopback_ops.isend(conn, data, size, tag, mhandle, request);
-    *request = NULL;
-    if (conn == control) {
-        loopback_cut(conn);
-        broken = true;
-    }
-    return 0;
-}
-
 /* What was on its way when a connection ended belongs to that connection: it is not said over the next one, too. */
 START_TEST(vote_under_way)
 {
     begin(2, false);
     control = NULL;
     broken = false;
-    transport.connect = connect_and_note;
-    transport.isend = break_under_vote;
     connect_all();
     while (!broken)
         turn(10 * SECOND);
