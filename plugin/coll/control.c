@@ -66,7 +66,7 @@ static int handle(struct nb_coll_comm *comm, struct nb_peer *peer, const struct 
         break;
     case NB_CTL_BYE_ACK: peer->life.our_bye_acked = 1; break;
     case NB_CTL_ABORT:
-        if (comm->state == NB_COMM_RUNNING)
+        if (comm->state == NB_COMM_RUNNING || !comm->life.drained) /* closing, it may still owe something */
             return nb_comm_told(comm, peer, ctl);
         peer->gone = 1;
         break;

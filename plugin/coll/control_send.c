@@ -53,12 +53,18 @@ int nb_control(struct nb_coll_comm *comm, struct nb_peer *peer, const struct nb_
     return nb_control_put(comm, nb_control_hop(comm, ctl.kind, peer->rank), &ctl);
 }
 
+int64_t nb_control_alive_ns(const struct nb_coll_comm *comm)
+{
+    const int64_t quarter = comm->ctx->params->peer_timeout * (int64_t)NB_NS_PER_S / 4;
+
+    return quarter < (int64_t)NB_NS_PER_S ? quarter : (int64_t)NB_NS_PER_S;
+}
+
 int nb_control_alive(struct nb_coll_comm *comm, struct nb_peer *peer, int64_t t_ns)
 {
     const struct nb_ctl alive = {.kind = NB_CTL_ALIVE};
-    const int64_t quarter = comm->ctx->params->peer_timeout * (int64_t)NB_NS_PER_S / 4;
 
-    if (t_ns - peer->life.sent_ns < (quarter < (int64_t)NB_NS_PER_S ? quarter : (int64_t)NB_NS_PER_S))
+    if (t_ns - peer->life.sent_ns < nb_control_alive_ns(comm))
         return 0;
     peer->life.sent_ns = t_ns;
     return nb_control(comm, peer, &alive);

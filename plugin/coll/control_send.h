@@ -15,6 +15,9 @@
 struct nb_coll_comm;
 struct nb_peer;
 
+/* Heartbeats are sent so long after each other, in ns: by this node, and by its peers as far as it knows (their
+ * NIBBLE_PEER_TIMEOUT is the same: a setting that nodes must agree on). */
+int64_t nb_control_alive_ns(const struct nb_coll_comm *comm);
 /* Queue a heartbeat for a neighbor, where the last one (life.sent_ns) was sent long enough before t_ns. 0 or
  * < 0. */
 int nb_control_alive(struct nb_coll_comm *comm, struct nb_peer *peer, int64_t t_ns);

@@ -27,6 +27,14 @@ static bool may_ask(const struct nb_coll_comm *comm, const struct nb_peer *peer)
     return !peer->life.bye && (nb_refs_unconfirmed(comm->refs) || nb_confirms_wait(&comm->confirms));
 }
 
+/* One of those two, and the cause rather than held up by another one: no sign of life for three of its
+ * heartbeats. */
+static bool holds_up_silently(const struct nb_coll_comm *comm, const struct nb_peer *peer)
+{
+    return (has_not_taken(comm, peer) || may_ask(comm, peer)) &&
+           nb_clock_ns(&comm->ctx->clock) - peer->life.received_ns > 3 * nb_control_alive_ns(comm);
+}
+
 /* BYE has been said, but not all of what goes with it; our own acknowledgements must leave, too, before the
  * connections close. */
 static bool has_not_parted(const struct nb_coll_comm *comm, const struct nb_peer *peer)
@@ -74,7 +82,7 @@ static void fail(struct nb_coll_comm *comm)
 {
     struct nb_name_list who = {.first = -1};
 
-    if (!count(comm, has_not_taken, &who))
+    if (!count(comm, holds_up_silently, &who) && !count(comm, has_not_taken, &who))
         count(comm, may_ask, &who);
     nb_comm_error(comm, -ETIMEDOUT,
                   "closing although %s has not taken all that it is owed (NIBBLE_CLOSE_TIMEOUT)", who.text);
@@ -99,8 +107,10 @@ void nb_shutdown_begin(struct nb_coll_comm *comm)
 void nb_shutdown_progress(struct nb_coll_comm *comm, int64_t now_ns)
 {
     const int64_t limit = comm->ctx->params->close_timeout * (int64_t)NB_NS_PER_S;
-    const int64_t words = limit / 8 < LAST_WORDS_NS ? limit / 8 : LAST_WORDS_NS;
+    int64_t words = limit / 8 < LAST_WORDS_NS ? limit / 8 : LAST_WORDS_NS;
 
+    if (!count(comm, holds_up_silently, NULL))
+        words /= 2; /* another node may know more, and say so first */
     if (!comm->life.drained && !count(comm, has_not_taken, NULL) && !count(comm, may_ask, NULL))
         say_bye(comm);
     if (comm->life.drained && !count(comm, has_not_parted, NULL))
