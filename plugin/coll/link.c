@@ -12,10 +12,14 @@
  * not take more, and some fail the one that is too many. */
 #define SENDS_MAX ((uint64_t)NCCL_NET_MAX_REQUESTS)
 
-/* 0: the end of a connection is in order: its peer has said goodbye, or this node is closing. */
+/* 0: the end of a connection is in order: its peer has said goodbye, or this node is closing and needs nothing more of
+ * it. */
 static int link_error(struct nb_coll_comm *comm, struct nb_peer *peer, int err)
 {
-    if (peer->life.bye || comm->state != NB_COMM_RUNNING)
+    const bool needed =
+        comm->state == NB_COMM_RUNNING || (!comm->life.drained && nb_peer_may_ask(comm, peer));
+
+    if (peer->life.bye || !needed)
         return 0;
     return nb_comm_suspect(comm, peer, err);
 }

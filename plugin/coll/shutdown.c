@@ -21,17 +21,11 @@ static bool has_not_taken(const struct nb_coll_comm *comm, const struct nb_peer 
            peer->tx[NB_CLASS_RESULT].done < peer->tx[NB_CLASS_RESULT].queued;
 }
 
-/* It may still ask about an all-gather, through this node as well. */
-static bool may_ask(const struct nb_coll_comm *comm, const struct nb_peer *peer)
-{
-    return !peer->life.bye && (nb_refs_unconfirmed(comm->refs) || nb_confirms_wait(&comm->confirms));
-}
-
-/* One of those two, and the cause rather than held up by another one: no sign of life for three of its
+/* It has not, or may ask, and is the cause rather than held up by another one: no sign of life for three of its
  * heartbeats. */
 static bool holds_up_silently(const struct nb_coll_comm *comm, const struct nb_peer *peer)
 {
-    return (has_not_taken(comm, peer) || may_ask(comm, peer)) &&
+    return (has_not_taken(comm, peer) || nb_peer_may_ask(comm, peer)) &&
            nb_clock_ns(&comm->ctx->clock) - peer->life.received_ns > 3 * nb_control_alive_ns(comm);
 }
 
@@ -83,7 +77,7 @@ static void fail(struct nb_coll_comm *comm)
     struct nb_name_list who = {.first = -1};
 
     if (!count(comm, holds_up_silently, &who) && !count(comm, has_not_taken, &who))
-        count(comm, may_ask, &who);
+        count(comm, nb_peer_may_ask, &who);
     nb_comm_error(comm, -ETIMEDOUT,
                   "closing although %s has not taken all that it is owed (NIBBLE_CLOSE_TIMEOUT)", who.text);
 }
@@ -111,7 +105,7 @@ void nb_shutdown_progress(struct nb_coll_comm *comm, int64_t now_ns)
 
     if (!count(comm, holds_up_silently, NULL))
         words /= 2; /* another node may know more, and say so first */
-    if (!comm->life.drained && !count(comm, has_not_taken, NULL) && !count(comm, may_ask, NULL))
+    if (!comm->life.drained && !count(comm, has_not_taken, NULL) && !count(comm, nb_peer_may_ask, NULL))
         say_bye(comm);
     if (comm->life.drained && !count(comm, has_not_parted, NULL))
         comm->state = NB_COMM_CLOSED;

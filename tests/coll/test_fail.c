@@ -259,25 +259,32 @@ START_TEST(says_so_late)
 }
 END_TEST
 
-/* A node has something for another one that does not take it, and its close runs out of time. All others need
- * nothing more of it; they are told which of the two is the culprit. */
-START_TEST(closes_unheard)
+/* A reduce-scatter of `block` bytes for each, after which `leaving` closes. */
+static void scatter_and_leave(int leaving, size_t block)
 {
-    enum { BLOCK = 8 * VALUES }; /* twice as much as a peer takes at a time */
-    static float sum[NODES][BLOCK], addend[NODES * BLOCK];
-    const int deaf = 5, leaving = 4;
-    const int64_t began = node[leaving].now;
+    static float sum[NODES][8 * VALUES], addend[NODES * 8 * VALUES];
 
-    node[leaving].params.close_timeout = 4;
-    loopback_hold(node[leaving].comm->peer[deaf].tx[NB_CLASS_CONTRIB].conn, 1);
+    ck_assert_uint_le(block, sizeof(sum[0]));
     for (int i = 0; i < NODES; i++)
-        ck_assert_int_eq(nb_coll_ireducescatter(node[i].comm, addend, sizeof(addend), sum[i], sizeof(sum[i]),
-                                                0, sizeof(addend), ncclFloat32, ncclSum, &nccl[i].req),
+        ck_assert_int_eq(nb_coll_ireducescatter(node[i].comm, addend, NODES * block, sum[i], block, 0,
+                                                NODES * block, ncclFloat32, ncclSum, &nccl[i].req),
                          0);
     while (nccl[leaving].req)
         turn();
     ck_assert_int_eq(nb_coll_close_begin(node[leaving].comm), 0);
     nccl[leaving].closing = true;
+}
+
+/* A node has something for another one that does not take it, and its close runs out of time. All others need
+ * nothing more of it; they are told which of the two is the culprit. */
+START_TEST(closes_unheard)
+{
+    const int deaf = 5, leaving = 4;
+    const int64_t began = node[leaving].now;
+
+    node[leaving].params.close_timeout = 4;
+    loopback_hold(node[leaving].comm->peer[deaf].tx[NB_CLASS_CONTRIB].conn, 1);
+    scatter_and_leave(leaving, 8 * VALUES * sizeof(float)); /* twice as much as a peer takes at a time */
     for (int i = 0; i < NODES; i++)
         while (i != leaving && !nccl[i].closed && !nb_comm_failed(node[i].comm)) /* closed: it has failed */
             turn();
@@ -293,20 +300,11 @@ END_TEST
  * longer than any other. */
 START_TEST(leaves_and_falls_silent)
 {
-    enum { BLOCK = 512 };
-    static float sum[NODES][BLOCK], addend[NODES * BLOCK];
     const int waiting = 5, leaving = 4;
     int64_t began;
 
     loopback_hold(node[leaving].comm->peer[waiting].tx[NB_CLASS_CONTRIB].conn, 1);
-    for (int i = 0; i < NODES; i++)
-        ck_assert_int_eq(nb_coll_ireducescatter(node[i].comm, addend, sizeof(addend), sum[i], sizeof(sum[i]),
-                                                0, sizeof(addend), ncclFloat32, ncclSum, &nccl[i].req),
-                         0);
-    while (nccl[leaving].req)
-        turn();
-    ck_assert_int_eq(nb_coll_close_begin(node[leaving].comm), 0);
-    nccl[leaving].closing = true;
+    scatter_and_leave(leaving, 2048);
     while (!node[waiting].comm->peer[leaving].life.bye)
         turn();
     node[leaving].asleep = true;
@@ -316,6 +314,41 @@ START_TEST(leaves_and_falls_silent)
     ck_assert_int_le(node[waiting].now - began, (node[waiting].params.peer_timeout + 2) * SECOND);
     ck_assert_msg(strstr(nccl[waiting].said[0], "no sign of life from node 4 (ip-"), "%s",
                   nccl[waiting].said[0]);
+}
+END_TEST
+
+/* A node is stopped when it owes nothing but confirmations, and all others close. Those that are not connected to it
+ * wait for others that wait for it; all name the one that was stopped. */
+START_TEST(closes_together)
+{
+    enum { BLOCK = 8 * VALUES };
+    static float weights[NODES][BLOCK], all[NODES][NODES * BLOCK];
+    const int stopped = _i;
+    char name[32];
+
+    snprintf(name, sizeof(name), "node %d (ip-", stopped);
+    for (int i = 0; i < NODES; i++)
+        node[i].params.close_timeout = 8;
+    for (int k = 0; k < node[stopped].comm->nneighbors; k++)
+        loopback_hold(node[stopped].comm->neighbors[k]->tx[NB_CLASS_CONTROL].conn, 1);
+    for (int i = 0; i < NODES; i++)
+        ck_assert_int_eq(nb_coll_iallgather(node[i].comm, weights[i], all[i], sizeof(all[i]),
+                                            sizeof(weights[i]), 0, sizeof(all[i]), &nccl[i].req),
+                         0);
+    for (int i = 0; i < NODES; i++)
+        while (nccl[i].req)
+            turn();
+    node[stopped].asleep = true;
+    for (int i = 0; i < NODES; i++) {
+        if (i == stopped)
+            continue;
+        ck_assert_int_eq(nb_coll_close_begin(node[i].comm), 0);
+        nccl[i].closing = true;
+    }
+    for (int i = 0; i < NODES; i++)
+        while (i != stopped && !nccl[i].closed)
+            turn();
+    all_say(stopped, name, "has not taken all that it is owed");
 }
 END_TEST
 
@@ -374,6 +407,7 @@ int main(void)
     tcase_add_loop_test(c, falls_silent, 0, NODES);
     tcase_add_loop_test(c, gives_up, 0, NODES);
     tcase_add_loop_test(c, says_so_late, 0, 4);
+    tcase_add_loop_test(c, closes_together, 0, NODES);
     tcase_add_test(c, connection_breaks);
     tcase_add_test(c, sleeps_until_closed);
     suite_add_tcase(suite, c);
