@@ -7,48 +7,25 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
-static char root[64];
+#include "device/fake_root.h"
+
+static const char *root;
 
 static const char *const launchers[] = {"LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS",
                                         "MV2_COMM_WORLD_LOCAL_SIZE", "SLURM_STEP_TASKS_PER_NODE"};
 
 static void setup(void)
 {
-    snprintf(root, sizeof(root), "/tmp/nb-cores-XXXXXX");
-    ck_assert_ptr_nonnull(mkdtemp(root));
+    root = fake_root_make();
     for (size_t i = 0; i < sizeof(launchers) / sizeof(launchers[0]); i++)
         unsetenv(launchers[i]);
 }
 
 static void teardown(void)
 {
-    char command[128];
-
-    snprintf(command, sizeof(command), "rm -rf '%s'", root);
-    ck_assert_int_eq(system(command), 0);
-}
-
-/* A file of this one line, with its folders; an empty line: the folders alone. */
-static void put(const char *path, const char *line)
-{
-    char full[256];
-    FILE *f;
-
-    snprintf(full, sizeof(full), "%s%s", root, path);
-    for (char *at = strchr(full + strlen(root) + 1, '/'); at; at = strchr(at + 1, '/')) {
-        *at = 0;
-        mkdir(full, 0700);
-        *at = '/';
-    }
-    if (!*line)
-        return;
-    f = fopen(full, "we");
-    ck_assert_ptr_nonnull(f);
-    fprintf(f, "%s\n", line);
-    fclose(f);
+    fake_root_remove();
 }
 
 /* `cores` cores of two threads each: CPUs i and i + cores. */
@@ -57,11 +34,11 @@ static void machine(unsigned cores)
     char path[128], line[64];
 
     snprintf(line, sizeof(line), "0-%u", 2 * cores - 1);
-    put("/sys/devices/system/cpu/online", line);
+    fake_root_put("/sys/devices/system/cpu/online", line);
     for (unsigned cpu = 0; cpu < 2 * cores; cpu++) {
         snprintf(path, sizeof(path), "/sys/devices/system/cpu/cpu%u/topology/thread_siblings_list", cpu);
         snprintf(line, sizeof(line), "%u,%u", cpu % cores, cpu % cores + cores);
-        put(path, line);
+        fake_root_put(path, line);
     }
 }
 
@@ -71,7 +48,7 @@ static void gpus(unsigned n)
 
     for (unsigned i = 0; i < n; i++) {
         snprintf(path, sizeof(path), "/proc/driver/nvidia/gpus/0000:%02x:00.0/", i);
-        put(path, "");
+        fake_root_put(path, "");
     }
 }
 
@@ -163,21 +140,21 @@ END_TEST
 START_TEST(limits)
 {
     machine(16);
-    put("/proc/self/cgroup", "0::/");
-    put("/sys/fs/cgroup/cpu.max", "max 100000");
+    fake_root_put("/proc/self/cgroup", "0::/");
+    fake_root_put("/sys/fs/cgroup/cpu.max", "max 100000");
     ck_assert_uint_eq(look("0-31").share, 16);
-    put("/sys/fs/cgroup/cpu.max", "650000 100000");
+    fake_root_put("/sys/fs/cgroup/cpu.max", "650000 100000");
     ck_assert_uint_eq(look("0-31").share, 6);
     setenv("LOCAL_WORLD_SIZE", "2", 1);
     ck_assert_uint_eq(look("0-31").share, 3);
     unsetenv("LOCAL_WORLD_SIZE");
-    put("/proc/self/cgroup", "0::/jobs/one");
-    put("/sys/fs/cgroup/cpu.max", "max 100000");
-    put("/sys/fs/cgroup/jobs/one/cpu.max", "800000 100000");
+    fake_root_put("/proc/self/cgroup", "0::/jobs/one");
+    fake_root_put("/sys/fs/cgroup/cpu.max", "max 100000");
+    fake_root_put("/sys/fs/cgroup/jobs/one/cpu.max", "800000 100000");
     ck_assert_uint_eq(look("0-31").share, 8);
-    put("/sys/fs/cgroup/jobs/cpu.max", "250000 50000");
+    fake_root_put("/sys/fs/cgroup/jobs/cpu.max", "250000 50000");
     ck_assert_uint_eq(look("0-31").share, 5);
-    put("/proc/self/cgroup", "12:cpuset:/x"); /* cgroup v1 */
+    fake_root_put("/proc/self/cgroup", "12:cpuset:/x"); /* cgroup v1 */
     ck_assert_uint_eq(look("0-31").share, 16);
 }
 END_TEST
@@ -200,10 +177,10 @@ START_TEST(near_memory)
 
     here[0] = 1;
     ck_assert(!nb_cores_near(root, here, &cpus));
-    put("/sys/devices/system/node/online", "0");
-    put("/sys/devices/system/node/node0/cpulist", "1,3");
+    fake_root_put("/sys/devices/system/node/online", "0");
+    fake_root_put("/sys/devices/system/node/node0/cpulist", "1,3");
     ck_assert(!nb_cores_near(root, here, &cpus)); /* one node: nothing to choose */
-    put("/sys/devices/system/node/online", "0-1");
+    fake_root_put("/sys/devices/system/node/online", "0-1");
     if (!nb_cores_near(root, here, &cpus)) /* a filter of system calls, or it is in another node */
         return;
     ck_assert_uint_eq(nb_cpus_count(&cpus), 2);

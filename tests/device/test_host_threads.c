@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The host's device with codec threads: results, ends, where the threads run, and that they do not run for nothing. */
+/* The host's device with codec threads: results and ends. Where they run: test_host_places.c. */
 #include "device/host_threads.h"
 
 #include <check.h>
-#include <dirent.h>
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
@@ -13,7 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -21,7 +19,7 @@
 #include "base/clock.h"
 #include "base/context.h"
 #include "base/log.h"
-#include "device/cores.h"
+#include "device/host_node.h"
 
 #if defined(__SANITIZE_THREAD__)
 #define WITH_TSAN 1
@@ -38,128 +36,7 @@
 #define PIECE 16384u /* values of a work: more than is done on the spot */
 #define PIECES (VALUES / PIECE)
 
-/* ---- a node ------------------------------------------------------------------------------------------ */
-
-struct node {
-    struct nb_context ctx;
-    struct nb_params params;
-    atomic_uint done; /* calls of work_done */
-    _Atomic int64_t now;
-};
-
-static void note_done(struct nb_context *ctx)
-{
-    atomic_fetch_add(&((struct node *)ctx)->done, 1);
-}
-
-static uint64_t virtual_ns(void *arg)
-{
-    return (uint64_t)atomic_load(&((struct node *)arg)->now);
-}
-
-static void node_open(struct node *n, int64_t threads)
-{
-    memset(n, 0, sizeof(*n));
-    n->params = *nb_params_defaults();
-    n->params.device = 1; /* host */
-    n->params.host_threads = threads;
-    n->ctx.params = &n->params;
-    n->ctx.clock = (struct nb_clock){virtual_ns, n};
-    n->ctx.work_done = note_done;
-    atomic_store(&n->now, (int64_t)NB_NS_PER_S);
-    ck_assert_int_eq(nb_gpus_open(&n->ctx), 0);
-    ck_assert_int_eq(nb_host_pool_open(&n->ctx), 0);
-}
-
-static void node_close(struct node *n)
-{
-    nb_host_pool_close(&n->ctx);
-    nb_gpus_close(&n->ctx);
-}
-
-static struct nb_device *device_of(struct node *n)
-{
-    const struct nb_device_wish wish = {.gpu = -1, .nnodes = 4, .comm_id = 1};
-    struct nb_device *dev = NULL;
-
-    ck_assert_int_eq(nb_device_choose(&n->ctx, &wish, &dev), 0);
-    return dev;
-}
-
-/* ---- the threads, as the system sees them --------------------------------------------------------------- */
-
-#define MOST_THREADS 128
-
-/* Numbers of this process's codec threads. */
-static unsigned codec_threads(pid_t *tid)
-{
-    DIR *dir = opendir("/proc/self/task");
-    struct dirent *entry;
-    unsigned n = 0;
-
-    ck_assert_ptr_nonnull(dir);
-    while ((entry = readdir(dir)) != NULL) {
-        char path[300], name[32] = "";
-        FILE *f;
-        snprintf(path, sizeof(path), "/proc/self/task/%s/comm", entry->d_name);
-        f = entry->d_name[0] == '.' ? NULL : fopen(path, "re");
-        if (!f)
-            continue;
-        if (fgets(name, sizeof(name), f) && strcmp(name, "nibble-codec\n") == 0) {
-            ck_assert_uint_lt(n, MOST_THREADS);
-            tid[n++] = (pid_t)atoi(entry->d_name);
-        }
-        fclose(f);
-    }
-    closedir(dir);
-    return n;
-}
-
-static unsigned count_threads(void)
-{
-    pid_t tid[MOST_THREADS];
-
-    return codec_threads(tid);
-}
-
-/* Processor time of a thread, by the clock that the system has for each. */
-static double thread_seconds(pid_t tid)
-{
-    const clockid_t clock = (clockid_t)((~(unsigned)tid << 3) | 6u);
-    struct timespec t;
-
-    ck_assert_int_eq(clock_gettime(clock, &t), 0);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static double pool_seconds(void)
-{
-    pid_t tid[MOST_THREADS];
-    const unsigned n = codec_threads(tid);
-    double s = 0;
-
-    for (unsigned i = 0; i < n; i++)
-        s += thread_seconds(tid[i]);
-    return s;
-}
-
-static void nap_ms(long ms)
-{
-    const struct timespec t = {ms / 1000, ms % 1000 * 1000000};
-
-    nanosleep(&t, NULL);
-}
-
 /* ---- works ------------------------------------------------------------------------------------------- */
-
-static ssize_t finished(struct nb_device *dev, struct nb_work *w)
-{
-    ssize_t ret;
-
-    while ((ret = dev->ops->poll(dev, w)) == -EINPROGRESS)
-        sched_yield();
-    return ret;
-}
 
 /* A codec whose encoder waits until it is let go. */
 static atomic_bool held;
@@ -169,7 +46,7 @@ static ssize_t waiting_encode(const struct nb_encoding *e)
 {
     atomic_fetch_add(&entered, 1);
     while (atomic_load(&held))
-        nap_ms(1);
+        host_nap_ms(1);
     memset(e->dst, 7, e->cap);
     return (ssize_t)e->cap;
 }
@@ -243,8 +120,8 @@ static void do_all(struct nb_device *dev, struct data *d)
             ret[1][p] = o->encode(dev, &w[1][p], &g);
         }
         for (unsigned p = 0; p < PIECES; p++) {
-            d->coded_bytes[p] = ret[0][p] == -EINPROGRESS ? finished(dev, &w[0][p]) : ret[0][p];
-            d->delta_bytes[p] = ret[1][p] == -EINPROGRESS ? finished(dev, &w[1][p]) : ret[1][p];
+            d->coded_bytes[p] = ret[0][p] == -EINPROGRESS ? host_finished(dev, &w[0][p]) : ret[0][p];
+            d->delta_bytes[p] = ret[1][p] == -EINPROGRESS ? host_finished(dev, &w[1][p]) : ret[1][p];
             ck_assert_int_gt(d->coded_bytes[p], 0);
             ck_assert_msg(d->delta_bytes[p] > 0 || d->delta_bytes[p] == -E2BIG, "delta %zd",
                           d->delta_bytes[p]);
@@ -272,7 +149,7 @@ static void do_all(struct nb_device *dev, struct data *d)
         }
         for (unsigned p = 0; p < PIECES; p++)
             for (unsigned k = 0; k < 4; k++)
-                ck_assert_int_eq(ret[k][p] == -EINPROGRESS ? finished(dev, &w[k][p]) : ret[k][p], 0);
+                ck_assert_int_eq(ret[k][p] == -EINPROGRESS ? host_finished(dev, &w[k][p]) : ret[k][p], 0);
         d->values[round] += 1;
     }
 }
@@ -281,13 +158,13 @@ START_TEST(same_bits)
 {
     static const int64_t counts[] = {0, 1, 2, 7};
     struct data *d[4];
-    struct node n;
+    struct host_node n;
 
     for (unsigned i = 0; i < 4; i++) {
         struct nb_device *dev;
-        node_open(&n, counts[i]);
-        dev = device_of(&n);
-        ck_assert_uint_eq(count_threads(), (unsigned)counts[i]);
+        host_node_open(&n, counts[i]);
+        dev = host_node_device(&n);
+        ck_assert_uint_eq(host_count_threads(), (unsigned)counts[i]);
         ck_assert(counts[i] ? dev->ops->workers && dev->ops->workers(dev) == counts[i]
                             : dev == nb_host_device());
         d[i] = calloc(1, sizeof(struct data));
@@ -296,8 +173,8 @@ START_TEST(same_bits)
         if (counts[i])
             ck_assert_uint_gt(atomic_load(&n.done), 3 * PIECES);
         dev->ops->close(dev);
-        node_close(&n);
-        ck_assert_uint_eq(count_threads(), 0);
+        host_node_close(&n);
+        ck_assert_uint_eq(host_count_threads(), 0);
         ck_assert_msg(memcmp(d[i], d[0], sizeof(struct data)) == 0, "%u threads: other bits",
                       (unsigned)counts[i]);
     }
@@ -311,7 +188,7 @@ START_TEST(refusals)
 {
     static uint8_t bytes[1 << 20], out[1 << 20];
     struct nb_work w[80];
-    struct node n;
+    struct host_node n;
     struct nb_device *dev;
     unsigned taken = 0;
     const struct nb_decoding bad = {.codec = nb_codec_row(NB_CODEC_INT4),
@@ -321,10 +198,10 @@ START_TEST(refusals)
                                     .bytes = 65536,
                                     .dst = out};
 
-    node_open(&n, 2);
-    dev = device_of(&n);
+    host_node_open(&n, 2);
+    dev = host_node_device(&n);
     ck_assert_int_eq(dev->ops->decode(dev, &w[0], &bad), -EINPROGRESS);
-    ck_assert_int_eq(finished(dev, &w[0]), -EBADMSG);
+    ck_assert_int_eq(host_finished(dev, &w[0]), -EBADMSG);
     ck_assert_int_eq(dev->ops->failed(dev), 0);
     ck_assert_int_eq(dev->ops->copy(dev, &w[0], out, bytes, 512), 0);
     ck_assert_int_eq(dev->ops->copy(dev, NULL, out, bytes, sizeof(out)), 0);
@@ -339,10 +216,10 @@ START_TEST(refusals)
     ck_assert_int_eq(dev->ops->news(dev), 0);
     atomic_store(&held, false);
     for (unsigned i = 0; i < taken; i++)
-        ck_assert_int_eq(finished(dev, &w[i]), 64);
+        ck_assert_int_eq(host_finished(dev, &w[i]), 64);
     ck_assert_int_eq(dev->ops->news(dev), 0);
     dev->ops->close(dev);
-    node_close(&n);
+    host_node_close(&n);
 }
 END_TEST
 
@@ -352,7 +229,7 @@ END_TEST
  * of them goes on. */
 static void *let_go(void *arg)
 {
-    nap_ms(20);
+    host_nap_ms(20);
     atomic_store(&held, false);
     return arg;
 }
@@ -368,15 +245,15 @@ START_TEST(quiesced)
         struct nb_work w[40], other;
         struct nb_device *dev, *beside;
         struct nb_encoding e = waiting(others, sizeof(others));
-        struct node n;
+        struct host_node n;
         pthread_t helper;
         unsigned gone = 0;
 
         ck_assert(mem != MAP_FAILED);
-        node_open(&n, 3);
-        dev = device_of(&n);
-        beside = device_of(&n);
-        ck_assert_uint_eq(count_threads(), 3);
+        host_node_open(&n, 3);
+        dev = host_node_device(&n);
+        beside = host_node_device(&n);
+        ck_assert_uint_eq(host_count_threads(), 3);
         hold();
         for (unsigned i = 0; i < 40; i++) {
             const struct nb_encoding mine = waiting(mem + 4096 * i, 4096);
@@ -385,7 +262,7 @@ START_TEST(quiesced)
             ck_assert_int_eq(dev->ops->encode(dev, &w[i], &mine), -EINPROGRESS);
         }
         while (turn % 2 && atomic_load(&entered) < 3)
-            nap_ms(1);
+            host_nap_ms(1);
         if (turn % 2) /* while quiesce waits */
             ck_assert_int_eq(pthread_create(&helper, NULL, let_go, NULL), 0);
         else
@@ -398,14 +275,14 @@ START_TEST(quiesced)
         for (unsigned i = 0; i < 40; i++)
             gone += dev->ops->poll(dev, &w[i]) == -ECANCELED;
         ck_assert_uint_eq(gone, 40);
-        ck_assert_int_eq(finished(beside, &other), 64);
+        ck_assert_int_eq(host_finished(beside, &other), 64);
         dropped += atomic_load(&entered) <= 3 + 1;
         ck_assert_int_eq(dev->ops->copy(dev, &w[0], others, others + 32, 32), 0); /* it can still be used */
         dev->ops->close(dev);
-        ck_assert_uint_eq(count_threads(), 3);
+        ck_assert_uint_eq(host_count_threads(), 3);
         beside->ops->close(beside);
-        ck_assert_uint_eq(count_threads(), 0);
-        node_close(&n);
+        ck_assert_uint_eq(host_count_threads(), 0);
+        host_node_close(&n);
     }
     ck_assert_uint_gt(dropped, 0);
 }
@@ -417,46 +294,46 @@ START_TEST(two_contexts)
     static uint8_t out[2][64];
     struct nb_device *dev[2];
     struct nb_work w[2];
-    struct node n[2];
+    struct host_node n[2];
 
     for (int i = 0; i < 2; i++) {
-        node_open(&n[i], 2 + i);
-        dev[i] = device_of(&n[i]);
+        host_node_open(&n[i], 2 + i);
+        dev[i] = host_node_device(&n[i]);
     }
-    ck_assert_uint_eq(count_threads(), 5);
+    ck_assert_uint_eq(host_count_threads(), 5);
     hold();
     for (int i = 0; i < 2; i++) {
         const struct nb_encoding e = waiting(out[i], 64);
         ck_assert_int_eq(dev[i]->ops->encode(dev[i], &w[i], &e), -EINPROGRESS);
     }
     while (atomic_load(&entered) < 2)
-        nap_ms(1);
+        host_nap_ms(1);
     atomic_store(&held, false);
-    ck_assert_int_eq(finished(dev[0], &w[0]), 64);
+    ck_assert_int_eq(host_finished(dev[0], &w[0]), 64);
     dev[0]->ops->close(dev[0]);
-    node_close(&n[0]);
-    ck_assert_uint_eq(count_threads(), 3);
-    ck_assert_int_eq(finished(dev[1], &w[1]), 64);
+    host_node_close(&n[0]);
+    ck_assert_uint_eq(host_count_threads(), 3);
+    ck_assert_int_eq(host_finished(dev[1], &w[1]), 64);
     dev[1]->ops->close(dev[1]);
-    node_close(&n[1]);
-    ck_assert_uint_eq(count_threads(), 0);
+    host_node_close(&n[1]);
+    ck_assert_uint_eq(host_count_threads(), 0);
 }
 END_TEST
 
 /* No thread is to be had: the engine's does it all. */
 START_TEST(no_threads)
 {
-    struct node n;
+    struct host_node n;
     struct nb_device *dev;
 
-    node_open(&n, 4);
+    host_node_open(&n, 4);
     n.params.fault = "codec-thread";
-    ck_assert_ptr_eq(device_of(&n), nb_host_device());
+    ck_assert_ptr_eq(host_node_device(&n), nb_host_device());
     n.params.fault = "";
-    dev = device_of(&n); /* and the next communicator gets some */
-    ck_assert_uint_eq(count_threads(), 4);
+    dev = host_node_device(&n); /* and the next communicator gets some */
+    ck_assert_uint_eq(host_count_threads(), 4);
     dev->ops->close(dev);
-    node_close(&n);
+    host_node_close(&n);
 }
 END_TEST
 
@@ -464,17 +341,17 @@ END_TEST
 START_TEST(not_wanted)
 {
     struct nb_host_pool *pool;
-    struct node n;
+    struct host_node n;
 
-    node_open(&n, -1);
+    host_node_open(&n, -1);
     n.ctx.work_done = NULL;
-    ck_assert_ptr_eq(device_of(&n), nb_host_device());
+    ck_assert_ptr_eq(host_node_device(&n), nb_host_device());
     n.params.host_threads = 2;
     pool = n.ctx.host_pool;
     n.ctx.host_pool = NULL;
-    ck_assert_ptr_eq(device_of(&n), nb_host_device());
+    ck_assert_ptr_eq(host_node_device(&n), nb_host_device());
     n.ctx.host_pool = pool;
-    node_close(&n);
+    host_node_close(&n);
 }
 END_TEST
 
@@ -501,16 +378,16 @@ START_TEST(stuck)
     struct nb_encoding e = waiting(out, sizeof(out));
     struct nb_device *dev;
     struct nb_work w;
-    struct node n;
+    struct host_node n;
     unsigned turns = 0;
 
     nb_log_set(logger);
-    node_open(&n, 2);
-    dev = device_of(&n);
+    host_node_open(&n, 2);
+    dev = host_node_device(&n);
     hold();
     ck_assert_int_eq(dev->ops->encode(dev, &w, &e), -EINPROGRESS);
     while (!atomic_load(&entered))
-        nap_ms(1);
+        host_nap_ms(1);
     for (int i = 0; i < 10; i++) { /* stopped for hours, ten times */
         dev->ops->turn(dev, 1);
         atomic_fetch_add(&n.now, 3600 * (int64_t)NB_NS_PER_S);
@@ -533,7 +410,7 @@ START_TEST(stuck)
     dev->ops->quiesce(dev);
     ck_assert_int_eq(dev->ops->lost(dev), 0);
     dev->ops->close(dev);
-    node_close(&n);
+    host_node_close(&n);
     nb_log_set(NULL);
 }
 END_TEST
@@ -545,26 +422,26 @@ START_TEST(slow_but_alive)
     struct nb_encoding e = waiting(out, 64);
     struct nb_device *dev;
     struct nb_work w, other;
-    struct node n;
+    struct host_node n;
 
-    node_open(&n, 2);
-    dev = device_of(&n);
+    host_node_open(&n, 2);
+    dev = host_node_device(&n);
     hold();
     ck_assert_int_eq(dev->ops->encode(dev, &w, &e), -EINPROGRESS);
     for (int i = 0; i < 300; i++) {
         atomic_fetch_add(&n.now, (int64_t)NB_NS_PER_S / 2);
         if (i % 50 == 0) {
             ck_assert_int_eq(dev->ops->copy(dev, &other, out + 64, from, 32768), -EINPROGRESS);
-            ck_assert_int_eq(finished(dev, &other), 0);
-            nap_ms(2); /* until its worker has counted it */
+            ck_assert_int_eq(host_finished(dev, &other), 0);
+            host_nap_ms(2); /* until its worker has counted it */
         }
         dev->ops->turn(dev, 1);
         ck_assert_int_eq(dev->ops->failed(dev), 0);
     }
     atomic_store(&held, false);
-    ck_assert_int_eq(finished(dev, &w), 64);
+    ck_assert_int_eq(host_finished(dev, &w), 64);
     dev->ops->close(dev);
-    node_close(&n);
+    host_node_close(&n);
 }
 END_TEST
 
@@ -575,23 +452,23 @@ START_TEST(forked)
     struct nb_encoding e = waiting(out, sizeof(out));
     struct nb_device *dev;
     struct nb_work w[4];
-    struct node n;
+    struct host_node n;
     int status;
     pid_t child;
 
-    node_open(&n, 2);
-    dev = device_of(&n);
+    host_node_open(&n, 2);
+    dev = host_node_device(&n);
     hold();
     for (unsigned i = 0; i < 4; i++)
         ck_assert_int_eq(dev->ops->encode(dev, &w[i], &e), -EINPROGRESS);
     while (atomic_load(&entered) < 2)
-        nap_ms(1);
+        host_nap_ms(1);
     child = fork();
     if (child == 0) {
         dev->ops->quiesce(dev);
         status = dev->ops->poll(dev, &w[0]) != -ECANCELED || dev->ops->lost(dev);
         dev->ops->close(dev);
-        node_close(&n);
+        host_node_close(&n);
         _exit(status);
     }
     ck_assert_int_gt(child, 0);
@@ -599,169 +476,9 @@ START_TEST(forked)
     ck_assert_int_eq(status, 0);
     atomic_store(&held, false);
     for (unsigned i = 0; i < 4; i++)
-        ck_assert_int_eq(finished(dev, &w[i]), 64);
+        ck_assert_int_eq(host_finished(dev, &w[i]), 64);
     dev->ops->close(dev);
-    node_close(&n);
-}
-END_TEST
-
-/* ---- where and when they run --------------------------------------------------------------------------- */
-
-static void check_places(const struct nb_cpus *want, unsigned threads)
-{
-    pid_t tid[MOST_THREADS];
-    const unsigned n = codec_threads(tid);
-
-    ck_assert_uint_eq(n, threads);
-    for (unsigned i = 0; i < n; i++) {
-        struct nb_cpus is;
-        memset(&is, 0, sizeof(is));
-        ck_assert_int_eq(sched_getaffinity(tid[i], sizeof(is), &is.set), 0);
-        ck_assert(CPU_EQUAL_S(sizeof(is), &is.set, &want->set));
-    }
-}
-
-static void nth_of(const struct nb_cpus *from, unsigned number, struct nb_cpus *one)
-{
-    memset(one, 0, sizeof(*one));
-    for (size_t cpu = 0; cpu < NB_CPUS; cpu++)
-        if (CPU_ISSET_S(cpu, sizeof(*from), &from->set) && number-- == 0)
-            CPU_SET_S(cpu, sizeof(*one), &one->set);
-}
-
-static void bind_to(const struct nb_cpus *cpus)
-{
-    ck_assert_int_eq(sched_setaffinity(0, sizeof(*cpus), &cpus->set), 0);
-}
-
-/* Only where the threads that asked for them may run. */
-START_TEST(affinity)
-{
-    struct nb_cpus all, one, other, both;
-    struct nb_device *dev[2];
-    struct node n;
-
-    nb_cpus_mine(&all);
-    if (nb_cpus_count(&all) < 2) {
-        printf("SKIP: affinity: this process may use one CPU only\n");
-        return;
-    }
-    nth_of(&all, 0, &one);
-    nth_of(&all, 1, &other);
-    both = one;
-    nb_cpus_add(&both, &other);
-    node_open(&n, 3);
-    bind_to(&other);
-    dev[0] = device_of(&n);
-    check_places(&other, 3);
-    bind_to(&one);
-    dev[1] = device_of(&n); /* of a communicator that was made on another CPU */
-    check_places(&both, 3);
-    bind_to(&all);
-    dev[0]->ops->close(dev[0]);
-    dev[1]->ops->close(dev[1]);
-    bind_to(&other);
-    dev[0] = device_of(&n); /* what was before is forgotten */
-    check_places(&other, 3);
-    dev[0]->ops->close(dev[0]);
-    node_close(&n);
-}
-END_TEST
-
-static char root[64];
-
-static void put(const char *path, const char *line)
-{
-    char full[256];
-    FILE *f;
-
-    snprintf(full, sizeof(full), "%s%s", root, path);
-    for (char *at = strchr(full + strlen(root) + 1, '/'); at; at = strchr(at + 1, '/')) {
-        *at = 0;
-        mkdir(full, 0700);
-        *at = '/';
-    }
-    f = fopen(full, "we");
-    ck_assert_ptr_nonnull(f);
-    fprintf(f, "%s\n", line);
-    fclose(f);
-}
-
-/* On a machine of two NUMA nodes: beside NCCL's buffer; but where the mask has none of these CPUs, the mask holds. */
-START_TEST(near_the_buffer)
-{
-    static uint8_t buffer[8192];
-    struct nb_cpus all, one, other, near;
-    struct nb_device *dev;
-    struct node n;
-    char text[32], command[96];
-    size_t second = 0;
-
-    nb_cpus_mine(&all);
-    if (nb_cpus_count(&all) < 2) {
-        printf("SKIP: near_the_buffer: this process may use one CPU only\n");
-        return;
-    }
-    nth_of(&all, 0, &one);
-    nth_of(&all, 1, &other);
-    while (!CPU_ISSET_S(second, sizeof(other), &other.set))
-        second++;
-    snprintf(root, sizeof(root), "/tmp/nb-near-XXXXXX");
-    ck_assert_ptr_nonnull(mkdtemp(root));
-    snprintf(text, sizeof(text), "%zu", second);
-    put("/sys/devices/system/node/online", "0-1");
-    put("/sys/devices/system/node/node0/cpulist", text);
-    buffer[4096] = 1;
-    if (nb_cores_near(root, buffer + 4096, &near)) {
-        node_open(&n, 2);
-        n.ctx.root = root;
-        dev = device_of(&n);
-        check_places(&all, 2);
-        ck_assert_int_eq(dev->ops->region(dev, buffer + 4096, 4096), 0);
-        check_places(&other, 2);
-        ck_assert_int_eq(dev->ops->region(dev, buffer + 4096, 0), 0);
-        dev->ops->close(dev);
-        bind_to(&one);
-        dev = device_of(&n);
-        ck_assert_int_eq(dev->ops->region(dev, buffer + 4096, 4096), 0);
-        check_places(&one, 2);
-        bind_to(&all);
-        dev->ops->close(dev);
-        node_close(&n);
-    } else {
-        printf("SKIP: near_the_buffer: the system does not tell where memory is\n");
-    }
-    snprintf(command, sizeof(command), "rm -rf '%s'", root);
-    ck_assert_int_eq(system(command), 0);
-}
-END_TEST
-
-/* Threads that have worked, and have nothing to do, use no processor. */
-START_TEST(idle)
-{
-    static uint8_t from[1 << 20], to[1 << 20];
-    struct nb_work w[8];
-    struct nb_device *dev;
-    struct node n;
-    double worked, idle_s;
-
-    node_open(&n, 7);
-    dev = device_of(&n);
-    for (unsigned round = 0; round < 50; round++) {
-        for (unsigned i = 0; i < 8; i++)
-            ck_assert_int_eq(dev->ops->copy(dev, &w[i], to + i * 131072, from + i * 131072, 131072),
-                             -EINPROGRESS);
-        for (unsigned i = 0; i < 8; i++)
-            ck_assert_int_eq(finished(dev, &w[i]), 0);
-    }
-    nap_ms(50); /* they poll for NIBBLE_SPIN_US */
-    worked = pool_seconds();
-    ck_assert(worked > 0);
-    nap_ms(1000);
-    idle_s = pool_seconds() - worked;
-    ck_assert_msg(idle_s < 0.05, "seven idle threads have used %.3f s of a second", idle_s);
-    dev->ops->close(dev);
-    node_close(&n);
+    host_node_close(&n);
 }
 END_TEST
 
@@ -783,9 +500,6 @@ int main(void)
     tcase_add_test(c, slow_but_alive);
     if (!WITH_TSAN) /* which does not follow threads into a child */
         tcase_add_test(c, forked);
-    tcase_add_test(c, affinity);
-    tcase_add_test(c, near_the_buffer);
-    tcase_add_test(c, idle);
     suite_add_tcase(suite, c);
     runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);
