@@ -45,6 +45,15 @@ static inline void capture_reset(void)
     pthread_mutex_unlock(&capture_lock);
 }
 
+/* Warnings since capture_reset, while others may log. */
+static inline int capture_warned(void)
+{
+    pthread_mutex_lock(&capture_lock);
+    int n = capture_warnings;
+    pthread_mutex_unlock(&capture_lock);
+    return n;
+}
+
 /* 1 when the captured lines contain `part`. */
 static inline int capture_has(const char *part)
 {

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/capture.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "coll/cluster.h"
@@ -21,27 +22,10 @@
 
 static struct cluster cluster;
 static struct cluster_node *const node = cluster.node;
-static unsigned warnings;
-static char last_warning[512];
-
-__attribute__((format(printf, 5, 6))) static void logger(ncclDebugLogLevel level, unsigned long flags,
-                                                         const char *file, int line, const char *fmt, ...)
-{
-    va_list ap;
-
-    (void)flags, (void)file, (void)line;
-    if (level != NCCL_LOG_WARN)
-        return;
-    warnings++;
-    va_start(ap, fmt);
-    vsnprintf(last_warning, sizeof(last_warning), fmt, ap);
-    va_end(ap);
-}
-
 static void setup(void)
 {
-    warnings = 0;
-    nb_log_set(logger);
+    capture_reset();
+    nb_log_set(capture_log);
     cluster_open(&cluster, NODES);
     cluster.most_rounds = 2000000;
     for (int i = 0; i < NODES; i++) {
@@ -154,7 +138,7 @@ START_TEST(collectives)
         reduce_scatter();
     }
     cluster_disconnect(&cluster);
-    ck_assert_uint_eq(warnings, 0);
+    ck_assert_int_eq(capture_warned(), 0);
 }
 END_TEST
 
@@ -206,7 +190,7 @@ START_TEST(alone)
     ck_assert_ptr_null(node[0].comm);
     ck_assert_int_ge(node[0].now - began, node[0].params.connect_timeout * SECOND);
     ck_assert_int_lt(node[0].now - began, (node[0].params.connect_timeout * 2 + 1) * SECOND);
-    ck_assert_uint_eq(warnings, 1);
+    ck_assert_int_eq(capture_warned(), 1);
     cluster_close_listen(&cluster, 1);
 }
 END_TEST
@@ -224,8 +208,8 @@ START_TEST(other_settings)
     for (int i = 0; i < NODES; i++)
         ck_assert_int_eq(node[i].connected, -ECONNREFUSED);
     ck_assert_int_lt(node[0].now - began, SECOND);
-    ck_assert_uint_eq(warnings, NODES);
-    ck_assert_ptr_nonnull(strstr(last_warning, "has other settings than"));
+    ck_assert_int_eq(capture_warned(), NODES);
+    ck_assert(capture_has("has other settings than"));
 }
 END_TEST
 
@@ -249,7 +233,7 @@ START_TEST(stopped)
     ck_assert_int_eq(ret, -ETIMEDOUT);
     ck_assert_int_ge(node[0].now - then, node[0].params.peer_timeout * SECOND);
     ck_assert_int_lt(node[0].now - then, (node[0].params.peer_timeout + 2) * SECOND);
-    ck_assert_uint_eq(warnings, 1);
+    ck_assert_int_eq(capture_warned(), 1);
     node[1].asleep = false;
     cluster_disconnect(&cluster);
 }
