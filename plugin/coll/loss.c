@@ -17,17 +17,9 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/minmax.h"
 #include "coll/comm.h"
 #include "coll/control.h"
-
-/* Less than a peer's patience with a node that sends no heartbeats, as this one does not meanwhile. */
-static int64_t patience_ns(const struct nb_coll_comm *comm)
-{
-    int64_t quarter = comm->ctx->params->peer_timeout * (int64_t)NB_NS_PER_S / 4;
-
-    return quarter < (int64_t)NB_NS_PER_S ? quarter : (int64_t)NB_NS_PER_S;
-}
+#include "coll/control_send.h"
 
 static int lost(struct nb_coll_comm *comm, const struct nb_peer *peer)
 {
@@ -77,7 +69,8 @@ int nb_loss_explain(struct nb_coll_comm *comm, int64_t now_ns)
         comm->failure.suspect_ns = 0;
         return 1;
     }
-    if (now_ns - comm->failure.suspect_ns > patience_ns(comm))
+    if (now_ns - comm->failure.suspect_ns >
+        nb_control_alive_ns(comm)) /* as peers do not hear from this node meanwhile */
         return lost(comm, suspect);
     return moved;
 }
