@@ -12,6 +12,7 @@
 #include "coll/comm.h"
 #include "coll/payload.h"
 #include "coll/task.h"
+#include "coll/witness.h"
 
 /* Weights move by less than this between two gathers: rms of the change over that of the values. */
 #define NEAR 0.125
@@ -221,7 +222,8 @@ static void begin_piece(struct nb_coll_comm *comm, struct nb_task *t, uint8_t *o
  *                        \----------------------------------------/
  *
  * STORE keeps the values as the reference, LEARN what receivers will decode. "Send" is leave(): in shadow
- * mode it counts the message and begins again with COPY. OWN delivers the segment here.
+ * mode it counts the message and begins again with COPY. OWN delivers the segment here; before it is over LOOK shows
+ * it to the operation's witness, where there is one.
  */
 
 /* How often this node sends a segment of its own block: to its relay alone, or to all. */
@@ -334,14 +336,12 @@ static int learnt(struct nb_coll_comm *comm, struct nb_task *t)
     return leave(comm, t);
 }
 
-/* The segment is sent, and delivered here. */
+/* The segment is sent, delivered here and looked at. */
 static int finished(struct nb_coll_comm *comm, struct nb_task *t)
 {
     if (t->unit)
         t->unit->left--;
     comm->gather.tasks--;
-    nb_witness_block(comm, t->op, nb_op_info_call(t->op->info), t->values,
-                     t->segment.off - (uint64_t)comm->rank * t->op->block, t->bytes);
     t->op->gathered += t->bytes;
     if (t->op->gathered == t->op->block)
         nb_op_gathered(comm, t->op);
@@ -350,6 +350,10 @@ static int finished(struct nb_coll_comm *comm, struct nb_task *t)
 
 static int step_done(struct nb_coll_comm *comm, struct nb_task *t, ssize_t result)
 {
+    if (t->step == NB_STEP_LOOK) {
+        nb_witness_looked(t, result);
+        return finished(comm, t);
+    }
     if (t->step == NB_STEP_DELTA_ENCODE || t->step == NB_STEP_ENCODE)
         return coded(comm, t, result);
     if (result < 0)
@@ -359,7 +363,9 @@ static int step_done(struct nb_coll_comm *comm, struct nb_task *t, ssize_t resul
     case NB_STEP_COPY: t->msg.coded = t->bytes; return keep(comm, t);
     case NB_STEP_UPDATE_REF: return learnt(comm, t);
     case NB_STEP_STORE_REF: return leave(comm, t);
-    default: return finished(comm, t);
+    default:
+        nb_witness_block(comm, t->op, nb_op_info_call(t->op->info));
+        return nb_witness_next(t) == NB_TASK_MORE ? NB_TASK_MORE : finished(comm, t);
     }
 }
 

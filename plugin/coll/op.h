@@ -32,6 +32,7 @@ struct nb_op {
     /* From here on the engine thread's. */
     int begun;
     struct nb_witness *witness; /* witness.h; NULL: none */
+    int sought;                 /* all-gather: a witness was sought */
     const struct nb_schedule_ops *schedule;
     enum nb_codec codec;     /* all-gather: ULP, DELTA4, INT8 or raw */
     struct nb_op_info *info; /* NULL: an all-reduce window of which nothing is certain */

@@ -12,6 +12,7 @@
 #include "coll/forward.h"
 #include "coll/payload.h"
 #include "coll/task.h"
+#include "coll/witness.h"
 
 /* ---- what has arrived -------------------------------------------------------------------------------- */
 
@@ -203,7 +204,7 @@ static int reduced(struct nb_coll_comm *comm, struct nb_task *t, ssize_t result)
         if (result < 0)
             return failed(comm, t, (int)result, "malformed contribution");
         if (!t->tx && !t->unit)
-            return NB_TASK_OVER;
+            return nb_witness_next(t);
         t->step = t->msg.codec == NB_CODEC_RAW ? NB_STEP_COPY : NB_STEP_ENCODE;
         return NB_TASK_MORE;
     case NB_STEP_ENCODE:
@@ -218,6 +219,7 @@ static int reduced(struct nb_coll_comm *comm, struct nb_task *t, ssize_t result)
             return NB_TASK_MORE;
         }
         break;
+    case NB_STEP_LOOK: nb_witness_looked(t, result); return NB_TASK_OVER;
     default:
         if (result < 0)
             return failed(comm, t, (int)result, "decoding the sum");

@@ -8,16 +8,21 @@
 #include "coll/comm.h"
 #include "coll/payload.h"
 #include "coll/task.h"
+#include "coll/witness.h"
 
-/* A result has been decoded, or the own values were added to it. */
+/* A result has been decoded, or the own values were added to it; and it was looked at. */
 static int taken(struct nb_coll_comm *comm, struct nb_task *t, ssize_t result)
 {
+    if (t->step == NB_STEP_LOOK) {
+        nb_witness_looked(t, result);
+        return NB_TASK_OVER;
+    }
     nb_task_release_head(t);
     if (result < 0)
         return nb_comm_error(comm, (int)result, "cannot take the result of %s %llu at %llu from %s: %s",
                              nb_func_name(t->op->func), (unsigned long long)t->op->opno,
                              (unsigned long long)t->segment.off, t->peer->name, strerror((int)-result));
-    return NB_TASK_OVER;
+    return nb_witness_next(t);
 }
 
 int nb_take_result(struct nb_coll_comm *comm, struct nb_peer *peer, struct nb_task *t)

@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "coll/retransmit.h"
 #include "coll/window.h"
+#include "coll/witness.h"
 
 struct nb_task *nb_task_new(struct nb_coll_comm *comm, struct nb_coll_req *win,
                             const struct nb_segment *segment)
@@ -160,6 +161,7 @@ static ssize_t submit(struct nb_coll_comm *comm, struct nb_task *t)
     case NB_STEP_STORE_REF: return dev->ops->copy(dev, &t->work, t->ref, t->values, t->bytes);
     case NB_STEP_LOAD_REF: return dev->ops->copy(dev, &t->work, t->values, t->ref, t->bytes);
     case NB_STEP_OWN: return dev->ops->copy(dev, &t->work, t->recv, t->values, t->bytes);
+    case NB_STEP_LOOK: return nb_witness_look(comm, t);
     default: return nb_retransmit_await(comm, t);
     }
 }
@@ -172,7 +174,7 @@ int nb_task_ask(struct nb_coll_comm *comm, struct nb_task *t)
     t->in_flight = t->result == -EINPROGRESS;
     if (t->result >= 0) { /* done on the spot: this processor did it */
         comm->stats.worked_ns += (uint64_t)(nb_clock_ns(&comm->ctx->clock) - begun);
-        comm->stats.worked_bytes += t->bytes;
+        comm->stats.worked_bytes += t->step == NB_STEP_LOOK ? 0 : t->bytes;
     }
     return t->result != -EAGAIN;
 }
@@ -230,7 +232,7 @@ static void poll_device(struct nb_coll_comm *comm, struct nb_task *t)
     t->in_flight = t->result == -EINPROGRESS;
     if (t->result >= 0 && dev->ops->took) {
         comm->stats.worked_ns += dev->ops->took(dev, &t->work);
-        comm->stats.worked_bytes += t->bytes;
+        comm->stats.worked_bytes += t->step == NB_STEP_LOOK ? 0 : t->bytes;
     }
 }
 

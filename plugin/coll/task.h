@@ -12,11 +12,11 @@
  * Which steps a task goes through (enum nb_step; with ? if need be):
  *
  *     contribution (send.c)       CODE or COPY; in shadow mode CODE into nowhere, then COPY
- *     sum (reduce.c)              SUM; where it goes on CODE or COPY; where this node takes it as others do,
- *                                 SHOW
- *     result (result.c)           SHOW; or SUM, with the own values, for the owner of a reduce-scatter's
+ *     sum (reduce.c)              SUM, LOOK?; where it goes on CODE or COPY; where this node takes it as others
+ *                                 do, SHOW
+ *     result (result.c)           SHOW; or SUM, LOOK?, with the own values, for the owner of a reduce-scatter's
  *                                 block
- *     own block (gather.c)        DIFFER, CODE or COPY; LEARN or STORE; OWN: see there
+ *     own block (gather.c)        DIFFER, CODE or COPY; LEARN or STORE; OWN; LOOK?: see there
  *     others' (take_gather.c)     ADD, RECALL or SHOW; ASK?; STORE?: see there
  *
  * A step is asked for (nb_task_ask), then in flight, refused (no room: asked for again), or done; `next` says
@@ -55,6 +55,7 @@ enum nb_step {
     NB_STEP_ENCODE, /* values as msg.codec into body */
     NB_STEP_COPY,   /* values, or what is at `from`, into body */
     NB_STEP_DECODE, /* body, as msg tells: into values */
+    NB_STEP_LOOK,   /* at values of the own block (witness.h) */
     /* all-gathers */
     NB_STEP_DELTA_ENCODE, /* values - ref into body */
     NB_STEP_DELTA_DECODE, /* ref + body into values */

@@ -22,7 +22,6 @@ static void finish(struct nb_coll_comm *comm, struct nb_coll_req *win)
     nb_pace_moved(comm);
     if (win->rx_left || win->tx_left || win->tasks_in_flight || nb_device_failed(comm))
         return;
-    nb_witness_window(comm, win);
     /* Before NCCL learns of it: a finished window may be used again at once, but never while an older one is
      * open. */
     while (comm->oldest < comm->begun) {

@@ -7,6 +7,7 @@
 
 #include "codec/pick.h"
 #include "coll/comm.h"
+#include "coll/task.h"
 
 struct nb_witness {
     struct nb_witness *next; /* free, or waiting */
@@ -90,14 +91,28 @@ static struct nb_witness *take(struct nb_op *op)
     return w;
 }
 
-/* Look at `bytes` bytes at src, at `rel` in the block. */
-static void look(struct nb_coll_comm *comm, struct nb_witness *w, const void *src, uint64_t rel,
-                 uint64_t bytes)
+int nb_witness_next(struct nb_task *t)
 {
-    if (rel % w->width || bytes % w->width) /* then it will not be complete */
-        return;
-    w->got += comm->device->ops->pick(comm->device, w->width, src, w->values, w->picks, rel / w->width,
-                                      bytes / w->width, w->raw);
+    if (!t->op->witness)
+        return NB_TASK_OVER;
+    t->step = NB_STEP_LOOK;
+    return NB_TASK_MORE;
+}
+
+ssize_t nb_witness_look(struct nb_coll_comm *comm, struct nb_task *t)
+{
+    struct nb_witness *w = t->op->witness;
+    const uint64_t rel = t->segment.off - (uint64_t)comm->rank * t->op->block;
+
+    if (rel % w->width || t->bytes % w->width) /* then it will not be complete */
+        return 0;
+    return comm->device->ops->pick(comm->device, &t->work, w->width, t->values, w->values, w->picks,
+                                   rel / w->width, t->bytes / w->width, w->raw);
+}
+
+void nb_witness_looked(struct nb_task *t, ssize_t result)
+{
+    t->op->witness->got += result > 0 ? (unsigned)result : 0;
 }
 
 /* ---- sums -------------------------------------------------------------------------------------------- */
@@ -118,32 +133,19 @@ void nb_witness_decided(struct nb_op *op, const uint64_t key[NB_CAUSAL_KEYS])
         memcpy(op->witness->key, key, sizeof(op->witness->key));
 }
 
-void nb_witness_window(struct nb_coll_comm *comm, const struct nb_coll_req *win)
-{
-    const struct nb_op *op = win->op;
-    const uint64_t own = (uint64_t)comm->rank * op->block;
-    const uint64_t from = win->off > own ? win->off : own, last = win->off + win->bytes;
-    const uint64_t to = last < own + op->block ? last : own + op->block;
-
-    if (op->func == NB_FUNC_REDUCE_SCATTER && op->witness && from < to)
-        look(comm, op->witness, win->recv + (from - win->part_off), from - own, to - from);
-}
-
 /* ---- what was gathered ------------------------------------------------------------------------------- */
 
-void nb_witness_block(struct nb_coll_comm *comm, struct nb_op *op, const struct nb_job_call *call,
-                      const void *src, uint64_t rel, uint64_t bytes)
+void nb_witness_block(struct nb_coll_comm *comm, struct nb_op *op, const struct nb_job_call *call)
 {
     size_t width = 0;
     uint64_t values;
 
-    if (op->gathered == 0 && nb_witness_possible(comm)) { /* the first that is sent, in whatever order */
-        values = nb_job_shard(comm->decisions.job, call, op->block, &width);
-        if (values)
-            call_one(comm, op, call, values, width);
-    }
-    if (op->witness)
-        look(comm, op->witness, src, rel, bytes);
+    if (op->sought || !nb_witness_possible(comm))
+        return;
+    op->sought = 1;
+    values = nb_job_shard(comm->decisions.job, call, op->block, &width);
+    if (values)
+        call_one(comm, op, call, values, width);
 }
 
 /* Tell those whose turn it is: all operations before theirs are over. */

@@ -16,12 +16,14 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #include "policy/job.h"
 
 struct nb_coll_comm;
 struct nb_coll_req;
 struct nb_op;
+struct nb_task;
 struct nb_witness;
 
 struct nb_witnesses {
@@ -40,16 +42,22 @@ int nb_witness_possible(const struct nb_coll_comm *comm);
  * before anything is decided. Then: it was decided on, with these keys. */
 void nb_witness_sum(struct nb_coll_comm *comm, struct nb_op *op, const struct nb_job_call *call);
 void nb_witness_decided(struct nb_op *op, const uint64_t key[NB_CAUSAL_KEYS]);
-/* A window is finished here, and NCCL does not know it yet; then: and so are all before it; then: the oldest that
- * is not finished is another one. */
-void nb_witness_window(struct nb_coll_comm *comm, const struct nb_coll_req *win);
+/* A window is finished here, NCCL does not know it yet, and so are all before it; then: the oldest that is not finished
+ * is another one. */
 void nb_witness_passed(struct nb_coll_comm *comm, const struct nb_coll_req *win);
 void nb_witness_advance(struct nb_coll_comm *comm);
 
-/* A segment of an all-gather's own block has been sent: `bytes` bytes at src, at `rel` in the block. */
-void nb_witness_block(struct nb_coll_comm *comm, struct nb_op *op, const struct nb_job_call *call,
-                      const void *src, uint64_t rel, uint64_t bytes);
-/* All of it has been. changed: it differs from the last time, or that is not known. */
+/* The first segment of an all-gather's own block, in whatever order, has been sent. */
+void nb_witness_block(struct nb_coll_comm *comm, struct nb_op *op, const struct nb_job_call *call);
+
+/* A task has all that it is for, and its `values` are a segment of the own block, of a sum or of what is gathered. next:
+ * NB_TASK_MORE where they are to be looked at, with that step set; else NB_TASK_OVER. look: have the device do it, as
+ * `pick` of device/device.h. looked: it has; an error shows nothing, so that the witness will not be complete. */
+int nb_witness_next(struct nb_task *task);
+ssize_t nb_witness_look(struct nb_coll_comm *comm, struct nb_task *task);
+void nb_witness_looked(struct nb_task *task, ssize_t result);
+
+/* All of an all-gather's own block has been sent. changed: it differs from the last time, or that is not known. */
 void nb_witness_gathered(struct nb_coll_comm *comm, struct nb_op *op, int changed);
 /* 1 when weights that were gathered before operation `opno` are not told yet. */
 int nb_witness_pending(const struct nb_coll_comm *comm, uint64_t opno);

@@ -132,6 +132,12 @@ struct nb_device_ops {
     /* dst[i] = sources[0][i] op ... op own[i] over plain values, in this order; see device/exact.h. */
     int (*reduce_exact)(struct nb_device *dev, struct nb_work *work, ncclDataType_t type, ncclRedOp_t op,
                         const void *const *sources, size_t nsources, const void *own, size_t n, void *dst);
+    /* nb_pick of codec/pick.h; the result is how many. `out`, NB_PICKS numbers of the caller's own memory, is written by
+     * this processor, at the latest when `poll` returns the result, and only where positions lie among the values: so
+     * several picks of one block may be in flight with the same `out`. 0 also where these values cannot be had. NULL in
+     * the table: none can, and no work of this kind is submitted. */
+    ssize_t (*pick)(struct nb_device *dev, struct nb_work *work, size_t width, const void *src, uint64_t n,
+                    unsigned picks, uint64_t first, uint64_t count, uint32_t *out);
 
     /* Queries that decisions depend on: they block until the answer is there. */
     enum nb_ulp_width (*ulp_guess)(struct nb_device *dev, const void *cur, const void *ref, size_t bytes);
@@ -151,10 +157,6 @@ struct nb_device_ops {
                        float *out);
     unsigned (*profile)(struct nb_device *dev, enum nb_dtype type, const void *src, size_t n, unsigned groups,
                         float *out);
-    /* nb_pick of codec/pick.h, of values of a window that is finished. NULL: this processor has no way to look
-     * at them that nobody waits for. */
-    unsigned (*pick)(struct nb_device *dev, size_t width, const void *src, uint64_t n, unsigned picks,
-                     uint64_t first, uint64_t count, uint32_t *out);
 };
 
 /* Host memory, C codecs: one constant instance for everyone, since it holds nothing; closing it does nothing.

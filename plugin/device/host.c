@@ -155,11 +155,12 @@ static ssize_t host_poll(struct nb_device *dev, struct nb_work *work)
     return -EINVAL;
 }
 
-static unsigned host_pick(struct nb_device *dev, size_t width, const void *src, uint64_t n, unsigned picks,
-                          uint64_t first, uint64_t count, uint32_t *out)
+static ssize_t host_pick(struct nb_device *dev, struct nb_work *work, size_t width, const void *src,
+                         uint64_t n, unsigned picks, uint64_t first, uint64_t count, uint32_t *out)
 {
     (void)dev;
-    return nb_pick(width, src, n, picks, first, count, out);
+    (void)work;
+    return (ssize_t)nb_pick(width, src, n, picks, first, count, out);
 }
 
 static const struct nb_device_ops host_ops = {

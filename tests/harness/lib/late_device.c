@@ -31,8 +31,9 @@
 #define POISON_BYTES 4096
 #define SLOW_US 100000
 
-enum kind { COPY, ZERO, ENCODE, DECODE, REDUCE, REDUCE_EXACT, LOOK };
-static const char *const kind_name[] = {"copy", "zero", "encode", "decode", "reduce", "reduce_exact", "look"};
+enum kind { COPY, ZERO, ENCODE, DECODE, REDUCE, REDUCE_EXACT, PICK, LOOK };
+static const char *const kind_name[] = {"copy",   "zero",         "encode", "decode",
+                                        "reduce", "reduce_exact", "pick",   "look"};
 
 enum { FREE, QUEUED, RUNNING, DONE };
 
@@ -53,6 +54,11 @@ struct call {
     struct nb_delta4_stats *delta4;
     const struct nb_source *sources;
     const void *const *plain;
+    /* A pick: of `block` values, of which those at src begin with `first`. */
+    size_t width;
+    uint64_t block;
+    unsigned picks;
+    uint32_t *out; /* several may fill one, so it is nothing that a call has for itself */
 
     struct nb_work *work;
     int state;      /* under lock */
@@ -107,6 +113,7 @@ static size_t ranges_of(const struct call *c, struct range *r)
 
     switch (c->kind) {
     case COPY:
+    case PICK:
     case LOOK:
         n = add(r, n, c->src, c->n, 0);
         n = add(r, n, c->ref, c->n, 0);
@@ -223,6 +230,8 @@ static ssize_t perform(const struct call *c)
     case REDUCE_EXACT:
         return h->ops->reduce_exact(h, NULL, c->nccl_type, c->redop, c->plain, c->nsources, c->own, c->n,
                                     c->dst);
+    case PICK:
+        return h->ops->pick(h, NULL, c->width, c->src, c->block, c->picks, c->first, c->n / c->width, c->out);
     default: return 0;
     }
 }
@@ -541,11 +550,18 @@ static unsigned late_profile(struct nb_device *dev, enum nb_dtype type, const vo
     return nb_host_device()->ops->profile(nb_host_device(), type, src, n, groups, out);
 }
 
-static unsigned late_pick(struct nb_device *dev, size_t width, const void *src, uint64_t n, unsigned picks,
-                          uint64_t first, uint64_t count, uint32_t *out)
+static ssize_t late_pick(struct nb_device *dev, struct nb_work *work, size_t width, const void *src,
+                         uint64_t n, unsigned picks, uint64_t first, uint64_t count, uint32_t *out)
 {
-    look(dev, src, NULL, count * width);
-    return nb_host_device()->ops->pick(nb_host_device(), width, src, n, picks, first, count, out);
+    return ask(dev, work,
+               &(struct call){.kind = PICK,
+                              .width = width,
+                              .src = src,
+                              .n = count * width,
+                              .block = n,
+                              .picks = picks,
+                              .first = first,
+                              .out = out});
 }
 
 static const struct nb_device_ops late_ops = {
