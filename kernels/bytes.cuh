@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Bytes as they are: copies, zeros, comparisons, hashes, samples. A ticket of those that can be cut is a
- * piece of NB_PIECE bytes.
+ * piece of NB_PIECE bytes, or NB_PARTS positions.
  */
 #ifndef NIBBLE_KERNELS_BYTES_CUH
 #define NIBBLE_KERNELS_BYTES_CUH
@@ -9,6 +9,7 @@
 #include "values.cuh"
 
 #define NB_PIECE 32768u
+#define NB_PARTS 512u
 
 /* Copies; 16 bytes at a time, eight of which are on their way before the first is needed. */
 NB_DEV void nb_copy(const struct nb_gpu_desc *d, uint32_t ticket)
@@ -138,6 +139,40 @@ NB_DEV void nb_sample(int type, const struct nb_gpu_desc *d)
     }
     if (nb_thread() == 0)
         nb_store8(&nb_control_of(d)->length, d->nsources);
+}
+
+/* The position in part i of a block of n values with 2^shift positions: as in plugin/codec/pick.c. */
+NB_DEV uint64_t nb_position(uint64_t n, uint32_t shift, uint64_t i)
+{
+    const uint64_t whole = n >> shift, rest = n & (((uint64_t)1 << shift) - 1);
+    const uint64_t begin = whole * i + (rest * i >> shift), end = whole * (i + 1) + (rest * (i + 1) >> shift);
+    uint64_t z = (i + 1) * 0x9e3779b97f4a7c15ull;
+
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9ull;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebull;
+    return begin + ((z >> 32) * (end - begin) >> 32);
+}
+
+/* Positions lie far apart, so each is a load of its own: four of a thread's are on their way at once. */
+NB_DEV void nb_pick_values(const struct nb_gpu_desc *d, uint32_t ticket)
+{
+    const uint32_t shift = 31 - nb_clz(d->picks), from = ticket * NB_PARTS + nb_thread();
+    const char *src = (const char *)(uintptr_t)d->src;
+    uint32_t v[NB_PARTS / NB_THREADS];
+
+    NB_UNROLL
+    for (uint32_t u = 0; u < NB_PARTS / NB_THREADS; u++) {
+        const uint32_t i = from + u * NB_THREADS;
+        v[u] = 0;
+        if (i < d->nsources) {
+            const char *p = src + (nb_position(d->limit, shift, (uint64_t)d->part + i) - d->first) * d->width;
+            v[u] = d->width == 4 ? nb_load4(p) : d->width == 2 ? nb_load2(p) : nb_load1(p);
+        }
+    }
+    NB_UNROLL
+    for (uint32_t u = 0; u < NB_PARTS / NB_THREADS; u++)
+        if (from + u * NB_THREADS < d->nsources)
+            nb_store4((uint32_t *)(uintptr_t)d->dst + from + u * NB_THREADS, v[u]);
 }
 
 /* Sums of squares of sampled groups; a thread each. */

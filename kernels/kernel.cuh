@@ -205,6 +205,9 @@ NB_DEV void nb_run(struct nb_shared *sh, uint32_t s)
     case NB_GPU_SAMPLE:
         nb_sample(d->type, d);
         break;
+    case NB_GPU_PICK:
+        nb_pick_values(d, ticket);
+        break;
     default:
         break;
     }

@@ -80,6 +80,10 @@ enum nb_gpu_op {
     NB_GPU_ULP_GUESS,    /* nb_ulp_guess_width of n bytes at src and ref: `value` is the width */
     NB_GPU_SAMPLE, /* nb_host_sample (device/evidence.h): nsources samples (at most 65536) of n values at src; FP32
                              at dst; length is what it returns, nsources or 0 */
+    NB_GPU_PICK, /* values at positions of a block (codec/pick.h): n values of `width` bytes (1, 2 or 4) at src,
+                             number `first` and on of a block of `limit` values with `picks` positions. Of nsources
+                             parts from `part` on, whose positions are all among them (nb_pick_parts), in that order,
+                             as patterns of 4 bytes at dst */
     NB_GPU_OP_COUNT
 };
 
@@ -126,7 +130,7 @@ struct nb_gpu_desc {
     uint8_t type;     /* enum nb_dtype; of an exact reduction ncclDataType_t */
     uint8_t codec;    /* enum nb_codec */
     uint8_t mode;  /* enum nb_ef_mode; NB_EF_OFF: err and scale are not used. Exact reduction: ncclRedOp_t */
-    uint8_t width; /* enum nb_ulp_width */
+    uint8_t width; /* enum nb_ulp_width; pick: bytes of a value */
     uint8_t flags;
     uint8_t zero[2];
     uint32_t nsources;
@@ -140,14 +144,15 @@ struct nb_gpu_desc {
     uint64_t sources; /* struct nb_gpu_source[nsources]; a decoder has one */
     uint64_t err;     /* feedback: bases of the block's arrays, as in struct nb_ef */
     uint64_t scale;
-    uint64_t limit; /* ulp, delta4: as in nb_ulp_encode */
+    uint64_t limit; /* ulp, delta4: as in nb_ulp_encode; pick: values of the block */
     uint64_t
         work; /* workspace of nb_gpu_plan's size. It must be zeroed before its first use; the kernel leaves it
                           zeroed */
-    uint64_t result;   /* struct nb_gpu_result */
-    float beta, bound; /* feedback */
-    uint64_t scratch;  /* nb_gpu_scratch bytes of uninitialised GPU memory, 16-byte aligned; overwritten */
-    uint32_t pad[4];
+    uint64_t result;      /* struct nb_gpu_result */
+    float beta, bound;    /* feedback */
+    uint64_t scratch;     /* nb_gpu_scratch bytes of uninitialised GPU memory, 16-byte aligned; overwritten */
+    uint32_t picks, part; /* pick */
+    uint32_t pad[2];
 };
 
 /*

@@ -4,6 +4,7 @@
 
 #include "base/nccl_names.h"
 #include "codec/format.h"
+#include "codec/pick.h"
 #include "codec/ulp.h"
 #include "kernels.h"
 
@@ -15,6 +16,7 @@ _Static_assert(sizeof(struct nb_gpu_result) == 128, "results have a line each");
 #define PIECE 32768u
 #define SEGMENT 32u /* blocks of ulp, a warp's work */
 #define SEGMENTS 4u /* a ticket's */
+#define PARTS 512u  /* of picks, a ticket's */
 
 static int aligned(uint64_t address, uint64_t to)
 {
@@ -104,6 +106,21 @@ static int64_t plan_exact(struct nb_gpu_desc *d)
     return CONTROL;
 }
 
+static int64_t plan_pick(struct nb_gpu_desc *d)
+{
+    const uint64_t size = d->width;
+
+    if ((size != 1 && size != 2 && size != 4) || !d->picks || (d->picks & (d->picks - 1)) ||
+        d->picks > NB_PICKS || d->limit < d->picks || d->limit > (uint64_t)1 << 46 ||
+        d->first + d->n > d->limit || d->part > d->picks || d->nsources > d->picks - d->part || !d->src ||
+        !d->dst)
+        return -EINVAL;
+    if (!aligned(d->src, size) || !aligned(d->dst, 4))
+        return -ENOTSUP;
+    d->tickets = d->nsources ? (d->nsources + PARTS - 1) / PARTS : 1;
+    return CONTROL;
+}
+
 int64_t nb_gpu_plan(struct nb_gpu_desc *d)
 {
     uint64_t size = d->type == NB_F32 ? 4 : 2;
@@ -148,6 +165,7 @@ int64_t nb_gpu_plan(struct nb_gpu_desc *d)
         if (!aligned(d->src, size) || !aligned(d->dst, 4))
             return -ENOTSUP;
         break;
+    case NB_GPU_PICK: work = plan_pick(d); break;
     default: return -EINVAL;
     }
     return work < 0 ? work : (work + 15) & ~(int64_t)15;

@@ -48,27 +48,46 @@ static unsigned number(unsigned picks, unsigned i)
     return reversed;
 }
 
+unsigned nb_pick_parts(uint64_t n, unsigned picks, uint64_t first, uint64_t count, unsigned *begin)
+{
+    unsigned i, end;
+
+    *begin = 0;
+    if (!picks || !count || n < picks)
+        return 0;
+    /* The part of `first`, by its mean length, or one before. */
+    i = (unsigned)((double)first * picks / (double)n);
+    while (i > 0 && part(n, picks, i) > first)
+        i--;
+    while (i < picks && position(n, picks, i) < first)
+        i++;
+    /* Likewise the first part whose position lies behind. */
+    end = (unsigned)((double)(first + count) * picks / (double)n);
+    end = end > picks ? picks : end;
+    while (end > i && position(n, picks, end - 1) >= first + count)
+        end--;
+    while (end < picks && position(n, picks, end) < first + count)
+        end++;
+    *begin = i;
+    return end > i ? end - i : 0;
+}
+
+void nb_pick_place(unsigned picks, unsigned begin, unsigned parts, const uint32_t *values, uint32_t *out)
+{
+    for (unsigned i = 0; i < parts; i++)
+        out[number(picks, begin + i)] = values[i];
+}
+
 unsigned nb_pick(size_t width, const void *src, uint64_t n, unsigned picks, uint64_t first, uint64_t count,
                  uint32_t *out)
 {
     const uint8_t *bytes = src;
-    unsigned got = 0;
-    uint64_t i;
+    unsigned begin, parts = nb_pick_parts(n, picks, first, count, &begin);
 
-    if (!picks || !count || n < picks)
-        return 0;
-    /* The part of `first`, by its mean length, or one before. */
-    i = (uint64_t)((double)first * picks / (double)n);
-    while (i > 0 && part(n, picks, i) > first)
-        i--;
-    for (; i < picks && part(n, picks, i) < first + count; i++) {
-        const uint64_t at = position(n, picks, i);
+    for (unsigned i = begin; i < begin + parts; i++) {
         uint32_t value = 0;
-        if (at < first || at >= first + count)
-            continue;
-        memcpy(&value, bytes + (at - first) * width, width); /* little-endian */
-        out[number(picks, (unsigned)i)] = value;
-        got++;
+        memcpy(&value, bytes + (position(n, picks, i) - first) * width, width); /* little-endian */
+        out[number(picks, i)] = value;
     }
-    return got;
+    return parts;
 }

@@ -25,4 +25,10 @@ unsigned nb_picks_of(uint64_t n);
 unsigned nb_pick(size_t width, const void *src, uint64_t n, unsigned picks, uint64_t first, uint64_t count,
                  uint32_t *out);
 
+/* The same in two steps, where values are not read by this processor: the parts whose positions lie among these values,
+ * how many and from which on (*begin); and then the bit patterns at their positions, in the order of the parts, each to
+ * where nb_pick has it. (NB_GPU_PICK of kernels/kernels.h is in between.) */
+unsigned nb_pick_parts(uint64_t n, unsigned picks, uint64_t first, uint64_t count, unsigned *begin);
+void nb_pick_place(unsigned picks, unsigned begin, unsigned parts, const uint32_t *values, uint32_t *out);
+
 #endif

@@ -11,6 +11,7 @@
 
 #include "codec/format.h"
 #include "codec/fp.h"
+#include "codec/pick.h"
 #include "device/device.h"
 #include "device/evidence.h"
 #include "device/exact.h"
@@ -79,6 +80,25 @@ static int64_t sum(const struct nb_gpu_desc *d)
     return ret;
 }
 
+/* nb_pick's values, back into the order of the parts. */
+static int64_t pick(const struct nb_gpu_desc *d)
+{
+    uint32_t *to = at(d->dst), found[NB_PICKS];
+    unsigned bits = 0;
+
+    if (nb_pick(d->width, at(d->src), d->limit, d->picks, d->first, d->n, found) != d->nsources)
+        wrong("a pick of other values than it is given");
+    while (1u << bits < d->picks)
+        bits++;
+    for (uint32_t i = 0; i < d->nsources; i++) {
+        uint32_t reversed = 0;
+        for (unsigned b = 0; b < bits; b++)
+            reversed |= ((d->part + i) >> b & 1) << (bits - 1 - b);
+        to[i] = found[reversed];
+    }
+    return 0;
+}
+
 static int64_t work(const struct nb_gpu_desc *d, struct nb_gpu_result *res)
 {
     struct nb_delta4_stats lossy = {0, 0};
@@ -117,6 +137,7 @@ static int64_t work(const struct nb_gpu_desc *d, struct nb_gpu_result *res)
         if (!(d->flags & NB_GPU_SPREAD))
             wrong("a profile with a stride");
         return nb_host_sums((enum nb_dtype)d->type, at(d->src), d->n, d->nsources, at(d->dst));
+    case NB_GPU_PICK: return pick(d);
     case NB_GPU_ULP_GUESS: res->value = nb_ulp_guess_width(at(d->src), at(d->ref), d->n); return 0;
     default: wrong("an operation that it does not know");
     }

@@ -15,5 +15,6 @@ unsigned cases_golden_differences(const char *folder);      /* tests/codec/golde
 unsigned cases_guess(unsigned rounds, unsigned seed);
 unsigned cases_exact(unsigned rounds, unsigned seed);
 unsigned cases_evidence(unsigned rounds, unsigned seed);
+unsigned cases_picks(unsigned rounds, unsigned seed);
 
 #endif

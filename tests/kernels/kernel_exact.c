@@ -8,6 +8,7 @@
 #include "base/nccl_names.h"
 #include "codec/data.h"
 #include "codec/format.h"
+#include "codec/pick.h"
 #include "device/evidence.h"
 #include "device/exact.h"
 #include "gpu/backend.h"
@@ -159,6 +160,62 @@ unsigned cases_evidence(unsigned rounds, unsigned seed)
     return compared;
 }
 
+/* Values at the positions of a block that comes in pieces, in any order: those that nb_pick has. */
+unsigned cases_picks(unsigned rounds, unsigned seed)
+{
+    static const uint8_t widths[] = {1, 2, 4};
+    static uint32_t want[NB_PICKS], got[NB_PICKS];
+    unsigned compared = 0;
+    struct rng r = {seed + 11000u};
+
+    for (unsigned round = 0; round < rounds; round++) {
+        const uint8_t width = widths[rng_below(&r, 3)];
+        const size_t n = 512 + rng_below(&r, round % 3 == 0 ? 1500000 : round % 3 == 1 ? 600 : 40000);
+        const unsigned picks = round % 7 == 6 ? 256u << rng_below(&r, 2) : nb_picks_of(n);
+        uint8_t *src = backend_alloc(n * width);
+        uint32_t *values = backend_alloc(NB_PICKS * sizeof(*values));
+        unsigned together = 0;
+
+        at_case("picks round %u seed %u width %u n %zu picks %u", round, seed, width, n, picks);
+        for (size_t i = 0; i < n * width; i++)
+            src[i] = (uint8_t)rng_next(&r);
+        memset(got, 0xee, sizeof(got));
+        memset(want, 0xee, sizeof(want));
+        same_number("number of picks", nb_pick(width, src, n, picks, 0, n, want), picks);
+        for (size_t at = 0, piece; at < n; at += piece) {
+            struct nb_gpu_result result;
+            unsigned begin, parts;
+
+            piece = round % 2 ? n : 1 + rng_below(&r, (unsigned)(n / 3));
+            piece = piece < n - at ? piece : n - at;
+            parts = nb_pick_parts(n, picks, at, piece, &begin);
+            memset(values, 0x55, NB_PICKS * sizeof(*values));
+            struct nb_gpu_desc desc = {.op = NB_GPU_PICK,
+                                       .width = width,
+                                       .n = piece,
+                                       .first = at,
+                                       .limit = n,
+                                       .picks = picks,
+                                       .part = begin,
+                                       .nsources = parts,
+                                       .src = address(src + at * width),
+                                       .dst = address(values)};
+            backend_run(&desc, 1, &result);
+            same_number("result of a pick", result.length, 0);
+            for (unsigned i = parts; i < NB_PICKS; i++)
+                same_number("what lies behind", values[i], 0x55555555);
+            nb_pick_place(picks, begin, parts, values, got);
+            together += parts;
+        }
+        same_number("picks of all pieces", together, picks);
+        same("picks", got, want, sizeof(got));
+        backend_free(src);
+        backend_free(values);
+        compared++;
+    }
+    return compared;
+}
+
 /* ---- What is refused ----------------------------------------------------------------------------------- */
 
 unsigned cases_plan(void)
@@ -185,6 +242,31 @@ unsigned cases_plan(void)
         {-EINVAL, WITH(.op = NB_GPU_SAMPLE, .type = NB_F32, .nsources = 65537)},
         {-EINVAL, WITH(.op = NB_GPU_SAMPLE, .type = NB_DTYPE_COUNT, .nsources = 1)},
         {-EINVAL, WITH(.op = NB_GPU_PROFILE, .type = NB_F32, .flags = NB_GPU_SPREAD, .nsources = 65537)},
+/* Of a block of `values`, 100 values that are number `from` and on. */
+#define PICK(bytes, values, from, all, begin, parts, at, to) \
+    {.op = NB_GPU_PICK, \
+     .result = 4096, \
+     .n = 100, \
+     .width = (bytes), \
+     .limit = (values), \
+     .first = (from), \
+     .picks = (all), \
+     .part = (begin), \
+     .nsources = (parts), \
+     .src = (at), \
+     .dst = (to)}
+        {-EINVAL, PICK(3, 1000, 0, 256, 0, 25, 4096, 8192)},
+        {-EINVAL, PICK(4, 1000, 0, 255, 0, 25, 4096, 8192)},
+        {-EINVAL, PICK(4, 1000, 0, 0, 0, 25, 4096, 8192)},
+        {-EINVAL, PICK(4, 100000, 0, 2 * NB_PICKS, 0, 25, 4096, 8192)},
+        {-EINVAL, PICK(4, 255, 0, 256, 0, 25, 4096, 8192)},
+        {-EINVAL, PICK(4, 1000, 901, 256, 230, 25, 4096, 8192)},
+        {-EINVAL, PICK(4, 1000, 900, 256, 232, 25, 4096, 8192)},
+        {-EINVAL, PICK(4, 1000, 900, 256, 257, 0, 4096, 8192)},
+        {-EINVAL, PICK(4, 1000, 900, 256, 231, 25, 0, 8192)},
+        {-EINVAL, PICK(4, 1000, 900, 256, 231, 25, 4096, 0)},
+        {-ENOTSUP, PICK(4, 1000, 900, 256, 231, 25, 4098, 8192)},
+        {-ENOTSUP, PICK(1, 1000, 900, 256, 231, 25, 4097, 8194)},
         {-EINVAL, {.op = NB_GPU_ULP_ENCODE, .width = 2, .n = 10, .src = 4096, .ref = 4096, .dst = 4096}},
         {-EINVAL, {.result = 4096, .op = NB_GPU_ULP_ENCODE, .width = 2, .n = 10, .ref = 4096, .dst = 4096}},
         {-EINVAL, {.result = 4096, .op = NB_GPU_ULP_ENCODE, .width = 2, .n = 10, .src = 4096, .ref = 4096}},

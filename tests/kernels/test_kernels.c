@@ -43,7 +43,9 @@ int main(int argc, char **argv)
     fflush(stdout);
     printf("%u exact reductions, ", cases_exact(rounds, seed));
     fflush(stdout);
-    printf("%u samples, %u descriptors refused\n", cases_evidence(rounds / 4, seed), cases_plan());
+    printf("%u samples, ", cases_evidence(rounds / 4, seed));
+    fflush(stdout);
+    printf("%u blocks picked from, %u descriptors refused\n", cases_picks(rounds / 2, seed), cases_plan());
     backend_close();
     return 0;
 }
