@@ -101,6 +101,7 @@ static const struct nb_device_ops cuda_ops = {
     .likeness = nb_cuda_dev_likeness,
     .sample = nb_cuda_dev_sample,
     .profile = nb_cuda_dev_profile,
+    .pick = nb_cuda_dev_pick,
 };
 
 /* Workspace and scratch memory for the largest segment of any kind, a wire unit. Plans depend on lengths

@@ -7,7 +7,7 @@
  *   cuda_work.c      submitting, polling, waiting
  *   cuda_memory.c    whose memory an address is; copies for the CPU; the device's own memory
  *   cuda_codec.c     codecs and sums
- *   cuda_evidence.c  questions that are answered at once
+ *   cuda_evidence.c  looks at values: questions that are answered at once, and picks
  *   cuda.c           the table, opening and closing
  *
  * Threads: as in device.h.
@@ -101,5 +101,7 @@ unsigned nb_cuda_dev_sample(struct nb_device *dev, enum nb_dtype type, const voi
                             unsigned samples, float *out);
 unsigned nb_cuda_dev_profile(struct nb_device *dev, enum nb_dtype type, const void *src, size_t n,
                              unsigned groups, float *out);
+ssize_t nb_cuda_dev_pick(struct nb_device *dev, struct nb_work *work, size_t width, const void *src,
+                         uint64_t n, unsigned picks, uint64_t first, uint64_t count, uint32_t *out);
 
 #endif

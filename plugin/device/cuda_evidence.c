@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Questions that the CUDA device answers at once. See cuda_device.h. */
+/* Questions that the CUDA device answers at once, and values that it picks. See cuda_device.h. */
 #include "device/cuda_device.h"
 
 #include <errno.h>
 #include <string.h>
 
+#include "codec/pick.h"
 #include "device/evidence.h"
 
 enum nb_ulp_width nb_cuda_dev_ulp_guess(struct nb_device *dev, const void *cur, const void *ref, size_t bytes)
@@ -136,4 +137,28 @@ unsigned nb_cuda_dev_profile(struct nb_device *dev, enum nb_dtype type, const vo
         return p ? nb_host_profile(type, p, n, groups, out) : 0;
     }
     return got <= 0 ? 0 : nb_profile_of_sums((const float *)(const void *)d->bounce[0], (unsigned)got, out);
+}
+
+ssize_t nb_cuda_dev_pick(struct nb_device *dev, struct nb_work *work, size_t width, const void *src,
+                         uint64_t n, unsigned picks, uint64_t first, uint64_t count, uint32_t *out)
+{
+    struct nb_cuda_device *d = nb_cuda_of(dev);
+    struct nb_gpu_desc c = {.op = NB_GPU_PICK,
+                            .width = (uint8_t)width,
+                            .n = count,
+                            .first = first,
+                            .src = nb_cuda_address(src),
+                            .dst = nb_cuda_address(out),
+                            .limit = n,
+                            .picks = picks};
+    ssize_t ret;
+
+    c.nsources = nb_pick_parts(n, picks, first, count, &c.part);
+    if (!c.nsources)
+        return 0;
+    if (nb_cuda_dev_check_reach(d, src))
+        return -EFAULT;
+    ret = nb_cuda_dev_submit(d, work, &c, NULL, NULL, NULL);
+    /* Values that are not aligned: a copy for the CPU would be waited for. */
+    return ret == -ENOTSUP ? 0 : ret;
 }

@@ -121,6 +121,15 @@ static void take_stats(const struct nb_gpu_result *res, struct nb_encode_stats *
     nb_encode_stats_add(to, &s);
 }
 
+/* What the kernel has picked to where it is wanted; how many values. */
+static ssize_t take_picked(const struct nb_ring *r, unsigned at)
+{
+    const struct nb_gpu_desc *d = &r->host->ring.desc[at];
+
+    nb_pick_place(d->picks, d->part, d->nsources, r->host->picked[at], r->slot[at].out);
+    return (ssize_t)d->nsources;
+}
+
 /* The work of a slot is finished: its owner gets the result, the slot is free. */
 static void finish(struct nb_ring *r, unsigned at, ssize_t result, uint64_t value)
 {
@@ -147,7 +156,7 @@ static int look(struct nb_ring *r, unsigned at)
         return 0;
     if (slot->stats && res->length >= 0)
         take_stats(res, slot->stats, slot->values);
-    finish(r, at, (ssize_t)res->length, res->value);
+    finish(r, at, slot->out && res->length >= 0 ? take_picked(r, at) : (ssize_t)res->length, res->value);
     return 1;
 }
 
@@ -191,6 +200,7 @@ int nb_ring_submit(struct nb_ring *r, unsigned *inflight, struct nb_work *work, 
     const unsigned at = (unsigned)(r->published % NB_GPU_RING);
     struct nb_gpu_slot *slot = &r->slot[at];
     struct nb_gpu_source *array = slot->sources;
+    uint32_t *out = NULL;
     int64_t need;
 
     if (r->major >= NB_GPU_NO_DIFFERENCES && nb_gpu_differs(d->op))
@@ -214,6 +224,10 @@ int nb_ring_submit(struct nb_ring *r, unsigned *inflight, struct nb_work *work, 
                                               .codec = (uint32_t)sources[i].codec};
         d->sources = (uintptr_t)array;
     }
+    if (d->op == NB_GPU_PICK) {
+        out = (uint32_t *)(uintptr_t)d->dst;
+        d->dst = (uintptr_t)r->host->picked[at];
+    }
     if (stats) {
         d->flags |= NB_GPU_STATS;
         d->every = stats->every;
@@ -229,6 +243,7 @@ int nb_ring_submit(struct nb_ring *r, unsigned *inflight, struct nb_work *work, 
     slot->inflight = inflight;
     slot->stats = stats;
     slot->values = d->n;
+    slot->out = out;
     if (r->oldest == r->published)
         r->moved_ns = nb_clock_ns(r->clock);
     work->id = r->published + 1;

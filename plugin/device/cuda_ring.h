@@ -15,6 +15,7 @@
 #include <sys/types.h>
 
 #include "base/clock.h"
+#include "codec/pick.h"
 #include "device/cuda_arena.h"
 #include "device/cuda_context.h"
 #include "device/device.h"
@@ -25,6 +26,7 @@ struct nb_gpu_slot {
     unsigned *inflight;   /* counter of the caller's, lower by one when the work is finished */
     struct nb_encode_stats *stats;
     uint64_t values;
+    uint32_t *out;                 /* where the values of a pick are wanted; NULL: it is none */
     nb_cu_ptr work_at, scratch_at; /* its workspace and scratch memory */
     struct nb_gpu_source *sources; /* pinned */
 };
@@ -32,6 +34,7 @@ struct nb_gpu_slot {
 struct nb_gpu_host { /* pinned, mapped at the same address */
     struct nb_gpu_ring ring;
     struct nb_gpu_result result[NB_GPU_RING];
+    uint32_t picked[NB_GPU_RING][NB_PICKS]; /* what a slot's NB_GPU_PICK has found */
 };
 
 struct nb_ring {
@@ -69,7 +72,8 @@ int nb_ring_reserve(struct nb_ring *ring, size_t work, size_t scratch, unsigned 
 /* Hand over: 0; -EAGAIN when the ring is full; or what nb_gpu_plan says, -ENOTSUP also for more workspace or
  * sources than reserved and for what the kernel does not do on this GPU. Completes `desc`, which is copied.
  * `sources` (an array of desc->nsources, copied) may be NULL, as may `stats`. `work`, `stats` and `inflight`
- * stay until the work is finished. */
+ * stay until the work is finished. `dst` of an NB_GPU_PICK is an array of NB_PICKS that no GPU needs to see, and stays,
+ * too: values are brought there, as nb_pick has them, when the work is found finished; its result is their number. */
 int nb_ring_submit(struct nb_ring *ring, unsigned *inflight, struct nb_work *work, struct nb_gpu_desc *desc,
                    const struct nb_source *sources, struct nb_encode_stats *stats);
 

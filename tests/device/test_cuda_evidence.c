@@ -2,7 +2,10 @@
 /* Questions that the CUDA device answers: as the host does. */
 #include "cuda_fixture.h"
 
+#include <errno.h>
 #include <string.h>
+
+#include "codec/pick.h"
 
 /* What is asked of values: n at `values` and `ref` on the device, the same at the other two. */
 static void compare_evidence(struct nb_device *dev, float *values, const float *ref, const float *host_values,
@@ -107,6 +110,73 @@ static void test_odd_evidence(void)
     CHECK(fake_alive() == 0);
 }
 
+/* A block that comes in pieces, all of them in flight at once and taken back in any order, is picked from as nb_pick does.
+ * Nobody waits: with a kernel beside NCCL's alone, and none launched, the answer is that it will come. */
+static void test_picks(int emulate, int resident)
+{
+    static const size_t widths[] = {1, 2, 4};
+    const size_t bytes = 4 * VALUES;
+    static uint32_t got[NB_PICKS], want[NB_PICKS];
+    struct nb_device *dev;
+    struct buffers b;
+    uint64_t launched;
+
+    fake = (struct fake_settings){.emulate = emulate};
+    if (resident)
+        nb_launch_attached(&ctx, GPU, 1);
+    dev = open_device(COMM);
+    make_buffers(&b, dev);
+    fill(b.wire[0], VALUES);
+    CHECK(dev->ops->copy(dev, NULL, b.state[0], b.wire[0], bytes) == 0);
+    CHECK(dev->ops->turn(dev, 0) >= 0); /* connected */
+    launched = atomic_load(&gpu_of(dev)->launches.launched);
+    for (unsigned i = 0; i < 6; i++) {
+        const char *from = (const char *)(i % 2 ? b.wire[0] : b.state[0]);
+        const size_t width = widths[i / 2], n = bytes / width - 5;
+        const unsigned picks = nb_picks_of(n);
+        struct nb_work work[8];
+        ssize_t ret[8], all = 0;
+
+        memset(got, 0, sizeof(got));
+        memset(want, 0, sizeof(want));
+        CHECK(nb_pick(width, b.wire[0], n, picks, 0, n, want) == picks);
+        for (size_t k = 0; k < 8; k++) {
+            const size_t begin = n * k / 8, end = n * (k + 1) / 8;
+            ret[k] =
+                dev->ops->pick(dev, &work[k], width, from + begin * width, n, picks, begin, end - begin, got);
+            CHECK(ret[k] == -EINPROGRESS);
+        }
+        if (i == 0 && resident)
+            CHECK(atomic_load(&gpu_of(dev)->launches.launched) == launched);
+        for (size_t k = 8; k-- > 0;) {
+            while (ret[k] == -EINPROGRESS) {
+                dev->ops->turn(dev, 1);
+                ret[k] = dev->ops->poll(dev, &work[k]);
+            }
+            CHECK(ret[k] >= 0);
+            all += ret[k];
+        }
+        CHECK(all == (ssize_t)picks);
+        same("picks", got, want, sizeof(got));
+        CHECK(dev->ops->pick(dev, NULL, width, from, n, picks, 0, n, got) == (ssize_t)picks);
+        same("picks that are waited for", got, want, sizeof(got));
+        /* Between two positions there is none, and nothing to be done. */
+        unsigned part;
+        uint64_t none = 0;
+        while (nb_pick_parts(n, picks, none, 1, &part))
+            none++;
+        CHECK(dev->ops->pick(dev, &work[0], width, from + none * width, n, picks, none, 1, got) == 0);
+    }
+    /* Values of four bytes that are not aligned: not by the kernel, and no copy is waited for. */
+    CHECK(dev->ops->pick(dev, NULL, 4, (char *)b.state[0] + 2, 5000, 512, 0, 5000, got) == 0);
+    CHECK(dev->ops->failed(dev) == 0);
+    free_buffers(&b);
+    close_device(dev);
+    if (resident)
+        nb_launch_attached(&ctx, GPU, -1);
+    CHECK(fake_alive() == 0);
+}
+
 int main(void)
 {
     int emulate = 1;
@@ -120,6 +190,10 @@ int main(void)
     if (emulate)
         test_answers(1, 0);
     test_odd_evidence();
+    test_picks(0, 0);
+    test_picks(0, 1);
+    if (emulate)
+        test_picks(1, 0);
     fixture_close();
     printf("the CUDA device answers as the host does\n");
     return 0;

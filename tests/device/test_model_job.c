@@ -16,6 +16,7 @@
 
 #include "base/context.h"
 #include "base/log.h"
+#include "codec/pick.h"
 #include "device/cuda.h"
 #include "device/cuda_device.h"
 #include "device/launch_observer.h"
@@ -54,6 +55,7 @@ struct comm {
     nb_cu_stream stream;
     char *wire, *state;
     struct nb_work work[WINDOWS], answer;
+    uint32_t picked[NB_PICKS];
     int answers, closed;
     char name[32];
     const void *waits[2];
@@ -114,6 +116,15 @@ static void want_memory(struct comm *c)
         c->dev->ops->free(c->dev, NB_PLACE_STATE, p, 80 << 20);
 }
 
+/* Of what is there for a window: a copy, and every other time a look at its values. */
+static ssize_t hand_over(struct comm *c, int window)
+{
+    if (window % 2)
+        return c->dev->ops->pick(c->dev, &c->work[window], 4, c->wire + 256 * window, 512, 256, 0, 64,
+                                 c->picked);
+    return c->dev->ops->copy(c->dev, &c->work[window], c->state, c->wire + 256 * window, 64);
+}
+
 /* A round of the engine for one communicator: hand over, take back, tell the device. */
 static int serve(struct comm *c)
 {
@@ -129,10 +140,9 @@ static int serve(struct comm *c)
             want_memory(c);
         }
         const int most = there(c) ? WINDOWS : WINDOWS / 2;
-        while (op->posted < most && ops->copy(c->dev, &c->work[op->posted], c->state,
-                                              c->wire + 256 * op->posted, 64) == -EINPROGRESS)
+        while (op->posted < most && hand_over(c, op->posted) == -EINPROGRESS)
             moved = ++op->posted;
-        while (op->served < op->posted && ops->poll(c->dev, &c->work[op->served]) == 0) {
+        while (op->served < op->posted && ops->poll(c->dev, &c->work[op->served]) >= 0) {
             moved = ++op->served;
             model_moved();
         }
