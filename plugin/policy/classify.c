@@ -117,7 +117,7 @@ const char *nb_class_reason_text(enum nb_class_reason reason)
         [NB_WHY_ONE_SIGN] = "its values have one sign",
         [NB_WHY_INTEGERS] = "its values are integers",
         [NB_WHY_HOOK] = "a communication hook of DDP sums it, and it may be anything",
-        [NB_WHY_BLIND] = "its sums are in memory that this device cannot look at yet",
+        [NB_WHY_BLIND] = "its sums are in memory that this device cannot look at",
         [NB_WHY_USER_YES] = "NIBBLE_GRAD says so",
         [NB_WHY_USER_NO] = "NIBBLE_GRAD excludes it",
         [NB_WHY_TYPE] = "it is not a sum of float32, bfloat16 or float16",

@@ -15,6 +15,7 @@
 #include "abi/process.h"
 #include "abi/tables.h"
 #include "base/context.h"
+#include "codec/fp.h"
 #include "coll/coll.h"
 #include "coll/stats.h"
 #include "device/cuda_driver.h"
@@ -34,6 +35,7 @@ struct way {
     struct fake_settings fake;
     int host;     /* no GPU: what the others are compared with */
     int resident; /* NCCL tells its launches */
+    int trains;   /* recognises gradients, instead of all kinds of operations */
     int brief;    /* little of it: for what is slow */
 };
 
@@ -282,8 +284,93 @@ static int way_node(struct hx_node *node, void *arg)
     return stage_open(&s, &cfg) || all_of_it(&s) || sx_close(s.lib, s.comm, false) || stage_end(&s);
 }
 
+/* ---- what sums do to weights ---- */
+
+/* A shard that is trained, as FSDP does: gathered in BF16, then a sum that changes nothing, then the gradient, by whose sum the owner moves its weights. Nobody names either of them in NIBBLE_GRAD: what the GPU shows of the
+ * sums and of what is gathered says which one is to be coded. */
+#define STEPS 64
+#define KEPT 12 /* steps at the end whose results are compared */
+
+struct shard {
+    size_t n;
+    float *master, *sum, *all;
+    uint16_t *weights, *gathered;
+};
+
+static int train_step(struct stage *s, struct shard *w, uint64_t step)
+{
+    const size_t nodes = (size_t)s->node->nnodes, rank = (size_t)s->node->rank;
+    struct hx_op gather = {
+        .func = HX_ALL_GATHER, .type = ncclBfloat16, .count = w->n, .send = w->weights, .recv = w->gathered};
+    struct hx_op sum = {.func = HX_REDUCE_SCATTER, .type = ncclFloat32, .send = w->all, .recv = w->sum};
+
+    for (size_t i = 0; i < w->n; i++)
+        w->weights[i] = nb_f32_to_bf16(w->master[i]);
+    if (operate(s, &gather, "a gather of weights"))
+        return 1;
+    HX_CHECK(memcmp(w->gathered + rank * w->n, w->weights, 2 * w->n) == 0, "other weights than were sent");
+    for (int moves = 0; moves < 2; moves++) {
+        sum.count = moves ? w->n : w->n - 8;
+        hx_fill(ncclFloat32, w->all, nodes * sum.count, hx_seed(step, rank, 40 + (uint64_t)moves),
+                HX_FILL_NORMAL);
+        if (operate(s, &sum, moves ? "a gradient" : "another sum"))
+            return 1;
+        if (step >= STEPS - KEPT && keep(s, w->sum, 4 * sum.count))
+            return 1;
+    }
+    for (size_t i = 0; i < w->n; i++)
+        w->master[i] -= 0.01f * w->sum[i];
+    return 0;
+}
+
+static int trained_node(struct hx_node *node, void *arg)
+{
+    const struct way *way = arg;
+    struct hx_comm_cfg cfg = {
+        .channels = way->brief ? 1 : 2, .buff_size = BUFF_SIZE, .comm_id = COMM_ID, .poison = true};
+    struct stage s = {.node = node, .way = way, .hash = hx_scratch(node, node->rank)};
+    struct shard w = {.n = way->brief ? 1200 : 12000};
+    struct nb_coll_stats stats;
+    uint64_t coded = 0;
+
+    if (stage_open(&s, &cfg))
+        return 1;
+    w.master = malloc(4 * w.n);
+    w.sum = malloc(4 * w.n);
+    w.all = malloc(4 * w.n * (size_t)node->nnodes);
+    w.weights = malloc(2 * w.n);
+    w.gathered = malloc(2 * w.n * (size_t)node->nnodes);
+    hx_fill(ncclFloat32, w.master, w.n, hx_seed(7, (uint64_t)node->rank, 1), HX_FILL_NORMAL);
+    for (uint64_t step = 0; step < STEPS; step++) {
+        if (train_step(&s, &w, step))
+            return 1;
+        nb_coll_get_stats(hx_comm_plugin(s.comm), &stats);
+        coded += stats.func[NB_FUNC_REDUCE_SCATTER].coded_ops > coded;
+        HX_CHECK(coded == stats.func[NB_FUNC_REDUCE_SCATTER].coded_ops,
+                 "step %d: the sum that changes nothing was coded, too", (int)step);
+    }
+    HX_CHECK(coded >= KEPT, "coded in %d of %d steps", (int)coded, STEPS);
+    HX_CHECK(hx_log_count("I ", "the gathered weights follow its sums") == 1, "not recognised");
+    HX_CHECK(hx_log_count("", "cannot look at") == 0, "the GPU shows nothing");
+    free(w.master);
+    free(w.sum);
+    free(w.all);
+    free(w.weights);
+    free(w.gathered);
+    return sx_close(s.lib, s.comm, false) || stage_end(&s);
+}
+
 static int play(const struct way *way, uint64_t (*hash)[MAX_OPS])
 {
+    const char *const trained[] = {way->host ? "NIBBLE_DEVICE=host" : "NIBBLE_DEVICE=cuda",
+                                   "NIBBLE_GRAD",
+                                   "NIBBLE_RS=int4",
+                                   "NIBBLE_RS_MIN_BYTES=0",
+                                   "NIBBLE_AG_MIN_BYTES=0",
+                                   "NIBBLE_GPU_RESERVE_MB=0",
+                                   "CUDA_LAUNCH_BLOCKING",
+                                   "CUDA_DEVICE_MAX_CONNECTIONS",
+                                   NULL};
     const char *const env[] = {way->host ? "NIBBLE_DEVICE=host" : "NIBBLE_DEVICE=cuda",
                                "NIBBLE_RS=int4",
                                "NIBBLE_RS_MIN_BYTES=0",
@@ -297,7 +384,10 @@ static int play(const struct way *way, uint64_t (*hash)[MAX_OPS])
                                "CUDA_LAUNCH_BLOCKING",
                                "CUDA_DEVICE_MAX_CONNECTIONS",
                                NULL};
-    struct hx_job job = {.name = way->name, .nnodes = way->brief ? 2 : NODES, .fn = way_node, .env = env};
+    struct hx_job job = {.name = way->name,
+                         .nnodes = way->brief ? 2 : NODES,
+                         .fn = way->trains ? trained_node : way_node,
+                         .env = way->trains ? trained : env};
     struct hx_report *rep;
     int rc;
 
@@ -311,7 +401,7 @@ static int play(const struct way *way, uint64_t (*hash)[MAX_OPS])
 
 static int compare(const struct way *way)
 {
-    const struct way on_the_host = {.name = "host", .host = 1, .brief = way->brief};
+    const struct way on_the_host = {.name = "host", .host = 1, .trains = way->trains, .brief = way->brief};
     uint64_t want[NODES][MAX_OPS] = {{0}}, got[NODES][MAX_OPS] = {{0}};
     int rc = play(&on_the_host, want);
 
@@ -357,6 +447,26 @@ static int emulated(void)
 #endif
     return compare(
         &(struct way){.name = "emulated", .fake = {.other = FAKE_DEVICE, .emulate = 1}, .brief = 1});
+}
+
+/* Sums are recognised on the GPU as they are on the host, from the same step on. */
+static int recognised(void)
+{
+    return compare(&(struct way){.name = "recognised-pinned", .fake = {.other = FAKE_PINNED}, .trains = 1}) ||
+           compare(&(struct way){
+               .name = "recognised-gpu-memory", .fake = {.other = FAKE_DEVICE}, .resident = 1, .trains = 1});
+}
+
+static int recognised_emulated(void)
+{
+#ifdef NB_TSAN
+    printf("        skipped: the emulation changes stacks, which the thread sanitizer does not follow\n");
+    return HX_SKIP;
+#endif
+    return compare(&(struct way){.name = "recognised-emulated",
+                                 .fake = {.other = FAKE_DEVICE, .emulate = 1},
+                                 .trains = 1,
+                                 .brief = 1});
 }
 
 /* ---- a kernel that does not get on ---- */
@@ -471,6 +581,8 @@ static const struct hx_case cases[] = {
     {"gpu-memory", gpu_memory, 0},
     {"no-differences", no_differences, 0},
     {"emulated", emulated, 0},
+    {"recognised", recognised, 0},
+    {"recognised-emulated", recognised_emulated, 0},
     {"stuck", stuck, 0},
     {"p2p", p2p, 0},
 };
