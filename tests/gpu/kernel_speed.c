@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "codec/fp.h"
+#include "codec/pick.h"
 #include "driver.h"
 #include "nibble/nccl_types.h"
 
@@ -272,6 +273,14 @@ static void measure_looks(enum nb_dtype type, size_t mib, double copy)
     d.nsources = samples;
     snprintf(what, sizeof(what), "profile %s, 256 groups", nb_dtype_name(type));
     report(what, mib, (double)samples * (double)(NB_GROUP * size + 4), run(&d), copy);
+    d = base(NB_GPU_PICK, type, bytes / size);
+    d.width = (uint8_t)size;
+    d.limit = d.n;
+    d.picks = d.nsources = nb_picks_of(d.n);
+    d.src = values;
+    d.dst = coded[0];
+    snprintf(what, sizeof(what), "pick %s, %u values", nb_dtype_name(type), d.picks);
+    report(what, mib, (double)d.picks * (double)(size + 4), run(&d), copy);
 }
 
 int main(int argc, char **argv)

@@ -6,7 +6,8 @@ NCCL is called directly (ctypes), PyTorch only holds memory and computes what mu
 group of processes with a time limit of its own: number of hardware queues, host buffers or device pointers handed to the
 plugin, everything coded or everything raw; in each: all collectives and types, in place and not, registered user
 buffers and not, eagerly and as a CUDA graph, send and receive. What must be exact is compared bit by bit, coded sums by
-their error's energy, and the plugin's own summary must say that it carried them coded.
+their error's energy, and the plugin's own summary must say that it carried them coded. Two configurations train instead,
+without NIBBLE_GRAD: they have to recognise the gradients by what their sums do to the weights, and nothing else.
 
     nccl_check.py --plugin FILE --out DIR [--limit SECONDS]
 """
@@ -45,6 +46,7 @@ TYPES = {
 SMALL, LARGE = 1003, 300007
 CODED_NMSE = 0.03  # of a sum of independent gradients; 4 bits twice leave 0.011
 STEP_SECONDS = 20.0
+TRAINED_STEPS = 72  # nothing is coded before 50
 
 
 class Nccl:
@@ -319,6 +321,31 @@ class Worker:
             self.wait()
             self.judge(f"{label} weights, step {step}", recv, wanted, False)
 
+    def train(self):
+        """A shard as FSDP has it: weights are gathered, a sum comes that changes nothing, then the gradient's, which moves
+        them. Whatever is not that gradient has to be right to the bit."""
+        n, count = self.count, LARGE
+        own = slice(self.rank * count, (self.rank + 1) * count)
+        g = torch.Generator(device="cuda").manual_seed(78 + self.rank)
+        master = torch.randn(count, generator=g, device="cuda") * 0.02
+        for step in range(TRAINED_STEPS):
+            print(f"trained step {step}", flush=True)
+            send, recv = self.views("bfloat16", count, count * n, False)
+            send.copy_(master)
+            torch.cuda.synchronize()
+            with torch.cuda.stream(self.stream):
+                self.issue("all_gather", "bfloat16", count, send, recv)
+            self.wait()
+            self.judge(f"weights of step {step}", recv[own], master.to(torch.bfloat16), False)
+            for moves in (False, True):
+                many = count if moves else count - 8
+                send, recv, wanted = self.prepare("reduce_scatter", "float32", many, 2 * step + moves, not moves, False)
+                with torch.cuda.stream(self.stream):
+                    self.issue("reduce_scatter", "float32", many, send, recv)
+                self.wait()
+                self.judge(f"{'gradient' if moves else 'other sum'} of step {step}", recv, wanted, moves)
+            master -= 0.05 * recv
+
     def collnet(self, func, kind, count):
         """Whether NCCL gives it to CollNet: over TCP nothing else takes device pointers."""
         if func != "all_gather" and kind.startswith("float8"):
@@ -326,6 +353,15 @@ class Worker:
         return count == LARGE and (func != "all_reduce" or self.configuration["records"])
 
     def run(self):
+        if self.configuration["trains"]:
+            self.train()
+        else:
+            self.all_of_it()
+        print("destroy", flush=True)
+        self.nccl.CommDestroy(self.comm)
+        print("done", flush=True)
+
+    def all_of_it(self):
         kinds = [k for k, t in TYPES.items() if t[1] is not None]
         if torch.cuda.get_device_capability()[0] < 9 or (ranks.nccl_version() or (0,)) < (2, 24):
             kinds = [k for k in kinds if not k.startswith("float8")]
@@ -350,9 +386,6 @@ class Worker:
             if self.configuration["graphs"]:
                 self.graph(label)
         self.register(False)
-        print("destroy", flush=True)
-        self.nccl.CommDestroy(self.comm)
-        print("done", flush=True)
 
 
 def worker(rank, count, configuration, folder):
@@ -372,6 +405,7 @@ MODES = {
     "device pointers": {"NIBBLE_GPU_POINTERS": "1", "NIBBLE_DEVICE": "cuda", "NCCL_NET_GDR_LEVEL": "SYS"},
 }
 ON_GPU = "codecs run on it"  # what the log says of a GPU in use
+RECOGNISED = "the gathered weights follow its sums"  # and of a gradient
 
 
 def configurations(plugin):
@@ -379,15 +413,18 @@ def configurations(plugin):
     able = ranks.knows_gpus(plugin)
     records = (ranks.nccl_version() or (0,)) >= (2, 28)
     host, kernel, device = MODES
-    for count, connections, mode, coded in (
-            (2, None, host, True), (2, None, device, True), (2, "1", device, True), (2, "1", host, True),
-            (4, None, host, True), (4, None, device, True), (2, None, kernel, True), (4, "1", device, True),
-            (4, "1", host, True), (2, "1", kernel, True), (2, None, host, False), (2, None, device, False),
-            (4, None, kernel, True), (4, None, host, False)):
+    for count, connections, mode, sums in (
+            (2, None, host, "coded"), (2, None, device, "coded"), (2, None, device, "recognised"),
+            (2, "1", device, "coded"), (2, "1", host, "coded"), (4, None, host, "coded"), (4, None, device, "coded"),
+            (2, None, kernel, "coded"), (4, "1", device, "coded"), (4, "1", host, "coded"), (2, "1", kernel, "coded"),
+            (2, None, host, "raw"), (2, None, device, "raw"), (2, None, kernel, "recognised"),
+            (4, None, kernel, "coded"), (4, None, host, "raw")):
         environment = {"CUDA_DEVICE_MAX_CONNECTIONS": connections, "NIBBLE_TUNER_MIN_BYTES": "0"}
-        if coded:
+        if sums == "coded":
             environment.update({"NIBBLE_GRAD": "all", "NIBBLE_WARMUP_STEPS": "0", "NIBBLE_RS_MIN_BYTES": "65536",
                                 "NIBBLE_AR_MIN_BYTES": "65536", "NIBBLE_AG_MIN_BYTES": "65536"})
+        elif sums == "recognised":
+            environment["NIBBLE_RS"] = "int4"  # whatever is reckoned to pay
         else:
             # Through the engine, but raw: with NIBBLE_RS=raw the tuner would leave sums to NCCL's own algorithms.
             environment["NIBBLE_WARMUP_STEPS"] = "1000000"
@@ -395,8 +432,9 @@ def configurations(plugin):
             environment.update(MODES[mode])
         yield {
             "name": f"{count} processes, {mode}, {'one connection' if connections else 'default connections'}, "
-                    f"{'coded' if coded else 'raw'}",
-            "count": count, "environment": environment, "coded": coded, "graphs": True, "records": records,
+                    f"{sums}",
+            "count": count, "environment": environment, "coded": sums == "coded", "graphs": True, "records": records,
+            "trains": sums == "recognised",
             # With one hardware queue codecs run on the CPU, whatever is asked for.
             "gpu": mode != host and not connections, "pointers": mode == device and not connections,
             "missing": "this plugin has no NIBBLE_DEVICE" if mode != host and not able else None,
@@ -480,9 +518,10 @@ def main():
             continue
         # The plugin must have carried it, and coded what it should.
         missing = [f for f in ("reduce_scatter", "all_gather", "all_reduce")
-                   if not carried.get(f, {}).get("ops") and (f != "all_reduce" or configuration["records"])]
+                   if not carried.get(f, {}).get("ops") and
+                   (f != "all_reduce" or configuration["records"] and not configuration["trains"])]
         sums = carried.get("reduce_scatter", {})
-        uncoded = configuration["coded"] and not sums.get("coded")
+        uncoded = (configuration["coded"] or configuration["trains"]) and not sums.get("coded")
         detail = f"{cases} results right, worst error of coded sums {worst:.4f}, {group.took:.0f} s; {words}"
         if missing:
             report.row("failed", name, f"the plugin's summary has no {' and no '.join(missing)}: NCCL did not use it; {detail}")
@@ -493,6 +532,8 @@ def main():
                        f"the GPU's codecs were not used: {said[0] if said else 'the log does not say why'}; {detail}")
         elif uncoded:
             report.row("failed", name, f"no reduce-scatter was coded; {detail}")
+        elif configuration["trains"] and RECOGNISED not in logs:
+            report.row("failed", name, f"coded, but not because the weights follow; {detail}")
         else:
             report.row("passed", name, detail)
     with open(os.path.join(arguments.out, "nccl.json"), "w") as f:
