@@ -30,6 +30,10 @@
 #define OWNER_AFTER 4u    /* clear meetings with one unit in a row, and the buffer is its */
 #define STRAY_RATE 0.125f /* weight of a clear meeting in the share of those with another unit */
 #define STRAY_MOST 0.1f   /* so that one such meeting is in doubt for two more, and every tenth for ever */
+#define MIXED_Z 8.0f      /* a sum that agrees with a change so well moved it, */
+#define MIXED_PART 0.4f   /* and one of the step with less than that part of it moved nothing */
+#define MIXED_RATE 0.3f   /* weight of such a step in the share of those with several sums of the key */
+#define MIXED_MOST 0.5f
 #define EXPLAINED_FROM 128u
 #define EXPLAINED_RATE (1.0f / 256.0f)
 
@@ -57,12 +61,16 @@ struct key {
     float stray;       /* share of its sums, of late, that clearly moved another */
     int moved;         /* unit that the last of them moved, */
     unsigned in_a_row; /* and so many before it */
+    float mixed; /* share of its steps, of late, in which some of its sums moved weights and others nothing */
+    unsigned sums;     /* of the step that is judged: how many are its, */
+    float most, least; /* the best and the worst agreement of one of them with any change */
     struct pair *pair; /* [NB_CAUSAL_UNITS] */
 };
 
 struct sum {
     int key[NB_CAUSAL_KEYS];
     int explained;
+    float most; /* z with the unit that it agrees best with */
     struct nb_signs signs;
 };
 
@@ -212,6 +220,8 @@ static int key_of(struct nb_causal *f, uint64_t name)
     victim->owner = victim->moved = -1;
     victim->in_a_row = 0;
     victim->stray = 0.0f;
+    victim->mixed = 0.0f;
+    victim->sums = 0;
     victim->name = name;
     victim->used = ++f->now;
     return (int)(victim - f->key);
@@ -385,6 +395,7 @@ static void confront(struct nb_causal *f, unsigned u)
         struct sum *s = sum_at(f, 0, i);
         float z = -nb_signs_agree(&s->signs, &unit->change[0], CHANGED_MOST);
         float d = (z + nb_signs_agree(&s->signs, &unit->change[1], CHANGED_MOST)) * 0.70710678f;
+        s->most = fmaxf(s->most, z);
         for (unsigned j = 0; j < NB_CAUSAL_KEYS; j++)
             if (s->key[j] >= 0)
                 meet(&f->key[s->key[j]], u, z, d);
@@ -406,6 +417,22 @@ static void confront(struct nb_causal *f, unsigned u)
     }
 }
 
+/* The sum is one of the key's in this step. */
+static void gather_sums(struct key *k, float most)
+{
+    k->most = k->sums ? fmaxf(k->most, most) : most;
+    k->least = k->sums ? fminf(k->least, most) : most;
+    k->sums++;
+}
+
+/* Once all of them have been. */
+static void judge_sums(struct key *k)
+{
+    if (k->sums > 1)
+        k->mixed += MIXED_RATE * ((float)(k->most > MIXED_Z && k->least < MIXED_PART * k->most) - k->mixed);
+    k->sums = 0;
+}
+
 /* All consequences of the sums of the last step have come. */
 static void judge(struct nb_causal *f)
 {
@@ -416,7 +443,13 @@ static void judge(struct nb_causal *f)
             explained |= s->key[j] >= 0 && f->key[s->key[j]].proved;
         f->judged++;
         f->explained += fmaxf(EXPLAINED_RATE, 1.0f / (float)f->judged) * ((float)explained - f->explained);
+        for (unsigned j = 0; j < NB_CAUSAL_KEYS; j++)
+            if (s->key[j] >= 0)
+                gather_sums(&f->key[s->key[j]], s->most);
     }
+    for (unsigned i = 0; i < NB_CAUSAL_BUFFERS; i++)
+        if (f->key[i].sums)
+            judge_sums(&f->key[i]);
 }
 
 /* Weights begin to change: the sums since they last did are the cause. */
@@ -454,6 +487,7 @@ void nb_causal_sum(struct nb_causal *f, const uint64_t keys[NB_CAUSAL_KEYS], con
     for (unsigned j = 0; j < NB_CAUSAL_KEYS; j++)
         s->key[j] = key_of(f, keys[j]);
     s->explained = 0;
+    s->most = 0.0f;
     s->signs = *signs;
     f->sums[1]++;
 }
@@ -489,6 +523,13 @@ int nb_causal_shared(const struct nb_causal *f, uint64_t key)
     const struct key *k = find_key(f, key);
 
     return k && k->stray > STRAY_MOST;
+}
+
+int nb_causal_mixed(const struct nb_causal *f, uint64_t key)
+{
+    const struct key *k = find_key(f, key);
+
+    return k && k->mixed > MIXED_MOST;
 }
 
 unsigned nb_causal_units(const struct nb_causal *f)

@@ -79,6 +79,9 @@ void nb_causal_gather(struct nb_causal *field, size_t width, const uint32_t *raw
 int nb_causal_proved(const struct nb_causal *field, uint64_t key);
 /* 1 when sums with this key clearly moved different units of late: it stands for several buffers. */
 int nb_causal_shared(const struct nb_causal *field, uint64_t key);
+/* 1 when several sums of a step had this key, of late, of which some clearly moved weights and others nothing: what is proved
+ * of it holds for some of them only. */
+int nb_causal_mixed(const struct nb_causal *field, uint64_t key);
 /* Units that have changed at least twice: without any, nothing can be proved. */
 unsigned nb_causal_units(const struct nb_causal *field);
 /* The strongest hypothesis of a key, for reports and tests: 0 where there is none. */

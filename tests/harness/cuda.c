@@ -286,7 +286,7 @@ static int way_node(struct hx_node *node, void *arg)
 
 /* ---- what sums do to weights ---- */
 
-/* A shard that is trained, as FSDP does: gathered in BF16, then a sum that changes nothing, then the gradient, by whose sum the owner moves its weights. Nobody names either of them in NIBBLE_GRAD: what the GPU shows of the
+/* A shard that is trained, as FSDP does: gathered in BF16, then a sum of the same size that changes nothing, then the gradient, by whose sum the owner moves its weights. Nobody names either of them in NIBBLE_GRAD: what the GPU shows of the
  * sums and of what is gathered says which one is to be coded. */
 #define STEPS 64
 #define KEPT 12 /* steps at the end whose results are compared */
@@ -310,7 +310,7 @@ static int train_step(struct stage *s, struct shard *w, uint64_t step)
         return 1;
     HX_CHECK(memcmp(w->gathered + rank * w->n, w->weights, 2 * w->n) == 0, "other weights than were sent");
     for (int moves = 0; moves < 2; moves++) {
-        sum.count = moves ? w->n : w->n - 8;
+        sum.count = w->n;
         hx_fill(ncclFloat32, w->all, nodes * sum.count, hx_seed(step, rank, 40 + (uint64_t)moves),
                 HX_FILL_NORMAL);
         if (operate(s, &sum, moves ? "a gradient" : "another sum"))
@@ -350,7 +350,7 @@ static int trained_node(struct hx_node *node, void *arg)
                  "step %d: the sum that changes nothing was coded, too", (int)step);
     }
     HX_CHECK(coded >= KEPT, "coded in %d of %d steps", (int)coded, STEPS);
-    HX_CHECK(hx_log_count("I ", "the gathered weights follow its sums") == 1, "not recognised");
+    HX_CHECK(hx_log_count("I ", "the gathered weights follow its sums") > 0, "not recognised");
     HX_CHECK(hx_log_count("", "cannot look at") == 0, "the GPU shows nothing");
     free(w.master);
     free(w.sum);

@@ -380,6 +380,50 @@ START_TEST(test_shared)
 }
 END_TEST
 
+/* A key that stands for a gradient and for something else in the same step is found out; several parts of one gradient are
+ * not taken for that, nor are gradients of two units. */
+START_TEST(test_mixed)
+{
+    struct nb_causal *f = nb_causal_create(SHARD);
+    struct shard *s = malloc(2 * sizeof(*s));
+    static float part[SHARD], rest[SHARD], noise[SHARD];
+    static uint32_t raw[SHARD];
+    unsigned found = 0, wrongly = 0;
+    uint64_t seed = 5;
+
+    for (unsigned u = 0; u < 2; u++)
+        shard_open(&s[u], (enum optimizer)_i, 0.005f, SHARD, 40 + u);
+    for (unsigned step = 0; step < 100; step++) {
+        for (unsigned u = 0; u < 2; u++) {
+            shard_weights(&s[u], raw);
+            nb_causal_gather(f, 2, raw);
+        }
+        for (unsigned u = 0; u < 2; u++)
+            shard_gradient(&s[u], 0.02f);
+        for (unsigned i = 0; i < SHARD; i++) {
+            noise[i] = rnd_normal(&seed);
+            part[i] = s[0].sum[i] / 2 + 0.25f * noise[i] * fabsf(s[0].sum[i]);
+            rest[i] = s[0].sum[i] - part[i];
+        }
+        sum(f, 1, s[0].sum); /* and something else */
+        sum(f, 1, noise);
+        sum(f, 2, part); /* micro-batches */
+        sum(f, 2, rest);
+        sum(f, 3, s[0].sum); /* two units */
+        sum(f, 3, s[1].sum);
+        for (unsigned u = 0; u < 2; u++)
+            shard_step(&s[u]);
+        found += (unsigned)(step >= 20 && nb_causal_mixed(f, 1));
+        wrongly += (unsigned)(nb_causal_mixed(f, 2) || nb_causal_mixed(f, 3));
+    }
+    ck_assert(nb_causal_proved(f, 1) && nb_causal_proved(f, 2) && nb_causal_proved(f, 3));
+    ck_assert_uint_eq(found, 80);
+    ck_assert_uint_eq(wrongly, 0);
+    nb_causal_destroy(f);
+    free(s);
+}
+END_TEST
+
 /* More keys and units than there is room for: the oldest make room, and nothing is proved by mistake. */
 START_TEST(test_many)
 {
@@ -418,6 +462,7 @@ int main(void)
     tcase_add_loop_test(tc, test_foreign, 0, (LATE - NOISE + 1) * OPT_COUNT);
     tcase_add_test(tc, test_doubt);
     tcase_add_test(tc, test_shared);
+    tcase_add_loop_test(tc, test_mixed, 0, OPT_COUNT);
     tcase_add_test(tc, test_many);
     suite_add_tcase(suite, tc);
     runner = srunner_create(suite);
