@@ -2,8 +2,7 @@
 /* What a part of a call costs, by schedule and by a node's place. */
 #include "walk.h"
 
-#define HEADER 64.0    /* of a message */
-#define QUANTUM 1024.0 /* plugin/coll/cut.c */
+#define HEADER 64.0 /* of a message */
 
 /* Processor time of `bytes` at `speed`; an unknown speed costs nothing. */
 static double work(double bytes, double speed)
@@ -12,15 +11,20 @@ static double work(double bytes, double speed)
 }
 
 /* Processor times of values: to make a message of them, to add one to a sum, to store one. */
-static double encode_time(const struct walk *w, double bytes)
+double nm_encode_time(const struct walk *w, double bytes)
 {
     const struct nm_speed *s = &w->f->speed;
 
     if (!w->op->coded)
         return work(bytes, w->f->copy);
-    if (w->op->func == NM_ALL_GATHER)
-        return work(bytes, s->ulp_encode);
+    if (w->op->func == NM_ALL_GATHER) /* the reference and the node's own result are brought up to date */
+        return work(bytes, s->ulp_encode) + work(bytes, s->ulp_decode) + work(bytes, w->f->copy);
     return work(bytes, w->op->feedback ? s->encode_feedback : s->encode);
+}
+
+double nm_copy_time(const struct walk *w, double bytes)
+{
+    return work(bytes, w->f->copy);
 }
 
 double nm_add_time(const struct walk *w, double bytes)
@@ -29,13 +33,15 @@ double nm_add_time(const struct walk *w, double bytes)
     return w->op->coded ? work(bytes, w->f->speed.decode_add) : 2 * work(bytes, w->f->copy);
 }
 
-static double decode_time(const struct walk *w, double bytes)
+double nm_decode_time(const struct walk *w, double bytes)
 {
     const struct nm_speed *s = &w->f->speed;
 
     if (!w->op->coded)
         return work(bytes, w->f->copy);
-    return work(bytes, w->op->func == NM_ALL_GATHER ? s->ulp_decode : s->decode);
+    if (w->op->func == NM_ALL_GATHER) /* it is kept as the next one's reference, too */
+        return work(bytes, s->ulp_decode) + work(bytes, w->f->copy);
+    return work(bytes, s->decode);
 }
 
 /* To code a sum again that was coded before; feedback is for a node's own values. */
@@ -46,10 +52,12 @@ double nm_recode_time(const struct walk *w, double bytes)
 
 static double messages(const struct walk *w, double bytes)
 {
-    /* What goes through other nodes is cut into pieces of at least so much: fewer than there are ways. */
-    if (w->op->schedule != NM_DIRECT && w->op->func != NM_ALL_REDUCE && bytes < QUANTUM)
-        return bytes / QUANTUM;
-    return max2(1, ceil(bytes / w->op->unit));
+    double rounds = max2(1, ceil(bytes / w->op->unit));
+
+    /* What goes through other nodes is cut into pieces of whole quanta: so there are fewer of them than ways. */
+    if (w->op->schedule != NM_DIRECT && w->op->func != NM_ALL_REDUCE)
+        return bytes / (ceil(bytes / rounds / NM_QUANTUM) * NM_QUANTUM);
+    return rounds;
 }
 
 /* Bytes on the wire of `copies` messages' worth of `bytes` each. Ratios as measured hold headers of full
@@ -89,13 +97,13 @@ static void grid_sum(const struct walk *w, double len, struct part_loads *p)
     p->hops = 3;
     p->other.tx = nm_wire(w, r, k - 2, piece) + nm_wire(w, r8, 1, piece);
     p->other.rx = nm_wire(w, r, k - 1, piece);
-    p->other.cpu = encode_time(w, len - piece) + nm_add_time(w, len) + work(piece, w->f->copy) +
+    p->other.cpu = nm_encode_time(w, len - piece) + nm_add_time(w, len) + work(piece, w->f->copy) +
                    nm_recode_time(w, piece) + 2 * (k - 1) * each;
     p->column.tx = nm_wire(w, r, k - 1, piece);
-    p->column.cpu = encode_time(w, len) + (k - 1) * each;
+    p->column.cpu = nm_encode_time(w, len) + (k - 1) * each;
     p->row.tx = nm_wire(w, r, k - 2, piece) + nm_wire(w, r2, 1, piece);
     p->row.rx = nm_wire(w, r, k - 2, piece) + nm_wire(w, r8, h - 1, piece);
-    p->row.cpu = encode_time(w, len - piece) + nm_add_time(w, (k - 2 + h - 1) * piece) +
+    p->row.cpu = nm_encode_time(w, len - piece) + nm_add_time(w, (k - 2 + h - 1) * piece) +
                  work(piece, w->f->copy) + nm_recode_time(w, piece) + (2 * (k - 1) + h - 2) * each;
     p->owner.rx = nm_wire(w, r2, k - 1, piece);
     p->owner.cpu = nm_add_time(w, len) + (k - 1) * each;
@@ -115,9 +123,9 @@ static void grid_gather(const struct walk *w, double len, struct part_loads *p)
 
     p->hops = 3;
     p->owner.tx = nm_wire(w, w->op->ratio, k - 1, piece);
-    p->owner.cpu = encode_time(w, len) + (k - 1) * each;
+    p->owner.cpu = nm_encode_time(w, len) + (k - 1) * each;
     p->column.rx = nm_wire(w, w->op->ratio, k - 1, piece);
-    p->column.cpu = decode_time(w, len) + (k - 1) * each;
+    p->column.cpu = nm_decode_time(w, len) + (k - 1) * each;
     p->row = p->other = p->column;
     p->row.tx = nm_wire(w, w->op->ratio, h + k - 3, piece);
     p->row.cpu += (h + k - 3) * each;
@@ -144,11 +152,11 @@ static void grid_all_reduce(const struct walk *w, double len, struct part_loads 
     p->other.tx = nm_wire(w, r, others, piece) + nm_wire(w, r8, shares - 1, piece) +
                   nm_wire(w, r2, others + sums, piece);
     p->other.cpu = (4 * others + 2 * (sums + shares - 1)) * messages(w, piece) * w->f->message +
-                   encode_time(w, others * piece) + nm_add_time(w, (others + sums) * piece) +
+                   nm_encode_time(w, others * piece) + nm_add_time(w, (others + sums) * piece) +
                    work(len / k, w->f->copy) + nm_recode_time(w, (shares - 1) * piece) +
-                   encode_time(w, piece) + decode_time(w, len);
-    p->other.first = encode_time(w, unit);
-    p->other.last = 2 * nm_add_time(w, unit) + nm_recode_time(w, unit) + 2 * encode_time(w, unit);
+                   nm_encode_time(w, piece) + nm_decode_time(w, len);
+    p->other.first = nm_encode_time(w, unit);
+    p->other.last = 2 * nm_add_time(w, unit) + nm_recode_time(w, unit) + 2 * nm_encode_time(w, unit);
 }
 
 struct part_loads nm_part_costs(const struct walk *w, double len)
@@ -170,16 +178,16 @@ struct part_loads nm_part_costs(const struct walk *w, double len)
             p.owner.cpu = nm_add_time(w, len) + (n - 1) * messages(w, piece) * m;
             p.other.tx = nm_wire(w, r, n - 2, piece) + nm_wire(w, r2, 1, piece);
             p.other.rx = nm_wire(w, r, n - 2, piece);
-            p.other.cpu = encode_time(w, len) + nm_add_time(w, len - piece) +
+            p.other.cpu = nm_encode_time(w, len) + nm_add_time(w, len - piece) + work(piece, w->f->copy) +
                           (2 * (n - 2) + 1) * messages(w, piece) * m;
         } else {
             p.owner.rx = nm_wire(w, r, n - 1, len);
             p.owner.cpu = nm_add_time(w, (n - 1) * len) + (n - 1) * messages(w, len) * m;
             p.other.tx = nm_wire(w, r, 1, len);
-            p.other.cpu = encode_time(w, len) + messages(w, len) * m;
+            p.other.cpu = nm_encode_time(w, len) + messages(w, len) * m;
         }
         p.owner.cpu += work(len, w->f->copy); /* its own contribution */
-        p.other.first = encode_time(w, unit);
+        p.other.first = nm_encode_time(w, unit);
         break;
     case NM_ALL_GATHER:
         if (w->columns) {
@@ -188,18 +196,18 @@ struct part_loads nm_part_costs(const struct walk *w, double len)
             piece = len / (n - 1);
             p.hops = 2;
             p.owner.tx = nm_wire(w, r, n - 1, piece);
-            p.owner.cpu = encode_time(w, len) + (n - 1) * messages(w, piece) * m;
+            p.owner.cpu = nm_encode_time(w, len) + (n - 1) * messages(w, piece) * m;
             p.other.tx = nm_wire(w, r, n - 2, piece);
             p.other.rx = nm_wire(w, r, n - 1, piece);
-            p.other.cpu = decode_time(w, len) + (2 * n - 3) * messages(w, piece) * m;
+            p.other.cpu = nm_decode_time(w, len) + (2 * n - 3) * messages(w, piece) * m;
         } else {
             p.owner.tx = nm_wire(w, r, n - 1, len);
-            p.owner.cpu = encode_time(w, len) + (n - 1) * messages(w, len) * m;
+            p.owner.cpu = nm_encode_time(w, len) + (n - 1) * messages(w, len) * m;
             p.other.rx = nm_wire(w, r, 1, len);
-            p.other.cpu = decode_time(w, len) + messages(w, len) * m;
+            p.other.cpu = nm_decode_time(w, len) + messages(w, len) * m;
         }
-        p.owner.first = encode_time(w, unit);
-        p.other.last = decode_time(w, unit);
+        p.owner.first = nm_encode_time(w, unit);
+        p.other.last = nm_decode_time(w, unit);
         break;
     default:
         piece = len / n;
@@ -208,10 +216,10 @@ struct part_loads nm_part_costs(const struct walk *w, double len)
         } else {
             p.hops = 2;
             p.other.tx = nm_wire(w, r, n - 1, piece) + nm_wire(w, r2, n - 1, piece);
-            p.other.cpu = 4 * (n - 1) * messages(w, piece) * m + encode_time(w, len - piece) +
-                          nm_add_time(w, len - piece) + encode_time(w, piece) + decode_time(w, len);
-            p.other.first = encode_time(w, min2(piece, unit));
-            p.other.last = nm_add_time(w, min2(piece, unit)) + 2 * encode_time(w, min2(piece, unit));
+            p.other.cpu = 4 * (n - 1) * messages(w, piece) * m + nm_encode_time(w, len - piece) +
+                          nm_add_time(w, len - piece) + nm_encode_time(w, piece) + nm_decode_time(w, len);
+            p.other.first = nm_encode_time(w, min2(piece, unit));
+            p.other.last = nm_add_time(w, min2(piece, unit)) + 2 * nm_encode_time(w, min2(piece, unit));
         }
         if (!w->columns)
             p.other.rx = p.other.tx;

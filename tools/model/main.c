@@ -13,7 +13,9 @@
 #include "model.h"
 
 #define MOST 16
-#define GRID_NODES 32 /* from so many on "auto" makes a grid (plugin/coll/grid.h) */
+#define FOLLOWED 3e6         /* messages, in the table of times */
+#define FOLLOWED_BRIEFLY 3e4 /* where many sizes are tried */
+#define GRID_NODES 32        /* from so many on "auto" makes a grid (plugin/coll/grid.h) */
 
 struct options {
     double gbps[MOST], bytes[MOST];
@@ -213,9 +215,10 @@ static struct nm_op operation(const struct options *o, enum nm_func func, enum n
 /* The fastest schedule's time. */
 static double best_of(const struct options *o, enum nm_func func, int nodes, double bytes)
 {
-    const struct nm_op op = operation(o, func, NM_DIRECT, nodes, bytes);
+    struct nm_op op = operation(o, func, NM_DIRECT, nodes, bytes);
     struct nm_result r;
 
+    op.followed = FOLLOWED_BRIEFLY;
     return nm_predict_best(&o->figures, &op, &r) < NM_SCHEDULES ? r.seconds : INFINITY;
 }
 
@@ -436,6 +439,7 @@ int main(int argc, char **argv)
     memcpy(o.gbps, gbps, sizeof(gbps));
     memcpy(o.nodes, nodes, sizeof(nodes));
     o.op = nm_op_make(NM_ALL_REDUCE, 2, 1, 2, 1);
+    o.op.followed = FOLLOWED;
     if (!parse(argc, argv, &o))
         return 2;
     if (!speeds(&o, o.type))

@@ -66,7 +66,8 @@ struct nm_op nm_op_make(enum nm_func func, int nodes, double bytes, double value
                           .chunk = 131072,
                           .channels = 8,
                           .unit = 131072,
-                          .credits = 48};
+                          .credits = 48,
+                          .followed = 3e5};
 }
 
 static bool sane(const struct nm_figures *f, const struct nm_op *op)
@@ -162,6 +163,20 @@ static double by_turns(const struct walk *w)
             (2 * w->f->message + nm_add_time(w, unit) + nm_recode_time(w, unit)) / speed);
 }
 
+/*
+ * All nodes have the same to do, but on a grid what goes through others does so stage by stage, and at each of them a call
+ * waits for what the node does for other calls. So few are in flight that nodes run dry now and then: with N calls that go
+ * round S equal stations work takes (N + S - 1) / N of its time (balanced job bounds; Zahorjan, Sevcik, Eager and Galler
+ * 1982). A gather's call passes three; in a sum whoever has encoded its values is done with them, which leaves two. In two
+ * hops nothing is seen of this (follow.h, where both can be asked).
+ */
+static double in_stages(const struct walk *w)
+{
+    if (!w->columns || w->op->func == NM_ALL_REDUCE)
+        return 1;
+    return 1 + (w->op->func == NM_REDUCE_SCATTER ? 1.0 : 2.0) / w->in_flight;
+}
+
 bool nm_predict(const struct nm_figures *f, const struct nm_op *given, struct nm_result *result)
 {
     struct nm_op op = *given;
@@ -181,7 +196,13 @@ bool nm_predict(const struct nm_figures *f, const struct nm_op *given, struct nm
     w.in_flight = STEPS * w.groups;
     /* All-reduces are cut evenly whatever the call; else calls that cover a good many of the blocks. */
     even = op.func == NM_ALL_REDUCE || (op.bytes / n * 8 <= w.call && op.nodes > 16);
-    result->seconds = even || op.schedule == NM_DIRECT || n < 3 ? walked(&w, even) : through_others(&w);
+    if (n < 3)
+        op.schedule = NM_DIRECT; /* there is nobody to go through */
+    result->seconds = op.func == NM_ALL_REDUCE ? NAN : nm_follow(&w, op.followed);
+    if (!isfinite(result->seconds))
+        result->seconds = even                       ? walked(&w, true) * in_stages(&w)
+                          : op.schedule == NM_DIRECT ? walked(&w, false)
+                                                     : through_others(&w);
     if (by_turns(&w) > 0)
         result->seconds = in_turns(result->seconds - 4 * f->latency, by_turns(&w) + 3 * f->latency);
     /* Processors are busy with one thing at a time, and there are only so many. */

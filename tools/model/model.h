@@ -4,6 +4,8 @@
  *
  * An operation is walked as NCCL walks it: calls of chunk x channels (8 at most) bytes over [0, nodes x bytes
  * of a rank), eight steps of each group of channels in flight, a slot free again when the call is finished.
+ * Reduce-scatters and all-gathers are followed message by message (follow.h), unless there are too many or blocks are so
+ * small that all nodes have the same to do at any time. Then, and for all-reduces:
  * Each node has three servers: what it sends, what it receives, and its processors. A part of a call that
  * lies in one rank's block loads them by its schedule and, on a grid, by their place beside its owner; nodes
  * wait for one another where the schedule makes them. Nothing else is simulated: no packets, no credits below
@@ -50,9 +52,12 @@ struct nm_op {
     double unit;    /* bytes of values of a message at most */
     double credits; /* units */
     int group;      /* two-level: nodes of a row; 0: nm_group() */
+    /* A reduce-scatter or all-gather of no more messages than these is followed message by message, which takes about a
+     * second for a million; what is larger is walked call by call, and a tenth less exact. */
+    double followed;
 };
 
-/* NCCL's chunks of 128 KiB on 8 channels, nibble's default units and credits. */
+/* NCCL's chunks of 128 KiB on 8 channels, nibble's default units and credits; 300,000 messages are followed. */
 struct nm_op nm_op_make(enum nm_func func, int nodes, double bytes, double value, double ratio);
 
 struct nm_result {

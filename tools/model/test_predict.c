@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "agenda.h"
 #include "model.h"
 
 #define MIB 1048576.0
@@ -40,7 +41,8 @@ START_TEST(link_only)
             const double ideal = (n - 1.0) / n * 32 * MIB * 0.25 / 1e9 * (func == NM_ALL_REDUCE ? 2 : 1);
             struct nm_result r;
             op.chunk = 524288; /* x 8 channels x 8 steps: all of it */
-            op.credits = 1000;
+            op.credits = 10000;
+            op.unit = 16384; /* so many messages that their order counts for nothing */
             ck_assert(nm_predict(&f, &op, &r));
             near(r.ideal, ideal, 1e-9);
             near(r.seconds, ideal, 0.03);
@@ -88,7 +90,7 @@ START_TEST(run_ahead)
     many = seconds(&f, &op);
     op.credits = 100000;
     most = seconds(&f, &op);
-    ck_assert_double_gt(few, 1.05 * many);
+    ck_assert_double_gt(few, 1.03 * many); /* nibble-scale: 1.04 times */
     ck_assert_double_ge(many, most);
     ck_assert_double_ge(most, 0.75 * 256 * MIB * 0.25 / 1e9);
     /* Memory is free again by units: windows as large as all of it are not in the way. */
@@ -101,31 +103,28 @@ START_TEST(run_ahead)
 }
 END_TEST
 
-/* Only latency: eight calls in flight, each takes its hops. */
+/* Only latency: eight calls in flight, each takes its hops. Owners do not wait in their own blocks, nor do those that get
+ * them straight (nibble-scale, with connections that take all: 4.00, 12.00, 7.00 ms). On a grid
+ * a node forwards in order: the four blocks of a single call take a hop more than one of them. */
 START_TEST(latency_only)
 {
     const struct nm_figures f = {.link = 1e30, .latency = 1e-3, .cores = 1};
     static const struct {
         enum nm_func func;
         enum nm_schedule schedule;
-        int hops;
-    } cases[] = {{NM_ALL_GATHER, NM_DIRECT, 1},
-                 {NM_ALL_GATHER, NM_TWO_HOP, 2},
-                 {NM_ALL_GATHER, NM_TWO_LEVEL, 3},
-                 {NM_ALL_REDUCE, NM_DIRECT, 2}};
+        int hops, all;
+    } cases[] = {{NM_ALL_GATHER, NM_DIRECT, 1, 4},
+                 {NM_ALL_GATHER, NM_TWO_HOP, 2, 12},
+                 {NM_ALL_GATHER, NM_TWO_LEVEL, 4, 7},
+                 {NM_ALL_REDUCE, NM_DIRECT, 2, 16}};
 
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct nm_op op = nm_op_make(cases[i].func, 4, 64 * MIB, 2, 1); /* 64 calls of 1 MiB */
-        double want = 8 * cases[i].hops * 1e-3;
         op.schedule = cases[i].schedule;
-        /* The owner of a block that is gathered does not wait in it: of all nodes' waits a quarter fewer
-         * remain, at most; and on a grid those of its row wait for two of the three hops. */
-        ck_assert_double_le(seconds(&f, &op), want * 1.001);
-        ck_assert_double_ge(seconds(&f, &op), want * (op.func != NM_ALL_GATHER      ? 0.999
-                                                      : op.schedule == NM_TWO_LEVEL ? 0.74 * 2 / 3
-                                                                                    : 0.74));
+        op.credits = 1000;
+        near(seconds(&f, &op), 1e-3 * cases[i].all, 0.001);
         op.bytes = MIB;
-        near(seconds(&f, &op), cases[i].hops * 1e-3, 0.001);
+        near(seconds(&f, &op), 1e-3 * cases[i].hops, 0.001);
     }
 }
 END_TEST
@@ -163,7 +162,9 @@ START_TEST(codec_only)
 }
 END_TEST
 
-/* No cliff where one node begins to stand for all, and faster links are never slower. */
+/* No cliff where one node begins to stand for all, and faster links are not slower: walked, never; followed, hardly, since
+ * the order of things changes, as it does in the engine (nibble-scale, 32 nodes in two hops whose processors are busy: 46.7,
+ * 47.2, 46.6 ms at 4, 8, 16 Gbit/s). */
 START_TEST(shape)
 {
     struct nm_figures f = {.link = 1e9,
@@ -175,11 +176,15 @@ START_TEST(shape)
 
     for (int func = 0; func < NM_FUNCS; func++)
         for (int s = 0; s < NM_SCHEDULES; s++) {
-            double before = INFINITY;
+            double before = INFINITY, least = INFINITY;
             for (double gbps = 1; gbps <= 800; gbps *= 2) {
                 struct nm_op op = nm_op_make((enum nm_func)func, 64, 64 * MIB, 2, 0.268);
                 op.schedule = (enum nm_schedule)s;
                 f.link = gbps * 1e9 / 8;
+                const double followed = seconds(&f, &op);
+                ck_assert_double_le(followed, least * 1.15);
+                least = fmin(least, followed);
+                op.followed = 0;
                 ck_assert_double_le(seconds(&f, &op), before * 1.0001);
                 before = seconds(&f, &op);
             }
@@ -255,6 +260,7 @@ START_TEST(grid_bytes)
         op.schedule = NM_TWO_LEVEL;
         op.chunk = 524288;
         op.credits = 1000;
+        op.followed = 0;
         /* And the time in which an owner, whose block it is, sends nothing. */
         near(seconds(&f, &op), block * (h * (k - 1) + 2 * (h - 1) + k / (k - 1)), 0.05);
         op.func = NM_ALL_GATHER;
@@ -267,6 +273,87 @@ START_TEST(grid_bytes)
         op.coded = false;
         op.ratio = 1;
         near(seconds(&f, &op), 4 * block * (h * (k - 1) + (h - 1) + n - 1), 0.03);
+    }
+}
+END_TEST
+
+/* What nibble-scale finds, which has the engine itself (docs/scale.md): reduce-scatters and all-gathers of 64 MiB, windows
+ * of 8 x 128K, 25 Gbit/s, 10 us a hop, 2 us a message, codecs of 100 GB/s. Milliseconds by schedule. */
+START_TEST(simulated)
+{
+    static const struct {
+        int nodes;
+        double sum[NM_SCHEDULES], gather[NM_SCHEDULES];
+    } rows[] = {
+        {4, {10.40, 6.23, 9.39}, {8.86, 4.22, 4.46}},   {8, {14.01, 6.82, 8.23}, {15.53, 5.14, 5.10}},
+        {16, {17.00, 6.52, 7.28}, {22.23, 5.73, 5.70}}, {24, {17.52, 8.71, 7.82}, {24.32, 8.80, 5.75}},
+        {32, {17.34, 9.18, 8.23}, {26.38, 9.46, 6.02}}, {64, {16.31, 17.10, 7.19}, {30.49, 17.75, 6.02}}};
+    const double fast = 1e11;
+    const struct nm_figures f = {.link = 25e9 / 8,
+                                 .latency = 1e-5,
+                                 .queue = MIB,
+                                 .message = 2e-6,
+                                 .copy = fast,
+                                 .cores = 1,
+                                 .speed = {fast, fast, fast, fast, fast, fast}};
+
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
+        for (int s = 0; s < NM_SCHEDULES; s++) {
+            struct nm_op op = nm_op_make(NM_REDUCE_SCATTER, rows[i].nodes, 64 * MIB, 2, 0.2685);
+            op.schedule = (enum nm_schedule)s;
+            op.feedback = true;
+            op.credits = rows[i].nodes == 64 && s != NM_TWO_LEVEL ? 32 : 48;
+            op.bytes = floor(op.bytes / op.nodes / 4) * op.nodes * 4;
+            near(seconds(&f, &op), 1e-3 * rows[i].sum[s], 0.05);
+            op.func = NM_ALL_GATHER;
+            op.ratio = 0.1905;
+            near(seconds(&f, &op), 1e-3 * rows[i].gather[s], 0.05);
+        }
+}
+END_TEST
+
+/* Events come by time, and in the order in which they were put where that is the same. */
+START_TEST(agenda)
+{
+    struct nm_agenda a = {0};
+    struct nm_event e;
+    double before = -1;
+    int last = -1;
+
+    ck_assert(!nm_agenda_take(&a, &e));
+    for (int i = 0; i < 5000; i++)
+        nm_agenda_put(&a, i * 7919 % 100, 0, i, NULL);
+    for (int i = 0; i < 5000; i++) {
+        ck_assert(nm_agenda_take(&a, &e));
+        ck_assert_double_ge(e.at, before);
+        ck_assert(e.at > before || e.node > last);
+        before = e.at;
+        last = e.node;
+    }
+    ck_assert(!nm_agenda_take(&a, &e) && !a.failed);
+    nm_agenda_free(&a);
+}
+END_TEST
+
+/* What has more messages than are to be followed is walked, and costs the same of processors. */
+START_TEST(too_many)
+{
+    const struct nm_figures f = {.link = 1e9,
+                                 .cores = 1,
+                                 .message = 1e-6,
+                                 .copy = 1e10,
+                                 .speed = {1e10, 1e10, 1e10, 1e10, 1e10, 1e10}};
+    struct nm_op op = nm_op_make(NM_REDUCE_SCATTER, 8, 64 * MIB, 2, 0.25);
+    struct nm_result followed, walked;
+
+    for (int s = 0; s < NM_SCHEDULES; s++) {
+        op.schedule = (enum nm_schedule)s;
+        op.followed = 1e6;
+        ck_assert(nm_predict(&f, &op, &followed));
+        op.followed = 100;
+        ck_assert(nm_predict(&f, &op, &walked));
+        ck_assert_double_ne(followed.seconds, walked.seconds);
+        near(followed.cpu * followed.seconds, walked.cpu * walked.seconds, 0.03);
     }
 }
 END_TEST
@@ -384,6 +471,9 @@ int main(void)
     tcase_add_test(tc, needs);
     tcase_add_test(tc, rows_and_columns);
     tcase_add_test(tc, grid_bytes);
+    tcase_add_test(tc, simulated);
+    tcase_add_test(tc, agenda);
+    tcase_add_test(tc, too_many);
     tcase_add_test(tc, grid_walk);
     tcase_add_test(tc, grid_pays);
     tcase_add_test(tc, nonsense);

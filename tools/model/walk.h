@@ -8,9 +8,10 @@
 
 #include "model.h"
 
-#define STEPS 8      /* NCCL_STEPS */
-#define CALL_GROUP 8 /* channels that share a call */
-#define NM_RING 512  /* units of a block that are remembered */
+#define STEPS 8           /* NCCL_STEPS */
+#define CALL_GROUP 8      /* channels that share a call */
+#define NM_RING 512       /* units of a block that are remembered */
+#define NM_QUANTUM 1024.0 /* plugin/coll/cut.c: what goes through others is cut into multiples of it */
 
 /* What one part of a call costs a node in one role. Link loads in bytes on the wire. */
 struct load {
@@ -62,7 +63,11 @@ double nm_wire(const struct walk *w, double ratio, double copies, double bytes);
 /* Ratios of what is quantized a second time, and of sums of rows. */
 double nm_ratio_again(const struct nm_op *op);
 double nm_ratio_of_rows(const struct nm_op *op);
-/* Processor times of `bytes` of values: to add them to a sum, to code a sum again. */
+/* Processor times of `bytes` of values: to make messages of them, to add them to a sum, to code a sum again, to store
+ * what has come, to copy. */
+double nm_encode_time(const struct walk *w, double bytes);
+double nm_decode_time(const struct walk *w, double bytes);
+double nm_copy_time(const struct walk *w, double bytes);
 double nm_add_time(const struct walk *w, double bytes);
 double nm_recode_time(const struct walk *w, double bytes);
 
@@ -83,6 +88,10 @@ static inline double posted(const struct walk *w, int node, long i)
 {
     return i < w->in_flight ? 0 : w->done[(size_t)node * (size_t)w->in_flight + (size_t)(i % w->in_flight)];
 }
+
+/* A reduce-scatter or all-gather, followed message by message (follow.h). NAN: it has more than `most` messages, or there is
+ * no memory. Sets w->used. */
+double nm_follow(struct walk *w, double most);
 
 /* `len` bytes of call `i` in the block of `owner`, of an all-gather or a sum that goes through other nodes. when[j] is
  * raised to what the call needs on node j. */
