@@ -6,7 +6,7 @@ scale=${NB_BUILDDIR:-.}/tests/nibble-scale
 here=$(mktemp -d)
 trap 'rm -rf "$here"' EXIT
 
-"$scale" --nodes 4,8,16 --bytes 32M --tolerance 15 || exit 1
+"$scale" --nodes 4,8,16 --bytes 32M --tolerance 10 || exit 1
 # Everything but the real time, which is the last column.
 for i in 1 2; do
     "$scale" --nodes 6,8 --bytes 8M --csv --late | cut -d, -f1-12 > "$here/$i"
