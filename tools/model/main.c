@@ -55,6 +55,9 @@ static const char help[] =
     "  --ag-ratio R        and of weights' differences (default 0.19 of BF16, 0.55 of FP32)\n"
     "  --gradients SIZE    reduced in a step, for the memory (default: the operation)   --weights SIZE "
     "gathered\n"
+    "  --follow N          follow the messages of an operation that has no more than N, a second for a "
+    "million (default\n"
+    "                      3M; 0: none, a tenth less exact)\n"
     "  --validate FILE     instead: predict the samples that bench.sh -o FILE has written, print the errors\n"
     "  --tolerance P       with that: status 1 when an error is larger than P percent\n";
 
@@ -103,8 +106,8 @@ static bool parse(int argc, char **argv, struct options *o)
         {"chunk", 1, NULL, 0},    {"channels", 1, NULL, 0},   {"unit", 1, NULL, 0},
         {"credits", 1, NULL, 0},  {"group", 1, NULL, 0},      {"ratio", 1, NULL, 0},
         {"ag-ratio", 1, NULL, 0}, {"gradients", 1, NULL, 0},  {"weights", 1, NULL, 0},
-        {"validate", 1, NULL, 0}, {"tolerance", 1, NULL, 0},  {"help", 0, NULL, 'h'},
-        {NULL, 0, NULL, 0}};
+        {"validate", 1, NULL, 0}, {"tolerance", 1, NULL, 0},  {"follow", 1, NULL, 0},
+        {"help", 0, NULL, 'h'},   {NULL, 0, NULL, 0}};
     double cores = 1, latency = 20, message = 2, channels = 8, group = 0, nodes[MOST];
     int c, at;
 
@@ -113,11 +116,14 @@ static bool parse(int argc, char **argv, struct options *o)
         const struct {
             const char *name;
             double *to;
-        } plain[] = {{"codec-gbps", &o->speed}, {"cores", &cores},           {"latency-us", &latency},
-                     {"message-us", &message},  {"chunk", &o->op.chunk},     {"channels", &channels},
-                     {"unit", &o->op.unit},     {"credits", &o->op.credits}, {"group", &group},
-                     {"ratio", &o->ratio},      {"ag-ratio", &o->ag_ratio},  {"gradients", &o->gradients},
-                     {"weights", &o->weights},  {"tolerance", &o->tolerance}};
+        } plain[] = {{"codec-gbps", &o->speed},  {"cores", &cores},
+                     {"latency-us", &latency},   {"message-us", &message},
+                     {"chunk", &o->op.chunk},    {"channels", &channels},
+                     {"unit", &o->op.unit},      {"credits", &o->op.credits},
+                     {"group", &group},          {"ratio", &o->ratio},
+                     {"ag-ratio", &o->ag_ratio}, {"gradients", &o->gradients},
+                     {"weights", &o->weights},   {"tolerance", &o->tolerance},
+                     {"follow", &o->op.followed}};
         if (c == 'h') {
             fputs(help, stdout);
             exit(0);
@@ -218,7 +224,7 @@ static double best_of(const struct options *o, enum nm_func func, int nodes, dou
     struct nm_op op = operation(o, func, NM_DIRECT, nodes, bytes);
     struct nm_result r;
 
-    op.followed = FOLLOWED_BRIEFLY;
+    op.followed = fmin(op.followed, FOLLOWED_BRIEFLY);
     return nm_predict_best(&o->figures, &op, &r) < NM_SCHEDULES ? r.seconds : INFINITY;
 }
 
