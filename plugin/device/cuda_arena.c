@@ -2,7 +2,7 @@
 /*
  * GPU memory of nibble's own; see cuda_arena.h. Addresses for all of the GPU's memory are reserved once;
  * physical memory is mapped behind them as it is needed, by NCCL's thread at connect, later by the thread for calls
- * of the driver (cuda_caller.h). Mapping neither waits for the GPU nor moves what is there, unlike cuMemAlloc and cuMemFree, which
+ * of the driver (cuda_thread.h). Mapping neither waits for the GPU nor moves what is there, unlike cuMemAlloc and cuMemFree, which
  * may wait for everything on the GPU, including kernels that wait for us. Memory is unmapped only when the
  * communicator is closed.
  *

@@ -129,9 +129,9 @@ static void call_driver(void *arg, unsigned wanted)
 {
     struct nb_gpu *g = arg;
 
-    if (wanted & NB_CALLER_LAUNCH)
+    if (wanted & NB_CUDA_THREAD_LAUNCH)
         nb_launches_alone(&g->launches);
-    if (wanted & NB_CALLER_GROW)
+    if (wanted & NB_CUDA_THREAD_GROW)
         grow_arena(g);
 }
 
@@ -141,7 +141,7 @@ void nb_gpu_grow(struct nb_gpu *g, size_t bytes)
     g->arena.refused++;
     g->grow += bytes;
     pthread_mutex_unlock(&g->lock);
-    nb_caller_ask(&g->caller, NB_CALLER_GROW);
+    nb_cuda_thread_ask(&g->thread, NB_CUDA_THREAD_GROW);
 }
 
 static int loads_eagerly(void)
@@ -204,11 +204,11 @@ int nb_gpu_get(struct nb_context *ctx, const struct nb_device_wish *wish, struct
     g->launches.how = how;
     pthread_mutex_init(&g->lock, NULL);
     pthread_mutex_init(&g->launches.lock, NULL);
-    g->launches.caller = &g->caller;
+    g->launches.thread = &g->thread;
     ret = nb_cuda_context_open(&g->cuda, wish->gpu, why, cap);
     if (!ret) {
         ret = set_up(g);
-        if (!ret && (ret = nb_caller_start(&g->caller, call_driver, g)) != 0)
+        if (!ret && (ret = nb_cuda_thread_start(&g->thread, call_driver, g)) != 0)
             take_down(g);
         if (ret)
             nb_cuda_context_close(&g->cuda);
@@ -243,7 +243,7 @@ static int come_to_rest(struct nb_gpu *g)
             return 0;
         nanosleep(&pause, NULL);
     }
-    if (!nb_caller_stop(&g->caller, &g->ctx->clock))
+    if (!nb_cuda_thread_stop(&g->thread, &g->ctx->clock))
         return 0;
     return nb_launches_drain(&g->launches);
 }

@@ -10,7 +10,7 @@
  *
  *   cuda_context    the GPU's context, pinned memory
  *   cuda_arena      GPU memory: reserved at connect, grown as it is needed, given back at the end
- *   cuda_caller     the thread that calls the driver once the communicator is connected
+ *   cuda_thread     the thread that calls the driver once the communicator is connected
  *   cuda_reach      whose memory an address is
  *   cuda_ring       descriptors to the kernel and results back
  *   cuda_launch     when the kernel runs: around NCCL's own launches, or for a batch
@@ -32,10 +32,10 @@
 
 #include "base/context.h"
 #include "device/cuda_arena.h"
-#include "device/cuda_caller.h"
 #include "device/cuda_context.h"
 #include "device/cuda_launch.h"
 #include "device/cuda_ring.h"
+#include "device/cuda_thread.h"
 #include "device/device.h"
 
 #define NB_GPU_SHARED 16u /* children of a communicator that are remembered */
@@ -54,7 +54,7 @@ struct nb_gpu {
     struct nb_arena arena;
     struct nb_ring ring;
     struct nb_launches launches;
-    struct nb_caller caller;
+    struct nb_cuda_thread thread;
     size_t grow; /* bytes of memory that were asked for in vain; under `lock` */
     uint64_t shared
         [NB_GPU_SHARED]; /* children whose operations come here; these four under the lock of struct nb_gpus */

@@ -15,9 +15,9 @@
 #include <stdint.h>
 
 #include "base/context.h"
-#include "device/cuda_caller.h"
 #include "device/cuda_context.h"
 #include "device/cuda_ring.h"
+#include "device/cuda_thread.h"
 #include "device/launch_choice.h"
 
 #define NB_LAUNCH_OPEN 4096u      /* launches that are not captured and have not ended */
@@ -51,7 +51,7 @@ struct nb_beside {
 struct nb_launches {
     const struct nb_context *ctx; /* settings, clock */
     const struct nb_cuda_context *cuda;
-    struct nb_caller *caller; /* set before nb_launches_open */
+    struct nb_cuda_thread *thread; /* set before nb_launches_open */
     struct nb_ring *ring;
     nb_cu_function kernel;
     pthread_mutex_t lock; /* launching: streams, events, places being made, `next_event` */
@@ -90,7 +90,7 @@ struct nb_launches {
     int said;          /* that a kernel of its own was launched */
 };
 
-/* Make streams, events and places for a GPU of `multiprocessors`. `how`, `caller` and `lock` are set before; the ring need not be open yet. What is given outlives it. 0, or a negative errno
+/* Make streams, events and places for a GPU of `multiprocessors`. `how`, `thread` and `lock` are set before; the ring need not be open yet. What is given outlives it. 0, or a negative errno
  * (after a WARN, unless the host is out of memory); nb_launches_close in either case. Entered. */
 int nb_launches_open(struct nb_launches *l, const struct nb_context *ctx, const struct nb_cuda_context *cuda,
                      struct nb_ring *ring, nb_cu_function kernel, int multiprocessors);

@@ -151,7 +151,7 @@ static void ask_for_one(struct nb_launches *l)
                 l->cuda->ordinal);
     }
     if (!atomic_exchange(&l->alone_asked, 1))
-        nb_caller_ask(l->caller, NB_CALLER_LAUNCH);
+        nb_cuda_thread_ask(l->thread, NB_CUDA_THREAD_LAUNCH);
 }
 
 static void take_in_alone(struct nb_launches *l)

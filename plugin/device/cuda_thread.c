@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See cuda_caller.h. */
-#include "device/cuda_caller.h"
+/* See cuda_thread.h. */
+#include "device/cuda_thread.h"
 
 #include <signal.h>
 #include <stdint.h>
@@ -13,7 +13,7 @@
 
 static void *thread_main(void *arg)
 {
-    struct nb_caller *c = arg;
+    struct nb_cuda_thread *c = arg;
 
     pthread_mutex_lock(&c->lock);
     for (;;) {
@@ -34,7 +34,7 @@ static void *thread_main(void *arg)
     return NULL;
 }
 
-int nb_caller_start(struct nb_caller *c, void (*work)(void *arg, unsigned wanted), void *arg)
+int nb_cuda_thread_start(struct nb_cuda_thread *c, void (*work)(void *arg, unsigned wanted), void *arg)
 {
     sigset_t all, old;
     int err;
@@ -58,7 +58,7 @@ int nb_caller_start(struct nb_caller *c, void (*work)(void *arg, unsigned wanted
     return 0;
 }
 
-void nb_caller_ask(struct nb_caller *c, unsigned wanted)
+void nb_cuda_thread_ask(struct nb_cuda_thread *c, unsigned wanted)
 {
     pthread_mutex_lock(&c->lock);
     c->wanted |= wanted;
@@ -66,7 +66,7 @@ void nb_caller_ask(struct nb_caller *c, unsigned wanted)
     pthread_mutex_unlock(&c->lock);
 }
 
-int nb_caller_stop(struct nb_caller *c, const struct nb_clock *clock)
+int nb_cuda_thread_stop(struct nb_cuda_thread *c, const struct nb_clock *clock)
 {
     const int64_t limit = nb_clock_ns(clock) + STOP_NS;
     const struct timespec pause = {0, 100000};
