@@ -17,8 +17,8 @@ double nm_encode_time(const struct walk *w, double bytes)
 
     if (!w->op->coded)
         return work(bytes, w->f->copy);
-    if (w->op->func == NM_ALL_GATHER) /* the reference and the node's own result are brought up to date */
-        return work(bytes, s->ulp_encode) + work(bytes, s->ulp_decode) + work(bytes, w->f->copy);
+    if (w->op->func == NM_ALL_GATHER) /* copied into the reference and the node's own result, too */
+        return work(bytes, s->ulp_encode) + 2 * work(bytes, w->f->copy);
     return work(bytes, w->op->feedback ? s->encode_feedback : s->encode);
 }
 

@@ -162,6 +162,24 @@ START_TEST(codec_only)
 }
 END_TEST
 
+/* Who gathers differences encodes its own block, and copies it into the reference and the result; it decodes the others',
+ * and copies them into theirs. */
+START_TEST(differences)
+{
+    const struct nm_figures f = {
+        .link = 1e30, .cores = 1, .copy = 1e10, .speed = {.ulp_encode = 1e9, .ulp_decode = 4e8}};
+    struct nm_op op = nm_op_make(NM_ALL_GATHER, 4, 64 * MIB, 2, 0.19);
+    struct nm_result r;
+
+    for (int s = 0; s < NM_TWO_LEVEL; s++)
+        for (op.followed = 0; op.followed < 2e5; op.followed += 1e5) {
+            op.schedule = (enum nm_schedule)s;
+            ck_assert(nm_predict(&f, &op, &r));
+            near(r.cpu * r.seconds, 16 * MIB * (1 / 1e9 + 2 / 1e10) + 48 * MIB * (1 / 4e8 + 1 / 1e10), 0.001);
+        }
+}
+END_TEST
+
 /* No cliff where one node begins to stand for all, and faster links are not slower: walked, never; followed, hardly, since
  * the order of things changes, as it does in the engine (nibble-scale, 32 nodes in two hops whose processors are busy: 46.7,
  * 47.2, 46.6 ms at 4, 8, 16 Gbit/s). */
@@ -467,6 +485,7 @@ int main(void)
     tcase_add_test(tc, latency_only);
     tcase_add_test(tc, latency_of_turns);
     tcase_add_test(tc, codec_only);
+    tcase_add_test(tc, differences);
     tcase_add_test(tc, shape);
     tcase_add_test(tc, needs);
     tcase_add_test(tc, rows_and_columns);
