@@ -4,16 +4,14 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "base/chore.h"
 #include "base/clock.h"
 #include "base/log.h"
 
@@ -58,98 +56,34 @@ int nb_control_file_read(const char *path, bool *warned)
 
 struct nb_control_reader {
     char *path;
-    char label[64];
     _Atomic int off;
-    _Atomic uint64_t looks; /* begun and ended: odd while one is under way */
-    pthread_t thread;
-    pthread_mutex_t lock;
-    pthread_cond_t cond;           /* one of these has changed: */
-    bool stop, ended, left_behind; /* who left it behind does not free it */
+    bool warned, looked;
 };
 
-static void free_reader(struct nb_control_reader *r)
+static void release(void *arg)
 {
-    pthread_cond_destroy(&r->cond);
-    pthread_mutex_destroy(&r->lock);
+    struct nb_control_reader *r = arg;
+
     free(r->path);
     free(r);
 }
 
-/* Wait for a change, up to `seconds`: false when that has passed. With the lock. */
-static bool wait_for(struct nb_control_reader *r, struct timespec until)
-{
-    return pthread_cond_timedwait(&r->cond, &r->lock, &until) != ETIMEDOUT;
-}
-
-static struct timespec in_seconds(int seconds)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    t.tv_sec += seconds;
-    return t;
-}
-
-static void *thread_main(void *arg)
+static void turn(void *arg)
 {
     struct nb_control_reader *r = arg;
-    bool warned = false, first = true, left_behind;
+    const int word = nb_control_file_read(r->path, &r->warned);
 
-    nb_log_label(r->label);
-    pthread_mutex_lock(&r->lock);
-    while (!r->stop) {
-        struct timespec next;
-        int word;
-
-        pthread_mutex_unlock(&r->lock);
-        atomic_fetch_add(&r->looks, 1);
-        word = nb_control_file_read(r->path, &warned);
-        if (word >= 0)
-            atomic_store(&r->off, word);
-        else if (first && access(r->path, F_OK) != 0)
-            NB_WARN("NIBBLE_CONTROL: %s is not there yet, so compression stays on: %s", r->path,
-                    strerror(errno));
-        first = false;
-        atomic_fetch_add(&r->looks, 1);
-        pthread_mutex_lock(&r->lock);
-        pthread_cond_broadcast(&r->cond);
-        next = in_seconds(1);
-        while (!r->stop && wait_for(r, next))
-            ;
-    }
-    r->ended = true;
-    left_behind = r->left_behind;
-    pthread_cond_broadcast(&r->cond);
-    pthread_mutex_unlock(&r->lock);
-    if (left_behind)
-        free_reader(r);
-    return NULL;
-}
-
-static int start(struct nb_control_reader *r)
-{
-    pthread_condattr_t attr;
-    sigset_t all, old;
-    int err;
-
-    pthread_mutex_init(&r->lock, NULL);
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&r->cond, &attr);
-    pthread_condattr_destroy(&attr);
-    sigfillset(&all); /* signals are the application's business */
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    err = pthread_create(&r->thread, NULL, thread_main, r);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
-    if (!err)
-        pthread_setname_np(r->thread, "nibble-control");
-    return err;
+    if (word >= 0)
+        atomic_store(&r->off, word);
+    else if (!r->looked && access(r->path, F_OK) != 0)
+        NB_WARN("NIBBLE_CONTROL: %s is not there yet, so compression stays on: %s", r->path, strerror(errno));
+    r->looked = true;
 }
 
 void nb_control_file_open(struct nb_control_file *file, const char *path, const char *label)
 {
+    struct nb_chore_work work = {.thread = "nibble-control", .turn = turn, .release = release};
     struct nb_control_reader *r;
-    struct timespec until = in_seconds(PATIENCE_S);
     int err;
 
     if (!path[0] || file->left_behind)
@@ -163,50 +97,31 @@ void nb_control_file_open(struct nb_control_file *file, const char *path, const 
         free(r);
         return;
     }
-    snprintf(r->label, sizeof(r->label), "%s", label);
     atomic_init(&r->off, file->off);
-    err = start(r);
+    work.arg = r;
+    err = nb_chore_begin(&work, label, &file->chore);
     if (err) {
         NB_WARN("NIBBLE_CONTROL: %s is not read, no thread for it: %s", path, strerror(err));
-        free_reader(r);
+        release(r);
         return;
     }
     file->reader = r;
     file->seen_ns = 0;
     file->told = false;
-    /* What the file says at the beginning holds for the first operation. */
-    pthread_mutex_lock(&r->lock);
-    while (atomic_load(&r->looks) < 2 && wait_for(r, until))
-        ;
-    pthread_mutex_unlock(&r->lock);
+    nb_chore_await(file->chore, 1,
+                   PATIENCE_S); /* what it says at the beginning holds for the first operation */
 }
 
 void nb_control_file_close(struct nb_control_file *file, const char *path)
 {
-    struct nb_control_reader *r = file->reader;
-    struct timespec until = in_seconds(PATIENCE_S);
-    bool ended;
-
-    if (!r)
+    if (!file->reader)
         return;
     file->reader = NULL;
-    pthread_mutex_lock(&r->lock);
-    r->stop = true;
-    pthread_cond_broadcast(&r->cond);
-    while (!r->ended && wait_for(r, until))
-        ;
-    ended = r->ended;
-    r->left_behind = !ended;
-    if (!ended)
-        pthread_detach(r->thread);
-    pthread_mutex_unlock(&r->lock);
-    if (ended) {
-        pthread_join(r->thread, NULL);
-        free_reader(r);
-        return;
-    }
-    file->left_behind = true;
-    NB_WARN("NIBBLE_CONTROL: reading %s does not return; its thread is left behind, the file is not read any "
+    file->left_behind = !nb_chore_end(file->chore, PATIENCE_S);
+    file->chore = NULL;
+    if (file->left_behind)
+        NB_WARN(
+            "NIBBLE_CONTROL: reading %s does not return; its thread is left behind, the file is not read any "
             "more",
             path);
 }
@@ -216,7 +131,7 @@ void nb_control_file_close(struct nb_control_file *file, const char *path)
 /* Report a look that does not end. */
 static void check_late(struct nb_control_file *file, const char *path, int64_t now_ns)
 {
-    const uint64_t looks = atomic_load_explicit(&file->reader->looks, memory_order_relaxed);
+    const uint64_t looks = nb_chore_looks(file->chore);
 
     if (looks != file->seen || !file->seen_ns) {
         file->seen = looks;

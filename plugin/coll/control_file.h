@@ -11,6 +11,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+struct nb_chore;
 struct nb_control_reader;
 
 /* Of a node, and its engine thread's. */
@@ -20,10 +21,11 @@ struct nb_control_file {
     bool warned;     /* and: what is wrong with the file has been reported */
     bool threaded;   /* a thread reads it, or would if it could */
     struct nb_control_reader *reader;
-    uint64_t seen;    /* of its looks, at seen_ns */
-    int64_t seen_ns;  /* 0: none was under way */
-    bool told;        /* it was reported that one does not end */
-    bool left_behind; /* one has not ended although it was told to: there will be no other */
+    struct nb_chore *chore; /* with a reader: its thread */
+    uint64_t seen;          /* of its looks, at seen_ns */
+    int64_t seen_ns;        /* 0: none was under way */
+    bool told;              /* it was reported that one does not end */
+    bool left_behind;       /* one has not ended although it was told to: there will be no other */
 };
 
 /* The word: 1 off, 0 on, -1 nothing that is understood (then nothing changes). What is wrong with the file is
