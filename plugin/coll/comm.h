@@ -17,6 +17,7 @@
  *   progress.c  one communicator's progress: order of work, heartbeats; shutdown.c: its graceful end
  *   fail.c      the first error is recorded; loss.c: why a connection has ended; abort.c: the peers are told
  *   name_list.c nodes in one line of the log
+ *   late.c      whom the oldest unfinished window waits for
  *   window.c    what is left to do of a window
  *   pace.c      whether this processor is the limit
  *   control_send.c  control messages and their routes, also between nodes that are not connected
@@ -48,7 +49,7 @@
  *   reduce.c    sums of what arrives from all, and what becomes of them
  *   operation.c what an operation is: its record, and which bytes of an all-reduce are values
  *   decision.c  what is done with it: codec, error slot
- *   report.c    the summary at close
+ *   figures.c   what a communicator has done so far; report.c: the summary at close
  *
  * Threads: the ring of windows has one producer at a time (submit.lock) and the engine thread as consumer.
  * All other fields of a communicator belong to the engine thread once connect has handed it over;
@@ -121,10 +122,12 @@ struct nb_coll_comm {
     struct nb_context *ctx;    /* the node that this is a communicator of; lent, outlives it */
     struct nb_coll_node *node; /* what the node's communicators share */
     int dev, nnodes, rank;     /* net device; nodes of the group; which of them this is */
+    int gpu;                   /* CUDA ordinal of the GPU that it is of, -1: none */
     uint64_t comm_id;
     uint32_t token;
-    char label[64];   /* for messages: "comm 0x... node r/n" */
-    char traits[192]; /* as a rule of NIBBLE_COMMS */
+    char label[64];           /* for messages: "comm 0x... node r/n" */
+    struct nb_comm_info info; /* what is known of NCCL's communicator; set by connect */
+    char traits[192];         /* the same as a rule of NIBBLE_COMMS */
     struct nb_comm_rules rules;
     const struct nb_net_ops *net;
     struct nb_device *device;

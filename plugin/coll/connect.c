@@ -99,9 +99,10 @@ int nb_coll_close_listen(struct nb_coll_listen *l)
 /* ---- connect ---------------------------------------------------------------------------------------- */
 
 /* What is known of this communicator, for NIBBLE_COMMS and the log. */
-static void describe(struct nb_mesh *m, uint32_t order, struct nb_comm_info *info)
+static void describe(struct nb_mesh *m, uint32_t order)
 {
     struct nb_coll_comm *comm = m->comm;
+    struct nb_comm_info *info = &comm->info;
 
     memset(info, 0, sizeof(*info));
     nb_queue_description(comm->records.queue, &info->nranks, info->name, sizeof(info->name));
@@ -115,14 +116,13 @@ static void describe(struct nb_mesh *m, uint32_t order, struct nb_comm_info *inf
  * before this one has come to say its own is what the user wants, too. */
 static void ask_settings(struct nb_mesh *m, uint32_t order)
 {
-    struct nb_comm_info info;
     char error[256];
     int included;
 
     nb_comm_rules_parse(m->comm->ctx->params->comms, &m->comm->rules, error,
                         sizeof(error)); /* checked at init */
-    describe(m, order, &info);
-    included = nb_comm_rules_ask(&m->comm->rules, &info);
+    describe(m, order);
+    included = nb_comm_rules_ask(&m->comm->rules, &m->comm->info);
     m->wanted = !m->comm->ctx->params->enable || !included;
     if (!m->comm->ctx->params->enable)
         nb_reason_object(m, "NIBBLE_ENABLE=0");

@@ -15,6 +15,7 @@
 #include "coll/control_send.h"
 #include "coll/forward.h"
 #include "coll/kill_switch.h"
+#include "coll/late.h"
 #include "coll/loss.h"
 #include "coll/retransmit.h"
 #include "coll/shutdown.h"
@@ -56,54 +57,6 @@ static int dequeue(struct nb_coll_comm *comm)
 
 /* ---- heartbeats ---------------------------------------------------------------------------------- */
 
-/* The oldest unfinished window needs `peer`'s values for a sum, and they have not arrived. */
-static int misses_values(const struct nb_coll_comm *comm, const struct nb_coll_req *win,
-                         const struct nb_peer *peer)
-{
-    const struct nb_rx *rx = &peer->rx[NB_CLASS_CONTRIB];
-    const struct nb_schedule_ops *s = win->op->schedule;
-    struct nb_segment segment;
-
-    return nb_cursor_reached(comm, &comm->reduce.cursor) == win->seq && rx->taken == rx->arrived &&
-           s->next_reduce(comm, win, nb_cursor_place(&comm->reduce.cursor, win), &segment) &&
-           s->contributes(comm, &segment, peer->rank);
-}
-
-/* Likewise a result of the peer's. */
-static int misses_result(const struct nb_coll_comm *comm, const struct nb_coll_req *win,
-                         const struct nb_peer *peer)
-{
-    const struct nb_rx *rx = &peer->rx[NB_CLASS_RESULT];
-    struct nb_segment segment;
-    uint64_t from =
-        peer->results.seq == win->seq && peer->results.win == win->seq ? peer->results.off : win->off;
-
-    return peer->results.seq <= win->seq && rx->taken == rx->arrived &&
-           win->op->schedule->next_result(comm, win, peer->rank, from, &segment);
-}
-
-/* 1 when the oldest unfinished window needs something from `peer` that has not arrived. */
-static int misses(const struct nb_coll_comm *comm, const struct nb_peer *peer)
-{
-    const struct nb_coll_req *win = nb_window(comm, comm->oldest);
-    const struct nb_schedule_ops *s = win->op->schedule;
-
-    return peer->raw.waiting || (s->waits_for && s->waits_for(comm, win, peer)) ||
-           misses_values(comm, win, peer) || nb_forward_waits_for(comm, win, peer) ||
-           misses_result(comm, win, peer);
-}
-
-/* Names of the peers that the oldest unfinished window waits for. */
-static void late_peers(struct nb_coll_comm *comm, char *buf, size_t cap)
-{
-    size_t at = 0;
-
-    buf[0] = 0;
-    for (int i = 0; i < comm->nneighbors && at + 1 < cap; i++)
-        if (misses(comm, comm->neighbors[i]))
-            at += (size_t)snprintf(buf + at, cap - at, "%s%s", at ? ", " : "", comm->neighbors[i]->name);
-}
-
 static int tick(struct nb_coll_comm *comm, int64_t t)
 {
     const struct nb_params *p = comm->ctx->params;
@@ -133,7 +86,7 @@ static int tick(struct nb_coll_comm *comm, int64_t t)
         const struct nb_coll_req *win = nb_window(comm, comm->oldest);
         int64_t waited = t - comm->pace.moved_ns;
         for (int i = 0; i < comm->nneighbors; i++)
-            if (comm->neighbors[i]->gone && misses(comm, comm->neighbors[i]))
+            if (comm->neighbors[i]->gone && nb_late_misses(comm, comm->neighbors[i]))
                 return nb_comm_error(
                     comm, -ECONNRESET, "%s has closed its communicator but %s %llu waits for it",
                     comm->neighbors[i]->name, nb_func_name(win->op->func), (unsigned long long)win->op->opno);
@@ -141,7 +94,8 @@ static int tick(struct nb_coll_comm *comm, int64_t t)
             t - comm->life.late_ns > p->late_report * (int64_t)NB_NS_PER_S) {
             char who[400];
             comm->life.late_ns = t;
-            late_peers(comm, who, sizeof(who));
+            atomic_fetch_add_explicit(&comm->life.late_reports, 1, memory_order_relaxed);
+            nb_late_names(comm, who, sizeof(who));
             NB_INFO(NCCL_NET,
                     "%s: %s %llu, window of %llu bytes at %llu, has waited %lld s for %s (alive, late)",
                     comm->label, nb_func_name(win->op->func), (unsigned long long)win->op->opno,

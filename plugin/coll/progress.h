@@ -13,6 +13,7 @@
 #define NIBBLE_COLL_PROGRESS_H
 
 #include <poll.h>
+#include <stdatomic.h>
 #include <stdint.h>
 
 struct nb_coll_comm;
@@ -30,7 +31,8 @@ struct nb_peer_life {             /* of each peer */
 struct nb_life {
     int64_t tick_ns, late_ns; /* last look at heartbeats; last report of late peers */
     int64_t close_deadline_ns;
-    int drained; /* BYE was sent */
+    int drained;                   /* BYE was sent */
+    _Atomic uint64_t late_reports; /* so often; any thread reads it */
     int hurries; /* who closes makes the rounds and time may stand still meanwhile: ABORT is tried once */
 };
 

@@ -6,16 +6,16 @@
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
 #include "base/log.h"
 #include "coll/comm.h"
+#include "coll/figures.h"
 #include "coll/pace.h"
 #include "coll/report.h"
 #include "policy/grad_rules.h"
-
-#define SLOT_LINES 64u
 
 /* ---- at connect ------------------------------------------------------------------------------------- */
 
@@ -75,33 +75,10 @@ void nb_comm_log_plan(struct nb_coll_comm *comm)
 
 /* ---- at close --------------------------------------------------------------------------------------- */
 
-void nb_coll_get_stats(struct nb_coll_comm *comm, struct nb_coll_stats *stats)
+static void log_signatures(const struct nb_figures *f)
 {
-    pthread_mutex_lock(&comm->progress_lock);
-    *stats = comm->stats;
-    stats->ref_slots = nb_refs_count(comm->refs);
-    stats->reference_bytes = nb_refs_bytes(comm->refs);
-    stats->unanswered = (uint64_t)nb_refs_unconfirmed(comm->refs);
-    stats->feedback_bytes = nb_feedback_bytes(comm->decisions.feedback);
-    pthread_mutex_unlock(&comm->progress_lock);
-}
-
-/* Error of the code relative to the values, and the residual relative to them. */
-static double nmse(const struct nb_encode_stats *e)
-{
-    return e->signal2 > 0 ? e->noise2 / e->signal2 : 0.0;
-}
-
-static double carried(const struct nb_encode_stats *e)
-{
-    return e->signal2 > 0 ? e->carried2 / e->signal2 : 0.0;
-}
-
-static void log_signatures(const struct nb_coll_comm *comm)
-{
-    const struct nb_sig_report *r;
-
-    for (unsigned i = 0; (r = nb_decisions_report(&comm->decisions, i)); i++) {
+    for (unsigned i = 0; i < f->nsignatures; i++) {
+        const struct nb_sig_report *r = &f->signature[i];
         char rule[128], line[900];
         size_t at;
 
@@ -109,12 +86,11 @@ static void log_signatures(const struct nb_coll_comm *comm)
         at = (size_t)snprintf(line, sizeof(line), "%s%s: ops=%" PRIu64 " coded=%" PRIu64, rule,
                               r->others ? " and others" : "", r->ops, r->coded);
         if (r->coded)
-            at += (size_t)snprintf(line + at, sizeof(line) - at,
-                                   " feedback=%" PRIu64 " nmse=%.5f carried=%.3f bytes=%" PRIu64
-                                   " %s=%" PRIu64 " ratio=%.2f",
-                                   r->with_feedback, nmse(&r->encode), carried(&r->encode), r->bytes,
-                                   comm->shadow ? "would_be" : "wire", r->wire_bytes,
-                                   r->wire_bytes ? (double)r->bytes / (double)r->wire_bytes : 0.0);
+            at += (size_t)snprintf(
+                line + at, sizeof(line) - at,
+                " feedback=%" PRIu64 " nmse=%.5f carried=%.3f bytes=%" PRIu64 " %s=%" PRIu64 " ratio=%.2f",
+                r->with_feedback, nb_figures_nmse(&r->encode), nb_figures_carried(&r->encode), r->bytes,
+                f->shadow ? "would_be" : "wire", r->wire_bytes, nb_figures_ratio(r->bytes, r->wire_bytes));
         for (int why = NB_CODED + 1; why < NB_REASON_COUNT && at < sizeof(line); why++)
             if (r->reason[why])
                 at += (size_t)snprintf(line + at, sizeof(line) - at, "; raw %" PRIu64 ": %s", r->reason[why],
@@ -126,35 +102,33 @@ static void log_signatures(const struct nb_coll_comm *comm)
             if (r->identity[why])
                 at += (size_t)snprintf(line + at, sizeof(line) - at, "; buffer %" PRIu64 ": %s",
                                        r->identity[why], nb_identity_reason_text(why));
-        NB_INFO(NCCL_NET, "summary %s: signature %s", comm->label, line);
+        NB_INFO(NCCL_NET, "summary %s: signature %s", f->label, line);
     }
 }
 
-static void log_slots(const struct nb_coll_comm *comm)
+static void log_slots(const struct nb_figures *f)
 {
-    struct nb_ef_report r;
-    unsigned n;
-
-    for (n = 0; nb_feedback_report(comm->decisions.feedback, n, &r); n++)
-        if (n < SLOT_LINES)
-            NB_INFO(NCCL_NET,
-                    "summary %s: slot %s of %" PRIu64 " x %" PRIu64 " values: ops=%" PRIu64
-                    " nmse=%.5f carried=%.3f "
-                    "bounded_tiles=%" PRIu64 " emptied=%" PRIu64 " state_bytes=%zu",
-                    comm->label, nb_func_name((enum nb_func)r.key.func), (uint64_t)r.key.blocks, r.key.n,
-                    r.ops, nmse(&r.encode), carried(&r.encode), r.encode.bounded, r.emptied, r.bytes);
-    if (n > SLOT_LINES)
-        NB_INFO(NCCL_NET, "summary %s: and %u more slots", comm->label, n - SLOT_LINES);
+    for (unsigned n = 0; n < f->nslots && n < NB_FIGURES_SLOTS; n++) {
+        const struct nb_ef_report *r = &f->slot[n];
+        NB_INFO(NCCL_NET,
+                "summary %s: slot %s of %" PRIu64 " x %" PRIu64 " values: ops=%" PRIu64
+                " nmse=%.5f carried=%.3f "
+                "bounded_tiles=%" PRIu64 " emptied=%" PRIu64 " state_bytes=%zu",
+                f->label, nb_func_name((enum nb_func)r->key.func), (uint64_t)r->key.blocks, r->key.n, r->ops,
+                nb_figures_nmse(&r->encode), nb_figures_carried(&r->encode), r->encode.bounded, r->emptied,
+                r->bytes);
+    }
+    if (f->nslots > NB_FIGURES_SLOTS)
+        NB_INFO(NCCL_NET, "summary %s: and %u more slots", f->label, f->nslots - NB_FIGURES_SLOTS);
 }
 
-void nb_comm_log_summary(struct nb_coll_comm *comm)
+static void log_figures(const struct nb_figures *figures)
 {
-    struct nb_coll_stats s;
+    const struct nb_coll_stats s = figures->stats;
     char line[896];
     size_t at;
 
-    nb_coll_get_stats(comm, &s);
-    at = (size_t)snprintf(line, sizeof(line), "summary %s:", comm->label);
+    at = (size_t)snprintf(line, sizeof(line), "summary %s:", figures->label);
     for (int f = 0; f < NB_FUNC_COUNT && at < sizeof(line); f++) {
         const struct nb_func_stats *fs = &s.func[f];
         if (fs->windows)
@@ -165,16 +139,16 @@ void nb_comm_log_summary(struct nb_coll_comm *comm)
                                    (unsigned long long)fs->coded_ops, (unsigned long long)fs->two_hop_ops,
                                    (unsigned long long)fs->two_level_ops, (unsigned long long)fs->windows,
                                    (unsigned long long)fs->sent_bytes, (unsigned long long)fs->wire_bytes,
-                                   fs->wire_bytes ? (double)fs->sent_bytes / (double)fs->wire_bytes : 0.0);
+                                   nb_figures_ratio(fs->sent_bytes, fs->wire_bytes));
     }
     NB_INFO(NCCL_NET, "%s", line);
     if (s.busy_ns)
         NB_INFO(NCCL_NET,
                 "summary %s: time busy_s=%.6f processor_s=%.6f share=%.2f worked_gbps=%.2f threads=%u",
-                comm->label, 1e-9 * (double)s.busy_ns, 1e-9 * (double)s.worked_ns, nb_pace_share(&s),
+                figures->label, 1e-9 * (double)s.busy_ns, 1e-9 * (double)s.worked_ns, nb_pace_share(&s),
                 s.worked_ns ? (double)s.worked_bytes / (double)s.worked_ns : 0.0, s.workers);
     if (s.payload_checked || s.payload_damaged)
-        NB_INFO(NCCL_NET, "summary %s: payload checked=%llu bytes=%llu damaged=%llu", comm->label,
+        NB_INFO(NCCL_NET, "summary %s: payload checked=%llu bytes=%llu damaged=%llu", figures->label,
                 (unsigned long long)s.payload_checked, (unsigned long long)s.payload_checked_bytes,
                 (unsigned long long)s.payload_damaged);
     if (s.encode.values)
@@ -182,22 +156,23 @@ void nb_comm_log_summary(struct nb_coll_comm *comm)
                 "summary %s: feedback ops=%llu ambiguous=%llu budget=%llu resets=%llu jumps=%llu "
                 "bounded_tiles=%llu "
                 "nmse=%.5f carried=%.3f escapes=%llu nonfinite=%llu state_bytes=%llu",
-                comm->label, (unsigned long long)s.feedback_ops, (unsigned long long)s.no_feedback_ambiguous,
-                (unsigned long long)s.no_feedback_budget, (unsigned long long)s.feedback_resets,
-                (unsigned long long)s.weight_jumps, (unsigned long long)s.encode.bounded, nmse(&s.encode),
-                carried(&s.encode), (unsigned long long)s.encode.escapes,
+                figures->label, (unsigned long long)s.feedback_ops,
+                (unsigned long long)s.no_feedback_ambiguous, (unsigned long long)s.no_feedback_budget,
+                (unsigned long long)s.feedback_resets, (unsigned long long)s.weight_jumps,
+                (unsigned long long)s.encode.bounded, nb_figures_nmse(&s.encode),
+                nb_figures_carried(&s.encode), (unsigned long long)s.encode.escapes,
                 (unsigned long long)s.encode.nonfinite, (unsigned long long)s.feedback_bytes);
     if (s.func[NB_FUNC_ALL_GATHER].would_be_bytes)
-        NB_INFO(NCCL_NET, "summary %s: all_gather bytes=%llu would_be=%llu ratio=%.2f", comm->label,
+        NB_INFO(NCCL_NET, "summary %s: all_gather bytes=%llu would_be=%llu ratio=%.2f", figures->label,
                 (unsigned long long)s.func[NB_FUNC_ALL_GATHER].sent_bytes,
                 (unsigned long long)s.func[NB_FUNC_ALL_GATHER].would_be_bytes,
                 (double)s.func[NB_FUNC_ALL_GATHER].sent_bytes /
                     (double)s.func[NB_FUNC_ALL_GATHER].would_be_bytes);
-    if (nb_queue_is_profiled(comm->records.queue))
+    if (figures->profiled)
         NB_INFO(
             NCCL_NET,
             "summary %s: records certain=%llu alike=%llu absent=%llu doubtful=%llu misfits=%llu wrong=%llu",
-            comm->label, (unsigned long long)s.records[NB_ALIGN_CERTAIN],
+            figures->label, (unsigned long long)s.records[NB_ALIGN_CERTAIN],
             (unsigned long long)s.records[NB_ALIGN_ALIKE], (unsigned long long)s.records[NB_ALIGN_ABSENT],
             (unsigned long long)s.records[NB_ALIGN_DOUBT], (unsigned long long)s.records[NB_ALIGN_MISFIT],
             (unsigned long long)s.records_wrong);
@@ -206,7 +181,7 @@ void nb_comm_log_summary(struct nb_coll_comm *comm)
                 "summary %s: references slots=%llu hit=%llu new=%llu unconfirmed=%llu budget=%llu "
                 "unchanged_units=%llu "
                 "resends=%llu state_bytes=%llu",
-                comm->label, (unsigned long long)s.ref_slots, (unsigned long long)s.ref_hits,
+                figures->label, (unsigned long long)s.ref_slots, (unsigned long long)s.ref_hits,
                 (unsigned long long)s.ref_new, (unsigned long long)s.ref_unconfirmed,
                 (unsigned long long)s.ref_budget,
                 (unsigned long long)s.func[NB_FUNC_ALL_GATHER].unchanged_units, (unsigned long long)s.resends,
@@ -215,14 +190,29 @@ void nb_comm_log_summary(struct nb_coll_comm *comm)
         NB_INFO(NCCL_NET,
                 "summary %s: lossy all_gather delta4=%llu int8=%llu ops; delta4 units=%llu runs=%llu "
                 "lossy_runs=%llu",
-                comm->label, (unsigned long long)s.gathers_bounded, (unsigned long long)s.gathers_quantized,
-                (unsigned long long)s.bounded_units, (unsigned long long)s.bounded_runs,
-                (unsigned long long)s.bounded_lossy_runs);
+                figures->label, (unsigned long long)s.gathers_bounded,
+                (unsigned long long)s.gathers_quantized, (unsigned long long)s.bounded_units,
+                (unsigned long long)s.bounded_runs, (unsigned long long)s.bounded_lossy_runs);
     for (int f = 0; f < NB_FUNC_COUNT; f++)
         for (int why = NB_CODED + 1; why < NB_REASON_COUNT; why++)
-            if (comm->decisions.reasons[f][why])
-                NB_INFO(NCCL_NET, "summary %s: raw %s ops=%llu because: %s", comm->label, nb_func_name(f),
-                        (unsigned long long)comm->decisions.reasons[f][why], nb_reason_text(why));
-    log_signatures(comm);
-    log_slots(comm);
+            if (figures->reasons[f][why])
+                NB_INFO(NCCL_NET, "summary %s: raw %s ops=%llu because: %s", figures->label, nb_func_name(f),
+                        (unsigned long long)figures->reasons[f][why], nb_reason_text(why));
+    log_signatures(figures);
+    log_slots(figures);
+}
+
+void nb_comm_log_summary(struct nb_coll_comm *comm)
+{
+    struct nb_figures *figures = calloc(1, sizeof(*figures));
+
+    if (!figures) {
+        NB_WARN("%s: no summary: out of memory", comm->label);
+        return;
+    }
+    pthread_mutex_lock(&comm->progress_lock);
+    nb_figures_take(figures, comm);
+    pthread_mutex_unlock(&comm->progress_lock);
+    log_figures(figures);
+    free(figures);
 }

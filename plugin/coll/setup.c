@@ -66,7 +66,8 @@ struct nb_coll_comm *nb_setup_comm(struct nb_context *ctx, int dev, uint64_t com
     comm->rank = rank;
     comm->grid = nb_grid_choose(nnodes, ctx->params->schedule, ctx->params->group);
     comm->watch.fd = -1;
-    wish = (struct nb_device_wish){.gpu = nb_current_gpu(ctx), .nnodes = nnodes, .comm_id = comm_id};
+    comm->gpu = nb_current_gpu(ctx);
+    wish = (struct nb_device_wish){.gpu = comm->gpu, .nnodes = nnodes, .comm_id = comm_id};
     comm->device_error = nb_device_choose(ctx, &wish, &comm->device);
     if (comm->device_error) /* a reason for the vote; until then something has to be there */
         comm->device = nb_host_device();

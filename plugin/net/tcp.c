@@ -149,4 +149,5 @@ const struct nb_net_ops nb_net_tcp = {
     .watch_fd = nb_tcp_watch_fd,
     .peer_name = tcp_peer_name,
     .wire_bytes = tcp_wire_bytes,
+    .resent = nb_tcp_resent,
 };

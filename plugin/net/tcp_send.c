@@ -445,6 +445,22 @@ int nb_tcp_lost(void *send_comm)
     return s->c.err;
 }
 
+/* The sockets are the same from the beginning to the end, so that another thread may ask. */
+uint64_t nb_tcp_resent(void *send_comm)
+{
+    const struct nb_tcp_send *s = send_comm;
+    uint64_t n = 0;
+
+    for (int i = 0; i < s->c.nstreams; i++) {
+        struct tcp_info info;
+        socklen_t len = sizeof(info);
+
+        if (getsockopt(s->stream[i].fd, IPPROTO_TCP, TCP_INFO, &info, &len) == 0)
+            n += info.tcpi_total_retrans;
+    }
+    return n;
+}
+
 int nb_tcp_close_send(void *send_comm)
 {
     struct nb_tcp_send *s = send_comm;

@@ -63,6 +63,7 @@ int nb_tcp_isend(void *send_comm, const void *data, size_t size, int tag, void *
 int nb_tcp_send_test(struct nb_tcp_sreq *req, int *done, size_t *sizes);
 int nb_tcp_send_poll(struct nb_tcp_send *s, struct pollfd *fds, int max);
 int nb_tcp_lost(void *send_comm);
+uint64_t nb_tcp_resent(void *send_comm);
 int nb_tcp_close_send(void *send_comm);
 
 #endif
