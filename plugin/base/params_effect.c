@@ -53,6 +53,11 @@ static bool tunes(const struct nb_params *p)
     return p->tuner != 0;
 }
 
+static bool writes_metrics(const struct nb_params *p)
+{
+    return p->metrics[0] != 0;
+}
+
 static bool makes_grids(const struct nb_params *p)
 {
     return nb_params_is(p, "NIBBLE_SCHEDULE", "auto") || nb_params_is(p, "NIBBLE_SCHEDULE", "two-level");
@@ -75,6 +80,8 @@ static const struct {
     {"NIBBLE_AG_UNTYPED", bounds_gathers, "it belongs to NIBBLE_AG=delta4"},
     {"NIBBLE_REF_MAX_MB", keeps_references, "NIBBLE_AG keeps no references"},
     {"NIBBLE_GROUP", makes_grids, "NIBBLE_SCHEDULE makes no grid"},
+    {"NIBBLE_METRICS_FORMAT", writes_metrics, "NIBBLE_METRICS names no folder"},
+    {"NIBBLE_METRICS_PERIOD", writes_metrics, "NIBBLE_METRICS names no folder"},
     {"NIBBLE_TUNER_MIN_BYTES", tunes, "NIBBLE_TUNER=0"},
     {"NIBBLE_TUNER_CHUNK_BYTES", tunes, "NIBBLE_TUNER=0"},
     {"NIBBLE_FORCE_COLLNET", tunes, "NIBBLE_TUNER=0"},

@@ -21,6 +21,7 @@
 #include "base/log.h"
 #include "coll/comm.h"
 #include "coll/engine.h"
+#include "coll/monitor.h"
 #include "coll/report.h"
 #include "coll/request.h"
 #include "coll/setup.h"
@@ -51,6 +52,7 @@ int nb_coll_close_begin(struct nb_coll_comm *comm)
 /* The engine has let go of it. */
 static void finish(struct nb_coll_comm *comm)
 {
+    nb_monitor_remove(comm->node->monitor, comm); /* before the connections, which it asks, are closed */
     nb_comm_log_summary(comm);
     nb_staging_unregister(comm);
     for (int i = 0; i < comm->nneighbors; i++) {

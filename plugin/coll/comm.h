@@ -50,6 +50,7 @@
  *   operation.c what an operation is: its record, and which bytes of an all-reduce are values
  *   decision.c  what is done with it: codec, error slot
  *   figures.c   what a communicator has done so far; report.c: the summary at close
+ *   monitor.c   the thread that writes them while the job runs: metrics.c; and waits.c: what it waits for
  *
  * Threads: the ring of windows has one producer at a time (submit.lock) and the engine thread as consumer.
  * All other fields of a communicator belong to the engine thread once connect has handed it over;

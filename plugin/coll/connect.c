@@ -38,6 +38,7 @@
 #include "coll/ballot.h"
 #include "coll/coll.h"
 #include "coll/engine.h"
+#include "coll/monitor.h"
 #include "coll/reason.h"
 #include "coll/report.h"
 #include "coll/setup.h"
@@ -229,6 +230,7 @@ static void hand_over(struct nb_coll_connect *c)
     nb_comm_begin(comm);
     announce(comm);
     nb_watch_open(comm);
+    nb_monitor_add(comm->node->monitor, comm);
     nb_engine_add(comm->engine, comm);
 }
 

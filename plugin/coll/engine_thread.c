@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The runner of NCCL's process: a thread that steps the engine, and one that reads the NIBBLE_CONTROL file. It polls while something moves and a little
- * longer (NIBBLE_SPIN_US), and sleeps in ppoll() otherwise: on the descriptors of the transports, or for a
- * short time where something may happen that no descriptor tells.
+ * The runner of NCCL's process: a thread that steps the engine. Beside it are one that reads the NIBBLE_CONTROL
+ * file and one that writes metrics and hang reports (monitor.h), where they are asked for. It polls while something
+ * moves and a little longer (NIBBLE_SPIN_US), and sleeps in ppoll() otherwise: on the descriptors of the
+ * transports, or for a short time where something may happen that no descriptor tells.
  */
 #include <errno.h>
 #include <poll.h>
@@ -18,6 +19,7 @@
 #include "base/log.h"
 #include "base/wake.h"
 #include "coll/engine.h"
+#include "coll/monitor.h"
 #include "coll/node.h"
 
 /* Sleep where not everything has a descriptor: an eighth longer each time that nothing has come, so that
@@ -119,6 +121,7 @@ static int start(struct nb_engine *engine, void **run)
         return -err;
     }
     pthread_setname_np(r->thread, "nibble-engine");
+    nb_engine_node(engine)->monitor = nb_monitor_open(engine);
     *run = r;
     return 0;
 }
@@ -131,6 +134,8 @@ static void stop(void *run)
     nb_wake_signal(&r->wake);
     pthread_join(r->thread, NULL);
     nb_control_file_close(&nb_engine_node(r->engine)->control, nb_engine_context(r->engine)->params->control);
+    nb_monitor_close(nb_engine_node(r->engine)->monitor);
+    nb_engine_node(r->engine)->monitor = NULL;
     free_runner(r);
 }
 

@@ -14,6 +14,8 @@
 #include "coll/observe.h"
 #include "net/transport.h"
 
+struct nb_monitor;
+
 /* Communicators counted by GPU, for the criterion `order` of NIBBLE_COMMS. */
 struct nb_comm_count {
     uint64_t last_id; /* NCCL's hash of the communicator counted last */
@@ -24,6 +26,7 @@ struct nb_coll_node {
     pthread_mutex_t lock;                        /* guards `count` */
     struct nb_comm_count count[NB_NET_MAX_DEVS]; /* [GPU ordinal + 1] */
     struct nb_control_file control; /* engine thread, and its runner while that starts or stops it */
+    struct nb_monitor *monitor;     /* NULL: none; the runner's while that starts or stops, else constant */
     struct nb_observer observer;
     /* Lines that a node logs once. Engine thread only. */
     bool warned_profiler, warned_tuner; /* operation.c: events or questions do not reach this plugin */

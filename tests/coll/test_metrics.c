@@ -1,0 +1,296 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Metrics as text: what a strict reader of Prometheus' exposition format and of JSON makes of them, whatever a
+ * communicator is called; that values are those of the figures; and that nothing is there twice.
+ */
+#include <check.h>
+#include <ctype.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "coll/figures.h"
+#include "coll/metrics.h"
+
+static const struct nb_metrics_process process = {
+    .host = "n01", .job = "77", .pid = 4711, .time = 1700000000.25};
+
+/* A communicator that has done something of everything. */
+static struct nb_figures *some(unsigned serial, const char *name)
+{
+    struct nb_figures *f = calloc(1, sizeof(*f));
+
+    ck_assert_ptr_nonnull(f);
+    f->serial = serial;
+    f->comm_id = 0xabcdef;
+    f->rank = 1;
+    f->nnodes = 4;
+    f->gpu = serial == 1 ? 3 : -1;
+    f->info.nranks = serial == 1 ? 32 : 0;
+    snprintf(f->info.name, sizeof(f->info.name), "%s", name);
+    f->profiled = true;
+    f->stats.func[NB_FUNC_ALL_REDUCE] = (struct nb_func_stats){
+        .ops = 12, .coded_ops = 10, .windows = 24, .sent_bytes = 1000, .wire_bytes = 250};
+    f->stats.func[NB_FUNC_ALL_GATHER] = (struct nb_func_stats){.ops = UINT64_MAX, .windows = 1};
+    f->stats.busy_ns = 4000000000;
+    f->stats.worked_ns = 1000000000;
+    f->stats.encode = (struct nb_encode_stats){.values = 5, .signal2 = 8, .noise2 = 1, .carried2 = 2};
+    f->stats.records[0] = 9;
+    f->reasons[NB_FUNC_ALL_REDUCE][NB_RAW_WARMUP] = 2;
+    f->nsignatures = 2;
+    f->signature[0] = (struct nb_sig_report){
+        .func = NB_FUNC_ALL_REDUCE, .type = ncclFloat32, .count = 100, .nranks = 32, .ops = 12, .coded = 10};
+    f->signature[0].reason[NB_RAW_WARMUP] = 2;
+    f->signature[1] = (struct nb_sig_report){.func = NB_FUNC_REDUCE_SCATTER, .others = 1, .ops = 1};
+    f->nlate = 2;
+    f->late[0] = 0;
+    f->late[1] = 3;
+    f->waited_ns = 1500000000;
+    f->retransmits = serial == 1 ? 6 : UINT64_MAX;
+    return f;
+}
+
+typedef void (*formatter)(FILE *out, const struct nb_metrics_process *process,
+                          const struct nb_figures *const *figures, unsigned n);
+
+static char *text_of(formatter format, unsigned n, const char *name)
+{
+    struct nb_figures *list[] = {some(1, name), some(2, name)};
+    char *text = NULL;
+    size_t bytes;
+    FILE *out = open_memstream(&text, &bytes);
+
+    format(out, &process, (const struct nb_figures *const *)list, n);
+    ck_assert_int_eq(fclose(out), 0);
+    ck_assert_uint_eq(strlen(text), bytes);
+    free(list[0]);
+    free(list[1]);
+    return text;
+}
+
+/* ---- the exposition format ------------------------------------------------------------------------------ */
+
+/* Names of metrics and labels: what is there is taken, and has to be something. */
+static const char *take_name(const char *p, char *name, size_t cap)
+{
+    size_t n = 0;
+
+    ck_assert(isalpha((unsigned char)*p) || *p == '_');
+    while (isalnum((unsigned char)*p) || *p == '_') {
+        ck_assert_uint_lt(n + 1, cap);
+        name[n++] = *p++;
+    }
+    name[n] = 0;
+    return p;
+}
+
+static const char *take_quoted(const char *p)
+{
+    ck_assert_int_eq(*p++, '"');
+    while (*p != '"') {
+        ck_assert_int_ge((unsigned char)*p, ' ');
+        if (*p == '\\') {
+            p++;
+            ck_assert(*p == '\\' || *p == '"' || *p == 'n');
+        }
+        p++;
+    }
+    return p + 1;
+}
+
+static const char *take_number(const char *p)
+{
+    char *end;
+
+    ck_assert(isdigit((unsigned char)*p));
+    strtod(p, &end);
+    return end;
+}
+
+/* One family after the other, each with help and type before its samples, none twice. Returns the samples. */
+static unsigned read_exposition(char *text)
+{
+    static char families[200][96], series[4000][1024];
+    unsigned nfamilies = 0, nseries = 0, samples = 0;
+    char name[96] = "", type[16] = "", other[96];
+
+    for (char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n")) {
+        const char *p = line;
+
+        if (strncmp(line, "# HELP ", 7) == 0) {
+            p = take_name(line + 7, name, sizeof(name));
+            ck_assert_int_eq(*p, ' ');
+            ck_assert_uint_gt(strlen(p), 10);
+            for (unsigned i = 0; i < nfamilies; i++)
+                ck_assert_str_ne(families[i], name);
+            ck_assert_uint_lt(nfamilies, 200);
+            strcpy(families[nfamilies++], name);
+            type[0] = 0;
+            continue;
+        }
+        if (strncmp(line, "# TYPE ", 7) == 0) {
+            p = take_name(line + 7, other, sizeof(other));
+            ck_assert_str_eq(other, name);
+            ck_assert(strcmp(p, " counter") == 0 || strcmp(p, " gauge") == 0);
+            snprintf(type, sizeof(type), "%s", p + 1);
+            ck_assert(strcmp(type, "gauge") == 0 || strcmp(name + strlen(name) - 6, "_total") == 0);
+            continue;
+        }
+        p = take_name(p, other, sizeof(other));
+        ck_assert_str_eq(other, name);
+        ck_assert(type[0]);
+        ck_assert_int_eq(*p++, '{');
+        for (;;) {
+            p = take_name(p, other, sizeof(other));
+            ck_assert_int_eq(*p++, '=');
+            p = take_quoted(p);
+            if (*p == '}')
+                break;
+            ck_assert_int_eq(*p++, ',');
+        }
+        p++;
+        snprintf(series[nseries], sizeof(series[0]), "%.*s", (int)(p - line), line);
+        for (unsigned i = 0; i < nseries; i++)
+            ck_assert_str_ne(series[i], series[nseries]);
+        ck_assert_uint_lt(++nseries, 4000);
+        ck_assert_int_eq(*p++, ' ');
+        ck_assert_int_eq(*take_number(p), 0);
+        samples++;
+    }
+    return samples;
+}
+
+static const char *const names[] = {"", "tp_cp", "a \"quoted\" \\ name\n# HELP x y\t{}\x01\x7f",
+                                    "\xc3\xa9tage"};
+
+START_TEST(exposition_is_strict)
+{
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        for (unsigned n = 0; n <= 2; n++) {
+            char *text = text_of(nb_metrics_prometheus, n, names[i]);
+            ck_assert_uint_eq(text[strlen(text) - 1], '\n');
+            ck_assert_uint_ge(read_exposition(text), n ? 60 * n : 2);
+            free(text);
+        }
+    }
+}
+END_TEST
+
+#define OF_1 \
+    "{slurm_job_id=\"77\",node=\"n01\",pid=\"4711\",gpu=\"GPU3\",comm_name=\"dp\",comm=\"0xabcdef\",serial=" \
+    "\"1\"," \
+    "dev=\"0\",n_nodes=\"4\",node_rank=\"1\",nranks=\"32\""
+
+START_TEST(values_are_those_of_the_figures)
+{
+    static const char *const lines[] = {
+        "nibble_operations_total" OF_1 ",collective=\"AllReduce\"} 12\n",
+        "nibble_operations_total" OF_1 ",collective=\"AllGather\"} 18446744073709551615\n",
+        "nibble_compression_ratio" OF_1 ",collective=\"AllReduce\"} 4\n",
+        "nibble_busy_seconds_total" OF_1 "} 4\n",
+        "nibble_processor_share" OF_1 "} 0.25\n",
+        "nibble_waiting_share" OF_1 "} 0.75\n",
+        "nibble_waited_seconds" OF_1 "} 1.5\n",
+        "nibble_code_error_ratio" OF_1 "} 0.125\n",
+        "nibble_carried_error_ratio" OF_1 "} 0.25\n",
+        "nibble_raw_operations_total" OF_1 ",collective=\"AllReduce\",reason=\"warmup\"} 2\n",
+        "nibble_signature_coded_operations_total" OF_1
+        ",collective=\"AllReduce\",signature=\"all_reduce:float32:100@32\"} 10\n",
+        "nibble_signature_raw_operations_total" OF_1
+        ",collective=\"AllReduce\",signature=\"all_reduce:float32:100@32\",reason=\"warmup\"} 2\n",
+        "nibble_signature_operations_total" OF_1 ",collective=\"ReduceScatter\",signature=\"others\"} 1\n",
+        "nibble_late_peer" OF_1 ",peer=\"3\"} 1\n",
+        "nibble_records_total" OF_1 ",outcome=\"certain\"} 9\n",
+        "nibble_transport_retransmits_total" OF_1 "} 6\n",
+        "gpu=\"unknown\",comm_name=\"dp\",comm=\"0xabcdef\",serial=\"2\",dev=\"0\",n_nodes=\"4\",node_rank="
+        "\"1\","
+        "nranks=\"unknown\"} ",
+        "nibble_written_timestamp_seconds{slurm_job_id=\"77\",node=\"n01\",pid=\"4711\"} 1700000000.250\n",
+    };
+    char *text = text_of(nb_metrics_prometheus, 2, "dp");
+    const char *at;
+
+    for (size_t i = 0; i < sizeof(lines) / sizeof(lines[0]); i++)
+        ck_assert_msg(strstr(text, lines[i]) != NULL, "not there: %s", lines[i]);
+    /* What is not known is not there: retransmits of the second; a collective that was not called. */
+    at = strstr(text, "nibble_transport_retransmits_total{");
+    ck_assert_ptr_nonnull(at);
+    ck_assert_ptr_null(strstr(at + 1, "nibble_transport_retransmits_total{"));
+    ck_assert_ptr_null(strstr(text, "collective=\"ReduceScatter\"} "));
+    free(text);
+}
+END_TEST
+
+/* ---- JSON ----------------------------------------------------------------------------------------------- */
+
+START_TEST(json_is_strict)
+{
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        char *text = text_of(nb_metrics_json, 2, names[i]);
+        unsigned lines = 0;
+
+        for (char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n")) {
+            char keys[100][64];
+            unsigned n = 0;
+            const char *p = line;
+
+            ck_assert_int_eq(*p++, '{');
+            for (;;) {
+                const char *key = p + 1;
+                p = take_quoted(p);
+                snprintf(keys[n], sizeof(keys[0]), "%.*s", (int)(p - key - 1), key);
+                for (unsigned k = 0; k < n; k++)
+                    ck_assert_str_ne(keys[k], keys[n]);
+                ck_assert_uint_lt(++n, 100);
+                ck_assert_int_eq(*p++, ':');
+                p = *p == '"' ? take_quoted(p) : take_number(p);
+                if (*p == '}')
+                    break;
+                ck_assert_int_eq(*p++, ',');
+            }
+            ck_assert_str_eq(p, "}");
+            lines++;
+        }
+        /* Each: itself, 2 collectives, a reason, 5 records, 2 late peers, 2 signatures, a reason of one. */
+        ck_assert_uint_eq(lines, 2 * 14);
+        free(text);
+    }
+}
+END_TEST
+
+START_TEST(json_has_the_same)
+{
+    static const char *const parts[] = {
+        "{\"time\":1700000000.250,\"scope\":\"communicator\",\"version\":\"",
+        "\"scope\":\"collective\"",
+        "\"collective\":\"AllReduce\",\"operations_total\":12,\"coded_operations_total\":10,",
+        "\"reason\":\"warmup\",\"raw_operations_total\":2}\n",
+        "\"signature\":\"all_reduce:float32:100@32\",\"signature_operations_total\":12",
+    };
+    char *text = text_of(nb_metrics_json, 1, "dp");
+
+    for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++)
+        ck_assert_msg(strstr(text, parts[i]) != NULL, "not there: %s", parts[i]);
+    free(text);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("coll/metrics");
+    TCase *c = tcase_create("metrics");
+    SRunner *runner = srunner_create(suite);
+    int failed;
+
+    tcase_set_timeout(c, 3600);
+    tcase_add_test(c, exposition_is_strict);
+    tcase_add_test(c, values_are_those_of_the_figures);
+    tcase_add_test(c, json_is_strict);
+    tcase_add_test(c, json_has_the_same);
+    suite_add_tcase(suite, c);
+    srunner_run_all(runner, CK_ENV);
+    failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}

@@ -1,0 +1,450 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a node writes about itself while it runs: that the files are there and say what happened, why they are
+ * written, and that nothing waits for a folder that cannot be written, is a pipe, or lies on a file system that does
+ * not answer, which is made by an open() of this program that waits. Two nodes in one process, connected in memory;
+ * node 0 has the runner and writes, node 1 is stepped by the test.
+ */
+#include <check.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "coll/cluster.h"
+#include "coll/stats.h"
+#include "net/loopback.h"
+
+#define VALUES 4096u
+
+static struct cluster cluster;
+static struct cluster_node *const node = cluster.node;
+
+static char dir[64], file[160], text[1 << 20];
+static atomic_uint warnings;
+static char last_warning[600];
+static atomic_bool dead, hang; /* the file system does not answer; sends of node 0 do not return */
+static atomic_int waiting, left;
+static struct nb_net_ops ops;
+static float region[2][VALUES], out[2][VALUES];
+
+/* In front of the C library's. */
+int open(const char *name, int flags, ...)
+{
+    int fd;
+
+    if (atomic_load(&dead) && strstr(name, "/nibble-")) {
+        atomic_store(&waiting, 1);
+        while (atomic_load(&dead))
+            usleep(1000);
+        atomic_fetch_add(&left, 1);
+    }
+    fd = (int)syscall(SYS_openat, AT_FDCWD, name, flags, 0600);
+    return fd;
+}
+
+static int hanging_isend(void *send_comm, const void *data, size_t size, int tag, void *mhandle,
+                         void **request)
+{
+    while (atomic_load(&hang))
+        usleep(1000);
+    return loopback_ops.isend(send_comm, data, size, tag, mhandle, request);
+}
+
+static int hanging_init(struct nb_context *ctx, struct nb_net **net)
+{
+    int ret = loopback_ops.init(ctx, net);
+
+    if (!ret)
+        (*net)->ops = &ops;
+    return ret;
+}
+
+__attribute__((format(printf, 5, 6))) static void logger(ncclDebugLogLevel level, unsigned long flags,
+                                                         const char *source, int line, const char *fmt, ...)
+{
+    va_list ap;
+
+    (void)flags, (void)source, (void)line;
+    if (level != NCCL_LOG_WARN)
+        return;
+    va_start(ap, fmt);
+    vsnprintf(last_warning, sizeof(last_warning), fmt, ap);
+    va_end(ap);
+    warnings++;
+}
+
+static void setup(void)
+{
+    snprintf(dir, sizeof(dir), "/tmp/nibble-monitor-XXXXXX");
+    ck_assert_ptr_nonnull(mkdtemp(dir));
+    atomic_store(&warnings, 0);
+    atomic_store(&dead, false);
+    atomic_store(&hang, false);
+    atomic_store(&waiting, 0);
+    atomic_store(&left, 0);
+    nb_log_set(logger);
+    ops = loopback_ops;
+    ops.init = hanging_init;
+    ops.isend = hanging_isend;
+    cluster_begin(&cluster);
+    cluster_add(&cluster, &nb_runner_thread, &ops);
+    cluster_add(&cluster, NULL, &loopback_ops);
+    for (int i = 0; i < 2; i++) {
+        node[i].ctx.clock = (struct nb_clock){NULL, NULL};
+        node[i].ctx.host = "host/0"; /* a name that no file may have */
+    }
+    snprintf(node[0].ctx.label, sizeof(node[0].ctx.label), "first");
+}
+
+static void teardown(void)
+{
+    DIR *d = opendir(dir);
+
+    cluster_close(&cluster);
+    nb_log_set(NULL);
+    for (struct dirent *e; d && (e = readdir(d));) {
+        snprintf(file, sizeof(file), "%s/%.80s", dir, e->d_name);
+        if (strcmp(e->d_name, ".") && strcmp(e->d_name, ".."))
+            ck_assert_int_eq(remove(file), 0);
+    }
+    closedir(d);
+    rmdir(dir);
+}
+
+/* The file of node 0. */
+static const char *path_of(const char *ending)
+{
+    snprintf(file, sizeof(file), "%s/nibble-host_0-%d-first.%s", dir, (int)getpid(), ending);
+    return file;
+}
+
+static void step_other(void)
+{
+    nb_engine_step(node[1].ctx.engine, nb_clock_ns(&node[1].ctx.clock));
+}
+
+static void connect_both(void)
+{
+    bool moved;
+
+    cluster_listen(&cluster, 17);
+    for (int i = 0; i < 2; i++)
+        cluster_begin_connect(&cluster, i);
+    while (node[0].connect || node[1].connect)
+        for (int i = 0; i < 2; i++)
+            if (node[i].connect) {
+                node[i].connected = nb_coll_connect_step(node[i].connect, &moved, &node[i].comm);
+                if (node[i].connected != -EINPROGRESS)
+                    node[i].connect = NULL;
+            }
+    for (int i = 0; i < 2; i++) {
+        ck_assert_int_eq(node[i].connected, 0);
+        cluster_close_listen(&cluster, i);
+    }
+}
+
+static void close_both(void)
+{
+    for (int i = 0; i < 2; i++)
+        ck_assert_int_eq(nb_coll_close_begin(node[i].comm), 0);
+    for (int i = 0; i < 2; i++)
+        while (node[i].comm) {
+            int ret = nb_coll_close_step(node[i].comm);
+            if (ret == 0)
+                node[i].comm = NULL;
+            if (node[1].comm)
+                step_other();
+            usleep(100);
+        }
+}
+
+static struct nb_coll_req *post(int i)
+{
+    struct nb_coll_req *req;
+
+    ck_assert_int_eq(nb_coll_iallreduce(node[i].comm, region[i], out[i], VALUES, ncclFloat32, ncclSum, &req),
+                     0);
+    ck_assert_ptr_nonnull(req);
+    return req;
+}
+
+static void wait_for(struct nb_coll_req *req)
+{
+    int done = 0;
+
+    while (!done) {
+        ck_assert_int_eq(nb_coll_test(req, &done, NULL), 0);
+        step_other();
+    }
+}
+
+/* Until the file of node 0 has `what` (NULL: anything); its text. */
+static const char *until(const char *ending, const char *what)
+{
+    for (;; usleep(1000)) {
+        FILE *f = fopen(path_of(ending), "re");
+        size_t n = f ? fread(text, 1, sizeof(text) - 1, f) : 0;
+
+        if (f)
+            fclose(f);
+        text[n] = 0;
+        if (n && (!what || strstr(text, what)))
+            return text;
+        if (node[1].comm)
+            step_other();
+    }
+}
+
+static void touch(void)
+{
+    char name[128];
+    FILE *f;
+
+    snprintf(name, sizeof(name), "%s/nibble-report-now", dir);
+    f = fopen(name, "a");
+    ck_assert_ptr_nonnull(f);
+    fputs("x", f);
+    fclose(f);
+}
+
+/* ---- tests ---------------------------------------------------------------------------------------------- */
+
+/* Files are there soon, and the last state when all is closed, which is that of the counters. */
+START_TEST(metrics)
+{
+    struct nb_coll_stats stats;
+    struct nb_coll_req *mine, *other;
+    char line[256];
+
+    node[0].params.metrics = dir;
+    node[0].params.metrics_format = 2; /* both */
+    node[0].params.metrics_period = 1;
+    connect_both();
+    until("prom", "nibble_open_windows{");
+    mine = post(0);
+    until("prom", "nibble_late_peer{");
+    other = post(1);
+    wait_for(mine);
+    wait_for(other);
+    until("prom", "nibble_operations_total{");
+    nb_coll_get_stats(node[0].comm, &stats);
+    close_both();
+    until("prom", "nibble_closed{"); /* written before close has returned */
+    ck_assert_ptr_nonnull(strstr(text,
+                                 "comm=\"0x11\",serial=\"1\",dev=\"0\",n_nodes=\"2\",node_rank=\"0\",nranks="
+                                 "\"unknown\"} 1\n"));
+    snprintf(line, sizeof(line), "collective=\"AllReduce\"} %llu\n",
+             (unsigned long long)stats.func[NB_FUNC_ALL_REDUCE].wire_bytes);
+    ck_assert_ptr_nonnull(strstr(strstr(text, "nibble_wire_bytes_total{"), line));
+    ck_assert_ptr_nonnull(strstr(until("jsonl", "\"closed\":1,"), "\"closed\":0,"));
+    ck_assert_int_ne(access(path_of("prom.tmp"), F_OK), 0);
+    ck_assert_uint_eq(atomic_load(&warnings), 0);
+}
+END_TEST
+
+/* One line names the setting, however often it is tried, and connect, operations and close go on. */
+static void not_written(void)
+{
+    struct nb_coll_req *mine, *other;
+
+    node[0].params.metrics_period = 1;
+    node[0].params.late_report = 1;
+    connect_both();
+    mine = post(0);
+    other = post(1);
+    wait_for(mine);
+    wait_for(other);
+    while (!atomic_load(&warnings))
+        usleep(1000);
+    usleep(2200000); /* likely tried again */
+    close_both();
+}
+
+START_TEST(no_folder)
+{
+    char missing[128];
+
+    snprintf(missing, sizeof(missing), "%s/none", dir);
+    node[0].params.metrics = missing;
+    not_written();
+    ck_assert_uint_eq(atomic_load(&warnings), 1);
+    ck_assert_ptr_nonnull(strstr(last_warning, "NIBBLE_METRICS"));
+    ck_assert_ptr_nonnull(strstr(last_warning, missing));
+    ck_assert_ptr_nonnull(strstr(last_warning, "No such file or directory"));
+}
+END_TEST
+
+START_TEST(folder_is_a_pipe)
+{
+    char pipe[128];
+
+    snprintf(pipe, sizeof(pipe), "%s/pipe", dir);
+    ck_assert_int_eq(mkfifo(pipe, 0600), 0);
+    node[0].params.hang_report = pipe;
+    not_written();
+    ck_assert_uint_eq(atomic_load(&warnings), 1);
+    ck_assert_ptr_nonnull(strstr(last_warning, "NIBBLE_HANG_REPORT"));
+}
+END_TEST
+
+/* What is to be appended to is a pipe that nobody reads, or one that somebody does. */
+START_TEST(file_is_a_pipe)
+{
+    int fd = -1;
+
+    ck_assert_int_eq(mkfifo(path_of("jsonl"), 0600), 0);
+    if (_i)
+        fd = open(file, O_RDONLY | O_NONBLOCK);
+    node[0].params.metrics = dir;
+    node[0].params.metrics_format = 1; /* json */
+    not_written();
+    ck_assert_uint_eq(atomic_load(&warnings), 1);
+    if (fd >= 0)
+        close(fd);
+}
+END_TEST
+
+/* A file system that does not answer, while the job runs and when it ends. */
+START_TEST(dead_mount)
+{
+    struct nb_coll_req *mine, *other;
+
+    node[0].params.metrics = dir;
+    atomic_store(&dead, true);
+    connect_both();
+    while (!atomic_load(&waiting))
+        usleep(1000);
+    mine = post(0);
+    other = post(1);
+    wait_for(mine);
+    wait_for(other);
+    close_both();
+    ck_assert_uint_eq(atomic_load(&warnings), 1);
+    ck_assert_ptr_nonnull(strstr(last_warning, "left behind"));
+    ck_assert_int_eq(atomic_load(&left), 0);
+    atomic_store(&dead, false);
+    until("prom", "nibble_closed{"); /* the thread ends after all, and gives back what it has */
+    usleep(100000);
+}
+END_TEST
+
+/* Who waits for whom, when it is late, and when it is asked for. */
+START_TEST(reports)
+{
+    struct nb_coll_req *mine, *other;
+
+    node[0].params.hang_report = dir;
+    node[0].params.late_report = 1;
+    connect_both();
+    mine = post(0);
+    until("report", "why=late");
+    ck_assert_ptr_nonnull(strstr(text, "report format=1 pid="));
+    ck_assert_ptr_nonnull(strstr(text, "\ncomm id=0x11 group="));
+    ck_assert_ptr_nonnull(
+        strstr(text, " node=0 of=2 state=running submitted=1 finished=0 begun=1 oldest=0 next_op=1 "));
+    ck_assert_ptr_nonnull(strstr(text, "\nwindow function=all_reduce op=0 bytes=16384 at=0 waited="));
+    ck_assert_ptr_nonnull(strstr(text, "\npeer node=1 missing=yes gone=no silent="));
+    ck_assert_ptr_nonnull(strstr(text, "\nend comms=1\n"));
+    ck_assert_int_eq(access(path_of("prom"), F_OK), -1);
+    other = post(1);
+    wait_for(mine);
+    wait_for(other);
+    until("report", "why=quiet"); /* nothing to do is written, too: others may wait for this node */
+    ck_assert_ptr_nonnull(strstr(text, "finished=1 begun=1 oldest=1 next_op=1"));
+    ck_assert_ptr_null(strstr(text, "\nwindow"));
+    ck_assert_ptr_nonnull(strstr(text, "\npeer node=1 missing=no"));
+    close_both();
+}
+END_TEST
+
+START_TEST(asked_for)
+{
+    touch(); /* what is there from the beginning asks for nothing */
+    node[0].params.hang_report = dir;
+    connect_both();
+    usleep(1500000);
+    ck_assert_int_ne(access(path_of("report"), F_OK), 0);
+    touch();
+    until("report", "why=asked");
+    close_both();
+}
+END_TEST
+
+/* An engine that hangs, and with it the lock of its communicators. */
+START_TEST(stuck)
+{
+    struct nb_coll_req *mine, *other;
+
+    node[0].params.hang_report = dir;
+    node[0].params.metrics = dir;
+    node[0].params.metrics_period = 1;
+    node[0].params.late_report = 2;
+    connect_both();
+    atomic_store(&hang, true);
+    mine = post(0);
+    until("report", "why=stuck");
+    ck_assert_ptr_nonnull(strstr(text, " state=locked submitted=1 finished=0 name="));
+    ck_assert_ptr_nonnull(strstr(text, " still="));
+    until("prom", "nibble_written_timestamp_seconds"); /* with what was known before */
+    atomic_store(&hang, false);
+    other = post(1);
+    wait_for(mine);
+    wait_for(other);
+    close_both();
+}
+END_TEST
+
+/* A child of fork has no such thread, and ends. */
+START_TEST(forked)
+{
+    int status = -1;
+    pid_t child;
+
+    node[0].params.metrics = dir;
+    node[0].params.hang_report = dir;
+    connect_both();
+    until("prom", NULL);
+    child = fork();
+    if (child == 0)
+        exit(7);
+    ck_assert_int_eq(waitpid(child, &status, 0), child);
+    ck_assert(WIFEXITED(status) && WEXITSTATUS(status) == 7);
+    close_both();
+    until("prom", "nibble_closed{");
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("coll/monitor");
+    TCase *c = tcase_create("monitor");
+    SRunner *runner = srunner_create(suite);
+    int failed;
+
+    tcase_add_checked_fixture(c, setup, teardown);
+    tcase_set_timeout(c, 3600);
+    tcase_add_test(c, metrics);
+    tcase_add_test(c, no_folder);
+    tcase_add_test(c, folder_is_a_pipe);
+    tcase_add_loop_test(c, file_is_a_pipe, 0, 2);
+    tcase_add_test(c, dead_mount);
+    tcase_add_test(c, reports);
+    tcase_add_test(c, asked_for);
+    tcase_add_test(c, stuck);
+    tcase_add_test(c, forked);
+    suite_add_tcase(suite, c);
+    srunner_run_all(runner, CK_ENV);
+    failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
