@@ -5,6 +5,7 @@
  */
 #include <check.h>
 #include <ctype.h>
+#include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -42,6 +43,7 @@ static struct nb_figures *some(unsigned serial, const char *name)
     f->signature[0] = (struct nb_sig_report){
         .func = NB_FUNC_ALL_REDUCE, .type = ncclFloat32, .count = 100, .nranks = 32, .ops = 12, .coded = 10};
     f->signature[0].reason[NB_RAW_WARMUP] = 2;
+    f->signature[0].encode = (struct nb_encode_stats){.signal2 = 1, .noise2 = HUGE_VAL, .carried2 = NAN};
     f->signature[1] = (struct nb_sig_report){.func = NB_FUNC_REDUCE_SCATTER, .others = 1, .ops = 1};
     f->nlate = 2;
     f->late[0] = 0;
@@ -90,6 +92,7 @@ static const char *take_quoted(const char *p)
     ck_assert_int_eq(*p++, '"');
     while (*p != '"') {
         ck_assert_int_ge((unsigned char)*p, ' ');
+        ck_assert_int_lt((unsigned char)*p, 0x7f);
         if (*p == '\\') {
             p++;
             ck_assert(*p == '\\' || *p == '"' || *p == 'n');
@@ -213,11 +216,63 @@ START_TEST(values_are_those_of_the_figures)
 
     for (size_t i = 0; i < sizeof(lines) / sizeof(lines[0]); i++)
         ck_assert_msg(strstr(text, lines[i]) != NULL, "not there: %s", lines[i]);
-    /* What is not known is not there: retransmits of the second; a collective that was not called. */
+    /* What is not known is not there: retransmits of the second; a collective that was not called; what is no
+     * number. */
+    ck_assert_ptr_null(strstr(text, "nibble_signature_carried_error_ratio" OF_1 ",collective=\"AllReduce\""));
     at = strstr(text, "nibble_transport_retransmits_total{");
     ck_assert_ptr_nonnull(at);
     ck_assert_ptr_null(strstr(at + 1, "nibble_transport_retransmits_total{"));
     ck_assert_ptr_null(strstr(text, "collective=\"ReduceScatter\"} "));
+    free(text);
+}
+END_TEST
+
+/* ---- what users are told of ----------------------------------------------------------------------------- */
+
+static char *read_source(const char *name)
+{
+    const char *dir = getenv("NB_SRCDIR");
+    char path[512], *text;
+    FILE *f;
+    size_t n;
+
+    snprintf(path, sizeof(path), "%s/%s", dir ? dir : ".", name);
+    f = fopen(path, "re");
+    if (!f)
+        return NULL;
+    text = calloc(1, 1 << 20);
+    ck_assert_ptr_nonnull(text);
+    n = fread(text, 1, (1 << 20) - 1, f);
+    ck_assert_uint_gt(n, 0);
+    fclose(f);
+    return text;
+}
+
+/* Every metric is in the table of docs/operators.md, and what that, the dashboard and the alerts name is one. */
+START_TEST(documents)
+{
+    static const char *const files[] = {"docs/operators.md", "tools/grafana/nibble.json",
+                                        "tools/grafana/nibble-alerts.yml"};
+    char *text = text_of(nb_metrics_prometheus, 1, "dp"), name[128], find[160];
+
+    for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++) {
+        char *page = read_source(files[i]);
+        if (!page) { /* run by hand, elsewhere */
+            free(text);
+            return;
+        }
+        for (const char *p = page; (p = strstr(p, "nibble_"));) {
+            p = take_name(p, name, sizeof(name));
+            snprintf(find, sizeof(find), "\n# TYPE %s ", name);
+            ck_assert_msg(strstr(text, find) != NULL, "%s has %s, which is no metric", files[i], name);
+        }
+        for (const char *p = text; i == 0 && (p = strstr(p, "# TYPE "));) {
+            p = take_name(p + 7, name, sizeof(name));
+            snprintf(find, sizeof(find), "`%s`", name);
+            ck_assert_msg(strstr(page, find) != NULL, "%s does not have %s", files[i], name);
+        }
+        free(page);
+    }
     free(text);
 }
 END_TEST
@@ -286,6 +341,7 @@ int main(void)
     tcase_set_timeout(c, 3600);
     tcase_add_test(c, exposition_is_strict);
     tcase_add_test(c, values_are_those_of_the_figures);
+    tcase_add_test(c, documents);
     tcase_add_test(c, json_is_strict);
     tcase_add_test(c, json_has_the_same);
     suite_add_tcase(suite, c);
