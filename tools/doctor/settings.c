@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* nibble's own settings: bad ones, unknown names, and those without effect. */
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "abi/settings.h"
 #include "base/params_effect.h"
@@ -16,6 +19,21 @@ static void without_effect(void *arg, const struct nb_param_view *view)
     if (!view->is_default && why)
         say(&d->report, STATUS_WARNING, "settings", "unset one of the two", "%s=%s has no effect: %s",
             view->name, view->value, why);
+}
+
+/* A job would only say so once, in its log, and go on. */
+static void check_folder(struct doctor *d, const char *setting, const char *folder)
+{
+    struct stat st;
+
+    if (!folder[0])
+        return;
+    if (stat(folder, &st) == 0 && !S_ISDIR(st.st_mode))
+        errno = ENOTDIR;
+    else if (access(folder, W_OK | X_OK) == 0)
+        return;
+    say(&d->report, STATUS_WARNING, "settings", "make the folder on all nodes, writable for the job",
+        "%s=%s: nothing will be written there: %s", setting, folder, strerror(errno));
 }
 
 void check_settings(struct doctor *d)
@@ -41,5 +59,7 @@ void check_settings(struct doctor *d)
     if (d->params->shadow)
         say(&d->report, STATUS_WARNING, "settings", "unset NIBBLE_SHADOW to compress",
             "NIBBLE_SHADOW=1: everything is sent raw, the codecs run beside it");
+    check_folder(d, "NIBBLE_METRICS", d->params->metrics);
+    check_folder(d, "NIBBLE_HANG_REPORT", d->params->hang_report);
     say(&d->report, STATUS_OK, "settings", NULL, "in force: %s", *settings ? settings : "defaults");
 }

@@ -99,6 +99,8 @@ variable NIBBLE_CREDITS many problem 'NIBBLE_CREDITS=many: it must be'
 variable NIBBLE_RSS int4 problem 'did you mean NIBBLE_RS?'
 variable NIBBLE_HOME /x warning 'NIBBLE_HOME is not a setting'
 variable NIBBLE_EF_BETA 0.5 warning 'NIBBLE_EF_BETA=0.5 has no effect'
+variable NIBBLE_METRICS "$tmp/absent" warning 'absent: nothing will be written there: No such file or directory'
+variable NIBBLE_HANG_REPORT "$tmp/out" warning 'NIBBLE_HANG_REPORT=.*out: nothing will be written there: Not a directory'
 variable NCCL_SOCKET_IFNAME nowhere0 problem 'NCCL_SOCKET_IFNAME=nowhere0 matches no interface'
 
 # NCCL's files set variables of the job, and not those that are set.
