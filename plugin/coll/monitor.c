@@ -34,6 +34,8 @@ struct entry {
     struct nb_figures figures;
     uint64_t late_reports; /* as of the last look */
     int error;
+    struct nb_waits *failed; /* it was closed after an error: what it waited for; else NULL */
+    bool told;               /* a report has its error */
 };
 
 struct output { /* a kind of file */
@@ -204,12 +206,14 @@ static const char *due(struct nb_monitor *m)
         uint64_t reports;
         int error;
 
-        if (!e->comm)
+        if (!e->comm) { /* who closes at once after an error may be faster than the next look */
+            failed |= e->failed && !e->told;
             continue;
-        any = true;
+        }
         moved += atomic_load(&e->comm->submitted) + atomic_load(&e->comm->finished);
         reports = atomic_load_explicit(&e->comm->life.late_reports, memory_order_relaxed);
         error = nb_comm_failed(e->comm);
+        any |= !error; /* what has failed is told once, as it was then */
         late |= reports != e->late_reports;
         failed |= error != e->error;
         e->late_reports = reports;
@@ -228,22 +232,33 @@ static const char *due(struct nb_monitor *m)
     return why;
 }
 
-/* A copy of what each communicator waits for: how many. With the lock. */
+/* What a communicator waits for: free() it. NULL: no memory. With the lock. */
+static struct nb_waits *look_at(struct nb_coll_comm *comm)
+{
+    struct nb_waits *w = nb_waits_new(comm);
+
+    if (w && lock_comm(comm)) {
+        nb_waits_take(w, comm);
+        pthread_mutex_unlock(&comm->progress_lock);
+    } else if (w) {
+        nb_waits_glance(w, comm);
+    }
+    return w;
+}
+
+/* The same of all of them, and of those that were closed after an error since the last report; how many. With the
+ * lock. */
 static unsigned take_waits(struct nb_monitor *m, struct nb_waits **list)
 {
     unsigned n = 0;
 
     for (struct entry *e = m->entries; e; e = e->next) {
-        struct nb_waits *w = e->comm ? nb_waits_new(e->comm) : NULL;
+        struct nb_waits *w = e->comm ? look_at(e->comm) : e->failed;
 
+        e->failed = NULL; /* the list's */
         if (!w)
             continue;
-        if (lock_comm(e->comm)) {
-            nb_waits_take(w, e->comm);
-            pthread_mutex_unlock(&e->comm->progress_lock);
-        } else {
-            nb_waits_glance(w, e->comm);
-        }
+        e->told |= w->error != 0;
         list[n++] = w;
     }
     return n;
@@ -309,10 +324,22 @@ static void turn(void *arg)
 static void last(void *arg)
 {
     struct nb_monitor *m = arg;
+    const char *why;
 
+    pthread_mutex_lock(&m->lock);
+    why = m->report.path ? due(m) : NULL;
+    pthread_mutex_unlock(&m->lock);
+    if (why)
+        write_report(m, why);
     if (m->prometheus.path || m->json.path)
         write_metrics(m);
     uselocale(LC_GLOBAL_LOCALE); /* the other one is about to be freed */
+}
+
+static void free_entry(struct entry *e)
+{
+    free(e->failed);
+    free(e);
 }
 
 static void release(void *arg)
@@ -322,7 +349,7 @@ static void release(void *arg)
     while (m->entries) {
         struct entry *e = m->entries;
         m->entries = e->next;
-        free(e);
+        free_entry(e);
     }
     free(m->prometheus.path);
     free(m->json.path);
@@ -456,7 +483,7 @@ static void forget(struct nb_monitor *m)
             continue;
         }
         *at = e->next;
-        free(e);
+        free_entry(e);
         closed--;
     }
 }
@@ -473,6 +500,8 @@ void nb_monitor_remove(struct nb_monitor *m, struct nb_coll_comm *comm)
     if (e) {
         refresh(e);
         e->figures.closed = true;
+        if (m->report.path && e->figures.error && !e->told)
+            e->failed = look_at(comm);
         e->comm = NULL;
         forget(m);
     }

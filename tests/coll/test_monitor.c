@@ -367,6 +367,20 @@ START_TEST(reports)
 }
 END_TEST
 
+/* NCCL gives up and closes at once: what was waited for is written all the same. */
+START_TEST(gave_up)
+{
+    node[0].params.hang_report = dir;
+    connect_both();
+    post(0);
+    close_both();
+    ck_assert_ptr_nonnull(strstr(until("report", NULL), "why=failed"));
+    ck_assert_ptr_nonnull(strstr(text, " state=failed submitted=1 finished=0 "));
+    ck_assert_ptr_nonnull(strstr(text, "cause=\"the communicator was closed with unfinished operations\""));
+    ck_assert_ptr_nonnull(strstr(text, "\nend comms=1\n"));
+}
+END_TEST
+
 START_TEST(asked_for)
 {
     touch(); /* what is there from the beginning asks for nothing */
@@ -439,6 +453,7 @@ int main(void)
     tcase_add_loop_test(c, file_is_a_pipe, 0, 2);
     tcase_add_test(c, dead_mount);
     tcase_add_test(c, reports);
+    tcase_add_test(c, gave_up);
     tcase_add_test(c, asked_for);
     tcase_add_test(c, stuck);
     tcase_add_test(c, forked);

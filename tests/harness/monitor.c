@@ -361,10 +361,56 @@ static int late_is_named(void)
     return hang(false);
 }
 
+/* Node 1 is stopped for so long that the others' communicators fail, which these close at once. */
+static int failed_node(struct hx_node *node, void *arg)
+{
+    struct hx_comm_cfg cfg = {.channels = 2, .buff_size = 64 << 10};
+    struct sx_spec spec = {.func = HX_ALL_REDUCE, .type = ncclFloat32, .count = 50021, .fill = HX_FILL_EXACT};
+    static char text[65536];
+    struct hx_lib *lib;
+    struct hx_comm *comm;
+    struct sx_run run;
+
+    (void)arg;
+    if (sx_open(node, &cfg, &lib, &comm) || sx_do(node, comm, &spec, NULL))
+        return 1;
+    hx_barrier(node);
+    if (node->rank == 1)
+        raise(SIGSTOP);
+    sx_prepare(node, &spec, &run);
+    if (node->rank != 1) {
+        HX_CHECK(hx_post(comm, &run.op) == ncclSuccess, "post");
+        HX_CHECK(hx_wait(comm, &run.op, HX_SOON_S) != ncclSuccess, "the operation was done without node 1");
+    }
+    hx_comm_close(comm);
+    if (node->rank == 0) {
+        hx_where("waiting until node 1 is named");
+        do {
+            hx_sleep(0.1);
+        } while (run_hang(text, sizeof text) != 1 || !strstr(text, "waiting=2"));
+        HX_CHECK(strncmp(text, "all wait for\n  node 1 (", 23) == 0 && strstr(text, "last heard of"),
+                 "another one is named: %s", text);
+        HX_CHECK(strstr(text, "failed=no sign of life from node 1"), "the cause is not there: %s", text);
+        kill(hx_pid(node, 1), SIGCONT);
+    }
+    sx_free(&run);
+    hx_lib_close(lib);
+    return 0;
+}
+
+static int failed_is_named(void)
+{
+    const char *const env[] = {report, "NIBBLE_PEER_TIMEOUT=7", "NIBBLE_AR=raw", NULL};
+    int rc = make_dir() || sx_job("failed", NODES, failed_node, NULL, env);
+
+    remove_dir();
+    return rc;
+}
+
 static const struct hx_case cases[] = {
     {"metrics-agree", metrics_agree, 0}, {"blocked", blocked, 0},
     {"bad-settings", bad_settings, 0},   {"stopped-is-named", stopped_is_named, 0},
-    {"late-is-named", late_is_named, 0},
+    {"late-is-named", late_is_named, 0}, {"failed-is-named", failed_is_named, 0},
 };
 
 int main(int argc, char **argv)
