@@ -14,6 +14,7 @@
 #include "coll/comm.h"
 #include "coll/cut.h"
 #include "coll/schedule.h"
+#include "policy/cost.h"
 
 /* Sums that have a quantizer: others are exact, and would not be if they were rounded twice. */
 static int has_quantizer(const struct nb_op *op)
@@ -27,7 +28,7 @@ static int has_quantizer(const struct nb_op *op)
 /*
  * As in two_hop_gather.c, but here owners receive. Contributions are staged, so that nodes run ahead of the
  * block that is summed; over links of limited speed (docs/performance.md) about
- *   k = 3/2 + N F / 8B, at most N
+ *   k = 3/2 + N F / 8B, at most N (policy/cost.h)
  * owners receive at the same time, and
  *   direct    takes N (N-1) B t / k
  *   two hops  takes N B t, and a tenth more for the latency; twice that with 8 bits on the second hop
@@ -39,11 +40,9 @@ static int pays(const struct nb_coll_comm *comm, const struct nb_coll_req *win)
     int eight_bits = comm->ctx->params->rs_second == 1;
     double n = comm->nnodes, flight = (double)NB_SCHEDULE_STEPS * (double)win->bytes,
            block = (double)win->op->block;
-    double owners = 1.5 + n * flight / (8 * block), two_hops = eight_bits ? 2.2 : 1.1,
+    double owners = nb_cost_owners(n, flight, block), two_hops = eight_bits ? 2.2 : 1.1,
            promise = eight_bits ? 1.2 : 1.5;
 
-    if (owners > n)
-        owners = n;
     return nb_cut_pays(comm, win) && (n - 1) / owners >= promise * two_hops;
 }
 

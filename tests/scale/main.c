@@ -198,23 +198,20 @@ static void settle(struct options *o)
 
 static bool predict(const struct options *o, const struct scale_result *r, double *seconds)
 {
-    static const enum nm_func funcs[] = {[NB_FUNC_REDUCE_SCATTER] = NM_REDUCE_SCATTER,
-                                         [NB_FUNC_ALL_GATHER] = NM_ALL_GATHER,
-                                         [NB_FUNC_ALL_REDUCE] = NM_ALL_REDUCE};
     const struct scale_settings *s = &o->set;
     const double speed = 1e9 * o->codec, unit = (double)s->params.unit_bytes;
     const enum nb_codec codec = !s->coded                       ? NB_CODEC_RAW
                                 : s->func == NB_FUNC_ALL_GATHER ? NB_CODEC_ULP
                                                                 : NB_CODEC_INT4;
-    const struct nm_figures f = {.link = s->link,
-                                 .latency = 1e-9 * (double)s->latency,
-                                 .queue = (double)s->queue,
-                                 .message = 1e-9 * (double)s->message,
-                                 .copy = speed,
-                                 .cores = 1,
-                                 .speed = {speed, speed, speed, speed, speed, speed}};
-    struct nm_op op =
-        nm_op_make(funcs[s->func], s->nodes, (double)s->bytes, s->wide ? 4 : 2, ratio_of(o, codec, unit));
+    const struct nb_cost_figures f = {.link = s->link,
+                                      .latency = 1e-9 * (double)s->latency,
+                                      .queue = (double)s->queue,
+                                      .message = 1e-9 * (double)s->message,
+                                      .copy = speed,
+                                      .cores = 1,
+                                      .speed = {speed, speed, speed, speed, speed, speed}};
+    struct nb_cost_op op =
+        nb_cost_op_make(s->func, s->nodes, (double)s->bytes, s->wide ? 4 : 2, ratio_of(o, codec, unit));
     struct nm_result result;
 
     op.coded = s->coded;
@@ -225,9 +222,9 @@ static bool predict(const struct options *o, const struct scale_result *r, doubl
     op.credits = r->credits;
     op.group = (int)s->params.group;
     op.followed = 3e6;
-    op.schedule = strcmp(r->schedule, "two-hop") == 0     ? NM_TWO_HOP
-                  : strcmp(r->schedule, "two-level") == 0 ? NM_TWO_LEVEL
-                                                          : NM_DIRECT;
+    op.schedule = strcmp(r->schedule, "two-hop") == 0     ? NB_COST_TWO_HOP
+                  : strcmp(r->schedule, "two-level") == 0 ? NB_COST_TWO_LEVEL
+                                                          : NB_COST_DIRECT;
     if (!nm_predict(&f, &op, &result))
         return false;
     *seconds = result.seconds;

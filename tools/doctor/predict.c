@@ -11,24 +11,24 @@
 void predict_gain(struct doctor *d, int nodes, double link, double latency)
 {
     const struct info_speeds *s = &d->speeds;
-    static const char *const names[NM_FUNCS] = {"reduce-scatter", "all-gather", "all-reduce"};
-    struct nm_figures f = {.link = link,
-                           .latency = latency,
-                           .queue = 1 << 20,
-                           .message = MESSAGE,
-                           .copy = 1e9 * s->copy,
-                           .cores = 1 + d->threads,
-                           .speed = {1e9 * s->encode, 1e9 * s->encode, 1e9 * s->decode, 1e9 * s->decode,
-                                     1e9 * s->ulp_encode, 1e9 * s->ulp_decode}};
+    static const char *const names[NB_FUNC_COUNT] = {"reduce-scatter", "all-gather", "all-reduce"};
+    struct nb_cost_figures f = {.link = link,
+                                .latency = latency,
+                                .queue = 1 << 20,
+                                .message = MESSAGE,
+                                .copy = 1e9 * s->copy,
+                                .cores = 1 + d->threads,
+                                .speed = {1e9 * s->encode, 1e9 * s->encode, 1e9 * s->decode, 1e9 * s->decode,
+                                          1e9 * s->ulp_encode, 1e9 * s->ulp_decode}};
 
-    for (int i = 0; i < NM_FUNCS; i++) {
-        const enum nm_func func = (enum nm_func)i;
-        struct nm_op op = nm_op_make(func, nodes, BYTES, 2, nm_usual_ratio(func, 2));
+    for (int i = 0; i < NB_FUNC_COUNT; i++) {
+        const enum nb_func func = (enum nb_func)i;
+        struct nb_cost_op op = nb_cost_op_make(func, nodes, BYTES, 2, nb_cost_usual_ratio(func, 2));
         struct nm_result r;
 
         op.coded = true;
-        op.feedback = func != NM_ALL_GATHER;
-        if (nm_predict_best(&f, &op, &r) == NM_SCHEDULES)
+        op.feedback = func != NB_FUNC_ALL_GATHER;
+        if (nm_predict_best(&f, &op, &r) == NB_COST_SCHEDULES)
             continue;
         const double times = nm_nccl(&f, func, nodes, BYTES) / r.seconds;
         say(&d->report, times > 1.05 ? STATUS_OK : STATUS_WARNING, "gain",

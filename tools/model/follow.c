@@ -11,12 +11,12 @@ static double wire(const struct follow *f, double ratio, const struct segment *s
 
 static bool sums(const struct follow *f)
 {
-    return f->w->op->func == NM_REDUCE_SCATTER;
+    return f->w->op->func == NB_FUNC_REDUCE_SCATTER;
 }
 
 static bool straight(const struct follow *f)
 {
-    return f->w->op->schedule == NM_DIRECT;
+    return f->w->op->schedule == NB_COST_DIRECT;
 }
 
 /* The node of its column that a segment has in the row of `node`. */
@@ -154,12 +154,12 @@ static void sum(struct follow *f, int node, struct segment *s)
             continue;
         sources++;
         follow_read(f, follow_ring(f, from, node, FOLLOW_VALUES),
-                    wire(f, same_row ? w->op->ratio : nm_ratio_of_rows(w->op), s));
+                    wire(f, same_row ? w->op->ratio : nb_cost_ratio_of_rows(w->op), s));
     }
     follow_work(f, node, nm_copy_time(w, s->bytes) + nm_add_time(w, sources * s->bytes));
     if (to != node) {
         struct ring *r = follow_ring(f, node, to, to == s->owner ? FOLLOW_RESULTS : FOLLOW_VALUES);
-        const double ratio = to == s->owner ? nm_ratio_again(w->op) : nm_ratio_of_rows(w->op);
+        const double ratio = to == s->owner ? nb_cost_ratio_again(w->op) : nb_cost_ratio_of_rows(w->op);
         struct message *m = follow_message(f, r, s, wire(f, ratio, s));
         if (!m)
             return;
@@ -332,7 +332,7 @@ static long cut(const struct follow *f, struct segment *to)
             }
             each = ceil((end - x) / ways);
             each = ceil(each / ceil(each / w->op->unit));
-            each = ceil(each / NM_QUANTUM) * NM_QUANTUM;
+            each = ceil(each / NB_COST_QUANTUM) * NB_COST_QUANTUM;
             way = (long)floor((x - base) / each + 1e-9);
             for (double at = x; at < end - 1e-6; at += each, way++) {
                 if (to)

@@ -34,7 +34,7 @@ static double work_on(struct walk *w, int node, double ready, double seconds, do
 
 void nm_run_gather(struct walk *w, long i, int owner, double len, double *when)
 {
-    const struct part_loads p = nm_part_costs(w, len);
+    const struct nb_cost_part p = nm_part_costs(w, len);
     const int k = columns_of(w), h = w->n / k, own_row = owner / k;
     const double speed = min2(1, w->f->cores), hop = w->f->latency;
     /* A piece goes on unit by unit. */
@@ -42,7 +42,7 @@ void nm_run_gather(struct walk *w, long i, int owner, double len, double *when)
     const double each = w->f->message / speed, own = p.owner.tx / w->rate;
     const bool units = len / (k - 1) > w->op->unit;
     const double room = w->op->credits * w->op->unit / max2(len, 1) * p.owner.tx / w->rate;
-    const struct load *relay = h > 1 ? &p.row : &p.other;
+    const struct nb_cost_load *relay = h > 1 ? &p.row : &p.other;
     double end, start, left, began, last_own = 0;
 
     w->used += p.owner.cpu / w->n + (k - 1.0) / w->n * relay->cpu + (h - 1.0) / w->n * p.column.cpu +
@@ -83,7 +83,7 @@ void nm_run_gather(struct walk *w, long i, int owner, double len, double *when)
     /* The owner gets nothing meanwhile. That time is lost: pieces of the next block move when all nodes' do. */
     serve(&w->rx[owner], posted(w, owner, i), relay->rx / w->rate);
     for (int j = 0; j < w->n; j++) {
-        const struct load *l = j / k == own_row ? relay : j % k == owner % k ? &p.column : &p.other;
+        const struct nb_cost_load *l = j / k == own_row ? relay : j % k == owner % k ? &p.column : &p.other;
         double come;
 
         if (j == owner)
@@ -97,15 +97,15 @@ void nm_run_gather(struct walk *w, long i, int owner, double len, double *when)
 
 void nm_run_sum(struct walk *w, long i, int owner, double len, double *when)
 {
-    const struct part_loads p = nm_part_costs(w, len);
+    const struct nb_cost_part p = nm_part_costs(w, len);
     const int k = columns_of(w), h = w->n / k, own_row = owner / k;
     const double speed = min2(1, w->f->cores), hop = w->f->latency, bytes = len / (k - 1);
     const double unit = min2(bytes, w->op->unit);
-    const double row_sum = nm_wire(w, nm_ratio_of_rows(w->op), 1, bytes) / w->rate;
-    const double result = nm_wire(w, nm_ratio_again(w->op), 1, bytes) / w->rate;
+    const double row_sum = nm_wire(w, nb_cost_ratio_of_rows(w->op), 1, bytes) / w->rate;
+    const double result = nm_wire(w, nb_cost_ratio_again(w->op), 1, bytes) / w->rate;
     const double piece = nm_wire(w, w->op->ratio, 1, bytes) / w->rate;
     const double last = (nm_add_time(w, unit) + nm_recode_time(w, unit)) / speed;
-    const struct load *finisher = h > 1 ? &p.row : &p.other;
+    const struct nb_cost_load *finisher = h > 1 ? &p.row : &p.other;
     double all = 0, at, start, end, sum;
 
     w->used += p.owner.cpu / w->n + (k - 1.0) / w->n * finisher->cpu + (h - 1.0) / w->n * p.column.cpu +
@@ -114,7 +114,9 @@ void nm_run_sum(struct walk *w, long i, int owner, double len, double *when)
     for (int r = 0; r < h; r++)
         w->reduced[r] = 0;
     for (int j = 0; j < w->n; j++) {
-        const struct load *l = j / k == own_row ? finisher : j % k == owner % k ? &p.column : &p.other;
+        const struct nb_cost_load *l = j / k == own_row     ? finisher
+                                       : j % k == owner % k ? &p.column
+                                                            : &p.other;
         const double pieces = (j % k == owner % k ? k - 1 : k - 2) * piece;
 
         if (j == owner)

@@ -25,8 +25,8 @@ struct options {
     double speed;           /* of all codecs, GB/s; 0: as measured */
     double ratio, ag_ratio; /* 0: the type's */
     double tolerance;       /* --validate: percent; 0: print only */
-    struct nm_figures figures;
-    struct nm_op op;
+    struct nb_cost_figures figures;
+    struct nb_cost_op op;
     double gradients, weights;
 };
 
@@ -177,8 +177,8 @@ static void default_speeds(struct options *o)
     const bool wide = strcmp(o->type, "float32") == 0;
 
     o->figures.copy = 16e9;
-    o->figures.speed = wide ? (struct nm_speed){11.4e9, 6.1e9, 19.6e9, 18.3e9, 1.9e9, 5.6e9}
-                            : (struct nm_speed){7.3e9, 3.5e9, 13.7e9, 11.7e9, 1.8e9, 3.0e9};
+    o->figures.speed = wide ? (struct nb_cost_speed){11.4e9, 6.1e9, 19.6e9, 18.3e9, 1.9e9, 5.6e9}
+                            : (struct nb_cost_speed){7.3e9, 3.5e9, 13.7e9, 11.7e9, 1.8e9, 3.0e9};
 }
 
 static bool speeds(struct options *o, const char *type)
@@ -189,23 +189,23 @@ static bool speeds(struct options *o, const char *type)
         return false;
     if (o->speed > 0) {
         const double s = 1e9 * o->speed;
-        o->figures.speed = (struct nm_speed){s, s, s, s, s, s};
+        o->figures.speed = (struct nb_cost_speed){s, s, s, s, s, s};
         o->figures.copy = fmax(s, o->figures.copy);
     }
     return true;
 }
 
-static double ratio_of(const struct options *o, enum nm_func func)
+static double ratio_of(const struct options *o, enum nb_func func)
 {
-    const double given = func == NM_ALL_GATHER ? o->ag_ratio : o->ratio;
+    const double given = func == NB_FUNC_ALL_GATHER ? o->ag_ratio : o->ratio;
 
-    return given > 0 ? given : nm_usual_ratio(func, strcmp(o->type, "float32") == 0 ? 4 : 2);
+    return given > 0 ? given : nb_cost_usual_ratio(func, strcmp(o->type, "float32") == 0 ? 4 : 2);
 }
 
-static struct nm_op operation(const struct options *o, enum nm_func func, enum nm_schedule schedule,
-                              int nodes, double bytes)
+static struct nb_cost_op operation(const struct options *o, enum nb_func func, enum nb_cost_schedule schedule,
+                                   int nodes, double bytes)
 {
-    struct nm_op op = o->op;
+    struct nb_cost_op op = o->op;
 
     op.func = func;
     op.schedule = schedule;
@@ -214,18 +214,18 @@ static struct nm_op operation(const struct options *o, enum nm_func func, enum n
     op.value = strcmp(o->type, "float32") == 0 ? 4 : 2;
     op.ratio = ratio_of(o, func);
     op.coded = op.ratio < 1;
-    op.feedback = func != NM_ALL_GATHER;
+    op.feedback = func != NB_FUNC_ALL_GATHER;
     return op;
 }
 
 /* The fastest schedule's time. */
-static double best_of(const struct options *o, enum nm_func func, int nodes, double bytes)
+static double best_of(const struct options *o, enum nb_func func, int nodes, double bytes)
 {
-    struct nm_op op = operation(o, func, NM_DIRECT, nodes, bytes);
+    struct nb_cost_op op = operation(o, func, NB_COST_DIRECT, nodes, bytes);
     struct nm_result r;
 
     op.followed = fmin(op.followed, FOLLOWED_BRIEFLY);
-    return nm_predict_best(&o->figures, &op, &r) < NM_SCHEDULES ? r.seconds : INFINITY;
+    return nm_predict_best(&o->figures, &op, &r) < NB_COST_SCHEDULES ? r.seconds : INFINITY;
 }
 
 static const char *size_text(double bytes, char *out, size_t cap)
@@ -242,7 +242,7 @@ static const char *size_text(double bytes, char *out, size_t cap)
 }
 
 /* Sizes from 4 KiB to 1 GiB at which 4 bits are faster than NCCL's own way. */
-static const char *pays(const struct options *o, enum nm_func func, int nodes, char *out, size_t cap)
+static const char *pays(const struct options *o, enum nb_func func, int nodes, char *out, size_t cap)
 {
     double from = 0, to = 0;
     char a[16], b[16];
@@ -261,7 +261,7 @@ static const char *pays(const struct options *o, enum nm_func func, int nodes, c
     return out;
 }
 
-static void print_table(struct options *o, enum nm_func func, double bytes)
+static void print_table(struct options *o, enum nb_func func, double bytes)
 {
     char a[16], b[16], c[40], grid[16];
 
@@ -273,25 +273,26 @@ static void print_table(struct options *o, enum nm_func func, double bytes)
            "two-hop", "two-level", "latency", "best", "times", "bound", "4 bits are faster at");
     for (int n = 0; n < o->nnodes; n++) {
         for (int g = 0; g < o->ngbps; g++) {
-            struct nm_result r = {0}, of[NM_SCHEDULES] = {{0}};
+            struct nm_result r = {0}, of[NB_COST_SCHEDULES] = {{0}};
             int best = 0;
 
             o->figures.link = 1e9 / 8 * o->gbps[g];
-            for (int s = 0; s < NM_SCHEDULES; s++) {
-                const struct nm_op op = operation(o, func, (enum nm_schedule)s, o->nodes[n], bytes);
-                if ((s == NM_TWO_LEVEL && !nm_columns(&op)) || !nm_predict(&o->figures, &op, &of[s]))
+            for (int s = 0; s < NB_COST_SCHEDULES; s++) {
+                const struct nb_cost_op op = operation(o, func, (enum nb_cost_schedule)s, o->nodes[n], bytes);
+                if ((s == NB_COST_TWO_LEVEL && !nm_columns(&op)) || !nm_predict(&o->figures, &op, &of[s]))
                     of[s].seconds = INFINITY;
                 best = of[s].seconds < of[best].seconds ? s : best;
             }
             r = of[best];
             const double own = nm_nccl(&o->figures, func, o->nodes[n], bytes);
-            if (isfinite(of[NM_TWO_LEVEL].seconds))
-                snprintf(grid, sizeof(grid), "%.3f", 1e3 * of[NM_TWO_LEVEL].seconds);
+            if (isfinite(of[NB_COST_TWO_LEVEL].seconds))
+                snprintf(grid, sizeof(grid), "%.3f", 1e3 * of[NB_COST_TWO_LEVEL].seconds);
             else
                 snprintf(grid, sizeof(grid), "no grid");
             printf("%5d %6g %9.3f %9.3f %9.3f %9.3f %9s %9.3f %-9s %6.2f %-6s %s\n", o->nodes[n], o->gbps[g],
-                   1e3 * own, 1e3 * r.ideal, 1e3 * of[NM_DIRECT].seconds, 1e3 * of[NM_TWO_HOP].seconds, grid,
-                   1e3 * r.latency, nm_schedule_name((enum nm_schedule)best), own / r.seconds,
+                   1e3 * own, 1e3 * r.ideal, 1e3 * of[NB_COST_DIRECT].seconds,
+                   1e3 * of[NB_COST_TWO_HOP].seconds, grid, 1e3 * r.latency,
+                   nm_schedule_name((enum nb_cost_schedule)best), own / r.seconds,
                    r.ideal > 0.8 * r.seconds        ? "link"
                    : r.cpu > 0.8 * o->figures.cores ? "codec"
                                                     : "window",
@@ -307,20 +308,23 @@ static void print_needs(const struct options *o, double bytes)
     printf("\nWhat a node needs, for one communicator and GPU\n%5s %-10s %12s %10s %10s %11s\n", "nodes",
            "schedule", "connections", "staging", "feedback", "references");
     for (int n = 0; n < o->nnodes; n++) {
-        for (int s = 0; s < NM_SCHEDULES; s++) {
-            const struct nm_op sum = operation(o, NM_ALL_REDUCE, (enum nm_schedule)s, o->nodes[n], bytes);
-            const struct nm_op gather = operation(o, NM_ALL_GATHER, (enum nm_schedule)s, o->nodes[n], bytes);
+        for (int s = 0; s < NB_COST_SCHEDULES; s++) {
+            const struct nb_cost_op sum =
+                operation(o, NB_FUNC_ALL_REDUCE, (enum nb_cost_schedule)s, o->nodes[n], bytes);
+            const struct nb_cost_op gather =
+                operation(o, NB_FUNC_ALL_GATHER, (enum nb_cost_schedule)s, o->nodes[n], bytes);
             struct nm_needs a, b;
-            if (s == NM_TWO_HOP) /* connects as direct does */
+            if (s == NB_COST_TWO_HOP) /* connects as direct does */
                 continue;
-            if (s == NM_TWO_LEVEL && !nm_columns(&sum)) {
+            if (s == NB_COST_TWO_LEVEL && !nm_columns(&sum)) {
                 printf("%5d %-10s no grid, as others\n", o->nodes[n], "two-level");
                 continue;
             }
             nm_needs(&sum, o->gradients, o->weights, &a);
             nm_needs(&gather, o->gradients, o->weights, &b);
-            printf("%5d %-10s %12.0f %10s %10s %11s\n", o->nodes[n], s == NM_DIRECT ? "others" : "two-level",
-                   a.connections, size_text(a.staging, text[0], sizeof(text[0])),
+            printf("%5d %-10s %12.0f %10s %10s %11s\n", o->nodes[n],
+                   s == NB_COST_DIRECT ? "others" : "two-level", a.connections,
+                   size_text(a.staging, text[0], sizeof(text[0])),
                    size_text(a.feedback, text[1], sizeof(text[1])),
                    size_text(b.references, text[2], sizeof(text[2])));
         }
@@ -332,7 +336,7 @@ static void print_needs(const struct options *o, double bytes)
 
 /* What "auto" takes for a reduce-scatter whose second hop has 4 bits: the rule of plugin/coll/schedule.c,
  * which does not ask what is faster alone. */
-static bool sums_in_two_hops(const struct nm_op *op)
+static bool sums_in_two_hops(const struct nb_cost_op *op)
 {
     const double n = op->nodes, window = op->channels * op->chunk, block = op->bytes / n;
     const double owners = 1.5 + n * window / block;
@@ -341,31 +345,31 @@ static bool sums_in_two_hops(const struct nm_op *op)
 }
 
 /* Predict one sample; "auto" is a grid from some number of nodes on, else the faster way for a gather. */
-static bool predict_sample(const struct options *o, const struct nm_sample *s, enum nm_func func,
+static bool predict_sample(const struct options *o, const struct nm_sample *s, enum nb_func func,
                            struct nm_result *r)
 {
     const bool word = strcmp(s->schedule, "two-level") == 0, chosen = strcmp(s->schedule, "auto") == 0;
-    const bool any = chosen && func != NM_REDUCE_SCATTER;
+    const bool any = chosen && func != NB_FUNC_REDUCE_SCATTER;
     bool hops = strncmp(s->schedule, "two-hop", 7) == 0;
-    struct nm_op op = operation(o, func, NM_DIRECT, s->nodes, s->bytes);
+    struct nb_cost_op op = operation(o, func, NB_COST_DIRECT, s->nodes, s->bytes);
     struct nm_result other;
 
     if (word || (chosen && s->nodes >= GRID_NODES))
-        op.schedule = NM_TWO_LEVEL;
+        op.schedule = NB_COST_TWO_LEVEL;
     /* A grid's sums have 4 bits and 8: what was measured is the mean. */
-    if (s->ratio > 0 && (s->ratio >= 1 || func == NM_ALL_GATHER || !nm_columns(&op)))
+    if (s->ratio > 0 && (s->ratio >= 1 || func == NB_FUNC_ALL_GATHER || !nm_columns(&op)))
         op.ratio = s->ratio;
     op.coded = strcmp(s->tool, "coded") == 0;
     op.chunk = s->chunk;
     op.channels = s->channels;
     if (nm_columns(&op))
         return nm_predict(&o->figures, &op, r);
-    if (chosen && func == NM_REDUCE_SCATTER)
+    if (chosen && func == NB_FUNC_REDUCE_SCATTER)
         hops = sums_in_two_hops(&op);
-    op.schedule = hops ? NM_TWO_HOP : NM_DIRECT;
+    op.schedule = hops ? NB_COST_TWO_HOP : NB_COST_DIRECT;
     if (!nm_predict(&o->figures, &op, r))
         return false;
-    op.schedule = NM_TWO_HOP;
+    op.schedule = NB_COST_TWO_HOP;
     if (any && nm_predict(&o->figures, &op, &other) && other.seconds < r->seconds)
         *r = other;
     return true;
@@ -400,11 +404,12 @@ static int validate(struct options *o)
         const struct nm_sample *s = &samples[i];
         char size[16], chunk[16], windows[32];
         struct nm_result r;
-        enum nm_func func;
+        enum nb_func func;
 
-        for (func = NM_REDUCE_SCATTER; func < NM_FUNCS && strcmp(s->op, nm_func_name(func)) != 0; func++)
+        for (func = NB_FUNC_REDUCE_SCATTER; func < NB_FUNC_COUNT && strcmp(s->op, nm_func_name(func)) != 0;
+             func++)
             continue;
-        if (func == NM_FUNCS || (strcmp(s->tool, "coded") != 0 && strcmp(s->tool, "raw") != 0) ||
+        if (func == NB_FUNC_COUNT || (strcmp(s->tool, "coded") != 0 && strcmp(s->tool, "raw") != 0) ||
             s->chunk <= 0 || s->mbps <= 0)
             continue;
         if (!speeds(o, s->type))
@@ -444,7 +449,7 @@ int main(int argc, char **argv)
 
     memcpy(o.gbps, gbps, sizeof(gbps));
     memcpy(o.nodes, nodes, sizeof(nodes));
-    o.op = nm_op_make(NM_ALL_REDUCE, 2, 1, 2, 1);
+    o.op = nb_cost_op_make(NB_FUNC_ALL_REDUCE, 2, 1, 2, 1);
     o.op.followed = FOLLOWED;
     if (!parse(argc, argv, &o))
         return 2;
@@ -460,8 +465,8 @@ int main(int argc, char **argv)
            1e-9 * o.figures.speed.ulp_encode, 1e-9 * o.figures.speed.ulp_decode, o.figures.cores,
            1e6 * o.figures.latency, 1e6 * o.figures.message);
     for (int b = 0; b < o.nbytes; b++)
-        for (int f = 0; f < NM_FUNCS; f++)
-            print_table(&o, (enum nm_func)f, o.bytes[b]);
+        for (int f = 0; f < NB_FUNC_COUNT; f++)
+            print_table(&o, (enum nb_func)f, o.bytes[b]);
     print_needs(&o, o.bytes[0]);
     puts("\nbound: link: at 80 % of what its rate allows; codec: processors are busy; window: nodes wait for "
          "one another\n"

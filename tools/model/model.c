@@ -9,14 +9,14 @@
 
 #define GRID_MOST 128 /* rows, and columns */
 
-const char *nm_func_name(enum nm_func func)
+const char *nm_func_name(enum nb_func func)
 {
     static const char *const names[] = {"reduce_scatter", "all_gather", "all_reduce"};
 
     return names[func];
 }
 
-const char *nm_schedule_name(enum nm_schedule schedule)
+const char *nm_schedule_name(enum nb_cost_schedule schedule)
 {
     static const char *const names[] = {"direct", "two-hop", "two-level"};
 
@@ -45,32 +45,16 @@ int nm_group(int nodes)
     return best;
 }
 
-int nm_columns(const struct nm_op *op)
+int nm_columns(const struct nb_cost_op *op)
 {
-    if (op->schedule != NM_TWO_LEVEL)
+    if (op->schedule != NB_COST_TWO_LEVEL)
         return 0;
     if (op->group >= 1)
         return possible(op->nodes, op->group) ? op->group : 0;
     return nm_group(op->nodes);
 }
 
-struct nm_op nm_op_make(enum nm_func func, int nodes, double bytes, double value, double ratio)
-{
-    return (struct nm_op){.func = func,
-                          .schedule = NM_DIRECT,
-                          .nodes = nodes,
-                          .bytes = bytes,
-                          .value = value,
-                          .ratio = ratio,
-                          .coded = ratio < 1,
-                          .chunk = 131072,
-                          .channels = 8,
-                          .unit = 131072,
-                          .credits = 48,
-                          .followed = 3e5};
-}
-
-static bool sane(const struct nm_figures *f, const struct nm_op *op)
+static bool sane(const struct nb_cost_figures *f, const struct nb_cost_op *op)
 {
     return f->link > 0 && f->latency >= 0 && f->message >= 0 && f->cores > 0 && op->nodes >= 2 &&
            op->bytes > 0 && op->value > 0 && op->ratio > 0 && op->chunk > 0 && op->channels >= 1 &&
@@ -107,42 +91,37 @@ static double walked(struct walk *w, bool even)
 static double rows_in_turn(const struct walk *w, double turns)
 {
     const double part = min2(w->call, w->op->bytes / w->n);
-    const struct part_loads p = nm_part_costs(w, part);
-    const struct load all = nm_average(w, &p);
+    const struct nb_cost_part p = nm_part_costs(w, part);
+    const struct nb_cost_load all = nm_average(w, &p);
     const double others = max2(all.tx, all.rx) * w->n / (w->n - 1.0);
     const double own = max2(max2(p.row.tx, p.row.rx), others);
 
     return w->op->bytes / part * (turns * own + (1 - turns) * others) / w->rate;
 }
 
-/* Both are busy for about as long, but neither always has something to do, since the other comes before it. The sum of
- * cubes is no theory, but close to what nibble-scale finds (docs/scale.md). */
-static double in_turns(double a, double b)
-{
-    return cbrt(a * a * a + b * b * b);
-}
-
 /* What goes through other nodes passes processors and links in turn, several times. Sets w->used. */
 static double through_others(struct walk *w)
 {
-    const struct nm_figures *given = w->f;
-    const struct nm_figures links = {
+    const struct nb_cost_figures *given = w->f;
+    const struct nb_cost_figures links = {
         .link = given->link, .latency = given->latency, .queue = given->queue, .cores = 1};
     const double part = min2(w->call, w->op->bytes / w->n), speed = min2(1, given->cores);
-    const struct part_loads p = nm_part_costs(w, part);
+    const struct nb_cost_part p = nm_part_costs(w, part);
     double link, used;
 
     walked(w, false);
     used = w->used;
     w->f = &links;
     link = walked(w, false);
-    if (w->columns && w->op->func == NM_REDUCE_SCATTER) /* about half, but of what is in flight at the end */
+    if (w->columns &&
+        w->op->func == NB_FUNC_REDUCE_SCATTER) /* about half, but of what is in flight at the end */
         link = max2(link, rows_in_turn(w, (1 - min2(1, w->in_flight * w->call / w->op->bytes)) / 2));
     else if (w->columns) /* all of it; the walk, which knows no units, would have them wait even longer */
         link = min2(link, 1.1 * rows_in_turn(w, 1) + 3 * given->latency * ceil(w->op->bytes / w->call));
     w->f = given;
     w->used = used;
-    return in_turns(link, used / given->cores) + (p.other.first + p.owner.last + p.other.last) / speed;
+    return nb_cost_in_turns(link, used / given->cores) +
+           (p.other.first + p.owner.last + p.other.last) / speed;
 }
 
 /*
@@ -156,10 +135,10 @@ static double by_turns(const struct walk *w)
     const double unit = min2(column / shares, w->op->unit), segments = shares * ceil(column / shares / unit);
     const double speed = min2(1, w->f->cores);
 
-    if (!w->columns || w->op->func != NM_ALL_REDUCE || shares < 2)
+    if (!w->columns || w->op->func != NB_FUNC_ALL_REDUCE || shares < 2)
         return 0;
     return ceil(w->op->bytes / w->call) * segments *
-           (w->f->latency + nm_wire(w, nm_ratio_of_rows(w->op), 1, unit) / w->rate +
+           (w->f->latency + nm_wire(w, nb_cost_ratio_of_rows(w->op), 1, unit) / w->rate +
             (2 * w->f->message + nm_add_time(w, unit) + nm_recode_time(w, unit)) / speed);
 }
 
@@ -172,14 +151,14 @@ static double by_turns(const struct walk *w)
  */
 static double in_stages(const struct walk *w)
 {
-    if (!w->columns || w->op->func == NM_ALL_REDUCE)
+    if (!w->columns || w->op->func == NB_FUNC_ALL_REDUCE)
         return 1;
-    return 1 + (w->op->func == NM_REDUCE_SCATTER ? 1.0 : 2.0) / w->in_flight;
+    return 1 + (w->op->func == NB_FUNC_REDUCE_SCATTER ? 1.0 : 2.0) / w->in_flight;
 }
 
-bool nm_predict(const struct nm_figures *f, const struct nm_op *given, struct nm_result *result)
+bool nm_predict(const struct nb_cost_figures *f, const struct nb_cost_op *given, struct nm_result *result)
 {
-    struct nm_op op = *given;
+    struct nb_cost_op op = *given;
     struct walk w = {.f = f, .op = &op, .n = op.nodes, .rate = f->link};
     const int group = op.channels < CALL_GROUP ? op.channels : CALL_GROUP;
     const double n = op.nodes;
@@ -190,29 +169,29 @@ bool nm_predict(const struct nm_figures *f, const struct nm_op *given, struct nm
     w.call = op.chunk * group;
     w.columns = nm_columns(&op);
     w.rows = w.columns ? op.nodes / w.columns : 1;
-    if (op.schedule == NM_TWO_LEVEL && !w.columns)
-        op.schedule = NM_DIRECT;
+    if (op.schedule == NB_COST_TWO_LEVEL && !w.columns)
+        op.schedule = NB_COST_DIRECT;
     w.groups = (op.channels + CALL_GROUP - 1) / CALL_GROUP;
     w.in_flight = STEPS * w.groups;
     /* All-reduces are cut evenly whatever the call; else calls that cover a good many of the blocks. */
-    even = op.func == NM_ALL_REDUCE || (op.bytes / n * 8 <= w.call && op.nodes > 16);
+    even = op.func == NB_FUNC_ALL_REDUCE || (op.bytes / n * 8 <= w.call && op.nodes > 16);
     if (n < 3)
-        op.schedule = NM_DIRECT; /* there is nobody to go through */
-    result->seconds = op.func == NM_ALL_REDUCE ? NAN : nm_follow(&w, op.followed);
+        op.schedule = NB_COST_DIRECT; /* there is nobody to go through */
+    result->seconds = op.func == NB_FUNC_ALL_REDUCE ? NAN : nm_follow(&w, op.followed);
     if (!isfinite(result->seconds))
-        result->seconds = even                       ? walked(&w, true) * in_stages(&w)
-                          : op.schedule == NM_DIRECT ? walked(&w, false)
-                                                     : through_others(&w);
+        result->seconds = even                            ? walked(&w, true) * in_stages(&w)
+                          : op.schedule == NB_COST_DIRECT ? walked(&w, false)
+                                                          : through_others(&w);
     if (by_turns(&w) > 0)
-        result->seconds = in_turns(result->seconds - 4 * f->latency, by_turns(&w) + 3 * f->latency);
+        result->seconds = nb_cost_in_turns(result->seconds - 4 * f->latency, by_turns(&w) + 3 * f->latency);
     /* Processors are busy with one thing at a time, and there are only so many. */
     result->seconds = max2(result->seconds, w.used / f->cores);
     result->cpu = w.used / result->seconds;
-    result->ideal = (n - 1) / n * op.bytes * op.ratio / f->link * (op.func == NM_ALL_REDUCE ? 2 : 1);
+    result->ideal = (n - 1) / n * op.bytes * op.ratio / f->link * (op.func == NB_FUNC_ALL_REDUCE ? 2 : 1);
     result->in_flight = min2(op.bytes, op.chunk * op.channels * STEPS);
     op.bytes = min2(op.bytes, w.call);
-    const struct part_loads p =
-        nm_part_costs(&w, op.func == NM_ALL_REDUCE ? op.bytes : min2(op.bytes, given->bytes / n));
+    const struct nb_cost_part p =
+        nm_part_costs(&w, op.func == NB_FUNC_ALL_REDUCE ? op.bytes : min2(op.bytes, given->bytes / n));
     result->latency =
         p.hops * f->latency + (p.other.first + p.owner.last + p.other.last) / min2(1, f->cores) +
         max2(max2(max2(p.owner.tx, p.owner.rx), max2(p.other.tx, p.other.rx)), max2(p.row.tx, p.row.rx)) /
@@ -220,41 +199,32 @@ bool nm_predict(const struct nm_figures *f, const struct nm_op *given, struct nm
     return isfinite(result->seconds);
 }
 
-enum nm_schedule nm_predict_best(const struct nm_figures *f, const struct nm_op *given,
-                                 struct nm_result *result)
+enum nb_cost_schedule nm_predict_best(const struct nb_cost_figures *f, const struct nb_cost_op *given,
+                                      struct nm_result *result)
 {
-    enum nm_schedule best = NM_SCHEDULES;
+    enum nb_cost_schedule best = NB_COST_SCHEDULES;
 
-    for (int s = 0; s < NM_SCHEDULES; s++) {
-        struct nm_op op = *given;
+    for (int s = 0; s < NB_COST_SCHEDULES; s++) {
+        struct nb_cost_op op = *given;
         struct nm_result r;
 
-        op.schedule = (enum nm_schedule)s;
-        if ((s == NM_TWO_LEVEL && !nm_columns(&op)) || !nm_predict(f, &op, &r))
+        op.schedule = (enum nb_cost_schedule)s;
+        if ((s == NB_COST_TWO_LEVEL && !nm_columns(&op)) || !nm_predict(f, &op, &r))
             continue;
-        if (best == NM_SCHEDULES || r.seconds < result->seconds) {
-            best = (enum nm_schedule)s;
+        if (best == NB_COST_SCHEDULES || r.seconds < result->seconds) {
+            best = (enum nb_cost_schedule)s;
             *result = r;
         }
     }
     return best;
 }
 
-double nm_usual_ratio(enum nm_func func, double value)
-{
-    const bool wide = value > 2;
-
-    if (func == NM_ALL_GATHER)
-        return wide ? 0.55 : 0.19;
-    return wide ? 0.134 : 0.268;
-}
-
-void nm_needs(const struct nm_op *op, double gradients, double weights, struct nm_needs *needs)
+void nm_needs(const struct nb_cost_op *op, double gradients, double weights, struct nm_needs *needs)
 {
     const double n = op->nodes;
     const int columns = nm_columns(op);
     const double peers = columns ? columns - 1 + n / columns - 1 : n - 1;
-    const bool gathers = op->func == NM_ALL_GATHER;
+    const bool gathers = op->func == NB_FUNC_ALL_GATHER;
 
     needs->connections = peers;
     /* Rings to send and to receive in each of two classes for each peer, and two pools of shared units. */
@@ -262,15 +232,15 @@ void nm_needs(const struct nm_op *op, double gradients, double weights, struct n
     /* One byte a value and one scale for 32 of them; a reduce-scatter's own block needs none. */
     needs->feedback =
         gathers || !op->coded ? 0 : (gradients > 0 ? gradients : op->bytes) / op->value * (1 + 1.0 / 32);
-    if (op->func == NM_REDUCE_SCATTER)
+    if (op->func == NB_FUNC_REDUCE_SCATTER)
         needs->feedback *= (n - 1) / n;
     needs->references = gathers && op->coded ? (weights > 0 ? weights : op->bytes) : 0;
 }
 
-double nm_nccl(const struct nm_figures *f, enum nm_func func, int nodes, double bytes)
+double nm_nccl(const struct nb_cost_figures *f, enum nb_func func, int nodes, double bytes)
 {
     const double one_way = (nodes - 1.0) / nodes * bytes / f->link;
 
-    return func == NM_ALL_REDUCE ? 2 * (one_way + min2(nodes - 1.0, log2(nodes)) * f->latency)
-                                 : one_way + (nodes - 1.0) * f->latency;
+    return func == NB_FUNC_ALL_REDUCE ? 2 * (one_way + min2(nodes - 1.0, log2(nodes)) * f->latency)
+                                      : one_way + (nodes - 1.0) * f->latency;
 }

@@ -11,7 +11,8 @@
  * wait for one another where the schedule makes them. Nothing else is simulated: no packets, no credits below
  * a unit, no order within a part.
  *
- * Everything is in bytes and seconds. "Bytes" of a codec's speed are those of values, before coding.
+ * What each part costs is the plugin's to say (policy/cost.h), whose reckoning decides by the same. Everything is in
+ * bytes and seconds. "Bytes" of a codec's speed are those of values, before coding.
  */
 #ifndef NIBBLE_TOOLS_MODEL_H
 #define NIBBLE_TOOLS_MODEL_H
@@ -19,46 +20,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-enum nm_func { NM_REDUCE_SCATTER, NM_ALL_GATHER, NM_ALL_REDUCE, NM_FUNCS };
-enum nm_schedule { NM_DIRECT, NM_TWO_HOP, NM_TWO_LEVEL, NM_SCHEDULES };
-
-/* Bytes of values a second of one thread. */
-struct nm_speed {
-    double encode, encode_feedback, decode, decode_add, ulp_encode, ulp_decode;
-};
-
-struct nm_figures {
-    double link;     /* bytes a second, each direction of a node's link */
-    double latency;  /* of one hop: from the last byte there to the reaction here */
-    double queue;    /* bytes on the wire that the transport takes on a connection before they leave */
-    double message;  /* processor time of one message at one end */
-    double copy;     /* bytes a second that memory is copied at */
-    double cores;    /* processors of a node for all of this; less than 1 where nodes share a machine */
-    bool host_slots; /* the node's processors fill and drain NCCL's slots (the harness does; a GPU else) */
-    struct nm_speed speed;
-};
-
-struct nm_op {
-    enum nm_func func;
-    enum nm_schedule schedule;
-    int nodes;
-    double bytes;       /* of the whole vector */
-    double value;       /* bytes of one */
-    double ratio;       /* bytes on the wire over bytes of values, headers included; 1: raw */
-    double ratio_again; /* of what is quantized a second time; 0: the same */
-    bool coded, feedback;
-    double chunk;
-    int channels;
-    double unit;    /* bytes of values of a message at most */
-    double credits; /* units */
-    int group;      /* two-level: nodes of a row; 0: nm_group() */
-    /* A reduce-scatter or all-gather of no more messages than these is followed message by message, which takes about a
-     * second for a million; what is larger is walked call by call, and a tenth less exact. */
-    double followed;
-};
-
-/* NCCL's chunks of 128 KiB on 8 channels, nibble's default units and credits; 300,000 messages are followed. */
-struct nm_op nm_op_make(enum nm_func func, int nodes, double bytes, double value, double ratio);
+#include "policy/cost.h"
 
 struct nm_result {
     double seconds;
@@ -70,15 +32,11 @@ struct nm_result {
 
 /* false when a figure or the operation makes no sense. Two-level where nodes make no grid (nm_columns) is
  * direct. */
-bool nm_predict(const struct nm_figures *figures, const struct nm_op *op, struct nm_result *result);
+bool nm_predict(const struct nb_cost_figures *figures, const struct nb_cost_op *op, struct nm_result *result);
 
-/* The same with the fastest schedule instead of the operation's. Returns it; NM_SCHEDULES: none makes sense. */
-enum nm_schedule nm_predict_best(const struct nm_figures *figures, const struct nm_op *op,
-                                 struct nm_result *result);
-
-/* Bytes on the wire over bytes of values, as training has them, where values have so many bytes (2: BF16, 4: FP32):
- * 4-bit sums, and exact differences of weights. */
-double nm_usual_ratio(enum nm_func func, double value);
+/* The same with the fastest schedule instead of the operation's. Returns it; NB_COST_SCHEDULES: none makes sense. */
+enum nb_cost_schedule nm_predict_best(const struct nb_cost_figures *figures, const struct nb_cost_op *op,
+                                      struct nm_result *result);
 
 /* What a node needs. `gradients` and `weights`: bytes of all that is reduced and gathered in a step, 0: the
  * operation's own. */
@@ -87,26 +45,26 @@ struct nm_needs {
     double staging;     /* bytes of units sent and received, when memory allows for all credits */
     double feedback, references;
 };
-void nm_needs(const struct nm_op *op, double gradients, double weights, struct nm_needs *needs);
+void nm_needs(const struct nb_cost_op *op, double gradients, double weights, struct nm_needs *needs);
 
 /* NCCL's own way with the same bytes, what a user has without nibble: rings, an all-reduce's latency that of
  * a tree. */
-double nm_nccl(const struct nm_figures *figures, enum nm_func func, int nodes, double bytes);
+double nm_nccl(const struct nb_cost_figures *figures, enum nb_func func, int nodes, double bytes);
 
 /* Columns of the two-level schedule's grid, nodes of a row: the divisor of nodes next to twice their square
  * root that leaves two rows at least, and neither rows nor columns beyond 128. 0: there is none. */
 int nm_group(int nodes);
 /* Those that an operation has: 0 when every node sends to every other, as its schedule says or for want of a
  * grid. */
-int nm_columns(const struct nm_op *op);
+int nm_columns(const struct nb_cost_op *op);
 
-const char *nm_func_name(enum nm_func func);
-const char *nm_schedule_name(enum nm_schedule schedule);
+const char *nm_func_name(enum nb_func func);
+const char *nm_schedule_name(enum nb_cost_schedule schedule);
 
 /* ---- measured figures ---- */
 
 /* Speeds of the fastest variant of `type` from nibble-perf codec --json, and the speed of memcpy. */
-bool nm_read_codec(const char *path, const char *type, struct nm_figures *figures);
+bool nm_read_codec(const char *path, const char *type, struct nb_cost_figures *figures);
 
 /* One line of bench.sh's samples. */
 struct nm_sample {

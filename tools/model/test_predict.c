@@ -12,12 +12,12 @@
 #define MIB 1048576.0
 
 /* A link of 1 GB/s and nothing else that takes time. */
-static struct nm_figures only_link(void)
+static struct nb_cost_figures only_link(void)
 {
-    return (struct nm_figures){.link = 1e9, .cores = 1e9};
+    return (struct nb_cost_figures){.link = 1e9, .cores = 1e9};
 }
 
-static double seconds(const struct nm_figures *f, const struct nm_op *op)
+static double seconds(const struct nb_cost_figures *f, const struct nb_cost_op *op)
 {
     struct nm_result r;
 
@@ -33,12 +33,12 @@ static void near(double got, double want, double part)
 /* What fits in flight takes the time of its bytes, whatever the function and the schedule. */
 START_TEST(link_only)
 {
-    const struct nm_figures f = only_link();
+    const struct nb_cost_figures f = only_link();
 
-    for (int func = 0; func < NM_FUNCS; func++)
+    for (int func = 0; func < NB_FUNC_COUNT; func++)
         for (int n = 2; n <= 16; n *= 2) {
-            struct nm_op op = nm_op_make((enum nm_func)func, n, 32 * MIB, 2, 0.25);
-            const double ideal = (n - 1.0) / n * 32 * MIB * 0.25 / 1e9 * (func == NM_ALL_REDUCE ? 2 : 1);
+            struct nb_cost_op op = nb_cost_op_make((enum nb_func)func, n, 32 * MIB, 2, 0.25);
+            const double ideal = (n - 1.0) / n * 32 * MIB * 0.25 / 1e9 * (func == NB_FUNC_ALL_REDUCE ? 2 : 1);
             struct nm_result r;
             op.chunk = 524288; /* x 8 channels x 8 steps: all of it */
             op.credits = 10000;
@@ -56,22 +56,22 @@ END_TEST
  * two hops only the owner's own idleness is lost, N / (N - 1). */
 START_TEST(window_walk)
 {
-    const struct nm_figures f = only_link();
+    const struct nb_cost_figures f = only_link();
 
     for (int n = 4; n <= 8; n *= 2) {
-        struct nm_op op = nm_op_make(NM_ALL_GATHER, n, 1024 * MIB, 2, 0.25);
+        struct nb_cost_op op = nb_cost_op_make(NB_FUNC_ALL_GATHER, n, 1024 * MIB, 2, 0.25);
         const double ideal = (n - 1.0) / n * 1024 * MIB * 0.25 / 1e9;
         op.chunk = 16384;
         near(seconds(&f, &op), n * ideal, 0.02);
-        op.schedule = NM_TWO_HOP;
+        op.schedule = NB_COST_TWO_HOP;
         near(seconds(&f, &op), n / (n - 1.0) * ideal, 0.05);
-        op.func = NM_REDUCE_SCATTER;
+        op.func = NB_FUNC_REDUCE_SCATTER;
         near(seconds(&f, &op), n / (n - 1.0) * ideal, 0.05);
         /* Eight bits from the reducer to the owner: its link takes twice as long. */
         op.ratio_again = 0.5;
         ck_assert_double_gt(seconds(&f, &op), 1.8 * ideal);
         /* An all-reduce is spread over all nodes whatever is in flight. */
-        op = nm_op_make(NM_ALL_REDUCE, n, 1024 * MIB, 2, 0.25);
+        op = nb_cost_op_make(NB_FUNC_ALL_REDUCE, n, 1024 * MIB, 2, 0.25);
         near(seconds(&f, &op), 2 * ideal, 0.03);
     }
 }
@@ -80,8 +80,8 @@ END_TEST
 /* Reduce-scatter: the larger the memory for coded units, the further the walk runs ahead. */
 START_TEST(run_ahead)
 {
-    const struct nm_figures f = only_link();
-    struct nm_op op = nm_op_make(NM_REDUCE_SCATTER, 4, 256 * MIB, 2, 0.25);
+    const struct nb_cost_figures f = only_link();
+    struct nb_cost_op op = nb_cost_op_make(NB_FUNC_REDUCE_SCATTER, 4, 256 * MIB, 2, 0.25);
     double few, many, most;
 
     op.credits = 8;
@@ -108,18 +108,18 @@ END_TEST
  * a node forwards in order: the four blocks of a single call take a hop more than one of them. */
 START_TEST(latency_only)
 {
-    const struct nm_figures f = {.link = 1e30, .latency = 1e-3, .cores = 1};
+    const struct nb_cost_figures f = {.link = 1e30, .latency = 1e-3, .cores = 1};
     static const struct {
-        enum nm_func func;
-        enum nm_schedule schedule;
+        enum nb_func func;
+        enum nb_cost_schedule schedule;
         int hops, all;
-    } cases[] = {{NM_ALL_GATHER, NM_DIRECT, 1, 4},
-                 {NM_ALL_GATHER, NM_TWO_HOP, 2, 12},
-                 {NM_ALL_GATHER, NM_TWO_LEVEL, 4, 7},
-                 {NM_ALL_REDUCE, NM_DIRECT, 2, 16}};
+    } cases[] = {{NB_FUNC_ALL_GATHER, NB_COST_DIRECT, 1, 4},
+                 {NB_FUNC_ALL_GATHER, NB_COST_TWO_HOP, 2, 12},
+                 {NB_FUNC_ALL_GATHER, NB_COST_TWO_LEVEL, 4, 7},
+                 {NB_FUNC_ALL_REDUCE, NB_COST_DIRECT, 2, 16}};
 
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        struct nm_op op = nm_op_make(cases[i].func, 4, 64 * MIB, 2, 1); /* 64 calls of 1 MiB */
+        struct nb_cost_op op = nb_cost_op_make(cases[i].func, 4, 64 * MIB, 2, 1); /* 64 calls of 1 MiB */
         op.schedule = cases[i].schedule;
         op.credits = 1000;
         near(seconds(&f, &op), 1e-3 * cases[i].all, 0.001);
@@ -133,15 +133,15 @@ END_TEST
  * any case, as nibble-scale finds: 259 and 7 ms. A single finisher for a column has nobody to wait for. */
 START_TEST(latency_of_turns)
 {
-    const struct nm_figures f = {.link = 1e30, .latency = 1e-3, .cores = 1};
-    struct nm_op op = nm_op_make(NM_ALL_REDUCE, 4, 64 * MIB, 2, 1);
+    const struct nb_cost_figures f = {.link = 1e30, .latency = 1e-3, .cores = 1};
+    struct nb_cost_op op = nb_cost_op_make(NB_FUNC_ALL_REDUCE, 4, 64 * MIB, 2, 1);
 
-    op.schedule = NM_TWO_LEVEL;
+    op.schedule = NB_COST_TWO_LEVEL;
     near(seconds(&f, &op), (64 * 4 + 3) * 1e-3, 0.001);
     op.bytes = MIB;
     near(seconds(&f, &op), (4 + 3) * 1e-3, 0.001);
-    op = nm_op_make(NM_ALL_REDUCE, 64, 64 * MIB, 2, 1);
-    op.schedule = NM_TWO_LEVEL;
+    op = nb_cost_op_make(NB_FUNC_ALL_REDUCE, 64, 64 * MIB, 2, 1);
+    op.schedule = NB_COST_TWO_LEVEL;
     near(seconds(&f, &op), 8 * 4e-3, 0.001);
 }
 END_TEST
@@ -149,8 +149,8 @@ END_TEST
 /* Only the codec: its bytes at its speed, and half the processors take twice the time. */
 START_TEST(codec_only)
 {
-    struct nm_figures f = {.link = 1e30, .cores = 1, .speed = {1e9, 0, 0, 0, 0, 0}};
-    struct nm_op op = nm_op_make(NM_REDUCE_SCATTER, 4, 32 * MIB, 2, 0.25);
+    struct nb_cost_figures f = {.link = 1e30, .cores = 1, .speed = {1e9, 0, 0, 0, 0, 0}};
+    struct nb_cost_op op = nb_cost_op_make(NB_FUNC_REDUCE_SCATTER, 4, 32 * MIB, 2, 0.25);
 
     op.chunk = 524288; /* all of it in flight */
     near(seconds(&f, &op), 0.75 * 32 * MIB / 1e9, 0.02);
@@ -166,14 +166,14 @@ END_TEST
  * and copies them into theirs. */
 START_TEST(differences)
 {
-    const struct nm_figures f = {
+    const struct nb_cost_figures f = {
         .link = 1e30, .cores = 1, .copy = 1e10, .speed = {.ulp_encode = 1e9, .ulp_decode = 4e8}};
-    struct nm_op op = nm_op_make(NM_ALL_GATHER, 4, 64 * MIB, 2, 0.19);
+    struct nb_cost_op op = nb_cost_op_make(NB_FUNC_ALL_GATHER, 4, 64 * MIB, 2, 0.19);
     struct nm_result r;
 
-    for (int s = 0; s < NM_TWO_LEVEL; s++)
+    for (int s = 0; s < NB_COST_TWO_LEVEL; s++)
         for (op.followed = 0; op.followed < 2e5; op.followed += 1e5) {
-            op.schedule = (enum nm_schedule)s;
+            op.schedule = (enum nb_cost_schedule)s;
             ck_assert(nm_predict(&f, &op, &r));
             near(r.cpu * r.seconds, 16 * MIB * (1 / 1e9 + 2 / 1e10) + 48 * MIB * (1 / 4e8 + 1 / 1e10), 0.001);
         }
@@ -185,19 +185,19 @@ END_TEST
  * 47.2, 46.6 ms at 4, 8, 16 Gbit/s). */
 START_TEST(shape)
 {
-    struct nm_figures f = {.link = 1e9,
-                           .latency = 2e-5,
-                           .message = 1e-6,
-                           .cores = 1,
-                           .copy = 1e10,
-                           .speed = {8e9, 4e9, 13e9, 12e9, 2e9, 3e9}};
+    struct nb_cost_figures f = {.link = 1e9,
+                                .latency = 2e-5,
+                                .message = 1e-6,
+                                .cores = 1,
+                                .copy = 1e10,
+                                .speed = {8e9, 4e9, 13e9, 12e9, 2e9, 3e9}};
 
-    for (int func = 0; func < NM_FUNCS; func++)
-        for (int s = 0; s < NM_SCHEDULES; s++) {
+    for (int func = 0; func < NB_FUNC_COUNT; func++)
+        for (int s = 0; s < NB_COST_SCHEDULES; s++) {
             double before = INFINITY, least = INFINITY;
             for (double gbps = 1; gbps <= 800; gbps *= 2) {
-                struct nm_op op = nm_op_make((enum nm_func)func, 64, 64 * MIB, 2, 0.268);
-                op.schedule = (enum nm_schedule)s;
+                struct nb_cost_op op = nb_cost_op_make((enum nb_func)func, 64, 64 * MIB, 2, 0.268);
+                op.schedule = (enum nb_cost_schedule)s;
                 f.link = gbps * 1e9 / 8;
                 const double followed = seconds(&f, &op);
                 ck_assert_double_le(followed, least * 1.15);
@@ -208,11 +208,11 @@ START_TEST(shape)
             }
         }
     /* Blocks of an eighth of a call, and of one more byte: the two ways to walk meet. */
-    for (int s = 0; s < NM_SCHEDULES; s++) {
-        struct nm_op op = nm_op_make(NM_ALL_GATHER, 64, 8 * MIB, 2, 0.268);
+    for (int s = 0; s < NB_COST_SCHEDULES; s++) {
+        struct nb_cost_op op = nb_cost_op_make(NB_FUNC_ALL_GATHER, 64, 8 * MIB, 2, 0.268);
         double a, b;
         f.link = 1e9;
-        op.schedule = (enum nm_schedule)s;
+        op.schedule = (enum nb_cost_schedule)s;
         a = seconds(&f, &op);
         op.bytes += 64 * 64;
         b = seconds(&f, &op);
@@ -223,17 +223,17 @@ END_TEST
 
 START_TEST(needs)
 {
-    struct nm_op op = nm_op_make(NM_ALL_REDUCE, 1024, 64 * MIB, 2, 0.268);
+    struct nb_cost_op op = nb_cost_op_make(NB_FUNC_ALL_REDUCE, 1024, 64 * MIB, 2, 0.268);
     struct nm_needs need;
 
     nm_needs(&op, 0, 0, &need);
     ck_assert_double_eq(need.connections, 1023);
     near(need.feedback, 32 * MIB * 33 / 32, 1e-9);
-    op.schedule = NM_TWO_LEVEL;
+    op.schedule = NB_COST_TWO_LEVEL;
     nm_needs(&op, 0, 0, &need);
     ck_assert_double_eq(need.connections, 63 + 15); /* 16 rows of 64 */
     ck_assert_double_eq(need.staging, (4 * 78 + 2) * op.credits * op.unit);
-    op.func = NM_ALL_GATHER;
+    op.func = NB_FUNC_ALL_GATHER;
     nm_needs(&op, 0, 1e9, &need);
     ck_assert_double_eq(need.references, 1e9);
     op.nodes = 1021; /* a prime */
@@ -246,14 +246,14 @@ START_TEST(rows_and_columns)
 {
     static const int of[][2] = {{2, 0},   {4, 2},   {7, 0},   {8, 4},    {16, 8},    {31, 0},     {32, 8},
                                 {36, 12}, {64, 16}, {101, 0}, {256, 32}, {1024, 64}, {4096, 128}, {262, 0}};
-    struct nm_op op = nm_op_make(NM_REDUCE_SCATTER, 36, 64 * MIB, 2, 0.268), straight;
-    struct nm_figures f = only_link();
+    struct nb_cost_op op = nb_cost_op_make(NB_FUNC_REDUCE_SCATTER, 36, 64 * MIB, 2, 0.268), straight;
+    struct nb_cost_figures f = only_link();
 
     for (size_t i = 0; i < sizeof(of) / sizeof(of[0]); i++)
         ck_assert_msg(nm_group(of[i][0]) == of[i][1], "%d nodes: rows of %d, not %d", of[i][0],
                       nm_group(of[i][0]), of[i][1]);
     ck_assert_int_eq(nm_columns(&op), 0); /* direct */
-    op.schedule = NM_TWO_LEVEL;
+    op.schedule = NB_COST_TWO_LEVEL;
     ck_assert_int_eq(nm_columns(&op), 12);
     op.group = 6;
     ck_assert_int_eq(nm_columns(&op), 6);
@@ -261,7 +261,7 @@ START_TEST(rows_and_columns)
     op.group = 5;
     ck_assert_int_eq(nm_columns(&op), 0);
     straight = op;
-    straight.schedule = NM_DIRECT;
+    straight.schedule = NB_COST_DIRECT;
     ck_assert_double_eq(seconds(&f, &op), seconds(&f, &straight));
 }
 END_TEST
@@ -270,22 +270,22 @@ END_TEST
  * add, and the direction of the owner's link that is idle for one block of N. */
 START_TEST(grid_bytes)
 {
-    const struct nm_figures f = only_link();
+    const struct nb_cost_figures f = only_link();
 
     for (int n = 8; n <= 32; n *= 2) {
         const double k = nm_group(n), h = n / k, block = 32 * MIB * 0.25 / n / 1e9;
-        struct nm_op op = nm_op_make(NM_REDUCE_SCATTER, n, 32 * MIB, 2, 0.25);
-        op.schedule = NM_TWO_LEVEL;
+        struct nb_cost_op op = nb_cost_op_make(NB_FUNC_REDUCE_SCATTER, n, 32 * MIB, 2, 0.25);
+        op.schedule = NB_COST_TWO_LEVEL;
         op.chunk = 524288;
         op.credits = 1000;
         op.followed = 0;
         /* And the time in which an owner, whose block it is, sends nothing. */
         near(seconds(&f, &op), block * (h * (k - 1) + 2 * (h - 1) + k / (k - 1)), 0.05);
-        op.func = NM_ALL_GATHER;
+        op.func = NB_FUNC_ALL_GATHER;
         /* The owner's row sends more than the others, and rows do so one after the other (nibble-scale: 1.03 to 1.08
          * times this). */
         near(seconds(&f, &op), block * n * fmax(1, (h + k - 3) / (k - 1)), 0.12);
-        op.func = NM_ALL_REDUCE;
+        op.func = NB_FUNC_ALL_REDUCE;
         near(seconds(&f, &op), block * (h * (k - 1) + 2 * (h - 1) + n - 1), 0.03);
         /* Raw sums of rows are as large as what they are sums of. */
         op.coded = false;
@@ -301,29 +301,30 @@ START_TEST(simulated)
 {
     static const struct {
         int nodes;
-        double sum[NM_SCHEDULES], gather[NM_SCHEDULES];
+        double sum[NB_COST_SCHEDULES], gather[NB_COST_SCHEDULES];
     } rows[] = {
         {4, {10.40, 6.23, 9.39}, {8.86, 4.22, 4.46}},   {8, {14.01, 6.82, 8.23}, {15.53, 5.14, 5.10}},
         {16, {17.00, 6.52, 7.28}, {22.23, 5.73, 5.70}}, {24, {17.52, 8.71, 7.82}, {24.32, 8.80, 5.75}},
         {32, {17.34, 9.18, 8.23}, {26.38, 9.46, 6.02}}, {64, {16.31, 17.10, 7.19}, {30.49, 17.75, 6.02}}};
     const double fast = 1e11;
-    const struct nm_figures f = {.link = 25e9 / 8,
-                                 .latency = 1e-5,
-                                 .queue = MIB,
-                                 .message = 2e-6,
-                                 .copy = fast,
-                                 .cores = 1,
-                                 .speed = {fast, fast, fast, fast, fast, fast}};
+    const struct nb_cost_figures f = {.link = 25e9 / 8,
+                                      .latency = 1e-5,
+                                      .queue = MIB,
+                                      .message = 2e-6,
+                                      .copy = fast,
+                                      .cores = 1,
+                                      .speed = {fast, fast, fast, fast, fast, fast}};
 
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
-        for (int s = 0; s < NM_SCHEDULES; s++) {
-            struct nm_op op = nm_op_make(NM_REDUCE_SCATTER, rows[i].nodes, 64 * MIB, 2, 0.2685);
-            op.schedule = (enum nm_schedule)s;
+        for (int s = 0; s < NB_COST_SCHEDULES; s++) {
+            struct nb_cost_op op =
+                nb_cost_op_make(NB_FUNC_REDUCE_SCATTER, rows[i].nodes, 64 * MIB, 2, 0.2685);
+            op.schedule = (enum nb_cost_schedule)s;
             op.feedback = true;
-            op.credits = rows[i].nodes == 64 && s != NM_TWO_LEVEL ? 32 : 48;
+            op.credits = rows[i].nodes == 64 && s != NB_COST_TWO_LEVEL ? 32 : 48;
             op.bytes = floor(op.bytes / op.nodes / 4) * op.nodes * 4;
             near(seconds(&f, &op), 1e-3 * rows[i].sum[s], 0.05);
-            op.func = NM_ALL_GATHER;
+            op.func = NB_FUNC_ALL_GATHER;
             op.ratio = 0.1905;
             near(seconds(&f, &op), 1e-3 * rows[i].gather[s], 0.05);
         }
@@ -356,16 +357,16 @@ END_TEST
 /* What has more messages than are to be followed is walked, and costs the same of processors. */
 START_TEST(too_many)
 {
-    const struct nm_figures f = {.link = 1e9,
-                                 .cores = 1,
-                                 .message = 1e-6,
-                                 .copy = 1e10,
-                                 .speed = {1e10, 1e10, 1e10, 1e10, 1e10, 1e10}};
-    struct nm_op op = nm_op_make(NM_REDUCE_SCATTER, 8, 64 * MIB, 2, 0.25);
+    const struct nb_cost_figures f = {.link = 1e9,
+                                      .cores = 1,
+                                      .message = 1e-6,
+                                      .copy = 1e10,
+                                      .speed = {1e10, 1e10, 1e10, 1e10, 1e10, 1e10}};
+    struct nb_cost_op op = nb_cost_op_make(NB_FUNC_REDUCE_SCATTER, 8, 64 * MIB, 2, 0.25);
     struct nm_result followed, walked;
 
-    for (int s = 0; s < NM_SCHEDULES; s++) {
-        op.schedule = (enum nm_schedule)s;
+    for (int s = 0; s < NB_COST_SCHEDULES; s++) {
+        op.schedule = (enum nb_cost_schedule)s;
         op.followed = 1e6;
         ck_assert(nm_predict(&f, &op, &followed));
         op.followed = 100;
@@ -380,15 +381,15 @@ END_TEST
  * sends contributions and its row's sum; a gather's blocks go at the rate of a link but for the owner's. */
 START_TEST(grid_walk)
 {
-    const struct nm_figures f = only_link();
+    const struct nb_cost_figures f = only_link();
 
     for (int n = 8; n <= 16; n *= 2) {
         const double k = nm_group(n), h = n / k, block = 1024 * MIB * 0.25 / n / 1e9;
-        struct nm_op op = nm_op_make(NM_ALL_GATHER, n, 1024 * MIB, 2, 0.25);
-        op.schedule = NM_TWO_LEVEL;
+        struct nb_cost_op op = nb_cost_op_make(NB_FUNC_ALL_GATHER, n, 1024 * MIB, 2, 0.25);
+        op.schedule = NB_COST_TWO_LEVEL;
         op.chunk = 16384;
         near(seconds(&f, &op), n * block, 0.05);
-        op.func = NM_REDUCE_SCATTER;
+        op.func = NB_FUNC_REDUCE_SCATTER;
         near(seconds(&f, &op), n * block * fmax(k, k - 2 + 2 * (h - 1)) / (k - 1), 0.05);
     }
 }
@@ -397,21 +398,21 @@ END_TEST
 /* Many nodes: what stands in the way of the direct schedule, one owner's link, does not in a grid's. */
 START_TEST(grid_pays)
 {
-    struct nm_figures f = {.link = 1.25e8,
-                           .latency = 2e-5,
-                           .message = 2e-6,
-                           .cores = 1,
-                           .copy = 1.6e10,
-                           .speed = {7.3e9, 3.5e9, 13.7e9, 11.7e9, 1.8e9, 3.0e9}};
+    struct nb_cost_figures f = {.link = 1.25e8,
+                                .latency = 2e-5,
+                                .message = 2e-6,
+                                .cores = 1,
+                                .copy = 1.6e10,
+                                .speed = {7.3e9, 3.5e9, 13.7e9, 11.7e9, 1.8e9, 3.0e9}};
 
     for (int n = 32; n <= 256; n *= 2)
-        for (int func = NM_REDUCE_SCATTER; func <= NM_ALL_GATHER; func++) {
-            struct nm_op op = nm_op_make((enum nm_func)func, n, n * MIB, 2, 0.268);
+        for (int func = NB_FUNC_REDUCE_SCATTER; func <= NB_FUNC_ALL_GATHER; func++) {
+            struct nb_cost_op op = nb_cost_op_make((enum nb_func)func, n, n * MIB, 2, 0.268);
             struct nm_needs few, many;
             double direct, before;
             direct = seconds(&f, &op);
             nm_needs(&op, 0, 0, &many);
-            op.schedule = NM_TWO_LEVEL;
+            op.schedule = NB_COST_TWO_LEVEL;
             nm_needs(&op, 0, 0, &few);
             ck_assert_double_lt(before = seconds(&f, &op), 0.75 * direct);
             ck_assert_double_lt(few.staging, many.staging);
@@ -427,8 +428,8 @@ END_TEST
 
 START_TEST(nonsense)
 {
-    struct nm_figures f = only_link();
-    struct nm_op op = nm_op_make(NM_ALL_REDUCE, 1, MIB, 2, 1);
+    struct nb_cost_figures f = only_link();
+    struct nb_cost_op op = nb_cost_op_make(NB_FUNC_ALL_REDUCE, 1, MIB, 2, 1);
     struct nm_result r;
 
     ck_assert(!nm_predict(&f, &op, &r));

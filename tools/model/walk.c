@@ -38,7 +38,7 @@ static double sharers(const struct walk *w, int node, int owner, double encode, 
  */
 static void run_direct_sum(struct walk *w, long i, int owner, double len, long at, double *when)
 {
-    const struct part_loads p = nm_part_costs(w, len);
+    const struct nb_cost_part p = nm_part_costs(w, len);
     const double speed = min2(1, w->f->cores), each = p.owner.rx / (w->n - 1) / w->rate;
     const double memory = w->op->credits * w->op->unit;
     const long back = (long)max2(1, floor(memory / max2(len, 1)));
@@ -88,7 +88,7 @@ static void run_direct_sum(struct walk *w, long i, int owner, double len, long a
 /* One part of an all-gather that its owner sends to all. when[j] is raised to what the call needs on node j. */
 static void run_direct_gather(struct walk *w, long i, int owner, double len, double *when)
 {
-    const struct part_loads p = nm_part_costs(w, len);
+    const struct nb_cost_part p = nm_part_costs(w, len);
     const double speed = min2(1, w->f->cores), room = w->op->credits * w->op->unit / max2(len, 1);
     double ready = posted(w, owner, i), encoded, left, arrived;
 
@@ -117,9 +117,9 @@ static void run_even(struct walk *w, long i, double len)
 {
     struct walk one = *w;
     const double speed = min2(1, w->f->cores), blocks = w->op->bytes / w->n;
-    const double part = w->op->func == NM_ALL_REDUCE ? len : min2(blocks, len), parts = len / part;
-    const struct part_loads p = nm_part_costs(&one, part);
-    const struct load all = nm_average(w, &p);
+    const double part = w->op->func == NB_FUNC_ALL_REDUCE ? len : min2(blocks, len), parts = len / part;
+    const struct nb_cost_part p = nm_part_costs(&one, part);
+    const struct nb_cost_load all = nm_average(w, &p);
     const double tx = parts * all.tx, rx = parts * all.rx, cpu = parts * all.cpu;
     const double first = max2(p.owner.first, p.other.first), last = max2(p.owner.last, p.other.last);
     double ready = posted(w, 0, i), encoded, left;
@@ -151,12 +151,13 @@ double nm_walk(struct walk *w, double call, long calls, bool even)
         for (double x = beg; x < stop - 1e-6;) {
             const int owner = (int)min2(floor(x / block + 1e-9), w->n - 1);
             const double to = owner == w->n - 1 ? stop : min2(stop, (owner + 1) * block);
-            if (w->op->schedule != NM_DIRECT && w->n > 2) {
-                (w->op->func == NM_REDUCE_SCATTER ? nm_run_sum : nm_run_gather)(w, i, owner, to - x, when);
+            if (w->op->schedule != NB_COST_DIRECT && w->n > 2) {
+                (w->op->func == NB_FUNC_REDUCE_SCATTER ? nm_run_sum : nm_run_gather)(w, i, owner, to - x,
+                                                                                     when);
                 x = to;
                 continue;
             }
-            if (w->op->func == NM_ALL_GATHER) {
+            if (w->op->func == NB_FUNC_ALL_GATHER) {
                 run_direct_gather(w, i, owner, to - x, when);
                 x = to;
                 continue;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the parts of the model share: model.c (what is asked of it), loads.c (what a part of a call costs), walk.c
+/* What the parts of the model share: model.c (what is asked of it), walk.c
  * (NCCL's walk over an operation) and hops.c (its parts where segments go through other nodes). */
 #ifndef NIBBLE_TOOLS_MODEL_WALK_H
 #define NIBBLE_TOOLS_MODEL_WALK_H
@@ -8,29 +8,13 @@
 
 #include "model.h"
 
-#define STEPS 8           /* NCCL_STEPS */
-#define CALL_GROUP 8      /* channels that share a call */
-#define NM_RING 512       /* units of a block that are remembered */
-#define NM_QUANTUM 1024.0 /* plugin/coll/cut.c: what goes through others is cut into multiples of it */
-
-/* What one part of a call costs a node in one role. Link loads in bytes on the wire. */
-struct load {
-    double tx, rx, cpu;
-    double first; /* processor time before the first unit can go */
-    double last;  /* processor time behind the last unit's arrival */
-};
-
-/* By a node's place: the block's owner, the nodes of its row and of its column, and all others. Without a
- * grid all but the owner are others. */
-struct part_loads {
-    struct load owner, row, column, other;
-    int hops;
-    bool early; /* a node that only contributes is finished once it has encoded */
-};
+#define STEPS NB_COST_STEPS
+#define CALL_GROUP NB_COST_GROUP
+#define NM_RING 512 /* units of a block that are remembered */
 
 struct walk {
-    const struct nm_figures *f;
-    const struct nm_op *op;
+    const struct nb_cost_figures *f;
+    const struct nb_cost_op *op;
     int n, groups, in_flight; /* calls in flight: STEPS x groups */
     int columns, rows;        /* of the grid; 0 columns: every node sends to every other */
     double rate;              /* bytes a second of the link */
@@ -54,22 +38,40 @@ static inline double min2(double a, double b)
     return a < b ? a : b;
 }
 
-/* Costs of `len` bytes that lie in one rank's block, or of an all-reduce, where every node is "other". */
-struct part_loads nm_part_costs(const struct walk *w, double len);
-/* Of one node on average, as the owner goes round. */
-struct load nm_average(const struct walk *w, const struct part_loads *p);
-/* Bytes on the wire of `copies` messages' worth of `bytes` each, of `ratio`. */
-double nm_wire(const struct walk *w, double ratio, double copies, double bytes);
-/* Ratios of what is quantized a second time, and of sums of rows. */
-double nm_ratio_again(const struct nm_op *op);
-double nm_ratio_of_rows(const struct nm_op *op);
-/* Processor times of `bytes` of values: to make messages of them, to add them to a sum, to code a sum again, to store
- * what has come, to copy. */
-double nm_encode_time(const struct walk *w, double bytes);
-double nm_decode_time(const struct walk *w, double bytes);
-double nm_copy_time(const struct walk *w, double bytes);
-double nm_add_time(const struct walk *w, double bytes);
-double nm_recode_time(const struct walk *w, double bytes);
+/* Costs of `len` bytes that lie in one rank's block, or of an all-reduce; and of one node on average. */
+static inline struct nb_cost_part nm_part_costs(const struct walk *w, double len)
+{
+    return nb_cost_part(w->f, w->op, w->columns, len);
+}
+static inline struct nb_cost_load nm_average(const struct walk *w, const struct nb_cost_part *p)
+{
+    return nb_cost_average(w->op, w->columns, p);
+}
+static inline double nm_wire(const struct walk *w, double ratio, double copies, double bytes)
+{
+    return nb_cost_wire(w->op, ratio, copies, bytes);
+}
+static inline double nm_add_time(const struct walk *w, double bytes)
+{
+    return nb_cost_add(w->f, w->op, bytes);
+}
+static inline double nm_recode_time(const struct walk *w, double bytes)
+{
+    return nb_cost_recode(w->f, w->op, bytes);
+}
+
+static inline double nm_encode_time(const struct walk *w, double bytes)
+{
+    return nb_cost_encode(w->f, w->op, bytes);
+}
+static inline double nm_decode_time(const struct walk *w, double bytes)
+{
+    return nb_cost_decode(w->f, w->op, bytes);
+}
+static inline double nm_copy_time(const struct walk *w, double bytes)
+{
+    return nb_cost_copy(w->f, bytes);
+}
 
 /* The operation's time; NAN: no memory. `even`: one node stands for all. */
 double nm_walk(struct walk *w, double call, long calls, bool even);

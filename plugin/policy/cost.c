@@ -1,0 +1,337 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* See cost.h. */
+#include "policy/cost.h"
+
+#include <stddef.h>
+
+#define HEADER 64.0 /* of a message */
+
+/* What all functions here are asked about. */
+struct costs {
+    const struct nb_cost_figures *f;
+    const struct nb_cost_op *op;
+    int n, columns, rows; /* of the grid; 0 columns: every node sends to every other */
+};
+
+static struct costs costs_of(const struct nb_cost_figures *figures, const struct nb_cost_op *op, int columns)
+{
+    return (struct costs){figures, op, op->nodes, columns, columns ? op->nodes / columns : 1};
+}
+
+static double max2(double a, double b)
+{
+    return a > b ? a : b;
+}
+static double min2(double a, double b)
+{
+    return a < b ? a : b;
+}
+
+/* Processor time of `bytes` at `speed`; an unknown speed costs nothing. */
+static double work(double bytes, double speed)
+{
+    return speed > 0 ? bytes / speed : 0;
+}
+
+/* Processor times of values: to make a message of them, to add one to a sum, to store one. */
+static double encode_time(const struct costs *w, double bytes)
+{
+    const struct nb_cost_speed *s = &w->f->speed;
+
+    if (!w->op->coded)
+        return work(bytes, w->f->copy);
+    if (w->op->func == NB_FUNC_ALL_GATHER) /* copied into the reference and the node's own result, too */
+        return work(bytes, s->ulp_encode) + 2 * work(bytes, w->f->copy);
+    return work(bytes, w->op->feedback ? s->encode_feedback : s->encode);
+}
+
+static double add_time(const struct costs *w, double bytes)
+{
+    /* A raw sum reads two operands and writes one, into FP32. */
+    return w->op->coded ? work(bytes, w->f->speed.decode_add) : 2 * work(bytes, w->f->copy);
+}
+
+static double decode_time(const struct costs *w, double bytes)
+{
+    const struct nb_cost_speed *s = &w->f->speed;
+
+    if (!w->op->coded)
+        return work(bytes, w->f->copy);
+    if (w->op->func == NB_FUNC_ALL_GATHER) /* it is kept as the next one's reference, too */
+        return work(bytes, s->ulp_decode) + work(bytes, w->f->copy);
+    return work(bytes, s->decode);
+}
+
+/* To code a sum again that was coded before; feedback is for a node's own values. */
+static double recode_time(const struct costs *w, double bytes)
+{
+    return work(bytes, w->op->coded ? w->f->speed.encode : w->f->copy);
+}
+
+static double messages(const struct nb_cost_op *op, double bytes)
+{
+    double rounds = max2(1, ceil(bytes / op->unit));
+
+    /* What goes through other nodes is cut into pieces of whole quanta: so there are fewer of them than ways. */
+    if (op->schedule != NB_COST_DIRECT && op->func != NB_FUNC_ALL_REDUCE)
+        return bytes / (ceil(bytes / rounds / NB_COST_QUANTUM) * NB_COST_QUANTUM);
+    return rounds;
+}
+
+/* Bytes on the wire of `copies` messages' worth of `bytes` each. Ratios as measured hold headers of full
+ * units; small pieces have more of them. */
+double nb_cost_wire(const struct nb_cost_op *op, double ratio, double copies, double bytes)
+{
+    const double full = ratio * bytes, pieces = messages(op, bytes);
+    const double extra = bytes < op->unit ? HEADER * (1 - bytes / op->unit) * pieces : 0;
+
+    return copies * (full + extra);
+}
+
+double nb_cost_ratio_again(const struct nb_cost_op *op)
+{
+    return op->ratio_again > 0 ? op->ratio_again : op->ratio;
+}
+
+/* Sums of rows have 8 bits where others have 4: half a byte of each value more. */
+double nb_cost_ratio_of_rows(const struct nb_cost_op *op)
+{
+    return op->coded ? op->ratio + 0.5 / op->value : op->ratio;
+}
+
+/*
+ * Two-level reduce-scatter of `len` bytes. They are cut into a piece for each column but the owner's; in
+ * every row a node sends the others of these columns their pieces and adds what it gets of its own. Outside
+ * the owner's row that sum goes along the column, with 8 bits, to the owner's row. The nodes there add those
+ * sums to the contributions of their own row, but the owner's, and send the result to the owner, which adds
+ * its values.
+ */
+static void grid_sum(const struct costs *w, double len, struct nb_cost_part *p)
+{
+    const double k = w->columns, h = w->rows, m = w->f->message, piece = len / (k - 1);
+    const double r = w->op->ratio, r2 = nb_cost_ratio_again(w->op), r8 = nb_cost_ratio_of_rows(w->op);
+    const double unit = min2(piece, w->op->unit), each = messages(w->op, piece) * m;
+
+    p->hops = 3;
+    p->other.tx = nb_cost_wire(w->op, r, k - 2, piece) + nb_cost_wire(w->op, r8, 1, piece);
+    p->other.rx = nb_cost_wire(w->op, r, k - 1, piece);
+    p->other.cpu = encode_time(w, len - piece) + add_time(w, len) + work(piece, w->f->copy) +
+                   recode_time(w, piece) + 2 * (k - 1) * each;
+    p->column.tx = nb_cost_wire(w->op, r, k - 1, piece);
+    p->column.cpu = encode_time(w, len) + (k - 1) * each;
+    p->row.tx = nb_cost_wire(w->op, r, k - 2, piece) + nb_cost_wire(w->op, r2, 1, piece);
+    p->row.rx = nb_cost_wire(w->op, r, k - 2, piece) + nb_cost_wire(w->op, r8, h - 1, piece);
+    p->row.cpu = encode_time(w, len - piece) + add_time(w, (k - 2 + h - 1) * piece) +
+                 work(piece, w->f->copy) + recode_time(w, piece) + (2 * (k - 1) + h - 2) * each;
+    p->owner.rx = nb_cost_wire(w->op, r2, k - 1, piece);
+    p->owner.cpu = add_time(w, len) + (k - 1) * each;
+    /* A unit is added on its way by a node of another row, one of the owner's and the owner. */
+    p->owner.last = 3 * add_time(w, unit) + 2 * recode_time(w, unit);
+}
+
+/*
+ * Two-level all-gather: the owner sends each of the others of its row a piece. Those send theirs on along
+ * their column and to the rest of the row; where a piece arrives in another row it goes to all others of
+ * that. Only the nodes of the owner's column have nothing to pass on.
+ */
+static void grid_gather(const struct costs *w, double len, struct nb_cost_part *p)
+{
+    const double k = w->columns, h = w->rows, piece = len / (k - 1);
+    const double each = messages(w->op, piece) * w->f->message;
+
+    p->hops = 3;
+    p->owner.tx = nb_cost_wire(w->op, w->op->ratio, k - 1, piece);
+    p->owner.cpu = encode_time(w, len) + (k - 1) * each;
+    p->column.rx = nb_cost_wire(w->op, w->op->ratio, k - 1, piece);
+    p->column.cpu = decode_time(w, len) + (k - 1) * each;
+    p->row = p->other = p->column;
+    p->row.tx = nb_cost_wire(w->op, w->op->ratio, h + k - 3, piece);
+    p->row.cpu += (h + k - 3) * each;
+    p->other.tx = nb_cost_wire(w->op, w->op->ratio, k - 1, piece);
+    p->other.cpu += (k - 1) * each;
+}
+
+/*
+ * Two-level all-reduce: for each column as many pieces as rows, fewer where they would be shorter than 64
+ * KiB, each owned by a node of the column. Contributions go along rows to the owner's column, rows' sums with
+ * 8 bits along it to the owner. The result goes to the owner's column and row, and from the column along the
+ * other rows. Of a node that owns as much as any.
+ */
+static void grid_all_reduce(const struct costs *w, double len, struct nb_cost_part *p)
+{
+    const double k = w->columns, h = w->rows, shares = max2(1, min2(h, floor(len / k / 65536)));
+    const double piece = len / k / shares, unit = min2(piece, w->op->unit);
+    const double r = w->op->ratio, r2 = nb_cost_ratio_again(w->op), r8 = nb_cost_ratio_of_rows(w->op);
+    const double sums = h - 1, others = shares * (k - 1);
+
+    p->hops = 4;
+    p->other.rx = nb_cost_wire(w->op, r, others, piece) + nb_cost_wire(w->op, r8, sums, piece) +
+                  nb_cost_wire(w->op, r2, others + shares - 1, piece);
+    p->other.tx = nb_cost_wire(w->op, r, others, piece) + nb_cost_wire(w->op, r8, shares - 1, piece) +
+                  nb_cost_wire(w->op, r2, others + sums, piece);
+    p->other.cpu = (4 * others + 2 * (sums + shares - 1)) * messages(w->op, piece) * w->f->message +
+                   encode_time(w, others * piece) + add_time(w, (others + sums) * piece) +
+                   work(len / k, w->f->copy) + recode_time(w, (shares - 1) * piece) + encode_time(w, piece) +
+                   decode_time(w, len);
+    p->other.first = encode_time(w, unit);
+    p->other.last = 2 * add_time(w, unit) + recode_time(w, unit) + 2 * encode_time(w, unit);
+}
+
+static struct nb_cost_part part_costs(const struct costs *w, double len)
+{
+    const double n = w->n, r = w->op->ratio, r2 = nb_cost_ratio_again(w->op);
+    const double unit = min2(len, w->op->unit), m = w->f->message;
+    struct nb_cost_part p = {.hops = 1, .early = w->op->func == NB_FUNC_REDUCE_SCATTER};
+    double piece;
+
+    switch (w->op->func) {
+    case NB_FUNC_REDUCE_SCATTER:
+        p.owner.last = add_time(w, unit);
+        if (w->columns) {
+            grid_sum(w, len, &p);
+        } else if (w->op->schedule == NB_COST_TWO_HOP && n > 2) {
+            piece = len / (n - 1);
+            p.hops = 2;
+            p.owner.rx = nb_cost_wire(w->op, r2, n - 1, piece);
+            p.owner.cpu = add_time(w, len) + (n - 1) * messages(w->op, piece) * m;
+            p.other.tx = nb_cost_wire(w->op, r, n - 2, piece) + nb_cost_wire(w->op, r2, 1, piece);
+            p.other.rx = nb_cost_wire(w->op, r, n - 2, piece);
+            p.other.cpu = encode_time(w, len) + add_time(w, len - piece) + work(piece, w->f->copy) +
+                          (2 * (n - 2) + 1) * messages(w->op, piece) * m;
+        } else {
+            p.owner.rx = nb_cost_wire(w->op, r, n - 1, len);
+            p.owner.cpu = add_time(w, (n - 1) * len) + (n - 1) * messages(w->op, len) * m;
+            p.other.tx = nb_cost_wire(w->op, r, 1, len);
+            p.other.cpu = encode_time(w, len) + messages(w->op, len) * m;
+        }
+        p.owner.cpu += work(len, w->f->copy); /* its own contribution */
+        p.other.first = encode_time(w, unit);
+        break;
+    case NB_FUNC_ALL_GATHER:
+        if (w->columns) {
+            grid_gather(w, len, &p);
+        } else if (w->op->schedule == NB_COST_TWO_HOP && n > 2) {
+            piece = len / (n - 1);
+            p.hops = 2;
+            p.owner.tx = nb_cost_wire(w->op, r, n - 1, piece);
+            p.owner.cpu = encode_time(w, len) + (n - 1) * messages(w->op, piece) * m;
+            p.other.tx = nb_cost_wire(w->op, r, n - 2, piece);
+            p.other.rx = nb_cost_wire(w->op, r, n - 1, piece);
+            p.other.cpu = decode_time(w, len) + (2 * n - 3) * messages(w->op, piece) * m;
+        } else {
+            p.owner.tx = nb_cost_wire(w->op, r, n - 1, len);
+            p.owner.cpu = encode_time(w, len) + (n - 1) * messages(w->op, len) * m;
+            p.other.rx = nb_cost_wire(w->op, r, 1, len);
+            p.other.cpu = decode_time(w, len) + messages(w->op, len) * m;
+        }
+        p.owner.first = encode_time(w, unit);
+        p.other.last = decode_time(w, unit);
+        break;
+    default:
+        piece = len / n;
+        if (w->columns) {
+            grid_all_reduce(w, len, &p);
+        } else {
+            p.hops = 2;
+            p.other.tx = nb_cost_wire(w->op, r, n - 1, piece) + nb_cost_wire(w->op, r2, n - 1, piece);
+            p.other.cpu = 4 * (n - 1) * messages(w->op, piece) * m + encode_time(w, len - piece) +
+                          add_time(w, len - piece) + encode_time(w, piece) + decode_time(w, len);
+            p.other.first = encode_time(w, min2(piece, unit));
+            p.other.last = add_time(w, min2(piece, unit)) + 2 * encode_time(w, min2(piece, unit));
+        }
+        if (!w->columns)
+            p.other.rx = p.other.tx;
+        p.owner = p.other;
+        break;
+    }
+    if (w->f->host_slots) { /* filled with what a node hands over, drained of what it gets */
+        const double once = work(len, w->f->copy);
+        p.owner.cpu += 2 * once;
+        p.row.cpu += once;
+        p.column.cpu += once;
+        p.other.cpu += w->op->func == NB_FUNC_ALL_REDUCE ? 2 * once : once;
+    }
+    if (!w->columns || w->op->func == NB_FUNC_ALL_REDUCE)
+        p.row = p.column = p.other;
+    p.row.first = p.column.first = p.other.first;
+    return p;
+}
+
+struct nb_cost_part nb_cost_part(const struct nb_cost_figures *figures, const struct nb_cost_op *op,
+                                 int columns, double len)
+{
+    const struct costs w = costs_of(figures, op, columns);
+
+    return part_costs(&w, len);
+}
+
+struct nb_cost_load nb_cost_average(const struct nb_cost_op *op, int columns, const struct nb_cost_part *p)
+{
+    const struct costs all = costs_of(NULL, op, columns), *w = &all;
+    const double k = w->columns, h = w->rows, each = 1.0 / w->n;
+    const double row = k > 0 ? (k - 1) * each : 0, column = k > 0 ? (h - 1) * each : 0;
+    const double other = 1 - each - row - column;
+
+    return (struct nb_cost_load){
+        .tx = each * p->owner.tx + row * p->row.tx + column * p->column.tx + other * p->other.tx,
+        .rx = each * p->owner.rx + row * p->row.rx + column * p->column.rx + other * p->other.rx,
+        .cpu = each * p->owner.cpu + row * p->row.cpu + column * p->column.cpu + other * p->other.cpu};
+}
+
+double nb_cost_add(const struct nb_cost_figures *figures, const struct nb_cost_op *op, double bytes)
+{
+    const struct costs w = costs_of(figures, op, 0);
+
+    return add_time(&w, bytes);
+}
+
+double nb_cost_recode(const struct nb_cost_figures *figures, const struct nb_cost_op *op, double bytes)
+{
+    const struct costs w = costs_of(figures, op, 0);
+
+    return recode_time(&w, bytes);
+}
+
+struct nb_cost_op nb_cost_op_make(enum nb_func func, int nodes, double bytes, double value, double ratio)
+{
+    return (struct nb_cost_op){.func = func,
+                               .schedule = NB_COST_DIRECT,
+                               .nodes = nodes,
+                               .bytes = bytes,
+                               .value = value,
+                               .ratio = ratio,
+                               .coded = ratio < 1,
+                               .chunk = 131072,
+                               .channels = 8,
+                               .unit = 131072,
+                               .credits = 48,
+                               .followed = 3e5};
+}
+
+double nb_cost_usual_ratio(enum nb_func func, double value)
+{
+    const bool wide = value > 2;
+
+    if (func == NB_FUNC_ALL_GATHER)
+        return wide ? 0.55 : 0.19;
+    return wide ? 0.134 : 0.268;
+}
+
+double nb_cost_encode(const struct nb_cost_figures *figures, const struct nb_cost_op *op, double bytes)
+{
+    const struct costs w = costs_of(figures, op, 0);
+
+    return encode_time(&w, bytes);
+}
+
+double nb_cost_decode(const struct nb_cost_figures *figures, const struct nb_cost_op *op, double bytes)
+{
+    const struct costs w = costs_of(figures, op, 0);
+
+    return decode_time(&w, bytes);
+}
+
+double nb_cost_copy(const struct nb_cost_figures *figures, double bytes)
+{
+    return work(bytes, figures->copy);
+}
