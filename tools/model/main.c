@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "model.h"
+#include "policy/reckon.h"
 
 #define MOST 16
 #define FOLLOWED 3e6         /* messages, in the table of times */
@@ -171,14 +172,14 @@ static bool parse(int argc, char **argv, struct options *o)
     return true;
 }
 
-/* Measured with nibble-perf codec on one core of a Sapphire Rapids Xeon (docs/performance.md). */
+/* As the plugin counts: what is tabled for AVX-512. */
 static void default_speeds(struct options *o)
 {
-    const bool wide = strcmp(o->type, "float32") == 0;
+    const struct nb_reckon_facts facts = {.mbps = 1, .codec = NB_RECKON_AVX512};
+    const struct nb_cost_figures f = nb_reckon_figures(&facts, strcmp(o->type, "float32") == 0 ? 4 : 2);
 
-    o->figures.copy = 16e9;
-    o->figures.speed = wide ? (struct nb_cost_speed){11.4e9, 6.1e9, 19.6e9, 18.3e9, 1.9e9, 5.6e9}
-                            : (struct nb_cost_speed){7.3e9, 3.5e9, 13.7e9, 11.7e9, 1.8e9, 3.0e9};
+    o->figures.copy = f.copy;
+    o->figures.speed = f.speed;
 }
 
 static bool speeds(struct options *o, const char *type)

@@ -1,0 +1,262 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* See reckon.h. */
+#include "policy/reckon.h"
+
+#include <stdio.h>
+
+#define KIB 1024.0
+#define MIB (1024 * KIB)
+#define SMALLEST (4 * KIB)
+#define LARGEST (1024 * MIB)
+#define USUAL (64 * MIB) /* of which times are told */
+
+/* Coding costs accuracy and the model errs by a tenth or two: a gain below this is none. */
+#define PROMISE 1.1
+
+#define WORKERS_MOST 6u /* that an engine's thread feeds (device/cores.c) */
+
+/*
+ * Speeds of one thread, GB/s of values: of BF16 (FP16 is as fast), of FP32. Measured with nibble-perf codec on single cores
+ * (docs/performance.md, "Speeds that are tabled"). A processor may be faster or slower; that all nodes and all runs count
+ * alike matters more. Whoever changes them raises NB_RULES_VERSION.
+ */
+static const struct nb_cost_speed tabled[][2] = {
+    [NB_RECKON_PORTABLE] = {{0.48, 0.29, 1.51, 1.36, 0.27, 0.46}, {0.92, 0.61, 3.56, 3.23, 0.28, 0.95}},
+    [NB_RECKON_AVX2] = {{3.77, 1.90, 6.90, 5.44, 1.50, 1.70}, {6.27, 3.68, 16.5, 12.9, 1.38, 3.62}},
+    [NB_RECKON_AVX512] = {{7.49, 3.54, 16.2, 13.1, 3.30, 4.70}, {11.4, 6.10, 19.6, 18.3, 1.90, 5.60}},
+};
+#define COPY 16e9    /* bytes a second that memory is copied at, what is not in the cache */
+#define HOP 20e-6    /* seconds */
+#define MESSAGE 2e-6 /* processor time of one at one end */
+/* As measured (docs/performance.md, "Codec threads"): handing work over costs a sixth more, but the engine's thread keeps
+ * a quarter to a third of it, so that a codec thread allows a little more than one; and beyond three the engine is the
+ * limit. */
+#define THREAD_ALLOWS 1.15
+#define ENGINE_ALLOWS 2.9
+
+enum nb_reckon_codec nb_reckon_codec_of(enum nb_variant variant)
+{
+    switch (variant) {
+    case NB_VARIANT_PORTABLE: return NB_RECKON_PORTABLE;
+    case NB_VARIANT_AVX2: return NB_RECKON_AVX2;
+    case NB_VARIANT_AVX512: return NB_RECKON_AVX512;
+    default: return NB_RECKON_UNKNOWN;
+    }
+}
+
+const char *nb_reckon_codec_name(enum nb_reckon_codec codec)
+{
+    switch (codec) {
+    case NB_RECKON_PORTABLE: return "portable";
+    case NB_RECKON_AVX2: return "avx2";
+    case NB_RECKON_AVX512: return "avx512";
+    case NB_RECKON_GPU: return "GPU";
+    default: return "unknown";
+    }
+}
+
+static bool is_tabled(uint32_t codec)
+{
+    return codec > 0 && codec < sizeof(tabled) / sizeof(tabled[0]);
+}
+
+void nb_reckon_slowest(struct nb_reckon_facts *all, const struct nb_reckon_facts *one)
+{
+    all->mbps = all->mbps < one->mbps ? all->mbps : one->mbps;
+    all->codec = all->codec < one->codec ? all->codec : one->codec;
+    all->workers = all->workers < one->workers ? all->workers : one->workers;
+}
+
+/* ---- times ------------------------------------------------------------------------------------------- */
+
+static double max2(double a, double b)
+{
+    return a > b ? a : b;
+}
+static double min2(double a, double b)
+{
+    return a < b ? a : b;
+}
+
+struct nb_cost_figures nb_reckon_figures(const struct nb_reckon_facts *facts, double value)
+{
+    const struct nb_cost_speed *s = &tabled[is_tabled(facts->codec) ? facts->codec : 0][value > 2];
+    return (struct nb_cost_figures){
+        .link = 1e6 / 8 * facts->mbps,
+        .latency = HOP,
+        .queue = MIB,
+        .message = MESSAGE,
+        .copy = COPY,
+        .cores = facts->workers ? min2(THREAD_ALLOWS * facts->workers, ENGINE_ALLOWS) : 1,
+        .speed = {1e9 * s->encode, 1e9 * s->encode_feedback, 1e9 * s->decode, 1e9 * s->decode_add,
+                  1e9 * s->ulp_encode, 1e9 * s->ulp_decode}};
+}
+
+/* The busiest link's bytes for a part of a call, where owners' links take turns or do not. */
+static double link_bytes(const struct nb_cost_op *op, int columns, const struct nb_cost_part *p,
+                         double owners)
+{
+    const struct nb_cost_load all = nb_cost_average(op, columns, p);
+    const double average = max2(all.tx, all.rx), owner = max2(p->owner.tx, p->owner.rx);
+    const double other = max2(p->other.tx, p->other.rx), row = max2(p->row.tx, p->row.rx);
+
+    if (op->func == NB_FUNC_ALL_REDUCE)
+        return average;
+    if (columns) { /* the owner's row has more to do than others, which are busy meanwhile for a half of it */
+        const double rest = average * op->nodes / (op->nodes - 1.0);
+        return (max2(row, rest) + rest) / 2;
+    }
+    if (op->schedule == NB_COST_TWO_HOP && op->nodes > 2)
+        return max2(owner, other);
+    return max2(owner / owners, average);
+}
+
+double nb_reckon_seconds(const struct nb_cost_figures *f, const struct nb_cost_op *op, int columns)
+{
+    const bool through =
+        (columns || (op->schedule == NB_COST_TWO_HOP && op->nodes > 2)) && op->func != NB_FUNC_ALL_REDUCE;
+    const double block = op->func == NB_FUNC_ALL_REDUCE ? op->bytes : op->bytes / op->nodes;
+    const double group = op->channels < NB_COST_GROUP ? op->channels : NB_COST_GROUP;
+    const double part = min2(op->chunk * group, block), parts = op->bytes / part;
+    const double flight = NB_COST_STEPS * op->chunk * op->channels, speed = min2(1, f->cores);
+    const double owners = nb_cost_owners(op->nodes, flight, block);
+    const struct nb_cost_part p = nb_cost_part(f, op, columns, part);
+    const struct nb_cost_load all = nb_cost_average(op, columns, &p);
+    const double link = parts * link_bytes(op, columns, &p, owners) / f->link;
+    const double work = parts * all.cpu / f->cores, hops = p.hops * f->latency;
+    const double first = p.other.first / speed, last = (p.owner.last + p.other.last) / speed;
+
+    if (through)
+        return nb_cost_in_turns(link, work) + first + hops + last;
+    if (op->func == NB_FUNC_ALL_REDUCE)
+        return max2(first + link, work) + hops + p.other.last / speed;
+    /* Those add at the same time whose blocks NCCL has handed over. */
+    return max2(work, first + hops + last +
+                          max2(link, parts * p.owner.cpu / f->cores / min2(op->nodes, 1 + flight / block)));
+}
+
+/* The schedule that a sum of so many bytes has. */
+static enum nb_cost_schedule schedule_of(const struct nb_reckon_group *g, const struct nb_cost_op *op)
+{
+    const double flight = NB_COST_STEPS * op->chunk * op->channels;
+    const double owners = nb_cost_owners(g->nodes, flight, op->bytes / g->nodes);
+
+    if (g->columns)
+        return NB_COST_TWO_LEVEL;
+    if (op->func != NB_FUNC_REDUCE_SCATTER || g->nodes < 3)
+        return NB_COST_DIRECT;
+    if (g->schedule != NB_COST_SCHEDULES)
+        return g->schedule;
+    /* As coll/two_hop_reduce.c promises. */
+    return (g->nodes - 1) / owners >= (g->second_int8 ? 1.2 * 2.2 : 1.5 * 1.1) ? NB_COST_TWO_HOP
+                                                                               : NB_COST_DIRECT;
+}
+
+double nb_reckon_gain(const struct nb_cost_figures *f, const struct nb_reckon_group *g, enum nb_func func,
+                      double value, double bytes)
+{
+    struct nb_cost_op op = nb_cost_op_make(func, g->nodes, bytes, value, nb_cost_usual_ratio(func, value));
+    double coded;
+
+    op.unit = g->unit;
+    op.group = g->columns;
+    op.feedback = func != NB_FUNC_ALL_GATHER;
+    op.schedule = schedule_of(g, &op);
+    if (g->second_int8 && func == NB_FUNC_REDUCE_SCATTER)
+        op.ratio_again = op.ratio + 0.5 / value;
+    coded = nb_reckon_seconds(f, &op, g->columns);
+    op.coded = op.feedback = false;
+    op.ratio = 1;
+    op.ratio_again = 0;
+    return nb_reckon_seconds(f, &op, g->columns) / coded;
+}
+
+/* ---- decisions --------------------------------------------------------------------------------------- */
+
+/* The smallest size from which on all pay. */
+static uint64_t pays_from(const struct nb_cost_figures *f, const struct nb_reckon_group *g, enum nb_func func,
+                          double value)
+{
+    uint64_t from = NB_RECKON_NEVER;
+
+    for (double bytes = LARGEST; bytes >= SMALLEST; bytes /= 2) {
+        if (!(nb_reckon_gain(f, g, func, value, bytes) >= PROMISE))
+            return from;
+        from = (uint64_t)bytes;
+    }
+    return 0;
+}
+
+/* Codec threads with which some sizes would pay. */
+static unsigned workers_needed(const struct nb_reckon_facts *facts, const struct nb_reckon_group *g,
+                               enum nb_func func, double value)
+{
+    struct nb_reckon_facts more = *facts;
+
+    while (more.workers < WORKERS_MOST) {
+        more.workers++;
+        const struct nb_cost_figures f = nb_reckon_figures(&more, value);
+        if (pays_from(&f, g, func, value) != NB_RECKON_NEVER)
+            return more.workers;
+    }
+    return 0;
+}
+
+void nb_reckon(const struct nb_reckon_facts *facts, const struct nb_reckon_group *g, struct nb_reckoning *out)
+{
+    static const enum nb_func sums[] = {NB_FUNC_REDUCE_SCATTER, NB_FUNC_ALL_REDUCE};
+
+    *out = (struct nb_reckoning){.facts = *facts,
+                                 .known = facts->mbps > 0 && is_tabled(facts->codec) && g->nodes >= 2};
+    for (size_t i = 0; out->known && i < sizeof(sums) / sizeof(sums[0]); i++)
+        for (int wide = 0; wide < 2; wide++) {
+            const double value = wide ? 4 : 2;
+            const struct nb_cost_figures f = nb_reckon_figures(facts, value);
+            struct nb_reckoned *r = &out->of[sums[i]][wide];
+
+            r->from = pays_from(&f, g, sums[i], value);
+            r->times = nb_reckon_gain(&f, g, sums[i], value,
+                                      r->from == NB_RECKON_NEVER ? USUAL : max2(USUAL, (double)r->from));
+            if (r->from == NB_RECKON_NEVER)
+                r->workers = workers_needed(facts, g, sums[i], value);
+        }
+}
+
+/* ---- words ------------------------------------------------------------------------------------------- */
+
+static int size_text(uint64_t bytes, char *out, size_t cap)
+{
+    return bytes >= 1 << 20 ? snprintf(out, cap, "%llu MiB", (unsigned long long)bytes >> 20)
+                            : snprintf(out, cap, "%llu KiB", (unsigned long long)bytes >> 10);
+}
+
+static void one_text(const struct nb_reckoned *r, char *out, size_t cap)
+{
+    char size[32];
+
+    if (r->from == NB_RECKON_NEVER && r->workers)
+        snprintf(out, cap,
+                 "raw: this link is faster than the codec; NIBBLE_HOST_THREADS=%u would change that",
+                 r->workers);
+    else if (r->from == NB_RECKON_NEVER)
+        snprintf(out, cap, "raw: this link is faster than the codec");
+    else if (r->from == 0)
+        snprintf(out, cap, "coded at every size: about %.1f times as fast as raw", r->times);
+    else {
+        size_text(r->from, size, sizeof(size));
+        snprintf(out, cap, "coded from %s on: about %.1f times as fast as raw", size, r->times);
+    }
+}
+
+void nb_reckon_text(const struct nb_reckoning *r, enum nb_func func, char *out, size_t cap)
+{
+    char narrow[128], wide[128];
+
+    if (!r->known) {
+        snprintf(out, cap, "coded");
+        return;
+    }
+    one_text(&r->of[func][0], narrow, sizeof(narrow));
+    one_text(&r->of[func][1], wide, sizeof(wide));
+    snprintf(out, cap, "BF16 and FP16 %s, FP32 %s", narrow, wide);
+}
