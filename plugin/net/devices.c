@@ -159,8 +159,10 @@ int nb_devices_open(struct nb_net *under, int copies, struct nb_net **net)
     d->under = under;
     d->nnics = n;
     d->ndevices = n * copies;
-    for (int i = 0; i < n; i++)
+    for (int i = 0; i < n; i++) {
         read_properties(d, i);
+        d->list[i].rate_mbps /= copies; /* they are there to be used at the same time */
+    }
     for (int i = n; i < n * copies; i++) {
         d->list[i] = d->list[i % n];
         name_device(d, i, d->list[i % n].name, i / n);

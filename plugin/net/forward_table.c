@@ -216,6 +216,7 @@ ncclResult_t nb_foreign_devices(struct nb_foreign *f, int *ndev)
         (props)->guid = (p).guid; \
         (props)->mem_support = (p).ptrSupport & (NB_MEM_HOST | NB_MEM_CUDA | NB_MEM_DMABUF); \
         (props)->speed_mbps = (p).speed; \
+        (props)->rate_mbps = (p).speed > 0 ? (p).speed : 0; \
         (props)->port = (p).port; \
         (props)->latency_us = (p).latency; \
         (props)->max_comms = (p).maxComms; \

@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/context.h"
 #include "base/log.h"
 #include "net/tcp_connect.h"
 #include "net/tcp_dev.h"
@@ -48,6 +49,7 @@ static int tcp_devices(struct nb_net *net, int *ndev)
 static int tcp_properties(struct nb_net *net, int dev, struct nb_net_props *props)
 {
     struct nb_tcp_dev *d = nb_tcp_device((struct nb_tcp *)net, dev);
+    const int64_t pace = net->ctx->params->tcp_pace_mbps;
 
     if (!d)
         return -EINVAL;
@@ -57,6 +59,9 @@ static int tcp_properties(struct nb_net *net, int dev, struct nb_net_props *prop
     props->guid = (uint64_t)dev;
     props->mem_support = NB_MEM_HOST;
     props->speed_mbps = d->nif.speed_mbps;
+    props->rate_mbps = d->nif.known_mbps;
+    if (pace > 0 && (props->rate_mbps == 0 || pace < props->rate_mbps))
+        props->rate_mbps = (int)pace;
     props->max_comms = 65536;
     /* Grouped receives work, but with more than 1 NCCL shares a connection between operations, and messages
      * of one that runs ahead would stand in the byte stream before those of another that is waited for. */

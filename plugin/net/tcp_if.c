@@ -120,12 +120,13 @@ static void read_sysfs(struct nb_tcp_if *d)
     if (realpath(path, real) && strlen(real) < sizeof(d->pci_path))
         strcpy(d->pci_path, real);
     d->speed_mbps = DEFAULT_SPEED_MBPS;
+    d->known_mbps = 0;
     snprintf(path, sizeof(path), "/sys/class/net/%s/speed", d->name);
     f = fopen(path, "re");
     if (f) {
         /* The kernel says -1 for an unknown speed, and reading fails altogether while the link is down. */
         if (fscanf(f, "%d", &speed) == 1 && speed > 0)
-            d->speed_mbps = speed;
+            d->speed_mbps = d->known_mbps = speed;
         fclose(f);
     }
 }

@@ -11,6 +11,7 @@ struct nb_tcp_if {
     struct sockaddr_storage addr; /* port 0 */
     unsigned index;               /* kernel's interface index */
     int speed_mbps;               /* 10000 when the kernel does not know */
+    int known_mbps;               /* 0 when it does not */
 };
 
 /* Fill up to `max` interfaces, each once, in the kernel's order. NCCL_SOCKET_IFNAME (comma list of prefixes;

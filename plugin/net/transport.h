@@ -42,6 +42,7 @@ struct nb_net_props {
     uint64_t guid;
     int mem_support; /* NB_MEM_* bits */
     int speed_mbps;
+    int rate_mbps; /* what one may count on: the nominal rate, or what a setting holds it to; 0: unknown */
     int port;
     float latency_us; /* 0: unknown */
     int max_comms;

@@ -131,6 +131,7 @@ START_TEST(devices_are_the_plugins)
         ck_assert_uint_eq(p.guid, 0xabc0u + (unsigned)nic);
         ck_assert_int_eq(p.mem_support, NB_MEM_HOST | NB_MEM_CUDA);
         ck_assert_int_eq(p.speed_mbps, 25000 * (nic + 1));
+        ck_assert_int_eq(p.rate_mbps, 25000 * (nic + 1) / 3); /* shared by three devices */
         ck_assert_int_eq(p.port, nic + 1);
         ck_assert(p.latency_us == 1.5f && p.max_comms == 77 && p.max_recvs == 8);
         ck_assert_int_eq(p.force_flush, _i >= 9);

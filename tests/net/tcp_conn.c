@@ -30,11 +30,16 @@ START_TEST(device_list)
     ck_assert_str_eq(props.name, "lo");
     ck_assert_str_eq(props.pci_path, "");
     ck_assert_int_eq(props.speed_mbps, 10000);
+    ck_assert_int_eq(props.rate_mbps, 0); /* which is a guess */
     ck_assert_int_eq(props.mem_support, NB_MEM_HOST);
     ck_assert_int_ge(props.max_recvs, 1);
     ck_assert_uint_gt(props.max_bytes, 1u << 30);
     ck_assert_int_eq(net->ops->properties(net, 1, &props), -EINVAL);
     ck_assert_int_eq(net->ops->properties(net, -1, &props), -EINVAL);
+    net_down();
+    net = net_up("NIBBLE_TCP_PACE_MBPS=400", NULL);
+    ck_assert_int_eq(net->ops->properties(net, 0, &props), 0);
+    ck_assert(props.speed_mbps == 10000 && props.rate_mbps == 400);
     net_down();
 }
 END_TEST

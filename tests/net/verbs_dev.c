@@ -47,6 +47,7 @@ START_TEST(properties)
     ck_assert_str_eq(p.pci_path, "/sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0");
     ck_assert_uint_eq(p.guid, 0x1000);
     ck_assert_int_eq(p.speed_mbps, 100000); /* EDR, four lanes */
+    ck_assert_int_eq(p.rate_mbps, 100000);
     ck_assert_int_eq(p.port, 1);
     ck_assert_int_eq(p.mem_support, NB_MEM_HOST);
     ck_assert_int_eq(p.max_recvs, 8);
