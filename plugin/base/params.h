@@ -11,8 +11,9 @@
 
 /* Raised with every change of what nodes send each other; part of nb_params_hash. */
 #define NB_WIRE_VERSION 3u
-/* Raised whenever a rule changes by which all nodes decide alike without a message (coll/schedule.c). */
-#define NB_RULES_VERSION 3u
+/* Raised whenever a rule changes by which all nodes decide alike without a message (coll/schedule.c,
+ * policy/reckon.c). */
+#define NB_RULES_VERSION 4u
 
 struct nb_params {
 #define NB_PARAM_INT(field, name, def, min, max, help) int64_t field;

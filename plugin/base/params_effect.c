@@ -23,6 +23,11 @@ static bool averages(const struct nb_params *p)
     return nb_params_is(p, "NIBBLE_EF", "ema") && codes_sums(p);
 }
 
+static bool reckons(const struct nb_params *p)
+{
+    return nb_params_is(p, "NIBBLE_RS", "auto") || nb_params_is(p, "NIBBLE_AR", "auto");
+}
+
 static bool bounds_gathers(const struct nb_params *p)
 {
     return nb_params_is(p, "NIBBLE_AG", "delta4");
@@ -74,6 +79,7 @@ static const struct {
     {"NIBBLE_EF_BOUND", feeds_back, "no error is carried"},
     {"NIBBLE_EF_IDENTITY", feeds_back, "no error is carried"},
     {"NIBBLE_EF_MAX_MB", feeds_back, "no error is carried"},
+    {"NIBBLE_LINK_MBPS", reckons, "it belongs to NIBBLE_RS=auto and NIBBLE_AR=auto"},
     {"NIBBLE_TYPES", codes_sums, "NIBBLE_RS=raw and NIBBLE_AR=raw quantize nothing"},
     {"NIBBLE_GRAD", codes_sums, "NIBBLE_RS=raw and NIBBLE_AR=raw quantize nothing"},
     {"NIBBLE_AG_FP32", bounds_gathers, "it belongs to NIBBLE_AG=delta4"},

@@ -91,6 +91,12 @@ static void pack_yes(struct nb_mesh *m, int rank, struct nb_handshake *out)
     v.round = round_of(m, rank, m->ballot[rank].said);
     if (v.round == NB_ROUND_COLUMN)
         v.token = m->row_token[nb_grid_row(comm->grid, comm->rank)];
+    if (v.round == NB_ROUND_ROW || v.round == NB_ROUND_COLUMN) {
+        const struct nb_reckon_facts *facts = v.round == NB_ROUND_ROW ? &m->facts : &m->row_facts;
+        v.mbps = facts->mbps;
+        v.codec = facts->codec;
+        v.workers = facts->workers;
+    }
     nb_vote_pack(&v, out->buf);
 }
 
@@ -213,9 +219,15 @@ static void read_vote(struct nb_mesh *m, int r)
         b->over = true;
         nb_reason_object(m, "malformed vote from %s: that of node %u in round %u", name, v.rank, v.round);
     } else {
+        const struct nb_reckon_facts facts = {v.mbps, v.codec, v.workers};
+
         b->got++;
         if (v.round == NB_ROUND_COLUMN)
             m->row_token[nb_grid_row(m->comm->grid, r)] = v.token;
+        if (v.round == NB_ROUND_ROW)
+            nb_reckon_slowest(&m->row_facts, &facts);
+        else if (v.round == NB_ROUND_COLUMN)
+            nb_reckon_slowest(&m->other_facts, &facts);
     }
 }
 

@@ -15,6 +15,7 @@
  *               thread that makes the rounds, its sleep and wake-up
  *   node.c      what the communicators of a node share
  *   progress.c  one communicator's progress: order of work, heartbeats; shutdown.c: its graceful end
+ *   facts.c     what nodes tell each other of link and codec, and what follows for sums
  *   fail.c      the first error is recorded; loss.c: why a connection has ended; abort.c: the peers are told
  *   name_list.c nodes in one line of the log
  *   late.c      whom the oldest unfinished window waits for
@@ -112,6 +113,7 @@
 #include "device/device.h"
 #include "net/transport.h"
 #include "policy/comm_rules.h"
+#include "policy/reckon.h"
 #include "state/reference.h"
 
 struct nb_engine;
@@ -130,6 +132,7 @@ struct nb_coll_comm {
     struct nb_comm_info info; /* what is known of NCCL's communicator; set by connect */
     char traits[192];         /* the same as a rule of NIBBLE_COMMS */
     struct nb_comm_rules rules;
+    struct nb_reckoning reckoning; /* of sums, by what the nodes have told each other; facts.h */
     const struct nb_net_ops *net;
     struct nb_device *device;
     int device_error; /* the one wanted could not be made: a no at the vote */

@@ -38,6 +38,7 @@
 #include "coll/ballot.h"
 #include "coll/coll.h"
 #include "coll/engine.h"
+#include "coll/facts.h"
 #include "coll/monitor.h"
 #include "coll/reason.h"
 #include "coll/report.h"
@@ -207,6 +208,7 @@ static void announce(struct nb_coll_comm *comm)
             comm->label, comm->net->name, grid, schedule, comm->device->ops->name, comm->unit,
             comm->neighbors[0]->rx[NB_CLASS_CONTRIB].slots, (double)comm->staging.taken / (1 << 20));
     nb_comm_log_plan(comm);
+    nb_facts_log(comm);
 }
 
 /* ---- the steps -------------------------------------------------------------------------------------- */
@@ -223,11 +225,14 @@ struct nb_coll_connect {
 static void hand_over(struct nb_coll_connect *c)
 {
     struct nb_coll_comm *comm = c->comm;
+    struct nb_reckon_facts facts = c->mesh.row_facts;
 
+    nb_reckon_slowest(&facts, &c->mesh.other_facts);
     nb_mesh_dissolve(&c->mesh, true);
     comm->fault_ref = nb_fault(comm->ctx, "ref");
     comm->magic = NB_COMM_MAGIC;
     nb_comm_begin(comm);
+    nb_facts_settle(comm, &facts);
     announce(comm);
     nb_watch_open(comm);
     nb_monitor_add(comm->node->monitor, comm);

@@ -33,6 +33,7 @@
 #include "base/log.h"
 #include "base/random.h"
 #include "base/version.h"
+#include "coll/facts.h"
 #include "coll/reason.h"
 
 #define LOOK_NS (50 * (int64_t)NB_NS_PER_MS)   /* between looks at connections that nothing comes from */
@@ -428,6 +429,9 @@ int nb_mesh_init(struct nb_mesh *m, struct nb_coll_comm *comm, void *listener, v
         return -ENOMEM;
     for (int i = 0; i < comm->nneighbors; i++)
         m->linked[comm->neighbors[i]->rank] = 1;
+    m->facts = nb_facts_of_node(comm);
+    m->row_facts = m->facts;
+    m->other_facts = (struct nb_reckon_facts){UINT32_MAX, UINT32_MAX, UINT32_MAX};
     m->begun = now(m);
     m->end = m->begun + limit;
     m->deadline = m->end - (limit / 8 < LAST_WORDS_NS ? limit / 8 : LAST_WORDS_NS);

@@ -73,20 +73,24 @@ struct nb_mesh {
     int nunknown;
     struct nb_ballot *ballot; /* [nnodes] */
     struct nb_hello mine;
-    uint32_t *token;          /* [nnodes] shares of the group token, of those that have greeted */
-    uint32_t *row_token;      /* [rows] those of rows, of the own one and those that have voted */
-    enum nb_cause cause;      /* NONE: this node does not object */
-    char reason[NB_CTL_TEXT]; /* why it does */
-    bool own;                 /* the reason is this node's; else another's, and names it */
-    unsigned version;         /* of the reason, from 1 */
-    int64_t reason_ns;        /* since when it is this one */
-    bool wanted;              /* the no is a setting's, not a failure */
-    bool prepared;            /* the connections are the communicator's: none may be replaced any more */
-    bool declining;           /* there will be no communicator; only CONTROL is needed */
-    bool differs;             /* from another node: tells all why, neighbors or not */
-    bool deaf;                /* cannot accept */
-    bool starved;             /* of descriptors */
-    enum nb_round round;      /* vote.c: that in progress */
+    uint32_t *token;              /* [nnodes] shares of the group token, of those that have greeted */
+    uint32_t *row_token;          /* [rows] those of rows, of the own one and those that have voted */
+    struct nb_reckon_facts facts; /* of this node's link and codec */
+    struct nb_reckon_facts
+        row_facts; /* the slowest of the row's nodes that have voted (no grid: of all), with it */
+    struct nb_reckon_facts other_facts; /* and of the other rows that have */
+    enum nb_cause cause;                /* NONE: this node does not object */
+    char reason[NB_CTL_TEXT];           /* why it does */
+    bool own;                           /* the reason is this node's; else another's, and names it */
+    unsigned version;                   /* of the reason, from 1 */
+    int64_t reason_ns;                  /* since when it is this one */
+    bool wanted;                        /* the no is a setting's, not a failure */
+    bool prepared;       /* the connections are the communicator's: none may be replaced any more */
+    bool declining;      /* there will be no communicator; only CONTROL is needed */
+    bool differs;        /* from another node: tells all why, neighbors or not */
+    bool deaf;           /* cannot accept */
+    bool starved;        /* of descriptors */
+    enum nb_round round; /* vote.c: that in progress */
     int64_t begun;
     int64_t deadline; /* for all others to have done their part; then a no is told */
     int64_t end;      /* NIBBLE_CONNECT_TIMEOUT after `begun`: the end in any case */

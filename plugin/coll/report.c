@@ -19,7 +19,7 @@
 
 /* ---- at connect ------------------------------------------------------------------------------------- */
 
-static const char *const sum_words[] = {"raw", "int4", "int8"};
+static const char *const sum_words[NB_SUM_COUNT] = {"raw", "int4", "int8", "int4"};
 
 /* Append to a line of `cap` bytes that is `*at` long; what does not fit is cut off. */
 __attribute__((format(printf, 4, 5))) static void append(char *line, size_t cap, size_t *at, const char *fmt,
@@ -35,12 +35,21 @@ __attribute__((format(printf, 4, 5))) static void append(char *line, size_t cap,
         *at += (size_t)n < cap - *at ? (size_t)n : cap - *at - 1;
 }
 
-static void plan_of(char *line, size_t cap, size_t *at, const char *what, int word, int64_t least)
+static void plan_of(const struct nb_coll_comm *comm, char *line, size_t cap, size_t *at, enum nb_func func)
 {
-    if (!word)
-        append(line, cap, at, "%s raw (NIBBLE_%s=raw)", what, strcmp(what, "reduce_scatter") ? "AR" : "RS");
+    const struct nb_params *p = comm->ctx->params;
+    const int64_t word = func == NB_FUNC_ALL_REDUCE ? p->ar : p->rs;
+    uint64_t least = (uint64_t)(func == NB_FUNC_ALL_REDUCE ? p->ar_min_bytes : p->rs_min_bytes);
+
+    if (word == NB_SUM_AUTO)
+        least =
+            nb_min64(nb_reckon_from(&comm->reckoning, func, 2), nb_reckon_from(&comm->reckoning, func, 4));
+    if (word == NB_SUM_RAW || least == NB_RECKON_NEVER)
+        append(line, cap, at, "%s raw (NIBBLE_%s=%s)", nb_func_name(func),
+               func == NB_FUNC_ALL_REDUCE ? "AR" : "RS", word == NB_SUM_RAW ? "raw" : "auto");
     else
-        append(line, cap, at, "%s %s from %lld bytes on", what, sum_words[word], (long long)least);
+        append(line, cap, at, "%s %s from %llu bytes on", nb_func_name(func), sum_words[word],
+               (unsigned long long)least);
 }
 
 static const char *const gather_words[NB_AG_COUNT] = {
@@ -57,10 +66,10 @@ void nb_comm_log_plan(struct nb_coll_comm *comm)
     char line[700];
     size_t at = 0, cap = sizeof(line);
 
-    plan_of(line, cap, &at, "reduce_scatter", p->rs, p->rs_min_bytes);
+    plan_of(comm, line, cap, &at, NB_FUNC_REDUCE_SCATTER);
     append(line, cap, &at, ", ");
     if (nb_queue_is_profiled(comm->records.queue))
-        plan_of(line, cap, &at, "all_reduce", p->ar, p->ar_min_bytes);
+        plan_of(comm, line, cap, &at, NB_FUNC_ALL_REDUCE);
     else
         append(line, cap, &at,
                "all_reduce raw (NCCL's profiler events do not come here, so its length is unknown)");

@@ -315,6 +315,9 @@ void nb_vote_pack(const struct nb_vote *vote, void *out)
     put32(b, 16, vote->round);
     put32(b, 20, vote->token);
     memcpy(b + 24, vote->reason, sizeof(vote->reason) - 1);
+    put32(b, 204, vote->mbps);
+    put32(b, 208, vote->codec);
+    put32(b, 212, vote->workers);
     seal(b, NB_VOTE_BYTES, KIND_VOTE);
 }
 
@@ -334,6 +337,9 @@ int nb_vote_parse(const void *in, size_t len, struct nb_vote *vote, const char *
         return bad(why, "unknown round");
     if (get_text(b, 24, vote->reason, sizeof(vote->reason)))
         return bad(why, "text without end");
+    vote->mbps = get32(b, 204);
+    vote->codec = get32(b, 208);
+    vote->workers = get32(b, 212);
     return 0;
 }
 

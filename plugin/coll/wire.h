@@ -150,6 +150,8 @@ struct nb_vote {
     uint32_t round;           /* enum nb_round; of a no: what it is about, enum nb_cause (mesh.h) */
     uint32_t token;           /* COLUMN: the row's share of the group token; else 0 */
     char reason[NB_CTL_TEXT]; /* of a no; names its author */
+    /* ROW: what the sender's link and codec are (struct nb_reckon_facts); COLUMN: the slowest of the row; else 0 */
+    uint32_t mbps, codec, workers;
 };
 #define NB_VOTE_BYTES 224u
 void nb_vote_pack(const struct nb_vote *vote, void *out);

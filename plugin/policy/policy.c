@@ -21,6 +21,7 @@ const char *nb_reason_text(enum nb_reason reason)
         "not recognised as a gradient",
         "a gradient in the first steps (NIBBLE_WARMUP_STEPS)",
         "its communicator is excluded by NIBBLE_COMMS",
+        "raw is reckoned to be faster on this link",
         "compression was switched off while the job ran",
     };
     return (unsigned)reason < NB_REASON_COUNT ? text[reason] : "unknown";
@@ -85,7 +86,8 @@ static int wanted(const struct nb_params *params, ncclDataType_t type)
 }
 
 /* The words of NIBBLE_RS and NIBBLE_AR, in their order. */
-static const enum nb_codec codec_of_word[] = {NB_CODEC_RAW, NB_CODEC_INT4, NB_CODEC_INT8};
+static const enum nb_codec codec_of_word[NB_SUM_COUNT] = {NB_CODEC_RAW, NB_CODEC_INT4, NB_CODEC_INT8,
+                                                          NB_CODEC_INT4};
 
 enum nb_codec nb_policy_codec(const struct nb_params *p, enum nb_func func, ncclDataType_t type,
                               ncclRedOp_t op, uint64_t bytes, int recorded, enum nb_reason *reason)
@@ -114,6 +116,11 @@ enum nb_codec nb_policy_codec(const struct nb_params *p, enum nb_func func, nccl
     else if (bytes < (uint64_t)least)
         *reason = NB_RAW_SMALL;
     return *reason == NB_CODED ? codec : NB_CODEC_RAW;
+}
+
+bool nb_policy_reckons(const struct nb_params *p, enum nb_func func)
+{
+    return func != NB_FUNC_ALL_GATHER && (func == NB_FUNC_ALL_REDUCE ? p->ar : p->rs) == NB_SUM_AUTO;
 }
 
 enum nb_codec nb_policy_gather(const struct nb_params *p, const ncclDataType_t *api_type,

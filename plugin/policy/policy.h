@@ -6,6 +6,7 @@
 #ifndef NIBBLE_POLICY_POLICY_H
 #define NIBBLE_POLICY_POLICY_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -15,7 +16,8 @@
 
 struct nb_params;
 
-/* The words of NIBBLE_AG, in their order. */
+/* The words of NIBBLE_RS and NIBBLE_AR, and of NIBBLE_AG, in their order. */
+enum nb_sum { NB_SUM_RAW = 0, NB_SUM_INT4, NB_SUM_INT8, NB_SUM_AUTO, NB_SUM_COUNT };
 enum nb_ag { NB_AG_RAW = 0, NB_AG_EXACT, NB_AG_DELTA4, NB_AG_INT8, NB_AG_OFF, NB_AG_COUNT };
 
 /* Why an operation is not coded; the summary names these. */
@@ -30,6 +32,7 @@ enum nb_reason {
     NB_RAW_CLASS,    /* not recognised as a gradient, or recognised as something else */
     NB_RAW_WARMUP,   /* a gradient in the communicator's first steps */
     NB_RAW_COMM,     /* of a communicator that NIBBLE_COMMS excludes, over the group of its parent */
+    NB_RAW_LINK,     /* raw is reckoned to be faster on these links */
     NB_RAW_SWITCHED, /* compression was switched off while the job ran */
     NB_REASON_COUNT
 };
@@ -45,6 +48,9 @@ int nb_policy_dtype(ncclDataType_t type, enum nb_dtype *dtype);
  * whether they may be lossy is for nb_policy_gather to say. */
 enum nb_codec nb_policy_codec(const struct nb_params *params, enum nb_func func, ncclDataType_t type,
                               ncclRedOp_t op, uint64_t bytes, int recorded, enum nb_reason *reason);
+
+/* Whether the setting leaves it to a reckoning (policy/reckon.h) from which size on such operations are coded. */
+bool nb_policy_reckons(const struct nb_params *params, enum nb_func func);
 
 /* Codec of an all-gather for which nb_policy_codec said NB_CODEC_ULP. api_type: the user's type, or NULL when
  * it is not known for certain. ULP: exact. DELTA4 (for what looks like weights, else exact) and INT8 set

@@ -226,8 +226,11 @@ void nb_reckon(const struct nb_reckon_facts *facts, const struct nb_reckon_group
 
 static int size_text(uint64_t bytes, char *out, size_t cap)
 {
-    return bytes >= 1 << 20 ? snprintf(out, cap, "%llu MiB", (unsigned long long)bytes >> 20)
-                            : snprintf(out, cap, "%llu KiB", (unsigned long long)bytes >> 10);
+    if (bytes % 1024)
+        return snprintf(out, cap, "%llu bytes", (unsigned long long)bytes);
+    return bytes >= 1 << 20 && bytes % (1 << 20) == 0
+               ? snprintf(out, cap, "%llu MiB", (unsigned long long)bytes >> 20)
+               : snprintf(out, cap, "%llu KiB", (unsigned long long)bytes >> 10);
 }
 
 static void one_text(const struct nb_reckoned *r, char *out, size_t cap)

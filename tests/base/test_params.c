@@ -69,7 +69,7 @@ START_TEST(defaults_hold_without_environment)
     must_take(NULL, NULL);
     const struct nb_params *p = params;
     ck_assert_int_eq(p->enable, 1);
-    ck_assert_int_eq(p->rs, 1);
+    ck_assert_int_eq(p->rs, 3);
     ck_assert_int_eq(p->ag, 1);
     ck_assert_int_eq(p->unit_bytes, 131072);
     ck_assert_double_eq(p->ef_beta, 0.8);
@@ -148,15 +148,15 @@ END_TEST
 
 START_TEST(words_are_strict)
 {
-    static const char *const words[] = {"raw", "int4", "int8"};
-    for (int i = 0; i < 3; i++) {
+    static const char *const words[] = {"raw", "int4", "int8", "auto"};
+    for (int i = 0; i < 4; i++) {
         must_take("NIBBLE_RS", words[i]);
         ck_assert_int_eq(params->rs, i);
         drop();
     }
     static const char *const bad[] = {"INT4", "int", "int44", "1", "raw|int4", "|", " raw"};
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
-        must_refuse("NIBBLE_RS", bad[i], "raw, int4 or int8");
+        must_refuse("NIBBLE_RS", bad[i], "raw, int4, int8 or auto");
 }
 END_TEST
 
@@ -267,7 +267,7 @@ START_TEST(a_list_in_place_of_the_environment)
     ck_assert_int_eq(nb_params_read_list(good, &p), 0);
     ck_assert_int_eq(p->credits, 7);
     ck_assert_str_eq(p->fault, "alloc");
-    ck_assert_int_eq(p->rs, 1);
+    ck_assert_int_eq(p->rs, 3);
     ck_assert(nb_params_hash(p) == nb_params_hash(nb_params_defaults()));
     nb_params_free(p);
     ck_assert_int_eq(nb_params_read_list(none, &p), 0);
@@ -291,11 +291,14 @@ static uint64_t hash_with(const char *name, const char *value)
 START_TEST(hash_covers_what_nodes_must_agree_on)
 {
     uint64_t plain = hash_with(NULL, NULL);
-    ck_assert(hash_with("NIBBLE_RS", "int4") == plain); /* the default, spelt out */
+    ck_assert(hash_with("NIBBLE_RS", "auto") == plain); /* the default, spelt out */
     ck_assert(hash_with("NIBBLE_UNIT_BYTES", "0131072") == plain);
     ck_assert(hash_with("NIBBLE_CREDITS", "7") == plain); /* a node's own business */
     ck_assert(hash_with("NIBBLE_FAULT", "connect") == plain);
     ck_assert(hash_with("NIBBLE_RS", "raw") != plain);
+    ck_assert(hash_with("NIBBLE_RS", "int4") !=
+              plain); /* it may be what auto means here, and elsewhere not */
+    ck_assert(hash_with("NIBBLE_LINK_MBPS", "25000") != plain);
     ck_assert(hash_with("NIBBLE_UNIT_BYTES", "65536") != plain);
     ck_assert(hash_with("NIBBLE_RS_MIN_BYTES", "1") != hash_with("NIBBLE_AR_MIN_BYTES", "1"));
 }
@@ -406,7 +409,7 @@ START_TEST(table_has_a_row_for_each_setting)
         snprintf(cell, sizeof(cell), "\n| `%s`", names[i]);
         ck_assert_msg(strstr(table, cell), "no row for %s", names[i]);
     }
-    ck_assert(strstr(table, "\n| `NIBBLE_RS` \\* | `int4` | raw, int4 or int8 | "));
+    ck_assert(strstr(table, "\n| `NIBBLE_RS` \\* | `auto` | raw, int4, int8 or auto | "));
     ck_assert(strstr(table, "\n| `NIBBLE_FAULT` | (empty) | text | "));
     free(table);
 }

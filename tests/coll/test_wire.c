@@ -176,7 +176,7 @@ START_TEST(hello_and_vote)
                          .version = "1.2.3",
                          .host = "nodename"},
                     h2;
-    struct nb_vote v = {.yes = 0, .rank = 2, .reason = "no memory"}, v2;
+    struct nb_vote v = {.rank = 2, .reason = "no memory", .mbps = 25000, .codec = 3, .workers = 6}, v2;
     const char *why = "";
 
     nb_hello_pack(&h, hello);
@@ -185,6 +185,7 @@ START_TEST(hello_and_vote)
     nb_vote_pack(&v, vote);
     ck_assert_int_eq(nb_vote_parse(vote, sizeof(vote), &v2, &why), 0);
     ck_assert_int_eq(memcmp(&v, &v2, sizeof(v)), 0);
+    ck_assert_int_eq(memcmp(vote + 204, "\xa8\x61\0\0\3\0\0\0\6\0\0", 12), 0); /* docs/messages.md */
     ck_assert(nb_vote_is_no(vote, sizeof(vote), v2.reason) && !strcmp(v2.reason, "no memory"));
     ck_assert(!nb_vote_is_no(hello, sizeof(hello), v2.reason));
     for (v.yes = 0; v.yes < 2; v.yes++) { /* the round, or what it is about */

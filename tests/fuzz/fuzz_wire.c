@@ -107,6 +107,7 @@ static void parse_vote(uint8_t *b, size_t len, int fix)
     nb_vote_pack(&vote, out);
     FUZZ_CHECK(nb_vote_parse(out, sizeof(out), &again, &why) == 0);
     FUZZ_CHECK(again.yes == vote.yes && again.rank == vote.rank && strcmp(again.reason, vote.reason) == 0);
+    FUZZ_CHECK(again.mbps == vote.mbps && again.codec == vote.codec && again.workers == vote.workers);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

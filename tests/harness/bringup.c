@@ -317,7 +317,7 @@ static int bad_settings(void)
         {"NIBBLE_CREDITS=0", "bad setting NIBBLE_CREDITS=0: it must be an integer from"},
         {"NIBBLE_CREDITS=many", "bad setting NIBBLE_CREDITS=many"},
         {"NIBBLE_UNIT_BYTES=99999999999999999999", "bad setting NIBBLE_UNIT_BYTES=99999999999999999999"},
-        {"NIBBLE_RS=int3", "bad setting NIBBLE_RS=int3: it must be raw, int4 or int8"},
+        {"NIBBLE_RS=int3", "bad setting NIBBLE_RS=int3: it must be raw, int4, int8 or auto"},
         {"NIBBLE_EF_BETA=nan", "bad setting NIBBLE_EF_BETA=nan"},
         {"NIBBLE_ENABLE=maybe", "bad setting NIBBLE_ENABLE=maybe"},
         {"NIBBLE_CREDIT=4", "unknown setting NIBBLE_CREDIT"},

@@ -421,7 +421,8 @@ def configurations(plugin):
             (4, None, kernel, "coded"), (4, None, host, "raw")):
         environment = {"CUDA_DEVICE_MAX_CONNECTIONS": connections, "NIBBLE_TUNER_MIN_BYTES": "0"}
         if sums == "coded":
-            environment.update({"NIBBLE_GRAD": "all", "NIBBLE_WARMUP_STEPS": "0", "NIBBLE_RS_MIN_BYTES": "65536",
+            environment.update({"NIBBLE_GRAD": "all", "NIBBLE_WARMUP_STEPS": "0", "NIBBLE_RS": "int4", "NIBBLE_AR": "int4",
+                                "NIBBLE_RS_MIN_BYTES": "65536",
                                 "NIBBLE_AR_MIN_BYTES": "65536", "NIBBLE_AG_MIN_BYTES": "65536"})
         elif sums == "recognised":
             environment["NIBBLE_RS"] = "int4"  # whatever is reckoned to pay

@@ -117,6 +117,9 @@ class Run:
             if plugin and exact:
                 # Raw, but through the engine: with NIBBLE_RS=raw the tuner would leave sums to NCCL's own algorithms.
                 env["NIBBLE_WARMUP_STEPS"] = "1000000"
+            elif plugin:
+                # What is checked is the codec, whatever link the machine has.
+                env.update({"NIBBLE_RS": "int4", "NIBBLE_AR": "int4"})
             if plugin and gpu:
                 env.update(GPU)
             return env

@@ -75,7 +75,7 @@ struct perf_run {
     int streams;
     double pause_s;     /* before each repetition */
     double weight_step; /* rms of a weight's change over its own between two gathers */
-    const char *env[24];
+    const char *env[26];
     int nenv;
 };
 

@@ -52,7 +52,8 @@ static const char coll_notes[] =
     "squared error over the squared sum of the\n"
     "exact result. cpu: processors that the nodes kept busy, together; busy: share "
     "of the machine's that anything\nkept busy. Every sum counts as a gradient from "
-    "the first step on (NIBBLE_GRAD=all, NIBBLE_WARMUP_STEPS=0). The nodes share this machine's cores, so "
+    "the first step on (NIBBLE_GRAD=all, NIBBLE_WARMUP_STEPS=0), and is "
+    "coded (NIBBLE_RS=int4, NIBBLE_AR=int4). The nodes share this machine's cores, so "
     "times say what the "
     "code costs, not what a network does.\n";
 static const char p2p_help[] = "usage: nibble-perf p2p [OPTION]...\n\n"
@@ -100,20 +101,22 @@ bool perf_run_parse(int argc, char **argv, const char *part, struct perf_run *ru
     size_t v;
     int c;
 
-    *run = (struct perf_run){.min_bytes = 1 << 20,
-                             .max_bytes = 64 << 20,
-                             .factor = 4,
-                             .nodes = 2,
-                             .iterations = 10,
-                             .warmup = 3,
-                             .repetitions = 1,
-                             .channels = 8,
-                             .buff_size = 4 << 20,
-                             .streams = 1,
-                             .weight_step = 0.0015,
-                             /* Steady state is measured, and data that are no training job's. */
-                             .env = {"NIBBLE_GRAD=all", "NIBBLE_WARMUP_STEPS=0"},
-                             .nenv = 2};
+    *run = (struct perf_run){
+        .min_bytes = 1 << 20,
+        .max_bytes = 64 << 20,
+        .factor = 4,
+        .nodes = 2,
+        .iterations = 10,
+        .warmup = 3,
+        .repetitions = 1,
+        .channels = 8,
+        .buff_size = 4 << 20,
+        .streams = 1,
+        .weight_step = 0.0015,
+        /* Steady state is measured, data that are no training job's, and codecs
+                              * whatever the link. */
+        .env = {"NIBBLE_GRAD=all", "NIBBLE_WARMUP_STEPS=0", "NIBBLE_RS=int4", "NIBBLE_AR=int4"},
+        .nenv = 4};
     while ((c = getopt_long(argc, argv, "b:e:f:i:N:n:w:h", longs, NULL)) != -1) {
         switch (c) {
         case 'b':

@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Whether sums are coded follows from the slowest node's link, wherever it is and however nodes are connected; a
+ * forced codec is never overruled; and one line says what follows.
+ */
+#include <check.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "coll/cluster.h"
+#include "coll/comm.h"
+#include "coll/grid.h"
+#include "net/loopback.h"
+#include "policy/policy.h"
+
+#define MOST 6
+#define VALUES 40000u /* of a block: several wire units */
+#define FAST 400000
+#define SLOW 10
+
+static struct cluster cluster;
+static struct cluster_node *const node = cluster.node;
+static int rate[MOST]; /* of each node's link, Mbit/s; 0: unknown */
+static unsigned lines;
+static char line[1024]; /* the last of those that tell of the reckoning */
+
+__attribute__((format(printf, 5, 6))) static void logger(ncclDebugLogLevel level, unsigned long flags,
+                                                         const char *file, int at, const char *fmt, ...)
+{
+    char text[1024];
+    va_list ap;
+
+    (void)level, (void)flags, (void)file, (void)at;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof(text), fmt, ap);
+    va_end(ap);
+    if (!strstr(text, ": auto"))
+        return;
+    lines++;
+    memcpy(line, text, sizeof(line));
+}
+
+static int properties(struct nb_net *net, int dev, struct nb_net_props *props)
+{
+    const int ret = loopback_ops.properties(net, dev, props);
+
+    props->rate_mbps = rate[(struct cluster_node *)(void *)net->ctx - node];
+    return ret;
+}
+
+static struct nb_net_ops transport;
+
+/* The original's puts its own table there. */
+static int init(struct nb_context *ctx, struct nb_net **net)
+{
+    const int ret = loopback_ops.init(ctx, net);
+
+    if (!ret)
+        (*net)->ops = &transport;
+    return ret;
+}
+
+/* Connect n nodes with these settings of NIBBLE_RS and NIBBLE_AR. */
+static void begin(int n, bool grid, enum nb_sum word, int64_t stated)
+{
+    transport = loopback_ops;
+    transport.properties = properties;
+    transport.init = init;
+    lines = 0;
+    line[0] = 0;
+    nb_log_set(logger);
+    cluster_begin(&cluster);
+    for (int i = 0; i < n; i++) {
+        struct nb_params *p = &cluster_add(&cluster, NULL, &transport)->params;
+        p->schedule = grid ? NB_SCHEDULE_TWO_LEVEL : NB_SCHEDULE_AUTO;
+        p->grad = "all";
+        p->warmup_steps = 0;
+        p->rs = p->ar = word;
+        p->link_mbps = stated;
+    }
+    cluster_connect(&cluster);
+}
+
+static void end(void)
+{
+    cluster_disconnect(&cluster);
+    cluster_close(&cluster);
+    nb_log_set(NULL);
+}
+
+static void must_count_with(int n, uint32_t mbps)
+{
+    for (int i = 0; i < n; i++) {
+        const struct nb_reckoning *r = &node[i].comm->reckoning;
+
+        ck_assert_msg(r->facts.mbps == mbps, "node %d of %d: %u Mbit/s, not %u", i, n, r->facts.mbps, mbps);
+        ck_assert_uint_eq(r->facts.codec, nb_reckon_codec_of(nb_codec_selected()));
+        ck_assert_uint_eq(r->facts.workers, 0);
+        ck_assert_int_eq(memcmp(r, &node[0].comm->reckoning, sizeof(*r)), 0);
+    }
+    ck_assert_uint_eq(lines, (unsigned)n); /* one each */
+}
+
+/* Each node in turn is the slow one, and the one that does not know. */
+START_TEST(slowest_counts)
+{
+    static const struct {
+        int nodes;
+        bool grid;
+    } groups[] = {{2, false}, {5, false}, {4, true}, {6, true}};
+
+    for (size_t g = 0; g < sizeof(groups) / sizeof(groups[0]); g++) {
+        const int n = groups[g].nodes;
+
+        for (int slow = 0; slow < n; slow++)
+            for (int unknown = 0; unknown < 2; unknown++) {
+                for (int i = 0; i < n; i++)
+                    rate[i] = FAST + 1000 * i;
+                rate[slow] = unknown ? 0 : 25000;
+                begin(n, groups[g].grid, NB_SUM_AUTO, 0);
+                ck_assert(nb_on_grid(node[0].comm) == groups[g].grid);
+                must_count_with(n, unknown ? 0 : 25000);
+                ck_assert(strstr(line, unknown
+                                           ? ": auto: sums coded, since the rate of a node's link is unknown"
+                                           : ": auto, on links of 25 Gbit/s with codec "));
+                end();
+            }
+    }
+}
+END_TEST
+
+/* What the user states takes the place of what adapters say. */
+START_TEST(stated)
+{
+    for (int i = 0; i < MOST; i++)
+        rate[i] = i % 2 ? FAST : 0;
+    begin(3, false, NB_SUM_AUTO, 500);
+    must_count_with(3, 500);
+    ck_assert_ptr_nonnull(strstr(line, "on links of 0.5 Gbit/s"));
+    ck_assert_ptr_nonnull(strstr(line, "times as fast as raw"));
+    end();
+}
+END_TEST
+
+static float in[2][2 * VALUES], out[2][VALUES];
+
+/* One reduce-scatter of two nodes: how many of them coded it. */
+static unsigned coded(void)
+{
+    const size_t block = VALUES * sizeof(float);
+    struct nb_coll_req *req[2];
+    unsigned n = 0;
+
+    for (int r = 0; r < 2; r++) {
+        for (size_t i = 0; i < (size_t)2 * VALUES; i++)
+            in[r][i] = (float)((i * 7 + (size_t)r * 13) % 1001) - 500;
+        ck_assert_int_eq(nb_coll_ireducescatter(node[r].comm, in[r], 2 * block, out[r], block, 0, 2 * block,
+                                                ncclFloat32, ncclSum, &req[r]),
+                         0);
+    }
+    for (int r = 0; r < 2; r++)
+        for (int done = 0; !done;) {
+            ck_assert_int_eq(nb_coll_test(req[r], &done, NULL), 0);
+            if (!done)
+                ck_assert(cluster_turn(&cluster));
+        }
+    for (int r = 0; r < 2; r++) {
+        struct nb_coll_stats stats;
+        nb_coll_get_stats(node[r].comm, &stats);
+        n += stats.func[NB_FUNC_REDUCE_SCATTER].coded_ops > 0;
+        ck_assert_uint_eq(node[r].comm->decisions.reasons[NB_FUNC_REDUCE_SCATTER][NB_RAW_LINK],
+                          stats.func[NB_FUNC_REDUCE_SCATTER].coded_ops == 0);
+    }
+    return n;
+}
+
+START_TEST(operations)
+{
+    static const struct {
+        int first, second;
+        enum nb_sum word;
+        unsigned coded;
+    } cases[] = {{FAST, FAST, NB_SUM_AUTO, 0}, {FAST, SLOW, NB_SUM_AUTO, 2}, {SLOW, SLOW, NB_SUM_AUTO, 2},
+                 {FAST, 0, NB_SUM_AUTO, 2},    {0, 0, NB_SUM_AUTO, 2},       {FAST, FAST, NB_SUM_INT4, 2},
+                 {FAST, FAST, NB_SUM_INT8, 2}};
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        rate[0] = cases[i].first;
+        rate[1] = cases[i].second;
+        begin(2, false, cases[i].word, 0);
+        ck_assert_msg(coded() == cases[i].coded, "case %zu", i);
+        ck_assert_uint_eq(lines, cases[i].word == NB_SUM_AUTO ? 2 : 0);
+        if (cases[i].coded == 0) /* to the bit */
+            for (int r = 0; r < 2; r++)
+                for (size_t k = 0; k < VALUES; k++)
+                    ck_assert(out[r][k] == in[0][(size_t)r * VALUES + k] + in[1][(size_t)r * VALUES + k]);
+        end();
+    }
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("facts");
+    TCase *tc = tcase_create("facts");
+    SRunner *sr;
+    int failed;
+
+    tcase_set_timeout(tc, 120);
+    tcase_add_test(tc, slowest_counts);
+    tcase_add_test(tc, stated);
+    tcase_add_test(tc, operations);
+    suite_add_tcase(s, tc);
+    sr = srunner_create(s);
+    srunner_run_all(sr, CK_ENV);
+    failed = srunner_ntests_failed(sr);
+    srunner_free(sr);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
