@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "auto.h"
 #include "model.h"
 #include "policy/reckon.h"
 
@@ -29,6 +30,7 @@ struct options {
     struct nb_cost_figures figures;
     struct nb_cost_op op;
     double gradients, weights;
+    bool reckon; /* --auto */
 };
 
 static const char help[] =
@@ -59,6 +61,9 @@ static const char help[] =
     "  --follow N          follow the messages of an operation that has no more than N, a second for a "
     "million (default\n"
     "                      3M; 0: none, a tenth less exact)\n"
+    "  --auto              instead: what NIBBLE_RS=auto and NIBBLE_AR=auto make of these links (--nodes, "
+    "--gbps, --type, --unit,\n"
+    "                      --group), with tabled codecs\n"
     "  --validate FILE     instead: predict the samples that bench.sh -o FILE has written, print the errors\n"
     "  --tolerance P       with that: status 1 when an error is larger than P percent\n";
 
@@ -108,7 +113,7 @@ static bool parse(int argc, char **argv, struct options *o)
         {"credits", 1, NULL, 0},  {"group", 1, NULL, 0},      {"ratio", 1, NULL, 0},
         {"ag-ratio", 1, NULL, 0}, {"gradients", 1, NULL, 0},  {"weights", 1, NULL, 0},
         {"validate", 1, NULL, 0}, {"tolerance", 1, NULL, 0},  {"follow", 1, NULL, 0},
-        {"help", 0, NULL, 'h'},   {NULL, 0, NULL, 0}};
+        {"auto", 0, NULL, 0},     {"help", 0, NULL, 'h'},     {NULL, 0, NULL, 0}};
     double cores = 1, latency = 20, message = 2, channels = 8, group = 0, nodes[MOST];
     int c, at;
 
@@ -153,6 +158,8 @@ static bool parse(int argc, char **argv, struct options *o)
             o->type = optarg;
         } else if (strcmp(name, "codec") == 0) {
             o->codec = optarg;
+        } else if (strcmp(name, "auto") == 0) {
+            o->reckon = true;
         } else if (strcmp(name, "validate") == 0) {
             o->validate = optarg;
         }
@@ -458,6 +465,14 @@ int main(int argc, char **argv)
         return 1;
     if (o.validate)
         return validate(&o);
+    if (o.reckon) {
+        for (int i = 0; i < o.nnodes; i++) {
+            struct nb_cost_op op = operation(&o, NB_FUNC_ALL_REDUCE, NB_COST_TWO_LEVEL, o.nodes[i], 1);
+            const int columns = o.nodes[i] >= GRID_NODES || o.op.group > 0 ? nm_columns(&op) : 0;
+            auto_print(o.nodes[i], columns, o.op.unit, o.gbps, o.ngbps, strcmp(o.type, "float32") == 0);
+        }
+        return 0;
+    }
     printf("Codec %s, GB/s of values: encode %.1f, with feedback %.1f, add %.1f, decode %.1f; differences: "
            "encode %.1f, "
            "decode %.1f.\n%g processors a node, hop %g us, message %g us.\n",

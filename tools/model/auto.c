@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What NIBBLE_RS=auto and NIBBLE_AR=auto make of links and codecs, as tables in Markdown: the plugin's own reckoning. */
+#include <stdio.h>
+
+#include "auto.h"
+#include "policy/reckon.h"
+
+static const uint32_t codecs[] = {NB_RECKON_AVX512, NB_RECKON_AVX2, NB_RECKON_PORTABLE};
+static const uint32_t threads[] = {0, 1, 2, 3, 4, 6};
+#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
+
+static void cell(const struct nb_reckoned *r)
+{
+    if (r->from == NB_RECKON_NEVER)
+        printf(" raw |");
+    else if (r->from >= 1 << 20)
+        printf(" %.1f, from %llu MiB |", r->times, (unsigned long long)r->from >> 20);
+    else if (r->from > 0)
+        printf(" %.1f, from %llu KiB |", r->times, (unsigned long long)r->from >> 10);
+    else
+        printf(" %.1f |", r->times);
+}
+
+static void table(const struct nb_reckon_group *group, const double *gbps, int links, enum nb_func func,
+                  bool wide)
+{
+    printf("\n%s of %s, %d nodes: raw, or how many times as fast as raw 64 MiB are when coded, and from "
+           "which size on\n\n",
+           nb_func_name(func), wide ? "FP32" : "BF16 and FP16", group->nodes);
+    printf("| codec | threads |");
+    for (int i = 0; i < links; i++)
+        printf(" %g Gbit/s |", gbps[i]);
+    printf("\n|---|---|");
+    for (int i = 0; i < links; i++)
+        printf("---|");
+    for (size_t c = 0; c < COUNT(codecs); c++)
+        for (size_t t = 0; t < COUNT(threads); t++) {
+            printf("\n| %s | %u |", nb_reckon_codec_name((enum nb_reckon_codec)codecs[c]), threads[t]);
+            for (int i = 0; i < links; i++) {
+                const struct nb_reckon_facts facts = {(uint32_t)(1000 * gbps[i]), codecs[c], threads[t]};
+                struct nb_reckoning r;
+
+                nb_reckon(&facts, group, &r);
+                cell(&r.of[func][wide]);
+            }
+        }
+    printf("\n");
+}
+
+void auto_print(int nodes, int columns, double unit, const double *gbps, int links, bool wide)
+{
+    const struct nb_reckon_group group = {
+        .nodes = nodes, .columns = columns, .schedule = NB_COST_SCHEDULES, .unit = unit};
+
+    table(&group, gbps, links, NB_FUNC_REDUCE_SCATTER, wide);
+    table(&group, gbps, links, NB_FUNC_ALL_REDUCE, wide);
+}
