@@ -19,9 +19,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/capture.h"
 #include "base/log.h"
 #include "coll/cluster.h"
 #include "coll/stats.h"
+#include "net/hanging.h"
 #include "net/loopback.h"
 
 #define VALUES 4096u
@@ -30,11 +32,8 @@ static struct cluster cluster;
 static struct cluster_node *const node = cluster.node;
 
 static char dir[64], file[160], text[1 << 20];
-static atomic_uint warnings;
-static char last_warning[600];
-static atomic_bool dead, hang; /* the file system does not answer; sends of node 0 do not return */
+static atomic_bool dead; /* the file system does not answer */
 static atomic_int waiting, left;
-static struct nb_net_ops ops;
 static float region[2][VALUES], out[2][VALUES];
 
 /* In front of the C library's. */
@@ -52,52 +51,18 @@ int open(const char *name, int flags, ...)
     return fd;
 }
 
-static int hanging_isend(void *send_comm, const void *data, size_t size, int tag, void *mhandle,
-                         void **request)
-{
-    while (atomic_load(&hang))
-        usleep(1000);
-    return loopback_ops.isend(send_comm, data, size, tag, mhandle, request);
-}
-
-static int hanging_init(struct nb_context *ctx, struct nb_net **net)
-{
-    int ret = loopback_ops.init(ctx, net);
-
-    if (!ret)
-        (*net)->ops = &ops;
-    return ret;
-}
-
-__attribute__((format(printf, 5, 6))) static void logger(ncclDebugLogLevel level, unsigned long flags,
-                                                         const char *source, int line, const char *fmt, ...)
-{
-    va_list ap;
-
-    (void)flags, (void)source, (void)line;
-    if (level != NCCL_LOG_WARN)
-        return;
-    va_start(ap, fmt);
-    vsnprintf(last_warning, sizeof(last_warning), fmt, ap);
-    va_end(ap);
-    warnings++;
-}
-
 static void setup(void)
 {
     snprintf(dir, sizeof(dir), "/tmp/nibble-monitor-XXXXXX");
     ck_assert_ptr_nonnull(mkdtemp(dir));
-    atomic_store(&warnings, 0);
+    capture_reset();
     atomic_store(&dead, false);
-    atomic_store(&hang, false);
+    hanging_set(false);
     atomic_store(&waiting, 0);
     atomic_store(&left, 0);
-    nb_log_set(logger);
-    ops = loopback_ops;
-    ops.init = hanging_init;
-    ops.isend = hanging_isend;
+    nb_log_set(capture_log);
     cluster_begin(&cluster);
-    cluster_add(&cluster, &nb_runner_thread, &ops);
+    cluster_add(&cluster, &nb_runner_thread, &hanging_ops);
     cluster_add(&cluster, NULL, &loopback_ops);
     for (int i = 0; i < 2; i++) {
         node[i].ctx.clock = (struct nb_clock){NULL, NULL};
@@ -248,7 +213,7 @@ START_TEST(metrics)
     ck_assert_ptr_nonnull(strstr(strstr(text, "nibble_wire_bytes_total{"), line));
     ck_assert_ptr_nonnull(strstr(until("jsonl", "\"closed\":1,"), "\"closed\":0,"));
     ck_assert_int_ne(access(path_of("prom.tmp"), F_OK), 0);
-    ck_assert_uint_eq(atomic_load(&warnings), 0);
+    ck_assert_int_eq(capture_warned(), 0);
 }
 END_TEST
 
@@ -264,7 +229,7 @@ static void not_written(void)
     other = post(1);
     wait_for(mine);
     wait_for(other);
-    while (!atomic_load(&warnings))
+    while (!capture_warned())
         usleep(1000);
     usleep(2200000); /* likely tried again */
     close_both();
@@ -277,10 +242,10 @@ START_TEST(no_folder)
     snprintf(missing, sizeof(missing), "%s/none", dir);
     node[0].params.metrics = missing;
     not_written();
-    ck_assert_uint_eq(atomic_load(&warnings), 1);
-    ck_assert_ptr_nonnull(strstr(last_warning, "NIBBLE_METRICS"));
-    ck_assert_ptr_nonnull(strstr(last_warning, missing));
-    ck_assert_ptr_nonnull(strstr(last_warning, "No such file or directory"));
+    ck_assert_int_eq(capture_warned(), 1);
+    ck_assert(capture_has("NIBBLE_METRICS"));
+    ck_assert(capture_has(missing));
+    ck_assert(capture_has("No such file or directory"));
 }
 END_TEST
 
@@ -292,8 +257,8 @@ START_TEST(folder_is_a_pipe)
     ck_assert_int_eq(mkfifo(pipe, 0600), 0);
     node[0].params.hang_report = pipe;
     not_written();
-    ck_assert_uint_eq(atomic_load(&warnings), 1);
-    ck_assert_ptr_nonnull(strstr(last_warning, "NIBBLE_HANG_REPORT"));
+    ck_assert_int_eq(capture_warned(), 1);
+    ck_assert(capture_has("NIBBLE_HANG_REPORT"));
 }
 END_TEST
 
@@ -308,7 +273,7 @@ START_TEST(file_is_a_pipe)
     node[0].params.metrics = dir;
     node[0].params.metrics_format = 1; /* json */
     not_written();
-    ck_assert_uint_eq(atomic_load(&warnings), 1);
+    ck_assert_int_eq(capture_warned(), 1);
     if (fd >= 0)
         close(fd);
 }
@@ -329,8 +294,8 @@ START_TEST(dead_mount)
     wait_for(mine);
     wait_for(other);
     close_both();
-    ck_assert_uint_eq(atomic_load(&warnings), 1);
-    ck_assert_ptr_nonnull(strstr(last_warning, "left behind"));
+    ck_assert_int_eq(capture_warned(), 1);
+    ck_assert(capture_has("left behind"));
     ck_assert_int_eq(atomic_load(&left), 0);
     atomic_store(&dead, false);
     until("prom", "nibble_closed{"); /* the thread ends after all, and gives back what it has */
@@ -404,13 +369,13 @@ START_TEST(stuck)
     node[0].params.metrics_period = 1;
     node[0].params.late_report = 2;
     connect_both();
-    atomic_store(&hang, true);
+    hanging_set(true);
     mine = post(0);
     until("report", "why=stuck");
     ck_assert_ptr_nonnull(strstr(text, " state=locked submitted=1 finished=0 name="));
     ck_assert_ptr_nonnull(strstr(text, " still="));
     until("prom", "nibble_written_timestamp_seconds"); /* with what was known before */
-    atomic_store(&hang, false);
+    hanging_set(false);
     other = post(1);
     wait_for(mine);
     wait_for(other);

@@ -6,7 +6,6 @@
  */
 #include <check.h>
 #include <errno.h>
-#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,6 +16,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "coll/cluster.h"
+#include "net/hanging.h"
 #include "net/loopback.h"
 
 #define NODES 2
@@ -27,28 +27,7 @@ static struct cluster cluster;
 static struct cluster_node *const node = cluster.node;
 
 static _Atomic int64_t now;
-static atomic_bool hang, hangs; /* sends shall not return; one does not */
-static struct nb_net_ops ops;
 static float region[2 * VALUES], out[VALUES];
-
-static int hanging_isend(void *send_comm, const void *data, size_t size, int tag, void *mhandle,
-                         void **request)
-{
-    while (atomic_load(&hang)) {
-        atomic_store(&hangs, true);
-        usleep(1000);
-    }
-    return loopback_ops.isend(send_comm, data, size, tag, mhandle, request);
-}
-
-static int hanging_init(struct nb_context *ctx, struct nb_net **net)
-{
-    int ret = loopback_ops.init(ctx, net);
-
-    if (!ret)
-        (*net)->ops = &ops;
-    return ret;
-}
 
 static uint64_t virtual_ns(void *arg)
 {
@@ -60,15 +39,11 @@ static uint64_t virtual_ns(void *arg)
 static void open_all(const struct nb_runner *runner)
 {
     atomic_store(&now, SECOND);
-    atomic_store(&hang, false);
-    atomic_store(&hangs, false);
+    hanging_set(false);
     capture_reset();
     nb_log_set(capture_log);
-    ops = loopback_ops;
-    ops.init = hanging_init;
-    ops.isend = hanging_isend;
     cluster_begin(&cluster);
-    cluster_add(&cluster, runner, &ops);
+    cluster_add(&cluster, runner, &hanging_ops);
     cluster_add(&cluster, NULL, &loopback_ops);
     for (int i = 0; i < NODES; i++) {
         node[i].params.unit_bytes = nb_params_defaults()->unit_bytes;
@@ -145,9 +120,9 @@ START_TEST(thread_hangs)
     open_all(&nb_runner_thread);
     connect_all();
     ck_assert_int_eq(nb_coll_reg_mr(node[0].comm, region, sizeof(region), NCCL_PTR_HOST, &mhandle), 0);
-    atomic_store(&hang, true);
+    hanging_set(true);
     post(&req);
-    while (!atomic_load(&hangs))
+    while (!hanging_seen())
         usleep(1000);
     took = until_stuck(req, 1);
     ck_assert_int_gt(took, 60);
@@ -168,7 +143,7 @@ START_TEST(thread_hangs)
     /* It goes on after all: the memory was left to it, and NCCL's is not touched. */
     memset(region, 0xff, sizeof(region));
     memset(out, 0xee, sizeof(out));
-    atomic_store(&hang, false);
+    hanging_set(false);
     while (nb_coll_close_step(node[0].comm)) {
         step_one();
         usleep(1000);
