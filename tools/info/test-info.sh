@@ -33,7 +33,7 @@ LOCAL_WORLD_SIZE=4096 say '^  0  by=this rank.s share of the cores  share=1 .*ra
 NIBBLE_CREDITS=7 say 'NIBBLE_CREDITS  value=7  default=48'
 NIBBLE_TUNER=0 NIBBLE_TUNER_MIN_BYTES=1 say 'no_effect=NIBBLE_TUNER=0'
 NIBBLE_HOME=/x say 'NIBBLE_HOME is not a setting'
-say 'NIBBLE_RS  value=int4  compared_by_nodes=yes  meaning=' --all
+say 'NIBBLE_RS  value=auto  compared_by_nodes=yes  meaning=' --all
 
 # Bad settings are told, and the status says so.
 NIBBLE_CREDITS=many NIBBLE_RSS=int4 NIBBLE_REQUIRE=what "$info" --no-speed --python "" >"$tmp/out" 2>/dev/null
