@@ -440,7 +440,7 @@ static void judge(struct nb_causal *f)
         const struct sum *s = sum_at(f, 0, i);
         int explained = s->explained;
         for (unsigned j = 0; j < NB_CAUSAL_KEYS; j++)
-            explained |= s->key[j] >= 0 && f->key[s->key[j]].proved;
+            explained |= s->key[j] >= 0 && f->key[s->key[j]].proved && f->key[s->key[j]].mixed <= MIXED_MOST;
         f->judged++;
         f->explained += fmaxf(EXPLAINED_RATE, 1.0f / (float)f->judged) * ((float)explained - f->explained);
         for (unsigned j = 0; j < NB_CAUSAL_KEYS; j++)

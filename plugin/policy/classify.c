@@ -488,7 +488,9 @@ static void name_keys(const struct nb_class_op *op, struct nb_causal *field, uin
 /* Do the weights follow the sums of this very buffer? */
 static int moves(const struct nb_causal *field, const uint64_t key[NB_CAUSAL_KEYS])
 {
-    if (key[1] && nb_causal_state(field, key[1]).steps >= MET && !nb_causal_mixed(field, key[1]))
+    if (key[1] && nb_causal_mixed(field, key[1])) /* of these only the place in the step tells */
+        return nb_causal_proved(field, key[0]);
+    if (key[1] && nb_causal_state(field, key[1]).steps >= MET)
         return nb_causal_proved(field, key[1]);
     return nb_causal_proved(field, key[0]) || nb_causal_explained(field) >= EXPLAINED;
 }
