@@ -121,7 +121,8 @@ static int start(struct nb_engine *engine, void **run)
         return -err;
     }
     pthread_setname_np(r->thread, "nibble-engine");
-    nb_engine_node(engine)->monitor = nb_monitor_open(engine);
+    if (!nb_engine_node(engine)->monitor_left_behind)
+        nb_engine_node(engine)->monitor = nb_monitor_open(engine);
     *run = r;
     return 0;
 }
@@ -134,7 +135,7 @@ static void stop(void *run)
     nb_wake_signal(&r->wake);
     pthread_join(r->thread, NULL);
     nb_control_file_close(&nb_engine_node(r->engine)->control, nb_engine_context(r->engine)->params->control);
-    nb_monitor_close(nb_engine_node(r->engine)->monitor);
+    nb_engine_node(r->engine)->monitor_left_behind |= !nb_monitor_close(nb_engine_node(r->engine)->monitor);
     nb_engine_node(r->engine)->monitor = NULL;
     free_runner(r);
 }

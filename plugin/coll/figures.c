@@ -38,15 +38,6 @@ static void take_signatures(struct nb_figures *f, const struct nb_coll_comm *com
     }
 }
 
-static void take_slots(struct nb_figures *f, const struct nb_coll_comm *comm)
-{
-    struct nb_ef_report r;
-
-    for (f->nslots = 0; nb_feedback_report(comm->decisions.feedback, f->nslots, &r); f->nslots++)
-        if (f->nslots < NB_FIGURES_SLOTS)
-            f->slot[f->nslots] = r;
-}
-
 static void take_waits(struct nb_figures *f, const struct nb_coll_comm *comm)
 {
     const int64_t now = nb_clock_ns(&comm->ctx->clock);
@@ -84,10 +75,19 @@ void nb_figures_take(struct nb_figures *f, const struct nb_coll_comm *comm)
     take_stats(&f->stats, comm);
     memcpy(f->reasons, comm->decisions.reasons, sizeof(f->reasons));
     take_signatures(f, comm);
-    take_slots(f, comm);
+    f->nslots = 0;
     f->error = nb_comm_failed(comm);
     f->off = nb_decisions_off(&comm->decisions);
     take_waits(f, comm);
+}
+
+void nb_figures_take_slots(struct nb_figures *f, const struct nb_coll_comm *comm)
+{
+    struct nb_ef_report r;
+
+    for (f->nslots = 0; nb_feedback_report(comm->decisions.feedback, f->nslots, &r); f->nslots++)
+        if (f->nslots < NB_FIGURES_SLOTS)
+            f->slot[f->nslots] = r;
 }
 
 void nb_figures_ask_transport(struct nb_figures *f, const struct nb_coll_comm *comm)

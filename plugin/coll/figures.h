@@ -34,7 +34,7 @@ struct nb_figures {
     uint64_t reasons[NB_FUNC_COUNT][NB_REASON_COUNT]; /* operations that were sent raw */
     unsigned nsignatures;
     struct nb_sig_report signature[NB_SIG_REPORTS];
-    unsigned nslots; /* all; the first NB_FIGURES_SLOTS are here */
+    unsigned nslots; /* all, where they were asked for; the first NB_FIGURES_SLOTS are here */
     struct nb_ef_report slot[NB_FIGURES_SLOTS];
     /* How it is. */
     int error; /* negative errno that it has failed with; 0: none */
@@ -52,6 +52,9 @@ struct nb_figures {
 /* Copy the counters of `comm` into *figures; `serial`, `closed` and `retransmits` stay as they are. With progress_lock, or where the engine
  * does not know the communicator any more. */
 void nb_figures_take(struct nb_figures *figures, const struct nb_coll_comm *comm);
+
+/* The same of its error slots, which the above leaves out since it takes the time of the square of their number. */
+void nb_figures_take_slots(struct nb_figures *figures, const struct nb_coll_comm *comm);
 
 /* Ask the connections for figures->retransmits: a system call each. Any thread, without progress_lock, as long as
  * they are open. */

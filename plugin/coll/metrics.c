@@ -291,6 +291,7 @@ static const char *reason(unsigned why)
         [NB_RAW_CLASS] = "no_gradient",
         [NB_RAW_WARMUP] = "warmup",
         [NB_RAW_COMM] = "comm_rules",
+        [NB_RAW_LINK] = "link",
         [NB_RAW_SWITCHED] = "switched_off",
     };
     return why < NB_REASON_COUNT && word[why] ? word[why] : "unknown";

@@ -246,16 +246,15 @@ static struct nb_waits *look_at(struct nb_coll_comm *comm)
     return w;
 }
 
-/* The same of all of them, and of those that were closed after an error since the last report; how many. With the
- * lock. */
+/* The same of all of them, and of those that were closed after an error, which may be the cause of what came later; how
+ * many. With the lock. */
 static unsigned take_waits(struct nb_monitor *m, struct nb_waits **list)
 {
     unsigned n = 0;
 
     for (struct entry *e = m->entries; e; e = e->next) {
-        struct nb_waits *w = e->comm ? look_at(e->comm) : e->failed;
+        struct nb_waits *w = e->comm ? look_at(e->comm) : nb_waits_copy(e->failed);
 
-        e->failed = NULL; /* the list's */
         if (!w)
             continue;
         e->told |= w->error != 0;
@@ -500,7 +499,7 @@ void nb_monitor_remove(struct nb_monitor *m, struct nb_coll_comm *comm)
     if (e) {
         refresh(e);
         e->figures.closed = true;
-        if (m->report.path && e->figures.error && !e->told)
+        if (m->report.path && e->figures.error)
             e->failed = look_at(comm);
         e->comm = NULL;
         forget(m);
@@ -508,15 +507,16 @@ void nb_monitor_remove(struct nb_monitor *m, struct nb_coll_comm *comm)
     pthread_mutex_unlock(&m->lock);
 }
 
-void nb_monitor_close(struct nb_monitor *m)
+bool nb_monitor_close(struct nb_monitor *m)
 {
     if (!m)
-        return;
+        return true;
     pthread_mutex_lock(&m->lock);
     m->engine = NULL;
     pthread_mutex_unlock(&m->lock);
-    if (!nb_chore_end(m->chore, PATIENCE_S))
-        NB_WARN(
-            "NIBBLE_METRICS, NIBBLE_HANG_REPORT: writing does not return (a dead mount?); the thread is left "
-            "behind");
+    if (nb_chore_end(m->chore, PATIENCE_S))
+        return true;
+    NB_WARN("NIBBLE_METRICS, NIBBLE_HANG_REPORT: writing does not return (a dead mount?); the thread is left "
+            "behind, and nothing more is written");
+    return false;
 }

@@ -16,6 +16,8 @@
 #ifndef NIBBLE_COLL_MONITOR_H
 #define NIBBLE_COLL_MONITOR_H
 
+#include <stdbool.h>
+
 struct nb_coll_comm;
 struct nb_engine;
 struct nb_monitor;
@@ -27,8 +29,9 @@ struct nb_monitor *nb_monitor_open(struct nb_engine *engine);
  * copies to be made, never for a file. NULL is allowed. */
 void nb_monitor_add(struct nb_monitor *monitor, struct nb_coll_comm *comm);
 void nb_monitor_remove(struct nb_monitor *monitor, struct nb_coll_comm *comm);
-/* End it, after a last writing of metrics: no communicator is left. Waits up to two seconds for its thread. NULL is
+/* End it, after a last writing of metrics: no communicator is left. Waits up to two seconds for its thread. False when
+ * that is left behind in a call: it may still write its files, so that no other may be opened for this node. NULL is
  * allowed. */
-void nb_monitor_close(struct nb_monitor *monitor);
+bool nb_monitor_close(struct nb_monitor *monitor);
 
 #endif

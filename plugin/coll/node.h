@@ -27,6 +27,7 @@ struct nb_coll_node {
     struct nb_comm_count count[NB_NET_MAX_DEVS]; /* [GPU ordinal + 1] */
     struct nb_control_file control; /* engine thread, and its runner while that starts or stops it */
     struct nb_monitor *monitor;     /* NULL: none; the runner's while that starts or stops, else constant */
+    bool monitor_left_behind;       /* one's thread never came back; as above */
     struct nb_observer observer;
     /* Lines that a node logs once. Engine thread only. */
     bool warned_profiler, warned_tuner; /* operation.c: events or questions do not reach this plugin */

@@ -221,6 +221,7 @@ void nb_comm_log_summary(struct nb_coll_comm *comm)
     }
     pthread_mutex_lock(&comm->progress_lock);
     nb_figures_take(figures, comm);
+    nb_figures_take_slots(figures, comm);
     pthread_mutex_unlock(&comm->progress_lock);
     log_figures(figures);
     free(figures);

@@ -20,6 +20,14 @@ struct nb_waits *nb_waits_new(const struct nb_coll_comm *comm)
     return w;
 }
 
+struct nb_waits *nb_waits_copy(const struct nb_waits *waits)
+{
+    const size_t bytes = waits ? sizeof(*waits) + (size_t)waits->npeers * sizeof(waits->peer[0]) : 0;
+    struct nb_waits *copy = waits ? malloc(bytes) : NULL;
+
+    return copy ? memcpy(copy, waits, bytes) : NULL;
+}
+
 void nb_waits_glance(struct nb_waits *w, const struct nb_coll_comm *comm)
 {
     w->comm_id = comm->comm_id;

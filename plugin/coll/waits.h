@@ -59,6 +59,8 @@ struct nb_waits {
 
 /* Room for what `comm`, connected, waits for; free() it. NULL: no memory. */
 struct nb_waits *nb_waits_new(const struct nb_coll_comm *comm);
+/* The same once more: free() it. NULL: no memory, or of NULL. */
+struct nb_waits *nb_waits_copy(const struct nb_waits *waits);
 /* Fill in what any thread may read without waiting. */
 void nb_waits_glance(struct nb_waits *waits, const struct nb_coll_comm *comm);
 /* Fill in everything. With progress_lock. */

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/nccl_names.h"
 #include "policy/rule_reader.h"
 
 static const struct {
@@ -117,7 +118,7 @@ enum nb_grad_word nb_grad_rules_ask(const struct nb_grad_rules *rules, enum nb_f
 int nb_grad_rule_text(enum nb_func func, ncclDataType_t type, uint64_t count, uint32_t nranks, char *buf,
                       size_t cap)
 {
-    const char *name = "unknown";
+    const char *name = nb_nccl_type_name(type);
 
     for (unsigned i = 0; i < sizeof(types) / sizeof(types[0]); i++)
         if ((ncclDataType_t)types[i].value == type)

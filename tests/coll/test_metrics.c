@@ -185,6 +185,31 @@ END_TEST
     "\"1\"," \
     "dev=\"0\",n_nodes=\"4\",node_rank=\"1\",nranks=\"32\""
 
+/* Every reason for raw has a word, and what is reduced in types that are never coded does not become one series. */
+START_TEST(labels_tell_apart)
+{
+    struct nb_figures *f = some(1, "");
+    const struct nb_figures *list[] = {f};
+    char *text = NULL;
+    size_t bytes;
+    FILE *out = open_memstream(&text, &bytes);
+
+    for (int why = NB_CODED + 1; why < NB_REASON_COUNT; why++)
+        f->reasons[NB_FUNC_ALL_REDUCE][why] = 1;
+    f->signature[0].type = ncclInt64;
+    f->signature[1] = f->signature[0];
+    f->signature[1].type = ncclFloat64;
+    nb_metrics_prometheus(out, &process, list, 1);
+    ck_assert_int_eq(fclose(out), 0);
+    ck_assert_ptr_null(strstr(text, "reason=\"unknown\""));
+    ck_assert_ptr_nonnull(strstr(text, "signature=\"all_reduce:int64:100@32\""));
+    ck_assert_ptr_nonnull(strstr(text, "signature=\"all_reduce:float64:100@32\""));
+    read_exposition(text);
+    free(text);
+    free(f);
+}
+END_TEST
+
 START_TEST(values_are_those_of_the_figures)
 {
     static const char *const lines[] = {
@@ -340,6 +365,7 @@ int main(void)
 
     tcase_set_timeout(c, 3600);
     tcase_add_test(c, exposition_is_strict);
+    tcase_add_test(c, labels_tell_apart);
     tcase_add_test(c, values_are_those_of_the_figures);
     tcase_add_test(c, documents);
     tcase_add_test(c, json_is_strict);
