@@ -209,6 +209,13 @@ static inline bool nb_peer_may_ask(const struct nb_coll_comm *comm, const struct
     return !peer->life.bye && (nb_refs_unconfirmed(comm->refs) || nb_confirms_wait(&comm->confirms));
 }
 
+/* Whether the peer's connections must not end yet: this node runs, or closes and may be asked by it. */
+static inline bool nb_peer_needed(const struct nb_coll_comm *comm, const struct nb_peer *peer)
+{
+    return !peer->life.bye &&
+           (comm->state == NB_COMM_RUNNING || (!comm->life.drained && nb_peer_may_ask(comm, peer)));
+}
+
 static inline struct nb_coll_req *nb_window(const struct nb_coll_comm *comm, uint64_t seq)
 {
     return &comm->win[seq % NB_WINDOWS];

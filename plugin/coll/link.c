@@ -16,10 +16,7 @@
  * it. */
 static int link_error(struct nb_coll_comm *comm, struct nb_peer *peer, int err)
 {
-    const bool needed =
-        comm->state == NB_COMM_RUNNING || (!comm->life.drained && nb_peer_may_ask(comm, peer));
-
-    if (peer->life.bye || !needed)
+    if (!nb_peer_needed(comm, peer))
         return 0;
     return nb_comm_suspect(comm, peer, err);
 }

@@ -58,14 +58,14 @@ int nb_loss_explain(struct nb_coll_comm *comm, int64_t now_ns)
     for (int i = 0; i < comm->nneighbors; i++) {
         const struct nb_peer *peer = comm->neighbors[i];
         const struct nb_rx *rx = &peer->rx[NB_CLASS_CONTROL];
-        if (!peer->life.lost || peer->life.bye)
+        if (!peer->life.lost || peer->gone || !nb_peer_needed(comm, peer))
             continue;
         if (rx->ended && rx->taken == rx->arrived)
             return lost(comm, peer);
         if (!suspect)
             suspect = peer;
     }
-    if (!suspect) { /* all have said goodbye */
+    if (!suspect) { /* all have said goodbye, or what was needed of them has come */
         comm->failure.suspect_ns = 0;
         return 1;
     }
