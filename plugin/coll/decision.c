@@ -177,7 +177,8 @@ struct nb_op_info *nb_op_info_new(struct nb_coll_comm *comm, const struct nb_op 
         f->asserted = r->slot;
     f->codec =
         nb_policy_codec(comm->ctx->params, op->func, op->type, op->redop, bytes, r != NULL, &f->reason);
-    if (f->codec != NB_CODEC_RAW && nb_policy_reckons(comm->ctx->params, op->func) &&
+    /* Shadow mode sends raw in any case, and shows what coding would do. */
+    if (f->codec != NB_CODEC_RAW && !comm->shadow && nb_policy_reckons(comm->ctx->params, op->func) &&
         bytes < nb_reckon_from(&comm->reckoning, op->func, op->value)) {
         f->codec = NB_CODEC_RAW;
         f->reason = NB_RAW_LINK;
