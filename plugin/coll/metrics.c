@@ -281,18 +281,10 @@ static const char *collective(enum nb_func func)
 static const char *reason(unsigned why)
 {
     static const char *const word[NB_REASON_COUNT] = {
-        [NB_CODED] = "coded",
-        [NB_RAW_TYPE] = "type",
-        [NB_RAW_OP] = "reduction",
-        [NB_RAW_SMALL] = "small",
-        [NB_RAW_SETTING] = "setting",
-        [NB_RAW_UNKNOWN] = "no_record",
-        [NB_RAW_YOUNG] = "young",
-        [NB_RAW_CLASS] = "no_gradient",
-        [NB_RAW_WARMUP] = "warmup",
-        [NB_RAW_COMM] = "comm_rules",
-        [NB_RAW_LINK] = "link",
-        [NB_RAW_SWITCHED] = "switched_off",
+        [NB_CODED] = "coded",         [NB_RAW_TYPE] = "type",         [NB_RAW_OP] = "reduction",
+        [NB_RAW_SMALL] = "small",     [NB_RAW_SETTING] = "setting",   [NB_RAW_UNKNOWN] = "no_record",
+        [NB_RAW_YOUNG] = "young",     [NB_RAW_CLASS] = "no_gradient", [NB_RAW_WARMUP] = "warmup",
+        [NB_RAW_COMM] = "comm_rules", [NB_RAW_LINK] = "link",         [NB_RAW_SWITCHED] = "switched_off",
     };
     return why < NB_REASON_COUNT && word[why] ? word[why] : "unknown";
 }
