@@ -38,6 +38,7 @@ struct fate {
 struct sim_judge {
     struct fate fate[SIM_COMMS];
     int64_t within[SIM_COMMS]; /* of the last fatal one */
+    int64_t shown[SIM_COMMS];  /* since when an end of a connection is seen to show; 0: it does not */
 };
 
 static struct sim_judge judges; /* of the run under way */
@@ -497,7 +498,13 @@ static bool is_unheard(const struct sim *s, int comm)
         return false;
     if (ways & 1u << SIM_FATAL_IN_TURN && !any_late(s, comm) && !any_paused(s, comm))
         return false;
-    return !(ways & 1u << SIM_FATAL_IN_USE) || !sim_network_shows(s, comm);
+    if (!(ways & 1u << SIM_FATAL_IN_USE))
+        return true;
+    if (!sim_network_shows(s, comm))
+        judges.shown[comm] = 0;
+    else if (!judges.shown[comm])
+        judges.shown[comm] = s->now;
+    return !judges.shown[comm] || s->now - judges.shown[comm] < judges.within[comm];
 }
 
 void sim_judge_due(struct sim *s, const struct sim_event *event)
