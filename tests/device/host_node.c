@@ -79,11 +79,16 @@ unsigned host_codec_threads(pid_t tid[HOST_MOST_THREADS])
     return n;
 }
 
-unsigned host_count_threads(void)
+bool host_threads_are(unsigned n)
 {
     pid_t tid[HOST_MOST_THREADS];
 
-    return host_codec_threads(tid);
+    for (unsigned ms = 0; ms < 60000; ms++) {
+        if (host_codec_threads(tid) == n)
+            return true;
+        host_nap_ms(1);
+    }
+    return false;
 }
 
 /* Processor time of a thread, by the clock that the system has for each. */

@@ -5,6 +5,7 @@
 #define NIBBLE_TESTS_DEVICE_HOST_NODE_H
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
 
@@ -30,7 +31,8 @@ ssize_t host_finished(struct nb_device *dev, struct nb_work *w);
 #define HOST_MOST_THREADS 128
 /* Numbers of this process's codec threads: how many. */
 unsigned host_codec_threads(pid_t tid[HOST_MOST_THREADS]);
-unsigned host_count_threads(void);
+/* True when they are so many, or are soon: the system lists a thread for a moment longer than its join takes. */
+bool host_threads_are(unsigned n);
 /* Processor time of a thread, and of all codec threads, in seconds. */
 double host_thread_seconds(pid_t tid);
 double host_pool_seconds(void);

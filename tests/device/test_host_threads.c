@@ -165,7 +165,7 @@ START_TEST(same_bits)
         struct nb_device *dev;
         host_node_open(&n, counts[i]);
         dev = host_node_device(&n);
-        ck_assert_uint_eq(host_count_threads(), (unsigned)counts[i]);
+        ck_assert(host_threads_are((unsigned)counts[i]));
         ck_assert(counts[i] ? dev->ops->workers && dev->ops->workers(dev) == counts[i]
                             : dev == nb_host_device());
         d[i] = calloc(1, sizeof(struct data));
@@ -175,7 +175,7 @@ START_TEST(same_bits)
             ck_assert_uint_gt(atomic_load(&n.done), 3 * PIECES);
         dev->ops->close(dev);
         host_node_close(&n);
-        ck_assert_uint_eq(host_count_threads(), 0);
+        ck_assert(host_threads_are(0));
         ck_assert_msg(memcmp(d[i], d[0], sizeof(struct data)) == 0, "%u threads: other bits",
                       (unsigned)counts[i]);
     }
@@ -254,7 +254,7 @@ START_TEST(quiesced)
         host_node_open(&n, 3);
         dev = host_node_device(&n);
         beside = host_node_device(&n);
-        ck_assert_uint_eq(host_count_threads(), 3);
+        ck_assert(host_threads_are(3));
         hold();
         for (unsigned i = 0; i < 40; i++) {
             const struct nb_encoding mine = waiting(mem + 4096 * i, 4096);
@@ -280,9 +280,9 @@ START_TEST(quiesced)
         dropped += atomic_load(&entered) <= 3 + 1;
         ck_assert_int_eq(dev->ops->copy(dev, &w[0], others, others + 32, 32), 0); /* it can still be used */
         dev->ops->close(dev);
-        ck_assert_uint_eq(host_count_threads(), 3);
+        ck_assert(host_threads_are(3));
         beside->ops->close(beside);
-        ck_assert_uint_eq(host_count_threads(), 0);
+        ck_assert(host_threads_are(0));
         host_node_close(&n);
     }
     ck_assert_uint_gt(dropped, 0);
@@ -301,7 +301,7 @@ START_TEST(two_contexts)
         host_node_open(&n[i], 2 + i);
         dev[i] = host_node_device(&n[i]);
     }
-    ck_assert_uint_eq(host_count_threads(), 5);
+    ck_assert(host_threads_are(5));
     hold();
     for (int i = 0; i < 2; i++) {
         const struct nb_encoding e = waiting(out[i], 64);
@@ -313,11 +313,11 @@ START_TEST(two_contexts)
     ck_assert_int_eq(host_finished(dev[0], &w[0]), 64);
     dev[0]->ops->close(dev[0]);
     host_node_close(&n[0]);
-    ck_assert_uint_eq(host_count_threads(), 3);
+    ck_assert(host_threads_are(3));
     ck_assert_int_eq(host_finished(dev[1], &w[1]), 64);
     dev[1]->ops->close(dev[1]);
     host_node_close(&n[1]);
-    ck_assert_uint_eq(host_count_threads(), 0);
+    ck_assert(host_threads_are(0));
 }
 END_TEST
 
@@ -332,7 +332,7 @@ START_TEST(no_threads)
     ck_assert_ptr_eq(host_node_device(&n), nb_host_device());
     n.params.fault = "";
     dev = host_node_device(&n); /* and the next communicator gets some */
-    ck_assert_uint_eq(host_count_threads(), 4);
+    ck_assert(host_threads_are(4));
     dev->ops->close(dev);
     host_node_close(&n);
 }
