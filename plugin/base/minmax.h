@@ -13,5 +13,13 @@ static inline uint64_t nb_max64(uint64_t a, uint64_t b)
 {
     return a > b ? a : b;
 }
+static inline double nb_min_double(double a, double b)
+{
+    return a < b ? a : b;
+}
+static inline double nb_max_double(double a, double b)
+{
+    return a > b ? a : b;
+}
 
 #endif

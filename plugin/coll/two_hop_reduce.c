@@ -37,13 +37,10 @@ static int has_quantizer(const struct nb_op *op)
  */
 static int pays(const struct nb_coll_comm *comm, const struct nb_coll_req *win)
 {
-    int eight_bits = comm->ctx->params->rs_second == 1;
-    double n = comm->nnodes, flight = (double)NB_SCHEDULE_STEPS * (double)win->bytes,
-           block = (double)win->op->block;
-    double owners = nb_cost_owners(n, flight, block), two_hops = eight_bits ? 2.2 : 1.1,
-           promise = eight_bits ? 1.2 : 1.5;
+    const double flight = (double)NB_SCHEDULE_STEPS * (double)win->bytes;
 
-    return nb_cut_pays(comm, win) && (n - 1) / owners >= promise * two_hops;
+    return nb_cut_pays(comm, win) && nb_cost_two_hops_pay(comm->nnodes, flight, (double)win->op->block,
+                                                          comm->ctx->params->rs_second == 1);
 }
 
 static int takes(const struct nb_coll_comm *comm, const struct nb_coll_req *win)

@@ -4,6 +4,8 @@
 
 #include <stddef.h>
 
+#include "base/minmax.h"
+
 #define HEADER 64.0 /* of a message */
 
 /* What all functions here are asked about. */
@@ -16,15 +18,6 @@ struct costs {
 static struct costs costs_of(const struct nb_cost_figures *figures, const struct nb_cost_op *op, int columns)
 {
     return (struct costs){figures, op, op->nodes, columns, columns ? op->nodes / columns : 1};
-}
-
-static double max2(double a, double b)
-{
-    return a > b ? a : b;
-}
-static double min2(double a, double b)
-{
-    return a < b ? a : b;
 }
 
 /* Processor time of `bytes` at `speed`; an unknown speed costs nothing. */
@@ -70,7 +63,7 @@ static double recode_time(const struct costs *w, double bytes)
 
 static double messages(const struct nb_cost_op *op, double bytes)
 {
-    double rounds = max2(1, ceil(bytes / op->unit));
+    double rounds = nb_max_double(1, ceil(bytes / op->unit));
 
     /* What goes through other nodes is cut into pieces of whole quanta: so there are fewer of them than ways. */
     if (op->schedule != NB_COST_DIRECT && op->func != NB_FUNC_ALL_REDUCE)
@@ -110,7 +103,7 @@ static void grid_sum(const struct costs *w, double len, struct nb_cost_part *p)
 {
     const double k = w->columns, h = w->rows, m = w->f->message, piece = len / (k - 1);
     const double r = w->op->ratio, r2 = nb_cost_ratio_again(w->op), r8 = nb_cost_ratio_of_rows(w->op);
-    const double unit = min2(piece, w->op->unit), each = messages(w->op, piece) * m;
+    const double unit = nb_min_double(piece, w->op->unit), each = messages(w->op, piece) * m;
 
     p->hops = 3;
     p->other.tx = nb_cost_wire(w->op, r, k - 2, piece) + nb_cost_wire(w->op, r8, 1, piece);
@@ -159,8 +152,9 @@ static void grid_gather(const struct costs *w, double len, struct nb_cost_part *
  */
 static void grid_all_reduce(const struct costs *w, double len, struct nb_cost_part *p)
 {
-    const double k = w->columns, h = w->rows, shares = max2(1, min2(h, floor(len / k / 65536)));
-    const double piece = len / k / shares, unit = min2(piece, w->op->unit);
+    const double k = w->columns, h = w->rows,
+                 shares = nb_max_double(1, nb_min_double(h, floor(len / k / 65536)));
+    const double piece = len / k / shares, unit = nb_min_double(piece, w->op->unit);
     const double r = w->op->ratio, r2 = nb_cost_ratio_again(w->op), r8 = nb_cost_ratio_of_rows(w->op);
     const double sums = h - 1, others = shares * (k - 1);
 
@@ -180,7 +174,7 @@ static void grid_all_reduce(const struct costs *w, double len, struct nb_cost_pa
 static struct nb_cost_part part_costs(const struct costs *w, double len)
 {
     const double n = w->n, r = w->op->ratio, r2 = nb_cost_ratio_again(w->op);
-    const double unit = min2(len, w->op->unit), m = w->f->message;
+    const double unit = nb_min_double(len, w->op->unit), m = w->f->message;
     struct nb_cost_part p = {.hops = 1, .early = w->op->func == NB_FUNC_REDUCE_SCATTER};
     double piece;
 
@@ -236,8 +230,9 @@ static struct nb_cost_part part_costs(const struct costs *w, double len)
             p.other.tx = nb_cost_wire(w->op, r, n - 1, piece) + nb_cost_wire(w->op, r2, n - 1, piece);
             p.other.cpu = 4 * (n - 1) * messages(w->op, piece) * m + encode_time(w, len - piece) +
                           add_time(w, len - piece) + encode_time(w, piece) + decode_time(w, len);
-            p.other.first = encode_time(w, min2(piece, unit));
-            p.other.last = add_time(w, min2(piece, unit)) + 2 * encode_time(w, min2(piece, unit));
+            p.other.first = encode_time(w, nb_min_double(piece, unit));
+            p.other.last =
+                add_time(w, nb_min_double(piece, unit)) + 2 * encode_time(w, nb_min_double(piece, unit));
         }
         if (!w->columns)
             p.other.rx = p.other.tx;

@@ -110,6 +110,15 @@ static inline double nb_cost_owners(double nodes, double flight, double block)
     return owners > nodes ? nodes : owners;
 }
 
+/* Whether two hops are chosen for a reduce-scatter in a full mesh of three nodes and more; eight_bits: those of
+ * NIBBLE_RS_SECOND=int8. coll/two_hop_reduce.c tells why. */
+static inline bool nb_cost_two_hops_pay(double nodes, double flight, double block, bool eight_bits)
+{
+    const double two_hops = eight_bits ? 2.2 : 1.1, promise = eight_bits ? 1.2 : 1.5;
+
+    return (nodes - 1) / nb_cost_owners(nodes, flight, block) >= promise * two_hops;
+}
+
 /* Two resources are busy for `a` and `b` seconds, but neither always has something to do, since the other comes before
  * it. The sum of cubes is no theory, but close to what nibble-scale finds (docs/scale.md). */
 static inline double nb_cost_in_turns(double a, double b)

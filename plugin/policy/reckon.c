@@ -4,6 +4,8 @@
 
 #include <stdio.h>
 
+#include "base/minmax.h"
+
 #define KIB 1024.0
 #define MIB (1024 * KIB)
 #define SMALLEST (4 * KIB)
@@ -69,15 +71,6 @@ void nb_reckon_slowest(struct nb_reckon_facts *all, const struct nb_reckon_facts
 
 /* ---- times ------------------------------------------------------------------------------------------- */
 
-static double max2(double a, double b)
-{
-    return a > b ? a : b;
-}
-static double min2(double a, double b)
-{
-    return a < b ? a : b;
-}
-
 struct nb_cost_figures nb_reckon_figures(const struct nb_reckon_facts *facts, double value)
 {
     const struct nb_cost_speed *s = &tabled[is_tabled(facts->codec) ? facts->codec : 0][value > 2];
@@ -87,7 +80,7 @@ struct nb_cost_figures nb_reckon_figures(const struct nb_reckon_facts *facts, do
         .queue = MIB,
         .message = MESSAGE,
         .copy = COPY,
-        .cores = facts->workers ? min2(THREAD_ALLOWS * facts->workers, ENGINE_ALLOWS) : 1,
+        .cores = facts->workers ? nb_min_double(THREAD_ALLOWS * facts->workers, ENGINE_ALLOWS) : 1,
         .speed = {1e9 * s->encode, 1e9 * s->encode_feedback, 1e9 * s->decode, 1e9 * s->decode_add,
                   1e9 * s->ulp_encode, 1e9 * s->ulp_decode}};
 }
@@ -97,18 +90,18 @@ static double link_bytes(const struct nb_cost_op *op, int columns, const struct 
                          double owners)
 {
     const struct nb_cost_load all = nb_cost_average(op, columns, p);
-    const double average = max2(all.tx, all.rx), owner = max2(p->owner.tx, p->owner.rx);
-    const double other = max2(p->other.tx, p->other.rx), row = max2(p->row.tx, p->row.rx);
+    const double average = nb_max_double(all.tx, all.rx), owner = nb_max_double(p->owner.tx, p->owner.rx);
+    const double other = nb_max_double(p->other.tx, p->other.rx), row = nb_max_double(p->row.tx, p->row.rx);
 
     if (op->func == NB_FUNC_ALL_REDUCE)
         return average;
     if (columns) { /* the owner's row has more to do than others, which are busy meanwhile for a half of it */
         const double rest = average * op->nodes / (op->nodes - 1.0);
-        return (max2(row, rest) + rest) / 2;
+        return (nb_max_double(row, rest) + rest) / 2;
     }
     if (op->schedule == NB_COST_TWO_HOP && op->nodes > 2)
-        return max2(owner, other);
-    return max2(owner / owners, average);
+        return nb_max_double(owner, other);
+    return nb_max_double(owner / owners, average);
 }
 
 double nb_reckon_seconds(const struct nb_cost_figures *f, const struct nb_cost_op *op, int columns)
@@ -117,8 +110,8 @@ double nb_reckon_seconds(const struct nb_cost_figures *f, const struct nb_cost_o
         (columns || (op->schedule == NB_COST_TWO_HOP && op->nodes > 2)) && op->func != NB_FUNC_ALL_REDUCE;
     const double block = op->func == NB_FUNC_ALL_REDUCE ? op->bytes : op->bytes / op->nodes;
     const double group = op->channels < NB_COST_GROUP ? op->channels : NB_COST_GROUP;
-    const double part = min2(op->chunk * group, block), parts = op->bytes / part;
-    const double flight = NB_COST_STEPS * op->chunk * op->channels, speed = min2(1, f->cores);
+    const double part = nb_min_double(op->chunk * group, block), parts = op->bytes / part;
+    const double flight = NB_COST_STEPS * op->chunk * op->channels, speed = nb_min_double(1, f->cores);
     const double owners = nb_cost_owners(op->nodes, flight, block);
     const struct nb_cost_part p = nb_cost_part(f, op, columns, part);
     const struct nb_cost_load all = nb_cost_average(op, columns, &p);
@@ -129,17 +122,17 @@ double nb_reckon_seconds(const struct nb_cost_figures *f, const struct nb_cost_o
     if (through)
         return nb_cost_in_turns(link, work) + first + hops + last;
     if (op->func == NB_FUNC_ALL_REDUCE)
-        return max2(first + link, work) + hops + p.other.last / speed;
+        return nb_max_double(first + link, work) + hops + p.other.last / speed;
     /* Those add at the same time whose blocks NCCL has handed over. */
-    return max2(work, first + hops + last +
-                          max2(link, parts * p.owner.cpu / f->cores / min2(op->nodes, 1 + flight / block)));
+    return nb_max_double(work, first + hops + last +
+                                   nb_max_double(link, parts * p.owner.cpu / f->cores /
+                                                           nb_min_double(op->nodes, 1 + flight / block)));
 }
 
 /* The schedule that a sum of so many bytes has. */
 static enum nb_cost_schedule schedule_of(const struct nb_reckon_group *g, const struct nb_cost_op *op)
 {
     const double flight = NB_COST_STEPS * op->chunk * op->channels;
-    const double owners = nb_cost_owners(g->nodes, flight, op->bytes / g->nodes);
 
     if (g->columns)
         return NB_COST_TWO_LEVEL;
@@ -147,9 +140,8 @@ static enum nb_cost_schedule schedule_of(const struct nb_reckon_group *g, const 
         return NB_COST_DIRECT;
     if (g->schedule != NB_COST_SCHEDULES)
         return g->schedule;
-    /* As coll/two_hop_reduce.c promises. */
-    return (g->nodes - 1) / owners >= (g->second_int8 ? 1.2 * 2.2 : 1.5 * 1.1) ? NB_COST_TWO_HOP
-                                                                               : NB_COST_DIRECT;
+    return nb_cost_two_hops_pay(g->nodes, flight, op->bytes / g->nodes, g->second_int8) ? NB_COST_TWO_HOP
+                                                                                        : NB_COST_DIRECT;
 }
 
 double nb_reckon_gain(const struct nb_cost_figures *f, const struct nb_reckon_group *g, enum nb_func func,
@@ -215,8 +207,9 @@ void nb_reckon(const struct nb_reckon_facts *facts, const struct nb_reckon_group
             struct nb_reckoned *r = &out->of[sums[i]][wide];
 
             r->from = pays_from(&f, g, sums[i], value);
-            r->times = nb_reckon_gain(&f, g, sums[i], value,
-                                      r->from == NB_RECKON_NEVER ? USUAL : max2(USUAL, (double)r->from));
+            r->times =
+                nb_reckon_gain(&f, g, sums[i], value,
+                               r->from == NB_RECKON_NEVER ? USUAL : nb_max_double(USUAL, (double)r->from));
             if (r->from == NB_RECKON_NEVER)
                 r->workers = workers_needed(facts, g, sums[i], value);
         }

@@ -73,7 +73,7 @@ static void finish(struct follow *f, int node, const struct segment *s)
         return;
     if (w->f->host_slots) /* drained of what it gets */
         follow_work(f, node, nm_copy_time(w, sums(f) ? w->call / w->n : w->call));
-    f->ended = max2(f->ended, f->node[node].thread);
+    f->ended = nb_max_double(f->ended, f->node[node].thread);
     while (*tested * w->groups + group < f->calls && left[*tested * w->groups + group] == 0)
         (*tested)++;
 }
@@ -315,16 +315,17 @@ static long cut(const struct follow *f, struct segment *to)
     long n = 0;
 
     for (long i = 0; i < f->calls; i++) {
-        const double stop = min2((double)(i + 1) * w->call, w->op->bytes);
+        const double stop = nb_min_double((double)(i + 1) * w->call, w->op->bytes);
         double next;
         for (double x = (double)i * w->call; x < stop - 1e-6; x = next) {
-            const int owner = (int)min2(floor(x / block + 1e-9), w->n - 1), ways = f->columns - 1;
-            const double base = owner * block, end = owner == w->n - 1 ? stop : min2(stop, base + block);
+            const int owner = (int)nb_min_double(floor(x / block + 1e-9), w->n - 1), ways = f->columns - 1;
+            const double base = owner * block,
+                         end = owner == w->n - 1 ? stop : nb_min_double(stop, base + block);
             double each = w->op->unit;
             long way = 0;
 
             if (straight(f)) {
-                next = min2(end, base + (floor((x - base) / each + 1e-9) + 1) * each);
+                next = nb_min_double(end, base + (floor((x - base) / each + 1e-9) + 1) * each);
                 if (to)
                     to[n] = (struct segment){.bytes = next - x, .owner = owner, .column = -1, .call = i};
                 n++;
@@ -337,7 +338,7 @@ static long cut(const struct follow *f, struct segment *to)
             for (double at = x; at < end - 1e-6; at += each, way++) {
                 if (to)
                     to[n] =
-                        (struct segment){.bytes = min2(each, end - at),
+                        (struct segment){.bytes = nb_min_double(each, end - at),
                                          .owner = owner,
                                          .column = (int)((owner % f->columns + 1 + way % ways) % f->columns),
                                          .call = i};
@@ -424,7 +425,7 @@ static double run(struct follow *f)
             continue;
         }
         f->node[e.node].woken = false;
-        f->node[e.node].thread = max2(f->node[e.node].thread, f->now);
+        f->node[e.node].thread = nb_max_double(f->node[e.node].thread, f->now);
         go_round(f, e.node);
     }
     for (int j = 0; j < f->w->n; j++)

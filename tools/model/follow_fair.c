@@ -25,7 +25,7 @@ static double stuck(struct ring *r, double now)
         r->moved = now;
         r->seen = r->had;
     }
-    return r->moved + min2(max2(STUCK, 4 * r->took), STUCK_MOST);
+    return r->moved + nb_min_double(nb_max_double(STUCK, 4 * r->took), STUCK_MOST);
 }
 
 /* How far the last one gets in LEAD seconds. */
@@ -37,7 +37,7 @@ static void adapt(struct fair *a, double least, double now)
         return;
     if (a->since >= 0 && least > a->noted)
         a->lead = (least - a->noted) * LEAD / took;
-    a->lead = max2(a->lead, LEAD_MIN);
+    a->lead = nb_max_double(a->lead, LEAD_MIN);
     a->noted = least;
     a->since = now;
 }
@@ -77,15 +77,15 @@ void follow_look_fair(struct follow *f, int node, enum follow_class class)
         at = stuck(r, n->thread);
         if (n->thread > at)
             continue;
-        a->until = min2(a->until, at);
-        least = min2(least, r->had);
+        a->until = nb_min_double(a->until, at);
+        least = nb_min_double(least, r->had);
     }
     if (!isfinite(least))
         return;
     for (int i = 0; i < f->npeers; i++) {
         struct ring *r = ring_at(f, node, i, class);
         if (r->moved < 0)
-            r->had = max2(r->had, least);
+            r->had = nb_max_double(r->had, least);
     }
     adapt(a, least, n->thread);
     if (n->pending[class] > 1)

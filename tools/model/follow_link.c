@@ -71,7 +71,7 @@ void follow_wake(struct follow *f, int node)
     if (n->woken)
         return;
     n->woken = true;
-    nm_agenda_put(&f->agenda, max2(f->now, n->thread), FOLLOW_ROUND, node, NULL);
+    nm_agenda_put(&f->agenda, nb_max_double(f->now, n->thread), FOLLOW_ROUND, node, NULL);
 }
 
 /* ---- rings --------------------------------------------------------------------------------------------- */
@@ -199,7 +199,7 @@ static void serve_link(struct follow *f, int node)
     takes = m->bytes / f->w->rate;
     out = f->now + takes;
     to = &f->node[r->to];
-    to->in = max2(max2(to->in, f->now + f->w->f->latency) + takes, out + f->w->f->latency);
+    to->in = nb_max_double(nb_max_double(to->in, f->now + f->w->f->latency) + takes, out + f->w->f->latency);
     nm_agenda_put(&f->agenda, out, FOLLOW_OUT, node, NULL);
     nm_agenda_put(&f->agenda, to->in, FOLLOW_IN, r->to, m);
 }

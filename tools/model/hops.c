@@ -29,19 +29,19 @@ static int behind(int row, int owner, int k, int columns)
 static double work_on(struct walk *w, int node, double ready, double seconds, double first, double *end)
 {
     *end = serve(&w->cpu[node], ready, seconds);
-    return max2(ready, *end - seconds) + min2(first, seconds);
+    return nb_max_double(ready, *end - seconds) + nb_min_double(first, seconds);
 }
 
 void nm_run_gather(struct walk *w, long i, int owner, double len, double *when)
 {
     const struct nb_cost_part p = nm_part_costs(w, len);
     const int k = columns_of(w), h = w->n / k, own_row = owner / k;
-    const double speed = min2(1, w->f->cores), hop = w->f->latency;
+    const double speed = nb_min_double(1, w->f->cores), hop = w->f->latency;
     /* A piece goes on unit by unit. */
-    const double unit = nm_wire(w, w->op->ratio, 1, min2(len / (k - 1), w->op->unit)) / w->rate;
+    const double unit = nm_wire(w, w->op->ratio, 1, nb_min_double(len / (k - 1), w->op->unit)) / w->rate;
     const double each = w->f->message / speed, own = p.owner.tx / w->rate;
     const bool units = len / (k - 1) > w->op->unit;
-    const double room = w->op->credits * w->op->unit / max2(len, 1) * p.owner.tx / w->rate;
+    const double room = w->op->credits * w->op->unit / nb_max_double(len, 1) * p.owner.tx / w->rate;
     const struct nb_cost_load *relay = h > 1 ? &p.row : &p.other;
     double end, start, left, began, last_own = 0;
 
@@ -49,34 +49,34 @@ void nm_run_gather(struct walk *w, long i, int owner, double len, double *when)
                (h - 1.0) * (k - 1.0) / w->n * p.other.cpu;
     /* The owner's pieces share its link with what it forwards. */
     start = work_on(w, owner, posted(w, owner, i), p.owner.cpu / speed, p.owner.first / speed, &end);
-    began = max2(start, min2(w->tx[owner], start + own));
-    w->tx[owner] = max2(w->tx[owner], start) + own;
-    when[owner] = max2(when[owner], max2(end, began + own - room));
+    began = nb_max_double(start, nb_min_double(w->tx[owner], start + own));
+    w->tx[owner] = nb_max_double(w->tx[owner], start) + own;
+    when[owner] = nb_max_double(when[owner], nb_max_double(end, began + own - room));
     for (int r = 0; r < h; r++)
         w->reduced[r] = 0; /* when the row has all pieces */
     for (int c = 1; c < k; c++) {
         const int j = behind(own_row, owner, c, k);
-        double come = max2(began + c * unit, end - p.owner.cpu / speed) + hop, done;
+        double come = nb_max_double(began + c * unit, end - p.owner.cpu / speed) + hop, done;
 
-        come = max2(come, max2(w->order[j], posted(w, j, i)));
+        come = nb_max_double(come, nb_max_double(w->order[j], posted(w, j, i)));
         w->order[j] = come;
         start = work_on(w, j, come, relay->cpu / speed, each, &done);
         left = serve(&w->tx[j], start, relay->tx / w->rate);
         start = left - relay->tx / w->rate;
         if (units)
-            left = max2(left, began + own + hop + (h + k - 3) * unit);
-        last_own = max2(last_own, max2(left, done));
+            left = nb_max_double(left, began + own + hop + (h + k - 3) * unit);
+        last_own = nb_max_double(last_own, nb_max_double(left, done));
         for (int r = 1; r < h; r++) { /* to the other rows, after the rest of the own one */
             const int to = behind((own_row + r) % h, owner, c, k);
             double at = start + (k - 1 - j % k + r) * unit + hop;
 
-            at = max2(at, max2(w->order[to], posted(w, to, i)));
+            at = nb_max_double(at, nb_max_double(w->order[to], posted(w, to, i)));
             w->order[to] = at;
             at = work_on(w, to, at, p.other.cpu / speed, each, &done);
-            at = max2(done, serve(&w->tx[to], at, p.other.tx / w->rate));
+            at = nb_max_double(done, serve(&w->tx[to], at, p.other.tx / w->rate));
             if (units)
-                at = max2(at, left + hop + (k - 1) * unit);
-            w->reduced[to / k] = max2(w->reduced[to / k], at);
+                at = nb_max_double(at, left + hop + (k - 1) * unit);
+            w->reduced[to / k] = nb_max_double(w->reduced[to / k], at);
         }
     }
     w->reduced[own_row] = last_own;
@@ -88,10 +88,10 @@ void nm_run_gather(struct walk *w, long i, int owner, double len, double *when)
 
         if (j == owner)
             continue;
-        come = max2(w->reduced[j / k], serve(&w->rx[j], began + hop, l->rx / w->rate)) + hop;
+        come = nb_max_double(w->reduced[j / k], serve(&w->rx[j], began + hop, l->rx / w->rate)) + hop;
         if (j % k == owner % k)
             work_on(w, j, posted(w, j, i), l->cpu / speed, 0, &end);
-        when[j] = max2(when[j], come + p.other.last / speed);
+        when[j] = nb_max_double(when[j], come + p.other.last / speed);
     }
 }
 
@@ -99,8 +99,8 @@ void nm_run_sum(struct walk *w, long i, int owner, double len, double *when)
 {
     const struct nb_cost_part p = nm_part_costs(w, len);
     const int k = columns_of(w), h = w->n / k, own_row = owner / k;
-    const double speed = min2(1, w->f->cores), hop = w->f->latency, bytes = len / (k - 1);
-    const double unit = min2(bytes, w->op->unit);
+    const double speed = nb_min_double(1, w->f->cores), hop = w->f->latency, bytes = len / (k - 1);
+    const double unit = nb_min_double(bytes, w->op->unit);
     const double row_sum = nm_wire(w, nb_cost_ratio_of_rows(w->op), 1, bytes) / w->rate;
     const double result = nm_wire(w, nb_cost_ratio_again(w->op), 1, bytes) / w->rate;
     const double piece = nm_wire(w, w->op->ratio, 1, bytes) / w->rate;
@@ -123,8 +123,8 @@ void nm_run_sum(struct walk *w, long i, int owner, double len, double *when)
             continue;
         at = work_on(w, j, posted(w, j, i), l->cpu / speed, p.other.first / speed, &end);
         at = serve(&w->tx[j], at, pieces);
-        w->reduced[j / k] = max2(w->reduced[j / k], at);
-        when[j] = max2(when[j], end);
+        w->reduced[j / k] = nb_max_double(w->reduced[j / k], at);
+        when[j] = nb_max_double(when[j], end);
     }
     for (int c = 1; c < k; c++) {
         const int to = behind(own_row, owner, c, k);
@@ -133,27 +133,29 @@ void nm_run_sum(struct walk *w, long i, int owner, double len, double *when)
         for (int r = 1; r < h; r++) {
             const int j = behind((own_row + r) % h, owner, c, k);
 
-            at = max2(w->reduced[j / k] + hop, serve(&w->rx[j], posted(w, j, i), p.other.rx / w->rate));
-            at = max2(max2(at, w->order[j]), w->cpu[j] - p.other.cpu / speed) + last;
+            at = nb_max_double(w->reduced[j / k] + hop,
+                               serve(&w->rx[j], posted(w, j, i), p.other.rx / w->rate));
+            at = nb_max_double(nb_max_double(at, w->order[j]), w->cpu[j] - p.other.cpu / speed) + last;
             w->order[j] = at;
-            when[j] = max2(when[j], at);
+            when[j] = nb_max_double(when[j], at);
             /* It takes turns with values that wait for the same link. */
-            start = at + min2(max2(0, w->tx[j] - at), k * piece);
+            start = at + nb_min_double(nb_max_double(0, w->tx[j] - at), k * piece);
             w->tx[j] += row_sum;
-            come = max2(come, serve(&w->sums[j], start, row_sum) + hop);
+            come = nb_max_double(come, serve(&w->sums[j], start, row_sum) + hop);
         }
-        come = max2(come, serve(&w->rx[to], posted(w, to, i), finisher->rx / w->rate));
-        come = max2(max2(come, w->order[to]), w->cpu[to] - finisher->cpu / speed) + last;
+        come = nb_max_double(come, serve(&w->rx[to], posted(w, to, i), finisher->rx / w->rate));
+        come = nb_max_double(nb_max_double(come, w->order[to]), w->cpu[to] - finisher->cpu / speed) + last;
         w->order[to] = come;
-        when[to] = max2(when[to], come);
-        start = come + min2(max2(0, w->tx[to] - come), k * piece);
+        when[to] = nb_max_double(when[to], come);
+        start = come + nb_min_double(nb_max_double(0, w->tx[to] - come), k * piece);
         w->tx[to] += result;
-        all = max2(all, serve(&w->sums[to], start, result));
+        all = nb_max_double(all, serve(&w->sums[to], start, result));
     }
     start = posted(w, owner, i);
     if (h == 1) /* the owner sends nothing meanwhile */
         serve(&w->tx[owner], start, finisher->tx / w->rate);
-    all = max2(all, serve(&w->rx[owner], start, p.owner.rx / w->rate)) + hop;
-    sum = serve(&w->add[owner], max2(all - p.owner.cpu / speed, start), p.owner.cpu / speed);
-    when[owner] = max2(when[owner], max2(sum, max2(all, start) + nm_add_time(w, unit) / speed));
+    all = nb_max_double(all, serve(&w->rx[owner], start, p.owner.rx / w->rate)) + hop;
+    sum = serve(&w->add[owner], nb_max_double(all - p.owner.cpu / speed, start), p.owner.cpu / speed);
+    when[owner] = nb_max_double(when[owner],
+                                nb_max_double(sum, nb_max_double(all, start) + nm_add_time(w, unit) / speed));
 }

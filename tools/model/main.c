@@ -342,14 +342,13 @@ static void print_needs(const struct options *o, double bytes)
 
 /* ---- beside measurements ---- */
 
-/* What "auto" takes for a reduce-scatter whose second hop has 4 bits: the rule of plugin/coll/schedule.c,
+/* What "auto" takes for a reduce-scatter whose second hop has 4 bits: the rule of plugin/coll/two_hop_reduce.c,
  * which does not ask what is faster alone. */
 static bool sums_in_two_hops(const struct nb_cost_op *op)
 {
     const double n = op->nodes, window = op->channels * op->chunk, block = op->bytes / n;
-    const double owners = 1.5 + n * window / block;
 
-    return n > 2 && window / (n - 1) >= 8192 && (n - 1) / (owners < n ? owners : n) >= 1.5 * 1.1;
+    return n > 2 && window / (n - 1) >= 8192 && nb_cost_two_hops_pay(n, NB_COST_STEPS * window, block, false);
 }
 
 /* Predict one sample; "auto" is a grid from some number of nodes on, else the faster way for a gather. */

@@ -90,11 +90,11 @@ static double walked(struct walk *w, bool even)
  * while no other row is the owner's; 1: all. */
 static double rows_in_turn(const struct walk *w, double turns)
 {
-    const double part = min2(w->call, w->op->bytes / w->n);
+    const double part = nb_min_double(w->call, w->op->bytes / w->n);
     const struct nb_cost_part p = nm_part_costs(w, part);
     const struct nb_cost_load all = nm_average(w, &p);
-    const double others = max2(all.tx, all.rx) * w->n / (w->n - 1.0);
-    const double own = max2(max2(p.row.tx, p.row.rx), others);
+    const double others = nb_max_double(all.tx, all.rx) * w->n / (w->n - 1.0);
+    const double own = nb_max_double(nb_max_double(p.row.tx, p.row.rx), others);
 
     return w->op->bytes / part * (turns * own + (1 - turns) * others) / w->rate;
 }
@@ -105,7 +105,7 @@ static double through_others(struct walk *w)
     const struct nb_cost_figures *given = w->f;
     const struct nb_cost_figures links = {
         .link = given->link, .latency = given->latency, .queue = given->queue, .cores = 1};
-    const double part = min2(w->call, w->op->bytes / w->n), speed = min2(1, given->cores);
+    const double part = nb_min_double(w->call, w->op->bytes / w->n), speed = nb_min_double(1, given->cores);
     const struct nb_cost_part p = nm_part_costs(w, part);
     double link, used;
 
@@ -115,9 +115,11 @@ static double through_others(struct walk *w)
     link = walked(w, false);
     if (w->columns &&
         w->op->func == NB_FUNC_REDUCE_SCATTER) /* about half, but of what is in flight at the end */
-        link = max2(link, rows_in_turn(w, (1 - min2(1, w->in_flight * w->call / w->op->bytes)) / 2));
+        link = nb_max_double(
+            link, rows_in_turn(w, (1 - nb_min_double(1, w->in_flight * w->call / w->op->bytes)) / 2));
     else if (w->columns) /* all of it; the walk, which knows no units, would have them wait even longer */
-        link = min2(link, 1.1 * rows_in_turn(w, 1) + 3 * given->latency * ceil(w->op->bytes / w->call));
+        link =
+            nb_min_double(link, 1.1 * rows_in_turn(w, 1) + 3 * given->latency * ceil(w->op->bytes / w->call));
     w->f = given;
     w->used = used;
     return nb_cost_in_turns(link, used / given->cores) +
@@ -131,9 +133,11 @@ static double through_others(struct walk *w)
  */
 static double by_turns(const struct walk *w)
 {
-    const double column = w->call / w->columns, shares = max2(1, min2(w->rows, floor(column / 65536)));
-    const double unit = min2(column / shares, w->op->unit), segments = shares * ceil(column / shares / unit);
-    const double speed = min2(1, w->f->cores);
+    const double column = w->call / w->columns,
+                 shares = nb_max_double(1, nb_min_double(w->rows, floor(column / 65536)));
+    const double unit = nb_min_double(column / shares, w->op->unit),
+                 segments = shares * ceil(column / shares / unit);
+    const double speed = nb_min_double(1, w->f->cores);
 
     if (!w->columns || w->op->func != NB_FUNC_ALL_REDUCE || shares < 2)
         return 0;
@@ -185,17 +189,19 @@ bool nm_predict(const struct nb_cost_figures *f, const struct nb_cost_op *given,
     if (by_turns(&w) > 0)
         result->seconds = nb_cost_in_turns(result->seconds - 4 * f->latency, by_turns(&w) + 3 * f->latency);
     /* Processors are busy with one thing at a time, and there are only so many. */
-    result->seconds = max2(result->seconds, w.used / f->cores);
+    result->seconds = nb_max_double(result->seconds, w.used / f->cores);
     result->cpu = w.used / result->seconds;
     result->ideal = (n - 1) / n * op.bytes * op.ratio / f->link * (op.func == NB_FUNC_ALL_REDUCE ? 2 : 1);
-    result->in_flight = min2(op.bytes, op.chunk * op.channels * STEPS);
-    op.bytes = min2(op.bytes, w.call);
-    const struct nb_cost_part p =
-        nm_part_costs(&w, op.func == NB_FUNC_ALL_REDUCE ? op.bytes : min2(op.bytes, given->bytes / n));
-    result->latency =
-        p.hops * f->latency + (p.other.first + p.owner.last + p.other.last) / min2(1, f->cores) +
-        max2(max2(max2(p.owner.tx, p.owner.rx), max2(p.other.tx, p.other.rx)), max2(p.row.tx, p.row.rx)) /
-            f->link;
+    result->in_flight = nb_min_double(op.bytes, op.chunk * op.channels * STEPS);
+    op.bytes = nb_min_double(op.bytes, w.call);
+    const struct nb_cost_part p = nm_part_costs(
+        &w, op.func == NB_FUNC_ALL_REDUCE ? op.bytes : nb_min_double(op.bytes, given->bytes / n));
+    result->latency = p.hops * f->latency +
+                      (p.other.first + p.owner.last + p.other.last) / nb_min_double(1, f->cores) +
+                      nb_max_double(nb_max_double(nb_max_double(p.owner.tx, p.owner.rx),
+                                                  nb_max_double(p.other.tx, p.other.rx)),
+                                    nb_max_double(p.row.tx, p.row.rx)) /
+                          f->link;
     return isfinite(result->seconds);
 }
 
@@ -241,6 +247,6 @@ double nm_nccl(const struct nb_cost_figures *f, enum nb_func func, int nodes, do
 {
     const double one_way = (nodes - 1.0) / nodes * bytes / f->link;
 
-    return func == NB_FUNC_ALL_REDUCE ? 2 * (one_way + min2(nodes - 1.0, log2(nodes)) * f->latency)
+    return func == NB_FUNC_ALL_REDUCE ? 2 * (one_way + nb_min_double(nodes - 1.0, log2(nodes)) * f->latency)
                                       : one_way + (nodes - 1.0) * f->latency;
 }

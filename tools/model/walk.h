@@ -6,6 +6,7 @@
 
 #include <math.h>
 
+#include "base/minmax.h"
 #include "model.h"
 
 #define STEPS NB_COST_STEPS
@@ -28,15 +29,6 @@ struct walk {
     double *gone;    /* [ring][n]: and when contributions had arrived */
     double used;     /* processor time of one node on average */
 };
-
-static inline double max2(double a, double b)
-{
-    return a > b ? a : b;
-}
-static inline double min2(double a, double b)
-{
-    return a < b ? a : b;
-}
 
 /* Costs of `len` bytes that lie in one rank's block, or of an all-reduce; and of one node on average. */
 static inline struct nb_cost_part nm_part_costs(const struct walk *w, double len)
@@ -81,7 +73,7 @@ static inline double serve(double *server, double ready, double seconds)
 {
     if (seconds <= 0)
         return ready; /* nothing to do, so nothing to wait for */
-    *server = max2(*server, ready) + seconds;
+    *server = nb_max_double(*server, ready) + seconds;
     return *server;
 }
 
