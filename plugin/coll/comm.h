@@ -77,6 +77,7 @@
 
 #include "base/context.h"
 #include "base/minmax.h"
+#include "base/turn_lock.h"
 #include "coll/closing.h"
 #include "coll/coll.h"
 #include "coll/confirm.h"
@@ -157,11 +158,11 @@ struct nb_coll_comm {
 
     /* The engine, and whoever closes. */
     struct nb_engine *engine;
-    bool engine_held;                 /* a reference to it was taken */
-    struct nb_coll_comm *engine_next; /* the engine's list */
-    pthread_mutex_t progress_lock;    /* held while the engine works on this communicator */
-    int state;                        /* NB_COMM_RUNNING ... */
-    int tasks_open;                   /* after its last progress some were in flight */
+    bool engine_held;                  /* a reference to it was taken */
+    struct nb_coll_comm *engine_next;  /* the engine's list */
+    struct nb_turn_lock progress_lock; /* held while the engine, its keeper, works on this communicator */
+    int state;                         /* NB_COMM_RUNNING ... */
+    int tasks_open;                    /* after its last progress some were in flight */
     int device_waits; /* the device may get on with something that nobody wakes the engine for */
 
     /* What each module keeps, and only it changes. */

@@ -21,9 +21,9 @@ static void take_stats(struct nb_coll_stats *stats, const struct nb_coll_comm *c
 
 void nb_coll_get_stats(struct nb_coll_comm *comm, struct nb_coll_stats *stats)
 {
-    pthread_mutex_lock(&comm->progress_lock);
+    nb_turn_lock_take(&comm->progress_lock);
     take_stats(stats, comm);
-    pthread_mutex_unlock(&comm->progress_lock);
+    nb_turn_lock_give(&comm->progress_lock);
 }
 
 static void take_signatures(struct nb_figures *f, const struct nb_coll_comm *comm)

@@ -23,9 +23,9 @@
 #include "coll/metrics.h"
 #include "coll/waits.h"
 
-#define PATIENCE_S 2       /* for the thread to end */
-#define LOCK_NS 200000000l /* for a communicator that the engine works on */
-#define CLOSED_MOST 32u    /* that are shown after their end */
+#define PATIENCE_S 2    /* for the thread to end */
+#define LOCK_MS 200     /* for a communicator that the engine works on */
+#define CLOSED_MOST 32u /* that are shown after their end */
 #define TRIGGER "nibble-report-now"
 
 struct entry {
@@ -65,26 +65,14 @@ struct nb_monitor {
 
 /* ---- copies; with the lock -------------------------------------------------------------------------------- */
 
-/* comm->progress_lock: false when the engine does not give it. */
-static bool lock_comm(struct nb_coll_comm *comm)
-{
-    struct timespec until;
-
-    clock_gettime(CLOCK_REALTIME, &until); /* the only clock of pthread_mutex_timedlock */
-    until.tv_nsec += LOCK_NS;
-    until.tv_sec += until.tv_nsec / 1000000000;
-    until.tv_nsec %= 1000000000;
-    return pthread_mutex_timedlock(&comm->progress_lock, &until) == 0;
-}
-
 /* The entry's figures as they are now, or as they were where the engine does not give the lock. */
 static void refresh(struct entry *e)
 {
     if (!e->comm)
         return;
-    if (lock_comm(e->comm)) {
+    if (nb_turn_lock_ask(&e->comm->progress_lock, LOCK_MS)) {
         nb_figures_take(&e->figures, e->comm);
-        pthread_mutex_unlock(&e->comm->progress_lock);
+        nb_turn_lock_give(&e->comm->progress_lock);
     }
     nb_figures_ask_transport(&e->figures, e->comm);
 }
@@ -237,9 +225,9 @@ static struct nb_waits *look_at(struct nb_coll_comm *comm)
 {
     struct nb_waits *w = nb_waits_new(comm);
 
-    if (w && lock_comm(comm)) {
+    if (w && nb_turn_lock_ask(&comm->progress_lock, LOCK_MS)) {
         nb_waits_take(w, comm);
-        pthread_mutex_unlock(&comm->progress_lock);
+        nb_turn_lock_give(&comm->progress_lock);
     } else if (w) {
         nb_waits_glance(w, comm);
     }

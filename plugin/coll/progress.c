@@ -217,7 +217,7 @@ int nb_comm_progress(struct nb_coll_comm *comm, int64_t now_ns)
 {
     int moved = 0;
 
-    pthread_mutex_lock(&comm->progress_lock);
+    nb_turn_lock_keep(&comm->progress_lock);
     take_close(comm);
     if (comm->state != NB_COMM_CLOSED) {
         nb_comm_given_up(comm);
@@ -237,7 +237,7 @@ int nb_comm_progress(struct nb_coll_comm *comm, int64_t now_ns)
         moved = -1;
     else
         moved = moved > 0;
-    pthread_mutex_unlock(&comm->progress_lock);
+    nb_turn_lock_give(&comm->progress_lock);
     return moved;
 }
 
@@ -278,8 +278,8 @@ int nb_comm_poll_fds(struct nb_coll_comm *comm, struct pollfd *fds, int max)
 {
     int n;
 
-    pthread_mutex_lock(&comm->progress_lock);
+    nb_turn_lock_keep(&comm->progress_lock);
     n = comm->device_waits ? -1 : links_poll_fds(comm, fds, max);
-    pthread_mutex_unlock(&comm->progress_lock);
+    nb_turn_lock_give(&comm->progress_lock);
     return n;
 }

@@ -92,6 +92,6 @@ int nb_coll_dereg_mr(struct nb_coll_comm *comm, void *mhandle)
         NB_WARN("%s: deregMr: work on its buffer does not end", comm->label);
     if (gone && comm->device->ops->region)
         comm->device->ops->region(comm->device, gone, 0);
-    pthread_mutex_unlock(&comm->progress_lock);
+    nb_turn_lock_give(&comm->progress_lock);
     return ret;
 }

@@ -219,10 +219,10 @@ void nb_comm_log_summary(struct nb_coll_comm *comm)
         NB_WARN("%s: no summary: out of memory", comm->label);
         return;
     }
-    pthread_mutex_lock(&comm->progress_lock);
+    nb_turn_lock_take(&comm->progress_lock);
     nb_figures_take(figures, comm);
     nb_figures_take_slots(figures, comm);
-    pthread_mutex_unlock(&comm->progress_lock);
+    nb_turn_lock_give(&comm->progress_lock);
     log_figures(figures);
     free(figures);
 }

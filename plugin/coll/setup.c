@@ -75,7 +75,7 @@ struct nb_coll_comm *nb_setup_comm(struct nb_context *ctx, int dev, uint64_t com
     snprintf(comm->label, sizeof(comm->label), "comm 0x%llx node %d/%d", (unsigned long long)comm_id, rank,
              nnodes);
     pthread_mutex_init(&comm->submit.lock, NULL);
-    pthread_mutex_init(&comm->progress_lock, NULL);
+    nb_turn_lock_init(&comm->progress_lock);
     init_closing(comm);
     comm->win = calloc(NB_WINDOWS, sizeof(*comm->win));
     nb_witnesses_init(&comm->witnesses);
@@ -114,7 +114,7 @@ void nb_setup_free(struct nb_coll_comm *comm)
     free(comm->peer);
     nb_tasks_destroy(comm);
     pthread_mutex_destroy(&comm->submit.lock);
-    pthread_mutex_destroy(&comm->progress_lock);
+    nb_turn_lock_destroy(&comm->progress_lock);
     pthread_cond_destroy(&comm->closing.cond);
     pthread_mutex_destroy(&comm->closing.lock);
     comm->device->ops->close(comm->device);

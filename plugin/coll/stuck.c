@@ -3,9 +3,7 @@
 #include "coll/stuck.h"
 
 #include <errno.h>
-#include <pthread.h>
 #include <stdbool.h>
-#include <time.h>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -14,7 +12,7 @@
 
 #define EVERY_MS 1000
 #define LEAST_MS 60000
-#define LOCK_NS 50000000 /* between looks while waiting for the lock */
+#define LOCK_MS 50 /* between looks while waiting for the lock */
 
 static int64_t limit_ms(const struct nb_coll_comm *comm)
 {
@@ -68,15 +66,8 @@ int nb_stuck_look(struct nb_coll_comm *comm)
 
 int nb_stuck_lock(struct nb_coll_comm *comm)
 {
-    for (;;) {
-        struct timespec until;
-        clock_gettime(CLOCK_REALTIME, &until); /* the only clock of pthread_mutex_timedlock */
-        until.tv_nsec += LOCK_NS;
-        until.tv_sec += until.tv_nsec / 1000000000;
-        until.tv_nsec %= 1000000000;
-        if (pthread_mutex_timedlock(&comm->progress_lock, &until) == 0)
-            return 0;
+    while (!nb_turn_lock_ask(&comm->progress_lock, LOCK_MS))
         if (nb_stuck_look(comm))
             return -ETIMEDOUT;
-    }
+    return 0;
 }

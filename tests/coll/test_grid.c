@@ -291,7 +291,7 @@ START_TEST(goodbye_when_the_row_is_done)
     comm->refs = nb_refs_create(comm->ctx, nb_host_device(), 4);
     comm->device = nb_host_device();
     comm->watch.fd = -1;
-    pthread_mutex_init(&comm->progress_lock, NULL);
+    nb_turn_lock_init(&comm->progress_lock);
     comm->state = NB_COMM_CLOSING;
     comm->life.close_deadline_ns = INT64_MAX;
     ck_assert_int_eq(done(5, 8, 0), 0);

@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A lock whose keeper steps aside for who asks. */
+#include <check.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+
+#include "base/turn_lock.h"
+
+#define ASKS 40
+#define ROUNDS_EACH 200 /* of the keeper while somebody asks: two, on a machine that has nothing else to do */
+#define MINUTES (10 * 60 * 1000) /* more than any machine takes */
+
+static struct nb_turn_lock lock;
+static atomic_int end, inside;
+static atomic_uint rounds;
+
+static void work(void)
+{
+    ck_assert_int_eq(atomic_fetch_add(&inside, 1), 0);
+    for (volatile int i = 0; i < 300000; i++) /* a good part of a millisecond */
+        ;
+    ck_assert_int_eq(atomic_fetch_sub(&inside, 1), 1);
+}
+
+static void *keeper(void *arg)
+{
+    (void)arg;
+    while (!atomic_load(&end)) {
+        nb_turn_lock_keep(&lock);
+        work();
+        nb_turn_lock_give(&lock);
+        atomic_fetch_add(&rounds, 1);
+    }
+    return NULL;
+}
+
+/* Without it a keeper that takes the lock again at once is met between two rounds by chance only. */
+START_TEST(a_busy_keeper_lets_others_in)
+{
+    unsigned waited = 0;
+    pthread_t thread;
+
+    nb_turn_lock_init(&lock);
+    atomic_store(&end, 0);
+    ck_assert_int_eq(pthread_create(&thread, NULL, keeper, NULL), 0);
+    while (atomic_load(&rounds) < 3)
+        ;
+    for (int i = 0; i < ASKS; i++) {
+        const unsigned before = atomic_load(&rounds);
+        if (i % 4 == 3)
+            nb_turn_lock_take(&lock);
+        else
+            ck_assert(nb_turn_lock_ask(&lock, MINUTES));
+        waited += atomic_load(&rounds) - before;
+        work();
+        nb_turn_lock_give(&lock);
+        while (atomic_load(&rounds) < before + 2) /* and goes on itself */
+            ;
+    }
+    atomic_store(&end, 1);
+    pthread_join(thread, NULL);
+    ck_assert_uint_eq(atomic_load(&lock.asking), 0);
+    ck_assert_uint_le(waited, ASKS * ROUNDS_EACH);
+    nb_turn_lock_destroy(&lock);
+}
+END_TEST
+
+static void *ask_briefly(void *arg)
+{
+    *(bool *)arg = nb_turn_lock_ask(&lock, 20);
+    return NULL;
+}
+
+START_TEST(who_asks_in_vain_goes_away)
+{
+    pthread_t thread;
+    bool got = true;
+
+    nb_turn_lock_init(&lock);
+    nb_turn_lock_keep(&lock);
+    ck_assert_int_eq(pthread_create(&thread, NULL, ask_briefly, &got), 0);
+    pthread_join(thread, NULL);
+    ck_assert(!got);
+    ck_assert_uint_eq(atomic_load(&lock.asking), 0);
+    nb_turn_lock_give(&lock);
+    ck_assert(nb_turn_lock_ask(&lock, 0));
+    nb_turn_lock_give(&lock);
+    nb_turn_lock_destroy(&lock);
+}
+END_TEST
+
+/* Who asks may be stopped while he does: the keeper does not wait for him. */
+START_TEST(the_keeper_waits_for_a_moment_only)
+{
+    nb_turn_lock_init(&lock);
+    atomic_store(&lock.asking, 1);
+    for (int i = 0; i < 10; i++) {
+        nb_turn_lock_keep(&lock);
+        nb_turn_lock_give(&lock);
+    }
+    nb_turn_lock_destroy(&lock);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("turn_lock");
+    TCase *tc = tcase_create("turn_lock");
+    SRunner *runner;
+    int failed;
+
+    tcase_set_timeout(tc, 0);
+    tcase_add_test(tc, a_busy_keeper_lets_others_in);
+    tcase_add_test(tc, who_asks_in_vain_goes_away);
+    tcase_add_test(tc, the_keeper_waits_for_a_moment_only);
+    suite_add_tcase(suite, tc);
+    runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
