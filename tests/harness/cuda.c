@@ -582,7 +582,7 @@ static const struct hx_case cases[] = {
     {"no-differences", no_differences, 0},
     {"emulated", emulated, 0},
     {"recognised", recognised, 0},
-    {"recognised-emulated", recognised_emulated, 0},
+    {"recognised-emulated", recognised_emulated, HX_CASE_FULL},
     {"stuck", stuck, 0},
     {"p2p", p2p, 0},
 };
