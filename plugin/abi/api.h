@@ -16,6 +16,7 @@
 #include <stdint.h>
 
 #include "abi/process.h"
+#include "abi/profiler_next.h"
 #include "abi/result.h"
 #include "nibble/nccl_net.h"
 #include "nibble/nccl_profiler.h"
@@ -145,16 +146,17 @@ ncclResult_t nb_api_coll_close_listen(void *listen_comm);
 #define NB_API_COLL_V11 \
     NB_API_COLL_V9, .init = nb_api_coll_init, .listen = nb_api_coll_listen, .finalize = nb_api_coll_finalize
 
-/* ---- Profiler. Nothing here ever fails: an operation that could not be recorded is exchanged raw. ------ */
+/* ---- Profiler. Nothing of ours here ever fails: an operation that could not be recorded is exchanged raw; what the
+ * profiler after ours answers is passed on (profiler_next.h). --------------------------------------------------------- */
 
-/* `calls`: this NCCL reports the users' calls and the launches of its kernels, too. */
-ncclResult_t nb_api_prof_init(void **context, int *mask, const char *name, uint64_t comm_id, int nnodes,
-                              int nranks, int rank, ncclDebugLogger_t logger, bool calls);
+ncclResult_t nb_api_prof_init(void **context, const struct nb_prof_setting *setting);
 
 /* An event without its version. */
 struct nb_api_event {
+    int version; /* of its description, which is as NCCL passed it */
+    const void *description;
     uint64_t type;                       /* ncclProfile* */
-    const void *parent;                  /* handle of the event that this one belongs to */
+    void *parent;                        /* handle of the event that this one belongs to */
     const struct nb_prof_coll_api *call; /* of ncclProfileCollApi */
     const struct nb_prof_coll_v5 *coll;  /* of ncclProfileColl */
     void *stream;                        /* of ncclProfileKernelLaunch */
@@ -166,14 +168,13 @@ ncclResult_t nb_api_prof_state(void *handle, ncclProfilerEventState_v4_t state,
                                ncclProfilerEventStateArgs_v4_t *args);
 ncclResult_t nb_api_prof_finalize(void *context);
 
-/* ---- Tuner. Nothing here ever fails, since an error would fail the user's operation. ------------------- */
+/* ---- Tuner. Nothing of ours here ever fails, since an error would fail the user's operation; what the tuner
+ * after ours answers is passed on (tuner_next.h). -------------------------------------------------------------------- */
 
+/* `version` is that of the table; before 5 there are no comm_id, domains and constants. */
 ncclResult_t nb_api_tuner_init(void **context, uint64_t comm_id, size_t nranks, size_t nnodes,
                                ncclDebugLogger_t logger, ncclNvlDomainInfo_v5_t *domains,
-                               ncclTunerConstants_v5_t *constants);
-/* `records`: this NCCL reports the users' calls, so all-reduces can be compressed. */
-ncclResult_t nb_api_tuner_init_with(void **context, size_t nranks, size_t nnodes, ncclDebugLogger_t logger,
-                                    bool records);
+                               ncclTunerConstants_v5_t *constants, int version);
 ncclResult_t nb_api_tuner_info(void *context, ncclFunc_t func, size_t bytes, int ops, float **table,
                                int algos, int protos, int registered, int *channels);
 ncclResult_t nb_api_tuner_chunk(void *context, ncclFunc_t func, size_t bytes, int algo, int proto,

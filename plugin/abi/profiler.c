@@ -3,7 +3,7 @@
  * The profiler, without table versions; see api.h. Of all events only the user's call of a collective
  * (CollApi, v5 and later), its launch (Coll) and the launch of NCCL's kernel (KernelLaunch, v5 and later) are
  * wanted; NCCL delivers their relatives too, which get a NULL handle, so that no handle of an earlier event
- * is left in their place.
+ * is left in their place. A profiler that comes after ours has its part of all of them, see profiler_next.h.
  *
  * Usable without the other tables and without a logger. Nothing here ever fails: an operation that could not
  * be recorded is exchanged raw.
@@ -12,6 +12,7 @@
 
 #include "abi/api.h"
 #include "abi/process.h"
+#include "abi/profiler_next.h"
 #include "base/log.h"
 #include "device/launch_observer.h"
 #include "nibble/nccl_profiler.h"
@@ -29,29 +30,53 @@ static const struct nb_launch_observer to_device = {
 
 /* ---- The tables' functions ----------------------------------------------------------------------------- */
 
-ncclResult_t nb_api_prof_init(void **context, int *mask, const char *name, uint64_t comm_id, int nnodes,
-                              int nranks, int rank, ncclDebugLogger_t logger, bool calls)
+#define CALLS_REPORTED \
+    5 /* from this version on NCCL reports the users' calls and the launches of its kernels */
+
+static struct nb_events *begin(const struct nb_prof_setting *s)
 {
+    struct nb_context *ctx = nb_process_context();
     struct nb_events *events = NULL;
+
+    if (ctx)
+        events = nb_events_create(ctx, &to_device, s->comm_id, s->nnodes, s->nranks, s->rank,
+                                  s->version >= CALLS_REPORTED);
+    if (!events) {
+        NB_INFO(NCCL_INIT | NCCL_PROFILE, "no memory to record operations of communicator 0x%llx",
+                (unsigned long long)s->comm_id);
+        return NULL;
+    }
+    nb_process_profilers(1);
+    nb_events_name(events, s->name);
+    return events;
+}
+
+static void end(struct nb_events *events)
+{
+    if (events) {
+        nb_events_destroy(events);
+        nb_process_profilers(-1);
+    }
+}
+
+ncclResult_t nb_api_prof_init(void **context, const struct nb_prof_setting *setting)
+{
+    struct nb_events *events;
+    int mask = 0; /* NCCL's is shared by all communicators: one that is not recorded does not change it */
 
     if (!context)
         return ncclSuccess;
     *context = NULL;
-    if (logger)
-        nb_log_set(logger);
-    struct nb_context *ctx = nb_process_context();
-    if (ctx)
-        events = nb_events_create(ctx, &to_device, comm_id, nnodes, nranks, rank, calls);
-    if (!events) { /* the mask is shared by all communicators: left as it is */
-        NB_INFO(NCCL_INIT | NCCL_PROFILE, "no memory to record operations of communicator 0x%llx",
-                (unsigned long long)comm_id);
-        return ncclSuccess;
-    }
-    nb_process_profilers(1);
-    nb_events_name(events, name);
-    *context = events;
-    if (mask)
-        *mask = calls ? ncclProfileColl | ncclProfileCollApi | ncclProfileKernelLaunch : ncclProfileColl;
+    if (setting->logger)
+        nb_log_set(setting->logger);
+    events = begin(setting);
+    if (events)
+        mask = setting->version >= CALLS_REPORTED
+                   ? ncclProfileColl | ncclProfileCollApi | ncclProfileKernelLaunch
+                   : ncclProfileColl;
+    *context = nb_prof_next_init(setting, events, mask);
+    if (!*context)
+        end(events);
     return ncclSuccess;
 }
 
@@ -82,43 +107,58 @@ static void *start_launch(void *context, const void *parent, const struct nb_pro
     return nb_events_launched();
 }
 
+/* What nibble makes of an event: its handle. The context of others may be another process's. */
+static void *start_own(void *context, const struct nb_api_event *event)
+{
+    switch (event->type) {
+    case ncclProfileCollApi:
+        context = nb_prof_next_own(context);
+        return context ? start_call(context, event->call) : NULL;
+    case ncclProfileColl:
+        context = nb_prof_next_own(context);
+        return context ? start_launch(context, nb_prof_next_own_event(event->parent), event->coll) : NULL;
+    case ncclProfileKernelLaunch:
+        context = nb_prof_next_own(context);
+        return context ? nb_events_kernel(context, event->stream) : NULL;
+    default: return NULL;
+    }
+}
+
 ncclResult_t nb_api_prof_start(void *context, void **handle, const struct nb_api_event *event)
 {
-    void *made = NULL;
+    void *own;
 
-    if (context && event && event->type == ncclProfileCollApi)
-        made = start_call(context, event->call);
-    else if (context && event && event->type == ncclProfileColl)
-        made = start_launch(context, event->parent, event->coll);
-    else if (context && event && event->type == ncclProfileKernelLaunch)
-        made = nb_events_kernel(context, event->stream);
-    if (handle)
-        *handle = made;
-    return ncclSuccess;
+    if (!event || !context) {
+        if (handle)
+            *handle = NULL;
+        return ncclSuccess;
+    }
+    own = start_own(context, event);
+    /* Before the calls are reported, no end of an event is of interest. */
+    if (event->version < CALLS_REPORTED)
+        own = NULL;
+    return nb_prof_next_start(context, handle, own, event->version, event->description,
+                              event->type == ncclProfileCollApi && event->call->graphCaptured);
 }
 
 /* The launch of NCCL's kernel, and of an operation: of interest for our own kernel's. A call is over before
  * it is launched, so there is nothing to end. */
 ncclResult_t nb_api_prof_stop(void *handle)
 {
-    nb_events_stop(handle);
-    return ncclSuccess;
+    nb_events_stop(nb_prof_next_own_event(handle));
+    return nb_prof_next_stop(handle);
 }
 
 ncclResult_t nb_api_prof_state(void *handle, ncclProfilerEventState_v4_t state,
                                ncclProfilerEventStateArgs_v4_t *args)
 {
-    (void)handle;
-    (void)state;
-    (void)args;
-    return ncclSuccess;
+    return nb_prof_next_state(handle, state, args);
 }
 
 ncclResult_t nb_api_prof_finalize(void *context)
 {
-    if (context) {
-        nb_events_destroy(context);
-        nb_process_profilers(-1);
-    }
-    return ncclSuccess;
+    if (!context)
+        return ncclSuccess;
+    end(nb_prof_next_own(context));
+    return nb_prof_next_finalize(context);
 }

@@ -5,18 +5,28 @@
 static ncclResult_t init(void **context, uint64_t comm_id, int *mask, const char *name, int nnodes,
                          int nranks, int rank, ncclDebugLogger_t logger)
 {
-    return nb_api_prof_init(context, mask, name, comm_id, nnodes, nranks, rank, logger, true);
+    const struct nb_prof_setting setting = {.version = 6,
+                                            .comm_id = comm_id,
+                                            .name = name,
+                                            .nnodes = nnodes,
+                                            .nranks = nranks,
+                                            .rank = rank,
+                                            .logger = logger,
+                                            .mask = mask};
+    return nb_api_prof_init(context, &setting);
 }
 
 static ncclResult_t start(void *context, void **handle, ncclProfilerEventDescr_v6_t *d)
 {
     if (!d)
         return nb_api_prof_start(context, handle, NULL);
-    const struct nb_api_event event = {.type = d->type,
+    const struct nb_api_event event = {.version = 6,
+                                       .type = d->type,
                                        .parent = d->parentObj,
                                        .call = &d->collApi,
                                        .coll = &d->coll,
-                                       .stream = d->kernelLaunch.stream};
+                                       .stream = d->kernelLaunch.stream,
+                                       .description = d};
     return nb_api_prof_start(context, handle, &event);
 }
 

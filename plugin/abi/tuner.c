@@ -1,92 +1,121 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The tuner, without table versions; see api.h. A context that has no opinion (no CollNet half of ours in
- * this process, bad settings, no memory) and a NULL one leave everything as NCCL has it; nothing here ever
- * fails, since an error would fail the user's operation.
+ * this process, bad settings, no memory) and a NULL one leave everything as NCCL, or the tuner that comes after ours
+ * (tuner_next.h), has it; nothing of ours ever fails, since an error would fail the user's operation.
  */
 #include <stdlib.h>
 
 #include "abi/api.h"
 #include "abi/process.h"
+#include "abi/tuner_next.h"
 #include "base/log.h"
 #include "nibble/nccl_tuner.h"
 #include "policy/queue.h"
 #include "policy/tuning.h"
 
-ncclResult_t nb_api_tuner_init_with(void **context, size_t nranks, size_t nnodes, ncclDebugLogger_t logger,
-                                    bool records)
+#define CALLS_REPORTED \
+    5 /* from this version on NCCL's profiler reports the users' calls: all-reduces can be coded */
+
+struct tuner {               /* of a communicator */
+    struct nb_tuning tuning; /* params are NULL: no opinion */
+    struct nb_tuner_next next;
+};
+
+/* What nibble thinks of it; false: nothing. */
+static bool form(struct nb_tuning *tuning, size_t nranks, size_t nnodes, bool records)
 {
-    const struct nb_params *params;
-    struct nb_tuning *tuning;
+    struct nb_context *ctx = nb_process_context();
+
+    if (!ctx)
+        return false;
+    nb_note_tuner(ctx);
+    /* Loaded by its name beside another network plugin, CollNet's entries speak of that one. */
+    *tuning = (struct nb_tuning){
+        .params = nb_process_share_settings(), .nranks = nranks, .nnodes = nnodes, .records = records};
+    if (tuning->params && nnodes > 1)
+        NB_INFO(NCCL_INIT | NCCL_TUNING,
+                "tuner: %zu ranks on %zu nodes: CollNet is preferred for reduce-scatter%s and "
+                "all-gather that NIBBLE_*_MIN_BYTES allow, where NCCL can run it",
+                nranks, nnodes, records ? ", all-reduce" : "");
+    return tuning->params != NULL;
+}
+
+ncclResult_t nb_api_tuner_init(void **context, uint64_t comm_id, size_t nranks, size_t nnodes,
+                               ncclDebugLogger_t logger, ncclNvlDomainInfo_v5_t *domains,
+                               ncclTunerConstants_v5_t *constants, int version)
+{
+    const struct nb_tuner_setting setting = {.version = version,
+                                             .comm_id = comm_id,
+                                             .nranks = nranks,
+                                             .nnodes = nnodes,
+                                             .logger = logger,
+                                             .domains = domains,
+                                             .constants = constants};
+    struct tuner *t;
+    ncclResult_t result;
+    bool thinks;
 
     if (!context)
         return ncclSuccess;
     *context = NULL;
     if (logger)
         nb_log_set(logger);
-    struct nb_context *ctx = nb_process_context();
-    if (!ctx)
+    t = calloc(1, sizeof(*t));
+    if (!t)
         return ncclSuccess;
-    nb_note_tuner(ctx);
-    /* Loaded by its name beside another network plugin, CollNet's entries speak of that one. */
-    params = nb_process_share_settings();
-    if (!params)
-        return ncclSuccess;
-    tuning = malloc(sizeof(*tuning));
-    if (!tuning) {
-        nb_process_release_settings();
+    thinks = form(&t->tuning, nranks, nnodes, version >= CALLS_REPORTED);
+    result = nb_tuner_next_init(&t->next, &setting);
+    if (result == ncclSuccess && (thinks || t->next.of.table)) {
+        *context = t;
         return ncclSuccess;
     }
-    tuning->params = params;
-    tuning->nranks = nranks;
-    tuning->nnodes = nnodes;
-    tuning->records = records;
-    *context = tuning;
-    if (nnodes > 1)
-        NB_INFO(NCCL_INIT | NCCL_TUNING,
-                "tuner: %zu ranks on %zu nodes: CollNet is preferred for reduce-scatter%s and "
-                "all-gather that NIBBLE_*_MIN_BYTES allow, where NCCL can run it",
-                nranks, nnodes, records ? ", all-reduce" : "");
-    return ncclSuccess;
-}
-
-ncclResult_t nb_api_tuner_init(void **context, uint64_t comm_id, size_t nranks, size_t nnodes,
-                               ncclDebugLogger_t logger, ncclNvlDomainInfo_v5_t *domains,
-                               ncclTunerConstants_v5_t *constants)
-{
-    (void)comm_id;
-    (void)domains;
-    (void)constants;
-    return nb_api_tuner_init_with(context, nranks, nnodes, logger, true);
+    if (thinks)
+        nb_process_release_settings();
+    free(t);
+    return result;
 }
 
 ncclResult_t nb_api_tuner_info(void *context, ncclFunc_t func, size_t bytes, int ops, float **table,
                                int algos, int protos, int registered, int *channels)
 {
-    (void)ops;
-    (void)registered;
-    (void)channels; /* NCCL does not check it for CollNet: left alone */
-    if (context && table)
-        nb_tuning_costs(context, func, bytes, (float *)table, algos, protos);
-    return ncclSuccess;
+    const struct tuner *t = context;
+    const int offered = channels ? *channels : 0;
+    ncclResult_t result = ncclSuccess;
+
+    if (t)
+        result = nb_tuner_next_info(&t->next, func, bytes, ops, table, algos, protos, registered, channels);
+    if (!t || result != ncclSuccess || !t->tuning.params || !table)
+        return result;
+    /* A number of channels was meant for the choice that is changed; NCCL does not check it for CollNet. */
+    if (nb_tuning_costs(&t->tuning, func, bytes, (float *)table, algos, protos) && channels)
+        *channels = offered;
+    return result;
 }
 
 ncclResult_t nb_api_tuner_chunk(void *context, ncclFunc_t func, size_t bytes, int algo, int proto,
                                 int channels, size_t *chunk)
 {
-    (void)func;
-    (void)bytes;
-    (void)channels;
-    if (context && chunk)
-        *chunk = nb_tuning_chunk(context, algo, proto, *chunk);
-    return ncclSuccess;
+    const struct tuner *t = context;
+    ncclResult_t result = ncclSuccess;
+
+    if (t)
+        result = nb_tuner_next_chunk(&t->next, func, bytes, algo, proto, channels, chunk);
+    if (t && result == ncclSuccess && t->tuning.params && chunk)
+        *chunk = nb_tuning_chunk(&t->tuning, algo, proto, *chunk);
+    return result;
 }
 
 ncclResult_t nb_api_tuner_finalize(void *context)
 {
-    if (context) {
-        free(context);
-        nb_process_release_settings();
+    struct tuner *t = context;
+    ncclResult_t result = ncclSuccess;
+
+    if (t) {
+        result = nb_tuner_next_finalize(&t->next);
+        if (t->tuning.params)
+            nb_process_release_settings();
+        free(t);
     }
-    return ncclSuccess;
+    return result;
 }

@@ -4,7 +4,7 @@
 
 static ncclResult_t init(size_t nranks, size_t nnodes, ncclDebugLogger_t logger, void **context)
 {
-    return nb_api_tuner_init_with(context, nranks, nnodes, logger, false);
+    return nb_api_tuner_init(context, 0, nranks, nnodes, logger, NULL, NULL, 4);
 }
 
 NB_EXPORT const ncclTuner_v4_t ncclTunerPlugin_v4 = {

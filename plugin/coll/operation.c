@@ -80,7 +80,7 @@ static void warn_absent(const struct nb_coll_comm *comm)
                 "NCCL's profiler events do not come here, so all-reduces are not compressed: another "
                 "profiler plugin is in "
                 "use (NCCL_PROFILER_PLUGIN, or a libnccl-profiler.so in the library path). Remedy: "
-                "NCCL_PROFILER_PLUGIN=libnccl-net-nibble.so");
+                "NCCL_PROFILER_PLUGIN=libnccl-net-nibble.so, and NIBBLE_PROFILER_NEXT for the other one");
     }
     if (!nb_tuner_seen(comm->ctx) && !node->warned_tuner) {
         node->warned_tuner = true;
@@ -89,7 +89,7 @@ static void warn_absent(const struct nb_coll_comm *comm)
                 "NCCL does not ask this plugin's tuner, so it seldom chooses CollNet by itself: another "
                 "tuner plugin is in "
                 "use (NCCL_TUNER_PLUGIN, or a libnccl-tuner.so in the library path). Remedy: "
-                "NCCL_TUNER_PLUGIN=libnccl-net-nibble.so");
+                "NCCL_TUNER_PLUGIN=libnccl-net-nibble.so, and NIBBLE_TUNER_NEXT for the other one");
     }
 }
 

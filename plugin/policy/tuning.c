@@ -52,14 +52,14 @@ static float best_of(const float *row, int protos)
     return best;
 }
 
-void nb_tuning_costs(const struct nb_tuning *t, ncclFunc_t func, size_t bytes, float *table, int algos,
+bool nb_tuning_costs(const struct nb_tuning *t, ncclFunc_t func, size_t bytes, float *table, int algos,
                      int protos)
 {
     int algo = NCCL_ALGO_COLLNET_DIRECT;
     float *row, others = NCCL_ALGO_PROTO_IGNORE, own;
 
     if (algos <= NCCL_ALGO_COLLNET_DIRECT || protos <= NCCL_PROTO_SIMPLE || !nb_tuning_pays(t, func, bytes))
-        return;
+        return false;
     row = table + algo * protos;
     if (best_of(row, protos) < 0) {
         if (t->params->force_collnet && t->nranks == t->nnodes)
@@ -70,17 +70,18 @@ void nb_tuning_costs(const struct nb_tuning *t, ncclFunc_t func, size_t bytes, f
     }
     own = best_of(row, protos);
     if (own < 0)
-        return;
+        return false;
     for (int a = 0; a < algos; a++) {
         float best = best_of(table + a * protos, protos);
         if (a != algo && best >= 0 && (others < 0 || best < others))
             others = best;
     }
     if (others < 0 || own < others)
-        return;
+        return false;
     for (int p = 0; p < protos; p++)
         if (row[p] >= 0 && row[p] >= others)
             row[p] = others / 2;
+    return true;
 }
 
 size_t nb_tuning_chunk(const struct nb_tuning *t, int algo, int proto, size_t chunk)

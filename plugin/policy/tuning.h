@@ -8,6 +8,7 @@
 #ifndef NIBBLE_POLICY_TUNING_H
 #define NIBBLE_POLICY_TUNING_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "nibble/nccl_tuner.h"
@@ -23,9 +24,9 @@ struct nb_tuning {
 /* 1 when coding this operation of `bytes` bytes (the whole vector over all ranks) pays by the settings. */
 int nb_tuning_pays(const struct nb_tuning *tuning, ncclFunc_t func, size_t bytes);
 
-/* Lower CollNet's entry of table[algos][protos] below all others when it pays. Entries of -1 stay as they are
- * (but see NIBBLE_FORCE_COLLNET). */
-void nb_tuning_costs(const struct nb_tuning *tuning, ncclFunc_t func, size_t bytes, float *table, int algos,
+/* Lower CollNet's entry of table[algos][protos] below all others when it pays: true when it was not so before. Entries
+ * of -1 stay as they are (but see NIBBLE_FORCE_COLLNET). */
+bool nb_tuning_costs(const struct nb_tuning *tuning, ncclFunc_t func, size_t bytes, float *table, int algos,
                      int protos);
 
 /* The chunk for an operation for which NCCL chose `chunk`. NVLS has buffers of its own chunk and would

@@ -7,6 +7,7 @@
  *
  * Error bounds as in tests/harness/records.c.
  */
+#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,6 +17,7 @@
 #include "events.h"
 #include "nibble/nccl_tuner.h"
 #include "suite.h"
+#include "tests/abi/next_plugin.h"
 
 #define INT4_NMSE 0.0070
 #define COMM_ID 0x5151
@@ -554,6 +556,32 @@ static int replay(void)
     return sx_job("replay", 2, replay_node, NULL, env);
 }
 
+/* ---- with a profiler behind ours: it gets the events, and all stays coded ---- */
+
+static int passed_on_node(struct hx_node *node, void *arg)
+{
+    void *module = dlopen(NEXT_PLUGIN, RTLD_NOW);
+    struct next_plugin *next = module ? dlsym(module, "nb_next_plugin") : NULL;
+
+    HX_CHECK(next, "%s", dlerror());
+    next->mask = ncclProfileCollApi | ncclProfileColl;
+    if (replay_node(node, arg))
+        return 1;
+    HX_CHECK(next->contexts == 1 && next->handles >= 91, "it has seen %d communicators, %d events",
+             next->contexts, next->handles);
+    return 0;
+}
+
+static int passed_on(void)
+{
+    int rc;
+
+    setenv("NIBBLE_PROFILER_NEXT", NEXT_PLUGIN, 1);
+    rc = sx_job("passed-on", 2, passed_on_node, NULL, env);
+    unsetenv("NIBBLE_PROFILER_NEXT");
+    return rc;
+}
+
 /* ---- two communicators, a child without a group of its own ---- */
 
 static int child_node(struct hx_node *node, void *arg)
@@ -640,6 +668,7 @@ static const struct hx_case cases[] = {
     {"contradicting-nodes", contradicting, 0},
     {"heads", heads, 0},
     {"replay", replay, 0},
+    {"passed-on", passed_on, 0},
     {"child", child, 0},
     {"split-gather", split_gather, 0},
     {"split-scatter", split_scatter, 0},
