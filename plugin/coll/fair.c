@@ -14,6 +14,11 @@
  *
  * Nobody waits for ever because of this: the last one itself is always allowed, and one that has not moved
  * for some time (its node is late, or it waits itself for what is held back) does not count until it moves.
+ * Values that go straight to a reduce-scatter's owners are left out (`apart` in link.h). NCCL walks over the
+ * blocks one after the other, so that the owners do not need them at the same time; while one owner gets its
+ * block from all others at once, each of these has but a part of its link for it, and the rest is for the
+ * owners behind. Held back, it would be idle (docs/scale.md).
+ *
  * The counts of the two classes are independent, as their rings are (comm.h tells why these must be).
  */
 #include "base/clock.h"
@@ -80,7 +85,7 @@ void nb_fair_look(struct nb_coll_comm *comm, enum nb_class cls, int64_t now_ns)
     for (int i = 0; i < comm->nneighbors; i++) {
         struct nb_tx *tx = &comm->neighbors[i]->tx[cls];
         int64_t stuck;
-        if (tx->done == tx->queued || comm->neighbors[i]->gone) {
+        if (!nb_tx_is_fair(tx) || comm->neighbors[i]->gone) {
             tx->moved_ns = 0;
             continue;
         }

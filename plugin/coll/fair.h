@@ -24,7 +24,8 @@ void nb_fair_look(struct nb_coll_comm *comm, enum nb_class cls, int64_t now_ns);
 /* 1 when the transport may be given something more of this ring, whose class `f` is of. */
 static inline int nb_fair_allows(const struct nb_fair *f, const struct nb_tx *tx)
 {
-    return tx->cls == NB_CLASS_CONTROL || !f->bounded || tx->had + tx->under_way <= f->most;
+    return tx->cls == NB_CLASS_CONTROL || !f->bounded || !nb_tx_is_fair(tx) ||
+           tx->had + tx->under_way <= f->most;
 }
 
 #endif

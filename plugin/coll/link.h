@@ -55,6 +55,7 @@ struct nb_tx_item {
     void *mhandle;
     struct nb_shared *shared; /* not NULL: data is the shared unit's, as are the two others */
     int ready;                /* its bytes are there: may be sent */
+    int apart; /* other peers do not need theirs at the same time: it neither waits for them nor they for it */
 };
 
 /* Send side: items in order; each has a buffer of its own at mem + (number % slots) * slot. */
@@ -99,6 +100,11 @@ void nb_tx_push(struct nb_tx *tx, const void *data, size_t len, struct nb_shared
  * Nothing behind it is sent before. */
 uint64_t nb_tx_reserve(struct nb_tx *tx, struct nb_shared *shared);
 void nb_tx_ready(struct nb_tx *tx, uint64_t item, size_t len);
+/* 1 when there is something to be sent that fair.c has to bear in mind. */
+static inline int nb_tx_is_fair(const struct nb_tx *tx)
+{
+    return tx->done < tx->queued && !tx->item[tx->done % tx->slots].apart;
+}
 /* The same for bytes that lie in a slot of a ring that is forwarded from. */
 void nb_tx_forward(struct nb_tx *tx, struct nb_shared *slot);
 /* Oldest arrived message or NULL; data messages are parsed and checked once (an error fails the

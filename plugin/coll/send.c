@@ -116,6 +116,8 @@ static int send_contribution(struct nb_coll_comm *comm, struct nb_peer *peer, st
         comm->scratch.used = 1;
     t->tx = tx;
     t->item = nb_tx_reserve(tx, NULL);
+    tx->item[t->item % tx->slots].apart =
+        win->op->func == NB_FUNC_REDUCE_SCATTER && !(win->op->schedule->flags & NB_MSG_ROUTE); /* fair.c */
     return nb_task_run(comm, t);
 }
 

@@ -17,12 +17,14 @@ static struct nb_context node;
 static const struct nb_net_ops net = {.early = 1}, net_other;
 static struct nb_coll_comm comm;
 static struct nb_peer peers[NODES], *neighbors[NODES];
+static struct nb_tx_item items[NODES][NB_CLASS_COUNT][1]; /* all of a ring's are alike */
 static int64_t t;
 
 static void setup(void)
 {
     memset(&comm, 0, sizeof(comm));
     memset(peers, 0, sizeof(peers));
+    memset(items, 0, sizeof(items));
     node.params = nb_params_defaults();
     comm.ctx = &node;
     comm.nnodes = NODES;
@@ -34,8 +36,11 @@ static void setup(void)
         if (r != comm.rank)
             neighbors[comm.nneighbors++] = &peers[r];
     for (int r = 0; r < NODES; r++)
-        for (int c = 0; c < NB_CLASS_COUNT; c++)
+        for (int c = 0; c < NB_CLASS_COUNT; c++) {
             peers[r].tx[c].cls = (enum nb_class)c;
+            peers[r].tx[c].item = items[r][c];
+            peers[r].tx[c].slots = 1;
+        }
     t = 1000 * MS;
 }
 
@@ -218,6 +223,29 @@ START_TEST(classes_are_independent)
 }
 END_TEST
 
+/* Values for the owners of a direct reduce-scatter: none waits for another, whatever else is sent. */
+START_TEST(what_is_needed_apart_waits_for_nobody)
+{
+    for (int r = 0; r < 2; r++) {
+        has(r, 9, 1);
+        ring(r)->item->apart = 1;
+    }
+    ring(0)->had = 100 * LEAD;
+    ck_assert(allows(0) && allows(1));
+    has(3, 9, 1);
+    has(4, 9, 1);
+    ring(3)->had = LEAD + 1;
+    ck_assert(!allows(3)); /* for 4, and not for 1 */
+    ring(4)->had = 1;
+    ck_assert(allows(3) && allows(0));
+    ring(0)->item->apart = 0; /* an operation whose peers need it at the same time */
+    ck_assert(!allows(0));
+    ring(1)->item->apart = 0; /* level with the last */
+    ck_assert(allows(1));
+    ck_assert_uint_eq(ring(1)->had, 1);
+}
+END_TEST
+
 /* Where sends test done when they have arrived nothing piles up. */
 START_TEST(other_transports_are_left_alone)
 {
@@ -246,6 +274,7 @@ int main(void)
     tcase_add_test(c, a_pause_is_not_a_standstill);
     tcase_add_test(c, the_lead_grows_with_the_speed);
     tcase_add_test(c, classes_are_independent);
+    tcase_add_test(c, what_is_needed_apart_waits_for_nobody);
     tcase_add_test(c, other_transports_are_left_alone);
     suite_add_tcase(suite, c);
     srunner_run_all(runner, CK_ENV);

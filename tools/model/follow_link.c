@@ -108,11 +108,14 @@ static bool takes(const struct follow *f, const struct ring *r)
 bool follow_send(struct follow *f, int node)
 {
     const bool early = f->w->f->queue > 0;
+    /* What goes straight to the owners of sums is not held back. */
+    const bool fair =
+        early && !(f->w->op->schedule == NB_COST_DIRECT && f->w->op->func == NB_FUNC_REDUCE_SCATTER);
     struct node *n = &f->node[node];
     bool moved = false;
     int held = 0;
 
-    for (int c = 0; early && c < FOLLOW_CLASSES; c++)
+    for (int c = 0; fair && c < FOLLOW_CLASSES; c++)
         follow_look_fair(f, node, (enum follow_class)c);
     for (int i = 0; n->offers > held && i < FOLLOW_CLASSES * f->npeers; i++) {
         const int to = f->peers[node * f->npeers + (f->first[node] + i / FOLLOW_CLASSES) % f->npeers];
@@ -125,7 +128,7 @@ bool follow_send(struct follow *f, int node)
         r->offered = false;
         while (r->made.head && takes(f, r)) {
             struct message *m;
-            if (early && r->had > n->fair[class].most) {
+            if (fair && r->had > n->fair[class].most) {
                 offer(f, r);
                 held++;
                 if (n->alarm <= f->now) {
