@@ -8,6 +8,7 @@
 #include "coll/cut.h"
 
 #include "coll/comm.h"
+#include "policy/cost.h"
 
 /* Segments start at multiples of this from where the window's part of the block starts. */
 #define QUANTUM 1024u
@@ -29,16 +30,18 @@ struct part {
 static int part_at(const struct nb_coll_comm *comm, const struct nb_coll_req *win, uint64_t off,
                    struct part *p)
 {
-    uint64_t block = win->op->block, owner = off / block, each, rounds;
+    const uint64_t least = nb_on_grid(comm) ? NB_COST_PIECE_GRID : NB_COST_PIECE;
+    uint64_t block = win->op->block, owner = off / block, pieces, each, rounds;
 
     if (off >= win->off + win->bytes)
         return 0;
     p->owner = (int)owner;
     p->beg = nb_max64(win->off, owner * block);
     p->end = nb_min64(win->off + win->bytes, (owner + 1) * block);
-    /* As many segments as ways, or a multiple of that where units are too short. */
+    /* As many segments as ways, or a multiple of that where units are too short; fewer where segments would be. */
     p->ways = (uint64_t)comm->grid.columns - 1;
-    each = (p->end - p->beg + p->ways - 1) / p->ways;
+    pieces = nb_max64(1, nb_min64(p->ways, (p->end - p->beg) / least));
+    each = (p->end - p->beg + pieces - 1) / pieces;
     rounds = (each + comm->unit - 1) / comm->unit;
     each = (each + rounds - 1) / rounds;
     p->each = (each + QUANTUM - 1) / QUANTUM * QUANTUM;
@@ -68,7 +71,7 @@ static uint64_t through(const struct nb_coll_comm *comm, const struct part *p, u
 
 /*
  * The part has no segment that goes through `column`: where to look next. In windows of many small blocks
- * (each shorter than its ways times QUANTUM) every peer's cursor would look at every block; so those that
+ * (each with fewer segments than ways) every peer's cursor would look at every block; so those that
  * cannot have one are left out.
  *
  * A block that the window covers whole has as many segments, p, as any other such one, and they go through

@@ -63,12 +63,16 @@ static double recode_time(const struct costs *w, double bytes)
 
 static double messages(const struct nb_cost_op *op, double bytes)
 {
-    double rounds = nb_max_double(1, ceil(bytes / op->unit));
+    const double least = op->schedule == NB_COST_TWO_LEVEL ? NB_COST_PIECE_GRID : NB_COST_PIECE;
+    const double rounds = nb_max_double(1, ceil(bytes / op->unit));
+    double each;
 
-    /* What goes through other nodes is cut into pieces of whole quanta: so there are fewer of them than ways. */
-    if (op->schedule != NB_COST_DIRECT && op->func != NB_FUNC_ALL_REDUCE)
-        return bytes / (ceil(bytes / rounds / NB_COST_QUANTUM) * NB_COST_QUANTUM);
-    return rounds;
+    if (op->schedule == NB_COST_DIRECT || op->func == NB_FUNC_ALL_REDUCE)
+        return rounds;
+    /* What goes through other nodes is cut into pieces of whole quanta that are not too short: so there are fewer of
+     * them than ways. */
+    each = nb_max_double(bytes / rounds, least / ceil(least / op->unit));
+    return bytes / (ceil(each / NB_COST_QUANTUM) * NB_COST_QUANTUM);
 }
 
 /* Bytes on the wire of `copies` messages' worth of `bytes` each. Ratios as measured hold headers of full

@@ -18,6 +18,10 @@
 #define NB_COST_STEPS 8        /* NCCL_STEPS: calls that a group of channels has in flight */
 #define NB_COST_GROUP 8        /* channels that share a call */
 #define NB_COST_QUANTUM 1024.0 /* plugin/coll/cut.c: what goes through others is cut into multiples of it */
+/* And, where a block is too short for a piece of this length through every other node, or on a grid every other column,
+ * into fewer pieces: shorter ones cost more in messages than idle links do (docs/scale.md). */
+#define NB_COST_PIECE 16384u
+#define NB_COST_PIECE_GRID 65536u
 
 enum nb_cost_schedule { NB_COST_DIRECT, NB_COST_TWO_HOP, NB_COST_TWO_LEVEL, NB_COST_SCHEDULES };
 

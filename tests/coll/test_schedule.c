@@ -7,6 +7,7 @@
 #include "base/context.h"
 #include "base/params.h"
 #include "coll/comm.h"
+#include "coll/cut.h"
 
 static struct nb_context node; /* with default settings, where the test reads none */
 
@@ -69,6 +70,68 @@ START_TEST(sums)
     ck_assert_str_eq(chosen(NB_FUNC_REDUCE_SCATTER, ncclBfloat16, ncclMax, 8, 64 * MIB, MIB), "direct");
     ck_assert_str_eq(chosen(NB_FUNC_REDUCE_SCATTER, ncclInt32, ncclSum, 8, 64 * MIB, MIB), "direct");
     ck_assert_str_eq(chosen(NB_FUNC_ALL_REDUCE, ncclBfloat16, ncclSum, 8, 64 * MIB, MIB), "direct");
+}
+END_TEST
+
+/* The parts of a window that go through others: what node `rank` of the grid makes of it. */
+static void cut(struct nb_grid grid, int rank, uint64_t block, uint64_t off, uint64_t bytes)
+{
+    static struct nb_coll_comm comm;
+    const int nodes = grid.rows * grid.columns;
+    const uint64_t least = grid.rows > 1 ? 64 * KIB : 16 * KIB, end = off + bytes;
+    struct nb_op op = {.func = NB_FUNC_ALL_GATHER, .value = 2, .block = block};
+    struct nb_coll_req win = {.comm = &comm, .op = &op, .off = off, .bytes = bytes};
+    struct nb_segment s, found;
+    uint64_t from[32], beg = off;
+
+    comm.ctx = &node;
+    comm.nnodes = nodes;
+    comm.rank = rank;
+    comm.grid = grid;
+    comm.unit = 128 * KIB;
+    for (int c = 0; c < grid.columns; c++)
+        from[c] = off;
+    for (uint64_t at = off; at < end; at += s.len) {
+        ck_assert(nb_cut_segment_at(&comm, &win, at, &s));
+        ck_assert(s.off == at && s.len > 0 && s.len <= comm.unit);
+        ck_assert_int_eq(s.owner, (int)(at / block));
+        ck_assert(s.relay != s.owner && nb_grid_same_row(grid, s.relay, s.owner));
+        if (at % block == 0)
+            beg = at;
+        /* None but the last of a part is short, and there are no more than ways where they are no longer. */
+        if (at + s.len < nb_min64(end, (uint64_t)(s.owner + 1) * block)) {
+            ck_assert_uint_ge(s.len, least);
+            ck_assert((at - beg) / s.len < (uint64_t)grid.columns - 1 || s.len > least);
+        }
+        /* The node of its column finds it, and nothing before it. */
+        if (s.owner == rank)
+            continue;
+        ck_assert(nb_cut_through(&comm, &win, s.relay, from[s.relay % grid.columns], &found));
+        ck_assert_msg(found.off == at && found.relay == s.relay,
+                      "block %llu, %llu bytes at %llu: %llu, not %llu", (unsigned long long)block,
+                      (unsigned long long)bytes, (unsigned long long)off, (unsigned long long)found.off,
+                      (unsigned long long)at);
+        from[s.relay % grid.columns] = at + s.len;
+    }
+    for (int c = 0; c < grid.columns; c++)
+        ck_assert(!nb_cut_through(&comm, &win, c, from[c], &found));
+}
+
+START_TEST(pieces)
+{
+    static const struct nb_grid grids[] = {{1, 3}, {1, 8}, {2, 16}, {4, 8}};
+    static const uint64_t blocks[] = {512, 3000, 40 * KIB, 64 * KIB, 200 * KIB, 333336, 1 * MIB, 5 * MIB};
+    static const uint64_t windows[] = {1000, 64 * KIB, 256 * KIB, 1 * MIB};
+
+    for (size_t g = 0; g < sizeof(grids) / sizeof(grids[0]); g++)
+        for (size_t b = 0; b < sizeof(blocks) / sizeof(blocks[0]); b++)
+            for (size_t w = 0; w < sizeof(windows) / sizeof(windows[0]); w++) {
+                const int nodes = grids[g].rows * grids[g].columns;
+                const uint64_t all = blocks[b] * (uint64_t)nodes, step = nb_max64(windows[w], all / 20);
+                for (uint64_t off = 0; off < all; off += step / windows[w] * windows[w])
+                    cut(grids[g], (int)(off / 7 % (uint64_t)nodes), blocks[b], off,
+                        nb_min64(windows[w], all - off));
+            }
 }
 END_TEST
 
@@ -135,6 +198,7 @@ int main(void)
     node.params = nb_params_defaults();
     tcase_add_test(c, gathers);
     tcase_add_test(c, sums);
+    tcase_add_test(c, pieces);
     tcase_add_loop_test(c, forced, 0, 2);
     tcase_add_test(c, eight_bits_on_the_second_hop);
     tcase_add_test(c, grids);

@@ -321,6 +321,7 @@ static long cut(const struct follow *f, struct segment *to)
             const int owner = (int)nb_min_double(floor(x / block + 1e-9), w->n - 1), ways = f->columns - 1;
             const double base = owner * block,
                          end = owner == w->n - 1 ? stop : nb_min_double(stop, base + block);
+            const double least = w->columns ? NB_COST_PIECE_GRID : NB_COST_PIECE;
             double each = w->op->unit;
             long way = 0;
 
@@ -331,7 +332,7 @@ static long cut(const struct follow *f, struct segment *to)
                 n++;
                 continue;
             }
-            each = ceil((end - x) / ways);
+            each = ceil((end - x) / nb_max_double(1, nb_min_double(ways, floor((end - x) / least))));
             each = ceil(each / ceil(each / w->op->unit));
             each = ceil(each / NB_COST_QUANTUM) * NB_COST_QUANTUM;
             way = (long)floor((x - base) / each + 1e-9);
