@@ -13,13 +13,15 @@ static int possible(int nodes, int64_t columns)
  * Sums of rows go to the row of their owner with 8 bits, (rows - 1) / columns of what goes along rows with 4,
  * and blocks that are gathered leave their owner's row (rows - 1) / (columns - 1) times. Rows of twice the
  * square root, a quarter of that many of them, make both small, and cost a quarter more connections than a
- * square.
+ * square. Of two divisors that are as far from that by their ratio the larger one is taken, as long as a window
+ * of 1 MiB has 64 KiB for each column: with few rows the owner's has hardly more to send than others, who wait
+ * for it (docs/scale.md).
  */
-static double off_by(int nodes, int columns)
+static int closer(int nodes, int64_t columns, int64_t than)
 {
-    double ratio = (double)columns * columns / (4.0 * nodes);
+    const int64_t both = columns * than; /* columns > than: their ratios to the root, multiplied */
 
-    return ratio < 1 ? 1 / ratio : ratio;
+    return both < 4 * (int64_t)nodes || (both == 4 * (int64_t)nodes && columns <= 16);
 }
 
 struct nb_grid nb_grid_choose(int nodes, int64_t schedule, int64_t group)
@@ -32,7 +34,7 @@ struct nb_grid nb_grid_choose(int nodes, int64_t schedule, int64_t group)
     if (group)
         return possible(nodes, group) ? (struct nb_grid){nodes / (int)group, (int)group} : mesh;
     for (int k = 2; k < nodes; k++)
-        if (possible(nodes, k) && (!best || off_by(nodes, k) < off_by(nodes, best)))
+        if (possible(nodes, k) && (!best || closer(nodes, k, best)))
             best = k;
     return best ? (struct nb_grid){nodes / best, best} : mesh;
 }

@@ -25,7 +25,7 @@ START_TEST(which_grid)
         int64_t schedule, group;
         int rows, columns;
     } want[] = {
-        {64, NB_SCHEDULE_AUTO, 0, 4, 16},     {32, NB_SCHEDULE_AUTO, 0, 4, 8},
+        {64, NB_SCHEDULE_AUTO, 0, 4, 16},     {32, NB_SCHEDULE_AUTO, 0, 2, 16},
         {31, NB_SCHEDULE_AUTO, 0, 1, 31},     {30, NB_SCHEDULE_AUTO, 0, 1, 30},
         {61, NB_SCHEDULE_AUTO, 0, 1, 61},     {4096, NB_SCHEDULE_AUTO, 0, 32, 128},
         {64, NB_SCHEDULE_DIRECT, 0, 1, 64},   {64, NB_SCHEDULE_TWO_HOP, 0, 1, 64},
@@ -35,6 +35,7 @@ START_TEST(which_grid)
         {7, NB_SCHEDULE_TWO_LEVEL, 0, 1, 7},  {8, NB_SCHEDULE_TWO_LEVEL, 2, 4, 2},
         {8, NB_SCHEDULE_TWO_LEVEL, 3, 1, 8},  {8, NB_SCHEDULE_TWO_LEVEL, 8, 1, 8},
         {64, NB_SCHEDULE_AUTO, 8, 8, 8},      {262, NB_SCHEDULE_AUTO, 0, 1, 262}, /* 2 x 131 */
+        {48, NB_SCHEDULE_AUTO, 0, 3, 16},     {128, NB_SCHEDULE_AUTO, 0, 8, 16},  /* as near: 8, 12, 32 */
         {1000, NB_SCHEDULE_AUTO, 2, 1, 1000}, {2, NB_SCHEDULE_AUTO, 0, 1, 2},
     };
 

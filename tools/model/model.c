@@ -32,16 +32,11 @@ static bool possible(int nodes, int columns)
 
 int nm_group(int nodes)
 {
-    double least = INFINITY;
     int best = 0;
 
-    for (int k = 2; k < nodes; k++) {
-        const double ratio = (double)k * k / (4.0 * nodes), off = ratio < 1 ? 1 / ratio : ratio;
-        if (possible(nodes, k) && off < least) {
-            least = off;
+    for (int k = 2; k < nodes; k++)
+        if (possible(nodes, k) && (!best || k * best < 4 * nodes || (k * best == 4 * nodes && k <= 16)))
             best = k;
-        }
-    }
     return best;
 }
 
