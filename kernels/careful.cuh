@@ -243,7 +243,7 @@ NB_DEV uint32_t nb_careful_quantize(const struct nb_gpu_desc *d, const struct nb
         }
     }
     *noise = s->transform ? squares * 0.03125f : squares;
-    if (d->mode == NB_EF_OFF || s->idle)
+    if (NB_MODE(d) == NB_EF_OFF || s->idle)
         return code;
     const float unit = nb_unit_of(scale, factor);
     uint32_t max = 0, power = 0;
@@ -256,7 +256,7 @@ NB_DEV uint32_t nb_careful_quantize(const struct nb_gpu_desc *d, const struct nb
         float r = NB_ROW(rows, i);
         if (s->transform)
             r = r * 0.03125f;
-        if (d->mode == NB_EF_EMA) {
+        if (NB_MODE(d) == NB_EF_EMA) {
             const float kept = d->beta * (escaped ? 0 : nb_careful_error(job, i, unit));
             float added = 1.0f - d->beta;
             added = added * r;
@@ -312,7 +312,7 @@ NB_DEV void nb_careful(int type, const struct nb_gpu_desc *d, const struct nb_jo
                        nb_quad *stage, int measure)
 {
     const uint32_t t = nb_thread(), groups = job->groups;
-    const int active = t < groups, stats = d->flags & NB_GPU_STATS, feedback = d->mode != NB_EF_OFF;
+    const int active = t < groups, stats = d->flags & NB_GPU_STATS, feedback = NB_MODE(d) != NB_EF_OFF;
     float *rows = (float *)stage, factor = 1, own2 = 0, error2 = 0;
     uint32_t scale = 0, most = 0, least, count = 0;
     int int4 = d->codec == NB_CODEC_INT4, wide = 0, exponent = NB_EXPONENT_MIN, fallback = 0;

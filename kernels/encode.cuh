@@ -135,8 +135,10 @@ NB_DEV void nb_survey(int type, int feedback, int norms, const nb_quad *stage, u
     s->careful = nb_bits(max) >= NB_ESCAPE_BITS || x[0] != x[0];
     uint32_t large = NB_GROUP;
     const float threshold = max * NB_SMALL;
-    if (least < threshold)
+    if (least < threshold) {
+        NB_RARE;
         large = nb_count_large(h, max, threshold, &s->careful);
+    }
     const float scaled = max_y * 0.125f;
     s->transform = nb_better(max, scaled, large) && nb_bits(scaled) >= NB_FLUSH_BITS;
     const float chosen = s->transform ? max_y : max;
@@ -196,15 +198,18 @@ NB_DEV void nb_partial(int type, const struct nb_gpu_desc *d, uint64_t at, uint3
     const uint32_t t = nb_thread(), bytes = nb_type_bytes(type);
     const void *src = (const void *)(uintptr_t)d->src;
     if (t < count) {
+        NB_RARE;
         const uint32_t v = nb_element(type, src, at + t);
         nb_put_element(type, out, t, v);
-        if (d->mode != NB_EF_OFF)
+        if (NB_MODE(d) != NB_EF_OFF)
             nb_store1((char *)(uintptr_t)d->err + d->first + at + t, 0);
         if ((d->flags & NB_GPU_STATS) && (nb_bits(nb_widen(type, v)) & NB_F32_ABS) >= NB_F32_INF)
             nb_add64(&nb_control_of(d)->nonfinite, 1);
     }
-    if (t == count && count * bytes % 4)
+    if (t == count && count * bytes % 4) {
+        NB_RARE;
         nb_store2(out + count * bytes, 0);
+    }
 }
 
 /* One warp: learn where the record of `bytes` begins in the output, for all (sh->offset); write the partial
@@ -259,6 +264,7 @@ NB_DEV int nb_encode_tile(int type, int feedback, const struct nb_gpu_desc *d, c
         if (!feedback && !measure)
             break;
         if (warp == 0) {
+            NB_ONE_WARP;
             const float own = nb_sum128(sh->sums[0]), carried = feedback ? nb_sum128(sh->sums[1]) : 0;
             if (t == 0) {
                 const float f = feedback ? nb_factor_of(own, carried, d->bound) : 1;
@@ -271,6 +277,7 @@ NB_DEV int nb_encode_tile(int type, int feedback, const struct nb_gpu_desc *d, c
         nb_barrier();
         if (!feedback || sh->flag[0] || sh->factor == factor)
             break;
+        NB_RARE;
         factor = sh->factor;
         nb_barrier();
     }
@@ -291,6 +298,7 @@ NB_DEV int nb_encode_tile(int type, int feedback, const struct nb_gpu_desc *d, c
             careful = 1;
     }
     if (careful) {
+        NB_RARE;
         nb_barrier();
         return 1;
     }
@@ -318,8 +326,10 @@ NB_DEV int nb_encode_tile(int type, int feedback, const struct nb_gpu_desc *d, c
         }
         inverse = nb_reciprocal(step);
     }
-    if (bits && !code && active && (d->flags & NB_GPU_STATS))
+    if (bits && !code && active && (d->flags & NB_GPU_STATS)) {
+        NB_RARE;
         nb_add64(&nb_control_of(d)->flushed, 1);
+    }
     const uint32_t domain = nb_ballot((int)s.transform);
     if (t < ((groups + 3) & ~3u))
         ((uint8_t *)(record + 1))[t] = (uint8_t)code;
@@ -355,6 +365,7 @@ NB_DEV int nb_encode_tile(int type, int feedback, const struct nb_gpu_desc *d, c
         *(nb_quad *)(record + before + 4 * t) = q;
     }
     if (measure) {
+        NB_RARE;
         float squares[NB_GROUP];
         NB_UNROLL
         for (unsigned i = 0; i < NB_GROUP; i++)
@@ -368,7 +379,8 @@ NB_DEV int nb_encode_tile(int type, int feedback, const struct nb_gpu_desc *d, c
             nb_transform(x);
             back = 0.03125f;
         }
-        if (d->mode == NB_EF_EMA) {
+        if (NB_MODE(d) == NB_EF_EMA) {
+            NB_RARE;
             const uint32_t scale = ((const uint8_t *)(stage + NB_SCALES_AT))[t];
             const float beta = d->beta, rest = 1.0f - beta, unit = nb_unit_of(scale, factor);
             uint32_t word[8];
@@ -385,8 +397,10 @@ NB_DEV int nb_encode_tile(int type, int feedback, const struct nb_gpu_desc *d, c
     }
     nb_barrier();
     if (warp == 0) {
+        NB_ONE_WARP;
         nb_settle(type, d, job, sh, 4 * words);
         if (measure) {
+            NB_RARE;
             const float noise = nb_sum128(sh->sums[0]);
             if (t == 0) {
                 float *energy = nb_energies(d) + 3 * (uint64_t)job->ticket;
@@ -395,18 +409,25 @@ NB_DEV int nb_encode_tile(int type, int feedback, const struct nb_gpu_desc *d, c
                 energy[2] = sh->carried2 < NB_LEAST_CARRIED ? 0 : sh->carried2;
             }
         }
-        if (t == 0 && factor != 1 && (d->flags & NB_GPU_STATS))
+        if (t == 0 && factor != 1 && (d->flags & NB_GPU_STATS)) {
+            NB_RARE;
             nb_add64(&nb_control_of(d)->bounded, 1);
+        }
     } else if (feedback) {
         /* Meanwhile the others write the errors back. */
         NB_ROLL
-        for (uint32_t i = t - 32; i < 2 * groups; i += NB_THREADS - 32)
+        for (uint32_t i = t - 32; i < 2 * groups; i += NB_THREADS - 32) {
+            NB_EACH_ROUND(2); /* 2.7 in three warps of four */
             nb_store16((char *)(uintptr_t)job->err + 16 * i, stage[NB_ERRORS_AT + nb_place_quad(2, i / 2, i % 2)]);
+        }
     }
     nb_barrier();
     char *dst = (char *)(uintptr_t)d->dst + sh->offset;
-    for (uint32_t i = t; i < words; i += NB_THREADS)
+    NB_ROLL
+    for (uint32_t i = t; i < words; i += NB_THREADS) {
+        NB_EACH_ROUND(4);
         nb_store4(dst + 4 * i, record[i]);
+    }
     return 0;
 }
 

@@ -21,7 +21,7 @@
 NB_DEV uint64_t nb_work_words(const struct nb_gpu_desc *d)
 {
     uint64_t bytes = sizeof(struct nb_control);
-    switch (d->op) {
+    switch (NB_OP(d)) {
     case NB_GPU_ENCODE:
         bytes += 20 * (uint64_t)d->tickets; /* states, energies */
         break;
@@ -49,12 +49,12 @@ NB_DEV uint64_t nb_work_words(const struct nb_gpu_desc *d)
 /* One thread: what a ticket of the quantizing codecs stands for. */
 NB_DEV void nb_describe(const struct nb_gpu_desc *d, uint32_t ticket, struct nb_job *job)
 {
-    const uint32_t into = (uint32_t)(d->first % NB_GROUP), size = nb_type_bytes(d->type);
+    const uint32_t into = (uint32_t)(d->first % NB_GROUP), size = nb_type_bytes(NB_TYPE(d));
     const uint32_t head = !into ? 0 : d->n < NB_GROUP - into ? (uint32_t)d->n : NB_GROUP - into;
     const uint64_t groups = (d->n - head) / NB_GROUP, group = (d->first + head) / NB_GROUP;
     const uint32_t tiles =
         groups ? (uint32_t)((group + groups - 1) / NB_TILE_GROUPS - group / NB_TILE_GROUPS + 1) : 0;
-    const uint32_t index = d->op == NB_GPU_ENCODE ? 0 : (d->nsources + 3) / 4;
+    const uint32_t index = NB_OP(d) == NB_GPU_ENCODE ? 0 : (d->nsources + 3) / 4;
 
     job->ticket = ticket;
     job->index = ticket < index;
@@ -62,8 +62,10 @@ NB_DEV void nb_describe(const struct nb_gpu_desc *d, uint32_t ticket, struct nb_
     job->tiles = tiles;
     job->groups = job->group0 = job->head = job->tail = job->measure = 0;
     job->own = 0;
-    if (job->index)
+    if (job->index) {
+        NB_RARE;
         return;
+    }
     if (job->tile == 0)
         job->head = head;
     if (job->tile + 1 >= tiles)
@@ -76,7 +78,7 @@ NB_DEV void nb_describe(const struct nb_gpu_desc *d, uint32_t ticket, struct nb_
     job->at = head + (begin - group) * NB_GROUP;
     job->src = d->src + job->at * size;
     job->out = d->dst + job->at * size;
-    if (d->op == NB_GPU_REDUCE && d->own)
+    if (NB_OP(d) == NB_GPU_REDUCE && d->own)
         job->own = d->own + job->at * size;
     /* A remainder of 64 bits would be a call; `every` is at most 2^16. */
     const uint64_t number = begin / NB_TILE_GROUPS;
@@ -91,7 +93,7 @@ NB_DEV void nb_describe(const struct nb_gpu_desc *d, uint32_t ticket, struct nb_
 
 NB_DEV int nb_quantizes(const struct nb_gpu_desc *d)
 {
-    return d->op == NB_GPU_ENCODE || d->op == NB_GPU_DECODE || d->op == NB_GPU_REDUCE;
+    return NB_OP(d) == NB_GPU_ENCODE || NB_OP(d) == NB_GPU_DECODE || NB_OP(d) == NB_GPU_REDUCE;
 }
 
 /* A usual tile, which nb_encode_tile takes. */
@@ -108,6 +110,7 @@ NB_DEV void nb_fetch_scales(nb_quad *to, uint64_t from, uint32_t groups)
         if (t < groups / 16)
             nb_async16(to + t, (const char *)(uintptr_t)from + 16 * t);
     } else if (t < groups) {
+        NB_RARE;
         ((uint8_t *)to)[t] = (uint8_t)nb_load1((const char *)(uintptr_t)from + t);
     }
 }
@@ -118,14 +121,14 @@ NB_DEV void nb_begin(struct nb_shared *sh, uint32_t s)
     const struct nb_gpu_desc *d = &sh->desc[s];
     const struct nb_job *job = &sh->job[s];
 
-    if (d->op == NB_GPU_ENCODE && nb_encodes_fast(d, job)) {
-        nb_fetch_values(d->type, sh->stage[s], (const void *)(uintptr_t)job->src, job->groups);
-        if (d->mode != NB_EF_OFF) {
+    if (NB_OP(d) == NB_GPU_ENCODE && nb_encodes_fast(d, job)) {
+        nb_fetch_values(NB_TYPE(d), sh->stage[s], (const void *)(uintptr_t)job->src, job->groups);
+        if (NB_MODE(d) != NB_EF_OFF) {
             nb_fetch(2, sh->stage[s] + NB_ERRORS_AT, (const void *)(uintptr_t)job->err, job->groups);
             nb_fetch_scales(sh->stage[s] + NB_SCALES_AT, job->scale, job->groups);
         }
-    } else if (d->op == NB_GPU_DECODE || d->op == NB_GPU_REDUCE) {
-        nb_reduce_fetch(d->type, job, sh, s);
+    } else if (NB_OP(d) == NB_GPU_DECODE || NB_OP(d) == NB_GPU_REDUCE) {
+        nb_reduce_fetch(NB_TYPE(d), d, job, sh, s);
     }
 }
 
@@ -135,19 +138,22 @@ NB_DEV void nb_encode_any(const struct nb_gpu_desc *d, const struct nb_job *job,
     int careful = job->groups != 0;
 
     if (nb_encodes_fast(d, job)) {
-        if (d->mode != NB_EF_OFF)
-            careful = nb_encode_tile(d->type, 1, d, job, sh, sh->stage[s], measure);
+        if (NB_MODE(d) != NB_EF_OFF)
+            careful = nb_encode_tile(NB_TYPE(d), 1, d, job, sh, sh->stage[s], measure);
         else
-            careful = nb_encode_tile(d->type, 0, d, job, sh, sh->stage[s], measure);
+            careful = nb_encode_tile(NB_TYPE(d), 0, d, job, sh, sh->stage[s], measure);
     }
-    if (careful)
-        nb_careful(d->type, d, job, sh, sh->stage[s], measure);
+    if (careful) {
+        NB_RARE;
+        nb_careful(NB_TYPE(d), d, job, sh, sh->stage[s], measure);
+    }
     if (job->groups)
         return;
+    NB_RARE;
     if (nb_thread() == 0)
-        nb_publish(nb_states(d), job->ticket, nb_ticket_bytes(d->type, job));
+        nb_publish(nb_states(d), job->ticket, nb_ticket_bytes(NB_TYPE(d), job));
     if (nb_thread() < 32)
-        nb_settle(d->type, d, job, sh, 0);
+        nb_settle(NB_TYPE(d), d, job, sh, 0);
 }
 
 /* Work the ticket in place `s`; its data are on their way. */
@@ -157,15 +163,16 @@ NB_DEV void nb_run(struct nb_shared *sh, uint32_t s)
     const struct nb_job *job = &sh->job[s];
     const uint32_t ticket = (uint32_t)(sh->ticket[s] - d->ticket);
 
+    NB_EACH_TICKET;
     nb_async_wait_but1();
     nb_barrier();
-    switch (d->op) {
+    switch (NB_OP(d)) {
     case NB_GPU_ENCODE:
         nb_encode_any(d, job, sh, s);
         break;
     case NB_GPU_DECODE:
     case NB_GPU_REDUCE:
-        nb_reduce_tile(d->type, d, job, sh, s);
+        nb_reduce_tile(NB_TYPE(d), d, job, sh, s);
         break;
     case NB_GPU_ULP_ENCODE:
     case NB_GPU_DELTA4_ENCODE:
@@ -200,10 +207,10 @@ NB_DEV void nb_run(struct nb_shared *sh, uint32_t s)
         nb_likeness(d);
         break;
     case NB_GPU_PROFILE:
-        nb_profile(d->type, d);
+        nb_profile(NB_TYPE(d), d);
         break;
     case NB_GPU_SAMPLE:
-        nb_sample(d->type, d);
+        nb_sample(NB_TYPE(d), d);
         break;
     case NB_GPU_PICK:
         nb_pick_values(d, ticket);
@@ -261,6 +268,7 @@ NB_DEV int nb_find(const struct nb_gpu_launch *launch, struct nb_shared *sh, uin
         if (t == 0)
             sh->found = 1;
     } else if (launch->ring) {
+        NB_RARE;
         if (t < NB_GPU_RING && nb_match_slot(state, t, ticket, &sh->desc[s]))
             sh->found = 1;
         if (t == NB_GPU_RING) {
@@ -269,6 +277,7 @@ NB_DEV int nb_find(const struct nb_gpu_launch *launch, struct nb_shared *sh, uin
                 sh->found = -1;
         }
     } else {
+        NB_RARE;
         const struct nb_gpu_desc *list = (const struct nb_gpu_desc *)(uintptr_t)launch->list;
         NB_ROLL
         for (uint64_t i = t; i < launch->count; i += NB_THREADS) {
@@ -286,13 +295,14 @@ NB_DEV int nb_find(const struct nb_gpu_launch *launch, struct nb_shared *sh, uin
     nb_barrier();
     const int found = sh->found;
     if (found == 1 && t < 32) {
+        NB_ONE_WARP;
         const struct nb_gpu_desc *d = &sh->desc[s];
         if (nb_quantizes(d)) {
             if (t == 0)
                 nb_describe(d, (uint32_t)(ticket - d->ticket), &sh->job[s]);
             nb_warp_barrier();
-            if (d->op != NB_GPU_ENCODE)
-                nb_reduce_look(d->type, d, &sh->job[s], sh, s);
+            if (NB_OP(d) != NB_GPU_ENCODE)
+                nb_reduce_look(NB_TYPE(d), d, &sh->job[s], sh, s);
         }
     }
     nb_barrier();
@@ -379,6 +389,7 @@ NB_DEV void nb_work(const struct nb_gpu_launch *argument, struct nb_shared *sh)
     }
     nb_barrier();
     if (launch->ring && nb_block() == 0) {
+        NB_RARE;
         if (t == 0)
             nb_put64_sys(&NB_RING_OF(launch)->started, nb_get64(&NB_STATE_OF(launch)->launches) + 1);
         nb_carry(launch, sh);
@@ -397,6 +408,7 @@ NB_DEV void nb_work(const struct nb_gpu_launch *argument, struct nb_shared *sh)
         while (have > 0) {
             /* What is needed after the work is in shared memory: registers are short there. */
             if (nb_thread() == 0) {
+                NB_ONE_WARP;
                 sh->ticket[s ^ 1] = sh->ticket[s] + sh->drawn;
                 sh->drawn = (uint32_t)nb_add64(&NB_STATE_OF(launch)->next, 1) - (uint32_t)sh->ticket[s ^ 1];
             }
@@ -411,6 +423,7 @@ NB_DEV void nb_work(const struct nb_gpu_launch *argument, struct nb_shared *sh)
             nb_barrier();
             have = sh->have;
             if (have == 0) {
+                NB_RARE;
                 while ((have = nb_find(launch, sh, s ^ 1)) == 0)
                     nb_pause();
                 if (have > 0)

@@ -177,10 +177,12 @@ NB_DEV void nb_fetch_record(nb_quad *to, uint64_t from, uint32_t bytes)
     const char *p = (const char *)(uintptr_t)(from - skew);
     NB_ROLL
     for (uint32_t i = 16 * t; i < end; i += 16 * NB_THREADS) {
+        NB_EACH_ROUND(1);
         if (i >= skew && i + 16 <= end) {
             nb_async16((char *)to + i, p + i);
             continue;
         }
+        NB_RARE;
         for (uint32_t k = i < skew ? skew : i; k < i + 16 && k < end; k += 4)
             nb_async4((char *)to + k, p + k);
     }
@@ -194,7 +196,7 @@ NB_DEV struct nb_where nb_where_is(const struct nb_gpu_desc *d, const struct nb_
     w.from = s.coded;
     w.bytes = 0;
     if (s.codec == NB_CODEC_RAW) {
-        if (s.bytes == d->n * nb_type_bytes(d->type)) /* else the index has said so */
+        if (s.bytes == d->n * nb_type_bytes(NB_TYPE(d))) /* else the index has said so */
             w.bytes = 1;
         return w;
     }
@@ -290,8 +292,10 @@ NB_DEV int nb_add_int4(const char *record, uint32_t groups, uint32_t group0, int
     const uint32_t t = nb_thread();
     const struct nb_view v = nb_view_of(NB_SHARED4(record), record, groups);
 
-    if (v.escapes || groups < NB_TILE_GROUPS)
+    if (v.escapes || groups < NB_TILE_GROUPS) {
+        NB_RARE;
         NB_CHECK_RECORD(v, groups, group0, NB_SHARED1, NB_SHARED4, *bad);
+    }
     if (t >= groups)
         return 0;
     const uint32_t code = NB_SHARED1(v.scale + t);
@@ -311,6 +315,7 @@ NB_DEV int nb_add_int4(const char *record, uint32_t groups, uint32_t group0, int
     if (v.escapes && escapes)
         NB_ROLL
         for (uint32_t k = 0; k < v.escapes; k++) {
+            NB_RARE;
             const uint32_t i = NB_SHARED4(v.escape + NB_ESCAPE_BYTES * k) - 32 * group0;
             if (i / 32 == t)
                 nb_add_at(p, i % 32, nb_real(NB_SHARED4(v.escape + NB_ESCAPE_BYTES * k + 4)));
@@ -383,6 +388,7 @@ NB_DEV void nb_reduce_partial(int type, const struct nb_gpu_desc *d, uint64_t i0
     uint32_t bits = 0, bad = 0;
     if (!count)
         return;
+    NB_RARE;
     for (int int4 = 1; int4 >= 0; int4--)
         NB_ROLL
         for (uint32_t i = 0; i < d->nsources; i++) {
@@ -412,7 +418,7 @@ NB_DEV void nb_reduce_partial(int type, const struct nb_gpu_desc *d, uint64_t i0
         nb_fail(d, EBADMSG);
     if (t >= count)
         return;
-    if (d->op == NB_GPU_REDUCE) {
+    if (NB_OP(d) == NB_GPU_REDUCE) {
         if (d->own)
             sum = sum + nb_widen(type, nb_element(type, (const void *)(uintptr_t)d->own, i0 + t));
         bits = nb_narrow(type, sum == sum ? sum : nb_real(NB_F32_NAN));
@@ -455,13 +461,15 @@ NB_DEV void nb_reduce_look(int type, const struct nb_gpu_desc *d, const struct n
 }
 
 /* Begin to bring own values and those records. */
-NB_DEV void nb_reduce_fetch(int type, const struct nb_job *job, struct nb_shared *sh, uint32_t stage)
+NB_DEV void nb_reduce_fetch(int type, const struct nb_gpu_desc *d, const struct nb_job *job, struct nb_shared *sh, uint32_t stage)
 {
     if (job->index || !job->groups)
         return;
-    if (job->own)
+    if (NB_OP(d) == NB_GPU_REDUCE && job->own)
         nb_fetch_values(type, sh->stage[stage], (const void *)(uintptr_t)job->own, job->groups);
+    NB_ROLL
     for (uint32_t i = 0; i < sh->ready[stage]; i++) {
+        NB_EACH_SOURCE;
         const struct nb_where w = sh->where[stage][i];
         if (nb_staged(&w))
             nb_fetch_record(NB_SLOT(type, sh->stage[stage], i), w.from, w.bytes);
@@ -473,13 +481,14 @@ NB_DEV void nb_reduce_tile(int type, const struct nb_gpu_desc *d, const struct n
                            uint32_t stage_number)
 {
     const uint32_t t = nb_thread(), groups = job->groups, slots = NB_SLOTS(type);
-    const int decode = d->op == NB_GPU_DECODE, active = t < groups;
+    const int decode = NB_OP(d) == NB_GPU_DECODE, active = t < groups;
     nb_quad *stage = sh->stage[stage_number];
     float p[NB_GROUP], c[NB_GROUP];
     uint32_t bad = 0;
     int transformed = 0, others = 0;
 
     if (job->index) {
+        NB_RARE;
         if (4 * job->tile + t / 32 < d->nsources)
             nb_index(type, d, job, 4 * job->tile + t / 32);
         return;
@@ -497,6 +506,7 @@ NB_DEV void nb_reduce_tile(int type, const struct nb_gpu_desc *d, const struct n
         const uint32_t ready = base ? 0 : sh->ready[stage_number];
         nb_barrier();
         if (ready < count) {
+            NB_RARE;
             if (t >= ready && t < count) {
                 while (!nb_indexed(d, base + t, job->tile))
                     nb_pause();
@@ -515,13 +525,16 @@ NB_DEV void nb_reduce_tile(int type, const struct nb_gpu_desc *d, const struct n
         }
         NB_ROLL
         for (uint32_t i = 0; i < count; i++) {
+            NB_EACH_SOURCE;
             const struct nb_where w = sh->where[stage_number][i];
             const char *record = (const char *)NB_SLOT(type, stage, i) + (w.from & 15);
             if (w.codec != NB_CODEC_INT4) {
+                NB_RARE;
                 others = 1;
             } else if (nb_staged(&w) && nb_is_int4(NB_SHARED4(record))) {
                 transformed |= nb_add_int4(record, groups, job->group0, !decode, p, c, &bad);
             } else if (w.bytes > NB_TILE_HEADER) {
+                NB_RARE;
                 nb_add_other(type, nb_load4((const void *)(uintptr_t)w.from), (const char *)(uintptr_t)w.from, groups,
                              job->group0, !decode, p, &bad);
             }
@@ -534,6 +547,7 @@ NB_DEV void nb_reduce_tile(int type, const struct nb_gpu_desc *d, const struct n
             p[i] = nb_fma(c[i], 0.03125f, p[i]); /* the product is exact */
     }
     if (others) {
+        NB_RARE;
         NB_ROLL
         for (uint32_t i = 0; i < d->nsources; i++) {
             const struct nb_where w = nb_where_is(d, job, i);
@@ -546,14 +560,16 @@ NB_DEV void nb_reduce_tile(int type, const struct nb_gpu_desc *d, const struct n
                              job->group0, !decode, p, &bad);
         }
     }
-    if (job->own && active) {
+    if (!decode && job->own && active) {
         (void)nb_group_values(type, stage, t, c);
         NB_UNROLL
         for (unsigned i = 0; i < NB_GROUP; i++)
             p[i] = p[i] + c[i];
     }
-    if (bad)
+    if (bad) {
+        NB_RARE;
         nb_fail(d, EBADMSG);
+    }
     if (active)
         nb_round_values(type, p, stage, t);
     nb_barrier();
@@ -569,6 +585,7 @@ NB_DEV void nb_reduce_tile(int type, const struct nb_gpu_desc *d, const struct n
     const char *body = (const char *)(uintptr_t)w.from + NB_TILE_HEADER;
     nb_barrier();
     if ((header & 0xff) == NB_TILE_RAW) {
+        NB_RARE;
         NB_ROLL
         for (uint32_t i = t; i < groups * NB_GROUP; i += NB_THREADS)
             nb_put_element(type, out, i, nb_element(type, body, i));
@@ -576,6 +593,7 @@ NB_DEV void nb_reduce_tile(int type, const struct nb_gpu_desc *d, const struct n
     }
     NB_ROLL
     for (uint32_t k = t; k < (header >> 8 & 0xff); k += NB_THREADS) {
+        NB_RARE;
         const uint32_t i = nb_load4(body + NB_ESCAPE_BYTES * k) - 32 * job->group0;
         if (i < groups * NB_GROUP)
             nb_put_element(type, out, i, nb_narrow(type, nb_real(nb_load4(body + NB_ESCAPE_BYTES * k + 4))));

@@ -179,8 +179,8 @@ NB_DEV int nb_ulp_decode_block(uint32_t width, int lossy, const char *coded, uin
 /* The ticket's 128 blocks, 32 a warp. */
 NB_DEV void nb_ulp_decode_ticket(const struct nb_gpu_desc *d, uint32_t ticket, struct nb_shared *sh, uint32_t s)
 {
-    const int lossy = d->op == NB_GPU_DELTA4_DECODE;
-    const uint32_t lane = nb_thread() & 31, warp = nb_thread() / 32, width = lossy ? nb_type_bytes(d->type) : d->width;
+    const int lossy = NB_OP(d) == NB_GPU_DELTA4_DECODE;
+    const uint32_t lane = nb_thread() & 31, warp = nb_thread() / 32, width = lossy ? nb_type_bytes(NB_TYPE(d)) : d->width;
     const struct nb_gpu_source *source = (const struct nb_gpu_source *)(uintptr_t)d->sources;
     const char *coded = (const char *)(uintptr_t)nb_load8(&source->coded);
     const uint64_t bytes = nb_load8(&source->bytes), n = d->n >> width / 2, blocks = (n + NB_ULP_BLOCK - 1) / NB_ULP_BLOCK;

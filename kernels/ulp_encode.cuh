@@ -474,7 +474,7 @@ NB_DEV uint32_t nb_ulp_went_before(const struct nb_gpu_desc *d, uint32_t segment
 NB_DEV uint32_t nb_ulp_encode_one(const struct nb_gpu_desc *d, struct nb_ulp_way *way, uint32_t segment, uint32_t b,
                                   uint32_t *room)
 {
-    const int guess = d->op == NB_GPU_ULP_GUESS;
+    const int guess = NB_OP(d) == NB_GPU_ULP_GUESS;
     uint64_t at = ((uint64_t)segment * NB_ULP_SEGMENT + b) * NB_ULP_BLOCK * way->width, left = d->n - at, count;
     uint32_t price = 0, more = 0, length;
 
@@ -492,7 +492,7 @@ NB_DEV uint32_t nb_ulp_encode_one(const struct nb_gpu_desc *d, struct nb_ulp_way
     way->last = NB_ULP_WENT_CODED;
     if (b == 0 || last != NB_ULP_WENT_CODED || guess) {
         const uint32_t readings = !way->lossy ? nb_ulp_readings(way->width)
-                                  : d->type == NB_BF16 ? 7 : d->type == NB_F16 ? 10 : 23;
+                                  : NB_TYPE(d) == NB_BF16 ? 7 : NB_TYPE(d) == NB_F16 ? 10 : 23;
         price = nb_ulp_choose(way->width, readings, way->lossy ? 1 : 4, cur, ref, count, &way->reading, &way->c);
         way->last = price ? NB_ULP_WENT_CODED : NB_ULP_UNKNOWN;
     }
@@ -550,10 +550,10 @@ NB_DEV void nb_ulp_encode_ticket(const struct nb_gpu_desc *d, uint32_t ticket, s
     const uint32_t given_up = nb_shfl(nb_get32_shared_by_blocks(&nb_control_of(d)->failed), 0);
     struct nb_ulp_way way;
 
-    way.lossy = d->op == NB_GPU_DELTA4_ENCODE;
-    way.width = way.lossy ? nb_type_bytes(d->type) : d->op == NB_GPU_ULP_GUESS ? 1 : d->width;
+    way.lossy = NB_OP(d) == NB_GPU_DELTA4_ENCODE;
+    way.width = way.lossy ? nb_type_bytes(NB_TYPE(d)) : NB_OP(d) == NB_GPU_ULP_GUESS ? 1 : d->width;
     way.reading = way.c = way.last = 0;
-    way.here = d->op == NB_GPU_ULP_GUESS ? 3 : given_up ? 0 : nb_ulp_blocks_of(d, way.width, segment);
+    way.here = NB_OP(d) == NB_GPU_ULP_GUESS ? 3 : given_up ? 0 : nb_ulp_blocks_of(d, way.width, segment);
     NB_ROLL
     for (uint32_t b = 0; b < way.here; b++) {
         uint32_t *room = (uint32_t *)(sh->stage[s] + warp * (NB_STAGE_QUADS / NB_WARPS));
@@ -569,7 +569,7 @@ NB_DEV void nb_ulp_encode_ticket(const struct nb_gpu_desc *d, uint32_t ticket, s
     const uint32_t mine =
         lane < here ? ((const uint32_t *)(sh->stage[s] + warp * (NB_STAGE_QUADS / NB_WARPS)))[NB_ULP_LENGTHS_AT / 4 + lane]
                     : 0;
-    if (d->op == NB_GPU_ULP_GUESS) {
+    if (NB_OP(d) == NB_GPU_ULP_GUESS) {
         if (lane < 3)
             sh->part[lane][warp] = mine * (4u >> lane); /* a value each of fewer bytes */
         nb_ulp_guess(d, sh);

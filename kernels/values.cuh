@@ -52,6 +52,7 @@ NB_DEV void nb_fetch(uint32_t quads, nb_quad *to, const void *from, uint32_t gro
 NB_DEV void nb_fetch_slowly(int type, nb_quad *to, const void *from, uint32_t groups)
 {
     const uint32_t quads = NB_QUADS(type);
+    NB_RARE;
     NB_ROLL
     for (uint32_t i = nb_thread(); i < groups * quads; i += NB_THREADS) {
         nb_quad q;
@@ -94,6 +95,7 @@ NB_DEV void nb_flush_values(int type, void *to, const nb_quad *from, uint32_t gr
                 nb_store16(p + 16 * NB_THREADS * u, from[place + u * NB_THREADS]);
         return;
     }
+    NB_RARE;
     NB_ROLL
     for (uint32_t i = t; i < groups * quads; i += NB_THREADS) {
         const nb_quad q = from[nb_place_quad(quads, i / quads, i % quads)];
@@ -195,6 +197,7 @@ NB_DEV void nb_round_values(int type, const float *x, nb_quad *to, uint32_t g)
             word[i] = nb_round_f16(x[2 * i], x[2 * i + 1]);
     }
     if (sum != sum) {
+        NB_RARE;
         const uint32_t nan = type == NB_BF16 ? 0x7fc0u : 0x7e00u;
         NB_UNROLL
         for (unsigned i = 0; i < 16; i++) {

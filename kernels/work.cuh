@@ -21,6 +21,19 @@
 #define NB_WARPS (NB_THREADS / 32u)
 #define NB_ALL 0xffffffffu
 
+/* What a descriptor asks for; where instructions are counted (count.cu) it is known when compiling, and the usual path is
+ * marked: what seldom runs, how often a loop does, what one warp does for all. */
+#ifndef NB_OP
+#define NB_OP(d) ((d)->op)
+#define NB_TYPE(d) ((d)->type)
+#define NB_MODE(d) ((d)->mode)
+#define NB_RARE ((void)0)
+#define NB_EACH_SOURCE ((void)0)
+#define NB_EACH_ROUND(n) ((void)0)
+#define NB_ONE_WARP ((void)0)
+#define NB_EACH_TICKET ((void)0)
+#endif
+
 #define NB_RECORD_QUADS 140u /* an int4 record with three escapes, wherever it begins in 16 bytes */
 /* A tile of FP32 and two records, or of a 16-bit type and five. */
 #define NB_STAGE_QUADS (1024u + 2u * NB_RECORD_QUADS)
@@ -119,6 +132,7 @@ NB_DEV uint64_t nb_look_back(uint64_t *state, uint32_t ticket, uint64_t length)
         int64_t mine = at - 1 - (int64_t)lane;
         uint64_t s = mine < 0 ? 2 : nb_get64(&state[mine]);
         while (nb_ballot((s & 3) == 0)) {
+            NB_RARE;
             nb_pause();
             if ((s & 3) == 0)
                 s = nb_get64(&state[mine]);
@@ -132,6 +146,7 @@ NB_DEV uint64_t nb_look_back(uint64_t *state, uint32_t ticket, uint64_t length)
             sum += nb_warp_sum(lane < last ? (uint32_t)v : 0);
             break;
         }
+        NB_RARE;
         sum += nb_warp_sum((uint32_t)v);
         at -= 32;
     }
@@ -171,6 +186,7 @@ NB_DEV void nb_finish(const struct nb_gpu_desc *d, struct nb_shared *sh)
 
     nb_barrier();
     if (nb_thread() == 0) {
+        NB_ONE_WARP;
         nb_fence();
         sh->flag[3] = nb_add32(&control->finished, 1) + 1 == d->tickets;
         if (sh->flag[3])
@@ -179,10 +195,11 @@ NB_DEV void nb_finish(const struct nb_gpu_desc *d, struct nb_shared *sh)
     nb_barrier();
     if (!sh->flag[3])
         return;
+    NB_RARE;
     struct nb_gpu_result *result = (struct nb_gpu_result *)(uintptr_t)d->result;
     if (nb_thread() < 32) {
         double energy[3] = {0, 0, 0};
-        if (d->op == NB_GPU_ENCODE && (d->flags & NB_GPU_STATS))
+        if (NB_OP(d) == NB_GPU_ENCODE && (d->flags & NB_GPU_STATS))
             for (unsigned i = 0; i < 3; i++)
                 energy[i] = nb_sum_column(nb_energies(d) + i, d->tickets);
         if (nb_thread() == 0) {
