@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The kernel for one operation alone, for tools/sass-count: what a descriptor asks for is known when compiling (NB_COUNT_OP,
- * NB_COUNT_TYPE, NB_COUNT_MODE), and events of the profiler, which need no registers and keep their place, mark the usual
+ * NB_COUNT_TYPE, NB_COUNT_MODE, NB_COUNT_ALONE: one source), and events of the profiler, which need no registers and keep their place, mark the usual
  * path. Not part of the library.
  */
 #define NB_OP(d) NB_COUNT_OP
 #define NB_TYPE(d) NB_COUNT_TYPE
 #define NB_MODE(d) NB_COUNT_MODE
+#define NB_ALONE(d) NB_COUNT_ALONE
 #define NB_MARK(n) asm volatile("pmevent " #n ";")
 #define NB_RARE NB_MARK(0)        /* seldom runs */
 #define NB_EACH_TICKET NB_MARK(1) /* in the loop whose passes are counted */

@@ -323,6 +323,68 @@ NB_DEV int nb_add_int4(const char *record, uint32_t groups, uint32_t group0, int
     return transform;
 }
 
+/* The codes of an int4 word as FP16: in h[k] number k, and k + 4 in the upper half. */
+NB_DEV void nb_half_nibbles(uint32_t word, uint32_t *h)
+{
+    const uint32_t low = 0x000f000fu, high = 0x00f000f0u, upper = word >> 8;
+    h[0] = nb_half_add((word & low) ^ 0x64086408u, 0xe408e408u);              /* 1024 + code + 8 */
+    h[1] = nb_half_fma((word & high) ^ 0x64806480u, 0x2c002c00u, 0xd480d480u); /* 1024 + 16 * (code + 8) */
+    h[2] = nb_half_add((upper & low) ^ 0x64086408u, 0xe408e408u);
+    h[3] = nb_half_fma((upper & high) ^ 0x64806480u, 0x2c002c00u, 0xd480d480u);
+}
+
+/* The values of an int4 record that lies in shared memory, where it is the only source. Codes are transformed as integers of at
+ * most 9 bits, in pairs of FP16; times the step they are exact as in nb_add_int4, where the order of the stages
+ * would matter otherwise. */
+NB_DEV void nb_only_int4(const char *record, uint32_t groups, uint32_t group0, int escapes, float *p, uint32_t *bad)
+{
+    const uint32_t t = nb_thread();
+    const struct nb_view v = nb_view_of(NB_SHARED4(record), record, groups);
+    uint32_t h[16];
+
+    if (v.escapes || groups < NB_TILE_GROUPS) {
+        NB_RARE;
+        NB_CHECK_RECORD(v, groups, group0, NB_SHARED1, NB_SHARED4, *bad);
+    }
+    if (t >= groups)
+        return;
+    const uint32_t code = NB_SHARED1(v.scale + t);
+    const int transform = NB_SHARED4(v.domain + t / 32 * 4) >> t % 32 & 1;
+    const float scale = nb_scale_of(v.kind == NB_TILE_INT4_WIDE, code & 127, v.exponent);
+    const float step = scale * nb_real(((transform ? 122u : 124u) + (code & 0x80) * 2) << 23);
+    NB_UNROLL
+    for (unsigned k = 0; k < 4; k++)
+        nb_half_nibbles(NB_SHARED4(v.code + 16 * t + 4 * k), h + 4 * k);
+    if (transform) {
+        NB_UNROLL
+        for (unsigned d = 1; d < 16; d *= 2) {
+            NB_UNROLL
+            for (unsigned i = 0; i < 16; i++)
+                if (!(i & d)) {
+                    const uint32_t sum = nb_half_add(h[i], h[i + d]);
+                    h[i + d] = nb_half_sub(h[i], h[i + d]);
+                    h[i] = sum;
+                }
+        }
+        NB_UNROLL
+        for (unsigned i = 0; i < 16; i++)
+            h[i] = nb_half_cross(h[i]);
+    }
+    NB_UNROLL
+    for (unsigned i = 0; i < 16; i++) { /* a zero is a positive one */
+        p[i / 4 * 8 + i % 4] = nb_fma(nb_from_f16(h[i] & 0xffff), step, 0);
+        p[i / 4 * 8 + i % 4 + 4] = nb_fma(nb_from_f16(h[i] >> 16), step, 0);
+    }
+    if (v.escapes && escapes)
+        NB_ROLL
+        for (uint32_t k = 0; k < v.escapes; k++) {
+            NB_RARE;
+            const uint32_t i = NB_SHARED4(v.escape + NB_ESCAPE_BYTES * k) - 32 * group0;
+            if (i / 32 == t)
+                nb_add_at(p, i % 32, nb_real(NB_SHARED4(v.escape + NB_ESCAPE_BYTES * k + 4)));
+        }
+}
+
 /* The values eight further to the front: lets a loop that is not unrolled go through a group eight at a time.
  * */
 NB_DEV void nb_turn(float *p)
@@ -481,7 +543,7 @@ NB_DEV void nb_reduce_tile(int type, const struct nb_gpu_desc *d, const struct n
                            uint32_t stage_number)
 {
     const uint32_t t = nb_thread(), groups = job->groups, slots = NB_SLOTS(type);
-    const int decode = NB_OP(d) == NB_GPU_DECODE, active = t < groups;
+    const int decode = NB_OP(d) == NB_GPU_DECODE, alone = NB_ALONE(d), active = t < groups;
     nb_quad *stage = sh->stage[stage_number];
     float p[NB_GROUP], c[NB_GROUP];
     uint32_t bad = 0;
@@ -532,7 +594,10 @@ NB_DEV void nb_reduce_tile(int type, const struct nb_gpu_desc *d, const struct n
                 NB_RARE;
                 others = 1;
             } else if (nb_staged(&w) && nb_is_int4(NB_SHARED4(record))) {
-                transformed |= nb_add_int4(record, groups, job->group0, !decode, p, c, &bad);
+                if (alone)
+                    nb_only_int4(record, groups, job->group0, !decode, p, &bad);
+                else
+                    transformed |= nb_add_int4(record, groups, job->group0, !decode, p, c, &bad);
             } else if (w.bytes > NB_TILE_HEADER) {
                 NB_RARE;
                 nb_add_other(type, nb_load4((const void *)(uintptr_t)w.from), (const char *)(uintptr_t)w.from, groups,
@@ -540,7 +605,7 @@ NB_DEV void nb_reduce_tile(int type, const struct nb_gpu_desc *d, const struct n
             }
         }
     }
-    if (nb_ballot(transformed)) {
+    if (!alone && nb_ballot(transformed)) {
         nb_transform(c);
         NB_UNROLL
         for (unsigned i = 0; i < NB_GROUP; i++)
@@ -571,7 +636,7 @@ NB_DEV void nb_reduce_tile(int type, const struct nb_gpu_desc *d, const struct n
         nb_fail(d, EBADMSG);
     }
     if (active)
-        nb_round_values(type, p, stage, t);
+        nb_round_values(type, !decode || others, p, stage, t);
     nb_barrier();
     void *out = (void *)(uintptr_t)job->out;
     nb_flush_values(type, out, stage, groups);

@@ -51,6 +51,7 @@ NB_DEV uint32_t nb_warp_or(uint32_t v) { return __reduce_or_sync(0xffffffffu, v)
 NB_DEV uint32_t nb_bits(float f) { return __float_as_uint(f); }
 NB_DEV float nb_real(uint32_t u) { return __uint_as_float(u); }
 NB_DEV float nb_fma(float a, float b, float c) { return __fmaf_rn(a, b, c); }
+NB_DEV float nb_abs(float x) { return fabsf(x); } /* costs nothing in an operand */
 NB_DEV float nb_fmax(float a, float b) { return fmaxf(a, b); } /* a NaN loses */
 NB_DEV float nb_fmin(float a, float b) { return fminf(a, b); }
 NB_DEV float nb_root(float f) { return __fsqrt_rn(f); }
@@ -95,6 +96,39 @@ NB_DEV float nb_from_f16(uint32_t v)
     float f;
     asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"((unsigned short)v));
     return f;
+}
+
+/* Two FP16 in a register, for small integers, which are exact: a * b + c, a + b, a - b; the sum of both and their
+ * difference (low less high). */
+NB_DEV uint32_t nb_half_fma(uint32_t a, uint32_t b, uint32_t c)
+{
+    uint32_t d;
+    asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+    return d;
+}
+
+NB_DEV uint32_t nb_half_add(uint32_t a, uint32_t b)
+{
+    uint32_t d;
+    asm("add.rn.f16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
+    return d;
+}
+
+NB_DEV uint32_t nb_half_sub(uint32_t a, uint32_t b)
+{
+    uint32_t d;
+    asm("sub.rn.f16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
+    return d;
+}
+
+NB_DEV uint32_t nb_half_cross(uint32_t a)
+{
+    uint32_t d;
+    asm("{ .reg .b16 l, h; .reg .b32 ll, hh, one; mov.b32 {l, h}, %1; mov.b32 ll, {l, l}; mov.b32 hh, {h, h};\n"
+        "mov.b32 one, 0xbc003c00; fma.rn.f16x2 %0, hh, one, ll; }"
+        : "=r"(d)
+        : "r"(a));
+    return d;
 }
 
 /* ---- Memory */

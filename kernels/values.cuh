@@ -172,21 +172,23 @@ NB_DEV uint32_t nb_group_values(int type, const nb_quad *from, uint32_t g, float
     return any & 0x7fff7fffu;
 }
 
-/* Values rounded once, into the place of the thread's group; a NaN becomes the one that sums give. */
-NB_DEV void nb_round_values(int type, const float *x, nb_quad *to, uint32_t g)
+/* Values rounded once, into the place of the thread's group; where some may be NaN, these become the one that sums give. */
+NB_DEV void nb_round_values(int type, int nans, const float *x, nb_quad *to, uint32_t g)
 {
     uint32_t word[NB_GROUP];
     float sum = 0; /* of magnitudes: a NaN if there is one */
     if (type == NB_F32) {
         NB_UNROLL
         for (unsigned i = 0; i < NB_GROUP; i++)
-            word[i] = x[i] == x[i] ? nb_bits(x[i]) : NB_F32_NAN;
+            word[i] = !nans || x[i] == x[i] ? nb_bits(x[i]) : NB_F32_NAN;
         nb_group_store(8, to, g, word);
         return;
     }
-    NB_UNROLL
-    for (unsigned i = 0; i < NB_GROUP; i++)
-        sum += nb_real(nb_bits(x[i]) & NB_F32_ABS);
+    if (nans) {
+        NB_UNROLL
+        for (unsigned i = 0; i < NB_GROUP; i++)
+            sum = sum + nb_abs(x[i]);
+    }
     if (type == NB_BF16) {
         NB_UNROLL
         for (unsigned i = 0; i < 16; i++)
@@ -273,11 +275,6 @@ NB_DEV void nb_transform(float *v)
             if (!(i & d))
                 NB_BUTTERFLY(v, i, i + d);
     }
-}
-
-NB_DEV float nb_abs(float x)
-{
-    return nb_real(nb_bits(x) & NB_F32_ABS);
 }
 
 /* Sum of 32 numbers at the distances 1, 16, 8, 4, 2. */

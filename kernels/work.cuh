@@ -27,6 +27,7 @@
 #define NB_OP(d) ((d)->op)
 #define NB_TYPE(d) ((d)->type)
 #define NB_MODE(d) ((d)->mode)
+#define NB_ALONE(d) ((d)->op == NB_GPU_DECODE || (d)->nsources == 1)
 #define NB_RARE ((void)0)
 #define NB_EACH_SOURCE ((void)0)
 #define NB_EACH_ROUND(n) ((void)0)

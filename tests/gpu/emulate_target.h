@@ -99,6 +99,10 @@ NB_DEV float nb_fma(float a, float b, float c)
 {
     return __builtin_fmaf(a, b, c);
 }
+NB_DEV float nb_abs(float x)
+{
+    return __builtin_fabsf(x);
+}
 NB_DEV float nb_fmax(float a, float b)
 {
     return __builtin_fmaxf(a, b);
@@ -167,6 +171,25 @@ float nb_emulate_from_f16(uint32_t v);
 NB_DEV float nb_from_f16(uint32_t v)
 {
     return nb_emulate_from_f16(v & 0xffff);
+}
+
+/* Two FP16 in a register. */
+NB_DEV uint32_t nb_half_fma(uint32_t a, uint32_t b, uint32_t c)
+{
+    return nb_round_f16(nb_from_f16(a) * nb_from_f16(b) + nb_from_f16(c),
+                        nb_from_f16(a >> 16) * nb_from_f16(b >> 16) + nb_from_f16(c >> 16));
+}
+NB_DEV uint32_t nb_half_add(uint32_t a, uint32_t b)
+{
+    return nb_half_fma(a, 0x3c003c00u, b);
+}
+NB_DEV uint32_t nb_half_sub(uint32_t a, uint32_t b)
+{
+    return nb_half_fma(b, 0xbc00bc00u, a);
+}
+NB_DEV uint32_t nb_half_cross(uint32_t a)
+{
+    return nb_half_fma(a >> 16 | (a & 0xffff0000u), 0xbc003c00u, (a & 0xffff) | a << 16);
 }
 
 /* An access that is not aligned would be an error there. */
