@@ -13,10 +13,6 @@
 #define NB_EACH_TICKET NB_MARK(1) /* in the loop whose passes are counted */
 #define NB_ONE_WARP NB_MARK(2)    /* one warp of the block does this */
 #define NB_EACH_SOURCE NB_MARK(3) /* once for each source of a sum */
-#define NB_EACH_ROUND(n) NB_ROUNDS_##n /* so many times */
-#define NB_ROUNDS_1 NB_MARK(8)
-#define NB_ROUNDS_2 NB_MARK(9)
-#define NB_ROUNDS_4 NB_MARK(10)
 #include "kernel.cuh"
 
 extern "C" __global__ void __launch_bounds__(NB_GPU_THREADS, NB_GPU_BLOCKS_PER_SM) nb_gpu_work(const struct nb_gpu_launch launch)

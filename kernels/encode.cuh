@@ -414,20 +414,21 @@ NB_DEV int nb_encode_tile(int type, int feedback, const struct nb_gpu_desc *d, c
             nb_add64(&nb_control_of(d)->bounded, 1);
         }
     } else if (feedback) {
-        /* Meanwhile the others write the errors back. */
-        NB_ROLL
-        for (uint32_t i = t - 32; i < 2 * groups; i += NB_THREADS - 32) {
-            NB_EACH_ROUND(2); /* 2.7 in three warps of four */
-            nb_store16((char *)(uintptr_t)job->err + 16 * i, stage[NB_ERRORS_AT + nb_place_quad(2, i / 2, i % 2)]);
-        }
+        /* Meanwhile the others write the errors back; a step of 96 quads does not change the permutation. */
+        const uint32_t i = t - 32, place = nb_place_quad(2, i / 2, i % 2);
+        char *err = (char *)(uintptr_t)job->err + 16 * i;
+        NB_UNROLL
+        for (unsigned u = 0; u < 3; u++)
+            if (i + 96 * u < 2 * groups)
+                nb_store16(err + 16 * 96 * u, stage[NB_ERRORS_AT + place + 96 * u]);
     }
     nb_barrier();
     char *dst = (char *)(uintptr_t)d->dst + sh->offset;
-    NB_ROLL
-    for (uint32_t i = t; i < words; i += NB_THREADS) {
-        NB_EACH_ROUND(4);
-        nb_store4(dst + 4 * i, record[i]);
-    }
+    dst += 4 * t;
+    NB_UNROLL
+    for (unsigned u = 0; u < 5; u++) /* at most 549 words */
+        if (t + NB_THREADS * u < words)
+            nb_store4(dst + 4 * NB_THREADS * u, record[t + NB_THREADS * u]);
     return 0;
 }
 

@@ -80,15 +80,19 @@ NB_DEV void nb_describe(const struct nb_gpu_desc *d, uint32_t ticket, struct nb_
     job->out = d->dst + job->at * size;
     if (NB_OP(d) == NB_GPU_REDUCE && d->own)
         job->own = d->own + job->at * size;
+    if (NB_OP(d) != NB_GPU_ENCODE)
+        return;
+    job->err = d->err + begin * NB_GROUP;
+    job->scale = d->scale + begin;
+    if (!(d->flags & NB_GPU_STATS))
+        return;
     /* A remainder of 64 bits would be a call; `every` is at most 2^16. */
     const uint64_t number = begin / NB_TILE_GROUPS;
     const uint32_t every = d->every ? d->every : NB_STATS_EVERY;
     uint32_t rest = (uint32_t)(number >> 32) % every;
     rest = (rest << 16 | (uint32_t)(number >> 16 & 0xffff)) % every;
     rest = (rest << 16 | (uint32_t)(number & 0xffff)) % every;
-    job->measure = (d->flags & NB_GPU_STATS) && rest == 0;
-    job->err = d->err + begin * NB_GROUP;
-    job->scale = d->scale + begin;
+    job->measure = rest == 0;
 }
 
 NB_DEV int nb_quantizes(const struct nb_gpu_desc *d)

@@ -9,7 +9,8 @@
  *
  * The budget for a source of int4 (0.54 bytes): two instructions a value to turn a nibble into a float, two
  * to add it to both accumulators, one of which gets zeros; 0.5 for what is done once a group. The inverse
- * transform, own values and rounding take 9 for a sum, for 4 bytes of BF16.
+ * transform, own values and rounding take 9 for a sum, for 4 bytes of BF16. A single source needs one accumulator, and its
+ * codes are transformed before they are floats: nb_only_int4.
  */
 #ifndef NIBBLE_KERNELS_REDUCE_CUH
 #define NIBBLE_KERNELS_REDUCE_CUH
@@ -174,17 +175,17 @@ NB_DEV int nb_indexed(const struct nb_gpu_desc *d, uint32_t source, uint32_t til
 NB_DEV void nb_fetch_record(nb_quad *to, uint64_t from, uint32_t bytes)
 {
     const uint32_t t = nb_thread(), skew = (uint32_t)(from & 15), end = skew + bytes;
+    const uint32_t first = (skew + 15) & ~15u, whole = end & ~15u; /* at least one quad: no record is as short as 16 bytes */
     const char *p = (const char *)(uintptr_t)(from - skew);
-    NB_ROLL
-    for (uint32_t i = 16 * t; i < end; i += 16 * NB_THREADS) {
-        NB_EACH_ROUND(1);
-        if (i >= skew && i + 16 <= end) {
+    if (16 * t >= first && 16 * t < whole)
+        nb_async16((char *)to + 16 * t, p + 16 * t);
+    if (t < 32) { /* the rest, and up to three words at either end */
+        NB_ONE_WARP;
+        const uint32_t i = 16 * (t + NB_THREADS), word = t < 4 ? skew + 4 * t : whole + 4 * (t - 4);
+        if (i < whole)
             nb_async16((char *)to + i, p + i);
-            continue;
-        }
-        NB_RARE;
-        for (uint32_t k = i < skew ? skew : i; k < i + 16 && k < end; k += 4)
-            nb_async4((char *)to + k, p + k);
+        if (t < 8 && word < (t < 4 ? first : end))
+            nb_async4((char *)to + word, p + word);
     }
 }
 

@@ -22,7 +22,7 @@
 #define NB_ALL 0xffffffffu
 
 /* What a descriptor asks for; where instructions are counted (count.cu) it is known when compiling, and the usual path is
- * marked: what seldom runs, how often a loop does, what one warp does for all. */
+ * marked: what seldom runs, what each source of a sum needs, what one warp does for all. */
 #ifndef NB_OP
 #define NB_OP(d) ((d)->op)
 #define NB_TYPE(d) ((d)->type)
@@ -30,7 +30,6 @@
 #define NB_ALONE(d) ((d)->op == NB_GPU_DECODE || (d)->nsources == 1)
 #define NB_RARE ((void)0)
 #define NB_EACH_SOURCE ((void)0)
-#define NB_EACH_ROUND(n) ((void)0)
 #define NB_ONE_WARP ((void)0)
 #define NB_EACH_TICKET ((void)0)
 #endif

@@ -5,12 +5,11 @@
 # usage: sass_count.py CUBIN SOURCES
 #
 # Prints "NAME VALUE" lines: instructions that a warp issues for a tile (4096 values, four warps), for each value a thread holds
-# (32), by class. What is marked rare is left out, of two ways the longer one counts, a loop as often as its mark says.
+# (32), by class. What is marked rare is left out, of two ways the longer one counts, a loop over sources as often as there are.
 import struct
 import sys
 
 RARE, TICKET, ONE_WARP, SOURCE = 0, 1, 2, 3
-ROUNDS = {8: 1, 9: 2, 10: 4}
 
 # Operations by the low nine bits.
 BRANCH, EXIT, RETURN, EVENT, CALL = 0x147, 0x14d, 0x150, 0x001, (0x143, 0x144)
@@ -172,8 +171,7 @@ def count(code, sources):
             if body is not main and b in body and body < main:
                 inner = [marks[m] for m in body if m in marks and
                          not any(m in o and o < body for o in loops.values())]
-                times = [sources if m == SOURCE else ROUNDS[m] for m in inner if m == SOURCE or m in ROUNDS]
-                w *= max(times) if times else 1
+                w *= sources if SOURCE in inner else 1
         if any(m in main and marks[m] == ONE_WARP and over(m, b) for m in marks):
             w /= 4
         weight[b] = w
