@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "auto.h"
+#include "base/version.h"
 #include "model.h"
 #include "policy/reckon.h"
 
@@ -65,7 +66,8 @@ static const char help[] =
     "--gbps, --type, --unit,\n"
     "                      --group), with tabled codecs\n"
     "  --validate FILE     instead: predict the samples that bench.sh -o FILE has written, print the errors\n"
-    "  --tolerance P       with that: status 1 when an error is larger than P percent\n";
+    "  --tolerance P       with that: status 1 when an error is larger than P percent\n"
+    "  --version, --help\n";
 
 static bool number(const char *text, double *out)
 {
@@ -113,7 +115,8 @@ static bool parse(int argc, char **argv, struct options *o)
         {"credits", 1, NULL, 0},  {"group", 1, NULL, 0},      {"ratio", 1, NULL, 0},
         {"ag-ratio", 1, NULL, 0}, {"gradients", 1, NULL, 0},  {"weights", 1, NULL, 0},
         {"validate", 1, NULL, 0}, {"tolerance", 1, NULL, 0},  {"follow", 1, NULL, 0},
-        {"auto", 0, NULL, 0},     {"help", 0, NULL, 'h'},     {NULL, 0, NULL, 0}};
+        {"auto", 0, NULL, 0},     {"version", 0, NULL, 'v'},  {"help", 0, NULL, 'h'},
+        {NULL, 0, NULL, 0}};
     double cores = 1, latency = 20, message = 2, channels = 8, group = 0, nodes[MOST];
     int c, at;
 
@@ -132,6 +135,10 @@ static bool parse(int argc, char **argv, struct options *o)
                      {"follow", &o->op.followed}};
         if (c == 'h') {
             fputs(help, stdout);
+            exit(0);
+        }
+        if (c == 'v') {
+            printf("nibble-model %s\n", nb_version_with_commit());
             exit(0);
         }
         if (c != 0)

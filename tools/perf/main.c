@@ -2,6 +2,7 @@
 /* nibble-perf: measures the codecs, the collectives and the point-to-point transport on one machine. */
 #include <string.h>
 
+#include "base/version.h"
 #include "perf.h"
 
 static const struct {
@@ -16,17 +17,25 @@ static const struct {
      perf_weights},
 };
 
+static void usage(FILE *to)
+{
+    fputs("usage: nibble-perf PART [OPTION]...\n\nParts:\n", to);
+    for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++)
+        fprintf(to, "  %-8s  %s\n", parts[i].name, parts[i].what);
+    fputs("\n  --version, --help\n\nnibble-perf PART --help tells the options of a part.\n", to);
+}
+
 int main(int argc, char **argv)
 {
-    for (size_t i = 0; argc > 1 && i < sizeof(parts) / sizeof(parts[0]); i++)
-        if (strcmp(argv[1], parts[i].name) == 0)
-            return parts[i].run(argc - 1, argv + 1);
-    fprintf(argc > 1 && strcmp(argv[1], "--help") == 0 ? stdout : stderr,
-            "usage: nibble-perf PART [OPTION]...\n\n");
+    const char *what = argc > 1 ? argv[1] : "";
+
     for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++)
-        fprintf(argc > 1 && strcmp(argv[1], "--help") == 0 ? stdout : stderr, "  %-8s %s\n", parts[i].name,
-                parts[i].what);
-    fprintf(argc > 1 && strcmp(argv[1], "--help") == 0 ? stdout : stderr,
-            "\nnibble-perf PART --help tells the options of a part.\n");
-    return argc > 1 && strcmp(argv[1], "--help") == 0 ? 0 : 2;
+        if (strcmp(what, parts[i].name) == 0)
+            return parts[i].run(argc - 1, argv + 1);
+    if (strcmp(what, "--version") == 0) {
+        printf("nibble-perf %s\n", nb_version_with_commit());
+        return 0;
+    }
+    usage(strcmp(what, "--help") == 0 ? stdout : stderr);
+    return strcmp(what, "--help") == 0 ? 0 : 2;
 }

@@ -1,0 +1,96 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# Writes a tool's manual page from what it says of itself: man.sh TOOL. What its --help lists below "Parts:" has a
+# --help of its own. "make update-docs" runs it; tests/check-man.sh compares.
+set -u
+tool=$1
+name=$(basename "$tool")
+
+# The lines of a --help, as roff: "usage:", options and words of a list with their text behind two spaces or more,
+# text that goes on below, paragraphs.
+page='
+function safe(s) {
+    gsub(/\\/, "\\e", s)
+    gsub(/-/, "\\-", s)
+    gsub(/\047/, "\\(aq", s)
+    gsub(/\^/, "\\(ha", s)
+    gsub(/~/, "\\(ti", s)
+    gsub(/`/, "\\(ga", s)
+    gsub(/,/, ",\\:", s) # long lists may be broken there
+    return s
+}
+function text(s) {
+    s = safe(s)
+    print (s ~ /^[.]/) ? "\\&" s : s
+}
+function section(s) {
+    if (s != now)
+        print ".SH " s
+    now = s
+    gap = 0
+}
+/^usage: / {
+    if (!part)
+        section("SYNOPSIS")
+    print ".B " safe(substr($0, 8))
+    now = part ? now : "SYNOPSIS"
+    next
+}
+/^$/ { gap = 1; next }
+/^Parts:$/ { section("PARTS"); next }
+# An entry of a list.
+/^  [^ ]/ {
+    if (!part && $0 ~ /^  -/)
+        section("OPTIONS")
+    gap = 0
+    line = substr($0, 3)
+    at = match(line, /  +/)
+    print ".TP"
+    print ".B " safe(at ? substr(line, 1, at - 1) : line)
+    if (at)
+        text(substr(line, at + RLENGTH))
+    next
+}
+/^ / {
+    sub(/^ +/, "")
+    text($0)
+    next
+}
+/^Exit status: / {
+    section("EXIT STATUS")
+    sub(/^Exit status: /, "")
+    text($0)
+    next
+}
+{
+    if (!part && now == "SYNOPSIS")
+        section("DESCRIPTION")
+    else if (gap || now == "OPTIONS")
+        print ".PP"
+    gap = 0
+    text($0)
+}
+'
+
+case $name in
+nibble-doctor) brief='what would keep a job from being compressed, before its first run' ;;
+nibble-hang) brief='who everybody waits for, by the hang reports of all nodes' ;;
+nibble-info) brief='what a build of nibble is, and what it finds on a machine' ;;
+nibble-model) brief='predicts the collectives of nibble beside those of NCCL' ;;
+nibble-perf) brief='measures codecs, collectives and point-to-point transfers on one machine' ;;
+*) echo "man.sh: what is $name for?" >&2; exit 1 ;;
+esac
+printf '.\\" Made from "%s --help" by "make update-docs"; do not edit.\n' "$name"
+printf '.TH %s 1 "" "nibble" "User Commands"\n.nh\n.ad l\n' "$(echo "$name" | tr 'a-z-' 'A-Z-' | sed 's/-/\\-/g')"
+printf '.SH NAME\n%s \\- %s\n' "$(echo "$name" | sed 's/-/\\-/g')" "$(echo "$brief" | sed 's/-/\\-/g')"
+"$tool" --help | awk "$page" || exit 1
+for part in $("$tool" --help | sed -n '/^Parts:$/,/^$/s/^  \([a-z0-9]*\) .*/\1/p'); do
+    printf '.SH %s\n' "$(echo "$part" | tr a-z A-Z)"
+    "$tool" "$part" --help | awk -v part=1 "$page" || exit 1
+done
+others=
+for other in doctor hang info model perf; do
+    [ "nibble-$other" = "$name" ] || others="$others${others:+,
+}.BR nibble\\-$other (1)"
+done
+printf '.SH SEE ALSO\n%s\n' "$(echo "$others" | sed 's/(1),$/(1),/')"
