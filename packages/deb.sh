@@ -1,0 +1,67 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# A .deb for this distribution, from a release:      packages/deb.sh nibble-VERSION.tar.xz [FOLDER]
+# or from a tree that is built already:              packages/deb.sh --built BUILD-FOLDER [FOLDER]
+# It is written to FOLDER (default: here), and its name to stdout. What the first form's configure shall be told besides
+# folders is in NB_CONFIGURE (default --without-cuda). Needs gcc, make, binutils, dpkg.
+set -eu
+
+say()
+{
+    echo "deb.sh: $*" >&2
+    exit 1
+}
+
+case ${1:-} in
+--built) build=${2:?which build folder?} source= out=${3:-.} ;;
+*.tar.xz) build= source=$1 out=${2:-.} ;;
+*) say "which release? deb.sh nibble-VERSION.tar.xz [FOLDER]" ;;
+esac
+out=$(cd "$out" && pwd)
+tmp=$(mktemp -d)
+trap 'rm -rf "$tmp"' EXIT
+unset MAKEFLAGS MFLAGS MAKELEVEL DESTDIR
+lib=/usr/lib/$(${CC:-gcc} -print-multiarch 2>/dev/null)
+
+if [ "$source" ]; then
+    mkdir "$tmp/source" "$tmp/build"
+    tar -xf "$source" -C "$tmp/source" --strip-components=1
+    build=$tmp/build
+    # shellcheck disable=SC2086
+    (cd "$build" && "$tmp/source/configure" --prefix=/usr --libdir="$lib" ${NB_CONFIGURE---without-cuda} &&
+        make -j"$(nproc)") >"$tmp/log" 2>&1 || { tail -n 20 "$tmp/log" >&2; say "the build failed"; }
+fi
+root=$tmp/root
+make -C "$build" install-strip DESTDIR="$root" prefix=/usr libdir="$lib" >"$tmp/log" 2>&1 ||
+    { tail -n 20 "$tmp/log" >&2; say "make install failed"; }
+gzip -9 -n "$root"/usr/share/man/man1/*.1
+
+# The oldest C library that has all symbols with the versions that the linker took.
+glibc=$(find "$root/usr/bin" "$root$lib" -type f -exec objdump -T {} + | sed -n 's/.*GLIBC_\([0-9][0-9.]*\).*/\1/p' |
+    sort -V | tail -n 1)
+[ "$glibc" ] || say "objdump shows no version of the C library"
+version=$(sed -n 's/^#define PACKAGE_VERSION "\(.*\)"/\1/p' "$build/config.h")
+[ "$version" ] || say "$build/config.h has no version"
+arch=$(dpkg --print-architecture)
+mkdir "$root/DEBIAN"
+cat >"$root/DEBIAN/control" <<END
+Package: nibble-nccl
+Version: $version
+Architecture: $arch
+Maintainer: nibble's authors <nibble@localhost>
+Installed-Size: $(du -sk "$root/usr" | cut -f 1)
+Depends: libc6 (>= $glibc)
+Recommends: libibverbs1
+Section: net
+Priority: optional
+Description: NCCL plugin that sends gradients at 4 bits between nodes
+ A network plugin for NCCL: reduce-scatters and all-reduces of gradients travel
+ between nodes at about 4 bits a value with error feedback, all-gathers of
+ weights as exact differences. NCCL_NET_PLUGIN=nibble and
+ NCCL_COLLNET_ENABLE=1 switch it on; nibble-doctor says what is missing.
+END
+(cd "$root" && find usr -type f -exec md5sum {} + >DEBIAN/md5sums)
+find "$root" -type d -exec chmod 755 {} +
+deb=$out/nibble-nccl_${version}_$arch.deb
+dpkg-deb --root-owner-group --build "$root" "$deb" >"$tmp/log" 2>&1 || { cat "$tmp/log" >&2; say "dpkg-deb failed"; }
+echo "$deb"
