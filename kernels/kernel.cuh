@@ -315,8 +315,51 @@ NB_DEV int nb_find(const struct nb_gpu_launch *launch, struct nb_shared *sh, uin
 
 /* ---- A ring -------------------------------------------------------------------------------------------- */
 
-/* Block 0 of a resident launch: carry descriptors from the host's ring to GPU memory, until the launch is
- * ended. */
+#define NB_DESC_WORDS (sizeof(struct nb_gpu_desc) / 8)
+#define NB_RING_WORDS (NB_GPU_RING * (uint32_t)NB_DESC_WORDS)
+#define NB_CARRY_WORDS ((NB_RING_WORDS + NB_THREADS - 1) / NB_THREADS) /* a thread's, of a full ring */
+
+/* How many descriptors a round takes from number `number` on: all that are published, but none that are left to
+ * the next launch. -1: this launch has had all of its own. One thread. */
+NB_DEV int nb_published(const struct nb_gpu_state *state, const struct nb_gpu_ring *ring, uint64_t number)
+{
+    const uint64_t published = nb_get64_sys(&ring->published);
+    const uint64_t k = nb_get64(&state->launches), stops = nb_get64_sys(&ring->stops);
+    uint64_t until = published;
+
+    if (stops > k) {
+        nb_fence_sys();
+        const uint64_t stop = nb_get64_sys(&ring->stop[k % NB_GPU_STOPS]);
+        if (number >= stop)
+            return -1;
+        if (stop < until)
+            until = stop;
+    }
+    return (int)(until - number); /* at most NB_GPU_RING: the host waits for the results of those before */
+}
+
+/* Copy `count` descriptors from place `first` on. Everything that a thread reads is on its way over the bus
+ * before it stores the first word: a round costs one round trip, however many descriptors it takes. */
+NB_DEV void nb_carry_words(struct nb_gpu_state *state, const struct nb_gpu_ring *ring, uint32_t first, uint32_t count)
+{
+    const uint64_t *from = (const uint64_t *)ring->desc;
+    const uint32_t words = count * (uint32_t)NB_DESC_WORDS, begin = first * (uint32_t)NB_DESC_WORDS;
+    uint64_t *to = (uint64_t *)state->desc;
+    uint64_t word[NB_CARRY_WORDS];
+
+    for (uint32_t i = 0; i < NB_CARRY_WORDS; i++) {
+        const uint32_t at = nb_thread() + i * NB_THREADS;
+        word[i] = at < words ? nb_get64_sys(from + (begin + at) % NB_RING_WORDS) : 0;
+    }
+    for (uint32_t i = 0; i < NB_CARRY_WORDS; i++) {
+        const uint32_t at = nb_thread() + i * NB_THREADS;
+        if (at < words)
+            nb_put64(to + (begin + at) % NB_RING_WORDS, word[i]);
+    }
+}
+
+/* Block 0 of a resident launch: carry descriptors from the host's ring to GPU memory, in each round all that are
+ * published, until the launch is ended. Thread i < NB_GPU_RING sees to the i-th of a round. */
 NB_DEV void nb_carry(const struct nb_gpu_launch *launch, struct nb_shared *sh)
 {
     struct nb_gpu_state *state = (struct nb_gpu_state *)(uintptr_t)launch->state;
@@ -325,20 +368,8 @@ NB_DEV void nb_carry(const struct nb_gpu_launch *launch, struct nb_shared *sh)
 
     for (;;) {
         if (t == 0) {
-            const uint64_t number = nb_get64(&state->carried);
-            const uint64_t published = nb_get64_sys(&ring->published);
-            const uint64_t k = nb_get64(&state->launches), stops = nb_get64_sys(&ring->stops);
-            sh->found = 0;
-            if (number < published)
-                sh->found = 1;
-            if (stops > k) {
-                nb_fence_sys();
-                if (number >= nb_get64_sys(&ring->stop[k % NB_GPU_STOPS]))
-                    sh->found = -1;
-                else
-                    sh->found = number < published;
-            }
-            sh->offset = number;
+            sh->offset = nb_get64(&state->carried);
+            sh->found = nb_published(state, ring, sh->offset);
             if (sh->found > 0)
                 nb_fence_sys();
             if (sh->found == 0)
@@ -347,25 +378,26 @@ NB_DEV void nb_carry(const struct nb_gpu_launch *launch, struct nb_shared *sh)
         nb_barrier();
         const int found = sh->found;
         const uint64_t number = sh->offset;
-        const uint32_t slot = (uint32_t)(number % NB_GPU_RING);
+        const uint32_t slot = (uint32_t)((number + t) % NB_GPU_RING);
+        const int mine = found > 0 && t < (uint32_t)found;
         if (found < 0)
             break;
-        if (found > 0) {
-            if (t == 0) {
-                nb_put64(&state->begin[slot], 0);
-                nb_fence();
-            }
-            nb_barrier();
-            if (t < sizeof(struct nb_gpu_desc) / 8)
-                nb_put64((uint64_t *)&state->desc[slot] + t, nb_get64_sys((const uint64_t *)&ring->desc[slot] + t));
-            nb_barrier();
-            if (t == 0) {
-                const uint64_t *words = (const uint64_t *)&state->desc[slot];
-                const uint64_t begin = nb_get64(words);
-                nb_fence();
-                nb_put64(&state->begin[slot], begin + 1);
+        if (mine) {
+            nb_put64(&state->begin[slot], 0);
+            nb_fence();
+        }
+        nb_barrier();
+        if (found > 0)
+            nb_carry_words(state, ring, (uint32_t)(number % NB_GPU_RING), (uint32_t)found);
+        nb_barrier();
+        if (mine) {
+            const uint64_t *words = (const uint64_t *)&state->desc[slot];
+            const uint64_t begin = nb_get64(words);
+            nb_fence();
+            nb_put64(&state->begin[slot], begin + 1);
+            if (t + 1 == (uint32_t)found) {
                 nb_put64(&state->last, begin + (uint32_t)nb_get64(words + 1));
-                nb_put64(&state->carried, number + 1);
+                nb_put64(&state->carried, number + (uint32_t)found);
             }
         }
         nb_barrier();

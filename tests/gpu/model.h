@@ -151,7 +151,7 @@ extern const struct nb_cuda model_driver;
 void model_name_codec(const void *host_ring, const char *name, const void *const *waits);
 /* Calls of the driver by threads that serve, since model_open, and the name of the first. */
 unsigned model_forbidden(const char **first);
-/* The most descriptors that a round of the codec kernel's carrying block takes; 0: one, as kernel.cuh has it. */
+/* The most descriptors that a round of the codec kernel's carrying block takes; 0: all that are published, as kernel.cuh has it. */
 extern unsigned model_carries;
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The codec kernel as the model sees it: the GPU's side of the ring (kernels/kernels.h), and how long that takes.
- * Values are not touched. Its first block takes descriptors over, `model_carries` a round at most.
+ * Values are not touched. Its first block takes over all published descriptors in a round, or `model_carries` at most.
  *
  * A round: two round trips over PCIe one after the other (what is published; the descriptors) and fences.
  */
@@ -120,7 +120,7 @@ int model_codec_step(struct op *op, int64_t *next)
         return 1;
     }
     if (r->carried < published) {
-        const unsigned most = model_carries ? model_carries : 1;
+        const unsigned most = model_carries ? model_carries : NB_GPU_RING;
         r->taken = published - r->carried < most ? (unsigned)(published - r->carried) : most;
         r->next = model_now() + ROUND_NS;
         *next = r->next;
