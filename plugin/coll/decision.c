@@ -152,6 +152,20 @@ static int excluded_child(const struct nb_coll_comm *comm, const struct nb_recor
     return !nb_comm_rules_ask(&comm->rules, &info);
 }
 
+enum nb_codec nb_op_codec_allowed(const struct nb_coll_comm *comm, const struct nb_op *op, uint64_t bytes,
+                                  int recorded, enum nb_reason *reason)
+{
+    const enum nb_codec codec =
+        nb_policy_codec(comm->ctx->params, op->func, op->type, op->redop, bytes, recorded, reason);
+
+    /* Shadow mode sends raw in any case, and shows what coding would do. */
+    if (codec == NB_CODEC_RAW || comm->shadow || !nb_policy_reckons(comm->ctx->params, op->func) ||
+        bytes >= nb_reckon_from(&comm->reckoning, op->func, op->value))
+        return codec;
+    *reason = NB_RAW_LINK;
+    return NB_CODEC_RAW;
+}
+
 struct nb_op_info *nb_op_info_new(struct nb_coll_comm *comm, const struct nb_op *op,
                                   const struct nb_record *r, uint64_t bytes)
 {
@@ -175,14 +189,7 @@ struct nb_op_info *nb_op_info_new(struct nb_coll_comm *comm, const struct nb_op 
     }
     if (r)
         f->asserted = r->slot;
-    f->codec =
-        nb_policy_codec(comm->ctx->params, op->func, op->type, op->redop, bytes, r != NULL, &f->reason);
-    /* Shadow mode sends raw in any case, and shows what coding would do. */
-    if (f->codec != NB_CODEC_RAW && !comm->shadow && nb_policy_reckons(comm->ctx->params, op->func) &&
-        bytes < nb_reckon_from(&comm->reckoning, op->func, op->value)) {
-        f->codec = NB_CODEC_RAW;
-        f->reason = NB_RAW_LINK;
-    }
+    f->codec = nb_op_codec_allowed(comm, op, bytes, r != NULL, &f->reason);
     if (f->codec != NB_CODEC_RAW && r && excluded_child(comm, r)) {
         f->codec = NB_CODEC_RAW;
         f->reason = NB_RAW_COMM;

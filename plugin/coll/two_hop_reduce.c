@@ -16,15 +16,6 @@
 #include "coll/schedule.h"
 #include "policy/cost.h"
 
-/* Sums that have a quantizer: others are exact, and would not be if they were rounded twice. */
-static int has_quantizer(const struct nb_op *op)
-{
-    enum nb_dtype dtype;
-
-    return op->func == NB_FUNC_REDUCE_SCATTER && op->redop == ncclSum &&
-           nb_policy_dtype(op->type, &dtype) == 0;
-}
-
 /*
  * As in two_hop_gather.c, but here owners receive. Contributions are staged, so that nodes run ahead of the
  * block that is summed; over links of limited speed (docs/performance.md) about
@@ -34,20 +25,33 @@ static int has_quantizer(const struct nb_op *op)
  *   two hops  takes N B t, and a tenth more for the latency; twice that with 8 bits on the second hop
  *             (NIBBLE_RS_SECOND), all of which goes to the block's owner.
  * A second code of 4 bits doubles the error that one step adds: two hops have to promise half as much again.
+ *
+ * What all nodes know to be raw, by its type, reduction and size, by settings or by the reckoning, just takes the
+ * faster way: values are rounded to their type once more, as in each step of a ring. What is raw only because nothing
+ * is known of it, or not yet, is chosen for as if it were coded, since nodes may come to differ about it.
  */
+static enum nb_cost_second second_of(const struct nb_coll_comm *comm, const struct nb_op *op)
+{
+    enum nb_reason reason;
+
+    if (nb_op_codec_allowed(comm, op, op->block * (uint64_t)comm->nnodes, 0, &reason) == NB_CODEC_RAW)
+        return NB_COST_SECOND_RAW;
+    return comm->ctx->params->rs_second == 1 ? NB_COST_SECOND_INT8 : NB_COST_SECOND_INT4;
+}
+
 static int pays(const struct nb_coll_comm *comm, const struct nb_coll_req *win)
 {
     const double flight = (double)NB_SCHEDULE_STEPS * (double)win->bytes;
 
-    return nb_cut_pays(comm, win) && nb_cost_two_hops_pay(comm->nnodes, flight, (double)win->op->block,
-                                                          comm->ctx->params->rs_second == 1);
+    return nb_cut_pays(comm, win) &&
+           nb_cost_two_hops_pay(comm->nnodes, flight, (double)win->op->block, second_of(comm, win->op));
 }
 
 static int takes(const struct nb_coll_comm *comm, const struct nb_coll_req *win)
 {
     const int64_t wanted = comm->ctx->params->schedule;
 
-    return comm->nnodes >= 3 && wanted != NB_SCHEDULE_DIRECT && has_quantizer(win->op) &&
+    return win->op->func == NB_FUNC_REDUCE_SCATTER && comm->nnodes >= 3 && wanted != NB_SCHEDULE_DIRECT &&
            (wanted == NB_SCHEDULE_TWO_HOP || pays(comm, win));
 }
 

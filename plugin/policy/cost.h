@@ -114,11 +114,15 @@ static inline double nb_cost_owners(double nodes, double flight, double block)
     return owners > nodes ? nodes : owners;
 }
 
-/* Whether two hops are chosen for a reduce-scatter in a full mesh of three nodes and more; eight_bits: those of
- * NIBBLE_RS_SECOND=int8. coll/two_hop_reduce.c tells why. */
-static inline bool nb_cost_two_hops_pay(double nodes, double flight, double block, bool eight_bits)
+/* What becomes of the second hop's sums in two hops. */
+enum nb_cost_second { NB_COST_SECOND_RAW, NB_COST_SECOND_INT4, NB_COST_SECOND_INT8 };
+
+/* Whether two hops are chosen for a reduce-scatter in a full mesh of three nodes and more. coll/two_hop_reduce.c tells
+ * why. */
+static inline bool nb_cost_two_hops_pay(double nodes, double flight, double block, enum nb_cost_second second)
 {
-    const double two_hops = eight_bits ? 2.2 : 1.1, promise = eight_bits ? 1.2 : 1.5;
+    const double two_hops = second == NB_COST_SECOND_INT8 ? 2.2 : 1.1;
+    const double promise = second == NB_COST_SECOND_INT8 ? 1.2 : second == NB_COST_SECOND_INT4 ? 1.5 : 1;
 
     return (nodes - 1) / nb_cost_owners(nodes, flight, block) >= promise * two_hops;
 }

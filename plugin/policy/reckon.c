@@ -129,10 +129,13 @@ double nb_reckon_seconds(const struct nb_cost_figures *f, const struct nb_cost_o
                                                            nb_min_double(op->nodes, 1 + flight / block)));
 }
 
-/* The schedule that a sum of so many bytes has. */
+/* The schedule that a sum of so many bytes has: coded, or raw because all nodes reckon so. */
 static enum nb_cost_schedule schedule_of(const struct nb_reckon_group *g, const struct nb_cost_op *op)
 {
     const double flight = NB_COST_STEPS * op->chunk * op->channels;
+    const enum nb_cost_second second = !op->coded       ? NB_COST_SECOND_RAW
+                                       : g->second_int8 ? NB_COST_SECOND_INT8
+                                                        : NB_COST_SECOND_INT4;
 
     if (g->columns)
         return NB_COST_TWO_LEVEL;
@@ -140,8 +143,8 @@ static enum nb_cost_schedule schedule_of(const struct nb_reckon_group *g, const 
         return NB_COST_DIRECT;
     if (g->schedule != NB_COST_SCHEDULES)
         return g->schedule;
-    return nb_cost_two_hops_pay(g->nodes, flight, op->bytes / g->nodes, g->second_int8) ? NB_COST_TWO_HOP
-                                                                                        : NB_COST_DIRECT;
+    return nb_cost_two_hops_pay(g->nodes, flight, op->bytes / g->nodes, second) ? NB_COST_TWO_HOP
+                                                                                : NB_COST_DIRECT;
 }
 
 double nb_reckon_gain(const struct nb_cost_figures *f, const struct nb_reckon_group *g, enum nb_func func,
@@ -158,6 +161,7 @@ double nb_reckon_gain(const struct nb_cost_figures *f, const struct nb_reckon_gr
         op.ratio_again = op.ratio + 0.5 / value;
     coded = nb_reckon_seconds(f, &op, g->columns);
     op.coded = op.feedback = false;
+    op.schedule = schedule_of(g, &op);
     op.ratio = 1;
     op.ratio_again = 0;
     return nb_reckon_seconds(f, &op, g->columns) / coded;

@@ -9,7 +9,9 @@
 #include "coll/comm.h"
 #include "coll/cut.h"
 
-static struct nb_context node; /* with default settings, where the test reads none */
+static struct nb_context node;        /* with default settings, where the test reads none */
+static struct nb_reckoning reckoning; /* nothing is known, unless a test says so: all is coded */
+static int shadow;
 
 #define KIB UINT64_C(1024)
 #define MIB (UINT64_C(1024) * KIB)
@@ -24,6 +26,8 @@ static const char *chosen(enum nb_func func, ncclDataType_t type, ncclRedOp_t re
     const struct nb_schedule_ops *s;
 
     comm.ctx = &node;
+    comm.reckoning = reckoning;
+    comm.shadow = shadow;
     comm.nnodes = nodes;
     comm.grid = nb_grid_choose(nodes, node.params->schedule, node.params->group);
     s = nb_schedule_choose(&comm, &win);
@@ -66,9 +70,6 @@ START_TEST(sums)
     ck_assert_str_eq(sum(8, 8 * MIB, 1 * MIB), "two-hop");
     ck_assert_str_eq(sum(8, 1 * MIB, 1 * MIB), "direct");
     ck_assert_str_eq(sum(2, 16 * MIB, 1 * MIB), "direct");
-    /* What has no quantizer is summed exactly. */
-    ck_assert_str_eq(chosen(NB_FUNC_REDUCE_SCATTER, ncclBfloat16, ncclMax, 8, 64 * MIB, MIB), "direct");
-    ck_assert_str_eq(chosen(NB_FUNC_REDUCE_SCATTER, ncclInt32, ncclSum, 8, 64 * MIB, MIB), "direct");
     ck_assert_str_eq(chosen(NB_FUNC_ALL_REDUCE, ncclBfloat16, ncclSum, 8, 64 * MIB, MIB), "direct");
 }
 END_TEST
@@ -135,6 +136,55 @@ START_TEST(pieces)
 }
 END_TEST
 
+/* What is raw goes the faster way: also where sums that are coded would have to be faster by half. */
+static void raw_takes_the_faster(ncclDataType_t type, ncclRedOp_t redop)
+{
+    ck_assert_str_eq(chosen(NB_FUNC_REDUCE_SCATTER, type, redop, 4, 16 * MIB, 4 * MIB), "two-hop");
+    ck_assert_str_eq(chosen(NB_FUNC_REDUCE_SCATTER, type, redop, 3, 16 * MIB, 1 * MIB), "two-hop");
+    ck_assert_str_eq(chosen(NB_FUNC_REDUCE_SCATTER, type, redop, 8, 4 * MIB, 1 * MIB), "two-hop");
+    ck_assert_str_eq(chosen(NB_FUNC_REDUCE_SCATTER, type, redop, 4, 8 * MIB, 4 * MIB), "direct");
+    ck_assert_str_eq(chosen(NB_FUNC_REDUCE_SCATTER, type, redop, 8, 1 * MIB, 1 * MIB), "direct");
+    ck_assert_str_eq(chosen(NB_FUNC_REDUCE_SCATTER, type, redop, 2, 16 * MIB, 1 * MIB), "direct");
+    ck_assert_str_eq(chosen(NB_FUNC_ALL_REDUCE, type, redop, 4, 16 * MIB, 4 * MIB), "direct");
+}
+
+/* Whatever makes it certain that nothing is coded. */
+START_TEST(raw_sums)
+{
+    static const char *const why[][2] = {
+        {"NIBBLE_RS", "raw"}, {"NIBBLE_TYPES", "float32"}, {"NIBBLE_RS_MIN_BYTES", "1000000000"}};
+
+    if (_i < 3) {
+        ck_assert_str_eq(sum(4, 16 * MIB, 4 * MIB), "direct");
+        ck_assert_int_eq(setenv(why[_i][0], why[_i][1], 1), 0);
+        ck_assert_int_eq(nb_params_read(&node.params), 0);
+        raw_takes_the_faster(ncclBfloat16, ncclSum);
+        return;
+    }
+    raw_takes_the_faster(ncclBfloat16, ncclMax);
+    raw_takes_the_faster(ncclInt32, ncclSum);
+    raw_takes_the_faster(ncclFloat64, ncclProd);
+}
+END_TEST
+
+/* By the reckoning; but what a setting forces is coded all the same, and shadow mode does as if. */
+START_TEST(reckoned_raw)
+{
+    const uint64_t bytes = 64 * MIB;
+
+    reckoning.of[NB_FUNC_REDUCE_SCATTER][0].from = bytes;
+    ck_assert_str_eq(sum(4, bytes / 4, 4 * MIB), "direct");
+    reckoning.of[NB_FUNC_REDUCE_SCATTER][0].from = bytes + 1;
+    ck_assert_str_eq(sum(4, bytes / 4, 4 * MIB), "two-hop");
+    shadow = 1;
+    ck_assert_str_eq(sum(4, bytes / 4, 4 * MIB), "direct");
+    shadow = 0;
+    ck_assert_int_eq(setenv("NIBBLE_RS", "int4", 1), 0);
+    ck_assert_int_eq(nb_params_read(&node.params), 0);
+    ck_assert_str_eq(sum(4, bytes / 4, 4 * MIB), "direct");
+}
+END_TEST
+
 /* Settings are read once by a process: one for each test. */
 START_TEST(forced)
 {
@@ -149,7 +199,7 @@ START_TEST(forced)
     ck_assert_str_eq(sum(4, 16 * MIB, 1 * MIB), ways[_i].sum);
     ck_assert_str_eq(sum(8, 1 * MIB, 1 * MIB), ways[_i].sum);
     ck_assert_str_eq(gather(2, 16 * MIB, 1 * MIB), "direct");
-    ck_assert_str_eq(chosen(NB_FUNC_REDUCE_SCATTER, ncclBfloat16, ncclMax, 8, 64 * MIB, MIB), "direct");
+    ck_assert_str_eq(chosen(NB_FUNC_REDUCE_SCATTER, ncclBfloat16, ncclMax, 8, 64 * MIB, MIB), ways[_i].sum);
 }
 END_TEST
 
@@ -199,6 +249,8 @@ int main(void)
     tcase_add_test(c, gathers);
     tcase_add_test(c, sums);
     tcase_add_test(c, pieces);
+    tcase_add_loop_test(c, raw_sums, 0, 4);
+    tcase_add_test(c, reckoned_raw);
     tcase_add_loop_test(c, forced, 0, 2);
     tcase_add_test(c, eight_bits_on_the_second_hop);
     tcase_add_test(c, grids);

@@ -13,6 +13,9 @@ static const char *const env_raw[] = {"NIBBLE_RS=raw", NULL};
 static const char *const env_raw_grid[] = {"NIBBLE_RS=raw", "NIBBLE_AG=raw", "NIBBLE_SCHEDULE=two-level",
                                            NULL};
 
+static const char *const env_raw_two_hop[] = {"NIBBLE_RS=raw", "NIBBLE_AG=raw", "NIBBLE_SCHEDULE=two-hop",
+                                              NULL};
+
 /* ---- every type, operation and size, exactly ---- */
 
 static int exact_node(struct hx_node *node, void *arg)
@@ -72,6 +75,11 @@ static int exact_types(void)
 static int exact_types_two_level(void)
 {
     return sx_job("every type exactly, two levels", 6, exact_node, NULL, env_raw_grid);
+}
+
+static int exact_types_two_hop(void)
+{
+    return sx_job("every type exactly, two hops", 4, exact_node, NULL, env_raw_two_hop);
 }
 
 static int exact_types_3(void)
@@ -248,6 +256,7 @@ static const struct hx_case cases[] = {
     {"shapes-2-nodes-16-channels", shapes_2_16, HX_CASE_FULL},
     {"large", large, HX_CASE_FULL},
     {"rounding", rounding, 0},
+    {"exact-types-two-hop", exact_types_two_hop, 0},
     {"exact-types-two-level", exact_types_two_level, 0},
     {"shapes-two-level", shapes_two_level, 0},
     {"large-two-level", large_two_level, HX_CASE_FULL},

@@ -349,13 +349,15 @@ static void print_needs(const struct options *o, double bytes)
 
 /* ---- beside measurements ---- */
 
-/* What "auto" takes for a reduce-scatter whose second hop has 4 bits: the rule of plugin/coll/two_hop_reduce.c,
- * which does not ask what is faster alone. */
+/* What "auto" takes for a reduce-scatter that is raw, or whose second hop has 4 bits: the rule of plugin/coll/two_hop_reduce.c,
+ * which does not ask what is faster alone. Raw samples of before NB_RULES_VERSION 6 went as coded ones do. */
 static bool sums_in_two_hops(const struct nb_cost_op *op)
 {
     const double n = op->nodes, window = op->channels * op->chunk, block = op->bytes / n;
 
-    return n > 2 && window / (n - 1) >= 8192 && nb_cost_two_hops_pay(n, NB_COST_STEPS * window, block, false);
+    return n > 2 && window / (n - 1) >= 8192 &&
+           nb_cost_two_hops_pay(n, NB_COST_STEPS * window, block,
+                                op->coded ? NB_COST_SECOND_INT4 : NB_COST_SECOND_RAW);
 }
 
 /* Predict one sample; "auto" is a grid from some number of nodes on, else the faster way for a gather. */
