@@ -54,6 +54,11 @@ static void update_gone(struct nb_coll_comm *comm, struct nb_peer *peer)
     else if ((c->closed || c->arrived >= peer->life.bye_count[0]) &&
              (r->closed || r->arrived >= peer->life.bye_count[1]))
         peer->gone = 1;
+    /* One that left in the middle of an operation leaves sends behind for which a window would wait for ever, instead
+     * of the values that will not come, which is an error (progress.c). */
+    for (int i = 0; i < NB_CLASS_COUNT && peer->gone; i++)
+        if (!peer->tx[i].closed)
+            close_tx(&peer->tx[i]);
 }
 
 static int tx_error(struct nb_coll_comm *comm, struct nb_peer *peer, struct nb_tx *tx, int err)
