@@ -161,8 +161,9 @@ static void tell_mask(void)
     int *mask = atomic_load_explicit(&chain.nccl_mask, memory_order_relaxed);
     const int now = now_mask();
 
-    if (!mask || atomic_exchange(&chain.told_mask, now) == now)
+    if (!mask || atomic_load_explicit(&chain.told_mask, memory_order_relaxed) == now)
         return;
+    atomic_store(&chain.told_mask, now);
     __atomic_store_n(mask, now | atomic_load(&chain.own_mask), __ATOMIC_RELAXED);
 }
 
