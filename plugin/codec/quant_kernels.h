@@ -93,10 +93,16 @@ NB_FN uint8_t nb_k_positive(const float *restrict x, uint32_t max)
 /* Number of values of at least NB_SMALL times the maximum; 32 for a group that is not thin. */
 NB_FN unsigned nb_k_large(const float *restrict x, uint32_t max)
 {
+    /* A shift by the index is not a vector's, without AVX2. */
+    static const uint32_t bit[NB_GROUP] = {
+        1u << 0,  1u << 1,  1u << 2,  1u << 3,  1u << 4,  1u << 5,  1u << 6,  1u << 7,
+        1u << 8,  1u << 9,  1u << 10, 1u << 11, 1u << 12, 1u << 13, 1u << 14, 1u << 15,
+        1u << 16, 1u << 17, 1u << 18, 1u << 19, 1u << 20, 1u << 21, 1u << 22, 1u << 23,
+        1u << 24, 1u << 25, 1u << 26, 1u << 27, 1u << 28, 1u << 29, 1u << 30, 1u << 31};
     float threshold = nb_bits_f32(max) * NB_SMALL;
     uint32_t small = 0;
     for (unsigned i = 0; i < NB_GROUP; i++)
-        small |= (uint32_t)(nb_bits_f32(nb_f32_bits(x[i]) & NB_F32_ABS) < threshold) << i;
+        small |= (0u - (uint32_t)(nb_bits_f32(nb_f32_bits(x[i]) & NB_F32_ABS) < threshold)) & bit[i];
     return nb_is_thin(small) ? NB_GROUP - (unsigned)__builtin_popcount(small) : NB_GROUP;
 }
 
