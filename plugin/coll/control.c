@@ -50,11 +50,23 @@ static int pass_on(struct nb_coll_comm *comm, const struct nb_ctl *ctl, const ui
 
 /* ---- reading ---------------------------------------------------------------------------------------- */
 
+/* A heartbeat: of whom the peer hears nothing. */
+static int take_alive(struct nb_coll_comm *comm, struct nb_peer *peer, const struct nb_ctl *ctl)
+{
+    if (ctl->a > (uint64_t)comm->nnodes || ctl->b > INT64_MAX)
+        return nb_comm_error(comm, -EPROTO, "%s has sent a heartbeat about node %llu of %d", peer->name,
+                             (unsigned long long)ctl->a - 1, comm->nnodes);
+    peer->life.quiet = (int)ctl->a - 1;
+    peer->life.quiet_ms = (int64_t)ctl->b;
+    return 0;
+}
+
 /* `data` follows a DATA message. */
 static int handle(struct nb_coll_comm *comm, struct nb_peer *peer, const struct nb_ctl *ctl,
                   const uint8_t *data)
 {
     switch (ctl->kind) {
+    case NB_CTL_ALIVE: return take_alive(comm, peer, ctl);
     case NB_CTL_CONFIRM: return nb_confirm_received(comm, peer, ctl);
     case NB_CTL_RAW: return nb_retransmit_requested(comm, peer, ctl);
     case NB_CTL_COLUMN: return nb_confirm_column_received(comm, peer, ctl);

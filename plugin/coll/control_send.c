@@ -53,16 +53,32 @@ int nb_control(struct nb_coll_comm *comm, struct nb_peer *peer, const struct nb_
     return nb_control_put(comm, nb_control_hop(comm, ctl.kind, peer->rank), &ctl);
 }
 
+/* NIBBLE_PEER_TIMEOUT over `parts`, a second at most. */
+static int64_t part_of_timeout(const struct nb_coll_comm *comm, int parts)
+{
+    const int64_t part = comm->ctx->params->peer_timeout * (int64_t)NB_NS_PER_S / parts;
+
+    return part < (int64_t)NB_NS_PER_S ? part : (int64_t)NB_NS_PER_S;
+}
+
 int64_t nb_control_alive_ns(const struct nb_coll_comm *comm)
 {
-    const int64_t quarter = comm->ctx->params->peer_timeout * (int64_t)NB_NS_PER_S / 4;
+    return part_of_timeout(comm, 8);
+}
 
-    return quarter < (int64_t)NB_NS_PER_S ? quarter : (int64_t)NB_NS_PER_S;
+int64_t nb_control_doubt_ns(const struct nb_coll_comm *comm)
+{
+    return part_of_timeout(comm, 4);
 }
 
 int nb_control_alive(struct nb_coll_comm *comm, struct nb_peer *peer, int64_t t_ns)
 {
-    const struct nb_ctl alive = {.kind = NB_CTL_ALIVE};
+    const struct nb_peer *quiet = comm->life.quiet;
+    const struct nb_ctl alive = {
+        .kind = NB_CTL_ALIVE,
+        .a = quiet ? (uint64_t)quiet->rank + 1 : 0,
+        .b = quiet ? (uint64_t)((t_ns - quiet->life.received_ns) / (int64_t)NB_NS_PER_MS) : 0,
+    };
 
     if (t_ns - peer->life.sent_ns < nb_control_alive_ns(comm))
         return 0;

@@ -70,7 +70,7 @@ int nb_loss_explain(struct nb_coll_comm *comm, int64_t now_ns)
         return 1;
     }
     if (now_ns - comm->failure.suspect_ns >
-        nb_control_alive_ns(comm)) /* as peers do not hear from this node meanwhile */
+        nb_control_doubt_ns(comm)) /* as peers do not hear from this node meanwhile */
         return lost(comm, suspect);
     return moved;
 }

@@ -57,6 +57,24 @@ static int dequeue(struct nb_coll_comm *comm)
 
 /* ---- heartbeats ---------------------------------------------------------------------------------- */
 
+/* Of whom nothing has been heard, though a heartbeat is overdue: the others are told, who may be waiting for nodes that
+ * wait for it. */
+static const struct nb_peer *find_quiet(const struct nb_coll_comm *comm, int64_t t)
+{
+    int64_t longest = nb_control_alive_ns(comm) * 3 / 2;
+    const struct nb_peer *found = NULL;
+
+    for (int i = 0; i < comm->nneighbors; i++) {
+        const struct nb_peer *peer = comm->neighbors[i];
+        const int64_t silent = t - peer->life.received_ns;
+        if (peer->gone || peer->life.bye_acked || silent <= longest)
+            continue;
+        longest = silent;
+        found = peer;
+    }
+    return found;
+}
+
 static int tick(struct nb_coll_comm *comm, int64_t t)
 {
     const struct nb_params *p = comm->ctx->params;
@@ -69,6 +87,7 @@ static int tick(struct nb_coll_comm *comm, int64_t t)
     nb_watch_rescan(comm);
     if (nb_kill_switch_tick(comm))
         return -1;
+    comm->life.quiet = asleep > limit / 2 ? NULL : find_quiet(comm, t);
     for (int i = 0; i < comm->nneighbors; i++) {
         struct nb_peer *peer = comm->neighbors[i];
         if (peer->gone)
@@ -125,8 +144,10 @@ void nb_comm_begin(struct nb_coll_comm *comm)
     comm->life.tick_ns = nb_clock_ns(&comm->ctx->clock);
     atomic_store(&comm->stuck.looked_ms, nb_clock_ms(&comm->ctx->clock));
     nb_pace_moved(comm);
-    for (int i = 0; i < comm->nneighbors; i++)
+    for (int i = 0; i < comm->nneighbors; i++) {
         comm->neighbors[i]->life.received_ns = comm->life.tick_ns;
+        comm->neighbors[i]->life.quiet = -1;
+    }
 }
 
 /* ---- one round -------------------------------------------------------------------------------------- */

@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <stdbool.h>
+#include <stdio.h>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -21,12 +22,22 @@ static bool has_not_taken(const struct nb_coll_comm *comm, const struct nb_peer 
            peer->tx[NB_CLASS_RESULT].done < peer->tx[NB_CLASS_RESULT].queued;
 }
 
+static bool holds_up(const struct nb_coll_comm *comm, const struct nb_peer *peer)
+{
+    return has_not_taken(comm, peer) || nb_peer_may_ask(comm, peer);
+}
+
 /* It has not, or may ask, and is the cause rather than held up by another one: no sign of life for three of its
- * heartbeats. */
+ * heartbeats, or for as many as a short limit has room for. */
 static bool holds_up_silently(const struct nb_coll_comm *comm, const struct nb_peer *peer)
 {
-    return (has_not_taken(comm, peer) || nb_peer_may_ask(comm, peer)) &&
-           nb_clock_ns(&comm->ctx->clock) - peer->life.received_ns > 3 * nb_control_alive_ns(comm);
+    const int64_t beat = nb_control_alive_ns(comm),
+                  limit = comm->ctx->params->close_timeout * (int64_t)NB_NS_PER_S;
+    int64_t silence = 3 * beat;
+
+    if (silence > limit / 4 * 3)
+        silence = limit / 4 * 3 > beat * 3 / 2 ? limit / 4 * 3 : beat * 3 / 2;
+    return holds_up(comm, peer) && nb_clock_ns(&comm->ctx->clock) - peer->life.received_ns > silence;
 }
 
 /* BYE has been said, but not all of what goes with it; our own acknowledgements must leave, too, before the
@@ -71,15 +82,38 @@ static void say_bye(struct nb_coll_comm *comm)
     }
 }
 
+/* Of the peers that are waited for the one that has heard nothing of a neighbor for longest; NULL: none. */
+static const struct nb_peer *find_held_up(const struct nb_coll_comm *comm)
+{
+    const struct nb_peer *found = NULL;
+
+    for (int i = 0; i < comm->nneighbors; i++) {
+        const struct nb_peer *peer = comm->neighbors[i];
+        if (!peer->gone && holds_up(comm, peer) && peer->life.quiet >= 0 && peer->life.quiet != comm->rank &&
+            (!found || peer->life.quiet_ms > found->life.quiet_ms))
+            found = peer;
+    }
+    return found;
+}
+
 /* Time is nearly up, and there are peers that do not know that this node leaves. */
 static void fail(struct nb_coll_comm *comm)
 {
+    const struct nb_peer *held_up = NULL;
     struct nb_name_list who = {.first = -1};
+    char why[80] = "";
 
-    if (!count(comm, holds_up_silently, &who) && !count(comm, has_not_taken, &who))
-        count(comm, nb_peer_may_ask, &who);
+    if (!count(comm, holds_up_silently, &who)) {
+        held_up = find_held_up(comm);
+        if (!count(comm, has_not_taken, &who))
+            count(comm, nb_peer_may_ask, &who);
+    }
+    if (held_up)
+        snprintf(why, sizeof(why), "node %d has heard nothing of node %d for %.1f s and ", held_up->rank,
+                 held_up->life.quiet, 1e-3 * (double)held_up->life.quiet_ms);
     nb_comm_error(comm, -ETIMEDOUT,
-                  "closing although %s has not taken all that it is owed (NIBBLE_CLOSE_TIMEOUT)", who.text);
+                  "closing although %s%s has not taken all that it is owed (NIBBLE_CLOSE_TIMEOUT)", why,
+                  who.text);
 }
 
 /* Time is up. All peers know that this node leaves. */

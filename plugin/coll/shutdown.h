@@ -5,7 +5,8 @@
  * Where NIBBLE_CLOSE_TIMEOUT does not suffice for the first, peers that need nothing more of this node cannot tell
  * its end from a loss. So a little before the time is up it fails, which tells all of them who has not taken what.
  * A peer that is silent comes before others, which may only be held up by one: in the line, and in time, since of
- * nodes that began to close together the first to fail is believed.
+ * nodes that began to close together the first to fail is believed. Where all that are waited for live, the line says
+ * of whom they hear nothing, as their heartbeats tell.
  *
  * For the engine thread.
  */

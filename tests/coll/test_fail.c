@@ -317,16 +317,12 @@ START_TEST(leaves_and_falls_silent)
 }
 END_TEST
 
-/* A node is stopped when it owes nothing but confirmations, and all others close. Those that are not connected to it
- * wait for others that wait for it; all name the one that was stopped. */
-START_TEST(closes_together)
+/* All nodes have gathered, and confirmations of `stopped` have not left when it is stopped. */
+static void stop_unconfirmed(int stopped)
 {
     enum { BLOCK = 8 * VALUES };
     static float weights[NODES][BLOCK], all[NODES][NODES * BLOCK];
-    const int stopped = _i;
-    char name[32];
 
-    snprintf(name, sizeof(name), "node %d (ip-", stopped);
     for (int i = 0; i < NODES; i++)
         node[i].params.close_timeout = 8;
     for (int k = 0; k < node[stopped].comm->nneighbors; k++)
@@ -339,16 +335,52 @@ START_TEST(closes_together)
         while (nccl[i].req)
             turn();
     node[stopped].asleep = true;
-    for (int i = 0; i < NODES; i++) {
-        if (i == stopped)
-            continue;
-        ck_assert_int_eq(nb_coll_close_begin(node[i].comm), 0);
-        nccl[i].closing = true;
-    }
+}
+
+static void begin_close(int i)
+{
+    ck_assert_int_eq(nb_coll_close_begin(node[i].comm), 0);
+    nccl[i].closing = true;
+}
+
+/* A node is stopped when it owes nothing but confirmations, and all others close. Those that are not connected to it
+ * wait for others that wait for it; all name the one that was stopped. */
+START_TEST(closes_together)
+{
+    const int stopped = _i;
+    char name[32];
+
+    snprintf(name, sizeof(name), "node %d (ip-", stopped);
+    stop_unconfirmed(stopped);
+    for (int i = 0; i < NODES; i++)
+        if (i != stopped)
+            begin_close(i);
     for (int i = 0; i < NODES; i++)
         while (i != stopped && !nccl[i].closed)
             turn();
     all_say(stopped, name, "has not taken all that it is owed");
+}
+END_TEST
+
+/* The same, but only one node closes, which is not connected with the one that was stopped: those that it waits for have
+ * told it of whom they hear nothing. */
+START_TEST(closes_far_away)
+{
+    const int stopped = _i;
+    int closing = -1;
+    char name[64];
+
+    for (int i = 0; i < NODES; i++)
+        if (i != stopped && !node[i].comm->peer[stopped].linked)
+            closing = i;
+    ck_assert_int_ge(closing, 0);
+    snprintf(name, sizeof(name), "has heard nothing of node %d for ", stopped);
+    stop_unconfirmed(stopped);
+    begin_close(closing);
+    for (int i = 0; i < NODES; i++)
+        while (i != stopped && !nccl[i].closed && !nb_comm_failed(node[i].comm)) /* closed: it has failed */
+            turn();
+    all_say(stopped, name, "closing although");
 }
 END_TEST
 
@@ -408,6 +440,7 @@ int main(void)
     tcase_add_loop_test(c, gives_up, 0, NODES);
     tcase_add_loop_test(c, says_so_late, 0, 4);
     tcase_add_loop_test(c, closes_together, 0, NODES);
+    tcase_add_loop_test(c, closes_far_away, 0, NODES);
     tcase_add_test(c, connection_breaks);
     tcase_add_test(c, sleeps_until_closed);
     suite_add_tcase(suite, c);
