@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ulp block coder with AVX2 and BMI2. AVX2 shifts by different amounts only in lanes of 32 bits and more, so
- * values of all widths are worked on in four vectors of eight such lanes; narrow ones are sign-extended into
- * them.
+ * ulp block coder with AVX2 and BMI2: values of 1 and 2 bytes in lanes of 16 bits, those of 4 bytes in lanes of
+ * 32.
  */
 #include "codec/ulp.h"
 
@@ -22,10 +21,9 @@
 #include "codec/fp.h"
 #include "codec/ulp_bits.h"
 
-typedef uint32_t lane;
 typedef struct {
-    __m256i k[4], high[4], low[4];
-} group;
+    __m256i k[4], low[4], high; /* high: a byte a value, in order: no more than 127 */
+} group32;
 
 static inline uint32_t pext(uint32_t x, uint32_t mask)
 {
@@ -47,27 +45,83 @@ static inline __m256i prefix(__m256i len)
         s, _mm256_blend_epi32(_mm256_permute4x64_epi64(s, _MM_SHUFFLE(1, 1, 0, 0)), zero, 0x0f));
 }
 
-/* Four strings of len[i] <= 56 bits, in the low bits of the 64-bit lanes of v, appended in order. */
-static inline void put_lanes(struct bits *b, __m256i v, __m256i len)
+/* -1 in the bytes whose bit in the mask is 1. */
+static inline __m256i expand_bytes(uint32_t mask)
 {
-    const __m256i incl = prefix(len);
-    const uint64_t total = (uint64_t)_mm256_extract_epi64(incl, 3);
+    const __m256i from = _mm256_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2,
+                                          2, 3, 3, 3, 3, 3, 3, 3, 3);
+    const __m256i bit = _mm256_set1_epi64x((long long)0x8040201008040201u);
 
-    if (__builtin_expect(total <= 56, 1)) {
-        v = _mm256_sllv_epi64(v, _mm256_sub_epi64(incl, len));
-        __m128i x = _mm_or_si128(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
-        x = _mm_or_si128(x, _mm_unpackhi_epi64(x, x));
-        bits_put(b, (uint64_t)_mm_cvtsi128_si64(x), (unsigned)total);
+    return _mm256_cmpeq_epi8(_mm256_and_si256(_mm256_shuffle_epi8(_mm256_set1_epi32((int)mask), from), bit),
+                             bit);
+}
+
+/* How many of the four masks have a bit: a byte a bit. */
+static inline __m256i sum_of_masks(uint32_t m0, uint32_t m1, uint32_t m2, uint32_t m3)
+{
+    const __m256i a = _mm256_add_epi8(expand_bytes(m0), expand_bytes(m1));
+    const __m256i b = _mm256_add_epi8(expand_bytes(m2), expand_bytes(m3));
+
+    return _mm256_sub_epi8(_mm256_setzero_si256(), _mm256_add_epi8(a, b));
+}
+
+/* Bytes 16 i and following, 8 i and following. */
+static inline __m128i half_of(__m256i bytes, int i)
+{
+    return i ? _mm256_extracti128_si256(bytes, 1) : _mm256_castsi256_si128(bytes);
+}
+
+static inline __m128i quarter_of(__m256i bytes, int i)
+{
+    const __m128i half = half_of(bytes, i / 2);
+
+    return i % 2 ? _mm_srli_si128(half, 8) : half;
+}
+
+/* The bits of four strings, each in the low bits; as few writes as their lengths allow. */
+static inline void put_four(struct bits *b, const uint64_t *z, const uint64_t *keep)
+{
+    const uint64_t v0 = _pext_u64(z[0], keep[0]), v1 = _pext_u64(z[1], keep[1]);
+    const uint64_t v2 = _pext_u64(z[2], keep[2]), v3 = _pext_u64(z[3], keep[3]);
+    const unsigned n0 = (unsigned)__builtin_popcountll(keep[0]), n1 = (unsigned)__builtin_popcountll(keep[1]);
+    const unsigned n2 = (unsigned)__builtin_popcountll(keep[2]), n3 = (unsigned)__builtin_popcountll(keep[3]);
+    const unsigned first = n0 + n1, second = n2 + n3;
+
+    if (__builtin_expect(first + second <= 56, 1)) {
+        bits_put(b, (v0 | v1 << n0) | (v2 | v3 << n2) << first, first + second);
+    } else if (first <= 56 && second <= 56) {
+        bits_put(b, v0 | v1 << n0, first);
+        bits_put(b, v2 | v3 << n2, second);
     } else {
-        _Alignas(32) uint64_t vs[4], ls[4];
-        _mm256_store_si256((__m256i *)vs, v);
-        _mm256_store_si256((__m256i *)ls, len);
-        for (int i = 0; i < 4; i++)
-            bits_put(b, vs[i], (unsigned)ls[i]);
+        bits_put(b, v0, n0);
+        bits_put(b, v1, n1);
+        bits_put(b, v2, n2);
+        bits_put(b, v3, n3);
     }
 }
 
-/* Four strings again: lane i starts at bit pos + the lengths before it; bits above its length are garbage. */
+/* The four strings again, each value in its 16 bits. */
+static inline __m256i get_four(const uint8_t *p, size_t *pos, const uint64_t *keep)
+{
+    const unsigned n0 = (unsigned)__builtin_popcountll(keep[0]), n1 = (unsigned)__builtin_popcountll(keep[1]);
+    const unsigned n2 = (unsigned)__builtin_popcountll(keep[2]), n3 = (unsigned)__builtin_popcountll(keep[3]);
+    const size_t at = *pos, first = n0 + n1, second = first + n2, all = second + n3;
+    uint64_t w[4] = {bits_peek(p, at)};
+
+    if (__builtin_expect(all <= 57, 1)) {
+        w[1] = w[0] >> n0;
+        w[2] = w[0] >> first;
+        w[3] = w[0] >> second;
+    } else {
+        w[1] = bits_peek(p, at + n0);
+        w[2] = bits_peek(p, at + first);
+        w[3] = bits_peek(p, at + second);
+    }
+    *pos = at + all;
+    return _mm256_set_epi64x((long long)_pdep_u64(w[3], keep[3]), (long long)_pdep_u64(w[2], keep[2]),
+                             (long long)_pdep_u64(w[1], keep[1]), (long long)_pdep_u64(w[0], keep[0]));
+}
+/* Four strings: lane i starts at bit pos + the lengths before it; bits above its length are garbage. */
 static inline __m256i get_lanes(const uint8_t *p, size_t pos, __m256i len, unsigned *total)
 {
     const __m256i incl = prefix(len);
@@ -91,8 +145,8 @@ static inline void floats_to_halves(const float *v, uint16_t *x)
                          _mm256_cvtps_ph(_mm256_loadu_ps(v + i), _MM_FROUND_TO_NEAREST_INT));
 }
 
-#define ULP_NARROW "codec/ulp_avx2.inc.h"
-#define ULP_WIDE "codec/ulp_avx2.inc.h"
+#define ULP_NARROW "codec/ulp_avx2_16.inc.h"
+#define ULP_WIDE "codec/ulp_avx2_32.inc.h"
 #define ULP_TABLE nb_ulp_avx2
 #include "codec/ulp_widths.inc.h"
 

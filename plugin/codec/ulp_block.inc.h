@@ -102,8 +102,10 @@ static uint32_t NAME(probe)(const struct nb_ulp_map *map, const uint8_t *cur, co
     return NAME(descend)(zz, ex, NB_ULP_PROBE, c);
 }
 
-/* Planes and low parts of a group whose plane 0 is m0. Returns its mode. */
-static inline unsigned NAME(put_group)(struct bits *b, const group *g, uint32_t m0)
+/* Planes and low parts of a group whose plane 0 is m0. Returns its mode. Inline, or the compiler finds that two widths
+ * have the same one and calls it, with the group in memory. */
+static inline __attribute__((always_inline)) unsigned NAME(put_group)(struct bits *b, const group *g,
+                                                                      uint32_t m0)
 {
     const uint32_t m1 = NAME(above)(g, 1), m2 = NAME(above)(g, 2), m3 = NAME(above)(g, 3);
     const unsigned n0 = (unsigned)__builtin_popcount(m0), n1 = (unsigned)__builtin_popcount(m1);

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What ulp_block.inc.h asks for, with AVX2: a group is four vectors of eight lanes of 32 bits. Included for
- * each width W by ulp_widths.inc.h. */
+/* What ulp_block.inc.h asks for, with AVX2, for W = 4: a group is four vectors of eight lanes of 32 bits. */
+
+#define lane uint32_t
+#define group group32
 
 #define BITS (8 * W)
 #define MAGNITUDE ((int)((1u << (BITS - 1)) - 1))
@@ -8,36 +10,7 @@
 /* Eight values. */
 static inline __m256i NAME(load)(const uint8_t *p)
 {
-#if W == 1
-    return _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p));
-#elif W == 2
-    return _mm256_cvtepi16_epi32(_mm_loadu_si128((const __m128i *)p));
-#else
     return _mm256_loadu_si256((const __m256i *)p);
-#endif
-}
-
-static inline void NAME(store)(uint8_t *p, __m256i x)
-{
-#if W == 1
-    x = _mm256_shuffle_epi8(x, _mm256_setr_epi8(0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1,
-                                                0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1));
-    _mm_storel_epi64((__m128i *)p,
-                     _mm_unpacklo_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1)));
-#elif W == 2
-    x = _mm256_shuffle_epi8(x, _mm256_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, -1, -1, -1, -1, -1, -1, -1, -1, 0,
-                                                1, 4, 5, 8, 9, 12, 13, -1, -1, -1, -1, -1, -1, -1, -1));
-    _mm_storeu_si128((__m128i *)p,
-                     _mm_unpacklo_epi64(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1)));
-#else
-    _mm256_storeu_si256((__m256i *)p, x);
-#endif
-}
-
-/* Sign-extend from the width of a value. */
-static inline __m256i NAME(wrap)(__m256i x)
-{
-    return W == 4 ? x : _mm256_srai_epi32(_mm256_slli_epi32(x, 32 - BITS), 32 - BITS);
 }
 
 static inline __m256i NAME(order)(__m256i x, __m256i flip)
@@ -69,8 +42,8 @@ static inline int NAME(diff)(const uint8_t *cur, const uint8_t *ref, const struc
     __m256i any = _mm256_setzero_si256();
 
     for (int i = 0; i < 4; i++) {
-        __m256i r = NAME(load)(ref + 8 * W * i), x = NAME(load)(cur + 8 * W * i);
-        __m256i d = NAME(wrap)(_mm256_sub_epi32(NAME(order)(x, flip), NAME(order)(r, flip)));
+        const __m256i r = NAME(load)(ref + 8 * W * i), x = NAME(load)(cur + 8 * W * i);
+        const __m256i d = _mm256_sub_epi32(NAME(order)(x, flip), NAME(order)(r, flip));
         _mm256_store_si256((__m256i *)zz + i,
                            _mm256_xor_si256(_mm256_add_epi32(d, d), _mm256_srai_epi32(d, 31)));
         _mm256_store_si256((__m256i *)ex + i, NAME(exponent)(r, map));
@@ -79,22 +52,13 @@ static inline int NAME(diff)(const uint8_t *cur, const uint8_t *ref, const struc
     return !_mm256_testz_si256(any, any);
 }
 
-/* x > j for unsigned lanes. */
-static inline __m256i NAME(greater)(__m256i x, __m256i j)
-{
-    if (W < 4) /* differences of narrow values are positive numbers */
-        return _mm256_cmpgt_epi32(x, j);
-    const __m256i top = _mm256_set1_epi32(INT32_MIN);
-    return _mm256_cmpgt_epi32(_mm256_xor_si256(x, top), _mm256_xor_si256(j, top));
-}
-
 static inline __m256i NAME(add_cost)(__m256i sum, __m256i zz, __m256i k)
 {
-    __m256i high = _mm256_srlv_epi32(zz, k);
+    /* What exceeds the planes is all the same: 5 at most. */
+    const __m256i cost = _mm256_setr_epi32(0, 1, 2, 3, 4, NB_ULP_EXC_COST(W), 0, 0);
+    const __m256i high = _mm256_min_epu32(_mm256_srlv_epi32(zz, k), _mm256_set1_epi32(NB_ULP_PLANES + 1));
 
-    high = _mm256_blendv_epi8(high, _mm256_set1_epi32(NB_ULP_EXC_COST(W)),
-                              NAME(greater)(high, _mm256_set1_epi32(NB_ULP_PLANES)));
-    return _mm256_add_epi32(sum, _mm256_add_epi32(k, high));
+    return _mm256_add_epi32(sum, _mm256_add_epi32(k, _mm256_permutevar8x32_epi32(cost, high)));
 }
 
 static inline void NAME(costs)(const lane *zz, const lane *ex, size_t n, unsigned c, uint32_t *out)
@@ -131,30 +95,29 @@ static inline int NAME(sample)(const lane *zz, const lane *ex, lane *zs, lane *e
     return !_mm256_testz_si256(any, any);
 }
 
-/* A vector of -1 where a byte of the mask has a bit. */
-static inline __m256i NAME(expand)(uint32_t mask, int i)
-{
-    const __m256i bit = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
-
-    return _mm256_cmpeq_epi32(_mm256_and_si256(_mm256_set1_epi32((int)(mask >> 8 * i)), bit), bit);
-}
-
 static inline void NAME(split)(const lane *zz, const lane *ex, unsigned c, group *g)
 {
+    const __m256i most = _mm256_set1_epi32(127);
+    __m256i high[4];
+
     for (int i = 0; i < 4; i++) {
         const __m256i z = _mm256_load_si256((const __m256i *)zz + i);
         g->k[i] = NAME(clamp_k)(_mm256_load_si256((const __m256i *)ex + i), c);
-        g->high[i] = _mm256_srlv_epi32(z, g->k[i]);
+        high[i] = _mm256_min_epu32(_mm256_srlv_epi32(z, g->k[i]), most);
         g->low[i] = _mm256_andnot_si256(_mm256_sllv_epi32(_mm256_set1_epi32(-1), g->k[i]), z);
     }
+    g->high =
+        _mm256_packus_epi16(_mm256_packus_epi32(high[0], high[1]), _mm256_packus_epi32(high[2], high[3]));
+    g->high = _mm256_permutevar8x32_epi32(g->high, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
 }
 
 static inline void NAME(drop)(group *g, uint32_t mask)
 {
-    for (int i = 0; i < 4; i++) {
-        g->high[i] = _mm256_andnot_si256(NAME(expand)(mask, i), g->high[i]);
-        g->low[i] = _mm256_andnot_si256(NAME(expand)(mask, i), g->low[i]);
-    }
+    const __m256i dropped = expand_bytes(mask);
+
+    g->high = _mm256_andnot_si256(dropped, g->high);
+    for (int i = 0; i < 4; i++)
+        g->low[i] = _mm256_andnot_si256(_mm256_cvtepi8_epi32(quarter_of(dropped, i)), g->low[i]);
 }
 
 static inline int NAME(low_is_zero)(const group *g)
@@ -167,25 +130,20 @@ static inline int NAME(low_is_zero)(const group *g)
 
 static inline uint32_t NAME(above)(const group *g, uint32_t j)
 {
-    const __m256i limit = _mm256_set1_epi32((int)j);
-    uint32_t m = 0;
-
-    for (int i = 0; i < 4; i++)
-        m |= (uint32_t)_mm256_movemask_ps(_mm256_castsi256_ps(NAME(greater)(g->high[i], limit))) << 8 * i;
-    return m;
+    return (uint32_t)_mm256_movemask_epi8(_mm256_cmpgt_epi8(g->high, _mm256_set1_epi8((char)j)));
 }
 
 static inline void NAME(put_low)(struct bits *b, const group *g)
 {
-    const __m256i low32 = _mm256_set1_epi64x(0xffffffff);
+    const __m256i one = _mm256_set1_epi32(1);
+    _Alignas(32) uint64_t z[4], keep[4];
 
     for (int i = 0; i < 4; i++) {
         if (_mm256_testz_si256(g->k[i], g->k[i]))
             continue;
-        const __m256i k = _mm256_and_si256(g->k[i], low32);
-        __m256i v = _mm256_and_si256(g->low[i], low32);
-        v = _mm256_or_si256(v, _mm256_sllv_epi64(_mm256_srli_epi64(g->low[i], 32), k));
-        put_lanes(b, v, _mm256_add_epi64(k, _mm256_srli_epi64(g->k[i], 32)));
+        _mm256_store_si256((__m256i *)z, g->low[i]);
+        _mm256_store_si256((__m256i *)keep, _mm256_sub_epi32(_mm256_sllv_epi32(one, g->k[i]), one));
+        put_four(b, z, keep);
     }
 }
 
@@ -200,11 +158,7 @@ static inline void NAME(widths)(const uint8_t *ref, const struct nb_ulp_map *map
 
 static inline void NAME(add)(group *g, uint32_t m0, uint32_t m1, uint32_t m2, uint32_t m3)
 {
-    for (int i = 0; i < 4; i++) {
-        const __m256i a = _mm256_add_epi32(NAME(expand)(m0, i), NAME(expand)(m1, i));
-        const __m256i b = _mm256_add_epi32(NAME(expand)(m2, i), NAME(expand)(m3, i));
-        g->high[i] = _mm256_sub_epi32(_mm256_setzero_si256(), _mm256_add_epi32(a, b));
-    }
+    g->high = sum_of_masks(m0, m1, m2, m3);
 }
 
 static inline unsigned NAME(get_low)(const uint8_t *p, size_t pos, group *g)
@@ -225,31 +179,37 @@ static inline unsigned NAME(get_low)(const uint8_t *p, size_t pos, group *g)
     return sum;
 }
 
+/* The zigzagged differences of a quarter of a group. */
+static inline __m256i NAME(joined)(const group *g, int i)
+{
+    const __m256i high = _mm256_cvtepu8_epi32(quarter_of(g->high, i));
+
+    return _mm256_or_si256(g->low[i], _mm256_sllv_epi32(high, g->k[i]));
+}
+
 static inline void NAME(finish)(const uint8_t *ref, const struct nb_ulp_map *map, const group *g,
                                 uint8_t *dst)
 {
     const __m256i one = _mm256_set1_epi32(1), flip = NAME(flip)(map), zero = _mm256_setzero_si256();
 
     for (int i = 0; i < 4; i++) {
-        __m256i z = _mm256_or_si256(g->low[i], _mm256_sllv_epi32(g->high[i], g->k[i])), d, o;
-        if (W < 4)
-            z = _mm256_and_si256(z, _mm256_set1_epi32((int)(uint32_t)(((uint64_t)1 << BITS) - 1)));
-        d = _mm256_xor_si256(_mm256_srli_epi32(z, 1), _mm256_sub_epi32(zero, _mm256_and_si256(z, one)));
-        o = NAME(wrap)(_mm256_add_epi32(NAME(order)(NAME(load)(ref + 8 * W * i), flip), d));
-        NAME(store)(dst + 8 * W * i, NAME(order)(o, flip));
+        const __m256i z = NAME(joined)(g, i);
+        const __m256i d =
+            _mm256_xor_si256(_mm256_srli_epi32(z, 1), _mm256_sub_epi32(zero, _mm256_and_si256(z, one)));
+        const __m256i o = _mm256_add_epi32(NAME(order)(NAME(load)(ref + 8 * W * i), flip), d);
+        _mm256_storeu_si256((__m256i *)(dst + 8 * W * i), NAME(order)(o, flip));
     }
 }
 
-#if W > 1
 static inline void NAME(unsplit)(const group *g, lane *zz)
 {
     for (int i = 0; i < 4; i++)
-        _mm256_store_si256((__m256i *)zz + i,
-                           _mm256_or_si256(g->low[i], _mm256_sllv_epi32(g->high[i], g->k[i])));
+        _mm256_store_si256((__m256i *)zz + i, NAME(joined)(g, i));
 }
-#endif
 
 #include "codec/ulp_block.inc.h"
 
+#undef lane
+#undef group
 #undef BITS
 #undef MAGNITUDE
