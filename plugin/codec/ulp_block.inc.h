@@ -17,6 +17,7 @@
  *     get_low    the low parts from a bit of the coded bytes on; returns how many bits they were
  *     finish     the values: reference plus difference
  *     unsplit    the zigzagged differences again (W > 1)
+ *     estimate   nb_ulp_estimate of n values (a multiple of 32), if HAVE_ESTIMATE is defined; else the loop below
  * and pext(x, mask) and pdep(x, mask), the bit gather and scatter of BMI2.
  */
 
@@ -52,6 +53,7 @@ static uint32_t NAME(descend)(const lane *zz, const lane *ex, size_t n, unsigned
     return cost[1];
 }
 
+#ifndef HAVE_ESTIMATE
 static unsigned NAME(estimate)(const lane *zz, const lane *ex, size_t n)
 {
     uint64_t sum = 0;
@@ -65,6 +67,7 @@ static unsigned NAME(estimate)(const lane *zz, const lane *ex, size_t n)
     }
     return nb_ulp_estimate(sum, count);
 }
+#endif
 
 /* Choose c for a run of n values, judging a whole run by half of its values: the even ones of even groups and
  * the odd ones of odd groups. Returns what those cost and how many they were. */
@@ -85,6 +88,8 @@ static uint32_t NAME(choose_c)(const lane *zz, const lane *ex, size_t n, unsigne
         return best;
     /* More than half of raw: either that is how it is, or the previous run's c was no good place to start. */
     other = NAME(estimate)(zz, ex, n);
+    if (other == *c)
+        return best; /* where a walk has ended, another one stays */
     second = NAME(descend)(zz, ex, n, &other);
     if (second >= best)
         return best;
