@@ -143,8 +143,9 @@ struct nb_coll_comm {
     int fault_ref;    /* for tests: damage every third reference before use; counts them */
     struct nb_grid grid;
     struct nb_peer *peer;       /* [nnodes]; own entry unused */
-    struct nb_peer **neighbors; /* [nnear] those that this node is connected with, by rank */
-    int nneighbors, behind;     /* behind: the first of them with a higher rank, where sending begins */
+    struct nb_peer **neighbors; /* [nneighbors] those that this node is connected with, by rank */
+    struct nb_peer **sends_to;  /* and in the order in which they are sent to (setup.c) */
+    int nneighbors;
     struct nb_refs *refs;
     struct nb_coll_stats stats;
 
@@ -196,11 +197,10 @@ static inline int nb_on_grid(const struct nb_coll_comm *comm)
     return comm->grid.rows > 1;
 }
 
-/* The i-th of the nodes that this one is connected with, counted from the first behind it: so load is spread
- * over receivers. */
+/* The i-th of the nodes that this one is connected with, in the order in which they are sent to. */
 static inline struct nb_peer *nb_next_neighbor(const struct nb_coll_comm *comm, int i)
 {
-    return comm->neighbors[(comm->behind + i) % comm->nneighbors];
+    return comm->sends_to[i];
 }
 
 /* When this node closes: some all-gather is not confirmed yet, so that the peer may ask about it, through this node

@@ -160,7 +160,7 @@ static int move_links(struct nb_coll_comm *comm, int64_t t)
     for (int c = 0; c < NB_CLASS_CONTROL; c++)
         nb_fair_look(comm, (enum nb_class)c, t);
     for (int i = 0; i < comm->nneighbors; i++) {
-        struct nb_peer *peer = comm->neighbors[i];
+        struct nb_peer *peer = nb_next_neighbor(comm, i);
         for (int c = 0; c < NB_CLASS_COUNT; c++) {
             ret = nb_tx_progress(comm, peer, &peer->tx[c]);
             if (ret < 0)

@@ -16,13 +16,31 @@
 #include "coll/staging.h"
 #include "coll/task.h"
 
+/* What begins with this node's own place goes round: of all others at the same time, if it began with the lowest rank, all
+ * would wait for that one's link. Of a grid the column comes first: its nodes pass on to their rows what they get. */
+static void order_sends(struct nb_coll_comm *comm)
+{
+    int found = 0, behind = 0;
+
+    while (behind < comm->nneighbors && comm->neighbors[behind]->rank < comm->rank)
+        behind++;
+    for (int row = 0; row < 2; row++) {
+        for (int i = 0; i < comm->nneighbors; i++) {
+            struct nb_peer *peer = comm->neighbors[(behind + i) % comm->nneighbors];
+            if (nb_grid_same_row(comm->grid, peer->rank, comm->rank) == row)
+                comm->sends_to[found++] = peer;
+        }
+    }
+}
+
 /* The nodes that this one will be connected with. 0 or -ENOMEM. */
 static int find_neighbors(struct nb_coll_comm *comm)
 {
     int *rank = calloc((size_t)comm->nnodes, sizeof(*rank)), n;
 
     comm->neighbors = calloc((size_t)comm->nnodes, sizeof(struct nb_peer *));
-    if (!rank || !comm->neighbors) {
+    comm->sends_to = calloc((size_t)comm->nnodes, sizeof(struct nb_peer *));
+    if (!rank || !comm->neighbors || !comm->sends_to) {
         free(rank);
         return -ENOMEM;
     }
@@ -30,9 +48,10 @@ static int find_neighbors(struct nb_coll_comm *comm)
     for (int i = 0; i < n; i++) {
         comm->neighbors[i] = &comm->peer[rank[i]];
         comm->neighbors[i]->linked = 1;
-        comm->behind += rank[i] < comm->rank;
+        comm->neighbors[i]->rank = rank[i];
     }
     comm->nneighbors = n;
+    order_sends(comm);
     free(rank);
     return nb_on_grid(comm) ? nb_confirms_init(&comm->confirms) : 0;
 }
@@ -110,6 +129,7 @@ void nb_setup_free(struct nb_coll_comm *comm)
     free(comm->submit.ops);
     nb_gather_notes_destroy(&comm->notes);
     free(comm->neighbors);
+    free(comm->sends_to);
     nb_confirms_destroy(&comm->confirms);
     free(comm->peer);
     nb_tasks_destroy(comm);

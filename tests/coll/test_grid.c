@@ -121,7 +121,7 @@ static void setup(void)
     comm->grid = (struct nb_grid){2, 2};
     comm->net = &net;
     comm->peer = calloc(4, sizeof(*comm->peer));
-    comm->neighbors = neighbors;
+    comm->neighbors = comm->sends_to = neighbors;
     comm->nneighbors = 2;
     comm->confirms.op = calloc(NB_OPS, sizeof(*comm->confirms.op));
     for (int r = 0; r < 4; r++) {

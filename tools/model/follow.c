@@ -390,14 +390,12 @@ static void find_peers(struct follow *f)
 
     for (int j = 0; j < n; j++) {
         int found = 0;
-        for (int i = 1; i < n; i++) {
-            const int to = (j + i) % n;
-            if (to / k != j / k && to % k != j % k)
-                continue;
-            if (found > 0 && to < f->peers[j * f->npeers + found - 1])
-                f->first[j] = found;
-            f->peers[j * f->npeers + found++] = to;
-        }
+        for (int i = 1; i < n; i++)
+            if ((j + i) % n % k == j % k)
+                f->peers[j * f->npeers + found++] = (j + i) % n;
+        for (int i = 1; i < n; i++)
+            if ((j + i) % n / k == j / k)
+                f->peers[j * f->npeers + found++] = (j + i) % n;
         for (int i = 0; i < f->npeers; i++)
             for (int class = 0; class < FOLLOW_CLASSES; class ++) {
                 struct ring *r = follow_ring(f, j, f->peers[j * f->npeers + i], class);
@@ -436,7 +434,9 @@ static double run(struct follow *f)
     return f->failed || f->agenda.failed ? NAN : f->ended;
 }
 
-double nm_follow(struct walk *w, double most)
+/* One operation. leads[n][classes]: how far rings may be ahead of one another, as the operation before has left it, and as
+ * this one leaves it. */
+static double follow(struct walk *w, double most, double (*leads)[FOLLOW_CLASSES])
 {
     struct follow f = {
         .w = w, .columns = w->columns ? w->columns : w->n, .calls = (long)ceil(w->op->bytes / w->call)};
@@ -458,15 +458,19 @@ double nm_follow(struct walk *w, double most)
     f.tested = calloc(n * (size_t)w->groups, sizeof(*f.tested));
     f.node = calloc(n, sizeof(*f.node));
     f.peers = calloc(n * (size_t)f.npeers, sizeof(*f.peers));
-    f.first = calloc(n, sizeof(*f.first));
     f.ring = calloc(n * (size_t)(f.columns + f.rows) * FOLLOW_CLASSES, sizeof(*f.ring));
-    if (f.segment && f.segment_of && waiting && f.left && f.tested && f.node && f.peers && f.first &&
-        f.ring) {
+    if (f.segment && f.segment_of && waiting && f.left && f.tested && f.node && f.peers && f.ring) {
         w->used = 0;
         cut(&f, f.segment);
         find_peers(&f);
         give(&f, waiting);
+        for (size_t i = 0; i < n * FOLLOW_CLASSES; i++)
+            f.node[i / FOLLOW_CLASSES].fair[i % FOLLOW_CLASSES].lead =
+                leads[i / FOLLOW_CLASSES][i % FOLLOW_CLASSES];
         seconds = run(&f);
+        for (size_t i = 0; i < n * FOLLOW_CLASSES; i++)
+            leads[i / FOLLOW_CLASSES][i % FOLLOW_CLASSES] =
+                f.node[i / FOLLOW_CLASSES].fair[i % FOLLOW_CLASSES].lead;
     }
     nm_agenda_free(&f.agenda);
     follow_free_all(&f);
@@ -477,7 +481,29 @@ double nm_follow(struct walk *w, double most)
     free(f.tested);
     free(f.node);
     free(f.peers);
-    free(f.first);
     free(f.ring);
+    return seconds;
+}
+
+double nm_follow(struct walk *w, double most)
+{
+    const struct nb_cost_op *op = w->op;
+    double(*leads)[FOLLOW_CLASSES] = calloc((size_t)w->n, sizeof(*leads));
+    struct nb_cost_op raw = *op;
+    double seconds = NAN;
+
+    if (!leads)
+        return NAN;
+    /* Before differences can be sent there was an operation with whole weights. What it has left matters where an owner sends
+     * to all others at the same time. */
+    if (op->func == NB_FUNC_ALL_GATHER && op->coded && op->schedule == NB_COST_DIRECT && w->f->queue > 0) {
+        raw.coded = false;
+        raw.ratio = 1;
+        w->op = &raw;
+        follow(w, most, leads);
+        w->op = op;
+    }
+    seconds = follow(w, most, leads);
+    free(leads);
     return seconds;
 }

@@ -89,8 +89,7 @@ struct follow {
     struct nm_agenda agenda;
     double now, ended;
     int columns, rows, npeers;
-    int *peers;        /* [n][npeers]: from behind a node on */
-    int *first;        /* [n]: which of them has the lowest rank */
+    int *peers; /* [n][npeers]: as they are sent to: the column, then the row, each from behind a node on */
     struct node *node; /* [n] */
     struct ring *ring; /* [n][columns + rows][classes] */
     long calls, segments;

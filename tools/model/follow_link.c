@@ -118,7 +118,7 @@ bool follow_send(struct follow *f, int node)
     for (int c = 0; fair && c < FOLLOW_CLASSES; c++)
         follow_look_fair(f, node, (enum follow_class)c);
     for (int i = 0; n->offers > held && i < FOLLOW_CLASSES * f->npeers; i++) {
-        const int to = f->peers[node * f->npeers + (f->first[node] + i / FOLLOW_CLASSES) % f->npeers];
+        const int to = f->peers[node * f->npeers + i / FOLLOW_CLASSES];
         const enum follow_class class = (enum follow_class)(i % FOLLOW_CLASSES);
         struct ring *r = follow_ring(f, node, to, class);
 
