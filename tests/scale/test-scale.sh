@@ -7,6 +7,10 @@ here=$(mktemp -d)
 trap 'rm -rf "$here"' EXIT
 
 "$scale" --nodes 4,8,16 --bytes 32M --tolerance 10 || exit 1
+# An operation of one window has nothing but its own bytes to fill links with: they are idle where all nodes send to the same
+# one first, or where the row is served before the column, whose nodes have to pass on what they get.
+"$scale" --nodes 8,12 --bytes 1M --ops all_reduce --schedules direct --message-us 0 --latency-us 0 --codec-gbps 100000 --tolerance 2
+"$scale" --nodes 20,32 --bytes 1M --ops all_reduce --schedules two-level --tolerance 3
 # Everything but the real time, which is the last column.
 for i in 1 2; do
     "$scale" --nodes 6,8 --bytes 8M --csv --late | cut -d, -f1-12 > "$here/$i"

@@ -126,7 +126,7 @@ static double through_others(struct walk *w)
  * that waits for the others' sums of one does not send its own of the next: so every segment costs a hop, unless one
  * node finishes all that a call has for the column.
  */
-static double by_turns(const struct walk *w)
+static double by_turns(const struct walk *w, double calls)
 {
     const double column = w->call / w->columns,
                  shares = nb_max_double(1, nb_min_double(w->rows, floor(column / 65536)));
@@ -136,7 +136,7 @@ static double by_turns(const struct walk *w)
 
     if (!w->columns || w->op->func != NB_FUNC_ALL_REDUCE || shares < 2)
         return 0;
-    return ceil(w->op->bytes / w->call) * segments *
+    return calls * segments *
            (w->f->latency + nm_wire(w, nb_cost_ratio_of_rows(w->op), 1, unit) / w->rate +
             (2 * w->f->message + nm_add_time(w, unit) + nm_recode_time(w, unit)) / speed);
 }
@@ -153,6 +153,77 @@ static double in_stages(const struct walk *w)
     if (!w->columns || w->op->func == NB_FUNC_ALL_REDUCE)
         return 1;
     return 1 + (w->op->func == NB_FUNC_REDUCE_SCATTER ? 1.0 : 2.0) / w->in_flight;
+}
+
+/* Processor and link work side by side on messages that a node sends and gets, `bytes` of values each, of a ratio: from the
+ * first that is sent to the last that is read. `parts`: of so many the first goes on while the others come, so that the next
+ * stage's messages fill the link behind them. */
+static double stage(const struct walk *w, double parts, double sent, double got, double ratio, double bytes)
+{
+    const double m = w->f->message / nb_min_double(1, w->f->cores);
+    const double link = nb_max_double(sent, got) * nm_wire(w, ratio, 1, bytes) / w->rate;
+    const double ends = nb_max_double(0, 2 * m + w->f->latency - (1 - 1 / parts) * link);
+
+    return nb_max_double(link + ends, (sent + got) * m);
+}
+
+/*
+ * What an all-reduce of one call takes, on the node that has most to do. Nothing else is under way that would fill the links
+ * while its stages follow one another: values are coded, all of them before the first leaves, and go to who sums them; on a
+ * grid, sums of rows go along columns; results go out, on a grid along the columns and then along the rows. A call is cut
+ * as a whole one is (coll/two_level.c), however little of it is values.
+ */
+static double alone(const struct walk *w)
+{
+    const double k = w->columns ? w->columns : w->n, h = w->columns ? w->rows : 1, column = w->call / k;
+    const double shares = nb_max_double(1, nb_min_double(h, floor(column / 65536)));
+    const double piece = column / shares / ceil(column / shares / w->op->unit);
+    const double bytes = nb_min_double(piece, w->op->bytes), all = ceil(w->op->bytes / piece - 1e-9);
+    const double through = ceil(all / k), own = ceil(all / k / shares); /* a column, an owner */
+    const double again = nb_cost_ratio_again(w->op), speed = nb_min_double(1, w->f->cores);
+    double work = nm_add_time(w, (k - 1 + h - 1) * bytes) + nm_copy_time(w, bytes) +
+                  nm_encode_time(w, bytes) + nm_decode_time(w, bytes),
+           seconds = stage(w, own, all - through, (k - 1) * through, w->op->ratio, bytes) +
+                     stage(w, 1, (k - 1) * through, all - through, again, bytes);
+
+    if (w->columns) {
+        const double rows = stage(w, own, shares < h ? through : through - own, (h - 1) * own,
+                                  nb_cost_ratio_of_rows(w->op), bytes);
+        /* The first segment's turn comes when its values have, and not all others'. */
+        const double turns =
+            by_turns(w, 1) * nb_min_double(1, w->op->bytes / w->call) -
+            (1 - 1 / through) * (k - 1) * through * nm_wire(w, w->op->ratio, 1, bytes) / w->rate;
+
+        work += nm_add_time(w, (k - 1) * bytes) + nm_copy_time(w, bytes) + nm_recode_time(w, bytes) +
+                nm_decode_time(w, bytes);
+        seconds += nb_max_double(rows, turns) + stage(w, own, (h - 1) * own, through - own, again, bytes);
+    }
+    return seconds + (nm_encode_time(w, (all - through) * bytes) + work / own) / speed;
+}
+
+/* An all-reduce: all nodes have the same to do. */
+static double all_reduce(struct walk *w)
+{
+    double seconds = walked(w, true);
+
+    const double turns = by_turns(w, ceil(w->op->bytes / w->call));
+
+    return turns > 0 ? nb_cost_in_turns(seconds - 4 * w->f->latency, turns + 3 * w->f->latency) : seconds;
+}
+
+/* And with what calls wait for when there are few of them. */
+static double short_all_reduce(struct walk *w)
+{
+    const struct nb_cost_op *all = w->op;
+    const double calls = ceil(all->bytes / w->call);
+    struct nb_cost_op first = *all;
+    double one;
+
+    first.bytes = nb_min_double(all->bytes, w->call);
+    w->op = &first;
+    one = alone(w) - all_reduce(w);
+    w->op = all;
+    return all_reduce(w) + one / calls;
 }
 
 bool nm_predict(const struct nb_cost_figures *f, const struct nb_cost_op *given, struct nm_result *result)
@@ -178,11 +249,10 @@ bool nm_predict(const struct nb_cost_figures *f, const struct nb_cost_op *given,
         op.schedule = NB_COST_DIRECT; /* there is nobody to go through */
     result->seconds = op.func == NB_FUNC_ALL_REDUCE ? NAN : nm_follow(&w, op.followed);
     if (!isfinite(result->seconds))
-        result->seconds = even                            ? walked(&w, true) * in_stages(&w)
+        result->seconds = op.func == NB_FUNC_ALL_REDUCE   ? short_all_reduce(&w)
+                          : even                          ? walked(&w, true) * in_stages(&w)
                           : op.schedule == NB_COST_DIRECT ? walked(&w, false)
                                                           : through_others(&w);
-    if (by_turns(&w) > 0)
-        result->seconds = nb_cost_in_turns(result->seconds - 4 * f->latency, by_turns(&w) + 3 * f->latency);
     /* Processors are busy with one thing at a time, and there are only so many. */
     result->seconds = nb_max_double(result->seconds, w.used / f->cores);
     result->cpu = w.used / result->seconds;

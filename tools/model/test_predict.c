@@ -332,6 +332,37 @@ START_TEST(simulated)
 }
 END_TEST
 
+/* The same of all-reduces that are too short for their stages to fill one another's waits. */
+START_TEST(simulated_short)
+{
+    static const struct {
+        int nodes;
+        enum nb_cost_schedule schedule;
+        double mib, ms;
+    } rows[] = {{8, NB_COST_DIRECT, 1, 0.209},     {16, NB_COST_DIRECT, 4, 0.731},
+                {20, NB_COST_TWO_LEVEL, 1, 0.281}, {32, NB_COST_TWO_LEVEL, 1, 0.276},
+                {32, NB_COST_TWO_LEVEL, 4, 0.774}, {64, NB_COST_TWO_LEVEL, 0.25, 0.303},
+                {64, NB_COST_TWO_LEVEL, 1, 0.311}, {64, NB_COST_TWO_LEVEL, 4, 0.861},
+                {64, NB_COST_TWO_LEVEL, 16, 3.32}};
+    const double fast = 1e11;
+    const struct nb_cost_figures f = {.link = 25e9 / 8,
+                                      .latency = 1e-5,
+                                      .queue = MIB,
+                                      .message = 2e-6,
+                                      .copy = fast,
+                                      .cores = 1,
+                                      .speed = {fast, fast, fast, fast, fast, fast}};
+
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct nb_cost_op op =
+            nb_cost_op_make(NB_FUNC_ALL_REDUCE, rows[i].nodes, rows[i].mib * MIB, 2, 0.2685);
+        op.schedule = rows[i].schedule;
+        op.feedback = true;
+        near(seconds(&f, &op), 1e-3 * rows[i].ms, 0.05);
+    }
+}
+END_TEST
+
 /* Events come by time, and in the order in which they were put where that is the same. */
 START_TEST(agenda)
 {
@@ -493,6 +524,7 @@ int main(void)
     tcase_add_test(tc, rows_and_columns);
     tcase_add_test(tc, grid_bytes);
     tcase_add_test(tc, simulated);
+    tcase_add_test(tc, simulated_short);
     tcase_add_test(tc, agenda);
     tcase_add_test(tc, too_many);
     tcase_add_test(tc, grid_walk);
