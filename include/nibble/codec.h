@@ -31,6 +31,8 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+/* libnibble-codec.so exports what stands in this header; everything else is hidden when it is compiled. */
+#pragma GCC visibility push(default)
 
 #define NB_GROUP 32u  /* values that share a scale, a transform bit and an error scale */
 #define NB_TILE 4096u /* values that share an FP32 scale, escapes and the feedback bound */
@@ -234,6 +236,7 @@ int nb_delta4_decode(enum nb_dtype type, const void *coded, size_t len, const vo
  * and then `data` NULL. docs/wire-format.md has the definition. */
 uint64_t nb_hash64(const void *data, size_t bytes, uint64_t seed);
 
+#pragma GCC visibility pop
 #ifdef __cplusplus
 }
 #endif

@@ -2,6 +2,7 @@
 /* Slots of residual; see feedback.h. */
 #include "state/feedback.h"
 
+#include <errno.h>
 #include <stdlib.h>
 
 #include "base/context.h"
@@ -246,6 +247,25 @@ void nb_feedback_view(struct nb_ef_slot *slot, uint32_t block, struct nb_ef *ef)
     ef->mode = (enum nb_ef_mode)p->ef;
     ef->beta = (float)p->ef_beta;
     ef->bound = (float)p->ef_bound;
+}
+
+int nb_feedback_peek(const struct nb_feedback *fb, uint32_t func, int64_t id, uint32_t block,
+                     struct nb_ef *ef, uint64_t *n)
+{
+    struct nb_ef_slot *s = fb->slots;
+    int clean;
+
+    while (s && (s->key.func != func || s->key.id != id))
+        s = s->next;
+    if (!s)
+        return -ENOENT;
+    if (block >= s->key.blocks)
+        return -EINVAL;
+    clean = s->clean;
+    nb_feedback_view(s, block, ef);
+    s->clean = clean; /* nothing is written */
+    *n = s->key.n;
+    return 0;
 }
 
 void nb_feedback_step(struct nb_feedback *fb, uint64_t opno)
