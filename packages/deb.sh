@@ -35,9 +35,11 @@ root=$tmp/root
 make -C "$build" install-strip DESTDIR="$root" prefix=/usr libdir="$lib" >"$tmp/log" 2>&1 ||
     { tail -n 20 "$tmp/log" >&2; say "make install failed"; }
 gzip -9 -n "$root"/usr/share/man/man1/*.1
+# A tree that is built already may be configured for other folders.
+sed -i "s|^prefix=.*|prefix=/usr|; s|^libdir=.*|libdir=$lib|; s|^includedir=.*|includedir=/usr/include|" "$root$lib/pkgconfig/nibble-codec.pc"
 
 # The oldest C library that has all symbols with the versions that the linker took.
-glibc=$(find "$root/usr/bin" "$root$lib" -type f -exec objdump -T {} + | sed -n 's/.*GLIBC_\([0-9][0-9.]*\).*/\1/p' |
+glibc=$(find "$root/usr/bin" "$root$lib" -type f ! -name '*.pc' -exec objdump -T {} + | sed -n 's/.*GLIBC_\([0-9][0-9.]*\).*/\1/p' |
     sort -V | tail -n 1)
 [ "$glibc" ] || say "objdump shows no version of the C library"
 version=$(sed -n 's/^#define PACKAGE_VERSION "\(.*\)"/\1/p' "$build/config.h")
@@ -60,6 +62,7 @@ Description: NCCL plugin that sends gradients at 4 bits between nodes
  weights as exact differences. NCCL_NET_PLUGIN=nibble and
  NCCL_COLLNET_ENABLE=1 switch it on; nibble-doctor says what is missing.
 END
+echo "activate-noawait ldconfig" >"$root/DEBIAN/triggers"
 (cd "$root" && find usr -type f -exec md5sum {} + >DEBIAN/md5sums)
 find "$root" -type d -exec chmod 755 {} +
 deb=$out/nibble-nccl_${version}_$arch.deb

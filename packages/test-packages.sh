@@ -19,11 +19,13 @@ fail()
 
 deb=$(sh "$srcdir/packages/deb.sh" --built "$builddir" "$tmp") || { echo "FAIL: deb.sh"; exit 1; }
 dpkg-deb --contents "$deb" >"$tmp/contents"
-for file in usr/lib/.*/libnccl-net-nibble.so usr/share/nibble/grafana/nibble.json \
+for file in usr/lib/.*/libnccl-net-nibble.so usr/share/nibble/grafana/nibble.json usr/lib/.*/libnibble-codec.so.0.0.0 \
+    usr/lib/.*/pkgconfig/nibble-codec.pc usr/include/nibble/codec.h usr/include/nibble/emulate.h \
+    usr/share/nibble/python/nibble_codec/cluster.py \
     $(for tool in ${NB_TOOLS:?run me by make check}; do echo "usr/bin/${tool##*/} usr/share/man/man1/${tool##*/}.1.gz"; done); do
     grep -q " root/root .* \./$file\$" "$tmp/contents" || fail "not in the package: $file"
 done
-grep -v '/$' "$tmp/contents" | grep -qvE ' \./usr/(bin/nibble-|lib/.*/libnccl-net-nibble\.so$|share/(nibble|man/man1)/)' &&
+grep -v '/$' "$tmp/contents" | grep -qvE ' \./usr/(bin/nibble-|lib/.*/libnccl-net-nibble\.so$|lib/.*/libnibble-codec\.so|lib/.*/nibble-codec\.pc$|include/nibble/|share/(nibble|man/man1)/)' &&
     fail "more than what belongs there: $(cat "$tmp/contents")"
 
 # Without a database of dpkg's own nothing is asked of the system's.
@@ -39,6 +41,18 @@ NCCL_SOCKET_IFNAME=lo NIBBLE_NET=tcp "$tmp/root/usr/bin/nibble-info" --no-speed 
     fail "nibble-info from the package: $(cat "$tmp/out")"
 grep -q '^  lo  transport=tcp' "$tmp/out" || fail "nibble-info from the package says: $(cat "$tmp/out")"
 cmp -s "$tmp/root/usr/share/man/man1/nibble-info.1.gz" /dev/null && fail "an empty page"
+
+# The library: by what pkg-config says of the package, and by the Python module where NumPy is.
+if command -v pkg-config >/dev/null 2>&1; then
+    PKG_CONFIG_PATH=$(dirname "$(find "$tmp/root/usr/lib" -name nibble-codec.pc)") pkg-config --print-errors --exists nibble-codec ||
+        fail "pkg-config does not take nibble-codec.pc"
+fi
+if "${NB_PYTHON:-python3}" -c 'import numpy' 2>/dev/null; then
+    (unset NB_CODEC
+    LD_LIBRARY_PATH=$(dirname "$(find "$tmp/root/usr/lib" -name libnibble-codec.so.0)") PYTHONPATH="$tmp/root/usr/share/nibble/python" \
+        "${NB_PYTHON:-python3}" -c 'import nibble_codec, numpy
+assert len(nibble_codec.encode(numpy.ones(4096, dtype="f4"))) < 3000' >"$tmp/out" 2>&1) || fail "the Python module: $(cat "$tmp/out")"
+fi
 
 # The C library that the package asks for is the one that its files need, and not later than this machine's.
 asked=$(dpkg-deb -f "$deb" Depends | sed -n 's/.*libc6 (>= \(.*\)).*/\1/p')

@@ -82,6 +82,7 @@ sed -i "s|^prefix=.*|prefix=/opt/it|; s|^libdir=.*|libdir=/opt/it/lib|; s|^inclu
     "$tmp/root/opt/it/lib/pkgconfig/nibble-codec.pc" || fail "nibble-codec.pc was not installed"
 version=$(sed -n 's/^#define PACKAGE_VERSION "\(.*\)"/\1/p' "$builddir/config.h")
 [ "$(pkg-config --modversion nibble-codec)" = "$version" ] || fail "pkg-config does not say that it is version $version"
+grep -q "^version = \"$version\"$" "$srcdir/python/pyproject.toml" || fail "python/pyproject.toml is not of version $version"
 # shellcheck disable=SC2046,SC2086
 ${NB_CC:-cc} -std=c11 -Wall -Werror -o "$tmp/try" "$tmp/try.c" $(pkg-config --cflags --libs nibble-codec) ||
     fail "a program cannot be built with it"

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The codec alone: values to coded bytes and back. What its bytes are: docs/wire-format.md."""
+import ctypes
+
+from . import _library
+from ._arrays import TYPES, View
+
+CODECS = {"raw": 0, "int4": 1, "int8": 2}
+
+
+def _codec(name):
+    if name not in CODECS:
+        raise ValueError(f"codec {name}: it must be one of {', '.join(CODECS)}")
+    return CODECS[name]
+
+
+def encode_bound(codec, type, count):
+    """Bytes that `count` values take at most."""
+    return _library.get("nb_encode_bound")(_codec(codec), TYPES[type], count)
+
+
+def encode(values, codec="int4", type=None, first=0):
+    """Coded bytes of an array, the part of a rank's block that begins at value `first`."""
+    view = View(values, type)
+    room = ctypes.create_string_buffer(max(1, encode_bound(codec, view.type, view.count)))
+    length = _library.call("nb_encode", _codec(codec), TYPES[view.type], view.address, view.count, first, None, room,
+                           len(room), None)
+    return room.raw[:length]
+
+
+def decode(coded, out, codec="int4", type=None, first=0):
+    """The inverse, into the array `out`, which has as many values as were encoded. Returns it."""
+    view = View(out, type, writes=True)
+    _library.call("nb_decode", _codec(codec), TYPES[view.type], ctypes.cast(ctypes.c_char_p(coded), ctypes.c_void_p),
+                  len(coded), view.count, first, view.address)
+    return out

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ranks of a torch.distributed group as nodes: the first rank has the cluster, the others send it what they bring and get what
+they would have got. Any backend that moves host memory (gloo) will do; what lies on a GPU is copied."""
+import torch
+import torch.distributed as dist
+
+from ._arrays import TYPES
+from .cluster import Cluster
+
+
+def coded_type(tensor):
+    """Whether the plugin has a codec for sums of this type."""
+    return str(tensor.dtype).partition(".")[2] in TYPES
+
+
+class Group:
+    """`ranks_per_node` ranks that follow each other are one node, whose sum is made here in the order of ranks and rounded to the
+    type after each addition: NCCL's own order inside a node depends on its algorithm. `arguments` are Cluster's."""
+
+    def __init__(self, process_group=None, ranks_per_node=1, **arguments):
+        self.group = process_group
+        self.world, self.rank = dist.get_world_size(process_group), dist.get_rank(process_group)
+        if self.world % ranks_per_node or self.world // ranks_per_node < 2:
+            raise ValueError(f"{self.world} ranks are no 2 or more nodes of {ranks_per_node}")
+        self.ranks_per_node, self.nodes = ranks_per_node, self.world // ranks_per_node
+        self.root = dist.get_global_rank(process_group, 0) if process_group is not None else 0
+        self.cluster = Cluster(self.nodes, **arguments) if self.rank == 0 else None
+
+    def close(self):
+        if self.cluster:
+            self.cluster.close()
+
+    def _gather(self, tensor):
+        """Contributions of all ranks, on the first; None on the others."""
+        mine = tensor.detach().cpu().contiguous().view(-1)
+        room = [torch.empty_like(mine) for _ in range(self.world)] if self.rank == 0 else None
+        dist.gather(mine.view(torch.uint8), [r.view(torch.uint8) for r in room] if room else None, dst=self.root,
+                    group=self.group)
+        return room
+
+    def _scatter(self, out, results):
+        """Result r of the first rank into `out` of rank r."""
+        mine = torch.empty(out.numel(), dtype=out.dtype)
+        dist.scatter(mine.view(torch.uint8), [r.view(torch.uint8) for r in results] if results else None, src=self.root,
+                     group=self.group)
+        out.view(-1).copy_(mine)
+
+    def all_reduce(self, tensor, buffer, see=None):
+        """The sum, into `tensor`. see(exact, delivered), on the first rank: the sum in double precision beside it."""
+        ranks = self._gather(tensor)
+        results = None
+        if ranks:
+            nodes = []
+            for first in range(0, self.world, self.ranks_per_node):
+                total = ranks[first].clone()
+                for r in ranks[first + 1:first + self.ranks_per_node]:
+                    total += r
+                nodes.append(total)
+            delivered = self.cluster.all_reduce(nodes, buffer=buffer)
+            if see:
+                see(sum(r.double() for r in ranks), delivered[0])
+            results = [delivered[r // self.ranks_per_node] for r in range(self.world)]
+        self._scatter(tensor, results)
+
+    def reduce_scatter(self, out, tensor, buffer, see=None):
+        """The own block of the sum, into `out`; a rank is a node."""
+        ranks = self._gather(tensor)
+        results = None
+        if ranks:
+            results = self.cluster.reduce_scatter(ranks, buffer=buffer)
+            if see:
+                see(sum(r.double() for r in ranks), torch.cat(results))
+        self._scatter(out, results)
+
+    def all_gather(self, out, tensor):
+        """All blocks, into `out`. A node keeps its own as it is, as PyTorch's gathers in place do."""
+        blocks = self._gather(tensor)
+        results = None
+        if blocks:
+            count = blocks[0].numel()
+            results = [torch.empty(self.world * count, dtype=tensor.dtype) for _ in blocks]
+            own = [result[r * count:(r + 1) * count].copy_(blocks[r]) for r, result in enumerate(results)]
+            self.cluster.all_gather(own, results)
+        self._scatter(out, results)

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""fully_shard (FSDP2) with the plugin's reduce-scatters of gradients and all-gathers of weights.
+
+    for block in model.blocks:
+        fully_shard(block)
+    fully_shard(model)
+    group = nibble_codec.fsdp.emulate(model, settings={"WARMUP_STEPS": 50})
+
+A rank is a node. PyTorch 2.8 or later; host memory, or copies of the GPU's.
+"""
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import FSDPModule
+
+from ._group import Group, coded_type
+
+
+class _Comm:
+    def __init__(self, group, buffer, see):
+        self.group, self.buffer, self.see = group, buffer, see
+
+    def allocate(self, size, *, dtype, device):
+        return torch.empty(size, dtype=dtype, device=device)
+
+
+class ReduceScatter(_Comm):
+    """What set_custom_reduce_scatter takes: the gradients of one module, which is one buffer."""
+
+    def __call__(self, output_tensor, input_tensor, group, op, async_op=False):
+        if not coded_type(input_tensor):
+            raise TypeError(f"gradients of {input_tensor.dtype}: the plugin would leave them as they are")
+        if op == dist.ReduceOp.AVG:  # NCCL multiplies floats before it adds
+            input_tensor = input_tensor.mul(1.0 / self.group.world)
+        elif op != dist.ReduceOp.SUM:
+            raise NotImplementedError(f"reduction {op}: use set_gradient_divide_factor(None)")
+        self.group.reduce_scatter(output_tensor, input_tensor, self.buffer, self.see)
+
+
+class AllGather(_Comm):
+    """What set_custom_all_gather takes. Types without a codec are gathered as they are, which is what arrives."""
+
+    def __call__(self, output_tensor, input_tensor, group, async_op=False):
+        if coded_type(input_tensor):
+            self.group.all_gather(output_tensor, input_tensor)
+        else:
+            dist.all_gather_into_tensor(output_tensor, input_tensor, group=group)
+
+
+def emulate(model, process_group=None, comparison=None, weights=True, group=None, **arguments):
+    """Let every module of `model` that is sharded use it; weights=False: only for gradients. Returns the group, whose `cluster`, on
+    the first rank, has the figures; close() it in the end. A comparison has a line for each module. group: instead of one that is made
+    of `process_group` and Cluster's `arguments`."""
+    group = group or Group(process_group, **arguments)
+    modules = [(name, m) for name, m in model.named_modules() if isinstance(m, FSDPModule)]
+    if not modules:
+        raise ValueError("no module of the model is sharded by fully_shard")
+    for number, (name, module) in enumerate(modules):
+        def see(exact, delivered, name=name or "(root)"):
+            comparison.add(name, exact, delivered)
+
+        module.set_custom_reduce_scatter(ReduceScatter(group, number, see if comparison else None))
+        if weights:
+            module.set_custom_all_gather(AllGather(group, number, None))
+    return group

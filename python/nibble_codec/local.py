@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Data parallelism of N nodes with one model in one process: every node's gradient is computed in turn, and their sum is made by the
+nodes of a Cluster, in buckets as DDP makes them.
+
+    nodes = local.DataParallel(model, cluster)
+    for batches in loader:                  # one for each node
+        for node, batch in enumerate(batches):
+            loss(model, batch).backward()
+            nodes.collect(node)
+        nodes.reduce()                      # the mean, as it would arrive, is in .grad
+        optimizer.step()
+"""
+import torch
+
+
+def buckets(parameters, bucket_mb=25.0, first_mb=1.0):
+    """As DDP makes them: parameters from the last to the first, of one type, a small bucket first."""
+    made, bytes_left = [], 0
+    for p in reversed(list(parameters)):
+        size = p.numel() * p.element_size()
+        if not made or size > bytes_left or made[-1][0].dtype != p.dtype:
+            bytes_left = (bucket_mb if made else first_mb) * 2**20
+            made.append([])
+        made[-1].append(p)
+        bytes_left -= size
+    return made
+
+
+class DataParallel:
+    """cluster: a Cluster, or None for the mean in double precision, rounded once: what to compare with."""
+
+    def __init__(self, model, cluster, nodes=None, bucket_mb=25.0, comparison=None):
+        self.cluster, self.nodes, self.comparison = cluster, cluster.nodes if cluster else nodes, comparison
+        self.names = {id(p): name for name, p in model.named_parameters()}
+        self.buckets = buckets((p for p in model.parameters() if p.requires_grad), bucket_mb)
+        self.sent = [[torch.zeros(sum(p.numel() for p in bucket), dtype=bucket[0].dtype) for _ in range(self.nodes)]
+                     for bucket in self.buckets]
+
+    def collect(self, node):
+        """Take the gradients of `node` from .grad, which is None afterwards."""
+        for bucket, sent in zip(self.buckets, self.sent):
+            at = 0
+            for p in bucket:
+                part = sent[node][at:at + p.numel()]
+                if p.grad is None:
+                    part.zero_()
+                else:
+                    torch.mul(p.grad.detach().reshape(-1).cpu(), 1.0 / self.nodes, out=part)
+                p.grad = None
+                at += p.numel()
+
+    def reduce(self):
+        for number, (bucket, sent) in enumerate(zip(self.buckets, self.sent)):
+            exact = sum(s.double() for s in sent) if self.comparison or not self.cluster else None
+            mean = self.cluster.all_reduce(sent, buffer=number)[0] if self.cluster else exact.to(sent[0].dtype)
+            at = 0
+            for p in bucket:
+                part = mean[at:at + p.numel()]
+                p.grad = part.view_as(p).clone().to(p.device)
+                if self.comparison:
+                    self.comparison.add(self.names[id(p)], exact[at:at + p.numel()], part)
+                at += p.numel()
+        if self.comparison:
+            self.comparison.step(self.cluster.figures("all_reduce") if self.cluster else None,
+                                 self.sent[0][0].element_size())

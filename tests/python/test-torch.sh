@@ -1,0 +1,22 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# The hooks for PyTorch, over gloo; and the example, in small. NB_PYTHON is the interpreter.
+set -u
+srcdir=$(cd "${NB_SRCDIR:-$(dirname "$0")/../..}" && pwd)
+python=${NB_PYTHON:-python3}
+if [ -n "${NB_SANITIZE:-}" ]; then
+    echo "SKIP: a sanitizer's functions are not in Python"
+    exit 77
+fi
+"$python" -c 'import torch, numpy, sys; sys.exit(not torch.distributed.is_gloo_available())' 2>/dev/null ||
+    { echo "SKIP: $python has no PyTorch with gloo, or no NumPy"; exit 77; }
+export PYTHONPATH="$srcdir/python${PYTHONPATH:+:$PYTHONPATH}" PYTHONDONTWRITEBYTECODE=1 OMP_NUM_THREADS=1 GLOO_SOCKET_IFNAME=lo
+export NB_CODEC="${NB_CODEC:-$(pwd)/.libs/libnibble-codec.so}"
+tmp=$(mktemp -d) || exit 1
+trap 'rm -rf "$tmp"' EXIT
+"$python" -W ignore "$srcdir/tests/python/test_torch.py" "$@" || exit 1
+"$python" -m nibble_codec.example --nodes 2 --steps 6 --warmup 1 --batch 1 --width 32 --layers 1 --out "$tmp" >"$tmp/log" 2>&1 ||
+    { cat "$tmp/log"; echo "FAIL: the example"; exit 1; }
+grep -q '^held-out loss: .* exact, .* nibble$' "$tmp/log" && grep -q 'bits a value' "$tmp/report.txt" &&
+    [ "$(grep -c , "$tmp/parameters.csv")" -gt 10 ] || { cat "$tmp/log"; echo "FAIL: what the example writes"; exit 1; }
+echo "PASS: the hooks give what a Cluster gives; the example runs"

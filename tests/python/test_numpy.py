@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Python module with NumPy: what it hands to the library and takes from it. What the library's nodes do is compared with the
+plugin by tests/emulate; here a sum is made from the codec alone. tests/python/test-numpy.sh runs it."""
+import unittest
+
+import numpy as np
+
+import nibble_codec as nc
+
+RANDOM = np.random.default_rng(5)
+
+
+def normal(n, dtype=np.float32):
+    return RANDOM.normal(size=n).astype(dtype)
+
+
+class Codec(unittest.TestCase):
+    def test_there_and_back(self):
+        for codec, bits, nmse in (("int4", 4.5, 0.01), ("int8", 8.6, 1e-4), ("raw", 32, 0)):
+            x = normal(10000)
+            coded = nc.encode(x, codec)
+            out = np.empty_like(x)
+            self.assertIs(nc.decode(coded, out, codec), out)
+            self.assertLessEqual(8 * len(coded) / x.size, bits)
+            self.assertLessEqual(np.sum((x - out) ** 2), nmse * np.sum(x * x))
+            self.assertLessEqual(len(coded), nc.encode_bound(codec, "float32", x.size))
+
+    def test_bfloat16(self):
+        x = (normal(4096).view(np.uint32) >> 16).astype(np.uint16)
+        out = nc.decode(nc.encode(x, "raw", type="bfloat16"), np.empty_like(x), "raw", type="bfloat16")
+        self.assertTrue((out == x).all())
+        with self.assertRaises(TypeError):
+            nc.encode(x)
+
+    def test_damaged(self):
+        with self.assertRaises(OSError):
+            nc.decode(nc.encode(normal(5000))[:-3], np.empty(5000, np.float32))
+
+
+class Nodes(unittest.TestCase):
+    def test_two_nodes_by_hand(self):
+        """What node 0 gets is its own block and the other's as coded; the residual is what coding has lost."""
+        n, x = 20000, [normal(40000), normal(40000)]
+        with nc.Cluster(2, {"WARMUP_STEPS": 0}) as cluster:
+            for step in range(3):
+                before = cluster.residual(1, n, function="reduce_scatter")
+                self.assertEqual(before is None, step == 0)
+                out = cluster.reduce_scatter(x)
+                after = cluster.residual(1, n, function="reduce_scatter")
+                sent = out[0].astype(float) - x[0][:n]  # Q(h)
+                # h = g + e; the bound does not act on errors this small.
+                wanted = x[1][:n] + (0 if before is None else before)
+                lost = wanted - sent
+                self.assertLess(np.abs(lost).max(), 0.6)
+                # e' = h - Q(h), rounded to 8 bits of its group's scale
+                self.assertLess(np.abs(after - lost).max(), 0.02)
+                self.assertGreater(np.abs(after).max(), 0.01)
+            figures = cluster.figures("reduce_scatter", node=1)
+            self.assertEqual((figures.operations, figures.coded, figures.with_feedback), (3, 3, 3))
+            self.assertLess(abs(figures.ratio * 32 - 4.4), 0.3)
+
+    def test_without_feedback_by_hand(self):
+        n, x = 20000, [normal(40000), normal(40000)]
+        with nc.Cluster(2, ["NIBBLE_WARMUP_STEPS=0", "NIBBLE_EF=off"]) as cluster:
+            out = cluster.reduce_scatter(x)
+            self.assertIsNone(cluster.residual(1, n, function="reduce_scatter"))
+        for own in (0, 1):
+            block = slice(own * n, own * n + n)
+            other = nc.decode(nc.encode(x[1 - own][block]), np.empty(n, np.float32))
+            self.assertTrue((out[own] == other + x[own][block]).all())
+
+    def test_without_copies(self):
+        """Results go where they are wanted, also into what is sent."""
+        with nc.Cluster(3, {"RS": "raw", "AR": "raw"}, channels=2, buffer_bytes=1 << 18) as cluster:
+            x = [normal(5000) for _ in range(3)]
+            total = x[0] + x[1] + x[2]
+            addresses = [a.ctypes.data for a in x]
+            out = cluster.all_reduce(x, x)
+            self.assertEqual([a.ctypes.data for a in out], addresses)
+            for a in out:
+                self.assertTrue(np.allclose(a, total, atol=1e-5))
+            whole = [np.zeros(15000, np.float16) for _ in range(3)]
+            own = [whole[i][5000 * i:5000 * i + 5000] for i in range(3)]
+            for i in range(3):
+                own[i][:] = i + 1
+            cluster.all_gather(own, whole)
+            for a in whole:
+                self.assertTrue((a == np.repeat([1, 2, 3], 5000)).all())
+
+    def test_types(self):
+        with nc.Cluster(2, {"WARMUP_STEPS": 0}) as cluster:
+            half = [normal(30000, np.float16) for _ in range(2)]
+            out = cluster.all_reduce(half)
+            error = out[0].astype(float) - half[0] - half[1]
+            self.assertLess(np.sum(error ** 2), 0.03 * np.sum(out[0].astype(float) ** 2))
+            self.assertTrue((out[0] == out[1]).all())
+            self.assertEqual(cluster.figures().coded, 2)
+
+    def test_mistakes(self):
+        with nc.Cluster(2) as cluster:
+            read_only = normal(100)
+            read_only.flags.writeable = False
+            for wrong, error in ((lambda: cluster.all_reduce([normal(10)]), ValueError),
+                                 (lambda: cluster.all_reduce([normal(10), normal(11)]), ValueError),
+                                 (lambda: cluster.all_reduce([normal(10), normal(10, np.float16)]), ValueError),
+                                 (lambda: cluster.all_reduce([normal(10, np.float64)] * 2), TypeError),
+                                 (lambda: cluster.all_reduce([normal(20)[::2]] * 2), ValueError),
+                                 (lambda: cluster.all_reduce([normal(100)] * 2, [read_only] * 2), ValueError),
+                                 (lambda: cluster.all_reduce([[1.0], [2.0]]), TypeError),
+                                 (lambda: cluster.reduce_scatter([normal(11)] * 2), ValueError),
+                                 (lambda: cluster.all_reduce([normal(10)] * 2, buffer=-2), ValueError)):
+                with self.assertRaises(error):
+                    wrong()
+        with self.assertRaises(ValueError):
+            cluster.all_reduce([normal(10)] * 2)
+        with self.assertRaises(ValueError):
+            nc.Cluster(1)
+        with self.assertRaises(ValueError):
+            nc.Cluster(2, {"RS": "int3"})
+
+
+class Report(unittest.TestCase):
+    def test_figures(self):
+        from nibble_codec.report import Comparison
+        c = Comparison(skip=1)
+        a = np.array([3.0, 4.0])
+        c.add("same", a, a * 0)  # skipped
+        c.step()
+        c.add("turned", a, np.array([-4.0, 3.0]))
+        c.add("same", a, a)
+        c.add("longer", a, 2 * a)
+        c.step()
+        rows = {row[0]: row for row in c.rows()}
+        self.assertAlmostEqual(rows["turned"][2], 1)
+        self.assertAlmostEqual(rows["turned"][4], 2)
+        self.assertEqual(rows["same"][2:], (0, 0, 0))
+        self.assertAlmostEqual(rows["longer"][2], 0)
+        self.assertAlmostEqual(rows["longer"][4], 1)
+        self.assertAlmostEqual(c.summary()["NMSE"], (50 + 0 + 25) / 75)
+        small = a + np.array([0, 1e-9])  # an angle that the product alone cannot show
+        c.add("near", a, small)
+        self.assertAlmostEqual({row[0]: row for row in c.rows()}["near"][2] / (0.5 * (0.6e-9 / 5) ** 2), 1, places=3)
+
+
+if __name__ == "__main__":
+    unittest.main()
