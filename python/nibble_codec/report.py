@@ -2,7 +2,7 @@
 """What became of the gradients: by parameter and by step, as a table, as files of comma-separated values, and as plots where
 matplotlib is (else as files for gnuplot).
 
-    1 - cos   how far the sum that arrived points away from the exact one; its own square root is about the angle
+    1 - cos   how far the sum that arrived points away from the exact one; about half the square of the angle
     NMSE      energy of the difference over energy of the exact sum
     bits      on the wire a value, headers included
 """
@@ -133,24 +133,33 @@ class Comparison:
     def _matplotlib(self, folder):
         import matplotlib.pyplot as plt
         rows = self.rows()[:24][::-1]
-        figure, axes = plt.subplots(1, 3, figsize=(16, 5))
+        figure, axes = plt.subplots(2, 2, figsize=(12, 8))
+        (bars, steps), (losses, difference) = axes
         if rows:
-            axes[0].barh([row[0] for row in rows], [max(row[2], 1e-17) for row in rows], log=True)
-        axes[0].set_title("1 - cos by parameter, the largest")
-        axes[0].tick_params(axis="y", labelsize=6)
+            bars.barh([row[0] for row in rows], [row[2] for row in rows])
+        bars.set_title("1 - cos by parameter, the largest")
+        bars.tick_params(axis="y", labelsize=6)
         for column, name in ((1, "1 - cos"), (2, "NMSE")):
-            axes[1].semilogy([s[0] for s in self.steps], [max(s[column], 1e-17) for s in self.steps], label=name)
-        axes[1].set_xlabel("step")
-        axes[1].set_title("all values")
-        axes[1].legend()
+            steps.semilogy([s[0] for s in self.steps], [max(s[column], 1e-17) for s in self.steps], label=name)
+        steps.set_title("all values")
+        steps.legend()
         for name, curve in self.losses.items():
-            axes[2].plot(*zip(*curve), label=name, linewidth=1)
-        axes[2].set_xlabel("step")
-        axes[2].set_title("loss")
+            losses.plot(*zip(*curve), label=name, linewidth=1)
+        losses.set_title("loss")
         if self.losses:
-            axes[2].legend()
+            losses.legend()
+            first, *others = self.losses
+            base = dict(self.losses[first])
+            for name in others:
+                pairs = [(step, loss - base[step]) for step, loss in self.losses[name] if step in base]
+                difference.plot(*zip(*pairs), label=f"{name} - {first}", linewidth=1)
+            if others:
+                difference.legend()
+        difference.set_title("loss, difference")
+        for axis in (steps, losses, difference):
+            axis.set_xlabel("step")
         figure.tight_layout()
-        figure.savefig(os.path.join(folder, "report.png"), dpi=110)
+        figure.savefig(os.path.join(folder, "report.png"), dpi=80)
         plt.close(figure)
         return ["report.png"]
 
