@@ -78,6 +78,20 @@ def run_ddp(rank):
     state.close()
 
 
+def run_nodes(rank):
+    """Two ranks are a node: their sum is what the node brings."""
+    group = Group(ranks_per_node=2, settings=SETTINGS)
+    brought = [torch.randn(30000, generator=torch.Generator().manual_seed(r)).bfloat16() for r in range(4)]
+    with nc.Cluster(2, SETTINGS) as cluster:
+        for step in range(3):
+            mine = brought[rank].clone()
+            group.all_reduce(mine, 7)
+            expected = cluster.all_reduce([brought[0] + brought[1], brought[2] + brought[3]], buffer=7)
+            check(torch.equal(mine, expected[rank // 2]), f"rank {rank}, step {step}: not what two nodes get")
+        check(cluster.figures().coded > 0, "nothing was coded")
+    group.close()
+
+
 class Mirrored(Group):
     """Each rank has a cluster of its own beside, which gets what all ranks have brought, in the same order."""
 
@@ -129,20 +143,21 @@ def run_fsdp(rank):
     group.close()
 
 
-def main_of(rank, file, run):
+def main_of(rank, file, run, ranks):
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=RANKS)
+    dist.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=ranks)
     run(rank)
     dist.barrier()
     dist.destroy_process_group()
 
 
 def main():
-    runs = {"ddp": run_ddp, "fsdp": run_fsdp}
+    runs = {"ddp": (run_ddp, RANKS), "fsdp": (run_fsdp, RANKS), "nodes": (run_nodes, 4)}
     for name in sys.argv[1:] or runs:
         with tempfile.TemporaryDirectory() as folder:
             # Forked, since PyTorch takes seconds to begin; this process has computed nothing.
-            mp.start_processes(main_of, (os.path.join(folder, "meet"), runs[name]), nprocs=RANKS, start_method="fork")
+            run, ranks = runs[name]
+            mp.start_processes(main_of, (os.path.join(folder, "meet"), run, ranks), nprocs=ranks, start_method="fork")
         print("ok", name, flush=True)
 
 
