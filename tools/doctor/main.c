@@ -6,6 +6,7 @@
 
 #include "base/version.h"
 #include "doctor.h"
+#include "hosts.h"
 #include "nodes.h"
 
 #define EXIT_WRONG 3
@@ -17,9 +18,10 @@ static const char help[] =
     "loads, network devices, GPUs, limits of processes, NCCL; and what compression would gain. Each problem "
     "with\n"
     "its remedy. Run it where the job runs, in its environment.\n\n"
-    "Started on all nodes, one process each, by srun, mpirun or with --rank, it also compares the nodes, "
-    "connects\n"
-    "all pairs over the transport that the job will use, and measures the links. Node 0 reports for all.\n\n"
+    "Started on all nodes, one process each, by srun, mpirun, --hosts or with --rank, it also compares the "
+    "nodes,\n"
+    "connects all pairs over the transport that the job will use, and measures the links. Node 0 reports for "
+    "all.\n\n"
     "  --json           one JSON object instead of text\n"
     "  --nodes N        nodes that the job will have: connections, files and the gain depend on it\n"
     "  --limit S        seconds for the checks between nodes (default 60; twice that at most, where nodes "
@@ -31,10 +33,21 @@ static const char help[] =
     "  --nccl FILE      this NCCL library, instead of looking for it\n"
     "  --python NAME    the interpreter whose packages are asked for PyTorch (default python3; \"\": none)\n"
     "  --system DIR     read /sys, /proc and /dev below DIR: a copy of another machine's\n"
+    "  --hosts LIST     start it on these hosts: \"a,b,c\", or a file with a host a line; the first is node "
+    "0. "
+    "They\n"
+    "                   get all other options, this folder, and PATH, LD_LIBRARY_PATH, PYTHONPATH, "
+    "VIRTUAL_ENV,\n"
+    "                   NCCL_*, NIBBLE_* and CUDA_* of the environment. What they say but the report goes to "
+    "stderr;\n"
+    "                   if node 0 fails, or this process ends, all end\n"
+    "  --rsh COMMAND    for --hosts: it is started with a host and a line for the shell there (default\n"
+    "                   \"" DEFAULT_RSH "\")\n"
     "Where no launcher tells:\n"
     "  --rank R         this is node R of --nodes\n"
     "  --root HOST      of node 0; with mpirun, too     --port P  node 0 listens there (default 29877)\n"
-    "  --key K          a number that only the nodes of this run share\n\n"
+    "  --key K          a number that only the nodes of this run share\n"
+    "  --tied           end when standard input ends, as --hosts makes its nodes do\n\n"
     "  --version, --help\n\n"
     "Exit status: 0: all is well; 1: warnings; 2: a problem; 3: a wrong call, or the report could not be "
     "written.\n";
@@ -66,37 +79,45 @@ struct call {
     struct doctor_options options;
     struct place place;
     double limit;
-    bool alone;
+    bool alone, tied;
+    struct hosts hosts;
+    char *passed[128]; /* hosts.words */
 };
+
+/* An option that is not of one node goes on to all of them. */
+static bool pass(struct call *call, const char *name, char *value)
+{
+    char *word;
+
+    if (call->hosts.nwords == (int)(sizeof(call->passed) / sizeof(call->passed[0])))
+        return false;
+    if (asprintf(&word, value ? "--%s=%s" : "--%s", name, value) < 0)
+        return false;
+    call->passed[call->hosts.nwords++] = word;
+    return true;
+}
 
 /* -1: go on; else the exit status. */
 static int parse(int argc, char **argv, struct call *call)
 {
     static const struct option long_options[] = {
-        {"json", no_argument, NULL, 'j'},
-        {"nodes", required_argument, NULL, 'N'},
-        {"gpus", required_argument, NULL, 'g'},
-        {"gbps", required_argument, NULL, 'G'},
-        {"no-speed", no_argument, NULL, 's'},
-        {"nccl", required_argument, NULL, 'n'},
-        {"python", required_argument, NULL, 'p'},
-        {"system", required_argument, NULL, 'S'},
-        {"rank", required_argument, NULL, 'r'},
-        {"root", required_argument, NULL, 'o'},
-        {"port", required_argument, NULL, 'P'},
-        {"key", required_argument, NULL, 'k'},
-        {"limit", required_argument, NULL, 'l'},
-        {"alone", no_argument, NULL, 'a'},
-        {"version", no_argument, NULL, 'v'},
-        {"help", no_argument, NULL, 'h'},
-        {0},
+        {"json", no_argument, NULL, 'j'},         {"nodes", required_argument, NULL, 'N'},
+        {"gpus", required_argument, NULL, 'g'},   {"gbps", required_argument, NULL, 'G'},
+        {"no-speed", no_argument, NULL, 's'},     {"nccl", required_argument, NULL, 'n'},
+        {"python", required_argument, NULL, 'p'}, {"system", required_argument, NULL, 'S'},
+        {"rank", required_argument, NULL, 'r'},   {"root", required_argument, NULL, 'o'},
+        {"port", required_argument, NULL, 'P'},   {"key", required_argument, NULL, 'k'},
+        {"limit", required_argument, NULL, 'l'},  {"alone", no_argument, NULL, 'a'},
+        {"hosts", required_argument, NULL, 'H'},  {"rsh", required_argument, NULL, 'R'},
+        {"tied", no_argument, NULL, 't'},         {"version", no_argument, NULL, 'v'},
+        {"help", no_argument, NULL, 'h'},         {0},
     };
     struct doctor_options *o = &call->options;
     struct place *p = &call->place;
     char *end;
-    int c;
+    int c, which = 0;
 
-    while ((c = getopt_long(argc, argv, "", long_options, NULL)) != -1) {
+    while ((c = getopt_long(argc, argv, "", long_options, &which)) != -1) {
         bool good = true;
         switch (c) {
         case 'j': o->json = true; break;
@@ -116,14 +137,27 @@ static int parse(int argc, char **argv, struct call *call)
             break;
         case 'l': good = positive(optarg, &call->limit) && call->limit >= 5; break;
         case 'a': call->alone = true; break;
+        case 'H': call->hosts.list = optarg; break;
+        case 'R': call->hosts.rsh = optarg; break;
+        case 't': call->tied = true; break;
         case 'v': printf("nibble-doctor %s\n", nb_version_with_commit()); return 0;
         case 'h': fputs(help, stdout); return 0;
         default: fputs("try nibble-doctor --help\n", stderr); return EXIT_WRONG;
         }
+        if (good && !strchr("NroPkaHRt", c))
+            good = pass(call, long_options[which].name, optarg);
         if (!good)
             return wrong(argv[optind - 1][0] == '-' ? argv[optind - 1] : argv[optind - 2], optarg);
     }
-    return optind < argc ? wrong("an option", argv[optind]) : -1;
+    if (optind < argc)
+        return wrong("an option", argv[optind]);
+    if (call->hosts.list && (o->nodes || p->rank >= 0 || call->alone)) {
+        fputs("nibble-doctor: --hosts says how many nodes there are, so --nodes, --rank and --alone do not "
+              "go with it\n",
+              stderr);
+        return EXIT_WRONG;
+    }
+    return -1;
 }
 
 /* All nodes, or this one alone. The exit status, *shown whether there is something to show. */
@@ -145,14 +179,25 @@ int main(int argc, char **argv)
 {
     struct call call = {.options = {.speed = true, .python = "python3", .system = "", .gpus = -1},
                         .place = {.rank = -1},
+                        .hosts = {.rsh = DEFAULT_RSH},
                         .limit = 60};
     char scope[80], why[256];
     struct doctor d = {0};
     int status = parse(argc, argv, &call);
     bool shown;
 
+    if (status < 0 && call.hosts.list) {
+        call.hosts.words = call.passed;
+        status = hosts_run(&call.hosts, &call.place, call.limit);
+    }
+    for (int i = 0; i < call.hosts.nwords; i++)
+        free(call.passed[i]);
     if (status >= 0)
         return status;
+    if (call.tied && hosts_tie()) {
+        fputs("nibble-doctor: --tied: no thread can be started\n", stderr);
+        return EXIT_WRONG;
+    }
     call.place.nodes = call.options.nodes;
     if (call.alone)
         call.place.nodes = 0;

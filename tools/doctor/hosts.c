@@ -1,0 +1,415 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * See hosts.h. Every node's stdin is a pipe whose other end only this process has, and --tied makes the node end when it
+ * closes: ssh passes that on, so nothing stays behind on any host, however this process ends.
+ */
+#include "hosts.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+
+#define EXIT_PROBLEM 2
+#define EXIT_WRONG 3
+#define GRACE 3.0  /* seconds from closed pipes to SIGTERM, and on to SIGKILL */
+#define START 30.0 /* seconds more than the doctor's own limit, for the command that reaches the host */
+
+struct node {
+    char *host;
+    pid_t pid;      /* 0: has ended */
+    int in, out;    /* to its stdin, from its stderr (and stdout, but node 0's); -1: closed */
+    char line[512]; /* what was read and has no end yet */
+    size_t len;
+};
+
+struct run {
+    const struct hosts *hosts;
+    struct node *node;
+    int n;
+    int status;
+    int stage;   /* 0: they run; then stdin is closed, SIGTERM, SIGKILL */
+    double next; /* when the next stage begins */
+};
+
+static double seconds(void)
+{
+    return 1e-9 * (double)nb_now_ns();
+}
+
+/* ---- The list ---- */
+
+static bool add_host(struct run *r, const char *name)
+{
+    struct node *more;
+
+    for (int i = 0; i < r->n; i++)
+        if (strcmp(r->node[i].host, name) == 0)
+            return true; /* MPI's host files name a host once a process */
+    if (*name == '-' || r->n == MOST_NODES)
+        return false;
+    more = realloc(r->node, (size_t)(r->n + 1) * sizeof(*more));
+    if (!more)
+        return false;
+    r->node = more;
+    more[r->n] = (struct node){.host = strdup(name), .in = -1, .out = -1};
+    return more[r->n].host && ++r->n;
+}
+
+static bool read_hosts(struct run *r, const char *list)
+{
+    FILE *f = strchr(list, ',') ? NULL : fopen(list, "re");
+    char line[512], *rest, *name;
+    bool good = true;
+
+    while (f && good && fgets(line, sizeof(line), f)) {
+        line[strcspn(line, "#\n")] = '\0';
+        name = strtok_r(line, " \t\r", &rest);
+        good = !name || add_host(r, name);
+    }
+    if (f) {
+        fclose(f);
+    } else {
+        char *copy = strdup(list);
+        good = copy != NULL;
+        for (name = copy ? strtok_r(copy, ", ", &rest) : NULL; name && good;
+             name = strtok_r(NULL, ", ", &rest))
+            good = add_host(r, name);
+        free(copy);
+    }
+    return good && r->n > 0;
+}
+
+/* ---- What a host's shell is told ---- */
+
+static void quote(FILE *f, const char *text)
+{
+    fputc('\'', f);
+    for (; *text; text++)
+        fputs(*text == '\'' ? "'\\''" : (char[2]){*text, '\0'}, f);
+    fputc('\'', f);
+}
+
+/* What a job's launcher passes on, as far as it says what NCCL and nibble will do. */
+static bool passed(const char *variable)
+{
+    static const char *const names[] = {
+        "NCCL_", "NIBBLE_", "CUDA_", "LD_LIBRARY_PATH=", "PATH=", "PYTHONPATH=", "VIRTUAL_ENV="};
+
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        if (strncmp(variable, names[i], strlen(names[i])) == 0)
+            return true;
+    return false;
+}
+
+static char *inner_line(const struct run *r, const struct place *p, int rank, const char *self,
+                        const char *folder)
+{
+    char *text = NULL;
+    size_t len;
+    FILE *f = open_memstream(&text, &len);
+
+    if (!f)
+        return NULL;
+    fputs("cd ", f);
+    quote(f, folder);
+    fputs(" 2>/dev/null; exec env", f);
+    for (char **v = environ; *v; v++)
+        if (passed(*v)) {
+            fputc(' ', f);
+            quote(f, *v);
+        }
+    fputc(' ', f);
+    quote(f, self);
+    for (int i = 0; i < r->hosts->nwords; i++) {
+        fputc(' ', f);
+        quote(f, r->hosts->words[i]);
+    }
+    fprintf(f, " --tied --rank %d --nodes %d --port %d --key %llu --root ", rank, r->n, p->port,
+            (unsigned long long)p->key);
+    quote(f, p->root);
+    return fclose(f) ? NULL : text;
+}
+
+/* Whichever shell the user has there, sh does the work. */
+static char *host_line(const struct run *r, const struct place *p, int rank, const char *self,
+                       const char *folder)
+{
+    char *inner = inner_line(r, p, rank, self, folder), *text = NULL;
+    size_t len;
+    FILE *f = inner ? open_memstream(&text, &len) : NULL;
+
+    if (f) {
+        fputs("exec /bin/sh -c ", f);
+        quote(f, inner);
+        if (fclose(f))
+            text = NULL;
+    }
+    free(inner);
+    return text;
+}
+
+/* ---- Processes ---- */
+
+static void become(const struct node *node, const char *rsh, char *line, const int in[2], const int out[2],
+                   bool first)
+{
+    char *words = strdup(rsh), *rest, *argv[64];
+    int n = 0;
+
+    for (char *w = words ? strtok_r(words, " ", &rest) : NULL; w && n < 60; w = strtok_r(NULL, " ", &rest))
+        argv[n++] = w;
+    argv[n] = node->host;
+    argv[n + 1] = line;
+    argv[n + 2] = NULL;
+    /* A process group of its own: what is signalled is also what the command has started. */
+    setpgid(0, 0);
+    if (dup2(in[0], 0) >= 0 && dup2(out[1], 2) >= 0 && (first || dup2(out[1], 1) >= 0))
+        execvp(argv[0], argv);
+    fprintf(stderr, "%s: %s\n", argv[0], strerror(errno));
+    _exit(127);
+}
+
+static int start(struct run *r, int rank, char *line)
+{
+    struct node *node = &r->node[rank];
+    int in[2] = {-1, -1}, out[2] = {-1, -1};
+
+    if (!pipe2(in, O_CLOEXEC) && !pipe2(out, O_CLOEXEC))
+        node->pid = fork();
+    else
+        node->pid = -1;
+    if (node->pid == 0)
+        become(node, r->hosts->rsh, line, in, out, rank == 0);
+    close(in[0]);
+    close(out[1]);
+    node->in = in[1];
+    node->out = out[0];
+    if (node->pid > 0)
+        return 0;
+    node->pid = 0;
+    return -errno;
+}
+
+static void close_fd(int *fd)
+{
+    if (*fd >= 0)
+        close(*fd);
+    *fd = -1;
+}
+
+static void next_stage(struct run *r)
+{
+    r->stage++;
+    r->next = seconds() + GRACE;
+    for (int i = 0; i < r->n; i++) {
+        close_fd(&r->node[i].in);
+        if (r->stage > 1 && r->node[i].pid)
+            kill(-r->node[i].pid, r->stage > 2 ? SIGKILL : SIGTERM);
+    }
+}
+
+static void show(struct node *node, const char *text, size_t len)
+{
+    fprintf(stderr, "%s: %.*s\n", node->host, (int)len, text);
+}
+
+static void hear(struct node *node)
+{
+    const ssize_t n = read(node->out, node->line + node->len, sizeof(node->line) - node->len);
+    char *end;
+
+    if (n <= 0) {
+        if (n < 0 && errno == EINTR)
+            return;
+        if (node->len)
+            show(node, node->line, node->len);
+        close_fd(&node->out);
+        return;
+    }
+    node->len += (size_t)n;
+    while ((end = memchr(node->line, '\n', node->len)) || node->len == sizeof(node->line)) {
+        const size_t len = end ? (size_t)(end - node->line) : node->len, gone = len + (end != NULL);
+        show(node, node->line, len);
+        memmove(node->line, node->line + gone, node->len - gone);
+        node->len -= gone;
+    }
+}
+
+/* A node has ended. Without node 0 there is no report, so the others need not go on. */
+static void ended(struct run *r, int rank, int status)
+{
+    const int code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+    const bool took_part = code >= 0 && code <= EXIT_PROBLEM;
+    const int counts = took_part ? code : EXIT_PROBLEM;
+
+    r->node[rank].pid = 0;
+    close_fd(&r->node[rank].in);
+    if (counts > r->status)
+        r->status = counts;
+    if (took_part)
+        return;
+    if (WIFSIGNALED(status))
+        fprintf(stderr, "nibble-doctor: node %d (%s): ended by signal %d\n", rank, r->node[rank].host,
+                WTERMSIG(status));
+    else if (code == 126 || code == 127)
+        fprintf(stderr,
+                "nibble-doctor: node %d (%s): a command was not found there: install the same nibble, at the "
+                "same place\n",
+                rank, r->node[rank].host);
+    else
+        fprintf(
+            stderr,
+            "nibble-doctor: node %d (%s): ended with status %d (\"%s %s\" must work without a password)\n",
+            rank, r->node[rank].host, code, r->hosts->rsh, r->node[rank].host);
+    if (rank == 0 && r->stage == 0)
+        next_stage(r);
+}
+
+static int reap(struct run *r)
+{
+    int left = 0, status;
+
+    for (int i = 0; i < r->n; i++) {
+        if (r->node[i].pid && waitpid(r->node[i].pid, &status, WNOHANG) == r->node[i].pid)
+            ended(r, i, status);
+        left += r->node[i].pid != 0;
+    }
+    return left;
+}
+
+/* 0: nothing is to be read */
+static int hear_all(struct run *r, struct pollfd *fds, int patience)
+{
+    int heard = 0;
+
+    for (int i = 0; i < r->n; i++)
+        fds[i] = (struct pollfd){.fd = r->node[i].out, .events = POLLIN};
+    if (poll(fds, (nfds_t)r->n, patience) <= 0)
+        return 0;
+    for (int i = 0; i < r->n; i++)
+        if (fds[i].revents) {
+            hear(&r->node[i]);
+            heard++;
+        }
+    return heard;
+}
+
+/* Until all have ended. What they have started and left running with their stderr is not waited for. */
+static void attend(struct run *r, double limit)
+{
+    struct pollfd *fds = calloc((size_t)r->n, sizeof(*fds));
+
+    r->next = r->next > 0 ? r->next : seconds() + limit;
+    while (fds && reap(r) > 0) {
+        if (seconds() > r->next) {
+            if (r->stage == 0)
+                fprintf(stderr, "nibble-doctor: nodes that have not ended after %.0f s are ended\n", limit);
+            next_stage(r);
+        }
+        hear_all(r, fds, 100);
+    }
+    while (fds && hear_all(r, fds, 0) > 0)
+        ;
+    for (int i = 0; i < r->n; i++)
+        if (r->node[i].len)
+            show(&r->node[i], r->node[i].line, r->node[i].len);
+    free(fds);
+}
+
+/* ---- The whole ---- */
+
+static int start_all(struct run *r, const struct place *p)
+{
+    char self[4096], folder[4096];
+    const ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
+
+    if (n < 0 || !getcwd(folder, sizeof(folder)))
+        return -errno;
+    self[n] = '\0';
+    for (int i = 0; i < r->n && r->stage == 0; i++) {
+        char *line = host_line(r, p, i, self, folder);
+        const int err = line ? start(r, i, line) : -ENOMEM;
+        free(line);
+        if (err)
+            return err;
+    }
+    return 0;
+}
+
+/* Two pipes a node. */
+static void many_files(void)
+{
+    struct rlimit files;
+
+    if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
+        files.rlim_cur = files.rlim_max;
+        setrlimit(RLIMIT_NOFILE, &files);
+    }
+}
+
+int hosts_run(const struct hosts *hosts, const struct place *place, double limit)
+{
+    struct run r = {.hosts = hosts};
+    struct place p = *place;
+    int err;
+
+    if (!read_hosts(&r, hosts->list)) {
+        fprintf(stderr, "nibble-doctor: --hosts: no list of 1 to %d hosts: \"%s\"\n", MOST_NODES,
+                hosts->list);
+        r.status = EXIT_WRONG;
+    } else {
+        /* As the others reach it: without "user@". */
+        const char *at = strrchr(r.node[0].host, '@');
+        if (!*p.root)
+            snprintf(p.root, sizeof(p.root), "%s", at ? at + 1 : r.node[0].host);
+        p.port = p.port ? p.port : DEFAULT_PORT;
+        if (!p.key && getrandom(&p.key, sizeof(p.key), 0) != sizeof(p.key))
+            p.key = nb_now_ns();
+        many_files();
+        err = start_all(&r, &p);
+        if (err) {
+            fprintf(stderr, "nibble-doctor: --hosts: %s\n", strerror(-err));
+            r.status = EXIT_PROBLEM;
+            next_stage(&r);
+        }
+        attend(&r, 2 * limit + START);
+    }
+    for (int i = 0; i < r.n; i++) {
+        close_fd(&r.node[i].in);
+        close_fd(&r.node[i].out);
+        free(r.node[i].host);
+    }
+    free(r.node);
+    return r.status;
+}
+
+static void *tied(void *arg)
+{
+    char nothing[64];
+    ssize_t n;
+
+    do
+        n = read(0, nothing, sizeof(nothing));
+    while (n > 0 || (n < 0 && errno == EINTR));
+    _exit(EXIT_WRONG);
+    return arg;
+}
+
+int hosts_tie(void)
+{
+    pthread_t thread;
+    const int err = pthread_create(&thread, NULL, tied, NULL);
+
+    return err ? -err : -pthread_detach(thread);
+}
