@@ -1,23 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Evidence on signatures and what follows from it; see classify.h. */
-#include "policy/classify.h"
+/* Evidence on signatures and what follows from it; see classify.h, and classify_internal.h for the parts. */
+#include "policy/classify_internal.h"
 
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "base/nccl_names.h"
-#include "base/slab.h"
-#include "policy/content.h"
-#include "policy/fields.h"
 #include "policy/policy.h"
-#include "policy/sample_book.h"
-#include "policy/units.h" /* hash chains */
-
-#define DEFAULT_SIGNATURES 512u
-#define KEYS 4096u
-#define COMMS 128u
-#define RECENT_RS 16u
 
 #define BUCKET 65536u     /* elements of what marks steps without gathers; metrics are smaller */
 #define LONE_PER_STEP 16u /* assumed calls a step where a communicator has one signature only */
@@ -32,77 +20,6 @@
 #define MET 8u           /* steps after which what is known of a buffer counts more than its place */
 #define EXPLAINED 0.995f /* share of a field's sums: then those that nothing names may be coded, too */
 #define CHANGES_TOLD 16u /* of a signature's verdict, for the log */
-
-struct evidence_key { /* buffer of an all-reduce */
-    uint32_t sig, chain;
-    uint64_t send;
-    uint64_t round; /* of its communicator; UINT64_MAX: none yet */
-    int linked;     /* a reduce-scatter just called has its result there */
-    int taken;
-};
-
-struct class_sig;
-
-struct class_comm {
-    uint64_t comm;
-    int taken;
-    uint64_t used;
-    uint64_t weight_steps, first_weight_step; /* its own; the process's when it first reduced */
-    uint64_t rare_steps;
-    uint64_t reductions;
-    const struct class_sig *last; /* signature of the last large one */
-    /* rounds of all-reduces that are gradients by caller or user; a buffer that comes again begins the next one */
-    uint64_t round, set, last_set;
-    uint64_t alike_rounds; /* that had the buffers of the round before */
-    /* volumes since the step began: elements gathered, of them weights, reduced */
-    uint64_t gathered, weights, scattered, reduced;
-    uint32_t operations;
-    uint32_t scatter_adds_up, reduce_adds_up; /* steps in a row */
-};
-
-struct class_sig {
-    uint64_t comm, count;
-    uint32_t nranks;
-    enum nb_func func;
-    ncclDataType_t type;
-    uint32_t own; /* its place in the table */
-    uint32_t chain;
-    int taken;
-    uint64_t used, announced, calls, sampled;
-    uint64_t bursts;                          /* calls that followed another signature's */
-    uint64_t first_reduction, last_reduction; /* of its communicator, when first and last seen */
-    uint64_t linked;                          /* all-reduces of a reduce-scatter's result */
-    uint64_t last_steady;                     /* `sampled` when seen; 0: never */
-    uint64_t step;                            /* + 1, of its communicator, when last seen */
-    uint32_t steps_in_sum;                    /* steps in a row it was in while they added up */
-    uint64_t sum_step;                        /* of its communicator, when enough had */
-    int weights;                              /* gather: weight-like */
-    unsigned told;                            /* changes of its verdict */
-    struct nb_content content;
-    int bucket; /* all-reduces that DDP's reducer calls */
-    enum nb_class_kind kind;
-    enum nb_class_reason reason, evidence;
-    struct nb_book book;
-};
-
-struct nb_classify {
-    unsigned warmup, used;
-    struct nb_grad_rules rules;
-    struct nb_slab sigs; /* of struct class_sig */
-    struct nb_slab keys; /* of struct evidence_key */
-    struct nb_chains sig_chains, key_chains;
-    uint32_t key_hand;
-    struct class_comm comms[COMMS];
-    uint64_t now;
-    uint64_t announced;    /* calls */
-    uint64_t weight_steps; /* of the process: the most of any communicator */
-    struct {
-        uint64_t recv, count; /* of a rank */
-        ncclDataType_t type;
-    } recent_rs[RECENT_RS];
-    uint32_t recent_at;
-    struct nb_fields fields;
-};
 
 const char *nb_class_reason_text(enum nb_class_reason reason)
 {
@@ -123,168 +40,6 @@ const char *nb_class_reason_text(enum nb_class_reason reason)
         [NB_WHY_TYPE] = "it is not a sum of float32, bfloat16 or float16",
     };
     return (unsigned)reason < NB_WHY_COUNT ? text[reason] : "unknown";
-}
-
-struct nb_classify *nb_classify_create(const struct nb_classify_config *config)
-{
-    const uint32_t signatures = config->signatures ? config->signatures : DEFAULT_SIGNATURES;
-    struct nb_classify *c = calloc(1, sizeof(*c));
-
-    if (!c)
-        return NULL;
-    c->warmup = config->warmup_steps;
-    if (config->rules)
-        c->rules = *config->rules;
-    nb_slab_init(&c->sigs, sizeof(struct class_sig), signatures);
-    nb_slab_init(&c->keys, sizeof(struct evidence_key), KEYS);
-    if (nb_slab_reach(&c->sigs, 1) || nb_slab_reach(&c->keys, 1) ||
-        nb_chains_init(&c->sig_chains, signatures) || nb_chains_init(&c->key_chains, KEYS)) {
-        nb_classify_destroy(c);
-        return NULL;
-    }
-    return c;
-}
-
-static struct class_sig *sig_at(const struct nb_classify *c, uint32_t at)
-{
-    return nb_slab_at(&c->sigs, at);
-}
-
-static struct evidence_key *key_at(const struct nb_classify *c, uint32_t at)
-{
-    return nb_slab_at(&c->keys, at);
-}
-
-void nb_classify_destroy(struct nb_classify *c)
-{
-    if (!c)
-        return;
-    for (uint32_t i = 0; i < c->used; i++)
-        nb_book_clear(&sig_at(c, i)->book);
-    nb_slab_free(&c->sigs);
-    nb_slab_free(&c->keys);
-    nb_chains_free(&c->sig_chains);
-    nb_chains_free(&c->key_chains);
-    nb_fields_clear(&c->fields);
-    free(c);
-}
-
-/* ---- signatures, communicators, buffers ---------------------------------------------------------------- */
-
-static uint32_t *sig_chain(struct nb_classify *c, uint64_t comm, enum nb_func func, ncclDataType_t type,
-                           uint64_t count)
-{
-    return &c->sig_chains
-                .head[nb_mix(nb_mix(comm, count), (uint64_t)func << 8 | (uint64_t)type) & c->sig_chains.mask];
-}
-
-static void free_sig(struct nb_classify *c, uint32_t at)
-{
-    struct class_sig *s = sig_at(c, at);
-    uint32_t *link = sig_chain(c, s->comm, s->func, s->type, s->count);
-
-    while (*link != at)
-        link = &sig_at(c, *link)->chain;
-    *link = s->chain;
-    nb_book_clear(&s->book);
-    s->taken = 0;
-}
-
-static int is_bucket(const struct nb_class_op *op)
-{
-    return op->func == NB_FUNC_ALL_REDUCE && op->caller == NB_CALLER_BUCKET;
-}
-
-/* The signature, made when it is new; the longest unused makes room. */
-static struct class_sig *sig_of(struct nb_classify *c, const struct nb_class_op *op)
-{
-    uint32_t *head = sig_chain(c, op->comm, op->func, op->type, op->count);
-    uint32_t at;
-    struct class_sig *s;
-
-    for (at = *head; at != NB_NONE; at = sig_at(c, at)->chain) {
-        s = sig_at(c, at);
-        if (s->comm == op->comm && s->func == op->func && s->type == op->type && s->count == op->count &&
-            s->bucket == is_bucket(op)) {
-            s->used = ++c->now;
-            return s;
-        }
-    }
-    at = NB_NONE;
-    for (uint32_t i = 0; i < c->used && (at == NB_NONE || sig_at(c, at)->taken); i++)
-        if (at == NB_NONE || !sig_at(c, i)->taken || sig_at(c, i)->used < sig_at(c, at)->used)
-            at = i;
-    if ((at == NB_NONE || sig_at(c, at)->taken) && !nb_slab_reach(&c->sigs, c->used + 1))
-        at = c->used++;
-    s = sig_at(c, at);
-    if (s->taken)
-        free_sig(c, at);
-    *s = (struct class_sig){.comm = op->comm,
-                            .count = op->count,
-                            .nranks = op->nranks,
-                            .func = op->func,
-                            .type = op->type,
-                            .own = at,
-                            .bucket = is_bucket(op),
-                            .taken = 1,
-                            .used = ++c->now,
-                            .reason = NB_WHY_COUNT};
-    head = sig_chain(c, op->comm, op->func, op->type, op->count);
-    s->chain = *head;
-    *head = at;
-    return s;
-}
-
-static struct class_comm *comm_of(struct nb_classify *c, uint64_t comm)
-{
-    struct class_comm *victim = c->comms;
-
-    for (struct class_comm *m = c->comms; m < c->comms + COMMS; m++) {
-        if (m->taken && m->comm == comm) {
-            m->used = ++c->now;
-            return m;
-        }
-        if (victim->taken && (!m->taken || m->used < victim->used))
-            victim = m;
-    }
-    *victim =
-        (struct class_comm){.comm = comm, .taken = 1, .used = ++c->now, .first_weight_step = c->weight_steps};
-    return victim;
-}
-
-static struct evidence_key *key_of(struct nb_classify *c, uint32_t sig, uint64_t send)
-{
-    uint32_t *head = &c->key_chains.head[nb_mix(send, sig) & c->key_chains.mask];
-    uint32_t at;
-    struct evidence_key *k;
-
-    for (at = *head; at != NB_NONE; at = key_at(c, at)->chain)
-        if (key_at(c, at)->sig == sig && key_at(c, at)->send == send)
-            return key_at(c, at);
-    at = nb_slab_reach(&c->keys, c->key_hand + 1) ? 0 : c->key_hand;
-    c->key_hand = at + 1;
-    k = key_at(c, at);
-    if (k->taken) {
-        uint32_t *link = &c->key_chains.head[nb_mix(k->send, k->sig) & c->key_chains.mask];
-        while (*link != at)
-            link = &key_at(c, *link)->chain;
-        *link = k->chain;
-    }
-    head = &c->key_chains.head[nb_mix(send, sig) & c->key_chains.mask];
-    *k = (struct evidence_key){.sig = sig, .send = send, .round = UINT64_MAX, .taken = 1, .chain = *head};
-    *head = at;
-    return k;
-}
-
-void nb_classify_forget(struct nb_classify *c, uint64_t comm)
-{
-    for (uint32_t i = 0; i < c->used; i++)
-        if (sig_at(c, i)->taken && sig_at(c, i)->comm == comm)
-            free_sig(c, i);
-    for (struct class_comm *m = c->comms; m < c->comms + COMMS; m++)
-        if (m->taken && m->comm == comm)
-            m->taken = 0;
-    nb_fields_forget(&c->fields, comm);
 }
 
 /* The field of the operation's blocks, or NULL. */
@@ -322,7 +77,7 @@ static int is_float_sum(const struct nb_class_op *op)
 
 void nb_classify_call(struct nb_classify *c, const struct nb_class_op *op)
 {
-    struct class_sig *s = sig_of(c, op);
+    struct nb_class_sig *s = nb_class_sig_of(c, op);
 
     c->announced++;
     s->announced++;
@@ -343,13 +98,13 @@ void nb_classify_call(struct nb_classify *c, const struct nb_class_op *op)
         }
         s->linked += (uint64_t)linked;
         if (s->linked)
-            key_of(c, s->own, op->send)->linked = linked;
+            nb_class_key_of(c, s->own, op->send)->linked = linked;
     }
 }
 
 /* A step of this communicator ends: does what it reduced add up to what it gathered? Padding differs between
  * the two, by less than a small piece a rank and operation. */
-static void end_step(struct nb_classify *c, struct class_comm *m)
+static void end_step(struct nb_classify *c, struct nb_class_comm *m)
 {
     uint64_t slack = (uint64_t)m->operations * LARGE;
     int adds_up = 0;
@@ -369,7 +124,7 @@ static void end_step(struct nb_classify *c, struct class_comm *m)
     }
     m->reduce_adds_up = adds_up ? m->reduce_adds_up + 1 : 0;
     for (uint32_t i = 0; i < c->used; i++) {
-        struct class_sig *s = sig_at(c, i);
+        struct nb_class_sig *s = nb_class_sig_at(c, i);
         if (s->taken && s->comm == m->comm && s->func == NB_FUNC_ALL_REDUCE)
             s->steps_in_sum = adds_up && s->step == m->weight_steps + 1 ? s->steps_in_sum + 1 : 0;
     }
@@ -381,8 +136,8 @@ static void end_step(struct nb_classify *c, struct class_comm *m)
 
 void nb_classify_gather(struct nb_classify *c, const struct nb_class_op *op, const float *samples, unsigned n)
 {
-    struct class_sig *s = sig_of(c, op);
-    struct class_comm *m = comm_of(c, op->comm);
+    struct nb_class_sig *s = nb_class_sig_of(c, op);
+    struct nb_class_comm *m = nb_class_comm_of(c, op->comm);
     struct nb_look look = nb_book_look(&s->book, samples, n);
 
     s->calls++;
@@ -408,7 +163,7 @@ void nb_classify_gather(struct nb_classify *c, const struct nb_class_op *op, con
  */
 
 /* It has been missed for longer than usual: for instance, a bucket of DDP's first step. */
-static int is_past(const struct class_comm *m, const struct class_sig *s)
+static int is_past(const struct nb_class_comm *m, const struct nb_class_sig *s)
 {
     uint64_t gap = s->calls > 1 ? (s->last_reduction - s->first_reduction) / (s->calls - 1) : 0;
 
@@ -418,7 +173,7 @@ static int is_past(const struct class_comm *m, const struct class_sig *s)
 /* Steps of a communicator that gathers no weights: as many as its rarest large sum has come (layers of one
  * size in a row count once), evaluations and what is past aside. One signature alone may come many times a
  * step. */
-static void count_rare_steps(const struct nb_classify *c, struct class_comm *m)
+static void count_rare_steps(const struct nb_classify *c, struct nb_class_comm *m)
 {
     uint64_t most = 0, least = UINT64_MAX;
     unsigned alive = 0;
@@ -426,13 +181,13 @@ static void count_rare_steps(const struct nb_classify *c, struct class_comm *m)
     if (m->rare_steps >= c->warmup)
         return;
     for (uint32_t i = 0; i < c->used; i++) {
-        const struct class_sig *s = sig_at(c, i);
+        const struct nb_class_sig *s = nb_class_sig_at(c, i);
         if (s->taken && s->comm == m->comm && s->func != NB_FUNC_ALL_GATHER && s->count >= BUCKET &&
             s->calls > most)
             most = s->calls;
     }
     for (uint32_t i = 0; i < c->used; i++) {
-        const struct class_sig *s = sig_at(c, i);
+        const struct nb_class_sig *s = nb_class_sig_at(c, i);
         if (!s->taken || s->comm != m->comm || s->func == NB_FUNC_ALL_GATHER || s->count < BUCKET ||
             !s->calls || s->calls * 512 < most || is_past(m, s))
             continue;
@@ -444,8 +199,8 @@ static void count_rare_steps(const struct nb_classify *c, struct class_comm *m)
         m->rare_steps = alive > 1 ? least : most / LONE_PER_STEP;
 }
 
-static uint64_t steps_of(const struct nb_classify *c, const struct class_comm *m, const struct class_sig *s,
-                         const struct nb_class_op *op)
+static uint64_t steps_of(const struct nb_classify *c, const struct nb_class_comm *m,
+                         const struct nb_class_sig *s, const struct nb_class_op *op)
 {
     if (m->weight_steps >= 2)
         return m->weight_steps;
@@ -460,10 +215,10 @@ static uint64_t steps_of(const struct nb_classify *c, const struct class_comm *m
 }
 
 /* An all-reduce that is a gradient by its caller or its user: a buffer that comes again is in the next step. */
-static void count_round(struct nb_classify *c, struct class_comm *m, struct class_sig *s,
+static void count_round(struct nb_classify *c, struct nb_class_comm *m, struct nb_class_sig *s,
                         const struct nb_class_op *op)
 {
-    struct evidence_key *k = key_of(c, s->own, op->send);
+    struct nb_class_key *k = nb_class_key_of(c, s->own, op->send);
 
     if (k->round == m->round) {
         m->alike_rounds += m->set == m->last_set;
@@ -495,8 +250,8 @@ static int moves(const struct nb_causal *field, const uint64_t key[NB_CAUSAL_KEY
     return nb_causal_proved(field, key[0]) || nb_causal_explained(field) >= EXPLAINED;
 }
 
-static enum nb_class_reason evidence_for(struct nb_classify *c, const struct class_comm *m,
-                                         struct class_sig *s, const struct nb_class_op *op,
+static enum nb_class_reason evidence_for(struct nb_classify *c, const struct nb_class_comm *m,
+                                         struct nb_class_sig *s, const struct nb_class_op *op,
                                          uint64_t key[NB_CAUSAL_KEYS])
 {
     if (s->func == NB_FUNC_REDUCE_SCATTER) {
@@ -515,7 +270,7 @@ static enum nb_class_reason evidence_for(struct nb_classify *c, const struct cla
     if (s->bucket)
         return NB_WHY_BUCKET;
     if (s->linked >= LINKED_LEAST && s->linked * 10 >= s->announced * 9 &&
-        key_of(c, s->own, op->send)->linked)
+        nb_class_key_of(c, s->own, op->send)->linked)
         return NB_WHY_AFTER_RS;
     if (s->steps_in_sum >= SUM_STEPS)
         s->sum_step = m->weight_steps;
@@ -523,7 +278,7 @@ static enum nb_class_reason evidence_for(struct nb_classify *c, const struct cla
 }
 
 /* What its content says against it, or NB_WHY_YOUNG. */
-static enum nb_class_reason veto(const struct class_sig *s)
+static enum nb_class_reason veto(const struct nb_class_sig *s)
 {
     if (s->last_steady && s->sampled - s->last_steady < STEADY_LIFE)
         return NB_WHY_STEADY;
@@ -532,7 +287,7 @@ static enum nb_class_reason veto(const struct class_sig *s)
     return nb_content_integers(&s->content) ? NB_WHY_INTEGERS : NB_WHY_YOUNG;
 }
 
-static void settle(struct nb_classify *c, const struct class_comm *m, struct class_sig *s,
+static void settle(struct nb_classify *c, const struct nb_class_comm *m, struct nb_class_sig *s,
                    const struct nb_class_op *op, uint64_t key[NB_CAUSAL_KEYS])
 {
     enum nb_grad_word word = nb_grad_rules_ask(&c->rules, s->func, s->type, s->count, s->nranks);
@@ -566,15 +321,15 @@ struct nb_class_decision nb_classify_reduce(struct nb_classify *c, const struct 
     struct nb_class_decision d = {.kind = NB_CLASS_OTHER, .reason = NB_WHY_TYPE};
     enum nb_class_kind kind;
     enum nb_class_reason reason;
-    struct class_comm *m;
-    struct class_sig *s;
+    struct nb_class_comm *m;
+    struct nb_class_sig *s;
     struct nb_look look;
     enum nb_dtype dtype;
 
     if (!is_float_sum(op) || op->func == NB_FUNC_ALL_GATHER)
         return d;
-    s = sig_of(c, op);
-    m = comm_of(c, op->comm);
+    s = nb_class_sig_of(c, op);
+    m = nb_class_comm_of(c, op->comm);
     kind = s->kind;
     reason = s->reason;
     s->calls++;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the parts of identity share: identity.c decides, identity_tables.c keeps signatures and buffers and
- * what each sees of the steps, identity_clock.c tells what a step is.
+ * What the parts of identity share: identity.c decides, identity_calls.c queues calls until their first window,
+ * identity_tables.c keeps signatures and buffers and what each sees of the steps, identity_clock.c tells what a
+ * step is.
  */
 #ifndef NIBBLE_POLICY_IDENTITY_INTERNAL_H
 #define NIBBLE_POLICY_IDENTITY_INTERNAL_H
@@ -136,6 +137,11 @@ void nb_sig_count(struct nb_identity *id, struct nb_sig *s);
  * -1: not settled, and what a slot of the buffer holds is another unit's. */
 int nb_key_settled(struct nb_sig *s, const struct nb_view *v, struct nb_key *k, uint64_t recv,
                    const struct nb_unit *expected);
+
+/* ---- identity_calls.c ---------------------------------------------------------------------------------- */
+
+/* The call of that number, which begins, with all calls up to it dequeued. NULL: its announcement is gone. */
+struct nb_call *nb_call_take_up(struct nb_identity *id, uint64_t number);
 
 /* ---- identity_clock.c ---------------------------------------------------------------------------------- */
 
