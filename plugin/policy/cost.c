@@ -27,38 +27,38 @@ static double work(double bytes, double speed)
 }
 
 /* Processor times of values: to make a message of them, to add one to a sum, to store one. */
-static double encode_time(const struct costs *w, double bytes)
+double nb_cost_encode(const struct nb_cost_figures *figures, const struct nb_cost_op *op, double bytes)
 {
-    const struct nb_cost_speed *s = &w->f->speed;
+    const struct nb_cost_speed *s = &figures->speed;
 
-    if (!w->op->coded)
-        return work(bytes, w->f->copy);
-    if (w->op->func == NB_FUNC_ALL_GATHER) /* copied into the reference and the node's own result, too */
-        return work(bytes, s->ulp_encode) + 2 * work(bytes, w->f->copy);
-    return work(bytes, w->op->feedback ? s->encode_feedback : s->encode);
+    if (!op->coded)
+        return work(bytes, figures->copy);
+    if (op->func == NB_FUNC_ALL_GATHER) /* copied into the reference and the node's own result, too */
+        return work(bytes, s->ulp_encode) + 2 * work(bytes, figures->copy);
+    return work(bytes, op->feedback ? s->encode_feedback : s->encode);
 }
 
-static double add_time(const struct costs *w, double bytes)
+double nb_cost_add(const struct nb_cost_figures *figures, const struct nb_cost_op *op, double bytes)
 {
     /* A raw sum reads two operands and writes one, into FP32. */
-    return w->op->coded ? work(bytes, w->f->speed.decode_add) : 2 * work(bytes, w->f->copy);
+    return op->coded ? work(bytes, figures->speed.decode_add) : 2 * work(bytes, figures->copy);
 }
 
-static double decode_time(const struct costs *w, double bytes)
+double nb_cost_decode(const struct nb_cost_figures *figures, const struct nb_cost_op *op, double bytes)
 {
-    const struct nb_cost_speed *s = &w->f->speed;
+    const struct nb_cost_speed *s = &figures->speed;
 
-    if (!w->op->coded)
-        return work(bytes, w->f->copy);
-    if (w->op->func == NB_FUNC_ALL_GATHER) /* it is kept as the next one's reference, too */
-        return work(bytes, s->ulp_decode) + work(bytes, w->f->copy);
+    if (!op->coded)
+        return work(bytes, figures->copy);
+    if (op->func == NB_FUNC_ALL_GATHER) /* it is kept as the next one's reference, too */
+        return work(bytes, s->ulp_decode) + work(bytes, figures->copy);
     return work(bytes, s->decode);
 }
 
 /* To code a sum again that was coded before; feedback is for a node's own values. */
-static double recode_time(const struct costs *w, double bytes)
+double nb_cost_recode(const struct nb_cost_figures *figures, const struct nb_cost_op *op, double bytes)
 {
-    return work(bytes, w->op->coded ? w->f->speed.encode : w->f->copy);
+    return work(bytes, op->coded ? figures->speed.encode : figures->copy);
 }
 
 static double messages(const struct nb_cost_op *op, double bytes)
@@ -112,18 +112,19 @@ static void grid_sum(const struct costs *w, double len, struct nb_cost_part *p)
     p->hops = 3;
     p->other.tx = nb_cost_wire(w->op, r, k - 2, piece) + nb_cost_wire(w->op, r8, 1, piece);
     p->other.rx = nb_cost_wire(w->op, r, k - 1, piece);
-    p->other.cpu = encode_time(w, len - piece) + add_time(w, len) + work(piece, w->f->copy) +
-                   recode_time(w, piece) + 2 * (k - 1) * each;
+    p->other.cpu = nb_cost_encode(w->f, w->op, len - piece) + nb_cost_add(w->f, w->op, len) +
+                   work(piece, w->f->copy) + nb_cost_recode(w->f, w->op, piece) + 2 * (k - 1) * each;
     p->column.tx = nb_cost_wire(w->op, r, k - 1, piece);
-    p->column.cpu = encode_time(w, len) + (k - 1) * each;
+    p->column.cpu = nb_cost_encode(w->f, w->op, len) + (k - 1) * each;
     p->row.tx = nb_cost_wire(w->op, r, k - 2, piece) + nb_cost_wire(w->op, r2, 1, piece);
     p->row.rx = nb_cost_wire(w->op, r, k - 2, piece) + nb_cost_wire(w->op, r8, h - 1, piece);
-    p->row.cpu = encode_time(w, len - piece) + add_time(w, (k - 2 + h - 1) * piece) +
-                 work(piece, w->f->copy) + recode_time(w, piece) + (2 * (k - 1) + h - 2) * each;
+    p->row.cpu = nb_cost_encode(w->f, w->op, len - piece) +
+                 nb_cost_add(w->f, w->op, (k - 2 + h - 1) * piece) + work(piece, w->f->copy) +
+                 nb_cost_recode(w->f, w->op, piece) + (2 * (k - 1) + h - 2) * each;
     p->owner.rx = nb_cost_wire(w->op, r2, k - 1, piece);
-    p->owner.cpu = add_time(w, len) + (k - 1) * each;
+    p->owner.cpu = nb_cost_add(w->f, w->op, len) + (k - 1) * each;
     /* A unit is added on its way by a node of another row, one of the owner's and the owner. */
-    p->owner.last = 3 * add_time(w, unit) + 2 * recode_time(w, unit);
+    p->owner.last = 3 * nb_cost_add(w->f, w->op, unit) + 2 * nb_cost_recode(w->f, w->op, unit);
 }
 
 /*
@@ -138,9 +139,9 @@ static void grid_gather(const struct costs *w, double len, struct nb_cost_part *
 
     p->hops = 3;
     p->owner.tx = nb_cost_wire(w->op, w->op->ratio, k - 1, piece);
-    p->owner.cpu = encode_time(w, len) + (k - 1) * each;
+    p->owner.cpu = nb_cost_encode(w->f, w->op, len) + (k - 1) * each;
     p->column.rx = nb_cost_wire(w->op, w->op->ratio, k - 1, piece);
-    p->column.cpu = decode_time(w, len) + (k - 1) * each;
+    p->column.cpu = nb_cost_decode(w->f, w->op, len) + (k - 1) * each;
     p->row = p->other = p->column;
     p->row.tx = nb_cost_wire(w->op, w->op->ratio, h + k - 3, piece);
     p->row.cpu += (h + k - 3) * each;
@@ -168,11 +169,13 @@ static void grid_all_reduce(const struct costs *w, double len, struct nb_cost_pa
     p->other.tx = nb_cost_wire(w->op, r, others, piece) + nb_cost_wire(w->op, r8, shares - 1, piece) +
                   nb_cost_wire(w->op, r2, others + sums, piece);
     p->other.cpu = (4 * others + 2 * (sums + shares - 1)) * messages(w->op, piece) * w->f->message +
-                   encode_time(w, others * piece) + add_time(w, (others + sums) * piece) +
-                   work(len / k, w->f->copy) + recode_time(w, (shares - 1) * piece) + encode_time(w, piece) +
-                   decode_time(w, len);
-    p->other.first = encode_time(w, unit);
-    p->other.last = 2 * add_time(w, unit) + recode_time(w, unit) + 2 * encode_time(w, unit);
+                   nb_cost_encode(w->f, w->op, others * piece) +
+                   nb_cost_add(w->f, w->op, (others + sums) * piece) + work(len / k, w->f->copy) +
+                   nb_cost_recode(w->f, w->op, (shares - 1) * piece) + nb_cost_encode(w->f, w->op, piece) +
+                   nb_cost_decode(w->f, w->op, len);
+    p->other.first = nb_cost_encode(w->f, w->op, unit);
+    p->other.last = 2 * nb_cost_add(w->f, w->op, unit) + nb_cost_recode(w->f, w->op, unit) +
+                    2 * nb_cost_encode(w->f, w->op, unit);
 }
 
 static struct nb_cost_part part_costs(const struct costs *w, double len)
@@ -184,26 +187,26 @@ static struct nb_cost_part part_costs(const struct costs *w, double len)
 
     switch (w->op->func) {
     case NB_FUNC_REDUCE_SCATTER:
-        p.owner.last = add_time(w, unit);
+        p.owner.last = nb_cost_add(w->f, w->op, unit);
         if (w->columns) {
             grid_sum(w, len, &p);
         } else if (w->op->schedule == NB_COST_TWO_HOP && n > 2) {
             piece = len / (n - 1);
             p.hops = 2;
             p.owner.rx = nb_cost_wire(w->op, r2, n - 1, piece);
-            p.owner.cpu = add_time(w, len) + (n - 1) * messages(w->op, piece) * m;
+            p.owner.cpu = nb_cost_add(w->f, w->op, len) + (n - 1) * messages(w->op, piece) * m;
             p.other.tx = nb_cost_wire(w->op, r, n - 2, piece) + nb_cost_wire(w->op, r2, 1, piece);
             p.other.rx = nb_cost_wire(w->op, r, n - 2, piece);
-            p.other.cpu = encode_time(w, len) + add_time(w, len - piece) + work(piece, w->f->copy) +
-                          (2 * (n - 2) + 1) * messages(w->op, piece) * m;
+            p.other.cpu = nb_cost_encode(w->f, w->op, len) + nb_cost_add(w->f, w->op, len - piece) +
+                          work(piece, w->f->copy) + (2 * (n - 2) + 1) * messages(w->op, piece) * m;
         } else {
             p.owner.rx = nb_cost_wire(w->op, r, n - 1, len);
-            p.owner.cpu = add_time(w, (n - 1) * len) + (n - 1) * messages(w->op, len) * m;
+            p.owner.cpu = nb_cost_add(w->f, w->op, (n - 1) * len) + (n - 1) * messages(w->op, len) * m;
             p.other.tx = nb_cost_wire(w->op, r, 1, len);
-            p.other.cpu = encode_time(w, len) + messages(w->op, len) * m;
+            p.other.cpu = nb_cost_encode(w->f, w->op, len) + messages(w->op, len) * m;
         }
         p.owner.cpu += work(len, w->f->copy); /* its own contribution */
-        p.other.first = encode_time(w, unit);
+        p.other.first = nb_cost_encode(w->f, w->op, unit);
         break;
     case NB_FUNC_ALL_GATHER:
         if (w->columns) {
@@ -212,18 +215,18 @@ static struct nb_cost_part part_costs(const struct costs *w, double len)
             piece = len / (n - 1);
             p.hops = 2;
             p.owner.tx = nb_cost_wire(w->op, r, n - 1, piece);
-            p.owner.cpu = encode_time(w, len) + (n - 1) * messages(w->op, piece) * m;
+            p.owner.cpu = nb_cost_encode(w->f, w->op, len) + (n - 1) * messages(w->op, piece) * m;
             p.other.tx = nb_cost_wire(w->op, r, n - 2, piece);
             p.other.rx = nb_cost_wire(w->op, r, n - 1, piece);
-            p.other.cpu = decode_time(w, len) + (2 * n - 3) * messages(w->op, piece) * m;
+            p.other.cpu = nb_cost_decode(w->f, w->op, len) + (2 * n - 3) * messages(w->op, piece) * m;
         } else {
             p.owner.tx = nb_cost_wire(w->op, r, n - 1, len);
-            p.owner.cpu = encode_time(w, len) + (n - 1) * messages(w->op, len) * m;
+            p.owner.cpu = nb_cost_encode(w->f, w->op, len) + (n - 1) * messages(w->op, len) * m;
             p.other.rx = nb_cost_wire(w->op, r, 1, len);
-            p.other.cpu = decode_time(w, len) + messages(w->op, len) * m;
+            p.other.cpu = nb_cost_decode(w->f, w->op, len) + messages(w->op, len) * m;
         }
-        p.owner.first = encode_time(w, unit);
-        p.other.last = decode_time(w, unit);
+        p.owner.first = nb_cost_encode(w->f, w->op, unit);
+        p.other.last = nb_cost_decode(w->f, w->op, unit);
         break;
     default:
         piece = len / n;
@@ -232,11 +235,12 @@ static struct nb_cost_part part_costs(const struct costs *w, double len)
         } else {
             p.hops = 2;
             p.other.tx = nb_cost_wire(w->op, r, n - 1, piece) + nb_cost_wire(w->op, r2, n - 1, piece);
-            p.other.cpu = 4 * (n - 1) * messages(w->op, piece) * m + encode_time(w, len - piece) +
-                          add_time(w, len - piece) + encode_time(w, piece) + decode_time(w, len);
-            p.other.first = encode_time(w, nb_min_double(piece, unit));
-            p.other.last =
-                add_time(w, nb_min_double(piece, unit)) + 2 * encode_time(w, nb_min_double(piece, unit));
+            p.other.cpu = 4 * (n - 1) * messages(w->op, piece) * m +
+                          nb_cost_encode(w->f, w->op, len - piece) + nb_cost_add(w->f, w->op, len - piece) +
+                          nb_cost_encode(w->f, w->op, piece) + nb_cost_decode(w->f, w->op, len);
+            p.other.first = nb_cost_encode(w->f, w->op, nb_min_double(piece, unit));
+            p.other.last = nb_cost_add(w->f, w->op, nb_min_double(piece, unit)) +
+                           2 * nb_cost_encode(w->f, w->op, nb_min_double(piece, unit));
         }
         if (!w->columns)
             p.other.rx = p.other.tx;
@@ -277,20 +281,6 @@ struct nb_cost_load nb_cost_average(const struct nb_cost_op *op, int columns, co
         .cpu = each * p->owner.cpu + row * p->row.cpu + column * p->column.cpu + other * p->other.cpu};
 }
 
-double nb_cost_add(const struct nb_cost_figures *figures, const struct nb_cost_op *op, double bytes)
-{
-    const struct costs w = costs_of(figures, op, 0);
-
-    return add_time(&w, bytes);
-}
-
-double nb_cost_recode(const struct nb_cost_figures *figures, const struct nb_cost_op *op, double bytes)
-{
-    const struct costs w = costs_of(figures, op, 0);
-
-    return recode_time(&w, bytes);
-}
-
 struct nb_cost_op nb_cost_op_make(enum nb_func func, int nodes, double bytes, double value, double ratio)
 {
     return (struct nb_cost_op){.func = func,
@@ -314,20 +304,6 @@ double nb_cost_usual_ratio(enum nb_func func, double value)
     if (func == NB_FUNC_ALL_GATHER)
         return wide ? 0.55 : 0.19;
     return wide ? 0.134 : 0.268;
-}
-
-double nb_cost_encode(const struct nb_cost_figures *figures, const struct nb_cost_op *op, double bytes)
-{
-    const struct costs w = costs_of(figures, op, 0);
-
-    return encode_time(&w, bytes);
-}
-
-double nb_cost_decode(const struct nb_cost_figures *figures, const struct nb_cost_op *op, double bytes)
-{
-    const struct costs w = costs_of(figures, op, 0);
-
-    return decode_time(&w, bytes);
 }
 
 double nb_cost_copy(const struct nb_cost_figures *figures, double bytes)

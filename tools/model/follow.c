@@ -6,7 +6,7 @@
 
 static double wire(const struct follow *f, double ratio, const struct segment *s)
 {
-    return nm_wire(f->w, ratio, 1, s->bytes);
+    return nb_cost_wire(f->w->op, ratio, 1, s->bytes);
 }
 
 static bool sums(const struct follow *f)
@@ -39,7 +39,7 @@ static bool post(struct follow *f, int node)
         if (step >= f->tested[node * w->groups + group] + STEPS)
             break;
         if (w->f->host_slots) /* filled with what it contributes */
-            follow_work(f, node, nm_copy_time(w, sums(f) ? w->call : w->call / w->n));
+            follow_work(f, node, nb_cost_copy(w->f, sums(f) ? w->call : w->call / w->n));
         n->posted++;
     }
     if (n->posted == before)
@@ -72,7 +72,7 @@ static void finish(struct follow *f, int node, const struct segment *s)
     if (--left[s->call] > 0)
         return;
     if (w->f->host_slots) /* drained of what it gets */
-        follow_work(f, node, nm_copy_time(w, sums(f) ? w->call / w->n : w->call));
+        follow_work(f, node, nb_cost_copy(w->f, sums(f) ? w->call / w->n : w->call));
     f->ended = nb_max_double(f->ended, f->node[node].thread);
     while (*tested * w->groups + group < f->calls && left[*tested * w->groups + group] == 0)
         (*tested)++;
@@ -120,8 +120,8 @@ static bool deliver(struct follow *f, int node)
             continue;
         }
         follow_work(f, node,
-                    sums(f) ? nm_add_time(w, s->bytes) + nm_copy_time(w, s->bytes)
-                            : nm_decode_time(w, s->bytes));
+                    sums(f) ? nb_cost_add(w->f, w->op, s->bytes) + nb_cost_copy(w->f, s->bytes)
+                            : nb_cost_decode(w->f, w->op, s->bytes));
         finish(f, node, s);
         follow_read(f, m->ring, m->bytes);
         follow_free(f, m);
@@ -156,14 +156,14 @@ static void sum(struct follow *f, int node, struct segment *s)
         follow_read(f, follow_ring(f, from, node, FOLLOW_VALUES),
                     wire(f, same_row ? w->op->ratio : nb_cost_ratio_of_rows(w->op), s));
     }
-    follow_work(f, node, nm_copy_time(w, s->bytes) + nm_add_time(w, sources * s->bytes));
+    follow_work(f, node, nb_cost_copy(w->f, s->bytes) + nb_cost_add(w->f, w->op, sources * s->bytes));
     if (to != node) {
         struct ring *r = follow_ring(f, node, to, to == s->owner ? FOLLOW_RESULTS : FOLLOW_VALUES);
         const double ratio = to == s->owner ? nb_cost_ratio_again(w->op) : nb_cost_ratio_of_rows(w->op);
         struct message *m = follow_message(f, r, s, wire(f, ratio, s));
         if (!m)
             return;
-        follow_work(f, node, nm_recode_time(w, s->bytes));
+        follow_work(f, node, nb_cost_recode(w->f, w->op, s->bytes));
         follow_made(f, m);
     }
     finish(f, node, s);
@@ -183,7 +183,7 @@ static void forward(struct follow *f, int node, struct segment *s)
     const int from = first ? s->owner : relay(f, s, s->owner);
     const double bytes = wire(f, w->op->ratio, s);
 
-    follow_work(f, node, nm_decode_time(w, s->bytes));
+    follow_work(f, node, nb_cost_decode(w->f, w->op, s->bytes));
     for (int i = 0; i < f->npeers; i++) {
         const int to = f->peers[node * f->npeers + i];
         struct message *m;
@@ -246,7 +246,7 @@ static bool spread(struct follow *f, int node, struct segment *s)
         if ((to < 0 || peer == to) && !follow_room(f, follow_ring(f, node, peer, FOLLOW_VALUES)))
             return false;
     }
-    follow_work(f, node, nm_encode_time(w, s->bytes));
+    follow_work(f, node, nb_cost_encode(w->f, w->op, s->bytes));
     for (int i = 0; i < f->npeers; i++) {
         const int peer = f->peers[node * f->npeers + i];
         struct message *m;
@@ -277,7 +277,7 @@ static bool contribute(struct follow *f, int node)
         struct ring *r = follow_ring(f, node, f->peers[node * f->npeers + i], FOLLOW_VALUES);
         while (r->todo.head && follow_room(f, r)) {
             struct message *m = follow_pop(&r->todo);
-            follow_work(f, node, nm_encode_time(f->w, m->segment->bytes));
+            follow_work(f, node, nb_cost_encode(f->w->f, f->w->op, m->segment->bytes));
             follow_made(f, m);
             finish(f, node, m->segment);
             n->todo--;

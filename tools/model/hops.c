@@ -34,11 +34,12 @@ static double work_on(struct walk *w, int node, double ready, double seconds, do
 
 void nm_run_gather(struct walk *w, long i, int owner, double len, double *when)
 {
-    const struct nb_cost_part p = nm_part_costs(w, len);
+    const struct nb_cost_part p = nb_cost_part(w->f, w->op, w->columns, len);
     const int k = columns_of(w), h = w->n / k, own_row = owner / k;
     const double speed = nb_min_double(1, w->f->cores), hop = w->f->latency;
     /* A piece goes on unit by unit. */
-    const double unit = nm_wire(w, w->op->ratio, 1, nb_min_double(len / (k - 1), w->op->unit)) / w->rate;
+    const double unit =
+        nb_cost_wire(w->op, w->op->ratio, 1, nb_min_double(len / (k - 1), w->op->unit)) / w->rate;
     const double each = w->f->message / speed, own = p.owner.tx / w->rate;
     const bool units = len / (k - 1) > w->op->unit;
     const double room = w->op->credits * w->op->unit / nb_max_double(len, 1) * p.owner.tx / w->rate;
@@ -97,14 +98,14 @@ void nm_run_gather(struct walk *w, long i, int owner, double len, double *when)
 
 void nm_run_sum(struct walk *w, long i, int owner, double len, double *when)
 {
-    const struct nb_cost_part p = nm_part_costs(w, len);
+    const struct nb_cost_part p = nb_cost_part(w->f, w->op, w->columns, len);
     const int k = columns_of(w), h = w->n / k, own_row = owner / k;
     const double speed = nb_min_double(1, w->f->cores), hop = w->f->latency, bytes = len / (k - 1);
     const double unit = nb_min_double(bytes, w->op->unit);
-    const double row_sum = nm_wire(w, nb_cost_ratio_of_rows(w->op), 1, bytes) / w->rate;
-    const double result = nm_wire(w, nb_cost_ratio_again(w->op), 1, bytes) / w->rate;
-    const double piece = nm_wire(w, w->op->ratio, 1, bytes) / w->rate;
-    const double last = (nm_add_time(w, unit) + nm_recode_time(w, unit)) / speed;
+    const double row_sum = nb_cost_wire(w->op, nb_cost_ratio_of_rows(w->op), 1, bytes) / w->rate;
+    const double result = nb_cost_wire(w->op, nb_cost_ratio_again(w->op), 1, bytes) / w->rate;
+    const double piece = nb_cost_wire(w->op, w->op->ratio, 1, bytes) / w->rate;
+    const double last = (nb_cost_add(w->f, w->op, unit) + nb_cost_recode(w->f, w->op, unit)) / speed;
     const struct nb_cost_load *finisher = h > 1 ? &p.row : &p.other;
     double all = 0, at, start, end, sum;
 
@@ -156,6 +157,6 @@ void nm_run_sum(struct walk *w, long i, int owner, double len, double *when)
         serve(&w->tx[owner], start, finisher->tx / w->rate);
     all = nb_max_double(all, serve(&w->rx[owner], start, p.owner.rx / w->rate)) + hop;
     sum = serve(&w->add[owner], nb_max_double(all - p.owner.cpu / speed, start), p.owner.cpu / speed);
-    when[owner] = nb_max_double(when[owner],
-                                nb_max_double(sum, nb_max_double(all, start) + nm_add_time(w, unit) / speed));
+    when[owner] = nb_max_double(
+        when[owner], nb_max_double(sum, nb_max_double(all, start) + nb_cost_add(w->f, w->op, unit) / speed));
 }

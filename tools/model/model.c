@@ -86,8 +86,8 @@ static double walked(struct walk *w, bool even)
 static double rows_in_turn(const struct walk *w, double turns)
 {
     const double part = nb_min_double(w->call, w->op->bytes / w->n);
-    const struct nb_cost_part p = nm_part_costs(w, part);
-    const struct nb_cost_load all = nm_average(w, &p);
+    const struct nb_cost_part p = nb_cost_part(w->f, w->op, w->columns, part);
+    const struct nb_cost_load all = nb_cost_average(w->op, w->columns, &p);
     const double others = nb_max_double(all.tx, all.rx) * w->n / (w->n - 1.0);
     const double own = nb_max_double(nb_max_double(p.row.tx, p.row.rx), others);
 
@@ -101,7 +101,7 @@ static double through_others(struct walk *w)
     const struct nb_cost_figures links = {
         .link = given->link, .latency = given->latency, .queue = given->queue, .cores = 1};
     const double part = nb_min_double(w->call, w->op->bytes / w->n), speed = nb_min_double(1, given->cores);
-    const struct nb_cost_part p = nm_part_costs(w, part);
+    const struct nb_cost_part p = nb_cost_part(w->f, w->op, w->columns, part);
     double link, used;
 
     walked(w, false);
@@ -137,8 +137,8 @@ static double by_turns(const struct walk *w, double calls)
     if (!w->columns || w->op->func != NB_FUNC_ALL_REDUCE || shares < 2)
         return 0;
     return calls * segments *
-           (w->f->latency + nm_wire(w, nb_cost_ratio_of_rows(w->op), 1, unit) / w->rate +
-            (2 * w->f->message + nm_add_time(w, unit) + nm_recode_time(w, unit)) / speed);
+           (w->f->latency + nb_cost_wire(w->op, nb_cost_ratio_of_rows(w->op), 1, unit) / w->rate +
+            (2 * w->f->message + nb_cost_add(w->f, w->op, unit) + nb_cost_recode(w->f, w->op, unit)) / speed);
 }
 
 /*
@@ -161,7 +161,7 @@ static double in_stages(const struct walk *w)
 static double stage(const struct walk *w, double parts, double sent, double got, double ratio, double bytes)
 {
     const double m = w->f->message / nb_min_double(1, w->f->cores);
-    const double link = nb_max_double(sent, got) * nm_wire(w, ratio, 1, bytes) / w->rate;
+    const double link = nb_max_double(sent, got) * nb_cost_wire(w->op, ratio, 1, bytes) / w->rate;
     const double ends = nb_max_double(0, 2 * m + w->f->latency - (1 - 1 / parts) * link);
 
     return nb_max_double(link + ends, (sent + got) * m);
@@ -181,8 +181,8 @@ static double alone(const struct walk *w)
     const double bytes = nb_min_double(piece, w->op->bytes), all = ceil(w->op->bytes / piece - 1e-9);
     const double through = ceil(all / k), own = ceil(all / k / shares); /* a column, an owner */
     const double again = nb_cost_ratio_again(w->op), speed = nb_min_double(1, w->f->cores);
-    double work = nm_add_time(w, (k - 1 + h - 1) * bytes) + nm_copy_time(w, bytes) +
-                  nm_encode_time(w, bytes) + nm_decode_time(w, bytes),
+    double work = nb_cost_add(w->f, w->op, (k - 1 + h - 1) * bytes) + nb_cost_copy(w->f, bytes) +
+                  nb_cost_encode(w->f, w->op, bytes) + nb_cost_decode(w->f, w->op, bytes),
            seconds = stage(w, own, all - through, (k - 1) * through, w->op->ratio, bytes) +
                      stage(w, 1, (k - 1) * through, all - through, again, bytes);
 
@@ -192,13 +192,13 @@ static double alone(const struct walk *w)
         /* The first segment's turn comes when its values have, and not all others'. */
         const double turns =
             by_turns(w, 1) * nb_min_double(1, w->op->bytes / w->call) -
-            (1 - 1 / through) * (k - 1) * through * nm_wire(w, w->op->ratio, 1, bytes) / w->rate;
+            (1 - 1 / through) * (k - 1) * through * nb_cost_wire(w->op, w->op->ratio, 1, bytes) / w->rate;
 
-        work += nm_add_time(w, (k - 1) * bytes) + nm_copy_time(w, bytes) + nm_recode_time(w, bytes) +
-                nm_decode_time(w, bytes);
+        work += nb_cost_add(w->f, w->op, (k - 1) * bytes) + nb_cost_copy(w->f, bytes) +
+                nb_cost_recode(w->f, w->op, bytes) + nb_cost_decode(w->f, w->op, bytes);
         seconds += nb_max_double(rows, turns) + stage(w, own, (h - 1) * own, through - own, again, bytes);
     }
-    return seconds + (nm_encode_time(w, (all - through) * bytes) + work / own) / speed;
+    return seconds + (nb_cost_encode(w->f, w->op, (all - through) * bytes) + work / own) / speed;
 }
 
 /* An all-reduce: all nodes have the same to do. */
@@ -259,8 +259,9 @@ bool nm_predict(const struct nb_cost_figures *f, const struct nb_cost_op *given,
     result->ideal = (n - 1) / n * op.bytes * op.ratio / f->link * (op.func == NB_FUNC_ALL_REDUCE ? 2 : 1);
     result->in_flight = nb_min_double(op.bytes, op.chunk * op.channels * STEPS);
     op.bytes = nb_min_double(op.bytes, w.call);
-    const struct nb_cost_part p = nm_part_costs(
-        &w, op.func == NB_FUNC_ALL_REDUCE ? op.bytes : nb_min_double(op.bytes, given->bytes / n));
+    const struct nb_cost_part p =
+        nb_cost_part(w.f, w.op, w.columns,
+                     op.func == NB_FUNC_ALL_REDUCE ? op.bytes : nb_min_double(op.bytes, given->bytes / n));
     result->latency = p.hops * f->latency +
                       (p.other.first + p.owner.last + p.other.last) / nb_min_double(1, f->cores) +
                       nb_max_double(nb_max_double(nb_max_double(p.owner.tx, p.owner.rx),

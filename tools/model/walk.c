@@ -38,7 +38,7 @@ static double sharers(const struct walk *w, int node, int owner, double encode, 
  */
 static void run_direct_sum(struct walk *w, long i, int owner, double len, long at, double *when)
 {
-    const struct nb_cost_part p = nm_part_costs(w, len);
+    const struct nb_cost_part p = nb_cost_part(w->f, w->op, w->columns, len);
     const double speed = nb_min_double(1, w->f->cores), each = p.owner.rx / (w->n - 1) / w->rate;
     const double memory = w->op->credits * w->op->unit;
     const long back = (long)nb_max_double(1, floor(memory / nb_max_double(len, 1)));
@@ -90,7 +90,7 @@ static void run_direct_sum(struct walk *w, long i, int owner, double len, long a
 /* One part of an all-gather that its owner sends to all. when[j] is raised to what the call needs on node j. */
 static void run_direct_gather(struct walk *w, long i, int owner, double len, double *when)
 {
-    const struct nb_cost_part p = nm_part_costs(w, len);
+    const struct nb_cost_part p = nb_cost_part(w->f, w->op, w->columns, len);
     const double speed = nb_min_double(1, w->f->cores),
                  room = w->op->credits * w->op->unit / nb_max_double(len, 1);
     double ready = posted(w, owner, i), encoded, left, arrived;
@@ -122,8 +122,8 @@ static void run_even(struct walk *w, long i, double len)
     const double speed = nb_min_double(1, w->f->cores), blocks = w->op->bytes / w->n;
     const double part = w->op->func == NB_FUNC_ALL_REDUCE ? len : nb_min_double(blocks, len),
                  parts = len / part;
-    const struct nb_cost_part p = nm_part_costs(&one, part);
-    const struct nb_cost_load all = nm_average(w, &p);
+    const struct nb_cost_part p = nb_cost_part(one.f, one.op, one.columns, part);
+    const struct nb_cost_load all = nb_cost_average(w->op, w->columns, &p);
     const double tx = parts * all.tx, rx = parts * all.rx, cpu = parts * all.cpu;
     const double first = nb_max_double(p.owner.first, p.other.first),
                  last = nb_max_double(p.owner.last, p.other.last);

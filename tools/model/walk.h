@@ -30,41 +30,6 @@ struct walk {
     double used;     /* processor time of one node on average */
 };
 
-/* Costs of `len` bytes that lie in one rank's block, or of an all-reduce; and of one node on average. */
-static inline struct nb_cost_part nm_part_costs(const struct walk *w, double len)
-{
-    return nb_cost_part(w->f, w->op, w->columns, len);
-}
-static inline struct nb_cost_load nm_average(const struct walk *w, const struct nb_cost_part *p)
-{
-    return nb_cost_average(w->op, w->columns, p);
-}
-static inline double nm_wire(const struct walk *w, double ratio, double copies, double bytes)
-{
-    return nb_cost_wire(w->op, ratio, copies, bytes);
-}
-static inline double nm_add_time(const struct walk *w, double bytes)
-{
-    return nb_cost_add(w->f, w->op, bytes);
-}
-static inline double nm_recode_time(const struct walk *w, double bytes)
-{
-    return nb_cost_recode(w->f, w->op, bytes);
-}
-
-static inline double nm_encode_time(const struct walk *w, double bytes)
-{
-    return nb_cost_encode(w->f, w->op, bytes);
-}
-static inline double nm_decode_time(const struct walk *w, double bytes)
-{
-    return nb_cost_decode(w->f, w->op, bytes);
-}
-static inline double nm_copy_time(const struct walk *w, double bytes)
-{
-    return nb_cost_copy(w->f, bytes);
-}
-
 /* The operation's time; NAN: no memory. `even`: one node stands for all. */
 double nm_walk(struct walk *w, double call, long calls, bool even);
 
