@@ -3,24 +3,11 @@
 # nibble-doctor on one node: each thing that keeps a job from being compressed is made here, and has to be named with its
 # remedy. A machine with adapters and GPUs is a copy of its /sys, /proc and /dev (--system).
 set -u
-builddir=$(cd "${NB_BUILDDIR:-.}" && pwd)
-doctor="$builddir/tools/nibble-doctor"
-plugin=${NB_PLUGIN:-$builddir/.libs/libnccl-net-nibble.so}
-tmp=$(mktemp -d) || exit 1
-trap 'rm -rf "$tmp"' EXIT
-for name in $(env | sed -n 's/^\(NIBBLE_[A-Z0-9_]*\|NCCL_[A-Z0-9_]*\)=.*/\1/p'); do
-    unset "$name"
-done
-export HOME="$tmp" NCCL_SOCKET_IFNAME=lo NIBBLE_NET=tcp NCCL_NET_PLUGIN="$plugin" NCCL_COLLNET_ENABLE=1 NCCL_NET=nibble
+interfaces=lo
+# shellcheck source=tools/doctor/report.sh
+. "${NB_SRCDIR:-$(dirname "$0")/../..}/tools/doctor/report.sh"
 export NCCL_COMM_SPLIT_SHARE_RESOURCES=1
-unset SLURM_STEP_NODELIST OMPI_COMM_WORLD_RANK PMI_RANK MASTER_ADDR
-failed=0
-
-fail()
-{
-    echo "FAIL: $*"
-    failed=1
-}
+report=$tmp/out
 
 # look ARGUMENTS...: run it; $status and $tmp/out.
 look()
@@ -28,18 +15,6 @@ look()
     "$doctor" --no-speed --python "" --nccl "${nccl:-$tmp/none.so}" --system "$tmp/machine" "$@" >"$tmp/out" 2>"$tmp/err"
     status=$?
     [ -s "$tmp/err" ] && fail "on stderr: $(cat "$tmp/err")"
-}
-
-# say STATUS PATTERN: a line of this status has the pattern; problems and warnings a remedy behind them.
-say()
-{
-    grep -A 1 "^$1 .*$2" "$tmp/out" >"$tmp/line" || { fail "no $1 with \"$2\" in:"; cat "$tmp/out"; return; }
-    [ "$1" = ok ] || grep -q -- '^ *-> .' "$tmp/line" || fail "no remedy: $(cat "$tmp/line")"
-}
-
-silent()
-{
-    grep -q -- "$1" "$tmp/out" && { fail "\"$1\" in:"; cat "$tmp/out"; }
 }
 
 # put FILE TEXT: of the machine.

@@ -10,23 +10,11 @@ export NB_SRCDIR="$srcdir" NB_BUILDDIR="$builddir"
 . "$srcdir/tools/bench/links.sh"
 links_enter "$0" "$@"
 
-doctor="$builddir/tools/nibble-doctor"
-plugin=${NB_PLUGIN:-$builddir/.libs/libnccl-net-nibble.so}
-tmp=$(mktemp -d) || exit 1
-trap 'rm -rf "$tmp"' EXIT
-for name in $(env | sed -n 's/^\(NIBBLE_[A-Z0-9_]*\|NCCL_[A-Z0-9_]*\|SLURM_[A-Z0-9_]*\)=.*/\1/p'); do
-    unset "$name"
-done
-export HOME="$tmp" NCCL_SOCKET_IFNAME==hx0 NIBBLE_NET=tcp NCCL_NET_PLUGIN="$plugin" NCCL_COLLNET_ENABLE=1 NCCL_NET=nibble
-unset OMPI_COMM_WORLD_RANK PMI_RANK MASTER_ADDR
-failed=0
+interfaces==hx0
+# shellcheck source=tools/doctor/report.sh
+. "$srcdir/tools/doctor/report.sh"
+report=$tmp/out0
 limit=60
-
-fail()
-{
-    echo "FAIL: $*"
-    failed=1
-}
 
 # start NODE: the doctor there, with what is in $extra_NODE as words before it (an environment, another binary).
 start()
@@ -51,17 +39,6 @@ job()
         [ "$(cat "$tmp/status$node")" = "$(cat "$tmp/status0")" ] ||
             fail "node $node ends with $(cat "$tmp/status$node"), node 0 with $(cat "$tmp/status0")"
     done
-}
-
-say()
-{
-    grep -A 1 -- "^$1 .*$2" "$tmp/out0" >"$tmp/line" || { fail "no $1 with \"$2\" in:"; cat "$tmp/out0"; return; }
-    [ "$1" = ok ] || grep -q -- '^ *-> .' "$tmp/line" || fail "no remedy: $(cat "$tmp/line")"
-}
-
-silent()
-{
-    grep -- "$1" "$tmp/out0" && fail "that was said"
 }
 
 # ---- Well: measured, and only node 0 speaks.
