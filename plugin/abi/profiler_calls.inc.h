@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Fragment: a table of profilers to which the users' calls and the launches of kernels are reported, as all since v5. To be
+ * included by the file of each version, which defines VERSION before. A version whose init or descriptions are others gets
+ * functions of its own, as profiler_v4.c has.
+ */
+#define JOIN_(a, b) a##b
+#define JOIN(a, b) JOIN_(a, b)
+#define TABLE JOIN(ncclProfiler_v, VERSION)
+#define TABLE_T JOIN(TABLE, _t)
+#define DESCRIPTION_T JOIN(JOIN(ncclProfilerEventDescr_v, VERSION), _t)
+
+static ncclResult_t init(void **context, uint64_t comm_id, int *mask, const char *name, int nnodes,
+                         int nranks, int rank, ncclDebugLogger_t logger)
+{
+    const struct nb_prof_setting setting = {.version = VERSION,
+                                            .comm_id = comm_id,
+                                            .name = name,
+                                            .nnodes = nnodes,
+                                            .nranks = nranks,
+                                            .rank = rank,
+                                            .logger = logger,
+                                            .mask = mask};
+    return nb_api_prof_init(context, &setting);
+}
+
+static ncclResult_t start(void *context, void **handle, DESCRIPTION_T *d)
+{
+    if (!d)
+        return nb_api_prof_start(context, handle, NULL);
+    const struct nb_api_event event = {.version = VERSION,
+                                       .type = d->type,
+                                       .parent = d->parentObj,
+                                       .call = &d->collApi,
+                                       .coll = &d->coll,
+                                       .stream = d->kernelLaunch.stream,
+                                       .description = d};
+    return nb_api_prof_start(context, handle, &event);
+}
+
+NB_EXPORT const TABLE_T TABLE = {
+    .name = "nibble",
+    .init = init,
+    .startEvent = start,
+    .stopEvent = nb_api_prof_stop,
+    .recordEventState = nb_api_prof_state,
+    .finalize = nb_api_prof_finalize,
+};
