@@ -10,9 +10,9 @@
 
 #include "coll/wire.h"
 #include "data.h"
-#include "harness/lib/suite.h"
 #include "identity.h"
 #include "nibble/nccl_net.h"
+#include "tests/harness/lib/suite.h"
 
 static const struct nb_codec_row in_place_of_int8 = {
     .name = "identity",

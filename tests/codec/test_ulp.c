@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Lossless differences and the hash: every variant against the reference coder, on data of many kinds. */
+/* Lossless differences: every variant against the reference coder, on data of many kinds. */
 #include <check.h>
 #include <errno.h>
 #include <math.h>
@@ -448,139 +448,10 @@ START_TEST(frozen)
 }
 END_TEST
 
-START_TEST(hash_frozen)
-{
-    uint8_t a[300];
-
-    for (unsigned i = 0; i < 300; i++)
-        a[i] = (uint8_t)i;
-    ck_assert(nb_hash64(a, 0, 0) == UINT64_C(0x377524e6feeac763));
-    ck_assert(nb_hash64(a, 300, 1) == UINT64_C(0x4fc2fd816067a6b7));
-}
-END_TEST
-
-START_TEST(hash_variants_agree)
-{
-    uint8_t *a = exact(70000);
-
-    for (size_t i = 0; i < 70000; i++)
-        a[i] = (uint8_t)rnd();
-    for (size_t n = 0; n < 66000; n = n < 1100 ? n + 1 : n * 9 / 8) {
-        uint64_t want = 0;
-        for (int v = VARIANT_REFERENCE; v < NB_VARIANT_COUNT; v++) {
-            if (!variant_available(v))
-                continue;
-            variant_select(v);
-            uint64_t h = nb_hash64(a + n % 64, n, n * 3);
-            if (v == VARIANT_REFERENCE)
-                want = h;
-            ck_assert_uint_eq(h, want);
-        }
-    }
-    nb_codec_select(NB_VARIANT_AUTO);
-    free(a);
-}
-END_TEST
-
-static int compare(const void *a, const void *b)
-{
-    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-    return x < y ? -1 : x > y;
-}
-
-/* Pairs of equal values among n, after keeping `bits` of each. */
-static size_t collisions(uint64_t *h, size_t n, unsigned shift)
-{
-    size_t equal = 0;
-
-    for (size_t i = 0; i < n; i++)
-        h[i] >>= shift;
-    qsort(h, n, sizeof(*h), compare);
-    for (size_t i = 1; i < n; i++)
-        equal += h[i] == h[i - 1];
-    return equal;
-}
-
-START_TEST(hash_avalanche)
-{
-    static const size_t lengths[] = {1, 2, 8, 31, 64, 255, 256, 257, 600, 5000};
-    uint8_t a[5000];
-
-    for (size_t l = 0; l < sizeof(lengths) / sizeof(lengths[0]); l++) {
-        size_t n = lengths[l], flips = 0;
-        unsigned per_bit[64] = {0};
-        for (size_t i = 0; i < n; i++)
-            a[i] = l % 2 ? (uint8_t)rnd() : 0;
-        for (int t = 0; t < 2000; t++) {
-            size_t bit = rnd() % (8 * n);
-            if (n < 250 || t % 3)
-                a[rnd() % n] = (uint8_t)rnd();
-            uint64_t h = nb_hash64(a, n, (uint64_t)t);
-            a[bit / 8] ^= (uint8_t)(1 << bit % 8);
-            uint64_t d = h ^ nb_hash64(a, n, (uint64_t)t);
-            ck_assert_uint_ne(d, 0);
-            flips += (size_t)__builtin_popcountll(d);
-            for (unsigned i = 0; i < 64; i++)
-                per_bit[i] += d >> i & 1;
-        }
-        /* 2000 x 64 fair coins: sigma of the sum 179, of a bit 22. */
-        ck_assert_msg(flips > 64000 - 900 && flips < 64000 + 900, "length %zu: %zu flips", n, flips);
-        for (unsigned i = 0; i < 64; i++)
-            ck_assert_msg(per_bit[i] > 1000 - 125 && per_bit[i] < 1000 + 125, "length %zu bit %u: %u", n, i,
-                          per_bit[i]);
-    }
-}
-END_TEST
-
-/* Inputs that differ little: none of their hashes is equal, and halves of them not more often than chance has
- * it. */
-START_TEST(hash_collisions)
-{
-    const size_t n = 1 << 18;
-    uint64_t *h = exact(8 * n), *low = exact(8 * n);
-
-    for (int set = 0; set < 5; set++) {
-        uint8_t a[1024] = {0};
-        for (size_t i = 0; i < n; i++) {
-            size_t len = set == 3 ? i % 1000 : 1024;
-            memset(a, 0, sizeof(a));
-            switch (set) {
-            case 0: /* counters in one word */ memcpy(a + 8 * 37, &i, sizeof(i)); break;
-            case 1: /* two flipped bits in one lane's words of two stripes */
-                a[8 * 5 + i % 8] = (uint8_t)(1 << i / 8 % 8);
-                a[256 + 8 * 5 + i / 64 % 8] ^= (uint8_t)(1 << i / 512 % 8);
-                a[768] = (uint8_t)(i >> 12);
-                break;
-            case 2: /* small counters in two neighbouring words */
-                a[512] = (uint8_t)i;
-                a[520] = (uint8_t)(i >> 8);
-                a[528] = (uint8_t)(i >> 16);
-                break;
-            case 3: /* zeros of different lengths, different seeds */ break;
-            default: /* one last-place step in each of two 16-bit values of many */
-                a[i % 512 * 2] = 1;
-                a[i / 512 * 2] += 2;
-                break;
-            }
-            h[i] = nb_hash64(a, len, set == 3 ? i / 1000 : 0);
-        }
-        memcpy(low, h, 8 * n);
-        for (size_t i = 0; i < n; i++)
-            low[i] <<= 32;
-        ck_assert_uint_eq(collisions(h, n, 0), 0);
-        /* Chance: n^2 / 2^33 = 8 pairs. */
-        ck_assert_uint_le(collisions(low, n, 32), 24);
-        ck_assert_uint_le(collisions(h, n, 32), 24);
-    }
-    free(h);
-    free(low);
-}
-END_TEST
-
 int main(void)
 {
     Suite *s = suite_create("ulp");
-    TCase *t = tcase_create("differences"), *h = tcase_create("hash");
+    TCase *t = tcase_create("differences");
     SRunner *r;
     int failed;
 
@@ -594,12 +465,6 @@ int main(void)
     tcase_add_test(t, guesses);
     tcase_add_test(t, frozen);
     suite_add_tcase(s, t);
-    tcase_set_timeout(h, 3600);
-    tcase_add_test(h, hash_frozen);
-    tcase_add_test(h, hash_variants_agree);
-    tcase_add_test(h, hash_avalanche);
-    tcase_add_test(h, hash_collisions);
-    suite_add_tcase(s, h);
     r = srunner_create(s);
     srunner_run_all(r, CK_NORMAL);
     failed = srunner_ntests_failed(r);

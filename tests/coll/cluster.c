@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* See cluster.h. */
-#include "coll/cluster.h"
+#include "tests/coll/cluster.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -10,9 +10,9 @@
 
 #include "base/clock.h"
 #include "device/device.h"
-#include "net/loopback.h"
 #include "policy/job.h"
 #include "policy/queue.h"
+#include "tests/net/loopback.h"
 
 void cluster_failed(const char *file, int line, const char *what)
 {

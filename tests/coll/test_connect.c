@@ -14,10 +14,10 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "coll/cluster.h"
 #include "coll/comm.h"
 #include "coll/wire.h"
-#include "net/loopback.h"
+#include "tests/coll/cluster.h"
+#include "tests/net/loopback.h"
 
 #define SECOND ((int64_t)NB_NS_PER_S)
 #define TURNS 2000000 /* of a run */

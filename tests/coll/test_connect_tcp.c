@@ -15,10 +15,10 @@
 #include <unistd.h>
 
 #include "base/log.h"
-#include "coll/cluster.h"
 #include "net/tcp_if.h"
 #include "net/tcp_wire.h"
 #include "net/transport.h"
+#include "tests/coll/cluster.h"
 
 #define NODES 3
 #define FOREVER 86400 /* seconds; the test would be killed before */

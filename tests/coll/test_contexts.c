@@ -11,11 +11,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/capture.h"
 #include "base/clock.h"
 #include "base/log.h"
-#include "coll/cluster.h"
 #include "coll/node.h"
+#include "tests/base/capture.h"
+#include "tests/coll/cluster.h"
 
 #define NODES 2
 #define SECOND ((int64_t)NB_NS_PER_S)

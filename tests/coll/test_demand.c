@@ -8,8 +8,8 @@
 
 #include "base/demand.h"
 #include "base/log.h"
-#include "coll/cluster.h"
 #include "tests/base/capture.h"
+#include "tests/coll/cluster.h"
 
 #define NODES 3
 

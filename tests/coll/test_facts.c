@@ -10,11 +10,11 @@
 #include <string.h>
 
 #include "base/log.h"
-#include "coll/cluster.h"
 #include "coll/comm.h"
 #include "coll/grid.h"
-#include "net/loopback.h"
 #include "policy/policy.h"
+#include "tests/coll/cluster.h"
+#include "tests/net/loopback.h"
 
 #define MOST 6
 #define VALUES 40000u /* of a block: several wire units */

@@ -15,9 +15,9 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "coll/cluster.h"
 #include "coll/comm.h"
-#include "net/loopback.h"
+#include "tests/coll/cluster.h"
+#include "tests/net/loopback.h"
 
 #define NODES 8
 #define COLUMNS 4

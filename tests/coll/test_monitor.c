@@ -19,12 +19,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "base/capture.h"
 #include "base/log.h"
-#include "coll/cluster.h"
 #include "coll/stats.h"
-#include "net/hanging.h"
-#include "net/loopback.h"
+#include "tests/base/capture.h"
+#include "tests/coll/cluster.h"
+#include "tests/net/hanging.h"
+#include "tests/net/loopback.h"
 
 #define VALUES 4096u
 

@@ -12,12 +12,12 @@
 #include <string.h>
 
 #include "base/log.h"
-#include "coll/cluster.h"
 #include "coll/comm.h"
 #include "coll/grid.h"
-#include "net/loopback.h"
 #include "policy/policy.h"
 #include "policy/record.h"
+#include "tests/coll/cluster.h"
+#include "tests/net/loopback.h"
 
 #define NODES 4
 #define VALUES 16384u /* of a vector: 64 KiB, a block 16 KiB */

@@ -2,9 +2,9 @@
 /* A schedule that is added from here (star.c), driven as NCCL drives the plugin: results have to be right. */
 #include "abi/process.h"
 #include "base/context.h"
-#include "harness/lib/suite.h"
 #include "nibble/nccl_net.h"
 #include "star.h"
+#include "tests/harness/lib/suite.h"
 
 #define INT4_NMSE 0.0070 /* see tests/harness/results.c */
 

@@ -12,12 +12,12 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/capture.h"
 #include "base/clock.h"
 #include "base/log.h"
-#include "coll/cluster.h"
-#include "net/hanging.h"
-#include "net/loopback.h"
+#include "tests/base/capture.h"
+#include "tests/coll/cluster.h"
+#include "tests/net/hanging.h"
+#include "tests/net/loopback.h"
 
 #define NODES 2
 #define SECOND ((int64_t)NB_NS_PER_S)

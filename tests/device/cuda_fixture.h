@@ -17,8 +17,8 @@
 #include "device/cuda.h"
 #include "device/cuda_device.h"
 #include "device/launch_observer.h"
-#include "gpu/emulate.h" /* NB_TSAN */
-#include "gpu/fake_driver.h"
+#include "tests/gpu/emulate.h" /* NB_TSAN */
+#include "tests/gpu/fake_driver.h"
 
 #define GPU 1
 #define NODES 3

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A machine made of files; see fake_root.h. */
-#include "device/fake_root.h"
+#include "tests/device/fake_root.h"
 
 #include <check.h>
 #include <stdio.h>

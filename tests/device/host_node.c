@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A node whose host device has codec threads; see host_node.h. */
-#include "device/host_node.h"
+#include "tests/device/host_node.h"
 
 #include <check.h>
 #include <dirent.h>

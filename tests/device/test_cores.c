@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "device/fake_root.h"
+#include "tests/device/fake_root.h"
 
 static const char *root;
 

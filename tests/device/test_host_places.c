@@ -7,8 +7,8 @@
 #include <string.h>
 
 #include "device/cores.h"
-#include "device/fake_root.h"
-#include "device/host_node.h"
+#include "tests/device/fake_root.h"
+#include "tests/device/host_node.h"
 
 static void check_places(const struct nb_cpus *want, unsigned threads)
 {

@@ -16,11 +16,11 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "base/capture.h"
 #include "base/clock.h"
 #include "base/context.h"
 #include "base/log.h"
-#include "device/host_node.h"
+#include "tests/base/capture.h"
+#include "tests/device/host_node.h"
 
 #if defined(__SANITIZE_THREAD__)
 #define WITH_TSAN 1

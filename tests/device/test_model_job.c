@@ -20,7 +20,7 @@
 #include "device/cuda.h"
 #include "device/cuda_device.h"
 #include "device/launch_observer.h"
-#include "gpu/model.h"
+#include "tests/gpu/model.h"
 
 #define RANKS 2
 #define COMMS \

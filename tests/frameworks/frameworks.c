@@ -67,21 +67,6 @@ static struct shape shape_of(enum framework f)
     }
 }
 
-static const char *variant_name(unsigned v)
-{
-    static char text[96];
-    static const char *const names[] = {"eval", "checkpoint", "batch",   "LayerDrop",
-                                        "LISA", "accumulate", "ramp-up", "prefetch"};
-
-    text[0] = '\0';
-    for (unsigned i = 0; i < 8; i++)
-        if (v >> i & 1) {
-            strcat(text, text[0] ? "+" : "");
-            strcat(text, names[i]);
-        }
-    return text[0] ? text : "plain";
-}
-
 struct bars {
     double fed;    /* least share of late gradients with feedback; 0: any */
     int first;     /* step (from 1) by which feedback has begun; 0: any */
@@ -116,7 +101,7 @@ static int play(enum framework f, unsigned variants, const char *const *env, uin
     int rc;
 
     trace_make_small(&trace, f, variants, s.layers, steps ? steps : s.steps, 5, s.shrink);
-    snprintf(name, sizeof(name), "%s, %s", framework_name(f), variant_name(variants));
+    snprintf(name, sizeof(name), "%s, %s", framework_name(f), variants_name(variants));
     rc = fw_run(name, &how, r);
     free(trace.event);
     if (rc)
@@ -128,7 +113,7 @@ static int play(enum framework f, unsigned variants, const char *const *env, uin
         if (node == 0)
             printf("        %-18s %-22s %5lu operations: coded %5.1f %%, fed %5.1f %% from step %d, "
                    "misapplied %lu, left of errors %.2f, ratio %.2f\n",
-                   framework_name(f), variant_name(variants), (unsigned long)n->posted,
+                   framework_name(f), variants_name(variants), (unsigned long)n->posted,
                    100 * (double)n->coded / all, 100 * (double)n->fed / all, n->first,
                    (unsigned long)(n->misapplied + n->early_misapplied), n->cancelled, n->sent / n->wire);
         if (getenv("NB_HARNESS_VERBOSE"))

@@ -14,8 +14,8 @@
 
 #include <stdbool.h>
 
-#include "coll/cluster.h"
 #include "fuzz.h"
+#include "tests/coll/cluster.h"
 
 #define ABI_NODES 2
 #define ABI_CALL_BYTES 8u

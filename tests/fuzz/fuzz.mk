@@ -22,13 +22,13 @@ TARGETS = quant ulp wire tcp_wire abi abi_threads
 FLAGS = -std=gnu11 -O1 -g1 -fno-omit-frame-pointer -ffp-contract=off -D_GNU_SOURCE \
 	-I$(SRCDIR) -I$(SRCDIR)/include -I$(SRCDIR)/plugin -I$(SRCDIR)/tests -I$(SRCDIR)/tests/fuzz -I$(SRCDIR)/tests/codec -Wall -Wextra -MMD -MP $(SANITIZE)
 CODEC = $(patsubst $(SRCDIR)/plugin/codec/%.c,$(OUT)/codec_%.o,$(wildcard $(SRCDIR)/plugin/codec/*.c))
-REFERENCE = $(OUT)/reference_quant.o $(OUT)/reference_ulp.o
+REFERENCE = $(OUT)/reference_decode.o $(OUT)/reference_quant.o $(OUT)/reference_ulp.o
 PARSERS = $(OUT)/wire.o $(OUT)/tcp_wire.o
 # The whole plugin but for verbs, which needs headers that may be missing, and for the codecs.
 PLUGIN = $(patsubst $(SRCDIR)/plugin/%.c,$(OUT)/plugin/%.o,$(filter-out $(SRCDIR)/plugin/net/verbs%.c,$(foreach \
 	d,abi base coll device net policy state,$(wildcard $(SRCDIR)/plugin/$(d)/*.c))))
 PLUGIN += $(OUT)/kernels_plan.o $(OUT)/kernels_image.o
-NODES = $(OUT)/abi_calls.o $(OUT)/cluster.o $(OUT)/loopback.o
+NODES = $(OUT)/abi_calls.o $(OUT)/cluster.o $(OUT)/loopback.o $(OUT)/loopback_faults.o $(OUT)/loopback_messages.o
 
 all: $(TARGETS:%=$(OUT)/fuzz_%) $(OUT)/seeds
 
@@ -61,7 +61,7 @@ $(OUT)/kernels_%.o: $(SRCDIR)/kernels/%.c
 $(OUT)/cluster.o: $(SRCDIR)/tests/coll/cluster.c
 	@mkdir -p $(OUT)
 	$(FUZZ_CC) $(FLAGS) -c -o $@ $<
-$(OUT)/loopback.o: $(SRCDIR)/tests/net/loopback.c
+$(OUT)/loop%.o: $(SRCDIR)/tests/net/loop%.c
 	@mkdir -p $(OUT)
 	$(FUZZ_CC) $(FLAGS) -c -o $@ $<
 $(OUT)/%.o: $(SRCDIR)/tests/fuzz/%.c

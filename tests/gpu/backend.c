@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Batches of descriptors, on whichever backend; see backend.h. */
-#include "gpu/backend.h"
+#include "tests/gpu/backend.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Kernels on the first GPU, in managed memory: tests address it as the kernels do. */
-#include "gpu/backend.h"
+#include "tests/gpu/backend.h"
 
 #include "driver.h"
 

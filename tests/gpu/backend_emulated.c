@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gpu/backend.h"
-#include "gpu/emulate.h"
+#include "tests/gpu/backend.h"
+#include "tests/gpu/emulate.h"
 
 static struct nb_gpu_state *state;
 static uint64_t seed = 1;

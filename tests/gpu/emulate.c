@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Threads, blocks and their meetings on a CPU; see emulate.h. */
-#include "gpu/emulate.h"
+#include "tests/gpu/emulate.h"
 
 #include <sched.h>
 #include <stdio.h>
@@ -10,9 +10,10 @@
 #include <sanitizer/tsan_interface.h>
 #endif
 
-#include "gpu/emulate_target.h" /* before: in place of nvcc's */
-#include "gpu/fiber.h"
+#include "tests/gpu/emulate_target.h" /* before: in place of nvcc's */
+
 #include "kernels/kernel.cuh"
+#include "tests/gpu/fiber.h"
 
 #define COPIES 512u /* background copies of a thread that have not been waited for */
 

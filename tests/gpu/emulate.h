@@ -10,8 +10,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "gpu/fiber.h" /* NB_TSAN */
 #include "kernels/kernels.h"
+#include "tests/gpu/fiber.h" /* NB_TSAN */
 
 /* The thread that runs now. */
 struct nb_emulated {

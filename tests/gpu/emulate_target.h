@@ -12,7 +12,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "gpu/emulate.h"
+#include "tests/gpu/emulate.h"
 
 #define NB_TARGET_EMULATED 1 /* kernels/target.cuh: no other */
 

@@ -5,11 +5,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
+#include "fake_calls.h"
 #include "fake_stream.h"
 
-#define INVALID 1
 #define CONTEXT ((nb_cu_context)0x1234)
 #define MODULE ((nb_cu_module)0x2345)
 #define KERNEL ((nb_cu_function)0x3456)
@@ -18,10 +17,10 @@ struct fake_settings fake;
 
 pthread_mutex_t fake_lock = PTHREAD_MUTEX_INITIALIZER;
 static long calls, fail_at, alive;
-static size_t created; /* bytes of GPU memory */
 static nb_cu_result fail_code;
 static const char *failed;
-static _Thread_local int depth, mode_now, serves;
+_Thread_local int fake_depth, fake_mode;
+static _Thread_local int serves;
 
 void fake_wrong(const char *what)
 {
@@ -67,8 +66,8 @@ void fake_forget(void)
 {
     pthread_mutex_lock(&fake_lock);
     alive = 0;
-    created = 0;
     pthread_mutex_unlock(&fake_lock);
+    fake_forget_memory();
 }
 
 void fake_serves(int yes)
@@ -76,7 +75,7 @@ void fake_serves(int yes)
     serves = yes;
 }
 
-static nb_cu_result called(const char *name)
+nb_cu_result fake_called(const char *name)
 {
     nb_cu_result ret = 0;
 
@@ -94,7 +93,7 @@ static nb_cu_result called(const char *name)
     return ret;
 }
 
-static void count(long by)
+void fake_count(long by)
 {
     pthread_mutex_lock(&fake_lock);
     alive += by;
@@ -102,20 +101,6 @@ static void count(long by)
         fake_wrong("something was freed twice");
     pthread_mutex_unlock(&fake_lock);
 }
-
-/* Calls that need a context, and those that a capture elsewhere would forbid. */
-#define CALL(name) \
-    do { \
-        nb_cu_result failed_ = called(name); \
-        if (failed_) \
-            return failed_; \
-    } while (0)
-#define CALL_IN_CONTEXT(name) \
-    do { \
-        if (depth == 0 || mode_now != NB_CU_CAPTURE_MODE_RELAXED) \
-            fake_wrong(name " without a context or outside of relaxed capture mode"); \
-        CALL(name); \
-    } while (0)
 
 /* ---- The table: device and context --------------------------------------------------------------------- */
 
@@ -178,14 +163,14 @@ static nb_cu_result fDevicePrimaryCtxRetain(nb_cu_context *context, nb_cu_device
     (void)d;
     CALL("cuDevicePrimaryCtxRetain");
     *context = CONTEXT;
-    count(1);
+    fake_count(1);
     return 0;
 }
 
 static nb_cu_result fDevicePrimaryCtxRelease_v2(nb_cu_device d)
 {
     (void)d;
-    count(-1);
+    fake_count(-1);
     CALL("cuDevicePrimaryCtxRelease");
     return 0;
 }
@@ -195,15 +180,15 @@ static nb_cu_result fCtxPushCurrent_v2(nb_cu_context context)
     CALL("cuCtxPushCurrent");
     if (context != CONTEXT)
         fake_wrong("another context");
-    depth++;
+    fake_depth++;
     return 0;
 }
 
 static nb_cu_result fCtxPopCurrent_v2(nb_cu_context *context)
 {
-    if (depth == 0)
+    if (fake_depth == 0)
         fake_wrong("no context to pop");
-    depth--;
+    fake_depth--;
     *context = CONTEXT;
     CALL("cuCtxPopCurrent");
     return 0;
@@ -219,9 +204,9 @@ static nb_cu_result fCtxGetStreamPriorityRange(int *least, int *most)
 
 static nb_cu_result fThreadExchangeStreamCaptureMode(int *mode)
 {
-    int old = mode_now;
+    int old = fake_mode;
     CALL("cuThreadExchangeStreamCaptureMode");
-    mode_now = *mode;
+    fake_mode = *mode;
     *mode = old;
     return 0;
 }
@@ -232,7 +217,7 @@ static nb_cu_result fModuleLoadData(nb_cu_module *module, const void *image)
     if (image != fake_driver.image)
         fake_wrong("another image");
     *module = MODULE;
-    count(1);
+    fake_count(1);
     return 0;
 }
 
@@ -240,7 +225,7 @@ static nb_cu_result fModuleUnload(nb_cu_module module)
 {
     if (module != MODULE)
         fake_wrong("another module");
-    count(-1);
+    fake_count(-1);
     CALL_IN_CONTEXT("cuModuleUnload");
     return 0;
 }
@@ -272,14 +257,14 @@ static nb_cu_result fStreamCreateWithPriority(nb_cu_stream *stream, unsigned fla
     if (flags != NB_CU_STREAM_NON_BLOCKING || priority != -5)
         fake_wrong("a stream that waits for others, or of low priority");
     *stream = fake_make_stream();
-    count(1);
+    fake_count(1);
     return 0;
 }
 
 static nb_cu_result fStreamDestroy_v2(nb_cu_stream stream)
 {
     fake_end_stream(stream);
-    count(-1);
+    fake_count(-1);
     CALL_IN_CONTEXT("cuStreamDestroy");
     return 0;
 }
@@ -345,14 +330,14 @@ static nb_cu_result fEventCreate(nb_cu_event *event, unsigned flags)
     (void)flags;
     CALL_IN_CONTEXT("cuEventCreate");
     *event = fake_make_event();
-    count(1);
+    fake_count(1);
     return 0;
 }
 
 static nb_cu_result fEventDestroy_v2(nb_cu_event event)
 {
     fake_end_event(event);
-    count(-1);
+    fake_count(-1);
     CALL_IN_CONTEXT("cuEventDestroy");
     return 0;
 }
@@ -422,265 +407,6 @@ static nb_cu_result fMemsetD32Async(nb_cu_ptr at, unsigned v, size_t n, nb_cu_st
     if (n != 1)
         fake_wrong("more than a word");
     return set_memory(at, v, 4, stream);
-}
-
-/* ---- Memory -------------------------------------------------------------------------------------------- */
-
-static struct range { /* what CUDA knows of addresses */
-    uintptr_t at;
-    size_t bytes;
-    enum fake_memory type;
-    char *seen; /* where the CPU finds it, if elsewhere */
-    struct range *next;
-} * ranges;
-
-static void know_as(const void *p, size_t bytes, enum fake_memory type, void *seen)
-{
-    struct range *r = malloc(sizeof(*r));
-    if (!r)
-        abort();
-    pthread_mutex_lock(&fake_lock);
-    *r = (struct range){(uintptr_t)p, bytes, type, seen, ranges};
-    ranges = r;
-    alive++;
-    pthread_mutex_unlock(&fake_lock);
-}
-
-static void know(const void *p, size_t bytes, enum fake_memory type)
-{
-    know_as(p, bytes, type, NULL);
-}
-
-void *fake_seen_at(const void *address)
-{
-    void *at = (void *)(uintptr_t)address;
-
-    pthread_mutex_lock(&fake_lock);
-    for (struct range *r = ranges; r; r = r->next)
-        if (r->seen && (uintptr_t)address - r->at < r->bytes)
-            at = r->seen + ((uintptr_t)address - r->at);
-    pthread_mutex_unlock(&fake_lock);
-    return at;
-}
-
-static size_t forget(const void *p)
-{
-    size_t bytes = 0;
-    struct range *r;
-
-    pthread_mutex_lock(&fake_lock);
-    for (struct range **link = &ranges; (r = *link); link = &r->next) {
-        if (r->at == (uintptr_t)p) {
-            *link = r->next;
-            bytes = r->bytes;
-            free(r);
-            alive--;
-            break;
-        }
-    }
-    pthread_mutex_unlock(&fake_lock);
-    if (!bytes)
-        fake_wrong("memory is freed that was not allocated");
-    return bytes;
-}
-
-void *fake_gpu_memory(size_t bytes, void **seen)
-{
-    void *at = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-
-    *seen = calloc(1, bytes);
-    if (at == MAP_FAILED || !*seen)
-        abort();
-    know_as(at, bytes, FAKE_DEVICE, *seen);
-    return at;
-}
-
-void fake_gpu_memory_free(void *at)
-{
-    void *seen = fake_seen_at(at);
-
-    munmap(at, forget(at));
-    free(seen);
-}
-
-static nb_cu_result fMemHostAlloc(void **p, size_t bytes, unsigned flags)
-{
-    CALL_IN_CONTEXT("cuMemHostAlloc");
-    if (!(flags & NB_CU_HOST_DEVICEMAP))
-        fake_wrong("pinned memory that is not mapped");
-    *p = aligned_alloc(4096, (bytes + 4095) & ~(size_t)4095);
-    if (!*p)
-        return NB_CU_OUT_OF_MEMORY;
-    memset(*p, 0xa5, bytes);
-    know(*p, bytes, FAKE_PINNED);
-    return 0;
-}
-
-static nb_cu_result fMemFreeHost(void *p)
-{
-    forget(p);
-    free(p);
-    CALL_IN_CONTEXT("cuMemFreeHost");
-    return 0;
-}
-
-static nb_cu_result fMemHostGetDevicePointer_v2(nb_cu_ptr *at, void *p, unsigned flags)
-{
-    (void)flags;
-    CALL_IN_CONTEXT("cuMemHostGetDevicePointer");
-    *at = (uintptr_t)p;
-    return 0;
-}
-
-static nb_cu_result fMemAlloc_v2(nb_cu_ptr *at, size_t bytes)
-{
-    void *p;
-    CALL_IN_CONTEXT("cuMemAlloc");
-    p = aligned_alloc(4096, (bytes + 4095) & ~(size_t)4095);
-    if (!p)
-        return NB_CU_OUT_OF_MEMORY;
-    memset(p, 0x5a, bytes);
-    know(p, bytes, FAKE_DEVICE);
-    *at = (uintptr_t)p;
-    return 0;
-}
-
-static nb_cu_result fMemFree_v2(nb_cu_ptr at)
-{
-    void *p = (void *)(uintptr_t)at;
-    forget(p);
-    free(p);
-    CALL_IN_CONTEXT("cuMemFree");
-    return 0;
-}
-
-static size_t total(void)
-{
-    return fake.memory ? fake.memory : (size_t)256 << 20;
-}
-
-static nb_cu_result fMemGetInfo_v2(size_t *left, size_t *all)
-{
-    CALL_IN_CONTEXT("cuMemGetInfo");
-    pthread_mutex_lock(&fake_lock);
-    *all = total();
-    *left = total() - created;
-    pthread_mutex_unlock(&fake_lock);
-    return 0;
-}
-
-static nb_cu_result fMemGetAllocationGranularity(size_t *granularity, const struct nb_cu_alloc_prop *prop,
-                                                 int option)
-{
-    (void)prop;
-    (void)option;
-    CALL_IN_CONTEXT("cuMemGetAllocationGranularity");
-    *granularity = (size_t)2 << 20;
-    return 0;
-}
-
-static nb_cu_result fMemAddressReserve(nb_cu_ptr *at, size_t bytes, size_t align, nb_cu_ptr wish,
-                                       unsigned long long flags)
-{
-    void *p;
-    (void)align;
-    (void)wish;
-    (void)flags;
-    CALL_IN_CONTEXT("cuMemAddressReserve");
-    p = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (p == MAP_FAILED)
-        return NB_CU_OUT_OF_MEMORY;
-    know(p, bytes, FAKE_DEVICE);
-    *at = (uintptr_t)p;
-    return 0;
-}
-
-static nb_cu_result fMemAddressFree(nb_cu_ptr at, size_t bytes)
-{
-    void *p = (void *)(uintptr_t)at;
-    if (forget(p) != bytes)
-        fake_wrong("addresses are freed in part");
-    munmap(p, bytes);
-    CALL_IN_CONTEXT("cuMemAddressFree");
-    return 0;
-}
-
-static nb_cu_result fMemCreate(unsigned long long *handle, size_t bytes, const struct nb_cu_alloc_prop *prop,
-                               unsigned long long flags)
-{
-    (void)flags;
-    CALL_IN_CONTEXT("cuMemCreate");
-    if (prop->type != NB_CU_ALLOC_PINNED || prop->location.type != NB_CU_LOCATION_DEVICE)
-        fake_wrong("memory somewhere else");
-    pthread_mutex_lock(&fake_lock);
-    if (bytes > total() - created) {
-        pthread_mutex_unlock(&fake_lock);
-        return NB_CU_OUT_OF_MEMORY;
-    }
-    created += bytes;
-    alive++;
-    pthread_mutex_unlock(&fake_lock);
-    *handle = bytes;
-    return 0;
-}
-
-static nb_cu_result fMemRelease(unsigned long long handle)
-{
-    pthread_mutex_lock(&fake_lock);
-    created -= handle;
-    alive--;
-    pthread_mutex_unlock(&fake_lock);
-    CALL_IN_CONTEXT("cuMemRelease");
-    return 0;
-}
-
-static nb_cu_result fMemMap(nb_cu_ptr at, size_t bytes, size_t offset, unsigned long long handle,
-                            unsigned long long flags)
-{
-    (void)at;
-    (void)offset;
-    (void)flags;
-    CALL_IN_CONTEXT("cuMemMap");
-    if (handle != bytes)
-        fake_wrong("a map of another size");
-    count(1);
-    return 0;
-}
-
-static nb_cu_result fMemUnmap(nb_cu_ptr at, size_t bytes)
-{
-    mprotect((void *)(uintptr_t)at, bytes, PROT_NONE);
-    count(-1);
-    CALL_IN_CONTEXT("cuMemUnmap");
-    return 0;
-}
-
-static nb_cu_result fMemSetAccess(nb_cu_ptr at, size_t bytes, const struct nb_cu_access *access, size_t n)
-{
-    void *p = (void *)(uintptr_t)at;
-    CALL_IN_CONTEXT("cuMemSetAccess");
-    if (n != 1 || access->flags != NB_CU_ACCESS_READWRITE || mprotect(p, bytes, PROT_READ | PROT_WRITE))
-        fake_wrong("no access");
-    return 0;
-}
-
-static nb_cu_result fPointerGetAttribute(void *out, int attribute, nb_cu_ptr at)
-{
-    enum fake_memory type = fake.other;
-
-    CALL_IN_CONTEXT("cuPointerGetAttribute");
-    pthread_mutex_lock(&fake_lock);
-    for (struct range *r = ranges; r; r = r->next)
-        if (at - r->at < r->bytes)
-            type = r->type;
-    pthread_mutex_unlock(&fake_lock);
-    if (type == FAKE_UNKNOWN)
-        return INVALID;
-    if (attribute == NB_CU_POINTER_MEMORY_TYPE)
-        *(unsigned *)out = (unsigned)type;
-    else
-        *(nb_cu_ptr *)out = at;
-    return 0;
 }
 
 const struct nb_cuda fake_driver = {

@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "fake_kernel.h"
-#include "gpu/emulate.h"
+#include "tests/gpu/emulate.h"
 
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static unsigned long kernels;

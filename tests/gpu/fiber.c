@@ -7,7 +7,7 @@
 
 /* glibc's checked longjmp takes a jump to another stack for a mistake. */
 #undef _FORTIFY_SOURCE
-#include "gpu/fiber.h"
+#include "tests/gpu/fiber.h"
 
 #include <stdlib.h>
 

@@ -48,7 +48,7 @@
 #include <stdint.h>
 
 #include "device/cuda_driver.h"
-#include "gpu/fiber.h" /* NB_TSAN */
+#include "tests/gpu/fiber.h" /* NB_TSAN */
 
 #define MODEL_GPUS 2
 #define MODEL_SECOND INT64_C(1000000000)

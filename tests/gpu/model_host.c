@@ -13,7 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "gpu/fiber.h"
+#include "tests/gpu/fiber.h"
 
 #define THREADS 64u
 #define MUTEXES 256u

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gpu/model.h"
+#include "tests/gpu/model.h"
 
 #define RANKS 2 /* a GPU each */
 #define COMMS 4

@@ -20,10 +20,10 @@
 #include "coll/stats.h"
 #include "device/cuda_driver.h"
 #include "device/launch_observer.h"
-#include "gpu/emulate.h"
-#include "gpu/fake_driver.h"
 #include "lib/suite.h"
 #include "policy/record.h"
+#include "tests/gpu/emulate.h"
+#include "tests/gpu/fake_driver.h"
 
 #define NODES 3
 #define COMM_ID 0x67707500ull

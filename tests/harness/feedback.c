@@ -19,41 +19,15 @@ static int mean_node(struct hx_node *node, void *arg)
                            .count = 30011,
                            .fill = HX_FILL_NORMAL,
                            .seed = 11};
-    if (hx_quick())
-        spec.count = 6011;
-    double *sum = calloc(spec.count, sizeof *sum), *truth = calloc(spec.count, sizeof *truth), err = 0,
-           energy = 0;
-    char *x = malloc(spec.count * hx_type_size(spec.type));
     struct hx_lib *lib;
     struct hx_comm *comm;
-    struct sx_run run;
 
+    if (hx_quick())
+        spec.count = 6011;
     if (sx_open(node, &cfg, &lib, &comm))
         return 1;
-    for (int r = 0; r < node->nnodes; r++) {
-        sx_block(&spec, r, node->rank, x);
-        hx_add(spec.type, x, spec.count, truth);
-    }
-    sx_prepare(node, &spec, &run);
-    for (int round = 0; round < ROUNDS; round++) {
-        ncclResult_t ret;
-
-        hx_where("round %d", round);
-        ret = hx_run(comm, &run.op);
-        HX_CHECK(ret == ncclSuccess, "round %d: result %d", round, (int)ret);
-        hx_add(spec.type, run.recv, spec.count, sum);
-    }
-    for (size_t i = 0; i < spec.count; i++) {
-        double d = sum[i] / ROUNDS - truth[i];
-
-        err += d * d;
-        energy += truth[i] * truth[i];
-    }
-    *(double *)hx_scratch(node, node->rank) = sqrt(err / energy);
-    sx_free(&run);
-    free(sum);
-    free(truth);
-    free(x);
+    if (sx_mean_error(node, comm, &spec, ROUNDS, NULL, NULL, (double *)hx_scratch(node, node->rank)))
+        return 1;
     return sx_close(lib, comm, false);
 }
 

@@ -119,46 +119,34 @@ static int padded_5(void)
 
 /* ---- feedback: the mean of repeated all-reduces comes to the truth ---- */
 
+struct next_record {
+    struct hx_comm *comm;
+    const struct sx_spec *spec;
+    int64_t slot;
+};
+
+static int push_next(void *arg)
+{
+    const struct next_record *next = arg;
+
+    return push(next->comm, next->spec, (size_t)(256 << 10) / HX_STEPS, next->slot);
+}
+
 static int mean_node(struct hx_node *node, void *arg)
 {
     enum { ROUNDS = 120 };
     struct hx_comm_cfg cfg = {.channels = 2, .buff_size = 256 << 10, .poison = true};
     struct sx_spec spec = {
         .func = HX_ALL_REDUCE, .type = ncclFloat32, .count = 30011, .fill = HX_FILL_NORMAL, .seed = 11};
-    double *sum = calloc(spec.count, sizeof *sum), *truth = calloc(spec.count, sizeof *truth), err = 0,
-           energy = 0;
-    float *x = malloc(spec.count * sizeof *x);
-    int64_t slot = *(int64_t *)arg;
+    struct next_record next;
     struct hx_lib *lib;
     struct hx_comm *comm;
-    struct sx_run run;
 
     if (sx_open_linked(node, &ncclNetPlugin_v12, &ncclCollNetPlugin_v12, &cfg, &lib, &comm))
         return 1;
-    for (int r = 0; r < node->nnodes; r++) {
-        sx_block(&spec, r, 0, x);
-        for (size_t i = 0; i < spec.count; i++)
-            truth[i] += (double)x[i];
-    }
-    sx_prepare(node, &spec, &run);
-    for (int round = 0; round < ROUNDS; round++) {
-        if (push(comm, &spec, (size_t)(256 << 10) / HX_STEPS, slot))
-            return 1;
-        hx_where("round %d", round);
-        HX_CHECK(hx_run(comm, &run.op) == ncclSuccess, "round %d failed", round);
-        hx_add(spec.type, run.recv, spec.count, sum);
-    }
-    for (size_t i = 0; i < spec.count; i++) {
-        double d = sum[i] / ROUNDS - truth[i];
-
-        err += d * d;
-        energy += truth[i] * truth[i];
-    }
-    *(double *)hx_scratch(node, node->rank) = sqrt(err / energy);
-    sx_free(&run);
-    free(sum);
-    free(truth);
-    free(x);
+    next = (struct next_record){comm, &spec, *(int64_t *)arg};
+    if (sx_mean_error(node, comm, &spec, ROUNDS, push_next, &next, (double *)hx_scratch(node, node->rank)))
+        return 1;
     return sx_close(lib, comm, false);
 }
 

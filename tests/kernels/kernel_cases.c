@@ -7,12 +7,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "codec/data.h"
 #include "codec/format.h"
-#include "codec/golden.h"
 #include "device/evidence.h"
-#include "gpu/backend.h"
 #include "kernel_check.h"
+#include "tests/codec/data.h"
+#include "tests/codec/golden.h"
+#include "tests/gpu/backend.h"
 
 #define MOST 20000u
 

@@ -4,12 +4,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "codec/data.h"
-#include "codec/golden.h"
 #include "codec/ulp.h"
-#include "gpu/backend.h"
 #include "kernel_cases.h"
 #include "kernel_check.h"
+#include "tests/codec/data.h"
+#include "tests/codec/golden.h"
+#include "tests/gpu/backend.h"
 
 enum kind {
     SMALL, /* all move by about the same */

@@ -6,14 +6,14 @@
 #include <stdlib.h>
 
 #include "base/nccl_names.h"
-#include "codec/data.h"
 #include "codec/format.h"
 #include "codec/pick.h"
 #include "device/evidence.h"
 #include "device/exact.h"
-#include "gpu/backend.h"
 #include "kernel_cases.h"
 #include "kernel_check.h"
+#include "tests/codec/data.h"
+#include "tests/gpu/backend.h"
 
 /* Is value i a NaN of its type? */
 static int is_nan(ncclDataType_t type, const uint8_t *p, size_t i)

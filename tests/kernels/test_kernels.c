@@ -8,8 +8,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "gpu/backend.h"
 #include "kernel_cases.h"
+#include "tests/gpu/backend.h"
 
 int main(int argc, char **argv)
 {

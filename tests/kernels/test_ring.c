@@ -14,8 +14,8 @@
 #include <string.h>
 #include <time.h>
 
-#include "gpu/emulate.h"
 #include "kernels/kernels.h"
+#include "tests/gpu/emulate.h"
 
 #define BLOCKS 3u
 #define LARGEST 70000u /* bytes: three tickets */

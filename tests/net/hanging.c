@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sends that do not return; see hanging.h. */
-#include "net/hanging.h"
+#include "tests/net/hanging.h"
 
 #include <stdatomic.h>
 #include <unistd.h>
 
-#include "net/loopback.h"
+#include "tests/net/loopback.h"
 
 static atomic_bool hang, seen;
 static struct nb_net_ops ops; /* loopback_ops but for the send */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* See simulated.h. */
-#include "net/simulated.h"
+#include "tests/net/simulated.h"
 
 #include <errno.h>
 #include <stdio.h>

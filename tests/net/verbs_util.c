@@ -71,3 +71,26 @@ void failed_recv(struct nb_net *net, void *comm, int err)
     }
     ck_assert_int_lt(took, AT_ONCE_MS);
 }
+
+const uint8_t *exchange(struct pair *p, size_t size)
+{
+    void *req[2];
+    static uint8_t src[100000], dst[sizeof(src)];
+    static unsigned number;
+
+    ck_assert_uint_le(size, sizeof(src));
+    fill_bytes(src, size, ++number);
+    req[0] = post_recv(p->recv, dst, size, 0);
+    req[1] = post_send(p->send, src, size, 0);
+    ck_assert_int_eq(wait_all(req, 2, 5000), 0);
+    ck_assert(check_bytes(dst, size, number));
+    return dst;
+}
+
+const struct ibv_qp_attr *modified(enum ibv_qp_state to, int nth)
+{
+    const struct fake_entry *e = fake_log(FAKE_MODIFY, to, nth);
+
+    ck_assert_ptr_nonnull(e);
+    return &e->attr;
+}

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What is a gradient: positive evidence on the traces of all frameworks, and the list of sums and gathers
- * that must never be taken for one. Also the grammar of NIBBLE_GRAD.
+ * that must never be taken for one.
  */
 #include <check.h>
 #include <math.h>
@@ -11,7 +11,6 @@
 
 #include "optimizer.h"
 #include "policy/classify.h"
-#include "policy/comm_rules.h"
 #include "trace.h"
 
 #define WARMUP 50u
@@ -515,152 +514,6 @@ START_TEST(test_override)
 }
 END_TEST
 
-/* ---- grammar
- * ------------------------------------------------------------------------------------------------- */
-
-START_TEST(test_grammar)
-{
-    struct nb_grad_rules r;
-    char e[256], text[128];
-
-    ck_assert_int_eq(nb_grad_rules_parse("all,!reduce_scatter:bfloat16:10-20", &r, e, sizeof(e)), 0);
-    ck_assert_int_eq(nb_grad_rules_ask(&r, NB_FUNC_ALL_REDUCE, ncclFloat16, 1, 1), NB_GRAD_YES);
-    ck_assert_int_eq(nb_grad_rules_ask(&r, NB_FUNC_REDUCE_SCATTER, ncclBfloat16, 20, 1), NB_GRAD_NO);
-    ck_assert_int_eq(nb_grad_rules_ask(&r, NB_FUNC_REDUCE_SCATTER, ncclBfloat16, 21, 1), NB_GRAD_YES);
-    ck_assert_int_eq(nb_grad_rules_parse("", &r, e, sizeof(e)), 0);
-    ck_assert_int_eq(nb_grad_rules_ask(&r, NB_FUNC_ALL_REDUCE, ncclFloat16, 1, 1), NB_GRAD_SILENT);
-    /* What is printed can be read. */
-    nb_grad_rule_text(NB_FUNC_REDUCE_SCATTER, ncclBfloat16, UINT64_MAX, 16, text, sizeof(text));
-    ck_assert_int_eq(nb_grad_rules_parse(text, &r, e, sizeof(e)), 0);
-    ck_assert_int_eq(nb_grad_rules_ask(&r, NB_FUNC_REDUCE_SCATTER, ncclBfloat16, UINT64_MAX, 16),
-                     NB_GRAD_YES);
-    ck_assert_int_eq(nb_grad_rules_ask(&r, NB_FUNC_REDUCE_SCATTER, ncclBfloat16, UINT64_MAX, 15),
-                     NB_GRAD_SILENT);
-}
-END_TEST
-
-START_TEST(test_comm_rules)
-{
-    struct nb_comm_info facts = {
-        .nranks = 16, .nnodes = 2, .local = 8, .order = 3, .name = "DATA_PARALLEL_CP"};
-    static const struct {
-        const char *text;
-        int yes;
-    } rules[] = {
-        {"", 1},
-        {"nranks=16", 1},
-        {"nranks=15,nranks=17", 0},
-        {"nranks=15,nranks=16-20", 1},
-        {"nranks=16:nnodes=3", 0},
-        {"nranks=16:nnodes=2:local=8:order=1-3:name=*", 1},
-        {"!nranks=16", 0},
-        {"!nranks=15", 1},
-        {"nranks=16,!order=3", 0},
-        {"name=DATA*", 1},
-        {"name=*CP", 1},
-        {"name=*PARA*_CP", 1},
-        {"name=DATA", 0},
-        {"name=*DP*", 0},
-        {"!name=EXPERT*", 1},
-    };
-    static const char *const wrong_rules[] = {
-        "x",
-        "nranks",
-        "nranks=",
-        "nranks=a",
-        "nranks=2-1",
-        "nranks=1:nranks=2",
-        "name=",
-        ",",
-        "nranks=1,",
-        "!",
-        "nranks=1x",
-        "nranks=1:",
-        "size=3",
-        "nranks=99999999999999999999",
-        "name=aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
-    };
-    struct nb_comm_rules r;
-    char e[256], text[200];
-
-    for (size_t i = 0; i < sizeof(rules) / sizeof(rules[0]); i++) {
-        ck_assert_int_eq(nb_comm_rules_parse(rules[i].text, &r, e, sizeof(e)), 0);
-        ck_assert_msg(nb_comm_rules_ask(&r, &facts) == rules[i].yes, "%s", rules[i].text);
-    }
-    for (size_t i = 0; i < sizeof(wrong_rules) / sizeof(wrong_rules[0]); i++) {
-        ck_assert_msg(nb_comm_rules_parse(wrong_rules[i], &r, e, sizeof(e)) != 0, "%s", wrong_rules[i]);
-        ck_assert_msg(strstr(e, "rule \"") && r.n == 0, "%s", e);
-    }
-    /* What is printed can be read, and means this communicator. */
-    nb_comm_rule_text(&facts, text, sizeof(text));
-    ck_assert_str_eq(text, "nranks=16:nnodes=2:local=8:order=3:name=DATA_PARALLEL_CP");
-    ck_assert_int_eq(nb_comm_rules_parse(text, &r, e, sizeof(e)), 0);
-    ck_assert_int_eq(nb_comm_rules_ask(&r, &facts), 1);
-    facts.order = 4;
-    ck_assert_int_eq(nb_comm_rules_ask(&r, &facts), 0);
-    /* A condition on what is not known is not met. */
-    facts = (struct nb_comm_info){.nnodes = 2};
-    ck_assert_int_eq(nb_comm_rules_parse("nranks=0-99", &r, e, sizeof(e)), 0);
-    ck_assert_int_eq(nb_comm_rules_ask(&r, &facts), 0);
-    ck_assert_int_eq(nb_comm_rules_parse("name=*", &r, e, sizeof(e)), 0);
-    ck_assert_int_eq(nb_comm_rules_ask(&r, &facts), 0);
-}
-END_TEST
-
-static const struct {
-    const char *text, *error;
-} wrong[] = {
-    {"al", "must be \"all\""},
-    {",", "empty"},
-    {"all,", "empty"},
-    {"all,,all", "empty"},
-    {"!all", "must be"},
-    {" all", "must be"},
-    {"all_reduce", "must follow"},
-    {"all_reduce:", "type must be"},
-    {"all_reduce:int8:1", "type must be"},
-    {"all_gather:float32:1", "must be"},
-    {"all_reduce:float32", "must follow the type"},
-    {"all_reduce:float32:", "a number"},
-    {"all_reduce:float32:-1", "a number"},
-    {"all_reduce:float32:1-", "upper count must"},
-    {"all_reduce:float32:5-4", "below"},
-    {"all_reduce:float32:1@", "ranks must be a number"},
-    {"all_reduce:float32:1@0", "from 1"},
-    {"all_reduce:float32:1@4294967296", "from 1"},
-    {"all_reduce:float32:99999999999999999999", "too large"},
-    {"all_reduce:float32:1x", "too much"},
-    {"all_reduce:float32:1-2-3", "too much"},
-    {"!!all_reduce:float32:1", "must be"},
-    {"all_reduce:float32:1 ", "too much"},
-    {"ALL_REDUCE:float32:1", "must be"},
-};
-
-START_TEST(test_bad_grammar)
-{
-    struct nb_grad_rules r;
-    char e[256] = "";
-
-    ck_assert_int_lt(nb_grad_rules_parse(wrong[_i].text, &r, e, sizeof(e)), 0);
-    ck_assert_msg(strstr(e, wrong[_i].error) != NULL, "\"%s\": %s", wrong[_i].text, e);
-    ck_assert_uint_eq(r.n, 0);
-    ck_assert_int_eq(r.all, 0);
-}
-END_TEST
-
-START_TEST(test_too_many_rules)
-{
-    char text[NB_GRAD_RULES * 24 + 32] = "all_reduce:float32:1", e[256];
-    struct nb_grad_rules r;
-
-    for (unsigned i = 1; i < NB_GRAD_RULES; i++)
-        strcat(text, ",all_reduce:float32:1");
-    ck_assert_int_eq(nb_grad_rules_parse(text, &r, e, sizeof(e)), 0);
-    strcat(text, ",all_reduce:float32:1");
-    ck_assert_int_lt(nb_grad_rules_parse(text, &r, e, sizeof(e)), 0);
-}
-END_TEST
-
 int main(void)
 {
     Suite *suite = suite_create("classify");
@@ -677,10 +530,6 @@ int main(void)
     tcase_add_test(tc, test_caller);
     tcase_add_test(tc, test_linked);
     tcase_add_test(tc, test_override);
-    tcase_add_test(tc, test_grammar);
-    tcase_add_test(tc, test_comm_rules);
-    tcase_add_loop_test(tc, test_bad_grammar, 0, (int)(sizeof(wrong) / sizeof(wrong[0])));
-    tcase_add_test(tc, test_too_many_rules);
     suite_add_tcase(suite, tc);
     runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

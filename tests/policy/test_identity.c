@@ -22,21 +22,6 @@ static const unsigned orderly[] = {0, V_EVAL, V_CHECKPOINT, V_BATCH, V_EVAL | V_
 static const unsigned adverse[] = {V_DROP, V_DROP | V_EVAL, V_LISA, V_LISA | V_EVAL | V_CHECKPOINT,
                                    V_PREFETCH | V_DROP};
 
-static const char *variant_name(unsigned v)
-{
-    static char text[96];
-    static const char *const names[] = {"eval", "checkpoint", "batch",   "LayerDrop",
-                                        "LISA", "accumulate", "ramp-up", "prefetch"};
-
-    text[0] = '\0';
-    for (unsigned i = 0; i < 8; i++)
-        if (v >> i & 1) {
-            strcat(text, text[0] ? "+" : "");
-            strcat(text, names[i]);
-        }
-    return text[0] ? text : "plain";
-}
-
 static struct outcome run(enum framework f, unsigned variants, uint32_t steps, const struct replay *how)
 {
     struct trace trace;
@@ -45,7 +30,7 @@ static struct outcome run(enum framework f, unsigned variants, uint32_t steps, c
     trace_make(&trace, f, variants, LAYERS, steps, 5);
     o = replay(&trace, how);
     free(trace.event);
-    printf("  %-18s %-26s %6.1f %%  %8.3f %%  %5d\n", framework_name(f), variant_name(variants),
+    printf("  %-18s %-26s %6.1f %%  %8.3f %%  %5d\n", framework_name(f), variants_name(variants),
            100.0 * (double)o.fed / (double)o.gradients, 100.0 * (double)o.misapplied / (double)o.gradients,
            o.first);
     return o;

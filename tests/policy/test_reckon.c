@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "model.h"
 #include "policy/reckon.h"
+#include "tools/model/model.h"
 
 #define MIB 1048576.0
 

@@ -31,6 +31,21 @@ struct job {
     uint64_t arena;
 };
 
+const char *variants_name(unsigned v)
+{
+    static char text[96];
+    static const char *const names[] = {"eval", "checkpoint", "batch",   "LayerDrop",
+                                        "LISA", "accumulate", "ramp-up", "prefetch"};
+
+    text[0] = '\0';
+    for (unsigned i = 0; i < 8; i++)
+        if (v >> i & 1) {
+            strcat(text, text[0] ? "+" : "");
+            strcat(text, names[i]);
+        }
+    return text[0] ? text : "plain";
+}
+
 const char *framework_name(enum framework framework)
 {
     static const char *const names[F_COUNT] = {

@@ -77,6 +77,8 @@ void trace_make(struct trace *trace, enum framework framework, unsigned variants
 void trace_make_small(struct trace *trace, enum framework framework, unsigned variants, unsigned layers,
                       uint32_t steps, uint64_t seed, unsigned shrink);
 const char *framework_name(enum framework framework);
+/* Of a combination of variants; in static memory, until the next call. */
+const char *variants_name(unsigned variants);
 
 /* The profile of `unit` at `step`, with the noise of this very operation. */
 void model_profile(uint32_t unit, uint32_t step, uint64_t noise_seed, float out[NB_PROFILE_GROUPS]);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The loop over events; see cluster.h. */
-#include "scale/cluster.h"
+#include "tests/scale/cluster.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -9,10 +9,10 @@
 
 #include "base/log.h"
 #include "coll/comm.h"
-#include "scale/memory.h"
-#include "scale/network.h"
-#include "scale/node.h"
-#include "sim/memory.h"
+#include "tests/scale/memory.h"
+#include "tests/scale/network.h"
+#include "tests/scale/node.h"
+#include "tests/sim/memory.h"
 
 #define PAUSE (20 * SCALE_MS) /* between operations: confirmations are exchanged */
 

@@ -3,7 +3,7 @@
 #ifndef NIBBLE_TESTS_SCALE_CLUSTER_H
 #define NIBBLE_TESTS_SCALE_CLUSTER_H
 
-#include "scale/scale.h"
+#include "tests/scale/scale.h"
 
 #define SCALE_OPERATIONS 4 /* of a run, at most: an all-gather is coded from the second on */
 

@@ -4,8 +4,8 @@
 #ifndef NIBBLE_TESTS_SCALE_CONNECTION_H
 #define NIBBLE_TESTS_SCALE_CONNECTION_H
 
-#include "net/simulated.h"
-#include "scale/network.h"
+#include "tests/net/simulated.h"
+#include "tests/scale/network.h"
 
 #define SCALE_POSTED 32 /* receives at a time: the engine posts 16 */
 #define SCALE_SENDS 64  /* sends at a time: the engine has 32 */

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Codecs that only take time; see device.h. */
-#include "scale/device.h"
+#include "tests/scale/device.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "device/device.h"
-#include "scale/memory.h"
-#include "scale/network.h"
-#include "scale/node.h"
+#include "tests/scale/memory.h"
+#include "tests/scale/network.h"
+#include "tests/scale/node.h"
 
 struct idle {
     struct nb_device device;

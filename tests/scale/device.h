@@ -7,7 +7,7 @@
 #define NIBBLE_TESTS_SCALE_DEVICE_H
 
 #include "nibble/codec.h"
-#include "scale/scale.h"
+#include "tests/scale/scale.h"
 
 struct nb_context;
 struct nb_device;

@@ -11,9 +11,9 @@
 #include "codec/row.h"
 #include "coll/grid.h"
 #include "coll/wire.h"
-#include "model/model.h"
-#include "scale/cluster.h"
-#include "scale/device.h"
+#include "tests/scale/cluster.h"
+#include "tests/scale/device.h"
+#include "tools/model/model.h"
 
 #define MOST 16
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* See memory.h. */
-#include "scale/memory.h"
+#include "tests/scale/memory.h"
 
 #include <malloc.h>
 #include <stdint.h>

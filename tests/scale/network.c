@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Links, and the way of messages without payload through them; see network.h. */
-#include "scale/network.h"
+#include "tests/scale/network.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "scale/connection.h"
-#include "scale/node.h"
+#include "tests/scale/connection.h"
+#include "tests/scale/node.h"
 
 void *scale_zeroed(struct scale_network *w, size_t n, size_t size)
 {

@@ -9,7 +9,7 @@
 #define NIBBLE_TESTS_SCALE_NETWORK_H
 
 #include "net/transport.h"
-#include "scale/scale.h"
+#include "tests/scale/scale.h"
 
 /* Of a message so many bytes are there (nb_device_ops.keeps). */
 #define SCALE_KEPT 256

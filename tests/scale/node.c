@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A node's life, and NCCL's walk; see node.h. */
-#include "scale/node.h"
+#include "tests/scale/node.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -14,9 +14,9 @@
 #include "policy/job.h"
 #include "policy/queue.h"
 #include "policy/record.h"
-#include "scale/device.h"
-#include "scale/network.h"
 #include "state/budget.h"
+#include "tests/scale/device.h"
+#include "tests/scale/network.h"
 
 #define COMM_ID 0x7363616c65ull
 #define NEVER INT64_MAX

@@ -11,7 +11,7 @@
 #define NIBBLE_TESTS_SCALE_NODE_H
 
 #include "base/context.h"
-#include "scale/scale.h"
+#include "tests/scale/scale.h"
 
 struct idle;
 struct nb_coll_comm;

@@ -22,7 +22,7 @@
 
 #include "base/func.h"
 #include "base/params.h"
-#include "sim/queue.h"
+#include "tests/sim/queue.h"
 
 #define SCALE_US INT64_C(1000)
 #define SCALE_MS INT64_C(1000000)

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The network as the engine calls it: a transport's table; see network.h. */
-#include "scale/network.h"
+#include "tests/scale/network.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "scale/connection.h"
-#include "scale/node.h"
+#include "tests/scale/connection.h"
+#include "tests/scale/node.h"
 
 struct net { /* what the engine has as nb_net */
     struct nb_net net;

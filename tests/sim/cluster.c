@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The loop over events; see cluster.h. */
-#include "sim/cluster.h"
+#include "tests/sim/cluster.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -8,12 +8,12 @@
 #include <string.h>
 
 #include "base/log.h"
-#include "sim/device.h"
-#include "sim/fault.h"
-#include "sim/judge.h"
-#include "sim/memory.h"
-#include "sim/network.h"
-#include "sim/node.h"
+#include "tests/sim/device.h"
+#include "tests/sim/fault.h"
+#include "tests/sim/judge.h"
+#include "tests/sim/memory.h"
+#include "tests/sim/network.h"
+#include "tests/sim/node.h"
 
 #define MOST_EVENTS 30000000u /* of a run: more is no progress */
 #define GRACE SIM_S           /* after the last thing that happened, with nothing but heartbeats left */

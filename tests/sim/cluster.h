@@ -3,7 +3,7 @@
 #ifndef NIBBLE_TESTS_SIM_CLUSTER_H
 #define NIBBLE_TESTS_SIM_CLUSTER_H
 
-#include "sim/sim.h"
+#include "tests/sim/sim.h"
 
 struct sim_outcome {
     bool failed;

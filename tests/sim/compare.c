@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Comparing with the calm run; see compare.h. */
-#include "sim/compare.h"
+#include "tests/sim/compare.h"
 
 #include <stdarg.h>
 #include <stdio.h>

@@ -3,7 +3,7 @@
 #ifndef NIBBLE_TESTS_SIM_COMPARE_H
 #define NIBBLE_TESTS_SIM_COMPARE_H
 
-#include "sim/cluster.h"
+#include "tests/sim/cluster.h"
 
 /* `outcome` is that of a run of `plan` that is comparable. Where the calm run fails, or differs, it becomes a failure that
  * says so. */

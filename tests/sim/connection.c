@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* How connections begin and end; see connection.h. */
-#include "sim/connection.h"
+#include "tests/sim/connection.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "sim/node.h"
+#include "tests/sim/node.h"
 
 /* ---- ends ------------------------------------------------------------------------------------------------ */
 

@@ -8,8 +8,8 @@
 #ifndef NIBBLE_TESTS_SIM_CONNECTION_H
 #define NIBBLE_TESTS_SIM_CONNECTION_H
 
-#include "net/simulated.h"
-#include "sim/network.h"
+#include "tests/net/simulated.h"
+#include "tests/sim/network.h"
 
 struct request {
     struct request *prev, *next; /* of the same end */

@@ -3,7 +3,7 @@
  * Tables of values; an operation's vector of a rank is a piece of one of them, from a place that follows from
  * its seed, round and round. See data.h.
  */
-#include "sim/data.h"
+#include "tests/sim/data.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -3,7 +3,7 @@
 #ifndef NIBBLE_TESTS_SIM_DATA_H
 #define NIBBLE_TESTS_SIM_DATA_H
 
-#include "sim/sim.h"
+#include "tests/sim/sim.h"
 
 /* Make the tables that values come from; once. */
 void sim_data_open(void);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Work that is done later, and goes wrong; see device.h. */
-#include "sim/device.h"
+#include "tests/sim/device.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -9,40 +9,29 @@
 #include "base/log.h"
 #include "coll/comm.h"
 #include "device/device.h"
-#include "sim/fault.h"
-#include "sim/judge.h"
-#include "sim/memory.h"
-#include "sim/node.h"
+#include "tests/device/call.h"
+#include "tests/sim/fault.h"
+#include "tests/sim/judge.h"
+#include "tests/sim/memory.h"
+#include "tests/sim/node.h"
 
 #define RING 24 /* works in flight */
 #define ALIGN 256
 
-enum kind { COPY, ZERO, ENCODE, DECODE, REDUCE, REDUCE_EXACT };
 enum state { FREE, QUEUED, DONE };
 
-/* One call: what the function was given, and how it stands. */
+/* One call, and how it stands. */
 struct call {
+    struct device_call what;
     struct late *device;
     enum state state;
     bool never; /* is it done */
     uint64_t id;
-    enum kind kind;
-    void *dst;
-    const void *src, *own;
-    size_t n, nsources;
-    struct nb_encoding encoding;
-    struct nb_decoding decoding;
-    enum nb_dtype dtype;
-    ncclDataType_t type;
-    ncclRedOp_t redop;
-    uint64_t first;
-    const struct nb_source *sources;
-    const void *const *plain;
     ssize_t result;
 };
 
 struct late {
-    struct nb_device device;
+    struct asked_device asked; /* first */
     struct sim *sim;
     int node, comm;
     int error;
@@ -55,25 +44,9 @@ static struct late *late_of(struct nb_device *dev)
     return (struct late *)dev;
 }
 
-static ssize_t perform(const struct call *c)
+static ssize_t ask(struct asked_device *dev, struct nb_work *work, const struct device_call *what)
 {
-    struct nb_device *h = nb_host_device();
-
-    switch (c->kind) {
-    case COPY: return h->ops->copy(h, NULL, c->dst, c->src, c->n);
-    case ZERO: memset(c->dst, 0, c->n); return 0;
-    case ENCODE: return h->ops->encode(h, NULL, &c->encoding);
-    case DECODE: return h->ops->decode(h, NULL, &c->decoding);
-    case REDUCE:
-        return h->ops->reduce(h, NULL, c->dtype, c->sources, c->nsources, c->own, c->n, c->first, c->dst);
-    default:
-        return h->ops->reduce_exact(h, NULL, c->type, c->redop, c->plain, c->nsources, c->own, c->n, c->dst);
-    }
-}
-
-static ssize_t ask(struct nb_device *dev, struct nb_work *work, const struct call *what)
-{
-    struct late *d = late_of(dev);
+    struct late *d = late_of(&dev->device);
     struct sim *s = d->sim;
     enum sim_fault_kind fault;
     bool stuck = false;
@@ -91,12 +64,12 @@ static ssize_t ask(struct nb_device *dev, struct nb_work *work, const struct cal
         stuck = true;
     }
     if (!work || (!s->plan->late_device && !stuck))
-        return perform(what);
+        return device_call_perform(what);
     while (at < RING && d->ring[at].state != FREE)
         at++;
     if (at == RING)
         return -EAGAIN;
-    d->ring[at] = *what;
+    d->ring[at].what = *what;
     d->ring[at].device = d;
     d->ring[at].state = QUEUED;
     d->ring[at].id = work->id = ++d->ids;
@@ -127,7 +100,7 @@ void sim_device_event(struct sim *s, const struct sim_event *event)
         sim_enter(s, before);
     } else {
         int before = sim_memory_enter(d->node);
-        c->result = perform(c);
+        c->result = device_call_perform(&c->what);
         sim_memory_enter(before);
         c->state = DONE;
     }
@@ -200,56 +173,6 @@ static void late_free(struct nb_device *dev, enum nb_place place, void *p, size_
     free(at);
 }
 
-static int late_copy(struct nb_device *dev, struct nb_work *work, void *dst, const void *src, size_t bytes)
-{
-    return (int)ask(dev, work, &(struct call){.kind = COPY, .dst = dst, .src = src, .n = bytes});
-}
-
-static int late_zero(struct nb_device *dev, struct nb_work *work, void *dst, size_t bytes)
-{
-    return (int)ask(dev, work, &(struct call){.kind = ZERO, .dst = dst, .n = bytes});
-}
-
-static ssize_t late_encode(struct nb_device *dev, struct nb_work *work, const struct nb_encoding *e)
-{
-    return ask(dev, work, &(struct call){.kind = ENCODE, .encoding = *e});
-}
-
-static int late_decode(struct nb_device *dev, struct nb_work *work, const struct nb_decoding *d)
-{
-    return (int)ask(dev, work, &(struct call){.kind = DECODE, .decoding = *d});
-}
-
-static int late_reduce(struct nb_device *dev, struct nb_work *work, enum nb_dtype type,
-                       const struct nb_source *sources, size_t nsources, const void *own, size_t n,
-                       uint64_t first, void *dst)
-{
-    return (int)ask(dev, work,
-                    &(struct call){.kind = REDUCE,
-                                   .dtype = type,
-                                   .sources = sources,
-                                   .nsources = nsources,
-                                   .own = own,
-                                   .n = n,
-                                   .first = first,
-                                   .dst = dst});
-}
-
-static int late_reduce_exact(struct nb_device *dev, struct nb_work *work, ncclDataType_t type, ncclRedOp_t op,
-                             const void *const *sources, size_t nsources, const void *own, size_t n,
-                             void *dst)
-{
-    return (int)ask(dev, work,
-                    &(struct call){.kind = REDUCE_EXACT,
-                                   .type = type,
-                                   .redop = op,
-                                   .plain = sources,
-                                   .nsources = nsources,
-                                   .own = own,
-                                   .n = n,
-                                   .dst = dst});
-}
-
 int sim_device_open(struct nb_context *ctx, const struct nb_device_wish *wish, struct nb_device **dev)
 {
     static struct nb_device_ops ops;
@@ -269,19 +192,20 @@ int sim_device_open(struct nb_context *ctx, const struct nb_device_wish *wish, s
         ops.alloc = late_alloc;
         ops.free = late_free;
         ops.poll = late_poll;
-        ops.copy = late_copy;
-        ops.zero = late_zero;
-        ops.encode = late_encode;
-        ops.decode = late_decode;
-        ops.reduce = late_reduce;
-        ops.reduce_exact = late_reduce_exact;
+        ops.copy = device_call_copy;
+        ops.zero = device_call_zero;
+        ops.encode = device_call_encode;
+        ops.decode = device_call_decode;
+        ops.reduce = device_call_reduce;
+        ops.reduce_exact = device_call_reduce_exact;
     }
-    d->device.ops = &ops;
+    d->asked.device.ops = &ops;
+    d->asked.ask = ask;
     d->sim = node->sim;
     d->node = node->number;
     d->comm = node->connecting;
-    node->device[node->connecting] = &d->device;
+    node->device[node->connecting] = &d->asked.device;
     sim_memory_enter(before);
-    *dev = &d->device;
+    *dev = &d->asked.device;
     return 0;
 }

@@ -7,7 +7,7 @@
 #ifndef NIBBLE_TESTS_SIM_DEVICE_H
 #define NIBBLE_TESTS_SIM_DEVICE_H
 
-#include "sim/sim.h"
+#include "tests/sim/sim.h"
 
 struct nb_context;
 struct nb_device;

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Faults take effect; see fault.h. */
-#include "sim/fault.h"
+#include "tests/sim/fault.h"
 
 #include <stdlib.h>
 
 #include "coll/engine.h"
 #include "coll/grid.h"
 #include "coll/node.h"
-#include "sim/judge.h"
-#include "sim/memory.h"
-#include "sim/network.h"
-#include "sim/node.h"
+#include "tests/sim/judge.h"
+#include "tests/sim/memory.h"
+#include "tests/sim/network.h"
+#include "tests/sim/node.h"
 
 #define SOON SIM_S /* by then what is known at once is known everywhere */
 #define HEADER 56  /* bytes of a message that a check covers in any case */

@@ -3,7 +3,7 @@
 #ifndef NIBBLE_TESTS_SIM_FAULT_H
 #define NIBBLE_TESTS_SIM_FAULT_H
 
-#include "sim/sim.h"
+#include "tests/sim/sim.h"
 
 /* Before the first event; and a node begins an operation of a communicator. */
 void sim_fault_begin(struct sim *s);

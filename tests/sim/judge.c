@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What must be true; see judge.h. */
-#include "sim/judge.h"
+#include "tests/sim/judge.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "coll/comm.h"
-#include "sim/memory.h"
-#include "sim/network.h"
-#include "sim/node.h"
+#include "tests/sim/memory.h"
+#include "tests/sim/network.h"
+#include "tests/sim/node.h"
 
 #define CULPRITS 64
 /* Squared error of a coded sum, by the squares of contributions and sum: 4 bits give 0.007 of what is encoded,

@@ -13,7 +13,7 @@
 #ifndef NIBBLE_TESTS_SIM_JUDGE_H
 #define NIBBLE_TESTS_SIM_JUDGE_H
 
-#include "sim/sim.h"
+#include "tests/sim/sim.h"
 
 struct sim_judge;
 struct sim_proxy;

@@ -12,12 +12,12 @@
 #include <string.h>
 #include <time.h>
 
-#include "sim/cluster.h"
-#include "sim/compare.h"
-#include "sim/data.h"
-#include "sim/fault.h"
-#include "sim/judge.h"
-#include "sim/shrink.h"
+#include "tests/sim/cluster.h"
+#include "tests/sim/compare.h"
+#include "tests/sim/data.h"
+#include "tests/sim/fault.h"
+#include "tests/sim/judge.h"
+#include "tests/sim/shrink.h"
 
 static bool reduces = true, compares_all;
 static struct sim_options options = {

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The wrapped allocator; see memory.h. */
-#include "sim/memory.h"
+#include "tests/sim/memory.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "sim/sim.h"
+#include "tests/sim/sim.h"
 
 void *__real_malloc(size_t bytes);
 void *__real_calloc(size_t n, size_t bytes);

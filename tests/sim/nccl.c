@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Windows of operations; see nccl.h. The formulas are those of NCCL's CollNet proxy, as in tests/harness. */
-#include "sim/nccl.h"
+#include "tests/sim/nccl.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -11,11 +11,11 @@
 #include "coll/coll.h"
 #include "coll/comm.h"
 #include "policy/record.h"
-#include "sim/data.h"
-#include "sim/fault.h"
-#include "sim/judge.h"
-#include "sim/memory.h"
-#include "sim/node.h"
+#include "tests/sim/data.h"
+#include "tests/sim/fault.h"
+#include "tests/sim/judge.h"
+#include "tests/sim/memory.h"
+#include "tests/sim/node.h"
 
 static struct sim *sim_of(const struct sim_proxy *p)
 {

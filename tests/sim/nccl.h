@@ -8,7 +8,7 @@
 #ifndef NIBBLE_TESTS_SIM_NCCL_H
 #define NIBBLE_TESTS_SIM_NCCL_H
 
-#include "sim/sim.h"
+#include "tests/sim/sim.h"
 
 struct nb_coll_comm;
 struct nb_coll_connect;

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* NICs, and the way of messages through them; see network.h. */
-#include "sim/network.h"
+#include "tests/sim/network.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/log.h"
-#include "sim/connection.h"
-#include "sim/node.h"
+#include "tests/sim/connection.h"
+#include "tests/sim/node.h"
 
 void sim_message_free(struct message *m)
 {

@@ -8,7 +8,7 @@
 #define NIBBLE_TESTS_SIM_NETWORK_H
 
 #include "net/transport.h"
-#include "sim/sim.h"
+#include "tests/sim/sim.h"
 
 /* To be taken with nb_net_open_with by the context of a sim_node. early: sends are done when taken; late: when
  * they have arrived. */

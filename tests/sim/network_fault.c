@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What is done to the network; see network.h. */
-#include "sim/network.h"
+#include "tests/sim/network.h"
 
 #include <errno.h>
 #include <string.h>
 
 #include "codec/row.h"
 #include "coll/wire.h"
-#include "sim/connection.h"
-#include "sim/fault.h"
-#include "sim/node.h"
+#include "tests/sim/connection.h"
+#include "tests/sim/fault.h"
+#include "tests/sim/node.h"
 
 void sim_network_cut(struct sim *s, int a, int b)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A node's life; see node.h. */
-#include "sim/node.h"
+#include "tests/sim/node.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -13,10 +13,10 @@
 #include "device/device.h"
 #include "policy/job.h"
 #include "policy/queue.h"
-#include "sim/device.h"
-#include "sim/judge.h"
-#include "sim/memory.h"
-#include "sim/network.h"
+#include "tests/sim/device.h"
+#include "tests/sim/judge.h"
+#include "tests/sim/memory.h"
+#include "tests/sim/network.h"
 
 #define STEPS_AT_ONCE 10000 /* of an eager node: more is no progress */
 

@@ -5,9 +5,9 @@
 
 #include "base/context.h"
 #include "net/transport.h"
-#include "sim/nccl.h"
-#include "sim/sim.h"
 #include "state/budget.h"
+#include "tests/sim/nccl.h"
+#include "tests/sim/sim.h"
 
 struct nb_coll_comm;
 struct nb_coll_connect;

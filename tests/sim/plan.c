@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Drawing a plan from a seed; see plan.h. */
-#include "sim/plan.h"
+#include "tests/sim/plan.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "sim/sim.h"
+#include "tests/sim/sim.h"
 
 #define SLOTS 6
 #define MOST_WINDOWS 48 /* of an operation */

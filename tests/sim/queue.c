@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A binary heap; see queue.h. */
-#include "sim/queue.h"
+#include "tests/sim/queue.h"
 
 #include <stdlib.h>
 
-#include "sim/memory.h"
+#include "tests/sim/memory.h"
 
 static bool before(const struct sim_event *a, const struct sim_event *b)
 {

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Leaving things out; see shrink.h. */
-#include "sim/shrink.h"
+#include "tests/sim/shrink.h"
 
 #include <stdio.h>
 #include <string.h>
 
-#include "sim/compare.h"
+#include "tests/sim/compare.h"
 
 #define TRIES 400
 

@@ -3,7 +3,7 @@
 #ifndef NIBBLE_TESTS_SIM_SHRINK_H
 #define NIBBLE_TESTS_SIM_SHRINK_H
 
-#include "sim/sim.h"
+#include "tests/sim/sim.h"
 
 /* Print the shortest run found that fails as seed `seed` does, with `violation`. */
 void sim_shrink(uint64_t seed, const struct sim_options *options, const char *violation);

@@ -22,9 +22,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "lib/harness.h"
-#include "sim/plan.h"
-#include "sim/queue.h"
+#include "tests/harness/lib/harness.h"
+#include "tests/sim/plan.h"
+#include "tests/sim/queue.h"
 
 #define SIM_NODES_MAX 4096
 #define SIM_US INT64_C(1000)

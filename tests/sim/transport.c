@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The network as the engine calls it: a transport's table; see network.h. */
-#include "sim/network.h"
+#include "tests/sim/network.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/log.h"
-#include "sim/connection.h"
-#include "sim/memory.h"
-#include "sim/node.h"
+#include "tests/sim/connection.h"
+#include "tests/sim/memory.h"
+#include "tests/sim/node.h"
 
 struct net { /* what the engine has as nb_net */
     struct nb_net net;

@@ -10,9 +10,9 @@
 #include "abi/tables.h"
 #include "coll/coll.h"
 #include "coll/stats.h"
-#include "harness.h"
 #include "perf.h"
 #include "policy/record.h"
+#include "tests/harness/lib/harness.h"
 
 /* Data are made in segments, each from a seed of its own, so that results can be checked on some of them. */
 #define SEGMENT ((size_t)1 << 18)

@@ -8,8 +8,8 @@
 #include <string.h>
 
 #include "abi/tables.h"
-#include "harness.h"
 #include "perf.h"
+#include "tests/harness/lib/harness.h"
 
 static int transfer(struct hx_p2p *p2p, const struct perf_run *run, int rank, char *send, char *recv,
                     size_t bytes, int n)

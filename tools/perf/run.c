@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "harness.h"
 #include "perf.h"
+#include "tests/harness/lib/harness.h"
 
 static const char common_help[] =
     "  -b SIZE          smallest size in bytes (default 1M); K, M, G may follow\n"

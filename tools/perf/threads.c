@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "harness.h"
 #include "perf.h"
+#include "tests/harness/lib/harness.h"
 
 #define MOST_COUNTS 16
 #define MOST_ROWS 256 /* kinds, types and sizes of operations */

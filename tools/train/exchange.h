@@ -14,10 +14,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "harness.h"
 #include "method.h"
 #include "model.h"
 #include "nibble/codec.h"
+#include "tests/harness/lib/harness.h"
 
 /* Nodes of a run. Seeds of random rounding are derived from it: another number gives other runs. */
 #define NBT_MAX_NODES 8

@@ -16,10 +16,10 @@
 #include "events.h"
 #include "exchange.h"
 #include "fidelity.h"
-#include "harness.h"
 #include "model.h"
 #include "progress.h"
 #include "runs.h"
+#include "tests/harness/lib/harness.h"
 #include "text.h"
 
 /* Settings of all runs; made by the launcher, constant afterwards. */

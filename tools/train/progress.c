@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "harness.h"
+#include "tests/harness/lib/harness.h"
 
 #define PLAIN_EVERY_S 10.0
 #define BAR_EVERY_S 0.2

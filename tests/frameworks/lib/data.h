@@ -8,7 +8,7 @@
 #define NIBBLE_TESTS_FRAMEWORKS_DATA_H
 
 #include "nibble/nccl_types.h"
-#include "policy/trace.h"
+#include "tests/policy/trace.h"
 
 #define DATA_NODES 2
 

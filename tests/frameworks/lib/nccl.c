@@ -3,8 +3,8 @@
 #include "nccl.h"
 
 #include "abi/tables.h"
-#include "harness.h"
-#include "torch_stack.h"
+#include "tests/harness/lib/harness.h"
+#include "tests/policy/torch_stack.h"
 
 struct hx_lib *nccl_lib(const struct fw_nccl *nccl)
 {

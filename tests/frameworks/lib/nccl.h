@@ -6,8 +6,8 @@
 #define NIBBLE_TESTS_FRAMEWORKS_NCCL_H
 
 #include "coll/wire.h"
-#include "events.h"
 #include "nibble/nccl_types.h"
+#include "tests/policy/events.h"
 
 struct fw_nccl {
     const char *name;

@@ -13,8 +13,8 @@
 #define NIBBLE_TESTS_FRAMEWORKS_PLAYER_H
 
 #include "policy/classify.h"
-#include "policy/trace.h"
-#include "suite.h"
+#include "tests/harness/lib/suite.h"
+#include "tests/policy/trace.h"
 
 struct fw_nccl;
 

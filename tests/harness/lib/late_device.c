@@ -25,41 +25,20 @@
 #include "base/context.h"
 #include "base/nccl_names.h"
 #include "device/device.h"
+#include "tests/device/call.h"
 
 #define RING 48 /* works in flight */
 #define RANGES 80
 #define POISON_BYTES 4096
 #define SLOW_US 100000
 
-enum kind { COPY, ZERO, ENCODE, DECODE, REDUCE, REDUCE_EXACT, PICK, LOOK };
-static const char *const kind_name[] = {"copy",   "zero",         "encode", "decode",
-                                        "reduce", "reduce_exact", "pick",   "look"};
+static const char *const kind_name[] = {"copy", "zero", "encode", "decode", "reduce", "reduce_exact", "pick"};
 
 enum { FREE, QUEUED, RUNNING, DONE };
 
-/* One call: what the functions are given, and how it stands. */
+/* One call, and how it stands. */
 struct call {
-    enum kind kind;
-    const struct nb_codec_row *codec;
-    unsigned format;
-    enum nb_dtype type;
-    ncclDataType_t nccl_type;
-    ncclRedOp_t redop;
-    const void *src, *ref, *own;
-    void *dst;
-    size_t n, len, cap, limit, nsources;
-    uint64_t first;
-    const struct nb_ef *ef;
-    struct nb_encode_stats *stats;
-    struct nb_delta4_stats *delta4;
-    const struct nb_source *sources;
-    const void *const *plain;
-    /* A pick: of `block` values, of which those at src begin with `first`. */
-    size_t width;
-    uint64_t block;
-    unsigned picks;
-    uint32_t *out; /* several may fill one, so it is nothing that a call has for itself */
-
+    struct device_call what;
     struct nb_work *work;
     int state;      /* under lock */
     unsigned polls; /* before it is done */
@@ -67,7 +46,7 @@ struct call {
 };
 
 struct late {
-    struct nb_device device;
+    struct asked_device asked; /* first */
     pthread_mutex_t lock;
     pthread_cond_t news;
     pthread_t thread;
@@ -107,32 +86,30 @@ static size_t add(struct range *r, size_t n, const void *p, size_t bytes, int wr
 }
 
 /* What a call reads and writes. */
-static size_t ranges_of(const struct call *c, struct range *r)
+static size_t ranges_of(const struct device_call *c, struct range *r)
 {
-    size_t n = 0, size = c->kind == REDUCE_EXACT ? nb_nccl_type_size(c->nccl_type) : nb_dtype_size(c->type);
+    const struct nb_encoding *e = &c->encoding;
+    const struct nb_decoding *d = &c->decoding;
+    size_t n = 0, size = c->kind == REDUCE_EXACT ? nb_nccl_type_size(c->type) : nb_dtype_size(c->dtype);
 
     switch (c->kind) {
     case COPY:
-    case PICK:
-    case LOOK:
-        n = add(r, n, c->src, c->n, 0);
-        n = add(r, n, c->ref, c->n, 0);
-        return add(r, n, c->dst, c->n, 1);
+    case PICK: n = add(r, n, c->src, c->n, 0); return add(r, n, c->dst, c->n, 1);
     case ZERO: return add(r, n, c->dst, c->n, 1);
     case ENCODE:
-        n = add(r, n, c->src, c->n, 0);
-        n = add(r, n, c->ref, c->n, 0);
-        if (c->ef && c->ef->mode != NB_EF_OFF) { /* of whole groups */
-            uint64_t values = c->n / nb_dtype_size((enum nb_dtype)c->format);
-            uint64_t beg = (c->first + NB_GROUP - 1) / NB_GROUP, end = (c->first + values) / NB_GROUP;
+        n = add(r, n, e->src, e->bytes, 0);
+        n = add(r, n, e->ref, e->bytes, 0);
+        if (e->ef && e->ef->mode != NB_EF_OFF) { /* of whole groups */
+            uint64_t values = e->bytes / nb_dtype_size((enum nb_dtype)e->format);
+            uint64_t beg = (e->first + NB_GROUP - 1) / NB_GROUP, end = (e->first + values) / NB_GROUP;
             if (end > beg) {
-                n = add(r, n, c->ef->err + beg * NB_GROUP, (end - beg) * NB_GROUP, 1);
-                n = add(r, n, c->ef->scale + beg, end - beg, 1);
+                n = add(r, n, e->ef->err + beg * NB_GROUP, (end - beg) * NB_GROUP, 1);
+                n = add(r, n, e->ef->scale + beg, end - beg, 1);
             }
         }
-        n = add(r, n, c->stats, sizeof(*c->stats), 1);
-        n = add(r, n, c->delta4, sizeof(*c->delta4), 1);
-        return add(r, n, c->dst, c->cap, 1);
+        n = add(r, n, e->stats, sizeof(*e->stats), 1);
+        n = add(r, n, e->runs, sizeof(*e->runs), 1);
+        return add(r, n, e->dst, e->cap, 1);
     case REDUCE:
         for (size_t i = 0; i < c->nsources; i++)
             n = add(r, n, c->sources[i].coded, c->sources[i].len, 0);
@@ -144,23 +121,23 @@ static size_t ranges_of(const struct call *c, struct range *r)
         n = add(r, n, c->own, c->n * size, 0);
         return add(r, n, c->dst, c->n * size, 1);
     default: /* DECODE */
-        n = add(r, n, c->src, c->len, 0);
-        n = add(r, n, c->ref, c->n, 0);
-        return add(r, n, c->dst, c->n, 1);
+        n = add(r, n, d->coded, d->len, 0);
+        n = add(r, n, d->ref, d->bytes, 0);
+        return add(r, n, d->dst, d->bytes, 1);
     }
 }
 
-/* Nothing that is in flight may write what this call touches, or touch what it writes. Under lock. */
-static void hold_to_rules(struct late *d, const struct call *c)
+/* Nothing that is in flight may write what `whose` touches, or touch what it writes. Under lock. */
+static void hold_to_rules(struct late *d, const char *whose, const struct range *mine, size_t n)
 {
-    struct range mine[RANGES], others[RANGES];
-    size_t n = ranges_of(c, mine), m;
+    struct range others[RANGES];
 
     for (int i = 0; i < RING; i++) {
         const struct call *o = &d->ring[i];
+        size_t m;
         if (o->state == FREE)
             continue;
-        m = ranges_of(o, others);
+        m = ranges_of(&o->what, others);
         for (size_t a = 0; a < n; a++)
             for (size_t b = 0; b < m; b++)
                 if ((mine[a].write || others[b].write) && mine[a].beg < others[b].end &&
@@ -168,8 +145,8 @@ static void hold_to_rules(struct late *d, const struct call *c)
                     fprintf(
                         stderr,
                         "late: %s %s %zu bytes at %#zx while a %s that %s %zu bytes at %#zx is in flight\n",
-                        kind_name[c->kind], mine[a].write ? "writes" : "reads", mine[a].end - mine[a].beg,
-                        (size_t)mine[a].beg, kind_name[o->kind], others[b].write ? "writes" : "reads",
+                        whose, mine[a].write ? "writes" : "reads", mine[a].end - mine[a].beg,
+                        (size_t)mine[a].beg, kind_name[o->what.kind], others[b].write ? "writes" : "reads",
                         others[b].end - others[b].beg, (size_t)others[b].beg);
                     abort();
                 }
@@ -177,64 +154,23 @@ static void hold_to_rules(struct late *d, const struct call *c)
 }
 
 /* Whoever reads the result before it is there finds something else. What is read as well as written stays. */
-static void poison(const struct call *c)
+static void poison(const struct device_call *c)
 {
+    void *dst = c->kind == ENCODE ? c->encoding.dst : c->kind == DECODE ? c->decoding.dst : c->dst;
     struct range r[RANGES];
     size_t n = ranges_of(c, r), bytes = 0;
 
     for (size_t i = 0; i < n; i++)
-        if (r[i].write && r[i].beg == (uintptr_t)c->dst)
+        if (r[i].write && r[i].beg == (uintptr_t)dst)
             bytes = r[i].end - r[i].beg;
     for (size_t i = 0; i < n; i++)
-        if (!r[i].write && r[i].beg < (uintptr_t)c->dst + bytes && (uintptr_t)c->dst < r[i].end)
+        if (!r[i].write && r[i].beg < (uintptr_t)dst + bytes && (uintptr_t)dst < r[i].end)
             return;
     if (c->kind != ZERO && bytes)
-        memset(c->dst, 0xa5, bytes < POISON_BYTES ? bytes : POISON_BYTES);
+        memset(dst, 0xa5, bytes < POISON_BYTES ? bytes : POISON_BYTES);
 }
 
 /* ---- doing it ---------------------------------------------------------------------------------------- */
-
-static ssize_t perform(const struct call *c)
-{
-    struct nb_device *h = nb_host_device();
-
-    switch (c->kind) {
-    case COPY: return h->ops->copy(h, NULL, c->dst, c->src, c->n);
-    case ZERO: return h->ops->zero(h, NULL, c->dst, c->n);
-    case ENCODE:
-        return h->ops->encode(h, NULL,
-                              &(struct nb_encoding){.codec = c->codec,
-                                                    .format = c->format,
-                                                    .src = c->src,
-                                                    .bytes = c->n,
-                                                    .first = c->first,
-                                                    .ref = c->ref,
-                                                    .limit = c->limit,
-                                                    .ef = c->ef,
-                                                    .dst = c->dst,
-                                                    .cap = c->cap,
-                                                    .stats = c->stats,
-                                                    .runs = c->delta4});
-    case DECODE:
-        return h->ops->decode(h, NULL,
-                              &(struct nb_decoding){.codec = c->codec,
-                                                    .format = c->format,
-                                                    .coded = c->src,
-                                                    .len = c->len,
-                                                    .ref = c->ref,
-                                                    .bytes = c->n,
-                                                    .first = c->first,
-                                                    .dst = c->dst});
-    case REDUCE:
-        return h->ops->reduce(h, NULL, c->type, c->sources, c->nsources, c->own, c->n, c->first, c->dst);
-    case REDUCE_EXACT:
-        return h->ops->reduce_exact(h, NULL, c->nccl_type, c->redop, c->plain, c->nsources, c->own, c->n,
-                                    c->dst);
-    case PICK:
-        return h->ops->pick(h, NULL, c->width, c->src, c->block, c->picks, c->first, c->n / c->width, c->out);
-    default: return 0;
-    }
-}
 
 static void pause_us(unsigned us)
 {
@@ -264,7 +200,7 @@ static void *thread_main(void *arg)
         pthread_mutex_unlock(&d->lock);
         if (us)
             pause_us(us);
-        ssize_t result = perform(c);
+        ssize_t result = device_call_perform(&c->what);
         pthread_mutex_lock(&d->lock);
         c->result = result;
         c->state = DONE;
@@ -276,9 +212,10 @@ static void *thread_main(void *arg)
 
 /* ---- asking for it ----------------------------------------------------------------------------------- */
 
-static ssize_t ask(struct nb_device *dev, struct nb_work *work, const struct call *what)
+static ssize_t ask(struct asked_device *dev, struct nb_work *work, const struct device_call *what)
 {
-    struct late *d = late_of(dev);
+    struct late *d = late_of(&dev->device);
+    struct range touched[RANGES];
     ssize_t ret = -EINPROGRESS;
     struct call *c = NULL;
 
@@ -288,7 +225,7 @@ static ssize_t ask(struct nb_device *dev, struct nb_work *work, const struct cal
         ret = -EAGAIN;
         goto out;
     }
-    hold_to_rules(d, what);
+    hold_to_rules(d, kind_name[what->kind], touched, ranges_of(what, touched));
     if (d->failed) {
         ret = d->failed;
         goto out;
@@ -296,16 +233,16 @@ static ssize_t ask(struct nb_device *dev, struct nb_work *work, const struct cal
     if (++d->works == d->fail_at)
         d->failed = -EIO;
     if (!work || d->sync || (!d->stuck && !d->slow && dice(d, 8) == 0)) { /* at once, as any device may */
-        ret = d->failed ? d->failed : perform(what);
+        ret = d->failed ? d->failed : device_call_perform(what);
         goto out;
     }
     for (unsigned at = dice(d, RING); !c || c->state != FREE; at++)
         c = &d->ring[at % RING];
-    *c = *what;
+    c->what = *what;
     c->work = work;
     c->polls = dice(d, 4) ? dice(d, 6) : dice(d, 200);
     c->state = QUEUED;
-    poison(c);
+    poison(&c->what);
     work->at = c;
     if (++d->inflight > d->most)
         d->most = d->inflight;
@@ -341,7 +278,7 @@ static ssize_t late_poll(struct nb_device *dev, struct nb_work *work)
     if (c->polls)
         c->polls--;
     else if (!d->threaded && c->state == QUEUED) {
-        c->result = perform(c);
+        c->result = device_call_perform(&c->what);
         c->state = DONE;
     }
     if (c->state == DONE && !c->polls) {
@@ -421,9 +358,10 @@ static void *late_alloc(struct nb_device *dev, enum nb_place place, size_t bytes
 static void late_free(struct nb_device *dev, enum nb_place place, void *p, size_t bytes)
 {
     struct late *d = late_of(dev);
+    struct range given_back;
 
     pthread_mutex_lock(&d->lock);
-    hold_to_rules(d, &(struct call){.kind = ZERO, .dst = p, .n = bytes});
+    hold_to_rules(d, "free", &given_back, add(&given_back, 0, p, bytes, 1));
     pthread_mutex_unlock(&d->lock);
     nb_host_device()->ops->free(nb_host_device(), place, p, bytes);
 }
@@ -432,82 +370,18 @@ static int late_copy(struct nb_device *dev, struct nb_work *work, void *dst, con
 {
     if (dst == src)
         return 0;
-    return (int)ask(dev, work, &(struct call){.kind = COPY, .dst = dst, .src = src, .n = bytes});
-}
-
-static int late_zero(struct nb_device *dev, struct nb_work *work, void *dst, size_t bytes)
-{
-    return (int)ask(dev, work, &(struct call){.kind = ZERO, .dst = dst, .n = bytes});
-}
-
-static ssize_t late_encode(struct nb_device *dev, struct nb_work *work, const struct nb_encoding *e)
-{
-    return ask(dev, work,
-               &(struct call){.kind = ENCODE,
-                              .codec = e->codec,
-                              .format = e->format,
-                              .src = e->src,
-                              .n = e->bytes,
-                              .first = e->first,
-                              .ref = e->ref,
-                              .limit = e->limit,
-                              .ef = e->ef,
-                              .dst = e->dst,
-                              .cap = e->cap,
-                              .stats = e->stats,
-                              .delta4 = e->runs});
-}
-
-static int late_decode(struct nb_device *dev, struct nb_work *work, const struct nb_decoding *g)
-{
-    return (int)ask(dev, work,
-                    &(struct call){.kind = DECODE,
-                                   .codec = g->codec,
-                                   .format = g->format,
-                                   .src = g->coded,
-                                   .len = g->len,
-                                   .ref = g->ref,
-                                   .n = g->bytes,
-                                   .first = g->first,
-                                   .dst = g->dst});
-}
-
-static int late_reduce(struct nb_device *dev, struct nb_work *work, enum nb_dtype type,
-                       const struct nb_source *sources, size_t nsources, const void *own, size_t n,
-                       uint64_t first, void *dst)
-{
-    return (int)ask(dev, work,
-                    &(struct call){.kind = REDUCE,
-                                   .type = type,
-                                   .sources = sources,
-                                   .nsources = nsources,
-                                   .own = own,
-                                   .n = n,
-                                   .first = first,
-                                   .dst = dst});
-}
-
-static int late_reduce_exact(struct nb_device *dev, struct nb_work *work, ncclDataType_t type, ncclRedOp_t op,
-                             const void *const *sources, size_t nsources, const void *own, size_t n,
-                             void *dst)
-{
-    return (int)ask(dev, work,
-                    &(struct call){.kind = REDUCE_EXACT,
-                                   .nccl_type = type,
-                                   .redop = op,
-                                   .plain = sources,
-                                   .nsources = nsources,
-                                   .own = own,
-                                   .n = n,
-                                   .dst = dst});
+    return device_call_copy(dev, work, dst, src, bytes);
 }
 
 static void look(struct nb_device *dev, const void *a, const void *b, size_t bytes)
 {
     struct late *d = late_of(dev);
+    struct range read[2];
+    size_t n = add(read, 0, a, bytes, 0);
 
+    n = add(read, n, b, bytes, 0);
     pthread_mutex_lock(&d->lock);
-    hold_to_rules(d, &(struct call){.kind = LOOK, .src = a, .ref = b, .n = bytes});
+    hold_to_rules(d, "look", read, n);
     pthread_mutex_unlock(&d->lock);
 }
 
@@ -550,20 +424,6 @@ static unsigned late_profile(struct nb_device *dev, enum nb_dtype type, const vo
     return nb_host_device()->ops->profile(nb_host_device(), type, src, n, groups, out);
 }
 
-static ssize_t late_pick(struct nb_device *dev, struct nb_work *work, size_t width, const void *src,
-                         uint64_t n, unsigned picks, uint64_t first, uint64_t count, uint32_t *out)
-{
-    return ask(dev, work,
-               &(struct call){.kind = PICK,
-                              .width = width,
-                              .src = src,
-                              .n = count * width,
-                              .block = n,
-                              .picks = picks,
-                              .first = first,
-                              .out = out});
-}
-
 static const struct nb_device_ops late_ops = {
     .name = "late",
     .quiesce = late_quiesce,
@@ -573,18 +433,18 @@ static const struct nb_device_ops late_ops = {
     .free = late_free,
     .poll = late_poll,
     .copy = late_copy,
-    .zero = late_zero,
-    .encode = late_encode,
-    .decode = late_decode,
-    .reduce = late_reduce,
-    .reduce_exact = late_reduce_exact,
+    .zero = device_call_zero,
+    .encode = device_call_encode,
+    .decode = device_call_decode,
+    .reduce = device_call_reduce,
+    .reduce_exact = device_call_reduce_exact,
     .ulp_guess = late_ulp_guess,
     .hash = late_hash,
     .equal = late_equal,
     .likeness = late_likeness,
     .sample = late_sample,
     .profile = late_profile,
-    .pick = late_pick,
+    .pick = device_call_pick,
 };
 
 static int late_open(struct nb_context *ctx, const struct nb_device_wish *wish, struct nb_device **dev)
@@ -599,7 +459,8 @@ static int late_open(struct nb_context *ctx, const struct nb_device_wish *wish, 
     d = calloc(1, sizeof(*d));
     if (!d)
         return -ENOMEM;
-    d->device.ops = &late_ops;
+    d->asked.device.ops = &late_ops;
+    d->asked.ask = ask;
     d->slow = words && strstr(words, "slow");
     d->threaded = d->slow || (words && strstr(words, "thread"));
     d->stuck = words && strstr(words, "stuck");
@@ -612,7 +473,7 @@ static int late_open(struct nb_context *ctx, const struct nb_device_wish *wish, 
         free(d);
         return -ENOMEM;
     }
-    *dev = &d->device;
+    *dev = &d->asked.device;
     return 0;
 }
 

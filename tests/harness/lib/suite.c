@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Generated operations with references; see suite.h. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -219,4 +220,42 @@ double sx_rounding_nmse(ncclDataType_t type)
     case ncclFloat8e4m3: return 6e-3;
     default: return 2e-2;
     }
+}
+
+int sx_mean_error(struct hx_node *node, struct hx_comm *comm, const struct sx_spec *spec, int rounds,
+                  int (*before)(void *arg), void *arg, double *error)
+{
+    double *sum = calloc(spec->count, sizeof *sum), *truth = calloc(spec->count, sizeof *truth), err = 0,
+           energy = 0;
+    char *x = malloc(spec->count * hx_type_size(spec->type));
+    struct sx_run run;
+
+    HX_CHECK(sum && truth && x, "no memory");
+    for (int r = 0; r < node->nnodes; r++) {
+        sx_block(spec, r, spec->func == HX_REDUCE_SCATTER ? node->rank : 0, x);
+        hx_add(spec->type, x, spec->count, truth);
+    }
+    sx_prepare(node, spec, &run);
+    for (int round = 0; round < rounds; round++) {
+        ncclResult_t ret;
+
+        if (before && before(arg))
+            return 1;
+        hx_where("round %d", round);
+        ret = hx_run(comm, &run.op);
+        HX_CHECK(ret == ncclSuccess, "round %d: result %d", round, (int)ret);
+        hx_add(spec->type, run.recv, spec->count, sum);
+    }
+    for (size_t i = 0; i < spec->count; i++) {
+        double d = sum[i] / rounds - truth[i];
+
+        err += d * d;
+        energy += truth[i] * truth[i];
+    }
+    *error = sqrt(err / energy);
+    sx_free(&run);
+    free(sum);
+    free(truth);
+    free(x);
+    return 0;
 }

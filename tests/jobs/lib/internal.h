@@ -4,9 +4,9 @@
 #define NIBBLE_TESTS_JOBS_INTERNAL_H
 
 #include "base/log.h"
-#include "coll/cluster.h"
 #include "coll/observe.h"
 #include "job.h"
+#include "tests/coll/cluster.h"
 
 #define COMMS 8
 #define SLOTS 65536u

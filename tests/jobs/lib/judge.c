@@ -9,10 +9,10 @@
 #include "coll/node.h"
 #include "internal.h"
 #include "model.h"
-#include "net/loopback.h"
 #include "policy/classify.h"
 #include "policy/events.h"
 #include "policy/policy.h"
+#include "tests/net/loopback.h"
 
 /* ---- one operation --------------------------------------------------------------------------------------- */
 

@@ -1,0 +1,274 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Memory of the fake driver: what CUDA knows of addresses, and the functions that make, map and free it. */
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "fake_calls.h"
+#include "fake_stream.h"
+
+static size_t created; /* bytes of GPU memory; under fake_lock */
+
+void fake_forget_memory(void)
+{
+    pthread_mutex_lock(&fake_lock);
+    created = 0;
+    pthread_mutex_unlock(&fake_lock);
+}
+
+static struct range { /* what CUDA knows of addresses */
+    uintptr_t at;
+    size_t bytes;
+    enum fake_memory type;
+    char *seen; /* where the CPU finds it, if elsewhere */
+    struct range *next;
+} * ranges;
+
+static void know_as(const void *p, size_t bytes, enum fake_memory type, void *seen)
+{
+    struct range *r = malloc(sizeof(*r));
+    if (!r)
+        abort();
+    pthread_mutex_lock(&fake_lock);
+    *r = (struct range){(uintptr_t)p, bytes, type, seen, ranges};
+    ranges = r;
+    pthread_mutex_unlock(&fake_lock);
+    fake_count(1);
+}
+
+static void know(const void *p, size_t bytes, enum fake_memory type)
+{
+    know_as(p, bytes, type, NULL);
+}
+
+void *fake_seen_at(const void *address)
+{
+    void *at = (void *)(uintptr_t)address;
+
+    pthread_mutex_lock(&fake_lock);
+    for (struct range *r = ranges; r; r = r->next)
+        if (r->seen && (uintptr_t)address - r->at < r->bytes)
+            at = r->seen + ((uintptr_t)address - r->at);
+    pthread_mutex_unlock(&fake_lock);
+    return at;
+}
+
+static size_t forget(const void *p)
+{
+    size_t bytes = 0;
+    struct range *r;
+
+    pthread_mutex_lock(&fake_lock);
+    for (struct range **link = &ranges; (r = *link); link = &r->next) {
+        if (r->at == (uintptr_t)p) {
+            *link = r->next;
+            bytes = r->bytes;
+            free(r);
+            break;
+        }
+    }
+    pthread_mutex_unlock(&fake_lock);
+    if (!bytes)
+        fake_wrong("memory is freed that was not allocated");
+    fake_count(-1);
+    return bytes;
+}
+
+void *fake_gpu_memory(size_t bytes, void **seen)
+{
+    void *at = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+    *seen = calloc(1, bytes);
+    if (at == MAP_FAILED || !*seen)
+        abort();
+    know_as(at, bytes, FAKE_DEVICE, *seen);
+    return at;
+}
+
+void fake_gpu_memory_free(void *at)
+{
+    void *seen = fake_seen_at(at);
+
+    munmap(at, forget(at));
+    free(seen);
+}
+
+nb_cu_result fMemHostAlloc(void **p, size_t bytes, unsigned flags)
+{
+    CALL_IN_CONTEXT("cuMemHostAlloc");
+    if (!(flags & NB_CU_HOST_DEVICEMAP))
+        fake_wrong("pinned memory that is not mapped");
+    *p = aligned_alloc(4096, (bytes + 4095) & ~(size_t)4095);
+    if (!*p)
+        return NB_CU_OUT_OF_MEMORY;
+    memset(*p, 0xa5, bytes);
+    know(*p, bytes, FAKE_PINNED);
+    return 0;
+}
+
+nb_cu_result fMemFreeHost(void *p)
+{
+    forget(p);
+    free(p);
+    CALL_IN_CONTEXT("cuMemFreeHost");
+    return 0;
+}
+
+nb_cu_result fMemHostGetDevicePointer_v2(nb_cu_ptr *at, void *p, unsigned flags)
+{
+    (void)flags;
+    CALL_IN_CONTEXT("cuMemHostGetDevicePointer");
+    *at = (uintptr_t)p;
+    return 0;
+}
+
+nb_cu_result fMemAlloc_v2(nb_cu_ptr *at, size_t bytes)
+{
+    void *p;
+    CALL_IN_CONTEXT("cuMemAlloc");
+    p = aligned_alloc(4096, (bytes + 4095) & ~(size_t)4095);
+    if (!p)
+        return NB_CU_OUT_OF_MEMORY;
+    memset(p, 0x5a, bytes);
+    know(p, bytes, FAKE_DEVICE);
+    *at = (uintptr_t)p;
+    return 0;
+}
+
+nb_cu_result fMemFree_v2(nb_cu_ptr at)
+{
+    void *p = (void *)(uintptr_t)at;
+    forget(p);
+    free(p);
+    CALL_IN_CONTEXT("cuMemFree");
+    return 0;
+}
+
+static size_t total(void)
+{
+    return fake.memory ? fake.memory : (size_t)256 << 20;
+}
+
+nb_cu_result fMemGetInfo_v2(size_t *left, size_t *all)
+{
+    CALL_IN_CONTEXT("cuMemGetInfo");
+    pthread_mutex_lock(&fake_lock);
+    *all = total();
+    *left = total() - created;
+    pthread_mutex_unlock(&fake_lock);
+    return 0;
+}
+
+nb_cu_result fMemGetAllocationGranularity(size_t *granularity, const struct nb_cu_alloc_prop *prop,
+                                          int option)
+{
+    (void)prop;
+    (void)option;
+    CALL_IN_CONTEXT("cuMemGetAllocationGranularity");
+    *granularity = (size_t)2 << 20;
+    return 0;
+}
+
+nb_cu_result fMemAddressReserve(nb_cu_ptr *at, size_t bytes, size_t align, nb_cu_ptr wish,
+                                unsigned long long flags)
+{
+    void *p;
+    (void)align;
+    (void)wish;
+    (void)flags;
+    CALL_IN_CONTEXT("cuMemAddressReserve");
+    p = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (p == MAP_FAILED)
+        return NB_CU_OUT_OF_MEMORY;
+    know(p, bytes, FAKE_DEVICE);
+    *at = (uintptr_t)p;
+    return 0;
+}
+
+nb_cu_result fMemAddressFree(nb_cu_ptr at, size_t bytes)
+{
+    void *p = (void *)(uintptr_t)at;
+    if (forget(p) != bytes)
+        fake_wrong("addresses are freed in part");
+    munmap(p, bytes);
+    CALL_IN_CONTEXT("cuMemAddressFree");
+    return 0;
+}
+
+nb_cu_result fMemCreate(unsigned long long *handle, size_t bytes, const struct nb_cu_alloc_prop *prop,
+                        unsigned long long flags)
+{
+    (void)flags;
+    CALL_IN_CONTEXT("cuMemCreate");
+    if (prop->type != NB_CU_ALLOC_PINNED || prop->location.type != NB_CU_LOCATION_DEVICE)
+        fake_wrong("memory somewhere else");
+    pthread_mutex_lock(&fake_lock);
+    if (bytes > total() - created) {
+        pthread_mutex_unlock(&fake_lock);
+        return NB_CU_OUT_OF_MEMORY;
+    }
+    created += bytes;
+    pthread_mutex_unlock(&fake_lock);
+    fake_count(1);
+    *handle = bytes;
+    return 0;
+}
+
+nb_cu_result fMemRelease(unsigned long long handle)
+{
+    pthread_mutex_lock(&fake_lock);
+    created -= handle;
+    pthread_mutex_unlock(&fake_lock);
+    fake_count(-1);
+    CALL_IN_CONTEXT("cuMemRelease");
+    return 0;
+}
+
+nb_cu_result fMemMap(nb_cu_ptr at, size_t bytes, size_t offset, unsigned long long handle,
+                     unsigned long long flags)
+{
+    (void)at;
+    (void)offset;
+    (void)flags;
+    CALL_IN_CONTEXT("cuMemMap");
+    if (handle != bytes)
+        fake_wrong("a map of another size");
+    fake_count(1);
+    return 0;
+}
+
+nb_cu_result fMemUnmap(nb_cu_ptr at, size_t bytes)
+{
+    mprotect((void *)(uintptr_t)at, bytes, PROT_NONE);
+    fake_count(-1);
+    CALL_IN_CONTEXT("cuMemUnmap");
+    return 0;
+}
+
+nb_cu_result fMemSetAccess(nb_cu_ptr at, size_t bytes, const struct nb_cu_access *access, size_t n)
+{
+    void *p = (void *)(uintptr_t)at;
+    CALL_IN_CONTEXT("cuMemSetAccess");
+    if (n != 1 || access->flags != NB_CU_ACCESS_READWRITE || mprotect(p, bytes, PROT_READ | PROT_WRITE))
+        fake_wrong("no access");
+    return 0;
+}
+
+nb_cu_result fPointerGetAttribute(void *out, int attribute, nb_cu_ptr at)
+{
+    enum fake_memory type = fake.other;
+
+    CALL_IN_CONTEXT("cuPointerGetAttribute");
+    pthread_mutex_lock(&fake_lock);
+    for (struct range *r = ranges; r; r = r->next)
+        if (at - r->at < r->bytes)
+            type = r->type;
+    pthread_mutex_unlock(&fake_lock);
+    if (type == FAKE_UNKNOWN)
+        return FAKE_INVALID;
+    if (attribute == NB_CU_POINTER_MEMORY_TYPE)
+        *(unsigned *)out = (unsigned)type;
+    else
+        *(nb_cu_ptr *)out = at;
+    return 0;
+}
