@@ -132,6 +132,29 @@ static inline __m256i get_lanes(const uint8_t *p, size_t pos, __m256i len, unsig
     return _mm256_srlv_epi64(v, _mm256_and_si256(at, _mm256_set1_epi64x(7)));
 }
 
+/* For nb_ulp_estimate, eight values: to *sum exponents plus bits of those that are not 0, to *equal the others. How
+ * many bits a number has is in its float's exponent; without a second 1 behind the first, rounding does not
+ * change that. Numbers of 32 bits are negative ones here. */
+static inline void add_bits(__m256i z, __m256i ex, __m256i *sum, __m256i *equal)
+{
+    const __m256i none = _mm256_cmpeq_epi32(z, _mm256_setzero_si256());
+    const __m256 f = _mm256_cvtepi32_ps(_mm256_andnot_si256(_mm256_srli_epi32(z, 1), z));
+    const __m256i few =
+        _mm256_sub_epi32(_mm256_srli_epi32(_mm256_castps_si256(f), 23), _mm256_set1_epi32(126));
+    const __m256i bits = _mm256_blendv_epi8(few, _mm256_set1_epi32(32), _mm256_srai_epi32(z, 31));
+
+    *sum = _mm256_add_epi32(*sum, _mm256_andnot_si256(none, _mm256_add_epi32(ex, bits)));
+    *equal = _mm256_sub_epi32(*equal, none);
+}
+
+static inline unsigned estimate_of(__m256i sum, __m256i equal, size_t n)
+{
+    const __m256i both = _mm256_hadd_epi32(_mm256_hadd_epi32(sum, equal), _mm256_setzero_si256());
+    const __m128i s = _mm_add_epi32(_mm256_castsi256_si128(both), _mm256_extracti128_si256(both, 1));
+
+    return nb_ulp_estimate((uint32_t)_mm_cvtsi128_si32(s), (unsigned)n - (unsigned)_mm_extract_epi32(s, 1));
+}
+
 static inline void halves_to_floats(const uint16_t *x, float *v)
 {
     for (unsigned i = 0; i < 32; i += 8)
@@ -145,6 +168,7 @@ static inline void floats_to_halves(const float *v, uint16_t *x)
                          _mm256_cvtps_ph(_mm256_loadu_ps(v + i), _MM_FROUND_TO_NEAREST_INT));
 }
 
+#define HAVE_ESTIMATE
 #define ULP_NARROW "codec/ulp_avx2_16.inc.h"
 #define ULP_WIDE "codec/ulp_avx2_32.inc.h"
 #define ULP_TABLE nb_ulp_avx2

@@ -141,6 +141,16 @@ static inline void NAME(costs)(const lane *zz, const lane *ex, size_t n, unsigne
     out[2] = (uint32_t)_mm_extract_epi32(s, 2);
 }
 
+static unsigned NAME(estimate)(const lane *zz, const lane *ex, size_t n)
+{
+    __m256i sum = _mm256_setzero_si256(), equal = sum;
+
+    for (size_t i = 0; i < n; i += 8)
+        add_bits(_mm256_cvtepu16_epi32(_mm_load_si128((const __m128i *)(zz + i))),
+                 _mm256_cvtepu16_epi32(_mm_load_si128((const __m128i *)(ex + i))), &sum, &equal);
+    return estimate_of(sum, equal, n);
+}
+
 static inline int NAME(sample)(const lane *zz, const lane *ex, lane *zs, lane *es)
 {
     __m256i any = _mm256_setzero_si256();

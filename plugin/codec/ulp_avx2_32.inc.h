@@ -81,24 +81,12 @@ static inline void NAME(costs)(const lane *zz, const lane *ex, size_t n, unsigne
 
 static unsigned NAME(estimate)(const lane *zz, const lane *ex, size_t n)
 {
-    const __m256i zero = _mm256_setzero_si256();
-    __m256i sum = zero, equal = zero;
+    __m256i sum = _mm256_setzero_si256(), equal = sum;
 
-    for (size_t i = 0; i < n; i += 8) {
-        const __m256i z = _mm256_load_si256((const __m256i *)(zz + i));
-        const __m256i e = _mm256_load_si256((const __m256i *)(ex + i)), none = _mm256_cmpeq_epi32(z, zero);
-        /* How many bits a number has is in its float's exponent; without a second 1 behind the first, rounding
-         * does not change that. Numbers with all 32 bits are negative ones here. */
-        const __m256 f = _mm256_cvtepi32_ps(_mm256_andnot_si256(_mm256_srli_epi32(z, 1), z));
-        const __m256i few =
-            _mm256_sub_epi32(_mm256_srli_epi32(_mm256_castps_si256(f), 23), _mm256_set1_epi32(126));
-        const __m256i bits = _mm256_blendv_epi8(few, _mm256_set1_epi32(32), _mm256_srai_epi32(z, 31));
-        sum = _mm256_add_epi32(sum, _mm256_andnot_si256(none, _mm256_add_epi32(e, bits)));
-        equal = _mm256_sub_epi32(equal, none);
-    }
-    sum = _mm256_hadd_epi32(_mm256_hadd_epi32(sum, equal), zero);
-    const __m128i s = _mm_add_epi32(_mm256_castsi256_si128(sum), _mm256_extracti128_si256(sum, 1));
-    return nb_ulp_estimate((uint32_t)_mm_cvtsi128_si32(s), (unsigned)n - (unsigned)_mm_extract_epi32(s, 1));
+    for (size_t i = 0; i < n; i += 8)
+        add_bits(_mm256_load_si256((const __m256i *)(zz + i)), _mm256_load_si256((const __m256i *)(ex + i)),
+                 &sum, &equal);
+    return estimate_of(sum, equal, n);
 }
 
 static inline int NAME(sample)(const lane *zz, const lane *ex, lane *zs, lane *es)
@@ -229,9 +217,7 @@ static inline void NAME(unsplit)(const group *g, lane *zz)
         _mm256_store_si256((__m256i *)zz + i, NAME(joined)(g, i));
 }
 
-#define HAVE_ESTIMATE
 #include "codec/ulp_block.inc.h"
-#undef HAVE_ESTIMATE
 
 #undef lane
 #undef group
