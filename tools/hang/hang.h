@@ -6,6 +6,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#define SILENT_S 5.0 /* heartbeats come every second */
+
 struct peer {
     int node;
     bool missing, gone;
@@ -22,7 +24,7 @@ struct comm {
     char function[24];
     uint64_t op;
     double waited;
-    struct peer *peer;
+    struct peer *peer; /* that are missing, or silent for more than SILENT_S */
     int npeers;
 };
 
@@ -48,6 +50,24 @@ void reports_free(struct reports *all);
 /* Drop those that are more than `seconds` older than the newest, or of another job (NULL: any): how many. */
 int reports_drop(struct reports *all, double seconds, const char *job);
 
+/* ---- numbers by node of a communicator -------------------------------------------------------------------- */
+
+struct index {
+    struct index_slot {
+        uint64_t id, group;
+        int node, value;
+        bool used;
+    } * slot;
+    size_t slots, n;
+};
+
+/* The number of that node, to be read and set; -1 in a new one. Valid until the next call. NULL: no memory. */
+int *index_at(struct index *x, uint64_t id, uint64_t group, int node);
+void index_free(struct index *x);
+
+/* Room for one more element of `size` bytes behind `n`, zeroed; NULL: no memory. Only this makes the list grow. */
+void *list_more(void **list, int n, size_t size);
+
 /* ---- who waits for whom ---------------------------------------------------------------------------------- */
 
 /* One that others wait for: a process, or a node of which there is no report. */
@@ -57,6 +77,7 @@ struct vertex {
     int node;
     char name[112];          /* as its peers call it; "" before they do */
     const struct comm *comm; /* of a waiting process: in which others wait for it */
+    bool waits, circle;      /* for somebody; for somebody that waits for it, directly or not */
     int waiting;             /* processes that wait for it, directly or not */
     double waited, heard;    /* the longest of these; seconds since a peer heard of it at last, -1: unknown */
 };
@@ -70,16 +91,17 @@ struct edge {
 struct graph {
     struct vertex *vertex; /* the first are the processes, in their order */
     int nvertices;
-    struct edge *edge;
+    struct edge *edge; /* in the order of `from` */
     int nedges;
 };
+
+/* Vertices' `waits`, `circle`, `waiting` and `waited`, from the edges. 0, or -1: no memory. */
+int reach_count(struct graph *g, int nprocesses);
 
 /* Who has waited for whom for `least` seconds or more. 0, or -1: no memory. */
 int graph_make(struct graph *g, struct reports *all, double least);
 void graph_free(struct graph *g);
 /* Whether a vertex is one that others wait for and that waits for nobody. */
 bool graph_is_culprit(const struct graph *g, int vertex);
-/* Whether two wait for each other, directly or not. */
-bool graph_in_circle(const struct graph *g, int vertex);
 
 #endif

@@ -15,6 +15,7 @@
 #include "hang.h"
 #include "tools/info/emit.h"
 
+#define MOST_ROWS 100 /* of waits and of reports, in text without --all */
 #define EXIT_NONE 2
 #define EXIT_WRONG 3
 
@@ -24,6 +25,7 @@ static const char help[] =
     "of all\n"
     "nodes, brought to one place. \"touch FOLDER/nibble-report-now\" on each node makes new ones.\n\n"
     "  --json           one JSON object instead of text\n"
+    "  --all            text: more than 100 lines of waits and of reports, too\n"
     "  --job ID         reports of this Slurm job only\n"
     "  --least S        who has waited for less than S seconds does not count (default 1)\n"
     "  --within S       reports that are more than S seconds older than the newest are of another hang "
@@ -33,7 +35,7 @@ static const char help[] =
     "wrong call.\n";
 
 struct call {
-    bool json;
+    bool json, all;
     const char *job;
     double least, within;
 };
@@ -147,10 +149,8 @@ static void explain(const struct vertex *v, char *buf, size_t cap)
                  c->function, c->op, name);
 }
 
-static void tell_vertex(struct emit *e, const struct graph *g, int i, const char *why)
+static void tell_vertex(struct emit *e, const struct vertex *v, const char *why)
 {
-    const struct vertex *v = &g->vertex[i];
-
     emit_row(e);
     emit_text(e, "node", v->name[0] ? v->name : "a node");
     if (v->process) {
@@ -162,27 +162,33 @@ static void tell_vertex(struct emit *e, const struct graph *g, int i, const char
     emit_text(e, "because", why);
 }
 
-/* Those at the end of all chains; the one that most wait for comes first. Returns how many. */
+static int most_awaited(const void *a, const void *b)
+{
+    const struct vertex *x = *(const struct vertex *const *)a, *y = *(const struct vertex *const *)b;
+
+    if (x->waiting != y->waiting)
+        return x->waiting > y->waiting ? -1 : 1;
+    return x < y ? -1 : x > y;
+}
+
+/* Those at the end of all chains; the one that most wait for comes first. Returns how many, -1: no memory. */
 static int tell_culprits(struct emit *e, const struct graph *g)
 {
-    bool *told = calloc((size_t)g->nvertices + 1, sizeof(*told));
+    const struct vertex **list = calloc((size_t)g->nvertices + 1, sizeof(*list));
+    char why[400];
     int n = 0;
 
-    for (;; n++) {
-        int best = -1;
-        char why[400];
-
-        for (int i = 0; i < g->nvertices && told; i++)
-            if (!told[i] && graph_is_culprit(g, i) &&
-                (best < 0 || g->vertex[i].waiting > g->vertex[best].waiting))
-                best = i;
-        if (best < 0)
-            break;
-        told[best] = true;
-        explain(&g->vertex[best], why, sizeof(why));
-        tell_vertex(e, g, best, why);
+    if (!list)
+        return -1;
+    for (int i = 0; i < g->nvertices; i++)
+        if (graph_is_culprit(g, i))
+            list[n++] = &g->vertex[i];
+    qsort(list, (size_t)n, sizeof(*list), most_awaited);
+    for (int i = 0; i < n; i++) {
+        explain(list[i], why, sizeof(why));
+        tell_vertex(e, list[i], why);
     }
-    free(told);
+    free(list);
     return n;
 }
 
@@ -190,17 +196,29 @@ static int tell_culprits(struct emit *e, const struct graph *g)
 static void tell_circles(struct emit *e, const struct graph *g)
 {
     for (int i = 0; i < g->nvertices; i++)
-        if (graph_in_circle(g, i))
-            tell_vertex(e, g, i,
+        if (g->vertex[i].circle)
+            tell_vertex(e, &g->vertex[i],
                         g->vertex[i].heard > 5
                             ? "it and another one do not hear each other: the network between them"
                             : "it waits for others that wait for it: please report this");
 }
 
-static void tell_waits(struct emit *e, const struct graph *g)
+/* Thousands of lines would hide those above them. */
+static void tell_rest(struct emit *e, int n, int most)
+{
+    char text[64];
+
+    if (n <= most)
+        return;
+    snprintf(text, sizeof(text), "... and %d more (--all)", n - most);
+    emit_row(e);
+    emit_text(e, "text", text);
+}
+
+static void tell_waits(struct emit *e, const struct graph *g, int most)
 {
     emit_section(e, "waits", "who waits for whom");
-    for (int i = 0; i < g->nedges; i++) {
+    for (int i = 0; i < g->nedges && i < most; i++) {
         const struct edge *edge = &g->edge[i];
         const struct process *p = g->vertex[edge->from].process;
         char name[120];
@@ -216,12 +234,13 @@ static void tell_waits(struct emit *e, const struct graph *g)
         emit_number(e, "operation", (double)edge->comm->op);
         emit_text(e, "comm", name_of(edge->comm, name, sizeof(name)));
     }
+    tell_rest(e, g->nedges, most);
 }
 
-static void tell_processes(struct emit *e, const struct reports *all)
+static void tell_processes(struct emit *e, const struct reports *all, int most)
 {
     emit_section(e, "reports", "reports");
-    for (int i = 0; i < all->n; i++) {
+    for (int i = 0; i < all->n && i < most; i++) {
         const struct process *p = &all->process[i];
 
         emit_row(e);
@@ -234,28 +253,40 @@ static void tell_processes(struct emit *e, const struct reports *all)
             if (p->comm[k].cause[0])
                 emit_text(e, "failed", p->comm[k].cause);
     }
+    tell_rest(e, all->n, most);
 }
 
-/* Nodes of a communicator of which there is no report. */
-static void find_missing(const struct reports *all, struct problems *problems)
+/* Nodes of a communicator of which there is no report. 0, or -1: no memory. */
+static int find_missing(const struct reports *all, struct problems *problems)
 {
+    struct group {
+        const struct comm *first;
+        int here;
+    } *group = NULL;
+    struct index x = {0};
+    int n = 0, err = -1;
+
     for (int i = 0; i < all->n; i++)
         for (int k = 0; k < all->process[i].ncomms; k++) {
             const struct comm *c = &all->process[i].comm[k];
-            int first = 1, here = 0;
-
-            for (int j = 0; j < all->n; j++)
-                for (int l = 0; l < all->process[j].ncomms; l++) {
-                    const struct comm *o = &all->process[j].comm[l];
-                    if (o->id != c->id || o->group != c->group)
-                        continue;
-                    here++;
-                    if (j < i || (j == i && l < k))
-                        first = 0;
-                }
-            if (first && here < c->of)
-                note(problems, "comm 0x%" PRIx64 ": reports of %d of its %d nodes", c->id, here, c->of);
+            int *at = index_at(&x, c->id, c->group, 0);
+            if (at && *at < 0 && list_more((void **)&group, n, sizeof(*group))) {
+                group[n].first = c;
+                *at = n++;
+            }
+            if (!at || *at < 0)
+                goto out;
+            group[*at].here++;
         }
+    for (int i = 0; i < n; i++)
+        if (group[i].here < group[i].first->of)
+            note(problems, "comm 0x%" PRIx64 ": reports of %d of its %d nodes", group[i].first->id,
+                 group[i].here, group[i].first->of);
+    err = 0;
+out:
+    index_free(&x);
+    free(group);
+    return err;
 }
 
 static int tell(const struct call *call, struct reports *all, struct problems *problems)
@@ -265,33 +296,32 @@ static int tell(const struct call *call, struct reports *all, struct problems *p
     struct emit e;
     int culprits;
 
-    if (graph_make(&g, all, call->least)) {
+    if (dropped)
+        note(problems, "%d older reports, or of other jobs, are left out (--within, --job)", dropped);
+    if (graph_make(&g, all, call->least) || find_missing(all, problems)) {
         graph_free(&g);
         fputs("nibble-hang: no memory\n", stderr);
         return EXIT_NONE;
     }
-    if (dropped)
-        note(problems, "%d older reports, or of other jobs, are left out (--within, --job)", dropped);
-    find_missing(all, problems);
     emit_begin(&e, stdout, call->json);
     emit_section(&e, "culprits", "all wait for");
     culprits = tell_culprits(&e, &g);
-    if (!culprits)
+    if (culprits == 0)
         tell_circles(&e, &g);
-    tell_waits(&e, &g);
-    tell_processes(&e, all);
+    tell_waits(&e, &g, call->all || call->json ? INT_MAX : MOST_ROWS);
+    tell_processes(&e, all, call->all || call->json ? INT_MAX : MOST_ROWS);
     emit_section(&e, "problems", "problems");
     for (int i = 0; i < problems->n; i++) {
         emit_row(&e);
         emit_text(&e, "text", problems->text[i]);
     }
-    culprits = g.nedges;
+    const bool waiting = g.nedges > 0;
     graph_free(&g);
-    if (emit_end(&e))
+    if (emit_end(&e) || culprits < 0)
         return EXIT_NONE;
     if (all->n == 0 || problems->unread)
         return EXIT_NONE;
-    return culprits ? 1 : 0;
+    return waiting;
 }
 
 /* ---- the call -------------------------------------------------------------------------------------------- */
@@ -308,13 +338,10 @@ static bool seconds(const char *text, double *out)
 static int parse(int argc, char **argv, struct call *call)
 {
     static const struct option options[] = {
-        {"json", no_argument, NULL, 'j'},
-        {"job", required_argument, NULL, 'J'},
-        {"least", required_argument, NULL, 'l'},
-        {"within", required_argument, NULL, 'w'},
-        {"version", no_argument, NULL, 'v'},
-        {"help", no_argument, NULL, 'h'},
-        {0},
+        {"json", no_argument, NULL, 'j'},         {"all", no_argument, NULL, 'a'},
+        {"job", required_argument, NULL, 'J'},    {"least", required_argument, NULL, 'l'},
+        {"within", required_argument, NULL, 'w'}, {"version", no_argument, NULL, 'v'},
+        {"help", no_argument, NULL, 'h'},         {0},
     };
     int c;
 
@@ -322,6 +349,7 @@ static int parse(int argc, char **argv, struct call *call)
         bool good = true;
         switch (c) {
         case 'j': call->json = true; break;
+        case 'a': call->all = true; break;
         case 'J': call->job = optarg; break;
         case 'l': good = seconds(optarg, &call->least); break;
         case 'w': good = seconds(optarg, &call->within); break;

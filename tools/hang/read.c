@@ -66,10 +66,10 @@ static bool yes(const char *line, const char *key)
 
 /* ---- lines ----------------------------------------------------------------------------------------------- */
 
-/* Room for one more element of `size` bytes behind `n`, zeroed; NULL: no memory. */
-static void *more(void **list, int n, size_t size)
+void *list_more(void **list, int n, size_t size)
 {
-    char *grown = realloc(*list, ((size_t)n + 1) * size);
+    /* A list of 1, 2, 4, ... elements is full. */
+    char *grown = n & (n - 1) ? *list : realloc(*list, (n ? 2 * (size_t)n : 1) * size);
 
     if (!grown)
         return NULL;
@@ -79,7 +79,7 @@ static void *more(void **list, int n, size_t size)
 
 static bool take_comm(struct process *p, const char *line)
 {
-    struct comm *c = more((void **)&p->comm, p->ncomms, sizeof(*c));
+    struct comm *c = list_more((void **)&p->comm, p->ncomms, sizeof(*c));
 
     if (!c)
         return false;
@@ -106,17 +106,23 @@ static void take_window(struct comm *c, const char *line)
     c->waited = number(line, "waited");
 }
 
+/* Of thousands of peers only those are kept that something is waited for from, or that are silent. */
 static bool take_peer(struct comm *c, const char *line)
 {
-    struct peer *p = more((void **)&c->peer, c->npeers, sizeof(*p));
+    const bool missing = yes(line, "missing");
+    const double silent = number(line, "silent");
+    struct peer *p;
 
+    if (!missing && !(silent > SILENT_S))
+        return true;
+    p = list_more((void **)&c->peer, c->npeers, sizeof(*p));
     if (!p)
         return false;
     c->npeers++;
     p->node = (int)whole(line, "node", 10);
-    p->missing = yes(line, "missing");
+    p->missing = missing;
     p->gone = yes(line, "gone");
-    p->silent = number(line, "silent");
+    p->silent = silent;
     field(line, "name", p->name, sizeof(p->name));
     return true;
 }
@@ -218,7 +224,7 @@ const char *reports_read(struct reports *all, const char *path)
 
     if (!text)
         return problem;
-    p = more((void **)&all->process, all->n, sizeof(*p));
+    p = list_more((void **)&all->process, all->n, sizeof(*p));
     wrong = p ? parse(p, text) : "no memory";
     free(text);
     if (!wrong && !(p->file = strdup(path)))

@@ -168,6 +168,32 @@ grep -q 'host1-101.report: not a hang report' "$tmp/out" || fail "a pipe is not 
 "$hang" --version | grep -q '^nibble-hang [0-9]' || fail "--version"
 "$hang" --help | grep -q '^usage: nibble-hang' || fail "--help"
 
+# Many: each of 600 waits for the next, the last for the first, some in circles; but node 300 waits for nobody.
+start
+awk -v d="$tmp/d" 'BEGIN {
+    for (n = 0; n < 600; n++) {
+        f = d "/nibble-host" n "-1.report"
+        print "report format=1 pid=1 time=1000.5 why=late host=\"host" n "\" job=\"7\" version=\"x\"\nengine steps=5 still=0" >f
+        print "comm id=0xa group=00000001 node=" n " of=600 state=running submitted=6 finished=5 begun=6 oldest=5 next_op=" (n == 300 ? 5 : 6) " name=\"a\"" >f
+        if (n != 300) {
+            print "window function=all_reduce op=5 bytes=64 at=0 waited=" n + 1 " undelivered=64 unsent=1 working=0" >f
+            m[0] = (n + 1) % 600
+            m[1] = n - 10
+            for (k = 0; k <= (n % 100 == 50); k++)
+                print "peer node=" m[k] " missing=yes gone=no silent=0.3 name=\"node " m[k] " (host" m[k] ")\"" >f
+        }
+        print "end comms=1" >f
+        close(f)
+    }
+}'
+run 1
+names 'node 300 (host300)  host=host300  pid=1  waiting=599  waited_s=600 '
+alone
+grep -q '^  \.\.\. and 505 more (--all)$' "$tmp/out" && grep -q '^  \.\.\. and 500 more (--all)$' "$tmp/out" ||
+    fail "the rest is not counted: $(grep more "$tmp/out")"
+run 1 --all
+[ "$(grep -c '^  host[0-9]*  pid=1  own_node=' "$tmp/out")" = 605 ] || fail "--all does not show all waits"
+
 if command -v python3 >/dev/null 2>&1; then
     three
     run 1 --json
