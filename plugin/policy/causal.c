@@ -13,7 +13,7 @@
 #define DECAY 0.99f    /* of running sums, each time that a pair meets */
 #define STEPS_LEAST 3u /* meetings before a proof */
 #define KEEP_Z 4.0f    /* a proof stands until its sums fall below */
-#define KEEP_D 2.0f
+#define KEEP_D 3.0f
 #define RECENT 0.25f      /* weight of a meeting in the mean of the last few */
 #define STRONG 3.0f       /* where z is that large every time, */
 #define LOST 0.25f        /* the last few may not be below this part of it */
@@ -26,7 +26,7 @@
 #define UNIT_LIFE 4096u   /* events of the field */
 #define CLEAR_Z 5.0f      /* one meeting that needs no others */
 #define CLEAR_MARGIN 3.0f
-#define CLEAR_D 2.0f
+#define CLEAR_D 3.0f
 #define OWNER_AFTER 4u    /* clear meetings with one unit in a row, and the buffer is its */
 #define STRAY_RATE 0.125f /* weight of a clear meeting in the share of those with another unit */
 #define STRAY_MOST 0.1f   /* so that one such meeting is in doubt for two more, and every tenth for ever */
@@ -132,6 +132,44 @@ float nb_signs_agree(const struct nb_signs *sum, const struct nb_signs *change, 
     product = 2.0 * same - given;
     cov = product - of_sum * of_change / dn;
     var = (given - of_sum * of_sum / dn) * (dn - of_change * of_change / dn);
+    return var > 0.5 ? (float)(cov / sqrt(var) * sqrt(dn)) : 0.0f;
+}
+
+/* The sum over the positions of `at` of what is +1 in `positive` and -1 elsewhere. */
+static int signed_bits(uint64_t at, uint64_t positive)
+{
+    return 2 * (int)bits(at & positive) - (int)bits(at);
+}
+
+float nb_signs_contrast(const struct nb_signs *sum, const struct nb_signs *change,
+                        const struct nb_signs *before, unsigned most)
+{
+    unsigned n = 0, squares = 0;
+    int of_sum = 0, of_change = 0, product = 0;
+    double dn, cov, var;
+
+    for (unsigned w = 0; w < NB_CAUSAL_WORDS && n < most; w++) {
+        const uint64_t changed = change->negative[w] | change->positive[w],
+                       earlier = before->negative[w] | before->positive[w],
+                       turned = (change->positive[w] & before->negative[w]) |
+                                (change->negative[w] & before->positive[w]),
+                       up = change->positive[w] | (before->negative[w] & ~changed);
+        uint64_t differ = (sum->negative[w] | sum->positive[w]) & (turned | (changed ^ earlier));
+        while (n + bits(differ) > most) /* the last ones go */
+            differ &= ~(UINT64_C(1) << (63 - __builtin_clzll(differ)));
+        /* The change less the one before: 2 where it has turned round, 1 where there is only one of them. */
+        const uint64_t twice = differ & turned, same = ~(sum->positive[w] ^ up);
+        n += bits(differ);
+        squares += bits(differ) + 3 * bits(twice);
+        of_sum += signed_bits(differ, sum->positive[w]);
+        of_change += signed_bits(differ, up) + signed_bits(twice, up);
+        product += signed_bits(differ, same) + signed_bits(twice, same);
+    }
+    if (n < CHANGED_LEAST)
+        return 0.0f;
+    dn = n;
+    cov = product - (double)of_sum * of_change / dn;
+    var = (dn - (double)of_sum * of_sum / dn) * (squares - (double)of_change * of_change / dn);
     return var > 0.5 ? (float)(cov / sqrt(var) * sqrt(dn)) : 0.0f;
 }
 
@@ -394,7 +432,7 @@ static void confront(struct nb_causal *f, unsigned u)
     for (unsigned i = 0; i < f->sums[0]; i++) {
         struct sum *s = sum_at(f, 0, i);
         float z = -nb_signs_agree(&s->signs, &unit->change[0], CHANGED_MOST);
-        float d = (z + nb_signs_agree(&s->signs, &unit->change[1], CHANGED_MOST)) * 0.70710678f;
+        float d = -nb_signs_contrast(&s->signs, &unit->change[0], &unit->change[1], CHANGED_MOST);
         s->most = fmaxf(s->most, z);
         for (unsigned j = 0; j < NB_CAUSAL_KEYS; j++)
             if (s->key[j] >= 0)

@@ -17,7 +17,7 @@
  *   running sums of
  *
  *       z = centred sign agreement of -G and dW in the changed positions, in standard deviations, and of
- *       D = (z - z of the same sum with the change *before*) / sqrt 2,
+ *       D = centred agreement of -G's signs with the change less the change *before*, likewise,
  *
  *   since what persists from step to step (parameters, residual streams, a momentum's direction) agrees with
  *   both changes alike. Only the sum's own consequence makes D large.
@@ -55,6 +55,12 @@ void nb_signs_of(enum nb_dtype type, const uint32_t *raw, unsigned n, struct nb_
  * `change` have one, means taken out, times the square root of their number. Of the changed positions the
  * first `most` count. 0 where nothing varies. */
 float nb_signs_agree(const struct nb_signs *sum, const struct nb_signs *change, unsigned most);
+
+/* The agreement of `sum` with `change` less `before`, likewise: what turned round counts twice, what changed in one of them only
+ * counts once, and what changed as before not at all. So a pattern that agrees with both alike, however well, comes to 0 with
+ * deviation 1. */
+float nb_signs_contrast(const struct nb_signs *sum, const struct nb_signs *change,
+                        const struct nb_signs *before, unsigned most);
 
 struct nb_causal;
 

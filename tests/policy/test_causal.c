@@ -116,6 +116,55 @@ START_TEST(test_agreement)
 }
 END_TEST
 
+static int sign_at(const struct nb_signs *s, unsigned i)
+{
+    return (int)(s->positive[i / 64] >> (i % 64) & 1) - (int)(s->negative[i / 64] >> (i % 64) & 1);
+}
+
+/* Against the same by loops. Of what agrees with a change and the one before alike, however much of both stays, the mean is 0
+ * and the deviation 1. */
+START_TEST(test_contrast)
+{
+    uint64_t seed = 6;
+
+    for (unsigned stays = 0; stays < 100; stays += 33) {
+        double sum = 0, square = 0;
+
+        for (unsigned round = 0; round < 400; round++) {
+            struct nb_signs a = {{0}, {0}}, b = {{0}, {0}}, c = {{0}, {0}};
+            const unsigned most = round % 2 ? 512 : NB_PICKS;
+            double n = 0, sg = 0, sd = 0, gg = 0, dd = 0, gd = 0, var;
+            float z;
+
+            for (unsigned i = 0; i < NB_PICKS; i++) {
+                const int lasting = (int)(rnd(&seed) % 3) - 1;
+                set(&a, i, rnd(&seed) % 100 < 80 ? lasting : (int)(rnd(&seed) % 3) - 1);
+                set(&b, i, rnd(&seed) % 100 < stays ? lasting : (int)(rnd(&seed) % 3) - 1);
+                set(&c, i, rnd(&seed) % 100 < stays ? lasting : (int)(rnd(&seed) % 3) - 1);
+            }
+            for (unsigned i = 0; i < NB_PICKS && n < most; i++) {
+                const int g = sign_at(&a, i), d = sign_at(&b, i) - sign_at(&c, i);
+                if (!g || !d)
+                    continue;
+                n++;
+                sg += g;
+                sd += d;
+                gg += g * g;
+                dd += d * d;
+                gd += g * d;
+            }
+            var = (gg - sg * sg / n) * (dd - sd * sd / n);
+            z = nb_signs_contrast(&a, &b, &c, most);
+            ck_assert(fabs(z - (gd - sg * sd / n) / sqrt(var) * sqrt(n)) < 1e-3);
+            sum += z;
+            square += (double)z * z;
+        }
+        ck_assert(fabs(sum / 400) < 0.2);
+        ck_assert(fabs(sqrt(square / 400) - 1) < 0.12);
+    }
+}
+END_TEST
+
 START_TEST(test_signs)
 {
     static const uint32_t raw[] = {0x3f80, 0xbf80, 0, 0x8000, 0x7f80, 0xff81, 0x0001, 0x8001};
@@ -270,6 +319,20 @@ START_TEST(test_power)
                 ck_assert_uint_eq(out.held, 91 - out.proved_at);
                 ck_assert_uint_eq(out.wrong, 0);
             }
+}
+END_TEST
+
+/* Gradients that hardly differ from step to step, as an output layer's from scratch: then most of a change is the one
+ * before, and what turns round tells. */
+START_TEST(test_persistent)
+{
+    const struct job job = {
+        .optimizer = (enum optimizer)_i, .rate = 0.05f, .coherence = 0.95f, .steps = 100, .slots = 1};
+    struct outcome out = play(&job, 21 + (uint64_t)_i);
+
+    printf("  %-18s persistent: proved in step %u, held %u\n", name[_i], out.proved_at, out.held);
+    ck_assert(out.proved_at && out.proved_at <= 12);
+    ck_assert_uint_eq(out.wrong, 0);
 }
 END_TEST
 
@@ -458,8 +521,10 @@ int main(void)
     tcase_set_timeout(tc, 3600);
     tcase_add_test(tc, test_positions);
     tcase_add_test(tc, test_agreement);
+    tcase_add_test(tc, test_contrast);
     tcase_add_test(tc, test_signs);
     tcase_add_test(tc, test_power);
+    tcase_add_loop_test(tc, test_persistent, 0, OPT_COUNT);
     tcase_add_test(tc, test_layer_drop);
     tcase_add_loop_test(tc, test_foreign, 0, (LATE - NOISE + 1) * OPT_COUNT);
     tcase_add_test(tc, test_doubt);
