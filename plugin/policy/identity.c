@@ -34,7 +34,8 @@
  *     PLACE      no profile                                                            NO_PROFILE
  *                the predicted slot has few profiles                                   LEARNING
  *                it fits, and no other as well (by SCORE_LEAST, SCORE_MARGIN)          VERIFIED
- *                another one fits much better than all (FOUND_LEAST, FOUND_MARGIN)     FOUND
+ *                another one fits much better than all (FOUND_LEAST, FOUND_MARGIN),    FOUND
+ *                and has not come in this pass
  *                else                                                                  MISMATCH, UNPREDICTED
  */
 #include "policy/identity_internal.h"
@@ -236,6 +237,7 @@ static struct nb_identity_decision give(struct nb_identity *id, struct nb_sig *s
     slot->filled = 1;
     slot->geometry = geometry;
     slot->used_round = s->view.rounds;
+    slot->used_pass = nb_units_pass(&id->units, s->comm);
     return d;
 }
 
@@ -326,6 +328,15 @@ static struct nb_identity_decision by_bucket(struct nb_identity *id, struct nb_s
     return alone(id, s, at, p, geometry, NB_ID_ADDRESS);
 }
 
+/* A block's gradient has already come in this pass of gathers: what looks like it now is something else, such as its
+ * squares, whose profile is twice as steep and so correlates as well. */
+static int has_come(const struct nb_identity *id, const struct nb_sig *s, uint32_t at)
+{
+    const uint32_t pass = nb_units_pass(&id->units, s->comm);
+
+    return pass && nb_slot_at(&id->slots, at)->used_pass == pass;
+}
+
 /* Several slots come into question: `at` is predicted, or none is. */
 static struct nb_identity_decision by_content(struct nb_identity *id, struct nb_sig *s, uint32_t at,
                                               const struct nb_shape *p, uint64_t geometry)
@@ -366,7 +377,7 @@ static struct nb_identity_decision by_content(struct nb_identity *id, struct nb_
         return give(id, s, at, geometry, NB_ID_VERIFIED, &fit);
     }
     if (fit.best_slot != NB_SLOT_NONE && s->set.mature == s->set.n && s->set.n > 1 &&
-        fit.best >= FOUND_LEAST && fit.best >= fit.after + FOUND_MARGIN) {
+        fit.best >= FOUND_LEAST && fit.best >= fit.after + FOUND_MARGIN && !has_come(id, s, fit.best_slot)) {
         nb_set_learn(&id->slots, &s->set, fit.best_slot, p);
         return give(id, s, fit.best_slot, geometry, NB_ID_FOUND, &fit);
     }

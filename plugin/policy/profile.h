@@ -24,6 +24,7 @@ struct nb_slot {
     uint64_t unit; /* what it stands for; identity.c's numbering */
     uint64_t geometry;
     uint64_t used_round; /* of its signature, when it was last given out */
+    uint32_t used_pass;  /* of gathers, likewise; 0: none was known */
     uint32_t next;       /* in its set or in the free list */
     uint32_t profiles;   /* taken into the average since it was made or began anew */
     uint32_t misses;     /* in a row: predicted, but the content did not agree */

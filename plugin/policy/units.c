@@ -211,6 +211,14 @@ struct nb_unit *nb_units_expect(struct nb_units *u, uint64_t comm, uint64_t coun
     return found;
 }
 
+uint32_t nb_units_pass(const struct nb_units *u, uint64_t comm)
+{
+    for (const struct nb_stack *s = u->stack; s < u->stack + NB_STACKS; s++)
+        if (s->taken && s->comm == comm)
+            return s->pass;
+    return 0;
+}
+
 void nb_units_reduced(struct nb_units *u, struct nb_unit *unit)
 {
     struct nb_stack *s = stack_of(u, unit->comm, 0);

@@ -74,6 +74,8 @@ void nb_units_gathered(struct nb_units *u, struct nb_unit *unit, int changed);
 /* The unit whose gradient comes next on `comm`, of `count` elements; NULL: none waits. *alike: how many units
  * of that size the pass has gathered and not left out on its way back. */
 struct nb_unit *nb_units_expect(struct nb_units *u, uint64_t comm, uint64_t count, unsigned *alike);
+/* The pass that the communicator is in, from 1 on; 0: nothing is gathered on it. */
+uint32_t nb_units_pass(const struct nb_units *u, uint64_t comm);
 /* The gradient of `unit` has come: of units of its size, those gathered later than it will not come any more.
  */
 void nb_units_reduced(struct nb_units *u, struct nb_unit *unit);

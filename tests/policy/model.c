@@ -71,6 +71,7 @@ void model_samples(const struct event *event, uint64_t noise_seed, float *out, u
             out[i] = event->zeros >> (i * 8 / n) & 1 ? 0.0f : 1e-3f * (0.45f * b + 0.9f * x);
             break;
         case C_STATISTIC: out[i] = b + 0.01f * x; break;
+        case C_SQUARES: out[i] = 1e-6f * (0.45f * b + 0.9f * x) * (0.45f * b + 0.9f * x); break;
         case C_ACTIVATION:
         case C_SCALAR: out[i] = x; break;
         }

@@ -73,16 +73,20 @@ struct outcome replay(const struct trace *trace, const struct replay *how)
             nb_identity_gather(id, number[i], e->unit, e->changed);
             continue;
         }
-        if (e->content == C_GRADIENT)
+        if (e->content == C_GRADIENT || e->content == C_SQUARES)
             model_gradient(e, how->seed + i, value);
         else
             model_profile(255, e->step, how->seed + i, value);
+        for (unsigned g = 0; e->content == C_SQUARES && g < NB_PROFILE_GROUPS; g++)
+            value[g] *= 2.0f; /* logarithms */
         d = nb_identity_reduce(id, number[i], how->known && e->call.count >= PROFILED ? &profile : NULL, 0);
         if (how->tamper)
             how->tamper(&d, e, how->tamper_arg);
         late = e->step >= WARMUP;
         if (e->content != C_GRADIENT) {
             o.others += (uint64_t)(late && d.slot >= 0);
+            if (d.slot >= 0)
+                holder[d.slot] = -2; /* no gradient's */
             continue;
         }
         if (e->zeros != 0xff) { /* with zeros alone feedback changes nothing */

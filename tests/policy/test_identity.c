@@ -130,6 +130,45 @@ START_TEST(test_layer_drop)
 }
 END_TEST
 
+/* At the end of every seventh step come the squares of a layer's gradients. Their profile looks like the layer's own: yet they
+ * get no slot, and nothing that they leave reaches the layer. */
+START_TEST(test_squares)
+{
+    static const enum framework shard[] = {F_FSDP1, F_FSDP2, F_FSDP2_KEEP};
+    struct trace plain_trace, trace;
+    struct outcome o;
+
+    head("squares of gradients beside them");
+    for (unsigned f = 0; f < 3; f++) {
+        trace_make(&plain_trace, shard[f], 0, 6, 200, 5);
+        trace = plain_trace;
+        trace.event = calloc(plain_trace.n + plain_trace.steps, sizeof(*trace.event));
+        ck_assert_ptr_nonnull(trace.event);
+        trace.n = 0;
+        for (size_t i = 0, layer = 0; i < plain_trace.n; i++) {
+            const struct event *e = &plain_trace.event[i];
+            trace.event[trace.n++] = *e;
+            if (e->content == C_GRADIENT && e->unit == 3)
+                layer = i;
+            if (e->step % 7 || (i + 1 < plain_trace.n && e[1].step == e->step))
+                continue;
+            trace.event[trace.n] = plain_trace.event[layer];
+            trace.event[trace.n].unit = -1;
+            trace.event[trace.n++].content = C_SQUARES;
+        }
+        o = replay(&trace, &plain);
+        printf("  %-18s %-26s %6.1f %%  %8.3f %%  %5d\n", framework_name(shard[f]), "squares",
+               100.0 * (double)o.fed / (double)o.gradients,
+               100.0 * (double)o.misapplied / (double)o.gradients, o.first);
+        ck_assert_uint_eq(o.others, 0);
+        ck_assert_uint_eq(o.misapplied, 0);
+        ck_assert(o.fed * 10 > o.gradients * 9);
+        free(plain_trace.event);
+        free(trace.event);
+    }
+}
+END_TEST
+
 /* The first window may show only a part of the vector. */
 START_TEST(test_partial_profiles)
 {
@@ -439,6 +478,7 @@ int main(void)
     tcase_add_test(traces, test_orderly);
     tcase_add_test(traces, test_micro_batches);
     tcase_add_test(traces, test_layer_drop);
+    tcase_add_test(traces, test_squares);
     tcase_add_test(traces, test_adverse);
     tcase_add_test(traces, test_zeros);
     tcase_add_test(traces, test_partial_profiles);
