@@ -381,7 +381,8 @@ static float in_deviations(float sum, const struct pair *p)
 static void meet(struct key *k, unsigned u, float z, float d)
 {
     struct pair *p = &k->pair[u];
-    const float usual = p->z * (1.0f - DECAY);
+    /* Mean of z so far: of all the weights of a sum that forgets, few meetings have only a part. */
+    const float usual = p->met ? p->z * (1.0f - DECAY) / (1.0f - powf(DECAY, (float)p->met)) : 0.0f;
     float all_z, all_d;
 
     p->z = p->z * DECAY + z;

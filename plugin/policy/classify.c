@@ -240,9 +240,12 @@ static void name_keys(const struct nb_class_op *op, struct nb_causal *field, uin
     key[1] = op->buffer ? nb_mix(~signature, op->buffer) | 1 : 0;
 }
 
-/* Do the weights follow the sums of this very buffer? */
-static int moves(const struct nb_causal *field, const uint64_t key[NB_CAUSAL_KEYS])
+/* Do the weights follow the sums of this very buffer? What only looks like a buffer (its squares do, too) is taken for it where
+ * its place in the step says the same, or all sums of the field move weights. */
+static int moves(const struct nb_causal *field, const uint64_t key[NB_CAUSAL_KEYS], int found)
 {
+    if (found)
+        return nb_causal_proved(field, key[0]) || nb_causal_explained(field) >= EXPLAINED;
     if (key[1] && nb_causal_mixed(field, key[1])) /* of these only the place in the step tells */
         return nb_causal_proved(field, key[0]);
     if (key[1] && nb_causal_state(field, key[1]).steps >= MET)
@@ -259,7 +262,7 @@ static enum nb_class_reason evidence_for(struct nb_classify *c, const struct nb_
             op->blind || !op->nranks ? NULL : nb_field_get(&c->fields, op->comm, op->count / op->nranks, 1);
         if (field)
             name_keys(op, field, key);
-        if (field && moves(field, key))
+        if (field && moves(field, key, op->found))
             return NB_WHY_MOVES;
         if (op->blind || (field && nb_causal_units(field)))
             return NB_WHY_YOUNG;

@@ -78,7 +78,8 @@ struct nb_class_op {
     uint64_t count; /* elements of the whole vector */
     uint64_t send, recv;
     uint64_t passes;       /* steps, or passes of them, that its signature came in; 0: unknown */
-    uint64_t buffer;       /* which buffer it is thought to continue, from 1 on; 0: unknown */
+    uint64_t buffer;       /* which buffer it is thought to continue, any number; 0: unknown */
+    int found;             /* the buffer by its content alone */
     enum nb_caller caller; /* of an all-reduce */
     int blind;             /* reduce-scatter: its sum will not be told (nb_classify_sum) */
 };

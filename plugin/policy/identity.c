@@ -226,7 +226,7 @@ static struct nb_identity_decision give(struct nb_identity *id, struct nb_sig *s
                                         const struct nb_fit *fit)
 {
     struct nb_slot *slot = nb_slot_at(&id->slots, at);
-    struct nb_identity_decision d = {.slot = at, .reason = reason};
+    struct nb_identity_decision d = {.slot = at, .buffer = nb_mix(slot->unit, at) | 1, .reason = reason};
 
     d.empty = !slot->filled || slot->geometry != geometry || s->view.rounds - slot->used_round > ERROR_LIFE;
     if (fit) {
@@ -329,10 +329,11 @@ static struct nb_identity_decision by_bucket(struct nb_identity *id, struct nb_s
 }
 
 /* A block's gradient has already come in this pass of gathers: what looks like it now is something else, such as its
- * squares, whose profile is twice as steep and so correlates as well. */
+ * squares, whose profile is twice as steep and so correlates as well. (All-reduces may come once a micro-batch between
+ * gathers.) */
 static int has_come(const struct nb_identity *id, const struct nb_sig *s, uint32_t at)
 {
-    const uint32_t pass = nb_units_pass(&id->units, s->comm);
+    const uint32_t pass = s->func == NB_FUNC_REDUCE_SCATTER ? nb_units_pass(&id->units, s->comm) : 0;
 
     return pass && nb_slot_at(&id->slots, at)->used_pass == pass;
 }
@@ -358,7 +359,7 @@ static struct nb_identity_decision by_content(struct nb_identity *id, struct nb_
     if (!p)
         return refuse(NB_ID_NO_PROFILE, NULL);
     fit = nb_set_fit(&id->slots, &s->set, at, p);
-    fits = slot && fit.own >= SCORE_LEAST && fit.own >= fit.other + SCORE_MARGIN;
+    fits = slot && fit.own >= SCORE_LEAST && fit.own >= fit.other + SCORE_MARGIN && !has_come(id, s, at);
     if (slot && slot->profiles >= LEARN_FREE) {
         slot->agreed += AGREE_RATE * ((float)fits - slot->agreed);
         if (fits)

@@ -104,6 +104,8 @@ struct nb_profile {
 
 struct nb_identity_decision {
     int64_t slot; /* number of the slot, -1: no feedback */
+    uint64_t
+        buffer; /* whom the slot is given to, never 0: numbers of slots come again for others. 0: no slot */
     /* 1: what the slot holds is not this buffer's last error (new, another geometry, older than 8 steps,
      * learned anew): empty it before use. */
     int empty;

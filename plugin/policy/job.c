@@ -338,7 +338,8 @@ struct nb_decision nb_job_reduce(struct nb_job *job, uint64_t number, int announ
     number = number_of(job, number, announced, call);
     if (number != UINT64_MAX)
         v.identity = nb_identity_reduce(job->identity, number, ev->groups ? &profile : NULL, geometry);
-    what.buffer = (uint64_t)(v.identity.slot + 1);
+    what.buffer = v.identity.buffer;
+    what.found = v.identity.reason == NB_ID_FOUND;
     what.passes = v.identity.passes;
     what.blind = ev->blind;
     v.gradient = nb_classify_reduce(job->classify, &what, ev->sample, ev->samples);

@@ -410,6 +410,32 @@ START_TEST(test_doubt)
 }
 END_TEST
 
+/* A proof that is some steps old ends as soon as one that is old: the number of a slot is another's, say. */
+START_TEST(test_young_doubt)
+{
+    struct nb_causal *f = nb_causal_create(SHARD);
+    struct shard *s = malloc(sizeof(*s));
+    static float noise[SHARD];
+    static uint32_t raw[SHARD];
+    uint64_t seed = 3;
+
+    shard_open(s, OPT_ADAMW, 0.005f, SHARD, 40);
+    for (unsigned step = 0; step < 28; step++) {
+        shard_weights(s, raw);
+        nb_causal_gather(f, 2, raw);
+        shard_gradient(s, 0.02f);
+        for (unsigned i = 0; i < SHARD; i++)
+            noise[i] = rnd_normal(&seed);
+        sum(f, 1, step < 16 ? s->sum : noise);
+        shard_step(s);
+        ck_assert(step != 15 || nb_causal_proved(f, 1));
+    }
+    ck_assert(!nb_causal_proved(f, 1));
+    nb_causal_destroy(f);
+    free(s);
+}
+END_TEST
+
 /* A key that stands for two buffers in turn is found out, and one that stays with its unit never is; one that goes on to
  * another unit for good is in doubt for some steps. */
 START_TEST(test_shared)
@@ -528,6 +554,7 @@ int main(void)
     tcase_add_test(tc, test_layer_drop);
     tcase_add_loop_test(tc, test_foreign, 0, (LATE - NOISE + 1) * OPT_COUNT);
     tcase_add_test(tc, test_doubt);
+    tcase_add_test(tc, test_young_doubt);
     tcase_add_test(tc, test_shared);
     tcase_add_loop_test(tc, test_mixed, 0, OPT_COUNT);
     tcase_add_test(tc, test_many);
