@@ -73,6 +73,8 @@ struct job {
     int step, steps, ahead, silent, all_collnet, loud;
     struct operation pending[PENDING];
     size_t first, last; /* of them */
+    void (*listen)(void *arg, const struct told *what);
+    void *arg;
     struct watcher watcher[NODES];
     struct verdict *verdict;
 };

@@ -45,6 +45,11 @@ struct memory *job_memory(struct job *job)
     return &job->memory;
 }
 
+void *job_arg(const struct job *job)
+{
+    return job->arg;
+}
+
 truth job_buffer(struct job *job)
 {
     return ++job->buffers;

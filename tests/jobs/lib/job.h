@@ -36,8 +36,21 @@ typedef int64_t truth;
 #define EXACT ((truth)0)                  /* no gradient: must not be quantized */
 #define EITHER(buffer) (-(truth)(buffer)) /* a gradient, but nothing obliges the plugin to see it */
 
+/* What became of a sum, on one node. */
+struct told {
+    int step, node;
+    enum nb_func func;
+    size_t n;
+    truth what;
+    int recognised, quantized, fed; /* as a gradient; with a residual */
+    int wrongly_fed;
+    int why, whose; /* enum nb_class_reason, nb_identity_reason; -1: not told */
+};
+
 struct job_settings {
-    int steps;        /* 0: 90 */
+    void (*listen)(void *arg, const struct told *what); /* hears of every sum; NULL: nobody does */
+    void *arg;                                          /* its own; the job's, too (job_arg) */
+    int steps;                                          /* 0: 90 */
     int ahead;        /* calls that the job is ahead of the network; 0: 8, -1: none */
     int silent;       /* NCCL's profiler tells nothing (before 2.23, or another profiler in our place) */
     int all_collnet;  /* NCCL takes CollNet for everything, however small */
@@ -54,6 +67,8 @@ int job_now(const struct job *job);
 int job_every(const struct job *job, int n);
 /* Memory of the job's GPU. */
 struct memory *job_memory(struct job *job);
+/* What the settings have for it. */
+void *job_arg(const struct job *job);
 /* A number for a buffer that has none yet. */
 truth job_buffer(struct job *job);
 

@@ -37,6 +37,16 @@ static void judge(struct watcher *w, const struct comm *c, const struct posted *
     const int quantized = o && o->codec != NB_CODEC_RAW, fed = quantized && o->fed && o->slot >= 0;
     const int64_t buffer = p->what < 0 ? -p->what : p->what;
     enum nb_reason reason;
+    struct told told = {.step = p->step,
+                        .node = w->node,
+                        .func = p->func,
+                        .n = p->n,
+                        .what = p->what,
+                        .recognised = o && o->class_kind == NB_CLASS_GRADIENT,
+                        .quantized = quantized,
+                        .fed = fed,
+                        .why = o ? o->class_reason : -1,
+                        .whose = o ? o->id_reason : -1};
 
     if (p->func == NB_FUNC_ALL_GATHER)
         return;
@@ -52,10 +62,13 @@ static void judge(struct watcher *w, const struct comm *c, const struct posted *
         int64_t *holder = &w->holder[o->slot];
         if (!o->empty && *holder && *holder != buffer) {
             v->fed_wrongly++;
+            told.wrongly_fed = 1;
             wrong(v, p, o, w->node, "fed with another buffer's error");
         }
         *holder = p->what == EXACT ? -1 : buffer;
     }
+    if (w->job->listen)
+        w->job->listen(w->job->arg, &told);
     if (p->what <= 0 || p->step < c->since + LATE ||
         nb_policy_codec(w->job->cluster.node[0].ctx.params, p->func, p->type, ncclSum, p->bytes, 1,
                         &reason) == NB_CODEC_RAW)
@@ -169,6 +182,8 @@ void job_play(const struct job_entry *entry, uint64_t seed, int loud, struct ver
     job->ahead = entry->settings.ahead < 0 ? 0 : entry->settings.ahead ? entry->settings.ahead : 8;
     job->silent = entry->settings.silent;
     job->all_collnet = entry->settings.all_collnet;
+    job->listen = entry->settings.listen;
+    job->arg = entry->settings.arg;
     logged = job;
     nb_log_set(logger);
     values_open();

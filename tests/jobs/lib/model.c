@@ -111,17 +111,21 @@ static void make_unit(struct model *m, struct unit *u, int number)
     float loud = m->set.alike ? 1.0f : powf(10.0f, 0.5f * normal(&shape));
     struct job *job = m->job;
 
-    u->n = number == 0 && m->set.first ? m->set.first : m->set.n;
+    u->n = m->set.source ? m->set.source->n[number] : number == 0 && m->set.first ? m->set.first : m->set.n;
     if (u->n % (NODES * ROW * 4))
         abort();
     u->buffer = job_buffer(job);
     u->w = values(job, u->n);
+    for (int r = 0; r < NODES; r++)
+        u->g[r] = values(job, u->n);
+    if (m->set.source) {
+        m->set.source->begin(m->set.source->arg, u, number);
+        return;
+    }
     u->target = values(job, u->n);
     u->m = values(job, u->n);
     u->v = values(job, u->n);
     u->sum = values(job, u->n);
-    for (int r = 0; r < NODES; r++)
-        u->g[r] = values(job, u->n);
     u->curve = values(job, u->n / ROW);
     u->scale = values(job, u->n / ROW);
     u->seed = draw(&random);
@@ -159,6 +163,10 @@ void model_gradient(struct model *m, int unit, int add)
 {
     struct unit *u = &m->unit[unit];
 
+    if (m->set.source) {
+        m->set.source->gradient(m->set.source->arg, u, unit);
+        return;
+    }
     for (int r = 0; r < NODES; r++) {
         if (!add)
             memset(u->g[r], 0, u->n * sizeof(*u->g[r]));
@@ -173,7 +181,7 @@ void model_reduced(struct model *m, int unit)
 {
     struct unit *u = &m->unit[unit];
 
-    for (size_t i = 0; i < u->n; i++)
+    for (size_t i = 0; i < u->n && u->sum; i++)
         u->sum[i] += (u->g[0][i] + u->g[1][i]) / NODES;
 }
 
@@ -281,6 +289,10 @@ void model_update_unit(struct model *m, int unit)
     const float lr =
         m->set.lr * (m->set.warmup && t < m->set.warmup ? (float)t / (float)m->set.warmup : 1.0f);
 
+    if (m->set.source) {
+        m->set.source->update(m->set.source->arg, u, unit);
+        return;
+    }
     switch (m->set.optimizer) {
     case ADAMW: adamw(u, lr, t); break;
     case SGD: sgd(u, lr); break;

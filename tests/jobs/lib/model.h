@@ -16,6 +16,17 @@
 
 enum optimizer { ADAMW, SGD, LION, MUON, ADAFACTOR };
 
+struct unit;
+
+/* Where a model's values come from, if they are not made here: real training's. It fills in w and g. */
+struct model_source {
+    const size_t *n;                                            /* parameters of each unit */
+    void (*begin)(void *arg, struct unit *unit, int number);    /* weights at the start */
+    void (*gradient)(void *arg, struct unit *unit, int number); /* of the next micro-batch */
+    void (*update)(void *arg, struct unit *unit, int number);   /* the optimizer has moved it */
+    void *arg;
+};
+
 struct model_settings {
     int units;    /* 0: 6 */
     size_t n;     /* parameters of a unit, a multiple of 256; 0: 24576 */
@@ -25,6 +36,7 @@ struct model_settings {
     int warmup;  /* steps in which the rate rises from 0 */
     int alike;   /* all units have one profile */
     float noise; /* of a micro-batch, times the usual; 0: 1 */
+    const struct model_source *source; /* NULL: the landscape above */
 };
 
 struct unit {
