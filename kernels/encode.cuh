@@ -12,13 +12,14 @@
  * start at twice the rate of logic, comparisons and byte permutations, which are marked *:
  *
  *     to FP32 1 (half of it *)     squares and their sum 2         error code to FP32 1 + 1*
- *     times unit, added 2          maximum and thin pairs 1.4*     transform 5
+ *     times unit, added 1          maximum and thin pairs 1.4*     transform 5
  *     its maximum 0.5 + 0.5*       choice of the domain 1*         sign of the maximum 1*
  *     times 1/step, rounded 2      clamped 1*                      back to FP32 1, packed 1.1
  *     left over 1                  transformed back 5              its maximum 1*
  *     rounded 1                    packed 0.8*                     through shared memory 0.8
  *
- * which is about 32, of which some 9 are *; what is done once a group adds 2 to 3.
+ * which is about 31, of which some 9 are *; what is done once a group adds 2 to 3. Without feedback codes are clamped and
+ * packed in pairs, 1.4* for both.
  */
 #ifndef NIBBLE_KERNELS_ENCODE_CUH
 #define NIBBLE_KERNELS_ENCODE_CUH
@@ -35,10 +36,15 @@ struct nb_group_survey {
     float own2, error2;
 };
 
-/* Error code of byte k of `biased` (the codes with their signs flipped), exactly. */
+/* Error code of byte k of `biased` (the codes with their signs flipped), exactly; and times a power of two. */
 NB_DEV float nb_error_value(uint32_t biased, unsigned k)
 {
     return nb_real(nb_bytes(biased, 0x4b000000u, 0x7440u + k)) - (0x1p23f + 128.0f);
+}
+
+NB_DEV float nb_error_times(uint32_t biased, unsigned k, float power)
+{
+    return nb_fma(nb_real(nb_bytes(biased, 0x4b000000u, 0x7440u + k)), power, power * -(0x1p23f + 128.0f));
 }
 
 /* Counts for a thin group: values of at least NB_SMALL times the maximum, and whether some value is beyond
@@ -71,6 +77,8 @@ NB_DEV void nb_survey(int type, int feedback, int norms, const nb_quad *stage, u
     s->idle = !nb_group_values(type, stage, g, h);
     s->own2 = s->error2 = 0;
     if (norms) {
+        if (!feedback)
+            NB_RARE;
         float squares[NB_GROUP];
         NB_UNROLL
         for (unsigned i = 0; i < NB_GROUP; i++)
@@ -79,7 +87,9 @@ NB_DEV void nb_survey(int type, int feedback, int norms, const nb_quad *stage, u
     }
     if (feedback) {
         const uint32_t scale = ((const uint8_t *)(stage + NB_SCALES_AT))[g];
-        const float unit = s->idle ? 0 : nb_unit_of(scale, factor);
+        /* A unit is a power of two, but for the factor, of which a product is rounded once, too. */
+        const float one = nb_unit_of(scale, 1), power = s->idle || nb_unit_of(scale, factor) == 0 ? 0 : one;
+        float error[NB_GROUP];
         uint32_t word[8];
         int32_t count = 0;
         nb_group_words(2, stage + NB_ERRORS_AT, g, word);
@@ -89,12 +99,19 @@ NB_DEV void nb_survey(int type, int feedback, int norms, const nb_quad *stage, u
             count = nb_dot4(word[k], word[k], count);
             NB_UNROLL
             for (unsigned b = 0; b < 4; b++) {
-                const float e = nb_error_value(biased, b) * unit;
-                h[4 * k + b] = h[4 * k + b] + e;
+                error[4 * k + b] = nb_error_times(biased, b, power);
             }
         }
+        if (factor != 1) {
+            NB_RARE;
+            NB_UNROLL
+            for (unsigned i = 0; i < NB_GROUP; i++)
+                error[i] = error[i] * factor;
+        }
+        NB_UNROLL
+        for (unsigned i = 0; i < NB_GROUP; i++)
+            h[i] = h[i] + error[i];
         if (norms && !s->idle) {
-            const float one = nb_unit_of(scale, 1);
             s->error2 = nb_from_int(count) * one * one;
         }
     }
@@ -179,6 +196,8 @@ NB_DEV uint32_t nb_keep_error(nb_quad *errors, uint32_t g, const float *r, float
     return scale;
 }
 
+#define NB_WORDS_MOST (1 + NB_TILE_GROUPS / 4 + NB_TILE_GROUPS / 32 + 4 * NB_TILE_GROUPS) /* of a record without escapes */
+
 /* Words of the record before the codes; where its first word lies in sh->record, so that codes are aligned.
  * */
 NB_DEV uint32_t nb_words_before(uint32_t groups)
@@ -221,8 +240,11 @@ NB_DEV void nb_settle(int type, const struct nb_gpu_desc *d, const struct nb_job
     const uint64_t offset = nb_look_back(nb_states(d), job->ticket, more + bytes);
     char *dst = (char *)(uintptr_t)d->dst + offset;
 
-    nb_partial(type, d, 0, job->head, dst);
-    nb_partial(type, d, d->n - job->tail, job->tail, dst + lead + bytes);
+    if (job->head | job->tail) {
+        NB_RARE;
+        nb_partial(type, d, 0, job->head, dst);
+        nb_partial(type, d, d->n - job->tail, job->tail, dst + lead + bytes);
+    }
     if (nb_thread() == 0) {
         sh->offset = offset + lead;
         if (job->ticket + 1 == d->tickets)
@@ -257,12 +279,16 @@ NB_DEV int nb_encode_tile(int type, int feedback, const struct nb_gpu_desc *d, c
             sh->part[2][warp] = careful;
         }
         if (feedback || measure) {
+            if (!feedback)
+                NB_RARE;
             sh->sums[0][t] = s.own2;
             sh->sums[1][t] = s.error2;
         }
         nb_barrier();
         if (!feedback && !measure)
             break;
+        if (!feedback)
+            NB_RARE;
         if (warp == 0) {
             NB_ONE_WARP;
             const float own = nb_sum128(sh->sums[0]), carried = feedback ? nb_sum128(sh->sums[1]) : 0;
@@ -291,11 +317,11 @@ NB_DEV int nb_encode_tile(int type, int feedback, const struct nb_gpu_desc *d, c
     }
     if (feedback || measure)
         careful |= sh->flag[0];
-    int exponent = NB_EXPONENT_MIN;
+    /* The tile's exponent, biased; codes of the least are nb_code_of(least, exponent, 0). */
+    uint32_t exponent = NB_EXPONENT_MIN + 127;
     if (most >= NB_FLUSH_BITS) {
-        exponent = (int)(most >> 23) - 127 + ((most & 0x7fffffu) > 0x780000u);
-        if (!nb_code_of(least, exponent, 0))
-            careful = 1;
+        exponent = (most + 0x7ffffu) >> 23;
+        careful |= ((least + 0x780000u) >> 23) + 22 < exponent;
     }
     if (careful) {
         NB_RARE;
@@ -304,8 +330,10 @@ NB_DEV int nb_encode_tile(int type, int feedback, const struct nb_gpu_desc *d, c
     }
     const uint32_t before = nb_words_before(groups), pad = (0u - before) & 3;
     const uint32_t words = most < NB_FLUSH_BITS ? 1 : before + 4 * groups;
-    if (t == 0)
+    if (t == 0) {
+        NB_ONE_WARP;
         nb_publish(nb_states(d), job->ticket, nb_ticket_bytes(type, job) + 4 * words);
+    }
 
     /* ---- Second half */
     uint32_t *record = (uint32_t *)sh->record + pad;
@@ -313,11 +341,14 @@ NB_DEV int nb_encode_tile(int type, int feedback, const struct nb_gpu_desc *d, c
     float step = 0, inverse = 0;
     const uint32_t bits = nb_bits(s.max);
     if (bits >= NB_FLUSH_BITS) {
-        const uint32_t depth = (uint32_t)(exponent + 127) - (bits >> 23);
-        const uint32_t segment = depth >> 2 < 4 ? depth >> 2 : 4, one = 1u << (19 + segment);
-        const uint32_t up = bits + one - (one >> 1 < 1u << 19 ? one >> 1 : 1u << 19);
-        code = nb_code_of(bits, exponent, 0);
-        step = nb_real(up & ~(one - 1)); /* what the code stands for */
+        const uint32_t depth = exponent - (bits >> 23), segment = depth >> 2 < 4 ? depth >> 2 : 4;
+        const uint32_t one = 1u << (19 + segment), up = bits + one - (segment ? 1u << 19 : 1u << 18);
+        const uint32_t stands = up & (0u - one); /* what the code stands for */
+        /* nb_code_of(bits, exponent, 0): as nb_usual_scale, backwards. */
+        const uint32_t low = (stands >> 23) + 23 - exponent;
+        code = nb_bits(nb_real((stands + ((535 - exponent) << 23)) >> 2 | 0x40000000u) + 0x1p23f) & 0x7f;
+        code = (int32_t)low < 4 ? low : code;
+        step = nb_real(stands);
         if (!s.transform)
             step = step * 0.125f;
         if (s.positive) { /* the extreme value becomes -8 */
@@ -326,9 +357,10 @@ NB_DEV int nb_encode_tile(int type, int feedback, const struct nb_gpu_desc *d, c
         }
         inverse = nb_reciprocal(step);
     }
-    if (bits && !code && active && (d->flags & NB_GPU_STATS)) {
+    if (bits && !code && active) {
         NB_RARE;
-        nb_add64(&nb_control_of(d)->flushed, 1);
+        if (d->flags & NB_GPU_STATS)
+            nb_add64(&nb_control_of(d)->flushed, 1);
     }
     const uint32_t domain = nb_ballot((int)s.transform);
     if (t < ((groups + 3) & ~3u))
@@ -337,24 +369,33 @@ NB_DEV int nb_encode_tile(int type, int feedback, const struct nb_gpu_desc *d, c
         record[1 + (groups + 3) / 4 + warp] = domain;
     if (t == 0)
         record[0] = most < NB_FLUSH_BITS ? NB_TILE_ZERO
-                                         : (uint32_t)NB_TILE_INT4 | (uint32_t)(exponent + 127) << 16;
+                                         : (uint32_t)NB_TILE_INT4 | exponent << 16;
     uint32_t out[4];
     NB_UNROLL
     for (unsigned k = 0; k < 4; k++) {
         uint32_t word = 0;
-        NB_UNROLL
-        for (unsigned b = 0; b < 8; b++) {
-            const unsigned i = 8 * k + 7 - b;
-            const float y = x[i] * inverse;
-            const float biased = nb_fmin(y + (NB_MAGIC + 8.0f), NB_MAGIC + 15.0f);
-            if (feedback || measure) {
+        if (feedback) {
+            NB_UNROLL
+            for (unsigned b = 0; b < 8; b++) {
+                const unsigned i = 8 * k + 7 - b;
+                const float y = x[i] * inverse;
+                const float biased = nb_fmin(y + (NB_MAGIC + 8.0f), NB_MAGIC + 15.0f);
                 const float q = biased - (NB_MAGIC + 8.0f);
                 x[i] = nb_fma(q, -step, x[i]); /* the product is exact */
+                word = word * 16 + nb_bits(biased);
             }
-            word = word * 16 + nb_bits(biased);
+            /* less what the upper bits of the eight numbers came to */
+            word = word - 0x3f400000u;
+        } else {
+            NB_UNROLL
+            for (unsigned b = 0; b < 4; b++) {
+                const unsigned i = 8 * k + 3 - b;
+                const float low = x[i] * inverse, high = x[i + 4] * inverse;
+                const uint32_t pair = nb_bytes(nb_bits(low + (NB_MAGIC + 8.0f)), nb_bits(high + (NB_MAGIC + 8.0f)), 0x5410);
+                word = word * 16 + nb_pair_min(pair, 0x000f000fu);
+            }
         }
-        /* less what the upper bits of the eight numbers came to */
-        out[k] = (word - 0x3f400000u) ^ 0x88888888u;
+        out[k] = word ^ 0x88888888u;
     }
     if (active) {
         nb_quad q;
@@ -368,8 +409,11 @@ NB_DEV int nb_encode_tile(int type, int feedback, const struct nb_gpu_desc *d, c
         NB_RARE;
         float squares[NB_GROUP];
         NB_UNROLL
-        for (unsigned i = 0; i < NB_GROUP; i++)
-            squares[i] = x[i] * x[i];
+        for (unsigned i = 0; i < NB_GROUP; i++) {
+            const int32_t q = (int32_t)(out[i / 8] << (28 - 4 * (i % 8))) >> 28;
+            const float rest = feedback ? x[i] : nb_fma(nb_from_int(q), -step, x[i]);
+            squares[i] = rest * rest;
+        }
         const float sum = nb_sum32(squares) * (s.transform ? 0.03125f : 1.0f);
         sh->sums[0][t] = active ? sum : 0;
     }
@@ -419,16 +463,24 @@ NB_DEV int nb_encode_tile(int type, int feedback, const struct nb_gpu_desc *d, c
         char *err = (char *)(uintptr_t)job->err + 16 * i;
         NB_UNROLL
         for (unsigned u = 0; u < 3; u++)
-            if (i + 96 * u < 2 * groups)
+            if ((u < 2 && groups == NB_TILE_GROUPS) || i + 96 * u < 2 * groups)
                 nb_store16(err + 16 * 96 * u, stage[NB_ERRORS_AT + place + 96 * u]);
     }
     nb_barrier();
     char *dst = (char *)(uintptr_t)d->dst + sh->offset;
     dst += 4 * t;
-    NB_UNROLL
-    for (unsigned u = 0; u < 5; u++) /* at most 549 words */
-        if (t + NB_THREADS * u < words)
+    if (words == NB_WORDS_MOST) {
+        NB_UNROLL
+        for (unsigned u = 0; u < 4; u++)
             nb_store4(dst + 4 * NB_THREADS * u, record[t + NB_THREADS * u]);
+        if (t < NB_WORDS_MOST - 4 * NB_THREADS)
+            nb_store4(dst + 16 * NB_THREADS, record[t + 4 * NB_THREADS]);
+        return 0;
+    }
+    NB_RARE;
+    NB_ROLL
+    for (uint32_t i = t; i < words; i += NB_THREADS, dst += 4 * NB_THREADS)
+        nb_store4(dst, record[i]);
     return 0;
 }
 

@@ -222,7 +222,6 @@ NB_DEV void nb_run(struct nb_shared *sh, uint32_t s)
     default:
         break;
     }
-    nb_finish(d, sh);
 }
 
 /* ---- Tickets ------------------------------------------------------------------------------------------- */
@@ -251,6 +250,20 @@ NB_DEV int nb_match_slot(const struct nb_gpu_state *state, uint32_t i, uint64_t 
         return 0;
     nb_copy_desc((uint64_t *)to, words);
     return 1;
+}
+
+/* One warp: what the ticket in place s stands for, and where its first records lie. */
+NB_DEV void nb_found(struct nb_shared *sh, uint32_t s)
+{
+    const struct nb_gpu_desc *d = &sh->desc[s];
+    NB_ONE_WARP;
+    if (!nb_quantizes(d))
+        return;
+    if (nb_thread() == 0)
+        nb_describe(d, (uint32_t)(sh->ticket[s] - d->ticket), &sh->job[s]);
+    nb_warp_barrier();
+    if (NB_OP(d) != NB_GPU_ENCODE)
+        nb_reduce_look(NB_TYPE(d), d, &sh->job[s], sh, s);
 }
 
 /* Find the ticket sh->ticket[s], all threads. 1: it is in place s; 0: not there yet; -1: there will be none.
@@ -298,19 +311,40 @@ NB_DEV int nb_find(const struct nb_gpu_launch *launch, struct nb_shared *sh, uin
     }
     nb_barrier();
     const int found = sh->found;
-    if (found == 1 && t < 32) {
-        NB_ONE_WARP;
-        const struct nb_gpu_desc *d = &sh->desc[s];
-        if (nb_quantizes(d)) {
-            if (t == 0)
-                nb_describe(d, (uint32_t)(ticket - d->ticket), &sh->job[s]);
-            nb_warp_barrier();
-            if (NB_OP(d) != NB_GPU_ENCODE)
-                nb_reduce_look(NB_TYPE(d), d, &sh->job[s], sh, s);
-        }
-    }
+    if (found == 1 && t < 32)
+        nb_found(sh, s);
     nb_barrier();
     return found;
+}
+
+#define NB_ELSEWHERE 2 /* not in the descriptor of the ticket before: all threads look for it */
+
+/* One warp, between two tickets: the one in the other place is done and is counted, and the ticket after the one in
+ * place s comes there, which mostly is of the same descriptor. sh->found is what nb_find would return, or
+ * NB_ELSEWHERE; sh->flag[3]: the ticket was its descriptor's last. */
+NB_DEV void nb_next(const struct nb_gpu_launch *launch, struct nb_shared *sh, uint32_t s)
+{
+    const uint32_t lane = nb_thread();
+    const struct nb_gpu_desc *d = &sh->desc[s];
+    struct nb_gpu_state *state = (struct nb_gpu_state *)(uintptr_t)launch->state;
+
+    if (lane == 0) {
+        const uint32_t last = sh->due ? nb_count_ticket(&sh->desc[s ^ 1]) : 0;
+        const uint64_t ticket = sh->ticket[s] + sh->drawn;
+        const int same = ticket - d->ticket < d->tickets && ticket >= d->ticket && !last;
+        sh->flag[3] = last;
+        sh->due = 1;
+        sh->ticket[s ^ 1] = ticket;
+        sh->drawn = (uint32_t)nb_add64(&state->next, 1) - (uint32_t)ticket;
+        sh->found = sh->have = same ? 1 : NB_ELSEWHERE;
+    }
+    nb_warp_barrier();
+    if (sh->found != 1)
+        return;
+    if (lane < sizeof(struct nb_gpu_desc) / 8)
+        ((uint64_t *)&sh->desc[s ^ 1])[lane] = ((const uint64_t *)d)[lane];
+    nb_warp_barrier();
+    nb_found(sh, s ^ 1);
 }
 
 /* ---- A ring -------------------------------------------------------------------------------------------- */
@@ -421,7 +455,7 @@ NB_DEV void nb_work(const struct nb_gpu_launch *argument, struct nb_shared *sh)
     if (t == 0) {
         sh->launch = *argument;
         sh->desc[0].tickets = sh->desc[1].tickets = 0;
-        sh->ready[0] = sh->ready[1] = 0;
+        sh->ready[0] = sh->ready[1] = sh->due = 0;
     }
     nb_barrier();
     if (launch->ring && nb_block() == 0) {
@@ -443,24 +477,39 @@ NB_DEV void nb_work(const struct nb_gpu_launch *argument, struct nb_shared *sh)
         nb_async_end();
         while (have > 0) {
             /* What is needed after the work is in shared memory: registers are short there. */
-            if (nb_thread() == 0) {
+            nb_barrier();
+            if (nb_thread() < 32) {
                 NB_ONE_WARP;
-                sh->ticket[s ^ 1] = sh->ticket[s] + sh->drawn;
-                sh->drawn = (uint32_t)nb_add64(&NB_STATE_OF(launch)->next, 1) - (uint32_t)sh->ticket[s ^ 1];
+                nb_next(launch, sh, s);
             }
             nb_barrier();
-            have = nb_find(launch, sh, s ^ 1);
+            have = sh->found;
+            if (have == NB_ELSEWHERE) {
+                NB_RARE;
+                nb_barrier();
+                if (sh->flag[3])
+                    nb_finish(&sh->desc[s ^ 1]);
+                have = nb_find(launch, sh, s ^ 1);
+                if (nb_thread() == 0)
+                    sh->have = have;
+            }
             if (have > 0)
                 nb_begin(sh, s ^ 1);
-            if (nb_thread() == 0)
-                sh->have = have;
             nb_async_end();
             nb_run(sh, s);
-            nb_barrier();
             have = sh->have;
-            if (have == 0) {
+            if (have <= 0) {
+                /* Its end may be what the host waits for before there is another ticket. */
                 NB_RARE;
-                while ((have = nb_find(launch, sh, s ^ 1)) == 0)
+                nb_barrier();
+                if (nb_thread() == 0) {
+                    sh->flag[3] = nb_count_ticket(&sh->desc[s]);
+                    sh->due = 0;
+                }
+                nb_barrier();
+                if (sh->flag[3])
+                    nb_finish(&sh->desc[s]);
+                while (have == 0 && (have = nb_find(launch, sh, s ^ 1)) == 0)
                     nb_pause();
                 if (have > 0)
                     nb_begin(sh, s ^ 1);

@@ -10,7 +10,7 @@
  * The budget for a source of int4 (0.54 bytes): two instructions a value to turn a nibble into a float, two
  * to add it to both accumulators, one of which gets zeros; 0.5 for what is done once a group. The inverse
  * transform, own values and rounding take 9 for a sum, for 4 bytes of BF16. A single source needs one accumulator, and its
- * codes are transformed before they are floats: nb_only_int4.
+ * codes are transformed before they are floats: nb_only_int4; of BF16, values too are worked on in pairs: nb_reduce_pairs.
  */
 #ifndef NIBBLE_KERNELS_REDUCE_CUH
 #define NIBBLE_KERNELS_REDUCE_CUH
@@ -170,21 +170,23 @@ NB_DEV int nb_indexed(const struct nb_gpu_desc *d, uint32_t source, uint32_t til
     return nb_get32_shared_by_blocks(nb_progress(d) + source) >= tile + 2;
 }
 
-/* Begin to bring a record of `bytes` to shared memory, where it lies as far from 16-byte alignment as it does
- * in global memory; all threads. */
-NB_DEV void nb_fetch_record(nb_quad *to, uint64_t from, uint32_t bytes)
+/* The longest record that is brought to shared memory. */
+#define NB_RECORD_MOST (NB_TILE_HEADER + NB_INT4_ESCAPES * NB_ESCAPE_BYTES + NB_TILE_GROUPS + 16 + 16 * NB_TILE_GROUPS)
+
+/* Begin to bring a record to shared memory, where it lies as far from 16-byte alignment as it does in global memory;
+ * all threads. */
+NB_DEV void nb_fetch_record(nb_quad *to, const struct nb_where *w)
 {
-    const uint32_t t = nb_thread(), skew = (uint32_t)(from & 15), end = skew + bytes;
-    const uint32_t first = (skew + 15) & ~15u, whole = end & ~15u; /* at least one quad: no record is as short as 16 bytes */
-    const char *p = (const char *)(uintptr_t)(from - skew);
-    if (16 * t >= first && 16 * t < whole)
-        nb_async16((char *)to + 16 * t, p + 16 * t);
+    const uint32_t t = nb_thread(), i = 16 * t;
+    const char *p = (const char *)(uintptr_t)(w->from & ~(uint64_t)15);
+    if (i >= w->first && i < w->whole)
+        nb_async16((char *)to + i, p + i);
     if (t < 32) { /* the rest, and up to three words at either end */
         NB_ONE_WARP;
-        const uint32_t i = 16 * (t + NB_THREADS), word = t < 4 ? skew + 4 * t : whole + 4 * (t - 4);
-        if (i < whole)
-            nb_async16((char *)to + i, p + i);
-        if (t < 8 && word < (t < 4 ? first : end))
+        const uint32_t more = i + 16 * NB_THREADS, word = t < 4 ? w->begin + 4 * t : w->whole + 4 * (t - 4);
+        if (more < w->whole)
+            nb_async16((char *)to + more, p + more);
+        if (t < 8 && word < (t < 4 ? w->first : w->end))
             nb_async4((char *)to + word, p + word);
     }
 }
@@ -195,7 +197,7 @@ NB_DEV struct nb_where nb_where_is(const struct nb_gpu_desc *d, const struct nb_
     struct nb_where w;
     w.codec = s.codec;
     w.from = s.coded;
-    w.bytes = 0;
+    w.bytes = w.first = w.whole = w.begin = w.end = 0;
     if (s.codec == NB_CODEC_RAW) {
         if (s.bytes == d->n * nb_type_bytes(NB_TYPE(d))) /* else the index has said so */
             w.bytes = 1;
@@ -206,6 +208,12 @@ NB_DEV struct nb_where nb_where_is(const struct nb_gpu_desc *d, const struct nb_
     if (begin != NB_NOWHERE && end != NB_NOWHERE) {
         w.bytes = 4 * (end - begin);
         w.from += 4 * (uint64_t)begin;
+    }
+    if (w.codec == NB_CODEC_INT4 && w.bytes > NB_TILE_HEADER && w.bytes <= NB_RECORD_MOST) {
+        w.begin = (uint32_t)(w.from & 15);
+        w.end = w.begin + w.bytes;
+        w.first = (w.begin + 15) & ~15u;
+        w.whole = w.end & ~15u; /* at least one quad: no record is as short as 16 bytes */
     }
     return w;
 }
@@ -267,12 +275,12 @@ NB_DEV struct nb_view nb_view_of(uint32_t header, const char *record, uint32_t g
  * sum, 0 in the other; times 1, 1/16 and 1/256. */
 NB_DEV void nb_add_nibbles(uint32_t word, unsigned i0, const float *plain, const float *coded, float *p, float *c)
 {
-    const uint32_t w[3] = {word ^ 0x88888888u, (word ^ 0x88888888u) >> 12, (word ^ 0x88888888u) >> 24};
+    const uint32_t w[3] = {word, word >> 12, word >> 24};
     NB_UNROLL
     for (unsigned b = 0; b < 8; b++) {
         const unsigned k = b % 3;
         const float magic = 0x1p23f + (float)(8u << 4 * k);
-        const float q = nb_real((w[b / 3] & 15u << 4 * k) | 0x4b000000u) - magic; /* code times 16^k */
+        const float q = nb_real(nb_mask_flip(w[b / 3], 15u << 4 * k, 0x4b000000u | 8u << 4 * k)) - magic; /* code times 16^k */
         p[i0 + b] = nb_fma(q, plain[k], p[i0 + b]); /* products are exact */
         c[i0 + b] = nb_fma(q, coded[k], c[i0 + b]);
     }
@@ -286,42 +294,71 @@ NB_DEV void nb_add_at(float *p, uint32_t i, float v)
         p[k] = k == i ? p[k] + v : p[k];
 }
 
-/* Add an int4 record that lies in shared memory. Returns 1 if this thread's group was transformed; *bad. */
-NB_DEV int nb_add_int4(const char *record, uint32_t groups, uint32_t group0, int escapes, float *p, float *c,
-                       uint32_t *bad)
+/* What a thread needs of an int4 record that lies in shared memory. */
+struct nb_int4 {
+    const char *codes;
+    uint32_t transform;
+    float scale; /* with the sign of the step */
+};
+
+/* 1: the thread has a group, and *r tells of it. */
+NB_DEV int nb_open_int4(const char *record, uint32_t header, uint32_t groups, uint32_t group0, struct nb_int4 *r, uint32_t *bad)
 {
     const uint32_t t = nb_thread();
-    const struct nb_view v = nb_view_of(NB_SHARED4(record), record, groups);
+    const char *scale = record + NB_TILE_HEADER, *domain = scale + NB_TILE_GROUPS, *codes = domain + 16;
 
-    if (v.escapes || groups < NB_TILE_GROUPS) {
+    if ((header & 0xffff) != NB_TILE_INT4 || groups != NB_TILE_GROUPS) {
         NB_RARE;
+        const struct nb_view v = nb_view_of(header, record, groups);
         NB_CHECK_RECORD(v, groups, group0, NB_SHARED1, NB_SHARED4, *bad);
+        if (t >= groups)
+            return 0;
+        scale = v.scale;
+        domain = v.domain;
+        codes = v.code;
     }
-    if (t >= groups)
+    const uint32_t code = NB_SHARED1(scale + t);
+    r->transform = NB_SHARED4(domain + t / 32 * 4) >> t % 32 & 1;
+    r->scale = nb_usual_scale(code & 127, header);
+    if ((header & 0xff) != NB_TILE_INT4) {
+        NB_RARE;
+        r->scale = nb_scale_of(1, code & 127, (int)(header >> 16 & 0xff) - 127);
+    }
+    r->scale = nb_real(nb_bits(r->scale) | (code & 0x80) << 24);
+    r->codes = codes + 16 * t;
+    return 1;
+}
+
+/* Escapes of such a record. */
+NB_DEV void nb_add_escapes(const char *record, uint32_t header, uint32_t group0, float *p)
+{
+    const uint32_t t = nb_thread(), escapes = header >> 8 & 0xff;
+    const char *escape = record + NB_TILE_HEADER;
+    NB_ROLL
+    for (uint32_t k = 0; k < escapes; k++) {
+        NB_RARE;
+        const uint32_t i = NB_SHARED4(escape + NB_ESCAPE_BYTES * k) - 32 * group0;
+        if (i / 32 == t)
+            nb_add_at(p, i % 32, nb_real(NB_SHARED4(escape + NB_ESCAPE_BYTES * k + 4)));
+    }
+}
+
+/* Add an int4 record. Returns 1 if this thread's group was transformed; *bad. */
+NB_DEV int nb_add_int4(const char *record, uint32_t header, uint32_t groups, uint32_t group0, int escapes, float *p, float *c,
+                       uint32_t *bad)
+{
+    struct nb_int4 r;
+    if (!nb_open_int4(record, header, groups, group0, &r, bad))
         return 0;
-    const uint32_t code = NB_SHARED1(v.scale + t);
-    const int transform = NB_SHARED4(v.domain + t / 32 * 4) >> t % 32 & 1;
-    float step = nb_scale_of(v.kind == NB_TILE_INT4_WIDE, code & 127, v.exponent);
-    if (!transform)
-        step = step * 0.125f;
-    if (code & 0x80)
-        step = -step;
-    const float as_is = transform ? 0 : step, as_coded = transform ? step : 0;
+    const float as_is = r.transform ? 0 : r.scale * 0.125f, as_coded = r.transform ? r.scale : 0;
     const float plain[3] = {as_is, as_is * 0.0625f, as_is * 0.00390625f};
     const float coded[3] = {as_coded, as_coded * 0.0625f, as_coded * 0.00390625f};
-    const char *codes = v.code + 16 * t;
     NB_UNROLL
     for (unsigned k = 0; k < 4; k++)
-        nb_add_nibbles(NB_SHARED4(codes + 4 * k), 8 * k, plain, coded, p, c);
-    if (v.escapes && escapes)
-        NB_ROLL
-        for (uint32_t k = 0; k < v.escapes; k++) {
-            NB_RARE;
-            const uint32_t i = NB_SHARED4(v.escape + NB_ESCAPE_BYTES * k) - 32 * group0;
-            if (i / 32 == t)
-                nb_add_at(p, i % 32, nb_real(NB_SHARED4(v.escape + NB_ESCAPE_BYTES * k + 4)));
-        }
-    return transform;
+        nb_add_nibbles(NB_SHARED4(r.codes + 4 * k), 8 * k, plain, coded, p, c);
+    if (header & 0xff00 && escapes)
+        nb_add_escapes(record, header, group0, p);
+    return (int)r.transform;
 }
 
 /* The codes of an int4 word as FP16: in h[k] number k, and k + 4 in the upper half. */
@@ -334,29 +371,17 @@ NB_DEV void nb_half_nibbles(uint32_t word, uint32_t *h)
     h[3] = nb_half_fma((upper & high) ^ 0x64806480u, 0x2c002c00u, 0xd480d480u);
 }
 
-/* The values of an int4 record that lies in shared memory, where it is the only source. Codes are transformed as integers of at
+/* The values of an int4 record where it is the only source. Codes are transformed as integers of at
  * most 9 bits, in pairs of FP16; times the step they are exact as in nb_add_int4, where the order of the stages
  * would matter otherwise. */
-NB_DEV void nb_only_int4(const char *record, uint32_t groups, uint32_t group0, int escapes, float *p, uint32_t *bad)
+NB_DEV void nb_only_int4(const struct nb_int4 *r, float *p)
 {
-    const uint32_t t = nb_thread();
-    const struct nb_view v = nb_view_of(NB_SHARED4(record), record, groups);
+    const float step = r->scale * (r->transform ? 0x1p-5f : 0x1p-3f);
     uint32_t h[16];
-
-    if (v.escapes || groups < NB_TILE_GROUPS) {
-        NB_RARE;
-        NB_CHECK_RECORD(v, groups, group0, NB_SHARED1, NB_SHARED4, *bad);
-    }
-    if (t >= groups)
-        return;
-    const uint32_t code = NB_SHARED1(v.scale + t);
-    const int transform = NB_SHARED4(v.domain + t / 32 * 4) >> t % 32 & 1;
-    const float scale = nb_scale_of(v.kind == NB_TILE_INT4_WIDE, code & 127, v.exponent);
-    const float step = scale * nb_real(((transform ? 122u : 124u) + (code & 0x80) * 2) << 23);
     NB_UNROLL
     for (unsigned k = 0; k < 4; k++)
-        nb_half_nibbles(NB_SHARED4(v.code + 16 * t + 4 * k), h + 4 * k);
-    if (transform) {
+        nb_half_nibbles(NB_SHARED4(r->codes + 4 * k), h + 4 * k);
+    if (r->transform) {
         NB_UNROLL
         for (unsigned d = 1; d < 16; d *= 2) {
             NB_UNROLL
@@ -376,14 +401,49 @@ NB_DEV void nb_only_int4(const char *record, uint32_t groups, uint32_t group0, i
         p[i / 4 * 8 + i % 4] = nb_fma(nb_from_f16(h[i] & 0xffff), step, 0);
         p[i / 4 * 8 + i % 4 + 4] = nb_fma(nb_from_f16(h[i] >> 16), step, 0);
     }
-    if (v.escapes && escapes)
-        NB_ROLL
-        for (uint32_t k = 0; k < v.escapes; k++) {
-            NB_RARE;
-            const uint32_t i = NB_SHARED4(v.escape + NB_ESCAPE_BYTES * k) - 32 * group0;
-            if (i / 32 == t)
-                nb_add_at(p, i % 32, nb_real(NB_SHARED4(v.escape + NB_ESCAPE_BYTES * k + 4)));
+}
+
+#define NB_BRAIN_ONE 0x3f803f80u
+#define NB_BRAIN_LESS 0xbf80bf80u /* -1 */
+
+/* The same in pairs of BF16, a pair of neighbours to a word: no sum of 32 codes is more than 256. */
+NB_DEV void nb_brain_codes(const struct nb_int4 *r, uint32_t *h)
+{
+    NB_UNROLL
+    for (unsigned k = 0; k < 4; k++) {
+        const uint32_t word = NB_SHARED4(r->codes + 4 * k);
+        uint32_t four[4]; /* 136 more than the codes j and j + 4 */
+        NB_UNROLL
+        for (unsigned j = 0; j < 4; j++)
+            four[j] = nb_mask_flip(word >> 4 * j, 0x000f000fu, 0x43084308u);
+        NB_UNROLL
+        for (unsigned j = 0; j < 2; j++) {
+            h[4 * k + j] = nb_brain_fma(nb_bytes(four[2 * j], four[2 * j + 1], 0x5410), NB_BRAIN_ONE, 0xc308c308u);
+            h[4 * k + j + 2] = nb_brain_fma(nb_bytes(four[2 * j], four[2 * j + 1], 0x7632), NB_BRAIN_ONE, 0xc308c308u);
         }
+    }
+    if (r->transform) {
+        NB_UNROLL
+        for (unsigned d = 1; d < 16; d *= 2) {
+            NB_UNROLL
+            for (unsigned i = 0; i < 16; i++)
+                if (!(i & d)) {
+                    const uint32_t sum = nb_brain_fma(h[i], NB_BRAIN_ONE, h[i + d]);
+                    h[i + d] = nb_brain_fma(h[i + d], NB_BRAIN_LESS, h[i]);
+                    h[i] = sum;
+                }
+        }
+        NB_UNROLL
+        for (unsigned i = 0; i < 16; i++) /* the sum of both, and their difference */
+            h[i] = nb_brain_fma(nb_bytes(h[i], h[i], 0x3232), 0xbf803f80u, nb_bytes(h[i], h[i], 0x1010));
+    }
+}
+
+/* The steps of a pair. */
+NB_DEV uint32_t nb_brain_step(const struct nb_int4 *r)
+{
+    const uint32_t step = nb_bits(r->scale * (r->transform ? 0x1p-5f : 0x1p-3f));
+    return nb_bytes(step, step, 0x3232);
 }
 
 /* The values eight further to the front: lets a loop that is not unrolled go through a group eight at a time.
@@ -493,17 +553,9 @@ NB_DEV void nb_reduce_partial(int type, const struct nb_gpu_desc *d, uint64_t i0
 #define NB_SLOTS(type) ((type) == NB_F32 ? 2u : 5u)
 #define NB_SLOT(type, stage, i) ((stage) + NB_TILE_GROUPS * NB_QUADS(type) + (i) * NB_RECORD_QUADS)
 
-/* The longest record that is brought to shared memory. */
-#define NB_RECORD_MOST (NB_TILE_HEADER + NB_INT4_ESCAPES * NB_ESCAPE_BYTES + NB_TILE_GROUPS + 16 + 16 * NB_TILE_GROUPS)
-
 NB_DEV int nb_is_int4(uint32_t header)
 {
     return (header & 0xff) == NB_TILE_INT4 || (header & 0xff) == NB_TILE_INT4_WIDE;
-}
-
-NB_DEV int nb_staged(const struct nb_where *w)
-{
-    return w->codec == NB_CODEC_INT4 && w->bytes > NB_TILE_HEADER && w->bytes <= NB_RECORD_MOST;
 }
 
 /* One warp: where the first records of a tile are, as far as that is known already. */
@@ -534,9 +586,97 @@ NB_DEV void nb_reduce_fetch(int type, const struct nb_gpu_desc *d, const struct 
     for (uint32_t i = 0; i < sh->ready[stage]; i++) {
         NB_EACH_SOURCE;
         const struct nb_where w = sh->where[stage][i];
-        if (nb_staged(&w))
-            nb_fetch_record(NB_SLOT(type, sh->stage[stage], i), w.from, w.bytes);
+        nb_fetch_record(NB_SLOT(type, sh->stage[stage], i), &w);
     }
+}
+
+/* Sources base + ready to base + count - 1, which were not found when the tile was fetched. */
+NB_DEV void nb_reduce_await(int type, const struct nb_gpu_desc *d, const struct nb_job *job, struct nb_shared *sh, uint32_t s,
+                            uint32_t base, uint32_t ready, uint32_t count)
+{
+    const uint32_t t = nb_thread();
+    if (t >= ready && t < count) {
+        while (!nb_indexed(d, base + t, job->tile))
+            nb_pause();
+        nb_fence();
+        sh->where[s][t] = nb_where_is(d, job, base + t);
+    }
+    nb_barrier();
+    NB_ROLL
+    for (uint32_t i = ready; i < count; i++) {
+        const struct nb_where w = sh->where[s][i];
+        nb_fetch_record(NB_SLOT(type, sh->stage[s], i), &w);
+    }
+    nb_async_end();
+    nb_async_wait_all();
+    nb_barrier();
+}
+
+/* What is left to do where decoded values have been written: what goes bit for bit, raw records and escapes. */
+NB_DEV void nb_decode_rest(int type, const struct nb_job *job, const struct nb_where *w)
+{
+    const uint32_t t = nb_thread(), groups = job->groups;
+    void *out = (void *)(uintptr_t)job->out;
+    if (w->codec == NB_CODEC_RAW || w->bytes <= NB_TILE_HEADER)
+        return;
+    const uint32_t header = nb_load4((const void *)(uintptr_t)w->from);
+    const char *body = (const char *)(uintptr_t)w->from + NB_TILE_HEADER;
+    nb_barrier();
+    if ((header & 0xff) == NB_TILE_RAW) {
+        NB_ROLL
+        for (uint32_t i = t; i < groups * NB_GROUP; i += NB_THREADS)
+            nb_put_element(type, out, i, nb_element(type, body, i));
+        return;
+    }
+    NB_ROLL
+    for (uint32_t k = t; k < (header >> 8 & 0xff); k += NB_THREADS) {
+        const uint32_t i = nb_load4(body + NB_ESCAPE_BYTES * k) - 32 * job->group0;
+        if (i < groups * NB_GROUP)
+            nb_put_element(type, out, i, nb_narrow(type, nb_real(nb_load4(body + NB_ESCAPE_BYTES * k + 4))));
+    }
+}
+
+/* A tile of one source, an int4 record without escapes that is in shared memory, in BF16, where a pair of values is
+ * worked on at once. */
+NB_DEV void nb_reduce_pairs(const struct nb_gpu_desc *d, const struct nb_job *job, nb_quad *stage, const char *record)
+{
+    const uint32_t t = nb_thread(), header = NB_SHARED4(record);
+    const int decode = NB_OP(d) == NB_GPU_DECODE;
+    uint32_t h[16], bad = 0;
+    struct nb_int4 r;
+
+    if (nb_open_int4(record, header, job->groups, job->group0, &r, &bad)) {
+        nb_brain_codes(&r, h);
+        const uint32_t steps = nb_brain_step(&r);
+        if (decode) {
+            NB_UNROLL
+            for (unsigned i = 0; i < 16; i++) /* a zero is a positive one */
+                h[i] = nb_brain_fma(h[i], steps, 0);
+            nb_group_store(4, stage, t, h);
+        } else {
+            const float step = nb_real(steps & 0xffff0000u);
+            float p[NB_GROUP];
+            uint32_t own[16];
+            NB_UNROLL
+            for (unsigned i = 0; i < 16; i++)
+                own[i] = 0;
+            if (job->own)
+                nb_group_words(4, stage, t, own);
+            NB_UNROLL
+            for (unsigned i = 0; i < 16; i++) { /* products are exact */
+                const uint32_t plus = nb_brain_fma(own[i], NB_BRAIN_ONE, 0); /* no zero is negative, so no sum is */
+                p[2 * i] = nb_fma(nb_real(h[i] << 16), step, nb_real(plus << 16));
+                p[2 * i + 1] = nb_fma(nb_real(h[i] & 0xffff0000u), step, nb_real(plus & 0xffff0000u));
+            }
+            nb_round_values(NB_BF16, 1, p, stage, t);
+        }
+    }
+    if (bad) {
+        NB_RARE;
+        nb_fail(d, EBADMSG);
+    }
+    nb_barrier();
+    nb_flush_values(NB_BF16, (void *)(uintptr_t)job->out, stage, job->groups);
 }
 
 /* The ticket whose first bytes are in `stage`, or on their way. */
@@ -556,10 +696,30 @@ NB_DEV void nb_reduce_tile(int type, const struct nb_gpu_desc *d, const struct n
             nb_index(type, d, job, 4 * job->tile + t / 32);
         return;
     }
-    nb_reduce_partial(type, d, 0, job->head, 0);
-    nb_reduce_partial(type, d, d->n - job->tail, job->tail, 1);
+    if (job->head | job->tail) {
+        NB_RARE;
+        nb_reduce_partial(type, d, 0, job->head, 0);
+        nb_reduce_partial(type, d, d->n - job->tail, job->tail, 1);
+    }
     if (!groups)
         return;
+    if (alone && type == NB_BF16) {
+        if (!sh->ready[stage_number]) {
+            NB_RARE;
+            nb_barrier();
+            nb_reduce_await(type, d, job, sh, stage_number, 0, 0, 1);
+            if (t == 0)
+                sh->ready[stage_number] = 1;
+            nb_barrier();
+        }
+        const struct nb_where *w = &sh->where[stage_number][0];
+        const char *record = (const char *)NB_SLOT(type, stage, 0) + w->begin;
+        if (w->end && nb_is_int4(NB_SHARED4(record)) && !(NB_SHARED4(record) & 0xff00)) {
+            nb_reduce_pairs(d, job, stage, record);
+            return;
+        }
+        NB_RARE;
+    }
     NB_UNROLL
     for (unsigned i = 0; i < NB_GROUP; i++)
         p[i] = c[i] = 0;
@@ -567,41 +727,34 @@ NB_DEV void nb_reduce_tile(int type, const struct nb_gpu_desc *d, const struct n
     for (uint32_t base = 0; base < d->nsources; base += slots) {
         const uint32_t count = d->nsources - base < slots ? d->nsources - base : slots;
         const uint32_t ready = base ? 0 : sh->ready[stage_number];
-        nb_barrier();
         if (ready < count) {
             NB_RARE;
-            if (t >= ready && t < count) {
-                while (!nb_indexed(d, base + t, job->tile))
-                    nb_pause();
-                nb_fence();
-                sh->where[stage_number][t] = nb_where_is(d, job, base + t);
-            }
             nb_barrier();
-            for (uint32_t i = ready; i < count; i++) {
-                const struct nb_where w = sh->where[stage_number][i];
-                if (nb_staged(&w))
-                    nb_fetch_record(NB_SLOT(type, stage, i), w.from, w.bytes);
-            }
-            nb_async_end();
-            nb_async_wait_all();
-            nb_barrier();
+            nb_reduce_await(type, d, job, sh, stage_number, base, ready, count);
         }
         NB_ROLL
         for (uint32_t i = 0; i < count; i++) {
             NB_EACH_SOURCE;
-            const struct nb_where w = sh->where[stage_number][i];
-            const char *record = (const char *)NB_SLOT(type, stage, i) + (w.from & 15);
-            if (w.codec != NB_CODEC_INT4) {
+            const struct nb_where *w = &sh->where[stage_number][i];
+            const char *record = (const char *)NB_SLOT(type, stage, i) + w->begin;
+            const uint32_t header = NB_SHARED4(record);
+            if (w->end && nb_is_int4(header)) {
+                if (alone) {
+                    struct nb_int4 r;
+                    if (nb_open_int4(record, header, groups, job->group0, &r, &bad)) {
+                        nb_only_int4(&r, p);
+                        if (header & 0xff00 && !decode)
+                            nb_add_escapes(record, header, job->group0, p);
+                    }
+                } else {
+                    transformed |= nb_add_int4(record, header, groups, job->group0, !decode, p, c, &bad);
+                }
+            } else if (w->codec != NB_CODEC_INT4) {
                 NB_RARE;
                 others = 1;
-            } else if (nb_staged(&w) && nb_is_int4(NB_SHARED4(record))) {
-                if (alone)
-                    nb_only_int4(record, groups, job->group0, !decode, p, &bad);
-                else
-                    transformed |= nb_add_int4(record, groups, job->group0, !decode, p, c, &bad);
-            } else if (w.bytes > NB_TILE_HEADER) {
+            } else if (w->bytes > NB_TILE_HEADER) {
                 NB_RARE;
-                nb_add_other(type, nb_load4((const void *)(uintptr_t)w.from), (const char *)(uintptr_t)w.from, groups,
+                nb_add_other(type, nb_load4((const void *)(uintptr_t)w->from), (const char *)(uintptr_t)w->from, groups,
                              job->group0, !decode, p, &bad);
             }
         }
@@ -641,28 +794,9 @@ NB_DEV void nb_reduce_tile(int type, const struct nb_gpu_desc *d, const struct n
     nb_barrier();
     void *out = (void *)(uintptr_t)job->out;
     nb_flush_values(type, out, stage, groups);
-    if (!decode)
-        return;
-    /* What goes bit for bit: raw records and escapes. */
-    const struct nb_where w = sh->where[stage_number][0];
-    if (w.codec == NB_CODEC_RAW || w.bytes <= NB_TILE_HEADER)
-        return;
-    const uint32_t header = nb_load4((const void *)(uintptr_t)w.from);
-    const char *body = (const char *)(uintptr_t)w.from + NB_TILE_HEADER;
-    nb_barrier();
-    if ((header & 0xff) == NB_TILE_RAW) {
-        NB_RARE;
-        NB_ROLL
-        for (uint32_t i = t; i < groups * NB_GROUP; i += NB_THREADS)
-            nb_put_element(type, out, i, nb_element(type, body, i));
-        return;
-    }
-    NB_ROLL
-    for (uint32_t k = t; k < (header >> 8 & 0xff); k += NB_THREADS) {
-        NB_RARE;
-        const uint32_t i = nb_load4(body + NB_ESCAPE_BYTES * k) - 32 * job->group0;
-        if (i < groups * NB_GROUP)
-            nb_put_element(type, out, i, nb_narrow(type, nb_real(nb_load4(body + NB_ESCAPE_BYTES * k + 4))));
+    if (decode) {
+        const struct nb_where w = sh->where[stage_number][0];
+        nb_decode_rest(type, job, &w);
     }
 }
 

@@ -70,6 +70,7 @@ NB_DEV float nb_reciprocal(float f)
 NB_DEV float nb_from_int(int32_t i) { return __int2float_rn(i); }
 NB_DEV uint32_t nb_bytes(uint32_t a, uint32_t b, uint32_t order) { return __byte_perm(a, b, order); }
 NB_DEV int32_t nb_dot4(uint32_t a, uint32_t b, int32_t c) { return __dp4a((int)a, (int)b, c); }
+NB_DEV uint32_t nb_pair_min(uint32_t a, uint32_t b) { return __vminu2(a, b); } /* of 16 bits each */
 NB_DEV unsigned nb_popc(uint32_t v) { return (unsigned)__popc(v); }
 NB_DEV unsigned nb_clz(uint32_t v) { return (unsigned)__clz((int)v); }
 NB_DEV unsigned nb_ffs(uint32_t v) { return (unsigned)__ffs((int)v); }
@@ -128,6 +129,21 @@ NB_DEV uint32_t nb_half_cross(uint32_t a)
         "mov.b32 one, 0xbc003c00; fma.rn.f16x2 %0, hh, one, ll; }"
         : "=r"(d)
         : "r"(a));
+    return d;
+}
+
+/* Two BF16 in a register: a * b + c, where no sum is rounded or c is zero; bits (a & mask) ^ flip. */
+NB_DEV uint32_t nb_brain_fma(uint32_t a, uint32_t b, uint32_t c)
+{
+    uint32_t d;
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+    return d;
+}
+
+NB_DEV uint32_t nb_mask_flip(uint32_t a, uint32_t mask, uint32_t flip)
+{
+    uint32_t d;
+    asm("lop3.b32 %0, %1, %2, %3, 0x6a;" : "=r"(d) : "r"(a), "r"(mask), "r"(flip));
     return d;
 }
 

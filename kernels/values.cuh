@@ -42,7 +42,14 @@ NB_DEV void nb_fetch(uint32_t quads, nb_quad *to, const void *from, uint32_t gro
     const uint32_t t = nb_thread();
     const uint32_t place = nb_place_quad(quads, t / quads, t % quads);
     const char *p = (const char *)from + 16 * t;
-    NB_UNROLL
+    if (groups == NB_TILE_GROUPS) {
+        NB_UNROLL
+        for (uint32_t u = 0; u < quads; u++)
+            nb_async16(to + place + u * NB_THREADS, p + 16 * NB_THREADS * u);
+        return;
+    }
+    NB_RARE;
+    NB_ROLL
     for (uint32_t u = 0; u < quads; u++)
         if (t + u * NB_THREADS < groups * quads)
             nb_async16(to + place + u * NB_THREADS, p + 16 * NB_THREADS * u);
@@ -89,9 +96,17 @@ NB_DEV void nb_flush_values(int type, void *to, const nb_quad *from, uint32_t gr
     if ((uintptr_t)to % 16 == 0) {
         const uint32_t place = nb_place_quad(quads, t / quads, t % quads);
         char *p = (char *)to + 16 * t;
-        NB_UNROLL
-        for (uint32_t u = 0; u < 8; u++)
-            if (u < quads && t + u * NB_THREADS < groups * quads)
+        if (groups == NB_TILE_GROUPS) {
+            NB_UNROLL
+            for (unsigned u = 0; u < 8; u++)
+                if (u < quads)
+                    nb_store16(p + 16 * NB_THREADS * u, from[place + u * NB_THREADS]);
+            return;
+        }
+        NB_RARE;
+        NB_ROLL
+        for (unsigned u = 0; u < quads; u++)
+            if (t + u * NB_THREADS < groups * quads)
                 nb_store16(p + 16 * NB_THREADS * u, from[place + u * NB_THREADS]);
         return;
     }
@@ -172,11 +187,23 @@ NB_DEV uint32_t nb_group_values(int type, const nb_quad *from, uint32_t g, float
     return any & 0x7fff7fffu;
 }
 
+/* The sum of two NaN or infinities: a NaN in a word becomes the one that sums give. */
+NB_DEV void nb_round_nans(int type, const float *x, uint32_t *word)
+{
+    const uint32_t nan = type == NB_BF16 ? 0x7fc0u : 0x7e00u;
+    NB_UNROLL
+    for (unsigned i = 0; i < 16; i++) {
+        if (x[2 * i] != x[2 * i])
+            word[i] = (word[i] & 0xffff0000u) | nan;
+        if (x[2 * i + 1] != x[2 * i + 1])
+            word[i] = (word[i] & 0xffffu) | nan << 16;
+    }
+}
+
 /* Values rounded once, into the place of the thread's group; where some may be NaN, these become the one that sums give. */
 NB_DEV void nb_round_values(int type, int nans, const float *x, nb_quad *to, uint32_t g)
 {
     uint32_t word[NB_GROUP];
-    float sum = 0; /* of magnitudes: a NaN if there is one */
     if (type == NB_F32) {
         NB_UNROLL
         for (unsigned i = 0; i < NB_GROUP; i++)
@@ -184,30 +211,23 @@ NB_DEV void nb_round_values(int type, int nans, const float *x, nb_quad *to, uin
         nb_group_store(8, to, g, word);
         return;
     }
-    if (nans) {
-        NB_UNROLL
-        for (unsigned i = 0; i < NB_GROUP; i++)
-            sum = sum + nb_abs(x[i]);
-    }
+    uint32_t zero = 0; /* of each word, or a NaN if it is one or infinite */
     if (type == NB_BF16) {
         NB_UNROLL
-        for (unsigned i = 0; i < 16; i++)
+        for (unsigned i = 0; i < 16; i++) {
             word[i] = nb_round_bf16(x[2 * i], x[2 * i + 1]);
+            zero = nb_brain_fma(word[i], 0, zero);
+        }
     } else {
         NB_UNROLL
-        for (unsigned i = 0; i < 16; i++)
-            word[i] = nb_round_f16(x[2 * i], x[2 * i + 1]);
-    }
-    if (sum != sum) {
-        NB_RARE;
-        const uint32_t nan = type == NB_BF16 ? 0x7fc0u : 0x7e00u;
-        NB_UNROLL
         for (unsigned i = 0; i < 16; i++) {
-            if (x[2 * i] != x[2 * i])
-                word[i] = (word[i] & 0xffff0000u) | nan;
-            if (x[2 * i + 1] != x[2 * i + 1])
-                word[i] = (word[i] & 0xffffu) | nan << 16;
+            word[i] = nb_round_f16(x[2 * i], x[2 * i + 1]);
+            zero = nb_half_fma(word[i], 0, zero);
         }
+    }
+    if (nans && zero & 0x7fff7fffu) {
+        NB_RARE;
+        nb_round_nans(type, x, word);
     }
     nb_group_store(4, to, g, word);
 }
@@ -344,6 +364,17 @@ NB_DEV float nb_scale_of(int wide, uint32_t code, int exponent)
         const uint32_t lead = 31 - nb_clz(code), segment = 6 - lead;
         bits = ((uint32_t)(exponent + 124 - 4 * (int)segment) << 23) + ((code - (1u << lead)) << (19 + segment));
     }
+    return bits < NB_FLUSH_BITS ? 0 : nb_real(bits);
+}
+
+/* The same of a record that is not wide; high: its header. For most codes a number of as many bits as a float has the
+ * leading bit of the code in its exponent, four times as large, and the two bits below it. */
+NB_DEV float nb_usual_scale(uint32_t code, uint32_t header)
+{
+    const float f = nb_real(code | 0x4b000000u) - 0x1p23f;
+    uint32_t bits = (nb_bits(f) << 2) + (header << 7 & 0x7f800000u) - (535u << 23);
+    if (code < 4)
+        bits = code ? ((header >> 16 & 0xff) - 23 + code) << 23 : 0;
     return bits < NB_FLUSH_BITS ? 0 : nb_real(bits);
 }
 

@@ -66,11 +66,14 @@ struct nb_job {
 
 #define NB_SLOTS_MOST 5u
 
-/* Where the record of a source's tile lies, and how long it is; bytes 0: the source is malformed. */
+/* Where the record of a source's tile lies, and how long it is; bytes 0: the source is malformed. Of one that is
+ * brought to shared memory: its whole quads, first and behind the last, and itself, in bytes from the quad on in which
+ * it begins. Of others `end` is 0. */
 struct nb_where {
     uint64_t from;
     uint32_t bytes;
     uint32_t codec;
+    uint32_t first, whole, begin, end;
 };
 
 struct nb_shared {
@@ -89,6 +92,7 @@ struct nb_shared {
     struct nb_gpu_launch launch;
     int32_t found;
     int32_t have;   /* is the next ticket there; see nb_find */
+    uint32_t due;   /* the ticket before has not been counted yet */
     uint32_t drawn; /* the number after the next, counted from the ticket that is worked on */
 };
 
@@ -178,24 +182,23 @@ NB_DEV double nb_sum_column(const float *column, uint32_t tickets)
     return sum;
 }
 
-/* All threads, after their last store for the ticket. The block that ends the last ticket writes the result.
- * */
-NB_DEV void nb_finish(const struct nb_gpu_desc *d, struct nb_shared *sh)
+/* One thread, after the last store of all threads for a ticket. 1: it was the last one that was open. */
+NB_DEV uint32_t nb_count_ticket(const struct nb_gpu_desc *d)
 {
     struct nb_control *control = nb_control_of(d);
-
-    nb_barrier();
-    if (nb_thread() == 0) {
-        NB_ONE_WARP;
+    nb_fence();
+    const uint32_t last = nb_add32(&control->finished, 1) + 1 == d->tickets;
+    if (last) {
+        NB_RARE;
         nb_fence();
-        sh->flag[3] = nb_add32(&control->finished, 1) + 1 == d->tickets;
-        if (sh->flag[3])
-            nb_fence();
     }
-    nb_barrier();
-    if (!sh->flag[3])
-        return;
-    NB_RARE;
+    return last;
+}
+
+/* All threads of the block that has ended the last ticket: the result. */
+NB_DEV void nb_finish(const struct nb_gpu_desc *d)
+{
+    struct nb_control *control = nb_control_of(d);
     struct nb_gpu_result *result = (struct nb_gpu_result *)(uintptr_t)d->result;
     if (nb_thread() < 32) {
         double energy[3] = {0, 0, 0};

@@ -141,6 +141,11 @@ NB_DEV int32_t nb_dot4(uint32_t a, uint32_t b, int32_t c)
         c += (int8_t)(a >> i) * (int8_t)(b >> i);
     return c;
 }
+NB_DEV uint32_t nb_pair_min(uint32_t a, uint32_t b)
+{
+    const uint32_t low = (a & 0xffff) < (b & 0xffff) ? a & 0xffff : b & 0xffff;
+    return low | (a >> 16 < b >> 16 ? a & 0xffff0000u : b & 0xffff0000u);
+}
 NB_DEV unsigned nb_popc(uint32_t v)
 {
     return (unsigned)__builtin_popcount(v);
@@ -190,6 +195,18 @@ NB_DEV uint32_t nb_half_sub(uint32_t a, uint32_t b)
 NB_DEV uint32_t nb_half_cross(uint32_t a)
 {
     return nb_half_fma(a >> 16 | (a & 0xffff0000u), 0xbc003c00u, (a & 0xffff) | a << 16);
+}
+
+/* Two BF16 in a register. A product is exact before it is rounded, and a sum that is not zero's has to be. */
+NB_DEV uint32_t nb_brain_fma(uint32_t a, uint32_t b, uint32_t c)
+{
+    const float low = nb_real(a << 16) * nb_real(b << 16),
+                high = nb_real(a & 0xffff0000u) * nb_real(b & 0xffff0000u);
+    return nb_round_bf16(low + nb_real(c << 16), high + nb_real(c & 0xffff0000u));
+}
+NB_DEV uint32_t nb_mask_flip(uint32_t a, uint32_t mask, uint32_t flip)
+{
+    return (a & mask) ^ flip;
 }
 
 /* An access that is not aligned would be an error there. */

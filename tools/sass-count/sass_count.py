@@ -5,7 +5,8 @@
 # usage: sass_count.py CUBIN SOURCES
 #
 # Prints "NAME VALUE" lines: instructions that a warp issues for a tile (4096 values, four warps), for each value a thread holds
-# (32), by class. What is marked rare is left out, of two ways the longer one counts, a loop over sources as often as there are.
+# (32), by class. What is marked rare is left out, and what only a warp needs whose threads have gone different ways; of two ways
+# the longer one counts, a loop over sources as often as there are.
 import struct
 import sys
 
@@ -46,6 +47,8 @@ class Instruction:
         self.op = low & 0x1ff
         self.always = (low >> 12 & 15) == 7 and not (self.op == BRANCH and (high >> 23 & 15) != 7)
         self.target = self.mark = None
+        # What only a warp takes that has come apart: BRA.DIV, to where it is brought together for an operation of the whole warp.
+        self.apart = self.op == BRANCH and high >> 27 & 1
         if self.op == BRANCH:
             word = high << 64 | low
             offset = (low >> 16 & 0xff) | (word >> 34 & (1 << 48) - 1) << 8
@@ -72,9 +75,9 @@ def blocks_of(code):
     for k, h in enumerate(heads):
         end = heads[k + 1] if k + 1 < len(heads) else len(all_)
         body, last, to = all_[h:end], all_[end - 1], []
-        if last.op == BRANCH:
+        if last.op == BRANCH and not last.apart:
             to.append(number[last.target // 16])
-        ends = last.op in (BRANCH, EXIT, RETURN) and last.always
+        ends = last.op in (BRANCH, EXIT, RETURN) and last.always and not last.apart
         if not ends and k + 1 < len(heads):
             to.append(k + 1)
         blocks.append(body)
