@@ -115,6 +115,11 @@ void data_make(const struct event *e, size_t index, int rank, size_t n, float *o
     }
     switch (e->content) {
     case C_GRADIENT: gradient(e, index, rank, n, out); break;
+    case C_SQUARES:
+        gradient(e, index, rank, n, out);
+        for (size_t i = 0; i < n; i++)
+            out[i] *= out[i];
+        break;
     case C_WEIGHTS:
         for (size_t i = 0; i < n; i++)
             out[i] = 0.02f * next(&base) + a * next(&first) + b * next(&second);
