@@ -85,7 +85,7 @@ AC_DEFUN([NB_SIMD], [
         nb_try="-mavx2 -mf16c -mbmi2 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vbmi"
         NB_TRY_FLAG([NB_AVX512_CFLAGS], [$nb_try])
         AS_IF([test -n "$NB_AVX512_CFLAGS"], [nb_have_avx512=yes; nb_simd="$nb_simd avx512"])
-    ])
+    ], [aarch64], [nb_simd="$nb_simd neon"])
     AS_IF([test $nb_have_avx2 = yes], [AC_DEFINE([NB_HAVE_AVX2], [1], [The AVX2 codecs are built])])
     AS_IF([test $nb_have_avx512 = yes], [AC_DEFINE([NB_HAVE_AVX512], [1], [The AVX-512 codecs are built])])
     AM_CONDITIONAL([NB_AVX2], [test $nb_have_avx2 = yes])

@@ -56,6 +56,7 @@ enum nb_variant {
     NB_VARIANT_PORTABLE, /* C the compiler may vectorize */
     NB_VARIANT_AVX2,
     NB_VARIANT_AVX512,
+    NB_VARIANT_NEON,
     NB_VARIANT_COUNT
 };
 

@@ -19,12 +19,15 @@ static const struct nb_variant_ops variants[NB_VARIANT_COUNT] = {
     [NB_VARIANT_AVX2] = {SPAN(&nb_tile_avx2), &nb_ulp_avx2, nb_stripes_avx2},
     [NB_VARIANT_AVX512] = {SPAN(&nb_tile_avx512), &nb_ulp_avx512, nb_stripes_avx512},
 #endif
+#if defined(NB_NEON)
+    [NB_VARIANT_NEON] = {SPAN(&nb_tile_neon), &nb_ulp_portable, nb_stripes_neon},
+#endif
 };
 
 /* NULL: not chosen yet. */
 static _Atomic(const struct nb_variant_ops *) in_force;
 
-/* __builtin_cpu_supports also checks that the operating system saves the registers. */
+/* Every aarch64 has NEON. __builtin_cpu_supports also checks that the operating system saves the registers. */
 static int cpu_has(enum nb_variant variant)
 {
 #if defined(__x86_64__)
@@ -61,7 +64,7 @@ static enum nb_variant best(void)
         return NB_VARIANT_AVX512;
     if (nb_codec_available(NB_VARIANT_AVX2))
         return NB_VARIANT_AVX2;
-    return NB_VARIANT_PORTABLE;
+    return nb_codec_available(NB_VARIANT_NEON) ? NB_VARIANT_NEON : NB_VARIANT_PORTABLE;
 }
 
 void nb_variant_use(const struct nb_variant_ops *ops)
@@ -105,6 +108,6 @@ enum nb_variant nb_codec_selected(void)
 
 const char *nb_variant_name(enum nb_variant variant)
 {
-    static const char *const names[NB_VARIANT_COUNT] = {"auto", "portable", "avx2", "avx512"};
+    static const char *const names[NB_VARIANT_COUNT] = {"auto", "portable", "avx2", "avx512", "neon"};
     return (unsigned)variant < NB_VARIANT_COUNT ? names[variant] : "unknown";
 }

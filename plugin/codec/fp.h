@@ -17,6 +17,11 @@
 
 #include "nibble/codec.h"
 
+/* The NEON variant is built: part of every aarch64, in the byte order that the wire has. */
+#if defined(__aarch64__) && defined(__ARM_NEON) && !defined(__AARCH64EB__)
+#define NB_NEON 1
+#endif
+
 /* Contraction to fused multiply-add would change bits. Clang honours the pragma; GCC needs
  * -ffp-contract=off, which plugin/codec/Makefile.inc asks for. */
 #if defined(__clang__)

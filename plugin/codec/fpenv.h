@@ -23,6 +23,32 @@ static inline void nb_fp_leave(nb_fp_environment old)
     if ((old & ~0x3fu) != NB_DEFAULT_MXCSR)
         _mm_setcsr(old);
 }
+#elif defined(__aarch64__)
+#include <stdint.h>
+
+typedef uint64_t
+    nb_fp_environment; /* FPCR; 0: nearest even, denormals and NaN kept, no traps, IEEE's halves */
+
+static inline void nb_fp_set(nb_fp_environment fpcr)
+{
+    __asm__ volatile("msr fpcr, %0" : : "r"(fpcr) : "memory");
+}
+
+static inline nb_fp_environment nb_fp_enter(void)
+{
+    nb_fp_environment old;
+
+    __asm__ volatile("mrs %0, fpcr" : "=r"(old));
+    if (old)
+        nb_fp_set(0);
+    return old;
+}
+
+static inline void nb_fp_leave(nb_fp_environment old)
+{
+    if (old)
+        nb_fp_set(old);
+}
 #else
 /* Elsewhere the default environment (nearest even, denormals kept) is assumed. */
 typedef int nb_fp_environment;

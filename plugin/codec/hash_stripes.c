@@ -8,6 +8,9 @@
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
+#if defined(NB_NEON)
+#include <arm_neon.h>
+#endif
 
 #define M_LOW UINT32_C(0x9e3779b1)
 #define M_HIGH UINT32_C(0x85ebca77)
@@ -64,5 +67,33 @@ __attribute__((target("avx512f"))) void nb_stripes_avx512(uint64_t *acc, const u
     }
     for (int i = 0; i < 4; i++)
         _mm512_storeu_si512(acc + 8 * i, a[i]);
+}
+#endif
+
+#if defined(NB_NEON)
+void nb_stripes_neon(uint64_t *acc, const uint8_t *p, size_t stripes)
+{
+    const uint32x4_t m_low = vdupq_n_u32(M_LOW), m_high = vdupq_n_u32(M_HIGH);
+    uint64x2_t a[16];
+
+    for (int i = 0; i < 16; i++)
+        a[i] = vld1q_u64(acc + 2 * i);
+    for (; stripes; stripes--, p += NB_HASH_STRIPE) {
+#pragma GCC unroll 8
+        for (int i = 0; i < 16; i += 2) {
+            const uint32x4_t s =
+                vreinterpretq_u32_u64(veorq_u64(a[i], vreinterpretq_u64_u8(vld1q_u8(p + 16 * i))));
+            const uint32x4_t t =
+                vreinterpretq_u32_u64(veorq_u64(a[i + 1], vreinterpretq_u64_u8(vld1q_u8(p + 16 * i + 16))));
+            const uint32x4_t low = vuzp1q_u32(s, t), high = vuzp2q_u32(s, t);
+            const uint32x4_t x = vrev64q_u32(
+                                 vreinterpretq_u32_u64(vmull_u32(vget_low_u32(high), vget_low_u32(m_high)))),
+                             y = vrev64q_u32(vreinterpretq_u32_u64(vmull_high_u32(high, m_high)));
+            a[i] = vmlal_u32(vreinterpretq_u64_u32(x), vget_low_u32(low), vget_low_u32(m_low));
+            a[i + 1] = vmlal_high_u32(vreinterpretq_u64_u32(y), low, m_low);
+        }
+    }
+    for (int i = 0; i < 16; i++)
+        vst1q_u64(acc + 2 * i, a[i]);
 }
 #endif

@@ -6,6 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "codec/fp.h" /* NB_NEON */
+
 #define NB_HASH_LANES 32u                   /* accumulators of 64 bits */
 #define NB_HASH_STRIPE (8u * NB_HASH_LANES) /* bytes: a word for each */
 
@@ -15,6 +17,9 @@ typedef void nb_stripes_fn(uint64_t *acc, const uint8_t *p, size_t stripes);
 nb_stripes_fn nb_stripes_portable;
 #if defined(__x86_64__)
 nb_stripes_fn nb_stripes_avx2, nb_stripes_avx512;
+#endif
+#if defined(NB_NEON)
+nb_stripes_fn nb_stripes_neon;
 #endif
 
 #endif

@@ -149,6 +149,9 @@ extern const struct nb_tile_ops nb_tile_portable;
 #if defined(__x86_64__)
 extern const struct nb_tile_ops nb_tile_avx2, nb_tile_avx512;
 #endif
+#if defined(NB_NEON)
+extern const struct nb_tile_ops nb_tile_neon;
+#endif
 
 /* The rest of the first half for tiles in which something has to be escaped (tile_careful.c): `rest` is what
  * the survey of a variant returned, not NB_SURVEY_DONE. 0, or 1 when there are too many escapes for this

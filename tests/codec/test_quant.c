@@ -10,12 +10,13 @@
 #include <stdlib.h>
 
 #include "data.h"
+#include "fp_mode.h"
 #include "reference.h"
 
 #define MOST 20000u
 #define STATE (MOST + 16384u)
 
-static const int fast_variants[] = {NB_VARIANT_PORTABLE, NB_VARIANT_AVX2, NB_VARIANT_AVX512};
+static const int fast_variants[] = {NB_VARIANT_PORTABLE, NB_VARIANT_AVX2, NB_VARIANT_AVX512, NB_VARIANT_NEON};
 
 static void use(int variant)
 {
@@ -134,7 +135,7 @@ static void compare_once(struct rng *r, enum data_kind kind)
     ck_assert_int_ge(len, 0);
     ck_assert_int_le(len, (ssize_t)bound);
     ck_assert_int_eq(nb_decode(codec, type, want, (size_t)len, n, first, values), 0);
-    for (unsigned v = 0; v < 3; v++) {
+    for (unsigned v = 0; v < sizeof fast_variants / sizeof *fast_variants; v++) {
         int variant = fast_variants[v];
         struct nb_encode_stats got_stats = {.every = want_stats.every};
         int stats = (int)rng_below(r, 2);
@@ -169,10 +170,13 @@ static void compare_once(struct rng *r, enum data_kind kind)
     free(decoded);
 }
 
+#ifndef ROUNDS
+#define ROUNDS 25
+#endif
 START_TEST(variants_agree)
 {
     struct rng r = {1000u + (unsigned)_i};
-    for (int k = 0; k < 25; k++)
+    for (int k = 0; k < ROUNDS; k++)
         compare_once(&r, (enum data_kind)_i);
 }
 END_TEST
@@ -309,7 +313,7 @@ END_TEST
 /* A caller that flushes denormals or rounds elsewhere changes nothing, and gets its mode back. */
 START_TEST(caller_rounding_mode)
 {
-#if defined(__SSE2__)
+#if defined(NB_FP_MODES)
     enum { N = 4096 };
     static uint16_t src[N], a[N], b[N], c[N];
     static uint8_t x[4 * N], y[4 * N];
@@ -324,17 +328,17 @@ START_TEST(caller_rounding_mode)
         ssize_t len = nb_encode(NB_CODEC_INT4, NB_F16, src, N, 0, NULL, x, sizeof x, NULL);
         struct nb_source s = {NB_CODEC_INT4, x, (size_t)len}, raw = {NB_CODEC_RAW, src, sizeof src};
         ck_assert_int_eq(nb_reduce(NB_F16, &s, 1, src, N, 0, a), 0);
-        unsigned old = _mm_getcsr(), odd = 0xffc0; /* FTZ, DAZ, toward zero, exceptions masked */
-        _mm_setcsr(odd);
+        const fp_mode old = fp_mode_get();
+        fp_mode_set(FP_TOWARD_ZERO);
         ssize_t len2 = nb_encode(NB_CODEC_INT4, NB_F16, src, N, 0, NULL, y, sizeof y, NULL);
         int result = nb_reduce(NB_F16, &s, 1, src, N, 0, b), sum = nb_reduce(NB_F16, &raw, 1, NULL, N, 0, c);
-        unsigned after = _mm_getcsr();
-        _mm_setcsr(old);
+        const fp_mode after = fp_mode_get();
+        fp_mode_set(old);
         ck_assert_int_eq(result, 0);
         ck_assert_int_eq(sum, 0);
         ck_assert_int_eq(memcmp(src, c, sizeof c), 0);
         ck_assert_int_eq(memcmp(x, y, (size_t)len2), 0);
-        ck_assert_uint_eq(after, odd);
+        ck_assert_uint_eq(after, FP_TOWARD_ZERO);
         ck_assert_int_eq(len, len2);
         ck_assert_int_eq(memcmp(a, b, sizeof a), 0);
     }

@@ -11,7 +11,7 @@
 #define MIB 1048576.0
 
 static const enum nb_func sums[] = {NB_FUNC_REDUCE_SCATTER, NB_FUNC_ALL_REDUCE};
-static const uint32_t codecs[] = {NB_RECKON_PORTABLE, NB_RECKON_AVX2, NB_RECKON_AVX512};
+static const uint32_t codecs[] = {NB_RECKON_PORTABLE, NB_RECKON_NEON, NB_RECKON_AVX2, NB_RECKON_AVX512};
 /* Mbit/s, from a modem to more than there is. */
 static const uint32_t rates[] = {1,     10,    100,    500,    1000,   2500,   10000,    25000,
                                  40000, 50000, 100000, 200000, 400000, 800000, 10000000, UINT32_MAX};
@@ -39,7 +39,7 @@ START_TEST(unknown)
 {
     const struct nb_reckoning none[] = {
         reckon(0, NB_RECKON_AVX512, 4, 4),      reckon(400000, NB_RECKON_UNKNOWN, 4, 4),
-        reckon(400000, NB_RECKON_GPU, 4, 4),    reckon(400000, 4, 4, 4), /* of a release to come */
+        reckon(400000, NB_RECKON_GPU, 4, 4),    reckon(400000, 5, 4, 4), /* of a release to come */
         reckon(400000, NB_RECKON_AVX512, 0, 1), reckon(400000, NB_RECKON_AVX512, 0, 0)};
     char text[256];
 
