@@ -20,7 +20,7 @@ static const struct nb_variant_ops variants[NB_VARIANT_COUNT] = {
     [NB_VARIANT_AVX512] = {SPAN(&nb_tile_avx512), &nb_ulp_avx512, nb_stripes_avx512},
 #endif
 #if defined(NB_NEON)
-    [NB_VARIANT_NEON] = {SPAN(&nb_tile_neon), &nb_ulp_portable, nb_stripes_neon},
+    [NB_VARIANT_NEON] = {SPAN(&nb_tile_neon), &nb_ulp_neon, nb_stripes_neon},
 #endif
 };
 

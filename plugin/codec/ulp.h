@@ -93,6 +93,9 @@ extern const struct nb_ulp_ops nb_ulp_portable;
 #define NB_ULP_X86 1
 extern const struct nb_ulp_ops nb_ulp_avx2, nb_ulp_avx512;
 #endif
+#if defined(__aarch64__) /* where NB_NEON is defined (codec/fp.h) */
+extern const struct nb_ulp_ops nb_ulp_neon;
+#endif
 
 /* ---- Floors (delta4) ---------------------------------------------------------------------------------- */
 

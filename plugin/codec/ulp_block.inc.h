@@ -18,7 +18,8 @@
  *     finish     the values: reference plus difference
  *     unsplit    the zigzagged differences again (W > 1)
  *     estimate   nb_ulp_estimate of n values (a multiple of 32), if HAVE_ESTIMATE is defined; else the loop below
- * and pext(x, mask) and pdep(x, mask), the bit gather and scatter of BMI2.
+ * and pext(x, mask) and pdep(x, mask), the bit gather and scatter of BMI2. A variant that has neither defines
+ * ULP_OWN_PLANES, put_group and get_group instead of them, put_low, add and get_low.
  */
 
 #if W > 1
@@ -107,6 +108,7 @@ static uint32_t NAME(probe)(const struct nb_ulp_map *map, const uint8_t *cur, co
     return NAME(descend)(zz, ex, NB_ULP_PROBE, c);
 }
 
+#ifndef ULP_OWN_PLANES
 /* Planes and low parts of a group whose plane 0 is m0. Returns its mode. Inline, or the compiler finds that two widths
  * have the same one and calls it, with the group in memory. */
 static inline __attribute__((always_inline)) unsigned NAME(put_group)(struct bits *b, const group *g,
@@ -133,6 +135,7 @@ static inline __attribute__((always_inline)) unsigned NAME(put_group)(struct bit
     NAME(put_low)(b, g);
     return NB_ULP_MODE_SPARSE + dense;
 }
+#endif
 
 /* `lossy` is NULL, or runs may have floors and those that got one are counted there; a constant for the
  * compiler, as is W. */
@@ -264,6 +267,7 @@ static size_t NAME(encode_floors)(const struct nb_ulp_map *map, const uint8_t *c
 }
 #endif
 
+#ifndef ULP_OWN_PLANES
 /* Planes and low parts of one group; returns the bit position behind it. */
 static inline size_t NAME(get_group)(const uint8_t *p, size_t pos, unsigned sparse, group *g)
 {
@@ -291,6 +295,7 @@ static inline size_t NAME(get_group)(const uint8_t *p, size_t pos, unsigned spar
     pos += n0 + n1 + n2;
     return pos + NAME(get_low)(p, pos, g);
 }
+#endif
 
 /* A block being decoded. */
 struct NAME(cursor) {
