@@ -18,7 +18,8 @@
 #define TOTAL_RATIO 3.3     /* 16-bit gradients and weights */
 #define QUANTIZED_SHARE 0.7 /* of the operations: the plugin first watches some fifty of them */
 #define FEEDBACK_SHARE 0.75 /* of these: it begins when the plugin is certain whose error it is */
-#define FEEDBACK_OFF 0.003  /* 1 - cos with feedback, every class */
+#define FEEDBACK_OFF 0.0015 /* 1 - cos with feedback, every class */
+#define CONTROL_OFF 0.003   /* the same of the negative control, matrices: at least */
 #define FEEDBACK_GAIN 2.5   /* how many times less than without, matrices */
 #define EXACT_OFF 1e-5      /* 1 - cos of the uncompressed run: BF16 rounding of the sums and nothing else */
 #define LOSS_WITHIN 0.03    /* validation loss against the uncompressed run: far off means broken, not more */
@@ -126,12 +127,12 @@ void nbt_judge(const struct nbt_settings *s, const struct nbt_outcome *runs, siz
     for (size_t i = 0; i < n; i++) {
         const struct nbt_fidelity *f = &runs[i].board->fidelity;
         for (int c = 0; c < NBT_CLASSES && runs[i].ok && runs[i].run->judged; c++)
-            nbt_verdict(v, f->off[c] <= FEEDBACK_OFF, "%s, %s: 1 - cos %.5f (at most %.3f)",
+            nbt_verdict(v, f->off[c] <= FEEDBACK_OFF, "%s, %s: 1 - cos %.5f (at most %.4f)",
                         runs[i].run->title, nbt_fid_class_name(c), f->off[c], FEEDBACK_OFF);
         if (runs[i].ok && runs[i].run->method.wrong_slot)
-            nbt_verdict(v, f->off[NBT_MATRIX] > FEEDBACK_OFF,
+            nbt_verdict(v, f->off[NBT_MATRIX] > CONTROL_OFF,
                         "%s, the negative control: matrices 1 - cos %.5f (above %.3f)", runs[i].run->title,
-                        f->off[NBT_MATRIX], FEEDBACK_OFF);
+                        f->off[NBT_MATRIX], CONTROL_OFF);
     }
     if (on && off) {
         const double gain = off->board->fidelity.off[NBT_MATRIX] / on->board->fidelity.off[NBT_MATRIX];
