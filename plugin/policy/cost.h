@@ -56,7 +56,8 @@ struct nb_cost_op {
     double credits; /* units */
     int group;      /* two-level: nodes of a row; 0: as the caller chooses */
     /* nibble-model: a reduce-scatter or all-gather of no more messages than these is followed message by message, which
-     * takes about a second for a million; what is larger is walked call by call, and a tenth less exact. */
+     * takes about a second for a million; what is larger is walked call by call, and a tenth less exact.
+     * 0: the walk alone, also of all-reduces, without what few calls wait for. */
     double followed;
 };
 

@@ -25,7 +25,6 @@
 static const struct nb_cost_speed tabled[][2] = {
     [NB_RECKON_PORTABLE] = {{0.48, 0.29, 1.51, 1.36, 0.27, 0.46}, {0.92, 0.61, 3.56, 3.23, 0.28, 0.95}},
     [NB_RECKON_AVX2] = {{3.77, 1.90, 6.90, 5.44, 1.50, 1.70}, {6.27, 3.68, 16.5, 12.9, 1.38, 3.62}},
-    [NB_RECKON_NEON] = {{1.30, 0.74, 3.34, 2.57, 0.76, 0.99}, {2.57, 1.47, 8.34, 6.11, 0.57, 1.45}},
     [NB_RECKON_AVX512] = {{7.49, 3.54, 16.2, 13.1, 3.30, 4.70}, {11.4, 6.10, 19.6, 18.3, 1.90, 5.60}},
 };
 #define COPY 16e9    /* bytes a second that memory is copied at, what is not in the cache */
@@ -40,10 +39,10 @@ static const struct nb_cost_speed tabled[][2] = {
 enum nb_reckon_codec nb_reckon_codec_of(enum nb_variant variant)
 {
     switch (variant) {
+    case NB_VARIANT_NEON: /* no processor with it has been measured; it is the faster of the two */
     case NB_VARIANT_PORTABLE: return NB_RECKON_PORTABLE;
     case NB_VARIANT_AVX2: return NB_RECKON_AVX2;
     case NB_VARIANT_AVX512: return NB_RECKON_AVX512;
-    case NB_VARIANT_NEON: return NB_RECKON_NEON;
     default: return NB_RECKON_UNKNOWN;
     }
 }
@@ -54,7 +53,6 @@ const char *nb_reckon_codec_name(enum nb_reckon_codec codec)
     case NB_RECKON_PORTABLE: return "portable";
     case NB_RECKON_AVX2: return "avx2";
     case NB_RECKON_AVX512: return "avx512";
-    case NB_RECKON_NEON: return "neon";
     case NB_RECKON_GPU: return "GPU";
     default: return "unknown";
     }
@@ -65,18 +63,10 @@ static bool is_tabled(uint32_t codec)
     return codec > 0 && codec < sizeof(tabled) / sizeof(tabled[0]);
 }
 
-/* Whether codec a encodes BF16 more slowly than b. */
-static bool slower(uint32_t a, uint32_t b)
-{
-    if (is_tabled(a) && is_tabled(b))
-        return tabled[a][0].encode < tabled[b][0].encode;
-    return a == NB_RECKON_UNKNOWN || (is_tabled(a) && b != NB_RECKON_UNKNOWN);
-}
-
 void nb_reckon_slowest(struct nb_reckon_facts *all, const struct nb_reckon_facts *one)
 {
     all->mbps = all->mbps < one->mbps ? all->mbps : one->mbps;
-    all->codec = slower(one->codec, all->codec) ? one->codec : all->codec;
+    all->codec = all->codec < one->codec ? all->codec : one->codec;
     all->workers = all->workers < one->workers ? all->workers : one->workers;
 }
 

@@ -21,13 +21,12 @@
 #include "nibble/codec.h"
 #include "policy/cost.h"
 
-/* Codecs. The numbers travel in votes (docs/messages.md): never change them. */
+/* Codecs, slowest first. The numbers travel in votes (docs/messages.md): never change them. */
 enum nb_reckon_codec {
     NB_RECKON_UNKNOWN = 0, /* no speed is tabled */
     NB_RECKON_PORTABLE = 1,
     NB_RECKON_AVX2 = 2,
     NB_RECKON_AVX512 = 3,
-    NB_RECKON_NEON = 4,
     NB_RECKON_GPU = 255, /* nor for these: a GPU's codec has not been found to be the limit */
 };
 

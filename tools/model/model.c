@@ -249,7 +249,8 @@ bool nm_predict(const struct nb_cost_figures *f, const struct nb_cost_op *given,
         op.schedule = NB_COST_DIRECT; /* there is nobody to go through */
     result->seconds = op.func == NB_FUNC_ALL_REDUCE ? NAN : nm_follow(&w, op.followed);
     if (!isfinite(result->seconds))
-        result->seconds = op.func == NB_FUNC_ALL_REDUCE   ? short_all_reduce(&w)
+        result->seconds = op.func == NB_FUNC_ALL_REDUCE
+                              ? (op.followed > 0 ? short_all_reduce(&w) : all_reduce(&w))
                           : even                          ? walked(&w, true) * in_stages(&w)
                           : op.schedule == NB_COST_DIRECT ? walked(&w, false)
                                                           : through_others(&w);
