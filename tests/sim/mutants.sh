@@ -1,22 +1,33 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # Shows that nibble-sim can fail: breaks the engine in one place after the other, in a copy of the tree, and counts the seeds until
-# it is found. From a build folder (outside of the source folder): sh SRCDIR/tests/sim/mutants.sh [SEEDS [NAME...]]
+# it is found. From a build folder, in the source folder or beside it: sh SRCDIR/tests/sim/mutants.sh [SEEDS [NAME...]]
 set -u
+# With NB_SIM_REDUCE=1 it tells of each failure what it was reduced to.
 seeds=${1:-2000}
+reduce=--no-reduce
+[ -z "${NB_SIM_REDUCE:-}" ] || reduce=
 [ $# -gt 0 ] && shift
 only=" $* "
 builddir=$(pwd)
 rel=$(sed -n 's/^top_srcdir = //p' Makefile)
-case $rel in
-    ../*) ;;
-    *) echo "run it in a build folder that lies beside the source folder"; exit 2 ;;
-esac
+src=$(cd "$rel" && pwd) || exit 1
 tmp=$(mktemp -d) || exit 1
 trap 'rm -rf "$tmp"' EXIT
-mkdir -p "$tmp/tree/build"
-cp -a "$builddir/." "$tmp/tree/build" && cp -a "$builddir/$rel" "$tmp/tree/build/$(dirname "$rel")/" || exit 1
-cd "$tmp/tree/build" || exit 1
+mkdir "$tmp/tree" || exit 1
+# Both folders lie in the copy as they lie here, so that what is built stays valid.
+case $builddir in
+    "$src"/*)
+        (cd "$src" && tar -cf - --exclude=./.git --exclude=./build .) | tar -xf - -C "$tmp/tree" || exit 1
+        inner=${builddir#"$src"/}
+        mkdir -p "$tmp/tree/$inner" ;;
+    *)
+        [ "$(dirname "$src")" = "$(dirname "$builddir")" ] || { echo "run it in a build folder in or beside the source folder"; exit 2; }
+        cp -a "$src" "$tmp/tree/" || exit 1
+        inner=$(basename "$builddir")
+        mkdir "$tmp/tree/$inner" ;;
+esac
+cp -a "$builddir/." "$tmp/tree/$inner" && cd "$tmp/tree/$inner" || exit 1
 missed=0
 
 # mutant NAME FILE SED: what is broken, where, how.
@@ -33,14 +44,16 @@ mutant()
     fi
     touch "$file"
     if make -s tests/nibble-sim CFLAGS="-O1 -g1 -w" >"$tmp/log" 2>&1; then
-        timeout 600 ./tests/nibble-sim --seeds "1-$seeds" --compare --no-reduce >"$tmp/log" 2>&1
+        # Ten minutes of processor time, whatever else runs here.
+        (ulimit -S -t 600; exec ./tests/nibble-sim --seeds "1-$seeds" --compare $reduce) >"$tmp/log" 2>&1
         rc=$?
         said=$(sed -n 's/^seed [0-9]* FAILED: //p' "$tmp/log" | head -1 | cut -c1-110)
         runs=$(sed -n 's/^seed \([0-9]*\) FAILED.*/\1/p' "$tmp/log" | head -1)
-        [ $rc -gt 128 ] && [ -z "$runs" ] && said="ended by signal $((rc - 128))" && runs="few"
-        [ $rc = 124 ] && said="hung" && runs="few"
+        [ $rc -gt 128 ] && [ $rc != 152 ] && [ -z "$runs" ] && said="ended by signal $((rc - 128))" && runs="few"
+        [ $rc = 152 ] && [ -z "$runs" ] && said="NOT FOUND in ten minutes" && runs="-" && missed=$((missed + 1)) # SIGXCPU
         [ -z "$runs" ] && said="NOT FOUND in $seeds" && missed=$((missed + 1))
         echo "| $1 | $2 | $runs | $said |"
+        [ -n "$reduce" ] || sed -n '/^reduced, /,$p' "$tmp/log"
     else
         echo "| $1 | $2 | does not compile | |"
         tail -3 "$tmp/log"
@@ -57,7 +70,7 @@ mutant order coll/link.c 's/if (!(it->shared ? it->shared->ready : it->ready) ||
 mutant slots-in-use coll/reduce.c 's/rx->held\[nb_rx_at(rx)\]++;/(void)rx;/'
 mutant confirmations state/reference.c 's/return ref->version && ref->answers < (unsigned)r->nranks - 1;/return 0;/; s/return ref->version && !unanswered(r, ref).*/return 0;/'
 mutant deadlines coll/progress.c 's/t - peer->life.received_ns > limit/t - peer->life.received_ns > 100 * limit/'
-mutant heartbeats coll/control_send.c 's/t_ns - peer->life.sent_ns < (/t_ns - peer->life.sent_ns < 100 * (/'
+mutant heartbeats coll/control_send.c 's/t_ns - peer->life.sent_ns < nb_control_alive_ns(comm)/t_ns - peer->life.sent_ns < 100 * nb_control_alive_ns(comm)/'
 mutant error-block state/feedback.c 's/slot->mem + (size_t)block \* /slot->mem + (size_t)0 * /'
 mutant padding policy/walk.c 's/= q \* k + ([ab] < k ? [ab] : k);/= q * k + k;/'
 mutant forward coll/forward.c 's/if (!op->schedule->forwards_to(comm, op, segment, peer))/if (!op->schedule->forwards_to(comm, op, segment, peer) || (i == 0 \&\& op->opno % 8 == 7))/'
