@@ -29,6 +29,7 @@ struct nb_op_info {
     uint64_t number; /* of its announcement; 0: see nb_job_reduce */
     int announced;
     uint64_t opno;
+    uint64_t bytes;                  /* of the whole vector */
     struct nb_kept_evidence *looked; /* until it is decided; NULL: not looked at */
     /* reductions */
     ncclRedOp_t redop;
@@ -172,7 +173,7 @@ struct nb_op_info *nb_op_info_new(struct nb_coll_comm *comm, const struct nb_op 
     struct nb_op_info *f = &comm->decisions.info[comm->decisions.infos_used++ % NB_OPS];
 
     drop_evidence(&comm->decisions, f); /* of an operation that was never decided */
-    *f = (struct nb_op_info){.opno = op->opno, .redop = op->redop, .asserted = -1};
+    *f = (struct nb_op_info){.opno = op->opno, .bytes = bytes, .redop = op->redop, .asserted = -1};
     if (r && r->nranks) {
         f->call = nb_job_call_of(r);
         f->number = r->call;
@@ -460,6 +461,8 @@ static void decide(struct nb_coll_comm *comm, struct nb_op *op, struct nb_op_inf
     f->report->ops++;
     f->report->reason[f->reason]++;
     f->report->gradient = v->gradient;
+    nb_handback_vote_saw(comm, op->func, f->bytes, f->codec == NB_CODEC_RAW,
+                         f->reason != NB_RAW_YOUNG && f->reason != NB_RAW_WARMUP);
     if (f->codec != NB_CODEC_RAW) {
         f->report->coded++;
         if (f->report->fallen_back)
@@ -552,6 +555,8 @@ void nb_op_gathered(struct nb_coll_comm *comm, struct nb_op *op)
         mark_step(comm, op);
     if (jumped(comm, op))
         forget_errors(comm);
+    nb_handback_vote_saw(comm, op->func, f->bytes, op->codec == NB_CODEC_RAW || op->outcome != NB_REF_HIT,
+                         true);
     if (nb_observed(&comm->node->observer))
         observe(comm, op, NULL);
 }

@@ -76,6 +76,13 @@ static bool is_back(const struct nb_handback_signature *s)
     return s->calls + 1 >= s->until;
 }
 
+bool nb_handback_is_back(const struct nb_handback *h, enum nb_func func, uint64_t bytes)
+{
+    const struct nb_handback_signature *s = nb_handback_find(h, func, bytes);
+
+    return !s || is_back(s);
+}
+
 /* A vote: this rank's answer, with its promise to wait. */
 static uint64_t answer(const struct nb_handback *h, struct nb_handback_signature *s)
 {

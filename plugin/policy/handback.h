@@ -102,6 +102,8 @@ int nb_handback_receive(struct nb_handback *h, int from, const struct nb_handbac
 /* The communicator has failed: from now on every call takes CollNet, where it ends in the error. */
 void nb_handback_fail(struct nb_handback *h);
 
+/* Whether the signature's next call is CollNet's, and none that was handed back is still to come. */
+bool nb_handback_is_back(const struct nb_handback *h, enum nb_func func, uint64_t bytes);
 /* The signature's state, or NULL. */
 const struct nb_handback_signature *nb_handback_find(const struct nb_handback *h, enum nb_func func,
                                                      uint64_t bytes);

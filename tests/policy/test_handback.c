@@ -2,12 +2,15 @@
 /* Operations that are handed back to NCCL: one way through it, what is refused, and all interleavings. */
 #include <check.h>
 #include <errno.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/context.h"
 #include "handback_model.h"
 #include "policy/handback.h"
+#include "policy/handback_desk.h"
 
 #define MOST 3000000u
 
@@ -272,6 +275,133 @@ START_TEST(bad_notes)
 }
 END_TEST
 
+/* ---- the desk ------------------------------------------------------------------------------------------- */
+
+#define LONG_NS ((int64_t)3600 * 1000000000)
+
+struct caller {
+    struct nb_handback_desk *desk;
+    int64_t patience_ns;
+    int calls, ret;
+    bool nccl; /* the last one's */
+};
+
+static void *call_on(void *arg)
+{
+    struct caller *c = arg;
+
+    for (int i = 0; i < c->calls && !c->ret; i++)
+        c->ret = nb_handback_desk_call(c->desk, NB_FUNC_ALL_GATHER, BYTES, c->patience_ns, &c->nccl);
+    return NULL;
+}
+
+/* Node 1's desk, whose node has been asked: 16 calls are answered, and the next waits. */
+static struct nb_handback_desk *asked(struct nb_context *ctx, struct nb_handback_note *far)
+{
+    struct nb_handback_desk *desk = nb_handback_desk_get(ctx, 5, 0);
+    const struct nb_handback_note ask = {
+        .kind = NB_HANDBACK_ASK, .func = NB_FUNC_ALL_GATHER, .bytes = BYTES, .vote = 1};
+    struct nb_handback_out out;
+    struct caller c = {.desk = desk, .calls = 1};
+
+    ck_assert_ptr_nonnull(desk);
+    nb_handback_desk_attach(desk, 1, 2);
+    nb_handback_desk_join(desk);
+    call_on(&c);
+    ck_assert(!c.ret && !c.nccl);
+    nb_handback_desk_verdict(desk, NB_FUNC_ALL_GATHER, BYTES, true, &out);
+    ck_assert_uint_eq(out.n, 1);
+    ck_assert_int_eq(nb_handback_desk_receive(desk, 0, &ask, &out), 0);
+    ck_assert_uint_eq(out.n, 1);
+    *far = out.sent[0].note;
+    ck_assert_uint_eq(far->call, 17);
+    return desk;
+}
+
+static void wait_for_waiting(struct nb_handback_desk *desk)
+{
+    struct nb_handback_counts n;
+
+    do
+        nb_handback_desk_count(desk, &n);
+    while (!n.waited);
+}
+
+/* The outcome wakes it; so does a failure. */
+START_TEST(desk_wakes)
+{
+    struct nb_context ctx = {.params = NULL};
+    struct nb_handback_note note;
+    struct nb_handback_out out;
+    struct nb_handback_desk *desk;
+    struct caller c = {.calls = 17, .patience_ns = LONG_NS};
+    pthread_t thread;
+
+    ck_assert_int_eq(nb_handback_desks_open(&ctx), 0);
+    c.desk = desk = asked(&ctx, &note);
+    ck_assert_int_eq(pthread_create(&thread, NULL, call_on, &c), 0);
+    wait_for_waiting(desk);
+    if (_i < 2) {
+        note.kind = NB_HANDBACK_SET;
+        note.call = _i ? 18 : NB_HANDBACK_NONE;
+        ck_assert_int_eq(nb_handback_desk_receive(desk, 0, &note, &out), 0);
+    } else {
+        nb_handback_desk_fail(desk);
+    }
+    pthread_join(thread, NULL);
+    ck_assert_int_eq(c.ret, 0);
+    ck_assert(c.nccl == (_i == 1));
+    ck_assert(!nb_handback_desk_overdue(desk));
+    ck_assert(nb_handback_desk_looks(desk, NB_FUNC_ALL_GATHER, BYTES) == (_i != 1));
+    nb_handback_desk_put(desk);
+    nb_handback_desks_close(&ctx);
+}
+END_TEST
+
+/* Without an outcome no answer is right. */
+START_TEST(desk_gives_up)
+{
+    struct nb_context ctx = {.params = NULL};
+    struct nb_handback_note note;
+    struct caller c = {.calls = 17, .patience_ns = 1000000};
+
+    ck_assert_int_eq(nb_handback_desks_open(&ctx), 0);
+    c.desk = asked(&ctx, &note);
+    call_on(&c);
+    ck_assert_int_eq(c.ret, -ETIMEDOUT);
+    ck_assert(nb_handback_desk_overdue(c.desk));
+    nb_handback_desk_put(c.desk);
+    nb_handback_desks_close(&ctx);
+}
+END_TEST
+
+/* Whose calls are counted has to be one rank's. */
+START_TEST(desk_of_two)
+{
+    struct nb_context ctx = {.params = NULL};
+    struct nb_handback_desk *desk, *other;
+    struct nb_handback_out out;
+    struct caller c = {.calls = 5};
+
+    ck_assert_int_eq(nb_handback_desks_open(&ctx), 0);
+    ck_assert_ptr_null(nb_handback_desk_get(&ctx, 0, 0));
+    desk = c.desk = nb_handback_desk_get(&ctx, 5, 0);
+    other = nb_handback_desk_get(&ctx, 5, 1); /* of another GPU */
+    ck_assert_ptr_ne(desk, other);
+    ck_assert_ptr_eq(desk, nb_handback_desk_get(&ctx, 5, 0));
+    nb_handback_desk_put(other);
+    nb_handback_desk_attach(desk, 1, 2);
+    nb_handback_desk_join(desk);
+    nb_handback_desk_join(desk);
+    call_on(&c);
+    nb_handback_desk_verdict(desk, NB_FUNC_ALL_GATHER, BYTES, true, &out);
+    ck_assert_uint_eq(out.n, 0);
+    nb_handback_desk_put(desk);
+    nb_handback_desk_put(desk);
+    nb_handback_desks_close(&ctx);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("handback");
@@ -294,6 +424,11 @@ int main(void)
     tcase_add_test(t, failure_ends_waiting);
     tcase_add_test(t, no_room);
     tcase_add_test(t, bad_notes);
+    suite_add_tcase(s, t);
+    t = tcase_create("desk");
+    tcase_add_loop_test(t, desk_wakes, 0, 3);
+    tcase_add_test(t, desk_gives_up);
+    tcase_add_test(t, desk_of_two);
     suite_add_tcase(s, t);
     r = srunner_create(s);
     srunner_run_all(r, CK_ENV);

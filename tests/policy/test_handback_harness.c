@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Operations that are handed back to NCCL, through tuner, engine and network: callers ask NCCL's tuner for calls long
+ * before the proxy gets what came of them, each node as far ahead as it likes, and some are late. What goes raw on
+ * all nodes leaves CollNet and comes back to be looked at; what is coded stays. Nodes that choose differently hang in an
+ * operation of which the others know nothing; and the answers are compared.
+ */
+#include <string.h>
+
+#include "abi/tables.h"
+#include "nibble/nccl_tuner.h"
+#include "rank.h"
+
+enum { GATHER_NEW, SCATTER_INT, GATHER_SAME, SCATTER_GRAD, KINDS };
+enum { CALLS = 2600, RARE = 16, AHEAD = 48 };
+
+static const char *const env[] = {"NIBBLE_HAND_BACK=8",    "NIBBLE_TUNER_MIN_BYTES=0",
+                                  "NIBBLE_AG_MIN_BYTES=0", "NIBBLE_RS_MIN_BYTES=0",
+                                  "NIBBLE_EF=off",         NULL};
+
+static const struct sx_spec specs[KINDS] = {
+    [GATHER_NEW] = {.func = HX_ALL_GATHER, .type = ncclBfloat16, .count = 3000, .fill = HX_FILL_BITS},
+    [SCATTER_INT] = {.func = HX_REDUCE_SCATTER, .type = ncclInt32, .count = 1500, .fill = HX_FILL_BITS},
+    [GATHER_SAME] = {.func = HX_ALL_GATHER, .type = ncclBfloat16, .count = 4000, .fill = HX_FILL_NORMAL},
+    [SCATTER_GRAD] = {.func = HX_REDUCE_SCATTER, .type = ncclFloat32, .count = 4096, .fill = HX_FILL_NORMAL},
+};
+
+struct job {
+    struct rank r;
+    uint64_t random, answers; /* hash of all */
+    unsigned asked[KINDS], nccl[KINDS], back[KINDS];
+    struct sx_run run[AHEAD];
+    uint64_t first, last; /* operations that were asked for, and are not posted yet */
+    bool late;
+};
+
+/* What NCCL would do: the lowest of the table. */
+static int ask(struct job *j, int kind, bool *collnet)
+{
+    const struct sx_spec *s = &specs[kind];
+    const size_t bytes = s->count * (size_t)j->r.node->nnodes * hx_type_size(s->type);
+    float table[NCCL_NUM_ALGORITHMS_V5][NCCL_NUM_PROTOCOLS_V5], lowest = 1e30f;
+    int channels = 0, best = -1;
+
+    for (int a = 0; a < NCCL_NUM_ALGORITHMS_V5; a++)
+        for (int p = 0; p < NCCL_NUM_PROTOCOLS_V5; p++)
+            table[a][p] = a == NCCL_ALGO_RING || (a == NCCL_ALGO_COLLNET_DIRECT && p == NCCL_PROTO_SIMPLE)
+                              ? (float)(10 * (a + 1))
+                              : -1.0f;
+    HX_CHECK(NB_NEWEST_TUNER.getCollInfo(
+                 j->r.tuner, s->func == HX_ALL_GATHER ? ncclFuncAllGather : ncclFuncReduceScatter, bytes, 1,
+                 (float **)table, NCCL_NUM_ALGORITHMS_V5, NCCL_NUM_PROTOCOLS_V5, 0, &channels) == ncclSuccess,
+             "tuner");
+    for (int a = 0; a < NCCL_NUM_ALGORITHMS_V5; a++)
+        for (int p = 0; p < NCCL_NUM_PROTOCOLS_V5; p++)
+            if (table[a][p] >= 0 && table[a][p] < lowest) {
+                lowest = table[a][p];
+                best = a;
+            }
+    HX_CHECK(best == NCCL_ALGO_RING || best == NCCL_ALGO_COLLNET_DIRECT, "algorithm %d", best);
+    *collnet = best == NCCL_ALGO_COLLNET_DIRECT;
+    j->answers = (j->answers ^ (uint64_t)(kind * 2 + *collnet)) * 0x100000001b3u;
+    j->asked[kind]++;
+    j->nccl[kind] += !*collnet;
+    j->back[kind] += *collnet && j->nccl[kind];
+    return 0;
+}
+
+static int post_one(struct job *j)
+{
+    struct sx_run *run = &j->run[j->first++ % AHEAD];
+    ncclResult_t ret;
+
+    if (j->late && hx_rand_below(&j->random, 40) == 0)
+        hx_sleep(0.05);
+    hx_where("operation %llu, %s", (unsigned long long)j->first, sx_describe(&run->spec));
+    HX_CHECK(hx_post(j->r.comm, &run->op) == ncclSuccess, "post");
+    ret = hx_wait(j->r.comm, &run->op, 0);
+    HX_CHECK(ret == ncclSuccess, "%s: result %d", sx_describe(&run->spec), (int)ret);
+    if (sx_check(j->r.node, run))
+        return 1;
+    sx_free(run);
+    return 0;
+}
+
+/* A call of the user's: an operation of NCCL's own is over with it, here. */
+static int call(struct job *j, int kind)
+{
+    struct sx_spec spec = specs[kind];
+    bool collnet;
+
+    hx_where("call %u of kind %d, %llu not posted", j->asked[kind] + 1, kind,
+             (unsigned long long)(j->last - j->first));
+    if (ask(j, kind, &collnet))
+        return 1;
+    if (!collnet)
+        return 0;
+    spec.seed = kind == GATHER_SAME ? 7 : (uint64_t)kind * 1000000 + j->asked[kind];
+    spec.max_nmse = kind == SCATTER_GRAD ? bound_of(j->r.node->nnodes, &spec) : 0;
+    sx_prepare(j->r.node, &spec, &j->run[j->last++ % AHEAD]);
+    return 0;
+}
+
+static int node_main(struct hx_node *node, void *arg)
+{
+    struct hx_comm_cfg cfg = {.channels = 2, .buff_size = 256 << 10};
+    static struct job j;
+    unsigned ahead = 1;
+
+    j.late = *(int *)arg;
+    j.random = (uint64_t)node->rank + 77;
+    if (rank_open(node, &cfg, 1, &j.r))
+        return 1;
+    for (int i = 0; i < CALLS; i++) {
+        if (hx_rand_below(&j.random, 20) == 0)
+            ahead = (unsigned)hx_rand_below(&j.random, AHEAD - KINDS);
+        for (int kind = 0; kind < KINDS; kind++)
+            if ((kind < GATHER_SAME || i % RARE == 0) && call(&j, kind))
+                return 1;
+        while (j.last - j.first > ahead)
+            if (post_one(&j))
+                return 1;
+    }
+    while (j.last > j.first)
+        if (post_one(&j))
+            return 1;
+    HX_CHECK(hx_all_equal(node, j.answers), "nodes have chosen differently");
+    for (int kind = 0; kind < KINDS; kind++) {
+        const bool raw = kind < GATHER_SAME;
+        HX_CHECK((j.nccl[kind] > 1024) == raw && (raw || !j.nccl[kind]),
+                 "%u of %u calls of kind %d were handed back", j.nccl[kind], j.asked[kind], kind);
+        HX_CHECK((j.back[kind] >= 8) == raw, "%u calls of kind %d came back to be looked at", j.back[kind],
+                 kind);
+    }
+    HX_CHECK(hx_log_count("handed back to NCCL from its call", NULL) == 4, "%d votes were won",
+             hx_log_count("handed back to NCCL from its call", NULL));
+    return rank_close(&j.r);
+}
+
+static int run(const char *name, int nnodes, int late)
+{
+    return sx_job(name, nnodes, node_main, &late, env);
+}
+
+static int two(void)
+{
+    return run("two", 2, 0);
+}
+static int three_late(void)
+{
+    return run("three-late", 3, 1);
+}
+
+/* ---- what is never handed back ------------------------------------------------------------------------- */
+
+static int off_node(struct hx_node *node, void *arg)
+{
+    struct hx_comm_cfg cfg = {.channels = 2, .buff_size = 256 << 10};
+    static struct job j;
+
+    if (rank_open(node, &cfg, *(int *)arg, &j.r))
+        return 1;
+    for (int i = 0; i < 200; i++)
+        if (call(&j, GATHER_NEW) || post_one(&j))
+            return 1;
+    HX_CHECK(!j.nccl[GATHER_NEW], "%u calls were handed back", j.nccl[GATHER_NEW]);
+    return rank_close(&j.r);
+}
+
+/* The setting is off by default; and with two ranks a node half of them have no engine. */
+static int off(void)
+{
+    static const char *const by_default[] = {"NIBBLE_TUNER_MIN_BYTES=0", "NIBBLE_AG_MIN_BYTES=0", NULL};
+    int ranks = 1;
+    int rc = sx_job("off", 2, off_node, &ranks, by_default);
+
+    ranks = 2;
+    return rc ? rc : sx_job("two ranks a node", 2, off_node, &ranks, env);
+}
+
+static const struct hx_case cases[] = {
+    {"two", two, 0},
+    {"three-late", three_late, 0},
+    {"off", off, 0},
+};
+
+int main(int argc, char **argv)
+{
+    return hx_main(argc, argv, cases, sizeof(cases) / sizeof(cases[0]));
+}
