@@ -34,7 +34,8 @@ static int cpu_has(enum nb_variant variant)
     __builtin_cpu_init();
     if (variant == NB_VARIANT_AVX2 || variant == NB_VARIANT_AVX512) {
         if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("bmi") ||
-            !__builtin_cpu_supports("bmi2") || !__builtin_cpu_supports("popcnt"))
+            !__builtin_cpu_supports("bmi2") || !__builtin_cpu_supports("popcnt") ||
+            !__builtin_cpu_supports("fma"))
             return 0;
 #if defined(__clang__) && __clang_major__ < 17
         unsigned eax = 1, ebx, ecx = 0, edx;

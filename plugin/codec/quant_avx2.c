@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The quantizing codecs for x86-64 with AVX2, BMI and F16C: primitives for quant_simd.h. */
+/* The quantizing codecs for x86-64 with AVX2, BMI, F16C and FMA: primitives for quant_simd.h. */
 #include "codec/tile.h"
 
 #if defined(__x86_64__)
 
 #include <immintrin.h>
 
-#define NB_TARGET __attribute__((target("avx2,bmi,bmi2,popcnt,f16c")))
+#define NB_TARGET __attribute__((target("avx2,bmi,bmi2,popcnt,f16c,fma")))
 #define NB_FN static inline __attribute__((always_inline, unused)) NB_TARGET
 #define NB_OP static NB_TARGET
 #define NB_W 8
@@ -28,7 +28,8 @@ NB_FN vf vf_gather(const float *p, vi i) { return _mm256_i32gather_ps(p, i, 4); 
 NB_FN vf vf_add(vf a, vf b) { return _mm256_add_ps(a, b); }
 NB_FN vf vf_sub(vf a, vf b) { return _mm256_sub_ps(a, b); }
 NB_FN vf vf_mul(vf a, vf b) { return _mm256_mul_ps(a, b); }
-NB_FN vf vf_residual(vf y, vf q, vf step) { return _mm256_sub_ps(y, _mm256_mul_ps(q, step)); }
+NB_FN vf vf_muladd(vf a, vf b, vf c) { return _mm256_fmadd_ps(a, b, c); }
+NB_FN vf vf_residual(vf y, vf q, vf step) { return _mm256_fnmadd_ps(q, step, y); }
 NB_FN vf vf_div(vf a, vf b) { return _mm256_div_ps(a, b); }
 NB_FN vf vf_sqrt(vf a) { return _mm256_sqrt_ps(a); }
 NB_FN vf vf_cast(vi a) { return _mm256_castsi256_ps(a); }
@@ -211,45 +212,79 @@ NB_FN struct vgroup bytes_load(const void *p)
     return x;
 }
 
+NB_FN vf bytes_squares(const void *p)
+{
+    const vi a = _mm256_min_epu8(_mm256_abs_epi8(vi_load(p)), _mm256_set1_epi8(127));
+    return vf_from_int(_mm256_madd_epi16(_mm256_maddubs_epi16(a, a), _mm256_set1_epi16(1)));
+}
+
+/* Codes times powers of two, whose products with what is left of the unit are exact. */
+NB_FN void errors_widen(const void *p, float unit, unsigned k, vf *even, vf *odd, vf *unit_even, vf *unit_odd)
+{
+    const vi pairs = _mm256_cvtepi16_epi32(_mm_loadu_si128((const __m128i *)p + k));
+    *even = vf_from_int(vi_slli(pairs, 24));
+    *odd = vf_from_int(vi_and(pairs, vi_set1((int)0xffffff00u)));
+    *unit_even = vf_set1(unit * 0x1p-24f);
+    *unit_odd = vf_set1(unit * 0x1p-8f);
+}
+
 NB_FN struct vgroup errors_load(const void *p, float unit)
 {
     struct vgroup x;
-    vf even = vf_set1(unit * 0x1p-24f), odd = vf_set1(unit * 0x1p-8f);
     for (unsigned k = 0; k < 2; k++) {
-        vi pairs = _mm256_cvtepi16_epi32(_mm_loadu_si128((const __m128i *)p + k));
-        x.v[k] = vf_mul(vf_from_int(vi_slli(pairs, 24)), even);
-        x.v[k + 2] = vf_mul(vf_from_int(vi_and(pairs, vi_set1((int)0xffffff00u))), odd);
+        vf even, odd, unit_even, unit_odd;
+        errors_widen(p, unit, k, &even, &odd, &unit_even, &unit_odd);
+        x.v[k] = vf_mul(even, unit_even);
+        x.v[k + 2] = vf_mul(odd, unit_odd);
     }
     return x;
 }
 
+NB_FN void errors_add(struct vgroup *x, const void *p, float unit)
+{
+    for (unsigned k = 0; k < 2; k++) {
+        vf even, odd, unit_even, unit_odd;
+        errors_widen(p, unit, k, &even, &odd, &unit_even, &unit_odd);
+        x->v[k] = vf_muladd(even, unit_even, x->v[k]);
+        x->v[k + 2] = vf_muladd(odd, unit_odd, x->v[k + 2]);
+    }
+}
+
+/* A group's integers in words: of each quarter of values, where the halves of vectors come to lie. */
+NB_FN vi words_even(const vi *q)
+{
+    return _mm256_packs_epi32(q[0], q[1]);
+}
+NB_FN vi words_odd(const vi *q)
+{
+    return _mm256_packs_epi32(q[2], q[3]);
+}
+
 NB_FN void bytes_store(void *p, const vi *q)
 {
-    vi pairs[2];
-    for (unsigned k = 0; k < 2; k++) /* 16 bits a lane, zero-extended */
-        pairs[k] = vi_or(vi_and(q[k], vi_set1(0xff)), vi_and(vi_slli(q[k + 2], 8), vi_set1(0xff00)));
-    vi_store(p, _mm256_permute4x64_epi64(_mm256_packus_epi32(pairs[0], pairs[1]), 0xd8));
+    const vi low = vi_and(words_even(q), _mm256_set1_epi16(0xff));
+    const vi pairs = vi_or(low, _mm256_slli_epi16(words_odd(q), 8));
+    vi_store(p, _mm256_permute4x64_epi64(pairs, 0xd8)); /* words 0-3, 8-11 | 4-7, 12-15 before */
 }
 
 NB_FN void nibbles_store(uint8_t *p, const vi *q)
 {
-    vi pairs[2];
-    for (unsigned k = 0; k < 2; k++)
-        pairs[k] = vi_or(vi_and(q[k], vi_set1(15)), vi_and(vi_slli(q[k + 2], 4), vi_set1(0xf0)));
-    vi words = _mm256_packus_epi32(pairs[0], pairs[1]); /* lanes 0-3, 8-11 | 4-7, 12-15 */
-    __m128i bytes = _mm_packus_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
+    const vi low = vi_and(words_even(q), _mm256_set1_epi16(15));
+    const vi pairs = vi_and(vi_or(low, _mm256_slli_epi16(words_odd(q), 4)),
+                            _mm256_set1_epi16(0xff)); /* in the same order */
+    __m128i bytes = _mm_packus_epi16(_mm256_castsi256_si128(pairs), _mm256_extracti128_si256(pairs, 1));
     _mm_storeu_si128((__m128i *)(void *)p, _mm_shuffle_epi32(bytes, 0xd8));
 }
 
 NB_FN struct vgroup nibbles_load(const uint8_t *p, float step)
 {
     struct vgroup x;
-    vf unit = vf_set1(step), zero = _mm256_setzero_ps();
+    vf unit = vf_set1(step * 0x1p-28f), zero = _mm256_setzero_ps();
     for (unsigned k = 0; k < 2; k++) {
         vi pairs = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)(p + 8 * k)));
-        vi even = _mm256_srai_epi32(vi_slli(pairs, 28), 28), odd = _mm256_srai_epi32(vi_slli(pairs, 24), 28);
-        x.v[k] = vf_add(vf_mul(vf_from_int(even), unit), zero); /* no -0 */
-        x.v[k + 2] = vf_add(vf_mul(vf_from_int(odd), unit), zero);
+        vi even = vi_slli(pairs, 28), odd = vi_and(vi_slli(pairs, 24), vi_set1((int)0xf0000000u));
+        x.v[k] = vf_muladd(vf_from_int(even), unit, zero); /* no -0 */
+        x.v[k + 2] = vf_muladd(vf_from_int(odd), unit, zero);
     }
     return x;
 }

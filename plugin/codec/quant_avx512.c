@@ -29,6 +29,7 @@ NB_FN vf vf_gather(const float *p, vi i) { return _mm512_i32gather_ps(i, p, 4); 
 NB_FN vf vf_add(vf a, vf b) { return _mm512_add_ps(a, b); }
 NB_FN vf vf_sub(vf a, vf b) { return _mm512_sub_ps(a, b); }
 NB_FN vf vf_mul(vf a, vf b) { return _mm512_mul_ps(a, b); }
+NB_FN vf vf_muladd(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
 NB_FN vf vf_residual(vf y, vf q, vf step) { return _mm512_fnmadd_ps(q, step, y); }
 NB_FN vf vf_div(vf a, vf b) { return _mm512_div_ps(a, b); }
 NB_FN vf vf_sqrt(vf a) { return _mm512_sqrt_ps(a); }
@@ -185,12 +186,28 @@ NB_FN struct vgroup bytes_load(const void *p)
     return (struct vgroup){{vf_from_int(even), vf_from_int(odd)}};
 }
 
+NB_FN vf bytes_squares(const void *p)
+{
+    const __m256i a =
+        _mm256_min_epu8(_mm256_abs_epi8(_mm256_loadu_si256((const __m256i *)p)), _mm256_set1_epi8(127));
+    const __m256i sums = _mm256_madd_epi16(_mm256_maddubs_epi16(a, a), _mm256_set1_epi16(1));
+    return vf_from_int(_mm512_zextsi256_si512(sums));
+}
+
 NB_FN struct vgroup errors_load(const void *p, float unit)
 {
     vi pairs = _mm512_cvtepi16_epi32(_mm256_loadu_si256((const __m256i *)p));
     vi even = vi_slli(pairs, 24), odd = vi_and(pairs, vi_set1((int)0xffffff00u));
     return (struct vgroup){{vf_mul(vf_from_int(even), vf_set1(unit * 0x1p-24f)),
                             vf_mul(vf_from_int(odd), vf_set1(unit * 0x1p-8f))}};
+}
+
+NB_FN void errors_add(struct vgroup *x, const void *p, float unit)
+{
+    vi pairs = _mm512_cvtepi16_epi32(_mm256_loadu_si256((const __m256i *)p));
+    vi even = vi_slli(pairs, 24), odd = vi_and(pairs, vi_set1((int)0xffffff00u));
+    x->v[0] = vf_muladd(vf_from_int(even), vf_set1(unit * 0x1p-24f), x->v[0]);
+    x->v[1] = vf_muladd(vf_from_int(odd), vf_set1(unit * 0x1p-8f), x->v[1]);
 }
 
 NB_FN void bytes_store(void *p, const vi *q)

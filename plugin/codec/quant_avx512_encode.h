@@ -192,9 +192,9 @@ static NB_TARGET __attribute__((noinline)) vm nb_t_thin(nb_row *h, vm thin, vf m
 }
 
 /* A batch of groups from j0 on. `exact`: products of error codes and units are, because no bound acts. */
-NB_FN bool nb_t_survey(enum nb_dtype type, bool feedback, bool norms, bool exact, const uint8_t *src,
+NB_FN bool nb_t_survey(enum nb_dtype type, bool feedback, enum nb_norms norms, bool exact, const uint8_t *src,
                        const int8_t *err, const uint8_t *err_scale, struct nb_tile_work *work, unsigned j0,
-                       vi *tile_max, vi *tile_min)
+                       struct nb_tile_sums *tile)
 {
     nb_row h[NB_GROUP] __attribute__((aligned(64))), y[NB_GROUP] __attribute__((aligned(64)));
     vi row[32], code[8];
@@ -213,12 +213,13 @@ NB_FN bool nb_t_survey(enum nb_dtype type, bool feedback, bool norms, bool exact
     if (feedback) {
         vi any = row[0];
         NB_UNROLL16
-        for (unsigned i = 1; i < 16; i++)
-            any = vi_or(any, row[i]);
+        for (unsigned i = 1; i < 15; i += 2)
+            any = _mm512_ternarylogic_epi32(any, row[i], row[i + 1], 0xfe); /* or */
+        any = vi_or(any, row[15]);
         if (type == NB_F32)
             NB_UNROLL16
-        for (unsigned i = 16; i < 32; i++)
-            any = vi_or(any, row[i]);
+        for (unsigned i = 16; i < 32; i += 2)
+            any = _mm512_ternarylogic_epi32(any, row[i], row[i + 1], 0xfe);
         active = _mm512_test_epi32_mask(any, vi_set1(type == NB_F32 ? (int)NB_F32_ABS : 0x7fff7fff));
         vi idle = _mm512_maskz_mov_epi32((vm)~active, vi_set1(1));
         vi_store_bytes(work->idle + j0, _mm512_permutexvar_epi32(nb_t_slots(), idle));
@@ -235,11 +236,13 @@ NB_FN bool nb_t_survey(enum nb_dtype type, bool feedback, bool norms, bool exact
             unsigned d = k + 4 * q;
             vf even, odd;
             nb_t_values(type, row, d, &even, &odd);
-            if (norms)
+            if (norms == NB_NORMS_EXACT)
                 squares[d] = vf_add(vf_mul(even, even), vf_mul(odd, odd)); /* rounded each */
+            if (norms == NB_NORMS_NEAR)
+                tile->own = _mm512_fmadd_ps(even, even, tile->own);
             if (feedback) {
                 vf a = nb_t_error(code[d / 2], 2 * d % 4), b = nb_t_error(code[d / 2], 2 * d % 4 + 1);
-                if (norms)
+                if (norms != NB_NORMS_NONE)
                     count[q] = _mm512_fmadd_ps(b, b, _mm512_fmadd_ps(a, a, count[q])); /* exact */
                 even = exact ? _mm512_fmadd_ps(a, unit, even) : vf_add(vf_mul(a, unit), even);
                 odd = exact ? _mm512_fmadd_ps(b, unit, odd) : vf_add(vf_mul(b, unit), odd);
@@ -303,8 +306,8 @@ NB_FN bool nb_t_survey(enum nb_dtype type, bool feedback, bool norms, bool exact
     vi sign = vi_srli(vi_blend(better, vi_cast(max), vi_cast(max_y)), 31);
     vm coded = vi_gt(bits, vi_set1((int)NB_FLUSH_BITS - 1));
     better &= coded;
-    *tile_max = vi_max_s(*tile_max, bits);
-    *tile_min = vi_min_s(*tile_min, vi_blend(coded, vi_set1((int)NB_F32_INF), bits));
+    tile->max = vi_max_s(tile->max, bits);
+    tile->min = vi_min_s(tile->min, vi_blend(coded, vi_set1((int)NB_F32_INF), bits));
     vi_store(work->max + j0, bits);
     vi_store(work->positive + j0, vi_sub(vi_set1(1), sign));
     vi_store(work->transform + j0, _mm512_maskz_mov_epi32(better, vi_set1(1)));
@@ -312,27 +315,30 @@ NB_FN bool nb_t_survey(enum nb_dtype type, bool feedback, bool norms, bool exact
     NB_UNROLL16
     for (unsigned i = 0; i < NB_GROUP; i++)
         _mm512_store_ps(x + 16 * i, _mm512_mask_load_ps(vf_load(h[i]), better, y[i]));
-    if (norms) {
+    /* codes times 2^24, units times 2^-24 */
+    vf carried = vf_add(vf_add(count[0], count[1]), vf_add(count[2], count[3]));
+    carried = vf_mul(vf_mul(carried, unit), unit);
+    if (norms == NB_NORMS_NEAR)
+        tile->carried = vf_add(tile->carried, carried);
+    if (norms == NB_NORMS_EXACT) {
         NB_UNROLL16
         for (unsigned half = 8; half; half /= 2)
             for (unsigned d = 0; d < half; d++)
                 squares[d] = vf_add(squares[d], squares[d + half]);
         vf_store(work->own2 + j0, _mm512_permutexvar_ps(nb_t_slots(), squares[0]));
-        /* codes times 2^24, units times 2^-24 */
-        vf sum = vf_add(vf_add(count[0], count[1]), vf_add(count[2], count[3]));
         if (feedback)
-            vf_store(work->error2 + j0, _mm512_permutexvar_ps(nb_t_slots(), vf_mul(vf_mul(sum, unit), unit)));
+            vf_store(work->error2 + j0, _mm512_permutexvar_ps(nb_t_slots(), carried));
     }
     return true;
 }
 
-NB_FN bool nb_t_survey_batches(enum nb_dtype type, bool feedback, bool norms, bool exact,
-                               const struct nb_tile_job *job, struct nb_tile_work *work, vi *max, vi *min)
+NB_FN bool nb_t_survey_batches(enum nb_dtype type, bool feedback, enum nb_norms norms, bool exact,
+                               const struct nb_tile_job *job, struct nb_tile_work *work,
+                               struct nb_tile_sums *tile)
 {
     const unsigned bytes = NB_GROUP * nb_value_bytes(type);
     memset(work->outliers, 0, sizeof work->outliers);
-    *max = vi_set1(0);
-    *min = vi_set1((int)NB_F32_INF);
+    nb_s_sums_begin(tile);
     for (unsigned j = 0; j < job->groups; j += NB_W) {
         const uint8_t *src = job->src + bytes * j, *err_scale = feedback ? job->err_scale + j : NULL;
         const int8_t *err = feedback ? job->err + NB_GROUP * j : NULL;
@@ -349,7 +355,7 @@ NB_FN bool nb_t_survey_batches(enum nb_dtype type, bool feedback, bool norms, bo
                 err_scale = pad.err_scale;
             }
         }
-        if (!nb_t_survey(type, feedback, norms, exact, src, err, err_scale, work, j, max, min))
+        if (!nb_t_survey(type, feedback, norms, exact, src, err, err_scale, work, j, tile))
             return false;
     }
     return true;
@@ -358,68 +364,73 @@ NB_FN bool nb_t_survey_batches(enum nb_dtype type, bool feedback, bool norms, bo
 NB_FN enum nb_survey nb_t_survey_tile(enum nb_dtype type, bool feedback, const struct nb_tile_job *job,
                                       struct nb_tile_work *work, bool measure)
 {
-    vi max, min;
+    struct nb_tile_sums tile;
 
     nb_work_begin(work);
-    if (feedback  ? !nb_t_survey_batches(type, true, true, true, job, work, &max, &min)
-        : measure ? !nb_t_survey_batches(type, false, true, true, job, work, &max, &min)
-                  : !nb_t_survey_batches(type, false, false, true, job, work, &max, &min))
+    const bool near = feedback && !measure && !work->doubt;
+    if (near && !nb_t_survey_batches(type, true, NB_NORMS_NEAR, true, job, work, &tile))
         return NB_SURVEY_CAREFUL;
-    if ((feedback || measure) && !nb_work_norms(work, job))
+    if (!near && !(feedback || measure) &&
+        !nb_t_survey_batches(type, false, NB_NORMS_NONE, true, job, work, &tile))
         return NB_SURVEY_CAREFUL;
+    if (near ? !nb_s_unbound(&tile, job->bound) : feedback || measure) {
+        if (feedback ? !nb_t_survey_batches(type, true, NB_NORMS_EXACT, true, job, work, &tile)
+                     : !nb_t_survey_batches(type, false, NB_NORMS_EXACT, true, job, work, &tile))
+            return NB_SURVEY_CAREFUL;
+        if (!nb_work_norms(work, job))
+            return NB_SURVEY_CAREFUL;
+    }
     /* The bound seldom acts: survey as if it did not, and once more where it does. */
-    if (work->factor != 1 && !nb_t_survey_batches(type, true, false, false, job, work, &max, &min))
+    if (work->factor != 1 && !nb_t_survey_batches(type, true, NB_NORMS_NONE, false, job, work, &tile))
         return NB_SURVEY_CAREFUL;
     work->lanes = true;
     if (nb_work_has_outliers(work))
         return NB_SURVEY_OUTLIERS;
-    return nb_work_range(work, (uint32_t)_mm512_reduce_max_epi32(max), (uint32_t)_mm512_reduce_min_epi32(min),
-                         job->int4);
+    return nb_work_range(work, (uint32_t)_mm512_reduce_max_epi32(tile.max),
+                         (uint32_t)_mm512_reduce_min_epi32(tile.min), job->int4);
 }
 
 /* ---- Second half -------------------------------------------------------------------------------------- */
 
-/* New errors of a batch from its residuals x (in place), in the chosen domains. */
-NB_FN void nb_t_errors(const struct nb_tile_job *job, const struct nb_tile_work *work, nb_row *x,
+/* The low halves of two, with some bits turned. */
+NB_FN vi nb_t_words(vi low, vi high, int turned)
+{
+    return _mm512_xor_si512(_mm512_mask_blend_epi16(0xaaaaaaaau, low, vi_slli(high, 16)), vi_set1(turned));
+}
+
+/* New errors of a batch from its residuals x (in place), and what the first two stages of the transform, 1 and 16,
+ * make of them, t. */
+NB_FN void nb_t_errors(const struct nb_tile_job *job, const struct nb_tile_work *work, nb_row *x, nb_row *t,
                        vm transform, int8_t *err, uint8_t *err_scale, const uint8_t *idle)
 {
-    nb_row t[NB_GROUP] __attribute__((aligned(64)));
     vf max = vf_set1(0);
-    NB_UNROLL
-    for (unsigned k = 0; k < 8; k++) { /* stages 1 and 16 */
-        vf a = vf_load(x[2 * k]), b = vf_load(x[2 * k + 1]), c = vf_load(x[2 * k + 16]),
-           d = vf_load(x[2 * k + 17]);
-        nb_t_butterfly(&a, &b);
-        nb_t_butterfly(&c, &d);
-        nb_t_butterfly(&a, &c);
-        nb_t_butterfly(&b, &d);
-        vf_store(t[2 * k], a);
-        vf_store(t[2 * k + 1], b);
-        vf_store(t[2 * k + 16], c);
-        vf_store(t[2 * k + 17], d);
-    }
     NB_UNROLL
     for (unsigned s = 0; s < 4; s++) {
         unsigned o = s % 2 + 16 * (s / 2);
         vf v[8];
         nb_t_stages(t, o, v);
         for (unsigned k = 0; k < 8; k++) {
-            v[k] = _mm512_mask_mul_ps(vf_load(x[o + 2 * k]), transform, v[k], vf_set1(0.03125f));
+            v[k] = _mm512_mask_load_ps(v[k], (vm)~transform, x[o + 2 * k]);
             vf_store(x[o + 2 * k], v[k]);
         }
         for (unsigned k = 0; k < 8; k += 2)
             max = nb_t_larger_abs(max, nb_t_larger_abs(v[k], v[k + 1]));
     }
+    /* Transformed ones are still to be divided by 32: by the exponents of their units, unless they are mixed. */
+    vm times32 = transform;
+    max = _mm512_mask_mul_ps(max, transform, max, vf_set1(0.03125f));
     if (job->mode == NB_EF_EMA) {
         vf beta = vf_set1(job->beta), rest = vf_set1(1.0f - job->beta);
         vf unit = nb_t_units(err_scale, work->factor);
         vi code[8];
         nb_t_load_errors(err, code);
         max = vf_set1(0);
+        times32 = 0;
         NB_UNROLL16
         for (unsigned i = 0; i < NB_GROUP; i++) {
-            vf e = vf_mul(nb_t_error(code[i / 4], i % 4), unit);
-            vf kept = vf_add(vf_mul(beta, e), vf_mul(rest, vf_load(x[i])));
+            vf e = vf_mul(nb_t_error(code[i / 4], i % 4), unit), r = vf_load(x[i]);
+            r = _mm512_mask_mul_ps(r, transform, r, vf_set1(0.03125f));
+            vf kept = vf_add(vf_mul(beta, e), vf_mul(rest, r));
             vf_store(x[i], kept);
             max = nb_t_larger_abs(max, kept);
         }
@@ -428,15 +439,22 @@ NB_FN void nb_t_errors(const struct nb_tile_job *job, const struct nb_tile_work 
     vm some = vi_gt(bits, vi_set1((int)NB_FLUSH_BITS - 1));
     /* 127.5/64 and more belongs to the next power of two, so nothing exceeds 127. */
     vi exponent = vi_srli(vi_add(bits, vi_set1(0x10000)), 23);
-    vf inverse = vf_cast(_mm512_maskz_slli_epi32(some, vi_sub(vi_set1(133 + 127), exponent), 23));
     vi scale = _mm512_permutexvar_epi32(nb_t_slots(), _mm512_maskz_sub_epi32(some, exponent, vi_set1(6)));
+    /* Codes are rounded by additions, two at a time: a sum with 2^23 + 2^15 units has whole units, one with 2^15 + 2^14
+     * + 1/2 of them has 256ths, where the other code is. Groups without errors get a unit beside which all is 0. */
+    vi power = _mm512_mask_sub_epi32(vi_set1(127), some, exponent, vi_set1(6));
+    power = _mm512_mask_add_epi32(power, times32, power, vi_set1(5));
+    const vf unit = vf_cast(vi_slli(power, 23)), whole = vf_mul(unit, vf_set1(0x1.01p23f));
+    const vf less = vf_sub(whole, vf_mul(unit, vf_set1(49152.5f)));
     vi out[8], group[8];
     NB_UNROLL
     for (unsigned b = 0; b < 8; b++) {
-        vi q[4];
-        for (unsigned i = 0; i < 4; i++)
-            q[i] = vi_round(vf_mul(vf_load(x[4 * b + i]), inverse));
-        out[b] = nb_t_bytes(q[0], q[1], q[2], q[3]);
+        vf w[2];
+        for (unsigned i = 0; i < 2; i++) {
+            w[i] = vf_sub(vf_add(whole, vf_load(x[4 * b + 2 * i + 1])), less);
+            w[i] = _mm512_fmadd_ps(vf_load(x[4 * b + 2 * i]), vf_set1(0x1p-8f), w[i]);
+        }
+        out[b] = nb_t_words(vi_cast(w[0]), vi_cast(w[1]), 0x00800080);
     }
     nb_t_dwords(&out[0], &out[1], &out[2], &out[3]);
     nb_t_dwords(&out[4], &out[5], &out[6], &out[7]);
@@ -471,24 +489,12 @@ struct nb_plan {
     vm transform[NB_TILE_GROUPS / NB_W];
 };
 
-NB_FN void nb_t_quantize(bool feedback, bool measure, const struct nb_tile_job *job,
-                         struct nb_tile_work *work, unsigned j0, uint8_t *scales, uint8_t *domains,
-                         uint8_t *codes, int8_t *err, uint8_t *err_scale, const uint8_t *idle,
-                         const struct nb_plan *plan)
+/* Codes of a batch, eight rows to a dword of out, from values in a domain. *noise: squares of what is lost, if they are
+ * wanted. */
+NB_FN void nb_t_codes(bool measure, nb_row *x, vf inv, vf unit, vi *out, vf *noise)
 {
-    const __m128i slots = _mm512_cvtepi32_epi8(nb_t_slots());
-    const vm transform = plan->transform[j0 / NB_W];
-    nb_row *x = (nb_row *)(&work->y[0][0][0] + NB_GROUP * j0);
-    const vf inv = vf_load(plan->inverse + j0), unit = vf_load(plan->step + j0);
     const vi most = _mm512_set1_epi8(7), nibble = _mm512_set1_epi8(15);
     const vi order = _mm512_set4_epi32(0x0f0b0703, 0x0e0a0602, 0x0d090501, 0x0c080400);
-    vi out[4];
-    vf noise = vf_set1(0);
-
-    _mm_storeu_si128(
-        (__m128i *)(void *)scales,
-        _mm_shuffle_epi8(_mm_loadu_si128((const __m128i *)(const void *)(plan->scales + j0)), slots));
-    nb_put16(domains, nb_t_by_group(transform));
     NB_UNROLL
     for (unsigned b = 0; b < 4; b++) {
         vi q[8];
@@ -496,11 +502,9 @@ NB_FN void nb_t_quantize(bool feedback, bool measure, const struct nb_tile_job *
         for (unsigned i = 0; i < 8; i++) {
             vf y = vf_load(x[8 * b + i]);
             q[i] = vi_round(vf_mul(y, inv));
-            if (feedback || measure) {
+            if (measure) {
                 vf r = vf_residual(y, vf_from_int(vi_min_s(q[i], vi_set1(7))), unit);
-                vf_store(x[8 * b + i], r);
-                if (measure)
-                    noise = _mm512_fmadd_ps(r, r, noise);
+                *noise = _mm512_fmadd_ps(r, r, *noise);
             }
         }
         vi low = _mm512_packs_epi16(_mm512_packs_epi32(q[0], q[2]), _mm512_packs_epi32(q[4], q[6]));
@@ -509,13 +513,73 @@ NB_FN void nb_t_quantize(bool feedback, bool measure, const struct nb_tile_job *
         high = _mm512_slli_epi16(_mm512_min_epi8(high, most), 4);
         out[b] = _mm512_shuffle_epi8(_mm512_ternarylogic_epi32(low, high, nibble, 0xe4), order);
     }
+}
+
+/* The same with residuals: x becomes these, and t what the stages 1 and 16 of the transform make of them. The codes
+ * are floats here; four of them are put together as digits of a number of 16 bits, whose carries are turned back. */
+NB_FN void nb_t_codes_and_errors(bool measure, nb_row *x, vf inv, vf unit, vi *out, vf *noise, nb_row *t)
+{
+    const vf most = vf_set1(7), digit = vf_set1(16), bias = vf_set1(0x1.8p23f + 0x888);
+    vf word[8];
+    NB_UNROLL
+    for (unsigned m = 0; m < 4; m++) {
+        vf r[8];
+        NB_UNROLL
+        for (unsigned half = 0; half < 2; half++) {
+            nb_row *const row = x + 4 * m + 16 * half;
+            vf q[4];
+            for (unsigned i = 0; i < 4; i++) {
+                vf y = vf_load(row[i]);
+                q[i] = _mm512_roundscale_ps(vf_mul(y, inv), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+                q[i] = _mm512_min_ps(q[i], most);
+                r[4 * half + i] = vf_residual(y, q[i], unit);
+                vf_store(row[i], r[4 * half + i]);
+                if (measure)
+                    *noise = _mm512_fmadd_ps(r[4 * half + i], r[4 * half + i], *noise);
+            }
+            q[2] = _mm512_fmadd_ps(q[3], digit, q[2]);
+            q[0] = vf_add(_mm512_fmadd_ps(q[1], digit, q[0]), bias);
+            word[m + 4 * half] = _mm512_fmadd_ps(q[2], vf_set1(256), q[0]);
+        }
+        for (unsigned i = 0; i < 8; i += 2)
+            nb_t_butterfly(&r[i], &r[i + 1]);
+        for (unsigned i = 0; i < 4; i++)
+            nb_t_butterfly(&r[i], &r[i + 4]);
+        for (unsigned i = 0; i < 8; i++)
+            vf_store(t[4 * m + i % 4 + 16 * (i / 4)], r[i]);
+    }
+    for (unsigned b = 0; b < 4; b++)
+        out[b] = nb_t_words(vi_cast(word[2 * b]), vi_cast(word[2 * b + 1]), 0x08880888);
+}
+
+NB_FN void nb_t_quantize(bool feedback, bool measure, const struct nb_tile_job *job,
+                         struct nb_tile_work *work, unsigned j0, uint8_t *scales, uint8_t *domains,
+                         uint8_t *codes, int8_t *err, uint8_t *err_scale, const uint8_t *idle,
+                         const struct nb_plan *plan)
+{
+    const __m128i slots = _mm512_cvtepi32_epi8(nb_t_slots());
+    const vm transform = plan->transform[j0 / NB_W];
+    nb_row *x = (nb_row *)(&work->y[0][0][0] + NB_GROUP * j0);
+    nb_row t[NB_GROUP] __attribute__((aligned(64)));
+    const vf inv = vf_load(plan->inverse + j0), unit = vf_load(plan->step + j0);
+    vi out[4];
+    vf noise = vf_set1(0);
+
+    _mm_storeu_si128(
+        (__m128i *)(void *)scales,
+        _mm_shuffle_epi8(_mm_loadu_si128((const __m128i *)(const void *)(plan->scales + j0)), slots));
+    nb_put16(domains, nb_t_by_group(transform));
+    if (feedback)
+        nb_t_codes_and_errors(measure, x, inv, unit, out, &noise, t);
+    else
+        nb_t_codes(measure, x, inv, unit, out, &noise);
     nb_t_dwords(&out[0], &out[1], &out[2], &out[3]);
     for (unsigned b = 0; b < 4; b++)
         vi_store(codes + 64 * b, out[b]);
     if (measure)
         work->noise2 += _mm512_reduce_add_ps(_mm512_mask_mul_ps(noise, transform, noise, vf_set1(0.03125f)));
     if (feedback)
-        nb_t_errors(job, work, x, transform, err, err_scale, idle);
+        nb_t_errors(job, work, x, t, transform, err, err_scale, idle);
 }
 
 NB_FN float nb_t_quantize_tile(bool feedback, bool measure, const struct nb_tile_job *job,

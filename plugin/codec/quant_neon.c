@@ -38,6 +38,7 @@ NB_FN vf vf_set1(float f) { return (vf){vdupq_n_f32(f), vdupq_n_f32(f)}; }
 NB_FN vf vf_add(vf x, vf y) { return (vf){vaddq_f32(x.a, y.a), vaddq_f32(x.b, y.b)}; }
 NB_FN vf vf_sub(vf x, vf y) { return (vf){vsubq_f32(x.a, y.a), vsubq_f32(x.b, y.b)}; }
 NB_FN vf vf_mul(vf x, vf y) { return (vf){vmulq_f32(x.a, y.a), vmulq_f32(x.b, y.b)}; }
+NB_FN vf vf_muladd(vf x, vf y, vf z) { return (vf){vfmaq_f32(z.a, x.a, y.a), vfmaq_f32(z.b, x.b, y.b)}; }
 NB_FN vf vf_residual(vf y, vf q, vf s) { return (vf){vfmsq_f32(y.a, q.a, s.a), vfmsq_f32(y.b, q.b, s.b)}; }
 NB_FN vf vf_div(vf x, vf y) { return (vf){vdivq_f32(x.a, y.a), vdivq_f32(x.b, y.b)}; }
 NB_FN vf vf_sqrt(vf x) { return (vf){vsqrtq_f32(x.a), vsqrtq_f32(x.b)}; }
@@ -257,6 +258,15 @@ NB_FN struct vgroup bytes_load(const void *p)
     return x;
 }
 
+NB_FN vf bytes_squares(const void *p)
+{
+    const int8x16_t a = vld1q_s8(p), b = vld1q_s8((const int8_t *)p + 16);
+    const int16x8_t low = vmull_s8(vget_low_s8(a), vget_low_s8(a));
+    const int16x8_t high = vmull_s8(vget_low_s8(b), vget_low_s8(b));
+    return vf_from_int((vi){vpadalq_s16(vpaddlq_s16(low), vmull_high_s8(a, a)),
+                            vpadalq_s16(vpaddlq_s16(high), vmull_high_s8(b, b))});
+}
+
 NB_FN struct vgroup errors_load(const void *p, float unit)
 {
     struct vgroup x = bytes_load(p);
@@ -264,6 +274,14 @@ NB_FN struct vgroup errors_load(const void *p, float unit)
     for (unsigned k = 0; k < 4; k++)
         x.v[k] = vf_mul(x.v[k], units);
     return x;
+}
+
+NB_FN void errors_add(struct vgroup *x, const void *p, float unit)
+{
+    const struct vgroup codes = bytes_load(p);
+    const vf units = vf_set1(unit);
+    for (unsigned k = 0; k < 4; k++)
+        x->v[k] = vf_muladd(codes.v[k], units, x->v[k]);
 }
 
 /* Sixteen lanes to bytes. */
@@ -291,7 +309,7 @@ NB_FN struct vgroup nibbles_load(const uint8_t *p, float step)
     const uint8x16_t codes = vld1q_u8(p), even = vshlq_n_u8(codes, 4),
                      odd = vandq_u8(codes, vdupq_n_u8(0xf0));
     const float32x4_t unit = vdupq_n_f32(step), zero = vdupq_n_f32(0);
-#define VALUES(b, from) vaddq_f32(vmulq_f32(vcvtq_n_f32_s32(RAISE(b, from, 1), 28), unit), zero) /* no -0 */
+#define VALUES(b, from) vfmaq_f32(zero, vcvtq_n_f32_s32(RAISE(b, from, 1), 28), unit) /* no -0 */
     x.v[0] = (vf){VALUES(even, 0), VALUES(even, 4)};
     x.v[1] = (vf){VALUES(even, 8), VALUES(even, 12)};
     x.v[2] = (vf){VALUES(odd, 0), VALUES(odd, 4)};

@@ -8,7 +8,9 @@
  *   vf, vi, vm             float lanes, integer lanes, a mask of lanes
  *   group_load/_store      32 values of a type from/to memory; store rounds, and makes NaN canonical if asked
  *   bytes_load/_store      32 int8, widened to float / from integer lanes that are in range
- *   errors_load            32 int8 times a unit, which is 0 or at least 2^-102
+ *   bytes_squares          squares of 32 int8 in lanes that add up to them; of -128, 127's will do
+ *   errors_load, _add      32 int8 times a unit, which is 0 or at least 2^-102; added where that product is exact
+ *   vf_muladd(a, b, c)     a * b + c, rounded once: where the product is exact, and in estimates
  *   vf_residual(y, q, s)   y - q * s, where q * s is exact
  *   nibbles_load/_store    16 bytes of codes; load multiplies by a signed step and gives no -0
  *   vgroup_large           number of magnitudes of at least a threshold; 32 unless the group is thin

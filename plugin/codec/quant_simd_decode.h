@@ -34,7 +34,7 @@ NB_FN struct vgroup nb_s_int8(const struct nb_tile_view *view, unsigned j, float
     struct vgroup x = bytes_load(view->code + 32 * j);
     vf unit = vf_set1(step);
     NB_EACH_VECTOR(k)
-    x.v[k] = vf_add(vf_mul(x.v[k], unit), vf_set1(0)); /* step is 0 in records no encoder writes */
+    x.v[k] = vf_muladd(x.v[k], unit, vf_set1(0)); /* step is 0 in records no encoder writes */
     return x;
 }
 

@@ -3,10 +3,35 @@
 
 /* ---- Encoding, first half ----------------------------------------------------------------------------- */
 
+/* Sums of squares: none; for half of the values and of all residuals, in any order, which is enough to see that the
+ * bound does not act; all, each group's for itself and in order. */
+enum nb_norms { NB_NORMS_NONE, NB_NORMS_NEAR, NB_NORMS_EXACT };
+
 /* What a batch adds to the knowledge of its tile. */
 struct nb_tile_sums {
     vi max, min;
+    vf own, carried; /* NB_NORMS_NEAR */
 };
+
+NB_FN void nb_s_sums_begin(struct nb_tile_sums *tile)
+{
+    tile->max = vi_set1(0);
+    tile->min = vi_set1((int)NB_F32_INF);
+    tile->own = tile->carried = vf_set1(0);
+}
+
+/* Is it certain that the bound does not act? */
+NB_FN bool nb_s_unbound(const struct nb_tile_sums *tile, float bound)
+{
+    float own[NB_W], carried[NB_W];
+    vf_store(own, tile->own);
+    vf_store(carried, tile->carried);
+    for (unsigned g = 1; g < NB_W; g++) {
+        own[0] += own[g];
+        carried[0] += carried[g];
+    }
+    return nb_is_unbound(own[0], carried[0], bound);
+}
 
 /* Magnitudes of a group that are small and above the floor: their number; their sum in the lanes of *sum. */
 NB_FN unsigned nb_s_small(const float *y, vf threshold, vi *sum)
@@ -63,9 +88,9 @@ NB_FN vi nb_s_magnitude(vi s, vi u, vm *negative)
     return vi_max_s(p, n);
 }
 
-/* Groups j0 ... j0 + NB_W - 1. `norms`: find idle groups and
- * sum up squares. Returns false when something has to be escaped because it is too large. */
-NB_FN bool nb_s_survey(enum nb_dtype type, bool int4, bool feedback, bool norms, const uint8_t *src,
+/* Groups j0 ... j0 + NB_W - 1. `norms`: also find idle groups. Returns false when something has to be escaped because it
+ * is too large. */
+NB_FN bool nb_s_survey(enum nb_dtype type, bool int4, bool feedback, enum nb_norms norms, const uint8_t *src,
                        const int8_t *err, const float *unit, struct nb_tile_work *work, unsigned j0,
                        struct nb_tile_sums *tile)
 {
@@ -79,20 +104,32 @@ NB_FN bool nb_s_survey(enum nb_dtype type, bool int4, bool feedback, bool norms,
         __builtin_prefetch(src + bytes * g + NB_AHEAD * nb_value_bytes(type));
         if (type == NB_F32)
             __builtin_prefetch(src + bytes * g + NB_AHEAD * 4 + 64);
-        if (norms) {
+        if (norms != NB_NORMS_NONE)
+            work->idle[j0 + g] = vgroup_is_zero(&x);
+        if (norms == NB_NORMS_EXACT) {
             own[g] = nb_s_squares(&x);
             carried[g] = vi_set1(0);
-            work->idle[j0 + g] = vgroup_is_zero(&x);
         }
+        if (norms == NB_NORMS_NEAR)
+            NB_UNROLL
+        for (unsigned k = 0; k < NB_K; k++)
+            tile->own = vf_muladd(x.v[k], x.v[k], tile->own);
         if (feedback && !work->idle[j0 + g]) {
-            struct vgroup e = errors_load(err + NB_GROUP * g, unit[g]);
             __builtin_prefetch(err + NB_GROUP * g + NB_AHEAD);
-            NB_EACH_VECTOR(k)
-            x.v[k] = vf_add(x.v[k], e.v[k]);
-            if (norms) {
+            if (norms != NB_NORMS_NONE) { /* no factor in the unit */
+                errors_add(&x, err + NB_GROUP * g, unit[g]);
+            } else {
+                struct vgroup e = errors_load(err + NB_GROUP * g, unit[g]);
+                NB_EACH_VECTOR(k)
+                x.v[k] = vf_add(x.v[k], e.v[k]);
+            }
+            if (norms == NB_NORMS_EXACT) {
                 struct vgroup codes = bytes_load(err + NB_GROUP * g);
                 carried[g] = nb_s_squares(&codes);
             }
+            if (norms == NB_NORMS_NEAR)
+                tile->carried = vf_muladd(vf_mul(bytes_squares(err + NB_GROUP * g), vf_set1(unit[g])),
+                                          vf_set1(unit[g]), tile->carried);
         }
         vgroup_keep(work->y[j0 + g][0], &x);
         s[g] = vgroup_max_s(&x);
@@ -105,7 +142,7 @@ NB_FN bool nb_s_survey(enum nb_dtype type, bool int4, bool feedback, bool norms,
         }
     }
     vm negative, better;
-    if (norms) {
+    if (norms == NB_NORMS_EXACT) {
         vf_store(work->own2 + j0, vf_cast(across_add(own)));
         if (feedback) {
             vf units = vf_load(unit);
@@ -147,7 +184,7 @@ NB_FN bool nb_s_survey(enum nb_dtype type, bool int4, bool feedback, bool norms,
 }
 
 /* All batches of a tile, with residuals times work->factor. */
-NB_FN bool nb_s_survey_batches(enum nb_dtype type, bool int4, bool feedback, bool norms,
+NB_FN bool nb_s_survey_batches(enum nb_dtype type, bool int4, bool feedback, enum nb_norms norms,
                                const struct nb_tile_job *job, struct nb_tile_work *work,
                                struct nb_tile_sums *tile)
 {
@@ -155,8 +192,7 @@ NB_FN bool nb_s_survey_batches(enum nb_dtype type, bool int4, bool feedback, boo
     const unsigned bytes = NB_GROUP * nb_value_bytes(type);
 
     memset(work->outliers, 0, sizeof work->outliers);
-    tile->max = vi_set1(0);
-    tile->min = vi_set1((int)NB_F32_INF);
+    nb_s_sums_begin(tile);
     for (unsigned j = 0; j < job->groups; j += NB_W) {
         const uint8_t *src = job->src + bytes * j;
         const int8_t *err = feedback ? job->err + NB_GROUP * j : NULL;
@@ -186,15 +222,18 @@ NB_FN enum nb_survey nb_s_survey_tile(enum nb_dtype type, bool int4, bool feedba
     struct nb_tile_sums tile;
 
     nb_work_begin(work);
-    if (feedback || measure) {
-        /* The bound seldom acts: survey as if it did not, and once more where it does. */
-        if (!nb_s_survey_batches(type, int4, feedback, true, job, work, &tile))
+    const bool near = feedback && !measure && !work->doubt;
+    if (near && !nb_s_survey_batches(type, int4, true, NB_NORMS_NEAR, job, work, &tile))
+        return NB_SURVEY_CAREFUL;
+    if (near ? !nb_s_unbound(&tile, job->bound) : feedback || measure) {
+        if (!nb_s_survey_batches(type, int4, feedback, NB_NORMS_EXACT, job, work, &tile))
             return NB_SURVEY_CAREFUL;
         if (!nb_work_norms(work, job))
             return NB_SURVEY_CAREFUL;
     }
+    /* The bound seldom acts: survey as if it did not, and once more where it does. */
     if ((work->factor != 1 || !(feedback || measure)) &&
-        !nb_s_survey_batches(type, int4, feedback, false, job, work, &tile))
+        !nb_s_survey_batches(type, int4, feedback, NB_NORMS_NONE, job, work, &tile))
         return NB_SURVEY_CAREFUL;
     if (nb_work_has_outliers(work))
         return NB_SURVEY_OUTLIERS;
@@ -259,8 +298,10 @@ NB_FN unsigned nb_s_scales(bool int4, const struct nb_tile_work *work, unsigned 
     return vm_bits(transform);
 }
 
-/* New error state of a batch from what each group's error would be. */
-NB_FN void nb_s_store_errors(float (*r)[NB_GROUP], const uint8_t *idle, int8_t *err, uint8_t *err_scale)
+/* New error state of a batch from what each group's error would be; `times32`: groups where it is that, still to be
+ * divided. */
+NB_FN void nb_s_store_errors(float (*r)[NB_GROUP], unsigned times32, const uint8_t *idle, int8_t *err,
+                             uint8_t *err_scale)
 {
     vi max[NB_W];
     float inverse[NB_W] __attribute__((aligned(64)));
@@ -270,13 +311,14 @@ NB_FN void nb_s_store_errors(float (*r)[NB_GROUP], const uint8_t *idle, int8_t *
         struct vgroup x = vgroup_kept(r[g]);
         max[g] = vgroup_max_abs(&x);
     }
-    vi bits = across_max_s(max);
+    const vf back = vf_cast(vi_blend(vm_from_bits(times32), vi_cast(vf_set1(1)), vi_cast(vf_set1(0.03125f))));
+    vi bits = vi_cast(vf_mul(vf_cast(across_max_s(max)), back));
     vm kept = vi_gt(bits, vi_set1((int)NB_FLUSH_BITS - 1));
     /* 127.5/64 and more belongs to the next power of two, so nothing exceeds 127. */
     vi exponent = vi_srli(vi_add(bits, vi_set1(0x10000)), 23);
     vi_store_bytes(scales, vi_blend(kept, vi_set1(0), vi_sub(exponent, vi_set1(6))));
     vi power = vi_slli(vi_sub(vi_set1(133 + 127), exponent), 23);
-    vf_store(inverse, vf_cast(vi_blend(kept, vi_set1(0), power)));
+    vf_store(inverse, vf_mul(vf_cast(vi_blend(kept, vi_set1(0), power)), back));
     for (unsigned g = 0; g < NB_W; g++) {
         if (__builtin_expect(idle[g], 0))
             continue;
@@ -337,11 +379,13 @@ NB_FN void nb_s_quantize(bool int4, bool feedback, bool measure, const struct nb
         float *p = r[__builtin_ctz(rest)];
         struct vgroup x = vgroup_kept(p);
         hadamard(&x);
-        NB_EACH_VECTOR(k)
+        if (job->mode == NB_EF_EMA)
+            NB_EACH_VECTOR(k)
         x.v[k] = vf_mul(x.v[k], vf_set1(0.03125f));
         vgroup_keep(p, &x);
     }
-    if (job->mode == NB_EF_EMA)
+    if (job->mode == NB_EF_EMA) {
+        transform = 0;
         for (unsigned g = 0; g < NB_W; g++) {
             struct vgroup x = vgroup_kept(r[g]);
             struct vgroup e = errors_load(err + NB_GROUP * g, nb_error_unit(err_scale[g], work->factor));
@@ -350,7 +394,8 @@ NB_FN void nb_s_quantize(bool int4, bool feedback, bool measure, const struct nb
             x.v[k] = vf_add(vf_mul(beta, e.v[k]), vf_mul(rest, x.v[k]));
             vgroup_keep(r[g], &x);
         }
-    nb_s_store_errors(r, idle, err, err_scale);
+    }
+    nb_s_store_errors(r, transform, idle, err, err_scale);
 }
 
 NB_FN float nb_s_quantize_tile(bool int4, bool feedback, bool measure, const struct nb_tile_job *job,

@@ -32,8 +32,8 @@ static size_t encode_as(const struct nb_tile_ops *ops, struct nb_tile_job *job, 
     if (work->escapes &&
         NB_ESCAPE_BYTES * work->escapes + body > groups * NB_GROUP * nb_value_bytes(job->type))
         return 0;
-    const unsigned maxima = nb_work_groups(work, job);
-    uint32_t max = 0;
+    const unsigned maxima = rest == NB_SURVEY_DONE ? 0 : nb_work_groups(work, job);
+    uint32_t max = rest == NB_SURVEY_DONE ? work->top : 0;
     for (unsigned j = 0; j < maxima; j++)
         max = work->max[j] > max ? work->max[j] : max;
     if (stats) {
@@ -116,6 +116,7 @@ size_t nb_span_encode(const struct nb_span_ops *self, bool int4, enum nb_dtype t
     uint8_t *start = dst;
     struct nb_tile_work work;
 
+    work.doubt = false;
     if (span.head)
         dst += nb_partial_encode(type, src, span.head, first, ef, dst, stats);
     src += span.head * size;

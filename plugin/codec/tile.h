@@ -52,6 +52,7 @@ struct nb_tile_work {
     float y[NB_TILE_GROUPS][2][NB_GROUP]
         __attribute__((aligned(64)));   /* values; their unnormalised transform */
     uint32_t max[NB_TILE_GROUPS];       /* bits of the largest magnitude; transformed: times 1/8 */
+    uint32_t top;                       /* the largest of max, where the survey was done */
     uint32_t positive[NB_TILE_GROUPS];  /* 1: a value of that magnitude is not negative */
     uint32_t transform[NB_TILE_GROUPS]; /* 1: transformed */
     uint8_t idle[NB_TILE_GROUPS];       /* 1: all own values are zero */
@@ -60,8 +61,9 @@ struct nb_tile_work {
     float error2[NB_TILE_GROUPS];       /* and of their residuals before the factor */
     float noise2;                       /* of the second half, for a variant's own use */
     bool lanes;                         /* batches are kept as quant_avx512_encode.h does it */
-    float signal2, carried2;            /* sums of squares of values and of residuals as used */
-    int exponent;                       /* of the tile's scale */
+    bool doubt; /* in the last tile the bound was not far: estimates would not do. False at first */
+    float signal2, carried2; /* sums of squares of values and of residuals as used */
+    int exponent;            /* of the tile's scale */
     bool wide;
     uint8_t outliers[NB_TILE_GROUPS / 8]; /* bits: groups that hold some; a survey begins with none */
     unsigned escapes;
@@ -78,6 +80,15 @@ NB_INLINE void nb_work_begin(struct nb_tile_work *work)
     work->signal2 = work->carried2 = 0;
 }
 
+/* Do these sums show that nb_error_factor is 1? `own` is no more than the squares of the values, `carried` at least
+ * those of the residuals, but for rounding in any order, and for codes of -128, which no encoder writes, taken for -127.
+ * Below 2^-100 rounding could be all there is. */
+NB_INLINE bool nb_is_unbound(float own, float carried, float bound)
+{
+    const float limit = 0.97f * bound * bound * own;
+    return limit > 0x1p-100f && own < 0x1p100f && carried <= limit;
+}
+
 /* Factor and sums for the statistics from own2 and error2; false when they are not finite, because of values
  * that do not count. */
 NB_INLINE bool nb_work_norms(struct nb_tile_work *work, const struct nb_tile_job *job)
@@ -89,6 +100,7 @@ NB_INLINE bool nb_work_norms(struct nb_tile_work *work, const struct nb_tile_job
         float ee = nb_sum_groups(work->error2);
         work->factor = nb_error_factor(work->signal2, ee, job->bound);
         work->carried2 = work->factor != 0 ? work->factor * ee * work->factor : 0;
+        work->doubt = !nb_is_unbound(0.4f * work->signal2, ee, job->bound);
     }
     return (nb_f32_bits(work->signal2) & NB_F32_ABS) < NB_F32_INF;
 }
@@ -118,6 +130,7 @@ NB_INLINE bool nb_work_has_outliers(const struct nb_tile_work *work)
  * lie too far apart. */
 NB_INLINE enum nb_survey nb_work_range(struct nb_tile_work *work, uint32_t max, uint32_t min, bool int4)
 {
+    work->top = max;
     work->exponent = NB_EXPONENT_MIN;
     if (max < NB_FLUSH_BITS)
         return NB_SURVEY_DONE;

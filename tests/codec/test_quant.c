@@ -181,6 +181,53 @@ START_TEST(variants_agree)
 }
 END_TEST
 
+/* Variants estimate first whether residuals are below the bound, from half of the values. Tiles on both sides of it, and some
+ * whose estimate misses most of the values; where energies are not measured, nothing but the bytes shows which way was taken. */
+START_TEST(bound_is_met_exactly)
+{
+    enum { TILES = 4, N = TILES * NB_TILE };
+    static struct state before, want_state, got_state;
+    static float src[N];
+    static uint8_t want[2 * 4 * N], got[2 * 4 * N];
+    struct rng r = {77u + (unsigned)_i};
+    const enum nb_codec codec = _i % 2 ? NB_CODEC_INT8 : NB_CODEC_INT4;
+    const int left_out = _i / 2; /* none, even values, odd values, one group of two */
+
+    for (int k = 0; k < 3 * TILES; k++) {
+        for (unsigned i = 0; i < N; i++) {
+            const bool out = left_out == 3 ? i / 32 % 2 == 0 : left_out && i % 2 == (unsigned)left_out - 1;
+            const double size = k % 3 ? 1 : 0x1p-55; /* squares are denormal */
+            src[i] = out ? 0 : (float)(size * rng_gauss(&r));
+        }
+        for (unsigned i = 0; i < N; i++)
+            before.err[i] = (int8_t)((int)rng_below(&r, 255) - 127);
+        for (unsigned j = 0; j < N / 32;
+             j++) { /* norms from a 16th to eight times the bound's, by the tile */
+            const unsigned step = rng_below(&r, 4) ? j / 128 : (unsigned)rng_below(&r, 8);
+            before.scale[j] = (uint8_t)((k % 3 ? 115 : 60) + step * 2 + (unsigned)k % 2);
+        }
+        struct nb_ef ef = {want_state.err, want_state.scale, k % 4 ? NB_EF_FULL : NB_EF_EMA, 0.8f, 0.2f};
+        want_state = before;
+        use(VARIANT_REFERENCE);
+        const ssize_t len = nb_encode(codec, NB_F32, src, N, 0, &ef, want, sizeof want, NULL);
+        ck_assert_int_gt(len, 0);
+        for (unsigned v = 0; v < sizeof fast_variants / sizeof *fast_variants; v++) {
+            if (!variant_available(fast_variants[v]))
+                continue;
+            use(fast_variants[v]);
+            got_state = before;
+            ef.err = got_state.err;
+            ef.scale = got_state.scale;
+            ck_assert_int_eq(nb_encode(codec, NB_F32, src, N, 0, &ef, got, sizeof got, NULL), len);
+            ck_assert_msg(!memcmp(want, got, (size_t)len), "bytes differ: %s round %d",
+                          variant_name(fast_variants[v]), k);
+            ck_assert_msg(!memcmp(&want_state, &got_state, sizeof got_state), "errors differ: %s round %d",
+                          variant_name(fast_variants[v]), k);
+        }
+    }
+}
+END_TEST
+
 /* What does not lie in whole groups travels as it is, whatever it is. */
 START_TEST(partial_groups_are_exact)
 {
@@ -572,6 +619,7 @@ int main(void)
     tcase_set_timeout(agree, 3600);
     tcase_set_timeout(safe, 3600);
     tcase_add_loop_test(agree, variants_agree, 0, DATA_KINDS);
+    tcase_add_loop_test(agree, bound_is_met_exactly, 0, 8);
     tcase_add_test(agree, partial_groups_are_exact);
     tcase_add_test(agree, cuts_do_not_move_groups);
     tcase_add_test(agree, caller_rounding_mode);
