@@ -439,7 +439,7 @@ static void put_labels(FILE *out, const struct nb_metrics_process *p, const stru
     put_text(out, p->job);
     fprintf(out, "\"%snode%s", open, between);
     put_text(out, p->host);
-    fprintf(out, "\"%spid%s%d\"%sgpu%s%s\"%scomm_name%s", open, between, p->pid, open, between, gpu, open,
+    fprintf(out, "\"%spid%s%s\"%sgpu%s%s\"%scomm_name%s", open, between, p->process, open, between, gpu, open,
             between);
     put_text(out, f->info.name[0] ? f->info.name : "unknown");
     fprintf(out, "\"%scomm%s0x%" PRIx64 "\"%sserial%s%u\"%sdev%s%d\"%sn_nodes%s%d\"%snode_rank%s%d\"", open,
@@ -480,7 +480,7 @@ void nb_metrics_prometheus(FILE *out, const struct nb_metrics_process *p,
     put_text(out, p->job);
     fprintf(out, "\",node=\"");
     put_text(out, p->host);
-    fprintf(out, "\",pid=\"%d\",version=\"%s\"} 1\n", p->pid, nb_version_with_commit());
+    fprintf(out, "\",pid=\"%s\",version=\"%s\"} 1\n", p->process, nb_version_with_commit());
     fprintf(
         out,
         "# HELP nibble_written_timestamp_seconds When this file was written.\n"
@@ -488,7 +488,7 @@ void nb_metrics_prometheus(FILE *out, const struct nb_metrics_process *p,
     put_text(out, p->job);
     fprintf(out, "\",node=\"");
     put_text(out, p->host);
-    fprintf(out, "\",pid=\"%d\"} %.3f\n", p->pid, p->time);
+    fprintf(out, "\",pid=\"%s\"} %.3f\n", p->process, p->time);
     for (size_t s = 0; s < SCOPES; s++)
         for (size_t k = 0; k < scopes[s].n; k++) {
             bool headed = false;

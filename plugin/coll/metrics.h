@@ -10,14 +10,16 @@
 
 #include <stdio.h>
 
+#include "base/process_name.h"
+
 struct nb_figures;
 
 /* Where the figures come from. */
 struct nb_metrics_process {
     char host[64];
-    char job[64]; /* SLURM_JOB_ID, or "unknown" */
-    int pid;
-    double time; /* of the copy, in seconds since 1970 */
+    char job[64];                  /* SLURM_JOB_ID, or "unknown" */
+    char process[NB_PROCESS_NAME]; /* the label "pid" */
+    double time;                   /* of the copy, in seconds since 1970 */
 };
 
 /* Write all of `n` communicators to `out`, each metric with its help and type once. The calling thread's locale has

@@ -17,6 +17,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/out_file.h"
+#include "base/process_name.h"
 #include "coll/comm.h"
 #include "coll/engine.h"
 #include "coll/figures.h"
@@ -110,12 +111,13 @@ typedef void (*formatter)(FILE *out, const struct nb_metrics_process *process,
 /* All entries' figures as text: free() it. NULL: no memory. */
 static char *format(struct nb_monitor *m, formatter write, size_t *bytes)
 {
-    struct nb_metrics_process process = {.pid = getpid(), .time = date()};
+    struct nb_metrics_process process = {.time = date()};
     const struct nb_figures **list;
     char *text = NULL;
     FILE *out;
     unsigned n = 0;
 
+    nb_process_name(process.process);
     memcpy(process.host, m->host, sizeof(process.host));
     memcpy(process.job, m->job, sizeof(process.job));
     list = calloc(count(m) + 1, sizeof(*list));
@@ -357,12 +359,13 @@ static void clean(char *text)
             *text = '_';
 }
 
-/* "FOLDER/nibble-HOST-PID[-LABEL].ENDING"; NULL: no memory. */
+/* "FOLDER/nibble-HOST-PROCESS[-LABEL].ENDING"; NULL: no memory. */
 static char *file_in(const struct nb_monitor *m, const char *folder, const char *label, const char *ending)
 {
-    char name[192], *path = NULL;
+    char process[NB_PROCESS_NAME], name[192], *path = NULL;
 
-    snprintf(name, sizeof(name), "nibble-%s-%d%s%.40s.%s", m->host, (int)getpid(), *label ? "-" : "", label,
+    nb_process_name(process);
+    snprintf(name, sizeof(name), "nibble-%s-%s%s%.40s.%s", m->host, process, *label ? "-" : "", label,
              ending);
     clean(name);
     return asprintf(&path, "%s/%s", folder, name) < 0 ? NULL : path;

@@ -15,7 +15,7 @@
 #include "coll/metrics.h"
 
 static const struct nb_metrics_process process = {
-    .host = "n01", .job = "77", .pid = 4711, .time = 1700000000.25};
+    .host = "n01", .job = "77", .process = "4711", .time = 1700000000.25};
 
 /* A communicator that has done something of everything. */
 static struct nb_figures *some(unsigned serial, const char *name)

@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "base/process_name.h"
 #include "coll/stats.h"
 #include "tests/base/capture.h"
 #include "tests/coll/cluster.h"
@@ -89,7 +90,10 @@ static void teardown(void)
 /* The file of node 0. */
 static const char *path_of(const char *ending)
 {
-    snprintf(file, sizeof(file), "%s/nibble-host_0-%d-first.%s", dir, (int)getpid(), ending);
+    char process[NB_PROCESS_NAME];
+
+    nb_process_name(process);
+    snprintf(file, sizeof(file), "%s/nibble-host_0-%s-first.%s", dir, process, ending);
     return file;
 }
 

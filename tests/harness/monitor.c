@@ -4,6 +4,7 @@
  * the merged hang reports of the others, and a folder that is none, or a pipe, holds nothing up.
  */
 #include <dirent.h>
+#include <fnmatch.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -42,19 +43,18 @@ static void remove_dir(void)
     rmdir(dir);
 }
 
-/* The file of process `pid` whose name ends so; "" when there is none. */
+/* The file of process `pid` whose name ends so; "" when there is none. In a container more comes after the number. */
 static void find_file(int pid, const char *ending, char *path, size_t cap)
 {
     DIR *d = opendir(dir);
-    char end[64];
+    char plain[64], contained[64];
 
     path[0] = 0;
-    snprintf(end, sizeof end, "-%d.%s", pid, ending);
-    for (struct dirent *e; d && (e = readdir(d));) {
-        const size_t n = strlen(e->d_name);
-        if (n > strlen(end) && strcmp(e->d_name + n - strlen(end), end) == 0)
+    snprintf(plain, sizeof plain, "nibble-*-%d.%s", pid, ending);
+    snprintf(contained, sizeof contained, "nibble-*-%d-????????.%s", pid, ending);
+    for (struct dirent *e; d && (e = readdir(d));)
+        if (fnmatch(plain, e->d_name, 0) == 0 || fnmatch(contained, e->d_name, 0) == 0)
             snprintf(path, cap, "%s/%s", dir, e->d_name);
-    }
     if (d)
         closedir(d);
 }

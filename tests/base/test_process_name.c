@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Names of processes: containers of one host that each have a process of the same number have two names. */
+#include <check.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/process_name.h"
+
+static char (*name)[NB_PROCESS_NAME]; /* of two containers; shared with them */
+
+/* The first process of a process namespace says its name. It stays until its parent, which is returned, is killed: a number
+ * of a namespace that is gone may be given to the next one. -1: no namespaces can be made here. */
+static pid_t contain(char *said)
+{
+    int status = -1;
+    const pid_t outer = fork();
+
+    if (outer == 0) {
+        if (unshare(CLONE_NEWPID) && unshare(CLONE_NEWUSER | CLONE_NEWPID))
+            _exit(1);
+        const pid_t inner = fork();
+        if (inner == 0) {
+            prctl(PR_SET_PDEATHSIG, SIGKILL);
+            nb_process_name(said);
+            for (;;)
+                pause();
+        }
+        while (inner > 0 && !said[0])
+            usleep(1000);
+        raise(SIGSTOP);
+        _exit(2);
+    }
+    return waitpid(outer, &status, WUNTRACED) == outer && WIFSTOPPED(status) ? outer : -1;
+}
+
+static void end(pid_t outer)
+{
+    if (outer < 0)
+        return;
+    kill(outer, SIGKILL);
+    waitpid(outer, NULL, 0);
+}
+
+START_TEST(containers)
+{
+    ck_assert_int_eq(strncmp(name[0], "1-", 2), 0);
+    ck_assert_int_eq(strncmp(name[1], "1-", 2), 0);
+    ck_assert_uint_eq(strlen(name[0]), 10);
+    ck_assert_str_ne(name[0], name[1]);
+}
+END_TEST
+
+START_TEST(own)
+{
+    char one[NB_PROCESS_NAME], again[NB_PROCESS_NAME];
+
+    nb_process_name(one);
+    nb_process_name(again);
+    ck_assert_str_eq(one, again);
+    ck_assert_int_eq(atoi(one), getpid());
+    ck_assert(strlen(one) == strspn(one, "0123456789") || strlen(strchr(one, '-')) == 9);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("base/process_name");
+    TCase *c = tcase_create("process_name");
+    SRunner *runner = srunner_create(suite);
+    pid_t first, second;
+    int failed;
+
+    name = mmap(NULL, 2 * sizeof(*name), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (name == MAP_FAILED)
+        return EXIT_FAILURE;
+    first = contain(name[0]);
+    second = contain(name[1]);
+    end(first);
+    end(second);
+    tcase_set_timeout(c, 3600);
+    tcase_add_test(c, own);
+    if (first >= 0 && second >= 0)
+        tcase_add_test(c, containers);
+    suite_add_tcase(suite, c);
+    srunner_run_all(runner, CK_ENV);
+    failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    if (failed)
+        return EXIT_FAILURE;
+    if (first >= 0 && second >= 0)
+        return EXIT_SUCCESS;
+    printf("SKIP: no process namespaces can be made here; names of containers were not compared\n");
+    return 77;
+}
