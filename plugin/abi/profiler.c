@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The profiler, without table versions; see api.h. Of all events only the user's call of a collective
- * (CollApi, v5 and later), its launch (Coll) and the launch of NCCL's kernel (KernelLaunch, v5 and later) are
- * wanted; NCCL delivers their relatives too, which get a NULL handle, so that no handle of an earlier event
+ * (CollApi, v5 and later), its launch (Coll), the launch of NCCL's kernel (KernelLaunch, v5 and later) and what copy
+ * engines do without one (CeColl, v6) are wanted; NCCL delivers their relatives too, which get a NULL handle, so that no handle of an earlier event
  * is left in their place. A profiler that comes after ours has its part of all of them, see profiler_next.h.
  *
  * Usable without the other tables and without a logger. Nothing here ever fails: an operation that could not
@@ -32,6 +32,20 @@ static const struct nb_launch_observer to_device = {
 
 #define CALLS_REPORTED \
     5 /* from this version on NCCL reports the users' calls and the launches of its kernels */
+
+#define COPY_ENGINES_REPORTED 6 /* and what copy engines carry out */
+
+/* Which events nibble wants. */
+static int wanted(int version)
+{
+    int mask = ncclProfileColl;
+
+    if (version >= CALLS_REPORTED)
+        mask |= ncclProfileCollApi | ncclProfileKernelLaunch;
+    if (version >= COPY_ENGINES_REPORTED)
+        mask |= ncclProfileCeColl;
+    return mask;
+}
 
 static struct nb_events *begin(const struct nb_prof_setting *s)
 {
@@ -71,9 +85,7 @@ ncclResult_t nb_api_prof_init(void **context, const struct nb_prof_setting *sett
         nb_log_set(setting->logger);
     events = begin(setting);
     if (events)
-        mask = setting->version >= CALLS_REPORTED
-                   ? ncclProfileColl | ncclProfileCollApi | ncclProfileKernelLaunch
-                   : ncclProfileColl;
+        mask = wanted(setting->version);
     *context = nb_prof_next_init(setting, events, mask);
     if (!*context)
         end(events);
@@ -120,6 +132,12 @@ static void *start_own(void *context, const struct nb_api_event *event)
     case ncclProfileKernelLaunch:
         context = nb_prof_next_own(context);
         return context ? nb_events_kernel(context, event->stream) : NULL;
+    case ncclProfileCeColl:
+        context = nb_prof_next_own(context);
+        if (context && event->version >= COPY_ENGINES_REPORTED)
+            nb_events_copy_engine(context,
+                                  ((const ncclProfilerEventDescr_v6_t *)event->description)->ceColl.func);
+        return NULL;
     default: return NULL;
     }
 }

@@ -5,10 +5,12 @@
 #include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/context.h"
+#include "base/func.h"
 #include "base/gpu.h"
 #include "base/log.h"
 #include "base/nccl_names.h"
@@ -40,10 +42,12 @@ struct nb_events {
     _Atomic uint64_t ring_next;
     _Atomic(struct call *) block[NB_EVENTS_BLOCKS];
     _Atomic uint64_t kept_next;
-    pthread_mutex_t grow;                     /* captured calls: user's threads only, never a callback */
-    _Atomic uint64_t expected[NB_FUNC_COUNT]; /* sequence number of the next launch that is not captured */
+    pthread_mutex_t grow;                       /* captured calls: user's threads only, never a callback */
+    _Atomic uint64_t expected[NB_FUNC_COUNT];   /* sequence number of the next launch that is not captured */
+    _Atomic uint32_t unlaunched[NB_FUNC_COUNT]; /* calls, not captured, since the last launch */
+    atomic_bool bypassed;                       /* it was told */
     _Atomic uint64_t n_calls, n_calls_dropped, n_launches, n_recorded, n_elsewhere, n_orphans,
-        n_contradictions, n_missing, n_unqueued;
+        n_contradictions, n_missing, n_unqueued, n_bypassed;
 };
 
 #define MAX_HEADS 63
@@ -145,6 +149,42 @@ static int look_up(struct nb_events *ev, const void *handle, struct known *out)
     return 1;
 }
 
+/* ---- what reaches no plugin -------------------------------------------------------------------------- */
+
+/* NCCL 2.30 takes such operations out before an algorithm is chosen (enqueue.cc, scheduler/symmetric_sched.cc). */
+static void tell_bypass(struct nb_events *ev, int func, const char *how)
+{
+    if (atomic_exchange_explicit(&ev->bypassed, true, memory_order_relaxed))
+        return;
+    NB_WARN("comm 0x%llx: NCCL carries out %s %s, past CollNet: they are not compressed. Without windows "
+            "that the job "
+            "registers it would not: NCCL_WIN_ENABLE=0, or the framework's switch (symmetric memory, user "
+            "buffers)",
+            (unsigned long long)ev->comm_id, nb_func_name((enum nb_func)func), how);
+}
+
+/* A kernel for symmetric memory is launched without a launch of an operation. Groups have many calls before the first. */
+static void count_unlaunched(struct nb_events *ev, int func)
+{
+    const uint32_t n = 1 + atomic_fetch_add_explicit(&ev->unlaunched[func], 1, memory_order_relaxed);
+
+    if (ev->nnodes < 2 || n < NB_EVENTS_UNLAUNCHED)
+        return;
+    add(&ev->n_bypassed, n == NB_EVENTS_UNLAUNCHED ? n : 1);
+    tell_bypass(ev, func, "with kernels for symmetric memory");
+}
+
+void nb_events_copy_engine(struct nb_events *ev, const char *name)
+{
+    const int func = func_of(name);
+
+    if (func < 0 || ev->nnodes < 2)
+        return;
+    atomic_store_explicit(&ev->unlaunched[func], 0, memory_order_relaxed);
+    add(&ev->n_bypassed, 1);
+    tell_bypass(ev, func, "with copy engines");
+}
+
 /* ---- the user's call --------------------------------------------------------------------------------- */
 
 static struct call *new_kept(struct nb_events *ev, uint64_t *index)
@@ -184,6 +224,8 @@ void *nb_events_call(struct nb_events *ev, const struct nb_events_call *call)
     if (func < 0 || type < 0)
         return NULL;
     add(&ev->n_calls, 1);
+    if (!call->captured && call->count > 0)
+        count_unlaunched(ev, func);
     if (call->captured) {
         c = new_kept(ev, &index);
         if (!c) {
@@ -312,6 +354,7 @@ void nb_events_launch(struct nb_events *ev, const struct nb_events_op *op)
         add(&ev->n_elsewhere, 1);
         return;
     }
+    atomic_store_explicit(&ev->unlaunched[func], 0, memory_order_relaxed);
     known = look_up(ev, op->call, &call);
     missing = missing_before(ev, func, op->seq, known && call.captured);
     if (type < 0) {
@@ -465,4 +508,5 @@ void nb_events_get_counts(struct nb_events *ev, struct nb_events_counts *out)
     out->contradictions = atomic_load(&ev->n_contradictions);
     out->missing = atomic_load(&ev->n_missing);
     out->unqueued = atomic_load(&ev->n_unqueued);
+    out->bypassed = atomic_load(&ev->n_bypassed);
 }

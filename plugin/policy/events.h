@@ -20,6 +20,8 @@
 #define NB_EVENTS_RING 4096u  /* user's calls remembered until their launch */
 #define NB_EVENTS_BLOCK 1024u /* captured calls come in blocks ... */
 #define NB_EVENTS_BLOCKS 64u  /* ... of which there are so many at most */
+/* Calls of a collective in a row, without a launch of one, from which on they are taken to go past CollNet. */
+#define NB_EVENTS_UNLAUNCHED 2048u
 
 struct nb_context;
 struct nb_events; /* of one rank of one communicator */
@@ -51,6 +53,7 @@ struct nb_events_counts {
     uint64_t contradictions; /* launch and call disagree */
     uint64_t missing;        /* launches that NCCL's sequence numbers show were not told */
     uint64_t unqueued;       /* nobody consumes, queue full, or not certain whose */
+    uint64_t bypassed;       /* calls that NCCL carries out past CollNet */
 };
 
 /* A user's call, in NCCL's words; texts may be NULL. */
@@ -83,6 +86,8 @@ int nb_events_asks_caller(const struct nb_events *events, const struct nb_events
 /* The handle to give to NCCL; NULL when the call cannot be kept or is of no interest. */
 void *nb_events_call(struct nb_events *events, const struct nb_events_call *call);
 void nb_events_launch(struct nb_events *events, const struct nb_events_op *op);
+/* NCCL carries out an operation with copy engines (its CeColl event, v6 and later), so without CollNet. Said once. */
+void nb_events_copy_engine(struct nb_events *events, const char *func);
 /* NCCL is about to launch a kernel on `stream` (its KernelLaunch event): see nb_launch_observer. The handle
  * to give to NCCL, NULL when nothing comes of it. */
 void *nb_events_kernel(struct nb_events *events, void *stream);

@@ -300,13 +300,14 @@ START_TEST(its_mask_may_change_while_the_job_runs)
     open_next(6, 0);
     p.table = table("ncclProfiler", 6);
     ok(V6(&p)->init(&p.context[0], 1, &p.mask, NULL, 2, 2, 0, capture_log));
-    ck_assert_int_eq(p.mask, ncclProfileColl | ncclProfileCollApi | ncclProfileKernelLaunch);
+    ck_assert_int_eq(p.mask,
+                     ncclProfileColl | ncclProfileCollApi | ncclProfileKernelLaunch | ncclProfileCeColl);
     operation(&p, p.context[0], 5, false);
     ck_assert(!strstr(text[0], "start"));
     __atomic_store_n(next->mask_of_nccl, ncclProfileProxyOp, __ATOMIC_RELAXED);
     operation(&p, p.context[0], 6, false);
-    ck_assert_int_eq(p.mask,
-                     ncclProfileColl | ncclProfileCollApi | ncclProfileKernelLaunch | ncclProfileProxyOp);
+    ck_assert_int_eq(p.mask, ncclProfileColl | ncclProfileCollApi | ncclProfileKernelLaunch |
+                                 ncclProfileCeColl | ncclProfileProxyOp);
     operation(&p, p.context[0], 7, false);
     ck_assert(strstr(text[0], "ncclFloat32 7"));
     ok(V6(&p)->finalize(p.context[0]));

@@ -497,7 +497,8 @@ START_TEST(profiler_alone)
     ck_assert_ptr_null(handle);
     ok(p6->init(&ctx, 7, &mask, NULL, 2, 2, 0, NULL));
     ck_assert_ptr_nonnull(ctx);
-    ck_assert_int_eq(mask, ncclProfileColl | ncclProfileCollApi | ncclProfileKernelLaunch);
+    ck_assert_int_eq(mask,
+                     ncclProfileColl | ncclProfileCollApi | ncclProfileKernelLaunch | ncclProfileCeColl);
     d.collApi.func = "AllReduce";
     d.collApi.datatype = "ncclFloat32";
     d.collApi.count = 5;

@@ -3,6 +3,7 @@
 #include <check.h>
 #include <errno.h>
 #include <pthread.h>
+#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,7 +24,8 @@ START_TEST(join)
     struct nb_record r;
 
     ev_open(prof, &c, 7, 2, 2, 1);
-    ck_assert_int_eq(c.mask, ncclProfileColl | ncclProfileCollApi | ncclProfileKernelLaunch);
+    ck_assert_int_eq(c.mask,
+                     ncclProfileColl | ncclProfileCollApi | ncclProfileKernelLaunch | ncclProfileCeColl);
     ck_assert(nb_queue_is_profiled(q));
     /* A group: the calls in the user's order, the launches in NCCL's. */
     ev_call(prof, &c, &ar);
@@ -394,6 +396,102 @@ START_TEST(replay_beside_calls)
 }
 END_TEST
 
+/* ---- what NCCL carries out past CollNet ------------------------------------------------------------------ */
+
+/* How often it was said, and the last words. */
+static int told;
+static char words[512];
+
+static void listen(ncclDebugLogLevel level, unsigned long flags, const char *file, int line,
+                   const char *format, ...)
+{
+    va_list ap;
+
+    (void)flags, (void)file, (void)line;
+    if (level != NCCL_LOG_WARN)
+        return;
+    va_start(ap, format);
+    vsnprintf(words, sizeof(words), format, ap);
+    va_end(ap);
+    told++;
+}
+
+static void open_listening(struct ev_comm *c, int nodes)
+{
+    told = 0;
+    words[0] = '\0';
+    memset(c, 0, sizeof(*c));
+    prof->init(&c->ctx, 0x9f, &c->mask, NULL, nodes, nodes, 0, listen);
+}
+
+/* Calls of one function that are never launched: kernels for symmetric memory. Not so while some are, nor in a graph, nor inside
+ * a node, nor for other functions. */
+START_TEST(symmetric_memory)
+{
+    struct nb_queue *q = consume(0x9f, -1, 2);
+    struct ev_op ag = op(EV_ALL_GATHER, "ncclBfloat16", 2, 64),
+                 rs = op(EV_REDUCE_SCATTER, "ncclFloat32", 4, 64),
+                 graph = op(EV_ALL_GATHER, "ncclBfloat16", 2, 64);
+    struct nb_events_counts n;
+    struct ev_comm c;
+
+    graph.captured = true;
+    open_listening(&c, 2);
+    for (unsigned i = 1; i < NB_EVENTS_UNLAUNCHED; i++)
+        ev_call(prof, &c, &ag);
+    for (unsigned i = 0; i < 2 * NB_EVENTS_UNLAUNCHED && i < 4096; i++)
+        ev_call(prof, &c, &graph);
+    ev_launch(prof, &c, &ag, 1);
+    for (unsigned i = 1; i < NB_EVENTS_UNLAUNCHED; i++)
+        ev_call(prof, &c, &ag);
+    ev_call(prof, &c, &rs);
+    ck_assert_int_eq(told, 0);
+    ev_call(prof, &c, &ag);
+    ck_assert_int_eq(told, 1);
+    ck_assert_ptr_nonnull(
+        strstr(words, "comm 0x9f: NCCL carries out all_gather with kernels for symmetric memory"));
+    ck_assert_ptr_nonnull(strstr(words, "NCCL_WIN_ENABLE=0"));
+    for (int i = 0; i < 3; i++)
+        ev_call(prof, &c, &ag);
+    ck_assert_int_eq(told, 1);
+    nb_events_get_counts(c.ctx, &n);
+    ck_assert_uint_eq(n.bypassed, NB_EVENTS_UNLAUNCHED + 3);
+    ev_close(prof, &c);
+    open_listening(&c, 1);
+    for (unsigned i = 0; i < 2 * NB_EVENTS_UNLAUNCHED; i++)
+        ev_call(prof, &c, &ag);
+    ck_assert_int_eq(told, 0);
+    ev_close(prof, &c);
+    end(q);
+}
+END_TEST
+
+/* Copy engines: NCCL reports them, from version 6 on. */
+START_TEST(copy_engines)
+{
+    struct nb_queue *q = consume(0x9f, -1, 2);
+    ncclProfilerEventDescr_v6_t d;
+    void *handle = &d;
+    struct ev_comm c;
+
+    memset(&d, 0, sizeof(d));
+    d.type = ncclProfileCeColl;
+    d.ceColl.func = "AllGather";
+    for (int nodes = 1; nodes <= 2; nodes++) {
+        open_listening(&c, nodes);
+        ck_assert(c.mask & ncclProfileCeColl);
+        for (int i = 0; i < 2; i++) {
+            ck_assert_int_eq(prof->startEvent(c.ctx, &handle, &d), ncclSuccess);
+            ck_assert_ptr_null(handle);
+        }
+        ck_assert_int_eq(told, nodes - 1);
+        ev_close(prof, &c);
+    }
+    ck_assert_ptr_nonnull(strstr(words, "all_gather with copy engines, past CollNet"));
+    end(q);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("policy/events");
@@ -415,6 +513,8 @@ int main(void)
     tcase_add_test(t, full_queue);
     tcase_add_test(t, threads);
     tcase_add_test(t, replay_beside_calls);
+    tcase_add_test(t, symmetric_memory);
+    tcase_add_test(t, copy_engines);
     suite_add_tcase(suite, t);
     runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);
