@@ -141,7 +141,7 @@ ncclResult_t nb_api_coll_iallreduce(void *coll_comm, void *send_data, void *recv
     struct nb_coll_req *made = NULL;
     int err = nb_coll_iallreduce(coll_comm, send_data, recv_data, count, type, op, &made);
     *request = err ? NULL : made;
-    return nb_result(err);
+    return nb_result_moving(err);
 }
 
 static ncclResult_t check_parts(const char *function, int nparts, const void *parts)
@@ -168,7 +168,7 @@ ncclResult_t nb_api_coll_iallgather(void *coll_comm, void *send_data, int nrecv,
     int err = nb_coll_iallgather(coll_comm, send_data, recv->address, recv->size, bytes_per_rank,
                                  window_offset, window_bytes, &made);
     *request = err ? NULL : made;
-    return nb_result(err);
+    return nb_result_moving(err);
 }
 
 ncclResult_t nb_api_coll_ireducescatter(void *coll_comm, int nsend, ncclNetSGE_v9_t *send, void *recv_data,
@@ -188,7 +188,7 @@ ncclResult_t nb_api_coll_ireducescatter(void *coll_comm, int nsend, ncclNetSGE_v
     int err = nb_coll_ireducescatter(coll_comm, send->address, send->size, recv_data, bytes_per_rank,
                                      window_offset, window_bytes, type, op, &made);
     *request = err ? NULL : made;
-    return nb_result(err);
+    return nb_result_moving(err);
 }
 
 ncclResult_t nb_api_coll_iflush(void *coll_comm, void *data, int size, void *mhandle, void **request)
@@ -204,7 +204,7 @@ ncclResult_t nb_api_coll_iflush(void *coll_comm, void *data, int size, void *mha
     struct nb_coll_req *made = NULL;
     int err = nb_coll_iflush(coll_comm, data, (size_t)size, &made);
     *request = err ? NULL : made;
-    return nb_result(err);
+    return nb_result_moving(err);
 }
 
 ncclResult_t nb_api_coll_test(void *request, int *done, int *size)
@@ -216,5 +216,5 @@ ncclResult_t nb_api_coll_test(void *request, int *done, int *size)
     int err = nb_coll_test(request, done, &wide);
     if (size && !err && *done)
         *size = wide > INT_MAX ? INT_MAX : (int)wide;
-    return nb_result(err);
+    return nb_result_moving(err);
 }

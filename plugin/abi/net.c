@@ -191,7 +191,7 @@ ncclResult_t nb_api_net_isend(void *send_comm, void *data, size_t size, int tag,
     NB_UNLESS_STOPPED();
     if (size > 0)
         NB_REQUIRE(data);
-    return nb_result(net->ops->isend(send_comm, data, size, tag, mhandle, request));
+    return nb_result_moving(net->ops->isend(send_comm, data, size, tag, mhandle, request));
 }
 
 static ncclResult_t check_group(const char *function, int n)
@@ -219,7 +219,7 @@ ncclResult_t nb_api_net_irecv(void *recv_comm, int n, void **data, size_t *sizes
     ncclResult_t res = check_group("irecv", n);
     if (res != ncclSuccess)
         return res;
-    return nb_result(net->ops->irecv(recv_comm, n, data, sizes, tags, mhandles, request));
+    return nb_result_moving(net->ops->irecv(recv_comm, n, data, sizes, tags, mhandles, request));
 }
 
 /* n sizes of ints as size_t. */
@@ -250,7 +250,7 @@ ncclResult_t nb_api_net_iflush(void *recv_comm, int n, void **data, int *sizes, 
     ncclResult_t res = nb_api_widen("iflush", n, sizes, wide);
     if (res != ncclSuccess)
         return res;
-    return nb_result(net->ops->iflush(recv_comm, n, data, wide, mhandles, request));
+    return nb_result_moving(net->ops->iflush(recv_comm, n, data, wide, mhandles, request));
 }
 
 ncclResult_t nb_api_net_test(void *request, int *done, int *sizes)
@@ -260,7 +260,7 @@ ncclResult_t nb_api_net_test(void *request, int *done, int *sizes)
     NB_TRANSPORT(net);
     *done = 0;
     if (!sizes)
-        return nb_result(net->ops->test(request, done, NULL));
+        return nb_result_moving(net->ops->test(request, done, NULL));
     /* NCCL's array has as many entries as the request has messages, which only the transport knows: entries
      * that it leaves alone are left alone. */
     size_t wide[NB_NET_MAX_RECVS];
@@ -271,7 +271,7 @@ ncclResult_t nb_api_net_test(void *request, int *done, int *sizes)
         if (wide[i] != SIZE_MAX)
             sizes[i] = wide[i] > INT_MAX ? INT_MAX : (int)wide[i];
     }
-    return nb_result(err);
+    return nb_result_moving(err);
 }
 
 /* Not NCCL's: for another nibble that forwards to this one. */

@@ -31,6 +31,7 @@ static struct {
     _Atomic(struct nb_net *) transport; /* set while up: the context's, or what stages for it */
     struct nb_net *staging;             /* NULL: nothing is staged */
     atomic_long open;
+    atomic_bool old; /* NCCL takes tables without finalize */
     struct nb_device_list devices;
 } process = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
@@ -238,7 +239,13 @@ int nb_process_init_for_good(enum nb_half half, ncclDebugLogger_t logger)
     if (!err)
         process.held[half] = 1;
     pthread_mutex_unlock(&process.lock);
+    atomic_store(&process.old, true);
     return err;
+}
+
+bool nb_process_errors_are_dropped(void)
+{
+    return atomic_load(&process.old);
 }
 
 /* 1 between init and finalize of this half. */

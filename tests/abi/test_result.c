@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "abi/result.h"
+#include "abi/tables.h"
 #include "base/log.h"
 #include "tests/base/capture.h"
 
@@ -33,6 +34,27 @@ START_TEST(during_init_an_invalid_value_is_the_users)
 }
 END_TEST
 
+/* NCCL 2.27 and older drop what the progress thread is told: said once, also where NCCL shows no warnings. */
+START_TEST(dropped_errors_are_told_of)
+{
+    setenv("NCCL_SOCKET_IFNAME", "lo", 1);
+    setenv("NIBBLE_NET", "tcp", 1);
+    nb_log_set(capture_log);
+    ck_assert_int_eq(nb_result_moving(-EIO), ncclSystemError);
+    ck_assert_int_eq(capture_warnings, 0);
+    ck_assert_int_eq(ncclNetPlugin_v10.init(capture_log, NULL), ncclSuccess);
+    capture_reset();
+    ck_assert_int_eq(nb_result_moving(3), ncclSuccess);
+    ck_assert_int_eq(nb_result(-EIO), ncclSystemError);
+    ck_assert_int_eq(capture_warnings, 0);
+    for (int i = 0; i < 2; i++)
+        ck_assert_int_eq(nb_result_moving(-ECONNRESET), ncclRemoteError);
+    ck_assert_int_eq(capture_warnings, 1);
+    ck_assert(capture_has("does not pass a plugin's error on"));
+    capture_reset();
+}
+END_TEST
+
 static ncclResult_t takes_pointer(void *mhandle)
 {
     NB_REQUIRE(mhandle);
@@ -57,6 +79,7 @@ int main(void)
     tcase_set_timeout(tc, 3600);
     tcase_add_test(tc, errors_become_what_nccl_documents);
     tcase_add_test(tc, during_init_an_invalid_value_is_the_users);
+    tcase_add_test(tc, dropped_errors_are_told_of);
     tcase_add_test(tc, missing_arguments_are_named);
     Suite *suite = suite_create("result");
     suite_add_tcase(suite, tc);
