@@ -31,7 +31,8 @@ static struct {
     _Atomic(struct nb_net *) transport; /* set while up: the context's, or what stages for it */
     struct nb_net *staging;             /* NULL: nothing is staged */
     atomic_long open;
-    atomic_bool old; /* NCCL takes tables without finalize */
+    atomic_bool old;  /* NCCL takes tables without finalize */
+    atomic_bool lost; /* an error was, see nb_process_loses_first */
     struct nb_device_list devices;
 } process = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
@@ -243,9 +244,9 @@ int nb_process_init_for_good(enum nb_half half, ncclDebugLogger_t logger)
     return err;
 }
 
-bool nb_process_errors_are_dropped(void)
+bool nb_process_loses_first(void)
 {
-    return atomic_load(&process.old);
+    return atomic_load(&process.old) && !atomic_exchange(&process.lost, true);
 }
 
 /* 1 between init and finalize of this half. */

@@ -50,8 +50,9 @@ int nb_process_finalize(enum nb_half half, struct nb_init *init);
 /* For tables without finalize: a reference a half that is kept until the library's destructor runs. NCCL
  * calls their init anew after all communicators are gone; that finds the reference still held. */
 int nb_process_init_for_good(enum nb_half half, ncclDebugLogger_t logger);
-/* This NCCL takes such tables (2.27 or older): what its progress thread is told of an error is dropped. Any thread. */
-bool nb_process_errors_are_dropped(void);
+/* An error is told to NCCL's progress thread: true for the process's first one where NCCL takes such tables (2.27 or older), for
+ * that NCCL drops it. Any thread. */
+bool nb_process_loses_first(void);
 
 /* The settings in force, kept so until nb_process_release_settings; NULL where the CollNet half is not
  * initialized: what NCCL asks the tuner about CollNet is then of another plugin. */

@@ -3,8 +3,6 @@
 #include "abi/result.h"
 
 #include <errno.h>
-#include <stdatomic.h>
-#include <stdbool.h>
 #include <string.h>
 
 #include "abi/process.h"
@@ -37,9 +35,7 @@ ncclResult_t nb_result(int err)
 
 ncclResult_t nb_result_moving(int err)
 {
-    static atomic_bool told;
-
-    if (err < 0 && nb_process_errors_are_dropped() && !atomic_exchange(&told, true))
+    if (err < 0 && nb_process_loses_first())
         NB_ALERT("moving data failed: %s. This NCCL (2.27 or older) does not pass a plugin's error on, so "
                  "the job hangs from here "
                  "on and nobody is told: end it. The cause is logged at NCCL_DEBUG=WARN; NCCL 2.28 and later "

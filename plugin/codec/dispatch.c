@@ -37,7 +37,7 @@ static int cpu_has(enum nb_variant variant)
             !__builtin_cpu_supports("bmi2") || !__builtin_cpu_supports("popcnt") ||
             !__builtin_cpu_supports("fma"))
             return 0;
-#if defined(__clang__) && __clang_major__ < 17
+#if defined(__clang__) ? __clang_major__ < 17 : __GNUC__ < 11 /* they do not know its name */
         unsigned eax = 1, ebx, ecx = 0, edx;
         __asm__("cpuid" : "+a"(eax), "=b"(ebx), "+c"(ecx), "=d"(edx));
         if (!(ecx >> 29 & 1))

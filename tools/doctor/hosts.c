@@ -260,19 +260,18 @@ static void ended(struct run *r, int rank, int status)
     if (took_part)
         return;
     if (WIFSIGNALED(status))
-        fprintf(stderr, "nibble-doctor: node %d (%s): ended by signal %d\n", rank, r->node[rank].host,
-                WTERMSIG(status));
+        fprintf(stderr, "%s: node %d (%s): ended by signal %d\n", program_invocation_short_name, rank,
+                r->node[rank].host, WTERMSIG(status));
     else if (code == 126 || code == 127)
-        fprintf(stderr,
-                "nibble-doctor: node %d (%s): a command was not found there: install the same nibble, at the "
-                "same place\n",
-                rank, r->node[rank].host);
-    else
         fprintf(
             stderr,
-            "nibble-doctor: node %d (%s): ended with status %d (\"%s %s\" must work without a password)\n",
-            rank, r->node[rank].host, code, r->hosts->rsh, r->node[rank].host);
-    if (rank == 0 && r->stage == 0)
+            "%s: node %d (%s): a command was not found there: install the same nibble, at the same place\n",
+            program_invocation_short_name, rank, r->node[rank].host);
+    else
+        fprintf(stderr, "%s: node %d (%s): ended with status %d (\"%s %s\" must work without a password)\n",
+                program_invocation_short_name, rank, r->node[rank].host, code, r->hosts->rsh,
+                r->node[rank].host);
+    if ((rank == 0 || r->hosts->together) && r->stage == 0)
         next_stage(r);
 }
 
@@ -314,7 +313,8 @@ static void attend(struct run *r, double limit)
     while (fds && reap(r) > 0) {
         if (seconds() > r->next) {
             if (r->stage == 0)
-                fprintf(stderr, "nibble-doctor: nodes that have not ended after %.0f s are ended\n", limit);
+                fprintf(stderr, "%s: nodes that have not ended after %.0f s are ended\n",
+                        program_invocation_short_name, limit);
             next_stage(r);
         }
         hear_all(r, fds, 100);
@@ -365,8 +365,8 @@ int hosts_run(const struct hosts *hosts, const struct place *place, double limit
     int err;
 
     if (!read_hosts(&r, hosts->list)) {
-        fprintf(stderr, "nibble-doctor: --hosts: no list of 1 to %d hosts: \"%s\"\n", MOST_NODES,
-                hosts->list);
+        fprintf(stderr, "%s: --hosts: no list of 1 to %d hosts: \"%s\"\n", program_invocation_short_name,
+                MOST_NODES, hosts->list);
         r.status = EXIT_WRONG;
     } else {
         /* As the others reach it: without "user@". */
@@ -379,7 +379,7 @@ int hosts_run(const struct hosts *hosts, const struct place *place, double limit
         many_files();
         err = start_all(&r, &p);
         if (err) {
-            fprintf(stderr, "nibble-doctor: --hosts: %s\n", strerror(-err));
+            fprintf(stderr, "%s: --hosts: %s\n", program_invocation_short_name, strerror(-err));
             r.status = EXIT_PROBLEM;
             next_stage(&r);
         }

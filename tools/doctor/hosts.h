@@ -12,6 +12,7 @@ struct hosts {
     const char *rsh;    /* words of a command that takes a host and a line for its shell */
     char *const *words; /* options that every node's doctor gets, too */
     int nwords;
+    bool together; /* all end when one does not take part, not only node 0 */
 };
 
 /* Run on all hosts until every node has ended, or node 0 could not. Node 0's report goes to stdout, what else is said to

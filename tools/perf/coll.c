@@ -10,7 +10,7 @@
 #include "abi/tables.h"
 #include "coll/coll.h"
 #include "coll/stats.h"
-#include "perf.h"
+#include "machines.h"
 #include "policy/record.h"
 #include "tests/harness/lib/harness.h"
 
@@ -45,6 +45,8 @@ struct series {
     unsigned turn; /* operations run; all-gathers send one state and the other in turn */
     char *send[2]; /* all-gather: two states of the weights, in turn */
     char *recv;
+    bool in_place;  /* recv is not used then: */
+    char *whole[2]; /* what is sent and received; all-gather: of either state */
 };
 
 static double noise(uint64_t *rng)
@@ -83,34 +85,67 @@ static void make_block(const struct series *s, int rank, size_t block, int state
                      s->block - at < SEGMENT ? s->block - at : SEGMENT);
 }
 
+/* ---- What is right ---- */
+
+#define NEAR 1024u /* values beside one: their largest magnitude counts */
+
+static double largest_near(const double *v, size_t n, size_t at)
+{
+    double most = 0;
+
+    for (size_t i = at / NEAR * NEAR; i < n && i < (at / NEAR + 1) * NEAR; i++)
+        most = fabs(v[i]) > most ? fabs(v[i]) : most;
+    return most;
+}
+
+/* How far a value may be off: half a step of 4 bits, of which there are 14, of each contribution and once more of the sum;
+ * groups may lie otherwise than NEAR, so twice that. Raw: each addition rounds. `near` is of the values beside, summed up. */
+static double tolerance(const struct series *s, double near)
+{
+    const double rounds = s->type == ncclFloat32 ? 0x1p-23 : s->type == ncclFloat16 ? 0x1p-10 : 0x1p-7;
+
+    if (s->kind->func == HX_ALL_GATHER)
+        return 0;
+    return near * (s->run->raw ? s->node->nnodes * rounds : 1.0 / 7);
+}
+
 /* Error of `got`, which should be block `block` summed over all nodes (or, gathered, that of node `block`),
  * on a few segments. */
 static void check_block(const struct series *s, size_t block, int state, const char *got, double *err,
-                        double *energy)
+                        double *energy, double *wrong)
 {
     const size_t size = hx_type_size(s->type), segments = (s->block + SEGMENT - 1) / SEGMENT;
-    double *sum = malloc(SEGMENT * sizeof(*sum));
+    double *sum = malloc(SEGMENT * sizeof(*sum)), *part = malloc(SEGMENT * sizeof(*part));
+    double *near = malloc(SEGMENT / NEAR * sizeof(*near));
     char *one = malloc(SEGMENT * size);
 
-    if (!sum || !one)
+    if (!sum || !part || !near || !one)
         abort();
     for (size_t k = 0; k < CHECKED_SEGMENTS && k < segments; k++) {
         const size_t g = segments <= CHECKED_SEGMENTS ? k : k * (segments - 1) / (CHECKED_SEGMENTS - 1);
         const size_t at = g * SEGMENT, n = s->block - at < SEGMENT ? s->block - at : SEGMENT;
         const bool gather = s->kind->func == HX_ALL_GATHER;
         memset(sum, 0, n * sizeof(*sum));
+        memset(near, 0, SEGMENT / NEAR * sizeof(*near));
         for (int r = 0; r < (gather ? 1 : s->node->nnodes); r++) {
             make_segment(s, gather ? (int)block : r, gather ? 0 : block, g, state, one, n);
             for (size_t i = 0; i < n; i++)
-                sum[i] += hx_load(s->type, one, i);
+                sum[i] += part[i] = hx_load(s->type, one, i);
+            for (size_t i = 0; i < n; i += NEAR)
+                near[i / NEAR] += largest_near(part, n, i);
         }
+        for (size_t i = 0; i < n; i += NEAR)
+            near[i / NEAR] += largest_near(sum, n, i);
         for (size_t i = 0; i < n; i++) {
             const double d = hx_load(s->type, got + at * size, i) - sum[i];
+            *wrong += !(fabs(d) <= tolerance(s, near[i / NEAR]));
             *err += d * d;
             *energy += sum[i] * sum[i];
         }
     }
     free(sum);
+    free(part);
+    free(near);
     free(one);
 }
 
@@ -143,6 +178,21 @@ static int push_record(const struct series *s, size_t chunk)
     return nb_record_push(hx_comm_plugin(s->comm), &r);
 }
 
+/* Of the next operation. In place NCCL wants the own block where the other buffer has it. */
+static void buffers(const struct series *s, struct hx_op *op)
+{
+    const unsigned state = s->kind->func == HX_ALL_GATHER ? s->turn % 2 : 0;
+    const size_t own = (size_t)s->node->rank * s->block * hx_type_size(s->type);
+
+    if (!s->in_place) {
+        op->send = s->send[state];
+        op->recv = s->recv;
+        return;
+    }
+    op->send = s->whole[state] + (s->kind->func == HX_ALL_GATHER ? own : 0);
+    op->recv = s->whole[state] + (s->kind->func == HX_REDUCE_SCATTER ? own : 0);
+}
+
 /* `n` operations, posted at once and run one after the other. */
 static int run_many(struct series *s, int n)
 {
@@ -157,10 +207,9 @@ static int run_many(struct series *s, int n)
                                 .type = s->type,
                                 .op = ncclSum,
                                 .count = s->count,
-                                .send = s->send[s->kind->func == HX_ALL_GATHER ? s->turn % 2 : 0],
-                                .recv = s->recv,
                                 .chunk = s->kind->func == HX_ALL_REDUCE ? chunk : s->run->chunk,
                                 .flags = s->run->nocopy ? HX_OP_NOCOPY : 0};
+        buffers(s, &ops[i]);
         if (!s->run->plugin && push_record(s, chunk) != 0)
             ret = hx_fail("a record was refused");
         else if (hx_post(s->comm, &ops[i]) != ncclSuccess)
@@ -175,7 +224,7 @@ static int run_many(struct series *s, int n)
 
 /* What nodes tell each other after a series. */
 struct outcome {
-    double err, energy, sent, wire;
+    double err, energy, sent, wire, wrong;
 };
 
 static void take_stats(const struct series *s, struct nb_func_stats *out)
@@ -218,61 +267,173 @@ static int warm_up(struct series *s)
     return 0;
 }
 
-static int measure(struct series *s, size_t bytes)
+/* Run what is measured: seconds of an operation in each repetition. */
+static int time_it(struct series *s, double *seconds)
 {
-    const int nodes = s->node->nnodes, iterations = s->run->iterations, reps = s->run->repetitions;
+    for (int i = 0; i < s->run->repetitions; i++) {
+        if (s->run->pause_s > 0)
+            pause_all(s);
+        hx_barrier(s->node);
+        const double start = hx_now();
+        if (run_many(s, s->run->iterations))
+            return 1;
+        seconds[i] = (hx_now() - start) / s->run->iterations;
+    }
+    hx_barrier(s->node);
+    return 0;
+}
+
+/* Of the operation that was the last. */
+static void check(const struct series *s, struct outcome *mine)
+{
+    const size_t size = hx_type_size(s->type);
+    const int state = s->kind->func == HX_ALL_GATHER ? (int)((s->turn - 1) % 2) : 0;
+    struct hx_op op = {0};
+    struct series last = *s;
+
+    last.turn -= s->kind->func == HX_ALL_GATHER;
+    buffers(&last, &op);
+    if (s->kind->func == HX_ALL_GATHER)
+        for (int b = 0; b < s->node->nnodes; b++)
+            check_block(s, (size_t)b, state, (const char *)op.recv + (size_t)b * s->block * size, &mine->err,
+                        &mine->energy, &mine->wrong);
+    else
+        check_block(s, s->kind->func == HX_REDUCE_SCATTER ? (size_t)s->node->rank : 0, 0, op.recv, &mine->err,
+                    &mine->energy, &mine->wrong);
+}
+
+static void busbw_of(const struct series *s, double algbw, double *busbw)
+{
+    const double nodes = s->node->nnodes;
+
+    *busbw = algbw * (nodes - 1) / nodes * (s->kind->func == HX_ALL_REDUCE ? 2 : 1);
+}
+
+static int measure(struct series *s, struct perf_row *row)
+{
+    const int nodes = s->node->nnodes;
     const char *interface = s->run->netns ? "hx0" : NULL;
-    struct perf_row row = perf_row_make(s->run, s->kind->name, hx_type_name(s->type), bytes);
     double seconds[PERF_MOST_REPETITIONS], sent = 0, wire = 0, err = 0, energy = 0;
     struct outcome mine = {0}, all[HX_MAX_NODES];
     struct nb_func_stats before, after;
     struct perf_usage from, to;
 
-    hx_where("warm-up of %s, %zu bytes", s->kind->name, bytes);
+    hx_where("warm-up of %s, %llu bytes", s->kind->name, (unsigned long long)row->bytes);
     if (warm_up(s))
         return 1;
     hx_barrier(s->node);
     take_stats(s, &before);
-    hx_where("%s, %zu bytes", s->kind->name, bytes);
+    hx_where("%s, %llu bytes", s->kind->name, (unsigned long long)row->bytes);
     perf_usage_now(interface, &from);
-    for (int i = 0; i < reps; i++) {
-        if (s->run->pause_s > 0)
-            pause_all(s);
-        hx_barrier(s->node);
-        const double start = hx_now();
-        if (run_many(s, iterations))
-            return 1;
-        seconds[i] = (hx_now() - start) / iterations;
-    }
-    hx_barrier(s->node);
+    if (time_it(s, seconds))
+        return 1;
     perf_usage_now(interface, &to);
     take_stats(s, &after);
     mine.sent = (double)(after.sent_bytes - before.sent_bytes);
     mine.wire = (double)(after.wire_bytes - before.wire_bytes);
-    if (!s->run->nocopy) {
-        if (s->kind->func == HX_ALL_GATHER)
-            for (int b = 0; b < nodes; b++)
-                check_block(s, (size_t)b, (int)((s->turn - 1) % 2),
-                            s->recv + (size_t)b * s->block * hx_type_size(s->type), &mine.err, &mine.energy);
-        else
-            check_block(s, s->kind->func == HX_REDUCE_SCATTER ? (size_t)s->node->rank : 0, 0, s->recv,
-                        &mine.err, &mine.energy);
-    }
+    if (!s->run->nocopy)
+        check(s, &mine);
     hx_allgather(s->node, &mine, sizeof(mine), all);
+    row->wrong = s->run->nocopy ? NAN : 0;
     for (int r = 0; r < nodes; r++) {
         sent += all[r].sent;
         wire += all[r].wire;
         err += all[r].err;
         energy += all[r].energy;
+        row->wrong += all[r].wrong;
     }
-    perf_row_measured(&row, s->node, seconds, &from, &to, iterations * reps);
-    row.busbw = row.algbw * (nodes - 1.0) / nodes * (s->kind->func == HX_ALL_REDUCE ? 2 : 1);
+    perf_row_measured(row, s->node, seconds, &from, &to, s->run->iterations * s->run->repetitions);
+    busbw_of(s, row->algbw, &row->busbw);
     if (sent > 0)
-        row.wire_ratio = wire / sent;
+        row->wire_ratio = wire / sent;
     if (energy > 0)
-        row.nmse = err / energy;
-    perf_row_add(s->node, &row);
+        row->nmse = err / energy;
     return 0;
+}
+
+/* Own data, where an operation in place looks for them. */
+static void fill_in_place(struct series *s)
+{
+    const size_t size = hx_type_size(s->type), nodes = (size_t)s->node->nnodes;
+
+    for (int state = 0; state < 2 && s->whole[state]; state++) {
+        char *own = s->whole[state] + (size_t)s->node->rank * s->block * size;
+        if (s->kind->func == HX_ALL_GATHER)
+            make_block(s, s->node->rank, 0, state, own);
+        for (size_t b = 0; s->kind->func != HX_ALL_GATHER && b < (s->kind->func == HX_ALL_REDUCE ? 1 : nodes);
+             b++)
+            make_block(s, s->node->rank, b, 0, s->whole[state] + b * s->block * size);
+    }
+}
+
+/* An all-reduce's result is the next one's data, so they grow with each. */
+static bool may_be_in_place(const struct series *s)
+{
+    const double times = (double)s->run->warmup + (double)s->run->iterations * s->run->repetitions + 1;
+
+    return s->kind->func != HX_ALL_REDUCE || (s->type != ncclFloat16 && times * log2(s->node->nnodes) < 100);
+}
+
+static int measure_in_place(struct series *s, struct perf_row *row)
+{
+    const size_t blocks = s->kind->func == HX_ALL_REDUCE ? 1 : (size_t)s->node->nnodes;
+    double seconds[PERF_MOST_REPETITIONS];
+    struct perf_row again = *row;
+    struct perf_usage none = {0};
+    struct outcome mine = {0}, all[HX_MAX_NODES];
+    int ret = 0;
+
+    if (!may_be_in_place(s))
+        return 0;
+    for (int state = 0; state < (s->kind->func == HX_ALL_GATHER ? 2 : 1); state++) {
+        s->whole[state] = malloc(blocks * s->block * hx_type_size(s->type));
+        if (!s->whole[state])
+            ret = hx_fail("not enough memory for %llu bytes", (unsigned long long)row->bytes);
+    }
+    s->in_place = true;
+    if (!ret) {
+        fill_in_place(s);
+        hx_where("%s in place, %llu bytes", s->kind->name, (unsigned long long)row->bytes);
+        ret = warm_up(s) || time_it(s, seconds);
+    }
+    if (!ret && !s->run->nocopy) {
+        fill_in_place(s);
+        hx_barrier(s->node);
+        ret = run_many(s, 1);
+        if (!ret)
+            check(s, &mine);
+    }
+    if (!ret) {
+        perf_row_measured(&again, s->node, seconds, &none, &none, s->run->iterations * s->run->repetitions);
+        hx_allgather(s->node, &mine, sizeof(mine), all);
+        row->in_place_us = again.time_us;
+        row->in_place_algbw = again.algbw;
+        busbw_of(s, again.algbw, &row->in_place_busbw);
+        row->in_place_wrong = s->run->nocopy ? NAN : 0;
+        for (int r = 0; r < s->node->nnodes; r++)
+            row->in_place_wrong += all[r].wrong;
+    }
+    s->in_place = false;
+    free(s->whole[0]);
+    free(s->whole[1]);
+    s->whole[0] = s->whole[1] = NULL;
+    return ret;
+}
+
+/* What the table of a run over machines has at its end. */
+static struct {
+    char last[24];
+    double wrong, busbw;
+    unsigned n;
+} table;
+
+static void sum_up(const struct perf_row *row)
+{
+    perf_tests_row(row, table.last);
+    table.wrong += row->wrong > 0 ? row->wrong : 0;
+    table.wrong += row->in_place_wrong > 0 ? row->in_place_wrong : 0;
+    table.busbw += row->busbw + (row->in_place_us > 0 ? row->in_place_busbw : 0);
+    table.n += 1 + (row->in_place_us > 0);
 }
 
 static int series(struct series *s, size_t bytes)
@@ -295,7 +456,17 @@ static int series(struct series *s, size_t bytes)
         for (size_t b = 0; b < send_blocks; b++)
             make_block(s, s->node->rank, b, state, s->send[state] + b * s->block * size);
     }
-    ret = measure(s, s->block * size * (reduce_all ? 1 : nodes));
+    struct perf_row row = perf_row_make(s->run, s->kind->name, hx_type_name(s->type),
+                                        s->block * size * (reduce_all ? 1 : nodes));
+    ret = measure(s, &row);
+    if (!ret && s->run->place.nodes) {
+        ret = measure_in_place(s, &row);
+        row.quiet = true;
+        if (!ret && s->node->rank == 0)
+            sum_up(&row);
+    }
+    if (!ret)
+        perf_row_add(s->node, &row);
     free(s->recv);
     free(s->send[0]);
     free(s->send[1]);
@@ -321,6 +492,8 @@ static int coll_node(struct hx_node *node, void *arg)
     rc = hx_comm_open(node, lib, &cfg, &s.comm, &stage);
     if (rc != ncclSuccess)
         return hx_fail("bringing the communicator up failed in %s (%d)", stage, (int)rc);
+    if (run->place.nodes)
+        perf_tests_head(node, run);
     for (size_t k = 0; k < sizeof(kinds) / sizeof(kinds[0]) && !ret; k++) {
         for (size_t t = 0; t < sizeof(type_ids) / sizeof(type_ids[0]) && !ret; t++) {
             if (!perf_listed(run->ops, kinds[k].name) ||
@@ -337,25 +510,58 @@ static int coll_node(struct hx_node *node, void *arg)
     }
     if (ret)
         return ret;
+    if (run->place.nodes && node->rank == 0)
+        perf_tests_tail(table.wrong, table.busbw, table.n);
     rc = hx_comm_close(s.comm);
     hx_lib_close(lib);
+    if (rc == ncclSuccess && table.wrong > 0)
+        return hx_fail("%.0f values are wrong", table.wrong);
     return rc == ncclSuccess ? 0 : hx_fail("closing failed (%d)", (int)rc);
+}
+
+/* The options that every node gets: all but those that say where nodes are. How many. */
+static int others(int argc, char **argv, char **words, int room)
+{
+    static const char *const ours[] = {"--hosts", "--rsh", "--root", "--port", "--key"};
+    int n = 0;
+
+    for (int i = 1; i < argc && n < room; i++) {
+        bool skip = false;
+        for (size_t k = 0; k < sizeof(ours) / sizeof(ours[0]); k++) {
+            const size_t len = strlen(ours[k]);
+            if (strncmp(argv[i], ours[k], len) != 0 || (argv[i][len] && argv[i][len] != '='))
+                continue;
+            skip = true;
+            i += argv[i][len] != '=';
+            break;
+        }
+        if (!skip)
+            words[n++] = argv[i];
+    }
+    return n;
 }
 
 int perf_coll(int argc, char **argv)
 {
     struct perf_run run;
+    char *words[128] = {(char *)"coll"};
     struct hx_job job = {.name = "nibble-perf coll", .deadline_s = 24 * 3600.0, .fn = coll_node, .seed = 1};
 
     if (!perf_run_parse(argc, argv, "coll", &run))
         return 2;
     if (run.help)
         return 0;
+    if (run.hosts.list) {
+        run.hosts.words = words;
+        run.hosts.together = true;
+        run.hosts.nwords = others(argc, argv, words + 1, 127) + 1;
+        return hosts_run(&run.hosts, &run.place, 12 * 3600.0);
+    }
     job.nnodes = run.nodes;
     job.arg = &run;
     job.netns_prefix = run.netns;
     job.env = run.env;
     if (run.threads)
         return perf_threads(&job, &run);
-    return perf_rows_job(&job, run.json);
+    return perf_rows_job(&job, &run.place, run.json);
 }

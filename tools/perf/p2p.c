@@ -115,5 +115,5 @@ int perf_p2p(int argc, char **argv)
     job.arg = &run;
     job.netns_prefix = run.netns;
     job.env = run.env;
-    return perf_rows_job(&job, run.json);
+    return perf_rows_job(&job, &run.place, run.json);
 }

@@ -11,6 +11,8 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include "tools/doctor/hosts.h"
+
 int perf_codec(int argc, char **argv);
 int perf_coll(int argc, char **argv);
 int perf_p2p(int argc, char **argv);
@@ -70,7 +72,11 @@ struct perf_run {
     const char *plugin;  /* path of a shared object; NULL: the code linked into this program */
     const char *threads; /* coll: numbers of codec threads that are compared; NULL: none are */
     bool quiet;          /* rows are not printed as they come */
-    const char *netns;   /* prefix of the names of existing network namespaces, NULL: loopback */
+    /* Over machines: which node this is (nodes 0: all are processes of this machine), or where to start them. */
+    struct place place;
+    struct hosts hosts;
+    bool raw;
+    const char *netns; /* prefix of the names of existing network namespaces, NULL: loopback */
     bool nocopy, bidirectional, feedback, help;
     int streams;
     double pause_s;     /* before each repetition */
@@ -99,8 +105,12 @@ struct perf_row {
     uint64_t bytes, chunk;
     double time_us, min_us, max_us;        /* median, least and most of the repetitions */
     double algbw, busbw, wire_ratio, nmse; /* NAN: not known */
-    double cpu;                            /* processors that the nodes kept busy, together */
-    double busy;                           /* share of the machine's processors that anything kept busy */
+    double
+        wrong; /* values further from the exact result than the code allows, of those that are looked at; NAN: none are */
+    /* The same in place; NAN: was not measured. */
+    double in_place_us, in_place_algbw, in_place_busbw, in_place_wrong;
+    double cpu;  /* processors that the nodes kept busy, together */
+    double busy; /* share of the machine's processors that anything kept busy */
     double engine_us,
         codec_us;      /* processor time of one operation on a node: the engine\'s thread, codec threads */
     bool quiet;        /* not to be printed as it comes */
@@ -123,7 +133,7 @@ void perf_row_add(struct hx_node *node, const struct perf_row *row);
 uint64_t perf_rows_of(const struct hx_report *report, struct perf_row *row, uint64_t number);
 /* Run the job with each of run->threads in turns, run->repetitions times, and print what comes of it. Exit status. */
 int perf_threads(const struct hx_job *job, const struct perf_run *run);
-/* Run the job and write the file. Exit status. */
-int perf_rows_job(const struct hx_job *job, const char *json);
+/* Run the job, or its node that `place` says (place->nodes 0: all), and write the file. Exit status. */
+int perf_rows_job(const struct hx_job *job, const struct place *place, const char *json);
 
 #endif

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "machines.h"
 #include "perf.h"
 #include "tests/harness/lib/harness.h"
 
@@ -45,6 +46,17 @@ static const char coll_help[] =
     "                   processors for all. --json: op type nodes bytes threads time_us min_us max_us faster "
     "engine_us\n"
     "                   codec_us allows\n";
+static const char machines_help[] =
+    "\nOver machines, a node on each, with nccl-tests' table. Without --nodes, srun, mpirun and torchrun "
+    "tell who is who:\n"
+    "  --hosts LIST     start it on these hosts: \"a,b,c\", or a file with a host a line; the first is node "
+    "0\n"
+    "  --rsh COMMAND    for --hosts (default \"" DEFAULT_RSH "\")\n"
+    "  --rank R         or by hand: this is node R of --nodes\n"
+    "  --root HOST      of node 0; with mpirun, too\n"
+    "  --port P         node 0 listens there (default 29877)\n"
+    "  --key K          a number that only the nodes of this run share\n"
+    "  --tied           end when standard input ends, as --hosts makes its nodes do\n";
 static const char coll_notes[] =
     "\nSizes are of the whole vector, times those of one operation out of a "
     "series, bandwidths in GB/s (10^9) as\n"
@@ -55,7 +67,14 @@ static const char coll_notes[] =
     "the first step on (NIBBLE_GRAD=all, NIBBLE_WARMUP_STEPS=0), and is "
     "coded (NIBBLE_RS=int4, NIBBLE_AR=int4). The nodes share this machine's cores, so "
     "times say what the "
-    "code costs, not what a network does.\n";
+    "code costs, not what a network does.\n"
+    "\nOver machines, #wrong counts values, of up to 786432 of a block, that are further from the exact sum "
+    "than 4 "
+    "bits can\nbe (a seventh of the largest value beside it, of each contribution and of the sum), or "
+    "further than "
+    "rounding with --raw;\ngathered weights must be exact. In place, an all-reduce of float16, or of more "
+    "operations than "
+    "its sums' range allows, is\nleft out: each one's result is the next one's data.\n";
 static const char p2p_help[] = "usage: nibble-perf p2p [OPTION]...\n\n"
                                "  --bidirectional  both nodes of a pair send at the same time\n"
                                "  --streams N      NCCL channels that share a connection, 1 to 8 (default "
@@ -69,6 +88,28 @@ static bool bad_option(const char *what)
 {
     fprintf(stderr, "nibble-perf: %s\n", what);
     return false;
+}
+
+/* Are the nodes processes of this machine, or this process one of them? */
+static bool find_place(struct perf_run *run, bool coll, bool tied)
+{
+    const bool asked = run->hosts.list || run->place.rank >= 0 || tied;
+    char why[256];
+
+    if (asked && (!coll || run->netns || run->threads))
+        return bad_option("over machines only coll measures, without --netns and --threads");
+    if (run->hosts.list && (run->nodes || run->place.rank >= 0))
+        return bad_option("--hosts says how many nodes there are, so --nodes and --rank do not go with it");
+    if (tied && hosts_tie())
+        return bad_option("--tied: no thread can be started");
+    if (asked ? !run->hosts.list : coll && !run->nodes && !run->netns && !run->threads) {
+        run->place.nodes = run->nodes;
+        if (!launcher_place(&run->place, why, sizeof(why)))
+            return bad_option(why);
+        run->nodes = run->place.nodes ? run->place.nodes : run->nodes;
+    }
+    run->nodes = run->nodes ? run->nodes : 2;
+    return true;
 }
 
 bool perf_run_parse(int argc, char **argv, const char *part, struct perf_run *run)
@@ -94,10 +135,18 @@ bool perf_run_parse(int argc, char **argv, const char *part, struct perf_run *ru
                                           {"netns", required_argument, NULL, 'S'},
                                           {"chunk", required_argument, NULL, 'k'},
                                           {"threads", required_argument, NULL, 'T'},
+                                          {"hosts", required_argument, NULL, 'H'},
+                                          {"rsh", required_argument, NULL, 1},
+                                          {"rank", required_argument, NULL, 2},
+                                          {"root", required_argument, NULL, 3},
+                                          {"port", required_argument, NULL, 4},
+                                          {"key", required_argument, NULL, 5},
+                                          {"tied", no_argument, NULL, 6},
                                           {"help", no_argument, NULL, 'h'},
                                           {NULL, 0, NULL, 0}};
     const int room = (int)(sizeof(run->env) / sizeof(run->env[0])) - 6;
     const bool coll = strcmp(part, "coll") == 0;
+    bool tied = false;
     size_t v;
     int c;
 
@@ -105,7 +154,9 @@ bool perf_run_parse(int argc, char **argv, const char *part, struct perf_run *ru
         .min_bytes = 1 << 20,
         .max_bytes = 64 << 20,
         .factor = 4,
-        .nodes = 2,
+        .nodes = 0,
+        .place = {.rank = -1},
+        .hosts = {.rsh = DEFAULT_RSH},
         .iterations = 10,
         .warmup = 3,
         .repetitions = 1,
@@ -153,16 +204,25 @@ bool perf_run_parse(int argc, char **argv, const char *part, struct perf_run *ru
         case 'r': run->weight_step = atof(optarg); break;
         case 's': run->streams = atoi(optarg); break;
         case 'R':
+            run->raw = true;
             run->env[run->nenv++] = "NIBBLE_RS=raw";
             run->env[run->nenv++] = "NIBBLE_AR=raw";
             run->env[run->nenv++] = "NIBBLE_AG=raw";
             break;
         case 'F': run->feedback = true; break;
         case 'C': run->nocopy = true; break;
+        case 'H': run->hosts.list = optarg; break;
+        case 1: run->hosts.rsh = optarg; break;
+        case 2: run->place.rank = atoi(optarg); break;
+        case 3: snprintf(run->place.root, sizeof(run->place.root), "%s", optarg); break;
+        case 4: run->place.port = atoi(optarg); break;
+        case 5: run->place.key = strtoull(optarg, NULL, 0); break;
+        case 6: tied = true; break;
         case 'D': run->bidirectional = true; break;
         case 'h':
             fputs(coll ? coll_help : p2p_help, stdout);
             fputs(common_help, stdout);
+            fputs(coll ? machines_help : "", stdout);
             fputs(coll ? coll_notes : p2p_notes, stdout);
             run->help = true;
             return true;
@@ -173,6 +233,10 @@ bool perf_run_parse(int argc, char **argv, const char *part, struct perf_run *ru
     }
     if (optind < argc)
         return bad_option("unexpected argument");
+    if (!find_place(run, coll, tied))
+        return false;
+    if (run->hosts.list)
+        return true;
     if (run->nodes < 2 || run->nodes > HX_MAX_NODES)
         return bad_option("2 to 16 nodes");
     if (run->iterations < 1 || run->iterations > 10000 || run->warmup < 0 || run->warmup > 10000)
@@ -210,7 +274,10 @@ struct perf_row perf_row_make(const struct perf_run *run, const char *op, const 
                            .chunk = run->chunk,
                            .quiet = run->quiet,
                            .wire_ratio = NAN,
-                           .nmse = NAN};
+                           .nmse = NAN,
+                           .wrong = NAN,
+                           .in_place_us = NAN,
+                           .in_place_wrong = NAN};
 
     snprintf(row.op, sizeof(row.op), "%s", op);
     snprintf(row.type, sizeof(row.type), "%s", type);
@@ -304,6 +371,11 @@ void perf_row_json(struct perf_json *json, const struct perf_row *row)
     perf_json_number(json, "cpu", row->cpu);
     perf_json_number(json, "busy", row->busy);
     perf_json_number(json, "link_bytes", row->link_bytes);
+    if (isfinite(row->wrong)) {
+        perf_json_number(json, "wrong", row->wrong);
+        perf_json_number(json, "in_place_time_us", row->in_place_us);
+        perf_json_number(json, "in_place_wrong", row->in_place_wrong);
+    }
     perf_json_end(json);
 }
 
@@ -337,18 +409,19 @@ uint64_t perf_rows_of(const struct hx_report *report, struct perf_row *row, uint
     return n < MOST_ROWS ? n : MOST_ROWS;
 }
 
-int perf_rows_job(const struct hx_job *job, const char *path)
+int perf_rows_job(const struct hx_job *job, const struct place *place, const char *path)
 {
     struct hx_report *report = NULL;
     struct perf_json *json;
     uint64_t n;
     int status;
 
-    if (!perf_json_open(path, &json)) /* before hours of measuring */
+    if (!perf_json_open(place->rank > 0 ? NULL : path, &json)) /* before hours of measuring */
         return 1;
-    perf_row_header();
+    if (!place->nodes)
+        perf_row_header();
     fflush(stdout);
-    status = hx_job_run(job, &report);
+    status = place->nodes ? perf_machines_run(job, place, &report) : hx_job_run(job, &report);
     if (report) {
         memcpy(&n, report->node[0].scratch, sizeof(n));
         for (uint64_t i = 0; i < n && i < MOST_ROWS; i++) {

@@ -54,11 +54,21 @@
 
 struct hx_shared; /* the job's shared memory */
 
+/* Or on machines that share nothing (tools/perf): this process runs node `rank` alone, and what is gathered goes through `gather`:
+ * `len` bytes of every node into all[nnodes * len], 0, or -1 when a node is gone. Mailboxes, scratch memory, logs and ends of other
+ * nodes are not seen then, the environment is the caller's but for the job's `env`, and warnings go to stderr. */
+struct hx_meeting {
+    int rank;
+    int (*gather)(void *arg, const void *mine, size_t len, void *all);
+    void *arg;
+};
+
 /* A node's view of the job; made by hx_job_run, passed to the node function. */
 struct hx_node {
     int rank, nnodes;
     uint64_t seed; /* the job's; the same on every node */
     struct hx_shared *shared;
+    const struct hx_meeting *meeting; /* NULL: all nodes share memory */
 };
 
 typedef int (*hx_node_fn)(struct hx_node *node, void *arg);
@@ -90,6 +100,7 @@ struct hx_job {
     /* Or namespaces that exist already ("ip netns add"), called so and then the rank; NULL: none. The
      * interface in each is hx0, too. */
     const char *netns_prefix;
+    const struct hx_meeting *meeting; /* NULL: nodes are forked here */
 };
 
 struct hx_report {

@@ -53,20 +53,22 @@ static void apply_settings(int rank)
 
 static _Noreturn void run_node(const struct hx_job *job, struct hx_shared *shared, int rank)
 {
-    struct hx_node node = {rank, job->nnodes, job->seed, shared};
+    struct hx_node node = {rank, job->nnodes, job->seed, shared, job->meeting};
     int rc = 0;
 
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     hx_env_hide();
     hx_this_node = &node;
     atomic_store(&shared->node[rank].pid, (int)getpid());
-    setenv("NCCL_SOCKET_IFNAME", job->netns || job->netns_prefix ? "hx0" : "lo",
-           job->netns || job->netns_prefix);
+    if (!job->meeting)
+        setenv("NCCL_SOCKET_IFNAME", job->netns || job->netns_prefix ? "hx0" : "lo",
+               job->netns || job->netns_prefix);
     /* Tests of the exchange want to see it coded from the first operation on; what is recognised as a
      * gradient, and when, is tested on traces of real jobs. */
     setenv("NIBBLE_GRAD", "all", 0);
     setenv("NIBBLE_WARMUP_STEPS", "0", 0);
-    apply_settings(rank);
+    if (!job->meeting)
+        apply_settings(rank);
     apply_env(job->env);
     apply_env(job->node_env[rank]);
     hx_where("starting");
@@ -134,6 +136,12 @@ static int has_ended(pid_t pid)
     return waitid(P_PID, (id_t)pid, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == pid;
 }
 
+/* This process has forked the node. */
+static bool forked_here(const struct hx_job *job, int rank)
+{
+    return job->meeting ? rank == job->meeting->rank : hx_hosts_here(rank);
+}
+
 /* Reap what has ended; true when somebody did badly. */
 static int reap(const struct hx_job *job, struct hx_shared *shared, const pid_t *pid)
 {
@@ -142,7 +150,7 @@ static int reap(const struct hx_job *job, struct hx_shared *shared, const pid_t 
     for (int r = 0; r < job->nnodes; r++) {
         int status;
 
-        if (!hx_hosts_here(r)) { /* another machine's parent reaps it */
+        if (!forked_here(job, r)) { /* another machine's parent reaps it */
             bad |= atomic_load(&shared->node[r].failed) && !(job->dies >> r & 1);
             continue;
         }
@@ -237,8 +245,10 @@ int hx_job_run(const struct hx_job *job, struct hx_report **out)
     }
     fflush(NULL);
     for (int r = 0; r < job->nnodes; r++) {
-        if (!hx_hosts_here(r))
+        if (!forked_here(job, r)) {
+            atomic_store(&shared->node[r].ended, job->meeting != NULL); /* its own process judges it */
             continue;
+        }
         pid[r] = fork();
         if (pid[r] < 0)
             abort();
@@ -272,7 +282,7 @@ int hx_job_run(const struct hx_job *job, struct hx_report **out)
 
             if (atomic_load(&n->ended))
                 continue;
-            if (hx_hosts_here(r)) {
+            if (forked_here(job, r)) {
                 kill(pid[r], SIGKILL);
                 waitpid(pid[r], &n->status, 0);
             } else if (hx_now() < deadline + GRACE_S) {

@@ -209,8 +209,22 @@ int hx_pid(struct hx_node *node, int rank)
     return pid;
 }
 
+/* Over the meeting; without a node that is gone nothing can go on. */
+static void meet(struct hx_node *node, const void *mine, size_t len, void *all)
+{
+    if (node->meeting->gather(node->meeting->arg, mine, len, all) == 0)
+        return;
+    hx_fail("a node is gone");
+    _exit(1);
+}
+
 void hx_barrier(struct hx_node *node)
 {
+    if (node->meeting) {
+        char nothing = 0, all[HX_MAX_NODES];
+        meet(node, &nothing, 1, all);
+        return;
+    }
     unsigned long mine = atomic_fetch_add(&node->shared->node[node->rank].arrived, 1) + 1;
     unsigned round = 0;
 
@@ -229,6 +243,10 @@ static uint64_t gather(struct hx_node *node, const void *mine, size_t len, void 
 
     if (len > HX_BOX_BYTES)
         abort();
+    if (node->meeting) {
+        meet(node, mine, len, all);
+        return (UINT64_C(1) << node->nnodes) - 1;
+    }
     memcpy(shared->node[node->rank].gather, mine, len);
     hx_barrier(node);
     turn = atomic_load(&shared->node[node->rank].arrived);
@@ -337,6 +355,8 @@ static void capture(ncclDebugLogLevel level, unsigned long flags, const char *fi
     text[len] = 0;
     if (hx_env_read()->verbose)
         fprintf(stderr, "[%d] %s:%d %s", n ? n->rank : -1, file ? file : "?", line, text);
+    else if (n && n->meeting && level == NCCL_LOG_WARN)
+        fprintf(stderr, "node %d: %s", n->rank, text + head);
     if (!n)
         return;
     pthread_mutex_lock(&text_lock);
