@@ -130,6 +130,26 @@ void nb_handback_desk_join(struct nb_handback_desk *desk)
     pthread_mutex_unlock(&desk->lock);
 }
 
+void nb_handback_desk_tune(struct nb_handback_desk *desk, uint64_t slack, uint64_t period, uint64_t longest)
+{
+    pthread_mutex_lock(&desk->lock);
+    desk->machine.config.slack = slack;
+    desk->machine.config.period = period;
+    desk->machine.config.longest = longest;
+    pthread_mutex_unlock(&desk->lock);
+}
+
+enum nb_handback_answer nb_handback_desk_ask(struct nb_handback_desk *desk, enum nb_func func, uint64_t bytes)
+{
+    enum nb_handback_answer answer;
+
+    pthread_mutex_lock(&desk->lock);
+    answer = nb_handback_call(&desk->machine, func, bytes);
+    desk->counts.handed_back += answer == NB_HANDBACK_NCCL;
+    pthread_mutex_unlock(&desk->lock);
+    return answer;
+}
+
 static struct timespec until(int64_t patience_ns)
 {
     struct timespec t;

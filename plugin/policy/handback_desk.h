@@ -25,8 +25,13 @@ void nb_handback_desk_put(struct nb_handback_desk *desk);
 
 /* ---- callers ------------------------------------------------------------------------------------------- */
 
+/* In place of the slack and periods that it has, before the first call: for tests. All ranks alike. */
+void nb_handback_desk_tune(struct nb_handback_desk *desk, uint64_t slack, uint64_t period, uint64_t longest);
 /* A tuner begins to ask here; before the communicator's first call. Where two do, on one GPU, nothing is handed back. */
 void nb_handback_desk_join(struct nb_handback_desk *desk);
+/* As nb_handback_call. */
+enum nb_handback_answer nb_handback_desk_ask(struct nb_handback_desk *desk, enum nb_func func,
+                                             uint64_t bytes);
 /* The next call of the signature: 0 and *nccl; it may wait for an outcome, no longer than `patience_ns`, after which the
  * communicator fails, and the call with -ETIMEDOUT. On the thread that calls NCCL. */
 int nb_handback_desk_call(struct nb_handback_desk *desk, enum nb_func func, uint64_t bytes,

@@ -5,7 +5,9 @@
  * all nodes leaves CollNet and comes back to be looked at; what is coded stays. Nodes that choose differently hang in an
  * operation of which the others know nothing; and the answers are compared.
  */
+#include <signal.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "abi/tables.h"
 #include "nibble/nccl_tuner.h"
@@ -151,6 +153,59 @@ static int three_late(void)
     return run("three-late", 3, 1);
 }
 
+/* ---- a node dies ---------------------------------------------------------------------------------------- */
+
+/* Node 2 dies at its call number *arg, about when the others vote: they hear of it, no call hangs, and all that is asked for
+ * from then on is CollNet's. */
+static int orphan_node(struct hx_node *node, void *arg)
+{
+    struct hx_comm_cfg cfg = {.channels = 2, .buff_size = 256 << 10};
+    const unsigned end = *(unsigned *)arg;
+    static struct job j;
+    ncclResult_t ret = ncclSuccess;
+    bool collnet;
+
+    if (rank_open(node, &cfg, 1, &j.r))
+        return 1;
+    for (int i = 0; ret == ncclSuccess && i < 100000; i++) {
+        if (node->rank == 2 && j.asked[GATHER_NEW] == end)
+            kill(getpid(), SIGKILL);
+        if (call(&j, GATHER_NEW))
+            return 1;
+        if (j.last - j.first > (unsigned)node->rank * 3) {
+            struct sx_run *run = &j.run[j.first++ % AHEAD];
+            ret = hx_post(j.r.comm, &run->op);
+            if (ret == ncclSuccess)
+                ret = hx_wait(j.r.comm, &run->op, 0);
+            sx_free(run);
+        }
+    }
+    HX_CHECK(ret != ncclSuccess && ret != HX_TIMEOUT, "result %d after a node has died", (int)ret);
+    for (int i = 0; i < 200; i++) {
+        if (ask(&j, GATHER_NEW, &collnet))
+            return 1;
+        HX_CHECK(collnet, "a call was handed back by a communicator that has failed");
+    }
+    while (j.first < j.last)
+        sx_free(&j.run[j.first++ % AHEAD]);
+    NB_NEWEST_TUNER.finalize(j.r.tuner);
+    ev_close(&NB_NEWEST_PROFILER, &j.r.events);
+    hx_comm_close(j.r.comm);
+    return 0;
+}
+
+static int orphans(void)
+{
+    for (unsigned end = 8; end < 24; end += 5) {
+        const struct hx_job job = {
+            .name = "orphans", .nnodes = 3, .fn = orphan_node, .arg = &end, .env = env, .dies = 1u << 2};
+        const int rc = hx_job_run(&job, NULL);
+        if (rc)
+            return rc;
+    }
+    return 0;
+}
+
 /* ---- what is never handed back ------------------------------------------------------------------------- */
 
 static int off_node(struct hx_node *node, void *arg)
@@ -181,6 +236,7 @@ static int off(void)
 static const struct hx_case cases[] = {
     {"two", two, 0},
     {"three-late", three_late, 0},
+    {"orphans", orphans, 0},
     {"off", off, 0},
 };
 

@@ -10,12 +10,15 @@
 #include "base/log.h"
 #include "coll/coll.h"
 #include "coll/comm.h"
+#include "policy/handback_desk.h"
 #include "policy/record.h"
 #include "tests/sim/data.h"
 #include "tests/sim/fault.h"
 #include "tests/sim/judge.h"
 #include "tests/sim/memory.h"
 #include "tests/sim/node.h"
+
+uint64_t sim_handback_count[3];
 
 static struct sim *sim_of(const struct sim_proxy *p)
 {
@@ -55,6 +58,24 @@ static void fail(struct sim_proxy *p, int err, const char *call)
     p->at = s->now + (int64_t)sim_below(s, 20 * SIM_MS);
 }
 
+/* The caller's side, before there are calls. */
+static void open_desk(struct sim_proxy *p)
+{
+    const struct sim_plan *plan = sim_of(p)->plan;
+    int before;
+
+    if (!plan->ahead)
+        return;
+    p->desk = nb_handback_desk_get(&p->node->ctx, p->comm->id, -1);
+    before = sim_memory_enter(SIM_NOBODY);
+    p->route = calloc((size_t)p->comm->nops + 1, 1);
+    sim_memory_enter(before);
+    if (!p->desk || !p->route)
+        abort();
+    nb_handback_desk_tune(p->desk, plan->slack, plan->period, 2 * plan->period);
+    nb_handback_desk_join(p->desk);
+}
+
 void sim_proxy_connect(struct sim_proxy *p)
 {
     struct sim *s = sim_of(p);
@@ -63,6 +84,7 @@ void sim_proxy_connect(struct sim_proxy *p)
 
     sim_trace(s, "connects", p->node->number, p->index, 0, NULL);
     p->state = SIM_CONNECTING;
+    open_desk(p);
     if (!handles) {
         p->connected = -ENOMEM;
         p->state = SIM_DECLINED;
@@ -383,6 +405,70 @@ static bool complete(const struct sim_proxy *p)
     return true;
 }
 
+/* ---- callers, and NCCL's ring ------------------------------------------------------------------------------ */
+
+static struct sim_proxy *member(const struct sim_proxy *p, int rank)
+{
+    return &sim_of(p)->node[p->comm->member[rank]]->proxy[p->index];
+}
+
+/* The caller comes to its next calls, where it may: true when it was answered. */
+static bool call_ahead(struct sim_proxy *p)
+{
+    struct sim *s = sim_of(p);
+    bool moved = false;
+
+    if (p->state < SIM_WAITING || p->state > SIM_DONE)
+        return false;
+    while (p->desk && p->asked < p->comm->nops && p->asked <= p->op + s->plan->ahead && p->ask_at <= s->now) {
+        const struct sim_op *op = &p->comm->op[p->asked];
+        const size_t bytes = op->count * hx_type_size(op->type) *
+                             (op->func == NB_FUNC_ALL_REDUCE ? 1 : (size_t)p->comm->nmembers);
+        enum nb_handback_answer answer;
+        if (op->skip) {
+            p->asked++;
+            continue;
+        }
+        answer = nb_handback_desk_ask(p->desk, op->func, bytes);
+        sim_handback_count[answer]++;
+        if (answer == NB_HANDBACK_WAIT)
+            break;
+        p->route[p->asked] = (unsigned char)answer;
+        for (int r = 0; r < p->comm->nmembers; r++)
+            if (member(p, r)->asked > p->asked && member(p, r)->route[p->asked] != answer)
+                sim_violation(s, "nodes %d and %d choose differently: communicator %d, operation %d",
+                              p->node->number, member(p, r)->node->number, p->index, p->asked);
+        sim_trace(s, "asks", p->node->number, p->asked, answer, NULL);
+        p->asked++;
+        if (sim_below(s, 4) == 0)
+            p->ask_at = s->now + (int64_t)sim_below(s, SIM_MS);
+        moved = true;
+    }
+    return moved;
+}
+
+/* In NCCL's ring nobody is done before all have come. */
+static bool ring_is_complete(const struct sim_proxy *p)
+{
+    for (int r = 0; r < p->comm->nmembers; r++) {
+        const struct sim_proxy *other = member(p, r);
+        if (other->op < p->op || (other->op == p->op && other->state != SIM_RING))
+            return false;
+    }
+    return true;
+}
+
+static void enter_ring(struct sim_proxy *p)
+{
+    struct sim *s = sim_of(p);
+
+    p->state = SIM_RING;
+    s->progress = s->now;
+    sim_trace(s, "enters NCCL's ring", p->node->number, p->index, p->op, NULL);
+    for (int r = 0; r < p->comm->nmembers; r++)
+        sim_node_wake(s, p->comm->member[r]);
+}
+
 /* The operation is over: when is the next? */
 static void after_op(struct sim_proxy *p)
 {
@@ -429,13 +515,29 @@ bool sim_proxy_step(struct sim_proxy *p)
         close_begin(p);
         return true;
     }
+    if (call_ahead(p))
+        return true;
     if (p->paused > s->now && p->state < SIM_CLOSING)
         return false;
     switch (p->state) {
     case SIM_WAITING:
         if (p->at > s->now)
             return false;
-        begin(p);
+        if (p->desk && p->asked <= p->op)
+            return false;
+        if (p->desk && p->route[p->op] == NB_HANDBACK_NCCL)
+            enter_ring(p);
+        else
+            begin(p);
+        return true;
+    case SIM_RING:
+        if (!ring_is_complete(p))
+            return false;
+        p->result[p->op] = 1;
+        p->done++;
+        s->operations++;
+        s->progress = s->now;
+        after_op(p);
         return true;
     case SIM_RUNNING:
         ret = run(p);
@@ -475,8 +577,12 @@ int64_t sim_proxy_until(const struct sim_proxy *p)
     const struct sim *s = sim_of(p);
     int64_t at = SIM_NEVER;
 
-    if (p->state == SIM_WAITING || p->state == SIM_FAILED || p->state == SIM_DONE) {
-        at = p->at;
+    if (p->desk && p->state >= SIM_WAITING && p->asked < p->comm->nops && p->ask_at > s->now)
+        at = p->ask_at;
+    if (p->state == SIM_WAITING && p->desk && p->op >= p->asked) {
+        ; /* for its caller */
+    } else if (p->state == SIM_WAITING || p->state == SIM_FAILED || p->state == SIM_DONE) {
+        at = p->at < at ? p->at : at;
     } else if (p->state == SIM_RUNNING) {
         for (int i = 0; i < p->ngroups; i++) {
             const struct sim_group *g = &p->group[i];
@@ -497,21 +603,16 @@ void sim_proxy_free(struct sim_proxy *p)
 {
     free(p->region);
     free(p->result);
+    free(p->route);
     p->region = NULL;
     p->result = NULL;
 }
 
 void sim_proxy_describe(const struct sim_proxy *p, char *buf, size_t cap)
 {
-    static const char *const words[] = {"has not begun to connect",
-                                        "is connecting",
-                                        "declined",
-                                        "waits for its time",
-                                        "runs",
-                                        "has failed",
-                                        "is done",
-                                        "is closing",
-                                        "has closed"};
+    static const char *const words[] = {
+        "has not begun to connect", "is connecting", "declined", "waits for its time", "runs",
+        "is in NCCL's ring",        "has failed",    "is done",  "is closing",         "has closed"};
     size_t at =
         (size_t)snprintf(buf, cap, "node %d communicator %d %s", p->node->number, p->index, words[p->state]);
 

@@ -14,6 +14,7 @@ struct nb_coll_comm;
 struct nb_coll_connect;
 struct nb_coll_listen;
 struct nb_coll_req;
+struct nb_handback_desk;
 struct sim_node;
 
 enum sim_proxy_state {
@@ -22,6 +23,7 @@ enum sim_proxy_state {
     SIM_DECLINED,
     SIM_WAITING, /* for the time of its next operation */
     SIM_RUNNING,
+    SIM_RING,   /* an operation that was handed back is under way, in NCCL's own ring */
     SIM_FAILED, /* a call has failed: waits to close */
     SIM_DONE,   /* all operations are done: waits to close */
     SIM_CLOSING,
@@ -49,6 +51,12 @@ struct sim_proxy {
     int64_t at;     /* the next thing by itself: operation, close */
     int64_t paused; /* calls nothing before */
 
+    /* The caller, and what it was answered. */
+    struct nb_handback_desk *desk; /* NULL: it does not ask */
+    int asked;                     /* the next operation that it asks about */
+    int64_t ask_at;
+    unsigned char *route; /* [nops] enum nb_handback_answer */
+
     int op;        /* in the plan */
     int64_t began; /* when */
     uint64_t nsteps;
@@ -67,6 +75,9 @@ struct sim_proxy {
     int done;          /* operations that are complete */
     uint64_t *result;  /* [nops] hash of each, 0: not done */
 };
+
+/* How often callers were answered so (enum nb_handback_answer), in all runs. */
+extern uint64_t sim_handback_count[3];
 
 /* Listen, so that others can connect. */
 void sim_proxy_listen(struct sim_proxy *p);

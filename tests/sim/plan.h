@@ -116,6 +116,10 @@ struct sim_plan {
     int window;               /* messages that a connection takes before it refuses */
     int64_t step_ns;          /* longest time that a node takes to notice something */
     int64_t gpu_ns;           /* that NCCL's kernels take for a slot */
+    /* What goes raw is handed back to NCCL (policy/handback.h); ahead: calls that a caller may be ahead of the proxy, 0: nobody
+     * asks, and all is CollNet's. */
+    int ahead;
+    uint64_t slack, period;
     int ncomms;
     struct sim_comm comm[SIM_COMMS];
     int nfaults;
@@ -130,6 +134,7 @@ struct sim_options {
     int least, most; /* nodes */
     bool faults;     /* else lateness only */
     bool connect;    /* also before communicators stand */
+    bool hand_back;  /* operations that go raw are handed back to NCCL; lateness only */
     bool payload;    /* flips also where only a check of the payload finds them */
 };
 
