@@ -13,7 +13,7 @@
 #define NB_WIRE_VERSION 3u
 /* Raised whenever a rule changes by which all nodes decide alike without a message (coll/schedule.c,
  * policy/reckon.c). */
-#define NB_RULES_VERSION 7u
+#define NB_RULES_VERSION 8u
 
 struct nb_params {
 #define NB_PARAM_INT(field, name, def, min, max, help) int64_t field;

@@ -6,6 +6,7 @@
 
 #include "base/log.h"
 #include "coll/comm.h"
+#include "coll/pace.h"
 
 struct nb_reckon_facts nb_facts_of_node(const struct nb_coll_comm *comm)
 {
@@ -86,4 +87,31 @@ void nb_facts_log(const struct nb_coll_comm *comm)
             "all_reduce %s",
             comm->label, r->facts.mbps / 1e3, nb_reckon_codec_name((enum nb_reckon_codec)r->facts.codec),
             threads, text[0], text[1]);
+}
+
+void nb_facts_log_seen(const struct nb_coll_comm *comm, const struct nb_coll_stats *stats)
+{
+    static const enum nb_func sums[] = {NB_FUNC_REDUCE_SCATTER, NB_FUNC_ALL_REDUCE};
+    struct nb_reckon_seen seen = {.share = nb_pace_share(stats)};
+    uint64_t sent = 0, coded = 0;
+
+    for (int func = 0; func < NB_FUNC_COUNT; func++)
+        sent += stats->func[func].wire_bytes;
+    for (size_t i = 0; i < sizeof(sums) / sizeof(sums[0]); i++)
+        coded += stats->func[sums[i]].coded_ops;
+    if (!comm->reckoning.known || comm->shadow || !stats->busy_ns)
+        return;
+    seen.link = 1e9 * (double)sent / (double)stats->busy_ns;
+    if (coded && stats->worked_ns)
+        seen.codec = 1e9 * (double)stats->worked_bytes / (double)stats->worked_ns;
+    for (size_t i = 0; i < sizeof(sums) / sizeof(sums[0]); i++) {
+        char text[256];
+
+        if (!stats->func[sums[i]].ops || !nb_policy_reckons(comm->ctx->params, sums[i]))
+            continue;
+        nb_reckon_seen_text(&comm->reckoning, sums[i], &seen, text, sizeof(text));
+        NB_INFO(NCCL_NET, "summary %s: auto, %s %s (sent %.3g Gbit/s of %.4g, codecs busy for %.0f %%)",
+                comm->label, nb_func_name(sums[i]), text, 8e-9 * seen.link, comm->reckoning.facts.mbps / 1e3,
+                100 * seen.share);
+    }
 }

@@ -16,6 +16,11 @@ struct nb_reckon_facts nb_facts_of_node(const struct nb_coll_comm *comm);
 /* All nodes have voted, and these are the slowest's: reckon. */
 void nb_facts_settle(struct nb_coll_comm *comm, const struct nb_reckon_facts *slowest);
 
+struct nb_coll_stats;
+
+/* At close, for each sum that was left to the reckoning: whether what was reckoned came true, by what this node saw. */
+void nb_facts_log_seen(const struct nb_coll_comm *comm, const struct nb_coll_stats *stats);
+
 /* One line: what follows for sums that settings leave to the reckoning, and why. */
 void nb_facts_log(const struct nb_coll_comm *comm);
 

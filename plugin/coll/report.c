@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "coll/comm.h"
+#include "coll/facts.h"
 #include "coll/figures.h"
 #include "coll/pace.h"
 #include "coll/report.h"
@@ -224,5 +225,6 @@ void nb_comm_log_summary(struct nb_coll_comm *comm)
     nb_figures_take_slots(figures, comm);
     nb_turn_lock_give(&comm->progress_lock);
     log_figures(figures);
+    nb_facts_log_seen(comm, &figures->stats);
     free(figures);
 }

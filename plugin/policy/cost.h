@@ -105,6 +105,23 @@ double nb_cost_copy(const struct nb_cost_figures *figures, double bytes);
 double nb_cost_add(const struct nb_cost_figures *figures, const struct nb_cost_op *op, double bytes);
 double nb_cost_recode(const struct nb_cost_figures *figures, const struct nb_cost_op *op, double bytes);
 
+/*
+ * Two-level all-reduces. The nodes of a column finish its segments by turns, each in the order of calls, and a node
+ * that waits for the others' sums of one does not send its own of the next: so every segment costs a hop, unless one
+ * node finishes all that a call has for the column. Seconds of `calls` calls of `call` bytes; 0 where none waits for that.
+ */
+double nb_cost_turns(const struct nb_cost_figures *figures, const struct nb_cost_op *op, int columns,
+                     double call, double calls);
+
+/*
+ * What an all-reduce of one call takes, on the node that has most to do. Nothing else is under way that would fill the links
+ * while its stages follow one another: values are coded, all of them before the first leaves, and go to who sums them; on a
+ * grid, sums of rows go along columns; results go out, on a grid along the columns and then along the rows. A call is cut
+ * as a whole one is (coll/two_level.c), however little of it is values.
+ */
+double nb_cost_alone(const struct nb_cost_figures *figures, const struct nb_cost_op *op, int columns,
+                     double call);
+
 /* Owners that receive a direct reduce-scatter's values at the same time, with blocks of so many bytes and `flight`
  * bytes in flight: contributions are staged, so that nodes run ahead of the block that is summed. As measured over
  * links of limited speed (docs/performance.md). */

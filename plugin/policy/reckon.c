@@ -2,6 +2,7 @@
 /* See reckon.h. */
 #include "policy/reckon.h"
 
+#include <math.h>
 #include <stdio.h>
 
 #include "base/minmax.h"
@@ -24,7 +25,7 @@
  */
 static const struct nb_cost_speed tabled[][2] = {
     [NB_RECKON_PORTABLE] = {{0.48, 0.29, 1.51, 1.36, 0.27, 0.46}, {0.92, 0.61, 3.56, 3.23, 0.28, 0.95}},
-    [NB_RECKON_AVX2] = {{3.77, 1.90, 6.90, 5.44, 1.50, 1.70}, {6.27, 3.68, 16.5, 12.9, 1.38, 3.62}},
+    [NB_RECKON_AVX2] = {{4.39, 2.44, 7.99, 6.38, 2.56, 4.00}, {8.07, 4.78, 18.4, 14.5, 2.10, 4.75}},
     [NB_RECKON_AVX512] = {{7.49, 3.54, 16.2, 13.1, 3.30, 4.70}, {11.4, 6.10, 19.6, 18.3, 1.90, 5.60}},
 };
 #define COPY 16e9    /* bytes a second that memory is copied at, what is not in the cache */
@@ -105,7 +106,17 @@ static double link_bytes(const struct nb_cost_op *op, int columns, const struct 
     return nb_max_double(owner / owners, average);
 }
 
-double nb_reckon_seconds(const struct nb_cost_figures *f, const struct nb_cost_op *op, int columns)
+/* Owners whose links work at the same time. Nodes run ahead of the block that is summed by what they can stage, so that of
+ * large blocks little more than one is under way. */
+static double owners_of(const struct nb_cost_op *op, double flight, double block)
+{
+    const double ahead = op->credits * op->unit, most = nb_cost_owners(op->nodes, flight, block);
+
+    return block > ahead ? nb_min_double(most, block / (block - ahead)) : most;
+}
+
+/* What bounds an operation of many calls. */
+static double bound(const struct nb_cost_figures *f, const struct nb_cost_op *op, int columns)
 {
     const bool through =
         (columns || (op->schedule == NB_COST_TWO_HOP && op->nodes > 2)) && op->func != NB_FUNC_ALL_REDUCE;
@@ -113,7 +124,7 @@ double nb_reckon_seconds(const struct nb_cost_figures *f, const struct nb_cost_o
     const double group = op->channels < NB_COST_GROUP ? op->channels : NB_COST_GROUP;
     const double part = nb_min_double(op->chunk * group, block), parts = op->bytes / part;
     const double flight = NB_COST_STEPS * op->chunk * op->channels, speed = nb_min_double(1, f->cores);
-    const double owners = nb_cost_owners(op->nodes, flight, block);
+    const double owners = owners_of(op, flight, block);
     const struct nb_cost_part p = nb_cost_part(f, op, columns, part);
     const struct nb_cost_load all = nb_cost_average(op, columns, &p);
     const double link = parts * link_bytes(op, columns, &p, owners) / f->link;
@@ -122,12 +133,34 @@ double nb_reckon_seconds(const struct nb_cost_figures *f, const struct nb_cost_o
 
     if (through)
         return nb_cost_in_turns(link, work) + first + hops + last;
-    if (op->func == NB_FUNC_ALL_REDUCE)
-        return nb_max_double(first + link, work) + hops + p.other.last / speed;
+    if (op->func == NB_FUNC_ALL_REDUCE) {
+        const double call = op->chunk * group,
+                     turns = nb_cost_turns(f, op, columns, call, ceil(op->bytes / call));
+        const double even = nb_max_double(first + link, work) + hops + p.other.last / speed;
+
+        return turns > 0 ? nb_cost_in_turns(even - hops, turns + 3 * f->latency) : even;
+    }
     /* Those add at the same time whose blocks NCCL has handed over. */
     return nb_max_double(work, first + hops + last +
                                    nb_max_double(link, parts * p.owner.cpu / f->cores /
                                                            nb_min_double(op->nodes, 1 + flight / block)));
+}
+
+double nb_reckon_seconds(const struct nb_cost_figures *f, const struct nb_cost_op *op, int columns)
+{
+    const double group = op->channels < NB_COST_GROUP ? op->channels : NB_COST_GROUP;
+    const double call = op->chunk * group, calls = ceil(op->bytes / call);
+    struct nb_cost_op first = *op;
+
+    if (op->func != NB_FUNC_ALL_REDUCE)
+        return bound(f, op, columns);
+    /* And what calls wait for when there are few of them. */
+    first.bytes = nb_min_double(op->bytes, call);
+    const struct nb_cost_part p = nb_cost_part(f, op, columns, first.bytes);
+    const double work = op->bytes / first.bytes * nb_cost_average(op, columns, &p).cpu / f->cores;
+    return nb_max_double(work,
+                         bound(f, op, columns) +
+                             (nb_cost_alone(f, &first, columns, call) - bound(f, &first, columns)) / calls);
 }
 
 /* The schedule that a sum of so many bytes has: coded, or raw because all nodes reckon so. */
@@ -203,8 +236,8 @@ void nb_reckon(const struct nb_reckon_facts *facts, const struct nb_reckon_group
 {
     static const enum nb_func sums[] = {NB_FUNC_REDUCE_SCATTER, NB_FUNC_ALL_REDUCE};
 
-    *out = (struct nb_reckoning){.facts = *facts,
-                                 .known = facts->mbps > 0 && is_tabled(facts->codec) && g->nodes >= 2};
+    *out = (struct nb_reckoning){
+        .facts = *facts, .group = *g, .known = facts->mbps > 0 && is_tabled(facts->codec) && g->nodes >= 2};
     for (size_t i = 0; out->known && i < sizeof(sums) / sizeof(sums[0]); i++)
         for (int wide = 0; wide < 2; wide++) {
             const double value = wide ? 4 : 2;
@@ -260,4 +293,60 @@ void nb_reckon_text(const struct nb_reckoning *r, enum nb_func func, char *out, 
     one_text(&r->of[func][0], narrow, sizeof(narrow));
     one_text(&r->of[func][1], wide, sizeof(wide));
     snprintf(out, cap, "BF16 and FP16 %s, FP32 %s", narrow, wide);
+}
+
+/* ---- what was seen ----------------------------------------------------------------------------------- */
+
+#define LIMIT_SHARE 0.75 /* codecs busy for so much of the time are the limit (coll/pace.c) */
+#define LINK_SHARE 0.5   /* a link that carried less than this of its rate is not what was reckoned with */
+
+/* A link that did not get to its rate although nothing here held it up. */
+static bool slow_link(const struct nb_reckoning *r, const struct nb_reckon_seen *seen)
+{
+    return seen->link > 0 && seen->share < LINK_SHARE && seen->link < LINK_SHARE * 1e6 / 8 * r->facts.mbps;
+}
+
+double nb_reckon_seen_gain(const struct nb_reckoning *r, enum nb_func func, const struct nb_reckon_seen *seen)
+{
+    struct nb_cost_figures f = nb_reckon_figures(&r->facts, 2);
+    struct nb_cost_speed *s = &f.speed;
+
+    if (seen->codec > 0) {
+        /* Of N nodes each codes the values of N - 1 blocks, and adds N - 1 to each value of its own. */
+        const double n = r->group.nodes;
+        const double faster = seen->codec * (n - 1) / n * (1 / s->encode_feedback + 1 / s->decode_add);
+        s->encode *= faster;
+        s->encode_feedback *= faster;
+        s->decode *= faster;
+        s->decode_add *= faster;
+    }
+    if (slow_link(r, seen))
+        f.link = seen->link;
+    return nb_reckon_gain(&f, &r->group, func, 2, USUAL);
+}
+
+void nb_reckon_seen_text(const struct nb_reckoning *r, enum nb_func func, const struct nb_reckon_seen *seen,
+                         char *out, size_t cap)
+{
+    const double gain = nb_reckon_seen_gain(r, func, seen);
+    const bool coded = r->of[func][0].from != NB_RECKON_NEVER;
+    const char *setting = func == NB_FUNC_ALL_REDUCE ? "NIBBLE_AR" : "NIBBLE_RS";
+
+    if (coded && gain >= 1)
+        snprintf(out, cap, "came true: coded about %.1f times as fast as raw, reckoned %.1f", gain,
+                 r->of[func][0].times);
+    else if (coded)
+        snprintf(out, cap, "did not come true: raw would be about %.1f times as fast%s; %s=raw pins that",
+                 1 / gain, seen->share >= LIMIT_SHARE ? ", since codecs are the limit" : "", setting);
+    else if (gain < PROMISE)
+        snprintf(out, cap, "came true: raw, coded would be %.1f times as fast", gain);
+    else if (slow_link(r, seen))
+        snprintf(out, cap,
+                 "did not come true: coded would be about %.1f times as fast on a link of %.3g Gbit/s, which "
+                 "is what it "
+                 "carried; NIBBLE_LINK_MBPS=%.0f or %s=int4 pins that",
+                 gain, 8e-9 * seen->link, 8e-6 * seen->link, setting);
+    else
+        snprintf(out, cap, "did not come true: coded would be about %.1f times as fast; %s=int4 pins that",
+                 gain, setting);
 }

@@ -55,6 +55,13 @@ struct nb_reckon_group {
     bool second_int8; /* NIBBLE_RS_SECOND */
 };
 
+/* What a node has seen of what the reckoning rests on. It decides nothing. */
+struct nb_reckon_seen {
+    double codec; /* bytes of values a second of a thread that codes and sums; 0: nothing was coded */
+    double link;  /* bytes a second that were sent while operations were under way */
+    double share; /* of that time in which codecs were busy, as nb_pace_share has it */
+};
+
 #define NB_RECKON_NEVER UINT64_MAX
 struct nb_reckoned {
     uint64_t from; /* bytes of the whole vector; 0: all; NB_RECKON_NEVER: none */
@@ -65,6 +72,7 @@ struct nb_reckoned {
 
 struct nb_reckoning {
     struct nb_reckon_facts facts;
+    struct nb_reckon_group group;
     bool known;                              /* false: rate or speed is unknown, all is coded */
     struct nb_reckoned of[NB_FUNC_COUNT][2]; /* by function, and width of a value: 2 bytes, 4 */
 };
@@ -87,6 +95,14 @@ double nb_reckon_seconds(const struct nb_cost_figures *figures, const struct nb_
 /* Raw over coded, of a sum of `bytes` in all. */
 double nb_reckon_gain(const struct nb_cost_figures *figures, const struct nb_reckon_group *group,
                       enum nb_func func, double value, double bytes);
+
+/* Raw over coded of 64 MiB of BF16 with codecs as fast as was seen and, where they were not the limit and the link did not
+ * get to half of its rate, a link of what was seen. Only where the reckoning is known. */
+double nb_reckon_seen_gain(const struct nb_reckoning *r, enum nb_func func,
+                           const struct nb_reckon_seen *seen);
+/* Whether what was reckoned came true, and if not, the setting that pins what would be better. */
+void nb_reckon_seen_text(const struct nb_reckoning *r, enum nb_func func, const struct nb_reckon_seen *seen,
+                         char *out, size_t cap);
 
 /* "coded from 64 KiB on: about 3.1 times as fast as raw", or "raw: ...", into out. */
 void nb_reckon_text(const struct nb_reckoning *r, enum nb_func func, char *out, size_t cap);

@@ -207,6 +207,44 @@ START_TEST(words)
 }
 END_TEST
 
+/* What was seen only warns: which way it points, and what pins it. */
+START_TEST(seen)
+{
+    const struct nb_reckoning coded = reckon(10000, NB_RECKON_AVX512, 2, 4);
+    const struct nb_reckoning raw = reckon(400000, NB_RECKON_AVX2, 0, 4);
+    const struct nb_cost_figures f = nb_reckon_figures(&coded.facts, 2);
+    const double tabled = 4.0 / 3 / (1 / f.speed.encode_feedback + 1 / f.speed.decode_add);
+    char text[256];
+
+    for (size_t k = 0; k < COUNT(sums); k++) {
+        const struct nb_reckon_seen same = {tabled, 1e9, 0.5}, nothing = {0, 0, 0},
+                                    slow = {tabled / 50, 1e8, 0.99};
+        const struct nb_reckon_seen modem = {0, 1e8, 0.1}, busy = {0, 1e8, 0.6}, full = {0, 45e9, 0.1};
+
+        ck_assert_double_eq_tol(nb_reckon_seen_gain(&coded, sums[k], &same), coded.of[sums[k]][0].times,
+                                1e-9);
+        ck_assert_double_eq_tol(nb_reckon_seen_gain(&coded, sums[k], &nothing), coded.of[sums[k]][0].times,
+                                1e-9);
+        nb_reckon_seen_text(&coded, sums[k], &same, text, sizeof(text));
+        ck_assert_ptr_nonnull(strstr(text, "came true: coded about"));
+        nb_reckon_seen_text(&coded, sums[k], &slow, text, sizeof(text));
+        ck_assert_msg(strstr(text, "did not come true: raw would be") &&
+                          strstr(text, "codecs are the limit") &&
+                          strstr(text, k ? "NIBBLE_AR=raw" : "NIBBLE_RS=raw"),
+                      "%s", text);
+        nb_reckon_seen_text(&raw, sums[k], &full, text, sizeof(text));
+        ck_assert_ptr_nonnull(strstr(text, "came true: raw"));
+        nb_reckon_seen_text(&raw, sums[k], &modem, text, sizeof(text)); /* 0.8 Gbit/s of 400 */
+        ck_assert_msg(strstr(text, "did not come true: coded would be") &&
+                          strstr(text, "NIBBLE_LINK_MBPS=800 "),
+                      "%s", text);
+        /* Not where codecs had much to do: then the link is not known. */
+        nb_reckon_seen_text(&raw, sums[k], &busy, text, sizeof(text));
+        ck_assert_ptr_nonnull(strstr(text, "came true: raw"));
+    }
+}
+END_TEST
+
 /*
  * Beside nibble-model's walk over NCCL's calls (its messages are not followed: that would take minutes), with one thread, from 64 KiB to 256 MiB, over links of 100 Mbit/s to 400
  * Gbit/s. How far the gains of both may be apart where any of them is above a half (all-reduces, where all nodes have the
@@ -225,7 +263,8 @@ static double walked(const struct nb_cost_figures *f, enum nb_func func, enum nb
     struct nm_result coded, raw;
 
     op.schedule = schedule;
-    op.followed = 0;
+    if (func != NB_FUNC_ALL_REDUCE) /* of these it would leave out what few calls wait for */
+        op.followed = 0;
     op.feedback = true;
     ck_assert(nm_predict(f, &op, &coded));
     op.coded = op.feedback = false;
@@ -304,6 +343,7 @@ int main(void)
 
     tcase_set_timeout(tc, 120);
     tcase_add_test(tc, unknown);
+    tcase_add_test(tc, seen);
     tcase_add_test(tc, one_way);
     tcase_add_test(tc, threads);
     tcase_add_test(tc, ends);

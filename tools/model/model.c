@@ -122,26 +122,6 @@ static double through_others(struct walk *w)
 }
 
 /*
- * Two-level all-reduces. The nodes of a column finish its segments by turns, each in the order of calls, and a node
- * that waits for the others' sums of one does not send its own of the next: so every segment costs a hop, unless one
- * node finishes all that a call has for the column.
- */
-static double by_turns(const struct walk *w, double calls)
-{
-    const double column = w->call / w->columns,
-                 shares = nb_max_double(1, nb_min_double(w->rows, floor(column / 65536)));
-    const double unit = nb_min_double(column / shares, w->op->unit),
-                 segments = shares * ceil(column / shares / unit);
-    const double speed = nb_min_double(1, w->f->cores);
-
-    if (!w->columns || w->op->func != NB_FUNC_ALL_REDUCE || shares < 2)
-        return 0;
-    return calls * segments *
-           (w->f->latency + nb_cost_wire(w->op, nb_cost_ratio_of_rows(w->op), 1, unit) / w->rate +
-            (2 * w->f->message + nb_cost_add(w->f, w->op, unit) + nb_cost_recode(w->f, w->op, unit)) / speed);
-}
-
-/*
  * All nodes have the same to do, but on a grid what goes through others does so stage by stage, and at each of them a call
  * waits for what the node does for other calls. So few are in flight that nodes run dry now and then: with N calls that go
  * round S equal stations work takes (N + S - 1) / N of its time (balanced job bounds; Zahorjan, Sevcik, Eager and Galler
@@ -155,58 +135,12 @@ static double in_stages(const struct walk *w)
     return 1 + (w->op->func == NB_FUNC_REDUCE_SCATTER ? 1.0 : 2.0) / w->in_flight;
 }
 
-/* Processor and link work side by side on messages that a node sends and gets, `bytes` of values each, of a ratio: from the
- * first that is sent to the last that is read. `parts`: of so many the first goes on while the others come, so that the next
- * stage's messages fill the link behind them. */
-static double stage(const struct walk *w, double parts, double sent, double got, double ratio, double bytes)
-{
-    const double m = w->f->message / nb_min_double(1, w->f->cores);
-    const double link = nb_max_double(sent, got) * nb_cost_wire(w->op, ratio, 1, bytes) / w->rate;
-    const double ends = nb_max_double(0, 2 * m + w->f->latency - (1 - 1 / parts) * link);
-
-    return nb_max_double(link + ends, (sent + got) * m);
-}
-
-/*
- * What an all-reduce of one call takes, on the node that has most to do. Nothing else is under way that would fill the links
- * while its stages follow one another: values are coded, all of them before the first leaves, and go to who sums them; on a
- * grid, sums of rows go along columns; results go out, on a grid along the columns and then along the rows. A call is cut
- * as a whole one is (coll/two_level.c), however little of it is values.
- */
-static double alone(const struct walk *w)
-{
-    const double k = w->columns ? w->columns : w->n, h = w->columns ? w->rows : 1, column = w->call / k;
-    const double shares = nb_max_double(1, nb_min_double(h, floor(column / 65536)));
-    const double piece = column / shares / ceil(column / shares / w->op->unit);
-    const double bytes = nb_min_double(piece, w->op->bytes), all = ceil(w->op->bytes / piece - 1e-9);
-    const double through = ceil(all / k), own = ceil(all / k / shares); /* a column, an owner */
-    const double again = nb_cost_ratio_again(w->op), speed = nb_min_double(1, w->f->cores);
-    double work = nb_cost_add(w->f, w->op, (k - 1 + h - 1) * bytes) + nb_cost_copy(w->f, bytes) +
-                  nb_cost_encode(w->f, w->op, bytes) + nb_cost_decode(w->f, w->op, bytes),
-           seconds = stage(w, own, all - through, (k - 1) * through, w->op->ratio, bytes) +
-                     stage(w, 1, (k - 1) * through, all - through, again, bytes);
-
-    if (w->columns) {
-        const double rows = stage(w, own, shares < h ? through : through - own, (h - 1) * own,
-                                  nb_cost_ratio_of_rows(w->op), bytes);
-        /* The first segment's turn comes when its values have, and not all others'. */
-        const double turns =
-            by_turns(w, 1) * nb_min_double(1, w->op->bytes / w->call) -
-            (1 - 1 / through) * (k - 1) * through * nb_cost_wire(w->op, w->op->ratio, 1, bytes) / w->rate;
-
-        work += nb_cost_add(w->f, w->op, (k - 1) * bytes) + nb_cost_copy(w->f, bytes) +
-                nb_cost_recode(w->f, w->op, bytes) + nb_cost_decode(w->f, w->op, bytes);
-        seconds += nb_max_double(rows, turns) + stage(w, own, (h - 1) * own, through - own, again, bytes);
-    }
-    return seconds + (nb_cost_encode(w->f, w->op, (all - through) * bytes) + work / own) / speed;
-}
-
 /* An all-reduce: all nodes have the same to do. */
 static double all_reduce(struct walk *w)
 {
     double seconds = walked(w, true);
 
-    const double turns = by_turns(w, ceil(w->op->bytes / w->call));
+    const double turns = nb_cost_turns(w->f, w->op, w->columns, w->call, ceil(w->op->bytes / w->call));
 
     return turns > 0 ? nb_cost_in_turns(seconds - 4 * w->f->latency, turns + 3 * w->f->latency) : seconds;
 }
@@ -221,7 +155,7 @@ static double short_all_reduce(struct walk *w)
 
     first.bytes = nb_min_double(all->bytes, w->call);
     w->op = &first;
-    one = alone(w) - all_reduce(w);
+    one = nb_cost_alone(w->f, w->op, w->columns, w->call) - all_reduce(w);
     w->op = all;
     return all_reduce(w) + one / calls;
 }
