@@ -30,7 +30,7 @@ esac
 cp -a "$builddir/." "$tmp/tree/$inner" && cd "$tmp/tree/$inner" || exit 1
 missed=0
 
-# mutant NAME FILE SED: what is broken, where, how.
+# mutant NAME FILE SED [OPTIONS]: what is broken, where, how.
 mutant()
 {
     case $only in "  " | *" $1 "*) ;; *) return ;; esac
@@ -45,7 +45,7 @@ mutant()
     touch "$file"
     if make -s tests/nibble-sim CFLAGS="-O1 -g1 -w" >"$tmp/log" 2>&1; then
         # Ten minutes of processor time, whatever else runs here.
-        (ulimit -S -t 600; exec ./tests/nibble-sim --seeds "1-$seeds" --compare $reduce) >"$tmp/log" 2>&1
+        (ulimit -S -t 600; exec ./tests/nibble-sim --seeds "1-$seeds" --compare $reduce ${4:-}) >"$tmp/log" 2>&1
         rc=$?
         said=$(sed -n 's/^seed [0-9]* FAILED: //p' "$tmp/log" | head -1 | cut -c1-110)
         runs=$(sed -n 's/^seed \([0-9]*\) FAILED.*/\1/p' "$tmp/log" | head -1)
@@ -76,7 +76,8 @@ mutant padding policy/walk.c 's/= q \* k + ([ab] < k ? [ab] : k);/= q * k + k;/'
 mutant forward coll/forward.c 's/if (!op->schedule->forwards_to(comm, op, segment, peer))/if (!op->schedule->forwards_to(comm, op, segment, peer) || (i == 0 \&\& op->opno % 8 == 7))/'
 mutant close-drain coll/shutdown.c 's/ && !count(comm, has_not_taken, NULL) && !count(comm, may_ask, NULL))/)/; s/ && !count(comm, has_not_parted, NULL))/)/'
 mutant kill-switch coll/kill_switch.c 's/for (int r = 1; r < comm->nnodes; r++) {/for (int r = 2; r < comm->nnodes; r++) {/'
-mutant header-check coll/wire.c 's/if (get32(b, 52) != check_value(b, 52))/if (0)/'
+# Nearly all damaged headers fail another check, too. Of 2000 seeds of the third version of plans none finds it.
+mutant header-check coll/wire.c 's/if (get32(b, 52) != check_value(b, 52))/if (0)/' "--plan 2"
 mutant control-check coll/wire.c 's/if (get32(b, bytes - 4) != check_value(b, bytes - 4))/if (0)/'
 mutant abort coll/abort.c 's/if (!comm->neighbors\[i\]->gone)/if (0)/'
 mutant budgets coll/staging.c 's/nb_budget_give(.*/;/'

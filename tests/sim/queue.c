@@ -11,6 +11,13 @@ static bool before(const struct sim_event *a, const struct sim_event *b)
     return a->at != b->at ? a->at < b->at : a->number < b->number;
 }
 
+/* Something outside of the engines will happen. That the judge looks again makes nothing happen: it does so for as long as
+ * nodes wait, also for ever. */
+static bool outside(enum sim_event_kind kind)
+{
+    return kind != SIM_NODE && kind != SIM_DUE;
+}
+
 void sim_queue_put(struct sim_queue *q, int64_t at, enum sim_event_kind kind, int node, void *thing)
 {
     struct sim_event e = {.at = at, .number = q->numbers++, .kind = kind, .node = node, .thing = thing};
@@ -24,7 +31,7 @@ void sim_queue_put(struct sim_queue *q, int64_t at, enum sim_event_kind kind, in
             abort();
         sim_memory_enter(before);
     }
-    q->foreground += kind != SIM_NODE;
+    q->foreground += outside(kind);
     for (; i > 0 && before(&e, &q->event[(i - 1) / 2]); i = (i - 1) / 2)
         q->event[i] = q->event[(i - 1) / 2];
     q->event[i] = e;
@@ -47,7 +54,7 @@ bool sim_queue_take(struct sim_queue *q, struct sim_event *event)
         i = child;
     }
     q->event[i] = last;
-    q->foreground -= event->kind != SIM_NODE;
+    q->foreground -= outside(event->kind);
     return true;
 }
 

@@ -30,7 +30,7 @@ struct sim_queue {
     struct sim_event *event; /* a heap */
     size_t n, cap;
     uint64_t numbers;
-    size_t foreground; /* of those, all but steps of nodes: something outside of the engines will happen */
+    size_t foreground; /* of those, all but steps of nodes and looks of the judge: something will happen */
 };
 
 void sim_queue_put(struct sim_queue *q, int64_t at, enum sim_event_kind kind, int node, void *thing);
