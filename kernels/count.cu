@@ -13,6 +13,11 @@
 #define NB_EACH_TICKET NB_MARK(1) /* in the loop whose passes are counted */
 #define NB_ONE_WARP NB_MARK(2)    /* one warp of the block does this */
 #define NB_EACH_SOURCE NB_MARK(3) /* once for each source of a sum */
+#define NB_TIMES(n) NB_MARK_TIMES(NB_TIMES_##n) /* in a loop that is passed n times */
+#define NB_MARK_TIMES(n) NB_MARK(n)
+#define NB_TIMES_2 5
+#define NB_TIMES_16 8
+#define NB_TIMES_32 9
 #include "kernel.cuh"
 
 extern "C" __global__ void __launch_bounds__(NB_GPU_THREADS, NB_GPU_BLOCKS_PER_SM) nb_gpu_work(const struct nb_gpu_launch launch)

@@ -27,6 +27,9 @@
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 100 * NB_GPU_NO_DIFFERENCES
 #define NB_NO_ULP_ENCODE 1
 #endif
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+#define NB_NO_USUAL_ENCODE 1 /* without arithmetic on pairs of integers it would take more registers than there are */
+#endif
 #define NB_APART asm volatile("" ::: "memory") /* what is loaded before and after is not loaded together */
 
 typedef uint4 nb_quad; /* x, y, z, w */
@@ -71,6 +74,37 @@ NB_DEV float nb_from_int(int32_t i) { return __int2float_rn(i); }
 NB_DEV uint32_t nb_bytes(uint32_t a, uint32_t b, uint32_t order) { return __byte_perm(a, b, order); }
 NB_DEV int32_t nb_dot4(uint32_t a, uint32_t b, int32_t c) { return __dp4a((int)a, (int)b, c); }
 NB_DEV uint32_t nb_pair_min(uint32_t a, uint32_t b) { return __vminu2(a, b); } /* of 16 bits each */
+NB_DEV uint32_t nb_funnel_right(uint32_t low, uint32_t high, uint32_t by) { return __funnelshift_r(low, high, by); } /* by % 32 */
+NB_DEV uint32_t nb_funnel_left(uint32_t low, uint32_t high, uint32_t by) { return __funnelshift_l(low, high, by); }
+
+/* The lowest `bits` bits, 0 to 32. */
+NB_DEV uint32_t nb_ones(uint32_t bits)
+{
+    uint32_t d;
+    asm("bmsk.clamp.b32 %0, 0, %1;" : "=r"(d) : "r"(bits));
+    return d;
+}
+
+/* Two 16-bit integers in a register: a + b; (a + b, but at most c) or 0 where that is negative; ones in a half whose highest
+ * bit is set. */
+NB_DEV uint32_t nb_pair_add(uint32_t a, uint32_t b)
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    uint32_t d;
+    asm("add.u16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
+    return d;
+#else
+    return __vadd2(a, b);
+#endif
+}
+NB_DEV uint32_t nb_pair_add_within(uint32_t a, uint32_t b, uint32_t c) { return __viaddmin_s16x2_relu(a, b, c); }
+NB_DEV uint32_t nb_add_within(uint32_t a, uint32_t b, uint32_t c) { return (uint32_t)__viaddmin_s32_relu((int)a, (int)b, (int)c); }
+NB_DEV uint32_t nb_pair_signs(uint32_t a)
+{
+    uint32_t d;
+    asm("prmt.b32 %0, %1, 0, 0xbb99;" : "=r"(d) : "r"(a));
+    return d;
+}
 NB_DEV unsigned nb_popc(uint32_t v) { return (unsigned)__popc(v); }
 NB_DEV unsigned nb_clz(uint32_t v) { return (unsigned)__clz((int)v); }
 NB_DEV unsigned nb_ffs(uint32_t v) { return (unsigned)__ffs((int)v); }
@@ -219,6 +253,10 @@ NB_DEV void nb_put32_sys(uint32_t *p, uint32_t v)
 NB_DEV uint64_t nb_add64(uint64_t *p, uint64_t v) { return atomicAdd((unsigned long long *)p, (unsigned long long)v); }
 NB_DEV uint32_t nb_add32(uint32_t *p, uint32_t v) { return atomicAdd(p, v); }
 NB_DEV uint32_t nb_or32(uint32_t *p, uint32_t v) { return atomicOr(p, v); } /* shared memory too */
+NB_DEV void nb_or32_shared(uint32_t *shared, uint32_t v)
+{
+    asm volatile("red.shared.or.b32 [%0], %1;" ::"r"((unsigned)__cvta_generic_to_shared(shared)), "r"(v) : "memory");
+}
 NB_DEV void nb_fence(void) { __threadfence(); }
 NB_DEV void nb_fence_sys(void) { __threadfence_system(); }
 NB_DEV void nb_pause(void) { __nanosleep(100); }

@@ -9,14 +9,14 @@
 #define NIBBLE_KERNELS_ULP_CUH
 
 #include "delta4.cuh"
+#include "ulp_usual.cuh"
 
 #define NB_ULP_SEGMENT 32u /* blocks of a warp */
 
 /* 32 bits from bit `pos` of `bits` on. */
 NB_DEV uint32_t nb_peek(const uint32_t *bits, uint32_t pos)
 {
-    const uint32_t low = bits[pos / 32], high = bits[pos / 32 + 1], by = pos % 32;
-    return by ? low >> by | high << (32 - by) : low;
+    return nb_funnel_right(bits[pos / 32], bits[pos / 32 + 1], pos);
 }
 
 NB_DEV uint32_t nb_pattern(uint32_t width, const void *p, uint64_t i)
@@ -63,7 +63,63 @@ NB_DEV uint32_t nb_warp_fetch(uint32_t *to, const char *from, uint32_t bytes)
     return skew;
 }
 
+/* Bytes from one place to another, of any alignment, by one warp. */
+NB_DEV void nb_warp_copy(char *to, const char *from, uint32_t bytes)
+{
+    const uint32_t lane = nb_thread() & 31, lead = (0u - (uint32_t)(uintptr_t)to) & 15, first = lead < bytes ? lead : bytes;
+    const uint32_t skew = (uint32_t)((uintptr_t)(from + first) & 3), behind = skew + bytes - first;
+    const char *base = from + first - skew;
+    /* Pieces of 16 bytes of which no word that is read begins before or ends behind the bytes. */
+    const uint32_t quads = behind < 20 || first < skew ? 0 : (behind - 4) / 16, done = first + 16 * quads;
+
+    if (lane < first)
+        nb_store1(to + lane, nb_load1(from + lane));
+    NB_ROLL
+    for (uint32_t i = lane; i < quads; i += 32) {
+        NB_TIMES(2);
+        const char *p = base + 16 * i;
+        uint32_t word[5];
+        nb_quad q;
+        NB_UNROLL
+        for (unsigned k = 0; k < 5; k++)
+            word[k] = nb_load4(p + 4 * k);
+        q.x = nb_funnel_right(word[0], word[1], 8 * skew);
+        q.y = nb_funnel_right(word[1], word[2], 8 * skew);
+        q.z = nb_funnel_right(word[2], word[3], 8 * skew);
+        q.w = nb_funnel_right(word[3], word[4], 8 * skew);
+        nb_store16(to + first + 16 * i, q);
+    }
+    NB_ROLL
+    for (uint32_t i = done + lane; i < bytes; i += 32) {
+        NB_TIMES(2);
+        nb_store1(to + i, nb_load1(from + i));
+    }
+}
+
 #define NB_BYTE(words, i) (((const uint8_t *)(words))[i])
+
+/* One warp, after a block's other values: its exceptions, which replace what other lanes have stored. 1: malformed. */
+NB_DEV int nb_ulp_decode_exceptions(uint32_t width, const uint8_t *e, uint32_t exceptions, uint32_t n, void *dst)
+{
+    uint32_t bad = 0;
+
+    nb_warp_barrier();
+    NB_ROLL
+    for (uint32_t k = nb_thread() & 31; k < exceptions; k += 32) {
+        const uint8_t *q = e + k * (2 + width);
+        const uint32_t at = q[0] | (uint32_t)q[1] << 8;
+        const uint32_t last = k ? *(q - 2 - width) | (uint32_t)*(q - 1 - width) << 8 : 0;
+        if (at >= n || (k && at <= last)) {
+            bad = 1;
+            continue;
+        }
+        uint32_t x = 0;
+        for (uint32_t b = 0; b < width; b++)
+            x |= (uint32_t)q[2 + b] << 8 * b;
+        nb_put_pattern(width, dst, at, x);
+    }
+    return nb_ballot((int)bad) != 0;
+}
 
 /* One warp: a block of n values, `bytes` long, at `coded`. 1: malformed. `lossy`: it may have floors. */
 NB_DEV int nb_ulp_decode_block(uint32_t width, int lossy, const char *coded, uint32_t bytes, const void *ref, uint32_t n, void *dst,
@@ -156,24 +212,7 @@ NB_DEV int nb_ulp_decode_block(uint32_t width, int lossy, const char *coded, uin
     }
     if ((pos + 7) / 8 != end / 8)
         return 1;
-    nb_warp_barrier(); /* exceptions replace what other lanes have stored */
-    const uint8_t *e = (const uint8_t *)room + end / 8;
-    uint32_t bad = 0;
-    NB_ROLL
-    for (uint32_t k = lane; k < exceptions; k += 32) {
-        const uint8_t *q = e + k * (2 + width);
-        const uint32_t at = q[0] | (uint32_t)q[1] << 8;
-        const uint32_t last = k ? *(q - 2 - width) | (uint32_t)*(q - 1 - width) << 8 : 0;
-        if (at >= n || (k && at <= last)) {
-            bad = 1;
-            continue;
-        }
-        uint32_t x = 0;
-        for (uint32_t b = 0; b < width; b++)
-            x |= (uint32_t)q[2 + b] << 8 * b;
-        nb_put_pattern(width, dst, at, x);
-    }
-    return nb_ballot((int)bad) != 0;
+    return nb_ulp_decode_exceptions(width, (const uint8_t *)room + end / 8, exceptions, n, dst);
 }
 
 /* The ticket's 128 blocks, 32 a warp. */
@@ -229,18 +268,38 @@ NB_DEV void nb_ulp_decode_ticket(const struct nb_gpu_desc *d, uint32_t ticket, s
     if (segment + 1 == (uint64_t)d->tickets * NB_WARPS)
         bad |= before + length != bytes - tail;
     bad = nb_ballot(bad) != 0;
+    uint16_t *places = (uint16_t *)((char *)room + NB_USUAL_PLACES);
+    const struct nb_usual its = nb_usual_of(coded, coded + bytes, coded + before + upto - size, bad ? 0 : size,
+                                            width == 2 && !(((uintptr_t)ref | (uintptr_t)dst) & 15) ? count : 0);
+    const uint32_t usual = nb_ballot(its.bytes != 0);
     NB_ROLL
-    for (uint32_t b = 0; b < NB_ULP_SEGMENT && !bad; b++) {
-        const uint32_t values = nb_shfl(count, b), its = nb_shfl(size, b), behind = nb_shfl(upto, b);
-        const uint64_t at = (segment * NB_ULP_SEGMENT + b) * NB_ULP_BLOCK * width;
-        if (!values)
-            break;
-        if (its) {
-            bad = nb_ulp_decode_block(width, lossy, coded + before + behind - its, its, ref + at, values, dst + at, room);
-        } else if (d->ref != d->dst) {
-            NB_ROLL
-            for (uint32_t i = lane; i < values; i += 32)
-                nb_put_pattern(width, dst + at, i, nb_pattern(width, ref + at, i));
+    for (uint32_t from = 0; from < NB_ULP_SEGMENT && !bad; from += NB_USUAL_BATCH) {
+        NB_TIMES(2);
+        if (usual >> from)
+            bad = nb_usual_find(&its, usual, from, ref + segment * NB_ULP_SEGMENT * NB_ULP_BLOCK * width, places);
+        NB_ROLL
+        for (uint32_t b = from; b < from + NB_USUAL_BATCH && !bad; b++) {
+            NB_TIMES(16);
+            const uint32_t values = nb_shfl(count, b), taken = nb_shfl(size, b), behind = nb_shfl(upto, b);
+            const uint64_t at = (segment * NB_ULP_SEGMENT + b) * NB_ULP_BLOCK * width;
+            const char *record = coded + before + behind - taken;
+            if (!values)
+                break;
+            if (usual >> b & 1) {
+                const uint32_t skew = (uint32_t)((uintptr_t)record & 15), exceptions = nb_shfl(its.exceptions, b);
+                nb_usual_decode(record - skew, skew, taken, nb_shfl(its.first, b), ref + at, dst + at, places + 32 * (b - from),
+                                room);
+                bad = nb_ulp_decode_exceptions(2, (const uint8_t *)room + skew + taken - 4 * exceptions, exceptions,
+                                               NB_ULP_BLOCK, dst + at);
+            } else if (taken) {
+                NB_RARE;
+                bad = nb_ulp_decode_block(width, lossy, record, taken, ref + at, values, dst + at, room);
+            } else if (d->ref != d->dst) {
+                NB_RARE;
+                NB_ROLL
+                for (uint32_t i = lane; i < values; i += 32)
+                    nb_put_pattern(width, dst + at, i, nb_pattern(width, ref + at, i));
+            }
         }
     }
     if (bad && lane == 0)

@@ -18,6 +18,7 @@
 
 #include "delta4.cuh"
 #include "ulp.cuh"
+#include "ulp_encode_usual.cuh"
 
 /* Bytes of a warp's room: a record until it is given up (4096 and a group); indices of exceptions; c and
  * floors of runs, modes; lengths. */
@@ -421,35 +422,6 @@ NB_DEV uint32_t nb_ulp_encode_block(const struct nb_gpu_desc *d, struct nb_ulp_w
 #undef NB_REF
 }
 
-/* Bytes from one place to another, of any alignment, by one warp. */
-NB_DEV void nb_warp_copy(char *to, const char *from, uint32_t bytes)
-{
-    const uint32_t lane = nb_thread() & 31, lead = (0u - (uint32_t)(uintptr_t)to) & 3;
-    const uint32_t first = lead < bytes ? lead : bytes, words = (bytes - first) / 4;
-    const uint32_t skew = (uint32_t)((uintptr_t)(from + first) & 3);
-    const char *base = from + first - skew;
-
-    if (lane < first)
-        nb_store1(to + lane, nb_load1(from + lane));
-    NB_ROLL
-    for (uint32_t i = lane; i < words; i += 32) {
-        uint32_t v;
-        if (!skew) {
-            v = nb_load4(base + 4 * i);
-        } else if ((first >= skew || i) && first + 4 * i + 8 - skew <= bytes) {
-            v = nb_load4(base + 4 * i) >> 8 * skew | nb_load4(base + 4 * i + 4) << (32 - 8 * skew);
-        } else {
-            v = 0;
-            for (uint32_t k = 0; k < 4; k++)
-                v |= nb_load1(from + first + 4 * i + k) << 8 * k;
-        }
-        nb_store4(to + first + 4 * i, v);
-    }
-    const uint32_t done = first + 4 * words;
-    if (lane < bytes - done)
-        nb_store1(to + done + lane, nb_load1(from + done + lane));
-}
-
 NB_DEV uint32_t *nb_ulp_went(const struct nb_gpu_desc *d)
 {
     return (uint32_t *)(uintptr_t)(d->work + sizeof(struct nb_control) + 8 * NB_WARPS * (uint64_t)d->tickets);
@@ -491,6 +463,7 @@ NB_DEV uint32_t nb_ulp_encode_one(const struct nb_gpu_desc *d, struct nb_ulp_way
     const uint32_t last = way->last;
     way->last = NB_ULP_WENT_CODED;
     if (b == 0 || last != NB_ULP_WENT_CODED || guess) {
+        NB_RARE; /* once in 32 blocks */
         const uint32_t readings = !way->lossy ? nb_ulp_readings(way->width)
                                   : NB_TYPE(d) == NB_BF16 ? 7 : NB_TYPE(d) == NB_F16 ? 10 : 23;
         price = nb_ulp_choose(way->width, readings, way->lossy ? 1 : 4, cur, ref, count, &way->reading, &way->c);
@@ -502,7 +475,15 @@ NB_DEV uint32_t nb_ulp_encode_one(const struct nb_gpu_desc *d, struct nb_ulp_way
     const uint32_t raw = 1 + (uint32_t)count * way->width;
     length = raw;
     if (last != NB_ULP_WENT_RAW || !dear) {
-        length = nb_ulp_encode_block(d, way, at, (uint32_t)count, room, &more);
+        length = NB_ULP_OTHERWISE;
+#ifndef NB_NO_USUAL_ENCODE
+        if (way->width == 2 && !way->lossy && count == NB_ULP_BLOCK && !((d->src | d->ref) & 15))
+            length = nb_ulp_encode_usual(d, at, way->reading, &way->c, room);
+#endif
+        if (length == NB_ULP_OTHERWISE) {
+            NB_RARE;
+            length = nb_ulp_encode_block(d, way, at, (uint32_t)count, room, &more);
+        }
         /* Whether it had been tried at all does not matter where it is not shorter. */
         if (b == 0 && segment && dear && length != raw && nb_ulp_went_before(d, segment) == NB_ULP_WENT_RAW) {
             length = raw;
@@ -556,6 +537,7 @@ NB_DEV void nb_ulp_encode_ticket(const struct nb_gpu_desc *d, uint32_t ticket, s
     way.here = NB_OP(d) == NB_GPU_ULP_GUESS ? 3 : given_up ? 0 : nb_ulp_blocks_of(d, way.width, segment);
     NB_ROLL
     for (uint32_t b = 0; b < way.here; b++) {
+        NB_TIMES(32);
         uint32_t *room = (uint32_t *)(sh->stage[s] + warp * (NB_STAGE_QUADS / NB_WARPS));
         const uint32_t length = nb_ulp_encode_one(d, &way, segment, b, room);
         if (lane == 0)
@@ -601,10 +583,12 @@ NB_DEV void nb_ulp_encode_ticket(const struct nb_gpu_desc *d, uint32_t ticket, s
         }
         NB_ROLL
         for (uint32_t b = 0; b < here; b++) {
+            NB_TIMES(32);
             const uint32_t its = nb_shfl(mine, b), behind = nb_shfl(upto, b);
             const uint64_t at = (first + b) * block, left = n * way.width - at;
             char *to = dst + table + before + behind - its;
             if (its == 1 + (left < block ? (uint32_t)left : block)) {
+                NB_RARE;
                 if (lane == 0)
                     nb_store1(to, NB_ULP_RAW);
                 nb_warp_copy(to + 1, cur + at, its - 1);

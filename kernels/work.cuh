@@ -32,6 +32,7 @@
 #define NB_EACH_SOURCE ((void)0)
 #define NB_ONE_WARP ((void)0)
 #define NB_EACH_TICKET ((void)0)
+#define NB_TIMES(n) ((void)0)
 #endif
 
 #define NB_RECORD_QUADS 140u /* an int4 record with three escapes, wherever it begins in 16 bytes */

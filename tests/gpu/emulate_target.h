@@ -146,6 +146,37 @@ NB_DEV uint32_t nb_pair_min(uint32_t a, uint32_t b)
     const uint32_t low = (a & 0xffff) < (b & 0xffff) ? a & 0xffff : b & 0xffff;
     return low | (a >> 16 < b >> 16 ? a & 0xffff0000u : b & 0xffff0000u);
 }
+NB_DEV uint32_t nb_funnel_right(uint32_t low, uint32_t high, uint32_t by)
+{
+    return (uint32_t)(((uint64_t)high << 32 | low) >> by % 32);
+}
+NB_DEV uint32_t nb_funnel_left(uint32_t low, uint32_t high, uint32_t by)
+{
+    return (uint32_t)(((uint64_t)high << 32 | low) << by % 32 >> 32);
+}
+NB_DEV uint32_t nb_ones(uint32_t bits)
+{
+    return bits < 32 ? (1u << bits) - 1 : 0xffffffffu;
+}
+NB_DEV uint32_t nb_pair_add(uint32_t a, uint32_t b)
+{
+    return ((a + b) & 0xffff) | ((a >> 16) + (b >> 16)) << 16;
+}
+NB_DEV uint32_t nb_add_within(uint32_t a, uint32_t b, uint32_t c)
+{
+    const int32_t sum = (int32_t)(a + b);
+    return sum < 0 ? 0 : sum < (int32_t)c ? (uint32_t)sum : c;
+}
+NB_DEV uint32_t nb_pair_add_within(uint32_t a, uint32_t b, uint32_t c)
+{
+    const uint32_t sum = nb_pair_add(a, b);
+    return nb_add_within((uint32_t)(int16_t)sum, 0, c & 0xffff) |
+           nb_add_within((uint32_t)(int16_t)(sum >> 16), 0, c >> 16) << 16;
+}
+NB_DEV uint32_t nb_pair_signs(uint32_t a)
+{
+    return (a & 0x8000 ? 0xffffu : 0) | (a >> 31 ? 0xffff0000u : 0);
+}
 NB_DEV unsigned nb_popc(uint32_t v)
 {
     return (unsigned)__builtin_popcount(v);
@@ -362,6 +393,10 @@ NB_DEV void nb_fence_sys(void)
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
 }
 #endif
+NB_DEV void nb_or32_shared(uint32_t *shared, uint32_t v)
+{
+    (void)nb_or32(shared, v);
+}
 NB_DEV void nb_pause(void)
 {
     nb_emulate_pause();

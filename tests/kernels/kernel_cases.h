@@ -9,9 +9,10 @@ unsigned cases_encode(unsigned rounds, unsigned seed);
 unsigned cases_reduce(unsigned rounds, unsigned seed);
 unsigned cases_malformed(unsigned rounds, unsigned seed);
 unsigned cases_bytes(unsigned rounds, unsigned seed);
-unsigned cases_plan(void);                                  /* descriptors that are refused */
-unsigned cases_differences(unsigned rounds, unsigned seed); /* ulp and delta4, both ways */
-unsigned cases_golden_differences(const char *folder);      /* tests/codec/golden: delta4.bin, ulp.bin */
+unsigned cases_plan(void);                                        /* descriptors that are refused */
+unsigned cases_differences(unsigned rounds, unsigned seed);       /* ulp and delta4, both ways */
+unsigned cases_usual_differences(unsigned rounds, unsigned seed); /* ulp of two bytes, many whole blocks */
+unsigned cases_golden_differences(const char *folder); /* tests/codec/golden: delta4.bin, ulp.bin */
 unsigned cases_guess(unsigned rounds, unsigned seed);
 unsigned cases_exact(unsigned rounds, unsigned seed);
 unsigned cases_evidence(unsigned rounds, unsigned seed);

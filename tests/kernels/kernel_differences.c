@@ -22,7 +22,9 @@ enum kind {
     MIXED, /* scales far apart side by side */
     SPECIAL, /* zeros, infinities, NaN, denormals */
     PATTERNS,
-    KINDS
+    KINDS,
+    ROWS = KINDS, /* every 256 values move by another amount, some not at all; now and then one far away */
+    DRIFT         /* the amount changes a little from one 256 values to the next */
 };
 
 static int sampled(size_t i)
@@ -45,6 +47,12 @@ static void make(struct rng *r, enum kind kind, enum nb_dtype type, double step,
                   (kind == TRAP && (sampled(i) || i / 1024 % 32 == 31));
         if (kind == SAME || (kind == STRETCH && i / 3000 % 3 == 0) || kind == TRAP)
             by = 0;
+        if (kind == ROWS || kind == DRIFT) {
+            const unsigned row = (unsigned)(i / 256 * 2654435761u >> 7);
+            by *= kind == DRIFT ? 1 + row % 8 * 0.2 : row % 11 == 0 ? 0 : pow(2, (double)(row % 13) - 6);
+            if (rng_below(r, 400) == 0)
+                by *= 300;
+        }
         if (kind == LARGE)
             by = rng_gauss(r) * 0.02;
         if (kind == MIXED)
@@ -142,73 +150,98 @@ static int64_t decode(const struct span *s, const uint8_t *coded, size_t length,
     return result.length;
 }
 
+/* A span of values of `kind`, encoded, decoded, and decoded with a broken bit. */
+static void compare(struct rng *r, struct span *s, enum kind kind, double step, unsigned round)
+{
+    struct nb_delta4_stats stats = {0, 0};
+    size_t cap =
+        s->bounded ? nb_delta4_bound(s->type, s->bytes) : nb_ulp_bound((enum nb_ulp_width)s->width, s->bytes);
+    uint8_t *ref = backend_alloc(s->bytes), *cur = backend_alloc(s->bytes), *out = backend_alloc(s->bytes);
+    uint8_t *coded = backend_alloc((cap + 3) & ~(size_t)3), *want = malloc(cap);
+    uint8_t *values = malloc(s->bytes + 1), *old = malloc(s->bytes + 1);
+    if (!want || !values || !old)
+        abort();
+    make(r, kind, s->type, step, ref, cur, s->bytes);
+    ssize_t length = want_encode(s, cur, ref, SIZE_MAX, want, cap, &stats);
+    if (length < 0)
+        abort();
+    check_encoder(s, cur, ref, SIZE_MAX, coded, want, length, stats.lossy);
+    /* Limits: one more than it takes, as much, less. */
+    check_encoder(s, cur, ref, (uint64_t)length + 1, coded, want, length, stats.lossy);
+    check_encoder(s, cur, ref, round % 2 ? (uint64_t)length : rng_below(r, (uint64_t)length), coded, NULL,
+                  -E2BIG, 0);
+
+    /* Decoders take bytes at any address. */
+    backend_free(coded);
+    const size_t shift = rng_below(r, 2) ? 0 : rng_below(r, 4);
+    uint8_t *at = (uint8_t *)backend_alloc((size_t)length + shift) + shift;
+    memcpy(at, want, (size_t)length);
+    if (want_decode(s, at, (size_t)length, ref, values))
+        abort();
+    memcpy(old, ref, s->bytes);
+    const int in_place = rng_below(r, 2) == 0;
+    same_number("result of decoding", decode(s, at, (size_t)length, ref, in_place ? ref : out), 0);
+    same("decoded bytes", in_place ? ref : out, values, s->bytes);
+    if (!s->bounded)
+        same("decoded bytes", values, cur, s->bytes);
+    /* Broken in one place: refused, or decoded to the same as by the C codec. */
+    memcpy(ref, old, s->bytes);
+    const size_t where = rng_below(r, rng_below(r, 2) || length < 16 ? (uint64_t)length : 16);
+    at[where] ^= (uint8_t)(1u << rng_below(r, 8));
+    const int expected = want_decode(s, at, (size_t)length, ref, values);
+    same_number("result of decoding a broken span", decode(s, at, (size_t)length, ref, out), expected);
+    if (!expected)
+        same("decoded bytes", out, values, s->bytes);
+    backend_free(ref);
+    backend_free(cur);
+    backend_free(at - shift);
+    backend_free(out);
+    free(want);
+    free(values);
+    free(old);
+}
+
 unsigned cases_differences(unsigned rounds, unsigned seed)
 {
     static const size_t sizes[] = {0, 1, 3, 64, 510, 2048, 4095, 8192 + 6, 70000, 140001, 300001, 600000};
+    static const double steps[] = {1e-4, 1e-3, 1e-2, 3e-2, 0.2, 1e-6};
     unsigned compared = 0;
     struct rng r = {seed + 7000u};
     for (unsigned round = 0; round < rounds; round++) {
-        static const double steps[] = {1e-4, 1e-3, 1e-2, 3e-2, 0.2, 1e-6};
         struct span s = {.bounded = (int)rng_below(&r, 2), .width = 1u << rng_below(&r, 3)};
         enum kind kind = (enum kind)(round % KINDS);
         double step = steps[rng_below(&r, 6)];
-        struct nb_delta4_stats stats = {0, 0};
 
         s.type = (enum nb_dtype)rng_below(&r, NB_DTYPE_COUNT);
         s.bytes = sizes[rng_below(&r, kind == TRAP || round % 6 == 0 ? 12 : 9)];
         if (kind == TRAP)
             s.bytes = sizes[8 + rng_below(&r, 4)];
-        size_t cap =
-            s.bounded ? nb_delta4_bound(s.type, s.bytes) : nb_ulp_bound((enum nb_ulp_width)s.width, s.bytes);
-        const size_t size = s.bounded ? nb_dtype_size(s.type) : s.width;
-        uint8_t *ref = backend_alloc(s.bytes), *cur = backend_alloc(s.bytes), *out = backend_alloc(s.bytes);
-        uint8_t *coded = backend_alloc((cap + 3) & ~(size_t)3), *want = malloc(cap);
-        uint8_t *values = malloc(s.bytes + 1), *old = malloc(s.bytes + 1);
-        if (!want || !values || !old)
-            abort();
         at_case("differences round %u seed %u %s width %zu type %s kind %d bytes %zu", round, seed,
-                s.bounded ? "delta4" : "ulp", size, nb_dtype_name(s.type), kind, s.bytes);
-        make(&r, kind, s.type, step, ref, cur, s.bytes);
-        ssize_t length = want_encode(&s, cur, ref, SIZE_MAX, want, cap, &stats);
-        if (length < 0)
-            abort();
-        check_encoder(&s, cur, ref, SIZE_MAX, coded, want, length, stats.lossy);
-        /* Limits: one more than it takes, as much, less. */
-        check_encoder(&s, cur, ref, (uint64_t)length + 1, coded, want, length, stats.lossy);
-        check_encoder(&s, cur, ref, round % 2 ? (uint64_t)length : rng_below(&r, (uint64_t)length), coded,
-                      NULL, -E2BIG, 0);
+                s.bounded ? "delta4" : "ulp", s.bounded ? nb_dtype_size(s.type) : (size_t)s.width,
+                nb_dtype_name(s.type), kind, s.bytes);
+        compare(&r, &s, kind, step, round);
         compared++;
-
-        /* Decoders take bytes at any address. */
-        backend_free(coded);
-        const size_t shift = rng_below(&r, 2) ? 0 : rng_below(&r, 4);
-        uint8_t *at = (uint8_t *)backend_alloc((size_t)length + shift) + shift;
-        memcpy(at, want, (size_t)length);
-        if (want_decode(&s, at, (size_t)length, ref, values))
-            abort();
-        memcpy(old, ref, s.bytes);
-        const int in_place = rng_below(&r, 2) == 0;
-        same_number("result of decoding", decode(&s, at, (size_t)length, ref, in_place ? ref : out), 0);
-        same("decoded bytes", in_place ? ref : out, values, s.bytes);
-        if (!s.bounded)
-            same("decoded bytes", values, cur, s.bytes);
-        /* Broken in one place: refused, or decoded to the same as by the C codec. */
-        memcpy(ref, old, s.bytes);
-        const size_t where = rng_below(&r, rng_below(&r, 2) || length < 16 ? (uint64_t)length : 16);
-        at[where] ^= (uint8_t)(1u << rng_below(&r, 8));
-        const int expected = want_decode(&s, at, (size_t)length, ref, values);
-        same_number("result of decoding a broken span", decode(&s, at, (size_t)length, ref, out), expected);
-        if (!expected)
-            same("decoded bytes", out, values, s.bytes);
-        backend_free(ref);
-        backend_free(cur);
-        backend_free(at - shift);
-        backend_free(out);
-        free(want);
-        free(values);
-        free(old);
     }
     return compared;
+}
+
+unsigned cases_usual_differences(unsigned rounds, unsigned seed)
+{
+    static const enum kind kinds[] = {ROWS, DRIFT, SMALL, STRAY, MIXED, STRETCH, SPECIAL, SAME};
+    static const double steps[] = {1e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.2};
+    struct rng r = {seed + 7500u};
+    for (unsigned round = 0; round < rounds; round++) {
+        struct span s = {.width = 2, .type = rng_below(&r, 4) ? NB_BF16 : NB_F16};
+        enum kind kind = round % 3 ? kinds[rng_below(&r, 8)] : kinds[round / 3 % 2];
+        const double step = steps[rng_below(&r, 6)];
+
+        /* Whole segments, and blocks and values left over. */
+        s.bytes = rng_below(&r, 3) ? 2048 * (1 + rng_below(&r, 40)) : 65536 + rng_below(&r, 70000);
+        at_case("usual differences round %u seed %u type %s kind %d step %g bytes %zu", round, seed,
+                nb_dtype_name(s.type), kind, step, s.bytes);
+        compare(&r, &s, kind, step, round);
+    }
+    return rounds;
 }
 
 /* ---- Golden vectors ---------------------------------------------------------------------------------- */

@@ -36,6 +36,8 @@ int main(int argc, char **argv)
     fflush(stdout);
     printf("%u spans of differences coded, ", cases_differences(rounds + rounds / 2, seed));
     fflush(stdout);
+    printf("%u of usual ones, ", cases_usual_differences(rounds, seed));
+    fflush(stdout);
     snprintf(path, sizeof(path), "%s/tests/codec/golden", top ? top : ".");
     printf("%u golden ones, ", cases_golden_differences(path));
     fflush(stdout);

@@ -2,15 +2,16 @@
 # Instructions on the usual path of a kernel, from its machine code: reads a cubin of kernels/count.cu, in which profiler events mark
 # the path. No disassembler: of an instruction (16 bytes, sm_90 and later) only the operation, branch targets and events are looked at.
 #
-# usage: sass_count.py CUBIN SOURCES
+# usage: sass_count.py CUBIN SOURCES [VALUES]
 #
 # Prints "NAME VALUE" lines: instructions that a warp issues for a tile (4096 values, four warps), for each value a thread holds
-# (32), by class. What is marked rare is left out, and what only a warp needs whose threads have gone different ways; of two ways
-# the longer one counts, a loop over sources as often as there are.
+# (32, or as many as are given), by class. What is marked rare is left out, and what only a warp needs whose threads have gone different ways; of two ways
+# the longer one counts, a loop as often as there are
+# sources, or as it is marked.
 import struct
 import sys
 
-RARE, TICKET, ONE_WARP, SOURCE = 0, 1, 2, 3
+RARE, TICKET, ONE_WARP, SOURCE, TIMES = 0, 1, 2, 3, 4  # TIMES + n: passed 2^n times
 
 # Operations by the low nine bits.
 BRANCH, EXIT, RETURN, EVENT, CALL = 0x147, 0x14d, 0x150, 0x001, (0x143, 0x144)
@@ -175,6 +176,7 @@ def count(code, sources):
                 inner = [marks[m] for m in body if m in marks and
                          not any(m in o and o < body for o in loops.values())]
                 w *= sources if SOURCE in inner else 1
+                w *= max([1 << m - TIMES for m in inner if m > TIMES], default=1)
         if any(m in main and marks[m] == ONE_WARP and over(m, b) for m in marks):
             w /= 4
         weight[b] = w
@@ -202,11 +204,12 @@ def count(code, sources):
 
 def main():
     code = text_of(open(sys.argv[1], "rb").read())
+    values = int(sys.argv[3]) if len(sys.argv) > 3 else 32
     total, classes, path, weight, blocks = count(code, int(sys.argv[2]))
-    print("total %.1f" % (total / 32))
+    print("total %.1f" % (total / values))
     for name in ("multiply-add", "logic", "memory", "exchange", "control"):
-        print("%s %.1f" % (name, classes.get(name, 0) / 32))
-    if len(sys.argv) > 3:  # where: the path's blocks
+        print("%s %.1f" % (name, classes.get(name, 0) / values))
+    if len(sys.argv) > 4:  # where: the path's blocks
         at = {id(b): i for i, b in enumerate(blocks)}
         start = [0]
         for b in blocks:

@@ -1,0 +1,299 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * From a record to a thread's group of values: docs/wire-format.md sections 4 and 9.
+ *
+ * The budget for a source of int4 (0.54 bytes): two instructions a value to turn a nibble into a float, two
+ * to add it to both accumulators, one of which gets zeros; 0.5 for what is done once a group. The inverse
+ * transform, own values and rounding take 9 for a sum, for 4 bytes of BF16. A single source needs one accumulator, and its
+ * codes are transformed before they are floats: nb_only_int4; of BF16, values too are worked on in pairs: nb_brain_codes.
+ */
+#ifndef NIBBLE_KERNELS_RECORD_CUH
+#define NIBBLE_KERNELS_RECORD_CUH
+
+#include "values.cuh"
+
+/* A record in memory: its parts. Codes are 4-byte aligned. */
+struct nb_view {
+    uint32_t kind, escapes;
+    int exponent;
+    const char *escape, *scale, *domain, *code;
+};
+
+NB_DEV struct nb_view nb_view_of(uint32_t header, const char *record, uint32_t groups)
+{
+    struct nb_view v;
+    v.kind = header & 0xff;
+    v.escapes = header >> 8 & 0xff;
+    v.exponent = (int)(header >> 16 & 0xff) - 127;
+    v.escape = record + NB_TILE_HEADER;
+    v.scale = v.escape + NB_ESCAPE_BYTES * v.escapes;
+    v.domain = v.scale + nb_round4(groups);
+    v.code = v.kind == NB_TILE_INT4 || v.kind == NB_TILE_INT4_WIDE ? v.domain + 4 * ((groups + 31) / 32) : v.domain;
+    if (v.kind == NB_TILE_ZERO || v.kind == NB_TILE_RAW)
+        v.code = v.escape;
+    return v;
+}
+
+/* What a decoder must not take on trust and the length does not tell: padding, unused bits, escapes. Each
+ * thread looks at something; 1: malformed. GET1, GET4 read a byte or a word. */
+#define NB_CHECK_RECORD(v, groups, group0, GET1, GET4, bad)                                                            \
+    do {                                                                                                               \
+        const uint32_t t_ = nb_thread();                                                                               \
+        const int int4_ = (v).kind == NB_TILE_INT4 || (v).kind == NB_TILE_INT4_WIDE;                                   \
+        if ((v).kind != NB_TILE_ZERO && (v).kind != NB_TILE_RAW) {                                                     \
+            if (t_ >= (groups) && t_ < nb_round4(groups))                                                              \
+                (bad) |= GET1((v).scale + t_) != 0;                                                                    \
+            if (int4_ && t_ == 0 && (groups) % 32)                                                                     \
+                (bad) |= GET4((v).domain + 4 * ((groups) / 32)) >> (groups) % 32 != 0;                                 \
+            for (uint32_t k_ = t_; k_ < (v).escapes; k_ += NB_THREADS) {                                               \
+                const uint32_t index_ = GET4((v).escape + NB_ESCAPE_BYTES * k_), i_ = index_ - 32 * (group0);          \
+                if (index_ < 32 * (group0) || i_ >= 32 * (groups)) {                                                   \
+                    (bad) |= 1;                                                                                        \
+                    continue;                                                                                          \
+                }                                                                                                      \
+                if (k_)                                                                                                \
+                    (bad) |= GET4((v).escape + NB_ESCAPE_BYTES * (k_ - 1)) >= index_;                                  \
+                if (int4_)                                                                                             \
+                    (bad) |= (GET4((v).domain + 4 * (i_ / 1024)) >> i_ / 32 % 32 & 1) |                                \
+                             (GET1((v).code + i_ / 2) >> i_ % 2 * 4 & 15);                                             \
+                else                                                                                                   \
+                    (bad) |= GET1((v).code + i_) != 0;                                                                 \
+            }                                                                                                          \
+        }                                                                                                              \
+    } while (0)
+
+#define NB_SHARED1(p) (*(const uint8_t *)(p))
+#define NB_SHARED4(p) (*(const uint32_t *)(const void *)(p))
+
+/* Add eight codes of an int4 word, values i0 to i0 + 7. `plain` and `coded`: the step in the domain of each
+ * sum, 0 in the other; times 1, 1/16 and 1/256. */
+NB_DEV void nb_add_nibbles(uint32_t word, unsigned i0, const float *plain, const float *coded, float *p, float *c)
+{
+    const uint32_t w[3] = {word, word >> 12, word >> 24};
+    NB_UNROLL
+    for (unsigned b = 0; b < 8; b++) {
+        const unsigned k = b % 3;
+        const float magic = 0x1p23f + (float)(8u << 4 * k);
+        const float q = nb_real(nb_mask_flip(w[b / 3], 15u << 4 * k, 0x4b000000u | 8u << 4 * k)) - magic; /* code times 16^k */
+        p[i0 + b] = nb_fma(q, plain[k], p[i0 + b]); /* products are exact */
+        c[i0 + b] = nb_fma(q, coded[k], c[i0 + b]);
+    }
+}
+
+/* Value `i` of the group, which is not known when compiling, becomes or gets more by v. */
+NB_DEV void nb_add_at(float *p, uint32_t i, float v)
+{
+    NB_UNROLL
+    for (unsigned k = 0; k < NB_GROUP; k++)
+        p[k] = k == i ? p[k] + v : p[k];
+}
+
+/* What a thread needs of an int4 record that lies in shared memory. */
+struct nb_int4 {
+    const char *codes;
+    uint32_t transform;
+    float scale; /* with the sign of the step */
+};
+
+/* 1: the thread has a group, and *r tells of it. */
+NB_DEV int nb_open_int4(const char *record, uint32_t header, uint32_t groups, uint32_t group0, struct nb_int4 *r, uint32_t *bad)
+{
+    const uint32_t t = nb_thread();
+    const char *scale = record + NB_TILE_HEADER, *domain = scale + NB_TILE_GROUPS, *codes = domain + 16;
+
+    if ((header & 0xffff) != NB_TILE_INT4 || groups != NB_TILE_GROUPS) {
+        NB_RARE;
+        const struct nb_view v = nb_view_of(header, record, groups);
+        NB_CHECK_RECORD(v, groups, group0, NB_SHARED1, NB_SHARED4, *bad);
+        if (t >= groups)
+            return 0;
+        scale = v.scale;
+        domain = v.domain;
+        codes = v.code;
+    }
+    const uint32_t code = NB_SHARED1(scale + t);
+    r->transform = NB_SHARED4(domain + t / 32 * 4) >> t % 32 & 1;
+    r->scale = nb_usual_scale(code & 127, header);
+    if ((header & 0xff) != NB_TILE_INT4) {
+        NB_RARE;
+        r->scale = nb_scale_of(1, code & 127, (int)(header >> 16 & 0xff) - 127);
+    }
+    r->scale = nb_real(nb_bits(r->scale) | (code & 0x80) << 24);
+    r->codes = codes + 16 * t;
+    return 1;
+}
+
+/* Escapes of such a record. */
+NB_DEV void nb_add_escapes(const char *record, uint32_t header, uint32_t group0, float *p)
+{
+    const uint32_t t = nb_thread(), escapes = header >> 8 & 0xff;
+    const char *escape = record + NB_TILE_HEADER;
+    NB_ROLL
+    for (uint32_t k = 0; k < escapes; k++) {
+        NB_RARE;
+        const uint32_t i = NB_SHARED4(escape + NB_ESCAPE_BYTES * k) - 32 * group0;
+        if (i / 32 == t)
+            nb_add_at(p, i % 32, nb_real(NB_SHARED4(escape + NB_ESCAPE_BYTES * k + 4)));
+    }
+}
+
+/* Add an int4 record. Returns 1 if this thread's group was transformed; *bad. */
+NB_DEV int nb_add_int4(const char *record, uint32_t header, uint32_t groups, uint32_t group0, int escapes, float *p, float *c,
+                       uint32_t *bad)
+{
+    struct nb_int4 r;
+    if (!nb_open_int4(record, header, groups, group0, &r, bad))
+        return 0;
+    const float as_is = r.transform ? 0 : r.scale * 0.125f, as_coded = r.transform ? r.scale : 0;
+    const float plain[3] = {as_is, as_is * 0.0625f, as_is * 0.00390625f};
+    const float coded[3] = {as_coded, as_coded * 0.0625f, as_coded * 0.00390625f};
+    NB_UNROLL
+    for (unsigned k = 0; k < 4; k++)
+        nb_add_nibbles(NB_SHARED4(r.codes + 4 * k), 8 * k, plain, coded, p, c);
+    if (header & 0xff00 && escapes)
+        nb_add_escapes(record, header, group0, p);
+    return (int)r.transform;
+}
+
+/* The codes of an int4 word as FP16: in h[k] number k, and k + 4 in the upper half. */
+NB_DEV void nb_half_nibbles(uint32_t word, uint32_t *h)
+{
+    const uint32_t low = 0x000f000fu, high = 0x00f000f0u, upper = word >> 8;
+    h[0] = nb_half_add((word & low) ^ 0x64086408u, 0xe408e408u);              /* 1024 + code + 8 */
+    h[1] = nb_half_fma((word & high) ^ 0x64806480u, 0x2c002c00u, 0xd480d480u); /* 1024 + 16 * (code + 8) */
+    h[2] = nb_half_add((upper & low) ^ 0x64086408u, 0xe408e408u);
+    h[3] = nb_half_fma((upper & high) ^ 0x64806480u, 0x2c002c00u, 0xd480d480u);
+}
+
+/* The values of an int4 record where it is the only source. Codes are transformed as integers of at
+ * most 9 bits, in pairs of FP16; times the step they are exact as in nb_add_int4, where the order of the stages
+ * would matter otherwise. */
+NB_DEV void nb_only_int4(const struct nb_int4 *r, float *p)
+{
+    const float step = r->scale * (r->transform ? 0x1p-5f : 0x1p-3f);
+    uint32_t h[16];
+    NB_UNROLL
+    for (unsigned k = 0; k < 4; k++)
+        nb_half_nibbles(NB_SHARED4(r->codes + 4 * k), h + 4 * k);
+    if (r->transform) {
+        NB_UNROLL
+        for (unsigned d = 1; d < 16; d *= 2) {
+            NB_UNROLL
+            for (unsigned i = 0; i < 16; i++)
+                if (!(i & d)) {
+                    const uint32_t sum = nb_half_add(h[i], h[i + d]);
+                    h[i + d] = nb_half_sub(h[i], h[i + d]);
+                    h[i] = sum;
+                }
+        }
+        NB_UNROLL
+        for (unsigned i = 0; i < 16; i++)
+            h[i] = nb_half_cross(h[i]);
+    }
+    NB_UNROLL
+    for (unsigned i = 0; i < 16; i++) { /* a zero is a positive one */
+        p[i / 4 * 8 + i % 4] = nb_fma(nb_from_f16(h[i] & 0xffff), step, 0);
+        p[i / 4 * 8 + i % 4 + 4] = nb_fma(nb_from_f16(h[i] >> 16), step, 0);
+    }
+}
+
+#define NB_BRAIN_ONE 0x3f803f80u
+#define NB_BRAIN_LESS 0xbf80bf80u /* -1 */
+
+/* The same in pairs of BF16, a pair of neighbours to a word: no sum of 32 codes is more than 256. */
+NB_DEV void nb_brain_codes(const struct nb_int4 *r, uint32_t *h)
+{
+    NB_UNROLL
+    for (unsigned k = 0; k < 4; k++) {
+        const uint32_t word = NB_SHARED4(r->codes + 4 * k);
+        uint32_t four[4]; /* 136 more than the codes j and j + 4 */
+        NB_UNROLL
+        for (unsigned j = 0; j < 4; j++)
+            four[j] = nb_mask_flip(word >> 4 * j, 0x000f000fu, 0x43084308u);
+        NB_UNROLL
+        for (unsigned j = 0; j < 2; j++) {
+            h[4 * k + j] = nb_brain_fma(nb_bytes(four[2 * j], four[2 * j + 1], 0x5410), NB_BRAIN_ONE, 0xc308c308u);
+            h[4 * k + j + 2] = nb_brain_fma(nb_bytes(four[2 * j], four[2 * j + 1], 0x7632), NB_BRAIN_ONE, 0xc308c308u);
+        }
+    }
+    if (r->transform) {
+        NB_UNROLL
+        for (unsigned d = 1; d < 16; d *= 2) {
+            NB_UNROLL
+            for (unsigned i = 0; i < 16; i++)
+                if (!(i & d)) {
+                    const uint32_t sum = nb_brain_fma(h[i], NB_BRAIN_ONE, h[i + d]);
+                    h[i + d] = nb_brain_fma(h[i + d], NB_BRAIN_LESS, h[i]);
+                    h[i] = sum;
+                }
+        }
+        NB_UNROLL
+        for (unsigned i = 0; i < 16; i++) /* the sum of both, and their difference */
+            h[i] = nb_brain_fma(nb_bytes(h[i], h[i], 0x3232), 0xbf803f80u, nb_bytes(h[i], h[i], 0x1010));
+    }
+}
+
+/* The steps of a pair. */
+NB_DEV uint32_t nb_brain_step(const struct nb_int4 *r)
+{
+    const uint32_t step = nb_bits(r->scale * (r->transform ? 0x1p-5f : 0x1p-3f));
+    return nb_bytes(step, step, 0x3232);
+}
+
+/* The values eight further to the front: lets a loop that is not unrolled go through a group eight at a time.
+ * */
+NB_DEV void nb_turn(float *p)
+{
+    float first[8];
+    NB_UNROLL
+    for (unsigned i = 0; i < 8; i++)
+        first[i] = p[i];
+    NB_UNROLL
+    for (unsigned i = 0; i < 24; i++)
+        p[i] = p[i + 8];
+    NB_UNROLL
+    for (unsigned i = 0; i < 8; i++)
+        p[24 + i] = first[i];
+}
+
+/* Add a record (or the values of a raw source) that is read where it lies: all kinds but int4. Seldom used:
+ * short code rather than fast. */
+NB_DEV void nb_add_other(int type, uint32_t header, const char *record, uint32_t groups, uint32_t group0, int escapes,
+                         float *p, uint32_t *bad)
+{
+    const uint32_t t = nb_thread();
+    const struct nb_view v = nb_view_of(header, record, groups);
+
+    NB_CHECK_RECORD(v, groups, group0, nb_load1, nb_load4, *bad);
+    if (t >= groups || v.kind == NB_TILE_ZERO)
+        return;
+    if (v.kind == NB_TILE_RAW) {
+        NB_ROLL
+        for (unsigned k = 0; k < 4; k++) {
+            NB_UNROLL
+            for (unsigned i = 0; i < 8; i++)
+                p[i] = p[i] + nb_widen(type, nb_element(type, v.code, 32 * t + 8 * k + i));
+            nb_turn(p);
+        }
+        return;
+    }
+    const uint32_t code = nb_load1(v.scale + t);
+    const float step = nb_scale_of(v.kind == NB_TILE_INT8_WIDE, code & 127, v.exponent) * NB_INT8_STEP;
+    NB_ROLL
+    for (unsigned k = 0; k < 4; k++) {
+        const uint32_t word[2] = {nb_load4(v.code + 32 * t + 8 * k), nb_load4(v.code + 32 * t + 8 * k + 4)};
+        NB_UNROLL
+        for (unsigned b = 0; b < 8; b++)
+            p[b] = nb_fma(nb_from_int((int8_t)(word[b / 4] >> 8 * (b % 4))), step, p[b]);
+        nb_turn(p);
+    }
+    if (escapes)
+        NB_ROLL
+        for (uint32_t k = 0; k < v.escapes; k++) {
+            const uint32_t i = nb_load4(v.escape + NB_ESCAPE_BYTES * k) - 32 * group0;
+            if (i / 32 == t)
+                nb_add_at(p, i % 32, nb_real(nb_load4(v.escape + NB_ESCAPE_BYTES * k + 4)));
+        }
+}
+
+#endif
