@@ -19,7 +19,7 @@
 
 #include "base/log.h"
 
-#define STRIPE_MIN 65536  /* smallest piece a message is cut into */
+#define STRIPE_MIN 262144 /* smallest piece a message is cut into */
 #define STRIPE_MAX 524288 /* largest, so that a slow stream holds up little */
 #define FRAME_MAX (1u << 30)
 #define PEEK_EVERY 16 /* isends between reads of the reverse direction */
