@@ -31,7 +31,7 @@ static int part_at(const struct nb_coll_comm *comm, const struct nb_coll_req *wi
                    struct part *p)
 {
     const uint64_t least = nb_on_grid(comm) ? NB_COST_PIECE_GRID : NB_COST_PIECE;
-    uint64_t block = win->op->block, owner = off / block, pieces, each, rounds;
+    uint64_t block = win->op->block, owner = off / block, count, each, rounds;
 
     if (off >= win->off + win->bytes)
         return 0;
@@ -40,8 +40,8 @@ static int part_at(const struct nb_coll_comm *comm, const struct nb_coll_req *wi
     p->end = nb_min64(win->off + win->bytes, (owner + 1) * block);
     /* As many segments as ways, or a multiple of that where units are too short; fewer where segments would be. */
     p->ways = (uint64_t)comm->grid.columns - 1;
-    pieces = nb_max64(1, nb_min64(p->ways, (p->end - p->beg) / least));
-    each = (p->end - p->beg + pieces - 1) / pieces;
+    count = nb_max64(1, nb_min64(p->ways, (p->end - p->beg) / least));
+    each = (p->end - p->beg + count - 1) / count;
     rounds = (each + comm->unit - 1) / comm->unit;
     each = (each + rounds - 1) / rounds;
     p->each = (each + QUANTUM - 1) / QUANTUM * QUANTUM;

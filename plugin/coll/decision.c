@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What is done with an operation: its codec, and whose error it carries on. What may be coded at all follows
+ * What is done with an operation: its codec, and which residual it continues. What may be coded at all follows
  * from settings, type and size (policy/policy.h); whether it is a gradient and which buffer it comes from,
  * from the job's calls and data (policy/job.h).
  */
@@ -535,7 +535,7 @@ static void forget_errors(struct nb_coll_comm *comm)
 {
     if (!comm->stats.weight_jumps++)
         NB_INFO(NCCL_NET,
-                "%s: gathered weights are far from those before (a checkpoint?): carried errors are dropped, "
+                "%s: gathered weights are far from those before (a checkpoint?): residuals are dropped, "
                 "now and whenever it happens again",
                 comm->label);
     nb_feedback_drop_all(comm->decisions.feedback);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What is done with an operation: its codec, and whose error it carries on; in the order of operations. For
+ * What is done with an operation: its codec, and which residual it continues; in the order of operations. For
  * the engine thread.
  *
  * The facts of an operation:

@@ -44,7 +44,7 @@ int nb_comm_error(struct nb_coll_comm *comm, int err, const char *fmt, ...)
 /* ABORT has come from `via`: log and record what its author says. */
 int nb_comm_told(struct nb_coll_comm *comm, const struct nb_peer *via, const struct nb_ctl *abort);
 /* A connection with the peer has ended with `err`, which the communicator will not survive, without a
- * farewell. Returns `err`. */
+ * graceful shutdown. Returns `err`. */
 int nb_comm_suspect(struct nb_coll_comm *comm, struct nb_peer *peer, int err);
 /* The calls of NCCL's have given up on this node's engine (stuck.h), which goes on: the communicator has
  * failed, and NCCL's memory must not be touched any more. 0, or the error. */

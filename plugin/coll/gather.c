@@ -213,15 +213,15 @@ static void begin_piece(struct nb_coll_comm *comm, struct nb_task *t, uint8_t *o
 /* ---- steps ------------------------------------------------------------------------------------------- */
 
 /*
- *     DIFFER --fits---------------------> STORE ------------------> send --> OWN --> over
- *       |  \--bounded, something lost---> LEARN (into the         ^
- *       |                                  reference) ------------|
- *     CODE --fits-------------------------------------------------|
+ *     DELTA_ENCODE --fits-----------------> STORE_REF ------------> send --> OWN --> over
+ *       |     \--bounded, something lost--> UPDATE_REF -----------^
  *       |                                                         |
- *       +--too long-> COPY --to be kept-> STORE ------------------|
+ *     ENCODE --fits-----------------------------------------------|
+ *       |                                                         |
+ *       +--too long-> COPY --to be kept---> STORE_REF ------------|
  *                        \----------------------------------------/
  *
- * STORE keeps the values as the reference, LEARN what receivers will decode. "Send" is leave(): in shadow
+ * STORE_REF keeps the values as the reference, UPDATE_REF what receivers will decode. "Send" is leave(): in shadow
  * mode it counts the message and begins again with COPY. OWN delivers the segment here; before it is over LOOK shows
  * it to the operation's witness, where there is one.
  */

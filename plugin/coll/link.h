@@ -53,7 +53,7 @@ struct nb_tx_item {
     size_t len;
     void *req;
     void *mhandle;
-    struct nb_shared *shared; /* not NULL: data is the shared unit's, as are the two others */
+    struct nb_shared *shared; /* not NULL: data is in this refcounted buffer, and the two others */
     int ready;                /* its bytes are there: may be sent */
     int apart; /* other peers do not need theirs at the same time: it neither waits for them nor they for it */
 };
@@ -96,7 +96,7 @@ static inline void *nb_tx_buffer(struct nb_tx *tx)
     return tx->queued - tx->done < tx->slots ? tx->mem + (tx->queued % tx->slots) * tx->slot : NULL;
 }
 void nb_tx_push(struct nb_tx *tx, const void *data, size_t len, struct nb_shared *shared);
-/* An item whose bytes will come into its buffer (or the shared unit, whose `ready` tells): its number.
+/* An item whose bytes will come into its buffer (or the refcounted one, whose `ready` tells): its number.
  * Nothing behind it is sent before. */
 uint64_t nb_tx_reserve(struct nb_tx *tx, struct nb_shared *shared);
 void nb_tx_ready(struct nb_tx *tx, uint64_t item, size_t len);

@@ -43,7 +43,7 @@ struct nb_schedule_ops {
      * the same on all nodes: settings, number of nodes, function, type, bytes per rank, length of the
      * window. */
     int (*takes)(const struct nb_coll_comm *comm, const struct nb_coll_req *win);
-    /* Called once, when the engine takes the window up: bytes to be delivered here. */
+    /* Called once, when the engine dequeues the window: bytes to be delivered here. */
     uint64_t (*begin)(struct nb_coll_comm *comm, struct nb_coll_req *win);
 
     /* The segment that starts at `off`. */

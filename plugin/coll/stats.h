@@ -35,7 +35,7 @@ struct nb_coll_stats {
     uint64_t feedback_ops;          /* quantized operations with error feedback */
     uint64_t weight_jumps;          /* gathers of weights far from those before: all errors dropped */
     uint64_t feedback_resets;       /* errors dropped because a non-finite value was seen */
-    uint64_t no_feedback_ambiguous; /* quantized operations without feedback: not certain whose error it is */
+    uint64_t no_feedback_ambiguous; /* quantized operations without feedback: residual not certain */
     uint64_t no_feedback_budget;
     uint64_t ref_slots, ref_hits, ref_new, ref_unconfirmed,
         ref_budget; /* all-gather: owner's choices, per operation */

@@ -15,16 +15,17 @@
 /* ---- steps ------------------------------------------------------------------------------------------- */
 
 /*
- * What has come                         first step                         and then
+ * What has come                    first step                      and then
  *
- *   raw or quantized values             SHOW    the values                 STORE, where they are to be kept; ASK,
- *                                                                          where the hash of such raw ones is wrong
- *   differences, reference fits         ADD     reference + differences    the hash is right: STORE; else ASK
- *   nothing but a header, it fits       RECALL  the reference              delivered; the two hashes differ: ASK
- *   either, reference does not fit      ASK     raw bytes of the owner     STORE, where they are to be kept
+ *   raw or quantized values        DECODE        the values        STORE_REF, where they are to be kept;
+ *                                                                  RETRANSMIT, where the hash of such raw ones
+ *                                                                  is wrong
+ *   deltas, reference fits         DELTA_DECODE  reference + them  the hash is right: STORE_REF; else RETRANSMIT
+ *   nothing but a header, it fits  LOAD_REF      the reference     delivered; the two hashes differ: RETRANSMIT
+ *   either, reference misfits      RETRANSMIT    the owner's bytes STORE_REF, where they are to be kept
  *
- * After STORE (values into the reference) the segment is delivered. A slot of the ring is held during SHOW
- * and ADD only, which read the message.
+ * After STORE_REF (values into the reference) the segment is delivered. A slot of the ring is held during
+ * DECODE and DELTA_DECODE only, which read the message.
  */
 
 /* The segment is delivered, and its bytes are kept, or could not be. */

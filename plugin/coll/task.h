@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tasks: what the engine has the device do with a segment, one step after the other (an all-reduce's: sum,
- * code, decode). A device that does its work later (device/device.h) has the steps of many tasks in flight at
+ * encode, decode). A device that does its work later (device/device.h) has the steps of many tasks in flight at
  * a time; with one that does it at once a task is over before nb_task_run returns.
  *
  * The life of a task: nb_task_new; fill it in; nb_task_ask its first step of the device, which may have no
@@ -11,13 +11,13 @@
  *
  * Which steps a task goes through (enum nb_step; with ? if need be):
  *
- *     contribution (send.c)       CODE or COPY; in shadow mode CODE into nowhere, then COPY
- *     sum (reduce.c)              SUM, LOOK?; where it goes on CODE or COPY; where this node takes it as others
- *                                 do, SHOW
- *     result (result.c)           SHOW; or SUM, LOOK?, with the own values, for the owner of a reduce-scatter's
+ *     contribution (send.c)       ENCODE or COPY; in shadow mode ENCODE into nowhere, then COPY
+ *     sum (reduce.c)              SUM, LOOK?; where it goes on ENCODE or COPY; where this node takes it as others
+ *                                 do, DECODE
+ *     result (result.c)           DECODE; or SUM, LOOK?, with the own values, for the owner of a reduce-scatter's
  *                                 block
- *     own block (gather.c)        DIFFER, CODE or COPY; LEARN or STORE; OWN; LOOK?: see there
- *     others' (take_gather.c)     ADD, RECALL or SHOW; ASK?; STORE?: see there
+ *     own block (gather.c)        DELTA_ENCODE, ENCODE or COPY; UPDATE_REF or STORE_REF; OWN; LOOK?: see there
+ *     others' (take_gather.c)     DELTA_DECODE, LOAD_REF or DECODE; RETRANSMIT?; STORE_REF?: see there
  *
  * A step is asked for (nb_task_ask), then in flight, refused (no room: asked for again), or done; `next` says
  * what comes after it.

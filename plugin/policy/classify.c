@@ -19,7 +19,7 @@
 #define MAX_MICRO_BATCHES 64u
 #define MET 8u           /* steps after which what is known of a buffer counts more than its place */
 #define EXPLAINED 0.995f /* share of a field's sums: then those that nothing names may be coded, too */
-#define CHANGES_TOLD 16u /* of a signature's verdict, for the log */
+#define CHANGES_TOLD 16u /* of a signature's classification, for the log */
 
 const char *nb_class_reason_text(enum nb_class_reason reason)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Decides whose error an operation continues; identity.h tells how, identity_internal.h of which parts.
+ * Decides which residual an operation continues; identity.h tells how, identity_internal.h of which parts.
  *
  * A signature (communicator, function, type, number of elements) has a set of slots. What tells them apart is
  * its mode, chosen anew with each of its operations (next_mode), after CERTAIN_AFTER passes. Every change

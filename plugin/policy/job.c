@@ -18,7 +18,7 @@
 
 #define BATCH 32u
 
-/* Order of locks: that of the list, mind_lock, ring_lock. */
+/* Order of locks: that of the list, decisions_lock, ring_lock. */
 struct nb_jobs {
     pthread_mutex_t lock;
     struct nb_job *list;
@@ -30,7 +30,7 @@ struct nb_job {
     int device;
     struct nb_job *next; /* under the list's lock */
     int refs, groups;    /* under the list's lock */
-    _Atomic int listens;
+    _Atomic int attached;
 
     /* Announcements: many producers. The lock is held for one copy. */
     pthread_mutex_t ring_lock;
@@ -38,7 +38,7 @@ struct nb_job {
     uint64_t announced, lost;
 
     /* What follows from them: the engine thread's, but for forgetting. */
-    pthread_mutex_t mind_lock;
+    pthread_mutex_t decisions_lock;
     uint64_t taken;   /* known to identity, which lets them wait for their operations */
     uint64_t told;    /* known to classification */
     uint64_t *number; /* [NB_JOB_CALLS] identity's numbers of the calls taken in; UINT64_MAX: lost */
@@ -106,7 +106,7 @@ struct nb_job *nb_job_get(struct nb_context *ctx, int device)
             job->jobs = jobs;
             job->device = device;
             pthread_mutex_init(&job->ring_lock, NULL);
-            pthread_mutex_init(&job->mind_lock, NULL);
+            pthread_mutex_init(&job->decisions_lock, NULL);
             job->next = jobs->list;
             jobs->list = job;
         }
@@ -117,7 +117,7 @@ struct nb_job *nb_job_get(struct nb_context *ctx, int device)
     return job;
 }
 
-static void lose_mind(struct nb_job *job)
+static void drop_decisions(struct nb_job *job)
 {
     nb_classify_destroy(job->classify);
     nb_identity_destroy(job->identity);
@@ -142,16 +142,16 @@ void nb_job_put(struct nb_job *job)
         while (*at != job)
             at = &(*at)->next;
         *at = job->next;
-        lose_mind(job);
+        drop_decisions(job);
         pthread_mutex_destroy(&job->ring_lock);
-        pthread_mutex_destroy(&job->mind_lock);
+        pthread_mutex_destroy(&job->decisions_lock);
         free(job);
     }
     pthread_mutex_unlock(&jobs->lock);
 }
 
 /* What is learnt outlives a group: a job may destroy one communicator and make the next. */
-static int make_mind(struct nb_job *job)
+static int make_decisions(struct nb_job *job)
 {
     const struct nb_params *params = job->ctx->params;
     struct nb_grad_rules rules;
@@ -168,7 +168,7 @@ static int make_mind(struct nb_job *job)
     job->identity = nb_identity_create(NULL);
     if (job->ring && job->number && job->classify && job->identity)
         return 0;
-    lose_mind(job);
+    drop_decisions(job);
     return -ENOMEM;
 }
 
@@ -177,10 +177,10 @@ int nb_job_attach(struct nb_job *job)
     int ret;
 
     pthread_mutex_lock(&job->jobs->lock);
-    ret = make_mind(job);
+    ret = make_decisions(job);
     if (!ret) {
         job->groups++;
-        atomic_store(&job->listens, 1);
+        atomic_store(&job->attached, 1);
     }
     pthread_mutex_unlock(&job->jobs->lock);
     return ret;
@@ -190,7 +190,7 @@ void nb_job_detach(struct nb_job *job)
 {
     pthread_mutex_lock(&job->jobs->lock);
     if (--job->groups == 0)
-        atomic_store(&job->listens, 0);
+        atomic_store(&job->attached, 0);
     pthread_mutex_unlock(&job->jobs->lock);
 }
 
@@ -198,10 +198,10 @@ void nb_job_forget(struct nb_job *job, uint64_t comm)
 {
     pthread_mutex_lock(&job->jobs->lock);
     if (job->classify) {
-        pthread_mutex_lock(&job->mind_lock);
+        pthread_mutex_lock(&job->decisions_lock);
         nb_classify_forget(job->classify, comm);
         nb_identity_forget(job->identity, comm);
-        pthread_mutex_unlock(&job->mind_lock);
+        pthread_mutex_unlock(&job->decisions_lock);
     }
     pthread_mutex_unlock(&job->jobs->lock);
 }
@@ -229,7 +229,7 @@ uint64_t nb_job_announce(struct nb_job *job, const struct nb_job_call *call)
 {
     uint64_t number;
 
-    if (!atomic_load_explicit(&job->listens, memory_order_acquire))
+    if (!atomic_load_explicit(&job->attached, memory_order_acquire))
         return 0;
     pthread_mutex_lock(&job->ring_lock);
     job->ring[job->announced % NB_JOB_CALLS] = *call;
@@ -264,7 +264,7 @@ static void take_in_one(struct nb_job *job, const struct nb_job_call *call)
     job->number[job->taken++ % NB_JOB_CALLS] = nb_identity_call(job->identity, &id);
 }
 
-/* Take in what was announced, in order. Under mind_lock. */
+/* Take in what was announced, in order. Under decisions_lock. */
 static void take_in(struct nb_job *job)
 {
     struct nb_job_call call[BATCH];
@@ -288,7 +288,7 @@ static void take_in(struct nb_job *job)
 }
 
 /* Tell classification the calls up to this one: what the job has called since is not known yet, however far
- * it runs ahead. Under mind_lock. */
+ * it runs ahead. Under decisions_lock. */
 static void tell_calls(struct nb_job *job, uint64_t number)
 {
     struct nb_job_call call[BATCH];
@@ -334,7 +334,7 @@ struct nb_decision nb_job_reduce(struct nb_job *job, uint64_t number, int announ
     const struct nb_profile profile = {.value = ev->profile, .known = ev->groups, .span = ev->span};
     struct nb_decision v = {.identity = {.slot = -1, .reason = NB_ID_UNPREDICTED}};
 
-    pthread_mutex_lock(&job->mind_lock);
+    pthread_mutex_lock(&job->decisions_lock);
     number = number_of(job, number, announced, call);
     if (number != UINT64_MAX)
         v.identity = nb_identity_reduce(job->identity, number, ev->groups ? &profile : NULL, geometry);
@@ -345,7 +345,7 @@ struct nb_decision nb_job_reduce(struct nb_job *job, uint64_t number, int announ
     v.gradient = nb_classify_reduce(job->classify, &what, ev->sample, ev->samples);
     if (v.gradient.shared && v.identity.slot >= 0)
         v.identity.reason = NB_ID_SHARED;
-    pthread_mutex_unlock(&job->mind_lock);
+    pthread_mutex_unlock(&job->decisions_lock);
     return v;
 }
 
@@ -354,13 +354,13 @@ void nb_job_gather(struct nb_job *job, uint64_t number, int announced, const str
 {
     const struct nb_class_op what = class_op(call, ncclSum);
 
-    pthread_mutex_lock(&job->mind_lock);
+    pthread_mutex_lock(&job->decisions_lock);
     number = number_of(job, number, announced, call);
     if (ev->samples)
         nb_classify_gather(job->classify, &what, ev->sample, ev->samples);
     if (number != UINT64_MAX)
         nb_identity_gather(job->identity, number, unit, changed);
-    pthread_mutex_unlock(&job->mind_lock);
+    pthread_mutex_unlock(&job->decisions_lock);
 }
 
 void nb_job_sum(struct nb_job *job, const struct nb_job_call *call, const uint64_t key[NB_CAUSAL_KEYS],
@@ -368,26 +368,26 @@ void nb_job_sum(struct nb_job *job, const struct nb_job_call *call, const uint64
 {
     const struct nb_class_op what = class_op(call, ncclSum);
 
-    pthread_mutex_lock(&job->mind_lock);
+    pthread_mutex_lock(&job->decisions_lock);
     nb_classify_sum(job->classify, &what, key, raw, picks);
-    pthread_mutex_unlock(&job->mind_lock);
+    pthread_mutex_unlock(&job->decisions_lock);
 }
 
 uint64_t nb_job_shard(struct nb_job *job, const struct nb_job_call *call, uint64_t bytes, size_t *width)
 {
     uint64_t values;
 
-    pthread_mutex_lock(&job->mind_lock);
+    pthread_mutex_lock(&job->decisions_lock);
     values = nb_classify_shard(job->classify, call->comm, call->type, bytes, width);
-    pthread_mutex_unlock(&job->mind_lock);
+    pthread_mutex_unlock(&job->decisions_lock);
     return values;
 }
 
 void nb_job_weights(struct nb_job *job, const struct nb_job_call *call, uint64_t bytes, const uint32_t *raw)
 {
-    pthread_mutex_lock(&job->mind_lock);
+    pthread_mutex_lock(&job->decisions_lock);
     nb_classify_weights(job->classify, call->comm, call->type, bytes, raw);
-    pthread_mutex_unlock(&job->mind_lock);
+    pthread_mutex_unlock(&job->decisions_lock);
 }
 
 void nb_job_get_counts(struct nb_job *job, struct nb_job_counts *counts)

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The job as one GPU's process sees it: the sequence of its collective calls, on all communicators, and what
- * follows from it for the operation at hand: is it a gradient (policy/classify.h), and whose error does it
- * continue (policy/identity.h).
+ * follows from it for the operation at hand: is it a gradient (policy/classify.h), and which residual
+ * does it continue (policy/identity.h).
  *
- * NCCL's profiler events announce the calls, in call order, from any thread; the engine takes operations up
+ * NCCL's profiler events announce the calls, in call order, from any thread; the engine dequeues operations
  * later, each with the number of its announcement. An operation without one (an older NCCL, another profiler
  * in our place, a lost event) is announced when it is dequeued: then its addresses and what happens inside
  * the node are unknown, and what they would prove stays unproved.
@@ -39,7 +39,7 @@ void nb_jobs_close(struct nb_context *ctx);
 struct nb_job *nb_job_get(struct nb_context *ctx, int gpu);
 void nb_job_put(struct nb_job *job);
 
-/* A group that takes operations up begins or ends. Calls are listened to while there is one. 0 or -ENOMEM. */
+/* Attach or detach a group of nodes; calls are recorded while one is attached. 0 or -ENOMEM. */
 int nb_job_attach(struct nb_job *job);
 void nb_job_detach(struct nb_job *job);
 /* A communicator of the job is gone: what was learnt of it is forgotten. */
@@ -58,7 +58,7 @@ struct nb_job_call {
 /* The call that a record tells of, on a communicator of `nranks` ranks. */
 struct nb_job_call nb_job_call_of(const struct nb_record *record);
 
-/* A call: returns its number, from 1 on; 0 when nobody listens. Any thread, also a CUDA host callback: waits
+/* A call: returns its number, from 1 on; 0 when no group is attached. Any thread, also a CUDA host callback: waits
  * for nothing but a few instructions under a lock. */
 uint64_t nb_job_announce(struct nb_job *job, const struct nb_job_call *call);
 
