@@ -17,6 +17,7 @@
 /* Data are made in segments, each from a seed of its own, so that results can be checked on some of them. */
 #define SEGMENT ((size_t)1 << 18)
 #define CHECKED_SEGMENTS 3u
+#define BATCH 1000 /* operations that are posted at once; the queue of records has room for more */
 
 static const ncclDataType_t type_ids[] = {ncclFloat32, ncclBfloat16, ncclFloat16};
 
@@ -194,7 +195,7 @@ static void buffers(const struct series *s, struct hx_op *op)
 }
 
 /* `n` operations, posted at once and run one after the other. */
-static int run_many(struct series *s, int n)
+static int run_batch(struct series *s, int n)
 {
     struct hx_op *ops = calloc((size_t)n, sizeof(*ops));
     const size_t chunk = all_reduce_chunk(s);
@@ -219,6 +220,16 @@ static int run_many(struct series *s, int n)
         if (hx_wait(s->comm, &ops[i], 0) != ncclSuccess)
             ret = hx_fail("%s of %zu values failed with %d", s->kind->name, s->count, (int)ops[i].result);
     free(ops);
+    return ret;
+}
+
+/* As many at once as there is room for records. */
+static int run_many(struct series *s, int n)
+{
+    int ret = 0;
+
+    for (; n > 0 && !ret; n -= BATCH)
+        ret = run_batch(s, n < BATCH ? n : BATCH);
     return ret;
 }
 

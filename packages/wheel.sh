@@ -1,0 +1,124 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# A wheel with the plugin, the tools, the library and its Python module, from a release:   packages/wheel.sh nibble-VERSION.tar.xz [FOLDER]
+# or from a tree that is built already:                                                  packages/wheel.sh --built BUILD-FOLDER [FOLDER]
+# It is written to FOLDER (default: here), and its name to stdout. NB_CONFIGURE as for deb.sh. Needs gcc, make, binutils, python3.
+set -eu
+
+say()
+{
+    echo "wheel.sh: $*" >&2
+    exit 1
+}
+
+case ${1:-} in
+--built) build=${2:?which build folder?} source= out=${3:-.} ;;
+*.tar.xz) build= source=$1 out=${2:-.} ;;
+*) say "which release? wheel.sh nibble-VERSION.tar.xz [FOLDER]" ;;
+esac
+python=${NB_PYTHON:-python3}
+out=$(cd "$out" && pwd)
+tmp=$(mktemp -d)
+trap 'rm -rf "$tmp"' EXIT
+unset MAKEFLAGS MFLAGS MAKELEVEL DESTDIR
+
+if [ "$source" ]; then
+    mkdir "$tmp/source" "$tmp/build"
+    tar -xf "$source" -C "$tmp/source" --strip-components=1
+    build=$tmp/build
+    # shellcheck disable=SC2086
+    (cd "$build" && "$tmp/source/configure" --prefix=/usr ${NB_CONFIGURE---without-cuda} && make -j"$(nproc)") >"$tmp/log" 2>&1 ||
+        { tail -n 20 "$tmp/log" >&2; say "the build failed"; }
+fi
+make -C "$build" install-strip DESTDIR="$tmp/root" prefix=/usr libdir=/usr/lib >"$tmp/log" 2>&1 ||
+    { tail -n 20 "$tmp/log" >&2; say "make install failed"; }
+
+# The oldest C library that has all symbols with the versions that the linker took: the wheel's tag.
+glibc=$(find "$tmp/root/usr/bin" "$tmp/root/usr/lib" -type f ! -name '*.pc' -exec objdump -T {} + |
+    sed -n 's/.*GLIBC_\([0-9][0-9.]*\).*/\1/p' | sort -V | tail -n 1)
+[ "$glibc" ] || say "objdump shows no version of the C library"
+version=$(sed -n 's/^#define PACKAGE_VERSION "\(.*\)"/\1/p' "$build/config.h")
+[ "$version" ] || say "$build/config.h has no version"
+
+"$python" - "$tmp/root/usr" "$out" "$version" "$glibc" <<'END' || say "the wheel cannot be written"
+import base64
+import hashlib
+import os
+import pathlib
+import platform
+import sys
+import zipfile
+
+root, out, version, glibc = pathlib.Path(sys.argv[1]), sys.argv[2], sys.argv[3], sys.argv[4]
+# pip knows no tag before glibc 2.5 for x86_64; "major_minor" of what is needed, at least 2.17.
+major, minor = max(tuple(map(int, glibc.split(".")[:2])), (2, 17))
+tag = f"py3-none-manylinux_{major}_{minor}_{platform.machine()}"
+info = f"nibble_nccl-{version}.dist-info"
+data = f"nibble_nccl-{version}.data"
+
+MAIN = '''# SPDX-License-Identifier: Apache-2.0
+"""Where the plugin of this wheel is: "eval $(python -m nibble_nccl)" sets what NCCL needs to use it."""
+import os
+import sys
+
+FOLDER = os.path.dirname(os.path.abspath(__file__))
+
+
+def environment():
+    """The variables of a job, on all nodes."""
+    rest = os.environ.get("LD_LIBRARY_PATH", "")
+    return {
+        "LD_LIBRARY_PATH": FOLDER + (":" + rest if rest else ""),
+        "NCCL_NET_PLUGIN": "nibble",
+        "NCCL_COLLNET_ENABLE": "1",
+        "NCCL_NET": "nibble",
+    }
+
+
+def main():
+    import shlex
+
+    for name, value in environment().items():
+        print(f"export {name}={shlex.quote(value)}")
+    return 0
+'''
+METADATA = f'''Metadata-Version: 2.1
+Name: nibble-nccl
+Version: {version}
+Summary: NCCL plugin that sends gradients at 4 bits between nodes: plugin, tools, library and Python module
+License: Apache-2.0
+Requires-Python: >=3.8
+Provides-Extra: codec
+Requires-Dist: numpy; extra == "codec"
+
+"eval $(python -m nibble_nccl)" sets the variables that NCCL needs to use the plugin: NCCL_NET_PLUGIN=nibble and
+NCCL_COLLNET_ENABLE=1, NCCL_NET=nibble so that a job stops without it, and where it is.
+'''
+files = {}  # path in the wheel: bytes, executable
+for path in sorted((root / "bin").iterdir()):
+    files[f"{data}/scripts/{path.name}"] = path.read_bytes(), True
+files["nibble_nccl/libnccl-net-nibble.so"] = (root / "lib/libnccl-net-nibble.so").read_bytes(), True
+files["nibble_codec/libnibble-codec.so.0"] = (root / "lib/libnibble-codec.so.0").read_bytes(), True
+for path in sorted((root / "share/nibble/python/nibble_codec").glob("*.py")):
+    files[f"nibble_codec/{path.name}"] = path.read_bytes(), False
+for folder in ("share/nibble/grafana", "share/man/man1"):
+    for path in sorted((root / folder).iterdir()):
+        files[f"{data}/data/{folder}/{path.name}"] = path.read_bytes(), False
+files["nibble_nccl/__init__.py"] = MAIN.encode(), False
+files["nibble_nccl/__main__.py"] = b"# SPDX-License-Identifier: Apache-2.0\nimport sys\n\nfrom . import main\n\nsys.exit(main())\n", False
+files[f"{info}/METADATA"] = METADATA.encode(), False
+files[f"{info}/WHEEL"] = f"Wheel-Version: 1.0\nGenerator: nibble\nRoot-Is-Purelib: false\nTag: {tag}\n".encode(), False
+record = ""
+for name, (content, _) in files.items():
+    digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
+    record += f"{name},sha256={digest},{len(content)}\n"
+files[f"{info}/RECORD"] = (record + f"{info}/RECORD,,\n").encode(), False
+wheel = os.path.join(out, f"nibble_nccl-{version}-{tag}.whl")
+with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED) as z:
+    for name, (content, executable) in files.items():
+        entry = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
+        entry.compress_type = zipfile.ZIP_DEFLATED
+        entry.external_attr = (0o100755 if executable else 0o100644) << 16
+        z.writestr(entry, content)
+print(wheel)
+END
