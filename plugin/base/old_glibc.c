@@ -5,6 +5,8 @@
 // name is a hidden function that jumps to the old version, which every later C library keeps; what refers to the name
 // is bound to it within the link. It is a jump, not a call, since dlopen looks at the address that it returns to. Compiled
 // where configure finds that this works (NB_OLD_GLIBC); packages/test-old-glibc.sh looks for names that are missing here.
+#include <features.h>
+
 #if defined(__x86_64__)
 #define NB_JUMP(target) "jmp *" target "@GOTPCREL(%rip)\n"
 // pick(x86_64's version, aarch64's version): the oldest one of its architecture is the only one of most functions.
@@ -36,13 +38,18 @@
 // clang-format on
 #define NB_FIRST(name) NB_AT(name, name, NB_PICK("GLIBC_2.2.5", "GLIBC_2.17"))
 
+// A name whose only version is the old one must not stand here: the linker would take the function itself for it, a jump to
+// itself (seen with glibc 2.31). So each name has the C library of its change as a condition.
 // libpthread, libdl: in libc since 2.34 (pthread_sigmask: 2.32)
+#if __GLIBC_PREREQ(2, 32)
+NB_FIRST(pthread_sigmask);
+#endif
+#if __GLIBC_PREREQ(2, 34)
 NB_FIRST(pthread_create);
 NB_FIRST(pthread_detach);
 NB_FIRST(pthread_join);
 NB_FIRST(pthread_mutex_trylock);
 NB_FIRST(pthread_once);
-NB_FIRST(pthread_sigmask);
 NB_AT(pthread_condattr_setclock, pthread_condattr_setclock, NB_PICK("GLIBC_2.3.3", "GLIBC_2.17"));
 NB_AT(pthread_setaffinity_np, pthread_setaffinity_np, NB_PICK("GLIBC_2.3.4", "GLIBC_2.17"));
 NB_AT(pthread_setname_np, pthread_setname_np, NB_PICK("GLIBC_2.12", "GLIBC_2.17"));
@@ -52,12 +59,15 @@ NB_FIRST(dlerror);
 NB_FIRST(dlopen);
 NB_FIRST(dlsym);
 NB_FIRST(dlvsym);
+#endif
 
 // libm: without System V's errors since 2.29. Values are the same; nobody reads errno (-fno-math-errno).
+#if __GLIBC_PREREQ(2, 29)
 NB_FIRST(exp2);
 NB_FIRST(log);
 NB_FIRST(log2);
 NB_FIRST(pow);
+#endif
 
 // What the headers of 2.38 and later make of these names; the older ones do not read "0b" as binary.
 NB_AT(__isoc23_fscanf, __isoc99_fscanf, NB_PICK("GLIBC_2.7", "GLIBC_2.17"));
