@@ -14,8 +14,8 @@ void nb_handback_vote_open(struct nb_coll_comm *comm)
 {
     struct nb_handback_vote *v = &comm->handback;
 
-    /* In shadow mode all goes raw, to be looked at. On a grid not all are connected with node 0. */
-    if (comm->ctx->params->hand_back == 0 || comm->shadow || nb_on_grid(comm) ||
+    /* In shadow mode all goes raw, to be looked at. Notes need a connection with node 0. */
+    if (comm->ctx->params->hand_back == 0 || comm->shadow || comm->nneighbors < comm->nnodes - 1 ||
         comm->nnodes > NB_HANDBACK_NODES)
         return;
     v->desk = nb_handback_desk_get(comm->ctx, comm->comm_id, comm->gpu);

@@ -2,8 +2,9 @@
 /*
  * The seam between "which segment goes where" (a schedule) and "how it gets there" (everything else). A
  * schedule is one constant table of pure functions over the cut of a window, and a line in the list of
- * schedule.c; docs/adding.md tells how to add one. Only schedules, and what connects nodes (grid.h, setup.c,
- * mesh.c, vote.c), know of rows and columns.
+ * schedule.c; docs/adding.md tells how to add one. Only schedules with what they share (cut.h, confirm.h), and
+ * what connects nodes (grid.h, setup.c, staging.c, mesh.c, ballot.c, vote.c, connect.c, facts.c) or routes
+ * between them (control_send.c), know of rows and columns.
  *
  * What can become of a segment, and who asks the table for it:
  *
