@@ -402,8 +402,8 @@ END_TEST
 static int told;
 static char words[512];
 
-static void listen(ncclDebugLogLevel level, unsigned long flags, const char *file, int line,
-                   const char *format, ...)
+__attribute__((format(printf, 5, 6))) static void listen(ncclDebugLogLevel level, unsigned long flags,
+                                                         const char *file, int line, const char *format, ...)
 {
     va_list ap;
 
