@@ -218,7 +218,7 @@ int main(void)
     SRunner *sr;
     int failed;
 
-    tcase_set_timeout(tc, 120);
+    tcase_set_timeout(tc, 3600);
     tcase_add_test(tc, slowest_counts);
     tcase_add_test(tc, stated);
     tcase_add_test(tc, operations);

@@ -341,7 +341,7 @@ int main(void)
     SRunner *sr;
     int failed;
 
-    tcase_set_timeout(tc, 120);
+    tcase_set_timeout(tc, 3600);
     tcase_add_test(tc, unknown);
     tcase_add_test(tc, seen);
     tcase_add_test(tc, one_way);
