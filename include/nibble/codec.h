@@ -62,8 +62,8 @@ enum nb_variant {
 
 /* Bytes of one value of `type`; 0 for an unknown type. */
 size_t nb_dtype_size(enum nb_dtype type);
-/* Names for log lines and settings ("bfloat16", "int4", "avx2"), of static storage; "unknown" for a number that is
- * none. */
+/* Names for log lines and settings ("bfloat16", "int4", "avx2"), of static storage; "unknown" for a number
+ * that is none. */
 const char *nb_dtype_name(enum nb_dtype type);
 const char *nb_codec_name(enum nb_codec codec);
 const char *nb_variant_name(enum nb_variant variant);
@@ -98,8 +98,8 @@ struct nb_ef {
     float bound; /* normally 0.2 */
 };
 
-/* Bytes of `err` and of `scale` for a rank block of n values: one a value, and one a group (the last may be partial). The
- * caller allocates both, zeroed, and keeps them from one use of the buffer to the next. */
+/* Bytes of `err` and of `scale` for a rank block of n values: one a value, and one a group (the last may be
+ * partial). The caller allocates both, zeroed, and keeps them from one use of the buffer to the next. */
 size_t nb_ef_err_bytes(size_t n);
 size_t nb_ef_scale_bytes(size_t n);
 
@@ -121,30 +121,32 @@ struct nb_encode_stats {
     uint32_t every;     /* set by the caller: 1 measures all tiles, 0 means NB_STATS_EVERY */
 };
 
-/* Add the counts and energies of `from` to those of `to`; to->every stays. The caller keeps other threads away from both. */
+/* Add the counts and energies of `from` to those of `to`; to->every stays. The caller keeps other threads
+ * away from both. */
 void nb_encode_stats_add(struct nb_encode_stats *to, const struct nb_encode_stats *from);
 
 /* ---- Quantizing codecs (int4, int8, raw) ------------------------------------------------------------ */
 
-/* Upper bound of the coded length in bytes of any span of n values starting anywhere; 0 for unknown arguments,
- * for codecs that need a reference, and for more values than a span may have (SIZE_MAX / 16). int4: 4-bit codes
- * after a Hadamard transform of groups where that helps (SDP4Bit, arXiv 2410.15526), with 8-bit scales of groups
- * below one scale of the tile, 4.29 bits a value in all; int8: 8-bit codes, no transform; raw: the values. */
+/* Upper bound of the coded length in bytes of any span of n values starting anywhere; 0 for unknown
+ * arguments, for codecs that need a reference, and for more values than a span may have (SIZE_MAX / 16).
+ * int4: 4-bit codes after a Hadamard transform of groups where that helps (SDP4Bit, arXiv 2410.15526), with
+ * 8-bit scales of groups below one scale of the tile, 4.29 bits a value in all; int8: 8-bit codes, no
+ * transform; raw: the values. */
 size_t nb_encode_bound(enum nb_codec codec, enum nb_dtype type, size_t n);
 
-/* Encode n values of `type` at `src` into `dst`, which has room for `cap` bytes. `ef` may be NULL (no feedback;
- * raw ignores it): its arrays are read and written for values first ... first + n - 1 only, so that two
- * threads may encode spans of one block that share no group. `stats` may be NULL. NaN and infinities arrive
- * as such. Nothing beyond dst[cap - 1] is written; what lies between the returned length and there is unspecified.
- * Returns the coded length in bytes; -EINVAL for an unknown codec or type, a codec that needs a reference, pointers that are
- * missing, or settings in `ef` out of their range; -ENOSPC when `cap` is below nb_encode_bound. Where it fails nothing has
- * been written. */
+/* Encode n values of `type` at `src` into `dst`, which has room for `cap` bytes. `ef` may be NULL (no
+ * feedback; raw ignores it): its arrays are read and written for values first ... first + n - 1 only, so that
+ * two threads may encode spans of one block that share no group. `stats` may be NULL. NaN and infinities
+ * arrive as such. Nothing beyond dst[cap - 1] is written; what lies between the returned length and there is
+ * unspecified. Returns the coded length in bytes; -EINVAL for an unknown codec or type, a codec that needs a
+ * reference, pointers that are missing, or settings in `ef` out of their range; -ENOSPC when `cap` is below
+ * nb_encode_bound. Where it fails nothing has been written. */
 ssize_t nb_encode(enum nb_codec codec, enum nb_dtype type, const void *src, size_t n, uint64_t first,
                   const struct nb_ef *ef, void *dst, size_t cap, struct nb_encode_stats *stats);
 
-/* Decode a span of n values, coded in `len` bytes, into `dst` (n values of `type`, which it was encoded from), each
- * rounded once to nearest even. n and `first` are those of the encoder. 0; -EINVAL as nb_encode; -EBADMSG when the bytes
- * are malformed or the values do not take all of them: dst then holds some values. */
+/* Decode a span of n values, coded in `len` bytes, into `dst` (n values of `type`, which it was encoded
+ * from), each rounded once to nearest even. n and `first` are those of the encoder. 0; -EINVAL as nb_encode;
+ * -EBADMSG when the bytes are malformed or the values do not take all of them: dst then holds some values. */
 int nb_decode(enum nb_codec codec, enum nb_dtype type, const void *coded, size_t len, size_t n,
               uint64_t first, void *dst);
 
@@ -162,42 +164,45 @@ struct nb_source {
  * once and added to the former; then int8 and raw sources in array order; then `own` (values of `type`; may
  * be NULL, and may equal dst). The order of the sources decides the bits of the result. Each result is
  * rounded once to `type`. All sources are of `type`, n values from `first`. With one source and own == dst
- * this is decode-and-add. 0; -EINVAL for more than NB_MAX_SOURCES sources, an unknown type, or a source of another codec;
- * -EBADMSG for malformed bytes or lengths, which leaves dst unspecified. */
+ * this is decode-and-add. 0; -EINVAL for more than NB_MAX_SOURCES sources, an unknown type, or a source of
+ * another codec; -EBADMSG for malformed bytes or lengths, which leaves dst unspecified. */
 int nb_reduce(enum nb_dtype type, const struct nb_source *sources, size_t nsources, const void *own, size_t n,
               uint64_t first, void *dst);
 
 /* ---- Lossless differences (ulp) -------------------------------------------------------------------- */
 
-/* Weights against the same weights of an earlier step, which both sides hold: what is sent is the distance of the two in
- * units of the last place. An optimizer of Adam's kind moves all weights by about the same amount, so the exponent of the
- * reference tells how many low bits of that distance are noise; those go as they are, the rest in unary (the division of
- * Golomb and Rice, with the exponent's help in place of one parameter). The format and this use of the exponent are our own;
- * distances of floats as integers are those of Lindstrom and Isenburg's predictive coder (fpzip, TVCG 2006). No floating
- * point arithmetic: all bit patterns arrive, NaN payloads and signs of zero included. */
+/* Weights against the same weights of an earlier step, which both sides hold: what is sent is the distance of
+ * the two in units of the last place. An optimizer of Adam's kind moves all weights by about the same amount,
+ * so the exponent of the reference tells how many low bits of that distance are noise; those go as they are,
+ * the rest in unary (the division of Golomb and Rice, with the exponent's help in place of one parameter).
+ * The format and this use of the exponent are our own; distances of floats as integers are those of Lindstrom
+ * and Isenburg's predictive coder (fpzip, TVCG 2006). No floating point arithmetic: all bit patterns arrive,
+ * NaN payloads and signs of zero included. */
 
 /* Bytes of the patterns whose ordered-integer difference is coded. */
 enum nb_ulp_width { NB_ULP_8 = 1, NB_ULP_16 = 2, NB_ULP_32 = 4 };
 
-/* Upper bound in bytes of a coded ulp span of `bytes` bytes (it may exceed `bytes`; callers send raw when the actual
- * length is not smaller); 0 for an unknown width. */
+/* Upper bound in bytes of a coded ulp span of `bytes` bytes (it may exceed `bytes`; callers send raw when the
+ * actual length is not smaller); 0 for an unknown width. */
 size_t nb_ulp_bound(enum nb_ulp_width width, size_t bytes);
 
-/* Code `cur` as differences against `ref` (both `bytes` long; a tail shorter than `width` is carried as is) into `dst`,
- * which has room for `cap` bytes and overlaps neither. Returns the coded length in bytes, 1 where the two are equal; or
- * -E2BIG as soon as it is clear that it would not be smaller than `limit`; -EINVAL for an unknown width; -ENOSPC when `cap`
- * is below nb_ulp_bound. Up to `cap` bytes of dst may have been written in any case. */
+/* Code `cur` as differences against `ref` (both `bytes` long; a tail shorter than `width` is carried as is)
+ * into `dst`, which has room for `cap` bytes and overlaps neither. Returns the coded length in bytes, 1 where
+ * the two are equal; or -E2BIG as soon as it is clear that it would not be smaller than `limit`; -EINVAL for
+ * an unknown width; -ENOSPC when `cap` is below nb_ulp_bound. Up to `cap` bytes of dst may have been written
+ * in any case. */
 ssize_t nb_ulp_encode(enum nb_ulp_width width, const void *cur, const void *ref, size_t bytes, size_t limit,
                       void *dst, size_t cap);
 
-/* Inverse: `bytes` bytes into dst, which may equal ref, from the `len` coded ones and the `ref` of the encoder. 0; -EINVAL
- * for an unknown width; -EBADMSG when the bytes are malformed or not taken exactly: dst is then unspecified (a reference
- * decoded in place is lost). That ref is the encoder's cannot be seen here: compare nb_hash64 of both. */
+/* Inverse: `bytes` bytes into dst, which may equal ref, from the `len` coded ones and the `ref` of the
+ * encoder. 0; -EINVAL for an unknown width; -EBADMSG when the bytes are malformed or not taken exactly: dst
+ * is then unspecified (a reference decoded in place is lost). That ref is the encoder's cannot be seen here:
+ * compare nb_hash64 of both. */
 int nb_ulp_decode(enum nb_ulp_width width, const void *coded, size_t len, const void *ref, size_t bytes,
                   void *dst);
 
-/* The width whose differences between cur and ref (`bytes` bytes each, of a type that is not known) look cheapest, judged
- * on samples; the same on every variant. A wrong guess costs length only. */
+/* The width whose differences between cur and ref (`bytes` bytes each, of a type that is not known) look
+ * cheapest, judged on samples; the same on every variant. A wrong guess costs length only. */
 enum nb_ulp_width nb_ulp_guess_width(const void *cur, const void *ref, size_t bytes);
 
 /* ---- Bounded differences (delta4) ------------------------------------------------------------------- */
@@ -223,9 +228,9 @@ struct nb_delta4_stats {
 size_t nb_delta4_bound(enum nb_dtype type, size_t bytes);
 
 /* Code `cur` against `ref`, both `bytes` long, values of `type` from the first byte on (a tail shorter than a
- * value is carried as it is), into `dst`, which has room for `cap` bytes and overlaps neither. Returns the coded length in
- * bytes; -E2BIG when it would not be smaller than `limit`; -EINVAL for an unknown type; -ENOSPC when `cap` is below
- * nb_delta4_bound. `stats`, which may be NULL, is added to on success only. */
+ * value is carried as it is), into `dst`, which has room for `cap` bytes and overlaps neither. Returns the
+ * coded length in bytes; -E2BIG when it would not be smaller than `limit`; -EINVAL for an unknown type;
+ * -ENOSPC when `cap` is below nb_delta4_bound. `stats`, which may be NULL, is added to on success only. */
 ssize_t nb_delta4_encode(enum nb_dtype type, const void *cur, const void *ref, size_t bytes, size_t limit,
                          void *dst, size_t cap, struct nb_delta4_stats *stats);
 

@@ -67,8 +67,8 @@ static int make(void)
     return err;
 }
 
-/* Nothing may fail on one node alone before the nodes can tell each other, so a bad setting is a reason for the
- * vote (coll/connect.c). Nobody codes: no settings were held. */
+/* Nothing may fail on one node alone before the nodes can tell each other, so a bad setting is a reason for
+ * the vote (coll/connect.c). Nobody codes: no settings were held. */
 static int read_settings(void)
 {
     struct nb_params *params;

@@ -50,8 +50,8 @@ int nb_process_finalize(enum nb_half half, struct nb_init *init);
 /* For tables without finalize: a reference a half that is kept until the library's destructor runs. NCCL
  * calls their init anew after all communicators are gone; that finds the reference still held. */
 int nb_process_init_for_good(enum nb_half half, ncclDebugLogger_t logger);
-/* An error is told to NCCL's progress thread: true for the process's first one where NCCL takes such tables (2.27 or older), for
- * that NCCL drops it. Any thread. */
+/* An error is told to NCCL's progress thread: true for the process's first one where NCCL takes such tables
+ * (2.27 or older), for that NCCL drops it. Any thread. */
 bool nb_process_loses_first(void);
 
 /* The settings in force, kept so until nb_process_release_settings; NULL where the CollNet half is not

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The profiler, without table versions; see api.h. Of all events only the user's call of a collective
- * (CollApi, v5 and later), its launch (Coll), the launch of NCCL's kernel (KernelLaunch, v5 and later) and what copy
- * engines do without one (CeColl, v6) are wanted; NCCL delivers their relatives too, which get a NULL handle, so that no handle of an earlier event
- * is left in their place. A profiler that comes after ours has its part of all of them, see profiler_next.h.
+ * (CollApi, v5 and later), its launch (Coll), the launch of NCCL's kernel (KernelLaunch, v5 and later) and
+ * what copy engines do without one (CeColl, v6) are wanted; NCCL delivers their relatives too, which get a
+ * NULL handle, so that no handle of an earlier event is left in their place. A profiler that comes after ours
+ * has its part of all of them, see profiler_next.h.
  *
  * Usable without the other tables and without a logger. Nothing here ever fails: an operation that could not
  * be recorded is exchanged raw.

@@ -68,7 +68,8 @@ static struct pair *new_event(bool lasts)
     return &chain.events[atomic_fetch_add(&chain.next, 1) % RING];
 }
 
-/* ---- Its table --------------------------------------------------------------------------------------------- */
+/* ---- Its table
+ * --------------------------------------------------------------------------------------------- */
 
 static const ncclProfiler_v4_t *v4(void)
 {
@@ -104,7 +105,8 @@ static void look(int version)
             chain.of.file, chain.of.version);
 }
 
-/* Does NCCL report events of this type to a profiler with this mask? What is below an event needs it as its parent. */
+/* Does NCCL report events of this type to a profiler with this mask? What is below an event needs it as its
+ * parent. */
 static bool asked_for(uint64_t type, int mask)
 {
     const int net = ncclProfileNetPlugin, step = ncclProfileProxyStep | net, op = ncclProfileProxyOp | step;
@@ -135,7 +137,8 @@ static bool asked_for(uint64_t type, int mask)
     return mask & of;
 }
 
-/* ---- Communicators ----------------------------------------------------------------------------------------- */
+/* ---- Communicators
+ * ----------------------------------------------------------------------------------------- */
 
 /* With the lock. */
 static struct pair *new_context(void)
@@ -233,7 +236,8 @@ void *nb_prof_next_own(void *context)
     return p ? p->own : context;
 }
 
-/* ---- Events ------------------------------------------------------------------------------------------------ */
+/* ---- Events
+ * ------------------------------------------------------------------------------------------------ */
 
 void *nb_prof_next_own_event(void *handle)
 {

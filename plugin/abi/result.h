@@ -14,9 +14,10 @@ ncclResult_t nb_result(int err);
 /* The same during init, where an invalid value can only come from the user's settings. */
 ncclResult_t nb_result_init(int err);
 
-/* The same of a function that NCCL's progress thread calls. Up to 2.27 NCCL drops the error (progressOps in its src/proxy.cc goes on
- * with the next operation and returns success), so the job hangs and ncclCommGetAsyncError says nothing: the first one is told
- * in a line that is shown without NCCL_DEBUG, too. Any thread. */
+/* The same of a function that NCCL's progress thread calls. Up to 2.27 NCCL drops the error (progressOps in
+ * its src/proxy.cc goes on with the next operation and returns success), so the job hangs and
+ * ncclCommGetAsyncError says nothing: the first one is told in a line that is shown without NCCL_DEBUG, too.
+ * Any thread. */
 ncclResult_t nb_result_moving(int err);
 
 /* ncclInternalError after a WARN line: NCCL called `function` without `what`. */

@@ -6,9 +6,9 @@
 #include "base/params.h"
 
 /*
- * The settings of the environment, as far as they are good: a bad one has one line in the log and its default, and
- * the first is noted in `bad_setting`. Also puts NIBBLE_CODEC_VARIANT in force, process-wide, so no thread may be
- * coding. 0 and *params, to be freed with nb_params_free, or -ENOMEM.
+ * The settings of the environment, as far as they are good: a bad one has one line in the log and its
+ * default, and the first is noted in `bad_setting`. Also puts NIBBLE_CODEC_VARIANT in force, process-wide, so
+ * no thread may be coding. 0 and *params, to be freed with nb_params_free, or -ENOMEM.
  */
 int nb_settings_read(struct nb_params **params);
 

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The tuner, without table versions; see api.h. A context that has no opinion (no CollNet half of ours in
- * this process, bad settings, no memory) and a NULL one leave everything as NCCL, or the tuner that comes after ours
- * (tuner_next.h), has it; nothing of ours ever fails, since an error would fail the user's operation.
+ * this process, bad settings, no memory) and a NULL one leave everything as NCCL, or the tuner that comes
+ * after ours (tuner_next.h), has it; nothing of ours ever fails, since an error would fail the user's
+ * operation.
  */
 #include <stdlib.h>
 

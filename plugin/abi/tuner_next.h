@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The tuner that comes after nibble's (NIBBLE_TUNER_NEXT): it is asked first, about what NCCL offers, and nibble
- * changes what it leaves only where an operation is to take CollNet. What it answers to NCCL, errors too, NCCL gets: all
- * ranks have to choose alike, and an error that is hidden on one of them could make it choose otherwise.
+ * The tuner that comes after nibble's (NIBBLE_TUNER_NEXT): it is asked first, about what NCCL offers, and
+ * nibble changes what it leaves only where an operation is to take CollNet. What it answers to NCCL, errors
+ * too, NCCL gets: all ranks have to choose alike, and an error that is hidden on one of them could make it
+ * choose otherwise.
  */
 #ifndef NIBBLE_ABI_TUNER_NEXT_H
 #define NIBBLE_ABI_TUNER_NEXT_H

@@ -68,8 +68,8 @@ struct nb_context {
     /* In front of paths of /proc and /sys that tell of processors; NULL: nothing. For tests. */
     const char *root;
 
-    /* coll/: a device calls it when work that it does later is done: the engine's thread looks at it, if it sleeps.
-     * Any thread; cheap. NULL: there is no such thread. */
+    /* coll/: a device calls it when work that it does later is done: the engine's thread looks at it, if it
+     * sleeps. Any thread; cheap. NULL: there is no such thread. */
     void (*work_done)(struct nb_context *ctx);
 
     /* base/: what the user demands and cannot have (base/demand.h). */

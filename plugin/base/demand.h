@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the user demands (NIBBLE_REQUIRE): where it cannot be had, the job stops instead of going on uncompressed.
+ * What the user demands (NIBBLE_REQUIRE): where it cannot be had, the job stops instead of going on
+ * uncompressed.
  *
- * NCCL goes on without CollNet whatever CollNet's half answers, and with its own sockets where the net half's init fails
- * (unless NCCL_NET names a plugin; ncclNetInit and ncclCollNetInit in its src/plugin/net.cc). So everything is
- * initialized, and from the first unmet demand on the calls that make connections or move data fail.
+ * NCCL goes on without CollNet whatever CollNet's half answers, and with its own sockets where the net half's
+ * init fails (unless NCCL_NET names a plugin; ncclNetInit and ncclCollNetInit in its src/plugin/net.cc). So
+ * everything is initialized, and from the first unmet demand on the calls that make connections or move data
+ * fail.
  */
 #ifndef NIBBLE_BASE_DEMAND_H
 #define NIBBLE_BASE_DEMAND_H
@@ -28,8 +30,8 @@ int nb_demand_check(const char *text, char *error, size_t cap);
 
 bool nb_demands(const struct nb_params *params, enum nb_demand what);
 
-/* `what` cannot be had, because of `why`. If the user demands it: the first such call logs that, in a line that is
- * shown without NCCL_DEBUG, too, and nb_demand_unmet is true from then on. Any thread. */
+/* `what` cannot be had, because of `why`. If the user demands it: the first such call logs that, in a line
+ * that is shown without NCCL_DEBUG, too, and nb_demand_unmet is true from then on. Any thread. */
 void nb_demand_fails(struct nb_context *ctx, enum nb_demand what, const char *why);
 
 /* The job is to stop. Any thread; cheap. */

@@ -34,7 +34,8 @@ static bool warnings_are_shown(void)
     return level && *level && strcasecmp(level, "VERSION") != 0 && strcasecmp(level, "NONE") != 0;
 }
 
-/* A line through NCCL's function, and to stderr where there is none; an alert also where that shows no warnings. */
+/* A line through NCCL's function, and to stderr where there is none; an alert also where that shows no
+ * warnings. */
 __attribute__((format(printf, 6, 0))) static void put(bool alert, ncclDebugLogLevel level,
                                                       unsigned long flags, const char *file, int line,
                                                       const char *fmt, va_list ap)

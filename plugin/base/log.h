@@ -22,7 +22,8 @@ const char *nb_log_label(const char *label);
 void nb_log(ncclDebugLogLevel level, unsigned long flags, const char *file, int line, const char *fmt, ...)
     __attribute__((format(printf, 5, 6)));
 
-/* A warning that nobody may miss: it is also written to stderr where NCCL shows no warnings (NCCL_DEBUG is not set). */
+/* A warning that nobody may miss: it is also written to stderr where NCCL shows no warnings (NCCL_DEBUG is
+ * not set). */
 void nb_log_alert(const char *file, int line, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
 /* Hand on a line of another plugin's as it is. */

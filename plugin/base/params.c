@@ -258,9 +258,9 @@ static void nb_note_fault(char *fault, size_t cap, const char *text)
         snprintf(fault, cap, "%.*s", (int)cap - 1, text);
 }
 
-/* What an unknown name may be a misspelling of, or NULL. A quarter of its characters may be wrong, or its end missing. Other
- * programs have names that begin like ours, too: Kubernetes gives every container NIBBLE_TRAIN_SERVICE_HOST, where
- * a service is named nibble-train. */
+/* What an unknown name may be a misspelling of, or NULL. A quarter of its characters may be wrong, or its end
+ * missing. Other programs have names that begin like ours, too: Kubernetes gives every container
+ * NIBBLE_TRAIN_SERVICE_HOST, where a service is named nibble-train. */
 static const char *nb_nearest(const char *name, size_t n, bool *known)
 {
     const size_t own = n - strlen(NB_PREFIX);

@@ -32,8 +32,9 @@ struct nb_params {
 };
 
 /* Read the process's environment into a new object; an empty value counts as unset. 0 and *params, to be
- * freed with nb_params_free, or -EINVAL after one line for each bad value (variable, value, what is allowed; an
- * unknown name that is near a setting's is one, others that start with NIBBLE_ are only told), or -ENOMEM. */
+ * freed with nb_params_free, or -EINVAL after one line for each bad value (variable, value, what is allowed;
+ * an unknown name that is near a setting's is one, others that start with NIBBLE_ are only told), or
+ * -ENOMEM. */
 int nb_params_read(const struct nb_params **params);
 /* The same, but bad values are left at their defaults, and the first of them is noted in `bad_setting`: 0 or
  * -ENOMEM. For a process whose start must not fail on one node alone. */
@@ -47,8 +48,8 @@ void nb_params_free(const struct nb_params *params);
 /* The defaults, of static storage. */
 const struct nb_params *nb_params_defaults(void);
 
-/* Whether a setting has its default value; and whether one of words has this word. Unknown names are a mistake of the
- * caller's, and false. */
+/* Whether a setting has its default value; and whether one of words has this word. Unknown names are a
+ * mistake of the caller's, and false. */
 bool nb_params_is_default(const struct nb_params *params, const char *name);
 bool nb_params_is(const struct nb_params *params, const char *name, const char *word);
 

@@ -5,9 +5,9 @@
 
 #define NB_PROCESS_NAME 24
 
-/* "PID", or "PID-XXXXXXXX" in a container with process numbers of its own: there another container of the same host,
- * with the same host name, may have the same number. The eight hexadecimal digits stand for the machine's boot and the
- * process namespace. Any thread; of the calling process, also after a fork. */
+/* "PID", or "PID-XXXXXXXX" in a container with process numbers of its own: there another container of the
+ * same host, with the same host name, may have the same number. The eight hexadecimal digits stand for the
+ * machine's boot and the process namespace. Any thread; of the calling process, also after a fork. */
 void nb_process_name(char name[NB_PROCESS_NAME]);
 
 #endif

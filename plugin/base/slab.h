@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A slab: entries of one size, numbered from 0, whose memory is made when they are first used, in chunks that double. So a table may have
- * room for thousands and cost what the tens take that are used. Entries are zeroed when they are made, never move, and are freed together.
- * For one thread, or under the lock of whoever has it.
+ * A slab: entries of one size, numbered from 0, whose memory is made when they are first used, in chunks that
+ * double. So a table may have room for thousands and cost what the tens take that are used. Entries are
+ * zeroed when they are made, never move, and are freed together. For one thread, or under the lock of whoever
+ * has it.
  */
 #ifndef NIBBLE_BASE_SLAB_H
 #define NIBBLE_BASE_SLAB_H
@@ -25,8 +26,8 @@ struct nb_slab {
 /* A slab of `cap` entries (1 to NB_SLAB_MOST) of `size` bytes, without memory yet. free: also of zeroes. */
 void nb_slab_init(struct nb_slab *slab, size_t size, uint32_t cap);
 void nb_slab_free(struct nb_slab *slab);
-/* See to memory for entries 0 to n - 1: 0; or -ENOMEM when there is none, or n is beyond the cap, and then what was made before is still
- * there. */
+/* See to memory for entries 0 to n - 1: 0; or -ENOMEM when there is none, or n is beyond the cap, and then
+ * what was made before is still there. */
 int nb_slab_reach(struct nb_slab *slab, uint32_t n);
 
 /* An entry that there is memory for. */

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A lock that one thread, its keeper, holds nearly all the time, and that others want now and then: the engine works on
- * a communicator with the lock held, lets go of it and takes it again at once. A mutex wakes who waits for it, but does not wait for
- * him to come, so that the others may wait for as long as the keeper is busy. Here the keeper looks whether somebody asks, and if so
- * steps aside for a moment: a load in each round when nobody does.
+ * A lock that one thread, its keeper, holds nearly all the time, and that others want now and then: the
+ * engine works on a communicator with the lock held, lets go of it and takes it again at once. A mutex wakes
+ * who waits for it, but does not wait for him to come, so that the others may wait for as long as the keeper
+ * is busy. Here the keeper looks whether somebody asks, and if so steps aside for a moment: a load in each
+ * round when nobody does.
  *
  * Limits of time are by CLOCK_MONOTONIC, and it needs nothing newer than pthread_mutex_trylock.
  */

@@ -27,7 +27,8 @@ static const struct nb_variant_ops variants[NB_VARIANT_COUNT] = {
 /* NULL: not chosen yet. */
 static _Atomic(const struct nb_variant_ops *) in_force;
 
-/* Every aarch64 has NEON. __builtin_cpu_supports also checks that the operating system saves the registers. */
+/* Every aarch64 has NEON. __builtin_cpu_supports also checks that the operating system saves the
+ * registers. */
 static int cpu_has(enum nb_variant variant)
 {
 #if defined(__x86_64__)

@@ -9,7 +9,8 @@
 #define NB_FN static inline __attribute__((always_inline)) NB_TARGET
 #define NB_OP static NB_TARGET
 
-/* For a loop of sixteen bytes: GCC would unroll it before it looks for vectors, and then finds poorer ones. */
+/* For a loop of sixteen bytes: GCC would unroll it before it looks for vectors, and then finds poorer
+ * ones. */
 #if defined(__GNUC__) && !defined(__clang__)
 #define NB_ROLLED _Pragma("GCC unroll 1")
 #else

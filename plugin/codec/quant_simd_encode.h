@@ -3,8 +3,8 @@
 
 /* ---- Encoding, first half ----------------------------------------------------------------------------- */
 
-/* Sums of squares: none; for half of the values and of all residuals, in any order, which is enough to see that the
- * bound does not act; all, each group's for itself and in order. */
+/* Sums of squares: none; for half of the values and of all residuals, in any order, which is enough to see
+ * that the bound does not act; all, each group's for itself and in order. */
 enum nb_norms { NB_NORMS_NONE, NB_NORMS_NEAR, NB_NORMS_EXACT };
 
 /* What a batch adds to the knowledge of its tile. */
@@ -51,8 +51,8 @@ NB_FN unsigned nb_s_small(const float *y, vf threshold, vi *sum)
     return count;
 }
 
-/* Which of these groups of a batch have outliers? They are thin, and at least NB_OUTLIER_MEMBERS of their values
- * are below the threshold, which for zeros says nothing. */
+/* Which of these groups of a batch have outliers? They are thin, and at least NB_OUTLIER_MEMBERS of their
+ * values are below the threshold, which for zeros says nothing. */
 static NB_TARGET __attribute__((noinline)) unsigned nb_s_outliers(unsigned groups,
                                                                   const struct nb_tile_work *work,
                                                                   unsigned j0, const float *threshold)
@@ -88,8 +88,8 @@ NB_FN vi nb_s_magnitude(vi s, vi u, vm *negative)
     return vi_max_s(p, n);
 }
 
-/* Groups j0 ... j0 + NB_W - 1. `norms`: also find idle groups. Returns false when something has to be escaped because it
- * is too large. */
+/* Groups j0 ... j0 + NB_W - 1. `norms`: also find idle groups. Returns false when something has to be escaped
+ * because it is too large. */
 NB_FN bool nb_s_survey(enum nb_dtype type, bool int4, bool feedback, enum nb_norms norms, const uint8_t *src,
                        const int8_t *err, const float *unit, struct nb_tile_work *work, unsigned j0,
                        struct nb_tile_sums *tile)
@@ -298,8 +298,8 @@ NB_FN unsigned nb_s_scales(bool int4, const struct nb_tile_work *work, unsigned 
     return vm_bits(transform);
 }
 
-/* New error state of a batch from what each group's error would be; `times32`: groups where it is that, still to be
- * divided. */
+/* New error state of a batch from what each group's error would be; `times32`: groups where it is that, still
+ * to be divided. */
 NB_FN void nb_s_store_errors(float (*r)[NB_GROUP], unsigned times32, const uint8_t *idle, int8_t *err,
                              uint8_t *err_scale)
 {

@@ -80,9 +80,9 @@ NB_INLINE void nb_work_begin(struct nb_tile_work *work)
     work->signal2 = work->carried2 = 0;
 }
 
-/* Do these sums show that nb_error_factor is 1? `own` is no more than the squares of the values, `carried` at least
- * those of the residuals, but for rounding in any order, and for codes of -128, which no encoder writes, taken for -127.
- * Below 2^-100 rounding could be all there is. */
+/* Do these sums show that nb_error_factor is 1? `own` is no more than the squares of the values, `carried` at
+ * least those of the residuals, but for rounding in any order, and for codes of -128, which no encoder
+ * writes, taken for -127. Below 2^-100 rounding could be all there is. */
 NB_INLINE bool nb_is_unbound(float own, float carried, float bound)
 {
     const float limit = 0.97f * bound * bound * own;
@@ -179,8 +179,8 @@ bool nb_group_has_outliers(const float *h);
 #define NB_OUTLIERS_UNSURE 2
 
 /* The same from the largest magnitude, the number of small values and their sum, which may have been added up
- * in any order: 0 or 1, or NB_OUTLIERS_UNSURE when the order might decide. (Outliers are above a limit, so the
- * largest value is one if any is. Sums of 32 positive values in two orders differ by less than 2^-18 of
+ * in any order: 0 or 1, or NB_OUTLIERS_UNSURE when the order might decide. (Outliers are above a limit, so
+ * the largest value is one if any is. Sums of 32 positive values in two orders differ by less than 2^-18 of
  * them.) */
 NB_INLINE int nb_outliers_near(float max, unsigned small, float sum)
 {

@@ -109,8 +109,8 @@ static uint32_t NAME(probe)(const struct nb_ulp_map *map, const uint8_t *cur, co
 }
 
 #ifndef ULP_OWN_PLANES
-/* Planes and low parts of a group whose plane 0 is m0. Returns its mode. Inline, or the compiler finds that two widths
- * have the same one and calls it, with the group in memory. */
+/* Planes and low parts of a group whose plane 0 is m0. Returns its mode. Inline, or the compiler finds that
+ * two widths have the same one and calls it, with the group in memory. */
 static inline __attribute__((always_inline)) unsigned NAME(put_group)(struct bits *b, const group *g,
                                                                       uint32_t m0)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Floors of the delta4 codec: which floor a run gets, and how values below it are coded. Plain loops, once for
- * all variants: the compiler vectorizes them for the target of the source that includes this (through
+ * Floors of the delta4 codec: which floor a run gets, and how values below it are coded. Plain loops, once
+ * for all variants: the compiler vectorizes them for the target of the source that includes this (through
  * ulp_block.inc.h, for W = 2 and 4).
  */
 

@@ -8,11 +8,11 @@
  *   1        ROW, COLUMN              ROW          COLUMN
  *   2        ROW_ALL, COLUMN_ALL      ROW_ALL      COLUMN_ALL
  *
- * What is behind the third belongs to the communicator, which may exist there already. Where it does, this node
- * has to show that it lives, although it still waits for another's third, and to hear when the peer fails. So
- * from there on both use the rings that will be the communicator's (link.h): heartbeats are sent and taken, a no
- * and an ABORT are heard, all else stays in the ring. Heartbeats begin when both have said all three: only then
- * the peer knows the token by which it tells them from votes.
+ * What is behind the third belongs to the communicator, which may exist there already. Where it does, this
+ * node has to show that it lives, although it still waits for another's third, and to hear when the peer
+ * fails. So from there on both use the rings that will be the communicator's (link.h): heartbeats are sent
+ * and taken, a no and an ABORT are heard, all else stays in the ring. Heartbeats begin when both have said
+ * all three: only then the peer knows the token by which it tells them from votes.
  */
 #include "coll/ballot.h"
 
@@ -332,8 +332,8 @@ void nb_ballots_decline(struct nb_mesh *m)
     m->declining = true;
 }
 
-/* Whether a peer may still be told something: it may live although nothing more is heard of it; but that is not
- * waited for. */
+/* Whether a peer may still be told something: it may live although nothing more is heard of it; but that is
+ * not waited for. */
 static bool is_there(const struct nb_mesh *m, const struct nb_ballot *b)
 {
     return !b->over || (!b->no && !nb_reason_is_old(m));

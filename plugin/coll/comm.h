@@ -206,8 +206,8 @@ static inline struct nb_peer *nb_next_neighbor(const struct nb_coll_comm *comm, 
     return comm->sends_to[i];
 }
 
-/* When this node closes: some all-gather is not confirmed yet, so that the peer may ask about it, through this node
- * as well, or has to confirm it. */
+/* When this node closes: some all-gather is not confirmed yet, so that the peer may ask about it, through
+ * this node as well, or has to confirm it. */
 static inline bool nb_peer_may_ask(const struct nb_coll_comm *comm, const struct nb_peer *peer)
 {
     return !peer->life.bye && (nb_refs_unconfirmed(comm->refs) || nb_confirms_wait(&comm->confirms));

@@ -38,7 +38,8 @@ static int part_at(const struct nb_coll_comm *comm, const struct nb_coll_req *wi
     p->owner = (int)owner;
     p->beg = nb_max64(win->off, owner * block);
     p->end = nb_min64(win->off + win->bytes, (owner + 1) * block);
-    /* As many segments as ways, or a multiple of that where units are too short; fewer where segments would be. */
+    /* As many segments as ways, or a multiple of that where units are too short; fewer where segments would
+     * be. */
     p->ways = (uint64_t)comm->grid.columns - 1;
     count = nb_max64(1, nb_min64(p->ways, (p->end - p->beg) / least));
     each = (p->end - p->beg + count - 1) / count;

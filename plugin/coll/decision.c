@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What is done with an operation: its codec, and which residual it continues. What may be coded at all follows
- * from settings, type and size (policy/policy.h); whether it is a gradient and which buffer it comes from,
- * from the job's calls and data (policy/job.h).
+ * What is done with an operation: its codec, and which residual it continues. What may be coded at all
+ * follows from settings, type and size (policy/policy.h); whether it is a gradient and which buffer it comes
+ * from, from the job's calls and data (policy/job.h).
  */
 #include "coll/decision.h"
 
@@ -49,7 +49,8 @@ struct nb_op_info {
     struct nb_sig_report *report;
 };
 
-/* What was seen of an operation's values. As many are kept as operations wait for their decision at a time. */
+/* What was seen of an operation's values. As many are kept as operations wait for their decision at a
+ * time. */
 struct nb_kept_evidence {
     struct nb_evidence seen;
     struct nb_kept_evidence *next;

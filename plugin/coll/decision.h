@@ -71,10 +71,11 @@ struct nb_decisions {
 int nb_decisions_init(struct nb_coll_comm *comm);
 void nb_decisions_destroy(struct nb_coll_comm *comm);
 
-/* The codec that an operation has by its function, type, reduction and size, by settings and by the reckoning: raw,
- * with why, or what it may still be denied when it is known what it is. `bytes` are those of the whole vector;
- * recorded: this node has a record of it, which counts for all-reduces only. Of all others all nodes know the same. Engine
- * thread. */
+/* The codec that an operation has by its function, type, reduction and size, by settings and by the
+ * reckoning: raw, with why, or what it may still be denied when it is known what it is. `bytes` are those of
+ * the whole vector;
+ * recorded: this node has a record of it, which counts for all-reduces only. Of all others all nodes know the
+ * same. Engine thread. */
 enum nb_codec nb_op_codec_allowed(const struct nb_coll_comm *comm, const struct nb_op *op, uint64_t bytes,
                                   int recorded, enum nb_reason *reason);
 /* Facts of an operation that begins: `record` may be NULL, `bytes` are those of the whole vector here. */

@@ -14,7 +14,8 @@
 #include "coll/node.h"
 
 #define SLEEP_NS (50 * (int64_t)NB_NS_PER_MS) /* longest sleep with communicators: heartbeats are due */
-/* Polling before a sleep while a device has work in flight that it wakes nobody for: it takes microseconds a segment. */
+/* Polling before a sleep while a device has work in flight that it wakes nobody for: it takes microseconds a
+ * segment. */
 #define WORK_US 1000
 
 struct nb_engine {
@@ -182,8 +183,8 @@ int64_t nb_engine_patience_ns(const struct nb_engine *e)
     return us * (int64_t)NB_NS_PER_US;
 }
 
-/* How long this communicator's links may be left alone if nothing happens to them: at most `ns`. After an error
- * nobody looks at who is ahead of whom any more. */
+/* How long this communicator's links may be left alone if nothing happens to them: at most `ns`. After an
+ * error nobody looks at who is ahead of whom any more. */
 static int64_t idle_ns(const struct nb_coll_comm *comm, int64_t now_ns, int64_t ns)
 {
     if (nb_comm_failed(comm) || comm->failure.suspect_ns)

@@ -32,7 +32,8 @@ struct nb_runner {
     int (*start)(struct nb_engine *engine, void **run);
     /* The last communicator is gone: return when no step is in flight any more, and free *run. */
     void (*stop)(void *run);
-    /* There is something new to do, or work on a device is done: end a sleep. Any thread; cheap when nobody sleeps. */
+    /* There is something new to do, or work on a device is done: end a sleep. Any thread; cheap when nobody
+     * sleeps. */
     void (*wake)(void *run);
 };
 

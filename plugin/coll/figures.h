@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a communicator has done so far, copied at one time: what the summary at close (report.c) and the metrics
- * of a running job (metrics.c) are both made of.
+ * What a communicator has done so far, copied at one time: what the summary at close (report.c) and the
+ * metrics of a running job (metrics.c) are both made of.
  */
 #ifndef NIBBLE_COLL_FIGURES_H
 #define NIBBLE_COLL_FIGURES_H
@@ -49,19 +49,20 @@ struct nb_figures {
     uint64_t retransmits; /* segments that the system has sent again on connections; UINT64_MAX: not known */
 };
 
-/* Copy the counters of `comm` into *figures; `serial`, `closed` and `retransmits` stay as they are. With progress_lock, or where the engine
- * does not know the communicator any more. */
+/* Copy the counters of `comm` into *figures; `serial`, `closed` and `retransmits` stay as they are. With
+ * progress_lock, or where the engine does not know the communicator any more. */
 void nb_figures_take(struct nb_figures *figures, const struct nb_coll_comm *comm);
 
-/* The same of its error slots, which the above leaves out since it takes the time of the square of their number. */
+/* The same of its error slots, which the above leaves out since it takes the time of the square of their
+ * number. */
 void nb_figures_take_slots(struct nb_figures *figures, const struct nb_coll_comm *comm);
 
-/* Ask the connections for figures->retransmits: a system call each. Any thread, without progress_lock, as long as
- * they are open. */
+/* Ask the connections for figures->retransmits: a system call each. Any thread, without progress_lock, as
+ * long as they are open. */
 void nb_figures_ask_transport(struct nb_figures *figures, const struct nb_coll_comm *comm);
 
-/* Error of the code relative to the energy of the values, and of the residual that was added to them; 0 without
- * values. */
+/* Error of the code relative to the energy of the values, and of the residual that was added to them; 0
+ * without values. */
 double nb_figures_nmse(const struct nb_encode_stats *encode);
 double nb_figures_carried(const struct nb_encode_stats *encode);
 /* Bytes before over bytes after; 0 without any. */

@@ -221,9 +221,9 @@ static void begin_piece(struct nb_coll_comm *comm, struct nb_task *t, uint8_t *o
  *       +--too long-> COPY --to be kept---> STORE_REF ------------|
  *                        \----------------------------------------/
  *
- * STORE_REF keeps the values as the reference, UPDATE_REF what receivers will decode. "Send" is leave(): in shadow
- * mode it counts the message and begins again with COPY. OWN delivers the segment here; before it is over LOOK shows
- * it to the operation's witness, where there is one.
+ * STORE_REF keeps the values as the reference, UPDATE_REF what receivers will decode. "Send" is leave(): in
+ * shadow mode it counts the message and begins again with COPY. OWN delivers the segment here; before it is
+ * over LOOK shows it to the operation's witness, where there is one.
  */
 
 /* How often this node sends a segment of its own block: to its relay alone, or to all. */

@@ -13,9 +13,9 @@ static int possible(int nodes, int64_t columns)
  * Sums of rows go to the row of their owner with 8 bits, (rows - 1) / columns of what goes along rows with 4,
  * and blocks that are gathered leave their owner's row (rows - 1) / (columns - 1) times. Rows of twice the
  * square root, a quarter of that many of them, make both small, and cost a quarter more connections than a
- * square. Of two divisors that are as far from that by their ratio the larger one is taken, as long as a window
- * of 1 MiB has 64 KiB for each column: with few rows the owner's has hardly more to send than others, who wait
- * for it (docs/scale.md).
+ * square. Of two divisors that are as far from that by their ratio the larger one is taken, as long as a
+ * window of 1 MiB has 64 KiB for each column: with few rows the owner's has hardly more to send than others,
+ * who wait for it (docs/scale.md).
  */
 static int closer(int nodes, int64_t columns, int64_t than)
 {

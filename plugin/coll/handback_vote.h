@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the engine does about operations that are handed back to NCCL (policy/handback.h): it watches which signatures go
- * raw, and carries notes between this node's desk and node 0 as control messages. For the engine thread, but for
- * open and close.
+ * What the engine does about operations that are handed back to NCCL (policy/handback.h): it watches which
+ * signatures go raw, and carries notes between this node's desk and node 0 as control messages. For the
+ * engine thread, but for open and close.
  */
 #ifndef NIBBLE_COLL_HANDBACK_VOTE_H
 #define NIBBLE_COLL_HANDBACK_VOTE_H
@@ -28,13 +28,14 @@ struct nb_handback_vote {          /* of each communicator */
     } seen[NB_HANDBACK_SIGNATURES];
 };
 
-/* Where settings, NCCL's version and the group allow it, find the desk. Before the engine has the communicator. */
+/* Where settings, NCCL's version and the group allow it, find the desk. Before the engine has the
+ * communicator. */
 void nb_handback_vote_open(struct nb_coll_comm *comm);
 /* Callers wait no longer, and every further call takes CollNet. Also of what was never opened. */
 void nb_handback_vote_close(struct nb_coll_comm *comm);
 
-/* It is decided what becomes of an operation of `bytes` bytes, the whole vector; for_good: not only because too
- * little of the job has been seen yet. */
+/* It is decided what becomes of an operation of `bytes` bytes, the whole vector; for_good: not only because
+ * too little of the job has been seen yet. */
 void nb_handback_vote_saw(struct nb_coll_comm *comm, enum nb_func func, uint64_t bytes, bool raw,
                           bool for_good);
 /* Handle a message of the kinds NB_CTL_HAND_*. 0, or < 0 when the communicator has failed. */

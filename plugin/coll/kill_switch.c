@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The switch that takes compression out of a running job. Whoever finds the word changed in its
- * NIBBLE_CONTROL file (control_file.h) asks node 0, which numbers the change and tells all nodes; each applies it to the next
- * operation that it decides on and answers from which one on. Nothing has to stop for it: the codec is the
- * sender's choice for each message, so that nodes may switch a few operations apart.
+ * NIBBLE_CONTROL file (control_file.h) asks node 0, which numbers the change and tells all nodes; each
+ * applies it to the next operation that it decides on and answers from which one on. Nothing has to stop for
+ * it: the codec is the sender's choice for each message, so that nodes may switch a few operations apart.
  */
 #include "coll/kill_switch.h"
 

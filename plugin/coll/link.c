@@ -12,8 +12,8 @@
  * not take more, and some fail the one that is too many. */
 #define SENDS_MAX ((uint64_t)NCCL_NET_MAX_REQUESTS)
 
-/* 0: the end of a connection is in order: its peer has said goodbye, or this node is closing and needs nothing more of
- * it. */
+/* 0: the end of a connection is in order: its peer has said goodbye, or this node is closing and needs
+ * nothing more of it. */
 static int link_error(struct nb_coll_comm *comm, struct nb_peer *peer, int err)
 {
     if (!nb_peer_needed(comm, peer))
@@ -54,8 +54,8 @@ static void update_gone(struct nb_coll_comm *comm, struct nb_peer *peer)
     else if ((c->closed || c->arrived >= peer->life.bye_count[0]) &&
              (r->closed || r->arrived >= peer->life.bye_count[1]))
         peer->gone = 1;
-    /* One that left in the middle of an operation leaves sends behind for which a window would wait for ever, instead
-     * of the values that will not come, which is an error (progress.c). */
+    /* One that left in the middle of an operation leaves sends behind for which a window would wait for ever,
+     * instead of the values that will not come, which is an error (progress.c). */
     for (int i = 0; i < NB_CLASS_COUNT && peer->gone; i++)
         if (!peer->tx[i].closed)
             close_tx(&peer->tx[i]);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Why a connection has ended, where its peer has not said goodbye. A peer that fails says why on CONTROL before
- * it closes its connections, and so does everybody who hears of a failure; but connections are independent, and
- * their ends may be seen in any order. So before the peer is called lost, what has arrived as CONTROL is read:
+ * Why a connection has ended, where its peer has not said goodbye. A peer that fails says why on CONTROL
+ * before it closes its connections, and so does everybody who hears of a failure; but connections are
+ * independent, and their ends may be seen in any order. So before the peer is called lost, what has arrived
+ * as CONTROL is read:
  *
  *   ABORT from anybody                     the cause that it tells
  *   BYE from the peer                      no error: it closes

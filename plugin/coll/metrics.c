@@ -15,7 +15,8 @@
 #include "policy/align.h"
 #include "policy/grad_rules.h"
 
-/* ---- the metrics ---------------------------------------------------------------------------------------- */
+/* ---- the metrics
+ * ---------------------------------------------------------------------------------------- */
 
 /* One metric: a member of what its scope shows, or a number computed from it. */
 struct metric {
@@ -249,7 +250,8 @@ static const struct metric of_signature_reason[] = {
              "Operations of the signature sent raw, by the reason."),
 };
 
-/* ---- what they are of: scopes --------------------------------------------------------------------------- */
+/* ---- what they are of: scopes
+ * --------------------------------------------------------------------------- */
 
 #define LABELS 3
 
@@ -394,10 +396,11 @@ static const struct scope {
 };
 #define SCOPES (sizeof(scopes) / sizeof(scopes[0]))
 
-/* ---- text ----------------------------------------------------------------------------------------------- */
+/* ---- text
+ * ----------------------------------------------------------------------------------------------- */
 
-/* Between quotes, in either format, which take UTF-8 only: control characters become blanks, and what is not ASCII a
- * question mark, since NCCL's names are any bytes, cut anywhere. */
+/* Between quotes, in either format, which take UTF-8 only: control characters become blanks, and what is not
+ * ASCII a question mark, since NCCL's names are any bytes, cut anywhere. */
 static void put_text(FILE *out, const char *text)
 {
     for (const char *p = text; *p; p++) {

@@ -64,7 +64,8 @@ struct nb_monitor {
     unsigned serial;
 };
 
-/* ---- copies; with the lock -------------------------------------------------------------------------------- */
+/* ---- copies; with the lock
+ * -------------------------------------------------------------------------------- */
 
 /* The entry's figures as they are now, or as they were where the engine does not give the lock. */
 static void refresh(struct entry *e)
@@ -87,7 +88,8 @@ static unsigned count(const struct nb_monitor *m)
     return n;
 }
 
-/* ---- files; without the lock ------------------------------------------------------------------------------ */
+/* ---- files; without the lock
+ * ------------------------------------------------------------------------------ */
 
 static void told(struct output *o, int ret)
 {
@@ -157,7 +159,8 @@ static void write_metrics(struct nb_monitor *m)
     free(json);
 }
 
-/* ---- hang reports ----------------------------------------------------------------------------------------- */
+/* ---- hang reports
+ * ----------------------------------------------------------------------------------------- */
 
 /* The file that asks for a report has changed since the last look. */
 static bool triggered(struct nb_monitor *m)
@@ -175,8 +178,8 @@ static bool triggered(struct nb_monitor *m)
     return changed;
 }
 
-/* True once in NIBBLE_LATE_REPORT seconds in which `now` is what it was; *looks counts. A process that was stopped as
- * a whole looks once. */
+/* True once in NIBBLE_LATE_REPORT seconds in which `now` is what it was; *looks counts. A process that was
+ * stopped as a whole looks once. */
 static bool has_stood(const struct nb_monitor *m, uint64_t now, uint64_t *before, unsigned *looks)
 {
     *looks = now == *before ? *looks + 1 : 0;
@@ -184,8 +187,8 @@ static bool has_stood(const struct nb_monitor *m, uint64_t now, uint64_t *before
     return *looks && *looks % (unsigned)m->late_report == 0;
 }
 
-/* Why a report is due, or NULL. A node for which others wait may itself wait for nobody: so whoever gets no windows
- * done writes one, too. With the lock. */
+/* Why a report is due, or NULL. A node for which others wait may itself wait for nobody: so whoever gets no
+ * windows done writes one, too. With the lock. */
 static const char *due(struct nb_monitor *m)
 {
     uint64_t moved = 0;
@@ -236,8 +239,8 @@ static struct nb_waits *look_at(struct nb_coll_comm *comm)
     return w;
 }
 
-/* The same of all of them, and of those that were closed after an error, which may be the cause of what came later; how
- * many. With the lock. */
+/* The same of all of them, and of those that were closed after an error, which may be the cause of what came
+ * later; how many. With the lock. */
 static unsigned take_waits(struct nb_monitor *m, struct nb_waits **list)
 {
     unsigned n = 0;
@@ -285,7 +288,8 @@ static void write_report(struct nb_monitor *m, const char *why)
     free(list);
 }
 
-/* ---- the chore -------------------------------------------------------------------------------------------- */
+/* ---- the chore
+ * -------------------------------------------------------------------------------------------- */
 
 static void turn(void *arg)
 {
@@ -349,7 +353,8 @@ static void release(void *arg)
     free(m);
 }
 
-/* ---- life ------------------------------------------------------------------------------------------------- */
+/* ---- life
+ * ------------------------------------------------------------------------------------------------- */
 
 /* What a file's name may have of `text`. */
 static void clean(char *text)

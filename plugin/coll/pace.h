@@ -19,8 +19,8 @@ struct nb_pace {
 void nb_pace_moved(struct nb_coll_comm *comm);
 void nb_pace_busy(struct nb_coll_comm *comm);
 void nb_pace_idle(struct nb_coll_comm *comm);
-/* Share of the busy time in which this processor, or its codec threads, work rather than the links; 0 where nothing was
- * done. */
+/* Share of the busy time in which this processor, or its codec threads, work rather than the links; 0 where
+ * nothing was done. */
 double nb_pace_share(const struct nb_coll_stats *stats);
 
 #endif

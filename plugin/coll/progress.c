@@ -57,8 +57,8 @@ static int dequeue(struct nb_coll_comm *comm)
 
 /* ---- heartbeats ---------------------------------------------------------------------------------- */
 
-/* Of whom nothing has been heard, though a heartbeat is overdue: the others are told, who may be waiting for nodes that
- * wait for it. */
+/* Of whom nothing has been heard, though a heartbeat is overdue: the others are told, who may be waiting for
+ * nodes that wait for it. */
 static const struct nb_peer *find_quiet(const struct nb_coll_comm *comm, int64_t t)
 {
     int64_t longest = nb_control_alive_ns(comm) * 3 / 2;

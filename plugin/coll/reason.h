@@ -2,17 +2,18 @@
 /*
  * Why a node votes no: the reason that is nearest to the cause (enum nb_cause) of all that it finds or hears.
  *
- * A node that declines tells all others why and closes its connections, so the end of one explains little: its
- * peer may have died, or may have gone for a reason that it has told. Connections are independent, and their
- * ends may be seen in any order. So an end is a suspicion only, until what the peer has said on its way is read:
+ * A node that declines tells all others why and closes its connections, so the end of one explains little:
+ * its peer may have died, or may have gone for a reason that it has told. Connections are independent, and
+ * their ends may be seen in any order. So an end is a suspicion only, until what the peer has said on its way
+ * is read:
  *
  *   a no of the peer                    it has told why; its end means nothing
  *   the end of its CONTROL, no no       it is lost: it died, or could not say anything any more
  *   nothing for a moment                it is lost, as far as this node can tell
  *
  * Who has waited in vain for another node cannot know whether that one waits in turn for a third. The third's
- * neighbors do, and what they say takes a message or two more. So a node with such a reason stays a moment after it
- * is told all, to hear a better one and to pass it on.
+ * neighbors do, and what they say takes a message or two more. So a node with such a reason stays a moment
+ * after it is told all, to hear a better one and to pass it on.
  *
  * For the thread that connects.
  */

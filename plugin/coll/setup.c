@@ -16,8 +16,9 @@
 #include "coll/staging.h"
 #include "coll/task.h"
 
-/* What begins with this node's own place goes round: of all others at the same time, if it began with the lowest rank, all
- * would wait for that one's link. Of a grid the column comes first: its nodes pass on to their rows what they get. */
+/* What begins with this node's own place goes round: of all others at the same time, if it began with the
+ * lowest rank, all would wait for that one's link. Of a grid the column comes first: its nodes pass on to
+ * their rows what they get. */
 static void order_sends(struct nb_coll_comm *comm)
 {
     int found = 0, behind = 0;

@@ -27,8 +27,8 @@ static bool holds_up(const struct nb_coll_comm *comm, const struct nb_peer *peer
     return has_not_taken(comm, peer) || nb_peer_may_ask(comm, peer);
 }
 
-/* It has not, or may ask, and is the cause rather than held up by another one: no sign of life for three of its
- * heartbeats, or for as many as a short limit has room for. */
+/* It has not, or may ask, and is the cause rather than held up by another one: no sign of life for three of
+ * its heartbeats, or for as many as a short limit has room for. */
 static bool holds_up_silently(const struct nb_coll_comm *comm, const struct nb_peer *peer)
 {
     const int64_t beat = nb_control_alive_ns(comm),

@@ -4,9 +4,9 @@
  * driver, a page of memory that does not come back, a debugger). Then nobody fails this node's communicators,
  * so the calls of NCCL's threads do, and leave what the engine may be using as it is.
  *
- * Lateness is no error: the limit is twice NIBBLE_PEER_TIMEOUT, at least a minute, and of the time between two
- * looks no more than a quarter of it counts, so that a process that was stopped as a whole finds nothing when
- * it goes on.
+ * Lateness is no error: the limit is twice NIBBLE_PEER_TIMEOUT, at least a minute, and of the time between
+ * two looks no more than a quarter of it counts, so that a process that was stopped as a whole finds nothing
+ * when it goes on.
  *
  * Any thread.
  */

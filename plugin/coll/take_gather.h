@@ -26,8 +26,8 @@ struct nb_peer_gather {
 /* Take the head of the peer's CONTRIB ring, if it is of an all-gather that is delivered as it arrives: 1, 0
  * not now, or < 0 when the communicator has failed. */
 int nb_gather_receive(struct nb_coll_comm *comm, struct nb_peer *peer);
-/* Deliver a segment of `owner`'s block to `win`, from the message at the head of `rx`, a ring of `from`. can_take: 1 when that
- * can be done now. take: 1, or < 0 when the communicator has failed. */
+/* Deliver a segment of `owner`'s block to `win`, from the message at the head of `rx`, a ring of `from`.
+ * can_take: 1 when that can be done now. take: 1, or < 0 when the communicator has failed. */
 int nb_gather_can_take(const struct nb_coll_comm *comm, const struct nb_peer *owner, const struct nb_msg *m);
 int nb_gather_take(struct nb_coll_comm *comm, struct nb_peer *owner, struct nb_peer *from,
                    struct nb_coll_req *win, const struct nb_segment *segment, struct nb_rx *rx);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tasks: what the engine has the device do with a segment, one step after the other (an all-reduce's: sum,
- * encode, decode). A device that does its work later (device/device.h) has the steps of many tasks in flight at
- * a time; with one that does it at once a task is over before nb_task_run returns.
+ * encode, decode). A device that does its work later (device/device.h) has the steps of many tasks in flight
+ * at a time; with one that does it at once a task is over before nb_task_run returns.
  *
  * The life of a task: nb_task_new; fill it in; nb_task_ask its first step of the device, which may have no
  * room for it (then nb_task_drop: nothing has happened, the segment is tried again later); now take what the
@@ -149,8 +149,8 @@ int nb_task_ask(struct nb_coll_comm *comm, struct nb_task *task);
 int nb_task_run(struct nb_coll_comm *comm, struct nb_task *task);
 /* Look after all that are in flight: 1 something moved, 0, or < 0. */
 int nb_tasks_progress(struct nb_coll_comm *comm);
-/* The communicator has failed or is closed: 0, no task touches memory any more; or -ETIMEDOUT, some work on the device
- * does not end, so that what it may touch has to stay. */
+/* The communicator has failed or is closed: 0, no task touches memory any more; or -ETIMEDOUT, some work on
+ * the device does not end, so that what it may touch has to stay. */
 int nb_tasks_abandon(struct nb_coll_comm *comm);
 
 /* Make memory for tasks: 0 or -ENOMEM. free: also of what was half made. */

@@ -19,10 +19,10 @@
  * two of its votes), gives up, perhaps minutes later. With them, the node that misses a vote never says that
  * it knows of all; so the others do not get their communicator either, and decline with it. What remains is a
  * failure within the exchange of the last round itself, of about one round trip. Where a communicator exists
- * then all the same, it fails at once: the no of the node that gave up arrives over its CONTROL connection. Or
- * it fails after NIBBLE_PEER_TIMEOUT, where a node that has stopped is missed by it before the others give up;
- * meanwhile those who wait for that node send heartbeats, so that nobody takes them for it, and decline when
- * they hear of the failure (ballot.c).
+ * then all the same, it fails at once: the no of the node that gave up arrives over its CONTROL connection.
+ * Or it fails after NIBBLE_PEER_TIMEOUT, where a node that has stopped is missed by it before the others give
+ * up; meanwhile those who wait for that node send heartbeats, so that nobody takes them for it, and decline
+ * when they hear of the failure (ballot.c).
  */
 #include "coll/vote.h"
 

@@ -10,8 +10,8 @@
  *     peer       a node that it is connected with: whether the window misses something of it, how long it has been
  *                silent, messages queued, sent and done, posted, arrived and taken, by class
  *
- * "window" and "peer" belong to the "comm" before. A line is a word and KEY=VALUE fields; a value with blanks stands
- * in quotes.
+ * "window" and "peer" belong to the "comm" before. A line is a word and KEY=VALUE fields; a value with blanks
+ * stands in quotes.
  */
 #ifndef NIBBLE_COLL_WAITS_H
 #define NIBBLE_COLL_WAITS_H

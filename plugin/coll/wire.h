@@ -96,8 +96,8 @@ enum nb_ctl_kind {
     NB_CTL_COLUMN =
         10, /* on a grid, to a node of the row: a: number of the all-gather of which the blocks of that node's
                             * column were taken over whole; rows: those of which something was to be kept; lost: and was not */
-    /* What is handed back to NCCL (policy/handback.h), between node 0 and any other. a: bytes, b: call, c: number of the
-     * vote times 4, and function */
+    /* What is handed back to NCCL (policy/handback.h), between node 0 and any other. a: bytes, b: call, c:
+     * number of the vote times 4, and function */
     NB_CTL_HAND_TELL = 11,
     NB_CTL_HAND_ASK = 12,
     NB_CTL_HAND_FAR = 13,
@@ -140,8 +140,8 @@ struct nb_hello {
 void nb_hello_pack(const struct nb_hello *hello, void *out);
 int nb_hello_parse(const void *in, size_t len, struct nb_hello *hello, const char **why);
 
-/* What follows the hellos on CONTROL while a group is made: yeses, one in each round that the two nodes share,
- * and a no at any time, also when the reader already has a communicator. */
+/* What follows the hellos on CONTROL while a group is made: yeses, one in each round that the two nodes
+ * share, and a no at any time, also when the reader already has a communicator. */
 enum nb_round {
     NB_ROUND_GREETED = 0,    /* the reader's connections have all come */
     NB_ROUND_ROW = 1,        /* the sender is ready; to its row (no grid: to all) */
@@ -156,7 +156,8 @@ struct nb_vote {
     uint32_t round;           /* enum nb_round; of a no: what it is about, enum nb_cause (mesh.h) */
     uint32_t token;           /* COLUMN: the row's share of the group token; else 0 */
     char reason[NB_CTL_TEXT]; /* of a no; names its author */
-    /* ROW: what the sender's link and codec are (struct nb_reckon_facts); COLUMN: the slowest of the row; else 0 */
+    /* ROW: what the sender's link and codec are (struct nb_reckon_facts); COLUMN: the slowest of the row;
+     * else 0 */
     uint32_t mbps, codec, workers;
 };
 #define NB_VOTE_BYTES 224u

@@ -67,7 +67,8 @@ struct nb_emulation {
     struct node node[];
 };
 
-/* ---- time and progress ----------------------------------------------------------------------------------- */
+/* ---- time and progress
+ * ----------------------------------------------------------------------------------- */
 
 static uint64_t virtual_ns(void *arg)
 {
@@ -111,8 +112,8 @@ static int pass_time(struct nb_emulation *e, int64_t until, int64_t began)
     return -ETIMEDOUT;
 }
 
-/* What an operation leaves to be done, confirmations of all-gathers above all, is done before the next begins: as in a job, whose
- * steps are longer than a message takes. */
+/* What an operation leaves to be done, confirmations of all-gathers above all, is done before the next
+ * begins: as in a job, whose steps are longer than a message takes. */
 static void settle(struct nb_emulation *e)
 {
     int64_t until;
@@ -127,9 +128,11 @@ static void settle(struct nb_emulation *e)
     }
 }
 
-/* ---- begin and end --------------------------------------------------------------------------------------- */
+/* ---- begin and end
+ * --------------------------------------------------------------------------------------- */
 
-/* The first of a name counts: what has to be so, then the caller's settings, then what the caller stands for. */
+/* The first of a name counts: what has to be so, then the caller's settings, then what the caller stands
+ * for. */
 static const char **settings_of(const struct nb_emulate_config *config)
 {
     static const char *const first[] = {"NIBBLE_DEVICE=host", "NIBBLE_HOST_THREADS=0", "NIBBLE_NET=auto"};
@@ -346,15 +349,16 @@ void nb_emulate_close(struct nb_emulation *e)
     free(e);
 }
 
-/* ---- operations ------------------------------------------------------------------------------------------ */
+/* ---- operations
+ * ------------------------------------------------------------------------------------------ */
 
 static ncclDataType_t nccl_type(enum nb_dtype type)
 {
     return type == NB_F32 ? ncclFloat32 : type == NB_BF16 ? ncclBfloat16 : ncclFloat16;
 }
 
-/* What NCCL's profiler tells of an operation. A number that its caller vouches for stands for the buffer's address, too, which
- * says when a step ends. */
+/* What NCCL's profiler tells of an operation. A number that its caller vouches for stands for the buffer's
+ * address, too, which says when a step ends. */
 static int tell(struct node *n, enum nb_dtype type, size_t bytes, int64_t buffer)
 {
     const struct nb_nccl_walk *w = &n->walk;
@@ -582,7 +586,8 @@ int nb_emulate_all_gather(struct nb_emulation *e, enum nb_dtype type, size_t cou
     return operate(e, NB_FUNC_ALL_GATHER, type, count, send, recv, NB_EMULATE_NOBODY);
 }
 
-/* ---- what can be seen ------------------------------------------------------------------------------------ */
+/* ---- what can be seen
+ * ------------------------------------------------------------------------------------ */
 
 static void add_figures(struct nb_emulate_figures *f, const struct nb_coll_stats *s,
                         enum nb_emulate_func func)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How NCCL's CollNet proxy cuts an operation: steps of a chunk for each channel, channels in groups of at most 8 that share a call
- * (docs/nccl-contract.md; NCCL 2.30, src/transport/coll_net.cc), through a buffer of 8 steps for each side. What is handed over in
- * one call is a window. Pure arithmetic; sizes are bytes.
+ * How NCCL's CollNet proxy cuts an operation: steps of a chunk for each channel, channels in groups of at
+ * most 8 that share a call (docs/nccl-contract.md; NCCL 2.30, src/transport/coll_net.cc), through a buffer of
+ * 8 steps for each side. What is handed over in one call is a window. Pure arithmetic; sizes are bytes.
  */
 #ifndef NIBBLE_EMULATE_NCCL_WALK_H
 #define NIBBLE_EMULATE_NCCL_WALK_H
@@ -29,8 +29,8 @@ struct nb_nccl_walk {
     int groups;
 };
 
-/* NCCL_BUFFSIZE is `buffer`; chunk 0: as NCCL halves it for small operations; `bytes` are a rank's, or the all-reduce's. The
- * channels' chunks lie within their slots. */
+/* NCCL_BUFFSIZE is `buffer`; chunk 0: as NCCL halves it for small operations; `bytes` are a rank's, or the
+ * all-reduce's. The channels' chunks lie within their slots. */
 struct nb_nccl_walk nb_nccl_walk(enum nb_func func, int nodes, int rank, int channels, size_t buffer,
                                  size_t chunk, size_t bytes);
 /* Bytes of the buffer: both sides. */

@@ -138,8 +138,8 @@ struct nb_net_ops {
     const char *(*peer_name)(void *comm);
     /* Payload and framing bytes handed to the network by this connection so far. */
     uint64_t (*wire_bytes)(void *comm);
-    /* Segments that the system has sent again so far on this sending connection, because they were lost. Any thread,
-     * until it is closed. NULL in the table: not known. */
+    /* Segments that the system has sent again so far on this sending connection, because they were lost. Any
+     * thread, until it is closed. NULL in the table: not known. */
     uint64_t (*resent)(void *send_comm);
 };
 

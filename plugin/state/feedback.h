@@ -74,8 +74,9 @@ int nb_feedback_report(const struct nb_feedback *fb, unsigned index, struct nb_e
 /* The error state of block `block` of a slot that is held, with mode and constants from the settings. */
 void nb_feedback_view(struct nb_ef_slot *slot, uint32_t block, struct nb_ef *ef);
 
-/* The error state of a buffer, read from outside of any operation: that of block `block` of the slot that `func` (enum nb_func) and
- * `id` name, whose values are *n. 0, -ENOENT: there is no such slot, -EINVAL: no such block. Only where the device is the host. */
+/* The error state of a buffer, read from outside of any operation: that of block `block` of the slot that
+ * `func` (enum nb_func) and `id` name, whose values are *n. 0, -ENOENT: there is no such slot, -EINVAL: no
+ * such block. Only where the device is the host. */
 int nb_feedback_peek(const struct nb_feedback *fb, uint32_t func, int64_t id, uint32_t block,
                      struct nb_ef *ef, uint64_t *n);
 

@@ -6,9 +6,10 @@
  * The owner picks the reference by *content*: no step, address or order has to be known, a wrong choice costs
  * bytes and nothing else. It changes a reference only when every receiver has confirmed that it holds the one
  * before, so that a receiver that finds it cannot decode can always be answered with the raw bytes. A gather
- * that comes sooner waits for that (NB_REF_WAIT). It could not end earlier anyway: it needs the block of every
- * node, which sends it when it has the whole gather before. And so what is picked, and all that is learnt from
- * it (which weights these are, whether they have changed, how far), depends on contents alone, not on time.
+ * that comes sooner waits for that (NB_REF_WAIT). It could not end earlier anyway: it needs the block of
+ * every node, which sends it when it has the whole gather before. And so what is picked, and all that is
+ * learnt from it (which weights these are, whether they have changed, how far), depends on contents alone,
+ * not on time.
  *
  * All functions are for the engine thread of the communicator.
  */

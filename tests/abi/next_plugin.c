@@ -50,7 +50,8 @@ static struct handle *numbered(int n)
     return h;
 }
 
-/* ---- Profiler ---------------------------------------------------------------------------------------------- */
+/* ---- Profiler
+ * ---------------------------------------------------------------------------------------------- */
 
 static ncclResult_t prof_init(void **context, int *mask, const char *name, uint64_t comm_id, int nnodes,
                               int nranks, int rank)
@@ -69,8 +70,8 @@ static ncclResult_t prof_init(void **context, int *mask, const char *name, uint6
 
 static ncclResult_t prof_start(void *context, void **handle, TYPE(ncclProfilerEventDescr) * d)
 {
-    /* A proxy's operation for another process, by the test's sign: its parent and context, and the context of what is below
-     * it, are that one's. */
+    /* A proxy's operation for another process, by the test's sign: its parent and context, and the context of
+     * what is below it, are that one's. */
     const bool foreign = d->type == ncclProfileProxyOp && d->proxyOp.pid < 0;
     const bool below = d->type == ncclProfileProxyStep || d->type == ncclProfileNetPlugin;
 
@@ -138,7 +139,8 @@ EXPORT const TYPE(ncclProfiler) VERSION(ncclProfiler) = {
     .finalize = prof_finalize,
 };
 
-/* ---- Tuner ------------------------------------------------------------------------------------------------- */
+/* ---- Tuner
+ * ------------------------------------------------------------------------------------------------- */
 
 static ncclResult_t tuner_init(void **context, uint64_t comm_id, size_t nranks, size_t nnodes)
 {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A profiler and a tuner that write down what they are asked, for tests of what nibble passes on to others: modules
- * next_plugin_v4.c to _v6.c have the tables of one version each. They are found with dlsym as `nb_next_plugin`.
+ * A profiler and a tuner that write down what they are asked, for tests of what nibble passes on to others:
+ * modules next_plugin_v4.c to _v6.c have the tables of one version each. They are found with dlsym as
+ * `nb_next_plugin`.
  */
 #ifndef NIBBLE_TESTS_ABI_NEXT_PLUGIN_H
 #define NIBBLE_TESTS_ABI_NEXT_PLUGIN_H

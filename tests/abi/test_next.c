@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What nibble passes on to the profiler and the tuner after it (NIBBLE_PROFILER_NEXT, NIBBLE_TUNER_NEXT), against what
- * they are told without nibble: the same calls, to the letter. NCCL's part, the rule of masks among it, is played as its
- * src/plugin/profiler.cc does it.
+ * What nibble passes on to the profiler and the tuner after it (NIBBLE_PROFILER_NEXT, NIBBLE_TUNER_NEXT),
+ * against what they are told without nibble: the same calls, to the letter. NCCL's part, the rule of masks
+ * among it, is played as its src/plugin/profiler.cc does it.
  */
 #include <check.h>
 #include <dlfcn.h>
@@ -39,7 +39,8 @@ static void *open_next(int version, int i)
     return module_lib;
 }
 
-/* ---- The profiler ------------------------------------------------------------------------------------------ */
+/* ---- The profiler
+ * ------------------------------------------------------------------------------------------ */
 
 struct player { /* NCCL with this table of a profiler */
     int version;
@@ -189,7 +190,8 @@ static void *call_of(struct player *p, void *context, void *group, size_t count,
     return call;
 }
 
-/* An operation, called and launched, replayed if captured, and what a proxy does, also for another process. */
+/* An operation, called and launched, replayed if captured, and what a proxy does, also for another
+ * process. */
 static void operation(struct player *p, void *context, size_t count, bool captured)
 {
     void *group = NULL, *call, *engine = NULL;
@@ -348,7 +350,8 @@ START_TEST(names_that_lead_nowhere_are_told)
 }
 END_TEST
 
-/* ---- The tuner --------------------------------------------------------------------------------------------- */
+/* ---- The tuner
+ * --------------------------------------------------------------------------------------------- */
 
 static float costs[NCCL_NUM_ALGORITHMS_V5][NCCL_NUM_PROTOCOLS_V5];
 

@@ -126,7 +126,8 @@ START_TEST(finalize_of_the_wrong_context_is_refused)
 }
 END_TEST
 
-/* Where one fails on one node alone, NCCL ends the job or hangs: all nodes decline instead (tests/harness/bringup). */
+/* Where one fails on one node alone, NCCL ends the job or hangs: all nodes decline instead
+ * (tests/harness/bringup). */
 START_TEST(a_bad_setting_fails_no_init_but_stops_the_job)
 {
     ncclNetCommConfig_v12_t config = {.trafficClass = NCCL_NET_TRAFFIC_CLASS_UNDEF};

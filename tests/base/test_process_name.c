@@ -15,8 +15,9 @@
 
 static char (*name)[NB_PROCESS_NAME]; /* of two containers; shared with them */
 
-/* The first process of a process namespace says its name. It stays until its parent, which is returned, is killed: a number
- * of a namespace that is gone may be given to the next one. -1: no namespaces can be made here. */
+/* The first process of a process namespace says its name. It stays until its parent, which is returned, is
+ * killed: a number of a namespace that is gone may be given to the next one. -1: no namespaces can be made
+ * here. */
 static pid_t contain(char *said)
 {
     int status = -1;

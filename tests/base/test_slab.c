@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tables that grow in chunks. The program is linked with --wrap for calloc, which is refused when that is asked for. */
+/* Tables that grow in chunks. The program is linked with --wrap for calloc, which is refused when that is
+ * asked for. */
 #include <check.h>
 #include <errno.h>
 #include <stdlib.h>

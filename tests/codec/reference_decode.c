@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The quantizing codecs, slow and obvious: from bytes to values and to sums of several nodes' values; see reference_quant.c. */
+/* The quantizing codecs, slow and obvious: from bytes to values and to sums of several nodes' values; see
+ * reference_quant.c. */
 #include <errno.h>
 #include <stdbool.h>
 

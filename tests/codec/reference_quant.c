@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The quantizing codecs, slow and obvious: docs/wire-format.md read aloud. Other variants are tested against
- * this one, so it shares no arithmetic with them beyond type conversion and the scale code. How values become bytes;
- * reference_decode.c tells how they come back.
+ * this one, so it shares no arithmetic with them beyond type conversion and the scale code. How values become
+ * bytes; reference_decode.c tells how they come back.
  */
 #include <stdbool.h>
 

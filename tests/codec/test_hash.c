@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The hash of payloads and references: it does not change, is the same in every variant, and spreads what differs little. */
+/* The hash of payloads and references: it does not change, is the same in every variant, and spreads what
+ * differs little. */
 #include <check.h>
 #include <stdlib.h>
 #include <string.h>

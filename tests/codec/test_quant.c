@@ -48,10 +48,11 @@ static void random_state(struct rng *r, struct state *s)
         s->scale[i] = rng_below(r, 5) ? (uint8_t)(base + rng_below(r, 4)) : 0;
 }
 
-/* Energies are statistics that nobody sends, so each variant adds a tile's squares in the order that suits it: they are
- * equal but for roundings. A sum in FP32 passes through 64 at most (the AVX-512 variant adds a group's 32 squares one by
- * one, 16 groups as a tree, and eight such batches), each of 2^-24 of it since no term is negative; two sums differ by twice
- * as much. (Seen: 3.2e-7.) And each square may be off by a step of the smallest floats: `values` of them. */
+/* Energies are statistics that nobody sends, so each variant adds a tile's squares in the order that suits
+ * it: they are equal but for roundings. A sum in FP32 passes through 64 at most (the AVX-512 variant adds a
+ * group's 32 squares one by one, 16 groups as a tree, and eight such batches), each of 2^-24 of it since no
+ * term is negative; two sums differ by twice as much. (Seen: 3.2e-7.) And each square may be off by a step of
+ * the smallest floats: `values` of them. */
 static int close_enough(double a, double b, uint64_t values)
 {
     if (isnan(a) || isinf(a))
@@ -181,8 +182,9 @@ START_TEST(variants_agree)
 }
 END_TEST
 
-/* Variants estimate first whether residuals are below the bound, from half of the values. Tiles on both sides of it, and some
- * whose estimate misses most of the values; where energies are not measured, nothing but the bytes shows which way was taken. */
+/* Variants estimate first whether residuals are below the bound, from half of the values. Tiles on both sides
+ * of it, and some whose estimate misses most of the values; where energies are not measured, nothing but the
+ * bytes shows which way was taken. */
 START_TEST(bound_is_met_exactly)
 {
     enum { TILES = 4, N = TILES * NB_TILE };
@@ -306,8 +308,9 @@ START_TEST(sum_of_mixed_codecs)
 }
 END_TEST
 
-/* A sum of many transformed contributions is close to the sum of what each decodes to: FP32 additions of numbers up to
- * some hundreds, and the transform back. That the bits are right, compare_reduce shows with the reference. */
+/* A sum of many transformed contributions is close to the sum of what each decodes to: FP32 additions of
+ * numbers up to some hundreds, and the transform back. That the bits are right, compare_reduce shows with the
+ * reference. */
 START_TEST(sum_in_transform_domain)
 {
     enum { N = NB_TILE, SOURCES = 64 };

@@ -87,7 +87,8 @@ static int connect_and_note(struct nb_net *net, int dev, const struct nb_net_con
     return ret;
 }
 
-/* Votes are refused, as a transport may that has no room, until the connection breaks under the first of node 0. */
+/* Votes are refused, as a transport may that has no room, until the connection breaks under the first of node
+ * 0. */
 static int break_under_vote(void *conn, const void *data, size_t size, int tag, void *mhandle, void **request)
 {
     if (broken || size != NB_VOTE_BYTES)
@@ -345,7 +346,8 @@ static void check_outcome(void)
                       "%s: node %d ends after %.3f s", run_name(), i, (double)(f->ended - f->began) / 1e9);
         ck_assert_msg(n->connected == 0 || names(i, f->declined), "%s: node %d says \"%s\"", run_name(), i,
                       f->declined);
-        /* What is known at once is told at once; a transport that cannot tell knows when it uses a connection. */
+        /* What is known at once is told at once; a transport that cannot tell knows when it uses a
+         * connection. */
         ck_assert_msg(run.fault != KILLED || !transport.lost || f->ended - run.when < SECOND,
                       "%s: node %d ends after %.3f s", run_name(), i, (double)(f->ended - run.when) / 1e9);
     }
@@ -462,8 +464,8 @@ START_TEST(in_any_order)
 }
 END_TEST
 
-/* Memory that an adapter refuses to one of the nodes, each time that it asks while it connects: known at once, and
- * told to all. */
+/* Memory that an adapter refuses to one of the nodes, each time that it asks while it connects: known at
+ * once, and told to all. */
 START_TEST(registration_refused)
 {
     const int nodes_of[] = {2, 4};
@@ -560,7 +562,8 @@ END_TEST
 
 /* ---- a connection that ends under a message ------------------------------------------------------- */
 
-/* What was on its way when a connection ended belongs to that connection: it is not said over the next one, too. */
+/* What was on its way when a connection ended belongs to that connection: it is not said over the next one,
+ * too. */
 START_TEST(vote_under_way)
 {
     begin(2, false);

@@ -99,8 +99,8 @@ static void decline_all(const void *seen)
         ck_assert_int_eq(node[i].connected, -ECONNREFUSED);
 }
 
-/* Node 1 listens with another version, as the others see it. (It would see the same of them; here it finds them
- * gone.) */
+/* Node 1 listens with another version, as the others see it. (It would see the same of them; here it finds
+ * them gone.) */
 START_TEST(in_a_handle)
 {
     uint8_t seen[NB_NET_HANDLE_BYTES];

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The NIBBLE_CONTROL file: its word, what is no file, and a file system that does not answer, which is made by
- * an open() of this program that waits.
+ * The NIBBLE_CONTROL file: its word, what is no file, and a file system that does not answer, which is made
+ * by an open() of this program that waits.
  */
 #include <check.h>
 #include <fcntl.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Whether sums are coded follows from the slowest node's link, wherever it is and however nodes are connected; a
- * forced codec is never overruled; and one line says what follows.
+ * Whether sums are coded follows from the slowest node's link, wherever it is and however nodes are
+ * connected; a forced codec is never overruled; and one line says what follows.
  */
 #include <check.h>
 #include <stdarg.h>

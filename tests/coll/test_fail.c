@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the nodes of a group say when one of them fails. Eight nodes in one process and one thread, on a grid of
- * two rows, connected in memory, with a virtual clock (cluster.h). Each does as NCCL does: when a call
+ * What the nodes of a group say when one of them fails. Eight nodes in one process and one thread, on a grid
+ * of two rows, connected in memory, with a virtual clock (cluster.h). Each does as NCCL does: when a call
  * tells of an error it closes the communicator. Every node that lives has to name the culprit and to say what
  * its first witness saw.
  */
@@ -296,8 +296,8 @@ START_TEST(closes_unheard)
 }
 END_TEST
 
-/* A node has said goodbye, and what it said before is still on its way, when it falls silent: it is waited for no
- * longer than any other. */
+/* A node has said goodbye, and what it said before is still on its way, when it falls silent: it is waited
+ * for no longer than any other. */
 START_TEST(leaves_and_falls_silent)
 {
     const int waiting = 5, leaving = 4;
@@ -343,8 +343,8 @@ static void begin_close(int i)
     nccl[i].closing = true;
 }
 
-/* A node is stopped when it owes nothing but confirmations, and all others close. Those that are not connected to it
- * wait for others that wait for it; all name the one that was stopped. */
+/* A node is stopped when it owes nothing but confirmations, and all others close. Those that are not
+ * connected to it wait for others that wait for it; all name the one that was stopped. */
 START_TEST(closes_together)
 {
     const int stopped = _i;
@@ -362,8 +362,8 @@ START_TEST(closes_together)
 }
 END_TEST
 
-/* The same, but only one node closes, which is not connected with the one that was stopped: those that it waits for have
- * told it of whom they hear nothing. */
+/* The same, but only one node closes, which is not connected with the one that was stopped: those that it
+ * waits for have told it of whom they hear nothing. */
 START_TEST(closes_far_away)
 {
     const int stopped = _i;
@@ -401,8 +401,8 @@ START_TEST(connection_breaks)
 }
 END_TEST
 
-/* Until NCCL closes it, a communicator that has failed leaves the engine's thread asleep, whoever was ahead of whom
- * when it happened. */
+/* Until NCCL closes it, a communicator that has failed leaves the engine's thread asleep, whoever was ahead
+ * of whom when it happened. */
 START_TEST(sleeps_until_closed)
 {
     const int64_t least = SECOND / 100;

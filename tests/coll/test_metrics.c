@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Metrics as text: what a strict reader of Prometheus' exposition format and of JSON makes of them, whatever a
- * communicator is called; that values are those of the figures; and that nothing is there twice.
+ * Metrics as text: what a strict reader of Prometheus' exposition format and of JSON makes of them, whatever
+ * a communicator is called; that values are those of the figures; and that nothing is there twice.
  */
 #include <check.h>
 #include <ctype.h>
@@ -71,7 +71,8 @@ static char *text_of(formatter format, unsigned n, const char *name)
     return text;
 }
 
-/* ---- the exposition format ------------------------------------------------------------------------------ */
+/* ---- the exposition format
+ * ------------------------------------------------------------------------------ */
 
 /* Names of metrics and labels: what is there is taken, and has to be something. */
 static const char *take_name(const char *p, char *name, size_t cap)
@@ -185,7 +186,8 @@ END_TEST
     "\"1\"," \
     "dev=\"0\",n_nodes=\"4\",node_rank=\"1\",nranks=\"32\""
 
-/* Every reason for raw has a word, and what is reduced in types that are never coded does not become one series. */
+/* Every reason for raw has a word, and what is reduced in types that are never coded does not become one
+ * series. */
 START_TEST(labels_tell_apart)
 {
     struct nb_figures *f = some(1, "");
@@ -252,7 +254,8 @@ START_TEST(values_are_those_of_the_figures)
 }
 END_TEST
 
-/* ---- what users are told of ----------------------------------------------------------------------------- */
+/* ---- what users are told of
+ * ----------------------------------------------------------------------------- */
 
 static char *read_source(const char *name)
 {
@@ -273,7 +276,8 @@ static char *read_source(const char *name)
     return text;
 }
 
-/* Every metric is in the table of docs/operators.md, and what that, the dashboard and the alerts name is one. */
+/* Every metric is in the table of docs/operators.md, and what that, the dashboard and the alerts name is
+ * one. */
 START_TEST(documents)
 {
     static const char *const files[] = {"docs/operators.md", "tools/grafana/nibble.json",
@@ -302,7 +306,8 @@ START_TEST(documents)
 }
 END_TEST
 
-/* ---- JSON ----------------------------------------------------------------------------------------------- */
+/* ---- JSON
+ * ----------------------------------------------------------------------------------------------- */
 
 START_TEST(json_is_strict)
 {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What a node writes about itself while it runs: that the files are there and say what happened, why they are
- * written, and that nothing waits for a folder that cannot be written, is a pipe, or lies on a file system that does
- * not answer, which is made by an open() of this program that waits. Two nodes in one process, connected in memory;
- * node 0 has the runner and writes, node 1 is stepped by the test.
+ * written, and that nothing waits for a folder that cannot be written, is a pipe, or lies on a file system
+ * that does not answer, which is made by an open() of this program that waits. Two nodes in one process,
+ * connected in memory; node 0 has the runner and writes, node 1 is stepped by the test.
  */
 #include <check.h>
 #include <dirent.h>
@@ -186,7 +186,8 @@ static void touch(void)
     fclose(f);
 }
 
-/* ---- tests ---------------------------------------------------------------------------------------------- */
+/* ---- tests
+ * ---------------------------------------------------------------------------------------------- */
 
 /* Files are there soon, and the last state when all is closed, which is that of the counters. */
 START_TEST(metrics)

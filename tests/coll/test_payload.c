@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Flipped bytes of payloads. Four nodes in one process; the network between them flips one byte of one message.
- * For each function, codec and route every message is damaged in turn (a sample of them where there are many):
- * all nodes fail with an error that names both ends, or, where the bytes can be had again, have them.
+ * Flipped bytes of payloads. Four nodes in one process; the network between them flips one byte of one
+ * message. For each function, codec and route every message is damaged in turn (a sample of them where there
+ * are many): all nodes fail with an error that names both ends, or, where the bytes can be had again, have
+ * them.
  */
 #include <check.h>
 #include <errno.h>
@@ -350,8 +351,8 @@ START_TEST(one_byte_of_each)
 }
 END_TEST
 
-/* What the switch switches off: the same flip is delivered. It shows that the tests above can fail, and what a
- * check is for. */
+/* What the switch switches off: the same flip is delivered. It shows that the tests above can fail, and what
+ * a check is for. */
 START_TEST(switched_off)
 {
     struct kind k = kinds[_i];

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a schedule finds at once, the next piece for a peer, for the sum or to pass on, is what a walk over all pieces finds. */
+/* What a schedule finds at once, the next piece for a peer, for the sum or to pass on, is what a walk over
+ * all pieces finds. */
 #include <check.h>
 #include <stdlib.h>
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * An engine that makes no steps, because its thread hangs in a call or nobody steps it: NCCL's calls notice, fail
- * and return, and nothing is freed that it may still be using. Two nodes in one process, connected in memory,
- * with a clock that the test moves.
+ * An engine that makes no steps, because its thread hangs in a call or nobody steps it: NCCL's calls notice,
+ * fail and return, and nothing is freed that it may still be using. Two nodes in one process, connected in
+ * memory, with a clock that the test moves.
  */
 #include <check.h>
 #include <errno.h>

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The library's nodes are the plugin's: N processes run the plugin over TCP as NCCL drives it (tests/harness), and the library
- * carries out the same operations with the same values. After each operation results, residuals and bytes on the wire have to be the
- * same on every node, to the bit. Residuals are h - Q(h) of all that was encoded, so that equal ones show equal coded bytes.
+ * The library's nodes are the plugin's: N processes run the plugin over TCP as NCCL drives it
+ * (tests/harness), and the library carries out the same operations with the same values. After each operation
+ * results, residuals and bytes on the wire have to be the same on every node, to the bit. Residuals are h -
+ * Q(h) of all that was encoded, so that equal ones show equal coded bytes.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -99,7 +100,8 @@ static void fill(const struct job *job, const struct what *op, int rank, void *b
         memset((char *)buf + n / 2 * hx_type_size(type), 0xff, hx_type_size(type));
 }
 
-/* ---- the plugin ------------------------------------------------------------------------------------------ */
+/* ---- the plugin
+ * ------------------------------------------------------------------------------------------ */
 
 static uint64_t residual_of(struct nb_coll_comm *comm, const struct what *op, int nnodes)
 {
@@ -178,7 +180,8 @@ static int plugin_node(struct hx_node *node, void *arg)
     return sx_close(lib, comm, false);
 }
 
-/* ---- the library ----------------------------------------------------------------------------------------- */
+/* ---- the library
+ * ----------------------------------------------------------------------------------------- */
 
 static uint64_t emulated_residual(struct nb_emulation *e, const struct job *job, const struct what *op,
                                   int rank)
@@ -233,7 +236,8 @@ static int emulated_operation(struct nb_emulation *e, const struct job *job, con
     return ret;
 }
 
-/* ---- both ------------------------------------------------------------------------------------------------ */
+/* ---- both
+ * ------------------------------------------------------------------------------------------------ */
 
 /* That the job was what it is for: coded, with residuals, by the schedule it names. */
 static int check_kind(struct nb_emulation *e, const struct job *job)
@@ -331,7 +335,8 @@ static int direct_3(void)
     return compare(&job);
 }
 
-/* Steps are counted alike: reduce-scatters' by the weights that are gathered, all-reduces' by their buffers. */
+/* Steps are counted alike: reduce-scatters' by the weights that are gathered, all-reduces' by their
+ * buffers. */
 static int warm_up_3(void)
 {
     struct job job = {.name = "3 nodes, BF16, warm-up",

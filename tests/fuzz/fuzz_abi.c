@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Fuzz target: sequences of NCCL's calls (abi_calls.h) on two nodes in one thread, under virtual time. Whatever is called,
- * nothing crashes or hangs, and at the end all memory is given back.
+ * Fuzz target: sequences of NCCL's calls (abi_calls.h) on two nodes in one thread, under virtual time.
+ * Whatever is called, nothing crashes or hangs, and at the end all memory is given back.
  *
  * Input: settings u8, then calls.
  */

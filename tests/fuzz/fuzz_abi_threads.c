@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Fuzz target, for the thread sanitizer: sequences of NCCL's calls (abi_calls.h) on two nodes as a process has them: each
- * node with its engine's thread, a thread that makes NCCL's calls, and one that tells of operations as a profiler does,
- * in real time. Whatever is called and whenever, nothing races, crashes or hangs, and at the end all memory is given
- * back.
+ * Fuzz target, for the thread sanitizer: sequences of NCCL's calls (abi_calls.h) on two nodes as a process
+ * has them: each node with its engine's thread, a thread that makes NCCL's calls, and one that tells of
+ * operations as a profiler does, in real time. Whatever is called and whenever, nothing races, crashes or
+ * hangs, and at the end all memory is given back.
  *
  * Input: settings u8, then calls, each in ABI_CALL_BYTES, so that both nodes read the same ones.
  */

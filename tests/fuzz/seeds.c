@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Writes the seeds of the fuzz targets: seeds DIRECTORY makes DIRECTORY/{quant,ulp,wire,tcp_wire,abi,abi_threads}/NNN.
- * They are coded spans and messages made by the real encoders, so that mutations start inside the formats, and
- * sequences of calls as NCCL makes them.
+ * Writes the seeds of the fuzz targets: seeds DIRECTORY makes
+ * DIRECTORY/{quant,ulp,wire,tcp_wire,abi,abi_threads}/NNN. They are coded spans and messages made by the real
+ * encoders, so that mutations start inside the formats, and sequences of calls as NCCL makes them.
  */
 #include <math.h>
 #include <sys/stat.h>
@@ -259,7 +259,8 @@ static void tcp_wire(void)
     }
 }
 
-/* Region, records, operations of all kinds one after the other, requests; then a close in their middle, or not. */
+/* Region, records, operations of all kinds one after the other, requests; then a close in their middle, or
+ * not. */
 static void abi(void)
 {
     for (unsigned settings = 0; settings < 256; settings += 17) {

@@ -303,8 +303,8 @@ static int grid_death(void)
 
 /* ---- bad settings ---- */
 
-/* They are no reason to fail on one node alone: it takes part, and all nodes decline and say which it is. Without
- * NIBBLE_REQUIRE=none that node's job stops then (tests/abi/test_tables). */
+/* They are no reason to fail on one node alone: it takes part, and all nodes decline and say which it is.
+ * Without NIBBLE_REQUIRE=none that node's job stops then (tests/abi/test_tables). */
 static int bad_settings(void)
 {
     static const char *const env[] = {"NIBBLE_CONNECT_TIMEOUT=" HX_LONG, "NIBBLE_REQUIRE=none", NULL};

@@ -63,8 +63,8 @@ static int comms_included(void)
     return sx_job("included", NODES, included_node, NULL, env);
 }
 
-/* Bad settings are refused at the vote (bringup.c), so that all nodes hear of them, and stop the job (tests/abi/test_tables); here
- * they are named, once. */
+/* Bad settings are refused at the vote (bringup.c), so that all nodes hear of them, and stop the job
+ * (tests/abi/test_tables); here they are named, once. */
 static int refused_node(struct hx_node *node, void *arg)
 {
     struct hx_lib *lib = hx_lib_open(NULL, 0);

@@ -286,8 +286,9 @@ static int way_node(struct hx_node *node, void *arg)
 
 /* ---- what sums do to weights ---- */
 
-/* A shard that is trained, as FSDP does: gathered in BF16, then a sum of the same size that changes nothing, then the gradient, by whose sum the owner moves its weights. Nobody names either of them in NIBBLE_GRAD: what the GPU shows of the
- * sums and of what is gathered says which one is to be coded. */
+/* A shard that is trained, as FSDP does: gathered in BF16, then a sum of the same size that changes nothing,
+ * then the gradient, by whose sum the owner moves its weights. Nobody names either of them in NIBBLE_GRAD:
+ * what the GPU shows of the sums and of what is gathered says which one is to be coded. */
 #define STEPS 64
 #define KEPT 12 /* steps at the end whose results are compared */
 

@@ -61,7 +61,8 @@ static int freed(void)
     struct hx_job job = {
         .name = "freed-with-work-in-flight", .nnodes = 2, .fn = freed_node, .env = env_raw, .seed = 1};
 
-    /* On a busy machine the engine may not have begun by then: a work takes 0.1 s, of which deregMr waits for the rest. */
+    /* On a busy machine the engine may not have begun by then: a work takes 0.1 s, of which deregMr waits for
+     * the rest. */
     for (int tries = 0; tries < 20; tries++) {
         struct hx_report *report = NULL;
         int rc = hx_job_run(&job, &report);

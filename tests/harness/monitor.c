@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a running job writes about itself: metrics agree with the summary at close, a node that is stopped is named by
- * the merged hang reports of the others, and a folder that is none, or a pipe, holds nothing up.
+ * What a running job writes about itself: metrics agree with the summary at close, a node that is stopped is
+ * named by the merged hang reports of the others, and a folder that is none, or a pipe, holds nothing up.
  */
 #include <dirent.h>
 #include <fnmatch.h>
@@ -43,7 +43,8 @@ static void remove_dir(void)
     rmdir(dir);
 }
 
-/* The file of process `pid` whose name ends so; "" when there is none. In a container more comes after the number. */
+/* The file of process `pid` whose name ends so; "" when there is none. In a container more comes after the
+ * number. */
 static void find_file(int pid, const char *ending, char *path, size_t cap)
 {
     DIR *d = opendir(dir);
@@ -59,7 +60,8 @@ static void find_file(int pid, const char *ending, char *path, size_t cap)
         closedir(d);
 }
 
-/* ---- metrics -------------------------------------------------------------------------------------------- */
+/* ---- metrics
+ * -------------------------------------------------------------------------------------------- */
 
 /* The value of the sample whose line has all of these; -1: there is none. */
 static double sample(const char *path, const char *name, const char *label1, const char *label2)
@@ -209,7 +211,8 @@ static int metrics_agree(void)
     return rc;
 }
 
-/* ---- folders that cannot be written --------------------------------------------------------------------- */
+/* ---- folders that cannot be written
+ * --------------------------------------------------------------------- */
 
 static int blocked_node(struct hx_node *node, void *arg)
 {
@@ -272,7 +275,8 @@ static int bad_settings(void)
            sx_job("pointless", 1, bad_node, (void *)"setting NIBBLE_METRICS_PERIOD has no effect", pointless);
 }
 
-/* ---- a hang --------------------------------------------------------------------------------------------- */
+/* ---- a hang
+ * --------------------------------------------------------------------------------------------- */
 
 /* What nibble-hang says of the folder into `text`; its status. */
 static int run_hang(char *text, size_t cap)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Codec threads (NIBBLE_HOST_THREADS) under a job: results have the same bits with any number of them, an abort in the
- * middle leaves nothing that touches NCCL's buffer, and a process that can have none works without.
+ * Codec threads (NIBBLE_HOST_THREADS) under a job: results have the same bits with any number of them, an
+ * abort in the middle leaves nothing that touches NCCL's buffer, and a process that can have none works
+ * without.
  */
 #include <stdio.h>
 #include <stdlib.h>

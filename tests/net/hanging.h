@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The transport in memory (loopback.h), whose sends do not return while a test says so: an engine that hangs in a call. */
+/* The transport in memory (loopback.h), whose sends do not return while a test says so: an engine that hangs
+ * in a call. */
 #ifndef NIBBLE_TESTS_NET_HANGING_H
 #define NIBBLE_TESTS_NET_HANGING_H
 

@@ -31,13 +31,13 @@ void loopback_heal(void);
  * stranger's. Returns how many. */
 int loopback_drop_waiting(const struct nb_context *ctx);
 
-/* What is done with each message when it has arrived, before its receiver sees it: `tap` may change its bytes. NULL
- * (the default): nothing. For one thread; process-wide. */
+/* What is done with each message when it has arrived, before its receiver sees it: `tap` may change its
+ * bytes. NULL (the default): nothing. For one thread; process-wide. */
 typedef void loopback_tap(void *arg, uint8_t *bytes, size_t size);
 void loopback_set_tap(loopback_tap *tap, void *arg);
 
-/* Whether what has come over a connection, a message or its end, is not to be seen yet by a receiver that looks.
- * NULL (the default): it is. For one thread; process-wide. */
+/* Whether what has come over a connection, a message or its end, is not to be seen yet by a receiver that
+ * looks. NULL (the default): it is. For one thread; process-wide. */
 typedef bool loopback_late(void *arg);
 void loopback_set_late(loopback_late *late, void *arg);
 

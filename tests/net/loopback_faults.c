@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a test asks the loopback transport to do wrong: between which contexts nothing gets through, who is dead, whose memory is
- * refused, what is changed or late. Of the process. */
+/* What a test asks the loopback transport to do wrong: between which contexts nothing gets through, who is
+ * dead, whose memory is refused, what is changed or late. Of the process. */
 #include "loopback_inside.h"
 
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the parts of the loopback transport share: loopback.c has connections, loopback_messages.c what travels over them, and
- * loopback_faults.c what goes wrong. */
+/* What the parts of the loopback transport share: loopback.c has connections, loopback_messages.c what
+ * travels over them, and loopback_faults.c what goes wrong. */
 #ifndef NIBBLE_TESTS_NET_LOOPBACK_INSIDE_H
 #define NIBBLE_TESTS_NET_LOOPBACK_INSIDE_H
 

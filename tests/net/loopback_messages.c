@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Messages of the loopback transport: sends and receives wait for their counterparts. All with the connection's lock, but for
- * the functions of the table. */
+/* Messages of the loopback transport: sends and receives wait for their counterparts. All with the
+ * connection's lock, but for the functions of the table. */
 #include "loopback_inside.h"
 
 #include <errno.h>

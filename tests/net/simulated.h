@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the simulated networks of nibble-sim and nibble-scale share: lines of messages, lists of what was made, handles and names of nodes,
- * and the functions of a transport's table that do not depend on how a network is simulated. How messages pass is each one's own business:
- * one has payload, faults and what is drawn, the other lengths only, and turns at the links.
+ * What the simulated networks of nibble-sim and nibble-scale share: lines of messages, lists of what was
+ * made, handles and names of nodes, and the functions of a transport's table that do not depend on how a
+ * network is simulated. How messages pass is each one's own business: one has payload, faults and what is
+ * drawn, the other lengths only, and turns at the links.
  *
  * Both are for one thread, and without memory they end the process.
  */
@@ -56,7 +57,8 @@ struct simulated_list {
 /* Append it: its number. */
 int simulated_list_add(struct simulated_list *list, void *thing);
 
-/* What is in a transport's handle: a listener, and, from the first call of connect with it on, the connection. */
+/* What is in a transport's handle: a listener, and, from the first call of connect with it on, the
+ * connection. */
 struct simulated_handle {
     uint32_t magic; /* SIMULATED_HANDLE */
     int32_t listener;

@@ -59,8 +59,8 @@ int wait_all(void **reqs, int n, int ms);
 void fill_bytes(void *data, size_t size, unsigned number);
 bool check_bytes(const void *data, size_t size, unsigned number);
 
-/* One message of `size` bytes from p->send to p->recv, whole and within 10 s. For transports that register nothing:
- * its memory is freed at once. */
+/* One message of `size` bytes from p->send to p->recv, whole and within 10 s. For transports that register
+ * nothing: its memory is freed at once. */
 void pair_exchange(struct pair *p, size_t size);
 
 int64_t now_ms(void);

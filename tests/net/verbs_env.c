@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Verbs transport, over the fake stack: what each of NCCL's variables changes in the verbs calls. All that
- * the transport honours, with the test that shows its effect (here, in verbs_dev.c: D, or in verbs_gid.c: G); bad_value has each
- * but the names of files and adapters.
+ * the transport honours, with the test that shows its effect (here, in verbs_dev.c: D, or in verbs_gid.c: G);
+ * bad_value has each but the names of files and adapters.
  *   NCCL_IB_ADAPTIVE_ROUTING    adaptive_routing     NCCL_IB_PKEY                    pkey
  *   NCCL_IB_ADDR_FAMILY         roce_gid (G)         NCCL_IB_QPS_PER_CONNECTION      queue_pairs
  *   NCCL_IB_ADDR_RANGE          roce_gid (G)         NCCL_IB_QUERY_PORT_SPEED        speeds (D)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Verbs transport, over the fake stack: by which address a connection finds its peer: GIDs over Ethernet, LIDs over InfiniBand. */
+/* Verbs transport, over the fake stack: by which address a connection finds its peer: GIDs over Ethernet,
+ * LIDs over InfiniBand. */
 #include <check.h>
 #include <errno.h>
 #include <string.h>

@@ -22,7 +22,8 @@ void failed_recv(struct nb_net *net, void *comm, int err);
 /* One message of at most 100,000 bytes, whole. Returns where it was received. */
 const uint8_t *exchange(struct pair *p, size_t size);
 
-/* The attributes of the nth change to a state. Of the two queue pairs of a connection, the receiver's joins first. */
+/* The attributes of the nth change to a state. Of the two queue pairs of a connection, the receiver's joins
+ * first. */
 enum { RECEIVER, SENDER };
 const struct ibv_qp_attr *modified(enum ibv_qp_state to, int nth);
 

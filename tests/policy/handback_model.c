@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A model checker for policy/handback.h: a group of ranks whose callers, verdicts, notes and failures come in every
- * order that there is. States are kept whole, so none is missed by chance.
+ * A model checker for policy/handback.h: a group of ranks whose callers, verdicts, notes and failures come in
+ * every order that there is. States are kept whole, so none is missed by chance.
  *
  *   call      a rank's caller comes to its next call of a signature
  *   verdict   a node's opinion changes, or is said once more
@@ -10,8 +10,8 @@
  *             what it had sent and had not yet arrived, and makes no more calls. Either way every other node hears of it behind
  *             what is still on its way
  *
- * Wrong is: two ranks whose communicators had not failed were answered differently at the same call; a caller that
- * waits though nothing is on its way; node 0 and a node that differ, then, in what that node has told.
+ * Wrong is: two ranks whose communicators had not failed were answered differently at the same call; a caller
+ * that waits though nothing is on its way; node 0 and a node that differ, then, in what that node has told.
  */
 #include "handback_model.h"
 

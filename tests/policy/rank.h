@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A rank through all four of NCCL's tables, in its order: the user's calls, the tuner's answer, the launches, and then the
- * proxy's windows. Functions that return int: 0, or 1 after hx_fail. */
+/* A rank through all four of NCCL's tables, in its order: the user's calls, the tuner's answer, the launches,
+ * and then the proxy's windows. Functions that return int: 0, or 1 after hx_fail. */
 #ifndef NIBBLE_TESTS_POLICY_RANK_H
 #define NIBBLE_TESTS_POLICY_RANK_H
 

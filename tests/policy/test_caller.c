@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who calls, on stacks as dladdr told them in processes of PyTorch 2.15 over gloo (the bitmap's by its sources), shortened
- * where nothing is decided. */
+/* Who calls, on stacks as dladdr told them in processes of PyTorch 2.15 over gloo (the bitmap's by its
+ * sources), shortened where nothing is decided. */
 #include <check.h>
 #include <stdlib.h>
 

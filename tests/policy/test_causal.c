@@ -121,8 +121,8 @@ static int sign_at(const struct nb_signs *s, unsigned i)
     return (int)(s->positive[i / 64] >> (i % 64) & 1) - (int)(s->negative[i / 64] >> (i % 64) & 1);
 }
 
-/* Against the same by loops. Of what agrees with a change and the one before alike, however much of both stays, the mean is 0
- * and the deviation 1. */
+/* Against the same by loops. Of what agrees with a change and the one before alike, however much of both
+ * stays, the mean is 0 and the deviation 1. */
 START_TEST(test_contrast)
 {
     uint64_t seed = 6;
@@ -322,8 +322,8 @@ START_TEST(test_power)
 }
 END_TEST
 
-/* Gradients that hardly differ from step to step, as an output layer's from scratch: then most of a change is the one
- * before, and what turns round tells. */
+/* Gradients that hardly differ from step to step, as an output layer's from scratch: then most of a change is
+ * the one before, and what turns round tells. */
 START_TEST(test_persistent)
 {
     const struct job job = {
@@ -436,8 +436,8 @@ START_TEST(test_young_doubt)
 }
 END_TEST
 
-/* A key that stands for two buffers in turn is found out, and one that stays with its unit never is; one that goes on to
- * another unit for good is in doubt for some steps. */
+/* A key that stands for two buffers in turn is found out, and one that stays with its unit never is; one that
+ * goes on to another unit for good is in doubt for some steps. */
 START_TEST(test_shared)
 {
     struct nb_causal *f = nb_causal_create(SHARD);
@@ -469,8 +469,8 @@ START_TEST(test_shared)
 }
 END_TEST
 
-/* A key that stands for a gradient and for something else in the same step is found out; several parts of one gradient are
- * not taken for that, nor are gradients of two units. */
+/* A key that stands for a gradient and for something else in the same step is found out; several parts of one
+ * gradient are not taken for that, nor are gradients of two units. */
 START_TEST(test_mixed)
 {
     struct nb_causal *f = nb_causal_create(SHARD);

@@ -304,7 +304,8 @@ START_TEST(test_never)
 }
 END_TEST
 
-/* An all-reduce of the result of a reduce-scatter, as HSDP has it: the evidence that its values may speak against. */
+/* An all-reduce of the result of a reduce-scatter, as HSDP has it: the evidence that its values may speak
+ * against. */
 static struct nb_class_decision sum_of_result(struct nb_classify *c, const struct nb_class_op *op,
                                               const float *samples)
 {
@@ -410,8 +411,8 @@ START_TEST(test_revoked)
 }
 END_TEST
 
-/* One type, one size, one communicator, fixed buffers once a step: what DDP's reducer sums is a gradient, whatever it looks
- * like, and what others sum is not, however much it does. */
+/* One type, one size, one communicator, fixed buffers once a step: what DDP's reducer sums is a gradient,
+ * whatever it looks like, and what others sum is not, however much it does. */
 START_TEST(test_caller)
 {
     static const enum nb_caller callers[] = {NB_CALLER_UNKNOWN, NB_CALLER_BUCKET, NB_CALLER_HOOK,
@@ -450,7 +451,8 @@ START_TEST(test_caller)
 }
 END_TEST
 
-/* The evidence is this very operation's: of the same signature, what is not the result of a reduce-scatter stays raw. */
+/* The evidence is this very operation's: of the same signature, what is not the result of a reduce-scatter
+ * stays raw. */
 START_TEST(test_linked)
 {
     struct nb_classify *c = create("");

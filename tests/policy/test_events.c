@@ -396,7 +396,8 @@ START_TEST(replay_beside_calls)
 }
 END_TEST
 
-/* ---- what NCCL carries out past CollNet ------------------------------------------------------------------ */
+/* ---- what NCCL carries out past CollNet
+ * ------------------------------------------------------------------ */
 
 /* How often it was said, and the last words. */
 static int told;
@@ -424,8 +425,8 @@ static void open_listening(struct ev_comm *c, int nodes)
     prof->init(&c->ctx, 0x9f, &c->mask, NULL, nodes, nodes, 0, listen);
 }
 
-/* Calls of one function that are never launched: kernels for symmetric memory. Not so while some are, nor in a graph, nor inside
- * a node, nor for other functions. */
+/* Calls of one function that are never launched: kernels for symmetric memory. Not so while some are, nor in
+ * a graph, nor inside a node, nor for other functions. */
 START_TEST(symmetric_memory)
 {
     struct nb_queue *q = consume(0x9f, -1, 2);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Operations that are handed back to NCCL, through tuner, engine and network: callers ask NCCL's tuner for calls long
- * before the proxy gets what came of them, each node as far ahead as it likes, and some are late. What goes raw on
- * all nodes leaves CollNet and comes back to be looked at; what is coded stays. Nodes that choose differently hang in an
- * operation of which the others know nothing; and the answers are compared.
+ * Operations that are handed back to NCCL, through tuner, engine and network: callers ask NCCL's tuner for
+ * calls long before the proxy gets what came of them, each node as far ahead as it likes, and some are late.
+ * What goes raw on all nodes leaves CollNet and comes back to be looked at; what is coded stays. Nodes that
+ * choose differently hang in an operation of which the others know nothing; and the answers are compared.
  */
 #include <signal.h>
 #include <string.h>
@@ -153,10 +153,11 @@ static int three_late(void)
     return run("three-late", 3, 1);
 }
 
-/* ---- a node dies ---------------------------------------------------------------------------------------- */
+/* ---- a node dies
+ * ---------------------------------------------------------------------------------------- */
 
-/* Node 2 dies at its call number *arg, about when the others vote: they hear of it, no call hangs, and all that is asked for
- * from then on is CollNet's. */
+/* Node 2 dies at its call number *arg, about when the others vote: they hear of it, no call hangs, and all
+ * that is asked for from then on is CollNet's. */
 static int orphan_node(struct hx_node *node, void *arg)
 {
     struct hx_comm_cfg cfg = {.channels = 2, .buff_size = 256 << 10};

@@ -130,8 +130,8 @@ START_TEST(test_layer_drop)
 }
 END_TEST
 
-/* At the end of every seventh step come the squares of a layer's gradients. Their profile looks like the layer's own: yet they
- * get no slot, and nothing that they leave reaches the layer. */
+/* At the end of every seventh step come the squares of a layer's gradients. Their profile looks like the
+ * layer's own: yet they get no slot, and nothing that they leave reaches the layer. */
 START_TEST(test_squares)
 {
     static const enum framework shard[] = {F_FSDP1, F_FSDP2, F_FSDP2_KEEP};
@@ -362,8 +362,8 @@ static const struct nb_identity_call bucket0 = {7, NB_FUNC_ALL_REDUCE, ncclFloat
 static const struct nb_identity_call bucket1 = {7, NB_FUNC_ALL_REDUCE, ncclFloat32, 200000, 0x2000, 0x2000, 1,
                                                 0};
 
-/* Two models in turn, one of them not in every step, and nothing else that tells steps: DDP's buckets have slots of their
- * own from the first time on, which expire when they have not come for long. */
+/* Two models in turn, one of them not in every step, and nothing else that tells steps: DDP's buckets have
+ * slots of their own from the first time on, which expire when they have not come for long. */
 START_TEST(test_buckets)
 {
     struct nb_identity *id = nb_identity_create(NULL);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The tables of decisions grow as they are used. Where there is no memory for that, fewer operations are coded or fed, and none wrongly.
- * The program is linked with --wrap for calloc and for the functions of identity, so that only what happens inside of these is refused.
+ * The tables of decisions grow as they are used. Where there is no memory for that, fewer operations are
+ * coded or fed, and none wrongly. The program is linked with --wrap for calloc and for the functions of
+ * identity, so that only what happens inside of these is refused.
  */
 #include <check.h>
 #include <limits.h>

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The reckoning: its edges, that it moves one way with each fact, and that it agrees with nibble-model's walk. */
+/* The reckoning: its edges, that it moves one way with each fact, and that it agrees with nibble-model's
+ * walk. */
 #include <check.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -60,8 +61,8 @@ START_TEST(unknown)
 }
 END_TEST
 
-/* A faster link never turns raw into coded, nor makes more sizes pay; a faster codec, or one with more threads, never
- * the other way; and every time is a time. */
+/* A faster link never turns raw into coded, nor makes more sizes pay; a faster codec, or one with more
+ * threads, never the other way; and every time is a time. */
 START_TEST(one_way)
 {
     static const int nodes[] = {2, 3, 4, 5, 8, 16, 31, 32, 64, 1024, 4096};
@@ -122,7 +123,8 @@ START_TEST(threads)
 }
 END_TEST
 
-/* The ends of the scale: a link that takes no time leaves nothing to gain, one that hardly moves gives the ratio. */
+/* The ends of the scale: a link that takes no time leaves nothing to gain, one that hardly moves gives the
+ * ratio. */
 START_TEST(ends)
 {
     const struct nb_reckon_group group = group_of(2);
@@ -146,7 +148,8 @@ START_TEST(ends)
 }
 END_TEST
 
-/* What the issue is about: one engine's thread at 400 Gbit/s is far slower than raw bytes, and at 10 it is not. */
+/* What the issue is about: one engine's thread at 400 Gbit/s is far slower than raw bytes, and at 10 it is
+ * not. */
 START_TEST(known_cases)
 {
     const struct nb_reckoning fast = reckon(400000, NB_RECKON_AVX512, 0, 4),
@@ -246,9 +249,10 @@ START_TEST(seen)
 END_TEST
 
 /*
- * Beside nibble-model's walk over NCCL's calls (its messages are not followed: that would take minutes), with one thread, from 64 KiB to 256 MiB, over links of 100 Mbit/s to 400
- * Gbit/s. How far the gains of both may be apart where any of them is above a half (all-reduces, where all nodes have the
- * same to do, hardly are), and on average; and how far the walk's has to be from the promise for both to decide alike.
+ * Beside nibble-model's walk over NCCL's calls (its messages are not followed: that would take minutes), with
+ * one thread, from 64 KiB to 256 MiB, over links of 100 Mbit/s to 400 Gbit/s. How far the gains of both may
+ * be apart where any of them is above a half (all-reduces, where all nodes have the same to do, hardly are),
+ * and on average; and how far the walk's has to be from the promise for both to decide alike.
  */
 #define APART 1.75
 #define APART_ALL_REDUCE 1.02

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The rules of NIBBLE_GRAD and NIBBLE_COMMS: what they say of a signature and of a communicator, and what is no rule. */
+/* The rules of NIBBLE_GRAD and NIBBLE_COMMS: what they say of a signature and of a communicator, and what is
+ * no rule. */
 #include <check.h>
 #include <stdlib.h>
 #include <string.h>

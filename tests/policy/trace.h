@@ -49,8 +49,8 @@ enum {                    /* variants, to be combined */
 };
 
 /* Of a sum that is no gradient: weights (parameters that are averaged), state of an optimizer, activations
- * (new every time), statistics (much alike every time), squares of the gradients of `truth`, and what is too small to
- * matter. */
+ * (new every time), statistics (much alike every time), squares of the gradients of `truth`, and what is too
+ * small to matter. */
 enum content { C_GRADIENT, C_WEIGHTS, C_STATE, C_ACTIVATION, C_STATISTIC, C_SQUARES, C_SCALAR };
 
 struct event {

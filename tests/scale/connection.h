@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Inside of the network (network.h): connections and messages. network.c has links and the way of messages, transport.c the table that the
- * engine calls. */
+/* Inside of the network (network.h): connections and messages. network.c has links and the way of messages,
+ * transport.c the table that the engine calls. */
 #ifndef NIBBLE_TESTS_SCALE_CONNECTION_H
 #define NIBBLE_TESTS_SCALE_CONNECTION_H
 

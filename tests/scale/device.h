@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A device that does nothing and takes as long as the codecs would, on the engine's thread. Memory of messages
- * has room for headers only (unless the settings say `whole`), memory of values and state is an address.
+ * A device that does nothing and takes as long as the codecs would, on the engine's thread. Memory of
+ * messages has room for headers only (unless the settings say `whole`), memory of values and state is an
+ * address.
  */
 #ifndef NIBBLE_TESTS_SCALE_DEVICE_H
 #define NIBBLE_TESTS_SCALE_DEVICE_H

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The network of nibble-scale, as a transport. Each node has one link, of a rate in each direction. What its
- * connections have to send takes turns, message by message; at the receiver's link messages are served as they
- * come. A message passes both links at the same time, later by the latency, where nothing else is in the way.
- * A connection takes so many bytes before they are delivered, then none.
+ * connections have to send takes turns, message by message; at the receiver's link messages are served as
+ * they come. A message passes both links at the same time, later by the latency, where nothing else is in the
+ * way. A connection takes so many bytes before they are delivered, then none.
  */
 #ifndef NIBBLE_TESTS_SCALE_NETWORK_H
 #define NIBBLE_TESTS_SCALE_NETWORK_H

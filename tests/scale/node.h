@@ -3,7 +3,8 @@
  * A node of nibble-scale: its context and communicator, and NCCL's walk over an operation (calls of up to
  * eight channels, eight steps in flight, a slot free again when its call is finished; GPUs take no time).
  *
- * Time. The engine is stepped when something has happened. What it does in a step takes the node's thread some
+ * Time. The engine is stepped when something has happened. What it does in a step takes the node's thread
+ * some
  * time: its clock runs ahead of the cluster's by that, messages leave at the time of this clock, and the next
  * step is not before it.
  */

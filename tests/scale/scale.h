@@ -10,8 +10,8 @@
  *   node.h      a node, and NCCL's walk over an operation
  *   cluster.h   a run: connect, operations one after the other, close
  *
- * A node's engine thread is busy with codecs and messages: the node has a clock of its own that these move on,
- * and what it sends leaves at that time (node.h).
+ * A node's engine thread is busy with codecs and messages: the node has a clock of its own that these move
+ * on, and what it sends leaves at that time (node.h).
  */
 #ifndef NIBBLE_TESTS_SCALE_H
 #define NIBBLE_TESTS_SCALE_H

@@ -18,7 +18,8 @@
 #define MOST_EVENTS 30000000u /* of a run: more is no progress */
 #define GRACE SIM_S           /* after the last thing that happened, with nothing but heartbeats left */
 
-/* ---- trace ----------------------------------------------------------------------------------------------- */
+/* ---- trace
+ * ----------------------------------------------------------------------------------------------- */
 
 static struct sim *running; /* for the logger, which is told nothing */
 
@@ -99,7 +100,8 @@ __attribute__((format(printf, 5, 6))) static void logger(ncclDebugLogLevel level
         printf("                   node %-3d %s\n", running->log_node, text);
 }
 
-/* ---- the loop -------------------------------------------------------------------------------------------- */
+/* ---- the loop
+ * -------------------------------------------------------------------------------------------- */
 
 static bool all_finished(const struct sim *s)
 {
@@ -175,7 +177,8 @@ static void loop(struct sim *s)
         sim_judge_deadlock(s);
 }
 
-/* ---- begin and end --------------------------------------------------------------------------------------- */
+/* ---- begin and end
+ * --------------------------------------------------------------------------------------- */
 
 static bool comparable(const struct sim *s)
 {
@@ -186,8 +189,8 @@ static bool comparable(const struct sim *s)
         const bool told = s->plan->recorded[i] && strcmp(p->grad, "all") == 0 && p->warmup_steps == 0;
         if (p->ref_max_mb == 0) /* when owners hear of it is a matter of time */
             return false;
-        /* Buffers are known again, and gradients and steps, by the order of all calls of a job, which is that in which they are
-         * taken up where nobody tells (policy/job.h). */
+        /* Buffers are known again, and gradients and steps, by the order of all calls of a job, which is that
+         * in which they are taken up where nobody tells (policy/job.h). */
         if (s->plan->ncomms > 1 && !told)
             return false;
     }

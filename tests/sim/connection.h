@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Inside of the network (network.h): what is known of connections, messages and NICs. network.c has NICs and the way of messages,
- * connection.c how connections begin and end, transport.c the table that the engine calls, network_fault.c what is done to them.
+ * Inside of the network (network.h): what is known of connections, messages and NICs. network.c has NICs and
+ * the way of messages, connection.c how connections begin and end, transport.c the table that the engine
+ * calls, network_fault.c what is done to them.
  *
  * All memory is the simulation's (SIM_NOBODY): callers see to that.
  */
@@ -108,7 +109,8 @@ static inline struct message *sim_line_head(const struct simulated_line *line)
     return (struct message *)line->head;
 }
 
-/* ---- network.c ------------------------------------------------------------------------------------------- */
+/* ---- network.c
+ * ------------------------------------------------------------------------------------------- */
 
 void sim_message_free(struct message *m);
 /* All of a line. */
@@ -126,7 +128,8 @@ void sim_conn_let_go(struct conn *c, struct message *m);
 /* From 0 to `most`, drawn; nothing is where most is 0. */
 int64_t sim_some(struct sim *s, int64_t most);
 
-/* ---- connection.c ---------------------------------------------------------------------------------------- */
+/* ---- connection.c
+ * ---------------------------------------------------------------------------------------- */
 
 /* A connection that greets `l`, from node `from`. */
 struct conn *sim_conn_new(struct sim *s, int from, struct listener *l);
@@ -134,8 +137,8 @@ struct conn *sim_conn_new(struct sim *s, int from, struct listener *l);
 void sim_conn_up(struct sim *s, struct conn *c);
 /* The sender hears that the receiver is gone. */
 void sim_conn_back(struct sim *s, struct conn *c);
-/* The sender is gone: what it has sent is followed by the end. The receiver is: the sender will hear of it. Both also where that is so
- * already. */
+/* The sender is gone: what it has sent is followed by the end. The receiver is: the sender will hear of it.
+ * Both also where that is so already. */
 void sim_conn_end_sending(struct conn *c);
 void sim_conn_end_receiving(struct conn *c);
 /* What the sender's requests have under way is lost where it lies in memory that is gone. */
@@ -146,7 +149,8 @@ void sim_conn_launch_end(struct conn *c);
 void sim_end_forget(struct end *e);
 void sim_listener_close(struct listener *l);
 
-/* ---- network_fault.c ------------------------------------------------------------------------------------- */
+/* ---- network_fault.c
+ * ------------------------------------------------------------------------------------- */
 
 /* A message arrives: damage it, if that is to be. */
 void sim_network_damage(struct conn *c, struct message *m);

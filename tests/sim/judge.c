@@ -12,9 +12,9 @@
 #include "tests/sim/node.h"
 
 #define CULPRITS 64
-/* Squared error of a coded sum, by the squares of contributions and sum: 4 bits give 0.007 of what is encoded,
- * error feedback carries as much over from the operation before, and a sum is encoded again on its way. Few
- * values are a sample of the noise. */
+/* Squared error of a coded sum, by the squares of contributions and sum: 4 bits give 0.007 of what is
+ * encoded, error feedback carries as much over from the operation before, and a sum is encoded again on its
+ * way. Few values are a sample of the noise. */
 #define BOUND 0.05
 #define BOUND_FEW 0.3
 #define FEW 256
@@ -177,7 +177,8 @@ static void judge_close(struct sim *s, int node)
     }
 }
 
-/* ---- what nodes say -------------------------------------------------------------------------------------- */
+/* ---- what nodes say
+ * -------------------------------------------------------------------------------------- */
 
 void sim_judge_warning(struct sim *s, int node, const char *text)
 {
@@ -217,8 +218,8 @@ static bool names(const char *text, int rank)
     return false;
 }
 
-/* Nodes that fail wait for a second until those have heard why that do not take it (abort.c). This one has been cut
- * off for longer, from some or all. */
+/* Nodes that fail wait for a second until those have heard why that do not take it (abort.c). This one has
+ * been cut off for longer, from some or all. */
 static bool could_not_hear(const struct sim *s, int node)
 {
     for (int i = 0; i < s->plan->nfaults; i++) {
@@ -250,7 +251,8 @@ static bool names_culprit(const struct sim *s, int comm, int node, int author, c
     return false;
 }
 
-/* All know at once that settings differ, if nothing else is the matter, from when the last of them is there. */
+/* All know at once that settings differ, if nothing else is the matter, from when the last of them is
+ * there. */
 static void judge_difference(struct sim *s, const struct sim_proxy *p)
 {
     int64_t last = 0;
@@ -389,7 +391,8 @@ static bool takes_part(const struct sim_proxy *p)
     return !p->node->dead && p->rank >= 0 && p->state >= SIM_WAITING && p->state <= SIM_RUNNING;
 }
 
-/* What must end the communicator has happened long before this operation, and all members have been there since. */
+/* What must end the communicator has happened long before this operation, and all members have been there
+ * since. */
 static bool should_have_failed(const struct sim *s, const struct sim_proxy *p)
 {
     const struct fate *f = &judges.fate[p->index];
@@ -407,7 +410,8 @@ static bool should_have_failed(const struct sim *s, const struct sim_proxy *p)
     return true;
 }
 
-/* ---- results --------------------------------------------------------------------------------------------- */
+/* ---- results
+ * --------------------------------------------------------------------------------------------- */
 
 void sim_judge_operation(struct sim *s, struct sim_proxy *p)
 {
@@ -438,9 +442,11 @@ void sim_judge_operation(struct sim *s, struct sim_proxy *p)
             p->node->number, p->index, p->op, nb_func_name(op->func), op->count, p->error, bound * p->energy);
 }
 
-/* ---- time ------------------------------------------------------------------------------------------------ */
+/* ---- time
+ * ------------------------------------------------------------------------------------------------ */
 
-/* The NCCL of some node calls nothing, or its device does nothing, or did not until now: so nobody goes on. */
+/* The NCCL of some node calls nothing, or its device does nothing, or did not until now: so nobody goes
+ * on. */
 static bool any_paused(const struct sim *s, int comm)
 {
     for (int i = 0; i < s->plan->nfaults; i++) {

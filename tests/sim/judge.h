@@ -32,8 +32,8 @@ enum sim_verdict {
     SIM_FATAL
 };
 void sim_judge_fault(struct sim *s, enum sim_verdict verdict, int comm, int a, int b, int64_t within);
-/* While they connect, two nodes are held up: whoever waits for them in one communicator comes late to the next, where
- * others wait for it, perhaps too long. */
+/* While they connect, two nodes are held up: whoever waits for them in one communicator comes late to the
+ * next, where others wait for it, perhaps too long. */
 void sim_judge_delay(struct sim *s, int a, int b);
 /* A payload of the communicator was damaged that nobody checks: its results are not promised any more. */
 void sim_judge_unchecked(struct sim *s, int comm);

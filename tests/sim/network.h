@@ -10,8 +10,8 @@
 #include "net/transport.h"
 #include "tests/sim/sim.h"
 
-/* To be taken with nb_net_open_with by the context of a sim_node. early: sends are done when taken; late: when
- * they have arrived. */
+/* To be taken with nb_net_open_with by the context of a sim_node. early: sends are done when taken; late:
+ * when they have arrived. */
 extern const struct nb_net_ops sim_net_early, sim_net_late;
 
 struct sim_network *sim_network_open(struct sim *s);
@@ -32,8 +32,8 @@ bool sim_network_reset(struct sim *s, int a, int b, uint64_t which, int comm, in
 bool sim_network_shows(const struct sim *s, int comm);
 /* It delivers nothing until `until`. */
 bool sim_network_stall(struct sim *s, int a, int b, uint64_t which, int64_t until);
-/* The next message (control: of CONTROL) from a to b gets a bit turned (below `limit` bytes; 0: anywhere), or loses
- * its end. */
+/* The next message (control: of CONTROL) from a to b gets a bit turned (below `limit` bytes; 0: anywhere), or
+ * loses its end. */
 void sim_network_flip(struct sim *s, int a, int b, bool control, uint64_t which, size_t limit);
 void sim_network_truncate(struct sim *s, int a, int b, bool control);
 /* The next registration of a node fails. */

@@ -32,7 +32,8 @@ static void *zeroed(size_t n, size_t size)
     return p;
 }
 
-/* ---- nodes and settings ---------------------------------------------------------------------------------- */
+/* ---- nodes and settings
+ * ---------------------------------------------------------------------------------- */
 
 static int draw_nodes(uint64_t *r, const struct sim_options *o)
 {
@@ -126,7 +127,8 @@ static void draw_differences(uint64_t *r, struct sim_plan *p)
         if (p->uneven && one_in(r, 2))
             draw_own_settings(r, &p->params[i]);
     }
-    /* Whether all nodes have heard of the operator's switch is judged two seconds later: somebody is to be there then. */
+    /* Whether all nodes have heard of the operator's switch is judged two seconds later: somebody is to be
+     * there then. */
     for (int i = 0; i < p->nfaults; i++) {
         struct sim_comm *c = &p->comm[p->fault[i].comm];
         if (p->fault[i].kind == SIM_SWITCH && one_in(r, 2))
@@ -172,7 +174,8 @@ static void draw_machines(uint64_t *r, struct sim_plan *p)
     }
 }
 
-/* ---- operations ------------------------------------------------------------------------------------------ */
+/* ---- operations
+ * ------------------------------------------------------------------------------------------ */
 
 static size_t draw_count(uint64_t *r)
 {
@@ -278,7 +281,8 @@ static void draw_comm(uint64_t *r, struct sim_plan *p, int index)
     }
 }
 
-/* ---- faults ---------------------------------------------------------------------------------------------- */
+/* ---- faults
+ * ---------------------------------------------------------------------------------------------- */
 
 bool sim_fault_survived(const struct sim_plan *plan, const struct sim_fault *f)
 {
@@ -380,7 +384,8 @@ static void draw_faults(uint64_t *r, struct sim_plan *p, const struct sim_option
     }
 }
 
-/* ---- handing back ---------------------------------------------------------------------------------------- */
+/* ---- handing back
+ * ---------------------------------------------------------------------------------------- */
 
 /* Short operations, so that there are many; callers that are ahead of the proxy. */
 static void draw_hand_back(uint64_t *r, struct sim_plan *p)
@@ -397,7 +402,8 @@ static void draw_hand_back(uint64_t *r, struct sim_plan *p)
             p->comm[c].op[i].count = 1 + p->comm[c].op[i].count % 300;
 }
 
-/* ---- the whole ------------------------------------------------------------------------------------------- */
+/* ---- the whole
+ * ------------------------------------------------------------------------------------------- */
 
 struct sim_plan *sim_plan_draw(uint64_t seed, const struct sim_options *options)
 {

@@ -116,8 +116,8 @@ struct sim_plan {
     int window;               /* messages that a connection takes before it refuses */
     int64_t step_ns;          /* longest time that a node takes to notice something */
     int64_t gpu_ns;           /* that NCCL's kernels take for a slot */
-    /* What goes raw is handed back to NCCL (policy/handback.h); ahead: calls that a caller may be ahead of the proxy, 0: nobody
-     * asks, and all is CollNet's. */
+    /* What goes raw is handed back to NCCL (policy/handback.h); ahead: calls that a caller may be ahead of
+     * the proxy, 0: nobody asks, and all is CollNet's. */
     int ahead;
     uint64_t slack, period;
     int ncomms;
@@ -143,7 +143,8 @@ struct sim_plan *sim_plan_draw(uint64_t seed, const struct sim_options *options)
 void sim_plan_free(struct sim_plan *plan);
 /* Another one of the same, to be freed likewise. */
 struct sim_plan *sim_plan_copy(const struct sim_plan *plan);
-/* Take away all that comes late, and all faults: what is left brings the results that the plan should bring, too. */
+/* Take away all that comes late, and all faults: what is left brings the results that the plan should bring,
+ * too. */
 void sim_plan_calm(struct sim_plan *plan);
 /* Operations that are not left out, of all communicators. */
 int sim_plan_operations(const struct sim_plan *plan);

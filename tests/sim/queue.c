@@ -11,8 +11,8 @@ static bool before(const struct sim_event *a, const struct sim_event *b)
     return a->at != b->at ? a->at < b->at : a->number < b->number;
 }
 
-/* Something outside of the engines will happen. That the judge looks again makes nothing happen: it does so for as long as
- * nodes wait, also for ever. */
+/* Something outside of the engines will happen. That the judge looks again makes nothing happen: it does so
+ * for as long as nodes wait, also for ever. */
 static bool outside(enum sim_event_kind kind)
 {
     return kind != SIM_NODE && kind != SIM_DUE;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * nibble-doctor: what its parts share. A part looks at one subject of this node and adds its checks to the report;
- * later parts use what earlier ones have found.
+ * nibble-doctor: what its parts share. A part looks at one subject of this node and adds its checks to the
+ * report; later parts use what earlier ones have found.
  */
 #ifndef NIBBLE_TOOLS_DOCTOR_H
 #define NIBBLE_TOOLS_DOCTOR_H
@@ -50,7 +50,8 @@ void doctor_end(struct doctor *d);
 
 /* ---- The parts, in their order ---- */
 
-/* NCCL's configuration files, which set variables of a job's process: set them here, too, before anything reads them. */
+/* NCCL's configuration files, which set variables of a job's process: set them here, too, before anything
+ * reads them. */
 void check_files(struct doctor *d);
 /* Read and judge nibble's settings; d->params. Lines that the plugin would have logged are problems. */
 void check_settings(struct doctor *d);

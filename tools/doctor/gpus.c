@@ -30,7 +30,8 @@ static void codecs(struct doctor *d)
     nb_cuda_close();
 }
 
-/* Reduce-scatters and all-gathers need a CollNet device for each GPU: ncclTopo's heads, src/graph/tuning.cc. */
+/* Reduce-scatters and all-gathers need a CollNet device for each GPU: ncclTopo's heads,
+ * src/graph/tuning.cc. */
 static void devices_for_each(struct doctor *d)
 {
     const int n = d->list ? d->list->n : 0;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * See hosts.h. Every node's stdin is a pipe whose other end only this process has, and --tied makes the node end when it
+ * See hosts.h. Every node's stdin is a pipe whose other end only this process has, and --tied makes the node
+ * end when it
  * closes: ssh passes that on, so nothing stays behind on any host, however this process ends.
  */
 #include "hosts.h"

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* --hosts: the doctor starts itself on every host of a list, one node each, through ssh or another command. */
+/* --hosts: the doctor starts itself on every host of a list, one node each, through ssh or another
+ * command. */
 #ifndef NIBBLE_TOOLS_DOCTOR_HOSTS_H
 #define NIBBLE_TOOLS_DOCTOR_HOSTS_H
 
@@ -15,9 +16,9 @@ struct hosts {
     bool together; /* all end when one does not take part, not only node 0 */
 };
 
-/* Run on all hosts until every node has ended, or node 0 could not. Node 0's report goes to stdout, what else is said to
- * stderr with its host. `place` has --root, --port and --key where they were given. Returns the exit status: the nodes',
- * at least 2 where a host did not take part, 3 for a list that cannot be. */
+/* Run on all hosts until every node has ended, or node 0 could not. Node 0's report goes to stdout, what else
+ * is said to stderr with its host. `place` has --root, --port and --key where they were given. Returns the
+ * exit status: the nodes', at least 2 where a host did not take part, 3 for a list that cannot be. */
 int hosts_run(const struct hosts *hosts, const struct place *place, double limit);
 
 /* For a node that hosts_run has started: end this process when stdin does. 0, or a negative errno. */

@@ -18,8 +18,9 @@ struct place {
     const char *by;  /* "options", "Slurm", ...: static storage */
 };
 
-/* Complete what the options have left open (rank -1, nodes 0, root "", port 0). Without a launcher in the environment
- * and without --rank it is this node alone. False with `why`: something is missing or cannot be. */
+/* Complete what the options have left open (rank -1, nodes 0, root "", port 0). Without a launcher in the
+ * environment and without --rank it is this node alone. False with `why`: something is missing or cannot
+ * be. */
 bool launcher_place(struct place *place, char *why, size_t cap);
 
 #endif

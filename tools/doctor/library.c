@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The plugin file that NCCL would load: found, started and asked for devices in a process of its own, as NCCL does it
- * (openPluginLib and ncclNetInit in src/plugin), so that one that crashes or hangs is a finding, too.
+ * The plugin file that NCCL would load: found, started and asked for devices in a process of its own, as NCCL
+ * does it (openPluginLib and ncclNetInit in src/plugin), so that one that crashes or hangs is a finding, too.
  */
 #include <dlfcn.h>
 #include <errno.h>

@@ -124,7 +124,8 @@ static void processors(struct doctor *d)
     nb_cores_look(d->options.system, &mine, &cores);
     d->threads =
         d->params->host_threads < 0 ? (int)nb_cores_default_threads(&cores) : (int)d->params->host_threads;
-    /* For each GPU: the framework's thread, NCCL's proxy, and the engine, which codes where no thread does. */
+    /* For each GPU: the framework's thread, NCCL's proxy, and the engine, which codes where no thread
+     * does. */
     if (cores.share < 3)
         say(&d->report, STATUS_WARNING, "processors", "srun --cpus-per-task, mpirun --bind-to none",
             "%u of %u cores for this process (%u rank%s here): the job, NCCL's proxy and nibble's engine "

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See meet.h. A connection begins with a hello, then come frames: a length of four bytes and so many bytes. */
+/* See meet.h. A connection begins with a hello, then come frames: a length of four bytes and so many
+ * bytes. */
 #include "meet.h"
 
 #include <errno.h>
@@ -100,7 +101,8 @@ static bool get_frame(int fd, struct blob *b, uint64_t end)
     return true;
 }
 
-/* Small segments: a path that carries less than the interfaces' MTU must not keep the nodes from telling that. */
+/* Small segments: a path that carries less than the interfaces' MTU must not keep the nodes from telling
+ * that. */
 static void keep_small(int fd)
 {
     const int bytes = 536;

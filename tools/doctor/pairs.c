@@ -452,7 +452,8 @@ double pairs_stream(struct pairs *p, int to, int from, double seconds, double li
         err = p->net->ops->reg_mr(out.conn, p->bulk, BULK, NB_MEM_HOST, &out.mr);
     if (!in.over && !err)
         err = p->net->ops->reg_mr(in.conn, p->bulk + BULK, (size_t)AHEAD * BULK, NB_MEM_HOST, &in.mr);
-    /* A send that is over may still be under way; the connections stay until all nodes have told their figures. */
+    /* A send that is over may still be under way; the connections stay until all nodes have told their
+     * figures. */
     while (!err && nb_now_ns() < end && (!out.over || !in.over)) {
         if (!out.over)
             err = flow_out(p, &out, until);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Connections of a job's transport between all pairs of nodes, in both directions, over each device, and messages on
+ * Connections of a job's transport between all pairs of nodes, in both directions, over each device, and
+ * messages on
  * them: a small one, and one that no single packet carries. Nothing blocks beyond the seconds given.
  */
 #ifndef NIBBLE_TOOLS_DOCTOR_PAIRS_H
@@ -26,11 +27,11 @@ void pairs_run(struct pairs *pairs, double seconds);
  *   in PEER DEVICE ok|small|none|damaged                  as the receiver did: the peer's connection, its messages */
 void pairs_tell(const struct pairs *pairs, FILE *out);
 
-/* Over device 0, of pairs that are well: seconds for a hop from node to node, as a message goes round all nodes,
- * exact on node 0; NAN: it did not get through within `limit`, and nothing may be streamed. */
+/* Over device 0, of pairs that are well: seconds for a hop from node to node, as a message goes round all
+ * nodes, exact on node 0; NAN: it did not get through within `limit`, and nothing may be streamed. */
 double pairs_hop(struct pairs *pairs, double limit);
-/* All nodes: send to the next one (if `to`) for `seconds`, receive from the one before (if `from`): bytes a second that
- * came in; NAN: nothing did within `limit`. */
+/* All nodes: send to the next one (if `to`) for `seconds`, receive from the one before (if `from`): bytes a
+ * second that came in; NAN: nothing did within `limit`. */
 double pairs_stream(struct pairs *pairs, int to, int from, double seconds, double limit);
 
 void pairs_close(struct pairs *pairs);

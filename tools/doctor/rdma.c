@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Adapters of InfiniBand and RoCE as the kernel shows them in sysfs, so that one that the transport cannot use is
- * seen, too. */
+/* Adapters of InfiniBand and RoCE as the kernel shows them in sysfs, so that one that the transport cannot
+ * use is seen, too. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/utsname.h>

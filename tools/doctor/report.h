@@ -36,8 +36,8 @@ void say_remedy(struct report *report, const char *remedy, ...) __attribute__((f
 /* The worst status; a report that is not whole has a problem. */
 enum status report_status(const struct report *report);
 
-/* Show all checks, as text or as JSON, headed by `version` and a word on what was looked at. 0, or -1: not everything
- * could be written. */
+/* Show all checks, as text or as JSON, headed by `version` and a word on what was looked at. 0, or -1: not
+ * everything could be written. */
 int report_show(const struct report *report, FILE *out, bool json, const char *version, const char *scope);
 
 void report_free(struct report *report);

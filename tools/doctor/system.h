@@ -14,8 +14,8 @@ bool system_line(char *line, size_t cap, const char *path, ...) __attribute__((f
 /* A number in it; `otherwise` where there is none. */
 long system_number(long otherwise, const char *path, ...) __attribute__((format(printf, 2, 3)));
 bool system_has(const char *path, ...) __attribute__((format(printf, 1, 2)));
-/* Call see(arg, name) for what is in a folder, in no order, names beginning with a dot left out. How many; 0 where
- * there is no such folder. `see` may be NULL. */
+/* Call see(arg, name) for what is in a folder, in no order, names beginning with a dot left out. How many; 0
+ * where there is no such folder. `see` may be NULL. */
 int system_each(const char *path, void (*see)(void *arg, const char *name), void *arg);
 
 #endif

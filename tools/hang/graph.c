@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Who waits for whom. A process waits for a node if the oldest open window of one of its communicators misses
- * something of it, and that for a while. Who waits may itself be waited for, in the same or in another communicator:
- * whoever is at the end of all chains is to blame.
+ * something of it, and that for a while. Who waits may itself be waited for, in the same or in another
+ * communicator: whoever is at the end of all chains is to blame.
  */
 #include <stdio.h>
 #include <stdlib.h>

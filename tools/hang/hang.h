@@ -50,7 +50,8 @@ void reports_free(struct reports *all);
 /* Drop those that are more than `seconds` older than the newest, or of another job (NULL: any): how many. */
 int reports_drop(struct reports *all, double seconds, const char *job);
 
-/* ---- numbers by node of a communicator -------------------------------------------------------------------- */
+/* ---- numbers by node of a communicator
+ * -------------------------------------------------------------------- */
 
 struct index {
     struct index_slot {
@@ -61,14 +62,17 @@ struct index {
     size_t slots, n;
 };
 
-/* The number of that node, to be read and set; -1 in a new one. Valid until the next call. NULL: no memory. */
+/* The number of that node, to be read and set; -1 in a new one. Valid until the next call. NULL: no
+ * memory. */
 int *index_at(struct index *x, uint64_t id, uint64_t group, int node);
 void index_free(struct index *x);
 
-/* Room for one more element of `size` bytes behind `n`, zeroed; NULL: no memory. Only this makes the list grow. */
+/* Room for one more element of `size` bytes behind `n`, zeroed; NULL: no memory. Only this makes the list
+ * grow. */
 void *list_more(void **list, int n, size_t size);
 
-/* ---- who waits for whom ---------------------------------------------------------------------------------- */
+/* ---- who waits for whom
+ * ---------------------------------------------------------------------------------- */
 
 /* One that others wait for: a process, or a node of which there is no report. */
 struct vertex {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How many processes wait for each, directly or not, and how long. Those that wait for each other, circles, are taken
- * together (Tarjan, "Depth-first search and linear graph algorithms", 1972, with a stack of its own); what remains has
- * an order, in which everyone hands on the set of those that wait for it. With V vertices and E edges that takes E V / 64
- * steps.
+ * How many processes wait for each, directly or not, and how long. Those that wait for each other, circles,
+ * are taken together (Tarjan, "Depth-first search and linear graph algorithms", 1972, with a stack of its
+ * own); what remains has an order, in which everyone hands on the set of those that wait for it. With V
+ * vertices and E edges that takes E V / 64 steps.
  */
 #include <stdlib.h>
 #include <string.h>

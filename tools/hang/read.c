@@ -14,7 +14,8 @@
 
 static char problem[200];
 
-/* ---- fields ---------------------------------------------------------------------------------------------- */
+/* ---- fields
+ * ---------------------------------------------------------------------------------------------- */
 
 /* The value of ` KEY=` in a line, without quotes; "" where it is not there. */
 static void field(const char *line, const char *key, char *value, size_t cap)
@@ -64,7 +65,8 @@ static bool yes(const char *line, const char *key)
     return strcmp(value, "yes") == 0;
 }
 
-/* ---- lines ----------------------------------------------------------------------------------------------- */
+/* ---- lines
+ * ----------------------------------------------------------------------------------------------- */
 
 void *list_more(void **list, int n, size_t size)
 {
@@ -176,7 +178,8 @@ static const char *parse(struct process *p, char *text)
     return ended ? NULL : "not complete";
 }
 
-/* ---- files ----------------------------------------------------------------------------------------------- */
+/* ---- files
+ * ----------------------------------------------------------------------------------------------- */
 
 static void free_process(struct process *p)
 {

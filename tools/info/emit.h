@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Facts as text or as JSON: sections of rows of named values. As text a section is a heading with a line a row; as JSON
- * the whole is one object, with a list of flat objects for each section.
+ * Facts as text or as JSON: sections of rows of named values. As text a section is a heading with a line a
+ * row; as JSON the whole is one object, with a list of flat objects for each section.
  */
 #ifndef NIBBLE_TOOLS_INFO_EMIT_H
 #define NIBBLE_TOOLS_INFO_EMIT_H

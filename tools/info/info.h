@@ -28,7 +28,8 @@ int info_devices(struct emit *e, struct nb_context *ctx);
 void info_codecs(struct emit *e, bool speed);
 /* Codec threads of a process that is started as this one was, and what their number follows from. */
 void info_threads(struct emit *e, const struct nb_params *params);
-/* Speeds of the variant in force on one core, in GB of BF16 values a second: some tenths of a second. NAN: it fails;
+/* Speeds of the variant in force on one core, in GB of BF16 values a second: some tenths of a second. NAN: it
+ * fails;
  * false: no memory. */
 struct info_speeds {
     double copy, encode, decode, ulp_encode,
@@ -44,7 +45,8 @@ struct info_support {
     int net, tuner, profiler; /* versions of the tables that are used; 0: none */
     const char *note;         /* "" or a remark */
 };
-/* False: nothing (older than 2.20). Versions later than those known are taken for the last one, with a note. */
+/* False: nothing (older than 2.20). Versions later than those known are taken for the last one, with a
+ * note. */
 bool info_support_of(int version, struct info_support *support);
 
 /* An NCCL that was looked for. */
@@ -57,8 +59,8 @@ struct info_nccl {
     struct info_support support;
     char problem[256];
 };
-/* The NCCL that a program of this environment loads, and the one of Python's packages where there is one: how many,
- * 1 or 2. Both stay loaded: NCCL does not expect to be unloaded. */
+/* The NCCL that a program of this environment loads, and the one of Python's packages where there is one: how
+ * many, 1 or 2. Both stay loaded: NCCL does not expect to be unloaded. */
 int info_nccl_find(const struct info_options *options, struct info_nccl found[2]);
 /* "2.28.7" into text, which is returned. */
 const char *info_nccl_version(int version, char *text, size_t cap);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What NIBBLE_RS=auto and NIBBLE_AR=auto make of links and codecs, as tables in Markdown: the plugin's own reckoning. */
+/* What NIBBLE_RS=auto and NIBBLE_AR=auto make of links and codecs, as tables in Markdown: the plugin's own
+ * reckoning. */
 #include <stdio.h>
 
 #include "auto.h"

@@ -25,7 +25,8 @@ static int relay(const struct follow *f, const struct segment *s, int node)
     return node / f->columns * f->columns + s->column;
 }
 
-/* ---- calls ----------------------------------------------------------------------------------------------- */
+/* ---- calls
+ * ----------------------------------------------------------------------------------------------- */
 
 /* A node hands over what it may. True: something. */
 static bool post(struct follow *f, int node)
@@ -78,7 +79,8 @@ static void finish(struct follow *f, int node, const struct segment *s)
         (*tested)++;
 }
 
-/* ---- what has come --------------------------------------------------------------------------------------- */
+/* ---- what has come
+ * --------------------------------------------------------------------------------------- */
 
 /* The node's thread looks at what has come. */
 static bool look(struct follow *f, int node)
@@ -130,7 +132,8 @@ static bool deliver(struct follow *f, int node)
     return moved;
 }
 
-/* ---- sums and forwards ----------------------------------------------------------------------------------- */
+/* ---- sums and forwards
+ * ----------------------------------------------------------------------------------- */
 
 /* To whom a sum goes; the node itself: it stays. */
 static int goal(const struct follow *f, int node, const struct segment *s)
@@ -232,7 +235,8 @@ static bool work_for_others(struct follow *f, int node)
     return made > 0;
 }
 
-/* ---- a node's own values --------------------------------------------------------------------------------- */
+/* ---- a node's own values
+ * --------------------------------------------------------------------------------- */
 
 /* The next of its own block, which it gathers. False: there is no room. */
 static bool spread(struct follow *f, int node, struct segment *s)
@@ -305,7 +309,8 @@ static void go_round(struct follow *f, int node)
         follow_wake(f, node);
 }
 
-/* ---- the operation --------------------------------------------------------------------------------------- */
+/* ---- the operation
+ * --------------------------------------------------------------------------------------- */
 
 /* Cut it into segments, as plugin/coll does; with `to` NULL only count them. */
 static long cut(const struct follow *f, struct segment *to)
@@ -434,8 +439,8 @@ static double run(struct follow *f)
     return f->failed || f->agenda.failed ? NAN : f->ended;
 }
 
-/* One operation. leads[n][classes]: how far rings may be ahead of one another, as the operation before has left it, and as
- * this one leaves it. */
+/* One operation. leads[n][classes]: how far rings may be ahead of one another, as the operation before has
+ * left it, and as this one leaves it. */
 static double follow(struct walk *w, double most, double (*leads)[FOLLOW_CLASSES])
 {
     struct follow f = {
@@ -494,8 +499,8 @@ double nm_follow(struct walk *w, double most)
 
     if (!leads)
         return NAN;
-    /* Before differences can be sent there was an operation with whole weights. What it has left matters where an owner sends
-     * to all others at the same time. */
+    /* Before differences can be sent there was an operation with whole weights. What it has left matters
+     * where an owner sends to all others at the same time. */
     if (op->func == NB_FUNC_ALL_GATHER && op->coded && op->schedule == NB_COST_DIRECT && w->f->queue > 0) {
         raw.coded = false;
         raw.ratio = 1;

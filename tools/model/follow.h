@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reduce-scatters and all-gathers, followed message by message: where nodes wait for one another, shares of links and
- * the order of things decide, and no formula has them. follow.c has what nodes do, follow_link.c rings and links, follow_fair.c
- * how rings share a link.
+ * Reduce-scatters and all-gathers, followed message by message: where nodes wait for one another, shares of
+ * links and the order of things decide, and no formula has them. follow.c has what nodes do, follow_link.c
+ * rings and links, follow_fair.c how rings share a link.
  *
- * A node has a link, each way with the rate and the latency of struct nb_cost_figures, a thread, and a ring to each neighbor
- * in each of two classes. The thread goes round: sends what is made, looks at what has come, delivers, sums and forwards
- * some, makes messages; what comes meanwhile waits for the next round. What rings have to send takes turns at the sender's link, message by message, and is served at
- * the receiver's as it comes, while it leaves; that is what shares both links about as fairly as a network does. A ring
- * has as many buffers as there are credits, and as many at the receiver; a connection takes `queue` bytes for which the
- * receiver has no buffer yet (0: it holds the sender's buffer until then).
+ * A node has a link, each way with the rate and the latency of struct nb_cost_figures, a thread, and a ring
+ * to each neighbor in each of two classes. The thread goes round: sends what is made, looks at what has come,
+ * delivers, sums and forwards some, makes messages; what comes meanwhile waits for the next round. What rings
+ * have to send takes turns at the sender's link, message by message, and is served at the receiver's as it
+ * comes, while it leaves; that is what shares both links about as fairly as a network does. A ring has as
+ * many buffers as there are credits, and as many at the receiver; a connection takes `queue` bytes for which
+ * the receiver has no buffer yet (0: it holds the sender's buffer until then).
  */
 #ifndef NIBBLE_TOOLS_MODEL_FOLLOW_H
 #define NIBBLE_TOOLS_MODEL_FOLLOW_H

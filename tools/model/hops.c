@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Parts of a call whose segments go through other nodes, in two hops or two levels. A full mesh is a grid of one row
- * here. What costs time besides the bytes, as nibble-scale shows it (docs/scale.md):
+ * Parts of a call whose segments go through other nodes, in two hops or two levels. A full mesh is a grid of
+ * one row here. What costs time besides the bytes, as nibble-scale shows it (docs/scale.md):
  *
  *   - a node makes its sums and forwards in the order of calls: one that waits for a piece holds up those behind it,
  *     although their pieces may have come. So rows of a grid, which are busiest while one of them owns the block,
@@ -24,8 +24,8 @@ static int behind(int row, int owner, int k, int columns)
     return row * columns + (owner % columns + k) % columns;
 }
 
-/* The node's thread works for `seconds` from `ready` on; returns when the first `first` of them are over, and in *end
- * when all are. */
+/* The node's thread works for `seconds` from `ready` on; returns when the first `first` of them are over, and
+ * in *end when all are. */
 static double work_on(struct walk *w, int node, double ready, double seconds, double first, double *end)
 {
     *end = serve(&w->cpu[node], ready, seconds);
@@ -81,7 +81,8 @@ void nm_run_gather(struct walk *w, long i, int owner, double len, double *when)
         }
     }
     w->reduced[own_row] = last_own;
-    /* The owner gets nothing meanwhile. That time is lost: pieces of the next block move when all nodes' do. */
+    /* The owner gets nothing meanwhile. That time is lost: pieces of the next block move when all nodes'
+     * do. */
     serve(&w->rx[owner], posted(w, owner, i), relay->rx / w->rate);
     for (int j = 0; j < w->n; j++) {
         const struct nb_cost_load *l = j / k == own_row ? relay : j % k == owner % k ? &p.column : &p.other;

@@ -349,8 +349,9 @@ static void print_needs(const struct options *o, double bytes)
 
 /* ---- beside measurements ---- */
 
-/* What "auto" takes for a reduce-scatter that is raw, or whose second hop has 4 bits: the rule of plugin/coll/two_hop_reduce.c,
- * which does not ask what is faster alone. Raw samples of before NB_RULES_VERSION 6 went as coded ones do. */
+/* What "auto" takes for a reduce-scatter that is raw, or whose second hop has 4 bits: the rule of
+ * plugin/coll/two_hop_reduce.c, which does not ask what is faster alone. Raw samples of before
+ * NB_RULES_VERSION 6 went as coded ones do. */
 static bool sums_in_two_hops(const struct nb_cost_op *op)
 {
     const double n = op->nodes, window = op->channels * op->chunk, block = op->bytes / n;

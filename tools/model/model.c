@@ -81,8 +81,8 @@ static double walked(struct walk *w, bool even)
     return seconds;
 }
 
-/* What links allow where the row of a block's owner has more to do than others. `turns`: how much of that goes on
- * while no other row is the owner's; 1: all. */
+/* What links allow where the row of a block's owner has more to do than others. `turns`: how much of that
+ * goes on while no other row is the owner's; 1: all. */
 static double rows_in_turn(const struct walk *w, double turns)
 {
     const double part = nb_min_double(w->call, w->op->bytes / w->n);
@@ -122,11 +122,12 @@ static double through_others(struct walk *w)
 }
 
 /*
- * All nodes have the same to do, but on a grid what goes through others does so stage by stage, and at each of them a call
- * waits for what the node does for other calls. So few are in flight that nodes run dry now and then: with N calls that go
- * round S equal stations work takes (N + S - 1) / N of its time (balanced job bounds; Zahorjan, Sevcik, Eager and Galler
- * 1982). A gather's call passes three; in a sum whoever has encoded its values is done with them, which leaves two. In two
- * hops nothing is seen of this (follow.h, where both can be asked).
+ * All nodes have the same to do, but on a grid what goes through others does so stage by stage, and at each
+ * of them a call waits for what the node does for other calls. So few are in flight that nodes run dry now
+ * and then: with N calls that go round S equal stations work takes (N + S - 1) / N of its time (balanced job
+ * bounds; Zahorjan, Sevcik, Eager and Galler 1982). A gather's call passes three; in a sum whoever has
+ * encoded its values is done with them, which leaves two. In two hops nothing is seen of this (follow.h,
+ * where both can be asked).
  */
 static double in_stages(const struct walk *w)
 {

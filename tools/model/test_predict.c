@@ -103,9 +103,9 @@ START_TEST(run_ahead)
 }
 END_TEST
 
-/* Only latency: eight calls in flight, each takes its hops. Owners do not wait in their own blocks, nor do those that get
- * them straight (nibble-scale, with connections that take all: 4.00, 12.00, 7.00 ms). On a grid
- * a node forwards in order: the four blocks of a single call take a hop more than one of them. */
+/* Only latency: eight calls in flight, each takes its hops. Owners do not wait in their own blocks, nor do
+ * those that get them straight (nibble-scale, with connections that take all: 4.00, 12.00, 7.00 ms). On a
+ * grid a node forwards in order: the four blocks of a single call take a hop more than one of them. */
 START_TEST(latency_only)
 {
     const struct nb_cost_figures f = {.link = 1e30, .latency = 1e-3, .cores = 1};
@@ -129,8 +129,9 @@ START_TEST(latency_only)
 }
 END_TEST
 
-/* Two-level all-reduces: two rows finish the four segments of a column by turns, a hop each, and four hops are there in
- * any case, as nibble-scale finds: 259 and 7 ms. A single finisher for a column has nobody to wait for. */
+/* Two-level all-reduces: two rows finish the four segments of a column by turns, a hop each, and four hops
+ * are there in any case, as nibble-scale finds: 259 and 7 ms. A single finisher for a column has nobody to
+ * wait for. */
 START_TEST(latency_of_turns)
 {
     const struct nb_cost_figures f = {.link = 1e30, .latency = 1e-3, .cores = 1};
@@ -162,8 +163,8 @@ START_TEST(codec_only)
 }
 END_TEST
 
-/* Who gathers differences encodes its own block, and copies it into the reference and the result; it decodes the others',
- * and copies them into theirs. */
+/* Who gathers differences encodes its own block, and copies it into the reference and the result; it decodes
+ * the others', and copies them into theirs. */
 START_TEST(differences)
 {
     const struct nb_cost_figures f = {
@@ -180,9 +181,9 @@ START_TEST(differences)
 }
 END_TEST
 
-/* No cliff where one node begins to stand for all, and faster links are not slower: walked, never; followed, hardly, since
- * the order of things changes, as it does in the engine (nibble-scale, 32 nodes in two hops whose processors are busy: 46.7,
- * 47.2, 46.6 ms at 4, 8, 16 Gbit/s). */
+/* No cliff where one node begins to stand for all, and faster links are not slower: walked, never; followed,
+ * hardly, since the order of things changes, as it does in the engine (nibble-scale, 32 nodes in two hops
+ * whose processors are busy: 46.7, 47.2, 46.6 ms at 4, 8, 16 Gbit/s). */
 START_TEST(shape)
 {
     struct nb_cost_figures f = {.link = 1e9,
@@ -283,8 +284,8 @@ START_TEST(grid_bytes)
         /* And the time in which an owner, whose block it is, sends nothing. */
         near(seconds(&f, &op), block * (h * (k - 1) + 2 * (h - 1) + k / (k - 1)), 0.05);
         op.func = NB_FUNC_ALL_GATHER;
-        /* The owner's row sends more than the others, and rows do so one after the other (nibble-scale: 1.03 to 1.08
-         * times this). */
+        /* The owner's row sends more than the others, and rows do so one after the other (nibble-scale: 1.03
+         * to 1.08 times this). */
         near(seconds(&f, &op), block * n * fmax(1, (h + k - 3) / (k - 1)), 0.12);
         op.func = NB_FUNC_ALL_REDUCE;
         near(seconds(&f, &op), block * (h * (k - 1) + 2 * (h - 1) + n - 1), 0.03);
@@ -296,8 +297,9 @@ START_TEST(grid_bytes)
 }
 END_TEST
 
-/* What nibble-scale finds, which has the engine itself (docs/scale.md): reduce-scatters and all-gathers of 64 MiB, windows
- * of 8 x 128K, 25 Gbit/s, 10 us a hop, 2 us a message, codecs of 100 GB/s. Milliseconds by schedule. */
+/* What nibble-scale finds, which has the engine itself (docs/scale.md): reduce-scatters and all-gathers of 64
+ * MiB, windows of 8 x 128K, 25 Gbit/s, 10 us a hop, 2 us a message, codecs of 100 GB/s. Milliseconds by
+ * schedule. */
 START_TEST(simulated)
 {
     static const struct {

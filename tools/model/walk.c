@@ -14,10 +14,10 @@ static void finish(struct walk *w, int node, long i, double when)
 }
 
 /*
- * A node hands over all that it contributes, up to the calls behind its own block that NCCL keeps in flight, at the
- * beginning, and the rest when its block is done: as far as memory goes, it sends to so many owners at the same time.
- * They share its link evenly, so that the first of them gets its values hardly sooner than the last, and is waited for
- * by all behind it.
+ * A node hands over all that it contributes, up to the calls behind its own block that NCCL keeps in flight,
+ * at the beginning, and the rest when its block is done: as far as memory goes, it sends to so many owners at
+ * the same time. They share its link evenly, so that the first of them gets its values hardly sooner than the
+ * last, and is waited for by all behind it.
  */
 static double sharers(const struct walk *w, int node, int owner, double encode, double send)
 {
@@ -87,7 +87,8 @@ static void run_direct_sum(struct walk *w, long i, int owner, double len, long a
     when[owner] = nb_max_double(when[owner], sum);
 }
 
-/* One part of an all-gather that its owner sends to all. when[j] is raised to what the call needs on node j. */
+/* One part of an all-gather that its owner sends to all. when[j] is raised to what the call needs on node
+ * j. */
 static void run_direct_gather(struct walk *w, long i, int owner, double len, double *when)
 {
     const struct nb_cost_part p = nb_cost_part(w->f, w->op, w->columns, len);

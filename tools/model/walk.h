@@ -33,7 +33,8 @@ struct walk {
 /* The operation's time; NAN: no memory. `even`: one node stands for all. */
 double nm_walk(struct walk *w, double call, long calls, bool even);
 
-/* A server that is free at *server serves something that is ready at `ready` for `seconds`: when that is done. */
+/* A server that is free at *server serves something that is ready at `ready` for `seconds`: when that is
+ * done. */
 static inline double serve(double *server, double ready, double seconds)
 {
     if (seconds <= 0)
@@ -48,12 +49,12 @@ static inline double posted(const struct walk *w, int node, long i)
     return i < w->in_flight ? 0 : w->done[(size_t)node * (size_t)w->in_flight + (size_t)(i % w->in_flight)];
 }
 
-/* A reduce-scatter or all-gather, followed message by message (follow.h). NAN: it has more than `most` messages, or there is
- * no memory. Sets w->used. */
+/* A reduce-scatter or all-gather, followed message by message (follow.h). NAN: it has more than `most`
+ * messages, or there is no memory. Sets w->used. */
 double nm_follow(struct walk *w, double most);
 
-/* `len` bytes of call `i` in the block of `owner`, of an all-gather or a sum that goes through other nodes. when[j] is
- * raised to what the call needs on node j. */
+/* `len` bytes of call `i` in the block of `owner`, of an all-gather or a sum that goes through other nodes.
+ * when[j] is raised to what the call needs on node j. */
 void nm_run_gather(struct walk *w, long i, int owner, double len, double *when);
 void nm_run_sum(struct walk *w, long i, int owner, double len, double *when);
 

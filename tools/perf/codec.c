@@ -194,8 +194,9 @@ static void store(enum nb_dtype type, uint8_t *buf, size_t i, double value)
     memcpy(buf + 2 * i, &h, 2);
 }
 
-/* Gradients: normal, scale drifting over the vector, a share `zeros` of them 0. Weights: rows of normal values, and how they were one
- * step of the optimizer ago (rms of the change `step` times that of the weights). */
+/* Gradients: normal, scale drifting over the vector, a share `zeros` of them 0. Weights: rows of normal
+ * values, and how they were one step of the optimizer ago (rms of the change `step` times that of the
+ * weights). */
 static void fill(struct bench *b, bool weights, double step, double zeros)
 {
     for (size_t i = 0; i < b->n; i++) {

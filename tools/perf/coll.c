@@ -99,8 +99,9 @@ static double largest_near(const double *v, size_t n, size_t at)
     return most;
 }
 
-/* How far a value may be off: half a step of 4 bits, of which there are 14, of each contribution and once more of the sum;
- * groups may lie otherwise than NEAR, so twice that. Raw: each addition rounds. `near` is of the values beside, summed up. */
+/* How far a value may be off: half a step of 4 bits, of which there are 14, of each contribution and once
+ * more of the sum; groups may lie otherwise than NEAR, so twice that. Raw: each addition rounds. `near` is of
+ * the values beside, summed up. */
 static double tolerance(const struct series *s, double near)
 {
     const double rounds = s->type == ncclFloat32 ? 0x1p-23 : s->type == ncclFloat16 ? 0x1p-10 : 0x1p-7;

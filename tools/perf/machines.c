@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See machines.h. The nodes meet as nibble-doctor's do; what they tell each other between two measurements goes through node 0. */
+/* See machines.h. The nodes meet as nibble-doctor's do; what they tell each other between two measurements
+ * goes through node 0. */
 #include "machines.h"
 
 #include <stdlib.h>

@@ -72,7 +72,8 @@ struct perf_run {
     const char *plugin;  /* path of a shared object; NULL: the code linked into this program */
     const char *threads; /* coll: numbers of codec threads that are compared; NULL: none are */
     bool quiet;          /* rows are not printed as they come */
-    /* Over machines: which node this is (nodes 0: all are processes of this machine), or where to start them. */
+    /* Over machines: which node this is (nodes 0: all are processes of this machine), or where to start
+     * them. */
     struct place place;
     struct hosts hosts;
     bool raw;
@@ -131,7 +132,8 @@ void perf_row_json(struct perf_json *json, const struct perf_row *row);
 void perf_row_add(struct hx_node *node, const struct perf_row *row);
 /* How many rows a job has handed over; `row`, if not NULL, gets the one of this number, if it is there. */
 uint64_t perf_rows_of(const struct hx_report *report, struct perf_row *row, uint64_t number);
-/* Run the job with each of run->threads in turns, run->repetitions times, and print what comes of it. Exit status. */
+/* Run the job with each of run->threads in turns, run->repetitions times, and print what comes of it. Exit
+ * status. */
 int perf_threads(const struct hx_job *job, const struct perf_run *run);
 /* Run the job, or its node that `place` says (place->nodes 0: all), and write the file. Exit status. */
 int perf_rows_job(const struct hx_job *job, const struct place *place, const char *json);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * nibble-perf coll --threads: the same operations with other numbers of codec threads, in turns, so that what else
- * the machine does meets all of them alike.
+ * nibble-perf coll --threads: the same operations with other numbers of codec threads, in turns, so that what
+ * else the machine does meets all of them alike.
  */
 #include <stdlib.h>
 #include <string.h>

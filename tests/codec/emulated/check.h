@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * As much of Check's interface as the codecs' tests use, for where there is no Check: cross-built programs that run under an
- * emulator (tests/codec/test-aarch64.sh). Tests run in one process, one after the other, and the first failure ends it.
- * ONLY, a comma-separated list in the environment, names the tests to run.
+ * As much of Check's interface as the codecs' tests use, for where there is no Check: cross-built programs
+ * that run under an emulator (tests/codec/test-aarch64.sh). Tests run in one process, one after the other,
+ * and the first failure ends it. ONLY, a comma-separated list in the environment, names the tests to run.
  */
 #ifndef NIBBLE_TESTS_CODEC_EMULATED_CHECK_H
 #define NIBBLE_TESTS_CODEC_EMULATED_CHECK_H

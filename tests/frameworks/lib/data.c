@@ -50,9 +50,9 @@ static float next(struct stream *s)
 }
 
 /*
- * Weights of a shard walk, one of two directions at a time: +a, +b, -a, -b and so on, so that a change says nothing
- * of the one before. A step's gradients, of all nodes, lean against the change that follows them: so weights move as
- * their sums say, as far as signs go.
+ * Weights of a shard walk, one of two directions at a time: +a, +b, -a, -b and so on, so that a change says
+ * nothing of the one before. A step's gradients, of all nodes, lean against the change that follows them: so
+ * weights move as their sums say, as far as signs go.
  */
 #define STRIDE 2e-4f
 

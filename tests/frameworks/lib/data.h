@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The values behind a trace's events: gradients whose rms over the vector follows the profile of their layer
- * (which drifts from step to step), weights that walk as the sums of the step before say, states, activations and statistics. Everything is a
- * function of the event and the node, so that every node knows what the others sent.
+ * (which drifts from step to step), weights that walk as the sums of the step before say, states, activations
+ * and statistics. Everything is a function of the event and the node, so that every node knows what the
+ * others sent.
  */
 #ifndef NIBBLE_TESTS_FRAMEWORKS_DATA_H
 #define NIBBLE_TESTS_FRAMEWORKS_DATA_H

@@ -33,8 +33,8 @@ int nccl_open_tuner(struct nccl_comm *c, uint64_t id, int ranks);
 void nccl_close(struct nccl_comm *c);
 
 /* An operation of the user: events, the choice of an algorithm, launch. 1 when it goes to CollNet, 0, or -1
- * when the tuner did what it must not. `op` without algo. Where nobody is asked CollNet is chosen. bucket: DDP's reducer
- * calls. */
+ * when the tuner did what it must not. `op` without algo. Where nobody is asked CollNet is chosen. bucket:
+ * DDP's reducer calls. */
 int nccl_start(struct nccl_comm *c, struct ev_op *op, enum nb_func func, size_t bytes, int bucket);
 
 #endif

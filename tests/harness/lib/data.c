@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Types, fills, reference reductions and measures of error for tests. Independent of the plugin's codec on
- * purpose, and obvious. Harness programs spend most of their time here, so values are taken apart by their bits
- * instead of by the functions of <math.h>, and ThreadSanitizer does not watch this file: it touches only what
- * belongs to the calling thread, never a buffer that the plugin has (gpu.c fills and drains those).
+ * purpose, and obvious. Harness programs spend most of their time here, so values are taken apart by their
+ * bits instead of by the functions of <math.h>, and ThreadSanitizer does not watch this file: it touches only
+ * what belongs to the calling thread, never a buffer that the plugin has (gpu.c fills and drains those).
  */
 #include <math.h>
 #include <string.h>

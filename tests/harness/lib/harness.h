@@ -54,9 +54,10 @@
 
 struct hx_shared; /* the job's shared memory */
 
-/* Or on machines that share nothing (tools/perf): this process runs node `rank` alone, and what is gathered goes through `gather`:
- * `len` bytes of every node into all[nnodes * len], 0, or -1 when a node is gone. Mailboxes, scratch memory, logs and ends of other
- * nodes are not seen then, the environment is the caller's but for the job's `env`, and warnings go to stderr. */
+/* Or on machines that share nothing (tools/perf): this process runs node `rank` alone, and what is gathered
+ * goes through `gather`: `len` bytes of every node into all[nnodes * len], 0, or -1 when a node is gone.
+ * Mailboxes, scratch memory, logs and ends of other nodes are not seen then, the environment is the caller's
+ * but for the job's `env`, and warnings go to stderr. */
 struct hx_meeting {
     int rank;
     int (*gather)(void *arg, const void *mine, size_t len, void *all);
@@ -413,7 +414,8 @@ ncclResult_t hx_p2p_close(struct hx_p2p *p2p);
 size_t hx_type_size(ncclDataType_t type); /* 0 when unknown */
 const char *hx_type_name(ncclDataType_t type);
 bool hx_type_is_float(ncclDataType_t type);
-/* Like the functions below up to hx_nmse, for memory of the calling thread: ThreadSanitizer does not watch them. */
+/* Like the functions below up to hx_nmse, for memory of the calling thread: ThreadSanitizer does not watch
+ * them. */
 /* Value i of an array. Stores round to nearest even; integers wrap. 64-bit integers lose bits beyond 2^53. */
 double hx_load(ncclDataType_t type, const void *buf, size_t i);
 void hx_store(ncclDataType_t type, void *buf, size_t i, double value);

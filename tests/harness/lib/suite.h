@@ -57,9 +57,9 @@ int sx_open(struct hx_node *node, const struct hx_comm_cfg *cfg, struct hx_lib *
 /* The same over tables of version 12 that the program is linked with. */
 int sx_open_linked(struct hx_node *node, const void *net, const void *coll, const struct hx_comm_cfg *cfg,
                    struct hx_lib **lib, struct hx_comm **comm);
-/* The same sums `rounds` times, a reduce-scatter's or an all-reduce's: *error is how far their mean is from the truth, as a share
- * of its energy (root of the mean square, of this node's result). `before`, if any, is called before each with `arg`; not 0 from
- * it ends all. 0, or hx_fail's 1. */
+/* The same sums `rounds` times, a reduce-scatter's or an all-reduce's: *error is how far their mean is from
+ * the truth, as a share of its energy (root of the mean square, of this node's result). `before`, if any, is
+ * called before each with `arg`; not 0 from it ends all. 0, or hx_fail's 1. */
 int sx_mean_error(struct hx_node *node, struct hx_comm *comm, const struct sx_spec *spec, int rounds,
                   int (*before)(void *arg), void *arg, double *error);
 /* Close both; 0 or hx_fail. Also fails when a WARN line was logged and `warns_ok` is false. */
