@@ -292,6 +292,8 @@ START_TEST(documents)
         }
         for (const char *p = page; (p = strstr(p, "nibble_"));) {
             p = take_name(p, name, sizeof(name));
+            if (strcmp(name, "nibble_nccl") == 0) /* the wheel's module */
+                continue;
             snprintf(find, sizeof(find), "\n# TYPE %s ", name);
             ck_assert_msg(strstr(text, find) != NULL, "%s has %s, which is no metric", files[i], name);
         }
