@@ -50,7 +50,8 @@ awk '/^  /{ if (NF != 15 || $6 <= 0 || $8 <= 0 || $9 != 0 || $10 <= 0 || $12 <= 
 awk '/^  .* float +sum/{ n++; if (!($14 > 0.1 && $14 < 0.2 && $15 > 1e-4 && $15 < 0.05)) exit 1 } END { exit n != 4 }' "$tmp/out" ||
     fail "sums are not coded with 4 bits"
 awk '/^  .* float +none/{ n++; if ($15 != 0) exit 1 } END { exit n != 2 }' "$tmp/out" || fail "gathers are not exact"
-[ -s "$tmp/err" ] && fail "on stderr"
+# The leak sanitizer says so of a thread that ends just when it looks; what it finds is said otherwise, and fails.
+grep -v 'Running thread [0-9]* was not suspended. False leaks are possible' "$tmp/err" >"$tmp/said" && fail "on stderr"
 python3 - "$tmp/json" <<'END' || fail "the JSON"
 import json, sys
 rows = json.load(open(sys.argv[1]))
