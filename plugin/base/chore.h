@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A chore: what is done once a second beside the engine and may not return, such as reading or writing a file
- * that lies on a mount which no longer answers. It has a thread of its own. Who ends it does not wait for
- * ever: a thread that is inside such a call is left behind, and gives back what it has when the call returns.
+ * that lies on a mount which no longer answers. It has a thread of its own. Ending it takes a bounded time:
+ * a thread that is still inside such a call is left behind, and releases what it has when the call returns.
  */
 #ifndef NIBBLE_BASE_CHORE_H
 #define NIBBLE_BASE_CHORE_H
@@ -30,8 +30,8 @@ uint64_t nb_chore_looks(const struct nb_chore *chore);
 /* Wait until `turns` turns have ended, up to `seconds`: false when that has passed. */
 bool nb_chore_await(struct nb_chore *chore, uint64_t turns, int seconds);
 
-/* End it, and free it: true when `arg` has been released. False after `seconds` in which a call has not
- * returned: the thread is left behind. */
+/* End it, and free it: true when `arg` has been released. False when the thread has not ended within
+ * `seconds`: it is left behind, and releases `arg` itself when its call returns. */
 bool nb_chore_end(struct nb_chore *chore, int seconds);
 
 #endif
