@@ -37,7 +37,35 @@ sh "$check" --list >"$tmp/list"
 for part in experiments kernels sanitizer speed ring hazards nccl training; do
     grep -q "^$part " "$tmp/list" || fail "--list lacks $part"
 done
-[ "$(awk '{ s += $2 } END { print s }' "$tmp/list")" -lt 600 ] || fail "the limits are ten minutes or more together"
+for visit in first second; do
+    [ "$(awk -v v=$visit '$4 == v { s += $2 } END { print s + 0 }' "$tmp/list")" -lt 540 ] || fail "$visit: limits of nine minutes or more"
+    sh "$check" $visit --list | grep -qv " $visit " && fail "$visit --list names parts of the other visit"
+done
+
+# Every part without a GPU, over programs that print what the real ones do: each is read into rows. Few files, no folders.
+for visit in first second; do
+    run 0 $visit --dry
+    for part in $(awk -v v=$visit '$4 == v { print $1 }' "$tmp/list"); do
+        has table.md "^| $part | passed | "
+        # gpu_kernels says one thing, by its exit status.
+        [ $part = kernels ] || has table.md "^| $part | [^|]* | [a-z]* | ..* |"
+    done
+    has table.md '^# gpu-check: none (a dry run'
+    [ "$(find "$tmp/out" -type d | wc -l)" = 1 ] || fail "$visit makes folders"
+    [ "$(find "$tmp/out" -type f | wc -l)" -le 8 ] || fail "$visit leaves more than eight files"
+    if [ $visit = first ]; then
+        has table.md 'encode BF16, 64 MiB | passed | 90.7 % of copying'
+        has table.md 'encode BF16, depth 32 | measured | 200.00 GB/s, 9.10 us each'
+        has table.md 'experiments | passed | [0-9]* | launching: per batch'
+        has hazards.json first_launches
+        has ring.json pinned
+    else
+        has logs.txt 'a log of a rank'
+        has curves.csv 'way,step'
+    fi
+    parses
+    rm -rf "$tmp/out"
+done
 
 # Without a GPU every part is skipped, each with its reason. On a machine with one that is gpu-check's own matter.
 if ! nvidia-smi -L >/dev/null 2>&1; then
@@ -58,7 +86,7 @@ begun=$(date +%s)
 run 1 --parts none \
     --with 'good:300:echo "result passed one: 1 \"and\" a back\\slash: fine"; echo "result measured two: 3	GB/s"' \
     --with 'bad:300:echo "result failed three: off by | one"; exit 3' \
-    --with 'hung:1:sleep 900 & sleep 900' \
+    --with 'hung:1:echo before; sleep 900 & sleep 900' \
     --with 'sly:300:echo "result failed four: but"; exit 0' \
     --with 'away:300:echo "skipped: no such thing here"; exit 77'
 [ $(($(date +%s) - begun)) -lt 600 ] || fail "the hanging part was not ended"
@@ -70,7 +98,29 @@ has table.md '^| away | skipped | [0-9]* | no such thing here'
 has table.md '^| good | one | passed | 1 "and" a back'
 has table.md '^| bad | three | failed | off by / one'
 has results.json '"part": "good", "status": "measured", "name": "two"'
-[ -s "$tmp/out/logs.tar.gz" ] || fail "no logs"
+has table.md '^| hung | .* it said last: before'
+has logs.txt '^==== bad.log'
+parses
+
+# Killed while a part runs: what was measured is there, and what was not reached is named with why.
+rm -rf "$tmp/out"
+sh "$check" --build "$build" --out "$tmp/out" --parts none --with 'one:300:echo "result measured a: 1"' \
+    --with 'two:300:echo $PPID >"'"$tmp"'/timeout"; echo "result measured b: 2"; exec sleep 900' --with 'three:300:true' >"$tmp/log" 2>&1 &
+checking=$!
+waited=0
+until grep -q '| two | b |' "$tmp/out/table.md" 2>/dev/null || [ $waited = 300 ]; do
+    sleep 0.2
+    waited=$((waited + 1))
+done
+kill -9 $checking
+wait $checking 2>/dev/null
+[ ! -s "$tmp/timeout" ] || kill "$(cat "$tmp/timeout")"
+has table.md '^| one | passed | '
+has table.md '^| two | under way | [0-9]* | not done when this was written; its limit is 300 s'
+has table.md '^| three | not reached | 0 | two was under way'
+has table.md '^| one | a | measured | 1'
+has table.md '^| two | b | measured | 2'
+has results.json '"part": "three", "status": "not reached"'
 parses
 
 # Nothing but good: 0.

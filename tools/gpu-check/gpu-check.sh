@@ -1,11 +1,11 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 #
-# Everything that can only be answered with a GPU, in one run of less than ten minutes: launching experiments, the
-# kernels' bytes and speed, real NCCL, unmodified PyTorch training. Works on a built tree, also one that was built elsewhere:
-# it needs neither Autotools nor headers. Goes on after failures; every part has its own time limit.
+# Everything that can only be answered with a GPU, in two visits of less than nine minutes each: launching beside NCCL, the
+# kernels' bytes and speed; then real NCCL with all types, and unmodified PyTorch training. Works on a built tree, also one
+# that was built elsewhere: it needs neither Autotools nor headers. Goes on after failures; every part has its own time limit.
 #
-#   gpu-check.sh [options]
+#   gpu-check.sh [first|second] [options]     without a word: the parts of both, in one run
 #     --build DIR        the built tree (default: the folder above, or build/release in it)
 #     --out DIR          where tables and logs go (default: gpu-check-results in the built tree)
 #     --parts A,B        only these parts; --list names them
@@ -14,17 +14,22 @@
 #     --commit ID        what was built, where git cannot tell
 #     --mps              processes share the GPU through MPS, at the same time instead of in turns (nccl, training)
 #     --with NAME:SECONDS:COMMAND   one more part, a shell command
+#     --dry              no GPU: every program is replaced by one that prints what it would, to check this script
 #     --list             parts, limits, what they are
 #
 # A part is a program; its lines "result STATUS NAME: DETAIL" (passed, failed, skipped, measured) become rows, its exit status
 # decides about the part: 0 passed, 77 skipped with its line "skipped: WHY", 124 its time was over, else failed.
-# In DIR: table.md, results.json, environment.txt, what the parts write (*.json, *.csv) and logs.tar.gz.
+# In DIR, which has no folders: table.md and results.json, renewed with each row, environment.txt, logs.txt (the ends of all
+# logs) and the figures of the parts (*.json, *.csv); seven files a visit. What was not reached is in the table, with why.
 # Exit status: 0, 1 when anything failed, 77 when everything was skipped, 2 for wrong usage.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 top=$(cd "$here/../.." && pwd)
 
-parts="experiments:60 kernels:15 sanitizer:60 speed:40 ring:30 hazards:80 nccl:130 training:160"
+# What would change the design most comes first.
+first="hazards:190 experiments:60 ring:40 kernels:20 speed:60"
+second="nccl:200 training:260 sanitizer:60"
+parts="$first $second"
 describe()
 {
     case $1 in
@@ -52,10 +57,11 @@ built()
 
 run_sanitizer()
 {
-    tool=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null) ||
+    tool=${NB_DRY:+$NB_BUILDDIR/compute-sanitizer}
+    [ -n "$tool" ] || tool=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null) ||
         { echo "skipped: no compute-sanitizer"; exit 77; }
     built tests/gpu/gpu_kernels
-    [ "$NB_GPU" != none ] || { echo "skipped: no GPU"; exit 77; }
+    [ -n "$NB_DRY" ] || [ "$NB_GPU" != none ] || { echo "skipped: no GPU"; exit 77; }
     status=0
     for check in memcheck racecheck; do
         "$tool" --tool $check --error-exitcode 9 "$NB_BUILDDIR/tests/gpu/gpu_kernels" 4 2>&1
@@ -64,7 +70,7 @@ run_sanitizer()
         0) echo "result passed $check: no error" ;;
         77) exit 77 ;;
         9) echo "result failed $check: errors reported"; status=1 ;;
-        *) echo "result failed $check: status $s"; status=1 ;;
+        *) echo "result failed $check: ended with status $s"; status=1 ;;
         esac
     done
     exit $status
@@ -74,7 +80,7 @@ run_speed()
 {
     built tests/gpu/kernel_speed
     # Rows as they come, so that a limit leaves what was measured. Encoding, decoding and sums have a bar from 64 MiB on.
-    { "$NB_BUILDDIR/tests/gpu/kernel_speed" --json; printf '\nstatus %s\n' "$?"; } | tee "$NB_OUT/speed.part" |
+    { "$NB_BUILDDIR/tests/gpu/kernel_speed" --json; printf '\nstatus %s\n' "$?"; } | tee "$NB_WORK/speed.part" |
         awk '
             /^status/ {
                 if ($2) exit $2
@@ -98,26 +104,38 @@ run_speed()
                 fflush()
             }'
     s=$?
-    sed '/^status /d' "$NB_OUT/speed.part" >"$NB_OUT/speed.json"
-    rm -f "$NB_OUT/speed.part"
-    grep -q '"of_copy"' "$NB_OUT/speed.json" || rm -f "$NB_OUT/speed.json"
+    sed '/^status /d' "$NB_WORK/speed.part" >"$NB_WORK/speed.json"
+    rm -f "$NB_WORK/speed.part"
+    grep -q '"of_copy"' "$NB_WORK/speed.json" || rm -f "$NB_WORK/speed.json"
     exit $s
 }
 
 run_ring()
 {
     built tests/gpu/ring_speed
-    "$NB_BUILDDIR/tests/gpu/ring_speed" --json >"$NB_OUT/ring.json"
+    # Rows as they come. What the plugin does: a quarter of the multiprocessors, units of 128 KiB, many of them in the ring.
+    { "$NB_BUILDDIR/tests/gpu/ring_speed" --json; printf '\nstatus %s\n' "$?"; } | tee "$NB_WORK/ring.json" | awk -F '"' '
+        /^status/ {
+            split($0, word, " ")
+            if (word[2] == 0 && !n) { print "result failed ring: nothing was measured"; exit 1 }
+            if (word[2] != 0 && word[2] != 77) print last
+            exit word[2]
+        }
+        /^skipped:/ { print }
+        /[a-z]/ { last = $0 }
+        /"what"/ {
+            n++
+            line = $0
+            sub(/.*"kib": /, "", line)
+            split(line, at, /[,:}] *("[a-z_]*": *)?/)
+            if (at[1] == 128 && $8 == "device") {
+                print "result measured " $4 ", depth " at[3] ": " at[4] " GB/s, " at[5] " us each"
+                fflush()
+            }
+        }'
     s=$?
-    [ $s != 77 ] || { cat "$NB_OUT/ring.json"; rm -f "$NB_OUT/ring.json"; exit 77; }
-    # What the plugin does: 34 blocks of 132 multiprocessors, units of 128 KiB, many of them in the ring.
-    awk -F '"' '/"what"/ {
-        line = $0
-        sub(/.*"kib": /, "", line)
-        split(line, at, /[,:}] *("[a-z_]*": *)?/)
-        if (at[1] == 128 && $8 == "device") print "result measured " $4 ", depth " at[3] ": " at[4] " GB/s, " at[5] " us each"
-    }' "$NB_OUT/ring.json"
-    [ $s = 0 ] || tail -n 1 "$NB_OUT/ring.json"
+    sed -i '/^status /d' "$NB_WORK/ring.json"
+    [ $s != 77 ] || rm -f "$NB_WORK/ring.json"
     exit $s
 }
 
@@ -140,6 +158,9 @@ start_mps()
 
 run_part()
 {
+    if [ -n "$NB_DRY" ]; then
+        case $1 in hazards | nccl | training) exec "$NB_BUILDDIR/$1" ;; esac
+    fi
     case $1 in
     experiments) built tools/gpu-check/launches; exec "$NB_BUILDDIR/tools/gpu-check/launches" ;;
     kernels) built tests/gpu/gpu_kernels; exec "$NB_BUILDDIR/tests/gpu/gpu_kernels" ;;
@@ -150,7 +171,7 @@ run_part()
         command -v "$NB_PYTHON" >/dev/null 2>&1 || { echo "skipped: no $NB_PYTHON"; exit 77; }
         [ -f "$here/$1_check.py" ] || { echo "skipped: $1_check.py is not there"; exit 77; }
         [ -z "$NB_MPS" ] || [ "$1" = hazards ] || start_mps
-        "$NB_PYTHON" "$here/$1_check.py" --plugin "$NB_PLUGIN" --out "$NB_OUT" --limit "$2"
+        "$NB_PYTHON" "$here/$1_check.py" --plugin "$NB_PLUGIN" --out "$NB_WORK" --limit "$2"
         exit $?
         ;;
     esac
@@ -178,15 +199,21 @@ python=python3
 commit=
 mps=
 more=
+dry=
+visit=all
 while [ $# -gt 0 ]; do
     case $1 in
     --list)
         for part in $parts; do
-            printf '%-12s %4s s  %s\n' "${part%:*}" "${part#*:}" "$(describe "${part%:*}")"
+            case " $first " in *" $part "*) visit=first ;; *) visit=second ;; esac
+            printf '%-12s %4s s  %-6s  %s\n' "${part%:*}" "${part#*:}" $visit "$(describe "${part%:*}")"
         done
         exit 0
         ;;
     --mps) mps=1 ;;
+    --dry) dry=1 ;;
+    first) visit=first parts=$first ;;
+    second) visit=second parts=$second ;;
     --build | --out | --parts | --scale | --python | --commit | --with)
         [ $# -ge 2 ] || usage
         case $1 in
@@ -211,20 +238,29 @@ if [ -z "$build" ]; then
     build=$top
     [ -d "$build/.libs" ] || build=$top/build/release
 fi
-[ -d "$build" ] || { echo "gpu-check: no built tree in $build; see --build" >&2; exit 2; }
-build=$(cd "$build" && pwd)
+[ -n "$dry" ] || [ -d "$build" ] || { echo "gpu-check: no built tree in $build; see --build" >&2; exit 2; }
+[ -n "$dry" ] || build=$(cd "$build" && pwd)
 out=${out:-$build/gpu-check-results}
-mkdir -p "$out/logs" || exit 2
+mkdir -p "$out" || exit 2
 out=$(cd "$out" && pwd)
-rm -f "$out/logs/"*.log "$out/rows" "$out/parts" "$out/table.md" "$out/results.json"
-: >"$out/rows"
-: >"$out/parts"
+work=$(mktemp -d "${TMPDIR:-/tmp}/nb-gpu-check.XXXXXX") || exit 2
+trap 'rm -rf "$work"' EXIT
+mkdir "$work/logs"
+rm -f "$out/table.md" "$out/results.json" "$out/logs.txt"
+for name in rows now parts plan; do
+    : >"$work/$name"
+done
+if [ -n "$dry" ]; then
+    build=$work/dry
+    sh "$here/dry.sh" "$build" || exit 2
+fi
 
 # ---- where ------------------------------------------------------------------------------------------------
 
 gpu=$(nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | head -n 1)
 driver=$(nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>/dev/null | head -n 1)
 gpu=${gpu:-none}
+[ -z "$dry" ] || gpu="none (a dry run: nothing below was measured)"
 driver=${driver:-none}
 [ -n "$commit" ] || commit=$(git -C "$top" describe --always --dirty --abbrev=12 2>/dev/null)
 commit=${commit:-unknown}
@@ -237,7 +273,7 @@ host="$(uname -m), $(nproc 2>/dev/null) CPUs, $(sed -n 's/^model name[^:]*: *//p
     echo "driver $driver"
     echo "host $host, $(uname -r)"
     command -v nvcc >/dev/null 2>&1 && nvcc --version | sed -n 's/^.*release/nvcc/p'
-    "$python" -c '
+    [ -n "$dry" ] || "$python" -c '
 import sys
 print("python", sys.version.split()[0])
 import torch
@@ -249,19 +285,110 @@ print("torch", torch.__version__, "cuda", torch.version.cuda, "nccl", torch.cuda
 NB_SRCDIR=$top
 NB_BUILDDIR=$build
 NB_PLUGIN=$build/.libs/libnccl-net-nibble.so
-NB_OUT=$out
+NB_WORK=$work
+NB_DRY=$dry
 NB_PYTHON=$python
 NB_GPU=$gpu
 NB_MPS=$mps
 PYTHONDONTWRITEBYTECODE=1
-export NB_SRCDIR NB_BUILDDIR NB_PLUGIN NB_OUT NB_PYTHON NB_GPU NB_MPS PYTHONDONTWRITEBYTECODE
+export NB_SRCDIR NB_BUILDDIR NB_PLUGIN NB_WORK NB_DRY NB_PYTHON NB_GPU NB_MPS PYTHONDONTWRITEBYTECODE
 # A caller's settings must not decide what is checked.
 for name in $(env | sed -n 's/^\(NIBBLE_[A-Za-z0-9_]*\)=.*/\1/p; s/^\(NCCL_[A-Za-z0-9_]*\)=.*/\1/p'); do
     unset "$name"
 done
 unset CUDA_DEVICE_MAX_CONNECTIONS CUDA_LAUNCH_BLOCKING
+# Below every limit here: a hang comes back with its cause.
+NIBBLE_GPU_TIMEOUT=8
+export NIBBLE_GPU_TIMEOUT
 
 clean() { printf '%s' "$1" | tr '\t\n' '  '; }
+
+# ---- what came out, written anew with each row, so that what was measured is there whenever this is ended -----
+
+count() { awk -F '\t' -v s="$1" '$2 == s { n++ } END { print n + 0 }' "$work/parts"; }
+
+# write STATE WHY: the part under way is in state STATE; those behind it in the plan were not reached, for WHY.
+write()
+{
+    awk -F '\t' -v state="$1" -v why="$2" -v at="${name-}" -v s="$(($(date +%s) - ${begun:-0}))" '
+        FILENAME ~ /parts$/ { print; done[$1] = 1; next }
+        done[$1] { next }
+        $1 == at && state != "" { printf "%s\t%s\t%d\t%s\n", $1, state, s, why; next }
+        { printf "%s\tnot reached\t0\t%s\n", $1, state == "" ? why : at " was " state }
+        ' "$work/parts" "$work/plan" >"$work/all"
+    seconds=$(($(date +%s) - begin))
+    {
+        echo "# gpu-check: $gpu, driver $driver"
+        echo
+        echo "$date, commit $commit, $host; visit: $visit; $seconds s: $(count passed) passed, $(count failed) failed, $(count skipped) skipped."
+        echo
+        echo "| part | | seconds | |"
+        echo "|---|---|---|---|"
+        awk -F '\t' '{ gsub(/\|/, "/"); printf "| %s | %s | %d | %s |\n", $1, $2, $3, $4 }' "$work/all"
+        if [ -s "$work/rows" ] || [ -s "$work/now" ]; then
+            echo
+            echo "| part | check | | |"
+            echo "|---|---|---|---|"
+            awk -F '\t' '{ gsub(/\|/, "/"); printf "| %s | %s | %s | %s |\n", $1, $3, $2, $4 }' "$work/rows" "$work/now"
+        fi
+    } >"$out/table.md.new"
+    mv "$out/table.md.new" "$out/table.md"
+    awk -F '\t' -v date="$date" -v commit="$commit" -v gpu="$gpu" -v driver="$driver" -v host="$host" -v seconds="$seconds" '
+        function text(s) { gsub(/[\\"]/, "\\\\&", s); gsub(/[[:cntrl:]]/, " ", s); return "\"" s "\"" }
+        BEGIN {
+            printf "{\"date\": %s, \"commit\": %s, \"gpu\": %s, \"driver\": %s, \"host\": %s, \"seconds\": %d,\n \"parts\": [",
+                text(date), text(commit), text(gpu), text(driver), text(host), seconds
+        }
+        FILENAME ~ /all$/ {
+            printf "%s\n  {\"part\": %s, \"status\": %s, \"seconds\": %d, \"why\": %s}", np++ ? "," : "", text($1), text($2), $3, text($4)
+            next
+        }
+        {
+            if (!nr++) printf "],\n \"checks\": ["
+            printf "%s\n  {\"part\": %s, \"status\": %s, \"name\": %s, \"detail\": %s}", (nr > 1 ? "," : ""), text($1), text($2), text($3), text($4)
+        }
+        END { if (!nr) printf "],\n \"checks\": ["; print "]}" }' "$work/all" "$work/rows" "$work/now" >"$out/results.json.new"
+    mv "$out/results.json.new" "$out/results.json"
+}
+
+# What the part has written besides: its figures, and the ends of its logs.
+keep()
+{
+    [ ! -s "$work/speed.part" ] || mv "$work/speed.part" "$work/speed.json" # cut off
+    for file in "$work"/*.json "$work"/*.csv; do
+        [ ! -f "$file" ] || mv "$file" "$out/"
+    done
+    find "$work/logs" -type f | sort | while IFS= read -r file; do
+        printf '\n==== %s: %s bytes\n' "${file#"$work"/logs/}" "$(wc -c <"$file")"
+        tail -c 6000 "$file"
+    done >>"$out/logs.txt"
+    rm -rf "$work/logs"
+    mkdir "$work/logs"
+}
+
+# rows: those of the part under way, from its log.
+rows()
+{
+    awk -v part="$name" '/^result (passed|failed|skipped|measured) ./ {
+        status = $2
+        line = substr($0, length(status) + 9)
+        gsub(/\t/, " ", line)
+        at = index(line, ": ")
+        if (!at) { line = line ": "; at = length(line) - 1 }
+        printf "%s\t%s\t%s\t%s\n", part, status, substr(line, 1, at - 1), substr(line, at + 2)
+    }' "$log" >"$work/now"
+}
+
+running=
+ended()
+{
+    [ -z "$running" ] || kill "$running" 2>/dev/null
+    [ ! -f "${log-}" ] || rows
+    write "ended by a signal" "gpu-check was ended by a signal"
+    keep
+    exit 1
+}
+trap ended TERM INT HUP
 
 # part NAME SECONDS COMMAND...: one part with its limit; its rows and its verdict.
 part()
@@ -270,20 +397,29 @@ part()
     limit=$(($2 * scale / 100))
     [ "$limit" -gt 0 ] || limit=1
     shift 2
-    log=$out/logs/$name.log
+    log=$work/logs/$name.log
     echo "== $name: $(describe "$name")"
     begun=$(date +%s)
-    timeout -k 5 "$limit" "$@" >"$log" 2>&1 </dev/null
-    status=$?
+    : >"$log"
+    write "under way" "not done when this was written; its limit is $limit s"
+    timeout -k 5 "$limit" "$@" >"$log" 2>&1 </dev/null &
+    running=$!
+    size=0
+    while kill -0 $running 2>/dev/null; do
+        sleep 0.2
+        new=$(wc -c <"$log")
+        [ "$new" != "$size" ] || continue
+        size=$new
+        rows
+        write "under way" "not done when this was written; its limit is $limit s"
+    done
+    status=0
+    wait $running || status=$?
+    running=
     seconds=$(($(date +%s) - begun))
-    awk -v part="$name" '/^result (passed|failed|skipped|measured) ./ {
-        status = $2
-        line = substr($0, length(status) + 9)
-        gsub(/\t/, " ", line)
-        at = index(line, ": ")
-        if (!at) { line = line ": "; at = length(line) - 1 }
-        printf "%s\t%s\t%s\t%s\n", part, status, substr(line, 1, at - 1), substr(line, at + 2)
-    }' "$log" >>"$out/rows"
+    rows
+    cat "$work/now" >>"$work/rows"
+    : >"$work/now"
     failures=$(grep -c '^result failed ' "$log")
     case $status in
     0)
@@ -292,7 +428,7 @@ part()
         [ "$failures" = 0 ] || { verdict=failed; why="$failures of its checks failed"; }
         ;;
     77) verdict=skipped why=$(sed -n 's/^.*skipped: //p' "$log" | head -n 1) ;;
-    124 | 137) verdict=failed why="not done within its $limit s" ;;
+    124 | 137) verdict=failed why="not done within its $limit s; it said last: $(tail -n 1 "$log")" ;;
     *)
         verdict=failed
         why="status $status: $(grep -v '^result passed' "$log" | tail -n 1)"
@@ -303,8 +439,10 @@ part()
     found=$(sed -n 's/^verdict //p' "$log" | tail -n 1)
     [ -z "$found" ] || why=$found
     why=$(clean "$why" | cut -c1-300)
-    printf '%s\t%s\t%s\t%s\n' "$name" "$verdict" "$seconds" "$why" >>"$out/parts"
+    printf '%s\t%s\t%s\t%s\n' "$name" "$verdict" "$seconds" "$why" >>"$work/parts"
     printf '   %s after %s s: %s\n' "$verdict" "$seconds" "$why"
+    keep
+    write "" "$name was done when this was written"
 }
 
 wanted()
@@ -319,61 +457,24 @@ for p in $(echo "$chosen" | tr ',' ' '); do
 done
 begin=$(date +%s)
 for p in $parts; do
-    wanted "${p%:*}" || continue
-    limit=$((${p#*:} * scale / 100))
-    part "${p%:*}" "${p#*:}" sh "$0" --run "${p%:*}" "$limit"
-done
+    wanted "${p%:*}" && echo "${p%:*}"
+done >"$work/plan"
 # One part a line, since its command may have blanks.
-echo "$more" >"$out/logs/more"
+echo "$more" | sed '/^$/d' >"$work/more"
+sed 's/:.*//' "$work/more" >>"$work/plan"
+for p in $parts; do
+    wanted "${p%:*}" || continue
+    part "${p%:*}" "${p#*:}" sh "$0" --run "${p%:*}" $((${p#*:} * scale / 100))
+done
 while IFS= read -r p; do
-    [ -n "$p" ] || continue
     rest=${p#*:}
     part "${p%%:*}" "${rest%%:*}" sh -c "${rest#*:}"
-done <"$out/logs/more"
-rm -f "$out/logs/more"
-seconds=$(($(date +%s) - begin))
+done <"$work/more"
+write "" "not asked for"
 
-# ---- what came out ----------------------------------------------------------------------------------------
-
-count() { awk -F '\t' -v s="$1" '$2 == s { n++ } END { print n + 0 }' "$out/parts"; }
 passed=$(count passed)
 failed=$(count failed)
 skipped=$(count skipped)
-
-awk -F '\t' -v date="$date" -v commit="$commit" -v gpu="$gpu" -v driver="$driver" -v host="$host" -v seconds="$seconds" '
-    function text(s) { gsub(/[\\"]/, "\\\\&", s); gsub(/[[:cntrl:]]/, " ", s); return "\"" s "\"" }
-    BEGIN {
-        printf "{\"date\": %s, \"commit\": %s, \"gpu\": %s, \"driver\": %s, \"host\": %s, \"seconds\": %d,\n \"parts\": [",
-            text(date), text(commit), text(gpu), text(driver), text(host), seconds
-    }
-    FILENAME ~ /parts$/ {
-        printf "%s\n  {\"part\": %s, \"status\": %s, \"seconds\": %d, \"why\": %s}", np++ ? "," : "", text($1), text($2), $3, text($4)
-        next
-    }
-    {
-        if (!nr++) printf "],\n \"checks\": ["
-        printf "%s\n  {\"part\": %s, \"status\": %s, \"name\": %s, \"detail\": %s}", (nr > 1 ? "," : ""), text($1), text($2), text($3), text($4)
-    }
-    END { if (!nr) printf "],\n \"checks\": ["; print "]}" }' "$out/parts" "$out/rows" >"$out/results.json"
-
-{
-    echo "# gpu-check: $gpu, driver $driver"
-    echo
-    echo "$date, commit $commit, $host; $seconds s: $passed passed, $failed failed, $skipped skipped."
-    echo
-    echo "| part | | seconds | |"
-    echo "|---|---|---|---|"
-    awk -F '\t' '{ gsub(/\|/, "/"); printf "| %s | %s | %d | %s |\n", $1, $2, $3, $4 }' "$out/parts"
-    if [ -s "$out/rows" ]; then
-        echo
-        echo "| part | check | | |"
-        echo "|---|---|---|---|"
-        awk -F '\t' '{ gsub(/\|/, "/"); printf "| %s | %s | %s | %s |\n", $1, $3, $2, $4 }' "$out/rows"
-    fi
-} >"$out/table.md"
-rm -f "$out/rows" "$out/parts"
-(cd "$out" && tar -czf logs.tar.gz logs) 2>/dev/null || :
-
 echo "$out/table.md has the table, results.json the same"
 echo "gpu-check: $passed parts passed, $failed failed, $skipped skipped"
 [ "$failed" = 0 ] || exit 1
