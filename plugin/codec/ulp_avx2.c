@@ -35,6 +35,17 @@ static inline uint32_t pdep(uint32_t x, uint32_t mask)
     return _pdep_u32(x, mask);
 }
 
+/* Sums of the 32-bit lanes of three vectors. */
+static inline void sum_three(__m256i s0, __m256i s1, __m256i s2, uint32_t *out)
+{
+    s0 = _mm256_hadd_epi32(_mm256_hadd_epi32(s0, s1), _mm256_hadd_epi32(s2, s2));
+    const __m128i s = _mm_add_epi32(_mm256_castsi256_si128(s0), _mm256_extracti128_si256(s0, 1));
+
+    out[0] = (uint32_t)_mm_cvtsi128_si32(s);
+    out[1] = (uint32_t)_mm_extract_epi32(s, 1);
+    out[2] = (uint32_t)_mm_extract_epi32(s, 2);
+}
+
 /* Inclusive prefix sums of four 64-bit lanes. */
 static inline __m256i prefix(__m256i len)
 {

@@ -38,9 +38,12 @@ static inline __m256i power_down(__m256i index)
 #endif
 
 #define lane uint16_t
+#define signed_lane int16_t
 #define group group16
-#define BITS (8 * W)
-#define MAGNITUDE ((1 << (BITS - 1)) - 1)
+#define LANES 16
+#define VECS 2
+#define EPI(op) _mm256_##op##_epi16
+#define EPU(op) _mm256_##op##_epu16
 
 /* Sixteen values. */
 static inline __m256i NAME(load)(const uint8_t *p)
@@ -52,45 +55,30 @@ static inline __m256i NAME(load)(const uint8_t *p)
 #endif
 }
 
-static inline __m256i NAME(order)(__m256i x, __m256i flip)
+/* Both vectors of a group at its second one, as bytes are packed from two. */
+static inline void NAME(store)(uint8_t *p, int i, const __m256i *x)
 {
-    return _mm256_xor_si256(x, _mm256_and_si256(_mm256_srai_epi16(x, 15), flip));
+    if (i == 0)
+        return;
+#if W == 1
+    const __m256i bytes = _mm256_set1_epi16(0xff);
+    const __m256i v = _mm256_packus_epi16(_mm256_and_si256(x[0], bytes), _mm256_and_si256(x[1], bytes));
+    _mm256_storeu_si256((__m256i *)p, _mm256_permute4x64_epi64(v, _MM_SHUFFLE(3, 1, 2, 0)));
+#else
+    _mm256_storeu_si256((__m256i *)p, x[0]);
+    _mm256_storeu_si256((__m256i *)p + 1, x[1]);
+#endif
 }
 
-static inline __m256i NAME(flip)(const struct nb_ulp_map *map)
+static inline __m256i NAME(to_words)(const lane *p)
 {
-    return _mm256_set1_epi16(map->plain ? 0 : MAGNITUDE);
-}
-
-static inline __m256i NAME(exponent)(__m256i r, const struct nb_ulp_map *map)
-{
-    return _mm256_srl_epi16(_mm256_and_si256(r, _mm256_set1_epi16(MAGNITUDE)), _mm_cvtsi32_si128(map->shift));
+    return _mm256_cvtepu16_epi32(_mm_load_si128((const __m128i *)p));
 }
 
 static inline __m256i NAME(clamp_k)(__m256i ex, unsigned c)
 {
     return _mm256_min_epu16(_mm256_subs_epu16(_mm256_set1_epi16((short)c), ex),
                             _mm256_set1_epi16(NB_ULP_KMAX(W)));
-}
-
-static inline int NAME(diff)(const uint8_t *cur, const uint8_t *ref, const struct nb_ulp_map *map, lane *zz,
-                             lane *ex)
-{
-    const __m256i flip = NAME(flip)(map);
-    __m256i any = _mm256_setzero_si256();
-
-    for (int i = 0; i < 2; i++) {
-        const __m256i r = NAME(load)(ref + 16 * W * i), x = NAME(load)(cur + 16 * W * i);
-        __m256i d = _mm256_sub_epi16(NAME(order)(x, flip), NAME(order)(r, flip));
-#if W == 1
-        d = _mm256_srai_epi16(_mm256_slli_epi16(d, 8), 8);
-#endif
-        _mm256_store_si256((__m256i *)zz + i,
-                           _mm256_xor_si256(_mm256_add_epi16(d, d), _mm256_srai_epi16(d, 15)));
-        _mm256_store_si256((__m256i *)ex + i, NAME(exponent)(r, map));
-        any = _mm256_or_si256(any, d);
-    }
-    return !_mm256_testz_si256(any, any);
 }
 
 /* z >> k, k as power_index() takes it apart. */
@@ -131,40 +119,7 @@ static inline void NAME(costs)(const lane *zz, const lane *ex, size_t n, unsigne
         s1 = NAME(add_cost)(s1, h1, k1);
         s2 = NAME(add_cost)(s2, h2, k2);
     }
-    s0 = _mm256_madd_epi16(s0, one);
-    s1 = _mm256_madd_epi16(s1, one);
-    s2 = _mm256_madd_epi16(s2, one);
-    s0 = _mm256_hadd_epi32(_mm256_hadd_epi32(s0, s1), _mm256_hadd_epi32(s2, s2));
-    const __m128i s = _mm_add_epi32(_mm256_castsi256_si128(s0), _mm256_extracti128_si256(s0, 1));
-    out[0] = (uint32_t)_mm_cvtsi128_si32(s);
-    out[1] = (uint32_t)_mm_extract_epi32(s, 1);
-    out[2] = (uint32_t)_mm_extract_epi32(s, 2);
-}
-
-static unsigned NAME(estimate)(const lane *zz, const lane *ex, size_t n)
-{
-    __m256i sum = _mm256_setzero_si256(), equal = sum;
-
-    for (size_t i = 0; i < n; i += 8)
-        add_bits(_mm256_cvtepu16_epi32(_mm_load_si128((const __m128i *)(zz + i))),
-                 _mm256_cvtepu16_epi32(_mm_load_si128((const __m128i *)(ex + i))), &sum, &equal);
-    return estimate_of(sum, equal, n);
-}
-
-static inline int NAME(sample)(const lane *zz, const lane *ex, lane *zs, lane *es)
-{
-    __m256i any = _mm256_setzero_si256();
-
-    for (size_t i = 0; i < NB_ULP_RUN / 2; i += 16) {
-        const size_t from = i / 32 * 64 + i % 32;
-        const __m256i *z = (const __m256i *)(zz + from), *e = (const __m256i *)(ex + from);
-        const __m256i s = _mm256_blend_epi16(_mm256_load_si256(z), _mm256_load_si256(z + 2), 0xaa);
-        _mm256_store_si256((__m256i *)(zs + i), s);
-        _mm256_store_si256((__m256i *)(es + i),
-                           _mm256_blend_epi16(_mm256_load_si256(e), _mm256_load_si256(e + 2), 0xaa));
-        any = _mm256_or_si256(any, s);
-    }
-    return !_mm256_testz_si256(any, any);
+    sum_three(_mm256_madd_epi16(s0, one), _mm256_madd_epi16(s1, one), _mm256_madd_epi16(s2, one), out);
 }
 
 static inline void NAME(split)(const lane *zz, const lane *ex, unsigned c, group *g)
@@ -198,11 +153,6 @@ static inline int NAME(low_is_zero)(const group *g)
     return _mm256_testz_si256(g->z[0], g->keep[0]) && _mm256_testz_si256(g->z[1], g->keep[1]);
 }
 
-static inline uint32_t NAME(above)(const group *g, uint32_t j)
-{
-    return (uint32_t)_mm256_movemask_epi8(_mm256_cmpgt_epi8(g->high, _mm256_set1_epi8((char)j)));
-}
-
 static inline void NAME(put_low)(struct bits *b, const group *g)
 {
     _Alignas(32) uint64_t z[4], keep[4];
@@ -216,19 +166,10 @@ static inline void NAME(put_low)(struct bits *b, const group *g)
     }
 }
 
-static inline void NAME(widths)(const uint8_t *ref, const struct nb_ulp_map *map, unsigned c, group *g)
+static inline void NAME(set_width)(group *g, int i, __m256i k)
 {
-    for (int i = 0; i < 2; i++) {
-        const __m256i ex = NAME(exponent)(NAME(load)(ref + 16 * W * i), map);
-        const __m256i k = NAME(clamp_k)(_mm256_max_epu16(ex, _mm256_set1_epi16(map->floor)), c);
-        g->power[i] = power_up(power_index(k));
-        g->keep[i] = _mm256_add_epi16(g->power[i], _mm256_set1_epi16(-1));
-    }
-}
-
-static inline void NAME(add)(group *g, uint32_t m0, uint32_t m1, uint32_t m2, uint32_t m3)
-{
-    g->high = sum_of_masks(m0, m1, m2, m3);
+    g->power[i] = power_up(power_index(k));
+    g->keep[i] = _mm256_add_epi16(g->power[i], _mm256_set1_epi16(-1));
 }
 
 static inline unsigned NAME(get_low)(const uint8_t *p, size_t pos, group *g)
@@ -255,45 +196,12 @@ static inline __m256i NAME(joined)(const group *g, int i)
     return _mm256_or_si256(g->low[i], _mm256_mullo_epi16(high, g->power[i]));
 }
 
-static inline void NAME(finish)(const uint8_t *ref, const struct nb_ulp_map *map, const group *g,
-                                uint8_t *dst)
-{
-    const __m256i one = _mm256_set1_epi16(1), flip = NAME(flip)(map), zero = _mm256_setzero_si256();
-    __m256i out[2];
-
-    for (int i = 0; i < 2; i++) {
-        __m256i z = NAME(joined)(g, i), d, o;
-#if W == 1
-        z = _mm256_and_si256(z, _mm256_set1_epi16(0xff));
-#endif
-        d = _mm256_xor_si256(_mm256_srli_epi16(z, 1), _mm256_sub_epi16(zero, _mm256_and_si256(z, one)));
-        o = _mm256_add_epi16(NAME(order)(NAME(load)(ref + 16 * W * i), flip), d);
-#if W == 1
-        o = _mm256_srai_epi16(_mm256_slli_epi16(o, 8), 8);
-#endif
-        out[i] = NAME(order)(o, flip);
-    }
-#if W == 1
-    const __m256i bytes = _mm256_set1_epi16(0xff);
-    out[0] = _mm256_packus_epi16(_mm256_and_si256(out[0], bytes), _mm256_and_si256(out[1], bytes));
-    _mm256_storeu_si256((__m256i *)dst, _mm256_permute4x64_epi64(out[0], _MM_SHUFFLE(3, 1, 2, 0)));
-#else
-    _mm256_storeu_si256((__m256i *)dst, out[0]);
-    _mm256_storeu_si256((__m256i *)dst + 1, out[1]);
-#endif
-}
-
-#if W > 1
-static inline void NAME(unsplit)(const group *g, lane *zz)
-{
-    for (int i = 0; i < 2; i++)
-        _mm256_store_si256((__m256i *)zz + i, NAME(joined)(g, i));
-}
-#endif
-
-#include "codec/ulp_block.inc.h"
+#include "codec/ulp_avx2_lanes.inc.h"
 
 #undef lane
+#undef signed_lane
 #undef group
-#undef BITS
-#undef MAGNITUDE
+#undef LANES
+#undef VECS
+#undef EPI
+#undef EPU

@@ -2,10 +2,12 @@
 /* What ulp_block.inc.h asks for, with AVX2, for W = 4: a group is four vectors of eight lanes of 32 bits. */
 
 #define lane uint32_t
+#define signed_lane int32_t
 #define group group32
-
-#define BITS (8 * W)
-#define MAGNITUDE ((int)((1u << (BITS - 1)) - 1))
+#define LANES 8
+#define VECS 4
+#define EPI(op) _mm256_##op##_epi32
+#define EPU(op) _mm256_##op##_epu32
 
 /* Eight values. */
 static inline __m256i NAME(load)(const uint8_t *p)
@@ -13,19 +15,14 @@ static inline __m256i NAME(load)(const uint8_t *p)
     return _mm256_loadu_si256((const __m256i *)p);
 }
 
-static inline __m256i NAME(order)(__m256i x, __m256i flip)
+static inline void NAME(store)(uint8_t *p, int i, const __m256i *x)
 {
-    return _mm256_xor_si256(x, _mm256_and_si256(_mm256_srai_epi32(x, 31), flip));
+    _mm256_storeu_si256((__m256i *)p + i, x[i]);
 }
 
-static inline __m256i NAME(flip)(const struct nb_ulp_map *map)
+static inline __m256i NAME(to_words)(const lane *p)
 {
-    return _mm256_set1_epi32(map->plain ? 0 : MAGNITUDE);
-}
-
-static inline __m256i NAME(exponent)(__m256i r, const struct nb_ulp_map *map)
-{
-    return _mm256_srl_epi32(_mm256_and_si256(r, _mm256_set1_epi32(MAGNITUDE)), _mm_cvtsi32_si128(map->shift));
+    return _mm256_load_si256((const __m256i *)p);
 }
 
 static inline __m256i NAME(clamp_k)(__m256i ex, unsigned c)
@@ -33,23 +30,6 @@ static inline __m256i NAME(clamp_k)(__m256i ex, unsigned c)
     const __m256i k = _mm256_sub_epi32(_mm256_set1_epi32((int)c), ex);
 
     return _mm256_min_epi32(_mm256_max_epi32(k, _mm256_setzero_si256()), _mm256_set1_epi32(NB_ULP_KMAX(W)));
-}
-
-static inline int NAME(diff)(const uint8_t *cur, const uint8_t *ref, const struct nb_ulp_map *map, lane *zz,
-                             lane *ex)
-{
-    const __m256i flip = NAME(flip)(map);
-    __m256i any = _mm256_setzero_si256();
-
-    for (int i = 0; i < 4; i++) {
-        const __m256i r = NAME(load)(ref + 8 * W * i), x = NAME(load)(cur + 8 * W * i);
-        const __m256i d = _mm256_sub_epi32(NAME(order)(x, flip), NAME(order)(r, flip));
-        _mm256_store_si256((__m256i *)zz + i,
-                           _mm256_xor_si256(_mm256_add_epi32(d, d), _mm256_srai_epi32(d, 31)));
-        _mm256_store_si256((__m256i *)ex + i, NAME(exponent)(r, map));
-        any = _mm256_or_si256(any, d);
-    }
-    return !_mm256_testz_si256(any, any);
 }
 
 static inline __m256i NAME(add_cost)(__m256i sum, __m256i zz, __m256i k)
@@ -72,37 +52,7 @@ static inline void NAME(costs)(const lane *zz, const lane *ex, size_t n, unsigne
         s1 = NAME(add_cost)(s1, z, NAME(clamp_k)(e, c));
         s2 = NAME(add_cost)(s2, z, NAME(clamp_k)(e, c + 1));
     }
-    s0 = _mm256_hadd_epi32(_mm256_hadd_epi32(s0, s1), _mm256_hadd_epi32(s2, s2));
-    const __m128i s = _mm_add_epi32(_mm256_castsi256_si128(s0), _mm256_extracti128_si256(s0, 1));
-    out[0] = (uint32_t)_mm_cvtsi128_si32(s);
-    out[1] = (uint32_t)_mm_extract_epi32(s, 1);
-    out[2] = (uint32_t)_mm_extract_epi32(s, 2);
-}
-
-static unsigned NAME(estimate)(const lane *zz, const lane *ex, size_t n)
-{
-    __m256i sum = _mm256_setzero_si256(), equal = sum;
-
-    for (size_t i = 0; i < n; i += 8)
-        add_bits(_mm256_load_si256((const __m256i *)(zz + i)), _mm256_load_si256((const __m256i *)(ex + i)),
-                 &sum, &equal);
-    return estimate_of(sum, equal, n);
-}
-
-static inline int NAME(sample)(const lane *zz, const lane *ex, lane *zs, lane *es)
-{
-    __m256i any = _mm256_setzero_si256();
-
-    for (size_t i = 0; i < NB_ULP_RUN / 2; i += 8) {
-        const size_t from = i / 32 * 64 + i % 32;
-        const __m256i *z = (const __m256i *)(zz + from), *e = (const __m256i *)(ex + from);
-        const __m256i s = _mm256_blend_epi32(_mm256_load_si256(z), _mm256_load_si256(z + 4), 0xaa);
-        _mm256_store_si256((__m256i *)(zs + i), s);
-        _mm256_store_si256((__m256i *)(es + i),
-                           _mm256_blend_epi32(_mm256_load_si256(e), _mm256_load_si256(e + 4), 0xaa));
-        any = _mm256_or_si256(any, s);
-    }
-    return !_mm256_testz_si256(any, any);
+    sum_three(s0, s1, s2, out);
 }
 
 static inline void NAME(split)(const lane *zz, const lane *ex, unsigned c, group *g)
@@ -138,11 +88,6 @@ static inline int NAME(low_is_zero)(const group *g)
     return _mm256_testz_si256(any, any);
 }
 
-static inline uint32_t NAME(above)(const group *g, uint32_t j)
-{
-    return (uint32_t)_mm256_movemask_epi8(_mm256_cmpgt_epi8(g->high, _mm256_set1_epi8((char)j)));
-}
-
 static inline void NAME(put_low)(struct bits *b, const group *g)
 {
     const __m256i one = _mm256_set1_epi32(1);
@@ -157,18 +102,9 @@ static inline void NAME(put_low)(struct bits *b, const group *g)
     }
 }
 
-static inline void NAME(widths)(const uint8_t *ref, const struct nb_ulp_map *map, unsigned c, group *g)
+static inline void NAME(set_width)(group *g, int i, __m256i k)
 {
-    for (int i = 0; i < 4; i++) {
-        g->k[i] = NAME(clamp_k)(
-            _mm256_max_epi32(NAME(exponent)(NAME(load)(ref + 8 * W * i), map), _mm256_set1_epi32(map->floor)),
-            c);
-    }
-}
-
-static inline void NAME(add)(group *g, uint32_t m0, uint32_t m1, uint32_t m2, uint32_t m3)
-{
-    g->high = sum_of_masks(m0, m1, m2, m3);
+    g->k[i] = k;
 }
 
 static inline unsigned NAME(get_low)(const uint8_t *p, size_t pos, group *g)
@@ -197,29 +133,12 @@ static inline __m256i NAME(joined)(const group *g, int i)
     return _mm256_or_si256(g->low[i], _mm256_sllv_epi32(high, g->k[i]));
 }
 
-static inline void NAME(finish)(const uint8_t *ref, const struct nb_ulp_map *map, const group *g,
-                                uint8_t *dst)
-{
-    const __m256i one = _mm256_set1_epi32(1), flip = NAME(flip)(map), zero = _mm256_setzero_si256();
-
-    for (int i = 0; i < 4; i++) {
-        const __m256i z = NAME(joined)(g, i);
-        const __m256i d =
-            _mm256_xor_si256(_mm256_srli_epi32(z, 1), _mm256_sub_epi32(zero, _mm256_and_si256(z, one)));
-        const __m256i o = _mm256_add_epi32(NAME(order)(NAME(load)(ref + 8 * W * i), flip), d);
-        _mm256_storeu_si256((__m256i *)(dst + 8 * W * i), NAME(order)(o, flip));
-    }
-}
-
-static inline void NAME(unsplit)(const group *g, lane *zz)
-{
-    for (int i = 0; i < 4; i++)
-        _mm256_store_si256((__m256i *)zz + i, NAME(joined)(g, i));
-}
-
-#include "codec/ulp_block.inc.h"
+#include "codec/ulp_avx2_lanes.inc.h"
 
 #undef lane
+#undef signed_lane
 #undef group
-#undef BITS
-#undef MAGNITUDE
+#undef LANES
+#undef VECS
+#undef EPI
+#undef EPU
