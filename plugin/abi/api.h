@@ -147,8 +147,7 @@ ncclResult_t nb_api_coll_close_listen(void *listen_comm);
     NB_API_COLL_V9, .init = nb_api_coll_init, .listen = nb_api_coll_listen, .finalize = nb_api_coll_finalize
 
 /* ---- Profiler. Nothing of ours here ever fails: an operation that could not be recorded is exchanged raw;
- * what the profiler after ours answers is passed on (profiler_next.h).
- * --------------------------------------------------------- */
+ * what the profiler after ours answers is passed on (profiler_next.h). */
 
 ncclResult_t nb_api_prof_init(void **context, const struct nb_prof_setting *setting);
 
@@ -170,8 +169,7 @@ ncclResult_t nb_api_prof_state(void *handle, ncclProfilerEventState_v4_t state,
 ncclResult_t nb_api_prof_finalize(void *context);
 
 /* ---- Tuner. Nothing of ours here ever fails, since an error would fail the user's operation; what the tuner
- * after ours answers is passed on (tuner_next.h).
- * -------------------------------------------------------------------- */
+ * after ours answers is passed on (tuner_next.h). */
 
 /* `version` is that of the table; before 5 there are no comm_id, domains and constants. */
 ncclResult_t nb_api_tuner_init(void **context, uint64_t comm_id, size_t nranks, size_t nnodes,

@@ -68,8 +68,7 @@ static struct pair *new_event(bool lasts)
     return &chain.events[atomic_fetch_add(&chain.next, 1) % RING];
 }
 
-/* ---- Its table
- * --------------------------------------------------------------------------------------------- */
+/* ---- Its table ----------------------------------------------------------------------------------------- */
 
 static const ncclProfiler_v4_t *v4(void)
 {
@@ -137,8 +136,7 @@ static bool asked_for(uint64_t type, int mask)
     return mask & of;
 }
 
-/* ---- Communicators
- * ----------------------------------------------------------------------------------------- */
+/* ---- Communicators ------------------------------------------------------------------------------------- */
 
 /* With the lock. */
 static struct pair *new_context(void)
@@ -236,8 +234,7 @@ void *nb_prof_next_own(void *context)
     return p ? p->own : context;
 }
 
-/* ---- Events
- * ------------------------------------------------------------------------------------------------ */
+/* ---- Events -------------------------------------------------------------------------------------------- */
 
 void *nb_prof_next_own_event(void *handle)
 {

@@ -15,8 +15,7 @@
 #include "policy/align.h"
 #include "policy/grad_rules.h"
 
-/* ---- the metrics
- * ---------------------------------------------------------------------------------------- */
+/* ---- the metrics --------------------------------------------------------------------------------------- */
 
 /* One metric: a member of what its scope shows, or a number computed from it. */
 struct metric {
@@ -250,8 +249,7 @@ static const struct metric of_signature_reason[] = {
              "Operations of the signature sent raw, by the reason."),
 };
 
-/* ---- what they are of: scopes
- * --------------------------------------------------------------------------- */
+/* ---- what they are of: scopes -------------------------------------------------------------------------- */
 
 #define LABELS 3
 
@@ -396,8 +394,7 @@ static const struct scope {
 };
 #define SCOPES (sizeof(scopes) / sizeof(scopes[0]))
 
-/* ---- text
- * ----------------------------------------------------------------------------------------------- */
+/* ---- text ---------------------------------------------------------------------------------------------- */
 
 /* Between quotes, in either format, which take UTF-8 only: control characters become blanks, and what is not
  * ASCII a question mark, since NCCL's names are any bytes, cut anywhere. */

@@ -64,8 +64,7 @@ struct nb_monitor {
     unsigned serial;
 };
 
-/* ---- copies; with the lock
- * -------------------------------------------------------------------------------- */
+/* ---- copies; with the lock ----------------------------------------------------------------------------- */
 
 /* The entry's figures as they are now, or as they were where the engine does not give the lock. */
 static void refresh(struct entry *e)
@@ -88,8 +87,7 @@ static unsigned count(const struct nb_monitor *m)
     return n;
 }
 
-/* ---- files; without the lock
- * ------------------------------------------------------------------------------ */
+/* ---- files; without the lock --------------------------------------------------------------------------- */
 
 static void told(struct output *o, int ret)
 {
@@ -159,8 +157,7 @@ static void write_metrics(struct nb_monitor *m)
     free(json);
 }
 
-/* ---- hang reports
- * ----------------------------------------------------------------------------------------- */
+/* ---- hang reports -------------------------------------------------------------------------------------- */
 
 /* The file that asks for a report has changed since the last look. */
 static bool triggered(struct nb_monitor *m)
@@ -288,8 +285,7 @@ static void write_report(struct nb_monitor *m, const char *why)
     free(list);
 }
 
-/* ---- the chore
- * -------------------------------------------------------------------------------------------- */
+/* ---- the chore ----------------------------------------------------------------------------------------- */
 
 static void turn(void *arg)
 {
@@ -353,8 +349,7 @@ static void release(void *arg)
     free(m);
 }
 
-/* ---- life
- * ------------------------------------------------------------------------------------------------- */
+/* ---- life ---------------------------------------------------------------------------------------------- */
 
 /* What a file's name may have of `text`. */
 static void clean(char *text)

@@ -67,8 +67,7 @@ struct nb_emulation {
     struct node node[];
 };
 
-/* ---- time and progress
- * ----------------------------------------------------------------------------------- */
+/* ---- time and progress --------------------------------------------------------------------------------- */
 
 static uint64_t virtual_ns(void *arg)
 {
@@ -128,8 +127,7 @@ static void settle(struct nb_emulation *e)
     }
 }
 
-/* ---- begin and end
- * --------------------------------------------------------------------------------------- */
+/* ---- begin and end ------------------------------------------------------------------------------------- */
 
 /* The first of a name counts: what has to be so, then the caller's settings, then what the caller stands
  * for. */
@@ -349,8 +347,7 @@ void nb_emulate_close(struct nb_emulation *e)
     free(e);
 }
 
-/* ---- operations
- * ------------------------------------------------------------------------------------------ */
+/* ---- operations ---------------------------------------------------------------------------------------- */
 
 static ncclDataType_t nccl_type(enum nb_dtype type)
 {
@@ -586,8 +583,7 @@ int nb_emulate_all_gather(struct nb_emulation *e, enum nb_dtype type, size_t cou
     return operate(e, NB_FUNC_ALL_GATHER, type, count, send, recv, NB_EMULATE_NOBODY);
 }
 
-/* ---- what can be seen
- * ------------------------------------------------------------------------------------ */
+/* ---- what can be seen ---------------------------------------------------------------------------------- */
 
 static void add_figures(struct nb_emulate_figures *f, const struct nb_coll_stats *s,
                         enum nb_emulate_func func)

@@ -87,8 +87,7 @@ static int memory_properties(struct nb_net *net, int dev, struct nb_net_props *p
     return 0;
 }
 
-/* ---- connections
- * ----------------------------------------------------------------------------------------- */
+/* ---- connections --------------------------------------------------------------------------------------- */
 
 static int memory_listen(struct nb_net *net, int dev, void *handle, void **listen_comm)
 {
@@ -192,8 +191,7 @@ static int memory_close_listen(void *listen_comm)
     return 0;
 }
 
-/* ---- messages
- * -------------------------------------------------------------------------------------------- */
+/* ---- messages ------------------------------------------------------------------------------------------ */
 
 static int memory_reg_mr(void *comm, void *data, size_t size, enum nb_mem type, void **mhandle)
 {

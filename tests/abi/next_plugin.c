@@ -50,8 +50,7 @@ static struct handle *numbered(int n)
     return h;
 }
 
-/* ---- Profiler
- * ---------------------------------------------------------------------------------------------- */
+/* ---- Profiler ------------------------------------------------------------------------------------------ */
 
 static ncclResult_t prof_init(void **context, int *mask, const char *name, uint64_t comm_id, int nnodes,
                               int nranks, int rank)
@@ -139,8 +138,7 @@ EXPORT const TYPE(ncclProfiler) VERSION(ncclProfiler) = {
     .finalize = prof_finalize,
 };
 
-/* ---- Tuner
- * ------------------------------------------------------------------------------------------------- */
+/* ---- Tuner --------------------------------------------------------------------------------------------- */
 
 static ncclResult_t tuner_init(void **context, uint64_t comm_id, size_t nranks, size_t nnodes)
 {

@@ -39,8 +39,7 @@ static void *open_next(int version, int i)
     return module_lib;
 }
 
-/* ---- The profiler
- * ------------------------------------------------------------------------------------------ */
+/* ---- The profiler -------------------------------------------------------------------------------------- */
 
 struct player { /* NCCL with this table of a profiler */
     int version;
@@ -350,8 +349,7 @@ START_TEST(names_that_lead_nowhere_are_told)
 }
 END_TEST
 
-/* ---- The tuner
- * --------------------------------------------------------------------------------------------- */
+/* ---- The tuner ----------------------------------------------------------------------------------------- */
 
 static float costs[NCCL_NUM_ALGORITHMS_V5][NCCL_NUM_PROTOCOLS_V5];
 

@@ -71,8 +71,7 @@ static char *text_of(formatter format, unsigned n, const char *name)
     return text;
 }
 
-/* ---- the exposition format
- * ------------------------------------------------------------------------------ */
+/* ---- the exposition format ----------------------------------------------------------------------------- */
 
 /* Names of metrics and labels: what is there is taken, and has to be something. */
 static const char *take_name(const char *p, char *name, size_t cap)
@@ -254,8 +253,7 @@ START_TEST(values_are_those_of_the_figures)
 }
 END_TEST
 
-/* ---- what users are told of
- * ----------------------------------------------------------------------------- */
+/* ---- what users are told of ---------------------------------------------------------------------------- */
 
 static char *read_source(const char *name)
 {
@@ -308,8 +306,7 @@ START_TEST(documents)
 }
 END_TEST
 
-/* ---- JSON
- * ----------------------------------------------------------------------------------------------- */
+/* ---- JSON ---------------------------------------------------------------------------------------------- */
 
 START_TEST(json_is_strict)
 {

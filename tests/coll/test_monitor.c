@@ -186,8 +186,7 @@ static void touch(void)
     fclose(f);
 }
 
-/* ---- tests
- * ---------------------------------------------------------------------------------------------- */
+/* ---- tests --------------------------------------------------------------------------------------------- */
 
 /* Files are there soon, and the last state when all is closed, which is that of the counters. */
 START_TEST(metrics)

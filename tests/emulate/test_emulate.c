@@ -100,8 +100,7 @@ static void fill(const struct job *job, const struct what *op, int rank, void *b
         memset((char *)buf + n / 2 * hx_type_size(type), 0xff, hx_type_size(type));
 }
 
-/* ---- the plugin
- * ------------------------------------------------------------------------------------------ */
+/* ---- the plugin ---------------------------------------------------------------------------------------- */
 
 static uint64_t residual_of(struct nb_coll_comm *comm, const struct what *op, int nnodes)
 {
@@ -180,8 +179,7 @@ static int plugin_node(struct hx_node *node, void *arg)
     return sx_close(lib, comm, false);
 }
 
-/* ---- the library
- * ----------------------------------------------------------------------------------------- */
+/* ---- the library --------------------------------------------------------------------------------------- */
 
 static uint64_t emulated_residual(struct nb_emulation *e, const struct job *job, const struct what *op,
                                   int rank)
@@ -236,8 +234,7 @@ static int emulated_operation(struct nb_emulation *e, const struct job *job, con
     return ret;
 }
 
-/* ---- both
- * ------------------------------------------------------------------------------------------------ */
+/* ---- both ---------------------------------------------------------------------------------------------- */
 
 /* That the job was what it is for: coded, with residuals, by the schedule it names. */
 static int check_kind(struct nb_emulation *e, const struct job *job)

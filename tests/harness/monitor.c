@@ -60,8 +60,7 @@ static void find_file(int pid, const char *ending, char *path, size_t cap)
         closedir(d);
 }
 
-/* ---- metrics
- * -------------------------------------------------------------------------------------------- */
+/* ---- metrics ------------------------------------------------------------------------------------------- */
 
 /* The value of the sample whose line has all of these; -1: there is none. */
 static double sample(const char *path, const char *name, const char *label1, const char *label2)
@@ -211,8 +210,7 @@ static int metrics_agree(void)
     return rc;
 }
 
-/* ---- folders that cannot be written
- * --------------------------------------------------------------------- */
+/* ---- folders that cannot be written -------------------------------------------------------------------- */
 
 static int blocked_node(struct hx_node *node, void *arg)
 {
@@ -275,8 +273,7 @@ static int bad_settings(void)
            sx_job("pointless", 1, bad_node, (void *)"setting NIBBLE_METRICS_PERIOD has no effect", pointless);
 }
 
-/* ---- a hang
- * --------------------------------------------------------------------------------------------- */
+/* ---- a hang -------------------------------------------------------------------------------------------- */
 
 /* What nibble-hang says of the folder into `text`; its status. */
 static int run_hang(char *text, size_t cap)

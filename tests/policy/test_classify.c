@@ -207,8 +207,7 @@ START_TEST(test_frameworks)
 }
 END_TEST
 
-/* ---- never
- * -------------------------------------------------------------------------------------------------- */
+/* ---- never --------------------------------------------------------------------------------------------- */
 
 /* A signature whose operations come `per_step` times a step for 300 steps, beside DDP of two buckets. */
 struct other {

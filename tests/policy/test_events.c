@@ -396,8 +396,7 @@ START_TEST(replay_beside_calls)
 }
 END_TEST
 
-/* ---- what NCCL carries out past CollNet
- * ------------------------------------------------------------------ */
+/* ---- what NCCL carries out past CollNet ---------------------------------------------------------------- */
 
 /* How often it was said, and the last words. */
 static int told;

@@ -153,8 +153,7 @@ static int three_late(void)
     return run("three-late", 3, 1);
 }
 
-/* ---- a node dies
- * ---------------------------------------------------------------------------------------- */
+/* ---- a node dies --------------------------------------------------------------------------------------- */
 
 /* Node 2 dies at its call number *arg, about when the others vote: they hear of it, no call hangs, and all
  * that is asked for from then on is CollNet's. */

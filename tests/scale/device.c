@@ -178,8 +178,7 @@ static int idle_reduce_exact(struct nb_device *dev, struct nb_work *work, ncclDa
     return 0;
 }
 
-/* ---- questions: values have changed a little, and nothing is damaged
- * ------------------------------------ */
+/* ---- questions: values have changed a little, and nothing is damaged ----------------------------------- */
 
 static enum nb_ulp_width idle_ulp_guess(struct nb_device *dev, const void *cur, const void *ref, size_t bytes)
 {

@@ -166,8 +166,7 @@ void scale_network_event(struct scale_cluster *cl, const struct sim_event *e)
     }
 }
 
-/* ---- begin and end
- * -------------------------------------------------------------------------------------- */
+/* ---- begin and end ------------------------------------------------------------------------------------- */
 
 struct scale_network *scale_network_open(struct scale_cluster *cl)
 {

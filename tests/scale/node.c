@@ -99,8 +99,7 @@ void scale_node_free(struct scale_node *n)
     free(n);
 }
 
-/* ---- connecting
- * ------------------------------------------------------------------------------------------ */
+/* ---- connecting ---------------------------------------------------------------------------------------- */
 
 void scale_node_connect(struct scale_node *n)
 {
@@ -164,8 +163,7 @@ static bool connect_step(struct scale_node *n, int64_t *until)
     return true;
 }
 
-/* ---- an operation
- * ---------------------------------------------------------------------------------------- */
+/* ---- an operation -------------------------------------------------------------------------------------- */
 
 static size_t block_of(const struct scale_settings *set)
 {
@@ -288,8 +286,7 @@ static bool run(struct scale_node *n)
     return moved;
 }
 
-/* ---- closing
- * --------------------------------------------------------------------------------------------- */
+/* ---- closing ------------------------------------------------------------------------------------------- */
 
 void scale_node_close(struct scale_node *n)
 {
@@ -301,8 +298,7 @@ void scale_node_close(struct scale_node *n)
     scale_node_wake(n->cluster, n->number);
 }
 
-/* ---- stepping
- * -------------------------------------------------------------------------------------------- */
+/* ---- stepping ------------------------------------------------------------------------------------------ */
 
 void scale_node_wake_at(struct scale_cluster *cl, int node, int64_t at)
 {

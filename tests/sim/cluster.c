@@ -18,8 +18,7 @@
 #define MOST_EVENTS 30000000u /* of a run: more is no progress */
 #define GRACE SIM_S           /* after the last thing that happened, with nothing but heartbeats left */
 
-/* ---- trace
- * ----------------------------------------------------------------------------------------------- */
+/* ---- trace --------------------------------------------------------------------------------------------- */
 
 static struct sim *running; /* for the logger, which is told nothing */
 
@@ -100,8 +99,7 @@ __attribute__((format(printf, 5, 6))) static void logger(ncclDebugLogLevel level
         printf("                   node %-3d %s\n", running->log_node, text);
 }
 
-/* ---- the loop
- * -------------------------------------------------------------------------------------------- */
+/* ---- the loop ------------------------------------------------------------------------------------------ */
 
 static bool all_finished(const struct sim *s)
 {
@@ -177,8 +175,7 @@ static void loop(struct sim *s)
         sim_judge_deadlock(s);
 }
 
-/* ---- begin and end
- * --------------------------------------------------------------------------------------- */
+/* ---- begin and end ------------------------------------------------------------------------------------- */
 
 static bool comparable(const struct sim *s)
 {

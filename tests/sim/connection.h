@@ -109,8 +109,7 @@ static inline struct message *sim_line_head(const struct simulated_line *line)
     return (struct message *)line->head;
 }
 
-/* ---- network.c
- * ------------------------------------------------------------------------------------------- */
+/* ---- network.c ----------------------------------------------------------------------------------------- */
 
 void sim_message_free(struct message *m);
 /* All of a line. */
@@ -128,8 +127,7 @@ void sim_conn_let_go(struct conn *c, struct message *m);
 /* From 0 to `most`, drawn; nothing is where most is 0. */
 int64_t sim_some(struct sim *s, int64_t most);
 
-/* ---- connection.c
- * ---------------------------------------------------------------------------------------- */
+/* ---- connection.c -------------------------------------------------------------------------------------- */
 
 /* A connection that greets `l`, from node `from`. */
 struct conn *sim_conn_new(struct sim *s, int from, struct listener *l);
@@ -149,8 +147,7 @@ void sim_conn_launch_end(struct conn *c);
 void sim_end_forget(struct end *e);
 void sim_listener_close(struct listener *l);
 
-/* ---- network_fault.c
- * ------------------------------------------------------------------------------------- */
+/* ---- network_fault.c ----------------------------------------------------------------------------------- */
 
 /* A message arrives: damage it, if that is to be. */
 void sim_network_damage(struct conn *c, struct message *m);

@@ -177,8 +177,7 @@ static void judge_close(struct sim *s, int node)
     }
 }
 
-/* ---- what nodes say
- * -------------------------------------------------------------------------------------- */
+/* ---- what nodes say ------------------------------------------------------------------------------------ */
 
 void sim_judge_warning(struct sim *s, int node, const char *text)
 {
@@ -410,8 +409,7 @@ static bool should_have_failed(const struct sim *s, const struct sim_proxy *p)
     return true;
 }
 
-/* ---- results
- * --------------------------------------------------------------------------------------------- */
+/* ---- results ------------------------------------------------------------------------------------------- */
 
 void sim_judge_operation(struct sim *s, struct sim_proxy *p)
 {
@@ -442,8 +440,7 @@ void sim_judge_operation(struct sim *s, struct sim_proxy *p)
             p->node->number, p->index, p->op, nb_func_name(op->func), op->count, p->error, bound * p->energy);
 }
 
-/* ---- time
- * ------------------------------------------------------------------------------------------------ */
+/* ---- time ---------------------------------------------------------------------------------------------- */
 
 /* The NCCL of some node calls nothing, or its device does nothing, or did not until now: so nobody goes
  * on. */

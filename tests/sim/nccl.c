@@ -37,8 +37,7 @@ static uint64_t mix(uint64_t h, uint64_t x)
     return h ^ (h >> 29);
 }
 
-/* ---- begin
- * ----------------------------------------------------------------------------------------------- */
+/* ---- begin --------------------------------------------------------------------------------------------- */
 
 void sim_proxy_listen(struct sim_proxy *p)
 {
@@ -185,8 +184,7 @@ static void begin(struct sim_proxy *p)
         record(p);
 }
 
-/* ---- where things are
- * ------------------------------------------------------------------------------------ */
+/* ---- where things are ---------------------------------------------------------------------------------- */
 
 /* Where in the vector channel `sub` of `step` begins, within all blocks or the own. */
 static size_t algo_offset(const struct sim_proxy *p, bool all, int sub, uint64_t step)
@@ -227,8 +225,7 @@ static struct place place_of(const struct sim_proxy *p, bool recv, int group, ui
     return w;
 }
 
-/* ---- what the GPU does
- * ------------------------------------------------------------------------------------ */
+/* ---- what the GPU does --------------------------------------------------------------------------------- */
 
 /* True once the time that was drawn for this step is over. */
 static bool due(struct sim_proxy *p, int64_t *at)
@@ -301,8 +298,7 @@ static void drain(struct sim_proxy *p, int group, uint64_t step)
         p->partial = true;
 }
 
-/* ---- what the proxy does
- * ----------------------------------------------------------------------------------- */
+/* ---- what the proxy does ------------------------------------------------------------------------------- */
 
 static int hand_over(struct sim_proxy *p, int group, struct nb_coll_req **req)
 {
@@ -409,8 +405,7 @@ static bool complete(const struct sim_proxy *p)
     return true;
 }
 
-/* ---- callers, and NCCL's ring
- * ------------------------------------------------------------------------------ */
+/* ---- callers, and NCCL's ring -------------------------------------------------------------------------- */
 
 static struct sim_proxy *member(const struct sim_proxy *p, int rank)
 {
@@ -489,8 +484,7 @@ static void after_op(struct sim_proxy *p)
     }
 }
 
-/* ---- end
- * ------------------------------------------------------------------------------------------------- */
+/* ---- end ----------------------------------------------------------------------------------------------- */
 
 static void close_begin(struct sim_proxy *p)
 {

@@ -173,8 +173,7 @@ uint64_t sim_network_messages(const struct sim *s)
     return s->network->messages;
 }
 
-/* ---- begin and end
- * --------------------------------------------------------------------------------------- */
+/* ---- begin and end ------------------------------------------------------------------------------------- */
 
 struct sim_network *sim_network_open(struct sim *s)
 {

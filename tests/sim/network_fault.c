@@ -129,8 +129,7 @@ void sim_network_no_mr(struct sim *s, int node)
     s->network->nic[node].no_mr = true;
 }
 
-/* ---- damage
- * ---------------------------------------------------------------------------------------------- */
+/* ---- damage -------------------------------------------------------------------------------------------- */
 
 /* What is promised of a byte of a message. */
 static enum sim_cover cover_of(const struct conn *c, const struct message *m, size_t at)

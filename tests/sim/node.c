@@ -140,8 +140,7 @@ void sim_node_close(struct sim_node *n)
     free(n);
 }
 
-/* ---- stepping
- * -------------------------------------------------------------------------------------------- */
+/* ---- stepping ------------------------------------------------------------------------------------------ */
 
 void sim_node_wake_at(struct sim *s, int node, int64_t at)
 {
@@ -272,8 +271,7 @@ void sim_node_event(struct sim *s, const struct sim_event *event)
         sim_node_wake_at(s, n->number, until > s->now ? until : s->now + 1);
 }
 
-/* ---- faults
- * ---------------------------------------------------------------------------------------------- */
+/* ---- faults -------------------------------------------------------------------------------------------- */
 
 void sim_node_kill(struct sim *s, int node, bool silently)
 {

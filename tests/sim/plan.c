@@ -32,8 +32,7 @@ static void *zeroed(size_t n, size_t size)
     return p;
 }
 
-/* ---- nodes and settings
- * ---------------------------------------------------------------------------------- */
+/* ---- nodes and settings -------------------------------------------------------------------------------- */
 
 static int draw_nodes(uint64_t *r, const struct sim_options *o)
 {
@@ -174,8 +173,7 @@ static void draw_machines(uint64_t *r, struct sim_plan *p)
     }
 }
 
-/* ---- operations
- * ------------------------------------------------------------------------------------------ */
+/* ---- operations ---------------------------------------------------------------------------------------- */
 
 static size_t draw_count(uint64_t *r)
 {
@@ -281,8 +279,7 @@ static void draw_comm(uint64_t *r, struct sim_plan *p, int index)
     }
 }
 
-/* ---- faults
- * ---------------------------------------------------------------------------------------------- */
+/* ---- faults -------------------------------------------------------------------------------------------- */
 
 bool sim_fault_survived(const struct sim_plan *plan, const struct sim_fault *f)
 {
@@ -384,8 +381,7 @@ static void draw_faults(uint64_t *r, struct sim_plan *p, const struct sim_option
     }
 }
 
-/* ---- handing back
- * ---------------------------------------------------------------------------------------- */
+/* ---- handing back -------------------------------------------------------------------------------------- */
 
 /* Short operations, so that there are many; callers that are ahead of the proxy. */
 static void draw_hand_back(uint64_t *r, struct sim_plan *p)
@@ -402,8 +398,7 @@ static void draw_hand_back(uint64_t *r, struct sim_plan *p)
             p->comm[c].op[i].count = 1 + p->comm[c].op[i].count % 300;
 }
 
-/* ---- the whole
- * ------------------------------------------------------------------------------------------- */
+/* ---- the whole ----------------------------------------------------------------------------------------- */
 
 struct sim_plan *sim_plan_draw(uint64_t seed, const struct sim_options *options)
 {

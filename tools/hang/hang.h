@@ -50,8 +50,7 @@ void reports_free(struct reports *all);
 /* Drop those that are more than `seconds` older than the newest, or of another job (NULL: any): how many. */
 int reports_drop(struct reports *all, double seconds, const char *job);
 
-/* ---- numbers by node of a communicator
- * -------------------------------------------------------------------- */
+/* ---- numbers by node of a communicator ----------------------------------------------------------------- */
 
 struct index {
     struct index_slot {
@@ -71,8 +70,7 @@ void index_free(struct index *x);
  * grow. */
 void *list_more(void **list, int n, size_t size);
 
-/* ---- who waits for whom
- * ---------------------------------------------------------------------------------- */
+/* ---- who waits for whom -------------------------------------------------------------------------------- */
 
 /* One that others wait for: a process, or a node of which there is no report. */
 struct vertex {

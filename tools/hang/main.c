@@ -56,8 +56,7 @@ __attribute__((format(printf, 2, 3))) static void note(struct problems *p, const
     va_end(ap);
 }
 
-/* ---- reading
- * --------------------------------------------------------------------------------------------- */
+/* ---- reading ------------------------------------------------------------------------------------------- */
 
 static void read_one(struct reports *all, struct problems *problems, const char *path)
 {
@@ -89,8 +88,7 @@ static void read_path(struct reports *all, struct problems *problems, const char
     closedir(dir);
 }
 
-/* ---- telling
- * --------------------------------------------------------------------------------------------- */
+/* ---- telling ------------------------------------------------------------------------------------------- */
 
 /* "comm 0x1 (name)". */
 static const char *name_of(const struct comm *c, char *buf, size_t cap)
@@ -326,8 +324,7 @@ static int tell(const struct call *call, struct reports *all, struct problems *p
     return waiting;
 }
 
-/* ---- the call
- * -------------------------------------------------------------------------------------------- */
+/* ---- the call ------------------------------------------------------------------------------------------ */
 
 static bool seconds(const char *text, double *out)
 {

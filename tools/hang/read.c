@@ -14,8 +14,7 @@
 
 static char problem[200];
 
-/* ---- fields
- * ---------------------------------------------------------------------------------------------- */
+/* ---- fields -------------------------------------------------------------------------------------------- */
 
 /* The value of ` KEY=` in a line, without quotes; "" where it is not there. */
 static void field(const char *line, const char *key, char *value, size_t cap)
@@ -65,8 +64,7 @@ static bool yes(const char *line, const char *key)
     return strcmp(value, "yes") == 0;
 }
 
-/* ---- lines
- * ----------------------------------------------------------------------------------------------- */
+/* ---- lines --------------------------------------------------------------------------------------------- */
 
 void *list_more(void **list, int n, size_t size)
 {
@@ -178,8 +176,7 @@ static const char *parse(struct process *p, char *text)
     return ended ? NULL : "not complete";
 }
 
-/* ---- files
- * ----------------------------------------------------------------------------------------------- */
+/* ---- files --------------------------------------------------------------------------------------------- */
 
 static void free_process(struct process *p)
 {

@@ -25,8 +25,7 @@ static int relay(const struct follow *f, const struct segment *s, int node)
     return node / f->columns * f->columns + s->column;
 }
 
-/* ---- calls
- * ----------------------------------------------------------------------------------------------- */
+/* ---- calls --------------------------------------------------------------------------------------------- */
 
 /* A node hands over what it may. True: something. */
 static bool post(struct follow *f, int node)
@@ -79,8 +78,7 @@ static void finish(struct follow *f, int node, const struct segment *s)
         (*tested)++;
 }
 
-/* ---- what has come
- * --------------------------------------------------------------------------------------- */
+/* ---- what has come ------------------------------------------------------------------------------------- */
 
 /* The node's thread looks at what has come. */
 static bool look(struct follow *f, int node)
@@ -132,8 +130,7 @@ static bool deliver(struct follow *f, int node)
     return moved;
 }
 
-/* ---- sums and forwards
- * ----------------------------------------------------------------------------------- */
+/* ---- sums and forwards --------------------------------------------------------------------------------- */
 
 /* To whom a sum goes; the node itself: it stays. */
 static int goal(const struct follow *f, int node, const struct segment *s)
@@ -235,8 +232,7 @@ static bool work_for_others(struct follow *f, int node)
     return made > 0;
 }
 
-/* ---- a node's own values
- * --------------------------------------------------------------------------------- */
+/* ---- a node's own values ------------------------------------------------------------------------------- */
 
 /* The next of its own block, which it gathers. False: there is no room. */
 static bool spread(struct follow *f, int node, struct segment *s)
@@ -309,8 +305,7 @@ static void go_round(struct follow *f, int node)
         follow_wake(f, node);
 }
 
-/* ---- the operation
- * --------------------------------------------------------------------------------------- */
+/* ---- the operation ------------------------------------------------------------------------------------- */
 
 /* Cut it into segments, as plugin/coll does; with `to` NULL only count them. */
 static long cut(const struct follow *f, struct segment *to)
