@@ -3,18 +3,28 @@
 #include "base/chore.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "base/log.h"
+
+enum {
+    SLICE_MS = 50,
+    MOST_PATIENCE = 10
+}; /* of waiting; times as long, where the thread runs all the while */
 
 struct nb_chore {
     struct nb_chore_work work;
     char label[64];
+    _Atomic long tid; /* the thread's number for the kernel; 0: it has not begun yet */
     _Atomic uint64_t looks;
     pthread_t thread;
     pthread_mutex_t lock;
@@ -29,13 +39,40 @@ static void free_chore(struct nb_chore *c)
     free(c);
 }
 
-static struct timespec in_seconds(int seconds)
+static struct timespec in_ms(int64_t ms)
 {
     struct timespec t;
 
     clock_gettime(CLOCK_MONOTONIC, &t);
-    t.tv_sec += seconds;
+    t.tv_sec += ms / 1000;
+    t.tv_nsec += ms % 1000 * 1000000;
+    if (t.tv_nsec >= 1000000000) {
+        t.tv_sec++;
+        t.tv_nsec -= 1000000000;
+    }
     return t;
+}
+
+/* Whether the thread runs or would if it had a processor, as the kernel says: its state comes after its name. */
+static bool wants_processor(const struct nb_chore *c)
+{
+    const long tid = atomic_load(&c->tid);
+    char path[64], text[128];
+    const char *name_ends;
+    ssize_t n;
+    int fd;
+
+    if (!tid)
+        return true;
+    snprintf(path, sizeof(path), "/proc/self/task/%ld/stat", tid);
+    fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return false;
+    n = read(fd, text, sizeof(text) - 1);
+    close(fd);
+    text[n > 0 ? n : 0] = '\0';
+    name_ends = strrchr(text, ')');
+    return name_ends && strncmp(name_ends, ") R", 3) == 0;
 }
 
 /* Wait for a change: false when `until` has passed. With the lock. */
@@ -49,6 +86,7 @@ static void *thread_main(void *arg)
     struct nb_chore *c = arg;
     bool left_behind;
 
+    atomic_store(&c->tid, syscall(SYS_gettid));
     nb_log_label(c->label);
     pthread_mutex_lock(&c->lock);
     while (!c->stop) {
@@ -60,7 +98,7 @@ static void *thread_main(void *arg)
         atomic_fetch_add(&c->looks, 1);
         pthread_mutex_lock(&c->lock);
         pthread_cond_broadcast(&c->cond);
-        next = in_seconds(1);
+        next = in_ms(1000);
         while (!c->stop && wait_for(c, next))
             ;
     }
@@ -108,6 +146,36 @@ int nb_chore_begin(const struct nb_chore_work *work, const char *label, struct n
     return 0;
 }
 
+static bool has_ended(const struct nb_chore *c, uint64_t unused)
+{
+    (void)unused;
+    return c->ended;
+}
+
+static bool has_looked(const struct nb_chore *c, uint64_t turns)
+{
+    return atomic_load(&c->looks) >= 2 * turns;
+}
+
+/* Wait until done(c, value), as long as chore.h says. With the lock. */
+static bool await(struct nb_chore *c, bool (*done)(const struct nb_chore *, uint64_t), uint64_t value,
+                  int seconds)
+{
+    const int64_t patience = 1000 * (int64_t)seconds;
+
+    for (int64_t all = 0, idle = 0; idle < patience && all < MOST_PATIENCE * patience; all += SLICE_MS) {
+        const struct timespec until = in_ms(SLICE_MS);
+
+        while (!done(c, value) && wait_for(c, until))
+            ;
+        if (done(c, value))
+            return true;
+        if (!wants_processor(c))
+            idle += SLICE_MS;
+    }
+    return false;
+}
+
 uint64_t nb_chore_looks(const struct nb_chore *chore)
 {
     return atomic_load_explicit(&chore->looks, memory_order_relaxed);
@@ -115,28 +183,22 @@ uint64_t nb_chore_looks(const struct nb_chore *chore)
 
 bool nb_chore_await(struct nb_chore *chore, uint64_t turns, int seconds)
 {
-    const struct timespec until = in_seconds(seconds);
     bool done;
 
     pthread_mutex_lock(&chore->lock);
-    while (atomic_load(&chore->looks) < 2 * turns && wait_for(chore, until))
-        ;
-    done = atomic_load(&chore->looks) >= 2 * turns;
+    done = await(chore, has_looked, turns, seconds);
     pthread_mutex_unlock(&chore->lock);
     return done;
 }
 
 bool nb_chore_end(struct nb_chore *chore, int seconds)
 {
-    const struct timespec until = in_seconds(seconds);
     bool ended;
 
     pthread_mutex_lock(&chore->lock);
     chore->stop = true;
     pthread_cond_broadcast(&chore->cond);
-    while (!chore->ended && wait_for(chore, until))
-        ;
-    ended = chore->ended;
+    ended = await(chore, has_ended, 0, seconds);
     chore->left_behind = !ended;
     if (!ended)
         pthread_detach(chore->thread);

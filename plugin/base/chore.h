@@ -27,11 +27,15 @@ int nb_chore_begin(const struct nb_chore_work *work, const char *label, struct n
 /* Turns begun and ended so far: odd while one is under way. Any thread; never blocks. */
 uint64_t nb_chore_looks(const struct nb_chore *chore);
 
-/* Wait until `turns` turns have ended, up to `seconds`: false when that has passed. */
+/* Patience, here and below: `seconds` in which the thread waits for something. While it runs, or would if a busy
+ * machine had a processor for it, up to ten times as long is waited. Its state is read from /proc, which does not
+ * block. */
+
+/* Wait until `turns` turns have ended: false when the patience has. */
 bool nb_chore_await(struct nb_chore *chore, uint64_t turns, int seconds);
 
-/* End it, and free it: true when `arg` has been released. False when the thread has not ended within
- * `seconds`: it is left behind, and releases `arg` itself when its call returns. */
+/* End it, and free it: true when `arg` has been released. False when the thread has not ended before the patience:
+ * it is left behind, and releases `arg` itself when its call returns. */
 bool nb_chore_end(struct nb_chore *chore, int seconds);
 
 #endif

@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The end of a chore: patience is for what waits, not for what a busy machine lets wait. */
+#include <check.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/chore.h"
+
+static int pipe_of[2];
+static atomic_int turns, lasts, releases;
+
+static int64_t now_ms(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+
+/* Busy for longer than the patience, as a thread is that has the processor a tenth of the time. */
+static void spin(void *arg)
+{
+    const int64_t until = now_ms() + 2500;
+
+    (void)arg;
+    turns++;
+    while (now_ms() < until)
+        ;
+}
+
+static void wait_for_pipe(void *arg)
+{
+    char byte;
+
+    (void)arg;
+    turns++;
+    while (read(pipe_of[0], &byte, 1) < 0)
+        ;
+}
+
+static void last(void *arg)
+{
+    (void)arg;
+    lasts++;
+}
+
+static void release(void *arg)
+{
+    (void)arg;
+    releases++;
+}
+
+static struct nb_chore *begin(void (*turn)(void *))
+{
+    const struct nb_chore_work work = {"chore", turn, last, release, NULL};
+    struct nb_chore *chore = NULL;
+
+    turns = lasts = releases = 0;
+    ck_assert_int_eq(nb_chore_begin(&work, "test", &chore), 0);
+    while (nb_chore_looks(chore) == 0)
+        usleep(1000);
+    return chore;
+}
+
+START_TEST(busy)
+{
+    struct nb_chore *chore = begin(spin);
+
+    ck_assert(nb_chore_end(chore, 1));
+    ck_assert_int_eq(turns, 1);
+    ck_assert_int_eq(lasts, 1);
+    ck_assert_int_eq(releases, 1);
+}
+END_TEST
+
+START_TEST(waits)
+{
+    struct nb_chore *chore;
+
+    ck_assert_int_eq(pipe(pipe_of), 0);
+    chore = begin(wait_for_pipe);
+    ck_assert(!nb_chore_end(chore, 1));
+    ck_assert_int_eq(lasts, 0);
+    ck_assert_int_eq(releases, 0);
+    ck_assert_int_eq(write(pipe_of[1], "x", 1), 1);
+    while (!releases)
+        usleep(1000);
+    ck_assert_int_eq(turns, 1);
+    ck_assert_int_eq(lasts, 1);
+    ck_assert_int_eq(releases, 1);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("chore");
+    TCase *c = tcase_create("end");
+    SRunner *runner = srunner_create(suite);
+    int failed;
+
+    tcase_set_timeout(c, 120);
+    tcase_add_test(c, busy);
+    tcase_add_test(c, waits);
+    suite_add_tcase(suite, c);
+    srunner_run_all(runner, CK_ENV);
+    failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
