@@ -306,9 +306,10 @@ struct hx_comm_cfg {
     unsigned gpu_delay_us; /* each fill and each drain waits a random time up to this */
     unsigned stall_every;  /* every n-th drained step of a channel (random phase) is left for stall_ms */
     unsigned stall_ms;
-    unsigned idle_us; /* the proxy sleeps so long after 256 passes without progress; 0: 50. HX_SPIN: never,
-                       * it yields only, as NCCL does */
-    uint64_t seed;    /* of the delays; 0: from the job's seed. Mixed with the rank */
+    unsigned
+        idle_us;   /* the proxy sleeps so long after 64 passes without progress; 0: longer and longer, 50 to
+                       * 1000. HX_SPIN: never, it yields only, as NCCL does */
+    uint64_t seed; /* of the delays; 0: from the job's seed. Mixed with the rank */
 };
 #define HX_SPIN (~0u)
 #define HX_CHUNK_NCCL ((size_t)-1)

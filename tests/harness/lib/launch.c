@@ -291,7 +291,7 @@ int hx_job_run(const struct hx_job *job, struct hx_report **out)
             n->hung = 1;
             atomic_store(&n->ended, 1);
         }
-        hx_sleep(1e-3);
+        hx_sleep(3e-3);
     }
     for (int r = 0; r < job->nnodes; r++) {
         struct hx_shared_node *n = &shared->node[r];

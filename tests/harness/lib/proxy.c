@@ -351,27 +351,51 @@ static ncclResult_t pass(struct hx_comm *c, bool *idle)
     return ncclSuccess;
 }
 
+#define YIELDS 64         /* passes without progress before the proxy sleeps */
+#define SHORTEST_NAP 5e-5 /* seconds */
+#define LONGEST_NAP 1e-3
+
+/* Yield or sleep after a pass without progress. Nodes share few cores, and the system's part of short naps is most
+ * of what a waiting test costs: the longer nothing has come, the longer it sleeps, a quarter of that time. */
+static void idle(const struct hx_comm *c, unsigned passes, double since)
+{
+    double nap = (hx_now() - since) / 4;
+
+    if (passes < YIELDS || c->cfg.idle_us == HX_SPIN) {
+        sched_yield();
+        return;
+    }
+    if (c->cfg.idle_us)
+        nap = 1e-6 * c->cfg.idle_us;
+    else if (nap < SHORTEST_NAP)
+        nap = SHORTEST_NAP;
+    else if (nap > LONGEST_NAP)
+        nap = LONGEST_NAP;
+    hx_sleep(nap);
+}
+
 static void *proxy_main(void *arg)
 {
     struct hx_comm *c = arg;
-    unsigned nap_us = c->cfg.idle_us ? c->cfg.idle_us : 50, idle_passes = 0;
     ncclResult_t ret = ncclSuccess;
+    unsigned idle_passes = 0;
+    double idle_since = 0;
 
     while (take_posted(c)) {
-        bool idle = true;
+        bool nothing = true;
 
-        ret = pass(c, &idle);
+        ret = pass(c, &nothing);
         if (ret != ncclSuccess)
             break;
         if (hx_gpu_pass(c))
-            idle = false;
-        if (!idle) {
+            nothing = false;
+        if (!nothing) {
             idle_passes = 0;
-        } else if (++idle_passes < 256 || nap_us == HX_SPIN) {
-            sched_yield();
-        } else {
-            hx_sleep(1e-6 * nap_us);
+            continue;
         }
+        if (!idle_passes++)
+            idle_since = hx_now();
+        idle(c, idle_passes, idle_since);
     }
     pthread_mutex_lock(&c->lock);
     if (ret != ncclSuccess)
