@@ -18,7 +18,7 @@
  *   facts.c     what nodes tell each other of link and codec, and what follows for sums
  *   fail.c      the first error is recorded; loss.c: why a connection has ended; abort.c: the peers are told
  *   name_list.c nodes in one line of the log
- *   late.c      whom the oldest unfinished window waits for
+ *   late.c      whom the oldest unfinished window waits for; chain.c: and whom that one waits for, and so on
  *   window.c    what is left to do of a window
  *   pace.c      whether this processor is the limit
  *   control_send.c  control messages and their routes, also between nodes that are not connected
@@ -204,6 +204,13 @@ static inline int nb_on_grid(const struct nb_coll_comm *comm)
 static inline struct nb_peer *nb_next_neighbor(const struct nb_coll_comm *comm, int i)
 {
     return comm->sends_to[i];
+}
+
+/* Something that is queued for the peer has not left. */
+static inline bool nb_peer_has_not_taken(const struct nb_peer *peer)
+{
+    return peer->raw.n || peer->tx[NB_CLASS_CONTRIB].done < peer->tx[NB_CLASS_CONTRIB].queued ||
+           peer->tx[NB_CLASS_RESULT].done < peer->tx[NB_CLASS_RESULT].queued;
 }
 
 /* When this node closes: some all-gather is not confirmed yet, so that the peer may ask about it, through

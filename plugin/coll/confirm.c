@@ -59,9 +59,10 @@ static struct nb_confirm *confirms_of(struct nb_coll_comm *comm, uint64_t opno)
 }
 
 /* One more node of this row has taken over the blocks of this column. 0 or < 0. */
-static int gather_confirm(struct nb_coll_comm *comm, uint64_t opno, const uint64_t rows[2],
+static int gather_confirm(struct nb_coll_comm *comm, int rank, uint64_t opno, const uint64_t rows[2],
                           const uint64_t lost[2])
 {
+    const int column = nb_grid_column(comm->grid, rank);
     const int row = nb_grid_row(comm->grid, comm->rank);
     uint64_t others[2] = {rows[0], rows[1]};
     struct nb_confirm *c;
@@ -78,6 +79,7 @@ static int gather_confirm(struct nb_coll_comm *comm, uint64_t opno, const uint64
         comm->confirms.open++;
     }
     c->nodes++;
+    c->told[column / 64] |= UINT64_C(1) << (column % 64);
     for (int i = 0; i < 2; i++) {
         c->rows[i] |= others[i];
         c->lost[i] |= lost[i];
@@ -89,11 +91,37 @@ static int gather_confirm(struct nb_coll_comm *comm, uint64_t opno, const uint64
     return tell_owners(comm, c);
 }
 
+/* All-gathers end in their order, so that the newest says all. */
+static void note_confirmed(struct nb_coll_comm *comm, const struct nb_ctl *ctl)
+{
+    struct nb_peer_life *life = &comm->peer[ctl->from].life;
+
+    if (ctl->a >= life->confirmed)
+        life->confirmed = ctl->a + 1;
+}
+
+bool nb_confirm_misses(const struct nb_coll_comm *comm, const struct nb_peer *peer)
+{
+    const int column = nb_grid_column(comm->grid, peer->rank);
+    unsigned seen = 0;
+
+    if (!nb_grid_same_row(comm->grid, comm->rank, peer->rank))
+        return false;
+    for (unsigned i = 0; i < NB_OPS && seen < comm->confirms.open; i++) {
+        const struct nb_confirm *c = &comm->confirms.op[i];
+        if (c->nodes && !bit(c->told, column))
+            return true;
+        seen += c->nodes != 0;
+    }
+    return false;
+}
+
 int nb_confirm_received(struct nb_coll_comm *comm, const struct nb_peer *peer, const struct nb_ctl *ctl)
 {
     if (ctl->c != (nb_on_grid(comm) ? (uint32_t)comm->grid.columns : 1))
         return nb_comm_error(comm, -EPROTO, "%s confirms for %u nodes", peer->name, ctl->c);
     nb_refs_confirmed(comm->refs, ctl->a, ctl->b != 0, ctl->c);
+    note_confirmed(comm, ctl);
     return 0;
 }
 
@@ -104,9 +132,11 @@ int nb_confirm_column_received(struct nb_coll_comm *comm, const struct nb_peer *
 
     if (!nb_on_grid(comm) || !nb_grid_same_row(comm->grid, peer->rank, comm->rank))
         return nb_comm_error(comm, -EPROTO, "%s confirms a column that is not its business", peer->name);
-    if (bit(ctl->rows, row))
+    if (bit(ctl->rows, row)) {
         nb_refs_confirmed(comm->refs, ctl->a, !bit(ctl->lost, row), 1);
-    return gather_confirm(comm, ctl->a, ctl->rows, ctl->lost);
+        note_confirmed(comm, ctl);
+    }
+    return gather_confirm(comm, peer->rank, ctl->a, ctl->rows, ctl->lost);
 }
 
 int nb_confirm_block(struct nb_coll_comm *comm, struct nb_peer *owner, uint64_t opno, int kept)
@@ -133,7 +163,7 @@ int nb_confirm_columns(struct nb_coll_comm *comm, const struct nb_op *op)
         }
         if (!ctl.rows[0] && !ctl.rows[1])
             continue;
-        ret = to == comm->rank ? gather_confirm(comm, op->opno, ctl.rows, ctl.lost)
+        ret = to == comm->rank ? gather_confirm(comm, comm->rank, op->opno, ctl.rows, ctl.lost)
                                : nb_control(comm, &comm->peer[to], &ctl);
         if (ret)
             return ret;

@@ -20,6 +20,7 @@
 #ifndef NIBBLE_COLL_CONFIRM_H
 #define NIBBLE_COLL_CONFIRM_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 struct nb_coll_comm;
@@ -30,7 +31,8 @@ struct nb_peer;
 /* On a grid: nodes of this row that have taken over the blocks of this column. */
 struct nb_confirm {
     uint64_t opno;
-    uint32_t nodes; /* 0: nothing is known yet */
+    uint32_t nodes;   /* 0: nothing is known yet */
+    uint64_t told[2]; /* a bit for each of them, by its column */
     uint64_t rows[2],
         lost[2]; /* a bit for each owner, by its row: something was to be kept; some node could not */
 };
@@ -49,6 +51,8 @@ static inline int nb_confirms_wait(const struct nb_confirms *confirms)
     return confirms->open != 0;
 }
 
+/* Others wait for a message from `peer`, a neighbor, about an all-gather that some of its row have taken over. */
+bool nb_confirm_misses(const struct nb_coll_comm *comm, const struct nb_peer *peer);
 /* In a full mesh: `owner`'s block of all-gather `opno` was taken over whole; kept: what was to be kept could
  * be. */
 int nb_confirm_block(struct nb_coll_comm *comm, struct nb_peer *owner, uint64_t opno, int kept);

@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "coll/chain.h"
 #include "coll/comm.h"
 #include "coll/confirm.h"
 #include "coll/control_send.h"
@@ -51,7 +52,7 @@ static int pass_on(struct nb_coll_comm *comm, const struct nb_ctl *ctl, const ui
 
 /* ---- reading ---------------------------------------------------------------------------------------- */
 
-/* A heartbeat: of whom the peer hears nothing. */
+/* A heartbeat: of whom the peer hears nothing, and whom it waits for. */
 static int take_alive(struct nb_coll_comm *comm, struct nb_peer *peer, const struct nb_ctl *ctl)
 {
     if (ctl->a > (uint64_t)comm->nnodes || ctl->b > INT64_MAX)
@@ -59,7 +60,7 @@ static int take_alive(struct nb_coll_comm *comm, struct nb_peer *peer, const str
                              (unsigned long long)ctl->a - 1, comm->nnodes);
     peer->life.quiet = (int)ctl->a - 1;
     peer->life.quiet_ms = (int64_t)ctl->b;
-    return 0;
+    return nb_chain_told(comm, peer, ctl);
 }
 
 /* `data` follows a DATA message. */

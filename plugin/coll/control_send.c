@@ -66,6 +66,11 @@ int64_t nb_control_alive_ns(const struct nb_coll_comm *comm)
     return part_of_timeout(comm, 8);
 }
 
+int64_t nb_control_overdue_ns(const struct nb_coll_comm *comm)
+{
+    return nb_control_alive_ns(comm) * 3 / 2;
+}
+
 int64_t nb_control_doubt_ns(const struct nb_coll_comm *comm)
 {
     return part_of_timeout(comm, 4);
@@ -74,15 +79,19 @@ int64_t nb_control_doubt_ns(const struct nb_coll_comm *comm)
 int nb_control_alive(struct nb_coll_comm *comm, struct nb_peer *peer, int64_t t_ns)
 {
     const struct nb_peer *quiet = comm->life.quiet;
-    const struct nb_ctl alive = {
+    const struct nb_chain *chain = &comm->life.chain.found;
+    struct nb_ctl alive = {
         .kind = NB_CTL_ALIVE,
         .a = quiet ? (uint64_t)quiet->rank + 1 : 0,
         .b = quiet ? (uint64_t)((t_ns - quiet->life.received_ns) / (int64_t)NB_NS_PER_MS) : 0,
+        .c = (uint32_t)chain->kind,
     };
 
     if (t_ns - peer->life.sent_ns < nb_control_alive_ns(comm))
         return 0;
     peer->life.sent_ns = t_ns;
+    if (chain->steps)
+        alive.wait = (struct nb_ctl_wait){.end = (uint32_t)chain->end, .steps = chain->steps};
     return nb_control(comm, peer, &alive);
 }
 

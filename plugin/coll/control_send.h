@@ -18,10 +18,13 @@ struct nb_peer;
 /* Heartbeats are sent so long after each other, in ns: by this node, and by its peers as far as it knows
  * (their NIBBLE_PEER_TIMEOUT is the same: a setting that nodes must agree on). */
 int64_t nb_control_alive_ns(const struct nb_coll_comm *comm);
+/* After so long, in ns, the next one of a peer is overdue. */
+int64_t nb_control_overdue_ns(const struct nb_coll_comm *comm);
 /* So long, in ns, the end of a connection is doubted to be the cause of a failure: others may know more. */
 int64_t nb_control_doubt_ns(const struct nb_coll_comm *comm);
 /* Queue a heartbeat for a neighbor, where the last one (life.sent_ns) was sent long enough before t_ns. It
- * says of which neighbor nothing is heard (life.quiet). 0 or < 0. */
+ * says of which neighbor nothing is heard (life.quiet), and whom this node waits for (life.chain). 0 or
+ * < 0. */
 int nb_control_alive(struct nb_coll_comm *comm, struct nb_peer *peer, int64_t t_ns);
 /* Queue a control message for `peer`, from which this node may be two connections away: 0, or < 0 when the
  * communicator has failed because the first on the route has not taken the ones before. To one that has left

@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "coll/abort.h"
+#include "coll/chain.h"
 #include "coll/comm.h"
 #include "coll/control.h"
 #include "coll/control_send.h"
@@ -61,7 +62,7 @@ static int dequeue(struct nb_coll_comm *comm)
  * nodes that wait for it. */
 static const struct nb_peer *find_quiet(const struct nb_coll_comm *comm, int64_t t)
 {
-    int64_t longest = nb_control_alive_ns(comm) * 3 / 2;
+    int64_t longest = nb_control_overdue_ns(comm);
     const struct nb_peer *found = NULL;
 
     for (int i = 0; i < comm->nneighbors; i++) {
@@ -88,6 +89,7 @@ static int tick(struct nb_coll_comm *comm, int64_t t)
     if (nb_kill_switch_tick(comm) || nb_handback_vote_tick(comm))
         return -1;
     comm->life.quiet = asleep > limit / 2 ? NULL : find_quiet(comm, t);
+    nb_chain_look(comm, t);
     for (int i = 0; i < comm->nneighbors; i++) {
         struct nb_peer *peer = comm->neighbors[i];
         if (peer->gone)
@@ -111,15 +113,18 @@ static int tick(struct nb_coll_comm *comm, int64_t t)
                     comm->neighbors[i]->name, nb_func_name(win->op->func), (unsigned long long)win->op->opno);
         if (waited > p->late_report * (int64_t)NB_NS_PER_S &&
             t - comm->life.late_ns > p->late_report * (int64_t)NB_NS_PER_S) {
+            const struct nb_chain *chain = &comm->life.chain.found;
             char who[400];
             comm->life.late_ns = t;
             atomic_fetch_add_explicit(&comm->life.late_reports, 1, memory_order_relaxed);
             nb_late_names(comm, who, sizeof(who));
             NB_INFO(NCCL_NET,
-                    "%s: %s %llu, window of %llu bytes at %llu, has waited %lld s for %s (alive, late)",
+                    "%s: %s %llu, window of %llu bytes at %llu, has waited %lld s for %s (alive, late%s%s)",
                     comm->label, nb_func_name(win->op->func), (unsigned long long)win->op->opno,
                     (unsigned long long)win->bytes, (unsigned long long)win->off,
-                    (long long)(waited / (int64_t)NB_NS_PER_S), who[0] ? who : "peers");
+                    (long long)(waited / (int64_t)NB_NS_PER_S), who[0] ? who : "peers",
+                    chain->steps > 1 ? "; held up by " : "",
+                    chain->steps > 1 ? comm->peer[chain->end].name : "");
         }
     }
     return 0;

@@ -16,6 +16,8 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
+#include "coll/chain.h"
+
 struct nb_coll_comm;
 
 enum { NB_COMM_RUNNING = 0, NB_COMM_CLOSING, NB_COMM_CLOSED };
@@ -26,16 +28,19 @@ struct nb_peer_life {             /* of each peer */
         our_bye_acked;     /* it has said BYE, which this node has acknowledged; it has acknowledged ours */
     uint64_t bye_count[2]; /* messages it has sent as CONTRIB and RESULT */
     int lost;              /* with this error a connection with it has ended, before it said BYE; 0: none */
+    uint64_t confirmed;    /* one more than the newest all-gather that it has confirmed; 0: none */
     int quiet; /* as its last heartbeat said: the rank of a neighbor that it hears nothing of; < 0: none */
-    int64_t quiet_ms; /* for so long */
+    int64_t quiet_ms;          /* for so long */
+    struct nb_chain_told told; /* whom it waits for */
 };
 
 struct nb_life {
     int64_t tick_ns, late_ns; /* last look at heartbeats; last report of late peers */
     int64_t close_deadline_ns;
     const struct nb_peer
-        *quiet;  /* the neighbor that nothing has been heard of for longest, too long; or NULL */
-    int drained; /* BYE was sent */
+        *quiet; /* the neighbor that nothing has been heard of for longest, too long; or NULL */
+    struct nb_chain_life chain;
+    int drained;                   /* BYE was sent */
     _Atomic uint64_t late_reports; /* so often; any thread reads it */
     int hurries; /* who closes makes the rounds and time may stand still meanwhile: ABORT is tried once */
 };

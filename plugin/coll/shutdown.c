@@ -8,18 +8,17 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "coll/chain.h"
 #include "coll/comm.h"
 #include "coll/control_send.h"
 #include "coll/name_list.h"
 
 #define LAST_WORDS_NS ((int64_t)NB_NS_PER_S) /* of the time limit, at most, kept for telling why */
 
-/* Something that is queued for the peer has not left. */
 static bool has_not_taken(const struct nb_coll_comm *comm, const struct nb_peer *peer)
 {
     (void)comm;
-    return peer->raw.n || peer->tx[NB_CLASS_CONTRIB].done < peer->tx[NB_CLASS_CONTRIB].queued ||
-           peer->tx[NB_CLASS_RESULT].done < peer->tx[NB_CLASS_RESULT].queued;
+    return nb_peer_has_not_taken(peer);
 }
 
 static bool holds_up(const struct nb_coll_comm *comm, const struct nb_peer *peer)
@@ -96,6 +95,29 @@ static const struct nb_peer *find_held_up(const struct nb_coll_comm *comm)
     return found;
 }
 
+/* All that are waited for live, and tell whom they wait for. True when the communicator fails with that; else
+ * `who` are those that are to be named, if they are known. */
+static bool name_end(struct nb_coll_comm *comm, struct nb_name_list *who)
+{
+    const struct nb_chain *chain = &comm->life.chain.found;
+
+    nb_chain_look(comm, nb_clock_ns(&comm->ctx->clock));
+    if (chain->steps > 1) {
+        nb_comm_error(comm, -ETIMEDOUT,
+                      "closing although node %d, held up by %s, has not taken all that it is owed "
+                      "(NIBBLE_CLOSE_TIMEOUT)",
+                      chain->via->rank, comm->peer[chain->end].name);
+        return true;
+    }
+    if (chain->kind == NB_CHAIN_END) {
+        count(comm, nb_chain_ends_at, who);
+    } else if (chain->kind == NB_CHAIN_MUTUAL) {
+        nb_name_list_add(who, chain->via);
+        nb_name_list_end(who);
+    }
+    return false;
+}
+
 /* Time is nearly up, and there are peers that do not know that this node leaves. */
 static void fail(struct nb_coll_comm *comm)
 {
@@ -105,7 +127,9 @@ static void fail(struct nb_coll_comm *comm)
 
     if (!count(comm, holds_up_silently, &who)) {
         held_up = find_held_up(comm);
-        if (!count(comm, has_not_taken, &who))
+        if (!held_up && name_end(comm, &who))
+            return;
+        if (who.first < 0 && !count(comm, has_not_taken, &who))
             count(comm, nb_peer_may_ask, &who);
     }
     if (held_up)

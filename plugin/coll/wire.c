@@ -225,6 +225,9 @@ void nb_ctl_pack(const struct nb_ctl *ctl, void *out)
         }
     } else if (ctl->kind == NB_CTL_DATA) {
         put64(b, 40, ctl->check);
+    } else if (ctl->kind == NB_CTL_ALIVE) {
+        put32(b, 40, ctl->wait.end);
+        put32(b, 44, ctl->wait.steps);
     } else {
         memcpy(b + 40, ctl->text, NB_CTL_TEXT - 1);
     }
@@ -253,10 +256,15 @@ int nb_ctl_parse(const void *in, size_t len, uint32_t token, struct nb_ctl *ctl,
         return bad(why, "wrong length");
     memset(ctl->rows, 0, sizeof(ctl->rows));
     memset(ctl->lost, 0, sizeof(ctl->lost));
+    memset(&ctl->wait, 0, sizeof(ctl->wait));
     ctl->text[0] = 0;
     ctl->check = ctl->kind == NB_CTL_DATA ? get64(b, 40) : 0;
     if (ctl->kind == NB_CTL_DATA)
         return 0;
+    if (ctl->kind == NB_CTL_ALIVE) {
+        ctl->wait = (struct nb_ctl_wait){.end = get32(b, 40), .steps = get32(b, 44)};
+        return 0;
+    }
     if (ctl->kind == NB_CTL_COLUMN) {
         for (size_t i = 0; i < 2; i++) {
             ctl->rows[i] = get64(b, 40 + 8 * i);

@@ -77,7 +77,9 @@ int nb_msg_parse(const void *in, size_t len, uint32_t token, size_t max_unit, st
 /* Control messages: one fixed size, but for DATA. Nodes that are not connected (grid.h) send each other RAW,
  * DATA and those about the kill switch through one that is connected with both. */
 enum nb_ctl_kind {
-    NB_CTL_ALIVE = 0, /* a heartbeat */
+    NB_CTL_ALIVE =
+        0, /* a heartbeat. a: 1 + the neighbor of which nothing is heard, 0: none, b: for so many ms; c: whom its
+            * writer waits for (enum nb_chain_kind), wait: in the end */
     NB_CTL_CONFIRM =
         1, /* a: number of the all-gather of which the owner's block was taken over whole; b: 1 when its bytes
                          * were kept; c: by so many nodes, which `from` speaks for */
@@ -105,6 +107,11 @@ enum nb_ctl_kind {
     NB_CTL_COUNT
 };
 
+/* ALIVE: at the end of a chain of waits (chain.h). */
+struct nb_ctl_wait {
+    uint32_t end, steps; /* rank; so many waits from its writer on */
+};
+
 #define NB_CTL_TEXT 180u
 struct nb_ctl {
     uint8_t kind;
@@ -113,6 +120,7 @@ struct nb_ctl {
     uint32_t c;
     uint32_t from, to;         /* ranks: of the node that wrote it, and of the one that is meant */
     uint64_t rows[2], lost[2]; /* COLUMN: a bit for each row; else 0 */
+    struct nb_ctl_wait wait;   /* ALIVE; else 0 */
     uint64_t check;            /* DATA: nb_hash64, with NB_PAYLOAD_SEED, of the bytes that follow; else 0 */
     char text[NB_CTL_TEXT];    /* terminated; "" unless ABORT */
 };

@@ -410,6 +410,16 @@ int nb_refs_unconfirmed(const struct nb_refs *r)
     return 0;
 }
 
+uint64_t nb_refs_awaited(const struct nb_refs *r)
+{
+    uint64_t newest = 0;
+
+    for (unsigned i = 0; i < r->nown; i++)
+        if (unanswered(r, r->own[i]) && r->own[i]->last_op + 1 > newest)
+            newest = r->own[i]->last_op + 1;
+    return newest;
+}
+
 /* ---- receiver -------------------------------------------------------------------------------------- */
 
 uint8_t *nb_refs_of_peer(struct nb_refs *r, int owner, uint32_t slot, size_t bytes, int make)

@@ -115,6 +115,8 @@ void nb_refs_confirmed(struct nb_refs *refs, uint64_t opno, int kept, unsigned r
 const void *nb_refs_find_op(struct nb_refs *refs, uint64_t opno, size_t offset, size_t bytes);
 /* 1 while some receiver has not taken over an operation of ours: it may still ask for its bytes. */
 int nb_refs_unconfirmed(const struct nb_refs *refs);
+/* One more than the number of the newest all-gather of which that is so; 0: there is none. */
+uint64_t nb_refs_awaited(const struct nb_refs *refs);
 
 /* The memory in which this node keeps `owner`'s slot of `bytes` bytes. make: get it when it is not there or
  * of another size (content undefined then). NULL: not there, or no memory. */

@@ -23,6 +23,7 @@
 #define COLUMNS 4
 #define SECOND ((int64_t)NB_NS_PER_S)
 #define VALUES 4096u
+#define UNIT 16384u
 #define LINES 8
 
 static struct cluster cluster;
@@ -69,6 +70,54 @@ __attribute__((format(printf, 5, 6))) static void logger(ncclDebugLogLevel level
     snprintf(n->said[n->lines++], sizeof(n->said[0]), "%.890s", at);
 }
 
+/* ---- a device that gets stuck ------------------------------------------------------------------------- */
+
+static struct {
+    const struct nb_device_ops *sound;
+    struct nb_device_ops ops;
+    struct nb_device device;
+    /* Work that begins in these bytes does not end; but for what begins in those. */
+    const uint8_t *from, *but;
+    size_t bytes, but_bytes;
+} stuck;
+
+static bool sticks(const void *at)
+{
+    const uint8_t *const b = at;
+
+    return b >= stuck.from && b < stuck.from + stuck.bytes &&
+           (b < stuck.but || b >= stuck.but + stuck.but_bytes);
+}
+
+static int stuck_copy(struct nb_device *dev, struct nb_work *work, void *dst, const void *src, size_t bytes)
+{
+    return sticks(src) || sticks(dst) ? -EINPROGRESS : stuck.sound->copy(dev, work, dst, src, bytes);
+}
+
+static ssize_t stuck_poll(struct nb_device *dev, struct nb_work *work)
+{
+    (void)dev, (void)work;
+    return -EINPROGRESS;
+}
+
+/* What begins in `bytes` bytes at `from`, on the host's device of node `i`, which does everything else at once; but
+ * for `but_bytes` at `but`. */
+static void get_stuck(int i, const void *from, size_t bytes, const void *but, size_t but_bytes)
+{
+    stuck.sound = node[i].comm->device->ops;
+    stuck.ops = *stuck.sound;
+    stuck.ops.copy = stuck_copy;
+    stuck.ops.poll = stuck_poll;
+    stuck.from = from;
+    stuck.bytes = bytes;
+    stuck.but = but;
+    stuck.but_bytes = but_bytes;
+    stuck.device.ops = &stuck.ops;
+    node[i].comm->device = &stuck.device;
+}
+
+/* ---- a group of nodes ------------------------------------------------------------------------------ */
+
 /* NCCL's turn on a node: true when something moved. */
 static bool nccl_turn(struct cluster *c, int i)
 {
@@ -106,7 +155,7 @@ static void setup_with(int schedule)
     cluster.most_rounds = 200000;
     cluster.nccl = nccl_turn;
     for (int i = 0; i < NODES; i++) {
-        node[i].params.unit_bytes = 16384;
+        node[i].params.unit_bytes = UNIT;
         node[i].params.schedule = schedule;
         node[i].params.group = schedule == NB_SCHEDULE_TWO_LEVEL ? COLUMNS : 0;
         snprintf(node[i].ctx.label, sizeof(node[i].ctx.label), "n#%d", i);
@@ -260,10 +309,10 @@ START_TEST(says_so_late)
 END_TEST
 
 /* A reduce-scatter of `block` bytes for each, after which `leaving` closes. */
+static float sum[NODES][8 * VALUES], addend[NODES * 8 * VALUES];
+
 static void scatter_and_leave(int leaving, size_t block)
 {
-    static float sum[NODES][8 * VALUES], addend[NODES * 8 * VALUES];
-
     ck_assert_uint_le(block, sizeof(sum[0]));
     for (int i = 0; i < NODES; i++)
         ck_assert_int_eq(nb_coll_ireducescatter(node[i].comm, addend, NODES * block, sum[i], block, 0,
@@ -296,6 +345,38 @@ START_TEST(closes_unheard)
 }
 END_TEST
 
+/* A node's device gets stuck when it has given what the one that closes needs. The others wait for it, and take no
+ * more of what that one has for them; it says for whom they wait. */
+START_TEST(closes_behind_a_stuck_device)
+{
+    const size_t block = sizeof(sum[0]);
+    const int culprit = 5, leaving = 4;
+
+    node[leaving].params.close_timeout = 4;
+    get_stuck(culprit, addend, sizeof(addend), (const char *)addend + leaving * block, block);
+    scatter_and_leave(leaving, block);
+    for (int i = 0; i < NODES; i++)
+        while (!nccl[i].closed && !nb_comm_failed(node[i].comm)) /* closed: it has failed */
+            turn();
+    all_say(-1, ", held up by node 5 (ip-", "closing although node ");
+}
+END_TEST
+
+/* A connection passes nothing: its two ends are named, for which the one that closes cannot know anything else. */
+START_TEST(closes_behind_a_stalled_connection)
+{
+    const int from = 5, to = 2, leaving = 4;
+
+    node[leaving].params.close_timeout = 4;
+    loopback_hold(node[from].comm->peer[to].tx[NB_CLASS_CONTRIB].conn, 1);
+    scatter_and_leave(leaving, sizeof(sum[0]));
+    for (int i = 0; i < NODES; i++)
+        while (!nccl[i].closed && !nb_comm_failed(node[i].comm))
+            turn();
+    all_say(-1, "closing although node 2, held up by node 5 (", "has not taken all that it is owed");
+}
+END_TEST
+
 /* A node has said goodbye, and what it said before is still on its way, when it falls silent: it is waited
  * for no longer than any other. */
 START_TEST(leaves_and_falls_silent)
@@ -317,24 +398,41 @@ START_TEST(leaves_and_falls_silent)
 }
 END_TEST
 
-/* All nodes have gathered, and confirmations of `stopped` have not left when it is stopped. */
-static void stop_unconfirmed(int stopped)
-{
-    enum { BLOCK = 8 * VALUES };
-    static float weights[NODES][BLOCK], all[NODES][NODES * BLOCK];
+static float weights[NODES][8 * VALUES], all[NODES][NODES * 8 * VALUES];
 
-    for (int i = 0; i < NODES; i++)
+/* All nodes gather, and all but `but` have done so. */
+static void all_gather(int but)
+{
+    for (int i = 0; i < NODES; i++) {
         node[i].params.close_timeout = 8;
-    for (int k = 0; k < node[stopped].comm->nneighbors; k++)
-        loopback_hold(node[stopped].comm->neighbors[k]->tx[NB_CLASS_CONTROL].conn, 1);
-    for (int i = 0; i < NODES; i++)
         ck_assert_int_eq(nb_coll_iallgather(node[i].comm, weights[i], all[i], sizeof(all[i]),
                                             sizeof(weights[i]), 0, sizeof(all[i]), &nccl[i].req),
                          0);
+    }
     for (int i = 0; i < NODES; i++)
-        while (nccl[i].req)
+        while (i != but && nccl[i].req)
             turn();
+}
+
+/* All nodes have gathered, and confirmations of `stopped` have not left when it is stopped. */
+static void stop_unconfirmed(int stopped)
+{
+    for (int k = 0; k < node[stopped].comm->nneighbors; k++)
+        loopback_hold(node[stopped].comm->neighbors[k]->tx[NB_CLASS_CONTROL].conn, 1);
+    all_gather(-1);
     node[stopped].asleep = true;
+}
+
+/* The last node that is not connected with it. */
+static int far_from(int rank)
+{
+    int far = -1;
+
+    for (int i = 0; i < NODES; i++)
+        if (i != rank && !node[i].comm->peer[rank].linked)
+            far = i;
+    ck_assert_int_ge(far, 0);
+    return far;
 }
 
 static void begin_close(int i)
@@ -366,14 +464,9 @@ END_TEST
  * waits for have told it of whom they hear nothing. */
 START_TEST(closes_far_away)
 {
-    const int stopped = _i;
-    int closing = -1;
+    const int stopped = _i, closing = far_from(stopped);
     char name[64];
 
-    for (int i = 0; i < NODES; i++)
-        if (i != stopped && !node[i].comm->peer[stopped].linked)
-            closing = i;
-    ck_assert_int_ge(closing, 0);
     snprintf(name, sizeof(name), "has heard nothing of node %d for ", stopped);
     stop_unconfirmed(stopped);
     begin_close(closing);
@@ -381,6 +474,27 @@ START_TEST(closes_far_away)
         while (i != stopped && !nccl[i].closed && !nb_comm_failed(node[i].comm)) /* closed: it has failed */
             turn();
     all_say(stopped, name, "closing although");
+}
+END_TEST
+
+/* A node that is alive does not take what the others have taken already, since its device is stuck; so one that it is
+ * not connected with is not confirmed, and closes. */
+START_TEST(closes_far_from_a_stuck_device)
+{
+    const int culprit = _i, closing = far_from(culprit);
+    /* One of the last that it takes, so that it gets all others, too; not one that it has to forward. */
+    const int owner = culprit == NODES - 1 ? NODES - 2 : NODES - 1;
+    const int segment = (owner + 1) % COLUMNS == culprit % COLUMNS ? 7 : 6;
+    char name[64];
+
+    snprintf(name, sizeof(name), ", held up by node %d (", culprit);
+    get_stuck(culprit, (char *)(all[culprit] + owner * 8 * VALUES) + segment * UNIT, UNIT, NULL, 0);
+    all_gather(culprit);
+    begin_close(closing);
+    for (int i = 0; i < NODES; i++)
+        while (!nccl[i].closed && !nb_comm_failed(node[i].comm))
+            turn();
+    all_say(-1, name, "closing although node ");
 }
 END_TEST
 
@@ -441,6 +555,7 @@ int main(void)
     tcase_add_loop_test(c, says_so_late, 0, 4);
     tcase_add_loop_test(c, closes_together, 0, NODES);
     tcase_add_loop_test(c, closes_far_away, 0, NODES);
+    tcase_add_loop_test(c, closes_far_from_a_stuck_device, 0, NODES);
     tcase_add_test(c, connection_breaks);
     tcase_add_test(c, sleeps_until_closed);
     suite_add_tcase(suite, c);
@@ -448,6 +563,8 @@ int main(void)
     tcase_add_checked_fixture(c, setup_direct, teardown);
     tcase_set_timeout(c, 3600);
     tcase_add_test(c, closes_unheard);
+    tcase_add_test(c, closes_behind_a_stuck_device);
+    tcase_add_test(c, closes_behind_a_stalled_connection);
     tcase_add_test(c, leaves_and_falls_silent);
     suite_add_tcase(suite, c);
     srunner_run_all(runner, CK_ENV);

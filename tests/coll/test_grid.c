@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/context.h"
 #include "coll/comm.h"
 #include "coll/confirm.h"
@@ -390,6 +391,82 @@ START_TEST(asked_from_beyond)
 }
 END_TEST
 
+/* ---- whom nodes wait for ----------------------------------------------------------------------------- */
+
+/* A heartbeat of `via`. */
+static int beats(int via, enum nb_chain_kind kind, int end, unsigned steps)
+{
+    const struct nb_ctl ctl = {.kind = NB_CTL_ALIVE,
+                               .token = 77,
+                               .c = (uint32_t)kind,
+                               .from = (uint32_t)via,
+                               .to = 1,
+                               .wait = {.end = (uint32_t)end, .steps = steps}};
+
+    return message(via, &ctl);
+}
+
+/* Node 1 has taken over an all-gather, and waits for what node 0 says of it: what follows from its heartbeat. */
+START_TEST(whom_a_node_waits_for)
+{
+    static const struct {
+        struct nb_chain told, found;
+    } cases[] = {
+        {{NB_CHAIN_UNTOLD, 0, 0, NULL}, {NB_CHAIN_LOST, -1, 0, NULL}},
+        {{NB_CHAIN_LOST, 0, 0, NULL}, {NB_CHAIN_LOST, -1, 0, NULL}},
+        {{NB_CHAIN_NONE, 0, 0, NULL}, {NB_CHAIN_END, 0, 1, NULL}},
+        {{NB_CHAIN_END, 2, 1, NULL}, {NB_CHAIN_END, 2, 2, NULL}},
+        {{NB_CHAIN_END, 3, NB_CHAIN_STEPS - 1, NULL}, {NB_CHAIN_END, 3, NB_CHAIN_STEPS, NULL}},
+        {{NB_CHAIN_END, 3, NB_CHAIN_STEPS, NULL}, {NB_CHAIN_LOST, -1, 0, NULL}},
+        {{NB_CHAIN_END, 1, 1, NULL}, {NB_CHAIN_MUTUAL, 0, 1, NULL}},
+        {{NB_CHAIN_END, 1, 2, NULL}, {NB_CHAIN_LOST, -1, 0, NULL}},
+        {{NB_CHAIN_MUTUAL, 1, 1, NULL}, {NB_CHAIN_MUTUAL, 0, 1, NULL}},
+        {{NB_CHAIN_MUTUAL, 2, 1, NULL}, {NB_CHAIN_MUTUAL, 2, 2, NULL}},
+    };
+    const struct nb_chain *found = &comm->life.chain.found;
+    const int64_t now = nb_clock_ns(&comm->ctx->clock);
+
+    for (int i = 0; i < 2; i++)
+        neighbors[i]->life.received_ns = now;
+    nb_chain_look(comm, now - NB_NS_PER_MS);
+    ck_assert_int_eq(found->kind, NB_CHAIN_NONE);
+    ck_assert_int_eq(done(5, 13, 0), 0);
+    nb_chain_look(comm, now - NB_NS_PER_MS);
+    ck_assert_int_eq(beats(3, NB_CHAIN_NONE, 0, 0), 1); /* it waits for nobody, and nobody for it */
+    for (size_t k = 0; k < sizeof(cases) / sizeof(cases[0]); k++) {
+        ck_assert_int_eq(beats(0, cases[k].told.kind, cases[k].told.end, cases[k].told.steps), 1);
+        nb_chain_look(comm, now);
+        ck_assert_msg(found->kind == cases[k].found.kind && found->end == cases[k].found.end &&
+                          found->steps == cases[k].found.steps,
+                      "case %zu: kind %d, node %d, %u steps", k, (int)found->kind, found->end, found->steps);
+        ck_assert_ptr_eq(found->via, &comm->peer[0]);
+        ck_assert_int_eq(nb_chain_ends_at(comm, &comm->peer[0]), cases[k].told.kind == NB_CHAIN_NONE);
+        ck_assert(!nb_chain_ends_at(comm, &comm->peer[3]));
+    }
+    /* What it has said is old. */
+    nb_chain_look(comm, now + 2 * (int64_t)NB_NS_PER_S);
+    ck_assert(found->kind == NB_CHAIN_END && found->end == 0 && found->steps == 1);
+    /* Now it is late no more. */
+    ck_assert_int_eq(confirms(0, 5, 2, 0), 1);
+    nb_chain_look(comm, now);
+    ck_assert_int_eq(found->kind, NB_CHAIN_NONE);
+}
+END_TEST
+
+START_TEST(absurd_heartbeats)
+{
+    static const struct nb_chain absurd[] = {
+        {NB_CHAIN_COUNT, 0, 0, NULL},  {NB_CHAIN_END, 4, 1, NULL},
+        {NB_CHAIN_END, -1, 1, NULL},   {NB_CHAIN_END, 0, 1, NULL},
+        {NB_CHAIN_END, 2, 0, NULL},    {NB_CHAIN_END, 2, NB_CHAIN_STEPS + 1, NULL},
+        {NB_CHAIN_MUTUAL, 0, 1, NULL}, {NB_CHAIN_MUTUAL, 4, 1, NULL},
+    };
+
+    ck_assert_int_lt(beats(0, absurd[_i].kind, absurd[_i].end, absurd[_i].steps), 0);
+    ck_assert_int_eq(comm->failure.error, -EPROTO);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("coll/grid");
@@ -414,6 +491,8 @@ int main(void)
     tcase_add_test(c, others_messages_pass);
     tcase_add_loop_test(c, wrong_ways, 0, 13);
     tcase_add_test(c, asked_from_beyond);
+    tcase_add_test(c, whom_a_node_waits_for);
+    tcase_add_loop_test(c, absurd_heartbeats, 0, 8);
     suite_add_tcase(suite, c);
     runner = srunner_create(suite);
     srunner_run_all(runner, CK_ENV);

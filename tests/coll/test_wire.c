@@ -162,6 +162,28 @@ START_TEST(control_round_trip_and_flips)
 }
 END_TEST
 
+/* What else a heartbeat says has the place of the text. */
+START_TEST(heartbeat)
+{
+    uint8_t buf[NB_CTL_BYTES];
+    const struct nb_ctl in = {.kind = NB_CTL_ALIVE,
+                              .token = TOKEN,
+                              .a = 3,
+                              .b = 4000,
+                              .c = 4,
+                              .wait = {.end = 0x01020304, .steps = 9}};
+    struct nb_ctl out = {.text = "of another", .wait = {.end = 7}};
+    const char *why = "";
+
+    nb_ctl_pack(&in, buf);
+    ck_assert_int_eq(buf[40], 4);
+    ck_assert_int_eq(buf[44], 9);
+    ck_assert_int_eq(nb_ctl_parse(buf, sizeof(buf), TOKEN, &out, &why), 0);
+    ck_assert(out.a == 3 && out.b == 4000 && out.c == 4 && out.wait.end == 0x01020304 && out.wait.steps == 9);
+    ck_assert_str_eq(out.text, "");
+}
+END_TEST
+
 START_TEST(hello_and_vote)
 {
     uint8_t hello[NB_HELLO_BYTES], vote[NB_VOTE_BYTES];
@@ -231,6 +253,7 @@ int main(void)
     tcase_add_loop_test(t, data_wrong_length, 0, 4);
     tcase_add_test(t, data_absurd_fields);
     tcase_add_test(t, control_round_trip_and_flips);
+    tcase_add_test(t, heartbeat);
     tcase_add_test(t, hello_and_vote);
     tcase_add_test(t, random_bytes);
     tcase_set_timeout(t, 3600);
