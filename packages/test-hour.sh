@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # A new user's first hour, with what the package installs and nothing of the source, over three hosts that are network namespaces:
 # install, nibble-info, nibble-doctor while all is well and with a host that is broken in twelve ways, each named with its remedy,
-# nibble-perf, metrics while it runs, a host that hangs and is named by nibble-hang, and out again.
+# nibble-perf, metrics while it runs, the dashboard over a Prometheus that reads them, a host that hangs and is named by
+# nibble-hang, and out again.
 set -u
 srcdir=$(cd "${NB_SRCDIR:-$(dirname "$0")/..}" && pwd)
 builddir=$(cd "${NB_BUILDDIR:-.}" && pwd)
@@ -139,7 +140,7 @@ grep -q 'node 1 (n1): ended with status 255' "$tmp/err" || fail "n1 is not named
 mkdir "$tmp/metrics"
 export NIBBLE_METRICS="$tmp/metrics" NIBBLE_METRICS_PERIOD=1 NIBBLE_HANG_REPORT="$tmp/metrics" NIBBLE_LATE_REPORT=1
 # shellcheck disable=SC2086
-"$bin/nibble-perf" coll $hosts --ops all_reduce --types bfloat16 -b 768K -e 768K -n 2000 -w 0 --reps 64 >"$tmp/out" 2>"$tmp/err" &
+"$bin/nibble-perf" coll $hosts --ops all_reduce --types bfloat16 -b 768K -e 768K -n 10000 -w 0 --reps 64 >"$tmp/out" 2>"$tmp/err" &
 perf=$!
 for _ in $(seq 600); do
     [ "$(cat "$tmp"/metrics/*.prom 2>/dev/null | grep -c '^nibble_coded_operations_total{.*collective="AllReduce"} [1-9]')" = 3 ] && break
@@ -154,6 +155,12 @@ if command -v promtool >/dev/null 2>&1; then
         promtool check metrics <"$file" >"$tmp/line" 2>&1 || fail "promtool: $(cat "$tmp/line")"
     done
 fi
+ip link set dev lo up # Prometheus and what it asks are on this side
+python3 "$root/usr/share/nibble/grafana/try_dashboard.py" "$tmp/metrics" >"$tmp/line" 2>&1
+case $? in
+0 | 77) cat "$tmp/line" ;;
+*) fail "dashboard: $(cat "$tmp/line")" ;;
+esac
 
 # ---- A host hangs
 for pid in $(ip netns pids n1); do
