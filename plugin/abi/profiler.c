@@ -27,6 +27,7 @@ static const struct nb_launch_observer to_device = {
     .begin = nb_launch_begin,
     .end = nb_launch_end,
     .unused = nb_launch_unused,
+    .posted = nb_launch_posted,
 };
 
 /* ---- The tables' functions ----------------------------------------------------------------------------- */
@@ -130,6 +131,7 @@ static void *start_own(void *context, const struct nb_api_event *event)
     case ncclProfileColl:
         context = nb_prof_next_own(context);
         return context ? start_launch(context, nb_prof_next_own_event(event->parent), event->coll) : NULL;
+    case ncclProfileGroup: return nb_prof_next_own(context) ? nb_events_grouped() : NULL;
     case ncclProfileKernelLaunch:
         context = nb_prof_next_own(context);
         return context ? nb_events_kernel(context, event->stream) : NULL;
@@ -160,7 +162,7 @@ ncclResult_t nb_api_prof_start(void *context, void **handle, const struct nb_api
                               event->type == ncclProfileCollApi && event->call->graphCaptured);
 }
 
-/* The launch of NCCL's kernel, and of an operation: of interest for our own kernel's. A call is over before
+/* The launch of NCCL's kernel, of an operation, and of all of a kernel: of interest for our own kernel's. A call is over before
  * it is launched, so there is nothing to end. */
 ncclResult_t nb_api_prof_stop(void *handle)
 {

@@ -33,7 +33,9 @@ static int cuda_turn(struct nb_device *dev, int busy)
 
     atomic_store_explicit(&d->connected, 1, memory_order_relaxed);
     pthread_mutex_lock(&d->gpu->lock);
-    if (!busy)
+    if (busy)
+        nb_launches_busy(&d->gpu->launches);
+    else
         nb_launches_idle(&d->gpu->launches);
     ret = nb_launches_turn(&d->gpu->launches);
     pthread_mutex_unlock(&d->gpu->lock);

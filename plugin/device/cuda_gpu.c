@@ -124,15 +124,20 @@ static void grow_arena(struct nb_gpu *g)
     nb_cuda_leave(&g->cuda, mode);
 }
 
-/* On the thread for calls of the driver. */
-static void call_driver(void *arg, unsigned wanted)
+/* On the two threads for calls of the driver. Memory has one of its own: a launch that NCCL's kernel waits for must not
+ * stand behind it. */
+static void launch_kernels(void *arg, unsigned wanted)
 {
     struct nb_gpu *g = arg;
 
-    if (wanted & NB_CUDA_THREAD_LAUNCH)
-        nb_launches_alone(&g->launches);
-    if (wanted & NB_CUDA_THREAD_GROW)
-        grow_arena(g);
+    (void)wanted;
+    nb_launches_alone(&g->launches);
+}
+
+static void grow(void *arg, unsigned wanted)
+{
+    (void)wanted;
+    grow_arena(arg);
 }
 
 void nb_gpu_grow(struct nb_gpu *g, size_t bytes)
@@ -141,7 +146,7 @@ void nb_gpu_grow(struct nb_gpu *g, size_t bytes)
     g->arena.refused++;
     g->grow += bytes;
     pthread_mutex_unlock(&g->lock);
-    nb_cuda_thread_ask(&g->thread, NB_CUDA_THREAD_GROW);
+    nb_cuda_thread_ask(&g->grower, NB_CUDA_THREAD_GROW);
 }
 
 static int loads_eagerly(void)
@@ -162,12 +167,16 @@ static void announce(const struct nb_gpu *g)
         g->arena.virtual_memory ? "grows as it is needed" : "cannot grow (no virtual memory management)",
         g->arena.mapped >> 20);
     if (l->how == NB_LAUNCH_RESIDENT)
-        NB_INFO(NCCL_INIT | NCCL_NET,
-                "cuda: the kernel is launched beside each of NCCL's (KernelLaunch events), also in graphs%s",
-                loads_eagerly()
-                    ? ""
-                    : "; set CUDA_MODULE_LOADING=EAGER if several threads launch kernels: one that loads a "
-                      "kernel between NCCL's launch and this one holds both up");
+        NB_INFO(
+            NCCL_INIT | NCCL_NET,
+            "cuda: the kernel is launched beside each of NCCL's (KernelLaunch events), also in graphs%s%s",
+            l->first ? ", before it" : "",
+            loads_eagerly() ? ""
+            : !l->first
+                ? "; set CUDA_MODULE_LOADING=EAGER if several threads launch kernels: one that loads a "
+                  "kernel between NCCL's launch and this one holds both up"
+                : "; set CUDA_MODULE_LOADING=EAGER if several threads launch kernels: one that loads some in "
+                  "a row, or after a graph was captured, may hold both up");
     else
         NB_INFO(NCCL_INIT | NCCL_NET,
                 "cuda: the kernel is launched for each batch of work, on a stream of its own: %s",
@@ -181,6 +190,18 @@ static void free_gpu(struct nb_gpu *g)
     pthread_mutex_destroy(&g->lock);
     pthread_mutex_destroy(&g->launches.lock);
     free(g);
+}
+
+static int start_threads(struct nb_gpu *g)
+{
+    int ret = nb_cuda_thread_start(&g->thread, launch_kernels, g);
+
+    if (ret)
+        return ret;
+    ret = nb_cuda_thread_start(&g->grower, grow, g);
+    if (ret)
+        nb_cuda_thread_stop(&g->thread, &g->ctx->clock);
+    return ret;
 }
 
 int nb_gpu_get(struct nb_context *ctx, const struct nb_device_wish *wish, struct nb_gpu **out, char *why,
@@ -202,13 +223,14 @@ int nb_gpu_get(struct nb_context *ctx, const struct nb_device_wish *wish, struct
     g->comm_id = wish->comm_id;
     g->nnodes = wish->nnodes;
     g->launches.how = how;
+    g->launches.first = ctx->params->gpu_launch == 3;
     pthread_mutex_init(&g->lock, NULL);
     pthread_mutex_init(&g->launches.lock, NULL);
     g->launches.thread = &g->thread;
     ret = nb_cuda_context_open(&g->cuda, wish->gpu, why, cap);
     if (!ret) {
         ret = set_up(g);
-        if (!ret && (ret = nb_cuda_thread_start(&g->thread, call_driver, g)) != 0)
+        if (!ret && (ret = start_threads(g)) != 0)
             take_down(g);
         if (ret)
             nb_cuda_context_close(&g->cuda);
@@ -243,7 +265,7 @@ static int come_to_rest(struct nb_gpu *g)
             return 0;
         nanosleep(&pause, NULL);
     }
-    if (!nb_cuda_thread_stop(&g->thread, &g->ctx->clock))
+    if (!nb_cuda_thread_stop(&g->thread, &g->ctx->clock) || !nb_cuda_thread_stop(&g->grower, &g->ctx->clock))
         return 0;
     return nb_launches_drain(&g->launches);
 }

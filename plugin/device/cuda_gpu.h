@@ -10,7 +10,7 @@
  *
  *   cuda_context    the GPU's context, pinned memory
  *   cuda_arena      GPU memory: reserved at connect, grown as it is needed, given back at the end
- *   cuda_thread     the thread that calls the driver once the communicator is connected
+ *   cuda_thread     threads that call the driver once the communicator is connected
  *   cuda_reach      whose memory an address is
  *   cuda_ring       descriptors to the kernel and results back
  *   cuda_launch     when the kernel runs: around NCCL's own launches, or for a batch
@@ -54,8 +54,8 @@ struct nb_gpu {
     struct nb_arena arena;
     struct nb_ring ring;
     struct nb_launches launches;
-    struct nb_cuda_thread thread;
-    size_t grow; /* bytes of memory that were asked for in vain; under `lock` */
+    struct nb_cuda_thread thread, grower; /* that call the driver: launch kernels; grow the arena */
+    size_t grow;                          /* bytes of memory that were asked for in vain; under `lock` */
     uint64_t shared
         [NB_GPU_SHARED]; /* children whose operations come here; these four under the lock of struct nb_gpus */
     unsigned nshared, users;

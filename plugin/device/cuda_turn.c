@@ -16,7 +16,9 @@
 #define ORPHAN_CAPTURED_NS INT64_C(5000000000)
 #define DRAIN_NS INT64_C(5000000000)
 #define LINGER_NS INT64_C(1000000000)
-#define ALONE_NS INT64_C(1000000) /* a kernel of its own stays so long without work */
+#define ALONE_NS INT64_C(1000000)  /* a kernel of its own stays so long without work */
+#define HOLD_NS INT64_C(2000000)   /* NCCL's launch may take so long after ours */
+#define LEAVE_NS INT64_C(50000000) /* what has to follow NCCL's launch may, after all was done */
 
 static void give_blocks(struct nb_launches *l, _Atomic unsigned *taken)
 {
@@ -34,16 +36,21 @@ static int take_mark(struct nb_launches *l, unsigned place)
     return 1;
 }
 
-enum event { NONE, MARK, DUE, EVENTS }; /* DUE: its turn to end, or idle */
+enum event { NONE, MARK, DUE, EVENTS }; /* DUE: its turn to end, or idle, or NCCL's launch does not return */
 
 /* What the engine's turn makes of a place; `ends`: its kernel is told to end. */
 static const struct transition {
     int next;
     bool ends;
 } transition[NB_BESIDE_STATES][EVENTS] = {
+    [NB_BESIDE_AHEAD] = {[NONE] = {NB_BESIDE_AHEAD, false},
+                         [MARK] = {NB_BESIDE_AHEAD, false},
+                         [DUE] = {NB_BESIDE_LEFT, true}},
+    [NB_BESIDE_LATE] =
+        {[NONE] = {NB_BESIDE_LATE, false}, [MARK] = {NB_BESIDE_FREE, false}, [DUE] = {NB_BESIDE_LATE, false}},
     [NB_BESIDE_OPEN] = {[NONE] = {NB_BESIDE_OPEN, false},
                         [MARK] = {NB_BESIDE_MARKED, false},
-                        [DUE] = {NB_BESIDE_OPEN, false}},
+                        [DUE] = {NB_BESIDE_TOLD, true}},
     [NB_BESIDE_NOTHING] = {[NONE] = {NB_BESIDE_NOTHING, false},
                            [MARK] = {NB_BESIDE_FREE, true},
                            [DUE] = {NB_BESIDE_TOLD, true}},
@@ -52,19 +59,93 @@ static const struct transition {
     [NB_BESIDE_MARKED] = {[NONE] = {NB_BESIDE_MARKED, false},
                           [MARK] = {NB_BESIDE_MARKED, false},
                           [DUE] = {NB_BESIDE_FREE, true}},
+    [NB_BESIDE_SPARE] = {[NONE] = {NB_BESIDE_SPARE, false},
+                         [MARK] = {NB_BESIDE_SPARE, false},
+                         [DUE] = {NB_BESIDE_FREE, true}},
 };
+
+/* All kernels launched before this place's were told to end, so it is the one that would be. */
+static bool is_next(const struct nb_launches *l, const struct nb_beside *b)
+{
+    return atomic_load(&l->captured) == 0 && l->told + l->due == b->number;
+}
+
+/* Nothing will tell that NCCL's kernel has ended before somebody else gets on, who may wait for ours; and there is
+ * nothing to be done for it. */
+static bool may_leave(struct nb_launches *l, struct nb_beside *b)
+{
+    const uint64_t started = __atomic_load_n(&l->ring->host->ring.started, __ATOMIC_ACQUIRE);
+
+    if (!atomic_load(&b->unmarked) || !is_next(l, b) || started <= b->number)
+        return false;
+    if (!b->begun_ns)
+        b->begun_ns = l->now;
+    return l->busy_ns > b->begun_ns ? l->now - l->busy_ns > LEAVE_NS : l->now - b->begun_ns > LINGER_NS;
+}
+
+/* NCCL's launch does not return: another of ours is asked for, and this one may leave when that has had the time to get
+ * into the driver, behind NCCL's. */
+static bool stalls(struct nb_launches *l, struct nb_beside *b)
+{
+    if (l->now - b->forked_ns < HOLD_NS / 2 || !is_next(l, b))
+        return false;
+    if (b->asked_ns)
+        return l->now - b->asked_ns > HOLD_NS / 2;
+    b->asked_ns = l->now;
+    atomic_store(&b->wanted, 1);
+    nb_cuda_thread_ask(l->thread, NB_CUDA_THREAD_LAUNCH);
+    return false;
+}
 
 static enum event event_of(struct nb_launches *l, unsigned place, int state)
 {
-    const struct nb_beside *b = &l->beside[place];
+    struct nb_beside *b = &l->beside[place];
 
-    if (state != NB_BESIDE_MARKED && take_mark(l, place))
+    if (state == NB_BESIDE_AHEAD)
+        return stalls(l, b) ? DUE : NONE;
+    if (state != NB_BESIDE_MARKED && state != NB_BESIDE_SPARE && take_mark(l, place))
         return MARK;
-    if (state == NB_BESIDE_NOTHING && atomic_load(&l->captured) == 0 && l->told + l->due == b->number)
+    if ((state == NB_BESIDE_NOTHING || state == NB_BESIDE_SPARE) && is_next(l, b))
+        return DUE;
+    if (state == NB_BESIDE_OPEN && may_leave(l, b))
         return DUE;
     if (state == NB_BESIDE_MARKED && (l->idle > b->marked || l->now - b->marked_ns > LINGER_NS))
         return DUE;
     return NONE;
+}
+
+/* Its kernel is told to end. */
+static void end_one(struct nb_launches *l, unsigned blocks)
+{
+    l->due++;
+    atomic_fetch_sub(&l->open, 1);
+    nb_gpus_give_blocks(l->ctx->gpus, l->cuda->ordinal, blocks);
+}
+
+/* AHEAD and LATE are left by other threads, too, and who comes first decides. */
+static void look_at_shared(struct nb_launches *l, unsigned place, int state, enum event event)
+{
+    struct nb_beside *b = &l->beside[place];
+    const struct transition *t = &transition[state][event];
+    unsigned blocks;
+    int was = state;
+
+    if (t->next == state)
+        return;
+    blocks = t->ends ? atomic_exchange(&b->blocks, 0) : 0; /* before another launch can have some */
+    if (!atomic_compare_exchange_strong(&b->state, &was, t->next)) {
+        if (t->ends)
+            atomic_store(&b->blocks, blocks);
+        if (event == MARK)
+            __atomic_store_n(&l->mark[place], 1, __ATOMIC_RELEASE);
+        return;
+    }
+    if (t->ends)
+        end_one(l, blocks);
+    if (t->next == NB_BESIDE_FREE) {
+        atomic_fetch_sub(&l->late, 1);
+        atomic_fetch_sub(&l->places, 1);
+    }
 }
 
 /* Launches that are not captured. */
@@ -76,14 +157,16 @@ static void look_at_open(struct nb_launches *l)
         struct nb_beside *b = &l->beside[i];
         const int state = atomic_load_explicit(&b->state, memory_order_acquire);
         left -= state != NB_BESIDE_FREE;
-        if (state < NB_BESIDE_OPEN)
+        if (state < NB_BESIDE_AHEAD)
             continue;
-        const struct transition *t = &transition[state][event_of(l, i, state)];
-        if (t->ends) {
-            l->due++;
-            atomic_fetch_sub(&l->open, 1);
-            give_blocks(l, &b->blocks);
+        const enum event event = event_of(l, i, state);
+        if (state < NB_BESIDE_OPEN) {
+            look_at_shared(l, i, state, event);
+            continue;
         }
+        const struct transition *t = &transition[state][event];
+        if (t->ends)
+            end_one(l, atomic_exchange(&b->blocks, 0));
         if (t->next == state)
             continue;
         if (t->next == NB_BESIDE_MARKED) {
@@ -195,6 +278,11 @@ static void watch(struct nb_launches *l, int64_t since, uint64_t started, uint64
     nb_ring_fail(l->ring, -ETIMEDOUT);
 }
 
+void nb_launches_busy(struct nb_launches *l)
+{
+    l->busy_ns = nb_clock_ns(&l->ctx->clock);
+}
+
 void nb_launches_idle(struct nb_launches *l)
 {
     l->idle = l->turn + 1;
@@ -262,7 +350,8 @@ int nb_launches_turn(struct nb_launches *l)
         /* Every kernel that was told to end has: nobody will come. One that was told, but has not ended, does
          * all that was handed over before it was told, and `published` may have grown since. */
         const int nobody = started <= ended && l->told <= ended && l->due == 0 &&
-                           atomic_load(&l->open) == 0 && !waiting && !l->alone_open;
+                           atomic_load(&l->open) == 0 && atomic_load(&l->late) == 0 && !waiting &&
+                           !l->alone_open;
         if (!nobody)
             l->orphan_ns = 0;
         else if (l->how == NB_LAUNCH_BATCH ||
@@ -281,5 +370,5 @@ int nb_launches_turn(struct nb_launches *l)
         end_alone(l);
     tell(l);
     return work || waiting || l->wanted || l->alone_open || l->due || started != ended || l->told > ended ||
-           atomic_load(&l->open);
+           atomic_load(&l->open) || atomic_load(&l->late);
 }

@@ -31,7 +31,8 @@ static ssize_t await(struct nb_cuda_device *d, struct nb_work *w)
 }
 
 /* While a communicator connects nobody makes the engine's turns for it: a kernel that was launched for its work has to
- * end here, since the rest of connecting waits for peers, and whatever waits for the GPU would wait for that kernel. */
+ * end here, since the rest of connecting waits for peers, and whatever waits for the GPU would wait for that kernel. Where the
+ * GPU has failed all were told to end, and nothing more comes of waiting. */
 static void settle(struct nb_cuda_device *d)
 {
     const struct nb_clock *clock = &d->gpu->ctx->clock;
@@ -44,7 +45,7 @@ static void settle(struct nb_cuda_device *d)
         pthread_mutex_unlock(&d->gpu->lock);
         if (left)
             sched_yield();
-    } while (left && nb_clock_ns(clock) < limit);
+    } while (left && !atomic_load(&d->gpu->ring.failed) && nb_clock_ns(clock) < limit);
 }
 
 ssize_t nb_cuda_dev_submit(struct nb_cuda_device *d, struct nb_work *work, struct nb_gpu_desc *desc,

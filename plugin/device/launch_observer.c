@@ -55,3 +55,14 @@ void nb_launch_unused(struct nb_context *ctx, uint64_t number)
     nb_launches_unused(&g->launches, number & TICKET_MASK);
     nb_gpus_unfind(gpus, g);
 }
+
+void nb_launch_posted(struct nb_context *ctx, uint64_t number)
+{
+    struct nb_gpus *gpus = ctx->gpus;
+    struct nb_gpu *g = number ? nb_gpus_find_serial(gpus, (uint16_t)(number >> TICKET_BITS)) : NULL;
+
+    if (!g)
+        return;
+    nb_launches_posted(&g->launches, number & TICKET_MASK);
+    nb_gpus_unfind(gpus, g);
+}

@@ -257,15 +257,17 @@ void *nb_events_call(struct nb_events *ev, const struct nb_events_call *call)
 /*
  * The last kernel that this thread launched. Operations that the thread reports next belong to that kernel,
  * until the first of them ends. (A CUDA callback, which reports operations of captured kernels, has launched
- * none.)
+ * none.) NCCL ends them, and their Group, once its proxy has the kernel's work (hostStreamPlanTask).
  *
- *     state       kernel begins   kernel ends       operation launched     operation ends
- *     IDLE        OPEN (1)        -                 -                      -
- *     OPEN        OPEN (1)        LAUNCHED: end()   reaches |= its (2)     -
- *     LAUNCHED    OPEN (1)        -                 reaches |= its (2)     IDLE: unused(), unless `reaches`
+ *     state       kernel begins        kernel ends       operation launched     operation ends        group ends
+ *     IDLE        OPEN (1)             -                 -                      -                     -
+ *     OPEN        OPEN (1)             LAUNCHED: end()   reaches |= its (2)     -                     -
+ *     LAUNCHED    posted() (3), OPEN (1)  -              reaches |= its (2)     IDLE: unused() unless IDLE: posted()
+ *                                                                               `reaches`, posted()
  *
  *     (1) IDLE when the observer has nothing to be told of this launch
  *     (2) of the communicator of the kernel only
+ *     (3) where it was of the same communicator
  */
 static _Thread_local struct {
     enum { IDLE = 0, OPEN, LAUNCHED } state;
@@ -278,11 +280,14 @@ static _Thread_local struct {
 
 #define KERNEL 0x7u /* marks, beside MARK above */
 #define OPERATION 0x3u
+#define GROUP 0x5u
 
 void *nb_events_kernel(struct nb_events *ev, void *stream)
 {
     const struct nb_launch_observer *to = ev->launches;
 
+    if (kernel.state == LAUNCHED && kernel.events == ev && kernel.ctx == ev->ctx) /* else it may be gone */
+        kernel.launches->posted(kernel.ctx, kernel.launch);
     kernel.launch = to ? to->begin(ev->ctx, ev->device, ev->comm_id, ev->nnodes, stream) : 0;
     kernel.ctx = ev->ctx;
     kernel.launches = to;
@@ -297,6 +302,11 @@ void *nb_events_launched(void)
     return kernel.state != IDLE ? (void *)(uintptr_t)OPERATION : NULL;
 }
 
+void *nb_events_grouped(void)
+{
+    return kernel.state != IDLE ? (void *)(uintptr_t)GROUP : NULL;
+}
+
 void nb_events_stop(void *handle)
 {
     if ((uintptr_t)handle == KERNEL && kernel.state == OPEN) {
@@ -306,6 +316,10 @@ void nb_events_stop(void *handle)
         kernel.state = IDLE;
         if (!kernel.reaches)
             kernel.launches->unused(kernel.ctx, kernel.launch);
+        kernel.launches->posted(kernel.ctx, kernel.launch);
+    } else if ((uintptr_t)handle == GROUP && kernel.state == LAUNCHED) {
+        kernel.state = IDLE;
+        kernel.launches->posted(kernel.ctx, kernel.launch);
     }
 }
 

@@ -35,12 +35,15 @@ struct nb_launch_observer {
     /* One more communicator (+1), or one less (-1), on GPU `gpu` reports its launches. */
     void (*attached)(struct nb_context *ctx, int gpu, int by);
     /* NCCL is about to launch a kernel of the communicator, of `nnodes` nodes, on `stream`: a number for the
-     * next two functions, or 0 when there is nothing to be told of this launch. */
+     * next three functions, or 0 when there is nothing to be told of this launch. */
     uint64_t (*begin)(struct nb_context *ctx, int gpu, uint64_t comm_id, int nnodes, void *stream);
     /* NCCL has launched it. */
     void (*end)(struct nb_context *ctx, uint64_t launch);
-    /* No operation of that launch reaches CollNet. After `end`. */
+    /* No operation of that launch reaches CollNet. Between `end` and `posted`. */
     void (*unused)(struct nb_context *ctx, uint64_t launch);
+    /* NCCL has handed it over to its proxy, which needs nothing of this thread any more. Once for each `end`: where no
+     * event says so, when the thread launches the communicator's next kernel. */
+    void (*posted)(struct nb_context *ctx, uint64_t launch);
 };
 
 struct nb_events_counts {
@@ -91,9 +94,10 @@ void nb_events_copy_engine(struct nb_events *events, const char *func);
 /* NCCL is about to launch a kernel on `stream` (its KernelLaunch event): see nb_launch_observer. The handle
  * to give to NCCL, NULL when nothing comes of it. */
 void *nb_events_kernel(struct nb_events *events, void *stream);
-/* The handle for the launch of an operation (Coll). */
+/* The handle for the launch of an operation (Coll), and of a kernel's operations together (Group). */
 void *nb_events_launched(void);
-/* An event has ended: `handle` is one of the two above, or anything else. The first end of an operation's
+void *nb_events_grouped(void);
+/* An event has ended: `handle` is one of the three above, or anything else. The first end of an operation's
  * launch on the thread that launched a kernel tells that all operations of that kernel have been told. */
 void nb_events_stop(void *handle);
 void nb_events_get_counts(struct nb_events *events, struct nb_events_counts *counts);

@@ -74,8 +74,10 @@ struct operation {
     atomic_int begun, may_end, ended;
 };
 void nccl_kernel(void *operation);
-/* Launch it as NCCL does, with a kernel of ours beside it: nb_launch_begin's number. */
+/* Launch it as NCCL does, with a kernel of ours beside it: nb_launch_begin's number, which is not valid any more. */
 uint64_t launch(nb_cu_stream stream, uint64_t comm, struct operation *op);
+/* The same where nothing of it comes to the engine. */
+uint64_t launch_unused(nb_cu_stream stream, uint64_t comm, struct operation *op);
 /* What the engine does for an operation whose kernel has begun. */
 void serve(struct nb_device *dev, struct buffers *b, unsigned works);
 

@@ -48,6 +48,8 @@ static void test_choices(void)
     nb_launch_attached(&ctx, GPU, -1);
     settings("NIBBLE_GPU_LAUNCH", "resident");
     refused("NIBBLE_GPU_LAUNCH=resident");
+    settings("NIBBLE_GPU_LAUNCH", "before");
+    refused("NIBBLE_GPU_LAUNCH=before");
     settings("NIBBLE_GPU_LAUNCH", NULL);
     wish.gpu = -1;
     CHECK(nb_cuda_device_open(&ctx, &wish, &dev, why, sizeof(why)) == -ENODEV);

@@ -25,10 +25,11 @@ static int live(void)
         dev->ops->turn(dev, 1); /* the engine's first: the communicator is connected */
         const uint64_t before = atomic_load(&gpu_of(dev)->launches.launched);
         number = nb_launch_begin(&ctx, GPU, COMM, NODES, stream);
-        /* NCCL's launch may wait until nothing runs on the GPU, so nothing of ours may run before it. */
-        CHECK(atomic_load(&gpu_of(dev)->launches.launched) == before);
+        /* NCCL's launch may wait until nothing runs on the GPU, so by default nothing of ours may run before it. */
+        CHECK(gpu_of(dev)->launches.first || atomic_load(&gpu_of(dev)->launches.launched) == before);
         fake_run(stream, nccl_kernel, &op);
         nb_launch_end(&ctx, number);
+        nb_launch_posted(&ctx, number);
         while (!atomic_load(&op.begun))
             usleep(20);
         if (wire && state) {
@@ -117,6 +118,9 @@ int main(void)
     nb_launch_attached(&ctx, GPU, 1);
     test_errors(0, quick ? 9 : getenv("NB_LONG_TESTS") ? 1 : 3);
     test_errors(1, quick ? 17 : 7);
+    settings("NIBBLE_GPU_LAUNCH", "before");
+    test_errors(0, quick ? 9 : 7);
+    settings("NIBBLE_GPU_LAUNCH", NULL);
     nb_launch_attached(&ctx, GPU, -1);
     fixture_close();
     return 0;

@@ -26,12 +26,12 @@ static void *host_main(void *arg)
     for (unsigned i = 0; i < h->n; i++) {
         while (i >= atomic_load(&h->done) + AHEAD)
             usleep(50);
-        uint64_t number = launch(h->stream, h->comm, &h->op[i]);
+        const int nothing = h->nothing && i % h->nothing == 0;
+        uint64_t number =
+            nothing ? launch_unused(h->stream, h->comm, &h->op[i]) : launch(h->stream, h->comm, &h->op[i]);
         CHECK(number != 0);
-        if (h->nothing && i % h->nothing == 0) {
-            nb_launch_unused(&ctx, number);
+        if (nothing)
             atomic_store(&h->op[i].may_end, 1);
-        }
     }
     return NULL;
 }
@@ -79,12 +79,13 @@ static void run_launches(unsigned comms, unsigned n, unsigned nothing)
         pthread_join(thread[c], NULL);
     for (unsigned c = 0; c < comms; c++) {
         g = gpu_of(dev[c]);
-        while (dev[c]->ops->turn(dev[c], 0))
+        while (dev[c]->ops->turn(dev[c], 0) ||
+               atomic_load(&g->launches.places)) /* until all marks are seen */
             usleep(20);
-        CHECK(atomic_load(&g->launches.launched) == n + g->launches.alone);
+        CHECK(atomic_load(&g->launches.launched) == n + g->launches.alone + g->launches.again);
         CHECK(__atomic_load_n(&g->ring.host->ring.ended, __ATOMIC_ACQUIRE) ==
               atomic_load(&g->launches.launched));
-        CHECK(atomic_load(&g->launches.open) == 0 && atomic_load(&g->launches.places) == 0);
+        CHECK(atomic_load(&g->launches.open) == 0 && atomic_load(&g->launches.late) == 0);
     }
     fake_serves(0);
     for (unsigned c = 0; c < comms; c++) {
@@ -272,6 +273,59 @@ static void test_lingers(void)
     CHECK(fake_alive() == 0);
 }
 
+/* NCCL's launch does not return before nothing of ours runs: ours leaves, and comes again behind NCCL's; where that
+ * happens each time it is launched there in the first place. What has to follow NCCL's launch comes late as well: ours
+ * does not wait for it. */
+static void test_stalls(void)
+{
+    struct nb_device *dev;
+    struct buffers b;
+    nb_cu_stream stream;
+    struct nb_launches *l;
+    int ahead = 0;
+
+    fake = (struct fake_settings){0};
+    dev = open_device(COMM);
+    make_buffers(&b, dev);
+    l = &gpu_of(dev)->launches;
+    stream = fake_stream();
+    while (dev->ops->turn(dev, 0))
+        usleep(20);
+    const uint64_t alone = l->alone;
+    for (int i = 0; i < 10; i++) {
+        struct operation op = {0};
+        const uint64_t before = atomic_load(&l->launched);
+        const uint64_t number = nb_launch_begin(&ctx, GPU, COMM, NODES, stream);
+        ahead += atomic_load(&l->launched) > before;
+        while (__atomic_load_n(&l->ring->host->ring.ended, __ATOMIC_ACQUIRE) < atomic_load(&l->launched)) {
+            dev->ops->turn(dev, 0);
+            usleep(20);
+        }
+        fake_run(stream, nccl_kernel, &op);
+        nb_launch_end(&ctx, number);
+        while (!atomic_load(&op.begun) || !dev->ops->ready(dev)) {
+            dev->ops->turn(dev, 1);
+            usleep(20);
+        }
+        serve(dev, &b, 5);
+        atomic_store(&op.may_end, 1);
+        fake_wait(stream);
+        while (__atomic_load_n(&l->ring->host->ring.ended, __ATOMIC_ACQUIRE) < atomic_load(&l->launched)) {
+            dev->ops->turn(dev, 0);
+            usleep(20);
+        }
+        nb_launch_posted(&ctx, number);
+        while (dev->ops->turn(dev, 0) || atomic_load(&l->places)) /* until the mark is seen */
+            usleep(20);
+    }
+    /* One at least comes again for each that left; one that was launched when it was about to leave is told, too. */
+    CHECK(ahead == 8 && l->again >= 8 && l->again <= 16 && l->alone == alone);
+    fake_stream_free(stream);
+    free_buffers(&b);
+    close_device(dev);
+    CHECK(fake_alive() == 0);
+}
+
 int main(void)
 {
     const int quick = getenv("NB_TEST_QUICK") != NULL;
@@ -290,6 +344,12 @@ int main(void)
     test_graph();
     test_attach();
     test_lingers();
+    settings("NIBBLE_GPU_LAUNCH", "before");
+    test_launches(0, getenv("NB_LONG_TESTS") ? 20000 : quick ? 40 : 150);
+    test_graph();
+    test_lingers();
+    test_stalls();
+    settings("NIBBLE_GPU_LAUNCH", NULL);
     nb_launch_attached(&ctx, GPU, -1);
     fixture_close();
     printf("kernels beside NCCL's come and go\n");

@@ -40,6 +40,8 @@
  *   A10 A graph's branches are submitted in any order, each to a queue of its own as long as there are any (the guide
  *       promises neither).
  *   A11 A round trip over PCIe takes 1.5 us, a call of the driver 2 to 6 us. GPU (`ring`).
+ *   A12 The context's lock goes to callers in the order in which they came. Argued, no part
+ *       of gpu-check looks at it; `unfair` is the contrary.
  */
 #ifndef NIBBLE_TESTS_GPU_MODEL_H
 #define NIBBLE_TESTS_GPU_MODEL_H
@@ -60,6 +62,7 @@ struct model_settings {
     unsigned sms;      /* multiprocessors; 0: 132 */
     uint64_t seed;     /* of all that is random: who runs next, how long calls take, what ends first */
     int eager;         /* kernels are loaded with their module (A4) */
+    int unfair;        /* the context's lock goes to anybody who waits: the contrary of A12 */
     int records_block; /* an event that is recorded blocks its queue: the contrary of A3 */
     int branches; /* a graph's branches are submitted: 0 as captured, 1 one by one, 2 the last first, 3 by the seed (A10) */
     int64_t patience; /* virtual time without any movement, after which the model is stuck; 0: 5 s */
@@ -116,6 +119,7 @@ struct model_kernel {
     int *loaded;      /* [MODEL_GPUS]: 0 makes the launch load it (A4); NULL: it is */
     int *grown;       /* [MODEL_GPUS]: 0 makes the launch wait for the GPU (A5); NULL: never */
     const struct model_thread *launcher; /* who will launch it, while nobody has; NULL: not known */
+    int aside;                           /* its end is no movement: it may come and go for ever */
     int begun, over;                     /* all its blocks are placed; it has ended */
     void *op;                            /* the model's */
 };
@@ -151,6 +155,8 @@ extern const struct nb_cuda model_driver;
 void model_name_codec(const void *host_ring, const char *name, const void *const *waits);
 /* Calls of the driver by threads that serve, since model_open, and the name of the first. */
 unsigned model_forbidden(const char **first);
+/* So many launches of codec kernels later one fails; 0: none. Of a run: after model_open. */
+extern unsigned model_fails;
 /* The most descriptors that a round of the codec kernel's carrying block takes; 0: all that are published, as kernel.cuh has it. */
 extern unsigned model_carries;
 

@@ -4,13 +4,16 @@
 
 #include <string.h>
 
-static struct model_thread *context_lock[MODEL_GPUS]; /* who holds that of the GPU's context */
-static unsigned forbidden;                            /* driver calls of threads that serve */
+static struct model_thread *context_lock[MODEL_GPUS];    /* who holds that of the GPU's context */
+static uint64_t tickets[MODEL_GPUS], served[MODEL_GPUS]; /* of who came for it, in order (A12) */
+static unsigned forbidden;                               /* driver calls of threads that serve */
 static const char *forbidden_first;
 
 void model_calls_open(void)
 {
     memset(context_lock, 0, sizeof(context_lock));
+    memset(tickets, 0, sizeof(tickets));
+    memset(served, 0, sizeof(served));
     forbidden = 0;
 }
 
@@ -27,23 +30,33 @@ void model_current(int gpu)
     c->gpu[0] = gpu;
 }
 
-static int lock_is_free(void *lock)
+struct place { /* in a lock's line */
+    int gpu;
+    uint64_t ticket;
+};
+
+static int lock_is_free(void *place)
 {
-    return *(struct model_thread **)lock == NULL;
+    const struct place *p = place;
+    return !context_lock[p->gpu] && (model.unfair || p->ticket == served[p->gpu]);
 }
 
-static unsigned lock_blockers(void *lock, const void **out, unsigned most)
+static unsigned lock_blockers(void *place, const void **out, unsigned most)
 {
-    const struct model_thread *owner = *(struct model_thread **)lock;
-    if (!owner || !most)
-        return 0;
-    out[0] = owner;
-    return 1;
+    const struct place *p = place;
+    unsigned n = 0;
+
+    if (context_lock[p->gpu] && n < most)
+        out[n++] = context_lock[p->gpu];
+    return n;
 }
 
 void model_lock_context(int gpu)
 {
-    model_block(lock_is_free, &context_lock[gpu], "the context's lock", lock_blockers);
+    struct place p = {gpu, tickets[gpu]++};
+
+    model_block(lock_is_free, &p, "the context's lock", lock_blockers);
+    served[gpu]++;
     context_lock[gpu] = model_self();
 }
 

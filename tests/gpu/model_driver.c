@@ -9,7 +9,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#define INVALID 1
+#define LAUNCH_FAILED 719
 #define MODULE ((nb_cu_module)0x2345)
 #define KERNEL ((nb_cu_function)0x3456)
 #define MEMORY ((size_t)80 << 30)
@@ -17,6 +17,8 @@
 /* The codec kernel on a multiprocessor: kernels.h, and the compiler's report for sm_90. */
 #define CODEC_REGISTERS 128u
 #define CODEC_SHARED 47924u
+
+unsigned model_fails;
 
 enum takes {
     NOTHING, /* of the GPU's: calls about the thread, or a library's */
@@ -235,6 +237,8 @@ static nb_cu_result mLaunchKernelEx(const struct nb_cu_launch_config *config, nb
     (void)f;
     (void)extra;
     called("cuLaunchKernelEx", LOCK);
+    if (model_fails && --model_fails == 0)
+        return LAUNCH_FAILED;
     op = model_new_op(config->stream, OP_KERNEL);
     memcpy(&op->launch, arguments[0], sizeof(op->launch));
     op->own = (struct model_kernel){.name = "codec kernel",

@@ -312,6 +312,9 @@ static void finish(struct op *op)
         op->newer->older = op->older;
     else
         g->newest = op->older;
+    const int moved =
+        op->kernel && !op->kernel->aside; /* nor a codec kernel's, which may come and go for ever */
+
     if (op->kernel) {
         op->kernel->over = 1;
         op->kernel->op = NULL;
@@ -320,7 +323,7 @@ static void finish(struct op *op)
     op->older = op->newer = NULL;
     op->next = g->spare;
     g->spare = op;
-    if (op->kernel) /* a codec kernel may come and go for ever */
+    if (moved)
         model_moved();
 }
 

@@ -98,6 +98,7 @@ static int operate(struct stage *s, struct hx_op *op, const char *what)
         HX_CHECK(launch, "%s: nothing was launched beside NCCL's kernel", what);
         fake_run(s->stream, nccl_kernel, &k);
         nb_launch_end(nb_process_context(), launch);
+        nb_launch_posted(nb_process_context(), launch);
     }
     ret = hx_run(s->comm, op);
     atomic_store(&k.over, 1);
@@ -494,6 +495,7 @@ static int stuck_node(struct hx_node *node, void *arg)
         launch = nb_launch_begin(nb_process_context(), gpu_of(node), COMM_ID, node->nnodes, s.stream);
         fake_run(s.stream, nccl_kernel, &k);
         nb_launch_end(nb_process_context(), launch);
+        nb_launch_posted(nb_process_context(), launch);
     }
     HX_CHECK(hx_post(s.comm, &run.op) == ncclSuccess, "post");
     ret = hx_wait(s.comm, &run.op, HX_SOON_S);
