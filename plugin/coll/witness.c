@@ -13,7 +13,7 @@ struct nb_witness {
     struct nb_witness *next; /* free, or waiting */
     uint64_t opno;
     struct nb_job_call call;
-    uint64_t key[NB_CAUSAL_KEYS];
+    uint64_t key[NB_CAUSAL_NAMES];
     uint64_t values, bytes; /* of the block */
     size_t width;
     unsigned picks, got;
@@ -127,7 +127,7 @@ void nb_witness_sum(struct nb_coll_comm *comm, struct nb_op *op, const struct nb
         memset(w->key, 0, sizeof(w->key));
 }
 
-void nb_witness_decided(struct nb_op *op, const uint64_t key[NB_CAUSAL_KEYS])
+void nb_witness_decided(struct nb_op *op, const uint64_t key[NB_CAUSAL_NAMES])
 {
     if (op->witness)
         memcpy(op->witness->key, key, sizeof(op->witness->key));

@@ -42,7 +42,7 @@ int nb_witness_possible(const struct nb_coll_comm *comm);
 /* A reduce-scatter that might be coded begins: look at its sum; windows of the own block alone may be
  * finished before anything is decided. Then: it was decided on, with these keys. */
 void nb_witness_sum(struct nb_coll_comm *comm, struct nb_op *op, const struct nb_job_call *call);
-void nb_witness_decided(struct nb_op *op, const uint64_t key[NB_CAUSAL_KEYS]);
+void nb_witness_decided(struct nb_op *op, const uint64_t key[NB_CAUSAL_NAMES]);
 /* A window is finished here, NCCL does not know it yet, and so are all before it; then: the oldest that is
  * not finished is another one. */
 void nb_witness_passed(struct nb_coll_comm *comm, const struct nb_coll_req *win);

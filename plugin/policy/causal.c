@@ -9,10 +9,9 @@
 #include "base/slab.h"
 
 #define CHANGED_MOST 1024u /* positions that count: beyond, structure in the data outweighs chance */
-#define CHANGED_LEAST 8u
-#define DECAY 0.99f    /* of running sums, each time that a pair meets */
-#define STEPS_LEAST 3u /* meetings before a proof */
-#define KEEP_Z 4.0f    /* a proof stands until its sums fall below */
+#define DECAY 0.99f        /* of running sums, each time that a pair meets */
+#define STEPS_LEAST 3u     /* meetings before a proof */
+#define KEEP_Z 4.0f        /* a proof stands until its sums fall below */
 #define KEEP_D 3.0f
 #define RECENT 0.25f      /* weight of a meeting in the mean of the last few */
 #define STRONG 3.0f       /* where z is that large every time, */
@@ -30,6 +29,9 @@
 #define OWNER_AFTER 4u    /* clear meetings with one unit in a row, and the buffer is its */
 #define STRAY_RATE 0.125f /* weight of a clear meeting in the share of those with another unit */
 #define STRAY_MOST 0.1f   /* so that one such meeting is in doubt for two more, and every tenth for ever */
+#define CERTAIN_AFTER 8u  /* clear meetings with one unit in a row, and a prediction is certain, */
+#define FAINT_Z 1.25f     /* (a sum that hardly agrees with the unit's change begins the row anew) */
+#define CERTAIN_FOR 16u   /* unless so many sums that it was made for have moved nothing clearly since */
 #define MIXED_Z 8.0f      /* a sum that agrees with a change so well moved it, */
 #define MIXED_PART 0.4f   /* and one of the step with less than that part of it moved nothing */
 #define MIXED_RATE 0.3f   /* weight of such a step in the share of those with several sums of the key */
@@ -51,16 +53,29 @@ struct pair {
     uint32_t met;
 };
 
+/* Whose the sums of a name are, by those of them that moved a unit clearly. */
+struct belonging {
+    int owner;         /* unit that they moved, -1: none yet */
+    float stray;       /* share of them, of late, that moved another */
+    int moved;         /* unit that the last of them moved, */
+    unsigned in_a_row; /* and so many before it */
+};
+
+/* A prediction of identity, which its sums bear out or not. */
+struct guess {
+    uint64_t name; /* 0: free */
+    uint64_t used;
+    struct belonging of;
+    unsigned silent; /* sums since the last that moved something clearly */
+};
+
 struct key {
     uint64_t name; /* 0: free */
     uint64_t used;
     uint32_t unproved; /* sums since the proof was last renewed */
     int proved;
-    int best;          /* unit, -1: none */
-    int owner;         /* unit that its sums moved clearly, -1: none yet */
-    float stray;       /* share of its sums, of late, that clearly moved another */
-    int moved;         /* unit that the last of them moved, */
-    unsigned in_a_row; /* and so many before it */
+    int best; /* unit, -1: none */
+    struct belonging of;
     float mixed; /* share of its steps, of late, in which some of its sums moved weights and others nothing */
     unsigned sums;     /* of the step that is judged: how many are its, */
     float most, least; /* the best and the worst agreement of one of them with any change */
@@ -69,6 +84,8 @@ struct key {
 
 struct sum {
     int key[NB_CAUSAL_KEYS];
+    struct guess *guess; /* NULL: none, or */
+    uint64_t named;      /* when it is not called so any more */
     int explained;
     float most; /* z with the unit that it agrees best with */
     struct nb_signs signs;
@@ -79,6 +96,7 @@ struct nb_causal {
     struct unit unit[NB_CAUSAL_UNITS];
     unsigned units, hint;
     struct key key[NB_CAUSAL_BUFFERS];
+    struct guess guess[NB_CAUSAL_BUFFERS];
     struct nb_slab sum[2]; /* of struct sum: those of the last step, whose consequences come; and since */
     unsigned sums[2];
     unsigned place;
@@ -86,92 +104,6 @@ struct nb_causal {
     uint64_t judged;
     float explained;
 };
-
-/* ---- signs ------------------------------------------------------------------------------------------- */
-
-void nb_signs_of(enum nb_dtype type, const uint32_t *raw, unsigned n, struct nb_signs *signs)
-{
-    const uint32_t sign = type == NB_F32 ? UINT32_C(1) << 31 : UINT32_C(1) << 15;
-    const uint32_t infinite = type == NB_F32 ? 0x7f800000u : type == NB_BF16 ? 0x7f80u : 0x7c00u;
-
-    memset(signs, 0, sizeof(*signs));
-    for (unsigned i = 0; i < n; i++) {
-        const uint32_t magnitude = raw[i] & (sign - 1);
-        const uint64_t counts = magnitude != 0 && magnitude < infinite, minus = (raw[i] & sign) != 0;
-        signs->negative[i / 64] |= (counts & minus) << (i % 64);
-        signs->positive[i / 64] |= (counts & (minus ^ 1)) << (i % 64);
-    }
-}
-
-static unsigned bits(uint64_t x)
-{
-    return (unsigned)__builtin_popcountll(x);
-}
-
-float nb_signs_agree(const struct nb_signs *sum, const struct nb_signs *change, unsigned most)
-{
-    unsigned n = 0, up = 0, given = 0, plus = 0, same = 0;
-    double dn, of_sum, of_change, product, cov, var;
-
-    for (unsigned w = 0; w < NB_CAUSAL_WORDS && n < most; w++) {
-        uint64_t changed = change->negative[w] | change->positive[w];
-        while (n + bits(changed) > most) /* the last ones go */
-            changed &= ~(UINT64_C(1) << (63 - __builtin_clzll(changed)));
-        n += bits(changed);
-        up += bits(changed & change->positive[w]);
-        given += bits(changed & (sum->negative[w] | sum->positive[w]));
-        plus += bits(changed & sum->positive[w]);
-        same += bits(changed &
-                     ((sum->positive[w] & change->positive[w]) | (sum->negative[w] & change->negative[w])));
-    }
-    if (n < CHANGED_LEAST)
-        return 0.0f;
-    dn = n;
-    of_change = 2.0 * up - n;
-    of_sum = 2.0 * plus - given;
-    product = 2.0 * same - given;
-    cov = product - of_sum * of_change / dn;
-    var = (given - of_sum * of_sum / dn) * (dn - of_change * of_change / dn);
-    return var > 0.5 ? (float)(cov / sqrt(var) * sqrt(dn)) : 0.0f;
-}
-
-/* The sum over the positions of `at` of what is +1 in `positive` and -1 elsewhere. */
-static int signed_bits(uint64_t at, uint64_t positive)
-{
-    return 2 * (int)bits(at & positive) - (int)bits(at);
-}
-
-float nb_signs_contrast(const struct nb_signs *sum, const struct nb_signs *change,
-                        const struct nb_signs *before, unsigned most)
-{
-    unsigned n = 0, squares = 0;
-    int of_sum = 0, of_change = 0, product = 0;
-    double dn, cov, var;
-
-    for (unsigned w = 0; w < NB_CAUSAL_WORDS && n < most; w++) {
-        const uint64_t changed = change->negative[w] | change->positive[w],
-                       earlier = before->negative[w] | before->positive[w],
-                       turned = (change->positive[w] & before->negative[w]) |
-                                (change->negative[w] & before->positive[w]),
-                       up = change->positive[w] | (before->negative[w] & ~changed);
-        uint64_t differ = (sum->negative[w] | sum->positive[w]) & (turned | (changed ^ earlier));
-        while (n + bits(differ) > most) /* the last ones go */
-            differ &= ~(UINT64_C(1) << (63 - __builtin_clzll(differ)));
-        /* The change less the one before: 2 where it has turned round, 1 where there is only one of them. */
-        const uint64_t twice = differ & turned, same = ~(sum->positive[w] ^ up);
-        n += bits(differ);
-        squares += bits(differ) + 3 * bits(twice);
-        of_sum += signed_bits(differ, sum->positive[w]);
-        of_change += signed_bits(differ, up) + signed_bits(twice, up);
-        product += signed_bits(differ, same) + signed_bits(twice, same);
-    }
-    if (n < CHANGED_LEAST)
-        return 0.0f;
-    dn = n;
-    cov = product - (double)of_sum * of_change / dn;
-    var = (dn - (double)of_sum * of_sum / dn) * (squares - (double)of_change * of_change / dn);
-    return var > 0.5 ? (float)(cov / sqrt(var) * sqrt(dn)) : 0.0f;
-}
 
 /* ---- life -------------------------------------------------------------------------------------------- */
 
@@ -209,6 +141,8 @@ unsigned nb_causal_positions(const struct nb_causal *f)
 {
     return f->positions;
 }
+
+static const struct belonging nobody = {.owner = -1, .moved = -1};
 
 /* ---- keys -------------------------------------------------------------------------------------------- */
 
@@ -255,14 +189,37 @@ static int key_of(struct nb_causal *f, uint64_t name)
     if (!victim->pair)
         return -1;
     clear_key(victim);
-    victim->owner = victim->moved = -1;
-    victim->in_a_row = 0;
-    victim->stray = 0.0f;
+    victim->of = nobody;
     victim->mixed = 0.0f;
     victim->sums = 0;
     victim->name = name;
     victim->used = ++f->now;
     return (int)(victim - f->key);
+}
+
+/* ---- guesses ------------------------------------------------------------------------------------------ */
+
+/* The guess of that name, which a sum is thought to be; the longest unused makes room for a new one. NULL:
+ * none. */
+static struct guess *note_guess(struct nb_causal *f, uint64_t name)
+{
+    struct guess *g = f->guess;
+
+    if (!name)
+        return NULL;
+    for (struct guess *other = f->guess; other < f->guess + NB_CAUSAL_BUFFERS && g->name != name; other++)
+        if (other->name == name || other->used < g->used)
+            g = other;
+    if (g->name != name)
+        *g = (struct guess){.name = name, .of = nobody};
+    g->used = ++f->now;
+    g->silent++;
+    return g;
+}
+
+static struct guess *guess_of(const struct sum *s)
+{
+    return s->guess && s->guess->name == s->named ? s->guess : NULL;
 }
 
 /* ---- units ------------------------------------------------------------------------------------------- */
@@ -289,11 +246,33 @@ static float nearness(const int32_t *a, const int32_t *b, size_t width, unsigned
     return (float)count / (float)n;
 }
 
+/* Whoever the unit's sums were thought to be: nobody, now that its number is another block's. */
+static void disown(struct belonging *of, int unit)
+{
+    if (of->owner == unit || of->moved == unit)
+        *of = nobody;
+}
+
+/* The block has gone; its number is free for another one. */
+static void forget_unit(struct nb_causal *f, unsigned unit)
+{
+    for (struct key *k = f->key; k < f->key + NB_CAUSAL_BUFFERS; k++) {
+        if (!k->name)
+            continue;
+        k->pair[unit] = (struct pair){0};
+        if (k->best == (int)unit)
+            clear_key(k);
+        disown(&k->of, (int)unit);
+    }
+    for (struct guess *g = f->guess; g < f->guess + NB_CAUSAL_BUFFERS; g++)
+        disown(&g->of, (int)unit);
+    f->unit[unit] = (struct unit){.value = f->unit[unit].value};
+}
+
 /* A place for a new unit: the longest unused makes room when it has missed its turn for long. -1: none. */
 static int new_unit(struct nb_causal *f)
 {
     unsigned oldest = 0;
-    int32_t *value;
 
     if (f->units < NB_CAUSAL_UNITS) {
         f->unit[f->units].value = malloc(f->positions * sizeof(int32_t));
@@ -304,15 +283,7 @@ static int new_unit(struct nb_causal *f)
             oldest = u;
     if (f->now - f->unit[oldest].used < UNIT_LIFE)
         return -1;
-    for (struct key *k = f->key; k < f->key + NB_CAUSAL_BUFFERS; k++) {
-        if (!k->name)
-            continue;
-        k->pair[oldest] = (struct pair){0};
-        if (k->best == (int)oldest)
-            clear_key(k);
-    }
-    value = f->unit[oldest].value;
-    f->unit[oldest] = (struct unit){.value = value};
+    forget_unit(f, oldest);
     return (int)oldest;
 }
 
@@ -360,7 +331,7 @@ static int note_change(struct nb_causal *f, struct unit *unit, const int32_t *va
         change.positive[i / 64] |= (uint64_t)(value[i] > unit->value[i]) << (i % 64);
         change.negative[i / 64] |= (uint64_t)(value[i] < unit->value[i]) << (i % 64);
     }
-    for (unsigned w = 0; w < NB_CAUSAL_WORDS; w++)
+    for (unsigned w = 0; w < NB_SIGNS_WORDS; w++)
         any |= change.positive[w] | change.negative[w];
     if (!any)
         return 0;
@@ -407,17 +378,32 @@ static void meet(struct key *k, unsigned u, float z, float d)
         k->unproved = 0;
 }
 
-/* A sum of the key has clearly moved the unit. */
-static void note_owner(struct key *k, int unit)
+/* A sum of the name has clearly moved the unit. */
+static void note_owner(struct belonging *of, int unit)
 {
-    k->in_a_row = unit == k->moved ? k->in_a_row + 1 : 1;
-    k->moved = unit;
-    if (k->owner < 0)
-        k->owner = unit;
-    k->stray += STRAY_RATE * ((float)(unit != k->owner) - k->stray);
-    if (unit != k->owner && k->in_a_row == OWNER_AFTER) { /* a slot begins anew, with another buffer */
-        k->owner = unit;
-        k->stray = 2.0f * STRAY_RATE;
+    of->in_a_row = unit == of->moved ? of->in_a_row + 1 : 1;
+    of->moved = unit;
+    if (of->owner < 0)
+        of->owner = unit;
+    of->stray += STRAY_RATE * ((float)(unit != of->owner) - of->stray);
+    if (unit != of->owner && of->in_a_row == OWNER_AFTER) { /* a slot begins anew, with another buffer */
+        of->owner = unit;
+        of->stray = 2.0f * STRAY_RATE;
+    }
+}
+
+/* The sum has clearly moved the unit. */
+static void note_moved(struct nb_causal *f, struct sum *s, int unit)
+{
+    struct guess *g = guess_of(s);
+
+    s->explained = 1;
+    for (unsigned j = 0; j < NB_CAUSAL_KEYS; j++)
+        if (s->key[j] >= 0)
+            note_owner(&f->key[s->key[j]].of, unit);
+    if (g) {
+        note_owner(&g->of, unit);
+        g->silent = 0;
     }
 }
 
@@ -434,7 +420,10 @@ static void confront(struct nb_causal *f, unsigned u)
         struct sum *s = sum_at(f, 0, i);
         float z = -nb_signs_agree(&s->signs, &unit->change[0], CHANGED_MOST);
         float d = -nb_signs_contrast(&s->signs, &unit->change[0], &unit->change[1], CHANGED_MOST);
+        struct guess *g = guess_of(s);
         s->most = fmaxf(s->most, z);
+        if (g && g->of.owner == (int)u && z < FAINT_Z)
+            g->of.in_a_row = 0;
         for (unsigned j = 0; j < NB_CAUSAL_KEYS; j++)
             if (s->key[j] >= 0)
                 meet(&f->key[s->key[j]], u, z, d);
@@ -447,13 +436,8 @@ static void confront(struct nb_causal *f, unsigned u)
             second = z;
         }
     }
-    if (winner >= 0 && best > CLEAR_Z && best - second > CLEAR_MARGIN && best_d > CLEAR_D) {
-        struct sum *s = sum_at(f, 0, (unsigned)winner);
-        s->explained = 1;
-        for (unsigned j = 0; j < NB_CAUSAL_KEYS; j++)
-            if (s->key[j] >= 0)
-                note_owner(&f->key[s->key[j]], (int)u);
-    }
+    if (winner >= 0 && best > CLEAR_Z && best - second > CLEAR_MARGIN && best_d > CLEAR_D)
+        note_moved(f, sum_at(f, 0, (unsigned)winner), (int)u);
 }
 
 /* The sum is one of the key's in this step. */
@@ -511,12 +495,12 @@ unsigned nb_causal_place(struct nb_causal *f)
     return f->place++;
 }
 
-void nb_causal_sum(struct nb_causal *f, const uint64_t keys[NB_CAUSAL_KEYS], const struct nb_signs *signs)
+void nb_causal_sum(struct nb_causal *f, const uint64_t names[NB_CAUSAL_NAMES], const struct nb_signs *signs)
 {
     struct sum *s;
 
     for (unsigned j = 0; j < NB_CAUSAL_KEYS; j++) {
-        int k = key_of(f, keys[j]);
+        int k = key_of(f, names[j]);
         if (k >= 0 && ++f->key[k].unproved > RENEW_WITHIN)
             clear_key(&f->key[k]);
     }
@@ -524,7 +508,9 @@ void nb_causal_sum(struct nb_causal *f, const uint64_t keys[NB_CAUSAL_KEYS], con
         return;
     s = sum_at(f, 1, f->sums[1]);
     for (unsigned j = 0; j < NB_CAUSAL_KEYS; j++)
-        s->key[j] = key_of(f, keys[j]);
+        s->key[j] = key_of(f, names[j]);
+    s->named = names[NB_CAUSAL_GUESS];
+    s->guess = note_guess(f, s->named);
     s->explained = 0;
     s->most = 0.0f;
     s->signs = *signs;
@@ -561,7 +547,15 @@ int nb_causal_shared(const struct nb_causal *f, uint64_t key)
 {
     const struct key *k = find_key(f, key);
 
-    return k && k->stray > STRAY_MOST;
+    return k && k->of.stray > STRAY_MOST;
+}
+
+int nb_causal_certain(const struct nb_causal *f, uint64_t guess)
+{
+    for (const struct guess *g = f->guess; guess && g < f->guess + NB_CAUSAL_BUFFERS; g++)
+        if (g->name == guess)
+            return g->of.moved == g->of.owner && g->of.in_a_row >= CERTAIN_AFTER && g->silent <= CERTAIN_FOR;
+    return 0;
 }
 
 int nb_causal_mixed(const struct nb_causal *f, uint64_t key)

@@ -32,35 +32,17 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "codec/pick.h"
-#include "nibble/codec.h"
+#include "policy/signs.h"
 
 #define NB_CAUSAL_Z 8.0f /* standard deviations over the running sums */
 #define NB_CAUSAL_D 6.0f
-#define NB_CAUSAL_WORDS (NB_PICKS / 64u)
-#define NB_CAUSAL_KEYS 2u      /* of a sum */
+#define NB_CAUSAL_KEYS 2u /* of a sum */
+/* What a sum is told with: its keys; and the name of the buffer that identity predicted, whether content
+ * agreed or not. */
+enum { NB_CAUSAL_GUESS = NB_CAUSAL_KEYS, NB_CAUSAL_NAMES };
 #define NB_CAUSAL_UNITS 128u   /* of a field */
 #define NB_CAUSAL_BUFFERS 256u /* keys of a field that are remembered */
 #define NB_CAUSAL_SUMS 512u    /* of a step that wait; further ones are not looked at */
-
-/* A bit for each position; neither is set where the value is 0 or not finite. */
-struct nb_signs {
-    uint64_t negative[NB_CAUSAL_WORDS], positive[NB_CAUSAL_WORDS];
-};
-
-/* Signs of n raw values (nb_pick) of the type. */
-void nb_signs_of(enum nb_dtype type, const uint32_t *raw, unsigned n, struct nb_signs *signs);
-
-/* The agreement of two patterns in standard deviations: the correlation of signs where both planes of
- * `change` have one, means taken out, times the square root of their number. Of the changed positions the
- * first `most` count. 0 where nothing varies. */
-float nb_signs_agree(const struct nb_signs *sum, const struct nb_signs *change, unsigned most);
-
-/* The agreement of `sum` with `change` less `before`, likewise: what turned round counts twice, what changed in one of them only
- * counts once, and what changed as before not at all. So a pattern that agrees with both alike, however well, comes to 0 with
- * deviation 1. */
-float nb_signs_contrast(const struct nb_signs *sum, const struct nb_signs *change,
-                        const struct nb_signs *before, unsigned most);
 
 struct nb_causal;
 
@@ -73,8 +55,8 @@ unsigned nb_causal_positions(const struct nb_causal *field);
  * last changed, from 0. */
 unsigned nb_causal_place(struct nb_causal *field);
 
-/* A sum was delivered; in the order of operations. keys: 0 for none. */
-void nb_causal_sum(struct nb_causal *field, const uint64_t keys[NB_CAUSAL_KEYS],
+/* A sum was delivered; in the order of operations. names: 0 for none. */
+void nb_causal_sum(struct nb_causal *field, const uint64_t names[NB_CAUSAL_NAMES],
                    const struct nb_signs *signs);
 
 /* A block was gathered; in the order of operations. raw: its values in the positions, `width` bytes each
@@ -85,8 +67,11 @@ void nb_causal_gather(struct nb_causal *field, size_t width, const uint32_t *raw
 int nb_causal_proved(const struct nb_causal *field, uint64_t key);
 /* 1 when sums with this key clearly moved different units of late: it stands for several buffers. */
 int nb_causal_shared(const struct nb_causal *field, uint64_t key);
-/* 1 when several sums of a step had this key, of late, of which some clearly moved weights and others nothing: what is proved
- * of it holds for some of them only. */
+/* 1 when the sums for which this buffer was predicted clearly moved one unit, of late, and no other: the
+ * prediction comes true, whatever their content looks like. */
+int nb_causal_certain(const struct nb_causal *field, uint64_t guess);
+/* 1 when several sums of a step had this key, of late, of which some clearly moved weights and others
+ * nothing: what is proved of it holds for some of them only. */
 int nb_causal_mixed(const struct nb_causal *field, uint64_t key);
 /* Units that have changed at least twice: without any, nothing can be proved. */
 unsigned nb_causal_units(const struct nb_causal *field);

@@ -230,19 +230,32 @@ static void count_round(struct nb_classify *c, struct nb_class_comm *m, struct n
     m->set ^= nb_mix(op->send, s->count);
 }
 
-/* The names under which the sum's field knows the buffer of a reduce-scatter: by its place in the step, and by
- * what identity says. */
-static void name_keys(const struct nb_class_op *op, struct nb_causal *field, uint64_t key[NB_CAUSAL_KEYS])
+/* The signature within its field. */
+static uint64_t signature_of(const struct nb_class_op *op)
 {
-    const uint64_t signature = nb_mix(op->count, (uint64_t)op->type + 1);
+    return nb_mix(op->count, (uint64_t)op->type + 1);
+}
+
+/* The field's name for what identity predicts; 0: it predicts nothing. */
+static uint64_t guess_of(uint64_t signature, uint64_t predicted)
+{
+    return predicted ? nb_mix(signature + 1, predicted) | 1 : 0;
+}
+
+/* The names under which the sum's field knows the buffer of a reduce-scatter: by its place in the step, and by
+ * what identity says and predicts. */
+static void name_keys(const struct nb_class_op *op, struct nb_causal *field, uint64_t key[NB_CAUSAL_NAMES])
+{
+    const uint64_t signature = signature_of(op);
 
     key[0] = nb_mix(signature, nb_causal_place(field)) | 1;
     key[1] = op->buffer ? nb_mix(~signature, op->buffer) | 1 : 0;
+    key[NB_CAUSAL_GUESS] = guess_of(signature, op->predicted);
 }
 
 /* Do the weights follow the sums of this very buffer? What only looks like a buffer (its squares do, too) is taken for it where
  * its place in the step says the same, or all sums of the field move weights. */
-static int moves(const struct nb_causal *field, const uint64_t key[NB_CAUSAL_KEYS], int found)
+static int moves(const struct nb_causal *field, const uint64_t key[NB_CAUSAL_NAMES], int found)
 {
     if (found)
         return nb_causal_proved(field, key[0]) || nb_causal_explained(field) >= EXPLAINED;
@@ -255,7 +268,7 @@ static int moves(const struct nb_causal *field, const uint64_t key[NB_CAUSAL_KEY
 
 static enum nb_class_reason evidence_for(struct nb_classify *c, const struct nb_class_comm *m,
                                          struct nb_class_sig *s, const struct nb_class_op *op,
-                                         uint64_t key[NB_CAUSAL_KEYS])
+                                         uint64_t key[NB_CAUSAL_NAMES])
 {
     if (s->func == NB_FUNC_REDUCE_SCATTER) {
         struct nb_causal *field =
@@ -291,7 +304,7 @@ static enum nb_class_reason veto(const struct nb_class_sig *s)
 }
 
 static void settle(struct nb_classify *c, const struct nb_class_comm *m, struct nb_class_sig *s,
-                   const struct nb_class_op *op, uint64_t key[NB_CAUSAL_KEYS])
+                   const struct nb_class_op *op, uint64_t key[NB_CAUSAL_NAMES])
 {
     enum nb_grad_word word = nb_grad_rules_ask(&c->rules, s->func, s->type, s->count, s->nranks);
     enum nb_class_reason against = veto(s);
@@ -375,7 +388,14 @@ struct nb_class_decision nb_classify_reduce(struct nb_classify *c, const struct 
     return d;
 }
 
-void nb_classify_sum(struct nb_classify *c, const struct nb_class_op *op, const uint64_t key[NB_CAUSAL_KEYS],
+int nb_classify_certain(struct nb_classify *c, const struct nb_class_op *op)
+{
+    const struct nb_causal *field = op->func == NB_FUNC_REDUCE_SCATTER ? field_of(c, op) : NULL;
+
+    return field && nb_causal_certain(field, guess_of(signature_of(op), op->predicted));
+}
+
+void nb_classify_sum(struct nb_classify *c, const struct nb_class_op *op, const uint64_t key[NB_CAUSAL_NAMES],
                      const uint32_t *raw, unsigned picks)
 {
     struct nb_causal *field = field_of(c, op);

@@ -77,9 +77,10 @@ struct nb_class_op {
     ncclRedOp_t op;
     uint64_t count; /* elements of the whole vector */
     uint64_t send, recv;
-    uint64_t passes;       /* steps, or passes of them, that its signature came in; 0: unknown */
-    uint64_t buffer;       /* which buffer it is thought to continue, any number; 0: unknown */
-    int found;             /* the buffer by its content alone */
+    uint64_t passes;    /* steps, or passes of them, that its signature came in; 0: unknown */
+    uint64_t buffer;    /* which buffer it is thought to continue, any number; 0: unknown */
+    uint64_t predicted; /* likewise, which one order or address predicts, whatever its content looks like */
+    int found;          /* the buffer by its content alone */
     enum nb_caller caller; /* of an all-reduce */
     int blind;             /* reduce-scatter: its sum will not be told (nb_classify_sum) */
 };
@@ -96,11 +97,11 @@ void nb_classify_gather(struct nb_classify *c, const struct nb_class_op *op, con
 struct nb_class_decision {
     enum nb_class_kind kind; /* gradient: may be quantized */
     enum nb_class_reason reason;
-    int changed;                  /* kind or reason is not what it was at the call before: worth a log line */
-    int warmup;                   /* 1: a gradient, but the communicator is in its warm-up: raw */
-    uint64_t step;                /* of the communicator */
-    uint64_t key[NB_CAUSAL_KEYS]; /* reduce-scatter: for nb_classify_sum */
-    int shared;                   /* what it is thought to continue is several buffers, as the weights show */
+    int changed;   /* kind or reason is not what it was at the call before: worth a log line */
+    int warmup;    /* 1: a gradient, but the communicator is in its warm-up: raw */
+    uint64_t step; /* of the communicator */
+    uint64_t key[NB_CAUSAL_NAMES]; /* reduce-scatter: for nb_classify_sum */
+    int shared; /* what it is thought to continue is several buffers, as the weights show */
 };
 
 /* A reduction of `op` begins; samples as above, of its own contribution. What to do with this very operation.
@@ -108,9 +109,13 @@ struct nb_class_decision {
 struct nb_class_decision nb_classify_reduce(struct nb_classify *c, const struct nb_class_op *op,
                                             const float *samples, unsigned n);
 
+/* Do the weights show that predictions of op->predicted have come true of late? Then content has a veto only
+ * where it is unmistakably another buffer's. */
+int nb_classify_certain(struct nb_classify *c, const struct nb_class_op *op);
+
 /* The sum of a reduce-scatter that was decided on has been delivered here; in the order of operations, before
  * the gathers that follow. key: as decided. raw: its values at the `picks` positions (codec/pick.h). */
-void nb_classify_sum(struct nb_classify *c, const struct nb_class_op *op, const uint64_t key[NB_CAUSAL_KEYS],
+void nb_classify_sum(struct nb_classify *c, const struct nb_class_op *op, const uint64_t key[NB_CAUSAL_NAMES],
                      const uint32_t *raw, unsigned picks);
 /* A rank's block of `bytes` bytes that is gathered, of a type as for nb_classify_gather: the number of values it has as a shard whose sums are
  * looked at, and their width in bytes. 0: it is none. */

@@ -16,8 +16,8 @@
  *          |  +------------------------------- (2) -------------------------|--+
  *          +----------------------------- (1), not predicted ---------------+
  *
- *     (1) buffers have not come once a step for 4 passes and 16 operations more than not; or a unit is
- *         predicted and VIOLATIONS_MOST rounds had buffers that were not what they had been
+ *     (1) buffers have not come once a step for 4 passes and 16 operations more than half of what did; or a
+ *         unit is predicted and VIOLATIONS_MOST rounds had buffers that were not what they had been
  *     (2) buffers come once a step, and content has not proven the set's slots, or not for as long
  *         (address_prevails)
  *     (3) no unit predicted for 4 passes and 16 operations in a row
@@ -28,15 +28,22 @@
  *
  *     mode       evidence                                                              result
  *     ADDRESS    the buffer has not (yet) come once a step                             LEARNING
- *                profile: this slot does not fit and another does                      MISMATCH
+ *                profile: this slot does not fit and another does (*)                  MISMATCH
+ *                it suddenly looks otherwise, and the weights confirm it               CERTAIN
  *                else                                                                  ADDRESS
  *     UNIT,      only one slot comes into question: content is as it always was        SINGLE, else MISMATCH
  *     PLACE      no profile                                                            NO_PROFILE
+ *                the weights confirm predictions of the slot (nb_identity_config.certain; in UNIT
+ *                not where blocks have sent no gradient of late), and no line below says
+ *                VERIFIED; content has contradicted one of this pass                   MISMATCH
+ *                the same, and it has not                                              CERTAIN
  *                the predicted slot has few profiles                                   LEARNING
  *                it fits, and no other as well (by SCORE_LEAST, SCORE_MARGIN)          VERIFIED
  *                another one fits much better than all (FOUND_LEAST, FOUND_MARGIN),    FOUND
- *                and has not come in this pass
+ *                and has not come in this pass; what was predicted usually fits
  *                else                                                                  MISMATCH, UNPREDICTED
+ *
+ *     (*) much better, where the weights confirm predictions of the slot
  */
 #include "policy/identity_internal.h"
 
@@ -58,6 +65,8 @@
 #define FULL_LEAST 0.5f
 #define AGREE_RATE 0.1f /* share of predictions that content confirmed, moving average */
 #define AGREE_LEAST 0.8f
+/* Content that does not agree with a prediction says something only where it usually does. */
+#define CONTRADICTS_LEAST 0.7f
 /* Score of confirmed predictions, moving average: an average of two layers stays below. */
 #define PURE_LEAST 0.42f
 #define LEARN_LEAST 0.2f /* from the eighth profile on, a slot does not learn what does not look like it */
@@ -78,6 +87,7 @@ const char *nb_identity_reason_text(enum nb_identity_reason reason)
         "its buffer is used once a step",
         "one buffer has its signature",
         "prediction and content agree",
+        "the weights confirm what predicts it",
         "its content is unmistakable",
         "too few steps seen",
         "nothing says which buffer it is",
@@ -207,7 +217,7 @@ static void choose_mode(struct nb_identity *id, struct nb_sig *s, int by_address
     if (s->mode == MODE_ADDRESS && by_address)
         s->unsettled -= s->unsettled > 0;
     else if (s->mode == MODE_ADDRESS)
-        s->unsettled++;
+        s->unsettled += 2; /* so that one in two, for good, counts */
     next = next_mode(s, by_address, by_unit);
     if (next != s->mode)
         change_mode(id, s, next);
@@ -220,13 +230,39 @@ static uint64_t unit_id(unsigned kind, uint32_t number)
     return (uint64_t)kind << 32 | number;
 }
 
+/* The name of what a slot is given to, for as long as it is. */
+static uint64_t buffer_of(const struct nb_identity *id, uint32_t at)
+{
+    return nb_mix(nb_slot_at(&id->slots, at)->unit, at) | 1;
+}
+
+/* Have predictions of the slot come true? */
+static int is_certain(const struct nb_identity *id, uint32_t at)
+{
+    return at != NB_SLOT_NONE && id->config.certain && id->config.certain(id->config.arg, buffer_of(id, at));
+}
+
+/* Another slot, which has been seen often enough, is what the content looks like: unmistakably, or better
+ * than the slot that it usually agrees with. How often that one and the others have been seen does not
+ * matter, since this only ever takes feedback away. */
+static int contradicted(const struct nb_identity *id, const struct nb_fit *fit, uint32_t at)
+{
+    if (fit->best_slot == NB_SLOT_NONE || fit->best_slot == at ||
+        nb_slot_at(&id->slots, fit->best_slot)->profiles < NB_SLOT_MATURE)
+        return 0;
+    if (fit->best >= FOUND_LEAST && fit->best >= fit->own + FOUND_MARGIN)
+        return 1;
+    return nb_slot_at(&id->slots, at)->agreed >= CONTRADICTS_LEAST && fit->own < SCORE_LEAST &&
+           fit->best >= fit->own + SCORE_MARGIN;
+}
+
 /* Give the slot out. */
 static struct nb_identity_decision give(struct nb_identity *id, struct nb_sig *s, uint32_t at,
                                         uint64_t geometry, enum nb_identity_reason reason,
                                         const struct nb_fit *fit)
 {
     struct nb_slot *slot = nb_slot_at(&id->slots, at);
-    struct nb_identity_decision d = {.slot = at, .buffer = nb_mix(slot->unit, at) | 1, .reason = reason};
+    struct nb_identity_decision d = {.slot = at, .buffer = buffer_of(id, at), .reason = reason};
 
     d.empty = !slot->filled || slot->geometry != geometry || s->view.rounds - slot->used_round > ERROR_LIFE;
     if (fit) {
@@ -261,6 +297,11 @@ static struct nb_identity_decision alone(struct nb_identity *id, struct nb_sig *
     struct nb_slot *slot = nb_slot_at(&id->slots, at);
 
     if (p && !id->config.trust_prediction && nb_set_breaks(&id->slots, at, p)) {
+        const struct nb_fit fit = nb_set_fit(&id->slots, &s->set, at, p);
+        if (!contradicted(id, &fit, at) && is_certain(id, at)) { /* gradients changed, and not the buffer */
+            nb_set_learn(&id->slots, &s->set, at, p);
+            return give(id, s, at, geometry, NB_ID_CERTAIN, &fit);
+        }
         if (++slot->misses >= SUSPECT_AFTER) {
             nb_set_unlearn(&id->slots, &s->set, at);
             slot->suspect = 1;
@@ -298,13 +339,15 @@ static struct nb_identity_decision by_address(struct nb_identity *id, struct nb_
         return refuse(NB_ID_LEARNING, NULL);
     if (at == NB_SLOT_NONE)
         return refuse(NB_ID_FULL, NULL);
+    id->predicted = at;
     if (!p)
         return give(id, s, at, geometry, NB_ID_ADDRESS, NULL);
     /* Memory may be handed round among buffers of a size: the data have a veto where another slot fits and
      * this one does not. */
     if (s->set.n > 1 && s->set.mature == s->set.n && !id->config.trust_prediction) {
         fit = nb_set_fit(&id->slots, &s->set, at, p);
-        if (fit.own < SCORE_LEAST && fit.other >= fit.own + SCORE_MARGIN && fit.other >= SCORE_LEAST) {
+        if (fit.own < SCORE_LEAST && fit.other >= fit.own + SCORE_MARGIN && fit.other >= SCORE_LEAST &&
+            (contradicted(id, &fit, at) || !is_certain(id, at))) {
             if (++nb_slot_at(&id->slots, at)->misses >= 3) {
                 s->violations++;
                 change_mode(id, s, MODE_NONE);
@@ -346,8 +389,9 @@ static struct nb_identity_decision by_content(struct nb_identity *id, struct nb_
     /* Reductions that no gather explains may change meaning (see by_place): they learn longer. */
     uint32_t wanted =
         s->mode == MODE_PLACE && s->func == NB_FUNC_REDUCE_SCATTER ? LEARN_LONG : NB_SLOT_MATURE;
+    const uint32_t pass = nb_units_pass(&id->units, s->comm);
     struct nb_fit fit;
-    int fits;
+    int fits, verified;
 
     if (id->config.trust_prediction) {
         if (!slot)
@@ -365,6 +409,19 @@ static struct nb_identity_decision by_content(struct nb_identity *id, struct nb_
         if (fits)
             slot->purity += AGREE_RATE * (fit.own - slot->purity);
     }
+    /* A prediction that is often wrong has mixed buffers in the slot's average: then it proves nothing. */
+    verified = fits && slot->profiles >= wanted && slot->agreed >= AGREE_LEAST && slot->purity >= PURE_LEAST;
+    if (slot && contradicted(id, &fit, at)) /* one has come in place of another, and so may those behind it */
+        s->shifted = pass;
+    if (slot && !verified && !has_come(id, s, at) && pass && (s->mode != MODE_UNIT || s->wary == 0) &&
+        is_certain(id, at)) {
+        if (s->shifted != pass) {
+            nb_set_learn(&id->slots, &s->set, at, p);
+            return give(id, s, at, geometry, NB_ID_CERTAIN, &fit);
+        }
+        if (slot->profiles >= wanted)
+            return refuse(NB_ID_MISMATCH, &fit);
+    }
     if (slot && slot->profiles < wanted) {
         if (slot->profiles < LEARN_FREE || (fit.own >= LEARN_LEAST && fit.own >= fit.other))
             nb_set_learn(&id->slots, &s->set, at, p);
@@ -372,12 +429,12 @@ static struct nb_identity_decision by_content(struct nb_identity *id, struct nb_
             nb_set_unlearn(&id->slots, &s->set, at);
         return refuse(NB_ID_LEARNING, &fit);
     }
-    /* A prediction that is often wrong has mixed buffers in the slot's average: then it proves nothing. */
-    if (fits && slot->agreed >= AGREE_LEAST && slot->purity >= PURE_LEAST) {
+    if (verified) {
         nb_set_learn(&id->slots, &s->set, at, p);
         return give(id, s, at, geometry, NB_ID_VERIFIED, &fit);
     }
     if (fit.best_slot != NB_SLOT_NONE && s->set.mature == s->set.n && s->set.n > 1 &&
+        (!slot || fit.best_slot == at || (slot->agreed >= CONTRADICTS_LEAST && slot->purity >= PURE_LEAST)) &&
         fit.best >= FOUND_LEAST && fit.best >= fit.after + FOUND_MARGIN && !has_come(id, s, fit.best_slot)) {
         nb_set_learn(&id->slots, &s->set, fit.best_slot, p);
         return give(id, s, fit.best_slot, geometry, NB_ID_FOUND, &fit);
@@ -401,6 +458,7 @@ static struct nb_identity_decision by_unit(struct nb_identity *id, struct nb_sig
         at = nb_set_find(&id->slots, &s->set, unit_id(UNIT_GATHERED, expected->number), 1);
         if (at == NB_SLOT_NONE)
             return refuse(NB_ID_FULL, NULL);
+        id->predicted = at;
     }
     if (alike == 1 && s->set.n == 1 && at != NB_SLOT_NONE) {
         return alone(id, s, at, p, geometry, NB_ID_SINGLE);
@@ -410,6 +468,8 @@ static struct nb_identity_decision by_unit(struct nb_identity *id, struct nb_sig
         uint64_t unit = nb_slot_at(&id->slots, (uint32_t)d.slot)->unit;
         struct nb_unit *found = nb_units_find(&id->units, s->comm, (uint32_t)unit);
         expected = found ? found : expected;
+    } else if (at != NB_SLOT_NONE) { /* has come, given or not: nothing that follows in this pass is it */
+        nb_slot_at(&id->slots, at)->used_pass = nb_units_pass(&id->units, s->comm);
     }
     if (expected)
         nb_units_reduced(&id->units, expected);
@@ -430,6 +490,7 @@ static struct nb_identity_decision by_place(struct nb_identity *id, struct nb_si
         at = nb_set_find(&id->slots, &s->set, unit_id(UNIT_PLACE, v->in_round), 1);
         if (at == NB_SLOT_NONE)
             return refuse(NB_ID_FULL, NULL);
+        id->predicted = at;
         if (v->clean >= (int)CERTAIN_AFTER && s->set.n == 1 && nb_clock_alike(id, parent) <= 1 &&
             nb_clock_in_steps(id, s, MOST_STEPS)) {
             /* Gathers tell nothing of its buffer (ZeRO-3 groups tensors differently), so it may be one of
@@ -495,9 +556,11 @@ struct nb_identity_decision nb_identity_reduce(struct nb_identity *id, uint64_t 
         (s->func == NB_FUNC_REDUCE_SCATTER && !nb_clock_in_steps(id, s, MOST_STEPS)))
         address = 0;
     s->alike = alike;
-    choose_mode(id, s, address, expected != NULL);
+    /* What comes when all blocks have had their gradients is no sign that blocks do not predict. */
+    choose_mode(id, s, address, alike > 0);
     if (nb_set_accepts(&id->slots, &s->set, profile, &shape))
         usable = &shape;
+    id->predicted = NB_SLOT_NONE;
     switch (s->mode) {
     case MODE_ADDRESS: d = by_address(id, s, k, address, usable, geometry); break;
     case MODE_UNIT: d = by_unit(id, s, expected, alike, usable, geometry); break;
@@ -506,6 +569,7 @@ struct nb_identity_decision nb_identity_reduce(struct nb_identity *id, uint64_t 
     }
     if (s->mode != MODE_UNIT && expected)
         nb_units_reduced(&id->units, expected);
+    d.predicted = id->predicted == NB_SLOT_NONE ? 0 : buffer_of(id, id->predicted);
     d.passes = v->rounds;
     id->stats.decided[d.reason]++;
     return d;

@@ -47,6 +47,7 @@ enum nb_identity_reason {
     NB_ID_ADDRESS = 0, /* slot: its buffer is used once a step */
     NB_ID_SINGLE,      /* slot: its signature belongs to one buffer */
     NB_ID_VERIFIED,    /* slot: predicted, and its content agrees */
+    NB_ID_CERTAIN,     /* slot: predicted, and such predictions came true; its content says nothing */
     NB_ID_FOUND,       /* slot: not predicted or predicted otherwise, but its content is unmistakable */
     NB_ID_LEARNING,    /* none yet: too few steps or profiles */
     NB_ID_UNPREDICTED, /* none: nothing says which buffer it is */
@@ -64,6 +65,10 @@ struct nb_identity_config {
     unsigned slots;
     unsigned keys;  /* (signature, addresses) */
     unsigned calls; /* announced and not begun yet */
+    /* Did predictions of this buffer (nb_identity_decision.predicted) come true of late, as far as anything
+     * but content shows? Asked of the reduction that is being decided. NULL: nothing shows it. */
+    int (*certain)(void *arg, uint64_t buffer);
+    void *arg;
     /* For tests: skip verification by content. Never set this otherwise. */
     int trust_prediction;
 };
@@ -106,6 +111,7 @@ struct nb_identity_decision {
     int64_t slot; /* number of the slot, -1: no feedback */
     uint64_t
         buffer; /* whom the slot is given to, never 0: numbers of slots come again for others. 0: no slot */
+    uint64_t predicted; /* likewise, the one that was predicted, whether given or not; 0: none */
     /* 1: what the slot holds is not this buffer's last error (new, another geometry, older than 8 steps,
      * learned anew): empty it before use. */
     int empty;

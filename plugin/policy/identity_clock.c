@@ -8,6 +8,10 @@
 #define STEPS_MISSED 2u /* by what is still taken to come in every step */
 #define RESCAN 32u      /* reductions between looks for the rarest signature */
 #define FULL_RATE 0.2f
+/* Passes that are full before one with fewer sums than blocks is an exception, and for which it is
+ * remembered. */
+#define SHORT_AFTER 8u
+#define SHORT_LIFE 200u
 
 void nb_clock_gather(struct nb_identity *id, uint64_t count)
 {
@@ -124,6 +128,20 @@ static int follows_another(struct nb_identity *id, const struct nb_sig *s)
     return another;
 }
 
+/* A pass is over; full: each block that it gathered has sent a gradient, as far as can be counted. */
+static void note_full(struct nb_sig *s, int full)
+{
+    s->full += FULL_RATE * ((float)full - s->full);
+    if (full) {
+        s->full_run++;
+        s->wary -= s->wary > 0;
+    } else {
+        const uint32_t wary = s->full_run >= SHORT_AFTER ? SHORT_LIFE : SHORT_AFTER;
+        s->wary = s->wary > wary ? s->wary : wary;
+        s->full_run = 0;
+    }
+}
+
 void nb_clock_reduce(struct nb_identity *id, struct nb_sig *s)
 {
     uint64_t gap;
@@ -131,7 +149,7 @@ void nb_clock_reduce(struct nb_identity *id, struct nb_sig *s)
     s->bursts += (uint64_t)follows_another(id, s);
     if (s->last_round != id->round + 1) {
         if (s->alike && s->view.round_ops)
-            s->full += FULL_RATE * ((float)(s->view.round_ops % s->alike == 0) - s->full);
+            note_full(s, s->view.round_ops >= s->alike);
         s->view.round_usual = s->view.round_ops;
         s->view.round_ops = 0;
         s->last_round = id->round + 1;

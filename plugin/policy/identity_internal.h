@@ -67,7 +67,10 @@ struct nb_sig {
     uint64_t violated;  /* the last round in which a buffer was not what it had been */
     uint32_t unsettled; /* operations by address whose buffer was not settled */
     unsigned alike;     /* blocks of its size that the pass gathered and may still send gradients of */
-    float full;         /* share of passes, of late, in which all of them did */
+    uint32_t shifted;   /* pass of gathers in which content last contradicted a prediction; 0: none */
+    float full;         /* share of passes, of late, with a sum for each of them at least */
+    uint32_t full_run;  /* passes of that kind in a row */
+    uint32_t wary;      /* of them still to come until the order of gathers predicts for certain again */
     enum nb_mode mode;
     uint32_t predicted_run, unpredicted_run; /* operations in a row with and without a unit expected */
     struct nb_slot_set set;
@@ -95,6 +98,7 @@ struct nb_identity {
     struct nb_chains key_chains;
     struct nb_slots slots;
     struct nb_units units;
+    uint32_t predicted; /* slot of the reduction at hand, by its address or place; NB_SLOT_NONE */
     /* the clock */
     enum nb_clock clock;
     uint64_t round; /* steps begun */

@@ -44,6 +44,7 @@ struct nb_job {
     uint64_t *number; /* [NB_JOB_CALLS] identity's numbers of the calls taken in; UINT64_MAX: lost */
     struct nb_classify *classify;
     struct nb_identity *identity;
+    const struct nb_class_op *deciding; /* the reduction at hand */
 };
 
 int nb_job_check_settings(const struct nb_params *params, const char **name, char *error, size_t cap)
@@ -67,6 +68,16 @@ int nb_job_check_settings(const struct nb_params *params, const char **name, cha
     }
     *name = "NIBBLE_TYPES";
     return nb_policy_check_settings(params, error, cap);
+}
+
+/* Asked by identity, of the reduction at hand. */
+static int certain(void *arg, uint64_t buffer)
+{
+    struct nb_job *job = arg;
+    struct nb_class_op op = *job->deciding;
+
+    op.predicted = buffer;
+    return nb_classify_certain(job->classify, &op);
 }
 
 /* ---- life -------------------------------------------------------------------------------------------- */
@@ -165,7 +176,7 @@ static int make_decisions(struct nb_job *job)
     job->ring = calloc(NB_JOB_CALLS, sizeof(*job->ring));
     job->number = calloc(NB_JOB_CALLS, sizeof(*job->number));
     job->classify = nb_classify_create(&config);
-    job->identity = nb_identity_create(NULL);
+    job->identity = nb_identity_create(&(struct nb_identity_config){.certain = certain, .arg = job});
     if (job->ring && job->number && job->classify && job->identity)
         return 0;
     drop_decisions(job);
@@ -336,9 +347,11 @@ struct nb_decision nb_job_reduce(struct nb_job *job, uint64_t number, int announ
 
     pthread_mutex_lock(&job->decisions_lock);
     number = number_of(job, number, announced, call);
+    job->deciding = &what;
     if (number != UINT64_MAX)
         v.identity = nb_identity_reduce(job->identity, number, ev->groups ? &profile : NULL, geometry);
     what.buffer = v.identity.buffer;
+    what.predicted = v.identity.predicted;
     what.found = v.identity.reason == NB_ID_FOUND;
     what.passes = v.identity.passes;
     what.blind = ev->blind;
@@ -363,7 +376,7 @@ void nb_job_gather(struct nb_job *job, uint64_t number, int announced, const str
     pthread_mutex_unlock(&job->decisions_lock);
 }
 
-void nb_job_sum(struct nb_job *job, const struct nb_job_call *call, const uint64_t key[NB_CAUSAL_KEYS],
+void nb_job_sum(struct nb_job *job, const struct nb_job_call *call, const uint64_t key[NB_CAUSAL_NAMES],
                 const uint32_t *raw, unsigned picks)
 {
     const struct nb_class_op what = class_op(call, ncclSum);

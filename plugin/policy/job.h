@@ -92,7 +92,7 @@ void nb_job_gather(struct nb_job *job, uint64_t number, int announced, const str
 
 /* The sum of a reduce-scatter was delivered, or weights were gathered: see nb_classify_sum, nb_classify_shard
  * and nb_classify_weights. */
-void nb_job_sum(struct nb_job *job, const struct nb_job_call *call, const uint64_t key[NB_CAUSAL_KEYS],
+void nb_job_sum(struct nb_job *job, const struct nb_job_call *call, const uint64_t key[NB_CAUSAL_NAMES],
                 const uint32_t *raw, unsigned picks);
 uint64_t nb_job_shard(struct nb_job *job, const struct nb_job_call *call, uint64_t bytes, size_t *width);
 void nb_job_weights(struct nb_job *job, const struct nb_job_call *call, uint64_t bytes, const uint32_t *raw);

@@ -4,8 +4,9 @@
  *
  *     tests/jobs/jobs [-v] [-l] [-k] [-s SEED] [NAME...]
  *
- * -l lists the jobs, -v prints the plugin's log, -k what known-violations.txt would have to say. A job is right when nothing was quantized or fed back wrongly, and at
- * least 98 % of its gradients' bytes were quantized from step 60 on. What is known to be wrong is in
+ * -l lists the jobs, -v prints the plugin's log, -k what known-violations.txt would have to say. A job is
+ * right when nothing was quantized or fed back wrongly, and at least 98 % of its gradients' bytes were
+ * quantized from step 60 on, and as many fed as its settings say. What is known to be wrong is in
  * known-violations.txt. Exit status 0: all jobs do what is expected of them; 1: one does better or worse.
  */
 #include <stdio.h>
@@ -22,12 +23,13 @@ static const struct job_entry *const tables[] = {jobs_data_parallel, jobs_sharde
 
 /* ---- what is known to be wrong --------------------------------------------------------------------------- */
 
-enum { QUANTIZED = 1, FED = 2, UNCOMPRESSED = 4 };
+enum { QUANTIZED = 1, FED = 2, UNCOMPRESSED = 4, UNFED = 8, KINDS = 4 };
 static const struct {
     const char *word, *text;
 } kinds[] = {{"quantized", "quantized, though no gradient"},
              {"fed", "fed with another buffer's error"},
-             {"uncompressed", "gradients that were not quantized"}};
+             {"uncompressed", "gradients that were not quantized"},
+             {"unfed", "gradients without feedback, which this job has to have"}};
 
 #define MOST 200
 static struct known {
@@ -58,7 +60,7 @@ static int read_known(const char *path)
         for (char *save = NULL, *word = strtok_r(list, ", ", &save); word;
              word = strtok_r(NULL, ", ", &save)) {
             int found = 0;
-            for (int i = 0; i < 3; i++)
+            for (int i = 0; i < KINDS; i++)
                 if (strcmp(word, kinds[i].word) == 0)
                     found = 1 << i;
             if (!found) {
@@ -88,7 +90,7 @@ static struct {
     int jobs, right, known, unexpected;
 } total;
 
-static int violations(const struct verdict *v)
+static int violations(const struct job_entry *e, const struct verdict *v)
 {
     int kinds_seen = 0;
 
@@ -98,6 +100,8 @@ static int violations(const struct verdict *v)
         kinds_seen |= FED;
     if ((double)v->late_coded < SHARE * (double)v->late_bytes)
         kinds_seen |= UNCOMPRESSED;
+    if ((double)v->late_fed * 100 < e->settings.fed * (double)v->late_bytes)
+        kinds_seen |= UNFED;
     return kinds_seen;
 }
 
@@ -120,12 +124,13 @@ static void print_known(const char *name, const struct verdict *v, int seen)
     const char *comma = "";
 
     printf("%s: ", name);
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < KINDS; i++)
         if (seen >> i & 1) {
             printf("%s%s", comma, kinds[i].word);
             comma = ", ";
         }
-    printf(": %s%s%s\n", seen & (QUANTIZED | FED) ? v->wrong : "", seen > UNCOMPRESSED ? "; " : "",
+    printf(": %s%s%s\n", seen & (QUANTIZED | FED) ? v->wrong : "",
+           seen & UNCOMPRESSED && seen & (QUANTIZED | FED) ? "; " : "",
            seen & UNCOMPRESSED ? v->uncompressed : "");
 }
 
@@ -139,7 +144,7 @@ static void play(const struct job_entry *e, uint64_t seed, int loud, int known_o
     if (loud)
         printf("%s:\n", e->name);
     job_play(e, seed, loud, &v);
-    seen = violations(&v);
+    seen = violations(e, &v);
     if (known_only && seen)
         print_known(e->name, &v, seen);
     if (known_only)
@@ -155,7 +160,7 @@ static void play(const struct job_entry *e, uint64_t seed, int loud, int known_o
     if (seen == expected && !v.confused)
         return;
     total.unexpected++;
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < KINDS; i++)
         if ((seen ^ expected) >> i & 1)
             printf("    %s: %s\n", seen >> i & 1 ? "NEW" : "NO LONGER (take it out of known-violations.txt)",
                    kinds[i].text);

@@ -310,6 +310,48 @@ static void megatron_distopt(struct job *job)
     }
 }
 
+/* Sums of a unit's type and size behind the backward pass that are no gradients: activations, as they come
+ * to a layer in the middle, and squares of the last unit's gradients, which have its profile, twice as
+ * steep. */
+static void beside(struct job *job, int alike)
+{
+    struct model *m = model_new(job, &(struct model_settings){.alike = alike});
+    struct fsdp f = fsdp_open(job, comm_between(job, NULL), m, 2);
+    struct memory *memory = job_memory(job);
+    const struct unit *last = &m->unit[m->units - 1];
+    const size_t n = last->n;
+    float *x[NODES] = {values(job, n), values(job, n)}, *stream = values(job, n);
+    uint64_t random = 17;
+
+    for (size_t i = 0; i < n; i++)
+        stream[i] = noise(&random);
+    while (job_step(job)) {
+        fsdp_forward(&f);
+        fsdp_backward(&f);
+        for (int squares = 0; squares < 2; squares++) {
+            struct buffer b = {.type = f.grad, .n = n, .send = memory_take(memory, n * 4), .what = EXACT};
+            b.recv = memory_take(memory, n * 4 / NODES);
+            for (int r = 0; r < NODES; r++)
+                for (size_t i = 0; i < n; i++)
+                    x[r][i] = squares ? last->g[r][i] * last->g[r][i] : stream[i] + noise(&random);
+            reduce_scatter(f.comm, &b, x[0], x[1]);
+            memory_give(memory, b.send);
+            memory_give(memory, b.recv);
+        }
+        fsdp_update(&f);
+    }
+}
+
+static void fsdp2_beside(struct job *job)
+{
+    beside(job, 0);
+}
+
+static void fsdp2_beside_alike(struct job *job)
+{
+    beside(job, 1);
+}
+
 /* Local SGD by shards: parameters are averaged by a reduce-scatter and a gather. */
 static void averaged_parameters(struct job *job)
 {
@@ -368,13 +410,15 @@ const struct job_entry jobs_sharded[] = {
     {"fsdp2-adafactor", fsdp2_adafactor, {0}},
     {"fsdp2-keep", fsdp2_keep, {0}},
     {"fsdp2-bf16", fsdp2_bf16, {0}},
-    {"fsdp2-low-rate", fsdp2_low_rate, {0}},
-    {"fsdp2-alike", fsdp2_alike, {0}},
+    {"fsdp2-low-rate", fsdp2_low_rate, {.fed = 95}},
+    {"fsdp2-alike", fsdp2_alike, {.fed = 95}},
     {"fsdp2-accumulation", fsdp2_accumulation, {0}},
-    {"fsdp2-layerdrop", fsdp2_layerdrop, {0}},
-    {"fsdp2-evaluation", fsdp2_evaluation, {0}},
+    {"fsdp2-layerdrop", fsdp2_layerdrop, {.fed = 95}},
+    {"fsdp2-evaluation", fsdp2_evaluation, {.fed = 95}},
     {"fsdp2-contrastive", fsdp2_contrastive, {0}},
-    {"fsdp2-contrastive-alike", fsdp2_contrastive_alike, {0}},
+    {"fsdp2-contrastive-alike", fsdp2_contrastive_alike, {.fed = 80}},
+    {"fsdp2-beside", fsdp2_beside, {.fed = 95}},
+    {"fsdp2-beside-alike", fsdp2_beside_alike, {.fed = 95}},
     {"fsdp2-small-gathers", small_gathers, {.all_collnet = 1}},
     {"fsdp2-gan", fsdp2_gan, {0}},
     {"fsdp2-frozen", fsdp2_frozen, {0}},

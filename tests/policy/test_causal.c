@@ -67,118 +67,6 @@ START_TEST(test_positions)
 }
 END_TEST
 
-/* ---- agreement --------------------------------------------------------------------------------------- */
-
-static void set(struct nb_signs *s, unsigned i, int sign)
-{
-    uint64_t bit = UINT64_C(1) << (i % 64);
-
-    s->negative[i / 64] |= sign < 0 ? bit : 0;
-    s->positive[i / 64] |= sign > 0 ? bit : 0;
-}
-
-/* Against the same by loops, over random planes; and of chance the standard deviation is 1. */
-START_TEST(test_agreement)
-{
-    uint64_t seed = 5;
-    double sum = 0, square = 0;
-
-    for (unsigned round = 0; round < 400; round++) {
-        struct nb_signs a = {{0}, {0}}, b = {{0}, {0}};
-        const unsigned most = round % 2 ? 1024 : NB_PICKS, one_sided = round % 3;
-        double n = 0, sg = 0, sd = 0, gg = 0, gd = 0, expected, var;
-        float z;
-
-        for (unsigned i = 0; i < NB_PICKS; i++) {
-            /* both lean to one side: what is common to all values is no agreement */
-            int g = (int)(rnd(&seed) % (3 + one_sided)) - 1, d = (int)(rnd(&seed) % (3 + one_sided)) - 1;
-            g = g > 1 ? 1 : g;
-            d = d > 1 ? 1 : d;
-            set(&a, i, g);
-            set(&b, i, d);
-            if (!d || n == most)
-                continue;
-            n++;
-            sg += g;
-            sd += d;
-            gg += g * g;
-            gd += g * d;
-        }
-        var = (gg - sg * sg / n) * (n - sd * sd / n);
-        expected = (gd - sg * sd / n) / sqrt(var) * sqrt(n);
-        z = nb_signs_agree(&a, &b, most);
-        ck_assert(fabs(z - expected) < 1e-3);
-        sum += z;
-        square += (double)z * z;
-    }
-    ck_assert(fabs(sum / 400) < 0.2);
-    ck_assert(fabs(sqrt(square / 400) - 1) < 0.12);
-}
-END_TEST
-
-static int sign_at(const struct nb_signs *s, unsigned i)
-{
-    return (int)(s->positive[i / 64] >> (i % 64) & 1) - (int)(s->negative[i / 64] >> (i % 64) & 1);
-}
-
-/* Against the same by loops. Of what agrees with a change and the one before alike, however much of both
- * stays, the mean is 0 and the deviation 1. */
-START_TEST(test_contrast)
-{
-    uint64_t seed = 6;
-
-    for (unsigned stays = 0; stays < 100; stays += 33) {
-        double sum = 0, square = 0;
-
-        for (unsigned round = 0; round < 400; round++) {
-            struct nb_signs a = {{0}, {0}}, b = {{0}, {0}}, c = {{0}, {0}};
-            const unsigned most = round % 2 ? 512 : NB_PICKS;
-            double n = 0, sg = 0, sd = 0, gg = 0, dd = 0, gd = 0, var;
-            float z;
-
-            for (unsigned i = 0; i < NB_PICKS; i++) {
-                const int lasting = (int)(rnd(&seed) % 3) - 1;
-                set(&a, i, rnd(&seed) % 100 < 80 ? lasting : (int)(rnd(&seed) % 3) - 1);
-                set(&b, i, rnd(&seed) % 100 < stays ? lasting : (int)(rnd(&seed) % 3) - 1);
-                set(&c, i, rnd(&seed) % 100 < stays ? lasting : (int)(rnd(&seed) % 3) - 1);
-            }
-            for (unsigned i = 0; i < NB_PICKS && n < most; i++) {
-                const int g = sign_at(&a, i), d = sign_at(&b, i) - sign_at(&c, i);
-                if (!g || !d)
-                    continue;
-                n++;
-                sg += g;
-                sd += d;
-                gg += g * g;
-                dd += d * d;
-                gd += g * d;
-            }
-            var = (gg - sg * sg / n) * (dd - sd * sd / n);
-            z = nb_signs_contrast(&a, &b, &c, most);
-            ck_assert(fabs(z - (gd - sg * sd / n) / sqrt(var) * sqrt(n)) < 1e-3);
-            sum += z;
-            square += (double)z * z;
-        }
-        ck_assert(fabs(sum / 400) < 0.2);
-        ck_assert(fabs(sqrt(square / 400) - 1) < 0.12);
-    }
-}
-END_TEST
-
-START_TEST(test_signs)
-{
-    static const uint32_t raw[] = {0x3f80, 0xbf80, 0, 0x8000, 0x7f80, 0xff81, 0x0001, 0x8001};
-    struct nb_signs s;
-
-    nb_signs_of(NB_BF16, raw, 8, &s);
-    ck_assert_uint_eq(s.positive[0], 0x41);
-    ck_assert_uint_eq(s.negative[0], 0x82);
-    nb_signs_of(NB_F32, (const uint32_t[]){0x80000001u, 0x7f800000u, 1}, 3, &s);
-    ck_assert_uint_eq(s.positive[0], 4);
-    ck_assert_uint_eq(s.negative[0], 1);
-}
-END_TEST
-
 /* ---- jobs -------------------------------------------------------------------------------------------- */
 
 /* What is summed beside a job's gradients, in the same places. */
@@ -228,15 +116,20 @@ static void foreign_sum(enum foreign what, const struct shard *s, const float *b
     }
 }
 
-static void sum(struct nb_causal *f, uint64_t key, const float *values)
+static void sum_of(struct nb_causal *f, uint64_t key, uint64_t guess, const float *values)
 {
-    const uint64_t keys[NB_CAUSAL_KEYS] = {key, 0};
+    const uint64_t names[NB_CAUSAL_NAMES] = {key, 0, guess};
     static uint32_t raw[SHARD];
     struct nb_signs signs;
 
     shard_bits(values, SHARD, raw);
     nb_signs_of(NB_F32, raw, SHARD, &signs);
-    nb_causal_sum(f, keys, &signs);
+    nb_causal_sum(f, names, &signs);
+}
+
+static void sum(struct nb_causal *f, uint64_t key, const float *values)
+{
+    sum_of(f, key, 0, values);
 }
 
 static struct outcome play(const struct job *job, uint64_t seed)
@@ -469,6 +362,53 @@ START_TEST(test_shared)
 }
 END_TEST
 
+/* A prediction that comes true is certain after some steps; one that is wrong is not, nor one that sums bear
+ * out no more: they move nothing, or another unit, be it once. */
+START_TEST(test_certain)
+{
+    struct nb_causal *f = nb_causal_create(SHARD);
+    struct shard *s = malloc(3 * sizeof(*s));
+    static float noise[SHARD];
+    static uint32_t raw[SHARD];
+    unsigned early = 0, late = 0, wrongly = 0, once = 0;
+    uint64_t seed = 9;
+
+    for (unsigned u = 0; u < 3; u++)
+        shard_open(&s[u], OPT_ADAMW, 0.005f, SHARD, 40 + u);
+    for (unsigned step = 0; step < 120; step++) {
+        for (unsigned u = 0; u < 3; u++) {
+            shard_weights(&s[u], raw);
+            nb_causal_gather(f, 2, raw);
+        }
+        for (unsigned i = 0; i < SHARD; i++)
+            noise[i] = rnd_normal(&seed);
+        for (unsigned u = 0; u < 3; u++)
+            shard_gradient(&s[u], 0.02f);
+        sum_of(f, 1, 1, step == 60 ? s[1].sum : s[0].sum);
+        sum_of(f, 2, 2 + step % 2,
+               step == 60 ? s[0].sum : s[1].sum);            /* two predictions in turn, both of one unit, */
+        sum_of(f, 3, step % 2 ? 2 : 3 + step % 4, s[2].sum); /* and of another */
+        sum_of(f, 4, 4, noise);
+        if (step % 2) /* half of them move nothing */
+            sum_of(f, 5, 5, noise);
+        for (unsigned u = 0; u < 3; u++)
+            shard_step(&s[u]);
+        early += (unsigned)(step < 8 && nb_causal_certain(f, 1));
+        late += (unsigned)(step >= 20 && step < 60 && nb_causal_certain(f, 1));
+        once += (unsigned)(step > 60 && step < 68 && nb_causal_certain(f, 1));
+        wrongly += (unsigned)(nb_causal_certain(f, 2) || nb_causal_certain(f, 3) || nb_causal_certain(f, 5) ||
+                              (step > 60 && nb_causal_certain(f, 4)));
+    }
+    ck_assert_uint_eq(early, 0);
+    ck_assert_uint_eq(late, 40);
+    ck_assert_uint_eq(once, 0);
+    ck_assert_uint_eq(wrongly, 0);
+    ck_assert(nb_causal_certain(f, 1) && !nb_causal_certain(f, 0));
+    nb_causal_destroy(f);
+    free(s);
+}
+END_TEST
+
 /* A key that stands for a gradient and for something else in the same step is found out; several parts of one
  * gradient are not taken for that, nor are gradients of two units. */
 START_TEST(test_mixed)
@@ -515,6 +455,44 @@ START_TEST(test_mixed)
 }
 END_TEST
 
+static void gather_any(struct nb_causal *f, uint64_t seed)
+{
+    static uint32_t raw[SHARD];
+
+    for (unsigned i = 0; i < SHARD; i++)
+        raw[i] = (uint32_t)rnd(&seed) & 0xffff;
+    nb_causal_gather(f, 2, raw);
+}
+
+/* A block is gathered no more, and another one gets its number: what moved the one proves nothing of the
+ * other. */
+START_TEST(test_stale)
+{
+    struct nb_causal *f = nb_causal_create(SHARD);
+    struct shard *s = malloc(2 * sizeof(*s));
+    static uint32_t raw[SHARD];
+
+    for (unsigned u = 0; u < 2; u++)
+        shard_open(&s[u], OPT_ADAMW, 0.005f, SHARD, 40 + u);
+    for (unsigned step = 0; step < 20; step++) {
+        shard_weights(&s[0], raw);
+        nb_causal_gather(f, 2, raw);
+        shard_gradient(&s[0], 0.02f);
+        sum_of(f, 1, 1, s[0].sum);
+        shard_step(&s[0]);
+    }
+    ck_assert(nb_causal_proved(f, 1) && nb_causal_certain(f, 1));
+    for (unsigned i = 0; i < 5000; i++)
+        gather_any(f, 1000 + i % (NB_CAUSAL_UNITS - 1));
+    ck_assert(nb_causal_certain(f, 1)); /* the block may come back */
+    shard_weights(&s[1], raw);
+    nb_causal_gather(f, 2, raw);
+    ck_assert(!nb_causal_proved(f, 1) && !nb_causal_certain(f, 1));
+    nb_causal_destroy(f);
+    free(s);
+}
+END_TEST
+
 /* More keys and units than there is room for: the oldest make room, and nothing is proved by mistake. */
 START_TEST(test_many)
 {
@@ -546,9 +524,6 @@ int main(void)
     setvbuf(stdout, NULL, _IOLBF, 0);
     tcase_set_timeout(tc, 3600);
     tcase_add_test(tc, test_positions);
-    tcase_add_test(tc, test_agreement);
-    tcase_add_test(tc, test_contrast);
-    tcase_add_test(tc, test_signs);
     tcase_add_test(tc, test_power);
     tcase_add_loop_test(tc, test_persistent, 0, OPT_COUNT);
     tcase_add_test(tc, test_layer_drop);
@@ -556,6 +531,8 @@ int main(void)
     tcase_add_test(tc, test_doubt);
     tcase_add_test(tc, test_young_doubt);
     tcase_add_test(tc, test_shared);
+    tcase_add_test(tc, test_certain);
+    tcase_add_test(tc, test_stale);
     tcase_add_loop_test(tc, test_mixed, 0, OPT_COUNT);
     tcase_add_test(tc, test_many);
     suite_add_tcase(suite, tc);

@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* See signs.h. */
+#include "policy/signs.h"
+
+#include <math.h>
+#include <string.h>
+
+#define CHANGED_LEAST 8u
+
+void nb_signs_of(enum nb_dtype type, const uint32_t *raw, unsigned n, struct nb_signs *signs)
+{
+    const uint32_t sign = type == NB_F32 ? UINT32_C(1) << 31 : UINT32_C(1) << 15;
+    const uint32_t infinite = type == NB_F32 ? 0x7f800000u : type == NB_BF16 ? 0x7f80u : 0x7c00u;
+
+    memset(signs, 0, sizeof(*signs));
+    for (unsigned i = 0; i < n; i++) {
+        const uint32_t magnitude = raw[i] & (sign - 1);
+        const uint64_t counts = magnitude != 0 && magnitude < infinite, minus = (raw[i] & sign) != 0;
+        signs->negative[i / 64] |= (counts & minus) << (i % 64);
+        signs->positive[i / 64] |= (counts & (minus ^ 1)) << (i % 64);
+    }
+}
+
+static unsigned bits(uint64_t x)
+{
+    return (unsigned)__builtin_popcountll(x);
+}
+
+float nb_signs_agree(const struct nb_signs *sum, const struct nb_signs *change, unsigned most)
+{
+    unsigned n = 0, up = 0, given = 0, plus = 0, same = 0;
+    double dn, of_sum, of_change, product, cov, var;
+
+    for (unsigned w = 0; w < NB_SIGNS_WORDS && n < most; w++) {
+        uint64_t changed = change->negative[w] | change->positive[w];
+        while (n + bits(changed) > most) /* the last ones go */
+            changed &= ~(UINT64_C(1) << (63 - __builtin_clzll(changed)));
+        n += bits(changed);
+        up += bits(changed & change->positive[w]);
+        given += bits(changed & (sum->negative[w] | sum->positive[w]));
+        plus += bits(changed & sum->positive[w]);
+        same += bits(changed &
+                     ((sum->positive[w] & change->positive[w]) | (sum->negative[w] & change->negative[w])));
+    }
+    if (n < CHANGED_LEAST)
+        return 0.0f;
+    dn = n;
+    of_change = 2.0 * up - n;
+    of_sum = 2.0 * plus - given;
+    product = 2.0 * same - given;
+    cov = product - of_sum * of_change / dn;
+    var = (given - of_sum * of_sum / dn) * (dn - of_change * of_change / dn);
+    return var > 0.5 ? (float)(cov / sqrt(var) * sqrt(dn)) : 0.0f;
+}
+
+/* The sum over the positions of `at` of what is +1 in `positive` and -1 elsewhere. */
+static int signed_bits(uint64_t at, uint64_t positive)
+{
+    return 2 * (int)bits(at & positive) - (int)bits(at);
+}
+
+float nb_signs_contrast(const struct nb_signs *sum, const struct nb_signs *change,
+                        const struct nb_signs *before, unsigned most)
+{
+    unsigned n = 0, squares = 0;
+    int of_sum = 0, of_change = 0, product = 0;
+    double dn, cov, var;
+
+    for (unsigned w = 0; w < NB_SIGNS_WORDS && n < most; w++) {
+        const uint64_t changed = change->negative[w] | change->positive[w],
+                       earlier = before->negative[w] | before->positive[w],
+                       turned = (change->positive[w] & before->negative[w]) |
+                                (change->negative[w] & before->positive[w]),
+                       up = change->positive[w] | (before->negative[w] & ~changed);
+        uint64_t differ = (sum->negative[w] | sum->positive[w]) & (turned | (changed ^ earlier));
+        while (n + bits(differ) > most) /* the last ones go */
+            differ &= ~(UINT64_C(1) << (63 - __builtin_clzll(differ)));
+        /* The change less the one before: 2 where it has turned round, 1 where there is only one of them. */
+        const uint64_t twice = differ & turned, same = ~(sum->positive[w] ^ up);
+        n += bits(differ);
+        squares += bits(differ) + 3 * bits(twice);
+        of_sum += signed_bits(differ, sum->positive[w]);
+        of_change += signed_bits(differ, up) + signed_bits(twice, up);
+        product += signed_bits(differ, same) + signed_bits(twice, same);
+    }
+    if (n < CHANGED_LEAST)
+        return 0.0f;
+    dn = n;
+    cov = product - (double)of_sum * of_change / dn;
+    var = (dn - (double)of_sum * of_sum / dn) * (squares - (double)of_change * of_change / dn);
+    return var > 0.5 ? (float)(cov / sqrt(var) * sqrt(dn)) : 0.0f;
+}

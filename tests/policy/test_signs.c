@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How far two patterns of signs agree (policy/signs.h), against the same by loops. */
+#include <check.h>
+#include <math.h>
+#include <stdlib.h>
+
+#include "policy/signs.h"
+#include "trace.h"
+
+static void set(struct nb_signs *s, unsigned i, int sign)
+{
+    uint64_t bit = UINT64_C(1) << (i % 64);
+
+    s->negative[i / 64] |= sign < 0 ? bit : 0;
+    s->positive[i / 64] |= sign > 0 ? bit : 0;
+}
+
+/* Against the same by loops, over random planes; and of chance the standard deviation is 1. */
+START_TEST(test_agreement)
+{
+    uint64_t seed = 5;
+    double sum = 0, square = 0;
+
+    for (unsigned round = 0; round < 400; round++) {
+        struct nb_signs a = {{0}, {0}}, b = {{0}, {0}};
+        const unsigned most = round % 2 ? 1024 : NB_PICKS, one_sided = round % 3;
+        double n = 0, sg = 0, sd = 0, gg = 0, gd = 0, expected, var;
+        float z;
+
+        for (unsigned i = 0; i < NB_PICKS; i++) {
+            /* both lean to one side: what is common to all values is no agreement */
+            int g = (int)(rnd(&seed) % (3 + one_sided)) - 1, d = (int)(rnd(&seed) % (3 + one_sided)) - 1;
+            g = g > 1 ? 1 : g;
+            d = d > 1 ? 1 : d;
+            set(&a, i, g);
+            set(&b, i, d);
+            if (!d || n == most)
+                continue;
+            n++;
+            sg += g;
+            sd += d;
+            gg += g * g;
+            gd += g * d;
+        }
+        var = (gg - sg * sg / n) * (n - sd * sd / n);
+        expected = (gd - sg * sd / n) / sqrt(var) * sqrt(n);
+        z = nb_signs_agree(&a, &b, most);
+        ck_assert(fabs(z - expected) < 1e-3);
+        sum += z;
+        square += (double)z * z;
+    }
+    ck_assert(fabs(sum / 400) < 0.2);
+    ck_assert(fabs(sqrt(square / 400) - 1) < 0.12);
+}
+END_TEST
+
+static int sign_at(const struct nb_signs *s, unsigned i)
+{
+    return (int)(s->positive[i / 64] >> (i % 64) & 1) - (int)(s->negative[i / 64] >> (i % 64) & 1);
+}
+
+/* Against the same by loops. Of what agrees with a change and the one before alike, however much of both
+ * stays, the mean is 0 and the deviation 1. */
+START_TEST(test_contrast)
+{
+    uint64_t seed = 6;
+
+    for (unsigned stays = 0; stays < 100; stays += 33) {
+        double sum = 0, square = 0;
+
+        for (unsigned round = 0; round < 400; round++) {
+            struct nb_signs a = {{0}, {0}}, b = {{0}, {0}}, c = {{0}, {0}};
+            const unsigned most = round % 2 ? 512 : NB_PICKS;
+            double n = 0, sg = 0, sd = 0, gg = 0, dd = 0, gd = 0, var;
+            float z;
+
+            for (unsigned i = 0; i < NB_PICKS; i++) {
+                const int lasting = (int)(rnd(&seed) % 3) - 1;
+                set(&a, i, rnd(&seed) % 100 < 80 ? lasting : (int)(rnd(&seed) % 3) - 1);
+                set(&b, i, rnd(&seed) % 100 < stays ? lasting : (int)(rnd(&seed) % 3) - 1);
+                set(&c, i, rnd(&seed) % 100 < stays ? lasting : (int)(rnd(&seed) % 3) - 1);
+            }
+            for (unsigned i = 0; i < NB_PICKS && n < most; i++) {
+                const int g = sign_at(&a, i), d = sign_at(&b, i) - sign_at(&c, i);
+                if (!g || !d)
+                    continue;
+                n++;
+                sg += g;
+                sd += d;
+                gg += g * g;
+                dd += d * d;
+                gd += g * d;
+            }
+            var = (gg - sg * sg / n) * (dd - sd * sd / n);
+            z = nb_signs_contrast(&a, &b, &c, most);
+            ck_assert(fabs(z - (gd - sg * sd / n) / sqrt(var) * sqrt(n)) < 1e-3);
+            sum += z;
+            square += (double)z * z;
+        }
+        ck_assert(fabs(sum / 400) < 0.2);
+        ck_assert(fabs(sqrt(square / 400) - 1) < 0.12);
+    }
+}
+END_TEST
+
+START_TEST(test_signs)
+{
+    static const uint32_t raw[] = {0x3f80, 0xbf80, 0, 0x8000, 0x7f80, 0xff81, 0x0001, 0x8001};
+    struct nb_signs s;
+
+    nb_signs_of(NB_BF16, raw, 8, &s);
+    ck_assert_uint_eq(s.positive[0], 0x41);
+    ck_assert_uint_eq(s.negative[0], 0x82);
+    nb_signs_of(NB_F32, (const uint32_t[]){0x80000001u, 0x7f800000u, 1}, 3, &s);
+    ck_assert_uint_eq(s.positive[0], 4);
+    ck_assert_uint_eq(s.negative[0], 1);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("signs");
+    TCase *tc = tcase_create("all");
+    SRunner *runner;
+    int failed;
+
+    tcase_set_timeout(tc, 3600);
+    tcase_add_test(tc, test_agreement);
+    tcase_add_test(tc, test_contrast);
+    tcase_add_test(tc, test_signs);
+    suite_add_tcase(suite, tc);
+    runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
