@@ -20,18 +20,19 @@
  *       for its own beginning blocks what stands behind it, of whatever stream. A kernel leaves the queue when it may
  *       begin. Seen on an H100 for events and memsets (`experiments`, `hazards` overlap).
  *   A3  An event without timing that is recorded blocks nothing: it stands for the last operation of its stream.
- *       Only its waiters block. PyTorch records one behind each collective and overlaps with one queue. GPU
- *       (`hazards` overlap, with an event behind the collective).
+ *       Only its waiters block. Seen on an H100 with one queue (docs/results/2026-11-22-gpu-h100, experiments: launch
+ *       beside an operation, behind which one is recorded); GPU (`experiments`, an event behind one that waits).
  *   A4  The first launch of a kernel loads it: it takes the context's lock and waits until all that was submitted is
  *       done (CUDA C++ programming guide, "lazy loading", possible issues: concurrent execution). Seen on an H100:
  *       1518 ms beside a collective whose peer was 1.5 s late. With CUDA_MODULE_LOADING=EAGER it does not.
  *   A5  NCCL's first launch of a kernel waits for the GPU even so (H100, docs/results/2026-11-22-gpu-h100.md, 1: not
  *       what in it waits).
  *   A6  While the lock is held every other call that is given work or memory waits: launches, events, memory, and
- *       cuPointerGetAttribute. Calls about the thread (contexts, capture mode) do not. GPU (no experiment yet: a
- *       thread that asks in a loop while another loads a kernel beside one that does not end).
+ *       cuPointerGetAttribute. Calls about the thread (contexts, capture mode) do not. GPU (`experiments`, beside a load
+ *       that waits: each call).
  *   A7  cudaFree, cudaMalloc's return to the system and page-locked allocation wait for the device
- *       (programming guide, "implicit synchronization"). Virtual memory calls (cuMemMap ...) do not: GPU.
+ *       (programming guide, "implicit synchronization"). Virtual memory calls (cuMemMap ...) do not. GPU
+ *       (`experiments`, beside a kernel that waits: each call).
  *   A8  The legacy stream waits for all blocking streams, and they for it; non-blocking ones do not (programming
  *       guide, "default stream").
  *   A9  A kernel's blocks are placed breadth-first where registers, threads, shared memory and slots allow; of one
@@ -40,8 +41,8 @@
  *   A10 A graph's branches are submitted in any order, each to a queue of its own as long as there are any (the guide
  *       promises neither).
  *   A11 A round trip over PCIe takes 1.5 us, a call of the driver 2 to 6 us. GPU (`ring`).
- *   A12 The context's lock goes to callers in the order in which they came. Argued, no part
- *       of gpu-check looks at it; `unfair` is the contrary.
+ *   A12 The context's lock goes to callers in the order in which they came. GPU (`experiments`, the codec kernel before
+ *       NCCL's: a load, NCCL's launch and ours behind it wait at once); `unfair` is the contrary.
  */
 #ifndef NIBBLE_TESTS_GPU_MODEL_H
 #define NIBBLE_TESTS_GPU_MODEL_H
@@ -153,8 +154,8 @@ extern const struct nb_cuda model_driver;
 
 /* Names for the watchdog: what ring's codec kernel is called, and what it waits for until it is told to end. */
 void model_name_codec(const void *host_ring, const char *name, const void *const *waits);
-/* Calls of the driver by threads that serve, since model_open, and the name of the first. */
-unsigned model_forbidden(const char **first);
+/* Ends the program, with the name of the first, where a thread that serves has called the driver since model_connected. */
+void model_none_forbidden(void);
 /* So many launches of codec kernels later one fails; 0: none. Of a run: after model_open. */
 extern unsigned model_fails;
 /* The most descriptors that a round of the codec kernel's carrying block takes; 0: all that are published, as kernel.cuh has it. */

@@ -2,6 +2,7 @@
 /* What the model's host threads call: contexts and their locks, waits for the GPU, launches; see model.h. */
 #include "model_inside.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 static struct model_thread *context_lock[MODEL_GPUS];    /* who holds that of the GPU's context */
@@ -65,11 +66,12 @@ void model_unlock_context(int gpu)
     context_lock[gpu] = NULL;
 }
 
-unsigned model_forbidden(const char **first)
+void model_none_forbidden(void)
 {
-    if (first)
-        *first = forbidden_first;
-    return forbidden;
+    if (!forbidden)
+        return;
+    fprintf(stderr, "%u calls of the driver after connect, the first %s\n", forbidden, forbidden_first);
+    abort();
 }
 
 void model_call(const char *name, int takes_lock)
