@@ -11,6 +11,9 @@
 
 #include "kernels/kernels.h"
 
+/* Of the program that is linked with it; a function of another name where that runs in another (model_speed.c). */
+int main(int argc, char **argv);
+
 /* Open the driver, the first device and the kernel. 0, or 77 after a line that says what is missing. */
 int driver_open(void);
 void driver_close(void);

@@ -15,7 +15,7 @@
 
 #include "tests/gpu/fiber.h"
 
-#define THREADS 64u
+#define THREADS 128u
 #define MUTEXES 256u
 #define PATIENCE (5 * MODEL_SECOND)
 

@@ -34,7 +34,7 @@ parses()
 }
 
 sh "$check" --list >"$tmp/list"
-for part in experiments kernels sanitizer speed ring hazards nccl training; do
+for part in experiments kernels sanitizer speed ring hazards nccl mps training; do
     grep -q "^$part " "$tmp/list" || fail "--list lacks $part"
 done
 for visit in first second; do
@@ -42,30 +42,69 @@ for visit in first second; do
     sh "$check" $visit --list | grep -qv " $visit " && fail "$visit --list names parts of the other visit"
 done
 
-# Every part without a GPU, over programs that print what the real ones do: each is read into rows. Few files, no folders.
-for visit in first second; do
-    run 0 $visit --dry
-    for part in $(awk -v v=$visit '$4 == v { print $1 }' "$tmp/list"); do
-        has table.md "^| $part | passed | "
-        # gpu_kernels says one thing, by its exit status.
-        [ $part = kernels ] || has table.md "^| $part | [^|]* | [a-z]* | ..* |"
+# Every part without a GPU, over the model of the driver: each is read into rows. Few files, no folders.
+dry_runs()
+{
+    for visit in first second; do
+        run 0 $visit --dry
+        for part in $(awk -v v=$visit '$4 == v { print $1 }' "$tmp/list"); do
+            has table.md "^| $part | passed | "
+            # gpu_kernels says one thing, by its exit status.
+            [ $part = kernels ] || has table.md "^| $part | [^|]* | [a-z]* | ..* |"
+        done
+        has table.md '^# gpu-check: none (a dry run'
+        [ "$(find "$tmp/out" -type d | wc -l)" = 1 ] || fail "$visit makes folders"
+        [ "$(find "$tmp/out" -type f | wc -l)" -le 8 ] || fail "$visit leaves more than eight files"
+        if [ $visit = first ]; then
+            has table.md 'encode bfloat16, 64 MiB | passed | [0-9.]* % of copying'
+            has table.md 'encode, depth 48 | measured | [0-9.]* GB/s, [0-9.]* us each'
+            has table.md 'experiments | passed | [0-9]* | launching: per batch'
+            # What another thread of the job does between two launches: the model's answer, through the experiment.
+            for call in 'a kernel is loaded' cuMemFree cuMemHostAlloc; do
+                has table.md "codec kernel behind NCCL's, $call between, default connections | measured | stops"
+                has table.md "codec kernel before NCCL's, $call between, default connections | measured | goes through"
+            done
+            has table.md "behind NCCL's launch stops, before it goes through: NIBBLE_GPU_LAUNCH=before"
+            has hazards.json first_launches
+            has ring.json pinned
+        else
+            has logs.txt 'a log of a rank'
+            has curves.csv 'way,step'
+        fi
+        parses
+        rm -rf "$tmp/out"
     done
-    has table.md '^# gpu-check: none (a dry run'
-    [ "$(find "$tmp/out" -type d | wc -l)" = 1 ] || fail "$visit makes folders"
-    [ "$(find "$tmp/out" -type f | wc -l)" -le 8 ] || fail "$visit leaves more than eight files"
-    if [ $visit = first ]; then
-        has table.md 'encode BF16, 64 MiB | passed | 90.7 % of copying'
-        has table.md 'encode BF16, depth 32 | measured | 200.00 GB/s, 9.10 us each'
-        has table.md 'experiments | passed | [0-9]* | launching: per batch'
-        has hazards.json first_launches
-        has ring.json pinned
-    else
-        has logs.txt 'a log of a rank'
-        has curves.csv 'way,step'
-    fi
-    parses
-    rm -rf "$tmp/out"
-done
+}
+
+# Each experiment tells an assumption of the model from its contrary.
+# says NAME ANSWER [VARIABLE=1]
+says()
+{
+    env CUDA_MODULE_LOADING=LAZY ${3:+"$3"} "$build/tests/gpu/model_launches" --beside >"$tmp/beside"
+    grep -q -e "^result measured $1, [a-z]* connections*: $2" "$tmp/beside" || { fail "$1 (${3:-as the model has it}): not $2"; cat "$tmp/beside"; }
+}
+assumptions()
+{
+    says 'beside a load that waits, cuPointerGetAttribute' waits
+    says 'beside a load that waits, cuPointerGetAttribute' returned NB_MODEL_UNLOCKED=1
+    says "codec kernel behind NCCL's, a kernel is loaded between" 'goes through' NB_MODEL_UNLOCKED=1
+    says 'beside a kernel that waits, cuMemFree' waits
+    says 'beside a kernel that waits, cuMemFree' returned NB_MODEL_FREE=1
+    says 'beside a kernel that waits, cuMemMap' returned
+    CUDA_DEVICE_MAX_CONNECTIONS=1
+    export CUDA_DEVICE_MAX_CONNECTIONS
+    says 'a kernel of another stream, an event behind the one that waits' 'it started'
+    says 'a kernel of another stream, an event behind the one that waits' 'it did not start' NB_MODEL_RECORDS_BLOCK=1
+    says 'the same, an event with timing' 'it did not start'
+    unset CUDA_DEVICE_MAX_CONNECTIONS
+}
+
+# The thread sanitizer cannot follow the model.
+"$build/tests/gpu/model_launches" --beside >"$tmp/beside"
+if [ $? != 77 ]; then
+    dry_runs
+    assumptions
+fi
 
 # Without a GPU every part is skipped, each with its reason. On a machine with one that is gpu-check's own matter.
 if ! nvidia-smi -L >/dev/null 2>&1; then
@@ -74,7 +113,7 @@ if ! nvidia-smi -L >/dev/null 2>&1; then
     printf '#!/bin/sh\nexec python3 -I -S "$@"\n' >"$tmp/bin/python"
     chmod +x "$tmp/bin/python"
     run 77 --python "$tmp/bin/python"
-    for part in experiments kernels sanitizer speed ring hazards nccl training; do
+    for part in experiments kernels sanitizer speed ring hazards nccl mps training; do
         has table.md "^| $part | skipped | [0-9]* | [a-zA-Z].*[a-z]"
     done
     grep -q "without a reason" "$tmp/out/table.md" && fail "a skip without a reason"
@@ -149,7 +188,7 @@ assert totals["all_gather"] == {"ops": 3, "coded": 3, "bytes": 90, "wire": 30}, 
 assert one["what"] == "reduce_scatter:float32:600@2" and one["ratio"] == 7 and one["coded"] == 5, one
 assert len(ranks.trouble(log)) == 1
 begun = time.monotonic()
-group = ranks.Group(2, lambda r: time.sleep(900 * r), lambda r: {"NB_X": "1"}, lambda r: f"{tmp}/rank{r}", 8)
+group = ranks.Group(2, lambda r: time.sleep(900 * r), lambda r: {"NB_X": "1"}, lambda r: f"{tmp}/rank{r}", 2)
 assert not group.wait() and group.late and group.status == [0, -9], group.status
 assert time.monotonic() - begun < 600
 group = ranks.Group(2, lambda r: print("fine", r, os.environ["NB_X"]), lambda r: {"NB_X": "1"}, lambda r: f"{tmp}/rank{r}", 300)

@@ -22,7 +22,21 @@ typedef struct CUgraphExec_st *CUgraphExec;
 #define NB_CU_EVENT_DISABLE_TIMING 2u
 #define NB_CU_CAPTURE_RELAXED 2
 #define NB_CU_HOST_MAPPED 2u
+#define NB_CU_MEMORY_TYPE 2      /* CU_POINTER_ATTRIBUTE_ */
+#define NB_CU_PINNED 1           /* CU_MEM_ALLOCATION_TYPE_ */
+#define NB_CU_ON_DEVICE 1        /* CU_MEM_LOCATION_TYPE_ */
+#define NB_CU_READ_WRITE 3       /* CU_MEM_ACCESS_FLAGS_PROT_ */
 #define NB_CU_MULTIPROCESSORS 16 /* CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT */
+
+struct nb_cu_kind { /* CUmemAllocationProp */
+    int type, handles, location, device;
+    void *attributes;
+    unsigned char flags[8];
+};
+
+struct nb_cu_may { /* CUmemAccessDesc */
+    int location, device, flags;
+};
 
 /* X(function, arguments): every entry point, so that the table and the look-up cannot differ. */
 #define NB_CU_CALLS(X) \
@@ -35,6 +49,8 @@ typedef struct CUgraphExec_st *CUgraphExec;
     X(DeviceGetAttribute, (int *, int, int)) \
     X(DevicePrimaryCtxRetain, (CUcontext *, int)) \
     X(CtxSetCurrent, (CUcontext)) \
+    X(CtxPushCurrent_v2, (CUcontext)) \
+    X(PointerGetAttribute, (void *, int, uint64_t)) \
     X(CtxGetStreamPriorityRange, (int *, int *)) \
     X(ModuleLoadData, (CUmodule *, const void *)) \
     X(ModuleGetFunction, (CUfunction *, CUmodule, const char *)) \
@@ -42,6 +58,15 @@ typedef struct CUgraphExec_st *CUgraphExec;
     X(MemHostGetDevicePointer_v2, (uint64_t *, void *, unsigned)) \
     X(MemAlloc_v2, (uint64_t *, size_t)) \
     X(MemsetD8_v2, (uint64_t, unsigned char, size_t)) \
+    X(MemsetD32Async, (uint64_t, unsigned, size_t, CUstream)) \
+    X(MemFree_v2, (uint64_t)) \
+    X(MemFreeHost, (void *)) \
+    X(MemGetAllocationGranularity, (size_t *, const struct nb_cu_kind *, int)) \
+    X(MemAddressReserve, (uint64_t *, size_t, size_t, uint64_t, unsigned long long)) \
+    X(MemCreate, (unsigned long long *, size_t, const struct nb_cu_kind *, unsigned long long)) \
+    X(MemMap, (uint64_t, size_t, size_t, unsigned long long, unsigned long long)) \
+    X(MemUnmap, (uint64_t, size_t)) \
+    X(MemSetAccess, (uint64_t, size_t, const struct nb_cu_may *, size_t)) \
     X(StreamCreateWithPriority, (CUstream *, unsigned, int)) \
     X(StreamWaitEvent, (CUstream, CUevent, unsigned)) \
     X(StreamQuery, (CUstream)) \

@@ -1,11 +1,33 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 #
-# dry.sh DIR: a built tree for gpu-check.sh --dry, in which each program is a script that prints lines of the form that the
-# real one prints. It proves nothing about a GPU: it lets gpu-check's own reading of them be checked on any machine.
+# dry.sh DIR BUILD: a tree for gpu-check.sh --dry. The programs that call the driver are the same ones over the model of the
+# driver (tests/gpu/model.h), and the kernels' bytes are looked at on emulated threads: built in BUILD by `make check`. What needs
+# PyTorch or NVIDIA's tools is replaced by scripts that print lines of the form that the real ones print. It proves nothing about
+# a GPU: it lets gpu-check, and the experiments, be checked on any machine.
 set -eu
 dir=$1
+build=$2
 mkdir -p "$dir/tests/gpu" "$dir/tools/gpu-check"
+
+# over PATH PROGRAM ARGUMENTS...: PATH of the tree is PROGRAM of BUILD, called with these arguments alone.
+over()
+{
+    path=$1
+    program=$2
+    shift 2
+    [ -x "$build/$program" ] || {
+        echo "gpu-check: --dry needs $program in $build, which make check builds" >&2
+        exit 2
+    }
+    printf '#!/bin/sh\nexec "%s" %s\n' "$build/$program" "$*" >"$dir/$path"
+    chmod +x "$dir/$path"
+}
+
+over tools/gpu-check/launches tests/gpu/model_launches
+over tests/gpu/gpu_kernels tests/kernels/test_kernels 1
+over tests/gpu/kernel_speed tests/gpu/model_kernel_speed --json --most 64
+over tests/gpu/ring_speed tests/gpu/model_ring_speed --json --seconds 0.0001
 
 # stand_in PATH: a program that prints the standard input, then goes on with it as shell commands behind a line "--".
 stand_in()
@@ -20,28 +42,6 @@ stand_in()
     chmod +x "$dir/$1"
 }
 
-stand_in tools/gpu-check/launches <<'END'
-a device, 132 multiprocessors, priorities 0 to -5, one connection
-result measured beside a waiting operation, one connection: it did not start until the operation had ended (waited 2.0 s)
-result measured beside a waiting operation, default connections: it started, after 0.02 ms
-verdict launching: per batch no with one connection and yes by default
-END
-stand_in tests/gpu/gpu_kernels <<'END'
-golden vectors: 42 alike
-END
-stand_in tests/gpu/kernel_speed <<'END'
-{"device": "a device", "multiprocessors": 132, "results": [
-  {"kernel": "encode BF16", "mib": 64, "bytes": 84000000, "gb_per_s": 3900.0, "of_copy": 0.907},
-  {"kernel": "decode and sum BF16, 3 peers", "mib": 64, "bytes": 84000000, "gb_per_s": 4000.0, "of_copy": 0.930},
-  {"kernel": "ulp encode BF16", "mib": 64, "bytes": 84000000, "gb_per_s": 430.0, "of_copy": 0.100}
-]}
-END
-stand_in tests/gpu/ring_speed <<'END'
-{"device": "a device", "multiprocessors": 132, "results": [
-  {"what": "encode BF16", "memory": "device", "kib": 128, "blocks": 33, "depth": 32, "gb_per_s": 200.00, "us": 9.10},
-  {"what": "encode BF16", "memory": "pinned", "kib": 128, "blocks": 33, "depth": 32, "gb_per_s": 40.00, "us": 19.10}
-]}
-END
 stand_in compute-sanitizer <<'END'
 ========= ERROR SUMMARY: 0 errors
 END
@@ -57,6 +57,10 @@ result passed 2 processes, host buffers, default connections, coded: 320 results
 mkdir -p "$NB_WORK/logs/nccl-2-processes"
 echo 'NCCL INFO a log of a rank' >"$NB_WORK/logs/nccl-2-processes/rank0.log"
 echo '{"configurations": []}' >"$NB_WORK/nccl.json"
+END
+stand_in mps <<'END'
+result measured processes: share the GPU through MPS
+result passed fsdp2 on the GPU, finite losses: 72 steps
 END
 stand_in training <<'END'
 result passed ddp, finite losses: 72 steps

@@ -14,7 +14,8 @@
 #     --commit ID        what was built, where git cannot tell
 #     --mps              processes share the GPU through MPS, at the same time instead of in turns (nccl, training)
 #     --with NAME:SECONDS:COMMAND   one more part, a shell command
-#     --dry              no GPU: every program is replaced by one that prints what it would, to check this script
+#     --dry              no GPU: the programs run over the model of the driver (what make check builds), and what needs PyTorch
+#                        is replaced by scripts that print what it would: to check gpu-check
 #     --list             parts, limits, what they are
 #
 # A part is a program; its lines "result STATUS NAME: DETAIL" (passed, failed, skipped, measured) become rows, its exit status
@@ -27,19 +28,20 @@ here=$(cd "$(dirname "$0")" && pwd)
 top=$(cd "$here/../.." && pwd)
 
 # What would change the design most comes first.
-first="hazards:190 experiments:60 ring:40 kernels:20 speed:60"
-second="nccl:200 training:260 sanitizer:60"
+first="experiments:90 hazards:300 ring:40 kernels:20 speed:60"
+second="nccl:200 mps:80 training:190 sanitizer:60"
 parts="$first $second"
 describe()
 {
     case $1 in
-    experiments) echo "does a kernel launched beside a waiting collective start; fork and join, eager and captured" ;;
+    experiments) echo "behind NCCL's launch or before it, beside loads and frees; what the driver makes wait; fork and join" ;;
     kernels) echo "the kernels give the C codec's bytes: golden vectors and random data" ;;
     sanitizer) echo "the kernels under compute-sanitizer: memory, then races" ;;
     speed) echo "each kernel's speed as a fraction of the device's own copying, 1 MiB to 1 GiB" ;;
     ring) echo "the resident kernel: descriptors through the ring, pieces of 128 KiB to 4 MiB" ;;
     hazards) echo "beside an operation that waits: first launches, frees, compute, ncclCommAbort" ;;
     nccl) echo "real NCCL with 2 and 4 processes, each its own node, on one GPU" ;;
+    mps) echo "PyTorch's FSDP2 with codecs on the GPU, processes at the same time through MPS" ;;
     training) echo "unmodified PyTorch scripts over plain NCCL and over nibble, same seeds" ;;
     *) echo "given with --with" ;;
     esac
@@ -156,10 +158,26 @@ start_mps()
     fi
 }
 
+# Training at the same time, first on the CPU's codecs, then on the GPU: under MPS a kernel of one process may stand in the way
+# of another's. The daemon is new, and ends with this part.
+run_mps()
+{
+    command -v "$NB_PYTHON" >/dev/null 2>&1 || { echo "skipped: no $NB_PYTHON"; exit 77; }
+    "$NB_PYTHON" -c 'import torch' 2>/dev/null || { echo "skipped: no PyTorch"; exit 77; }
+    command -v nvidia-cuda-mps-control >/dev/null 2>&1 || { echo "skipped: no nvidia-cuda-mps-control"; exit 77; }
+    start_mps
+    [ -n "${CUDA_MPS_PIPE_DIRECTORY-}" ] || { echo "skipped: MPS could not be started"; exit 77; }
+    "$NB_PYTHON" "$here/training_check.py" --plugin "$NB_PLUGIN" --out "$NB_WORK" --limit "$1" --ways "fsdp2,fsdp2 on the GPU"
+    s=$?
+    [ ! -f "$NB_WORK/training.json" ] || mv "$NB_WORK/training.json" "$NB_WORK/mps.json"
+    rm -f "$NB_WORK/curves.csv"
+    exit $s
+}
+
 run_part()
 {
     if [ -n "$NB_DRY" ]; then
-        case $1 in hazards | nccl | training) exec "$NB_BUILDDIR/$1" ;; esac
+        case $1 in hazards | nccl | mps | training) exec "$NB_BUILDDIR/$1" ;; esac
     fi
     case $1 in
     experiments) built tools/gpu-check/launches; exec "$NB_BUILDDIR/tools/gpu-check/launches" ;;
@@ -167,6 +185,7 @@ run_part()
     sanitizer) run_sanitizer ;;
     speed) run_speed ;;
     ring) run_ring ;;
+    mps) run_mps "$2" ;;
     hazards | nccl | training)
         command -v "$NB_PYTHON" >/dev/null 2>&1 || { echo "skipped: no $NB_PYTHON"; exit 77; }
         [ -f "$here/$1_check.py" ] || { echo "skipped: $1_check.py is not there"; exit 77; }
@@ -238,8 +257,8 @@ if [ -z "$build" ]; then
     build=$top
     [ -d "$build/.libs" ] || build=$top/build/release
 fi
-[ -n "$dry" ] || [ -d "$build" ] || { echo "gpu-check: no built tree in $build; see --build" >&2; exit 2; }
-[ -n "$dry" ] || build=$(cd "$build" && pwd)
+[ -d "$build" ] || { echo "gpu-check: no built tree in $build; see --build" >&2; exit 2; }
+build=$(cd "$build" && pwd)
 out=${out:-$build/gpu-check-results}
 mkdir -p "$out" || exit 2
 out=$(cd "$out" && pwd)
@@ -251,8 +270,8 @@ for name in rows now parts plan; do
     : >"$work/$name"
 done
 if [ -n "$dry" ]; then
+    sh "$here/dry.sh" "$work/dry" "$build" || exit 2
     build=$work/dry
-    sh "$here/dry.sh" "$build" || exit 2
 fi
 
 # ---- where ------------------------------------------------------------------------------------------------
@@ -405,8 +424,10 @@ part()
     timeout -k 5 "$limit" "$@" >"$log" 2>&1 </dev/null &
     running=$!
     size=0
+    pause=0.02
     while kill -0 $running 2>/dev/null; do
-        sleep 0.2
+        sleep $pause
+        [ $pause = 0.02 ] && pause=0.05 || pause=0.2
         new=$(wc -c <"$log")
         [ "$new" != "$size" ] || continue
         size=$new

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """What a job does beside a collective that waits: first launches of kernels (lazily loaded), an allocator that frees,
-compute that should overlap, an abort while a peer is late. Two processes on one GPU, each a node; for plain NCCL, for
-codecs on the CPU and for codecs on the GPU, with one hardware queue and by default.
+another thread that does both all the time, compute that should overlap, an abort while a peer is late. Two processes on one
+GPU, each a node; for plain NCCL, for codecs on the CPU and for codecs on the GPU, launched behind NCCL's kernels and before
+them (NIBBLE_GPU_LAUNCH), with one hardware queue and by default. What would change the design most comes first.
 
     hazards_check.py --plugin FILE --out DIR [--limit SECONDS] [--only TEXT]
 """
@@ -26,6 +27,15 @@ from nccl_check import NCCL_SUM, TYPES, Nccl
 COUNT = 8 << 20   # BF16 values of an all-reduce
 LATE = 1.5        # seconds by which the other rank comes later
 STUCK = 12.0      # a step that takes longer hangs
+
+
+def first_ops(m):
+    """Operations whose kernels nothing else has launched."""
+    return [torch.erfinv, torch.lgamma, torch.digamma, lambda v: torch.cumsum(v, 0), torch.special.i0, torch.sinc,
+            lambda v: torch.cumprod(v, 0), lambda v: torch.logcumsumexp(v, 0), lambda v: torch.polygamma(2, v),
+            lambda v: torch.histc(v, 7), torch.nan_to_num, lambda v: torch.cdist(m, m), lambda v: torch.topk(v, 9),
+            lambda v: torch.sort(v), lambda v: torch.median(v), lambda v: torch.renorm(m, 2, 0, 1.0),
+            lambda v: torch.special.bessel_j0(v), lambda v: torch.special.ndtri(v), torch.atanh, torch.frac]
 
 
 class Rank:
@@ -91,6 +101,42 @@ class Rank:
 
     # ---- the hazards
 
+    def threads(self):
+        """Another thread launches kernels for the first time and frees memory all the time, beside all-reduces."""
+        x = torch.rand(1 << 12, device="cuda")
+        m = torch.rand(64, 64, device="cuda")
+        ops = first_ops(m)
+        torch.cuda.synchronize()
+        done, loads, frees, worst = threading.Event(), [0], [0], [0.0]
+
+        def other():
+            torch.cuda.set_device(0)
+            stream = torch.cuda.Stream()
+            while not done.is_set():
+                begun = time.monotonic()
+                with torch.cuda.stream(stream):
+                    if ops and frees[0] % 3 == 2:
+                        ops.pop()(x)
+                        loads[0] += 1
+                    y = torch.empty((16 + frees[0] % 7) << 20, dtype=torch.uint8, device="cuda")
+                    del y
+                torch.cuda.empty_cache()
+                frees[0] += 1
+                worst[0] = max(worst[0], time.monotonic() - begun)
+
+        loader = threading.Thread(target=other, daemon=True)
+        loader.start()
+        for i in range(60):
+            self.step(f"all-reduce {i} beside a thread: {loads[0]} loads, {frees[0]} frees")
+            self.all_reduce()
+            if i % 4 == 3:
+                self.wait(self.stream)
+        self.wait(self.stream)
+        done.set()
+        self.step("the thread's end")
+        loader.join()
+        self.said.update({"loads": loads[0], "frees": frees[0], "ms": round(worst[0] * 1000, 1)})
+
     def speed(self):
         """Milliseconds of an all-reduce, for orientation: two processes take turns."""
         begun = time.monotonic()
@@ -105,13 +151,8 @@ class Rank:
         x = torch.rand(1 << 16, device="cuda")
         m = torch.rand(64, 64, device="cuda")
         torch.cuda.synchronize()
-        ops = [torch.erfinv, torch.lgamma, torch.digamma, lambda v: torch.cumsum(v, 0), torch.special.i0, torch.sinc,
-               lambda v: torch.cumprod(v, 0), lambda v: torch.logcumsumexp(v, 0), lambda v: torch.polygamma(2, v),
-               lambda v: torch.histc(v, 7), torch.nan_to_num, lambda v: torch.cdist(m, m), lambda v: torch.topk(v, 9),
-               lambda v: torch.sort(v), lambda v: torch.median(v), lambda v: torch.renorm(m, 2, 0, 1.0),
-               lambda v: torch.special.bessel_j0(v), lambda v: torch.special.ndtri(v), torch.atanh, torch.frac]
         times = []
-        for i, op in enumerate(ops):
+        for i, op in enumerate(first_ops(m)):
             self.step(f"first launch {i}")
             self.all_reduce()
             begun = time.monotonic()
@@ -201,13 +242,33 @@ class Rank:
         self.said["ms"] = round((time.monotonic() - begun) * 1000, 1)
 
 
-HAZARDS = ["first_launches", "abort", "overlap", "first_launch_late", "frees", "speed"]
+HAZARDS = ["threads", "first_launches", "abort", "frees", "overlap", "first_launch_late", "speed"]
 MODES = {
     "plain NCCL": None,
     "codecs on the CPU": {"NIBBLE_GPU_POINTERS": "0", "NIBBLE_DEVICE": "host"},
     "codecs on the GPU, pinned buffers": {"NIBBLE_GPU_POINTERS": "0", "NIBBLE_DEVICE": "cuda"},
     "codecs on the GPU, device pointers": {"NIBBLE_GPU_POINTERS": "1", "NIBBLE_DEVICE": "cuda", "NCCL_NET_GDR_LEVEL": "SYS"},
 }
+# The order of launches (NIBBLE_GPU_LAUNCH) that has no name in its row is the default, behind NCCL's.
+for name in [m for m in MODES if "on the GPU" in m]:
+    MODES[name + ", before"] = dict(MODES[name], NIBBLE_GPU_LAUNCH="before")
+
+
+def plan(hazards):
+    """(hazard, mode, connections), first what would change the design most: does either order hold, with real NCCL? Then what
+    plain NCCL does, without which the rest means little; then the other memory, one hardware queue, codecs on the CPU."""
+    device, pinned = "codecs on the GPU, device pointers", "codecs on the GPU, pinned buffers"
+    rounds = [[device, device + ", before"], ["plain NCCL"], [pinned, pinned + ", before"]]
+    for modes in rounds:
+        for hazard in hazards:
+            for mode in modes:
+                yield hazard, mode, None
+    for hazard in hazards:
+        if hazard in ("overlap", "first_launches"):
+            for mode in MODES:
+                yield hazard, mode, "1"
+    for hazard in hazards:
+        yield hazard, "codecs on the CPU", None
 
 
 def worker(rank, folder, hazards):
@@ -243,48 +304,45 @@ def main():
         return 77
     end = time.monotonic() + arguments.limit - 3
     report, results = ranks.Report(), []
-    for hazard in arguments.hazards.split(","):
-        for mode, settings in MODES.items():
-            if arguments.modes and not any(m in mode for m in arguments.modes.split(";")):
-                continue
-            for connections in (None, "1"):
-                if connections and hazard not in ("overlap", "first_launches"):
-                    continue
-                name = f"{hazard}, {mode}, {'one connection' if connections else 'default connections'}"
-                if arguments.only not in name:
-                    continue
-                left = end - time.monotonic()
-                if left < 8:
-                    report.row("skipped", name, "no time left")
-                    continue
-                folder = os.path.join(arguments.out, "logs", "hazards-" + name.replace(",", "").replace(" ", "-"))
-                os.makedirs(folder, exist_ok=True)
-                plugin = arguments.plugin if settings is not None else None
+    for hazard, mode, connections in plan(arguments.hazards.split(",")):
+        settings = MODES[mode]
+        if arguments.modes and not any(m in mode for m in arguments.modes.split(";")):
+            continue
+        name = f"{hazard}, {mode}, {'one connection' if connections else 'default connections'}"
+        if arguments.only not in name:
+            continue
+        left = end - time.monotonic()
+        if left < 8:
+            report.row("skipped", name, "no time left")
+            continue
+        folder = os.path.join(arguments.out, "logs", "hazards-" + name.replace(",", "").replace(" ", "-"))
+        os.makedirs(folder, exist_ok=True)
+        plugin = arguments.plugin if settings is not None else None
 
-                def environment(rank):
-                    env = ranks.node_environment(rank, plugin, os.path.join(folder, f"nccl.{rank}"))
-                    env.update({"CUDA_DEVICE_MAX_CONNECTIONS": connections, "NIBBLE_TUNER_MIN_BYTES": "0",
-                                "NIBBLE_GRAD": "all", "NIBBLE_WARMUP_STEPS": "0", "NIBBLE_RS": "int4", "NIBBLE_AR": "int4"})
-                    env.update(settings or {})
-                    return env
+        def environment(rank):
+            env = ranks.node_environment(rank, plugin, os.path.join(folder, f"nccl.{rank}"))
+            env.update({"CUDA_DEVICE_MAX_CONNECTIONS": connections, "NIBBLE_TUNER_MIN_BYTES": "0",
+                        "NIBBLE_GRAD": "all", "NIBBLE_WARMUP_STEPS": "0", "NIBBLE_RS": "int4", "NIBBLE_AR": "int4"})
+            env.update(settings or {})
+            return env
 
-                group = ranks.Group(2, lambda r: worker(r, folder, [hazard]), environment,
-                                    lambda r: os.path.join(folder, f"rank{r}.log"), min(35, left - 2))
-                group.wait()
-                said = []
-                for r in range(2):
-                    try:
-                        with open(os.path.join(folder, f"rank{r}.json")) as f:
-                            said.append(json.load(f))
-                    except (OSError, ValueError):
-                        said.append({"failed": ranks.last_line(os.path.join(folder, f"rank{r}.log"))})
-                results.append({"name": name, "said": said, "status": group.status, "seconds": round(group.took, 1)})
-                bad = [f"rank {i} {k} {s[k]}" for i, s in enumerate(said) for k in ("hangs", "failed") if k in s]
-                words = "; ".join(", ".join(f"{k} {v}" for k, v in s.items() if k != "hazard") for s in said[:1])
-                report.row("failed" if bad or not group.passed() else "measured", name,
-                           "; ".join(bad) or (group.why() if not group.passed() else words))
-    with open(os.path.join(arguments.out, "hazards.json"), "w") as f:
-        json.dump(results, f, indent=1)
+        group = ranks.Group(2, lambda r: worker(r, folder, [hazard]), environment,
+                            lambda r: os.path.join(folder, f"rank{r}.log"), min(35, left - 2))
+        group.wait()
+        said = []
+        for r in range(2):
+            try:
+                with open(os.path.join(folder, f"rank{r}.json")) as f:
+                    said.append(json.load(f))
+            except (OSError, ValueError):
+                said.append({"failed": ranks.last_line(os.path.join(folder, f"rank{r}.log"))})
+        results.append({"name": name, "said": said, "status": group.status, "seconds": round(group.took, 1)})
+        bad = [f"rank {i} {k} {s[k]}" for i, s in enumerate(said) for k in ("hangs", "failed") if k in s]
+        words = "; ".join(", ".join(f"{k} {v}" for k, v in s.items() if k != "hazard") for s in said[:1])
+        report.row("failed" if bad or not group.passed() else "measured", name,
+                   "; ".join(bad) or (group.why() if not group.passed() else words))
+        with open(os.path.join(arguments.out, "hazards.json"), "w") as f:
+            json.dump(results, f, indent=1)
     return report.status()
 
 

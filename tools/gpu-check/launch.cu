@@ -69,7 +69,34 @@ extern "C" __global__ void nb_operation(struct nb_board *board, unsigned which, 
     *seq = first + NB_WINDOWS;
 }
 
-/* The codec beside it: serves windows until the host says that nothing of this launch is left; life counts
+/* The codec beside it, one of several in a row: serves windows until it, the one of this number, is told to end. */
+extern "C" __global__ void nb_codec(struct nb_board *board, unsigned which, unsigned number, uint64_t limit_ns)
+{
+    struct nb_lane *lane = &board->lane[which];
+    uint64_t deadline = now() + limit_ns;
+
+    if (threadIdx.x)
+        return;
+    while (lane->told <= number && !over(board, deadline)) {
+        uint32_t posted = lane->posted;
+        if (posted == lane->done)
+            continue;
+        __threadfence_system();
+        lane->done = posted;
+        __threadfence_system();
+    }
+}
+
+/* Kernels that are there to be loaded when they are launched. */
+#define LATE(n) \
+    extern "C" __global__ void nb_late##n(struct nb_board *board) \
+    { \
+        board->marks = 1 + n % 10; \
+    }
+#define LATE8(t) LATE(t##0) LATE(t##1) LATE(t##2) LATE(t##3) LATE(t##4) LATE(t##5) LATE(t##6) LATE(t##7)
+LATE8(0) LATE8(1) LATE8(2)
+
+/* The codec beside it, as branches of graphs run it: serves windows until the host says that nothing of this launch is left; life counts
  * them. */
 extern "C" __global__ void nb_resident(struct nb_board *board, unsigned which, uint32_t *life,
                                        uint64_t limit_ns)

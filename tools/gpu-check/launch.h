@@ -10,6 +10,7 @@
 
 #define NB_LANES 4u   /* communicators */
 #define NB_WINDOWS 8u /* windows of an operation */
+#define NB_LATE 24u   /* kernels nb_late00 ... 07, 10 ... 17, 20 ... 27, which nothing has loaded */
 
 /* One communicator: its operation asks for windows, the host posts them to the resident kernel, that
  * answers. */
@@ -19,7 +20,8 @@ struct nb_lane {
     volatile uint32_t done;    /* resident kernel: windows served */
     volatile uint32_t acked;   /* host: windows the operation may go on after */
     volatile uint32_t end;     /* host: launches of which nothing is left */
-    volatile uint32_t pad[11];
+    volatile uint32_t told;    /* host: kernels nb_codec that are told to end, of those that are launched */
+    volatile uint32_t pad[10];
 };
 
 struct nb_board {

@@ -1,21 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How may the codec's kernel be launched beside NCCL's? Two questions to the GPU at hand, each with one
+ * How may the codec's kernel be launched beside NCCL's? Questions to the GPU at hand, each with one
  * hardware queue (CUDA_DEVICE_MAX_CONNECTIONS=1, as Megatron sets it) and with the default:
  *
+ *  - beside (beside.c, first): behind NCCL's launch or before it, while another thread of the job loads a kernel or frees
+ *    memory in between; and which calls of the driver wait for a kernel that waits, or for such a load.
  *  - per batch: an operation's kernel waits on a stream, another stream waits for that operation's end, and
  *    another thread launches on a stream of high priority. Does it start before the operation ends?
  *  - forked and joined: the codec's kernel starts after an event of the launch stream, and the launch stream
  *    waits for it after the operation: eagerly, on one stream for all communicators, and captured and
  *    replayed; four communicators, with other kernels filling the GPU.
  *
- *     launches          both, in a process each; lines "result STATUS NAME: DETAIL" and one "verdict"
- *     launches --child  this process only
+ *     launches           all, in a process each; lines "result STATUS NAME: DETAIL" and one "verdict"
+ *     launches --child   the last two, in this process; --beside: the first
  *
  * No kernel and no process can wait for ever: kernels watch a flag and a clock, the parent its children.
  */
 #include <errno.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -25,139 +28,16 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "tools/gpu-check/driver.h"
-#include "tools/gpu-check/launch.h"
+#include "tools/gpu-check/experiment.h"
 
-#define KERNEL_SECONDS 10u /* a kernel's own limit */
-#define WAIT_SECONDS 6.0   /* after which the host releases all kernels */
 #define CHILD_SECONDS 60.0
 #define ROUNDS 10u
 #define MANY 40u /* streams that wait, more than there are hardware queues */
 
-/* A child's answer is 64 and these. */
-#define ANSWER 64
+/* A child's answer is ANSWER and these. */
 #define BATCH_STARTS 1
 #define EAGER_PASSES 2
 #define CAPTURED_PASSES 4
-
-static CUcontext context;
-static CUfunction hold, mark, fill, operation, resident;
-static struct nb_board *board;
-static uint64_t board_gpu, counters, limit_ns = KERNEL_SECONDS * 1000000000ull;
-static int processors, least, greatest;
-static const char *connections;
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
-static void nap(void)
-{
-    nanosleep(&(struct timespec){0, 200000}, NULL);
-}
-
-static void result(const char *status, const char *name, const char *detail)
-{
-    printf("result %s %s, %s: %s\n", status, name, connections, detail);
-    fflush(stdout);
-}
-
-static CUstream stream(int priority)
-{
-    CUstream s;
-    CU(StreamCreateWithPriority(&s, NB_CU_STREAM_NON_BLOCKING, priority));
-    return s;
-}
-
-static CUevent event(void)
-{
-    CUevent e;
-    CU(EventCreate(&e, NB_CU_EVENT_DISABLE_TIMING));
-    return e;
-}
-
-static void launch(CUfunction f, unsigned blocks, unsigned threads, CUstream s, void **arguments)
-{
-    CU(LaunchKernel(f, blocks, 1, 1, threads, 1, 1, 0, s, arguments, NULL));
-}
-
-/* Whether all streams are empty within the time; asks, never blocks. */
-static bool drained(CUstream *streams, unsigned n, double seconds)
-{
-    double end = now() + seconds;
-    for (unsigned i = 0; i < n; i++) {
-        int r;
-        while ((r = nb_cu.StreamQuery(streams[i])) == NB_CU_NOT_READY) {
-            if (now() > end)
-                return false;
-            nap();
-        }
-        nb_cu_check(r, "StreamQuery");
-    }
-    return true;
-}
-
-/* Let everything go and wait for it; a process whose GPU does not come to rest even then is of no further
- * use. */
-static void give_up(CUstream *streams, unsigned n)
-{
-    board->release = 1;
-    board->quiet = 1;
-    if (!drained(streams, n, KERNEL_SECONDS + 5.0)) {
-        result("failed", "release", "kernels did not return after their release");
-        _exit(1);
-    }
-}
-
-static void prepare(void)
-{
-    CUmodule module;
-    int device;
-    char name[128];
-    void *pinned;
-
-    CU(DeviceGet(&device, 0));
-    CU(DeviceGetName(name, sizeof(name), device));
-    CU(DeviceGetAttribute(&processors, NB_CU_MULTIPROCESSORS, device));
-    CU(DevicePrimaryCtxRetain(&context, device));
-    CU(CtxSetCurrent(context));
-    CU(CtxGetStreamPriorityRange(&least, &greatest));
-    CU(ModuleLoadData(&module, nb_launch_image));
-    CU(ModuleGetFunction(&hold, module, "nb_hold"));
-    CU(ModuleGetFunction(&mark, module, "nb_mark"));
-    CU(ModuleGetFunction(&fill, module, "nb_fill"));
-    CU(ModuleGetFunction(&operation, module, "nb_operation"));
-    CU(ModuleGetFunction(&resident, module, "nb_resident"));
-    CU(MemHostAlloc(&pinned, sizeof(*board), NB_CU_HOST_MAPPED));
-    board = pinned;
-    memset(pinned, 0, sizeof(*board));
-    CU(MemHostGetDevicePointer_v2(&board_gpu, pinned, 0));
-    CU(MemAlloc_v2(&counters, 2 * NB_LANES * sizeof(uint32_t)));
-    CU(MemsetD8_v2(counters, 0, 2 * NB_LANES * sizeof(uint32_t)));
-
-    /* First launches load code, which may wait for the whole device: all of them now, released beforehand. */
-    uint64_t no_time = 0;
-    unsigned lane = 0;
-    uint64_t counter = counters;
-    CUstream s = stream(least);
-    board->release = 1;
-    launch(hold, 1, 32, s, (void *[]){&board_gpu, &no_time});
-    launch(mark, 1, 1, s, (void *[]){&board_gpu});
-    launch(fill, 1, 512, s, (void *[]){&board_gpu, &no_time});
-    launch(operation, 1, 32, s, (void *[]){&board_gpu, &lane, &counter, &no_time});
-    launch(resident, 1, 32, s, (void *[]){&board_gpu, &lane, &counter, &no_time});
-    if (!drained(&s, 1, WAIT_SECONDS)) {
-        result("failed", "first launches", "kernels that had nothing to wait for did not return");
-        _exit(1);
-    }
-    CU(MemsetD8_v2(counters, 0, 2 * NB_LANES * sizeof(uint32_t)));
-    memset(pinned, 0, sizeof(*board));
-    printf("%s, %d multiprocessors, priorities %d to %d, %s\n", name, processors, least, greatest,
-           connections);
-}
 
 /* ---- per batch -------------------------------------------------------------------------------------- */
 
@@ -232,7 +112,7 @@ static _Atomic bool engine_stops;
 static void *engine(void *argument)
 {
     (void)argument;
-    while (!engine_stops)
+    while (!engine_stops) {
         for (unsigned i = 0; i < NB_LANES; i++) {
             struct nb_lane *lane = &board->lane[i];
             lane->posted = lane->request;
@@ -240,6 +120,8 @@ static void *engine(void *argument)
             lane->acked = lane->done;
             lane->end = lane->done / NB_WINDOWS;
         }
+        sched_yield();
+    }
     return NULL;
 }
 
@@ -316,17 +198,19 @@ static bool fork_and_join(const char *name, enum how how)
     return right;
 }
 
+static const char *connections(void)
+{
+    return getenv("CUDA_DEVICE_MAX_CONNECTIONS") ? "one connection" : "default connections";
+}
+
 static int child(void)
 {
-    const char *set = getenv("CUDA_DEVICE_MAX_CONNECTIONS");
     pthread_t thread;
-    int answer = 0, status;
+    int answer = 0;
+    const int status = prepare(connections());
 
-    connections = set ? "one connection" : "default connections";
-    status = nb_cu_open();
     if (status)
         return status;
-    prepare();
     starts("launch beside an operation, nothing waits", 0);
     bool batch = starts("launch per batch, one stream waits", 1);
     batch = starts("launch per batch, many streams wait", MANY) && batch;
@@ -358,9 +242,10 @@ static int child(void)
 
 /* ---- the parent --------------------------------------------------------------------------------------- */
 
-/* Run this program as a child; its exit status, or -1 when it had to be ended. */
-static int run(const char *self, const char *connections_of_child)
+/* Run this program as a child with `option`; its exit status, or -1 when it had to be ended. */
+static int run(const char *option, const char *connections_of_child)
 {
+    const char *self = "/proc/self/exe";
     double end = now() + CHILD_SECONDS;
     int status;
     pid_t pid = fork();
@@ -374,9 +259,9 @@ static int run(const char *self, const char *connections_of_child)
             setenv("CUDA_DEVICE_MAX_CONNECTIONS", connections_of_child, 1);
         else
             unsetenv("CUDA_DEVICE_MAX_CONNECTIONS");
-        setenv("CUDA_MODULE_LOADING", "EAGER", 1);
+        setenv("CUDA_MODULE_LOADING", strcmp(option, "--beside") ? "EAGER" : "LAZY", 1);
         unsetenv("CUDA_LAUNCH_BLOCKING");
-        execl(self, self, "--child", (char *)NULL);
+        execl(self, self, option, (char *)NULL);
         perror(self);
         _exit(127);
     }
@@ -398,27 +283,33 @@ static int run(const char *self, const char *connections_of_child)
 
 int main(int argc, char **argv)
 {
-    int one, many;
+    int one, many, both;
 
     if (argc == 2 && !strcmp(argv[1], "--child"))
         return child();
+    if (argc == 2 && !strcmp(argv[1], "--beside"))
+        return beside(connections(), getenv("CUDA_DEVICE_MAX_CONNECTIONS") != NULL);
     if (argc != 1) {
         fprintf(stderr, "usage: launches\n");
         return 2;
     }
-    one = run("/proc/self/exe", "1");
-    if (one == 77)
+    both = run("--beside", NULL);
+    if (both == 77)
         return 77;
-    many = run("/proc/self/exe", NULL);
-    if (one < ANSWER || many < ANSWER) { /* failed, killed, or -1 */
+    if (run("--beside", "1") < ANSWER)
+        both = -1;
+    one = run("--child", "1");
+    many = run("--child", NULL);
+    if (one < ANSWER || many < ANSWER || both < ANSWER) { /* failed, killed, or -1 */
         printf("verdict launching: not known, an experiment did not end (%d with one connection, "
-               "%d by default)\n",
-               one, many);
+               "%d by default, %d beside)\n",
+               one, many, both);
         return 1;
     }
     bool joined = (one & many & EAGER_PASSES) != 0, captured = (one & many & CAPTURED_PASSES) != 0;
     printf("verdict launching: per batch %s with one connection and %s by default; forked and joined %s; "
-           "captured %s; so: %s\n",
+           "captured %s; so: %s; while another thread loads or frees, behind NCCL's launch %s, before it %s: "
+           "%s\n",
            one & BATCH_STARTS ? "starts" : "does not start",
            many & BATCH_STARTS ? "starts" : "does not start", joined ? "works" : "does not work",
            captured ? "works" : "does not work",
@@ -426,6 +317,10 @@ int main(int argc, char **argv)
            : joined           ? "resident kernel, forked and joined, host codec under capture"
            : one & BATCH_STARTS && many & BATCH_STARTS ? "launch per batch"
            : many & BATCH_STARTS ? "launch per batch by default, host codec with one connection"
-                                 : "host codec");
+                                 : "host codec",
+           both & BEHIND_GOES ? "goes through" : "stops", both & BEFORE_GOES ? "goes through" : "stops",
+           both & BEHIND_GOES   ? "NIBBLE_GPU_LAUNCH as it is"
+           : both & BEFORE_GOES ? "NIBBLE_GPU_LAUNCH=before"
+                                : "CUDA_MODULE_LOADING=EAGER");
     return joined && captured ? 0 : 1;
 }
