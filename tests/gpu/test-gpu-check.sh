@@ -14,13 +14,19 @@ fail()
     failed=1
 }
 
+# A Python without PyTorch, as most machines have: with PyTorch its import would take the time of this test.
+python=$(python3 -c 'import sys; print(sys.executable)' 2>/dev/null)
+mkdir -p "$tmp/bin"
+printf '#!/bin/sh\nexec %s -I -S "$@"\n' "${python:-python3}" >"$tmp/bin/python"
+chmod +x "$tmp/bin/python"
+
 # run STATUS OPTIONS...: gpu-check ends with STATUS; its output is in $tmp/log.
 run()
 {
     want=$1
     shift
     status=0
-    sh "$check" --build "$build" --out "$tmp/out" "$@" >"$tmp/log" 2>&1 || status=$?
+    sh "$check" --build "$build" --out "$tmp/out" --python "$tmp/bin/python" "$@" >"$tmp/log" 2>&1 || status=$?
     [ $status = "$want" ] || { fail "gpu-check $*: status $status instead of $want"; cat "$tmp/log"; }
 }
 
@@ -29,8 +35,8 @@ has() { grep -q -e "$2" "$tmp/out/$1" || { fail "$1 lacks: $2"; cat "$tmp/out/$1
 
 parses()
 {
-    command -v python3 >/dev/null 2>&1 || return 0
-    python3 -c 'import json, sys; json.load(open(sys.argv[1]))' "$tmp/out/results.json" || fail "results.json does not parse"
+    [ -n "$python" ] || return 0
+    "$python" -I -S -c 'import json, sys; json.load(open(sys.argv[1]))' "$tmp/out/results.json" || fail "results.json does not parse"
 }
 
 sh "$check" --list >"$tmp/list"
@@ -108,11 +114,7 @@ fi
 
 # Without a GPU every part is skipped, each with its reason. On a machine with one that is gpu-check's own matter.
 if ! nvidia-smi -L >/dev/null 2>&1; then
-    # A Python without PyTorch, as most machines have: with PyTorch its import would take the time of this test.
-    mkdir -p "$tmp/bin"
-    printf '#!/bin/sh\nexec python3 -I -S "$@"\n' >"$tmp/bin/python"
-    chmod +x "$tmp/bin/python"
-    run 77 --python "$tmp/bin/python"
+    run 77
     for part in experiments kernels sanitizer speed ring hazards nccl mps training; do
         has table.md "^| $part | skipped | [0-9]* | [a-zA-Z].*[a-z]"
     done
@@ -143,7 +145,7 @@ parses
 
 # Killed while a part runs: what was measured is there, and what was not reached is named with why.
 rm -rf "$tmp/out"
-sh "$check" --build "$build" --out "$tmp/out" --parts none --with 'one:300:echo "result measured a: 1"' \
+sh "$check" --build "$build" --out "$tmp/out" --python "$tmp/bin/python" --parts none --with 'one:300:echo "result measured a: 1"' \
     --with 'two:300:echo $PPID >"'"$tmp"'/timeout"; echo "result measured b: 2"; exec sleep 900' --with 'three:300:true' >"$tmp/log" 2>&1 &
 checking=$!
 waited=0
@@ -167,8 +169,8 @@ run 0 --parts none --with 'good:300:echo "result passed one: yes"'
 has results.json '"part": "good", "status": "passed"'
 
 # The Python of the last two parts: it parses, and reads the plugin's summaries; groups of processes end at their limit.
-if command -v python3 >/dev/null 2>&1; then
-    python3 - "$(dirname "$check")" "$tmp" <<'END' || fail "the Python of gpu-check"
+if [ -n "$python" ]; then
+    "$python" - "$(dirname "$check")" "$tmp" <<'END' || fail "the Python of gpu-check"
 import glob, os, sys, time
 folder, tmp = sys.argv[1:]
 for name in glob.glob(folder + "/*.py") + glob.glob(folder + "/scripts/*.py"):
@@ -188,7 +190,7 @@ assert totals["all_gather"] == {"ops": 3, "coded": 3, "bytes": 90, "wire": 30}, 
 assert one["what"] == "reduce_scatter:float32:600@2" and one["ratio"] == 7 and one["coded"] == 5, one
 assert len(ranks.trouble(log)) == 1
 begun = time.monotonic()
-group = ranks.Group(2, lambda r: time.sleep(900 * r), lambda r: {"NB_X": "1"}, lambda r: f"{tmp}/rank{r}", 2)
+group = ranks.Group(2, lambda r: time.sleep(900 * r), lambda r: {"NB_X": "1"}, lambda r: f"{tmp}/rank{r}", 1)
 assert not group.wait() and group.late and group.status == [0, -9], group.status
 assert time.monotonic() - begun < 600
 group = ranks.Group(2, lambda r: print("fine", r, os.environ["NB_X"]), lambda r: {"NB_X": "1"}, lambda r: f"{tmp}/rank{r}", 300)

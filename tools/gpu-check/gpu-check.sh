@@ -324,6 +324,11 @@ clean() { printf '%s' "$1" | tr '\t\n' '  '; }
 
 # ---- what came out, written anew with each row, so that what was measured is there whenever this is ended -----
 
+counts()
+{
+    awk -F '\t' '{ n[$2]++ } END { printf "%d passed, %d failed, %d skipped", n["passed"], n["failed"], n["skipped"] }' "$work/parts"
+}
+
 count() { awk -F '\t' -v s="$1" '$2 == s { n++ } END { print n + 0 }' "$work/parts"; }
 
 # write STATE WHY: the part under way is in state STATE; those behind it in the plan were not reached, for WHY.
@@ -339,7 +344,7 @@ write()
     {
         echo "# gpu-check: $gpu, driver $driver"
         echo
-        echo "$date, commit $commit, $host; visit: $visit; $seconds s: $(count passed) passed, $(count failed) failed, $(count skipped) skipped."
+        echo "$date, commit $commit, $host; visit: $visit; $seconds s: $(counts)."
         echo
         echo "| part | | seconds | |"
         echo "|---|---|---|---|"
