@@ -15,7 +15,7 @@
  * gpu-check that does or would.
  *
  *   A1  A stream is mapped to one of the hardware queues when it is made, by turns (CUDA_DEVICE_MAX_CONNECTIONS,
- *       CUDA C++ programming guide, "CUDA environment variables"). By turns: GPU (`experiments`).
+ *       CUDA C++ programming guide, "CUDA environment variables"). By turns: GPU (`experiments`, streams held up).
  *   A2  A queue is served in order. What waits for an event, for the operation before it in its stream or (a memset)
  *       for its own beginning blocks what stands behind it, of whatever stream. A kernel leaves the queue when it may
  *       begin. Seen on an H100 for events and memsets (`experiments`, `hazards` overlap).
@@ -41,8 +41,8 @@
  *   A10 A graph's branches are submitted in any order, each to a queue of its own as long as there are any (the guide
  *       promises neither).
  *   A11 A round trip over PCIe takes 1.5 us, a call of the driver 2 to 6 us. GPU (`ring`).
- *   A12 The context's lock goes to callers in the order in which they came. GPU (`experiments`, the codec kernel before
- *       NCCL's: a load, NCCL's launch and ours behind it wait at once); `unfair` is the contrary.
+ *   A12 The context's lock goes to callers in the order in which they came. GPU (`experiments`, launches
+ *       of several threads behind a load); `unfair` is the contrary.
  */
 #ifndef NIBBLE_TESTS_GPU_MODEL_H
 #define NIBBLE_TESTS_GPU_MODEL_H
@@ -63,7 +63,7 @@ struct model_settings {
     unsigned sms;      /* multiprocessors; 0: 132 */
     uint64_t seed;     /* of all that is random: who runs next, how long calls take, what ends first */
     int eager;         /* kernels are loaded with their module (A4) */
-    int unfair;        /* the context's lock goes to anybody who waits: the contrary of A12 */
+    int unfair;        /* the context's lock goes to who came last: the contrary of A12 */
     int records_block; /* an event that is recorded blocks its queue: the contrary of A3 */
     int branches; /* a graph's branches are submitted: 0 as captured, 1 one by one, 2 the last first, 3 by the seed (A10) */
     int64_t patience; /* virtual time without any movement, after which the model is stuck; 0: 5 s */

@@ -5,16 +5,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-static struct model_thread *context_lock[MODEL_GPUS];    /* who holds that of the GPU's context */
-static uint64_t tickets[MODEL_GPUS], served[MODEL_GPUS]; /* of who came for it, in order (A12) */
-static unsigned forbidden;                               /* driver calls of threads that serve */
+static struct model_thread *context_lock[MODEL_GPUS]; /* who holds that of the GPU's context */
+static uint64_t tickets[MODEL_GPUS];                  /* of who came for it, in order (A12) */
+static struct line {
+    uint64_t ticket[128]; /* of who waits */
+    unsigned n;
+} lines[MODEL_GPUS];
+static unsigned forbidden; /* driver calls of threads that serve */
 static const char *forbidden_first;
 
 void model_calls_open(void)
 {
     memset(context_lock, 0, sizeof(context_lock));
     memset(tickets, 0, sizeof(tickets));
-    memset(served, 0, sizeof(served));
+    memset(lines, 0, sizeof(lines));
     forbidden = 0;
 }
 
@@ -39,7 +43,12 @@ struct place { /* in a lock's line */
 static int lock_is_free(void *place)
 {
     const struct place *p = place;
-    return !context_lock[p->gpu] && (model.unfair || p->ticket == served[p->gpu]);
+    const struct line *line = &lines[p->gpu];
+
+    for (unsigned i = 0; i < line->n; i++)
+        if (model.unfair ? line->ticket[i] > p->ticket : line->ticket[i] < p->ticket)
+            return 0;
+    return !context_lock[p->gpu];
 }
 
 static unsigned lock_blockers(void *place, const void **out, unsigned most)
@@ -56,8 +65,16 @@ void model_lock_context(int gpu)
 {
     struct place p = {gpu, tickets[gpu]++};
 
+    struct line *line = &lines[gpu];
+    unsigned at = 0;
+
+    if (line->n == sizeof(line->ticket) / sizeof(*line->ticket))
+        model_wrong("too many wait for a context's lock");
+    line->ticket[line->n++] = p.ticket;
     model_block(lock_is_free, &p, "the context's lock", lock_blockers);
-    served[gpu]++;
+    while (line->ticket[at] != p.ticket)
+        at++;
+    line->ticket[at] = line->ticket[--line->n];
     context_lock[gpu] = model_self();
 }
 

@@ -3,7 +3,7 @@
  * gpu-check's launching experiments (tools/gpu-check/launches.c) over the model of the driver, for --dry: the same program,
  * but its table of driver calls, its threads and its clock are the model's. What it says is what the model takes for granted
  * (model.h); the environment makes the contrary of some of it: NB_MODEL_RECORDS_BLOCK (A3), NB_MODEL_FREE (A7: what frees
- * waits for nothing), NB_MODEL_UNLOCKED (A6: a load holds no lock).
+ * waits for nothing), NB_MODEL_UNLOCKED (A6: a load holds no lock), NB_MODEL_UNFAIR (A12).
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -392,6 +392,7 @@ int main(int argc, char **argv)
     const struct model_settings settings = {.seed = 1,
                                             .queues = queues ? (unsigned)strtoul(queues, NULL, 10) : 8,
                                             .eager = loading && !strcmp(loading, "EAGER"),
+                                            .unfair = getenv("NB_MODEL_UNFAIR") != NULL,
                                             .records_block = getenv("NB_MODEL_RECORDS_BLOCK") != NULL,
                                             .patience = 60 * MODEL_SECOND};
 

@@ -97,11 +97,15 @@ assumptions()
     says 'beside a kernel that waits, cuMemFree' waits
     says 'beside a kernel that waits, cuMemFree' returned NB_MODEL_FREE=1
     says 'beside a kernel that waits, cuMemMap' returned
+    says 'launches of several threads behind a load that waits' '[a-z ]*, 4 of 4 times'
+    says 'launches of several threads behind a load that waits' '[a-z ]*, [0-3] of 4 times' NB_MODEL_UNFAIR=1
+    says 'streams held up by the first, which waits' '4 of 39, [a-z ]*: 8 16 24 32$'
     CUDA_DEVICE_MAX_CONNECTIONS=1
     export CUDA_DEVICE_MAX_CONNECTIONS
     says 'a kernel of another stream, an event behind the one that waits' 'it started'
     says 'a kernel of another stream, an event behind the one that waits' 'it did not start' NB_MODEL_RECORDS_BLOCK=1
     says 'the same, an event with timing' 'it did not start'
+    says 'streams held up by the first, which waits' '39 of 39'
     unset CUDA_DEVICE_MAX_CONNECTIONS
 }
 

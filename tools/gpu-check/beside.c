@@ -16,15 +16,20 @@
 #define HOLD 0.002   /* as plugin/device/cuda_turn.c: NCCL's launch may take so long after ours */
 #define STUCK 2.0
 #define SOME ((size_t)2 << 20)
+#define STREAMS 40u /* more than there are hardware queues */
+#define WAITING 4u
 
 /* ---- Calls on threads of their own ------------------------------------------------------------------- */
 
 struct call {
     int (*what)(void);
     pthread_t thread;
-    double took;
+    double took;   /* seconds */
+    unsigned turn; /* which of all it was that returned */
     _Atomic int begun, ended;
 };
+
+static _Atomic unsigned turns;
 
 static void *call_main(void *argument)
 {
@@ -35,6 +40,7 @@ static void *call_main(void *argument)
     begun = now();
     atomic_store(&c->begun, 1);
     nb_cu_check(c->what(), "a call beside a kernel that waits");
+    c->turn = atomic_fetch_add(&turns, 1);
     c->took = now() - begun;
     atomic_store(&c->ended, 1);
     return NULL;
@@ -298,6 +304,72 @@ static void ask_event(const char *name, unsigned flags)
     result("measured", name, text);
 }
 
+/* Which of many streams are held up by one that waits for an event: those that share its hardware queue. */
+static void ask_queues(void)
+{
+    static CUstream all[STREAMS];
+    char text[200];
+    size_t at = 0;
+    unsigned held = 0;
+    CUevent e = event();
+
+    for (unsigned i = 0; i < STREAMS; i++)
+        all[i] = stream(least);
+    hold_gpu();
+    CU(EventRecord(e, busy));
+    CU(StreamWaitEvent(all[0], e, 0));
+    launch(mark, 1, 1, all[0], (void *[]){&board_gpu});
+    for (unsigned i = 1; i < STREAMS; i++) {
+        board->marks = 0;
+        launch(mark, 1, 1, all[i], (void *[]){&board_gpu});
+        const double end = now() + SETTLES;
+        while (!board->marks && now() < end)
+            nap();
+        if (board->marks)
+            continue;
+        held++;
+        if (at < sizeof(text))
+            at += (size_t)snprintf(text + at, sizeof(text) - at, " %u", i);
+    }
+    board->flag = 1;
+    if (!drained(all, STREAMS, WAIT_SECONDS))
+        give_up(all, STREAMS);
+    let_go();
+    char line[256];
+    snprintf(line, sizeof(line), "%u of %u%s%s", held, STREAMS - 1,
+             held ? ", in the order in which they were made:" : "", held ? text : "");
+    result("measured", "streams held up by the first, which waits", line);
+}
+
+/* Whether calls that wait for a load return in the order in which they were made. */
+static void ask_turns(void)
+{
+    struct call load, waiting[WAITING];
+    unsigned in_order = 0, rounds = 0;
+    char text[80];
+
+    for (; rounds < 4; rounds++) {
+        bool ordered = true;
+        prepare_call();
+        hold_gpu();
+        start(&load, load_kernel);
+        ends(&load, SETTLES);
+        for (unsigned i = 0; i < WAITING; i++) {
+            start(&waiting[i], launch_loaded);
+            ends(&waiting[i], SETTLES / 2);
+        }
+        let_go();
+        pthread_join(load.thread, NULL);
+        for (unsigned i = 0; i < WAITING; i++)
+            pthread_join(waiting[i].thread, NULL);
+        for (unsigned i = 1; i < WAITING; i++)
+            ordered = ordered && waiting[i].turn > waiting[i - 1].turn;
+        in_order += ordered;
+    }
+    snprintf(text, sizeof(text), "in the order in which they came, %u of %u times", in_order, rounds);
+    result("measured", "launches of several threads behind a load that waits", text);
+}
+
 /* ---- The two orders ------------------------------------------------------------------------------------ */
 
 static struct {
@@ -449,7 +521,10 @@ int beside(const char *connections, bool few)
         answer = both_orders();
     ask_event("a kernel of another stream, an event behind the one that waits", NB_CU_EVENT_DISABLE_TIMING);
     ask_event("the same, an event with timing", 0);
-    if (!few)
-        ask_all();
+    ask_queues();
+    if (few)
+        return ANSWER;
+    ask_turns();
+    ask_all();
     return ANSWER | answer;
 }
