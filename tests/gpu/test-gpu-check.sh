@@ -15,9 +15,10 @@ fail()
 }
 
 # A Python without PyTorch, as most machines have: with PyTorch its import would take the time of this test.
+unset PYTHONPATH
 python=$(python3 -c 'import sys; print(sys.executable)' 2>/dev/null)
 mkdir -p "$tmp/bin"
-printf '#!/bin/sh\nexec %s -I -S "$@"\n' "${python:-python3}" >"$tmp/bin/python"
+printf '#!/bin/sh\nexec %s -S -s "$@"\n' "${python:-python3}" >"$tmp/bin/python"
 chmod +x "$tmp/bin/python"
 
 # run STATUS OPTIONS...: gpu-check ends with STATUS; its output is in $tmp/log.
@@ -72,6 +73,8 @@ dry_runs()
             done
             has table.md "behind NCCL's launch stops, before it goes through: NIBBLE_GPU_LAUNCH=before"
             has hazards.json first_launches
+            has table.md 'threads, codecs on the GPU, device pointers, before, default connections | measured | loads [0-9]*, frees'
+            has table.md 'abort, codecs on the GPU, device pointers, before, default connections | measured | ms'
             has ring.json pinned
         else
             has logs.txt 'a log of a rank'
