@@ -561,7 +561,7 @@ void sim_judge_end(struct sim *s)
     for (int c = 0; c < s->plan->ncomms; c++) {
         const struct sim_comm *comm = &s->plan->comm[c];
         const struct fate *f = &judges.fate[c];
-        int most = 0, connected = 0, living = 0;
+        int most = 0, connected = 0, living = 0, finished = 0;
 
         for (int k = 0; k < comm->nops; k++)
             most += !comm->op[k].skip;
@@ -574,6 +574,7 @@ void sim_judge_end(struct sim *s)
             living++;
             s->partial |= p->done != most;
             connected += p->state != SIM_DECLINED;
+            finished += p->done == most && !p->error_code && !p->failed_at && !p->aborts;
             if (f->verdict < SIM_MAY_FAIL && (p->done != most || p->error_code))
                 sim_violation(
                     s,
@@ -581,6 +582,9 @@ void sim_judge_end(struct sim *s)
                     "to it but lateness (error %d)",
                     n->number, c, p->done, most, p->error_code);
         }
+        if (f->ways & 1u << SIM_FATAL_IN_TURN && finished == comm->nmembers)
+            sim_violation(s, "communicator %d has completed all operations, and a damaged message among them",
+                          c);
         if (connected != 0 && connected != living && f->verdict < SIM_MAY_FAIL)
             sim_violation(s, "communicator %d stands on %d of %d nodes", c, connected, living);
         for (int k = 0; k < comm->nops; k++)

@@ -55,6 +55,7 @@ static int usage(void)
         "  --plan N      what seeds stood for in version N of the plans (plan.h)\n"
         "  --calm        lateness only, no faults that end a communicator\n"
         "  --hand-back   callers ask which operations are NCCL's; lateness only\n"
+        "  --headers     a bit of one message's header flips in each; else lateness only\n"
         "  --again       every run twice: the trace has to be the same\n"
         "  --compare     with the run without lateness wherever that can be, not for a fourth of the seeds\n"
         "  --lenient     a failure may be told to be that of a node that has failed before\n"
@@ -173,14 +174,21 @@ static int seeds(uint64_t first, uint64_t last, bool again, bool keep_going)
 
 int main(int argc, char **argv)
 {
-    static const struct option longs[] = {
-        {"seeds", required_argument, NULL, 's'}, {"replay", required_argument, NULL, 'r'},
-        {"trace", no_argument, NULL, 't'},       {"nodes", required_argument, NULL, 'n'},
-        {"calm", no_argument, NULL, 'c'},        {"again", no_argument, NULL, 'a'},
-        {"hand-back", no_argument, NULL, 'h'},   {"keep-going", no_argument, NULL, 'k'},
-        {"lenient", no_argument, NULL, 'l'},     {"no-reduce", no_argument, NULL, 'x'},
-        {"undisturbed", no_argument, NULL, 'u'}, {"compare", no_argument, NULL, 'm'},
-        {"plan", required_argument, NULL, 'p'},  {NULL, 0, NULL, 0}};
+    static const struct option longs[] = {{"seeds", required_argument, NULL, 's'},
+                                          {"replay", required_argument, NULL, 'r'},
+                                          {"trace", no_argument, NULL, 't'},
+                                          {"nodes", required_argument, NULL, 'n'},
+                                          {"calm", no_argument, NULL, 'c'},
+                                          {"again", no_argument, NULL, 'a'},
+                                          {"hand-back", no_argument, NULL, 'h'},
+                                          {"keep-going", no_argument, NULL, 'k'},
+                                          {"lenient", no_argument, NULL, 'l'},
+                                          {"no-reduce", no_argument, NULL, 'x'},
+                                          {"headers", no_argument, NULL, 'd'},
+                                          {"undisturbed", no_argument, NULL, 'u'},
+                                          {"compare", no_argument, NULL, 'm'},
+                                          {"plan", required_argument, NULL, 'p'},
+                                          {NULL, 0, NULL, 0}};
     uint64_t first = 1, last = 100, a, b, seed = 0;
     bool loud = false, again = false, single = false, keep_going = false, calm = false;
     int c, ret;
@@ -207,6 +215,8 @@ int main(int argc, char **argv)
             options.faults = false;
         else if (c == 'h')
             options.hand_back = !(options.faults = false);
+        else if (c == 'd')
+            options.headers = !(options.faults = false);
         else if (c == 'a')
             again = true;
         else if (c == 'k')

@@ -77,7 +77,7 @@ mutant forward coll/forward.c 's/if (!op->schedule->forwards_to(comm, op, segmen
 mutant close-drain coll/shutdown.c 's/ && !count(comm, has_not_taken, NULL) && !count(comm, may_ask, NULL))/)/; s/ && !count(comm, has_not_parted, NULL))/)/'
 mutant kill-switch coll/kill_switch.c 's/for (int r = 1; r < comm->nnodes; r++) {/for (int r = 2; r < comm->nnodes; r++) {/'
 # Nearly all damaged headers fail another check, too. Of 2000 seeds of the third version of plans none finds it.
-mutant header-check coll/wire.c 's/if (get32(b, 52) != check_value(b, 52))/if (0)/' "--plan 2"
+mutant header-check coll/wire.c 's/if (get32(b, 52) != check_value(b, 52))/if (0)/' --headers
 mutant control-check coll/wire.c 's/if (get32(b, bytes - 4) != check_value(b, bytes - 4))/if (0)/'
 mutant abort coll/abort.c 's/if (!comm->neighbors\[i\]->gone)/if (0)/'
 mutant budgets coll/staging.c 's/nb_budget_give(.*/;/'

@@ -384,6 +384,17 @@ static void draw_faults(uint64_t *r, struct sim_plan *p, const struct sim_option
 /* ---- handing back -------------------------------------------------------------------------------------- */
 
 /* Short operations, so that there are many; callers that are ahead of the proxy. */
+/* The one fault: all others are forgotten. */
+static void draw_header(uint64_t *r, struct sim_plan *p)
+{
+    free(p->fault);
+    p->fault = zeroed(1, sizeof(*p->fault));
+    p->nfaults = 1;
+    draw_fault(r, p, false, p->fault);
+    p->fault->kind = SIM_FLIP;
+    p->fault->amount &= ~UINT64_C(1); /* where a check is sure to be */
+}
+
 static void draw_hand_back(uint64_t *r, struct sim_plan *p)
 {
     const int64_t after = 1 + (int64_t)below(r, 4);
@@ -427,6 +438,10 @@ struct sim_plan *sim_plan_draw(uint64_t seed, const struct sim_options *options)
     if (options->hand_back) {
         r = hx_seed(seed, 0x73696d, 4);
         draw_hand_back(&r, p);
+    }
+    if (options->headers) {
+        r = hx_seed(seed, 0x73696d, 5);
+        draw_header(&r, p);
     }
     return p;
 }

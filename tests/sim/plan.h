@@ -135,6 +135,7 @@ struct sim_options {
     bool faults;     /* else lateness only */
     bool connect;    /* also before communicators stand */
     bool hand_back;  /* operations that go raw are handed back to NCCL; lateness only */
+    bool headers;    /* one bit of one message's header flips, and nothing else happens but lateness */
     bool payload;    /* flips also where only a check of the payload finds them */
 };
 

@@ -27,6 +27,8 @@ echo "seeds whose results have once been others than without lateness"
 for seed in 101900 200676; do
     "$sim" --plan 1 --compare --seeds "$seed-$seed" >/dev/null || fail "seed $seed"
 done
+echo "seeds 1 to $((n / 5)), with a damaged header each"
+"$sim" --headers --again --seeds "1-$((n / 5))" || fail "a seed of damaged headers"
 echo "seeds 1 to $n, with callers that ask what is handed back to NCCL"
 "$sim" --hand-back --again --seeds "1-$n" || fail "a seed of those who hand back"
 echo "new seeds from $base on (NB_SIM_BASE=$base runs them again)"
