@@ -253,6 +253,14 @@ static void name_keys(const struct nb_class_op *op, struct nb_causal *field, uin
     key[NB_CAUSAL_GUESS] = guess_of(signature, op->predicted);
 }
 
+/* The buffer is not proved, but its place in the step is, and the buffer's strongest hypothesis is the same:
+ * at low rates it takes the one longer than the other, which has been followed for longer. */
+static int place_agrees(const struct nb_causal *field, const uint64_t key[NB_CAUSAL_NAMES])
+{
+    return nb_causal_proved(field, key[0]) &&
+           nb_causal_state(field, key[0]).unit == nb_causal_state(field, key[1]).unit;
+}
+
 /* Do the weights follow the sums of this very buffer? What only looks like a buffer (its squares do, too) is taken for it where
  * its place in the step says the same, or all sums of the field move weights. */
 static int moves(const struct nb_causal *field, const uint64_t key[NB_CAUSAL_NAMES], int found)
@@ -262,7 +270,7 @@ static int moves(const struct nb_causal *field, const uint64_t key[NB_CAUSAL_NAM
     if (key[1] && nb_causal_mixed(field, key[1])) /* of these only the place in the step tells */
         return nb_causal_proved(field, key[0]);
     if (key[1] && nb_causal_state(field, key[1]).steps >= MET)
-        return nb_causal_proved(field, key[1]);
+        return nb_causal_proved(field, key[1]) || place_agrees(field, key);
     return nb_causal_proved(field, key[0]) || nb_causal_explained(field) >= EXPLAINED;
 }
 

@@ -143,7 +143,7 @@ static void play(const struct job_entry *e, uint64_t seed, int loud, int known_o
 
     if (loud)
         printf("%s:\n", e->name);
-    job_play(e, seed, loud, &v);
+    job_play(e, seed + (uint64_t)e->settings.seed, loud, &v);
     seen = violations(e, &v);
     if (known_only && seen)
         print_known(e->name, &v, seen);

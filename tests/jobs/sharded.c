@@ -411,6 +411,7 @@ const struct job_entry jobs_sharded[] = {
     {"fsdp2-keep", fsdp2_keep, {0}},
     {"fsdp2-bf16", fsdp2_bf16, {0}},
     {"fsdp2-low-rate", fsdp2_low_rate, {.fed = 95}},
+    {"fsdp2-low-rate-late-proof", fsdp2_low_rate, {.fed = 95, .seed = 6}},
     {"fsdp2-alike", fsdp2_alike, {.fed = 95}},
     {"fsdp2-accumulation", fsdp2_accumulation, {0}},
     {"fsdp2-layerdrop", fsdp2_layerdrop, {.fed = 95}},
