@@ -72,7 +72,8 @@
 #define LEARN_LEAST 0.2f /* from the eighth profile on, a slot does not learn what does not look like it */
 #define LEARN_FREE 8u
 #define LEARN_LONG 28u /* profiles; more than the 20 of a period of layers that take turns */
-#define FORGET_MISSES 64u
+/* In a row, and a slot learns anew: where training begins, profiles change for good. */
+#define FORGET_MISSES 12u
 #define SUSPECT_AFTER 8u /* breaks in a row until a slot begins anew */
 /* Rounds in which all buffers came once, before slots by content are given up for slots by buffer: recycled
  * memory may look so for some rounds. */

@@ -421,97 +421,6 @@ START_TEST(test_geometry_and_age)
 }
 END_TEST
 
-static int always(void *arg, uint64_t buffer)
-{
-    (void)arg;
-    (void)buffer;
-    return 1;
-}
-
-static void gather(struct nb_identity *id, unsigned unit)
-{
-    const struct nb_identity_call c = {1, NB_FUNC_ALL_GATHER, ncclFloat32, 65536, unit, unit, 1, 0};
-
-    nb_identity_gather(id, nb_identity_call(id, &c), unit, 1);
-}
-
-/* looks: as the gradient of which block. */
-static struct nb_identity_decision gradient(struct nb_identity *id, unsigned unit, unsigned looks,
-                                            unsigned step)
-{
-    static uint64_t calls; /* memory is recycled, in an order of its own */
-    const uint64_t memory = 0x10000 * (1 + ++calls % 5);
-    const struct nb_identity_call c = {1,      NB_FUNC_REDUCE_SCATTER, ncclFloat32, 65536,
-                                       memory, memory + 0x100000,      1,           0};
-    float value[NB_PROFILE_GROUPS];
-    const struct nb_profile profile = {value, NB_PROFILE_GROUPS, 65536};
-
-    model_profile(looks, step, step * 100 + unit, value);
-    return nb_identity_reduce(id, nb_identity_call(id, &c), &profile, 0);
-}
-
-/* Predictions are certain as the weights show, but a block is left out and the one below comes in its place:
- * what looks like another's gets no slot, also while some block has hardly been seen, be it the one
- * predicted. */
-START_TEST(test_certain)
-{
-    struct nb_identity *id = nb_identity_create(&(struct nb_identity_config){.certain = always});
-    int64_t slot[4] = {-1, -1, -1, -1};
-
-    for (unsigned step = 0; step < 50; step++) {
-        const unsigned units = step < 40 ? 3 : 4; /* the last is new */
-        const unsigned missing = step == 45 ? 2 : step == 46 ? 3 : 9;
-        for (unsigned u = 0; u < units; u++)
-            gather(id, u);
-        for (unsigned u = units; u-- > 0;) {
-            struct nb_identity_decision d;
-            if (u == missing)
-                continue;
-            d = gradient(id, u, u, step);
-            if (u + 1 == missing) /* predicted is the missing one */
-                ck_assert_msg(d.slot < 0 || d.slot == slot[u], "step %u: the slot of block %u", step,
-                              missing);
-            else if (step >= 30 && step < 45)
-                ck_assert_int_ge(d.slot, 0);
-            if (u == 3 && step < 45) {
-                ck_assert_int_eq(d.reason, NB_ID_CERTAIN);
-                ck_assert_int_eq(d.empty, step == 40);
-            }
-            if (step < 45)
-                slot[u] = d.slot;
-            for (unsigned k = 0; k < units && d.slot >= 0; k++)
-                ck_assert_msg(k == u || slot[k] != d.slot, "step %u: block %u has the slot of block %u, %s",
-                              step, u, k, nb_identity_reason_text(d.reason));
-        }
-    }
-    nb_identity_destroy(id);
-}
-END_TEST
-
-/* Of equal profile, so that content says nothing: a block that sends no gradient for once moves those behind
- * it. That is not done again for long. */
-START_TEST(test_certain_alike)
-{
-    struct nb_identity *id = nb_identity_create(&(struct nb_identity_config){.certain = always});
-
-    for (unsigned step = 0; step < 300; step++) {
-        for (unsigned u = 0; u < 3; u++)
-            gather(id, u);
-        for (unsigned u = 3; u-- > 0;) {
-            struct nb_identity_decision d;
-            if (step == 45 && u == 2)
-                continue;
-            d = gradient(id, u, 0, step);
-            if ((step >= 30 && step < 45) || step >= 260)
-                ck_assert_int_eq(d.reason, NB_ID_CERTAIN);
-            else if (step >= 47 && step < 200)
-                ck_assert_int_lt(d.slot, 0);
-        }
-    }
-    nb_identity_destroy(id);
-}
-END_TEST
-
 START_TEST(test_limits)
 {
     struct nb_identity_config config = {.signatures = 4, .slots = 2, .keys = 8, .calls = 16};
@@ -580,8 +489,6 @@ int main(void)
     tcase_set_timeout(rules, 3600);
     tcase_add_test(rules, test_buckets);
     tcase_add_test(rules, test_geometry_and_age);
-    tcase_add_test(rules, test_certain);
-    tcase_add_test(rules, test_certain_alike);
     tcase_add_test(rules, test_limits);
     suite_add_tcase(suite, traces);
     suite_add_tcase(suite, rules);
