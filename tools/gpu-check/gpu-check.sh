@@ -440,7 +440,7 @@ part()
     pause=0.02
     while kill -0 $running 2>/dev/null; do
         sleep $pause
-        [ $pause = 0.02 ] && pause=0.05 || pause=0.2
+        case $pause in 0.02) pause=0.05 ;; 0.05) pause=0.1 ;; *) pause=0.2 ;; esac
         new=$(wc -c <"$log")
         [ "$new" != "$size" ] || continue
         size=$new
