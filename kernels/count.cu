@@ -13,6 +13,7 @@
 #define NB_EACH_TICKET NB_MARK(1) /* in the loop whose passes are counted */
 #define NB_ONE_WARP NB_MARK(2)    /* one warp of the block does this */
 #define NB_EACH_SOURCE NB_MARK(3) /* once for each source of a sum */
+#define NB_EACH_FURTHER NB_MARK(10) /* once for each source but the first */
 #define NB_TIMES(n) NB_MARK_TIMES(NB_TIMES_##n) /* in a loop that is passed n times */
 #define NB_MARK_TIMES(n) NB_MARK(n)
 #define NB_TIMES_2 5

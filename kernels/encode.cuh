@@ -3,7 +3,7 @@
  * Encoding a tile: docs/wire-format.md sections 5 to 8 and 11. A block has a tile, a thread a group.
  *
  * First half (survey): value + carried error, maxima in both domains, sums for the bound. The bound seldom
- * acts, so the survey is made as if it did not, and once more where it does. One exchange between the threads
+ * acts, so the survey is made as if it did not, and once more where it does, or might. One exchange between the threads
  * gives the tile's exponent, its factor, and whether the tile holds anything that is not usual (careful.cuh).
  * Second half (quantize): codes, what they leave over, new error.
  *
@@ -11,14 +11,15 @@
  * feedback moves for a BF16 value (4.56 bytes). What a value costs here, where additions and products can
  * start at twice the rate of logic, comparisons and byte permutations, which are marked *:
  *
- *     to FP32 1 (half of it *)     squares and their sum 2         error code to FP32 1 + 1*
- *     times unit, added 1          maximum and thin pairs 1.4*     transform 5
- *     its maximum 0.5 + 0.5*       choice of the domain 1*         sign of the maximum 1*
+ *     to FP32 1 (half of it *)     squares and their sum 0.5       error code to FP32 1 + 1*
+ *     times unit, added 1          maximum and thin pairs 1*       transform 5
+ *     its maximum 0.5 + 0.3*       choice of the domain 1          sign of the maximum 0.5*
  *     times 1/step, rounded 2      clamped 1*                      back to FP32 1, packed 1.1
- *     left over 1                  transformed back 5              its maximum 1*
+ *     left over 1                  transformed back 5              its maximum 0.8*
  *     rounded 1                    packed 0.8*                     through shared memory 0.8
  *
- * which is about 31, of which some 9 are *; what is done once a group adds 2 to 3. Without feedback codes are clamped and
+ * which is about 28, of which some 7 are *; what is done once a group adds 2 to 3. (Squares are estimated, in pairs of BF16; where
+ * that leaves it open whether the bound acts, and of other types, they take 2.) Without feedback codes are clamped and
  * packed in pairs, 1.4* for both.
  */
 #ifndef NIBBLE_KERNELS_ENCODE_CUH
@@ -34,7 +35,18 @@ struct nb_group_survey {
     uint32_t idle;
     uint32_t careful; /* 1: something to escape */
     float own2, error2;
+    float spare; /* where sums were estimated: what the group's own energy leaves of the bound */
 };
+
+/* How survey goes about the energies of values and errors. */
+enum nb_norms { NB_NORMS_NONE, NB_NORMS_ESTIMATED, NB_NORMS_EXACT };
+
+/* In BF16 sixteen squares of a pair's half are added with a relative error below 2^-9 each, so 15/16 of their sum is less than
+ * the true one, but for what comes of numbers too small for its range: far below the smallest energy that counts here. The rest is
+ * for the roundings of sums over the tile, of the true sums, and of the bound's square. */
+#define NB_ENERGY_SURE 0x1.ep-1f
+#define NB_ENERGY_LEAST 0x1p-110f
+#define NB_BOUND_SURE 0x1.ep-1f
 
 /* Error code of byte k of `biased` (the codes with their signs flipped), exactly; and times a power of two. */
 NB_DEV float nb_error_value(uint32_t biased, unsigned k)
@@ -68,16 +80,16 @@ NB_DEV uint32_t nb_count_large(const float *h, float max, float threshold, uint3
     return large;
 }
 
-/* Survey of group g: fills x with the values of the chosen domain. `norms`: own2 and error2 are wanted. */
-NB_DEV void nb_survey(int type, int feedback, int norms, const nb_quad *stage, uint32_t g, float factor,
+/* Survey of group g: fills x with the values of the chosen domain. Where sums may be estimated, `bound` is that of errors. */
+NB_DEV void nb_survey(int type, int feedback, enum nb_norms norms, float bound, const nb_quad *stage, uint32_t g, float factor,
                       float *x, struct nb_group_survey *s)
 {
-    float h[NB_GROUP];
+    float h[NB_GROUP], energy = 0;
 
-    s->idle = !nb_group_values(type, stage, g, h);
-    s->own2 = s->error2 = 0;
-    if (norms) {
-        if (!feedback)
+    s->idle = !nb_group_values(type, stage, g, h, NB_ESTIMATES && norms == NB_NORMS_ESTIMATED, &energy);
+    s->own2 = s->error2 = s->spare = 0;
+    if (norms == NB_NORMS_EXACT) {
+        if (!feedback || (NB_ESTIMATES && type == NB_BF16))
             NB_RARE;
         float squares[NB_GROUP];
         NB_UNROLL
@@ -111,20 +123,23 @@ NB_DEV void nb_survey(int type, int feedback, int norms, const nb_quad *stage, u
         NB_UNROLL
         for (unsigned i = 0; i < NB_GROUP; i++)
             h[i] = h[i] + error[i];
-        if (norms && !s->idle) {
+        if (!s->idle)
             s->error2 = nb_from_int(count) * one * one;
-        }
+        if (NB_ESTIMATES && norms == NB_NORMS_ESTIMATED)
+            s->spare = nb_fma(nb_fmax(nb_fma(energy, NB_ENERGY_SURE, -NB_ENERGY_LEAST), 0), bound * bound * NB_BOUND_SURE, -s->error2);
     }
 
-    /* Maximum, and the smallest of the larger ones of pairs (nb_is_thin). */
-    float max = 0, least = nb_real(NB_F32_INF);
+    /* Maximum, and the smallest of the larger ones of pairs (nb_is_thin). A pair of NaN is greater than all others. */
+    uint32_t most = 0, fewest = NB_F32_INF;
     NB_UNROLL
-    for (unsigned i = 0; i < 16; i++) {
-        const unsigned p = i % 4, a = 8 * (i / 4) + (p < 2 ? 2 * p : p + 2), b = a + (p < 2 ? 1 : 2);
-        const float pair = nb_fmax(nb_abs(h[a]), nb_abs(h[b]));
-        max = nb_fmax(max, pair);
-        least = nb_fmin(least, pair);
+    for (unsigned i = 0; i < 32; i += 8) {
+        const uint32_t pair[4] = {
+            nb_bits(nb_fmax(nb_abs(h[i]), nb_abs(h[i + 1]))), nb_bits(nb_fmax(nb_abs(h[i + 2]), nb_abs(h[i + 3]))),
+            nb_bits(nb_fmax(nb_abs(h[i + 4]), nb_abs(h[i + 6]))), nb_bits(nb_fmax(nb_abs(h[i + 5]), nb_abs(h[i + 7])))};
+        most = nb_max3(nb_max3(most, pair[0], pair[1]), pair[2], pair[3]);
+        fewest = nb_min3(nb_min3(fewest, pair[0], pair[1]), pair[2], pair[3]);
     }
+    const float max = nb_real(most);
     /* The transform up to its last stage, which only has sums and differences of two: the larger magnitude of
      * these is the sum of both magnitudes, rounded alike. */
     NB_UNROLL
@@ -141,30 +156,41 @@ NB_DEV void nb_survey(int type, int feedback, int norms, const nb_quad *stage, u
             if (!(i & d))
                 NB_BUTTERFLY(x, i, i + d);
     }
-    float max_y = 0;
+    most = 0;
     NB_UNROLL
-    for (unsigned i = 0; i < NB_GROUP; i++)
-        if (!(i & 2)) {
-            max_y = nb_fmax(max_y, nb_abs(x[i]) + nb_abs(x[i + 2]));
-            NB_BUTTERFLY(x, i, i + 2);
-        }
-    /* Maxima ignore NaN, but the transform of one is NaN all over. */
-    s->careful = nb_bits(max) >= NB_ESCAPE_BITS || x[0] != x[0];
+    for (unsigned i = 0; i < NB_GROUP; i += 4)
+        most = nb_max3(most, nb_bits(nb_abs(x[i]) + nb_abs(x[i + 2])), nb_bits(nb_abs(x[i + 1]) + nb_abs(x[i + 3])));
+    const float max_y = nb_real(most);
+    /* Maxima ignore single NaN, but the transform of one is NaN all over. */
+    s->careful = nb_bits(max) >= NB_ESCAPE_BITS || nb_bits(max_y) > NB_F32_INF;
     uint32_t large = NB_GROUP;
     const float threshold = max * NB_SMALL;
-    if (least < threshold) {
+    if (nb_real(fewest) < threshold) {
         NB_RARE;
         large = nb_count_large(h, max, threshold, &s->careful);
     }
     const float scaled = max_y * 0.125f;
     s->transform = nb_better(max, scaled, large) && nb_bits(scaled) >= NB_FLUSH_BITS;
     const float chosen = s->transform ? max_y : max;
-    s->positive = 0;
-    NB_UNROLL
-    for (unsigned i = 0; i < NB_GROUP; i++) {
-        x[i] = s->transform ? x[i] : h[i];
-        s->positive |= x[i] == chosen;
+    if (s->transform) {
+        NB_BRANCH;
+        NB_UNROLL
+        for (unsigned i = 0; i < NB_GROUP; i++)
+            if (!(i & 2)) {
+                h[i] = x[i] + x[i + 2];
+                h[i + 2] = x[i] - x[i + 2];
+            }
     }
+    /* As integers negative numbers are less than all others. */
+    int32_t top = (int32_t)nb_bits(h[0]);
+    NB_UNROLL
+    for (unsigned i = 0; i < NB_GROUP; i++)
+        x[i] = h[i];
+    NB_UNROLL
+    for (unsigned i = 1; i + 1 < NB_GROUP; i += 2)
+        top = nb_signed_max3(top, (int32_t)nb_bits(x[i]), (int32_t)nb_bits(x[i + 1]));
+    top = nb_signed_max3(top, top, (int32_t)nb_bits(x[NB_GROUP - 1]));
+    s->positive = (uint32_t)top == nb_bits(chosen);
     s->max = nb_better(max, scaled, large) ? scaled : max;
 }
 
@@ -172,12 +198,11 @@ NB_DEV void nb_survey(int type, int feedback, int norms, const nb_quad *stage, u
  * Returns the scale. */
 NB_DEV uint32_t nb_keep_error(nb_quad *errors, uint32_t g, const float *r, float back)
 {
-    uint32_t word[8];
-    float max = 0;
+    uint32_t word[8], most = 0;
     NB_UNROLL
-    for (unsigned i = 0; i < NB_GROUP; i++)
-        max = nb_fmax(max, nb_abs(r[i]));
-    uint32_t bits = nb_bits(max * back), scale = 0;
+    for (unsigned i = 0; i < NB_GROUP; i += 4)
+        most = nb_max3(most, nb_bits(nb_fmax(nb_abs(r[i]), nb_abs(r[i + 1]))), nb_bits(nb_fmax(nb_abs(r[i + 2]), nb_abs(r[i + 3]))));
+    uint32_t bits = nb_bits(nb_real(most) * back), scale = 0;
     float inverse = 0;
     if (bits >= NB_FLUSH_BITS) {
         bits = (bits + 0x10000) >> 23; /* 127.5/64 and more belongs to the next power of two */
@@ -260,13 +285,17 @@ NB_DEV int nb_encode_tile(int type, int feedback, const struct nb_gpu_desc *d, c
     const int active = t < groups;
     float x[NB_GROUP], factor = 1;
     struct nb_group_survey s;
+    /* Mostly an estimate tells that the bound does not act. */
+    enum nb_norms norms = feedback || measure ? NB_NORMS_EXACT : NB_NORMS_NONE;
+    if (NB_ESTIMATES && feedback && !measure && type == NB_BF16)
+        norms = NB_NORMS_ESTIMATED;
 
     for (;;) {
         /* Threads without a group work on what happens to lie there: values that only some threads set would
          * take registers all through the kernel. */
-        nb_survey(type, feedback, feedback || measure, stage, t, factor, x, &s);
+        nb_survey(type, feedback, norms, d->bound, stage, t, factor, x, &s);
         if (!active) {
-            s.max = s.own2 = s.error2 = 0;
+            s.max = s.own2 = s.error2 = s.spare = 0;
             s.careful = s.transform = 0;
             s.idle = 1;
         }
@@ -278,16 +307,29 @@ NB_DEV int nb_encode_tile(int type, int feedback, const struct nb_gpu_desc *d, c
             sh->part[1][warp] = least;
             sh->part[2][warp] = careful;
         }
-        if (feedback || measure) {
-            if (!feedback)
+        if (NB_ESTIMATES && feedback && norms == NB_NORMS_ESTIMATED) {
+            /* The tile has enough to spare if its groups have together. */
+            const float spare = nb_warp_total(s.spare);
+            if (t % 32 == 0)
+                sh->part[3][warp] = nb_bits(spare);
+        } else if (norms == NB_NORMS_EXACT) {
+            if (!feedback || (NB_ESTIMATES && type == NB_BF16))
                 NB_RARE;
             sh->sums[0][t] = s.own2;
             sh->sums[1][t] = s.error2;
         }
         nb_barrier();
-        if (!feedback && !measure)
+        if (norms == NB_NORMS_NONE)
             break;
-        if (!feedback)
+        if (NB_ESTIMATES && feedback && norms == NB_NORMS_ESTIMATED) {
+            const float spare = (nb_real(sh->part[3][0]) + nb_real(sh->part[3][1])) + (nb_real(sh->part[3][2]) + nb_real(sh->part[3][3]));
+            if (nb_bits(spare) < NB_F32_INF) /* neither negative nor a NaN */
+                break;
+            NB_RARE;
+            norms = NB_NORMS_EXACT;
+            continue;
+        }
+        if (!feedback || (NB_ESTIMATES && type == NB_BF16))
             NB_RARE;
         if (warp == 0) {
             NB_ONE_WARP;
@@ -315,8 +357,11 @@ NB_DEV int nb_encode_tile(int type, int feedback, const struct nb_gpu_desc *d, c
         least = sh->part[1][w] < least ? sh->part[1][w] : least;
         careful |= sh->part[2][w];
     }
-    if (feedback || measure)
+    if (norms == NB_NORMS_EXACT) {
+        if (!feedback || (NB_ESTIMATES && type == NB_BF16))
+            NB_RARE;
         careful |= sh->flag[0];
+    }
     /* The tile's exponent, biased; codes of the least are nb_code_of(least, exponent, 0). */
     uint32_t exponent = NB_EXPONENT_MIN + 127;
     if (most >= NB_FLUSH_BITS) {

@@ -46,8 +46,36 @@ NB_DEV uint64_t nb_work_words(const struct nb_gpu_desc *d)
 
 /* ---- From ticket to work ------------------------------------------------------------------------------- */
 
+/*
+ * Which tiles are measured: those whose number in the block is a multiple of `every`. With m = 2^64 / every, rounded up, that is so for
+ * a number below 2^32 if and only if its product with m, modulo 2^64, is less than m. So the product, which grows by m from
+ * tile to tile, tells. It begins with the remainder of the number. (Divisions of 64 bits would be calls; `every` is at most 2^16.)
+ */
+NB_DEV void nb_describe_phase(const struct nb_gpu_desc *d, uint64_t number, struct nb_job *job, struct nb_strides *strides)
+{
+    const uint32_t every = d->every ? d->every : NB_STATS_EVERY;
+    uint64_t m = 0;
+    uint32_t rest = 0, number_rest = 0;
+    job->phase = strides->by[NB_JOB_PHASE] = strides->measured = 0;
+    if (!(d->flags & NB_GPU_STATS))
+        return;
+    if (every == 1) {
+        strides->measured = 1;
+        return;
+    }
+    NB_ROLL
+    for (int digit = 48; digit >= 0; digit -= 16) {
+        rest = rest << 16 | 0xffff;
+        m = m << 16 | rest / every;
+        rest %= every;
+        number_rest = (number_rest << 16 | (uint32_t)(number >> digit & 0xffff)) % every;
+    }
+    strides->by[NB_JOB_PHASE] = strides->measured = m + 1; /* 2^64 - 1 divided, so rounded down before */
+    job->phase = number_rest * (m + 1);
+}
+
 /* One thread: what a ticket of the quantizing codecs stands for. */
-NB_DEV void nb_describe(const struct nb_gpu_desc *d, uint32_t ticket, struct nb_job *job)
+NB_DEV void nb_describe(const struct nb_gpu_desc *d, uint32_t ticket, struct nb_job *job, struct nb_strides *strides)
 {
     const uint32_t into = (uint32_t)(d->first % NB_GROUP), size = nb_type_bytes(NB_TYPE(d));
     const uint32_t head = !into ? 0 : d->n < NB_GROUP - into ? (uint32_t)d->n : NB_GROUP - into;
@@ -61,11 +89,9 @@ NB_DEV void nb_describe(const struct nb_gpu_desc *d, uint32_t ticket, struct nb_
     job->tile = job->index ? ticket : ticket - index;
     job->tiles = tiles;
     job->groups = job->group0 = job->head = job->tail = job->measure = 0;
-    job->own = 0;
-    if (job->index) {
-        NB_RARE;
+    job->phase = job->own = job->err = job->scale = 0;
+    if (job->index)
         return;
-    }
     if (job->tile == 0)
         job->head = head;
     if (job->tile + 1 >= tiles)
@@ -80,19 +106,36 @@ NB_DEV void nb_describe(const struct nb_gpu_desc *d, uint32_t ticket, struct nb_
     job->out = d->dst + job->at * size;
     if (NB_OP(d) == NB_GPU_REDUCE && d->own)
         job->own = d->own + job->at * size;
+
+    uint64_t *by = strides->by;
+    by[0] = 1 + ((uint64_t)1 << 32); /* ticket, tile */
+    by[1] = by[2] = by[3] = by[NB_JOB_PHASE] = 0;
+    by[NB_JOB_AT] = by[NB_JOB_ERR] = NB_TILE_GROUPS * NB_GROUP;
+    by[NB_JOB_SRC] = by[NB_JOB_OUT] = NB_TILE_GROUPS * NB_GROUP * size;
+    by[NB_JOB_OWN] = job->own ? NB_TILE_GROUPS * NB_GROUP * size : 0;
+    by[NB_JOB_SCALE] = NB_TILE_GROUPS;
+    strides->measured = 0;
     if (NB_OP(d) != NB_GPU_ENCODE)
         return;
     job->err = d->err + begin * NB_GROUP;
     job->scale = d->scale + begin;
-    if (!(d->flags & NB_GPU_STATS))
-        return;
-    /* A remainder of 64 bits would be a call; `every` is at most 2^16. */
-    const uint64_t number = begin / NB_TILE_GROUPS;
-    const uint32_t every = d->every ? d->every : NB_STATS_EVERY;
-    uint32_t rest = (uint32_t)(number >> 32) % every;
-    rest = (rest << 16 | (uint32_t)(number >> 16 & 0xffff)) % every;
-    rest = (rest << 16 | (uint32_t)(number & 0xffff)) % every;
-    job->measure = rest == 0;
+    nb_describe_phase(d, begin / NB_TILE_GROUPS, job, strides);
+    job->measure = job->phase < strides->measured;
+}
+
+/* One warp, the same for a whole tile inside of its span, `steps` behind one of the same descriptor that is whole. 0: it is another one. */
+NB_DEV int nb_describe_further(uint32_t steps, const struct nb_job *from, struct nb_job *job, const struct nb_strides *strides)
+{
+    const uint32_t lane = nb_thread();
+    if (from->groups != NB_TILE_GROUPS || from->head || from->tile + steps + 1 >= from->tiles)
+        return 0;
+    if (lane < NB_JOB_WORDS) {
+        const uint64_t word = ((const uint64_t *)from)[lane] + steps * strides->by[lane];
+        ((uint64_t *)job)[lane] = word;
+        if (lane == NB_JOB_PHASE)
+            job->measure = word < strides->measured;
+    }
+    return 1;
 }
 
 NB_DEV int nb_quantizes(const struct nb_gpu_desc *d)
@@ -252,15 +295,20 @@ NB_DEV int nb_match_slot(const struct nb_gpu_state *state, uint32_t i, uint64_t 
     return 1;
 }
 
-/* One warp: what the ticket in place s stands for, and where its first records lie. */
-NB_DEV void nb_found(struct nb_shared *sh, uint32_t s)
+/* One warp: what the ticket in place s stands for, and where its first records lie. `further`: the other place has the
+ * ticket before, of the same descriptor. */
+NB_DEV void nb_found(struct nb_shared *sh, uint32_t s, int further)
 {
     const struct nb_gpu_desc *d = &sh->desc[s];
     NB_ONE_WARP;
     if (!nb_quantizes(d))
         return;
-    if (nb_thread() == 0)
-        nb_describe(d, (uint32_t)(sh->ticket[s] - d->ticket), &sh->job[s]);
+    const uint32_t steps = (uint32_t)(sh->ticket[s] - sh->ticket[s ^ 1]);
+    if (!further || !nb_describe_further(steps, &sh->job[s ^ 1], &sh->job[s], &sh->strides)) {
+        NB_RARE;
+        if (nb_thread() == 0)
+            nb_describe(d, (uint32_t)(sh->ticket[s] - d->ticket), &sh->job[s], &sh->strides);
+    }
     nb_warp_barrier();
     if (NB_OP(d) != NB_GPU_ENCODE)
         nb_reduce_look(NB_TYPE(d), d, &sh->job[s], sh, s);
@@ -312,7 +360,7 @@ NB_DEV int nb_find(const struct nb_gpu_launch *launch, struct nb_shared *sh, uin
     nb_barrier();
     const int found = sh->found;
     if (found == 1 && t < 32)
-        nb_found(sh, s);
+        nb_found(sh, s, 0);
     nb_barrier();
     return found;
 }
@@ -344,7 +392,7 @@ NB_DEV void nb_next(const struct nb_gpu_launch *launch, struct nb_shared *sh, ui
     if (lane < sizeof(struct nb_gpu_desc) / 8)
         ((uint64_t *)&sh->desc[s ^ 1])[lane] = ((const uint64_t *)d)[lane];
     nb_warp_barrier();
-    nb_found(sh, s ^ 1);
+    nb_found(sh, s ^ 1, 1);
 }
 
 /* ---- A ring -------------------------------------------------------------------------------------------- */

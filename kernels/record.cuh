@@ -3,7 +3,8 @@
  * From a record to a thread's group of values: docs/wire-format.md sections 4 and 9.
  *
  * The budget for a source of int4 (0.54 bytes): two instructions a value to turn a nibble into a float, two
- * to add it to both accumulators, one of which gets zeros; 0.5 for what is done once a group. The inverse
+ * to add it to both accumulators, one of which gets zeros (three in all of the first source, with which they begin); 1.5 for what is
+ * done once a group. The inverse
  * transform, own values and rounding take 9 for a sum, for 4 bytes of BF16. A single source needs one accumulator, and its
  * codes are transformed before they are floats: nb_only_int4; of BF16, values too are worked on in pairs: nb_brain_codes.
  */
@@ -65,18 +66,47 @@ NB_DEV struct nb_view nb_view_of(uint32_t header, const char *record, uint32_t g
 #define NB_SHARED1(p) (*(const uint8_t *)(p))
 #define NB_SHARED4(p) (*(const uint32_t *)(const void *)(p))
 
-/* Add eight codes of an int4 word, values i0 to i0 + 7. `plain` and `coded`: the step in the domain of each
- * sum, 0 in the other; times 1, 1/16 and 1/256. */
-NB_DEV void nb_add_nibbles(uint32_t word, unsigned i0, const float *plain, const float *coded, float *p, float *c)
+/* A step, in the domain of one of two sums, 0 in the other; times 16^-k in by[k]. */
+struct nb_steps {
+    float by[5];
+};
+
+NB_DEV struct nb_steps nb_steps_of(float step)
 {
-    const uint32_t w[3] = {word, word >> 12, word >> 24};
+    struct nb_steps s;
+    s.by[0] = 0;
+    NB_UNROLL
+    for (unsigned k = 1; k < 5; k++)
+        s.by[k] = step * (1.0f / (float)(1u << 4 * k));
+    return s;
+}
+
+/* Of code b of an int4 word: where it lies in the word or in the word turned by 16 bits, so that it is less than 23 bits from the
+ * lowest, and none lies there: 4 k. */
+#define NB_NIBBLE_TURNED(b) ((b) == 0 || (b) > 4)
+#define NB_NIBBLE_AT(b) ((b) == 0 ? 4u : (b) > 4 ? (b) - 4u : (b))
+
+/* What is added to 16^k times a code in the float that its bits become. With a step of five bits its product fits a float. */
+#define NB_NIBBLE_MORE(k) (0x1p23f + (float)(8u << 4 * (k)))
+
+/* Add eight codes of an int4 word, values i0 to i0 + 7; or begin with them, where the step must have five bits at most: then all is exact,
+ * and a zero is a positive one. */
+NB_DEV void nb_add_nibbles(uint32_t word, unsigned i0, int first, const struct nb_steps *plain, const struct nb_steps *coded, float *p,
+                           float *c)
+{
+    const uint32_t turned = word << 16 | word >> 16;
     NB_UNROLL
     for (unsigned b = 0; b < 8; b++) {
-        const unsigned k = b % 3;
-        const float magic = 0x1p23f + (float)(8u << 4 * k);
-        const float q = nb_real(nb_mask_flip(w[b / 3], 15u << 4 * k, 0x4b000000u | 8u << 4 * k)) - magic; /* code times 16^k */
-        p[i0 + b] = nb_fma(q, plain[k], p[i0 + b]); /* products are exact */
-        c[i0 + b] = nb_fma(q, coded[k], c[i0 + b]);
+        const unsigned k = NB_NIBBLE_AT(b);
+        const float more = nb_real(nb_mask_flip(NB_NIBBLE_TURNED(b) ? turned : word, 15u << 4 * k, 0x4b000000u | 8u << 4 * k));
+        const float q = more - NB_NIBBLE_MORE(k); /* code times 16^k */
+        if (first) {
+            p[i0 + b] = nb_fma(more, plain->by[k], plain->by[k] * -NB_NIBBLE_MORE(k));
+            c[i0 + b] = nb_fma(more, coded->by[k], coded->by[k] * -NB_NIBBLE_MORE(k));
+        } else { /* products are exact */
+            p[i0 + b] = nb_fma(q, plain->by[k], p[i0 + b]);
+            c[i0 + b] = nb_fma(q, coded->by[k], c[i0 + b]);
+        }
     }
 }
 
@@ -95,31 +125,41 @@ struct nb_int4 {
     float scale; /* with the sign of the step */
 };
 
+/* A whole record that is not wide and has no escapes: all threads have a group of it. */
+NB_DEV int nb_is_usual(uint32_t header, uint32_t groups)
+{
+    return (header & 0xffff) == NB_TILE_INT4 && groups == NB_TILE_GROUPS;
+}
+
+NB_DEV void nb_open_usual(const char *record, uint32_t header, struct nb_int4 *r)
+{
+    const uint32_t t = nb_thread();
+    const char *scale = record + NB_TILE_HEADER, *domain = scale + NB_TILE_GROUPS;
+    const uint32_t code = NB_SHARED1(scale + t);
+    r->transform = NB_SHARED4(domain + t / 32 * 4) >> t % 32 & 1;
+    r->scale = nb_real(nb_bits(nb_usual_scale(code & 127, header)) | (code & 0x80) << 24);
+    r->codes = domain + 16 + 16 * t;
+}
+
 /* 1: the thread has a group, and *r tells of it. */
 NB_DEV int nb_open_int4(const char *record, uint32_t header, uint32_t groups, uint32_t group0, struct nb_int4 *r, uint32_t *bad)
 {
     const uint32_t t = nb_thread();
-    const char *scale = record + NB_TILE_HEADER, *domain = scale + NB_TILE_GROUPS, *codes = domain + 16;
 
-    if ((header & 0xffff) != NB_TILE_INT4 || groups != NB_TILE_GROUPS) {
-        NB_RARE;
-        const struct nb_view v = nb_view_of(header, record, groups);
-        NB_CHECK_RECORD(v, groups, group0, NB_SHARED1, NB_SHARED4, *bad);
-        if (t >= groups)
-            return 0;
-        scale = v.scale;
-        domain = v.domain;
-        codes = v.code;
+    if (nb_is_usual(header, groups)) {
+        nb_open_usual(record, header, r);
+        return 1;
     }
-    const uint32_t code = NB_SHARED1(scale + t);
-    r->transform = NB_SHARED4(domain + t / 32 * 4) >> t % 32 & 1;
-    r->scale = nb_usual_scale(code & 127, header);
-    if ((header & 0xff) != NB_TILE_INT4) {
-        NB_RARE;
-        r->scale = nb_scale_of(1, code & 127, (int)(header >> 16 & 0xff) - 127);
-    }
-    r->scale = nb_real(nb_bits(r->scale) | (code & 0x80) << 24);
-    r->codes = codes + 16 * t;
+    NB_RARE;
+    const struct nb_view v = nb_view_of(header, record, groups);
+    NB_CHECK_RECORD(v, groups, group0, NB_SHARED1, NB_SHARED4, *bad);
+    if (t >= groups)
+        return 0;
+    const uint32_t code = NB_SHARED1(v.scale + t);
+    const float scale = nb_scale_of(v.kind == NB_TILE_INT4_WIDE, code & 127, v.exponent);
+    r->transform = NB_SHARED4(v.domain + t / 32 * 4) >> t % 32 & 1;
+    r->scale = nb_real(nb_bits(scale) | (code & 0x80) << 24);
+    r->codes = v.code + 16 * t;
     return 1;
 }
 
@@ -137,22 +177,28 @@ NB_DEV void nb_add_escapes(const char *record, uint32_t header, uint32_t group0,
     }
 }
 
-/* Add an int4 record. Returns 1 if this thread's group was transformed; *bad. */
-NB_DEV int nb_add_int4(const char *record, uint32_t header, uint32_t groups, uint32_t group0, int escapes, float *p, float *c,
-                       uint32_t *bad)
+/* Add a group of an int4 record, or begin with it. */
+NB_DEV void nb_add_group(const struct nb_int4 *r, int first, float *p, float *c)
+{
+    const struct nb_steps plain = nb_steps_of(r->transform ? 0 : r->scale * 0.125f), coded = nb_steps_of(r->transform ? r->scale : 0);
+    NB_UNROLL
+    for (unsigned k = 0; k < 4; k++) {
+        const uint32_t word = NB_SHARED4(r->codes + 4 * k);
+        nb_add_nibbles(word, 8 * k, first, &plain, &coded, p, c);
+    }
+}
+
+/* Add an int4 record of any kind. Returns 1 if this thread's group was transformed; *bad. */
+NB_DEV uint32_t nb_add_int4(const char *record, uint32_t header, uint32_t groups, uint32_t group0, int escapes, float *p, float *c,
+                            uint32_t *bad)
 {
     struct nb_int4 r;
     if (!nb_open_int4(record, header, groups, group0, &r, bad))
         return 0;
-    const float as_is = r.transform ? 0 : r.scale * 0.125f, as_coded = r.transform ? r.scale : 0;
-    const float plain[3] = {as_is, as_is * 0.0625f, as_is * 0.00390625f};
-    const float coded[3] = {as_coded, as_coded * 0.0625f, as_coded * 0.00390625f};
-    NB_UNROLL
-    for (unsigned k = 0; k < 4; k++)
-        nb_add_nibbles(NB_SHARED4(r.codes + 4 * k), 8 * k, plain, coded, p, c);
+    nb_add_group(&r, 0, p, c);
     if (header & 0xff00 && escapes)
         nb_add_escapes(record, header, group0, p);
-    return (int)r.transform;
+    return r.transform;
 }
 
 /* The codes of an int4 word as FP16: in h[k] number k, and k + 4 in the upper half. */

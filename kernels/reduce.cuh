@@ -187,6 +187,22 @@ NB_DEV void nb_reduce_pairs(const struct nb_gpu_desc *d, const struct nb_job *jo
     nb_flush_values(NB_BF16, (void *)(uintptr_t)job->out, stage, job->groups);
 }
 
+/* Begin a sum with its first source, whose record lies in `slot`. 0: it is not a usual one, and nothing was done. */
+NB_DEV int nb_begin_sum(uint32_t stage_number, const nb_quad *slot, const struct nb_shared *sh, uint32_t groups, uint32_t *transformed,
+                        float *p, float *c)
+{
+    const struct nb_where *w = &sh->where[stage_number][0];
+    const char *record = (const char *)slot + w->begin;
+    const uint32_t header = NB_SHARED4(record);
+    struct nb_int4 r;
+    if (!w->end || !nb_is_usual(header, groups))
+        return 0;
+    nb_open_usual(record, header, &r);
+    nb_add_group(&r, 1, p, c);
+    *transformed = r.transform;
+    return 1;
+}
+
 /* The ticket whose first bytes are in `stage`, or on their way. */
 NB_DEV void nb_reduce_tile(int type, const struct nb_gpu_desc *d, const struct nb_job *job, struct nb_shared *sh,
                            uint32_t stage_number)
@@ -196,7 +212,8 @@ NB_DEV void nb_reduce_tile(int type, const struct nb_gpu_desc *d, const struct n
     nb_quad *stage = sh->stage[stage_number];
     float p[NB_GROUP], c[NB_GROUP];
     uint32_t bad = 0;
-    int transformed = 0, others = 0;
+    uint32_t transformed = 0;
+    int others = 0;
 
     if (job->index) {
         NB_RARE;
@@ -228,24 +245,38 @@ NB_DEV void nb_reduce_tile(int type, const struct nb_gpu_desc *d, const struct n
         }
         NB_RARE;
     }
-    NB_UNROLL
-    for (unsigned i = 0; i < NB_GROUP; i++)
-        p[i] = c[i] = 0;
-    NB_ROLL
-    for (uint32_t base = 0; base < d->nsources; base += slots) {
-        const uint32_t count = d->nsources - base < slots ? d->nsources - base : slots;
-        const uint32_t ready = base ? 0 : sh->ready[stage_number];
-        if (ready < count) {
+    uint32_t base = 0, count = d->nsources < slots ? d->nsources : slots, source = 0;
+    if (sh->ready[stage_number] < count) {
+        NB_RARE;
+        nb_barrier();
+        nb_reduce_await(type, d, job, sh, stage_number, 0, sh->ready[stage_number], count);
+    }
+    if (!alone && nb_begin_sum(stage_number, NB_SLOT(type, stage, 0), sh, groups, &transformed, p, c)) {
+        source = 1;
+    } else {
+        if (!alone)
             NB_RARE;
-            nb_barrier();
-            nb_reduce_await(type, d, job, sh, stage_number, base, ready, count);
-        }
+        NB_UNROLL
+        for (unsigned k = 0; k < NB_GROUP; k++)
+            p[k] = c[k] = 0;
+    }
+    NB_ROLL
+    for (;;) {
         NB_ROLL
-        for (uint32_t i = 0; i < count; i++) {
-            NB_EACH_SOURCE;
-            const struct nb_where *w = &sh->where[stage_number][i];
-            const char *record = (const char *)NB_SLOT(type, stage, i) + w->begin;
+        for (; source < count; source++) {
+            NB_EACH_FURTHER;
+            const struct nb_where *w = &sh->where[stage_number][source];
+            const char *record = (const char *)NB_SLOT(type, stage, source) + w->begin;
             const uint32_t header = NB_SHARED4(record);
+            if (!alone && w->end && nb_is_usual(header, groups)) {
+                struct nb_int4 r;
+                nb_open_usual(record, header, &r);
+                nb_add_group(&r, 0, p, c);
+                transformed |= r.transform;
+                continue;
+            }
+            if (!alone)
+                NB_RARE;
             if (w->end && nb_is_int4(header)) {
                 if (alone) {
                     struct nb_int4 r;
@@ -266,8 +297,16 @@ NB_DEV void nb_reduce_tile(int type, const struct nb_gpu_desc *d, const struct n
                              job->group0, !decode, p, &bad);
             }
         }
+        base += slots;
+        if (base >= d->nsources)
+            break;
+        NB_RARE;
+        count = d->nsources - base < slots ? d->nsources - base : slots;
+        source = 0;
+        nb_barrier();
+        nb_reduce_await(type, d, job, sh, stage_number, base, 0, count);
     }
-    if (!alone && nb_ballot(transformed)) {
+    if (!alone && nb_ballot((int)transformed)) {
         nb_transform(c);
         NB_UNROLL
         for (unsigned i = 0; i < NB_GROUP; i++)
@@ -288,7 +327,8 @@ NB_DEV void nb_reduce_tile(int type, const struct nb_gpu_desc *d, const struct n
         }
     }
     if (!decode && job->own && active) {
-        (void)nb_group_values(type, stage, t, c);
+        float energy;
+        (void)nb_group_values(type, stage, t, c, 0, &energy);
         NB_UNROLL
         for (unsigned i = 0; i < NB_GROUP; i++)
             p[i] = p[i] + c[i];

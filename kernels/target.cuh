@@ -30,6 +30,12 @@
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
 #define NB_NO_USUAL_ENCODE 1 /* without arithmetic on pairs of integers it would take more registers than there are */
 #endif
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000 && __CUDA_ARCH__ < 1200
+#define NB_ESTIMATES 0 /* of energies: there they would take more registers than there are */
+#else
+#define NB_ESTIMATES 1
+#endif
+#define NB_BRANCH asm volatile("") /* what is behind a condition is not worked out to be chosen from */
 #define NB_APART asm volatile("" ::: "memory") /* what is loaded before and after is not loaded together */
 
 typedef uint4 nb_quad; /* x, y, z, w */
@@ -57,6 +63,10 @@ NB_DEV float nb_fma(float a, float b, float c) { return __fmaf_rn(a, b, c); }
 NB_DEV float nb_abs(float x) { return fabsf(x); } /* costs nothing in an operand */
 NB_DEV float nb_fmax(float a, float b) { return fmaxf(a, b); } /* a NaN loses */
 NB_DEV float nb_fmin(float a, float b) { return fminf(a, b); }
+/* Of three integers, as one instruction since sm_90; numbers that are not negative compare like the bits of floats. */
+NB_DEV uint32_t nb_max3(uint32_t a, uint32_t b, uint32_t c) { return __vimax3_u32(a, b, c); }
+NB_DEV uint32_t nb_min3(uint32_t a, uint32_t b, uint32_t c) { return __vimin3_u32(a, b, c); }
+NB_DEV int32_t nb_signed_max3(int32_t a, int32_t b, int32_t c) { return __vimax3_s32(a, b, c); }
 NB_DEV float nb_root(float f) { return __fsqrt_rn(f); }
 NB_DEV float nb_quotient(float a, float b) { return __fdiv_rn(a, b); }
 
@@ -166,7 +176,7 @@ NB_DEV uint32_t nb_half_cross(uint32_t a)
     return d;
 }
 
-/* Two BF16 in a register: a * b + c, where no sum is rounded or c is zero; bits (a & mask) ^ flip. */
+/* Two BF16 in a register: a * b + c, rounded once; bits (a & mask) ^ flip. */
 NB_DEV uint32_t nb_brain_fma(uint32_t a, uint32_t b, uint32_t c)
 {
     uint32_t d;
@@ -250,8 +260,21 @@ NB_DEV void nb_put32_sys(uint32_t *p, uint32_t v)
     asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(__cvta_generic_to_global(p)), "r"(v) : "memory");
 }
 
-NB_DEV uint64_t nb_add64(uint64_t *p, uint64_t v) { return atomicAdd((unsigned long long *)p, (unsigned long long)v); }
-NB_DEV uint32_t nb_add32(uint32_t *p, uint32_t v) { return atomicAdd(p, v); }
+/* In global memory. */
+NB_DEV uint64_t nb_add64(uint64_t *p, uint64_t v)
+{
+    uint64_t was;
+    asm volatile("atom.relaxed.gpu.global.add.u64 %0, [%1], %2;" : "=l"(was) : "l"(__cvta_generic_to_global(p)), "l"(v) : "memory");
+    return was;
+}
+
+NB_DEV uint32_t nb_add32(uint32_t *p, uint32_t v)
+{
+    uint32_t was;
+    asm volatile("atom.relaxed.gpu.global.add.u32 %0, [%1], %2;" : "=r"(was) : "l"(__cvta_generic_to_global(p)), "r"(v) : "memory");
+    return was;
+}
+
 NB_DEV uint32_t nb_or32(uint32_t *p, uint32_t v) { return atomicOr(p, v); } /* shared memory too */
 NB_DEV void nb_or32_shared(uint32_t *shared, uint32_t v)
 {

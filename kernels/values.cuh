@@ -154,8 +154,9 @@ NB_DEV void nb_group_store(uint32_t quads, nb_quad *to, uint32_t g, const uint32
     }
 }
 
-/* The values of a thread's group. Returns 0 if all of them are zeros, of either sign. */
-NB_DEV uint32_t nb_group_values(int type, const nb_quad *from, uint32_t g, float *x)
+/* The values of a thread's group. Returns 0 if all of them are zeros, of either sign. *energy, where it is to be measured:
+ * the sum of their squares, in BF16 all through; of other types nothing. */
+NB_DEV uint32_t nb_group_values(int type, const nb_quad *from, uint32_t g, float *x, int measure, float *energy)
 {
     uint32_t any = 0, word[NB_GROUP];
     if (type == NB_F32) {
@@ -176,6 +177,13 @@ NB_DEV uint32_t nb_group_values(int type, const nb_quad *from, uint32_t g, float
         for (unsigned i = 0; i < 16; i++) {
             x[2 * i] = nb_real(word[i] << 16);
             x[2 * i + 1] = nb_real(word[i] & 0xffff0000u);
+        }
+        if (measure) {
+            uint32_t squares = 0;
+            NB_UNROLL
+            for (unsigned i = 0; i < 16; i++)
+                squares = nb_brain_fma(word[i], word[i], squares);
+            *energy = nb_real(squares << 16) + nb_real(squares & 0xffff0000u);
         }
     } else {
         NB_UNROLL
@@ -211,13 +219,16 @@ NB_DEV void nb_round_values(int type, int nans, const float *x, nb_quad *to, uin
         nb_group_store(8, to, g, word);
         return;
     }
-    uint32_t zero = 0; /* of each word, or a NaN if it is one or infinite */
+    uint32_t zero = 0; /* of each half, or a NaN if one is or is infinite */
     if (type == NB_BF16) {
+        /* Products: one that is too large is looked at for nothing. */
         NB_UNROLL
-        for (unsigned i = 0; i < 16; i++) {
+        for (unsigned i = 0; i < 16; i++)
             word[i] = nb_round_bf16(x[2 * i], x[2 * i + 1]);
-            zero = nb_brain_fma(word[i], 0, zero);
-        }
+        NB_UNROLL
+        for (unsigned i = 0; i < 16; i += 2)
+            zero = nb_brain_fma(word[i], word[i + 1], zero);
+        zero = nb_brain_fma(zero, 0, 0);
     } else {
         NB_UNROLL
         for (unsigned i = 0; i < 16; i++) {
@@ -225,11 +236,12 @@ NB_DEV void nb_round_values(int type, int nans, const float *x, nb_quad *to, uin
             zero = nb_half_fma(word[i], 0, zero);
         }
     }
+    nb_group_store(4, to, g, word);
     if (nans && zero & 0x7fff7fffu) {
         NB_RARE;
         nb_round_nans(type, x, word);
+        nb_group_store(4, to, g, word);
     }
-    nb_group_store(4, to, g, word);
 }
 
 /* ---- One value at a time, for what is rare ------------------------------------------------------------- */
@@ -314,16 +326,21 @@ NB_DEV float nb_sum32(float *s)
     return s[0];
 }
 
+/* The sum over a warp, in all of its lanes. */
+NB_DEV float nb_warp_total(float sum)
+{
+    NB_UNROLL
+    for (unsigned half = 16; half; half /= 2)
+        sum = sum + nb_real(nb_shfl_xor(nb_bits(sum), half));
+    return sum;
+}
+
 /* Sums over the groups of a tile of what its threads have put into sh->sums[0] and [1] (0 for missing
  * groups); one whole warp, all lanes get both. */
 NB_DEV float nb_sum128(const float *s)
 {
     const uint32_t lane = nb_thread() & 31;
-    float sum = (s[lane] + s[lane + 64]) + (s[lane + 32] + s[lane + 96]);
-    NB_UNROLL
-    for (unsigned half = 16; half; half /= 2)
-        sum = sum + nb_real(nb_shfl_xor(nb_bits(sum), half));
-    return sum;
+    return nb_warp_total((s[lane] + s[lane + 64]) + (s[lane + 32] + s[lane + 96]));
 }
 
 /* Scale codes: as in codec/format.h. */
@@ -367,15 +384,16 @@ NB_DEV float nb_scale_of(int wide, uint32_t code, int exponent)
     return bits < NB_FLUSH_BITS ? 0 : nb_real(bits);
 }
 
-/* The same of a record that is not wide; high: its header. For most codes a number of as many bits as a float has the
- * leading bit of the code in its exponent, four times as large, and the two bits below it. */
+/* The same of a record that is not wide and has no escapes, with its header: kind 1, the exponent above it. For most codes a number
+ * of as many bits as a float has the leading bit of the code in its exponent, four times as large, and the two bits below it. */
 NB_DEV float nb_usual_scale(uint32_t code, uint32_t header)
 {
+    const uint32_t tile = (header << 7) - (1u << 7) - (535u << 23); /* the exponent, less four times a float's bias and 27 */
     const float f = nb_real(code | 0x4b000000u) - 0x1p23f;
-    uint32_t bits = (nb_bits(f) << 2) + (header << 7 & 0x7f800000u) - (535u << 23);
+    uint32_t bits = (nb_bits(f) << 2) + tile;
     if (code < 4)
-        bits = code ? ((header >> 16 & 0xff) - 23 + code) << 23 : 0;
-    return bits < NB_FLUSH_BITS ? 0 : nb_real(bits);
+        bits = (code << 23) + tile; /* modulo 2^32, where 2^9 exponents are none */
+    return code == 0 || bits < NB_FLUSH_BITS ? 0 : nb_real(bits);
 }
 
 NB_DEV float nb_unit_of(uint32_t scale, float factor)

@@ -30,6 +30,7 @@
 #define NB_ALONE(d) ((d)->op == NB_GPU_DECODE || (d)->nsources == 1)
 #define NB_RARE ((void)0)
 #define NB_EACH_SOURCE ((void)0)
+#define NB_EACH_FURTHER ((void)0)
 #define NB_ONE_WARP ((void)0)
 #define NB_EACH_TICKET ((void)0)
 #define NB_TIMES(n) ((void)0)
@@ -50,7 +51,8 @@ struct nb_control {
     uint64_t pad;
 };
 
-/* A ticket, as one thread has worked it out for all. */
+/* A ticket, as it has been worked out for all. From one whole tile inside of a span to another the words from `tile` to `scale` grow by
+ * the same for each tile (struct nb_strides). */
 struct nb_job {
     uint32_t ticket; /* in its descriptor */
     uint32_t tile;   /* encode, reduce: in the span; nothing to do for an index ticket */
@@ -58,11 +60,21 @@ struct nb_job {
     uint32_t groups, group0; /* whole groups of the tile, first one in the tile */
     uint32_t head, tail;     /* values of partial groups that this ticket copies, too */
     uint32_t index;          /* reduce: this ticket finds records */
-    uint32_t measure;        /* encode: energies are wanted */
+    uint64_t phase;          /* encode: less than `measured` of the strides in tiles that are measured */
     uint64_t at;             /* index in the span of the first value of the whole groups */
     uint64_t src;            /* address of that value */
     uint64_t own, out;
     uint64_t err, scale;
+    uint32_t measure; /* encode: energies are wanted */
+    uint32_t pad;
+};
+
+enum { NB_JOB_PHASE = 4, NB_JOB_AT, NB_JOB_SRC, NB_JOB_OWN, NB_JOB_OUT, NB_JOB_ERR, NB_JOB_SCALE, NB_JOB_WORDS };
+
+/* By how much the words of 8 bytes of a job grow from tile to tile. */
+struct nb_strides {
+    uint64_t by[NB_JOB_WORDS];
+    uint64_t measured;
 };
 
 #define NB_SLOTS_MOST 5u
@@ -84,6 +96,7 @@ struct nb_shared {
     uint32_t part[4][NB_WARPS]; /* maxima, minima, ... of the warps */
     struct nb_gpu_desc desc[2];
     struct nb_job job[2];
+    struct nb_strides strides; /* of the descriptor of the ticket that was found last */
     struct nb_where where[2][NB_SLOTS_MOST];
     uint32_t ready[2]; /* sources of a tile that were fetched ahead */
     uint64_t ticket[2];

@@ -21,6 +21,8 @@
 #define NB_ROLL
 #define NB_TABLE static const
 #define NB_APART ((void)0)
+#define NB_BRANCH ((void)0)
+#define NB_ESTIMATES 1
 
 typedef struct {
     uint32_t x, y, z, w;
@@ -118,6 +120,21 @@ NB_DEV float nb_root(float f)
 NB_DEV float nb_quotient(float a, float b)
 {
     return a / b;
+}
+NB_DEV uint32_t nb_max3(uint32_t a, uint32_t b, uint32_t c)
+{
+    const uint32_t most = a > b ? a : b;
+    return most > c ? most : c;
+}
+NB_DEV uint32_t nb_min3(uint32_t a, uint32_t b, uint32_t c)
+{
+    const uint32_t least = a < b ? a : b;
+    return least < c ? least : c;
+}
+NB_DEV int32_t nb_signed_max3(int32_t a, int32_t b, int32_t c)
+{
+    const int32_t most = a > b ? a : b;
+    return most > c ? most : c;
 }
 NB_DEV float nb_reciprocal(float f)
 {
@@ -228,7 +245,8 @@ NB_DEV uint32_t nb_half_cross(uint32_t a)
     return nb_half_fma(a >> 16 | (a & 0xffff0000u), 0xbc003c00u, (a & 0xffff) | a << 16);
 }
 
-/* Two BF16 in a register. A product is exact before it is rounded, and a sum that is not zero's has to be. */
+/* Two BF16 in a register. A product is exact before it is rounded. A sum that is rounded twice here may differ from a GPU's in the
+ * last place: what is worked out with such sums is an estimate. */
 NB_DEV uint32_t nb_brain_fma(uint32_t a, uint32_t b, uint32_t c)
 {
     const float low = nb_real(a << 16) * nb_real(b << 16),

@@ -31,6 +31,7 @@ struct encoder {
     int8_t *err;     /* the kernel's */
     uint8_t *scale, *src, *dst, *want;
     size_t cap, values;
+    uint32_t every; /* of how many tiles one is measured */
 };
 
 static void encoder_open(struct encoder *e, enum nb_codec codec, enum nb_dtype type, size_t n, uint64_t first,
@@ -39,6 +40,7 @@ static void encoder_open(struct encoder *e, enum nb_codec codec, enum nb_dtype t
     size_t size = nb_dtype_size(type), block = (size_t)first + n;
     *e = (struct encoder){.codec = codec, .type = type, .n = n, .first = first};
     e->values = block;
+    e->every = 1;
     e->cap = nb_encode_bound(codec, type, n);
     e->src = bytes_alloc(n * size + skew * size) + skew * size;
     e->dst = bytes_alloc(((e->cap + 3) & ~(size_t)3) + 4 * (skew % 4)) + 4 * (skew % 4);
@@ -65,14 +67,14 @@ static void encoder_close(struct encoder *e, unsigned skew)
 /* Code once with both; returns the length. */
 static size_t encode_both(struct encoder *e, int with_stats)
 {
-    struct nb_encode_stats stats = {.every = 1};
+    struct nb_encode_stats stats = {.every = e->every};
     struct nb_gpu_result result;
     struct nb_gpu_desc desc = {.op = NB_GPU_ENCODE,
                                .type = (uint8_t)e->type,
                                .codec = (uint8_t)e->codec,
                                .mode = (uint8_t)e->ef.mode,
                                .flags = with_stats ? NB_GPU_STATS : 0,
-                               .every = 1,
+                               .every = e->every,
                                .n = e->n,
                                .first = e->first,
                                .src = address(e->src),
@@ -164,6 +166,34 @@ unsigned cases_encode(unsigned rounds, unsigned seed)
         }
         decode_both(&e, length, skew);
         encoder_close(&e, skew);
+    }
+    return compared;
+}
+
+/* Values that get smaller by about as much as makes the bound act, so that its estimate is sure in some tiles, and is not in others
+ * where it does not act; of which only some are measured. */
+unsigned cases_bound(unsigned seed)
+{
+    static const uint32_t everies[] = {3, 2, 17, 1, 16};
+    struct rng r = {seed};
+    unsigned compared = 0;
+    for (unsigned step = 0; step < 5; step++) {
+        const float times[] = {1.0f, 0.32f + 0.03f * (float)step};
+        const enum nb_dtype type = step == 4 ? NB_F16 : NB_BF16;
+        struct encoder e;
+        size_t length = 0;
+        double scale = 1;
+        encoder_open(&e, NB_CODEC_INT4, type, 4096 * 7 + 32, 4096, NB_EF_FULL, 0);
+        e.every = everies[step];
+        for (unsigned pass = 0; pass < 2; pass++) {
+            at_case("bound, values times %g, one tile of %u measured", (double)times[pass], e.every);
+            for (size_t i = 0; i < e.n; i++)
+                nb_store_value(type, e.src, i, times[pass] * data_value(&r, DATA_GAUSS, i, &scale));
+            length = encode_both(&e, step != 1);
+            compared++;
+        }
+        decode_both(&e, length, 0);
+        encoder_close(&e, 0);
     }
     return compared;
 }

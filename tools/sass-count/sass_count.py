@@ -7,11 +7,11 @@
 # Prints "NAME VALUE" lines: instructions that a warp issues for a tile (4096 values, four warps), for each value a thread holds
 # (32, or as many as are given), by class. What is marked rare is left out, and what only a warp needs whose threads have gone different ways; of two ways
 # the longer one counts, a loop as often as there are
-# sources, or as it is marked.
+# sources, or all but the first, or as it is marked.
 import struct
 import sys
 
-RARE, TICKET, ONE_WARP, SOURCE, TIMES = 0, 1, 2, 3, 4  # TIMES + n: passed 2^n times
+RARE, TICKET, ONE_WARP, SOURCE, TIMES, FURTHER = 0, 1, 2, 3, 4, 10  # TIMES + n: passed 2^n times
 
 # Operations by the low nine bits.
 BRANCH, EXIT, RETURN, EVENT, CALL = 0x147, 0x14d, 0x150, 0x001, (0x143, 0x144)
@@ -175,8 +175,8 @@ def count(code, sources):
             if body is not main and b in body and body < main:
                 inner = [marks[m] for m in body if m in marks and
                          not any(m in o and o < body for o in loops.values())]
-                w *= sources if SOURCE in inner else 1
-                w *= max([1 << m - TIMES for m in inner if m > TIMES], default=1)
+                w *= sources if SOURCE in inner else max(sources - 1, 1) if FURTHER in inner else 1
+                w *= max([1 << m - TIMES for m in inner if TIMES < m < FURTHER], default=1)
         if any(m in main and marks[m] == ONE_WARP and over(m, b) for m in marks):
             w /= 4
         weight[b] = w
