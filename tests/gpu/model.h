@@ -18,7 +18,9 @@
  *       CUDA C++ programming guide, "CUDA environment variables"). By turns: GPU (`experiments`, streams held up).
  *   A2  A queue is served in order. What waits for an event, for the operation before it in its stream or (a memset)
  *       for its own beginning blocks what stands behind it, of whatever stream. A kernel leaves the queue when it may
- *       begin. Seen on an H100 for events and memsets (`experiments`, `hazards` overlap).
+ *       begin. Seen on an H100 for events and memsets (`experiments`, `hazards` overlap). Not explained: there, with one
+ *       queue, a kernel did not start behind one stream that waits, but did behind 40 (docs/results/2026-11-22-gpu-h100);
+ *       GPU (`experiments`, streams held up, with one connection: which).
  *   A3  An event without timing that is recorded blocks nothing: it stands for the last operation of its stream.
  *       Only its waiters block. Seen on an H100 with one queue (docs/results/2026-11-22-gpu-h100, experiments: launch
  *       beside an operation, behind which one is recorded); GPU (`experiments`, an event behind one that waits).
