@@ -106,8 +106,11 @@ static int tick(struct nb_coll_comm *comm, int64_t t)
     if (comm->oldest < comm->begun) {
         const struct nb_coll_req *win = nb_window(comm, comm->oldest);
         int64_t waited = t - comm->pace.moved_ns;
+        /* Of one that has said goodbye nothing more comes once all has arrived; the end of its connections may never
+         * show, where it has lost power since. */
         for (int i = 0; i < comm->nneighbors; i++)
-            if (comm->neighbors[i]->gone && nb_late_misses(comm, comm->neighbors[i]))
+            if ((comm->neighbors[i]->gone || comm->neighbors[i]->life.bye_acked) &&
+                nb_late_misses(comm, comm->neighbors[i]))
                 return nb_comm_error(
                     comm, -ECONNRESET, "%s has closed its communicator but %s %llu waits for it",
                     comm->neighbors[i]->name, nb_func_name(win->op->func), (unsigned long long)win->op->opno);

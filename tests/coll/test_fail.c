@@ -398,6 +398,26 @@ START_TEST(leaves_and_falls_silent)
 }
 END_TEST
 
+/* A node has said goodbye, and all that it said before has arrived, when it loses power: the end of its connections
+ * never shows. Who begins an operation that it will not take part in does not wait for it. */
+START_TEST(leaves_without_an_end)
+{
+    const int waiting = 5, leaving = 4;
+
+    scatter_and_leave(leaving, 2048);
+    while (nccl[waiting].req || !node[waiting].comm->peer[leaving].life.bye_acked)
+        turn();
+    ck_assert(!nccl[leaving].closed && !node[waiting].comm->peer[leaving].gone);
+    node[leaving].asleep = true;
+    post(waiting);
+    while (!nccl[waiting].error)
+        turn();
+    ck_assert_msg(strstr(nccl[waiting].said[0], "node 4 (ip-") &&
+                      strstr(nccl[waiting].said[0], "has closed its communicator but all_reduce"),
+                  "%s", nccl[waiting].said[0]);
+}
+END_TEST
+
 static float weights[NODES][8 * VALUES], all[NODES][NODES * 8 * VALUES];
 
 /* All nodes gather, and all but `but` have done so. */
@@ -566,6 +586,7 @@ int main(void)
     tcase_add_test(c, closes_behind_a_stuck_device);
     tcase_add_test(c, closes_behind_a_stalled_connection);
     tcase_add_test(c, leaves_and_falls_silent);
+    tcase_add_test(c, leaves_without_an_end);
     suite_add_tcase(suite, c);
     srunner_run_all(runner, CK_ENV);
     failed = srunner_ntests_failed(runner);
