@@ -40,8 +40,8 @@ mkdir "$tmp/build" && cd "$tmp/build" || exit 1
     make -j2 libnccl-net-nibble.la $targets; } >"$tmp/log" 2>&1 || { tail -n 40 "$tmp/log"; echo "FAIL: it does not build"; exit 1; }
 
 failed=0
-NB_BUILDDIR=. NB_TEST_QUICK=1
-export NB_BUILDDIR NB_TEST_QUICK
+NB_BUILDDIR=. NB_PLUGIN=$tmp/build/.libs/libnccl-net-nibble.so NB_TEST_QUICK=1
+export NB_BUILDDIR NB_PLUGIN NB_TEST_QUICK
 for program in $programs; do
     chosen=
     for case in $cases; do
