@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Try the dashboard and the alerts on a real Prometheus: try_dashboard.py FOLDER
+"""Try the dashboard and the alerts on a real Prometheus: try_dashboard.py FOLDER [PICTURE.png SECONDS]
 
 FOLDER is where jobs write their metrics (NIBBLE_METRICS) while this runs. Starts Prometheus, which reads them every second as
 it would from a node exporter, and evaluates each expression of the dashboard as Grafana would ask it. Prints a line for each.
+With PICTURE.png the panels are drawn from what Prometheus has after SECONDS more, by draw.py (needs matplotlib).
 Status 0: Prometheus takes all of them, and all whose metrics are in the folder have values; 1: not so; 77: no Prometheus here.
 """
 
@@ -75,16 +76,20 @@ def ask(port, path, **arguments):
         raise ValueError(json.load(err).get("error", str(err))) from err
 
 
+def panels():
+    """The dashboard's, with Grafana's variables filled in."""
+    with open(os.path.join(HERE, "nibble.json"), encoding="utf-8") as file:
+        text = file.read()
+    for name, value in VARIABLES.items():
+        text = text.replace(name, value)
+    return json.loads(text)["panels"]
+
+
 def expressions():
     """(what it is called, expression) of each curve."""
-    with open(os.path.join(HERE, "nibble.json"), encoding="utf-8") as file:
-        dashboard = json.load(file)
-    for panel in dashboard["panels"]:
+    for panel in panels():
         for target in panel.get("targets", []):
-            text = target["expr"]
-            for name, value in VARIABLES.items():
-                text = text.replace(name, value)
-            yield panel["title"], text
+            yield panel["title"], target["expr"]
 
 
 def values(port, text):
@@ -122,12 +127,30 @@ def judge(port, folder):
     return lines, well
 
 
+def picture(draw, port, file, seconds):
+    """Let SECONDS pass, and draw what Prometheus has of them; draw: the module."""
+    begin = time.time()
+    time.sleep(seconds)
+
+    def curve(text):
+        return ask(port, "query_range", query=text, start=begin, end=begin + seconds, step=1)["result"]
+
+    draw.dashboard(file, panels(), curve)
+
+
 def main():
-    if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
+    if len(sys.argv) not in (2, 4) or sys.argv[1].startswith("-"):
         sys.exit(__doc__)
     if not shutil.which("prometheus"):
         print("prometheus is not installed")
         return 77
+    draw = None
+    if len(sys.argv) == 4:
+        try:
+            import draw
+        except ImportError as err:
+            print(f"no picture can be drawn: {err}")
+            return 77
     folder = sys.argv[1]
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Metrics, folder))
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -149,6 +172,8 @@ def main():
                         lines, well = judge(port, folder)
                     except OSError as err:  # it has not begun to listen
                         lines = [str(err)]
+                if well and draw:
+                    picture(draw, port, sys.argv[2], float(sys.argv[3]))
             finally:
                 prometheus.terminate()
                 prometheus.wait()
