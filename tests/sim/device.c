@@ -55,7 +55,7 @@ static ssize_t ask(struct asked_device *dev, struct nb_work *work, const struct 
 
     if (d->error)
         return d->error;
-    if (sim_fault_device(s, d->node, d->comm, &fault)) {
+    if (sim_fault_device(s, d->node, d->comm, work != NULL, &fault)) {
         if (fault == SIM_BROKEN_DEVICE) {
             d->error = -EIO;
             NB_WARN("simulation: the device of node %d is broken", d->node);

@@ -4,6 +4,7 @@
 
 #include <stdlib.h>
 
+#include "coll/comm.h"
 #include "coll/engine.h"
 #include "coll/grid.h"
 #include "coll/node.h"
@@ -188,13 +189,49 @@ static void heal_at(struct sim *s, int i, int64_t at)
     sim_queue_put(&s->queue, at, SIM_HEAL, -1, (void *)(uintptr_t)(i + 1));
 }
 
+/* Whether all that `node` has ever sent `other` in the communicator has arrived there, its goodbye last: then silence is
+ * its right, and what becomes of it is nothing to `other`. So it is when `other` has left, too. */
+static bool parted(const struct sim *s, int comm, int node, int other)
+{
+    const struct nb_coll_comm *coll = s->node[other]->proxy[comm].coll;
+    const struct nb_peer *peer = coll ? &coll->peer[s->node[node]->proxy[comm].rank] : NULL;
+
+    return s->node[other]->dead || s->node[other]->proxy[comm].state == SIM_CLOSED ||
+           (peer && (peer->gone || peer->life.bye_acked));
+}
+
+/* What `verdict` is for a communicator that the node may have left: a fault which ends one hits nothing once the node has
+ * closed it, all having heard that. While it waits for their confirmations it may complain itself. `b`: the other
+ * end of what is hit; -1: all that it is connected with. */
+static enum sim_verdict verdict_left(const struct sim *s, enum sim_verdict verdict, int comm, int a, int b)
+{
+    const struct sim_proxy *p = &s->node[a]->proxy[comm];
+    const bool closed = p->state == SIM_CLOSED,
+               leaves = p->state == SIM_CLOSING && p->coll && p->coll->life.drained && !p->failed_at;
+
+    if (verdict < SIM_FATAL_IN_TURN || (!closed && !leaves))
+        return verdict;
+    for (int other = 0; other < s->plan->nnodes; other++)
+        if (other != a && (b < 0 || b == other) && linked(s, comm, a, other) && !parted(s, comm, a, other))
+            return verdict;
+    return closed ? SIM_SURVIVES : SIM_MAY_FAIL;
+}
+
 /* Communicators in which the two are connected. */
 static void judge_link(struct sim *s, const struct sim_fault *f, enum sim_verdict verdict, int a, int b,
                        int64_t within)
 {
     for (int c = 0; c < s->plan->ncomms; c++)
         if (linked(s, c, a, b))
-            judge(s, f, verdict, c, a, b, within);
+            judge(s, f, verdict_left(s, verdict_left(s, verdict, c, a, b), c, b, a), c, a, b, within);
+}
+
+/* All communicators that the node is in. */
+static void judge_node(struct sim *s, const struct sim_fault *f, enum sim_verdict verdict, int64_t within)
+{
+    for (int c = 0; c < s->plan->ncomms; c++)
+        if (rank_of(&s->plan->comm[c], f->node) >= 0)
+            judge(s, f, verdict_left(s, verdict, c, f->node, -1), c, f->node, f->node, within);
 }
 
 static bool take_link(struct sim *s, const struct sim_fault *f, int i)
@@ -207,7 +244,7 @@ static bool take_link(struct sim *s, const struct sim_fault *f, int i)
                 sim_network_cut(s, f->node, b);
                 sim_network_cut(s, b, f->node);
             }
-        judge(s, f, verdict, -1, f->node, f->node, peer_timeout(s) + soon(s));
+        judge_node(s, f, verdict, peer_timeout(s) + soon(s));
     } else {
         sim_network_cut(s, f->node, f->peer);
         if (f->amount)
@@ -235,15 +272,14 @@ static bool take_node(struct sim *s, const struct sim_fault *f, int i)
     switch (f->kind) {
     case SIM_KILL:
     case SIM_POWER:
-        judge(s, f, SIM_FATAL, -1, f->node, f->node,
-              f->kind == SIM_KILL ? soon(s) : peer_timeout(s) + soon(s));
+        judge_node(s, f, SIM_FATAL, f->kind == SIM_KILL ? soon(s) : peer_timeout(s) + soon(s));
         sim_node_kill(s, f->node, f->kind == SIM_POWER);
         return true;
     case SIM_STOP:
         if (n->stopped)
             return false;
         sim_node_stop(s, f->node);
-        judge(s, f, verdict_of_silence(s, f->lasts), -1, f->node, f->node, peer_timeout(s) + soon(s));
+        judge_node(s, f, verdict_of_silence(s, f->lasts), peer_timeout(s) + soon(s));
         heal_at(s, i, s->now + f->lasts);
         return true;
     case SIM_SLOW:
@@ -348,7 +384,7 @@ void sim_fault_event(struct sim *s, const struct sim_event *event)
     if (f->kind == SIM_STOP) {
         sim_node_continue(s, f->node);
         if (verdict_of_silence(s, f->lasts) == SIM_FATAL) /* now it has to learn it, too */
-            judge(s, f, SIM_FATAL, -1, f->node, f->node, peer_timeout(s) + soon(s));
+            judge_node(s, f, SIM_FATAL, peer_timeout(s) + soon(s));
         return;
     }
     for (int b = 0; b < s->plan->nnodes && f->kind == SIM_ISOLATE; b++)
@@ -365,12 +401,12 @@ void sim_fault_event(struct sim *s, const struct sim_event *event)
         sim_node_wake(s, n);
 }
 
-bool sim_fault_device(struct sim *s, int node, int comm, enum sim_fault_kind *kind)
+bool sim_fault_device(struct sim *s, int node, int comm, bool lasts, enum sim_fault_kind *kind)
 {
     for (int i = 0; i < s->plan->nfaults; i++) {
         const struct sim_fault *f = &s->plan->fault[i];
         if (s->fault_state[i] != TAKEN || f->node != node || f->comm != comm ||
-            (f->kind != SIM_BROKEN_DEVICE && f->kind != SIM_STUCK_DEVICE))
+            !(f->kind == SIM_BROKEN_DEVICE || (f->kind == SIM_STUCK_DEVICE && lasts)))
             continue;
         s->fault_state[i] = HEALED;
         *kind = f->kind;

@@ -13,8 +13,9 @@ void sim_fault_look(struct sim *s);
 /* SIM_HEAL. */
 void sim_fault_event(struct sim *s, const struct sim_event *event);
 
-/* Asked by a device for each work: whether one of these faults is meant for it now. */
-bool sim_fault_device(struct sim *s, int node, int comm, enum sim_fault_kind *kind);
+/* Asked by a device for each work: whether one of these faults is meant for it now. `lasts`: it may be done later than
+ * at once, so that it can be stuck. */
+bool sim_fault_device(struct sim *s, int node, int comm, bool lasts, enum sim_fault_kind *kind);
 /* What is promised of a byte of a message (docs/messages.md). */
 enum sim_cover {
     SIM_NOT_CHECKED, /* results may be wrong */
