@@ -39,12 +39,17 @@ static bool holds_up_silently(const struct nb_coll_comm *comm, const struct nb_p
     return holds_up(comm, peer) && nb_clock_ns(&comm->ctx->clock) - peer->life.received_ns > silence;
 }
 
+static bool has_not_confirmed(const struct nb_coll_comm *comm, const struct nb_peer *peer)
+{
+    (void)comm;
+    return !peer->life.our_bye_acked || (peer->life.bye && !peer->life.bye_acked);
+}
+
 /* BYE has been said, but not all of what goes with it; our own acknowledgements must leave, too, before the
  * connections close. */
 static bool has_not_parted(const struct nb_coll_comm *comm, const struct nb_peer *peer)
 {
-    (void)comm;
-    return !peer->life.our_bye_acked || (peer->life.bye && !peer->life.bye_acked) ||
+    return has_not_confirmed(comm, peer) ||
            peer->tx[NB_CLASS_CONTROL].done < peer->tx[NB_CLASS_CONTROL].queued;
 }
 
@@ -140,12 +145,13 @@ static void fail(struct nb_coll_comm *comm)
                   who.text);
 }
 
-/* Time is up. All peers know that this node leaves. */
+/* Time is up. All peers know that this node leaves. A heartbeat for one that has confirmed may just be on its way. */
 static void leave(struct nb_coll_comm *comm)
 {
     struct nb_name_list who = {.first = -1};
 
-    count(comm, has_not_parted, &who);
+    if (!count(comm, has_not_confirmed, &who))
+        count(comm, has_not_parted, &who);
     NB_WARN("%s: closing although %s has not confirmed it (NIBBLE_CLOSE_TIMEOUT)", comm->label, who.text);
     comm->state = NB_COMM_CLOSED;
 }

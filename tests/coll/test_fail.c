@@ -461,6 +461,43 @@ static void begin_close(int i)
     nccl[i].closing = true;
 }
 
+/* A node loses power when it has said goodbye, which all have heard, but before the end of its connections shows.
+ * The others do not fail, and wait for its confirmation of their own goodbyes no longer than they wait to close. They name it, and
+ * none of those that have confirmed, though heartbeats for these may be on their way just then. */
+START_TEST(closes_without_a_confirmation)
+{
+    const int silent = 4;
+
+    for (int i = 0; i < NODES; i++) {
+        node[i].params.close_timeout = 4;
+        node[i].params.peer_timeout = 8; /* heartbeats are due when closes end */
+    }
+    loopback_hold(node[5].comm->peer[silent].tx[NB_CLASS_CONTROL].conn, 1); /* so that it does not close */
+    scatter_and_leave(silent, 2048);
+    for (int i = 0; i < NODES; i++)
+        while (i != silent && (nccl[i].req || (node[i].comm->peer[silent].linked &&
+                                               !node[i].comm->peer[silent].life.bye_acked)))
+            turn();
+    ck_assert(!nccl[silent].closed);
+    node[silent].asleep = true;
+    for (int i = 0; i < NODES; i++)
+        if (i != silent)
+            begin_close(i);
+    for (int i = 0; i < NODES; i++)
+        while (i != silent && !nccl[i].closed)
+            turn();
+    for (int i = 0; i < NODES; i++) {
+        if (i == silent || !node[i].comm->peer[silent].linked)
+            continue;
+        ck_assert_int_eq(nccl[i].lines, 1);
+        ck_assert_msg(strstr(nccl[i].said[0], "closing although node 4 (ip-") &&
+                          !strstr(nccl[i].said[0], ", nor") &&
+                          strstr(nccl[i].said[0], "has not confirmed it"),
+                      "%s", nccl[i].said[0]);
+    }
+}
+END_TEST
+
 /* A node is stopped when it owes nothing but confirmations, and all others close. Those that are not
  * connected to it wait for others that wait for it; all name the one that was stopped. */
 START_TEST(closes_together)
@@ -587,6 +624,7 @@ int main(void)
     tcase_add_test(c, closes_behind_a_stalled_connection);
     tcase_add_test(c, leaves_and_falls_silent);
     tcase_add_test(c, leaves_without_an_end);
+    tcase_add_test(c, closes_without_a_confirmation);
     suite_add_tcase(suite, c);
     srunner_run_all(runner, CK_ENV);
     failed = srunner_ntests_failed(runner);

@@ -189,32 +189,37 @@ static void heal_at(struct sim *s, int i, int64_t at)
     sim_queue_put(&s->queue, at, SIM_HEAL, -1, (void *)(uintptr_t)(i + 1));
 }
 
-/* Whether all that `node` has ever sent `other` in the communicator has arrived there, its goodbye last: then silence is
- * its right, and what becomes of it is nothing to `other`. So it is when `other` has left, too. */
-static bool parted(const struct sim *s, int comm, int node, int other)
+/* How far `other` is done with `node` in the communicator: not; all that `node` has ever sent has arrived there, its
+ * goodbye last, so that its silence is its right; or the end of its connections, too, or `other` has left. */
+enum { NOT_PARTED, HEARD, PARTED };
+
+static int parting(const struct sim *s, int comm, int node, int other)
 {
     const struct nb_coll_comm *coll = s->node[other]->proxy[comm].coll;
     const struct nb_peer *peer = coll ? &coll->peer[s->node[node]->proxy[comm].rank] : NULL;
 
-    return s->node[other]->dead || s->node[other]->proxy[comm].state == SIM_CLOSED ||
-           (peer && (peer->gone || peer->life.bye_acked));
+    if (s->node[other]->dead || s->node[other]->proxy[comm].state == SIM_CLOSED || (peer && peer->gone))
+        return PARTED;
+    return peer && peer->life.bye_acked ? HEARD : NOT_PARTED;
 }
 
-/* What `verdict` is for a communicator that the node may have left: a fault which ends one hits nothing once the node has
- * closed it, all having heard that. While it waits for their confirmations it may complain itself. `b`: the other
- * end of what is hit; -1: all that it is connected with. */
+/* What `verdict` is for a communicator that the node may have left. A fault which ends one hits nothing once the node has
+ * closed it and all have seen that. Who has heard its goodbye only may still wait for an answer to its own, and say so when it
+ * closes; so may the node itself, while it waits for theirs. `b`: the other end of what is hit; -1: all that
+ * it is connected with. */
 static enum sim_verdict verdict_left(const struct sim *s, enum sim_verdict verdict, int comm, int a, int b)
 {
     const struct sim_proxy *p = &s->node[a]->proxy[comm];
-    const bool closed = p->state == SIM_CLOSED,
-               leaves = p->state == SIM_CLOSING && p->coll && p->coll->life.drained && !p->failed_at;
+    const bool leaves = p->state == SIM_CLOSING && p->coll && p->coll->life.drained && !p->failed_at;
+    int least = p->state == SIM_CLOSED ? PARTED : leaves ? HEARD : NOT_PARTED;
 
-    if (verdict < SIM_FATAL_IN_TURN || (!closed && !leaves))
-        return verdict;
     for (int other = 0; other < s->plan->nnodes; other++)
-        if (other != a && (b < 0 || b == other) && linked(s, comm, a, other) && !parted(s, comm, a, other))
-            return verdict;
-    return closed ? SIM_SURVIVES : SIM_MAY_FAIL;
+        if (other != a && (b < 0 || b == other) && linked(s, comm, a, other) &&
+            parting(s, comm, a, other) < least)
+            least = parting(s, comm, a, other);
+    if (verdict < SIM_FATAL_IN_TURN || least == NOT_PARTED)
+        return verdict;
+    return least == PARTED ? SIM_SURVIVES : SIM_MAY_FAIL;
 }
 
 /* Communicators in which the two are connected. */
