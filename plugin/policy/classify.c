@@ -19,7 +19,8 @@
 #define MAX_MICRO_BATCHES 64u
 #define MET 8u           /* steps after which what is known of a buffer counts more than its place */
 #define EXPLAINED 0.995f /* share of a field's sums: then those that nothing names may be coded, too */
-#define CHANGES_TOLD 16u /* of a signature's classification, for the log */
+#define TIMES_TOLD \
+    3u /* in the log, of each reason and signature: buffers of one signature may differ at every call */
 
 const char *nb_class_reason_text(enum nb_class_reason reason)
 {
@@ -389,8 +390,8 @@ struct nb_class_decision nb_classify_reduce(struct nb_classify *c, const struct 
         d.key[1] = 0;
     d.kind = s->kind;
     d.reason = s->reason;
-    d.changed = (s->kind != kind || s->reason != reason) && s->told < CHANGES_TOLD;
-    s->told += (unsigned)d.changed;
+    d.changed = (s->kind != kind || s->reason != reason) && s->told[s->reason] < TIMES_TOLD;
+    s->told[s->reason] += (unsigned char)d.changed;
     d.step = steps_of(c, m, s, op);
     d.warmup = d.kind == NB_CLASS_GRADIENT && d.step < c->warmup;
     return d;

@@ -57,7 +57,7 @@ struct nb_class_sig {
     uint32_t steps_in_sum;                    /* steps in a row it was in while they added up */
     uint64_t sum_step;                        /* of its communicator, when enough had */
     int weights;                              /* gather: weight-like */
-    unsigned told;                            /* changes of its classification */
+    unsigned char told[NB_WHY_COUNT];         /* how often the log had each reason */
     struct nb_content content;
     int bucket; /* all-reduces that DDP's reducer calls */
     enum nb_class_kind kind;

@@ -411,7 +411,8 @@ START_TEST(test_revoked)
 END_TEST
 
 /* One type, one size, one communicator, fixed buffers once a step: what DDP's reducer sums is a gradient,
- * whatever it looks like, and what others sum is not, however much it does. */
+ * whatever it looks like, and what others sum is not, however much it does. The log is not told at each call
+ * that the last buffer was another one's. */
 START_TEST(test_caller)
 {
     static const enum nb_caller callers[] = {NB_CALLER_UNKNOWN, NB_CALLER_BUCKET, NB_CALLER_HOOK,
@@ -423,6 +424,7 @@ START_TEST(test_caller)
                              .type = ncclFloat32,
                              .op = ncclSum,
                              .count = 1000000};
+    unsigned told[NB_WHY_COUNT] = {0};
     float samples[SAMPLES];
     uint64_t seed = 3;
     char text[512];
@@ -437,6 +439,7 @@ START_TEST(test_caller)
             nb_classify_call(c, &op);
             d = nb_classify_reduce(c, &op, samples, SAMPLES);
             ck_assert_int_eq(d.kind == NB_CLASS_GRADIENT, callers[k] == NB_CALLER_BUCKET);
+            told[d.reason] += d.changed != 0;
             if (callers[k] == NB_CALLER_BUCKET) {
                 ck_assert_int_eq(d.reason, NB_WHY_BUCKET);
                 ck_assert_int_eq(d.warmup, step < WARMUP);
@@ -446,6 +449,10 @@ START_TEST(test_caller)
                 ck_assert_ptr_nonnull(strstr(text, "NIBBLE_GRAD=all_reduce:float32:1000000@8"));
             }
         }
+    for (unsigned reason = 0; reason < NB_WHY_COUNT; reason++)
+        ck_assert_uint_le(told[reason], 3);
+    ck_assert_uint_ge(told[NB_WHY_BUCKET], 1);
+    ck_assert_uint_ge(told[NB_WHY_NO_EVIDENCE], 1);
     nb_classify_destroy(c);
 }
 END_TEST
