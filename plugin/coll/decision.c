@@ -258,12 +258,14 @@ void nb_op_info_look(struct nb_coll_comm *comm, struct nb_op_info *f, const void
     struct nb_evidence *ev;
     enum nb_dtype type;
     uint64_t span;
+    int samples;
 
     if (nb_policy_dtype(f->call.type, &type) || !(ev = keep_evidence(&comm->decisions, f)))
         return;
     span = span_of(bytes, type);
-    ev->samples =
-        comm->device->ops->sample(comm->device, type, values, span, NB_CLASSIFY_SAMPLES, ev->sample);
+    samples =
+        comm->device->ops->sample(comm->device, NULL, type, values, span, NB_CLASSIFY_SAMPLES, ev->sample);
+    ev->samples = samples > 0 ? (unsigned)samples : 0;
     if (f->codec == NB_CODEC_RAW) /* never coded, so no error is ever carried */
         return;
     ev->groups = comm->device->ops->profile(comm->device, type, values, span, NB_PROFILE_GROUPS, ev->profile);
@@ -497,18 +499,24 @@ int nb_op_settle(struct nb_coll_comm *comm, struct nb_op *op)
 
 /* ---- all-gathers ------------------------------------------------------------------------------------- */
 
-void nb_op_info_look_gather(struct nb_coll_comm *comm, struct nb_op_info *f, const void *block,
-                            uint64_t bytes)
+int nb_op_info_look_gather(struct nb_coll_comm *comm, struct nb_op_info *f, struct nb_work *work,
+                           const void *block, uint64_t bytes)
 {
     struct nb_evidence *ev = keep_evidence(&comm->decisions, f);
     enum nb_dtype type;
 
     if (!ev)
-        return;
+        return 0;
     if (nb_policy_dtype(f->call.type, &type))
         type = NB_BF16; /* the upper halves of FP32 and BF16 values look alike, and FP16's are in order */
-    ev->samples = comm->device->ops->sample(comm->device, type, block, span_of(bytes, type),
-                                            NB_CLASSIFY_SAMPLES, ev->sample);
+    return comm->device->ops->sample(comm->device, work, type, block, span_of(bytes, type),
+                                     NB_CLASSIFY_SAMPLES, ev->sample);
+}
+
+void nb_op_info_looked_gather(struct nb_op_info *f, unsigned samples)
+{
+    if (f->looked)
+        f->looked->seen.samples = samples;
 }
 
 /* Errors of gradients belong to a step; where weights are gathered, their change ends it. */

@@ -83,9 +83,11 @@ struct nb_op_info *nb_op_info_new(struct nb_coll_comm *comm, const struct nb_op 
                                   const struct nb_record *record, uint64_t bytes);
 /* Look at the first `bytes` bytes of a reduction's values. */
 void nb_op_info_look(struct nb_coll_comm *comm, struct nb_op_info *f, const void *values, uint64_t bytes);
-/* Look at the first `bytes` bytes of the own block of an all-gather. */
-void nb_op_info_look_gather(struct nb_coll_comm *comm, struct nb_op_info *f, const void *block,
-                            uint64_t bytes);
+/* Look at the first `bytes` bytes of the own block of an all-gather: with `work`, as the device's `sample`. Its result
+ * goes to `looked`. */
+int nb_op_info_look_gather(struct nb_coll_comm *comm, struct nb_op_info *f, struct nb_work *work,
+                           const void *block, uint64_t bytes);
+void nb_op_info_looked_gather(struct nb_op_info *f, unsigned samples);
 /* The first segment of a reduction is about to be encoded: decide, unless that is done. 1, or 0 when it has
  * to wait for work of the operation that used the same error before. */
 int nb_op_settle(struct nb_coll_comm *comm, struct nb_op *op);

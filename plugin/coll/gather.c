@@ -5,7 +5,6 @@
  * these are weights, bounded; quantized values (NIBBLE_AG=int8); or the bytes as they are.
  */
 #include <errno.h>
-#include <math.h>
 #include <string.h>
 
 #include "base/log.h"
@@ -14,212 +13,23 @@
 #include "coll/task.h"
 #include "coll/witness.h"
 
-/* Weights move by less than this between two gathers: rms of the change over that of the values. */
-#define NEAR 0.125
-#define NEAR_SAMPLES 256u
-
 static const uint8_t type_on_wire[NB_DTYPE_COUNT] = {
     [NB_F32] = ncclFloat32, [NB_BF16] = ncclBfloat16, [NB_F16] = ncclFloat16};
-
-/* Is this the content of the slot, moved a little, when both are read as values of the type? What is not
- * finite never is. */
-static int moved_a_little(const struct nb_coll_comm *comm, enum nb_dtype type, const void *cur,
-                          const void *ref, uint64_t bytes)
-{
-    float a[NEAR_SAMPLES], b[NEAR_SAMPLES];
-    size_t n = bytes / nb_dtype_size(type);
-    double moved = 0, size = 0;
-
-    if (comm->device->ops->sample(comm->device, type, cur, n, NEAR_SAMPLES, a) != NEAR_SAMPLES ||
-        comm->device->ops->sample(comm->device, type, ref, n, NEAR_SAMPLES, b) != NEAR_SAMPLES)
-        return 0;
-    for (unsigned i = 0; i < NEAR_SAMPLES; i++) {
-        const double d = (double)a[i] - (double)b[i];
-        moved += d * d;
-        size += (double)a[i] * (double)a[i];
-    }
-    return isfinite(size) && isfinite(moved) && moved <= NEAR * NEAR * size; /* NaN is not */
-}
-
-/* Once on a node: what a lossy mode costs. */
-static void tell_cost(struct nb_coll_comm *comm, const struct nb_codec_row *codec)
-{
-    if (comm->shadow || comm->node->reported_lossy)
-        return;
-    comm->node->reported_lossy = true;
-    NB_INFO(
-        NCCL_INIT | NCCL_NET,
-        "%s: NIBBLE_AG=%s: all-gathers of weights are not exact from here on. A node keeps its own block "
-        "exact and "
-        "all others hold the same approximation of it (%s), so replicas differ between nodes by that much: "
-        "checks "
-        "that compare hashes of weights across replicas fail, and a job resumed from a checkpoint does not "
-        "continue bit by bit. NIBBLE_AG=exact is exact",
-        comm->label, codec->name, codec->loss);
-}
-
-/* The reference is known to be held by all, or not: what will be done with it. */
-static void settle_reference(struct nb_coll_comm *comm, struct nb_op *op, const uint8_t *src, uint64_t rel,
-                             uint64_t avail)
-{
-    switch (op->outcome) {
-    case NB_REF_HIT: comm->stats.ref_hits++; break;
-    case NB_REF_NEW: comm->stats.ref_new++; break;
-    case NB_REF_UNCONFIRMED: comm->stats.ref_unconfirmed++; break;
-    case NB_REF_NONE: comm->stats.ref_budget++; break;
-    case NB_REF_WAIT: return;
-    }
-    if (op->ref)
-        comm->stats.func[NB_FUNC_ALL_GATHER].coded_ops++;
-    if (nb_codec_row(op->codec)->lossy) {
-        op->lossy = op->outcome == NB_REF_HIT &&
-                    moved_a_little(comm, nb_op_info_dtype(op->info), src, op->ref->data + rel, avail);
-        comm->stats.gathers_bounded += (uint64_t)op->lossy;
-    }
-}
-
-/* The first of an operation that is about to be sent. */
-static void pick_reference(struct nb_coll_comm *comm, struct nb_op *op, const uint8_t *src, uint64_t rel,
-                           uint64_t avail)
-{
-    const struct nb_codec_row *codec;
-
-    op->picked = 1;
-    op->outcome = NB_REF_NONE;
-    op->ref = NULL;
-    op->moved_values = op->moved_bits = 0;
-    nb_op_info_look_gather(comm, op->info, src, avail);
-    if (nb_decisions_off(&comm->decisions) && op->codec != NB_CODEC_RAW) {
-        op->codec = NB_CODEC_RAW;
-        nb_decisions_count_raw(comm, NB_FUNC_ALL_GATHER, NB_RAW_SWITCHED);
-    }
-    codec = nb_codec_row(op->codec);
-    if (!codec->reference) {
-        if (codec->lossy) {
-            tell_cost(comm, codec);
-            comm->stats.gathers_quantized++;
-        }
-        comm->stats.func[NB_FUNC_ALL_GATHER].coded_ops += codec->format == NB_FORMAT_VALUES;
-        return;
-    }
-    op->outcome = nb_refs_pick(comm->refs, src, rel, avail, op->block, op->opno, &op->ref);
-    op->like = op->outcome == NB_REF_NONE ? NULL : nb_refs_last(comm->refs);
-    settle_reference(comm, op, src, rel, avail);
-}
-
-/* 1 when the operation's reference is chosen and may be used. */
-static int has_reference(struct nb_coll_comm *comm, struct nb_coll_req *win, const struct nb_segment *segment)
-{
-    struct nb_op *op = win->op;
-    const uint8_t *src = win->send + (segment->off - win->part_off);
-    const uint64_t rel = segment->off - (uint64_t)comm->rank * op->block;
-    const uint64_t avail = nb_min64(win->off + win->bytes - segment->off, op->block - rel);
-
-    if (!op->picked) {
-        pick_reference(comm, op, src, rel, avail);
-    } else if (op->outcome == NB_REF_WAIT) {
-        op->outcome = nb_refs_picked(comm->refs, &op->ref);
-        settle_reference(comm, op, src, rel, avail);
-    }
-    return op->outcome != NB_REF_WAIT;
-}
-
-/* ---- what is sent of a segment ------------------------------------------------------------------------- */
-
-/*
- * Begin a segment whose bytes are at t->values: choose codec and reference, write what is known of the
- * header, mark the place in the reference as written by this operation, and set the task's first step, which
- * makes the message at `out`. It changes the reference's records, so it is done once for each segment, in the
- * order of operations and segments.
- *
- *   reference (op->outcome)       source of the segment          message
- *
- *   none (no memory, raw)         any                          raw, or INT8 where the mode says so
- *   NEW                           any                          raw, to be kept
- *   HIT                           as delivered last (HELD)     header only
- *   HIT                           changed                      ULP differences, or DELTA4 where they may be bounded;
- *                                                              raw where that would be longer; to be kept
- *   UNCONFIRMED (not all          as delivered last (HELD)     raw, of the reference: the same approximation again
- *   receivers could keep it)      changed                      raw
- */
-static void begin_piece(struct nb_coll_comm *comm, struct nb_task *t, uint8_t *out)
-{
-    struct nb_device *dev = comm->device;
-    struct nb_op *op = t->op;
-    struct nb_msg *msg = &t->msg;
-    const uint64_t rel = t->segment.off - (uint64_t)comm->rank * op->block;
-    const size_t len = t->bytes;
-    enum nb_ref_source state = NB_REF_CHANGED;
-
-    const struct nb_codec_row *codec = nb_codec_row(op->codec);
-
-    nb_msg_describe(comm, op, &t->segment, msg);
-    msg->codec = NB_CODEC_RAW;
-    t->step = NB_STEP_COPY;
-    if (op->outcome == NB_REF_HIT || op->outcome == NB_REF_UNCONFIRMED) {
-        state = nb_refs_source(comm->refs, op->like, t->values, rel, len, op->opno);
-        op->changed |= state == NB_REF_CHANGED;
-    } else {
-        op->changed |= op->outcome == NB_REF_NEW;
-    }
-    if (op->ref) {
-        msg->flags |= NB_MSG_KEEP;
-        msg->slot = op->ref->slot;
-        msg->version = op->ref->version + (op->ref->last_op != op->opno || op->ref->version == 0);
-    }
-    t->body = out + nb_msg_header_bytes(msg);
-    if (op->outcome == NB_REF_HIT && state == NB_REF_HELD) {
-        /* Nothing but the header. */
-        msg->codec = (uint8_t)codec->exact;
-        msg->type = NB_ULP_16;
-        msg->ref_hash = msg->new_hash = dev->ops->hash(dev, op->ref->data + rel, len, 0);
-        nb_refs_write(op->ref, rel, len, op->opno);
-        t->step = NB_STEP_OWN;
-    } else if (op->ref) {
-        msg->new_hash = dev->ops->hash(dev, t->values, len, 0);
-        t->ref = op->ref->data + rel;
-        if (op->outcome == NB_REF_HIT) {
-            t->step = NB_STEP_DELTA_ENCODE;
-            t->with = codec->exact;
-            if (op->lossy && state == NB_REF_CHANGED &&
-                rel % nb_dtype_size(nb_op_info_dtype(op->info)) == 0 &&
-                nb_refs_may_approximate(op->ref, len)) {
-                t->with = codec->code;
-                t->dtype = nb_op_info_dtype(op->info);
-                t->delta4 = (struct nb_delta4_stats){0, 0};
-            } else {
-                t->width = dev->ops->ulp_guess(dev, t->values, t->ref, len);
-            }
-        }
-        nb_refs_write(op->ref, rel, len, op->opno);
-    } else if (op->outcome == NB_REF_UNCONFIRMED) {
-        /* Nothing may change the reference; but who was given an approximation gets the same again. */
-        if (state == NB_REF_HELD)
-            t->from = op->like->data + rel;
-        else if (codec->lossy)
-            nb_refs_sent(comm->refs, op->like, t->values, rel, len);
-    } else if (!codec->reference && codec->format == NB_FORMAT_VALUES) {
-        const size_t size = nb_dtype_size(nb_op_info_dtype(op->info));
-        if (rel % size == 0 && len % size == 0 && len / size >= NB_MIN_CODED_VALUES) {
-            msg->codec = (uint8_t)codec->code;
-            t->dtype = nb_op_info_dtype(op->info);
-            t->value = size;
-            t->first = rel / size;
-            t->step = NB_STEP_ENCODE;
-        }
-    }
-}
 
 /* ---- steps ------------------------------------------------------------------------------------------- */
 
 /*
- *     DELTA_ENCODE --fits-----------------> STORE_REF ------------> send --> OWN --> over
- *       |     \--bounded, something lost--> UPDATE_REF -----------^
- *       |                                                         |
- *     ENCODE --fits-----------------------------------------------|
- *       |                                                         |
- *       +--too long-> COPY --to be kept---> STORE_REF ------------|
- *                        \----------------------------------------/
+ *     COMPARE --as it was delivered----------------------------------------------> send --> OWN --> over
+ *        |  \--not to be kept--> COPY -----------------------------------------------^
+ *        v                                                                          |
+ *     DELTA_ENCODE --fits-----------------> STORE_REF ------------------------------|
+ *       |     \--bounded, something lost--> UPDATE_REF --> HASH_REF ----------------|
+ *       |                                                                           |
+ *     ENCODE --fits-----------------------------------------------------------------|
+ *       |                                                                           |
+ *       +--too long-> COPY --to be kept---> STORE_REF ------------------------------|
+ *                      ^ \----------------------------------------------------------/
+ *     HASH ------------/
  *
  * STORE_REF keeps the values as the reference, UPDATE_REF what receivers will decode. "Send" is leave(): in
  * shadow mode it counts the message and begins again with COPY. OWN delivers the segment here; before it is
@@ -281,6 +91,123 @@ static void count_moved(struct nb_task *t)
     t->op->moved_bits += 8 * (uint64_t)msg->coded;
 }
 
+/* ---- what is sent of a segment ------------------------------------------------------------------------- */
+
+/*
+ * What is sent of a segment. The first step asks how its bytes stand to the reference.
+ *
+ *   reference (op->outcome)       source of the segment          message
+ *
+ *   none (no memory, raw)         any                          raw, or INT8 where the mode says so
+ *   NEW                           any                          raw, to be kept
+ *   HIT                           as delivered last (HELD)     header only
+ *   HIT                           changed                      ULP differences, or DELTA4 where they may be bounded;
+ *                                                              raw where that would be longer; to be kept
+ *   UNCONFIRMED (not all          as delivered last (HELD)     raw, of the reference: the same approximation again
+ *   receivers could keep it)      changed                      raw
+ */
+
+/* It is not to be kept. */
+static void begin_unkept(struct nb_task *t, uint64_t rel)
+{
+    const struct nb_op *op = t->op;
+    const struct nb_codec_row *codec = nb_codec_row(op->codec);
+    const size_t size = nb_dtype_size(nb_op_info_dtype(op->info));
+
+    t->step = NB_STEP_COPY;
+    if (codec->reference || codec->format != NB_FORMAT_VALUES || rel % size || t->bytes % size ||
+        t->bytes / size < NB_MIN_CODED_VALUES)
+        return;
+    t->msg.codec = (uint8_t)codec->code;
+    t->dtype = nb_op_info_dtype(op->info);
+    t->value = size;
+    t->first = rel / size;
+    t->step = NB_STEP_ENCODE;
+}
+
+/* Begin with one whose bytes are at t->values: write what is known of the header, mark the place in the reference as
+ * written by this operation, and set the task's first step; the message will be at `out`. It changes the reference's
+ * records, so it is done once for each segment, in the order of operations and segments. */
+static void begin_piece(struct nb_coll_comm *comm, struct nb_task *t, uint8_t *out)
+{
+    struct nb_op *op = t->op;
+    struct nb_msg *msg = &t->msg;
+    const uint64_t rel = t->segment.off - (uint64_t)comm->rank * op->block;
+
+    nb_msg_describe(comm, op, &t->segment, msg);
+    msg->codec = NB_CODEC_RAW;
+    op->changed |= op->outcome == NB_REF_NEW;
+    if (op->ref) {
+        msg->flags |= NB_MSG_KEEP;
+        msg->slot = op->ref->slot;
+        msg->version = op->ref->version + (op->ref->last_op != op->opno || op->ref->version == 0);
+    }
+    t->body = out + nb_msg_header_bytes(msg);
+    t->source_noted = false;
+    switch (op->outcome) {
+    case NB_REF_HIT:
+    case NB_REF_UNCONFIRMED:
+        t->ref = op->like->data + rel;
+        t->step = NB_STEP_COMPARE;
+        t->source_noted = nb_refs_source_noted(op->like, op->opno);
+        if (t->source_noted)
+            t->source = nb_refs_source(comm->refs, op->like, t->values, rel, t->bytes, op->opno);
+        break;
+    case NB_REF_NEW:
+        t->ref = op->ref->data + rel;
+        t->step = NB_STEP_HASH;
+        break;
+    default: begin_unkept(t, rel); break;
+    }
+    if (op->ref)
+        nb_refs_write(op->ref, rel, t->bytes, op->opno);
+}
+
+/* The bytes are compared with those of the reference: the step that makes the message, or what comes after it where
+ * there is nothing to be made. */
+static int compared(struct nb_coll_comm *comm, struct nb_task *t)
+{
+    struct nb_op *op = t->op;
+    struct nb_msg *msg = &t->msg;
+    const struct nb_codec_row *codec = nb_codec_row(op->codec);
+    const uint64_t rel = t->segment.off - (uint64_t)comm->rank * op->block;
+    const size_t len = t->bytes;
+
+    if (!t->source_noted)
+        t->source = t->seen.equal ? NB_REF_HELD : NB_REF_CHANGED;
+    op->changed |= t->source == NB_REF_CHANGED;
+    t->step = NB_STEP_COPY;
+    if (op->outcome == NB_REF_HIT && t->source == NB_REF_HELD) {
+        /* Nothing but the header. */
+        msg->codec = (uint8_t)codec->exact;
+        msg->type = NB_ULP_16;
+        msg->ref_hash = msg->new_hash = t->seen.ref_hash;
+        t->ref = NULL;
+        count_moved(t);
+        return leave(comm, t);
+    }
+    if (op->outcome == NB_REF_HIT) {
+        msg->new_hash = t->seen.hash;
+        t->step = NB_STEP_DELTA_ENCODE;
+        t->with = codec->exact;
+        t->width = t->seen.width;
+        if (op->lossy && t->source == NB_REF_CHANGED &&
+            rel % nb_dtype_size(nb_op_info_dtype(op->info)) == 0 && nb_refs_may_approximate(op->ref, len)) {
+            t->with = codec->code;
+            t->dtype = nb_op_info_dtype(op->info);
+            t->delta4 = (struct nb_delta4_stats){0, 0};
+        }
+        return NB_TASK_MORE;
+    }
+    /* Nothing may change the reference; but who was given an approximation gets the same again. */
+    t->ref = NULL;
+    if (t->source == NB_REF_HELD)
+        t->from = op->like->data + rel;
+    else if (codec->lossy)
+        nb_refs_sent(comm->refs, op->like, t->values, rel, len);
+    return NB_TASK_MORE;
+}
+
 /* The body is there. */
 static int keep(struct nb_coll_comm *comm, struct nb_task *t)
 {
@@ -312,7 +239,7 @@ static int coded(struct nb_coll_comm *comm, struct nb_task *t, ssize_t len)
     msg->type = codec->format == NB_FORMAT_PATTERNS ? (uint8_t)t->width : type_on_wire[t->dtype];
     if (!codec->reference)
         return keep(comm, t);
-    msg->ref_hash = comm->device->ops->hash(comm->device, t->ref, t->bytes, 0);
+    msg->ref_hash = t->seen.ref_hash;
     if (!codec->lossy)
         return keep(comm, t);
     comm->stats.bounded_units++;
@@ -329,8 +256,8 @@ static int learnt(struct nb_coll_comm *comm, struct nb_task *t)
 {
     const uint64_t rel = t->segment.off - (uint64_t)comm->rank * t->op->block;
 
-    tell_cost(comm, nb_codec_row(t->msg.codec));
-    t->msg.new_hash = comm->device->ops->hash(comm->device, t->ref, t->bytes, 0);
+    nb_gather_tell_cost(comm, nb_codec_row(t->msg.codec));
+    t->msg.new_hash = t->seen.hash;
     nb_refs_approximated(comm->refs, t->op->ref, t->values, rel, t->bytes);
     count_moved(t);
     return leave(comm, t);
@@ -360,8 +287,14 @@ static int step_done(struct nb_coll_comm *comm, struct nb_task *t, ssize_t resul
         return nb_comm_error(comm, (int)result, "cannot gather %u bytes of all_gather %llu: %s", t->bytes,
                              (unsigned long long)t->op->opno, strerror((int)-result));
     switch (t->step) {
+    case NB_STEP_COMPARE: return compared(comm, t);
+    case NB_STEP_HASH:
+        t->msg.new_hash = t->seen.hash;
+        t->step = NB_STEP_COPY;
+        return NB_TASK_MORE;
     case NB_STEP_COPY: t->msg.coded = t->bytes; return keep(comm, t);
-    case NB_STEP_UPDATE_REF: return learnt(comm, t);
+    case NB_STEP_UPDATE_REF: t->step = NB_STEP_HASH_REF; return NB_TASK_MORE;
+    case NB_STEP_HASH_REF: return learnt(comm, t);
     case NB_STEP_STORE_REF: return leave(comm, t);
     default:
         nb_witness_block(comm, t->op, nb_op_info_call(t->op->info));
@@ -378,7 +311,7 @@ int nb_gather_can_send(struct nb_coll_comm *comm, struct nb_coll_req *win, const
     /* Contents are looked at when a reference is picked; approximations are noted in order; one scratch. */
     if (comm->gather.tasks && (!win->op->picked || (codec->reference && codec->lossy) || comm->shadow))
         return 0;
-    return has_reference(comm, win, segment);
+    return nb_gather_pick(comm, win, segment) && nb_tasks_to_be_had(&comm->tasks);
 }
 
 int nb_gather_send(struct nb_coll_comm *comm, struct nb_coll_req *win, const struct nb_segment *segment,
@@ -400,11 +333,6 @@ int nb_gather_send(struct nb_coll_comm *comm, struct nb_coll_req *win, const str
         t->item = nb_tx_reserve(tx, NULL);
     comm->gather.tasks++;
     begin_piece(comm, t, comm->shadow ? comm->scratch.mem + comm->unit_slot : t->buf);
-    if (t->step == NB_STEP_OWN) { /* nothing to be made */
-        count_moved(t);
-        if (leave(comm, t) < 0)
-            return -1;
-    }
     nb_task_ask(comm, t);
     return nb_task_run(comm, t);
 }

@@ -5,6 +5,7 @@
 
 #include <stdbool.h>
 
+#include "coll/gather_pick.h"
 #include "coll/link.h"
 
 struct nb_coll_comm;
@@ -14,7 +15,8 @@ struct nb_segment;
 
 struct nb_gather {
     struct nb_pool units; /* messages that are sent to every peer (send.c) */
-    unsigned tasks;       /* in flight with segments of the own block */
+    unsigned tasks;       /* in flight with segments of the own block, or picking */
+    struct nb_gather_pick pick;
 };
 
 /* True while segments of the own block are in flight. */

@@ -17,15 +17,17 @@
 /*
  * What has come                    first step                      and then
  *
- *   raw or quantized values        DECODE        the values        STORE_REF, where they are to be kept;
- *                                                                  RETRANSMIT, where the hash of such raw ones
- *                                                                  is wrong
- *   deltas, reference fits         DELTA_DECODE  reference + them  the hash is right: STORE_REF; else RETRANSMIT
- *   nothing but a header, it fits  LOAD_REF      the reference     delivered; the two hashes differ: RETRANSMIT
- *   either, reference misfits      RETRANSMIT    the owner's bytes STORE_REF, where they are to be kept
+ *   raw or quantized values        DECODE        the values        STORE_REF, where they are to be kept; before that
+ *                                                                  HASH where such raw ones are checked, and
+ *                                                                  RETRANSMIT where it is wrong
+ *   deltas                         HASH_REF: does the reference fit? then
+ *                                  DELTA_DECODE  reference + them  HASH; it is right: STORE_REF; else RETRANSMIT
+ *   nothing but a header           HASH_REF likewise, then
+ *                                  LOAD_REF      the reference     delivered; the two hashes differ: RETRANSMIT
+ *   either, reference misfits      RETRANSMIT    the owner's bytes HASH; STORE_REF, where they are to be kept
  *
- * After STORE_REF (values into the reference) the segment is delivered. A slot of the ring is held during
- * DECODE and DELTA_DECODE only, which read the message.
+ * After STORE_REF (values into the reference) the segment is delivered. A slot of the ring is held until the message
+ * is decoded, or is known not to be.
  */
 
 /* The segment is delivered, and its bytes are kept, or could not be. */
@@ -48,8 +50,18 @@ static int keep(struct nb_coll_comm *comm, struct nb_task *t)
     return NB_TASK_MORE;
 }
 
+/* The message is not needed any more. */
+static void release_head(struct nb_task *t)
+{
+    if (t->rx)
+        nb_task_release_head(t);
+    t->rx = NULL;
+}
+
 static int ask(struct nb_task *t)
 {
+    release_head(t);
+    t->resent = true;
     t->got = 0;
     t->retries = 0;
     t->step = NB_STEP_RETRANSMIT;
@@ -71,28 +83,51 @@ static int ask_after_damage(struct nb_coll_comm *comm, struct nb_task *t)
     return ask(t);
 }
 
-/* 1 when the bytes where NCCL wants them are those that the owner meant. */
-static int is_as_meant(struct nb_coll_comm *comm, const struct nb_task *t)
+/* Are they those that the owner meant? */
+static int check(struct nb_task *t)
 {
-    return comm->device->ops->hash(comm->device, t->values, t->bytes, 0) == t->msg.new_hash;
+    t->step = NB_STEP_HASH;
+    return NB_TASK_MORE;
 }
 
-/* 1 when they are raw, to be kept, and others than the owner meant. */
-static int kept_is_damaged(struct nb_coll_comm *comm, const struct nb_task *t)
+/* They have come as they are, or quantized. */
+static int decoded(struct nb_coll_comm *comm, struct nb_task *t)
 {
     if (!(t->msg.flags & NB_MSG_KEEP) || t->msg.codec != NB_CODEC_RAW || !nb_payload_compares_kept(comm))
-        return 0;
+        return keep(comm, t);
     comm->stats.payload_checked++;
     comm->stats.payload_checked_bytes += t->bytes;
-    return !is_as_meant(comm, t);
+    return check(t);
+}
+
+static int checked(struct nb_coll_comm *comm, struct nb_task *t)
+{
+    const bool as_meant = t->seen.hash == t->msg.new_hash;
+    uint8_t *ref = NULL;
+
+    if (!t->resent)
+        return as_meant ? keep(comm, t) : ask_after_damage(comm, t);
+    if (!as_meant) /* for the second time: not on the way */
+        return nb_payload_damaged(comm, t->owner, t->owner->rank, &t->msg);
+    if (t->msg.flags & NB_MSG_KEEP)
+        ref = nb_refs_of_peer(comm->refs, t->owner->rank, t->msg.slot, t->op->block, 1);
+    t->ref = ref ? ref + nb_task_place_in_block(t) : NULL;
+    return keep(comm, t);
+}
+
+/* Does what this node holds fit? */
+static int compared(struct nb_task *t)
+{
+    if (t->seen.hash != t->msg.ref_hash)
+        return ask_without_reference(t);
+    t->step = t->msg.coded ? NB_STEP_DELTA_DECODE : NB_STEP_LOAD_REF;
+    return NB_TASK_MORE;
 }
 
 static int step_done(struct nb_coll_comm *comm, struct nb_task *t, ssize_t result)
 {
-    uint8_t *ref;
-
     if (t->step == NB_STEP_DELTA_DECODE || t->step == NB_STEP_DECODE)
-        nb_task_release_head(t);
+        release_head(t);
     if (t->step == NB_STEP_DELTA_DECODE && result == -EBADMSG)
         return ask_after_damage(comm, t);
     if (result < 0)
@@ -100,28 +135,15 @@ static int step_done(struct nb_coll_comm *comm, struct nb_task *t, ssize_t resul
             comm, (int)result, "cannot take %u bytes, codec %u, from %s in all_gather %llu: %s", t->bytes,
             t->msg.codec, t->owner->name, (unsigned long long)t->msg.opno, strerror((int)-result));
     switch (t->step) {
+    case NB_STEP_HASH_REF: return compared(t);
     case NB_STEP_LOAD_REF:
         return t->msg.new_hash == t->msg.ref_hash ? delivered(comm, t) : ask_without_reference(t);
-    case NB_STEP_DELTA_DECODE: return is_as_meant(comm, t) ? keep(comm, t) : ask_after_damage(comm, t);
-    case NB_STEP_RETRANSMIT:
-        if (!is_as_meant(comm, t)) /* for the second time: not on the way */
-            return nb_payload_damaged(comm, t->owner, t->owner->rank, &t->msg);
-        ref = NULL;
-        if (t->msg.flags & NB_MSG_KEEP)
-            ref = nb_refs_of_peer(comm->refs, t->owner->rank, t->msg.slot, t->op->block, 1);
-        t->ref = ref ? ref + nb_task_place_in_block(t) : NULL;
-        return keep(comm, t);
+    case NB_STEP_DELTA_DECODE:
+    case NB_STEP_RETRANSMIT: return check(t);
+    case NB_STEP_HASH: return checked(comm, t);
     case NB_STEP_STORE_REF: return delivered(comm, t);
-    default: return kept_is_damaged(comm, t) ? ask_after_damage(comm, t) : keep(comm, t);
+    default: return decoded(comm, t);
     }
-}
-
-/* 1 when the differences can be added to what this node holds. */
-static int fits(struct nb_coll_comm *comm, const struct nb_task *t)
-{
-    if (t->ref && comm->fault_ref && ++comm->fault_ref % 3 == 0)
-        t->ref[t->bytes / 2] ^= 0x10;
-    return t->ref && comm->device->ops->hash(comm->device, t->ref, t->bytes, 0) == t->msg.ref_hash;
 }
 
 /* The first step: 0, or a negative errno when the message makes no sense. */
@@ -137,10 +159,12 @@ static int first_step(struct nb_coll_comm *comm, struct nb_task *t)
     if (codec->reference) {
         if (codec->format == NB_FORMAT_PATTERNS)
             t->width = (enum nb_ulp_width)m->type;
-        if (!fits(comm, t))
-            ask_without_reference(t);
+        if (t->ref && comm->fault_ref && ++comm->fault_ref % 3 == 0)
+            t->ref[t->bytes / 2] ^= 0x10;
+        if (t->ref)
+            t->step = NB_STEP_HASH_REF;
         else
-            t->step = m->coded ? NB_STEP_DELTA_DECODE : NB_STEP_LOAD_REF;
+            ask_without_reference(t);
         return 0;
     }
     t->step = NB_STEP_DECODE;
@@ -174,6 +198,7 @@ int nb_gather_take(struct nb_coll_comm *comm, struct nb_peer *owner, struct nb_p
     t->body = rx->mem + nb_rx_at(rx) * rx->slot + rx->head_bytes;
     t->bytes = m->bytes;
     t->values = win->recv + (m->offset - win->off);
+    t->resent = false;
     t->delivers = segment->len;
     if (nb_payload_verify(comm, from, owner->rank, m, t->body)) {
         nb_task_drop(comm, t);
@@ -194,7 +219,7 @@ int nb_gather_take(struct nb_coll_comm *comm, struct nb_peer *owner, struct nb_p
     }
     owner->gather.tasks++;
     owner->gather.task_op = m->opno;
-    if (t->step == NB_STEP_DELTA_DECODE || t->step == NB_STEP_DECODE)
+    if (t->step == NB_STEP_DECODE || (t->step == NB_STEP_HASH_REF && m->coded))
         nb_task_hold_head(t, from, rx);
     else
         nb_rx_take(rx);

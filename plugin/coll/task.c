@@ -155,6 +155,10 @@ static ssize_t submit(struct nb_coll_comm *comm, struct nb_task *t)
         if (t->msg.codec == NB_CODEC_RAW)
             return dev->ops->copy(dev, &t->work, t->values, t->body, t->bytes);
         return decode(comm, t, NULL, t->values);
+    case NB_STEP_PICK: return t->ask(comm, t);
+    case NB_STEP_COMPARE: return dev->ops->compare(dev, &t->work, t->values, t->ref, t->bytes, &t->seen);
+    case NB_STEP_HASH: return dev->ops->compare(dev, &t->work, t->values, NULL, t->bytes, &t->seen);
+    case NB_STEP_HASH_REF: return dev->ops->compare(dev, &t->work, t->ref, NULL, t->bytes, &t->seen);
     case NB_STEP_DELTA_ENCODE: return encode(comm, t, t->with, t->ref, NB_MSG_MAX_BYTES);
     case NB_STEP_DELTA_DECODE: return decode(comm, t, t->ref, t->values);
     case NB_STEP_UPDATE_REF: return decode(comm, t, t->ref, t->ref);
@@ -166,6 +170,19 @@ static ssize_t submit(struct nb_coll_comm *comm, struct nb_task *t)
     }
 }
 
+/* Bytes that the step has worked on: a question's are counted with what it is asked for. */
+static uint64_t worked_bytes(const struct nb_task *t)
+{
+    switch (t->step) {
+    case NB_STEP_LOOK:
+    case NB_STEP_PICK:
+    case NB_STEP_COMPARE:
+    case NB_STEP_HASH:
+    case NB_STEP_HASH_REF: return 0;
+    default: return t->bytes;
+    }
+}
+
 int nb_task_ask(struct nb_coll_comm *comm, struct nb_task *t)
 {
     int64_t begun = nb_clock_ns(&comm->ctx->clock);
@@ -174,7 +191,7 @@ int nb_task_ask(struct nb_coll_comm *comm, struct nb_task *t)
     t->in_flight = t->result == -EINPROGRESS;
     if (t->result >= 0) { /* done on the spot: this processor did it */
         comm->stats.worked_ns += (uint64_t)(nb_clock_ns(&comm->ctx->clock) - begun);
-        comm->stats.worked_bytes += t->step == NB_STEP_LOOK ? 0 : t->bytes;
+        comm->stats.worked_bytes += worked_bytes(t);
     }
     return t->result != -EAGAIN;
 }
@@ -232,7 +249,7 @@ static void poll_device(struct nb_coll_comm *comm, struct nb_task *t)
     t->in_flight = t->result == -EINPROGRESS;
     if (t->result >= 0 && dev->ops->took) {
         comm->stats.worked_ns += dev->ops->took(dev, &t->work);
-        comm->stats.worked_bytes += t->step == NB_STEP_LOOK ? 0 : t->bytes;
+        comm->stats.worked_bytes += worked_bytes(t);
     }
 }
 

@@ -16,8 +16,10 @@
  *                                 do, DECODE
  *     result (result.c)           DECODE; or SUM, LOOK?, with the own values, for the owner of a reduce-scatter's
  *                                 block
- *     own block (gather.c)        DELTA_ENCODE, ENCODE or COPY; UPDATE_REF or STORE_REF; OWN; LOOK?: see there
- *     others' (take_gather.c)     DELTA_DECODE, LOAD_REF or DECODE; RETRANSMIT?; STORE_REF?: see there
+ *     before it (gather_pick.c)   PICK
+ *     own block (gather.c)        COMPARE or HASH; DELTA_ENCODE, ENCODE or COPY; UPDATE_REF or STORE_REF; OWN; LOOK?:
+ *                                 see there
+ *     others' (take_gather.c)     HASH_REF; DELTA_DECODE, LOAD_REF or DECODE; HASH; RETRANSMIT?; STORE_REF?: see there
  *
  * A step is asked for (nb_task_ask), then in flight, refused (no room: asked for again), or done; `next` says
  * what comes after it.
@@ -41,6 +43,7 @@
 #include "coll/segment.h"
 #include "device/device.h"
 #include "state/feedback.h"
+#include "state/reference.h"
 
 struct nb_coll_comm;
 struct nb_coll_req;
@@ -57,6 +60,10 @@ enum nb_step {
     NB_STEP_DECODE, /* body, as msg tells: into values */
     NB_STEP_LOOK,   /* at values of the own block (witness.h) */
     /* all-gathers */
+    NB_STEP_PICK,         /* a look before the own block is sent: what `ask` asks (gather_pick.h) */
+    NB_STEP_COMPARE,      /* values with ref: into seen */
+    NB_STEP_HASH,         /* of values: into seen.hash */
+    NB_STEP_HASH_REF,     /* of ref: into seen.hash */
     NB_STEP_DELTA_ENCODE, /* values - ref into body */
     NB_STEP_DELTA_DECODE, /* ref + body into values */
     NB_STEP_UPDATE_REF,   /* ref + body into ref */
@@ -75,6 +82,9 @@ struct nb_task {
     /* The step at hand is done with `result`: NB_TASK_MORE with another step set, NB_TASK_OVER, or < 0 when
      * the communicator has failed. */
     int (*next)(struct nb_coll_comm *comm, struct nb_task *task, ssize_t result);
+
+    /* Of NB_STEP_PICK, as a function of the device's table. */
+    ssize_t (*ask)(struct nb_coll_comm *comm, struct nb_task *task);
 
     struct nb_coll_req *win;
     struct nb_op *op;
@@ -107,6 +117,10 @@ struct nb_task {
     enum nb_codec with; /* NB_STEP_DELTA_ENCODE: the codec that is tried */
     enum nb_ulp_width width;
     struct nb_delta4_stats delta4;
+    struct nb_compared seen;
+    enum nb_ref_source source; /* what is known of it already */
+    bool source_noted;
+    bool resent;           /* raw bytes were asked for */
     int shadowed;          /* what would have been sent is counted */
     struct nb_peer *owner; /* of the block */
     uint32_t got;          /* raw bytes that have come */

@@ -40,16 +40,15 @@ static void describe(struct nb_gpu_desc *c, const struct nb_codec_row *codec, un
 
 /* ---- Encoding ------------------------------------------------------------------------------------------ */
 
-/* By the kernel, or -ENOTSUP. The count of lossy runs comes with the result, so that one is waited for. */
+/* By the kernel, or -ENOTSUP. */
 static ssize_t encode_by_kernel(struct nb_cuda_device *d, struct nb_work *work, const struct nb_encoding *e)
 {
     const struct by_kernel *kernel = &kernels[e->codec->code];
     const size_t bound = e->codec->bound(e->format, e->bytes);
-    const bool counts = e->codec->reference && e->codec->lossy;
+    const struct nb_gpu_wanted want = {.stats = e->stats,
+                                       .runs = e->codec->reference && e->codec->lossy ? e->runs : NULL};
     struct nb_gpu_desc c = {
         .op = kernel->encode, .src = nb_cuda_address(e->src), .dst = nb_cuda_address(e->dst)};
-    uint64_t lossy = 0;
-    ssize_t ret;
 
     if (!kernel->encodes || !bound || e->cap < (bound + 3) / 4 * 4)
         return -ENOTSUP;
@@ -65,13 +64,7 @@ static ssize_t encode_by_kernel(struct nb_cuda_device *d, struct nb_work *work, 
         c.beta = e->ef->beta;
         c.bound = e->ef->bound;
     }
-    ret = nb_cuda_dev_submit(d, counts ? NULL : work, &c, NULL, e->stats, &lossy);
-    if (ret >= 0 && counts && e->runs) {
-        e->runs->runs +=
-            (e->bytes / nb_dtype_size((enum nb_dtype)e->format) + NB_DELTA4_RUN - 1) / NB_DELTA4_RUN;
-        e->runs->lossy += lossy;
-    }
-    return ret;
+    return nb_cuda_dev_submit(d, work, &c, NULL, &want);
 }
 
 ssize_t nb_cuda_dev_encode(struct nb_device *dev, struct nb_work *work, const struct nb_encoding *e)
@@ -140,7 +133,7 @@ int nb_cuda_dev_reduce(struct nb_device *dev, struct nb_work *work, enum nb_dtyp
     if (nb_cuda_dev_check_reach(d, own) || nb_cuda_dev_check_reach(d, dst))
         return -EFAULT;
     if (kernel_sums(sources, nsources))
-        ret = (int)nb_cuda_dev_submit(d, work, &c, sources, NULL, NULL);
+        ret = (int)nb_cuda_dev_submit(d, work, &c, sources, NULL);
     if (ret != -ENOTSUP)
         return ret;
     ret = open_views(d, own, &mine, dst, &out, bytes);
@@ -163,7 +156,7 @@ int nb_cuda_dev_decode(struct nb_device *dev, struct nb_work *work, const struct
         return -EFAULT;
     describe(&c, g->codec, g->format, g->bytes, g->first, g->ref);
     if (kernel->decodes)
-        ret = (int)nb_cuda_dev_submit(d, work, &c, &source, NULL, NULL);
+        ret = (int)nb_cuda_dev_submit(d, work, &c, &source, NULL);
     if (ret != -ENOTSUP)
         return ret;
     ret = open_views(d, g->ref, &seen.ref, g->dst, &seen.dst, g->bytes);
@@ -197,7 +190,7 @@ int nb_cuda_dev_reduce_exact(struct nb_device *dev, struct nb_work *work, ncclDa
     for (size_t i = 0; list && i < nsources; i++)
         list[i] = (struct nb_source){NB_CODEC_RAW, sources[i], bytes};
     if (list)
-        ret = (int)nb_cuda_dev_submit(d, work, &c, list, NULL, NULL);
+        ret = (int)nb_cuda_dev_submit(d, work, &c, list, NULL);
     if (ret != -ENOTSUP)
         return ret;
     ret = open_views(d, own, &mine, dst, &out, bytes);

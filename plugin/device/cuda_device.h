@@ -7,7 +7,7 @@
  *   cuda_work.c      submitting, polling, waiting
  *   cuda_memory.c    whose memory an address is; copies for the CPU; the device's own memory
  *   cuda_codec.c     codecs and sums
- *   cuda_evidence.c  looks at values: questions that are answered at once, and picks
+ *   cuda_evidence.c  looks at values: questions and picks
  *   cuda.c           the table, opening and closing
  *
  * Threads: as in device.h.
@@ -48,10 +48,13 @@ static inline uint64_t nb_cuda_address(const void *p)
 /* ---- cuda_work.c ---- */
 
 /* Submit `desc` with its sources (NULL: none). With `work`: -EINPROGRESS, -EAGAIN, or an error. Without:
- * wait, and return the result; *value gets the result's `value` unless it is NULL. -ENOTSUP: the kernel does
- * not do it. `stats` may be NULL. */
+ * wait, and return the result. -ENOTSUP: the kernel does not do it. `want` may be NULL. */
 ssize_t nb_cuda_dev_submit(struct nb_cuda_device *d, struct nb_work *work, struct nb_gpu_desc *desc,
-                           const struct nb_source *sources, struct nb_encode_stats *stats, uint64_t *value);
+                           const struct nb_source *sources, const struct nb_gpu_wanted *want);
+/* Likewise nb_cuda_dev_compare's work, whose parts, out->part, are in flight: -EINPROGRESS, or without `work` the
+ * result. `room`: 1 when `parts` of them can be submitted now. */
+int nb_cuda_dev_room(struct nb_cuda_device *d, unsigned parts);
+ssize_t nb_cuda_dev_together(struct nb_cuda_device *d, struct nb_work *work, struct nb_compared *out);
 /* Wait until none of the instance's work is in flight. The watchdog bounds it. */
 void nb_cuda_dev_drain(struct nb_cuda_device *d);
 /* The error with which the device has failed, or -EIO where none is known: for a step that has just failed.
@@ -91,14 +94,14 @@ int nb_cuda_dev_reduce_exact(struct nb_device *dev, struct nb_work *work, ncclDa
 
 /* ---- cuda_evidence.c ---- */
 
-enum nb_ulp_width nb_cuda_dev_ulp_guess(struct nb_device *dev, const void *cur, const void *ref,
-                                        size_t bytes);
+int nb_cuda_dev_compare(struct nb_device *dev, struct nb_work *work, const void *cur, const void *ref,
+                        size_t bytes, struct nb_compared *out);
+int nb_cuda_dev_nearness(struct nb_device *dev, struct nb_work *work, const void *a, const void *b,
+                         size_t bytes, unsigned samples, struct nb_nearness *out);
+int nb_cuda_dev_sample(struct nb_device *dev, struct nb_work *work, enum nb_dtype type, const void *src,
+                       size_t n, unsigned samples, float *out);
 uint64_t nb_cuda_dev_hash(struct nb_device *dev, const void *data, size_t bytes, uint64_t seed);
 int nb_cuda_dev_equal(struct nb_device *dev, const void *a, const void *b, size_t bytes);
-double nb_cuda_dev_likeness(struct nb_device *dev, const void *a, const void *b, size_t bytes,
-                            unsigned samples);
-unsigned nb_cuda_dev_sample(struct nb_device *dev, enum nb_dtype type, const void *src, size_t n,
-                            unsigned samples, float *out);
 unsigned nb_cuda_dev_profile(struct nb_device *dev, enum nb_dtype type, const void *src, size_t n,
                              unsigned groups, float *out);
 ssize_t nb_cuda_dev_pick(struct nb_device *dev, struct nb_work *work, size_t width, const void *src,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Questions that the CUDA device answers at once, and values that it picks. See cuda_device.h. */
+/* Questions that the CUDA device answers, and values that it picks. See cuda_device.h. */
 #include "device/cuda_device.h"
 
 #include <errno.h>
@@ -8,21 +8,62 @@
 #include "codec/pick.h"
 #include "device/evidence.h"
 
-enum nb_ulp_width nb_cuda_dev_ulp_guess(struct nb_device *dev, const void *cur, const void *ref, size_t bytes)
+/* As nb_cuda_view, but NULL for what is too much, and nothing fails. */
+static const void *glimpse(struct nb_cuda_device *d, const void *p, size_t bytes)
+{
+    return nb_cuda_dev_may_view(d, p, bytes) ? nb_cuda_dev_view(d, 0, p, bytes, 1) : NULL;
+}
+
+/* ---- Questions that may be answered later -------------------------------------------------------------- */
+
+/* Not by the kernel: the CPU guesses, on copies. */
+static int guess_here(struct nb_cuda_device *d, const void *cur, const void *ref, size_t bytes,
+                      uint64_t *width)
+{
+    const void *a = nb_cuda_dev_view(d, 0, cur, bytes, 1),
+               *b = a ? nb_cuda_dev_view(d, 1, ref, bytes, 1) : NULL;
+
+    if (!b)
+        return nb_cuda_dev_lost(d);
+    *width = nb_ulp_guess_width(a, b, bytes);
+    return 0;
+}
+
+/* All parts go to the ring at once, and blocks work on them beside each other. */
+int nb_cuda_dev_compare(struct nb_device *dev, struct nb_work *work, const void *cur, const void *ref,
+                        size_t bytes, struct nb_compared *out)
 {
     struct nb_cuda_device *d = nb_cuda_of(dev);
-    struct nb_gpu_desc c = {
-        .op = NB_GPU_ULP_GUESS, .n = bytes, .src = nb_cuda_address(cur), .ref = nb_cuda_address(ref)};
-    const void *a, *b;
-    uint64_t width = 0;
+    const uint64_t a = nb_cuda_address(cur), b = nb_cuda_address(ref);
+    struct nb_gpu_desc part[] = {{.op = NB_GPU_HASH, .n = bytes, .src = a},
+                                 {.op = NB_GPU_HASH, .n = bytes, .src = b},
+                                 {.op = NB_GPU_EQUAL, .n = bytes, .src = a, .ref = b},
+                                 {.op = NB_GPU_ULP_GUESS, .n = bytes, .src = a, .ref = b}};
+    uint64_t *const value[] = {&out->hash, &out->ref_hash, &out->differ, &out->guess};
+    const unsigned parts = ref ? 4 : 1;
+    ssize_t ret = 0;
 
-    if (nb_cuda_dev_check_reach(d, cur))
-        return NB_ULP_16;
-    if (nb_cuda_dev_submit(d, NULL, &c, NULL, NULL, &width) != -ENOTSUP)
-        return width == NB_ULP_8 || width == NB_ULP_32 ? (enum nb_ulp_width)width : NB_ULP_16;
-    a = nb_cuda_dev_view(d, 0, cur, bytes, 1);
-    b = a ? nb_cuda_dev_view(d, 1, ref, bytes, 1) : NULL;
-    return b ? nb_ulp_guess_width(a, b, bytes) : NB_ULP_16;
+    *out = (struct nb_compared){.differ = 1};
+    if (nb_cuda_dev_check_reach(d, cur) || nb_cuda_dev_check_reach(d, ref))
+        return -EFAULT;
+    if (!nb_cuda_dev_room(d, parts)) {
+        if (work)
+            return -EAGAIN;
+        nb_cuda_dev_drain(d);
+    }
+    for (unsigned i = 0; i < parts && !ret; i++) {
+        const struct nb_gpu_wanted want = {.value = value[i]};
+        ret = nb_cuda_dev_submit(d, &out->part[i], &part[i], NULL, &want);
+        if (ret == -ENOTSUP && part[i].op == NB_GPU_ULP_GUESS)
+            ret = guess_here(d, cur, ref, bytes, &out->guess);
+        else if (ret == -EINPROGRESS)
+            ret = 0;
+    }
+    if (ret) { /* nothing of it stays in flight */
+        nb_cuda_dev_drain(d);
+        return (int)ret;
+    }
+    return (int)nb_cuda_dev_together(d, work, out);
 }
 
 uint64_t nb_cuda_dev_hash(struct nb_device *dev, const void *data, size_t bytes, uint64_t seed)
@@ -30,12 +71,13 @@ uint64_t nb_cuda_dev_hash(struct nb_device *dev, const void *data, size_t bytes,
     struct nb_cuda_device *d = nb_cuda_of(dev);
     struct nb_gpu_desc c = {.op = NB_GPU_HASH, .n = bytes, .first = seed, .src = nb_cuda_address(data)};
     uint64_t value = 0;
+    const struct nb_gpu_wanted want = {.value = &value};
     const void *p;
 
     if (nb_cuda_dev_check_reach(d, data))
         return 0;
     /* A seed is no index, so it must not look like one that is too large. */
-    if (seed <= UINT64_MAX - bytes && nb_cuda_dev_submit(d, NULL, &c, NULL, NULL, &value) != -ENOTSUP)
+    if (seed <= UINT64_MAX - bytes && nb_cuda_dev_submit(d, NULL, &c, NULL, &want) != -ENOTSUP)
         return value;
     p = nb_cuda_dev_view(d, 0, data, bytes, 1);
     return p ? nb_hash64(p, bytes, seed) : 0;
@@ -47,42 +89,55 @@ int nb_cuda_dev_equal(struct nb_device *dev, const void *a, const void *b, size_
     struct nb_gpu_desc c = {
         .op = NB_GPU_EQUAL, .n = bytes, .src = nb_cuda_address(a), .ref = nb_cuda_address(b)};
     uint64_t differ = 1;
+    const struct nb_gpu_wanted want = {.value = &differ};
 
     if (nb_cuda_dev_check_reach(d, a) || nb_cuda_dev_check_reach(d, b))
         return 0;
-    return !bytes || (nb_cuda_dev_submit(d, NULL, &c, NULL, NULL, &differ) == 0 && differ == 0);
+    return !bytes || (nb_cuda_dev_submit(d, NULL, &c, NULL, &want) == 0 && differ == 0);
 }
 
-/* As nb_cuda_view, but NULL for what is too much, and nothing fails. */
-static const void *glimpse(struct nb_cuda_device *d, const void *p, size_t bytes)
-{
-    return nb_cuda_dev_may_view(d, p, bytes) ? nb_cuda_dev_view(d, 0, p, bytes, 1) : NULL;
-}
-
-double nb_cuda_dev_likeness(struct nb_device *dev, const void *a, const void *b, size_t bytes,
-                            unsigned samples)
+int nb_cuda_dev_nearness(struct nb_device *dev, struct nb_work *work, const void *a, const void *b,
+                         size_t bytes, unsigned samples, struct nb_nearness *out)
 {
     struct nb_cuda_device *d = nb_cuda_of(dev);
-    struct nb_gpu_desc c = {.op = NB_GPU_LIKENESS,
+    struct nb_gpu_desc c = {.op = bytes < 4 ? NB_GPU_EQUAL : NB_GPU_LIKENESS,
                             .nsources = samples,
                             .n = bytes,
                             .src = nb_cuda_address(a),
                             .ref = nb_cuda_address(b)};
-    struct nb_nearness near = {.samples = samples < bytes / 4 ? samples : (unsigned)(bytes / 4)};
-    struct nb_encode_stats stats = {0};
-    uint64_t value = 0;
+    const struct nb_gpu_wanted want = {.near = out};
 
+    *out = (struct nb_nearness){.samples = bytes < 4             ? 1
+                                           : samples < bytes / 4 ? samples
+                                                                 : (unsigned)(bytes / 4)};
     if (nb_cuda_dev_check_reach(d, a) || nb_cuda_dev_check_reach(d, b))
+        return -EFAULT;
+    if (!bytes || !out->samples)
         return 0;
-    if (near.samples == 0)
-        return bytes && nb_cuda_dev_equal(dev, a, b, bytes) ? 1.0 : 0.0;
-    if (nb_cuda_dev_submit(d, NULL, &c, NULL, &stats, &value) < 0)
-        return 0;
-    near.near16 = value >> 32;
-    near.near8 = (uint32_t)value;
-    near.far16 = stats.escapes;
-    return nb_likeness_of(&near);
+    return (int)nb_cuda_dev_submit(d, work, &c, NULL, &want);
 }
+
+int nb_cuda_dev_sample(struct nb_device *dev, struct nb_work *work, enum nb_dtype type, const void *src,
+                       size_t n, unsigned samples, float *out)
+{
+    struct nb_cuda_device *d = nb_cuda_of(dev);
+    struct nb_gpu_desc c = {
+        .op = NB_GPU_SAMPLE, .type = (uint8_t)type, .nsources = samples, .n = n, .src = nb_cuda_address(src)};
+    const struct nb_gpu_wanted want = {.numbers = out};
+    ssize_t ret = -ENOTSUP;
+    const void *p;
+
+    if (nb_cuda_dev_check_reach(d, src) || samples == 0)
+        return 0;
+    if (samples <= NB_PICKS)
+        ret = nb_cuda_dev_submit(d, work, &c, NULL, &want);
+    if (ret != -ENOTSUP)
+        return (int)ret;
+    p = glimpse(d, src, n * nb_dtype_size(type));
+    return p ? (int)nb_host_sample(type, p, n, samples, out) : 0;
+}
+
+/* ---- Those that are answered at once ------------------------------------------------------------------- */
 
 /* One number for each of nsources places, FP32, into bounce buffer 0; how many. -ENOTSUP: not by the
  * kernel. */
@@ -91,29 +146,7 @@ static ssize_t ask_for_numbers(struct nb_cuda_device *d, struct nb_gpu_desc *c)
     if (c->nsources * sizeof(float) > d->bounce_bytes)
         return 0;
     c->dst = nb_cuda_address(d->bounce[0]);
-    return nb_cuda_dev_submit(d, NULL, c, NULL, NULL, NULL);
-}
-
-unsigned nb_cuda_dev_sample(struct nb_device *dev, enum nb_dtype type, const void *src, size_t n,
-                            unsigned samples, float *out)
-{
-    struct nb_cuda_device *d = nb_cuda_of(dev);
-    struct nb_gpu_desc c = {
-        .op = NB_GPU_SAMPLE, .type = (uint8_t)type, .nsources = samples, .n = n, .src = nb_cuda_address(src)};
-    const void *p;
-    ssize_t got;
-
-    if (nb_cuda_dev_check_reach(d, src) || samples == 0)
-        return 0;
-    got = ask_for_numbers(d, &c);
-    if (got == -ENOTSUP) {
-        p = glimpse(d, src, n * nb_dtype_size(type));
-        return p ? nb_host_sample(type, p, n, samples, out) : 0;
-    }
-    if (got <= 0)
-        return 0;
-    memcpy(out, d->bounce[0], sizeof(*out) * (size_t)got);
-    return (unsigned)got;
+    return nb_cuda_dev_submit(d, NULL, c, NULL, NULL);
 }
 
 unsigned nb_cuda_dev_profile(struct nb_device *dev, enum nb_dtype type, const void *src, size_t n,
@@ -151,6 +184,7 @@ ssize_t nb_cuda_dev_pick(struct nb_device *dev, struct nb_work *work, size_t wid
                             .dst = nb_cuda_address(out),
                             .limit = n,
                             .picks = picks};
+    const struct nb_gpu_wanted want = {.numbers = out};
     ssize_t ret;
 
     c.nsources = nb_pick_parts(n, picks, first, count, &c.part);
@@ -158,7 +192,7 @@ ssize_t nb_cuda_dev_pick(struct nb_device *dev, struct nb_work *work, size_t wid
         return 0;
     if (nb_cuda_dev_check_reach(d, src))
         return -EFAULT;
-    ret = nb_cuda_dev_submit(d, work, &c, NULL, NULL, NULL);
+    ret = nb_cuda_dev_submit(d, work, &c, NULL, &want);
     /* Values that are not aligned: a copy for the CPU would be waited for. */
     return ret == -ENOTSUP ? 0 : ret;
 }

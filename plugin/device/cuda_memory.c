@@ -72,7 +72,7 @@ static int copy_now(struct nb_cuda_device *d, void *dst, const void *src, size_t
 {
     struct nb_gpu_desc c = {
         .op = NB_GPU_COPY, .n = bytes, .src = nb_cuda_address(src), .dst = nb_cuda_address(dst)};
-    return bytes ? (int)nb_cuda_dev_submit(d, NULL, &c, NULL, NULL, NULL) : 0;
+    return bytes ? (int)nb_cuda_dev_submit(d, NULL, &c, NULL, NULL) : 0;
 }
 
 int nb_cuda_dev_may_view(struct nb_cuda_device *d, const void *p, size_t bytes)
@@ -112,13 +112,13 @@ int nb_cuda_dev_copy(struct nb_device *dev, struct nb_work *work, void *dst, con
         return 0;
     if (nb_cuda_dev_check_reach(d, dst) || nb_cuda_dev_check_reach(d, src))
         return -EFAULT;
-    return (int)nb_cuda_dev_submit(d, work, &c, NULL, NULL, NULL);
+    return (int)nb_cuda_dev_submit(d, work, &c, NULL, NULL);
 }
 
 int nb_cuda_dev_zero(struct nb_device *dev, struct nb_work *work, void *dst, size_t bytes)
 {
     struct nb_gpu_desc c = {.op = NB_GPU_ZERO, .n = bytes, .dst = nb_cuda_address(dst)};
-    return bytes ? (int)nb_cuda_dev_submit(nb_cuda_of(dev), work, &c, NULL, NULL, NULL) : 0;
+    return bytes ? (int)nb_cuda_dev_submit(nb_cuda_of(dev), work, &c, NULL, NULL) : 0;
 }
 
 static void *alloc_wire(struct nb_cuda_device *d, size_t bytes)

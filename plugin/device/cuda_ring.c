@@ -121,23 +121,52 @@ static void take_stats(const struct nb_gpu_result *res, struct nb_encode_stats *
     nb_encode_stats_add(to, &s);
 }
 
-/* What the kernel has picked to where it is wanted; how many values. */
-static ssize_t take_picked(const struct nb_ring *r, unsigned at)
+static void take_near(const struct nb_gpu_desc *d, const struct nb_gpu_result *res, struct nb_nearness *to)
+{
+    if (d->op == NB_GPU_EQUAL) {
+        to->near8 = res->value == 0;
+        return;
+    }
+    to->near16 = res->value >> 32;
+    to->near8 = (uint32_t)res->value;
+    to->far16 = res->escapes;
+}
+
+/* What came with the result of a slot to where it is wanted. The result: of a pick how many values. */
+static ssize_t take_wanted(const struct nb_ring *r, unsigned at)
 {
     const struct nb_gpu_desc *d = &r->host->ring.desc[at];
+    const struct nb_gpu_result *res = &r->host->result[at];
+    const struct nb_gpu_wanted *w = &r->slot[at].want;
 
-    nb_pick_place(d->picks, d->part, d->nsources, r->host->picked[at], r->slot[at].out);
-    return (ssize_t)d->nsources;
+    if (res->length < 0)
+        return (ssize_t)res->length;
+    if (w->stats)
+        take_stats(res, w->stats, d->n);
+    if (w->value)
+        *w->value = res->value;
+    if (w->runs) {
+        w->runs->runs += (d->n / nb_dtype_size((enum nb_dtype)d->type) + NB_DELTA4_RUN - 1) / NB_DELTA4_RUN;
+        w->runs->lossy += res->value;
+    }
+    if (w->near)
+        take_near(d, res, w->near);
+    if (d->op == NB_GPU_PICK) {
+        nb_pick_place(d->picks, d->part, d->nsources, r->host->found[at], w->numbers);
+        return (ssize_t)d->nsources;
+    }
+    if (w->numbers)
+        memcpy(w->numbers, r->host->found[at], (size_t)res->length * sizeof(float));
+    return (ssize_t)res->length;
 }
 
 /* The work of a slot is finished: its owner gets the result, the slot is free. */
-static void finish(struct nb_ring *r, unsigned at, ssize_t result, uint64_t value)
+static void finish(struct nb_ring *r, unsigned at, ssize_t result)
 {
     struct nb_gpu_slot *slot = &r->slot[at];
 
     slot->work->id = FINISHED;
     slot->work->more[0] = (uint64_t)result;
-    slot->work->more[1] = value;
     (*slot->inflight)--;
     slot->work = NULL;
     r->done++;
@@ -154,9 +183,7 @@ static int look(struct nb_ring *r, unsigned at)
         return 1;
     if (__atomic_load_n(&res->done, __ATOMIC_ACQUIRE) != r->host->ring.desc[at].id)
         return 0;
-    if (slot->stats && res->length >= 0)
-        take_stats(res, slot->stats, slot->values);
-    finish(r, at, slot->out && res->length >= 0 ? take_picked(r, at) : (ssize_t)res->length, res->value);
+    finish(r, at, take_wanted(r, at));
     return 1;
 }
 
@@ -181,7 +208,7 @@ void nb_ring_fail(struct nb_ring *r, int error)
     nb_ring_sweep(r);
     for (unsigned i = 0; i < NB_GPU_RING; i++)
         if (r->slot[i].work)
-            finish(r, i, -ECANCELED, 0);
+            finish(r, i, -ECANCELED);
     r->oldest = r->published;
 }
 
@@ -192,23 +219,30 @@ ssize_t nb_ring_poll(struct nb_ring *r, struct nb_work *work)
     return (ssize_t)work->more[0];
 }
 
+int nb_ring_room(struct nb_ring *r, unsigned descriptors)
+{
+    for (unsigned i = 0; i < descriptors; i++)
+        if (!look(r, (unsigned)((r->published + i) % NB_GPU_RING))) {
+            r->full++;
+            return 0;
+        }
+    return 1;
+}
+
 /* ---- Handing over -------------------------------------------------------------------------------------- */
 
 int nb_ring_submit(struct nb_ring *r, unsigned *inflight, struct nb_work *work, struct nb_gpu_desc *d,
-                   const struct nb_source *sources, struct nb_encode_stats *stats)
+                   const struct nb_source *sources, const struct nb_gpu_wanted *want)
 {
     const unsigned at = (unsigned)(r->published % NB_GPU_RING);
     struct nb_gpu_slot *slot = &r->slot[at];
     struct nb_gpu_source *array = slot->sources;
-    uint32_t *out = NULL;
     int64_t need;
 
     if (r->major >= NB_GPU_NO_DIFFERENCES && nb_gpu_differs(d->op))
         return -ENOTSUP;
-    if (!look(r, at)) {
-        r->full++;
+    if (!nb_ring_room(r, 1))
         return -EAGAIN;
-    }
     d->result = (uintptr_t)&r->host->result[at];
     d->work = slot->work_at;
     d->scratch = slot->scratch_at;
@@ -224,13 +258,11 @@ int nb_ring_submit(struct nb_ring *r, unsigned *inflight, struct nb_work *work, 
                                               .codec = (uint32_t)sources[i].codec};
         d->sources = (uintptr_t)array;
     }
-    if (d->op == NB_GPU_PICK) {
-        out = (uint32_t *)(uintptr_t)d->dst;
-        d->dst = (uintptr_t)r->host->picked[at];
-    }
-    if (stats) {
+    if (want && want->numbers)
+        d->dst = (uintptr_t)r->host->found[at];
+    if (want && want->stats) {
         d->flags |= NB_GPU_STATS;
-        d->every = stats->every;
+        d->every = want->stats->every;
     }
     need = nb_gpu_plan(d);
     if (need < 0)
@@ -241,9 +273,7 @@ int nb_ring_submit(struct nb_ring *r, unsigned *inflight, struct nb_work *work, 
     r->tickets += d->tickets;
     slot->work = work;
     slot->inflight = inflight;
-    slot->stats = stats;
-    slot->values = d->n;
-    slot->out = out;
+    slot->want = want ? *want : (struct nb_gpu_wanted){0};
     if (r->oldest == r->published)
         r->moved_ns = nb_clock_ns(r->clock);
     work->id = r->published + 1;

@@ -19,14 +19,23 @@
 #include "device/cuda_arena.h"
 #include "device/cuda_context.h"
 #include "device/device.h"
+#include "device/evidence.h"
 #include "kernels/kernels.h"
+
+/* Where what comes with a result is wanted, in memory that needs not be the GPU's to see; NULL: it is not. */
+struct nb_gpu_wanted {
+    struct nb_encode_stats *stats; /* added */
+    uint64_t *value;
+    struct nb_delta4_stats *runs; /* of an NB_GPU_DELTA4_ENCODE; added */
+    struct nb_nearness *near;     /* of an NB_GPU_LIKENESS or NB_GPU_EQUAL, all but `samples` */
+    void *
+        numbers; /* of an NB_GPU_PICK: NB_PICKS patterns, as nb_pick has them; of a sample or a profile floats */
+};
 
 struct nb_gpu_slot {
     struct nb_work *work; /* the caller's, NULL: free */
     unsigned *inflight;   /* counter of the caller's, lower by one when the work is finished */
-    struct nb_encode_stats *stats;
-    uint64_t values;
-    uint32_t *out;                 /* where the values of a pick are wanted; NULL: it is none */
+    struct nb_gpu_wanted want;
     nb_cu_ptr work_at, scratch_at; /* its workspace and scratch memory */
     struct nb_gpu_source *sources; /* pinned */
 };
@@ -34,7 +43,7 @@ struct nb_gpu_slot {
 struct nb_gpu_host { /* pinned, mapped at the same address */
     struct nb_gpu_ring ring;
     struct nb_gpu_result result[NB_GPU_RING];
-    uint32_t picked[NB_GPU_RING][NB_PICKS]; /* what a slot's NB_GPU_PICK has found */
+    uint32_t found[NB_GPU_RING][NB_PICKS]; /* numbers that a slot's descriptor is asked for */
 };
 
 struct nb_ring {
@@ -71,11 +80,14 @@ int nb_ring_reserve(struct nb_ring *ring, size_t work, size_t scratch, unsigned 
 
 /* Hand over: 0; -EAGAIN when the ring is full; or what nb_gpu_plan says, -ENOTSUP also for more workspace or
  * sources than reserved and for what the kernel does not do on this GPU. Completes `desc`, which is copied.
- * `sources` (an array of desc->nsources, copied) may be NULL, as may `stats`. `work`, `stats` and `inflight`
- * stay until the work is finished. `dst` of an NB_GPU_PICK is an array of NB_PICKS that no GPU needs to see, and stays,
- * too: values are brought there, as nb_pick has them, when the work is found finished; its result is their number. */
+ * `sources` (an array of desc->nsources, copied) may be NULL, as may `want`. `work`, what `want` points to and `inflight`
+ * stay until the work is finished; what is wanted is there when it is found finished without an error. With
+ * want->numbers, at most NB_PICKS of them, `dst` is the ring's; of a pick the result is how many. */
 int nb_ring_submit(struct nb_ring *ring, unsigned *inflight, struct nb_work *work, struct nb_gpu_desc *desc,
-                   const struct nb_source *sources, struct nb_encode_stats *stats);
+                   const struct nb_source *sources, const struct nb_gpu_wanted *want);
+
+/* 1 when so many more descriptors can be handed over now. */
+int nb_ring_room(struct nb_ring *ring, unsigned descriptors);
 
 /* The state of a work: -EINPROGRESS, or its result. */
 ssize_t nb_ring_poll(struct nb_ring *ring, struct nb_work *work);

@@ -19,8 +19,8 @@
  * is rare or short.
  *
  * While work is in flight its arguments must stay valid and in place: memory of values, `work` itself, struct
- * nb_ef, struct nb_encode_stats, struct nb_delta4_stats, and arrays of sources (not what a prototype takes by
- * value). Work in flight runs in any order and concurrently, on one instance and on several. So the caller
+ * nb_ef, struct nb_encode_stats, struct nb_delta4_stats, `out` of questions, and arrays of sources (not what a
+ * prototype takes by value). Work in flight runs in any order and concurrently, on one instance and on several. So the caller
  * never submits work (nor calls a function without `work`) that accesses what work in flight writes, or
  * writes what it reads: of dependent steps it submits the next when the one before is complete. Results
  * depend on nothing but the arguments.
@@ -43,6 +43,7 @@
 
 struct nb_context;
 struct nb_device_ops;
+struct nb_nearness;
 
 struct nb_device {
     const struct nb_device_ops *ops;
@@ -55,6 +56,15 @@ struct nb_work {
     uint64_t id;
     void *at;
     uint64_t more[2];
+};
+
+/* What `compare` tells of bytes, and of others. */
+struct nb_compared {
+    uint64_t hash, ref_hash; /* nb_hash64 of either, with seed 0; of no others 0 */
+    int equal;               /* byte for byte; no others: 0 */
+    enum nb_ulp_width width; /* not equal: what nb_ulp_guess_width says */
+    struct nb_work part[4];  /* from here on the device's own, while it is in flight */
+    uint64_t differ, guess;
 };
 
 enum nb_place {
@@ -139,22 +149,25 @@ struct nb_device_ops {
     ssize_t (*pick)(struct nb_device *dev, struct nb_work *work, size_t width, const void *src, uint64_t n,
                     unsigned picks, uint64_t first, uint64_t count, uint32_t *out);
 
+    /* Questions. Of `bytes` bytes at `cur`, and at `ref` unless that is NULL, what struct nb_compared tells: 0. */
+    int (*compare)(struct nb_device *dev, struct nb_work *work, const void *cur, const void *ref,
+                   size_t bytes, struct nb_compared *out);
+    /* nb_host_nearness (device/evidence.h) of two byte strings: 0. Fewer than four bytes are one position, near where
+     * they are the same. */
+    int (*nearness)(struct nb_device *dev, struct nb_work *work, const void *a, const void *b, size_t bytes,
+                    unsigned samples, struct nb_nearness *out);
+    /* nb_host_sample (device/evidence.h): how many samples, 0 also where the values cannot be had. */
+    int (*sample)(struct nb_device *dev, struct nb_work *work, enum nb_dtype type, const void *src, size_t n,
+                  unsigned samples, float *out);
+
     /* Queries that decisions depend on: they block until the answer is there. */
-    enum nb_ulp_width (*ulp_guess)(struct nb_device *dev, const void *cur, const void *ref, size_t bytes);
     uint64_t (*hash)(struct nb_device *dev, const void *data, size_t bytes, uint64_t seed);
     /* nb_hash64 of a payload in memory of NB_PLACE_WIRE, which `encode` has written or `decode` is about to read.
      * NULL: this processor touches no payloads, and none are checked. (A kernel that is to check them computes the
      * value where it has the bytes anyway, in `encode` and before `decode`, and hands it out here.) */
     uint64_t (*check)(struct nb_device *dev, const void *payload, size_t bytes, uint64_t seed);
     int (*equal)(struct nb_device *dev, const void *a, const void *b, size_t bytes);
-    /* Similarity of two byte strings in 0..1, estimated at `samples` positions spread over them: the larger
-     * of the share of 16-bit patterns that differ by at most 64 (half a binade of BF16; those that differ by
-     * at most 256, a quarter of a binade of FP16, weigh 0.95) and the share of bytes that differ by at most
-     * 8. */
-    double (*likeness)(struct nb_device *dev, const void *a, const void *b, size_t bytes, unsigned samples);
     /* Statistics of values, for plugin/policy; see device/evidence.h. */
-    unsigned (*sample)(struct nb_device *dev, enum nb_dtype type, const void *src, size_t n, unsigned samples,
-                       float *out);
     unsigned (*profile)(struct nb_device *dev, enum nb_dtype type, const void *src, size_t n, unsigned groups,
                         float *out);
 };

@@ -86,10 +86,3 @@ struct nb_nearness nb_host_nearness(const void *a, const void *b, size_t bytes, 
     }
     return near;
 }
-
-double nb_likeness_of(const struct nb_nearness *near)
-{
-    const double by16 = (double)near->near16 + 0.95 * (double)near->far16, by8 = (double)near->near8;
-
-    return near->samples ? (by16 > by8 ? by16 : by8) / near->samples : 0;
-}

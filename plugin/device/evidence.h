@@ -38,7 +38,14 @@ struct nb_nearness {
     unsigned samples; /* positions compared: those requested, but at most bytes / 4 */
 };
 struct nb_nearness nb_host_nearness(const void *a, const void *b, size_t bytes, unsigned samples);
-/* The similarity that device.h defines, from these counts. */
-double nb_likeness_of(const struct nb_nearness *near);
+/* The similarity of the two, in 0..1: the larger of the share of 16-bit patterns that differ by at most 64 (half a
+ * binade of BF16; those that differ by at most 256, a quarter of a binade of FP16, weigh 0.95) and the share of bytes that
+ * differ by at most 8. */
+static inline double nb_likeness_of(const struct nb_nearness *near)
+{
+    const double by16 = (double)near->near16 + 0.95 * (double)near->far16, by8 = (double)near->near8;
+
+    return near->samples ? (by16 > by8 ? by16 : by8) / near->samples : 0;
+}
 
 #endif

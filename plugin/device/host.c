@@ -65,15 +65,29 @@ static int host_equal(struct nb_device *dev, const void *a, const void *b, size_
     return memcmp(a, b, bytes) == 0;
 }
 
-static double host_likeness(struct nb_device *dev, const void *a, const void *b, size_t bytes,
-                            unsigned samples)
+static int host_compare(struct nb_device *dev, struct nb_work *work, const void *cur, const void *ref,
+                        size_t bytes, struct nb_compared *out)
 {
-    const struct nb_nearness near = nb_host_nearness(a, b, bytes, samples);
-
     (void)dev;
-    if (near.samples == 0)
-        return bytes && memcmp(a, b, bytes) == 0 ? 1.0 : 0.0;
-    return nb_likeness_of(&near);
+    (void)work;
+    out->equal = ref && memcmp(cur, ref, bytes) == 0;
+    out->hash = nb_hash64(cur, bytes, 0);
+    out->ref_hash = !ref ? 0 : out->equal ? out->hash : nb_hash64(ref, bytes, 0);
+    if (ref && !out->equal)
+        out->width = nb_ulp_guess_width(cur, ref, bytes);
+    return 0;
+}
+
+static int host_nearness(struct nb_device *dev, struct nb_work *work, const void *a, const void *b,
+                         size_t bytes, unsigned samples, struct nb_nearness *out)
+{
+    (void)dev;
+    (void)work;
+    if (bytes < 4)
+        *out = (struct nb_nearness){.near8 = bytes && memcmp(a, b, bytes) == 0, .samples = 1};
+    else
+        *out = nb_host_nearness(a, b, bytes, samples);
+    return 0;
 }
 
 /* The codecs of nibble/codec.h, and the rest, without the two arguments that the host does not need. */
@@ -110,23 +124,18 @@ static int host_reduce_exact(struct nb_device *dev, struct nb_work *work, ncclDa
     return nb_exact_reduce(type, op, sources, nsources, own, n, dst);
 }
 
-static enum nb_ulp_width host_ulp_guess(struct nb_device *dev, const void *cur, const void *ref, size_t bytes)
-{
-    (void)dev;
-    return nb_ulp_guess_width(cur, ref, bytes);
-}
-
 static uint64_t host_hash(struct nb_device *dev, const void *data, size_t bytes, uint64_t seed)
 {
     (void)dev;
     return nb_hash64(data, bytes, seed);
 }
 
-static unsigned host_sample(struct nb_device *dev, enum nb_dtype type, const void *src, size_t n,
-                            unsigned samples, float *out)
+static int host_sample(struct nb_device *dev, struct nb_work *work, enum nb_dtype type, const void *src,
+                       size_t n, unsigned samples, float *out)
 {
     (void)dev;
-    return nb_host_sample(type, src, n, samples, out);
+    (void)work;
+    return (int)nb_host_sample(type, src, n, samples, out);
 }
 
 static unsigned host_profile(struct nb_device *dev, enum nb_dtype type, const void *src, size_t n,
@@ -178,12 +187,12 @@ static const struct nb_device_ops host_ops = {
     .decode = host_decode,
     .reduce = host_reduce,
     .reduce_exact = host_reduce_exact,
-    .ulp_guess = host_ulp_guess,
+    .compare = host_compare,
+    .nearness = host_nearness,
+    .sample = host_sample,
     .hash = host_hash,
     .check = host_hash,
     .equal = host_equal,
-    .likeness = host_likeness,
-    .sample = host_sample,
     .profile = host_profile,
     .pick = host_pick,
 };

@@ -27,12 +27,18 @@
 /* What a process that was stopped has missed counts as no more than this. */
 #define STUCK_GAP_NS ((int64_t)NB_NS_PER_S)
 
-enum kind { COPY, ENCODE, DECODE, REDUCE, REDUCE_EXACT };
+enum kind { COPY, ENCODE, DECODE, REDUCE, REDUCE_EXACT, COMPARE };
 
 struct copying {
     void *dst;
     const void *src;
     size_t bytes;
+};
+
+struct comparing {
+    const void *cur, *ref;
+    size_t bytes;
+    struct nb_compared *out;
 };
 
 struct reducing {
@@ -55,6 +61,7 @@ struct call {
         struct nb_encoding encode;
         struct nb_decoding decode;
         struct reducing reduce;
+        struct comparing compare;
     };
 };
 
@@ -109,6 +116,8 @@ static ssize_t perform(const struct call *c)
     case COPY: return h->ops->copy(h, NULL, c->copy.dst, c->copy.src, c->copy.bytes);
     case ENCODE: return h->ops->encode(h, NULL, &c->encode);
     case DECODE: return h->ops->decode(h, NULL, &c->decode);
+    case COMPARE:
+        return h->ops->compare(h, NULL, c->compare.cur, c->compare.ref, c->compare.bytes, c->compare.out);
     case REDUCE:
         return h->ops->reduce(h, NULL, r->type, r->sources, r->nsources, r->own, r->n, r->first, r->dst);
     default:
@@ -165,6 +174,14 @@ static int pooled_copy(struct nb_device *dev, struct nb_work *work, void *dst, c
     const struct call c = {.kind = COPY, .copy = {dst, src, bytes}};
 
     return dst == src ? 0 : (int)ask(dev, work, &c, bytes);
+}
+
+static int pooled_compare(struct nb_device *dev, struct nb_work *work, const void *cur, const void *ref,
+                          size_t bytes, struct nb_compared *out)
+{
+    const struct call c = {.kind = COMPARE, .compare = {cur, ref, bytes, out}};
+
+    return (int)ask(dev, work, &c, bytes);
 }
 
 static ssize_t pooled_encode(struct nb_device *dev, struct nb_work *work, const struct nb_encoding *e)
@@ -405,6 +422,7 @@ static void fill_table(struct nb_device_ops *ops)
     ops->took = pooled_took;
     ops->workers = pooled_workers;
     ops->copy = pooled_copy;
+    ops->compare = pooled_compare;
     ops->encode = pooled_encode;
     ops->decode = pooled_decode;
     ops->reduce = pooled_reduce;

@@ -9,7 +9,6 @@
 #include "base/context.h"
 #include "state/budget.h"
 
-#define SAMPLES 256u
 #define LIKE_ENOUGH 0.9
 /* Slots that no later gather has ever matched (activations, logits, statistics): beyond this many the oldest
  * is overwritten instead of a new one made. One step of a model of this many equal blocks still finds all of
@@ -118,37 +117,43 @@ static int lost(const struct nb_refs *r, const struct nb_ref *ref)
     return ref->version && !unanswered(r, ref) && ref->confirms < (unsigned)r->nranks - 1;
 }
 
-static double likeness(const struct nb_refs *r, const struct nb_ref *ref, const void *own, size_t offset,
-                       size_t avail)
-{
-    return r->dev->ops->likeness(r->dev, own, ref->data + offset, avail, SAMPLES);
-}
-
 /* The slot that followed the last one before is tried first: jobs gather in the same order step after step,
  * and blocks whose first part looks the same (fresh layer norms) are told apart by it. */
-static int find_like(const struct nb_refs *r, const void *own, size_t offset, size_t avail, size_t bytes)
+void nb_refs_seek(const struct nb_refs *r, struct nb_ref_search *s)
 {
-    int best = -1;
-    double most = LIKE_ENOUGH;
+    s->next = 0;
+    s->found = -1;
+    s->most = LIKE_ENOUGH;
+    s->followed = r->last < 0 || r->own[r->last]->follower < 0;
+}
 
-    if (r->last >= 0 && r->own[r->last]->follower >= 0) {
-        int next = r->own[r->last]->follower;
-        const struct nb_ref *ref = r->own[next];
-        if (ref->bytes == bytes && ref->complete && likeness(r, ref, own, offset, avail) >= LIKE_ENOUGH)
-            return next;
-    }
-    for (unsigned i = 0; i < r->nown; i++) {
-        const struct nb_ref *ref = r->own[i];
-        double like;
-        if (ref->bytes != bytes || !ref->complete)
-            continue;
-        like = likeness(r, ref, own, offset, avail);
-        if (like >= most && (like > most || best < 0)) {
-            most = like;
-            best = (int)i;
+bool nb_refs_ask(const struct nb_refs *r, struct nb_ref_search *s, const void **there)
+{
+    const struct nb_ref *ref;
+
+    while (!s->followed || s->next < r->nown) {
+        s->asked = s->followed ? s->next++ : (unsigned)r->own[r->last]->follower;
+        ref = r->own[s->asked];
+        if (ref->bytes == s->bytes && ref->complete) {
+            *there = ref->data + s->offset;
+            return true;
         }
+        s->followed = true;
     }
-    return best;
+    return false;
+}
+
+void nb_refs_hear(const struct nb_refs *r, struct nb_ref_search *s, const struct nb_nearness *near)
+{
+    const double like = nb_likeness_of(near);
+
+    if (like >= s->most && (like > s->most || s->found < 0)) {
+        s->most = like;
+        s->found = (int)s->asked;
+        if (!s->followed)
+            s->next = r->nown; /* no other is asked about */
+    }
+    s->followed = true;
 }
 
 /* A slot to write new content into: a new one, or the longest unused of those never matched. */
@@ -193,10 +198,10 @@ int nb_refs_steady(const struct nb_refs *r, size_t bytes)
     return 0;
 }
 
-enum nb_ref_outcome nb_refs_pick(struct nb_refs *r, const void *own, size_t offset, size_t avail,
-                                 size_t bytes, uint64_t opno, struct nb_ref **out)
+enum nb_ref_outcome nb_refs_pick(struct nb_refs *r, const struct nb_ref_search *search, uint64_t opno,
+                                 struct nb_ref **out)
 {
-    int found = find_like(r, own, offset, avail, bytes);
+    const int found = search->found;
     struct nb_ref *ref;
 
     *out = NULL;
@@ -207,7 +212,7 @@ enum nb_ref_outcome nb_refs_pick(struct nb_refs *r, const void *own, size_t offs
             r->nunmatched--;
         }
     } else {
-        ref = place_new(r, bytes);
+        ref = place_new(r, search->bytes);
         if (!ref)
             return NB_REF_NONE;
     }
@@ -298,6 +303,12 @@ static enum nb_ref_source source_of_part(const struct nb_refs *r, struct nb_ref 
     if (p->how == NB_REF_HELD && !reserve(&ref->parts, 1)) /* as long as it stays the same */
         ref->parts.part[ref->parts.n++] = *p;
     return p->how;
+}
+
+bool nb_refs_source_noted(struct nb_ref *ref, uint64_t opno)
+{
+    begin_parts(ref, opno);
+    return ref->before.n != 0;
 }
 
 enum nb_ref_source nb_refs_source(struct nb_refs *r, struct nb_ref *ref, const void *own, size_t offset,

@@ -16,10 +16,12 @@
 #ifndef NIBBLE_STATE_REFERENCE_H
 #define NIBBLE_STATE_REFERENCE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #include "device/device.h"
+#include "device/evidence.h"
 #include "state/jump.h"
 
 struct nb_context;
@@ -67,10 +69,26 @@ enum nb_ref_outcome {
 struct nb_refs *nb_refs_create(struct nb_context *ctx, struct nb_device *dev, int nranks);
 void nb_refs_destroy(struct nb_refs *refs);
 
-/* Choose the reference of an operation that is about to send the own block of `bytes` bytes, of which `avail`
- * bytes from `offset` on are at `own` now. *ref is set for HIT and NEW, else NULL. */
-enum nb_ref_outcome nb_refs_pick(struct nb_refs *refs, const void *own, size_t offset, size_t avail,
-                                 size_t bytes, uint64_t opno, struct nb_ref **ref);
+/* The search for the reference of an operation that is about to send the own block of `bytes` bytes, of which
+ * `avail` bytes from `offset` on are at `own` now: these four are the caller's. */
+struct nb_ref_search {
+    const void *own;
+    size_t offset, avail, bytes;
+    bool followed; /* from here on reference.c's: the first slot to be tried was, or there is none */
+    unsigned asked, next;
+    int found; /* or -1 */
+    double most;
+};
+
+/* Begin. Then, as long as `ask` has one more question: nearness (device/device.h) of search->own and *there,
+ * search->avail bytes, at NB_REF_SAMPLES positions; `hear` gets the answer. No slot is written meanwhile. */
+#define NB_REF_SAMPLES 256u
+void nb_refs_seek(const struct nb_refs *refs, struct nb_ref_search *search);
+bool nb_refs_ask(const struct nb_refs *refs, struct nb_ref_search *search, const void **there);
+void nb_refs_hear(const struct nb_refs *refs, struct nb_ref_search *search, const struct nb_nearness *near);
+/* It is over: choose the reference. *ref is set for HIT and NEW, else NULL. */
+enum nb_ref_outcome nb_refs_pick(struct nb_refs *refs, const struct nb_ref_search *search, uint64_t opno,
+                                 struct nb_ref **ref);
 /* What came of the last nb_refs_pick, which had to wait: as that, or NB_REF_WAIT still. */
 enum nb_ref_outcome nb_refs_picked(const struct nb_refs *refs, struct nb_ref **ref);
 
@@ -89,7 +107,9 @@ enum nb_ref_source {
 };
 
 /* Operation `opno` is about to send the range [offset, offset + bytes) of the slot it picked. Once for each
- * range, in ascending order. */
+ * range, in ascending order. `noted`: false when nothing was noted of the slot's content: then a range is HELD where it
+ * equals the reference's content, else CHANGED, and nothing else has to be asked. */
+bool nb_refs_source_noted(struct nb_ref *ref, uint64_t opno);
 enum nb_ref_source nb_refs_source(struct nb_refs *refs, struct nb_ref *ref, const void *own, size_t offset,
                                   size_t bytes, uint64_t opno);
 /* 1 when there is memory to remember that a range was approximated. */

@@ -318,10 +318,12 @@ END_TEST
 START_TEST(own_block_is_confirmed)
 {
     uint8_t block[64] = {1};
+    struct nb_ref_search search = {.own = block, .avail = sizeof(block), .bytes = sizeof(block)};
     struct nb_ref *ref = NULL;
 
     comm->refs = nb_refs_create(comm->ctx, nb_host_device(), 4);
-    ck_assert_int_eq(nb_refs_pick(comm->refs, block, 0, sizeof(block), sizeof(block), 9, &ref), NB_REF_NEW);
+    nb_refs_seek(comm->refs, &search);
+    ck_assert_int_eq(nb_refs_pick(comm->refs, &search, 9, &ref), NB_REF_NEW);
     nb_refs_store(comm->refs, ref, block, 0, sizeof(block), 9);
     ck_assert_int_eq(confirms(0, 9, 1, 0), 1);
     ck_assert_uint_eq(ref->answers, 1);

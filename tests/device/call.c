@@ -17,6 +17,9 @@ ssize_t device_call_perform(const struct device_call *c)
         return h->ops->reduce_exact(h, NULL, c->type, c->redop, c->plain, c->nsources, c->own, c->n, c->dst);
     case PICK:
         return h->ops->pick(h, NULL, c->width, c->src, c->block, c->picks, c->first, c->n / c->width, c->out);
+    case COMPARE: return h->ops->compare(h, NULL, c->src, c->own, c->n, c->compared);
+    case NEARNESS: return h->ops->nearness(h, NULL, c->src, c->own, c->n, c->samples, c->near);
+    case SAMPLE: return h->ops->sample(h, NULL, c->dtype, c->src, c->n, c->samples, c->sample);
     }
     return 0;
 }
@@ -76,6 +79,31 @@ int device_call_reduce_exact(struct nb_device *dev, struct nb_work *work, ncclDa
                                           .own = own,
                                           .n = n,
                                           .dst = dst});
+}
+
+int device_call_compare(struct nb_device *dev, struct nb_work *work, const void *cur, const void *ref,
+                        size_t bytes, struct nb_compared *out)
+{
+    return (int)ask(
+        dev, work,
+        &(struct device_call){.kind = COMPARE, .src = cur, .own = ref, .n = bytes, .compared = out});
+}
+
+int device_call_nearness(struct nb_device *dev, struct nb_work *work, const void *a, const void *b,
+                         size_t bytes, unsigned samples, struct nb_nearness *out)
+{
+    return (int)ask(dev, work,
+                    &(struct device_call){
+                        .kind = NEARNESS, .src = a, .own = b, .n = bytes, .samples = samples, .near = out});
+}
+
+int device_call_sample(struct nb_device *dev, struct nb_work *work, enum nb_dtype type, const void *src,
+                       size_t n, unsigned samples, float *out)
+{
+    return (int)ask(
+        dev, work,
+        &(struct device_call){
+            .kind = SAMPLE, .dtype = type, .src = src, .n = n, .samples = samples, .sample = out});
 }
 
 ssize_t device_call_pick(struct nb_device *dev, struct nb_work *work, size_t width, const void *src,

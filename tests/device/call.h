@@ -8,7 +8,7 @@
 
 #include "device/device.h"
 
-enum device_call_kind { COPY, ZERO, ENCODE, DECODE, REDUCE, REDUCE_EXACT, PICK };
+enum device_call_kind { COPY, ZERO, ENCODE, DECODE, REDUCE, REDUCE_EXACT, PICK, COMPARE, NEARNESS, SAMPLE };
 
 struct device_call {
     enum device_call_kind kind;
@@ -29,6 +29,11 @@ struct device_call {
     uint64_t block;
     unsigned picks;
     uint32_t *out; /* several may fill one, so it is nothing that a call has for itself */
+    /* Questions: of `src`, against `own`; SAMPLE counts n in values of `dtype`. */
+    unsigned samples;
+    struct nb_compared *compared;
+    struct nb_nearness *near;
+    float *sample;
 };
 
 /* A device that is asked: what the functions below get as their device. */
@@ -52,6 +57,12 @@ int device_call_reduce(struct nb_device *dev, struct nb_work *work, enum nb_dtyp
 int device_call_reduce_exact(struct nb_device *dev, struct nb_work *work, ncclDataType_t type, ncclRedOp_t op,
                              const void *const *sources, size_t nsources, const void *own, size_t n,
                              void *dst);
+int device_call_compare(struct nb_device *dev, struct nb_work *work, const void *cur, const void *ref,
+                        size_t bytes, struct nb_compared *out);
+int device_call_nearness(struct nb_device *dev, struct nb_work *work, const void *a, const void *b,
+                         size_t bytes, unsigned samples, struct nb_nearness *out);
+int device_call_sample(struct nb_device *dev, struct nb_work *work, enum nb_dtype type, const void *src,
+                       size_t n, unsigned samples, float *out);
 ssize_t device_call_pick(struct nb_device *dev, struct nb_work *work, size_t width, const void *src,
                          uint64_t n, unsigned picks, uint64_t first, uint64_t count, uint32_t *out);
 

@@ -110,8 +110,11 @@ void free_buffers(struct buffers *b)
 
 ssize_t finish(struct nb_device *dev, struct nb_work *w, ssize_t ret)
 {
-    while (ret == -EINPROGRESS)
+    while (ret == -EINPROGRESS) {
+        if (atomic_load(&nb_cuda_of(dev)->connected))
+            dev->ops->turn(dev, 1); /* as the engine does in each round */
         ret = dev->ops->poll(dev, w);
+    }
     return ret;
 }
 

@@ -63,6 +63,7 @@ struct comm {
     char *wire, *state;
     struct nb_work work[WINDOWS], answer;
     uint32_t picked[NB_PICKS];
+    struct nb_compared seen[WINDOWS];
     int answers, closed, stream_captures;
     int dead; /* aborted */
     char name[32];
@@ -124,9 +125,12 @@ static void want_memory(struct comm *c)
         c->dev->ops->free(c->dev, NB_PLACE_STATE, p, 80 << 20);
 }
 
-/* Of what is there for a window: a copy, and every other time a look at its values. */
+/* Of what is there for a window: a copy, every other time a look at its values, and what a gather asks of a segment. */
 static ssize_t hand_over(struct comm *c, int window)
 {
+    if (window % 4 == 2)
+        return c->dev->ops->compare(c->dev, &c->work[window], c->wire + 256 * window, c->state, 64,
+                                    &c->seen[window]);
     if (window % 2)
         return c->dev->ops->pick(c->dev, &c->work[window], 4, c->wire + 256 * window, 512, 256, 0, 64,
                                  c->picked);

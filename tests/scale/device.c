@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "device/device.h"
+#include "device/evidence.h"
 #include "tests/scale/memory.h"
 #include "tests/scale/network.h"
 #include "tests/scale/node.h"
@@ -180,10 +181,12 @@ static int idle_reduce_exact(struct nb_device *dev, struct nb_work *work, ncclDa
 
 /* ---- questions: values have changed a little, and nothing is damaged ----------------------------------- */
 
-static enum nb_ulp_width idle_ulp_guess(struct nb_device *dev, const void *cur, const void *ref, size_t bytes)
+static int idle_compare(struct nb_device *dev, struct nb_work *work, const void *cur, const void *ref,
+                        size_t bytes, struct nb_compared *out)
 {
-    (void)dev, (void)cur, (void)ref, (void)bytes;
-    return NB_ULP_16;
+    (void)dev, (void)work, (void)cur, (void)ref, (void)bytes;
+    *out = (struct nb_compared){.hash = 1, .ref_hash = 1, .width = NB_ULP_16};
+    return 0;
 }
 
 static uint64_t idle_hash(struct nb_device *dev, const void *data, size_t bytes, uint64_t seed)
@@ -198,15 +201,16 @@ static int idle_equal(struct nb_device *dev, const void *a, const void *b, size_
     return 0;
 }
 
-static double idle_likeness(struct nb_device *dev, const void *a, const void *b, size_t bytes,
-                            unsigned samples)
+static int idle_nearness(struct nb_device *dev, struct nb_work *work, const void *a, const void *b,
+                         size_t bytes, unsigned samples, struct nb_nearness *out)
 {
-    (void)dev, (void)a, (void)b, (void)bytes, (void)samples;
-    return 0.95;
+    (void)dev, (void)work, (void)a, (void)b, (void)bytes, (void)samples;
+    *out = (struct nb_nearness){.near16 = 95, .samples = 100};
+    return 0;
 }
 
-static unsigned idle_sample(struct nb_device *dev, enum nb_dtype type, const void *src, size_t n,
-                            unsigned samples, float *out)
+static unsigned idle_profile(struct nb_device *dev, enum nb_dtype type, const void *src, size_t n,
+                             unsigned samples, float *out)
 {
     (void)dev, (void)type, (void)src;
     if (samples > n)
@@ -214,6 +218,13 @@ static unsigned idle_sample(struct nb_device *dev, enum nb_dtype type, const voi
     for (unsigned i = 0; i < samples; i++)
         out[i] = (i % 2 ? -1.0f : 1.0f) * (1.0f + (float)(i % 7));
     return samples;
+}
+
+static int idle_sample(struct nb_device *dev, struct nb_work *work, enum nb_dtype type, const void *src,
+                       size_t n, unsigned samples, float *out)
+{
+    (void)work;
+    return (int)idle_profile(dev, type, src, n, samples, out);
 }
 
 static void idle_nothing(struct nb_device *dev)
@@ -238,8 +249,8 @@ static ssize_t idle_poll(struct nb_device *dev, struct nb_work *work)
         .name = "nothing", .keeps = keeps_, .quiesce = idle_nothing, .failed = idle_failed, \
         .close = idle_nothing, .alloc = idle_alloc, .free = idle_free, .poll = idle_poll, .copy = idle_copy, \
         .zero = idle_zero, .encode = idle_encode, .decode = idle_decode, .reduce = idle_reduce, \
-        .reduce_exact = idle_reduce_exact, .ulp_guess = idle_ulp_guess, .hash = idle_hash, \
-        .equal = idle_equal, .likeness = idle_likeness, .sample = idle_sample, .profile = idle_sample, \
+        .reduce_exact = idle_reduce_exact, .compare = idle_compare, .nearness = idle_nearness, \
+        .sample = idle_sample, .hash = idle_hash, .equal = idle_equal, .profile = idle_profile, \
     }
 static const struct nb_device_ops ops_headers = TABLE(SCALE_KEPT), ops_whole = TABLE(0);
 

@@ -198,6 +198,9 @@ int sim_device_open(struct nb_context *ctx, const struct nb_device_wish *wish, s
         ops.decode = device_call_decode;
         ops.reduce = device_call_reduce;
         ops.reduce_exact = device_call_reduce_exact;
+        ops.compare = device_call_compare;
+        ops.nearness = device_call_nearness;
+        ops.sample = device_call_sample;
     }
     d->asked.device.ops = &ops;
     d->asked.ask = ask;

@@ -25,6 +25,8 @@
 #include "base/context.h"
 #include "base/nccl_names.h"
 #include "device/device.h"
+#include "device/evidence.h"
+#include "policy/policy.h"
 #include "tests/device/call.h"
 
 #define RING 48 /* works in flight */
@@ -32,7 +34,8 @@
 #define POISON_BYTES 4096
 #define SLOW_US 100000
 
-static const char *const kind_name[] = {"copy", "zero", "encode", "decode", "reduce", "reduce_exact", "pick"};
+static const char *const kind_name[] = {"copy",         "zero", "encode",  "decode",   "reduce",
+                                        "reduce_exact", "pick", "compare", "nearness", "sample"};
 
 enum { FREE, QUEUED, RUNNING, DONE };
 
@@ -50,7 +53,7 @@ struct late {
     pthread_mutex_t lock;
     pthread_cond_t news;
     pthread_t thread;
-    int threaded, slow, waited_for, stuck, sync, stop, failed;
+    int threaded, slow, waited_for, stuck, sync, bounded, stop, failed;
     uint64_t seed, works, fail_at, refused, inflight, most;
     struct call ring[RING];
 };
@@ -96,6 +99,16 @@ static size_t ranges_of(const struct device_call *c, struct range *r)
     case COPY:
     case PICK: n = add(r, n, c->src, c->n, 0); return add(r, n, c->dst, c->n, 1);
     case ZERO: return add(r, n, c->dst, c->n, 1);
+    case COMPARE:
+    case NEARNESS:
+        n = add(r, n, c->src, c->n, 0);
+        n = add(r, n, c->own, c->n, 0);
+        if (c->kind == COMPARE)
+            return add(r, n, c->compared, sizeof(*c->compared), 1);
+        return add(r, n, c->near, sizeof(*c->near), 1);
+    case SAMPLE:
+        n = add(r, n, c->src, c->n * size, 0);
+        return add(r, n, c->sample, c->samples * sizeof(*c->sample), 1);
     case ENCODE:
         n = add(r, n, e->src, e->bytes, 0);
         n = add(r, n, e->ref, e->bytes, 0);
@@ -373,54 +386,39 @@ static int late_copy(struct nb_device *dev, struct nb_work *work, void *dst, con
     return device_call_copy(dev, work, dst, src, bytes);
 }
 
-static void look(struct nb_device *dev, const void *a, const void *b, size_t bytes)
+/* A question that is waited for. Of all-gathers only NIBBLE_AG=delta4 has such. */
+static void look(struct nb_device *dev, const char *what, const void *a, const void *b, size_t bytes)
 {
     struct late *d = late_of(dev);
     struct range read[2];
     size_t n = add(read, 0, a, bytes, 0);
 
+    if (what && !d->bounded) {
+        fprintf(stderr, "late: the engine waits for the answer to a question (%s)\n", what);
+        abort();
+    }
     n = add(read, n, b, bytes, 0);
     pthread_mutex_lock(&d->lock);
     hold_to_rules(d, "look", read, n);
     pthread_mutex_unlock(&d->lock);
 }
 
-static enum nb_ulp_width late_ulp_guess(struct nb_device *dev, const void *cur, const void *ref, size_t bytes)
-{
-    look(dev, cur, ref, bytes);
-    return nb_host_device()->ops->ulp_guess(nb_host_device(), cur, ref, bytes);
-}
-
 static uint64_t late_hash(struct nb_device *dev, const void *data, size_t bytes, uint64_t seed)
 {
-    look(dev, data, NULL, bytes);
+    look(dev, "hash", data, NULL, bytes);
     return nb_host_device()->ops->hash(nb_host_device(), data, bytes, seed);
 }
 
 static int late_equal(struct nb_device *dev, const void *a, const void *b, size_t bytes)
 {
-    look(dev, a, b, bytes);
+    look(dev, "equal", a, b, bytes);
     return nb_host_device()->ops->equal(nb_host_device(), a, b, bytes);
-}
-
-static double late_likeness(struct nb_device *dev, const void *a, const void *b, size_t bytes,
-                            unsigned samples)
-{
-    look(dev, a, b, bytes);
-    return nb_host_device()->ops->likeness(nb_host_device(), a, b, bytes, samples);
-}
-
-static unsigned late_sample(struct nb_device *dev, enum nb_dtype type, const void *src, size_t n,
-                            unsigned samples, float *out)
-{
-    look(dev, src, NULL, n * nb_dtype_size(type));
-    return nb_host_device()->ops->sample(nb_host_device(), type, src, n, samples, out);
 }
 
 static unsigned late_profile(struct nb_device *dev, enum nb_dtype type, const void *src, size_t n,
                              unsigned groups, float *out)
 {
-    look(dev, src, NULL, n * nb_dtype_size(type));
+    look(dev, NULL, src, NULL, n * nb_dtype_size(type));
     return nb_host_device()->ops->profile(nb_host_device(), type, src, n, groups, out);
 }
 
@@ -438,11 +436,11 @@ static const struct nb_device_ops late_ops = {
     .decode = device_call_decode,
     .reduce = device_call_reduce,
     .reduce_exact = device_call_reduce_exact,
-    .ulp_guess = late_ulp_guess,
+    .compare = device_call_compare,
+    .nearness = device_call_nearness,
+    .sample = device_call_sample,
     .hash = late_hash,
     .equal = late_equal,
-    .likeness = late_likeness,
-    .sample = late_sample,
     .profile = late_profile,
     .pick = device_call_pick,
 };
@@ -453,7 +451,6 @@ static int late_open(struct nb_context *ctx, const struct nb_device_wish *wish, 
     static atomic_uint opened;
     struct late *d;
 
-    (void)ctx;
     if (words && strstr(words, "none"))
         return -ENODEV;
     d = calloc(1, sizeof(*d));
@@ -461,6 +458,7 @@ static int late_open(struct nb_context *ctx, const struct nb_device_wish *wish, 
         return -ENOMEM;
     d->asked.device.ops = &late_ops;
     d->asked.ask = ask;
+    d->bounded = ctx->params->ag == NB_AG_DELTA4;
     d->slow = words && strstr(words, "slow");
     d->threaded = d->slow || (words && strstr(words, "thread"));
     d->stuck = words && strstr(words, "stuck");
