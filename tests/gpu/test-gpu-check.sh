@@ -77,12 +77,35 @@ dry_runs()
             has table.md 'abort, codecs on the GPU, device pointers, before, default connections | measured | ms'
             has ring.json pinned
         else
-            has logs.txt 'a log of a rank'
-            has curves.csv 'way,step'
+            # Ranks are launched with their settings, and what they leave is judged; that they are stand-ins is said.
+            for part in nccl mps training; do
+                has table.md "^| $part | ranks | measured | stand-ins: no GPU"
+            done
+            has table.md '4 processes, device pointers, one connection, coded | passed | 4 results right.*reduce_scatter 12 of 12 coded'
+            has table.md '2 processes, device pointers, default connections, recognised | passed'
+            has table.md '2 processes, host buffers, default connections, raw | passed | .*reduce_scatter 0 of 6 coded'
+            has table.md '^| mps | processes | measured | share the GPU through MPS'
+            has table.md 'mps | fsdp2 on the GPU, gradients on the wire | passed'
+            has table.md 'exact ddp, bits of plain NCCL | passed'
+            has table.md 'post-local-sgd, training loss of the last 20 steps | measured'
+            has logs.txt 'this was a stand-in'
+            has curves.csv '"hsdp",139,'
+            has mps.json '"way": "fsdp2 on the GPU"'
         fi
         parses
         rm -rf "$tmp/out"
     done
+    # A rank that dies; and no time for any.
+    NB_DRY_DIES='2 processes, device pointers, default connections, coded'
+    export NB_DRY_DIES
+    run 1 second --dry --scale 2000 --parts nccl
+    has table.md 'nccl | 2 processes, device pointers, default connections, coded | failed | ranks ended with 0 3; rank 0 was at: done'
+    has table.md 'nccl | 2 processes, device pointers, one connection, coded | passed'
+    unset NB_DRY_DIES
+    run 0 second --dry --scale 5 --parts nccl,training
+    has table.md 'nccl | 4 processes, host buffers, default connections, raw | skipped | no time left'
+    has table.md 'training | exact fsdp1 | skipped | no time left'
+    rm -rf "$tmp/out"
 }
 
 # Each experiment tells an assumption of the model from its contrary.

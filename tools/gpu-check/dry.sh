@@ -2,14 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # dry.sh DIR BUILD: a tree for gpu-check.sh --dry. The programs that call the driver are the same ones over the model of the
-# driver (tests/gpu/model.h), and the kernels' bytes are looked at on emulated threads: built in BUILD by `make check`. hazards runs
-# over a PyTorch that does nothing (dry/torch.py). What needs results of PyTorch's, or NVIDIA's tools, is replaced by scripts that
-# print lines of the form that the real ones print. It proves nothing about
+# driver (tests/gpu/model.h), and the kernels' bytes are looked at on emulated threads: built in BUILD by `make check`. hazards, nccl,
+# mps and training are the same scripts over a PyTorch that does nothing (dry/torch.py); ranks of the last three, which need
+# results, are stand-ins (dry/standin.py), as are NVIDIA's tools, made here. It proves nothing about
 # a GPU: it lets gpu-check, and the experiments, be checked on any machine.
 set -eu
 dir=$1
 build=$2
-mkdir -p "$dir/tests/gpu" "$dir/tools/gpu-check"
+mkdir -p "$dir/tests/gpu" "$dir/tools/gpu-check" "$dir/.libs"
+[ ! -f "$build/.libs/libnccl-net-nibble.so" ] || ln -s "$build/.libs/libnccl-net-nibble.so" "$dir/.libs"
 
 # over PATH PROGRAM ARGUMENTS...: PATH of the tree is PROGRAM of BUILD, called with these arguments alone.
 over()
@@ -30,37 +31,14 @@ over tests/gpu/gpu_kernels tests/kernels/test_kernels 1
 over tests/gpu/kernel_speed tests/gpu/model_kernel_speed --json --most 64
 over tests/gpu/ring_speed tests/gpu/model_ring_speed --json --seconds 0.0001
 
-# stand_in PATH: a program that prints the standard input, then goes on with it as shell commands behind a line "--".
-stand_in()
-{
-    {
-        echo '#!/bin/sh'
-        awk '
-            /^--$/ { code = 1; next }
-            code { print; next }
-            { gsub(/'\''/, "'\''\\'\'''\''"); print "echo '\''" $0 "'\''" }'
-    } >"$dir/$1"
-    chmod +x "$dir/$1"
-}
-
-stand_in compute-sanitizer <<'END'
-========= ERROR SUMMARY: 0 errors
+# NVIDIA's tools: a sanitizer that finds nothing, and the daemon of MPS, which is there until it is told to quit.
+cat >"$dir/compute-sanitizer" <<'END'
+#!/bin/sh
+echo '========= ERROR SUMMARY: 0 errors'
 END
-stand_in nccl <<'END'
-result passed 2 processes, host buffers, default connections, coded: 320 results right, worst error of coded sums 0.0110, 9 s
---
-mkdir -p "$NB_WORK/logs/nccl-2-processes"
-echo 'NCCL INFO a log of a rank' >"$NB_WORK/logs/nccl-2-processes/rank0.log"
-echo '{"configurations": []}' >"$NB_WORK/nccl.json"
+cat >"$dir/nvidia-cuda-mps-control" <<'END'
+#!/bin/sh
+[ "${1-}" = -d ] && echo started >"$CUDA_MPS_PIPE_DIRECTORY/daemon" && exit 0
+[ "$(cat)" = quit ] && rm "$CUDA_MPS_PIPE_DIRECTORY/daemon"
 END
-stand_in mps <<'END'
-result measured processes: share the GPU through MPS
-result passed fsdp2 on the GPU, finite losses: 72 steps
-END
-stand_in training <<'END'
-result passed ddp, finite losses: 72 steps
-result measured ddp, on the wire: reduce_scatter 9.0 MB as 2.4, 40 of 72 coded
---
-echo '{"runs": []}' >"$NB_WORK/training.json"
-echo 'way,step,plain,nibble' >"$NB_WORK/curves.csv"
-END
+chmod +x "$dir/compute-sanitizer" "$dir/nvidia-cuda-mps-control"

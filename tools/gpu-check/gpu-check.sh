@@ -14,8 +14,8 @@
 #     --commit ID        what was built, where git cannot tell
 #     --mps              processes share the GPU through MPS, at the same time instead of in turns (nccl, training)
 #     --with NAME:SECONDS:COMMAND   one more part, a shell command
-#     --dry              no GPU: the programs run over the model of the driver (what make check builds), hazards over a PyTorch
-#                        that does nothing, and the rest is replaced by scripts that print what it would: to check gpu-check
+#     --dry              no GPU: the programs run over the model of the driver (what make check builds), the rest over a PyTorch
+#                        that does nothing, with stand-ins where results are needed, which say so: to check gpu-check
 #     --list             parts, limits, what they are
 #
 # A part is a program; its lines "result STATUS NAME: DETAIL" (passed, failed, skipped, measured) become rows, its exit status
@@ -178,7 +178,11 @@ run_part()
 {
     if [ -n "$NB_DRY" ]; then
         case $1 in
-        nccl | mps | training) exec "$NB_BUILDDIR/$1" ;;
+        nccl | mps | training)
+            PATH=$NB_BUILDDIR:$PATH
+            PYTHONPATH=$here/dry
+            export PATH PYTHONPATH
+            ;;
         hazards)
             # All hazards, of one way to launch: the others differ in settings alone.
             PYTHONPATH=$here/dry "$NB_PYTHON" "$here/hazards_check.py" --plugin "$NB_PLUGIN" --out "$NB_WORK" --limit "$2" \

@@ -475,6 +475,7 @@ def main():
     end = began + arguments.limit - 5
     report = ranks.Report()
     results = []
+    rank_of = ranks.stand_in("nccl", report) or worker
     for configuration in configurations(arguments.plugin):
         name = configuration["name"]
         if arguments.only not in name:
@@ -497,7 +498,7 @@ def main():
             env.update(configuration["environment"])
             return env
 
-        group = ranks.Group(configuration["count"], lambda r: worker(r, configuration["count"], configuration, folder),
+        group = ranks.Group(configuration["count"], lambda r: rank_of(r, configuration["count"], configuration, folder),
                             environment, lambda r: os.path.join(folder, f"rank{r}.log"), min(45, left - 2))
         group.wait()
         reports, logs = what_happened(folder, configuration)

@@ -101,7 +101,7 @@ def train(options):
 class Run:
     """One job: its processes, and what they leave in its folder."""
 
-    def __init__(self, folder, count, options, plugin, device, exact, gpu, seconds):
+    def __init__(self, rank_of, folder, count, options, plugin, device, exact, gpu, seconds):
         os.makedirs(folder, exist_ok=True)
         for old in glob.glob(os.path.join(folder, "*")):
             os.remove(old)
@@ -124,7 +124,7 @@ class Run:
                 env.update(GPU)
             return env
 
-        self.group = ranks.Group(count, lambda r: train(options), environment,
+        self.group = ranks.Group(count, lambda r: rank_of(options), environment,
                                  lambda r: os.path.join(folder, f"rank{r}.log"), seconds)
 
     def read(self):
@@ -239,6 +239,7 @@ def main():
     ways = [k for w in ways for k in WAYS if k == w or k.startswith(w + ",")]
     report = ranks.Report()
     results, curves = [], []
+    rank_of = ranks.stand_in("training", report) or train
     for seed in range(1, arguments.seeds + 1):
         for name in ways:
             label = name if arguments.seeds == 1 else f"{name}, seed {seed}"
@@ -256,7 +257,7 @@ def main():
             if not exact and name not in ("local-sgd", "post-local-sgd"):
                 options += ["--audit-from", str(min(AUDIT_FROM, steps // 2))]
             folder = os.path.join(arguments.out, "logs", "training-" + label.replace(",", "").replace(" ", "-"))
-            pair = [Run(f"{folder}-{kind}", count, options, p, arguments.device, exact, gpu, min(60, left - 2))
+            pair = [Run(rank_of, f"{folder}-{kind}", count, options, p, arguments.device, exact, gpu, min(60, left - 2))
                     for kind, p in (("plain", None), ("nibble", plugin))]
             while not all([r.group.poll() for r in pair]):
                 time.sleep(0.05)

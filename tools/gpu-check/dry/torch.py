@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """A PyTorch and an NCCL in which everything succeeds at once and nothing is computed, for gpu-check's --dry: what asks for
-times alone (hazards_check.py) runs through all of its own code with it.
+times alone (hazards_check.py) runs through all of its own code with it, and what needs results (nccl_check.py,
+training_check.py) with ranks that are stand-ins (standin.py).
 """
 import ctypes
+import sys
+
+__version__ = "none, a dry run"
 
 
 class Anything(int):
@@ -30,6 +34,7 @@ class Anything(int):
 
 
 ANYTHING = Anything()
+sys.modules[__name__ + ".distributed"] = ANYTHING
 
 
 def __getattr__(name):
