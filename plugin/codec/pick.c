@@ -6,6 +6,8 @@
 
 #define PICKS_LEAST 256u
 #define PICKS_USUAL 512u /* of a block that is large enough: half as many show small changes too late */
+#define PICKS_MANY 1024u /* of one for which these cost nothing that counts */
+#define MANY_FROM 16384u
 #define VALUES_PER_PICK 256u
 
 unsigned nb_picks_of(uint64_t n)
@@ -16,6 +18,8 @@ unsigned nb_picks_of(uint64_t n)
         return 0;
     if (n < 2 * PICKS_USUAL)
         return PICKS_LEAST;
+    if (n >= MANY_FROM)
+        picks = PICKS_MANY;
     while (picks < NB_PICKS && 2 * picks <= n / VALUES_PER_PICK)
         picks *= 2;
     return picks;

@@ -14,8 +14,8 @@
 /* Positions of a block, at most: a power of two. */
 #define NB_PICKS 4096u
 
-/* The number of positions of a block of n values: about one in 256, at least 512; 256 when n is below 1024, 0
- * when it is below 512. There is one in each of as many equal parts, at random; those with small numbers are
+/* The number of positions of a block of n values: about one in 256, at least 1024; 512 when n is below 16384, 256 when it is
+ * below 1024, 0 when it is below 512. There is one in each of as many equal parts, at random; those with small numbers are
  * spread over the whole block, too. */
 unsigned nb_picks_of(uint64_t n);
 

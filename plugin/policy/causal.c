@@ -13,9 +13,12 @@
 #define STEPS_LEAST 3u     /* meetings before a proof */
 #define KEEP_Z 4.0f        /* a proof stands until its sums fall below */
 #define KEEP_D 3.0f
-#define RECENT 0.25f      /* weight of a meeting in the mean of the last few */
-#define STRONG 3.0f       /* where z is that large every time, */
+#define FEW_LEAST 16u     /* positions of several meetings that count as one where each has few */
+#define RECENT 0.25f      /* weight of a meeting in the mean of the last few, */
+#define LATELY 0.03125f   /* and in that of the last 32 */
+#define STRONG 2.5f       /* where z has been that large of late, */
 #define LOST 0.25f        /* the last few may not be below this part of it */
+#define LATELY_MET 32u    /* and after so many meetings the mean of the last 32 not below 0 */
 #define RENEW_WITHIN 256u /* sums of the key */
 #define NEAR 64           /* steps of the bit pattern: half a binade of BF16 */
 #define NEAR_SHARE 0.9f   /* of the positions of one block and the next version of it */
@@ -30,11 +33,11 @@
 #define STRAY_RATE 0.125f /* weight of a clear meeting in the share of those with another unit */
 #define STRAY_MOST 0.1f   /* so that one such meeting is in doubt for two more, and every tenth for ever */
 #define CERTAIN_AFTER 8u  /* clear meetings with one unit in a row, and a prediction is certain, */
-#define FAINT_Z 1.25f     /* (a sum that hardly agrees with the unit's change begins the row anew) */
-#define CERTAIN_FOR 16u   /* unless so many sums that it was made for have moved nothing clearly since */
-#define MIXED_Z 8.0f      /* a sum that agrees with a change so well moved it, */
-#define MIXED_PART 0.4f   /* and one of the step with less than that part of it moved nothing */
-#define MIXED_RATE 0.3f   /* weight of such a step in the share of those with several sums of the key */
+#define FAINT_Z 1.25f /* (one that hardly agrees with the change begins the row anew, unless it turned it) */
+#define CERTAIN_FOR 16u /* unless so many sums that it was made for have moved nothing clearly since */
+#define MIXED_Z 8.0f    /* a sum that agrees with a change so well moved it, */
+#define MIXED_PART 0.4f /* and one of the step with less than that part of it moved nothing */
+#define MIXED_RATE 0.3f /* weight of such a step in the share of those with several sums of the key */
 #define MIXED_MOST 0.5f
 #define EXPLAINED_FROM 128u
 #define EXPLAINED_RATE (1.0f / 256.0f)
@@ -49,8 +52,9 @@ struct unit {
 /* Running sums of a key and a unit; z and d over the root of the weight are in standard deviations. */
 struct pair {
     float z, d, weight;
-    float recent; /* z of the last few meetings */
+    float recent, lately; /* z of the last few meetings, and of the last 32 */
     uint32_t met;
+    struct nb_agreement few, few_d; /* with changes of few positions, not counted yet */
 };
 
 /* Whose the sums of a name are, by those of them that moved a unit clearly. */
@@ -349,18 +353,46 @@ static float in_deviations(float sum, const struct pair *p)
     return p->weight > 0.0f ? sum / sqrtf(p->weight) : 0.0f;
 }
 
-static void meet(struct key *k, unsigned u, float z, float d)
+/* Changes of few positions (at a low rate) say nothing one by one: they are added up, each about its own means.
+ * 1: now they count, as `z` and `d`. */
+static int add_few(struct pair *p, struct nb_agreement *z, struct nb_agreement *d)
+{
+    p->few.n += z->n;
+    p->few.product += z->product;
+    p->few.chance += z->chance;
+    p->few_d.n += d->n;
+    p->few_d.product += d->product;
+    p->few_d.chance += d->chance;
+    if (p->few.n < FEW_LEAST)
+        return 0;
+    *z = p->few;
+    *d = p->few_d;
+    p->few = p->few_d = (struct nb_agreement){0};
+    return 1;
+}
+
+/* Does the pair no longer show what it did? Then the buffer is another one's now: at once where it showed much, else
+ * when it has shown nothing for long. An effect that fades as training goes on is none of either. */
+static int is_lost(const struct pair *p, float lately)
+{
+    return (lately > STRONG && p->recent < LOST * lately) || (p->met >= LATELY_MET && p->lately < 0.0f);
+}
+
+static void meet(struct key *k, unsigned u, struct nb_agreement z, struct nb_agreement d)
 {
     struct pair *p = &k->pair[u];
-    /* Mean of z so far: of all the weights of a sum that forgets, few meetings have only a part. */
-    const float usual = p->met ? p->z * (1.0f - DECAY) / (1.0f - powf(DECAY, (float)p->met)) : 0.0f;
-    float all_z, all_d;
+    const float lately = p->lately;
+    float of_z, all_z, all_d;
 
-    p->z = p->z * DECAY + z;
-    p->d = p->d * DECAY + d;
+    if (z.n < NB_AGREEMENT_LEAST && !add_few(p, &z, &d))
+        return;
+    of_z = -nb_agreement_z(&z);
+    p->z = p->z * DECAY + of_z;
+    p->d = p->d * DECAY - nb_agreement_z(&d);
     p->weight = p->weight * DECAY * DECAY + 1.0f;
-    p->recent += (p->met ? RECENT : 1.0f) * (z - p->recent);
+    p->recent += (p->met ? RECENT : 1.0f) * (of_z - p->recent);
     p->met++;
+    p->lately += fmaxf(LATELY, 1.0f / (float)p->met) * (of_z - p->lately);
     all_z = in_deviations(p->z, p);
     all_d = in_deviations(p->d, p);
     if (k->best < 0 || all_z > in_deviations(k->pair[k->best].z, &k->pair[k->best]))
@@ -372,8 +404,8 @@ static void meet(struct key *k, unsigned u, float z, float d)
         k->proved = 1;
     else if (k->proved && (all_z < KEEP_Z || all_d < KEEP_D))
         k->proved = 0;
-    if (k->proved && usual > STRONG && p->recent < LOST * usual)
-        clear_key(k); /* it is another buffer's now, whose proof begins anew */
+    if (k->proved && is_lost(p, lately))
+        clear_key(k); /* its proof begins anew */
     if (k->proved && all_z >= KEEP_Z)
         k->unproved = 0;
 }
@@ -407,6 +439,16 @@ static void note_moved(struct nb_causal *f, struct sum *s, int unit)
     }
 }
 
+/* The unit that sums with this guess moved has changed again, and this one is the sum. With momentum it may go on as before, or
+ * even against the sum; but when the sum is its own, it has turned in the sum's direction. */
+static void confirm(struct guess *g, float z, float d)
+{
+    if (d > CLEAR_Z && g->of.moved == g->of.owner)
+        g->silent = 0;
+    else if (z < FAINT_Z)
+        g->of.in_a_row = 0;
+}
+
 /* A unit has changed: what do the sums of the last step say of it? */
 static void confront(struct nb_causal *f, unsigned u)
 {
@@ -418,19 +460,21 @@ static void confront(struct nb_causal *f, unsigned u)
         return;
     for (unsigned i = 0; i < f->sums[0]; i++) {
         struct sum *s = sum_at(f, 0, i);
-        float z = -nb_signs_agree(&s->signs, &unit->change[0], CHANGED_MOST);
-        float d = -nb_signs_contrast(&s->signs, &unit->change[0], &unit->change[1], CHANGED_MOST);
+        const struct nb_agreement agreed = nb_signs_agree(&s->signs, &unit->change[0], CHANGED_MOST),
+                                  contrast = nb_signs_contrast(&s->signs, &unit->change[0], &unit->change[1],
+                                                               CHANGED_MOST);
+        const float z = -nb_agreement_z(&agreed);
         struct guess *g = guess_of(s);
         s->most = fmaxf(s->most, z);
-        if (g && g->of.owner == (int)u && z < FAINT_Z)
-            g->of.in_a_row = 0;
+        if (g && g->of.owner == (int)u)
+            confirm(g, z, -nb_agreement_z(&contrast));
         for (unsigned j = 0; j < NB_CAUSAL_KEYS; j++)
             if (s->key[j] >= 0)
-                meet(&f->key[s->key[j]], u, z, d);
+                meet(&f->key[s->key[j]], u, agreed, contrast);
         if (winner < 0 || z > best) {
             second = winner < 0 ? 0.0f : best;
             best = z;
-            best_d = d;
+            best_d = -nb_agreement_z(&contrast);
             winner = (int)i;
         } else if (z > second) {
             second = z;

@@ -5,8 +5,6 @@
 #include <math.h>
 #include <string.h>
 
-#define CHANGED_LEAST 8u
-
 void nb_signs_of(enum nb_dtype type, const uint32_t *raw, unsigned n, struct nb_signs *signs)
 {
     const uint32_t sign = type == NB_F32 ? UINT32_C(1) << 31 : UINT32_C(1) << 15;
@@ -26,7 +24,23 @@ static unsigned bits(uint64_t x)
     return (unsigned)__builtin_popcountll(x);
 }
 
-float nb_signs_agree(const struct nb_signs *sum, const struct nb_signs *change, unsigned most)
+/* cov: sum of products about the means; var: product of the sums of squares about them, of n positions. */
+static struct nb_agreement agreement(unsigned n, double cov, double var)
+{
+    /* Of chance the square is var / (n - 1); where n is small that matters, since small numbers are added up. */
+    const double of = n < NB_AGREEMENT_LEAST ? n - 1.0 : n;
+
+    if (n < 2 || var <= 0.5)
+        return (struct nb_agreement){.n = n};
+    return (struct nb_agreement){n, (float)cov, (float)(var / of)};
+}
+
+float nb_agreement_z(const struct nb_agreement *a)
+{
+    return a->n >= NB_AGREEMENT_LEAST && a->chance > 0.0f ? a->product / sqrtf(a->chance) : 0.0f;
+}
+
+struct nb_agreement nb_signs_agree(const struct nb_signs *sum, const struct nb_signs *change, unsigned most)
 {
     unsigned n = 0, up = 0, given = 0, plus = 0, same = 0;
     double dn, of_sum, of_change, product, cov, var;
@@ -42,15 +56,13 @@ float nb_signs_agree(const struct nb_signs *sum, const struct nb_signs *change, 
         same += bits(changed &
                      ((sum->positive[w] & change->positive[w]) | (sum->negative[w] & change->negative[w])));
     }
-    if (n < CHANGED_LEAST)
-        return 0.0f;
-    dn = n;
+    dn = n ? n : 1;
     of_change = 2.0 * up - n;
     of_sum = 2.0 * plus - given;
     product = 2.0 * same - given;
     cov = product - of_sum * of_change / dn;
     var = (given - of_sum * of_sum / dn) * (dn - of_change * of_change / dn);
-    return var > 0.5 ? (float)(cov / sqrt(var) * sqrt(dn)) : 0.0f;
+    return agreement(n, cov, var);
 }
 
 /* The sum over the positions of `at` of what is +1 in `positive` and -1 elsewhere. */
@@ -59,8 +71,8 @@ static int signed_bits(uint64_t at, uint64_t positive)
     return 2 * (int)bits(at & positive) - (int)bits(at);
 }
 
-float nb_signs_contrast(const struct nb_signs *sum, const struct nb_signs *change,
-                        const struct nb_signs *before, unsigned most)
+struct nb_agreement nb_signs_contrast(const struct nb_signs *sum, const struct nb_signs *change,
+                                      const struct nb_signs *before, unsigned most)
 {
     unsigned n = 0, squares = 0;
     int of_sum = 0, of_change = 0, product = 0;
@@ -83,10 +95,8 @@ float nb_signs_contrast(const struct nb_signs *sum, const struct nb_signs *chang
         of_change += signed_bits(differ, up) + signed_bits(twice, up);
         product += signed_bits(differ, same) + signed_bits(twice, same);
     }
-    if (n < CHANGED_LEAST)
-        return 0.0f;
-    dn = n;
+    dn = n ? n : 1;
     cov = product - (double)of_sum * of_change / dn;
     var = (dn - (double)of_sum * of_sum / dn) * (squares - (double)of_change * of_change / dn);
-    return var > 0.5 ? (float)(cov / sqrt(var) * sqrt(dn)) : 0.0f;
+    return agreement(n, cov, var);
 }

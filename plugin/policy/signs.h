@@ -19,15 +19,25 @@ struct nb_signs {
 /* Signs of n raw values (nb_pick) of the type. */
 void nb_signs_of(enum nb_dtype type, const uint32_t *raw, unsigned n, struct nb_signs *signs);
 
-/* The agreement of two patterns in standard deviations: the correlation of signs where both planes of
- * `change` have one, means taken out, times the square root of their number. Of the changed positions the
- * first `most` count. 0 where nothing varies. */
-float nb_signs_agree(const struct nb_signs *sum, const struct nb_signs *change, unsigned most);
+/* How far two patterns agree in n positions: the products of their signs, less what their means make of them, and
+ * how large the square of that is by chance. Both add up over steps. */
+struct nb_agreement {
+    unsigned n;
+    float product, chance;
+};
+#define NB_AGREEMENT_LEAST 8u /* positions, for it to say anything by itself */
+
+/* Where both planes of `change` have a sign; of the changed positions the first `most` count. */
+struct nb_agreement nb_signs_agree(const struct nb_signs *sum, const struct nb_signs *change, unsigned most);
 
 /* The agreement of `sum` with `change` less `before`, likewise: what turned round counts twice, what changed
  * in one of them only counts once, and what changed as before not at all. So a pattern that agrees with both
  * alike, however well, comes to 0 with deviation 1. */
-float nb_signs_contrast(const struct nb_signs *sum, const struct nb_signs *change,
-                        const struct nb_signs *before, unsigned most);
+struct nb_agreement nb_signs_contrast(const struct nb_signs *sum, const struct nb_signs *change,
+                                      const struct nb_signs *before, unsigned most);
+
+/* In standard deviations: the correlation times the square root of the number. 0 where there are too few positions
+ * or nothing varies. */
+float nb_agreement_z(const struct nb_agreement *agreement);
 
 #endif

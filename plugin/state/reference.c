@@ -10,6 +10,10 @@
 #include "state/budget.h"
 
 #define LIKE_ENOUGH 0.9
+/* Or so much, and so much more than any other: a block that is trained hard, whose small weights move far in a step.
+ * Blocks that have nothing in common are alike in up to a fifth of their samples. */
+#define LIKE_LEAST 0.6
+#define LIKE_MARGIN 0.2
 /* Slots that no later gather has ever matched (activations, logits, statistics): beyond this many the oldest
  * is overwritten instead of a new one made. One step of a model of this many equal blocks still finds all of
  * its own. */
@@ -123,7 +127,7 @@ void nb_refs_seek(const struct nb_refs *r, struct nb_ref_search *s)
 {
     s->next = 0;
     s->found = -1;
-    s->most = LIKE_ENOUGH;
+    s->most = s->second = 0;
     s->followed = r->last < 0 || r->own[r->last]->follower < 0;
 }
 
@@ -140,6 +144,8 @@ bool nb_refs_ask(const struct nb_refs *r, struct nb_ref_search *s, const void **
         }
         s->followed = true;
     }
+    if (s->most < LIKE_ENOUGH && (s->most < LIKE_LEAST || s->most - s->second < LIKE_MARGIN))
+        s->found = -1;
     return false;
 }
 
@@ -147,11 +153,18 @@ void nb_refs_hear(const struct nb_refs *r, struct nb_ref_search *s, const struct
 {
     const double like = nb_likeness_of(near);
 
-    if (like >= s->most && (like > s->most || s->found < 0)) {
+    if (!s->followed && like < LIKE_ENOUGH) {
+        s->followed = true; /* its turn comes again */
+        return;
+    }
+    if (s->found < 0 || like > s->most) {
+        s->second = s->most;
         s->most = like;
         s->found = (int)s->asked;
         if (!s->followed)
             s->next = r->nown; /* no other is asked about */
+    } else if (like > s->second) {
+        s->second = like;
     }
     s->followed = true;
 }

@@ -76,8 +76,8 @@ struct nb_ref_search {
     size_t offset, avail, bytes;
     bool followed; /* from here on reference.c's: the first slot to be tried was, or there is none */
     unsigned asked, next;
-    int found; /* or -1 */
-    double most;
+    int found; /* the best so far; when it is over -1 where that is not like enough */
+    double most, second;
 };
 
 /* Begin. Then, as long as `ask` has one more question: nearness (device/device.h) of search->own and *there,

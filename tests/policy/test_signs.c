@@ -25,6 +25,7 @@ START_TEST(test_agreement)
         struct nb_signs a = {{0}, {0}}, b = {{0}, {0}};
         const unsigned most = round % 2 ? 1024 : NB_PICKS, one_sided = round % 3;
         double n = 0, sg = 0, sd = 0, gg = 0, gd = 0, expected, var;
+        struct nb_agreement agreed;
         float z;
 
         for (unsigned i = 0; i < NB_PICKS; i++) {
@@ -44,7 +45,8 @@ START_TEST(test_agreement)
         }
         var = (gg - sg * sg / n) * (n - sd * sd / n);
         expected = (gd - sg * sd / n) / sqrt(var) * sqrt(n);
-        z = nb_signs_agree(&a, &b, most);
+        agreed = nb_signs_agree(&a, &b, most);
+        z = nb_agreement_z(&agreed);
         ck_assert(fabs(z - expected) < 1e-3);
         sum += z;
         square += (double)z * z;
@@ -72,6 +74,7 @@ START_TEST(test_contrast)
             struct nb_signs a = {{0}, {0}}, b = {{0}, {0}}, c = {{0}, {0}};
             const unsigned most = round % 2 ? 512 : NB_PICKS;
             double n = 0, sg = 0, sd = 0, gg = 0, dd = 0, gd = 0, var;
+            struct nb_agreement agreed;
             float z;
 
             for (unsigned i = 0; i < NB_PICKS; i++) {
@@ -92,7 +95,8 @@ START_TEST(test_contrast)
                 gd += g * d;
             }
             var = (gg - sg * sg / n) * (dd - sd * sd / n);
-            z = nb_signs_contrast(&a, &b, &c, most);
+            agreed = nb_signs_contrast(&a, &b, &c, most);
+            z = nb_agreement_z(&agreed);
             ck_assert(fabs(z - (gd - sg * sd / n) / sqrt(var) * sqrt(n)) < 1e-3);
             sum += z;
             square += (double)z * z;

@@ -92,6 +92,44 @@ START_TEST(reference_by_content)
 }
 END_TEST
 
+/* A step of hard training: one weight in `every` is another one. */
+static void leap(uint16_t *w, unsigned every, uint64_t seed)
+{
+    for (size_t i = 0; i < BLOCK / 2; i++)
+        if (rng(&seed) % every == 0)
+            w[i] = (uint16_t)rng(&seed);
+}
+
+/* Blocks that move far in a step are their own next versions as long as nothing else is nearly as like; and where two are,
+ * neither is. */
+START_TEST(reference_of_hard_training)
+{
+    struct nb_refs *refs = nb_refs_create(ctx, nb_host_device(), 3);
+    uint16_t a[BLOCK / 2], b[BLOCK / 2], c[BLOCK / 2];
+    uint64_t op = 0, half = 5;
+
+    weights(a, 1);
+    weights(b, 2);
+    ck_assert_int_eq(gather(refs, a, op++, 2), NB_REF_NEW);
+    ck_assert_int_eq(gather(refs, b, op++, 2), NB_REF_NEW);
+    for (int step = 0; step < 20; step++) {
+        leap(a, 4, 10 + (uint64_t)step);
+        leap(b, 4, 40 + (uint64_t)step);
+        ck_assert_int_eq(gather(refs, step & 1 ? b : a, op++, 2), NB_REF_HIT);
+        ck_assert_int_eq(gather(refs, step & 1 ? a : b, op++, 2), NB_REF_HIT);
+    }
+    ck_assert_uint_eq(nb_refs_count(refs), 2);
+    memcpy(c, a, sizeof(c));
+    for (size_t i = 0; i < BLOCK / 2; i++)
+        c[i] = rng(&half) % 2 ? a[i] : b[i]; /* half of each */
+    ck_assert_int_eq(gather(refs, c, op++, 2), NB_REF_NEW);
+    memcpy(c, a, sizeof(c)); /* half of one that is there */
+    leap(c, 2, 9);
+    ck_assert_int_eq(gather(refs, c, op++, 2), NB_REF_NEW);
+    nb_refs_destroy(refs);
+}
+END_TEST
+
 /* A reference changes only when every receiver holds the content before. */
 START_TEST(reference_waits_for_confirmation)
 {
@@ -276,6 +314,7 @@ int main(void)
     if (nb_budgets_open(&node))
         return EXIT_FAILURE;
     tcase_add_test(t, reference_by_content);
+    tcase_add_test(t, reference_of_hard_training);
     tcase_add_test(t, reference_waits_for_confirmation);
     tcase_add_test(t, reference_knows_its_source);
     tcase_add_test(t, reference_not_kept);
