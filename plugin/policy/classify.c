@@ -39,6 +39,9 @@ const char *nb_class_reason_text(enum nb_class_reason reason)
         [NB_WHY_USER_YES] = "NIBBLE_GRAD says so",
         [NB_WHY_USER_NO] = "NIBBLE_GRAD excludes it",
         [NB_WHY_TYPE] = "it is not a sum of float32, bfloat16 or float16",
+        [NB_WHY_UNSEEN] =
+            "no all-gather of its communicator is seen that could show that it is a gradient (those "
+            "below NIBBLE_AG_MIN_BYTES are NCCL's)",
     };
     return (unsigned)reason < NB_WHY_COUNT ? text[reason] : "unknown";
 }
@@ -142,6 +145,7 @@ void nb_classify_gather(struct nb_classify *c, const struct nb_class_op *op, con
     struct nb_look look = nb_book_look(&s->book, samples, n);
 
     s->calls++;
+    m->gathers = 1;
     if (look.found && look.changed) {
         if (look.found->changes >= CHANGES)
             s->weights = 1;
@@ -200,6 +204,15 @@ static void count_rare_steps(const struct nb_classify *c, struct nb_class_comm *
         m->rare_steps = alive > 1 ? least : most / LONE_PER_STEP;
 }
 
+/* A reduce-scatter that the user vouches for, whose weights are not seen, as small gathers are not: passes by the calls; where nobody tells of calls, nothing tells steps of something small apart. */
+static uint64_t steps_vouched(const struct nb_class_comm *m, const struct nb_class_sig *s,
+                              const struct nb_class_op *op)
+{
+    if (op->passes > m->rare_steps)
+        return op->passes - 1;
+    return m->rare_steps || op->passes ? m->rare_steps : s->calls / LONE_PER_STEP;
+}
+
 static uint64_t steps_of(const struct nb_classify *c, const struct nb_class_comm *m,
                          const struct nb_class_sig *s, const struct nb_class_op *op)
 {
@@ -209,9 +222,11 @@ static uint64_t steps_of(const struct nb_classify *c, const struct nb_class_comm
         return c->weight_steps - m->first_weight_step;
     if (s->bucket)
         return m->round;
-    /* HSDP: no weights cross the network, but what is gathered inside the node tells passes apart. */
+    /* HSDP: no weights cross the network, but calls tell passes apart. */
     if (s->reason == NB_WHY_AFTER_RS && op->passes > m->rare_steps)
         return op->passes - 1; /* this one is not over */
+    if (s->reason == NB_WHY_USER_YES && s->func == NB_FUNC_REDUCE_SCATTER)
+        return steps_vouched(m, s, op);
     return s->kind == NB_CLASS_GRADIENT && m->alike_rounds > m->rare_steps ? m->alike_rounds : m->rare_steps;
 }
 
@@ -333,10 +348,11 @@ static void settle(struct nb_classify *c, const struct nb_class_comm *m, struct 
         s->reason = against;
     } else {
         s->kind = s->evidence == NB_WHY_YOUNG ? NB_CLASS_UNKNOWN : NB_CLASS_GRADIENT;
-        s->reason = s->evidence != NB_WHY_YOUNG    ? s->evidence
-                    : op->blind                    ? NB_WHY_BLIND
-                    : op->caller == NB_CALLER_HOOK ? NB_WHY_HOOK
-                                                   : NB_WHY_NO_EVIDENCE;
+        s->reason = s->evidence != NB_WHY_YOUNG                        ? s->evidence
+                    : op->blind                                        ? NB_WHY_BLIND
+                    : op->caller == NB_CALLER_HOOK                     ? NB_WHY_HOOK
+                    : s->func == NB_FUNC_REDUCE_SCATTER && !m->gathers ? NB_WHY_UNSEEN
+                                                                       : NB_WHY_NO_EVIDENCE;
     }
 }
 

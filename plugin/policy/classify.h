@@ -54,7 +54,8 @@ enum nb_class_reason {
     NB_WHY_BLIND,       /* the device cannot show its sums, so nothing can be proved */
     NB_WHY_USER_YES,    /* NIBBLE_GRAD */
     NB_WHY_USER_NO,
-    NB_WHY_TYPE, /* not a sum of FP32, BF16 or FP16 */
+    NB_WHY_TYPE,   /* not a sum of FP32, BF16 or FP16 */
+    NB_WHY_UNSEEN, /* as NO_EVIDENCE: a reduce-scatter of whose communicator no gather is seen */
     NB_WHY_COUNT
 };
 const char *nb_class_reason_text(enum nb_class_reason reason);

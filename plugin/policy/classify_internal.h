@@ -26,6 +26,7 @@ struct nb_class_sig;
 struct nb_class_comm {
     uint64_t comm;
     int taken;
+    int gathers; /* some were seen */
     uint64_t used;
     uint64_t weight_steps, first_weight_step; /* its own; the process's when it first reduced */
     uint64_t rare_steps;

@@ -457,6 +457,38 @@ START_TEST(test_caller)
 }
 END_TEST
 
+/* A small reduce-scatter whose weights nobody sees stays raw and says why; where the user vouches for it, its warm-up ends, with
+ * passes that calls tell or without. */
+START_TEST(test_small_vouched)
+{
+    struct nb_classify *c = create(_i ? "reduce_scatter:float32:8192" : "");
+    struct nb_class_op op = {.comm = 1,
+                             .nranks = 8,
+                             .func = NB_FUNC_REDUCE_SCATTER,
+                             .type = ncclFloat32,
+                             .op = ncclSum,
+                             .count = 8192};
+    float samples[SAMPLES];
+    uint64_t seed = 3;
+    unsigned coded = 0;
+
+    for (unsigned call = 0; call < 20 * WARMUP; call++) {
+        struct nb_class_decision d;
+        for (unsigned i = 0; i < SAMPLES; i++)
+            samples[i] = rnd_normal(&seed);
+        op.passes = _i == 1 ? call / 4 + 1 : 0; /* four of a step */
+        nb_classify_call(c, &op);
+        d = nb_classify_reduce(c, &op, samples, SAMPLES);
+        ck_assert_int_eq(d.kind == NB_CLASS_GRADIENT, _i > 0);
+        ck_assert(_i > 0 || call < 60 || d.reason == NB_WHY_UNSEEN);
+        ck_assert(_i == 0 || d.warmup == (call < (_i == 1 ? 4 : 16) * WARMUP - (unsigned)(_i == 2)));
+        coded += (unsigned)(d.kind == NB_CLASS_GRADIENT && !d.warmup);
+    }
+    ck_assert_int_eq(coded > 0, _i > 0);
+    nb_classify_destroy(c);
+}
+END_TEST
+
 /* The evidence is this very operation's: of the same signature, what is not the result of a reduce-scatter
  * stays raw. */
 START_TEST(test_linked)
@@ -536,6 +568,7 @@ int main(void)
     tcase_add_loop_test(tc, test_vetoed, 0, (int)(sizeof(vetoed) / sizeof(vetoed[0])));
     tcase_add_test(tc, test_revoked);
     tcase_add_test(tc, test_caller);
+    tcase_add_loop_test(tc, test_small_vouched, 0, 3);
     tcase_add_test(tc, test_linked);
     tcase_add_test(tc, test_override);
     suite_add_tcase(suite, tc);

@@ -149,18 +149,18 @@ __attribute__((format(printf, 5, 6))) static void logger(ncclDebugLogLevel level
 }
 
 /* Sizes: an eighth of the defaults, as tensors of a job are as much smaller than real ones. */
-static void set(struct cluster_node *node, const char *grad)
+static void set(struct cluster_node *node, const struct job_settings *settings)
 {
     const struct nb_params *usual = nb_params_defaults();
     struct nb_params *p = &node->params;
 
-    if (grad)
-        p->grad = grad;
+    if (settings->grad)
+        p->grad = settings->grad;
     p->unit_bytes = usual->unit_bytes;
     p->ref_max_mb = 4; /* some hundred blocks, as the default is for real ones */
     p->rs_min_bytes = usual->rs_min_bytes / 8;
     p->ar_min_bytes = usual->ar_min_bytes / 8;
-    p->ag_min_bytes = usual->ag_min_bytes / 8;
+    p->ag_min_bytes = settings->ag_min ? settings->ag_min : usual->ag_min_bytes / 8;
     p->tuner_min_bytes = usual->tuner_min_bytes / 8;
     for (int b = 0; b < NB_BUDGET_COUNT; b++)
         node->left[b] = nb_budget_left(node->ctx.budgets, (enum nb_budget)b);
@@ -192,7 +192,7 @@ void job_play(const struct job_entry *entry, uint64_t seed, int loud, struct ver
     job->cluster.most_rounds = UINT64_MAX;
     for (int r = 0; r < NODES; r++) {
         struct watcher *w = &job->watcher[r];
-        set(&job->cluster.node[r], entry->settings.grad);
+        set(&job->cluster.node[r], &entry->settings);
         *w = (struct watcher){.job = job, .node = r, .holder = calloc(SLOTS, sizeof(*w->holder))};
         if (!w->holder)
             abort();
