@@ -6,6 +6,8 @@
 
 #include <immintrin.h>
 
+#include "codec/mask.h"
+
 #define NB_TARGET __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,bmi,bmi2,popcnt,f16c")))
 #define NB_FN static inline __attribute__((always_inline, unused)) NB_TARGET
 #define NB_OP static NB_TARGET
@@ -35,7 +37,7 @@ NB_FN vf vf_div(vf a, vf b) { return _mm512_div_ps(a, b); }
 NB_FN vf vf_sqrt(vf a) { return _mm512_sqrt_ps(a); }
 NB_FN vf vf_cast(vi a) { return _mm512_castsi512_ps(a); }
 NB_FN vf vf_from_int(vi a) { return _mm512_cvtepi32_ps(a); }
-NB_FN vm vf_lt(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
+NB_FN vm vf_lt(vf a, vf b) { return NB_MASK(_mm512_cmp_ps_mask(a, b, _CMP_LT_OQ)); }
 NB_FN vi vi_load(const void *p) { return _mm512_loadu_si512(p); }
 NB_FN void vi_store(void *p, vi a) { _mm512_storeu_si512(p, a); }
 NB_FN vi vi_set1(int i) { return _mm512_set1_epi32(i); }
@@ -53,8 +55,8 @@ NB_FN vi vi_srlv(vi a, vi n) { return _mm512_srlv_epi32(a, n); }
 NB_FN vi vi_max_s(vi a, vi b) { return _mm512_max_epi32(a, b); }
 NB_FN vi vi_min_s(vi a, vi b) { return _mm512_min_epi32(a, b); }
 NB_FN vi vi_max_u(vi a, vi b) { return _mm512_max_epu32(a, b); }
-NB_FN vm vi_gt(vi a, vi b) { return _mm512_cmpgt_epi32_mask(a, b); }
-NB_FN vm vi_eq(vi a, vi b) { return _mm512_cmpeq_epi32_mask(a, b); }
+NB_FN vm vi_gt(vi a, vi b) { return NB_MASK(_mm512_cmpgt_epi32_mask(a, b)); }
+NB_FN vm vi_eq(vi a, vi b) { return NB_MASK(_mm512_cmpeq_epi32_mask(a, b)); }
 NB_FN vi vi_blend(vm m, vi a, vi b) { return _mm512_mask_mov_epi32(a, m, b); }
 NB_FN vi vi_round(vf a) { return _mm512_cvtps_epi32(a); }
 NB_FN vm vm_blend(vm m, vm a, vm b) { return (vm)((a & ~m) | (b & m)); }
@@ -156,7 +158,7 @@ NB_FN void group_store(enum nb_dtype type, bool nan, uint8_t *p, const struct vg
 {
     vf v[2] = {x->v[0], x->v[1]};
     /* what a NaN would be rounded to does not matter: it is replaced before */
-    if (nan && __builtin_expect(_mm512_cmp_ps_mask(v[0], v[1], _CMP_UNORD_Q), 0))
+    if (nan && __builtin_expect(NB_MASK(_mm512_cmp_ps_mask(v[0], v[1], _CMP_UNORD_Q)), 0))
         for (unsigned k = 0; k < 2; k++)
             v[k] = _mm512_mask_mov_ps(v[k], _mm512_cmp_ps_mask(v[k], v[k], _CMP_UNORD_Q),
                                       vf_cast(vi_set1(0x7fc00000)));

@@ -188,7 +188,8 @@ static NB_TARGET __attribute__((noinline)) vm nb_t_thin(nb_row *h, vm thin, vf m
     const vf size = vf_mul(max, vf_from_int(small)), limit = vf_mul(sum, vf_set1(NB_OUTLIER));
     const vi all = vi_set1(NB_GROUP);
     vf_store(counts, vf_from_int(_mm512_mask_add_epi32(all, thin, all, large)));
-    return _mm512_mask_cmp_ps_mask(members, size, limit, _CMP_GT_OQ); /* the largest value is one if any is */
+    return NB_MASK(
+        _mm512_mask_cmp_ps_mask(members, size, limit, _CMP_GT_OQ)); /* the largest value is one if any is */
 }
 
 /* A batch of groups from j0 on. `exact`: products of error codes and units are, because no bound acts. */
@@ -290,7 +291,7 @@ NB_FN bool nb_t_survey(enum nb_dtype type, bool feedback, enum nb_norms norms, b
     const vi absolute = vi_set1((int)NB_F32_ABS);
     vi a = vi_and(vi_cast(max), absolute);
     /* Maxima ignore NaN, but the transform of one is NaN all over. */
-    if (vi_gt(a, vi_set1((int)NB_ESCAPE_BITS - 1)) | _mm512_cmp_ps_mask(last, last, _CMP_UNORD_Q))
+    if (vi_gt(a, vi_set1((int)NB_ESCAPE_BITS - 1)) | NB_MASK(_mm512_cmp_ps_mask(last, last, _CMP_UNORD_Q)))
         return false;
     vf threshold = vf_mul(vf_cast(a), vf_set1(NB_SMALL));
     vf ratio = vf_set1(0x1.6a09e6p0f); /* sqrt(64 / 32) */
