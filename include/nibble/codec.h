@@ -57,6 +57,7 @@ enum nb_variant {
     NB_VARIANT_AVX2,
     NB_VARIANT_AVX512,
     NB_VARIANT_NEON,
+    NB_VARIANT_AVX512_VBMI, /* the same where the CPU permutes bytes, too: exact and bounded differences are faster */
     NB_VARIANT_COUNT
 };
 

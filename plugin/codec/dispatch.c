@@ -18,6 +18,7 @@ static const struct nb_variant_ops variants[NB_VARIANT_COUNT] = {
 #if defined(__x86_64__)
     [NB_VARIANT_AVX2] = {SPAN(&nb_tile_avx2), &nb_ulp_avx2, nb_stripes_avx2},
     [NB_VARIANT_AVX512] = {SPAN(&nb_tile_avx512), &nb_ulp_avx512, nb_stripes_avx512},
+    [NB_VARIANT_AVX512_VBMI] = {SPAN(&nb_tile_avx512), &nb_ulp_avx512_vbmi, nb_stripes_avx512},
 #endif
 #if defined(NB_NEON)
     [NB_VARIANT_NEON] = {SPAN(&nb_tile_neon), &nb_ulp_neon, nb_stripes_neon},
@@ -33,7 +34,7 @@ static int cpu_has(enum nb_variant variant)
 {
 #if defined(__x86_64__)
     __builtin_cpu_init();
-    if (variant == NB_VARIANT_AVX2 || variant == NB_VARIANT_AVX512) {
+    if (variant == NB_VARIANT_AVX2 || variant == NB_VARIANT_AVX512 || variant == NB_VARIANT_AVX512_VBMI) {
         if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("bmi") ||
             !__builtin_cpu_supports("bmi2") || !__builtin_cpu_supports("popcnt") ||
             !__builtin_cpu_supports("fma"))
@@ -48,9 +49,10 @@ static int cpu_has(enum nb_variant variant)
             return 0;
 #endif
     }
-    if (variant == NB_VARIANT_AVX512)
+    if (variant == NB_VARIANT_AVX512 || variant == NB_VARIANT_AVX512_VBMI)
         return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-               __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+               __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+               (variant == NB_VARIANT_AVX512 || __builtin_cpu_supports("avx512vbmi"));
 #endif
     return variants[variant].ulp != NULL;
 }
@@ -62,6 +64,8 @@ int nb_codec_available(enum nb_variant variant)
 
 static enum nb_variant best(void)
 {
+    if (nb_codec_available(NB_VARIANT_AVX512_VBMI))
+        return NB_VARIANT_AVX512_VBMI;
     if (nb_codec_available(NB_VARIANT_AVX512))
         return NB_VARIANT_AVX512;
     if (nb_codec_available(NB_VARIANT_AVX2))
@@ -110,6 +114,7 @@ enum nb_variant nb_codec_selected(void)
 
 const char *nb_variant_name(enum nb_variant variant)
 {
-    static const char *const names[NB_VARIANT_COUNT] = {"auto", "portable", "avx2", "avx512", "neon"};
+    static const char *const names[NB_VARIANT_COUNT] = {"auto",   "portable", "avx2",
+                                                        "avx512", "neon",     "avx512-vbmi"};
     return (unsigned)variant < NB_VARIANT_COUNT ? names[variant] : "unknown";
 }

@@ -139,8 +139,9 @@ static ssize_t encode_span(struct coding *how, const uint8_t *cur, const uint8_t
     return at < limit ? (ssize_t)at : -E2BIG;
 }
 
-static int decode_span(nb_ulp_decode_block_fn *decode, unsigned w, const uint8_t *coded, size_t len,
-                       const uint8_t *ref, size_t bytes, uint8_t *dst)
+/* `two` decodes two blocks at once, or is NULL. */
+static int decode_span(nb_ulp_decode_block_fn *decode, nb_ulp_decode_two_fn *two, unsigned w,
+                       const uint8_t *coded, size_t len, const uint8_t *ref, size_t bytes, uint8_t *dst)
 {
     const size_t n = bytes / w, blocks = blocks_of(bytes, w), tail = bytes % w;
     size_t at = 1 + 2 * blocks;
@@ -170,6 +171,18 @@ static int decode_span(nb_ulp_decode_block_fn *decode, unsigned w, const uint8_t
             if (dst != ref)
                 memcpy(dst + from, ref + from, count * w);
             continue;
+        }
+        if (two && n - b * NB_ULP_BLOCK >= 2 * NB_ULP_BLOCK) {
+            const size_t next = coded[3 + 2 * b] | (size_t)coded[4 + 2 * b] << 8;
+            if (next && next <= 1 + NB_ULP_BLOCK * w && len - at - size >= next + NB_ULP_SRC_SLACK &&
+                len - at - size - next >= tail) {
+                err = two(block, size, block + size, next, ref + from, dst + from);
+                if (err)
+                    return err;
+                at += size + next;
+                b++;
+                continue;
+            }
         }
         if (len - at - size < NB_ULP_SRC_SLACK) {
             memcpy(scratch, block, size);
@@ -205,7 +218,8 @@ int nb_ulp_decode(enum nb_ulp_width width, const void *coded, size_t len, const 
 
     if (wi < 0)
         return -EINVAL;
-    return decode_span(nb_variant()->ulp->decode[wi], width, coded, len, ref, bytes, dst);
+    return decode_span(nb_variant()->ulp->decode[wi], nb_variant()->ulp->decode_two[wi], width, coded, len,
+                       ref, bytes, dst);
 }
 
 /* ---- delta4 -------------------------------------------------------------------------------------------- */
@@ -247,7 +261,8 @@ int nb_delta4_decode(enum nb_dtype type, const void *coded, size_t len, const vo
     if (!w)
         return -EINVAL;
     nb_fp_environment fp = nb_fp_enter();
-    result = decode_span(nb_variant()->ulp->decode_floors[w == 4], (unsigned)w, coded, len, ref, bytes, dst);
+    result =
+        decode_span(nb_variant()->ulp->decode_floors[w == 4], NULL, (unsigned)w, coded, len, ref, bytes, dst);
     nb_fp_leave(fp);
     return result;
 }

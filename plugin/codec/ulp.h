@@ -72,6 +72,10 @@ typedef size_t nb_ulp_encode_block_fn(const struct nb_ulp_map *map, const uint8_
 typedef int nb_ulp_decode_block_fn(const uint8_t *coded, size_t len, const uint8_t *ref, size_t n,
                                    uint8_t *dst);
 
+/* Two blocks of NB_ULP_BLOCK values at once, the second one behind the first in ref and dst. */
+typedef int nb_ulp_decode_two_fn(const uint8_t *coded, size_t len, const uint8_t *coded2, size_t len2,
+                                 const uint8_t *ref, uint8_t *dst);
+
 /* Bits that NB_ULP_PROBE values would take besides their plane 0, read by `map`, and the c for that. */
 typedef uint32_t nb_ulp_probe_fn(const struct nb_ulp_map *map, const uint8_t *cur, const uint8_t *ref,
                                  unsigned *c);
@@ -82,6 +86,7 @@ typedef size_t nb_delta4_encode_block_fn(const struct nb_ulp_map *map, const uin
 struct nb_ulp_ops {
     nb_ulp_encode_block_fn *encode[3]; /* for widths 1, 2, 4 */
     nb_ulp_decode_block_fn *decode[3];
+    nb_ulp_decode_two_fn *decode_two[3]; /* NULL: one after the other */
     nb_ulp_probe_fn *probe[3];
     /* delta4, for widths 2 and 4; *lossy counts the runs that got a floor. */
     nb_delta4_encode_block_fn *encode_floors[2];
@@ -91,7 +96,7 @@ struct nb_ulp_ops {
 extern const struct nb_ulp_ops nb_ulp_portable;
 #if defined(__x86_64__)
 #define NB_ULP_X86 1
-extern const struct nb_ulp_ops nb_ulp_avx2, nb_ulp_avx512;
+extern const struct nb_ulp_ops nb_ulp_avx2, nb_ulp_avx512, nb_ulp_avx512_vbmi;
 #endif
 #if defined(__aarch64__) /* where NB_NEON is defined (codec/fp.h) */
 extern const struct nb_ulp_ops nb_ulp_neon;

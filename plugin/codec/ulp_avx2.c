@@ -25,9 +25,9 @@ typedef struct {
     __m256i k[4], low[4], high; /* high: a byte a value, in order: no more than 127 */
 } group32;
 
-static inline uint32_t pext(uint32_t x, uint32_t mask)
+static inline uint64_t pext(uint64_t x, uint64_t mask)
 {
-    return _pext_u32(x, mask);
+    return _pext_u64(x, mask);
 }
 
 static inline uint32_t pdep(uint32_t x, uint32_t mask)

@@ -92,11 +92,11 @@ static inline uint32_t NAME(above)(const group *g, uint32_t j)
 
 static inline void NAME(widths)(const uint8_t *ref, const struct nb_ulp_map *map, unsigned c, group *g)
 {
-    const __m256i floor = EPI(set1)((signed_lane)map->floor);
-
     for (int i = 0; i < VECS; i++) {
-        const __m256i ex = NAME(exponent)(NAME(load)(ref + LANES * W * i), map);
-        NAME(set_width)(g, i, NAME(clamp_k)(EPU(max)(ex, floor), c));
+        __m256i ex = NAME(exponent)(NAME(load)(ref + LANES * W * i), map);
+        if (map->floor)
+            ex = EPU(max)(ex, EPI(set1)((signed_lane)map->floor));
+        NAME(set_width)(g, i, NAME(clamp_k)(ex, c));
     }
 }
 

@@ -17,8 +17,9 @@
  *     get_low    the low parts from a bit of the coded bytes on; returns how many bits they were
  *     finish     the values: reference plus difference
  *     unsplit    the zigzagged differences again (W > 1)
+ *     cells      a bit for each four values with a high part, if HAVE_CELLS is defined; else they are made of plane 0
  *     estimate   nb_ulp_estimate of n values (a multiple of 32), if HAVE_ESTIMATE is defined; else the loop below
- * and pext(x, mask) and pdep(x, mask), the bit gather and scatter of BMI2. A variant that has neither defines
+ * and pext(x, mask) of 64 bits and pdep(x, mask) of 32, the bit gather and scatter of BMI2. A variant that has neither defines
  * ULP_OWN_PLANES, put_group and get_group instead of them, put_low, add and get_low.
  */
 
@@ -114,23 +115,34 @@ static uint32_t NAME(probe)(const struct nb_ulp_map *map, const uint8_t *cur, co
 static inline __attribute__((always_inline)) unsigned NAME(put_group)(struct bits *b, const group *g,
                                                                       uint32_t m0)
 {
-    const uint32_t m1 = NAME(above)(g, 1), m2 = NAME(above)(g, 2), m3 = NAME(above)(g, 3);
-    const unsigned n0 = (unsigned)__builtin_popcount(m0), n1 = (unsigned)__builtin_popcount(m1);
-    const unsigned n2 = (unsigned)__builtin_popcount(m2);
-    const uint64_t p1 = pext(m1, m0), p2 = pext(m2, m1), p3 = pext(m3, m2);
-    uint32_t t = m0 | m0 >> 1;
-
-    t = (t | t >> 2) & 0x11111111u;
+    const uint64_t m1 = NAME(above)(g, 1), m2 = NAME(above)(g, 2), m3 = NAME(above)(g, 3);
+#ifdef HAVE_CELLS
+    const uint32_t set = NAME(cells)(g), t = pdep(set, 0x11111111u);
+#else
+    const uint32_t halves = m0 | m0 >> 1, t = (halves | halves >> 2) & 0x11111111u;
+    const uint32_t set = (uint32_t)pext(t, 0x11111111u);
+#endif
     /* Which of the two it is nobody can predict: choose by arithmetic. */
-    const unsigned cells = (unsigned)__builtin_popcount(t), dense = cells >= NB_ULP_DENSE;
-    const uint32_t packed = pext(t, 0x11111111u) | pext(m0, t * 15) << 8, all = 0u - dense;
-    bits_put(b, packed ^ ((packed ^ m0) & all), (8 + 4 * cells) ^ (((8 + 4 * cells) ^ 32) & all));
-    if (__builtin_expect(n0 + n1 + n2 <= 56, 1)) {
-        bits_put(b, p1 | p2 << n0 | p3 << (n0 + n1), n0 + n1 + n2);
+    const uint32_t dense = (uint32_t)__builtin_popcount(set) >= NB_ULP_DENSE, all = 0u - dense;
+    const unsigned sparse = 8 - 8 * dense;
+    /* Two planes at once: what one has of the other's bits follows what that one has. */
+    const uint64_t of01 = (t * 15 | all) | (uint64_t)m0 << 32, of23 = m1 | m2 << 32;
+    const uint64_t p01 = pext(m0 | m1 << 32, of01), p23 = pext(m2 | m3 << 32, of23);
+    const unsigned n01 = (unsigned)__builtin_popcountll(of01), n23 = (unsigned)__builtin_popcountll(of23);
+    const unsigned len = sparse + n01 + n23;
+    if (__builtin_expect(len <= 56, 1)) {
+        bits_put(b, (p01 | p23 << n01) << sparse | (set & ~all), len);
     } else {
-        bits_put(b, p1, n0);
-        bits_put(b, p2, n1);
-        bits_put(b, p3, n2);
+        const unsigned n1 = (unsigned)__builtin_popcount(m0), n0 = n01 - n1;
+        bits_put(b, (p01 & (((uint64_t)1 << n0) - 1)) << sparse | (set & ~all), sparse + n0);
+        if (__builtin_expect(n1 + n23 <= 56, 1)) {
+            bits_put(b, p01 >> n0 | p23 << n1, n1 + n23);
+        } else {
+            const unsigned n2 = (unsigned)__builtin_popcountll(m1);
+            bits_put(b, p01 >> n0, n1);
+            bits_put(b, p23 & (((uint64_t)1 << n2) - 1), n2);
+            bits_put(b, p23 >> n2, n23 - n2);
+        }
     }
     NAME(put_low)(b, g);
     return NB_ULP_MODE_SPARSE + dense;
@@ -164,17 +176,17 @@ static inline __attribute__((always_inline)) size_t NAME(encode_any)(const struc
         uint32_t cost;
         int any = 0;
 
-        for (size_t g = 0; g < ng; g++) {
+        const size_t whole = full - g0 < ng ? full - g0 : ng;
+        for (size_t g = 0; g < whole; g++) {
             const size_t at = (g0 + g) * NB_ULP_GROUP;
-            if (g0 + g < full) {
-                any |=
-                    NAME(diff)(cur + at * W, ref + at * W, map, zz + g * NB_ULP_GROUP, ex + g * NB_ULP_GROUP);
-            } else {
-                uint8_t a[NB_ULP_GROUP * W], z[NB_ULP_GROUP * W];
-                ulp_pad(a, cur + at * W, n - at, W);
-                ulp_pad(z, ref + at * W, n - at, W);
-                any |= NAME(diff)(a, z, map, zz + g * NB_ULP_GROUP, ex + g * NB_ULP_GROUP);
-            }
+            any |= NAME(diff)(cur + at * W, ref + at * W, map, zz + g * NB_ULP_GROUP, ex + g * NB_ULP_GROUP);
+        }
+        if (whole < ng) {
+            const size_t at = full * NB_ULP_GROUP;
+            uint8_t a[NB_ULP_GROUP * W], z[NB_ULP_GROUP * W];
+            ulp_pad(a, cur + at * W, n - at, W);
+            ulp_pad(z, ref + at * W, n - at, W);
+            any |= NAME(diff)(a, z, map, zz + whole * NB_ULP_GROUP, ex + whole * NB_ULP_GROUP);
         }
         if (!any) {
             dst[2 + r] = 0;
@@ -271,22 +283,25 @@ static size_t NAME(encode_floors)(const struct nb_ulp_map *map, const uint8_t *c
 /* Planes and low parts of one group; returns the bit position behind it. */
 static inline size_t NAME(get_group)(const uint8_t *p, size_t pos, unsigned sparse, group *g)
 {
-    uint64_t w = bits_peek(p, pos);
+    const uint64_t w = bits_peek(p, pos);
     const uint32_t cells = pdep((uint32_t)w & 0xff, 0x11111111u) * 15, all = sparse - 1;
     const uint32_t m0 = pdep((uint32_t)(w >> 8 * sparse), cells | all);
     const unsigned n0 = (unsigned)__builtin_popcount(m0);
-    uint32_t m1, m2, m3;
-    unsigned n1, n2;
+    const unsigned len = 8 * sparse + (unsigned)__builtin_popcount(cells | all);
+    uint64_t above = w >> len;
+    uint32_t m1 = pdep((uint32_t)above, m0), m2, m3;
+    unsigned n1 = (unsigned)__builtin_popcount(m1), n2;
 
-    pos += 8 * sparse + (unsigned)__builtin_popcount(cells | all);
-    w = bits_peek(p, pos);
-    m1 = pdep((uint32_t)w, m0);
-    n1 = (unsigned)__builtin_popcount(m1);
-    m2 = pdep((uint32_t)(w >> n0), m1);
+    m2 = pdep((uint32_t)(above >> n0), m1);
     n2 = (unsigned)__builtin_popcount(m2);
-    if (__builtin_expect(n0 + n1 + n2 <= 57, 1)) {
-        m3 = pdep((uint32_t)(w >> n0 >> n1), m2);
+    pos += len;
+    /* Usually one load has all planes; where it has not, these may be wrong, but are no fewer bits. */
+    if (__builtin_expect(len + n0 + n1 + n2 <= 57, 1)) {
+        m3 = pdep((uint32_t)(above >> n0 >> n1), m2);
     } else {
+        above = bits_peek(p, pos);
+        m1 = pdep((uint32_t)above, m0);
+        n1 = (unsigned)__builtin_popcount(m1);
         m2 = pdep((uint32_t)bits_peek(p, pos + n0), m1);
         n2 = (unsigned)__builtin_popcount(m2);
         m3 = pdep((uint32_t)bits_peek(p, pos + n0 + n1), m2);
@@ -393,14 +408,11 @@ static inline __attribute__((always_inline)) int NAME(step)(struct NAME(cursor) 
     return 0;
 }
 
-/* All groups are done: was the bit string what the header says? Then the exceptions. */
-static inline int NAME(close_block)(const struct NAME(cursor) * d)
+static inline int NAME(put_exceptions)(const struct NAME(cursor) * d)
 {
     const uint8_t *p = d->p + d->end / 8;
     unsigned last = 0;
 
-    if ((d->pos + 7) / 8 != d->end / 8)
-        return -EBADMSG;
     for (unsigned i = 0; i < d->nexc; i++, p += 2 + W) {
         unsigned at = p[0] | (unsigned)p[1] << 8;
         if (at >= d->n || (i && at <= last))
@@ -409,6 +421,66 @@ static inline int NAME(close_block)(const struct NAME(cursor) * d)
         last = at;
     }
     return 0;
+}
+
+/* A group that is whole, of a block without floors, of the mode that the lowest bits of *modes say. */
+static inline __attribute__((always_inline)) void NAME(whole_group)(const uint8_t *p, size_t *pos,
+                                                                    uint64_t *modes,
+                                                                    const struct nb_ulp_map *map, unsigned c,
+                                                                    const uint8_t *ref, uint8_t *dst)
+{
+    const unsigned mode = *modes & 3;
+    group s;
+
+    *modes >>= 2;
+    if (mode == NB_ULP_MODE_EQUAL) {
+        if (dst != ref)
+            memcpy(dst, ref, NB_ULP_GROUP * W);
+        return;
+    }
+    NAME(widths)(ref, map, c, &s);
+    *pos = NAME(get_group)(p, *pos, mode & NB_ULP_MODE_SPARSE, &s);
+    NAME(finish)(ref, map, &s, dst);
+}
+
+/* `count` blocks, 1 or 2, of NB_ULP_BLOCK values without floors, the second one behind the first in ref and dst.
+ * Where a group ends only its bits say, so a processor has time for another block meanwhile. */
+static inline __attribute__((always_inline)) int NAME(decode_whole)(const struct NAME(cursor) * a,
+                                                                    const struct NAME(cursor) * b, int count)
+{
+    struct nb_ulp_map map = {a->map.shift, a->map.plain, 0}, map2 = {0, 0, 0};
+    const size_t end = a->end, end2 = count > 1 ? b->end : 0;
+    size_t pos = 0, pos2 = 0;
+    uint64_t modes, modes2 = 0;
+    const uint8_t *ref = a->ref;
+    uint8_t *dst = a->dst;
+
+    memcpy(&modes, a->modes, 8);
+    modes = le64toh(modes);
+    if (count > 1) {
+        memcpy(&modes2, b->modes, 8);
+        modes2 = le64toh(modes2);
+        map2.shift = b->map.shift;
+        map2.plain = b->map.plain;
+    }
+    if (((modes & modes >> 1) | (modes2 & modes2 >> 1)) & 0x5555555555555555)
+        return -EBADMSG;
+    for (unsigned r = 0; r < NB_ULP_BLOCK / NB_ULP_RUN; r++) {
+        const unsigned c = a->c[r], c2 = count > 1 ? b->c[r] : 0;
+        for (unsigned g = 0; g < NB_ULP_RUN / NB_ULP_GROUP; g++) {
+            if ((pos > end) | (pos2 > end2))
+                return -EBADMSG;
+            NAME(whole_group)(a->p, &pos, &modes, &map, c, ref, dst);
+            if (count > 1)
+                NAME(whole_group)
+            (b->p, &pos2, &modes2, &map2, c2, ref + NB_ULP_BLOCK * W, dst + NB_ULP_BLOCK * W);
+            ref += NB_ULP_GROUP * W;
+            dst += NB_ULP_GROUP * W;
+        }
+    }
+    if ((pos + 7) / 8 != end / 8 || (pos2 + 7) / 8 != end2 / 8)
+        return -EBADMSG;
+    return NAME(put_exceptions)(a) || (count > 1 && NAME(put_exceptions)(b)) ? -EBADMSG : 0;
 }
 
 static inline __attribute__((always_inline)) int NAME(decode_any)(const uint8_t *coded, size_t len,
@@ -423,15 +495,35 @@ static inline __attribute__((always_inline)) int NAME(decode_any)(const uint8_t 
     }
     if (NAME(open_block)(&d, coded, len, ref, n, dst, floors))
         return -EBADMSG;
+    if (n == NB_ULP_BLOCK && !d.floors)
+        return NAME(decode_whole)(&d, NULL, 1);
     for (size_t g = 0; g < (n + NB_ULP_GROUP - 1) / NB_ULP_GROUP; g++)
         if (NAME(step)(&d, g, floors))
             return -EBADMSG;
-    return NAME(close_block)(&d);
+    /* Was the bit string what the header says? */
+    return (d.pos + 7) / 8 == d.end / 8 ? NAME(put_exceptions)(&d) : -EBADMSG;
 }
 
 static int NAME(decode_block)(const uint8_t *coded, size_t len, const uint8_t *ref, size_t n, uint8_t *dst)
 {
     return NAME(decode_any)(coded, len, ref, n, dst, 0);
+}
+
+static int NAME(decode_two)(const uint8_t *coded, size_t len, const uint8_t *coded2, size_t len2,
+                            const uint8_t *ref, uint8_t *dst)
+{
+    struct NAME(cursor) a, b;
+
+    if (coded[0] == NB_ULP_RAW || coded2[0] == NB_ULP_RAW) {
+        const int err = NAME(decode_block)(coded, len, ref, NB_ULP_BLOCK, dst);
+        return err ? err
+                   : NAME(decode_block)(coded2, len2, ref + NB_ULP_BLOCK * W, NB_ULP_BLOCK,
+                                        dst + NB_ULP_BLOCK * W);
+    }
+    if (NAME(open_block)(&a, coded, len, ref, NB_ULP_BLOCK, dst, 0) ||
+        NAME(open_block)(&b, coded2, len2, ref + NB_ULP_BLOCK * W, NB_ULP_BLOCK, dst + NB_ULP_BLOCK * W, 0))
+        return -EBADMSG;
+    return NAME(decode_whole)(&a, &b, 2);
 }
 
 #if W > 1

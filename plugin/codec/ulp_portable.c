@@ -14,12 +14,12 @@ typedef struct {
     uint32_t low[32];
 } group;
 
-static inline uint32_t pext(uint32_t x, uint32_t mask)
+static inline uint64_t pext(uint64_t x, uint64_t mask)
 {
-    uint32_t out = 0;
+    uint64_t out = 0;
 
     for (unsigned at = 0; mask; mask &= mask - 1, at++)
-        out |= (x >> __builtin_ctz(mask) & 1u) << at;
+        out |= (x >> __builtin_ctzll(mask) & 1) << at;
     return out;
 }
 

@@ -28,6 +28,7 @@
 const struct nb_ulp_ops ULP_TABLE = {
     .encode = {encode_block_w8, encode_block_w16, encode_block_w32},
     .decode = {decode_block_w8, decode_block_w16, decode_block_w32},
+    .decode_two = {decode_two_w8, decode_two_w16, decode_two_w32},
     .probe = {probe_w8, probe_w16, probe_w32},
     .encode_floors = {encode_floors_w16, encode_floors_w32},
     .decode_floors = {decode_floors_w16, decode_floors_w32},

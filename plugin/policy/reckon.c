@@ -43,6 +43,7 @@ enum nb_reckon_codec nb_reckon_codec_of(enum nb_variant variant)
     case NB_VARIANT_NEON: /* no processor with it has been measured; it is the faster of the two */
     case NB_VARIANT_PORTABLE: return NB_RECKON_PORTABLE;
     case NB_VARIANT_AVX2: return NB_RECKON_AVX2;
+    case NB_VARIANT_AVX512_VBMI:
     case NB_VARIANT_AVX512: return NB_RECKON_AVX512;
     default: return NB_RECKON_UNKNOWN;
     }

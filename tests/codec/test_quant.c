@@ -412,6 +412,7 @@ START_TEST(arguments)
     ck_assert_str_eq(nb_dtype_name(NB_BF16), "bfloat16");
     ck_assert_str_eq(nb_codec_name(NB_CODEC_INT4), "int4");
     ck_assert_str_eq(nb_variant_name(NB_VARIANT_AVX512), "avx512");
+    ck_assert_str_eq(nb_variant_name(NB_VARIANT_AVX512_VBMI), "avx512-vbmi");
     ck_assert_str_eq(nb_codec_name((enum nb_codec)77), "unknown");
     ck_assert_uint_eq(nb_ef_err_bytes(65), 65);
     ck_assert_uint_eq(nb_ef_scale_bytes(65), 3);

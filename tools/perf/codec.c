@@ -278,7 +278,7 @@ static bool count_once(struct bench *b, op_fn *op, unsigned times, FILE *trace, 
 
 static const char help[] =
     "usage: nibble-perf codec [OPTION]...\n\n"
-    "  --variants LIST  of portable,avx2,avx512,neon (default: all that this CPU runs)\n"
+    "  --variants LIST  of portable,avx2,avx512,avx512-vbmi,neon (default: all that this CPU runs)\n"
     "  --ops LIST       of "
     "encode,encode_ef,encode_ema,decode,decode_add,reduce8,check,check_raw,ulp_encode,\n"
     "                   ulp_decode,delta4_encode,delta4_decode,hash\n"
@@ -316,7 +316,8 @@ int perf_codec(int argc, char **argv)
                                           {"trace", required_argument, NULL, 'a'},
                                           {"help", no_argument, NULL, 'h'},
                                           {NULL, 0, NULL, 0}};
-    const char *variants = "portable,avx2,avx512,neon", *op_list = NULL, *types = NULL, *json_path = NULL;
+    const char *variants = "portable,avx2,avx512,avx512-vbmi,neon", *op_list = NULL, *types = NULL,
+               *json_path = NULL;
     struct bench b = {.codec = NB_CODEC_INT4, .seconds = 0.3};
     size_t bytes = 8 << 20;
     double step = 0.0015, zeros = 0;

@@ -6,7 +6,7 @@
 # other by callgrind, which knows no AVX-512 ("-"). 77 when neither works here.
 set -u
 types=bfloat16,float32
-variants=avx2,avx512
+variants=avx2,avx512,avx512-vbmi
 ops=encode,encode_ef,decode,decode_add,reduce8,ulp_encode,ulp_decode
 while getopts t:v:o: option; do
     case $option in
@@ -27,7 +27,7 @@ program=$perf
 
 # callgrind VARIANT OP TYPE: of 64 KiB of values. The operation runs once, then five times.
 callgrind() {
-    [ "$1" != avx512 ] && command -v valgrind >/dev/null 2>&1 || return 1
+    [ "${1#avx512}" = "$1" ] && command -v valgrind >/dev/null 2>&1 || return 1
     runs=6
     [ "$2" != reduce8 ] || runs=48 # eight contributions each
     valgrind --tool=callgrind --callgrind-out-file="$tmp/out" --collect-atstart=no --toggle-collect="op_$2" \
