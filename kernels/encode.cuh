@@ -122,7 +122,8 @@ NB_DEV void nb_survey(int type, int feedback, enum nb_norms norms, float bound, 
         }
         NB_UNROLL
         for (unsigned i = 0; i < NB_GROUP; i++)
-            h[i] = h[i] + error[i];
+            if (!(i & 2))
+                nb_two_plus(&h[i], &h[i + 2], error[i], error[i + 2]);
         if (!s->idle)
             s->error2 = nb_from_int(count) * one * one;
         if (NB_ESTIMATES && norms == NB_NORMS_ESTIMATED)
@@ -145,17 +146,7 @@ NB_DEV void nb_survey(int type, int feedback, enum nb_norms norms, float bound, 
     NB_UNROLL
     for (unsigned i = 0; i < NB_GROUP; i++)
         x[i] = h[i];
-    NB_UNROLL
-    for (unsigned i = 0; i < NB_GROUP; i += 2)
-        NB_BUTTERFLY(x, i, i + 1);
-    NB_UNROLL
-    for (unsigned k = 0; k < 3; k++) {
-        const unsigned d = 16u >> k;
-        NB_UNROLL
-        for (unsigned i = 0; i < NB_GROUP; i++)
-            if (!(i & d))
-                NB_BUTTERFLY(x, i, i + d);
-    }
+    nb_transform_most(x);
     most = 0;
     NB_UNROLL
     for (unsigned i = 0; i < NB_GROUP; i += 4)
@@ -419,24 +410,36 @@ NB_DEV int nb_encode_tile(int type, int feedback, const struct nb_gpu_desc *d, c
     NB_UNROLL
     for (unsigned k = 0; k < 4; k++) {
         uint32_t word = 0;
+        float y[8]; /* codes and 8, above NB_MAGIC */
+        NB_UNROLL
+        for (unsigned b = 0; b < 6; b++) {
+            if (b & 2)
+                continue;
+            y[b] = x[8 * k + b];
+            y[b + 2] = x[8 * k + b + 2];
+            nb_two_times(&y[b], &y[b + 2], inverse);
+            nb_two_plus(&y[b], &y[b + 2], NB_MAGIC + 8.0f, NB_MAGIC + 8.0f);
+        }
         if (feedback) {
             NB_UNROLL
             for (unsigned b = 0; b < 8; b++) {
-                const unsigned i = 8 * k + 7 - b;
-                const float y = x[i] * inverse;
-                const float biased = nb_fmin(y + (NB_MAGIC + 8.0f), NB_MAGIC + 15.0f);
-                const float q = biased - (NB_MAGIC + 8.0f);
-                x[i] = nb_fma(q, -step, x[i]); /* the product is exact */
-                word = word * 16 + nb_bits(biased);
+                y[7 - b] = nb_fmin(y[7 - b], NB_MAGIC + 15.0f);
+                word = word * 16 + nb_bits(y[7 - b]);
+            }
+            NB_UNROLL
+            for (unsigned b = 0; b < 6; b++) {
+                if (b & 2)
+                    continue;
+                const unsigned i = 8 * k + b;
+                nb_two_plus(&y[b], &y[b + 2], -(NB_MAGIC + 8.0f), -(NB_MAGIC + 8.0f));
+                nb_two_fma(&x[i], &x[i + 2], y[b], y[b + 2], -step, -step); /* products are exact */
             }
             /* less what the upper bits of the eight numbers came to */
             word = word - 0x3f400000u;
         } else {
             NB_UNROLL
             for (unsigned b = 0; b < 4; b++) {
-                const unsigned i = 8 * k + 3 - b;
-                const float low = x[i] * inverse, high = x[i + 4] * inverse;
-                const uint32_t pair = nb_bytes(nb_bits(low + (NB_MAGIC + 8.0f)), nb_bits(high + (NB_MAGIC + 8.0f)), 0x5410);
+                const uint32_t pair = nb_bytes(nb_bits(y[3 - b]), nb_bits(y[7 - b]), 0x5410);
                 word = word * 16 + nb_pair_min(pair, 0x000f000fu);
             }
         }

@@ -96,17 +96,22 @@ NB_DEV void nb_add_nibbles(uint32_t word, unsigned i0, int first, const struct n
 {
     const uint32_t turned = word << 16 | word >> 16;
     NB_UNROLL
-    for (unsigned b = 0; b < 8; b++) {
-        const unsigned k = NB_NIBBLE_AT(b);
-        const float more = nb_real(nb_mask_flip(NB_NIBBLE_TURNED(b) ? turned : word, 15u << 4 * k, 0x4b000000u | 8u << 4 * k));
-        const float q = more - NB_NIBBLE_MORE(k); /* code times 16^k */
+    for (unsigned b = 0; b < 6; b++) {
+        if (b & 2)
+            continue;
+        const unsigned k0 = NB_NIBBLE_AT(b), k1 = NB_NIBBLE_AT(b + 2), i = i0 + b;
+        float q0 = nb_real(nb_mask_flip(NB_NIBBLE_TURNED(b) ? turned : word, 15u << 4 * k0, 0x4b000000u | 8u << 4 * k0));
+        float q1 = nb_real(nb_mask_flip(NB_NIBBLE_TURNED(b + 2) ? turned : word, 15u << 4 * k1, 0x4b000000u | 8u << 4 * k1));
         if (first) {
-            p[i0 + b] = nb_fma(more, plain->by[k], plain->by[k] * -NB_NIBBLE_MORE(k));
-            c[i0 + b] = nb_fma(more, coded->by[k], coded->by[k] * -NB_NIBBLE_MORE(k));
-        } else { /* products are exact */
-            p[i0 + b] = nb_fma(q, plain->by[k], p[i0 + b]);
-            c[i0 + b] = nb_fma(q, coded->by[k], c[i0 + b]);
+            p[i] = plain->by[k0] * -NB_NIBBLE_MORE(k0);
+            p[i + 2] = plain->by[k1] * -NB_NIBBLE_MORE(k1);
+            c[i] = coded->by[k0] * -NB_NIBBLE_MORE(k0);
+            c[i + 2] = coded->by[k1] * -NB_NIBBLE_MORE(k1);
+        } else { /* codes times 16^k; products are exact */
+            nb_two_plus(&q0, &q1, -NB_NIBBLE_MORE(k0), -NB_NIBBLE_MORE(k1));
         }
+        nb_two_fma(&p[i], &p[i + 2], q0, q1, plain->by[k0], plain->by[k1]);
+        nb_two_fma(&c[i], &c[i + 2], q0, q1, coded->by[k0], coded->by[k1]);
     }
 }
 

@@ -310,7 +310,8 @@ NB_DEV void nb_reduce_tile(int type, const struct nb_gpu_desc *d, const struct n
         nb_transform(c);
         NB_UNROLL
         for (unsigned i = 0; i < NB_GROUP; i++)
-            p[i] = nb_fma(c[i], 0.03125f, p[i]); /* the product is exact */
+            if (!(i & 2)) /* products are exact */
+                nb_two_fma(&p[i], &p[i + 2], c[i], c[i + 2], 0.03125f, 0.03125f);
     }
     if (others) {
         NB_RARE;
@@ -331,7 +332,8 @@ NB_DEV void nb_reduce_tile(int type, const struct nb_gpu_desc *d, const struct n
         (void)nb_group_values(type, stage, t, c, 0, &energy);
         NB_UNROLL
         for (unsigned i = 0; i < NB_GROUP; i++)
-            p[i] = p[i] + c[i];
+            if (!(i & 2))
+                nb_two_plus(&p[i], &p[i + 2], c[i], c[i + 2]);
     }
     if (bad) {
         NB_RARE;

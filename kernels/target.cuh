@@ -60,6 +60,60 @@ NB_DEV uint32_t nb_warp_or(uint32_t v) { return __reduce_or_sync(0xffffffffu, v)
 NB_DEV uint32_t nb_bits(float f) { return __float_as_uint(f); }
 NB_DEV float nb_real(uint32_t u) { return __uint_as_float(u); }
 NB_DEV float nb_fma(float a, float b, float c) { return __fmaf_rn(a, b, c); }
+/* Two FP32 numbers at once, where the GPU has that; rounded as one by one. a[0], a[1] and what they become. */
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000 && __CUDA_ARCH__ < 1200
+NB_DEV void nb_two_cross(float *a0, float *a1, float *b0, float *b1) /* sums to a, differences to b */
+{
+    const float2 a = make_float2(*a0, *a1), b = make_float2(*b0, *b1);
+    const float2 sum = __fadd2_rn(a, b), less = __ffma2_rn(b, make_float2(-1.0f, -1.0f), a);
+    *a0 = sum.x;
+    *a1 = sum.y;
+    *b0 = less.x;
+    *b1 = less.y;
+}
+NB_DEV void nb_two_times(float *a0, float *a1, float by)
+{
+    const float2 r = __fmul2_rn(make_float2(*a0, *a1), make_float2(by, by));
+    *a0 = r.x;
+    *a1 = r.y;
+}
+NB_DEV void nb_two_plus(float *a0, float *a1, float b0, float b1)
+{
+    const float2 r = __fadd2_rn(make_float2(*a0, *a1), make_float2(b0, b1));
+    *a0 = r.x;
+    *a1 = r.y;
+}
+NB_DEV void nb_two_fma(float *a0, float *a1, float q0, float q1, float by0, float by1) /* a + q * by */
+{
+    const float2 r = __ffma2_rn(make_float2(q0, q1), make_float2(by0, by1), make_float2(*a0, *a1));
+    *a0 = r.x;
+    *a1 = r.y;
+}
+#else
+NB_DEV void nb_two_cross(float *a0, float *a1, float *b0, float *b1)
+{
+    const float s0 = *a0 + *b0, s1 = *a1 + *b1;
+    *b0 = *a0 - *b0;
+    *b1 = *a1 - *b1;
+    *a0 = s0;
+    *a1 = s1;
+}
+NB_DEV void nb_two_times(float *a0, float *a1, float by)
+{
+    *a0 = *a0 * by;
+    *a1 = *a1 * by;
+}
+NB_DEV void nb_two_plus(float *a0, float *a1, float b0, float b1)
+{
+    *a0 = *a0 + b0;
+    *a1 = *a1 + b1;
+}
+NB_DEV void nb_two_fma(float *a0, float *a1, float q0, float q1, float by0, float by1)
+{
+    *a0 = nb_fma(q0, by0, *a0);
+    *a1 = nb_fma(q1, by1, *a1);
+}
+#endif
 NB_DEV float nb_abs(float x) { return fabsf(x); } /* costs nothing in an operand */
 NB_DEV float nb_fmax(float a, float b) { return fmaxf(a, b); } /* a NaN loses */
 NB_DEV float nb_fmin(float a, float b) { return fminf(a, b); }

@@ -293,20 +293,30 @@ NB_DEV uint32_t nb_narrow(int type, float f)
         (v)[a] = sum_;                    \
     } while (0)
 
-/* Stages of the transform: distances 1, 16, 8, 4, 2. */
-NB_DEV void nb_transform(float *v)
+/* The transform but for its last stage: distances 1, 16, 8, 4, of pairs that are 2 apart. */
+NB_DEV void nb_transform_most(float *v)
 {
     NB_UNROLL
-    for (unsigned i = 0; i < 32; i += 2)
-        NB_BUTTERFLY(v, i, i + 1);
+    for (unsigned i = 0; i < 32; i += 4)
+        nb_two_cross(&v[i], &v[i + 2], &v[i + 1], &v[i + 3]);
     NB_UNROLL
-    for (unsigned k = 0; k < 4; k++) {
+    for (unsigned k = 0; k < 3; k++) {
         const unsigned d = 16u >> k;
         NB_UNROLL
         for (unsigned i = 0; i < 32; i++)
-            if (!(i & d))
-                NB_BUTTERFLY(v, i, i + d);
+            if (!(i & d) && !(i & 2))
+                nb_two_cross(&v[i], &v[i + 2], &v[i + d], &v[i + d + 2]);
     }
+}
+
+/* All of its stages; the last one's distance is 2. */
+NB_DEV void nb_transform(float *v)
+{
+    nb_transform_most(v);
+    NB_UNROLL
+    for (unsigned i = 0; i < 32; i++)
+        if (!(i & 2))
+            NB_BUTTERFLY(v, i, i + 2);
 }
 
 /* Sum of 32 numbers at the distances 1, 16, 8, 4, 2. */

@@ -101,6 +101,29 @@ NB_DEV float nb_fma(float a, float b, float c)
 {
     return __builtin_fmaf(a, b, c);
 }
+NB_DEV void nb_two_cross(float *a0, float *a1, float *b0, float *b1)
+{
+    const float s0 = *a0 + *b0, s1 = *a1 + *b1;
+    *b0 = *a0 - *b0;
+    *b1 = *a1 - *b1;
+    *a0 = s0;
+    *a1 = s1;
+}
+NB_DEV void nb_two_times(float *a0, float *a1, float by)
+{
+    *a0 = *a0 * by;
+    *a1 = *a1 * by;
+}
+NB_DEV void nb_two_plus(float *a0, float *a1, float b0, float b1)
+{
+    *a0 = *a0 + b0;
+    *a1 = *a1 + b1;
+}
+NB_DEV void nb_two_fma(float *a0, float *a1, float q0, float q1, float by0, float by1)
+{
+    *a0 = nb_fma(q0, by0, *a0);
+    *a1 = nb_fma(q1, by1, *a1);
+}
 NB_DEV float nb_abs(float x)
 {
     return __builtin_fabsf(x);
