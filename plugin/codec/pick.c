@@ -25,16 +25,29 @@ unsigned nb_picks_of(uint64_t n)
     return picks;
 }
 
-/* Where part i of `picks` begins. */
-static uint64_t part(uint64_t n, unsigned picks, uint64_t i)
+/* The parts of a block; their number is a power of two. */
+struct parts {
+    uint64_t length, rest; /* of a part, at least; the values that then remain, spread over all parts */
+    unsigned bits;         /* of a part's number */
+};
+
+static struct parts parts_of(uint64_t n, unsigned picks)
 {
-    return n / picks * i + n % picks * i / picks;
+    const unsigned bits = (unsigned)__builtin_ctz(picks);
+
+    return (struct parts){n >> bits, n & (picks - 1), bits};
+}
+
+/* Where part i begins. */
+static inline uint64_t begin_of(const struct parts *p, uint64_t i)
+{
+    return p->length * i + (p->rest * i >> p->bits);
 }
 
 /* The position in part i: any value of it. */
-static uint64_t position(uint64_t n, unsigned picks, uint64_t i)
+static inline uint64_t position(const struct parts *p, uint64_t i)
 {
-    const uint64_t begin = part(n, picks, i), length = part(n, picks, i + 1) - begin;
+    const uint64_t begin = begin_of(p, i), length = begin_of(p, i + 1) - begin;
     uint64_t z = (i + 1) * 0x9e3779b97f4a7c15u;
 
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -52,25 +65,33 @@ static unsigned number(unsigned picks, unsigned i)
     return reversed;
 }
 
+/* That of part i + 1, from that of part i: adding one turns the lowest bits up to the first zero. */
+static inline unsigned next_number(unsigned picks, unsigned i, unsigned reversed)
+{
+    return reversed ^ (picks - (picks >> (__builtin_ctz(i + 1) + 1)));
+}
+
 unsigned nb_pick_parts(uint64_t n, unsigned picks, uint64_t first, uint64_t count, unsigned *begin)
 {
+    struct parts all;
     unsigned i, end;
 
     *begin = 0;
     if (!picks || !count || n < picks)
         return 0;
+    all = parts_of(n, picks);
     /* The part of `first`, by its mean length, or one before. */
     i = (unsigned)((double)first * picks / (double)n);
-    while (i > 0 && part(n, picks, i) > first)
+    while (i > 0 && begin_of(&all, i) > first)
         i--;
-    while (i < picks && position(n, picks, i) < first)
+    while (i < picks && position(&all, i) < first)
         i++;
     /* Likewise the first part whose position lies behind. */
     end = (unsigned)((double)(first + count) * picks / (double)n);
     end = end > picks ? picks : end;
-    while (end > i && position(n, picks, end - 1) >= first + count)
+    while (end > i && position(&all, end - 1) >= first + count)
         end--;
-    while (end < picks && position(n, picks, end) < first + count)
+    while (end < picks && position(&all, end) < first + count)
         end++;
     *begin = i;
     return end > i ? end - i : 0;
@@ -78,20 +99,41 @@ unsigned nb_pick_parts(uint64_t n, unsigned picks, uint64_t first, uint64_t coun
 
 void nb_pick_place(unsigned picks, unsigned begin, unsigned parts, const uint32_t *values, uint32_t *out)
 {
-    for (unsigned i = 0; i < parts; i++)
-        out[number(picks, begin + i)] = values[i];
+    unsigned at = number(picks, begin);
+
+    for (unsigned i = 0; i < parts; i++) {
+        out[at] = values[i];
+        at = next_number(picks, begin + i, at);
+    }
+}
+
+/* With `width` known where it is compiled: a pick is a load. */
+static inline void pick(size_t width, const uint8_t *bytes, const struct parts *all, unsigned picks,
+                        unsigned begin, unsigned parts, uint64_t first, uint32_t *out)
+{
+    unsigned at = number(picks, begin);
+
+    for (unsigned i = begin; i < begin + parts; i++) {
+        uint32_t value = 0;
+        memcpy(&value, bytes + (position(all, i) - first) * width, width); /* little-endian */
+        out[at] = value;
+        at = next_number(picks, i, at);
+    }
 }
 
 unsigned nb_pick(size_t width, const void *src, uint64_t n, unsigned picks, uint64_t first, uint64_t count,
                  uint32_t *out)
 {
-    const uint8_t *bytes = src;
     unsigned begin, parts = nb_pick_parts(n, picks, first, count, &begin);
+    struct parts all;
 
-    for (unsigned i = begin; i < begin + parts; i++) {
-        uint32_t value = 0;
-        memcpy(&value, bytes + (position(n, picks, i) - first) * width, width); /* little-endian */
-        out[number(picks, i)] = value;
+    if (!parts)
+        return 0;
+    all = parts_of(n, picks);
+    switch (width) {
+    case 1: pick(1, src, &all, picks, begin, parts, first, out); break;
+    case 2: pick(2, src, &all, picks, begin, parts, first, out); break;
+    default: pick(4, src, &all, picks, begin, parts, first, out); break;
     }
     return parts;
 }

@@ -331,12 +331,18 @@ static int note_change(struct nb_causal *f, struct unit *unit, const int32_t *va
     struct nb_signs change = {{0}, {0}};
     uint64_t any = 0;
 
-    for (unsigned i = 0; i < f->positions; i++) {
-        change.positive[i / 64] |= (uint64_t)(value[i] > unit->value[i]) << (i % 64);
-        change.negative[i / 64] |= (uint64_t)(value[i] < unit->value[i]) << (i % 64);
+    for (unsigned w = 0; w * 64 < f->positions; w++) {
+        const unsigned end = f->positions - w * 64 < 64 ? f->positions - w * 64 : 64;
+        const int32_t *now = value + w * 64, *before = unit->value + w * 64;
+        uint64_t up = 0, down = 0;
+        for (unsigned i = 0; i < end; i++) {
+            up |= (uint64_t)(now[i] > before[i]) << i;
+            down |= (uint64_t)(now[i] < before[i]) << i;
+        }
+        change.positive[w] = up;
+        change.negative[w] = down;
+        any |= up | down;
     }
-    for (unsigned w = 0; w < NB_SIGNS_WORDS; w++)
-        any |= change.positive[w] | change.negative[w];
     if (!any)
         return 0;
     memcpy(unit->value, value, f->positions * sizeof(*value));

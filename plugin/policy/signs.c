@@ -11,11 +11,16 @@ void nb_signs_of(enum nb_dtype type, const uint32_t *raw, unsigned n, struct nb_
     const uint32_t infinite = type == NB_F32 ? 0x7f800000u : type == NB_BF16 ? 0x7f80u : 0x7c00u;
 
     memset(signs, 0, sizeof(*signs));
-    for (unsigned i = 0; i < n; i++) {
-        const uint32_t magnitude = raw[i] & (sign - 1);
-        const uint64_t counts = magnitude != 0 && magnitude < infinite, minus = (raw[i] & sign) != 0;
-        signs->negative[i / 64] |= (counts & minus) << (i % 64);
-        signs->positive[i / 64] |= (counts & (minus ^ 1)) << (i % 64);
+    for (unsigned w = 0; w * 64 < n; w++) {
+        const unsigned end = n - w * 64 < 64 ? n - w * 64 : 64;
+        uint64_t known = 0, minus = 0;
+        for (unsigned i = 0; i < end; i++) {
+            const uint32_t value = raw[w * 64 + i], magnitude = value & (sign - 1);
+            known |= (uint64_t)(magnitude - 1 < infinite - 1) << i; /* neither 0 nor infinite */
+            minus |= (uint64_t)((value & sign) != 0) << i;
+        }
+        signs->negative[w] = known & minus;
+        signs->positive[w] = known & ~minus;
     }
 }
 

@@ -157,7 +157,7 @@ static void set(struct cluster_node *node, const struct job_settings *settings)
     if (settings->grad)
         p->grad = settings->grad;
     p->unit_bytes = usual->unit_bytes;
-    p->ref_max_mb = 4; /* some hundred blocks, as the default is for real ones */
+    p->ref_max_mb = settings->ref_max_mb ? settings->ref_max_mb : 4;
     p->rs_min_bytes = usual->rs_min_bytes / 8;
     p->ar_min_bytes = usual->ar_min_bytes / 8;
     p->ag_min_bytes = settings->ag_min ? settings->ag_min : usual->ag_min_bytes / 8;
