@@ -204,13 +204,16 @@ static void count_rare_steps(const struct nb_classify *c, struct nb_class_comm *
         m->rare_steps = alive > 1 ? least : most / LONE_PER_STEP;
 }
 
-/* A reduce-scatter that the user vouches for, whose weights are not seen, as small gathers are not: passes by the calls; where nobody tells of calls, nothing tells steps of something small apart. */
+/* A reduce-scatter that the user vouches for, whose weights are not seen, as small gathers are not: passes by the calls, or
+ * what all-reduces of gradients beside it count; where nobody tells of calls, nothing tells steps of something small apart. */
 static uint64_t steps_vouched(const struct nb_class_comm *m, const struct nb_class_sig *s,
                               const struct nb_class_op *op)
 {
-    if (op->passes > m->rare_steps)
+    const uint64_t known = m->alike_rounds > m->rare_steps ? m->alike_rounds : m->rare_steps;
+
+    if (op->passes > known)
         return op->passes - 1;
-    return m->rare_steps || op->passes ? m->rare_steps : s->calls / LONE_PER_STEP;
+    return known || op->passes ? known : s->calls / LONE_PER_STEP;
 }
 
 static uint64_t steps_of(const struct nb_classify *c, const struct nb_class_comm *m,
