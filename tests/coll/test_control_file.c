@@ -21,6 +21,7 @@
 #include "coll/control_file.h"
 #include "coll/engine.h"
 #include "coll/node.h"
+#include "tests/base/folder.h"
 
 #define SECOND ((int64_t)NB_NS_PER_S)
 
@@ -52,8 +53,7 @@ __attribute__((format(printf, 5, 6))) static void logger(ncclDebugLogLevel level
 
 static void setup(void)
 {
-    snprintf(dir, sizeof(dir), "/tmp/nibble-control-XXXXXX");
-    ck_assert_ptr_nonnull(mkdtemp(dir));
+    ck_assert_ptr_nonnull(folder_make(dir, "control"));
     snprintf(path, sizeof(path), "%s/word", dir);
     atomic_store(&warnings, 0);
     atomic_store(&dead, false);

@@ -23,6 +23,7 @@
 #include "base/process_name.h"
 #include "coll/stats.h"
 #include "tests/base/capture.h"
+#include "tests/base/folder.h"
 #include "tests/coll/cluster.h"
 #include "tests/net/hanging.h"
 #include "tests/net/loopback.h"
@@ -54,8 +55,7 @@ int open(const char *name, int flags, ...)
 
 static void setup(void)
 {
-    snprintf(dir, sizeof(dir), "/tmp/nibble-monitor-XXXXXX");
-    ck_assert_ptr_nonnull(mkdtemp(dir));
+    ck_assert_ptr_nonnull(folder_make(dir, "monitor"));
     capture_reset();
     atomic_store(&dead, false);
     hanging_set(false);
@@ -186,6 +186,11 @@ static void touch(void)
     fclose(f);
 }
 
+static void expect_warnings(int n)
+{
+    ck_assert_msg(capture_warned() == n, "not %d warnings:\n%s", n, capture_text);
+}
+
 /* ---- tests --------------------------------------------------------------------------------------------- */
 
 /* Files are there soon, and the last state when all is closed, which is that of the counters. */
@@ -217,7 +222,7 @@ START_TEST(metrics)
     ck_assert_ptr_nonnull(strstr(strstr(text, "nibble_wire_bytes_total{"), line));
     ck_assert_ptr_nonnull(strstr(until("jsonl", "\"closed\":1,"), "\"closed\":0,"));
     ck_assert_int_ne(access(path_of("prom.tmp"), F_OK), 0);
-    ck_assert_int_eq(capture_warned(), 0);
+    expect_warnings(0);
 }
 END_TEST
 
@@ -246,7 +251,7 @@ START_TEST(no_folder)
     snprintf(missing, sizeof(missing), "%s/none", dir);
     node[0].params.metrics = missing;
     not_written();
-    ck_assert_int_eq(capture_warned(), 1);
+    expect_warnings(1);
     ck_assert(capture_has("NIBBLE_METRICS"));
     ck_assert(capture_has(missing));
     ck_assert(capture_has("No such file or directory"));
@@ -261,7 +266,7 @@ START_TEST(folder_is_a_pipe)
     ck_assert_int_eq(mkfifo(pipe, 0600), 0);
     node[0].params.hang_report = pipe;
     not_written();
-    ck_assert_int_eq(capture_warned(), 1);
+    expect_warnings(1);
     ck_assert(capture_has("NIBBLE_HANG_REPORT"));
 }
 END_TEST
@@ -277,7 +282,7 @@ START_TEST(file_is_a_pipe)
     node[0].params.metrics = dir;
     node[0].params.metrics_format = 1; /* json */
     not_written();
-    ck_assert_int_eq(capture_warned(), 1);
+    expect_warnings(1);
     if (fd >= 0)
         close(fd);
 }
@@ -298,7 +303,7 @@ START_TEST(dead_mount)
     wait_for(mine);
     wait_for(other);
     close_both();
-    ck_assert_int_eq(capture_warned(), 1);
+    expect_warnings(1);
     ck_assert(capture_has("left behind"));
     ck_assert_int_eq(atomic_load(&left), 0);
     atomic_store(&dead, false);

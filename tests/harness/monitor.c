@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "lib/suite.h"
+#include "tests/base/folder.h"
 
 #define NODES 3
 
@@ -21,8 +22,7 @@ static char dir[64], metrics[96], report[96];
 
 static int make_dir(void)
 {
-    snprintf(dir, sizeof dir, "/tmp/nibble-monitor-XXXXXX");
-    HX_CHECK(mkdtemp(dir), "no folder");
+    HX_CHECK(folder_make(dir, "monitor"), "no folder");
     snprintf(metrics, sizeof metrics, "NIBBLE_METRICS=%s", dir);
     snprintf(report, sizeof report, "NIBBLE_HANG_REPORT=%s", dir);
     return 0;
