@@ -319,7 +319,8 @@ static void test_stalls(void)
     fake = (struct fake_settings){0};
     dev = open_device(COMM);
     make_buffers(&b, dev);
-    atomic_store(&test_time, nb_now_ns()); /* it never passes faster than the real one, which goes on afterwards */
+    /* It never passes faster than the real one, which goes on afterwards. */
+    atomic_store(&test_time, nb_now_ns());
     ctx.clock.now_ns = test_clock;
     l = &gpu_of(dev)->launches;
     stream = fake_stream();
