@@ -28,8 +28,7 @@ struct nb_gpu_wanted {
     uint64_t *value;
     struct nb_delta4_stats *runs; /* of an NB_GPU_DELTA4_ENCODE; added */
     struct nb_nearness *near;     /* of an NB_GPU_LIKENESS or NB_GPU_EQUAL, all but `samples` */
-    void *
-        numbers; /* of an NB_GPU_PICK: NB_PICKS patterns, as nb_pick has them; of a sample or a profile floats */
+    void *numbers;                /* of an NB_GPU_PICK: NB_PICKS patterns, as nb_pick has them; else floats */
 };
 
 struct nb_gpu_slot {

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/minmax.h"
 #include "base/slab.h"
 
 #define CHANGED_MOST 1024u /* positions that count: beyond, structure in the data outweighs chance */
@@ -332,7 +333,7 @@ static int note_change(struct nb_causal *f, struct unit *unit, const int32_t *va
     uint64_t any = 0;
 
     for (unsigned w = 0; w * 64 < f->positions; w++) {
-        const unsigned end = f->positions - w * 64 < 64 ? f->positions - w * 64 : 64;
+        const unsigned end = (unsigned)nb_min64(f->positions - w * 64, 64);
         const int32_t *now = value + w * 64, *before = unit->value + w * 64;
         uint64_t up = 0, down = 0;
         for (unsigned i = 0; i < end; i++) {
@@ -359,16 +360,12 @@ static float in_deviations(float sum, const struct pair *p)
     return p->weight > 0.0f ? sum / sqrtf(p->weight) : 0.0f;
 }
 
-/* Changes of few positions (at a low rate) say nothing one by one: they are added up, each about its own means.
- * 1: now they count, as `z` and `d`. */
+/* Changes of few positions (at a low rate) say nothing one by one: they are added up. 1: now they count, as `z` and
+ * `d`. */
 static int add_few(struct pair *p, struct nb_agreement *z, struct nb_agreement *d)
 {
-    p->few.n += z->n;
-    p->few.product += z->product;
-    p->few.chance += z->chance;
-    p->few_d.n += d->n;
-    p->few_d.product += d->product;
-    p->few_d.chance += d->chance;
+    nb_agreement_add(&p->few, z);
+    nb_agreement_add(&p->few_d, d);
     if (p->few.n < FEW_LEAST)
         return 0;
     *z = p->few;

@@ -4,6 +4,7 @@
 
 #include <stdio.h>
 
+#include "base/minmax.h"
 #include "base/nccl_names.h"
 #include "policy/policy.h"
 
@@ -19,8 +20,7 @@
 #define MAX_MICRO_BATCHES 64u
 #define MET 8u           /* steps after which what is known of a buffer counts more than its place */
 #define EXPLAINED 0.995f /* share of a field's sums: then those that nothing names may be coded, too */
-#define TIMES_TOLD \
-    3u /* in the log, of each reason and signature: buffers of one signature may differ at every call */
+#define TIMES_TOLD 3u    /* in the log, of each reason and signature: its buffers may differ at every call */
 
 const char *nb_class_reason_text(enum nb_class_reason reason)
 {
@@ -209,7 +209,7 @@ static void count_rare_steps(const struct nb_classify *c, struct nb_class_comm *
 static uint64_t steps_vouched(const struct nb_class_comm *m, const struct nb_class_sig *s,
                               const struct nb_class_op *op)
 {
-    const uint64_t known = m->alike_rounds > m->rare_steps ? m->alike_rounds : m->rare_steps;
+    const uint64_t known = nb_max64(m->alike_rounds, m->rare_steps);
 
     if (op->passes > known)
         return op->passes - 1;
@@ -230,7 +230,7 @@ static uint64_t steps_of(const struct nb_classify *c, const struct nb_class_comm
         return op->passes - 1; /* this one is not over */
     if (s->reason == NB_WHY_USER_YES && s->func == NB_FUNC_REDUCE_SCATTER)
         return steps_vouched(m, s, op);
-    return s->kind == NB_CLASS_GRADIENT && m->alike_rounds > m->rare_steps ? m->alike_rounds : m->rare_steps;
+    return s->kind == NB_CLASS_GRADIENT ? nb_max64(m->alike_rounds, m->rare_steps) : m->rare_steps;
 }
 
 /* An all-reduce that is a gradient by its caller or its user: a buffer that comes again is in the next step. */

@@ -5,6 +5,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/minmax.h"
+
 void nb_signs_of(enum nb_dtype type, const uint32_t *raw, unsigned n, struct nb_signs *signs)
 {
     const uint32_t sign = type == NB_F32 ? UINT32_C(1) << 31 : UINT32_C(1) << 15;
@@ -12,7 +14,7 @@ void nb_signs_of(enum nb_dtype type, const uint32_t *raw, unsigned n, struct nb_
 
     memset(signs, 0, sizeof(*signs));
     for (unsigned w = 0; w * 64 < n; w++) {
-        const unsigned end = n - w * 64 < 64 ? n - w * 64 : 64;
+        const unsigned end = (unsigned)nb_min64(n - w * 64, 64);
         uint64_t known = 0, minus = 0;
         for (unsigned i = 0; i < end; i++) {
             const uint32_t value = raw[w * 64 + i], magnitude = value & (sign - 1);
@@ -38,6 +40,13 @@ static struct nb_agreement agreement(unsigned n, double cov, double var)
     if (n < 2 || var <= 0.5)
         return (struct nb_agreement){.n = n};
     return (struct nb_agreement){n, (float)cov, (float)(var / of)};
+}
+
+void nb_agreement_add(struct nb_agreement *sum, const struct nb_agreement *a)
+{
+    sum->n += a->n;
+    sum->product += a->product;
+    sum->chance += a->chance;
 }
 
 float nb_agreement_z(const struct nb_agreement *a)

@@ -36,6 +36,9 @@ struct nb_agreement nb_signs_agree(const struct nb_signs *sum, const struct nb_s
 struct nb_agreement nb_signs_contrast(const struct nb_signs *sum, const struct nb_signs *change,
                                       const struct nb_signs *before, unsigned most);
 
+/* What is independent adds up, each about its own means. */
+void nb_agreement_add(struct nb_agreement *sum, const struct nb_agreement *agreement);
+
 /* In standard deviations: the correlation times the square root of the number. 0 where there are too few positions
  * or nothing varies. */
 float nb_agreement_z(const struct nb_agreement *agreement);
