@@ -124,7 +124,7 @@ openmpi() {
         hosts=$hosts,10.77.0.$host
         host=$((host + 1))
     done
-    on 0 unshare --uts sh -c 'hostname node1 && exec "$@"' sh env TMPDIR="$tmp" timeout 900 mpirun \
+    on_named 0 node1 env TMPDIR="$tmp" timeout 900 mpirun \
         --allow-run-as-root --mca plm_rsh_agent "$here/mpi_agent.sh" --mca plm_rsh_no_tree_spawn 1 \
         --mca btl tcp,self --mca pml ob1 --mca btl_tcp_if_include hx0 --mca oob_tcp_if_include hx0 \
         --mca mpi_yield_when_idle 1 --bind-to none --host "$hosts" -np "$n" \

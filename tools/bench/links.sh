@@ -9,6 +9,7 @@
 # links_up NODES MBPS  makes the hosts, or makes them anew.
 # links_down
 # on NODE COMMAND...  runs a command on a host.
+# on_named NODE NAME COMMAND...  the same, where the host is called NAME.
 
 links_mtu=${NB_BENCH_MTU:-9000}
 
@@ -82,4 +83,11 @@ on() {
     where=n$1
     shift
     ip netns exec "$where" "$@"
+}
+
+on_named() {
+    where=n$1
+    name=$2
+    shift 2
+    ip netns exec "$where" unshare --uts sh -c 'hostname "$0" && exec "$@"' "$name" "$@"
 }

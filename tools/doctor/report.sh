@@ -31,3 +31,23 @@ silent()
 {
     grep -q -- "$1" "$report" && { fail "\"$1\" in:"; cat "$report"; }
 }
+
+# doctor_finds_all_well LAUNCHER COMMAND...: it runs nibble-doctor on three nodes, which find each other by the launcher.
+doctor_finds_all_well()
+{
+    launcher=$1
+    shift
+    "$@" >"$report" 2>"$tmp/err"
+    status=$?
+    [ $status -le 1 ] || fail "nibble-doctor by $launcher ends with $status: $(cat "$report" "$tmp/err")"
+    head -n 1 "$report" | grep -q "3 nodes, by $launcher" || fail "not by $launcher: $(head -n 1 "$report")"
+    say ok '3 pairs in both directions'
+    silent '^problem'
+}
+
+# perf_runs COMMAND...: it runs nibble-perf on three nodes.
+perf_runs()
+{
+    "$@" >"$tmp/out" 2>"$tmp/err" || fail "nibble-perf ends with $?: $(cat "$tmp/out" "$tmp/err")"
+    grep -q '^# nodes 3 ' "$tmp/out" || fail "nibble-perf: $(cat "$tmp/out" "$tmp/err")"
+}

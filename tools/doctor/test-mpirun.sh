@@ -21,26 +21,19 @@ links_up 3 0
 # by_mpi COMMAND...: on each host once, started from host 0; -x hands on the variables that a job would need.
 by_mpi()
 {
-    on 0 unshare --uts sh -c 'hostname node1 && exec "$@"' sh env TMPDIR="$tmp" timeout 120 mpirun --allow-run-as-root \
+    on_named 0 node1 env TMPDIR="$tmp" timeout 120 mpirun --allow-run-as-root \
         --mca plm_rsh_agent "$srcdir/tools/bench/mpi_agent.sh" --mca plm_rsh_no_tree_spawn 1 --mca oob_tcp_if_include hx0 \
         --bind-to none --host 10.77.0.1,10.77.0.2,10.77.0.3 --map-by ppr:1:node \
         -x NCCL_NET_PLUGIN -x NCCL_COLLNET_ENABLE -x NCCL_NET -x NCCL_SOCKET_IFNAME -x NIBBLE_NET "$@"
 }
 
-by_mpi "$doctor" --root 10.77.0.1 --no-speed --python "" --nccl "$tmp/none" >"$report" 2>"$tmp/err"
-status=$?
-[ $status -le 1 ] || fail "mpirun nibble-doctor ends with $status: $(cat "$report" "$tmp/err")"
-head -n 1 "$report" | grep -q '3 nodes, by Open MPI' || fail "not by Open MPI: $(head -n 1 "$report")"
-say ok '3 pairs in both directions'
-silent '^problem'
+doctor_finds_all_well 'Open MPI' by_mpi "$doctor" --root 10.77.0.1 --no-speed --python "" --nccl "$tmp/none"
 
 # Nobody says where rank 0 is: all end, and the question is asked.
 by_mpi "$doctor" --no-speed --python "" --nccl "$tmp/none" >"$report" 2>&1 && fail "it runs, and nobody knows where node 0 is"
 grep -q 'where is node 0? --root HOST' "$report" || fail "where node 0 is was not asked: $(cat "$report")"
 
-by_mpi "$builddir/tools/nibble-perf" coll --root 10.77.0.1 -b 64K -e 128K >"$tmp/out" 2>"$tmp/err" ||
-    fail "mpirun nibble-perf: $(cat "$tmp/out" "$tmp/err")"
-grep -q '^# nodes 3 ' "$tmp/out" || fail "nibble-perf: $(cat "$tmp/out" "$tmp/err")"
+perf_runs by_mpi "$builddir/tools/nibble-perf" coll --root 10.77.0.1 -b 64K -e 128K
 
 links_down
 [ $failed = 0 ] && echo "PASS: nibble-doctor and nibble-perf under $(mpirun --version | head -n 1)"

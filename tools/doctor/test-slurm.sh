@@ -61,10 +61,10 @@ END
 echo "CgroupPlugin=cgroup/v1" >"$tmp/cgroup.conf" # never used, but looked for, and v2 wants a file system
 export SLURM_CONF="$tmp/slurm.conf"
 for node in 0 1 2; do
-    on $node unshare --uts sh -c "hostname n$node; [ $node -gt 0 ] || slurmctld -c; exec slurmd -N n$node -c" >"$tmp/start$node" 2>&1 ||
+    on_named $node n$node sh -c "[ $node -gt 0 ] || slurmctld -c; exec slurmd -N n$node -c" >"$tmp/start$node" 2>&1 ||
         { echo "SKIP: Slurm does not start: $(tail -n 3 "$tmp/start$node" "$tmp"/slurm*.log)"; exit 77; }
 done
-srun_on() { on 0 unshare --uts sh -c 'hostname n0; exec "$@"' sh timeout 120 srun "$@"; }
+srun_on() { on_named 0 n0 timeout 120 srun "$@"; }
 for _ in $(seq 60); do
     [ "$(on 0 sinfo -h -t idle -o %D 2>/dev/null)" = 3 ] && break
     sleep 0.5
@@ -72,12 +72,7 @@ done
 [ "$(on 0 sinfo -h -t idle -o %D 2>/dev/null)" = 3 ] || { echo "SKIP: Slurm's nodes are not idle: $(on 0 sinfo -h 2>&1; tail -n 3 "$tmp"/slurm*.log)"; exit 77; }
 
 # ---- The recipe: a process a node, which find each other by Slurm's variables
-srun_on --nodes=3 --ntasks-per-node=1 "$doctor" --no-speed --python "" --nccl "$tmp/none" >"$report" 2>"$tmp/err"
-status=$?
-[ $status -le 1 ] || fail "srun nibble-doctor ends with $status: $(cat "$report" "$tmp/err")"
-head -n 1 "$report" | grep -q '3 nodes, by Slurm' || fail "not by Slurm: $(head -n 1 "$report")"
-say ok '3 pairs in both directions'
-silent '^problem'
+doctor_finds_all_well Slurm srun_on --nodes=3 --ntasks-per-node=1 "$doctor" --no-speed --python "" --nccl "$tmp/none"
 
 # ---- A host whose environment differs is named by its name
 cat >"$tmp/n1" <<END
@@ -91,9 +86,7 @@ srun_on --nodes=3 --ntasks-per-node=1 "$tmp/n1" >"$report" 2>"$tmp/err"
 say problem 'node 1 (n1).*: compared settings: NIBBLE_RS=int8'
 
 # ---- nibble-perf by the same way
-srun_on --nodes=3 --ntasks-per-node=1 "$builddir/tools/nibble-perf" coll -b 64K -e 128K >"$tmp/out" 2>"$tmp/err" ||
-    fail "srun nibble-perf: $(cat "$tmp/out" "$tmp/err")"
-grep -q '^# nodes 3 ' "$tmp/out" || fail "nibble-perf: $(cat "$tmp/out" "$tmp/err")"
+perf_runs srun_on --nodes=3 --ntasks-per-node=1 "$builddir/tools/nibble-perf" coll -b 64K -e 128K
 
 links_down
 [ $failed = 0 ] && echo "PASS: nibble-doctor and nibble-perf under Slurm $(slurmd -V)"
