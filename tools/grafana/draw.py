@@ -13,6 +13,7 @@ from matplotlib import pyplot  # noqa: E402 (the backend is chosen first)
 from matplotlib.ticker import FuncFormatter  # noqa: E402
 
 COLUMNS = 24  # of Grafana's grid
+PREFIXES = ["", "k", "M", "G", "T"]
 UNITS = {"Bps": "B/s", "bytes": "B", "ops": "/s", "s": "s", "percentunit": "%", "short": ""}
 
 
@@ -22,12 +23,8 @@ def number(value, unit):
         return "no data"
     if unit == "percentunit":
         return f"{100 * value:.3g} %"
-    prefix = ""
-    for prefix in "", "k", "M", "G", "T":  # noqa: B007 (the last one that was tried)
-        if abs(value) < 1000 or prefix == "T":
-            break
-        value /= 1000
-    return f"{value:.3g} {prefix}{UNITS.get(unit, unit)}".rstrip()
+    thousands = min(int(math.log10(abs(value)) / 3), len(PREFIXES) - 1) if abs(value) >= 1000 else 0
+    return f"{value / 1000**thousands:.3g} {PREFIXES[thousands]}{UNITS.get(unit, unit)}".rstrip()
 
 
 def name(series, legend):
@@ -39,19 +36,20 @@ def points(series):
     return times, values
 
 
-def stat(axes, panel, unit, curve):
+def stat(axes, panel, defaults, curve):
     results = [series for target in panel["targets"] for series in curve(target["expr"])]
     value = points(results[0])[1][-1] if results else math.nan
     color = "black"
-    for step in panel["fieldConfig"]["defaults"].get("thresholds", {}).get("steps", []):
+    for step in defaults.get("thresholds", {}).get("steps", []):
         if step["value"] is None or value >= step["value"]:
             color = step["color"]
-    axes.text(0.5, 0.45, number(value, unit), ha="center", va="center", fontsize=22, color=color, transform=axes.transAxes)
+    axes.text(0.5, 0.45, number(value, defaults.get("unit", "short")), ha="center", va="center", fontsize=22, color=color, transform=axes.transAxes)
     axes.set_xticks([])
     axes.set_yticks([])
 
 
-def timeseries(axes, panel, unit, curve, begin):
+def timeseries(axes, panel, defaults, curve, begin):
+    unit = defaults.get("unit", "short")
     for target in panel["targets"]:
         for series in curve(target["expr"]):
             times, values = points(series)
@@ -66,11 +64,10 @@ def timeseries(axes, panel, unit, curve, begin):
         axes.text(0.5, 0.5, "no data", ha="center", va="center", transform=axes.transAxes)
 
 
-def dashboard(file, panels, curve):
-    """curve(EXPRESSION): its series over the time that is drawn, as Prometheus' query_range gives them."""
+def dashboard(file, panels, curve, begin):
+    """curve(EXPRESSION): its series over the time that is drawn, from `begin` on, as Prometheus' query_range gives them."""
     shown = [panel for panel in panels if panel["type"] in ("stat", "timeseries")]
     rows = max(panel["gridPos"]["y"] + panel["gridPos"]["h"] for panel in shown)
-    begin = min(points(series)[0][0] for panel in shown for target in panel["targets"] for series in curve(target["expr"]))
     figure = pyplot.figure(figsize=(14, 0.38 * rows))
     for panel in shown:
         at = panel["gridPos"]  # from the top, in units of the grid; room for a title above, and for ticks below and on the left
@@ -78,9 +75,9 @@ def dashboard(file, panels, curve):
             (at["x"] + 1.2) / COLUMNS, 1 - (at["y"] + at["h"] - 0.8) / rows, (at["w"] - 1.4) / COLUMNS, (at["h"] - 1.8) / rows,
         ))  # fmt: skip
         axes.set_title(panel["title"], fontsize=8, loc="left")
-        unit = panel.get("fieldConfig", {}).get("defaults", {}).get("unit", "short")
+        defaults = panel.get("fieldConfig", {}).get("defaults", {})
         if panel["type"] == "stat":
-            stat(axes, panel, unit, curve)
+            stat(axes, panel, defaults, curve)
         else:
-            timeseries(axes, panel, unit, curve, begin)
+            timeseries(axes, panel, defaults, curve, begin)
     figure.savefig(file, dpi=80)

@@ -135,7 +135,7 @@ def picture(draw, port, file, seconds):
     def curve(text):
         return ask(port, "query_range", query=text, start=begin, end=begin + seconds, step=1)["result"]
 
-    draw.dashboard(file, panels(), curve)
+    draw.dashboard(file, panels(), curve, begin)
 
 
 def main():
