@@ -123,7 +123,7 @@ static bool deliver(struct follow *f, int node)
                     sums(f) ? nb_cost_add(w->f, w->op, s->bytes) + nb_cost_copy(w->f, s->bytes)
                             : nb_cost_decode(w->f, w->op, s->bytes));
         finish(f, node, s);
-        follow_read(f, m->ring, m->bytes);
+        follow_read(f, m->ring);
         follow_free(f, m);
         moved = true;
     }
@@ -153,8 +153,7 @@ static void sum(struct follow *f, int node, struct segment *s)
         if (from == s->owner || (!same_row && to != s->owner))
             continue;
         sources++;
-        follow_read(f, follow_ring(f, from, node, FOLLOW_VALUES),
-                    wire(f, same_row ? w->op->ratio : nb_cost_ratio_of_rows(w->op), s));
+        follow_read(f, follow_ring(f, from, node, FOLLOW_VALUES));
     }
     follow_work(f, node, nb_cost_copy(w->f, s->bytes) + nb_cost_add(w->f, w->op, sources * s->bytes));
     if (to != node) {
@@ -195,7 +194,7 @@ static void forward(struct follow *f, int node, struct segment *s)
         follow_made(f, m);
     }
     finish(f, node, s);
-    follow_read(f, follow_ring(f, from, node, first ? FOLLOW_VALUES : FOLLOW_RESULTS), bytes);
+    follow_read(f, follow_ring(f, from, node, first ? FOLLOW_VALUES : FOLLOW_RESULTS));
 }
 
 static bool room(const struct follow *f, int node, const struct segment *s)

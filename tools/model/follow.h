@@ -10,7 +10,8 @@
  * have to send takes turns at the sender's link, message by message, and is served at the receiver's as it
  * comes, while it leaves; that is what shares both links about as fairly as a network does. A ring has as
  * many buffers as there are credits, and as many at the receiver; a connection takes `queue` bytes for which
- * the receiver has no buffer yet (0: it holds the sender's buffer until then).
+ * the receiver has no buffer yet (0: it holds the sender's buffer until then), and which it does not look at
+ * before.
  */
 #ifndef NIBBLE_TOOLS_MODEL_FOLLOW_H
 #define NIBBLE_TOOLS_MODEL_FOLLOW_H
@@ -50,13 +51,14 @@ struct line { /* of messages */
 
 struct ring {
     int from, to;
-    int used;          /* buffers of the sender */
-    int unread;        /* arrived, and not read */
-    double under_way;  /* bytes that the connection has taken and the receiver has no buffer for */
-    struct line todo;  /* not made yet */
-    struct line made;  /* in buffers */
-    struct line link;  /* of the sender: they wait for it */
-    struct ring *turn; /* behind it */
+    int used;            /* buffers of the sender */
+    int unread;          /* arrived, and not read */
+    double under_way;    /* bytes that the connection has taken and the receiver has no buffer for */
+    struct line todo;    /* not made yet */
+    struct line made;    /* in buffers */
+    struct line link;    /* of the sender: they wait for it */
+    struct line outside; /* arrived, and the receiver has no buffer for them */
+    struct ring *turn;   /* behind it */
     bool queued, offered;
     double had, seen, moved,
         took; /* follow_fair.c: bytes sent, and when; moved < 0: there was nothing to send */
@@ -143,6 +145,6 @@ void follow_look_fair(struct follow *f, int node, enum follow_class class);
 /* Messages on their way: FOLLOW_DUE, FOLLOW_OUT, FOLLOW_IN. */
 void follow_link_event(struct follow *f, const struct nm_event *event);
 /* One of the ring's is read at its receiver: there is room for another. */
-void follow_read(struct follow *f, struct ring *r, double bytes);
+void follow_read(struct follow *f, struct ring *r);
 
 #endif

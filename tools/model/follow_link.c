@@ -150,10 +150,13 @@ bool follow_send(struct follow *f, int node)
     return moved;
 }
 
-/* The receiver has a buffer for one of the ring's. */
-static void taken(struct follow *f, struct ring *r, double bytes)
+/* The receiver has a buffer for one of the ring's, and will look at it. */
+static void taken(struct follow *f, struct message *m)
 {
-    r->under_way -= bytes;
+    struct ring *r = m->ring;
+
+    follow_append(&f->node[r->to].inbox, m);
+    r->under_way -= m->bytes;
     if (r->under_way < 0.5)
         r->under_way = 0;
     if (f->w->f->queue <= 0)
@@ -164,10 +167,11 @@ static void taken(struct follow *f, struct ring *r, double bytes)
         follow_wake(f, r->from);
 }
 
-void follow_read(struct follow *f, struct ring *r, double bytes)
+void follow_read(struct follow *f, struct ring *r)
 {
-    if (--r->unread >= f->w->op->credits)
-        taken(f, r, bytes);
+    r->unread--;
+    if (r->outside.head)
+        taken(f, follow_pop(&r->outside));
 }
 
 /* ---- links --------------------------------------------------------------------------------------------- */
@@ -224,9 +228,10 @@ void follow_link_event(struct follow *f, const struct nm_event *event)
         serve_link(f, event->node);
         break;
     default:
-        follow_append(&n->inbox, m);
         if (m->ring->unread++ < f->w->op->credits)
-            taken(f, m->ring, m->bytes);
+            taken(f, m);
+        else
+            follow_append(&m->ring->outside, m);
         follow_wake(f, event->node);
         break;
     }
