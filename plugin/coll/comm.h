@@ -156,8 +156,9 @@ struct nb_coll_comm {
     _Atomic uint64_t submitted; /* handed over */
     _Atomic uint64_t finished;  /* how many are done */
     uint64_t begun;             /* dequeued by the engine */
-    uint64_t oldest;            /* none before this is unfinished */
-    uint64_t gathers_end;       /* the first behind the last all-gather's that was dequeued */
+    bool taken_up;        /* the next after those: its operation has begun, and its values are looked at */
+    uint64_t oldest;      /* none before this is unfinished */
+    uint64_t gathers_end; /* the first behind the last all-gather's that was dequeued */
 
     /* The engine, and whoever closes. */
     struct nb_engine *engine;

@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "coll/comm.h"
 #include "coll/observe.h"
+#include "device/evidence.h"
 
 /* Slots by identity are numbered apart from those that records vouch for. */
 #define IDENTITY_SLOTS ((int64_t)1 << 40)
@@ -253,23 +254,61 @@ static uint64_t span_of(uint64_t bytes, enum nb_dtype type)
     return span;
 }
 
-void nb_op_info_look(struct nb_coll_comm *comm, struct nb_op_info *f, const void *values, uint64_t bytes)
+/* How the values are read. Of gathered bytes of another type the upper halves of FP32 and BF16 values look alike, and
+ * FP16's are in order. */
+static enum nb_dtype looks_like(const struct nb_op_info *f)
+{
+    enum nb_dtype type;
+
+    return nb_policy_dtype(f->call.type, &type) ? NB_BF16 : type;
+}
+
+int nb_op_info_look(struct nb_coll_comm *comm, struct nb_op_info *f, uint64_t bytes)
 {
     struct nb_evidence *ev;
     enum nb_dtype type;
-    uint64_t span;
-    int samples;
 
-    if (nb_policy_dtype(f->call.type, &type) || !(ev = keep_evidence(&comm->decisions, f)))
-        return;
-    span = span_of(bytes, type);
-    samples =
-        comm->device->ops->sample(comm->device, NULL, type, values, span, NB_CLASSIFY_SAMPLES, ev->sample);
-    ev->samples = samples > 0 ? (unsigned)samples : 0;
-    if (f->codec == NB_CODEC_RAW) /* never coded, so no error is ever carried */
-        return;
-    ev->groups = comm->device->ops->profile(comm->device, type, values, span, NB_PROFILE_GROUPS, ev->profile);
-    ev->span = span;
+    if (f->call.func != NB_FUNC_ALL_GATHER && nb_policy_dtype(f->call.type, &type))
+        return 0;
+    ev = keep_evidence(&comm->decisions, f);
+    if (!ev)
+        return 0;
+    ev->span = span_of(bytes, looks_like(f));
+    return 1;
+}
+
+int nb_op_info_sample(struct nb_coll_comm *comm, struct nb_op_info *f, struct nb_work *work,
+                      const void *values)
+{
+    struct nb_evidence *ev;
+
+    if (!f->looked)
+        return 0;
+    ev = &f->looked->seen;
+    return comm->device->ops->sample(comm->device, work, looks_like(f), values, ev->span, NB_CLASSIFY_SAMPLES,
+                                     ev->sample);
+}
+
+int nb_op_info_sampled(struct nb_op_info *f, unsigned samples)
+{
+    if (!f->looked)
+        return 0;
+    f->looked->seen.samples = samples;
+    return f->call.func != NB_FUNC_ALL_GATHER &&
+           f->codec != NB_CODEC_RAW; /* else never coded, so no error is ever carried */
+}
+
+int nb_op_info_sums(struct nb_coll_comm *comm, struct nb_op_info *f, struct nb_work *work, const void *values)
+{
+    struct nb_evidence *ev = &f->looked->seen;
+
+    return comm->device->ops->sums(comm->device, work, looks_like(f), values, ev->span, NB_PROFILE_GROUPS,
+                                   ev->profile);
+}
+
+void nb_op_info_summed(struct nb_op_info *f, unsigned groups)
+{
+    f->looked->seen.groups = nb_profile_of_sums(f->looked->seen.profile, groups, f->looked->seen.profile);
 }
 
 /* ---- reports ----------------------------------------------------------------------------------------- */
@@ -498,26 +537,6 @@ int nb_op_settle(struct nb_coll_comm *comm, struct nb_op *op)
 }
 
 /* ---- all-gathers ------------------------------------------------------------------------------------- */
-
-int nb_op_info_look_gather(struct nb_coll_comm *comm, struct nb_op_info *f, struct nb_work *work,
-                           const void *block, uint64_t bytes)
-{
-    struct nb_evidence *ev = keep_evidence(&comm->decisions, f);
-    enum nb_dtype type;
-
-    if (!ev)
-        return 0;
-    if (nb_policy_dtype(f->call.type, &type))
-        type = NB_BF16; /* the upper halves of FP32 and BF16 values look alike, and FP16's are in order */
-    return comm->device->ops->sample(comm->device, work, type, block, span_of(bytes, type),
-                                     NB_CLASSIFY_SAMPLES, ev->sample);
-}
-
-void nb_op_info_looked_gather(struct nb_op_info *f, unsigned samples)
-{
-    if (f->looked)
-        f->looked->seen.samples = samples;
-}
 
 /* Errors of gradients belong to a step; where weights are gathered, their change ends it. */
 static void mark_step(struct nb_coll_comm *comm, const struct nb_op *op)

@@ -81,13 +81,17 @@ enum nb_codec nb_op_codec_allowed(const struct nb_coll_comm *comm, const struct 
 /* Facts of an operation that begins: `record` may be NULL, `bytes` are those of the whole vector here. */
 struct nb_op_info *nb_op_info_new(struct nb_coll_comm *comm, const struct nb_op *op,
                                   const struct nb_record *record, uint64_t bytes);
-/* Look at the first `bytes` bytes of a reduction's values. */
-void nb_op_info_look(struct nb_coll_comm *comm, struct nb_op_info *f, const void *values, uint64_t bytes);
-/* Look at the first `bytes` bytes of the own block of an all-gather: with `work`, as the device's `sample`. Its result
- * goes to `looked`. */
-int nb_op_info_look_gather(struct nb_coll_comm *comm, struct nb_op_info *f, struct nb_work *work,
-                           const void *block, uint64_t bytes);
-void nb_op_info_looked_gather(struct nb_op_info *f, unsigned samples);
+/* A look at the first `bytes` bytes of a reduction's values, or of the own block of an all-gather, begins: 1, or 0 when
+ * nothing will be seen of them. */
+int nb_op_info_look(struct nb_coll_comm *comm, struct nb_op_info *f, uint64_t bytes);
+/* What it asks of the device, as the functions of its table that are called so; the results go to `sampled`, which returns
+ * 1 when sums are asked for, too, and to `summed`. `values` may be read, and the operation's facts stay, until then. */
+int nb_op_info_sample(struct nb_coll_comm *comm, struct nb_op_info *f, struct nb_work *work,
+                      const void *values);
+int nb_op_info_sampled(struct nb_op_info *f, unsigned samples);
+int nb_op_info_sums(struct nb_coll_comm *comm, struct nb_op_info *f, struct nb_work *work,
+                    const void *values);
+void nb_op_info_summed(struct nb_op_info *f, unsigned groups);
 /* The first segment of a reduction is about to be encoded: decide, unless that is done. 1, or 0 when it has
  * to wait for work of the operation that used the same error before. */
 int nb_op_settle(struct nb_coll_comm *comm, struct nb_op *op);

@@ -78,7 +78,7 @@ static ssize_t ask(struct nb_coll_comm *comm, struct nb_task *t)
     const struct nb_ref_search *s = &p->search;
 
     switch (p->step) {
-    case NB_PICK_LOOK: return nb_op_info_look_gather(comm, t->op->info, &t->work, s->own, s->avail);
+    case NB_PICK_LOOK: return nb_op_info_sample(comm, t->op->info, &t->work, s->own);
     case NB_PICK_ALIKE:
         return dev->ops->nearness(dev, &t->work, s->own, p->there, s->avail, NB_REF_SAMPLES, &p->near);
     default: break;
@@ -142,7 +142,7 @@ static int step_done(struct nb_coll_comm *comm, struct nb_task *t, ssize_t resul
         return nb_comm_error(comm, (int)result, "cannot look at the own block of all_gather %llu: %s",
                              (unsigned long long)op->opno, strerror((int)-result));
     switch (p->step) {
-    case NB_PICK_LOOK: nb_op_info_looked_gather(op->info, (unsigned)result); return looked(comm, op);
+    case NB_PICK_LOOK: nb_op_info_sampled(op->info, (unsigned)result); return looked(comm, op);
     case NB_PICK_ALIKE: nb_refs_hear(comm->refs, &p->search, &p->near); return seek(comm, op);
     default: break;
     }
@@ -172,6 +172,7 @@ static int begin(struct nb_coll_comm *comm, struct nb_coll_req *win, const struc
     s->offset = segment->off - (uint64_t)comm->rank * op->block;
     s->avail = nb_min64(win->off + win->bytes - segment->off, op->block - s->offset);
     s->bytes = op->block;
+    nb_op_info_look(comm, op->info, s->avail);
     comm->gather.pick.step = NB_PICK_LOOK;
     comm->gather.tasks++;
     t->next = step_done;

@@ -7,12 +7,14 @@
 #include "coll/operation.h"
 
 #include <errno.h>
+#include <string.h>
 
 #include "base/demand.h"
 #include "base/gpu.h"
 #include "base/log.h"
 #include "base/nccl_names.h"
 #include "coll/comm.h"
+#include "coll/task.h"
 #include "device/device.h"
 
 _Static_assert(NB_ALIGN_MISFIT + 1 == NB_COLL_RECORD_OUTCOMES,
@@ -145,6 +147,51 @@ static int find_record(struct nb_coll_comm *comm, const struct nb_op *op, uint64
                     nb_nccl_type_name(op->type), (unsigned long long)bytes);
         return 0;
     }
+}
+
+/* ---- values ----------------------------------------------------------------------------------------- */
+
+static ssize_t ask_sample(struct nb_coll_comm *comm, struct nb_task *t)
+{
+    return nb_op_info_sample(comm, t->op->info, &t->work, t->values);
+}
+
+static ssize_t ask_sums(struct nb_coll_comm *comm, struct nb_task *t)
+{
+    return nb_op_info_sums(comm, t->op->info, &t->work, t->values);
+}
+
+static int answered(struct nb_coll_comm *comm, struct nb_task *t, ssize_t result)
+{
+    struct nb_op *op = t->op;
+
+    if (result < 0)
+        return nb_comm_error(comm, (int)result, "cannot look at the values of %s %llu: %s",
+                             nb_func_name(op->func), (unsigned long long)op->opno, strerror((int)-result));
+    if (t->ask == ask_sums) {
+        nb_op_info_summed(op->info, (unsigned)result);
+        return NB_TASK_OVER;
+    }
+    t->ask = ask_sums;
+    return nb_op_info_sampled(op->info, (unsigned)result) ? NB_TASK_MORE : NB_TASK_OVER;
+}
+
+/* Look at the first `bytes` bytes of a reduction's values. */
+static void look(struct nb_coll_comm *comm, struct nb_coll_req *win, uint64_t bytes)
+{
+    static const struct nb_segment nothing = {.relay = -1};
+    struct nb_task *t;
+
+    if (!nb_op_info_look(comm, win->op->info, bytes))
+        return;
+    t = nb_task_new(comm, win, &nothing);
+    t->next = answered;
+    t->ask = ask_sample;
+    t->step = NB_STEP_PICK;
+    t->values = (uint8_t *)(uintptr_t)win->send; /* only read */
+    t->bytes = (uint32_t)win->op->value;         /* none that count, but no padding */
+    nb_task_ask(comm, t);
+    nb_task_run(comm, t);
 }
 
 /* ---- all-reduce ------------------------------------------------------------------------------------- */
@@ -297,7 +344,7 @@ static void begin_all_reduce(struct nb_coll_comm *comm, struct nb_coll_req *win)
     op->info = comm->records.ar.info;
     op->ef_base = (w->done - win->bytes) / op->value;
     if (place == NB_WALK_BEGINS)
-        nb_op_info_look(comm, op->info, win->send, win->sure);
+        look(comm, win, win->sure);
 }
 
 /* ---- all functions ---------------------------------------------------------------------------------- */
@@ -327,7 +374,7 @@ void nb_op_begin(struct nb_coll_comm *comm, struct nb_coll_req *win)
     op->info = nb_op_info_new(comm, op, recorded ? &r : NULL, op->block * (uint64_t)comm->nnodes);
     if (op->func == NB_FUNC_REDUCE_SCATTER) {
         nb_op_info_shape(op->info, op->block / op->value, (uint32_t)comm->nnodes, 0);
-        nb_op_info_look(comm, op->info, win->send, win->bytes);
+        look(comm, win, win->bytes);
         if (nb_op_info_codec(op->info) != NB_CODEC_RAW)
             nb_witness_sum(comm, op, nb_op_info_call(op->info));
     }

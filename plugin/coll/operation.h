@@ -43,7 +43,9 @@ struct nb_records {
 int nb_records_init(struct nb_coll_comm *comm);
 void nb_records_destroy(struct nb_coll_comm *comm);
 
-/* Find out what is known of the operation that a window begins or continues; in window order. */
+/* Find out what is known of the operation that a window begins or continues; in window order. Of the first window of a
+ * reduction the values are looked at, by a task of that window: nothing else may be done with it before that is over. A
+ * task is to be had. */
 void nb_op_begin(struct nb_coll_comm *comm, struct nb_coll_req *win);
 
 #endif

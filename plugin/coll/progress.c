@@ -25,6 +25,24 @@
 
 #define TICK_NS (50 * (int64_t)NB_NS_PER_MS)
 
+/* 1 when what is to be known of the next window is known, so that it may be begun with. Its look at values
+ * (operation.h) is all that is done with it until then. */
+static int take_up(struct nb_coll_comm *comm, struct nb_coll_req *win)
+{
+    const struct nb_device_ops *ops = comm->device->ops;
+
+    if (!comm->taken_up) {
+        if ((ops->ready && !ops->ready(comm->device)) ||
+            (!win->op->begun && !nb_tasks_to_be_had(&comm->tasks)))
+            return 0;
+        comm->taken_up = true;
+        win->tx_left = comm->nneighbors + 1; /* so that it is not finished when its look is over */
+        if (!win->op->begun)
+            nb_op_begin(comm, win);
+    }
+    return win->tasks_in_flight == 0;
+}
+
 static int dequeue(struct nb_coll_comm *comm)
 {
     uint64_t submitted = atomic_load_explicit(&comm->submitted, memory_order_acquire);
@@ -32,10 +50,9 @@ static int dequeue(struct nb_coll_comm *comm)
 
     while (comm->begun < submitted && !nb_comm_given_up(comm)) {
         struct nb_coll_req *win = nb_window(comm, comm->begun);
-        if (comm->device->ops->ready && !comm->device->ops->ready(comm->device))
+        if (!take_up(comm, win))
             break;
-        if (!win->op->begun)
-            nb_op_begin(comm, win);
+        comm->taken_up = false;
         if (!win->op->schedule) {
             win->op->schedule = nb_schedule_choose(comm, win);
             comm->stats.func[win->op->func].two_hop_ops += win->op->schedule->flags == NB_MSG_TWO_HOP;
@@ -45,8 +62,6 @@ static int dequeue(struct nb_coll_comm *comm)
         if (win->op->func == NB_FUNC_ALL_GATHER)
             comm->gathers_end = win->seq + 1;
         win->rx_left = win->op->schedule->begin(comm, win);
-        win->tx_left = comm->nneighbors + 1;
-        win->tasks_in_flight = 0;
         comm->stats.func[win->op->func].windows++;
         nb_pace_moved(comm);
         if (comm->oldest == comm->begun++)

@@ -227,10 +227,8 @@ int nb_task_run(struct nb_coll_comm *comm, struct nb_task *t)
 {
     int ret;
 
-    if (nb_comm_given_up(comm))
-        return -ETIMEDOUT;
     t->win->tasks_in_flight++;
-    ret = advance(comm, t);
+    ret = nb_comm_given_up(comm) ? -ETIMEDOUT : advance(comm, t);
     if (ret > 0) {
         over(comm, t);
         return 1;

@@ -11,6 +11,7 @@
  *
  * Which steps a task goes through (enum nb_step; with ? if need be):
  *
+ *     before a sum (operation.c)  PICK
  *     contribution (send.c)       ENCODE or COPY; in shadow mode ENCODE into nowhere, then COPY
  *     sum (reduce.c)              SUM, LOOK?; where it goes on ENCODE or COPY; where this node takes it as others
  *                                 do, DECODE
@@ -60,7 +61,7 @@ enum nb_step {
     NB_STEP_DECODE, /* body, as msg tells: into values */
     NB_STEP_LOOK,   /* at values of the own block (witness.h) */
     /* all-gathers */
-    NB_STEP_PICK,         /* a look before the own block is sent: what `ask` asks (gather_pick.h) */
+    NB_STEP_PICK,         /* a look before anything is sent: what `ask` asks */
     NB_STEP_COMPARE,      /* values with ref: into seen */
     NB_STEP_HASH,         /* of values: into seen.hash */
     NB_STEP_HASH_REF,     /* of ref: into seen.hash */

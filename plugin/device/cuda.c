@@ -100,9 +100,9 @@ static const struct nb_device_ops cuda_ops = {
     .compare = nb_cuda_dev_compare,
     .nearness = nb_cuda_dev_nearness,
     .sample = nb_cuda_dev_sample,
+    .sums = nb_cuda_dev_sums,
     .hash = nb_cuda_dev_hash,
     .equal = nb_cuda_dev_equal,
-    .profile = nb_cuda_dev_profile,
     .pick = nb_cuda_dev_pick,
 };
 

@@ -117,59 +117,45 @@ int nb_cuda_dev_nearness(struct nb_device *dev, struct nb_work *work, const void
     return (int)nb_cuda_dev_submit(d, work, &c, NULL, &want);
 }
 
-int nb_cuda_dev_sample(struct nb_device *dev, struct nb_work *work, enum nb_dtype type, const void *src,
-                       size_t n, unsigned samples, float *out)
+/* What the host would do. */
+typedef unsigned numbers(enum nb_dtype type, const void *src, size_t n, unsigned count, float *out);
+
+/* d->nsources numbers, FP32, of d->n values at `src`: how many. */
+static int ask_for_numbers(struct nb_device *dev, struct nb_work *work, struct nb_gpu_desc *c,
+                           const void *src, numbers *here, float *out)
 {
     struct nb_cuda_device *d = nb_cuda_of(dev);
-    struct nb_gpu_desc c = {
-        .op = NB_GPU_SAMPLE, .type = (uint8_t)type, .nsources = samples, .n = n, .src = nb_cuda_address(src)};
+    const enum nb_dtype type = (enum nb_dtype)c->type;
     const struct nb_gpu_wanted want = {.numbers = out};
     ssize_t ret = -ENOTSUP;
     const void *p;
 
-    if (nb_cuda_dev_check_reach(d, src) || samples == 0)
+    if (nb_cuda_dev_check_reach(d, src) || c->nsources == 0)
         return 0;
-    if (samples <= NB_PICKS)
-        ret = nb_cuda_dev_submit(d, work, &c, NULL, &want);
+    c->src = nb_cuda_address(src);
+    if (c->nsources <= NB_PICKS)
+        ret = nb_cuda_dev_submit(d, work, c, NULL, &want);
     if (ret != -ENOTSUP)
         return (int)ret;
-    p = glimpse(d, src, n * nb_dtype_size(type));
-    return p ? (int)nb_host_sample(type, p, n, samples, out) : 0;
+    p = glimpse(d, src, c->n * nb_dtype_size(type));
+    return p ? (int)here(type, p, c->n, c->nsources, out) : 0;
 }
 
-/* ---- Those that are answered at once ------------------------------------------------------------------- */
-
-/* One number for each of nsources places, FP32, into bounce buffer 0; how many. -ENOTSUP: not by the
- * kernel. */
-static ssize_t ask_for_numbers(struct nb_cuda_device *d, struct nb_gpu_desc *c)
+int nb_cuda_dev_sample(struct nb_device *dev, struct nb_work *work, enum nb_dtype type, const void *src,
+                       size_t n, unsigned samples, float *out)
 {
-    if (c->nsources * sizeof(float) > d->bounce_bytes)
-        return 0;
-    c->dst = nb_cuda_address(d->bounce[0]);
-    return nb_cuda_dev_submit(d, NULL, c, NULL, NULL);
+    struct nb_gpu_desc c = {.op = NB_GPU_SAMPLE, .type = (uint8_t)type, .nsources = samples, .n = n};
+
+    return ask_for_numbers(dev, work, &c, src, nb_host_sample, out);
 }
 
-unsigned nb_cuda_dev_profile(struct nb_device *dev, enum nb_dtype type, const void *src, size_t n,
-                             unsigned groups, float *out)
+int nb_cuda_dev_sums(struct nb_device *dev, struct nb_work *work, enum nb_dtype type, const void *src,
+                     size_t n, unsigned groups, float *out)
 {
-    struct nb_cuda_device *d = nb_cuda_of(dev);
-    struct nb_gpu_desc c = {.op = NB_GPU_PROFILE,
-                            .type = (uint8_t)type,
-                            .flags = NB_GPU_SPREAD,
-                            .nsources = groups,
-                            .n = n,
-                            .src = nb_cuda_address(src)};
-    const void *p;
-    ssize_t got;
+    struct nb_gpu_desc c = {
+        .op = NB_GPU_PROFILE, .type = (uint8_t)type, .flags = NB_GPU_SPREAD, .nsources = groups, .n = n};
 
-    if (nb_cuda_dev_check_reach(d, src) || groups == 0)
-        return 0;
-    got = ask_for_numbers(d, &c);
-    if (got == -ENOTSUP) {
-        p = glimpse(d, src, n * nb_dtype_size(type));
-        return p ? nb_host_profile(type, p, n, groups, out) : 0;
-    }
-    return got <= 0 ? 0 : nb_profile_of_sums((const float *)(const void *)d->bounce[0], (unsigned)got, out);
+    return ask_for_numbers(dev, work, &c, src, nb_host_sums, out);
 }
 
 ssize_t nb_cuda_dev_pick(struct nb_device *dev, struct nb_work *work, size_t width, const void *src,

@@ -159,6 +159,9 @@ struct nb_device_ops {
     /* nb_host_sample (device/evidence.h): how many samples, 0 also where the values cannot be had. */
     int (*sample)(struct nb_device *dev, struct nb_work *work, enum nb_dtype type, const void *src, size_t n,
                   unsigned samples, float *out);
+    /* nb_host_sums (device/evidence.h), likewise. */
+    int (*sums)(struct nb_device *dev, struct nb_work *work, enum nb_dtype type, const void *src, size_t n,
+                unsigned groups, float *out);
 
     /* Queries that decisions depend on: they block until the answer is there. */
     uint64_t (*hash)(struct nb_device *dev, const void *data, size_t bytes, uint64_t seed);
@@ -167,9 +170,6 @@ struct nb_device_ops {
      * value where it has the bytes anyway, in `encode` and before `decode`, and hands it out here.) */
     uint64_t (*check)(struct nb_device *dev, const void *payload, size_t bytes, uint64_t seed);
     int (*equal)(struct nb_device *dev, const void *a, const void *b, size_t bytes);
-    /* Statistics of values, for plugin/policy; see device/evidence.h. */
-    unsigned (*profile)(struct nb_device *dev, enum nb_dtype type, const void *src, size_t n, unsigned groups,
-                        float *out);
 };
 
 /* Host memory, C codecs: one constant instance for everyone, since it holds nothing; closing it does nothing.

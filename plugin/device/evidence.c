@@ -56,11 +56,6 @@ unsigned nb_profile_of_sums(const float *sums, unsigned groups, float *out)
     return groups;
 }
 
-unsigned nb_host_profile(enum nb_dtype type, const void *src, size_t n, unsigned groups, float *out)
-{
-    return nb_profile_of_sums(out, nb_host_sums(type, src, n, groups, out), out);
-}
-
 /* Order patterns of sign-magnitude floats as integers, so that neighbors in value are neighbors in code. */
 static int32_t ordered16(uint16_t x)
 {

@@ -22,13 +22,12 @@
  * the number of samples: `samples`, or 0 when there are fewer than 2 * samples values. */
 unsigned nb_host_sample(enum nb_dtype type, const void *src, size_t n, unsigned samples, float *out);
 
-/* out[i]: log2 of the root mean square of the i-th of `groups` groups of 32 values, spread over the n at src.
- * Groups below 2^-16 of the largest are clamped to that; a group of zeros is -150. Returns `groups`,
- * or 0 when there are fewer values than that takes, all are zero, or one is not finite. */
-unsigned nb_host_profile(enum nb_dtype type, const void *src, size_t n, unsigned groups, float *out);
-/* Its two steps: the sums of squares of the groups, added in order; and from these (`sums` and `out` may be
- * the same) what nb_host_profile returns. */
+/* sums[i]: the squares of the values of the i-th of `groups` groups of 32, spread over the n at src, added in order.
+ * Returns `groups`, or 0 when there are fewer values than that takes. */
 unsigned nb_host_sums(enum nb_dtype type, const void *src, size_t n, unsigned groups, float *sums);
+/* The profile that follows from them; `sums` and `out` may be the same. out[i]: log2 of the root mean square of the
+ * i-th group. Groups below 2^-16 of the largest are clamped to that; a group of zeros is -150. Returns `groups`, or 0
+ * when all values are zero, or one is not finite. */
 unsigned nb_profile_of_sums(const float *sums, unsigned groups, float *out);
 
 /* Number of positions at which two byte strings are similar: 16-bit patterns that differ by at most 64, by 65

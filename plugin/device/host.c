@@ -138,11 +138,12 @@ static int host_sample(struct nb_device *dev, struct nb_work *work, enum nb_dtyp
     return (int)nb_host_sample(type, src, n, samples, out);
 }
 
-static unsigned host_profile(struct nb_device *dev, enum nb_dtype type, const void *src, size_t n,
-                             unsigned groups, float *out)
+static int host_sums(struct nb_device *dev, struct nb_work *work, enum nb_dtype type, const void *src,
+                     size_t n, unsigned groups, float *out)
 {
     (void)dev;
-    return nb_host_profile(type, src, n, groups, out);
+    (void)work;
+    return (int)nb_host_sums(type, src, n, groups, out);
 }
 
 static void host_nothing(struct nb_device *dev)
@@ -190,10 +191,10 @@ static const struct nb_device_ops host_ops = {
     .compare = host_compare,
     .nearness = host_nearness,
     .sample = host_sample,
+    .sums = host_sums,
     .hash = host_hash,
     .check = host_hash,
     .equal = host_equal,
-    .profile = host_profile,
     .pick = host_pick,
 };
 

@@ -64,7 +64,7 @@ uint64_t nb_job_announce(struct nb_job *job, const struct nb_job_call *call);
 
 /* ---- for the engine thread --------------------------------------------------------------------------- */
 
-/* What the data of an operation look like; see nb_device_ops.sample and .profile. */
+/* What the data of an operation look like; see device/evidence.h. */
 struct nb_evidence {
     float sample[NB_CLASSIFY_SAMPLES];
     unsigned samples;

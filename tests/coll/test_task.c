@@ -247,6 +247,22 @@ START_TEST(error_in_flight)
 }
 END_TEST
 
+/* NCCL gives up on the engine just when a step is in flight: it is not forgotten. */
+START_TEST(given_up)
+{
+    struct nb_task *t = new_task();
+
+    script.answer[0] = -EINPROGRESS;
+    ck_assert(nb_task_ask(comm, t));
+    atomic_store(&comm->failure.shown, -ETIMEDOUT);
+    ck_assert_int_lt(nb_task_run(comm, t), 0);
+    ck_assert_int_eq(comm->failure.error, -ETIMEDOUT);
+    ck_assert_int_eq(win->state, NB_REQ_ACTIVE);
+    nb_tasks_abandon(comm);
+    ck_assert_uint_eq(script.quiesced, 1);
+}
+END_TEST
+
 /* What a failed device says is done is not. */
 START_TEST(failed_device)
 {
@@ -404,6 +420,7 @@ int main(void)
     tcase_add_test(t, later);
     tcase_add_test(t, early_completion_waits);
     tcase_add_test(t, error_in_flight);
+    tcase_add_test(t, given_up);
     tcase_add_test(t, failed_device);
     tcase_add_test(t, so_many);
     tcase_add_test(t, order_of_messages);

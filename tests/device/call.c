@@ -20,6 +20,7 @@ ssize_t device_call_perform(const struct device_call *c)
     case COMPARE: return h->ops->compare(h, NULL, c->src, c->own, c->n, c->compared);
     case NEARNESS: return h->ops->nearness(h, NULL, c->src, c->own, c->n, c->samples, c->near);
     case SAMPLE: return h->ops->sample(h, NULL, c->dtype, c->src, c->n, c->samples, c->sample);
+    case SUMS: return h->ops->sums(h, NULL, c->dtype, c->src, c->n, c->samples, c->sample);
     }
     return 0;
 }
@@ -104,6 +105,14 @@ int device_call_sample(struct nb_device *dev, struct nb_work *work, enum nb_dtyp
         dev, work,
         &(struct device_call){
             .kind = SAMPLE, .dtype = type, .src = src, .n = n, .samples = samples, .sample = out});
+}
+
+int device_call_sums(struct nb_device *dev, struct nb_work *work, enum nb_dtype type, const void *src,
+                     size_t n, unsigned groups, float *out)
+{
+    return (int)ask(dev, work,
+                    &(struct device_call){
+                        .kind = SUMS, .dtype = type, .src = src, .n = n, .samples = groups, .sample = out});
 }
 
 ssize_t device_call_pick(struct nb_device *dev, struct nb_work *work, size_t width, const void *src,

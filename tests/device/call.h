@@ -8,7 +8,19 @@
 
 #include "device/device.h"
 
-enum device_call_kind { COPY, ZERO, ENCODE, DECODE, REDUCE, REDUCE_EXACT, PICK, COMPARE, NEARNESS, SAMPLE };
+enum device_call_kind {
+    COPY,
+    ZERO,
+    ENCODE,
+    DECODE,
+    REDUCE,
+    REDUCE_EXACT,
+    PICK,
+    COMPARE,
+    NEARNESS,
+    SAMPLE,
+    SUMS
+};
 
 struct device_call {
     enum device_call_kind kind;
@@ -29,8 +41,8 @@ struct device_call {
     uint64_t block;
     unsigned picks;
     uint32_t *out; /* several may fill one, so it is nothing that a call has for itself */
-    /* Questions: of `src`, against `own`; SAMPLE counts n in values of `dtype`. */
-    unsigned samples;
+    /* Questions: of `src`, against `own`; SAMPLE and SUMS count n in values of `dtype`. */
+    unsigned samples; /* or groups */
     struct nb_compared *compared;
     struct nb_nearness *near;
     float *sample;
@@ -63,6 +75,8 @@ int device_call_nearness(struct nb_device *dev, struct nb_work *work, const void
                          size_t bytes, unsigned samples, struct nb_nearness *out);
 int device_call_sample(struct nb_device *dev, struct nb_work *work, enum nb_dtype type, const void *src,
                        size_t n, unsigned samples, float *out);
+int device_call_sums(struct nb_device *dev, struct nb_work *work, enum nb_dtype type, const void *src,
+                     size_t n, unsigned groups, float *out);
 ssize_t device_call_pick(struct nb_device *dev, struct nb_work *work, size_t width, const void *src,
                          uint64_t n, unsigned picks, uint64_t first, uint64_t count, uint32_t *out);
 

@@ -41,9 +41,11 @@ static void compare_evidence(struct nb_device *dev, float *values, const float *
                 same("samples", got, want, sizeof(float) * k);
                 CHECK(o->sample(dev, NULL, t, v, n - 1, count, got) == (int)k);
                 same("samples that are waited for", got, want, sizeof(float) * k);
-                k = h->profile(nb_host_device(), t, hv, n - 1, count < 313 ? count : 313, want);
-                CHECK(o->profile(dev, t, v, n - 1, count < 313 ? count : 313, got) == k);
-                same("profile", got, want, sizeof(float) * k);
+                k = (unsigned)h->sums(nb_host_device(), NULL, t, hv, n - 1, count < 313 ? count : 313, want);
+                memset(got, 0, sizeof(got));
+                CHECK(finish(dev, &w, o->sums(dev, &w, t, v, n - 1, count < 313 ? count : 313, got)) ==
+                      (ssize_t)k);
+                same("sums", got, want, sizeof(float) * k);
             }
             like = likeness(nb_host_device(), hv, hr, (n - 1) * 4, count);
             CHECK(likeness(dev, v, r, (n - 1) * 4, count) == like);
@@ -56,7 +58,7 @@ static void compare_evidence(struct nb_device *dev, float *values, const float *
     CHECK(likeness(dev, values, values, 3, 7) == 1 && likeness(dev, values, ref, 3, 7) == 0);
     /* One work each, not one for every sample. */
     CHECK((unsigned)gpu_of(dev)->ring.done - works < 200);
-    CHECK(o->profile(dev, NB_F32, values, 100, 4, got) == 0); /* there are three groups */
+    CHECK(o->sums(dev, NULL, NB_F32, values, 100, 4, got) == 0); /* there are three groups */
 }
 
 static void same_comparison(const struct nb_compared *a, const struct nb_compared *b)
@@ -144,6 +146,15 @@ static void test_answers(int emulate, int major)
     CHECK(fake_alive() == 0);
 }
 
+static unsigned profile_of(struct nb_device *dev, const float *values)
+{
+    float out[8];
+    struct nb_work w;
+
+    CHECK(finish(dev, &w, dev->ops->sums(dev, &w, NB_F32, values, 1024, 8, out)) == 8);
+    return nb_profile_of_sums(out, 8, out);
+}
+
 /* A profile of zeros, of a number that is none, and of more than the CPU could look at where it lies
  * wrong. */
 static void test_odd_evidence(void)
@@ -157,13 +168,13 @@ static void test_odd_evidence(void)
     wire = dev->ops->alloc(dev, NB_PLACE_WIRE, 4096);
     state = dev->ops->alloc(dev, NB_PLACE_STATE, much);
     CHECK(wire && state && much - 4 > ((struct nb_cuda_device *)dev)->bounce_bytes);
-    CHECK(dev->ops->profile(dev, NB_F32, state, 1024, 8, out) == 0);
+    CHECK(profile_of(dev, state) == 0);
     wire[0] = 1.0f / 0.0f;
     CHECK(dev->ops->copy(dev, NULL, state, wire, 4) == 0);
-    CHECK(dev->ops->profile(dev, NB_F32, state, 1024, 8, out) == 0);
+    CHECK(profile_of(dev, state) == 0);
     CHECK(dev->ops->sample(dev, NULL, NB_F32, state, much / 4, 8, out) == 8);
     CHECK(dev->ops->sample(dev, NULL, NB_F32, (char *)state + 2, much / 4 - 1, 8, out) == 0);
-    CHECK(dev->ops->profile(dev, NB_F32, (char *)state + 2, much / 4 - 1, 8, out) == 0);
+    CHECK(dev->ops->sums(dev, NULL, NB_F32, (char *)state + 2, much / 4 - 1, 8, out) == 0);
     CHECK(dev->ops->failed(dev) == 0);
     dev->ops->free(dev, NB_PLACE_WIRE, wire, 4096);
     dev->ops->free(dev, NB_PLACE_STATE, state, much);

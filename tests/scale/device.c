@@ -3,6 +3,7 @@
 #include "tests/scale/device.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -209,22 +210,26 @@ static int idle_nearness(struct nb_device *dev, struct nb_work *work, const void
     return 0;
 }
 
-static unsigned idle_profile(struct nb_device *dev, enum nb_dtype type, const void *src, size_t n,
-                             unsigned samples, float *out)
+static int idle_sample(struct nb_device *dev, struct nb_work *work, enum nb_dtype type, const void *src,
+                       size_t n, unsigned samples, float *out)
 {
-    (void)dev, (void)type, (void)src;
+    (void)dev, (void)work, (void)type, (void)src;
     if (samples > n)
         samples = (unsigned)n;
     for (unsigned i = 0; i < samples; i++)
         out[i] = (i % 2 ? -1.0f : 1.0f) * (1.0f + (float)(i % 7));
-    return samples;
+    return (int)samples;
 }
 
-static int idle_sample(struct nb_device *dev, struct nb_work *work, enum nb_dtype type, const void *src,
-                       size_t n, unsigned samples, float *out)
+/* The profile of these is the sample above. */
+static int idle_sums(struct nb_device *dev, struct nb_work *work, enum nb_dtype type, const void *src,
+                     size_t n, unsigned groups, float *out)
 {
-    (void)work;
-    return (int)idle_profile(dev, type, src, n, samples, out);
+    const int got = idle_sample(dev, work, type, src, n, groups, out);
+
+    for (int i = 0; i < got; i++)
+        out[i] = NB_PROFILE_GROUP * exp2f(2 * out[i]);
+    return got;
 }
 
 static void idle_nothing(struct nb_device *dev)
@@ -250,7 +255,7 @@ static ssize_t idle_poll(struct nb_device *dev, struct nb_work *work)
         .close = idle_nothing, .alloc = idle_alloc, .free = idle_free, .poll = idle_poll, .copy = idle_copy, \
         .zero = idle_zero, .encode = idle_encode, .decode = idle_decode, .reduce = idle_reduce, \
         .reduce_exact = idle_reduce_exact, .compare = idle_compare, .nearness = idle_nearness, \
-        .sample = idle_sample, .hash = idle_hash, .equal = idle_equal, .profile = idle_profile, \
+        .sample = idle_sample, .sums = idle_sums, .hash = idle_hash, .equal = idle_equal, \
     }
 static const struct nb_device_ops ops_headers = TABLE(SCALE_KEPT), ops_whole = TABLE(0);
 

@@ -201,6 +201,7 @@ int sim_device_open(struct nb_context *ctx, const struct nb_device_wish *wish, s
         ops.compare = device_call_compare;
         ops.nearness = device_call_nearness;
         ops.sample = device_call_sample;
+        ops.sums = device_call_sums;
     }
     d->asked.device.ops = &ops;
     d->asked.ask = ask;

@@ -34,8 +34,8 @@
 #define POISON_BYTES 4096
 #define SLOW_US 100000
 
-static const char *const kind_name[] = {"copy",         "zero", "encode",  "decode",   "reduce",
-                                        "reduce_exact", "pick", "compare", "nearness", "sample"};
+static const char *const kind_name[] = {"copy", "zero",    "encode",   "decode", "reduce", "reduce_exact",
+                                        "pick", "compare", "nearness", "sample", "sums"};
 
 enum { FREE, QUEUED, RUNNING, DONE };
 
@@ -107,6 +107,7 @@ static size_t ranges_of(const struct device_call *c, struct range *r)
             return add(r, n, c->compared, sizeof(*c->compared), 1);
         return add(r, n, c->near, sizeof(*c->near), 1);
     case SAMPLE:
+    case SUMS:
         n = add(r, n, c->src, c->n * size, 0);
         return add(r, n, c->sample, c->samples * sizeof(*c->sample), 1);
     case ENCODE:
@@ -183,6 +184,13 @@ static void poison(const struct device_call *c)
         memset(dst, 0xa5, bytes < POISON_BYTES ? bytes : POISON_BYTES);
 }
 
+/* A question that nobody may wait for. */
+static void is_waited_for(const char *what)
+{
+    fprintf(stderr, "late: the engine waits for the answer to a question (%s)\n", what);
+    abort();
+}
+
 /* ---- doing it ---------------------------------------------------------------------------------------- */
 
 static void pause_us(unsigned us)
@@ -232,6 +240,8 @@ static ssize_t ask(struct asked_device *dev, struct nb_work *work, const struct 
     ssize_t ret = -EINPROGRESS;
     struct call *c = NULL;
 
+    if (!work && what->kind >= COMPARE)
+        is_waited_for(kind_name[what->kind]);
     pthread_mutex_lock(&d->lock);
     if (work && (d->inflight == RING || dice(d, 8) == 0)) {
         d->refused++;
@@ -386,17 +396,15 @@ static int late_copy(struct nb_device *dev, struct nb_work *work, void *dst, con
     return device_call_copy(dev, work, dst, src, bytes);
 }
 
-/* A question that is waited for. Of all-gathers only NIBBLE_AG=delta4 has such. */
+/* A question that is waited for. Only all-gathers with NIBBLE_AG=delta4 have such. */
 static void look(struct nb_device *dev, const char *what, const void *a, const void *b, size_t bytes)
 {
     struct late *d = late_of(dev);
     struct range read[2];
     size_t n = add(read, 0, a, bytes, 0);
 
-    if (what && !d->bounded) {
-        fprintf(stderr, "late: the engine waits for the answer to a question (%s)\n", what);
-        abort();
-    }
+    if (!d->bounded)
+        is_waited_for(what);
     n = add(read, n, b, bytes, 0);
     pthread_mutex_lock(&d->lock);
     hold_to_rules(d, "look", read, n);
@@ -413,13 +421,6 @@ static int late_equal(struct nb_device *dev, const void *a, const void *b, size_
 {
     look(dev, "equal", a, b, bytes);
     return nb_host_device()->ops->equal(nb_host_device(), a, b, bytes);
-}
-
-static unsigned late_profile(struct nb_device *dev, enum nb_dtype type, const void *src, size_t n,
-                             unsigned groups, float *out)
-{
-    look(dev, NULL, src, NULL, n * nb_dtype_size(type));
-    return nb_host_device()->ops->profile(nb_host_device(), type, src, n, groups, out);
 }
 
 static const struct nb_device_ops late_ops = {
@@ -439,9 +440,9 @@ static const struct nb_device_ops late_ops = {
     .compare = device_call_compare,
     .nearness = device_call_nearness,
     .sample = device_call_sample,
+    .sums = device_call_sums,
     .hash = late_hash,
     .equal = late_equal,
-    .profile = late_profile,
     .pick = device_call_pick,
 };
 

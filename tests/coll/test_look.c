@@ -1,0 +1,330 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Looks at values before a sum, on a device that answers when the test says so: nobody waits for the answer, and
+ * nothing is left of the question when the communicator ends before it comes.
+ */
+#include <check.h>
+#include <errno.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "device/device.h"
+#include "tests/base/capture.h"
+#include "tests/coll/cluster.h"
+#include "tests/device/call.h"
+
+#define NODES 2
+#define QUESTIONS 4 /* in flight on a device */
+
+static struct cluster cluster;
+
+/* ---- the device ------------------------------------------------------------------------------------- */
+
+struct question {
+    struct device_call what;
+    struct nb_work *work; /* NULL: free */
+    unsigned number;
+};
+
+struct slow {
+    struct asked_device asked; /* first */
+    unsigned questions;        /* so many were asked */
+    unsigned held;             /* those from this number on are not answered */
+    unsigned refused;          /* so many are, before one is taken */
+    unsigned open, quiesced;
+    int error;
+    struct question question[QUESTIONS];
+};
+
+/* Of each node, in the order in which its communicators connect. */
+static struct slow *device[NODES][2];
+
+static struct slow *slow_of(struct nb_device *dev)
+{
+    return (struct slow *)dev;
+}
+
+static ssize_t ask(struct asked_device *dev, struct nb_work *work, const struct device_call *what)
+{
+    struct slow *d = slow_of(&dev->device);
+    struct question *q = d->question;
+
+    if (what->kind != SAMPLE && what->kind != SUMS)
+        return device_call_perform(what);
+    ck_assert_msg(work, "the engine waits for the answer");
+    if (d->refused) {
+        d->refused--;
+        return -EAGAIN;
+    }
+    while (q->work)
+        ck_assert(++q < d->question + QUESTIONS);
+    *q = (struct question){*what, work, d->questions++};
+    work->at = q;
+    d->open++;
+    return -EINPROGRESS;
+}
+
+static ssize_t answer(struct slow *d, struct question *q)
+{
+    q->work = NULL;
+    d->open--;
+    return device_call_perform(&q->what);
+}
+
+static ssize_t slow_poll(struct nb_device *dev, struct nb_work *work)
+{
+    struct slow *d = slow_of(dev);
+    struct question *q = work->at;
+
+    ck_assert_ptr_eq(q->work, work);
+    if (d->error)
+        return d->error;
+    return q->number >= d->held ? -EINPROGRESS : answer(d, q);
+}
+
+/* What is in flight is done all the same: a sanitizer tells whether what it reads and writes is still there. */
+static void slow_quiesce(struct nb_device *dev)
+{
+    struct slow *d = slow_of(dev);
+
+    for (int i = 0; i < QUESTIONS; i++)
+        if (d->question[i].work)
+            answer(d, &d->question[i]);
+    d->quiesced++;
+}
+
+static int slow_failed(struct nb_device *dev)
+{
+    return slow_of(dev)->error;
+}
+
+static void slow_close(struct nb_device *dev)
+{
+    ck_assert_uint_eq(slow_of(dev)->open, 0);
+    for (int i = 0; i < NODES; i++)
+        for (int c = 0; c < 2; c++)
+            if (device[i][c] == slow_of(dev))
+                device[i][c] = NULL;
+    free(dev);
+}
+
+static int slow_open(struct nb_context *ctx, const struct nb_device_wish *wish, struct nb_device **dev)
+{
+    static struct nb_device_ops ops;
+    const int r = (int)((struct cluster_node *)ctx - cluster.node); /* its first member */
+    struct slow *d = calloc(1, sizeof(*d));
+
+    (void)wish;
+    ck_assert_ptr_nonnull(d);
+    ops = *nb_host_device()->ops;
+    ops.quiesce = slow_quiesce;
+    ops.failed = slow_failed;
+    ops.close = slow_close;
+    ops.poll = slow_poll;
+    ops.sample = device_call_sample;
+    ops.sums = device_call_sums;
+    d->asked.device.ops = &ops;
+    d->asked.ask = ask;
+    d->held = UINT_MAX;
+    device[r][device[r][0] != NULL] = d;
+    *dev = &d->asked.device;
+    return 0;
+}
+
+/* ---- operations ------------------------------------------------------------------------------------- */
+
+#define VALUES 40000u /* of a block: several wire units */
+
+static struct cluster_node *const node = cluster.node;
+static float in[NODES][NODES * VALUES], out[2][NODES][VALUES];
+static struct nb_coll_comm *first[NODES], *second[NODES];
+
+static void setup(void)
+{
+    capture_reset();
+    nb_log_set(capture_log);
+    cluster_open(&cluster, NODES);
+    cluster.most_rounds = 100000;
+    for (int r = 0; r < NODES; r++) {
+        node[r].ctx.open_device = slow_open;
+        for (size_t i = 0; i < NODES * VALUES; i++)
+            in[r][i] = (float)((i * 7 + (size_t)r * 13) % 1001) - 500;
+    }
+    cluster_connect_as(&cluster, 17);
+    for (int r = 0; r < NODES; r++)
+        first[r] = node[r].comm;
+}
+
+static void teardown(void)
+{
+    cluster_close(&cluster);
+    nb_log_set(NULL);
+}
+
+static void turn(void)
+{
+    ck_assert_msg(cluster_turn(&cluster), "nothing moves, and nothing is due");
+}
+
+static void begin(struct nb_coll_comm *const comm[NODES], float to[NODES][VALUES],
+                  struct nb_coll_req *req[NODES])
+{
+    const size_t block = VALUES * sizeof(float);
+
+    memset(to, 0, sizeof(out[0]));
+    for (int r = 0; r < NODES; r++) {
+        ck_assert_int_eq(nb_coll_ireducescatter(comm[r], in[r], NODES * block, to[r], block, 0, NODES * block,
+                                                ncclFloat32, ncclSum, &req[r]),
+                         0);
+        ck_assert_ptr_nonnull(req[r]);
+    }
+}
+
+static void finish(float to[NODES][VALUES], struct nb_coll_req *req[NODES])
+{
+    for (int r = 0; r < NODES; r++) {
+        int done = 0;
+        while (!done) {
+            ck_assert_int_eq(nb_coll_test(req[r], &done, NULL), 0);
+            if (!done)
+                turn();
+        }
+    }
+    for (int r = 0; r < NODES; r++)
+        for (size_t i = 0; i < VALUES; i++)
+            ck_assert(to[r][i] == in[0][(size_t)r * VALUES + i] + in[1][(size_t)r * VALUES + i]);
+}
+
+/* Turns until the first communicator of every node has a question in flight that is held. */
+static void await_questions(void)
+{
+    while (!device[0][0]->open || !device[1][0]->open)
+        turn();
+}
+
+static void close_all(struct nb_coll_comm *comm[NODES])
+{
+    for (int r = 0; r < NODES; r++)
+        node[r].comm = comm[r];
+    cluster_disconnect(&cluster);
+}
+
+/* ---- tests ------------------------------------------------------------------------------------------ */
+
+/* While an operation's values are looked at, those before it and other communicators go on. */
+START_TEST(others_go_on)
+{
+    struct nb_coll_req *req[3][NODES];
+    int done;
+
+    cluster_connect_as(&cluster, 19);
+    for (int r = 0; r < NODES; r++) {
+        second[r] = node[r].comm;
+        device[r][0]->held = 2 + r; /* a sample, or sums */
+    }
+    begin(first, out[0], req[0]);
+    begin(first, out[1], req[1]);
+    finish(out[0], req[0]);
+    await_questions();
+    for (int i = 0; i < 3; i++) {
+        begin(second, out[0], req[2]);
+        finish(out[0], req[2]);
+    }
+    for (int r = 0; r < NODES; r++) {
+        ck_assert_uint_eq(device[r][0]->open, 1);
+        ck_assert_int_eq(nb_coll_test(req[1][r], &done, NULL), 0);
+        ck_assert(!done);
+        device[r][0]->held = UINT_MAX;
+    }
+    finish(out[1], req[1]);
+    for (int r = 0; r < NODES; r++) {
+        ck_assert_uint_eq(device[r][0]->questions, 4);
+        ck_assert_uint_eq(device[r][1]->questions, 6);
+    }
+    close_all(first);
+    close_all(second);
+    ck_assert_int_eq(capture_warned(), 0);
+}
+END_TEST
+
+/* A device without room is asked again. */
+START_TEST(refused)
+{
+    struct nb_coll_req *req[NODES];
+
+    device[0][0]->refused = 3;
+    device[1][0]->refused = 1;
+    begin(first, out[0], req);
+    finish(out[0], req);
+    ck_assert_uint_eq(device[0][0]->questions + device[1][0]->questions, 4);
+    close_all(first);
+    ck_assert_int_eq(capture_warned(), 0);
+}
+END_TEST
+
+/* NCCL frees its buffer, or closes, while the question (a sample; sums) is in flight: it is withdrawn before. */
+START_TEST(aborted)
+{
+    struct nb_coll_req *req[NODES];
+    void *buffer;
+    int done;
+
+    for (int r = 0; r < NODES; r++)
+        device[r][0]->held = (unsigned)_i;
+    ck_assert_int_eq(nb_coll_reg_mr(first[0], in[0], sizeof(in[0]), NCCL_PTR_HOST, &buffer), 0);
+    begin(first, out[0], req);
+    while (device[0][0]->questions <= (unsigned)_i || device[1][0]->questions <= (unsigned)_i)
+        turn();
+    ck_assert_int_eq(nb_coll_dereg_mr(first[0], buffer), 0);
+    ck_assert_uint_eq(device[0][0]->quiesced, 1);
+    ck_assert_uint_eq(device[0][0]->open, 0);
+    while (!nb_coll_test(req[1], &done, NULL)) {
+        ck_assert(!done);
+        turn();
+    }
+    ck_assert_uint_eq(device[1][0]->open, 1); /* until its NCCL closes, too */
+    close_all(first);
+}
+END_TEST
+
+/* The device fails with the question. */
+START_TEST(failed)
+{
+    struct nb_coll_req *req[NODES];
+    int done;
+
+    device[0][0]->held = device[1][0]->held = 0;
+    begin(first, out[0], req);
+    await_questions();
+    device[0][0]->error = -EIO;
+    while (!nb_coll_test(req[0], &done, NULL))
+        turn();
+    ck_assert_int_eq(nb_coll_test(req[0], &done, NULL), -EIO);
+    ck_assert(strstr(capture_text, "cannot look at the values of reduce_scatter 0") != NULL);
+    while (!nb_coll_test(req[1], &done, NULL)) /* is told */
+        turn();
+    close_all(first);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("coll/look");
+    TCase *c = tcase_create("look");
+    SRunner *runner = srunner_create(suite);
+    int failures;
+
+    tcase_add_checked_fixture(c, setup, teardown);
+    tcase_set_timeout(c, 3600);
+    tcase_add_test(c, others_go_on);
+    tcase_add_test(c, refused);
+    tcase_add_loop_test(c, aborted, 0, 2);
+    tcase_add_test(c, failed);
+    suite_add_tcase(suite, c);
+    srunner_run_all(runner, CK_ENV);
+    failures = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failures ? EXIT_FAILURE : EXIT_SUCCESS;
+}
