@@ -46,10 +46,10 @@ STARTS = ("scratch", "checkpoint")
 SEEDS = (1, 2, 3)
 
 
-def configurations():
+def configurations(seeds):
     """Names of all runs, so ordered that a part of them says most."""
     rates = ("usual", "low", "high")
-    return [f"{o}/{r}/{s}/{seed}" for seed in SEEDS for r in rates for o in RATES for s in STARTS]
+    return [f"{o}/{r}/{s}/{seed}" for seed in seeds for r in rates for s in STARTS for o in RATES]
 
 
 # ---- training ---------------------------------------------------------------------------------------------------
@@ -246,12 +246,12 @@ class Training:
             u.travel()
 
 
-def checkpoint(path):
-    """The state of a model that has been trained for a while; made when there is none yet."""
+def checkpoint(path, seed=100):
+    """The state of a model that has been trained for a while; made from that seed when there is none yet."""
     import torch
 
     if not os.path.exists(path):
-        t = Training("adamw", 2e-3, 100)
+        t = Training("adamw", 2e-3, seed)
         for _ in range(PRETRAIN):
             nodes, _ = t.gradients()
             t.update(nodes)
@@ -296,7 +296,7 @@ def trace(training, steps):
 def run(name, players, args):
     """Train, and play it to as many plugins as there are players: a dictionary of figures for each."""
     optimizer, rate, start, seed = name.split("/")
-    state = checkpoint(args.checkpoint) if start == "checkpoint" else None
+    state = checkpoint(args.checkpoint, args.pretrain) if start == "checkpoint" else None
     training = Training(optimizer, RATES[optimizer][NAMES.index(rate)], int(seed), state)
     command = [args.traced] + (["-v"] if args.verbose else [])
     began = time.time()
@@ -339,9 +339,7 @@ def matrix(args):
     else:
         with open(args.output, "w", newline="") as f:
             csv.writer(f).writerow(COLUMNS)
-    for name in configurations():
-        if name.rsplit("/", 1)[1] not in args.seeds.split(","):
-            continue
+    for name in configurations(args.seeds):
         players = [p for p in args.play.split(",") if (name, p) not in done]
         if not players or not any(name.startswith(o) for o in args.only.split(",")):
             continue
@@ -383,10 +381,11 @@ def main():
     p.add_argument("-p", "--play", default="fsdp2,beside", help="what to play it as")
     p.add_argument("-v", "--verbose", action="store_true", help="print the plugin's log")
     p.add_argument("--only", default="", help="beginnings of names, separated by commas")
-    p.add_argument("--seeds", default=",".join(map(str, SEEDS)), help="these alone")
+    p.add_argument("--seeds", default=SEEDS, type=lambda s: [int(n) for n in s.split(",")], help="1,2,3 otherwise")
     p.add_argument("--steps", type=int, default=STEPS)
     p.add_argument("--traced", default="tests/jobs/traced", help="the program of the build folder")
     p.add_argument("--checkpoint", default="traces-checkpoint.pt", help="made when it is not there")
+    p.add_argument("--pretrain", type=int, default=100, help="the seed that it is made from")
     p.add_argument("--width", type=int, default=WIDTH, help="of the transformer")
     p.add_argument("--layers", type=int, default=LAYERS, help="one is one FSDP unit")
     args = p.parse_args()
@@ -397,7 +396,7 @@ def main():
         args.output = args.name or args.output
         table(args)
     elif args.what == "list":
-        print("\n".join(configurations()))
+        print("\n".join(configurations(args.seeds)))
     else:
         for figures in run(args.name, args.play.split(","), args):
             print(figures)
