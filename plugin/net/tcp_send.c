@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The sending side of a TCP connection: messages wait in one queue, are cut into frames when a stream has
- * room for them, and leave in gather writes of up to NB_TCP_BATCH frames. Messages of up to a quantum go to
+ * room for them, and leave in gather writes of up to NB_TCP_BATCH frames. Messages of up to STRIPE_MAX go to
  * one stream; the streams take turns after each quantum, or when the kernel takes no more.
  */
 #include "net/tcp_send.h"
@@ -19,8 +19,7 @@
 
 #include "base/log.h"
 
-#define STRIPE_MIN 262144 /* smallest piece a message is cut into */
-#define STRIPE_MAX 524288 /* largest, so that a slow stream holds up little */
+#define STRIPE_MAX 524288 /* longest part of a message on several streams: a slow one holds up little */
 #define FRAME_MAX (1u << 30)
 #define PEEK_EVERY 16 /* isends between reads of the reverse direction */
 #define STALL_CHECK_MS 5000
@@ -319,14 +318,16 @@ static void pump(struct nb_tcp_send *s)
     }
 }
 
+/* As few parts as there can be, alike in length: each costs a call at both ends and ends in a short packet, and
+ * it is the messages in flight that keep the streams busy (docs/performance.md, "Point-to-point beside iperf3").
+ * NCCL's are of 512 KiB and travel whole. */
 static uint32_t chunk_for(size_t size, int streams)
 {
-    size_t part;
+    const size_t parts = size / STRIPE_MAX + (size % STRIPE_MAX != 0);
 
-    if (streams == 1)
+    if (streams == 1 || parts < 2)
         return FRAME_MAX;
-    part = (size / (size_t)streams + 4095) & ~(size_t)4095;
-    return part < STRIPE_MIN ? STRIPE_MIN : part > STRIPE_MAX ? STRIPE_MAX : (uint32_t)part;
+    return (uint32_t)(((size + parts - 1) / parts + 4095) & ~(size_t)4095);
 }
 
 int nb_tcp_isend(void *send_comm, const void *data, size_t size, int tag, void *mhandle, void **request)

@@ -249,6 +249,33 @@ START_TEST(bad_handles)
 }
 END_TEST
 
+/* As few parts as there can be, which is told by their headers. */
+START_TEST(parts_of_messages)
+{
+    static const struct {
+        size_t size;
+        unsigned parts[2]; /* on one socket, on four */
+    } messages[] = {{1, {1, 1}},       {512 << 10, {1, 1}},     {(512 << 10) + 1, {1, 2}}, {600000, {1, 2}},
+                    {1 << 20, {1, 2}}, {(1 << 20) + 1, {1, 3}}, {5000001, {1, 10}}};
+
+    net = net_up(NULL, NULL);
+    for (unsigned several = 0; several < 2; several++) {
+        struct pair p;
+
+        pair_open(&p, several ? 4 : 1);
+        for (size_t i = 0; i < sizeof(messages) / sizeof(messages[0]); i++) {
+            const uint64_t before = net->ops->wire_bytes(p.send);
+
+            pair_exchange(&p, messages[i].size);
+            ck_assert_uint_eq(net->ops->wire_bytes(p.send) - before,
+                              messages[i].size + messages[i].parts[several] * NB_TCP_FRAME_BYTES);
+        }
+        pair_close(&p);
+    }
+    net_down();
+}
+END_TEST
+
 START_TEST(null_closes)
 {
     net = net_up(NULL, NULL);
@@ -318,6 +345,7 @@ int main(void)
         {"devices", bad_numbers, 4},
         {"connections", wire_formats, 1},
         {"connections", null_closes, 1},
+        {"connections", parts_of_messages, 1},
         {"connections", ipv6, 1},
         {"connections", settings_of_sockets, 1},
         {"connections", several_from_one_listener, 1},

@@ -1,20 +1,25 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # nibble's point-to-point transport beside iperf3 over loopback, with as many sockets, in turn and in one run:
-#   p2p-vs-iperf3.sh [-P STREAMS]... [-t SECONDS] [-r ROUNDS] [-m MINIMUM]
+#   p2p-vs-iperf3.sh [-P STREAMS]... [-t SECONDS] [-r ROUNDS] [-m MINIMUM] [-c apart|together|any]
 # Prints a line for each number of streams (default: 1 2 4) with the medians over the rounds and their ratio;
-# with -m the status is 1 when a ratio is below it. 77: iperf3 is not installed.
+# with -m the status is 1 when a ratio is below it. 77: iperf3 is not installed, or there is one CPU only.
+# -c: both programs run their sender on one CPU and their receiver on another, as on two machines (apart, the
+# default), both ends on one CPU (together), or where the kernel likes (any): it puts ends that sleep, iperf3's,
+# on one CPU, and ends that poll, NCCL's proxies and so nibble's, on two. Then places are compared, not programs.
 set -u
 streams=
 seconds=2
 rounds=3
 minimum=0
-while getopts P:t:r:m: option; do
+cpus=apart
+while getopts P:t:r:m:c: option; do
     case $option in
     P) streams="$streams $OPTARG" ;;
     t) seconds=$OPTARG ;;
     r) rounds=$OPTARG ;;
     m) minimum=$OPTARG ;;
+    c) cpus=$OPTARG ;;
     *) exit 2 ;;
     esac
 done
@@ -22,6 +27,17 @@ streams=${streams:-1 2 4}
 perf=${NB_PERF:-${NB_BUILDDIR:-.}/tools/nibble-perf}
 [ -x "$perf" ] || { echo "$perf is not there: build it first, or name it in NB_PERF" >&2; exit 1; }
 command -v iperf3 >/dev/null 2>&1 || { echo "SKIP: iperf3 is not installed"; exit 77; }
+# The first two CPUs that this script may use.
+set -- $(sed -n 's/^Cpus_allowed_list:[[:space:]]*//p' /proc/self/status | awk -v RS='[,\n]' '
+    { split($0, of, "-"); for (i = of[1]; i <= (of[2] == "" ? of[1] : of[2]) && n < 2; i++) { print i; n++ } }')
+case $cpus in
+apart) [ $# = 2 ] || { echo "SKIP: one CPU only"; exit 77; } ;;
+together) set -- "$1" "$1" ;;
+any) set -- ;;
+*) exit 2 ;;
+esac
+pinned=${1:+--cpus $1,$2}
+affine=${1:+-A $1,$2}
 tmp=$(mktemp -d) || exit 1
 server=
 trap '[ -z "$server" ] || kill "$server" 2>/dev/null; rm -rf "$tmp"' EXIT
@@ -34,7 +50,7 @@ kill -0 "$server" 2>/dev/null || { cat "$tmp/server"; echo "the iperf3 server di
 
 # Gbit/s of what arrived.
 run_iperf3() {
-    iperf3 -c 127.0.0.1 -p $port -P "$1" -t "$seconds" -f g -l 1M >"$tmp/client" 2>&1 ||
+    iperf3 -c 127.0.0.1 -p $port -P "$1" -t "$seconds" -f g -l 1M $affine >"$tmp/client" 2>&1 ||
         { cat "$tmp/client" >&2; return 1; }
     awk '/receiver/ { for (i = 2; i <= NF; i++) if ($i == "Gbits/sec") v = $(i - 1) } END { print v }' \
         "$tmp/client"
@@ -42,7 +58,7 @@ run_iperf3() {
 
 # transfer STREAMS MESSAGES: of 8 MiB; leaves $tmp/json.
 transfer() {
-    NIBBLE_TCP_STREAMS=$1 "$perf" p2p -b 8M -e 8M -n "$2" -w 4 --nocopy --json "$tmp/json" >/dev/null
+    NIBBLE_TCP_STREAMS=$1 "$perf" p2p -b 8M -e 8M -n "$2" -w 4 --nocopy $pinned --json "$tmp/json" >/dev/null
 }
 
 # value KEY: of the one object in $tmp/json.

@@ -46,6 +46,11 @@ void perf_json_end(struct perf_json *json);
 /* 0, or 1 after a message when writing failed. */
 int perf_json_close(struct perf_json *json);
 
+/* Node `rank` and the threads that it starts run on the CPU that stands at that place of the comma-separated
+ * `list`, from which places count again at its end. Its number, or a negative errno: -EINVAL, it is no list of numbers;
+ * else there is no such CPU for this process. */
+int perf_pin(const char *list, int rank);
+
 /* ---- What a measurement used ---- */
 
 /* Of this process, this machine, and the interface of this process' network namespace. */
@@ -70,6 +75,7 @@ struct perf_run {
     const char *ops;
     const char *json;
     const char *plugin;  /* path of a shared object; NULL: the code linked into this program */
+    const char *cpus;    /* p2p: where nodes run, see perf_pin; NULL: where the kernel likes */
     const char *threads; /* coll: numbers of codec threads that are compared; NULL: none are */
     bool quiet;          /* rows are not printed as they come */
     /* Over machines: which node this is (nodes 0: all are processes of this machine), or where to start

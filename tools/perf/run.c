@@ -75,12 +75,16 @@ static const char coll_notes[] =
     "rounding with --raw;\ngathered weights must be exact. In place, an all-reduce of float16, or of more "
     "operations than "
     "its sums' range allows, is\nleft out: each one's result is the next one's data.\n";
-static const char p2p_help[] = "usage: nibble-perf p2p [OPTION]...\n\n"
-                               "  --bidirectional  both nodes of a pair send at the same time\n"
-                               "  --streams N      NCCL channels that share a connection, 1 to 8 (default "
-                               "1). The sockets of a connection are\n"
-                               "                   NIBBLE_TCP_STREAMS\n"
-                               "  --chunk SIZE     of a message: larger sizes are cut (default 512K)\n";
+static const char p2p_help[] =
+    "usage: nibble-perf p2p [OPTION]...\n\n"
+    "  --bidirectional  both nodes of a pair send at the same time\n"
+    "  --streams N      NCCL channels that share a connection, 1 to 8 (default "
+    "1). The sockets of a connection are\n"
+    "                   NIBBLE_TCP_STREAMS\n"
+    "  --chunk SIZE     of a message: larger sizes are cut (default 512K)\n"
+    "  --cpus LIST      CPU of node 0, of node 1 and so on, from the first again where there are "
+    "more nodes than\n"
+    "                   CPUs (default: where the kernel likes)\n";
 static const char p2p_notes[] =
     "\nNodes 2k and 2k + 1 make pairs. Sizes and bandwidths are those of one direction of one pair.\n";
 
@@ -135,6 +139,7 @@ bool perf_run_parse(int argc, char **argv, const char *part, struct perf_run *ru
                                           {"netns", required_argument, NULL, 'S'},
                                           {"chunk", required_argument, NULL, 'k'},
                                           {"threads", required_argument, NULL, 'T'},
+                                          {"cpus", required_argument, NULL, 'U'},
                                           {"hosts", required_argument, NULL, 'H'},
                                           {"rsh", required_argument, NULL, 1},
                                           {"rank", required_argument, NULL, 2},
@@ -191,6 +196,7 @@ bool perf_run_parse(int argc, char **argv, const char *part, struct perf_run *ru
         case 'P': run->pause_s = 1e-3 * atof(optarg); break;
         case 'S': run->netns = optarg; break;
         case 'T': run->threads = optarg; break;
+        case 'U': run->cpus = optarg; break;
         case 'o': run->ops = optarg; break;
         case 't': run->types = optarg; break;
         case 'p': run->plugin = optarg; break;
@@ -241,6 +247,8 @@ bool perf_run_parse(int argc, char **argv, const char *part, struct perf_run *ru
         return bad_option("2 to 16 nodes");
     if (run->iterations < 1 || run->iterations > 10000 || run->warmup < 0 || run->warmup > 10000)
         return bad_option("1 to 10000 iterations");
+    if (run->cpus && coll)
+        return bad_option("--cpus is of p2p only");
     if (run->repetitions < 1 || run->repetitions > PERF_MOST_REPETITIONS)
         return bad_option("1 to 64 repetitions");
     if (!(run->pause_s >= 0 && run->pause_s <= 60))

@@ -84,6 +84,13 @@ within "$(number "$tmp/raw" reduce_scatter nmse)" 0 1e-12 "error of a raw reduce
 
 "$perf" p2p -b 1 -e 1M -f 1024 -n 3 -w 1 --bidirectional --json "$tmp/p2p" || fail "p2p"
 need "$tmp/p2p" 3 op type nodes bytes time_us algbw busbw nmse
+cpu=$(sed -n 's/^Cpus_allowed_list:[^0-9]*\([0-9]*\).*/\1/p' /proc/self/status)
+"$perf" p2p -b 1M -e 1M -n 3 -w 1 --cpus "$cpu,$cpu" --json "$tmp/p2p" >/dev/null || fail "p2p --cpus"
+need "$tmp/p2p" 1 op cpu
+for cpus in , "$cpu," x 1023; do
+    "$perf" p2p -b 1 -e 1 --cpus "$cpus" >"$tmp/out" 2>&1 && fail "--cpus $cpus is taken"
+    grep -q -e "--cpus $cpus" "$tmp/out" || fail "nothing is said about --cpus $cpus"
+done
 
 "$perf" coll --threads 0,2 --ops reduce_scatter -b 256K -e 256K -n 2 -w 1 --reps 2 --json "$tmp/threads" >/dev/null ||
     fail "coll --threads"

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Clock, medians, sizes, lists and JSON for nibble-perf. */
+#include <errno.h>
 #include <math.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -28,6 +30,28 @@ double perf_median(double *v, size_t n)
         return NAN;
     qsort(v, n, sizeof(*v), ascending);
     return n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
+}
+
+int perf_pin(const char *list, int rank)
+{
+    long cpu[CPU_SETSIZE];
+    int n = 0;
+    cpu_set_t set;
+
+    for (const char *at = list;; at++) {
+        char *end;
+
+        cpu[n++] = strtol(at, &end, 10);
+        if (*at < '0' || *at > '9' || cpu[n - 1] >= CPU_SETSIZE ||
+            (*end && (*end != ',' || n == CPU_SETSIZE)))
+            return -EINVAL;
+        if (!*end)
+            break;
+        at = end;
+    }
+    CPU_ZERO(&set);
+    CPU_SET((size_t)cpu[rank % n], &set);
+    return sched_setaffinity(0, sizeof(set), &set) ? -errno : (int)cpu[rank % n];
 }
 
 bool perf_parse_size(const char *text, size_t *bytes)
