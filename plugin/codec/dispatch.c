@@ -62,6 +62,8 @@ int nb_codec_available(enum nb_variant variant)
     return variant == NB_VARIANT_AUTO || ((unsigned)variant < NB_VARIANT_COUNT && cpu_has(variant));
 }
 
+/* The widest. It is not measured which is the fastest: no operation that a job with default settings spends its
+ * time on is close (docs/performance.md, "Why the variant is not chosen by measuring"). */
 static enum nb_variant best(void)
 {
     if (nb_codec_available(NB_VARIANT_AVX512_VBMI))
