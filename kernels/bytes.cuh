@@ -178,7 +178,7 @@ NB_DEV void nb_pick_values(const struct nb_gpu_desc *d, uint32_t ticket)
 /* Sums of squares of sampled groups; a thread each. */
 NB_DEV void nb_profile(int type, const struct nb_gpu_desc *d)
 {
-    const int spread = (d->flags & NB_GPU_SPREAD) != 0; /* as nb_host_profile */
+    const int spread = (d->flags & NB_GPU_SPREAD) != 0; /* as nb_host_sums */
     if (spread && d->n / NB_GROUP < d->nsources)
         return;
     NB_ROLL
