@@ -249,6 +249,12 @@ START_TEST(test_layer_drop)
 }
 END_TEST
 
+/* The shorter form takes one optimizer beside each kind of foreign sums, and another beside each. */
+static int is_left_out(int i)
+{
+    return getenv("NB_TEST_QUICK") && i % OPT_COUNT != i / OPT_COUNT % OPT_COUNT;
+}
+
 START_TEST(test_foreign)
 {
     const struct job job = {.optimizer = (enum optimizer)(_i % OPT_COUNT),
@@ -257,8 +263,11 @@ START_TEST(test_foreign)
                             .steps = 400,
                             .foreign = (enum foreign)(NOISE + _i / OPT_COUNT),
                             .slots = 1};
-    struct outcome out = play(&job, 11 + (uint64_t)_i);
+    struct outcome out;
 
+    if (is_left_out(_i))
+        return;
+    out = play(&job, 11 + (uint64_t)_i);
     ck_assert_msg(out.foreign == 0, "what moves no weights (%d beside %s) was proved in %u of 400 steps",
                   _i / OPT_COUNT, name[job.optimizer], out.foreign);
     ck_assert(out.proved_at && out.proved_at < 20);
@@ -277,8 +286,11 @@ START_TEST(test_few)
                             .foreign = (enum foreign)(NOISE + _i / OPT_COUNT),
                             .slots = 1,
                             .values = 256};
-    struct outcome out = play(&job, 31 + (uint64_t)_i);
+    struct outcome out;
 
+    if (is_left_out(_i))
+        return;
+    out = play(&job, 31 + (uint64_t)_i);
     printf("  %-18s few changes, beside %d: proved in step %u\n", name[job.optimizer], _i / OPT_COUNT,
            out.proved_at);
     ck_assert_msg(out.foreign == 0, "what moves no weights (%d beside %s) was proved in %u of 600 steps",
