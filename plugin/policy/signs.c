@@ -128,7 +128,6 @@ INLINED struct nb_agreement contrast(const struct nb_signs *sum, const struct nb
 
 static int has_count(void)
 {
-    __builtin_cpu_init();
     return __builtin_cpu_supports("popcnt");
 }
 
