@@ -77,9 +77,8 @@ static int p2p_node(struct hx_node *node, void *arg)
     ncclResult_t rc;
     int ret = run->cpus ? perf_pin(run->cpus, node->rank) : 0;
 
-    if (ret < 0)
+    if (ret)
         return hx_fail("--cpus %s: no CPU for node %d (%s)", run->cpus, node->rank, strerror(-ret));
-    ret = 0;
     lib = run->plugin ? hx_lib_open(run->plugin, 0)
                       : hx_lib_static(&NB_NEWEST_NET, &NB_NEWEST_COLL, NB_NET_NEWEST);
     if (!lib)

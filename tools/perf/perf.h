@@ -47,8 +47,8 @@ void perf_json_end(struct perf_json *json);
 int perf_json_close(struct perf_json *json);
 
 /* Node `rank` and the threads that it starts run on the CPU that stands at that place of the comma-separated
- * `list`, from which places count again at its end. Its number, or a negative errno: -EINVAL, it is no list of numbers;
- * else there is no such CPU for this process. */
+ * `list`, from which places count again at its end. 0, or a negative errno: -EINVAL, it is no list of numbers; else there
+ * is no such CPU for this process. */
 int perf_pin(const char *list, int rank);
 
 /* ---- What a measurement used ---- */

@@ -51,7 +51,7 @@ int perf_pin(const char *list, int rank)
     }
     CPU_ZERO(&set);
     CPU_SET((size_t)cpu[rank % n], &set);
-    return sched_setaffinity(0, sizeof(set), &set) ? -errno : (int)cpu[rank % n];
+    return sched_setaffinity(0, sizeof(set), &set) ? -errno : 0;
 }
 
 bool perf_parse_size(const char *text, size_t *bytes)
