@@ -60,8 +60,8 @@ enum nb_step {
     NB_STEP_COPY,   /* values, or what is at `from`, into body */
     NB_STEP_DECODE, /* body, as msg tells: into values */
     NB_STEP_LOOK,   /* at values of the own block (witness.h) */
+    NB_STEP_PICK,   /* a look before anything is sent: what `ask` asks */
     /* all-gathers */
-    NB_STEP_PICK,         /* a look before anything is sent: what `ask` asks */
     NB_STEP_COMPARE,      /* values with ref: into seen */
     NB_STEP_HASH,         /* of values: into seen.hash */
     NB_STEP_HASH_REF,     /* of ref: into seen.hash */
