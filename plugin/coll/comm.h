@@ -166,7 +166,7 @@ struct nb_coll_comm {
     struct nb_coll_comm *engine_next;  /* the engine's list */
     struct nb_turn_lock progress_lock; /* held while the engine, its keeper, works on this communicator */
     int state;                         /* NB_COMM_RUNNING ... */
-    int tasks_open;                    /* after its last progress some were in flight */
+    bool works_open;                   /* after its last progress the device had work of it */
     int device_waits; /* the device may get on with something that nobody wakes the engine for */
 
     /* What each module keeps, and only it changes. */

@@ -8,6 +8,7 @@
 
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/gpu.h"
 #include "base/log.h"
@@ -132,6 +133,18 @@ void nb_decisions_count_raw(struct nb_coll_comm *comm, enum nb_func func, enum n
 void nb_decisions_release_slot(struct nb_coll_comm *comm, struct nb_ef_slot *slot)
 {
     nb_feedback_release(comm->decisions.feedback, slot);
+}
+
+int nb_decisions_progress(struct nb_coll_comm *comm)
+{
+    const int ret = nb_feedback_progress(comm->decisions.feedback);
+
+    return ret < 0 ? nb_comm_error(comm, ret, "cannot empty residuals: %s", strerror(-ret)) : ret;
+}
+
+bool nb_decisions_at_work(const struct nb_decisions *d)
+{
+    return d->feedback && nb_feedback_at_work(d->feedback);
 }
 
 void nb_decisions_kill_switch(struct nb_coll_comm *comm, int off)

@@ -71,6 +71,11 @@ struct nb_decisions {
 int nb_decisions_init(struct nb_coll_comm *comm);
 void nb_decisions_destroy(struct nb_coll_comm *comm);
 
+/* Residuals are emptied by work of the device: look after it. 1 some of it is done, 0, or < 0 when the communicator has
+ * failed. at_work: while there is any. Engine thread, or with the communicator's progress_lock held. */
+int nb_decisions_progress(struct nb_coll_comm *comm);
+bool nb_decisions_at_work(const struct nb_decisions *decisions);
+
 /* The codec that an operation has by its function, type, reduction and size, by settings and by the
  * reckoning: raw, with why, or what it may still be denied when it is known what it is. `bytes` are those of
  * the whole vector;

@@ -178,7 +178,7 @@ int64_t nb_engine_patience_ns(const struct nb_engine *e)
     int64_t us = e->running ? e->ctx->params->spin_us : 0;
 
     for (const struct nb_coll_comm *comm = e->running; comm; comm = comm->engine_next)
-        if (comm->tasks_open && !comm->device->ops->news && !nb_comm_failed(comm) && us < WORK_US)
+        if (comm->works_open && !comm->device->ops->news && !nb_comm_failed(comm) && us < WORK_US)
             us = WORK_US;
     return us * (int64_t)NB_NS_PER_US;
 }

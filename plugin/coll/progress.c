@@ -222,6 +222,10 @@ static int run(struct nb_coll_comm *comm, int64_t t)
     if (ret < 0)
         return ret;
     moved |= ret;
+    ret = nb_decisions_progress(comm);
+    if (ret < 0)
+        return ret;
+    moved |= ret;
     ret = nb_receive_progress(comm);
     if (ret < 0)
         return ret;
@@ -277,7 +281,7 @@ int nb_comm_progress(struct nb_coll_comm *comm, int64_t now_ns)
             comm->state = NB_COMM_CLOSED; /* reported by the call that met it */
         if (comm->device->ops->turn)
             comm->device_waits = comm->device->ops->turn(comm->device, busy(comm));
-        comm->tasks_open = nb_tasks_under_way(&comm->tasks);
+        comm->works_open = nb_works_under_way(comm);
     }
     if (comm->state == NB_COMM_CLOSED)
         moved = -1;
@@ -293,7 +297,7 @@ static int links_poll_fds(struct nb_coll_comm *comm, struct pollfd *fds, int max
 
     if (nb_comm_failed(comm))
         return comm->failure.untold ? -1 : 0;
-    if (comm->failure.suspect_ns || (nb_tasks_under_way(&comm->tasks) && !comm->device->ops->news))
+    if (comm->failure.suspect_ns || (nb_works_under_way(comm) && !comm->device->ops->news))
         return -1;
     for (int i = 0; i < comm->nneighbors; i++) {
         struct nb_peer *peer = comm->neighbors[i];

@@ -280,11 +280,16 @@ int nb_tasks_progress(struct nb_coll_comm *comm)
     return moved;
 }
 
+bool nb_works_under_way(const struct nb_coll_comm *comm)
+{
+    return nb_tasks_under_way(&comm->tasks) || nb_decisions_at_work(&comm->decisions);
+}
+
 int nb_tasks_abandon(struct nb_coll_comm *comm)
 {
     struct nb_device *dev = comm->device;
 
-    if (comm->tasks.run)
+    if (nb_works_under_way(comm))
         dev->ops->quiesce(dev);
     comm->tasks.run = NULL;
     return dev->ops->lost && dev->ops->lost(dev) ? -ETIMEDOUT : 0;

@@ -164,7 +164,9 @@ int nb_task_ask(struct nb_coll_comm *comm, struct nb_task *task);
 int nb_task_run(struct nb_coll_comm *comm, struct nb_task *task);
 /* Look after all that are in flight: 1 something moved, 0, or < 0. */
 int nb_tasks_progress(struct nb_coll_comm *comm);
-/* The communicator has failed or is closed: 0, no task touches memory any more; or -ETIMEDOUT, some work on
+/* True while the device has some work of the communicator's: a task's, or of residuals that are emptied. */
+bool nb_works_under_way(const struct nb_coll_comm *comm);
+/* The communicator has failed or is closed: 0, no work touches memory any more; or -ETIMEDOUT, some work on
  * the device does not end, so that what it may touch has to stay. */
 int nb_tasks_abandon(struct nb_coll_comm *comm);
 

@@ -166,7 +166,9 @@ void *nb_cuda_dev_alloc(struct nb_device *dev, enum nb_place place, size_t bytes
     if (place == NB_PLACE_WIRE)
         return alloc_wire(d, bytes ? bytes : 1);
     at = alloc_state(d, bytes);
-    if (at && nb_cuda_dev_zero(dev, NULL, (void *)(uintptr_t)at, bytes)) {
+    /* While the communicator connects, so that the first codec kernel runs then, when nothing waits for anything; later
+     * nobody could wait for it. */
+    if (at && !atomic_load(&d->connected) && nb_cuda_dev_zero(dev, NULL, (void *)(uintptr_t)at, bytes)) {
         pthread_mutex_lock(&d->gpu->lock);
         nb_arena_give(&d->gpu->arena, at);
         pthread_mutex_unlock(&d->gpu->lock);

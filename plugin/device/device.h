@@ -79,6 +79,8 @@ struct nb_device_ops {
     size_t keeps;
     /* NCCL may register host memory with it only. */
     bool host_memory;
+    /* What `alloc` returns of NB_PLACE_STATE is zero, and costs nothing until it is touched. */
+    bool zeroes;
 
     /* Wait in bounded time until no work is in flight; work that has not begun may be cancelled. Afterwards
      * what was submitted before accesses no memory but the device's own; polling it is optional and returns
@@ -108,8 +110,10 @@ struct nb_device_ops {
      * in the table: always. */
     int (*ready)(struct nb_device *dev);
 
-    /* Zeroed memory, owned by the caller until `free`; aligned to 256 bytes or more, and not touched before
-     * its first use. NULL when there is none (of NB_PLACE_STATE: at present; asked for again later, there may be
+    /* Memory, owned by the caller until `free`; aligned to 256 bytes or more. What is in it is undefined (but see
+     * `zeroes`), since nobody reads any before it has been written: residuals are zeroed first (state/feedback.h);
+     * references are read where an operation has written all of them, and a hash guards what a receiver reads of its
+     * own; a sum is read when it is complete. NULL when there is none (of NB_PLACE_STATE: at present; asked for again later, there may be
      * some). NB_PLACE_WIRE is allocated while a communicator connects, and freed when it closes. `free` gets the same place and size; NULL is allowed. */
     void *(*alloc)(struct nb_device *dev, enum nb_place place, size_t bytes);
     void (*free)(struct nb_device *dev, enum nb_place place, void *p, size_t bytes);

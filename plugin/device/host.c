@@ -176,6 +176,7 @@ static ssize_t host_pick(struct nb_device *dev, struct nb_work *work, size_t wid
 static const struct nb_device_ops host_ops = {
     .name = "host",
     .host_memory = true,
+    .zeroes = true,
     .quiesce = host_nothing,
     .failed = host_failed,
     .close = host_nothing,

@@ -9,6 +9,13 @@
 #include "state/budget.h"
 #include "state/jump.h"
 
+/* Of a slot that is empty: whether its memory is all zero. Of others it is READY. */
+enum memory {
+    READY,
+    DUE,     /* the device had no room for that work */
+    ZEROING, /* which is in flight */
+};
+
 struct nb_ef_slot {
     const struct nb_feedback *fb;
     struct nb_ef_slot *next;
@@ -17,11 +24,13 @@ struct nb_ef_slot {
     size_t mem_bytes; /* mapped */
     size_t counted;   /* taken from the budget: the own block is never touched */
     size_t err_bytes, scale_bytes;
+    enum memory memory;
+    struct nb_work work; /* while it is ZEROING */
     uint64_t last_op;
     unsigned held;       /* works in flight that use it */
     uint64_t holder;     /* the operation they are of */
     int stale;           /* to be emptied when they are done */
-    int clean;           /* all zero: emptied, and not lent since */
+    int clean;           /* emptied, and not lent since */
     int used;            /* was lent at least once */
     uint64_t since_step; /* the step in which it was emptied last */
     uint64_t retired_at; /* operation that took its id for another shape */
@@ -39,6 +48,8 @@ struct nb_feedback {
     uint64_t steps;
     uint64_t step_op; /* operations from here on belong to the running step */
     size_t bytes;
+    unsigned unready; /* slots, also retired ones, that are not READY */
+    int error;        /* the device's, of such a work */
 };
 
 /* Arrays start on cache lines of their own, so that blocks do not share any. */
@@ -59,6 +70,7 @@ struct nb_feedback *nb_feedback_create(struct nb_context *ctx, struct nb_device 
 
 static void free_slot(struct nb_feedback *fb, struct nb_ef_slot *s)
 {
+    fb->unready -= s->memory != READY;
     fb->bytes -= s->counted;
     fb->dev->ops->free(fb->dev, NB_PLACE_STATE, s->mem, s->mem_bytes);
     nb_budget_give(fb->ctx->budgets, NB_BUDGET_FEEDBACK, s->counted);
@@ -69,7 +81,7 @@ void nb_feedback_trim(struct nb_feedback *fb, uint64_t opno)
 {
     for (struct nb_ef_slot **at = &fb->retired; *at;) {
         struct nb_ef_slot *s = *at;
-        if (s->retired_at >= opno || s->held) {
+        if (s->retired_at >= opno || s->held || s->memory == ZEROING) {
             at = &s->next;
             continue;
         }
@@ -100,6 +112,54 @@ static int same_shape(const struct nb_ef_key *a, const struct nb_ef_key *b)
     return a->func == b->func && a->type == b->type && a->n == b->n && a->blocks == b->blocks;
 }
 
+/* What came of zeroing its memory, so far. */
+static void zeroed(struct nb_feedback *fb, struct nb_ef_slot *s, ssize_t result)
+{
+    const enum memory before = s->memory;
+
+    s->memory = result >= 0 ? READY : result == -EINPROGRESS ? ZEROING : DUE;
+    fb->unready += (unsigned)(s->memory != READY) - (unsigned)(before != READY);
+    if (result < 0 && result != -EINPROGRESS && result != -EAGAIN)
+        fb->error = (int)result;
+}
+
+static void zero(struct nb_feedback *fb, struct nb_ef_slot *s)
+{
+    zeroed(fb, s, fb->dev->ops->zero(fb->dev, &s->work, s->mem, s->mem_bytes));
+}
+
+static int look_after(struct nb_feedback *fb, struct nb_ef_slot *list)
+{
+    int moved = 0;
+
+    for (struct nb_ef_slot *s = list; s; s = s->next) {
+        if (s->memory == READY)
+            continue;
+        if (s->memory == ZEROING)
+            zeroed(fb, s, fb->dev->ops->poll(fb->dev, &s->work));
+        else
+            zero(fb, s);
+        moved |= s->memory == READY;
+    }
+    return moved;
+}
+
+int nb_feedback_progress(struct nb_feedback *fb)
+{
+    int moved = 0;
+
+    if (fb->unready) {
+        moved = look_after(fb, fb->slots);
+        moved |= look_after(fb, fb->retired);
+    }
+    return fb->error ? fb->error : moved;
+}
+
+bool nb_feedback_at_work(const struct nb_feedback *fb)
+{
+    return fb->unready > 0;
+}
+
 static void empty(struct nb_feedback *fb, struct nb_ef_slot *s)
 {
     s->since_step = fb->steps;
@@ -108,7 +168,7 @@ static void empty(struct nb_feedback *fb, struct nb_ef_slot *s)
     s->stale = s->held > 0;
     if (s->stale)
         return;
-    fb->dev->ops->zero(fb->dev, NULL, s->mem, s->mem_bytes);
+    zero(fb, s);
     s->clean = 1;
     s->emptied++;
 }
@@ -147,6 +207,8 @@ static struct nb_ef_slot *make_slot(struct nb_feedback *fb, const struct nb_ef_k
     s->next = fb->slots;
     fb->slots = s;
     fb->bytes += counted;
+    if (!fb->dev->ops->zeroes)
+        zero(fb, s);
     return s;
 }
 
@@ -160,7 +222,7 @@ int nb_feedback_busy(const struct nb_feedback *fb, const struct nb_ef_key *key)
 
 int nb_feedback_hold(struct nb_ef_slot *s, uint64_t opno)
 {
-    if (s->held && (s->stale || s->holder != opno))
+    if (s->memory != READY || (s->held && (s->stale || s->holder != opno)))
         return 0;
     s->held++;
     s->holder = opno;

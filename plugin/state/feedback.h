@@ -5,11 +5,16 @@
  *
  * A slot covers the whole vector of an operation as `blocks` blocks of `n` values; memory is taken when the
  * slot is made and touched where used, so that the own block, which needs no error, costs nothing.
+ *
+ * To empty a slot is work of the device like any other, on its memory as a whole: nobody waits for it. A new slot of a
+ * device whose memory is not zero begins so. Until it is done nb_feedback_hold says that the slot is not to be had yet,
+ * and nb_feedback_progress looks after it; a slot that is not used meanwhile holds up nothing.
  * All functions are for the engine thread of the communicator.
  */
 #ifndef NIBBLE_STATE_FEEDBACK_H
 #define NIBBLE_STATE_FEEDBACK_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -29,9 +34,14 @@ struct nb_ef_key {
 };
 
 /* For a communicator of `ctx`, whose settings and budgets it uses, on device `dev`; both outlive it. NULL: no
- * memory. */
+ * memory. destroy: when nothing is at work any more, or the device was quiesced. */
 struct nb_feedback *nb_feedback_create(struct nb_context *ctx, struct nb_device *dev);
 void nb_feedback_destroy(struct nb_feedback *fb);
+
+/* Look after slots that are being emptied, and ask the device once more where it had no room: 1 some are empty now,
+ * 0, or the negative errno with which the device has failed. at_work: while there are any. */
+int nb_feedback_progress(struct nb_feedback *fb);
+bool nb_feedback_at_work(const struct nb_feedback *fb);
 
 /* The slot of `key`, made when it is new. NULL when the budget does not hold it (counted by the caller). A
  * slot whose id is known with another geometry is emptied and takes the new one; one of another shape with an
@@ -49,7 +59,7 @@ int nb_feedback_busy(const struct nb_feedback *fb, const struct nb_ef_key *key);
  * Work that reads and writes a slot's error may be in flight on the device for a while: hold, then view, and
  * release when it is done. Several works of one operation may hold a slot, since their values are different
  * ones; those of two operations may not. hold: 1, or 0 when it is to be asked for again, because another
- * operation's work has the slot, or because the slot is to be emptied when the works that hold it are done.
+ * operation's work has the slot, or because the slot is being emptied, or is to be when the works that hold it are done.
  */
 int nb_feedback_hold(struct nb_ef_slot *slot, uint64_t opno);
 void nb_feedback_release(struct nb_feedback *fb, struct nb_ef_slot *slot);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Looks at values before a sum, on a device that answers when the test says so: nobody waits for the answer, and
- * nothing is left of the question when the communicator ends before it comes.
+ * Looks at values before a sum, and residuals that are emptied, on a device that answers when the test says so: nobody
+ * waits for the answer, and nothing is left of the question when the communicator ends before it comes.
  */
 #include <check.h>
 #include <errno.h>
@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "coll/comm.h"
 #include "device/device.h"
 #include "tests/base/capture.h"
 #include "tests/coll/cluster.h"
@@ -19,6 +20,7 @@
 #define QUESTIONS 4 /* in flight on a device */
 
 static struct cluster cluster;
+static bool coded; /* sums are, with residuals: questions are then zeros that are asked for, else looks */
 
 /* ---- the device ------------------------------------------------------------------------------------- */
 
@@ -51,7 +53,7 @@ static ssize_t ask(struct asked_device *dev, struct nb_work *work, const struct 
     struct slow *d = slow_of(&dev->device);
     struct question *q = d->question;
 
-    if (what->kind != SAMPLE && what->kind != SUMS)
+    if (what->kind == ZERO ? !coded : coded || (what->kind != SAMPLE && what->kind != SUMS))
         return device_call_perform(what);
     ck_assert_msg(work, "the engine waits for the answer");
     if (d->refused) {
@@ -110,6 +112,16 @@ static void slow_close(struct nb_device *dev)
     free(dev);
 }
 
+/* Whoever reads what is not zeroed yet finds something. */
+static void *slow_alloc(struct nb_device *dev, enum nb_place place, size_t bytes)
+{
+    void *p = nb_host_device()->ops->alloc(nb_host_device(), place, bytes);
+
+    (void)dev;
+    ck_assert_ptr_nonnull(p);
+    return memset(p, 0xa5, bytes);
+}
+
 static int slow_open(struct nb_context *ctx, const struct nb_device_wish *wish, struct nb_device **dev)
 {
     static struct nb_device_ops ops;
@@ -123,6 +135,9 @@ static int slow_open(struct nb_context *ctx, const struct nb_device_wish *wish, 
     ops.failed = slow_failed;
     ops.close = slow_close;
     ops.poll = slow_poll;
+    ops.zeroes = false;
+    ops.alloc = slow_alloc;
+    ops.zero = device_call_zero;
     ops.sample = device_call_sample;
     ops.sums = device_call_sums;
     d->asked.device.ops = &ops;
@@ -141,7 +156,7 @@ static struct cluster_node *const node = cluster.node;
 static float in[NODES][NODES * VALUES], out[2][NODES][VALUES];
 static struct nb_coll_comm *first[NODES], *second[NODES];
 
-static void setup(void)
+static void open_nodes(void)
 {
     capture_reset();
     nb_log_set(capture_log);
@@ -149,12 +164,31 @@ static void setup(void)
     cluster.most_rounds = 100000;
     for (int r = 0; r < NODES; r++) {
         node[r].ctx.open_device = slow_open;
+        if (coded) {
+            node[r].params.grad = "all";
+            node[r].params.rs = 1; /* int4 */
+            node[r].params.rs_min_bytes = 0;
+            node[r].params.warmup_steps = 0;
+            node[r].params.ef_identity = 1; /* signature */
+        }
         for (size_t i = 0; i < NODES * VALUES; i++)
             in[r][i] = (float)((i * 7 + (size_t)r * 13) % 1001) - 500;
     }
     cluster_connect_as(&cluster, 17);
     for (int r = 0; r < NODES; r++)
         first[r] = node[r].comm;
+}
+
+static void setup(void)
+{
+    coded = false;
+    open_nodes();
+}
+
+static void setup_coded(void)
+{
+    coded = true;
+    open_nodes();
 }
 
 static void teardown(void)
@@ -192,9 +226,15 @@ static void finish(float to[NODES][VALUES], struct nb_coll_req *req[NODES])
                 turn();
         }
     }
-    for (int r = 0; r < NODES; r++)
-        for (size_t i = 0; i < VALUES; i++)
-            ck_assert(to[r][i] == in[0][(size_t)r * VALUES + i] + in[1][(size_t)r * VALUES + i]);
+    for (int r = 0; r < NODES; r++) {
+        double signal = 0, noise = 0;
+        for (size_t i = 0; i < VALUES; i++) {
+            const float sum = in[0][(size_t)r * VALUES + i] + in[1][(size_t)r * VALUES + i];
+            signal += (double)sum * (double)sum;
+            noise += ((double)to[r][i] - (double)sum) * ((double)to[r][i] - (double)sum);
+        }
+        ck_assert(coded ? noise > 0 && noise < 0.02 * signal : noise == 0);
+    }
 }
 
 /* Turns until the first communicator of every node has a question in flight that is held. */
@@ -309,10 +349,114 @@ START_TEST(failed)
 }
 END_TEST
 
+/* ---- residuals -------------------------------------------------------------------------------------- */
+
+/* All of these are emptied. */
+static void drop_errors(struct nb_coll_comm *const comm[NODES])
+{
+    for (int r = 0; r < NODES; r++)
+        nb_feedback_drop_all(comm[r]->decisions.feedback);
+}
+
+/* While residuals of one communicator are emptied, new or dropped, others go on. They are empty then. */
+START_TEST(emptied)
+{
+    static float before[NODES][VALUES];
+    struct nb_coll_req *req[2][NODES];
+    int done;
+
+    cluster_connect_as(&cluster, 19);
+    for (int r = 0; r < NODES; r++)
+        second[r] = node[r].comm;
+    for (unsigned n = 0; n < 2; n++) {
+        device[0][0]->held = device[1][0]->held = n;
+        drop_errors(first); /* the first time there are none */
+        drop_errors(second);
+        begin(first, out[0], req[0]);
+        await_questions();
+        for (int i = 0; i < 3; i++) {
+            begin(second, out[1], req[1]);
+            finish(out[1], req[1]);
+            if (i == 0)
+                memcpy(before, out[1], sizeof(before));
+        }
+        ck_assert(memcmp(before, out[1], sizeof(before)) != 0); /* there, with what was left before */
+        for (int r = 0; r < NODES; r++) {
+            ck_assert_uint_eq(device[r][0]->open, 1);
+            ck_assert_int_eq(nb_coll_test(req[0][r], &done, NULL), 0);
+            ck_assert(!done);
+            device[r][0]->held = UINT_MAX;
+        }
+        finish(out[0], req[0]);
+        ck_assert(memcmp(before, out[0], sizeof(before)) == 0);
+        ck_assert_uint_eq(device[0][0]->questions, n + 1);
+        ck_assert_uint_eq(device[0][1]->questions, n + 1);
+    }
+    close_all(first);
+    close_all(second);
+    ck_assert_int_eq(capture_warned(), 0);
+}
+END_TEST
+
+/* The device has no room for it at first. */
+START_TEST(emptied_after_refusal)
+{
+    struct nb_coll_req *req[NODES];
+
+    device[0][0]->refused = 3;
+    device[1][0]->refused = 1;
+    begin(first, out[0], req);
+    finish(out[0], req);
+    ck_assert_uint_eq(device[0][0]->questions + device[1][0]->questions, 2);
+    close_all(first);
+    ck_assert_int_eq(capture_warned(), 0);
+}
+END_TEST
+
+/* NCCL frees its buffer while a residual is emptied that an operation waits for; or closes while one is that nobody waits
+ * for: in both cases that is over before memory is freed. */
+START_TEST(emptied_at_the_end)
+{
+    struct nb_coll_req *req[NODES];
+    void *buffer;
+
+    ck_assert_int_eq(nb_coll_reg_mr(first[0], in[0], sizeof(in[0]), NCCL_PTR_HOST, &buffer), 0);
+    device[0][0]->held = device[1][0]->held = (unsigned)_i;
+    begin(first, out[0], req);
+    if (_i) {
+        finish(out[0], req);
+        drop_errors(first);
+    }
+    await_questions();
+    ck_assert_int_eq(nb_coll_dereg_mr(first[0], buffer), 0);
+    ck_assert_uint_eq(device[0][0]->quiesced, _i ? 0 : 1);
+    close_all(first);
+}
+END_TEST
+
+/* The device fails with it. */
+START_TEST(emptying_failed)
+{
+    struct nb_coll_req *req[NODES];
+    int done;
+
+    device[0][0]->held = device[1][0]->held = 0;
+    begin(first, out[0], req);
+    await_questions();
+    device[0][0]->error = -EIO;
+    for (int r = 0; r < NODES; r++)
+        while (!nb_coll_test(req[r], &done, NULL))
+            turn();
+    ck_assert_int_eq(nb_coll_test(req[0], &done, NULL), -EIO);
+    ck_assert(strstr(capture_text, "cannot empty residuals") != NULL);
+    close_all(first);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("coll/look");
-    TCase *c = tcase_create("look");
+    TCase *c = tcase_create("look"), *e = tcase_create("residuals");
     SRunner *runner = srunner_create(suite);
     int failures;
 
@@ -323,6 +467,13 @@ int main(void)
     tcase_add_loop_test(c, aborted, 0, 2);
     tcase_add_test(c, failed);
     suite_add_tcase(suite, c);
+    tcase_add_checked_fixture(e, setup_coded, teardown);
+    tcase_set_timeout(e, 3600);
+    tcase_add_test(e, emptied);
+    tcase_add_test(e, emptied_after_refusal);
+    tcase_add_loop_test(e, emptied_at_the_end, 0, 2);
+    tcase_add_test(e, emptying_failed);
+    suite_add_tcase(suite, e);
     srunner_run_all(runner, CK_ENV);
     failures = srunner_ntests_failed(runner);
     srunner_free(runner);

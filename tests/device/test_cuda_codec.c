@@ -85,6 +85,8 @@ static void compare_works(struct nb_device *dev, int in_state)
     /* with residuals, twice */
     CHECK((ef[0].err = o->alloc(dev, NB_PLACE_STATE, nb_ef_err_bytes(n))) != NULL);
     CHECK((ef[0].scale = o->alloc(dev, NB_PLACE_STATE, nb_ef_scale_bytes(n))) != NULL);
+    CHECK(finish(dev, &w, o->zero(dev, &w, ef[0].err, nb_ef_err_bytes(n))) == 0);
+    CHECK(finish(dev, &w, o->zero(dev, &w, ef[0].scale, nb_ef_scale_bytes(n))) == 0);
     ef[0].mode = NB_EF_FULL;
     ef[0].beta = 0;
     ef[0].bound = 0.2f;

@@ -251,7 +251,7 @@ static ssize_t idle_poll(struct nb_device *dev, struct nb_work *work)
 
 #define TABLE(keeps_) \
     { \
-        .name = "nothing", .keeps = keeps_, .quiesce = idle_nothing, .failed = idle_failed, \
+        .name = "nothing", .keeps = keeps_, .quiesce = idle_nothing, .failed = idle_failed, .zeroes = true, \
         .close = idle_nothing, .alloc = idle_alloc, .free = idle_free, .poll = idle_poll, .copy = idle_copy, \
         .zero = idle_zero, .encode = idle_encode, .decode = idle_decode, .reduce = idle_reduce, \
         .reduce_exact = idle_reduce_exact, .compare = idle_compare, .nearness = idle_nearness, \

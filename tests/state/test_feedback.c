@@ -195,6 +195,155 @@ START_TEST(feedback_after_spike)
 }
 END_TEST
 
+/* ---- a device that zeroes memory when the test says so ------------------------------------------------ */
+
+static struct {
+    struct nb_device_ops ops;
+    struct nb_device device;
+    int answer; /* to whoever asks for zeros: 0 is done at once */
+    unsigned asked, open;
+    void *at; /* of the last that was accepted */
+    size_t bytes;
+    ssize_t result; /* of poll */
+} later;
+
+static int later_zero(struct nb_device *dev, struct nb_work *work, void *dst, size_t bytes)
+{
+    (void)dev;
+    ck_assert_msg(work, "somebody waits");
+    later.asked++;
+    later.at = dst;
+    later.bytes = bytes;
+    if (later.answer == 0)
+        memset(dst, 0, bytes);
+    later.open += later.answer == -EINPROGRESS;
+    return later.answer;
+}
+
+static ssize_t later_poll(struct nb_device *dev, struct nb_work *work)
+{
+    (void)dev, (void)work;
+    ck_assert_uint_gt(later.open, 0);
+    later.open -= later.result != -EINPROGRESS;
+    return later.result;
+}
+
+static void *later_alloc(struct nb_device *dev, enum nb_place place, size_t bytes)
+{
+    void *p = nb_host_device()->ops->alloc(nb_host_device(), place, bytes);
+
+    (void)dev;
+    ck_assert_ptr_nonnull(p);
+    return memset(p, 0xa5, bytes);
+}
+
+static struct nb_feedback *create_later(int answer)
+{
+    later.ops = *nb_host_device()->ops;
+    later.ops.zeroes = false;
+    later.ops.zero = later_zero;
+    later.ops.poll = later_poll;
+    later.ops.alloc = later_alloc;
+    later.device.ops = &later.ops;
+    later.answer = answer;
+    later.asked = later.open = 0;
+    later.result = -EINPROGRESS;
+    return nb_feedback_create(ctx, &later.device);
+}
+
+/* What is in flight is done. */
+static void zeroes_are_there(void)
+{
+    memset(later.at, 0, later.bytes);
+    later.result = 0;
+}
+
+static const struct nb_ef_key some = {
+    .func = NB_FUNC_REDUCE_SCATTER, .type = NB_BF16, .n = 1000, .blocks = 4, .id = 0};
+
+/* A new slot, and one that was emptied, are not to be had before their memory is zero, and nobody waits; what is emptied
+ * anew meanwhile is not zeroed twice. */
+START_TEST(feedback_zeroed_later)
+{
+    struct nb_feedback *fb = create_later(-EINPROGRESS);
+    struct nb_ef_slot *s = nb_feedback_get(fb, &some, 0, 0);
+    struct nb_ef ef;
+
+    for (unsigned n = 1; n <= 2; n++) {
+        ck_assert_uint_eq(later.asked, n);
+        ck_assert(nb_feedback_at_work(fb));
+        ck_assert(!nb_feedback_hold(s, n));
+        ck_assert_int_eq(nb_feedback_progress(fb), 0);
+        ck_assert(!nb_feedback_busy(fb, &some));
+        nb_feedback_drop_all(fb);
+        ck_assert_uint_eq(later.asked, n);
+        zeroes_are_there();
+        ck_assert_int_eq(nb_feedback_progress(fb), 1);
+        ck_assert_int_eq(nb_feedback_progress(fb), 0);
+        ck_assert(!nb_feedback_at_work(fb));
+        ck_assert_uint_eq(later.open, 0);
+        ck_assert(nb_feedback_hold(s, n));
+        for (uint32_t b = 0; b < some.blocks; b++) {
+            nb_feedback_view(s, b, &ef);
+            ck_assert(all_zero(ef.err, 1000) && all_zero(ef.scale, nb_ef_scale_bytes(1000)));
+        }
+        memset(ef.err, 5, 1000);
+        later.result = -EINPROGRESS;
+        nb_feedback_drop(fb, some.id); /* when who holds it is done */
+        ck_assert_uint_eq(later.asked, n);
+        nb_feedback_release(fb, s);
+    }
+    zeroes_are_there();
+    ck_assert_int_eq(nb_feedback_progress(fb), 1);
+    nb_feedback_destroy(fb);
+}
+END_TEST
+
+/* A device without room is asked again; one that does it at once is done; one that fails is said to. */
+START_TEST(feedback_zeroing_refused)
+{
+    struct nb_feedback *fb = create_later(-EAGAIN);
+    struct nb_ef_slot *s = nb_feedback_get(fb, &some, 0, 0);
+
+    ck_assert_int_eq(nb_feedback_progress(fb), 0);
+    ck_assert_uint_eq(later.asked, 2);
+    ck_assert(nb_feedback_at_work(fb) && !nb_feedback_hold(s, 0));
+    later.answer = 0;
+    ck_assert_int_eq(nb_feedback_progress(fb), 1);
+    ck_assert(!nb_feedback_at_work(fb) && nb_feedback_hold(s, 0));
+    nb_feedback_release(fb, s);
+    later.answer = -EIO;
+    s = nb_feedback_get(fb, &(struct nb_ef_key){.n = 8, .blocks = 1, .id = 7}, 1, 0);
+    ck_assert(!nb_feedback_hold(s, 1));
+    ck_assert_int_eq(nb_feedback_progress(fb), -EIO);
+    nb_feedback_destroy(fb);
+    ck_assert_uint_eq(nb_budget_left(ctx->budgets, NB_BUDGET_FEEDBACK), (size_t)16384 << 20);
+}
+END_TEST
+
+/* The memory of a slot that gave way stays as long as it is zeroed. */
+START_TEST(feedback_zeroed_and_retired)
+{
+    struct nb_feedback *fb = create_later(-EINPROGRESS);
+    struct nb_ef_key other = some;
+    size_t one, both;
+
+    nb_feedback_get(fb, &some, 5, 0);
+    one = nb_feedback_bytes(fb);
+    other.n = 2000;
+    later.answer = 0;
+    nb_feedback_get(fb, &other, 9, 0);
+    both = nb_feedback_bytes(fb);
+    nb_feedback_trim(fb, 20);
+    ck_assert_uint_eq(nb_feedback_bytes(fb), both);
+    later.result = 0;
+    ck_assert_int_eq(nb_feedback_progress(fb), 1);
+    nb_feedback_trim(fb, 20);
+    ck_assert_uint_eq(nb_feedback_bytes(fb), both - one);
+    nb_feedback_destroy(fb);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("state/feedback");
@@ -211,6 +360,9 @@ int main(void)
     tcase_add_test(t, feedback_steps_by_reuse);
     tcase_add_test(t, feedback_drop_step);
     tcase_add_test(t, feedback_after_spike);
+    tcase_add_test(t, feedback_zeroed_later);
+    tcase_add_test(t, feedback_zeroing_refused);
+    tcase_add_test(t, feedback_zeroed_and_retired);
     tcase_set_timeout(t, 3600);
     suite_add_tcase(s, t);
     r = srunner_create(s);

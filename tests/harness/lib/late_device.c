@@ -184,10 +184,10 @@ static void poison(const struct device_call *c)
         memset(dst, 0xa5, bytes < POISON_BYTES ? bytes : POISON_BYTES);
 }
 
-/* A question that nobody may wait for. */
+/* What nobody may wait for. */
 static void is_waited_for(const char *what)
 {
-    fprintf(stderr, "late: the engine waits for the answer to a question (%s)\n", what);
+    fprintf(stderr, "late: the engine waits until it is done (%s)\n", what);
     abort();
 }
 
@@ -240,7 +240,7 @@ static ssize_t ask(struct asked_device *dev, struct nb_work *work, const struct 
     ssize_t ret = -EINPROGRESS;
     struct call *c = NULL;
 
-    if (!work && what->kind >= COMPARE)
+    if (!work && (what->kind >= COMPARE || what->kind == ZERO))
         is_waited_for(kind_name[what->kind]);
     pthread_mutex_lock(&d->lock);
     if (work && (d->inflight == RING || dice(d, 8) == 0)) {
@@ -371,10 +371,15 @@ static void late_close(struct nb_device *dev)
 
 /* ---- the table --------------------------------------------------------------------------------------- */
 
+/* Whoever reads state before it is written finds something. */
 static void *late_alloc(struct nb_device *dev, enum nb_place place, size_t bytes)
 {
+    void *p = nb_host_device()->ops->alloc(nb_host_device(), place, bytes);
+
     (void)dev;
-    return nb_host_device()->ops->alloc(nb_host_device(), place, bytes);
+    if (p && place == NB_PLACE_STATE)
+        memset(p, 0xa5, bytes);
+    return p;
 }
 
 /* What is given back may not be in flight. */
