@@ -56,6 +56,10 @@ NB_FN void nb_t_load(const uint8_t *src, unsigned stride, vi *row)
     }
 }
 
+/* Has x computed here. GCC 12 moves what is used late, sums of squares and maxima, behind what comes between, and keeps
+ * all that they are made of on the stack until then: a store, a load and a copy for each vector. */
+#define NB_HERE(x) __asm__ volatile("" : : "v"(x))
+
 /* Values 2d and 2d+1 of the groups. */
 NB_FN void nb_t_values(enum nb_dtype type, const vi *row, unsigned d, vf *even, vf *odd)
 {
@@ -94,20 +98,29 @@ NB_FN void nb_t_butterfly(vf *a, vf *b)
     *a = s;
 }
 
-/* The stages 8, 4 and 2 of the transform, on rows o, o + 2, ... o + 14. */
-NB_FN void nb_t_stages(nb_row *y, unsigned o, vf *v)
+/* The stages 8 and 4 of the transform, on every other row of sixteen. */
+NB_FN void nb_t_stages84(const vf *v, vf *w)
 {
     NB_UNROLL
-    for (unsigned k = 0; k < 8; k++)
-        v[k] = vf_load(y[o + 2 * k]);
-    NB_UNROLL
-    for (unsigned k = 0; k < 4; k++)
-        nb_t_butterfly(&v[k], &v[k + 4]);
+    for (unsigned k = 0; k < 4; k++) {
+        w[k] = vf_add(v[k], v[k + 4]);
+        w[k + 4] = vf_sub(v[k], v[k + 4]);
+    }
     NB_UNROLL
     for (unsigned k = 0; k < 8; k += 4) {
-        nb_t_butterfly(&v[k], &v[k + 2]);
-        nb_t_butterfly(&v[k + 1], &v[k + 3]);
+        nb_t_butterfly(&w[k], &w[k + 2]);
+        nb_t_butterfly(&w[k + 1], &w[k + 3]);
     }
+}
+
+/* These and 2, on rows o, o + 2, ... o + 14. */
+NB_FN void nb_t_stages(nb_row *y, unsigned o, vf *v)
+{
+    vf u[8];
+    NB_UNROLL
+    for (unsigned k = 0; k < 8; k++)
+        u[k] = vf_load(y[o + 2 * k]);
+    nb_t_stages84(u, v);
     NB_UNROLL
     for (unsigned k = 0; k < 8; k += 2)
         nb_t_butterfly(&v[k], &v[k + 1]);
@@ -197,10 +210,10 @@ NB_FN bool nb_t_survey(enum nb_dtype type, bool feedback, enum nb_norms norms, b
                        const int8_t *err, const uint8_t *err_scale, struct nb_tile_work *work, unsigned j0,
                        struct nb_tile_sums *tile)
 {
-    nb_row h[NB_GROUP] __attribute__((aligned(64))), y[NB_GROUP] __attribute__((aligned(64)));
+    nb_row *const h = (nb_row *)(&work->y[0][0][0] + NB_GROUP * j0), y[NB_GROUP] __attribute__((aligned(64)));
     vi row[32], code[8];
     vf max = vf_set1(0), least = vf_cast(vi_set1((int)NB_F32_INF)), max_y = vf_set1(0), unit = vf_set1(0);
-    vf count[4] = {vf_set1(0), vf_set1(0), vf_set1(0), vf_set1(0)}, squares[16];
+    vf count[2] = {vf_set1(0), vf_set1(0)}, squares[16], own = tile->own;
     vm active = 0xffff;
     const unsigned bytes = NB_GROUP * nb_value_bytes(type);
 
@@ -240,11 +253,13 @@ NB_FN bool nb_t_survey(enum nb_dtype type, bool feedback, enum nb_norms norms, b
             if (norms == NB_NORMS_EXACT)
                 squares[d] = vf_add(vf_mul(even, even), vf_mul(odd, odd)); /* rounded each */
             if (norms == NB_NORMS_NEAR)
-                tile->own = _mm512_fmadd_ps(even, even, tile->own);
+                own = _mm512_fmadd_ps(even, even, own);
+            NB_HERE(own);
             if (feedback) {
                 vf a = nb_t_error(code[d / 2], 2 * d % 4), b = nb_t_error(code[d / 2], 2 * d % 4 + 1);
                 if (norms != NB_NORMS_NONE)
-                    count[q] = _mm512_fmadd_ps(b, b, _mm512_fmadd_ps(a, a, count[q])); /* exact */
+                    count[q % 2] = _mm512_fmadd_ps(b, b, _mm512_fmadd_ps(a, a, count[q % 2])); /* exact */
+                NB_HERE(count[q % 2]);
                 even = exact ? _mm512_fmadd_ps(a, unit, even) : vf_add(vf_mul(a, unit), even);
                 odd = exact ? _mm512_fmadd_ps(b, unit, odd) : vf_add(vf_mul(b, unit), odd);
             }
@@ -267,6 +282,8 @@ NB_FN bool nb_t_survey(enum nb_dtype type, bool feedback, enum nb_norms norms, b
             max = nb_t_larger(max, nb_t_larger(nb_t_larger(p[0], p[1]), nb_t_larger(p[2], p[3])));
             low[0] = nb_t_smaller_abs(nb_t_smaller_abs(low[0], low[1]), nb_t_smaller_abs(low[2], low[3]));
             least = nb_t_smaller_abs(least, low[0]);
+            NB_HERE(max);
+            NB_HERE(least);
         }
         for (unsigned q = 0; q < 8; q += 2)
             nb_t_butterfly(&v[q], &v[q + 1]); /* 1 */
@@ -287,6 +304,7 @@ NB_FN bool nb_t_survey(enum nb_dtype type, bool feedback, enum nb_norms norms, b
         for (unsigned k = 0; k < 4; k++)
             v[k] = nb_t_larger(v[k], v[k + 4]);
         max_y = nb_t_larger(max_y, nb_t_larger(nb_t_larger(v[0], v[1]), nb_t_larger(v[2], v[3])));
+        NB_HERE(max_y);
     }
     const vi absolute = vi_set1((int)NB_F32_ABS);
     vi a = vi_and(vi_cast(max), absolute);
@@ -312,12 +330,12 @@ NB_FN bool nb_t_survey(enum nb_dtype type, bool feedback, enum nb_norms norms, b
     vi_store(work->max + j0, bits);
     vi_store(work->positive + j0, vi_sub(vi_set1(1), sign));
     vi_store(work->transform + j0, _mm512_maskz_mov_epi32(better, vi_set1(1)));
-    float *x = &work->y[0][0][0] + NB_GROUP * j0;
     NB_UNROLL16
     for (unsigned i = 0; i < NB_GROUP; i++)
-        _mm512_store_ps(x + 16 * i, _mm512_mask_load_ps(vf_load(h[i]), better, y[i]));
+        _mm512_mask_store_ps(h[i], better, vf_load(y[i]));
+    tile->own = own;
     /* codes times 2^24, units times 2^-24 */
-    vf carried = vf_add(vf_add(count[0], count[1]), vf_add(count[2], count[3]));
+    vf carried = vf_add(count[0], count[1]);
     carried = vf_mul(vf_mul(carried, unit), unit);
     if (norms == NB_NORMS_NEAR)
         tile->carried = vf_add(tile->carried, carried);
@@ -399,23 +417,30 @@ NB_FN vi nb_t_words(vi low, vi high, int turned)
     return _mm512_xor_si512(_mm512_mask_blend_epi16(0xaaaaaaaau, low, vi_slli(high, 16)), vi_set1(turned));
 }
 
-/* New errors of a batch from its residuals x (in place), and what the first two stages of the transform, 1 and 16,
- * make of them, t. */
-NB_FN void nb_t_errors(const struct nb_tile_job *job, const struct nb_tile_work *work, nb_row *x, nb_row *t,
+/* New errors of a batch from its residuals x (in place), of transformed groups from what the first two stages of the
+ * transform, 1 and 16, make of them. The last stage leaves alone what is not transformed. */
+NB_FN void nb_t_errors(const struct nb_tile_job *job, const struct nb_tile_work *work, nb_row *x,
                        vm transform, int8_t *err, uint8_t *err_scale, const uint8_t *idle)
 {
     vf max = vf_set1(0);
     NB_UNROLL
     for (unsigned s = 0; s < 4; s++) {
         unsigned o = s % 2 + 16 * (s / 2);
-        vf v[8];
-        nb_t_stages(t, o, v);
-        for (unsigned k = 0; k < 8; k++) {
-            v[k] = _mm512_mask_load_ps(v[k], (vm)~transform, x[o + 2 * k]);
+        vf v[8], w[8];
+        NB_UNROLL
+        for (unsigned k = 0; k < 8; k++)
+            v[k] = vf_load(x[o + 2 * k]);
+        nb_t_stages84(v, w);
+        NB_UNROLL
+        for (unsigned k = 0; k < 8; k += 2) {
+            v[k] = _mm512_mask_add_ps(v[k], transform, w[k], w[k + 1]);
+            v[k + 1] = _mm512_mask_sub_ps(v[k + 1], transform, w[k], w[k + 1]);
             vf_store(x[o + 2 * k], v[k]);
+            vf_store(x[o + 2 * k + 2], v[k + 1]);
         }
         for (unsigned k = 0; k < 8; k += 2)
             max = nb_t_larger_abs(max, nb_t_larger_abs(v[k], v[k + 1]));
+        NB_HERE(max);
     }
     /* Transformed ones are still to be divided by 32: by the exponents of their units, unless they are mixed. */
     vm times32 = transform;
@@ -469,6 +494,7 @@ NB_FN void nb_t_errors(const struct nb_tile_job *job, const struct nb_tile_work 
     __m128i kept = _mm_loadu_si128((const __m128i *)(const void *)idle);
     vm keep = _mm_test_epi8_mask(kept, kept);
     if (__builtin_expect(keep, 0)) {
+        NB_UNROLL
         for (unsigned k = 0; k < 8; k++)
             _mm512_mask_storeu_epi64(
                 err + 64 * k, (__mmask8)((keep >> 2 * k & 1 ? 0 : 0x0f) | (keep >> 2 * k & 2 ? 0 : 0xf0)),
@@ -516,9 +542,9 @@ NB_FN void nb_t_codes(bool measure, nb_row *x, vf inv, vf unit, vi *out, vf *noi
     }
 }
 
-/* The same with residuals: x becomes these, and t what the stages 1 and 16 of the transform make of them. The codes
+/* The same with residuals: x becomes these, of transformed groups what the stages 1 and 16 make of them. The codes
  * are floats here; four of them are put together as digits of a number of 16 bits, whose carries are turned back. */
-NB_FN void nb_t_codes_and_errors(bool measure, nb_row *x, vf inv, vf unit, vi *out, vf *noise, nb_row *t)
+NB_FN void nb_t_codes_and_errors(bool measure, nb_row *x, vf inv, vf unit, vi *out, vf *noise, vm transform)
 {
     const vf most = vf_set1(7), digit = vf_set1(16), bias = vf_set1(0x1.8p23f + 0x888);
     vf word[8];
@@ -534,7 +560,6 @@ NB_FN void nb_t_codes_and_errors(bool measure, nb_row *x, vf inv, vf unit, vi *o
                 q[i] = _mm512_roundscale_ps(vf_mul(y, inv), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
                 q[i] = _mm512_min_ps(q[i], most);
                 r[4 * half + i] = vf_residual(y, q[i], unit);
-                vf_store(row[i], r[4 * half + i]);
                 if (measure)
                     *noise = _mm512_fmadd_ps(r[4 * half + i], r[4 * half + i], *noise);
             }
@@ -542,12 +567,15 @@ NB_FN void nb_t_codes_and_errors(bool measure, nb_row *x, vf inv, vf unit, vi *o
             q[0] = vf_add(_mm512_fmadd_ps(q[1], digit, q[0]), bias);
             word[m + 4 * half] = _mm512_fmadd_ps(q[2], vf_set1(256), q[0]);
         }
-        for (unsigned i = 0; i < 8; i += 2)
-            nb_t_butterfly(&r[i], &r[i + 1]);
-        for (unsigned i = 0; i < 4; i++)
-            nb_t_butterfly(&r[i], &r[i + 4]);
-        for (unsigned i = 0; i < 8; i++)
-            vf_store(t[4 * m + i % 4 + 16 * (i / 4)], r[i]);
+        vf t[8];
+        for (unsigned i = 0; i < 8; i += 2) {
+            t[i] = vf_add(r[i], r[i + 1]);
+            t[i + 1] = vf_sub(r[i], r[i + 1]);
+        }
+        for (unsigned i = 0; i < 4; i++) {
+            vf_store(x[4 * m + i], _mm512_mask_add_ps(r[i], transform, t[i], t[i + 4]));
+            vf_store(x[4 * m + i + 16], _mm512_mask_sub_ps(r[i + 4], transform, t[i], t[i + 4]));
+        }
     }
     for (unsigned b = 0; b < 4; b++)
         out[b] = nb_t_words(vi_cast(word[2 * b]), vi_cast(word[2 * b + 1]), 0x08880888);
@@ -561,7 +589,6 @@ NB_FN void nb_t_quantize(bool feedback, bool measure, const struct nb_tile_job *
     const __m128i slots = _mm512_cvtepi32_epi8(nb_t_slots());
     const vm transform = plan->transform[j0 / NB_W];
     nb_row *x = (nb_row *)(&work->y[0][0][0] + NB_GROUP * j0);
-    nb_row t[NB_GROUP] __attribute__((aligned(64)));
     const vf inv = vf_load(plan->inverse + j0), unit = vf_load(plan->step + j0);
     vi out[4];
     vf noise = vf_set1(0);
@@ -571,16 +598,17 @@ NB_FN void nb_t_quantize(bool feedback, bool measure, const struct nb_tile_job *
         _mm_shuffle_epi8(_mm_loadu_si128((const __m128i *)(const void *)(plan->scales + j0)), slots));
     nb_put16(domains, nb_t_by_group(transform));
     if (feedback)
-        nb_t_codes_and_errors(measure, x, inv, unit, out, &noise, t);
+        nb_t_codes_and_errors(measure, x, inv, unit, out, &noise, transform);
     else
         nb_t_codes(measure, x, inv, unit, out, &noise);
     nb_t_dwords(&out[0], &out[1], &out[2], &out[3]);
+    NB_UNROLL
     for (unsigned b = 0; b < 4; b++)
         vi_store(codes + 64 * b, out[b]);
     if (measure)
         work->noise2 += _mm512_reduce_add_ps(_mm512_mask_mul_ps(noise, transform, noise, vf_set1(0.03125f)));
     if (feedback)
-        nb_t_errors(job, work, x, t, transform, err, err_scale, idle);
+        nb_t_errors(job, work, x, transform, err, err_scale, idle);
 }
 
 NB_FN float nb_t_quantize_tile(bool feedback, bool measure, const struct nb_tile_job *job,
