@@ -241,12 +241,12 @@ static int32_t ordered(size_t width, uint32_t raw)
  * upper halves, which are those of BF16. */
 static float nearness(const int32_t *a, const int32_t *b, size_t width, unsigned n)
 {
-    const int64_t near = width == 4 ? (int64_t)NEAR << 16 : width == 2 ? NEAR : NEAR / 8;
+    const uint32_t near = width == 4 ? (uint32_t)NEAR << 16 : width == 2 ? NEAR : NEAR / 8;
     unsigned count = 0;
 
-    for (unsigned i = 0; i < n; i++) {
-        int64_t apart = (int64_t)a[i] - b[i];
-        count += apart <= near && apart >= -near;
+    for (unsigned i = 0; i < n; i++) { /* without 64 bits, so that compilers use vectors */
+        const uint32_t less = a[i] < b[i] ? UINT32_MAX : 0, apart = (uint32_t)a[i] - (uint32_t)b[i];
+        count += ((apart ^ less) - less) <= near;
     }
     return (float)count / (float)n;
 }
@@ -329,22 +329,9 @@ static int unit_of(struct nb_causal *f, size_t width, const int32_t *value)
 /* Where the block differs from the unit's last version, and in which direction: 1 when it does. */
 static int note_change(struct nb_causal *f, struct unit *unit, const int32_t *value)
 {
-    struct nb_signs change = {{0}, {0}};
-    uint64_t any = 0;
+    struct nb_signs change;
 
-    for (unsigned w = 0; w * 64 < f->positions; w++) {
-        const unsigned end = (unsigned)nb_min64(f->positions - w * 64, 64);
-        const int32_t *now = value + w * 64, *before = unit->value + w * 64;
-        uint64_t up = 0, down = 0;
-        for (unsigned i = 0; i < end; i++) {
-            up |= (uint64_t)(now[i] > before[i]) << i;
-            down |= (uint64_t)(now[i] < before[i]) << i;
-        }
-        change.positive[w] = up;
-        change.negative[w] = down;
-        any |= up | down;
-    }
-    if (!any)
+    if (!nb_signs_of_change(value, unit->value, f->positions, &change))
         return 0;
     memcpy(unit->value, value, f->positions * sizeof(*value));
     unit->change[1] = unit->change[0];
@@ -381,28 +368,49 @@ static int is_lost(const struct pair *p, float lately)
     return (lately > STRONG && p->recent < LOST * lately) || (p->met >= LATELY_MET && p->lately < 0.0f);
 }
 
-static void meet(struct key *k, unsigned u, struct nb_agreement z, struct nb_agreement d)
+/* What a sum says of a change: its agreement with it, and with the change less the one before. */
+struct meeting {
+    struct nb_agreement agreed, contrast;
+    float z, d;
+};
+
+static struct meeting meeting_of(const struct nb_signs *sum, const struct nb_change *change)
+{
+    struct meeting m = {nb_signs_agree(sum, change), nb_signs_contrast(sum, change), 0.0f, 0.0f};
+
+    m.z = -nb_agreement_z(&m.agreed);
+    m.d = -nb_agreement_z(&m.contrast);
+    return m;
+}
+
+static void meet(struct key *k, unsigned u, const struct meeting *m)
 {
     struct pair *p = &k->pair[u];
     const float lately = p->lately;
-    float of_z, all_z, all_d;
+    float of_z = m->z, of_d = m->d, all_z, all_d;
 
-    if (z.n < NB_AGREEMENT_LEAST && !add_few(p, &z, &d))
-        return;
-    of_z = -nb_agreement_z(&z);
+    if (m->agreed.n < NB_AGREEMENT_LEAST) {
+        struct nb_agreement z = m->agreed, d = m->contrast;
+        if (!add_few(p, &z, &d))
+            return;
+        of_z = -nb_agreement_z(&z);
+        of_d = -nb_agreement_z(&d);
+    }
     p->z = p->z * DECAY + of_z;
-    p->d = p->d * DECAY - nb_agreement_z(&d);
+    p->d = p->d * DECAY + of_d;
     p->weight = p->weight * DECAY * DECAY + 1.0f;
     p->recent += (p->met ? RECENT : 1.0f) * (of_z - p->recent);
     p->met++;
-    p->lately += fmaxf(LATELY, 1.0f / (float)p->met) * (of_z - p->lately);
+    p->lately += (p->met < LATELY_MET ? 1.0f / (float)p->met : LATELY) * (of_z - p->lately);
+    if (k->proved && k->best != (int)u)
+        return;
     all_z = in_deviations(p->z, p);
-    all_d = in_deviations(p->d, p);
     if (k->best < 0 || all_z > in_deviations(k->pair[k->best].z, &k->pair[k->best]))
         if (!k->proved)
             k->best = (int)u;
     if (k->best != (int)u)
         return;
+    all_d = in_deviations(p->d, p);
     if (p->met >= STEPS_LEAST && all_z > NB_CAUSAL_Z && all_d > NB_CAUSAL_D)
         k->proved = 1;
     else if (k->proved && (all_z < KEEP_Z || all_d < KEEP_D))
@@ -456,31 +464,30 @@ static void confirm(struct guess *g, float z, float d)
 static void confront(struct nb_causal *f, unsigned u)
 {
     const struct unit *unit = &f->unit[u];
+    struct nb_change change;
     float best = 0.0f, second = 0.0f, best_d = 0.0f;
     int winner = -1;
 
-    if (unit->changes < 2)
+    if (unit->changes < 2 || !f->sums[0])
         return;
+    nb_change_of(&change, &unit->change[0], &unit->change[1], f->positions, CHANGED_MOST);
     for (unsigned i = 0; i < f->sums[0]; i++) {
         struct sum *s = sum_at(f, 0, i);
-        const struct nb_agreement agreed = nb_signs_agree(&s->signs, &unit->change[0], CHANGED_MOST),
-                                  contrast = nb_signs_contrast(&s->signs, &unit->change[0], &unit->change[1],
-                                                               CHANGED_MOST);
-        const float z = -nb_agreement_z(&agreed);
+        const struct meeting m = meeting_of(&s->signs, &change);
         struct guess *g = guess_of(s);
-        s->most = fmaxf(s->most, z);
+        s->most = m.z > s->most ? m.z : s->most;
         if (g && g->of.owner == (int)u)
-            confirm(g, z, -nb_agreement_z(&contrast));
+            confirm(g, m.z, m.d);
         for (unsigned j = 0; j < NB_CAUSAL_KEYS; j++)
             if (s->key[j] >= 0)
-                meet(&f->key[s->key[j]], u, agreed, contrast);
-        if (winner < 0 || z > best) {
+                meet(&f->key[s->key[j]], u, &m);
+        if (winner < 0 || m.z > best) {
             second = winner < 0 ? 0.0f : best;
-            best = z;
-            best_d = -nb_agreement_z(&contrast);
+            best = m.z;
+            best_d = m.d;
             winner = (int)i;
-        } else if (z > second) {
-            second = z;
+        } else if (m.z > second) {
+            second = m.z;
         }
     }
     if (winner >= 0 && best > CLEAR_Z && best - second > CLEAR_MARGIN && best_d > CLEAR_D)

@@ -7,23 +7,65 @@
 
 #include "base/minmax.h"
 
+/* Bit i of the result is flag i, which is 0 or 1: eight at a time, gathered into the upper byte of a product. */
+static uint64_t word_of(const uint8_t flag[64])
+{
+    uint64_t word = 0;
+
+    for (unsigned i = 0; i < 8; i++) {
+        uint64_t eight = 0;
+        for (unsigned k = 0; k < 8; k++) /* a load, where bytes are in this order */
+            eight |= (uint64_t)flag[8 * i + k] << (8 * k);
+        word |= (eight * UINT64_C(0x0102040810204080) >> 56) << (8 * i);
+    }
+    return word;
+}
+
 void nb_signs_of(enum nb_dtype type, const uint32_t *raw, unsigned n, struct nb_signs *signs)
 {
     const uint32_t sign = type == NB_F32 ? UINT32_C(1) << 31 : UINT32_C(1) << 15;
     const uint32_t infinite = type == NB_F32 ? 0x7f800000u : type == NB_BF16 ? 0x7f80u : 0x7c00u;
+    uint8_t known[64], minus[64];
 
     memset(signs, 0, sizeof(*signs));
     for (unsigned w = 0; w * 64 < n; w++) {
         const unsigned end = (unsigned)nb_min64(n - w * 64, 64);
-        uint64_t known = 0, minus = 0;
+        if (end < 64) {
+            memset(known, 0, sizeof(known));
+            memset(minus, 0, sizeof(minus));
+        }
         for (unsigned i = 0; i < end; i++) {
             const uint32_t value = raw[w * 64 + i], magnitude = value & (sign - 1);
-            known |= (uint64_t)(magnitude - 1 < infinite - 1) << i; /* neither 0 nor infinite */
-            minus |= (uint64_t)((value & sign) != 0) << i;
+            known[i] = magnitude - 1 < infinite - 1; /* neither 0 nor infinite */
+            minus[i] = (value & sign) != 0;
         }
-        signs->negative[w] = known & minus;
-        signs->positive[w] = known & ~minus;
+        signs->positive[w] = word_of(known);
+        signs->negative[w] = signs->positive[w] & word_of(minus);
+        signs->positive[w] ^= signs->negative[w];
     }
+}
+
+int nb_signs_of_change(const int32_t *now, const int32_t *before, unsigned n, struct nb_signs *change)
+{
+    uint8_t up[64], down[64];
+    uint64_t any = 0;
+
+    memset(change, 0, sizeof(*change));
+    for (unsigned w = 0; w * 64 < n; w++) {
+        const unsigned end = (unsigned)nb_min64(n - w * 64, 64);
+        if (end < 64) {
+            memset(up, 0, sizeof(up));
+            memset(down, 0, sizeof(down));
+        }
+        for (unsigned i = 0; i < end; i++) {
+            up[i] = now[w * 64 + i] > before[w * 64 + i];
+            down[i] = now[w * 64 + i] < before[w * 64 + i];
+        }
+        change->positive[w] = word_of(up);
+        change->negative[w] = word_of(down);
+        any |= change->positive[w] | change->negative[w];
+    }
+    return any != 0;
 }
 
 /* To count bits is nearly all of the work here, and an instruction of every x86 processor since 2008; but a compiler takes
@@ -58,103 +100,154 @@ float nb_agreement_z(const struct nb_agreement *a)
     return a->n >= NB_AGREEMENT_LEAST && a->chance > 0.0f ? a->product / sqrtf(a->chance) : 0.0f;
 }
 
-INLINED struct nb_agreement agree(const struct nb_signs *sum, const struct nb_signs *change, unsigned most)
+void nb_change_of(struct nb_change *c, const struct nb_signs *change, const struct nb_signs *before,
+                  unsigned n, unsigned most)
 {
-    unsigned n = 0, up = 0, given = 0, plus = 0, same = 0;
-    double dn, of_sum, of_change, product, cov, var;
-
-    for (unsigned w = 0; w < NB_SIGNS_WORDS && n < most; w++) {
-        uint64_t changed = change->negative[w] | change->positive[w];
-        if (!changed)
-            continue;
-        while (n + bits(changed) > most) /* the last ones go */
-            changed &= ~(UINT64_C(1) << (63 - __builtin_clzll(changed)));
-        n += bits(changed);
-        up += bits(changed & change->positive[w]);
-        given += bits(changed & (sum->negative[w] | sum->positive[w]));
-        plus += bits(changed & sum->positive[w]);
-        same += bits(changed &
-                     ((sum->positive[w] & change->positive[w]) | (sum->negative[w] & change->negative[w])));
+    c->words = (n + 511) / 512 * 8; /* whole vectors */
+    c->most = most;
+    c->changed = c->up = c->differ = 0;
+    for (unsigned w = 0; w < c->words; w++) {
+        const uint64_t changed = change->negative[w] | change->positive[w],
+                       earlier = before->negative[w] | before->positive[w];
+        uint64_t counts = changed;
+        while (c->changed + bits(counts) > most) /* the last ones go */
+            counts &= ~(UINT64_C(1) << (63 - __builtin_clzll(counts)));
+        c->changed += bits(counts);
+        c->up += bits(counts & change->positive[w]);
+        c->positive[w] = counts & change->positive[w];
+        c->negative[w] = counts & change->negative[w];
+        /* The change less the one before: 2 where it has turned round, 1 where there is only one of them. */
+        c->twice[w] =
+            (change->positive[w] & before->negative[w]) | (change->negative[w] & before->positive[w]);
+        c->differs[w] = c->twice[w] | (changed ^ earlier);
+        c->upwards[w] = change->positive[w] | (before->negative[w] & ~changed);
+        c->differ += bits(c->differs[w]);
     }
-    dn = n ? n : 1;
-    of_change = 2.0 * up - n;
-    of_sum = 2.0 * plus - given;
-    product = 2.0 * same - given;
+}
+
+INLINED struct nb_agreement agree(const struct nb_signs *sum, const struct nb_change *c)
+{
+    uint64_t givens = 0, pluses = 0, sames = 0;
+    double dn, given, of_sum, of_change, product, cov, var;
+
+    for (unsigned w = 0; w < c->words; w++) {
+        const uint64_t plus = sum->positive[w], minus = sum->negative[w], up = c->positive[w],
+                       down = c->negative[w];
+        givens += bits((up | down) & (plus | minus));
+        pluses += bits((up | down) & plus);
+        sames += bits((plus & up) | (minus & down));
+    }
+    dn = c->changed ? c->changed : 1;
+    given = (double)givens;
+    of_change = 2.0 * c->up - c->changed;
+    of_sum = 2.0 * (double)pluses - given;
+    product = 2.0 * (double)sames - given;
     cov = product - of_sum * of_change / dn;
     var = (given - of_sum * of_sum / dn) * (dn - of_change * of_change / dn);
-    return agreement(n, cov, var);
+    return agreement(c->changed, cov, var);
 }
 
-/* The sum over the positions of `at` of what is +1 in `positive` and -1 elsewhere. */
-INLINED int signed_bits(uint64_t at, uint64_t positive)
+/* What counts of a contrast, in positions: all; those that count twice; of both, those where the sum is positive, where the
+ * change is, and where the two are alike. */
+struct counts {
+    uint64_t all, twice, plus, up, up_twice, alike, alike_twice;
+};
+
+INLINED void count(struct counts *n, uint64_t at, uint64_t twice, uint64_t plus, uint64_t up)
 {
-    return 2 * (int)bits(at & positive) - (int)bits(at);
+    const uint64_t alike = ~(plus ^ up);
+
+    n->all += bits(at);
+    n->twice += bits(twice);
+    n->plus += bits(at & plus);
+    n->up += bits(at & up);
+    n->up_twice += bits(twice & up);
+    n->alike += bits(at & alike);
+    n->alike_twice += bits(twice & alike);
 }
 
-INLINED struct nb_agreement contrast(const struct nb_signs *sum, const struct nb_signs *change,
-                                     const struct nb_signs *before, unsigned most)
+INLINED struct nb_agreement contrast(const struct nb_signs *sum, const struct nb_change *c)
 {
-    unsigned n = 0, squares = 0;
-    int of_sum = 0, of_change = 0, product = 0;
-    double dn, cov, var;
+    struct counts n = {0};
+    double all, of_sum, of_change, product, cov, var;
 
-    for (unsigned w = 0; w < NB_SIGNS_WORDS && n < most; w++) {
-        const uint64_t changed = change->negative[w] | change->positive[w],
-                       earlier = before->negative[w] | before->positive[w],
-                       turned = (change->positive[w] & before->negative[w]) |
-                                (change->negative[w] & before->positive[w]),
-                       up = change->positive[w] | (before->negative[w] & ~changed);
-        uint64_t differ = (sum->negative[w] | sum->positive[w]) & (turned | (changed ^ earlier));
-        if (!differ)
-            continue;
-        while (n + bits(differ) > most) /* the last ones go */
-            differ &= ~(UINT64_C(1) << (63 - __builtin_clzll(differ)));
-        /* The change less the one before: 2 where it has turned round, 1 where there is only one of them. */
-        const uint64_t twice = differ & turned, same = ~(sum->positive[w] ^ up);
-        n += bits(differ);
-        squares += bits(differ) + 3 * bits(twice);
-        of_sum += signed_bits(differ, sum->positive[w]);
-        of_change += signed_bits(differ, up) + signed_bits(twice, up);
-        product += signed_bits(differ, same) + signed_bits(twice, same);
+    if (c->differ <= c->most) {
+        for (unsigned w = 0; w < c->words; w++) {
+            const uint64_t at = (sum->negative[w] | sum->positive[w]) & c->differs[w];
+            count(&n, at, at & c->twice[w], sum->positive[w], c->upwards[w]);
+        }
+    } else {
+        for (unsigned w = 0; w < c->words && n.all < c->most; w++) {
+            uint64_t at = (sum->negative[w] | sum->positive[w]) & c->differs[w];
+            while (n.all + bits(at) > c->most) /* the last ones go */
+                at &= ~(UINT64_C(1) << (63 - __builtin_clzll(at)));
+            count(&n, at, at & c->twice[w], sum->positive[w], c->upwards[w]);
+        }
     }
-    dn = n ? n : 1;
-    cov = product - (double)of_sum * of_change / dn;
-    var = (dn - (double)of_sum * of_sum / dn) * (squares - (double)of_change * of_change / dn);
-    return agreement(n, cov, var);
+    all = n.all ? (double)n.all : 1.0;
+    of_sum = 2.0 * (double)n.plus - (double)n.all;
+    of_change = 2.0 * (double)(n.up + n.up_twice) - (double)(n.all + n.twice);
+    product = 2.0 * (double)(n.alike + n.alike_twice) - (double)(n.all + n.twice);
+    cov = product - of_sum * of_change / all;
+    var = (all - of_sum * of_sum / all) * ((double)(n.all + 3 * n.twice) - of_change * of_change / all);
+    return agreement((unsigned)n.all, cov, var);
 }
 
 #if defined(__x86_64__)
-#define COUNTS __attribute__((target("popcnt")))
+/* With instructions of every x86 processor since 2008, and of many since 2019. */
+#define FOR_COUNT __attribute__((target("popcnt")))
+#define FOR_VECTORS __attribute__((target("popcnt,avx512f,avx512vl,avx512dq,avx512bw,avx512vpopcntdq")))
 
-static int has_count(void)
+FOR_COUNT static struct nb_agreement agree_count(const struct nb_signs *sum, const struct nb_change *change)
 {
-    return __builtin_cpu_supports("popcnt");
+    return agree(sum, change);
 }
 
-COUNTS static struct nb_agreement agree_counting(const struct nb_signs *sum, const struct nb_signs *change,
-                                                 unsigned most)
+FOR_COUNT static struct nb_agreement contrast_count(const struct nb_signs *sum,
+                                                    const struct nb_change *change)
 {
-    return agree(sum, change, most);
+    return contrast(sum, change);
 }
 
-COUNTS static struct nb_agreement contrast_counting(const struct nb_signs *sum, const struct nb_signs *change,
-                                                    const struct nb_signs *before, unsigned most)
+FOR_VECTORS static struct nb_agreement agree_vectors(const struct nb_signs *sum,
+                                                     const struct nb_change *change)
 {
-    return contrast(sum, change, before, most);
+    return agree(sum, change);
+}
+
+FOR_VECTORS static struct nb_agreement contrast_vectors(const struct nb_signs *sum,
+                                                        const struct nb_change *change)
+{
+    return contrast(sum, change);
+}
+
+static int has_vectors(void)
+{
+    return __builtin_cpu_supports("avx512vpopcntdq") && __builtin_cpu_supports("avx512vl") &&
+           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw");
+}
+
+struct nb_agreement nb_signs_agree(const struct nb_signs *sum, const struct nb_change *change)
+{
+    return has_vectors()                      ? agree_vectors(sum, change)
+           : __builtin_cpu_supports("popcnt") ? agree_count(sum, change)
+                                              : agree(sum, change);
+}
+
+struct nb_agreement nb_signs_contrast(const struct nb_signs *sum, const struct nb_change *change)
+{
+    return has_vectors()                      ? contrast_vectors(sum, change)
+           : __builtin_cpu_supports("popcnt") ? contrast_count(sum, change)
+                                              : contrast(sum, change);
 }
 #else
-#define has_count() 0
-#define agree_counting agree
-#define contrast_counting contrast
+struct nb_agreement nb_signs_agree(const struct nb_signs *sum, const struct nb_change *change)
+{
+    return agree(sum, change);
+}
+
+struct nb_agreement nb_signs_contrast(const struct nb_signs *sum, const struct nb_change *change)
+{
+    return contrast(sum, change);
+}
 #endif
-
-struct nb_agreement nb_signs_agree(const struct nb_signs *sum, const struct nb_signs *change, unsigned most)
-{
-    return has_count() ? agree_counting(sum, change, most) : agree(sum, change, most);
-}
-
-struct nb_agreement nb_signs_contrast(const struct nb_signs *sum, const struct nb_signs *change,
-                                      const struct nb_signs *before, unsigned most)
-{
-    return has_count() ? contrast_counting(sum, change, before, most) : contrast(sum, change, before, most);
-}

@@ -23,6 +23,7 @@ START_TEST(test_agreement)
 
     for (unsigned round = 0; round < 400; round++) {
         struct nb_signs a = {{0}, {0}}, b = {{0}, {0}};
+        struct nb_change change;
         const unsigned most = round % 2 ? 1024 : NB_PICKS, one_sided = round % 3;
         double n = 0, sg = 0, sd = 0, gg = 0, gd = 0, expected, var;
         struct nb_agreement agreed;
@@ -45,7 +46,8 @@ START_TEST(test_agreement)
         }
         var = (gg - sg * sg / n) * (n - sd * sd / n);
         expected = (gd - sg * sd / n) / sqrt(var) * sqrt(n);
-        agreed = nb_signs_agree(&a, &b, most);
+        nb_change_of(&change, &b, &(struct nb_signs){{0}, {0}}, NB_PICKS, most);
+        agreed = nb_signs_agree(&a, &change);
         z = nb_agreement_z(&agreed);
         ck_assert(fabs(z - expected) < 1e-3);
         sum += z;
@@ -72,6 +74,7 @@ START_TEST(test_contrast)
 
         for (unsigned round = 0; round < 400; round++) {
             struct nb_signs a = {{0}, {0}}, b = {{0}, {0}}, c = {{0}, {0}};
+            struct nb_change change;
             const unsigned most = round % 2 ? 512 : NB_PICKS;
             double n = 0, sg = 0, sd = 0, gg = 0, dd = 0, gd = 0, var;
             struct nb_agreement agreed;
@@ -95,7 +98,8 @@ START_TEST(test_contrast)
                 gd += g * d;
             }
             var = (gg - sg * sg / n) * (dd - sd * sd / n);
-            agreed = nb_signs_contrast(&a, &b, &c, most);
+            nb_change_of(&change, &b, &c, NB_PICKS, most);
+            agreed = nb_signs_contrast(&a, &change);
             z = nb_agreement_z(&agreed);
             ck_assert(fabs(z - (gd - sg * sd / n) / sqrt(var) * sqrt(n)) < 1e-3);
             sum += z;
@@ -121,6 +125,43 @@ START_TEST(test_signs)
 }
 END_TEST
 
+/* Signs, changes and what counts of them, value by value, of a number of positions that fills no word. */
+START_TEST(test_planes)
+{
+    static const uint32_t special[] = {0,      0x8000, 0x7f80, 0xff80, 0x7fc0,
+                                       0xffff, 0x0001, 0x8001, 0x7f7f, 0xff7f};
+    uint64_t seed = 7;
+
+    for (unsigned n = 1; n < NB_PICKS; n += 1 + n / 3) {
+        uint32_t raw[NB_PICKS];
+        int32_t now[NB_PICKS], before[NB_PICKS];
+        struct nb_signs s, c;
+        struct nb_change change;
+        unsigned moved = 0;
+
+        for (unsigned i = 0; i < n; i++) {
+            raw[i] = rnd(&seed) % 2 ? special[rnd(&seed) % 10] : (uint32_t)(rnd(&seed) & 0xffff);
+            now[i] = (int32_t)(rnd(&seed) % 3) - 1 + (rnd(&seed) % 2 ? INT32_MAX - 1 : -INT32_MAX);
+            before[i] = rnd(&seed) % 2 ? now[i] : (int32_t)(rnd(&seed) % 3) - 1;
+            moved += now[i] != before[i];
+        }
+        nb_signs_of(NB_BF16, raw, n, &s);
+        ck_assert_int_eq(nb_signs_of_change(now, before, n, &c), moved > 0);
+        for (unsigned i = 0; i < NB_PICKS; i++) {
+            const uint32_t size = i < n ? raw[i] & 0x7fff : 0;
+            const int sign = size == 0 || size >= 0x7f80 ? 0 : raw[i] & 0x8000 ? -1 : 1;
+            ck_assert_int_eq(sign_at(&s, i), sign);
+            ck_assert_int_eq(sign_at(&c, i), i < n ? (now[i] > before[i]) - (now[i] < before[i]) : 0);
+            ck_assert(!(s.positive[i / 64] & s.negative[i / 64]));
+        }
+        nb_change_of(&change, &c, &s, n, NB_PICKS);
+        ck_assert_uint_eq(change.changed, moved);
+        ck_assert_uint_eq(nb_signs_agree(&c, &change).n, moved);
+        ck_assert_int_eq(nb_signs_of_change(now, now, n, &c), 0);
+    }
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("signs");
@@ -132,6 +173,7 @@ int main(void)
     tcase_add_test(tc, test_agreement);
     tcase_add_test(tc, test_contrast);
     tcase_add_test(tc, test_signs);
+    tcase_add_test(tc, test_planes);
     suite_add_tcase(suite, tc);
     runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);
