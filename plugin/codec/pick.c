@@ -44,15 +44,22 @@ static inline uint64_t begin_of(const struct parts *p, uint64_t i)
     return p->length * i + (p->rest * i >> p->bits);
 }
 
-/* The position in part i: any value of it. */
-static inline uint64_t position(const struct parts *p, uint64_t i)
-{
-    const uint64_t begin = begin_of(p, i), length = begin_of(p, i + 1) - begin;
-    uint64_t z = (i + 1) * 0x9e3779b97f4a7c15u;
+#define SPREAD UINT64_C(0x9e3779b97f4a7c15)
 
+/* The position in a part of that length: any value of it, by a number of the part's own. */
+static inline uint64_t within(uint64_t begin, uint64_t length, uint64_t z)
+{
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
     z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
     return begin + (uint64_t)(((z >> 32) * length) >> 32);
+}
+
+/* That in part i. */
+static inline uint64_t position(const struct parts *p, uint64_t i)
+{
+    const uint64_t begin = begin_of(p, i);
+
+    return within(begin, begin_of(p, i + 1) - begin, (i + 1) * SPREAD);
 }
 
 /* The number of part i's position: its bits in reverse, so that consecutive numbers lie far apart. */
@@ -107,17 +114,27 @@ void nb_pick_place(unsigned picks, unsigned begin, unsigned parts, const uint32_
     }
 }
 
-/* With `width` known where it is compiled: a pick is a load. */
+/* With `width` known where it is compiled: a pick is a load. What position() multiplies is added up from part to part. */
 static inline void pick(size_t width, const uint8_t *bytes, const struct parts *all, unsigned picks,
                         unsigned begin, unsigned parts, uint64_t first, uint32_t *out)
 {
+    const unsigned bits = all->bits;
+    uint64_t whole = all->length * begin, rest = all->rest * begin, from = whole + (rest >> bits),
+             seed = begin * SPREAD;
     unsigned at = number(picks, begin);
 
     for (unsigned i = begin; i < begin + parts; i++) {
         uint32_t value = 0;
-        memcpy(&value, bytes + (position(all, i) - first) * width, width); /* little-endian */
+        uint64_t to, where;
+        whole += all->length;
+        rest += all->rest;
+        seed += SPREAD;
+        to = whole + (rest >> bits);
+        where = within(from, to - from, seed);
+        memcpy(&value, bytes + (where - first) * width, width); /* little-endian */
         out[at] = value;
         at = next_number(picks, i, at);
+        from = to;
     }
 }
 
