@@ -6,6 +6,9 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
 
 #include "codec/fp.h"
 
@@ -21,38 +24,113 @@ unsigned nb_host_sample(enum nb_dtype type, const void *src, size_t n, unsigned 
     return samples;
 }
 
+#define ABREAST 8u /* groups: each is summed value by value, so one alone would wait for every addition */
+
+/* Squares of the values of the groups that begin at `at`, with `type` known where it is compiled. */
+NB_INLINE void sum_abreast(enum nb_dtype type, const void *src, const size_t at[ABREAST], float sums[ABREAST])
+{
+    float sum[ABREAST] = {0};
+
+    for (unsigned k = 0; k < NB_PROFILE_GROUP; k++) {
+        float v[ABREAST];
+        for (unsigned g = 0; g < ABREAST; g++)
+            v[g] = nb_load_value(type, src, at[g] + k);
+        for (unsigned g = 0; g < ABREAST; g++)
+            sum[g] += v[g] * v[g];
+    }
+    memcpy(sums, sum, sizeof(sum));
+}
+
+#if defined(__SSE2__)
+/* The places of two rows by turns, of their first and of their second halves. */
+static inline void weave(__m128i a, __m128i b, __m128i *low, __m128i *high)
+{
+    *low = _mm_unpacklo_epi16(a, b);
+    *high = _mm_unpackhi_epi16(a, b);
+}
+
+/* sum_abreast for BF16, to the bit: eight values of each group at a time, turned from rows into columns. */
+static void sum_bf16(const void *src, const size_t at[ABREAST], float sums[ABREAST])
+{
+    const __m128i zero = _mm_setzero_si128();
+    __m128 low = _mm_setzero_ps(), high = _mm_setzero_ps();
+
+    for (unsigned k = 0; k < NB_PROFILE_GROUP; k += 8) {
+        __m128i row[8], four[8], column[8];
+        for (unsigned g = 0; g < ABREAST; g++)
+            row[g] = _mm_loadu_si128((const __m128i *)((const uint16_t *)src + at[g] + k));
+        for (unsigned i = 0; i < 4; i++) /* 0 4 0 4 ..., 1 5 1 5 ... */
+            weave(row[i], row[i + 4], &four[i], &four[i + 4]);
+        for (unsigned half = 0; half < 8; half += 4) {
+            __m128i even[2], odd[2];
+            weave(four[half], four[half + 2], &even[0], &even[1]);
+            weave(four[half + 1], four[half + 3], &odd[0], &odd[1]);
+            weave(even[0], odd[0], &column[half], &column[half + 1]);
+            weave(even[1], odd[1], &column[half + 2], &column[half + 3]);
+        }
+        for (unsigned i = 0; i < 8; i++) {
+            const __m128 a = _mm_castsi128_ps(_mm_unpacklo_epi16(zero, column[i])),
+                         b = _mm_castsi128_ps(_mm_unpackhi_epi16(zero, column[i]));
+            low = _mm_add_ps(low, _mm_mul_ps(a, a));
+            high = _mm_add_ps(high, _mm_mul_ps(b, b));
+        }
+    }
+    _mm_storeu_ps(sums, low);
+    _mm_storeu_ps(sums + 4, high);
+}
+#else
+static void sum_bf16(const void *src, const size_t at[ABREAST], float sums[ABREAST])
+{
+    sum_abreast(NB_BF16, src, at, sums);
+}
+#endif
+
 unsigned nb_host_sums(enum nb_dtype type, const void *src, size_t n, unsigned groups, float *sums)
 {
-    size_t all = n / NB_PROFILE_GROUP;
+    const size_t all = n / NB_PROFILE_GROUP;
+    size_t group = 0, rest = 0; /* all * g / groups, and what remains of that division */
 
     if (all < groups)
         return 0;
-    for (unsigned g = 0; g < groups; g++) {
-        size_t at = (size_t)((uint64_t)all * g / groups) * NB_PROFILE_GROUP;
-        float sum = 0.0f;
-        for (unsigned k = 0; k < NB_PROFILE_GROUP; k++) {
-            float v = nb_load_value(type, src, at + k);
-            sum += v * v;
+    for (unsigned g = 0; g < groups; g += ABREAST) {
+        const unsigned take = groups - g < ABREAST ? groups - g : ABREAST;
+        size_t at[ABREAST] = {0};
+        float found[ABREAST];
+        for (unsigned i = 0; i < take; i++) {
+            at[i] = group * NB_PROFILE_GROUP;
+            group += all / groups;
+            rest += all % groups;
+            group += rest >= groups;
+            rest -= rest >= groups ? groups : 0;
         }
-        sums[g] = sum;
+        switch (type) {
+        case NB_BF16: sum_bf16(src, at, found); break;
+        case NB_F32: sum_abreast(NB_F32, src, at, found); break;
+        default: sum_abreast(type, src, at, found); break;
+        }
+        memcpy(sums + g, found, take * sizeof(*sums));
     }
     return groups;
 }
 
 unsigned nb_profile_of_sums(const float *sums, unsigned groups, float *out)
 {
-    float most = -INFINITY;
+    float most = -INFINITY, least;
 
-    for (unsigned g = 0; g < groups; g++) {
+    for (unsigned g = 0; g < groups; g++)
         if (!isfinite(sums[g]))
             return 0;
+    for (unsigned g = 0; g < groups; g++) {
         out[g] = 0.5f * log2f(sums[g] / NB_PROFILE_GROUP); /* -inf for zeroes */
-        most = fmaxf(most, out[g]);
+        most = out[g] > most ? out[g] : most;
     }
     if (!isfinite(most))
         return 0;
-    for (unsigned g = 0; g < groups; g++)
-        out[g] = isinf(out[g]) ? ZERO : fmaxf(out[g], most - FLOOR);
+    least = most - FLOOR;
+    for (unsigned g = 0; g < groups; g++) {
+        const float above = out[g] > least ? out[g] : least;
+        out[g] = out[g] == -INFINITY ? ZERO : above;
+    }
     return groups;
 }
 

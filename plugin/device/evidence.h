@@ -23,7 +23,7 @@
 unsigned nb_host_sample(enum nb_dtype type, const void *src, size_t n, unsigned samples, float *out);
 
 /* sums[i]: the squares of the values of the i-th of `groups` groups of 32, spread over the n at src, added in order.
- * Returns `groups`, or 0 when there are fewer values than that takes. */
+ * A NaN is some NaN. Returns `groups`, or 0 when there are fewer values than that takes. */
 unsigned nb_host_sums(enum nb_dtype type, const void *src, size_t n, unsigned groups, float *sums);
 /* The profile that follows from them; `sums` and `out` may be the same. out[i]: log2 of the root mean square of the
  * i-th group. Groups below 2^-16 of the largest are clamped to that; a group of zeros is -150. Returns `groups`, or 0
