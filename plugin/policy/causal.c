@@ -48,6 +48,7 @@ struct unit {
     struct nb_signs change[2]; /* the last change, and the one before */
     unsigned changes;
     uint64_t used;
+    uint64_t met; /* step whose sums its change was compared with last */
 };
 
 /* Running sums of a key and a unit; z and d over the root of the weight are in standard deviations. */
@@ -105,6 +106,7 @@ struct nb_causal {
     struct nb_slab sum[2]; /* of struct sum: those of the last step, whose consequences come; and since */
     unsigned sums[2];
     unsigned place;
+    uint64_t step; /* from 1 on, once there are sums to compare with */
     uint64_t now;
     uint64_t judged;
     float explained;
@@ -460,16 +462,18 @@ static void confirm(struct guess *g, float z, float d)
         g->of.in_a_row = 0;
 }
 
-/* A unit has changed: what do the sums of the last step say of it? */
+/* A unit has changed: what do the sums of the last step say of it? Only the first time since they came: what changes
+ * again after them has another cause. */
 static void confront(struct nb_causal *f, unsigned u)
 {
-    const struct unit *unit = &f->unit[u];
+    struct unit *unit = &f->unit[u];
     struct nb_change change;
     float best = 0.0f, second = 0.0f, best_d = 0.0f;
     int winner = -1;
 
-    if (unit->changes < 2 || !f->sums[0])
+    if (unit->changes < 2 || unit->met == f->step)
         return;
+    unit->met = f->step;
     nb_change_of(&change, &unit->change[0], &unit->change[1], f->positions, CHANGED_MOST);
     for (unsigned i = 0; i < f->sums[0]; i++) {
         struct sum *s = sum_at(f, 0, i);
@@ -540,6 +544,7 @@ static void next_step(struct nb_causal *f)
     f->sum[1] = over;
     f->sums[1] = 0;
     f->place = 0;
+    f->step++;
 }
 
 /* ---- what happens ------------------------------------------------------------------------------------ */

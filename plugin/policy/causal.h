@@ -11,7 +11,7 @@
  * values for every float type, so that the weights' type need not be known.
  *
  * - A block that is like one seen before is that *unit*'s next version, with a change of its own.
- * - Sums wait until the first unit changes afterwards. Which sum belongs to which unit is not assumed: every
+ * - Sums wait until the first unit changes afterwards, and are compared with each unit's first change. Which sum belongs to which unit is not assumed: every
  *   sum carries up to two *keys* that say which buffer it is thought to be (its place among the sums of the
  *   step; the slot of policy/identity.h), and every pair of key and unit is a hypothesis of its own, with
  *   running sums of

@@ -301,6 +301,30 @@ START_TEST(test_few)
 }
 END_TEST
 
+/* A sum is compared with what changed first after it, however often that changes before the next sum: later changes are not
+ * its consequence, and would count the same evidence again. */
+START_TEST(test_once)
+{
+    struct nb_causal *f = nb_causal_create(SHARD);
+    struct shard *s = malloc(sizeof(*s));
+    static uint32_t raw[SHARD];
+
+    shard_open(s, OPT_SGD, 0.005f, SHARD, 41);
+    for (unsigned step = 1; step <= 40; step++) {
+        shard_gradient(s, 0.02f);
+        sum(f, 1, s->sum);
+        for (unsigned again = 0; again < 5; again++) {
+            shard_step(s);
+            shard_weights(s, raw);
+            nb_causal_gather(f, 2, raw);
+        }
+        ck_assert_uint_eq(nb_causal_state(f, 1).steps, step);
+    }
+    nb_causal_destroy(f);
+    free(s);
+}
+END_TEST
+
 /* What a sum does to the weights fades as gradients become noise, to a tenth of what it was. That ends no proof, and other
  * sums in its place do. */
 START_TEST(test_fading)
@@ -635,6 +659,7 @@ int main(void)
     tcase_add_test(tc, test_layer_drop);
     tcase_add_loop_test(tc, test_foreign, 0, (LATE - NOISE + 1) * OPT_COUNT);
     tcase_add_loop_test(tc, test_few, 0, (LATE - NOISE + 1) * OPT_COUNT);
+    tcase_add_test(tc, test_once);
     tcase_add_test(tc, test_fading);
     tcase_add_test(tc, test_turned);
     tcase_add_test(tc, test_doubt);
