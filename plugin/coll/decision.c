@@ -137,7 +137,8 @@ void nb_decisions_release_slot(struct nb_coll_comm *comm, struct nb_ef_slot *slo
 
 int nb_decisions_progress(struct nb_coll_comm *comm)
 {
-    const int ret = nb_feedback_progress(comm->decisions.feedback);
+    const int ret =
+        nb_decisions_at_work(&comm->decisions) ? nb_feedback_progress(comm->decisions.feedback) : 0;
 
     return ret < 0 ? nb_comm_error(comm, ret, "cannot empty residuals: %s", strerror(-ret)) : ret;
 }
