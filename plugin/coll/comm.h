@@ -191,6 +191,7 @@ struct nb_coll_comm {
     struct nb_reduce reduce;
     struct nb_forward forward;
     struct nb_gather_notes notes;
+    struct nb_retransmits retransmits;
     struct nb_confirms confirms;
 };
 #define NB_COMM_MAGIC 0x4e42434du

@@ -63,16 +63,16 @@ static int take_alive(struct nb_coll_comm *comm, struct nb_peer *peer, const str
     return nb_chain_told(comm, peer, ctl);
 }
 
-/* `data` follows a DATA message. */
-static int handle(struct nb_coll_comm *comm, struct nb_peer *peer, const struct nb_ctl *ctl,
-                  const uint8_t *data)
+/* The message lies in slot `at` of `rx`. */
+static int handle(struct nb_coll_comm *comm, struct nb_peer *peer, const struct nb_ctl *ctl, struct nb_rx *rx,
+                  unsigned at)
 {
     switch (ctl->kind) {
     case NB_CTL_ALIVE: return take_alive(comm, peer, ctl);
     case NB_CTL_CONFIRM: return nb_confirm_received(comm, peer, ctl);
     case NB_CTL_RAW: return nb_retransmit_requested(comm, peer, ctl);
     case NB_CTL_COLUMN: return nb_confirm_column_received(comm, peer, ctl);
-    case NB_CTL_DATA: return nb_retransmit_received(comm, peer, ctl, data);
+    case NB_CTL_DATA: return nb_retransmit_received(comm, peer, ctl, rx, at);
     case NB_CTL_BYE:
         peer->life.bye = 1;
         peer->life.bye_count[0] = ctl->a;
@@ -105,7 +105,8 @@ int nb_control_read(struct nb_coll_comm *comm, struct nb_peer *peer)
     while ((slot = nb_rx_head(comm, peer, NB_CLASS_CONTROL)) != NULL) {
         struct nb_ctl ctl;
         const char *why = "";
-        size_t len = rx->len[nb_rx_at(rx)];
+        const unsigned at = nb_rx_at(rx);
+        size_t len = rx->len[at];
         if (nb_vote_is_no(slot, len, ctl.text))
             return nb_comm_error(comm, -ECONNABORTED, "%s gave up connecting: %s", peer->name, ctl.text);
         if (nb_ctl_parse(slot, len, comm->token, &ctl, &why))
@@ -121,8 +122,8 @@ int nb_control_read(struct nb_coll_comm *comm, struct nb_peer *peer)
             if (ret <= 0)
                 return ret < 0 ? ret : moved;
         }
-        nb_rx_take(rx); /* its slot is not filled again before links are moved */
-        if (ctl.to == (uint32_t)comm->rank && handle(comm, &comm->peer[ctl.from], &ctl, slot + NB_CTL_BYTES))
+        nb_rx_take(rx); /* its slot is not filled again before links are moved, nor while it is held */
+        if (ctl.to == (uint32_t)comm->rank && handle(comm, &comm->peer[ctl.from], &ctl, rx, at))
             return -1;
         moved = 1;
     }

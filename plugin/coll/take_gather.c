@@ -90,6 +90,16 @@ static int check(struct nb_task *t)
     return NB_TASK_MORE;
 }
 
+/* A part of what was asked for is there. */
+static int resent(struct nb_coll_comm *comm, struct nb_task *t)
+{
+    int error;
+
+    if (nb_retransmit_copied(comm, t, &error))
+        return check(t);
+    return error ? error : NB_TASK_MORE;
+}
+
 /* They have come as they are, or quantized. */
 static int decoded(struct nb_coll_comm *comm, struct nb_task *t)
 {
@@ -135,11 +145,11 @@ static int step_done(struct nb_coll_comm *comm, struct nb_task *t, ssize_t resul
             comm, (int)result, "cannot take %u bytes, codec %u, from %s in all_gather %llu: %s", t->bytes,
             t->msg.codec, t->owner->name, (unsigned long long)t->msg.opno, strerror((int)-result));
     switch (t->step) {
+    case NB_STEP_RETRANSMIT: return resent(comm, t);
     case NB_STEP_HASH_REF: return compared(t);
     case NB_STEP_LOAD_REF:
         return t->msg.new_hash == t->msg.ref_hash ? delivered(comm, t) : ask_without_reference(t);
-    case NB_STEP_DELTA_DECODE:
-    case NB_STEP_RETRANSMIT: return check(t);
+    case NB_STEP_DELTA_DECODE: return check(t);
     case NB_STEP_HASH: return checked(comm, t);
     case NB_STEP_STORE_REF: return delivered(comm, t);
     default: return decoded(comm, t);

@@ -60,11 +60,6 @@ void nb_task_hold_head(struct nb_task *t, struct nb_peer *peer, struct nb_rx *rx
     nb_rx_take(rx);
 }
 
-void nb_task_release_head(struct nb_task *t)
-{
-    t->rx->held[t->at]--;
-}
-
 /* ---- residuals ---------------------------------------------------------------------------------- */
 
 int nb_task_hold_error(struct nb_task *t, uint32_t block)
@@ -179,6 +174,7 @@ static uint64_t worked_bytes(const struct nb_task *t)
     case NB_STEP_COMPARE:
     case NB_STEP_HASH:
     case NB_STEP_HASH_REF: return 0;
+    case NB_STEP_RETRANSMIT: return t->part;
     default: return t->bytes;
     }
 }
@@ -282,7 +278,8 @@ int nb_tasks_progress(struct nb_coll_comm *comm)
 
 bool nb_works_under_way(const struct nb_coll_comm *comm)
 {
-    return nb_tasks_under_way(&comm->tasks) || nb_decisions_at_work(&comm->decisions);
+    return nb_tasks_under_way(&comm->tasks) || nb_decisions_at_work(&comm->decisions) ||
+           comm->retransmits.copying;
 }
 
 int nb_tasks_abandon(struct nb_coll_comm *comm)

@@ -71,7 +71,7 @@ enum nb_step {
     NB_STEP_STORE_REF,    /* values into ref */
     NB_STEP_LOAD_REF,     /* ref into values */
     NB_STEP_OWN,          /* values into recv */
-    NB_STEP_RETRANSMIT,   /* wait for raw bytes of the segment (take_gather.c) */
+    NB_STEP_RETRANSMIT,   /* wait for raw bytes of the segment, a part at `from` into values (retransmit.h) */
 };
 
 struct nb_task {
@@ -125,6 +125,7 @@ struct nb_task {
     int shadowed;          /* what would have been sent is counted */
     struct nb_peer *owner; /* of the block */
     uint32_t got;          /* raw bytes that have come */
+    uint32_t part;         /* so many more are at `from`, in a slot that the task holds */
     unsigned retries;      /* so often they were damaged */
 
     /* Where the message goes, or came from. */
@@ -164,7 +165,8 @@ int nb_task_ask(struct nb_coll_comm *comm, struct nb_task *task);
 int nb_task_run(struct nb_coll_comm *comm, struct nb_task *task);
 /* Look after all that are in flight: 1 something moved, 0, or < 0. */
 int nb_tasks_progress(struct nb_coll_comm *comm);
-/* True while the device has some work of the communicator's: a task's, or of residuals that are emptied. */
+/* True while the device has some work of the communicator's: a task's, of residuals that are emptied, or of answers to who
+ * asks for raw bytes. */
 bool nb_works_under_way(const struct nb_coll_comm *comm);
 /* The communicator has failed or is closed: 0, no work touches memory any more; or -ETIMEDOUT, some work on
  * the device does not end, so that what it may touch has to stay. */
@@ -176,7 +178,10 @@ void nb_tasks_destroy(struct nb_coll_comm *comm);
 
 /* The task reads the message at the head of `rx`: keep its slot, and take it. Let go of it. */
 void nb_task_hold_head(struct nb_task *task, struct nb_peer *peer, struct nb_rx *rx);
-void nb_task_release_head(struct nb_task *task);
+static inline void nb_task_release_head(struct nb_task *task)
+{
+    task->rx->held[task->at]--;
+}
 /* All-gathers: where the task's segment begins in its owner's block. */
 static inline uint64_t nb_task_place_in_block(const struct nb_task *task)
 {

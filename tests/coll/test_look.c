@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Looks at values before a sum, and residuals that are emptied, on a device that answers when the test says so: nobody
- * waits for the answer, and nothing is left of the question when the communicator ends before it comes.
+ * Looks at values before a sum, residuals that are emptied, and bytes that are sent once more, on a device that answers
+ * when the test says so: nobody waits for the answer, and nothing is left of the question when the communicator ends
+ * before it comes.
  */
 #include <check.h>
 #include <errno.h>
@@ -20,7 +21,12 @@
 #define QUESTIONS 4 /* in flight on a device */
 
 static struct cluster cluster;
-static bool coded; /* sums are, with residuals: questions are then zeros that are asked for, else looks */
+static bool coded; /* sums are, with residuals */
+static enum {
+    LOOKS,
+    ZEROS,
+    RESENDS /* copies of bytes that a receiver of a gather asks for */
+} questions;
 
 /* ---- the device ------------------------------------------------------------------------------------- */
 
@@ -42,10 +48,33 @@ struct slow {
 
 /* Of each node, in the order in which its communicators connect. */
 static struct slow *device[NODES][2];
+static struct nb_coll_comm *first[NODES], *second[NODES];
+
+/* A copy out of a control message, or into an answer. */
+static bool is_resend(const struct device_call *what)
+{
+    for (int r = 0; r < NODES; r++) {
+        const struct nb_peer *peer = &first[r]->peer[1 - r];
+        const struct nb_rx *rx = &peer->rx[NB_CLASS_CONTROL];
+        if ((uintptr_t)what->src - (uintptr_t)rx->mem < rx->slot * rx->slots ||
+            what->dst == peer->raw.answer.buf + NB_CTL_BYTES)
+            return true;
+    }
+    return false;
+}
 
 static struct slow *slow_of(struct nb_device *dev)
 {
     return (struct slow *)dev;
+}
+
+static bool is_question(const struct device_call *what)
+{
+    switch (questions) {
+    case LOOKS: return what->kind == SAMPLE || what->kind == SUMS;
+    case ZEROS: return what->kind == ZERO;
+    default: return what->kind == COPY && is_resend(what);
+    }
 }
 
 static ssize_t ask(struct asked_device *dev, struct nb_work *work, const struct device_call *what)
@@ -53,7 +82,7 @@ static ssize_t ask(struct asked_device *dev, struct nb_work *work, const struct 
     struct slow *d = slow_of(&dev->device);
     struct question *q = d->question;
 
-    if (what->kind == ZERO ? !coded : coded || (what->kind != SAMPLE && what->kind != SUMS))
+    if (!is_question(what))
         return device_call_perform(what);
     ck_assert_msg(work, "the engine waits for the answer");
     if (d->refused) {
@@ -138,6 +167,7 @@ static int slow_open(struct nb_context *ctx, const struct nb_device_wish *wish, 
     ops.zeroes = false;
     ops.alloc = slow_alloc;
     ops.zero = device_call_zero;
+    ops.copy = device_call_copy;
     ops.sample = device_call_sample;
     ops.sums = device_call_sums;
     d->asked.device.ops = &ops;
@@ -154,7 +184,6 @@ static int slow_open(struct nb_context *ctx, const struct nb_device_wish *wish, 
 
 static struct cluster_node *const node = cluster.node;
 static float in[NODES][NODES * VALUES], out[2][NODES][VALUES];
-static struct nb_coll_comm *first[NODES], *second[NODES];
 
 static void open_nodes(void)
 {
@@ -164,6 +193,7 @@ static void open_nodes(void)
     cluster.most_rounds = 100000;
     for (int r = 0; r < NODES; r++) {
         node[r].ctx.open_device = slow_open;
+        node[r].params.ag_min_bytes = 0;
         if (coded) {
             node[r].params.grad = "all";
             node[r].params.rs = 1; /* int4 */
@@ -182,12 +212,21 @@ static void open_nodes(void)
 static void setup(void)
 {
     coded = false;
+    questions = LOOKS;
     open_nodes();
 }
 
 static void setup_coded(void)
 {
     coded = true;
+    questions = ZEROS;
+    open_nodes();
+}
+
+static void setup_gathers(void)
+{
+    coded = false;
+    questions = RESENDS;
     open_nodes();
 }
 
@@ -453,10 +492,154 @@ START_TEST(emptying_failed)
 }
 END_TEST
 
+/* ---- bytes that are sent once more -------------------------------------------------------------------- */
+
+static float all[NODES][NODES * VALUES];
+
+/* An all-gather of blocks that have moved a little since the last one. */
+static void gather(struct nb_coll_comm *const comm[NODES], struct nb_coll_req *req[NODES])
+{
+    const size_t block = VALUES * sizeof(float);
+
+    memset(all, 0, sizeof(all));
+    for (int r = 0; r < NODES; r++) {
+        for (size_t i = 0; i < VALUES; i++)
+            in[r][i] *= 1 + 0x1p-20f * (float)(i % 3);
+        ck_assert_int_eq(
+            nb_coll_iallgather(comm[r], in[r], all[r], NODES * block, block, 0, NODES * block, &req[r]), 0);
+        ck_assert_ptr_nonnull(req[r]);
+    }
+}
+
+static void gathered(struct nb_coll_req *req[NODES])
+{
+    for (int r = 0; r < NODES; r++) {
+        int done = 0;
+        while (!done) {
+            ck_assert_int_eq(nb_coll_test(req[r], &done, NULL), 0);
+            if (!done)
+                turn();
+        }
+    }
+    for (int r = 0; r < NODES; r++)
+        for (int owner = 0; owner < NODES; owner++)
+            ck_assert_mem_eq(all[r] + (size_t)owner * VALUES, in[owner], VALUES * sizeof(float));
+}
+
+/* Begin a gather of which node 1 cannot decode some segments: it asks node 0 for them. */
+static void gather_amiss(struct nb_coll_req *req[NODES])
+{
+    gather(first, req);
+    gathered(req);
+    first[1]->fault_ref = 1;
+    gather(first, req);
+}
+
+/* Slots of node 1's ring of control messages that may not be filled again. */
+static unsigned slots_held(void)
+{
+    const struct nb_rx *rx = &first[1]->peer[0].rx[NB_CLASS_CONTROL];
+    unsigned n = 0;
+
+    for (unsigned i = 0; i < rx->slots; i++)
+        n += rx->held[i];
+    return n;
+}
+
+/* While such bytes are copied, on either side, other communicators go on. */
+START_TEST(resent)
+{
+    struct nb_coll_req *req[2][NODES];
+    uint64_t resends;
+    int done;
+
+    cluster_connect_as(&cluster, 19);
+    for (int r = 0; r < NODES; r++)
+        second[r] = node[r].comm;
+    device[_i][0]->held = 1;
+    gather_amiss(req[0]);
+    while (!device[_i][0]->open || device[_i][0]->questions < 2)
+        turn();
+    for (int i = 0; i < 3; i++) {
+        begin(second, out[0], req[1]);
+        finish(out[0], req[1]);
+    }
+    ck_assert_int_eq(nb_coll_test(req[0][1], &done, NULL), 0);
+    ck_assert(!done);
+    ck_assert_uint_eq(device[_i][0]->open, 1);
+    ck_assert_uint_eq(slots_held(), (unsigned)_i);
+    resends = first[0]->stats.resends;
+    ck_assert_uint_eq(resends, _i ? 2 : 1);
+    device[_i][0]->held = UINT_MAX;
+    gathered(req[0]);
+    ck_assert_uint_eq(slots_held(), 0);
+    ck_assert_uint_gt(first[0]->stats.resends, resends);
+    ck_assert_uint_eq(device[0][0]->questions, first[0]->stats.resends);
+    ck_assert_uint_eq(device[1][0]->questions, first[0]->stats.resends);
+    close_all(first);
+    close_all(second);
+    ck_assert_int_eq(capture_warned(), 0);
+}
+END_TEST
+
+/* The device has no room for the copies at first. */
+START_TEST(resent_after_refusal)
+{
+    struct nb_coll_req *req[NODES];
+
+    device[0][0]->refused = device[1][0]->refused = 3;
+    gather_amiss(req);
+    gathered(req);
+    ck_assert_uint_gt(device[0][0]->questions, 1);
+    ck_assert_uint_eq(device[0][0]->refused + device[1][0]->refused, 0);
+    close_all(first);
+    ck_assert_int_eq(capture_warned(), 0);
+}
+END_TEST
+
+/* NCCL aborts while they are copied. */
+START_TEST(resent_and_aborted)
+{
+    struct nb_coll_req *req[NODES];
+    void *buffer;
+
+    ck_assert_int_eq(nb_coll_reg_mr(first[_i], in[_i], sizeof(in[0]), NCCL_PTR_HOST, &buffer), 0);
+    device[_i][0]->held = 0;
+    gather_amiss(req);
+    while (!device[_i][0]->open)
+        turn();
+    ck_assert_int_eq(nb_coll_dereg_mr(first[_i], buffer), 0);
+    ck_assert_uint_eq(device[_i][0]->quiesced, 1);
+    ck_assert_uint_eq(device[_i][0]->open, 0);
+    close_all(first);
+}
+END_TEST
+
+/* The device fails with a copy. */
+START_TEST(resending_failed)
+{
+    struct nb_coll_req *req[NODES];
+    int done;
+
+    device[_i][0]->held = 0;
+    gather_amiss(req);
+    while (!device[_i][0]->open)
+        turn();
+    device[_i][0]->error = -EIO;
+    for (int r = 0; r < NODES; r++)
+        while (!nb_coll_test(req[r], &done, NULL))
+            turn();
+    ck_assert_int_eq(nb_coll_test(req[_i], &done, NULL), -EIO);
+    ck_assert(strstr(capture_text, _i ? "cannot take" : "cannot copy bytes of all_gather 1 that node 1") !=
+              NULL);
+    close_all(first);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("coll/look");
-    TCase *c = tcase_create("look"), *e = tcase_create("residuals");
+    TCase *c = tcase_create("look"), *e = tcase_create("residuals"), *g = tcase_create("gathers");
     SRunner *runner = srunner_create(suite);
     int failures;
 
@@ -474,6 +657,13 @@ int main(void)
     tcase_add_loop_test(e, emptied_at_the_end, 0, 2);
     tcase_add_test(e, emptying_failed);
     suite_add_tcase(suite, e);
+    tcase_add_checked_fixture(g, setup_gathers, teardown);
+    tcase_set_timeout(g, 3600);
+    tcase_add_loop_test(g, resent, 0, 2);
+    tcase_add_test(g, resent_after_refusal);
+    tcase_add_loop_test(g, resent_and_aborted, 0, 2);
+    tcase_add_loop_test(g, resending_failed, 0, 2);
+    suite_add_tcase(suite, g);
     srunner_run_all(runner, CK_ENV);
     failures = srunner_ntests_failed(runner);
     srunner_free(runner);

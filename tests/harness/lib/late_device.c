@@ -240,7 +240,7 @@ static ssize_t ask(struct asked_device *dev, struct nb_work *work, const struct 
     ssize_t ret = -EINPROGRESS;
     struct call *c = NULL;
 
-    if (!work && (what->kind >= COMPARE || what->kind == ZERO))
+    if (!work)
         is_waited_for(kind_name[what->kind]);
     pthread_mutex_lock(&d->lock);
     if (work && (d->inflight == RING || dice(d, 8) == 0)) {
