@@ -6,6 +6,7 @@
  * operation.
  */
 #include <stdlib.h>
+#include <string.h>
 
 #include "abi/api.h"
 #include "abi/process.h"
@@ -49,16 +50,28 @@ static bool form(struct nb_tuning *tuning, size_t nranks, size_t nnodes, bool re
     return tuning->params != NULL;
 }
 
-/* Only with one rank a node does every rank have an engine that votes for it. */
+/* NCCL says how many ranks and nodes there are, and not who is where: with a node of fewer ranks than others have, no node's
+ * count is right, and nothing is handed back. */
 static void join_desk(struct tuner *t, uint64_t comm_id)
 {
     struct nb_context *ctx = nb_process_context();
+    const size_t nranks = t->tuning.nranks, nnodes = t->tuning.nnodes;
+    int ret;
 
-    if (!t->tuning.params->hand_back || t->tuning.nranks != t->tuning.nnodes || t->tuning.nnodes < 2)
+    if (!t->tuning.params->hand_back || nnodes < 2 || nranks % nnodes || nranks / nnodes > NB_HANDBACK_RANKS)
         return;
     t->desk = nb_handback_desk_get(ctx, comm_id, nb_current_gpu(ctx));
-    if (t->desk)
-        nb_handback_desk_join(t->desk);
+    if (!t->desk)
+        return;
+    ret = nb_handback_desk_join(t->desk, (unsigned)(nranks / nnodes), NB_HANDBACK_MACHINE);
+    if (!ret)
+        return;
+    NB_INFO(NCCL_INIT | NCCL_TUNING,
+            "tuner: nothing is handed back to NCCL (NIBBLE_HAND_BACK): the node's ranks cannot meet in "
+            "/dev/shm: %s",
+            strerror(-ret));
+    nb_handback_desk_put(t->desk);
+    t->desk = NULL;
 }
 
 ncclResult_t nb_api_tuner_init(void **context, uint64_t comm_id, size_t nranks, size_t nnodes,

@@ -20,7 +20,7 @@ void nb_handback_vote_open(struct nb_coll_comm *comm)
         return;
     v->desk = nb_handback_desk_get(comm->ctx, comm->comm_id, comm->gpu);
     if (v->desk)
-        nb_handback_desk_attach(v->desk, comm->rank, comm->nnodes);
+        nb_handback_desk_attach(v->desk, comm->token, comm->rank, comm->nnodes);
 }
 
 void nb_handback_vote_close(struct nb_coll_comm *comm)

@@ -34,7 +34,7 @@ void nb_handback_vote_open(struct nb_coll_comm *comm);
 /* Callers wait no longer, and every further call takes CollNet. Also of what was never opened. */
 void nb_handback_vote_close(struct nb_coll_comm *comm);
 
-/* It is decided what becomes of an operation of `bytes` bytes, the whole vector; for_good: not only because
+/* It is decided what becomes of an operation of `bytes` bytes, as NCCL's tuner is told; for_good: not only because
  * too little of the job has been seen yet. */
 void nb_handback_vote_saw(struct nb_coll_comm *comm, enum nb_func func, uint64_t bytes, bool raw,
                           bool for_good);

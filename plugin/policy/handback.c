@@ -51,9 +51,10 @@ static void send(struct nb_handback_out *out, int to, const struct nb_handback_s
         .kind = kind, .func = s->func, .bytes = s->bytes, .call = call, .vote = vote};
 }
 
-/* ---- every rank ---------------------------------------------------------------------------------------- */
+/* ---- every node ---------------------------------------------------------------------------------------- */
 
-enum nb_handback_answer nb_handback_call(struct nb_handback *h, enum nb_func func, uint64_t bytes)
+enum nb_handback_answer nb_handback_call(struct nb_handback *h, unsigned rank, enum nb_func func,
+                                         uint64_t bytes)
 {
     struct nb_handback_signature *s;
     uint64_t call;
@@ -63,33 +64,51 @@ enum nb_handback_answer nb_handback_call(struct nb_handback *h, enum nb_func fun
     s = take(h, func, bytes);
     if (!s)
         return NB_HANDBACK_COLLNET;
-    call = s->calls + 1;
+    call = s->calls[rank] + 1;
     if (s->voting && call > s->barrier)
         return NB_HANDBACK_WAIT;
-    s->calls = call;
+    s->calls[rank] = call;
     return call >= s->from && call < s->until ? NB_HANDBACK_NCCL : NB_HANDBACK_COLLNET;
 }
 
-/* All calls that were handed back have been answered, so that what they were need not be known any more. */
-static bool is_back(const struct nb_handback_signature *s)
+/* All calls that were handed back have been answered on all ranks, so that what they were need not be known any more. */
+static bool is_back(const struct nb_handback *h, const struct nb_handback_signature *s)
 {
-    return s->calls + 1 >= s->until;
+    for (unsigned i = 0; i < h->config.ranks; i++)
+        if (s->calls[i] + 1 < s->until)
+            return false;
+    return true;
+}
+
+static uint64_t furthest(const struct nb_handback *h, const struct nb_handback_signature *s)
+{
+    uint64_t calls = 0;
+
+    for (unsigned i = 0; i < h->config.ranks; i++)
+        calls = nb_max64(calls, s->calls[i]);
+    return calls;
+}
+
+/* This node's verdict: no head has another one. */
+static bool is_raw(const struct nb_handback *h, const struct nb_handback_signature *s)
+{
+    return s->raw == (1u << h->config.heads) - 1;
 }
 
 bool nb_handback_is_back(const struct nb_handback *h, enum nb_func func, uint64_t bytes)
 {
     const struct nb_handback_signature *s = nb_handback_find(h, func, bytes);
 
-    return !s || is_back(s);
+    return !s || is_back(h, s);
 }
 
-/* A vote: this rank's answer, with its promise to wait. */
+/* A vote: this node's answer, with its ranks' promise to wait. */
 static uint64_t answer(const struct nb_handback *h, struct nb_handback_signature *s)
 {
-    if (!s || !s->raw || !is_back(s))
+    if (!s || !is_raw(h, s) || !is_back(h, s))
         return NB_HANDBACK_NONE;
     s->voting = true;
-    s->barrier = s->calls + h->config.slack;
+    s->barrier = furthest(h, s) + h->config.slack;
     return s->barrier;
 }
 
@@ -102,7 +121,8 @@ static void settle(const struct nb_handback *h, struct nb_handback_signature *s,
     s->from = call;
     s->until = call + s->period;
     s->period = nb_min64(2 * s->period, h->config.longest);
-    s->raw = s->told = false;
+    s->raw = 0;
+    s->told = false;
     s->raw_on = 0;
 }
 
@@ -168,7 +188,7 @@ static void count(struct nb_handback *h, int node, uint64_t far, struct nb_handb
 
 /* ---- what happens -------------------------------------------------------------------------------------- */
 
-void nb_handback_verdict(struct nb_handback *h, enum nb_func func, uint64_t bytes, bool raw,
+void nb_handback_verdict(struct nb_handback *h, unsigned head, enum nb_func func, uint64_t bytes, bool raw,
                          struct nb_handback_out *out)
 {
     struct nb_handback_signature *s = h->failed ? NULL : find(h, func, bytes); /* there has been a call */
@@ -176,12 +196,13 @@ void nb_handback_verdict(struct nb_handback *h, enum nb_func func, uint64_t byte
     out->n = 0;
     if (!s)
         return;
-    s->raw = raw;
+    s->raw = raw ? s->raw | 1u << head : s->raw & ~(1u << head);
+    raw = is_raw(h, s);
     /* Nothing is told during a vote, so that nothing that was told before the outcome arrives after it. */
-    if (raw == s->told || s->voting || (raw && !is_back(s)))
+    if (head != h->config.leader || raw == s->told || s->voting || (raw && !is_back(h, s)))
         return;
     s->told = raw;
-    if (h->config.rank == 0) {
+    if (h->config.node == 0) {
         hear(s, 0, raw);
         begin_vote(h, out);
     } else {
@@ -199,7 +220,7 @@ int nb_handback_receive(struct nb_handback *h, int from, const struct nb_handbac
     out->n = 0;
     if (h->failed)
         return 0;
-    if (to_first != (h->config.rank == 0) || (to_first ? from == 0 : from != 0) || from < 0 ||
+    if (to_first != (h->config.node == 0) || (to_first ? from == 0 : from != 0) || from < 0 ||
         from >= h->config.nnodes || !number_fits)
         return -EPROTO;
     switch (note->kind) {
@@ -237,7 +258,7 @@ int nb_handback_receive(struct nb_handback *h, int from, const struct nb_handbac
     case NB_HANDBACK_SET:
         s = find(h, note->func, note->bytes);
         if (note->call != NB_HANDBACK_NONE && (!s || !s->voting || note->call <= s->barrier))
-            return -EPROTO; /* this rank was not asked, or has answered that call */
+            return -EPROTO; /* this node was not asked, or has answered that call */
         if (s)
             settle(h, s, note->call);
         return 0;

@@ -8,9 +8,13 @@
  * All ranks have to answer alike at the same call, else the job hangs. docs/handing-back.md has the states, the
  * messages, and why no two can differ; tests/policy/test_handback.c tries all interleavings of small groups.
  *
- * This is the state of one rank, as a machine without threads, locks, clock or connections: the caller brings calls,
- * verdicts and notes in the order in which they happen, and sends what comes out. Notes between two ranks have to
+ * This is the state of one node, as a machine without threads, locks, clock or connections: its user brings calls,
+ * verdicts and notes in the order in which they happen, and sends what comes out. Notes between two nodes have to
  * arrive in order, each once, or the communicator fails.
+ *
+ * A node has one or more ranks, which call, each at its own pace. Some of them, or all, are NCCL's heads: those that
+ * reach the network, each in a group with one head of every other node, and each with a verdict of its own. The groups
+ * know nothing of each other; so the leader, a head of the same group on every node, votes for its node.
  */
 #ifndef NIBBLE_POLICY_HANDBACK_H
 #define NIBBLE_POLICY_HANDBACK_H
@@ -21,10 +25,11 @@
 #include "base/func.h"
 
 #define NB_HANDBACK_NODES 64      /* of a communicator, at most */
+#define NB_HANDBACK_RANKS 16      /* of a node, at most */
 #define NB_HANDBACK_SIGNATURES 64 /* what comes later always takes CollNet */
 #define NB_HANDBACK_NONE UINT64_MAX
 
-/* What ranks say to each other; all of them to node 0 or from it. `call` is a number among the signature's calls, from 1 on. */
+/* What nodes say to each other; all of them to node 0 or from it. `call` is a number among the signature's calls, from 1 on. */
 enum nb_handback_kind {
     NB_HANDBACK_TELL, /* to node 0: goes raw here (call: 1), or no more (0) */
     NB_HANDBACK_ASK,  /* from node 0: a vote begins */
@@ -48,22 +53,26 @@ struct nb_handback_out {
 };
 
 struct nb_handback_config {
-    int rank, nnodes;
+    int node, nnodes;
+    unsigned ranks; /* of this node */
+    unsigned heads; /* of this node; one of them is the leader */
+    unsigned leader;
     uint64_t slack;   /* calls that may still be answered while a vote is under way */
     uint64_t period;  /* calls that are NCCL's the first time; twice as many each time, up to `longest` */
-    uint64_t longest; /* all three alike on all ranks */
+    uint64_t longest; /* all three alike on all nodes */
 };
 
 struct nb_handback_signature {
     enum nb_func func;
     uint64_t bytes;
-    uint64_t calls;       /* answered */
-    uint64_t from, until; /* calls from .. until - 1 are NCCL's */
-    uint64_t period;      /* of the next time */
-    bool raw, told;       /* this node's verdict; node 0 has been told that it is raw */
-    bool voting;          /* this rank has said how far it is, and waits for the outcome */
-    uint64_t barrier;     /* then: the last call that is answered before it */
-    uint64_t raw_on;      /* node 0: bit for each node that has told so */
+    uint64_t calls[NB_HANDBACK_RANKS]; /* answered, of each rank */
+    uint64_t from, until;              /* calls from .. until - 1 are NCCL's */
+    uint64_t period;                   /* of the next time */
+    uint32_t raw;                      /* bit for each head whose verdict that is */
+    bool told;                         /* node 0 has been told that it is raw */
+    bool voting;                       /* this node has said how far it is, and waits for the outcome */
+    uint64_t barrier;                  /* then: the last call that is answered before it */
+    uint64_t raw_on;                   /* node 0: bit for each node that has told so */
 };
 
 struct nb_handback {
@@ -83,26 +92,28 @@ struct nb_handback {
 
 enum nb_handback_answer { NB_HANDBACK_COLLNET, NB_HANDBACK_NCCL, NB_HANDBACK_WAIT };
 
-/* nnodes is 2 to NB_HANDBACK_NODES. */
+/* nnodes is 2 to NB_HANDBACK_NODES; ranks, and heads, 1 to NB_HANDBACK_RANKS. */
 void nb_handback_init(struct nb_handback *h, const struct nb_handback_config *config);
 
-/* The next call of a signature: whose is it? After WAIT nothing has changed: it is asked again when a note has come or
- * the communicator has failed. */
-enum nb_handback_answer nb_handback_call(struct nb_handback *h, enum nb_func func, uint64_t bytes);
+/* The next call of a signature on one of the node's ranks: whose is it? After WAIT nothing has changed: it is asked again
+ * when a note has come or the communicator has failed. */
+enum nb_handback_answer nb_handback_call(struct nb_handback *h, unsigned rank, enum nb_func func,
+                                         uint64_t bytes);
 
-/* Whether operations of this signature, as far as this node has seen them, go raw and will. Said as often as one
- * likes; which operations are looked at for it does not matter for safety. */
-void nb_handback_verdict(struct nb_handback *h, enum nb_func func, uint64_t bytes, bool raw,
+/* Whether operations of this signature, as far as a head has seen them, go raw and will. Said as often as one
+ * likes; which operations are looked at for it does not matter for safety. Only what the leader says has something to be
+ * sent: what another head's verdict changes goes out with the leader's next one. */
+void nb_handback_verdict(struct nb_handback *h, unsigned head, enum nb_func func, uint64_t bytes, bool raw,
                          struct nb_handback_out *out);
 
-/* A note from another rank: 0, or -EPROTO when it is none that may come now. */
+/* A note from another node: 0, or -EPROTO when it is none that may come now. */
 int nb_handback_receive(struct nb_handback *h, int from, const struct nb_handback_note *note,
                         struct nb_handback_out *out);
 
 /* The communicator has failed: from now on every call takes CollNet, where it ends in the error. */
 void nb_handback_fail(struct nb_handback *h);
 
-/* Whether the signature's next call is CollNet's, and none that was handed back is still to come. */
+/* Whether the signature's next call is CollNet's on every rank, and none that was handed back is still to come. */
 bool nb_handback_is_back(const struct nb_handback *h, enum nb_func func, uint64_t bytes);
 /* The signature's state, or NULL. */
 const struct nb_handback_signature *nb_handback_find(const struct nb_handback *h, enum nb_func func,

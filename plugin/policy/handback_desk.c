@@ -4,11 +4,13 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <time.h>
 
 #include "base/clock.h"
 #include "base/context.h"
+#include "policy/handback_shared.h"
 
 #define SLACK 16u    /* calls that need not wait while a vote is under way */
 #define PERIOD 1024u /* calls that are NCCL's before the first is looked at again */
@@ -26,12 +28,17 @@ struct nb_handback_desk {
     struct nb_handback_desk *next; /* under the list's lock */
     int refs;                      /* under the list's lock */
 
-    pthread_mutex_t lock;
-    pthread_cond_t news;
-    struct nb_handback machine;
-    int callers;
-    bool attached, overdue;
-    struct nb_handback_counts counts;
+    struct nb_handback_config config; /* slack and periods */
+    struct nb_handback_share share;
+    struct nb_handback_shared *_Atomic node; /* share.at, once all else is ready; NULL: not joined */
+    unsigned rank;                           /* of the node's */
+    int head;                                /* of the node's; -1: none */
+    atomic_uint_fast64_t handed_back, waited;
+
+    pthread_mutex_t lock; /* what comes before the other: */
+    bool attached, failed, joined;
+    uint64_t group;
+    int number, nnodes; /* of the node */
 };
 
 int nb_handback_desks_open(struct nb_context *ctx)
@@ -56,22 +63,17 @@ void nb_handback_desks_close(struct nb_context *ctx)
 
 static struct nb_handback_desk *make(struct nb_handback_desks *desks, uint64_t comm_id, int gpu)
 {
-    const struct nb_handback_config config = {
-        .rank = -1, .nnodes = 2, .slack = SLACK, .period = PERIOD, .longest = LONGEST};
     struct nb_handback_desk *desk = calloc(1, sizeof(*desk));
-    pthread_condattr_t attr;
 
     if (!desk)
         return NULL;
     desk->desks = desks;
     desk->comm_id = comm_id;
     desk->gpu = gpu;
-    nb_handback_init(&desk->machine, &config);
+    desk->config =
+        (struct nb_handback_config){.nnodes = 2, .slack = SLACK, .period = PERIOD, .longest = LONGEST};
+    desk->head = -1;
     pthread_mutex_init(&desk->lock, NULL);
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&desk->news, &attr);
-    pthread_condattr_destroy(&attr);
     return desk;
 }
 
@@ -113,40 +115,99 @@ void nb_handback_desk_put(struct nb_handback_desk *desk)
             at = &(*at)->next;
         *at = desk->next;
     }
+    if (last)
+        nb_handback_share_close(&desk->share); /* with the list's lock: others of this process may share it */
     pthread_mutex_unlock(&desk->desks->lock);
     if (!last)
         return;
     pthread_mutex_destroy(&desk->lock);
-    pthread_cond_destroy(&desk->news);
     free(desk);
+}
+
+/* What the ranks of the node share, locked; NULL: nothing yet. */
+static struct nb_handback_shared *enter(struct nb_handback_desk *desk)
+{
+    struct nb_handback_shared *s = atomic_load_explicit(&desk->node, memory_order_acquire);
+
+    if (s)
+        nb_handback_shared_lock(s);
+    return s;
 }
 
 /* ---- callers ------------------------------------------------------------------------------------------- */
 
-void nb_handback_desk_join(struct nb_handback_desk *desk)
-{
-    pthread_mutex_lock(&desk->lock);
-    desk->callers++;
-    pthread_mutex_unlock(&desk->lock);
-}
-
 void nb_handback_desk_tune(struct nb_handback_desk *desk, uint64_t slack, uint64_t period, uint64_t longest)
 {
+    desk->config.slack = slack;
+    desk->config.period = period;
+    desk->config.longest = longest;
+}
+
+/* The share of another desk of this communicator in this process. With the list's lock. */
+static const struct nb_handback_share *find_share(const struct nb_handback_desk *desk)
+{
+    for (const struct nb_handback_desk *d = desk->desks->list; d; d = d->next)
+        if (d->comm_id == desk->comm_id && d->share.at)
+            return &d->share;
+    return NULL;
+}
+
+/* With the desk's lock. */
+static int join(struct nb_handback_desk *desk, unsigned ranks, enum nb_handback_place place)
+{
+    struct nb_handback_shared *s;
+    int ret;
+
+    pthread_mutex_lock(&desk->desks->lock);
+    if (place == NB_HANDBACK_MACHINE && ranks > 1)
+        ret = nb_handback_share_map(&desk->share, desk->comm_id, ranks, &desk->config, &desk->rank);
+    else
+        ret = nb_handback_share_make(&desk->share, ranks > 1 ? find_share(desk) : NULL, ranks, &desk->config,
+                                     &desk->rank);
+    pthread_mutex_unlock(&desk->desks->lock);
+    if (ret)
+        return ret;
+    s = desk->share.at;
+    nb_handback_shared_lock(s);
+    if (desk->attached)
+        desk->head = nb_handback_shared_attach(s, desk->group, desk->number, desk->nnodes);
+    if (desk->failed)
+        nb_handback_fail(&s->machine);
+    nb_handback_shared_unlock(s);
+    atomic_store_explicit(&desk->node, s, memory_order_release);
+    return 0;
+}
+
+int nb_handback_desk_join(struct nb_handback_desk *desk, unsigned ranks, enum nb_handback_place place)
+{
+    struct nb_handback_shared *s;
+    int ret = 0;
+
+    if (ranks < 1 || ranks > NB_HANDBACK_RANKS)
+        return -ERANGE;
     pthread_mutex_lock(&desk->lock);
-    desk->machine.config.slack = slack;
-    desk->machine.config.period = period;
-    desk->machine.config.longest = longest;
+    if (!desk->joined) {
+        desk->joined = true;
+        ret = join(desk, ranks, place);
+    } else if ((s = enter(desk))) { /* whose calls would be counted? */
+        nb_handback_fail(&s->machine);
+        nb_handback_shared_unlock(s);
+    }
     pthread_mutex_unlock(&desk->lock);
+    return ret;
 }
 
 enum nb_handback_answer nb_handback_desk_ask(struct nb_handback_desk *desk, enum nb_func func, uint64_t bytes)
 {
+    struct nb_handback_shared *s = enter(desk);
     enum nb_handback_answer answer;
 
-    pthread_mutex_lock(&desk->lock);
-    answer = nb_handback_call(&desk->machine, func, bytes);
-    desk->counts.handed_back += answer == NB_HANDBACK_NCCL;
-    pthread_mutex_unlock(&desk->lock);
+    if (!s)
+        return NB_HANDBACK_COLLNET;
+    answer = nb_handback_call(&s->machine, desk->rank, func, bytes);
+    nb_handback_shared_unlock(s);
+    if (answer == NB_HANDBACK_NCCL)
+        atomic_fetch_add_explicit(&desk->handed_back, 1, memory_order_relaxed);
     return answer;
 }
 
@@ -165,95 +226,147 @@ static struct timespec until(int64_t patience_ns)
 int nb_handback_desk_call(struct nb_handback_desk *desk, enum nb_func func, uint64_t bytes,
                           int64_t patience_ns, bool *nccl)
 {
+    struct nb_handback_shared *s = enter(desk);
     enum nb_handback_answer answer;
     struct timespec end;
     bool waits = false;
     int ret = 0;
 
-    pthread_mutex_lock(&desk->lock);
-    while ((answer = nb_handback_call(&desk->machine, func, bytes)) == NB_HANDBACK_WAIT && !ret) {
+    *nccl = false;
+    if (!s)
+        return 0;
+    while ((answer = nb_handback_call(&s->machine, desk->rank, func, bytes)) == NB_HANDBACK_WAIT && !ret) {
         if (!waits) {
             end = until(patience_ns);
             waits = true;
-            desk->counts.waited++;
+            atomic_fetch_add_explicit(&desk->waited, 1, memory_order_relaxed);
         }
-        ret = pthread_cond_timedwait(&desk->news, &desk->lock, &end);
+        ret = nb_handback_shared_wait(s, &end);
     }
     if (answer == NB_HANDBACK_WAIT) /* nobody can say what the others answer: no answer */
-        desk->overdue = true;
-    else if (answer == NB_HANDBACK_NCCL)
-        desk->counts.handed_back++;
-    pthread_mutex_unlock(&desk->lock);
+        s->overdue = true;
+    nb_handback_shared_unlock(s);
     *nccl = answer == NB_HANDBACK_NCCL;
+    if (*nccl)
+        atomic_fetch_add_explicit(&desk->handed_back, 1, memory_order_relaxed);
     return answer == NB_HANDBACK_WAIT ? -ETIMEDOUT : 0;
 }
 
 /* ---- the engine ---------------------------------------------------------------------------------------- */
 
-void nb_handback_desk_attach(struct nb_handback_desk *desk, int rank, int nnodes)
+void nb_handback_desk_attach(struct nb_handback_desk *desk, uint64_t group, int node, int nnodes)
 {
+    struct nb_handback_shared *s;
+
     pthread_mutex_lock(&desk->lock);
-    if (desk->attached || desk->machine.failed) { /* a second group under one name: who counts what? */
-        nb_handback_fail(&desk->machine);
+    s = enter(desk);
+    if (desk->attached) { /* a second group under one name: who sees what? */
+        desk->failed = true;
+        if (s)
+            nb_handback_fail(&s->machine);
     } else {
         desk->attached = true;
-        desk->machine.config.rank = rank;
-        desk->machine.config.nnodes = nnodes;
+        desk->group = group;
+        desk->number = node;
+        desk->nnodes = nnodes;
+        if (s)
+            desk->head = nb_handback_shared_attach(s, group, node, nnodes);
     }
+    if (s)
+        nb_handback_shared_unlock(s);
     pthread_mutex_unlock(&desk->lock);
 }
 
 bool nb_handback_desk_looks(struct nb_handback_desk *desk, enum nb_func func, uint64_t bytes)
 {
+    struct nb_handback_shared *s = enter(desk);
     bool looks;
 
-    pthread_mutex_lock(&desk->lock);
-    looks = nb_handback_is_back(&desk->machine, func, bytes);
-    pthread_mutex_unlock(&desk->lock);
+    if (!s)
+        return true;
+    looks = nb_handback_is_back(&s->machine, func, bytes);
+    nb_handback_shared_unlock(s);
     return looks;
 }
 
 void nb_handback_desk_verdict(struct nb_handback_desk *desk, enum nb_func func, uint64_t bytes, bool raw,
                               struct nb_handback_out *out)
 {
-    pthread_mutex_lock(&desk->lock);
-    nb_handback_verdict(&desk->machine, func, bytes, raw && desk->callers == 1, out);
-    pthread_mutex_unlock(&desk->lock);
+    struct nb_handback_shared *s = enter(desk);
+
+    out->n = 0;
+    if (!s)
+        return;
+    if (desk->head >= 0 && s->joined == s->machine.config.ranks) {
+        nb_handback_shared_leads(s, desk->head);
+        nb_handback_verdict(&s->machine, (unsigned)desk->head, func, bytes, raw, out);
+    }
+    nb_handback_shared_unlock(s);
+}
+
+/* What another head than the leader, or one whose tuner is not ours, answers: no. */
+static int decline(const struct nb_handback_note *note, struct nb_handback_out *out)
+{
+    out->n = 0;
+    switch (note->kind) {
+    case NB_HANDBACK_TELL: return 0;
+    case NB_HANDBACK_SET: return note->call == NB_HANDBACK_NONE ? 0 : -EPROTO;
+    case NB_HANDBACK_ASK:
+        out->n = 1;
+        out->sent[0].to = 0;
+        out->sent[0].note = *note;
+        out->sent[0].note.kind = NB_HANDBACK_FAR;
+        out->sent[0].note.call = NB_HANDBACK_NONE;
+        return 0;
+    default: return -EPROTO;
+    }
 }
 
 int nb_handback_desk_receive(struct nb_handback_desk *desk, int from, const struct nb_handback_note *note,
                              struct nb_handback_out *out)
 {
+    struct nb_handback_shared *s = enter(desk);
     int ret;
 
-    pthread_mutex_lock(&desk->lock);
-    ret = nb_handback_receive(&desk->machine, from, note, out);
-    pthread_cond_broadcast(&desk->news);
-    pthread_mutex_unlock(&desk->lock);
+    if (!s)
+        return decline(note, out);
+    if (nb_handback_shared_leads(s, desk->head)) {
+        ret = nb_handback_receive(&s->machine, from, note, out);
+        nb_handback_shared_wake(s);
+    } else {
+        ret = decline(note, out);
+    }
+    nb_handback_shared_unlock(s);
     return ret;
 }
 
 void nb_handback_desk_fail(struct nb_handback_desk *desk)
 {
+    struct nb_handback_shared *s;
+
     pthread_mutex_lock(&desk->lock);
-    nb_handback_fail(&desk->machine);
-    pthread_cond_broadcast(&desk->news);
+    desk->failed = true;
+    s = enter(desk);
+    if (s) {
+        nb_handback_fail(&s->machine);
+        nb_handback_shared_wake(s);
+        nb_handback_shared_unlock(s);
+    }
     pthread_mutex_unlock(&desk->lock);
 }
 
 bool nb_handback_desk_overdue(struct nb_handback_desk *desk)
 {
-    bool overdue;
+    struct nb_handback_shared *s = enter(desk);
+    bool overdue = s && s->overdue;
 
-    pthread_mutex_lock(&desk->lock);
-    overdue = desk->overdue;
-    pthread_mutex_unlock(&desk->lock);
+    if (s)
+        nb_handback_shared_unlock(s);
     return overdue;
 }
 
 void nb_handback_desk_count(struct nb_handback_desk *desk, struct nb_handback_counts *counts)
 {
-    pthread_mutex_lock(&desk->lock);
-    *counts = desk->counts;
-    pthread_mutex_unlock(&desk->lock);
+    counts->handed_back = atomic_load_explicit(&desk->handed_back, memory_order_relaxed);
+    counts->waited = atomic_load_explicit(&desk->waited, memory_order_relaxed);
 }

@@ -25,10 +25,17 @@ void nb_handback_desk_put(struct nb_handback_desk *desk);
 
 /* ---- callers ------------------------------------------------------------------------------------------- */
 
-/* In place of the slack and periods that it has, before the first call: for tests. All ranks alike. */
+/* In place of the slack and periods that it has, before it joins: for tests. All ranks alike. */
 void nb_handback_desk_tune(struct nb_handback_desk *desk, uint64_t slack, uint64_t period, uint64_t longest);
-/* A tuner begins to ask here; before the communicator's first call. Where two do, on one GPU, nothing is handed back. */
-void nb_handback_desk_join(struct nb_handback_desk *desk);
+/* Where ranks of one node meet. */
+enum nb_handback_place {
+    NB_HANDBACK_MACHINE, /* processes of this machine: in shared memory, unless there is but one */
+    NB_HANDBACK_PROCESS  /* this process: for tests in which it is several ranks, and several nodes */
+};
+/* A tuner begins to ask here, as one of `ranks` ranks of the node; before the communicator's first call. 0, or a negative
+ * errno: then it is always answered CollNet, and so is every rank of the communicator. Where more ranks join, or two through one desk, nothing
+ * is handed back either. */
+int nb_handback_desk_join(struct nb_handback_desk *desk, unsigned ranks, enum nb_handback_place place);
 /* As nb_handback_call. */
 enum nb_handback_answer nb_handback_desk_ask(struct nb_handback_desk *desk, enum nb_func func,
                                              uint64_t bytes);
@@ -39,8 +46,9 @@ int nb_handback_desk_call(struct nb_handback_desk *desk, enum nb_func func, uint
 
 /* ---- the engine; its thread ---------------------------------------------------------------------------- */
 
-/* A group whose node this is begins to vote. */
-void nb_handback_desk_attach(struct nb_handback_desk *desk, int rank, int nnodes);
+/* A group that this rank is head of, which all of its nodes know by the number `group`, begins to look; and to vote for
+ * the node, if it is the leader. Of one desk one group does. */
+void nb_handback_desk_attach(struct nb_handback_desk *desk, uint64_t group, int node, int nnodes);
 /* Whether what comes to CollNet now is there to be looked at: nb_handback_is_back. */
 bool nb_handback_desk_looks(struct nb_handback_desk *desk, enum nb_func func, uint64_t bytes);
 /* As nb_handback_verdict, nb_handback_receive and nb_handback_fail. The last also where the group ends. */

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A model checker for policy/handback.h: a group of ranks whose callers, verdicts, notes and failures come in
+ * A model checker for policy/handback.h: a group of nodes whose ranks' calls, verdicts, notes and failures come in
  * every order that there is. States are kept whole, so none is missed by chance.
  *
  *   call      a rank's caller comes to its next call of a signature
- *   verdict   a node's opinion changes, or is said once more
+ *   verdict   a head's opinion changes, or is said once more
  *   deliver   the first note on the way from one node to another arrives
  *   break     a node aborts: its callers go on and are answered "CollNet", where they get the error; or it dies with
  *             what it had sent and had not yet arrived, and makes no more calls. Either way every other node hears of it behind
@@ -21,11 +21,11 @@
 
 #include "policy/handback.h"
 
-enum { NODES = 3, SIGNATURES = 2, CALLS = 12, ON_WAY = 6 };
+enum { NODES = 3, RANKS = 2, SIGNATURES = 2, CALLS = 12, ON_WAY = 6 };
 #define FAILURE 0xffu /* a note that the sender has failed */
 
 struct sig_state {
-    uint8_t calls, from, until, period, flags, barrier, raw_on;
+    uint8_t calls[RANKS], from, until, period, raw, flags, barrier, raw_on;
 };
 struct node_state {
     struct sig_state sig[SIGNATURES];
@@ -67,11 +67,12 @@ static void save(const struct nb_handback *h, struct node_state *n)
     for (unsigned i = 0; i < h->signatures; i++) {
         const struct nb_handback_signature *s = &h->signature[i];
         n->sig[i] = (struct sig_state){
-            .calls = small(s->calls),
+            .calls = {small(s->calls[0]), small(s->calls[1])},
             .from = small(s->from),
             .until = small(s->until),
             .period = small(s->period),
-            .flags = (uint8_t)(s->raw | s->told << 1 | s->voting << 2),
+            .raw = (uint8_t)s->raw,
+            .flags = (uint8_t)(s->told | s->voting << 1),
             .barrier = s->voting ? small(s->barrier) : 0,
             .raw_on = (uint8_t)s->raw_on,
         };
@@ -85,26 +86,40 @@ static void save(const struct nb_handback *h, struct node_state *n)
     n->furthest = h->vote.open ? small(h->vote.furthest) : 0;
 }
 
-static void load(const struct handback_case *c, int rank, const struct node_state *n, struct nb_handback *h)
+static int ranks_of(const struct handback_case *c)
 {
-    nb_handback_init(h, &(struct nb_handback_config){.rank = rank,
-                                                     .nnodes = c->nodes,
-                                                     .slack = (uint64_t)c->slack,
-                                                     .period = (uint64_t)c->period,
-                                                     .longest = 2 * (uint64_t)c->period});
+    return c->ranks ? c->ranks : 1;
+}
+
+static int heads_of(const struct handback_case *c)
+{
+    return c->heads ? c->heads : 1;
+}
+
+static void load(const struct handback_case *c, int node, const struct node_state *n, struct nb_handback *h)
+{
+    nb_handback_init(
+        h, &(struct nb_handback_config){.node = node,
+                                        .nnodes = c->nodes,
+                                        .ranks = c->mutant == MUTANT_FIRST ? 1u : (unsigned)ranks_of(c),
+                                        .heads = (unsigned)heads_of(c),
+                                        .leader = (unsigned)heads_of(c) - 1,
+                                        .slack = (uint64_t)c->slack,
+                                        .period = (uint64_t)c->period,
+                                        .longest = 2 * (uint64_t)c->period});
     h->signatures = n->order / 2u;
     for (unsigned i = 0; i < h->signatures; i++) {
         const struct sig_state *s = &n->sig[i];
         h->signature[i] = (struct nb_handback_signature){
             .func = NB_FUNC_ALL_REDUCE,
             .bytes = bytes_of((int)i ^ (n->order & 1)),
-            .calls = s->calls,
+            .calls = {s->calls[0], s->calls[1]},
             .from = s->from,
             .until = s->until,
             .period = s->period,
-            .raw = s->flags & 1,
-            .told = s->flags >> 1 & 1,
-            .voting = s->flags >> 2 & 1,
+            .raw = s->raw,
+            .told = s->flags & 1,
+            .voting = s->flags >> 1 & 1,
             .barrier = s->barrier,
             .raw_on = s->raw_on,
         };
@@ -219,7 +234,7 @@ static int keep(struct model *m, const struct state *s)
     return add(&m->seen, s);
 }
 
-static int step_call(struct model *m, const struct state *old, int rank, int sig)
+static int step_call(struct model *m, const struct state *old, int node, int rank, int sig)
 {
     struct state s = *old;
     struct nb_handback h;
@@ -227,19 +242,19 @@ static int step_call(struct model *m, const struct state *old, int rank, int sig
     enum nb_handback_answer answer;
     uint64_t call;
 
-    load(m->what, rank, &s.node[rank], &h);
+    load(m->what, node, &s.node[node], &h);
     was = nb_handback_find(&h, NB_FUNC_ALL_REDUCE, bytes_of(sig));
-    call = was ? was->calls : 0;
-    if (s.node[rank].dead || (h.failed && m->what->breaks) || call == (uint64_t)m->what->calls)
+    call = was ? was->calls[rank] : 0;
+    if (s.node[node].dead || (h.failed && m->what->breaks) || call == (uint64_t)m->what->calls)
         return 0; /* the failed are answered CollNet whatever the call */
-    answer = nb_handback_call(&h, NB_FUNC_ALL_REDUCE, bytes_of(sig));
+    answer = nb_handback_call(&h, (unsigned)rank, NB_FUNC_ALL_REDUCE, bytes_of(sig));
     if (answer == NB_HANDBACK_WAIT) {
         m->found->waited++;
         if (m->what->mutant != MUTANT_NO_WAIT)
             return 0;
         for (unsigned i = 0; i < h.signatures; i++)
             if (h.signature[i].bytes == bytes_of(sig))
-                h.signature[i].calls++;
+                h.signature[i].calls[rank]++;
         answer = NB_HANDBACK_COLLNET;
     }
     s.answer[sig][call] |= answer == NB_HANDBACK_NCCL ? 2 : 1;
@@ -251,11 +266,11 @@ static int step_call(struct model *m, const struct state *old, int rank, int sig
     }
     if (s.answer[sig][call] == 3)
         return wrong(m, "two ranks choose differently");
-    save(&h, &s.node[rank]);
+    save(&h, &s.node[node]);
     return keep(m, &s);
 }
 
-static int step_verdict(struct model *m, const struct state *old, int rank, int sig, bool turn)
+static int step_verdict(struct model *m, const struct state *old, int node, int head, int sig, bool turn)
 {
     struct state s = *old;
     struct nb_handback_out out;
@@ -263,15 +278,15 @@ static int step_verdict(struct model *m, const struct state *old, int rank, int 
     struct nb_handback h;
     bool raw;
 
-    load(m->what, rank, &s.node[rank], &h);
+    load(m->what, node, &s.node[node], &h);
     now = nb_handback_find(&h, NB_FUNC_ALL_REDUCE, bytes_of(sig));
-    if (h.failed || s.node[rank].dead || !now || (turn && s.node[rank].turns == m->what->turns))
+    if (h.failed || s.node[node].dead || !now || (turn && s.node[node].turns == m->what->turns))
         return 0;
-    raw = now->raw != turn;
-    s.node[rank].turns += turn;
-    nb_handback_verdict(&h, NB_FUNC_ALL_REDUCE, bytes_of(sig), raw, &out);
-    save(&h, &s.node[rank]);
-    return post(m, &s, rank, &out) ? keep(m, &s) : -1;
+    raw = (now->raw >> head & 1) != turn;
+    s.node[node].turns += turn;
+    nb_handback_verdict(&h, (unsigned)head, NB_FUNC_ALL_REDUCE, bytes_of(sig), raw, &out);
+    save(&h, &s.node[node]);
+    return post(m, &s, node, &out) ? keep(m, &s) : -1;
 }
 
 /* What comes to node 1 is damaged, where the case says so. */
@@ -385,11 +400,13 @@ static int step_all(struct model *m, const struct state *s)
 
     for (int r = 0; r < c->nodes && !ret; r++) {
         for (int g = 0; g < c->signatures && !ret; g++) {
-            ret = step_call(m, s, r, g);
-            if (!ret)
-                ret = step_verdict(m, s, r, g, true);
-            if (!ret)
-                ret = step_verdict(m, s, r, g, false);
+            for (int i = 0; i < ranks_of(c) && !ret; i++)
+                ret = step_call(m, s, r, i, g);
+            for (int i = 0; i < heads_of(c) && !ret; i++) {
+                ret = step_verdict(m, s, r, i, g, true);
+                if (!ret)
+                    ret = step_verdict(m, s, r, i, g, false);
+            }
         }
         for (int from = 0; from < c->nodes && !ret; from++)
             ret = step_deliver(m, s, from, r);

@@ -12,13 +12,16 @@ enum handback_mutant {
     MUTANT_EARLY,     /* a node takes the switch a call too early */
     MUTANT_LOST,      /* an outcome is lost, and nobody notices */
     MUTANT_FORGETFUL, /* a node says how far it is before it has looked */
+    MUTANT_FIRST,     /* a node asks its first rank only how far it is */
     MUTANT_COUNT
 };
 
 struct handback_case {
     int nodes, signatures;
+    int ranks;  /* of each node; 0: one */
+    int heads;  /* of these; 0: one. The last is the leader */
     int calls;  /* of each signature on each rank */
-    int turns;  /* verdicts that each node changes */
+    int turns;  /* verdicts that each node's heads change */
     int breaks; /* nodes that may fail */
     int slack, period;
     enum handback_mutant mutant;

@@ -41,6 +41,10 @@ EXPLORE(two_nodes_break, .nodes = 2, .signatures = 1, .calls = 6, .turns = 3, .b
 EXPLORE(two_signatures, .nodes = 2, .signatures = 2, .calls = 2, .turns = 2, .period = 1)
 EXPLORE(three_nodes, .nodes = 3, .signatures = 1, .calls = 5, .turns = 2, .period = 1)
 EXPLORE(three_nodes_break, .nodes = 3, .signatures = 1, .calls = 3, .turns = 1, .breaks = 1, .period = 1)
+EXPLORE(two_ranks, .nodes = 2, .ranks = 2, .signatures = 1, .calls = 5, .turns = 2, .period = 1)
+EXPLORE(two_heads, .nodes = 2, .ranks = 2, .heads = 2, .signatures = 1, .calls = 3, .turns = 3, .period = 1)
+EXPLORE(two_ranks_break, .nodes = 2, .ranks = 2, .signatures = 1, .calls = 3, .turns = 2, .breaks = 1,
+        .slack = 1, .period = 1)
 
 /* What is broken is found. */
 static const struct {
@@ -51,12 +55,18 @@ static const struct {
     {MUTANT_EARLY, "two ranks choose differently"},
     {MUTANT_LOST, "a caller waits for ever"},
     {MUTANT_FORGETFUL, NULL}, /* a note is refused, or two differ */
+    {MUTANT_FIRST, "two ranks choose differently"},
 };
 
 START_TEST(mutants_are_found)
 {
-    const struct handback_case what = {
-        .nodes = 2, .signatures = 1, .calls = 6, .turns = 2, .period = 2, .mutant = mutants[_i].mutant};
+    const struct handback_case what = {.nodes = 2,
+                                       .ranks = mutants[_i].mutant == MUTANT_FIRST ? 2 : 1,
+                                       .signatures = 1,
+                                       .calls = 6,
+                                       .turns = 2,
+                                       .period = 2,
+                                       .mutant = mutants[_i].mutant};
     struct handback_found found;
 
     explore("mutant", &what, &found);
@@ -75,21 +85,25 @@ static struct nb_handback node[NB_HANDBACK_NODES];
 static void make(int n, uint64_t slack, uint64_t period)
 {
     for (int r = 0; r < n; r++)
-        nb_handback_init(
-            &node[r], &(struct nb_handback_config){
-                          .rank = r, .nnodes = n, .slack = slack, .period = period, .longest = 2 * period});
+        nb_handback_init(&node[r], &(struct nb_handback_config){.node = r,
+                                                                .nnodes = n,
+                                                                .ranks = 1,
+                                                                .heads = 1,
+                                                                .slack = slack,
+                                                                .period = period,
+                                                                .longest = 2 * period});
 }
 
 static enum nb_handback_answer call(int rank)
 {
-    return nb_handback_call(&node[rank], NB_FUNC_ALL_GATHER, BYTES);
+    return nb_handback_call(&node[rank], 0, NB_FUNC_ALL_GATHER, BYTES);
 }
 
 static struct nb_handback_out verdict(int rank, bool raw)
 {
     struct nb_handback_out out;
 
-    nb_handback_verdict(&node[rank], NB_FUNC_ALL_GATHER, BYTES, raw, &out);
+    nb_handback_verdict(&node[rank], 0, NB_FUNC_ALL_GATHER, BYTES, raw, &out);
     return out;
 }
 
@@ -151,7 +165,7 @@ START_TEST(goes_and_comes_back)
     for (int r = 1; r < NB_HANDBACK_NODES; r++)
         ck_assert_uint_eq(give(0, r, &set).n, 0);
     for (int r = 0; r < NB_HANDBACK_NODES; r++)
-        for (uint64_t i = nb_handback_find(&node[r], NB_FUNC_ALL_GATHER, BYTES)->calls + 1; i < 50; i++)
+        for (uint64_t i = nb_handback_find(&node[r], NB_FUNC_ALL_GATHER, BYTES)->calls[0] + 1; i < 50; i++)
             ck_assert_int_eq(call(r), i >= 34 && i < 38 ? NB_HANDBACK_NCCL : NB_HANDBACK_COLLNET);
     /* The next time it stays twice as long. */
     set = vote_all(NB_HANDBACK_NODES);
@@ -219,9 +233,9 @@ START_TEST(no_room)
 
     make(2, 0, 4);
     for (uint64_t i = 0; i < 2 * NB_HANDBACK_SIGNATURES; i++)
-        ck_assert_int_eq(nb_handback_call(&node[1], NB_FUNC_ALL_REDUCE, 1000 + i), NB_HANDBACK_COLLNET);
+        ck_assert_int_eq(nb_handback_call(&node[1], 0, NB_FUNC_ALL_REDUCE, 1000 + i), NB_HANDBACK_COLLNET);
     ck_assert_uint_eq(node[1].signatures, NB_HANDBACK_SIGNATURES);
-    nb_handback_verdict(&node[1], NB_FUNC_ALL_REDUCE, 1000 + NB_HANDBACK_SIGNATURES, true, &out);
+    nb_handback_verdict(&node[1], 0, NB_FUNC_ALL_REDUCE, 1000 + NB_HANDBACK_SIGNATURES, true, &out);
     ck_assert_uint_eq(out.n, 0);
     out = give(0, 1, &ask); /* of what it does not know: no */
     ck_assert_uint_eq(out.n, 1);
@@ -305,8 +319,8 @@ static struct nb_handback_desk *asked(struct nb_context *ctx, struct nb_handback
     struct caller c = {.desk = desk, .calls = 1};
 
     ck_assert_ptr_nonnull(desk);
-    nb_handback_desk_attach(desk, 1, 2);
-    nb_handback_desk_join(desk);
+    nb_handback_desk_attach(desk, 9, 1, 2);
+    ck_assert_int_eq(nb_handback_desk_join(desk, 1, NB_HANDBACK_MACHINE), 0);
     call_on(&c);
     ck_assert(!c.ret && !c.nccl);
     nb_handback_desk_verdict(desk, NB_FUNC_ALL_GATHER, BYTES, true, &out);
@@ -390,9 +404,9 @@ START_TEST(desk_of_two)
     ck_assert_ptr_ne(desk, other);
     ck_assert_ptr_eq(desk, nb_handback_desk_get(&ctx, 5, 0));
     nb_handback_desk_put(other);
-    nb_handback_desk_attach(desk, 1, 2);
-    nb_handback_desk_join(desk);
-    nb_handback_desk_join(desk);
+    nb_handback_desk_attach(desk, 9, 1, 2);
+    ck_assert_int_eq(nb_handback_desk_join(desk, 1, NB_HANDBACK_MACHINE), 0);
+    ck_assert_int_eq(nb_handback_desk_join(desk, 1, NB_HANDBACK_MACHINE), 0);
     call_on(&c);
     nb_handback_desk_verdict(desk, NB_FUNC_ALL_GATHER, BYTES, true, &out);
     ck_assert_uint_eq(out.n, 0);
@@ -416,6 +430,9 @@ int main(void)
     tcase_add_test(t, two_signatures);
     tcase_add_test(t, three_nodes);
     tcase_add_test(t, three_nodes_break);
+    tcase_add_test(t, two_ranks);
+    tcase_add_test(t, two_heads);
+    tcase_add_test(t, two_ranks_break);
     tcase_add_loop_test(t, mutants_are_found, 0, (int)(sizeof(mutants) / sizeof(*mutants)));
     suite_add_tcase(s, t);
     t = tcase_create("way");

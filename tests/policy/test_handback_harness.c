@@ -3,10 +3,16 @@
  * Operations that are handed back to NCCL, through tuner, engine and network: callers ask NCCL's tuner for
  * calls long before the proxy gets what came of them, each node as far ahead as it likes, and some are late.
  * What goes raw on all nodes leaves CollNet and comes back to be looked at; what is coded stays. Nodes that
- * choose differently hang in an operation of which the others know nothing; and the answers are compared.
+ * choose differently hang in an operation of which the others know nothing; and the answers are compared. A node's
+ * second rank is a process of its own, which calls and has no operations.
  */
 #include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "abi/tables.h"
@@ -34,6 +40,14 @@ struct job {
     struct sx_run run[AHEAD];
     uint64_t first, last; /* operations that were asked for, and are not posted yet */
     bool late;
+    struct second *second; /* NULL: the node has one rank */
+    pid_t second_pid;
+};
+
+/* What the processes of a node's two ranks know of each other. */
+struct second {
+    atomic_uint asked[2]; /* calls, by the first and by the second */
+    atomic_uint_fast64_t answers;
 };
 
 /* What NCCL would do: the lowest of the table. */
@@ -103,22 +117,109 @@ static int call(struct job *j, int kind)
     return 0;
 }
 
+/* ---- a node's second rank ------------------------------------------------------------------------------ */
+
+/* Neither is further ahead of the other one than a job's ranks would be. */
+static void keep_up(struct second *s, int me, unsigned ahead)
+{
+    const unsigned mine = atomic_fetch_add(&s->asked[me], 1);
+
+    while (mine > atomic_load(&s->asked[!me]) + ahead)
+        hx_sleep(0.0002);
+}
+
+/* The kinds of operations that are called in round i. */
+static bool is_due(int kind, int i)
+{
+    return kind < GATHER_SAME || i % RARE == 0;
+}
+
+static int ask_as_second(struct hx_node *node, struct second *s)
+{
+    static struct job j;
+    struct hx_lib *lib = hx_lib_static(&NB_NEWEST_NET, &NB_NEWEST_COLL, NB_NET_NEWEST);
+    struct hx_ctx ctx;
+    unsigned ahead = 1;
+    bool collnet;
+
+    j.r.node = node;
+    j.random = (uint64_t)node->rank + 770;
+    HX_CHECK(hx_init(lib, COMM_ID, &ctx) == ncclSuccess, "init of the second rank");
+    HX_CHECK(NB_NEWEST_TUNER.init(&j.r.tuner, COMM_ID, (size_t)node->nnodes * 2, (size_t)node->nnodes,
+                                  hx_logger(), NULL, NULL) == ncclSuccess,
+             "tuner init of the second rank");
+    for (int i = 0; i < CALLS; i++) {
+        if (hx_rand_below(&j.random, 20) == 0)
+            ahead = (unsigned)hx_rand_below(&j.random, AHEAD);
+        for (int kind = 0; kind < KINDS; kind++)
+            if (is_due(kind, i)) {
+                keep_up(s, 1, ahead);
+                if (ask(&j, kind, &collnet))
+                    return 1;
+            }
+    }
+    atomic_store(&s->answers, j.answers);
+    NB_NEWEST_TUNER.finalize(j.r.tuner);
+    return 0;
+}
+
+/* Before this process has anything of the plugin's. */
+static int start_second(struct hx_node *node, struct job *j)
+{
+    char host[32];
+
+    snprintf(host, sizeof(host), "host-%d-%d", node->rank, (int)getpid()); /* of a node of its own */
+    setenv("NCCL_HOSTID", host, 1);
+    j->second = mmap(NULL, sizeof(*j->second), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    HX_CHECK(j->second != MAP_FAILED, "mmap");
+    j->second_pid = fork();
+    HX_CHECK(j->second_pid >= 0, "fork");
+    if (j->second_pid == 0)
+        _exit(ask_as_second(node, j->second));
+    return 0;
+}
+
+static int end_second(struct job *j)
+{
+    int status;
+
+    HX_CHECK(waitpid(j->second_pid, &status, 0) == j->second_pid && WIFEXITED(status) &&
+                 WEXITSTATUS(status) == 0,
+             "the node's second rank has ended with status %x", status);
+    HX_CHECK(atomic_load(&j->second->answers) == j->answers, "two ranks of a node have chosen differently");
+    return 0;
+}
+
+/* ---- a job --------------------------------------------------------------------------------------------- */
+
+struct how {
+    int late, ranks;
+};
+
 static int node_main(struct hx_node *node, void *arg)
 {
     struct hx_comm_cfg cfg = {.channels = 2, .buff_size = 256 << 10};
+    const struct how *how = arg;
     static struct job j;
     unsigned ahead = 1;
 
-    j.late = *(int *)arg;
+    j.late = how->late;
     j.random = (uint64_t)node->rank + 77;
-    if (rank_open(node, &cfg, 1, &j.r))
+    if (how->ranks > 1 && start_second(node, &j))
+        return 1;
+    if (rank_open(node, &cfg, how->ranks, &j.r))
         return 1;
     for (int i = 0; i < CALLS; i++) {
         if (hx_rand_below(&j.random, 20) == 0)
             ahead = (unsigned)hx_rand_below(&j.random, AHEAD - KINDS);
-        for (int kind = 0; kind < KINDS; kind++)
-            if ((kind < GATHER_SAME || i % RARE == 0) && call(&j, kind))
+        for (int kind = 0; kind < KINDS; kind++) {
+            if (!is_due(kind, i))
+                continue;
+            if (j.second)
+                keep_up(j.second, 0, AHEAD);
+            if (call(&j, kind))
                 return 1;
+        }
         while (j.last - j.first > ahead)
             if (post_one(&j))
                 return 1;
@@ -126,6 +227,8 @@ static int node_main(struct hx_node *node, void *arg)
     while (j.last > j.first)
         if (post_one(&j))
             return 1;
+    if (j.second && end_second(&j))
+        return 1;
     HX_CHECK(hx_all_equal(node, j.answers), "nodes have chosen differently");
     for (int kind = 0; kind < KINDS; kind++) {
         const bool raw = kind < GATHER_SAME;
@@ -139,18 +242,24 @@ static int node_main(struct hx_node *node, void *arg)
     return rank_close(&j.r);
 }
 
-static int run(const char *name, int nnodes, int late)
+static int run(const char *name, int nnodes, int late, int ranks)
 {
-    return sx_job(name, nnodes, node_main, &late, env);
+    struct how how = {.late = late, .ranks = ranks};
+
+    return sx_job(name, nnodes, node_main, &how, env);
 }
 
 static int two(void)
 {
-    return run("two", 2, 0);
+    return run("two", 2, 0, 1);
 }
 static int three_late(void)
 {
-    return run("three-late", 3, 1);
+    return run("three-late", 3, 1, 1);
+}
+static int two_ranks(void)
+{
+    return run("two-ranks", 2, 1, 2);
 }
 
 /* ---- a node dies --------------------------------------------------------------------------------------- */
@@ -222,7 +331,7 @@ static int off_node(struct hx_node *node, void *arg)
     return rank_close(&j.r);
 }
 
-/* The setting is off by default; and with two ranks a node half of them have no engine. */
+/* The setting is off by default; and of two ranks a node the second one never comes. */
 static int off(void)
 {
     static const char *const by_default[] = {"NIBBLE_TUNER_MIN_BYTES=0", "NIBBLE_AG_MIN_BYTES=0", NULL};
@@ -234,9 +343,7 @@ static int off(void)
 }
 
 static const struct hx_case cases[] = {
-    {"two", two, 0},
-    {"three-late", three_late, 0},
-    {"orphans", orphans, 0},
+    {"two", two, 0}, {"three-late", three_late, 0}, {"two-ranks", two_ranks, 0}, {"orphans", orphans, 0},
     {"off", off, 0},
 };
 

@@ -58,22 +58,28 @@ static void fail(struct sim_proxy *p, int err, const char *call)
     p->at = s->now + (int64_t)sim_below(s, 20 * SIM_MS);
 }
 
-/* The caller's side, before there are calls. */
-static void open_desk(struct sim_proxy *p)
+/* The callers' side, before there are calls. */
+static void open_desks(struct sim_proxy *p)
 {
     const struct sim_plan *plan = sim_of(p)->plan;
     int before;
 
     if (!plan->ahead)
         return;
-    p->desk = nb_handback_desk_get(&p->node->ctx, p->comm->id, -1);
-    before = sim_memory_enter(SIM_NOBODY);
-    p->route = calloc((size_t)p->comm->nops + 1, 1);
-    sim_memory_enter(before);
-    if (!p->desk || !p->route)
-        abort();
-    nb_handback_desk_tune(p->desk, plan->slack, plan->period, 2 * plan->period);
-    nb_handback_desk_join(p->desk);
+    p->callers = plan->ranks;
+    for (int i = 0; i < p->callers; i++) {
+        struct sim_caller *c = &p->caller[i];
+        c->desk =
+            nb_handback_desk_get(&p->node->ctx, p->comm->id, i - 1); /* the engine's is that of GPU -1 */
+        before = sim_memory_enter(SIM_NOBODY);
+        c->route = calloc((size_t)p->comm->nops + 1, 1);
+        sim_memory_enter(before);
+        if (!c->desk || !c->route)
+            abort();
+        nb_handback_desk_tune(c->desk, plan->slack, plan->period, 2 * plan->period);
+        if (nb_handback_desk_join(c->desk, (unsigned)p->callers, NB_HANDBACK_PROCESS))
+            abort();
+    }
 }
 
 void sim_proxy_connect(struct sim_proxy *p)
@@ -84,7 +90,7 @@ void sim_proxy_connect(struct sim_proxy *p)
 
     sim_trace(s, "connects", p->node->number, p->index, 0, NULL);
     p->state = SIM_CONNECTING;
-    open_desk(p);
+    open_desks(p);
     if (!handles) {
         p->connected = -ENOMEM;
         p->state = SIM_DECLINED;
@@ -412,39 +418,66 @@ static struct sim_proxy *member(const struct sim_proxy *p, int rank)
     return &sim_of(p)->node[p->comm->member[rank]]->proxy[p->index];
 }
 
-/* The caller comes to its next calls, where it may: true when it was answered. */
-static bool call_ahead(struct sim_proxy *p)
+/* Whether all ranks of all nodes that have come to that call were answered alike. */
+static void compare_answers(struct sim_proxy *p, int call, unsigned char answer)
+{
+    for (int r = 0; r < p->comm->nmembers; r++) {
+        const struct sim_proxy *other = member(p, r);
+        for (int i = 0; i < other->callers; i++)
+            if (other->caller[i].asked > call && other->caller[i].route[call] != answer)
+                sim_violation(sim_of(p), "nodes %d and %d choose differently: communicator %d, operation %d",
+                              p->node->number, other->node->number, p->index, call);
+    }
+}
+
+/* A caller comes to its next calls, where it may: true when it was answered. */
+static bool call_ahead(struct sim_proxy *p, struct sim_caller *c)
 {
     struct sim *s = sim_of(p);
     bool moved = false;
 
     if (p->state < SIM_WAITING || p->state > SIM_DONE)
         return false;
-    while (p->desk && p->asked < p->comm->nops && p->asked <= p->op + s->plan->ahead && p->ask_at <= s->now) {
-        const struct sim_op *op = &p->comm->op[p->asked];
+    while (c->asked < p->comm->nops && c->asked <= p->op + s->plan->ahead && c->ask_at <= s->now) {
+        const struct sim_op *op = &p->comm->op[c->asked];
         const size_t bytes = op->count * hx_type_size(op->type) *
                              (op->func == NB_FUNC_ALL_REDUCE ? 1 : (size_t)p->comm->nmembers);
         enum nb_handback_answer answer;
         if (op->skip) {
-            p->asked++;
+            c->asked++;
             continue;
         }
-        answer = nb_handback_desk_ask(p->desk, op->func, bytes);
+        answer = nb_handback_desk_ask(c->desk, op->func, bytes);
         sim_handback_count[answer]++;
         if (answer == NB_HANDBACK_WAIT)
             break;
-        p->route[p->asked] = (unsigned char)answer;
-        for (int r = 0; r < p->comm->nmembers; r++)
-            if (member(p, r)->asked > p->asked && member(p, r)->route[p->asked] != answer)
-                sim_violation(s, "nodes %d and %d choose differently: communicator %d, operation %d",
-                              p->node->number, member(p, r)->node->number, p->index, p->asked);
-        sim_trace(s, "asks", p->node->number, p->asked, answer, NULL);
-        p->asked++;
+        c->route[c->asked] = (unsigned char)answer;
+        compare_answers(p, c->asked, (unsigned char)answer);
+        sim_trace(s, "asks", p->node->number, c->asked, answer, NULL);
+        c->asked++;
         if (sim_below(s, 4) == 0)
-            p->ask_at = s->now + (int64_t)sim_below(s, SIM_MS);
+            c->ask_at = s->now + (int64_t)sim_below(s, SIM_MS);
         moved = true;
     }
     return moved;
+}
+
+static bool call_all_ahead(struct sim_proxy *p)
+{
+    bool moved = false;
+
+    for (int i = 0; i < p->callers; i++)
+        moved |= call_ahead(p, &p->caller[i]);
+    return moved;
+}
+
+/* An operation begins on a node when all of its ranks have called it. */
+static bool is_called(const struct sim_proxy *p, int op)
+{
+    for (int i = 0; i < p->callers; i++)
+        if (p->caller[i].asked <= op)
+            return false;
+    return true;
 }
 
 /* In NCCL's ring nobody is done before all have come. */
@@ -515,7 +548,7 @@ bool sim_proxy_step(struct sim_proxy *p)
         close_begin(p);
         return true;
     }
-    if (call_ahead(p))
+    if (call_all_ahead(p))
         return true;
     if (p->paused > s->now && p->state < SIM_CLOSING)
         return false;
@@ -523,9 +556,9 @@ bool sim_proxy_step(struct sim_proxy *p)
     case SIM_WAITING:
         if (p->at > s->now)
             return false;
-        if (p->desk && p->asked <= p->op)
+        if (!is_called(p, p->op))
             return false;
-        if (p->desk && p->route[p->op] == NB_HANDBACK_NCCL)
+        if (p->callers && p->caller[0].route[p->op] == NB_HANDBACK_NCCL)
             enter_ring(p);
         else
             begin(p);
@@ -577,10 +610,13 @@ int64_t sim_proxy_until(const struct sim_proxy *p)
     const struct sim *s = sim_of(p);
     int64_t at = SIM_NEVER;
 
-    if (p->desk && p->state >= SIM_WAITING && p->asked < p->comm->nops && p->ask_at > s->now)
-        at = p->ask_at;
-    if (p->state == SIM_WAITING && p->desk && p->op >= p->asked) {
-        ; /* for its caller */
+    for (int i = 0; i < p->callers; i++) {
+        const struct sim_caller *c = &p->caller[i];
+        if (p->state >= SIM_WAITING && c->asked < p->comm->nops && c->ask_at > s->now && c->ask_at < at)
+            at = c->ask_at;
+    }
+    if (p->state == SIM_WAITING && !is_called(p, p->op)) {
+        ; /* for its callers */
     } else if (p->state == SIM_WAITING || p->state == SIM_FAILED || p->state == SIM_DONE) {
         at = p->at < at ? p->at : at;
     } else if (p->state == SIM_RUNNING) {
@@ -603,7 +639,8 @@ void sim_proxy_free(struct sim_proxy *p)
 {
     free(p->region);
     free(p->result);
-    free(p->route);
+    for (int i = 0; i < p->callers; i++)
+        free(p->caller[i].route);
     p->region = NULL;
     p->result = NULL;
 }

@@ -51,11 +51,14 @@ struct sim_proxy {
     int64_t at;     /* the next thing by itself: operation, close */
     int64_t paused; /* calls nothing before */
 
-    /* The caller, and what it was answered. */
-    struct nb_handback_desk *desk; /* NULL: it does not ask */
-    int asked;                     /* the next operation that it asks about */
-    int64_t ask_at;
-    unsigned char *route; /* [nops] enum nb_handback_answer */
+    /* The callers of the node's ranks, and what they were answered; the first one's rank is the one that reaches the network. */
+    int callers; /* 0: nobody asks */
+    struct sim_caller {
+        struct nb_handback_desk *desk;
+        int asked; /* the next operation that it asks about */
+        int64_t ask_at;
+        unsigned char *route; /* [nops] enum nb_handback_answer */
+    } caller[SIM_RANKS];
 
     int op;        /* in the plan */
     int64_t began; /* when */

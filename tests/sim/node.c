@@ -125,7 +125,8 @@ void sim_node_close(struct sim_node *n)
             sim_violation(s, "node %d: %d connections, listeners or registrations are still open", n->number,
                           sim_network_objects(s, n->number));
         for (int c = 0; c < s->plan->ncomms; c++)
-            nb_handback_desk_put(n->proxy[c].desk);
+            for (int i = 0; i < n->proxy[c].callers; i++)
+                nb_handback_desk_put(n->proxy[c].caller[i].desk);
         close_context(n);
         if (sim_memory_blocks(n->number))
             sim_violation(s, "node %d: %zu blocks of memory (%zu bytes) are left", n->number,

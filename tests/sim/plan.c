@@ -407,6 +407,7 @@ static void draw_hand_back(uint64_t *r, struct sim_plan *p)
     for (int c = 0; c < p->ncomms; c++)
         for (int i = 0; i < p->comm[c].nops; i++)
             p->comm[c].op[i].count = 1 + p->comm[c].op[i].count % 300;
+    p->ranks = one_in(r, 2) ? 1 : 2 + (int)below(r, SIM_RANKS - 1);
 }
 
 /* ---- the whole ----------------------------------------------------------------------------------------- */

@@ -19,6 +19,7 @@
 #define SIM_GROUP 8 /* channels that share a call */
 #define SIM_STEPS 8 /* of a channel in flight */
 #define SIM_CHANNELS 12
+#define SIM_RANKS 3 /* of a node, where they ask what is NCCL's */
 
 /* Values that an operation carries (data.h). */
 enum sim_data {
@@ -117,8 +118,8 @@ struct sim_plan {
     int64_t step_ns;          /* longest time that a node takes to notice something */
     int64_t gpu_ns;           /* that NCCL's kernels take for a slot */
     /* What goes raw is handed back to NCCL (policy/handback.h); ahead: calls that a caller may be ahead of
-     * the proxy, 0: nobody asks, and all is CollNet's. */
-    int ahead;
+     * the proxy, 0: nobody asks, and all is CollNet's; ranks: of each node, all of which call. */
+    int ahead, ranks;
     uint64_t slack, period;
     int ncomms;
     struct sim_comm comm[SIM_COMMS];
