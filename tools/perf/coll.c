@@ -333,6 +333,11 @@ static int measure(struct series *s, struct perf_row *row)
     hx_where("warm-up of %s, %llu bytes", s->kind->name, (unsigned long long)row->bytes);
     if (warm_up(s))
         return 1;
+    if (s->run->share > 0) {
+        const int error = perf_share(s->run->share);
+        if (error)
+            return hx_fail("--share %g: %s", s->run->share, strerror(-error));
+    }
     hx_barrier(s->node);
     take_stats(s, &before);
     hx_where("%s, %llu bytes", s->kind->name, (unsigned long long)row->bytes);

@@ -51,6 +51,13 @@ int perf_json_close(struct perf_json *json);
  * is no such CPU for this process. */
 int perf_pin(const char *list, int rank);
 
+/* Calls each(kind, number, arg) for the engine's thread and each codec thread of this process. */
+enum perf_thread { PERF_ENGINE, PERF_CODEC };
+void perf_own_threads(void (*each)(enum perf_thread kind, long tid, void *arg), void *arg);
+/* Each of them gets so much of a processor, 1 to 100 percent, whatever else runs, and no more: SCHED_DEADLINE, which needs
+ * privileges. So a few fast processors stand for more slow ones. 0, or a negative errno: -EBUSY, there are not as many processors. */
+int perf_share(double percent);
+
 /* ---- What a measurement used ---- */
 
 /* Of this process, this machine, and the interface of this process' network namespace. */
@@ -77,6 +84,7 @@ struct perf_run {
     const char *plugin;  /* path of a shared object; NULL: the code linked into this program */
     const char *cpus;    /* p2p: where nodes run, see perf_pin; NULL: where the kernel likes */
     const char *threads; /* coll: numbers of codec threads that are compared; NULL: none are */
+    double share;        /* coll: percent of a processor, see perf_share; 0: as much as they get */
     bool quiet;          /* rows are not printed as they come */
     /* Over machines: which node this is (nodes 0: all are processes of this machine), or where to start
      * them. */

@@ -45,7 +45,11 @@ static const char coll_help[] =
     "are\n"
     "                   processors for all. --json: op type nodes bytes threads time_us min_us max_us faster "
     "engine_us\n"
-    "                   codec_us allows\n";
+    "                   codec_us allows\n"
+    "  --share PERCENT  of a processor for the engine's thread, and as much for each codec thread, and no "
+    "more: "
+    "where all of\n"
+    "                   them fit, few processors stand for many slow ones (SCHED_DEADLINE, as root)\n";
 static const char machines_help[] =
     "\nOver machines, a node on each, with nccl-tests' table. Without --nodes, srun, mpirun and torchrun "
     "tell who is who:\n"
@@ -140,6 +144,7 @@ bool perf_run_parse(int argc, char **argv, const char *part, struct perf_run *ru
                                           {"chunk", required_argument, NULL, 'k'},
                                           {"threads", required_argument, NULL, 'T'},
                                           {"cpus", required_argument, NULL, 'U'},
+                                          {"share", required_argument, NULL, 7},
                                           {"hosts", required_argument, NULL, 'H'},
                                           {"rsh", required_argument, NULL, 1},
                                           {"rank", required_argument, NULL, 2},
@@ -224,6 +229,7 @@ bool perf_run_parse(int argc, char **argv, const char *part, struct perf_run *ru
         case 4: run->place.port = atoi(optarg); break;
         case 5: run->place.key = strtoull(optarg, NULL, 0); break;
         case 6: tied = true; break;
+        case 7: run->share = atof(optarg) > 0 ? atof(optarg) : -1; break;
         case 'D': run->bidirectional = true; break;
         case 'h':
             fputs(coll ? coll_help : p2p_help, stdout);
@@ -249,6 +255,8 @@ bool perf_run_parse(int argc, char **argv, const char *part, struct perf_run *ru
         return bad_option("1 to 10000 iterations");
     if (run->cpus && coll)
         return bad_option("--cpus is of p2p only");
+    if (run->share != 0 && !(coll && run->share >= 1 && run->share <= 100))
+        return bad_option("--share is of coll only, 1 to 100 percent");
     if (run->repetitions < 1 || run->repetitions > PERF_MOST_REPETITIONS)
         return bad_option("1 to 64 repetitions");
     if (!(run->pause_s >= 0 && run->pause_s <= 60))

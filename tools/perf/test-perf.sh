@@ -97,6 +97,19 @@ done
 need "$tmp/threads" 2 op type nodes bytes threads time_us min_us max_us faster engine_us codec_us allows
 within "$(number "$tmp/threads" reduce_scatter faster)" 1 1 "the first number of threads beside itself"
 "$perf" coll --threads 0,many >/dev/null 2>&1 && fail "many threads are taken"
+# A twentieth of a processor for the engine's thread: it is not busy for more of the time; or the system does not allow it.
+if "$perf" coll --threads 0 --share 5 --ops reduce_scatter -b 1M -e 1M -n 4 -w 1 --json "$tmp/share" >/dev/null 2>"$tmp/out"; then
+    part=$(echo "$(number "$tmp/share" reduce_scatter engine_us) $(number "$tmp/share" reduce_scatter time_us)" |
+        awk '{ print $1 / $2 }')
+    within "$part" 0.001 0.1 "the engine's thread's share of a processor"
+else
+    grep -q -e "--share 5: Operation not permitted" -e "--share 5: Device or resource busy" "$tmp/out" ||
+        fail "--share: $(cat "$tmp/out")"
+fi
+for share in -1 101 x; do
+    "$perf" coll --share $share >/dev/null 2>&1 && fail "--share $share is taken"
+done
+"$perf" p2p --share 5 >/dev/null 2>&1 && fail "p2p --share is taken"
 "$perf" coll --nonsense >/dev/null 2>&1 && fail "an unknown option is taken"
 "$perf" coll -N 99 >/dev/null 2>&1 && fail "99 nodes are taken"
 "$perf" >/dev/null 2>&1 && fail "no part at all is taken"

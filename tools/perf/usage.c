@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* nibble-perf: processor time and bytes of an interface, before and after a measurement. */
-#include <dirent.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -24,27 +23,11 @@ static double thread_seconds(long tid)
     return clock_gettime(clock, &t) ? 0 : (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-static void threads_time(struct perf_usage *usage)
+static void add_thread(enum perf_thread kind, long tid, void *arg)
 {
-    DIR *dir = opendir("/proc/self/task");
-    struct dirent *entry;
+    struct perf_usage *usage = arg;
 
-    while (dir && (entry = readdir(dir)) != NULL) {
-        char path[300], name[32] = "";
-        FILE *f;
-        snprintf(path, sizeof(path), "/proc/self/task/%s/comm", entry->d_name);
-        f = entry->d_name[0] == '.' ? NULL : fopen(path, "re");
-        if (f && fgets(name, sizeof(name), f)) {
-            if (strcmp(name, "nibble-engine\n") == 0)
-                usage->engine_s += thread_seconds(atol(entry->d_name));
-            else if (strcmp(name, "nibble-codec\n") == 0)
-                usage->codec_s += thread_seconds(atol(entry->d_name));
-        }
-        if (f)
-            fclose(f);
-    }
-    if (dir)
-        closedir(dir);
+    *(kind == PERF_ENGINE ? &usage->engine_s : &usage->codec_s) += thread_seconds(tid);
 }
 
 /* First line of /proc/stat: user nice system idle iowait irq softirq steal, in ticks. */
@@ -93,7 +76,7 @@ void perf_usage_now(const char *interface, struct perf_usage *usage)
     memset(usage, 0, sizeof(*usage));
     if (getrusage(RUSAGE_SELF, &r) == 0)
         usage->cpu_s = seconds_of(r.ru_utime) + seconds_of(r.ru_stime);
-    threads_time(usage);
+    perf_own_threads(add_thread, usage);
     machine_time(usage);
     if (interface)
         interface_bytes(interface, usage);
