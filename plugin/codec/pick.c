@@ -9,6 +9,9 @@
 #define PICKS_MANY 1024u /* of one for which these cost nothing that counts */
 #define MANY_FROM 16384u
 #define VALUES_PER_PICK 256u
+#define PLACE_BITS 12 /* of NB_PICKS */
+
+_Static_assert(1u << PLACE_BITS == NB_PICKS, "a place for each position");
 
 unsigned nb_picks_of(uint64_t n)
 {
@@ -44,38 +47,47 @@ static inline uint64_t begin_of(const struct parts *p, uint64_t i)
     return p->length * i + (p->rest * i >> p->bits);
 }
 
-#define SPREAD UINT64_C(0x9e3779b97f4a7c15)
+/*
+ * Of each part, whatever the block: where in the part its position lies, as a fraction of 2^32, at random; and its number
+ * where there are as many parts as there can be, its bits in reverse, so that consecutive numbers lie far apart. A compiler
+ * works them out.
+ */
+#define SPREAD(i) (((i) + UINT64_C(1)) * UINT64_C(0x9e3779b97f4a7c15))
+#define MIXED(i) ((SPREAD(i) ^ (SPREAD(i) >> 30)) * UINT64_C(0xbf58476d1ce4e5b9))
+#define RANDOM(i) ((MIXED(i) ^ (MIXED(i) >> 27)) * UINT64_C(0x94d049bb133111eb))
+#define REVERSED(i) (THREE(i) << 9 | THREE((i) >> 3) << 6 | THREE((i) >> 6) << 3 | THREE((i) >> 9))
+#define THREE(i) (((i)&1) << 2 | ((i)&2) | ((i) >> 2 & 1))
+#define PLACE(i) \
+    { \
+        (uint32_t)(RANDOM(i) >> 32), REVERSED(i) \
+    }
+#define PLACES_4(i) PLACE(i), PLACE((i) + 1), PLACE((i) + 2), PLACE((i) + 3)
+#define PLACES_16(i) PLACES_4(i), PLACES_4((i) + 4), PLACES_4((i) + 8), PLACES_4((i) + 12)
+#define PLACES_64(i) PLACES_16(i), PLACES_16((i) + 16), PLACES_16((i) + 32), PLACES_16((i) + 48)
+#define PLACES_256(i) PLACES_64(i), PLACES_64((i) + 64), PLACES_64((i) + 128), PLACES_64((i) + 192)
+#define PLACES_1024(i) PLACES_256(i), PLACES_256((i) + 256), PLACES_256((i) + 512), PLACES_256((i) + 768)
 
-/* The position in a part of that length: any value of it, by a number of the part's own. */
-static inline uint64_t within(uint64_t begin, uint64_t length, uint64_t z)
+static const struct place {
+    uint32_t fraction, number;
+} place[NB_PICKS] = {PLACES_1024(0), PLACES_1024(1024), PLACES_1024(2048), PLACES_1024(3072)};
+
+/* The position in a part: any value of it. */
+static inline uint64_t within(uint64_t begin, uint64_t length, unsigned i)
 {
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return begin + (uint64_t)(((z >> 32) * length) >> 32);
+    return begin + (place[i].fraction * length >> 32);
 }
 
-/* That in part i. */
-static inline uint64_t position(const struct parts *p, uint64_t i)
+static inline uint64_t position(const struct parts *p, unsigned i)
 {
     const uint64_t begin = begin_of(p, i);
 
-    return within(begin, begin_of(p, i + 1) - begin, (i + 1) * SPREAD);
+    return within(begin, begin_of(p, i + 1) - begin, i);
 }
 
-/* The number of part i's position: its bits in reverse, so that consecutive numbers lie far apart. */
-static unsigned number(unsigned picks, unsigned i)
+/* The number of part i's position, of `1 << bits` parts. */
+static inline unsigned number(unsigned bits, unsigned i)
 {
-    unsigned reversed = 0;
-
-    for (unsigned bit = 1; bit < picks; bit *= 2, i /= 2)
-        reversed = reversed * 2 + (i & 1);
-    return reversed;
-}
-
-/* That of part i + 1, from that of part i: adding one turns the lowest bits up to the first zero. */
-static inline unsigned next_number(unsigned picks, unsigned i, unsigned reversed)
-{
-    return reversed ^ (picks - (picks >> (__builtin_ctz(i + 1) + 1)));
+    return place[i].number >> (PLACE_BITS - bits);
 }
 
 unsigned nb_pick_parts(uint64_t n, unsigned picks, uint64_t first, uint64_t count, unsigned *begin)
@@ -106,34 +118,27 @@ unsigned nb_pick_parts(uint64_t n, unsigned picks, uint64_t first, uint64_t coun
 
 void nb_pick_place(unsigned picks, unsigned begin, unsigned parts, const uint32_t *values, uint32_t *out)
 {
-    unsigned at = number(picks, begin);
+    const unsigned bits = (unsigned)__builtin_ctz(picks);
 
-    for (unsigned i = 0; i < parts; i++) {
-        out[at] = values[i];
-        at = next_number(picks, begin + i, at);
-    }
+    for (unsigned i = 0; i < parts; i++)
+        out[number(bits, begin + i)] = values[i];
 }
 
 /* With `width` known where it is compiled: a pick is a load. What position() multiplies is added up from part to part. */
-static inline void pick(size_t width, const uint8_t *bytes, const struct parts *all, unsigned picks,
-                        unsigned begin, unsigned parts, uint64_t first, uint32_t *out)
+static inline void pick(size_t width, const uint8_t *bytes, const struct parts *all, unsigned begin,
+                        unsigned parts, uint64_t first, uint32_t *out)
 {
     const unsigned bits = all->bits;
-    uint64_t whole = all->length * begin, rest = all->rest * begin, from = whole + (rest >> bits),
-             seed = begin * SPREAD;
-    unsigned at = number(picks, begin);
+    uint64_t whole = all->length * begin, rest = all->rest * begin, from = whole + (rest >> bits);
 
     for (unsigned i = begin; i < begin + parts; i++) {
         uint32_t value = 0;
-        uint64_t to, where;
+        uint64_t to;
         whole += all->length;
         rest += all->rest;
-        seed += SPREAD;
         to = whole + (rest >> bits);
-        where = within(from, to - from, seed);
-        memcpy(&value, bytes + (where - first) * width, width); /* little-endian */
-        out[at] = value;
-        at = next_number(picks, i, at);
+        memcpy(&value, bytes + (within(from, to - from, i) - first) * width, width); /* little-endian */
+        out[number(bits, i)] = value;
         from = to;
     }
 }
@@ -148,9 +153,9 @@ unsigned nb_pick(size_t width, const void *src, uint64_t n, unsigned picks, uint
         return 0;
     all = parts_of(n, picks);
     switch (width) {
-    case 1: pick(1, src, &all, picks, begin, parts, first, out); break;
-    case 2: pick(2, src, &all, picks, begin, parts, first, out); break;
-    default: pick(4, src, &all, picks, begin, parts, first, out); break;
+    case 1: pick(1, src, &all, begin, parts, first, out); break;
+    case 2: pick(2, src, &all, begin, parts, first, out); break;
+    default: pick(4, src, &all, begin, parts, first, out); break;
     }
     return parts;
 }
