@@ -43,14 +43,14 @@ NB_INLINE void sum_abreast(enum nb_dtype type, const void *src, const size_t at[
 
 #if defined(__SSE2__)
 /* The places of two rows by turns, of their first and of their second halves. */
-static inline void weave(__m128i a, __m128i b, __m128i *low, __m128i *high)
+NB_INLINE void weave(__m128i a, __m128i b, __m128i *low, __m128i *high)
 {
     *low = _mm_unpacklo_epi16(a, b);
     *high = _mm_unpackhi_epi16(a, b);
 }
 
 /* sum_abreast for BF16, to the bit: eight values of each group at a time, turned from rows into columns. */
-static void sum_bf16(const void *src, const size_t at[ABREAST], float sums[ABREAST])
+NB_INLINE void sum_columns(const void *src, const size_t at[ABREAST], float sums[ABREAST])
 {
     const __m128i zero = _mm_setzero_si128();
     __m128 low = _mm_setzero_ps(), high = _mm_setzero_ps();
@@ -77,6 +77,21 @@ static void sum_bf16(const void *src, const size_t at[ABREAST], float sums[ABREA
     }
     _mm_storeu_ps(sums, low);
     _mm_storeu_ps(sums + 4, high);
+}
+
+/* Without a copy of what an instruction would overwrite. */
+__attribute__((target("avx"))) static void sum_columns_avx(const void *src, const size_t at[ABREAST],
+                                                           float sums[ABREAST])
+{
+    sum_columns(src, at, sums);
+}
+
+static void sum_bf16(const void *src, const size_t at[ABREAST], float sums[ABREAST])
+{
+    if (__builtin_cpu_supports("avx"))
+        sum_columns_avx(src, at, sums);
+    else
+        sum_columns(src, at, sums);
 }
 #else
 static void sum_bf16(const void *src, const size_t at[ABREAST], float sums[ABREAST])
