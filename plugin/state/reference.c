@@ -121,28 +121,30 @@ static int lost(const struct nb_refs *r, const struct nb_ref *ref)
     return ref->version && !unanswered(r, ref) && ref->confirms < (unsigned)r->nranks - 1;
 }
 
-/* The slot that followed the last one before is tried first: jobs gather in the same order step after step,
- * and blocks whose first part looks the same (fresh layer norms) are told apart by it. */
+/* The slots that followed the last one before are tried first: jobs gather in the same order step after step, or by turns
+ * in two, and blocks whose first part looks the same (fresh layer norms) are told apart by it. */
 void nb_refs_seek(const struct nb_refs *r, struct nb_ref_search *s)
 {
     s->next = 0;
     s->found = -1;
     s->most = s->second = 0;
-    s->followed = r->last < 0 || r->own[r->last]->follower < 0;
+    s->tried = r->last < 0 ? NB_REF_FOLLOWERS : 0;
 }
 
 bool nb_refs_ask(const struct nb_refs *r, struct nb_ref_search *s, const void **there)
 {
     const struct nb_ref *ref;
 
-    while (!s->followed || s->next < r->nown) {
-        s->asked = s->followed ? s->next++ : (unsigned)r->own[r->last]->follower;
-        ref = r->own[s->asked];
-        if (ref->bytes == s->bytes && ref->complete) {
+    while (s->tried < NB_REF_FOLLOWERS || s->next < r->nown) {
+        const bool follower = s->tried < NB_REF_FOLLOWERS;
+        const int slot = follower ? r->own[r->last]->follower[s->tried] : (int)s->next++;
+        ref = slot < 0 ? NULL : r->own[slot];
+        if (ref && ref->bytes == s->bytes && ref->complete) {
+            s->asked = (unsigned)slot;
             *there = ref->data + s->offset;
             return true;
         }
-        s->followed = true;
+        s->tried += follower;
     }
     if (s->most < LIKE_ENOUGH && (s->most < LIKE_LEAST || s->most - s->second < LIKE_MARGIN))
         s->found = -1;
@@ -153,20 +155,29 @@ void nb_refs_hear(const struct nb_refs *r, struct nb_ref_search *s, const struct
 {
     const double like = nb_likeness_of(near);
 
-    if (!s->followed && like < LIKE_ENOUGH) {
-        s->followed = true; /* its turn comes again */
+    if (s->tried < NB_REF_FOLLOWERS && like < LIKE_ENOUGH) {
+        s->tried++; /* its turn comes again */
         return;
     }
     if (s->found < 0 || like > s->most) {
         s->second = s->most;
         s->most = like;
         s->found = (int)s->asked;
-        if (!s->followed)
+        if (s->tried < NB_REF_FOLLOWERS)
             s->next = r->nown; /* no other is asked about */
     } else if (like > s->second) {
         s->second = like;
     }
-    s->followed = true;
+    s->tried = NB_REF_FOLLOWERS;
+}
+
+/* The slot was picked after the other one. */
+static void note_follower(struct nb_ref *before, int slot)
+{
+    if (before->follower[0] == slot)
+        return;
+    before->follower[1] = before->follower[0];
+    before->follower[0] = slot;
 }
 
 /* A slot to write new content into: a new one, or the longest unused of those never matched. */
@@ -187,7 +198,7 @@ static struct nb_ref *place_new(struct nb_refs *r, size_t bytes)
         if (ref && (ref->data = take(r, bytes)) != NULL) {
             ref->slot = r->nown;
             ref->bytes = bytes;
-            ref->follower = -1;
+            ref->follower[0] = ref->follower[1] = -1;
             r->own[r->nown++] = ref;
             r->nunmatched++;
             return ref;
@@ -231,7 +242,7 @@ enum nb_ref_outcome nb_refs_pick(struct nb_refs *r, const struct nb_ref_search *
     }
     ref->used_op = opno;
     if (r->last >= 0)
-        r->own[r->last]->follower = (int)ref->slot;
+        note_follower(r->own[r->last], (int)ref->slot);
     r->last = (int)ref->slot;
     r->last_new = found < 0;
     return nb_refs_picked(r, out);

@@ -36,6 +36,9 @@ struct nb_ref_parts {
     size_t n, cap, at; /* at: behind which those lie that are looked for next */
 };
 
+/* A backward pass gathers blocks in the reverse of a forward pass's order. */
+#define NB_REF_FOLLOWERS 2u
+
 /* A block that this node owns. Fields are read by the engine; `data` holds `bytes` bytes of which the first
  * `filled` are the current content while an operation is writing it (all, between operations). */
 struct nb_ref {
@@ -44,14 +47,15 @@ struct nb_ref {
     uint8_t *data;
     size_t bytes;
     size_t filled;
-    uint64_t last_op;                  /* the operation that wrote it last */
-    uint64_t used_op;                  /* the last that picked it */
-    int complete;                      /* last_op wrote all of it */
-    int matched;                       /* was picked by content at least once */
-    unsigned confirms;                 /* receivers that hold last_op's content */
-    unsigned answers;                  /* receivers that took last_op over, whether they kept it or not */
-    struct nb_jump jump;               /* what its changes usually cost; the engine's */
-    int follower;                      /* index of the slot picked after this one last time, or -1 */
+    uint64_t last_op;    /* the operation that wrote it last */
+    uint64_t used_op;    /* the last that picked it */
+    int complete;        /* last_op wrote all of it */
+    int matched;         /* was picked by content at least once */
+    unsigned confirms;   /* receivers that hold last_op's content */
+    unsigned answers;    /* receivers that took last_op over, whether they kept it or not */
+    struct nb_jump jump; /* what its changes usually cost; the engine's */
+    int follower
+        [NB_REF_FOLLOWERS]; /* the slots picked after this one: last time, and another one before; or -1 */
     struct nb_ref_parts parts, before; /* of operation parts_op, and of the one before it */
     uint64_t parts_op;
 };
@@ -74,7 +78,7 @@ void nb_refs_destroy(struct nb_refs *refs);
 struct nb_ref_search {
     const void *own;
     size_t offset, avail, bytes;
-    bool followed; /* from here on reference.c's: the first slot to be tried was, or there is none */
+    unsigned tried; /* from here on reference.c's: of the slots to be tried first */
     unsigned asked, next;
     int found; /* the best so far; when it is over -1 where that is not like enough */
     double most, second;

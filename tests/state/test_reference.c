@@ -34,6 +34,8 @@ static void drift(uint16_t *w, uint64_t seed)
         w[i] = (uint16_t)(w[i] + rng(&seed) % 5 - 2);
 }
 
+static unsigned asked; /* questions of the last pick */
+
 /* The reference of a block of which the first `avail` bytes are there. */
 static enum nb_ref_outcome pick(struct nb_refs *refs, const void *own, size_t avail, uint64_t opno,
                                 struct nb_ref **ref)
@@ -44,7 +46,9 @@ static enum nb_ref_outcome pick(struct nb_refs *refs, const void *own, size_t av
     const void *there;
 
     nb_refs_seek(refs, &s);
+    asked = 0;
     while (nb_refs_ask(refs, &s, &there)) {
+        asked++;
         ck_assert_int_eq(host->ops->nearness(host, NULL, own, there, avail, NB_REF_SAMPLES, &near), 0);
         nb_refs_hear(refs, &s, &near);
     }
@@ -89,6 +93,34 @@ START_TEST(reference_by_content)
     ck_assert_uint_eq(nb_refs_count(refs), 3);
     nb_refs_destroy(refs);
     ck_assert_uint_eq(nb_budget_left(ctx->budgets, NB_BUDGET_REFERENCE), (size_t)16384 << 20);
+}
+END_TEST
+
+/* Blocks in one order and then in reverse, as forward and backward passes gather them, are found by who came behind whom:
+ * with one question or two, however many blocks there are. */
+START_TEST(reference_by_order)
+{
+    enum { MANY = 9 };
+    struct nb_refs *refs = nb_refs_create(ctx, nb_host_device(), 3);
+    static uint16_t w[MANY][BLOCK / 2];
+    uint64_t op = 0;
+
+    for (unsigned i = 0; i < MANY; i++) {
+        weights(w[i], 1 + i);
+        ck_assert_int_eq(gather(refs, w[i], op++, 2), NB_REF_NEW);
+    }
+    for (unsigned step = 0; step < 5; step++) {
+        for (unsigned i = 0; i < 2 * MANY; i++) {
+            const unsigned at = i < MANY ? MANY - 1 - i : i - MANY;
+            ck_assert_int_eq(gather(refs, w[at], op++, 2), NB_REF_HIT);
+            ck_assert_uint_eq(nb_refs_last(refs)->slot, at);
+            ck_assert(step == 0 || asked <= 2);
+        }
+        for (unsigned i = 0; i < MANY; i++)
+            drift(w[i], 10 + step * MANY + i);
+    }
+    ck_assert_uint_eq(nb_refs_count(refs), MANY);
+    nb_refs_destroy(refs);
 }
 END_TEST
 
@@ -314,6 +346,7 @@ int main(void)
     if (nb_budgets_open(&node))
         return EXIT_FAILURE;
     tcase_add_test(t, reference_by_content);
+    tcase_add_test(t, reference_by_order);
     tcase_add_test(t, reference_of_hard_training);
     tcase_add_test(t, reference_waits_for_confirmation);
     tcase_add_test(t, reference_knows_its_source);
