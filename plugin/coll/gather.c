@@ -19,16 +19,18 @@ static const uint8_t type_on_wire[NB_DTYPE_COUNT] = {
 /* ---- steps ------------------------------------------------------------------------------------------- */
 
 /*
- *     COMPARE --as it was delivered----------------------------------------------> send --> OWN --> over
- *        |  \--not to be kept--> COPY -----------------------------------------------^
- *        v                                                                          |
- *     DELTA_ENCODE --fits-----------------> STORE_REF ------------------------------|
- *       |     \--bounded, something lost--> UPDATE_REF --> HASH_REF ----------------|
- *       |                                                                           |
- *     ENCODE --fits-----------------------------------------------------------------|
- *       |                                                                           |
- *       +--too long-> COPY --to be kept---> STORE_REF ------------------------------|
- *                      ^ \----------------------------------------------------------/
+ *     COMPARE --noted--> SOURCE, as often as there is a part
+ *        |------------------/
+ *        |--as it was delivered-------------------------------------------------> send --> OWN --> over
+ *        |  \--not to be kept--> NOTE?, likewise --> COPY -------------------------^
+ *        v                                                                         |
+ *     DELTA_ENCODE --fits-----------------> STORE_REF -----------------------------|
+ *       |     \--bounded, something lost--> UPDATE_REF --> HASH_REF --> NOTE -------|
+ *       |                                                                          |
+ *     ENCODE --fits----------------------------------------------------------------|
+ *       |                                                                          |
+ *       +--too long-> COPY --to be kept---> STORE_REF -----------------------------|
+ *                      ^ \---------------------------------------------------------/
  *     HASH ------------/
  *
  * STORE_REF keeps the values as the reference, UPDATE_REF what receivers will decode. "Send" is leave(): in
@@ -150,8 +152,6 @@ static void begin_piece(struct nb_coll_comm *comm, struct nb_task *t, uint8_t *o
         t->ref = op->like->data + rel;
         t->step = NB_STEP_COMPARE;
         t->source_noted = nb_refs_source_noted(op->like, op->opno);
-        if (t->source_noted)
-            t->source = nb_refs_source(comm->refs, op->like, t->values, rel, t->bytes, op->opno);
         break;
     case NB_REF_NEW:
         t->ref = op->ref->data + rel;
@@ -163,9 +163,23 @@ static void begin_piece(struct nb_coll_comm *comm, struct nb_task *t, uint8_t *o
         nb_refs_write(op->ref, rel, t->bytes, op->opno);
 }
 
-/* The bytes are compared with those of the reference: the step that makes the message, or what comes after it where
- * there is nothing to be made. */
-static int compared(struct nb_coll_comm *comm, struct nb_task *t)
+/* Remember the bytes part by part, to know them again: then it goes on. */
+static int next_note(struct nb_coll_comm *comm, struct nb_task *t)
+{
+    t->step = NB_STEP_NOTE;
+    if (nb_refs_note_ask(t->op->like, &t->range))
+        return NB_TASK_MORE;
+    if (t->range.all == NB_REF_HELD) {
+        count_moved(t);
+        return leave(comm, t);
+    }
+    t->step = NB_STEP_COPY;
+    return NB_TASK_MORE;
+}
+
+/* It is known what the bytes are: the step that makes the message, or what comes after it where there is nothing to be
+ * made. */
+static int found(struct nb_coll_comm *comm, struct nb_task *t, enum nb_ref_source source)
 {
     struct nb_op *op = t->op;
     struct nb_msg *msg = &t->msg;
@@ -173,11 +187,9 @@ static int compared(struct nb_coll_comm *comm, struct nb_task *t)
     const uint64_t rel = t->segment.off - (uint64_t)comm->rank * op->block;
     const size_t len = t->bytes;
 
-    if (!t->source_noted)
-        t->source = t->seen.equal ? NB_REF_HELD : NB_REF_CHANGED;
-    op->changed |= t->source == NB_REF_CHANGED;
+    op->changed |= source == NB_REF_CHANGED;
     t->step = NB_STEP_COPY;
-    if (op->outcome == NB_REF_HIT && t->source == NB_REF_HELD) {
+    if (op->outcome == NB_REF_HIT && source == NB_REF_HELD) {
         /* Nothing but the header. */
         msg->codec = (uint8_t)codec->exact;
         msg->type = NB_ULP_16;
@@ -191,8 +203,8 @@ static int compared(struct nb_coll_comm *comm, struct nb_task *t)
         t->step = NB_STEP_DELTA_ENCODE;
         t->with = codec->exact;
         t->width = t->seen.width;
-        if (op->lossy && t->source == NB_REF_CHANGED &&
-            rel % nb_dtype_size(nb_op_info_dtype(op->info)) == 0 && nb_refs_may_approximate(op->ref, len)) {
+        if (op->lossy && source == NB_REF_CHANGED && rel % nb_dtype_size(nb_op_info_dtype(op->info)) == 0 &&
+            nb_refs_may_approximate(op->ref, len)) {
             t->with = codec->code;
             t->dtype = nb_op_info_dtype(op->info);
             t->delta4 = (struct nb_delta4_stats){0, 0};
@@ -201,11 +213,31 @@ static int compared(struct nb_coll_comm *comm, struct nb_task *t)
     }
     /* Nothing may change the reference; but who was given an approximation gets the same again. */
     t->ref = NULL;
-    if (t->source == NB_REF_HELD)
+    if (source != NB_REF_HELD && codec->lossy) {
+        nb_refs_note(op->like, &t->range, rel, len, NB_REF_SENT);
+        return next_note(comm, t);
+    }
+    if (source == NB_REF_HELD)
         t->from = op->like->data + rel;
-    else if (codec->lossy)
-        nb_refs_sent(comm->refs, op->like, t->values, rel, len);
     return NB_TASK_MORE;
+}
+
+/* One more part is compared with what was noted of it, or it is found. */
+static int next_source(struct nb_coll_comm *comm, struct nb_task *t)
+{
+    t->step = NB_STEP_SOURCE;
+    return nb_refs_source_ask(t->op->like, &t->range) ? NB_TASK_MORE : found(comm, t, t->range.all);
+}
+
+/* The bytes are compared with those of the reference. */
+static int compared(struct nb_coll_comm *comm, struct nb_task *t)
+{
+    const uint64_t rel = t->segment.off - (uint64_t)comm->rank * t->op->block;
+
+    if (!t->source_noted)
+        return found(comm, t, t->seen.equal ? NB_REF_HELD : NB_REF_CHANGED);
+    nb_refs_source(t->op->like, &t->range, rel, t->bytes);
+    return next_source(comm, t);
 }
 
 /* The body is there. */
@@ -258,9 +290,8 @@ static int learnt(struct nb_coll_comm *comm, struct nb_task *t)
 
     nb_gather_tell_cost(comm, nb_codec_row(t->msg.codec));
     t->msg.new_hash = t->seen.hash;
-    nb_refs_approximated(comm->refs, t->op->ref, t->values, rel, t->bytes);
-    count_moved(t);
-    return leave(comm, t);
+    nb_refs_note(t->op->like, &t->range, rel, t->bytes, NB_REF_HELD);
+    return next_note(comm, t);
 }
 
 /* The segment is sent, delivered here and looked at. */
@@ -288,6 +319,8 @@ static int step_done(struct nb_coll_comm *comm, struct nb_task *t, ssize_t resul
                              (unsigned long long)t->op->opno, strerror((int)-result));
     switch (t->step) {
     case NB_STEP_COMPARE: return compared(comm, t);
+    case NB_STEP_SOURCE: nb_refs_source_hear(t->op->like, &t->range); return next_source(comm, t);
+    case NB_STEP_NOTE: nb_refs_note_hear(t->op->like, &t->range); return next_note(comm, t);
     case NB_STEP_HASH:
         t->msg.new_hash = t->seen.hash;
         t->step = NB_STEP_COPY;
@@ -308,8 +341,9 @@ int nb_gather_can_send(struct nb_coll_comm *comm, struct nb_coll_req *win, const
 
     if (!nb_tasks_to_be_had(&comm->tasks))
         return 0;
-    /* Contents are looked at when a reference is picked; approximations are noted in order; one scratch. */
-    if (comm->gather.tasks && (!win->op->picked || (codec->reference && codec->lossy) || comm->shadow))
+    /* Contents are looked at when a reference is picked; ranges are noted, and known again, in order; one scratch. */
+    if (comm->gather.tasks && (!win->op->picked || (codec->reference && codec->lossy) || comm->shadow ||
+                               (win->op->like && nb_refs_source_noted(win->op->like, win->op->opno))))
         return 0;
     return nb_gather_pick(comm, win, segment) && nb_tasks_to_be_had(&comm->tasks);
 }

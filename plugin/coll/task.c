@@ -154,6 +154,10 @@ static ssize_t submit(struct nb_coll_comm *comm, struct nb_task *t)
     case NB_STEP_COMPARE: return dev->ops->compare(dev, &t->work, t->values, t->ref, t->bytes, &t->seen);
     case NB_STEP_HASH: return dev->ops->compare(dev, &t->work, t->values, NULL, t->bytes, &t->seen);
     case NB_STEP_HASH_REF: return dev->ops->compare(dev, &t->work, t->ref, NULL, t->bytes, &t->seen);
+    case NB_STEP_SOURCE:
+    case NB_STEP_NOTE:
+        return dev->ops->compare(dev, &t->work, t->values + (t->range.at - t->range.offset), t->range.there,
+                                 t->range.part, &t->range.seen);
     case NB_STEP_DELTA_ENCODE: return encode(comm, t, t->with, t->ref, NB_MSG_MAX_BYTES);
     case NB_STEP_DELTA_DECODE: return decode(comm, t, t->ref, t->values);
     case NB_STEP_UPDATE_REF: return decode(comm, t, t->ref, t->ref);
@@ -173,7 +177,9 @@ static uint64_t worked_bytes(const struct nb_task *t)
     case NB_STEP_PICK:
     case NB_STEP_COMPARE:
     case NB_STEP_HASH:
-    case NB_STEP_HASH_REF: return 0;
+    case NB_STEP_HASH_REF:
+    case NB_STEP_SOURCE:
+    case NB_STEP_NOTE: return 0;
     case NB_STEP_RETRANSMIT: return t->part;
     default: return t->bytes;
     }

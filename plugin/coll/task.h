@@ -18,7 +18,7 @@
  *     result (result.c)           DECODE; or SUM, LOOK?, with the own values, for the owner of a reduce-scatter's
  *                                 block
  *     before it (gather_pick.c)   PICK
- *     own block (gather.c)        COMPARE or HASH; DELTA_ENCODE, ENCODE or COPY; UPDATE_REF or STORE_REF; OWN; LOOK?:
+ *     own block (gather.c)        COMPARE, SOURCE?, or HASH; NOTE?; DELTA_ENCODE, ENCODE or COPY; UPDATE_REF or STORE_REF; OWN; LOOK?:
  *                                 see there
  *     others' (take_gather.c)     HASH_REF; DELTA_DECODE, LOAD_REF or DECODE; HASH; RETRANSMIT?; STORE_REF?: see there
  *
@@ -65,6 +65,8 @@ enum nb_step {
     NB_STEP_COMPARE,      /* values with ref: into seen */
     NB_STEP_HASH,         /* of values: into seen.hash */
     NB_STEP_HASH_REF,     /* of ref: into seen.hash */
+    NB_STEP_SOURCE,       /* a part of values, with what is kept there: as range tells */
+    NB_STEP_NOTE,         /* likewise, to know it again */
     NB_STEP_DELTA_ENCODE, /* values - ref into body */
     NB_STEP_DELTA_DECODE, /* ref + body into values */
     NB_STEP_UPDATE_REF,   /* ref + body into ref */
@@ -119,8 +121,8 @@ struct nb_task {
     enum nb_ulp_width width;
     struct nb_delta4_stats delta4;
     struct nb_compared seen;
-    enum nb_ref_source source; /* what is known of it already */
-    bool source_noted;
+    bool source_noted; /* it is to be asked whether what was noted of the segment is of these values */
+    struct nb_ref_range range;
     bool resent;           /* raw bytes were asked for */
     int shadowed;          /* what would have been sent is counted */
     struct nb_peer *owner; /* of the block */

@@ -101,8 +101,6 @@ static const struct nb_device_ops cuda_ops = {
     .nearness = nb_cuda_dev_nearness,
     .sample = nb_cuda_dev_sample,
     .sums = nb_cuda_dev_sums,
-    .hash = nb_cuda_dev_hash,
-    .equal = nb_cuda_dev_equal,
     .pick = nb_cuda_dev_pick,
 };
 

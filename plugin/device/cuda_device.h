@@ -100,8 +100,6 @@ int nb_cuda_dev_nearness(struct nb_device *dev, struct nb_work *work, const void
                          size_t bytes, unsigned samples, struct nb_nearness *out);
 int nb_cuda_dev_sample(struct nb_device *dev, struct nb_work *work, enum nb_dtype type, const void *src,
                        size_t n, unsigned samples, float *out);
-uint64_t nb_cuda_dev_hash(struct nb_device *dev, const void *data, size_t bytes, uint64_t seed);
-int nb_cuda_dev_equal(struct nb_device *dev, const void *a, const void *b, size_t bytes);
 int nb_cuda_dev_sums(struct nb_device *dev, struct nb_work *work, enum nb_dtype type, const void *src,
                      size_t n, unsigned groups, float *out);
 ssize_t nb_cuda_dev_pick(struct nb_device *dev, struct nb_work *work, size_t width, const void *src,

@@ -66,36 +66,6 @@ int nb_cuda_dev_compare(struct nb_device *dev, struct nb_work *work, const void 
     return (int)nb_cuda_dev_together(d, work, out);
 }
 
-uint64_t nb_cuda_dev_hash(struct nb_device *dev, const void *data, size_t bytes, uint64_t seed)
-{
-    struct nb_cuda_device *d = nb_cuda_of(dev);
-    struct nb_gpu_desc c = {.op = NB_GPU_HASH, .n = bytes, .first = seed, .src = nb_cuda_address(data)};
-    uint64_t value = 0;
-    const struct nb_gpu_wanted want = {.value = &value};
-    const void *p;
-
-    if (nb_cuda_dev_check_reach(d, data))
-        return 0;
-    /* A seed is no index, so it must not look like one that is too large. */
-    if (seed <= UINT64_MAX - bytes && nb_cuda_dev_submit(d, NULL, &c, NULL, &want) != -ENOTSUP)
-        return value;
-    p = nb_cuda_dev_view(d, 0, data, bytes, 1);
-    return p ? nb_hash64(p, bytes, seed) : 0;
-}
-
-int nb_cuda_dev_equal(struct nb_device *dev, const void *a, const void *b, size_t bytes)
-{
-    struct nb_cuda_device *d = nb_cuda_of(dev);
-    struct nb_gpu_desc c = {
-        .op = NB_GPU_EQUAL, .n = bytes, .src = nb_cuda_address(a), .ref = nb_cuda_address(b)};
-    uint64_t differ = 1;
-    const struct nb_gpu_wanted want = {.value = &differ};
-
-    if (nb_cuda_dev_check_reach(d, a) || nb_cuda_dev_check_reach(d, b))
-        return 0;
-    return !bytes || (nb_cuda_dev_submit(d, NULL, &c, NULL, &want) == 0 && differ == 0);
-}
-
 int nb_cuda_dev_nearness(struct nb_device *dev, struct nb_work *work, const void *a, const void *b,
                          size_t bytes, unsigned samples, struct nb_nearness *out)
 {

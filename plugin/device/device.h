@@ -15,8 +15,8 @@
  *                               any more;
  *   -EINPROGRESS                accepted: `poll` reports completion, and the result;
  *   -EAGAIN                     no room at present: nothing was accepted, retry later.
- * With `work` NULL they block until the work is complete and return neither of the latter two: for work that
- * is rare or short.
+ * With `work` NULL they block until the work is complete and return neither of the latter two: for tests, and
+ * for what is done while a communicator connects. The engine waits for no work.
  *
  * While work is in flight its arguments must stay valid and in place: memory of values, `work` itself, struct
  * nb_ef, struct nb_encode_stats, struct nb_delta4_stats, `out` of questions, and arrays of sources (not what a
@@ -105,8 +105,8 @@ struct nb_device_ops {
     int (*region)(struct nb_device *dev, const void *base, size_t bytes);
     void (*shares)(struct nb_device *dev, uint64_t comm_id);
 
-    /* Asked before a window is begun with: 1 when queries (below) will be answered soon; 0: not yet, since what answers
-     * them has not begun and may wait for other communicators of this thread; the window stays until a later turn. NULL
+    /* Asked before a window is begun with: 1 when what is handed over will be done soon; 0: not yet, since what does
+     * it has not begun and may wait for other communicators of this thread; the window stays until a later turn. NULL
      * in the table: always. */
     int (*ready)(struct nb_device *dev);
 
@@ -167,13 +167,10 @@ struct nb_device_ops {
     int (*sums)(struct nb_device *dev, struct nb_work *work, enum nb_dtype type, const void *src, size_t n,
                 unsigned groups, float *out);
 
-    /* Queries that decisions depend on: they block until the answer is there. */
-    uint64_t (*hash)(struct nb_device *dev, const void *data, size_t bytes, uint64_t seed);
     /* nb_hash64 of a payload in memory of NB_PLACE_WIRE, which `encode` has written or `decode` is about to read.
      * NULL: this processor touches no payloads, and none are checked. (A kernel that is to check them computes the
      * value where it has the bytes anyway, in `encode` and before `decode`, and hands it out here.) */
     uint64_t (*check)(struct nb_device *dev, const void *payload, size_t bytes, uint64_t seed);
-    int (*equal)(struct nb_device *dev, const void *a, const void *b, size_t bytes);
 };
 
 /* Host memory, C codecs: one constant instance for everyone, since it holds nothing; closing it does nothing.

@@ -59,12 +59,6 @@ static int host_zero(struct nb_device *dev, struct nb_work *work, void *dst, siz
     return 0;
 }
 
-static int host_equal(struct nb_device *dev, const void *a, const void *b, size_t bytes)
-{
-    (void)dev;
-    return memcmp(a, b, bytes) == 0;
-}
-
 static int host_compare(struct nb_device *dev, struct nb_work *work, const void *cur, const void *ref,
                         size_t bytes, struct nb_compared *out)
 {
@@ -124,7 +118,7 @@ static int host_reduce_exact(struct nb_device *dev, struct nb_work *work, ncclDa
     return nb_exact_reduce(type, op, sources, nsources, own, n, dst);
 }
 
-static uint64_t host_hash(struct nb_device *dev, const void *data, size_t bytes, uint64_t seed)
+static uint64_t host_check(struct nb_device *dev, const void *data, size_t bytes, uint64_t seed)
 {
     (void)dev;
     return nb_hash64(data, bytes, seed);
@@ -193,9 +187,7 @@ static const struct nb_device_ops host_ops = {
     .nearness = host_nearness,
     .sample = host_sample,
     .sums = host_sums,
-    .hash = host_hash,
-    .check = host_hash,
-    .equal = host_equal,
+    .check = host_check,
     .pick = host_pick,
 };
 

@@ -311,50 +311,82 @@ static size_t part_bytes(size_t offset, size_t end)
     return (next < end ? next : end) - offset;
 }
 
-static enum nb_ref_source source_of_part(const struct nb_refs *r, struct nb_ref *ref, const uint8_t *own,
-                                         size_t offset, size_t bytes)
-{
-    struct nb_ref_parts *b = &ref->before;
-    const struct nb_ref_part *p;
-
-    while (b->at < b->n && b->part[b->at].offset + b->part[b->at].bytes <= offset)
-        b->at++;
-    p = b->part + b->at;
-    if (b->at == b->n || p->offset >= offset + bytes)
-        return r->dev->ops->equal(r->dev, own, ref->data + offset, bytes) ? NB_REF_HELD : NB_REF_CHANGED;
-    if (p->offset != offset || p->bytes != bytes || p->hash != r->dev->ops->hash(r->dev, own, bytes, 0))
-        return NB_REF_CHANGED;
-    if (p->how == NB_REF_HELD && !reserve(&ref->parts, 1)) /* as long as it stays the same */
-        ref->parts.part[ref->parts.n++] = *p;
-    return p->how;
-}
-
 bool nb_refs_source_noted(struct nb_ref *ref, uint64_t opno)
 {
     begin_parts(ref, opno);
     return ref->before.n != 0;
 }
 
-enum nb_ref_source nb_refs_source(struct nb_refs *r, struct nb_ref *ref, const void *own, size_t offset,
-                                  size_t bytes, uint64_t opno)
+static void begin_range(struct nb_ref_range *range, size_t offset, size_t bytes)
 {
-    const size_t end = offset + bytes;
-    enum nb_ref_source all = NB_REF_HELD, one;
-    size_t kept;
+    range->offset = range->at = offset;
+    range->bytes = bytes;
+    range->part = 0;
+}
 
-    begin_parts(ref, opno);
-    kept = ref->parts.n;
-    if (ref->before.n == 0)
-        return r->dev->ops->equal(r->dev, own, ref->data + offset, bytes) ? NB_REF_HELD : NB_REF_CHANGED;
-    for (size_t at = offset, len; at < end && all != NB_REF_CHANGED; at += len) {
-        len = part_bytes(at, end);
-        one = source_of_part(r, ref, (const uint8_t *)own + (at - offset), at, len);
-        if (one == NB_REF_CHANGED || all == NB_REF_HELD)
-            all = one;
+/* The next part of it, behind the one at hand: false when there is none. */
+static bool next_part(struct nb_ref_range *range)
+{
+    const size_t end = range->offset + range->bytes;
+
+    range->at += range->part;
+    range->part = range->at < end ? part_bytes(range->at, end) : 0;
+    return range->part > 0;
+}
+
+/* What was noted of bytes of the part at hand; NULL: nothing, so that the reference's content was delivered. */
+static const struct nb_ref_part *noted(const struct nb_ref *ref, const struct nb_ref_range *range)
+{
+    const struct nb_ref_parts *b = &ref->before;
+
+    return b->at < b->n && b->part[b->at].offset < range->at + range->part ? b->part + b->at : NULL;
+}
+
+static void found(struct nb_ref_range *range, enum nb_ref_source one)
+{
+    if (one == NB_REF_CHANGED || range->all == NB_REF_HELD)
+        range->all = one;
+}
+
+void nb_refs_source(struct nb_ref *ref, struct nb_ref_range *range, size_t offset, size_t bytes)
+{
+    begin_range(range, offset, bytes);
+    range->all = NB_REF_HELD;
+    range->kept = ref->parts.n;
+}
+
+bool nb_refs_source_ask(struct nb_ref *ref, struct nb_ref_range *range)
+{
+    struct nb_ref_parts *b = &ref->before;
+    const struct nb_ref_part *p;
+
+    while (range->all != NB_REF_CHANGED && next_part(range)) {
+        while (b->at < b->n && b->part[b->at].offset + b->part[b->at].bytes <= range->at)
+            b->at++;
+        p = noted(ref, range);
+        range->there = p ? NULL : ref->data + range->at;
+        if (!p || (p->offset == range->at && p->bytes == range->part))
+            return true;
+        found(range, NB_REF_CHANGED);
     }
-    if (all != NB_REF_HELD)
-        ref->parts.n = kept; /* something else will be held, or nothing */
-    return all;
+    if (range->all != NB_REF_HELD)
+        ref->parts.n = range->kept; /* something else will be held, or nothing */
+    return false;
+}
+
+void nb_refs_source_hear(struct nb_ref *ref, struct nb_ref_range *range)
+{
+    const struct nb_ref_part *p = noted(ref, range);
+
+    if (!p) {
+        found(range, range->seen.equal ? NB_REF_HELD : NB_REF_CHANGED);
+    } else if (p->hash != range->seen.hash) {
+        found(range, NB_REF_CHANGED);
+    } else {
+        if (p->how == NB_REF_HELD && !reserve(&ref->parts, 1)) /* as long as it stays the same */
+            ref->parts.part[ref->parts.n++] = *p;
+        found(range, p->how);
+    }
 }
 
 int nb_refs_may_approximate(struct nb_ref *ref, size_t bytes)
@@ -362,31 +394,24 @@ int nb_refs_may_approximate(struct nb_ref *ref, size_t bytes)
     return reserve(&ref->parts, parts_of(bytes)) == 0;
 }
 
-static void note(struct nb_refs *r, struct nb_ref *ref, const void *own, size_t offset, size_t bytes,
-                 enum nb_ref_source how)
+void nb_refs_note(struct nb_ref *ref, struct nb_ref_range *range, size_t offset, size_t bytes,
+                  enum nb_ref_source how)
 {
-    const size_t end = offset + bytes;
-
-    if (reserve(&ref->parts, parts_of(bytes)))
-        return;
-    for (size_t at = offset, len; at < end; at += len) {
-        len = part_bytes(at, end);
-        ref->parts.part[ref->parts.n++] = (struct nb_ref_part){
-            .offset = at,
-            .hash = r->dev->ops->hash(r->dev, (const uint8_t *)own + (at - offset), len, 0),
-            .bytes = (uint32_t)len,
-            .how = how};
-    }
+    begin_range(range, offset, reserve(&ref->parts, parts_of(bytes)) ? 0 : bytes);
+    range->all = how;
 }
 
-void nb_refs_approximated(struct nb_refs *r, struct nb_ref *ref, const void *own, size_t offset, size_t bytes)
+bool nb_refs_note_ask(const struct nb_ref *ref, struct nb_ref_range *range)
 {
-    note(r, ref, own, offset, bytes, NB_REF_HELD);
+    (void)ref;
+    range->there = NULL;
+    return next_part(range);
 }
 
-void nb_refs_sent(struct nb_refs *r, struct nb_ref *ref, const void *own, size_t offset, size_t bytes)
+void nb_refs_note_hear(struct nb_ref *ref, struct nb_ref_range *range)
 {
-    note(r, ref, own, offset, bytes, NB_REF_SENT);
+    ref->parts.part[ref->parts.n++] = (struct nb_ref_part){
+        .offset = range->at, .hash = range->seen.hash, .bytes = (uint32_t)range->part, .how = range->all};
 }
 
 /* ---- contents ------------------------------------------------------------------------------------------ */
@@ -404,12 +429,6 @@ uint8_t *nb_refs_write(struct nb_ref *ref, size_t offset, size_t bytes, uint64_t
     if (ref->filled == ref->bytes)
         ref->complete = 1;
     return ref->data + offset;
-}
-
-void nb_refs_store(struct nb_refs *r, struct nb_ref *ref, const void *own, size_t offset, size_t bytes,
-                   uint64_t opno)
-{
-    r->dev->ops->copy(r->dev, NULL, nb_refs_write(ref, offset, bytes, opno), own, bytes);
 }
 
 void nb_refs_confirmed(struct nb_refs *r, uint64_t opno, int kept, unsigned receivers)

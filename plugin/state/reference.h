@@ -110,27 +110,37 @@ enum nb_ref_source {
     NB_REF_SENT,    /* the same source, delivered as it is, while the reference has older content */
 };
 
-/* Operation `opno` is about to send the range [offset, offset + bytes) of the slot it picked. Once for each
- * range, in ascending order. `noted`: false when nothing was noted of the slot's content: then a range is HELD where it
- * equals the reference's content, else CHANGED, and nothing else has to be asked. */
+/* A range of the own block, looked at part by part. Of `part` the device is asked what struct nb_compared tells, into
+ * `seen`: own bytes at `at` of the block and, unless it is NULL, what is at `there`. */
+struct nb_ref_range {
+    size_t offset, bytes;
+    size_t at, part;
+    const uint8_t *there;
+    struct nb_compared seen;
+    enum nb_ref_source all; /* of the range: what it is, once that is found; or how it was delivered */
+    size_t kept;            /* reference.c's */
+};
+
+/* Operation `opno` is about to send the range [offset, offset + bytes) of the slot it picked. `noted`: false when nothing
+ * was noted of the slot's content: then a range is HELD where it equals the reference's content, else CHANGED, and
+ * nothing else has to be asked. Else, once for each range, in ascending order and one at a time: begin, and as long as
+ * `ask` has one more part, `hear` its answer; then range->all is what it is. */
 bool nb_refs_source_noted(struct nb_ref *ref, uint64_t opno);
-enum nb_ref_source nb_refs_source(struct nb_refs *refs, struct nb_ref *ref, const void *own, size_t offset,
-                                  size_t bytes, uint64_t opno);
+void nb_refs_source(struct nb_ref *ref, struct nb_ref_range *range, size_t offset, size_t bytes);
+bool nb_refs_source_ask(struct nb_ref *ref, struct nb_ref_range *range);
+void nb_refs_source_hear(struct nb_ref *ref, struct nb_ref_range *range);
+
 /* 1 when there is memory to remember that a range was approximated. */
 int nb_refs_may_approximate(struct nb_ref *ref, size_t bytes);
-/* After nb_refs_store of what the receivers have decoded: the source was `own`. */
-void nb_refs_approximated(struct nb_refs *refs, struct nb_ref *ref, const void *own, size_t offset,
-                          size_t bytes);
-/* The range was sent as it is and the reference kept its content. Without memory for it that is forgotten. */
-void nb_refs_sent(struct nb_refs *refs, struct nb_ref *ref, const void *own, size_t offset, size_t bytes);
+/* The same way, a range is noted: HELD, the reference's content is what receivers have decoded of it; SENT, it is sent as
+ * it is, and the reference keeps its content. Without memory for it that is forgotten. */
+void nb_refs_note(struct nb_ref *ref, struct nb_ref_range *range, size_t offset, size_t bytes,
+                  enum nb_ref_source how);
+bool nb_refs_note_ask(const struct nb_ref *ref, struct nb_ref_range *range);
+void nb_refs_note_hear(struct nb_ref *ref, struct nb_ref_range *range);
 
-/* The bytes `own` have been delivered at `offset`: make them the reference's content (they may be there
- * already). */
-void nb_refs_store(struct nb_refs *refs, struct nb_ref *ref, const void *own, size_t offset, size_t bytes,
-                   uint64_t opno);
-
-/* The same without the copy, which is the caller's: operation `opno` is writing the range, in ascending
- * order; until all of it is written the slot's content may not be looked at. Returns where it is. */
+/* The own bytes of a range will be the reference's content: operation `opno` is writing it, in ascending order; until all
+ * of it is written the slot's content may not be looked at. Returns where it is. */
 uint8_t *nb_refs_write(struct nb_ref *ref, size_t offset, size_t bytes, uint64_t opno);
 
 /* So many receivers took operation `opno` over whole; kept: they hold the bytes. */

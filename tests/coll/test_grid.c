@@ -324,7 +324,7 @@ START_TEST(own_block_is_confirmed)
     comm->refs = nb_refs_create(comm->ctx, nb_host_device(), 4);
     nb_refs_seek(comm->refs, &search);
     ck_assert_int_eq(nb_refs_pick(comm->refs, &search, 9, &ref), NB_REF_NEW);
-    nb_refs_store(comm->refs, ref, block, 0, sizeof(block), 9);
+    memcpy(nb_refs_write(ref, 0, sizeof(block), 9), block, sizeof(block));
     ck_assert_int_eq(confirms(0, 9, 1, 0), 1);
     ck_assert_uint_eq(ref->answers, 1);
     ck_assert_int_eq(comes(3, NB_CTL_CONFIRM, 3, 1, 9, 1, 2), 1); /* for its row */

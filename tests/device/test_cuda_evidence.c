@@ -119,7 +119,7 @@ static void compare_comparisons(struct nb_device *dev, const void *values, const
 
 static void compare_answers(struct nb_device *dev, int in_state)
 {
-    const struct nb_device_ops *o = dev->ops, *h = nb_host_device()->ops;
+    const struct nb_device_ops *o = dev->ops;
     const size_t n = 10007, bytes = n * 4;
     float *values, *ref;
     struct buffers b;
@@ -135,8 +135,6 @@ static void compare_answers(struct nb_device *dev, int in_state)
     CHECK(o->copy(dev, NULL, values, b.wire[0], bytes) == 0 &&
           o->copy(dev, NULL, ref, b.wire[1], bytes) == 0);
     compare_comparisons(dev, values, ref, &b, bytes);
-    CHECK(o->hash(dev, values, bytes, 5) == h->hash(nb_host_device(), b.host[0], bytes, 5));
-    CHECK(o->equal(dev, values, b.wire[0], bytes) && !o->equal(dev, values, ref, bytes));
     compare_evidence(dev, values, ref, b.host[0], b.host[1], n);
     free_buffers(&b);
 }

@@ -14,7 +14,7 @@ if [ "${NB_LONG_TESTS:-0}" != 0 ]; then
     programs="allgather departures faults feedback late_gathers late_records lifecycle quantized results stress"
     runs=$(for p in $programs; do echo "poll:$p thread:$p thread,credits=1:$p"; done)
 else
-    runs="poll:late_records poll:lifecycle thread:allgather thread:feedback thread,credits=1:results thread,credits=1:quantized"
+    runs="poll:late_records poll:lifecycle thread:allgather thread:feedback thread,credits=1:results thread,credits=1:quantized thread:late_gathers/delta4"
     cases=
     if [ -n "${NB_SANITIZE:-}" ]; then # some cases of each: an int4 sum, exact ones, in two hops and levels, differences
         runs="poll:lifecycle thread:allgather thread,credits=1:results thread,credits=1:quantized"
@@ -34,6 +34,9 @@ for run in $runs; do
     *) settings= ;;
     esac
     chosen=
+    case $program in # one case of it
+    */*) chosen=${program#*/} program=${program%%/*} ;;
+    esac
     for case in ${cases:-}; do
         "$build/tests/harness/$program" -l | grep -qx -e "$case" && chosen="$chosen $case"
     done

@@ -190,18 +190,6 @@ static int idle_compare(struct nb_device *dev, struct nb_work *work, const void 
     return 0;
 }
 
-static uint64_t idle_hash(struct nb_device *dev, const void *data, size_t bytes, uint64_t seed)
-{
-    (void)dev, (void)data, (void)bytes;
-    return seed + 1;
-}
-
-static int idle_equal(struct nb_device *dev, const void *a, const void *b, size_t bytes)
-{
-    (void)dev, (void)a, (void)b, (void)bytes;
-    return 0;
-}
-
 static int idle_nearness(struct nb_device *dev, struct nb_work *work, const void *a, const void *b,
                          size_t bytes, unsigned samples, struct nb_nearness *out)
 {
@@ -255,7 +243,7 @@ static ssize_t idle_poll(struct nb_device *dev, struct nb_work *work)
         .close = idle_nothing, .alloc = idle_alloc, .free = idle_free, .poll = idle_poll, .copy = idle_copy, \
         .zero = idle_zero, .encode = idle_encode, .decode = idle_decode, .reduce = idle_reduce, \
         .reduce_exact = idle_reduce_exact, .compare = idle_compare, .nearness = idle_nearness, \
-        .sample = idle_sample, .sums = idle_sums, .hash = idle_hash, .equal = idle_equal, \
+        .sample = idle_sample, .sums = idle_sums, \
     }
 static const struct nb_device_ops ops_headers = TABLE(SCALE_KEPT), ops_whole = TABLE(0);
 

@@ -53,7 +53,7 @@ struct late {
     pthread_mutex_t lock;
     pthread_cond_t news;
     pthread_t thread;
-    int threaded, slow, waited_for, stuck, sync, bounded, stop, failed;
+    int threaded, slow, waited_for, stuck, sync, stop, failed;
     uint64_t seed, works, fail_at, refused, inflight, most;
     struct call ring[RING];
 };
@@ -401,33 +401,6 @@ static int late_copy(struct nb_device *dev, struct nb_work *work, void *dst, con
     return device_call_copy(dev, work, dst, src, bytes);
 }
 
-/* A question that is waited for. Only all-gathers with NIBBLE_AG=delta4 have such. */
-static void look(struct nb_device *dev, const char *what, const void *a, const void *b, size_t bytes)
-{
-    struct late *d = late_of(dev);
-    struct range read[2];
-    size_t n = add(read, 0, a, bytes, 0);
-
-    if (!d->bounded)
-        is_waited_for(what);
-    n = add(read, n, b, bytes, 0);
-    pthread_mutex_lock(&d->lock);
-    hold_to_rules(d, "look", read, n);
-    pthread_mutex_unlock(&d->lock);
-}
-
-static uint64_t late_hash(struct nb_device *dev, const void *data, size_t bytes, uint64_t seed)
-{
-    look(dev, "hash", data, NULL, bytes);
-    return nb_host_device()->ops->hash(nb_host_device(), data, bytes, seed);
-}
-
-static int late_equal(struct nb_device *dev, const void *a, const void *b, size_t bytes)
-{
-    look(dev, "equal", a, b, bytes);
-    return nb_host_device()->ops->equal(nb_host_device(), a, b, bytes);
-}
-
 static const struct nb_device_ops late_ops = {
     .name = "late",
     .quiesce = late_quiesce,
@@ -446,8 +419,6 @@ static const struct nb_device_ops late_ops = {
     .nearness = device_call_nearness,
     .sample = device_call_sample,
     .sums = device_call_sums,
-    .hash = late_hash,
-    .equal = late_equal,
     .pick = device_call_pick,
 };
 
@@ -457,6 +428,8 @@ static int late_open(struct nb_context *ctx, const struct nb_device_wish *wish, 
     static atomic_uint opened;
     struct late *d;
 
+    (void)ctx;
+
     if (words && strstr(words, "none"))
         return -ENODEV;
     d = calloc(1, sizeof(*d));
@@ -464,7 +437,6 @@ static int late_open(struct nb_context *ctx, const struct nb_device_wish *wish, 
         return -ENOMEM;
     d->asked.device.ops = &late_ops;
     d->asked.ask = ask;
-    d->bounded = ctx->params->ag == NB_AG_DELTA4;
     d->slow = words && strstr(words, "slow");
     d->threaded = d->slow || (words && strstr(words, "thread"));
     d->stuck = words && strstr(words, "stuck");
