@@ -3,8 +3,11 @@
  * NCCL's registrations of its own buffer (regMr, deregMr).
  *
  * NCCL registers its buffer once or more for each side (send, receive) of every channel when it connects:
- * always the same region, before anything else. Any other is a user's buffer: with it the windows of
- * different nodes may differ, which the engine does not match; refused, NCCL goes through its own buffer.
+ * always the same region, before anything else. Where GPU-direct serves one side only (NCCL_NET_GDR_READ=0: receives), it
+ * has two buffers of one size (collNet->size), one in host memory and one in the GPU's, and each side uses its half of its own.
+ * Any other is a user's buffer: with it the windows of different nodes may differ, which the engine does not match; refused,
+ * NCCL goes through its own buffer. A user's is in GPU memory, and registered only for a side that is GPU-direct
+ * (collnetRegisterBuffer), so it comes after NCCL's own one there and is never taken for it.
  */
 #include <errno.h>
 
@@ -34,7 +37,7 @@ int nb_coll_reg_mr(struct nb_coll_comm *comm, void *data, size_t size, int mem_t
     pthread_mutex_lock(&comm->submit.lock);
     if (comm->submit.region[at].base
             ? comm->submit.region[at].base == data && comm->submit.region[at].size == size
-            : !comm->submit.region[other].base) {
+            : !comm->submit.region[other].base || comm->submit.region[other].size == size) {
         comm->submit.region[at].base = data;
         comm->submit.region[at].size = size;
         comm->submit.region[at].refs++;

@@ -47,6 +47,9 @@ unsigned long fake_kernels(void);
 /* GPU memory that the CPU does not reach: its address, and *seen where the test finds the same bytes. */
 void *fake_gpu_memory(size_t bytes, void **seen);
 void fake_gpu_memory_free(void *at);
+/* GPU memory that it does reach. */
+void *fake_gpu_window(size_t bytes);
+void fake_gpu_window_free(void *at);
 
 /* What a job does. A stream that is not ours; a function on it; waiting for all of it. */
 nb_cu_stream fake_stream(void);

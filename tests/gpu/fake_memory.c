@@ -93,6 +93,22 @@ void fake_gpu_memory_free(void *at)
     free(seen);
 }
 
+void *fake_gpu_window(size_t bytes)
+{
+    void *at = aligned_alloc(4096, (bytes + 4095) & ~(size_t)4095);
+
+    if (!at)
+        abort();
+    know(at, bytes, FAKE_DEVICE);
+    return at;
+}
+
+void fake_gpu_window_free(void *at)
+{
+    forget(at);
+    free(at);
+}
+
 nb_cu_result fMemHostAlloc(void **p, size_t bytes, unsigned flags)
 {
     CALL_IN_CONTEXT("cuMemHostAlloc");

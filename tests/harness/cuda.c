@@ -37,6 +37,7 @@ struct way {
     int resident; /* NCCL tells its launches */
     int trains;   /* recognises gradients, instead of all kinds of operations */
     int brief;    /* little of it: for what is slow */
+    int split;    /* NCCL's buffers: what it sends is pinned, what it receives in GPU memory */
 };
 
 /* What one node is in the middle of. */
@@ -275,11 +276,22 @@ static int stage_end(struct stage *s)
     return 0;
 }
 
+static struct hx_comm_cfg config(const struct way *way)
+{
+    struct hx_comm_cfg cfg = {
+        .channels = way->brief ? 1 : 2, .buff_size = BUFF_SIZE, .comm_id = COMM_ID, .poison = true};
+
+    if (way->split) {
+        cfg.recv_memory = fake_gpu_window;
+        cfg.recv_memory_free = fake_gpu_window_free;
+    }
+    return cfg;
+}
+
 static int way_node(struct hx_node *node, void *arg)
 {
     const struct way *way = arg;
-    struct hx_comm_cfg cfg = {
-        .channels = way->brief ? 1 : 2, .buff_size = BUFF_SIZE, .comm_id = COMM_ID, .poison = true};
+    struct hx_comm_cfg cfg = config(way);
     struct stage s = {.node = node, .way = way, .hash = hx_scratch(node, node->rank)};
 
     return stage_open(&s, &cfg) || all_of_it(&s) || sx_close(s.lib, s.comm, false) || stage_end(&s);
@@ -328,8 +340,7 @@ static int train_step(struct stage *s, struct shard *w, uint64_t step)
 static int trained_node(struct hx_node *node, void *arg)
 {
     const struct way *way = arg;
-    struct hx_comm_cfg cfg = {
-        .channels = way->brief ? 1 : 2, .buff_size = BUFF_SIZE, .comm_id = COMM_ID, .poison = true};
+    struct hx_comm_cfg cfg = config(way);
     struct stage s = {.node = node, .way = way, .hash = hx_scratch(node, node->rank)};
     struct shard w = {.n = way->brief ? 1200 : 12000};
     struct nb_coll_stats stats;
@@ -432,6 +443,13 @@ static int resident(void)
 static int gpu_memory(void)
 {
     return compare(&(struct way){.name = "gpu-memory", .fake = {.other = FAKE_DEVICE}, .resident = 1});
+}
+
+/* Only what is received is GPU-direct, as with NCCL_NET_GDR_READ=0. */
+static int gpu_receives(void)
+{
+    return compare(
+        &(struct way){.name = "gpu-receives", .fake = {.other = FAKE_PINNED}, .resident = 1, .split = 1});
 }
 
 /* Differences are encoded by the CPU, decoded by the kernel. */
@@ -582,6 +600,7 @@ static const struct hx_case cases[] = {
     {"batch", batch, HX_CASE_FULL},
     {"resident", resident, 0},
     {"gpu-memory", gpu_memory, 0},
+    {"gpu-receives", gpu_receives, 0},
     {"no-differences", no_differences, 0},
     {"emulated", emulated, 0},
     {"recognised", recognised, 0},

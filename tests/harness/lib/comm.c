@@ -46,6 +46,7 @@ static int make_region(struct hx_comm *c)
     memset(c->region + c->region_size, GUARD_BYTE, GUARD);
     memset(c->region, 0x33, c->region_size / 2);
     memset(c->region + c->region_size / 2, 0x66, c->region_size / 2);
+    c->recv_region = c->cfg.recv_memory ? c->cfg.recv_memory(c->region_size) : c->region;
     return 0;
 }
 
@@ -81,6 +82,8 @@ static ncclResult_t teardown(struct hx_comm *c)
             hx_fail("the plugin wrote outside of the region");
             first = HX_BROKEN;
         }
+        if (c->recv_region != c->region)
+            c->cfg.recv_memory_free(c->recv_region);
         free(c->region - GUARD);
     }
     ret = hx_finalize(c->lib, &c->ctx);
@@ -141,9 +144,10 @@ static struct hx_comm *new_comm(struct hx_node *node, struct hx_lib *lib, const 
 static ncclResult_t reg_all(struct hx_comm *c)
 {
     for (int i = 0; i < c->nchannels; i++) {
+        const int recv_type = c->cfg.recv_memory ? NCCL_PTR_CUDA : NCCL_PTR_HOST;
         ncclResult_t ret;
 
-        ret = hx_coll_reg_mr(c->lib, c->plugin, c->region, c->region_size, NCCL_PTR_HOST, &c->recv_mh[i]);
+        ret = hx_coll_reg_mr(c->lib, c->plugin, c->recv_region, c->region_size, recv_type, &c->recv_mh[i]);
         if (ret != ncclSuccess)
             return ret;
         ret = hx_coll_reg_mr(c->lib, c->plugin, c->region, c->region_size, NCCL_PTR_HOST, &c->send_mh[i]);

@@ -96,7 +96,7 @@ static void fill(struct hx_comm *c, struct hx_op_state *s, int sub, uint64_t ste
 static void drain(struct hx_comm *c, struct hx_op_state *s, int sub, uint64_t step, int slot)
 {
     const struct hx_op *op = s->op;
-    const char *src = c->region + c->channel[sub].recv.slot[slot].offset;
+    const char *src = c->recv_region + c->channel[sub].recv.slot[slot].offset;
     size_t own = (size_t)c->node->rank * s->size_per_rank, beg, end, len;
 
     if (op->flags & HX_OP_NOCOPY)

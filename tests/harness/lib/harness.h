@@ -310,6 +310,10 @@ struct hx_comm_cfg {
         idle_us;   /* the proxy sleeps so long after 64 passes without progress; 0: longer and longer, 50 to
                        * 1000. HX_SPIN: never, it yields only, as NCCL does */
     uint64_t seed; /* of the delays; 0: from the job's seed. Mixed with the rank */
+    /* What is received goes to a region of its own in GPU memory, registered as such, as with NCCL_NET_GDR_READ=0; this
+     * makes it, and the CPU reaches it. NULL: one region in host memory for both. */
+    void *(*recv_memory)(size_t bytes);
+    void (*recv_memory_free)(void *at);
 };
 #define HX_SPIN (~0u)
 #define HX_CHUNK_NCCL ((size_t)-1)

@@ -160,6 +160,7 @@ struct hx_comm {
     ssize_t slot_size; /* buff_size / 8 */
     void *plugin;      /* collComm */
     char *region;
+    char *recv_region; /* of the same size; else the same one */
     size_t region_size;
     void *send_mh[HX_MAX_CHANNELS], *recv_mh[HX_MAX_CHANNELS]; /* one each a channel, as NCCL registers */
 

@@ -56,7 +56,7 @@ static ncclResult_t call_plugin(struct hx_comm *c, struct hx_op_state *s, int i,
                                 ssize_t send_beg, ssize_t recv_beg, void **request)
 {
     struct hx_op *op = s->op;
-    char *send = c->region + send_beg, *recv = c->region + recv_beg;
+    char *send = c->region + send_beg, *recv = c->recv_region + recv_beg;
 
     if (!s->started) {
         s->started = true;
@@ -219,8 +219,8 @@ static ncclResult_t recv_progress(struct hx_comm *c, struct hx_op_state *s)
                 sub->received++;
                 if (ch->fifo[group][slot].size > 0 && c->cfg.flush) {
                     c->counts.flushes++;
-                    ret = hx_coll_iflush(c->lib, c->plugin, c->region + beg, (int)(end - beg), c->recv_mh[i],
-                                         &sub->requests[slot]);
+                    ret = hx_coll_iflush(c->lib, c->plugin, c->recv_region + beg, (int)(end - beg),
+                                         c->recv_mh[i], &sub->requests[slot]);
                     if (ret != ncclSuccess)
                         return ret;
                 }
