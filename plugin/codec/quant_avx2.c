@@ -11,6 +11,7 @@
 #define NB_OP static NB_TARGET
 #define NB_W 8
 #define NB_K 2
+#define NB_HAVE_LANES /* quant_lanes_survey.h encodes */
 
 typedef __m256 vf;
 typedef __m256i vi, vm;
@@ -340,6 +341,175 @@ NB_FN vi vi_add_floats(vi a, vi b)
 ACROSS(across_add, vi_add_floats)
 ACROSS(across_max_s, vi_max_s)
 ACROSS(across_max_u, vi_max_u)
+
+/* ---- With a group in each lane: quant_lanes_survey.h --------------------------------------------------- */
+
+#define NB_HERE(x) __asm__ volatile("" : : "x"(x))
+#define NB_FORGET() __asm__ volatile("" : : : "memory")
+
+/* clang-format off */
+NB_FN vf vf_min(vf a, vf b) { return _mm256_min_ps(a, b); }
+NB_FN vf vf_max(vf a, vf b) { return _mm256_max_ps(a, b); }
+NB_FN vf vf_nearest(vf a) { return _mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+NB_FN vm vf_is_nan(vf a) { return vi_cast(_mm256_cmp_ps(a, a, _CMP_UNORD_Q)); }
+NB_FN vi vi_or3(vi a, vi b, vi c) { return vi_or(vi_or(a, b), c); }
+NB_FN vi vi_xor(vi a, vi b) { return _mm256_xor_si256(a, b); }
+NB_FN vi vi_words(vi low, vi high) { return _mm256_blend_epi16(low, vi_slli(high, 16), 0xaa); }
+NB_FN vi vi_packs32(vi a, vi b) { return _mm256_packs_epi32(a, b); }
+NB_FN vi vi_packs16(vi a, vi b) { return _mm256_packs_epi16(a, b); }
+NB_FN vi vi_min_7(vi bytes) { return _mm256_min_epi8(bytes, _mm256_set1_epi8(7)); }
+NB_FN vf lanes_add_unless(vm m, vf keep, vf a, vf b) { return _mm256_blendv_ps(vf_add(a, b), keep, vf_cast(m)); }
+NB_FN vf lanes_sub_unless(vm m, vf keep, vf a, vf b) { return _mm256_blendv_ps(vf_sub(a, b), keep, vf_cast(m)); }
+NB_FN vi lanes_order(vi a) { return a; }
+NB_FN unsigned lanes_bits(vm m) { return vm_bits(m); }
+/* clang-format on */
+
+NB_FN vi vi_nibbles(vi low, vi high)
+{
+    const vi mask = _mm256_set1_epi8(15);
+    return vi_or(vi_and(low, mask), vi_andnot(mask, high));
+}
+
+NB_FN void lanes_store_if(vm m, float *p, const float *from)
+{
+    vf_store(p, _mm256_blendv_ps(vf_load(p), vf_load(from), vf_cast(m)));
+}
+
+NB_FN vi lanes_bytes(vi a)
+{
+    const vi order = _mm256_setr_epi32(0x0c080400, 0x0d090501, 0x0e0a0602, 0x0f0b0703, 0x0c080400, 0x0d090501,
+                                       0x0e0a0602, 0x0f0b0703);
+    return _mm256_shuffle_epi8(a, order);
+}
+
+NB_FN void lanes_dwords(vi *a, vi *b, vi *c, vi *d)
+{
+    vi t0 = _mm256_unpacklo_epi32(*a, *b), t1 = _mm256_unpackhi_epi32(*a, *b);
+    vi t2 = _mm256_unpacklo_epi32(*c, *d), t3 = _mm256_unpackhi_epi32(*c, *d);
+    *a = _mm256_unpacklo_epi64(t0, t2);
+    *b = _mm256_unpackhi_epi64(t0, t2);
+    *c = _mm256_unpacklo_epi64(t1, t3);
+    *d = _mm256_unpackhi_epi64(t1, t3);
+}
+
+/* Four dwords of each group. */
+NB_FN void lanes_load_four(const uint8_t *src, unsigned stride, vi *row)
+{
+    NB_UNROLL
+    for (unsigned g = 0; g < 4; g++) {
+        const __m128i *low = (const __m128i *)(const void *)(src + stride * g);
+        const __m128i *high = (const __m128i *)(const void *)(src + stride * (g + 4));
+        row[g] =
+            _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128(low)), _mm_loadu_si128(high), 1);
+    }
+    lanes_dwords(&row[0], &row[1], &row[2], &row[3]);
+}
+
+NB_FN void lanes_load(const uint8_t *src, unsigned stride, vi *row)
+{
+    NB_UNROLL
+    for (unsigned k = 0; k < 4; k++)
+        lanes_load_four(src + 16 * k, stride, row + 4 * k);
+}
+
+NB_FN void lanes_load_bytes(const int8_t *p, vi *row)
+{
+    lanes_load_four((const uint8_t *)p, NB_GROUP, row);
+    lanes_load_four((const uint8_t *)p + 16, NB_GROUP, row + 4);
+}
+
+/* Sixteen bytes of each group. */
+NB_FN void lanes_store_four(uint8_t *p, unsigned stride, vi *row)
+{
+    lanes_dwords(&row[0], &row[1], &row[2], &row[3]);
+    NB_UNROLL
+    for (unsigned g = 0; g < 4; g++) {
+        _mm_storeu_si128((__m128i *)(void *)(p + stride * g), _mm256_castsi256_si128(row[g]));
+        _mm_storeu_si128((__m128i *)(void *)(p + stride * (g + 4)), _mm256_extracti128_si256(row[g], 1));
+    }
+}
+
+NB_FN void lanes_store_bytes(uint8_t *p, vi *row)
+{
+    lanes_store_four(p, NB_GROUP, row);
+    lanes_store_four(p + 16, NB_GROUP, row + 4);
+}
+
+NB_FN void lanes_store_nibbles(uint8_t *p, vi *row)
+{
+    lanes_store_four(p, 16, row);
+}
+
+NB_FN void lanes_halves(vi row, vf *low, vf *high)
+{
+    const vi words = _mm256_packus_epi32(vi_and(row, vi_set1(0xffff)), vi_srli(row, 16));
+    const vi halves = _mm256_permute4x64_epi64(words, 0xd8);
+    *low = _mm256_cvtph_ps(_mm256_castsi256_si128(halves));
+    *high = _mm256_cvtph_ps(_mm256_extracti128_si256(halves, 1));
+}
+
+NB_FN vi lanes_byte(vi row, unsigned i)
+{
+    const int a = i == 1 ? 0x01ffffff : 0x02ffffff, next = 0x04000000;
+    if (i == 0)
+        return vi_slli(row, 24);
+    if (i == 3)
+        return vi_and(row, vi_set1((int)0xff000000u));
+    return _mm256_shuffle_epi8(row, _mm256_setr_epi32(a, a + next, a + 2 * next, a + 3 * next, a, a + next,
+                                                      a + 2 * next, a + 3 * next));
+}
+
+/* The largest and the smallest value so far; less: minus the smallest of the larger magnitudes of pairs. */
+struct lanes_max {
+    vf top, low, less;
+};
+
+NB_FN void lanes_max_begin(struct lanes_max *m)
+{
+    m->top = m->low = vf_set1(0);
+    m->less = vf_cast(vi_set1((int)(NB_F32_INF | 0x80000000u)));
+}
+
+NB_FN void lanes_eight(struct lanes_max *m, const vf *v)
+{
+    NB_UNROLL
+    for (unsigned k = 0; k < 8; k++) {
+        m->top = vf_max(v[k], m->top);
+        m->low = vf_min(v[k], m->low);
+    }
+    NB_HERE(m->top);
+    NB_HERE(m->low);
+}
+
+NB_FN void lanes_pairs(struct lanes_max *m, const vf *a, const vf *b)
+{
+    const vf sign = vf_set1(-0.0f);
+    NB_UNROLL
+    for (unsigned q = 0; q < 4; q++) {
+        const vf both = vf_min(_mm256_or_ps(a[q], sign), _mm256_or_ps(b[q], sign));
+        m->low = vf_min(both, m->low);
+        m->less = vf_max(both, m->less);
+        m->top = vf_max(b[q], vf_max(a[q], m->top));
+    }
+    NB_HERE(m->top);
+    NB_HERE(m->low);
+    NB_HERE(m->less);
+}
+
+NB_FN vi lanes_most(const struct lanes_max *m)
+{
+    return vi_cast(vf_max(_mm256_xor_ps(m->low, vf_set1(-0.0f)), m->top)); /* no -0: of equals, the second */
+}
+
+NB_FN vf lanes_least(const struct lanes_max *m)
+{
+    return _mm256_xor_ps(m->less, vf_set1(-0.0f));
+}
+
+NB_FN vm lanes_positive(const struct lanes_max *m)
+{
+    return vi_eq(vi_cast(m->top), lanes_most(m));
+}
 
 #define NB_TILE_OPS nb_tile_avx2
 #include "codec/quant_simd.h"

@@ -13,7 +13,7 @@
 #define NB_OP static NB_TARGET
 #define NB_W 16
 #define NB_K 1
-#define NB_HAVE_LANES /* int4 is encoded by quant_avx512_encode.h */
+#define NB_HAVE_LANES /* quant_lanes_survey.h encodes */
 
 typedef __m512 vf;
 typedef __m512i vi;
@@ -282,6 +282,192 @@ NB_FN vi vi_add_floats(vi a, vi b)
 ACROSS(across_add, vi_add_floats)
 ACROSS(across_max_s, vi_max_s)
 ACROSS(across_max_u, vi_max_u)
+
+/* ---- With a group in each lane: quant_lanes_survey.h --------------------------------------------------- */
+
+/* GCC 12 moves what is used late, sums of squares and maxima, behind what comes between, and keeps all that they are
+ * made of on the stack until then: a store, a load and a copy for each vector. */
+#define NB_HERE(x) __asm__ volatile("" : : "v"(x))
+#define NB_FORGET()
+
+/* clang-format off */
+NB_FN vf vf_min(vf a, vf b) { return _mm512_min_ps(a, b); }
+NB_FN vf vf_nearest(vf a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+NB_FN vm vf_is_nan(vf a) { return NB_MASK(_mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q)); }
+NB_FN vi vi_or3(vi a, vi b, vi c) { return _mm512_ternarylogic_epi32(a, b, c, 0xfe); }
+NB_FN vi vi_xor(vi a, vi b) { return _mm512_xor_si512(a, b); }
+NB_FN vi vi_words(vi low, vi high) { return _mm512_mask_blend_epi16(0xaaaaaaaau, low, vi_slli(high, 16)); }
+NB_FN vi vi_packs32(vi a, vi b) { return _mm512_packs_epi32(a, b); }
+NB_FN vi vi_packs16(vi a, vi b) { return _mm512_packs_epi16(a, b); }
+NB_FN vi vi_min_7(vi bytes) { return _mm512_min_epi8(bytes, _mm512_set1_epi8(7)); }
+NB_FN vi vi_nibbles(vi low, vi high) { return _mm512_ternarylogic_epi32(low, high, _mm512_set1_epi8(15), 0xe4); }
+NB_FN vf lanes_add_unless(vm m, vf keep, vf a, vf b) { return _mm512_mask_add_ps(keep, (vm)~m, a, b); }
+NB_FN vf lanes_sub_unless(vm m, vf keep, vf a, vf b) { return _mm512_mask_sub_ps(keep, (vm)~m, a, b); }
+NB_FN void lanes_store_if(vm m, float *p, const float *from) { _mm512_mask_store_ps(p, m, vf_load(from)); }
+/* clang-format on */
+
+NB_FN vi lanes_bytes(vi a)
+{
+    return _mm512_shuffle_epi8(a, _mm512_set4_epi32(0x0f0b0703, 0x0e0a0602, 0x0d090501, 0x0c080400));
+}
+
+/* Lane 4 a + b holds group 4 b + a of the batch (nb_lane), which spares both a stage of shuffles. */
+NB_FN vi lanes_order(vi a)
+{
+    return _mm512_permutexvar_epi32(_mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15),
+                                    a);
+}
+
+NB_FN unsigned lanes_bits(vm m)
+{
+    const __m128i order = _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    return _mm_movepi8_mask(_mm_shuffle_epi8(_mm_movm_epi8(m), order));
+}
+
+NB_FN void lanes_dwords(vi *a, vi *b, vi *c, vi *d)
+{
+    vi t0 = _mm512_unpacklo_epi32(*a, *b), t1 = _mm512_unpackhi_epi32(*a, *b);
+    vi t2 = _mm512_unpacklo_epi32(*c, *d), t3 = _mm512_unpackhi_epi32(*c, *d);
+    *a = _mm512_unpacklo_epi64(t0, t2);
+    *b = _mm512_unpackhi_epi64(t0, t2);
+    *c = _mm512_unpacklo_epi64(t1, t3);
+    *d = _mm512_unpackhi_epi64(t1, t3);
+}
+
+NB_FN void lanes_load_four(const uint8_t *src, unsigned stride, unsigned l, vi *r)
+{
+    NB_UNROLL
+    for (unsigned e = 0; e < 4; e++)
+        r[4 * l + e] = vi_load(src + stride * (l + 4 * e));
+    lanes_dwords(&r[4 * l], &r[4 * l + 1], &r[4 * l + 2], &r[4 * l + 3]);
+}
+
+NB_FN void lanes_load(const uint8_t *src, unsigned stride, vi *row)
+{
+    vi r[16];
+    lanes_load_four(src, stride, 0, r);
+    lanes_load_four(src, stride, 1, r);
+    lanes_load_four(src, stride, 2, r);
+    lanes_load_four(src, stride, 3, r);
+    NB_UNROLL
+    for (unsigned k = 0; k < 4; k++) {
+        vi u0 = _mm512_shuffle_i32x4(r[k], r[4 + k], 0x44), u1 = _mm512_shuffle_i32x4(r[k], r[4 + k], 0xee);
+        vi u2 = _mm512_shuffle_i32x4(r[8 + k], r[12 + k], 0x44);
+        vi u3 = _mm512_shuffle_i32x4(r[8 + k], r[12 + k], 0xee);
+        row[k] = _mm512_shuffle_i32x4(u0, u2, 0x88);
+        row[4 + k] = _mm512_shuffle_i32x4(u0, u2, 0xdd);
+        row[8 + k] = _mm512_shuffle_i32x4(u1, u3, 0x88);
+        row[12 + k] = _mm512_shuffle_i32x4(u1, u3, 0xdd);
+    }
+}
+
+/* Halves of groups, 16 bytes each: the lower ones, then the upper ones of those in two vectors. */
+NB_FN void lanes_load_bytes(const int8_t *p, vi *row)
+{
+    const vi lower = _mm512_setr_epi64(0, 1, 4, 5, 8, 9, 12, 13),
+             upper = _mm512_setr_epi64(2, 3, 6, 7, 10, 11, 14, 15);
+    NB_UNROLL
+    for (unsigned k = 0; k < 4; k++) {
+        vi a = vi_load(p + 128 * k), b = vi_load(p + 128 * k + 64);
+        row[k] = _mm512_permutex2var_epi64(a, lower, b);
+        row[4 + k] = _mm512_permutex2var_epi64(a, upper, b);
+    }
+    lanes_dwords(&row[0], &row[1], &row[2], &row[3]);
+    lanes_dwords(&row[4], &row[5], &row[6], &row[7]);
+}
+
+NB_FN void lanes_store_bytes(uint8_t *p, vi *row)
+{
+    const vi first = _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11),
+             second = _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15);
+    lanes_dwords(&row[0], &row[1], &row[2], &row[3]);
+    lanes_dwords(&row[4], &row[5], &row[6], &row[7]);
+    NB_UNROLL
+    for (unsigned k = 0; k < 4; k++) {
+        vi_store(p + 128 * k, _mm512_permutex2var_epi64(row[k], first, row[4 + k]));
+        vi_store(p + 128 * k + 64, _mm512_permutex2var_epi64(row[k], second, row[4 + k]));
+    }
+}
+
+NB_FN void lanes_store_nibbles(uint8_t *p, vi *row)
+{
+    lanes_dwords(&row[0], &row[1], &row[2], &row[3]);
+    NB_UNROLL
+    for (unsigned b = 0; b < 4; b++)
+        vi_store(p + 64 * b, row[b]);
+}
+
+NB_FN void lanes_halves(vi row, vf *low, vf *high)
+{
+    *low = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(row));
+    *high = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(vi_srli(row, 16)));
+}
+
+NB_FN vi lanes_byte(vi row, unsigned i)
+{
+    const vi second = _mm512_set4_epi32((int)0x0dffffff, (int)0x09ffffff, (int)0x05ffffff, (int)0x01ffffff);
+    const vi third = _mm512_set4_epi32((int)0x0effffff, (int)0x0affffff, (int)0x06ffffff, (int)0x02ffffff);
+    return i == 0   ? vi_slli(row, 24)
+           : i == 1 ? _mm512_shuffle_epi8(row, second)
+           : i == 2 ? _mm512_shuffle_epi8(row, third)
+                    : vi_and(row, vi_set1((int)0xff000000u));
+}
+
+/* Values of the largest magnitude so far, the positive one of equals. */
+struct lanes_max {
+    vf max, least;
+};
+
+NB_FN void lanes_max_begin(struct lanes_max *m)
+{
+    m->max = vf_set1(0);
+    m->least = vf_cast(vi_set1((int)NB_F32_INF));
+}
+
+NB_FN vf larger(vf a, vf b)
+{
+    return _mm512_range_ps(a, b, 0x07);
+}
+
+NB_FN vf smaller_abs(vf a, vf b)
+{
+    return _mm512_range_ps(a, b, 0x0a);
+}
+
+NB_FN void lanes_eight(struct lanes_max *m, const vf *v)
+{
+    const vf a = larger(larger(v[0], v[1]), larger(v[2], v[3])),
+             b = larger(larger(v[4], v[5]), larger(v[6], v[7]));
+    m->max = larger(m->max, larger(a, b));
+    NB_HERE(m->max);
+}
+
+NB_FN void lanes_pairs(struct lanes_max *m, const vf *a, const vf *b)
+{
+    vf p[4];
+    NB_UNROLL
+    for (unsigned q = 0; q < 4; q++)
+        p[q] = larger(a[q], b[q]);
+    m->max = larger(m->max, larger(larger(p[0], p[1]), larger(p[2], p[3])));
+    m->least = smaller_abs(m->least, smaller_abs(smaller_abs(p[0], p[1]), smaller_abs(p[2], p[3])));
+    NB_HERE(m->max);
+    NB_HERE(m->least);
+}
+
+NB_FN vi lanes_most(const struct lanes_max *m)
+{
+    return vi_and(vi_cast(m->max), vi_set1((int)NB_F32_ABS));
+}
+
+NB_FN vf lanes_least(const struct lanes_max *m)
+{
+    return m->least;
+}
+
+NB_FN vm lanes_positive(const struct lanes_max *m)
+{
+    return vi_gt(vi_cast(m->max), vi_set1(-1));
+}
 
 #define NB_TILE_OPS nb_tile_avx512
 #include "codec/quant_simd.h"

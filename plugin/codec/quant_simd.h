@@ -21,17 +21,7 @@
 
 #define NB_AHEAD NB_TILE /* values by which memory is prefetched */
 
-/* Loop over the vectors of a group, unrolled so that they stay in registers. */
-#if defined(__clang__)
-#define NB_UNROLL _Pragma("clang loop unroll(full)")
-#else
-#define NB_UNROLL _Pragma("GCC unroll 8")
-#endif
-#if defined(__clang__)
-#define NB_UNROLL16 NB_UNROLL
-#else
-#define NB_UNROLL16 _Pragma("GCC unroll 16")
-#endif
+/* Loop over the vectors of a group. */
 #define NB_EACH_VECTOR(k) \
     NB_UNROLL \
     for (unsigned k = 0; k < 2 * NB_K; k++)
@@ -66,31 +56,48 @@ NB_FN vi nb_s_squares(const struct vgroup *x)
 #include "codec/quant_simd_decode.h"
 #include "codec/quant_simd_encode.h"
 #ifdef NB_HAVE_LANES
-#include "codec/quant_avx512_encode.h"
+#include "codec/quant_lanes_survey.h"
+/* the second half after the first */
+#include "codec/quant_lanes_quantize.h"
 #endif
 
-/* ---- int4 tiles --------------------------------------------------------------------------------------- */
+/* ---- Halves of encoding ------------------------------------------------------------------------------- */
 
-NB_FN enum nb_survey nb_survey_int4(enum nb_dtype type, bool feedback, const struct nb_tile_job *job,
-                                    struct nb_tile_work *work)
+NB_FN enum nb_survey nb_survey(enum nb_dtype type, bool int4, bool feedback, const struct nb_tile_job *job,
+                               struct nb_tile_work *work)
 {
 #ifdef NB_HAVE_LANES
-    return nb_t_survey_tile(type, feedback, job, work, job->measure);
+    return nb_t_survey_tile(type, int4, feedback, job, work, job->measure);
 #else
-    return nb_s_survey_tile(type, true, feedback, job, work, job->measure);
+    return nb_s_survey_tile(type, int4, feedback, job, work, job->measure);
 #endif
 }
 
-NB_FN float nb_quantize_int4(bool feedback, const struct nb_tile_job *job, struct nb_tile_work *work,
-                             uint8_t *scales, uint8_t *domains, uint8_t *codes, struct nb_encode_stats *stats)
+#ifdef NB_HAVE_LANES
+/* Tiles that nb_tile_survey had to look at: few, so that one function serves all. */
+static NB_TARGET __attribute__((noinline)) float nb_quantize_careful(const struct nb_tile_job *job,
+                                                                     struct nb_tile_work *work,
+                                                                     uint8_t *scales, uint8_t *domains,
+                                                                     uint8_t *codes,
+                                                                     struct nb_encode_stats *stats)
+{
+    return nb_s_quantize_tile(job->int4, job->err != NULL, job->measure, job, work, scales, domains, codes,
+                              stats);
+}
+#endif
+
+NB_FN float nb_quantize(bool int4, bool feedback, const struct nb_tile_job *job, struct nb_tile_work *work,
+                        uint8_t *scales, uint8_t *domains, uint8_t *codes, struct nb_encode_stats *stats)
 {
 #ifdef NB_HAVE_LANES
-    if (work->lanes) /* not when nb_tile_survey had to look */
-        return job->measure ? nb_t_quantize_tile(feedback, true, job, work, scales, domains, codes, stats)
-                            : nb_t_quantize_tile(feedback, false, job, work, scales, domains, codes, stats);
+    if (!work->lanes)
+        return nb_quantize_careful(job, work, scales, domains, codes, stats);
+    return job->measure ? nb_t_quantize_tile(int4, feedback, true, job, work, scales, domains, codes, stats)
+                        : nb_t_quantize_tile(int4, feedback, false, job, work, scales, domains, codes, stats);
+#else
+    return job->measure ? nb_s_quantize_tile(int4, feedback, true, job, work, scales, domains, codes, stats)
+                        : nb_s_quantize_tile(int4, feedback, false, job, work, scales, domains, codes, stats);
 #endif
-    return job->measure ? nb_s_quantize_tile(true, feedback, true, job, work, scales, domains, codes, stats)
-                        : nb_s_quantize_tile(true, feedback, false, job, work, scales, domains, codes, stats);
 }
 
 /* ---- Operations ------------------------------------------------------------------------------------- */
@@ -108,9 +115,10 @@ NB_OP enum nb_survey nb_op_survey(const struct nb_tile_job *job, struct nb_tile_
 {
     enum nb_survey result = NB_SURVEY_CAREFUL;
 #define CALL(t) \
-    result = job->int4  ? job->err ? nb_survey_int4(t, true, job, work) : nb_survey_int4(t, false, job, work) \
-              : job->err ? nb_s_survey_tile(t, false, true, job, work, job->measure) \
-                        : nb_s_survey_tile(t, false, false, job, work, job->measure)
+    if (job->int4) \
+        result = job->err ? nb_survey(t, true, true, job, work) : nb_survey(t, true, false, job, work); \
+    else \
+        result = job->err ? nb_survey(t, false, true, job, work) : nb_survey(t, false, false, job, work)
     NB_BY_TYPE(job->type, CALL);
 #undef CALL
     return result;
@@ -119,12 +127,11 @@ NB_OP enum nb_survey nb_op_survey(const struct nb_tile_job *job, struct nb_tile_
 NB_OP float nb_op_quantize(const struct nb_tile_job *job, struct nb_tile_work *work, uint8_t *scales,
                            uint8_t *domains, uint8_t *codes, struct nb_encode_stats *stats)
 {
-    if (!job->int4)
-        return nb_s_quantize_tile(false, job->err != NULL, job->measure, job, work, scales, domains, codes,
-                                  stats);
-    if (job->err)
-        return nb_quantize_int4(true, job, work, scales, domains, codes, stats);
-    return nb_quantize_int4(false, job, work, scales, domains, codes, stats);
+    if (job->int4)
+        return job->err ? nb_quantize(true, true, job, work, scales, domains, codes, stats)
+                        : nb_quantize(true, false, job, work, scales, domains, codes, stats);
+    return job->err ? nb_quantize(false, true, job, work, scales, domains, codes, stats)
+                    : nb_quantize(false, false, job, work, scales, domains, codes, stats);
 }
 
 NB_OP void nb_op_decode(enum nb_dtype type, const struct nb_tile_view *view, const uint8_t *own, uint8_t *dst)

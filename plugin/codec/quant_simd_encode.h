@@ -33,6 +33,21 @@ NB_FN bool nb_s_unbound(const struct nb_tile_sums *tile, float bound)
     return nb_is_unbound(own[0], carried[0], bound);
 }
 
+/* What there is to do once all batches of a tile are known. */
+NB_FN enum nb_survey nb_s_survey_end(const struct nb_tile_sums *tile, bool int4, struct nb_tile_work *work)
+{
+    if (nb_work_has_outliers(work))
+        return NB_SURVEY_OUTLIERS;
+    uint32_t max[NB_W], min[NB_W], tile_max = 0, tile_min = NB_F32_INF;
+    vi_store(max, tile->max);
+    vi_store(min, tile->min);
+    for (unsigned g = 0; g < NB_W; g++) {
+        tile_max = max[g] > tile_max ? max[g] : tile_max;
+        tile_min = min[g] < tile_min ? min[g] : tile_min;
+    }
+    return nb_work_range(work, tile_max, tile_min, int4);
+}
+
 /* Magnitudes of a group that are small and above the floor: their number; their sum in the lanes of *sum. */
 NB_FN unsigned nb_s_small(const float *y, vf threshold, vi *sum)
 {
@@ -235,16 +250,7 @@ NB_FN enum nb_survey nb_s_survey_tile(enum nb_dtype type, bool int4, bool feedba
     if ((work->factor != 1 || !(feedback || measure)) &&
         !nb_s_survey_batches(type, int4, feedback, NB_NORMS_NONE, job, work, &tile))
         return NB_SURVEY_CAREFUL;
-    if (nb_work_has_outliers(work))
-        return NB_SURVEY_OUTLIERS;
-    uint32_t max[NB_W], min[NB_W], tile_max = 0, tile_min = NB_F32_INF;
-    vi_store(max, tile.max);
-    vi_store(min, tile.min);
-    for (unsigned g = 0; g < NB_W; g++) {
-        tile_max = max[g] > tile_max ? max[g] : tile_max;
-        tile_min = min[g] < tile_min ? min[g] : tile_min;
-    }
-    return nb_work_range(work, tile_max, tile_min, int4);
+    return nb_s_survey_end(&tile, int4, work);
 }
 
 /* ---- Encoding, second half ---------------------------------------------------------------------------- */
@@ -415,7 +421,7 @@ NB_FN float nb_s_quantize_tile(bool int4, bool feedback, bool measure, const str
             continue;
         }
         struct nb_padded pad;
-        uint8_t bits[NB_W / 8];
+        uint8_t bits[NB_W / 8] = {0};
         for (unsigned g = left; g < NB_W; g++) {
             work->max[j + g] = 0;
             memset(work->y[j + g][0], 0, sizeof work->y[j + g][0]);

@@ -18,6 +18,18 @@ ssize_t nb_record_int4(enum nb_dtype type, const uint8_t *p, size_t len, unsigne
 ssize_t nb_record_int8(enum nb_dtype type, const uint8_t *p, size_t len, unsigned group0, unsigned groups,
                        struct nb_tile_view *view);
 
+/* Loops that are unrolled, so that what they handle stays in registers. */
+#if defined(__clang__)
+#define NB_UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define NB_UNROLL _Pragma("GCC unroll 8")
+#endif
+#if defined(__clang__)
+#define NB_UNROLL16 NB_UNROLL
+#else
+#define NB_UNROLL16 _Pragma("GCC unroll 16")
+#endif
+
 /* ---- Encoding a tile ----------------------------------------------------------------------------------- */
 
 /* The full groups of one tile that a span covers. */
@@ -40,11 +52,11 @@ NB_INLINE unsigned nb_place(bool split, unsigned i)
     return split ? i % 2 * 16 + i / 2 : i;
 }
 
-/* Where a batch of sixteen groups in lanes (quant_avx512_encode.h) has group j of its tile: also the place of
- * what there is one of per group. Value i of it is i times sixteen floats further. */
-NB_INLINE unsigned nb_lane(unsigned j)
+/* Where batches of so many groups in lanes, eight or sixteen (quant_lanes_survey.h), have group j of its tile: also the
+ * place of what there is one of per group. Value i of it is i times as many floats further. */
+NB_INLINE unsigned nb_lane(unsigned lanes, unsigned j)
 {
-    return (j & ~15u) | (j % 4 * 4 + j % 16 / 4);
+    return lanes == 16 ? (j & ~15u) | (j % 4 * 4 + j % 16 / 4) : j;
 }
 
 /* What the first half of encoding finds out for the second. */
@@ -60,8 +72,8 @@ struct nb_tile_work {
     float own2[NB_TILE_GROUPS];         /* squares of the groups' values, */
     float error2[NB_TILE_GROUPS];       /* and of their residuals before the factor */
     float noise2;                       /* of the second half, for a variant's own use */
-    bool lanes;                         /* batches are kept as quant_avx512_encode.h does it */
-    bool doubt; /* in the last tile the bound was not far: estimates would not do. False at first */
+    unsigned lanes; /* not 0: batches of so many groups, kept as quant_lanes_survey.h does it */
+    bool doubt;     /* in the last tile the bound was not far: estimates would not do. False at first */
     float signal2, carried2; /* sums of squares of values and of residuals as used */
     int exponent;            /* of the tile's scale */
     bool wide;
@@ -74,7 +86,8 @@ struct nb_tile_work {
 /* What every first half begins and ends with. */
 NB_INLINE void nb_work_begin(struct nb_tile_work *work)
 {
-    work->wide = work->lanes = false;
+    work->wide = false;
+    work->lanes = 0;
     work->escapes = 0;
     work->factor = 1;
     work->signal2 = work->carried2 = 0;
@@ -109,7 +122,7 @@ NB_INLINE bool nb_work_norms(struct nb_tile_work *work, const struct nb_tile_job
  */
 NB_INLINE unsigned nb_work_groups(const struct nb_tile_work *work, const struct nb_tile_job *job)
 {
-    return work->lanes ? (job->groups + 15) & ~15u : job->groups;
+    return work->lanes ? (job->groups + work->lanes - 1) & ~(work->lanes - 1) : job->groups;
 }
 
 /* What the first half of encoding leaves to be done. */

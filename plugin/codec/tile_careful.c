@@ -143,16 +143,17 @@ static void place_plain(const struct nb_tile_job *job, struct nb_tile_work *work
         place(job, work->y[j][0], x);
         return;
     }
-    float *to = &work->y[0][0][0] + NB_GROUP * (j & ~15u) + nb_lane(j) % 16;
+    const unsigned lanes = work->lanes;
+    float *to = &work->y[0][0][0] + NB_GROUP * (j & ~(lanes - 1)) + nb_lane(lanes, j) % lanes;
     for (unsigned i = 0; i < NB_GROUP; i++)
-        to[16 * i] = x[i];
+        to[lanes * i] = x[i];
 }
 
 /* Survey group j: its escapes as a mask, its values and maximum into work. */
 static uint32_t survey_group(const struct nb_tile_job *job, struct nb_tile_work *work, unsigned j,
                              unsigned members)
 {
-    const unsigned at = work->lanes ? nb_lane(j) : j;
+    const unsigned at = work->lanes ? nb_lane(work->lanes, j) : j;
     float g[NB_GROUP], e[NB_GROUP], y[NB_GROUP];
     uint32_t escaped = 0, more;
 
