@@ -70,10 +70,12 @@ static struct nb_op *place(struct nb_coll_comm *comm, const struct window *w, co
 }
 
 /* Place of an all-reduce window in NCCL's region: eight slots for sending, then eight for receiving, of the
- * same layout; a window lies at the same place of both. Under submit_lock. */
+ * same layout; a window lies at the same place of both. Which of the two regions there are, and which a side is in, depends
+ * on what is GPU-direct; they are of one size (region.c). Under submit_lock. */
 static void locate(const struct nb_coll_comm *comm, struct nb_coll_req *win)
 {
-    size_t size = comm->submit.region[0].size, stride = size / (2 * NB_WALK_SLOTS);
+    const int known = !comm->submit.region[0].base;
+    size_t size = comm->submit.region[known].size, stride = size / (2 * NB_WALK_SLOTS);
     uint64_t place[2] = {0, 0};
     int found = 0;
 

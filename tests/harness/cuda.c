@@ -38,6 +38,7 @@ struct way {
     int trains;   /* recognises gradients, instead of all kinds of operations */
     int brief;    /* little of it: for what is slow */
     int split;    /* NCCL's buffers: what it sends is pinned, what it receives in GPU memory */
+    int direct;   /* NCCL's buffer is in GPU memory, and registered as such */
 };
 
 /* What one node is in the middle of. */
@@ -281,9 +282,10 @@ static struct hx_comm_cfg config(const struct way *way)
     struct hx_comm_cfg cfg = {
         .channels = way->brief ? 1 : 2, .buff_size = BUFF_SIZE, .comm_id = COMM_ID, .poison = true};
 
-    if (way->split) {
+    if (way->split || way->direct) {
         cfg.recv_memory = fake_gpu_window;
         cfg.recv_memory_free = fake_gpu_window_free;
+        cfg.gpu_sends = way->direct;
     }
     return cfg;
 }
@@ -452,6 +454,13 @@ static int gpu_receives(void)
         &(struct way){.name = "gpu-receives", .fake = {.other = FAKE_PINNED}, .resident = 1, .split = 1});
 }
 
+/* GPU-direct for both: NCCL registers device pointers and nothing else. */
+static int gpu_pointers(void)
+{
+    return compare(
+        &(struct way){.name = "gpu-pointers", .fake = {.other = FAKE_PINNED}, .resident = 1, .direct = 1});
+}
+
 /* Differences are encoded by the CPU, decoded by the kernel. */
 static int no_differences(void)
 {
@@ -601,6 +610,7 @@ static const struct hx_case cases[] = {
     {"resident", resident, 0},
     {"gpu-memory", gpu_memory, 0},
     {"gpu-receives", gpu_receives, 0},
+    {"gpu-pointers", gpu_pointers, 0},
     {"no-differences", no_differences, 0},
     {"emulated", emulated, 0},
     {"recognised", recognised, 0},

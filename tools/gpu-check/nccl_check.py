@@ -522,8 +522,10 @@ def main():
         missing = [f for f in ("reduce_scatter", "all_gather", "all_reduce")
                    if not carried.get(f, {}).get("ops") and
                    (f != "all_reduce" or configuration["records"] and not configuration["trains"])]
-        sums = carried.get("reduce_scatter", {})
-        uncoded = (configuration["coded"] or configuration["trains"]) and not sums.get("coded")
+        sums = ["reduce_scatter"] if configuration["coded"] or configuration["trains"] else []
+        if configuration["coded"] and configuration["records"] and not configuration["trains"]:
+            sums.append("all_reduce")
+        uncoded = [f for f in sums if not carried.get(f, {}).get("coded")]
         detail = f"{cases} results right, worst error of coded sums {worst:.4f}, {group.took:.0f} s; {words}"
         if missing:
             report.row("failed", name, f"the plugin's summary has no {' and no '.join(missing)}: NCCL did not use it; {detail}")
@@ -533,7 +535,7 @@ def main():
             report.row("failed" if configuration["records"] else "skipped", name,
                        f"the GPU's codecs were not used: {said[0] if said else 'the log does not say why'}; {detail}")
         elif uncoded:
-            report.row("failed", name, f"no reduce-scatter was coded; {detail}")
+            report.row("failed", name, f"no {' and no '.join(uncoded)} was coded; {detail}")
         elif configuration["trains"] and RECOGNISED not in logs:
             report.row("failed", name, f"coded, but not because the weights follow; {detail}")
         else:

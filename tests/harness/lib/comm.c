@@ -39,14 +39,16 @@ static int make_region(struct hx_comm *c)
     char *mem;
 
     c->region_size = 2u * HX_STEPS * (size_t)c->nchannels * (size_t)c->slot_size;
-    if (posix_memalign((void **)&mem, 4096, c->region_size + 2 * GUARD) != 0)
+    if (c->cfg.gpu_sends)
+        mem = c->cfg.recv_memory(c->region_size + 2 * GUARD);
+    else if (posix_memalign((void **)&mem, 4096, c->region_size + 2 * GUARD) != 0)
         return hx_fail("no memory for a region of %zu bytes", c->region_size);
     c->region = mem + GUARD;
     memset(mem, GUARD_BYTE, GUARD);
     memset(c->region + c->region_size, GUARD_BYTE, GUARD);
     memset(c->region, 0x33, c->region_size / 2);
     memset(c->region + c->region_size / 2, 0x66, c->region_size / 2);
-    c->recv_region = c->cfg.recv_memory ? c->cfg.recv_memory(c->region_size) : c->region;
+    c->recv_region = c->cfg.recv_memory && !c->cfg.gpu_sends ? c->cfg.recv_memory(c->region_size) : c->region;
     return 0;
 }
 
@@ -84,7 +86,10 @@ static ncclResult_t teardown(struct hx_comm *c)
         }
         if (c->recv_region != c->region)
             c->cfg.recv_memory_free(c->recv_region);
-        free(c->region - GUARD);
+        if (c->cfg.gpu_sends)
+            c->cfg.recv_memory_free(c->region - GUARD);
+        else
+            free(c->region - GUARD);
     }
     ret = hx_finalize(c->lib, &c->ctx);
     if (first == ncclSuccess)
@@ -145,12 +150,13 @@ static ncclResult_t reg_all(struct hx_comm *c)
 {
     for (int i = 0; i < c->nchannels; i++) {
         const int recv_type = c->cfg.recv_memory ? NCCL_PTR_CUDA : NCCL_PTR_HOST;
+        const int send_type = c->cfg.gpu_sends ? NCCL_PTR_CUDA : NCCL_PTR_HOST;
         ncclResult_t ret;
 
         ret = hx_coll_reg_mr(c->lib, c->plugin, c->recv_region, c->region_size, recv_type, &c->recv_mh[i]);
         if (ret != ncclSuccess)
             return ret;
-        ret = hx_coll_reg_mr(c->lib, c->plugin, c->region, c->region_size, NCCL_PTR_HOST, &c->send_mh[i]);
+        ret = hx_coll_reg_mr(c->lib, c->plugin, c->region, c->region_size, send_type, &c->send_mh[i]);
         if (ret != ncclSuccess)
             return ret;
     }

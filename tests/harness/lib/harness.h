@@ -311,9 +311,11 @@ struct hx_comm_cfg {
                        * 1000. HX_SPIN: never, it yields only, as NCCL does */
     uint64_t seed; /* of the delays; 0: from the job's seed. Mixed with the rank */
     /* What is received goes to a region of its own in GPU memory, registered as such, as with NCCL_NET_GDR_READ=0; this
-     * makes it, and the CPU reaches it. NULL: one region in host memory for both. */
+     * makes it, and the CPU reaches it. NULL: one region in host memory for both. With gpu_sends what is sent lies in that region, too, and
+     * there is no other one, as with GPU-direct for both. */
     void *(*recv_memory)(size_t bytes);
     void (*recv_memory_free)(void *at);
+    bool gpu_sends;
 };
 #define HX_SPIN (~0u)
 #define HX_CHUNK_NCCL ((size_t)-1)
