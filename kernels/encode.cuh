@@ -48,17 +48,6 @@ enum nb_norms { NB_NORMS_NONE, NB_NORMS_ESTIMATED, NB_NORMS_EXACT };
 #define NB_ENERGY_LEAST 0x1p-110f
 #define NB_BOUND_SURE 0x1.ep-1f
 
-/* Error code of byte k of `biased` (the codes with their signs flipped), exactly; and times a power of two. */
-NB_DEV float nb_error_value(uint32_t biased, unsigned k)
-{
-    return nb_real(nb_bytes(biased, 0x4b000000u, 0x7440u + k)) - (0x1p23f + 128.0f);
-}
-
-NB_DEV float nb_error_times(uint32_t biased, unsigned k, float power)
-{
-    return nb_fma(nb_real(nb_bytes(biased, 0x4b000000u, 0x7440u + k)), power, power * -(0x1p23f + 128.0f));
-}
-
 /* Counts for a thin group: values of at least NB_SMALL times the maximum, and whether some value is beyond
  * 2^10 times the mean of the small ones. */
 NB_DEV uint32_t nb_count_large(const float *h, float max, float threshold, uint32_t *careful)
@@ -101,29 +90,23 @@ NB_DEV void nb_survey(int type, int feedback, enum nb_norms norms, float bound, 
         const uint32_t scale = ((const uint8_t *)(stage + NB_SCALES_AT))[g];
         /* A unit is a power of two, but for the factor, of which a product is rounded once, too. */
         const float one = nb_unit_of(scale, 1), power = s->idle || nb_unit_of(scale, factor) == 0 ? 0 : one;
-        float error[NB_GROUP];
         uint32_t word[8];
         int32_t count = 0;
         nb_group_words(2, stage + NB_ERRORS_AT, g, word);
         NB_UNROLL
-        for (unsigned k = 0; k < 8; k++) {
-            const uint32_t biased = word[k] ^ 0x80808080u;
+        for (unsigned k = 0; k < 8; k++)
             count = nb_dot4(word[k], word[k], count);
+        if (factor == 1) { /* products are exact */
             NB_UNROLL
-            for (unsigned b = 0; b < 4; b++) {
-                error[4 * k + b] = nb_error_times(biased, b, power);
-            }
-        }
-        if (factor != 1) {
+            for (unsigned i = 0; i < NB_GROUP; i++)
+                if (!(i & 2))
+                    nb_two_fma(&h[i], &h[i + 2], nb_from_byte(word[i / 4], i % 4), nb_from_byte(word[i / 4], i % 4 + 2), power, power);
+        } else {
             NB_RARE;
             NB_UNROLL
             for (unsigned i = 0; i < NB_GROUP; i++)
-                error[i] = error[i] * factor;
+                h[i] = h[i] + nb_from_byte(word[i / 4], i % 4) * power * factor;
         }
-        NB_UNROLL
-        for (unsigned i = 0; i < NB_GROUP; i++)
-            if (!(i & 2))
-                nb_two_plus(&h[i], &h[i + 2], error[i], error[i + 2]);
         if (!s->idle)
             s->error2 = nb_from_int(count) * one * one;
         if (NB_ESTIMATES && norms == NB_NORMS_ESTIMATED)
@@ -202,11 +185,7 @@ NB_DEV uint32_t nb_keep_error(nb_quad *errors, uint32_t g, const float *r, float
     }
     NB_UNROLL
     for (unsigned k = 0; k < 8; k++) {
-        uint32_t q[4];
-        NB_UNROLL
-        for (unsigned b = 0; b < 4; b++)
-            q[b] = nb_bits(nb_fma(r[4 * k + b], inverse, NB_MAGIC)); /* the product is exact */
-        word[k] = nb_bytes(nb_bytes(q[0], q[1], 0x0040), nb_bytes(q[2], q[3], 0x0040), 0x5410);
+        word[k] = nb_round_bytes(r[4 * k] * inverse, r[4 * k + 1] * inverse, r[4 * k + 2] * inverse, r[4 * k + 3] * inverse);
     }
     nb_group_store(2, errors, g, word);
     return scale;
@@ -409,8 +388,7 @@ NB_DEV int nb_encode_tile(int type, int feedback, const struct nb_gpu_desc *d, c
     uint32_t out[4];
     NB_UNROLL
     for (unsigned k = 0; k < 4; k++) {
-        uint32_t word = 0;
-        float y[8]; /* codes and 8, above NB_MAGIC */
+        float y[8];
         NB_UNROLL
         for (unsigned b = 0; b < 6; b++) {
             if (b & 2)
@@ -418,32 +396,38 @@ NB_DEV int nb_encode_tile(int type, int feedback, const struct nb_gpu_desc *d, c
             y[b] = x[8 * k + b];
             y[b + 2] = x[8 * k + b + 2];
             nb_two_times(&y[b], &y[b + 2], inverse);
-            nb_two_plus(&y[b], &y[b + 2], NB_MAGIC + 8.0f, NB_MAGIC + 8.0f);
         }
         if (feedback) {
-            NB_UNROLL
-            for (unsigned b = 0; b < 8; b++) {
-                y[7 - b] = nb_fmin(y[7 - b], NB_MAGIC + 15.0f);
-                word = word * 16 + nb_bits(y[7 - b]);
-            }
             NB_UNROLL
             for (unsigned b = 0; b < 6; b++) {
                 if (b & 2)
                     continue;
                 const unsigned i = 8 * k + b;
-                nb_two_plus(&y[b], &y[b + 2], -(NB_MAGIC + 8.0f), -(NB_MAGIC + 8.0f));
+                nb_two_plus(&y[b], &y[b + 2], NB_MAGIC, NB_MAGIC);
+                nb_two_plus(&y[b], &y[b + 2], -NB_MAGIC, -NB_MAGIC);
+                y[b] = nb_fmin(y[b], 7.0f);
+                y[b + 2] = nb_fmin(y[b + 2], 7.0f);
                 nb_two_fma(&x[i], &x[i + 2], y[b], y[b + 2], -step, -step); /* products are exact */
             }
-            /* less what the upper bits of the eight numbers came to */
-            word = word - 0x3f400000u;
+            const uint32_t even = nb_round_bytes(y[0], y[2], y[4], y[6]), odd = nb_round_bytes(y[1], y[3], y[5], y[7]);
+            out[k] = (even & 0x0f0f0f0fu) | (odd << 4 & 0xf0f0f0f0u);
         } else {
+            uint32_t word = 0, raised[8]; /* and 8: at most 16 */
             NB_UNROLL
-            for (unsigned b = 0; b < 4; b++) {
-                const uint32_t pair = nb_bytes(nb_bits(y[3 - b]), nb_bits(y[7 - b]), 0x5410);
-                word = word * 16 + nb_pair_min(pair, 0x000f000fu);
+            for (unsigned b = 0; b < 6; b++) {
+                if (b & 2)
+                    continue;
+                /* The bits of the smallest floats are integers, and they are rounded as these. */
+                float q0 = 8 * NB_FLOAT_LEAST, q1 = 8 * NB_FLOAT_LEAST;
+                nb_two_fma(&q0, &q1, y[b], y[b + 2], NB_FLOAT_LEAST, NB_FLOAT_LEAST);
+                raised[b] = nb_bits(q0);
+                raised[b + 2] = nb_bits(q1);
             }
+            NB_UNROLL
+            for (unsigned b = 0; b < 8; b += 2)
+                word = nb_pack_nibbles(raised[6 - b], raised[7 - b], word);
+            out[k] = word ^ 0x88888888u;
         }
-        out[k] = word ^ 0x88888888u;
     }
     if (active) {
         nb_quad q;
@@ -479,7 +463,7 @@ NB_DEV int nb_encode_tile(int type, int feedback, const struct nb_gpu_desc *d, c
             nb_group_words(2, stage + NB_ERRORS_AT, t, word);
             NB_UNROLL
             for (unsigned i = 0; i < NB_GROUP; i++) {
-                const float e = nb_error_value(word[i / 4] ^ 0x80808080u, i % 4) * unit;
+                const float e = nb_from_byte(word[i / 4], i % 4) * unit;
                 const float kept = beta * e, added = rest * (x[i] * back);
                 x[i] = kept + added;
             }

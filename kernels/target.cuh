@@ -138,6 +138,33 @@ NB_DEV float nb_from_int(int32_t i) { return __int2float_rn(i); }
 NB_DEV uint32_t nb_bytes(uint32_t a, uint32_t b, uint32_t order) { return __byte_perm(a, b, order); }
 NB_DEV int32_t nb_dot4(uint32_t a, uint32_t b, int32_t c) { return __dp4a((int)a, (int)b, c); }
 NB_DEV uint32_t nb_pair_min(uint32_t a, uint32_t b) { return __vminu2(a, b); } /* of 16 bits each */
+/* Two integers as numbers of 4 bits, no more than 15 and no less than 0, below what `above` has: 8 bits further up. */
+NB_DEV uint32_t nb_pack_nibbles(uint32_t low, uint32_t high, uint32_t above)
+{
+    uint32_t d;
+    asm("cvt.pack.sat.u4.s32.b32 %0, %1, %2, %3;" : "=r"(d) : "r"(high), "r"(low), "r"(above));
+    return d;
+}
+
+/* Four floats to the nearest bytes with a sign, of ties the even one; on a GPU two of them are one instruction. */
+NB_DEV uint32_t nb_round_bytes(float b0, float b1, float b2, float b3)
+{
+    uint32_t d;
+    asm("{ .reg .s32 i, j, k, l; .reg .b32 upper; cvt.rni.s32.f32 i, %1; cvt.rni.s32.f32 j, %2; cvt.rni.s32.f32 k, %3;\n"
+        "cvt.rni.s32.f32 l, %4; cvt.pack.sat.s8.s32.b32 upper, l, k, 0; cvt.pack.sat.s8.s32.b32 %0, j, i, upper; }"
+        : "=r"(d)
+        : "f"(b0), "f"(b1), "f"(b2), "f"(b3));
+    return d;
+}
+
+/* Byte i of a word, as a number with a sign; one instruction where i is known. */
+NB_DEV float nb_from_byte(uint32_t word, unsigned i)
+{
+    float f;
+    asm("{ .reg .s32 byte; bfe.s32 byte, %1, %2, 8; cvt.rn.f32.s32 %0, byte; }" : "=f"(f) : "r"(word), "r"(8 * i));
+    return f;
+}
+
 NB_DEV uint32_t nb_funnel_right(uint32_t low, uint32_t high, uint32_t by) { return __funnelshift_r(low, high, by); } /* by % 32 */
 NB_DEV uint32_t nb_funnel_left(uint32_t low, uint32_t high, uint32_t by) { return __funnelshift_l(low, high, by); }
 

@@ -15,6 +15,7 @@
 
 #define NB_MAGIC 0x1.8p23f /* added to a number below 2^22 it leaves the nearest integer in the low bits */
 #define NB_MAGIC_BITS 0x4b400000u
+#define NB_FLOAT_LEAST 0x1p-149f
 
 NB_DEV uint32_t nb_type_bytes(int type)
 {
