@@ -382,7 +382,7 @@ NB_DEV void nb_careful(int type, const struct nb_gpu_desc *d, const struct nb_jo
     if (t == 0)
         nb_publish(nb_states(d), job->ticket, nb_ticket_bytes(type, job) + bytes);
     if (t < 32)
-        nb_settle(type, d, job, sh, bytes);
+        nb_settle(type, 0, d, job, sh, bytes);
     nb_barrier();
     dst += sh->offset;
 

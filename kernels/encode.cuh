@@ -89,7 +89,7 @@ NB_DEV void nb_survey(int type, int feedback, enum nb_norms norms, float bound, 
     if (feedback) {
         const uint32_t scale = ((const uint8_t *)(stage + NB_SCALES_AT))[g];
         /* A unit is a power of two, but for the factor, of which a product is rounded once, too. */
-        const float one = nb_unit_of(scale, 1), power = s->idle || nb_unit_of(scale, factor) == 0 ? 0 : one;
+        const float one = s->idle ? 0 : nb_unit_of(scale, 1), power = nb_unit_of(scale, factor) == 0 ? 0 : one;
         uint32_t word[8];
         int32_t count = 0;
         nb_group_words(2, stage + NB_ERRORS_AT, g, word);
@@ -107,8 +107,7 @@ NB_DEV void nb_survey(int type, int feedback, enum nb_norms norms, float bound, 
             for (unsigned i = 0; i < NB_GROUP; i++)
                 h[i] = h[i] + nb_from_byte(word[i / 4], i % 4) * power * factor;
         }
-        if (!s->idle)
-            s->error2 = nb_from_int(count) * one * one;
+        s->error2 = nb_from_int(count) * one * one;
         if (NB_ESTIMATES && norms == NB_NORMS_ESTIMATED)
             s->spare = nb_fma(nb_fmax(nb_fma(energy, NB_ENERGY_SURE, -NB_ENERGY_LEAST), 0), bound * bound * NB_BOUND_SURE, -s->error2);
     }
@@ -137,14 +136,15 @@ NB_DEV void nb_survey(int type, int feedback, enum nb_norms norms, float bound, 
     const float max_y = nb_real(most);
     /* Maxima ignore single NaN, but the transform of one is NaN all over. */
     s->careful = nb_bits(max) >= NB_ESCAPE_BITS || nb_bits(max_y) > NB_F32_INF;
-    uint32_t large = NB_GROUP;
+    float ratio = NB_RATIO_OF_ALL;
     const float threshold = max * NB_SMALL;
     if (nb_real(fewest) < threshold) {
         NB_RARE;
-        large = nb_count_large(h, max, threshold, &s->careful);
+        ratio = nb_ratio_of(nb_count_large(h, max, threshold, &s->careful));
     }
     const float scaled = max_y * 0.125f;
-    s->transform = nb_better(max, scaled, large) && nb_bits(scaled) >= NB_FLUSH_BITS;
+    const int better = scaled * ratio < max;
+    s->transform = better && nb_bits(scaled) >= NB_FLUSH_BITS;
     const float chosen = s->transform ? max_y : max;
     if (s->transform) {
         NB_BRANCH;
@@ -165,12 +165,12 @@ NB_DEV void nb_survey(int type, int feedback, enum nb_norms norms, float bound, 
         top = nb_signed_max3(top, (int32_t)nb_bits(x[i]), (int32_t)nb_bits(x[i + 1]));
     top = nb_signed_max3(top, top, (int32_t)nb_bits(x[NB_GROUP - 1]));
     s->positive = (uint32_t)top == nb_bits(chosen);
-    s->max = nb_better(max, scaled, large) ? scaled : max;
+    s->max = better ? scaled : max;
 }
 
-/* New error of group g from r, which is what the code left over times 1/back; idle groups keep theirs.
+/* New error of a group from r, which is what the code left over times 1/back, as nb_transform_by leaves it where it is `turned`; idle groups keep theirs.
  * Returns the scale. */
-NB_DEV uint32_t nb_keep_error(nb_quad *errors, uint32_t g, const float *r, float back)
+NB_DEV uint32_t nb_keep_error(char *errors, const float *r, float back, int turned)
 {
     uint32_t word[8], most = 0;
     NB_UNROLL
@@ -183,18 +183,30 @@ NB_DEV uint32_t nb_keep_error(nb_quad *errors, uint32_t g, const float *r, float
         scale = bits - 6;
         inverse = nb_real((133 + 127 - bits) << 23) * back;
     }
+    const float by[2] = {inverse, turned ? -inverse : inverse};
     NB_UNROLL
-    for (unsigned k = 0; k < 8; k++) {
-        word[k] = nb_round_bytes(r[4 * k] * inverse, r[4 * k + 1] * inverse, r[4 * k + 2] * inverse, r[4 * k + 3] * inverse);
+    for (unsigned k = 0; k < 8; k++)
+        word[k] = nb_round_bytes(r[4 * k] * by[NB_TURNED(4 * k)], r[4 * k + 1] * by[NB_TURNED(4 * k + 1)],
+                                 r[4 * k + 2] * by[NB_TURNED(4 * k + 2)], r[4 * k + 3] * by[NB_TURNED(4 * k + 3)]);
+    NB_UNROLL
+    for (unsigned k = 0; k < 2; k++) { /* half a sector each, which the second cache puts together */
+        nb_quad q;
+        q.x = word[4 * k];
+        q.y = word[4 * k + 1];
+        q.z = word[4 * k + 2];
+        q.w = word[4 * k + 3];
+        nb_store16(errors + 16 * k, q);
     }
-    nb_group_store(2, errors, g, word);
     return scale;
 }
 
-#define NB_WORDS_MOST (1 + NB_TILE_GROUPS / 4 + NB_TILE_GROUPS / 32 + 4 * NB_TILE_GROUPS) /* of a record without escapes */
+/* Words of a record: of a whole tile without escapes before its codes, and all; where that begins in sh->record, so that codes are
+ * aligned. A record of fewer groups begins later there: its codes do not. */
+#define NB_WORDS_BEFORE (1 + NB_TILE_GROUPS / 4 + NB_TILE_GROUPS / 32)
+#define NB_WORDS_MOST (NB_WORDS_BEFORE + 4 * NB_TILE_GROUPS)
+#define NB_RECORD_AT ((0u - NB_WORDS_BEFORE) & 3)
 
-/* Words of the record before the codes; where its first word lies in sh->record, so that codes are aligned.
- * */
+/* Words before the codes. */
 NB_DEV uint32_t nb_words_before(uint32_t groups)
 {
     return 1 + (groups + 3) / 4 + (groups + 31) / 32;
@@ -228,76 +240,78 @@ NB_DEV void nb_partial(int type, const struct nb_gpu_desc *d, uint64_t at, uint3
 
 /* One warp: learn where the record of `bytes` begins in the output, for all (sh->offset); write the partial
  * groups before and behind it. */
-NB_DEV void nb_settle(int type, const struct nb_gpu_desc *d, const struct nb_job *job, struct nb_shared *sh,
-                      uint32_t bytes)
+NB_DEV void nb_settle(int type, int plain, const struct nb_gpu_desc *d, const struct nb_job *job, struct nb_shared *sh, uint32_t bytes)
 {
-    const uint32_t more = nb_ticket_bytes(type, job), lead = nb_round4(job->head * nb_type_bytes(type));
+    const uint32_t more = plain ? 0 : nb_ticket_bytes(type, job), lead = plain ? 0 : nb_round4(job->head * nb_type_bytes(type));
     const uint64_t offset = nb_look_back(nb_states(d), job->ticket, more + bytes);
     char *dst = (char *)(uintptr_t)d->dst + offset;
 
-    if (job->head | job->tail) {
+    if (!plain && (job->head | job->tail)) {
         NB_RARE;
         nb_partial(type, d, 0, job->head, dst);
         nb_partial(type, d, d->n - job->tail, job->tail, dst + lead + bytes);
     }
     if (nb_thread() == 0) {
         sh->offset = offset + lead;
-        if (job->ticket + 1 == d->tickets)
+        if (!plain && job->ticket + 1 == d->tickets)
             nb_store8(&nb_control_of(d)->length, offset + more + bytes);
     }
 }
 
 /* A tile whose values (and errors) are in `stage`. 1: it is not a usual one, and nothing was done. */
-NB_DEV int nb_encode_tile(int type, int feedback, const struct nb_gpu_desc *d, const struct nb_job *job,
-                          struct nb_shared *sh, nb_quad *stage, int measure)
+NB_DEV int nb_encode_tile(int type, int feedback, int plain, const struct nb_gpu_desc *d, const struct nb_job *job,
+                          struct nb_shared *sh, nb_quad *stage)
 {
-    const uint32_t t = nb_thread(), warp = t / 32, groups = job->groups;
-    const int active = t < groups;
+    const uint32_t t = nb_thread(), warp = nb_warp(), groups = plain ? NB_TILE_GROUPS : job->groups;
+    const int measure = plain ? 0 : (int)job->measure;
+    const int active = plain || t < groups;
     float x[NB_GROUP], factor = 1;
     struct nb_group_survey s;
-    /* Mostly an estimate tells that the bound does not act. */
+    /* Mostly an estimate tells that the bound does not act; a plain tile in which it does, or might, is surveyed anew as one that is not. */
     enum nb_norms norms = feedback || measure ? NB_NORMS_EXACT : NB_NORMS_NONE;
-    if (NB_ESTIMATES && feedback && !measure && type == NB_BF16)
+    if (NB_ESTIMATES && feedback && plain && type == NB_BF16)
         norms = NB_NORMS_ESTIMATED;
 
     for (;;) {
         /* Threads without a group work on what happens to lie there: values that only some threads set would
          * take registers all through the kernel. */
         nb_survey(type, feedback, norms, d->bound, stage, t, factor, x, &s);
-        if (!active) {
+        if (!plain && !active) {
+            NB_RARE;
             s.max = s.own2 = s.error2 = s.spare = 0;
             s.careful = s.transform = 0;
             s.idle = 1;
         }
-        const uint32_t bits = nb_bits(s.max);
-        const uint32_t most = nb_warp_max(bits), least = nb_warp_min(bits >= NB_FLUSH_BITS ? bits : NB_F32_INF);
-        const uint32_t careful = nb_ballot((int)s.careful);
-        if (t % 32 == 0) {
-            sh->part[0][warp] = most;
-            sh->part[1][warp] = least;
-            sh->part[2][warp] = careful;
-        }
-        if (NB_ESTIMATES && feedback && norms == NB_NORMS_ESTIMATED) {
+        /* Something that is not usual counts as larger than all; what is below the floor, seen from there, as well. */
+        nb_quad part;
+        part.x = nb_warp_max(s.careful ? NB_ALL : nb_bits(s.max));
+        part.y = nb_warp_min(nb_bits(s.max) - NB_FLUSH_BITS);
+        part.z = 0;
+        if (NB_ESTIMATES && feedback && plain && norms == NB_NORMS_ESTIMATED) {
             /* The tile has enough to spare if its groups have together. */
-            const float spare = nb_warp_total(s.spare);
-            if (t % 32 == 0)
-                sh->part[3][warp] = nb_bits(spare);
+            part.z = nb_bits(nb_warp_total(s.spare));
         } else if (norms == NB_NORMS_EXACT) {
             if (!feedback || (NB_ESTIMATES && type == NB_BF16))
                 NB_RARE;
             sh->sums[0][t] = s.own2;
             sh->sums[1][t] = s.error2;
         }
+        if (t % 32 == 0) {
+            sh->survey[warp].x = part.x;
+            sh->survey[warp].y = part.y;
+            if (NB_ESTIMATES && feedback && plain)
+                sh->survey[warp].z = part.z;
+        }
         nb_barrier();
         if (norms == NB_NORMS_NONE)
             break;
-        if (NB_ESTIMATES && feedback && norms == NB_NORMS_ESTIMATED) {
-            const float spare = (nb_real(sh->part[3][0]) + nb_real(sh->part[3][1])) + (nb_real(sh->part[3][2]) + nb_real(sh->part[3][3]));
+        if (NB_ESTIMATES && feedback && plain && norms == NB_NORMS_ESTIMATED) {
+            const float spare = (nb_real(sh->survey[0].z) + nb_real(sh->survey[1].z)) + (nb_real(sh->survey[2].z) + nb_real(sh->survey[3].z));
             if (nb_bits(spare) < NB_F32_INF) /* neither negative nor a NaN */
                 break;
             NB_RARE;
-            norms = NB_NORMS_EXACT;
-            continue;
+            nb_barrier();
+            return 1;
         }
         if (!feedback || (NB_ESTIMATES && type == NB_BF16))
             NB_RARE;
@@ -318,73 +332,86 @@ NB_DEV int nb_encode_tile(int type, int feedback, const struct nb_gpu_desc *d, c
         NB_RARE;
         factor = sh->factor;
         nb_barrier();
+        if (plain)
+            return 1;
     }
 
-    uint32_t most = sh->part[0][0], least = sh->part[1][0], careful = sh->part[2][0];
+    uint32_t most = sh->survey[0].x, least = sh->survey[0].y;
     NB_UNROLL
     for (unsigned w = 1; w < NB_WARPS; w++) {
-        most = sh->part[0][w] > most ? sh->part[0][w] : most;
-        least = sh->part[1][w] < least ? sh->part[1][w] : least;
-        careful |= sh->part[2][w];
+        most = sh->survey[w].x > most ? sh->survey[w].x : most;
+        least = sh->survey[w].y < least ? sh->survey[w].y : least;
     }
+    /* The tile's exponent, biased; codes of the least are nb_code_of(least, exponent, 0). */
+    uint32_t exponent = (most + 0x7ffffu) >> 23, words = NB_WORDS_BEFORE + 4 * groups, first = 0;
+    uint32_t header = (uint32_t)NB_TILE_INT4 | exponent << 16;
+    const int apart = ((least + NB_FLUSH_BITS + 0x780000u) >> 23) + 22 < exponent;
     if (norms == NB_NORMS_EXACT) {
         if (!feedback || (NB_ESTIMATES && type == NB_BF16))
             NB_RARE;
-        careful |= sh->flag[0];
+        if (sh->flag[0])
+            most = NB_ALL;
     }
-    /* The tile's exponent, biased; codes of the least are nb_code_of(least, exponent, 0). */
-    uint32_t exponent = NB_EXPONENT_MIN + 127;
-    if (most >= NB_FLUSH_BITS) {
-        exponent = (most + 0x7ffffu) >> 23;
-        careful |= ((least + 0x780000u) >> 23) + 22 < exponent;
-    }
-    if (careful) {
+    if (apart || most - NB_FLUSH_BITS >= NB_F32_INF - NB_FLUSH_BITS) {
         NB_RARE;
-        nb_barrier();
-        return 1;
+        if (plain || most >= NB_FLUSH_BITS) {
+            nb_barrier();
+            return 1;
+        }
+        exponent = NB_EXPONENT_MIN + 127;
+        header = NB_TILE_ZERO;
+        words = 1;
     }
-    const uint32_t before = nb_words_before(groups), pad = (0u - before) & 3;
-    const uint32_t words = most < NB_FLUSH_BITS ? 1 : before + 4 * groups;
+    if (!plain) {
+        first = NB_WORDS_BEFORE - nb_words_before(groups);
+        words = words == 1 ? 1 : words - first;
+    }
     if (t == 0) {
         NB_ONE_WARP;
-        nb_publish(nb_states(d), job->ticket, nb_ticket_bytes(type, job) + 4 * words);
+        nb_publish(nb_states(d), job->ticket, (plain ? 0 : nb_ticket_bytes(type, job)) + 4 * words);
     }
 
     /* ---- Second half */
-    uint32_t *record = (uint32_t *)sh->record + pad;
-    uint32_t code = 0;
-    float step = 0, inverse = 0;
+    uint32_t *record = (uint32_t *)sh->record + NB_RECORD_AT;
     const uint32_t bits = nb_bits(s.max);
-    if (bits >= NB_FLUSH_BITS) {
-        const uint32_t depth = exponent - (bits >> 23), segment = depth >> 2 < 4 ? depth >> 2 : 4;
-        const uint32_t one = 1u << (19 + segment), up = bits + one - (segment ? 1u << 19 : 1u << 18);
-        const uint32_t stands = up & (0u - one); /* what the code stands for */
-        /* nb_code_of(bits, exponent, 0): as nb_usual_scale, backwards. */
-        const uint32_t low = (stands >> 23) + 23 - exponent;
-        code = nb_bits(nb_real((stands + ((535 - exponent) << 23)) >> 2 | 0x40000000u) + 0x1p23f) & 0x7f;
-        code = (int32_t)low < 4 ? low : code;
-        step = nb_real(stands);
-        if (!s.transform)
-            step = step * 0.125f;
-        if (s.positive) { /* the extreme value becomes -8 */
-            step = -step;
-            code |= 0x80;
-        }
-        inverse = nb_reciprocal(step);
+    const uint32_t segment = nb_min((exponent - (bits >> 23)) >> 2, 4), keeps = 0xfff80000u << segment; /* bits of the code */
+    /* What the code stands for: to nearest, but down by less than a sixteenth. */
+    const uint32_t up = bits - keeps - (segment ? 1u << 19 : 1u << 18), stands = up & keeps;
+    /* nb_code_of(bits, exponent, 0): as nb_usual_scale, backwards. */
+    const uint32_t low = (stands >> 23) + 23 - exponent;
+    uint32_t code = nb_bits(nb_real((stands + ((535 - exponent) << 23)) >> 2 | 0x40000000u) + 0x1p23f) & 0x7f;
+    code = (int32_t)low < 4 ? low : code;
+    float step = nb_real(stands);
+    if (!s.transform)
+        step = step * 0.125f;
+    if (s.positive) { /* the extreme value becomes -8 */
+        step = -step;
+        code |= 0x80;
     }
-    if (bits && !code && active) {
+    float inverse = nb_reciprocal(step);
+    if (bits < NB_FLUSH_BITS) {
         NB_RARE;
-        if (d->flags & NB_GPU_STATS)
+        code = 0;
+        step = inverse = 0;
+        if (bits && active && (d->flags & NB_GPU_STATS))
             nb_add64(&nb_control_of(d)->flushed, 1);
     }
     const uint32_t domain = nb_ballot((int)s.transform);
-    if (t < ((groups + 3) & ~3u))
+    if (plain) {
         ((uint8_t *)(record + 1))[t] = (uint8_t)code;
-    if (t % 32 == 0 && t < groups)
-        record[1 + (groups + 3) / 4 + warp] = domain;
-    if (t == 0)
-        record[0] = most < NB_FLUSH_BITS ? NB_TILE_ZERO
-                                         : (uint32_t)NB_TILE_INT4 | exponent << 16;
+        if (t % 32 == 0)
+            record[1 + NB_TILE_GROUPS / 4 + warp] = domain;
+        if (t == 0)
+            record[0] = header;
+    } else {
+        record += first;
+        if (t < ((groups + 3) & ~3u))
+            ((uint8_t *)(record + 1))[t] = (uint8_t)code;
+        if (t % 32 == 0 && active)
+            record[1 + (groups + 3) / 4 + warp] = domain;
+        if (t == 0)
+            record[0] = header;
+    }
     uint32_t out[4];
     NB_UNROLL
     for (unsigned k = 0; k < 4; k++) {
@@ -403,14 +430,13 @@ NB_DEV int nb_encode_tile(int type, int feedback, const struct nb_gpu_desc *d, c
                 if (b & 2)
                     continue;
                 const unsigned i = 8 * k + b;
-                nb_two_plus(&y[b], &y[b + 2], NB_MAGIC, NB_MAGIC);
-                nb_two_plus(&y[b], &y[b + 2], -NB_MAGIC, -NB_MAGIC);
+                nb_two_round(&y[b], &y[b + 2]);
                 y[b] = nb_fmin(y[b], 7.0f);
                 y[b + 2] = nb_fmin(y[b + 2], 7.0f);
                 nb_two_fma(&x[i], &x[i + 2], y[b], y[b + 2], -step, -step); /* products are exact */
             }
             const uint32_t even = nb_round_bytes(y[0], y[2], y[4], y[6]), odd = nb_round_bytes(y[1], y[3], y[5], y[7]);
-            out[k] = (even & 0x0f0f0f0fu) | (odd << 4 & 0xf0f0f0f0u);
+            out[k] = nb_choose(0x0f0f0f0fu, even, odd << 4);
         } else {
             uint32_t word = 0, raised[8]; /* and 8: at most 16 */
             NB_UNROLL
@@ -429,14 +455,12 @@ NB_DEV int nb_encode_tile(int type, int feedback, const struct nb_gpu_desc *d, c
             out[k] = word ^ 0x88888888u;
         }
     }
-    if (active) {
-        nb_quad q;
-        q.x = out[0];
-        q.y = out[1];
-        q.z = out[2];
-        q.w = out[3];
-        *(nb_quad *)(record + before + 4 * t) = q;
-    }
+    nb_quad codes;
+    codes.x = out[0];
+    codes.y = out[1];
+    codes.z = out[2];
+    codes.w = out[3];
+    sh->record[(NB_RECORD_AT + NB_WORDS_BEFORE) / 4 + t] = codes; /* of threads without a group behind all that is sent */
     if (measure) {
         NB_RARE;
         float squares[NB_GROUP];
@@ -450,11 +474,10 @@ NB_DEV int nb_encode_tile(int type, int feedback, const struct nb_gpu_desc *d, c
         sh->sums[0][t] = active ? sum : 0;
     }
     if (feedback && active && !s.idle) {
-        float back = 1;
-        if (s.transform) {
-            nb_transform(x);
-            back = 0.03125f;
-        }
+        int turned = (int)s.transform;
+        float back = turned ? 0.03125f : 1;
+        /* In mostly every warp some groups are transformed. Not to do it where they are not takes more instructions than it saves. */
+        nb_transform_by(turned ? 1 : 0, x);
         if (NB_MODE(d) == NB_EF_EMA) {
             NB_RARE;
             const uint32_t scale = ((const uint8_t *)(stage + NB_SCALES_AT))[t];
@@ -464,17 +487,18 @@ NB_DEV int nb_encode_tile(int type, int feedback, const struct nb_gpu_desc *d, c
             NB_UNROLL
             for (unsigned i = 0; i < NB_GROUP; i++) {
                 const float e = nb_from_byte(word[i / 4], i % 4) * unit;
-                const float kept = beta * e, added = rest * (x[i] * back);
+                const float kept = beta * e, added = rest * (x[i] * (turned && NB_TURNED(i) ? -back : back));
                 x[i] = kept + added;
             }
             back = 1;
+            turned = 0;
         }
-        nb_store1((char *)(uintptr_t)job->scale + t, nb_keep_error(stage + NB_ERRORS_AT, t, x, back));
+        nb_store1((char *)(uintptr_t)job->scale + t, nb_keep_error((char *)(uintptr_t)job->err + 32 * t, x, back, turned));
     }
     nb_barrier();
     if (warp == 0) {
         NB_ONE_WARP;
-        nb_settle(type, d, job, sh, 4 * words);
+        nb_settle(type, plain, d, job, sh, 4 * words);
         if (measure) {
             NB_RARE;
             const float noise = nb_sum128(sh->sums[0]);
@@ -489,30 +513,22 @@ NB_DEV int nb_encode_tile(int type, int feedback, const struct nb_gpu_desc *d, c
             NB_RARE;
             nb_add64(&nb_control_of(d)->bounded, 1);
         }
-    } else if (feedback) {
-        /* Meanwhile the others write the errors back; a step of 96 quads does not change the permutation. */
-        const uint32_t i = t - 32, place = nb_place_quad(2, i / 2, i % 2);
-        char *err = (char *)(uintptr_t)job->err + 16 * i;
-        NB_UNROLL
-        for (unsigned u = 0; u < 3; u++)
-            if ((u < 2 && groups == NB_TILE_GROUPS) || i + 96 * u < 2 * groups)
-                nb_store16(err + 16 * 96 * u, stage[NB_ERRORS_AT + place + 96 * u]);
     }
     nb_barrier();
     char *dst = (char *)(uintptr_t)d->dst + sh->offset;
     dst += 4 * t;
-    if (words == NB_WORDS_MOST) {
+    record = (uint32_t *)sh->record + NB_RECORD_AT;
+    if (plain) {
+        if (t < NB_WORDS_MOST - 4 * NB_THREADS)
+            nb_store4(dst + 16 * NB_THREADS, record[t + 4 * NB_THREADS]);
         NB_UNROLL
         for (unsigned u = 0; u < 4; u++)
             nb_store4(dst + 4 * NB_THREADS * u, record[t + NB_THREADS * u]);
-        if (t < NB_WORDS_MOST - 4 * NB_THREADS)
-            nb_store4(dst + 16 * NB_THREADS, record[t + 4 * NB_THREADS]);
         return 0;
     }
-    NB_RARE;
     NB_ROLL
     for (uint32_t i = t; i < words; i += NB_THREADS, dst += 4 * NB_THREADS)
-        nb_store4(dst, record[i]);
+        nb_store4(dst, record[first + i]);
     return 0;
 }
 

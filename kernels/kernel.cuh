@@ -88,7 +88,7 @@ NB_DEV void nb_describe(const struct nb_gpu_desc *d, uint32_t ticket, struct nb_
     job->index = ticket < index;
     job->tile = job->index ? ticket : ticket - index;
     job->tiles = tiles;
-    job->groups = job->group0 = job->head = job->tail = job->measure = 0;
+    job->groups = job->group0 = job->head = job->tail = job->measure = job->plain = 0;
     job->phase = job->own = job->err = job->scale = 0;
     if (job->index)
         return;
@@ -114,13 +114,14 @@ NB_DEV void nb_describe(const struct nb_gpu_desc *d, uint32_t ticket, struct nb_
     by[NB_JOB_SRC] = by[NB_JOB_OUT] = NB_TILE_GROUPS * NB_GROUP * size;
     by[NB_JOB_OWN] = job->own ? NB_TILE_GROUPS * NB_GROUP * size : 0;
     by[NB_JOB_SCALE] = NB_TILE_GROUPS;
-    strides->measured = 0;
+    strides->measured = strides->plain = 0;
     if (NB_OP(d) != NB_GPU_ENCODE)
         return;
     job->err = d->err + begin * NB_GROUP;
     job->scale = d->scale + begin;
     nb_describe_phase(d, begin / NB_TILE_GROUPS, job, strides);
     job->measure = job->phase < strides->measured;
+    strides->plain = d->codec == NB_CODEC_INT4 && (job->src | (NB_MODE(d) != NB_EF_OFF ? d->scale : 0)) % 16 == 0;
 }
 
 /* One warp, the same for a whole tile inside of its span, `steps` behind one of the same descriptor that is whole. 0: it is another one. */
@@ -132,8 +133,10 @@ NB_DEV int nb_describe_further(uint32_t steps, const struct nb_job *from, struct
     if (lane < NB_JOB_WORDS) {
         const uint64_t word = ((const uint64_t *)from)[lane] + steps * strides->by[lane];
         ((uint64_t *)job)[lane] = word;
-        if (lane == NB_JOB_PHASE)
+        if (lane == NB_JOB_PHASE) {
             job->measure = word < strides->measured;
+            job->plain = strides->plain & (uint32_t)!(word < strides->measured);
+        }
     }
     return 1;
 }
@@ -150,15 +153,27 @@ NB_DEV int nb_encodes_fast(const struct nb_gpu_desc *d, const struct nb_job *job
 }
 
 /* Scales of errors, a byte a group. */
-NB_DEV void nb_fetch_scales(nb_quad *to, uint64_t from, uint32_t groups)
+NB_DEV void nb_fetch_scales(nb_quad *to, uint64_t from, int aligned, uint32_t groups)
 {
     const uint32_t t = nb_thread();
-    if ((from | groups) % 16 == 0) {
-        if (t < groups / 16)
+    if (aligned || (from | groups) % 16 == 0) {
+        if (t < groups / 16) {
+            NB_ONE_WARP;
             nb_async16(to + t, (const char *)(uintptr_t)from + 16 * t);
+        }
     } else if (t < groups) {
         NB_RARE;
         ((uint8_t *)to)[t] = (uint8_t)nb_load1((const char *)(uintptr_t)from + t);
+    }
+}
+
+/* Values to encode, and errors. */
+NB_DEV void nb_fetch_tile(int type, nb_quad *stage, const struct nb_job *job, int feedback, int plain, uint32_t groups)
+{
+    nb_fetch_values(type, stage, (const void *)(uintptr_t)job->src, plain, groups);
+    if (feedback) {
+        nb_fetch(2, stage + NB_ERRORS_AT, (const void *)(uintptr_t)job->err, groups);
+        nb_fetch_scales(stage + NB_SCALES_AT, job->scale, plain, groups);
     }
 }
 
@@ -168,11 +183,12 @@ NB_DEV void nb_begin(struct nb_shared *sh, uint32_t s)
     const struct nb_gpu_desc *d = &sh->desc[s];
     const struct nb_job *job = &sh->job[s];
 
-    if (NB_OP(d) == NB_GPU_ENCODE && nb_encodes_fast(d, job)) {
-        nb_fetch_values(NB_TYPE(d), sh->stage[s], (const void *)(uintptr_t)job->src, job->groups);
-        if (NB_MODE(d) != NB_EF_OFF) {
-            nb_fetch(2, sh->stage[s] + NB_ERRORS_AT, (const void *)(uintptr_t)job->err, job->groups);
-            nb_fetch_scales(sh->stage[s] + NB_SCALES_AT, job->scale, job->groups);
+    if (NB_OP(d) == NB_GPU_ENCODE) {
+        if (job->plain) {
+            nb_fetch_tile(NB_TYPE(d), sh->stage[s], job, NB_MODE(d) != NB_EF_OFF, 1, NB_TILE_GROUPS);
+        } else if (nb_encodes_fast(d, job)) {
+            NB_RARE;
+            nb_fetch_tile(NB_TYPE(d), sh->stage[s], job, NB_MODE(d) != NB_EF_OFF, 0, job->groups);
         }
     } else if (NB_OP(d) == NB_GPU_DECODE || NB_OP(d) == NB_GPU_REDUCE) {
         nb_reduce_fetch(NB_TYPE(d), d, job, sh, s);
@@ -181,26 +197,23 @@ NB_DEV void nb_begin(struct nb_shared *sh, uint32_t s)
 
 NB_DEV void nb_encode_any(const struct nb_gpu_desc *d, const struct nb_job *job, struct nb_shared *sh, uint32_t s)
 {
-    const int measure = (int)job->measure;
-    int careful = job->groups != 0;
+    const int feedback = NB_MODE(d) != NB_EF_OFF;
 
-    if (nb_encodes_fast(d, job)) {
-        if (NB_MODE(d) != NB_EF_OFF)
-            careful = nb_encode_tile(NB_TYPE(d), 1, d, job, sh, sh->stage[s], measure);
-        else
-            careful = nb_encode_tile(NB_TYPE(d), 0, d, job, sh, sh->stage[s], measure);
-    }
-    if (careful) {
-        NB_RARE;
-        nb_careful(NB_TYPE(d), d, job, sh, sh->stage[s], measure);
-    }
-    if (job->groups)
-        return;
+    if (job->plain)
+        if (feedback ? !nb_encode_tile(NB_TYPE(d), 1, 1, d, job, sh, sh->stage[s]) : !nb_encode_tile(NB_TYPE(d), 0, 1, d, job, sh, sh->stage[s]))
+            return;
     NB_RARE;
+    if (nb_encodes_fast(d, job))
+        if (feedback ? !nb_encode_tile(NB_TYPE(d), 1, 0, d, job, sh, sh->stage[s]) : !nb_encode_tile(NB_TYPE(d), 0, 0, d, job, sh, sh->stage[s]))
+            return;
+    if (job->groups) {
+        nb_careful(NB_TYPE(d), d, job, sh, sh->stage[s], (int)job->measure);
+        return;
+    }
     if (nb_thread() == 0)
         nb_publish(nb_states(d), job->ticket, nb_ticket_bytes(NB_TYPE(d), job));
     if (nb_thread() < 32)
-        nb_settle(NB_TYPE(d), d, job, sh, 0);
+        nb_settle(NB_TYPE(d), 0, d, job, sh, 0);
 }
 
 /* Work the ticket in place `s`; its data are on their way. */
@@ -493,8 +506,9 @@ NB_DEV void nb_carry(const struct nb_gpu_launch *launch, struct nb_shared *sh)
 
 /* ---- The kernel ---------------------------------------------------------------------------------------- */
 
-NB_DEV void nb_work(const struct nb_gpu_launch *argument, struct nb_shared *sh)
+NB_DEV void nb_work(const struct nb_gpu_launch *argument, struct nb_shared *shared)
 {
+    struct nb_shared *sh = (struct nb_shared *)nb_kept(shared);
     /* In shared memory, too: registers are short while tickets are worked on. */
     const struct nb_gpu_launch *launch = &sh->launch;
     const uint32_t t = nb_thread();
@@ -523,6 +537,7 @@ NB_DEV void nb_work(const struct nb_gpu_launch *argument, struct nb_shared *sh)
         if (have > 0)
             nb_begin(sh, s);
         nb_async_end();
+        NB_ROLL
         while (have > 0) {
             /* What is needed after the work is in shared memory: registers are short there. */
             nb_barrier();
@@ -531,39 +546,41 @@ NB_DEV void nb_work(const struct nb_gpu_launch *argument, struct nb_shared *sh)
                 nb_next(launch, sh, s);
             }
             nb_barrier();
-            have = sh->found;
-            if (have == NB_ELSEWHERE) {
-                NB_RARE;
-                nb_barrier();
-                if (sh->flag[3])
-                    nb_finish(&sh->desc[s ^ 1]);
-                have = nb_find(launch, sh, s ^ 1);
-                if (nb_thread() == 0)
-                    sh->have = have;
-            }
-            if (have > 0)
+            do {
+                if (sh->found == NB_ELSEWHERE) {
+                    NB_RARE;
+                    nb_barrier();
+                    if (sh->flag[3])
+                        nb_finish(&sh->desc[s ^ 1]);
+                    have = nb_find(launch, sh, s ^ 1);
+                    if (nb_thread() == 0)
+                        sh->have = have;
+                    if (have <= 0)
+                        break;
+                }
                 nb_begin(sh, s ^ 1);
+            } while (0);
             nb_async_end();
             nb_run(sh, s);
-            have = sh->have;
-            if (have <= 0) {
-                /* Its end may be what the host waits for before there is another ticket. */
-                NB_RARE;
-                nb_barrier();
-                if (nb_thread() == 0) {
-                    sh->flag[3] = nb_count_ticket(&sh->desc[s]);
-                    sh->due = 0;
-                }
-                nb_barrier();
-                if (sh->flag[3])
-                    nb_finish(&sh->desc[s]);
-                while (have == 0 && (have = nb_find(launch, sh, s ^ 1)) == 0)
-                    nb_pause();
-                if (have > 0)
-                    nb_begin(sh, s ^ 1);
-                nb_async_end();
-            }
             s ^= 1;
+            if (sh->have > 0)
+                continue;
+            /* Its end may be what the host waits for before there is another ticket. */
+            NB_RARE;
+            have = sh->have;
+            nb_barrier();
+            if (nb_thread() == 0) {
+                sh->flag[3] = nb_count_ticket(&sh->desc[s ^ 1]);
+                sh->due = 0;
+            }
+            nb_barrier();
+            if (sh->flag[3])
+                nb_finish(&sh->desc[s ^ 1]);
+            while (have == 0 && (have = nb_find(launch, sh, s)) == 0)
+                nb_pause();
+            if (have > 0)
+                nb_begin(sh, s);
+            nb_async_end();
         }
         nb_async_wait_all();
     }

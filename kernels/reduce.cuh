@@ -59,7 +59,7 @@ NB_DEV void nb_reduce_partial(int type, const struct nb_gpu_desc *d, uint64_t i0
 
 /* How many records fit behind the own values in a stage, and where. */
 #define NB_SLOTS(type) ((type) == NB_F32 ? 2u : 5u)
-#define NB_SLOT(type, stage, i) ((stage) + NB_TILE_GROUPS * NB_QUADS(type) + (i) * NB_RECORD_QUADS)
+#define NB_SLOT(type, stage, i) ((stage) + NB_COLUMN(NB_QUADS(type)) * NB_QUADS(type) + (i) * NB_RECORD_QUADS)
 
 NB_DEV int nb_is_int4(uint32_t header)
 {
@@ -89,7 +89,7 @@ NB_DEV void nb_reduce_fetch(int type, const struct nb_gpu_desc *d, const struct 
     if (job->index || !job->groups)
         return;
     if (NB_OP(d) == NB_GPU_REDUCE && job->own)
-        nb_fetch_values(type, sh->stage[stage], (const void *)(uintptr_t)job->own, job->groups);
+        nb_fetch_values(type, sh->stage[stage], (const void *)(uintptr_t)job->own, 0, job->groups);
     NB_ROLL
     for (uint32_t i = 0; i < sh->ready[stage]; i++) {
         NB_EACH_SOURCE;

@@ -41,9 +41,19 @@
 typedef uint4 nb_quad; /* x, y, z, w */
 
 NB_DEV unsigned nb_thread(void) { unsigned t; asm volatile("mov.u32 %0, %%tid.x;" : "=r"(t)); return t; }
+NB_DEV unsigned nb_warp(void) { unsigned w; asm("{ .reg .b32 t; mov.u32 t, %%tid.x; shr.u32 %0, t, 5; }" : "=r"(w)); return w; }
 NB_DEV unsigned nb_block(void) { return blockIdx.x; }
 NB_DEV unsigned nb_blocks(void) { return gridDim.x; }
 NB_DEV void nb_barrier(void) { __syncthreads(); }
+
+/* The address of shared memory, which is kept in a register and not worked out anew wherever it is needed. */
+NB_DEV void *nb_kept(void *shared)
+{
+    size_t at = __cvta_generic_to_shared(shared);
+    unsigned kept = (unsigned)at;
+    asm volatile("" : "+r"(kept));
+    return __cvta_shared_to_generic(kept);
+}
 
 /* Whole warps only. */
 NB_DEV void nb_warp_barrier(void) { __syncwarp(); }
@@ -83,6 +93,12 @@ NB_DEV void nb_two_plus(float *a0, float *a1, float b0, float b1)
     *a0 = r.x;
     *a1 = r.y;
 }
+NB_DEV void nb_two_round(float *a0, float *a1) /* to integers, of numbers below 2^22; of ties the even one */
+{
+    const float magic = 0x1.8p23f;
+    nb_two_plus(a0, a1, magic, magic);
+    nb_two_plus(a0, a1, -magic, -magic);
+}
 NB_DEV void nb_two_fma(float *a0, float *a1, float q0, float q1, float by0, float by1) /* a + q * by */
 {
     const float2 r = __ffma2_rn(make_float2(q0, q1), make_float2(by0, by1), make_float2(*a0, *a1));
@@ -108,6 +124,11 @@ NB_DEV void nb_two_plus(float *a0, float *a1, float b0, float b1)
     *a0 = *a0 + b0;
     *a1 = *a1 + b1;
 }
+NB_DEV void nb_two_round(float *a0, float *a1)
+{
+    *a0 = rintf(*a0);
+    *a1 = rintf(*a1);
+}
 NB_DEV void nb_two_fma(float *a0, float *a1, float q0, float q1, float by0, float by1)
 {
     *a0 = nb_fma(q0, by0, *a0);
@@ -121,6 +142,7 @@ NB_DEV float nb_fmin(float a, float b) { return fminf(a, b); }
 NB_DEV uint32_t nb_max3(uint32_t a, uint32_t b, uint32_t c) { return __vimax3_u32(a, b, c); }
 NB_DEV uint32_t nb_min3(uint32_t a, uint32_t b, uint32_t c) { return __vimin3_u32(a, b, c); }
 NB_DEV int32_t nb_signed_max3(int32_t a, int32_t b, int32_t c) { return __vimax3_s32(a, b, c); }
+NB_DEV uint32_t nb_min(uint32_t a, uint32_t b) { return min(a, b); }
 NB_DEV float nb_root(float f) { return __fsqrt_rn(f); }
 NB_DEV float nb_quotient(float a, float b) { return __fdiv_rn(a, b); }
 
@@ -269,6 +291,14 @@ NB_DEV uint32_t nb_mask_flip(uint32_t a, uint32_t mask, uint32_t flip)
 {
     uint32_t d;
     asm("lop3.b32 %0, %1, %2, %3, 0x6a;" : "=r"(d) : "r"(a), "r"(mask), "r"(flip));
+    return d;
+}
+
+/* Bits of a where those of the mask are set, of b elsewhere. */
+NB_DEV uint32_t nb_choose(uint32_t mask, uint32_t a, uint32_t b)
+{
+    uint32_t d;
+    asm("lop3.b32 %0, %1, %2, %3, 0xca;" : "=r"(d) : "r"(mask), "r"(a), "r"(b));
     return d;
 }
 

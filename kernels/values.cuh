@@ -5,8 +5,8 @@
  *
  * A thread has a whole group, so that its maximum, its sums and its transform need no steps between threads,
  * and what is done once a group is shared by 32 values. Global memory is read and written by whole warps in
- * 16-byte pieces and exchanged through shared memory, in which the pieces of a group are permuted so that
- * eight threads that each read one of their own meet no bank twice.
+ * 16-byte pieces and exchanged through shared memory, where the first pieces of all groups lie in a row, then the second ones, and so
+ * on: a thread finds all of its own at the same distances.
  */
 #ifndef NIBBLE_KERNELS_VALUES_CUH
 #define NIBBLE_KERNELS_VALUES_CUH
@@ -27,33 +27,33 @@ NB_DEV uint32_t nb_round4(uint32_t bytes)
     return (bytes + 3) & ~3u;
 }
 
-/* Quads of a group of `type`, and where quad c of group g lies in shared memory. */
+/* Quads of a group of `type`, and where quad c of group g lies in shared memory: in column c, which is as much longer than a tile as
+ * it takes for eight neighbours in memory to lie in different banks. */
 #define NB_QUADS(type) ((type) == NB_F32 ? 8u : 4u)
+#define NB_COLUMN(quads) (NB_TILE_GROUPS + 8 / (quads))
 
 NB_DEV uint32_t nb_place_quad(uint32_t quads, uint32_t g, uint32_t c)
 {
-    const uint32_t turn = quads == 8 ? g & 7 : quads == 4 ? g >> 1 & 3 : g >> 2 & 1;
-    return g * quads + (c ^ turn);
+    return c * NB_COLUMN(quads) + g;
 }
 
 /* Begin to copy `groups` groups of `quads` quads to shared memory; all threads. */
 NB_DEV void nb_fetch(uint32_t quads, nb_quad *to, const void *from, uint32_t groups)
 {
-    /* A step of 128 quads does not change the permutation. */
     const uint32_t t = nb_thread();
     const uint32_t place = nb_place_quad(quads, t / quads, t % quads);
     const char *p = (const char *)from + 16 * t;
     if (groups == NB_TILE_GROUPS) {
         NB_UNROLL
         for (uint32_t u = 0; u < quads; u++)
-            nb_async16(to + place + u * NB_THREADS, p + 16 * NB_THREADS * u);
+            nb_async16(to + place + u * (NB_THREADS / quads), p + 16 * NB_THREADS * u);
         return;
     }
     NB_RARE;
     NB_ROLL
     for (uint32_t u = 0; u < quads; u++)
         if (t + u * NB_THREADS < groups * quads)
-            nb_async16(to + place + u * NB_THREADS, p + 16 * NB_THREADS * u);
+            nb_async16(to + place + u * (NB_THREADS / quads), p + 16 * NB_THREADS * u);
 }
 
 /* The same for values that are not aligned to 16 bytes: one by one. */
@@ -80,9 +80,9 @@ NB_DEV void nb_fetch_slowly(int type, nb_quad *to, const void *from, uint32_t gr
     }
 }
 
-NB_DEV void nb_fetch_values(int type, nb_quad *to, const void *from, uint32_t groups)
+NB_DEV void nb_fetch_values(int type, nb_quad *to, const void *from, int aligned, uint32_t groups)
 {
-    if ((uintptr_t)from % 16)
+    if (!aligned && (uintptr_t)from % 16)
         nb_fetch_slowly(type, to, from, groups);
     else if (type == NB_F32)
         nb_fetch(8, to, from, groups);
@@ -101,14 +101,14 @@ NB_DEV void nb_flush_values(int type, void *to, const nb_quad *from, uint32_t gr
             NB_UNROLL
             for (unsigned u = 0; u < 8; u++)
                 if (u < quads)
-                    nb_store16(p + 16 * NB_THREADS * u, from[place + u * NB_THREADS]);
+                    nb_store16(p + 16 * NB_THREADS * u, from[place + u * (NB_THREADS / quads)]);
             return;
         }
         NB_RARE;
         NB_ROLL
         for (unsigned u = 0; u < quads; u++)
             if (t + u * NB_THREADS < groups * quads)
-                nb_store16(p + 16 * NB_THREADS * u, from[place + u * NB_THREADS]);
+                nb_store16(p + 16 * NB_THREADS * u, from[place + u * (NB_THREADS / quads)]);
         return;
     }
     NB_RARE;
@@ -170,21 +170,28 @@ NB_DEV uint32_t nb_group_values(int type, const nb_quad *from, uint32_t g, float
         return any & NB_F32_ABS;
     }
     nb_group_words(4, from, g, word);
-    NB_UNROLL
-    for (unsigned i = 0; i < 16; i++)
-        any |= word[i];
+    if (type == NB_BF16 && measure) {
+        uint32_t squares = 0;
+        NB_UNROLL
+        for (unsigned i = 0; i < 16; i++)
+            squares = nb_brain_fma(word[i], word[i], squares);
+        *energy = nb_real(squares << 16) + nb_real(squares & 0xffff0000u);
+        any = 1;
+        if (*energy == 0) { /* none, or their squares are too small */
+            NB_RARE;
+            any = 0;
+        }
+    }
+    if (!any) {
+        NB_UNROLL
+        for (unsigned i = 0; i < 16; i++)
+            any |= word[i];
+    }
     if (type == NB_BF16) {
         NB_UNROLL
         for (unsigned i = 0; i < 16; i++) {
             x[2 * i] = nb_real(word[i] << 16);
             x[2 * i + 1] = nb_real(word[i] & 0xffff0000u);
-        }
-        if (measure) {
-            uint32_t squares = 0;
-            NB_UNROLL
-            for (unsigned i = 0; i < 16; i++)
-                squares = nb_brain_fma(word[i], word[i], squares);
-            *energy = nb_real(squares << 16) + nb_real(squares & 0xffff0000u);
         }
     } else {
         NB_UNROLL
@@ -320,6 +327,27 @@ NB_DEV void nb_transform(float *v)
             NB_BUTTERFLY(v, i, i + 2);
 }
 
+/* The transform where `by` is 1, and nothing where it is 0. Differences come out with the other sign, so numbers of which an odd number
+ * of bits of their place are set do. */
+NB_DEV void nb_transform_by(float by, float *v)
+{
+    NB_UNROLL
+    for (unsigned k = 0; k < 5; k++) {
+        const unsigned d = k ? 32u >> k : 1, other = d == 2 ? 4 : 2;
+        NB_UNROLL
+        for (unsigned i = 0; i < 32; i++)
+            if (!(i & d) && !(i & other)) {
+                float sum0 = v[i], sum1 = v[i + other];
+                nb_two_fma(&sum0, &sum1, v[i + d], v[i + d + other], by, by);
+                nb_two_fma(&v[i + d], &v[i + d + other], v[i], v[i + other], -by, -by);
+                v[i] = sum0;
+                v[i + other] = sum1;
+            }
+    }
+}
+
+#define NB_TURNED(i) (((i) ^ (i) >> 1 ^ (i) >> 2 ^ (i) >> 3 ^ (i) >> 4) & 1)
+
 /* Sum of 32 numbers at the distances 1, 16, 8, 4, 2. */
 NB_DEV float nb_sum32(float *s)
 {
@@ -423,11 +451,17 @@ NB_TABLE float nb_ratios[32] = {
     0x1.6fd4e8p0f, 0x1.6a09e6p0f,
 };
 
+#define NB_RATIO_OF_ALL 0x1.6a09e6p0f /* of n = 32 */
+
+NB_DEV float nb_ratio_of(uint32_t large)
+{
+    return large == NB_GROUP ? NB_RATIO_OF_ALL : nb_ratios[(large - 1) & 31];
+}
+
 /* 1: the transform of a group with these maxima is the better domain. */
 NB_DEV int nb_better(float max, float transformed, uint32_t large)
 {
-    const float ratio = large == NB_GROUP ? 0x1.6a09e6p0f : nb_ratios[(large - 1) & 31];
-    return transformed * ratio < max;
+    return transformed * nb_ratio_of(large) < max;
 }
 
 NB_DEV float nb_factor_of(float own, float carried, float bound)

@@ -38,9 +38,9 @@
 
 #define NB_RECORD_QUADS 140u /* an int4 record with three escapes, wherever it begins in 16 bytes */
 /* A tile of FP32 and two records, or of a 16-bit type and five. */
-#define NB_STAGE_QUADS (1024u + 2u * NB_RECORD_QUADS)
-#define NB_ERRORS_AT 1024u /* encoding: quads of the values, then of the error codes, */
-#define NB_SCALES_AT 1280u /* and of their scales */
+#define NB_STAGE_QUADS (1032u + 2u * NB_RECORD_QUADS)
+#define NB_ERRORS_AT 1032u /* encoding: quads of the values, then of the error codes, */
+#define NB_SCALES_AT 1296u /* and of their scales */
 
 struct nb_control {
     uint32_t finished; /* tickets */
@@ -66,7 +66,7 @@ struct nb_job {
     uint64_t own, out;
     uint64_t err, scale;
     uint32_t measure; /* encode: energies are wanted */
-    uint32_t pad;
+    uint32_t plain;   /* encode: a whole tile of int4 inside of its span, aligned, of which no energies are wanted */
 };
 
 enum { NB_JOB_PHASE = 4, NB_JOB_AT, NB_JOB_SRC, NB_JOB_OWN, NB_JOB_OUT, NB_JOB_ERR, NB_JOB_SCALE, NB_JOB_WORDS };
@@ -75,6 +75,8 @@ enum { NB_JOB_PHASE = 4, NB_JOB_AT, NB_JOB_SRC, NB_JOB_OWN, NB_JOB_OUT, NB_JOB_E
 struct nb_strides {
     uint64_t by[NB_JOB_WORDS];
     uint64_t measured;
+    uint32_t plain; /* tiles that are not measured are plain */
+    uint32_t pad;
 };
 
 #define NB_SLOTS_MOST 5u
@@ -94,6 +96,7 @@ struct nb_shared {
     nb_quad record[NB_RECORD_QUADS];
     float sums[2][NB_TILE_GROUPS];
     uint32_t part[4][NB_WARPS]; /* maxima, minima, ... of the warps */
+    nb_quad survey[NB_WARPS];   /* of an encoder: a warp's maximum, minimum, what it has to spare */
     struct nb_gpu_desc desc[2];
     struct nb_job job[2];
     struct nb_strides strides; /* of the descriptor of the ticket that was found last */

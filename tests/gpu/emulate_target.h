@@ -32,6 +32,10 @@ NB_DEV unsigned nb_thread(void)
 {
     return nb_emulated->thread;
 }
+NB_DEV unsigned nb_warp(void)
+{
+    return nb_emulated->thread / 32;
+}
 NB_DEV unsigned nb_block(void)
 {
     return nb_emulated->block;
@@ -43,6 +47,10 @@ NB_DEV unsigned nb_blocks(void)
 NB_DEV void nb_barrier(void)
 {
     nb_emulate_barrier();
+}
+NB_DEV void *nb_kept(void *shared)
+{
+    return shared;
 }
 
 NB_DEV void nb_warp_barrier(void)
@@ -119,6 +127,11 @@ NB_DEV void nb_two_plus(float *a0, float *a1, float b0, float b1)
     *a0 = *a0 + b0;
     *a1 = *a1 + b1;
 }
+NB_DEV void nb_two_round(float *a0, float *a1)
+{
+    *a0 = __builtin_rintf(*a0);
+    *a1 = __builtin_rintf(*a1);
+}
 NB_DEV void nb_two_fma(float *a0, float *a1, float q0, float q1, float by0, float by1)
 {
     *a0 = nb_fma(q0, by0, *a0);
@@ -153,6 +166,10 @@ NB_DEV uint32_t nb_min3(uint32_t a, uint32_t b, uint32_t c)
 {
     const uint32_t least = a < b ? a : b;
     return least < c ? least : c;
+}
+NB_DEV uint32_t nb_min(uint32_t a, uint32_t b)
+{
+    return a < b ? a : b;
 }
 NB_DEV int32_t nb_signed_max3(int32_t a, int32_t b, int32_t c)
 {
@@ -297,6 +314,10 @@ NB_DEV uint32_t nb_brain_fma(uint32_t a, uint32_t b, uint32_t c)
 NB_DEV uint32_t nb_mask_flip(uint32_t a, uint32_t mask, uint32_t flip)
 {
     return (a & mask) ^ flip;
+}
+NB_DEV uint32_t nb_choose(uint32_t mask, uint32_t a, uint32_t b)
+{
+    return (a & mask) | (b & ~mask);
 }
 
 /* An access that is not aligned would be an error there. */
