@@ -114,7 +114,8 @@ NB_DEV void nb_describe(const struct nb_gpu_desc *d, uint32_t ticket, struct nb_
     by[NB_JOB_SRC] = by[NB_JOB_OUT] = NB_TILE_GROUPS * NB_GROUP * size;
     by[NB_JOB_OWN] = job->own ? NB_TILE_GROUPS * NB_GROUP * size : 0;
     by[NB_JOB_SCALE] = NB_TILE_GROUPS;
-    strides->measured = strides->plain = 0;
+    strides->measured = 0;
+    strides->plain = (job->own | job->out) % 16 == 0;
     if (NB_OP(d) != NB_GPU_ENCODE)
         return;
     job->err = d->err + begin * NB_GROUP;

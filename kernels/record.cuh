@@ -66,21 +66,6 @@ NB_DEV struct nb_view nb_view_of(uint32_t header, const char *record, uint32_t g
 #define NB_SHARED1(p) (*(const uint8_t *)(p))
 #define NB_SHARED4(p) (*(const uint32_t *)(const void *)(p))
 
-/* A step, in the domain of one of two sums, 0 in the other; times 16^-k in by[k]. */
-struct nb_steps {
-    float by[5];
-};
-
-NB_DEV struct nb_steps nb_steps_of(float step)
-{
-    struct nb_steps s;
-    s.by[0] = 0;
-    NB_UNROLL
-    for (unsigned k = 1; k < 5; k++)
-        s.by[k] = step * (1.0f / (float)(1u << 4 * k));
-    return s;
-}
-
 /* Of code b of an int4 word: where it lies in the word or in the word turned by 16 bits, so that it is less than 23 bits from the
  * lowest, and none lies there: 4 k. */
 #define NB_NIBBLE_TURNED(b) ((b) == 0 || (b) > 4)
@@ -89,10 +74,9 @@ NB_DEV struct nb_steps nb_steps_of(float step)
 /* What is added to 16^k times a code in the float that its bits become. With a step of five bits its product fits a float. */
 #define NB_NIBBLE_MORE(k) (0x1p23f + (float)(8u << 4 * (k)))
 
-/* Add eight codes of an int4 word, values i0 to i0 + 7; or begin with them, where the step must have five bits at most: then all is exact,
- * and a zero is a positive one. */
-NB_DEV void nb_add_nibbles(uint32_t word, unsigned i0, int first, const struct nb_steps *plain, const struct nb_steps *coded, float *p,
-                           float *c)
+/* Begin two sums with eight codes of an int4 word, values i0 to i0 + 7, times a step, which must have five bits at most: then all is exact,
+ * and a zero is a positive one. One of the two steps is 0. */
+NB_DEV void nb_begin_nibbles(uint32_t word, unsigned i0, float plain, float coded, float *p, float *c)
 {
     const uint32_t turned = word << 16 | word >> 16;
     NB_UNROLL
@@ -100,18 +84,31 @@ NB_DEV void nb_add_nibbles(uint32_t word, unsigned i0, int first, const struct n
         if (b & 2)
             continue;
         const unsigned k0 = NB_NIBBLE_AT(b), k1 = NB_NIBBLE_AT(b + 2), i = i0 + b;
-        float q0 = nb_real(nb_mask_flip(NB_NIBBLE_TURNED(b) ? turned : word, 15u << 4 * k0, 0x4b000000u | 8u << 4 * k0));
-        float q1 = nb_real(nb_mask_flip(NB_NIBBLE_TURNED(b + 2) ? turned : word, 15u << 4 * k1, 0x4b000000u | 8u << 4 * k1));
-        if (first) {
-            p[i] = plain->by[k0] * -NB_NIBBLE_MORE(k0);
-            p[i + 2] = plain->by[k1] * -NB_NIBBLE_MORE(k1);
-            c[i] = coded->by[k0] * -NB_NIBBLE_MORE(k0);
-            c[i + 2] = coded->by[k1] * -NB_NIBBLE_MORE(k1);
-        } else { /* codes times 16^k; products are exact */
-            nb_two_plus(&q0, &q1, -NB_NIBBLE_MORE(k0), -NB_NIBBLE_MORE(k1));
-        }
-        nb_two_fma(&p[i], &p[i + 2], q0, q1, plain->by[k0], plain->by[k1]);
-        nb_two_fma(&c[i], &c[i + 2], q0, q1, coded->by[k0], coded->by[k1]);
+        const float by0 = 1.0f / (float)(1u << 4 * k0), by1 = 1.0f / (float)(1u << 4 * k1);
+        const float q0 = nb_real(nb_mask_flip(NB_NIBBLE_TURNED(b) ? turned : word, 15u << 4 * k0, 0x4b000000u | 8u << 4 * k0));
+        const float q1 = nb_real(nb_mask_flip(NB_NIBBLE_TURNED(b + 2) ? turned : word, 15u << 4 * k1, 0x4b000000u | 8u << 4 * k1));
+        p[i] = plain * by0 * -NB_NIBBLE_MORE(k0);
+        p[i + 2] = plain * by1 * -NB_NIBBLE_MORE(k1);
+        c[i] = coded * by0 * -NB_NIBBLE_MORE(k0);
+        c[i + 2] = coded * by1 * -NB_NIBBLE_MORE(k1);
+        nb_two_fma(&p[i], &p[i + 2], q0, q1, plain * by0, plain * by1);
+        nb_two_fma(&c[i], &c[i + 2], q0, q1, coded * by0, coded * by1);
+    }
+}
+
+/* Add eight codes to both: in the upper half of a byte a code is a number with a sign, times 16. Products are exact. */
+NB_DEV void nb_add_nibbles(uint32_t word, unsigned i0, float plain, float coded, float *p, float *c)
+{
+    const uint32_t even = word << 4 & 0xf0f0f0f0u, odd = word & 0xf0f0f0f0u;
+    const float plain16 = plain * 0.0625f, coded16 = coded * 0.0625f;
+    NB_UNROLL
+    for (unsigned b = 0; b < 6; b++) {
+        if (b & 2)
+            continue;
+        const unsigned i = i0 + b;
+        const float q0 = nb_from_byte(b & 1 ? odd : even, b / 2), q1 = nb_from_byte(b & 1 ? odd : even, b / 2 + 1);
+        nb_two_fma(&p[i], &p[i + 2], q0, q1, plain16, plain16);
+        nb_two_fma(&c[i], &c[i + 2], q0, q1, coded16, coded16);
     }
 }
 
@@ -185,11 +182,14 @@ NB_DEV void nb_add_escapes(const char *record, uint32_t header, uint32_t group0,
 /* Add a group of an int4 record, or begin with it. */
 NB_DEV void nb_add_group(const struct nb_int4 *r, int first, float *p, float *c)
 {
-    const struct nb_steps plain = nb_steps_of(r->transform ? 0 : r->scale * 0.125f), coded = nb_steps_of(r->transform ? r->scale : 0);
+    const float plain = r->transform ? 0 : r->scale * 0.125f, coded = r->transform ? r->scale : 0;
     NB_UNROLL
     for (unsigned k = 0; k < 4; k++) {
         const uint32_t word = NB_SHARED4(r->codes + 4 * k);
-        nb_add_nibbles(word, 8 * k, first, &plain, &coded, p, c);
+        if (first)
+            nb_begin_nibbles(word, 8 * k, plain, coded, p, c);
+        else
+            nb_add_nibbles(word, 8 * k, plain, coded, p, c);
     }
 }
 

@@ -86,10 +86,17 @@ NB_DEV void nb_reduce_look(int type, const struct nb_gpu_desc *d, const struct n
 /* Begin to bring own values and those records. */
 NB_DEV void nb_reduce_fetch(int type, const struct nb_gpu_desc *d, const struct nb_job *job, struct nb_shared *sh, uint32_t stage)
 {
-    if (job->index || !job->groups)
-        return;
-    if (NB_OP(d) == NB_GPU_REDUCE && job->own)
-        nb_fetch_values(type, sh->stage[stage], (const void *)(uintptr_t)job->own, 0, job->groups);
+    const int own = NB_OP(d) == NB_GPU_REDUCE && job->own;
+    if (job->plain) {
+        if (own)
+            nb_fetch_values(type, sh->stage[stage], (const void *)(uintptr_t)job->own, 1, NB_TILE_GROUPS);
+    } else {
+        NB_RARE;
+        if (job->index || !job->groups)
+            return;
+        if (own)
+            nb_fetch_values(type, sh->stage[stage], (const void *)(uintptr_t)job->own, 0, job->groups);
+    }
     NB_ROLL
     for (uint32_t i = 0; i < sh->ready[stage]; i++) {
         NB_EACH_SOURCE;
@@ -215,19 +222,18 @@ NB_DEV void nb_reduce_tile(int type, const struct nb_gpu_desc *d, const struct n
     uint32_t transformed = 0;
     int others = 0;
 
-    if (job->index) {
+    if (!job->plain) {
         NB_RARE;
-        if (4 * job->tile + t / 32 < d->nsources)
-            nb_index(type, d, job, 4 * job->tile + t / 32);
-        return;
-    }
-    if (job->head | job->tail) {
-        NB_RARE;
+        if (job->index) {
+            if (4 * job->tile + t / 32 < d->nsources)
+                nb_index(type, d, job, 4 * job->tile + t / 32);
+            return;
+        }
         nb_reduce_partial(type, d, 0, job->head, 0);
         nb_reduce_partial(type, d, d->n - job->tail, job->tail, 1);
+        if (!groups)
+            return;
     }
-    if (!groups)
-        return;
     if (alone && type == NB_BF16) {
         if (!sh->ready[stage_number]) {
             NB_RARE;

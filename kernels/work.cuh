@@ -66,7 +66,7 @@ struct nb_job {
     uint64_t own, out;
     uint64_t err, scale;
     uint32_t measure; /* encode: energies are wanted */
-    uint32_t plain;   /* encode: a whole tile of int4 inside of its span, aligned, of which no energies are wanted */
+    uint32_t plain;   /* a whole tile inside of its span, values aligned to 16 bytes; encode: of int4, no energies wanted */
 };
 
 enum { NB_JOB_PHASE = 4, NB_JOB_AT, NB_JOB_SRC, NB_JOB_OWN, NB_JOB_OUT, NB_JOB_ERR, NB_JOB_SCALE, NB_JOB_WORDS };
