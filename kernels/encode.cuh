@@ -7,20 +7,19 @@
  * gives the tile's exponent, its factor, and whether the tile holds anything that is not usual (careful.cuh).
  * Second half (quantize): codes, what they leave over, new error.
  *
- * The budget. At 4.8 TB/s and 1.75 GHz an H200 has some 30 instructions of 32 lanes for what encoding with
- * feedback moves for a BF16 value (4.56 bytes). What a value costs here, where additions and products can
- * start at twice the rate of logic, comparisons and byte permutations, which are marked *:
+ * A tile is plain (struct nb_job) or not: the same statements, of which a plain tile needs fewer. A plain tile that turns out to hold
+ * something unusual is begun anew as one that is not, which takes what it has to.
  *
- *     to FP32 1 (half of it *)     squares and their sum 0.5       error code to FP32 1 + 1*
- *     times unit, added 1          maximum and thin pairs 1*       transform 5
- *     its maximum 0.5 + 0.3*       choice of the domain 1          sign of the maximum 0.5*
- *     times 1/step, rounded 2      clamped 1*                      back to FP32 1, packed 1.1
- *     left over 1                  transformed back 5              its maximum 0.8*
- *     rounded 1                    packed 0.8*                     through shared memory 0.8
+ * What a value costs here, in instructions, where the bound does not act and values are BF16:
  *
- * which is about 28, of which some 7 are *; what is done once a group adds 2 to 3. (Squares are estimated, in pairs of BF16; where
- * that leaves it open whether the bound acts, and of other types, they take 2.) Without feedback codes are clamped and
- * packed in pairs, 1.4* for both.
+ *     to FP32 1                    squares, estimated 0.75         error code to FP32, times its unit, added 2
+ *     maximum and thin pairs 1     transform 4, its maxima 0.75    its last stage, where it is chosen 1
+ *     sign of the maximum 0.5      times 1/step 1                  rounded 1, at most 7 1, packed 0.75
+ *     left over 1                  transformed back 5              its maximum 0.75
+ *     new error times 1/unit 1     rounded and packed 0.5          through shared memory and to global 0.6
+ *
+ * which is about 24; what is done once a group or a tile adds 9. Without feedback a code is rounded as the bits of a very small number,
+ * 1, and limited and packed with another, 0.6. (Squares of other types take 2.)
  */
 #ifndef NIBBLE_KERNELS_ENCODE_CUH
 #define NIBBLE_KERNELS_ENCODE_CUH

@@ -2,10 +2,9 @@
 /*
  * From a record to a thread's group of values: docs/wire-format.md sections 4 and 9.
  *
- * The budget for a source of int4 (0.54 bytes): two instructions a value to turn a nibble into a float, two
+ * The budget for a source of int4 (0.54 bytes): 1.4 instructions a value to turn a nibble into a float, two
  * to add it to both accumulators, one of which gets zeros (three in all of the first source, with which they begin); 1.5 for what is
- * done once a group. The inverse
- * transform, own values and rounding take 9 for a sum, for 4 bytes of BF16. A single source needs one accumulator, and its
+ * done once a group. The inverse transform, own values and rounding take 9 for a sum, for 4 bytes of BF16. A single source needs one accumulator, and its
  * codes are transformed before they are floats: nb_only_int4; of BF16, values too are worked on in pairs: nb_brain_codes.
  */
 #ifndef NIBBLE_KERNELS_RECORD_CUH

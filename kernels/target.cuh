@@ -46,13 +46,17 @@ NB_DEV unsigned nb_block(void) { return blockIdx.x; }
 NB_DEV unsigned nb_blocks(void) { return gridDim.x; }
 NB_DEV void nb_barrier(void) { __syncthreads(); }
 
-/* The address of shared memory, which is kept in a register and not worked out anew wherever it is needed. */
+/* The address of shared memory, which since sm_90 depends on the place in a cluster: it is kept in a register, and not worked out anew
+ * wherever it is needed. */
 NB_DEV void *nb_kept(void *shared)
 {
-    size_t at = __cvta_generic_to_shared(shared);
-    unsigned kept = (unsigned)at;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    unsigned kept = (unsigned)__cvta_generic_to_shared(shared);
     asm volatile("" : "+r"(kept));
     return __cvta_shared_to_generic(kept);
+#else
+    return shared;
+#endif
 }
 
 /* Whole warps only. */
@@ -159,7 +163,6 @@ NB_DEV float nb_reciprocal(float f)
 NB_DEV float nb_from_int(int32_t i) { return __int2float_rn(i); }
 NB_DEV uint32_t nb_bytes(uint32_t a, uint32_t b, uint32_t order) { return __byte_perm(a, b, order); }
 NB_DEV int32_t nb_dot4(uint32_t a, uint32_t b, int32_t c) { return __dp4a((int)a, (int)b, c); }
-NB_DEV uint32_t nb_pair_min(uint32_t a, uint32_t b) { return __vminu2(a, b); } /* of 16 bits each */
 /* Two integers as numbers of 4 bits, no more than 15 and no less than 0, below what `above` has: 8 bits further up. */
 NB_DEV uint32_t nb_pack_nibbles(uint32_t low, uint32_t high, uint32_t above)
 {

@@ -198,15 +198,17 @@ NB_DEV int32_t nb_dot4(uint32_t a, uint32_t b, int32_t c)
         c += (int8_t)(a >> i) * (int8_t)(b >> i);
     return c;
 }
-NB_DEV uint32_t nb_pair_min(uint32_t a, uint32_t b)
-{
-    const uint32_t low = (a & 0xffff) < (b & 0xffff) ? a & 0xffff : b & 0xffff;
-    return low | (a >> 16 < b >> 16 ? a & 0xffff0000u : b & 0xffff0000u);
-}
 NB_DEV uint32_t nb_pack_nibbles(uint32_t low, uint32_t high, uint32_t above)
 {
     const int32_t l = (int32_t)low, h = (int32_t)high;
-    return above << 8 | (uint32_t)(h < 0 ? 0 : h > 15 ? 15 : h) << 4 | (uint32_t)(l < 0 ? 0 : l > 15 ? 15 : l);
+    return above << 8 |
+           (uint32_t)(h < 0    ? 0
+                      : h > 15 ? 15
+                               : h)
+               << 4 |
+           (uint32_t)(l < 0    ? 0
+                      : l > 15 ? 15
+                               : l);
 }
 NB_DEV uint32_t nb_emulate_byte(float f)
 {
@@ -215,7 +217,8 @@ NB_DEV uint32_t nb_emulate_byte(float f)
 }
 NB_DEV uint32_t nb_round_bytes(float b0, float b1, float b2, float b3)
 {
-    return nb_emulate_byte(b0) | nb_emulate_byte(b1) << 8 | nb_emulate_byte(b2) << 16 | nb_emulate_byte(b3) << 24;
+    return nb_emulate_byte(b0) | nb_emulate_byte(b1) << 8 | nb_emulate_byte(b2) << 16 |
+           nb_emulate_byte(b3) << 24;
 }
 NB_DEV float nb_from_byte(uint32_t word, unsigned i)
 {
