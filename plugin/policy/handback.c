@@ -80,6 +80,16 @@ static bool is_back(const struct nb_handback *h, const struct nb_handback_signat
     return true;
 }
 
+/* A node may vote: it knows of every rank's calls, and none of those that were handed back is still to come. A rank without a call
+ * may be none: a file that another job left behind (policy/handback_shared.h) has places that nobody fills. */
+static bool may_vote(const struct nb_handback *h, const struct nb_handback_signature *s)
+{
+    for (unsigned i = 0; i < h->config.ranks; i++)
+        if (!s->calls[i])
+            return false;
+    return !h->stopped && is_back(h, s);
+}
+
 static uint64_t furthest(const struct nb_handback *h, const struct nb_handback_signature *s)
 {
     uint64_t calls = 0;
@@ -105,7 +115,7 @@ bool nb_handback_is_back(const struct nb_handback *h, enum nb_func func, uint64_
 /* A vote: this node's answer, with its ranks' promise to wait. */
 static uint64_t answer(const struct nb_handback *h, struct nb_handback_signature *s)
 {
-    if (!s || !is_raw(h, s) || !is_back(h, s))
+    if (!s || !is_raw(h, s) || !may_vote(h, s))
         return NB_HANDBACK_NONE;
     s->voting = true;
     s->barrier = furthest(h, s) + h->config.slack;
@@ -199,7 +209,7 @@ void nb_handback_verdict(struct nb_handback *h, unsigned head, enum nb_func func
     s->raw = raw ? s->raw | 1u << head : s->raw & ~(1u << head);
     raw = is_raw(h, s);
     /* Nothing is told during a vote, so that nothing that was told before the outcome arrives after it. */
-    if (head != h->config.leader || raw == s->told || s->voting || (raw && !is_back(h, s)))
+    if (head != h->config.leader || raw == s->told || s->voting || (raw && !may_vote(h, s)))
         return;
     s->told = raw;
     if (h->config.node == 0) {
@@ -264,6 +274,11 @@ int nb_handback_receive(struct nb_handback *h, int from, const struct nb_handbac
         return 0;
     default: return -EPROTO;
     }
+}
+
+void nb_handback_stop(struct nb_handback *h)
+{
+    h->stopped = true;
 }
 
 void nb_handback_fail(struct nb_handback *h)

@@ -77,7 +77,7 @@ struct nb_handback_signature {
 
 struct nb_handback {
     struct nb_handback_config config;
-    bool failed;
+    bool failed, stopped;
     unsigned signatures;
     struct nb_handback_signature signature[NB_HANDBACK_SIGNATURES];
     struct { /* node 0 */
@@ -100,7 +100,8 @@ void nb_handback_init(struct nb_handback *h, const struct nb_handback_config *co
 enum nb_handback_answer nb_handback_call(struct nb_handback *h, unsigned rank, enum nb_func func,
                                          uint64_t bytes);
 
-/* Whether operations of this signature, as far as a head has seen them, go raw and will. Said as often as one
+/* Whether operations of this signature, as far as a head has seen them, go raw and will. It counts for nothing before each
+ * of the node's ranks has had a call: one that never has may not be there. Said as often as one
  * likes; which operations are looked at for it does not matter for safety. Only what the leader says has something to be
  * sent: what another head's verdict changes goes out with the leader's next one. */
 void nb_handback_verdict(struct nb_handback *h, unsigned head, enum nb_func func, uint64_t bytes, bool raw,
@@ -112,6 +113,10 @@ int nb_handback_receive(struct nb_handback *h, int from, const struct nb_handbac
 
 /* The communicator has failed: from now on every call takes CollNet, where it ends in the error. */
 void nb_handback_fail(struct nb_handback *h);
+
+/* Nothing more is handed back: this node says no to every vote. What has been promised or handed back stays so, as on all
+ * other nodes. For good. */
+void nb_handback_stop(struct nb_handback *h);
 
 /* Whether the signature's next call is CollNet's on every rank, and none that was handed back is still to come. */
 bool nb_handback_is_back(const struct nb_handback *h, enum nb_func func, uint64_t bytes);

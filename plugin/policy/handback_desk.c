@@ -36,7 +36,7 @@ struct nb_handback_desk {
     atomic_uint_fast64_t handed_back, waited;
 
     pthread_mutex_t lock; /* what comes before the other: */
-    bool attached, failed, joined;
+    bool attached, stopped, failed, joined;
     uint64_t group;
     int number, nnodes; /* of the node */
 };
@@ -152,48 +152,71 @@ static const struct nb_handback_share *find_share(const struct nb_handback_desk 
     return NULL;
 }
 
-/* With the desk's lock. */
-static int join(struct nb_handback_desk *desk, unsigned ranks, enum nb_handback_place place)
+/* Without any lock of this process while another one may hold the file's. */
+static int make_share(struct nb_handback_desk *desk, unsigned ranks, enum nb_handback_place place)
 {
-    struct nb_handback_shared *s;
-    int ret;
+    const bool maps = place == NB_HANDBACK_MACHINE && ranks > 1;
+    struct nb_handback_share share;
+    int ret = maps ? nb_handback_share_map(&share, desk->comm_id, ranks, &desk->config, &desk->rank) : 0;
 
     pthread_mutex_lock(&desk->desks->lock);
-    if (place == NB_HANDBACK_MACHINE && ranks > 1)
-        ret = nb_handback_share_map(&desk->share, desk->comm_id, ranks, &desk->config, &desk->rank);
-    else
-        ret = nb_handback_share_make(&desk->share, ranks > 1 ? find_share(desk) : NULL, ranks, &desk->config,
+    if (!maps)
+        ret = nb_handback_share_make(&share, ranks > 1 ? find_share(desk) : NULL, ranks, &desk->config,
                                      &desk->rank);
+    if (!ret)
+        desk->share = share;
     pthread_mutex_unlock(&desk->desks->lock);
-    if (ret)
-        return ret;
-    s = desk->share.at;
+    return ret;
+}
+
+/* What has come before it is made up for. */
+static void publish(struct nb_handback_desk *desk)
+{
+    struct nb_handback_shared *s = desk->share.at;
+
+    pthread_mutex_lock(&desk->lock);
     nb_handback_shared_lock(s);
     if (desk->attached)
         desk->head = nb_handback_shared_attach(s, desk->group, desk->number, desk->nnodes);
+    if (desk->stopped)
+        nb_handback_stop(&s->machine);
     if (desk->failed)
         nb_handback_fail(&s->machine);
     nb_handback_shared_unlock(s);
     atomic_store_explicit(&desk->node, s, memory_order_release);
-    return 0;
+    pthread_mutex_unlock(&desk->lock);
+}
+
+/* With the desk's lock: what is seen here does not stand for one rank, or one group. */
+static void stop(struct nb_handback_desk *desk)
+{
+    struct nb_handback_shared *s = enter(desk);
+
+    desk->stopped = true;
+    if (!s)
+        return;
+    nb_handback_stop(&s->machine);
+    nb_handback_shared_unlock(s);
 }
 
 int nb_handback_desk_join(struct nb_handback_desk *desk, unsigned ranks, enum nb_handback_place place)
 {
-    struct nb_handback_shared *s;
-    int ret = 0;
+    bool again;
+    int ret;
 
     if (ranks < 1 || ranks > NB_HANDBACK_RANKS)
         return -ERANGE;
     pthread_mutex_lock(&desk->lock);
-    if (!desk->joined) {
-        desk->joined = true;
-        ret = join(desk, ranks, place);
-    } else if ((s = enter(desk))) { /* whose calls would be counted? */
-        nb_handback_fail(&s->machine);
-        nb_handback_shared_unlock(s);
-    }
+    again = desk->joined;
+    desk->joined = true;
+    if (again)
+        stop(desk);
     pthread_mutex_unlock(&desk->lock);
+    if (again)
+        return 0;
+    ret = make_share(desk, ranks, place);
+    if (!ret)
+        publish(desk);
     return ret;
 }
 
@@ -259,21 +282,19 @@ void nb_handback_desk_attach(struct nb_handback_desk *desk, uint64_t group, int 
     struct nb_handback_shared *s;
 
     pthread_mutex_lock(&desk->lock);
-    s = enter(desk);
-    if (desk->attached) { /* a second group under one name: who sees what? */
-        desk->failed = true;
-        if (s)
-            nb_handback_fail(&s->machine);
+    if (desk->attached) {
+        stop(desk);
     } else {
         desk->attached = true;
         desk->group = group;
         desk->number = node;
         desk->nnodes = nnodes;
-        if (s)
+        s = enter(desk);
+        if (s) {
             desk->head = nb_handback_shared_attach(s, group, node, nnodes);
+            nb_handback_shared_unlock(s);
+        }
     }
-    if (s)
-        nb_handback_shared_unlock(s);
     pthread_mutex_unlock(&desk->lock);
 }
 

@@ -49,8 +49,8 @@ static unsigned join(struct nb_handback_shared *s)
 
     nb_handback_shared_lock(s);
     rank = s->joined++;
-    if (s->joined > s->machine.config.ranks) { /* before any call of the communicator's */
-        nb_handback_fail(&s->machine);
+    if (s->joined > s->machine.config.ranks) {
+        nb_handback_stop(&s->machine);
         rank = 0;
     }
     nb_handback_shared_unlock(s);
@@ -113,23 +113,29 @@ static int map(struct nb_handback_share *share, int fd, unsigned ranks,
     if (!is_new && st.st_size != sizeof(*s))
         return -EPROTO;
     if (is_new) { /* with its memory: where there is none, an access would be a signal */
-        ret = posix_fallocate(fd, 0, sizeof(*s));
+        ret = -posix_fallocate(fd, 0, sizeof(*s));
         if (ret)
-            return -ret;
+            goto fail;
     }
     s = mmap(NULL, sizeof(*s), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    if (s == MAP_FAILED)
-        return -errno;
+    if (s == MAP_FAILED) {
+        ret = -errno;
+        goto fail;
+    }
     ret = is_new ? begin(s, ranks, config) : s->magic == MAGIC && s->bytes == sizeof(*s) ? 0 : -EPROTO;
     if (!ret && s->machine.config.ranks != ranks)
         ret = -EPROTO;
     if (ret) {
         munmap(s, sizeof(*s));
-        return ret;
+        goto fail;
     }
     share->at = s;
     share->mapped = true;
     return 0;
+fail:
+    if (is_new) /* nobody else has it, and nobody has to find it */
+        unlink(share->name);
+    return ret;
 }
 
 static int lock_file(int fd)
@@ -241,7 +247,7 @@ static void choose_leader(struct nb_handback_shared *s)
 
     for (unsigned i = 1; i < s->attached; i++) {
         if (s->head[i].group == s->head[leader].group)
-            nb_handback_fail(&s->machine);
+            nb_handback_stop(&s->machine);
         if (s->head[i].group < s->head[leader].group)
             leader = i;
     }

@@ -6,7 +6,9 @@
  *
  * The file is named after the communicator and the host as NCCL tells hosts apart (NCCL_HOSTID, or the host's name), is
  * made by the first rank that comes, and loses its name with the last one. Ranks that do not see each other's /dev/shm
- * never are complete, so that nothing is handed back. A process that dies in the middle of a change fails the machine.
+ * never are complete, so that nothing is handed back; nor are those that find a file which a job of the same number (with NCCL_COMM_ID
+ * all jobs have one) left behind, since a place that nobody fills has no calls. A process that dies in the middle of a change
+ * fails the machine.
  */
 #ifndef NIBBLE_POLICY_HANDBACK_SHARED_H
 #define NIBBLE_POLICY_HANDBACK_SHARED_H

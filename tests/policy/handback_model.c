@@ -6,6 +6,7 @@
  *   call      a rank's caller comes to its next call of a signature
  *   verdict   a head's opinion changes, or is said once more
  *   deliver   the first note on the way from one node to another arrives
+ *   stop      a node hands nothing more back
  *   break     a node aborts: its callers go on and are answered "CollNet", where they get the error; or it dies with
  *             what it had sent and had not yet arrived, and makes no more calls. Either way every other node hears of it behind
  *             what is still on its way
@@ -29,7 +30,7 @@ struct sig_state {
 };
 struct node_state {
     struct sig_state sig[SIGNATURES];
-    uint8_t failed, dead, turns, order;
+    uint8_t failed, dead, stopped, turns, order;
     uint8_t open, number, which, answered, refused, furthest; /* node 0's vote */
 };
 struct wire_note {
@@ -40,7 +41,7 @@ struct state {
     struct wire_note way[NODES][NODES][ON_WAY];
     uint8_t on_way[NODES][NODES];
     uint8_t answer[SIGNATURES][CALLS]; /* bits: a healthy rank was answered CollNet, NCCL */
-    uint8_t breaks;
+    uint8_t breaks, stops;
 };
 
 static uint64_t bytes_of(int sig)
@@ -78,6 +79,7 @@ static void save(const struct nb_handback *h, struct node_state *n)
         };
     }
     n->failed = h->failed;
+    n->stopped = h->stopped;
     n->open = h->vote.open;
     n->number = (uint8_t)h->vote.number;
     n->which = h->vote.open ? (uint8_t)h->vote.signature : 0;
@@ -125,6 +127,7 @@ static void load(const struct handback_case *c, int node, const struct node_stat
         };
     }
     h->failed = n->failed;
+    h->stopped = n->stopped;
     h->vote.open = n->open;
     h->vote.number = n->number;
     h->vote.signature = n->which;
@@ -365,6 +368,20 @@ static int step_break(struct model *m, const struct state *old, int rank, bool d
     return keep(m, &s);
 }
 
+static int step_stop(struct model *m, const struct state *old, int node)
+{
+    struct state s = *old;
+    struct nb_handback h;
+
+    if (s.stops == m->what->stops || s.node[node].stopped || s.node[node].failed || s.node[node].dead)
+        return 0;
+    s.stops++;
+    load(m->what, node, &s.node[node], &h);
+    nb_handback_stop(&h);
+    save(&h, &s.node[node]);
+    return keep(m, &s);
+}
+
 /* Nothing is on its way: nobody may wait, and node 0 knows what it was told. */
 static int look_at_rest(struct model *m, const struct state *s)
 {
@@ -410,6 +427,8 @@ static int step_all(struct model *m, const struct state *s)
         }
         for (int from = 0; from < c->nodes && !ret; from++)
             ret = step_deliver(m, s, from, r);
+        if (!ret)
+            ret = step_stop(m, s, r);
         if (!ret)
             ret = step_break(m, s, r, false);
         if (!ret)

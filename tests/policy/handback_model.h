@@ -23,6 +23,7 @@ struct handback_case {
     int calls;  /* of each signature on each rank */
     int turns;  /* verdicts that each node's heads change */
     int breaks; /* nodes that may fail */
+    int stops;  /* nodes that may stop handing back */
     int slack, period;
     enum handback_mutant mutant;
 };

@@ -41,6 +41,7 @@ EXPLORE(two_nodes_break, .nodes = 2, .signatures = 1, .calls = 6, .turns = 3, .b
 EXPLORE(two_signatures, .nodes = 2, .signatures = 2, .calls = 2, .turns = 2, .period = 1)
 EXPLORE(three_nodes, .nodes = 3, .signatures = 1, .calls = 5, .turns = 2, .period = 1)
 EXPLORE(three_nodes_break, .nodes = 3, .signatures = 1, .calls = 3, .turns = 1, .breaks = 1, .period = 1)
+EXPLORE(two_nodes_stop, .nodes = 2, .signatures = 1, .calls = 6, .turns = 2, .stops = 1, .period = 2)
 EXPLORE(two_ranks, .nodes = 2, .ranks = 2, .signatures = 1, .calls = 5, .turns = 2, .period = 1)
 EXPLORE(two_heads, .nodes = 2, .ranks = 2, .heads = 2, .signatures = 1, .calls = 3, .turns = 3, .period = 1)
 EXPLORE(two_ranks_break, .nodes = 2, .ranks = 2, .signatures = 1, .calls = 3, .turns = 2, .breaks = 1,
@@ -430,6 +431,7 @@ int main(void)
     tcase_add_test(t, two_signatures);
     tcase_add_test(t, three_nodes);
     tcase_add_test(t, three_nodes_break);
+    tcase_add_test(t, two_nodes_stop);
     tcase_add_test(t, two_ranks);
     tcase_add_test(t, two_heads);
     tcase_add_test(t, two_ranks_break);

@@ -225,6 +225,12 @@ START_TEST(others_come)
     verdict(desk, true);
     ck_assert_uint_eq(out.n, 0);
     start(&p[2], 3, 'j');
+    for (int i = 1; i < 3; i++) {
+        verdict(desk, true);
+        ck_assert_uint_eq(out.n, 0); /* a rank without a call may be none */
+        order(&p[i], 'c');
+        ck_assert_int_eq(hear(&p[i]), '0' + NB_HANDBACK_COLLNET);
+    }
     verdict(desk, true);
     ck_assert_uint_eq(out.n, 1);
     for (int i = 2; i >= 0; i--) /* later ones have earlier ones' pipes open */
@@ -244,9 +250,44 @@ START_TEST(one_too_many)
         ck_assert_int_eq(nb_handback_share_make(&share[i], i ? &share[0] : NULL, 2, &config, &rank), 0);
         ck_assert_uint_eq(rank, i < 2 ? i : 0);
     }
-    ck_assert(share[0].at->machine.failed);
+    ck_assert(share[0].at->machine.stopped);
     for (int i = 0; i < 3; i++)
         nb_handback_share_close(&share[i]);
+}
+END_TEST
+
+/* A job of the same number has left its file behind, in which it had joined: the first rank of this one completes it, the second
+ * finds none. Neither hands anything back. */
+START_TEST(left_behind)
+{
+    struct nb_handback_config config = {.nnodes = 2, .slack = SLACK, .period = PERIOD, .longest = PERIOD};
+    struct nb_handback_desk *desk[2];
+    struct nb_handback_share share;
+    unsigned rank;
+    int status;
+    const pid_t pid = fork();
+
+    ck_assert_int_ge(pid, 0);
+    if (!pid)
+        _exit(nb_handback_share_map(&share, comm_id, 2, &config, &rank) != 0);
+    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+    ck_assert_int_eq(status, 0);
+    ck_assert_uint_eq(files(), 1);
+    for (int i = 0; i < 2; i++) {
+        desk[i] = desk_of(i, 2, NB_HANDBACK_MACHINE);
+        nb_handback_desk_attach(desk[i], 7 + (uint64_t)i, 1, 2);
+    }
+    for (int call = 0; call < 10; call++)
+        for (int i = 0; i < 2; i++) {
+            ck_assert_int_eq(ask(desk[i]), NB_HANDBACK_COLLNET);
+            verdict(desk[i], true);
+            ck_assert_uint_eq(out.n, 0);
+            ck_assert_int_eq(give(desk[i], NB_HANDBACK_ASK, 0), 0);
+            ck_assert_uint_eq(out.sent[0].note.call, NB_HANDBACK_NONE);
+        }
+    for (int i = 0; i < 2; i++)
+        nb_handback_desk_put(desk[i]);
+    ck_assert_uint_eq(files(), 0);
 }
 END_TEST
 
@@ -371,6 +412,33 @@ START_TEST(lower_group_leads)
 }
 END_TEST
 
+/* A second group of one rank, while calls are handed back: those stay NCCL's, and are the last ones. */
+START_TEST(second_group)
+{
+    struct nb_handback_desk *desk = desk_of(0, 1, NB_HANDBACK_MACHINE);
+
+    nb_handback_desk_attach(desk, 70, 1, 2);
+    ck_assert_int_eq(ask(desk), NB_HANDBACK_COLLNET);
+    verdict(desk, true);
+    ck_assert_uint_eq(out.n, 1);
+    ck_assert_int_eq(give(desk, NB_HANDBACK_ASK, 0), 0);
+    ck_assert_uint_eq(out.sent[0].note.call, 1 + SLACK);
+    nb_handback_desk_attach(desk, 71, 1, 2);
+    for (int call = 2; call < 2 + SLACK; call++)
+        ck_assert_int_eq(ask(desk), NB_HANDBACK_COLLNET);
+    ck_assert_int_eq(ask(desk), NB_HANDBACK_WAIT);
+    ck_assert_int_eq(give(desk, NB_HANDBACK_SET, 2 + SLACK), 0);
+    for (int call = 0; call < PERIOD; call++)
+        ck_assert_int_eq(ask(desk), NB_HANDBACK_NCCL);
+    ck_assert_int_eq(ask(desk), NB_HANDBACK_COLLNET);
+    verdict(desk, true);
+    ck_assert_uint_eq(out.n, 0);
+    ck_assert_int_eq(give(desk, NB_HANDBACK_ASK, 0), 0);
+    ck_assert_uint_eq(out.sent[0].note.call, NB_HANDBACK_NONE);
+    nb_handback_desk_put(desk);
+}
+END_TEST
+
 START_TEST(out_of_range)
 {
     struct nb_handback_desk *desk = nb_handback_desk_get(&ctx, comm_id, 0);
@@ -399,10 +467,12 @@ int main(void)
     tcase_add_loop_test(t, another_process_waits, 0, 2);
     tcase_add_test(t, others_come);
     tcase_add_test(t, one_too_many);
+    tcase_add_test(t, left_behind);
     tcase_add_test(t, file_goes);
     tcase_add_loop_test(t, bad_file, 0, 4);
     tcase_add_test(t, dies_in_the_middle);
     tcase_add_loop_test(t, lower_group_leads, 0, 2);
+    tcase_add_test(t, second_group);
     tcase_add_test(t, out_of_range);
     suite_add_tcase(s, t);
     r = srunner_create(s);
