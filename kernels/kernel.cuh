@@ -125,6 +125,14 @@ NB_DEV void nb_describe(const struct nb_gpu_desc *d, uint32_t ticket, struct nb_
     strides->plain = d->codec == NB_CODEC_INT4 && (job->src | (NB_MODE(d) != NB_EF_OFF ? d->scale : 0)) % 16 == 0;
 }
 
+/* One warp, what nb_describe leaves open: whether the tile is plain. It must be whole, with a tile behind it and no values before it
+ * that are no group. A sum's are not, since on sm_100 the compiler has no register left for that. */
+NB_DEV void nb_mark_plain(struct nb_job *job, const struct nb_strides *strides)
+{
+    if (job->groups == NB_TILE_GROUPS && !job->head && job->tile + 1 < job->tiles && !job->measure && nb_thread() == 0)
+        job->plain = strides->plain;
+}
+
 /* One warp, the same for a whole tile inside of its span, `steps` behind one of the same descriptor that is whole. 0: it is another one. */
 NB_DEV int nb_describe_further(uint32_t steps, const struct nb_job *from, struct nb_job *job, const struct nb_strides *strides)
 {
@@ -322,6 +330,9 @@ NB_DEV void nb_found(struct nb_shared *sh, uint32_t s, int further)
         NB_RARE;
         if (nb_thread() == 0)
             nb_describe(d, (uint32_t)(sh->ticket[s] - d->ticket), &sh->job[s], &sh->strides);
+        nb_warp_barrier();
+        if (NB_OP(d) != NB_GPU_REDUCE)
+            nb_mark_plain(&sh->job[s], &sh->strides);
     }
     nb_warp_barrier();
     if (NB_OP(d) != NB_GPU_ENCODE)

@@ -170,6 +170,38 @@ unsigned cases_encode(unsigned rounds, unsigned seed)
     return compared;
 }
 
+/* Tiles inside of a span, whole and aligned, most of which are not measured: the way of nearly all tiles of a large vector, with every
+ * kind of data, since what is unusual leaves it. */
+unsigned cases_inside(unsigned rounds, unsigned seed)
+{
+    static const uint32_t everies[] = {17, 3, 1};
+    struct rng r = {seed};
+    unsigned compared = 0;
+    /* With few rounds, every fourth: another type, mode and kind each time. */
+    for (unsigned at = rounds < 36 ? seed % 4 : 0; at < DATA_KINDS * NB_DTYPE_COUNT;
+         at += rounds < 36 ? 4 : 1) {
+        const enum nb_dtype type = (enum nb_dtype)(at % NB_DTYPE_COUNT);
+        const enum data_kind kind = (enum data_kind)(at / NB_DTYPE_COUNT);
+        const enum nb_ef_mode mode = (enum nb_ef_mode)((at + at / NB_DTYPE_COUNT) % 3);
+        struct encoder e;
+        size_t length = 0;
+        double scale = 1;
+        encoder_open(&e, NB_CODEC_INT4, type, (size_t)4096 * 4, 4096 * (uint64_t)(at % 2), mode, 0);
+        e.every = everies[rng_below(&r, 3)];
+        for (unsigned pass = 0; pass < (mode == NB_EF_OFF ? 1u : 2u); pass++) {
+            at_case("inside, pass %u kind %d type %s mode %d every %u", pass, kind, nb_dtype_name(type), mode,
+                    e.every);
+            for (size_t i = 0; i < e.n; i++)
+                nb_store_value(type, e.src, i, data_value(&r, kind, i, &scale));
+            length = encode_both(&e, at % 4 != 0);
+            compared++;
+        }
+        decode_both(&e, length, 0);
+        encoder_close(&e, 0);
+    }
+    return compared;
+}
+
 /* Values that get smaller by about as much as makes the bound act, so that its estimate is sure in some tiles, and is not in others
  * where it does not act; of which only some are measured. */
 unsigned cases_bound(unsigned seed)

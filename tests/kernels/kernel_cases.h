@@ -6,7 +6,8 @@
 
 unsigned cases_golden(const char *path); /* tests/codec/golden/quant.bin */
 unsigned cases_encode(unsigned rounds, unsigned seed);
-unsigned cases_bound(unsigned seed); /* feedback, tiles of which some are measured */
+unsigned cases_inside(unsigned rounds, unsigned seed); /* whole tiles inside of a span, all kinds of data */
+unsigned cases_bound(unsigned seed);                   /* feedback, tiles of which some are measured */
 unsigned cases_reduce(unsigned rounds, unsigned seed);
 unsigned cases_malformed(unsigned rounds, unsigned seed);
 unsigned cases_bytes(unsigned rounds, unsigned seed);

@@ -28,6 +28,8 @@ int main(int argc, char **argv)
     fflush(stdout);
     printf("%u spans coded, ", cases_encode(rounds, seed));
     fflush(stdout);
+    printf("%u of whole tiles, ", cases_inside(rounds, seed));
+    fflush(stdout);
     printf("%u near the bound, ", cases_bound(seed));
     fflush(stdout);
     printf("%u sums, ", cases_reduce(rounds / 2, seed));
