@@ -167,7 +167,7 @@ static void begin_piece(struct nb_coll_comm *comm, struct nb_task *t, uint8_t *o
 static int next_note(struct nb_coll_comm *comm, struct nb_task *t)
 {
     t->step = NB_STEP_NOTE;
-    if (nb_refs_note_ask(t->op->like, &t->range))
+    if (nb_refs_note_ask(&t->range))
         return NB_TASK_MORE;
     if (t->range.all == NB_REF_HELD) {
         count_moved(t);

@@ -318,10 +318,9 @@ void nb_handback_desk_verdict(struct nb_handback_desk *desk, enum nb_func func, 
     out->n = 0;
     if (!s)
         return;
-    if (desk->head >= 0 && s->joined == s->machine.config.ranks) {
-        nb_handback_shared_leads(s, desk->head);
+    nb_handback_shared_leads(s, desk->head); /* which settles the heads, once all ranks have joined */
+    if (desk->head >= 0 && s->has_leader)
         nb_handback_verdict(&s->machine, (unsigned)desk->head, func, bytes, raw, out);
-    }
     nb_handback_shared_unlock(s);
 }
 

@@ -15,6 +15,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "nibble/codec.h"
+
 #define MAGIC 0x6e626862u
 #define FOLDER "/dev/shm"
 
@@ -84,16 +86,13 @@ static void name_file(struct nb_handback_share *share, uint64_t comm_id)
 {
     char host[HOST_NAME_MAX + 1] = "";
     const char *id = getenv("NCCL_HOSTID");
-    uint64_t h = 0xcbf29ce484222325u; /* FNV-1a */
 
     if (!id || !*id) {
         gethostname(host, sizeof(host) - 1);
         id = host;
     }
-    for (; *id; id++)
-        h = (h ^ (unsigned char)*id) * 0x100000001b3u;
     snprintf(share->name, sizeof(share->name), FOLDER "/nibble-%u-%016llx-%016llx", (unsigned)geteuid(),
-             (unsigned long long)comm_id, (unsigned long long)h);
+             (unsigned long long)comm_id, (unsigned long long)nb_hash64(id, strlen(id), 0));
 }
 
 /* The open and locked file: map it, and make it what it has to be where it is new. */

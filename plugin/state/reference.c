@@ -401,9 +401,8 @@ void nb_refs_note(struct nb_ref *ref, struct nb_ref_range *range, size_t offset,
     range->all = how;
 }
 
-bool nb_refs_note_ask(const struct nb_ref *ref, struct nb_ref_range *range)
+bool nb_refs_note_ask(struct nb_ref_range *range)
 {
-    (void)ref;
     range->there = NULL;
     return next_part(range);
 }

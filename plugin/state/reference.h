@@ -136,7 +136,7 @@ int nb_refs_may_approximate(struct nb_ref *ref, size_t bytes);
  * it is, and the reference keeps its content. Without memory for it that is forgotten. */
 void nb_refs_note(struct nb_ref *ref, struct nb_ref_range *range, size_t offset, size_t bytes,
                   enum nb_ref_source how);
-bool nb_refs_note_ask(const struct nb_ref *ref, struct nb_ref_range *range);
+bool nb_refs_note_ask(struct nb_ref_range *range);
 void nb_refs_note_hear(struct nb_ref *ref, struct nb_ref_range *range);
 
 /* The own bytes of a range will be the reference's content: operation `opno` is writing it, in ascending order; until all

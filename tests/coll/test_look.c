@@ -120,6 +120,7 @@ START_TEST(failed)
     slow_close_all(slow_first);
 }
 END_TEST
+
 /* ---- residuals -------------------------------------------------------------------------------------- */
 
 /* All of these are emptied. */

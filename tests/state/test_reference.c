@@ -90,7 +90,7 @@ static void note(struct nb_ref *ref, const uint8_t *own, size_t offset, size_t b
     struct nb_ref_range range;
 
     nb_refs_note(ref, &range, offset, bytes, how);
-    while (nb_refs_note_ask(ref, &range)) {
+    while (nb_refs_note_ask(&range)) {
         look(&range, own);
         nb_refs_note_hear(ref, &range);
     }
