@@ -12,7 +12,6 @@
 #include "coll/engine.h"
 #include "device/device.h"
 #include "net/transport.h"
-#include "policy/handback_desk.h"
 #include "policy/job.h"
 #include "policy/queue.h"
 #include "state/budget.h"
@@ -26,8 +25,6 @@ int nb_context_init(struct nb_context *ctx, const struct nb_runner *runner)
         err = nb_queues_open(ctx);
     if (!err)
         err = nb_jobs_open(ctx);
-    if (!err)
-        err = nb_handback_desks_open(ctx);
     if (!err)
         err = nb_gpus_open(ctx);
     if (!err)
@@ -44,7 +41,6 @@ void nb_context_fini(struct nb_context *ctx)
     nb_engine_close(ctx);
     nb_host_pool_close(ctx);
     nb_gpus_close(ctx);
-    nb_handback_desks_close(ctx);
     nb_jobs_close(ctx);
     nb_queues_close(ctx);
     nb_budgets_close(ctx);

@@ -10,15 +10,10 @@
 
 #include "abi/api.h"
 #include "abi/process.h"
-#include "abi/result.h"
 #include "abi/tuner_next.h"
-#include "base/clock.h"
 #include "base/context.h"
-#include "base/func.h"
-#include "base/gpu.h"
 #include "base/log.h"
 #include "nibble/nccl_tuner.h"
-#include "policy/handback_desk.h"
 #include "policy/queue.h"
 #include "policy/tuning.h"
 
@@ -28,7 +23,6 @@
 struct tuner {               /* of a communicator */
     struct nb_tuning tuning; /* params are NULL: no opinion */
     struct nb_tuner_next next;
-    struct nb_handback_desk *desk; /* NULL: nothing is handed back to NCCL */
 };
 
 /* What nibble thinks of it; false: nothing. */
@@ -48,30 +42,6 @@ static bool form(struct nb_tuning *tuning, size_t nranks, size_t nnodes, bool re
                 "all-gather that NIBBLE_*_MIN_BYTES allow, where NCCL can run it",
                 nranks, nnodes, records ? ", all-reduce" : "");
     return tuning->params != NULL;
-}
-
-/* NCCL says how many ranks and nodes there are, and not who is where: with a node of fewer ranks than others have, no node's
- * count is right, and nothing is handed back. */
-static void join_desk(struct tuner *t, uint64_t comm_id)
-{
-    struct nb_context *ctx = nb_process_context();
-    const size_t nranks = t->tuning.nranks, nnodes = t->tuning.nnodes;
-    int ret;
-
-    if (!t->tuning.params->hand_back || nnodes < 2 || nranks % nnodes || nranks / nnodes > NB_HANDBACK_RANKS)
-        return;
-    t->desk = nb_handback_desk_get(ctx, comm_id, nb_current_gpu(ctx));
-    if (!t->desk)
-        return;
-    ret = nb_handback_desk_join(t->desk, (unsigned)(nranks / nnodes), NB_HANDBACK_MACHINE);
-    if (!ret)
-        return;
-    NB_INFO(NCCL_INIT | NCCL_TUNING,
-            "tuner: nothing is handed back to NCCL (NIBBLE_HAND_BACK): the node's ranks cannot meet in "
-            "/dev/shm: %s",
-            strerror(-ret));
-    nb_handback_desk_put(t->desk);
-    t->desk = NULL;
 }
 
 ncclResult_t nb_api_tuner_init(void **context, uint64_t comm_id, size_t nranks, size_t nnodes,
@@ -100,8 +70,6 @@ ncclResult_t nb_api_tuner_init(void **context, uint64_t comm_id, size_t nranks, 
     thinks = form(&t->tuning, nranks, nnodes, version >= CALLS_REPORTED);
     result = nb_tuner_next_init(&t->next, &setting);
     if (result == ncclSuccess && (thinks || t->next.of.table)) {
-        if (thinks)
-            join_desk(t, comm_id);
         *context = t;
         return ncclSuccess;
     }
@@ -111,42 +79,17 @@ ncclResult_t nb_api_tuner_init(void **context, uint64_t comm_id, size_t nranks, 
     return result;
 }
 
-/* Whether this call was handed back to NCCL: alike on all ranks, or an error. */
-static int is_handed_back(const struct tuner *t, ncclFunc_t func, size_t bytes, bool *nccl)
-{
-    static const enum nb_func known[] = {[ncclFuncAllGather] = NB_FUNC_ALL_GATHER,
-                                         [ncclFuncAllReduce] = NB_FUNC_ALL_REDUCE,
-                                         [ncclFuncReduceScatter] = NB_FUNC_REDUCE_SCATTER};
-    const int64_t patience = 2 * t->tuning.params->peer_timeout * (int64_t)NB_NS_PER_S;
-
-    *nccl = false;
-    if (!t->desk || !nb_tuning_pays(&t->tuning, func, bytes))
-        return 0;
-    return nb_handback_desk_call(t->desk, known[func], bytes, patience, nccl);
-}
-
 ncclResult_t nb_api_tuner_info(void *context, ncclFunc_t func, size_t bytes, int ops, float **table,
                                int algos, int protos, int registered, int *channels)
 {
     const struct tuner *t = context;
     const int offered = channels ? *channels : 0;
     ncclResult_t result = ncclSuccess;
-    bool nccl;
-    int ret;
 
     if (t)
         result = nb_tuner_next_info(&t->next, func, bytes, ops, table, algos, protos, registered, channels);
     if (!t || result != ncclSuccess || !t->tuning.params || !table)
         return result;
-    ret = is_handed_back(t, func, bytes, &nccl);
-    if (ret) {
-        NB_WARN("tuner: no outcome of a vote on what is handed back to NCCL: this call cannot go on");
-        return nb_result(ret);
-    }
-    if (nccl) {
-        nb_tuning_hand_back((float *)table, algos, protos);
-        return result;
-    }
     /* A number of channels was meant for the choice that is changed; NCCL does not check it for CollNet. */
     if (nb_tuning_costs(&t->tuning, func, bytes, (float *)table, algos, protos) && channels)
         *channels = offered;
@@ -173,7 +116,6 @@ ncclResult_t nb_api_tuner_finalize(void *context)
 
     if (t) {
         result = nb_tuner_next_finalize(&t->next);
-        nb_handback_desk_put(t->desk);
         if (t->tuning.params)
             nb_process_release_settings();
         free(t);

@@ -42,7 +42,6 @@ struct nb_host_pool;
 struct nb_budgets;
 struct nb_queues;
 struct nb_jobs;
-struct nb_handback_desks;
 struct nb_engine;
 struct nb_schedule_ops;
 
@@ -78,14 +77,13 @@ struct nb_context {
     /* coll/: asked before the schedules that there are (coll/schedule.h); NULL: none. */
     const struct nb_schedule_ops *schedule;
 
-    struct nb_net *net;              /* net/: the transport in force behind its list of devices */
-    struct nb_gpus *gpus;            /* device/: GPUs in use, their rings and memory */
-    struct nb_host_pool *host_pool;  /* device/: codec threads; NULL: there are to be none */
-    struct nb_budgets *budgets;      /* state/: memory taken of the limits in the settings */
-    struct nb_queues *queues;        /* policy/: records of operations, by communicator */
-    struct nb_jobs *jobs;            /* policy/: what is known of each GPU's job */
-    struct nb_handback_desks *desks; /* policy/: what is handed back to NCCL, by communicator */
-    struct nb_engine *engine;        /* coll/: the progress engine */
+    struct nb_net *net;             /* net/: the transport in force behind its list of devices */
+    struct nb_gpus *gpus;           /* device/: GPUs in use, their rings and memory */
+    struct nb_host_pool *host_pool; /* device/: codec threads; NULL: there are to be none */
+    struct nb_budgets *budgets;     /* state/: memory taken of the limits in the settings */
+    struct nb_queues *queues;       /* policy/: records of operations, by communicator */
+    struct nb_jobs *jobs;           /* policy/: what is known of each GPU's job */
+    struct nb_engine *engine;       /* coll/: the progress engine */
 };
 
 #endif

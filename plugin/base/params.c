@@ -282,6 +282,27 @@ static const char *nb_nearest(const char *name, size_t n, bool *known)
     return closest;
 }
 
+/* Settings that earlier releases had, and what a job does instead. They are ignored, with a warning: scripts that
+ * still set them go on to work. */
+static const struct {
+    const char *name, *instead;
+} nb_removed[] = {
+    {"NIBBLE_HAND_BACK", "nibble declines CollNet at connect where it has nothing to gain, and NIBBLE_COMMS "
+                         "excludes further communicators"},
+};
+
+/* Warn of the setting if it is a removed one, and return whether it is. */
+static bool nb_tell_removed(const char *name, size_t n)
+{
+    for (size_t i = 0; i < sizeof(nb_removed) / sizeof(nb_removed[0]); i++) {
+        if (strlen(nb_removed[i].name) != n || memcmp(nb_removed[i].name, name, n) != 0)
+            continue;
+        NB_WARN("setting %s is gone, and ignored: %s", nb_removed[i].name, nb_removed[i].instead);
+        return true;
+    }
+    return false;
+}
+
 /* Names that start like ours and are not: a misspelt setting must not be silently without effect. */
 static int nb_reject_unknown(const char *const *list, char *fault, size_t cap)
 {
@@ -292,7 +313,7 @@ static int nb_reject_unknown(const char *const *list, char *fault, size_t cap)
         const size_t n = strcspn(*e, "=");
         bool known;
         const char *closest = nb_nearest(*e, n, &known);
-        if (known)
+        if (known || nb_tell_removed(*e, n))
             continue;
         if (!closest) {
             NB_WARN("%.*s is not a setting of nibble's, and ignored", (int)n, *e);

@@ -91,7 +91,6 @@ static const struct {
     {"NIBBLE_TUNER_MIN_BYTES", tunes, "NIBBLE_TUNER=0"},
     {"NIBBLE_TUNER_CHUNK_BYTES", tunes, "NIBBLE_TUNER=0"},
     {"NIBBLE_FORCE_COLLNET", tunes, "NIBBLE_TUNER=0"},
-    {"NIBBLE_HAND_BACK", tunes, "NIBBLE_TUNER=0"},
     {"NIBBLE_GPU_LAUNCH", may_use_gpu, "NIBBLE_DEVICE=host"},
     {"NIBBLE_GPU_BLOCKS", may_use_gpu, "NIBBLE_DEVICE=host"},
     {"NIBBLE_GPU_ARENA_MB", may_use_gpu, "NIBBLE_DEVICE=host"},

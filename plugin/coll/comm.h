@@ -24,7 +24,6 @@
  *   control_send.c  control messages and their routes, also between nodes that are not connected
  *   control.c   reading and relaying them
  *   kill_switch.c  compression is switched off and on; control_file.c: the file that says so
- *   handback_vote.c  which operations go back to NCCL
  *   confirm.c   confirmations of all-gathers on a grid
  *   retransmit.c  raw bytes that a receiver asks for again
  *   link.c      message rings over transport connections: buffers, credits, completion
@@ -90,7 +89,6 @@
 #include "coll/gather.h"
 #include "coll/gather_notes.h"
 #include "coll/grid.h"
-#include "coll/handback_vote.h"
 #include "coll/kill_switch.h"
 #include "coll/link.h"
 #include "coll/message.h"
@@ -184,7 +182,6 @@ struct nb_coll_comm {
     struct nb_witnesses witnesses;
     struct nb_decisions decisions;
     struct nb_kill_switch kill_switch;
-    struct nb_handback_vote handback;
     struct nb_scratch scratch;
     struct nb_gather gather;
     struct nb_cursor scatter;

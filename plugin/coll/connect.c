@@ -234,7 +234,6 @@ static void hand_over(struct nb_coll_connect *c)
     nb_comm_begin(comm);
     nb_facts_settle(comm, &facts);
     announce(comm);
-    nb_handback_vote_open(comm);
     nb_watch_open(comm);
     nb_monitor_add(comm->node->monitor, comm);
     nb_engine_add(comm->engine, comm);

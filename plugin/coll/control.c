@@ -19,7 +19,6 @@
 #include "coll/comm.h"
 #include "coll/confirm.h"
 #include "coll/control_send.h"
-#include "coll/handback_vote.h"
 #include "coll/kill_switch.h"
 #include "coll/retransmit.h"
 
@@ -87,10 +86,6 @@ static int handle(struct nb_coll_comm *comm, struct nb_peer *peer, const struct 
     case NB_CTL_SWITCH_ASK:
     case NB_CTL_SWITCH:
     case NB_CTL_SWITCHED: return nb_kill_switch_control(comm, peer, ctl);
-    case NB_CTL_HAND_TELL:
-    case NB_CTL_HAND_ASK:
-    case NB_CTL_HAND_FAR:
-    case NB_CTL_HAND_SET: return nb_handback_vote_control(comm, peer, ctl);
     default: break;
     }
     return 0;

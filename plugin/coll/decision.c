@@ -12,7 +12,6 @@
 
 #include "base/gpu.h"
 #include "base/log.h"
-#include "base/nccl_names.h"
 #include "coll/comm.h"
 #include "coll/observe.h"
 #include "device/evidence.h"
@@ -488,16 +487,6 @@ static void observe(const struct nb_coll_comm *comm, const struct nb_op *op, con
     nb_observe_tell(&comm->node->observer, &o);
 }
 
-/* The operation goes raw, or it does not: what is to be known of it where such calls may be handed back to NCCL. Its bytes are
- * those that NCCL's tuner is told, all ranks' values, of which one head of several sees a part. A call of another
- * communicator, which shares this group, is not asked about there. */
-static void tell_hand_back(struct nb_coll_comm *comm, const struct nb_op *op, const struct nb_op_info *f,
-                           bool raw, bool for_good)
-{
-    if (f->call.comm == comm->decisions.job_comm)
-        nb_handback_vote_saw(comm, op->func, f->call.count * nb_nccl_type_size(f->call.type), raw, for_good);
-}
-
 /* All but the error slot. */
 static void decide(struct nb_coll_comm *comm, struct nb_op *op, struct nb_op_info *f)
 {
@@ -528,8 +517,6 @@ static void decide(struct nb_coll_comm *comm, struct nb_op *op, struct nb_op_inf
     f->report->ops++;
     f->report->reason[f->reason]++;
     f->report->gradient = v->gradient;
-    tell_hand_back(comm, op, f, f->codec == NB_CODEC_RAW,
-                   f->reason != NB_RAW_YOUNG && f->reason != NB_RAW_WARMUP);
     if (f->codec != NB_CODEC_RAW) {
         f->report->coded++;
         if (f->report->fallen_back)
@@ -608,7 +595,6 @@ void nb_op_gathered(struct nb_coll_comm *comm, struct nb_op *op)
         mark_step(comm, op);
     if (jumped(comm, op))
         forget_errors(comm);
-    tell_hand_back(comm, op, f, op->codec == NB_CODEC_RAW || op->outcome != NB_REF_HIT, true);
     if (nb_observed(&comm->node->observer))
         observe(comm, op, NULL);
 }

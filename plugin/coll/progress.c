@@ -101,7 +101,7 @@ static int tick(struct nb_coll_comm *comm, int64_t t)
         return 0;
     comm->life.tick_ns = t;
     nb_watch_rescan(comm);
-    if (nb_kill_switch_tick(comm) || nb_handback_vote_tick(comm))
+    if (nb_kill_switch_tick(comm))
         return -1;
     comm->life.quiet = asleep > limit / 2 ? NULL : find_quiet(comm, t);
     nb_chain_look(comm, t);
@@ -275,8 +275,6 @@ int nb_comm_progress(struct nb_coll_comm *comm, int64_t now_ns)
             moved = nb_loss_explain(comm, now_ns);
         if (comm->state == NB_COMM_CLOSING && !nb_comm_failed(comm))
             nb_shutdown_progress(comm, now_ns);
-        if (nb_comm_failed(comm))
-            nb_handback_vote_fail(comm);
         if (nb_comm_failed(comm) && nb_abort_progress(comm, now_ns) && comm->state == NB_COMM_CLOSING)
             comm->state = NB_COMM_CLOSED; /* reported by the call that met it */
         if (comm->device->ops->turn)

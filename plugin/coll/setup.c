@@ -120,7 +120,6 @@ struct nb_coll_comm *nb_setup_comm(struct nb_context *ctx, int dev, uint64_t com
 void nb_setup_free(struct nb_coll_comm *comm)
 {
     comm->magic = 0;
-    nb_handback_vote_close(comm);
     nb_watch_close(comm);
     nb_staging_destroy(comm);
     nb_refs_destroy(comm->refs);

@@ -98,13 +98,7 @@ enum nb_ctl_kind {
     NB_CTL_COLUMN =
         10, /* on a grid, to a node of the row: a: number of the all-gather of which the blocks of that node's
                             * column were taken over whole; rows: those of which something was to be kept; lost: and was not */
-    /* What is handed back to NCCL (policy/handback.h), between node 0 and any other. a: bytes, b: call, c:
-     * number of the vote times 4, and function */
-    NB_CTL_HAND_TELL = 11,
-    NB_CTL_HAND_ASK = 12,
-    NB_CTL_HAND_FAR = 13,
-    NB_CTL_HAND_SET = 14,
-    NB_CTL_COUNT
+    NB_CTL_COUNT /* 11 to 14 are reserved: development versions used them */
 };
 
 /* ALIVE: at the end of a chain of waits (chain.h). */

@@ -84,20 +84,6 @@ bool nb_tuning_costs(const struct nb_tuning *t, ncclFunc_t func, size_t bytes, f
     return true;
 }
 
-void nb_tuning_hand_back(float *table, int algos, int protos)
-{
-    /* Of several nodes NVLS goes to CollNet between them; NVLS_TREE does not. */
-    static const int collnet[] = {NCCL_ALGO_COLLNET_DIRECT, NCCL_ALGO_COLLNET_CHAIN, NCCL_ALGO_NVLS};
-    bool others = false;
-
-    for (int a = 0; a < algos; a++)
-        if (a != collnet[0] && a != collnet[1] && a != collnet[2])
-            others |= best_of(table + a * protos, protos) >= 0;
-    for (unsigned i = 0; others && i < sizeof(collnet) / sizeof(collnet[0]); i++)
-        for (int p = 0; p < protos && collnet[i] < algos; p++)
-            table[collnet[i] * protos + p] = NCCL_ALGO_PROTO_IGNORE;
-}
-
 size_t nb_tuning_chunk(const struct nb_tuning *t, int algo, int proto, size_t chunk)
 {
     const struct nb_params *p = t->params;

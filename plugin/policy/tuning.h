@@ -3,7 +3,7 @@
  * When NCCL should take CollNet. Every rank of a communicator asks for itself, and ranks that choose
  * differently hang; so the answer is a pure function of what all ranks share: function, size, ranks, nodes,
  * and settings that the nodes compare before a communicator is connected. It knows nothing of records,
- * budgets or history. What all ranks agree to hand back to NCCL while the job runs is handback.h's.
+ * budgets or history.
  */
 #ifndef NIBBLE_POLICY_TUNING_H
 #define NIBBLE_POLICY_TUNING_H
@@ -28,10 +28,6 @@ int nb_tuning_pays(const struct nb_tuning *tuning, ncclFunc_t func, size_t bytes
  * of -1 stay as they are (but see NIBBLE_FORCE_COLLNET). */
 bool nb_tuning_costs(const struct nb_tuning *tuning, ncclFunc_t func, size_t bytes, float *table, int algos,
                      int protos);
-
-/* The operation is NCCL's (policy/handback.h): take from the table all that goes to CollNet, where it offers something
- * else. */
-void nb_tuning_hand_back(float *table, int algos, int protos);
 
 /* The chunk for an operation for which NCCL chose `chunk`. NVLS has buffers of its own chunk and would
  * overrun them, so only CollNet-direct is ever raised. */

@@ -204,6 +204,21 @@ START_TEST(names_that_are_near_no_setting_are_told_and_ignored)
 }
 END_TEST
 
+/* Job scripts outlive settings: NIBBLE_REQUIRE=settings, the default, does not stop them. */
+START_TEST(removed_settings_are_told_and_ignored)
+{
+    static const char *const values[] = {"8", "0", "-1", "words"};
+
+    for (size_t i = 0; i < sizeof(values) / sizeof(values[0]); i++) {
+        ck_assert_msg(load_with("NIBBLE_HAND_BACK", values[i]) == 0, "%s", capture_text);
+        ck_assert_int_eq(capture_warnings, 1);
+        ck_assert(capture_has("setting NIBBLE_HAND_BACK is gone, and ignored: "));
+        ck_assert_str_eq(params->bad_setting, "");
+    }
+    ck_assert(load_with("NIBBLE_HAND_BAC", "8") == 0 && !capture_has("gone"));
+}
+END_TEST
+
 START_TEST(what_another_setting_leaves_without_effect_is_told)
 {
     ck_assert_int_eq(load_with(NULL, NULL), 0);
@@ -441,6 +456,7 @@ int main(void)
     tcase_add_test(tc, strings_are_copied);
     tcase_add_test(tc, unknown_names_are_refused_with_a_proposal);
     tcase_add_test(tc, names_that_are_near_no_setting_are_told_and_ignored);
+    tcase_add_test(tc, removed_settings_are_told_and_ignored);
     tcase_add_test(tc, what_another_setting_leaves_without_effect_is_told);
     tcase_add_test(tc, every_bad_value_is_told_and_a_failed_load_is_tried_again);
     tcase_add_test(tc, objects_do_not_change_and_do_not_know_each_other);

@@ -290,26 +290,6 @@ START_TEST(chunks)
 END_TEST
 
 /* Without our CollNet half the entries are somebody else's; and NULL everywhere. */
-START_TEST(hands_back)
-{
-    table_t t;
-
-    for (int only = 0; only < 2; only++) {
-        fill(t, NCCL_ALGO_PROTO_IGNORE);
-        t[NCCL_ALGO_COLLNET_DIRECT][NCCL_PROTO_SIMPLE] = t[NCCL_ALGO_COLLNET_CHAIN][NCCL_PROTO_SIMPLE] = 1;
-        t[NCCL_ALGO_NVLS][NCCL_PROTO_SIMPLE] = 2;
-        if (!only)
-            t[NCCL_ALGO_RING][NCCL_PROTO_SIMPLE] = 9;
-        nb_tuning_hand_back((float *)t, ALGOS, PROTOS);
-        /* Where NCCL has nothing else it keeps what it has. */
-        ck_assert((t[NCCL_ALGO_COLLNET_DIRECT][NCCL_PROTO_SIMPLE] > 0) == only);
-        ck_assert((t[NCCL_ALGO_COLLNET_CHAIN][NCCL_PROTO_SIMPLE] > 0) == only);
-        ck_assert((t[NCCL_ALGO_NVLS][NCCL_PROTO_SIMPLE] > 0) == only);
-        ck_assert((t[NCCL_ALGO_RING][NCCL_PROTO_SIMPLE] > 0) == !only);
-    }
-}
-END_TEST
-
 START_TEST(alone)
 {
     table_t t, before;
@@ -361,7 +341,6 @@ int main(void)
     tcase_add_loop_test(t, switched_off, 0, 4);
     tcase_add_test(t, forced);
     tcase_add_loop_test(t, chunks, 0, 2);
-    tcase_add_test(t, hands_back);
     tcase_add_test(t, alone);
     suite_add_tcase(s, t);
     r = srunner_create(s);

@@ -54,7 +54,6 @@ static int usage(void)
         "  --nodes A-B   nodes of a run (2-16)\n"
         "  --plan N      what seeds stood for in version N of the plans (plan.h)\n"
         "  --calm        lateness only, no faults that end a communicator\n"
-        "  --hand-back   callers ask which operations are NCCL's; lateness only\n"
         "  --headers     a bit of one message's header flips in each; else lateness only\n"
         "  --again       every run twice: the trace has to be the same\n"
         "  --compare     with the run without lateness wherever that can be, not for a fourth of the seeds\n"
@@ -119,7 +118,7 @@ static void one(uint64_t seed, bool again, struct totals *t, struct sim_outcome 
             snprintf(out->violation, sizeof(out->violation), "the same seed has taken another course");
         }
     }
-    if (!out->failed && out->comparable && !options.hand_back && (compares_all || seed % 4 == 0)) {
+    if (!out->failed && out->comparable && (compares_all || seed % 4 == 0)) {
         t->compared++;
         sim_compare(plan, out);
     }
@@ -164,9 +163,6 @@ static int seeds(uint64_t first, uint64_t last, bool again, bool keep_going)
     }
     progress(&t, began);
     print_faults();
-    if (options.hand_back)
-        printf("calls: CollNet's %llu, NCCL's %llu, waits %llu\n", (unsigned long long)sim_handback_count[0],
-               (unsigned long long)sim_handback_count[1], (unsigned long long)sim_handback_count[2]);
     if (t.failed)
         printf("%llu of %llu runs FAILED\n", (unsigned long long)t.failed, (unsigned long long)t.runs);
     return t.failed != 0;
@@ -174,21 +170,14 @@ static int seeds(uint64_t first, uint64_t last, bool again, bool keep_going)
 
 int main(int argc, char **argv)
 {
-    static const struct option longs[] = {{"seeds", required_argument, NULL, 's'},
-                                          {"replay", required_argument, NULL, 'r'},
-                                          {"trace", no_argument, NULL, 't'},
-                                          {"nodes", required_argument, NULL, 'n'},
-                                          {"calm", no_argument, NULL, 'c'},
-                                          {"again", no_argument, NULL, 'a'},
-                                          {"hand-back", no_argument, NULL, 'h'},
-                                          {"keep-going", no_argument, NULL, 'k'},
-                                          {"lenient", no_argument, NULL, 'l'},
-                                          {"no-reduce", no_argument, NULL, 'x'},
-                                          {"headers", no_argument, NULL, 'd'},
-                                          {"undisturbed", no_argument, NULL, 'u'},
-                                          {"compare", no_argument, NULL, 'm'},
-                                          {"plan", required_argument, NULL, 'p'},
-                                          {NULL, 0, NULL, 0}};
+    static const struct option longs[] = {
+        {"seeds", required_argument, NULL, 's'}, {"replay", required_argument, NULL, 'r'},
+        {"trace", no_argument, NULL, 't'},       {"nodes", required_argument, NULL, 'n'},
+        {"calm", no_argument, NULL, 'c'},        {"again", no_argument, NULL, 'a'},
+        {"keep-going", no_argument, NULL, 'k'},  {"lenient", no_argument, NULL, 'l'},
+        {"no-reduce", no_argument, NULL, 'x'},   {"headers", no_argument, NULL, 'd'},
+        {"undisturbed", no_argument, NULL, 'u'}, {"compare", no_argument, NULL, 'm'},
+        {"plan", required_argument, NULL, 'p'},  {NULL, 0, NULL, 0}};
     uint64_t first = 1, last = 100, a, b, seed = 0;
     bool loud = false, again = false, single = false, keep_going = false, calm = false;
     int c, ret;
@@ -213,8 +202,6 @@ int main(int argc, char **argv)
             loud = true;
         else if (c == 'c')
             options.faults = false;
-        else if (c == 'h')
-            options.hand_back = !(options.faults = false);
         else if (c == 'd')
             options.headers = !(options.faults = false);
         else if (c == 'a')

@@ -10,15 +10,12 @@
 #include "base/log.h"
 #include "coll/coll.h"
 #include "coll/comm.h"
-#include "policy/handback_desk.h"
 #include "policy/record.h"
 #include "tests/sim/data.h"
 #include "tests/sim/fault.h"
 #include "tests/sim/judge.h"
 #include "tests/sim/memory.h"
 #include "tests/sim/node.h"
-
-uint64_t sim_handback_count[3];
 
 static struct sim *sim_of(const struct sim_proxy *p)
 {
@@ -58,30 +55,6 @@ static void fail(struct sim_proxy *p, int err, const char *call)
     p->at = s->now + (int64_t)sim_below(s, 20 * SIM_MS);
 }
 
-/* The callers' side, before there are calls. */
-static void open_desks(struct sim_proxy *p)
-{
-    const struct sim_plan *plan = sim_of(p)->plan;
-    int before;
-
-    if (!plan->ahead)
-        return;
-    p->callers = plan->ranks;
-    for (int i = 0; i < p->callers; i++) {
-        struct sim_caller *c = &p->caller[i];
-        c->desk =
-            nb_handback_desk_get(&p->node->ctx, p->comm->id, i - 1); /* the engine's is that of GPU -1 */
-        before = sim_memory_enter(SIM_NOBODY);
-        c->route = calloc((size_t)p->comm->nops + 1, 1);
-        sim_memory_enter(before);
-        if (!c->desk || !c->route)
-            abort();
-        nb_handback_desk_tune(c->desk, plan->slack, plan->period, 2 * plan->period);
-        if (nb_handback_desk_join(c->desk, (unsigned)p->callers, NB_HANDBACK_PROCESS))
-            abort();
-    }
-}
-
 void sim_proxy_connect(struct sim_proxy *p)
 {
     struct sim *s = sim_of(p);
@@ -90,7 +63,6 @@ void sim_proxy_connect(struct sim_proxy *p)
 
     sim_trace(s, "connects", p->node->number, p->index, 0, NULL);
     p->state = SIM_CONNECTING;
-    open_desks(p);
     if (!handles) {
         p->connected = -ENOMEM;
         p->state = SIM_DECLINED;
@@ -411,97 +383,6 @@ static bool complete(const struct sim_proxy *p)
     return true;
 }
 
-/* ---- callers, and NCCL's ring -------------------------------------------------------------------------- */
-
-static struct sim_proxy *member(const struct sim_proxy *p, int rank)
-{
-    return &sim_of(p)->node[p->comm->member[rank]]->proxy[p->index];
-}
-
-/* Whether all ranks of all nodes that have come to that call were answered alike. */
-static void compare_answers(struct sim_proxy *p, int call, unsigned char answer)
-{
-    for (int r = 0; r < p->comm->nmembers; r++) {
-        const struct sim_proxy *other = member(p, r);
-        for (int i = 0; i < other->callers; i++)
-            if (other->caller[i].asked > call && other->caller[i].route[call] != answer)
-                sim_violation(sim_of(p), "nodes %d and %d choose differently: communicator %d, operation %d",
-                              p->node->number, other->node->number, p->index, call);
-    }
-}
-
-/* A caller comes to its next calls, where it may: true when it was answered. */
-static bool call_ahead(struct sim_proxy *p, struct sim_caller *c)
-{
-    struct sim *s = sim_of(p);
-    bool moved = false;
-
-    if (p->state < SIM_WAITING || p->state > SIM_DONE)
-        return false;
-    while (c->asked < p->comm->nops && c->asked <= p->op + s->plan->ahead && c->ask_at <= s->now) {
-        const struct sim_op *op = &p->comm->op[c->asked];
-        const size_t bytes = op->count * hx_type_size(op->type) *
-                             (op->func == NB_FUNC_ALL_REDUCE ? 1 : (size_t)p->comm->nmembers);
-        enum nb_handback_answer answer;
-        if (op->skip) {
-            c->asked++;
-            continue;
-        }
-        answer = nb_handback_desk_ask(c->desk, op->func, bytes);
-        sim_handback_count[answer]++;
-        if (answer == NB_HANDBACK_WAIT)
-            break;
-        c->route[c->asked] = (unsigned char)answer;
-        compare_answers(p, c->asked, (unsigned char)answer);
-        sim_trace(s, "asks", p->node->number, c->asked, answer, NULL);
-        c->asked++;
-        if (sim_below(s, 4) == 0)
-            c->ask_at = s->now + (int64_t)sim_below(s, SIM_MS);
-        moved = true;
-    }
-    return moved;
-}
-
-static bool call_all_ahead(struct sim_proxy *p)
-{
-    bool moved = false;
-
-    for (int i = 0; i < p->callers; i++)
-        moved |= call_ahead(p, &p->caller[i]);
-    return moved;
-}
-
-/* An operation begins on a node when all of its ranks have called it. */
-static bool is_called(const struct sim_proxy *p, int op)
-{
-    for (int i = 0; i < p->callers; i++)
-        if (p->caller[i].asked <= op)
-            return false;
-    return true;
-}
-
-/* In NCCL's ring nobody is done before all have come. */
-static bool ring_is_complete(const struct sim_proxy *p)
-{
-    for (int r = 0; r < p->comm->nmembers; r++) {
-        const struct sim_proxy *other = member(p, r);
-        if (other->op < p->op || (other->op == p->op && other->state != SIM_RING))
-            return false;
-    }
-    return true;
-}
-
-static void enter_ring(struct sim_proxy *p)
-{
-    struct sim *s = sim_of(p);
-
-    p->state = SIM_RING;
-    s->progress = s->now;
-    sim_trace(s, "enters NCCL's ring", p->node->number, p->index, p->op, NULL);
-    for (int r = 0; r < p->comm->nmembers; r++)
-        sim_node_wake(s, p->comm->member[r]);
-}
-
 /* The operation is over: when is the next? */
 static void after_op(struct sim_proxy *p)
 {
@@ -548,29 +429,13 @@ bool sim_proxy_step(struct sim_proxy *p)
         close_begin(p);
         return true;
     }
-    if (call_all_ahead(p))
-        return true;
     if (p->paused > s->now && p->state < SIM_CLOSING)
         return false;
     switch (p->state) {
     case SIM_WAITING:
         if (p->at > s->now)
             return false;
-        if (!is_called(p, p->op))
-            return false;
-        if (p->callers && p->caller[0].route[p->op] == NB_HANDBACK_NCCL)
-            enter_ring(p);
-        else
-            begin(p);
-        return true;
-    case SIM_RING:
-        if (!ring_is_complete(p))
-            return false;
-        p->result[p->op] = 1;
-        p->done++;
-        s->operations++;
-        s->progress = s->now;
-        after_op(p);
+        begin(p);
         return true;
     case SIM_RUNNING:
         ret = run(p);
@@ -610,14 +475,7 @@ int64_t sim_proxy_until(const struct sim_proxy *p)
     const struct sim *s = sim_of(p);
     int64_t at = SIM_NEVER;
 
-    for (int i = 0; i < p->callers; i++) {
-        const struct sim_caller *c = &p->caller[i];
-        if (p->state >= SIM_WAITING && c->asked < p->comm->nops && c->ask_at > s->now && c->ask_at < at)
-            at = c->ask_at;
-    }
-    if (p->state == SIM_WAITING && !is_called(p, p->op)) {
-        ; /* for its callers */
-    } else if (p->state == SIM_WAITING || p->state == SIM_FAILED || p->state == SIM_DONE) {
+    if (p->state == SIM_WAITING || p->state == SIM_FAILED || p->state == SIM_DONE) {
         at = p->at < at ? p->at : at;
     } else if (p->state == SIM_RUNNING) {
         for (int i = 0; i < p->ngroups; i++) {
@@ -639,17 +497,21 @@ void sim_proxy_free(struct sim_proxy *p)
 {
     free(p->region);
     free(p->result);
-    for (int i = 0; i < p->callers; i++)
-        free(p->caller[i].route);
     p->region = NULL;
     p->result = NULL;
 }
 
 void sim_proxy_describe(const struct sim_proxy *p, char *buf, size_t cap)
 {
-    static const char *const words[] = {
-        "has not begun to connect", "is connecting", "declined", "waits for its time", "runs",
-        "is in NCCL's ring",        "has failed",    "is done",  "is closing",         "has closed"};
+    static const char *const words[] = {"has not begun to connect",
+                                        "is connecting",
+                                        "declined",
+                                        "waits for its time",
+                                        "runs",
+                                        "has failed",
+                                        "is done",
+                                        "is closing",
+                                        "has closed"};
     size_t at =
         (size_t)snprintf(buf, cap, "node %d communicator %d %s", p->node->number, p->index, words[p->state]);
 

@@ -14,7 +14,6 @@ struct nb_coll_comm;
 struct nb_coll_connect;
 struct nb_coll_listen;
 struct nb_coll_req;
-struct nb_handback_desk;
 struct sim_node;
 
 enum sim_proxy_state {
@@ -23,7 +22,6 @@ enum sim_proxy_state {
     SIM_DECLINED,
     SIM_WAITING, /* for the time of its next operation */
     SIM_RUNNING,
-    SIM_RING,   /* an operation that was handed back is under way, in NCCL's own ring */
     SIM_FAILED, /* a call has failed: waits to close */
     SIM_DONE,   /* all operations are done: waits to close */
     SIM_CLOSING,
@@ -51,15 +49,6 @@ struct sim_proxy {
     int64_t at;     /* the next thing by itself: operation, close */
     int64_t paused; /* calls nothing before */
 
-    /* The callers of the node's ranks, and what they were answered; the first one's rank is the one that reaches the network. */
-    int callers; /* 0: nobody asks */
-    struct sim_caller {
-        struct nb_handback_desk *desk;
-        int asked; /* the next operation that it asks about */
-        int64_t ask_at;
-        unsigned char *route; /* [nops] enum nb_handback_answer */
-    } caller[SIM_RANKS];
-
     int op;        /* in the plan */
     int64_t began; /* when */
     uint64_t nsteps;
@@ -78,9 +67,6 @@ struct sim_proxy {
     int done;          /* operations that are complete */
     uint64_t *result;  /* [nops] hash of each, 0: not done */
 };
-
-/* How often callers were answered so (enum nb_handback_answer), in all runs. */
-extern uint64_t sim_handback_count[3];
 
 /* Listen, so that others can connect. */
 void sim_proxy_listen(struct sim_proxy *p);

@@ -11,7 +11,6 @@
 #include "coll/coll.h"
 #include "coll/engine.h"
 #include "device/device.h"
-#include "policy/handback_desk.h"
 #include "policy/job.h"
 #include "policy/queue.h"
 #include "tests/sim/device.h"
@@ -58,8 +57,7 @@ static void open_context(struct sim_node *n)
     ctx->open_device = sim_device_open;
     snprintf(ctx->label, sizeof(ctx->label), "n%d", n->number);
     if (nb_budgets_open(ctx) || nb_gpus_open(ctx) || nb_queues_open(ctx) || nb_jobs_open(ctx) ||
-        nb_handback_desks_open(ctx) || nb_engine_open(ctx, NULL) ||
-        nb_net_open_with(ctx, plan->early ? &sim_net_early : &sim_net_late))
+        nb_engine_open(ctx, NULL) || nb_net_open_with(ctx, plan->early ? &sim_net_early : &sim_net_late))
         sim_violation(n->sim, "node %d: cannot make a context", n->number);
     for (int b = 0; b < NB_BUDGET_COUNT; b++)
         n->left[b] = nb_budget_left(ctx->budgets, (enum nb_budget)b);
@@ -104,7 +102,6 @@ static void close_context(struct sim_node *n)
 
     nb_net_close(ctx);
     nb_engine_close(ctx);
-    nb_handback_desks_close(ctx);
     nb_jobs_close(ctx);
     nb_queues_close(ctx);
     nb_gpus_close(ctx);
@@ -124,9 +121,6 @@ void sim_node_close(struct sim_node *n)
         if (sim_network_objects(s, n->number))
             sim_violation(s, "node %d: %d connections, listeners or registrations are still open", n->number,
                           sim_network_objects(s, n->number));
-        for (int c = 0; c < s->plan->ncomms; c++)
-            for (int i = 0; i < n->proxy[c].callers; i++)
-                nb_handback_desk_put(n->proxy[c].caller[i].desk);
         close_context(n);
         if (sim_memory_blocks(n->number))
             sim_violation(s, "node %d: %zu blocks of memory (%zu bytes) are left", n->number,

@@ -381,9 +381,6 @@ static void draw_faults(uint64_t *r, struct sim_plan *p, const struct sim_option
     }
 }
 
-/* ---- handing back -------------------------------------------------------------------------------------- */
-
-/* Short operations, so that there are many; callers that are ahead of the proxy. */
 /* The one fault: all others are forgotten. */
 static void draw_header(uint64_t *r, struct sim_plan *p)
 {
@@ -393,21 +390,6 @@ static void draw_header(uint64_t *r, struct sim_plan *p)
     draw_fault(r, p, false, p->fault);
     p->fault->kind = SIM_FLIP;
     p->fault->amount &= ~UINT64_C(1); /* where a check is sure to be */
-}
-
-static void draw_hand_back(uint64_t *r, struct sim_plan *p)
-{
-    const int64_t after = 1 + (int64_t)below(r, 4);
-
-    p->ahead = 1 + (int)below(r, one_in(r, 2) ? 4 : 60);
-    p->slack = one_in(r, 2) ? 0 : below(r, 5);
-    p->period = 1 + below(r, 6);
-    for (int i = 0; i < p->nnodes; i++)
-        p->params[i].hand_back = after;
-    for (int c = 0; c < p->ncomms; c++)
-        for (int i = 0; i < p->comm[c].nops; i++)
-            p->comm[c].op[i].count = 1 + p->comm[c].op[i].count % 300;
-    p->ranks = one_in(r, 2) ? 1 : 2 + (int)below(r, SIM_RANKS - 1);
 }
 
 /* ---- the whole ----------------------------------------------------------------------------------------- */
@@ -435,10 +417,6 @@ struct sim_plan *sim_plan_draw(uint64_t seed, const struct sim_options *options)
         r = hx_seed(seed, 0x73696d, 3);
         for (int i = 0; i < p->nfaults; i++)
             draw_control(&r, p, &p->fault[i]);
-    }
-    if (options->hand_back) {
-        r = hx_seed(seed, 0x73696d, 4);
-        draw_hand_back(&r, p);
     }
     if (options->headers) {
         r = hx_seed(seed, 0x73696d, 5);

@@ -19,7 +19,6 @@
 #define SIM_GROUP 8 /* channels that share a call */
 #define SIM_STEPS 8 /* of a channel in flight */
 #define SIM_CHANNELS 12
-#define SIM_RANKS 3 /* of a node, where they ask what is NCCL's */
 
 /* Values that an operation carries (data.h). */
 enum sim_data {
@@ -117,10 +116,6 @@ struct sim_plan {
     int window;               /* messages that a connection takes before it refuses */
     int64_t step_ns;          /* longest time that a node takes to notice something */
     int64_t gpu_ns;           /* that NCCL's kernels take for a slot */
-    /* What goes raw is handed back to NCCL (policy/handback.h); ahead: calls that a caller may be ahead of
-     * the proxy, 0: nobody asks, and all is CollNet's; ranks: of each node, all of which call. */
-    int ahead, ranks;
-    uint64_t slack, period;
     int ncomms;
     struct sim_comm comm[SIM_COMMS];
     int nfaults;
@@ -135,7 +130,6 @@ struct sim_options {
     int least, most; /* nodes */
     bool faults;     /* else lateness only */
     bool connect;    /* also before communicators stand */
-    bool hand_back;  /* operations that go raw are handed back to NCCL; lateness only */
     bool headers;    /* one bit of one message's header flips, and nothing else happens but lateness */
     bool payload;    /* flips also where only a check of the payload finds them */
 };

@@ -29,8 +29,5 @@ for seed in 101900 200676; do
 done
 echo "seeds 1 to $((n / 5)), with a damaged header each"
 "$sim" --headers --again --seeds "1-$((n / 5))" || fail "a seed of damaged headers"
-echo "seeds 1 to $n, with callers that ask what is handed back to NCCL"
-"$sim" --hand-back --again --seeds "1-$n" || fail "a seed of those who hand back"
 echo "new seeds from $base on (NB_SIM_BASE=$base runs them again)"
 "$sim" --seeds "$base-$((base + n / 50))" || fail "a new seed"
-"$sim" --hand-back --seeds "$base-$((base + n / 10))" || fail "a new seed of those who hand back"

@@ -47,7 +47,7 @@ void check_settings(struct doctor *d)
         return;
     }
     while (log_next(line, sizeof(line))) {
-        const bool bad = d->params->bad_setting[0] && !strstr(line, "is not a setting of nibble's");
+        const bool bad = d->params->bad_setting[0] && !strstr(line, ", and ignored");
         say(&d->report, bad ? STATUS_PROBLEM : STATUS_WARNING, "settings",
             "correct or unset it on all nodes (nibble-info --all shows what there is)", "%s", line);
     }
