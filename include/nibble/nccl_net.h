@@ -4,20 +4,20 @@
  * ncclCollNetPlugin_vN (collectives between nodes), N from 8 (NCCL 2.20) to 12 (2.30).
  *
  * Names and layouts are NCCL's, the declarations are our own. A function whose signature did not change
- * between versions has one type here, named after the first version that has it. Sizes and offsets are
- * asserted at the end. Contracts, as far as they are not plain:
+ * between versions has one type here, named after the first version that has it. Assertions at the end check
+ * sizes and offsets. Contracts that the declarations do not show:
  *
- *  - connect and accept never block: they succeed with *comm == NULL until the connection stands, and are
- *    called again with the same handle or listen comm.
- *  - isend, irecv and the collective i* calls may succeed with *request == NULL: "not now", they are
- *  repeated.
- *  - test: sizes may be NULL; for a grouped receive it has one entry a message.
- *  - From v11 on init is called for every communicator, and ctx is what it returned; before, once per load.
+ *  - connect and accept never block. They succeed with *comm == NULL until the connection stands, and NCCL
+ *    calls them again with the same handle or listen comm.
+ *  - isend, irecv and the collective i* calls may succeed with *request == NULL. NCCL then repeats the call.
+ *  - test: sizes may be NULL. For a grouped receive it has one entry a message.
+ *  - From v11 on NCCL calls init for every communicator and passes the ctx that it returned. Before v11 NCCL
+ *    calls init once a load.
  */
 #ifndef NIBBLE_NCCL_NET_H
 #define NIBBLE_NCCL_NET_H
 
-/* The versions of these tables, for whoever goes through all of them. */
+/* The versions of these tables, for code that iterates over them. */
 #define NB_NET_VERSIONS(X) X(8) X(9) X(10) X(11) X(12)
 #define NB_NET_OLDEST 8
 #define NB_NET_NEWEST 12
@@ -31,11 +31,11 @@
 extern "C" {
 #endif
 
-/* Who moves the data: this plugin's host code, or code that NCCL's kernels call. */
+/* The code that moves the data: this plugin's host code, or device code that NCCL's kernels call. */
 typedef enum { NCCL_NET_DEVICE_HOST = 0, NCCL_NET_DEVICE_UNPACK = 1 } ncclNetDeviceType;
 #define NCCL_NET_DEVICE_INVALID_VERSION 0
 
-/* Filled in by connect and accept for device transports only. */
+/* connect and accept of device transports fill it in. */
 typedef struct {
     ncclNetDeviceType netDeviceType;
     int netDeviceVersion;
@@ -54,7 +54,7 @@ typedef ncclNetDeviceHandle_v8_t ncclNetDeviceHandle_v12_t;
 #define NCCL_NET_MAX_DEVS_PER_NIC_V12 8
 #define NCCL_NET_ID_UNDEF (-1)
 
-/* The physical devices that a virtual one is made of; a physical one lists itself. */
+/* The physical devices of a virtual device. A physical device lists itself. */
 typedef struct {
     int ndevs;
     int devs[NCCL_NET_MAX_DEVS_PER_NIC_V9];
@@ -68,7 +68,7 @@ typedef struct {
 } ncclNetVDeviceProps_v12_t;
 
 typedef struct {
-    char *name;    /* NCCL recognises the same device in both tables by it */
+    char *name;    /* by which NCCL recognises a device in both tables */
     char *pciPath; /* in /sys; NULL when there is none */
     uint64_t guid; /* of the NIC; devices with the same one share its bandwidth */
     int ptrSupport;
@@ -88,7 +88,7 @@ typedef struct {
     uint64_t guid;
     int ptrSupport;
     int regIsGlobal;
-    int forceFlush; /* flush receives even where NCCL thinks it is not needed */
+    int forceFlush; /* NCCL flushes every receive */
     int speed;
     int port;
     float latency;
@@ -140,7 +140,7 @@ typedef struct {
     size_t maxP2pBytes;
     size_t maxCollBytes;
     int maxMultiRequestSize;
-    int16_t railId; /* NCCL_NET_ID_UNDEF: not told */
+    int16_t railId; /* NCCL_NET_ID_UNDEF: unknown */
     int16_t planeId;
 } ncclNetProperties_v12_t;
 
@@ -154,7 +154,7 @@ typedef struct {
 typedef ncclNetCommConfig_v10_t ncclNetCommConfig_v11_t;
 typedef ncclNetCommConfig_v10_t ncclNetCommConfig_v12_t;
 
-/* What NCCL expects of the connections it is about to make; advice. */
+/* Advice: the connections that NCCL is about to make. */
 typedef struct {
     int32_t maxConcurrentPeers;
     int32_t minConcurrentPeers;
@@ -370,8 +370,8 @@ typedef ncclResult_t ncclCollNetIallreduce_v8(void *collComm, void *sendData, vo
 typedef ncclResult_t ncclCollNetIallreduce_v9(void *collComm, void *sendData, void *recvData, size_t count,
                                               ncclDataType_t dataType, ncclRedOp_t redOp, void *sendMhandle,
                                               void *recvMhandle, void **request);
-/* The window [windowOffset, windowOffset + windowBytes) of the vector of all ranks' blocks of bytesPerRank.
- * What is sent is the window's part in the own block, what is received is the whole window. */
+/* Gather the window [windowOffset, windowOffset + windowBytes) of the vector of all ranks' blocks of
+ * bytesPerRank. The call sends the window's part in the own block and receives the whole window. */
 typedef ncclResult_t ncclCollNetIallgather_v8(void *collComm, void *sendData, int nRecvParts,
                                               ncclNetSGE_v8_t *recvParts, size_t bytesPerRank,
                                               size_t windowOffset, size_t windowBytes, void *sendMhandle,
@@ -380,7 +380,8 @@ typedef ncclResult_t ncclCollNetIallgather_v9(void *collComm, void *sendData, in
                                               ncclNetSGE_v9_t *recvParts, size_t bytesPerRank,
                                               size_t windowOffset, size_t windowBytes, void *sendMhandle,
                                               void **request);
-/* The reverse: the whole window is sent, its part in the own block is received, reduced. */
+/* The reverse: the call sends the whole window and receives the reduced values of its part in the own
+ * block. */
 typedef ncclResult_t ncclCollNetIreducescatter_v8(void *collComm, int nSendParts, ncclNetSGE_v8_t *sendParts,
                                                   void *recvData, size_t bytesPerRank, size_t windowOffset,
                                                   size_t windowBytes, ncclDataType_t dataType,
@@ -495,7 +496,7 @@ extern const ncclCollNet_v12_t ncclCollNetPlugin_v12;
 }
 #endif
 
-/* NCCL only exists on LP64 machines; these are its layouts there. */
+/* NCCL exists on LP64 machines only. These are its layouts there. */
 #if defined(__LP64__) && !defined(__cplusplus)
 #define NB_ABI_AT(type, member, offset) \
     _Static_assert(offsetof(type, member) == (offset), #type "." #member " is not where NCCL has it")

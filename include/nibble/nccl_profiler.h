@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The tables that NCCL looks up in a profiler plugin: ncclProfiler_vN (without "Plugin" in the name), N from
- * 4 (NCCL 2.27) to 6 (2.29). Names and layouts are NCCL's, the declarations are our own; sizes and offsets
- * are asserted at the end.
+ * 4 (NCCL 2.27) to 6 (2.29). Names and layouts are NCCL's, the declarations are our own. Assertions at the
+ * end check sizes and offsets.
  *
  *  - init writes the mask of wanted events into a variable that all communicators of the process share. When
  *    init fails NCCL may still deliver events, with a NULL context.
- *  - startEvent should always write *event: NCCL keeps whatever an earlier event left there.
- *  - A CollApi event (v5 and later) starts and stops inside the user's call; the Coll event that names it as
- * its parent follows when the operation is launched, and again at every launch of a captured graph, then from
- * a CUDA host callback.
- *  - Texts ("AllReduce", "ncclFloat32", "COLLNET_DIRECT", "SIMPLE") are constants of NCCL's.
+ *  - startEvent should always write *event: otherwise NCCL keeps the value of an earlier event.
+ *  - A CollApi event (v5 and later) starts and stops inside the user's call. The Coll event that names it as
+ *    its parent follows when NCCL launches the operation. At every launch of a captured graph it follows
+ *    again, then from a CUDA host callback.
+ *  - Texts ("AllReduce", "ncclFloat32", "COLLNET_DIRECT", "SIMPLE") are NCCL's constants.
  */
 #ifndef NIBBLE_NCCL_PROFILER_H
 #define NIBBLE_NCCL_PROFILER_H
 
-/* The versions of this table, for whoever goes through all of them. */
+/* The versions of this table, for code that iterates over them. */
 #define NB_PROFILER_VERSIONS(X) X(4) X(5) X(6)
 #define NB_PROFILER_OLDEST 4
 #define NB_PROFILER_NEWEST 6
@@ -50,7 +50,7 @@ enum {
     ncclProfileCeBatch = 1 << 14
 };
 
-/* Numbers of state changes; nibble takes none of them. */
+/* Numbers of state changes. nibble ignores all of them. */
 typedef int ncclProfilerEventState_v4_t;
 typedef int ncclProfilerEventState_v5_t;
 typedef int ncclProfilerEventState_v6_t;

@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The tables that NCCL looks up in a tuner plugin: ncclTunerPlugin_vN, N from 4 (NCCL 2.24) to 6 (2.30).
- * Names and layouts are NCCL's, the declarations are our own; sizes and offsets are asserted at the end.
+ * Names and layouts are NCCL's, the declarations are our own. Assertions at the end check sizes and offsets.
  *
- *  - getCollInfo may change the cost table, which is a flat float[numAlgo][numProto] behind a float **; -1
- *    marks what cannot run. NCCL 2.30 lets the operation fail on an error, so "no opinion" is success.
- *  - getChunkSize (v6) is asked for every operation with the chunk that NCCL chose.
- *  - Every rank asks for itself and all must choose alike.
+ *  - getCollInfo may change the cost table, a flat float[numAlgo][numProto] behind a float **. -1 marks an
+ *    algorithm that cannot run. From NCCL 2.30 on an error fails the operation, so a tuner without a
+ *    preference returns success.
+ *  - NCCL calls getChunkSize (v6) for every operation with the chunk that it chose.
+ *  - Every rank calls the tuner for itself, and all ranks must get the same answer.
  */
 #ifndef NIBBLE_NCCL_TUNER_H
 #define NIBBLE_NCCL_TUNER_H
 
-/* The versions of this table, for whoever goes through all of them. */
+/* The versions of this table, for code that iterates over them. */
 #define NB_TUNER_VERSIONS(X) X(4) X(5) X(6)
 #define NB_TUNER_OLDEST 4
 #define NB_TUNER_NEWEST 6
@@ -51,7 +52,7 @@ typedef struct {
 } ncclNvlDomainInfo_v5_t;
 typedef ncclNvlDomainInfo_v5_t ncclNvlDomainInfo_v6_t;
 
-/* NCCL's own cost model; nibble does not change it. */
+/* NCCL's own cost model. nibble leaves it as it is. */
 typedef struct {
     double baseLatencies[NCCL_NUM_ALGORITHMS_V5][NCCL_NUM_PROTOCOLS_V5];
     double hwLatencies[NCCL_NUM_HW_LINKS_V5][NCCL_NUM_ALGORITHMS_V5][NCCL_NUM_PROTOCOLS_V5];
