@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Bytes as they are: copies, zeros, comparisons, hashes, samples. A ticket of those that can be cut is a
- * piece of NB_PIECE bytes, or NB_PARTS positions.
+ * Operations on plain bytes: copies, zeros, comparisons, hashes, samples. A ticket of a divisible operation
+ * is a piece of NB_PIECE bytes, or NB_PARTS positions.
  */
 #ifndef NIBBLE_KERNELS_BYTES_CUH
 #define NIBBLE_KERNELS_BYTES_CUH
@@ -11,7 +11,7 @@
 #define NB_PIECE 32768u
 #define NB_PARTS 512u
 
-/* Copies; 16 bytes at a time, eight of which are on their way before the first is needed. */
+/* Copy 16 bytes at a time. Eight loads are in flight before the first result is needed. */
 NB_DEV void nb_copy(const struct nb_gpu_desc *d, uint32_t ticket)
 {
     const uint64_t at = (uint64_t)ticket * NB_PIECE, left = d->n - at;
@@ -59,7 +59,7 @@ NB_DEV void nb_clear(const struct nb_gpu_desc *d, uint32_t ticket)
         nb_store1(to + first + 16 * whole + t, 0);
 }
 
-/* The result's value stays 0 where all bytes are the same. */
+/* Compare bytes. The result's value stays 0 where all bytes are the same. */
 NB_DEV void nb_compare(const struct nb_gpu_desc *d, uint32_t ticket)
 {
     const uint64_t at = (uint64_t)ticket * NB_PIECE, left = d->n - at;
@@ -86,7 +86,7 @@ NB_DEV int32_t nb_ordered16(uint32_t x)
     return x & 0x8000 ? -(int32_t)(x & 0x7fff) : (int32_t)x;
 }
 
-/* As nb_host_nearness; one block. */
+/* Compute nb_host_nearness. One block. */
 NB_DEV void nb_likeness(const struct nb_gpu_desc *d)
 {
     const char *a = (const char *)(uintptr_t)d->src, *b = (const char *)(uintptr_t)d->ref;
@@ -112,7 +112,7 @@ NB_DEV void nb_likeness(const struct nb_gpu_desc *d)
     }
 }
 
-/* v / by for v < 2^62 and by <= 65536, without the call that a quotient of 64 bits would be. */
+/* Return v / by for v < 2^62 and by <= 65536, without the call that a 64-bit quotient takes. */
 NB_DEV uint64_t nb_divide(uint64_t v, uint32_t by)
 {
     uint64_t quotient = 0;
@@ -126,7 +126,7 @@ NB_DEV uint64_t nb_divide(uint64_t v, uint32_t by)
     return quotient;
 }
 
-/* As nb_host_sample; one block. */
+/* Compute nb_host_sample. One block. */
 NB_DEV void nb_sample(int type, const struct nb_gpu_desc *d)
 {
     if (d->nsources == 0 || d->n < 2 * (uint64_t)d->nsources)
@@ -141,7 +141,7 @@ NB_DEV void nb_sample(int type, const struct nb_gpu_desc *d)
         nb_store8(&nb_control_of(d)->length, d->nsources);
 }
 
-/* The position in part i of a block of n values with 2^shift positions: as in plugin/codec/pick.c. */
+/* Return the position in part i of a block of n values with 2^shift positions, as plugin/codec/pick.c. */
 NB_DEV uint64_t nb_position(uint64_t n, uint32_t shift, uint64_t i)
 {
     const uint64_t whole = n >> shift, rest = n & (((uint64_t)1 << shift) - 1);
@@ -153,7 +153,8 @@ NB_DEV uint64_t nb_position(uint64_t n, uint32_t shift, uint64_t i)
     return begin + ((z >> 32) * (end - begin) >> 32);
 }
 
-/* Positions lie far apart, so each is a load of its own: four of a thread's are on their way at once. */
+/* Load picked values. Positions lie far apart, so each is a load of its own. Four loads of a thread are in
+ * flight. */
 NB_DEV void nb_pick_values(const struct nb_gpu_desc *d, uint32_t ticket)
 {
     const uint32_t shift = 31 - nb_clz(d->picks), from = ticket * NB_PARTS + nb_thread();
@@ -175,7 +176,7 @@ NB_DEV void nb_pick_values(const struct nb_gpu_desc *d, uint32_t ticket)
             nb_store4((uint32_t *)(uintptr_t)d->dst + from + u * NB_THREADS, v[u]);
 }
 
-/* Sums of squares of sampled groups; a thread each. */
+/* Compute sums of squares of sampled groups, a group for each thread. */
 NB_DEV void nb_profile(int type, const struct nb_gpu_desc *d)
 {
     const int spread = (d->flags & NB_GPU_SPREAD) != 0; /* as nb_host_sums */
@@ -216,7 +217,7 @@ NB_DEV uint64_t nb_hash_step(uint64_t a, uint64_t word)
     return (t & 0xffffffffu) * 0x9e3779b1u + (high << 32 | high >> 32);
 }
 
-/* Word i of a string of n bytes, filled up with zeros. */
+/* Return word i of a string of n bytes, padded with zeros. */
 NB_DEV uint64_t nb_hash_word(const char *p, uint64_t n, uint64_t i)
 {
     if (8 * i + 8 <= n && (uintptr_t)p % 8 == 0)
@@ -228,8 +229,8 @@ NB_DEV uint64_t nb_hash_word(const char *p, uint64_t n, uint64_t i)
     return v;
 }
 
-/* One warp: lanes are the hash's lanes, each a chain of its own over the whole string. That is all the
- * parallelism the format has within a string; strings are hashed beside each other. */
+/* Hash a string with one warp. The GPU's lanes are the hash's lanes, each a chain over the whole string. The
+ * format has no more parallelism within a string, so strings are hashed beside each other. */
 NB_DEV void nb_hash(const struct nb_gpu_desc *d)
 {
     const uint32_t lane = nb_thread() & 31;

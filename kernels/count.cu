@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The kernel for one operation alone, for tools/sass-count: what a descriptor asks for is known when compiling (NB_COUNT_OP,
- * NB_COUNT_TYPE, NB_COUNT_MODE, NB_COUNT_ALONE: one source), and events of the profiler, which need no registers and keep their place, mark the usual
- * path. Not part of the library.
+ * The kernel for one operation alone, for tools/sass-count. The descriptor's operation is known at compile
+ * time (NB_COUNT_OP, NB_COUNT_TYPE, NB_COUNT_MODE, NB_COUNT_ALONE: one source). Events of the profiler mark
+ * the usual path: they need no registers and keep their place in the code. Not part of the library.
  */
 #define NB_OP(d) NB_COUNT_OP
 #define NB_TYPE(d) NB_COUNT_TYPE

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The fat binary of the kernels as an object; nothing in a build without nvcc. */
+/* The fat binary of the kernels as an object. It is empty in a build without nvcc. */
 #include "kernels.h"
 
 #ifdef NB_GPU_IMAGE

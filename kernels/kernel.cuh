@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The kernel: blocks draw tickets until there are no more. See kernels.h for what the host does.
+ * The kernel: blocks draw tickets until none is left. kernels.h describes the host's part.
  *
- * While a ticket is worked on, the block looks for its next one and begins to bring its data to shared
- * memory; the number of the one after that is on its way. A block ends its tickets in order, and a ticket
- * waits only for smaller ones, so all of them end whatever the number of blocks that really run.
+ * While a block works on a ticket, it looks for its next ticket and starts to copy its data to shared memory.
+ * The number of the ticket after that is already requested. A block ends its tickets in order, and a ticket
+ * waits only for smaller ones. All tickets therefore end, whatever the number of blocks that really run.
  */
 #ifndef NIBBLE_KERNELS_KERNEL_CUH
 #define NIBBLE_KERNELS_KERNEL_CUH
@@ -17,7 +17,7 @@
 #include "ulp.cuh"
 #include "ulp_encode.cuh"
 
-/* Words of 8 bytes at the beginning of a workspace that must be zero again. */
+/* Return the number of 8-byte words at the beginning of a workspace that must be zero at the end. */
 NB_DEV uint64_t nb_work_words(const struct nb_gpu_desc *d)
 {
     uint64_t bytes = sizeof(struct nb_control);
@@ -30,12 +30,12 @@ NB_DEV uint64_t nb_work_words(const struct nb_gpu_desc *d)
         bytes += 8 * NB_WARPS * (uint64_t)d->tickets;
         break;
     case NB_GPU_ULP_ENCODE:
-    case NB_GPU_DELTA4_ENCODE: /* states, how segments went */
+    case NB_GPU_DELTA4_ENCODE: /* states, and how segments were coded */
         bytes += 12 * NB_WARPS * (uint64_t)d->tickets;
         break;
     case NB_GPU_DECODE:
     case NB_GPU_REDUCE:
-        /* How far the sources are found, and where their records lie. */
+        /* Progress of the search for the sources' records, and the records' places. */
         bytes += 4 * ((uint64_t)nb_sources_padded(d) + (uint64_t)d->nsources * (d->tickets - (d->nsources + 3) / 4 + 1));
         break;
     default:
@@ -47,9 +47,10 @@ NB_DEV uint64_t nb_work_words(const struct nb_gpu_desc *d)
 /* ---- From ticket to work ------------------------------------------------------------------------------- */
 
 /*
- * Which tiles are measured: those whose number in the block is a multiple of `every`. With m = 2^64 / every, rounded up, that is so for
- * a number below 2^32 if and only if its product with m, modulo 2^64, is less than m. So the product, which grows by m from
- * tile to tile, tells. It begins with the remainder of the number. (Divisions of 64 bits would be calls; `every` is at most 2^16.)
+ * Select the tiles to measure: tiles whose number in the block is a multiple of `every`. Let m = 2^64 /
+ * every, rounded up. A number below 2^32 is such a multiple if and only if its product with m, modulo 2^64,
+ * is less than m. The product grows by m from tile to tile, so the kernel adds. It begins with the remainder
+ * of the number. 64-bit divisions would be calls. `every` is at most 2^16.
  */
 NB_DEV void nb_describe_phase(const struct nb_gpu_desc *d, uint64_t number, struct nb_job *job, struct nb_strides *strides)
 {
@@ -74,7 +75,7 @@ NB_DEV void nb_describe_phase(const struct nb_gpu_desc *d, uint64_t number, stru
     job->phase = number_rest * (m + 1);
 }
 
-/* One thread: what a ticket of the quantizing codecs stands for. */
+/* Decode a ticket of the quantizing codecs. One thread. */
 NB_DEV void nb_describe(const struct nb_gpu_desc *d, uint32_t ticket, struct nb_job *job, struct nb_strides *strides)
 {
     const uint32_t into = (uint32_t)(d->first % NB_GROUP), size = nb_type_bytes(NB_TYPE(d));
@@ -125,15 +126,17 @@ NB_DEV void nb_describe(const struct nb_gpu_desc *d, uint32_t ticket, struct nb_
     strides->plain = d->codec == NB_CODEC_INT4 && (job->src | (NB_MODE(d) != NB_EF_OFF ? d->scale : 0)) % 16 == 0;
 }
 
-/* One warp, what nb_describe leaves open: whether the tile is plain. It must be whole, with a tile behind it and no values before it
- * that are no group. A sum's are not, since on sm_100 the compiler has no register left for that. */
+/* Complete nb_describe: decide whether the tile is plain. One warp. A plain tile is whole, with a tile behind
+ * it and without values of a partial group before it. A sum's first tile is never plain, since on sm_100 the
+ * compiler has no register left for it. */
 NB_DEV void nb_mark_plain(struct nb_job *job, const struct nb_strides *strides)
 {
     if (job->groups == NB_TILE_GROUPS && !job->head && job->tile + 1 < job->tiles && !job->measure && nb_thread() == 0)
         job->plain = strides->plain;
 }
 
-/* One warp, the same for a whole tile inside of its span, `steps` behind one of the same descriptor that is whole. 0: it is another one. */
+/* Decode a whole tile inside its span, `steps` behind a whole tile of the same descriptor. One warp. Return 0
+ * when the tile is of another kind. */
 NB_DEV int nb_describe_further(uint32_t steps, const struct nb_job *from, struct nb_job *job, const struct nb_strides *strides)
 {
     const uint32_t lane = nb_thread();
@@ -155,13 +158,13 @@ NB_DEV int nb_quantizes(const struct nb_gpu_desc *d)
     return NB_OP(d) == NB_GPU_ENCODE || NB_OP(d) == NB_GPU_DECODE || NB_OP(d) == NB_GPU_REDUCE;
 }
 
-/* A usual tile, which nb_encode_tile takes. */
+/* Return whether nb_encode_tile handles the tile. */
 NB_DEV int nb_encodes_fast(const struct nb_gpu_desc *d, const struct nb_job *job)
 {
     return d->codec == NB_CODEC_INT4 && job->groups;
 }
 
-/* Scales of errors, a byte a group. */
+/* Fetch the scales of residuals, a byte a group. */
 NB_DEV void nb_fetch_scales(nb_quad *to, uint64_t from, int aligned, uint32_t groups)
 {
     const uint32_t t = nb_thread();
@@ -176,7 +179,7 @@ NB_DEV void nb_fetch_scales(nb_quad *to, uint64_t from, int aligned, uint32_t gr
     }
 }
 
-/* Values to encode, and errors. */
+/* Fetch the values to encode, and their residuals. */
 NB_DEV void nb_fetch_tile(int type, nb_quad *stage, const struct nb_job *job, int feedback, int plain, uint32_t groups)
 {
     nb_fetch_values(type, stage, (const void *)(uintptr_t)job->src, plain, groups);
@@ -186,7 +189,7 @@ NB_DEV void nb_fetch_tile(int type, nb_quad *stage, const struct nb_job *job, in
     }
 }
 
-/* Begin to bring what the ticket in place `s` needs. */
+/* Begin to fetch the data of the ticket in place `s`. */
 NB_DEV void nb_begin(struct nb_shared *sh, uint32_t s)
 {
     const struct nb_gpu_desc *d = &sh->desc[s];
@@ -225,7 +228,7 @@ NB_DEV void nb_encode_any(const struct nb_gpu_desc *d, const struct nb_job *job,
         nb_settle(NB_TYPE(d), 0, d, job, sh, 0);
 }
 
-/* Work the ticket in place `s`; its data are on their way. */
+/* Run the ticket in place `s`, whose data are being fetched. */
 NB_DEV void nb_run(struct nb_shared *sh, uint32_t s)
 {
     const struct nb_gpu_desc *d = &sh->desc[s];
@@ -297,8 +300,8 @@ NB_DEV void nb_copy_desc(uint64_t *to, const uint64_t *from)
         to[i] = nb_get64(from + i);
 }
 
-/* The descriptor in slot i of the ring's image in GPU memory, if the ticket is one of its own: into place s.
- * The slot may be written meanwhile, but not if the ticket lies in it: `begin` tells, before and after. */
+/* Copy the descriptor in entry i of the ring's image in GPU memory to place s, if it owns the ticket. Block 0
+ * may overwrite the entry meanwhile, unless it owns the ticket: `begin` shows this, read before and after. */
 NB_DEV int nb_match_slot(const struct nb_gpu_state *state, uint32_t i, uint64_t ticket, struct nb_gpu_desc *to)
 {
     const uint64_t begin = nb_get64(&state->begin[i]);
@@ -317,8 +320,8 @@ NB_DEV int nb_match_slot(const struct nb_gpu_state *state, uint32_t i, uint64_t 
     return 1;
 }
 
-/* One warp: what the ticket in place s stands for, and where its first records lie. `further`: the other place has the
- * ticket before, of the same descriptor. */
+/* Decode the ticket in place s and find its first records. One warp. `further`: the other place has the
+ * previous ticket of the same descriptor. */
 NB_DEV void nb_found(struct nb_shared *sh, uint32_t s, int further)
 {
     const struct nb_gpu_desc *d = &sh->desc[s];
@@ -339,8 +342,8 @@ NB_DEV void nb_found(struct nb_shared *sh, uint32_t s, int further)
         nb_reduce_look(NB_TYPE(d), d, &sh->job[s], sh, s);
 }
 
-/* Find the ticket sh->ticket[s], all threads. 1: it is in place s; 0: not there yet; -1: there will be none.
- * */
+/* Find the ticket sh->ticket[s]. All threads. Return 1: it is in place s. 0: it is not published yet. -1: the
+ * launch ends before it. */
 NB_DEV int nb_find(const struct nb_gpu_launch *launch, struct nb_shared *sh, uint32_t s)
 {
     const uint32_t t = nb_thread();
@@ -390,11 +393,11 @@ NB_DEV int nb_find(const struct nb_gpu_launch *launch, struct nb_shared *sh, uin
     return found;
 }
 
-#define NB_ELSEWHERE 2 /* not in the descriptor of the ticket before: all threads look for it */
+#define NB_ELSEWHERE 2 /* outside the descriptor of the ticket before: all threads search */
 
-/* One warp, between two tickets: the one in the other place is done and is counted, and the ticket after the one in
- * place s comes there, which mostly is of the same descriptor. sh->found is what nb_find would return, or
- * NB_ELSEWHERE; sh->flag[3]: the ticket was its descriptor's last. */
+/* Between two tickets, count the finished ticket in the other place, and put the ticket after the one in
+ * place s there. It mostly belongs to the same descriptor. One warp. sh->found is nb_find's result, or
+ * NB_ELSEWHERE. sh->flag[3]: the ticket was its descriptor's last. */
 NB_DEV void nb_next(const struct nb_gpu_launch *launch, struct nb_shared *sh, uint32_t s)
 {
     const uint32_t lane = nb_thread();
@@ -424,10 +427,10 @@ NB_DEV void nb_next(const struct nb_gpu_launch *launch, struct nb_shared *sh, ui
 
 #define NB_DESC_WORDS (sizeof(struct nb_gpu_desc) / 8)
 #define NB_RING_WORDS (NB_GPU_RING * (uint32_t)NB_DESC_WORDS)
-#define NB_CARRY_WORDS ((NB_RING_WORDS + NB_THREADS - 1) / NB_THREADS) /* a thread's, of a full ring */
+#define NB_CARRY_WORDS ((NB_RING_WORDS + NB_THREADS - 1) / NB_THREADS) /* words a thread carries of a full ring */
 
-/* How many descriptors a round takes from number `number` on: all that are published, but none that are left to
- * the next launch. -1: this launch has had all of its own. One thread. */
+/* Return how many descriptors a round takes from number `number` on: all published ones up to the next
+ * launch's. -1: this launch has taken all of its own. One thread. */
 NB_DEV int nb_published(const struct nb_gpu_state *state, const struct nb_gpu_ring *ring, uint64_t number)
 {
     const uint64_t published = nb_get64_sys(&ring->published);
@@ -442,11 +445,11 @@ NB_DEV int nb_published(const struct nb_gpu_state *state, const struct nb_gpu_ri
         if (stop < until)
             until = stop;
     }
-    return (int)(until - number); /* at most NB_GPU_RING: the host waits for the results of those before */
+    return (int)(until - number); /* at most NB_GPU_RING: the host waits for earlier results */
 }
 
-/* Copy `count` descriptors from place `first` on. Everything that a thread reads is on its way over the bus
- * before it stores the first word: a round costs one round trip, however many descriptors it takes. */
+/* Copy `count` descriptors from place `first` on. A thread requests all its words over the bus before it
+ * stores the first one. A round therefore costs one round trip, whatever the number of descriptors. */
 NB_DEV void nb_carry_words(struct nb_gpu_state *state, const struct nb_gpu_ring *ring, uint32_t first, uint32_t count)
 {
     const uint64_t *from = (const uint64_t *)ring->desc;
@@ -465,8 +468,8 @@ NB_DEV void nb_carry_words(struct nb_gpu_state *state, const struct nb_gpu_ring 
     }
 }
 
-/* Block 0 of a resident launch: carry descriptors from the host's ring to GPU memory, in each round all that are
- * published, until the launch is ended. Thread i < NB_GPU_RING sees to the i-th of a round. */
+/* Carry descriptors from the host's ring to GPU memory until the launch is ended, in each round all published
+ * ones. Block 0 of a resident launch. Thread i < NB_GPU_RING handles the i-th descriptor of a round. */
 NB_DEV void nb_carry(const struct nb_gpu_launch *launch, struct nb_shared *sh)
 {
     struct nb_gpu_state *state = (struct nb_gpu_state *)(uintptr_t)launch->state;
@@ -521,7 +524,7 @@ NB_DEV void nb_carry(const struct nb_gpu_launch *launch, struct nb_shared *sh)
 NB_DEV void nb_work(const struct nb_gpu_launch *argument, struct nb_shared *shared)
 {
     struct nb_shared *sh = (struct nb_shared *)nb_kept(shared);
-    /* In shared memory, too: registers are short while tickets are worked on. */
+    /* Shared memory saves registers, which are scarce during a ticket. */
     const struct nb_gpu_launch *launch = &sh->launch;
     const uint32_t t = nb_thread();
     uint32_t s = 0;
@@ -551,7 +554,8 @@ NB_DEV void nb_work(const struct nb_gpu_launch *argument, struct nb_shared *shar
         nb_async_end();
         NB_ROLL
         while (have > 0) {
-            /* What is needed after the work is in shared memory: registers are short there. */
+            /* Shared memory holds the values that the code after the work needs: registers are scarce during
+             * the work. */
             nb_barrier();
             if (nb_thread() < 32) {
                 NB_ONE_WARP;
@@ -577,7 +581,7 @@ NB_DEV void nb_work(const struct nb_gpu_launch *argument, struct nb_shared *shar
             s ^= 1;
             if (sh->have > 0)
                 continue;
-            /* Its end may be what the host waits for before there is another ticket. */
+            /* The host may wait for this end before it publishes another ticket. */
             NB_RARE;
             have = sh->have;
             nb_barrier();
@@ -596,7 +600,7 @@ NB_DEV void nb_work(const struct nb_gpu_launch *argument, struct nb_shared *shar
         }
         nb_async_wait_all();
     }
-    /* The last block to end leaves all as the next launch needs it. */
+    /* The last block to end prepares the state for the next launch. */
     nb_barrier();
     if (nb_thread() == 0) {
         struct nb_gpu_state *state = NB_STATE_OF(launch);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Checks of descriptors, and how many tickets and how much workspace they take. See kernels.h. */
+/* Check descriptors and compute their tickets and workspace. See kernels.h. */
 #include <errno.h>
 
 #include "base/nccl_names.h"
@@ -15,8 +15,8 @@ _Static_assert(sizeof(struct nb_gpu_result) == 128, "results have a line each");
 #define CONTROL 72u
 #define PIECE 32768u
 #define SEGMENT 32u /* blocks of ulp, a warp's work */
-#define SEGMENTS 4u /* a ticket's */
-#define PARTS 512u  /* of picks, a ticket's */
+#define SEGMENTS 4u /* segments of a ticket */
+#define PARTS 512u  /* parts of a pick that a ticket handles */
 
 static int aligned(uint64_t address, uint64_t to)
 {
@@ -63,7 +63,7 @@ static int64_t plan_reduce(struct nb_gpu_desc *d, uint64_t size)
                      4 * (uint64_t)d->nsources * (tiles + 1));
 }
 
-/* Differences, either way. */
+/* Plan an encoder or a decoder of deltas. */
 static int64_t plan_differences(struct nb_gpu_desc *d)
 {
     const int encode = d->op == NB_GPU_ULP_ENCODE || d->op == NB_GPU_DELTA4_ENCODE;
@@ -178,6 +178,6 @@ uint64_t nb_gpu_scratch(const struct nb_gpu_desc *d)
                                                      : 0;
     if (!width)
         return 0;
-    /* Blocks that do not get shorter stay where they are. */
+    /* A block that coding would lengthen is stored uncoded. */
     return (d->n / width + NB_ULP_BLOCK - 1) / NB_ULP_BLOCK * NB_ULP_BLOCK * width;
 }

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the kernels need of the machine, for nvcc. A test's emulation has the same names for a CPU, included
- * before and marked by NB_TARGET_EMULATED, so that the same statements run on both. The sources stay within
- * what C11 and C++ have in common.
+ * The machine's primitives for the kernels, for nvcc. The tests' emulation defines the same names for a CPU,
+ * includes them before this header and marks them by NB_TARGET_EMULATED, so that the same statements run on
+ * both. The sources stay within the common part of C11 and C++.
  *
- * Memory that others write while the kernel runs (NCCL's buffers, bytes from the network) is read past the
- * first cache (.cg, cp.async): it is not invalidated between two windows that use the same address. Nothing
- * here is ever read through the non-coherent path. Flags are relaxed, with fences where order is needed.
+ * The kernels read memory that changes while they run (NCCL's buffers, bytes from the network) past the first
+ * cache (.cg, cp.async), since the GPU does not invalidate that cache between two windows at the same
+ * address. They never use the non-coherent path. Flags are relaxed, with fences where order is needed.
  */
 #ifndef NIBBLE_KERNELS_TARGET_CUH
 #define NIBBLE_KERNELS_TARGET_CUH
@@ -28,15 +28,16 @@
 #define NB_NO_ULP_ENCODE 1
 #endif
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
-#define NB_NO_USUAL_ENCODE 1 /* without arithmetic on pairs of integers it would take more registers than there are */
+#define NB_NO_USUAL_ENCODE 1 /* would exceed the registers without arithmetic on pairs of integers */
 #endif
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000 && __CUDA_ARCH__ < 1200
-#define NB_ESTIMATES 0 /* of energies: there they would take more registers than there are */
+#define NB_ESTIMATES 0 /* of energies: they would exceed the registers there */
 #else
 #define NB_ESTIMATES 1
 #endif
-#define NB_BRANCH asm volatile("") /* what is behind a condition is not worked out to be chosen from */
-#define NB_APART asm volatile("" ::: "memory") /* what is loaded before and after is not loaded together */
+#define NB_BRANCH asm volatile("") /* forces a branch: the compiler must not compute the conditional code
+                                      and select */
+#define NB_APART asm volatile("" ::: "memory") /* keeps the loads before and after apart */
 
 typedef uint4 nb_quad; /* x, y, z, w */
 
@@ -46,8 +47,8 @@ NB_DEV unsigned nb_block(void) { return blockIdx.x; }
 NB_DEV unsigned nb_blocks(void) { return gridDim.x; }
 NB_DEV void nb_barrier(void) { __syncthreads(); }
 
-/* The address of shared memory, which since sm_90 depends on the place in a cluster: it is kept in a register, and not worked out anew
- * wherever it is needed. */
+/* Return the address of shared memory, kept in a register. Since sm_90 it depends on the place in a cluster,
+ * and the compiler would compute it again at each use. */
 NB_DEV void *nb_kept(void *shared)
 {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
@@ -70,11 +71,11 @@ NB_DEV uint32_t nb_warp_min(uint32_t v) { return __reduce_min_sync(0xffffffffu, 
 NB_DEV uint32_t nb_warp_sum(uint32_t v) { return __reduce_add_sync(0xffffffffu, v); }
 NB_DEV uint32_t nb_warp_or(uint32_t v) { return __reduce_or_sync(0xffffffffu, v); }
 
-/* Arithmetic; sums and products are written with operators, and the compiler is told not to fuse them. */
+/* Arithmetic. Sums and products use operators, and the build forbids fusing them. */
 NB_DEV uint32_t nb_bits(float f) { return __float_as_uint(f); }
 NB_DEV float nb_real(uint32_t u) { return __uint_as_float(u); }
 NB_DEV float nb_fma(float a, float b, float c) { return __fmaf_rn(a, b, c); }
-/* Two FP32 numbers at once, where the GPU has that; rounded as one by one. a[0], a[1] and what they become. */
+/* Two FP32 numbers at once, where the GPU has that, each rounded as if alone. Results replace a[0], a[1]. */
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000 && __CUDA_ARCH__ < 1200
 NB_DEV void nb_two_cross(float *a0, float *a1, float *b0, float *b1) /* sums to a, differences to b */
 {
@@ -139,10 +140,11 @@ NB_DEV void nb_two_fma(float *a0, float *a1, float q0, float q1, float by0, floa
     *a1 = nb_fma(q1, by1, *a1);
 }
 #endif
-NB_DEV float nb_abs(float x) { return fabsf(x); } /* costs nothing in an operand */
-NB_DEV float nb_fmax(float a, float b) { return fmaxf(a, b); } /* a NaN loses */
+NB_DEV float nb_abs(float x) { return fabsf(x); } /* free in an operand */
+NB_DEV float nb_fmax(float a, float b) { return fmaxf(a, b); } /* ignores a NaN */
 NB_DEV float nb_fmin(float a, float b) { return fminf(a, b); }
-/* Of three integers, as one instruction since sm_90; numbers that are not negative compare like the bits of floats. */
+/* Return the maximum of three integers, one instruction since sm_90. Non-negative integers compare like the
+ * bits of floats. */
 NB_DEV uint32_t nb_max3(uint32_t a, uint32_t b, uint32_t c) { return __vimax3_u32(a, b, c); }
 NB_DEV uint32_t nb_min3(uint32_t a, uint32_t b, uint32_t c) { return __vimin3_u32(a, b, c); }
 NB_DEV int32_t nb_signed_max3(int32_t a, int32_t b, int32_t c) { return __vimax3_s32(a, b, c); }
@@ -150,10 +152,9 @@ NB_DEV uint32_t nb_min(uint32_t a, uint32_t b) { return min(a, b); }
 NB_DEV float nb_root(float f) { return __fsqrt_rn(f); }
 NB_DEV float nb_quotient(float a, float b) { return __fdiv_rn(a, b); }
 
-/* Meant to be rounded correctly for what the codec divides by, numbers of few bits far from both ends of the
- * range: an estimate and a step of Newton's method. No test looks at it alone; on a GPU a wrong bit would
- * show in gpu_kernels, where coded spans are compared with the C codec's. (The emulation divides, and shows
- * nothing.) */
+/* Return 1 / f for the codec's divisors: numbers of few bits, far from both ends of the range. An estimate
+ * and a step of Newton's method should round it correctly. gpu_kernels on a GPU would show a wrong bit, since
+ * it compares coded spans with the C codec's. The emulation divides and cannot show one. */
 NB_DEV float nb_reciprocal(float f)
 {
     float r;
@@ -163,7 +164,7 @@ NB_DEV float nb_reciprocal(float f)
 NB_DEV float nb_from_int(int32_t i) { return __int2float_rn(i); }
 NB_DEV uint32_t nb_bytes(uint32_t a, uint32_t b, uint32_t order) { return __byte_perm(a, b, order); }
 NB_DEV int32_t nb_dot4(uint32_t a, uint32_t b, int32_t c) { return __dp4a((int)a, (int)b, c); }
-/* Two integers as numbers of 4 bits, no more than 15 and no less than 0, below what `above` has: 8 bits further up. */
+/* Pack two integers of 0 to 15 as 4-bit numbers into the low byte, below `above` shifted up by 8 bits. */
 NB_DEV uint32_t nb_pack_nibbles(uint32_t low, uint32_t high, uint32_t above)
 {
     uint32_t d;
@@ -171,7 +172,7 @@ NB_DEV uint32_t nb_pack_nibbles(uint32_t low, uint32_t high, uint32_t above)
     return d;
 }
 
-/* Four floats to the nearest bytes with a sign, of ties the even one; on a GPU two of them are one instruction. */
+/* Round four floats to signed bytes, to nearest even. On a GPU two of them take one instruction. */
 NB_DEV uint32_t nb_round_bytes(float b0, float b1, float b2, float b3)
 {
     uint32_t d;
@@ -182,7 +183,7 @@ NB_DEV uint32_t nb_round_bytes(float b0, float b1, float b2, float b3)
     return d;
 }
 
-/* Byte i of a word, as a number with a sign; one instruction where i is known. */
+/* Return byte i of a word as a signed number. One instruction where i is a constant. */
 NB_DEV float nb_from_byte(uint32_t word, unsigned i)
 {
     float f;
@@ -193,7 +194,7 @@ NB_DEV float nb_from_byte(uint32_t word, unsigned i)
 NB_DEV uint32_t nb_funnel_right(uint32_t low, uint32_t high, uint32_t by) { return __funnelshift_r(low, high, by); } /* by % 32 */
 NB_DEV uint32_t nb_funnel_left(uint32_t low, uint32_t high, uint32_t by) { return __funnelshift_l(low, high, by); }
 
-/* The lowest `bits` bits, 0 to 32. */
+/* Return a word with the lowest `bits` bits set, 0 to 32. */
 NB_DEV uint32_t nb_ones(uint32_t bits)
 {
     uint32_t d;
@@ -201,8 +202,8 @@ NB_DEV uint32_t nb_ones(uint32_t bits)
     return d;
 }
 
-/* Two 16-bit integers in a register: a + b; (a + b, but at most c) or 0 where that is negative; ones in a half whose highest
- * bit is set. */
+/* Two 16-bit integers in a register: a + b. Then (a + b, at most c) or 0 where that is negative. Then ones in
+ * each half whose highest bit is set. */
 NB_DEV uint32_t nb_pair_add(uint32_t a, uint32_t b)
 {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
@@ -226,7 +227,7 @@ NB_DEV unsigned nb_clz(uint32_t v) { return (unsigned)__clz((int)v); }
 NB_DEV unsigned nb_ffs(uint32_t v) { return (unsigned)__ffs((int)v); }
 NB_DEV uint64_t nb_mul_high(uint64_t a, uint64_t b) { return __umul64hi(a, b); }
 
-/* Two floats to 16-bit ones, to nearest even; what a NaN becomes is not specified. */
+/* Round two floats to BF16, to nearest even. The result of a NaN is unspecified. */
 NB_DEV uint32_t nb_round_bf16(float low, float high)
 {
     uint32_t d;
@@ -241,7 +242,7 @@ NB_DEV uint32_t nb_round_f16(float low, float high)
     return d;
 }
 
-/* Exact; a NaN is some NaN. */
+/* Exact. A NaN gives some NaN. */
 NB_DEV float nb_from_f16(uint32_t v)
 {
     float f;
@@ -249,8 +250,8 @@ NB_DEV float nb_from_f16(uint32_t v)
     return f;
 }
 
-/* Two FP16 in a register, for small integers, which are exact: a * b + c, a + b, a - b; the sum of both and their
- * difference (low less high). */
+/* Two FP16 in a register, for small integers, which are exact: a * b + c, a + b, a - b. Then the sum of both
+ * halves and their difference (low less high). */
 NB_DEV uint32_t nb_half_fma(uint32_t a, uint32_t b, uint32_t c)
 {
     uint32_t d;
@@ -282,7 +283,7 @@ NB_DEV uint32_t nb_half_cross(uint32_t a)
     return d;
 }
 
-/* Two BF16 in a register: a * b + c, rounded once; bits (a & mask) ^ flip. */
+/* Two BF16 in a register: a * b + c, rounded once. Then the bits (a & mask) ^ flip. */
 NB_DEV uint32_t nb_brain_fma(uint32_t a, uint32_t b, uint32_t c)
 {
     uint32_t d;
@@ -297,7 +298,7 @@ NB_DEV uint32_t nb_mask_flip(uint32_t a, uint32_t mask, uint32_t flip)
     return d;
 }
 
-/* Bits of a where those of the mask are set, of b elsewhere. */
+/* Return the bits of a where the mask is set, of b elsewhere. */
 NB_DEV uint32_t nb_choose(uint32_t mask, uint32_t a, uint32_t b)
 {
     uint32_t d;
@@ -318,14 +319,14 @@ NB_DEV void nb_store4(void *p, uint32_t v) { *(unsigned *)p = v; }
 NB_DEV void nb_store2(void *p, uint32_t v) { *(unsigned short *)p = (unsigned short)v; }
 NB_DEV void nb_store1(void *p, uint32_t v) { *(unsigned char *)p = (unsigned char)v; }
 
-/* Copies into shared memory that go on in the background, in groups that end in order. */
+/* Copy into shared memory in the background, in groups that end in order. */
 NB_DEV void nb_async16(void *shared, const void *from)
 {
     unsigned to = (unsigned)__cvta_generic_to_shared(shared);
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(__cvta_generic_to_global(from)) : "memory");
 }
 
-/* (There is no .cg for less than 16 bytes; a load past the first cache instead, which is waited for.) */
+/* .cg needs 16 bytes. Smaller copies load past the first cache and wait. */
 NB_DEV void nb_async4(void *shared, const void *from) { *(volatile unsigned *)shared = nb_load4(from); }
 NB_DEV void nb_async_end(void) { asm volatile("cp.async.commit_group;" ::: "memory"); }
 NB_DEV void nb_async_wait_all(void) { asm volatile("cp.async.wait_group 0;" ::: "memory"); }

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What all kernels share: a block's shared memory, the work a ticket stands for, the order of results in the
- * output, and the end of a descriptor.
+ * Shared by all kernels: a block's shared memory, the work of a ticket, the order of results in the output,
+ * and the end of a descriptor.
  *
- * A descriptor's workspace begins with a struct nb_control; after it comes a word for each ticket (`state`),
- * through which tickets learn where their output begins: each publishes its length, looks back over those of
- * its predecessors, and publishes the sum. Predecessors were drawn before, so they are being worked on:
- * nobody waits for what has not begun.
+ * A descriptor's workspace begins with a struct nb_control. A word for each ticket (`state`) follows, through
+ * which tickets learn where their output begins: each ticket publishes its length, looks back over the
+ * lengths of its predecessors, and publishes the sum. Blocks draw predecessors first, so every ticket waits
+ * only for tickets that already run.
  */
 #ifndef NIBBLE_KERNELS_WORK_CUH
 #define NIBBLE_KERNELS_WORK_CUH
@@ -21,8 +21,9 @@
 #define NB_WARPS (NB_THREADS / 32u)
 #define NB_ALL 0xffffffffu
 
-/* What a descriptor asks for; where instructions are counted (count.cu) it is known when compiling, and the usual path is
- * marked: what seldom runs, what each source of a sum needs, what one warp does for all. */
+/* The descriptor's operation. Where count.cu counts instructions it is known at compile time, and the marks
+ * below show the usual path: rare code, the code of each source of a sum, and the code that one warp runs for
+ * all. */
 #ifndef NB_OP
 #define NB_OP(d) ((d)->op)
 #define NB_TYPE(d) ((d)->type)
@@ -51,11 +52,11 @@ struct nb_control {
     uint64_t pad;
 };
 
-/* A ticket, as it has been worked out for all. From one whole tile inside of a span to another the words from `tile` to `scale` grow by
- * the same for each tile (struct nb_strides). */
+/* A ticket, decoded for all threads. From one whole tile inside a span to the next each word from `tile` to
+ * `scale` grows by a constant (struct nb_strides). */
 struct nb_job {
     uint32_t ticket; /* in its descriptor */
-    uint32_t tile;   /* encode, reduce: in the span; nothing to do for an index ticket */
+    uint32_t tile;   /* encode, reduce: in the span. Unused for an index ticket */
     uint32_t tiles;
     uint32_t groups, group0; /* whole groups of the tile, first one in the tile */
     uint32_t head, tail;     /* values of partial groups that this ticket copies, too */
@@ -65,25 +66,26 @@ struct nb_job {
     uint64_t src;            /* address of that value */
     uint64_t own, out;
     uint64_t err, scale;
-    uint32_t measure; /* encode: energies are wanted */
-    uint32_t plain;   /* a whole tile inside of its span, values aligned to 16 bytes; encode: of int4, no energies wanted */
+    uint32_t measure; /* encode: measure energies */
+    uint32_t plain;   /* a whole tile inside its span, values aligned to 16 bytes. Encode: int4 without
+                         energies */
 };
 
 enum { NB_JOB_PHASE = 4, NB_JOB_AT, NB_JOB_SRC, NB_JOB_OWN, NB_JOB_OUT, NB_JOB_ERR, NB_JOB_SCALE, NB_JOB_WORDS };
 
-/* By how much the words of 8 bytes of a job grow from tile to tile. */
+/* The growth of a job's 8-byte words from tile to tile. */
 struct nb_strides {
     uint64_t by[NB_JOB_WORDS];
     uint64_t measured;
-    uint32_t plain; /* tiles that are not measured are plain */
+    uint32_t plain; /* tiles without energies are plain */
     uint32_t pad;
 };
 
 #define NB_SLOTS_MOST 5u
 
-/* Where the record of a source's tile lies, and how long it is; bytes 0: the source is malformed. Of one that is
- * brought to shared memory: its whole quads, first and behind the last, and itself, in bytes from the quad on in which
- * it begins. Of others `end` is 0. */
+/* Place and length of the record of a source's tile. bytes 0: the source is malformed. For a record in shared
+ * memory: its whole quads, first and behind the last, and the record itself, in bytes from the quad in which
+ * it begins. For other records `end` is 0. */
 struct nb_where {
     uint64_t from;
     uint32_t bytes;
@@ -96,10 +98,10 @@ struct nb_shared {
     nb_quad record[NB_RECORD_QUADS];
     float sums[2][NB_TILE_GROUPS];
     uint32_t part[4][NB_WARPS]; /* maxima, minima, ... of the warps */
-    nb_quad survey[NB_WARPS];   /* of an encoder: a warp's maximum, minimum, what it has to spare */
+    nb_quad survey[NB_WARPS];   /* encoder: a warp's maximum, minimum and spare bytes */
     struct nb_gpu_desc desc[2];
     struct nb_job job[2];
-    struct nb_strides strides; /* of the descriptor of the ticket that was found last */
+    struct nb_strides strides; /* of the descriptor of the last ticket found */
     struct nb_where where[2][NB_SLOTS_MOST];
     uint32_t ready[2]; /* sources of a tile that were fetched ahead */
     uint64_t ticket[2];
@@ -108,9 +110,9 @@ struct nb_shared {
     uint32_t flag[4];
     struct nb_gpu_launch launch;
     int32_t found;
-    int32_t have;   /* is the next ticket there; see nb_find */
-    uint32_t due;   /* the ticket before has not been counted yet */
-    uint32_t drawn; /* the number after the next, counted from the ticket that is worked on */
+    int32_t have;   /* state of the next ticket, see nb_find */
+    uint32_t due;   /* the ticket before is still to be counted */
+    uint32_t drawn; /* number after the next ticket's, relative to the current ticket */
 };
 
 NB_DEV struct nb_control *nb_control_of(const struct nb_gpu_desc *d)
@@ -123,7 +125,7 @@ NB_DEV uint64_t *nb_states(const struct nb_gpu_desc *d)
     return (uint64_t *)(uintptr_t)(d->work + sizeof(struct nb_control));
 }
 
-/* FP32 energies of the tiles: three for each ticket. */
+/* FP32 energies of the tiles, three for each ticket. */
 NB_DEV float *nb_energies(const struct nb_gpu_desc *d)
 {
     return (float *)(uintptr_t)(d->work + sizeof(struct nb_control) + 8 * (uint64_t)d->tickets);
@@ -141,8 +143,8 @@ NB_DEV void nb_publish(uint64_t *state, uint32_t ticket, uint64_t length)
     nb_put64(&state[ticket], length << 2 | 1);
 }
 
-/* One whole warp, after its block has published: the sum of the lengths of all tickets before. Less than 2^27
- * a ticket. */
+/* Return the sum of the lengths of all tickets before. One whole warp calls, after its block has published. A
+ * ticket's length is less than 2^27. */
 NB_DEV uint64_t nb_look_back(uint64_t *state, uint32_t ticket, uint64_t length)
 {
     uint32_t lane = nb_thread() & 31;
@@ -180,7 +182,7 @@ NB_DEV uint64_t nb_look_back(uint64_t *state, uint32_t ticket, uint64_t length)
 
 NB_DEV uint64_t nb_work_words(const struct nb_gpu_desc *d);
 
-/* Sum of a column of the energies in an order that does not depend on who was done first; one warp. */
+/* Return the sum of a column of the energies, in an order that is independent of timing. One warp. */
 NB_DEV double nb_sum_column(const float *column, uint32_t tickets)
 {
     double sum = 0;
@@ -199,7 +201,8 @@ NB_DEV double nb_sum_column(const float *column, uint32_t tickets)
     return sum;
 }
 
-/* One thread, after the last store of all threads for a ticket. 1: it was the last one that was open. */
+/* Count a ticket as done, after the last store of all threads for it. Return 1 if it was the last open one.
+ * One thread. */
 NB_DEV uint32_t nb_count_ticket(const struct nb_gpu_desc *d)
 {
     struct nb_control *control = nb_control_of(d);
@@ -212,7 +215,7 @@ NB_DEV uint32_t nb_count_ticket(const struct nb_gpu_desc *d)
     return last;
 }
 
-/* All threads of the block that has ended the last ticket: the result. */
+/* Write the result. All threads of the block that has ended the last ticket. */
 NB_DEV void nb_finish(const struct nb_gpu_desc *d)
 {
     struct nb_control *control = nb_control_of(d);
