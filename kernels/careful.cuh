@@ -1,20 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Encoding tiles that are not usual: something to escape, groups too far apart for one scale, sums that
- * overflow; and those of codec int8, and of types or places that cannot be read in whole pieces. A thread
- * still has a group, but its values are in shared memory, in loops: short code rather than fast.
+ * Encode unusual tiles: tiles with escapes, with groups too far apart for one scale, or with sums that
+ * overflow. Also tiles of codec int8, and tiles whose type or alignment rules out whole pieces. A thread
+ * still has a group, but its values lie in shared memory and it loops over them: the code is short rather
+ * than fast.
  */
 #ifndef NIBBLE_KERNELS_CAREFUL_CUH
 #define NIBBLE_KERNELS_CAREFUL_CUH
 
 #include "encode.cuh"
 
-/* Value i of this thread's group; each thread in a bank of its own. */
+/* Value i of this thread's group. Each thread uses a bank of its own. */
 #define NB_ROW(rows, i) ((rows)[32 * nb_thread() + (((i) ^ nb_thread()) & 31)])
 
-/* What a thread knows about its group. */
+/* A thread's knowledge of its group. */
 struct nb_careful_group {
-    uint32_t escaped; /* a bit a value */
+    uint32_t escaped; /* a bit for each value */
     uint32_t max;     /* bits */
     uint32_t positive, transform, idle;
 };
@@ -30,7 +31,7 @@ NB_DEV float nb_careful_error(const struct nb_job *job, uint32_t i, float unit)
     return unit != 0 ? nb_from_int((int8_t)e) * unit : 0;
 }
 
-/* The same sums as nb_sum32, of a row that is used up. */
+/* Return the same sum as nb_sum32 of a row, which it overwrites. */
 NB_DEV float nb_row_sum(float *rows)
 {
     NB_ROLL
@@ -60,7 +61,7 @@ NB_DEV void nb_row_transform(float *rows)
     }
 }
 
-/* Bits of the largest magnitude; *positive: one of that magnitude is not negative. */
+/* Return the bits of the largest magnitude. *positive: a value of that magnitude is not negative. */
 NB_DEV uint32_t nb_row_max(const float *rows, uint32_t *positive)
 {
     uint32_t max = 0;
@@ -77,7 +78,7 @@ NB_DEV uint32_t nb_row_max(const float *rows, uint32_t *positive)
     return max;
 }
 
-/* Values below the threshold, as bits. */
+/* Return the values below the threshold, a bit each. */
 NB_DEV uint32_t nb_row_below(const float *rows, float threshold)
 {
     uint32_t below = 0;
@@ -92,7 +93,7 @@ NB_DEV int nb_thin(uint32_t small)
     return ((small & small >> 1 & 0x05050505u) | (small & small >> 2 & 0x30303030u)) != 0;
 }
 
-/* One round of section 7, step 2: values that are to be escaped. */
+/* One round of section 7, step 2: return the values to escape. */
 NB_DEV uint32_t nb_row_outliers(const float *rows, uint32_t members)
 {
     uint32_t positive, small = 0, found = 0;
@@ -120,7 +121,7 @@ NB_DEV uint32_t nb_row_outliers(const float *rows, uint32_t members)
     return found;
 }
 
-/* The row becomes the group's values with those of `escaped` taken out. */
+/* Fill the row with the group's values, without the values of `escaped`. */
 NB_DEV void nb_row_load(int type, const struct nb_job *job, float *rows, uint32_t escaped, float unit)
 {
     NB_ROLL
@@ -168,8 +169,8 @@ NB_DEV void nb_careful_survey(int type, const struct nb_job *job, int int4, uint
     }
 }
 
-/* Largest maximum of the tile, the smallest one above the floor, and the number of escapes, for all threads.
- * */
+/* Give all threads the largest maximum of the tile, the smallest one above the floor, and the number of
+ * escapes. */
 NB_DEV void nb_careful_exchange(struct nb_shared *sh, uint32_t max, uint32_t escapes, uint32_t *most, uint32_t *least,
                                 uint32_t *count)
 {
@@ -199,8 +200,9 @@ NB_DEV int nb_careful_exponent(uint32_t most)
                                 : (int)(most >> 23) - 127 + ((most & 0x7fffffu) > 0x780000u);
 }
 
-/* Codes of this thread's group to `codes`, new error; the row holds the coded domain's values. Returns the
- * scale byte; *noise: the sum of the squares of what was left over. codes: null for a tile of zeros. */
+/* Write the codes of this thread's group to `codes` and its new residual. The row holds the coded domain's
+ * values. Return the scale byte. *noise: the sum of the squared quantization errors. codes: null for a tile
+ * of zeros. */
 NB_DEV uint32_t nb_careful_quantize(const struct nb_gpu_desc *d, const struct nb_job *job, int int4, int wide,
                                     int exponent, float *rows, uint32_t scale, float factor,
                                     struct nb_careful_group *s, char *codes, float *noise)
@@ -252,7 +254,7 @@ NB_DEV uint32_t nb_careful_quantize(const struct nb_gpu_desc *d, const struct nb
         nb_row_transform(rows);
     NB_ROLL
     for (unsigned i = 0; i < 32; i++) {
-        const uint32_t escaped = s->escaped >> i & 1; /* sent exactly: no error, neither new nor to mix in */
+        const uint32_t escaped = s->escaped >> i & 1; /* sent exactly, so it leaves no residual */
         float r = NB_ROW(rows, i);
         if (s->transform)
             r = r * 0.03125f;
@@ -279,7 +281,7 @@ NB_DEV uint32_t nb_careful_quantize(const struct nb_gpu_desc *d, const struct nb
     return code;
 }
 
-/* Sum over the tile of what each thread gives, for all threads. */
+/* Give all threads the sum over the tile of each thread's number. */
 NB_DEV float nb_careful_sum(struct nb_shared *sh, float mine)
 {
     nb_barrier();
@@ -288,7 +290,7 @@ NB_DEV float nb_careful_sum(struct nb_shared *sh, float mine)
     return nb_sum128(sh->sums[0]);
 }
 
-/* How many threads before this one gave how much. */
+/* Return the sum of the numbers of the threads before this one. */
 NB_DEV uint32_t nb_careful_rank(struct nb_shared *sh, uint32_t mine)
 {
     const uint32_t lane = nb_thread() & 31, warp = nb_thread() / 32;
@@ -306,8 +308,8 @@ NB_DEV uint32_t nb_careful_rank(struct nb_shared *sh, uint32_t mine)
     return sum - mine;
 }
 
-/* The record of a tile of which not more is known than where its values are. `stage` is used up. All threads;
- * ends like nb_encode_tile. */
+/* Encode a tile of which only the place of its values is known. `stage` is overwritten. All threads. Ends
+ * like nb_encode_tile. */
 NB_DEV void nb_careful(int type, const struct nb_gpu_desc *d, const struct nb_job *job, struct nb_shared *sh,
                        nb_quad *stage, int measure)
 {

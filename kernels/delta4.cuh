@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Floors of bounded differences: docs/wire-format.md section 14. For one warp; a lane has one value of each
- * of the eight groups of a run.
+ * Floors of bounded deltas: docs/wire-format.md section 14. For one warp. A lane has one value of each of the
+ * eight groups of a run.
  */
 #ifndef NIBBLE_KERNELS_DELTA4_CUH
 #define NIBBLE_KERNELS_DELTA4_CUH
@@ -11,7 +11,7 @@
 
 #define NB_RUN_GROUPS (NB_ULP_RUN / NB_ULP_GROUP)
 
-/* A format that may have floors (nb_delta4_format in codec/ulp.h); shift 0: none. */
+/* A format that may have floors (nb_delta4_format in codec/ulp.h). shift 0: it has none. */
 struct nb_floors {
     uint32_t shift, low, high, spare;
     int32_t bias;
@@ -41,7 +41,7 @@ NB_DEV uint32_t nb_low_bits(uint32_t width, uint32_t c, uint32_t e)
     return k < 0 ? 0 : k > (int32_t)NB_ULP_KMAX(width) ? NB_ULP_KMAX(width) : (uint32_t)k;
 }
 
-/* What a value below the floor is coded as: its difference in steps, or all ones. */
+/* Return the code of a value below the floor: its difference in steps, or all ones. */
 NB_DEV uint32_t nb_in_steps(const struct nb_floors *f, uint32_t width, uint32_t floor, uint32_t x, uint32_t r)
 {
     const uint32_t all = NB_ALL >> (32 - 8 * width);
@@ -51,7 +51,7 @@ NB_DEV uint32_t nb_in_steps(const struct nb_floors *f, uint32_t width, uint32_t 
     if (x == r)
         return 0;
     if (!(nb_abs(v) > step * 0.5f) || !(nb_abs(steps) < NB_DELTA4_MOST))
-        return all; /* it might change its sign; it is too far away */
+        return all; /* it might change its sign, or it is too far away */
     const float rounded = steps + NB_MAGIC, whole = rounded - NB_MAGIC, away = whole * step;
     const float sum = from + away, off = sum - v;
     if ((x & all >> 1) >> f->shift >= floor && nb_abs(off) >= step * 0.25f)
@@ -60,7 +60,7 @@ NB_DEV uint32_t nb_in_steps(const struct nb_floors *f, uint32_t width, uint32_t 
     return (q << 1 ^ (0u - (q >> 31))) & all;
 }
 
-/* The value that a difference z > 0 in steps makes of reference r. */
+/* Return the value that a difference z > 0 in steps makes of reference r. */
 NB_DEV uint32_t nb_from_steps(const struct nb_floors *f, uint32_t floor, uint32_t z, uint32_t r)
 {
     const float difference = nb_from_int((int32_t)(z >> 1 ^ (0u - (z & 1)))) * nb_power((int32_t)floor - f->bias);
@@ -70,7 +70,7 @@ NB_DEV uint32_t nb_from_steps(const struct nb_floors *f, uint32_t floor, uint32_
 /* Exponents of a lane's values, a byte each. */
 #define NB_EXPONENT(e, g) ((e)[(g) / 4] >> 8 * ((g) % 4) & 0xff)
 
-/* Sixteenths of a bit that a floor saves of the run; its values without one have e = 255. */
+/* Return the sixteenths of a bit that a floor saves of the run. Values that need no saving have e = 255. */
 NB_DEV uint32_t nb_saved(uint32_t width, const uint32_t *e, uint32_t c, uint32_t floor)
 {
     uint32_t sum = 0;
@@ -88,7 +88,7 @@ struct nb_exponents {
     uint32_t real; /* a bit a group */
 };
 
-/* Is the error that is to be expected under the floor small beside that of bfloat16? */
+/* Return whether the expected error under the floor is small beside that of bfloat16. */
 NB_DEV int nb_is_fine(const struct nb_floors *f, const struct nb_exponents *now, uint32_t ratio, uint32_t floor)
 {
     uint32_t below = 0, ulps = 0;
@@ -106,8 +106,8 @@ NB_DEV int nb_is_fine(const struct nb_floors *f, const struct nb_exponents *now,
     return (below * ratio) << 12 <= nb_warp_sum(ulps);
 }
 
-/* The highest floor that is fine and that the next lower one does not make needless; 0: none. Both are
- * monotonous, so it is found from anywhere. */
+/* Return the highest floor that is fine and that saves more than the next lower one, or 0. Both conditions
+ * are monotonic, so a search from any start finds it. */
 NB_DEV uint32_t nb_find_floor(const struct nb_floors *f, const struct nb_exponents *now, uint32_t width,
                               const uint32_t *e, uint32_t c, uint32_t goal, uint32_t ratio)
 {
@@ -132,7 +132,7 @@ NB_DEV uint32_t nb_find_floor(const struct nb_floors *f, const struct nb_exponen
     }
 }
 
-/* The floor of a run of `padded` values, `judged` of which cost `cost` bits; 0: none. */
+/* Choose the floor of a run of `padded` values, of which `judged` cost `cost` bits. 0: none. */
 NB_DEV uint32_t nb_choose_floor(const struct nb_floors *f, const struct nb_exponents *now, uint32_t width,
                                 const uint32_t *e, uint32_t padded, uint32_t cost, uint32_t judged, uint32_t c)
 {

@@ -1,54 +1,56 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Encoding a tile: docs/wire-format.md sections 5 to 8 and 11. A block has a tile, a thread a group.
+ * Encode a tile: docs/wire-format.md sections 5 to 8 and 11. A block has a tile, a thread a group.
  *
- * First half (survey): value + carried error, maxima in both domains, sums for the bound. The bound seldom
- * acts, so the survey is made as if it did not, and once more where it does, or might. One exchange between the threads
- * gives the tile's exponent, its factor, and whether the tile holds anything that is not usual (careful.cuh).
- * Second half (quantize): codes, what they leave over, new error.
+ * First half (survey): value + residual, maxima in both domains, sums for the bound. The bound seldom acts.
+ * The survey therefore assumes that it does not act, and runs again where it acts or might act. One exchange
+ * between the threads gives the tile's exponent, its factor, and whether the tile holds an unusual value
+ * (careful.cuh). Second half (quantize): codes, quantization errors, new residuals.
  *
- * A tile is plain (struct nb_job) or not: the same statements, of which a plain tile needs fewer. A plain tile that turns out to hold
- * something unusual is begun anew as one that is not, which takes what it has to.
+ * Plain tiles (struct nb_job) and other tiles run the same statements, of which a plain tile needs fewer. A
+ * plain tile with an unusual value starts again as an ordinary one.
  *
- * What a value costs here, in instructions, where the bound does not act and values are BF16:
+ * Cost of a value in instructions, where the bound does not act and values are BF16:
  *
- *     to FP32 1                    squares, estimated 0.75         error code to FP32, times its unit, added 2
+ *     to FP32 1                    squares, estimated 0.75         residual to FP32, times its unit, added 2
  *     maximum and thin pairs 1     transform 4, its maxima 0.75    its last stage, where it is chosen 1
  *     sign of the maximum 0.5      times 1/step 1                  rounded 1, at most 7 1, packed 0.75
- *     left over 1                  transformed back 5              its maximum 0.75
- *     new error times 1/unit 1     rounded and packed 0.5          through shared memory and to global 0.6
+ *     quantization error 1         transformed back 5              its maximum 0.75
+ *     new residual times 1/unit 1  rounded and packed 0.5          through shared memory and to global 0.6
  *
- * which is about 24; what is done once a group or a tile adds 9. Without feedback a code is rounded as the bits of a very small number,
- * 1, and limited and packed with another, 0.6. (Squares of other types take 2.)
+ * The sum is about 24. Work done once a group or a tile adds 9. Without feedback, rounding a code as the bits
+ * of a very small number takes 1, and limiting and packing it with another code takes 0.6. Squares of other
+ * types take 2.
  */
 #ifndef NIBBLE_KERNELS_ENCODE_CUH
 #define NIBBLE_KERNELS_ENCODE_CUH
 
 #include "values.cuh"
 
-/* What a thread knows about its group after the survey. */
+/* A thread's knowledge of its group after the survey. */
 struct nb_group_survey {
-    float max;        /* of the chosen domain; transformed: times 1/8 */
+    float max;        /* of the chosen domain. Transformed: times 1/8 */
     uint32_t positive; /* 1: a value of that magnitude is not negative */
     uint32_t transform;
     uint32_t idle;
-    uint32_t careful; /* 1: something to escape */
+    uint32_t careful; /* 1: some value needs an escape */
     float own2, error2;
-    float spare; /* where sums were estimated: what the group's own energy leaves of the bound */
+    float spare; /* with estimated sums: the share of the bound that the group's own energy leaves */
 };
 
-/* How survey goes about the energies of values and errors. */
+/* How the survey measures the energies of values and residuals. */
 enum nb_norms { NB_NORMS_NONE, NB_NORMS_ESTIMATED, NB_NORMS_EXACT };
 
-/* In BF16 sixteen squares of a pair's half are added with a relative error below 2^-9 each, so 15/16 of their sum is less than
- * the true one, but for what comes of numbers too small for its range: far below the smallest energy that counts here. The rest is
- * for the roundings of sums over the tile, of the true sums, and of the bound's square. */
+/* In BF16 the survey adds sixteen squares of a pair's half with a relative error below 2^-9 each. 15/16 of
+ * their sum is therefore less than the true sum, apart from numbers too small for its range, which lie far
+ * below the smallest energy that counts here. The remaining margin covers the rounding of sums over the tile,
+ * of the true sums, and of the bound's square. */
 #define NB_ENERGY_SURE 0x1.ep-1f
 #define NB_ENERGY_LEAST 0x1p-110f
 #define NB_BOUND_SURE 0x1.ep-1f
 
-/* Counts for a thin group: values of at least NB_SMALL times the maximum, and whether some value is beyond
- * 2^10 times the mean of the small ones. */
+/* Counts for a thin group: values of at least NB_SMALL times the maximum, and whether a value exceeds 2^10
+ * times the mean of the small ones. */
 NB_DEV uint32_t nb_count_large(const float *h, float max, float threshold, uint32_t *careful)
 {
     uint32_t small = 0, large = 0;
@@ -68,7 +70,8 @@ NB_DEV uint32_t nb_count_large(const float *h, float max, float threshold, uint3
     return large;
 }
 
-/* Survey of group g: fills x with the values of the chosen domain. Where sums may be estimated, `bound` is that of errors. */
+/* Survey group g and fill x with the values of the chosen domain. `bound` limits residuals where the survey
+ * may estimate sums. */
 NB_DEV void nb_survey(int type, int feedback, enum nb_norms norms, float bound, const nb_quad *stage, uint32_t g, float factor,
                       float *x, struct nb_group_survey *s)
 {
@@ -87,7 +90,7 @@ NB_DEV void nb_survey(int type, int feedback, enum nb_norms norms, float bound, 
     }
     if (feedback) {
         const uint32_t scale = ((const uint8_t *)(stage + NB_SCALES_AT))[g];
-        /* A unit is a power of two, but for the factor, of which a product is rounded once, too. */
+        /* A unit is a power of two. Its product with the factor is rounded once. */
         const float one = s->idle ? 0 : nb_unit_of(scale, 1), power = nb_unit_of(scale, factor) == 0 ? 0 : one;
         uint32_t word[8];
         int32_t count = 0;
@@ -111,7 +114,8 @@ NB_DEV void nb_survey(int type, int feedback, enum nb_norms norms, float bound, 
             s->spare = nb_fma(nb_fmax(nb_fma(energy, NB_ENERGY_SURE, -NB_ENERGY_LEAST), 0), bound * bound * NB_BOUND_SURE, -s->error2);
     }
 
-    /* Maximum, and the smallest of the larger ones of pairs (nb_is_thin). A pair of NaN is greater than all others. */
+    /* Maximum, and the smallest of the pairs' larger values (nb_is_thin). A pair of NaN exceeds all
+     * others. */
     uint32_t most = 0, fewest = NB_F32_INF;
     NB_UNROLL
     for (unsigned i = 0; i < 32; i += 8) {
@@ -122,8 +126,8 @@ NB_DEV void nb_survey(int type, int feedback, enum nb_norms norms, float bound, 
         fewest = nb_min3(nb_min3(fewest, pair[0], pair[1]), pair[2], pair[3]);
     }
     const float max = nb_real(most);
-    /* The transform up to its last stage, which only has sums and differences of two: the larger magnitude of
-     * these is the sum of both magnitudes, rounded alike. */
+    /* The transform up to its last stage. That stage only adds and subtracts two values: the larger magnitude
+     * of its results is the sum of both magnitudes, rounded alike. */
     NB_UNROLL
     for (unsigned i = 0; i < NB_GROUP; i++)
         x[i] = h[i];
@@ -133,7 +137,7 @@ NB_DEV void nb_survey(int type, int feedback, enum nb_norms norms, float bound, 
     for (unsigned i = 0; i < NB_GROUP; i += 4)
         most = nb_max3(most, nb_bits(nb_abs(x[i]) + nb_abs(x[i + 2])), nb_bits(nb_abs(x[i + 1]) + nb_abs(x[i + 3])));
     const float max_y = nb_real(most);
-    /* Maxima ignore single NaN, but the transform of one is NaN all over. */
+    /* Maxima ignore single NaN, but the transform spreads one over all values. */
     s->careful = nb_bits(max) >= NB_ESCAPE_BITS || nb_bits(max_y) > NB_F32_INF;
     float ratio = NB_RATIO_OF_ALL;
     const float threshold = max * NB_SMALL;
@@ -154,7 +158,7 @@ NB_DEV void nb_survey(int type, int feedback, enum nb_norms norms, float bound, 
                 h[i + 2] = x[i] - x[i + 2];
             }
     }
-    /* As integers negative numbers are less than all others. */
+    /* As integers, negative numbers are less than all others. */
     int32_t top = (int32_t)nb_bits(h[0]);
     NB_UNROLL
     for (unsigned i = 0; i < NB_GROUP; i++)
@@ -167,8 +171,8 @@ NB_DEV void nb_survey(int type, int feedback, enum nb_norms norms, float bound, 
     s->max = better ? scaled : max;
 }
 
-/* New error of a group from r, which is what the code left over times 1/back, as nb_transform_by leaves it where it is `turned`; idle groups keep theirs.
- * Returns the scale. */
+/* Store the new residual of a group and return its scale. r is the quantization error times 1/back, in the
+ * order of nb_transform_by where `turned`. Idle groups keep their residual. */
 NB_DEV uint32_t nb_keep_error(char *errors, const float *r, float back, int turned)
 {
     uint32_t word[8], most = 0;
@@ -178,7 +182,7 @@ NB_DEV uint32_t nb_keep_error(char *errors, const float *r, float back, int turn
     uint32_t bits = nb_bits(nb_real(most) * back), scale = 0;
     float inverse = 0;
     if (bits >= NB_FLUSH_BITS) {
-        bits = (bits + 0x10000) >> 23; /* 127.5/64 and more belongs to the next power of two */
+        bits = (bits + 0x10000) >> 23; /* 127.5/64 and more belong to the next power of two */
         scale = bits - 6;
         inverse = nb_real((133 + 127 - bits) << 23) * back;
     }
@@ -199,25 +203,26 @@ NB_DEV uint32_t nb_keep_error(char *errors, const float *r, float back, int turn
     return scale;
 }
 
-/* Words of a record: of a whole tile without escapes before its codes, and all; where that begins in sh->record, so that codes are
- * aligned. A record of fewer groups begins later there: its codes do not. */
+/* Words of a whole tile's record without escapes: before its codes, and in all. Then the record's place in
+ * sh->record, which aligns the codes. A record of fewer groups begins later there, and its codes begin at the
+ * same place. */
 #define NB_WORDS_BEFORE (1 + NB_TILE_GROUPS / 4 + NB_TILE_GROUPS / 32)
 #define NB_WORDS_MOST (NB_WORDS_BEFORE + 4 * NB_TILE_GROUPS)
 #define NB_RECORD_AT ((0u - NB_WORDS_BEFORE) & 3)
 
-/* Words before the codes. */
+/* Return the words before the codes. */
 NB_DEV uint32_t nb_words_before(uint32_t groups)
 {
     return 1 + (groups + 3) / 4 + (groups + 31) / 32;
 }
 
-/* Bytes of the partial groups that a ticket writes besides its record. */
+/* Return the bytes of the partial groups that a ticket writes besides its record. */
 NB_DEV uint32_t nb_ticket_bytes(int type, const struct nb_job *job)
 {
     return nb_round4(job->head * nb_type_bytes(type)) + nb_round4(job->tail * nb_type_bytes(type));
 }
 
-/* Values of partial groups: as they are, padded to four bytes; their errors are forgotten. */
+/* Copy the values of partial groups, padded to four bytes, and clear their residuals. */
 NB_DEV void nb_partial(int type, const struct nb_gpu_desc *d, uint64_t at, uint32_t count, char *out)
 {
     const uint32_t t = nb_thread(), bytes = nb_type_bytes(type);
@@ -237,8 +242,8 @@ NB_DEV void nb_partial(int type, const struct nb_gpu_desc *d, uint64_t at, uint3
     }
 }
 
-/* One warp: learn where the record of `bytes` begins in the output, for all (sh->offset); write the partial
- * groups before and behind it. */
+/* Find the place of the record of `bytes` in the output, for all threads (sh->offset), and write the partial
+ * groups before and behind it. One warp. */
 NB_DEV void nb_settle(int type, int plain, const struct nb_gpu_desc *d, const struct nb_job *job, struct nb_shared *sh, uint32_t bytes)
 {
     const uint32_t more = plain ? 0 : nb_ticket_bytes(type, job), lead = plain ? 0 : nb_round4(job->head * nb_type_bytes(type));
@@ -257,7 +262,8 @@ NB_DEV void nb_settle(int type, int plain, const struct nb_gpu_desc *d, const st
     }
 }
 
-/* A tile whose values (and errors) are in `stage`. 1: it is not a usual one, and nothing was done. */
+/* Encode a tile whose values (and residuals) are in `stage`. Return 1 when the tile is unusual and still to
+ * be encoded. */
 NB_DEV int nb_encode_tile(int type, int feedback, int plain, const struct nb_gpu_desc *d, const struct nb_job *job,
                           struct nb_shared *sh, nb_quad *stage)
 {
@@ -266,14 +272,15 @@ NB_DEV int nb_encode_tile(int type, int feedback, int plain, const struct nb_gpu
     const int active = plain || t < groups;
     float x[NB_GROUP], factor = 1;
     struct nb_group_survey s;
-    /* Mostly an estimate tells that the bound does not act; a plain tile in which it does, or might, is surveyed anew as one that is not. */
+    /* Mostly an estimate shows that the bound does not act. A plain tile in which it acts or might act is
+     * surveyed again as an ordinary tile. */
     enum nb_norms norms = feedback || measure ? NB_NORMS_EXACT : NB_NORMS_NONE;
     if (NB_ESTIMATES && feedback && plain && type == NB_BF16)
         norms = NB_NORMS_ESTIMATED;
 
     for (;;) {
-        /* Threads without a group work on what happens to lie there: values that only some threads set would
-         * take registers all through the kernel. */
+        /* Threads without a group work on stale values: values that only some threads set would take
+         * registers all through the kernel. */
         nb_survey(type, feedback, norms, d->bound, stage, t, factor, x, &s);
         if (!plain && !active) {
             NB_RARE;
@@ -281,13 +288,13 @@ NB_DEV int nb_encode_tile(int type, int feedback, int plain, const struct nb_gpu
             s.careful = s.transform = 0;
             s.idle = 1;
         }
-        /* Something that is not usual counts as larger than all; what is below the floor, seen from there, as well. */
+        /* An unusual value counts as larger than all others, and a value below the floor does too. */
         nb_quad part;
         part.x = nb_warp_max(s.careful ? NB_ALL : nb_bits(s.max));
         part.y = nb_warp_min(nb_bits(s.max) - NB_FLUSH_BITS);
         part.z = 0;
         if (NB_ESTIMATES && feedback && plain && norms == NB_NORMS_ESTIMATED) {
-            /* The tile has enough to spare if its groups have together. */
+            /* The bound leaves the tile alone if the groups' shares add up to a positive number. */
             part.z = nb_bits(nb_warp_total(s.spare));
         } else if (norms == NB_NORMS_EXACT) {
             if (!feedback || (NB_ESTIMATES && type == NB_BF16))
@@ -306,7 +313,7 @@ NB_DEV int nb_encode_tile(int type, int feedback, int plain, const struct nb_gpu
             break;
         if (NB_ESTIMATES && feedback && plain && norms == NB_NORMS_ESTIMATED) {
             const float spare = (nb_real(sh->survey[0].z) + nb_real(sh->survey[1].z)) + (nb_real(sh->survey[2].z) + nb_real(sh->survey[3].z));
-            if (nb_bits(spare) < NB_F32_INF) /* neither negative nor a NaN */
+            if (nb_bits(spare) < NB_F32_INF) /* a non-negative number */
                 break;
             NB_RARE;
             nb_barrier();
@@ -322,7 +329,8 @@ NB_DEV int nb_encode_tile(int type, int feedback, int plain, const struct nb_gpu
                 sh->factor = f;
                 sh->signal2 = own;
                 sh->carried2 = f != 0 ? f * carried * f : 0;
-                sh->flag[0] = !((nb_bits(own) & NB_F32_ABS) < NB_F32_INF); /* because of values that do not count */
+                /* because of values that do not count */
+                sh->flag[0] = !((nb_bits(own) & NB_F32_ABS) < NB_F32_INF);
             }
         }
         nb_barrier();
@@ -341,7 +349,7 @@ NB_DEV int nb_encode_tile(int type, int feedback, int plain, const struct nb_gpu
         most = sh->survey[w].x > most ? sh->survey[w].x : most;
         least = sh->survey[w].y < least ? sh->survey[w].y : least;
     }
-    /* The tile's exponent, biased; codes of the least are nb_code_of(least, exponent, 0). */
+    /* The tile's exponent, biased. Codes of the least are nb_code_of(least, exponent, 0). */
     uint32_t exponent = (most + 0x7ffffu) >> 23, words = NB_WORDS_BEFORE + 4 * groups, first = 0;
     uint32_t header = (uint32_t)NB_TILE_INT4 | exponent << 16;
     const int apart = ((least + NB_FLUSH_BITS + 0x780000u) >> 23) + 22 < exponent;
@@ -374,9 +382,9 @@ NB_DEV int nb_encode_tile(int type, int feedback, int plain, const struct nb_gpu
     uint32_t *record = (uint32_t *)sh->record + NB_RECORD_AT;
     const uint32_t bits = nb_bits(s.max);
     const uint32_t segment = nb_min((exponent - (bits >> 23)) >> 2, 4), keeps = 0xfff80000u << segment; /* bits of the code */
-    /* What the code stands for: to nearest, but down by less than a sixteenth. */
+    /* The value of the code: to nearest, but down by less than a sixteenth. */
     const uint32_t up = bits - keeps - (segment ? 1u << 19 : 1u << 18), stands = up & keeps;
-    /* nb_code_of(bits, exponent, 0): as nb_usual_scale, backwards. */
+    /* nb_code_of(bits, exponent, 0): the inverse of nb_usual_scale. */
     const uint32_t low = (stands >> 23) + 23 - exponent;
     uint32_t code = nb_bits(nb_real((stands + ((535 - exponent) << 23)) >> 2 | 0x40000000u) + 0x1p23f) & 0x7f;
     code = (int32_t)low < 4 ? low : code;
@@ -437,12 +445,12 @@ NB_DEV int nb_encode_tile(int type, int feedback, int plain, const struct nb_gpu
             const uint32_t even = nb_round_bytes(y[0], y[2], y[4], y[6]), odd = nb_round_bytes(y[1], y[3], y[5], y[7]);
             out[k] = nb_choose(0x0f0f0f0fu, even, odd << 4);
         } else {
-            uint32_t word = 0, raised[8]; /* and 8: at most 16 */
+            uint32_t word = 0, raised[8]; /* plus 8: at most 16 */
             NB_UNROLL
             for (unsigned b = 0; b < 6; b++) {
                 if (b & 2)
                     continue;
-                /* The bits of the smallest floats are integers, and they are rounded as these. */
+                /* The bits of the smallest floats are integers, and the codes are rounded as such. */
                 float q0 = 8 * NB_FLOAT_LEAST, q1 = 8 * NB_FLOAT_LEAST;
                 nb_two_fma(&q0, &q1, y[b], y[b + 2], NB_FLOAT_LEAST, NB_FLOAT_LEAST);
                 raised[b] = nb_bits(q0);
@@ -459,7 +467,8 @@ NB_DEV int nb_encode_tile(int type, int feedback, int plain, const struct nb_gpu
     codes.y = out[1];
     codes.z = out[2];
     codes.w = out[3];
-    sh->record[(NB_RECORD_AT + NB_WORDS_BEFORE) / 4 + t] = codes; /* of threads without a group behind all that is sent */
+    /* threads without a group store behind the sent words */
+    sh->record[(NB_RECORD_AT + NB_WORDS_BEFORE) / 4 + t] = codes;
     if (measure) {
         NB_RARE;
         float squares[NB_GROUP];
@@ -475,7 +484,8 @@ NB_DEV int nb_encode_tile(int type, int feedback, int plain, const struct nb_gpu
     if (feedback && active && !s.idle) {
         int turned = (int)s.transform;
         float back = turned ? 0.03125f : 1;
-        /* In mostly every warp some groups are transformed. Not to do it where they are not takes more instructions than it saves. */
+        /* Almost every warp transforms some groups. Skipping the transform elsewhere takes more instructions
+         * than it saves. */
         nb_transform_by(turned ? 1 : 0, x);
         if (NB_MODE(d) == NB_EF_EMA) {
             NB_RARE;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reductions of plain values, as plugin/device/exact.c makes them: source after source, then the own value. A
- * ticket is NB_PIECE bytes of the result; a thread has 16 bytes of it at a time, and their accumulators in
- * registers: the values' words, or eight FP32 numbers for 16-bit floats. Types of 8 and 64 bits, which are
- * rare, go value by value.
+ * Reductions of plain values, in the order of plugin/device/exact.c: source after source, then the own value.
+ * A ticket is NB_PIECE bytes of the result. A thread has 16 bytes of it at a time, and their accumulators in
+ * registers: the values' words, or eight FP32 numbers for 16-bit floats. Types of 8 and 64 bits are rare and
+ * go value by value.
  */
 #ifndef NIBBLE_KERNELS_EXACT_CUH
 #define NIBBLE_KERNELS_EXACT_CUH
@@ -11,8 +11,8 @@
 #include "bytes.cuh"
 #include "nibble/nccl_types.h"
 
-#define NB_EXACT_LISTED 2048u /* addresses that fit into a stage; others are read each time */
-#define NB_EXACT_CODEC 64u   /* sums of 16-bit floats of so many sources are nb_reduce's */
+#define NB_EXACT_LISTED 2048u /* addresses that fit into a stage. Further addresses are read each time */
+#define NB_EXACT_CODEC 64u   /* nb_reduce computes sums of 16-bit floats of up to so many sources */
 
 NB_DEV uint32_t nb_exact_type_bytes(uint32_t type)
 {
@@ -25,7 +25,7 @@ NB_DEV int nb_is_half(uint32_t type)
     return type == ncclFloat16 || type == ncclBfloat16;
 }
 
-/* Minimum and maximum: a NaN loses to a number; of equal ones the second. */
+/* Minimum and maximum: a NaN loses to a number. Of two equal values the second wins. */
 NB_DEV float nb_combine_float(uint32_t op, float a, float b)
 {
     switch (op) {
@@ -73,7 +73,7 @@ NB_DEV uint64_t nb_combine_long(uint32_t op, uint32_t type, uint64_t a, uint64_t
     }
 }
 
-/* A value of any type; 16-bit floats are FP32 here. */
+/* Combine values of any type. 16-bit floats are FP32 here. */
 NB_DEV uint64_t nb_combine(uint32_t op, uint32_t type, uint64_t a, uint64_t b)
 {
     const uint32_t size = nb_exact_type_bytes(type), up = size == 1 ? 24 : 0;
@@ -81,7 +81,8 @@ NB_DEV uint64_t nb_combine(uint32_t op, uint32_t type, uint64_t a, uint64_t b)
         return nb_combine_long(op, type, a, b);
     if (type == ncclFloat32 || nb_is_half(type))
         return nb_bits(nb_combine_float(op, nb_real((uint32_t)a), nb_real((uint32_t)b)));
-    /* A byte in the highest place compares as a word does; a product or a sum of bytes is that of words. */
+    /* A byte in the highest place compares as a word does. A product or a sum of bytes is computed as
+     * words. */
     if (op == ncclSum || op == ncclProd)
         return nb_combine_int(op, 0, (uint32_t)a, (uint32_t)b);
     return nb_combine_int(op, type == ncclInt8 || type == ncclInt32, (uint32_t)a << up, (uint32_t)b << up) >> up;
@@ -112,7 +113,7 @@ NB_DEV void nb_exact_add(uint32_t type, uint32_t op, const uint32_t *v, uint32_t
     }
 }
 
-/* A NaN of a 16-bit type becomes the one that sums give. */
+/* Replace a NaN of a 16-bit type by the NaN that sums give. */
 NB_DEV nb_quad nb_exact_end(uint32_t type, const uint32_t *a)
 {
     uint32_t w[4];
@@ -135,7 +136,7 @@ NB_DEV nb_quad nb_exact_end(uint32_t type, const uint32_t *a)
     return q;
 }
 
-/* ---- Value by value: other types, what is not aligned, what is left over ------------------------------- */
+/* ---- Value by value: other types, unaligned values, remainders -------------------------------------- */
 
 NB_DEV uint64_t nb_exact_load(uint32_t type, uint64_t address)
 {
@@ -156,14 +157,14 @@ NB_DEV uint64_t nb_exact_source(const struct nb_gpu_desc *d, const uint64_t *lis
     return i == d->nsources ? d->own : i < NB_EXACT_LISTED ? list[i] : nb_load8(&sources[i].coded);
 }
 
-/* Bytes [from, upto) of the result. */
+/* Reduce bytes [from, upto) of the result. */
 NB_DEV void nb_exact_slowly(const struct nb_gpu_desc *d, const uint64_t *list, int zero, uint64_t from, uint64_t upto)
 {
     const uint32_t type = d->type, size = nb_exact_type_bytes(type), total = d->nsources + (d->own != 0);
     NB_ROLL
     for (uint64_t at = from + nb_thread() * size; at < upto; at += NB_THREADS * size) {
         char *to = (char *)(uintptr_t)d->dst + at;
-        uint64_t a = 0; /* +0, too */
+        uint64_t a = 0; /* +0 in every type */
         NB_ROLL
         for (uint32_t i = 0; i < total; i++) {
             const uint64_t v = nb_exact_load(type, nb_exact_source(d, list, i) + at);
@@ -190,7 +191,7 @@ NB_DEV void nb_exact(const struct nb_gpu_desc *d, uint32_t ticket, struct nb_sha
     const uint32_t t = nb_thread(), type = d->type, total = d->nsources + (d->own != 0);
     const uint64_t at = (uint64_t)ticket * NB_PIECE, left = d->n * nb_exact_type_bytes(type) - at;
     const uint32_t bytes = left < NB_PIECE ? (uint32_t)left : NB_PIECE;
-    /* Sums of 16-bit floats begin at +0 where they are the codec's. */
+    /* Sums of 16-bit floats begin at +0 where nb_reduce defines them. */
     const int zero = nb_is_half(type) && d->mode == ncclSum && d->nsources <= NB_EXACT_CODEC;
     const struct nb_gpu_source *sources = (const struct nb_gpu_source *)(uintptr_t)d->sources;
     uint64_t *list = (uint64_t *)sh->stage[s];
@@ -220,7 +221,7 @@ NB_DEV void nb_exact(const struct nb_gpu_desc *d, uint32_t ticket, struct nb_sha
         NB_ROLL
         for (uint32_t i = 0; i < total; i++) {
             nb_exact_values(type, next, v);
-            /* While this one is added, the next is on its way. */
+            /* The next source is in flight while this one is added. */
             if (i + 1 < total)
                 next = nb_load16((const char *)(uintptr_t)nb_exact_source(d, list, i + 1) + at + from);
             if (i || zero) {

@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Where the records of a sum's sources lie, and their way to shared memory.
+ * Find the records of a sum's sources, and copy them to shared memory.
  *
- * Records have no fixed length, so tickets of their own find them first: a warp to each source guesses that
- * all records are as long as the usual one and looks at very many headers at once; where the guess ends, it
- * begins again. The tickets of tiles wait for what is found (`progress`), which is less work than a tile.
+ * Records vary in length, so tickets of their own find them first. A warp for each source guesses that all
+ * records have the usual length and reads very many headers at once. Where the guess ends, it begins again.
+ * The tickets of tiles wait for the results (`progress`), which take less work than a tile.
  */
 #ifndef NIBBLE_KERNELS_PLACES_CUH
 #define NIBBLE_KERNELS_PLACES_CUH
 
 #include "values.cuh"
 
-#define NB_NOWHERE 0xffffffffu /* a record that is not there: the source is malformed */
+#define NB_NOWHERE 0xffffffffu /* a missing record: the source is malformed */
 
-/* Behind the states: how many offsets of a source are known (in words of their own), then the offsets of all
- * sources: tiles + 1 each, in units of four bytes. */
+/* Behind the states: the number of known offsets of each source (in words of their own), then the offsets of
+ * all sources, tiles + 1 each, in units of four bytes. */
 NB_DEV uint32_t *nb_progress(const struct nb_gpu_desc *d)
 {
     return (uint32_t *)(uintptr_t)(d->work + sizeof(struct nb_control));
@@ -41,7 +41,7 @@ NB_DEV struct nb_gpu_source nb_source_of(const struct nb_gpu_desc *d, uint32_t i
     return s;
 }
 
-/* Length of the record of `groups` groups that begins with this header; 0: malformed. */
+/* Return the length of the record of `groups` groups that begins with this header, 0 when malformed. */
 NB_DEV uint32_t nb_record_bytes(int type, uint32_t codec, uint32_t header, uint32_t groups)
 {
     const uint32_t kind = header & 0xff, escapes = header >> 8 & 0xff;
@@ -57,7 +57,7 @@ NB_DEV uint32_t nb_record_bytes(int type, uint32_t codec, uint32_t header, uint3
     return NB_TILE_HEADER + NB_ESCAPE_BYTES * escapes + nb_round4(groups) + 4 * ((groups + 31) / 32) + 16 * groups;
 }
 
-/* Groups of tile `tile` of the descriptor's span. */
+/* Return the groups of tile `tile` of the descriptor's span. */
 NB_DEV uint32_t nb_groups_of(uint64_t group, uint64_t groups, uint32_t tile)
 {
     const uint64_t begin = tile ? (group / NB_TILE_GROUPS + tile) * NB_TILE_GROUPS : group;
@@ -65,7 +65,7 @@ NB_DEV uint32_t nb_groups_of(uint64_t group, uint64_t groups, uint32_t tile)
     return (uint32_t)((end < group + groups ? end : group + groups) - begin);
 }
 
-/* One warp: find the records of a source. */
+/* Find the records of a source. One warp. */
 NB_DEV void nb_index(int type, const struct nb_gpu_desc *d, const struct nb_job *job, uint32_t source)
 {
     const struct nb_gpu_source s = nb_source_of(d, source);
@@ -89,7 +89,7 @@ NB_DEV void nb_index(int type, const struct nb_gpu_desc *d, const struct nb_job 
     }
     int bad = s.bytes < at + nb_round4(tail * size) || s.bytes % 4 || s.bytes / 4 >= NB_NOWHERE;
     while (tile < tiles && !bad) {
-        /* Up to 8 headers a lane, all on their way at once. */
+        /* Up to 8 headers a lane, all in flight at once. */
         uint32_t header[8], stop = NB_NOWHERE, length = 0;
         NB_UNROLL
         for (uint32_t u = 0; u < 8; u++) {
@@ -158,17 +158,17 @@ NB_DEV void nb_index(int type, const struct nb_gpu_desc *d, const struct nb_job 
     }
 }
 
-/* Is tile `tile` of the source found yet? */
+/* Return whether tile `tile` of the source is found. */
 NB_DEV int nb_indexed(const struct nb_gpu_desc *d, uint32_t source, uint32_t tile)
 {
     return nb_get32_shared_by_blocks(nb_progress(d) + source) >= tile + 2;
 }
 
-/* The longest record that is brought to shared memory. */
+/* The longest record that shared memory takes. */
 #define NB_RECORD_MOST (NB_TILE_HEADER + NB_INT4_ESCAPES * NB_ESCAPE_BYTES + NB_TILE_GROUPS + 16 + 16 * NB_TILE_GROUPS)
 
-/* Begin to bring a record to shared memory, where it lies as far from 16-byte alignment as it does in global memory;
- * all threads. */
+/* Begin to copy a record to shared memory, with the same offset from 16-byte alignment as in global memory.
+ * All threads. */
 NB_DEV void nb_fetch_record(nb_quad *to, const struct nb_where *w)
 {
     const uint32_t t = nb_thread(), i = 16 * t;
@@ -193,7 +193,7 @@ NB_DEV struct nb_where nb_where_is(const struct nb_gpu_desc *d, const struct nb_
     w.from = s.coded;
     w.bytes = w.first = w.whole = w.begin = w.end = 0;
     if (s.codec == NB_CODEC_RAW) {
-        if (s.bytes == d->n * nb_type_bytes(NB_TYPE(d))) /* else the index has said so */
+        if (s.bytes == d->n * nb_type_bytes(NB_TYPE(d))) /* otherwise the index has reported it */
             w.bytes = 1;
         return w;
     }
@@ -207,7 +207,7 @@ NB_DEV struct nb_where nb_where_is(const struct nb_gpu_desc *d, const struct nb_
         w.begin = (uint32_t)(w.from & 15);
         w.end = w.begin + w.bytes;
         w.first = (w.begin + 15) & ~15u;
-        w.whole = w.end & ~15u; /* at least one quad: no record is as short as 16 bytes */
+        w.whole = w.end & ~15u; /* at least one quad, as every record is longer than 16 bytes */
     }
     return w;
 }

@@ -2,17 +2,18 @@
 /*
  * From a record to a thread's group of values: docs/wire-format.md sections 4 and 9.
  *
- * The budget for a source of int4 (0.54 bytes): 1.4 instructions a value to turn a nibble into a float, two
- * to add it to both accumulators, one of which gets zeros (three in all of the first source, with which they begin); 1.5 for what is
- * done once a group. The inverse transform, own values and rounding take 9 for a sum, for 4 bytes of BF16. A single source needs one accumulator, and its
- * codes are transformed before they are floats: nb_only_int4; of BF16, values too are worked on in pairs: nb_brain_codes.
+ * The budget for an int4 source (0.54 bytes a value): 1.4 instructions a value turn a nibble into a float.
+ * Two add it to both accumulators, one of which gets zeros. The first source begins them with three in all.
+ * Work done once a group takes 1.5. The inverse transform, own values and rounding take 9 for a sum, for 4
+ * bytes of BF16. A single source needs one accumulator, and its codes are transformed before they become
+ * floats: nb_only_int4. With BF16 its values, too, are handled in pairs: nb_brain_codes.
  */
 #ifndef NIBBLE_KERNELS_RECORD_CUH
 #define NIBBLE_KERNELS_RECORD_CUH
 
 #include "values.cuh"
 
-/* A record in memory: its parts. Codes are 4-byte aligned. */
+/* The parts of a record in memory. Codes are 4-byte aligned. */
 struct nb_view {
     uint32_t kind, escapes;
     int exponent;
@@ -34,8 +35,8 @@ NB_DEV struct nb_view nb_view_of(uint32_t header, const char *record, uint32_t g
     return v;
 }
 
-/* What a decoder must not take on trust and the length does not tell: padding, unused bits, escapes. Each
- * thread looks at something; 1: malformed. GET1, GET4 read a byte or a word. */
+/* Check the parts of a record that its length does not prove: padding, unused bits, escapes. Each thread
+ * checks a part. 1: malformed. GET1 and GET4 read a byte or a word. */
 #define NB_CHECK_RECORD(v, groups, group0, GET1, GET4, bad)                                                            \
     do {                                                                                                               \
         const uint32_t t_ = nb_thread();                                                                               \
@@ -65,16 +66,17 @@ NB_DEV struct nb_view nb_view_of(uint32_t header, const char *record, uint32_t g
 #define NB_SHARED1(p) (*(const uint8_t *)(p))
 #define NB_SHARED4(p) (*(const uint32_t *)(const void *)(p))
 
-/* Of code b of an int4 word: where it lies in the word or in the word turned by 16 bits, so that it is less than 23 bits from the
- * lowest, and none lies there: 4 k. */
+/* Place of code b of an int4 word, 4 k, in the word or in the word rotated by 16 bits: less than 23 bits from
+ * the lowest, and never the lowest. */
 #define NB_NIBBLE_TURNED(b) ((b) == 0 || (b) > 4)
 #define NB_NIBBLE_AT(b) ((b) == 0 ? 4u : (b) > 4 ? (b) - 4u : (b))
 
-/* What is added to 16^k times a code in the float that its bits become. With a step of five bits its product fits a float. */
+/* The float made of a code's bits is 16^k times the code plus this number. Its product with a step of five
+ * bits fits a float. */
 #define NB_NIBBLE_MORE(k) (0x1p23f + (float)(8u << 4 * (k)))
 
-/* Begin two sums with eight codes of an int4 word, values i0 to i0 + 7, times a step, which must have five bits at most: then all is exact,
- * and a zero is a positive one. One of the two steps is 0. */
+/* Begin two sums with eight codes of an int4 word, values i0 to i0 + 7, times a step of five bits at most.
+ * Then all is exact, and a zero is a positive one. One of the two steps is 0. */
 NB_DEV void nb_begin_nibbles(uint32_t word, unsigned i0, float plain, float coded, float *p, float *c)
 {
     const uint32_t turned = word << 16 | word >> 16;
@@ -95,7 +97,8 @@ NB_DEV void nb_begin_nibbles(uint32_t word, unsigned i0, float plain, float code
     }
 }
 
-/* Add eight codes to both: in the upper half of a byte a code is a number with a sign, times 16. Products are exact. */
+/* Add eight codes to both sums. In the upper half of a byte a code is a signed number times 16. Products are
+ * exact. */
 NB_DEV void nb_add_nibbles(uint32_t word, unsigned i0, float plain, float coded, float *p, float *c)
 {
     const uint32_t even = word << 4 & 0xf0f0f0f0u, odd = word & 0xf0f0f0f0u;
@@ -111,7 +114,7 @@ NB_DEV void nb_add_nibbles(uint32_t word, unsigned i0, float plain, float coded,
     }
 }
 
-/* Value `i` of the group, which is not known when compiling, becomes or gets more by v. */
+/* Set or add v to value `i` of the group, an index unknown at compile time. */
 NB_DEV void nb_add_at(float *p, uint32_t i, float v)
 {
     NB_UNROLL
@@ -119,14 +122,14 @@ NB_DEV void nb_add_at(float *p, uint32_t i, float v)
         p[k] = k == i ? p[k] + v : p[k];
 }
 
-/* What a thread needs of an int4 record that lies in shared memory. */
+/* A thread's view of an int4 record in shared memory. */
 struct nb_int4 {
     const char *codes;
     uint32_t transform;
     float scale; /* with the sign of the step */
 };
 
-/* A whole record that is not wide and has no escapes: all threads have a group of it. */
+/* Return whether a record is whole, not wide and without escapes. All threads then have a group of it. */
 NB_DEV int nb_is_usual(uint32_t header, uint32_t groups)
 {
     return (header & 0xffff) == NB_TILE_INT4 && groups == NB_TILE_GROUPS;
@@ -142,7 +145,7 @@ NB_DEV void nb_open_usual(const char *record, uint32_t header, struct nb_int4 *r
     r->codes = domain + 16 + 16 * t;
 }
 
-/* 1: the thread has a group, and *r tells of it. */
+/* Return 1 and fill *r when the thread has a group. */
 NB_DEV int nb_open_int4(const char *record, uint32_t header, uint32_t groups, uint32_t group0, struct nb_int4 *r, uint32_t *bad)
 {
     const uint32_t t = nb_thread();
@@ -164,7 +167,7 @@ NB_DEV int nb_open_int4(const char *record, uint32_t header, uint32_t groups, ui
     return 1;
 }
 
-/* Escapes of such a record. */
+/* Add the escapes of such a record. */
 NB_DEV void nb_add_escapes(const char *record, uint32_t header, uint32_t group0, float *p)
 {
     const uint32_t t = nb_thread(), escapes = header >> 8 & 0xff;
@@ -178,7 +181,7 @@ NB_DEV void nb_add_escapes(const char *record, uint32_t header, uint32_t group0,
     }
 }
 
-/* Add a group of an int4 record, or begin with it. */
+/* Add a group of an int4 record to the sums, or begin them with it. */
 NB_DEV void nb_add_group(const struct nb_int4 *r, int first, float *p, float *c)
 {
     const float plain = r->transform ? 0 : r->scale * 0.125f, coded = r->transform ? r->scale : 0;
@@ -192,7 +195,7 @@ NB_DEV void nb_add_group(const struct nb_int4 *r, int first, float *p, float *c)
     }
 }
 
-/* Add an int4 record of any kind. Returns 1 if this thread's group was transformed; *bad. */
+/* Add an int4 record of any kind. Return 1 if this thread's group was transformed. *bad: malformed. */
 NB_DEV uint32_t nb_add_int4(const char *record, uint32_t header, uint32_t groups, uint32_t group0, int escapes, float *p, float *c,
                             uint32_t *bad)
 {
@@ -205,7 +208,7 @@ NB_DEV uint32_t nb_add_int4(const char *record, uint32_t header, uint32_t groups
     return r.transform;
 }
 
-/* The codes of an int4 word as FP16: in h[k] number k, and k + 4 in the upper half. */
+/* Convert the codes of an int4 word to FP16: h[k] gets number k, and k + 4 in the upper half. */
 NB_DEV void nb_half_nibbles(uint32_t word, uint32_t *h)
 {
     const uint32_t low = 0x000f000fu, high = 0x00f000f0u, upper = word >> 8;
@@ -215,9 +218,9 @@ NB_DEV void nb_half_nibbles(uint32_t word, uint32_t *h)
     h[3] = nb_half_fma((upper & high) ^ 0x64806480u, 0x2c002c00u, 0xd480d480u);
 }
 
-/* The values of an int4 record where it is the only source. Codes are transformed as integers of at
- * most 9 bits, in pairs of FP16; times the step they are exact as in nb_add_int4, where the order of the stages
- * would matter otherwise. */
+/* Decode an int4 record that is the only source. Codes are transformed as integers of at most 9 bits, in
+ * pairs of FP16. Times the step they are exact as in nb_add_int4, where the order of the stages matters
+ * otherwise. */
 NB_DEV void nb_only_int4(const struct nb_int4 *r, float *p)
 {
     const float step = r->scale * (r->transform ? 0x1p-5f : 0x1p-3f);
@@ -250,7 +253,7 @@ NB_DEV void nb_only_int4(const struct nb_int4 *r, float *p)
 #define NB_BRAIN_ONE 0x3f803f80u
 #define NB_BRAIN_LESS 0xbf80bf80u /* -1 */
 
-/* The same in pairs of BF16, a pair of neighbours to a word: no sum of 32 codes is more than 256. */
+/* The same in pairs of BF16, a pair of neighbours to a word. A sum of 32 codes is at most 256. */
 NB_DEV void nb_brain_codes(const struct nb_int4 *r, uint32_t *h)
 {
     NB_UNROLL
@@ -283,15 +286,15 @@ NB_DEV void nb_brain_codes(const struct nb_int4 *r, uint32_t *h)
     }
 }
 
-/* The steps of a pair. */
+/* Return the steps of a pair. */
 NB_DEV uint32_t nb_brain_step(const struct nb_int4 *r)
 {
     const uint32_t step = nb_bits(r->scale * (r->transform ? 0x1p-5f : 0x1p-3f));
     return nb_bytes(step, step, 0x3232);
 }
 
-/* The values eight further to the front: lets a loop that is not unrolled go through a group eight at a time.
- * */
+/* Move the values eight places to the front. A loop that is not unrolled so goes through a group eight at a
+ * time. */
 NB_DEV void nb_turn(float *p)
 {
     float first[8];
@@ -306,8 +309,8 @@ NB_DEV void nb_turn(float *p)
         p[24 + i] = first[i];
 }
 
-/* Add a record (or the values of a raw source) that is read where it lies: all kinds but int4. Seldom used:
- * short code rather than fast. */
+/* Add a record (or the values of a raw source) from its place in memory: all kinds but int4. Rare, so short
+ * rather than fast. */
 NB_DEV void nb_add_other(int type, uint32_t header, const char *record, uint32_t groups, uint32_t group0, int escapes,
                          float *p, uint32_t *bad)
 {

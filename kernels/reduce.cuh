@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Decoding and sums: docs/wire-format.md sections 9 and 10. A block has a tile, a thread a group, with an
- * accumulator for the values and one for the transformed ones of each value in registers. places.cuh finds the records,
+ * Decode and sum: docs/wire-format.md sections 9 and 10. A block has a tile, a thread a group. For each value
+ * the thread holds two accumulators in registers, one in each domain. places.cuh finds the records,
  * record.cuh takes them apart.
  */
 #ifndef NIBBLE_KERNELS_REDUCE_CUH
@@ -10,8 +10,8 @@
 #include "places.cuh"
 #include "record.cuh"
 
-/* Values of partial groups of all sources (at byte `at` of the coded ones, value `i0` of raw ones and own).
- * */
+/* Sum the values of partial groups of all sources (at byte `at` of the coded ones, value `i0` of raw ones and
+ * own). */
 NB_DEV void nb_reduce_partial(int type, const struct nb_gpu_desc *d, uint64_t i0, uint32_t count, int last)
 {
     const uint32_t t = nb_thread(), size = nb_type_bytes(type), padded = nb_round4(count * size);
@@ -57,7 +57,7 @@ NB_DEV void nb_reduce_partial(int type, const struct nb_gpu_desc *d, uint64_t i0
     nb_put_element(type, (void *)(uintptr_t)d->dst, i0 + t, bits);
 }
 
-/* How many records fit behind the own values in a stage, and where. */
+/* Number of records that fit behind the own values in a stage, and their places. */
 #define NB_SLOTS(type) ((type) == NB_F32 ? 2u : 5u)
 #define NB_SLOT(type, stage, i) ((stage) + NB_COLUMN(NB_QUADS(type)) * NB_QUADS(type) + (i) * NB_RECORD_QUADS)
 
@@ -66,7 +66,7 @@ NB_DEV int nb_is_int4(uint32_t header)
     return (header & 0xff) == NB_TILE_INT4 || (header & 0xff) == NB_TILE_INT4_WIDE;
 }
 
-/* One warp: where the first records of a tile are, as far as that is known already. */
+/* Look up the first records of a tile, as far as they are known. One warp. */
 NB_DEV void nb_reduce_look(int type, const struct nb_gpu_desc *d, const struct nb_job *job, struct nb_shared *sh,
                            uint32_t stage)
 {
@@ -83,7 +83,7 @@ NB_DEV void nb_reduce_look(int type, const struct nb_gpu_desc *d, const struct n
         sh->ready[stage] = ready;
 }
 
-/* Begin to bring own values and those records. */
+/* Begin to fetch own values and those records. */
 NB_DEV void nb_reduce_fetch(int type, const struct nb_gpu_desc *d, const struct nb_job *job, struct nb_shared *sh, uint32_t stage)
 {
     const int own = NB_OP(d) == NB_GPU_REDUCE && job->own;
@@ -105,7 +105,7 @@ NB_DEV void nb_reduce_fetch(int type, const struct nb_gpu_desc *d, const struct 
     }
 }
 
-/* Sources base + ready to base + count - 1, which were not found when the tile was fetched. */
+/* Fetch sources base + ready to base + count - 1, which were unknown when the tile was fetched. */
 NB_DEV void nb_reduce_await(int type, const struct nb_gpu_desc *d, const struct nb_job *job, struct nb_shared *sh, uint32_t s,
                             uint32_t base, uint32_t ready, uint32_t count)
 {
@@ -127,7 +127,7 @@ NB_DEV void nb_reduce_await(int type, const struct nb_gpu_desc *d, const struct 
     nb_barrier();
 }
 
-/* What is left to do where decoded values have been written: what goes bit for bit, raw records and escapes. */
+/* Complete a decoded tile: bit-exact groups, raw records and escapes. */
 NB_DEV void nb_decode_rest(int type, const struct nb_job *job, const struct nb_where *w)
 {
     const uint32_t t = nb_thread(), groups = job->groups;
@@ -151,8 +151,8 @@ NB_DEV void nb_decode_rest(int type, const struct nb_job *job, const struct nb_w
     }
 }
 
-/* A tile of one source, an int4 record without escapes that is in shared memory, in BF16, where a pair of values is
- * worked on at once. */
+/* Decode a tile of one source in BF16, an int4 record without escapes in shared memory, a pair of values at
+ * once. */
 NB_DEV void nb_reduce_pairs(const struct nb_gpu_desc *d, const struct nb_job *job, nb_quad *stage, const char *record)
 {
     const uint32_t t = nb_thread(), header = NB_SHARED4(record);
@@ -179,7 +179,8 @@ NB_DEV void nb_reduce_pairs(const struct nb_gpu_desc *d, const struct nb_job *jo
                 nb_group_words(4, stage, t, own);
             NB_UNROLL
             for (unsigned i = 0; i < 16; i++) { /* products are exact */
-                const uint32_t plus = nb_brain_fma(own[i], NB_BRAIN_ONE, 0); /* no zero is negative, so no sum is */
+                /* every zero is positive, so every sum is */
+                const uint32_t plus = nb_brain_fma(own[i], NB_BRAIN_ONE, 0);
                 p[2 * i] = nb_fma(nb_real(h[i] << 16), step, nb_real(plus << 16));
                 p[2 * i + 1] = nb_fma(nb_real(h[i] & 0xffff0000u), step, nb_real(plus & 0xffff0000u));
             }
@@ -194,7 +195,8 @@ NB_DEV void nb_reduce_pairs(const struct nb_gpu_desc *d, const struct nb_job *jo
     nb_flush_values(NB_BF16, (void *)(uintptr_t)job->out, stage, job->groups);
 }
 
-/* Begin a sum with its first source, whose record lies in `slot`. 0: it is not a usual one, and nothing was done. */
+/* Begin a sum with its first source, whose record lies in `slot`. Return 0 when the record is unusual and
+ * still to be added. */
 NB_DEV int nb_begin_sum(uint32_t stage_number, const nb_quad *slot, const struct nb_shared *sh, uint32_t groups, uint32_t *transformed,
                         float *p, float *c)
 {
@@ -210,7 +212,7 @@ NB_DEV int nb_begin_sum(uint32_t stage_number, const nb_quad *slot, const struct
     return 1;
 }
 
-/* The ticket whose first bytes are in `stage`, or on their way. */
+/* Run the ticket whose first bytes are in `stage`, or in flight to it. */
 NB_DEV void nb_reduce_tile(int type, const struct nb_gpu_desc *d, const struct nb_job *job, struct nb_shared *sh,
                            uint32_t stage_number)
 {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Decoding differences, lossless and bounded: docs/wire-format.md sections 13 and 14. A warp has a block at a
- * time, a lane a value of each group, so that planes are ballots; bits are read from shared memory. A warp's
- * work in a ticket are 32 blocks in a row, whose lengths stand in the span's table: warps publish their sums
- * and look back, as for the output of encoders.
+ * Decode deltas, exact and bounded: docs/wire-format.md sections 13 and 14. A warp has a block at a time, a
+ * lane a value of each group, so that planes are ballots. Bits are read from shared memory. A warp's share of
+ * a ticket is 32 consecutive blocks, whose lengths the span's table gives. Warps publish their sums and look
+ * back, as encoders do for their output.
  */
 #ifndef NIBBLE_KERNELS_ULP_CUH
 #define NIBBLE_KERNELS_ULP_CUH
@@ -13,7 +13,7 @@
 
 #define NB_ULP_SEGMENT 32u /* blocks of a warp */
 
-/* 32 bits from bit `pos` of `bits` on. */
+/* Return 32 bits of `bits` from bit `pos` on. */
 NB_DEV uint32_t nb_peek(const uint32_t *bits, uint32_t pos)
 {
     return nb_funnel_right(bits[pos / 32], bits[pos / 32 + 1], pos);
@@ -35,15 +35,15 @@ NB_DEV void nb_put_pattern(uint32_t width, void *p, uint64_t i, uint32_t x)
         nb_store4((char *)p + 4 * i, x);
 }
 
-/* Between pattern and integer that grows with the value (its own inverse); flip is the magnitude's bits or 0.
- * */
+/* Convert between a pattern and an integer that grows with the value (its own inverse). flip is the
+ * magnitude's bits or 0. */
 NB_DEV uint32_t nb_in_order(uint32_t width, uint32_t x, uint32_t flip)
 {
     return x ^ ((0u - (x >> (8 * width - 1))) & flip);
 }
 
-/* Bytes to shared memory by one warp, with the same alignment to words; returns how far into the first word
- * they begin. */
+/* Copy bytes to shared memory with one warp, with the same alignment to words. Return the offset of the first
+ * byte in the first word. */
 NB_DEV uint32_t nb_warp_fetch(uint32_t *to, const char *from, uint32_t bytes)
 {
     const uint32_t lane = nb_thread() & 31, skew = (uint32_t)((uintptr_t)from & 3), end = skew + bytes;
@@ -63,13 +63,13 @@ NB_DEV uint32_t nb_warp_fetch(uint32_t *to, const char *from, uint32_t bytes)
     return skew;
 }
 
-/* Bytes from one place to another, of any alignment, by one warp. */
+/* Copy bytes of any alignment with one warp. */
 NB_DEV void nb_warp_copy(char *to, const char *from, uint32_t bytes)
 {
     const uint32_t lane = nb_thread() & 31, lead = (0u - (uint32_t)(uintptr_t)to) & 15, first = lead < bytes ? lead : bytes;
     const uint32_t skew = (uint32_t)((uintptr_t)(from + first) & 3), behind = skew + bytes - first;
     const char *base = from + first - skew;
-    /* Pieces of 16 bytes of which no word that is read begins before or ends behind the bytes. */
+    /* 16-byte pieces whose source words lie within the bytes. */
     const uint32_t quads = behind < 20 || first < skew ? 0 : (behind - 4) / 16, done = first + 16 * quads;
 
     if (lane < first)
@@ -98,7 +98,8 @@ NB_DEV void nb_warp_copy(char *to, const char *from, uint32_t bytes)
 
 #define NB_BYTE(words, i) (((const uint8_t *)(words))[i])
 
-/* One warp, after a block's other values: its exceptions, which replace what other lanes have stored. 1: malformed. */
+/* Store a block's exceptions over the values of other lanes, with one warp after the block's other values.
+ * Return 1 when malformed. */
 NB_DEV int nb_ulp_decode_exceptions(uint32_t width, const uint8_t *e, uint32_t exceptions, uint32_t n, void *dst)
 {
     uint32_t bad = 0;
@@ -121,7 +122,8 @@ NB_DEV int nb_ulp_decode_exceptions(uint32_t width, const uint8_t *e, uint32_t e
     return nb_ballot((int)bad) != 0;
 }
 
-/* One warp: a block of n values, `bytes` long, at `coded`. 1: malformed. `lossy`: it may have floors. */
+/* Decode a block of n values, `bytes` long, at `coded`, with one warp. Return 1 when malformed. `lossy`: it
+ * may have floors. */
 NB_DEV int nb_ulp_decode_block(uint32_t width, int lossy, const char *coded, uint32_t bytes, const void *ref, uint32_t n, void *dst,
                                uint32_t *room)
 {
@@ -215,7 +217,7 @@ NB_DEV int nb_ulp_decode_block(uint32_t width, int lossy, const char *coded, uin
     return nb_ulp_decode_exceptions(width, (const uint8_t *)room + end / 8, exceptions, n, dst);
 }
 
-/* The ticket's 128 blocks, 32 a warp. */
+/* Run the ticket's 128 blocks, 32 a warp. */
 NB_DEV void nb_ulp_decode_ticket(const struct nb_gpu_desc *d, uint32_t ticket, struct nb_shared *sh, uint32_t s)
 {
     const int lossy = NB_OP(d) == NB_GPU_DELTA4_DECODE;
@@ -234,7 +236,7 @@ NB_DEV void nb_ulp_decode_ticket(const struct nb_gpu_desc *d, uint32_t ticket, s
     if (bad) {
         if (nb_thread() == 0)
             nb_fail(d, EBADMSG);
-        return; /* all tickets do */
+        return; /* all tickets return here */
     }
     if (kind == NB_ULP_SPAN_EQUAL) {
         const uint64_t from = (uint64_t)ticket * NB_WARPS * NB_ULP_SEGMENT * NB_ULP_BLOCK * width;

@@ -1,17 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Encoding differences: docs/wire-format.md sections 13 and 14, with the choices that all variants of the
- * codec make.
+ * Encode deltas: docs/wire-format.md sections 13 and 14, with the choices of all variants of the codec.
  *
- * A choice begins where the one of the run before has ended, so the blocks between two choices of a reading
- * (32) are one warp's work, one after the other; a ticket is four of these segments. Of the segment before,
- * only one bit matters (whether its last block went raw), and that seldom. A lane has a value of each group
- * of a run: planes are ballots, a choice costs a few values a lane and a sum over the warp.
+ * A choice begins at the c of the previous run. The blocks between two choices of a reading (32) are
+ * therefore one warp's work, one after the other, and a ticket is four of these segments. Only one bit of the
+ * previous segment matters (whether its last block went raw), and that seldom. A lane has a value of each
+ * group of a run: planes are ballots, and a choice costs a few values a lane and a sum over the warp.
  *
- * How long blocks get is not known before: they wait in the descriptor's scratch space (mostly in the second
- * cache: they are a quarter to a half of what was read) until the lengths of the segments before are. Blocks
- * that go raw are copied from where they are. Values are read by whole warps, 64 or 128 bytes at a time,
- * eight such pieces at once.
+ * The lengths of blocks are unknown beforehand. Blocks wait in the descriptor's scratch space until the
+ * lengths of the previous segments are known. The scratch space is mostly in the second cache, since it takes
+ * a quarter to a half of the bytes read. Raw blocks are copied from their source. Whole warps read values, 64
+ * or 128 bytes at a time, eight such pieces at once.
  */
 #ifndef NIBBLE_KERNELS_ULP_ENCODE_CUH
 #define NIBBLE_KERNELS_ULP_ENCODE_CUH
@@ -20,13 +19,13 @@
 #include "ulp.cuh"
 #include "ulp_encode_usual.cuh"
 
-/* Bytes of a warp's room: a record until it is given up (4096 and a group); indices of exceptions; c and
- * floors of runs, modes; lengths. */
+/* Bytes of a warp's room: a record until the encoder gives it up (4096 and a group), indices of exceptions, c
+ * and floors of runs, modes, lengths. */
 #define NB_ULP_INDEX_AT 4400u
 #define NB_ULP_HEAD_AT 4912u
 #define NB_ULP_LENGTHS_AT 4928u /* of the segment's blocks: up to 5056 of 5216 */
 
-/* The price of c. `half`: of every second of a lane's values, those by which a run is judged. */
+/* Return the price of c. `half`: of every second value of a lane, by which a run is judged. */
 NB_DEV uint32_t nb_ulp_cost(uint32_t width, const uint32_t *z, const uint32_t *e, int half, uint32_t c)
 {
     uint32_t sum = 0;
@@ -41,7 +40,7 @@ NB_DEV uint32_t nb_ulp_cost(uint32_t width, const uint32_t *z, const uint32_t *e
     return nb_warp_sum(sum);
 }
 
-/* Where a search begins that knows nothing. */
+/* Return the start of a search without history. */
 NB_DEV uint32_t nb_ulp_mean(const uint32_t *z, const uint32_t *e, int half)
 {
     uint32_t sum = 0, count = 0;
@@ -59,11 +58,12 @@ NB_DEV uint32_t nb_ulp_mean(const uint32_t *z, const uint32_t *e, int half)
     return mean < 1 ? 0 : mean > 256 ? 255 : mean - 1;
 }
 
-/* From *c upwards while a step saves more than 1/8 bit a value, or else downwards; `n` values are judged. */
+/* Search from *c upwards while a step saves more than 1/8 bit a value, otherwise downwards. `n` values are
+ * judged. */
 NB_DEV uint32_t nb_ulp_walk(uint32_t width, const uint32_t *z, const uint32_t *e, int half, uint32_t n, uint32_t *c)
 {
     uint32_t at = *c ? *c : 1, now = 0;
-    int32_t step = 0; /* 0: nothing is known yet */
+    int32_t step = 0; /* 0: the direction is still open */
     int moved = 0;
     NB_ROLL
     for (;;) {
@@ -87,7 +87,7 @@ NB_DEV uint32_t nb_ulp_walk(uint32_t width, const uint32_t *z, const uint32_t *e
     return now;
 }
 
-/* Zigzagged difference. */
+/* Return the zigzagged difference. */
 NB_DEV uint32_t nb_ulp_zigzag(uint32_t width, uint32_t x, uint32_t r, uint32_t flip)
 {
     const uint32_t all = NB_ALL >> (32 - 8 * width);
@@ -95,14 +95,14 @@ NB_DEV uint32_t nb_ulp_zigzag(uint32_t width, uint32_t x, uint32_t r, uint32_t f
     return (d << 1 ^ (0u - (d >> (8 * width - 1)))) & all;
 }
 
-/* The four ways to read patterns of a width, in order of preference, as first bytes of a record. */
+/* Return the four readings of patterns of a width, in order of preference, as first bytes of a record. */
 NB_DEV uint32_t nb_ulp_readings(uint32_t width)
 {
     return width == 1 ? 0x27070203u : width == 2 ? 0x2f0f0a07u : 0x3f1f3717u;
 }
 
-/* The cheapest of `count` readings of a block of n values, and a c to begin with. Returns the price of 128
- * values, 0 where the samples are equal. One warp, four samples a lane. */
+/* Choose the cheapest of `count` readings of a block of n values, and a c to begin with. Return the price of
+ * 128 values, 0 where the samples are equal. One warp, four samples a lane. */
 NB_DEV uint32_t nb_ulp_choose(uint32_t width, uint32_t readings, uint32_t count, const void *cur, const void *ref,
                               uint64_t n, uint32_t *reading, uint32_t *c)
 {
@@ -144,8 +144,8 @@ NB_DEV uint32_t nb_ulp_choose(uint32_t width, uint32_t readings, uint32_t count,
     return best + NB_ULP_PROBE;
 }
 
-/* Odd lanes exchange the values of even and odd groups: those by which a run is judged, the even ones of even
- * groups and the odd ones of odd groups, are then at even places in all lanes. */
+/* Exchange the values of even and odd groups between odd lanes. A run is judged by the even values of even
+ * groups and the odd values of odd groups. Afterwards these are at even places in all lanes. */
 NB_DEV void nb_ulp_turn(uint32_t *v, uint32_t *e)
 {
     const uint32_t odd = nb_thread() & 1;
@@ -160,8 +160,8 @@ NB_DEV void nb_ulp_turn(uint32_t *v, uint32_t *e)
     }
 }
 
-/* The c of a run of `n` values (those that pad it included; what is missing has z = 0, e = 255), and the cost
- * of the *judged of them. z and e are turned. */
+/* Choose the c of a run of `n` values, padding included (missing values have z = 0, e = 255). *judged: the
+ * cost of the values by which it is judged. z and e are exchanged (nb_ulp_turn). */
 NB_DEV uint32_t nb_ulp_choose_c(uint32_t width, const uint32_t *z, const uint32_t *e, uint32_t n, uint32_t *c,
                                 uint32_t *judged)
 {
@@ -187,10 +187,10 @@ NB_DEV uint32_t nb_ulp_choose_c(uint32_t width, const uint32_t *z, const uint32_
     return cost;
 }
 
-/* A bit string in a warp's room; every lane has the same. */
+/* A bit string in a warp's room. Every lane holds the same state. */
 struct nb_ulp_bits {
     uint32_t *room;
-    uint32_t word, have, acc; /* whole words, and bits behind them */
+    uint32_t word, have, acc; /* whole words, and the bits behind them */
 };
 
 NB_DEV void nb_ulp_put(struct nb_ulp_bits *b, uint32_t v, uint32_t bits)
@@ -207,7 +207,7 @@ NB_DEV void nb_ulp_put(struct nb_ulp_bits *b, uint32_t v, uint32_t bits)
     }
 }
 
-/* The low k bits of every lane, in order. */
+/* Append the low k bits of every lane, in order. */
 NB_DEV void nb_ulp_put_all(struct nb_ulp_bits *b, uint32_t low, uint32_t k)
 {
     const uint32_t lane = nb_thread() & 31;
@@ -232,23 +232,23 @@ NB_DEV void nb_ulp_put_all(struct nb_ulp_bits *b, uint32_t low, uint32_t k)
     b->have = end % 32;
 }
 
-/* A word each segment, behind the states: how its last block went. 0: not known yet. */
+/* A word for each segment, behind the states: how its last block was sent. 0: still unknown. */
 #define NB_ULP_UNKNOWN 0u
 #define NB_ULP_WENT_CODED 1u
 #define NB_ULP_WENT_RAW 2u
 
-/* What is worked on, and what of it goes on from block to block. */
+/* The work of a warp and its state from block to block. */
 struct nb_ulp_way {
     uint32_t width;
     uint32_t reading, c;
-    int lossy;     /* there may be floors */
+    int lossy;     /* floors are allowed */
     uint32_t here; /* blocks of the segment */
-    uint32_t last; /* how the block before went; 0: what it was read by was not worth keeping */
+    uint32_t last; /* how the previous block was read. 0: its reading was not worth keeping */
 };
 
-/* A block of n values at byte `place` to the room, and from there to the scratch space in 16-byte pieces.
- * Returns its length: 0: equal; 1 + n * width: to be sent as it is, and nothing was written. *lossy: runs
- * with a floor. One warp. */
+/* Encode a block of n values at byte `place` into the room, and copy it to the scratch space in 16-byte
+ * pieces. Return its length. 0: equal. 1 + n * width: to be sent raw, and the scratch space is unchanged.
+ * *lossy: runs with a floor. One warp. */
 NB_DEV uint32_t nb_ulp_encode_block(const struct nb_gpu_desc *d, struct nb_ulp_way *way, uint64_t place, uint32_t n,
                                     uint32_t *room, uint32_t *lossy)
 {
@@ -353,7 +353,7 @@ NB_DEV uint32_t nb_ulp_encode_block(const struct nb_gpu_desc *d, struct nb_ulp_w
             if (!nb_ballot(v != 0))
                 continue;
             uint32_t m0 = nb_ballot(high > 0);
-            /* A bit at the end of each cell of four that is not empty. */
+            /* Set a bit at the end of each non-empty cell of four. */
             uint32_t cells = m0 | m0 >> 1;
             cells = (cells | cells >> 2) & 0x11111111u;
             const int sparse = nb_popc(cells) < NB_ULP_DENSE;
@@ -427,7 +427,7 @@ NB_DEV uint32_t *nb_ulp_went(const struct nb_gpu_desc *d)
     return (uint32_t *)(uintptr_t)(d->work + sizeof(struct nb_control) + 8 * NB_WARPS * (uint64_t)d->tickets);
 }
 
-/* A whole warp waits for the segment before. */
+/* Wait for the previous segment, with a whole warp. */
 NB_DEV uint32_t nb_ulp_went_before(const struct nb_gpu_desc *d, uint32_t segment)
 {
     uint32_t went = 0;
@@ -440,9 +440,9 @@ NB_DEV uint32_t nb_ulp_went_before(const struct nb_gpu_desc *d, uint32_t segment
     return went;
 }
 
-/* Length of the record of block b of the segment, with the way of those before it; 1 + its bytes: it goes as
- * it is. Of a guess: the price of samples of a warp's part of the bytes, b tells the width. (One function,
- * for its code.) */
+/* Return the length of the record of block b of the segment, given how the previous blocks were sent. 1 + its
+ * bytes: it goes raw. For a guess: return the price of samples of a warp's part of the bytes, where b gives
+ * the width. One function serves both, to save code. */
 NB_DEV uint32_t nb_ulp_encode_one(const struct nb_gpu_desc *d, struct nb_ulp_way *way, uint32_t segment, uint32_t b,
                                   uint32_t *room)
 {
@@ -484,7 +484,7 @@ NB_DEV uint32_t nb_ulp_encode_one(const struct nb_gpu_desc *d, struct nb_ulp_way
             NB_RARE;
             length = nb_ulp_encode_block(d, way, at, (uint32_t)count, room, &more);
         }
-        /* Whether it had been tried at all does not matter where it is not shorter. */
+        /* An attempt that did not shorten the block has the same result as no attempt. */
         if (b == 0 && segment && dear && length != raw && nb_ulp_went_before(d, segment) == NB_ULP_WENT_RAW) {
             length = raw;
             more = 0;
@@ -497,7 +497,7 @@ NB_DEV uint32_t nb_ulp_encode_one(const struct nb_gpu_desc *d, struct nb_ulp_way
     return length;
 }
 
-/* All threads: the width whose differences look cheapest, from what the warps have found. */
+/* Choose the width with the cheapest deltas, from the warps' prices. All threads. */
 NB_DEV void nb_ulp_guess(const struct nb_gpu_desc *d, struct nb_shared *sh)
 {
     nb_barrier();
@@ -516,7 +516,7 @@ NB_DEV void nb_ulp_guess(const struct nb_gpu_desc *d, struct nb_shared *sh)
     nb_store8(&nb_control_of(d)->value, 1u << best);
 }
 
-/* Blocks of a segment. */
+/* Return the blocks of a segment. */
 NB_DEV uint32_t nb_ulp_blocks_of(const struct nb_gpu_desc *d, uint32_t width, uint32_t segment)
 {
     const uint64_t blocks = ((d->n >> width / 2) + NB_ULP_BLOCK - 1) / NB_ULP_BLOCK;
@@ -524,7 +524,7 @@ NB_DEV uint32_t nb_ulp_blocks_of(const struct nb_gpu_desc *d, uint32_t width, ui
     return first >= blocks ? 0 : blocks - first < NB_ULP_SEGMENT ? (uint32_t)(blocks - first) : NB_ULP_SEGMENT;
 }
 
-/* The ticket's 128 blocks, 32 a warp. */
+/* Run the ticket's 128 blocks, 32 a warp. */
 NB_DEV void nb_ulp_encode_ticket(const struct nb_gpu_desc *d, uint32_t ticket, struct nb_shared *sh, uint32_t s)
 {
     const uint32_t lane = nb_thread() & 31, warp = nb_thread() / 32, segment = ticket * NB_WARPS + warp;
@@ -544,7 +544,7 @@ NB_DEV void nb_ulp_encode_ticket(const struct nb_gpu_desc *d, uint32_t ticket, s
             *(uint32_t *)((char *)room + NB_ULP_LENGTHS_AT + 4 * b) = length;
     }
     nb_warp_barrier();
-    /* Registers are short in the loop: what is needed from here on is worked out again. */
+    /* The loop is short of registers, so the values needed from here on are computed again. */
     const uint32_t here = way.here;
     const uint64_t n = d->n >> way.width / 2, blocks = (n + NB_ULP_BLOCK - 1) / NB_ULP_BLOCK;
     const uint64_t first = (uint64_t)segment * NB_ULP_SEGMENT;
@@ -599,7 +599,7 @@ NB_DEV void nb_ulp_encode_ticket(const struct nb_gpu_desc *d, uint32_t ticket, s
     }
     if (segment + 1 != d->tickets * NB_WARPS)
         return;
-    /* The last one knows the whole. */
+    /* The last warp knows the whole. */
     uint32_t differ = 0;
     if (lane < tail)
         differ = nb_load1(cur + n * way.width + lane) ^ nb_load1((const char *)(uintptr_t)d->ref + n * way.width + lane);

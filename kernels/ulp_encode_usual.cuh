@@ -1,31 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Encoding usual blocks of differences: ulp_usual.cuh says which. A lane has a group, so that all four runs of a block are
- * judged at once, by the c from which the first one's choice begins and its neighbours: mostly all runs stay there.
- * A lane counts its bits, a sum over the warp says where they begin, and each lane puts its own into the room.
+ * Encode usual blocks of deltas, as ulp_usual.cuh defines them. A lane has a group, so that a warp judges all
+ * four runs of a block at once: by the c from which the first run's choice begins, and its neighbours. Mostly
+ * all runs keep that c. A lane counts its bits, a sum over the warp gives their places, and each lane writes
+ * its own bits into the room.
  */
 #ifndef NIBBLE_KERNELS_ULP_ENCODE_USUAL_CUH
 #define NIBBLE_KERNELS_ULP_ENCODE_USUAL_CUH
 
 #include "ulp_usual.cuh"
 
-#define NB_ULP_OTHERWISE NB_ALL /* not a usual block after all */
+#define NB_ULP_OTHERWISE NB_ALL /* the block turned out to be unusual */
 #define NB_USUAL_WORDS (NB_ULP_GROUP / 2)
-#define NB_USUAL_SAVES (NB_ULP_RUN / 2 / 8) /* bits of the judged half of a run that a step saves at least, less one */
+#define NB_USUAL_SAVES (NB_ULP_RUN / 2 / 8) /* bits of the judged half of a run that a step saves at least,
+                                               less one */
 
-/* The values of a lane's group: differences, references, in pairs. */
+/* The values of a lane's group: deltas and references, in pairs. */
 struct nb_group {
     uint32_t z[NB_USUAL_WORDS], r[NB_USUAL_WORDS];
 };
 
-/* Zigzagged differences of two values. */
+/* Return the zigzagged differences of two values. */
 NB_DEV uint32_t nb_pairs_zigzag(const struct nb_pairs *way, uint32_t x, uint32_t r)
 {
     const uint32_t d = ~nb_pair_add(~nb_pairs_in_order(way, x), nb_pairs_in_order(way, r));
     return (d << 1 & 0xfffefffeu) ^ nb_pair_signs(d);
 }
 
-/* All 32 lanes' runs, 8 lanes each: the sum of what the lanes have. */
+/* Return the sum over the lane's run, 8 lanes each, for all 32 lanes. */
 NB_DEV uint32_t nb_run_sum(uint32_t v)
 {
     NB_UNROLL
@@ -34,7 +36,8 @@ NB_DEV uint32_t nb_run_sum(uint32_t v)
     return v;
 }
 
-/* Prices of c - 1, c and c + 1 for the judged half of a lane's run: the even values of even groups, the odd ones of odd ones. */
+/* Price c - 1, c and c + 1 for the judged half of a lane's run: the even values of even groups, the odd
+ * values of odd ones. */
 NB_DEV void nb_usual_prices(const struct nb_pairs *way, const struct nb_group *of, uint32_t c, uint32_t *price)
 {
     const uint32_t odd = nb_thread() & 1, pick = odd ? 0x4432u : 0x4410u, shift = way->shift + 16 * odd;
@@ -56,8 +59,8 @@ NB_DEV void nb_usual_prices(const struct nb_pairs *way, const struct nb_group *o
     price[2] = two >> 16;
 }
 
-/* The c of the lane's run; *last: that of the last run, and where the first one's choice begins. `some`: lanes with differences.
- * 0: the choice is not a usual one. */
+/* Choose the c of the lane's run. *last: the c of the last run, where the first run's choice begins. `some`:
+ * lanes with differences. Return 0 when the choice is unusual. */
 NB_DEV int nb_usual_choose(const struct nb_pairs *way, const struct nb_group *of, uint32_t some, uint32_t *mine, uint32_t *last)
 {
     const uint32_t lane = nb_thread() & 31, active = some >> (lane & 24) & 0xff;
@@ -77,7 +80,7 @@ NB_DEV int nb_usual_choose(const struct nb_pairs *way, const struct nb_group *of
         if (first == 32)
             break;
         NB_RARE;
-        /* The run of lane `first` goes elsewhere. */
+        /* The run of lane `first` chooses another c. */
         const uint32_t step = nb_shfl(up ? 1 : down ? NB_ALL : 0, first);
         uint32_t now;
         if (!step)
@@ -103,8 +106,8 @@ NB_DEV int nb_usual_choose(const struct nb_pairs *way, const struct nb_group *of
     return 1;
 }
 
-/* A lane's part of a bit string in shared memory that is zero. Who fills a word stores it; what others have of it, at the end of their
- * parts, is added when all have */
+/* A lane's part of a bit string in zeroed shared memory. The lane that fills a word stores it. Other lanes
+ * add their bits of that word, at the end of their parts, after all lanes have stored. */
 struct nb_usual_bits {
     uint32_t *at;      /* the word of bit `pos` */
     uint32_t pos, acc; /* the bits of that word */
@@ -121,7 +124,7 @@ NB_DEV void nb_usual_put(struct nb_usual_bits *b, uint32_t v, uint32_t bits)
     b->pos = end;
 }
 
-/* A lane's planes: high parts are taken in order. */
+/* Build a lane's planes from high parts, which come in order. */
 NB_DEV void nb_usual_plane(uint32_t *plane, uint32_t high)
 {
     uint32_t bits = nb_ones(high), by = 1; /* a bit a plane */
@@ -133,7 +136,7 @@ NB_DEV void nb_usual_plane(uint32_t *plane, uint32_t high)
     }
 }
 
-/* Values that are exceptions, a bit each, and their differences are 0 from here on. */
+/* Return the exceptions, a bit each, and set their differences to 0. */
 NB_DEV uint32_t nb_usual_take_out(struct nb_group *of)
 {
     uint32_t out = 0;
@@ -152,7 +155,7 @@ NB_DEV uint32_t nb_usual_take_out(struct nb_group *of)
     return out;
 }
 
-/* The first plane without its empty cells, and which are not empty. */
+/* Return the first plane without its empty cells. *cells: the non-empty ones. */
 NB_DEV uint32_t nb_usual_cells(uint32_t plane, uint32_t *cells)
 {
     uint32_t bits = 0, have = 0;
@@ -160,14 +163,14 @@ NB_DEV uint32_t nb_usual_cells(uint32_t plane, uint32_t *cells)
     NB_UNROLL
     for (unsigned i = 0; i < 8; i++) {
         const uint32_t cell = plane >> 4 * i & 15;
-        bits |= cell << have % 32; /* the last of eight, which would be one too far, is dense */
+        bits |= cell << have % 32; /* the last of eight would be one too far, and is dense */
         have += cell ? 4 : 0;
         *cells |= (uint32_t)(cell != 0) << i;
     }
     return bits;
 }
 
-/* Exceptions of a warp, `before` of which are of other lanes, behind the bit string. */
+/* Write a warp's exceptions behind the bit string. `before`: exceptions of lower lanes. */
 NB_DEV void nb_usual_exceptions(uint8_t *to, const char *cur, uint32_t out, uint32_t before)
 {
     const uint32_t lane = nb_thread() & 31;
@@ -195,9 +198,10 @@ NB_DEV uint32_t nb_warp_upto(uint32_t v)
     return v;
 }
 
-/* The block at byte `place`, read in the way of `reading`, to the room, and from there to the scratch space in 16-byte pieces. *c: where
- * the choice begins, and the last one. Returns as nb_ulp_encode_block, or NB_ULP_OTHERWISE: nothing was done. One warp. (Addresses are
- * worked out where they are needed: registers are short.) */
+/* Encode the block at byte `place`, with the reading `reading`, into the room, and copy it to the scratch
+ * space in 16-byte pieces. *c: start of the choice on entry, last c on return. Return as nb_ulp_encode_block,
+ * or NB_ULP_OTHERWISE when the block is still to be encoded. One warp. Addresses are computed where they are
+ * used, since registers are short. */
 NB_DEV uint32_t nb_ulp_encode_usual(const struct nb_gpu_desc *d, uint64_t place, uint32_t reading, uint32_t *c, uint32_t *room)
 {
     const uint32_t lane = nb_thread() & 31, raw = 1 + NB_USUAL_BYTES;
@@ -224,7 +228,7 @@ NB_DEV uint32_t nb_ulp_encode_usual(const struct nb_gpu_desc *d, uint64_t place,
     const uint32_t some = nb_ballot(any != 0);
     if (!some)
         return 0;
-    /* A run with differences, but none by which it is judged, is judged by all. */
+    /* A run whose differences all lie outside the judged half is judged by all values. */
     const uint32_t judged = nb_ballot((any & (lane & 1 ? 0xffff0000u : 0xffffu)) != 0);
     NB_UNROLL
     for (unsigned i = 0; i < 32; i += 8)
@@ -271,7 +275,7 @@ NB_DEV uint32_t nb_ulp_encode_usual(const struct nb_gpu_desc *d, uint64_t place,
     bits[1] = nb_popc(plane[0]);
     NB_UNROLL
     for (unsigned j = 1; j < NB_ULP_PLANES; j++) {
-        plane[j] >>= (32 - bits[j]) % 32; /* what was shifted in at the top */
+        plane[j] >>= (32 - bits[j]) % 32; /* bits shifted in at the top */
         if (j + 1 < NB_ULP_PLANES)
             bits[j + 1] = nb_popc(plane[j]);
     }

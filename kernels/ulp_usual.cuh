@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Usual blocks of differences (docs/wire-format.md section 13): 1024 values of two bytes, 16-byte aligned, without floors.
- * A lane has a group, so a warp a block, and works on two values in a register: what depends on other lanes is only where
- * a group's bits begin. A decoder finds that before (nb_ulp_find_groups): the low bits of a group are as many as
- * its references say, and then a lane steps through the planes of a block while the others step through other blocks.
+ * Usual blocks of deltas (docs/wire-format.md section 13): 1024 values of two bytes, 16-byte aligned, without
+ * floors. A lane has a group, a warp a block, and a register two values. Only the place of a group's bits
+ * depends on other lanes. A decoder finds the places first (nb_ulp_find_groups): the references give the
+ * number of low bits of a group, and then each lane steps through the planes of one block.
  *
- * Other blocks are ulp.cuh's and ulp_encode.cuh's.
+ * ulp.cuh and ulp_encode.cuh handle other blocks.
  */
 #ifndef NIBBLE_KERNELS_ULP_USUAL_CUH
 #define NIBBLE_KERNELS_ULP_USUAL_CUH
@@ -15,14 +15,16 @@
 
 #define NB_USUAL_BYTES (2 * NB_ULP_BLOCK)
 #define NB_USUAL_HEAD (2 + NB_ULP_BLOCK / NB_ULP_RUN + NB_ULP_BLOCK / 128) /* bytes before the bit string */
-#define NB_USUAL_BATCH 16u      /* blocks whose groups are found together; their references are read twice, mostly from the second cache */
-#define NB_USUAL_PLACES 2176u   /* byte of a decoding warp's room: where the batch's groups begin, 16 bits each; before it the record */
+#define NB_USUAL_BATCH 16u      /* blocks whose groups are found together. Their references are read twice,
+                                   mostly from the second cache */
+#define NB_USUAL_PLACES 2176u   /* byte of a decoding warp's room: 16-bit places of the batch's groups,
+                                   behind the record */
 #define NB_USUAL_K 0x000e000eu  /* the most low bits */
 #define NB_BOTH(v) ((v) * 0x10001u)
 
-/* How two patterns in a register are read. */
+/* The reading of two patterns in a register. */
 struct nb_pairs {
-    uint32_t shift, outside, flip; /* of both; outside the exponent */
+    uint32_t shift, outside, flip; /* of both halves. outside: bits outside the exponent */
 };
 
 NB_DEV struct nb_pairs nb_pairs_of(uint32_t first)
@@ -34,7 +36,7 @@ NB_DEV struct nb_pairs nb_pairs_of(uint32_t first)
     return way;
 }
 
-/* Numbers of low bits; c is one more than the run's, twice. */
+/* Return the numbers of low bits. c is one more than the run's, twice. */
 NB_DEV uint32_t nb_pairs_low(const struct nb_pairs *way, uint32_t c, uint32_t r)
 {
     return nb_pair_add_within(c, ~(r >> way->shift) | way->outside, NB_USUAL_K);
@@ -45,7 +47,7 @@ NB_DEV uint32_t nb_pairs_in_order(const struct nb_pairs *way, uint32_t x)
     return x ^ (nb_pair_signs(x) & way->flip);
 }
 
-/* 32 bits from bit `pos` on of words that lie in memory, of which `last` is the last one. */
+/* Return 32 bits from bit `pos` of words in memory. `last` is the last word. */
 NB_DEV uint32_t nb_peek_memory(const char *words, uint32_t pos, uint32_t last)
 {
     const uint32_t at = pos / 32 < last ? pos / 32 : last, next = at < last ? at + 1 : last;
@@ -58,11 +60,12 @@ NB_DEV uint32_t nb_peek_room(const uint32_t *words, uint32_t pos)
     return nb_funnel_right(p[0], p[1], pos);
 }
 
-/* A lane's record, if it is of a usual block of a span at `span`: 16-byte pieces that it touches belong to the span. */
+/* A lane's record, if it belongs to a usual block of a span at `span`: the 16-byte pieces that it touches
+ * belong to the span. */
 struct nb_usual {
     uint64_t base;  /* address, rounded down to 16 */
-    uint32_t skew;  /* bytes behind it where the record begins */
-    uint32_t bytes; /* 0: not a usual block, or not malformed in a usual way */
+    uint32_t skew;  /* offset of the record behind the address */
+    uint32_t bytes; /* 0: an unusual block, or one malformed in an unusual way */
     uint32_t first, exceptions;
 };
 
@@ -84,8 +87,8 @@ NB_DEV struct nb_usual nb_usual_of(const char *span, const char *end, const char
     return its;
 }
 
-/* A lane steps through its block's groups, whose numbers of low bits are at `places`, where it leaves what bit of the record's
- * pieces each group begins with. 1: malformed. */
+/* Step through the groups of a lane's block. `places` holds their numbers of low bits, and gets the bit of
+ * the record's pieces at which each group begins. Return 1 when malformed. */
 NB_DEV int nb_usual_step(const struct nb_usual *its, uint16_t *places)
 {
     const char *words = (const char *)(uintptr_t)its->base;
@@ -122,8 +125,8 @@ NB_DEV int nb_usual_step(const struct nb_usual *its, uint16_t *places)
     return bad || (pos + 7) / 8 != end;
 }
 
-/* The groups of the batch's blocks, `usual` of which are; lane b has block b of the segment, the batch's first is `from`. The
- * references begin at `ref`. 1: malformed. */
+/* Find the groups of the batch's blocks, of which `usual` are usual. Lane b has block b of the segment, and
+ * the batch begins with block `from`. The references begin at `ref`. Return 1 when malformed. */
 NB_DEV int nb_usual_find(const struct nb_usual *its, uint32_t usual, uint32_t from, const char *ref, uint16_t *places)
 {
     const uint32_t lane = nb_thread() & 31;
@@ -161,12 +164,12 @@ NB_DEV int nb_usual_find(const struct nb_usual *its, uint32_t usual, uint32_t fr
     return nb_ballot(bad) != 0;
 }
 
-/* What is left of the planes of a lane's group: the first, and what follows of the others. */
+/* The rest of the planes of a lane's group: the first plane, and the bits of the following ones. */
 struct nb_planes {
     uint32_t first, plane[NB_ULP_PLANES - 1];
 };
 
-/* The high part of value i; values in order. */
+/* Return the high part of value i. Call in order of values. */
 NB_DEV uint32_t nb_planes_next(struct nb_planes *of, unsigned i)
 {
     uint32_t more = of->first >> i & 1, high = more;
@@ -180,7 +183,7 @@ NB_DEV uint32_t nb_planes_next(struct nb_planes *of, unsigned i)
     return high;
 }
 
-/* The planes from bit *pos of the room on. */
+/* Read the planes from bit *pos of the room on. */
 NB_DEV struct nb_planes nb_planes_read(const uint32_t *room, uint32_t mode, uint32_t *pos)
 {
     struct nb_planes of;
@@ -209,7 +212,7 @@ NB_DEV struct nb_planes nb_planes_read(const uint32_t *room, uint32_t mode, uint
     return of;
 }
 
-/* Two values: their reference, and what the bits say. */
+/* Decode two values from their reference and bits. */
 NB_DEV uint32_t nb_pairs_decode(const struct nb_pairs *way, uint32_t c, uint32_t r, const uint32_t *room, uint32_t *pos,
                                 struct nb_planes *of, unsigned i)
 {
@@ -223,7 +226,7 @@ NB_DEV uint32_t nb_pairs_decode(const struct nb_pairs *way, uint32_t c, uint32_t
     return nb_pairs_in_order(way, nb_pair_add(nb_pairs_in_order(way, r), d));
 }
 
-/* A block whose groups are found, but for its exceptions; its record comes to the room. */
+/* Decode a block whose groups are found, without its exceptions, and copy its record to the room. */
 NB_DEV void nb_usual_decode(const char *base, uint32_t skew, uint32_t bytes, uint32_t first, const char *ref, char *dst,
                             const uint16_t *places, uint32_t *room)
 {
@@ -247,7 +250,7 @@ NB_DEV void nb_usual_decode(const char *base, uint32_t skew, uint32_t bytes, uin
     struct nb_planes of = nb_planes_read(room, mode, &pos);
     if (!mode) {
         of.first = 0;
-        c = 0; /* no low bits */
+        c = 0; /* without low bits */
     }
     NB_UNROLL
     for (unsigned i = 0; i < 4; i++) {

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Values: between memory, shared memory and registers, and the arithmetic of the format on the 32 values of a
+ * Values: between memory, shared memory and registers, and the format's arithmetic on the 32 values of a
  * group that one thread holds.
  *
- * A thread has a whole group, so that its maximum, its sums and its transform need no steps between threads,
- * and what is done once a group is shared by 32 values. Global memory is read and written by whole warps in
- * 16-byte pieces and exchanged through shared memory, where the first pieces of all groups lie in a row, then the second ones, and so
- * on: a thread finds all of its own at the same distances.
+ * A thread has a whole group. Its maximum, its sums and its transform therefore need no steps between
+ * threads, and 32 values share the work done once a group. Whole warps read and write global memory in
+ * 16-byte pieces and exchange them through shared memory. There the first pieces of all groups lie in a row,
+ * then the second ones, and so on: a thread finds its own pieces at equal distances.
  */
 #ifndef NIBBLE_KERNELS_VALUES_CUH
 #define NIBBLE_KERNELS_VALUES_CUH
 
 #include "work.cuh"
 
-#define NB_MAGIC 0x1.8p23f /* added to a number below 2^22 it leaves the nearest integer in the low bits */
+#define NB_MAGIC 0x1.8p23f /* adding it to a number below 2^22 leaves the nearest integer in the low bits */
 #define NB_MAGIC_BITS 0x4b400000u
 #define NB_FLOAT_LEAST 0x1p-149f
 
@@ -27,8 +27,8 @@ NB_DEV uint32_t nb_round4(uint32_t bytes)
     return (bytes + 3) & ~3u;
 }
 
-/* Quads of a group of `type`, and where quad c of group g lies in shared memory: in column c, which is as much longer than a tile as
- * it takes for eight neighbours in memory to lie in different banks. */
+/* Quads of a group of `type`, and the place of quad c of group g in shared memory: column c. A column exceeds
+ * a tile by the padding that puts eight neighbours in memory into different banks. */
 #define NB_QUADS(type) ((type) == NB_F32 ? 8u : 4u)
 #define NB_COLUMN(quads) (NB_TILE_GROUPS + 8 / (quads))
 
@@ -37,7 +37,7 @@ NB_DEV uint32_t nb_place_quad(uint32_t quads, uint32_t g, uint32_t c)
     return c * NB_COLUMN(quads) + g;
 }
 
-/* Begin to copy `groups` groups of `quads` quads to shared memory; all threads. */
+/* Begin to copy `groups` groups of `quads` quads to shared memory. All threads. */
 NB_DEV void nb_fetch(uint32_t quads, nb_quad *to, const void *from, uint32_t groups)
 {
     const uint32_t t = nb_thread();
@@ -56,7 +56,7 @@ NB_DEV void nb_fetch(uint32_t quads, nb_quad *to, const void *from, uint32_t gro
             nb_async16(to + place + u * (NB_THREADS / quads), p + 16 * NB_THREADS * u);
 }
 
-/* The same for values that are not aligned to 16 bytes: one by one. */
+/* The same for values without 16-byte alignment, one by one. */
 NB_DEV void nb_fetch_slowly(int type, nb_quad *to, const void *from, uint32_t groups)
 {
     const uint32_t quads = NB_QUADS(type);
@@ -90,7 +90,7 @@ NB_DEV void nb_fetch_values(int type, nb_quad *to, const void *from, int aligned
         nb_fetch(4, to, from, groups);
 }
 
-/* Back: values of shared memory to global memory. */
+/* Write values of shared memory back to global memory. */
 NB_DEV void nb_flush_values(int type, void *to, const nb_quad *from, uint32_t groups)
 {
     const uint32_t quads = NB_QUADS(type), t = nb_thread();
@@ -129,7 +129,7 @@ NB_DEV void nb_flush_values(int type, void *to, const nb_quad *from, uint32_t gr
     }
 }
 
-/* The words of a thread's group of `quads` quads, as they are in memory. */
+/* Get the words of a thread's group of `quads` quads, as they are in memory. */
 NB_DEV void nb_group_words(uint32_t quads, const nb_quad *from, uint32_t g, uint32_t *word)
 {
     NB_UNROLL
@@ -155,8 +155,8 @@ NB_DEV void nb_group_store(uint32_t quads, nb_quad *to, uint32_t g, const uint32
     }
 }
 
-/* The values of a thread's group. Returns 0 if all of them are zeros, of either sign. *energy, where it is to be measured:
- * the sum of their squares, in BF16 all through; of other types nothing. */
+/* Get the values of a thread's group. Return 0 if all of them are zeros of either sign. With `measure`,
+ * *energy is the sum of their squares, in BF16 only. */
 NB_DEV uint32_t nb_group_values(int type, const nb_quad *from, uint32_t g, float *x, int measure, float *energy)
 {
     uint32_t any = 0, word[NB_GROUP];
@@ -177,7 +177,7 @@ NB_DEV uint32_t nb_group_values(int type, const nb_quad *from, uint32_t g, float
             squares = nb_brain_fma(word[i], word[i], squares);
         *energy = nb_real(squares << 16) + nb_real(squares & 0xffff0000u);
         any = 1;
-        if (*energy == 0) { /* none, or their squares are too small */
+        if (*energy == 0) { /* all zeros, or squares that are too small */
             NB_RARE;
             any = 0;
         }
@@ -203,7 +203,7 @@ NB_DEV uint32_t nb_group_values(int type, const nb_quad *from, uint32_t g, float
     return any & 0x7fff7fffu;
 }
 
-/* The sum of two NaN or infinities: a NaN in a word becomes the one that sums give. */
+/* A sum of two NaN or infinities: replace a NaN in a word by the NaN that sums give. */
 NB_DEV void nb_round_nans(int type, const float *x, uint32_t *word)
 {
     const uint32_t nan = type == NB_BF16 ? 0x7fc0u : 0x7e00u;
@@ -216,7 +216,8 @@ NB_DEV void nb_round_nans(int type, const float *x, uint32_t *word)
     }
 }
 
-/* Values rounded once, into the place of the thread's group; where some may be NaN, these become the one that sums give. */
+/* Round the values once, into the place of the thread's group. With `nans`, replace each NaN by the NaN that
+ * sums give. */
 NB_DEV void nb_round_values(int type, int nans, const float *x, nb_quad *to, uint32_t g)
 {
     uint32_t word[NB_GROUP];
@@ -227,9 +228,9 @@ NB_DEV void nb_round_values(int type, int nans, const float *x, nb_quad *to, uin
         nb_group_store(8, to, g, word);
         return;
     }
-    uint32_t zero = 0; /* of each half, or a NaN if one is or is infinite */
+    uint32_t zero = 0; /* of each half, or a NaN if a value is a NaN or infinite */
     if (type == NB_BF16) {
-        /* Products: one that is too large is looked at for nothing. */
+        /* Products that overflow only cause a needless check. */
         NB_UNROLL
         for (unsigned i = 0; i < 16; i++)
             word[i] = nb_round_bf16(x[2 * i], x[2 * i + 1]);
@@ -252,7 +253,7 @@ NB_DEV void nb_round_values(int type, int nans, const float *x, nb_quad *to, uin
     }
 }
 
-/* ---- One value at a time, for what is rare ------------------------------------------------------------- */
+/* ---- One value at a time, for rare cases ------------------------------------------------------------ */
 
 NB_DEV uint32_t nb_element(int type, const void *base, uint64_t i)
 {
@@ -267,7 +268,8 @@ NB_DEV void nb_put_element(int type, void *base, uint64_t i, uint32_t bits)
         nb_store2((char *)base + 2 * i, bits);
 }
 
-/* Bits of a value to FP32 and back, payloads of NaN and all, as docs/wire-format.md section 2 says. */
+/* Convert the bits of a value to FP32 and back, NaN payloads included, as docs/wire-format.md section 2
+ * says. */
 NB_DEV float nb_widen(int type, uint32_t v)
 {
     if (type == NB_F32)
@@ -301,7 +303,7 @@ NB_DEV uint32_t nb_narrow(int type, float f)
         (v)[a] = sum_;                    \
     } while (0)
 
-/* The transform but for its last stage: distances 1, 16, 8, 4, of pairs that are 2 apart. */
+/* The transform without its last stage: distances 1, 16, 8, 4, of pairs that are 2 apart. */
 NB_DEV void nb_transform_most(float *v)
 {
     NB_UNROLL
@@ -317,7 +319,7 @@ NB_DEV void nb_transform_most(float *v)
     }
 }
 
-/* All of its stages; the last one's distance is 2. */
+/* The whole transform. The last stage's distance is 2. */
 NB_DEV void nb_transform(float *v)
 {
     nb_transform_most(v);
@@ -327,8 +329,8 @@ NB_DEV void nb_transform(float *v)
             NB_BUTTERFLY(v, i, i + 2);
 }
 
-/* The transform where `by` is 1, and nothing where it is 0. Differences come out with the other sign, so numbers of which an odd number
- * of bits of their place are set do. */
+/* Transform where `by` is 1, and leave the values where it is 0. Differences get the other sign: so does each
+ * number whose index has an odd number of set bits. */
 NB_DEV void nb_transform_by(float by, float *v)
 {
     NB_UNROLL
@@ -348,7 +350,7 @@ NB_DEV void nb_transform_by(float by, float *v)
 
 #define NB_TURNED(i) (((i) ^ (i) >> 1 ^ (i) >> 2 ^ (i) >> 3 ^ (i) >> 4) & 1)
 
-/* Sum of 32 numbers at the distances 1, 16, 8, 4, 2. */
+/* Return the sum of 32 numbers, at the distances 1, 16, 8, 4, 2. */
 NB_DEV float nb_sum32(float *s)
 {
     NB_UNROLL
@@ -365,7 +367,7 @@ NB_DEV float nb_sum32(float *s)
     return s[0];
 }
 
-/* The sum over a warp, in all of its lanes. */
+/* Return the sum over a warp, in all of its lanes. */
 NB_DEV float nb_warp_total(float sum)
 {
     NB_UNROLL
@@ -374,8 +376,8 @@ NB_DEV float nb_warp_total(float sum)
     return sum;
 }
 
-/* Sums over the groups of a tile of what its threads have put into sh->sums[0] and [1] (0 for missing
- * groups); one whole warp, all lanes get both. */
+/* Return the sums over the groups of a tile of sh->sums[0] and [1] (0 for missing groups). One whole warp,
+ * all lanes get both. */
 NB_DEV float nb_sum128(const float *s)
 {
     const uint32_t lane = nb_thread() & 31;
@@ -404,8 +406,8 @@ NB_DEV uint32_t nb_wide_code_of(uint32_t bits, int exponent, int up)
     return code < 0 ? 0 : (uint32_t)code;
 }
 
-/* The magnitude that a code stands for; nothing below the floor. The table of section 5 by its rule: below
- * the leading bit of a code come two bits of exponent and then those of the mantissa. */
+/* Return the magnitude of a code, 0 below the floor. This is the table of section 5 by its rule: two bits of
+ * exponent follow the leading bit of a code, then the bits of the mantissa. */
 NB_DEV float nb_scale_of(int wide, uint32_t code, int exponent)
 {
     uint32_t bits;
@@ -423,15 +425,16 @@ NB_DEV float nb_scale_of(int wide, uint32_t code, int exponent)
     return bits < NB_FLUSH_BITS ? 0 : nb_real(bits);
 }
 
-/* The same of a record that is not wide and has no escapes, with its header: kind 1, the exponent above it. For most codes a number
- * of as many bits as a float has the leading bit of the code in its exponent, four times as large, and the two bits below it. */
+/* The same for a record with kind 1 and no escapes, from its header, which has the exponent above the kind.
+ * In most codes, read as a number with as many bits as a float, the leading bit falls into the exponent, four
+ * times as large, and the next two bits fall below it. */
 NB_DEV float nb_usual_scale(uint32_t code, uint32_t header)
 {
     const uint32_t tile = (header << 7) - (1u << 7) - (535u << 23); /* the exponent, less four times a float's bias and 27 */
     const float f = nb_real(code | 0x4b000000u) - 0x1p23f;
     uint32_t bits = (nb_bits(f) << 2) + tile;
     if (code < 4)
-        bits = (code << 23) + tile; /* modulo 2^32, where 2^9 exponents are none */
+        bits = (code << 23) + tile; /* modulo 2^32, where 2^9 exponents vanish */
     return code == 0 || bits < NB_FLUSH_BITS ? 0 : nb_real(bits);
 }
 
@@ -458,7 +461,7 @@ NB_DEV float nb_ratio_of(uint32_t large)
     return large == NB_GROUP ? NB_RATIO_OF_ALL : nb_ratios[(large - 1) & 31];
 }
 
-/* 1: the transform of a group with these maxima is the better domain. */
+/* Return 1 when the transform is the better domain of a group with these maxima. */
 NB_DEV int nb_better(float max, float transformed, uint32_t large)
 {
     return transformed * nb_ratio_of(large) < max;
