@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The functions of nibble/codec.h that work with any codec: they look the codec up in the table and check
- * what all codecs have in common. Codecs with a reference have functions of their own there (ulp.c).
+ * The functions of nibble/codec.h that work with any codec. They look the codec up in the table and check the
+ * arguments that all codecs share. Codecs with a reference have functions of their own in nibble/codec.h
+ * (ulp.c).
  */
 #include <errno.h>
 
@@ -20,7 +21,7 @@ static bool sane(enum nb_dtype type, size_t n)
     return (unsigned)type < NB_DTYPE_COUNT && n <= NB_MOST_VALUES;
 }
 
-/* The codec, if spans of it need no reference; else NULL. */
+/* Return the codec if its spans need no reference, else NULL. */
 static const struct nb_codec_row *self_contained(enum nb_codec codec)
 {
     const struct nb_codec_row *row = nb_codec_row(codec);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which variant of the codecs runs: chosen once from what the CPU has, or by nb_codec_select.
+ * Choose the variant of the codecs: once from the CPU's features, or by nb_codec_select.
  */
 #include "codec/dispatch.h"
 
@@ -12,7 +12,7 @@
         nb_span_encode, nb_span_decode, nb_span_reduce, tile \
     }
 
-/* By enum nb_variant; empty where the build has none, and for NB_VARIANT_AUTO. */
+/* By enum nb_variant. Entries are empty for variants outside the build, and for NB_VARIANT_AUTO. */
 static const struct nb_variant_ops variants[NB_VARIANT_COUNT] = {
     [NB_VARIANT_PORTABLE] = {SPAN(&nb_tile_portable), &nb_ulp_portable, nb_stripes_portable},
 #if defined(__x86_64__)
@@ -25,7 +25,7 @@ static const struct nb_variant_ops variants[NB_VARIANT_COUNT] = {
 #endif
 };
 
-/* NULL: not chosen yet. */
+/* NULL: still to be chosen. */
 static _Atomic(const struct nb_variant_ops *) in_force;
 
 /* Every aarch64 has NEON. __builtin_cpu_supports also checks that the operating system saves the
@@ -39,7 +39,7 @@ static int cpu_has(enum nb_variant variant)
             !__builtin_cpu_supports("bmi2") || !__builtin_cpu_supports("popcnt") ||
             !__builtin_cpu_supports("fma"))
             return 0;
-#if defined(__clang__) ? __clang_major__ < 17 : __GNUC__ < 11 /* they do not know its name */
+#if defined(__clang__) ? __clang_major__ < 17 : __GNUC__ < 11 /* compilers that lack its name */
         unsigned eax = 1, ebx, ecx = 0, edx;
         __asm__("cpuid" : "+a"(eax), "=b"(ebx), "+c"(ecx), "=d"(edx));
         if (!(ecx >> 29 & 1))
@@ -62,8 +62,8 @@ int nb_codec_available(enum nb_variant variant)
     return variant == NB_VARIANT_AUTO || ((unsigned)variant < NB_VARIANT_COUNT && cpu_has(variant));
 }
 
-/* The widest. It is not measured which is the fastest: no operation that a job with default settings spends its
- * time on is close (docs/performance.md, "Why the variant is not chosen by measuring"). */
+/* Return the widest variant. Measuring the variants would gain nothing: their order is clear for every
+ * operation that takes time in a job with default settings (docs/performance.md). */
 static enum nb_variant best(void)
 {
     if (nb_codec_available(NB_VARIANT_AVX512_VBMI))
@@ -90,7 +90,7 @@ int nb_codec_select(enum nb_variant variant)
     return 0;
 }
 
-/* Threads that come here first at the same time store the same. */
+/* Threads that arrive here first at the same time store the same value. */
 static const struct nb_variant_ops *choose(void)
 {
     const struct nb_variant_ops *expected = NULL, *ops = &variants[best()];

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Variants: the same codecs for different processors, each a table of operations. All give the same bytes.
- * The one in force is process-wide (nibble/codec.h, nb_codec_select) and a property of the processor, not of
- * a node.
+ * The selected variant holds for the whole process (nibble/codec.h, nb_codec_select): it depends on the
+ * processor, while a node is a context.
  */
 #ifndef NIBBLE_CODEC_DISPATCH_H
 #define NIBBLE_CODEC_DISPATCH_H
@@ -17,11 +17,10 @@ struct nb_variant_ops {
     nb_stripes_fn *stripes; /* of nb_hash64 */
 };
 
-/* The variant in force; never NULL. */
+/* Return the selected variant, never NULL. */
 const struct nb_variant_ops *nb_variant(void);
 
-/* Put a variant in force that is not one of the library's own: tests do, with the reference
- * implementation. */
+/* Select a variant from outside the library. Tests select the reference implementation. */
 void nb_variant_use(const struct nb_variant_ops *ops);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Constants and sizes of quantized tiles, and the scale code. docs/wire-format.md is the specification.
+ * Constants and sizes of quantized tiles, and the scale code. docs/wire-format.md specifies them.
  */
 #ifndef NIBBLE_CODEC_FORMAT_H
 #define NIBBLE_CODEC_FORMAT_H
@@ -28,7 +28,7 @@ enum nb_tile_kind {
 #define NB_INT8_ESCAPES 255u /* of an int8 tile */
 
 #define NB_ESCAPE_BITS 0x71800000u /* 2^100: magnitudes from here on are always escapes */
-#define NB_FLUSH_BITS 0x0f800000u  /* 2^-96: groups below are zeros, errors below are none */
+#define NB_FLUSH_BITS 0x0f800000u  /* 2^-96: groups below are zeros, residuals below are dropped */
 #define NB_FLUSH 0x1p-96f          /* the same as a number */
 #define NB_EXPONENT_MIN (-96)
 #define NB_EXPONENT_MAX 102
@@ -39,7 +39,7 @@ enum nb_tile_kind {
 
 #define NB_INT8_STEP (129.0f / 16384.0f)
 
-/* Carried energies of a tile below this are not told from 0: they are made of denormal floats. */
+/* Residual energies of a tile below this count as 0: they consist of denormal floats. */
 #define NB_LEAST_CARRIED 0x1p-100f
 
 NB_INLINE unsigned nb_pad4(unsigned bytes)
@@ -47,7 +47,7 @@ NB_INLINE unsigned nb_pad4(unsigned bytes)
     return (bytes + 3u) & ~3u;
 }
 
-/* Body bytes of a tile of `groups` groups after header and escapes. */
+/* Return the body bytes of a tile of `groups` groups after header and escapes. */
 NB_INLINE size_t nb_int4_body(unsigned groups)
 {
     return nb_pad4(groups) + 4u * ((groups + 31u) / 32u) + 16u * groups;
@@ -58,17 +58,19 @@ NB_INLINE size_t nb_int8_body(unsigned groups)
     return nb_pad4(groups) + 32u * groups;
 }
 
-/* Exponent of the tile's scale for the largest group maximum (bits of a finite float, >= 2^-96). */
+/* Return the exponent of the tile's scale for the largest group maximum (bits of a finite float, >=
+ * 2^-96). */
 NB_INLINE int nb_tile_exponent(uint32_t max_bits)
 {
     return (int)(max_bits >> 23) - 127 + ((max_bits & 0x7fffffu) > 0x780000u);
 }
 
 /*
- * Scale code of a group maximum under tile exponent E: 0 (too small) or 1 ... 127. Counting binades down from
- * E, the codes of four binades keep 4 bits of mantissa, of the next four 3, then 2, then 1, and of seven more
- * none. They are consecutive, so rounding may carry from one into the next. `up`: away from zero; else to
- * nearest, but down by less than 1/16, so that no value exceeds 8.5 steps.
+ * Return the scale code of a group maximum under tile exponent E: 0 (too small) or 1 ... 127. Counted in
+ * binades down from E, the codes of four binades keep 4 bits of mantissa, of the next four 3, then 2, then 1,
+ * and of seven more 0. They are consecutive, so rounding may carry from one into the next. `up`: round away
+ * from zero. Otherwise round to nearest, but down by less than 1/16, so that every value stays within 8.5
+ * steps.
  */
 NB_INLINE unsigned nb_scale_code(uint32_t bits, int exponent, int up)
 {
@@ -93,7 +95,7 @@ NB_INLINE unsigned nb_scale_code_wide(uint32_t bits, int exponent, int up)
     return code < 0 ? 0 : (unsigned)code;
 }
 
-/* Sum of what the 32 values of a group stand for, pairwise, at the distances 1, 16, 8, 4, 2. */
+/* Return the sum of a group's 32 numbers, pairwise, at the distances 1, 16, 8, 4, 2. */
 NB_INLINE float nb_sum_group(float s[NB_GROUP])
 {
     for (unsigned i = 0; i < NB_GROUP / 2; i++)
@@ -104,7 +106,7 @@ NB_INLINE float nb_sum_group(float s[NB_GROUP])
     return s[0];
 }
 
-/* Sum of what the groups of a record stand for; 0 for those it does not have. */
+/* Return the sum of the numbers of a record's groups, with 0 for missing groups. */
 NB_INLINE float nb_sum_groups(float s[NB_TILE_GROUPS])
 {
     for (unsigned half = NB_TILE_GROUPS / 2; half; half /= 2)
@@ -114,12 +116,12 @@ NB_INLINE float nb_sum_groups(float s[NB_TILE_GROUPS])
 }
 
 /*
- * Is the transform the better domain? `max` and `transformed` are the largest magnitudes, the latter of the
- * unnormalised transform times 1/8; `large` is the number of values of at least NB_SMALL times `max`, or 32
- * for a group that is not thin.
- * Rounding errors go with the square of the maximum times the number of values that are rounded: all 32 of
- * the transform, but only the large ones of the group as it is. Hence sparse groups stay as they are, and
- * sparse.
+ * Return whether the transform is the better domain. `max` and `transformed` are the largest magnitudes, the
+ * latter of the unnormalised transform times 1/8. `large` is the number of values of at least NB_SMALL times
+ * `max`, or 32 for a group that is not thin.
+ *
+ * Rounding errors grow with the square of the maximum times the number of rounded values: all 32 values of
+ * the transform, but only the large values of a plain group. Sparse groups therefore stay plain, and sparse.
  */
 NB_INLINE bool nb_transform_better(float max, float transformed, unsigned large)
 {
@@ -127,17 +129,17 @@ NB_INLINE bool nb_transform_better(float max, float transformed, unsigned large)
     return transformed * nb_sqrtf(ratio) < max;
 }
 
-/* Bits of values that are below NB_SMALL times the maximum: is the group thin, are there pairs of them? In
- * every other four values pairs are neighbors, in the rest they lie two apart: five small values in a row
- * hold a pair, and so does every regular pattern. Without a pair nearly all values are large, so that
- * outliers are out of the question and counting is spared. */
+/* Return whether the group is thin, that is whether it has pairs of small values. `small` has a bit for each
+ * value below NB_SMALL times the maximum. In every other four values pairs are neighbors, in the rest they
+ * lie two apart. Five small values in a row hold a pair, and so does every regular pattern. In a group
+ * without a pair nearly all values are large: it has no outliers, and the encoder need not count. */
 NB_INLINE bool nb_is_thin(uint32_t small)
 {
     return ((small & small >> 1 & 0x05050505u) | (small & small >> 2 & 0x30303030u)) != 0;
 }
 
-/* Factor that brings residuals down to `bound` times the norm of a tile's values; from the squares of
- * both. */
+/* Return the factor that limits the norm of residuals to `bound` times the norm of a tile's values. Arguments
+ * are the squares of both norms. */
 NB_INLINE float nb_error_factor(float own, float carried, float bound)
 {
     float limit = bound * bound;
@@ -149,8 +151,9 @@ NB_INLINE float nb_error_factor(float own, float carried, float bound)
     return bound * ratio;
 }
 
-/* What one step of an error code is worth: 2^(scale - 127), scaled down by the tile's factor. Less than the
- * smallest step an encoder stores is nothing, so that codes can be taken times any power of two. */
+/* Return the value of one step of a residual's code: 2^(scale - 127), times the tile's factor. A step below
+ * the smallest one that an encoder stores counts as 0, so that codes can be multiplied by any power of
+ * two. */
 #define NB_ERROR_SCALE_MIN 25u
 NB_INLINE float nb_error_unit(uint8_t scale, float factor)
 {
@@ -158,25 +161,25 @@ NB_INLINE float nb_error_unit(uint8_t scale, float factor)
     return nb_f32_bits(unit) < NB_ERROR_SCALE_MIN << 23 ? 0 : unit;
 }
 
-/* Magnitude that a scale code stands for, as a multiple of 2^E. [wide][code] */
+/* Magnitude of a scale code, as a multiple of 2^E. [wide][code] */
 extern const float nb_scale_table[2][128];
 
-/* Magnitude that scale code `code` stands for in a tile whose unit is 2^E; nothing for one below the floor,
- * which no encoder writes. So all that follows stays clear of denormals. */
+/* Return the magnitude of scale code `code` in a tile whose unit is 2^E, 0 for one below the floor, which no
+ * encoder writes. All further numbers therefore stay clear of denormals. */
 NB_INLINE float nb_scale_value(bool wide, unsigned code, float unit)
 {
     float value = nb_scale_table[wide][code] * unit;
     return nb_f32_bits(value) < NB_FLUSH_BITS ? 0 : value;
 }
 
-/* A parsed tile record, checked against the length it came in. */
+/* A parsed tile record, checked against its length. */
 struct nb_tile_view {
     enum nb_tile_kind kind;
     unsigned groups;       /* full groups */
-    unsigned escapes;      /* number of them */
+    unsigned escapes;      /* number of escapes */
     const uint8_t *escape; /* 8 bytes each, indices ascending and inside the tile */
     const uint8_t *scale;  /* a byte a group */
-    const uint8_t *domain; /* int4: a bit a group, set: transformed */
+    const uint8_t *domain; /* int4: a bit for each group, set when transformed */
     const uint8_t *code;   /* codes, or the values of a raw tile */
     float unit;            /* 2^E */
 };

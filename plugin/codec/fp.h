@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Scalar floating-point pieces the codecs share: bit casts, the 16-bit types, unaligned access.
- * Everything rounds to nearest even and is defined for every bit pattern.
+ * Scalar floating-point functions that the codecs share: bit casts, the 16-bit types, unaligned access. All
+ * round to nearest even and are defined for every bit pattern.
  */
 #ifndef NIBBLE_CODEC_FP_H
 #define NIBBLE_CODEC_FP_H
@@ -17,13 +17,13 @@
 
 #include "nibble/codec.h"
 
-/* The NEON variant is built: part of every aarch64, in the byte order that the wire has. */
+/* The NEON variant is built: every aarch64 with the wire's byte order has it. */
 #if defined(__aarch64__) && defined(__ARM_NEON) && !defined(__AARCH64EB__)
 #define NB_NEON 1
 #endif
 
-/* Contraction to fused multiply-add would change bits. Clang honours the pragma; GCC needs
- * -ffp-contract=off, which plugin/codec/Makefile.inc asks for. */
+/* Contraction to fused multiply-add would change bits. Clang honours the pragma. GCC needs -ffp-contract=off,
+ * which plugin/codec/Makefile.inc passes. */
 #if defined(__clang__)
 #pragma STDC FP_CONTRACT OFF
 #endif
@@ -60,7 +60,8 @@ NB_INLINE float nb_bf16_to_f32(uint16_t b)
     return nb_bits_f32((uint32_t)b << 16);
 }
 
-/* NaN keeps its sign and upper payload; one whose payload lies below becomes quiet instead of infinity. */
+/* NaN keeps its sign and upper payload. A NaN whose payload lies in the lower bits becomes quiet instead of
+ * infinity. */
 NB_INLINE uint16_t nb_f32_to_bf16(float f)
 {
     uint32_t u = nb_f32_bits(f);
@@ -69,21 +70,22 @@ NB_INLINE uint16_t nb_f32_to_bf16(float f)
     return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
 }
 
-/* All bits where `condition` holds, else none: what the two conversions below choose by. Gradients have small
- * and normal values mixed, so that a branch would go either way, and loops over these become vectors. */
+/* Return all bits where `condition` holds, else 0. The two conversions below select by it instead of
+ * branching. Small and normal values are mixed in gradients, so that a branch would be mispredicted, and such
+ * loops become vector code. */
 NB_INLINE uint32_t nb_all_if(bool condition)
 {
     return 0u - (uint32_t)condition;
 }
 
-/* A NaN becomes quiet, as F16C does it. */
+/* A NaN becomes quiet, as with F16C. */
 NB_INLINE float nb_f16_to_f32(uint16_t v)
 {
     const uint32_t sign = (uint32_t)(v & 0x8000) << 16;
-    const int32_t a = v & 0x7fff; /* signed: what SSE2 can compare */
+    const int32_t a = v & 0x7fff; /* signed, which SSE2 can compare */
     const uint32_t normal = ((uint32_t)a << 13) + (112u << 23);
     const uint32_t special = ((uint32_t)a << 13 | NB_F32_INF) | (nb_all_if(a > 0x7c00) & 0x00400000u);
-    const uint32_t small = nb_f32_bits((float)a * 0x1p-24f); /* exact where it counts */
+    const uint32_t small = nb_f32_bits((float)a * 0x1p-24f); /* exact for small numbers */
     const uint32_t is_small = nb_all_if(a < 0x400), is_special = nb_all_if(a >= 0x7c00);
     return nb_bits_f32(sign | (small & is_small) | (special & is_special) |
                        (normal & ~(is_small | is_special)));
@@ -105,7 +107,7 @@ NB_INLINE uint16_t nb_f32_to_f16(float f)
                       (normal & ~(is_nan | is_large | is_small)));
 }
 
-/* nb_dtype_size of a type that is known to be one. */
+/* nb_dtype_size for a known type. */
 NB_INLINE unsigned nb_value_bytes(enum nb_dtype type)
 {
     return type == NB_F32 ? 4 : 2;
@@ -133,7 +135,8 @@ NB_INLINE void nb_store_value(enum nb_dtype type, void *base, size_t i, float f)
     memcpy((char *)base + 2 * i, &v, 2);
 }
 
-/* Every NaN of a sum is this one: which operand's payload an addition keeps differs between machines. */
+/* Return f, or the canonical NaN for every NaN: machines differ in the operand whose payload an addition
+ * keeps. */
 NB_INLINE float nb_canonical(float f)
 {
     const uint32_t u = nb_f32_bits(f), is_nan = nb_all_if((int32_t)(u & NB_F32_ABS) > 0x7f800000);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The floating-point environment: a caller may run with flush-to-zero or another rounding mode; what the
- * codecs compute must not depend on it. */
+/* The floating-point environment. A caller may run with flush-to-zero or another rounding mode, and the
+ * codecs' results must be the same. */
 #ifndef NIBBLE_CODEC_FPENV_H
 #define NIBBLE_CODEC_FPENV_H
 
@@ -27,7 +27,7 @@ static inline void nb_fp_leave(nb_fp_environment old)
 #include <stdint.h>
 
 typedef uint64_t
-    nb_fp_environment; /* FPCR; 0: nearest even, denormals and NaN kept, no traps, IEEE's halves */
+    nb_fp_environment; /* FPCR. 0: nearest even, denormals and NaN kept, no traps, IEEE's halves */
 
 static inline void nb_fp_set(nb_fp_environment fpcr)
 {
@@ -50,7 +50,7 @@ static inline void nb_fp_leave(nb_fp_environment old)
         nb_fp_set(old);
 }
 #else
-/* Elsewhere the default environment (nearest even, denormals kept) is assumed. */
+/* Elsewhere the code assumes the default environment (nearest even, denormals kept). */
 typedef int nb_fp_environment;
 
 static inline nb_fp_environment nb_fp_enter(void)

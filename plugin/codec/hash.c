@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * nb_hash64: 32 lanes of 64 bits, each fed one word of every 256-byte stripe, mixed by two 32 x 32 bit
- * multiplications, folded at the end by 64 x 64 -> 128 bit ones. Specified in docs/wire-format.md, section
- * "hash". 32 lanes because they hide the latency of the multiplier on a CPU and are one warp on a GPU.
+ * nb_hash64: 32 lanes of 64 bits. Each lane takes one word of every 256-byte stripe and mixes it by two 32 x
+ * 32 bit multiplications. At the end 64 x 64 -> 128 bit multiplications fold the lanes. docs/wire-format.md,
+ * section "hash", specifies it. 32 lanes hide the latency of a CPU's multiplier and are one warp on a GPU.
  */
 #include <string.h>
 
@@ -39,7 +39,7 @@ uint64_t nb_hash64(const void *data, size_t bytes, uint64_t seed)
         memcpy(last, p + whole * NB_HASH_STRIPE, rest);
         stripes(acc, last, 1);
     }
-    /* Pairs of lanes fold independently of each other, each with constants of its own. */
+    /* Pairs of lanes fold independently, each with its own constants. */
     for (unsigned i = 0; i < NB_HASH_LANES; i += 2)
         h += fold(acc[i] ^ (K_FOLD + i * K_INIT), acc[i + 1] ^ (K_FOLD + (i + 1) * K_INIT));
     h ^= h >> 32;

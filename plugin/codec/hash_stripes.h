@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The inner loop of nb_hash64 (hash.c), one function a variant. */
+/* The inner loop of nb_hash64 (hash.c), one function for each variant. */
 #ifndef NIBBLE_CODEC_HASH_STRIPES_H
 #define NIBBLE_CODEC_HASH_STRIPES_H
 
@@ -9,7 +9,7 @@
 #include "codec/fp.h" /* NB_NEON */
 
 #define NB_HASH_LANES 32u                   /* accumulators of 64 bits */
-#define NB_HASH_STRIPE (8u * NB_HASH_LANES) /* bytes: a word for each */
+#define NB_HASH_STRIPE (8u * NB_HASH_LANES) /* bytes: a word for each lane */
 
 /* Mix `stripes` stripes at p into acc[NB_HASH_LANES]. */
 typedef void nb_stripes_fn(uint64_t *acc, const uint8_t *p, size_t stripes);

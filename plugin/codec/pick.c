@@ -5,11 +5,11 @@
 #include <string.h>
 
 #define PICKS_LEAST 256u
-#define PICKS_USUAL 512u /* of a block that is large enough: half as many show small changes too late */
-#define PICKS_MANY 1024u /* of one for which these cost nothing that counts */
+#define PICKS_USUAL 512u /* for a block that is large enough. Half as many show small changes too late */
+#define PICKS_MANY 1024u /* for a block where this many cost next to nothing */
 #define MANY_FROM 16384u
 #define VALUES_PER_PICK 256u
-#define PLACE_BITS 12 /* of NB_PICKS */
+#define PLACE_BITS 12 /* bits of a number below NB_PICKS */
 
 _Static_assert(1u << PLACE_BITS == NB_PICKS, "a place for each position");
 
@@ -28,10 +28,10 @@ unsigned nb_picks_of(uint64_t n)
     return picks;
 }
 
-/* The parts of a block; their number is a power of two. */
+/* The parts of a block. Their number is a power of two. */
 struct parts {
-    uint64_t length, rest; /* of a part, at least; the values that then remain, spread over all parts */
-    unsigned bits;         /* of a part's number */
+    uint64_t length, rest; /* least length of a part, and the remaining values, spread over all parts */
+    unsigned bits;         /* bits of a part's number */
 };
 
 static struct parts parts_of(uint64_t n, unsigned picks)
@@ -41,16 +41,16 @@ static struct parts parts_of(uint64_t n, unsigned picks)
     return (struct parts){n >> bits, n & (picks - 1), bits};
 }
 
-/* Where part i begins. */
+/* Return the beginning of part i. */
 static inline uint64_t begin_of(const struct parts *p, uint64_t i)
 {
     return p->length * i + (p->rest * i >> p->bits);
 }
 
 /*
- * Of each part, whatever the block: where in the part its position lies, as a fraction of 2^32, at random; and its number
- * where there are as many parts as there can be, its bits in reverse, so that consecutive numbers lie far apart. A compiler
- * works them out.
+ * Two tables, the same for every block, which the compiler computes. The first gives each part's position
+ * within the part, at random, as a fraction of 2^32. The second gives each part's number when the number of
+ * parts is the largest: its bits in reverse, so that consecutive numbers lie far apart.
  */
 #define SPREAD(i) (((i) + UINT64_C(1)) * UINT64_C(0x9e3779b97f4a7c15))
 #define MIXED(i) ((SPREAD(i) ^ (SPREAD(i) >> 30)) * UINT64_C(0xbf58476d1ce4e5b9))
@@ -71,7 +71,7 @@ static const struct place {
     uint32_t fraction, number;
 } place[NB_PICKS] = {PLACES_1024(0), PLACES_1024(1024), PLACES_1024(2048), PLACES_1024(3072)};
 
-/* The position in a part: any value of it. */
+/* Return the position in a part, which can be any of its values. */
 static inline uint64_t within(uint64_t begin, uint64_t length, unsigned i)
 {
     return begin + (place[i].fraction * length >> 32);
@@ -84,7 +84,7 @@ static inline uint64_t position(const struct parts *p, unsigned i)
     return within(begin, begin_of(p, i + 1) - begin, i);
 }
 
-/* The number of part i's position, of `1 << bits` parts. */
+/* Return the number of part i's position, of `1 << bits` parts. */
 static inline unsigned number(unsigned bits, unsigned i)
 {
     return place[i].number >> (PLACE_BITS - bits);
@@ -105,7 +105,7 @@ unsigned nb_pick_parts(uint64_t n, unsigned picks, uint64_t first, uint64_t coun
         i--;
     while (i < picks && position(&all, i) < first)
         i++;
-    /* Likewise the first part whose position lies behind. */
+    /* Likewise the first part whose position lies behind the values. */
     end = (unsigned)((double)(first + count) * picks / (double)n);
     end = end > picks ? picks : end;
     while (end > i && position(&all, end - 1) >= first + count)
@@ -124,7 +124,8 @@ void nb_pick_place(unsigned picks, unsigned begin, unsigned parts, const uint32_
         out[number(bits, begin + i)] = values[i];
 }
 
-/* With `width` known where it is compiled: a pick is a load. What position() multiplies is added up from part to part. */
+/* Pick with a constant `width`, so that a pick is one load. Additions from part to part replace position()'s
+ * products. */
 static inline void pick(size_t width, const uint8_t *bytes, const struct parts *all, unsigned begin,
                         unsigned parts, uint64_t first, uint32_t *out)
 {

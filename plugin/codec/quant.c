@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The codecs without a reference: raw, int4 and int8. Checks of their arguments and their rows; the work is
- * done by the spans of the variant in force (span.c).
+ * The codecs without a reference: raw, int4 and int8. This file checks their arguments and has their rows.
+ * The spans of the selected variant do the work (span.c).
  */
 #include <errno.h>
 #include <stdbool.h>
@@ -89,7 +89,7 @@ static size_t tiled_bound(unsigned format, size_t bytes)
 {
     const size_t n = bytes / nb_value_bytes((enum nb_dtype)format);
 
-    /* A raw tile is the longest record; the ends of a span add at most one tile and two paddings. */
+    /* A raw tile is the longest record. The ends of a span add at most one tile and two paddings. */
     return format < NB_DTYPE_COUNT ? bytes + (n / NB_TILE + 2) * NB_TILE_HEADER + 8 : 0;
 }
 

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tile operations in plain C, written so that a compiler can vectorize the loops over a group. A variant's
- * source defines NB_TARGET (a function attribute, may be empty) before it includes this, and may replace any
- * of the nb_k_* pieces by defining NB_HAVE_<piece> after defining its own.
+ * source defines NB_TARGET (a function attribute, may be empty) before it includes this. It may replace any
+ * of the nb_k_* functions by its own and define NB_HAVE_<piece>.
  */
 #include "codec/tile.h"
 
 #define NB_FN static inline __attribute__((always_inline)) NB_TARGET
 #define NB_OP static NB_TARGET
 
-/* For a loop of sixteen bytes: GCC would unroll it before it looks for vectors, and then finds poorer
- * ones. */
+/* Keeps a loop of sixteen bytes rolled: GCC would unroll it before it looks for vectors, and then finds
+ * poorer ones. */
 #if defined(__GNUC__) && !defined(__clang__)
 #define NB_ROLLED _Pragma("GCC unroll 1")
 #else
@@ -76,7 +76,7 @@ NB_FN void nb_k_hadamard(float *restrict v)
         }
 }
 
-/* Bits of the largest magnitude, NaN above all. */
+/* Return the bits of the largest magnitude, NaN above all. */
 NB_FN uint32_t nb_k_max(const float *restrict x)
 {
     uint32_t max = 0;
@@ -87,7 +87,7 @@ NB_FN uint32_t nb_k_max(const float *restrict x)
     return max;
 }
 
-/* 1 when a value whose magnitude has these bits is not negative. */
+/* Return 1 when a value whose magnitude has these bits is not negative. */
 NB_FN uint8_t nb_k_positive(const float *restrict x, uint32_t max)
 {
     uint32_t positive = 0;
@@ -96,10 +96,10 @@ NB_FN uint8_t nb_k_positive(const float *restrict x, uint32_t max)
     return (uint8_t)positive;
 }
 
-/* Number of values of at least NB_SMALL times the maximum; 32 for a group that is not thin. */
+/* Return the number of values of at least NB_SMALL times the maximum, 32 for a group that is not thin. */
 NB_FN unsigned nb_k_large(const float *restrict x, uint32_t max)
 {
-    /* A shift by the index is not a vector's, without AVX2. */
+    /* Without AVX2 a vector has no shift by the index. */
     static const uint32_t bit[NB_GROUP] = {
         1u << 0,  1u << 1,  1u << 2,  1u << 3,  1u << 4,  1u << 5,  1u << 6,  1u << 7,
         1u << 8,  1u << 9,  1u << 10, 1u << 11, 1u << 12, 1u << 13, 1u << 14, 1u << 15,
@@ -133,7 +133,7 @@ NB_FN bool nb_k_outliers(const float *restrict x, uint32_t max)
     return found == NB_OUTLIERS_UNSURE ? nb_group_has_outliers(x) : found != 0;
 }
 
-/* Errors of a group as used: codes times unit. */
+/* Get the residuals of a group: codes times unit. */
 NB_FN void nb_k_error(const int8_t *err, float unit, float *restrict e)
 {
     int8_t raw[NB_GROUP];
@@ -144,7 +144,7 @@ NB_FN void nb_k_error(const int8_t *err, float unit, float *restrict e)
 
 /* ---- Encoding, first half ----------------------------------------------------------------------------- */
 
-/* Sum of squares of a group. */
+/* Return the sum of squares of a group. */
 NB_FN float nb_k_squares(const float *restrict x, float weight)
 {
     float s[NB_GROUP];
@@ -153,8 +153,8 @@ NB_FN float nb_k_squares(const float *restrict x, float weight)
     return nb_sum_group(s);
 }
 
-/* By how much residuals are scaled down, idle groups, and sums of squares for the statistics. False
- * when the sums are not finite, because of values that do not count. */
+/* Compute the factor of residuals, idle groups, and sums of squares for the statistics. Return false when the
+ * sums are not finite, because of values that do not count. */
 NB_FN bool nb_k_norms(enum nb_dtype type, const struct nb_tile_job *job, struct nb_tile_work *work)
 {
     nb_work_begin(work);
@@ -180,7 +180,7 @@ NB_FN bool nb_k_norms(enum nb_dtype type, const struct nb_tile_job *job, struct 
     return nb_work_norms(work, job);
 }
 
-/* Values to code of group j: own values plus residuals. */
+/* Get the values to code of group j: own values plus residuals. */
 NB_FN void nb_k_values(enum nb_dtype type, const struct nb_tile_job *job, const struct nb_tile_work *work,
                        unsigned j, bool feedback, float *restrict h)
 {
@@ -245,7 +245,7 @@ NB_FN void nb_k_store_error(const float *restrict r, int8_t *err, uint8_t *scale
         *scale = 0;
         return;
     }
-    max += 0x10000; /* 127.5/64 and more belongs to the next power of two, so nothing exceeds 127 */
+    max += 0x10000; /* 127.5/64 and more belong to the next power of two: 127 is the most */
     float inverse = nb_pow2(133 - (int)(max >> 23));
     *scale = (uint8_t)((max >> 23) - 6);
     for (unsigned i = 0; i < NB_GROUP; i++)
@@ -331,7 +331,7 @@ NB_FN float nb_k_quantize(bool int4, bool feedback, const struct nb_tile_job *jo
 
 /* ---- Decoding ------------------------------------------------------------------------------------- */
 
-/* Products of code and step of group j; never -0. Returns whether they are coefficients. */
+/* Get the products of code and step of group j, never -0. Return whether they are coefficients. */
 NB_FN bool nb_k_dequantize(const struct nb_tile_view *view, unsigned j, float *restrict x)
 {
     bool wide = view->kind == NB_TILE_INT4_WIDE || view->kind == NB_TILE_INT8_WIDE;

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a codec is to the rest of the library: a row of a table, found by the code that stands in message
- * headers. The engine asks the row what it needs to know (does the codec need a reference? may it carry an
- * all-gather?) and hands the work to a device (device/device.h), which calls the row's functions or runs a
+ * The description of a codec for the rest of the library: a row of a table, found by the code in message
+ * headers. The engine asks the row whether the codec needs a reference and whether it may carry an
+ * all-gather. It hands the work to a device (device/device.h), which calls the row's functions or runs a
  * kernel of its own that gives the same bytes. docs/adding.md, section "A codec", is the recipe for a new
  * one.
  *
  * The table is an object file of its own (table.c), so that a program that links the library statically can
- * bring another: tests/codec/test_table.c adds a codec that way.
+ * bring another table: tests/codec/test_table.c adds a codec that way.
  */
 #ifndef NIBBLE_CODEC_ROW_H
 #define NIBBLE_CODEC_ROW_H
@@ -19,11 +19,11 @@
 struct nb_codec_row;
 struct nb_tile_view;
 
-/* What `format` says of a span's contents; it is what the type byte of a message header becomes. */
+/* The meaning of `format`, which becomes the type byte of a message header. */
 enum nb_format_of {
-    NB_FORMAT_BYTES,   /* nothing: bytes are bytes */
+    NB_FORMAT_BYTES,   /* unused: bytes are bytes */
     NB_FORMAT_VALUES,  /* enum nb_dtype: the type of the values */
-    NB_FORMAT_PATTERNS /* enum nb_ulp_width: how many bytes make a pattern */
+    NB_FORMAT_PATTERNS /* enum nb_ulp_width: the bytes of a pattern */
 };
 
 /* A span to encode. The struct itself need only live as long as the call. */
@@ -31,15 +31,15 @@ struct nb_encoding {
     const struct nb_codec_row *codec;
     unsigned format;
     const void *src;
-    size_t bytes;           /* at src, and at ref; with values, whole ones where there is no reference */
-    uint64_t first;         /* number of the span's first value in its rank block; unused with a reference */
-    const void *ref;        /* NULL without */
+    size_t bytes;           /* bytes at src and at ref. Without a reference a whole number of values */
+    uint64_t first;         /* number of the span's first value in its rank block. Unused with a reference */
+    const void *ref;        /* NULL for a codec without */
     size_t limit;           /* with a reference: -E2BIG unless the coded length is smaller */
     const struct nb_ef *ef; /* residuals (error feedback), or NULL */
     void *dst;
     size_t cap;
-    struct nb_encode_stats *stats; /* NULL: not wanted */
-    struct nb_delta4_stats *runs;  /* lossy codecs with a reference; NULL: not wanted */
+    struct nb_encode_stats *stats; /* NULL: unwanted */
+    struct nb_delta4_stats *runs;  /* lossy codecs with a reference. NULL: unwanted */
 };
 
 /* A span to decode, likewise. */
@@ -48,15 +48,14 @@ struct nb_decoding {
     unsigned format;
     const void *coded;
     size_t len;
-    const void *ref; /* as given to the encoder; NULL without */
-    size_t bytes;    /* what decoding yields */
+    const void *ref; /* the encoder's. NULL for a codec without */
+    size_t bytes;    /* decoded bytes */
     uint64_t first;
     void *dst; /* may be ref */
 };
 
 /* Parse the record of `groups` groups, the first of which is group `group0` of its tile, from `len` bytes at
- * p: sets
- * *view (codec/format.h) and returns the record's length, or -EBADMSG. */
+ * p. Set *view (codec/format.h) and return the record's length, or -EBADMSG. */
 typedef ssize_t nb_record_fn(enum nb_dtype type, const uint8_t *p, size_t len, unsigned group0,
                              unsigned groups, struct nb_tile_view *view);
 
@@ -64,24 +63,25 @@ struct nb_codec_row {
     const char *name;   /* in settings and log lines */
     enum nb_codec code; /* in message headers */
     enum nb_format_of format;
-    bool reference; /* spans are differences from bytes that sender and receivers hold: all-gathers only */
+    bool reference; /* spans are deltas against bytes that sender and receivers hold: all-gathers only */
     bool lossy;
     bool gathers;        /* may carry all-gathers, too */
     bool transformed;    /* groups may be in the transform domain: sums take such sources first */
-    unsigned bits;       /* of a value's code; 0: as many as it takes */
-    enum nb_codec exact; /* lossy with a reference: the lossless codec for what must not be approximated */
-    enum nb_codec finer; /* with residuals: the codec for data whose error is too large; else itself */
-    const char *loss;    /* lossy: how far off results may be, for a log line */
+    unsigned bits;       /* of a value's code. 0: varies */
+    enum nb_codec exact; /* lossy with a reference: the exact codec for data that must arrive exactly */
+    enum nb_codec finer; /* with residuals: the codec for data whose error is too large. Itself if there is
+                            no finer one */
+    const char *loss;    /* lossy: the largest error of results, for a log line */
 
-    /* Upper bound of the coded length of `bytes` bytes that start anywhere in a block; 0 for an unknown
-     * format. */
+    /* Return an upper bound of the coded length of `bytes` bytes that start anywhere in a block, 0 for an
+     * unknown format. */
     size_t (*bound)(unsigned format, size_t bytes);
-    /* The coded length, or -EINVAL, -ENOSPC, -E2BIG. */
+    /* Return the coded length, or -EINVAL, -ENOSPC, -E2BIG. */
     ssize_t (*encode)(const struct nb_encoding *e);
-    /* 0, -EINVAL or -EBADMSG. */
+    /* Return 0, -EINVAL or -EBADMSG. */
     int (*decode)(const struct nb_decoding *d);
-    /* Without a reference: how nb_reduce reads a span, as the tile records that it consists of, between
-     * partial groups that are raw and padded to 4 bytes. NULL: the span is the values themselves. */
+    /* Without a reference: parse a span for nb_reduce, as tile records between partial groups that are raw
+     * and padded to 4 bytes. NULL: the span is the values themselves. */
     nb_record_fn *record;
 };
 
@@ -99,7 +99,7 @@ NB_CODEC_ROWS(NB_CODEC_DECLARE)
 
 #define NB_CODEC_CODES 16u /* codes that the table has room for */
 
-/* By code; NULL where there is none. */
+/* By code. Unused codes have NULL. */
 extern const struct nb_codec_row *const nb_codec_table[NB_CODEC_CODES];
 
 static inline const struct nb_codec_row *nb_codec_row(unsigned code)
@@ -107,7 +107,7 @@ static inline const struct nb_codec_row *nb_codec_row(unsigned code)
     return code < NB_CODEC_CODES ? nb_codec_table[code] : NULL;
 }
 
-/* The most that `bytes` bytes become, whatever the codec and format. */
+/* Return the longest coded length of `bytes` bytes, over all codecs and formats. */
 size_t nb_codec_most(size_t bytes);
 
 #endif

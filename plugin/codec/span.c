@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Spans for the fast variants: cuts them into partial groups and tiles, chooses the kind of each tile record,
- * and keeps the accumulators of sums. The arithmetic is in the variant's tile operations.
+ * Spans for the fast variants: cut them into partial groups and tiles, choose the kind of each tile record,
+ * and keep the accumulators of sums. The variant's tile operations do the arithmetic.
  */
 #include <errno.h>
 
@@ -17,7 +17,7 @@ static bool all_idle(const struct nb_tile_job *job, const struct nb_tile_work *w
     return true;
 }
 
-/* Record of a tile as int4 or int8; 0 when it has too many escapes for that. */
+/* Write the record of a tile as int4 or int8. Return 0 when it has too many escapes for that. */
 static size_t encode_as(const struct nb_tile_ops *ops, struct nb_tile_job *job, bool int4,
                         struct nb_tile_work *work, uint8_t *dst, struct nb_encode_stats *stats)
 {
@@ -57,7 +57,8 @@ static size_t encode_as(const struct nb_tile_ops *ops, struct nb_tile_job *job, 
         nb_put16(p, work->escape_index[k]);
         nb_put16(p + 2, 0);
         nb_put32(p + 4, work->escape_value[k]);
-        if (job->err) /* sent exactly: no error; before the new one is computed, which may mix in the old */
+        if (job->err) /* sent exactly, so it leaves no residual. Clear it before the new residual is
+                         computed, which may mix in the old one */
             job->err[work->escape_index[k] - NB_GROUP * job->group0] = 0;
     }
     uint8_t *scales = p, *domains = p + nb_pad4(groups), *codes = domains;
@@ -89,7 +90,7 @@ static size_t encode_raw(const struct nb_tile_job *job, const struct nb_tile_wor
     return NB_TILE_HEADER + bytes;
 }
 
-/* By patterns, so that it is quick. */
+/* By patterns, which is fast. */
 static unsigned count_nonfinite(enum nb_dtype type, const uint8_t *src, unsigned n)
 {
     const uint16_t infinity = type == NB_BF16 ? 0x7f80 : 0x7c00;
@@ -228,7 +229,7 @@ struct sums {
     uint8_t any[NB_TILE_GROUPS];
 };
 
-/* Where each source is read next, and in which order: those of transformed codecs before the others. */
+/* The read position of each source, and the order: sources of transformed codecs come first. */
 struct cursors {
     const struct nb_source *sources;
     const struct nb_codec_row *const *rows;
@@ -284,14 +285,14 @@ static void add_escapes(const struct nb_tile_view *view, unsigned group0, bool s
     }
 }
 
-/* The tile record (or the raw values) of source s. */
+/* Get the tile record (or the raw values) of source s. */
 static int next_record(enum nb_dtype type, struct cursors *c, size_t s, unsigned group0, unsigned groups,
                        struct nb_tile_view *view)
 {
     const struct nb_source *source = &c->sources[s];
     const uint8_t *p = (const uint8_t *)source->coded + c->at[s];
     nb_record_fn *record = c->rows[source->codec]->record;
-    if (!record) { /* plain values, whose length was checked before */
+    if (!record) { /* plain values, whose length is already checked */
         *view = (struct nb_tile_view){.kind = NB_TILE_RAW, .groups = groups, .code = p};
         c->at[s] += groups * NB_GROUP * nb_value_bytes(type);
         return 0;

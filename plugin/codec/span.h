@@ -9,24 +9,24 @@
 #include "codec/row.h"
 #include "codec/tile.h"
 
-/* What dispatch.c makes of each variant. Arguments have been checked: known type, n >= 1, sane residuals, dst
- * large enough, the floating-point environment at its default. */
+/* The operations that dispatch.c builds for each variant. Callers have checked the arguments: known type, n
+ * >= 1, valid residuals, dst large enough, default floating-point environment. */
 struct nb_span_ops {
-    /* As int4, else int8 (`ef`, `stats`: may be NULL). Returns the coded length. */
+    /* Encode as int4, else as int8. `ef` and `stats` may be NULL. Return the coded length. */
     size_t (*encode)(const struct nb_span_ops *self, bool int4, enum nb_dtype type, const uint8_t *src,
                      size_t n, uint64_t first, const struct nb_ef *ef, uint8_t *dst,
                      struct nb_encode_stats *stats);
-    /* Records as `record` parses them. 0 or -EBADMSG. */
+    /* Decode records that `record` parses. Return 0 or -EBADMSG. */
     int (*decode)(const struct nb_span_ops *self, nb_record_fn *record, enum nb_dtype type,
                   const uint8_t *coded, size_t len, size_t n, uint64_t first, uint8_t *dst);
-    /* nb_reduce; `rows` is the table of codecs. 0 or -EBADMSG. */
+    /* nb_reduce. `rows` is the table of codecs. Return 0 or -EBADMSG. */
     int (*reduce)(const struct nb_span_ops *self, const struct nb_codec_row *const *rows, enum nb_dtype type,
                   const struct nb_source *sources, size_t nsources, const uint8_t *own, size_t n,
                   uint64_t first, uint8_t *dst);
     const struct nb_tile_ops *tile;
 };
 
-/* Those three, over self->tile. */
+/* These three operations, over self->tile. */
 size_t nb_span_encode(const struct nb_span_ops *self, bool int4, enum nb_dtype type, const uint8_t *src,
                       size_t n, uint64_t first, const struct nb_ef *ef, uint8_t *dst,
                       struct nb_encode_stats *stats);
@@ -38,14 +38,14 @@ int nb_span_reduce(const struct nb_span_ops *self, const struct nb_codec_row *co
 
 #define NB_MOST_VALUES (SIZE_MAX / 16)
 
-/* Arguments that all functions on spans have. */
+/* Check the arguments that all functions on spans share. */
 NB_INLINE bool nb_span_sane(unsigned type, size_t n, uint64_t first, const void *values)
 {
     return type < NB_DTYPE_COUNT && n <= NB_MOST_VALUES && first <= UINT64_MAX - n && (values || !n);
 }
 
-/* How a span is cut: `head` values of a group that began before, whole groups, `tail` values of a group that
- * ends behind. A span inside one group is all head. */
+/* The parts of a span: `head` values of a group that began before it, whole groups, `tail` values of a group
+ * that ends behind it. A span inside one group is all head. */
 struct nb_span {
     size_t head, groups, tail;
 };
@@ -62,25 +62,25 @@ NB_INLINE struct nb_span nb_span_cut(size_t n, uint64_t first)
     return s;
 }
 
-/* Groups of the tile that group `group` of the block lies in, from there on, at most `left`. */
+/* Return the groups from group `group` of the block to the end of its tile, at most `left`. */
 NB_INLINE unsigned nb_tile_groups(uint64_t group, size_t left)
 {
     size_t in_tile = NB_TILE_GROUPS - (size_t)(group % NB_TILE_GROUPS);
     return (unsigned)(in_tile < left ? in_tile : left);
 }
 
-/* Write `count` values of a partial group, raw and padded, and clear their residuals; returns the bytes
+/* Write `count` values of a partial group, raw and padded, and clear their residuals. Return the bytes
  * written. */
 size_t nb_partial_encode(enum nb_dtype type, const uint8_t *src, size_t count, uint64_t first,
                          const struct nb_ef *ef, uint8_t *dst, struct nb_encode_stats *stats);
 
-/* Bytes of such a run, padding included. */
+/* Return the bytes of such values, padding included. */
 NB_INLINE size_t nb_partial_bytes(enum nb_dtype type, size_t count)
 {
     return nb_pad4((unsigned)(count * nb_value_bytes(type)));
 }
 
-/* Are the energies of the tile of group `group` of the block measured? */
+/* Return whether the encoder measures the energies of the tile of group `group` of the block. */
 NB_INLINE bool nb_measured(const struct nb_encode_stats *stats, uint64_t group)
 {
     return group / NB_TILE_GROUPS % (stats->every ? stats->every : NB_STATS_EVERY) == 0;

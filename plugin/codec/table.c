@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The codecs by their codes, and nothing else: see row.h for why this is a file of its own. */
+/* The codecs by their codes. row.h says why the table is a file of its own. */
 #include "codec/row.h"
 
 #define AT(code, row) [code] = &row,

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What all variants share of the format of tiles: the scale table, the parser of tile records, and partial
- * groups.
+ * The parts of the tile format that all variants share: the scale table, the parser of tile records, and
+ * partial groups.
  */
 #include <errno.h>
 #include <stdbool.h>
 
 #include "codec/span.h"
 
-/* Four, three, two, one bits of mantissa for four binades each, then seven powers of two; codes count up. */
+/* Four, three, two, one bits of mantissa for four binades each, then seven powers of two. Codes count up. */
 #define M4(d) \
     0x1.0p-##d, 0x1.1p-##d, 0x1.2p-##d, 0x1.3p-##d, 0x1.4p-##d, 0x1.5p-##d, 0x1.6p-##d, 0x1.7p-##d, \
         0x1.8p-##d, 0x1.9p-##d, 0x1.ap-##d, 0x1.bp-##d, 0x1.cp-##d, 0x1.dp-##d, 0x1.ep-##d, 0x1.fp-##d
@@ -63,8 +63,8 @@ static bool is_int4(enum nb_tile_kind kind)
     return kind == NB_TILE_INT4 || kind == NB_TILE_INT4_WIDE;
 }
 
-/* Indices ascend and lie inside; the group of each is plain and the code there is 0, so that adding an escape
- * and writing it come to the same. */
+/* Return whether the escapes are valid: indices ascend and lie inside, the group of each is plain and its
+ * code is 0. Adding an escape and writing it then give the same result. */
 static bool escapes_valid(const struct nb_tile_view *v, unsigned group0)
 {
     unsigned next = group0 * NB_GROUP, end = next + v->groups * NB_GROUP;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The rare path of encoding: groups that hold outliers, tiles that hold values too large for any code, or
- * whose groups lie too far apart for one scale. Scalar, and shared by all fast variants.
+ * The rare path of encoding: groups with outliers, tiles with values too large for any code, and tiles whose
+ * groups lie too far apart for one scale. Scalar code that all fast variants share.
  */
 #include "codec/tile.h"
 
@@ -15,7 +15,7 @@ static float magnitude(float x)
     return nb_bits_f32(magnitude_bits(x));
 }
 
-/* One bit of each of 32 bytes, which are 0 or 1. */
+/* Return one bit for each of 32 bytes that are 0 or 1. */
 static uint32_t gather_bits(const uint8_t *bytes)
 {
     uint32_t mask = 0;
@@ -26,7 +26,7 @@ static uint32_t gather_bits(const uint8_t *bytes)
     return mask;
 }
 
-/* Which of the magnitudes a, times p, are above the limit? */
+/* Return a bit for each of the magnitudes a, times p, above the limit. */
 static uint32_t above(const float *a, float p, float limit)
 {
     uint8_t found[NB_GROUP];
@@ -35,9 +35,9 @@ static uint32_t above(const float *a, float p, float limit)
     return gather_bits(found);
 }
 
-/* One round: values of magnitude above 2^10 times the mean of the small ones, those above the floor and below
- * 2^-8 of the largest. Returns them as a bit mask; none for groups that are not thin, except when looking
- * once more with less `members`. */
+/* One round: return a bit for each value whose magnitude exceeds 2^10 times the mean of the small ones. Small
+ * values lie above the floor and below 2^-8 of the largest. Return 0 for a group that is not thin, except in
+ * another round with less `members`. */
 static uint32_t outliers(const float *h, unsigned members)
 {
     float a[NB_GROUP], counted[NB_GROUP], sums[4] = {0};
@@ -79,7 +79,7 @@ bool nb_group_has_outliers(const float *h)
     return outliers(h, NB_OUTLIER_MEMBERS) != 0;
 }
 
-/* Coded values of group j: sums of values and residuals. */
+/* Get the values to code of group j: own values plus residuals. */
 static void load_group(const struct nb_tile_job *job, const struct nb_tile_work *work, unsigned j, float *g,
                        float *e)
 {
@@ -113,7 +113,7 @@ static void transform(float *v)
             }
 }
 
-/* The positive one of equal magnitudes decides. */
+/* Return the largest magnitude. The positive one of equal magnitudes decides the sign. */
 static uint32_t largest(const float *y, uint32_t *positive)
 {
     uint32_t max = 0;
@@ -129,14 +129,14 @@ static uint32_t largest(const float *y, uint32_t *positive)
     return max;
 }
 
-/* Store a group in the order in which the variant keeps it. */
+/* Store a group in the variant's order. */
 static void place(const struct nb_tile_job *job, float *dst, const float *x)
 {
     for (unsigned i = 0; i < NB_GROUP; i++)
         dst[nb_place(job->split, i)] = x[i];
 }
 
-/* The same, values of group j that are coded as they are, where the variant may keep batches in lanes. */
+/* The same for the values of a plain group j, where the variant may keep batches in lanes. */
 static void place_plain(const struct nb_tile_job *job, struct nb_tile_work *work, unsigned j, const float *x)
 {
     if (!work->lanes) {
@@ -149,7 +149,7 @@ static void place_plain(const struct nb_tile_job *job, struct nb_tile_work *work
         to[lanes * i] = x[i];
 }
 
-/* Survey group j: its escapes as a mask, its values and maximum into work. */
+/* Survey group j: return its escapes as a mask, store its values and maximum in work. */
 static uint32_t survey_group(const struct nb_tile_job *job, struct nb_tile_work *work, unsigned j,
                              unsigned members)
 {
@@ -173,7 +173,7 @@ static uint32_t survey_group(const struct nb_tile_job *job, struct nb_tile_work 
     }
     work->transform[at] = 0;
     work->max[at] = largest(y, &work->positive[at]);
-    if (job->int4 && !escaped) { /* not in lanes: those are groups with outliers */
+    if (job->int4 && !escaped) { /* false in lanes, whose groups here have outliers */
         float v[NB_GROUP];
         uint32_t positive;
         memcpy(v, y, sizeof v);
@@ -194,7 +194,8 @@ static uint32_t survey_group(const struct nb_tile_job *job, struct nb_tile_work 
     return escaped;
 }
 
-/* Exponent of the tile; true when some group is above the floor and yet too small for a code. */
+/* Compute the exponent of the tile. Return true when some group lies above the floor and is still too small
+ * for a code. */
 static bool spread(const struct nb_tile_job *job, struct nb_tile_work *work)
 {
     const unsigned groups = nb_work_groups(work, job);
@@ -208,7 +209,7 @@ static bool spread(const struct nb_tile_job *job, struct nb_tile_work *work)
     return false;
 }
 
-/* Which groups have no values of their own, and by how much residuals are scaled down. */
+/* Find the groups without values of their own, and the factor of residuals. */
 static void norms(const struct nb_tile_job *job, struct nb_tile_work *work)
 {
     work->factor = 1;
@@ -231,7 +232,7 @@ static void norms(const struct nb_tile_job *job, struct nb_tile_work *work)
     nb_work_norms(work, job);
 }
 
-/* Squares of what is no escape, for the statistics. */
+/* Sum the squares of all values but escapes, for the statistics. */
 static void measure(const struct nb_tile_job *job, struct nb_tile_work *work, const uint32_t *escaped)
 {
     double signal = 0, carried = 0;
@@ -261,7 +262,7 @@ static void list_escapes(const struct nb_tile_job *job, struct nb_tile_work *wor
         }
 }
 
-/* All groups. Returns the number of escapes. */
+/* Survey all groups. Return the number of escapes. */
 static unsigned survey_all(const struct nb_tile_job *job, struct nb_tile_work *work, uint32_t *escaped)
 {
     unsigned count = 0;
@@ -280,8 +281,8 @@ static unsigned survey_all(const struct nb_tile_job *job, struct nb_tile_work *w
     return count;
 }
 
-/* Those that hold outliers; the variant has done the others. Returns the number of escapes, which is too
- * large as soon as it is above `most`. */
+/* Survey the groups with outliers. The variant has done the others. Return the number of escapes, as soon as
+ * it exceeds `most`. */
 static unsigned survey_outliers(const struct nb_tile_job *job, struct nb_tile_work *work, uint32_t *escaped,
                                 unsigned most)
 {
@@ -306,7 +307,7 @@ int nb_tile_survey(const struct nb_tile_job *job, struct nb_tile_work *work, enu
 
     if (rest == NB_SURVEY_OUTLIERS) {
         work->escapes = survey_outliers(job, work, escaped, most);
-        /* Groups too far apart are surveyed once more, with another idea of outliers. */
+        /* Survey groups that lie too far apart once more, with another definition of outliers. */
         if (work->escapes <= most && spread(job, work))
             rest = NB_SURVEY_CAREFUL;
     }
