@@ -16,7 +16,7 @@
 typedef __m256 vf;
 typedef __m256i vi, vm;
 
-/* v[0], v[1]: values 0, 2 ... 14 and 16 ... 30; v[2], v[3]: the odd ones. */
+/* v[0], v[1]: values 0, 2 ... 14 and 16 ... 30. v[2], v[3]: the odd ones. */
 struct vgroup {
     vf v[2 * NB_K];
 };
@@ -131,7 +131,7 @@ NB_FN unsigned vgroup_large(const float *p, float threshold)
     return NB_GROUP;
 }
 
-/* 16 values in order to even and odd ones, and back. */
+/* Split 16 values in order into even and odd ones, and join them again. */
 NB_FN void split16(vf a, vf b, vf *even, vf *odd)
 {
     __m256d e = _mm256_castps_pd(_mm256_shuffle_ps(a, b, 0x88)),
@@ -167,7 +167,7 @@ NB_FN struct vgroup group_load(enum nb_dtype type, const uint8_t *p)
     return x;
 }
 
-/* The upper half is what rounds to nearest even. */
+/* Add the rounding term, so that the upper half is x to nearest even. */
 NB_FN vi round_bf16(vf x, bool nan)
 {
     vi u = vi_cast(x), even = vi_and(vi_srli(u, 16), vi_set1(1));
@@ -219,7 +219,7 @@ NB_FN vf bytes_squares(const void *p)
     return vf_from_int(_mm256_madd_epi16(_mm256_maddubs_epi16(a, a), _mm256_set1_epi16(1)));
 }
 
-/* Codes times powers of two, whose products with what is left of the unit are exact. */
+/* Codes times powers of two. Their products with the remaining factor of the unit are exact. */
 NB_FN void errors_widen(const void *p, float unit, unsigned k, vf *even, vf *odd, vf *unit_even, vf *unit_odd)
 {
     const vi pairs = _mm256_cvtepi16_epi32(_mm_loadu_si128((const __m128i *)p + k));
@@ -251,7 +251,7 @@ NB_FN void errors_add(struct vgroup *x, const void *p, float unit)
     }
 }
 
-/* A group's integers in words: of each quarter of values, where the halves of vectors come to lie. */
+/* Pack a group's integers into words: each quarter of the values at the place of the vectors' halves. */
 NB_FN vi words_even(const vi *q)
 {
     return _mm256_packs_epi32(q[0], q[1]);
@@ -290,7 +290,7 @@ NB_FN struct vgroup nibbles_load(const uint8_t *p, float step)
     return x;
 }
 
-/* Stages 8, 4, 2 on a pair of vectors: each regroups so that partners face each other. */
+/* Stages 8, 4, 2 on a pair of vectors. Each stage regroups so that partners face each other. */
 NB_FN void hadamard_pair(vf *x, vf *y)
 {
     vf a = _mm256_permute2f128_ps(*x, *y, 0x20), b = _mm256_permute2f128_ps(*x, *y, 0x31);
@@ -459,7 +459,7 @@ NB_FN vi lanes_byte(vi row, unsigned i)
                                                       a + 2 * next, a + 3 * next));
 }
 
-/* The largest and the smallest value so far; less: minus the smallest of the larger magnitudes of pairs. */
+/* The largest and the smallest value so far. less: minus the smallest of the pairs' larger magnitudes. */
 struct lanes_max {
     vf top, low, less;
 };
@@ -498,7 +498,8 @@ NB_FN void lanes_pairs(struct lanes_max *m, const vf *a, const vf *b)
 
 NB_FN vi lanes_most(const struct lanes_max *m)
 {
-    return vi_cast(vf_max(_mm256_xor_ps(m->low, vf_set1(-0.0f)), m->top)); /* no -0: of equals, the second */
+    /* avoids -0: the second of equal values wins */
+    return vi_cast(vf_max(_mm256_xor_ps(m->low, vf_set1(-0.0f)), m->top));
 }
 
 NB_FN vf lanes_least(const struct lanes_max *m)

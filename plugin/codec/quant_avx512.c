@@ -96,7 +96,7 @@ NB_FN vi vgroup_max_u(const struct vgroup *x)
     return vi_max_u(vi_cast(x->v[0]), vi_cast(x->v[1]));
 }
 
-/* Bits of the larger magnitude (no NaN here). */
+/* Return the bits of the larger magnitude (without NaN). */
 NB_FN vi vgroup_max_abs(const struct vgroup *x)
 {
     return vi_cast(_mm512_range_ps(x->v[0], x->v[1], 0x0b));
@@ -147,7 +147,7 @@ NB_FN struct vgroup group_load(enum nb_dtype type, const uint8_t *p)
     return vgroup_split(_mm512_loadu_ps(p), _mm512_loadu_ps(p + 64));
 }
 
-/* Adds what rounds the upper half to nearest even. */
+/* Add the term that rounds the upper half to nearest even. */
 NB_FN vi round_bf16(vi u)
 {
     vi r = vi_add(u, vi_set1(0x7fff));
@@ -157,7 +157,7 @@ NB_FN vi round_bf16(vi u)
 NB_FN void group_store(enum nb_dtype type, bool nan, uint8_t *p, const struct vgroup *x)
 {
     vf v[2] = {x->v[0], x->v[1]};
-    /* what a NaN would be rounded to does not matter: it is replaced before */
+    /* NaN are replaced before, so any rounding of them will do */
     if (nan && __builtin_expect(NB_MASK(_mm512_cmp_ps_mask(v[0], v[1], _CMP_UNORD_Q)), 0))
         for (unsigned k = 0; k < 2; k++)
             v[k] = _mm512_mask_mov_ps(v[k], _mm512_cmp_ps_mask(v[k], v[k], _CMP_UNORD_Q),
@@ -220,14 +220,14 @@ NB_FN void bytes_store(void *p, const vi *q)
 
 NB_FN void nibbles_store(uint8_t *p, const vi *q)
 {
-    /* (q0 & 15) | q1 << 4; only the low byte goes out. */
+    /* (q0 & 15) | q1 << 4. Only the low byte is stored. */
     vi pair = _mm512_ternarylogic_epi32(q[0], vi_set1(15), vi_slli(q[1], 4), 0xea);
     _mm_storeu_si128((__m128i *)(void *)p, _mm512_cvtepi32_epi8(pair));
 }
 
 NB_FN struct vgroup nibbles_load(const uint8_t *p, float step)
 {
-    /* A permutation looks at four bits of its index: a table of all products, where adding +0 removes -0. */
+    /* A permutation uses four bits of its index: a table of all products, where adding +0 removes -0. */
     const vf levels = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1);
     vf table = _mm512_fmadd_ps(levels, vf_set1(step), _mm512_setzero_ps());
     vi pairs = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)p));
@@ -235,8 +235,8 @@ NB_FN struct vgroup nibbles_load(const uint8_t *p, float step)
         {_mm512_permutexvar_ps(pairs, table), _mm512_permutexvar_ps(vi_srli(pairs, 4), table)}};
 }
 
-/* Stages 16, 8, 4, 2 within a vector: its partner's value plus or minus its own. The products are exact, so
- * nothing is rounded twice. */
+/* Stages 16, 8, 4, 2 within a vector: each lane adds or subtracts its partner's value. The products are
+ * exact, so each sum is rounded once. */
 NB_FN vf hadamard_lanes(vf x)
 {
     const vf s8 = _mm512_setr_ps(1, 1, 1, 1, 1, 1, 1, 1, -1, -1, -1, -1, -1, -1, -1, -1);
@@ -285,8 +285,8 @@ ACROSS(across_max_u, vi_max_u)
 
 /* ---- With a group in each lane: quant_lanes_survey.h --------------------------------------------------- */
 
-/* GCC 12 moves what is used late, sums of squares and maxima, behind what comes between, and keeps all that they are
- * made of on the stack until then: a store, a load and a copy for each vector. */
+/* Compute x here. GCC 12 delays values that are used late (sums of squares and maxima) and meanwhile keeps
+ * their operands on the stack: a store, a load and a copy for each vector. */
 #define NB_HERE(x) __asm__ volatile("" : : "v"(x))
 #define NB_FORGET()
 
@@ -311,7 +311,8 @@ NB_FN vi lanes_bytes(vi a)
     return _mm512_shuffle_epi8(a, _mm512_set4_epi32(0x0f0b0703, 0x0e0a0602, 0x0d090501, 0x0c080400));
 }
 
-/* Lane 4 a + b holds group 4 b + a of the batch (nb_lane), which spares both a stage of shuffles. */
+/* Lane 4 a + b holds group 4 b + a of the batch (nb_lane), which saves both directions a stage of
+ * shuffles. */
 NB_FN vi lanes_order(vi a)
 {
     return _mm512_permutexvar_epi32(_mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15),
@@ -361,7 +362,8 @@ NB_FN void lanes_load(const uint8_t *src, unsigned stride, vi *row)
     }
 }
 
-/* Halves of groups, 16 bytes each: the lower ones, then the upper ones of those in two vectors. */
+/* Load halves of groups, 16 bytes each: the lower halves, then the upper halves of the groups in two
+ * vectors. */
 NB_FN void lanes_load_bytes(const int8_t *p, vi *row)
 {
     const vi lower = _mm512_setr_epi64(0, 1, 4, 5, 8, 9, 12, 13),
@@ -413,7 +415,7 @@ NB_FN vi lanes_byte(vi row, unsigned i)
                     : vi_and(row, vi_set1((int)0xff000000u));
 }
 
-/* Values of the largest magnitude so far, the positive one of equals. */
+/* Values of the largest magnitude so far, the positive one of equal magnitudes. */
 struct lanes_max {
     vf max, least;
 };

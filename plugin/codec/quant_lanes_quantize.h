@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Encoding tiles with a group in each lane, second half. Part of quant_simd.h, included there, behind
- * quant_lanes_survey.h, with these primitives besides:
+ * Encode tiles with a group in each lane, second half. quant_simd.h includes this behind
+ * quant_lanes_survey.h. It needs these further primitives:
  *
  *   vf_nearest              rounds to the nearest integer, ties to even
- *   vi_words                words of which the low ones come from one, the high ones from the low ones of another
- *   vi_packs32, vi_packs16  saturate to words, bytes: of each 128 bits those of the first before those of the second
+ *   vi_words                words: the low ones from one vector, the high ones from the low ones of another
+ *   vi_packs32, vi_packs16  saturate to words, to bytes: in each 128 bits the first operand's before the second's
  *   vi_nibbles              low four bits of bytes of one, high four bits of bytes of another
  *   lanes_bytes             bytes 0, 4, 8, 12, 1, 5 ... of each 128 bits
  */
 
-/* The low halves of two, with some bits turned. */
+/* Join the low halves of two vectors, with some bits inverted. */
 NB_FN vi nb_t_words(vi low, vi high, int turned)
 {
     return vi_xor(vi_words(low, high), vi_set1(turned));
 }
 
-/* The last stages, 8, 4 and 2, of the transform of residuals on rows o, o + 2, ... o + 14, in place. The last leaves alone
- * what is not transformed. */
+/* Run the last stages, 8, 4 and 2, of the transform of quantization errors on rows o, o + 2, ... o + 14, in
+ * place. The last stage leaves plain groups alone. */
 NB_FN void nb_t_residuals(nb_row *x, unsigned o, bool int4, vm plain, struct lanes_max *max)
 {
     vf v[8], w[8];
@@ -38,7 +38,7 @@ NB_FN void nb_t_residuals(nb_row *x, unsigned o, bool int4, vm plain, struct lan
     lanes_eight(max, v);
 }
 
-/* New errors of a batch where they are mixed with the old ones, in place. Their largest magnitudes. */
+/* Mix a batch's new residuals with the old ones, in place. Return their largest magnitudes. */
 NB_FN vi nb_t_mix(const struct nb_tile_job *job, const struct nb_tile_work *work, nb_row *x, vf back,
                   const int8_t *err, const uint8_t *err_scale)
 {
@@ -62,8 +62,8 @@ NB_FN vi nb_t_mix(const struct nb_tile_job *job, const struct nb_tile_work *work
     return lanes_most(&max);
 }
 
-/* New errors of a batch from its residuals x (in place), of transformed groups from what the first two stages of the
- * transform, 1 and 16, make of them. */
+/* Compute a batch's new residuals from its quantization errors x (in place). For transformed groups x has
+ * passed the first two stages of the transform, 1 and 16. */
 NB_FN void nb_t_errors(bool int4, const struct nb_tile_job *job, const struct nb_tile_work *work, nb_row *x,
                        vm plain, int8_t *err, uint8_t *err_scale, const uint8_t *idle)
 {
@@ -74,7 +74,8 @@ NB_FN void nb_t_errors(bool int4, const struct nb_tile_job *job, const struct nb
     nb_t_residuals(x, 1, int4, plain, &max);
     nb_t_residuals(x, 16, int4, plain, &max);
     nb_t_residuals(x, 17, int4, plain, &max);
-    /* Transformed ones are still to be divided by 32: by the exponents of their units, unless they are mixed. */
+    /* Transformed groups still need a division by 32: the exponents of their units do it, unless residuals
+     * are mixed. */
     const vf back = vf_cast(vi_blend(plain, vi_cast(vf_set1(0.03125f)), vi_cast(vf_set1(1))));
     vi more = vi_blend(plain, vi_set1(5), zero);
     vi bits = vi_cast(vf_mul(vf_cast(lanes_most(&max)), back));
@@ -83,11 +84,12 @@ NB_FN void nb_t_errors(bool int4, const struct nb_tile_job *job, const struct nb
         more = zero;
     }
     const vm some = vi_gt(bits, vi_set1((int)NB_FLUSH_BITS - 1));
-    /* 127.5/64 and more belongs to the next power of two, so nothing exceeds 127. */
+    /* 127.5/64 and more belong to the next power of two, so that 127 is the most. */
     const vi exponent = vi_sub(vi_srli(vi_add(bits, vi_set1(0x10000)), 23), vi_set1(6));
     const vi scale = lanes_order(vi_blend(some, zero, exponent));
-    /* Codes are rounded by additions, two at a time: a sum with 2^23 + 2^15 units has whole units, one with 2^15 + 2^14
-     * + 1/2 of them has 256ths, where the other code is. Groups without errors get a unit beside which all is 0. */
+    /* Additions round codes, two at a time: a sum with 2^23 + 2^15 units has whole units, a sum with 2^15 +
+     * 2^14 + 1/2 units has 256ths, where the other code is. Groups without residuals get a unit beside which
+     * all numbers are 0. */
     const vi power = vi_add(vi_blend(some, vi_set1(127), exponent), more);
     const vf unit = vf_cast(vi_slli(power, 23)), whole = vf_mul(unit, vf_set1(0x1.01p23f));
     const vf less = vf_sub(whole, vf_mul(unit, vf_set1(49152.5f)));
@@ -117,7 +119,8 @@ NB_FN void nb_t_errors(bool int4, const struct nb_tile_job *job, const struct nb
     vi_store_bytes(err_scale, scale);
 }
 
-/* Scales of a tile, found for all groups at once so that divisions keep nobody waiting; in the order of lanes. */
+/* Scales of a tile, in the order of lanes. All groups' scales are computed together, which hides the
+ * divisions' latency. */
 struct nb_plan {
     float step[NB_TILE_GROUPS] __attribute__((aligned(64)));
     float inverse[NB_TILE_GROUPS] __attribute__((aligned(64)));
@@ -125,7 +128,7 @@ struct nb_plan {
     unsigned transform[NB_TILE_GROUPS / NB_W]; /* bits of lanes */
 };
 
-/* What is lost by coding y as q, squared and added up where that is wanted. */
+/* Return the error of coding y as q, and add its square to *noise if `measure`. */
 NB_FN vf nb_t_residual(bool measure, vf y, vf q, vf unit, vf *noise)
 {
     const vf r = vf_residual(y, q, unit);
@@ -134,8 +137,8 @@ NB_FN vf nb_t_residual(bool measure, vf y, vf q, vf unit, vf *noise)
     return r;
 }
 
-/* int4 codes of a batch, of eight rows from x in a dword of out, from values in a domain. *noise: squares of what is lost,
- * if they are wanted. */
+/* Return int4 codes of a batch, eight rows from x in a dword, from values in a domain. *noise: squared
+ * errors, if `measure`. */
 NB_FN vi nb_t_codes(bool measure, nb_row *x, vf inv, vf unit, vf *noise)
 {
     vi q[8];
@@ -151,8 +154,8 @@ NB_FN vi nb_t_codes(bool measure, nb_row *x, vf inv, vf unit, vf *noise)
     return lanes_bytes(vi_nibbles(vi_min_7(low), vi_slli(vi_min_7(high), 4)));
 }
 
-/* The same of four rows, with residuals. The codes are floats here, put together as digits of a number of 16 bits, whose
- * carries are turned back later. */
+/* The same for four rows, with quantization errors. The codes are floats here, joined as digits of a 16-bit
+ * number, whose carries a later step undoes. */
 NB_FN vi nb_t_four_codes(bool measure, nb_row *x, vf inv, vf unit, vf *r, vf *noise)
 {
     const vf digit = vf_set1(16);
@@ -168,8 +171,8 @@ NB_FN vi nb_t_four_codes(bool measure, nb_row *x, vf inv, vf unit, vf *r, vf *no
     return vi_cast(vf_muladd(high, vf_set1(256), low));
 }
 
-/* Rows x to x + 3 and those 16 further become residuals, of transformed groups what the stages 1 and 16 make of them. Their
- * codes are *word and word[4]. */
+/* Replace rows x to x + 3 and those 16 further by quantization errors, which for transformed groups pass the
+ * stages 1 and 16. Their codes are *word and word[4]. */
 NB_FN void nb_t_codes_and_errors(bool measure, nb_row *x, vf inv, vf unit, vm plain, vi *word, vf *noise)
 {
     vf r[8], t[8];
@@ -187,14 +190,14 @@ NB_FN void nb_t_codes_and_errors(bool measure, nb_row *x, vf inv, vf unit, vm pl
     }
 }
 
-/* int8 codes of rows x to x + 3, which become residuals if these are wanted. */
+/* Return int8 codes of rows x to x + 3. With feedback the rows become quantization errors. */
 NB_FN vi nb_t_bytes(bool feedback, bool measure, nb_row *x, vf inv, vf unit, vf *noise)
 {
     vi q[4];
     NB_UNROLL
     for (unsigned i = 0; i < 4; i++) {
         const vf y = vf_load(x[i]);
-        q[i] = vi_round(vf_mul(y, inv)); /* scales are such that nothing lies beyond 127 */
+        q[i] = vi_round(vf_mul(y, inv)); /* scales keep every value within 127 */
         if (!feedback && !measure)
             continue;
         const vf r = nb_t_residual(measure, y, vf_from_int(q[i]), unit, noise);

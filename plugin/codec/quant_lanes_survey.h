@@ -1,33 +1,34 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Encoding tiles NB_W groups at a time with a group in each lane, first half: maxima, transforms, sums and scales
- * need no steps across lanes then. What remains are two transpositions, of packed values on the way in and of packed
- * codes on the way out. Part of quant_simd.h, included there, over primitives of quant_avx2.c and quant_avx512.c:
+ * Encode tiles NB_W groups at a time with a group in each lane, first half. Maxima, transforms, sums and
+ * scales then need no steps across lanes. Two transpositions remain: packed values on the way in, packed
+ * codes on the way out. quant_simd.h includes this, over primitives of quant_avx2.c and quant_avx512.c:
  *
- *   NB_HERE(x)              has x computed here
+ *   NB_HERE(x)              computes x here
  *   NB_FORGET()             where registers are few: rows are read anew behind it rather than kept
  *   lanes_order             from the order of groups to that of lanes, and back; lanes_bits: a mask's bits
  *   lanes_dwords            transposes 4x4 dwords in each part of 128 bits
  *   lanes_load              row i: dword i of sixteen of each group; groups are `stride` bytes apart
  *   lanes_load_bytes        row b: bytes 4b ... 4b+3 of 32 of each group
- *   lanes_store_bytes       the other way round, but for the groups of a mask
- *   lanes_store_nibbles     the same for 16 bytes of each group, which are not transposed yet
+ *   lanes_store_bytes       the inverse, without the groups of a mask
+ *   lanes_store_nibbles     the same for 16 bytes of each group, which are still to be transposed
  *   lanes_halves            values of FP16 in the low and in the high words of dwords
  *   lanes_byte              byte i of each dword, uppermost
- *   lanes_add_unless, _sub_ sum or difference but where the mask is set; lanes_store_if stores only where it is
- *   lanes_eight, _pairs     largest magnitude so far and its sign; and smallest magnitude of pairs' larger ones
- *   lanes_most, lanes_least what came of it
+ *   lanes_add_unless, _sub_ sum or difference except where the mask is set; lanes_store_if stores where it is set
+ *   lanes_eight, _pairs     largest magnitude so far and its sign; smallest of the pairs' larger magnitudes
+ *   lanes_most, lanes_least the results
  *
  * Values of a batch lie in memory as rows: row i has value i of all its groups.
  */
 
 typedef float nb_row[NB_W];
 
-/* Where rows lie is left open. GCC 12 finds all their addresses before a branch behind which both ways use them,
- * and keeps each in a register of its own, vector registers among them: four instructions a row. */
+/* Hide the address of rows from the compiler. GCC 12 computes all their addresses before a branch whose two
+ * sides use them, and keeps each in a register of its own, vector registers among them: four instructions a
+ * row. */
 #define NB_OPAQUE(rows) __asm__("" : "+r"(rows))
 
-/* Values 2d and 2d+1 of the groups. */
+/* Get values 2d and 2d+1 of the groups. */
 NB_FN void nb_t_values(enum nb_dtype type, const vi *row, unsigned d, vf *even, vf *odd)
 {
     if (type == NB_F32) {
@@ -50,7 +51,7 @@ NB_FN void nb_t_butterfly(vf *a, vf *b)
     *a = s;
 }
 
-/* The stages 8 and 4 of the transform, on every other row of sixteen. */
+/* Run the stages 8 and 4 of the transform, on every other row of sixteen. */
 NB_FN void nb_t_stages84(const vf *v, vf *w)
 {
     NB_UNROLL
@@ -65,7 +66,7 @@ NB_FN void nb_t_stages84(const vf *v, vf *w)
     }
 }
 
-/* These and 2, on rows o, o + 2, ... o + 14, in place. */
+/* Run these stages and stage 2, on rows o, o + 2, ... o + 14, in place. */
 NB_FN void nb_t_stages(nb_row *y, unsigned o, struct lanes_max *max)
 {
     vf u[8], v[8];
@@ -82,15 +83,15 @@ NB_FN void nb_t_stages(nb_row *y, unsigned o, struct lanes_max *max)
     lanes_eight(max, v);
 }
 
-/* ---- Errors ------------------------------------------------------------------------------------------- */
+/* ---- Residuals --------------------------------------------------------------------------------------- */
 
-/* Byte `i` of each dword times 2^24. */
+/* Return byte `i` of each dword times 2^24. */
 NB_FN vf nb_t_error(vi row, unsigned i)
 {
     return vf_from_int(lanes_byte(row, i));
 }
 
-/* Error units of the batch in lanes, times 2^-24. */
+/* Return the units of residuals of the batch in lanes, times 2^-24. */
 NB_FN vf nb_t_units(const uint8_t *err_scale, float factor)
 {
     uint64_t raw[NB_W / 8];
@@ -103,9 +104,9 @@ NB_FN vf nb_t_units(const uint8_t *err_scale, float factor)
 
 /* ---- First half --------------------------------------------------------------------------------------- */
 
-/* For a batch in which some group is thin: counts of large values in their lanes, 32 for others. Returns the
- * lanes that have outliers. A lane adds up in the order of its group's values, so that nothing is left to
- * nb_group_has_outliers. */
+/* Count the large values in each lane of a batch with a thin group, 32 for other groups. Return the lanes
+ * with outliers. A lane adds in the order of its group's values, so the result is exact and
+ * nb_group_has_outliers need not run. */
 static NB_TARGET __attribute__((noinline)) unsigned nb_t_thin(nb_row *h, vm thin, vf max, vf threshold,
                                                               float *counts)
 {
@@ -123,20 +124,20 @@ static NB_TARGET __attribute__((noinline)) unsigned nb_t_thin(nb_row *h, vm thin
     const vm members = vm_and(thin, vi_gt(small, vi_set1(NB_OUTLIER_MEMBERS - 1)));
     const vf size = vf_mul(max, vf_from_int(small)), limit = vf_mul(sum, vf_set1(NB_OUTLIER));
     vf_store(counts, vf_from_int(vi_blend(thin, vi_set1(NB_GROUP), large)));
-    return lanes_bits(vm_and(members, vf_lt(limit, size))); /* the largest value is one if any is */
+    return lanes_bits(vm_and(members, vf_lt(limit, size))); /* the largest value is an outlier if any is */
 }
 
-/* What a batch is made of, and what is found out about it. */
+/* The data of a batch, and the results of its survey. */
 struct nb_batch {
-    vi row[32], code[8]; /* dwords of values, of error codes */
-    vf unit;             /* of these times 2^24 */
-    vf own, count[2];    /* NB_NORMS_NEAR: squares of half of the values; any: of the codes, times 2^48 */
+    vi row[32], code[8]; /* dwords of values, of residual codes */
+    vf unit;             /* of these codes times 2^24 */
+    vf own, count[2];    /* NB_NORMS_NEAR: squares of half of the values. Any: of the codes, times 2^48 */
     vf squares[16];      /* NB_NORMS_EXACT */
     struct lanes_max max, max_y;
-    vi most, least; /* int8: the largest magnitude, and that of pairs' larger ones which is smallest */
+    vi most, least; /* int8: the largest magnitude, and the smallest of the pairs' larger ones */
 };
 
-/* Four pairs of values, of which a thin group has one that is small. */
+/* Survey four pairs of values. A thin group has a pair of small values. */
 NB_FN void nb_t_pairs(bool int4, const vf *a, const vf *b, struct nb_batch *batch)
 {
     const vi absolute = vi_set1((int)NB_F32_ABS);
@@ -165,7 +166,7 @@ NB_FN void nb_t_eighth(enum nb_dtype type, bool int4, bool feedback, enum nb_nor
         vf even, odd;
         nb_t_values(type, batch->row, d, &even, &odd);
         if (norms == NB_NORMS_EXACT)
-            batch->squares[d] = vf_add(vf_mul(even, even), vf_mul(odd, odd)); /* rounded each */
+            batch->squares[d] = vf_add(vf_mul(even, even), vf_mul(odd, odd)); /* each rounded */
         if (norms == NB_NORMS_NEAR)
             batch->own = vf_muladd(even, even, batch->own);
         NB_HERE(batch->own);
@@ -176,7 +177,7 @@ NB_FN void nb_t_eighth(enum nb_dtype type, bool int4, bool feedback, enum nb_nor
                 batch->count[q % 2] = vf_muladd(b, b, vf_muladd(a, a, batch->count[q % 2]));
             NB_HERE(batch->count[q % 2]);
             const bool bound =
-                norms == NB_NORMS_EXACT; /* may be: a factor is in the unit, and products are rounded */
+                norms == NB_NORMS_EXACT; /* may hold: a factor is in the unit, and products are rounded */
             even = bound ? vf_add(vf_mul(a, batch->unit), even) : vf_muladd(a, batch->unit, even);
             odd = bound ? vf_add(vf_mul(b, batch->unit), odd) : vf_muladd(b, batch->unit, odd);
         }
@@ -209,7 +210,7 @@ NB_FN void nb_t_eighth(enum nb_dtype type, bool int4, bool feedback, enum nb_nor
     }
 }
 
-/* Values and errors of a batch. */
+/* Load the values and residuals of a batch. */
 NB_FN void nb_t_batch(enum nb_dtype type, bool feedback, const uint8_t *src, const int8_t *err,
                       const uint8_t *err_scale, struct nb_tile_work *work, unsigned j0,
                       struct nb_batch *batch)
@@ -243,7 +244,7 @@ NB_FN void nb_t_batch(enum nb_dtype type, bool feedback, const uint8_t *src, con
     batch->unit = vf_cast(vi_blend(idle, vi_cast(nb_t_units(err_scale, work->factor)), vi_set1(0)));
 }
 
-/* A batch of groups from j0 on. False when something has to be escaped because it is too large. */
+/* Survey a batch of groups from j0 on. Return false when a value is so large that it needs an escape. */
 NB_FN bool nb_t_survey(enum nb_dtype type, bool int4, bool feedback, enum nb_norms norms, const uint8_t *src,
                        const int8_t *err, const uint8_t *err_scale, struct nb_tile_work *work, unsigned j0,
                        struct nb_tile_sums *tile)
@@ -275,7 +276,7 @@ NB_FN bool nb_t_survey(enum nb_dtype type, bool int4, bool feedback, enum nb_nor
         nan = vf_is_nan(vf_load(y[0]));
     }
     vi bits = int4 ? lanes_most(&batch.max) : batch.most;
-    /* Maxima of int4 ignore NaN, but the transform of one is NaN all over. */
+    /* Maxima of int4 ignore NaN, but the transform spreads one over all values. */
     if (vm_bits(vi_gt(bits, vi_set1((int)NB_ESCAPE_BITS - 1))) | vm_bits(nan))
         return false;
     const vf max = vf_cast(bits), threshold = vf_mul(max, vf_set1(NB_SMALL));
@@ -371,7 +372,7 @@ NB_FN enum nb_survey nb_t_survey_tile(enum nb_dtype type, bool int4, bool feedba
         if (!nb_work_norms(work, job))
             return NB_SURVEY_CAREFUL;
     }
-    /* The bound seldom acts: survey as if it did not, and once more, with the same code, where it does. */
+    /* The bound seldom acts: survey as if it did not, and survey again with the same code where it does. */
     if (work->factor != 1 && !nb_t_survey_batches(type, int4, true, NB_NORMS_EXACT, job, work, &tile))
         return NB_SURVEY_CAREFUL;
     work->lanes = NB_W;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The quantizing codecs for aarch64, whose processors all have NEON: primitives for quant_simd.h. Two registers of four
- * lanes make a vector of eight, so that what there is one of per group is computed for eight groups at a time, and that a
- * group, sixteen values of a kind in two such vectors, lies as it does with AVX2.
+ * The quantizing codecs for aarch64, whose processors all have NEON: primitives for quant_simd.h. Two
+ * registers of four lanes make a vector of eight. Per-group numbers are therefore computed for eight groups
+ * at a time, and a group, sixteen values of a kind in two such vectors, lies as it does with AVX2.
  */
 #include "codec/tile.h"
 
@@ -22,9 +22,9 @@ typedef struct {
 typedef struct {
     int32x4_t a, b;
 } vi;
-typedef vi vm; /* all bits of a lane, or none */
+typedef vi vm; /* all bits of a lane, or 0 */
 
-/* v[0], v[1]: values 0, 2 ... 14 and 16 ... 30; v[2], v[3]: the odd ones. */
+/* v[0], v[1]: values 0, 2 ... 14 and 16 ... 30. v[2], v[3]: the odd ones. */
 struct vgroup {
     vf v[2 * NB_K];
 };
@@ -72,7 +72,7 @@ NB_FN vm vm_blend(vm m, vm x, vm y) { return vi_blend(m, x, y); }
 NB_FN vm vm_and(vm x, vm y) { return vi_and(x, y); }
 /* clang-format on */
 
-/* There is no such instruction, and one for each group of a tile is little. */
+/* NEON lacks a gather, and one a group of a tile costs little. */
 NB_FN vf vf_gather(const float *p, vi i)
 {
     uint32_t at[NB_W];
@@ -129,7 +129,7 @@ NB_FN vi vgroup_max_u(const struct vgroup *x)
                     vi_max_u(vi_cast(x->v[2]), vi_cast(x->v[3])));
 }
 
-/* Bits of the largest magnitude (no NaN here). */
+/* Return the bits of the largest magnitude (without NaN). */
 NB_FN vi vgroup_max_abs(const struct vgroup *x)
 {
     vf m = {vabsq_f32(x->v[0].a), vabsq_f32(x->v[0].b)};
@@ -145,7 +145,7 @@ NB_FN bool vgroup_is_zero(const struct vgroup *x)
     return !vmaxvq_u32(vshlq_n_u32(U(vorrq_s32(any.a, any.b)), 1));
 }
 
-/* Bytes of all bits or none for magnitudes of 16 values that are below t. */
+/* Return bytes of all bits or 0 for 16 magnitudes, by whether they are below t. */
 NB_FN uint8x16_t below(const float *p, float32x4_t t)
 {
     const uint32x4_t m[4] = {vcaltq_f32(vld1q_f32(p), t), vcaltq_f32(vld1q_f32(p + 4), t),
@@ -198,7 +198,7 @@ NB_FN struct vgroup group_load(enum nb_dtype type, const uint8_t *p)
     return x;
 }
 
-/* The upper half is what rounds to nearest even. */
+/* Add the rounding term, so that the upper half is x to nearest even. */
 NB_FN uint32x4_t round_bf16(float32x4_t x, bool nan)
 {
     const uint32x4_t u = vreinterpretq_u32_f32(x), odd = vtstq_u32(u, vdupq_n_u32(0x10000));
@@ -211,7 +211,7 @@ NB_FN float32x4_t canonical(float32x4_t x, bool nan)
     return nan ? vbslq_f32(vceqq_f32(x, x), x, vreinterpretq_f32_u32(vdupq_n_u32(NB_F32_NAN))) : x;
 }
 
-/* Eight floats to halves. */
+/* Convert eight floats to halves. */
 NB_FN uint16x8_t round_f16(vf x, bool nan)
 {
     const uint16x8_t h = vreinterpretq_u16_f16(vcvt_high_f16_f32(vcvt_f16_f32(x.a), x.b));
@@ -284,7 +284,7 @@ NB_FN void errors_add(struct vgroup *x, const void *p, float unit)
         x->v[k] = vf_muladd(codes.v[k], units, x->v[k]);
 }
 
-/* Sixteen lanes to bytes. */
+/* Narrow sixteen lanes to bytes. */
 NB_FN uint8x16_t narrow(vi x, vi y)
 {
     const int16x8_t low = vuzp1q_s16(vreinterpretq_s16_s32(x.a), vreinterpretq_s16_s32(x.b));
@@ -328,7 +328,7 @@ NB_FN float32x4_t high_halves(float32x4_t x, float32x4_t y)
     return vreinterpretq_f32_f64(vzip2q_f64(vreinterpretq_f64_f32(x), vreinterpretq_f64_f32(y)));
 }
 
-/* Stages 8, 4, 2: the last two regroup so that partners face each other. */
+/* Stages 8, 4, 2. The last two regroup so that partners face each other. */
 NB_FN vf hadamard_vector(vf x)
 {
     float32x4_t s = vaddq_f32(x.a, x.b), d = vsubq_f32(x.a, x.b);
@@ -349,7 +349,7 @@ NB_FN void hadamard(struct vgroup *x)
     x->v[3] = hadamard_vector(vf_sub(d0, d1));
 }
 
-/* The maxima of four vectors, each of eight lanes; an order of its own, so not for sums. */
+/* The maxima of four vectors, each of eight lanes. Their order differs from that of sums. */
 #define ACROSS(name, max, pairs, to, from) \
     NB_FN int32x4_t name##_four(const vi *m) \
     { \

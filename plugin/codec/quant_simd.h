@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tile operations for SIMD, over a few primitives that quant_avx2.c and quant_avx512.c define before they
- * include this. A group is in 2 * NB_K vectors of NB_W lanes, its even values before its odd ones, because
- * that is how 16-bit values and nibbles come apart without shuffles. What there is one of per group (maximum,
- * scale code, reciprocal) is computed for NB_W groups at a time.
+ * Tile operations for SIMD, over a few primitives that quant_avx2.c, quant_avx512.c and quant_neon.c define
+ * before they include this. A group is in 2 * NB_K vectors of NB_W lanes, its even values before its odd
+ * ones, because 16-bit values and nibbles come apart that way without shuffles. Per-group numbers (maximum,
+ * scale code, reciprocal) are computed for NB_W groups at a time.
  *
  *   vf, vi, vm             float lanes, integer lanes, a mask of lanes
  *   group_load/_store      32 values of a type from/to memory; store rounds, and makes NaN canonical if asked
  *   bytes_load/_store      32 int8, widened to float / from integer lanes that are in range
- *   bytes_squares          squares of 32 int8 in lanes that add up to them; of -128, 127's will do
+ *   bytes_squares          squares of 32 int8 in lanes that add up to them; -128 may count as 127
  *   errors_load, _add      32 int8 times a unit, which is 0 or at least 2^-102; added where that product is exact
  *   vf_muladd(a, b, c)     a * b + c, rounded once: where the product is exact, and in estimates
  *   vf_residual(y, q, s)   y - q * s, where q * s is exact
- *   nibbles_load/_store    16 bytes of codes; load multiplies by a signed step and gives no -0
+ *   nibbles_load/_store    16 bytes of codes; load multiplies by a signed step and never gives -0
  *   vgroup_large           number of magnitudes of at least a threshold; 32 unless the group is thin
  *   hadamard               the unnormalised transform, stages 1, 16, 8, 4, 2
  *   across_max_s/_u/_add   lane g of the result is the (signed, unsigned) maximum or sum of lanes of m[g]
@@ -34,7 +34,7 @@ struct nb_padded {
     uint8_t scales[NB_W], codes[NB_GROUP * NB_W];
 };
 
-/* Put a group that is kept even-odd into order. */
+/* Put an even-odd group into order. */
 NB_FN void nb_s_in_order(const float *y, float *x)
 {
     for (unsigned i = 0; i < NB_GROUP; i++)
@@ -57,7 +57,7 @@ NB_FN vi nb_s_squares(const struct vgroup *x)
 #include "codec/quant_simd_encode.h"
 #ifdef NB_HAVE_LANES
 #include "codec/quant_lanes_survey.h"
-/* the second half after the first */
+/* the second half follows the first */
 #include "codec/quant_lanes_quantize.h"
 #endif
 
@@ -74,7 +74,7 @@ NB_FN enum nb_survey nb_survey(enum nb_dtype type, bool int4, bool feedback, con
 }
 
 #ifdef NB_HAVE_LANES
-/* Tiles that nb_tile_survey had to look at: few, so that one function serves all. */
+/* Quantize a tile that went through nb_tile_survey. Such tiles are rare, so one function serves all cases. */
 static NB_TARGET __attribute__((noinline)) float nb_quantize_careful(const struct nb_tile_job *job,
                                                                      struct nb_tile_work *work,
                                                                      uint8_t *scales, uint8_t *domains,

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Part of quant_simd.h, included there: decoding a tile. */
+/* Decode a tile. quant_simd.h includes this. */
 
-/* The steps of a tile's groups, NB_W at a time: signed and, for groups that are not transformed, times 1/8;
- * those of transformed groups times `back`. Scales and what follows them can be read in whole vectors: the
- * codes behind are longer than one. */
+/* Get the steps of a tile's groups, NB_W at a time: signed, times 1/8 for plain groups and times `back` for
+ * transformed ones. Whole vectors of scales may be read: the codes behind them are longer than a vector. */
 NB_FN void nb_s_steps(bool int4, const struct nb_tile_view *view, float back, float *step)
 {
     const float *table = nb_scale_table[view->kind == NB_TILE_INT4_WIDE || view->kind == NB_TILE_INT8_WIDE];
@@ -12,7 +11,7 @@ NB_FN void nb_s_steps(bool int4, const struct nb_tile_view *view, float back, fl
         memcpy(raw, view->scale + j, NB_W);
         vi code = vi_from_bytes(raw);
         vf value = vf_mul(vf_gather(table, vi_and(code, vi_set1(127))), vf_set1(view->unit));
-        /* below the floor: nothing, see nb_scale_value */
+        /* below the floor: 0, see nb_scale_value */
         vm coded = vi_gt(vi_cast(value), vi_set1((int)NB_FLUSH_BITS - 1));
         value = vf_cast(vi_blend(coded, vi_set1(0), vi_cast(value)));
         if (int4) {
@@ -34,7 +33,7 @@ NB_FN struct vgroup nb_s_int8(const struct nb_tile_view *view, unsigned j, float
     struct vgroup x = bytes_load(view->code + 32 * j);
     vf unit = vf_set1(step);
     NB_EACH_VECTOR(k)
-    x.v[k] = vf_muladd(x.v[k], unit, vf_set1(0)); /* step is 0 in records no encoder writes */
+    x.v[k] = vf_muladd(x.v[k], unit, vf_set1(0)); /* the step is 0 only in records that no encoder writes */
     return x;
 }
 
@@ -58,16 +57,16 @@ NB_FN void nb_s_finish(enum nb_dtype type, bool add, struct vgroup *x, const uin
     group_store(type, add, dst, x);
 }
 
-/* Domain bits of the (at most) 64 groups from j0 on. */
+/* Return the domain bits of the (at most) 64 groups from j0 on. */
 NB_FN uint64_t nb_s_domains(const struct nb_tile_view *view, unsigned j0)
 {
     uint64_t bits = nb_get32(view->domain + j0 / 8);
     return j0 + 32 < view->groups ? bits | (uint64_t)nb_get32(view->domain + j0 / 8 + 4) << 32 : bits;
 }
 
-/* 64 groups at a time, plain ones before transformed ones: a branch on every bit would be guessed wrong half
- * of the time, and so would the ends of shorter loops. The product with 1/32 is in the step: all is a
- * multiple of 2^-5 times the step, far from denormals, so it changes nothing. */
+/* Decode 64 groups at a time, plain ones before transformed ones: a branch on every bit would be mispredicted
+ * half of the time, and so would the ends of shorter loops. The step includes the product with 1/32. Every
+ * number is a multiple of 2^-5 times the step, far from denormals, so the result stays the same. */
 NB_FN void nb_s_decode(enum nb_dtype type, bool int4, bool add, const struct nb_tile_view *view,
                        const uint8_t *own, uint8_t *dst)
 {
@@ -75,7 +74,7 @@ NB_FN void nb_s_decode(enum nb_dtype type, bool int4, bool add, const struct nb_
     float step[NB_TILE_GROUPS] __attribute__((aligned(64)));
     nb_s_steps(int4, view, 0.03125f, step);
     if (!add)
-        own = dst; /* not read */
+        own = dst; /* unused */
     for (unsigned j0 = 0; j0 < view->groups; j0 += 64) {
         unsigned left = view->groups - j0;
         uint64_t all = left < 64 ? ((uint64_t)1 << left) - 1 : UINT64_MAX;

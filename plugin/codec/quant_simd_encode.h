@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Part of quant_simd.h, included there: encoding a tile. */
+/* Encode a tile. quant_simd.h includes this. */
 
 /* ---- Encoding, first half ----------------------------------------------------------------------------- */
 
-/* Sums of squares: none; for half of the values and of all residuals, in any order, which is enough to see
- * that the bound does not act; all, each group's for itself and in order. */
+/* Sums of squares: none. NEAR: of half of the values and of all residuals, in any order, enough to see that
+ * the bound does not act. EXACT: of each group, in order. */
 enum nb_norms { NB_NORMS_NONE, NB_NORMS_NEAR, NB_NORMS_EXACT };
 
-/* What a batch adds to the knowledge of its tile. */
+/* A batch's contribution to the survey of its tile. */
 struct nb_tile_sums {
     vi max, min;
     vf own, carried; /* NB_NORMS_NEAR */
@@ -20,7 +20,7 @@ NB_FN void nb_s_sums_begin(struct nb_tile_sums *tile)
     tile->own = tile->carried = vf_set1(0);
 }
 
-/* Is it certain that the bound does not act? */
+/* Return whether the bound certainly does not act. */
 NB_FN bool nb_s_unbound(const struct nb_tile_sums *tile, float bound)
 {
     float own[NB_W], carried[NB_W];
@@ -33,7 +33,7 @@ NB_FN bool nb_s_unbound(const struct nb_tile_sums *tile, float bound)
     return nb_is_unbound(own[0], carried[0], bound);
 }
 
-/* What there is to do once all batches of a tile are known. */
+/* Complete the survey of a tile after all of its batches. */
 NB_FN enum nb_survey nb_s_survey_end(const struct nb_tile_sums *tile, bool int4, struct nb_tile_work *work)
 {
     if (nb_work_has_outliers(work))
@@ -48,7 +48,8 @@ NB_FN enum nb_survey nb_s_survey_end(const struct nb_tile_sums *tile, bool int4,
     return nb_work_range(work, tile_max, tile_min, int4);
 }
 
-/* Magnitudes of a group that are small and above the floor: their number; their sum in the lanes of *sum. */
+/* Return the number of magnitudes of a group that are small and above the floor, and their sum in the lanes
+ * of *sum. */
 NB_FN unsigned nb_s_small(const float *y, vf threshold, vi *sum)
 {
     const vi absolute = vi_set1((int)NB_F32_ABS), floor = vi_set1((int)NB_FLUSH_BITS - 1), zero = vi_set1(0);
@@ -66,8 +67,8 @@ NB_FN unsigned nb_s_small(const float *y, vf threshold, vi *sum)
     return count;
 }
 
-/* Which of these groups of a batch have outliers? They are thin, and at least NB_OUTLIER_MEMBERS of their
- * values are below the threshold, which for zeros says nothing. */
+/* Return which of these groups of a batch have outliers. They are thin, and at least NB_OUTLIER_MEMBERS of
+ * their values are below the threshold, which is no evidence for zeros. */
 static NB_TARGET __attribute__((noinline)) unsigned nb_s_outliers(unsigned groups,
                                                                   const struct nb_tile_work *work,
                                                                   unsigned j0, const float *threshold)
@@ -93,8 +94,8 @@ static NB_TARGET __attribute__((noinline)) unsigned nb_s_outliers(unsigned group
     return result;
 }
 
-/* Largest magnitude from the signed maximum (largest positive, if any) and the unsigned one (largest
- * negative). */
+/* Return the largest magnitude from the signed maximum (largest positive, if any) and the unsigned one
+ * (largest negative). */
 NB_FN vi nb_s_magnitude(vi s, vi u, vm *negative)
 {
     vi zero = vi_set1(0);
@@ -103,15 +104,15 @@ NB_FN vi nb_s_magnitude(vi s, vi u, vm *negative)
     return vi_max_s(p, n);
 }
 
-/* Groups j0 ... j0 + NB_W - 1. `norms`: also find idle groups. Returns false when something has to be escaped
- * because it is too large. */
+/* Survey groups j0 ... j0 + NB_W - 1. `norms`: also find idle groups. Return false when a value is so large
+ * that it needs an escape. */
 NB_FN bool nb_s_survey(enum nb_dtype type, bool int4, bool feedback, enum nb_norms norms, const uint8_t *src,
                        const int8_t *err, const float *unit, struct nb_tile_work *work, unsigned j0,
                        struct nb_tile_sums *tile)
 {
     vi s[NB_W], u[NB_W], st[NB_W], ut[NB_W], own[NB_W], carried[NB_W];
     float threshold[NB_W] __attribute__((aligned(64)));
-    uint64_t large[NB_W / 8] = {0}; /* a byte each; vectors of them would wait for stores */
+    uint64_t large[NB_W / 8] = {0}; /* a byte each. Vectors of them would wait for stores */
     const unsigned bytes = NB_GROUP * nb_value_bytes(type);
 
     for (unsigned g = 0; g < NB_W; g++) {
@@ -198,7 +199,7 @@ NB_FN bool nb_s_survey(enum nb_dtype type, bool int4, bool feedback, enum nb_nor
     return true;
 }
 
-/* All batches of a tile, with residuals times work->factor. */
+/* Survey all batches of a tile, with residuals times work->factor. */
 NB_FN bool nb_s_survey_batches(enum nb_dtype type, bool int4, bool feedback, enum nb_norms norms,
                                const struct nb_tile_job *job, struct nb_tile_work *work,
                                struct nb_tile_sums *tile)
@@ -246,7 +247,7 @@ NB_FN enum nb_survey nb_s_survey_tile(enum nb_dtype type, bool int4, bool feedba
         if (!nb_work_norms(work, job))
             return NB_SURVEY_CAREFUL;
     }
-    /* The bound seldom acts: survey as if it did not, and once more where it does. */
+    /* The bound seldom acts: survey as if it did not, and survey again where it does. */
     if ((work->factor != 1 || !(feedback || measure)) &&
         !nb_s_survey_batches(type, int4, feedback, NB_NORMS_NONE, job, work, &tile))
         return NB_SURVEY_CAREFUL;
@@ -255,7 +256,8 @@ NB_FN enum nb_survey nb_s_survey_tile(enum nb_dtype type, bool int4, bool feedba
 
 /* ---- Encoding, second half ---------------------------------------------------------------------------- */
 
-/* Scale codes, signed steps and their reciprocals of a batch. Returns the groups that are transformed. */
+/* Compute scale codes, signed steps and their reciprocals of a batch. Return the groups that are
+ * transformed. */
 NB_FN unsigned nb_s_scales(bool int4, const struct nb_tile_work *work, unsigned j0, uint8_t *scales,
                            float *step, float *inverse, struct nb_encode_stats *stats)
 {
@@ -282,7 +284,8 @@ NB_FN unsigned nb_s_scales(bool int4, const struct nb_tile_work *work, unsigned 
                          vi_sllv(vi_sub(vi_set1(3), vi_and(depth, vi_set1(3))), vi_sub(vi_set1(4), segment)));
         vi low = vi_sub(vi_set1(23), depth);
         code = vi_add(vi_blend(vi_gt(vi_set1(4), segment), low, high), in_binade);
-        /* Nothing above the floor lies deeper than the last code (survey), except by rounding to nothing. */
+        /* The survey keeps every group above the floor within reach of the last code, except for rounding to
+         * zero. */
     }
     coded = vm_and(coded, vi_gt(code, zero));
     code = vi_blend(coded, zero, code);
@@ -304,8 +307,8 @@ NB_FN unsigned nb_s_scales(bool int4, const struct nb_tile_work *work, unsigned 
     return vm_bits(transform);
 }
 
-/* New error state of a batch from what each group's error would be; `times32`: groups where it is that, still
- * to be divided. */
+/* Store the new residuals of a batch, given each group's error. `times32`: groups whose error is still to be
+ * divided by 32. */
 NB_FN void nb_s_store_errors(float (*r)[NB_GROUP], unsigned times32, const uint8_t *idle, int8_t *err,
                              uint8_t *err_scale)
 {
@@ -320,7 +323,7 @@ NB_FN void nb_s_store_errors(float (*r)[NB_GROUP], unsigned times32, const uint8
     const vf back = vf_cast(vi_blend(vm_from_bits(times32), vi_cast(vf_set1(1)), vi_cast(vf_set1(0.03125f))));
     vi bits = vi_cast(vf_mul(vf_cast(across_max_s(max)), back));
     vm kept = vi_gt(bits, vi_set1((int)NB_FLUSH_BITS - 1));
-    /* 127.5/64 and more belongs to the next power of two, so nothing exceeds 127. */
+    /* 127.5/64 and more belong to the next power of two, so that 127 is the most. */
     vi exponent = vi_srli(vi_add(bits, vi_set1(0x10000)), 23);
     vi_store_bytes(scales, vi_blend(kept, vi_set1(0), vi_sub(exponent, vi_set1(6))));
     vi power = vi_slli(vi_sub(vi_set1(133 + 127), exponent), 23);
@@ -358,7 +361,7 @@ NB_FN void nb_s_quantize(bool int4, bool feedback, bool measure, const struct nb
         NB_EACH_VECTOR(k)
         {
             q[k] = vi_round(vf_mul(y.v[k], inv));
-            if (int4) /* scales are such that nothing lies below -8, nor beyond 127 in int8 */
+            if (int4) /* scales keep int4 codes at -8 or more, and int8 codes within 127 */
                 q[k] = vi_min_s(q[k], vi_set1(7));
         }
         if (int4)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ulp and delta4 codecs: differences against a reference, lossless and bounded. Spans, the choice of how
- * patterns are read, and the way to the block coders of the variant in force. See ulp.h for the idea and
- * docs/wire-format.md for the format.
+ * ulp and delta4 codecs: deltas against a reference, exact and bounded. This file has the spans, the choice
+ * of the reading, and the calls of the selected variant's block coders. ulp.h explains the idea,
+ * docs/wire-format.md the format.
  */
 #include <errno.h>
 #include <string.h>
@@ -12,9 +12,9 @@
 #include "codec/row.h"
 
 #define SAMPLE_PIECES 4u
-#define REMAP_BLOCKS 32u /* blocks after which the map is chosen anew */
+#define REMAP_BLOCKS 32u /* blocks after which the coder chooses the map anew */
 
-/* Ways to read patterns, in order of preference. bfloat16 and half, E4M3 and E5M2, float; else without
+/* Readings of patterns, in order of preference: bfloat16 and half, E4M3 and E5M2, float, and last without
  * exponent. */
 static const struct nb_ulp_map maps[3][4] = {
     {{3, 0, 0}, {2, 0, 0}, {7, 0, 0}, {7, 1, 0}},
@@ -27,8 +27,8 @@ static int width_index(enum nb_ulp_width width)
     return width == NB_ULP_8 ? 0 : width == NB_ULP_16 ? 1 : width == NB_ULP_32 ? 2 : -1;
 }
 
-/* The cheapest of `count` ways to read n values, judged by samples, and a c to start from. Returns the bits
- * that NB_ULP_PROBE values would take, 0 when the samples are equal. */
+/* Choose the cheapest of `count` readings of n values by samples, and a c to start from. Return the bits that
+ * NB_ULP_PROBE values would take, 0 when the samples are equal. */
 static uint32_t choose_map(const struct nb_ulp_ops *ops, unsigned wi, const struct nb_ulp_map *from,
                            unsigned count, const uint8_t *cur, const uint8_t *ref, size_t n,
                            struct nb_ulp_map *map, unsigned *c)
@@ -37,8 +37,7 @@ static uint32_t choose_map(const struct nb_ulp_ops *ops, unsigned wi, const stru
     uint8_t a[NB_ULP_PROBE * 4] = {0}, r[NB_ULP_PROBE * 4] = {0};
     uint32_t best = UINT32_MAX;
 
-    /* A few pieces in the middles of equal parts, from multiples of 8 values on; or all there is, repeated.
-     */
+    /* A few pieces in the middles of equal parts, from multiples of 8 values on, or all values, repeated. */
     for (size_t i = 0; i < NB_ULP_PROBE / piece; i++) {
         size_t at = piece == 1 ? i % n : (2 * i + 1) * n / (2 * SAMPLE_PIECES) / 8 * 8;
         if (at + piece > n)
@@ -74,13 +73,13 @@ size_t nb_ulp_bound(enum nb_ulp_width width, size_t bytes)
     return 1 + 3 * blocks_of(bytes, width) + bytes;
 }
 
-/* What the spans of a codec are made with: the readings to choose from, and whether runs may have floors. */
+/* Parameters of a codec's spans: the readings to choose from, and whether runs may have floors. */
 struct coding {
     unsigned wi;
     const struct nb_ulp_map *maps;
     unsigned nmaps;
     int floors;
-    uint64_t lossy; /* runs that got one */
+    uint64_t lossy; /* runs with a floor */
 };
 
 static ssize_t encode_span(struct coding *how, const uint8_t *cur, const uint8_t *ref, size_t bytes,
@@ -126,7 +125,7 @@ static ssize_t encode_span(struct coding *how, const uint8_t *cur, const uint8_t
         dst[1 + 2 * b] = (uint8_t)len;
         dst[2 + 2 * b] = (uint8_t)(len >> 8);
         at += len;
-        /* Until something differs the whole may still be one byte. */
+        /* Until the first difference the whole span may still become one byte. */
         if (changed && at + tail >= limit)
             return -E2BIG;
     }
@@ -224,7 +223,7 @@ int nb_ulp_decode(enum nb_ulp_width width, const void *coded, size_t len, const 
 
 /* ---- delta4 -------------------------------------------------------------------------------------------- */
 
-/* How the patterns of a type are read. */
+/* The reading of each type's patterns. */
 static const struct nb_ulp_map type_map[NB_DTYPE_COUNT] = {
     [NB_F32] = {23, 0, 0}, [NB_BF16] = {7, 0, 0}, [NB_F16] = {10, 0, 0}};
 
@@ -280,7 +279,7 @@ enum nb_ulp_width nb_ulp_guess_width(const void *cur, const void *ref, size_t by
         unsigned c;
         uint64_t bits = 0;
 
-        /* Samples in four parts, so that one odd part does not decide. */
+        /* Samples in four parts, so that one odd part cannot decide. */
         for (size_t q = 0; q < 4; q++) {
             const size_t from = bytes / 4 * q / 128 * 128;
             const size_t upto = q == 3 ? bytes : bytes / 4 * (q + 1) / 128 * 128;

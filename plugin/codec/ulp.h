@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Inside of the ulp codec (lossless differences): constants of the format and the table through which ulp.c
- * reaches the block coders of the variants. The format is specified in docs/wire-format.md, section "ulp".
+ * Inside of the ulp codec (exact deltas): constants of the format, and the table through which ulp.c reaches
+ * the variants' block coders. docs/wire-format.md, section "ulp", specifies the format.
  *
- * How it works in a few words. Weights trained by an Adam-like optimizer all move by about the same absolute
- * amount, so the size of a difference in units of the last place follows from the exponent of the *reference*
- * value, which both sides know: difference ~ 2^(c - exponent), with a `c` that hardly changes over a row. So
- * a run of 256 values shares one byte c; value i gets k_i = c - exponent_i low bits verbatim, and what
- * exceeds them is coded in unary. The unary parts of a group of 32 are stored as bit planes (plane j: one bit
- * for each value that has not ended yet), which a CPU makes with compare-to-mask and pext, and a warp with
- * ballots.
+ * How it works. Weights under an Adam-like optimizer all move by about the same absolute amount. The size of
+ * a difference in units of the last place therefore follows from the exponent of the *reference* value, which
+ * both sides know: difference ~ 2^(c - exponent), with a `c` that hardly changes over a row. A run of 256
+ * values shares one byte c. Value i gets k_i = c - exponent_i low bits verbatim, and the coder sends the rest
+ * in unary. The unary parts of a group of 32 are stored as bit planes (plane j: one bit for each value that
+ * has not ended yet). A CPU makes planes with compare-to-mask and pext, a warp with ballots.
  */
 #ifndef NIBBLE_CODEC_ULP_H
 #define NIBBLE_CODEC_ULP_H
@@ -22,12 +21,12 @@
 #define NB_ULP_RUN 256u    /* values that share c */
 #define NB_ULP_BLOCK 1024u /* values of one independently coded block */
 #define NB_ULP_PROBE 128u  /* values by which a block is judged before it is coded */
-#define NB_ULP_PLANES 4u   /* unary parts up to this; beyond, the value is an exception */
+#define NB_ULP_PLANES 4u   /* the longest unary part. Larger values are exceptions */
 #define NB_ULP_MAX_EXC 255u
-#define NB_ULP_DENSE 6u /* cells of four values from which on plane 0 is sent as it is */
+#define NB_ULP_DENSE 6u /* with so many cells of four values plane 0 is sent as it is */
 
-/* How a group is coded: two bits each in the block's header; 3 is not used.
- *   EQUAL   nothing follows
+/* The mode of a group: two bits each in the block's header, of which 3 is unused.
+ *   EQUAL   all values equal the reference
  *   SPARSE  plane 0 is eight bits for cells of four values, then the cells that are not empty
  *   DENSE   plane 0 is 32 bits */
 #define NB_ULP_MODE_EQUAL 0u
@@ -44,39 +43,43 @@
 #define NB_ULP_SPAN_EQUAL 0u
 #define NB_ULP_SPAN_BLOCKS 1u
 
-/* Most low bits of one value: 64 bits hold the low bits of a 64-bit lane's values with 7 bits to spare, so
- * that one unaligned 8-byte load from any bit offset gets them all. */
+/* The most low bits of one value. 64 bits hold the low bits of a 64-bit lane's values with 7 bits to spare,
+ * so that one unaligned 8-byte load from any bit offset gets them all. */
 #define NB_ULP_KMAX(w) (7u * (w))
 /* Bits of an exception: index, pattern, and its empty place in plane 0. */
 #define NB_ULP_EXC_COST(w) (8u * (w) + 17u)
 
-/* A coder may write this far into dst whatever it returns, and a decoder may read this far beyond the end of
- * the coded block: the largest run of a group is 32 planes-bytes and 32 * 28 low bits. */
+/* A coder may write this far into dst whatever it returns. A decoder may read this far beyond the end of the
+ * coded block: the largest run of a group is 32 planes-bytes and 32 * 28 low bits. */
 #define NB_ULP_DST_SLACK 8192u
 #define NB_ULP_SRC_SLACK 192u
 
-/* How the patterns of a block are read. */
+/* The reading of a block's patterns. */
 struct nb_ulp_map {
-    uint8_t shift; /* exponent = (pattern without sign) >> shift; width in bits - 1: no exponent */
-    uint8_t plain; /* 1: patterns are two's complement integers; 0: sign and magnitude */
-    uint8_t floor; /* delta4: exponents below this one count as this one; 0: exact */
+    uint8_t shift; /* exponent = (pattern without sign) >> shift. width in bits - 1: no exponent */
+    uint8_t plain; /* 1: patterns are two's complement integers. 0: sign and magnitude */
+    uint8_t floor; /* delta4: lower exponents count as this one. 0: exact */
 };
 
 /* Block coders of one variant for one width. n is 1..NB_ULP_BLOCK values.
- * encode: returns the length of the block (0: cur equals ref), at most 1 + n * width because it goes raw
- * where nothing is gained; *c is where the search for the first run's c begins, and what the last run used.
- * `dst` has room for NB_ULP_DST_SLACK. decode: len > 0 bytes at `coded`, readable to len + NB_ULP_SRC_SLACK.
- * dst may equal ref. 0 or -EBADMSG. */
+ *
+ * encode returns the length of the block (0: cur equals ref). It is at most 1 + n * width, since a block goes
+ * raw where coding would not shorten it. The search for the first run's c begins at *c, which gets the last
+ * run's. `dst` has room for NB_ULP_DST_SLACK.
+ *
+ * decode takes len > 0 bytes at `coded`, readable to len + NB_ULP_SRC_SLACK. dst may equal ref. It returns 0
+ * or -EBADMSG. */
 typedef size_t nb_ulp_encode_block_fn(const struct nb_ulp_map *map, const uint8_t *cur, const uint8_t *ref,
                                       size_t n, unsigned *c, uint8_t *dst);
 typedef int nb_ulp_decode_block_fn(const uint8_t *coded, size_t len, const uint8_t *ref, size_t n,
                                    uint8_t *dst);
 
-/* Two blocks of NB_ULP_BLOCK values at once, the second one behind the first in ref and dst. */
+/* Decode two blocks of NB_ULP_BLOCK values at once. The second one follows the first in ref and dst. */
 typedef int nb_ulp_decode_two_fn(const uint8_t *coded, size_t len, const uint8_t *coded2, size_t len2,
                                  const uint8_t *ref, uint8_t *dst);
 
-/* Bits that NB_ULP_PROBE values would take besides their plane 0, read by `map`, and the c for that. */
+/* Return the bits that NB_ULP_PROBE values would take besides their plane 0, read by `map`, and the c for
+ * that. */
 typedef uint32_t nb_ulp_probe_fn(const struct nb_ulp_map *map, const uint8_t *cur, const uint8_t *ref,
                                  unsigned *c);
 
@@ -88,7 +91,7 @@ struct nb_ulp_ops {
     nb_ulp_decode_block_fn *decode[3];
     nb_ulp_decode_two_fn *decode_two[3]; /* NULL: one after the other */
     nb_ulp_probe_fn *probe[3];
-    /* delta4, for widths 2 and 4; *lossy counts the runs that got a floor. */
+    /* delta4, for widths 2 and 4. *lossy counts the runs with a floor. */
     nb_delta4_encode_block_fn *encode_floors[2];
     nb_ulp_decode_block_fn *decode_floors[2];
 };
@@ -104,27 +107,27 @@ extern const struct nb_ulp_ops nb_ulp_neon;
 
 /* ---- Floors (delta4) ---------------------------------------------------------------------------------- */
 
-/* Bits that a run may take besides plane 0, in sixteenths a value, before it gets a floor; and the fraction
- * of bfloat16's error that the error under the floor may be: squares, of steps and units in the last place. A
- * run that needs more bits even so may have a larger error to get down to HOT_BITS. */
+/* Bits that a run may take besides plane 0, in sixteenths a value, before it gets a floor. Then the limit of
+ * the error under the floor as a fraction of bfloat16's error: squares, of steps and units in the last place.
+ * A run that needs more bits even so may have a larger error to get down to HOT_BITS. */
 #define NB_DELTA4_BITS 45u
 #define NB_DELTA4_RATIO 16u
 #define NB_DELTA4_HOT_BITS 49u
 #define NB_DELTA4_HOT_RATIO 4u
-/* Differences in steps of the floor are below this; others are exceptions. */
+/* Differences in steps of the floor are below this. Larger ones are exceptions. */
 #define NB_DELTA4_MOST 0x1p14f
-/* More low bits than this a floor does not leave: an exception has to be recognised by its size. */
+/* The most low bits under a floor: a decoder recognises an exception by its size. */
 #define NB_DELTA4_KMAX 12u
 
-/* A format that may have floors: how its exponents are biased, where the steps lie that a float can hold. */
+/* A format that may have floors: the bias of its exponents, and the range of steps that a float can hold. */
 struct nb_delta4_format {
     uint8_t shift;     /* bits of mantissa */
     uint8_t low, high; /* floors */
-    uint8_t spare;     /* bits of mantissa more than bfloat16's */
+    uint8_t spare;     /* bits of mantissa beyond bfloat16's */
     int16_t bias;      /* a step is 2^(floor - bias) */
 };
 
-/* NULL for a map without. */
+/* Return the format of a map, NULL for a map without floors. */
 static inline const struct nb_delta4_format *nb_delta4_format(unsigned width, unsigned shift)
 {
     static const struct nb_delta4_format bf16 = {7, 24, 254, 0, 134}, f16 = {10, 1, 30, 3, 25},
@@ -135,8 +138,8 @@ static inline const struct nb_delta4_format *nb_delta4_format(unsigned width, un
     return width == 4 && shift == 23 ? &f32 : NULL;
 }
 
-/* Statistic that starts a search for c: the mean, over the `count` values that differ, of exponent plus bits
- * of the zigzagged difference (`sum` is their sum), less one. */
+/* Return the start of a search for c: the mean, over the `count` values that differ, of exponent plus bits of
+ * the zigzagged difference (`sum` is their sum), less one. */
 static inline unsigned nb_ulp_estimate(uint64_t sum, unsigned count)
 {
     uint64_t mean = count ? sum / count : 0;

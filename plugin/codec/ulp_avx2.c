@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ulp block coder with AVX2 and BMI2: values of 1 and 2 bytes in lanes of 16 bits, those of 4 bytes in lanes of
- * 32.
+ * ulp block coder with AVX2 and BMI2: values of 1 and 2 bytes in lanes of 16 bits, values of 4 bytes in lanes
+ * of 32.
  */
 #include "codec/ulp.h"
 
@@ -22,7 +22,7 @@
 #include "codec/ulp_bits.h"
 
 typedef struct {
-    __m256i k[4], low[4], high; /* high: a byte a value, in order: no more than 127 */
+    __m256i k[4], low[4], high; /* high: a byte a value, in order, at most 127 */
 } group32;
 
 static inline uint64_t pext(uint64_t x, uint64_t mask)
@@ -56,7 +56,7 @@ static inline __m256i prefix(__m256i len)
         s, _mm256_blend_epi32(_mm256_permute4x64_epi64(s, _MM_SHUFFLE(1, 1, 0, 0)), zero, 0x0f));
 }
 
-/* -1 in the bytes whose bit in the mask is 1. */
+/* Return -1 in the bytes whose bit in the mask is 1. */
 static inline __m256i expand_bytes(uint32_t mask)
 {
     const __m256i from = _mm256_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2,
@@ -67,7 +67,7 @@ static inline __m256i expand_bytes(uint32_t mask)
                              bit);
 }
 
-/* How many of the four masks have a bit: a byte a bit. */
+/* Count for each bit the masks that have it, a byte a bit. */
 static inline __m256i sum_of_masks(uint32_t m0, uint32_t m1, uint32_t m2, uint32_t m3)
 {
     const __m256i a = _mm256_add_epi8(expand_bytes(m0), expand_bytes(m1));
@@ -89,7 +89,7 @@ static inline __m128i quarter_of(__m256i bytes, int i)
     return i % 2 ? _mm_srli_si128(half, 8) : half;
 }
 
-/* The bits of four strings, each in the low bits; as few writes as their lengths allow. */
+/* Append the bits of four strings, each in the low bits, with as few writes as their lengths allow. */
 static inline void put_four(struct bits *b, const uint64_t *z, const uint64_t *keep)
 {
     const uint64_t v0 = _pext_u64(z[0], keep[0]), v1 = _pext_u64(z[1], keep[1]);
@@ -111,7 +111,7 @@ static inline void put_four(struct bits *b, const uint64_t *z, const uint64_t *k
     }
 }
 
-/* The four strings again, each value in its 16 bits. */
+/* Get the four strings, each value in its 16 bits. */
 static inline __m256i get_four(const uint8_t *p, size_t *pos, const uint64_t *keep)
 {
     const unsigned n0 = (unsigned)__builtin_popcountll(keep[0]), n1 = (unsigned)__builtin_popcountll(keep[1]);
@@ -132,7 +132,7 @@ static inline __m256i get_four(const uint8_t *p, size_t *pos, const uint64_t *ke
     return _mm256_set_epi64x((long long)_pdep_u64(w[3], keep[3]), (long long)_pdep_u64(w[2], keep[2]),
                              (long long)_pdep_u64(w[1], keep[1]), (long long)_pdep_u64(w[0], keep[0]));
 }
-/* Four strings: lane i starts at bit pos + the lengths before it; bits above its length are garbage. */
+/* Get four strings: lane i starts at bit pos + the lengths before it. Bits above its length are undefined. */
 static inline __m256i get_lanes(const uint8_t *p, size_t pos, __m256i len, unsigned *total)
 {
     const __m256i incl = prefix(len);
@@ -143,9 +143,9 @@ static inline __m256i get_lanes(const uint8_t *p, size_t pos, __m256i len, unsig
     return _mm256_srlv_epi64(v, _mm256_and_si256(at, _mm256_set1_epi64x(7)));
 }
 
-/* For nb_ulp_estimate, eight values: to *sum exponents plus bits of those that are not 0, to *equal the others. How
- * many bits a number has is in its float's exponent; without a second 1 behind the first, rounding does not
- * change that. Numbers of 32 bits are negative ones here. */
+/* For nb_ulp_estimate, eight values: add to *sum exponents plus bits of values other than 0, to *equal the
+ * zeros. The exponent of a number's float gives its bits. Clearing the bit behind the highest one keeps
+ * rounding from changing it. Numbers of 32 bits are negative ones here. */
 static inline void add_bits(__m256i z, __m256i ex, __m256i *sum, __m256i *equal)
 {
     const __m256i none = _mm256_cmpeq_epi32(z, _mm256_setzero_si256());

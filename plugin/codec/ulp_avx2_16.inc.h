@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What ulp_block.inc.h asks for, with AVX2, for W = 1 and 2: a group is two vectors of sixteen lanes of 16 bits.
- * Values of width 1 are sign-extended into their lanes, so that the same code orders and subtracts them.
- * AVX2 has no shifts by different amounts in such lanes: products with powers of two are their place, and pext
- * and pdep move the low parts, four values at a time.
+ * The functions that ulp_block.inc.h needs, with AVX2, for W = 1 and 2: a group is two vectors of sixteen
+ * lanes of 16 bits. Values of width 1 are sign-extended into their lanes, so that the same code orders and
+ * subtracts them. AVX2 has no shifts by different amounts in such lanes: products with powers of two replace
+ * them, and pext and pdep move the low parts, four values at a time.
  */
 
 #ifndef NB_ULP_AVX2_16
 #define NB_ULP_AVX2_16
 typedef struct {
     __m256i z[2], power[2], keep[2]; /* differences; 2^k; 2^k - 1, the bits of the low parts */
-    __m256i high;                    /* a byte a value, in order: no more than 127 */
+    __m256i high;                    /* a byte a value, in order, at most 127 */
     __m256i low[2];                  /* decoding only */
 } group16;
 
-/* For two lookups of a byte each: k in the low byte, and with its bit 3 turned over in the high one. */
+/* Prepare two lookups of a byte each: k in the low byte, and k with bit 3 inverted in the high one. */
 static inline __m256i power_index(__m256i k)
 {
     return _mm256_xor_si256(_mm256_or_si256(k, _mm256_slli_epi16(k, 8)), _mm256_set1_epi16(0x0800));
@@ -45,7 +45,7 @@ static inline __m256i power_down(__m256i index)
 #define EPI(op) _mm256_##op##_epi16
 #define EPU(op) _mm256_##op##_epu16
 
-/* Sixteen values. */
+/* Load sixteen values. */
 static inline __m256i NAME(load)(const uint8_t *p)
 {
 #if W == 1
@@ -55,7 +55,7 @@ static inline __m256i NAME(load)(const uint8_t *p)
 #endif
 }
 
-/* Both vectors of a group at its second one, as bytes are packed from two. */
+/* Store both vectors of a group when i is its second, as bytes are packed from two. */
 static inline void NAME(store)(uint8_t *p, int i, const __m256i *x)
 {
     if (i == 0)
@@ -81,7 +81,7 @@ static inline __m256i NAME(clamp_k)(__m256i ex, unsigned c)
                             _mm256_set1_epi16(NB_ULP_KMAX(W)));
 }
 
-/* z >> k, k as power_index() takes it apart. */
+/* Return z >> k, with k as power_index() takes it apart. */
 static inline __m256i NAME(shifted)(__m256i z, __m256i k)
 {
     const __m256i down = _mm256_mulhi_epu16(z, power_down(power_index(k)));
@@ -89,7 +89,7 @@ static inline __m256i NAME(shifted)(__m256i z, __m256i k)
     return _mm256_blendv_epi8(down, z, _mm256_cmpeq_epi16(k, _mm256_setzero_si256()));
 }
 
-/* From z >> before to z >> k, where k is `before` or one more. */
+/* Turn z >> before into z >> k, where k is `before` or one more. */
 static inline __m256i NAME(shifted_on)(__m256i z, __m256i before, __m256i k)
 {
     return _mm256_blendv_epi8(_mm256_srli_epi16(z, 1), z, _mm256_cmpeq_epi16(k, before));
@@ -188,7 +188,7 @@ static inline unsigned NAME(get_low)(const uint8_t *p, size_t pos, group *g)
     return (unsigned)(at - pos);
 }
 
-/* The zigzagged differences of half a group. */
+/* Return the zigzagged differences of half a group. */
 static inline __m256i NAME(joined)(const group *g, int i)
 {
     const __m256i high = _mm256_cvtepu8_epi16(half_of(g->high, i));

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What ulp_block.inc.h asks for, with AVX2, for W = 4: a group is four vectors of eight lanes of 32 bits. */
+/* The functions that ulp_block.inc.h needs, with AVX2, for W = 4: a group is four vectors of eight lanes of
+ * 32 bits. */
 
 #define lane uint32_t
 #define signed_lane int32_t
@@ -9,7 +10,7 @@
 #define EPI(op) _mm256_##op##_epi32
 #define EPU(op) _mm256_##op##_epu32
 
-/* Eight values. */
+/* Load eight values. */
 static inline __m256i NAME(load)(const uint8_t *p)
 {
     return _mm256_loadu_si256((const __m256i *)p);
@@ -34,7 +35,7 @@ static inline __m256i NAME(clamp_k)(__m256i ex, unsigned c)
 
 static inline __m256i NAME(add_cost)(__m256i sum, __m256i zz, __m256i k)
 {
-    /* What exceeds the planes is all the same: 5 at most. */
+    /* All values beyond the planes cost the same: 5 at most. */
     const __m256i cost = _mm256_setr_epi32(0, 1, 2, 3, 4, NB_ULP_EXC_COST(W), 0, 0);
     const __m256i high = _mm256_min_epu32(_mm256_srlv_epi32(zz, k), _mm256_set1_epi32(NB_ULP_PLANES + 1));
 
@@ -125,7 +126,7 @@ static inline unsigned NAME(get_low)(const uint8_t *p, size_t pos, group *g)
     return sum;
 }
 
-/* The zigzagged differences of a quarter of a group. */
+/* Return the zigzagged differences of a quarter of a group. */
 static inline __m256i NAME(joined)(const group *g, int i)
 {
     const __m256i high = _mm256_cvtepu8_epi32(quarter_of(g->high, i));

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What ulp_block.inc.h asks for, with AVX2, whatever the width of a lane. ulp_avx2_16.inc.h and
+ * The functions that ulp_block.inc.h needs, with AVX2, for any width of a lane. ulp_avx2_16.inc.h and
  * ulp_avx2_32.inc.h define
  *
  *     lane, signed_lane       a lane; a vector has LANES of them. VECS vectors are a group of 32 values
@@ -8,7 +8,7 @@
  *     load, store             a vector from values of W bytes, sign-extended to lanes; vector i of a group to
  *                             such values
  *     to_words                the first eight lanes at an address, as words of 32 bits
- *     clamp_k, costs          the width of the low parts; what a run costs with three widths
+ *     clamp_k, costs          the width of the low parts; the price of a run with three widths
  *     split, drop             a group of differences into high and low parts; without some of its values
  *     low_is_zero, put_low    the low parts of a group, as the string of bits has them
  *     set_width, get_low      decoding: the width of the low parts of vector i, then the parts
@@ -28,7 +28,8 @@ static inline __m256i NAME(wrap)(__m256i x)
 #endif
 }
 
-/* Between pattern and ordered integer (its own inverse); flip is MAGNITUDE or, for plain integers, 0. */
+/* Convert between pattern and ordered integer (its own inverse). flip is MAGNITUDE or, for plain integers,
+ * 0. */
 static inline __m256i NAME(order)(__m256i x, __m256i flip)
 {
     return _mm256_xor_si256(x, _mm256_and_si256(EPI(srai)(x, LANE_BITS - 1), flip));
@@ -113,7 +114,7 @@ static inline void NAME(finish)(const uint8_t *ref, const struct nb_ulp_map *map
 
     for (int i = 0; i < VECS; i++) {
         __m256i z = NAME(joined)(g, i);
-        if (W == 1) /* its high parts may reach beyond it in blocks that no encoder writes */
+        if (W == 1) /* high parts may exceed it in blocks that no encoder writes */
             z = _mm256_and_si256(z, EPI(set1)(0xff));
         const __m256i d = _mm256_xor_si256(EPI(srli)(z, 1), EPI(sub)(zero, _mm256_and_si256(z, one)));
         const __m256i o = NAME(wrap)(EPI(add)(NAME(order)(NAME(load)(ref + LANES * W * i), flip), d));

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ulp block coder with AVX-512 and BMI2: a group of 32 values is one vector of 16-bit lanes for widths 1 and 2,
- * two of 32-bit lanes for width 4. Bit planes are comparison masks. What includes it has set the target, and
- * defines ULP_TABLE, and ULP_VBMI where that may be used.
+ * ulp block coder with AVX-512 and BMI2: a group of 32 values is one vector of 16-bit lanes for widths 1 and
+ * 2, two of 32-bit lanes for width 4. Bit planes are comparison masks. The including source sets the target,
+ * and defines ULP_TABLE, and ULP_VBMI where it may use that.
  *
- * The low parts of a vector are first joined to eight strings, one in each lane of 64 bits, of at most 56 bits
- * (NB_ULP_KMAX). A string's place follows from the lengths before it, and those from the reference alone.
+ * The low parts of a vector are first joined to eight strings, one in each lane of 64 bits, of at most 56
+ * bits (NB_ULP_KMAX). A string's place follows from the lengths before it, and the reference alone gives the
+ * lengths.
  */
 
 #include "codec/fp.h"
@@ -40,13 +41,14 @@ static inline void sum_three(__m512i s0, __m512i s1, __m512i s2, uint32_t *out)
     out[2] = (uint32_t)_mm_extract_epi32(q, 2);
 }
 
-/* Lengths of the strings of a vector whose lanes take k bits each: k is in the low byte of its lane. */
+/* Return the lengths of the strings of a vector whose lanes take k bits each: k is in the low byte of its
+ * lane. */
 static inline __m512i string_lengths(__m512i k)
 {
     return _mm512_sad_epu8(k, _mm512_setzero_si512());
 }
 
-/* For each string the sum of the lengths before it; but for the first one, before which there is nothing, the sum
+/* Return for each string the sum of the lengths before it. The first lane, whose sum would be 0, has the sum
  * of all. `len` is at most 255 each. */
 static inline __m512i lengths_before(__m512i len, unsigned *total)
 {
@@ -64,14 +66,14 @@ static inline __m512i lengths_before(__m512i len, unsigned *total)
     return before;
 }
 
-/* The lengths before each string. */
+/* Return the lengths before each string, with 0 in the first lane. */
 static inline __m512i but_first(__m512i before)
 {
     return _mm512_and_si512(before, _mm512_loadu_si512(NUMBER.others));
 }
 
-/* Append eight strings, none of them shorter than a byte: each with its beginning in the byte in which the one before
- * it ends, stored one over the other. */
+/* Append eight strings of at least a byte each. Each begins in the byte in which the string before it ends,
+ * and they are stored one over the other. */
 static inline void put_long_strings(struct bits *b, __m512i v, __m512i len, __m512i before, unsigned total)
 {
     const __m512i at = _mm512_add_epi64(EACH64(b->n), before),
@@ -89,7 +91,7 @@ static inline void put_long_strings(struct bits *b, __m512i v, __m512i len, __m5
     total += b->n;
     b->p += total >> 3;
     b->n = total & 7;
-    b->acc = *b->p; /* nothing follows in it */
+    b->acc = *b->p; /* the rest of this byte is empty */
 }
 
 /* Append eight strings in order. */
@@ -120,14 +122,14 @@ static inline __attribute__((always_inline)) void put_strings(struct bits *b, __
     }
 }
 
-/* The bits from which each string begins, counted from the byte that holds bit `pos`. */
+/* Return the first bit of each string, counted from the byte that holds bit `pos`. */
 static inline __m512i string_places(size_t pos, __m512i before)
 {
     return _mm512_add_epi64(EACH64(pos & 7), but_first(before));
 }
 
 #ifdef ULP_VBMI
-/* Eight bytes for each string, of which its first bit is in the first one. */
+/* Load eight bytes for each string. The first byte has its first bit. */
 static inline __m512i get_strings(const uint8_t *p, size_t pos, __m512i at)
 {
     const __m512i bytes =
@@ -136,7 +138,7 @@ static inline __m512i get_strings(const uint8_t *p, size_t pos, __m512i at)
     return _mm512_permutexvar_epi8(bytes, _mm512_loadu_si512(p + (pos >> 3)));
 }
 #else
-/* Eight strings; bits above their lengths are garbage. */
+/* Get eight strings. Bits above their lengths are undefined. */
 static inline __m512i get_strings(const uint8_t *p, size_t pos, __m512i at, unsigned total)
 {
     if (__builtin_expect(total <= 57, 1)) {

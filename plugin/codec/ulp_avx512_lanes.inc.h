@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What ulp_block.inc.h asks for, with AVX-512, once for lanes of 16 bits (W = 1 and 2: a group is one vector) and
- * of 32 bits (W = 4: two vectors). Values of width 1 are sign-extended into their lanes, so that the same code
- * orders and subtracts them.
+ * The functions that ulp_block.inc.h needs, with AVX-512, once for lanes of 16 bits (W = 1 and 2: a group is
+ * one vector) and of 32 bits (W = 4: two vectors). Values of width 1 are sign-extended into their lanes, so
+ * that the same code orders and subtracts them.
  */
 
 #if W == 4
@@ -55,7 +55,7 @@ static inline void NAME(store)(uint8_t *p, __m512i x)
 #endif
 }
 
-/* Of a lane its lowest W bytes, sign-extended. */
+/* Sign-extend the lowest W bytes of a lane. */
 static inline __m512i NAME(wrap)(__m512i x)
 {
     return W == 1 ? EPI(srai)(EPI(slli)(x, 8), 8) : x;
@@ -152,7 +152,8 @@ static unsigned NAME(estimate)(const lane *zz, const lane *ex, size_t n)
     for (size_t i = 0; i < n; i += 16) {
         const __m512i z = NAME(words)(zz + i);
         const __mmask16 any = _mm512_test_epi32_mask(z, z);
-        /* As a float it says where its highest bit is; without the next one it is not rounded up. */
+        /* The exponent of its float gives its highest bit. Clearing the next bit keeps it from being rounded
+         * up. */
         const __m512 f = _mm512_cvtepu32_ps(_mm512_andnot_si512(_mm512_srli_epi32(z, 1), z));
         const __m512i bits = _mm512_srli_epi32(_mm512_castps_si512(f), 23);
         sum = _mm512_mask_add_epi32(sum, any, sum, _mm512_add_epi32(bits, NAME(words)(ex + i)));
@@ -214,7 +215,7 @@ static inline uint32_t NAME(above)(const group *g, uint32_t j)
 }
 
 #if W < 4
-/* A bit for each cell of four values that is not all zero in plane 0. */
+/* A bit for each cell of four values that has a bit in plane 0. */
 #define HAVE_CELLS
 static inline uint32_t NAME(cells)(const group *g)
 {
@@ -222,7 +223,7 @@ static inline uint32_t NAME(cells)(const group *g)
 }
 #endif
 
-/* The low parts of a vector as eight strings. */
+/* Return the low parts of a vector as eight strings. */
 static inline __m512i NAME(strings)(__m512i v, __m512i k)
 {
     const __m512i low32 = EACH64(NUMBER.low32);
@@ -271,14 +272,15 @@ static inline void NAME(add)(group *g, uint32_t m0, uint32_t m1, uint32_t m2, ui
     }
 }
 
-/* The low parts of a vector, at bit `pos`, with garbage above their k bits. */
+/* Get the low parts of a vector at bit `pos`. Bits above their k bits are undefined. */
 static inline __m512i NAME(get_vector)(const uint8_t *p, size_t pos, __m512i k, unsigned *total)
 {
     const __m512i at = string_places(pos, lengths_before(string_lengths(k), total));
 
 #ifdef ULP_VBMI
-    /* Where a lane's bits begin in its string, and eight for each further byte of the lane: sums over bytes, which a
-     * multiplication makes of the k's, each a lane on, and of what makes them begin where they do. */
+    /* The beginning of a lane's bits in its string, and eight for each further byte of the lane. These are
+     * sums over bytes: a multiplication forms them from the k's, each shifted by a lane, and from a
+     * constant. */
     const __m512i begin = _mm512_ternarylogic_epi64(at, EACH64(NUMBER.seven), EACH64(NUMBER.begin[W]),
                                                     0xea); /* (at & 7) | begin */
     const __m512i bits =
@@ -311,7 +313,7 @@ static inline unsigned NAME(get_low)(const uint8_t *p, size_t pos, group *g)
     return sum;
 }
 
-/* The zigzagged differences of a vector. */
+/* Return the zigzagged differences of a vector. */
 static inline __m512i NAME(joined)(const group *g, int i)
 {
     return _mm512_or_si512(g->low[i], EPI(sllv)(g->high[i], g->k[i]));
@@ -324,7 +326,7 @@ static inline void NAME(finish)(const uint8_t *ref, const struct nb_ulp_map *map
 
     for (int i = 0; i < VECS; i++) {
         __m512i z = NAME(joined)(g, i);
-        if (W == 1) /* its high parts may reach beyond it in blocks that no encoder writes */
+        if (W == 1) /* high parts may exceed it in blocks that no encoder writes */
             z = _mm512_and_si512(z, EPI(set1)(0xff));
         const __m512i minus = EPI(srai)(EPI(slli)(z, LANE_BITS - 1), LANE_BITS - 1); /* where z is odd */
         const __m512i d = _mm512_xor_si512(EPI(srli)(z, 1), minus);

@@ -4,10 +4,10 @@
 
 #include "codec/ulp.h"
 
-/* Sums over bytes from where a lane's bits begin: by 8 for each byte of a lane of 16 or of 32 bits. */
+/* Sums over bytes from the beginning of a lane's bits: by 8 for each byte of a lane of 16 or of 32 bits. */
 #define BY_16 0x0800080008000800u
 #define BY_32 0x1810080018100800u
-#define NONE 1 /* a byte that is zero in lengths */
+#define NONE 1 /* index of a byte that is zero in lengths */
 #define LENGTHS(a, b, c, d, e, f, g, h) \
     { \
         a, b, c, d, e, f, g, h \

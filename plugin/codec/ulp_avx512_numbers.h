@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Constants of the ulp block coder with AVX-512 that stay in registers or are read from memory by the instruction
- * that takes them. Those that a compiler sees it makes from immediates, wherever one is needed: two instructions each,
- * a fifth of all.
+ * Constants of the ulp block coder with AVX-512 that stay in registers or are memory operands of the
+ * instructions that use them. A compiler that sees their values builds them from immediates at each use: two
+ * instructions each, a fifth of all.
  */
 #ifndef NIBBLE_CODEC_ULP_AVX512_NUMBERS_H
 #define NIBBLE_CODEC_ULP_AVX512_NUMBERS_H
@@ -10,10 +10,10 @@
 #include <stdint.h>
 
 struct nb_ulp_avx512_numbers {
-    uint8_t before[8][8]; /* of eight lengths, which bytes lengths_before() adds for each lane */
+    uint8_t before[8][8]; /* of eight lengths, the bytes that lengths_before() adds for each lane */
     uint64_t others[8];   /* all lanes but the first */
     uint64_t bytes, three, seven, sums, low32;
-    uint64_t begin[5]; /* by width, as those below */
+    uint64_t begin[5]; /* by width, as the fields below */
     uint32_t kmax[5], exception[5], magnitude[5];
     uint32_t count[5]; /* 0 to 4 */
 };

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ulp block coder with AVX-512 and its VBMI (permutations of bytes, eight bits from any bit): see ulp_avx512.inc.h. */
+/* ulp block coder with AVX-512 and its VBMI (permutations of bytes, eight bits from any bit). See
+ * ulp_avx512.inc.h. */
 #include "codec/ulp.h"
 
 #ifdef NB_ULP_X86

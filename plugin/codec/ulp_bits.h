@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Bit strings of the ulp codec (least significant bit first) and small things that its variants share.
- * Included by their sources only; the functions take on the instruction set of the including file.
+ * Bit strings of the ulp codec (least significant bit first) and small functions that its variants share.
+ * Only their sources include this. The functions take on the instruction set of the including file.
  */
 #ifndef NIBBLE_CODEC_ULP_BITS_H
 #define NIBBLE_CODEC_ULP_BITS_H
@@ -10,8 +10,8 @@
 #include <stdint.h>
 #include <string.h>
 
-/* A bit string being written: p is where the next whole byte goes, acc holds n < 8 bits not yet in memory
- * (after a put, the bytes at p hold them too). */
+/* A bit string being written. p is the place of the next whole byte, acc holds the n < 8 bits still outside
+ * memory (after a put, the bytes at p hold them too). */
 struct bits {
     uint8_t *p;
     uint64_t acc;
@@ -25,7 +25,7 @@ static inline void bits_begin(struct bits *b, uint8_t *p)
     b->n = 0;
 }
 
-/* Append the low len <= 56 bits of v; the others must be zero. Writes up to 8 bytes at p. */
+/* Append the low len <= 56 bits of v. The other bits must be zero. Writes up to 8 bytes at p. */
 static inline void bits_put(struct bits *b, uint64_t v, unsigned len)
 {
     uint64_t le;
@@ -39,7 +39,7 @@ static inline void bits_put(struct bits *b, uint64_t v, unsigned len)
     b->n &= 7;
 }
 
-/* The byte behind the string. */
+/* Return the byte behind the string. */
 static inline uint8_t *bits_end(struct bits *b)
 {
     if (b->n)
@@ -47,7 +47,7 @@ static inline uint8_t *bits_end(struct bits *b)
     return b->p;
 }
 
-/* At least 57 bits from bit `pos` of p on. Reads 8 bytes. */
+/* Return at least 57 bits from bit `pos` of p on. Reads 8 bytes. */
 static inline uint64_t bits_peek(const uint8_t *p, size_t pos)
 {
     uint64_t le;
@@ -56,7 +56,7 @@ static inline uint64_t bits_peek(const uint8_t *p, size_t pos)
     return le64toh(le) >> (pos & 7);
 }
 
-/* A group that the span does not fill is coded as if the missing patterns were all ones but the sign, in both
+/* Pad a group that the span fills only in part. The missing patterns count as all ones but the sign, in both
  * `cur` and `ref`: the largest exponent, hence the fewest low bits. */
 static inline void ulp_pad(uint8_t *to, const uint8_t *from, size_t n, unsigned width)
 {

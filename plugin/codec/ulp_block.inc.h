@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The block coder, once for all variants and widths. What includes it has defined, for the width W:
+ * The block coder, once for all variants and widths. The including source defines, for the width W:
  *     W          bytes of a value: 1, 2 or 4
  *     NAME(x)    the name of function x for this variant and width
- *     lane       the type of a value as it is worked on, at least W bytes
+ *     lane       the type of a value in computations, at least W bytes
  *     group      the k, high and low parts of 32 values
  * and these functions under NAME(), of a group of 32 values unless it says otherwise:
  *     diff       zigzagged differences, and the exponents of the reference; whether any difference is not 0
@@ -19,8 +19,9 @@
  *     unsplit    the zigzagged differences again (W > 1)
  *     cells      a bit for each four values with a high part, if HAVE_CELLS is defined; else they are made of plane 0
  *     estimate   nb_ulp_estimate of n values (a multiple of 32), if HAVE_ESTIMATE is defined; else the loop below
- * and pext(x, mask) of 64 bits and pdep(x, mask) of 32, the bit gather and scatter of BMI2. A variant that has neither defines
- * ULP_OWN_PLANES, put_group and get_group instead of them, put_low, add and get_low.
+ * It also defines pext(x, mask) of 64 bits and pdep(x, mask) of 32, the bit gather and scatter of BMI2. A
+ * variant without them defines ULP_OWN_PLANES, and put_group and get_group instead of them, put_low, add and
+ * get_low.
  */
 
 #if W > 1
@@ -34,8 +35,8 @@ static size_t NAME(encode_raw)(const uint8_t *cur, size_t n, uint8_t *dst)
     return 1 + n * W;
 }
 
-/* Walk down the cost from *c, as long as a step is worth more than 1/8 bit a value: a c that stays is cheap
- * to code with, and following every sample is no gain. Deterministic: the same in all variants. */
+/* Walk down the cost from *c, as long as a step is worth more than 1/8 bit a value: a steady c is cheap to
+ * code with, and following every sample gains nothing. Deterministic: the same in all variants. */
 static uint32_t NAME(descend)(const lane *zz, const lane *ex, size_t n, unsigned *c)
 {
     const uint32_t least = (uint32_t)n / 8;
@@ -72,7 +73,7 @@ static unsigned NAME(estimate)(const lane *zz, const lane *ex, size_t n)
 #endif
 
 /* Choose c for a run of n values, judging a whole run by half of its values: the even ones of even groups and
- * the odd ones of odd groups. Returns what those cost and how many they were. */
+ * the odd ones of odd groups. Return their cost, and their number in *judged. */
 static uint32_t NAME(choose_c)(const lane *zz, const lane *ex, size_t n, unsigned *c, size_t *judged)
 {
     _Alignas(64) lane zs[NB_ULP_RUN / 2], es[NB_ULP_RUN / 2];
@@ -88,10 +89,10 @@ static uint32_t NAME(choose_c)(const lane *zz, const lane *ex, size_t n, unsigne
     best = NAME(descend)(zz, ex, n, c);
     if (__builtin_expect(best <= n * W * 4, 1))
         return best;
-    /* More than half of raw: either that is how it is, or the previous run's c was no good place to start. */
+    /* More than half of raw: either the data are like that, or the previous run's c was a poor start. */
     other = NAME(estimate)(zz, ex, n);
     if (other == *c)
-        return best; /* where a walk has ended, another one stays */
+        return best; /* the end of one walk keeps its place in another */
     second = NAME(descend)(zz, ex, n, &other);
     if (second >= best)
         return best;
@@ -110,8 +111,8 @@ static uint32_t NAME(probe)(const struct nb_ulp_map *map, const uint8_t *cur, co
 }
 
 #ifndef ULP_OWN_PLANES
-/* Planes and low parts of a group whose plane 0 is m0. Returns its mode. Inline, or the compiler finds that
- * two widths have the same one and calls it, with the group in memory. */
+/* Append planes and low parts of a group whose plane 0 is m0. Return its mode. Inlined, because otherwise the
+ * compiler shares the function between two widths and calls it with the group in memory. */
 static inline __attribute__((always_inline)) unsigned NAME(put_group)(struct bits *b, const group *g,
                                                                       uint32_t m0)
 {
@@ -122,10 +123,10 @@ static inline __attribute__((always_inline)) unsigned NAME(put_group)(struct bit
     const uint32_t halves = m0 | m0 >> 1, t = (halves | halves >> 2) & 0x11111111u;
     const uint32_t set = (uint32_t)pext(t, 0x11111111u);
 #endif
-    /* Which of the two it is nobody can predict: choose by arithmetic. */
+    /* The mode is unpredictable: select by arithmetic. */
     const uint32_t dense = (uint32_t)__builtin_popcount(set) >= NB_ULP_DENSE, all = 0u - dense;
     const unsigned sparse = 8 - 8 * dense;
-    /* Two planes at once: what one has of the other's bits follows what that one has. */
+    /* Two planes at once: plane j + 1 only has bits that plane j has. */
     const uint64_t of01 = (t * 15 | all) | (uint64_t)m0 << 32, of23 = m1 | m2 << 32;
     const uint64_t p01 = pext(m0 | m1 << 32, of01), p23 = pext(m2 | m3 << 32, of23);
     const unsigned n01 = (unsigned)__builtin_popcountll(of01), n23 = (unsigned)__builtin_popcountll(of23);
@@ -149,8 +150,7 @@ static inline __attribute__((always_inline)) unsigned NAME(put_group)(struct bit
 }
 #endif
 
-/* `lossy` is NULL, or runs may have floors and those that got one are counted there; a constant for the
- * compiler, as is W. */
+/* `lossy` is NULL, or runs may have floors and it counts them. A compile-time constant, as is W. */
 static inline __attribute__((always_inline)) size_t NAME(encode_any)(const struct nb_ulp_map *map,
                                                                      const uint8_t *cur, const uint8_t *ref,
                                                                      size_t n, unsigned *c, uint8_t *dst,
@@ -280,7 +280,7 @@ static size_t NAME(encode_floors)(const struct nb_ulp_map *map, const uint8_t *c
 #endif
 
 #ifndef ULP_OWN_PLANES
-/* Planes and low parts of one group; returns the bit position behind it. */
+/* Get planes and low parts of one group. Return the bit position behind it. */
 static inline size_t NAME(get_group)(const uint8_t *p, size_t pos, unsigned sparse, group *g)
 {
     const uint64_t w = bits_peek(p, pos);
@@ -295,7 +295,8 @@ static inline size_t NAME(get_group)(const uint8_t *p, size_t pos, unsigned spar
     m2 = pdep((uint32_t)(above >> n0), m1);
     n2 = (unsigned)__builtin_popcount(m2);
     pos += len;
-    /* Usually one load has all planes; where it has not, these may be wrong, but are no fewer bits. */
+    /* Usually one load has all planes. Where it has not, these numbers may be wrong but are large enough to
+     * show it. */
     if (__builtin_expect(len + n0 + n1 + n2 <= 57, 1)) {
         m3 = pdep((uint32_t)(above >> n0 >> n1), m2);
     } else {
@@ -321,7 +322,7 @@ struct NAME(cursor) {
     struct nb_ulp_map map;
 };
 
-/* Read the header of a block that is not raw. */
+/* Read the header of a coded block. */
 static inline int NAME(open_block)(struct NAME(cursor) * d, const uint8_t *coded, size_t len,
                                    const uint8_t *ref, size_t n, uint8_t *dst, int floors)
 {
@@ -423,7 +424,7 @@ static inline int NAME(put_exceptions)(const struct NAME(cursor) * d)
     return 0;
 }
 
-/* A group that is whole, of a block without floors, of the mode that the lowest bits of *modes say. */
+/* Decode a whole group of a block without floors. The lowest bits of *modes give its mode. */
 static inline __attribute__((always_inline)) void NAME(whole_group)(const uint8_t *p, size_t *pos,
                                                                     uint64_t *modes,
                                                                     const struct nb_ulp_map *map, unsigned c,
@@ -443,8 +444,8 @@ static inline __attribute__((always_inline)) void NAME(whole_group)(const uint8_
     NAME(finish)(ref, map, &s, dst);
 }
 
-/* `count` blocks, 1 or 2, of NB_ULP_BLOCK values without floors, the second one behind the first in ref and dst.
- * Where a group ends only its bits say, so a processor has time for another block meanwhile. */
+/* Decode `count` blocks, 1 or 2, of NB_ULP_BLOCK values without floors. The second one follows the first in
+ * ref and dst. A group's end depends on its bits, so a processor has time for another block meanwhile. */
 static inline __attribute__((always_inline)) int NAME(decode_whole)(const struct NAME(cursor) * a,
                                                                     const struct NAME(cursor) * b, int count)
 {
@@ -500,7 +501,7 @@ static inline __attribute__((always_inline)) int NAME(decode_any)(const uint8_t 
     for (size_t g = 0; g < (n + NB_ULP_GROUP - 1) / NB_ULP_GROUP; g++)
         if (NAME(step)(&d, g, floors))
             return -EBADMSG;
-    /* Was the bit string what the header says? */
+    /* Check the length of the bit string against the header. */
     return (d.pos + 7) / 8 == d.end / 8 ? NAME(put_exceptions)(&d) : -EBADMSG;
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Floors of the delta4 codec: which floor a run gets, and how values below it are coded. Plain loops, once
- * for all variants: the compiler vectorizes them for the target of the source that includes this (through
+ * Floors of the delta4 codec: the floor of a run, and the coding of values below it. Plain loops, once for
+ * all variants: the compiler vectorizes them for the target of the source that includes this (through
  * ulp_block.inc.h, for W = 2 and 4).
  */
 
@@ -13,7 +13,7 @@ typedef uint16_t NAME(pattern);
 typedef uint32_t NAME(pattern);
 #endif
 
-/* Values of a group as floats. */
+/* Convert the values of a group to floats. */
 static inline void NAME(to_floats)(const struct nb_delta4_format *f, const NAME(pattern) * x, float *v)
 {
 #if W == 4
@@ -46,7 +46,7 @@ static inline void NAME(from_floats)(const struct nb_delta4_format *f, const flo
 #endif
 }
 
-/* zz and ex of a group under a floor: values below it become steps of it. */
+/* Compute zz and ex of a group under a floor, in steps for values below it. */
 static inline void NAME(diff_floor)(const uint8_t *cur, const uint8_t *ref, const struct nb_delta4_format *f,
                                     unsigned floor, lane *zz, lane *ex)
 {
@@ -64,13 +64,13 @@ static inline void NAME(diff_floor)(const uint8_t *cur, const uint8_t *ref, cons
         const float magnitude = nb_bits_f32(nb_f32_bits(a[i]) & NB_F32_ABS);
         const uint32_t near = 0u - (uint32_t)((magnitude > half) & (size < NB_DELTA4_MOST));
         const float whole = nb_bits_f32(nb_f32_bits(steps) & near);
-        /* Added to 1.5 x 2^23 a small number becomes an integer in its low bits, to nearest even. */
+        /* Adding 1.5 x 2^23 to a small number leaves its nearest integer, ties to even, in the low bits. */
         const float rounded = whole + 0x1.8p23f;
         const int32_t q = (int32_t)(nb_f32_bits(rounded) - 0x4b400000u);
         const float sum = b[i] + (rounded - 0x1.8p23f) * step;
         const float off = nb_bits_f32(nb_f32_bits(sum - a[i]) & NB_F32_ABS);
-        /* Exceptions: a value that might change its sign; one too far away; one whose own last place is no
-         * finer than the step and that would be one off. */
+        /* Exceptions: a value that might change its sign, a value too far away, and a value whose own last
+         * place is no finer than the step and that would be one off. */
         const uint32_t coarse = ((uint32_t)x[i] & (PATTERNS >> 1)) >> f->shift >= floor;
         const uint32_t good = near & ~(0u - (coarse & (uint32_t)(off >= quarter)));
         uint32_t z = ((uint32_t)q << 1 ^ (uint32_t)(q >> 31)) | ~good;
@@ -81,7 +81,8 @@ static inline void NAME(diff_floor)(const uint8_t *cur, const uint8_t *ref, cons
     }
 }
 
-/* Results of a group under a floor, from those that finish() made of the same differences. */
+/* Compute the results of a group under a floor from the results that finish() made of the same
+ * differences. */
 static inline void NAME(finish_floor)(const uint8_t *ref, const struct nb_delta4_format *f, unsigned floor,
                                       const lane *zz, uint8_t *dst)
 {
@@ -105,7 +106,7 @@ static inline void NAME(finish_floor)(const uint8_t *ref, const struct nb_delta4
     memcpy(dst, out, sizeof(out));
 }
 
-/* Sixteenths of a bit that a floor below c saves. */
+/* Return the sixteenths of a bit that a floor below c saves. */
 static inline uint32_t NAME(saved)(const lane *ex, size_t n, unsigned c, unsigned floor)
 {
     const unsigned least = c > NB_ULP_KMAX(W) ? c - NB_ULP_KMAX(W) : 0;
@@ -118,7 +119,7 @@ static inline uint32_t NAME(saved)(const lane *ex, size_t n, unsigned c, unsigne
     return 16 * sum;
 }
 
-/* Is the error that is to be expected small beside that of bfloat16? Squares, in steps of the floor. */
+/* Return whether the expected error is small beside bfloat16's. Squares, in steps of the floor. */
 static inline int NAME(fine)(const struct nb_delta4_format *f, const uint8_t *ex, size_t n, unsigned ratio,
                              unsigned floor)
 {
@@ -130,14 +131,14 @@ static inline int NAME(fine)(const struct nb_delta4_format *f, const uint8_t *ex
         j = j < -6 ? -6 : j;
         j = j > 2 ? 2 : j;
         below += ex[i] < floor;
-        /* Infinities and NaN have no rounding; that of zeros and denormals is not theirs to spare. */
+        /* Infinities and NaN have no rounding. Zeros and denormals must keep theirs. */
         ulps += ((ex[i] != 0) & (ex[i] <= f->high)) ? 1u << 2 * (6 + j) : 0;
     }
     return (below * ratio) << 12 <= ulps;
 }
 
-/* The highest floor that is fine and that the next lower one does not make needless; 0: none. Both are
- * monotonous, so that it is found from anywhere. */
+/* Return the highest floor that is fine and that saves more than the next lower one, or 0. Both conditions
+ * are monotonic, so a search from any start finds it. */
 static inline unsigned NAME(find_floor)(const struct nb_delta4_format *f, const uint8_t *now, size_t n,
                                         const lane *ex, size_t padded, unsigned c, uint32_t goal,
                                         unsigned ratio)
@@ -153,7 +154,7 @@ static inline unsigned NAME(find_floor)(const struct nb_delta4_format *f, const 
     return t < f->low ? 0 : t;
 }
 
-/* The floor for a run of `padded` values, of which n are real and `judged` cost `cost` bits; 0: none. */
+/* Return the floor for a run of `padded` values, of which n are real and `judged` cost `cost` bits, or 0. */
 static unsigned NAME(choose_floor)(const struct nb_delta4_format *f, const uint8_t *cur, size_t n,
                                    const lane *ex, size_t padded, uint32_t cost, size_t judged, unsigned c)
 {

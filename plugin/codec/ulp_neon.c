@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ulp block coder with NEON: lanes of 16 bits for widths 1 and 2, of 32 bits for width 4. There is no gather or scatter of
- * bits: the four bit planes of a group are four words of one vector, in whose bytes bits move by steps of 1, 2 and 4
- * (Warren, Hacker's Delight, "Compress" and "Expand"); the bytes are then joined as low parts are, pair by pair.
+ * ulp block coder with NEON: lanes of 16 bits for widths 1 and 2, of 32 bits for width 4. NEON has no gather
+ * or scatter of bits. The four bit planes of a group are four words of one vector, in whose bytes bits move
+ * by steps of 1, 2 and 4 (Warren, Hacker's Delight, "Compress" and "Expand"). The bytes are then joined as
+ * low parts are, pair by pair.
  */
 #include "codec/ulp.h"
 
@@ -22,7 +23,8 @@ static inline uint8x16_t parities(uint8x16_t x)
     return vreinterpretq_u8_p8(vmulq_p8(vreinterpretq_p8_u8(x), vdupq_n_p8(0xff)));
 }
 
-/* What masks move: the bits that go down by 1, by 2 and by 4 so that those of the mask are the lowest of their byte. */
+/* The moves of a mask: the bits that go down by 1, by 2 and by 4, so that the mask's bits become the lowest
+ * of their byte. */
 struct moves {
     uint8x16_t by1, by2, by4;
 };
@@ -43,7 +45,7 @@ static inline struct moves moves_of(uint8x16_t mask)
     return m;
 }
 
-/* Two numbers in a lane, of which the lower one has `low` bits: the upper one is moved down to it. */
+/* Join the two numbers of a lane: the lower one has `low` bits, and the upper one moves down to it. */
 static inline uint16x8_t join16(uint16x8_t x, uint16x8_t low)
 {
     return vorrq_u16(vandq_u16(x, vdupq_n_u16(0xff)),
@@ -62,7 +64,7 @@ static inline uint64x2_t join64(uint64x2_t x, uint64x2_t low)
                      vshlq_u64(vshrq_n_u64(x, 32), vreinterpretq_s64_u64(low)));
 }
 
-/* The bits of x, a subset of the mask's, gathered in every word; *len: how many. */
+/* Gather in every word the bits of x, a subset of the mask's. *len: their number. */
 static inline uint32x4_t gather(uint32x4_t x, uint32x4_t mask, uint32x4_t *len)
 {
     const struct moves m = moves_of(vreinterpretq_u8_u32(mask));
@@ -81,7 +83,7 @@ static inline uint32x4_t gather(uint32x4_t x, uint32x4_t mask, uint32x4_t *len)
                   vandq_u32(vreinterpretq_u32_u16(pairs), vdupq_n_u32(0xffff)));
 }
 
-/* The lowest bits of x scattered to those of the mask, a word; *n: how many it has. */
+/* Scatter the lowest bits of x to the bits of the mask, a word. *n: their number. */
 static inline uint8x16_t scatter(uint32_t x, uint8x16_t mask, unsigned *n)
 {
     const struct moves m = moves_of(mask);
@@ -101,7 +103,7 @@ static inline uint8x16_t scatter(uint32_t x, uint8x16_t mask, unsigned *n)
     return vandq_u8(b, mask);
 }
 
-/* Bit i of the result: byte i of 32 is greater than j. */
+/* Return bit i where byte i of 32 is greater than j. */
 static inline uint8x16_t above_pairs(const uint8x16_t *bytes, uint8_t j)
 {
     const uint8x16_t bit = {1, 2, 4, 8, 16, 32, 64, 128, 1, 2, 4, 8, 16, 32, 64, 128}, limit = vdupq_n_u8(j);
@@ -116,14 +118,14 @@ static inline uint32_t above_word(const uint8x16_t *bytes, uint8_t j)
     return vgetq_lane_u32(vreinterpretq_u32_u8(sum), 0);
 }
 
-/* The four planes of 32 bytes. */
+/* Return the four planes of 32 bytes. */
 static inline uint32x4_t planes_of(const uint8x16_t *bytes)
 {
     return vreinterpretq_u32_u8(vpaddq_u8(vpaddq_u8(above_pairs(bytes, 0), above_pairs(bytes, 1)),
                                           vpaddq_u8(above_pairs(bytes, 2), above_pairs(bytes, 3))));
 }
 
-/* A plane's bits to bytes of all bits or none. */
+/* Expand a plane's bits to bytes of all bits or 0. */
 static inline void spread(uint8x16_t plane, uint8x16_t *bytes)
 {
     const uint8x16_t bit = {1, 2, 4, 8, 16, 32, 64, 128, 1, 2, 4, 8, 16, 32, 64, 128};
@@ -147,7 +149,7 @@ static inline void put_pair(struct bits *b, uint64x2_t v, uint64x2_t len)
     }
 }
 
-/* Read them again: *pos moves on; bits above their lengths are garbage. */
+/* Read them again. *pos moves on. Bits above their lengths are undefined. */
 static inline uint64x2_t get_pair(const uint8_t *p, size_t *pos, uint64x2_t len)
 {
     const uint64_t first = bits_peek(p, *pos), second = bits_peek(p, *pos + vgetq_lane_u64(len, 0));
@@ -156,7 +158,7 @@ static inline uint64x2_t get_pair(const uint8_t *p, size_t *pos, uint64x2_t len)
     return vcombine_u64(vcreate_u64(first), vcreate_u64(second));
 }
 
-/* Upper halves of lanes whose lower number has `low` bits. */
+/* Return the upper numbers of lanes whose lower number has `low` bits. */
 static inline uint64x2_t part64(uint64x2_t x, uint64x2_t low)
 {
     return vsliq_n_u64(x, vshlq_u64(x, vnegq_s64(vreinterpretq_s64_u64(low))), 32);
@@ -167,7 +169,7 @@ static inline uint32x4_t part32(uint32x4_t x, uint32x4_t low)
     return vsliq_n_u32(x, vshlq_u32(x, vnegq_s32(vreinterpretq_s32_u32(low))), 16);
 }
 
-/* The planes m of a group; returns its mode. What ulp_block.inc.h does, and the format, see there. */
+/* Append the planes m of a group and return its mode. ulp_block.inc.h explains the format. */
 static inline unsigned put_planes(struct bits *b, uint32x4_t m)
 {
     const uint32_t m0 = vgetq_lane_u32(m, 0);
@@ -194,7 +196,7 @@ static inline unsigned put_planes(struct bits *b, uint32x4_t m)
     return NB_ULP_MODE_SPARSE + dense;
 }
 
-/* And back: in how many planes each of 32 values is, as bytes; returns the bit position behind them. */
+/* Read planes: the number of planes of each of 32 values, as bytes. Return the bit position behind them. */
 static inline size_t get_planes(const uint8_t *p, size_t pos, unsigned sparse, uint8x16_t *high)
 {
     uint64_t w = bits_peek(p, pos);

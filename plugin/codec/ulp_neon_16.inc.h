@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What ulp_block.inc.h asks for, with NEON, for W = 1 and 2: a group is four vectors of eight lanes of 16 bits. */
+/* The functions that ulp_block.inc.h needs, with NEON, for W = 1 and 2: a group is four vectors of eight
+ * lanes of 16 bits. */
 
 #ifndef NB_ULP_NEON_16
 #define NB_ULP_NEON_16
@@ -25,7 +26,7 @@ typedef struct {
 #define BITS (8 * W)
 #define MAGNITUDE ((1u << (BITS - 1)) - 1)
 
-/* Eight values; those of width 1 are sign-extended, so that the same code orders and subtracts them. */
+/* Load eight values. Those of width 1 are sign-extended, so that the same code orders and subtracts them. */
 static inline uint16x8_t NAME(load)(const uint8_t *p)
 {
 #if W == 1
@@ -50,7 +51,7 @@ static inline uint16x8_t NAME(wrap)(uint16x8_t x)
     return W == 2 ? x : vreinterpretq_u16_s16(vshrq_n_s16(vreinterpretq_s16_u16(vshlq_n_u16(x, 8)), 8));
 }
 
-/* To bytes, 255 for what is larger, and back. */
+/* Narrow to bytes, with 255 for larger values, and widen again. */
 static inline void NAME(narrow)(const uint16x8_t *x, uint8x16_t *bytes)
 {
     bytes[0] = vqmovn_high_u16(vqmovn_u16(x[0]), x[1]);

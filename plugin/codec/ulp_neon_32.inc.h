@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What ulp_block.inc.h asks for, with NEON, for W = 4: a group is eight vectors of four lanes of 32 bits. */
+/* The functions that ulp_block.inc.h needs, with NEON, for W = 4: a group is eight vectors of four lanes of
+ * 32 bits. */
 
 #ifndef NB_ULP_NEON_32
 #define NB_ULP_NEON_32
@@ -40,7 +41,7 @@ static inline uint32x4_t NAME(wrap)(uint32x4_t x)
     return x;
 }
 
-/* To bytes, 255 for what is larger, and back. */
+/* Narrow to bytes, with 255 for larger values, and widen again. */
 static inline void NAME(narrow)(const uint32x4_t *x, uint8x16_t *bytes)
 {
     for (int i = 0; i < 2; i++)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What ulp_block.inc.h asks for, with NEON, whatever the width of a lane. ulp_neon_16.inc.h and ulp_neon_32.inc.h define
+ * The functions that ulp_block.inc.h needs, with NEON, for any width of a lane. ulp_neon_16.inc.h and
+ * ulp_neon_32.inc.h define
  *
  *     lane, signed_lane, vec      a lane; a vector of LANES of them. VECS vectors are a group of 32 values
  *     U(op), S(op)                an intrinsic on unsigned or signed lanes; SIGNED(x) and UNSIGNED(x) between the two
@@ -10,7 +11,8 @@
  *     put_low, get_low            the low parts of a group, as the string of bits has them
  */
 
-/* Between pattern and ordered integer (its own inverse); flip is MAGNITUDE or, for plain integers, 0. */
+/* Convert between pattern and ordered integer (its own inverse). flip is MAGNITUDE or, for plain integers,
+ * 0. */
 static inline vec NAME(order)(vec x, vec flip)
 {
     const vec sign = UNSIGNED(S(vshrq_n)(SIGNED(x), 8 * sizeof(lane) - 1));
@@ -27,7 +29,7 @@ static inline vec NAME(exponent)(vec r, const struct nb_ulp_map *map)
     return U(vshlq)(U(vandq)(r, U(vdupq_n)(MAGNITUDE)), S(vdupq_n)((signed_lane)(0 - map->shift)));
 }
 
-/* clamp(c - exponent); and its negative, by which shifts go to the right. */
+/* Return clamp(c - exponent), and its negative for shifts to the right. */
 static inline vec NAME(clamp_k)(vec ex, vec c)
 {
     return U(vminq)(U(vqsubq)(c, ex), U(vdupq_n)(NB_ULP_KMAX(W)));
@@ -115,7 +117,7 @@ static inline void NAME(split)(const lane *zz, const lane *ex, unsigned c, group
     g->over = vmaxvq_u8(vmaxq_u8(high[0], high[1])) > NB_ULP_PLANES ? above_word(high, NB_ULP_PLANES) : 0;
 }
 
-/* Seldom: a value in hundreds at most is an exception. */
+/* Rare: a value in hundreds at most is an exception. */
 static inline void NAME(drop)(group *g, uint32_t mask)
 {
     lane low[32];
@@ -138,7 +140,7 @@ static inline int NAME(low_is_zero)(const group *g)
     return vmaxvq_u32(AS_WORDS(any)) == 0;
 }
 
-/* Of the planes, 0 is asked for; and what lies beyond all. */
+/* Callers ask for plane 0, and for values beyond all planes. */
 static inline uint32_t NAME(above)(const group *g, uint32_t j)
 {
     return j == 0 ? vgetq_lane_u32(g->planes, 0) : g->over;
@@ -177,7 +179,7 @@ static inline void NAME(finish)(const uint8_t *ref, const struct nb_ulp_map *map
 
     for (int i = 0; i < VECS; i++) {
         vec z = U(vorrq)(g->low[i], NAME(shift_left)(g->high[i], g->k[i]));
-        if (W == 1) /* its high parts may reach beyond it in blocks that no encoder writes */
+        if (W == 1) /* high parts may exceed it in blocks that no encoder writes */
             z = U(vandq)(z, U(vdupq_n)(0xff));
         const vec d = U(veorq)(U(vshrq_n)(z, 1), U(vtstq)(z, one));
         const vec o = NAME(wrap)(U(vaddq)(NAME(order)(NAME(load)(ref + LANES * W * i), flip), d));

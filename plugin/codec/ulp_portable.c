@@ -34,8 +34,8 @@ static inline uint32_t pdep(uint32_t x, uint32_t mask)
 
 #define EACH UINT64_C(0x0101010101010101)
 
-/* Bit i of the result: byte i of 32, all below 0x7f, is greater than j. Eight bytes at a time, by carries
- * into their top bits, which a multiplication then gathers. */
+/* Return bit i where byte i of 32, all below 0x7f, is greater than j. Eight bytes at a time, by carries into
+ * their top bits, which a multiplication then gathers. */
 static inline uint32_t bytes_above(const uint8_t *bytes, uint32_t j)
 {
     uint32_t m = 0;
@@ -49,7 +49,7 @@ static inline uint32_t bytes_above(const uint8_t *bytes, uint32_t j)
     return m;
 }
 
-/* Eight bits to eight bytes of 0 or 1. */
+/* Expand eight bits to eight bytes of 0 or 1. */
 static inline uint64_t spread(uint32_t m)
 {
     return (((m & 0xff) * EACH & UINT64_C(0x8040201008040201)) + 0x7f * EACH) >> 7 & EACH;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What ulp_block.inc.h asks for, in portable C. Included for each width W by ulp_widths.inc.h. */
+/* The functions that ulp_block.inc.h needs, in portable C. ulp_widths.inc.h includes this for each width
+ * W. */
 
 #define BITS (8u * W)
 #define ALL ((uint32_t)(((uint64_t)1 << BITS) - 1))
@@ -33,13 +34,14 @@ static inline void NAME(store)(uint8_t *p, uint32_t x)
 #endif
 }
 
-/* Between pattern and ordered integer (its own inverse); flip is MAGNITUDE or, for plain integers, 0. */
+/* Convert between pattern and ordered integer (its own inverse). flip is MAGNITUDE or, for plain integers,
+ * 0. */
 static inline uint32_t NAME(order)(uint32_t x, uint32_t flip)
 {
     return x ^ ((0u - (x >> (BITS - 1))) & flip);
 }
 
-/* Without branches: they would go either way. Exponents are at most 255. */
+/* Without branches, which would be mispredicted. Exponents are at most 255. */
 static inline unsigned NAME(clamp_k)(unsigned c, uint32_t ex)
 {
     const int over = (int)c - (int)ex - (int)NB_ULP_KMAX(W);
