@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What NCCL's tables are made of, without their versions: the functions of both halves, of the profiler and
- * of the tuner. They have the signatures of the newest table. The file of a version (net_v12.c, tuner_v6.c,
- * profiler_v6.c ...) fills in its table with them, and where its signature is another one, with a static
- * function that converts. How to add a version: docs/adding.md.
+ * The functions behind NCCL's tables, without versions: both halves, the profiler and the tuner. They have
+ * the signatures of the newest table. The file of a version (net_v12.c, tuner_v6.c, profiler_v6.c ...) fills
+ * its table with them. Where a version's signature differs, its file has a static function that converts.
+ * docs/adding.md says how to add a version.
  *
- * All are called by NCCL, with arguments that are checked: a NULL that NCCL must not pass, a call outside
- * init..finalize and values out of range are ncclInternalError after a WARN line. Results are those of
+ * NCCL calls all of them, and they check their arguments. A NULL that NCCL must not pass, a call outside
+ * init..finalize and a value out of range are ncclInternalError after a WARN line. Other results are those of
  * nb_result.
  */
 #ifndef NIBBLE_ABI_API_H
@@ -22,15 +22,15 @@
 #include "nibble/nccl_profiler.h"
 #include "nibble/nccl_tuner.h"
 
-/* Makes a table visible to NCCL; everything else is hidden. */
+/* Make a table visible to NCCL. All other symbols are hidden. */
 #define NB_EXPORT __attribute__((visibility("default")))
 
 /* ---- Devices, the same for both halves ----------------------------------------------------------------- */
 
 ncclResult_t nb_api_devices(int *ndev);
 
-/* In a version's getProperties: *props = (TYPE){FIELDS}, where FIELDS may use `info` and `dev`. The strings
- * in the properties live as long as the library. */
+/* Define a version's getProperties: *props = (TYPE){FIELDS}, where FIELDS may use `info` and `dev`. The
+ * strings in the properties live as long as the library. */
 #define NB_API_GET_PROPERTIES(TYPE, ...) \
     static ncclResult_t get_properties(int dev, TYPE *props) \
     { \
@@ -42,7 +42,7 @@ ncclResult_t nb_api_devices(int *ndev);
         return ncclSuccess; \
     }
 
-/* Fields since v8. NCCL's structs are not const-correct; it only reads the strings. */
+/* Fields since v8. NCCL's structs lack const, but NCCL only reads the strings. */
 #define NB_API_PROPERTIES_V8 \
     .name = (char *)(uintptr_t)info->net.name, \
     .pciPath = info->net.pci_path[0] ? (char *)(uintptr_t)info->net.pci_path : NULL, .guid = info->net.guid, \
@@ -66,7 +66,8 @@ ncclResult_t nb_api_net_finalize(void *ctx);
 ncclResult_t nb_api_net_listen(void *ctx, int dev, void *handle, void **listen_comm);
 ncclResult_t nb_api_net_connect(void *ctx, int dev, void *handle, void **send_comm,
                                 ncclNetDeviceHandle_v11_t **send_dev_comm);
-/* For tables that tell the traffic class otherwise; NCCL_NET_TRAFFIC_CLASS_UNDEF: the transport's default. */
+/* Connect for tables that pass the traffic class in another way. NCCL_NET_TRAFFIC_CLASS_UNDEF: the
+ * transport's default. */
 ncclResult_t nb_api_net_connect_with(int dev, int traffic_class, void *handle, void **send_comm);
 ncclResult_t nb_api_net_accept(void *listen_comm, void **recv_comm, ncclNetDeviceHandle_v8_t **recv_dev_comm);
 ncclResult_t nb_api_net_reg_mr(void *comm, void *data, size_t size, int type, void **mhandle);
@@ -85,20 +86,20 @@ ncclResult_t nb_api_net_close_send(void *send_comm);
 ncclResult_t nb_api_net_close_recv(void *recv_comm);
 ncclResult_t nb_api_net_close_listen(void *listen_comm);
 
-/* n sizes (1 to NB_NET_MAX_RECVS) of ints as size_t, for tables that have them so. `function` is for the WARN
- * line. */
+/* Convert n sizes (1 to NB_NET_MAX_RECVS) from int to size_t, for tables with int sizes. `function` is for
+ * the WARN line. */
 ncclResult_t nb_api_widen(const char *function, int n, const int *sizes, size_t *wide);
 
 /* The members that have been the same since v8. getDeviceMr, irecvConsumed, makeVDevice and setNetAttr stay
- * NULL, which NCCL takes as "not offered": the first two belong to device transports, virtual devices are not
- * made, and the advice is not needed. */
+ * NULL, which NCCL takes as "not offered": the first two belong to device transports, makeVDevice to virtual
+ * devices, and setNetAttr only gives advice. */
 #define NB_API_NET_V8 \
     .name = "nibble", .devices = nb_api_devices, .getProperties = get_properties, \
     .accept = nb_api_net_accept, .regMr = nb_api_net_reg_mr, .regMrDmaBuf = nb_api_net_reg_mr_dma_buf, \
     .deregMr = nb_api_net_dereg_mr, .iflush = nb_api_net_iflush, .test = nb_api_net_test, \
     .closeSend = nb_api_net_close_send, .closeRecv = nb_api_net_close_recv, \
     .closeListen = nb_api_net_close_listen
-/* All of v11, and of what came after it. */
+/* All members of v11 and later. */
 #define NB_API_NET_V11 \
     NB_API_NET_V8, .init = nb_api_net_init, .listen = nb_api_net_listen, .connect = nb_api_net_connect, \
                    .isend = nb_api_net_isend, .irecv = nb_api_net_irecv, .finalize = nb_api_net_finalize
@@ -133,7 +134,7 @@ ncclResult_t nb_api_coll_test(void *request, int *done, int *size);
 ncclResult_t nb_api_coll_close(void *coll_comm);
 ncclResult_t nb_api_coll_close_listen(void *listen_comm);
 
-/* The members that have been the same since v8, and since v9, and all of v11 and of what came after it. */
+/* The members that have been the same since v8, those since v9, and all members of v11 and later. */
 #define NB_API_COLL_V8 \
     .name = "nibble", .devices = nb_api_devices, .getProperties = get_properties, \
     .connect = nb_api_coll_connect, .reduceSupport = nb_api_coll_reduce_support, \
@@ -146,17 +147,17 @@ ncclResult_t nb_api_coll_close_listen(void *listen_comm);
 #define NB_API_COLL_V11 \
     NB_API_COLL_V9, .init = nb_api_coll_init, .listen = nb_api_coll_listen, .finalize = nb_api_coll_finalize
 
-/* ---- Profiler. Nothing of ours here ever fails: an operation that could not be recorded is exchanged raw;
- * what the profiler after ours answers is passed on (profiler_next.h). */
+/* ---- Profiler. These functions never fail of themselves: the engine exchanges an operation without a record
+ * raw. They pass on the results of the next profiler (profiler_next.h). */
 
 ncclResult_t nb_api_prof_init(void **context, const struct nb_prof_setting *setting);
 
 /* An event without its version. */
 struct nb_api_event {
-    int version; /* of its description, which is as NCCL passed it */
+    int version; /* of the description, which is NCCL's */
     const void *description;
     uint64_t type;                       /* ncclProfile* */
-    void *parent;                        /* handle of the event that this one belongs to */
+    void *parent;                        /* handle of the event that contains this one */
     const struct nb_prof_coll_api *call; /* of ncclProfileCollApi */
     const struct nb_prof_coll_v5 *coll;  /* of ncclProfileColl */
     void *stream;                        /* of ncclProfileKernelLaunch */
@@ -168,10 +169,10 @@ ncclResult_t nb_api_prof_state(void *handle, ncclProfilerEventState_v4_t state,
                                ncclProfilerEventStateArgs_v4_t *args);
 ncclResult_t nb_api_prof_finalize(void *context);
 
-/* ---- Tuner. Nothing of ours here ever fails, since an error would fail the user's operation; what the tuner
- * after ours answers is passed on (tuner_next.h). */
+/* ---- Tuner. These functions never fail of themselves, since an error would fail the user's operation. They
+ * pass on the results of the next tuner (tuner_next.h). */
 
-/* `version` is that of the table; before 5 there are no comm_id, domains and constants. */
+/* `version` is the table's. Before 5 there are no comm_id, domains and constants. */
 ncclResult_t nb_api_tuner_init(void **context, uint64_t comm_id, size_t nranks, size_t nnodes,
                                ncclDebugLogger_t logger, ncclNvlDomainInfo_v5_t *domains,
                                ncclTunerConstants_v5_t *constants, int version);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The CollNet half over the collective engine, without table versions; see api.h.
+ * The CollNet half over the collective engine, without table versions. See api.h.
  *
  * Init and devices must not fail on one node alone, since NCCL would then run without CollNet there and with
- * it elsewhere; a communicator that cannot be served is declined by connect, on all nodes at once.
+ * it elsewhere. Instead connect declines a communicator that cannot be served, on all nodes at once.
  */
 #include <errno.h>
 #include <limits.h>
@@ -63,9 +63,9 @@ ncclResult_t nb_api_coll_connect(void *handles[], int nranks, int rank, void *li
     NB_REQUIRE(coll_comm);
     *coll_comm = NULL;
     struct nb_coll_comm *made = NULL;
-    int err = nb_coll_connect(handles, nranks, rank, listen_comm, &made); /* checks what it is given */
+    int err = nb_coll_connect(handles, nranks, rank, listen_comm, &made); /* checks its arguments */
     if (err) {
-        nb_process_count(-1); /* NCCL forgets the listener now, so the engine has freed it */
+        nb_process_count(-1); /* NCCL drops the listener now, and the engine has freed it */
         return nb_result(err);
     }
     nb_process_count(1);
@@ -80,13 +80,13 @@ ncclResult_t nb_api_coll_reduce_support(ncclDataType_t type, ncclRedOp_t op, int
     return ncclSuccess;
 }
 
-/* Closing nothing is allowed, as with free. */
+/* Closing NULL is allowed, as with free. */
 ncclResult_t nb_api_coll_close(void *coll_comm)
 {
     if (!coll_comm)
         return ncclSuccess;
     int err = nb_coll_close(coll_comm);
-    if (err != -ETIMEDOUT) /* else it is left as it is, and so is what it stands on */
+    if (err != -ETIMEDOUT) /* after a timeout the communicator and its context stay as they are */
         nb_process_count(-1);
     return nb_result(err);
 }
@@ -113,8 +113,7 @@ ncclResult_t nb_api_coll_reg_mr(void *coll_comm, void *data, size_t size, int ty
 ncclResult_t nb_api_coll_reg_mr_dma_buf(void *coll_comm, void *data, size_t size, int type, uint64_t offset,
                                         int fd, void **mhandle)
 {
-    /* The engine's kernel reads and writes NCCL's memory; the transport never sees it, so it needs no
-     * DMA-BUF. */
+    /* The engine's kernel reads and writes NCCL's memory without the transport, so DMA-BUF is unused. */
     (void)offset;
     (void)fd;
     return nb_api_coll_reg_mr(coll_comm, data, size, type, mhandle);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Life of a context; see context.h. */
+/* Life of a context. See context.h. */
 #include "abi/context.h"
 
 #include <errno.h>
@@ -78,7 +78,7 @@ static int start(struct nb_context *ctx, const struct nb_context_options *option
     err = nb_context_start(ctx, options->transport);
     if (err)
         return err;
-    /* What memory NCCL's tables would claim is what the choice of a device goes by. */
+    /* The choice of a device depends on the memory that NCCL's tables would claim. */
     list = calloc(1, sizeof(*list));
     err = list ? nb_device_list_fill(ctx, list) : -ENOMEM;
     free(list);

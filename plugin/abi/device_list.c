@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The transport's devices as NCCL is told of them; see device_list.h. */
+/* The transport's devices as NCCL sees them. See device_list.h. */
 #include "abi/device_list.h"
 
 #include <string.h>
@@ -10,13 +10,13 @@
 #include "device/device.h"
 #include "nibble/nccl_net.h"
 
-/* NCCL cuts windows far smaller; this only must not limit it. */
+/* Far more than NCCL's largest window, so that this never limits it. */
 #define NB_MAX_COLL_BYTES ((size_t)1 << 30)
-#define NB_MAX_COMMS 65536 /* for transports that do not count them */
+#define NB_MAX_COMMS 65536 /* for transports that do not count communicators */
 
-/* Memory that both halves can take: NCCL uses one half's answer for both. The engine takes GPU memory where
- * its codecs run on the GPU. NIBBLE_GPU_POINTERS=1 says so even where the transport does not reach it: sends
- * and receives are then staged. */
+/* Return the memory that both halves take: NCCL uses one half's answer for both. The engine takes GPU memory
+ * where its codecs run on the GPU. NIBBLE_GPU_POINTERS=1 claims GPU memory even where the transport does not
+ * reach it. Sends and receives are then staged. */
 static int memory_of(struct nb_context *ctx, const struct nb_net_props *net)
 {
     const int asked = ctx->params->gpu_pointers == 2;
@@ -36,7 +36,7 @@ static int ask(struct nb_context *ctx, struct nb_device_list *list)
     struct nb_net *transport = ctx->net;
     const struct nb_net_ops *ops = transport->ops;
     const size_t unit = (size_t)ctx->params->unit_bytes;
-    int err = ops->devices(transport, &list->n); /* at most NB_NET_MAX_DEVS, as net/devices.h has them */
+    int err = ops->devices(transport, &list->n); /* at most NB_NET_MAX_DEVS, see net/devices.h */
 
     for (int i = 0; i < list->n && !err; i++) {
         struct nb_device_info *info = &list->device[i];

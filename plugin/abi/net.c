@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The point-to-point half over the transport in force, without table versions; see api.h. */
+/* The point-to-point half over the open transport, without table versions. See api.h. */
 #include <errno.h>
 #include <limits.h>
 
@@ -15,7 +15,7 @@ _Static_assert(NB_MEM_HOST == NCCL_PTR_HOST && NB_MEM_CUDA == NCCL_PTR_CUDA &&
                    NB_MEM_DMABUF == NCCL_PTR_DMABUF,
                "memory kinds are passed through");
 
-/* The transport, or return: NCCL called a function that has no meaning before init. */
+/* Get the transport, or return: NCCL called a function before init. */
 #define NB_TRANSPORT(net) \
     struct nb_net *net = nb_process_transport(); \
     if (!(net)) \
@@ -40,7 +40,7 @@ ncclResult_t nb_api_net_init_for_good(ncclDebugLogger_t logger)
 ncclResult_t nb_api_net_init(void **ctx, uint64_t comm_id, ncclNetCommConfig_v11_t *config,
                              ncclDebugLogger_t logger, ncclProfilerCallback_t profiler)
 {
-    (void)profiler; /* no events of our own */
+    (void)profiler; /* nibble has no events of its own */
     NB_REQUIRE(ctx);
     struct nb_init *made = NULL;
     int traffic_class = config ? config->trafficClass : NCCL_NET_TRAFFIC_CLASS_UNDEF;
@@ -110,7 +110,7 @@ ncclResult_t nb_api_net_accept(void *listen_comm, void **recv_comm, ncclNetDevic
     return nb_result(err);
 }
 
-/* Closing nothing is allowed, as with free. */
+/* Closing NULL is allowed, as with free. */
 static ncclResult_t close_with(void *comm, int (*close)(void *))
 {
     int err = close(comm);
@@ -207,8 +207,8 @@ ncclResult_t nb_api_net_irecv(void *recv_comm, int n, void **data, size_t *sizes
 {
     (void)profiler_events;
     NB_REQUIRE(request);
-    /* NCCL may have left NCCL_NET_OPTIONAL_RECV_COMPLETION here. That is an offer to leave out what the
-     * transport does anyway, so it is only cleared away. */
+    /* NCCL may have left NCCL_NET_OPTIONAL_RECV_COMPLETION here. It allows the transport to skip work that
+     * the transport does in any case, so it is only cleared. */
     *request = NULL;
     NB_REQUIRE(recv_comm);
     NB_REQUIRE(data);
@@ -222,7 +222,7 @@ ncclResult_t nb_api_net_irecv(void *recv_comm, int n, void **data, size_t *sizes
     return nb_result_moving(net->ops->irecv(recv_comm, n, data, sizes, tags, mhandles, request));
 }
 
-/* n sizes of ints as size_t. */
+/* Convert n sizes from int to size_t. */
 ncclResult_t nb_api_widen(const char *function, int n, const int *sizes, size_t *wide)
 {
     ncclResult_t res = check_group(function, n);
@@ -261,8 +261,8 @@ ncclResult_t nb_api_net_test(void *request, int *done, int *sizes)
     *done = 0;
     if (!sizes)
         return nb_result_moving(net->ops->test(request, done, NULL));
-    /* NCCL's array has as many entries as the request has messages, which only the transport knows: entries
-     * that it leaves alone are left alone. */
+    /* NCCL's array has as many entries as the request has messages. Only the transport knows their number:
+     * write exactly the entries that it wrote. */
     size_t wide[NB_NET_MAX_RECVS];
     for (int i = 0; i < NB_NET_MAX_RECVS; i++)
         wide[i] = SIZE_MAX;
@@ -274,5 +274,5 @@ ncclResult_t nb_api_net_test(void *request, int *done, int *sizes)
     return nb_result_moving(err);
 }
 
-/* Not NCCL's: for another nibble that forwards to this one. */
+/* For another nibble that forwards to this one. NCCL does not use it. */
 NB_EXPORT const struct nb_forwarding_v1 nibbleForwarding_v1 = {.forwarded = nb_process_forwarded};

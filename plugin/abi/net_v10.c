@@ -7,7 +7,7 @@ NB_API_GET_PROPERTIES(ncclNetProperties_v10_t, NB_API_PROPERTIES_V9)
 
 static ncclResult_t net_init(ncclDebugLogger_t logger, ncclProfilerCallback_t profiler)
 {
-    (void)profiler; /* no events of our own */
+    (void)profiler; /* nibble has no events of its own */
     return nb_api_net_init_for_good(logger);
 }
 

@@ -63,8 +63,7 @@ static ncclResult_t coll_iallreduce(void *coll_comm, void *send_data, void *recv
                                   recv_mhandle, request);
 }
 
-/* The one buffer as later versions have it; where there is not exactly one, the call is refused, so that it
- * is not read. */
+/* Return the one buffer in the layout of later versions. Any other number of buffers is refused, unread. */
 static ncclNetSGE_v9_t widened(int n, const ncclNetSGE_v8_t *part)
 {
     if (n != 1 || !part)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Plugins that come after nibble; see next.h. */
+/* Plugins after nibble. See next.h. */
 #include "abi/next.h"
 
 #include <dlfcn.h>
@@ -23,13 +23,13 @@ static const struct kind {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct {
-    char setting[256]; /* that `dl` was opened for; another one is for the next process */
+    char setting[256]; /* for which `dl` was opened. Another setting is for the next process */
     char file[300];
     void *dl;
-    bool tried, told; /* opened or failed to be; it has no table for this NCCL */
+    bool tried, logged; /* tried: opened, or opening failed. logged: the missing table has been logged */
 } library[2];
 
-/* The library that an address belongs to, or NULL. */
+/* Return the library that an address belongs to, or NULL. */
 static const void *library_of(const void *address)
 {
     Dl_info info;
@@ -44,7 +44,8 @@ static bool try_open(enum nb_next which, const char *file)
     return library[which].dl != NULL;
 }
 
-/* As NCCL does: what is neither a path nor the name of a library may be the X of libnccl-...-X.so. */
+/* Open as NCCL does: a name that is neither a path nor a library's file name may be the X of
+ * libnccl-...-X.so. */
 static void open_library(enum nb_next which, const char *name)
 {
     const struct kind *kind = &kinds[which];
@@ -86,13 +87,13 @@ struct nb_next_table nb_next_find(enum nb_next which, int newest)
     }
     if (found.table && library_of(found.table) == library_of(kinds)) {
         found.table = NULL;
-        if (!library[which].told)
+        if (!library[which].logged)
             NB_WARN("%s=%s is nibble itself; it must name another plugin", kind->setting, name);
-        library[which].told = true;
-    } else if (library[which].dl && !found.table && !library[which].told) {
+        library[which].logged = true;
+    } else if (library[which].dl && !found.table && !library[which].logged) {
         NB_WARN("%s=%s has no table %s_v%d to _v%d, so that nibble passes nothing on", kind->setting, name,
                 kind->symbol, kind->oldest, newest);
-        library[which].told = true;
+        library[which].logged = true;
     }
     found.file = library[which].file;
     /* The first member of all tables. */

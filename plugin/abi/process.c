@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The reference-counted context that all tables use; see process.h. */
+/* The reference-counted context that all tables use. See process.h. */
 #include "abi/process.h"
 
 #include <errno.h>
@@ -23,16 +23,17 @@ static struct {
     struct nb_context context;
     bool made;         /* `context` is initialized */
     bool up;           /* and started */
-    int refs;          /* inits, and halves that are held for good */
+    int refs;          /* inits, and halves that stay initialized */
     int settings_refs; /* of the settings: one while up, one a tuner instance */
     int profilers;
     int held[NB_HALF_COUNT];
     struct nb_init *inits;
-    _Atomic(struct nb_net *) transport; /* set while up: the context's, or what stages for it */
-    struct nb_net *staging;             /* NULL: nothing is staged */
+    _Atomic(struct nb_net *) transport; /* set while up: the context's transport, or the staging one over
+                                           it */
+    struct nb_net *staging;             /* NULL: without staging */
     atomic_long open;
-    atomic_bool old;  /* NCCL takes tables without finalize */
-    atomic_bool lost; /* an error was, see nb_process_loses_first */
+    atomic_bool old;  /* NCCL uses tables without finalize */
+    atomic_bool lost; /* an error was lost, see nb_process_loses_first */
     struct nb_device_list devices;
 } process = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
@@ -67,8 +68,8 @@ static int make(void)
     return err;
 }
 
-/* Nothing may fail on one node alone before the nodes can tell each other, so a bad setting is a reason for
- * the vote (coll/connect.c). Nobody codes: no settings were held. */
+/* An init must not fail on one node alone before the nodes are connected. A bad setting is therefore a reason
+ * for the vote (coll/connect.c). No thread is encoding, as no settings were held. */
 static int read_settings(void)
 {
     struct nb_params *params;
@@ -157,7 +158,7 @@ static void tear_down(void)
 
 static int take(ncclDebugLogger_t logger)
 {
-    /* Left behind by an earlier finalize that found open connections, which are closed by now. */
+    /* An earlier finalize left the context up because connections were open, and these are closed by now. */
     if (process.up && process.refs == 0 && atomic_load(&process.open) == 0)
         tear_down();
     nb_log_set(logger);
@@ -180,7 +181,7 @@ static void give(void)
     long open = atomic_load(&process.open);
     if (open == 0)
         tear_down();
-    else /* staying up costs a little; pulling the transport from under its users would crash */
+    else /* staying up costs little, and closing the transport under its users would crash */
         NB_INFO(NCCL_INIT | NCCL_NET, "%ld connections are still open after the last finalize", open);
 }
 
@@ -249,7 +250,7 @@ bool nb_process_loses_first(void)
     return atomic_load(&process.old) && !atomic_exchange(&process.lost, true);
 }
 
-/* 1 between init and finalize of this half. */
+/* Return 1 between init and finalize of this half. */
 static int has(enum nb_half half)
 {
     int has = process.held[half];
@@ -338,8 +339,8 @@ const struct nb_device_info *nb_process_device(int dev)
     return &process.devices.device[dev];
 }
 
-/* Gives back what tables without finalize hold. With connections open the process is ending in the middle of
- * a job; threads may still be running, and the kernel cleans up. */
+/* Release the references of tables without finalize. With open connections the process is ending in the
+ * middle of a job: threads may still run, and the kernel cleans up. */
 __attribute__((destructor)) static void nb_process_unload(void)
 {
     pthread_mutex_lock(&process.lock);
@@ -347,7 +348,7 @@ __attribute__((destructor)) static void nb_process_unload(void)
         if (!process.held[half])
             continue;
         process.held[half] = 0;
-        nb_log_set(NULL); /* NCCL may be gone already */
+        nb_log_set(NULL); /* NCCL may be unloaded already */
         give();
     }
     if (process.made && !process.up && process.profilers == 0) {

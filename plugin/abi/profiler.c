@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The profiler, without table versions; see api.h. Of all events only the user's call of a collective
- * (CollApi, v5 and later), its launch (Coll), the launch of NCCL's kernel (KernelLaunch, v5 and later) and
- * what copy engines do without one (CeColl, v6) are wanted; NCCL delivers their relatives too, which get a
- * NULL handle, so that no handle of an earlier event is left in their place. A profiler that comes after ours
- * has its part of all of them, see profiler_next.h.
+ * The profiler, without table versions. See api.h. nibble wants these events: the user's call of a collective
+ * (CollApi, v5 and later), its launch (Coll), the launch of NCCL's kernel (KernelLaunch, v5 and later), and
+ * collectives of copy engines (CeColl, v6). NCCL delivers related events too. They get a NULL handle, which
+ * replaces an earlier event's handle. The next profiler gets its part of all events, see profiler_next.h.
  *
- * Usable without the other tables and without a logger. Nothing here ever fails: an operation that could not
- * be recorded is exchanged raw.
+ * The profiler works without the other tables and without a logger. These functions never fail of themselves:
+ * the engine exchanges an operation without a record raw.
  */
 #include <stdint.h>
 
@@ -35,9 +34,9 @@ static const struct nb_launch_observer to_device = {
 #define CALLS_REPORTED \
     5 /* from this version on NCCL reports the users' calls and the launches of its kernels */
 
-#define COPY_ENGINES_REPORTED 6 /* and what copy engines carry out */
+#define COPY_ENGINES_REPORTED 6 /* and the collectives of copy engines */
 
-/* Which events nibble wants. */
+/* Return the mask of events that nibble wants. */
 static int wanted(int version)
 {
     int mask = ncclProfileColl;
@@ -78,7 +77,7 @@ static void end(struct nb_events *events)
 ncclResult_t nb_api_prof_init(void **context, const struct nb_prof_setting *setting)
 {
     struct nb_events *events;
-    int mask = 0; /* NCCL's is shared by all communicators: one that is not recorded does not change it */
+    int mask = 0; /* all communicators share NCCL's mask, and one without records leaves it alone */
 
     if (!context)
         return ncclSuccess;
@@ -102,7 +101,7 @@ static void *start_call(void *context, const struct nb_prof_coll_api *c)
                                   .stream = c->stream,
                                   .captured = c->graphCaptured};
 
-    if (nb_events_asks_caller(context, &call)) /* NCCL tells on the thread that calls it */
+    if (nb_events_asks_caller(context, &call)) /* NCCL reports on the calling thread */
         call.caller = nb_stack_caller();
     return nb_events_call(context, &call);
 }
@@ -121,7 +120,7 @@ static void *start_launch(void *context, const void *parent, const struct nb_pro
     return nb_events_launched();
 }
 
-/* What nibble makes of an event: its handle. The context of others may be another process's. */
+/* Return nibble's handle for an event. The context of foreign events may belong to another process. */
 static void *start_own(void *context, const struct nb_api_event *event)
 {
     switch (event->type) {
@@ -155,15 +154,15 @@ ncclResult_t nb_api_prof_start(void *context, void **handle, const struct nb_api
         return ncclSuccess;
     }
     own = start_own(context, event);
-    /* Before the calls are reported, no end of an event is of interest. */
+    /* Before CALLS_REPORTED nibble ignores the ends of events. */
     if (event->version < CALLS_REPORTED)
         own = NULL;
     return nb_prof_next_start(context, handle, own, event->version, event->description,
                               event->type == ncclProfileCollApi && event->call->graphCaptured);
 }
 
-/* The launch of NCCL's kernel, of an operation, and of all of a kernel: of interest for our own kernel's. A call is over before
- * it is launched, so there is nothing to end. */
+/* The end of a KernelLaunch event, of a Coll event and of the launches of a kernel concerns nibble's own
+ * kernel. The end of a call needs no action, since a call ends before its launch. */
 ncclResult_t nb_api_prof_stop(void *handle)
 {
     nb_events_stop(nb_prof_next_own_event(handle));

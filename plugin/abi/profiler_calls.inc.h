@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Fragment: a table of profilers to which the users' calls and the launches of kernels are reported, as all
- * since v5. To be included by the file of each version, which defines VERSION before. A version whose init or
- * descriptions are others gets functions of its own, as profiler_v4.c has.
+ * Fragment: a profiler table with the users' calls and the launches of kernels, as in all versions since v5.
+ * The file of each version defines VERSION and includes this. A version with another init or other
+ * descriptions has its own functions, as profiler_v4.c does.
  */
 #define JOIN_(a, b) a##b
 #define JOIN(a, b) JOIN_(a, b)

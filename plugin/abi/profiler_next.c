@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The profiler after nibble's; see profiler_next.h. */
+/* The next profiler. See profiler_next.h. */
 #include "abi/profiler_next.h"
 
 #include <pthread.h>
@@ -11,28 +11,28 @@
 #include "abi/next.h"
 #include "base/log.h"
 
-#define RING 65536u      /* pairs of events that are used anew */
-#define LASTING 1048576u /* and those that stay */
+#define RING 65536u      /* pairs of events that are reused */
+#define LASTING 1048576u /* pairs of events that stay */
 #define CONTEXTS 65536u  /* communicators at a time */
 
 struct pair {
     void *own, *other;
-    bool passes; /* of contexts: the other's init went well */
+    bool passes; /* of contexts: the next profiler's init succeeded */
 };
 
 static struct {
-    pthread_mutex_t lock; /* of what init and finalize change */
+    pthread_mutex_t lock; /* guards the fields that init and finalize change */
     bool tried;
-    struct nb_next_table of; /* constant once tried */
+    struct nb_next_table of; /* constant after the first look */
     struct pair *contexts, *events;
-    unsigned context; /* where the search for a free one begins */
+    unsigned context; /* start of the search for a free one */
     atomic_uint next, lasting;
-    int mask; /* the other's: its init writes it, and it may go on to do so */
+    int mask; /* the next profiler's. Its init writes it, and it may write it later */
     _Atomic(int *) nccl_mask;
-    atomic_int own_mask, told_mask; /* nibble's; the other's as of NCCL's */
+    atomic_int own_mask, known_mask; /* nibble's mask, and the next profiler's as part of NCCL's */
 } chain = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-/* Memory that is taken as it is touched. */
+/* Reserve memory that the kernel provides as it is touched. */
 static struct pair *area(size_t n)
 {
     void *p = mmap(NULL, n * sizeof(struct pair), PROT_READ | PROT_WRITE,
@@ -75,7 +75,7 @@ static const ncclProfiler_v4_t *v4(void)
     return chain.of.version == 4 ? chain.of.table : NULL;
 }
 
-/* v6 differs in the events of copy engines only: their descriptions take no more room. */
+/* v6 differs in the events of copy engines only: their descriptions are not longer. */
 static const ncclProfiler_v6_t *v5(void)
 {
     return chain.of.version >= 5 ? chain.of.table : NULL;
@@ -83,7 +83,7 @@ static const ncclProfiler_v6_t *v5(void)
 _Static_assert(sizeof(ncclProfilerEventDescr_v5_t) == sizeof(ncclProfilerEventDescr_v6_t),
                "not passed on as they are");
 
-/* Of the first init in the process: NCCL calls one version of the table. */
+/* Find the table at the first init in the process: NCCL calls one version. */
 static void look(int version)
 {
     if (chain.tried)
@@ -104,8 +104,8 @@ static void look(int version)
             chain.of.file, chain.of.version);
 }
 
-/* Does NCCL report events of this type to a profiler with this mask? What is below an event needs it as its
- * parent. */
+/* Return whether NCCL reports events of this type to a profiler with this mask. Events need their parent's
+ * type in it. */
 static bool asked_for(uint64_t type, int mask)
 {
     const int net = ncclProfileNetPlugin, step = ncclProfileProxyStep | net, op = ncclProfileProxyOp | step;
@@ -138,7 +138,7 @@ static bool asked_for(uint64_t type, int mask)
 
 /* ---- Communicators ------------------------------------------------------------------------------------- */
 
-/* With the lock. */
+/* Call with the lock. */
 static struct pair *new_context(void)
 {
     for (unsigned i = 0; i < CONTEXTS; i++) {
@@ -156,15 +156,15 @@ static int now_mask(void)
     return __atomic_load_n(&chain.mask, __ATOMIC_RELAXED);
 }
 
-/* Its mask may change while the job runs; NCCL knows it as a part of ours. */
-static void tell_mask(void)
+/* Pass on a change of the next profiler's mask while the job runs. NCCL knows it as a part of nibble's. */
+static void publish_mask(void)
 {
     int *mask = atomic_load_explicit(&chain.nccl_mask, memory_order_relaxed);
     const int now = now_mask();
 
-    if (!mask || atomic_load_explicit(&chain.told_mask, memory_order_relaxed) == now)
+    if (!mask || atomic_load_explicit(&chain.known_mask, memory_order_relaxed) == now)
         return;
-    atomic_store(&chain.told_mask, now);
+    atomic_store(&chain.known_mask, now);
     __atomic_store_n(mask, now | atomic_load(&chain.own_mask), __ATOMIC_RELAXED);
 }
 
@@ -199,13 +199,13 @@ void *nb_prof_next_init(const struct nb_prof_setting *s, void *own, int own_mask
     if (p) {
         p->own = own;
         begin(p, s);
-        if (!own && !p->passes) /* nobody's: free again */
+        if (!own && !p->passes) /* without a user: free again */
             context = NULL;
     }
     atomic_store(&chain.own_mask, own_mask);
     atomic_store(&chain.nccl_mask, s->mask);
     if (s->mask && context) {
-        atomic_store(&chain.told_mask, now_mask());
+        atomic_store(&chain.known_mask, now_mask());
         __atomic_store_n(s->mask, own_mask | now_mask(), __ATOMIC_RELAXED);
     }
     pthread_mutex_unlock(&chain.lock);
@@ -287,13 +287,15 @@ static ncclProfilerEventDescr_v4_t older(const ncclProfilerEventDescr_v6_t *d)
     return e;
 }
 
-/* A proxy's operation for another process: its context and parent are that one's. */
+/* Return whether this is a proxy's operation for another process. Its context and parent then belong to that
+ * process. */
 static bool is_foreign(uint64_t type, const struct nb_prof_proxy_op *op)
 {
     return type == ncclProfileProxyOp && op->pid != getpid();
 }
 
-/* The other's parent and context in the place of ours; false: it gets nothing of this communicator. */
+/* Replace nibble's parent and context by the next profiler's. Return false when it gets no events of this
+ * communicator. */
 static bool translate(void **parent, void **context)
 {
     const struct pair *c = context_of(*context), *p = event_of(*parent);
@@ -337,7 +339,7 @@ ncclResult_t nb_prof_next_start(void *context, void **handle, void *own, int ver
     void *other = NULL, *made = own;
 
     if (chain.of.table && description) {
-        tell_mask();
+        publish_mask();
         result = pass(context, &other, version, description);
         made = other;
         if (own) {

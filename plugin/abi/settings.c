@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What parts of the plugin say of the settings, one after the other; see settings.h. */
+/* Read the settings, and let each part of the plugin check its own. See settings.h. */
 #include "abi/settings.h"
 
 #include <stdio.h>

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * See staging.h. Registered GPU memory has pinned memory of the same size beside it, with every message at
- * the same place in both. A send is copied before it is handed to the transport, a receive when it has come
- * in.
+ * the same place in both. A send is copied before the transport gets it, a receive after it has arrived.
  */
 #include "abi/staging.h"
 
@@ -25,22 +24,22 @@ struct listener {
     void *under;
 };
 
-struct request { /* of the transport, with what is to be copied when it is done */
+struct request { /* a request of the transport, and the copy to make at its end */
     void *under;
     struct comm *comm;
     struct request *next, **link;
     int n;
     struct {
-        uint8_t *to; /* NULL: nothing to copy */
+        uint8_t *to; /* NULL: without copy */
         const uint8_t *from;
     } part[NB_NET_MAX_RECVS];
 };
 
 struct memory {
     void *under;
-    uint8_t *data, *host; /* host NULL: the transport's business */
+    uint8_t *data, *host; /* host NULL: the transport reaches `data` */
     size_t size;
-    struct memory *next; /* deregistered, but receives may still come in */
+    struct memory *next; /* deregistered, but receives may still arrive */
 };
 
 struct comm {
@@ -217,7 +216,7 @@ static int staged_dereg_mr(void *comm, void *mhandle)
     if (!m)
         return 0;
     ret = c->net->ops->dereg_mr(c->under, m->under);
-    if (c->requests) { /* NCCL gives up: until the connection is closed the transport may write there */
+    if (c->requests) { /* NCCL gives up: the transport may write there until the connection is closed */
         m->next = c->left;
         c->left = m;
     } else {
@@ -226,7 +225,8 @@ static int staged_dereg_mr(void *comm, void *mhandle)
     return ret;
 }
 
-/* Where the transport finds `size` bytes at `data`: 0 and *at, *theirs; or -EINVAL after a WARN. */
+/* Find the transport's address of `size` bytes at `data`. Return 0 and *at, *theirs, or -EINVAL after a WARN
+ * line. */
 static int place(const struct memory *m, const void *data, size_t size, void **at, void **theirs)
 {
     const uintptr_t into = m ? (uintptr_t)data - (uintptr_t)m->data : 0;
@@ -260,7 +260,7 @@ static struct request *new_request(struct comm *c)
     return r;
 }
 
-/* What the transport has answered: its request gets ours, or there is none. */
+/* Complete a call: the transport's request gets ours, if it has one. */
 static int hand_over(struct request *r, int ret, void **request)
 {
     if (ret || !r->under)
@@ -315,7 +315,7 @@ static int staged_irecv(void *recv_comm, int n, void **data, const size_t *sizes
     return hand_over(r, ret, request);
 }
 
-/* What was copied is there when the receive tests done. */
+/* The copy is complete when the receive tests done. */
 static int staged_iflush(void *recv_comm, int n, void **data, const size_t *sizes, void **mhandles,
                          void **request)
 {
@@ -357,7 +357,7 @@ static int staged_test(void *request, int *done, size_t *sizes)
     }
     if (!ret && *done)
         forget(r);
-    return ret; /* after an error it is the connection that frees the request */
+    return ret; /* after an error the connection frees the request */
 }
 
 int nb_staging_open(struct nb_net *transport, struct nb_net **staging)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* All tables by name, for programs that are linked with them; NCCL finds them with dlsym. */
+/* All tables by name, for programs that are linked with them. NCCL finds them with dlsym. */
 #ifndef NIBBLE_ABI_TABLES_H
 #define NIBBLE_ABI_TABLES_H
 

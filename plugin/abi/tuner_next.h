@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The tuner that comes after nibble's (NIBBLE_TUNER_NEXT): it is asked first, about what NCCL offers, and
- * nibble changes what it leaves only where an operation is to take CollNet. What it answers to NCCL, errors
- * too, NCCL gets: all ranks have to choose alike, and an error that is hidden on one of them could make it
- * choose otherwise.
+ * The tuner after nibble's (NIBBLE_TUNER_NEXT). nibble asks it first, with NCCL's offer, and changes its
+ * answer only where an operation shall take CollNet. NCCL gets its results, errors included: all ranks have
+ * to choose alike, and an error that nibble hides on one rank could make that rank choose otherwise.
  */
 #ifndef NIBBLE_ABI_TUNER_NEXT_H
 #define NIBBLE_ABI_TUNER_NEXT_H
@@ -19,7 +18,7 @@ struct nb_tuner_next {
     void *context; /* its own */
 };
 
-/* What NCCL gives to init, as far as the version of its table has it. */
+/* The arguments of NCCL's init, as far as the table's version has them. */
 struct nb_tuner_setting {
     int version;
     uint64_t comm_id;
@@ -29,7 +28,7 @@ struct nb_tuner_setting {
     ncclTunerConstants_v5_t *constants;
 };
 
-/* Find it, and begin: its result. next->of.table is NULL where there is none. */
+/* Find the next tuner and call its init. Return its result. next->of.table is NULL without one. */
 ncclResult_t nb_tuner_next_init(struct nb_tuner_next *next, const struct nb_tuner_setting *setting);
 ncclResult_t nb_tuner_next_info(const struct nb_tuner_next *next, ncclFunc_t func, size_t bytes, int ops,
                                 float **table, int algos, int protos, int registered, int *channels);
