@@ -4,7 +4,6 @@
  * its own, and none knows of the others, of the process's or of the environment. What two of them do together
  * is in tests/coll/test_contexts.c.
  */
-#include <check.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,6 +20,7 @@
 #include "tests/base/capture.h"
 #include "tests/base/environment.h"
 #include "tests/net/loopback.h"
+#include "tests/suite.h"
 
 static const char *const first_settings[] = {"NIBBLE_CREDITS=5", "NIBBLE_EF_MAX_MB=1", "NIBBLE_FAULT=alloc",
                                              NULL};
@@ -168,19 +168,7 @@ END_TEST
 int main(void)
 {
     environment_clear();
-    TCase *tc = tcase_create("context");
-    tcase_set_timeout(tc, 3600);
-    tcase_add_checked_fixture(tc, setup, teardown);
-    tcase_add_test(tc, each_has_its_own);
-    tcase_add_test(tc, driven_by_the_caller_with_its_clock);
-    tcase_add_test(tc, lines_have_the_label);
-    tcase_add_test(tc, the_process_has_another);
-    tcase_add_test(tc, the_setting_selects_the_codecs);
-    Suite *suite = suite_create("abi/context");
-    suite_add_tcase(suite, tc);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return SUITE("abi/context", FIXTURE(setup, teardown), TEST(each_has_its_own),
+                 TEST(driven_by_the_caller_with_its_clock), TEST(lines_have_the_label),
+                 TEST(the_process_has_another), TEST(the_setting_selects_the_codecs));
 }

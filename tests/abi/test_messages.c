@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Point-to-point messages through every version of the built plugin's tables. */
-#include <check.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "plugin_fixture.h"
+#include "tests/suite.h"
 
 #define BYTES 100000
 
@@ -183,15 +183,6 @@ END_TEST
 int main(void)
 {
     environment_clear();
-    TCase *tc = tcase_create("messages");
-    tcase_set_timeout(tc, 3600);
-    tcase_add_checked_fixture(tc, setup, NULL);
-    tcase_add_loop_test(tc, messages_pass_through_every_version, 0, 2 * NDRIVERS);
-    Suite *suite = suite_create("abi/messages");
-    suite_add_tcase(suite, tc);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return SUITE("abi/messages", FIXTURE(setup, NULL),
+                 LOOP(messages_pass_through_every_version, 0, 2 * NDRIVERS));
 }

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A new version of a table is one file over the version-free functions (docs/adding.md): a toy v13 works
  * beside the others. */
-#include <check.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,6 +8,7 @@
 #include "tests/abi/net_v13.h"
 #include "tests/base/capture.h"
 #include "tests/base/environment.h"
+#include "tests/suite.h"
 
 #define BYTES 5000u
 
@@ -111,17 +111,6 @@ END_TEST
 int main(void)
 {
     environment_clear();
-    TCase *tc = tcase_create("v13");
-    tcase_set_timeout(tc, 3600);
-    tcase_add_checked_fixture(tc, setup, teardown);
-    tcase_add_test(tc, devices_are_those_of_the_other_versions);
-    tcase_add_test(tc, a_message_passes);
-    tcase_add_test(tc, the_collnet_half_listens);
-    Suite *suite = suite_create("abi/new_version");
-    suite_add_tcase(suite, tc);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return SUITE("abi/new_version", FIXTURE(setup, teardown), TEST(devices_are_those_of_the_other_versions),
+                 TEST(a_message_passes), TEST(the_collnet_half_listens));
 }

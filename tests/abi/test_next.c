@@ -4,7 +4,6 @@
  * against what they are told without nibble: the same calls, to the letter. NCCL's part, the rule of masks
  * among it, is played as its src/plugin/profiler.cc does it.
  */
-#include <check.h>
 #include <dlfcn.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -15,6 +14,7 @@
 
 #include "next_plugin.h"
 #include "plugin_fixture.h"
+#include "tests/suite.h"
 
 #define LOG_CAP 65536
 
@@ -443,28 +443,8 @@ START_TEST(a_tuner_is_passed_on_without_a_network_half)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("next");
-    TCase *profiler = tcase_create("profiler"), *tuner = tcase_create("tuner");
-    SRunner *runner;
-    int failed;
-
-    tcase_add_checked_fixture(profiler, setup, NULL);
-    tcase_set_timeout(profiler, 3600);
-    tcase_add_loop_test(profiler, the_next_profiler_is_told_what_it_would_be, 0, MASKS * VERSIONS);
-    tcase_add_test(profiler, its_mask_may_change_while_the_job_runs);
-    tcase_add_test(profiler, its_failure_is_its_own);
-    tcase_add_loop_test(profiler, names_that_lead_nowhere_are_told, 0, 3);
-    suite_add_tcase(suite, profiler);
-    tcase_add_checked_fixture(tuner, setup, NULL);
-    tcase_set_timeout(tuner, 3600);
-    tcase_add_loop_test(tuner, the_next_tuner_is_asked_first, 0, VERSIONS);
-    tcase_add_test(tuner, a_tuner_is_passed_on_without_a_network_half);
-    suite_add_tcase(suite, tuner);
-    runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
-}
+SUITE_MAIN("next", FIXTURE(setup, NULL), LOOP(the_next_profiler_is_told_what_it_would_be, 0, MASKS *VERSIONS),
+           TEST(its_mask_may_change_while_the_job_runs), TEST(its_failure_is_its_own),
+           LOOP(names_that_lead_nowhere_are_told, 0, 3), FIXTURE(setup, NULL),
+           LOOP(the_next_tuner_is_asked_first, 0, VERSIONS),
+           TEST(a_tuner_is_passed_on_without_a_network_half))

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What NCCL, and with it the user, is told about each kind of failure. */
-#include <check.h>
 #include <errno.h>
 #include <stdlib.h>
 
@@ -8,6 +7,7 @@
 #include "abi/tables.h"
 #include "base/log.h"
 #include "tests/base/capture.h"
+#include "tests/suite.h"
 
 START_TEST(errors_become_what_nccl_documents)
 {
@@ -73,19 +73,5 @@ START_TEST(missing_arguments_are_named)
 }
 END_TEST
 
-int main(void)
-{
-    TCase *tc = tcase_create("result");
-    tcase_set_timeout(tc, 3600);
-    tcase_add_test(tc, errors_become_what_nccl_documents);
-    tcase_add_test(tc, during_init_an_invalid_value_is_the_users);
-    tcase_add_test(tc, dropped_errors_are_told_of);
-    tcase_add_test(tc, missing_arguments_are_named);
-    Suite *suite = suite_create("result");
-    suite_add_tcase(suite, tc);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
-}
+SUITE_MAIN("result", TEST(errors_become_what_nccl_documents), TEST(during_init_an_invalid_value_is_the_users),
+           TEST(dropped_errors_are_told_of), TEST(missing_arguments_are_named))

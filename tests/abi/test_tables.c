@@ -3,7 +3,6 @@
  * The built plugin as NCCL sees it: opened with dlopen, used through its exported tables only. Whatever
  * differs between table versions is driven through all of them; what the engine does is tested elsewhere.
  */
-#include <check.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +10,7 @@
 #include "nibble/nccl_profiler.h"
 #include "nibble/nccl_tuner.h"
 #include "plugin_fixture.h"
+#include "tests/suite.h"
 
 /* ---- What is exported ----------------------------------------------------------------------------- */
 
@@ -521,27 +521,12 @@ END_TEST
 int main(void)
 {
     environment_clear();
-    TCase *tc = tcase_create("abi");
-    tcase_set_timeout(tc, 3600);
-    tcase_add_checked_fixture(tc, setup, NULL);
-    tcase_add_test(tc, all_tables_are_complete);
-    tcase_add_test(tc, every_release_finds_its_newest_version);
-    tcase_add_test(tc, one_banner_and_the_halves_end_in_any_order);
-    tcase_add_test(tc, finalize_of_the_wrong_context_is_refused);
-    tcase_add_test(tc, a_bad_setting_fails_no_init_but_stops_the_job);
-    tcase_add_loop_test(tc, both_halves_show_the_same_devices_in_every_version, 0, 2);
-    tcase_add_test(tc, largest_window_is_made_of_whole_units);
-    tcase_add_test(tc, net_survives_null);
-    tcase_add_test(tc, collnet_survives_null);
-    tcase_add_test(tc, nothing_works_before_init);
-    tcase_add_test(tc, finalize_with_an_open_connection_is_survived);
-    tcase_add_test(tc, tuner_alone);
-    tcase_add_test(tc, profiler_alone);
-    Suite *suite = suite_create("abi/tables");
-    suite_add_tcase(suite, tc);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return SUITE(
+        "abi/tables", FIXTURE(setup, NULL), TEST(all_tables_are_complete),
+        TEST(every_release_finds_its_newest_version), TEST(one_banner_and_the_halves_end_in_any_order),
+        TEST(finalize_of_the_wrong_context_is_refused), TEST(a_bad_setting_fails_no_init_but_stops_the_job),
+        LOOP(both_halves_show_the_same_devices_in_every_version, 0, 2),
+        TEST(largest_window_is_made_of_whole_units), TEST(net_survives_null), TEST(collnet_survives_null),
+        TEST(nothing_works_before_init), TEST(finalize_with_an_open_connection_is_survived),
+        TEST(tuner_alone), TEST(profiler_alone));
 }

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The end of a chore: patience is for what waits, not for what a busy machine lets wait. */
-#include <check.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -8,6 +7,7 @@
 #include <unistd.h>
 
 #include "base/chore.h"
+#include "tests/suite.h"
 
 static int pipe_of[2];
 static atomic_int turns, lasts, releases;
@@ -94,19 +94,4 @@ START_TEST(waits)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("chore");
-    TCase *c = tcase_create("end");
-    SRunner *runner = srunner_create(suite);
-    int failed;
-
-    tcase_set_timeout(c, 120);
-    tcase_add_test(c, busy);
-    tcase_add_test(c, waits);
-    suite_add_tcase(suite, c);
-    srunner_run_all(runner, CK_ENV);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
-}
+SUITE_MAIN("chore", TEST(busy), TEST(waits))

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Time. */
-#include <check.h>
 #include <stdlib.h>
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "tests/suite.h"
 
 START_TEST(clock_goes_forward)
 {
@@ -16,19 +16,4 @@ START_TEST(clock_goes_forward)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("base/clock");
-    TCase *t = tcase_create("clock");
-    SRunner *runner;
-    int failed;
-
-    tcase_set_timeout(t, 3600);
-    tcase_add_test(t, clock_goes_forward);
-    suite_add_tcase(suite, t);
-    runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
-}
+SUITE_MAIN("base/clock", TEST(clock_goes_forward))

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* NIBBLE_REQUIRE: what it may say, what of it is met, and that the first unmet demand is told once. */
-#include <check.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -9,6 +8,7 @@
 #include "base/demand.h"
 #include "base/log.h"
 #include "tests/base/capture.h"
+#include "tests/suite.h"
 
 static struct nb_params params;
 static struct nb_context ctx;
@@ -100,21 +100,7 @@ START_TEST(an_alert_is_there_once_where_warnings_are_shown)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *s = suite_create("demand");
-    TCase *tc = tcase_create("demand");
-
-    tcase_set_timeout(tc, 3600);
-    tcase_add_checked_fixture(tc, setup, teardown);
-    tcase_add_test(tc, words_are_checked);
-    tcase_add_test(tc, the_default_demands_good_settings_and_no_more);
-    tcase_add_test(tc, an_unmet_demand_is_told_once_and_also_to_stderr);
-    tcase_add_test(tc, an_alert_is_there_once_where_warnings_are_shown);
-    suite_add_tcase(s, tc);
-    SRunner *sr = srunner_create(s);
-    srunner_run_all(sr, CK_ENV);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? 1 : 0;
-}
+SUITE_MAIN("demand", FIXTURE(setup, teardown), TEST(words_are_checked),
+           TEST(the_default_demands_good_settings_and_no_more),
+           TEST(an_unmet_demand_is_told_once_and_also_to_stderr),
+           TEST(an_alert_is_there_once_where_warnings_are_shown))

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Faults on demand. */
-#include <check.h>
 #include <stdlib.h>
 
 #include "base/context.h"
@@ -8,6 +7,7 @@
 #include "base/log.h"
 #include "tests/base/capture.h"
 #include "tests/base/environment.h"
+#include "tests/suite.h"
 
 static void check_faults(const char *list, const char *yes, const char *no)
 {
@@ -39,18 +39,6 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("base/fault");
-    TCase *t = tcase_create("fault");
-    SRunner *runner;
-    int failed;
-
     environment_clear();
-    tcase_set_timeout(t, 3600);
-    tcase_add_test(t, faults_are_found_by_whole_names);
-    suite_add_tcase(suite, t);
-    runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return SUITE("base/fault", TEST(faults_are_found_by_whole_names));
 }

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Log lines: through which function, how long, with which beginning. */
-#include <check.h>
 #include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -9,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "tests/suite.h"
 
 static struct {
     int calls;
@@ -105,22 +105,5 @@ START_TEST(log_begins_with_the_label)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("base/log");
-    TCase *t = tcase_create("log");
-    SRunner *runner;
-    int failed;
-
-    tcase_set_timeout(t, 3600);
-    tcase_add_test(t, log_goes_through_the_given_function);
-    tcase_add_test(t, log_shortens_long_lines);
-    tcase_add_test(t, log_without_function_warns_on_stderr_only);
-    tcase_add_test(t, log_begins_with_the_label);
-    suite_add_tcase(suite, t);
-    runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
-}
+SUITE_MAIN("base/log", TEST(log_goes_through_the_given_function), TEST(log_shortens_long_lines),
+           TEST(log_without_function_warns_on_stderr_only), TEST(log_begins_with_the_label))

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Settings: what is taken, what is refused and how, the hash, and the texts made from the table. */
-#include <check.h>
 #include <errno.h>
 #include <locale.h>
 #include <stdio.h>
@@ -12,6 +11,7 @@
 #include "base/params_effect.h"
 #include "tests/base/capture.h"
 #include "tests/base/environment.h"
+#include "tests/suite.h"
 
 /* The settings that the last successful load gave. */
 static const struct nb_params *params;
@@ -444,34 +444,15 @@ END_TEST
 int main(void)
 {
     environment_clear();
-    TCase *tc = tcase_create("params"); /* each test in a process of its own */
-    tcase_set_timeout(tc, 3600);
-    tcase_add_checked_fixture(tc, setup, NULL);
-    tcase_add_test(tc, defaults_hold_without_environment);
-    tcase_add_test(tc, integers_are_strict);
-    tcase_add_test(tc, reals_are_strict);
-    tcase_add_test(tc, reals_do_not_depend_on_the_locale);
-    tcase_add_test(tc, booleans_are_strict);
-    tcase_add_test(tc, words_are_strict);
-    tcase_add_test(tc, strings_are_copied);
-    tcase_add_test(tc, unknown_names_are_refused_with_a_proposal);
-    tcase_add_test(tc, names_that_are_near_no_setting_are_told_and_ignored);
-    tcase_add_test(tc, removed_settings_are_told_and_ignored);
-    tcase_add_test(tc, what_another_setting_leaves_without_effect_is_told);
-    tcase_add_test(tc, every_bad_value_is_told_and_a_failed_load_is_tried_again);
-    tcase_add_test(tc, objects_do_not_change_and_do_not_know_each_other);
-    tcase_add_test(tc, a_list_in_place_of_the_environment);
-    tcase_add_test(tc, hash_covers_what_nodes_must_agree_on);
-    tcase_add_test(tc, hash_covers_long_values);
-    tcase_add_test(tc, describe_tells_differences_only);
-    tcase_add_test(tc, every_default_passes_its_own_rules);
-    tcase_add_test(tc, table_has_a_row_for_each_setting);
-    tcase_add_test(tc, env_takes_empty_for_unset);
-    Suite *suite = suite_create("params");
-    suite_add_tcase(suite, tc);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return SUITE(
+        "params", FIXTURE(setup, NULL), TEST(defaults_hold_without_environment), TEST(integers_are_strict),
+        TEST(reals_are_strict), TEST(reals_do_not_depend_on_the_locale), TEST(booleans_are_strict),
+        TEST(words_are_strict), TEST(strings_are_copied), TEST(unknown_names_are_refused_with_a_proposal),
+        TEST(names_that_are_near_no_setting_are_told_and_ignored),
+        TEST(removed_settings_are_told_and_ignored), TEST(what_another_setting_leaves_without_effect_is_told),
+        TEST(every_bad_value_is_told_and_a_failed_load_is_tried_again),
+        TEST(objects_do_not_change_and_do_not_know_each_other), TEST(a_list_in_place_of_the_environment),
+        TEST(hash_covers_what_nodes_must_agree_on), TEST(hash_covers_long_values),
+        TEST(describe_tells_differences_only), TEST(every_default_passes_its_own_rules),
+        TEST(table_has_a_row_for_each_setting), TEST(env_takes_empty_for_unset));
 }

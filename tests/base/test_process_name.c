@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Names of processes: containers of one host that each have a process of the same number have two names. */
-#include <check.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -12,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/process_name.h"
+#include "tests/suite.h"
 
 static char (*name)[NB_PROCESS_NAME]; /* of two containers; shared with them */
 
@@ -72,11 +72,7 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("base/process_name");
-    TCase *c = tcase_create("process_name");
-    SRunner *runner = srunner_create(suite);
     pid_t first, second;
-    int failed;
 
     name = mmap(NULL, 2 * sizeof(*name), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (name == MAP_FAILED)
@@ -85,17 +81,10 @@ int main(void)
     second = contain(name[1]);
     end(first);
     end(second);
-    tcase_set_timeout(c, 3600);
-    tcase_add_test(c, own);
-    if (first >= 0 && second >= 0)
-        tcase_add_test(c, containers);
-    suite_add_tcase(suite, c);
-    srunner_run_all(runner, CK_ENV);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    if (failed)
+    const int contained = first >= 0 && second >= 0;
+    if (SUITE("base/process_name", TEST(own), contained ? TEST(containers) : (void)0))
         return EXIT_FAILURE;
-    if (first >= 0 && second >= 0)
+    if (contained)
         return EXIT_SUCCESS;
     printf("SKIP: no process namespaces can be made here; names of containers were not compared\n");
     return 77;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tokens. */
-#include <check.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/random.h"
+#include "tests/suite.h"
 
 START_TEST(tokens_differ)
 {
@@ -25,19 +25,4 @@ START_TEST(tokens_differ)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("base/random");
-    TCase *t = tcase_create("random");
-    SRunner *runner;
-    int failed;
-
-    tcase_set_timeout(t, 3600);
-    tcase_add_test(t, tokens_differ);
-    suite_add_tcase(suite, t);
-    runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
-}
+SUITE_MAIN("base/random", TEST(tokens_differ))

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tables that grow in chunks. The program is linked with --wrap for calloc, which is refused when that is
  * asked for. */
-#include <check.h>
 #include <errno.h>
 #include <stdlib.h>
 
 #include "base/slab.h"
+#include "tests/suite.h"
 
 static int refuse;
 
@@ -85,21 +85,4 @@ START_TEST(no_memory)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("base/slab");
-    TCase *t = tcase_create("slab");
-    SRunner *runner;
-    int failed;
-
-    tcase_set_timeout(t, 3600);
-    tcase_add_test(t, entries_stay_where_they_are);
-    tcase_add_test(t, all_at_once_and_small);
-    tcase_add_test(t, no_memory);
-    suite_add_tcase(suite, t);
-    runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
-}
+SUITE_MAIN("base/slab", TEST(entries_stay_where_they_are), TEST(all_at_once_and_small), TEST(no_memory))

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A lock whose keeper steps aside for who asks. */
-#include <check.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 
 #include "base/turn_lock.h"
+#include "tests/suite.h"
 
 #define ASKS 40
 #define ROUNDS_EACH 200 /* of the keeper while somebody asks: two, on a machine that has nothing else to do */
@@ -103,21 +103,5 @@ START_TEST(the_keeper_waits_for_a_moment_only)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("turn_lock");
-    TCase *tc = tcase_create("turn_lock");
-    SRunner *runner;
-    int failed;
-
-    tcase_set_timeout(tc, 0);
-    tcase_add_test(tc, a_busy_keeper_lets_others_in);
-    tcase_add_test(tc, who_asks_in_vain_goes_away);
-    tcase_add_test(tc, the_keeper_waits_for_a_moment_only);
-    suite_add_tcase(suite, tc);
-    runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
-}
+SUITE_MAIN("turn_lock", TEST(a_busy_keeper_lets_others_in), TEST(who_asks_in_vain_goes_away),
+           TEST(the_keeper_waits_for_a_moment_only))

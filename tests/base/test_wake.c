@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Wake-ups between threads. */
-#include <check.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -8,6 +7,7 @@
 #include <unistd.h>
 
 #include "base/wake.h"
+#include "tests/suite.h"
 
 static int readable(const struct nb_wake *wake, int timeout_ms)
 {
@@ -67,20 +67,4 @@ START_TEST(no_signal_is_lost)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("base/wake");
-    TCase *t = tcase_create("wake");
-    SRunner *runner;
-    int failed;
-
-    tcase_set_timeout(t, 3600);
-    tcase_add_test(t, signals_coincide_until_drained);
-    tcase_add_test(t, no_signal_is_lost);
-    suite_add_tcase(suite, t);
-    runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
-}
+SUITE_MAIN("base/wake", TEST(signals_coincide_until_drained), TEST(no_signal_is_lost))

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Bounded differences: every variant against the reference coder, and what the codec promises of the error.
  */
-#include <check.h>
 #include <errno.h>
 #include <math.h>
 #include <stdbool.h>
@@ -11,6 +10,7 @@
 #include "data.h"
 #include "fp_mode.h"
 #include "reference.h"
+#include "tests/suite.h"
 
 static struct rng rng;
 
@@ -390,22 +390,11 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("delta4");
-    TCase *tc = tcase_create("delta4");
-
-    tcase_set_timeout(tc, 3600);
-    tcase_add_loop_test(tc, promises, 0, KINDS);
-    tcase_add_test(tc, bits_and_error);
-    tcase_add_test(tc, does_not_accumulate);
-    tcase_add_test(tc, arguments);
-    tcase_add_test(tc, malformed_floors);
+    suite_open("delta4");
+    LOOP(promises, 0, KINDS), TEST(bits_and_error), TEST(does_not_accumulate), TEST(arguments),
+        TEST(malformed_floors);
 #if defined(NB_FP_MODES)
-    tcase_add_test(tc, environment);
+    TEST(environment);
 #endif
-    suite_add_tcase(suite, tc);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return suite_close();
 }

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The bytes on the wire, the values, the error states and the sums do not change:
  * tests/codec/golden/quant.bin, delta4.bin, ulp.bin. */
-#include <check.h>
 
 #include "golden.h"
 #include "reference.h"
+#include "tests/suite.h"
 
 static uint8_t *file;
 static size_t file_bytes, position;
@@ -87,17 +87,5 @@ START_TEST(differences)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *s = suite_create("golden vectors");
-    TCase *t = tcase_create("golden");
-    tcase_set_timeout(t, 3600);
-    tcase_add_loop_test(t, golden, VARIANT_REFERENCE, NB_VARIANT_COUNT);
-    tcase_add_loop_test(t, differences, VARIANT_REFERENCE, NB_VARIANT_COUNT);
-    suite_add_tcase(s, t);
-    SRunner *runner = srunner_create(s);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
-}
+SUITE_MAIN("golden vectors", LOOP(golden, VARIANT_REFERENCE, NB_VARIANT_COUNT),
+           LOOP(differences, VARIANT_REFERENCE, NB_VARIANT_COUNT))

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The hash of payloads and references: it does not change, is the same in every variant, and spreads what
  * differs little. */
-#include <check.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "data.h"
 #include "reference.h"
+#include "tests/suite.h"
 
 static void *bytes_of(size_t bytes)
 {
@@ -147,22 +147,4 @@ START_TEST(collisions)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *s = suite_create("hash");
-    TCase *t = tcase_create("hash");
-    SRunner *r;
-    int failed;
-
-    tcase_set_timeout(t, 3600);
-    tcase_add_test(t, frozen);
-    tcase_add_test(t, variants_agree);
-    tcase_add_test(t, avalanche);
-    tcase_add_test(t, collisions);
-    suite_add_tcase(s, t);
-    r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
-}
+SUITE_MAIN("hash", TEST(frozen), TEST(variants_agree), TEST(avalanche), TEST(collisions))

@@ -3,12 +3,12 @@
  * What the quantizing codecs promise about errors: size and noise on known distributions, foreign values that
  * poison nobody, sparse groups, and feedback that makes means right.
  */
-#include <check.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "data.h"
 #include "nibble/codec.h"
+#include "tests/suite.h"
 
 enum { LARGE = 1 << 20 };
 
@@ -405,31 +405,8 @@ START_TEST(state_is_kept_or_cleared)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *s = suite_create("quality of the quantizing codecs");
-    TCase *noise = tcase_create("noise"), *foreign = tcase_create("foreign"),
-          *feedback = tcase_create("feedback");
-    tcase_set_timeout(noise, 3600);
-    tcase_set_timeout(foreign, 3600);
-    tcase_set_timeout(feedback, 3600);
-    tcase_add_loop_test(noise, noise_and_size, 0, 4);
-    tcase_add_test(noise, scales_side_by_side);
-    tcase_add_test(noise, sparse_groups);
-    tcase_add_test(noise, zero_tiles_are_headers);
-    tcase_add_loop_test(foreign, few_foreign_values, 0, POISONS);
-    tcase_add_loop_test(foreign, many_foreign_values, 0, POISONS);
-    tcase_add_test(foreign, escapes_stay_int4);
-    tcase_add_loop_test(feedback, feedback_makes_means_right, 0, 4);
-    tcase_add_test(feedback, modes);
-    tcase_add_test(feedback, bound_limits_damage);
-    tcase_add_test(feedback, state_is_kept_or_cleared);
-    suite_add_tcase(s, noise);
-    suite_add_tcase(s, foreign);
-    suite_add_tcase(s, feedback);
-    SRunner *runner = srunner_create(s);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
-}
+SUITE_MAIN("quality of the quantizing codecs", LOOP(noise_and_size, 0, 4), TEST(scales_side_by_side),
+           TEST(sparse_groups), TEST(zero_tiles_are_headers), LOOP(few_foreign_values, 0, POISONS),
+           LOOP(many_foreign_values, 0, POISONS), TEST(escapes_stay_int4),
+           LOOP(feedback_makes_means_right, 0, 4), TEST(modes), TEST(bound_limits_damage),
+           TEST(state_is_kept_or_cleared))

@@ -4,7 +4,6 @@
  * the reference, on every kind of data, type, length, position and alignment; arguments are checked; no input
  * makes a decoder read or write where it should not.
  */
-#include <check.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,6 +11,7 @@
 #include "data.h"
 #include "fp_mode.h"
 #include "reference.h"
+#include "tests/suite.h"
 
 #define MOST 20000u
 #define STATE (MOST + 16384u)
@@ -616,33 +616,8 @@ START_TEST(statistics_of_every_so_many_pieces)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *s = suite_create("quantizing codecs");
-    TCase *agree = tcase_create("agree"), *sums = tcase_create("sums"), *safe = tcase_create("safe");
-    tcase_set_timeout(agree, 3600);
-    tcase_set_timeout(safe, 3600);
-    tcase_add_loop_test(agree, variants_agree, 0, DATA_KINDS);
-    tcase_add_loop_test(agree, bound_is_met_exactly, 0, 8);
-    tcase_add_test(agree, partial_groups_are_exact);
-    tcase_add_test(agree, cuts_do_not_move_groups);
-    tcase_add_test(agree, caller_rounding_mode);
-    tcase_add_test(agree, statistics_of_every_so_many_pieces);
-    tcase_set_timeout(sums, 3600);
-    tcase_add_test(sums, sum_of_mixed_codecs);
-    tcase_add_test(sums, sum_in_transform_domain);
-    tcase_add_test(sums, sixteen_bit_outputs);
-    tcase_add_test(sums, many_sources);
-    tcase_add_test(safe, arguments);
-    tcase_add_test(safe, truncations);
-    tcase_add_test(safe, strange_records);
-    tcase_add_test(safe, garbage);
-    suite_add_tcase(s, agree);
-    suite_add_tcase(s, sums);
-    suite_add_tcase(s, safe);
-    SRunner *runner = srunner_create(s);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
-}
+SUITE_MAIN("quantizing codecs", LOOP(variants_agree, 0, DATA_KINDS), LOOP(bound_is_met_exactly, 0, 8),
+           TEST(partial_groups_are_exact), TEST(cuts_do_not_move_groups), TEST(caller_rounding_mode),
+           TEST(statistics_of_every_so_many_pieces), TEST(sum_of_mixed_codecs), TEST(sum_in_transform_domain),
+           TEST(sixteen_bit_outputs), TEST(many_sources), TEST(arguments), TEST(truncations),
+           TEST(strange_records), TEST(garbage))

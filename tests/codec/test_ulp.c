@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Lossless differences: every variant against the reference coder, on data of many kinds. */
-#include <check.h>
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -8,6 +7,7 @@
 #include <string.h>
 
 #include "reference.h"
+#include "tests/suite.h"
 
 static uint64_t state = 1;
 
@@ -448,26 +448,5 @@ START_TEST(frozen)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *s = suite_create("ulp");
-    TCase *t = tcase_create("differences");
-    SRunner *r;
-    int failed;
-
-    tcase_set_timeout(t, 3600);
-    tcase_add_loop_test(t, round_trips, 0, KINDS);
-    tcase_add_test(t, equal_is_one_byte);
-    tcase_add_test(t, arguments);
-    tcase_add_test(t, limit_stops_early);
-    tcase_add_test(t, bits_a_value);
-    tcase_add_loop_test(t, malformed, 0, 3);
-    tcase_add_test(t, guesses);
-    tcase_add_test(t, frozen);
-    suite_add_tcase(s, t);
-    r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
-}
+SUITE_MAIN("ulp", LOOP(round_trips, 0, KINDS), TEST(equal_is_one_byte), TEST(arguments),
+           TEST(limit_stops_early), TEST(bits_a_value), LOOP(malformed, 0, 3), TEST(guesses), TEST(frozen))

@@ -5,7 +5,6 @@
  * within NIBBLE_CONNECT_TIMEOUT by its own clock, and its log names the culprit; where some have got a
  * communicator all the same, it fails at once. What is only late is no error.
  */
-#include <check.h>
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -18,6 +17,7 @@
 #include "coll/wire.h"
 #include "tests/coll/cluster.h"
 #include "tests/net/loopback.h"
+#include "tests/suite.h"
 
 #define SECOND ((int64_t)NB_NS_PER_S)
 #define TURNS 2000000 /* of a run */
@@ -576,29 +576,6 @@ START_TEST(vote_under_way)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("coll/connect");
-    TCase *c = tcase_create("faults");
-    SRunner *runner = srunner_create(suite);
-    int failed;
-
-    tcase_set_timeout(c, 3600);
-    tcase_add_loop_test(c, table, 0, GROUPS * FAULTS);
-    tcase_add_loop_test(c, registration_refused, 0, 2);
-    suite_add_tcase(suite, c);
-    c = tcase_create("connections");
-    tcase_set_timeout(c, 3600);
-    tcase_add_loop_test(c, without_a_hello, 0, 2);
-    tcase_add_loop_test(c, taken_for_a_stranger, 0, 4);
-    tcase_add_test(c, vote_under_way);
-    suite_add_tcase(suite, c);
-    c = tcase_create("order");
-    tcase_set_timeout(c, 3600);
-    tcase_add_loop_test(c, in_any_order, 0, GROUPS);
-    suite_add_tcase(suite, c);
-    srunner_run_all(runner, CK_ENV);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
-}
+SUITE_MAIN("coll/connect", LOOP(table, 0, GROUPS *FAULTS), LOOP(registration_refused, 0, 2),
+           LOOP(without_a_hello, 0, 2), LOOP(taken_for_a_stranger, 0, 4), TEST(vote_under_way),
+           LOOP(in_any_order, 0, GROUPS))

@@ -4,7 +4,6 @@
  * known at once to those who meet it, and told to all, long before NIBBLE_CONNECT_TIMEOUT. The clock is real;
  * nothing depends on how fast it goes.
  */
-#include <check.h>
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -19,6 +18,7 @@
 #include "net/tcp_wire.h"
 #include "net/transport.h"
 #include "tests/coll/cluster.h"
+#include "tests/suite.h"
 
 #define NODES 3
 #define FOREVER 86400 /* seconds; the test would be killed before */
@@ -141,20 +141,4 @@ START_TEST(in_a_hello)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("coll/connect_tcp");
-    TCase *c = tcase_create("versions");
-    SRunner *runner = srunner_create(suite);
-    int failed;
-
-    tcase_add_checked_fixture(c, setup, teardown);
-    tcase_set_timeout(c, 3600);
-    tcase_add_test(c, in_a_handle);
-    tcase_add_test(c, in_a_hello);
-    suite_add_tcase(suite, c);
-    srunner_run_all(runner, CK_ENV);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
-}
+SUITE_MAIN("coll/connect_tcp", FIXTURE(setup, teardown), TEST(in_a_handle), TEST(in_a_hello))

@@ -4,7 +4,6 @@
  * clock and an engine without a runner; a transport in memory connects them. What they share by mistake shows
  * as a wrong count, a wrong time or memory that is not given back.
  */
-#include <check.h>
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -16,6 +15,7 @@
 #include "coll/node.h"
 #include "tests/base/capture.h"
 #include "tests/coll/cluster.h"
+#include "tests/suite.h"
 
 #define NODES 2
 #define SECOND ((int64_t)NB_NS_PER_S)
@@ -256,25 +256,6 @@ START_TEST(closed_by_one_call)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("coll/contexts");
-    TCase *c = tcase_create("contexts");
-    SRunner *runner = srunner_create(suite);
-    int failed;
-
-    tcase_add_checked_fixture(c, setup, teardown);
-    tcase_set_timeout(c, 3600);
-    tcase_add_test(c, collectives);
-    tcase_add_test(c, settings_and_budgets);
-    tcase_add_test(c, shared_by_one_node_only);
-    tcase_add_test(c, alone);
-    tcase_add_test(c, other_settings);
-    tcase_add_test(c, stopped);
-    tcase_add_test(c, closed_by_one_call);
-    suite_add_tcase(suite, c);
-    srunner_run_all(runner, CK_ENV);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
-}
+SUITE_MAIN("coll/contexts", FIXTURE(setup, teardown), TEST(collectives), TEST(settings_and_budgets),
+           TEST(shared_by_one_node_only), TEST(alone), TEST(other_settings), TEST(stopped),
+           TEST(closed_by_one_call))

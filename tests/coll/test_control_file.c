@@ -3,7 +3,6 @@
  * The NIBBLE_CONTROL file: its word, what is no file, and a file system that does not answer, which is made
  * by an open() of this program that waits.
  */
-#include <check.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdarg.h>
@@ -22,6 +21,7 @@
 #include "coll/engine.h"
 #include "coll/node.h"
 #include "tests/base/folder.h"
+#include "tests/suite.h"
 
 #define SECOND ((int64_t)NB_NS_PER_S)
 
@@ -176,23 +176,5 @@ START_TEST(dead_mount)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("coll/control_file");
-    TCase *c = tcase_create("control_file");
-    SRunner *runner = srunner_create(suite);
-    int failed;
-
-    tcase_add_checked_fixture(c, setup, teardown);
-    tcase_set_timeout(c, 3600);
-    tcase_add_test(c, words);
-    tcase_add_test(c, pipe_is_not_read);
-    tcase_add_test(c, directory_is_not_read);
-    tcase_add_test(c, read_by_a_thread);
-    tcase_add_test(c, dead_mount);
-    suite_add_tcase(suite, c);
-    srunner_run_all(runner, CK_ENV);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
-}
+SUITE_MAIN("coll/control_file", FIXTURE(setup, teardown), TEST(words), TEST(pipe_is_not_read),
+           TEST(directory_is_not_read), TEST(read_by_a_thread), TEST(dead_mount))

@@ -3,13 +3,13 @@
  * NIBBLE_REQUIRE=collnet: a communicator that is declined stops the job on every node that demands it, but
  * not where the settings exclude it.
  */
-#include <check.h>
 #include <errno.h>
 
 #include "base/demand.h"
 #include "base/log.h"
 #include "tests/base/capture.h"
 #include "tests/coll/cluster.h"
+#include "tests/suite.h"
 
 #define NODES 3
 
@@ -87,20 +87,5 @@ START_TEST(what_is_connected_is_met)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *s = suite_create("demand");
-    TCase *tc = tcase_create("demand");
-
-    tcase_set_timeout(tc, 3600);
-    tcase_add_checked_fixture(tc, setup, teardown);
-    tcase_add_test(tc, a_declined_communicator_stops_who_demands_it);
-    tcase_add_test(tc, what_the_settings_exclude_is_not_demanded);
-    tcase_add_test(tc, what_is_connected_is_met);
-    suite_add_tcase(s, tc);
-    SRunner *sr = srunner_create(s);
-    srunner_run_all(sr, CK_ENV);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? 1 : 0;
-}
+SUITE_MAIN("demand", FIXTURE(setup, teardown), TEST(a_declined_communicator_stops_who_demands_it),
+           TEST(what_the_settings_exclude_is_not_demanded), TEST(what_is_connected_is_met))

@@ -3,7 +3,6 @@
  * Whether sums are coded follows from the slowest node's link, wherever it is and however nodes are
  * connected; a forced codec is never overruled; and one line says what follows.
  */
-#include <check.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,6 +14,7 @@
 #include "policy/policy.h"
 #include "tests/coll/cluster.h"
 #include "tests/net/loopback.h"
+#include "tests/suite.h"
 
 #define MOST 6
 #define VALUES 40000u /* of a block: several wire units */
@@ -211,21 +211,4 @@ START_TEST(operations)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *s = suite_create("facts");
-    TCase *tc = tcase_create("facts");
-    SRunner *sr;
-    int failed;
-
-    tcase_set_timeout(tc, 3600);
-    tcase_add_test(tc, slowest_counts);
-    tcase_add_test(tc, stated);
-    tcase_add_test(tc, operations);
-    suite_add_tcase(s, tc);
-    sr = srunner_create(s);
-    srunner_run_all(sr, CK_ENV);
-    failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
-}
+SUITE_MAIN("facts", TEST(slowest_counts), TEST(stated), TEST(operations))

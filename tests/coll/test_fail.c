@@ -5,7 +5,6 @@
  * tells of an error it closes the communicator. Every node that lives has to name the culprit and to say what
  * its first witness saw.
  */
-#include <check.h>
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -18,6 +17,7 @@
 #include "coll/comm.h"
 #include "tests/coll/cluster.h"
 #include "tests/net/loopback.h"
+#include "tests/suite.h"
 
 #define NODES 8
 #define COLUMNS 4
@@ -600,37 +600,9 @@ START_TEST(sleeps_until_closed)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("coll/fail");
-    TCase *c = tcase_create("fail");
-    SRunner *runner = srunner_create(suite);
-    int failed;
-
-    tcase_add_checked_fixture(c, setup, teardown);
-    tcase_set_timeout(c, 3600);
-    tcase_add_loop_test(c, dies, 0, NODES);
-    tcase_add_loop_test(c, falls_silent, 0, NODES);
-    tcase_add_loop_test(c, gives_up, 0, NODES);
-    tcase_add_loop_test(c, says_so_late, 0, 4);
-    tcase_add_loop_test(c, closes_together, 0, NODES);
-    tcase_add_loop_test(c, closes_far_away, 0, NODES);
-    tcase_add_loop_test(c, closes_far_from_a_stuck_device, 0, NODES);
-    tcase_add_test(c, connection_breaks);
-    tcase_add_test(c, sleeps_until_closed);
-    suite_add_tcase(suite, c);
-    c = tcase_create("close");
-    tcase_add_checked_fixture(c, setup_direct, teardown);
-    tcase_set_timeout(c, 3600);
-    tcase_add_test(c, closes_unheard);
-    tcase_add_test(c, closes_behind_a_stuck_device);
-    tcase_add_test(c, closes_behind_a_stalled_connection);
-    tcase_add_test(c, leaves_and_falls_silent);
-    tcase_add_test(c, leaves_without_an_end);
-    tcase_add_test(c, closes_without_a_confirmation);
-    suite_add_tcase(suite, c);
-    srunner_run_all(runner, CK_ENV);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
-}
+SUITE_MAIN("coll/fail", FIXTURE(setup, teardown), LOOP(dies, 0, NODES), LOOP(falls_silent, 0, NODES),
+           LOOP(gives_up, 0, NODES), LOOP(says_so_late, 0, 4), LOOP(closes_together, 0, NODES),
+           LOOP(closes_far_away, 0, NODES), LOOP(closes_far_from_a_stuck_device, 0, NODES),
+           TEST(connection_breaks), TEST(sleeps_until_closed), FIXTURE(setup_direct, teardown),
+           TEST(closes_unheard), TEST(closes_behind_a_stuck_device), TEST(closes_behind_a_stalled_connection),
+           TEST(leaves_and_falls_silent), TEST(leaves_without_an_end), TEST(closes_without_a_confirmation))

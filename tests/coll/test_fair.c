@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* How peers share a link: four rings of one class, whose transport is done with what it is told. */
-#include <check.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
 #include "base/context.h"
 #include "coll/comm.h"
+#include "tests/suite.h"
 
 static struct nb_context node;
 
@@ -257,28 +257,8 @@ START_TEST(other_transports_are_left_alone)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("coll/fair");
-    TCase *c = tcase_create("fair");
-    SRunner *runner = srunner_create(suite);
-    int failed;
-
-    tcase_set_timeout(c, 3600);
-    tcase_add_checked_fixture(c, setup, NULL);
-    tcase_add_test(c, the_lead_is_bounded);
-    tcase_add_test(c, one_alone_waits_for_nobody);
-    tcase_add_test(c, a_stuck_one_holds_up_nobody_for_long);
-    tcase_add_test(c, the_others_stay_even_while_one_is_stuck);
-    tcase_add_test(c, a_slow_one_counts);
-    tcase_add_test(c, a_pause_is_not_a_standstill);
-    tcase_add_test(c, the_lead_grows_with_the_speed);
-    tcase_add_test(c, classes_are_independent);
-    tcase_add_test(c, what_is_needed_apart_waits_for_nobody);
-    tcase_add_test(c, other_transports_are_left_alone);
-    suite_add_tcase(suite, c);
-    srunner_run_all(runner, CK_ENV);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
-}
+SUITE_MAIN("coll/fair", FIXTURE(setup, NULL), TEST(the_lead_is_bounded), TEST(one_alone_waits_for_nobody),
+           TEST(a_stuck_one_holds_up_nobody_for_long), TEST(the_others_stay_even_while_one_is_stuck),
+           TEST(a_slow_one_counts), TEST(a_pause_is_not_a_standstill), TEST(the_lead_grows_with_the_speed),
+           TEST(classes_are_independent), TEST(what_is_needed_apart_waits_for_nobody),
+           TEST(other_transports_are_left_alone))

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Grids of nodes: which there are, who is near, and how control messages travel between those that are
  * not. */
-#include <check.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,6 +13,7 @@
 #include "coll/control.h"
 #include "coll/retransmit.h"
 #include "state/budget.h"
+#include "tests/suite.h"
 
 static struct nb_context node;
 
@@ -469,36 +469,8 @@ START_TEST(absurd_heartbeats)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("coll/grid");
-    TCase *c = tcase_create("grid");
-    SRunner *runner;
-    int failed;
-
-    tcase_set_timeout(c, 3600);
-    tcase_add_test(c, which_grid);
-    tcase_add_test(c, who_is_near);
-    tcase_add_test(c, ways);
-    suite_add_tcase(suite, c);
-    c = tcase_create("control");
-    tcase_set_timeout(c, 3600);
-    tcase_add_checked_fixture(c, setup, teardown);
-    tcase_add_test(c, confirmations_are_gathered);
-    tcase_add_test(c, own_block_is_confirmed);
-    tcase_add_test(c, late_confirmations);
-    tcase_add_test(c, asks_one_that_is_gone);
-    tcase_add_test(c, goodbye_when_the_row_is_done);
-    tcase_add_loop_test(c, confirms_for_others, 0, 2);
-    tcase_add_test(c, others_messages_pass);
-    tcase_add_loop_test(c, wrong_ways, 0, 13);
-    tcase_add_test(c, asked_from_beyond);
-    tcase_add_test(c, whom_a_node_waits_for);
-    tcase_add_loop_test(c, absurd_heartbeats, 0, 8);
-    suite_add_tcase(suite, c);
-    runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
-}
+SUITE_MAIN("coll/grid", TEST(which_grid), TEST(who_is_near), TEST(ways), FIXTURE(setup, teardown),
+           TEST(confirmations_are_gathered), TEST(own_block_is_confirmed), TEST(late_confirmations),
+           TEST(asks_one_that_is_gone), TEST(goodbye_when_the_row_is_done), LOOP(confirms_for_others, 0, 2),
+           TEST(others_messages_pass), LOOP(wrong_ways, 0, 13), TEST(asked_from_beyond),
+           TEST(whom_a_node_waits_for), LOOP(absurd_heartbeats, 0, 8))

@@ -3,7 +3,6 @@
  * Looks at values before a sum, and residuals that are emptied, on a device that answers when the test says so: nobody
  * waits for the answer, and nothing is left of the question when the communicator ends before it comes.
  */
-#include <check.h>
 #include <errno.h>
 #include <limits.h>
 #include <stdlib.h>
@@ -11,6 +10,7 @@
 
 #include "coll/comm.h"
 #include "tests/coll/slow_nodes.h"
+#include "tests/suite.h"
 
 static void setup(void)
 {
@@ -225,29 +225,6 @@ START_TEST(emptying_failed)
     slow_close_all(slow_first);
 }
 END_TEST
-int main(void)
-{
-    Suite *suite = suite_create("coll/look");
-    TCase *c = tcase_create("look"), *e = tcase_create("residuals");
-    SRunner *runner = srunner_create(suite);
-    int failures;
-
-    tcase_add_checked_fixture(c, setup, slow_close);
-    tcase_set_timeout(c, 3600);
-    tcase_add_test(c, others_go_on);
-    tcase_add_test(c, refused);
-    tcase_add_loop_test(c, aborted, 0, 2);
-    tcase_add_test(c, failed);
-    suite_add_tcase(suite, c);
-    tcase_add_checked_fixture(e, setup_coded, slow_close);
-    tcase_set_timeout(e, 3600);
-    tcase_add_test(e, emptied);
-    tcase_add_test(e, emptied_after_refusal);
-    tcase_add_loop_test(e, emptied_at_the_end, 0, 2);
-    tcase_add_test(e, emptying_failed);
-    suite_add_tcase(suite, e);
-    srunner_run_all(runner, CK_ENV);
-    failures = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failures ? EXIT_FAILURE : EXIT_SUCCESS;
-}
+SUITE_MAIN("coll/look", FIXTURE(setup, slow_close), TEST(others_go_on), TEST(refused), LOOP(aborted, 0, 2),
+           TEST(failed), FIXTURE(setup_coded, slow_close), TEST(emptied), TEST(emptied_after_refusal),
+           LOOP(emptied_at_the_end, 0, 2), TEST(emptying_failed))

@@ -3,7 +3,6 @@
  * Metrics as text: what a strict reader of Prometheus' exposition format and of JSON makes of them, whatever
  * a communicator is called; that values are those of the figures; and that nothing is there twice.
  */
-#include <check.h>
 #include <ctype.h>
 #include <math.h>
 #include <stdbool.h>
@@ -13,6 +12,7 @@
 
 #include "coll/figures.h"
 #include "coll/metrics.h"
+#include "tests/suite.h"
 
 static const struct nb_metrics_process process = {
     .host = "n01", .job = "77", .process = "4711", .time = 1700000000.25};
@@ -360,23 +360,6 @@ START_TEST(json_has_the_same)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("coll/metrics");
-    TCase *c = tcase_create("metrics");
-    SRunner *runner = srunner_create(suite);
-    int failed;
-
-    tcase_set_timeout(c, 3600);
-    tcase_add_test(c, exposition_is_strict);
-    tcase_add_test(c, labels_tell_apart);
-    tcase_add_test(c, values_are_those_of_the_figures);
-    tcase_add_test(c, documents);
-    tcase_add_test(c, json_is_strict);
-    tcase_add_test(c, json_has_the_same);
-    suite_add_tcase(suite, c);
-    srunner_run_all(runner, CK_ENV);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
-}
+SUITE_MAIN("coll/metrics", TEST(exposition_is_strict), TEST(labels_tell_apart),
+           TEST(values_are_those_of_the_figures), TEST(documents), TEST(json_is_strict),
+           TEST(json_has_the_same))

@@ -5,7 +5,6 @@
  * that does not answer, which is made by an open() of this program that waits. Two nodes in one process,
  * connected in memory; node 0 has the runner and writes, node 1 is stepped by the test.
  */
-#include <check.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -27,6 +26,7 @@
 #include "tests/coll/cluster.h"
 #include "tests/net/hanging.h"
 #include "tests/net/loopback.h"
+#include "tests/suite.h"
 
 #define VALUES 4096u
 
@@ -412,28 +412,6 @@ START_TEST(forked)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("coll/monitor");
-    TCase *c = tcase_create("monitor");
-    SRunner *runner = srunner_create(suite);
-    int failed;
-
-    tcase_add_checked_fixture(c, setup, teardown);
-    tcase_set_timeout(c, 3600);
-    tcase_add_test(c, metrics);
-    tcase_add_test(c, no_folder);
-    tcase_add_test(c, folder_is_a_pipe);
-    tcase_add_loop_test(c, file_is_a_pipe, 0, 2);
-    tcase_add_test(c, dead_mount);
-    tcase_add_test(c, reports);
-    tcase_add_test(c, gave_up);
-    tcase_add_test(c, asked_for);
-    tcase_add_test(c, stuck);
-    tcase_add_test(c, forked);
-    suite_add_tcase(suite, c);
-    srunner_run_all(runner, CK_ENV);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
-}
+SUITE_MAIN("coll/monitor", FIXTURE(setup, teardown), TEST(metrics), TEST(no_folder), TEST(folder_is_a_pipe),
+           LOOP(file_is_a_pipe, 0, 2), TEST(dead_mount), TEST(reports), TEST(gave_up), TEST(asked_for),
+           TEST(stuck), TEST(forked))

@@ -5,7 +5,6 @@
  * are many): all nodes fail with an error that names both ends, or, where the bytes can be had again, have
  * them.
  */
-#include <check.h>
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -19,6 +18,7 @@
 #include "policy/record.h"
 #include "tests/coll/cluster.h"
 #include "tests/net/loopback.h"
+#include "tests/suite.h"
 
 #define NODES 4
 #define VALUES 16384u /* of a vector: 64 KiB, a block 16 KiB */
@@ -429,20 +429,7 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("coll/payload");
-    TCase *t = tcase_create("payload");
-    SRunner *runner = srunner_create(suite);
-    int failed;
-
     nb_log_set(logger);
-    tcase_set_timeout(t, 3600);
-    tcase_add_loop_test(t, one_byte_of_each, 0, KINDS * ROUTES);
-    tcase_add_loop_test(t, switched_off, 0, 7);
-    tcase_add_loop_test(t, settings_differ, 0, KINDS);
-    tcase_add_loop_test(t, sent_again, 0, ROUTES);
-    suite_add_tcase(suite, t);
-    srunner_run_all(runner, CK_ENV);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return SUITE("coll/payload", LOOP(one_byte_of_each, 0, KINDS * ROUTES), LOOP(switched_off, 0, 7),
+                 LOOP(settings_differ, 0, KINDS), LOOP(sent_again, 0, ROUTES));
 }

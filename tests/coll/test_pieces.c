@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a schedule finds at once, the next piece for a peer, for the sum or to pass on, is what a walk over
  * all pieces finds. */
-#include <check.h>
 #include <stdlib.h>
 
 #include "base/context.h"
 #include "coll/comm.h"
 #include "coll/window.h"
+#include "tests/suite.h"
 
 static struct nb_context node;
 static struct nb_coll_comm *comm;
@@ -227,21 +227,4 @@ START_TEST(of_a_grid)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *s = suite_create("pieces");
-    TCase *t = tcase_create("pieces");
-    SRunner *r;
-    int failed;
-
-    tcase_set_timeout(t, 3600);
-    tcase_add_checked_fixture(t, setup, teardown);
-    tcase_add_test(t, of_a_mesh);
-    tcase_add_test(t, of_a_grid);
-    suite_add_tcase(s, t);
-    r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
-}
+SUITE_MAIN("pieces", FIXTURE(setup, teardown), TEST(of_a_mesh), TEST(of_a_grid))

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Bytes of a gather that are sent once more, on devices that copy them when the test says so. */
-#include <check.h>
 #include <errno.h>
 #include <limits.h>
 #include <stdlib.h>
@@ -8,6 +7,7 @@
 
 #include "coll/comm.h"
 #include "tests/coll/slow_nodes.h"
+#include "tests/suite.h"
 
 static void setup(void)
 {
@@ -151,22 +151,5 @@ START_TEST(resending_failed)
     slow_close_all(slow_first);
 }
 END_TEST
-int main(void)
-{
-    Suite *suite = suite_create("coll/resend");
-    TCase *c = tcase_create("resend");
-    SRunner *runner = srunner_create(suite);
-    int failures;
-
-    tcase_add_checked_fixture(c, setup, slow_close);
-    tcase_set_timeout(c, 3600);
-    tcase_add_loop_test(c, resent, 0, 2);
-    tcase_add_test(c, resent_after_refusal);
-    tcase_add_loop_test(c, resent_and_aborted, 0, 2);
-    tcase_add_loop_test(c, resending_failed, 0, 2);
-    suite_add_tcase(suite, c);
-    srunner_run_all(runner, CK_ENV);
-    failures = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failures ? EXIT_FAILURE : EXIT_SUCCESS;
-}
+SUITE_MAIN("coll/resend", FIXTURE(setup, slow_close), LOOP(resent, 0, 2), TEST(resent_after_refusal),
+           LOOP(resent_and_aborted, 0, 2), LOOP(resending_failed, 0, 2))

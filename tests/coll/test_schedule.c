@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which schedule an operation takes: the rule of NIBBLE_SCHEDULE=auto, and what forces one. */
-#include <check.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,6 +7,7 @@
 #include "base/params.h"
 #include "coll/comm.h"
 #include "coll/cut.h"
+#include "tests/suite.h"
 
 static struct nb_context node;        /* with default settings, where the test reads none */
 static struct nb_reckoning reckoning; /* nothing is known, unless a test says so: all is coded */
@@ -239,25 +239,8 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("coll/schedule");
-    TCase *c = tcase_create("schedule");
-    SRunner *runner = srunner_create(suite);
-    int failed;
-
-    tcase_set_timeout(c, 3600);
     node.params = nb_params_defaults();
-    tcase_add_test(c, gathers);
-    tcase_add_test(c, sums);
-    tcase_add_test(c, pieces);
-    tcase_add_loop_test(c, raw_sums, 0, 4);
-    tcase_add_test(c, reckoned_raw);
-    tcase_add_loop_test(c, forced, 0, 2);
-    tcase_add_test(c, eight_bits_on_the_second_hop);
-    tcase_add_test(c, grids);
-    tcase_add_test(c, forced_grid);
-    suite_add_tcase(suite, c);
-    srunner_run_all(runner, CK_ENV);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return SUITE("coll/schedule", TEST(gathers), TEST(sums), TEST(pieces), LOOP(raw_sums, 0, 4),
+                 TEST(reckoned_raw), LOOP(forced, 0, 2), TEST(eight_bits_on_the_second_hop), TEST(grids),
+                 TEST(forced_grid));
 }

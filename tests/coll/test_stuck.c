@@ -4,7 +4,6 @@
  * fail and return, and nothing is freed that it may still be using. Two nodes in one process, connected in
  * memory, with a clock that the test moves.
  */
-#include <check.h>
 #include <errno.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -18,6 +17,7 @@
 #include "tests/coll/cluster.h"
 #include "tests/net/hanging.h"
 #include "tests/net/loopback.h"
+#include "tests/suite.h"
 
 #define NODES 2
 #define SECOND ((int64_t)NB_NS_PER_S)
@@ -217,20 +217,4 @@ START_TEST(late_is_no_error)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("coll/stuck");
-    TCase *c = tcase_create("stuck");
-    SRunner *runner = srunner_create(suite);
-    int failed;
-
-    tcase_set_timeout(c, 3600);
-    tcase_add_test(c, thread_hangs);
-    tcase_add_test(c, limit);
-    tcase_add_test(c, late_is_no_error);
-    suite_add_tcase(suite, c);
-    srunner_run_all(runner, CK_ENV);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
-}
+SUITE_MAIN("coll/stuck", TEST(thread_hangs), TEST(limit), TEST(late_is_no_error))

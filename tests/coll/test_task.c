@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tasks, step by step, on a device that answers as it is told; and the rings of their messages. */
-#include <check.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,6 +8,7 @@
 #include "coll/comm.h"
 #include "coll/task.h"
 #include "coll/window.h"
+#include "tests/suite.h"
 
 static struct nb_context node;
 
@@ -407,31 +407,7 @@ START_TEST(message_before_its_window)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *s = suite_create("task");
-    TCase *t = tcase_create("task");
-    SRunner *r;
-    int failed;
-
-    tcase_set_timeout(t, 3600);
-    tcase_add_checked_fixture(t, setup, teardown);
-    tcase_add_test(t, at_once);
-    tcase_add_test(t, later);
-    tcase_add_test(t, early_completion_waits);
-    tcase_add_test(t, error_in_flight);
-    tcase_add_test(t, given_up);
-    tcase_add_test(t, failed_device);
-    tcase_add_test(t, so_many);
-    tcase_add_test(t, order_of_messages);
-    tcase_add_test(t, sends_under_way);
-    tcase_add_test(t, message_to_nobody);
-    tcase_add_test(t, message_before_its_window);
-    tcase_add_test(t, slots_of_arrivals);
-    suite_add_tcase(s, t);
-    r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
-}
+SUITE_MAIN("task", FIXTURE(setup, teardown), TEST(at_once), TEST(later), TEST(early_completion_waits),
+           TEST(error_in_flight), TEST(given_up), TEST(failed_device), TEST(so_many), TEST(order_of_messages),
+           TEST(sends_under_way), TEST(message_to_nobody), TEST(message_before_its_window),
+           TEST(slots_of_arrivals))

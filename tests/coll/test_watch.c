@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which receive rings are asked: those that have news, by descriptors of pipes. */
-#include <check.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/context.h"
 #include "coll/comm.h"
+#include "tests/suite.h"
 
 static struct nb_context node;
 
@@ -188,22 +188,6 @@ START_TEST(without_descriptors_all_are_asked)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("coll/watch");
-    TCase *c = tcase_create("watch");
-    SRunner *runner = srunner_create(suite);
-    int failed;
-
-    tcase_set_timeout(c, 3600);
-    tcase_add_checked_fixture(c, setup, teardown);
-    tcase_add_test(c, the_idle_are_not_asked);
-    tcase_add_test(c, a_full_ring_is_asked_later);
-    tcase_add_test(c, an_end_is_asked_for);
-    tcase_add_test(c, without_descriptors_all_are_asked);
-    suite_add_tcase(suite, c);
-    srunner_run_all(runner, CK_ENV);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
-}
+SUITE_MAIN("coll/watch", FIXTURE(setup, teardown), TEST(the_idle_are_not_asked),
+           TEST(a_full_ring_is_asked_later), TEST(an_end_is_asked_for),
+           TEST(without_descriptors_all_are_asked))

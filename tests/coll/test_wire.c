@@ -2,7 +2,6 @@
 /*
  * The engine's messages: what is packed is read back, and nothing else is accepted.
  */
-#include <check.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,6 +9,7 @@
 #include "coll/wire.h"
 #include "nibble/codec.h"
 #include "nibble/nccl_types.h"
+#include "tests/suite.h"
 
 #define TOKEN 0x1234abcdu
 #define UNIT 131072u
@@ -241,26 +241,6 @@ START_TEST(random_bytes)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *s = suite_create("wire");
-    TCase *t = tcase_create("messages");
-    SRunner *r;
-    int failed;
-
-    tcase_add_loop_test(t, data_round_trip, 0, 4);
-    tcase_add_loop_test(t, data_flipped_bits, 0, 4);
-    tcase_add_loop_test(t, data_wrong_length, 0, 4);
-    tcase_add_test(t, data_absurd_fields);
-    tcase_add_test(t, control_round_trip_and_flips);
-    tcase_add_test(t, heartbeat);
-    tcase_add_test(t, hello_and_vote);
-    tcase_add_test(t, random_bytes);
-    tcase_set_timeout(t, 3600);
-    suite_add_tcase(s, t);
-    r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
-}
+SUITE_MAIN("wire", LOOP(data_round_trip, 0, 4), LOOP(data_flipped_bits, 0, 4), LOOP(data_wrong_length, 0, 4),
+           TEST(data_absurd_fields), TEST(control_round_trip_and_flips), TEST(heartbeat),
+           TEST(hello_and_vote), TEST(random_bytes))

@@ -2,7 +2,6 @@
 /* This process's share of the processors, on machines made of files. */
 #include "device/cores.h"
 
-#include <check.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,6 +9,7 @@
 #include <unistd.h>
 
 #include "tests/device/fake_root.h"
+#include "tests/suite.h"
 
 static const char *root;
 
@@ -188,24 +188,5 @@ START_TEST(near_memory)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("cores");
-    TCase *c = tcase_create("cores");
-    SRunner *runner;
-    int failed;
-
-    tcase_set_timeout(c, 3600);
-    tcase_add_checked_fixture(c, setup, teardown);
-    tcase_add_test(c, lists);
-    tcase_add_test(c, eight_ranks);
-    tcase_add_test(c, limits);
-    tcase_add_test(c, no_files);
-    tcase_add_test(c, near_memory);
-    suite_add_tcase(suite, c);
-    runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
-}
+SUITE_MAIN("cores", FIXTURE(setup, teardown), TEST(lists), TEST(eight_ranks), TEST(limits), TEST(no_files),
+           TEST(near_memory))

@@ -2,13 +2,13 @@
 /* Profiles of values (device/evidence.h), to the bit what one value after the other gives. */
 #include "device/evidence.h"
 
-#include <check.h>
 #include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "codec/fp.h"
+#include "tests/suite.h"
 
 #define VALUES 20011u
 
@@ -75,20 +75,4 @@ START_TEST(test_profile)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("evidence");
-    TCase *tc = tcase_create("all");
-    SRunner *runner;
-    int failed;
-
-    tcase_set_timeout(tc, 600);
-    tcase_add_test(tc, test_sums);
-    tcase_add_test(tc, test_profile);
-    suite_add_tcase(suite, tc);
-    runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
-}
+SUITE_MAIN("evidence", TEST(test_sums), TEST(test_profile))

@@ -2,7 +2,6 @@
 /* Reductions of plain values. */
 #include "device/exact.h"
 
-#include <check.h>
 #include <errno.h>
 #include <math.h>
 #include <stdint.h>
@@ -10,6 +9,7 @@
 #include <string.h>
 
 #include "base/nccl_names.h"
+#include "tests/suite.h"
 
 static uint64_t rng(uint64_t *s)
 {
@@ -117,21 +117,4 @@ START_TEST(exact_known_values)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *s = suite_create("exact");
-    TCase *t = tcase_create("exact");
-    SRunner *r;
-    int failed;
-
-    tcase_add_test(t, exact_integers_wrap);
-    tcase_add_test(t, exact_all_types);
-    tcase_add_test(t, exact_known_values);
-    tcase_set_timeout(t, 3600);
-    suite_add_tcase(s, t);
-    r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
-}
+SUITE_MAIN("exact", TEST(exact_integers_wrap), TEST(exact_all_types), TEST(exact_known_values))

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Where codec threads of the host's device run, and that they do not run for nothing. */
-#include <check.h>
 #include <errno.h>
 #include <sched.h>
 #include <stdio.h>
@@ -9,6 +8,7 @@
 #include "device/cores.h"
 #include "tests/device/fake_root.h"
 #include "tests/device/host_node.h"
+#include "tests/suite.h"
 
 static void check_places(const struct nb_cpus *want, unsigned threads)
 {
@@ -148,21 +148,4 @@ START_TEST(idle)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("host_places");
-    TCase *c = tcase_create("host_places");
-    SRunner *runner;
-    int failed;
-
-    tcase_set_timeout(c, 3600);
-    tcase_add_test(c, affinity);
-    tcase_add_test(c, near_the_buffer);
-    tcase_add_test(c, idle);
-    suite_add_tcase(suite, c);
-    runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
-}
+SUITE_MAIN("host_places", TEST(affinity), TEST(near_the_buffer), TEST(idle))

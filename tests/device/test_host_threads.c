@@ -2,7 +2,6 @@
 /* The host's device with codec threads: results and ends. Where they run: test_host_places.c. */
 #include "device/host_threads.h"
 
-#include <check.h>
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
@@ -21,6 +20,7 @@
 #include "base/log.h"
 #include "tests/base/capture.h"
 #include "tests/device/host_node.h"
+#include "tests/suite.h"
 
 #if defined(__SANITIZE_THREAD__)
 #define WITH_TSAN 1
@@ -469,28 +469,7 @@ START_TEST(forked)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("host_threads");
-    TCase *c = tcase_create("host_threads");
-    SRunner *runner;
-    int failed;
-
-    tcase_set_timeout(c, 3600);
-    tcase_add_test(c, same_bits);
-    tcase_add_test(c, refusals);
-    tcase_add_test(c, quiesced);
-    tcase_add_test(c, two_contexts);
-    tcase_add_test(c, no_threads);
-    tcase_add_test(c, not_wanted);
-    tcase_add_test(c, stuck);
-    tcase_add_test(c, slow_but_alive);
-    if (!WITH_TSAN) /* which does not follow threads into a child */
-        tcase_add_test(c, forked);
-    suite_add_tcase(suite, c);
-    runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
-}
+/* The thread sanitizer does not follow threads into a child. */
+SUITE_MAIN("host_threads", TEST(same_bits), TEST(refusals), TEST(quiesced), TEST(two_contexts),
+           TEST(no_threads), TEST(not_wanted), TEST(stuck), TEST(slow_but_alive),
+           WITH_TSAN ? (void)0 : TEST(forked))

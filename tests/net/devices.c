@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The list of devices over a made-up transport. */
-#include <check.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,6 +8,7 @@
 #include "base/log.h"
 #include "net/devices.h"
 #include "tests/base/capture.h"
+#include "tests/suite.h"
 
 static int nics, broken, list_fails, asked, listened, connected, finis;
 static const char *same_name;
@@ -209,24 +209,5 @@ START_TEST(names_differ_always)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("devices");
-    TCase *tc = tcase_create("devices");
-    SRunner *runner;
-    int failed;
-
-    tcase_set_timeout(tc, 3600);
-    tcase_add_checked_fixture(tc, setup, done);
-    tcase_add_test(tc, one_each);
-    tcase_add_test(tc, several_each);
-    tcase_add_test(tc, at_most_64);
-    tcase_add_test(tc, a_broken_nic_is_shown);
-    tcase_add_test(tc, names_differ_always);
-    suite_add_tcase(suite, tc);
-    runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
-}
+SUITE_MAIN("devices", FIXTURE(setup, done), TEST(one_each), TEST(several_each), TEST(at_most_64),
+           TEST(a_broken_nic_is_shown), TEST(names_differ_always))

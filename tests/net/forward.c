@@ -3,7 +3,6 @@
  * The transport `forward` over a small plugin of every table version: what reaches the plugin, what comes
  * back, and what happens when it fails. That the engine runs over it is shown by the harness.
  */
-#include <check.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <limits.h>
@@ -18,6 +17,7 @@
 #include "open.h"
 #include "tests/base/capture.h"
 #include "tests/base/environment.h"
+#include "tests/suite.h"
 
 static struct nb_context context;
 static struct nb_net *net;
@@ -506,29 +506,11 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("forward");
-    TCase *tc = tcase_create("forward");
-    SRunner *runner;
-    int failed;
-
     environment_clear();
-    tcase_set_timeout(tc, 3600);
-    tcase_add_loop_test(tc, the_newest_table_is_taken_and_initialised, 8, 13);
-    tcase_add_loop_test(tc, devices_are_the_plugins, 8, 13);
-    tcase_add_loop_test(tc, connections_carry_device_and_traffic_class, 8, 13);
-    tcase_add_loop_test(tc, more_traffic_classes_than_contexts, 8, 13);
-    tcase_add_loop_test(tc, messages_pass, 8, 13);
-    tcase_add_loop_test(tc, dmabuf, 8, 13);
-    tcase_add_loop_test(tc, errors_stay, 8, 13);
-    tcase_add_loop_test(tc, closing_with_open_requests, 8, 13);
-    tcase_add_test(tc, bad_plugins);
-    tcase_add_test(tc, devices_that_fail_are_shown);
-    tcase_add_test(tc, choice);
-    tcase_add_test(tc, not_to_itself);
-    suite_add_tcase(suite, tc);
-    runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return SUITE("forward", LOOP(the_newest_table_is_taken_and_initialised, 8, 13),
+                 LOOP(devices_are_the_plugins, 8, 13),
+                 LOOP(connections_carry_device_and_traffic_class, 8, 13),
+                 LOOP(more_traffic_classes_than_contexts, 8, 13), LOOP(messages_pass, 8, 13),
+                 LOOP(dmabuf, 8, 13), LOOP(errors_stay, 8, 13), LOOP(closing_with_open_requests, 8, 13),
+                 TEST(bad_plugins), TEST(devices_that_fail_are_shown), TEST(choice), TEST(not_to_itself));
 }

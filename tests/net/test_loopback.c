@@ -3,7 +3,6 @@
  * A transport that is no part of the plugin, behind everything that stands on transports: what docs/adding.md
  * promises. Two contexts are two nodes here; neither knows of the other.
  */
-#include <check.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,6 +11,7 @@
 #include "base/log.h"
 #include "loopback.h"
 #include "tests/base/capture.h"
+#include "tests/suite.h"
 
 static struct nb_params params[2];
 static struct nb_context node[2];
@@ -260,24 +260,5 @@ START_TEST(closing)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("loopback");
-    TCase *tc = tcase_create("loopback");
-    SRunner *runner;
-    int failed;
-
-    tcase_set_timeout(tc, 3600);
-    tcase_add_checked_fixture(tc, setup, teardown);
-    tcase_add_test(tc, devices);
-    tcase_add_test(tc, messages);
-    tcase_add_test(tc, grouped_receives);
-    tcase_add_test(tc, too_long);
-    tcase_add_test(tc, closing);
-    suite_add_tcase(suite, tc);
-    runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
-}
+SUITE_MAIN("loopback", FIXTURE(setup, teardown), TEST(devices), TEST(messages), TEST(grouped_receives),
+           TEST(too_long), TEST(closing))

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which record belongs to which operation, also when some of either are missing. */
-#include <check.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "policy/align.h"
 #include "policy/queue.h"
+#include "tests/suite.h"
 
 static struct nb_align *al;
 
@@ -224,29 +224,7 @@ START_TEST(random_losses)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("policy/align");
-    TCase *t = tcase_create("align");
-    SRunner *runner;
-    int failed;
-
-    tcase_set_timeout(t, 3600);
-    tcase_add_checked_fixture(t, al_setup, al_teardown);
-    tcase_add_test(t, in_step);
-    tcase_add_test(t, lost_and_seen);
-    tcase_add_test(t, contradicting_record);
-    tcase_add_test(t, misfit_then_next);
-    tcase_add_test(t, lost_among_alike);
-    tcase_add_test(t, lost_elsewhere);
-    tcase_add_test(t, alike_is_enough);
-    tcase_add_test(t, superfluous);
-    tcase_add_test(t, wrong_size_shows_at_the_end);
-    tcase_add_loop_test(t, random_losses, 0, 40);
-    suite_add_tcase(suite, t);
-    runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
-}
+SUITE_MAIN("policy/align", FIXTURE(al_setup, al_teardown), TEST(in_step), TEST(lost_and_seen),
+           TEST(contradicting_record), TEST(misfit_then_next), TEST(lost_among_alike), TEST(lost_elsewhere),
+           TEST(alike_is_enough), TEST(superfluous), TEST(wrong_size_shows_at_the_end),
+           LOOP(random_losses, 0, 40))

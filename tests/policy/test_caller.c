@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Who calls, on stacks as dladdr told them in processes of PyTorch 2.15 over gloo (the bitmap's by its
  * sources), shortened where nothing is decided. */
-#include <check.h>
 #include <stdlib.h>
 
 #include "policy/caller.h"
 #include "policy/stack.h"
+#include "tests/suite.h"
 #include "torch_stack.h"
 
 #define CPU "/usr/lib/python3/site-packages/torch/lib/libtorch_cpu.so"
@@ -168,22 +168,5 @@ START_TEST(walked_far)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *s = suite_create("policy/caller");
-    TCase *c = tcase_create("all");
-    SRunner *r = srunner_create(s);
-    int failed;
-
-    tcase_add_test(c, ddp);
-    tcase_add_test(c, ddp_with_a_hook);
-    tcase_add_test(c, ddp_bitmap);
-    tcase_add_test(c, others);
-    tcase_add_test(c, walked);
-    tcase_add_test(c, walked_far);
-    suite_add_tcase(s, c);
-    srunner_run_all(r, CK_NORMAL);
-    failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed != 0;
-}
+SUITE_MAIN("policy/caller", TEST(ddp), TEST(ddp_with_a_hook), TEST(ddp_bitmap), TEST(others), TEST(walked),
+           TEST(walked_far))

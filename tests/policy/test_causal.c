@@ -3,7 +3,6 @@
  * Does a sum move the weights (policy/causal.h)? Power on shards that optimizers train, and no proof for what
  * is summed in the same places and moves nothing. Also the positions in which both are looked at.
  */
-#include <check.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,6 +10,7 @@
 
 #include "optimizer.h"
 #include "policy/causal.h"
+#include "tests/suite.h"
 #include "trace.h"
 
 #define UNITS 4u
@@ -646,33 +646,10 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("causal");
-    TCase *tc = tcase_create("all");
-    SRunner *runner;
-    int failed;
-
     setvbuf(stdout, NULL, _IOLBF, 0);
-    tcase_set_timeout(tc, 3600);
-    tcase_add_test(tc, test_positions);
-    tcase_add_test(tc, test_power);
-    tcase_add_loop_test(tc, test_persistent, 0, OPT_COUNT);
-    tcase_add_test(tc, test_layer_drop);
-    tcase_add_loop_test(tc, test_foreign, 0, (LATE - NOISE + 1) * OPT_COUNT);
-    tcase_add_loop_test(tc, test_few, 0, (LATE - NOISE + 1) * OPT_COUNT);
-    tcase_add_test(tc, test_once);
-    tcase_add_test(tc, test_fading);
-    tcase_add_test(tc, test_turned);
-    tcase_add_test(tc, test_doubt);
-    tcase_add_test(tc, test_young_doubt);
-    tcase_add_test(tc, test_shared);
-    tcase_add_test(tc, test_certain);
-    tcase_add_test(tc, test_stale);
-    tcase_add_loop_test(tc, test_mixed, 0, OPT_COUNT);
-    tcase_add_test(tc, test_many);
-    suite_add_tcase(suite, tc);
-    runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return SUITE("causal", TEST(test_positions), TEST(test_power), LOOP(test_persistent, 0, OPT_COUNT),
+                 TEST(test_layer_drop), LOOP(test_foreign, 0, (LATE - NOISE + 1) * OPT_COUNT),
+                 LOOP(test_few, 0, (LATE - NOISE + 1) * OPT_COUNT), TEST(test_once), TEST(test_fading),
+                 TEST(test_turned), TEST(test_doubt), TEST(test_young_doubt), TEST(test_shared),
+                 TEST(test_certain), TEST(test_stale), LOOP(test_mixed, 0, OPT_COUNT), TEST(test_many));
 }

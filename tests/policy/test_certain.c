@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Whose error, where the order of gathers predicts it (policy/identity.h): what the weights certify, what
  * content says against it, and what content has to learn anew. */
-#include <check.h>
 #include <stdlib.h>
 
 #include "policy/identity.h"
+#include "tests/suite.h"
 #include "trace.h"
 
 static int always(void *arg, uint64_t buffer)
@@ -122,21 +122,4 @@ START_TEST(test_new_looks)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("certain");
-    TCase *tc = tcase_create("all");
-    SRunner *runner;
-    int failed;
-
-    tcase_set_timeout(tc, 3600);
-    tcase_add_test(tc, test_certain);
-    tcase_add_test(tc, test_certain_alike);
-    tcase_add_test(tc, test_new_looks);
-    suite_add_tcase(suite, tc);
-    runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
-}
+SUITE_MAIN("certain", TEST(test_certain), TEST(test_certain_alike), TEST(test_new_looks))

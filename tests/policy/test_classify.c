@@ -3,7 +3,6 @@
  * What is a gradient: positive evidence on the traces of all frameworks, and the list of sums and gathers
  * that must never be taken for one.
  */
-#include <check.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,6 +10,7 @@
 
 #include "optimizer.h"
 #include "policy/classify.h"
+#include "tests/suite.h"
 #include "trace.h"
 
 #define WARMUP 50u
@@ -556,25 +556,9 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("classify");
-    TCase *tc = tcase_create("all");
-    SRunner *runner;
-    int failed;
-
     setvbuf(stdout, NULL, _IOLBF, 0);
-    tcase_set_timeout(tc, 3600);
-    tcase_add_test(tc, test_frameworks);
-    tcase_add_loop_test(tc, test_never, 0, (int)(sizeof(others) / sizeof(others[0])));
-    tcase_add_loop_test(tc, test_vetoed, 0, (int)(sizeof(vetoed) / sizeof(vetoed[0])));
-    tcase_add_test(tc, test_revoked);
-    tcase_add_test(tc, test_caller);
-    tcase_add_loop_test(tc, test_small_vouched, 0, 3);
-    tcase_add_test(tc, test_linked);
-    tcase_add_test(tc, test_override);
-    suite_add_tcase(suite, tc);
-    runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return SUITE("classify", TEST(test_frameworks),
+                 LOOP(test_never, 0, (int)(sizeof(others) / sizeof(others[0]))),
+                 LOOP(test_vetoed, 0, (int)(sizeof(vetoed) / sizeof(vetoed[0]))), TEST(test_revoked),
+                 TEST(test_caller), LOOP(test_small_vouched, 0, 3), TEST(test_linked), TEST(test_override));
 }

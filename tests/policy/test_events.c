@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* From profiler events to records: joins, graph replay, lost events, threads. */
-#include <check.h>
 #include <errno.h>
 #include <pthread.h>
 #include <stdarg.h>
@@ -11,6 +10,7 @@
 
 #include "fixture.h"
 #include "policy/events.h"
+#include "tests/suite.h"
 
 /* ---- joins ------------------------------------------------------------------------------------------- */
 
@@ -494,31 +494,10 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("policy/events");
-    TCase *t = tcase_create("events");
-    SRunner *runner;
-    int failed;
-
     if (fixture_open())
         return EXIT_FAILURE;
-    tcase_set_timeout(t, 3600);
-    tcase_add_test(t, join);
-    tcase_add_test(t, without_calls);
-    tcase_add_test(t, only_what_reaches_us);
-    tcase_add_test(t, contradictions_and_orphans);
-    tcase_add_test(t, generations);
-    tcase_add_test(t, replay);
-    tcase_add_test(t, captured_calls_are_bounded);
-    tcase_add_test(t, missing_launches);
-    tcase_add_test(t, full_queue);
-    tcase_add_test(t, threads);
-    tcase_add_test(t, replay_beside_calls);
-    tcase_add_test(t, symmetric_memory);
-    tcase_add_test(t, copy_engines);
-    suite_add_tcase(suite, t);
-    runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return SUITE("policy/events", TEST(join), TEST(without_calls), TEST(only_what_reaches_us),
+                 TEST(contradictions_and_orphans), TEST(generations), TEST(replay),
+                 TEST(captured_calls_are_bounded), TEST(missing_launches), TEST(full_queue), TEST(threads),
+                 TEST(replay_beside_calls), TEST(symmetric_memory), TEST(copy_engines));
 }

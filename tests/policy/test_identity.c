@@ -7,7 +7,6 @@
  * at most one of a thousand operations where layers are left out or frozen in turn. A decider that is wrong
  * on purpose must be found out by the same checker.
  */
-#include <check.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,6 +14,7 @@
 
 #include "policy/identity.h"
 #include "replay.h"
+#include "tests/suite.h"
 
 #define LAYERS 24u
 
@@ -467,34 +467,10 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("identity");
-    TCase *traces = tcase_create("traces"), *rules = tcase_create("rules");
-    SRunner *runner;
-    int failed;
-
     setvbuf(stdout, NULL, _IOLBF, 0);
-    tcase_set_timeout(traces, 3600);
-    tcase_add_test(traces, test_profiles);
-    tcase_add_test(traces, test_orderly);
-    tcase_add_test(traces, test_micro_batches);
-    tcase_add_test(traces, test_layer_drop);
-    tcase_add_test(traces, test_squares);
-    tcase_add_test(traces, test_adverse);
-    tcase_add_test(traces, test_zeros);
-    tcase_add_test(traces, test_partial_profiles);
-    tcase_add_test(traces, test_few_layers);
-    tcase_add_test(traces, test_beside);
-    tcase_add_test(traces, test_run_ahead);
-    tcase_add_test(traces, test_wrong_on_purpose);
-    tcase_set_timeout(rules, 3600);
-    tcase_add_test(rules, test_buckets);
-    tcase_add_test(rules, test_geometry_and_age);
-    tcase_add_test(rules, test_limits);
-    suite_add_tcase(suite, traces);
-    suite_add_tcase(suite, rules);
-    runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return SUITE("identity", TEST(test_profiles), TEST(test_orderly), TEST(test_micro_batches),
+                 TEST(test_layer_drop), TEST(test_squares), TEST(test_adverse), TEST(test_zeros),
+                 TEST(test_partial_profiles), TEST(test_few_layers), TEST(test_beside), TEST(test_run_ahead),
+                 TEST(test_wrong_on_purpose), TEST(test_buckets), TEST(test_geometry_and_age),
+                 TEST(test_limits));
 }

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The sequence of the job's calls between profiler and engine: numbering, loss, and operations without
  * announcement. */
-#include <check.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/context.h"
 #include "codec/pick.h"
 #include "policy/job.h"
+#include "tests/suite.h"
 
 static struct nb_context node, *const ctx = &node;
 
@@ -175,22 +175,11 @@ END_TEST
 
 int main(void)
 {
-    Suite *s = suite_create("job");
-    TCase *t = tcase_create("calls");
-
     node.params = nb_params_defaults();
     if (nb_jobs_open(&node))
         return 1;
-    tcase_add_test(t, listens_while_a_group_is_there);
-    tcase_add_test(t, with_and_without_announcement);
-    tcase_add_test(t, overwritten_calls);
-    tcase_add_test(t, calls_of_records);
-    tcase_set_timeout(t, 3600);
-    suite_add_tcase(s, t);
-    SRunner *runner = srunner_create(s);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
+    const int failed = SUITE("job", TEST(listens_while_a_group_is_there), TEST(with_and_without_announcement),
+                             TEST(overwritten_calls), TEST(calls_of_records));
     nb_jobs_close(&node);
-    return failed != 0;
+    return failed;
 }

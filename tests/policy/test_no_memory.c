@@ -4,7 +4,6 @@
  * coded or fed, and none wrongly. The program is linked with --wrap for calloc and for the functions of
  * identity, so that only what happens inside of these is refused.
  */
-#include <check.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,6 +11,7 @@
 #include "policy/align.h"
 #include "policy/classify.h"
 #include "replay.h"
+#include "tests/suite.h"
 
 static int inside;
 static unsigned granted, refused; /* allocations that are still granted; that were not */
@@ -166,21 +166,4 @@ START_TEST(records_are_not_guessed)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("policy/no_memory");
-    TCase *t = tcase_create("no memory");
-    SRunner *runner;
-    int failed;
-
-    tcase_set_timeout(t, 3600);
-    tcase_add_test(t, feeds_less);
-    tcase_add_test(t, proves_less);
-    tcase_add_test(t, records_are_not_guessed);
-    suite_add_tcase(suite, t);
-    runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
-}
+SUITE_MAIN("policy/no_memory", TEST(feeds_less), TEST(proves_less), TEST(records_are_not_guessed))

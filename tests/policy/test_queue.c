@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Whose queue a record joins: either half first, several GPUs, heads, communicators that share resources. */
-#include <check.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,6 +7,7 @@
 #include "base/gpu.h"
 #include "fixture.h"
 #include "policy/events.h"
+#include "tests/suite.h"
 
 START_TEST(either_half_first)
 {
@@ -190,24 +190,8 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("policy/queue");
-    TCase *t = tcase_create("queue");
-    SRunner *runner;
-    int failed;
-
     if (fixture_open())
         return EXIT_FAILURE;
-    tcase_set_timeout(t, 3600);
-    tcase_add_test(t, either_half_first);
-    tcase_add_test(t, several_gpus_in_a_process);
-    tcase_add_test(t, heads_beyond_count);
-    tcase_add_test(t, heads_learned);
-    tcase_add_test(t, split_children);
-    tcase_add_test(t, no_context);
-    suite_add_tcase(suite, t);
-    runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return SUITE("policy/queue", TEST(either_half_first), TEST(several_gpus_in_a_process),
+                 TEST(heads_beyond_count), TEST(heads_learned), TEST(split_children), TEST(no_context));
 }

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The reckoning: its edges, that it moves one way with each fact, and that it agrees with nibble-model's
  * walk. */
-#include <check.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "policy/reckon.h"
+#include "tests/suite.h"
 #include "tools/model/model.h"
 
 #define MIB 1048576.0
@@ -340,28 +340,5 @@ START_TEST(as_the_model_two_hop)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *s = suite_create("reckon");
-    TCase *tc = tcase_create("reckon");
-    SRunner *sr;
-    int failed;
-
-    tcase_set_timeout(tc, 3600);
-    tcase_add_test(tc, unknown);
-    tcase_add_test(tc, seen);
-    tcase_add_test(tc, one_way);
-    tcase_add_test(tc, threads);
-    tcase_add_test(tc, ends);
-    tcase_add_test(tc, known_cases);
-    tcase_add_test(tc, slowest);
-    tcase_add_test(tc, words);
-    tcase_add_test(tc, as_the_model_direct);
-    tcase_add_test(tc, as_the_model_two_hop);
-    suite_add_tcase(s, tc);
-    sr = srunner_create(s);
-    srunner_run_all(sr, CK_ENV);
-    failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
-}
+SUITE_MAIN("reckon", TEST(unknown), TEST(seen), TEST(one_way), TEST(threads), TEST(ends), TEST(known_cases),
+           TEST(slowest), TEST(words), TEST(as_the_model_direct), TEST(as_the_model_two_hop))

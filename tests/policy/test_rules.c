@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The rules of NIBBLE_GRAD and NIBBLE_COMMS: what they say of a signature and of a communicator, and what is
  * no rule. */
-#include <check.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "policy/comm_rules.h"
 #include "policy/grad_rules.h"
+#include "tests/suite.h"
 
 START_TEST(of_signatures)
 {
@@ -151,22 +151,5 @@ START_TEST(too_many)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *s = suite_create("rules");
-    TCase *t = tcase_create("all");
-    SRunner *r;
-    int failed;
-
-    tcase_set_timeout(t, 3600);
-    tcase_add_test(t, of_signatures);
-    tcase_add_test(t, of_communicators);
-    tcase_add_loop_test(t, bad_signatures, 0, (int)(sizeof(wrong) / sizeof(wrong[0])));
-    tcase_add_test(t, too_many);
-    suite_add_tcase(s, t);
-    r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
-}
+SUITE_MAIN("rules", TEST(of_signatures), TEST(of_communicators),
+           LOOP(bad_signatures, 0, (int)(sizeof(wrong) / sizeof(wrong[0]))), TEST(too_many))

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* How far two patterns of signs agree (policy/signs.h), against the same by loops. */
-#include <check.h>
 #include <math.h>
 #include <stdlib.h>
 
 #include "policy/signs.h"
+#include "tests/suite.h"
 #include "trace.h"
 
 static void set(struct nb_signs *s, unsigned i, int sign)
@@ -162,22 +162,4 @@ START_TEST(test_planes)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("signs");
-    TCase *tc = tcase_create("all");
-    SRunner *runner;
-    int failed;
-
-    tcase_set_timeout(tc, 3600);
-    tcase_add_test(tc, test_agreement);
-    tcase_add_test(tc, test_contrast);
-    tcase_add_test(tc, test_signs);
-    tcase_add_test(tc, test_planes);
-    suite_add_tcase(suite, tc);
-    runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
-}
+SUITE_MAIN("signs", TEST(test_agreement), TEST(test_contrast), TEST(test_signs), TEST(test_planes))

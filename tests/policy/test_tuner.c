@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The tuner: pure, modest, and harmless alone. The tables are linked in. */
-#include <check.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,6 +8,7 @@
 #include "nibble/nccl_net.h"
 #include "nibble/nccl_tuner.h"
 #include "policy/tuning.h"
+#include "tests/suite.h"
 
 extern const ncclTuner_v4_t ncclTunerPlugin_v4;
 extern const ncclTuner_v5_t ncclTunerPlugin_v5;
@@ -326,26 +326,5 @@ START_TEST(alone)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *s = suite_create("tuner");
-    TCase *t = tcase_create("tuner");
-    SRunner *r;
-    int failed;
-
-    tcase_set_timeout(t, 3600);
-    tcase_add_test(t, chooses_collnet);
-    tcase_add_test(t, nvls_only_where_it_is_the_way);
-    tcase_add_test(t, pure_and_modest);
-    tcase_add_test(t, old_nccl);
-    tcase_add_loop_test(t, switched_off, 0, 4);
-    tcase_add_test(t, forced);
-    tcase_add_loop_test(t, chunks, 0, 2);
-    tcase_add_test(t, alone);
-    suite_add_tcase(s, t);
-    r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
-}
+SUITE_MAIN("tuner", TEST(chooses_collnet), TEST(nvls_only_where_it_is_the_way), TEST(pure_and_modest),
+           TEST(old_nccl), LOOP(switched_off, 0, 4), TEST(forced), LOOP(chunks, 0, 2), TEST(alone))

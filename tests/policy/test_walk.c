@@ -4,13 +4,13 @@
  * heads, chunk): what is called a value is one, what is called padding is padding, whatever is left unknown;
  * and operations are told apart by the places of their windows.
  */
-#include <check.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "policy/align.h"
 #include "policy/walk.h"
+#include "tests/suite.h"
 
 /* An operation as NCCL runs it on one head. */
 struct deal {
@@ -283,24 +283,5 @@ START_TEST(contradicted_chunk)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *s = suite_create("walk");
-    TCase *t = tcase_create("walk");
-    SRunner *r;
-    int failed;
-
-    tcase_set_timeout(t, 3600);
-    tcase_add_loop_test(t, brute_force, 0, 3);
-    tcase_add_test(t, one_head_is_exact);
-    tcase_add_test(t, little_stays_unsure);
-    tcase_add_loop_test(t, boundaries, 0, 4);
-    tcase_add_test(t, no_place);
-    tcase_add_test(t, contradicted_chunk);
-    suite_add_tcase(s, t);
-    r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
-}
+SUITE_MAIN("walk", LOOP(brute_force, 0, 3), TEST(one_head_is_exact), TEST(little_stays_unsure),
+           LOOP(boundaries, 0, 4), TEST(no_place), TEST(contradicted_chunk))

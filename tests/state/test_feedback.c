@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Residuals: whose they are, for how long, and what memory they take. */
-#include <check.h>
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
@@ -11,6 +10,7 @@
 #include "device/device.h"
 #include "state/budget.h"
 #include "state/feedback.h"
+#include "tests/suite.h"
 
 static struct nb_context node, *const ctx = &node;
 
@@ -346,29 +346,13 @@ END_TEST
 
 int main(void)
 {
-    Suite *s = suite_create("state/feedback");
-    TCase *t = tcase_create("feedback");
-    SRunner *r;
-    int failed;
-
     node.params = nb_params_defaults();
     if (nb_budgets_open(&node))
         return EXIT_FAILURE;
-    tcase_add_test(t, feedback_slots);
-    tcase_add_test(t, feedback_held);
-    tcase_add_test(t, feedback_number_means_another);
-    tcase_add_test(t, feedback_steps_by_reuse);
-    tcase_add_test(t, feedback_drop_step);
-    tcase_add_test(t, feedback_after_spike);
-    tcase_add_test(t, feedback_zeroed_later);
-    tcase_add_test(t, feedback_zeroing_refused);
-    tcase_add_test(t, feedback_zeroed_and_retired);
-    tcase_set_timeout(t, 3600);
-    suite_add_tcase(s, t);
-    r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    failed = srunner_ntests_failed(r);
-    srunner_free(r);
+    const int failed = SUITE(
+        "state/feedback", TEST(feedback_slots), TEST(feedback_held), TEST(feedback_number_means_another),
+        TEST(feedback_steps_by_reuse), TEST(feedback_drop_step), TEST(feedback_after_spike),
+        TEST(feedback_zeroed_later), TEST(feedback_zeroing_refused), TEST(feedback_zeroed_and_retired));
     nb_budgets_close(&node);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return failed;
 }

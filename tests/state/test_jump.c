@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Weights and gradients that moved too far. */
-#include <check.h>
 #include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
 
 #include "state/jump.h"
+#include "tests/suite.h"
 
 START_TEST(jump_of_weights)
 {
@@ -45,20 +45,4 @@ START_TEST(jump_of_gradients)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *s = suite_create("state/jump");
-    TCase *t = tcase_create("jump");
-    SRunner *r;
-    int failed;
-
-    tcase_add_test(t, jump_of_weights);
-    tcase_add_test(t, jump_of_gradients);
-    tcase_set_timeout(t, 3600);
-    suite_add_tcase(s, t);
-    r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
-}
+SUITE_MAIN("state/jump", TEST(jump_of_weights), TEST(jump_of_gradients))

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Weight references: chosen by content, kept when all have confirmed. */
-#include <check.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,6 +8,7 @@
 #include "device/device.h"
 #include "state/budget.h"
 #include "state/reference.h"
+#include "tests/suite.h"
 
 static struct nb_context node, *const ctx = &node;
 
@@ -376,29 +376,14 @@ END_TEST
 
 int main(void)
 {
-    Suite *s = suite_create("state/reference");
-    TCase *t = tcase_create("reference");
-    SRunner *r;
-    int failed;
-
     node.params = nb_params_defaults();
     if (nb_budgets_open(&node))
         return EXIT_FAILURE;
-    tcase_add_test(t, reference_by_content);
-    tcase_add_test(t, reference_by_order);
-    tcase_add_test(t, reference_of_hard_training);
-    tcase_add_test(t, reference_waits_for_confirmation);
-    tcase_add_test(t, reference_knows_its_source);
-    tcase_add_test(t, reference_not_kept);
-    tcase_add_test(t, reference_of_passing_contents);
-    tcase_add_test(t, reference_of_peer);
-    tcase_add_test(t, jump_to_new_content);
-    tcase_set_timeout(t, 3600);
-    suite_add_tcase(s, t);
-    r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    failed = srunner_ntests_failed(r);
-    srunner_free(r);
+    const int failed =
+        SUITE("state/reference", TEST(reference_by_content), TEST(reference_by_order),
+              TEST(reference_of_hard_training), TEST(reference_waits_for_confirmation),
+              TEST(reference_knows_its_source), TEST(reference_not_kept), TEST(reference_of_passing_contents),
+              TEST(reference_of_peer), TEST(jump_to_new_content));
     nb_budgets_close(&node);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return failed;
 }

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The model's times where they are known: when only the link counts, only latency, only the codec. */
-#include <check.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,6 +7,7 @@
 
 #include "agenda.h"
 #include "model.h"
+#include "tests/suite.h"
 
 #define MIB 1048576.0
 
@@ -531,38 +531,8 @@ START_TEST(samples)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("model");
-    TCase *tc = tcase_create("predict");
-    SRunner *runner;
-    int failed;
-
-    tcase_set_timeout(tc, 3600);
-    tcase_add_test(tc, link_only);
-    tcase_add_test(tc, window_walk);
-    tcase_add_test(tc, run_ahead);
-    tcase_add_test(tc, latency_only);
-    tcase_add_test(tc, latency_of_turns);
-    tcase_add_test(tc, codec_only);
-    tcase_add_test(tc, differences);
-    tcase_add_test(tc, shape);
-    tcase_add_test(tc, needs);
-    tcase_add_test(tc, rows_and_columns);
-    tcase_add_test(tc, grid_bytes);
-    tcase_add_test(tc, simulated);
-    tcase_add_test(tc, simulated_few_credits);
-    tcase_add_test(tc, simulated_short);
-    tcase_add_test(tc, agenda);
-    tcase_add_test(tc, too_many);
-    tcase_add_test(tc, grid_walk);
-    tcase_add_test(tc, grid_pays);
-    tcase_add_test(tc, nonsense);
-    tcase_add_test(tc, samples);
-    suite_add_tcase(suite, tc);
-    runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
-}
+SUITE_MAIN("model", TEST(link_only), TEST(window_walk), TEST(run_ahead), TEST(latency_only),
+           TEST(latency_of_turns), TEST(codec_only), TEST(differences), TEST(shape), TEST(needs),
+           TEST(rows_and_columns), TEST(grid_bytes), TEST(simulated), TEST(simulated_few_credits),
+           TEST(simulated_short), TEST(agenda), TEST(too_many), TEST(grid_walk), TEST(grid_pays),
+           TEST(nonsense), TEST(samples))

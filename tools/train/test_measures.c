@@ -4,7 +4,6 @@
  * events, values in the types that travel, and the codes of others, whose error on normally distributed
  * values is known.
  */
-#include <check.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,6 +14,7 @@
 #include "rivals.h"
 #include "rng.h"
 #include "stats.h"
+#include "tests/suite.h"
 #include "values.h"
 
 static const struct nbt_config small = {.layers = 2, .width = 64, .heads = 2, .context = 64, .batch = 1};
@@ -283,23 +283,6 @@ START_TEST(sdp4bit_weights)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *s = suite_create("train-measures");
-    TCase *tc = tcase_create("measures");
-    tcase_set_timeout(tc, 3600);
-    tcase_add_test(tc, angle_and_norm);
-    tcase_add_test(tc, confidence);
-    tcase_add_test(tc, confidence_holds);
-    tcase_add_test(tc, event_lists);
-    tcase_add_test(tc, types);
-    tcase_add_test(tc, sdp4bit_gradients);
-    tcase_add_test(tc, loco_gradients);
-    tcase_add_test(tc, sdp4bit_weights);
-    suite_add_tcase(s, tc);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    const int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? 1 : 0;
-}
+SUITE_MAIN("train-measures", TEST(angle_and_norm), TEST(confidence), TEST(confidence_holds),
+           TEST(event_lists), TEST(types), TEST(sdp4bit_gradients), TEST(loco_gradients),
+           TEST(sdp4bit_weights))

@@ -4,7 +4,6 @@
  * forward pass written for this test, the matrix product against three loops, AdamW against its definition,
  * and sampling.
  */
-#include <check.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,6 +12,7 @@
 #include "adamw.h"
 #include "model.h"
 #include "rng.h"
+#include "tests/suite.h"
 
 static const char *const sets[] = {"avx512", "avx2", "generic"};
 #define NSETS (int)(sizeof sets / sizeof *sets)
@@ -316,21 +316,5 @@ START_TEST(layout)
 }
 END_TEST
 
-int main(void)
-{
-    Suite *s = suite_create("train-model");
-    TCase *tc = tcase_create("model");
-    tcase_set_timeout(tc, 3600);
-    tcase_add_loop_test(tc, matrix_product, 0, NSETS);
-    tcase_add_loop_test(tc, gradients, 0, NSETS);
-    tcase_add_test(tc, absent_bytes_have_no_gradient);
-    tcase_add_test(tc, adamw);
-    tcase_add_test(tc, schedule);
-    tcase_add_test(tc, layout);
-    suite_add_tcase(s, tc);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    const int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? 1 : 0;
-}
+SUITE_MAIN("train-model", LOOP(matrix_product, 0, NSETS), LOOP(gradients, 0, NSETS),
+           TEST(absent_bytes_have_no_gradient), TEST(adamw), TEST(schedule), TEST(layout))

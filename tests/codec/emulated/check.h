@@ -92,13 +92,15 @@ static inline unsigned ck_run(const char *name, TFun *test, int from, int to)
     return 1;
 }
 
-#define suite_create(title) (&(Suite){.name = (title)})
-#define tcase_create(title) (&(TCase){.name = (title)})
+static Suite ck_suite;
+
+#define suite_create(title) (ck_suite.name = (title), &ck_suite)
+#define tcase_create(title) ((void)(title), &ck_suite)
 #define srunner_create(suite) (suite)
 #define tcase_set_timeout(t, seconds) ((void)(t))
 #define tcase_add_loop_test(t, test, from, to) ((void)((t)->ran += ck_run(test##_name, test##_fn, from, to)))
 #define tcase_add_test(t, test) tcase_add_loop_test(t, test, 0, 1)
-#define suite_add_tcase(s, t) ((void)((s)->ran += (t)->ran))
+#define suite_add_tcase(s, t) ((void)(s), (void)(t))
 #define srunner_run_all(r, mode) ((void)printf("%s: %u tests passed\n", (r)->name, (r)->ran))
 #define srunner_ntests_failed(r) (ck_missing((r)->ran))
 #define srunner_free(r) ((void)(r))
