@@ -44,7 +44,8 @@ extern const size_t nb_gpu_image_bytes;
 
 #define NB_GPU_KERNEL "nb_gpu_work" /* void nb_gpu_work(struct nb_gpu_launch) */
 #define NB_GPU_THREADS 128u         /* block size. Shared memory is static, about 45 KiB */
-#define NB_GPU_BLOCKS_PER_SM 4u     /* the most that registers allow. Fewer blocks leave room for other
+#define NB_GPU_BLOCKS_PER_SM \
+    4u /* the most that registers allow. Fewer blocks leave room for other
                                        kernels */
 
 /* From this major compute capability on the kernel can neither encode deltas nor guess their width: it would
@@ -133,8 +134,8 @@ struct nb_gpu_desc {
     uint8_t op;       /* enum nb_gpu_op */
     uint8_t type;     /* enum nb_dtype. Exact reduction: ncclDataType_t */
     uint8_t codec;    /* enum nb_codec */
-    uint8_t mode;  /* enum nb_ef_mode. NB_EF_OFF: err and scale are unused. Exact reduction: ncclRedOp_t */
-    uint8_t width; /* enum nb_ulp_width. Pick: bytes of a value */
+    uint8_t mode;     /* enum nb_ef_mode. NB_EF_OFF: err and scale are unused. Exact reduction: ncclRedOp_t */
+    uint8_t width;    /* enum nb_ulp_width. Pick: bytes of a value */
     uint8_t flags;
     uint8_t zero[2];
     uint32_t nsources;
@@ -148,11 +149,10 @@ struct nb_gpu_desc {
     uint64_t sources; /* struct nb_gpu_source[nsources]. A decoder has one */
     uint64_t err;     /* feedback: bases of the block's arrays, as in struct nb_ef */
     uint64_t scale;
-    uint64_t limit; /* ulp, delta4: as in nb_ulp_encode. Pick: values of the block */
-    uint64_t
-        work; /* workspace of nb_gpu_plan's size. The caller zeroes it before its first use, the kernel
+    uint64_t limit;  /* ulp, delta4: as in nb_ulp_encode. Pick: values of the block */
+    uint64_t work;   /* workspace of nb_gpu_plan's size. The caller zeroes it before its first use, the kernel
                  leaves it zeroed */
-    uint64_t result;      /* struct nb_gpu_result */
+    uint64_t result; /* struct nb_gpu_result */
     float beta, bound;    /* feedback */
     uint64_t scratch;     /* nb_gpu_scratch bytes of GPU memory, 16-byte aligned, overwritten */
     uint32_t picks, part; /* pick */

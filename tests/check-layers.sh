@@ -1,8 +1,9 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# The layers of docs/architecture.md are those of the code: no object refers, and no file includes, upwards or in a circle,
-# and mutable globals are only where plugin/base/context.h says so. layers.py does it and tells what its lines mean.
-# Before that, it has to find offences that are made here for it.
+# The layers of docs/architecture.md are those of the code: no file uses a layer above its own, folders do not use each other
+# in a circle, the headers of a folder are private but for those that it shows, and mutable globals are only where
+# plugin/base/context.h says so. layers.py does it and tells what its lines mean. Before that, it has to find offences that
+# are made here for it.
 set -u
 export LC_ALL=C
 srcdir=$(cd "${NB_SRCDIR:-$(dirname "$0")/..}" && pwd) || exit 1
@@ -26,7 +27,8 @@ layers()
         { cat "$out.counts"; echo "FAIL: layers.py"; exit 1; }
 }
 
-# A file of base/ that calls coll/, includes it and has a variable; and two of base/ that call each other.
+# A file of base/ that calls coll/, includes it and has a variable. Two folders in base/ that call each other, one of which
+# includes a private header of the other. Two headers that include each other.
 upper=$(nm -g --defined-only "$(echo "$objects" | grep -m 1 'plugin/coll/')" | awk '$2 == "T" { print $3; exit }')
 cat >"$tmp/up.c" <<END
 #include "coll/coll.h"
@@ -41,37 +43,45 @@ void nb_offend_up(void)
 }
 END
 for it in here:there there:here; do
-    cat >"$tmp/${it%:*}.c" <<END
+    a=${it%:*} b=${it#*:}
+    cat >"$tmp/$a.c" <<END
 void nb_offend_here(int n);
 void nb_offend_there(int n);
-void nb_offend_${it%:*}(int n)
+void nb_offend_$a(int n)
 {
-    nb_offend_${it#*:}(n + 1);
+    nb_offend_$b(n + 1);
 }
 END
-    echo "#include \"base/${it#*:}.h\"" >"$tmp/${it%:*}.h"
+    echo "#include \"base/$b/$b.h\"" >"$tmp/$a.h"
 done
+echo '#include "base/here/private.h"' >"$tmp/includes.h"
+: >"$tmp/private.h"
 set --
-for name in up here there; do
+for it in up=up here=here/here there=there/there; do
+    name=${it%=*} place=plugin/base/${it#*=}.c
     # shellcheck disable=SC2086
     ${NB_CC:-cc} ${NB_SANITIZE:-} -O1 -fPIC -I"$srcdir/plugin" -I"$srcdir/include" -I"$srcdir" -D_GNU_SOURCE \
         -c -o "$tmp/$name.o" "$tmp/$name.c" || { echo "FAIL: cannot compile the offences"; exit 1; }
-    set -- "$@" --extra "plugin/base/$name.c=$tmp/$name.o" --extra-source "plugin/base/$name.c=$tmp/$name.c"
+    set -- "$@" --extra "$place=$tmp/$name.o" --extra-source "$place=$tmp/$name.c"
+done
+for it in here/here there/there here/private there/includes; do
+    set -- "$@" --extra-source "plugin/base/$it.h=$tmp/${it#*/}.h"
 done
 layers "$tmp/found"
-layers "$tmp/proof" "$@" --extra-source "plugin/base/here.h=$tmp/here.h" --extra-source "plugin/base/there.h=$tmp/there.h"
+layers "$tmp/proof" "$@"
 unnoticed=0
 while read -r expected; do
     grep -qE "^$expected\$" "$tmp/proof" && ! grep -qE "^$expected\$" "$tmp/found" ||
         { echo "FAIL: not noticed: $expected"; unnoticed=1; }
 done <<END
-symbol plugin/base/up.c -> plugin/coll/[a-z_]*.c: $upper
+symbol plugin/base/up.c -> plugin/coll/[a-z_/]*.c: $upper
 include plugin/base/up.c -> plugin/coll/coll.h
 global plugin/base/up.c: nb_offend_variable
 global plugin/base/up.c: calls
-cycle plugin/base/here.c: plugin/base/there.c
-cycle plugin/base/there.c: plugin/base/here.c
-include-cycle plugin/base/here.h: plugin/base/there.h
+cycle base/here -> base/there: plugin/base/here/here.c .*
+cycle base/there -> base/here: .*plugin/base/there/there.c .*
+private plugin/base/there/includes.h -> plugin/base/here/private.h
+include-cycle plugin/base/here/here.h: plugin/base/there/there.h
 END
 [ $unnoticed = 0 ] || exit 1
 

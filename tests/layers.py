@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Layers and cycles of the library, from its objects and its includes; tests/check-layers.sh runs it.
+"""Layers, folders and private headers of the library, from its objects and its includes; tests/check-layers.sh runs it.
 
     layers.py SRCDIR OBJECT... [--extra NAME=OBJECT]... [--extra-source NAME=FILE]...
 
@@ -8,14 +8,27 @@ An OBJECT is a path in the build folder, as libtool makes them: plugin/net/.libs
 plugin/net/tcp.c, which is how offences name it. The extras add objects and sources under a name of the caller's.
 
 The rules are read from where people read them: the layers from the block ```layers of docs/architecture.md, the files
-that may have mutable globals from the head comment of plugin/base/context.h. One line is printed for each offence:
+that may have mutable globals from the head comment of plugin/base/context.h. Lines of the block:
 
-    cycle FILE: FILE FILE ...                 these objects refer to each other in a circle
+    coll                       a layer; it may use the layers on the lines below
+    state | device             layers side by side, which must not use each other
+    state -> device (headers)  but for this: state may use device, here its headers only
+    policy: job > a | b > c    the folders inside policy; each may use the folders to the right of its own ">"
+    base shows log.h clock.h   headers of a folder that others may include, besides FOLDER/FOLDER.h
+
+Folders inside a layer without such a line may use each other in any direction, but not in a circle. Files of a
+folder may use each other freely. A folder may include the headers that the folder around it shows: a table of
+functions is declared there, and the folders inside implement it.
+
+One line is printed for each offence:
+
+    cycle FOLDER -> FOLDER: FILE FILE ...     these folders use each other in a circle; the files that do so
     include-cycle FILE: FILE FILE ...         these headers include each other in a circle
     symbol FILE -> FILE: SYMBOL ...           an object refers to one of a folder that its own must not use
     include FILE -> FILE                      likewise an include
+    private FILE -> FILE                      a file includes a header that another folder does not show
     global FILE: SYMBOL                       a mutable variable outside of any function's stack
-    rule ...                                  a rule that cannot be read, or that nothing needs
+    rule ...                                  a rule that cannot be read, or is not needed
 
 Exit status: 0 without offences, 1 with some, 2 when it could not look.
 """
@@ -39,59 +52,103 @@ def give_up(text):
 
 
 def folder(name):
-    """Of a file: the layer it belongs to. "" for what belongs to none, like the config.h of the build."""
+    """The folder of a file below its root: "coll/flow" for plugin/coll/flow/send.c. "" for the config.h of the build."""
     parts = name.split("/")
     if parts[0] == "plugin" and len(parts) > 2:
-        return parts[1]
+        return "/".join(parts[1:-1])
     return parts[0] if parts[0] in ROOTS else ""
+
+
+def layer(where):
+    return where.split("/")[0]
 
 
 # ---- rules -----------------------------------------------------------------------------------------------
 
 class Layers:
-    """A folder may use itself, those on lower lines, and those beside it that an arrow leads to."""
+    """The block of docs/architecture.md."""
 
     def __init__(self, srcdir, offences):
-        path = os.path.join(srcdir, "docs/architecture.md")
-        with open(path, encoding="utf-8") as f:
+        self.path = os.path.join(srcdir, "docs/architecture.md")
+        self.offences = offences
+        with open(self.path, encoding="utf-8") as f:
             blocks = re.findall(r"^```layers\n(.*?)^```", f.read(), re.S | re.M)
         if len(blocks) != 1:
-            give_up(f"{path} has {len(blocks)} blocks of layers instead of one")
-        self.line = {}
+            give_up(f"{self.path} has {len(blocks)} blocks of layers instead of one")
+        self.line = {}    # layer: number of its line
         self.arrows = {}  # (from, to): whether for headers only
+        self.inner = {}   # layer: {folder inside: its place}
+        self.shown = {}   # header that a folder shows besides its own: whether another folder includes it
         self.used = set()
         for n, text in enumerate(blocks[0].splitlines()):
-            arrow = re.fullmatch(r"(\w+) -> (\w+)( \(headers\))?", text.strip())
-            if arrow:
-                self.arrows[arrow[1], arrow[2]] = bool(arrow[3])
-                continue
-            for name in text.split("|"):
-                if not re.fullmatch(r"\w+", name.strip()) or name.strip() in self.line:
-                    give_up(f"{path}: cannot read the layers in \"{text}\"")
-                self.line[name.strip()] = n
+            self.read(n, text.strip())
         for a, b in self.arrows:
             if self.line.get(a) is None or self.line.get(a) != self.line.get(b):
-                offences.add(f"rule docs/architecture.md: {a} -> {b} is not between folders of one line")
+                self.rule(f"{a} -> {b} is not between folders of one line")
+
+    def rule(self, text):
+        self.offences.add(f"rule docs/architecture.md: {text}")
+
+    def read(self, n, text):
+        arrow = re.fullmatch(r"(\w+) -> (\w+)( \(headers\))?", text)
+        shows = re.fullmatch(r"([\w/]+) shows ((?:[\w.]+ ?)+)", text)
+        inner = re.fullmatch(r"(\w+): ([\w >|]+)", text)
+        if arrow:
+            self.arrows[arrow[1], arrow[2]] = bool(arrow[3])
+        elif shows:
+            for name in shows[2].split():
+                self.shown[f"{shows[1]}/{name}"] = False
+        elif inner:
+            self.inner[inner[1]] = {name.strip(): place for place, names in enumerate(inner[2].split(">"))
+                                    for name in names.split("|")}
+        else:
+            for name in text.split("|"):
+                if not re.fullmatch(r"\w+", name.strip()) or name.strip() in self.line:
+                    give_up(f"{self.path}: cannot read the layers in \"{text}\"")
+                self.line[name.strip()] = n
 
     def allowed(self, a, b, header):
-        if a == b or b == "" or self.line[a] < self.line[b]:
+        """Whether files of folder a may use those of folder b."""
+        if a == b or b == "":
             return True
-        if (a, b) in self.arrows and (header or not self.arrows[a, b]):
-            self.used.add((a, b))
+        over, under = layer(a), layer(b)
+        if over == under:
+            place = self.inner.get(over, {})
+            here, there = (place.get(x.split("/")[-1], -1) for x in (a, b))
+            return not place or here < there or header and a.startswith(b + "/")
+        if self.line[over] < self.line[under]:
+            return True
+        if (over, under) in self.arrows and (header or not self.arrows[over, under]):
+            self.used.add((over, under))
             return True
         return False
 
-    def check_names(self, present, offences):
-        for name in sorted(present - set(self.line)):
-            offences.add(f"rule docs/architecture.md: its layers lack {name}")
-        for name in sorted(set(self.line) - present):
-            offences.add(f"rule docs/architecture.md: there is no {name}")
-        for name in present:
-            self.line.setdefault(name, -1)
+    def shows(self, header):
+        """Whether the folder of this header shows it to others."""
+        where, name = os.path.split(header.removeprefix("plugin/"))
+        if where == "" or not header.startswith("plugin/"):
+            return True
+        if f"{where}/{name}" in self.shown:
+            self.shown[f"{where}/{name}"] = True
+            return True
+        return name == os.path.basename(where) + ".h"
 
-    def check_arrows(self, offences):
+    def check_names(self, present):
+        for name in sorted({layer(x) for x in present} - set(self.line)):
+            self.rule(f"its layers lack {name}")
+            self.line[name] = -1
+        for name in sorted(set(self.line) - {layer(x) for x in present}):
+            self.rule(f"there is no {name}")
+        for around, places in self.inner.items():
+            inside = {x.split("/")[-1] for x in present if layer(x) == around}
+            for name in sorted(inside ^ set(places)):
+                self.rule(f"{around}: {name} is {'missing in the line' if name in inside else 'no folder'}")
+
+    def check_needed(self):
         for a, b in sorted(set(self.arrows) - self.used):
-            offences.add(f"rule docs/architecture.md: nothing needs {a} -> {b}")
+            self.rule(f"{a} -> {b} is not needed")
+        for header in sorted(x for x in self.shown if not self.shown[x]):
+            self.rule(f"no other folder includes {header}")
 
 
 def read_globals(srcdir):
@@ -99,7 +156,7 @@ def read_globals(srcdir):
     path = os.path.join(srcdir, "plugin/base/context.h")
     with open(path, encoding="utf-8") as f:
         head = f.read().split("*/")[1]
-    return {"plugin/" + name for name in re.findall(r"^ \*   (\w+/\w+\.c)\s+\S", head, re.M)}
+    return {"plugin/" + name for name in re.findall(r"^ \*   ([\w/]+/\w+\.c)\s+\S", head, re.M)}
 
 
 # ---- what there is ---------------------------------------------------------------------------------------
@@ -194,6 +251,7 @@ def cycles(graph):
 # ---- offences --------------------------------------------------------------------------------------------
 
 def check_symbols(layers, defined, needed, offences):
+    """Returns {object: objects that it refers to}."""
     where = {symbol: name for name, symbols in defined.items() for symbol in symbols}
     edges = collections.defaultdict(lambda: collections.defaultdict(set))
     for name, symbols in needed.items():
@@ -207,11 +265,35 @@ def check_symbols(layers, defined, needed, offences):
     return {a: set(edges[a]) for a in edges}
 
 
-def check_cycles(kind, graph, offences):
-    for group in cycles(graph):
+def check_includes(layers, includes, offences):
+    for a in includes:
+        for b in includes[a]:
+            if not layers.allowed(folder(a), folder(b), True):
+                offences.add(f"include {a} -> {b}")
+            if folder(a) != folder(b) and not layers.shows(b):
+                offences.add(f"private {a} -> {b}")
+    for group in cycles(includes):
         for file in group:
-            others = sorted(graph[file] & set(group))
-            offences.add(f"{kind} {file}: {' '.join(others)}")
+            offences.add(f"include-cycle {file}: {' '.join(sorted(includes[file] & set(group)))}")
+
+
+def check_folders(references, includes, offences):
+    """Offences for folders that use each other in a circle."""
+    files = collections.defaultdict(set)  # (folder, folder): files of the first that use the second
+    for graph in (references, includes):
+        for a in graph:
+            for b in graph[a]:
+                here, there = folder(a), folder(b)
+                seam = graph is includes and here.startswith(there + "/")
+                if here != there and there and not seam:
+                    files[here, there].add(a)
+    graph = collections.defaultdict(set)
+    for a, b in files:
+        graph[a].add(b)
+    for group in cycles(graph):
+        for a in group:
+            for b in graph[a] & set(group):
+                offences.add(f"cycle {a} -> {b}: {' '.join(sorted(files[a, b]))}")
 
 
 def main():
@@ -232,16 +314,12 @@ def main():
     layers = Layers(srcdir, offences)
     defined, needed, mutable = read_objects(objects)
     includes = read_includes(srcdir, extra_sources)
-    layers.check_names({folder(f) for f in list(defined) + list(includes)}, offences)
+    layers.check_names({folder(f) for f in list(defined) + list(includes)} - {""})
 
-    graph = check_symbols(layers, defined, needed, offences)
-    check_cycles("cycle", graph, offences)
-    check_cycles("include-cycle", includes, offences)
-    for a in includes:
-        for b in includes[a]:
-            if not layers.allowed(folder(a), folder(b), True):
-                offences.add(f"include {a} -> {b}")
-    layers.check_arrows(offences)
+    references = check_symbols(layers, defined, needed, offences)
+    check_includes(layers, includes, offences)
+    check_folders(references, includes, offences)
+    layers.check_needed()
 
     may = read_globals(srcdir)
     for file, symbols in mutable.items():
@@ -257,7 +335,7 @@ def main():
 
     for offence in sorted(offences):
         print(offence)
-    print(f"{len(defined)} objects, {sum(len(x) for x in graph.values())} references, {len(includes)} sources, "
+    print(f"{len(defined)} objects, {sum(len(x) for x in references.values())} references, {len(includes)} sources, "
           f"{sum(len(x) for x in includes.values())} includes", file=sys.stderr)
     return 1 if offences else 0
 
