@@ -10,6 +10,8 @@
 
 #include "encode.cuh"
 
+NB_GROUP_IS_32("a row of 32 values in shared memory for each thread, masks of a bit a value");
+
 /* Value i of this thread's group. Each thread uses a bank of its own. */
 #define NB_ROW(rows, i) ((rows)[32 * nb_thread() + (((i) ^ nb_thread()) & 31)])
 

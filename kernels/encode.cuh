@@ -27,6 +27,8 @@
 
 #include "values.cuh"
 
+NB_GROUP_IS_32("a group in the registers of a thread: loops and masks of 32 values");
+
 /* A thread's knowledge of its group after the survey. */
 struct nb_group_survey {
     float max;        /* of the chosen domain. Transformed: times 1/8 */

@@ -11,6 +11,8 @@
 
 #include "values.cuh"
 
+NB_GROUP_IS_32("record sizes and places of codes");
+
 #define NB_NOWHERE 0xffffffffu /* a missing record: the source is malformed */
 
 /* Behind the states: the number of known offsets of each source (in words of their own), then the offsets of

@@ -13,6 +13,8 @@
 
 #include "values.cuh"
 
+NB_GROUP_IS_32("places of codes and escapes in a record");
+
 /* The parts of a record in memory. Codes are 4-byte aligned. */
 struct nb_view {
     uint32_t kind, escapes;

@@ -10,6 +10,8 @@
 #include "places.cuh"
 #include "record.cuh"
 
+NB_GROUP_IS_32("escapes: their index counts 32 values a group");
+
 /* Sum the values of partial groups of all sources (at byte `at` of the coded ones, value `i0` of raw ones and
  * own). */
 NB_DEV void nb_reduce_partial(int type, const struct nb_gpu_desc *d, uint64_t i0, uint32_t count, int last)

@@ -13,6 +13,8 @@
 
 #include "work.cuh"
 
+NB_GROUP_IS_32("16-byte words of a group, the transform in five stages");
+
 #define NB_MAGIC 0x1.8p23f /* adding it to a number below 2^22 leaves the nearest integer in the low bits */
 #define NB_MAGIC_BITS 0x4b400000u
 #define NB_FLOAT_LEAST 0x1p-149f

@@ -18,7 +18,8 @@
 #include "target.cuh"
 
 #define NB_THREADS NB_GPU_THREADS
-#define NB_WARPS (NB_THREADS / 32u)
+#define NB_WARPS (NB_THREADS / 32u) /* a warp has 32 threads on every GPU */
+NB_STATIC_ASSERT(NB_TILE_GROUPS == NB_THREADS, "a block has a thread for each group of a tile");
 #define NB_ALL 0xffffffffu
 
 /* The descriptor's operation. Where count.cu counts instructions it is known at compile time, and the marks

@@ -11,6 +11,16 @@
 
 #define NB_TILE_GROUPS (NB_TILE / NB_GROUP)
 
+/* Code that is written for groups of 32 values, with 32 as a number, as bits of a word or as a vector's shape, says
+ * in its file what depends on it. */
+#ifdef __cplusplus
+#define NB_STATIC_ASSERT static_assert
+#else
+#define NB_STATIC_ASSERT _Static_assert
+#endif
+#define NB_GROUP_IS_32(what) NB_STATIC_ASSERT(NB_GROUP == 32, "written for groups of 32 values: " what)
+NB_GROUP_IS_32("record sizes: 16 bytes of int4 codes and 32 of int8 codes a group");
+
 /* First byte of a tile record. */
 enum nb_tile_kind {
     NB_TILE_ZERO = 0,

@@ -6,6 +6,8 @@
  */
 #include "codec/tile.h"
 
+NB_GROUP_IS_32("transform of 32 values in five stages, masks of a bit a value");
+
 #define NB_FN static inline __attribute__((always_inline)) NB_TARGET
 #define NB_OP static NB_TARGET
 

@@ -10,6 +10,8 @@
  *   lanes_bytes             bytes 0, 4, 8, 12, 1, 5 ... of each 128 bits
  */
 
+NB_GROUP_IS_32("32 rows of a value each, stages of the transform over them");
+
 /* Join the low halves of two vectors, with some bits inverted. */
 NB_FN vi nb_t_words(vi low, vi high, int turned)
 {

@@ -21,6 +21,8 @@
  * Values of a batch lie in memory as rows: row i has value i of all its groups.
  */
 
+NB_GROUP_IS_32("32 rows of a value each, four vectors of codes a row");
+
 typedef float nb_row[NB_W];
 
 /* Hide the address of rows from the compiler. GCC 12 computes all their addresses before a branch whose two

@@ -10,6 +10,8 @@
 
 #include <arm_neon.h>
 
+NB_GROUP_IS_32("a group in eight registers of 4 lanes");
+
 #define NB_TARGET
 #define NB_FN static inline __attribute__((always_inline, unused)) NB_TARGET
 #define NB_OP static NB_TARGET

@@ -19,6 +19,8 @@
  */
 #include "codec/tile.h"
 
+NB_GROUP_IS_32("vectors of a group: 2 * NB_K of NB_W lanes, masks of a bit a value");
+
 #define NB_AHEAD NB_TILE /* values by which memory is prefetched */
 
 /* Loop over the vectors of a group. */

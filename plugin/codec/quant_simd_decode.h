@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Decode a tile. quant_simd.h includes this. */
 
+NB_GROUP_IS_32("offsets of codes: 16 or 32 bytes a group");
+
 /* Get the steps of a tile's groups, NB_W at a time: signed, times 1/8 for plain groups and times `back` for
  * transformed ones. Whole vectors of scales may be read: the codes behind them are longer than a vector. */
 NB_FN void nb_s_steps(bool int4, const struct nb_tile_view *view, float back, float *step)

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Encode a tile. quant_simd.h includes this. */
 
+NB_GROUP_IS_32("offsets of codes: 16 or 32 bytes a group");
+
 /* ---- Encoding, first half ----------------------------------------------------------------------------- */
 
 /* Sums of squares: none. NEAR: of half of the values and of all residuals, in any order, enough to see that

@@ -7,6 +7,8 @@
 
 #include "codec/span.h"
 
+NB_GROUP_IS_32("places of codes in a record");
+
 /* ---- Encoding ------------------------------------------------------------------------------------- */
 
 static bool all_idle(const struct nb_tile_job *job, const struct nb_tile_work *work)

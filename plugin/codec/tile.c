@@ -8,6 +8,8 @@
 
 #include "codec/span.h"
 
+NB_GROUP_IS_32("places of codes in a record, and a domain bit a group in words of 32");
+
 /* Four, three, two, one bits of mantissa for four binades each, then seven powers of two. Codes count up. */
 #define M4(d) \
     0x1.0p-##d, 0x1.1p-##d, 0x1.2p-##d, 0x1.3p-##d, 0x1.4p-##d, 0x1.5p-##d, 0x1.6p-##d, 0x1.7p-##d, \

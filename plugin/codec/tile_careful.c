@@ -5,6 +5,8 @@
  */
 #include "codec/tile.h"
 
+NB_GROUP_IS_32("masks of a bit a value, five stages of the transform");
+
 static uint32_t magnitude_bits(float x)
 {
     return nb_f32_bits(x) & NB_F32_ABS;
