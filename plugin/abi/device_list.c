@@ -19,7 +19,7 @@
  * reach it. Sends and receives are then staged. */
 static int memory_of(struct nb_context *ctx, const struct nb_net_props *net)
 {
-    const int asked = ctx->params->gpu_pointers == 2;
+    const int asked = ctx->params->gpu_pointers == NB_GPU_POINTERS_ALWAYS;
     int mem = net->mem_support & NB_MEM_HOST;
     char why[256] = "";
 

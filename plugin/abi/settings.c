@@ -14,6 +14,16 @@ static void give_up(struct nb_params *params, const char *name, const char *wron
     nb_params_give_up(params, name, wrong);
 }
 
+/* The setting's words are the codecs' variants, in their order. */
+_Static_assert((int)NB_CODEC_VARIANT_AUTO == (int)NB_VARIANT_AUTO &&
+                   (int)NB_CODEC_VARIANT_PORTABLE == (int)NB_VARIANT_PORTABLE &&
+                   (int)NB_CODEC_VARIANT_AVX2 == (int)NB_VARIANT_AVX2 &&
+                   (int)NB_CODEC_VARIANT_AVX512 == (int)NB_VARIANT_AVX512 &&
+                   (int)NB_CODEC_VARIANT_NEON == (int)NB_VARIANT_NEON &&
+                   (int)NB_CODEC_VARIANT_AVX512_VBMI == (int)NB_VARIANT_AVX512_VBMI &&
+                   (int)NB_CODEC_VARIANT_COUNT == (int)NB_VARIANT_COUNT,
+               "NIBBLE_CODEC_VARIANT has a word for each enum nb_variant");
+
 int nb_settings_read(struct nb_params **result)
 {
     struct nb_params *params;
@@ -25,7 +35,6 @@ int nb_settings_read(struct nb_params **result)
         return err;
     while (nb_job_check_settings(params, &name, wrong, sizeof(wrong)))
         give_up(params, name, wrong);
-    /* The setting's words are in the order of enum nb_variant. */
     const enum nb_variant variant = (enum nb_variant)params->codec_variant;
     if (nb_codec_select(variant)) {
         snprintf(wrong, sizeof(wrong), "NIBBLE_CODEC_VARIANT=%s: this processor lacks it",

@@ -19,12 +19,13 @@ enum nb_param_kind { NB_KIND_INT, NB_KIND_REAL, NB_KIND_BOOL, NB_KIND_STR, NB_KI
 struct nb_param_desc {
     const char *name;
     const char *help;
-    const char *words;    /* enum: the words, separated by '|' */
-    const char *def_word; /* enum and str: the default as text */
+    const char *const *words; /* enum: its words, by their numbers */
+    int nwords;
+    const char *def_text; /* str */
     size_t offset;        /* of the field in struct nb_params */
     enum nb_param_kind kind;
     int agreed;
-    int64_t def_int, min_int, max_int; /* int and bool */
+    int64_t def_int, min_int, max_int; /* int, bool and enum */
     double def_real, min_real, max_real;
 };
 
@@ -40,8 +41,16 @@ struct nb_param_desc {
 #define NB_DESC_REAL(a, f, n, d, lo, hi, h) \
     NB_DESC(NB_KIND_REAL, a, f, n, h, .def_real = (d), .min_real = (lo), .max_real = (hi))
 #define NB_DESC_BOOL(a, f, n, d, h) NB_DESC(NB_KIND_BOOL, a, f, n, h, .def_int = (d), .max_int = 1)
-#define NB_DESC_STR(a, f, n, d, h) NB_DESC(NB_KIND_STR, a, f, n, h, .def_word = (d))
-#define NB_DESC_ENUM(a, f, n, d, w, h) NB_DESC(NB_KIND_ENUM, a, f, n, h, .def_word = (d), .words = (w))
+#define NB_DESC_STR(a, f, n, d, h) NB_DESC(NB_KIND_STR, a, f, n, h, .def_text = (d))
+#define NB_DESC_ENUM(a, f, n, type, d, h) \
+    NB_DESC(NB_KIND_ENUM, a, f, n, h, .def_int = (d), .words = nb_##type##_words, \
+            .nwords = sizeof(nb_##type##_words) / sizeof(nb_##type##_words[0]))
+
+#define NB_WORD(id, text) [id] = (text),
+#define NB_PARAM_WORDS(type, prefix, words) \
+    const char *const nb_##type##_words[prefix##_COUNT] = {words}; \
+    _Static_assert(sizeof(enum nb_##type##_word) == sizeof(int), "fields of enumerations are read as int");
+#include "base/params.def"
 
 static const struct nb_param_desc nb_descs[] = {
 #define NB_PARAM_INT(...) NB_DESC_INT(0, __VA_ARGS__)
@@ -55,7 +64,6 @@ static const struct nb_param_desc nb_descs[] = {
 #define NB_PARAM_AGREED_STR(...) NB_DESC_STR(1, __VA_ARGS__)
 #define NB_PARAM_AGREED_ENUM(...) NB_DESC_ENUM(1, __VA_ARGS__)
 #include "base/params.def"
-#include "base/params_undef.h"
 };
 #define NB_NDESCS (sizeof(nb_descs) / sizeof(nb_descs[0]))
 
@@ -72,29 +80,13 @@ static const void *nb_const_field(const struct nb_params *params, const struct n
     return (const char *)params + d->offset;
 }
 
-/* Index of `word` among the '|'-separated words, or -1. */
-static int nb_word_index(const char *words, const char *word)
+/* Number of the setting's word `text`, or -1. */
+static int nb_word_number(const struct nb_param_desc *d, const char *text)
 {
-    size_t len = strlen(word);
-    int index = 0;
-    for (const char *at = words;; index++) {
-        size_t n = strcspn(at, "|");
-        if (n == len && memcmp(at, word, n) == 0)
-            return index;
-        if (!at[n])
-            return -1;
-        at += n + 1;
-    }
-}
-
-/* The index'th word: start, and its length in *len. */
-static const char *nb_word_at(const char *words, int index, size_t *len)
-{
-    const char *at = words;
-    for (; index > 0; index--)
-        at += strcspn(at, "|") + 1;
-    *len = strcspn(at, "|");
-    return at;
+    for (int i = 0; i < d->nwords; i++)
+        if (strcmp(d->words[i], text) == 0)
+            return i;
+    return -1;
 }
 
 static void nb_fill_defaults(void)
@@ -106,8 +98,8 @@ static void nb_fill_defaults(void)
         case NB_KIND_INT: *(int64_t *)field = d->def_int; break;
         case NB_KIND_REAL: *(double *)field = d->def_real; break;
         case NB_KIND_BOOL: *(int *)field = (int)d->def_int; break;
-        case NB_KIND_STR: *(const char **)field = d->def_word; break;
-        case NB_KIND_ENUM: *(int *)field = nb_word_index(d->words, d->def_word); break;
+        case NB_KIND_STR: *(const char **)field = d->def_text; break;
+        case NB_KIND_ENUM: *(int *)field = (int)d->def_int; break;
         }
     }
 }
@@ -158,18 +150,14 @@ static void nb_allowed(const struct nb_param_desc *d, char *buf, size_t cap)
     case NB_KIND_REAL: snprintf(buf, cap, "a number from %g to %g", d->min_real, d->max_real); break;
     case NB_KIND_BOOL: snprintf(buf, cap, "0 or 1"); break;
     case NB_KIND_STR: snprintf(buf, cap, "text"); break;
-    case NB_KIND_ENUM: {
-        size_t at = 0;
-        size_t n;
-        for (const char *w = d->words; at < cap; w += n + 1) {
-            n = strcspn(w, "|");
-            const char *join = w == d->words ? "" : w[n] ? ", " : " or ";
-            at += (size_t)snprintf(buf + at, cap - at, "%s%.*s", join, (int)n, w);
-            if (!w[n])
-                break;
+    case NB_KIND_ENUM:
+        for (int i = 0; i < d->nwords && cap; i++) {
+            const char *join = i == 0 ? "" : i + 1 < d->nwords ? ", " : " or ";
+            const size_t n = (size_t)snprintf(buf, cap, "%s%s", join, d->words[i]);
+            buf += n < cap ? n : cap;
+            cap -= n < cap ? n : cap;
         }
         break;
-    }
     }
 }
 
@@ -203,10 +191,10 @@ static int nb_parse(const struct nb_param_desc *d, const char *text, struct nb_p
         return 0;
     }
     case NB_KIND_ENUM: {
-        int index = strchr(text, '|') ? -1 : nb_word_index(d->words, text);
-        if (index < 0)
+        int number = nb_word_number(d, text);
+        if (number < 0)
             return -EINVAL;
-        *(int *)field = index;
+        *(int *)field = number;
         return 0;
     }
     }
@@ -448,12 +436,7 @@ static void nb_value_text(const struct nb_param_desc *d, const struct nb_params 
     }
     case NB_KIND_BOOL: snprintf(buf, cap, "%d", *(const int *)field); break;
     case NB_KIND_STR: snprintf(buf, cap, "%s", *(const char *const *)field); break;
-    case NB_KIND_ENUM: {
-        size_t n;
-        const char *word = nb_word_at(d->words, *(const int *)field, &n);
-        snprintf(buf, cap, "%.*s", (int)n, word);
-        break;
-    }
+    case NB_KIND_ENUM: snprintf(buf, cap, "%s", d->words[*(const int *)field]); break;
     }
 }
 
@@ -475,17 +458,6 @@ bool nb_params_is_default(const struct nb_params *params, const char *name)
     nb_value_text(d, params, value, sizeof(value));
     nb_value_text(d, nb_get_defaults(), normal, sizeof(normal));
     return strcmp(value, normal) == 0;
-}
-
-bool nb_params_is(const struct nb_params *params, const char *name, const char *word)
-{
-    const struct nb_param_desc *d = nb_desc_of(name);
-    char value[NB_VALUE_TEXT];
-
-    if (!d)
-        return false;
-    nb_value_text(d, params, value, sizeof(value));
-    return strcmp(value, word) == 0;
 }
 
 /* FNV-1a: short, and the same on every machine; nobody attacks it. */

@@ -15,19 +15,20 @@
  * policy/reckon.c). */
 #define NB_RULES_VERSION 8u
 
+/* For each enumerated setting: its words as an enumeration, and as texts in the same order. */
+#define NB_WORD(id, text) id,
+#define NB_PARAM_WORDS(type, prefix, words) \
+    enum nb_##type##_word{words prefix##_COUNT}; \
+    extern const char *const nb_##type##_words[prefix##_COUNT];
+#include "base/params.def"
+
 struct nb_params {
 #define NB_PARAM_INT(field, name, def, min, max, help) int64_t field;
 #define NB_PARAM_REAL(field, name, def, min, max, help) double field;
 #define NB_PARAM_BOOL(field, name, def, help) int field;
 #define NB_PARAM_STR(field, name, def, help) const char *field;
-#define NB_PARAM_ENUM(field, name, def, words, help) int field;
-#define NB_PARAM_AGREED_INT NB_PARAM_INT
-#define NB_PARAM_AGREED_REAL NB_PARAM_REAL
-#define NB_PARAM_AGREED_BOOL NB_PARAM_BOOL
-#define NB_PARAM_AGREED_STR NB_PARAM_STR
-#define NB_PARAM_AGREED_ENUM NB_PARAM_ENUM
+#define NB_PARAM_ENUM(field, name, type, def, help) enum nb_##type##_word field;
 #include "base/params.def"
-#include "base/params_undef.h"
     char bad_setting[160]; /* the first, which has its default for that (nb_params_read_anyway); "" */
 };
 
@@ -48,10 +49,8 @@ void nb_params_free(const struct nb_params *params);
 /* The defaults, of static storage. */
 const struct nb_params *nb_params_defaults(void);
 
-/* Whether a setting has its default value; and whether one of words has this word. Unknown names are a
- * mistake of the caller's, and false. */
+/* Whether a setting has its default value; false for a name that is no setting's. */
 bool nb_params_is_default(const struct nb_params *params, const char *name);
-bool nb_params_is(const struct nb_params *params, const char *name, const char *word);
 
 /* One setting, for a program that shows them all. The texts are valid during the call. */
 struct nb_param_view {

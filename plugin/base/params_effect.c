@@ -10,47 +10,47 @@
 
 static bool codes_sums(const struct nb_params *p)
 {
-    return !nb_params_is(p, "NIBBLE_RS", "raw") || !nb_params_is(p, "NIBBLE_AR", "raw");
+    return p->rs != NB_SUM_RAW || p->ar != NB_SUM_RAW;
 }
 
 static bool feeds_back(const struct nb_params *p)
 {
-    return !nb_params_is(p, "NIBBLE_EF", "off") && codes_sums(p);
+    return p->ef != NB_FEEDBACK_OFF && codes_sums(p);
 }
 
 static bool averages(const struct nb_params *p)
 {
-    return nb_params_is(p, "NIBBLE_EF", "ema") && codes_sums(p);
+    return p->ef == NB_FEEDBACK_EMA && codes_sums(p);
 }
 
 static bool reckons(const struct nb_params *p)
 {
-    return nb_params_is(p, "NIBBLE_RS", "auto") || nb_params_is(p, "NIBBLE_AR", "auto");
+    return p->rs == NB_SUM_AUTO || p->ar == NB_SUM_AUTO;
 }
 
 static bool bounds_gathers(const struct nb_params *p)
 {
-    return nb_params_is(p, "NIBBLE_AG", "delta4");
+    return p->ag == NB_AG_DELTA4;
 }
 
 static bool keeps_references(const struct nb_params *p)
 {
-    return nb_params_is(p, "NIBBLE_AG", "delta4") || nb_params_is(p, "NIBBLE_AG", "exact");
+    return p->ag == NB_AG_DELTA4 || p->ag == NB_AG_EXACT;
 }
 
 static bool may_use_gpu(const struct nb_params *p)
 {
-    return !nb_params_is(p, "NIBBLE_DEVICE", "host");
+    return p->device != NB_DEVICE_HOST;
 }
 
 static bool may_use_tcp(const struct nb_params *p)
 {
-    return !nb_params_is(p, "NIBBLE_NET", "verbs");
+    return p->net != NB_NET_VERBS;
 }
 
 static bool may_forward(const struct nb_params *p)
 {
-    return nb_params_is(p, "NIBBLE_NET", "auto") || nb_params_is(p, "NIBBLE_NET", "forward");
+    return p->net == NB_NET_AUTO || p->net == NB_NET_FORWARD;
 }
 
 static bool tunes(const struct nb_params *p)
@@ -65,7 +65,7 @@ static bool writes_metrics(const struct nb_params *p)
 
 static bool makes_grids(const struct nb_params *p)
 {
-    return nb_params_is(p, "NIBBLE_SCHEDULE", "auto") || nb_params_is(p, "NIBBLE_SCHEDULE", "two-level");
+    return p->schedule == NB_SCHEDULE_AUTO || p->schedule == NB_SCHEDULE_TWO_LEVEL;
 }
 
 static const struct {

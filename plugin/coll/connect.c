@@ -187,14 +187,8 @@ static void explain_mesh(const struct nb_coll_comm *comm, const char *schedule)
 
 static void announce(struct nb_coll_comm *comm)
 {
-    static const char *const words[] = {
-        [NB_SCHEDULE_AUTO] = "auto",
-        [NB_SCHEDULE_DIRECT] = "direct",
-        [NB_SCHEDULE_TWO_HOP] = "two-hop",
-        [NB_SCHEDULE_TWO_LEVEL] = "two-level",
-    };
     const struct nb_params *p = comm->ctx->params;
-    const char *schedule = words[p->schedule];
+    const char *schedule = nb_schedule_words[p->schedule];
     char grid[64] = "";
 
     if (nb_on_grid(comm))

@@ -424,9 +424,9 @@ static void want_slot(struct nb_coll_comm *comm, struct nb_op_info *f)
 {
     const struct nb_params *p = comm->ctx->params;
     const struct nb_identity_decision *id = &f->decision.identity;
-    int asserted = f->asserted >= 0 || p->ef_identity == 1; /* "signature": the user vouches */
+    int asserted = f->asserted >= 0 || p->ef_identity == NB_EF_IDENTITY_SIGNATURE; /* the user vouches */
 
-    if (p->ef == NB_EF_OFF)
+    if (p->ef == NB_FEEDBACK_OFF)
         return;
     f->report->identity[id->reason]++;
     if (!asserted && (id->slot < 0 || id->reason == NB_ID_SHARED)) {

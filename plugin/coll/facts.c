@@ -28,17 +28,12 @@ struct nb_reckon_facts nb_facts_of_node(const struct nb_coll_comm *comm)
 
 void nb_facts_settle(struct nb_coll_comm *comm, const struct nb_reckon_facts *slowest)
 {
-    static const enum nb_cost_schedule schedules[] = {[NB_SCHEDULE_AUTO] = NB_COST_SCHEDULES,
-                                                      [NB_SCHEDULE_DIRECT] = NB_COST_DIRECT,
-                                                      [NB_SCHEDULE_TWO_HOP] = NB_COST_TWO_HOP,
-                                                      [NB_SCHEDULE_TWO_LEVEL] =
-                                                          NB_COST_SCHEDULES}; /* no grid: as auto */
     const struct nb_params *p = comm->ctx->params;
     const struct nb_reckon_group group = {.nodes = comm->nnodes,
                                           .columns = nb_on_grid(comm) ? comm->grid.columns : 0,
-                                          .schedule = schedules[p->schedule],
+                                          .schedule = p->schedule,
                                           .unit = (double)comm->unit,
-                                          .second_int8 = p->rs_second == 1};
+                                          .second_int8 = p->rs_second == NB_RS_SECOND_INT8};
 
     nb_reckon(slowest, &group, &comm->reckoning);
     for (int wide = 0; wide < 2; wide++) {

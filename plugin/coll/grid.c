@@ -24,7 +24,7 @@ static int closer(int nodes, int64_t columns, int64_t than)
     return both < 4 * (int64_t)nodes || (both == 4 * (int64_t)nodes && columns <= 16);
 }
 
-struct nb_grid nb_grid_choose(int nodes, int64_t schedule, int64_t group)
+struct nb_grid nb_grid_choose(int nodes, enum nb_schedule_word schedule, int64_t group)
 {
     struct nb_grid mesh = {1, nodes};
     int best = 0;

@@ -16,22 +16,22 @@
 
 #include <stdint.h>
 
+#include "base/params.h"
+
 /* Rows, and nodes of a row, are at most so many: within the control messages that a node may owe a peer at a
  * time. */
 #define NB_GRID_MOST 128
 /* From so many nodes on NIBBLE_SCHEDULE=auto makes a grid. */
 #define NB_GRID_NODES 32
 
-enum nb_schedule_word { NB_SCHEDULE_AUTO, NB_SCHEDULE_DIRECT, NB_SCHEDULE_TWO_HOP, NB_SCHEDULE_TWO_LEVEL };
-
 struct nb_grid {
     int rows, columns;
 };
 
-/* The grid of `nodes` nodes, by NIBBLE_SCHEDULE (`schedule`, an nb_schedule_word) and NIBBLE_GROUP (`group`:
+/* The grid of `nodes` nodes, by NIBBLE_SCHEDULE (`schedule`) and NIBBLE_GROUP (`group`:
  * nodes of a row, 0: to be chosen). Where none is possible, or wanted, it has one row. Depends on nothing
  * else: it is the same on all nodes. */
-struct nb_grid nb_grid_choose(int nodes, int64_t schedule, int64_t group);
+struct nb_grid nb_grid_choose(int nodes, enum nb_schedule_word schedule, int64_t group);
 
 static inline int nb_grid_row(struct nb_grid g, int rank)
 {

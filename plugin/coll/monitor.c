@@ -375,8 +375,8 @@ static bool name_files(struct nb_monitor *m, const struct nb_context *ctx)
 {
     const struct nb_params *p = ctx->params;
     const bool metrics = p->metrics[0];
-    const bool prometheus = metrics && !nb_params_is(p, "NIBBLE_METRICS_FORMAT", "json");
-    const bool json = metrics && !nb_params_is(p, "NIBBLE_METRICS_FORMAT", "prometheus");
+    const bool prometheus = metrics && p->metrics_format != NB_METRICS_FORMAT_JSON;
+    const bool json = metrics && p->metrics_format != NB_METRICS_FORMAT_PROMETHEUS;
 
     m->prometheus.setting = m->json.setting = "NIBBLE_METRICS";
     m->report.setting = "NIBBLE_HANG_REPORT";

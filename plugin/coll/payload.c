@@ -11,12 +11,9 @@
 #include "codec/row.h"
 #include "coll/comm.h"
 
-/* NIBBLE_PAYLOAD_CHECK: the order of its words. */
-enum { CHECK_AUTO, CHECK_ON, CHECK_OFF };
-
 static bool is_off(const struct nb_coll_comm *comm)
 {
-    return comm->ctx->params->payload_check == CHECK_OFF || !comm->device->ops->check;
+    return comm->ctx->params->payload_check == NB_PAYLOAD_CHECK_OFF || !comm->device->ops->check;
 }
 
 /* The value, and the time that it takes, which is this processor's work as the codec's is. */
@@ -32,7 +29,7 @@ static uint64_t value_of(struct nb_coll_comm *comm, const uint8_t *body, size_t 
 void nb_payload_seal(struct nb_coll_comm *comm, struct nb_msg *msg, const uint8_t *body)
 {
     if (is_off(comm) || !msg->coded || nb_msg_header_bytes(msg) != NB_MSG_BYTES ||
-        (msg->codec == NB_CODEC_RAW && comm->ctx->params->payload_check != CHECK_ON))
+        (msg->codec == NB_CODEC_RAW && comm->ctx->params->payload_check != NB_PAYLOAD_CHECK_ON))
         return;
     msg->flags |= NB_MSG_CHECKED;
     msg->check = value_of(comm, body, msg->coded);

@@ -304,7 +304,7 @@ static int plan_message(struct nb_coll_comm *comm, struct nb_task *t, enum goal 
     if (t->segment.sure && bytes / op->value >= NB_MIN_CODED_VALUES && !comm->shadow)
         t->msg.codec = (uint8_t)nb_op_codec(op);
     if (t->msg.codec != NB_CODEC_RAW &&
-        (goal == TO_FINISHER || (goal == TO_OWNER && comm->ctx->params->rs_second == 1)))
+        (goal == TO_FINISHER || (goal == TO_OWNER && comm->ctx->params->rs_second == NB_RS_SECOND_INT8)))
         t->msg.codec = (uint8_t)nb_codec_row(t->msg.codec)->finer;
     if (t->msg.codec != NB_CODEC_RAW && !nb_task_hold_error(t, block))
         return 0;

@@ -20,8 +20,6 @@
 
 /* ---- at connect ------------------------------------------------------------------------------------- */
 
-static const char *const sum_words[NB_SUM_COUNT] = {"raw", "int4", "int8", "int4"};
-
 /* Append to a line of `cap` bytes that is `*at` long; what does not fit is cut off. */
 __attribute__((format(printf, 4, 5))) static void append(char *line, size_t cap, size_t *at, const char *fmt,
                                                          ...)
@@ -39,7 +37,7 @@ __attribute__((format(printf, 4, 5))) static void append(char *line, size_t cap,
 static void plan_of(const struct nb_coll_comm *comm, char *line, size_t cap, size_t *at, enum nb_func func)
 {
     const struct nb_params *p = comm->ctx->params;
-    const int64_t word = func == NB_FUNC_ALL_REDUCE ? p->ar : p->rs;
+    const enum nb_sum_word word = func == NB_FUNC_ALL_REDUCE ? p->ar : p->rs;
     uint64_t least = (uint64_t)(func == NB_FUNC_ALL_REDUCE ? p->ar_min_bytes : p->rs_min_bytes);
 
     if (word == NB_SUM_AUTO)
@@ -47,19 +45,25 @@ static void plan_of(const struct nb_coll_comm *comm, char *line, size_t cap, siz
             nb_min64(nb_reckon_from(&comm->reckoning, func, 2), nb_reckon_from(&comm->reckoning, func, 4));
     if (word == NB_SUM_RAW || least == NB_RECKON_NEVER)
         append(line, cap, at, "%s raw (NIBBLE_%s=%s)", nb_func_name(func),
-               func == NB_FUNC_ALL_REDUCE ? "AR" : "RS", word == NB_SUM_RAW ? "raw" : "auto");
+               func == NB_FUNC_ALL_REDUCE ? "AR" : "RS",
+               nb_sum_words[word == NB_SUM_RAW ? word : NB_SUM_AUTO]);
     else
-        append(line, cap, at, "%s %s from %llu bytes on", nb_func_name(func), sum_words[word],
-               (unsigned long long)least);
+        append(line, cap, at, "%s %s from %llu bytes on", nb_func_name(func),
+               nb_sum_words[word == NB_SUM_AUTO ? NB_SUM_INT4 : word], (unsigned long long)least);
 }
 
-static const char *const gather_words[NB_AG_COUNT] = {
-    [NB_AG_RAW] = "raw (NIBBLE_AG=raw)",
-    [NB_AG_EXACT] = "exact differences",
-    [NB_AG_DELTA4] = "differences, bounded ones for weights of BF16 and FP16 (NIBBLE_AG=delta4)",
-    [NB_AG_INT8] = "int8 for FP32, BF16 and FP16, else exact differences (NIBBLE_AG=int8)",
-    [NB_AG_OFF] = "left to NCCL's own algorithms (NIBBLE_AG=off)",
-};
+static const char *gather_text(enum nb_ag_word word)
+{
+    switch (word) {
+    case NB_AG_RAW: return "raw (NIBBLE_AG=raw)";
+    case NB_AG_EXACT: return "exact differences";
+    case NB_AG_DELTA4: return "differences, bounded ones for weights of BF16 and FP16 (NIBBLE_AG=delta4)";
+    case NB_AG_INT8: return "int8 for FP32, BF16 and FP16, else exact differences (NIBBLE_AG=int8)";
+    case NB_AG_OFF: return "left to NCCL's own algorithms (NIBBLE_AG=off)";
+    case NB_AG_COUNT: break;
+    }
+    return "unknown";
+}
 
 void nb_comm_log_plan(struct nb_coll_comm *comm)
 {
@@ -74,7 +78,7 @@ void nb_comm_log_plan(struct nb_coll_comm *comm)
     else
         append(line, cap, &at,
                "all_reduce raw (NCCL's profiler events do not come here, so its length is unknown)");
-    append(line, cap, &at, "; all_gather %s", gather_words[p->ag]);
+    append(line, cap, &at, "; all_gather %s", gather_text(p->ag));
     if (p->ag != NB_AG_RAW && p->ag != NB_AG_OFF)
         append(line, cap, &at, " from %lld bytes on", (long long)p->ag_min_bytes);
     append(line, cap, &at, "; sums once recognised as gradients and after %lld steps%s%s",

@@ -34,7 +34,7 @@ static int pays(const struct nb_coll_comm *comm, const struct nb_coll_req *win)
 
 static int takes(const struct nb_coll_comm *comm, const struct nb_coll_req *win)
 {
-    const int64_t wanted = comm->ctx->params->schedule;
+    const enum nb_schedule_word wanted = comm->ctx->params->schedule;
 
     return win->op->func == NB_FUNC_ALL_GATHER && comm->nnodes >= 3 && wanted != NB_SCHEDULE_DIRECT &&
            (wanted == NB_SCHEDULE_TWO_HOP || pays(comm, win));

@@ -37,7 +37,7 @@ static enum nb_cost_second second_of(const struct nb_coll_comm *comm, const stru
 
     if (nb_op_codec_allowed(comm, op, op->block * (uint64_t)comm->nnodes, 0, &reason) == NB_CODEC_RAW)
         return NB_COST_SECOND_RAW;
-    return comm->ctx->params->rs_second == 1 ? NB_COST_SECOND_INT8 : NB_COST_SECOND_INT4;
+    return comm->ctx->params->rs_second == NB_RS_SECOND_INT8 ? NB_COST_SECOND_INT8 : NB_COST_SECOND_INT4;
 }
 
 static int pays(const struct nb_coll_comm *comm, const struct nb_coll_req *win)
@@ -50,7 +50,7 @@ static int pays(const struct nb_coll_comm *comm, const struct nb_coll_req *win)
 
 static int takes(const struct nb_coll_comm *comm, const struct nb_coll_req *win)
 {
-    const int64_t wanted = comm->ctx->params->schedule;
+    const enum nb_schedule_word wanted = comm->ctx->params->schedule;
 
     return win->op->func == NB_FUNC_REDUCE_SCATTER && comm->nnodes >= 3 && wanted != NB_SCHEDULE_DIRECT &&
            (wanted == NB_SCHEDULE_TWO_HOP || pays(comm, win));

@@ -10,8 +10,6 @@
 
 #include "device/device.h"
 
-enum { DEVICE_AUTO, DEVICE_HOST, DEVICE_CUDA }; /* NIBBLE_DEVICE */
-
 void nb_device_pointers(struct nb_context *ctx, int claimed)
 {
     atomic_store(&ctx->gpus->pointers, claimed);
@@ -27,14 +25,15 @@ static struct nb_device *host_device(struct nb_context *ctx)
 
 int nb_device_choose(struct nb_context *ctx, const struct nb_device_wish *wish, struct nb_device **dev)
 {
-    const int setting = ctx->params->device, claimed = atomic_load(&ctx->gpus->pointers);
+    const enum nb_device_word setting = ctx->params->device;
+    const int claimed = atomic_load(&ctx->gpus->pointers);
     char why[256] = "";
     int ret;
 
     if (ctx->open_device)
         return ctx->open_device(ctx, wish, dev);
-    if (setting == DEVICE_HOST || (setting == DEVICE_AUTO && !claimed)) {
-        if (setting == DEVICE_AUTO && wish->gpu >= 0)
+    if (setting == NB_DEVICE_HOST || (setting == NB_DEVICE_AUTO && !claimed)) {
+        if (setting == NB_DEVICE_AUTO && wish->gpu >= 0)
             NB_INFO(NCCL_INIT,
                     "device: NCCL was not told that GPU memory is welcome, so it hands over host memory and "
                     "codecs "

@@ -203,11 +203,11 @@ int nb_cuda_takes_pointers(struct nb_context *ctx, int gpu, char *why, size_t ca
     enum nb_launching how;
 
     why[0] = 0;
-    if (p->device == 1) {
+    if (p->device == NB_DEVICE_HOST) {
         snprintf(why, cap, "NIBBLE_DEVICE=host");
         return 0;
     }
-    if (p->gpu_pointers == 0) {
+    if (p->gpu_pointers == NB_GPU_POINTERS_NEVER) {
         snprintf(why, cap, "NIBBLE_GPU_POINTERS=0");
         return 0;
     }

@@ -180,7 +180,7 @@ static void announce(const struct nb_gpu *g)
     else
         NB_INFO(NCCL_INIT | NCCL_NET,
                 "cuda: the kernel is launched for each batch of work, on a stream of its own: %s",
-                g->ctx->params->gpu_launch == 2
+                g->ctx->params->gpu_launch == NB_GPU_LAUNCH_BATCH
                     ? "NIBBLE_GPU_LAUNCH says so"
                     : "no KernelLaunch events from NCCL (before 2.28, or another profiler)");
 }
@@ -223,7 +223,7 @@ int nb_gpu_get(struct nb_context *ctx, const struct nb_device_wish *wish, struct
     g->comm_id = wish->comm_id;
     g->nnodes = wish->nnodes;
     g->launches.how = how;
-    g->launches.first = ctx->params->gpu_launch == 3;
+    g->launches.first = ctx->params->gpu_launch == NB_GPU_LAUNCH_BEFORE;
     pthread_mutex_init(&g->lock, NULL);
     pthread_mutex_init(&g->launches.lock, NULL);
     g->launches.thread = &g->thread;

@@ -13,7 +13,7 @@
 
 int nb_launch_choose(struct nb_context *ctx, int gpu, enum nb_launching *how, char *why, size_t cap)
 {
-    const int wish = ctx->params->gpu_launch; /* auto, resident, batch, before */
+    const enum nb_gpu_launch_word wish = ctx->params->gpu_launch;
     const char *blocking = getenv("CUDA_LAUNCH_BLOCKING"), *queues = getenv("CUDA_DEVICE_MAX_CONNECTIONS");
     int tells = gpu < 0 || (gpu < NB_GPUS_MAX &&
                             atomic_load(&ctx->gpus->reporting[gpu]) > 0); /* -1: too early to know */
@@ -32,13 +32,13 @@ int nb_launch_choose(struct nb_context *ctx, int gpu, enum nb_launching *how, ch
                  queues, QUEUES);
         return -ENOTSUP;
     }
-    if ((wish == 1 || wish == 3) && !tells) {
+    if ((wish == NB_GPU_LAUNCH_RESIDENT || wish == NB_GPU_LAUNCH_BEFORE) && !tells) {
         snprintf(why, cap,
                  "NIBBLE_GPU_LAUNCH=%s, but NCCL tells no KernelLaunch events (before 2.28, or another "
                  "profiler)",
-                 wish == 1 ? "resident" : "before");
+                 nb_gpu_launch_words[wish]);
         return -ENOTSUP;
     }
-    *how = wish == 2 || !tells ? NB_LAUNCH_BATCH : NB_LAUNCH_RESIDENT;
+    *how = wish == NB_GPU_LAUNCH_BATCH || !tells ? NB_LAUNCH_BATCH : NB_LAUNCH_RESIDENT;
     return 0;
 }

@@ -13,9 +13,6 @@
 #include "net/transport.h"
 #include "net/verbs_probe.h"
 
-/* The words of NIBBLE_NET. */
-enum { CHOICE_AUTO, CHOICE_VERBS, CHOICE_TCP, CHOICE_FORWARD };
-
 #ifdef NB_HAVE_VERBS
 static const struct nb_net_ops *const verbs = &nb_net_verbs;
 #else
@@ -71,20 +68,21 @@ static int choose(struct nb_context *ctx, struct nb_net **net)
     if (ctx->forwarded_to)
         return start_auto(ctx, net);
     switch (ctx->params->net) {
-    case CHOICE_VERBS:
+    case NB_NET_VERBS:
         if (verbs)
             return start(ctx, verbs, "NIBBLE_NET=verbs", net);
         NB_WARN("NIBBLE_NET=verbs, but nibble was built without verbs: infiniband/verbs.h was not there when "
                 "it was "
                 "configured");
         return -EINVAL;
-    case CHOICE_FORWARD: return start(ctx, &nb_net_forward, "NIBBLE_NET=forward", net);
-    case CHOICE_TCP: return start(ctx, &nb_net_tcp, "NIBBLE_NET=tcp", net);
-    default:
-        if (*ctx->params->net_forward)
-            return start(ctx, &nb_net_forward, "NIBBLE_NET_FORWARD is set", net);
-        return start_auto(ctx, net);
+    case NB_NET_FORWARD: return start(ctx, &nb_net_forward, "NIBBLE_NET=forward", net);
+    case NB_NET_TCP: return start(ctx, &nb_net_tcp, "NIBBLE_NET=tcp", net);
+    case NB_NET_AUTO:
+    case NB_NET_COUNT: break;
     }
+    if (*ctx->params->net_forward)
+        return start(ctx, &nb_net_forward, "NIBBLE_NET_FORWARD is set", net);
+    return start_auto(ctx, net);
 }
 
 /* Put the list of devices in front of `transport`, which is freed when that fails. */

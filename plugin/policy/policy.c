@@ -85,9 +85,22 @@ static int wanted(const struct nb_params *params, ncclDataType_t type)
     return types_wanted(params, &wrong, &n) >> type & 1;
 }
 
-/* The words of NIBBLE_RS and NIBBLE_AR, in their order. */
-static const enum nb_codec codec_of_word[NB_SUM_COUNT] = {NB_CODEC_RAW, NB_CODEC_INT4, NB_CODEC_INT8,
-                                                          NB_CODEC_INT4};
+static enum nb_sum_word sum_word(const struct nb_params *p, enum nb_func func)
+{
+    return func == NB_FUNC_ALL_REDUCE ? p->ar : p->rs;
+}
+
+static enum nb_codec codec_of_word(enum nb_sum_word word)
+{
+    switch (word) {
+    case NB_SUM_INT4:
+    case NB_SUM_AUTO: return NB_CODEC_INT4;
+    case NB_SUM_INT8: return NB_CODEC_INT8;
+    case NB_SUM_RAW:
+    case NB_SUM_COUNT: break;
+    }
+    return NB_CODEC_RAW;
+}
 
 enum nb_codec nb_policy_codec(const struct nb_params *p, enum nb_func func, ncclDataType_t type,
                               ncclRedOp_t op, uint64_t bytes, int recorded, enum nb_reason *reason)
@@ -102,7 +115,7 @@ enum nb_codec nb_policy_codec(const struct nb_params *p, enum nb_func func, nccl
                                                            : NB_CODED;
         return *reason == NB_CODED ? NB_CODEC_ULP : NB_CODEC_RAW;
     }
-    codec = codec_of_word[func == NB_FUNC_ALL_REDUCE ? p->ar : p->rs];
+    codec = codec_of_word(sum_word(p, func));
     least = func == NB_FUNC_ALL_REDUCE ? p->ar_min_bytes : p->rs_min_bytes;
     *reason = NB_CODED;
     if (nb_policy_dtype(type, &dtype) || !wanted(p, type))
@@ -120,19 +133,29 @@ enum nb_codec nb_policy_codec(const struct nb_params *p, enum nb_func func, nccl
 
 bool nb_policy_reckons(const struct nb_params *p, enum nb_func func)
 {
-    return func != NB_FUNC_ALL_GATHER && (func == NB_FUNC_ALL_REDUCE ? p->ar : p->rs) == NB_SUM_AUTO;
+    return func != NB_FUNC_ALL_GATHER && sum_word(p, func) == NB_SUM_AUTO;
+}
+
+static ncclDataType_t type_of_untyped(enum nb_ag_untyped_word word)
+{
+    switch (word) {
+    case NB_AG_UNTYPED_BFLOAT16: return ncclBfloat16;
+    case NB_AG_UNTYPED_FLOAT16: return ncclFloat16;
+    case NB_AG_UNTYPED_EXACT:
+    case NB_AG_UNTYPED_COUNT: break;
+    }
+    return ncclNumTypes;
 }
 
 enum nb_codec nb_policy_gather(const struct nb_params *p, const ncclDataType_t *api_type,
                                enum nb_dtype *dtype)
 {
-    static const ncclDataType_t untyped[] = {ncclNumTypes, ncclBfloat16, ncclFloat16}; /* NIBBLE_AG_UNTYPED */
     ncclDataType_t type = api_type ? *api_type : ncclNumTypes;
 
     if (!api_type && p->ag == NB_AG_DELTA4)
-        type = untyped[p->ag_untyped];
+        type = type_of_untyped(p->ag_untyped);
     if ((p->ag != NB_AG_DELTA4 && p->ag != NB_AG_INT8) || nb_policy_dtype(type, dtype) ||
-        (p->ag == NB_AG_DELTA4 && *dtype == NB_F32 && !p->ag_fp32))
+        (p->ag == NB_AG_DELTA4 && *dtype == NB_F32 && p->ag_fp32 == NB_AG_FP32_EXACT))
         return NB_CODEC_ULP;
     return p->ag == NB_AG_DELTA4 ? NB_CODEC_DELTA4 : NB_CODEC_INT8;
 }

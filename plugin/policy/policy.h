@@ -16,10 +16,6 @@
 
 struct nb_params;
 
-/* The words of NIBBLE_RS and NIBBLE_AR, and of NIBBLE_AG, in their order. */
-enum nb_sum { NB_SUM_RAW = 0, NB_SUM_INT4, NB_SUM_INT8, NB_SUM_AUTO, NB_SUM_COUNT };
-enum nb_ag { NB_AG_RAW = 0, NB_AG_EXACT, NB_AG_DELTA4, NB_AG_INT8, NB_AG_OFF, NB_AG_COUNT };
-
 /* Why an operation is not coded; the summary names these. */
 enum nb_reason {
     NB_CODED = 0,

@@ -176,8 +176,13 @@ static enum nb_cost_schedule schedule_of(const struct nb_reckon_group *g, const 
         return NB_COST_TWO_LEVEL;
     if (op->func != NB_FUNC_REDUCE_SCATTER || g->nodes < 3)
         return NB_COST_DIRECT;
-    if (g->schedule != NB_COST_SCHEDULES)
-        return g->schedule;
+    switch (g->schedule) {
+    case NB_SCHEDULE_DIRECT: return NB_COST_DIRECT;
+    case NB_SCHEDULE_TWO_HOP: return NB_COST_TWO_HOP;
+    case NB_SCHEDULE_TWO_LEVEL:
+    case NB_SCHEDULE_AUTO:
+    case NB_SCHEDULE_COUNT: break;
+    }
     return nb_cost_two_hops_pay(g->nodes, flight, op->bytes / g->nodes, second) ? NB_COST_TWO_HOP
                                                                                 : NB_COST_DIRECT;
 }

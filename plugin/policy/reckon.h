@@ -18,6 +18,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/params.h"
 #include "nibble/codec.h"
 #include "policy/cost.h"
 
@@ -48,11 +49,10 @@ void nb_reckon_slowest(struct nb_reckon_facts *all, const struct nb_reckon_facts
 /* What all nodes of a group have alike by settings. */
 struct nb_reckon_group {
     int nodes;
-    int columns; /* of the grid; 0: every node sends to every other */
-    enum nb_cost_schedule
-        schedule;     /* of a full mesh: the one that NIBBLE_SCHEDULE names; SCHEDULES: as auto chooses */
-    double unit;      /* NIBBLE_UNIT_BYTES */
-    bool second_int8; /* NIBBLE_RS_SECOND */
+    int columns;                    /* of the grid; 0: every node sends to every other */
+    enum nb_schedule_word schedule; /* NIBBLE_SCHEDULE; two-level without a grid: as auto */
+    double unit;                    /* NIBBLE_UNIT_BYTES */
+    bool second_int8;               /* NIBBLE_RS_SECOND */
 };
 
 /* What a node has seen of what the reckoning rests on. It decides nothing. */

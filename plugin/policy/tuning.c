@@ -5,35 +5,33 @@
 #include "base/params.h"
 #include "policy/policy.h"
 
-#define RAW_WORD 0 /* index of "raw" in NIBBLE_RS and NIBBLE_AR */
-
 int nb_tuning_pays(const struct nb_tuning *t, ncclFunc_t func, size_t bytes)
 {
     const struct nb_params *p = t->params;
     int64_t least;
-    int word;
+    bool raw;
 
     if (!p->enable || !p->tuner || t->nnodes < 2 || t->nranks < t->nnodes)
         return 0;
     switch (func) {
     case ncclFuncReduceScatter:
-        word = p->rs;
+        raw = p->rs == NB_SUM_RAW;
         least = p->rs_min_bytes;
         break;
     case ncclFuncAllGather:
         /* raw is for looking at CollNet without codecs; who wants none of it says off. */
-        word = p->ag == NB_AG_OFF ? RAW_WORD : !RAW_WORD;
+        raw = p->ag == NB_AG_OFF;
         least = p->ag_min_bytes;
         break;
     case ncclFuncAllReduce:
         if (!t->records)
             return 0;
-        word = p->ar;
+        raw = p->ar == NB_SUM_RAW;
         least = p->ar_min_bytes;
         break;
     default: return 0;
     }
-    if (word == RAW_WORD || bytes < (uint64_t)p->tuner_min_bytes)
+    if (raw || bytes < (uint64_t)p->tuner_min_bytes)
         return 0;
     /* The engine judges a reduce-scatter or all-gather by the part of one head. */
     if (func != ncclFuncAllReduce)

@@ -267,7 +267,7 @@ struct nb_ef_slot *nb_feedback_get(struct nb_feedback *fb, const struct nb_ef_ke
     spiked = nb_jump_gradients(&s->level, s->energy);
     s->energy = 0;
     if (fresh || spiked || s->key.geometry != key->geometry ||
-        (p->ef == NB_EF_EMA && p->ef_reset && fb->steps - s->since_step >= (uint64_t)p->ef_reset))
+        (p->ef == NB_FEEDBACK_EMA && p->ef_reset && fb->steps - s->since_step >= (uint64_t)p->ef_reset))
         empty(fb, s);
     s->key.geometry = key->geometry;
     s->last_op = opno;
@@ -298,6 +298,17 @@ int nb_feedback_report(const struct nb_feedback *fb, unsigned index, struct nb_e
     return 1;
 }
 
+static enum nb_ef_mode mode_of(enum nb_feedback_word word)
+{
+    switch (word) {
+    case NB_FEEDBACK_FULL: return NB_EF_FULL;
+    case NB_FEEDBACK_EMA: return NB_EF_EMA;
+    case NB_FEEDBACK_OFF:
+    case NB_FEEDBACK_COUNT: break;
+    }
+    return NB_EF_OFF;
+}
+
 void nb_feedback_view(struct nb_ef_slot *slot, uint32_t block, struct nb_ef *ef)
 {
     const struct nb_params *p = slot->fb->ctx->params;
@@ -306,7 +317,7 @@ void nb_feedback_view(struct nb_ef_slot *slot, uint32_t block, struct nb_ef *ef)
     slot->clean = 0;
     ef->err = (int8_t *)base;
     ef->scale = base + slot->err_bytes;
-    ef->mode = (enum nb_ef_mode)p->ef;
+    ef->mode = mode_of(p->ef);
     ef->beta = (float)p->ef_beta;
     ef->bound = (float)p->ef_bound;
 }

@@ -160,6 +160,22 @@ START_TEST(words_are_strict)
 }
 END_TEST
 
+/* Of every enumerated setting, by its own name. */
+START_TEST(every_word_has_its_number)
+{
+    size_t words = 0;
+#define NB_PARAM_ENUM(field, name, type, def, help) \
+    for (size_t i = 0; i < sizeof(nb_##type##_words) / sizeof(nb_##type##_words[0]); i++, words++) { \
+        must_take(name, nb_##type##_words[i]); \
+        ck_assert_uint_eq(params->field, i); \
+        drop(); \
+    }
+#include "base/params.def"
+    ck_assert_uint_gt(words, 2);
+    ck_assert_str_eq(nb_schedule_words[NB_SCHEDULE_TWO_LEVEL], "two-level");
+}
+END_TEST
+
 START_TEST(strings_are_copied)
 {
     setenv("NIBBLE_FAULT", "connect", 1);
@@ -379,14 +395,8 @@ START_TEST(every_default_passes_its_own_rules)
     snprintf(text, sizeof(text), "%d", (d)); \
     setenv(n, text, 1);
 #define NB_PARAM_STR(f, n, d, h) setenv(n, d, 1);
-#define NB_PARAM_ENUM(f, n, d, w, h) setenv(n, d, 1);
-#define NB_PARAM_AGREED_INT NB_PARAM_INT
-#define NB_PARAM_AGREED_REAL NB_PARAM_REAL
-#define NB_PARAM_AGREED_BOOL NB_PARAM_BOOL
-#define NB_PARAM_AGREED_STR NB_PARAM_STR
-#define NB_PARAM_AGREED_ENUM NB_PARAM_ENUM
+#define NB_PARAM_ENUM(f, n, t, d, h) setenv(n, nb_##t##_words[d], 1);
 #include "base/params.def"
-#include "base/params_undef.h"
     must_take(NULL, NULL);
     nb_params_describe(params, text, sizeof(text));
     ck_assert_str_eq(text, "");
@@ -407,13 +417,7 @@ START_TEST(table_has_a_row_for_each_setting)
 #define NB_PARAM_BOOL(f, n, ...) n,
 #define NB_PARAM_STR(f, n, ...) n,
 #define NB_PARAM_ENUM(f, n, ...) n,
-#define NB_PARAM_AGREED_INT NB_PARAM_INT
-#define NB_PARAM_AGREED_REAL NB_PARAM_REAL
-#define NB_PARAM_AGREED_BOOL NB_PARAM_BOOL
-#define NB_PARAM_AGREED_STR NB_PARAM_STR
-#define NB_PARAM_AGREED_ENUM NB_PARAM_ENUM
 #include "base/params.def"
-#include "base/params_undef.h"
     };
     size_t rows = 0;
     for (const char *at = table; (at = strchr(at, '\n')); at++)
@@ -447,7 +451,8 @@ int main(void)
     return SUITE(
         "params", FIXTURE(setup, NULL), TEST(defaults_hold_without_environment), TEST(integers_are_strict),
         TEST(reals_are_strict), TEST(reals_do_not_depend_on_the_locale), TEST(booleans_are_strict),
-        TEST(words_are_strict), TEST(strings_are_copied), TEST(unknown_names_are_refused_with_a_proposal),
+        TEST(words_are_strict), TEST(every_word_has_its_number), TEST(strings_are_copied),
+        TEST(unknown_names_are_refused_with_a_proposal),
         TEST(names_that_are_near_no_setting_are_told_and_ignored),
         TEST(removed_settings_are_told_and_ignored), TEST(what_another_setting_leaves_without_effect_is_told),
         TEST(every_bad_value_is_told_and_a_failed_load_is_tried_again),

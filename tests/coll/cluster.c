@@ -46,7 +46,7 @@ struct cluster_node *cluster_add(struct cluster *c, const struct nb_runner *runn
     n->params = *nb_params_defaults();
     n->params.credits = 4;
     n->params.unit_bytes = 8192;
-    n->params.device = 1;                                           /* host */
+    n->params.device = NB_DEVICE_HOST;
     n->now = (1 + 3600 * (int64_t)c->nodes) * (int64_t)NB_NS_PER_S; /* clocks have nothing in common */
     n->connected = -EINPROGRESS;
     n->ctx.params = &n->params;

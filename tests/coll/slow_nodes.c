@@ -166,10 +166,10 @@ void slow_open(enum slow_kind kind)
         slow_cluster.node[r].params.ag_min_bytes = 0;
         if (coded) {
             slow_cluster.node[r].params.grad = "all";
-            slow_cluster.node[r].params.rs = 1; /* int4 */
+            slow_cluster.node[r].params.rs = NB_SUM_INT4;
             slow_cluster.node[r].params.rs_min_bytes = 0;
             slow_cluster.node[r].params.warmup_steps = 0;
-            slow_cluster.node[r].params.ef_identity = 1; /* signature */
+            slow_cluster.node[r].params.ef_identity = NB_EF_IDENTITY_SIGNATURE;
         }
         for (size_t i = 0; i < SLOW_NODES * SLOW_VALUES; i++)
             slow_in[r][i] = (float)((i * 7 + (size_t)r * 13) % 1001) - 500;

@@ -64,7 +64,7 @@ static int init(struct nb_context *ctx, struct nb_net **net)
 }
 
 /* Connect n nodes with these settings of NIBBLE_RS and NIBBLE_AR. */
-static void begin(int n, bool grid, enum nb_sum word, int64_t stated)
+static void begin(int n, bool grid, enum nb_sum_word word, int64_t stated)
 {
     transport = loopback_ops;
     transport.properties = properties;
@@ -185,7 +185,7 @@ START_TEST(operations)
 {
     static const struct {
         int first, second;
-        enum nb_sum word;
+        enum nb_sum_word word;
         unsigned coded;
     } cases[] = {{FAST, FAST, NB_SUM_AUTO, 0}, {FAST, SLOW, NB_SUM_AUTO, 2}, {SLOW, SLOW, NB_SUM_AUTO, 2},
                  {FAST, 0, NB_SUM_AUTO, 2},    {0, 0, NB_SUM_AUTO, 2},       {FAST, FAST, NB_SUM_INT4, 2},

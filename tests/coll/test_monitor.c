@@ -201,7 +201,7 @@ START_TEST(metrics)
     char line[256];
 
     node[0].params.metrics = dir;
-    node[0].params.metrics_format = 2; /* both */
+    node[0].params.metrics_format = NB_METRICS_FORMAT_BOTH;
     node[0].params.metrics_period = 1;
     connect_both();
     until("prom", "nibble_open_windows{");
@@ -280,7 +280,7 @@ START_TEST(file_is_a_pipe)
     if (_i)
         fd = open(file, O_RDONLY | O_NONBLOCK);
     node[0].params.metrics = dir;
-    node[0].params.metrics_format = 1; /* json */
+    node[0].params.metrics_format = NB_METRICS_FORMAT_JSON;
     not_written();
     expect_warnings(1);
     if (fd >= 0)

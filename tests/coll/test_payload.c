@@ -26,8 +26,6 @@
 #define STEPS 16u /* NCCL's buffer: 8 slots to send, 8 to receive */
 #define RUNS 9    /* of messages that are damaged in turn, at most */
 
-enum { CHECK_AUTO, CHECK_ON, CHECK_OFF }; /* NIBBLE_PAYLOAD_CHECK */
-
 struct kind {
     const char *name;
     enum nb_func func;
@@ -39,21 +37,27 @@ struct kind {
 };
 
 static const struct kind kinds[] = {
-    {"reduce-scatter raw", NB_FUNC_REDUCE_SCATTER, 0, CHECK_ON, false, false, NB_CODEC_RAW},
-    {"reduce-scatter int4", NB_FUNC_REDUCE_SCATTER, 1, CHECK_AUTO, false, false, NB_CODEC_INT4},
-    {"reduce-scatter int8", NB_FUNC_REDUCE_SCATTER, 2, CHECK_AUTO, false, false, NB_CODEC_INT8},
-    {"all-reduce raw", NB_FUNC_ALL_REDUCE, 0, CHECK_ON, false, false, NB_CODEC_RAW},
-    {"all-reduce int4", NB_FUNC_ALL_REDUCE, 1, CHECK_AUTO, false, false, NB_CODEC_INT4},
-    {"all-reduce int8", NB_FUNC_ALL_REDUCE, 2, CHECK_AUTO, false, false, NB_CODEC_INT8},
-    {"all-gather raw", NB_FUNC_ALL_GATHER, NB_AG_RAW, CHECK_ON, false, false, NB_CODEC_RAW},
-    {"all-gather raw, kept", NB_FUNC_ALL_GATHER, NB_AG_EXACT, CHECK_AUTO, false, true, NB_CODEC_RAW},
-    {"all-gather ulp", NB_FUNC_ALL_GATHER, NB_AG_EXACT, CHECK_AUTO, true, true, NB_CODEC_ULP},
-    {"all-gather delta4", NB_FUNC_ALL_GATHER, NB_AG_DELTA4, CHECK_AUTO, true, true, NB_CODEC_DELTA4},
-    {"all-gather int8", NB_FUNC_ALL_GATHER, NB_AG_INT8, CHECK_AUTO, false, false, NB_CODEC_INT8},
+    {"reduce-scatter raw", NB_FUNC_REDUCE_SCATTER, NB_SUM_RAW, NB_PAYLOAD_CHECK_ON, false, false,
+     NB_CODEC_RAW},
+    {"reduce-scatter int4", NB_FUNC_REDUCE_SCATTER, NB_SUM_INT4, NB_PAYLOAD_CHECK_AUTO, false, false,
+     NB_CODEC_INT4},
+    {"reduce-scatter int8", NB_FUNC_REDUCE_SCATTER, NB_SUM_INT8, NB_PAYLOAD_CHECK_AUTO, false, false,
+     NB_CODEC_INT8},
+    {"all-reduce raw", NB_FUNC_ALL_REDUCE, NB_SUM_RAW, NB_PAYLOAD_CHECK_ON, false, false, NB_CODEC_RAW},
+    {"all-reduce int4", NB_FUNC_ALL_REDUCE, NB_SUM_INT4, NB_PAYLOAD_CHECK_AUTO, false, false, NB_CODEC_INT4},
+    {"all-reduce int8", NB_FUNC_ALL_REDUCE, NB_SUM_INT8, NB_PAYLOAD_CHECK_AUTO, false, false, NB_CODEC_INT8},
+    {"all-gather raw", NB_FUNC_ALL_GATHER, NB_AG_RAW, NB_PAYLOAD_CHECK_ON, false, false, NB_CODEC_RAW},
+    {"all-gather raw, kept", NB_FUNC_ALL_GATHER, NB_AG_EXACT, NB_PAYLOAD_CHECK_AUTO, false, true,
+     NB_CODEC_RAW},
+    {"all-gather ulp", NB_FUNC_ALL_GATHER, NB_AG_EXACT, NB_PAYLOAD_CHECK_AUTO, true, true, NB_CODEC_ULP},
+    {"all-gather delta4", NB_FUNC_ALL_GATHER, NB_AG_DELTA4, NB_PAYLOAD_CHECK_AUTO, true, true,
+     NB_CODEC_DELTA4},
+    {"all-gather int8", NB_FUNC_ALL_GATHER, NB_AG_INT8, NB_PAYLOAD_CHECK_AUTO, false, false, NB_CODEC_INT8},
 };
 #define KINDS ((int)(sizeof(kinds) / sizeof(kinds[0])))
 
-static const int routes[] = {NB_SCHEDULE_DIRECT, NB_SCHEDULE_TWO_HOP, NB_SCHEDULE_TWO_LEVEL};
+static const enum nb_schedule_word routes[] = {NB_SCHEDULE_DIRECT, NB_SCHEDULE_TWO_HOP,
+                                               NB_SCHEDULE_TWO_LEVEL};
 static const char *const route_names[] = {"direct", "two-hop", "two-level"};
 #define ROUTES ((int)(sizeof(routes) / sizeof(routes[0])))
 
@@ -215,7 +219,7 @@ static void begin(const struct kind *k, int route)
         p->grad = "all";
         p->warmup_steps = 0;
         p->rs_min_bytes = p->ar_min_bytes = p->ag_min_bytes = 0;
-        p->ef = 0;
+        p->ef = NB_FEEDBACK_OFF;
         p->payload_check = k->checks;
         if (k->func == NB_FUNC_REDUCE_SCATTER)
             p->rs = k->setting;
@@ -358,7 +362,7 @@ START_TEST(switched_off)
     struct kind k = kinds[_i];
     long messages;
 
-    k.checks = k.codec == NB_CODEC_RAW ? CHECK_AUTO : CHECK_OFF;
+    k.checks = k.codec == NB_CODEC_RAW ? NB_PAYLOAD_CHECK_AUTO : NB_PAYLOAD_CHECK_OFF;
     begin(&k, 0);
     ck_assert_int_eq(run(&k, -1, &messages), 0);
     keep_results();
@@ -389,7 +393,7 @@ START_TEST(settings_differ)
     end();
     begin(&k, 0);
     for (int r = 0; r < NODES; r++) /* not agreed, read at every message */
-        c.node[r].params.payload_check = r % 3;
+        c.node[r].params.payload_check = r % NB_PAYLOAD_CHECK_COUNT;
     ck_assert_int_eq(run(&k, -1, &messages), 0);
     ck_assert_int_eq(differing_results(), 0);
     ck_assert_uint_eq(warnings, 0);

@@ -28,7 +28,7 @@ void host_node_open(struct host_node *n, int64_t threads)
 {
     memset(n, 0, sizeof(*n));
     n->params = *nb_params_defaults();
-    n->params.device = 1; /* host */
+    n->params.device = NB_DEVICE_HOST;
     n->params.host_threads = threads;
     n->ctx.params = &n->params;
     n->ctx.clock = (struct nb_clock){virtual_ns, n};

@@ -343,12 +343,12 @@ void abi_open(unsigned settings, const struct nb_runner *runner)
         struct nb_params *p = &abi_cluster.node[n].params;
         p->credits = settings & 1 ? 1 : 4;
         p->unit_bytes = settings & 2 ? 4096 : 8192;
-        p->rs = p->ar = (int)(settings / 4 % 3);
-        p->ag = (int)(settings / 16 % 4);
+        p->rs = p->ar = settings / 4 % 3;
+        p->ag = settings / 16 % 4;
         p->grad = settings & 64 ? "all" : "";
         p->warmup_steps = 0;
         p->rs_min_bytes = p->ar_min_bytes = p->ag_min_bytes = 0;
-        p->payload_check = (int)(settings / 64 % 3);
+        p->payload_check = settings / 64 % NB_PAYLOAD_CHECK_COUNT;
         p->shadow = settings == 0xff;
         p->close_timeout = 3;
         caller[n] = (struct caller){.region = fuzz_alloc(REGION, n + 1)};

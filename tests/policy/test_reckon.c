@@ -21,7 +21,7 @@ static const uint32_t rates[] = {1,     10,    100,    500,    1000,   2500,   1
 static struct nb_reckon_group group_of(int nodes)
 {
     return (struct nb_reckon_group){
-        .nodes = nodes, .schedule = NB_COST_SCHEDULES, .unit = 131072, .columns = nodes >= 32 ? 8 : 0};
+        .nodes = nodes, .schedule = NB_SCHEDULE_AUTO, .unit = 131072, .columns = nodes >= 32 ? 8 : 0};
 }
 
 static struct nb_reckoning reckon(uint32_t mbps, uint32_t codec, uint32_t workers, int nodes)
@@ -298,7 +298,8 @@ static void compare(enum nb_cost_schedule schedule)
                         struct nb_reckon_group group = group_of(nodes[n]);
                         double walk, ours, off;
 
-                        group.schedule = schedule;
+                        group.schedule =
+                            schedule == NB_COST_TWO_HOP ? NB_SCHEDULE_TWO_HOP : NB_SCHEDULE_DIRECT;
                         walk = walked(&f, func, schedule, nodes[n], value, bytes);
                         ours = nb_reckon_gain(&f, &group, func, value, bytes);
                         off = walk > ours ? walk / ours : ours / walk;

@@ -187,8 +187,10 @@ static void settle(struct options *o)
     s->params.grad = "all";
     s->params.warmup_steps = 0;
     s->params.rs_min_bytes = s->params.ar_min_bytes = s->params.ag_min_bytes = 0;
-    if (o->raw)
-        s->params.rs = s->params.ar = s->params.ag = 0;
+    if (o->raw) {
+        s->params.rs = s->params.ar = NB_SUM_RAW;
+        s->params.ag = NB_AG_RAW;
+    }
     if (o->unit > 0)
         s->params.unit_bytes = (int64_t)o->unit;
     if (o->credits > 0)
@@ -288,7 +290,7 @@ static int times(struct options *o)
                "MB sent", "real s");
     for (int f = 0; f < NB_FUNC_COUNT; f++) {
         for (int n = 0; n < o->nnodes; n++) {
-            for (int s = 0; s < 4; s++) {
+            for (enum nb_schedule_word s = 0; s < NB_SCHEDULE_COUNT; s++) {
                 if (!o->func[f] || !o->schedule[s] || (s == NB_SCHEDULE_TWO_HOP && f == NB_FUNC_ALL_REDUCE))
                     continue;
                 o->set.nodes = (int)o->nodes[n];
@@ -316,7 +318,7 @@ static int memory(struct options *o)
     o->set.whole = true;
     o->set.func = NB_FUNC_ALL_REDUCE;
     for (int n = 0; n < o->nnodes; n++) {
-        for (int s = 0; s < 4; s++) {
+        for (enum nb_schedule_word s = 0; s < NB_SCHEDULE_COUNT; s++) {
             struct scale_result r;
             char grid[16];
 

@@ -154,7 +154,7 @@ static enum sim_cover cover_of(const struct conn *c, const struct message *m, si
     if (!(msg.flags & (NB_MSG_CHECKED | NB_MSG_KEEP)))
         return SIM_NOT_CHECKED;
     for (int r = 0; r < comm->nmembers; r++)
-        if (plan->params[comm->member[r]].payload_check == 2) /* it compares none */
+        if (plan->params[comm->member[r]].payload_check == NB_PAYLOAD_CHECK_OFF) /* it compares none */
             return SIM_NOT_CHECKED;
     return msg.flags & NB_MSG_KEEP ? SIM_RESENT : SIM_READ;
 }

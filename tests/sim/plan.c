@@ -47,6 +47,7 @@ static int draw_nodes(uint64_t *r, const struct sim_options *o)
 static void draw_settings(uint64_t *r, struct sim_plan *p)
 {
     static const int64_t units[] = {4096, 4096, 4096, 8192, 8192, 16384};
+    static const enum nb_sum_word sums[] = {NB_SUM_RAW, NB_SUM_INT4, NB_SUM_INT8};
     static const int64_t mins[] = {0, 0, 0, 2048, 16384};
     struct nb_params all = *nb_params_defaults();
 
@@ -56,13 +57,13 @@ static void draw_settings(uint64_t *r, struct sim_plan *p)
     all.rs_min_bytes = PICK(r, mins);
     all.ar_min_bytes = PICK(r, mins);
     all.ag_min_bytes = PICK(r, mins);
-    all.rs = one_in(r, 3) ? (int)below(r, 3) : 1;
-    all.ar = one_in(r, 3) ? (int)below(r, 3) : 1;
-    all.ag = one_in(r, 6) ? 2 + (int)below(r, 2) : one_in(r, 4) ? 0 : 1;
-    all.ef = one_in(r, 3) ? (int)below(r, 3) : 1;
-    all.schedule = one_in(r, 2) ? 0 : 1 + (int)below(r, 3);
-    all.rs_second = (int)below(r, 2);
-    all.payload_check = 1; /* also of raw bytes: flips may hit any */
+    all.rs = one_in(r, 3) ? PICK(r, sums) : NB_SUM_INT4;
+    all.ar = one_in(r, 3) ? PICK(r, sums) : NB_SUM_INT4;
+    all.ag = one_in(r, 6) ? NB_AG_DELTA4 + below(r, 2) : one_in(r, 4) ? NB_AG_RAW : NB_AG_EXACT;
+    all.ef = one_in(r, 3) ? below(r, NB_FEEDBACK_COUNT) : NB_FEEDBACK_FULL;
+    all.schedule = one_in(r, 2) ? NB_SCHEDULE_AUTO : 1 + below(r, NB_SCHEDULE_COUNT - 1);
+    all.rs_second = below(r, NB_RS_SECOND_COUNT);
+    all.payload_check = NB_PAYLOAD_CHECK_ON; /* also of raw bytes: flips may hit any */
     all.shadow = one_in(r, 20);
     all.peer_timeout = 1 + (int64_t)below(r, 3);
     all.connect_timeout = 2 + (int64_t)below(r, 4);
@@ -79,7 +80,7 @@ static void draw_settings(uint64_t *r, struct sim_plan *p)
 /* Settings that need not agree, of one node. */
 static void draw_own_settings(uint64_t *r, struct nb_params *own)
 {
-    own->ef = (int)below(r, 3);
+    own->ef = below(r, NB_FEEDBACK_COUNT);
     own->ef_bound = one_in(r, 3) ? 0.0 : 0.2;
     own->ef_reset = 1 + (int64_t)below(r, 20);
     own->grad = one_in(r, 3) ? "" : "all";
@@ -98,12 +99,16 @@ static void draw_own_settings(uint64_t *r, struct nb_params *own)
 static void draw_other_setting(uint64_t *r, struct nb_params *own)
 {
     switch (below(r, 10)) {
-    case 0: own->rs = (own->rs + 1) % 3; break;
-    case 1: own->ar = (own->ar + 1) % 3; break;
-    case 2: own->ag = (own->ag + 1) % 4; break;
+    case 0:
+        own->rs = own->rs == NB_SUM_RAW ? NB_SUM_INT4 : own->rs == NB_SUM_INT4 ? NB_SUM_INT8 : NB_SUM_RAW;
+        break;
+    case 1:
+        own->ar = own->ar == NB_SUM_RAW ? NB_SUM_INT4 : own->ar == NB_SUM_INT4 ? NB_SUM_INT8 : NB_SUM_RAW;
+        break;
+    case 2: own->ag = (own->ag + 1) % NB_AG_COUNT; break;
     case 3: own->rs_min_bytes++; break;
     case 4: own->unit_bytes *= 2; break;
-    case 5: own->schedule = (own->schedule + 1) % 4; break;
+    case 5: own->schedule = (own->schedule + 1) % NB_SCHEDULE_COUNT; break;
     case 6: own->rs_second = !own->rs_second; break;
     case 7: own->shadow = !own->shadow; break;
     case 8: own->types = "float32,bfloat16"; break;
@@ -114,14 +119,15 @@ static void draw_other_setting(uint64_t *r, struct nb_params *own)
 /* What differs between nodes. */
 static void draw_differences(uint64_t *r, struct sim_plan *p)
 {
-    static const int checks[] = {1, 1, 1, 1, 0, 0, 2, -1}; /* on, auto, off, any on each node */
+    enum { ON = NB_PAYLOAD_CHECK_ON, AUTO = NB_PAYLOAD_CHECK_AUTO, OFF = NB_PAYLOAD_CHECK_OFF, ANY = -1 };
+    static const int checks[] = {ON, ON, ON, ON, AUTO, AUTO, OFF, ANY}; /* ANY: each node its own */
     const int check = PICK(r, checks);
 
     const bool vague = one_in(r, 3);
 
     p->uneven = one_in(r, 6);
     for (int i = 0; i < p->nnodes; i++) {
-        p->params[i].payload_check = check < 0 ? (int)below(r, 3) : check;
+        p->params[i].payload_check = check == ANY ? (int)below(r, NB_PAYLOAD_CHECK_COUNT) : check;
         p->vague[i] = vague ? (unsigned char)below(r, 3) : 0;
         if (p->uneven && one_in(r, 2))
             draw_own_settings(r, &p->params[i]);
@@ -201,7 +207,7 @@ static void draw_reduction(uint64_t *r, const struct nb_params *params, struct s
     op->redop = one_in(r, 4) ? PICK(r, reductions) : ncclSum;
     is_float = hx_type_is_float(op->type);
     op->coded = op->redop == ncclSum && is_float && op->type != ncclFloat64 && !params->shadow &&
-                (all_reduce ? params->ar : params->rs) != 0;
+                (all_reduce ? params->ar : params->rs) != NB_SUM_RAW;
     if (op->coded)
         op->data = SIM_DATA_NORMAL;
     else if (op->redop == ncclProd)

@@ -74,21 +74,19 @@ static void collectives(struct doctor *d, const struct info_nccl *nccl)
 
     slots(d, nccl, &profiler, &tuner);
     tell(d, "reduce-scatter", "gradients quantized, once recognised",
-         apiece                                        ? apiece
-         : nb_params_is(d->params, "NIBBLE_RS", "raw") ? "NIBBLE_RS=raw"
-                                                       : NULL);
-    tell(d, "all-gather",
-         nb_params_is(d->params, "NIBBLE_AG", "exact") ? "exact differences" : "as NIBBLE_AG says",
-         apiece ? apiece
-         : nb_params_is(d->params, "NIBBLE_AG", "raw") || nb_params_is(d->params, "NIBBLE_AG", "off")
-             ? "NIBBLE_AG says so"
-             : NULL);
+         apiece                        ? apiece
+         : d->params->rs == NB_SUM_RAW ? "NIBBLE_RS=raw"
+                                       : NULL);
+    tell(d, "all-gather", d->params->ag == NB_AG_EXACT ? "exact differences" : "as NIBBLE_AG says",
+         apiece                                                     ? apiece
+         : d->params->ag == NB_AG_RAW || d->params->ag == NB_AG_OFF ? "NIBBLE_AG says so"
+                                                                    : NULL);
     tell(d, "all-reduce", "gradients quantized, once recognised",
-         any                                           ? any
-         : nb_params_is(d->params, "NIBBLE_AR", "raw") ? "NIBBLE_AR=raw"
-         : nccl->support.profiler < 5 ? "this NCCL reports no calls to profilers (from 2.28 on it does)"
-         : !profiler                  ? "another profiler has the place of nibble's"
-                                      : NULL);
+         any                           ? any
+         : d->params->ar == NB_SUM_RAW ? "NIBBLE_AR=raw"
+         : nccl->support.profiler < 5  ? "this NCCL reports no calls to profilers (from 2.28 on it does)"
+         : !profiler                   ? "another profiler has the place of nibble's"
+                                       : NULL);
     if (!tuner)
         say(&d->report, STATUS_WARNING, "compressed", "NCCL 2.24 or later, and nibble's tuner in its place",
             "without nibble's tuner only what NCCL gives to CollNet by its own model is compressed");

@@ -51,7 +51,7 @@ static void table(const struct nb_reckon_group *group, const double *gbps, int l
 void auto_print(int nodes, int columns, double unit, const double *gbps, int links, bool wide)
 {
     const struct nb_reckon_group group = {
-        .nodes = nodes, .columns = columns, .schedule = NB_COST_SCHEDULES, .unit = unit};
+        .nodes = nodes, .columns = columns, .schedule = NB_SCHEDULE_AUTO, .unit = unit};
 
     table(&group, gbps, links, NB_FUNC_REDUCE_SCATTER, wide);
     table(&group, gbps, links, NB_FUNC_ALL_REDUCE, wide);
