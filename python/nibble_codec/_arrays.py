@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Arrays as the library sees them: address, type and number of values, without a copy. NumPy arrays and PyTorch tensors in host
-memory, contiguous. NumPy has no bfloat16: an array of uint16 is one where the caller says so (or ml_dtypes' type)."""
+memory, contiguous. NumPy lacks bfloat16: use uint16 and name the type, or use ml_dtypes' type."""
 
 TYPES = {"float32": 0, "bfloat16": 1, "float16": 2}
 SIZES = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -11,7 +11,7 @@ def is_tensor(array):
 
 
 class View:
-    """address, type ("float32" ...) and count of an array's values; keeps the array alive."""
+    """Address, type ("float32" ...) and count of an array's values. Keeps the array alive."""
 
     def __init__(self, array, type_name=None, writes=False):
         self.array = array
@@ -44,7 +44,7 @@ class View:
 
 
 def empty_like(array, count):
-    """An array of the same kind and type with `count` values."""
+    """Return an array of the same kind and type with `count` values."""
     if is_tensor(array):
         import torch
         return torch.empty(count, dtype=array.dtype)

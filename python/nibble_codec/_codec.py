@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The codec alone: values to coded bytes and back. What its bytes are: docs/wire-format.md."""
+"""The codec alone: values to coded bytes and back. docs/wire-format.md specifies the bytes."""
 import ctypes
 
 from . import _library
@@ -15,12 +15,12 @@ def _codec(name):
 
 
 def encode_bound(codec, type, count):
-    """Bytes that `count` values take at most."""
+    """Return the largest number of bytes that `count` values take."""
     return _library.get("nb_encode_bound")(_codec(codec), TYPES[type], count)
 
 
 def encode(values, codec="int4", type=None, first=0):
-    """Coded bytes of an array, the part of a rank's block that begins at value `first`."""
+    """Return the coded bytes of an array, the part of a rank's block that begins at value `first`."""
     view = View(values, type)
     room = ctypes.create_string_buffer(max(1, encode_bound(codec, view.type, view.count)))
     length = _library.call("nb_encode", _codec(codec), TYPES[view.type], view.address, view.count, first, None, room,
@@ -29,7 +29,7 @@ def encode(values, codec="int4", type=None, first=0):
 
 
 def decode(coded, out, codec="int4", type=None, first=0):
-    """The inverse, into the array `out`, which has as many values as were encoded. Returns it."""
+    """Decode into the array `out`, which has as many values as were encoded. Return it."""
     view = View(out, type, writes=True)
     _library.call("nb_decode", _codec(codec), TYPES[view.type], ctypes.cast(ctypes.c_char_p(coded), ctypes.c_void_p),
                   len(coded), view.count, first, view.address)

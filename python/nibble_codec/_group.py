@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ranks of a torch.distributed group as nodes: the first rank has the cluster, the others send it what they bring and get what
-they would have got. Any backend that moves host memory (gloo) will do; what lies on a GPU is copied."""
+"""The ranks of a torch.distributed group as nodes. The first rank has the cluster. The other ranks send it their values and receive
+their results. Any backend that moves host memory works (gloo). Tensors on a GPU are copied."""
 import torch
 import torch.distributed as dist
 
@@ -14,8 +14,8 @@ def coded_type(tensor):
 
 
 class Group:
-    """`ranks_per_node` ranks that follow each other are one node, whose sum is made here in the order of ranks and rounded to the
-    type after each addition: NCCL's own order inside a node depends on its algorithm. `arguments` are Cluster's."""
+    """`ranks_per_node` consecutive ranks are one node. Its sum is made here in the order of ranks, rounded to the type after each
+    addition. (NCCL's own order inside a node depends on its algorithm.) `arguments` are Cluster's."""
 
     def __init__(self, process_group=None, ranks_per_node=1, **arguments):
         self.group = process_group
@@ -31,7 +31,7 @@ class Group:
             self.cluster.close()
 
     def _gather(self, tensor):
-        """Contributions of all ranks, on the first; None on the others."""
+        """Return the contributions of all ranks on the first, None on the others."""
         mine = tensor.detach().cpu().contiguous().view(-1)
         room = [torch.empty_like(mine) for _ in range(self.world)] if self.rank == 0 else None
         dist.gather(mine.view(torch.uint8), [r.view(torch.uint8) for r in room] if room else None, dst=self.root,
@@ -39,14 +39,14 @@ class Group:
         return room
 
     def _scatter(self, out, results):
-        """Result r of the first rank into `out` of rank r."""
+        """Copy result r of the first rank into `out` of rank r."""
         mine = torch.empty(out.numel(), dtype=out.dtype)
         dist.scatter(mine.view(torch.uint8), [r.view(torch.uint8) for r in results] if results else None, src=self.root,
                      group=self.group)
         out.view(-1).copy_(mine)
 
     def all_reduce(self, tensor, buffer, see=None):
-        """The sum, into `tensor`. see(exact, delivered), on the first rank: the sum in double precision beside it."""
+        """Put the sum into `tensor`. see(exact, delivered), on the first rank, also gets the sum in double precision."""
         ranks = self._gather(tensor)
         results = None
         if ranks:
@@ -63,7 +63,7 @@ class Group:
         self._scatter(tensor, results)
 
     def reduce_scatter(self, out, tensor, buffer, see=None):
-        """The own block of the sum, into `out`; a rank is a node."""
+        """Put the own block of the sum into `out`. A rank is a node."""
         ranks = self._gather(tensor)
         results = None
         if ranks:
@@ -73,7 +73,7 @@ class Group:
         self._scatter(out, results)
 
     def all_gather(self, out, tensor):
-        """All blocks, into `out`. A node keeps its own as it is, as PyTorch's gathers in place do."""
+        """Put all blocks into `out`. A node keeps its own block unchanged, as PyTorch's gathers in place do."""
         blocks = self._gather(tensor)
         results = None
         if blocks:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""libnibble-codec.so: where it is, and its functions as include/nibble/codec.h and emulate.h declare them."""
+"""libnibble-codec.so: its place, and its functions as include/nibble/codec.h and emulate.h declare them."""
 import ctypes
 import errno
 import os
@@ -8,7 +8,7 @@ SONAME = "libnibble-codec.so.0"
 
 
 class Error(OSError):
-    """A function of the library has failed; the reason was written to stderr."""
+    """A function of the library failed. The library wrote the reason to stderr."""
 
 
 class EncodeStats(ctypes.Structure):
@@ -89,10 +89,10 @@ def get(name):
 
 
 def library_path():
-    """The file that was loaded."""
+    """Return the path of the loaded file."""
     return _path
 
 
 def version():
-    """Version and commit of the library."""
+    """Return version and commit of the library."""
     return _lib.nb_emulate_version().decode()

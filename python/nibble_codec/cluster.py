@@ -11,7 +11,7 @@ NOBODY = -1  # as a buffer: the plugin finds out which it is
 
 
 class Figures:
-    """What nodes have done so far: the fields of struct nb_emulate_figures, and what follows from them."""
+    """Counters of nodes: the fields of struct nb_emulate_figures, and ratios derived from them."""
 
     def __init__(self, struct):
         for name in _library.COUNTS:
@@ -22,7 +22,7 @@ class Figures:
 
     @property
     def ratio(self):
-        """Bytes on the wire over bytes of values; nan before anything was sent."""
+        """Bytes on the wire over bytes of values; nan before the first message."""
         return self.wire_bytes / self.bytes if self.bytes else float("nan")
 
     @property
@@ -41,11 +41,11 @@ def _settings(settings):
 
 
 class Cluster:
-    """N nodes, connected. An operation takes a list with an array of each node, and gives one: NumPy arrays or CPU tensors.
+    """N connected nodes. An operation takes a list with an array of each node, and returns such a list: NumPy arrays or CPU tensors.
 
     settings: as in the environment of a job, {"NIBBLE_RS": "int8"} or ["NIBBLE_RS=int8"]; the prefix may be left out.
     channels, buffer_bytes, chunk_bytes: how NCCL cuts operations; see docs/own-model.md.
-    One thread at a time. close(), or a with statement, frees it.
+    Use it from one thread at a time. close(), or a with statement, frees it.
     """
 
     def __init__(self, nodes, settings=(), channels=0, buffer_bytes=0, chunk_bytes=0):
@@ -99,26 +99,26 @@ class Cluster:
         return recv
 
     def all_reduce(self, send, recv=None, buffer=0, type=None):
-        """The sum of all nodes' arrays, on every node. buffer: number of the buffer whose residual is carried on."""
+        """Return the sum of all nodes' arrays, on every node. buffer: number of the buffer whose residual it uses."""
         return self._operate("nb_emulate_all_reduce", send, recv, 1, 1, type, buffer)
 
     def reduce_scatter(self, send, recv=None, buffer=0, type=None):
-        """Block n of the sum on node n; arrays have nodes x count values."""
+        """Return block n of the sum on node n. Arrays have nodes x count values."""
         return self._operate("nb_emulate_reduce_scatter", send, recv, self.nodes, 1, type, buffer)
 
     def all_gather(self, send, recv=None, type=None):
-        """The blocks of all nodes, on every node."""
+        """Return the blocks of all nodes, on every node."""
         return self._operate("nb_emulate_all_gather", send, recv, 1, self.nodes, type)
 
     def figures(self, function="all_reduce", node=None):
-        """What node `node`, or all of them, have done with operations of one function."""
+        """Return the counters of node `node`, or of all nodes, for one function."""
         struct = _library.FiguresStruct(ctypes.sizeof(_library.FiguresStruct))
         _library.call("nb_emulate_figures", self._handle, -1 if node is None else node, FUNCTIONS[function],
                       ctypes.byref(struct))
         return Figures(struct)
 
     def residual(self, node, count, buffer=0, function="all_reduce", block=0):
-        """The residual that a node carries for a buffer, as a NumPy array of float32; None: there is none."""
+        """Return a node's residual of a buffer as a NumPy array of float32, or None."""
         import numpy
         values = numpy.zeros(count, dtype=numpy.float32)
         try:

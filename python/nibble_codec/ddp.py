@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A communication hook for DistributedDataParallel that does to its buckets what the plugin would do to them between nodes.
+"""A communication hook for DistributedDataParallel that treats its buckets as the plugin would between nodes.
 
     state = nibble_codec.ddp.State(settings={"WARMUP_STEPS": 50}, model=model)
     model.register_comm_hook(state, nibble_codec.ddp.hook)
@@ -10,8 +10,8 @@ from ._group import Group, coded_type
 
 
 class State:
-    """comparison: a report.Comparison, filled in on the first rank, by the names that `model` (the DDP module, or what is in it) has
-    for its parameters. ranks_per_node: so many ranks are a node, whose gradients are added before. The rest goes to Cluster."""
+    """comparison: a report.Comparison, which the first rank fills in, with the parameter names of `model` (the DDP module, or the module
+    inside). ranks_per_node: number of ranks of a node, whose gradients are added first. Other arguments go to Cluster."""
 
     def __init__(self, process_group=None, ranks_per_node=1, model=None, comparison=None, **arguments):
         self.group = Group(process_group, ranks_per_node, **arguments)
@@ -23,7 +23,7 @@ class State:
         self.group.close()
 
     def figures(self):
-        """Of the first rank's cluster; None on the others."""
+        """Return the counters of the first rank's cluster, None on the other ranks."""
         return self.group.cluster.figures("all_reduce") if self.group.cluster else None
 
     def _see(self, bucket):
@@ -39,7 +39,7 @@ class State:
 
 
 def hook(state, bucket):
-    """The mean of a bucket. Values are divided before they are added, as DDP does without a hook."""
+    """Return the mean of a bucket. Values are divided before they are added, as DDP does without a hook."""
     tensor = bucket.buffer()
     if not coded_type(tensor):
         raise TypeError(f"gradients of {tensor.dtype}: the plugin would leave them as they are")

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A small transformer, trained twice from the same weights on the same text: with exact means of the nodes' gradients, and with what
-the plugin would deliver. The report compares each step's sums, and the losses.
+"""A small transformer, trained twice from the same weights on the same text: with exact means of the nodes' gradients, and with
+the plugin's. The report compares each step's sums, and the losses.
 
     python -m nibble_codec.example --nodes 4 --steps 300 --out report
 
-docs/own-model.md goes through it; it is meant to be copied and given another model.
+docs/own-model.md explains it. Copy it and insert your own model.
 """
 import argparse
 import glob
@@ -53,7 +53,7 @@ class Transformer(nn.Module):
 
 
 def text(most=4_000_000):
-    """Text that every machine with Python has: its library."""
+    """Return text that every machine with Python has: its library."""
     data = b""
     for path in sorted(glob.glob(os.path.join(os.path.dirname(os.__file__), "*.py"))):
         with open(path, "rb") as f:
@@ -64,7 +64,7 @@ def text(most=4_000_000):
 
 
 def batch_of(data, step, node, size, length):
-    """The same for the same step and node, whatever else was drawn."""
+    """Return the batch of a step and node, the same in every run."""
     draw = torch.Generator().manual_seed(1_000_003 * step + node)
     at = torch.randint(len(data) - length - 1, (size,), generator=draw)
     rows = torch.stack([data[i:i + length + 1] for i in at])

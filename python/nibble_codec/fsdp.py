@@ -24,7 +24,7 @@ class _Comm:
 
 
 class ReduceScatter(_Comm):
-    """What set_custom_reduce_scatter takes: the gradients of one module, which is one buffer."""
+    """For set_custom_reduce_scatter: the gradients of one module, which are one buffer."""
 
     def __call__(self, output_tensor, input_tensor, group, op, async_op=False):
         if not coded_type(input_tensor):
@@ -37,7 +37,7 @@ class ReduceScatter(_Comm):
 
 
 class AllGather(_Comm):
-    """What set_custom_all_gather takes. Types without a codec are gathered as they are, which is what arrives."""
+    """For set_custom_all_gather. Types without a codec are gathered unchanged."""
 
     def __call__(self, output_tensor, input_tensor, group, async_op=False):
         if coded_type(input_tensor):
@@ -47,9 +47,9 @@ class AllGather(_Comm):
 
 
 def emulate(model, process_group=None, comparison=None, weights=True, group=None, **arguments):
-    """Let every module of `model` that is sharded use it; weights=False: only for gradients. Returns the group, whose `cluster`, on
-    the first rank, has the figures; close() it in the end. A comparison has a line for each module. group: instead of one that is made
-    of `process_group` and Cluster's `arguments`."""
+    """Let every sharded module of `model` use it, or with weights=False only its gradients. Return the group, whose `cluster` on the
+    first rank has the counters. Call close() on it in the end. A comparison has a line for each module. group: use this one instead
+    of a new one from `process_group` and Cluster's `arguments`."""
     group = group or Group(process_group, **arguments)
     modules = [(name, m) for name, m in model.named_modules() if isinstance(m, FSDPModule)]
     if not modules:

@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Data parallelism of N nodes with one model in one process: every node's gradient is computed in turn, and their sum is made by the
-nodes of a Cluster, in buckets as DDP makes them.
+"""Data parallelism of N nodes with one model in one process. Each node's gradient is computed in turn, and the nodes of a Cluster
+sum them, in buckets like DDP's.
 
     nodes = local.DataParallel(model, cluster)
     for batches in loader:                  # one for each node
         for node, batch in enumerate(batches):
             loss(model, batch).backward()
             nodes.collect(node)
-        nodes.reduce()                      # the mean, as it would arrive, is in .grad
+        nodes.reduce()                      # puts the delivered mean into .grad
         optimizer.step()
 """
 import torch
 
 
 def buckets(parameters, bucket_mb=25.0, first_mb=1.0):
-    """As DDP makes them: parameters from the last to the first, of one type, a small bucket first."""
+    """Return buckets like DDP's: parameters from the last to the first, of one type, a small bucket first."""
     made, bytes_left = [], 0
     for p in reversed(list(parameters)):
         size = p.numel() * p.element_size()
@@ -27,7 +27,7 @@ def buckets(parameters, bucket_mb=25.0, first_mb=1.0):
 
 
 class DataParallel:
-    """cluster: a Cluster, or None for the mean in double precision, rounded once: what to compare with."""
+    """cluster: a Cluster, or None for the mean in double precision, rounded once, as a baseline."""
 
     def __init__(self, model, cluster, nodes=None, bucket_mb=25.0, comparison=None):
         self.cluster, self.nodes, self.comparison = cluster, cluster.nodes if cluster else nodes, comparison
@@ -37,7 +37,7 @@ class DataParallel:
                      for bucket in self.buckets]
 
     def collect(self, node):
-        """Take the gradients of `node` from .grad, which is None afterwards."""
+        """Take the gradients of `node` from .grad, and set that to None."""
         for bucket, sent in zip(self.buckets, self.sent):
             at = 0
             for p in bucket:

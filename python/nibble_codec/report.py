@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What became of the gradients: by parameter and by step, as a table, as files of comma-separated values, and as plots where
-matplotlib is (else as files for gnuplot).
+"""Compare delivered gradients with exact ones, by parameter and by step: as a table, as CSV files, and as plots with matplotlib
+(without it as files for gnuplot).
 
-    1 - cos   how far the sum that arrived points away from the exact one; about half the square of the angle
+    1 - cos   distance in direction of the delivered sum from the exact one; about half the square of the angle
     NMSE      energy of the difference over energy of the exact sum
     bits      on the wire a value, headers included
 """
@@ -26,7 +26,7 @@ def _moments(exact, delivered):
 
 
 def _figures(m):
-    """1 - cos and NMSE. 1 - cos from the difference: with the product alone it would drown in rounding."""
+    """1 - cos and NMSE. 1 - cos comes from the difference: with the product alone it would drown in rounding."""
     aa, bb, dd, _ = m
     if not aa > 0 or not bb > 0:
         return float(not aa == bb), float("nan") if dd > 0 else 0.0
@@ -35,7 +35,7 @@ def _figures(m):
 
 
 class Comparison:
-    """skip: so many steps at the beginning are left out of the table (those of the warm-up are exact)."""
+    """skip: number of first steps that the table leaves out (steps of the warm-up are exact)."""
 
     def __init__(self, skip=0):
         self.skip = skip
@@ -46,7 +46,7 @@ class Comparison:
         self._before = (0, 0)
 
     def add(self, name, exact, delivered):
-        """A parameter of the step at hand: its exact sum, and what arrived."""
+        """Add a parameter of the current step: its exact sum, and the delivered one."""
         m = _moments(exact, delivered)
         self._now = [a + b for a, b in zip(self._now, m)]
         if len(self.steps) < self.skip:
@@ -59,7 +59,7 @@ class Comparison:
         p[4] += nmse
 
     def step(self, figures=None, value_bytes=4):
-        """The step is over; figures: of the Cluster, from which the bits a value follow."""
+        """End the step. figures: the Cluster's, for the bits per value."""
         bits = float("nan")
         if figures:
             sent, wire = figures.bytes - self._before[0], figures.wire_bytes - self._before[1]
@@ -69,16 +69,16 @@ class Comparison:
         self._now = [0.0] * 4
 
     def loss(self, name, step, value):
-        """A point of a loss curve: "exact", "nibble", ..."""
+        """Add a point to a loss curve: "exact", "nibble", ..."""
         self.losses.setdefault(name, []).append((step, float(value)))
 
     def rows(self):
-        """(name, values, mean of 1 - cos, largest, mean NMSE) of each parameter, the worst first."""
+        """Return (name, values, mean of 1 - cos, largest, mean NMSE) of each parameter, the worst first."""
         rows = [(name, n, c / s, worst, e / s) for name, (n, s, c, worst, e) in self.parameters.items()]
         return sorted(rows, key=lambda row: -row[2])
 
     def summary(self):
-        """Means over the steps that count: {"1 - cos", "NMSE", "bits"}."""
+        """Return the means over the counted steps: {"1 - cos", "NMSE", "bits"}."""
         counted = self.steps[self.skip:]
         if not counted:
             return {}
@@ -104,7 +104,7 @@ class Comparison:
         return "\n".join(lines)
 
     def write(self, folder):
-        """parameters.csv, steps.csv, loss.csv, report.txt and plots in `folder`. Returns the files."""
+        """Write parameters.csv, steps.csv, loss.csv, report.txt and plots into `folder`. Return the files."""
         os.makedirs(folder, exist_ok=True)
 
         def put(name, head, rows):
