@@ -73,9 +73,9 @@ function section(s) {
 '
 
 case $name in
-nibble-doctor) brief='what would keep a job from being compressed, before its first run' ;;
-nibble-hang) brief='who everybody waits for, by the hang reports of all nodes' ;;
-nibble-info) brief='what a build of nibble is, and what it finds on a machine' ;;
+nibble-doctor) brief='checks nodes before the first run of a job for causes that keep it uncompressed' ;;
+nibble-hang) brief='names the node that holds up a job, from the hang reports of all nodes' ;;
+nibble-info) brief='describes a build of nibble and a machine' ;;
 nibble-model) brief='predicts the collectives of nibble beside those of NCCL' ;;
 nibble-perf) brief='measures codecs, collectives and point-to-point transfers on one machine' ;;
 *) echo "man.sh: what is $name for?" >&2; exit 1 ;;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nibble-hang: who everybody waits for, by the hang reports of all nodes. */
+/* nibble-hang: names the node that holds up a job, from the hang reports of all nodes. */
 #include <dirent.h>
 #include <errno.h>
 #include <getopt.h>
@@ -20,18 +20,21 @@
 #define EXIT_WRONG 3
 
 static const char help[] =
-    "usage: nibble-hang [OPTION]... FOLDER|FILE...\n\n"
-    "Who everybody waits for, by the hang reports that a job's processes have written (NIBBLE_HANG_REPORT): "
-    "of all\n"
-    "nodes, brought to one place. \"touch FOLDER/nibble-report-now\" on each node makes new ones.\n\n"
+    "usage: nibble-hang [OPTION]... FOLDER|FILE...\n"
+    "\n"
+    "Name the node that holds up a job, from the hang reports that its processes have written "
+    "(NIBBLE_HANG_REPORT).\n"
+    "Bring the reports of all nodes to one place. \"touch FOLDER/nibble-report-now\" on each node makes new "
+    "ones.\n"
+    "\n"
     "  --json           one JSON object instead of text\n"
-    "  --all            text: more than 100 lines of waits and of reports, too\n"
+    "  --all            text: also show waits and reports beyond the first 100 lines\n"
     "  --job ID         reports of this Slurm job only\n"
-    "  --least S        who has waited for less than S seconds does not count (default 1)\n"
-    "  --within S       reports that are more than S seconds older than the newest are of another hang "
-    "(default 600)\n"
-    "  --version, --help\n\n"
-    "Exit status: 0: nobody waits; 1: somebody does; 2: there are no reports, or one cannot be read; 3: a "
+    "  --least S        ignore waits of less than S seconds (default 1)\n"
+    "  --within S       ignore reports more than S seconds older than the newest (default 600)\n"
+    "  --version, --help\n"
+    "\n"
+    "Exit status: 0 no process waits; 1 a process waits; 2 reports are missing, or one is unreadable; 3 a "
     "wrong call.\n";
 
 struct call {

@@ -14,16 +14,19 @@
 #include "info.h"
 
 static const char help[] =
-    "usage: nibble-info [OPTION]...\n\n"
-    "What this build of nibble is, and what it finds here: settings of the environment, network devices, "
-    "codecs,\n"
-    "GPU, NCCL and what is compressed under it. Nothing is sent anywhere.\n\n"
+    "usage: nibble-info [OPTION]...\n"
+    "\n"
+    "Describe this build of nibble and this machine: settings of the environment, network devices, codecs, "
+    "GPU,\n"
+    "NCCL and the collectives that are compressed under it. It sends nothing over the network.\n"
+    "\n"
     "  --json           one JSON object instead of text\n"
-    "  --all            all settings with their meaning, not only those that differ from their defaults\n"
-    "  --no-speed       do not measure the codecs\n"
-    "  --nccl FILE      this NCCL library, instead of looking for it\n"
-    "  --python NAME    the interpreter whose packages are asked for PyTorch (default python3; \"\": none)\n"
-    "  --version, --help\n\n"
+    "  --all            all settings with their meaning, also those at their defaults\n"
+    "  --no-speed       skip measuring the codecs\n"
+    "  --nccl FILE      use this NCCL library instead of looking for one\n"
+    "  --python NAME    interpreter whose packages are searched for PyTorch (default python3; \"\": none)\n"
+    "  --version, --help\n"
+    "\n"
     "Exit status: 0; 1 where a setting is bad or no network device is usable; 2 for a wrong call.\n";
 
 /* Warnings, which are facts here. */

@@ -292,14 +292,14 @@ static const char help[] =
     "                   reduce8) the same figure every time; --bytes 64K is enough, as it is slow\n"
     "  --trace FILE     with --count: also write the address of each instruction in the program's file, a "
     "line each (0:\n"
-    "                   in a library); mca.sh makes a figure of it\n"
+    "                   in a library), input of mca.sh\n"
     "  --json FILE      write a list of objects: variant op type gbps memcpy_gbps codec ratio clock_ghz, or "
     "instructions\n\n"
     "Speeds are medians in GB/s (10^9) of uncompressed values; ratio is to memcpy of as many bytes in the "
     "same run.\n"
-    "reduce8 sums eight coded contributions and counts the bytes of all eight. check is that of one such "
-    "payload,\n"
-    "check_raw that of as many bytes uncoded.\n";
+    "reduce8 sums eight coded contributions and counts the bytes of all eight. check computes the check "
+    "value of\n"
+    "one such payload, check_raw of as many raw bytes.\n";
 
 int perf_codec(int argc, char **argv)
 {

@@ -13,7 +13,7 @@ static const struct {
     {"coll", "reduce-scatter, all-gather and all-reduce between nodes (processes of this machine)",
      perf_coll},
     {"p2p", "point-to-point transfers between nodes", perf_p2p},
-    {"weights", "what exact and delta4 gathers of weights cost and lose, over simulated training",
+    {"weights", "size and error of exact and delta4 gathers of weights, over simulated training",
      perf_weights},
 };
 
@@ -22,7 +22,7 @@ static void usage(FILE *to)
     fputs("usage: nibble-perf PART [OPTION]...\n\nParts:\n", to);
     for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++)
         fprintf(to, "  %-8s  %s\n", parts[i].name, parts[i].what);
-    fputs("\n  --version, --help\n\nnibble-perf PART --help tells the options of a part.\n", to);
+    fputs("\n  --version, --help\n\nnibble-perf PART --help lists the options of a part.\n", to);
 }
 
 int main(int argc, char **argv)

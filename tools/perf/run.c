@@ -17,10 +17,10 @@ static const char common_help[] =
     "  -N, --nodes N    processes on this machine, 2 to 16 (default 2)\n"
     "  -n, --iters N    measured operations of each size (default 10)\n"
     "  -w, --warmup N   before them (default 3)\n"
-    "  --reps N         repeat that and tell the median (default 1)\n"
+    "  --reps N         repeat that and print the median (default 1)\n"
     "  --netns PREFIX   nodes run in the network namespaces PREFIX0, PREFIX1, ... over their interface hx0\n"
     "  --plugin FILE    measure this shared object (default: the code of this build)\n"
-    "  --nocopy         leave out what the GPU would do (moving data between buffers); nothing is checked\n"
+    "  --nocopy         leave out the GPU's part (moving data between buffers), and all checks\n"
     "  --env NAME=VALUE in the nodes' environment; may be repeated\n"
     "  --json FILE      write a list of objects:\n"
     "                   op type nodes bytes channels chunk reps time_us min_us max_us algbw busbw\n"
@@ -29,8 +29,8 @@ static const char coll_help[] =
     "usage: nibble-perf coll [OPTION]...\n\n"
     "  --ops LIST       of reduce_scatter,all_gather,all_reduce (default: all)\n"
     "  --types LIST     of float32,bfloat16,float16 (default bfloat16)\n"
-    "  --raw            nothing coded: NIBBLE_RS, NIBBLE_AR and NIBBLE_AG are raw\n"
-    "  --feedback       with error feedback, as for a buffer that is known\n"
+    "  --raw            send all raw: NIBBLE_RS, NIBBLE_AR and NIBBLE_AG are raw\n"
+    "  --feedback       with error feedback, as for a known buffer\n"
     "  --step R         all-gather: rms of the change of the weights between two gathers over their own\n"
     "                   (default 0.0015; 0: unchanged)\n"
     "  --channels N     of NCCL (default 8)\n"
@@ -51,8 +51,8 @@ static const char coll_help[] =
     "where all of\n"
     "                   them fit, few processors stand for many slow ones (SCHED_DEADLINE, as root)\n";
 static const char machines_help[] =
-    "\nOver machines, a node on each, with nccl-tests' table. Without --nodes, srun, mpirun and torchrun "
-    "tell who is who:\n"
+    "\nOver machines, a node on each, with nccl-tests' table. Without --nodes, ranks come from srun, mpirun "
+    "or torchrun:\n"
     "  --hosts LIST     start it on these hosts: \"a,b,c\", or a file with a host a line; the first is node "
     "0\n"
     "  --rsh COMMAND    for --hosts (default \"" DEFAULT_RSH "\")\n"
@@ -67,11 +67,10 @@ static const char coll_notes[] =
     "nccl-tests define them. wire: bytes sent over bytes before coding. nmse: "
     "squared error over the squared sum of the\n"
     "exact result. cpu: processors that the nodes kept busy, together; busy: share "
-    "of the machine's that anything\nkept busy. Every sum counts as a gradient from "
+    "of the machine's processors that\nwere busy. Every sum counts as a gradient from "
     "the first step on (NIBBLE_GRAD=all, NIBBLE_WARMUP_STEPS=0), and is "
     "coded (NIBBLE_RS=int4, NIBBLE_AR=int4). The nodes share this machine's cores, so "
-    "times say what the "
-    "code costs, not what a network does.\n"
+    "times are those of the code, not of a network.\n"
     "\nOver machines, #wrong counts values, of up to 786432 of a block, that are further from the exact sum "
     "than 4 "
     "bits can\nbe (a seventh of the largest value beside it, of each contribution and of the sum), or "
@@ -88,7 +87,7 @@ static const char p2p_help[] =
     "  --chunk SIZE     of a message: larger sizes are cut (default 512K)\n"
     "  --cpus LIST      CPU of node 0, of node 1 and so on, from the first again where there are "
     "more nodes than\n"
-    "                   CPUs (default: where the kernel likes)\n";
+    "                   CPUs (default: as the kernel chooses)\n";
 static const char p2p_notes[] =
     "\nNodes 2k and 2k + 1 make pairs. Sizes and bandwidths are those of one direction of one pair.\n";
 
