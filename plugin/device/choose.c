@@ -1,19 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which device a communicator gets. */
-#include <stdatomic.h>
+#include "device/device.h"
 
 #include "base/context.h"
 #include "base/log.h"
 #include "device/cuda.h"
-#include "device/gpus.h"
 #include "device/host_threads.h"
-
-#include "device/device.h"
-
-void nb_device_pointers(struct nb_context *ctx, int claimed)
-{
-    atomic_store(&ctx->gpus->pointers, claimed);
-}
 
 /* The host's: with codec threads, or without. */
 static struct nb_device *host_device(struct nb_context *ctx)
@@ -26,7 +18,7 @@ static struct nb_device *host_device(struct nb_context *ctx)
 int nb_device_choose(struct nb_context *ctx, const struct nb_device_wish *wish, struct nb_device **dev)
 {
     const enum nb_device_word setting = ctx->params->device;
-    const int claimed = atomic_load(&ctx->gpus->pointers);
+    const int claimed = nb_cuda_pointers_claimed(ctx);
     char why[256] = "";
     int ret;
 

@@ -16,4 +16,7 @@ int nb_cuda_device_open(struct nb_context *ctx, const struct nb_device_wish *wis
  * thread. */
 int nb_cuda_takes_pointers(struct nb_context *ctx, int gpu, char *why, size_t cap);
 
+/* 1 when NCCL was told that it may hand over GPU memory (nb_device_pointers). Any thread. */
+int nb_cuda_pointers_claimed(const struct nb_context *ctx);
+
 #endif

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "base/log.h"
+#include "device/cuda.h"
 #include "device/cuda_gpu.h"
 #include "device/device.h"
 
@@ -29,6 +30,16 @@ void nb_gpus_close(struct nb_context *ctx)
     pthread_mutex_destroy(&ctx->gpus->lock);
     free(ctx->gpus);
     ctx->gpus = NULL;
+}
+
+void nb_device_pointers(struct nb_context *ctx, int claimed)
+{
+    atomic_store(&ctx->gpus->pointers, claimed);
+}
+
+int nb_cuda_pointers_claimed(const struct nb_context *ctx)
+{
+    return atomic_load(&ctx->gpus->pointers);
 }
 
 static int counted(int ordinal)

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "codec/pick.h"
 #include "optimizer.h"
 #include "policy/classify.h"
 #include "tests/suite.h"
