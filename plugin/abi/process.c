@@ -69,7 +69,7 @@ static int make(void)
 }
 
 /* An init must not fail on one node alone before the nodes are connected. A bad setting is therefore a reason
- * for the vote (coll/connect.c). No thread is encoding, as no settings were held. */
+ * for the vote (coll/connect/connect.c). No thread is encoding, as no settings were held. */
 static int read_settings(void)
 {
     struct nb_params *params;

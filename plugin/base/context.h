@@ -74,7 +74,7 @@ struct nb_context {
     /* base/: what the user demands and cannot have (base/demand.h). */
     _Atomic(bool) unmet;
 
-    /* coll/: asked before the schedules that there are (coll/schedule.h); NULL: none. */
+    /* coll/: asked before the schedules that there are (coll/schedule/schedule.h); NULL: none. */
     const struct nb_schedule_ops *schedule;
 
     struct nb_net *net;             /* net/: the transport in force behind its list of devices */

@@ -11,7 +11,7 @@
 
 /* Raised with every change of what nodes send each other; part of nb_params_hash. */
 #define NB_WIRE_VERSION 3u
-/* Raised whenever a rule changes by which all nodes decide alike without a message (coll/schedule.c,
+/* Raised whenever a rule changes by which all nodes decide alike without a message (coll/schedule/schedule.c,
  * policy/reckon.c). */
 #define NB_RULES_VERSION 8u
 

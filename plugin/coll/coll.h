@@ -74,7 +74,7 @@ int nb_coll_test(struct nb_coll_req *req, int *done, size_t *size);
 /* Finish what this node owes its peers, within NIBBLE_CLOSE_TIMEOUT, then close and free; at once when a
  * request is unfinished or the communicator has failed. Blocks. Where nobody drives the node's engine
  * (engine.h) this does, while others have to drive the peers'. 0, or -EINVAL when `comm` is not a
- * communicator, or -ETIMEDOUT when the engine is stuck (stuck.h): then everything is left as it is. */
+ * communicator, or -ETIMEDOUT when the engine is stuck (engine.h): then everything is left as it is. */
 int nb_coll_close(struct nb_coll_comm *comm);
 /* The same without blocking. begin: 0, then nothing but step may be called on `comm`; or -EINVAL. step:
  * -EINPROGRESS while the engine still has to make rounds; -ETIMEDOUT when it is stuck, but step may be called

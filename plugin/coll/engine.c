@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The progress engine: its list of communicators and one round over them. Who makes the rounds: engine.h. */
-#include "coll/engine.h"
-
 #include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -10,8 +8,9 @@
 #include "base/clock.h"
 #include "base/context.h"
 #include "base/log.h"
-#include "coll/comm.h"
-#include "coll/node.h"
+#include "coll/comm/comm.h"
+#include "coll/comm/node.h"
+#include "coll/engine.h"
 
 #define SLEEP_NS (50 * (int64_t)NB_NS_PER_MS) /* longest sleep with communicators: heartbeats are due */
 /* Polling before a sleep while a device has work in flight that it wakes nobody for: it takes microseconds a
@@ -87,6 +86,11 @@ struct nb_coll_node *nb_engine_node(struct nb_engine *engine)
 uint64_t nb_engine_steps(const struct nb_engine *engine)
 {
     return atomic_load_explicit(&engine->steps, memory_order_relaxed);
+}
+
+const _Atomic uint64_t *nb_engine_step_count(const struct nb_engine *engine)
+{
+    return &engine->steps;
 }
 
 void nb_engine_call_stuck(struct nb_engine *engine, uint64_t steps)

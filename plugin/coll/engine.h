@@ -17,6 +17,7 @@
 #define NIBBLE_COLL_ENGINE_H
 
 #include <poll.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -64,7 +65,9 @@ void nb_engine_kick(struct nb_engine *engine);
 void nb_engine_wake(struct nb_engine *engine);
 /* How many steps it has made. */
 uint64_t nb_engine_steps(const struct nb_engine *engine);
-/* It is stuck in the step after so many (stuck.h): until it has made that, nobody can take a reference. */
+/* Where it counts them. */
+const _Atomic uint64_t *nb_engine_step_count(const struct nb_engine *engine);
+/* It is stuck in the step after so many (engine.h): until it has made that, nobody can take a reference. */
 void nb_engine_call_stuck(struct nb_engine *engine, uint64_t steps);
 /* Whether there is no runner, so that who waits for the engine has to call nb_engine_step. */
 bool nb_engine_is_stepped(const struct nb_engine *engine);
@@ -92,5 +95,51 @@ struct nb_engine_wait nb_engine_wait(struct nb_engine *engine, int64_t now_ns, s
  * meanwhile, so do not sleep. After a sleep, or instead of it: nb_engine_awake. */
 bool nb_engine_drowse(struct nb_engine *engine);
 void nb_engine_awake(struct nb_engine *engine);
+
+/* ---- progress of a communicator ---------------------------------------------------------------------- */
+
+/*
+ * One communicator's progress: the order of work in a round, heartbeats, failure, graceful shutdown. For the
+ * engine thread.
+ *
+ *     RUNNING --close--> CLOSING: what this node owes is drained --> BYE sent --all have acknowledged, and
+ *     were--> CLOSED
+ *        |                  |                                                       acknowledged; or the deadline
+ *      error: ABORT sent  error: ABORT sent, closed when it has left, or after a second
+ *      nothing moves      ---------------------------------------------------------------------------------------> CLOSED
+ */
+
+/* All nodes are connected: time begins to count. */
+void nb_comm_begin(struct nb_coll_comm *comm);
+/* One round: 1 when something moved, 0 when not, -1 when it has closed and the engine must let go of it. */
+int nb_comm_progress(struct nb_coll_comm *comm, int64_t now_ns);
+/* Descriptors to sleep on; -1 when it must be polled. */
+int nb_comm_poll_fds(struct nb_coll_comm *comm, struct pollfd *fds, int max);
+
+/* ---- windows that NCCL has handed over --------------------------------------------------------------- */
+
+/* True when NCCL is in the middle of something: windows are not finished, or there are more to come of an
+ * operation whose first ones may well be. Any thread. */
+bool nb_requests_unfinished(struct nb_coll_comm *comm);
+
+/* ---- an engine that is stuck ------------------------------------------------------------------------- */
+
+/*
+ * Noticing that the engine of this node makes no steps: its thread hangs in a call that does not return (a
+ * driver, a page of memory that does not come back, a debugger). Then nobody fails this node's communicators,
+ * so the calls of NCCL's threads do, and leave what the engine may be using as it is.
+ *
+ * Lateness is no error: the limit is twice NIBBLE_PEER_TIMEOUT, at least a minute, and of the time between
+ * two looks no more than a quarter of it counts, so that a process that was stopped as a whole finds nothing
+ * when it goes on.
+ *
+ * Any thread.
+ */
+
+/* Look at the engine, at most once a second. 0, or -ETIMEDOUT when it has not made a step for too long, which
+ * is logged once and fails the calls on the communicator. 0 again when it goes on. */
+int nb_stuck_look(struct nb_coll_comm *comm);
+/* Take comm->progress_lock: 0, or -ETIMEDOUT when the engine holds it and is stuck. */
+int nb_stuck_lock(struct nb_coll_comm *comm);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The runner of NCCL's process: a thread that steps the engine. Beside it are one that reads the
- * NIBBLE_CONTROL file and one that writes metrics and hang reports (monitor.h), where they are asked for. It
+ * NIBBLE_CONTROL file and one that writes metrics and hang reports (report.h), where they are asked for. It
  * polls while something moves and a little longer (NIBBLE_SPIN_US), and sleeps in ppoll() otherwise: on the
  * descriptors of the transports, or for a short time where something may happen that no descriptor tells.
  */
@@ -18,9 +18,9 @@
 #include "base/context.h"
 #include "base/log.h"
 #include "base/wake.h"
+#include "coll/comm/node.h"
 #include "coll/engine.h"
-#include "coll/monitor.h"
-#include "coll/node.h"
+#include "coll/report/report.h"
 
 /* Sleep where not everything has a descriptor: an eighth longer each time that nothing has come, so that
  * little is lost of a short wait and little CPU on a long one. */
@@ -122,7 +122,7 @@ static int start(struct nb_engine *engine, void **run)
     }
     pthread_setname_np(r->thread, "nibble-engine");
     if (!nb_engine_node(engine)->monitor_left_behind)
-        nb_engine_node(engine)->monitor = nb_monitor_open(engine);
+        nb_engine_node(engine)->monitor = nb_monitor_open(ctx, nb_engine_step_count(engine));
     *run = r;
     return 0;
 }

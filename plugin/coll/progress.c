@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One communicator's progress; see progress.h.
+ * One communicator's progress; see engine.h.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -9,144 +9,12 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "coll/abort.h"
-#include "coll/chain.h"
-#include "coll/comm.h"
-#include "coll/control.h"
-#include "coll/control_send.h"
-#include "coll/forward.h"
-#include "coll/kill_switch.h"
-#include "coll/late.h"
-#include "coll/loss.h"
-#include "coll/retransmit.h"
-#include "coll/shutdown.h"
-#include "coll/task.h"
-#include "coll/window.h"
-
-#define TICK_NS (50 * (int64_t)NB_NS_PER_MS)
-
-/* 1 when what is to be known of the next window is known, so that it may be begun with. Its look at values
- * (operation.h) is all that is done with it until then. */
-static int take_up(struct nb_coll_comm *comm, struct nb_coll_req *win)
-{
-    const struct nb_device_ops *ops = comm->device->ops;
-
-    if (!comm->taken_up) {
-        if ((ops->ready && !ops->ready(comm->device)) ||
-            (!win->op->begun && !nb_tasks_to_be_had(&comm->tasks)))
-            return 0;
-        comm->taken_up = true;
-        win->tx_left = comm->nneighbors + 1; /* so that it is not finished when its look is over */
-        if (!win->op->begun)
-            nb_op_begin(comm, win);
-    }
-    return win->tasks_in_flight == 0;
-}
-
-static int dequeue(struct nb_coll_comm *comm)
-{
-    uint64_t submitted = atomic_load_explicit(&comm->submitted, memory_order_acquire);
-    int moved = 0;
-
-    while (comm->begun < submitted && !nb_comm_given_up(comm)) {
-        struct nb_coll_req *win = nb_window(comm, comm->begun);
-        if (!take_up(comm, win))
-            break;
-        comm->taken_up = false;
-        if (!win->op->schedule) {
-            win->op->schedule = nb_schedule_choose(comm, win);
-            comm->stats.func[win->op->func].two_hop_ops += win->op->schedule->flags == NB_MSG_TWO_HOP;
-            comm->stats.func[win->op->func].two_level_ops += win->op->schedule->flags == NB_MSG_TWO_LEVEL;
-        }
-        win->after_gather = comm->gathers_end;
-        if (win->op->func == NB_FUNC_ALL_GATHER)
-            comm->gathers_end = win->seq + 1;
-        win->rx_left = win->op->schedule->begin(comm, win);
-        comm->stats.func[win->op->func].windows++;
-        nb_pace_moved(comm);
-        if (comm->oldest == comm->begun++)
-            nb_pace_busy(comm);
-        moved = 1;
-    }
-    return moved;
-}
-
-/* ---- heartbeats ---------------------------------------------------------------------------------- */
-
-/* Of whom nothing has been heard, though a heartbeat is overdue: the others are told, who may be waiting for
- * nodes that wait for it. */
-static const struct nb_peer *find_quiet(const struct nb_coll_comm *comm, int64_t t)
-{
-    int64_t longest = nb_control_overdue_ns(comm);
-    const struct nb_peer *found = NULL;
-
-    for (int i = 0; i < comm->nneighbors; i++) {
-        const struct nb_peer *peer = comm->neighbors[i];
-        const int64_t silent = t - peer->life.received_ns;
-        if (peer->gone || peer->life.bye_acked || silent <= longest)
-            continue;
-        longest = silent;
-        found = peer;
-    }
-    return found;
-}
-
-static int tick(struct nb_coll_comm *comm, int64_t t)
-{
-    const struct nb_params *p = comm->ctx->params;
-    int64_t limit = p->peer_timeout * (int64_t)NB_NS_PER_S;
-    int64_t asleep = t - comm->life.tick_ns;
-
-    if (asleep < TICK_NS)
-        return 0;
-    comm->life.tick_ns = t;
-    nb_watch_rescan(comm);
-    if (nb_kill_switch_tick(comm))
-        return -1;
-    comm->life.quiet = asleep > limit / 2 ? NULL : find_quiet(comm, t);
-    nb_chain_look(comm, t);
-    for (int i = 0; i < comm->nneighbors; i++) {
-        struct nb_peer *peer = comm->neighbors[i];
-        if (peer->gone)
-            continue;
-        if (asleep > limit / 2) /* this process was stopped, so it heard nothing: not the peer's fault */
-            peer->life.received_ns = t;
-        if (nb_control_alive(comm, peer, t))
-            return -1;
-        /* Silence of one of which all has arrived is its right. */
-        if (t - peer->life.received_ns > limit && !peer->life.bye_acked)
-            return nb_comm_error(comm, -ETIMEDOUT, "no sign of life from %s for %lld s (NIBBLE_PEER_TIMEOUT)",
-                                 peer->name, (long long)p->peer_timeout);
-    }
-    if (comm->oldest < comm->begun) {
-        const struct nb_coll_req *win = nb_window(comm, comm->oldest);
-        int64_t waited = t - comm->pace.moved_ns;
-        /* Of one that has said goodbye nothing more comes once all has arrived; the end of its connections may never
-         * show, where it has lost power since. */
-        for (int i = 0; i < comm->nneighbors; i++)
-            if ((comm->neighbors[i]->gone || comm->neighbors[i]->life.bye_acked) &&
-                nb_late_misses(comm, comm->neighbors[i]))
-                return nb_comm_error(
-                    comm, -ECONNRESET, "%s has closed its communicator but %s %llu waits for it",
-                    comm->neighbors[i]->name, nb_func_name(win->op->func), (unsigned long long)win->op->opno);
-        if (waited > p->late_report * (int64_t)NB_NS_PER_S &&
-            t - comm->life.late_ns > p->late_report * (int64_t)NB_NS_PER_S) {
-            const struct nb_chain *chain = &comm->life.chain.found;
-            char who[400];
-            comm->life.late_ns = t;
-            atomic_fetch_add_explicit(&comm->life.late_reports, 1, memory_order_relaxed);
-            nb_late_names(comm, who, sizeof(who));
-            NB_INFO(NCCL_NET,
-                    "%s: %s %llu, window of %llu bytes at %llu, has waited %lld s for %s (alive, late%s%s)",
-                    comm->label, nb_func_name(win->op->func), (unsigned long long)win->op->opno,
-                    (unsigned long long)win->bytes, (unsigned long long)win->off,
-                    (long long)(waited / (int64_t)NB_NS_PER_S), who[0] ? who : "peers",
-                    chain->steps > 1 ? "; held up by " : "",
-                    chain->steps > 1 ? comm->peer[chain->end].name : "");
-        }
-    }
-    return 0;
-}
+#include "coll/comm/comm.h"
+#include "coll/comm/op.h"
+#include "coll/decide/decide.h"
+#include "coll/engine.h"
+#include "coll/flow/flow.h"
+#include "coll/watch/watch.h"
 
 /* ---- closing ---------------------------------------------------------------------------------------- */
 
@@ -164,13 +32,9 @@ static void take_close(struct nb_coll_comm *comm)
 
 void nb_comm_begin(struct nb_coll_comm *comm)
 {
-    comm->life.tick_ns = nb_clock_ns(&comm->ctx->clock);
+    nb_watch_begin(comm);
     atomic_store(&comm->stuck.looked_ms, nb_clock_ms(&comm->ctx->clock));
     nb_pace_moved(comm);
-    for (int i = 0; i < comm->nneighbors; i++) {
-        comm->neighbors[i]->life.received_ns = comm->life.tick_ns;
-        comm->neighbors[i]->life.quiet = -1;
-    }
 }
 
 /* ---- one round -------------------------------------------------------------------------------------- */
@@ -179,7 +43,7 @@ static int move_links(struct nb_coll_comm *comm, int64_t t)
 {
     int moved = 0, ret;
 
-    nb_watch_look(comm);
+    nb_arrivals_look(comm);
     for (int c = 0; c < NB_CLASS_CONTROL; c++)
         nb_fair_look(comm, (enum nb_class)c, t);
     for (int i = 0; i < comm->nneighbors; i++) {
@@ -215,7 +79,7 @@ static int run(struct nb_coll_comm *comm, int64_t t)
     moved = move_links(comm, t);
     if (moved < 0)
         return moved;
-    moved |= dequeue(comm);
+    moved |= nb_windows_dequeue(comm);
     if (nb_comm_failed(comm))
         return -1;
     ret = nb_tasks_progress(comm);
@@ -241,7 +105,7 @@ static int run(struct nb_coll_comm *comm, int64_t t)
         if (ret < 0)
             return ret;
     }
-    ret = tick(comm, t);
+    ret = nb_watch_tick(comm, t);
     return ret < 0 ? ret : moved;
 }
 

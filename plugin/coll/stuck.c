@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* An engine that makes no steps; see stuck.h. */
-#include "coll/stuck.h"
-
+/* An engine that makes no steps; see engine.h. */
 #include <errno.h>
 #include <stdbool.h>
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "coll/comm.h"
+#include "coll/comm/comm.h"
 #include "coll/engine.h"
 
 #define EVERY_MS 1000

@@ -22,7 +22,7 @@
 #define ON_THE_SPOT_BYTES 8192u
 
 /* Nothing is done for so long while something waits: twice NIBBLE_PEER_TIMEOUT, as with an engine that hangs
- * (coll/stuck.h), but at least so long. */
+ * (coll/engine.h), but at least so long. */
 #define STUCK_LEAST_NS (60 * (int64_t)NB_NS_PER_S)
 /* What a process that was stopped has missed counts as no more than this. */
 #define STUCK_GAP_NS ((int64_t)NB_NS_PER_S)

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Nodes in one process, and what NCCL's proxy does for each; see nibble/emulate.h. */
 #include "nibble/emulate.h"
+#include "coll/decide/decide.h"
+#include "coll/report/report.h"
 
 #include <errno.h>
 #include <stdbool.h>
@@ -15,7 +17,7 @@
 #include "base/version.h"
 #include "codec/format.h"
 #include "coll/coll.h"
-#include "coll/comm.h"
+#include "coll/comm/comm.h"
 #include "coll/engine.h"
 #include "emulate/memory_net.h"
 #include "emulate/nccl_walk.h"
@@ -633,7 +635,7 @@ int nb_emulate_residual(struct nb_emulation *e, int node, enum nb_emulate_func f
 
     if (!e || node < 0 || node >= e->nodes || (unsigned)func >= NB_FUNC_COUNT || buffer < 0)
         return -EINVAL;
-    ret = nb_feedback_peek(e->node[node].comm->decisions.feedback, (uint32_t)func, buffer, block, &ef, &n);
+    ret = nb_feedback_peek(e->node[node].comm->decisions->feedback, (uint32_t)func, buffer, block, &ef, &n);
     if (ret)
         return ret;
     if (count > n)

@@ -2,7 +2,7 @@
 /*
  * How much the kernel may hold that it has not sent (TCP_NOTSENT_LOWAT, tcp(7)). By default it takes
  * megabytes from a stream, so write() completes long before transmission, and whoever wants connections to
- * advance together (coll/fair.c) cannot see how far they are. A few milliseconds of what the stream has been
+ * advance together (coll/comm/ring.c) cannot see how far they are. A few milliseconds of what the stream has been
  * sending keep its link busy; what is in flight and not acknowledged is not limited by this.
  */
 #include "net/tcp_unsent.h"

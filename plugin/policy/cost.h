@@ -15,9 +15,10 @@
 
 #include "base/func.h"
 
-#define NB_COST_STEPS 8        /* NCCL_STEPS: calls that a group of channels has in flight */
-#define NB_COST_GROUP 8        /* channels that share a call */
-#define NB_COST_QUANTUM 1024.0 /* plugin/coll/cut.c: what goes through others is cut into multiples of it */
+#define NB_COST_STEPS 8 /* NCCL_STEPS: calls that a group of channels has in flight */
+#define NB_COST_GROUP 8 /* channels that share a call */
+#define NB_COST_QUANTUM \
+    1024.0 /* plugin/coll/schedule/cut.c: what goes through others is cut into multiples of it */
 /* And, where a block is too short for a piece of this length through every other node, or on a grid every other column,
  * into fewer pieces: shorter ones cost more in messages than idle links do (docs/scale.md). */
 #define NB_COST_PIECE 16384u
@@ -117,7 +118,7 @@ double nb_cost_turns(const struct nb_cost_figures *figures, const struct nb_cost
  * What an all-reduce of one call takes, on the node that has most to do. Nothing else is under way that would fill the links
  * while its stages follow one another: values are coded, all of them before the first leaves, and go to who sums them; on a
  * grid, sums of rows go along columns; results go out, on a grid along the columns and then along the rows. A call is cut
- * as a whole one is (coll/two_level.c), however little of it is values.
+ * as a whole one is (coll/schedule/two_level.c), however little of it is values.
  */
 double nb_cost_alone(const struct nb_cost_figures *figures, const struct nb_cost_op *op, int columns,
                      double call);
@@ -135,7 +136,7 @@ static inline double nb_cost_owners(double nodes, double flight, double block)
 /* What becomes of the second hop's sums in two hops. */
 enum nb_cost_second { NB_COST_SECOND_RAW, NB_COST_SECOND_INT4, NB_COST_SECOND_INT8 };
 
-/* Whether two hops are chosen for a reduce-scatter in a full mesh of three nodes and more. coll/two_hop_reduce.c tells
+/* Whether two hops are chosen for a reduce-scatter in a full mesh of three nodes and more. coll/schedule/two_hop.c tells
  * why. */
 static inline bool nb_cost_two_hops_pay(double nodes, double flight, double block, enum nb_cost_second second)
 {

@@ -6,7 +6,7 @@
 #include "policy/cost.h"
 
 #define SHARE_LEAST \
-    65536.0 /* coll/two_level.c: bytes of a column's part that one of its nodes owns, at least */
+    65536.0 /* coll/schedule/two_level.c: bytes of a column's part that one of its nodes owns, at least */
 
 /* Nodes of a column that own a part each of what a call has for it. */
 static double shares_of(const struct nb_cost_op *op, int columns, double column)

@@ -303,7 +303,7 @@ void nb_reckon_text(const struct nb_reckoning *r, enum nb_func func, char *out, 
 
 /* ---- what was seen ----------------------------------------------------------------------------------- */
 
-#define LIMIT_SHARE 0.75 /* codecs busy for so much of the time are the limit (coll/pace.c) */
+#define LIMIT_SHARE 0.75 /* codecs busy for so much of the time are the limit (coll/flow/window.c) */
 #define LINK_SHARE 0.5   /* a link that carried less than this of its rate is not what was reckoned with */
 
 /* A link that did not get to its rate although nothing here held it up. */

@@ -6,7 +6,7 @@
  *
  * Results may not change from run to run, so it follows from facts alone that do not: the links' nominal rate, nodes
  * and schedule, bytes, the codec variant with the speed that is tabled for it, the number of codec threads. Nodes tell
- * each other theirs when they vote (coll/vote.c), and the slowest counts. Nothing here is measured where it runs.
+ * each other theirs when they vote (coll/connect/vote.c), and the slowest counts. Nothing here is measured where it runs.
  *
  * The costs are those of nibble-model (policy/cost.h), which walks NCCL's calls over them; here a closed formula says how
  * long they take together. It need not be right about times, only about which is the shorter

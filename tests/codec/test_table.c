@@ -8,7 +8,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
-#include "coll/wire.h"
+#include "coll/comm/wire.h"
 #include "data.h"
 #include "identity.h"
 #include "nibble/nccl_net.h"

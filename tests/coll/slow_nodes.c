@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* See slow_nodes.h. */
 #include "tests/coll/slow_nodes.h"
+#include "coll/coll.h"
+#include "coll/flow/internal.h"
 
 #include <check.h>
 #include <errno.h>
@@ -9,7 +11,7 @@
 #include <string.h>
 
 #include "base/log.h"
-#include "coll/comm.h"
+#include "coll/comm/comm.h"
 #include "device/device.h"
 #include "tests/base/capture.h"
 
@@ -29,7 +31,7 @@ static bool is_resend(const struct device_call *what)
         const struct nb_peer *peer = &slow_first[r]->peer[1 - r];
         const struct nb_rx *rx = &peer->rx[NB_CLASS_CONTROL];
         if ((uintptr_t)what->src - (uintptr_t)rx->mem < rx->slot * rx->slots ||
-            what->dst == peer->raw.answer.buf + NB_CTL_BYTES)
+            what->dst == peer->flow->raw.answer.buf + NB_CTL_BYTES)
             return true;
     }
     return false;

@@ -8,9 +8,10 @@
  *   all-gather       owners send their segments to node 0, which forwards them; node 0 sends its own to all
  */
 #include "star.h"
+#include "coll/schedule/cut.h"
 
-#include "coll/comm.h"
-#include "coll/cut.h"
+#include "coll/comm/comm.h"
+#include "coll/schedule/schedule.h"
 
 unsigned long star_windows;
 

@@ -3,7 +3,7 @@
 #ifndef NIBBLE_TESTS_COLL_STAR_H
 #define NIBBLE_TESTS_COLL_STAR_H
 
-#include "coll/schedule.h"
+#include "coll/schedule/schedule.h"
 
 extern const struct nb_schedule_ops star_schedule;
 

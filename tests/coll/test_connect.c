@@ -13,8 +13,8 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "coll/comm.h"
-#include "coll/wire.h"
+#include "coll/comm/comm.h"
+#include "coll/comm/wire.h"
 #include "tests/coll/cluster.h"
 #include "tests/net/loopback.h"
 #include "tests/suite.h"

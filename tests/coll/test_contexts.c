@@ -12,7 +12,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "coll/node.h"
+#include "coll/comm/node.h"
 #include "tests/base/capture.h"
 #include "tests/coll/cluster.h"
 #include "tests/suite.h"

@@ -17,9 +17,8 @@
 #include "base/clock.h"
 #include "base/context.h"
 #include "base/log.h"
-#include "coll/control_file.h"
+#include "coll/comm/node.h"
 #include "coll/engine.h"
-#include "coll/node.h"
 #include "tests/base/folder.h"
 #include "tests/suite.h"
 

@@ -9,8 +9,10 @@
 #include <string.h>
 
 #include "base/log.h"
-#include "coll/comm.h"
-#include "coll/grid.h"
+#include "coll/comm/comm.h"
+#include "coll/comm/grid.h"
+#include "coll/decide/decide.h"
+#include "coll/report/report.h"
 #include "policy/policy.h"
 #include "tests/coll/cluster.h"
 #include "tests/net/loopback.h"
@@ -175,7 +177,7 @@ static unsigned coded(void)
         struct nb_coll_stats stats;
         nb_coll_get_stats(node[r].comm, &stats);
         n += stats.func[NB_FUNC_REDUCE_SCATTER].coded_ops > 0;
-        ck_assert_uint_eq(node[r].comm->decisions.reasons[NB_FUNC_REDUCE_SCATTER][NB_RAW_LINK],
+        ck_assert_uint_eq(node[r].comm->decisions->reasons[NB_FUNC_REDUCE_SCATTER][NB_RAW_LINK],
                           stats.func[NB_FUNC_REDUCE_SCATTER].coded_ops == 0);
     }
     return n;

@@ -14,7 +14,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "coll/comm.h"
+#include "coll/comm/comm.h"
 #include "tests/coll/cluster.h"
 #include "tests/net/loopback.h"
 #include "tests/suite.h"

@@ -5,7 +5,7 @@
 
 #include "base/clock.h"
 #include "base/context.h"
-#include "coll/comm.h"
+#include "coll/comm/comm.h"
 #include "tests/suite.h"
 
 static struct nb_context node;

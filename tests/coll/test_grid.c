@@ -8,10 +8,14 @@
 
 #include "base/clock.h"
 #include "base/context.h"
-#include "coll/comm.h"
-#include "coll/confirm.h"
-#include "coll/control.h"
-#include "coll/retransmit.h"
+#include "coll/comm/comm.h"
+#include "coll/decide/decide.h"
+#include "coll/engine.h"
+#include "coll/flow/flow.h"
+#include "coll/flow/internal.h"
+#include "coll/schedule/cut.h"
+#include "coll/schedule/schedule.h"
+#include "coll/watch/watch.h"
 #include "state/budget.h"
 #include "tests/suite.h"
 
@@ -124,7 +128,8 @@ static void setup(void)
     comm->peer = calloc(4, sizeof(*comm->peer));
     comm->neighbors = comm->sends_to = neighbors;
     comm->nneighbors = 2;
-    comm->confirms.op = calloc(NB_OPS, sizeof(*comm->confirms.op));
+    ck_assert(!nb_confirms_create(comm) && !nb_flow_create(comm) && !nb_watch_create(comm));
+    comm->decisions = calloc(1, sizeof(*comm->decisions));
     for (int r = 0; r < 4; r++) {
         struct nb_peer *p = &comm->peer[r];
         struct nb_rx *rx = &p->rx[NB_CLASS_CONTROL];
@@ -135,9 +140,9 @@ static void setup(void)
             continue;
         neighbors[r == 3] = p;
         p->linked = 1;
-        p->raw.most = NB_GRID_MOST;
-        p->raw.ask = calloc(p->raw.most, sizeof(*p->raw.ask));
-        p->raw.answer.buf = malloc(SLOT);
+        p->flow->raw.most = NB_GRID_MOST;
+        p->flow->raw.ask = calloc(p->flow->raw.most, sizeof(*p->flow->raw.ask));
+        p->flow->raw.answer.buf = malloc(SLOT);
         rx->slot = tx->slot = SLOT;
         rx->slots = tx->slots = SLOTS;
         rx->mem = malloc((size_t)SLOT * SLOTS);
@@ -151,8 +156,8 @@ static void setup(void)
 static void teardown(void)
 {
     for (int i = 0; i < 2; i++) {
-        free(neighbors[i]->raw.ask);
-        free(neighbors[i]->raw.answer.buf);
+        free(neighbors[i]->flow->raw.ask);
+        free(neighbors[i]->flow->raw.answer.buf);
         free(neighbors[i]->rx[NB_CLASS_CONTROL].mem);
         free(neighbors[i]->tx[NB_CLASS_CONTROL].mem);
         free(neighbors[i]->rx[NB_CLASS_CONTROL].len);
@@ -160,7 +165,10 @@ static void teardown(void)
         free(neighbors[i]->tx[NB_CLASS_CONTROL].item);
     }
     nb_budgets_close(comm->ctx);
-    free(comm->confirms.op);
+    nb_confirms_destroy(comm);
+    nb_flow_destroy(comm);
+    nb_watch_destroy(comm);
+    free(comm->decisions);
     free(comm->peer);
     free(comm);
 }
@@ -231,7 +239,7 @@ START_TEST(confirmations_are_gathered)
     struct nb_ctl ctl;
 
     ck_assert_int_eq(confirms(0, 5, 2, 0), 1); /* node 3's block, before this node has it */
-    ck_assert_uint_eq(comm->confirms.open, 1);
+    ck_assert_uint_eq(comm->confirms_open, 1);
     ck_assert_uint_eq(comm->peer[3].tx[NB_CLASS_CONTROL].queued, 0);
     ck_assert_int_eq(done(5, 13, 0), 0);
     ctl = left_for(3, 1);
@@ -239,7 +247,7 @@ START_TEST(confirmations_are_gathered)
               ctl.to == 3);
     ctl = left_for(0, 1); /* of its own block, and of that of node 2 below it */
     ck_assert(ctl.kind == NB_CTL_COLUMN && ctl.a == 5 && ctl.rows[0] == 3 && ctl.lost[0] == 0 && ctl.to == 0);
-    ck_assert_uint_eq(comm->confirms.open, 0);
+    ck_assert_uint_eq(comm->confirms_open, 0);
     /* One that could not keep it speaks for all. */
     ck_assert_int_eq(done(6, 8, 0), 0);
     left_for(0, 1); /* which has nothing to hear */
@@ -249,7 +257,7 @@ START_TEST(confirmations_are_gathered)
     ck_assert_int_eq(done(7, 4, 4), 0);
     ctl = left_for(0, 2);
     ck_assert(ctl.rows[0] == 2 && ctl.lost[0] == 2);
-    ck_assert_uint_eq(comm->confirms.open, 0);
+    ck_assert_uint_eq(comm->confirms_open, 0);
 }
 END_TEST
 
@@ -259,7 +267,7 @@ START_TEST(late_confirmations)
     for (unsigned i = 0; i < 4; i++)
         ck_assert_int_eq(done(8 + (uint64_t)i * NB_OPS, 8, 0), 0);
     ck_assert_int_eq(done(9, 8, 0), 0);
-    ck_assert_uint_eq(comm->confirms.open, 5);
+    ck_assert_uint_eq(comm->confirms_open, 5);
     for (unsigned i = 0; i < 4; i++) {
         struct nb_ctl ctl;
         ck_assert_int_eq(confirms(0, 8 + (uint64_t)i * NB_OPS, 2, 0), 1);
@@ -267,7 +275,7 @@ START_TEST(late_confirmations)
         ck_assert_uint_eq(ctl.a, 8 + (uint64_t)i * NB_OPS);
     }
     ck_assert_int_eq(confirms(0, 9, 2, 0), 1);
-    ck_assert_uint_eq(comm->confirms.open, 0);
+    ck_assert_uint_eq(comm->confirms_open, 0);
     /* But not more than there can be. */
     for (uint64_t i = 0; i < NB_OPS; i++)
         ck_assert_int_eq(done(1000 + i, 8, 0), 0);
@@ -292,16 +300,16 @@ START_TEST(goodbye_when_the_row_is_done)
 {
     comm->refs = nb_refs_create(comm->ctx, nb_host_device(), 4);
     comm->device = nb_host_device();
-    comm->watch.fd = -1;
+    comm->arrivals.fd = -1;
     nb_turn_lock_init(&comm->progress_lock);
     comm->state = NB_COMM_CLOSING;
-    comm->life.close_deadline_ns = INT64_MAX;
+    comm->watch->close_deadline_ns = INT64_MAX;
     ck_assert_int_eq(done(5, 8, 0), 0);
     nb_comm_progress(comm, 1);
-    ck_assert_int_eq(comm->life.drained, 0);
+    ck_assert_int_eq(comm->drained, 0);
     ck_assert_int_eq(confirms(0, 5, 2, 0), 1);
     nb_comm_progress(comm, 1);
-    ck_assert_int_eq(comm->life.drained, 1);
+    ck_assert_int_eq(comm->drained, 1);
     ck_assert_int_eq(left_for(0, 1).kind, NB_CTL_BYE);
     nb_refs_destroy(comm->refs);
 }
@@ -351,7 +359,7 @@ START_TEST(others_messages_pass)
     /* The next waits until its buffer is free again. */
     ck_assert_int_eq(comes(3, NB_CTL_DATA, 3, 0, 9, 4196, 50), 0);
     ck_assert_uint_eq(tx->queued, 1);
-    comm->peer[0].raw.answer.left = 0;
+    comm->peer[0].flow->raw.answer.left = 0;
     tx->done = tx->sent = 1;
     ck_assert_int_eq(nb_control_read(comm, &comm->peer[3]), 1);
     ctl = left_for(0, 2);
@@ -387,9 +395,9 @@ END_TEST
 START_TEST(asked_from_beyond)
 {
     ck_assert_int_eq(comes(3, NB_CTL_RAW, 2, 1, 4, 64, 32), 1);
-    ck_assert_uint_eq(comm->peer[3].raw.n, 1);
-    ck_assert(comm->peer[3].raw.ask[0].rank == 2 && comm->peer[3].raw.ask[0].off == 64 &&
-              comm->peer[3].raw.ask[0].len == 32);
+    ck_assert_uint_eq(comm->peer[3].flow->raw.n, 1);
+    ck_assert(comm->peer[3].flow->raw.ask[0].rank == 2 && comm->peer[3].flow->raw.ask[0].off == 64 &&
+              comm->peer[3].flow->raw.ask[0].len == 32);
 }
 END_TEST
 
@@ -425,7 +433,7 @@ START_TEST(whom_a_node_waits_for)
         {{NB_CHAIN_MUTUAL, 1, 1, NULL}, {NB_CHAIN_MUTUAL, 0, 1, NULL}},
         {{NB_CHAIN_MUTUAL, 2, 1, NULL}, {NB_CHAIN_MUTUAL, 2, 2, NULL}},
     };
-    const struct nb_chain *found = &comm->life.chain.found;
+    const struct nb_chain *found = &comm->watch->chain.found;
     const int64_t now = nb_clock_ns(&comm->ctx->clock);
 
     for (int i = 0; i < 2; i++)

@@ -8,7 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "coll/comm.h"
+#include "coll/coll.h"
+#include "coll/comm/comm.h"
+#include "coll/decide/decide.h"
 #include "tests/coll/slow_nodes.h"
 #include "tests/suite.h"
 
@@ -127,7 +129,7 @@ END_TEST
 static void drop_errors(struct nb_coll_comm *const comm[SLOW_NODES])
 {
     for (int r = 0; r < SLOW_NODES; r++)
-        nb_feedback_drop_all(comm[r]->decisions.feedback);
+        nb_feedback_drop_all(comm[r]->decisions->feedback);
 }
 
 /* While residuals of one communicator are emptied, new or dropped, others go on. They are empty then. */

@@ -10,8 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "coll/figures.h"
-#include "coll/metrics.h"
+#include "coll/report/report.h"
 #include "tests/suite.h"
 
 static const struct nb_metrics_process process = {

@@ -20,7 +20,8 @@
 
 #include "base/log.h"
 #include "base/process_name.h"
-#include "coll/stats.h"
+#include "coll/comm/stats.h"
+#include "coll/report/report.h"
 #include "tests/base/capture.h"
 #include "tests/base/folder.h"
 #include "tests/coll/cluster.h"

@@ -12,8 +12,9 @@
 #include <string.h>
 
 #include "base/log.h"
-#include "coll/comm.h"
-#include "coll/grid.h"
+#include "coll/comm/comm.h"
+#include "coll/comm/grid.h"
+#include "coll/report/report.h"
 #include "policy/policy.h"
 #include "policy/record.h"
 #include "tests/coll/cluster.h"

@@ -4,13 +4,15 @@
 #include <stdlib.h>
 
 #include "base/context.h"
-#include "coll/comm.h"
-#include "coll/window.h"
+#include "coll/comm/comm.h"
+#include "coll/comm/op.h"
+#include "coll/schedule/cut.h"
 #include "tests/suite.h"
 
 static struct nb_context node;
 static struct nb_coll_comm *comm;
 static struct nb_coll_req *win; /* its only window */
+static struct nb_confirms confirms;
 
 static void setup(void)
 {
@@ -168,8 +170,8 @@ START_TEST(of_a_grid)
     uint64_t state = 88172645463325252u, bits[2];
 
     comm->unit = 4096;
-    comm->notes.words = 1;
-    comm->notes.bits = bits;
+    confirms = (struct nb_confirms){.words = 1, .bits = bits};
+    comm->confirms = &confirms;
     win->op->value = 4;
     win->op->schedule = &nb_schedule_two_level;
     for (int i = 0; i < 3000; i++) {

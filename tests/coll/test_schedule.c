@@ -5,8 +5,9 @@
 
 #include "base/context.h"
 #include "base/params.h"
-#include "coll/comm.h"
-#include "coll/cut.h"
+#include "coll/comm/comm.h"
+#include "coll/schedule/cut.h"
+#include "coll/schedule/schedule.h"
 #include "tests/suite.h"
 
 static struct nb_context node;        /* with default settings, where the test reads none */

@@ -5,9 +5,13 @@
 #include <string.h>
 
 #include "base/context.h"
-#include "coll/comm.h"
-#include "coll/task.h"
-#include "coll/window.h"
+#include "coll/comm/comm.h"
+#include "coll/comm/op.h"
+#include "coll/decide/decide.h"
+#include "coll/engine.h"
+#include "coll/flow/internal.h"
+#include "coll/schedule/cut.h"
+#include "coll/watch/watch.h"
 #include "tests/suite.h"
 
 static struct nb_context node;
@@ -115,7 +119,8 @@ static void setup(void)
     comm->peer = calloc(4, sizeof(*comm->peer));
     for (int r = 1; r < 4; r++)
         comm->peer[r].gone = 1; /* nobody to be told of an error */
-    ck_assert_int_eq(nb_tasks_create(comm), 0);
+    ck_assert(!nb_flow_create(comm) && !nb_watch_create(comm));
+    comm->decisions = calloc(1, sizeof(*comm->decisions));
     comm->begun = 1;
     win = comm->win;
     win->op = comm->submit.ops;
@@ -127,7 +132,9 @@ static void setup(void)
 
 static void teardown(void)
 {
-    nb_tasks_destroy(comm);
+    nb_flow_destroy(comm);
+    nb_watch_destroy(comm);
+    free(comm->decisions);
     free(comm->win);
     free(comm->submit.ops);
     free(comm->peer);
@@ -171,8 +178,8 @@ START_TEST(at_once)
     ck_assert(nb_task_ask(comm, t));
     ck_assert_int_eq(nb_task_run(comm, t), 1);
     ck_assert_uint_eq(script.asked, 3);
-    ck_assert_ptr_null(comm->tasks.run);
-    ck_assert_ptr_eq(comm->tasks.free, t);
+    ck_assert_ptr_null(comm->flow->tasks.run);
+    ck_assert_ptr_eq(comm->flow->tasks.free, t);
     ck_assert_int_eq(win->state, NB_REQ_DONE);
     ck_assert_uint_eq(comm->finished, 1);
 }
@@ -206,7 +213,7 @@ START_TEST(later)
     script.poll = 0;
     ck_assert_int_eq(nb_tasks_progress(comm), 1);
     ck_assert_int_eq(win->state, NB_REQ_DONE);
-    ck_assert_ptr_null(comm->tasks.run);
+    ck_assert_ptr_null(comm->flow->tasks.run);
 }
 END_TEST
 

@@ -6,7 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "coll/wire.h"
+#include "coll/comm/wire.h"
+#include "coll/connect/connect.h"
 #include "nibble/codec.h"
 #include "nibble/nccl_types.h"
 #include "tests/suite.h"

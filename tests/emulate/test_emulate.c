@@ -12,8 +12,9 @@
 #include "abi/tables.h"
 #include "base/turn_lock.h"
 #include "coll/coll.h"
-#include "coll/comm.h"
-#include "coll/stats.h"
+#include "coll/comm/comm.h"
+#include "coll/comm/stats.h"
+#include "coll/report/report.h"
 #include "harness/lib/suite.h"
 #include "nibble/emulate.h"
 #include "policy/record.h"
@@ -110,7 +111,7 @@ static uint64_t residual_of(struct nb_coll_comm *comm, const struct what *op, in
 
     nb_turn_lock_take(&comm->progress_lock);
     for (int b = 0; b < (op->func == NB_FUNC_ALL_REDUCE ? 1 : nnodes); b++) {
-        if (nb_feedback_peek(comm->decisions.feedback, op->func, op->buffer, (uint32_t)b, &ef, &n))
+        if (nb_feedback_peek(comm->decisions->feedback, op->func, op->buffer, (uint32_t)b, &ef, &n))
             continue;
         hash = nb_hash64(ef.err, nb_ef_err_bytes(n), hash);
         hash = nb_hash64(ef.scale, nb_ef_scale_bytes(n), hash);

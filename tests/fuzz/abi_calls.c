@@ -7,7 +7,8 @@
 
 #include "abi/api.h"
 #include "base/log.h"
-#include "coll/comm.h"
+#include "coll/coll.h"
+#include "coll/comm/comm.h"
 #include "policy/record.h"
 
 #define SLOT 24576u         /* bytes of a window at most */

@@ -47,7 +47,7 @@ $(OUT)/codec_%.o: $(SRCDIR)/plugin/codec/%.c
 $(OUT)/reference_%.o: $(SRCDIR)/tests/codec/reference_%.c
 	@mkdir -p $(OUT)
 	$(FUZZ_CC) $(FLAGS) $(INSTRUMENT) -c -o $@ $<
-$(OUT)/wire.o: $(SRCDIR)/plugin/coll/wire.c
+$(OUT)/wire.o: $(SRCDIR)/plugin/coll/comm/wire.c
 	@mkdir -p $(OUT)
 	$(FUZZ_CC) $(FLAGS) $(INSTRUMENT) -c -o $@ $<
 $(OUT)/tcp_wire.o: $(SRCDIR)/plugin/net/tcp_wire.c

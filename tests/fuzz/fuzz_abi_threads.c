@@ -12,6 +12,7 @@
 #include <stdatomic.h>
 
 #include "abi_calls.h"
+#include "coll/coll.h"
 #include "coll/engine.h"
 #include "policy/record.h"
 

@@ -7,7 +7,7 @@
  * Input: kind u8 (0 data, 1 control, 2 hello, 3 vote; 4 more: with the check values put right), then the
  * message.
  */
-#include "coll/wire.c"
+#include "coll/comm/wire.c"
 
 #include "fuzz.h"
 

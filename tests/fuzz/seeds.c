@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 
 #include "abi_calls.h"
-#include "coll/wire.h"
+#include "coll/comm/wire.h"
 #include "fuzz.h"
 #include "net/tcp_wire.h"
 #include "net/transport.h"

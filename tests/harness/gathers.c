@@ -16,7 +16,8 @@
 #include "abi/tables.h"
 #include "codec/fp.h"
 #include "coll/coll.h"
-#include "coll/stats.h"
+#include "coll/comm/stats.h"
+#include "coll/report/report.h"
 #include "lib/suite.h"
 #include "policy/record.h"
 

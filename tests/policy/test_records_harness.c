@@ -13,7 +13,8 @@
 #include <string.h>
 
 #include "abi/tables.h"
-#include "coll/stats.h"
+#include "coll/comm/stats.h"
+#include "coll/report/report.h"
 #include "nibble/nccl_tuner.h"
 #include "rank.h"
 #include "tests/abi/next_plugin.h"

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The loop over events; see cluster.h. */
 #include "tests/scale/cluster.h"
+#include "coll/schedule/schedule.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -8,7 +9,7 @@
 #include <string.h>
 
 #include "base/log.h"
-#include "coll/comm.h"
+#include "coll/comm/comm.h"
 #include "tests/scale/memory.h"
 #include "tests/scale/network.h"
 #include "tests/scale/node.h"
@@ -66,7 +67,7 @@ static void measure(struct scale_cluster *cl, size_t before, struct scale_result
     r->peers = comm->nneighbors;
     r->connections = 2 * comm->nneighbors * NB_CLASS_COUNT;
     r->credits = comm->neighbors[0]->rx[NB_CLASS_CONTRIB].slots;
-    r->staging = comm->staging.taken;
+    r->staging = comm->staging_bytes;
     r->wire_bytes = n->wire_bytes;
     r->heap = (scale_heap() - before - scale_network_bytes(cl->network)) / (size_t)cl->set->nodes;
     r->connect = 1e-9 * (double)cl->now;

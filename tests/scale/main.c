@@ -9,8 +9,8 @@
 #include <time.h>
 
 #include "codec/row.h"
-#include "coll/grid.h"
-#include "coll/wire.h"
+#include "coll/comm/grid.h"
+#include "coll/comm/wire.h"
 #include "tests/scale/cluster.h"
 #include "tests/scale/device.h"
 #include "tools/model/model.h"

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Work that is done later, and goes wrong; see device.h. */
 #include "tests/sim/device.h"
+#include "coll/flow/internal.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/log.h"
-#include "coll/comm.h"
+#include "coll/comm/comm.h"
 #include "device/device.h"
 #include "tests/device/call.h"
 #include "tests/sim/fault.h"
@@ -170,7 +171,7 @@ static void late_free(struct nb_device *dev, enum nb_place place, void *p, size_
 
     if (!p)
         return;
-    if (place == NB_PLACE_STATE && comm && p != comm->reduce.partial) /* sums under way are no state */
+    if (place == NB_PLACE_STATE && comm && p != comm->flow->reduce.partial) /* sums under way are no state */
         sim_judge_state(d->sim, d->node, d->comm, nb_hash64(p, bytes, 0));
     memcpy(&at, (char *)p - sizeof(void *), sizeof(void *));
     free(at);

@@ -4,10 +4,10 @@
 
 #include <stdlib.h>
 
-#include "coll/comm.h"
+#include "coll/comm/comm.h"
+#include "coll/comm/grid.h"
+#include "coll/comm/node.h"
 #include "coll/engine.h"
-#include "coll/grid.h"
-#include "coll/node.h"
 #include "tests/sim/judge.h"
 #include "tests/sim/memory.h"
 #include "tests/sim/network.h"
@@ -210,7 +210,7 @@ static int parting(const struct sim *s, int comm, int node, int other)
 static enum sim_verdict verdict_left(const struct sim *s, enum sim_verdict verdict, int comm, int a, int b)
 {
     const struct sim_proxy *p = &s->node[a]->proxy[comm];
-    const bool leaves = p->state == SIM_CLOSING && p->coll && p->coll->life.drained && !p->failed_at;
+    const bool leaves = p->state == SIM_CLOSING && p->coll && p->coll->drained && !p->failed_at;
     int least = p->state == SIM_CLOSED ? PARTED : leaves ? HEARD : NOT_PARTED;
 
     for (int other = 0; other < s->plan->nnodes; other++)

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What must be true; see judge.h. */
 #include "tests/sim/judge.h"
+#include "coll/decide/decide.h"
+#include "coll/report/report.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "coll/comm.h"
+#include "coll/comm/comm.h"
 #include "tests/sim/memory.h"
 #include "tests/sim/network.h"
 #include "tests/sim/node.h"
@@ -302,7 +304,7 @@ static void judge_switch(struct sim *s, struct sim_proxy *p)
     if (n != 1 || s->now - at < 2 * SIM_S || p->failed_at || s->node[last->node]->proxy[p->index].rank < 0 ||
         judges.fate[p->index].verdict != SIM_SURVIVES || !alone(s))
         return;
-    if (nb_decisions_off(&p->coll->decisions) != (last->amount != 0))
+    if (nb_decisions_off(p->coll->decisions) != (last->amount != 0))
         sim_violation(
             s, "node %d: communicator %d closes %lld ms after the operator's switch, and has not heard of it",
             p->node->number, p->index, (long long)((s->now - at) / SIM_MS));

@@ -9,7 +9,7 @@
 
 #include "base/log.h"
 #include "coll/coll.h"
-#include "coll/comm.h"
+#include "coll/comm/comm.h"
 #include "policy/record.h"
 #include "tests/sim/data.h"
 #include "tests/sim/fault.h"

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "codec/row.h"
-#include "coll/wire.h"
+#include "coll/comm/wire.h"
 #include "tests/sim/connection.h"
 #include "tests/sim/fault.h"
 #include "tests/sim/node.h"

@@ -6,7 +6,7 @@
 #include <sys/resource.h>
 #include <sys/statvfs.h>
 
-#include "coll/grid.h"
+#include "coll/comm/grid.h"
 #include "device/cores.h"
 #include "doctor.h"
 #include "system.h"

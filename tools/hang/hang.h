@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The hang reports of a job's processes (plugin/coll/waits.h has their format), and who waits for whom. */
+/* The hang reports of a job's processes (plugin/coll/report/report.h has their format), and who waits for whom. */
 #ifndef NIBBLE_TOOLS_HANG_HANG_H
 #define NIBBLE_TOOLS_HANG_HANG_H
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* How rings share a node's link: none that has something to send may be far ahead of the last one. It is what
- * plugin/coll/fair.c does, which tells why. */
+ * plugin/coll/comm/ring.c does, which tells why. */
 #include "follow.h"
 
 #define LEAD_MIN 131072.0

@@ -18,7 +18,7 @@
 #define MOST 16
 #define FOLLOWED 3e6         /* messages, in the table of times */
 #define FOLLOWED_BRIEFLY 3e4 /* where many sizes are tried */
-#define GRID_NODES 32        /* from so many on "auto" makes a grid (plugin/coll/grid.h) */
+#define GRID_NODES 32        /* from so many on "auto" makes a grid (plugin/coll/comm/grid.h) */
 
 struct options {
     double gbps[MOST], bytes[MOST];
@@ -350,7 +350,7 @@ static void print_needs(const struct options *o, double bytes)
 /* ---- beside measurements ---- */
 
 /* What "auto" takes for a reduce-scatter that is raw, or whose second hop has 4 bits: the rule of
- * plugin/coll/two_hop_reduce.c, which does not ask what is faster alone. Raw samples of before
+ * plugin/coll/schedule/two_hop.c, which does not ask what is faster alone. Raw samples of before
  * NB_RULES_VERSION 6 went as coded ones do. */
 static bool sums_in_two_hops(const struct nb_cost_op *op)
 {

@@ -23,7 +23,7 @@ const char *nm_schedule_name(enum nb_cost_schedule schedule)
     return names[schedule];
 }
 
-/* As plugin/coll/grid.c has it. */
+/* As plugin/coll/comm/grid.c has it. */
 static bool possible(int nodes, int columns)
 {
     return columns >= 2 && columns <= GRID_MOST && columns < nodes && nodes % columns == 0 &&

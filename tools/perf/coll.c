@@ -9,7 +9,8 @@
 
 #include "abi/tables.h"
 #include "coll/coll.h"
-#include "coll/stats.h"
+#include "coll/comm/stats.h"
+#include "coll/report/report.h"
 #include "machines.h"
 #include "policy/record.h"
 #include "tests/harness/lib/harness.h"

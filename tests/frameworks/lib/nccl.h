@@ -5,7 +5,7 @@
 #ifndef NIBBLE_TESTS_FRAMEWORKS_NCCL_H
 #define NIBBLE_TESTS_FRAMEWORKS_NCCL_H
 
-#include "coll/wire.h"
+#include "coll/comm/wire.h"
 #include "nibble/nccl_types.h"
 #include "tests/policy/events.h"
 

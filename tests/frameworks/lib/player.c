@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* See player.h. */
 #include "player.h"
+#include "coll/report/report.h"
 
 #include <math.h>
 #include <pthread.h>
@@ -10,9 +11,9 @@
 
 #include "abi/process.h"
 #include "base/context.h"
+#include "coll/comm/node.h"
+#include "coll/comm/stats.h"
 #include "coll/engine.h"
-#include "coll/node.h"
-#include "coll/stats.h"
 #include "data.h"
 #include "nccl.h"
 

@@ -2,7 +2,7 @@
 /*
  * Plays a trace of a training job (tests/policy/trace.h) through the plugin's tables in N processes:
  * profiler, tuner and CollNet together, in NCCL's order and with data, some operations ahead of the network;
- * and compares what the plugin says it did with each operation (coll/observe.h) with what the operation was.
+ * and compares what the plugin says it did with each operation (coll/comm/node.h) with what the operation was.
  *
  * Two things are judged without believing the plugin: results (bit for bit where it says raw, and of all
  * gathers), and, over the steps of a buffer, whether errors cancel: with its own error fed back the sum of

@@ -4,7 +4,7 @@
 #define NIBBLE_TESTS_JOBS_INTERNAL_H
 
 #include "base/log.h"
-#include "coll/observe.h"
+#include "coll/comm/node.h"
 #include "job.h"
 #include "tests/coll/cluster.h"
 
@@ -85,7 +85,7 @@ void network_disconnect(struct comm *comm);
 /* An operation, whose data the network frees: it happens once the job is so far ahead; or now, all of them. */
 void network_queue(const struct operation *operation);
 void network_drain(struct job *job);
-/* Told by the engine: see coll/observe.h. */
+/* Told by the engine: see coll/comm/node.h. */
 void judge_observe(void *watcher, const struct nb_observation *what);
 /* The communicator ends: what the plugin has not told of is raw. */
 void judge_rest(struct comm *comm);

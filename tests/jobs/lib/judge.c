@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "coll/comm/node.h"
 #include "coll/engine.h"
-#include "coll/node.h"
 #include "internal.h"
 #include "model.h"
 #include "policy/classify.h"

@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "coll/coll.h"
+#include "coll/comm/node.h"
 #include "coll/engine.h"
-#include "coll/node.h"
 #include "internal.h"
 
 #define WINDOW ((size_t)1 << 17) /* of the one channel */

@@ -1,0 +1,434 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * listen and connect. A node that declined CollNet alone would leave the others waiting for ever inside
+ * ncclCommInitRank (NCCL compares results within a node only), so connect is a vote: first everything that
+ * may fail is tried (connections and versions: mesh.c; settings, memory, registration: here), then the nodes
+ * tell each other yes or no with the reason (vote.c), and one no, or one lost peer, is a no for all.
+ *
+ * Connecting goes in steps that never block:
+ *
+ *   state     a step                                            left when                                   to
+ *   MESH      connect to the neighbors, accept them, exchange   all have confirmed that they are connected  PREPARE
+ *             hellos (mesh.c); what does not fit is an          there is an objection, or a no is heard     DECLINE
+ *             objection                                         the deadline has passed                     DECLINE
+ *   PREPARE   ask the settings, hold the engine, take memory,   at once                                     VOTE
+ *             register it with the connections                  something failed                            DECLINE
+ *   VOTE      exchange votes (vote.c)                           all are there and say yes                   (made)
+ *                                                               there is a no, or the deadline has passed   DECLINE
+ *   DECLINE   tell all others why                               they know, and nothing better can be heard  (declined)
+ *
+ *   (made)      the communicator is handed to the engine; the listener stays the caller's
+ *   (declined)  the reason is logged; connections, memory and listener are freed
+ *
+ * All of it takes NIBBLE_CONNECT_TIMEOUT at most. The deadline is a little before that, so that there is time
+ * to tell why.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "base/context.h"
+#include "base/demand.h"
+#include "base/fault.h"
+#include "base/gpu.h"
+#include "base/log.h"
+#include "coll/coll.h"
+#include "coll/connect/connect.h"
+#include "coll/decide/decide.h"
+#include "coll/engine.h"
+#include "coll/flow/flow.h"
+#include "coll/report/report.h"
+#include "policy/queue.h"
+
+struct nb_coll_listen {
+    uint32_t magic;
+    struct nb_context *ctx;
+    int dev;
+    uint64_t comm_id;
+    uint32_t order; /* of the communicators between nodes that this GPU's process makes, from 1 */
+    const struct nb_net_ops *net;
+    void *conn;
+};
+#define LISTEN_MAGIC 0x4e424c53u
+
+#define PAUSE_NS 200000L /* between steps in which nothing moved */
+
+int nb_coll_listen(struct nb_context *ctx, int dev, uint64_t comm_id, void *handle,
+                   struct nb_coll_listen **out)
+{
+    struct nb_net *net = ctx->net;
+    struct nb_coll_listen *l = calloc(1, sizeof(*l));
+    int ret;
+
+    *out = NULL;
+    if (!l)
+        return -ENOMEM;
+    l->net = net->ops;
+    ret = net->ops->listen(net, dev, handle, &l->conn);
+    if (ret) {
+        free(l);
+        return ret;
+    }
+    l->magic = LISTEN_MAGIC;
+    l->ctx = ctx;
+    l->dev = dev;
+    l->comm_id = comm_id;
+    l->order = nb_node_count_comm(nb_engine_node(ctx->engine), nb_current_gpu(ctx), comm_id);
+    *out = l;
+    return 0;
+}
+
+int nb_coll_close_listen(struct nb_coll_listen *l)
+{
+    int ret;
+
+    if (!l || l->magic != LISTEN_MAGIC) {
+        NB_WARN("closeListen: not a listening object of nibble: %p", (void *)l);
+        return -EINVAL;
+    }
+    l->magic = 0;
+    ret = l->net->close_listen(l->conn);
+    free(l);
+    return ret;
+}
+
+/* ---- connect ---------------------------------------------------------------------------------------- */
+
+/* What is known of this communicator, for NIBBLE_COMMS and the log. */
+static void describe(struct nb_mesh *m, uint32_t order)
+{
+    struct nb_coll_comm *comm = m->comm;
+    struct nb_comm_info *info = &comm->info;
+
+    memset(info, 0, sizeof(*info));
+    nb_queue_description(comm->queue, &info->nranks, info->name, sizeof(info->name));
+    info->nnodes = (uint32_t)comm->nnodes;
+    info->local = info->nranks % info->nnodes ? 0 : info->nranks / info->nnodes;
+    info->order = order;
+    nb_comm_rule_text(info, comm->traits, sizeof(comm->traits));
+}
+
+/* Settings that decline this communicator: all nodes have the same, so the no of another node that is here
+ * before this one has come to say its own is what the user wants, too. */
+static void ask_settings(struct nb_mesh *m, uint32_t order)
+{
+    char error[256];
+    int included;
+
+    nb_comm_rules_parse(m->comm->ctx->params->comms, &m->comm->rules, error,
+                        sizeof(error)); /* checked at init */
+    describe(m, order);
+    included = nb_comm_rules_ask(&m->comm->rules, &m->comm->info);
+    m->wanted = !m->comm->ctx->params->enable || !included;
+    if (!m->comm->ctx->params->enable)
+        nb_reason_object(m, "NIBBLE_ENABLE=0");
+    else if (!included)
+        nb_reason_object(m, "NIBBLE_COMMS excludes it (%.120s)", m->comm->traits);
+}
+
+/* Everything that may fail on this node alone, tried before the vote. */
+static void try_locally(struct nb_mesh *m, uint32_t order)
+{
+    struct nb_coll_comm *comm = m->comm;
+    int ret;
+
+    ask_settings(m, order);
+    if (nb_fault(comm->ctx, "connect"))
+        nb_reason_object(m, "fault injected at connect");
+    comm->engine_held = nb_engine_acquire(comm->engine) == 0;
+    if (!comm->engine_held)
+        nb_reason_object(m, "cannot start the engine");
+    if (comm->device_error)
+        nb_reason_object(m, "cannot use its device: %s", strerror(-comm->device_error));
+    ret = nb_fault(comm->ctx, "alloc") ? -ENOMEM : nb_staging_create(comm);
+    if (ret)
+        nb_reason_object(m, "cannot allocate staging memory (NIBBLE_STAGING_MAX_MB): %s", strerror(-ret));
+    if (m->cause != NB_CAUSE_NONE)
+        return;
+    for (int i = 0; i < comm->nneighbors; i++) {
+        struct nb_peer *peer = comm->neighbors[i];
+        for (int c = 0; c < NB_CLASS_COUNT; c++) {
+            peer->tx[c].conn = nb_mesh_out(m, peer->rank, c)->conn;
+            peer->rx[c].conn = nb_mesh_in(m, peer->rank, c)->conn;
+        }
+    }
+    ret = nb_fault(comm->ctx, "regmr") ? -EIO : nb_staging_register(comm);
+    if (ret)
+        nb_reason_object(m, "cannot register staging memory: %s", strerror(-ret));
+}
+
+/* A grid was wished for, and the nodes form none: why not. */
+static void explain_mesh(const struct nb_coll_comm *comm, const char *schedule)
+{
+    const struct nb_params *p = comm->ctx->params;
+    char why[160];
+
+    if (p->schedule != NB_SCHEDULE_TWO_LEVEL && p->schedule != NB_SCHEDULE_AUTO)
+        snprintf(why, sizeof(why), "NIBBLE_GROUP means nothing with NIBBLE_SCHEDULE=%s", schedule);
+    else if (p->schedule == NB_SCHEDULE_AUTO && comm->nnodes < NB_GRID_NODES)
+        snprintf(why, sizeof(why), "NIBBLE_SCHEDULE=auto makes one from %d nodes on", NB_GRID_NODES);
+    else if (!p->group)
+        snprintf(why, sizeof(why), "%d has no divisor that can be a row (2 to %d nodes, 2 to %d rows)",
+                 comm->nnodes, NB_GRID_MOST, NB_GRID_MOST);
+    else if (comm->nnodes % p->group)
+        snprintf(why, sizeof(why), "NIBBLE_GROUP=%lld does not divide %d", (long long)p->group, comm->nnodes);
+    else
+        snprintf(why, sizeof(why), "NIBBLE_GROUP=%lld is out of range (2 to %d nodes, 2 to %d rows)",
+                 (long long)p->group, NB_GRID_MOST, NB_GRID_MOST);
+    NB_INFO(NCCL_INIT | NCCL_NET, "%s: all %d nodes are connected with each other, no grid: %s", comm->label,
+            comm->nnodes, why);
+}
+
+static void announce(struct nb_coll_comm *comm)
+{
+    const struct nb_params *p = comm->ctx->params;
+    const char *schedule = nb_schedule_words[p->schedule];
+    char grid[64] = "";
+
+    if (nb_on_grid(comm))
+        snprintf(grid, sizeof(grid), "grid of %d rows of %d nodes, ", comm->grid.rows, comm->grid.columns);
+    else if (comm->nnodes > 3 && (p->schedule == NB_SCHEDULE_TWO_LEVEL || p->group))
+        explain_mesh(comm, schedule);
+    NB_INFO(NCCL_INIT | NCCL_NET,
+            "%s: connected over %s, %sschedule %s, device %s, wire units of %zu bytes, %u credits a peer and "
+            "class, "
+            "staging %.1f MiB",
+            comm->label, comm->net->name, grid, schedule, comm->device->ops->name, comm->unit,
+            comm->neighbors[0]->rx[NB_CLASS_CONTRIB].slots, (double)comm->staging_bytes / (1 << 20));
+    nb_comm_log_plan(comm);
+    nb_facts_log(comm);
+}
+
+/* ---- the steps -------------------------------------------------------------------------------------- */
+
+struct nb_coll_connect {
+    enum { MESH, PREPARE, VOTE, DECLINE } state;
+    struct nb_coll_listen *listen; /* owned until there is a communicator */
+    struct nb_coll_comm *comm;     /* owned */
+    struct nb_mesh mesh;
+    bool has_mesh;
+};
+
+/* All nodes said yes: the communicator begins to live. */
+static void hand_over(struct nb_coll_connect *c)
+{
+    struct nb_coll_comm *comm = c->comm;
+    struct nb_reckon_facts facts = c->mesh.row_facts;
+
+    nb_reckon_slowest(&facts, &c->mesh.other_facts);
+    nb_mesh_dissolve(&c->mesh, true);
+    comm->fault_ref = nb_fault(comm->ctx, "ref");
+    comm->magic = NB_COMM_MAGIC;
+    nb_comm_begin(comm);
+    nb_facts_settle(comm, &facts);
+    announce(comm);
+    nb_arrivals_open(comm);
+    nb_monitor_add(comm->node->monitor, comm);
+    nb_engine_add(comm->engine, comm);
+}
+
+/* Undo what was made so far. */
+static void give_up(struct nb_coll_connect *c)
+{
+    struct nb_coll_comm *comm = c->comm;
+
+    if (c->has_mesh) {
+        nb_staging_unregister(comm);
+        nb_mesh_dissolve(&c->mesh, false);
+    }
+    if (!comm)
+        return;
+    if (comm->engine_held)
+        nb_engine_release(comm->engine);
+    nb_setup_free(comm);
+}
+
+static void explain_decline(struct nb_mesh *m)
+{
+    if (m->wanted)
+        NB_INFO(NCCL_INIT | NCCL_NET, "%s: not compressed, NCCL uses its own algorithms: %s", m->comm->label,
+                m->reason);
+    else
+        NB_WARN("%s: CollNet is declined on all nodes, NCCL uses its own algorithms: %s", m->comm->label,
+                m->reason);
+    if (!m->wanted)
+        nb_demand_fails(m->comm->ctx, NB_DEMAND_COLLNET, m->reason);
+}
+
+/* It ends with `ret`: the object goes. */
+static int end(struct nb_coll_connect *c, int ret)
+{
+    if (ret) {
+        give_up(c);
+        nb_coll_close_listen(c->listen); /* NCCL forgets its pointer after a failure */
+    }
+    nb_mesh_free(&c->mesh);
+    free(c);
+    return ret;
+}
+
+static int bad_arguments(void *const *handles, int nnodes, int rank)
+{
+    if (!handles || nnodes < 2 || nnodes > NB_MAX_NODES || rank < 0 || rank >= nnodes) {
+        NB_WARN("connect: rank %d of %d nodes is out of range (2 to %d nodes)", rank, nnodes, NB_MAX_NODES);
+        return -EINVAL;
+    }
+    for (int r = 0; r < nnodes; r++) {
+        if (!handles[r]) {
+            NB_WARN("connect: the handle of node %d is NULL", r);
+            return -EINVAL;
+        }
+    }
+    return 0;
+}
+
+int nb_coll_connect_begin(void *const *handles, int nnodes, int rank, struct nb_coll_listen *listen,
+                          struct nb_coll_connect **out)
+{
+    struct nb_coll_connect *c;
+    int ret;
+
+    *out = NULL;
+    if (!listen || listen->magic != LISTEN_MAGIC) {
+        NB_WARN("connect: not a listening object of nibble: %p", (void *)listen);
+        return -EINVAL;
+    }
+    ret = bad_arguments(handles, nnodes, rank);
+    c = ret ? NULL : calloc(1, sizeof(*c)); /* nb_mesh_free is called in any case */
+    if (!c) {
+        nb_coll_close_listen(listen);
+        if (!ret)
+            NB_WARN("connect: out of memory");
+        return ret ? ret : -ENOMEM;
+    }
+    c->listen = listen;
+    c->comm = nb_setup_comm(listen->ctx, listen->dev, listen->comm_id, listen->net, nnodes, rank);
+    if (!c->comm || nb_mesh_init(&c->mesh, c->comm, listen->conn, handles)) {
+        NB_WARN("connect: out of memory");
+        return end(c, -ENOMEM);
+    }
+    c->has_mesh = true;
+    *out = c;
+    return 0;
+}
+
+static void decline(struct nb_coll_connect *c)
+{
+    nb_decline_begin(&c->mesh);
+    c->state = DECLINE;
+}
+
+static bool is_whole(const struct nb_mesh *m)
+{
+    for (int r = 0; r < m->comm->nnodes; r++)
+        if (m->comm->peer[r].linked && nb_mesh_missing(m, r))
+            return false;
+    return true;
+}
+
+static enum nb_stepped step_mesh(struct nb_coll_connect *c)
+{
+    struct nb_mesh *m = &c->mesh;
+    bool moved = nb_mesh_move(m);
+
+    moved |= nb_ballots_move(m);
+    if (m->cause == NB_CAUSE_SURE)
+        ask_settings(m, c->listen->order);
+    if (m->cause != NB_CAUSE_NONE)
+        decline(c);
+    else if (is_whole(m))
+        c->state = PREPARE;
+    else if (nb_clock_ns(&c->comm->ctx->clock) > m->deadline)
+        decline(c);
+    else
+        return moved ? NB_STEPPED_ON : NB_STEPPED_IDLE;
+    return NB_STEPPED_ON;
+}
+
+static void prepare(struct nb_coll_connect *c)
+{
+    c->mesh.prepared = true;
+    try_locally(&c->mesh, c->listen->order);
+    if (c->mesh.cause != NB_CAUSE_NONE) {
+        decline(c);
+        return;
+    }
+    nb_vote_begin(&c->mesh);
+    c->state = VOTE;
+}
+
+int nb_coll_connect_step(struct nb_coll_connect *c, bool *moved, struct nb_coll_comm **comm)
+{
+    enum nb_stepped stepped = NB_STEPPED_ON;
+
+    *comm = NULL;
+    *moved = true;
+    switch (c->state) {
+    case MESH: stepped = step_mesh(c); break;
+    case PREPARE: prepare(c); break;
+    case VOTE:
+        stepped = nb_vote_step(&c->mesh);
+        if (stepped != NB_STEPPED_DONE)
+            break;
+        if (!nb_vote_is_won(&c->mesh)) {
+            decline(c);
+            break;
+        }
+        hand_over(c);
+        *comm = c->comm;
+        return end(c, 0);
+    case DECLINE:
+        stepped = nb_decline_step(&c->mesh);
+        if (stepped != NB_STEPPED_DONE)
+            break;
+        explain_decline(&c->mesh);
+        return end(c, -ECONNREFUSED);
+    }
+    *moved = stepped != NB_STEPPED_IDLE;
+    return -EINPROGRESS;
+}
+
+int64_t nb_coll_connect_until(const struct nb_coll_connect *c)
+{
+    const struct nb_mesh *m = &c->mesh;
+
+    return m->look_ns < m->deadline ? m->look_ns : m->deadline;
+}
+
+const char *nb_coll_connect_phase(const struct nb_coll_connect *c)
+{
+    static const char *const round[NB_ROUND_COUNT] = {
+        [NB_ROUND_GREETED] = "greeting",
+        [NB_ROUND_ROW] = "vote of the row",
+        [NB_ROUND_COLUMN] = "vote of the column",
+        [NB_ROUND_ROW_ALL] = "second vote of the row",
+        [NB_ROUND_COLUMN_ALL] = "second vote of the column",
+    };
+
+    switch (c->state) {
+    case MESH: return "connecting";
+    case PREPARE: return "preparing";
+    case VOTE: return round[c->mesh.round];
+    default: return "declining";
+    }
+}
+
+int nb_coll_connect(void *const *handles, int nnodes, int rank, struct nb_coll_listen *listen,
+                    struct nb_coll_comm **comm)
+{
+    const struct timespec pause = {0, PAUSE_NS};
+    struct nb_coll_connect *c;
+    bool moved;
+    int ret = nb_coll_connect_begin(handles, nnodes, rank, listen, &c);
+
+    *comm = NULL;
+    if (ret)
+        return ret;
+    while ((ret = nb_coll_connect_step(c, &moved, comm)) == -EINPROGRESS)
+        if (!moved)
+            nanosleep(&pause, NULL);
+    return ret;
+}

@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Making and freeing a communicator's object: its own arrays, and the state of its modules.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/gpu.h"
+#include "coll/comm/comm.h"
+#include "coll/connect/connect.h"
+#include "coll/decide/decide.h"
+#include "coll/engine.h"
+#include "coll/flow/flow.h"
+#include "coll/schedule/schedule.h"
+#include "coll/watch/watch.h"
+
+/* What begins with this node's own place goes round: of all others at the same time, if it began with the
+ * lowest rank, all would wait for that one's link. Of a grid the column comes first: its nodes pass on to
+ * their rows what they get. */
+static void order_sends(struct nb_coll_comm *comm)
+{
+    int found = 0, behind = 0;
+
+    while (behind < comm->nneighbors && comm->neighbors[behind]->rank < comm->rank)
+        behind++;
+    for (int row = 0; row < 2; row++) {
+        for (int i = 0; i < comm->nneighbors; i++) {
+            struct nb_peer *peer = comm->neighbors[(behind + i) % comm->nneighbors];
+            if (nb_grid_same_row(comm->grid, peer->rank, comm->rank) == row)
+                comm->sends_to[found++] = peer;
+        }
+    }
+}
+
+/* The nodes that this one will be connected with. 0 or -ENOMEM. */
+static int find_neighbors(struct nb_coll_comm *comm)
+{
+    int *rank = calloc((size_t)comm->nnodes, sizeof(*rank)), n;
+
+    comm->neighbors = calloc((size_t)comm->nnodes, sizeof(struct nb_peer *));
+    comm->sends_to = calloc((size_t)comm->nnodes, sizeof(struct nb_peer *));
+    if (!rank || !comm->neighbors || !comm->sends_to) {
+        free(rank);
+        return -ENOMEM;
+    }
+    n = nb_grid_connected(comm->grid, comm->rank, rank);
+    for (int i = 0; i < n; i++) {
+        comm->neighbors[i] = &comm->peer[rank[i]];
+        comm->neighbors[i]->linked = 1;
+        comm->neighbors[i]->rank = rank[i];
+    }
+    comm->nneighbors = n;
+    order_sends(comm);
+    free(rank);
+    return 0;
+}
+
+static void init_closing(struct nb_coll_comm *comm)
+{
+    pthread_condattr_t attr;
+
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&comm->closing.cond, &attr);
+    pthread_condattr_destroy(&attr);
+    pthread_mutex_init(&comm->closing.lock, NULL);
+}
+
+struct nb_coll_comm *nb_setup_comm(struct nb_context *ctx, int dev, uint64_t comm_id,
+                                   const struct nb_net_ops *net, int nnodes, int rank)
+{
+    struct nb_coll_comm *comm = calloc(1, sizeof(*comm));
+    struct nb_device_wish wish;
+
+    if (!comm)
+        return NULL;
+    comm->ctx = ctx;
+    comm->engine = ctx->engine;
+    comm->node = nb_engine_node(ctx->engine);
+    comm->dev = dev;
+    comm->comm_id = comm_id;
+    comm->net = net;
+    comm->nnodes = nnodes;
+    comm->rank = rank;
+    comm->grid = nb_grid_choose(nnodes, ctx->params->schedule, ctx->params->group);
+    comm->arrivals.fd = -1;
+    comm->gpu = nb_current_gpu(ctx);
+    wish = (struct nb_device_wish){.gpu = comm->gpu, .nnodes = nnodes, .comm_id = comm_id};
+    comm->device_error = nb_device_choose(ctx, &wish, &comm->device);
+    if (comm->device_error) /* a reason for the vote; until then something has to be there */
+        comm->device = nb_host_device();
+    comm->stats.workers = comm->device->ops->workers ? comm->device->ops->workers(comm->device) : 0;
+    snprintf(comm->label, sizeof(comm->label), "comm 0x%llx node %d/%d", (unsigned long long)comm_id, rank,
+             nnodes);
+    pthread_mutex_init(&comm->submit.lock, NULL);
+    nb_turn_lock_init(&comm->progress_lock);
+    init_closing(comm);
+    comm->win = calloc(NB_WINDOWS, sizeof(*comm->win));
+    comm->submit.ops = calloc(NB_OPS, sizeof(*comm->submit.ops));
+    comm->peer = calloc((size_t)nnodes, sizeof(*comm->peer));
+    comm->shadow = comm->ctx->params->shadow;
+    /* In shadow mode nobody else holds references, so that nobody has to confirm them. */
+    comm->refs = nb_refs_create(ctx, comm->device, comm->shadow ? 1 : nnodes);
+    if (!comm->win || !comm->submit.ops || !comm->peer || !comm->refs || find_neighbors(comm) ||
+        nb_decisions_init(comm) || nb_confirms_create(comm) || nb_flow_create(comm) ||
+        nb_records_init(comm) || nb_watch_create(comm)) {
+        nb_setup_free(comm);
+        return NULL;
+    }
+    for (int r = 0; r < nnodes; r++) {
+        comm->peer[r].rank = r;
+        snprintf(comm->peer[r].name, sizeof(comm->peer[r].name), "node %d", r);
+    }
+    return comm;
+}
+
+void nb_setup_free(struct nb_coll_comm *comm)
+{
+    comm->magic = 0;
+    nb_arrivals_close(comm);
+    nb_staging_destroy(comm);
+    nb_refs_destroy(comm->refs);
+    nb_records_destroy(comm);
+    nb_decisions_destroy(comm);
+    free(comm->win);
+    free(comm->submit.ops);
+    free(comm->neighbors);
+    free(comm->sends_to);
+    nb_confirms_destroy(comm);
+    free(comm->peer);
+    nb_flow_destroy(comm);
+    nb_watch_destroy(comm);
+    pthread_mutex_destroy(&comm->submit.lock);
+    nb_turn_lock_destroy(&comm->progress_lock);
+    pthread_cond_destroy(&comm->closing.cond);
+    pthread_mutex_destroy(&comm->closing.lock);
+    comm->device->ops->close(comm->device);
+    free(comm);
+}

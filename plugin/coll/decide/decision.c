@@ -1,0 +1,607 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What is done with an operation: its codec, and which residual it continues. What may be coded at all
+ * follows from settings, type and size (policy/policy.h); whether it is a gradient and which buffer it comes
+ * from, from the job's calls and data (policy/job.h).
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/gpu.h"
+#include "base/log.h"
+#include "coll/comm/comm.h"
+#include "coll/comm/node.h"
+#include "coll/decide/decide.h"
+#include "device/evidence.h"
+
+/* Slots by identity are numbered apart from those that records vouch for. */
+#define IDENTITY_SLOTS ((int64_t)1 << 40)
+
+/* ---- state ------------------------------------------------------------------------------------------- */
+
+/*
+ * What is known of an operation when its first window comes, and what is decided of it when the first of its
+ * segments is encoded: in the order of operations, so that what the gathers before it have shown is known by
+ * then, however far NCCL or a peer is ahead.
+ */
+struct nb_op_info {
+    struct nb_job_call call;
+    uint64_t number; /* of its announcement; 0: see nb_job_reduce */
+    int announced;
+    uint64_t opno;
+    uint64_t bytes;                  /* of the whole vector */
+    struct nb_kept_evidence *looked; /* until it is decided; NULL: not looked at */
+    /* reductions */
+    ncclRedOp_t redop;
+    enum nb_dtype dtype; /* all-gather: where the codec is DELTA4 or INT8 */
+    int64_t asserted;    /* identity by the record of a tool or test, -1: none */
+    uint64_t values;     /* a block of the error state */
+    uint32_t blocks;
+    uint64_t geometry;
+    enum nb_reason reason;
+    enum nb_codec codec; /* eligible for; once settled: to be used */
+    int settled;
+    struct nb_decision decision; /* from here on: once settled */
+    int wants_slot;              /* key names the slot, which is still in use by the operation before */
+    struct nb_ef_key key;
+    int fresh;
+    struct nb_ef_slot *ef;
+    struct nb_sig_report *report;
+};
+
+/* What was seen of an operation's values. As many are kept as operations wait for their decision at a
+ * time. */
+struct nb_kept_evidence {
+    struct nb_evidence seen;
+    struct nb_kept_evidence *next;
+};
+
+static void drop_evidence(struct nb_decisions *d, struct nb_op_info *f)
+{
+    if (!f->looked)
+        return;
+    f->looked->next = d->spare;
+    d->spare = f->looked;
+    f->looked = NULL;
+}
+
+/* A place for evidence of the operation, empty; NULL: no memory, so that nothing is seen. */
+static struct nb_evidence *keep_evidence(struct nb_decisions *d, struct nb_op_info *f)
+{
+    drop_evidence(d, f);
+    f->looked = d->spare;
+    if (f->looked)
+        d->spare = f->looked->next;
+    else
+        f->looked = malloc(sizeof(*f->looked));
+    if (!f->looked)
+        return NULL;
+    f->looked->seen = (struct nb_evidence){.blind = 0};
+    return &f->looked->seen;
+}
+
+static struct nb_job *join_job(struct nb_context *ctx)
+{
+    struct nb_job *job = nb_job_get(ctx, nb_current_gpu(ctx));
+
+    if (job && nb_job_attach(job)) {
+        nb_job_put(job);
+        job = NULL;
+    }
+    return job;
+}
+
+int nb_decisions_init(struct nb_coll_comm *comm)
+{
+    struct nb_decisions *d = calloc(1, sizeof(*d));
+
+    comm->decisions = d;
+    if (!d)
+        return -ENOMEM;
+    nb_witnesses_init(&d->witnesses);
+    d->feedback = nb_feedback_create(comm->ctx, comm->device);
+    d->info = calloc(NB_OPS, sizeof(*d->info));
+    nb_slab_init(&d->reports, sizeof(struct nb_sig_report), NB_SIG_REPORTS);
+    d->job_comm = comm->comm_id ? comm->comm_id : (uint64_t)(uintptr_t)comm;
+    d->job = join_job(comm->ctx);
+    return d->feedback && d->info && !nb_slab_reach(&d->reports, 1) && d->job ? 0 : -ENOMEM;
+}
+
+void nb_decisions_destroy(struct nb_coll_comm *comm)
+{
+    struct nb_decisions *d = comm->decisions;
+
+    if (!d)
+        return;
+    nb_witnesses_destroy(comm);
+    nb_feedback_destroy(d->feedback);
+    if (d->job) {
+        nb_job_detach(d->job);
+        nb_job_forget(d->job, d->job_comm);
+        nb_job_put(d->job);
+    }
+    for (unsigned i = 0; d->info && i < NB_OPS; i++)
+        drop_evidence(d, &d->info[i]);
+    for (struct nb_kept_evidence *e = d->spare, *next; e; e = next) {
+        next = e->next;
+        free(e);
+    }
+    free(d->info);
+    nb_slab_free(&d->reports);
+    free(d);
+}
+
+void nb_decisions_count_raw(struct nb_coll_comm *comm, enum nb_func func, enum nb_reason why)
+{
+    comm->decisions->reasons[func][why]++;
+}
+
+void nb_decisions_release_slot(struct nb_coll_comm *comm, struct nb_ef_slot *slot)
+{
+    nb_feedback_release(comm->decisions->feedback, slot);
+}
+
+int nb_decisions_progress(struct nb_coll_comm *comm)
+{
+    const int ret =
+        nb_decisions_at_work(comm->decisions) ? nb_feedback_progress(comm->decisions->feedback) : 0;
+
+    return ret < 0 ? nb_comm_error(comm, ret, "cannot empty residuals: %s", strerror(-ret)) : ret;
+}
+
+bool nb_decisions_at_work(const struct nb_decisions *d)
+{
+    return d->feedback && nb_feedback_at_work(d->feedback);
+}
+
+void nb_decisions_kill_switch(struct nb_coll_comm *comm, int off)
+{
+    if (comm->decisions->off && !off) /* what was carried is of another time */
+        nb_feedback_drop_all(comm->decisions->feedback);
+    comm->decisions->off = off;
+}
+
+/* ---- facts ------------------------------------------------------------------------------------------- */
+
+/* The operation is of a communicator that was split off and shares this group, so that there was no vote on
+ * it: but each node may well send raw. */
+static int excluded_child(const struct nb_coll_comm *comm, const struct nb_record *r)
+{
+    struct nb_comm_info info = {.nranks = r->nranks, .nnodes = (uint32_t)comm->nnodes};
+
+    if (!comm->rules.n || !r->nranks || r->comm == comm->comm_id)
+        return 0;
+    info.local = info.nranks % info.nnodes ? 0 : info.nranks / info.nnodes;
+    return !nb_comm_rules_ask(&comm->rules, &info);
+}
+
+enum nb_codec nb_op_codec_allowed(const struct nb_coll_comm *comm, const struct nb_op *op, uint64_t bytes,
+                                  int recorded, enum nb_reason *reason)
+{
+    const enum nb_codec codec =
+        nb_policy_codec(comm->ctx->params, op->func, op->type, op->redop, bytes, recorded, reason);
+
+    /* Shadow mode sends raw in any case, and shows what coding would do. */
+    if (codec == NB_CODEC_RAW || comm->shadow || !nb_policy_reckons(comm->ctx->params, op->func) ||
+        bytes >= nb_reckon_from(&comm->reckoning, op->func, op->value))
+        return codec;
+    *reason = NB_RAW_LINK;
+    return NB_CODEC_RAW;
+}
+
+struct nb_op_info *nb_op_info_new(struct nb_coll_comm *comm, const struct nb_op *op,
+                                  const struct nb_record *r, uint64_t bytes)
+{
+    struct nb_op_info *f = &comm->decisions->info[comm->decisions->infos_used++ % NB_OPS];
+
+    drop_evidence(comm->decisions, f); /* of an operation that was never decided */
+    *f = (struct nb_op_info){.opno = op->opno, .bytes = bytes, .redop = op->redop, .asserted = -1};
+    if (r && r->nranks) {
+        f->call = nb_job_call_of(r);
+        f->number = r->call;
+        f->announced = 1;
+    } else {
+        f->call = (struct nb_job_call){.comm = comm->decisions->job_comm,
+                                       .nranks = (uint32_t)comm->nnodes,
+                                       .func = op->func,
+                                       .type = op->type,
+                                       .count = bytes / op->value,
+                                       .send = r ? (uintptr_t)r->send : 0,
+                                       .recv = r ? (uintptr_t)r->recv : 0,
+                                       .passes = 1};
+    }
+    if (r)
+        f->asserted = r->slot;
+    f->codec = nb_op_codec_allowed(comm, op, bytes, r != NULL, &f->reason);
+    if (f->codec != NB_CODEC_RAW && r && excluded_child(comm, r)) {
+        f->codec = NB_CODEC_RAW;
+        f->reason = NB_RAW_COMM;
+    }
+    if (op->func == NB_FUNC_ALL_GATHER) {
+        /* The windows are of bytes; only the user's call tells of what. */
+        if (f->codec != NB_CODEC_RAW)
+            f->codec = nb_policy_gather(comm->ctx->params,
+                                        r && (r->flags & NB_RECORD_API) ? &r->api_type : NULL, &f->dtype);
+        comm->decisions->reasons[op->func][f->reason]++;
+        f->settled = 1;
+    } else if (f->codec != NB_CODEC_RAW) {
+        nb_policy_dtype(op->type, &f->dtype);
+    }
+    return f;
+}
+
+void nb_op_info_shape(struct nb_op_info *f, uint64_t values, uint32_t blocks, uint64_t geometry)
+{
+    f->values = values;
+    f->blocks = blocks;
+    f->geometry = geometry;
+}
+
+enum nb_codec nb_op_info_codec(const struct nb_op_info *f)
+{
+    return f->codec;
+}
+
+enum nb_dtype nb_op_info_dtype(const struct nb_op_info *f)
+{
+    return f->dtype;
+}
+
+const struct nb_job_call *nb_op_info_call(const struct nb_op_info *f)
+{
+    return &f->call;
+}
+
+struct nb_ef_slot *nb_op_info_slot(const struct nb_op_info *f, uint64_t *opno)
+{
+    *opno = f->opno;
+    return f->ef;
+}
+
+enum nb_codec nb_op_codec(const struct nb_op *op)
+{
+    return op->info ? op->info->codec : NB_CODEC_RAW;
+}
+
+/* Leading values to look at. NCCL's windows differ a little with what else is in flight; a power of two
+ * seldom does. */
+static uint64_t span_of(uint64_t bytes, enum nb_dtype type)
+{
+    uint64_t span = 1;
+
+    while (span * 2 * nb_dtype_size(type) <= bytes)
+        span *= 2;
+    return span;
+}
+
+/* How the values are read. Of gathered bytes of another type the upper halves of FP32 and BF16 values look alike, and
+ * FP16's are in order. */
+static enum nb_dtype looks_like(const struct nb_op_info *f)
+{
+    enum nb_dtype type;
+
+    return nb_policy_dtype(f->call.type, &type) ? NB_BF16 : type;
+}
+
+int nb_op_info_look(struct nb_coll_comm *comm, struct nb_op_info *f, uint64_t bytes)
+{
+    struct nb_evidence *ev;
+    enum nb_dtype type;
+
+    if (f->call.func != NB_FUNC_ALL_GATHER && nb_policy_dtype(f->call.type, &type))
+        return 0;
+    ev = keep_evidence(comm->decisions, f);
+    if (!ev)
+        return 0;
+    ev->span = span_of(bytes, looks_like(f));
+    return 1;
+}
+
+int nb_op_info_sample(struct nb_coll_comm *comm, struct nb_op_info *f, struct nb_work *work,
+                      const void *values)
+{
+    struct nb_evidence *ev;
+
+    if (!f->looked)
+        return 0;
+    ev = &f->looked->seen;
+    return comm->device->ops->sample(comm->device, work, looks_like(f), values, ev->span, NB_CLASSIFY_SAMPLES,
+                                     ev->sample);
+}
+
+int nb_op_info_sampled(struct nb_op_info *f, unsigned samples)
+{
+    if (!f->looked)
+        return 0;
+    f->looked->seen.samples = samples;
+    return f->call.func != NB_FUNC_ALL_GATHER &&
+           f->codec != NB_CODEC_RAW; /* else never coded, so no error is ever carried */
+}
+
+int nb_op_info_sums(struct nb_coll_comm *comm, struct nb_op_info *f, struct nb_work *work, const void *values)
+{
+    struct nb_evidence *ev = &f->looked->seen;
+
+    return comm->device->ops->sums(comm->device, work, looks_like(f), values, ev->span, NB_PROFILE_GROUPS,
+                                   ev->profile);
+}
+
+void nb_op_info_summed(struct nb_op_info *f, unsigned groups)
+{
+    f->looked->seen.groups = nb_profile_of_sums(f->looked->seen.profile, groups, f->looked->seen.profile);
+}
+
+/* ---- reports ----------------------------------------------------------------------------------------- */
+
+const struct nb_sig_report *nb_decisions_report(const struct nb_decisions *d, unsigned i)
+{
+    return i < d->reported ? nb_slab_at(&d->reports, i) : NULL;
+}
+
+static struct nb_sig_report *report_of(struct nb_coll_comm *comm, const struct nb_op_info *f)
+{
+    struct nb_decisions *d = comm->decisions;
+    struct nb_sig_report *r;
+
+    for (unsigned i = 0; i < d->reported; i++) {
+        r = nb_slab_at(&d->reports, i);
+        if (r->func == f->call.func && r->type == f->call.type && r->count == f->call.count &&
+            r->nranks == f->call.nranks)
+            return r;
+    }
+    if (nb_slab_reach(&d->reports, d->reported + 1)) { /* what comes late shares the last line */
+        r = nb_slab_at(&d->reports, d->reported - 1);
+        r->others = 1;
+        return r;
+    }
+    r = nb_slab_at(&d->reports, d->reported++);
+    *r = (struct nb_sig_report){
+        .func = f->call.func, .type = f->call.type, .count = f->call.count, .nranks = f->call.nranks};
+    return r;
+}
+
+#define NMSE_RATE 0.02   /* weight of a segment in the moving average */
+#define NMSE_PIECES 100u /* before it is judged */
+
+/* The safety net under few bits: data that they do not suit are noticed by the error that they leave. */
+static void judge_error(struct nb_coll_comm *comm, struct nb_op_info *f, const struct nb_encode_stats *stats)
+{
+    const struct nb_codec_row *codec = nb_codec_row(f->codec);
+    struct nb_sig_report *r = f->report;
+    double limit = comm->ctx->params->fallback_nmse, nmse;
+    char rule[128];
+
+    if (codec->finer == codec->code || !(stats->signal2 > 0))
+        return;
+    nmse = stats->noise2 / stats->signal2;
+    r->recent_nmse += (r->measured ? NMSE_RATE : 1.0) * (nmse - r->recent_nmse);
+    if (r->measured < NMSE_PIECES)
+        r->measured++;
+    if (limit <= 0 || r->measured < NMSE_PIECES || r->recent_nmse <= limit || r->fallen_back)
+        return;
+    r->fallen_back = 1;
+    nb_grad_rule_text(r->func, r->type, r->count, r->nranks, rule, sizeof(rule));
+    NB_INFO(
+        NCCL_NET,
+        "%s: %s: goes on with %u bits, %u leave an error of %.3f of the energy (NIBBLE_FALLBACK_NMSE=%.3f)",
+        comm->label, rule, nb_codec_row(codec->finer)->bits, codec->bits, r->recent_nmse, limit);
+}
+
+void nb_op_encoded(struct nb_coll_comm *comm, struct nb_op *op, const struct nb_encode_stats *stats,
+                   size_t bytes, size_t coded)
+{
+    struct nb_op_info *f = op->info;
+
+    nb_encode_stats_add(&comm->stats.encode, stats);
+    nb_encode_stats_add(&f->report->encode, stats);
+    judge_error(comm, f, stats);
+    f->report->bytes += bytes;
+    f->report->wire_bytes += coded;
+    if (f->ef)
+        nb_feedback_note(f->ef, f->opno, stats);
+    if (stats->nonfinite) {
+        /* The optimizer will skip this step or is lost: what its operations consumed and left is wrong. */
+        f->ef = NULL;
+        comm->stats.feedback_resets += nb_feedback_drop_step(comm->decisions->feedback);
+    }
+}
+
+/* ---- decisions --------------------------------------------------------------------------------------- */
+
+static void tell(const struct nb_coll_comm *comm, const struct nb_op_info *f,
+                 const struct nb_class_decision *d)
+{
+    const struct nb_class_op what = {.comm = f->call.comm,
+                                     .nranks = f->call.nranks,
+                                     .func = f->call.func,
+                                     .type = f->call.type,
+                                     .op = f->redop,
+                                     .count = f->call.count};
+    char text[400];
+
+    if (d->reason == NB_WHY_YOUNG)
+        return;
+    nb_classify_text(&what, d, text, sizeof(text));
+    NB_INFO(NCCL_NET | NCCL_COLL, "%s: %s", comm->label, text);
+}
+
+/* Which error slot a quantized operation has, if any. */
+static void want_slot(struct nb_coll_comm *comm, struct nb_op_info *f)
+{
+    const struct nb_params *p = comm->ctx->params;
+    const struct nb_identity_decision *id = &f->decision.identity;
+    int asserted = f->asserted >= 0 || p->ef_identity == NB_EF_IDENTITY_SIGNATURE; /* the user vouches */
+
+    if (p->ef == NB_FEEDBACK_OFF)
+        return;
+    f->report->identity[id->reason]++;
+    if (!asserted && (id->slot < 0 || id->reason == NB_ID_SHARED)) {
+        comm->stats.no_feedback_ambiguous++;
+        if (id->slot >= 0) /* what it holds is nobody's */
+            nb_feedback_drop(comm->decisions->feedback, IDENTITY_SLOTS + id->slot);
+        return;
+    }
+    f->key = (struct nb_ef_key){.func = f->call.func,
+                                .type = f->dtype,
+                                .n = f->values,
+                                .blocks = f->blocks,
+                                .id = asserted ? f->asserted : IDENTITY_SLOTS + id->slot,
+                                .geometry = f->geometry};
+    f->fresh = !asserted && id->empty;
+    f->wants_slot = 1;
+}
+
+/* Take it: 1, or 0 while the operation before uses it. */
+static int take_slot(struct nb_coll_comm *comm, struct nb_op_info *f)
+{
+    if (nb_feedback_busy(comm->decisions->feedback, &f->key))
+        return 0;
+    f->wants_slot = 0;
+    nb_feedback_trim(comm->decisions->feedback, nb_window(comm, comm->oldest)->op->opno);
+    f->ef = nb_feedback_get(comm->decisions->feedback, &f->key, f->opno, f->fresh);
+    if (f->ef) {
+        comm->stats.feedback_ops++;
+        f->report->with_feedback++;
+    } else {
+        comm->stats.no_feedback_budget++;
+    }
+    return 1;
+}
+
+static void observe(const struct nb_coll_comm *comm, const struct nb_op *op, const struct nb_decision *v)
+{
+    const struct nb_op_info *f = op->info;
+    struct nb_observation o = {.comm = comm,
+                               .opno = f->opno,
+                               .func = op->func,
+                               .recorded = f->announced,
+                               .call = f->number - 1,
+                               .codec = op->func == NB_FUNC_ALL_GATHER ? op->codec : f->codec,
+                               .class_kind = -1,
+                               .slot = -1,
+                               .id_reason = -1,
+                               .fed = f->ef != NULL};
+
+    if (v) {
+        o.class_kind = v->gradient.kind;
+        o.class_reason = v->gradient.reason;
+        o.warmup = v->gradient.warmup;
+        o.slot = v->identity.slot;
+        o.empty = v->identity.empty;
+        o.id_reason = v->identity.reason;
+    }
+    nb_observe_tell(&comm->node->observer, &o);
+}
+
+/* All but the error slot. */
+static void decide(struct nb_coll_comm *comm, struct nb_op *op, struct nb_op_info *f)
+{
+    const struct nb_decision *v = &f->decision;
+    struct nb_evidence nothing = {.blind = 0}, *seen = f->looked ? &f->looked->seen : &nothing;
+
+    f->settled = 1;
+    seen->blind = !nb_witness_possible(comm);
+    f->decision =
+        nb_job_reduce(comm->decisions->job, f->number, f->announced, &f->call, f->redop, seen, f->geometry);
+    drop_evidence(comm->decisions, f);
+    f->report = report_of(comm, f);
+    if (op->func == NB_FUNC_REDUCE_SCATTER)
+        nb_witness_decided(op, v->gradient.key);
+    if (f->codec != NB_CODEC_RAW) {
+        if (v->gradient.changed)
+            tell(comm, f, &v->gradient);
+        if (comm->decisions->off)
+            f->reason = NB_RAW_SWITCHED;
+        else if (v->gradient.kind != NB_CLASS_GRADIENT)
+            f->reason = v->gradient.reason == NB_WHY_YOUNG ? NB_RAW_YOUNG : NB_RAW_CLASS;
+        else if (v->gradient.warmup)
+            f->reason = NB_RAW_WARMUP;
+        if (f->reason != NB_CODED)
+            f->codec = NB_CODEC_RAW;
+    }
+    comm->decisions->reasons[f->call.func][f->reason]++;
+    f->report->ops++;
+    f->report->reason[f->reason]++;
+    f->report->gradient = v->gradient;
+    if (f->codec != NB_CODEC_RAW) {
+        f->report->coded++;
+        if (f->report->fallen_back)
+            f->codec = nb_codec_row(f->codec)->finer;
+        if (!comm->shadow)
+            comm->stats.func[f->call.func].coded_ops++;
+        want_slot(comm, f);
+    } else if (v->identity.slot >= 0 &&
+               v->identity.empty) { /* said once, whether this operation is coded or not */
+        nb_feedback_drop(comm->decisions->feedback, IDENTITY_SLOTS + v->identity.slot);
+    }
+}
+
+int nb_op_settle(struct nb_coll_comm *comm, struct nb_op *op)
+{
+    struct nb_op_info *f = op->info;
+
+    if (!f || (f->settled && !f->wants_slot))
+        return 1;
+    if (!f->settled) {
+        if (comm->gathering || nb_witness_pending(comm, op->opno))
+            return 0; /* what they show has to be known */
+        decide(comm, op, f);
+    }
+    if (f->wants_slot && !take_slot(comm, f))
+        return 0;
+    if (nb_observed(&comm->node->observer))
+        observe(comm, op, &f->decision);
+    return 1;
+}
+
+/* ---- all-gathers ------------------------------------------------------------------------------------- */
+
+/* Errors of gradients belong to a step; where weights are gathered, their change ends it. */
+static void mark_step(struct nb_coll_comm *comm, const struct nb_op *op)
+{
+    if (!comm->decisions->has_anchor) {
+        comm->decisions->has_anchor = 1;
+        comm->decisions->anchor = op->like->slot;
+    }
+    if (op->like->slot == comm->decisions->anchor)
+        nb_feedback_step(comm->decisions->feedback, op->opno);
+}
+
+/* A checkpoint was loaded, or the like (state/jump.h): far larger differences than usual, or content like
+ * nothing before where a block of this size used to come. */
+static int jumped(const struct nb_coll_comm *comm, const struct nb_op *op)
+{
+    if (op->outcome == NB_REF_NEW)
+        return nb_refs_steady(comm->refs, op->block);
+    return op->outcome == NB_REF_HIT && op->changed &&
+           nb_jump_weights(&op->ref->jump, op->moved_values, op->moved_bits);
+}
+
+static void forget_errors(struct nb_coll_comm *comm)
+{
+    if (!comm->stats.weight_jumps++)
+        NB_INFO(NCCL_NET,
+                "%s: gathered weights are far from those before (a checkpoint?): residuals are dropped, "
+                "now and whenever it happens again",
+                comm->label);
+    nb_feedback_drop_all(comm->decisions->feedback);
+}
+
+void nb_op_gathered(struct nb_coll_comm *comm, struct nb_op *op)
+{
+    static const struct nb_evidence nothing;
+    struct nb_op_info *f = op->info;
+    int64_t unit = op->like && op->outcome != NB_REF_NEW ? (int64_t)op->like->slot : -1;
+
+    nb_witness_gathered(comm, op, !op->like || op->changed);
+    nb_job_gather(comm->decisions->job, f->number, f->announced, &f->call,
+                  f->looked ? &f->looked->seen : &nothing, unit, op->changed);
+    drop_evidence(comm->decisions, f);
+    if (op->like && op->changed)
+        mark_step(comm, op);
+    if (jumped(comm, op))
+        forget_errors(comm);
+    if (nb_observed(&comm->node->observer))
+        observe(comm, op, NULL);
+}

@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* See decide.h. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "codec/pick.h"
+#include "coll/comm/comm.h"
+#include "coll/decide/decide.h"
+
+struct nb_witness {
+    struct nb_witness *next; /* free, or waiting */
+    uint64_t opno;
+    struct nb_job_call call;
+    uint64_t key[NB_CAUSAL_NAMES];
+    uint64_t values, bytes; /* of the block */
+    size_t width;
+    unsigned picks, got;
+    uint32_t raw[NB_PICKS];
+};
+
+void nb_witnesses_init(struct nb_witnesses *w)
+{
+    w->free = NULL;
+    w->waiting = NULL;
+    w->end = &w->waiting;
+}
+
+static void destroy_all(struct nb_witness *w)
+{
+    while (w) {
+        struct nb_witness *next = w->next;
+        free(w);
+        w = next;
+    }
+}
+
+void nb_witnesses_destroy(struct nb_coll_comm *comm)
+{
+    for (unsigned i = 0; i < NB_OPS && comm->submit.ops; i++)
+        free(comm->submit.ops[i].witness);
+    destroy_all(comm->decisions->witnesses.free);
+    destroy_all(comm->decisions->witnesses.waiting);
+    nb_witnesses_init(&comm->decisions->witnesses);
+}
+
+int nb_witness_possible(const struct nb_coll_comm *comm)
+{
+    return comm->device->ops->pick != NULL;
+}
+
+/* One for the operation's block of `values` values, or NULL: it is too small, or there is no memory. */
+static struct nb_witness *call_one(struct nb_coll_comm *comm, struct nb_op *op,
+                                   const struct nb_job_call *call, uint64_t values, size_t width)
+{
+    struct nb_witness *w = comm->decisions->witnesses.free;
+    unsigned picks = nb_picks_of(values);
+
+    if (!picks)
+        return NULL;
+    if (w)
+        comm->decisions->witnesses.free = w->next;
+    else
+        w = malloc(sizeof(*w));
+    if (!w)
+        return NULL;
+    w->opno = op->opno;
+    w->call = *call;
+    w->values = values;
+    w->width = width;
+    w->bytes = op->block;
+    w->picks = picks;
+    w->got = 0;
+    op->witness = w;
+    return w;
+}
+
+static void dismiss(struct nb_coll_comm *comm, struct nb_witness *w)
+{
+    w->next = comm->decisions->witnesses.free;
+    comm->decisions->witnesses.free = w;
+}
+
+/* The witness of the operation, which is over. */
+static struct nb_witness *take(struct nb_op *op)
+{
+    struct nb_witness *w = op->witness;
+
+    op->witness = NULL;
+    return w;
+}
+
+ssize_t nb_witness_look(struct nb_coll_comm *comm, const struct nb_op *op, struct nb_work *work, uint64_t off,
+                        const void *values, size_t bytes)
+{
+    struct nb_witness *w = op->witness;
+    const uint64_t rel = off - (uint64_t)comm->rank * op->block;
+
+    if (rel % w->width || bytes % w->width) /* then it will not be complete */
+        return 0;
+    return comm->device->ops->pick(comm->device, work, w->width, values, w->values, w->picks, rel / w->width,
+                                   bytes / w->width, w->raw);
+}
+
+void nb_witness_looked(struct nb_op *op, ssize_t result)
+{
+    op->witness->got += result > 0 ? (unsigned)result : 0;
+}
+
+/* ---- sums -------------------------------------------------------------------------------------------- */
+
+void nb_witness_sum(struct nb_coll_comm *comm, struct nb_op *op, const struct nb_job_call *call)
+{
+    struct nb_witness *w = NULL;
+
+    if (nb_witness_possible(comm))
+        w = call_one(comm, op, call, op->block / op->value, op->value);
+    if (w)
+        memset(w->key, 0, sizeof(w->key));
+}
+
+void nb_witness_decided(struct nb_op *op, const uint64_t key[NB_CAUSAL_NAMES])
+{
+    if (op->witness)
+        memcpy(op->witness->key, key, sizeof(op->witness->key));
+}
+
+/* ---- what was gathered ------------------------------------------------------------------------------- */
+
+void nb_witness_block(struct nb_coll_comm *comm, struct nb_op *op, const struct nb_job_call *call)
+{
+    size_t width = 0;
+    uint64_t values;
+
+    if (op->sought || !nb_witness_possible(comm))
+        return;
+    op->sought = 1;
+    values = nb_job_shard(comm->decisions->job, call, op->block, &width);
+    if (values)
+        call_one(comm, op, call, values, width);
+}
+
+/* Tell those whose turn it is: all operations before theirs are over. */
+void nb_witness_advance(struct nb_coll_comm *comm)
+{
+    struct nb_witnesses *all = &comm->decisions->witnesses;
+
+    while (all->waiting &&
+           (comm->oldest == comm->begun || nb_window(comm, comm->oldest)->op->opno >= all->waiting->opno)) {
+        struct nb_witness *w = all->waiting;
+        all->waiting = w->next;
+        if (!all->waiting)
+            all->end = &all->waiting;
+        nb_job_weights(comm->decisions->job, &w->call, w->bytes, w->raw);
+        dismiss(comm, w);
+    }
+}
+
+void nb_witness_gathered(struct nb_coll_comm *comm, struct nb_op *op, int changed)
+{
+    struct nb_witness *w = take(op);
+
+    if (!w)
+        return;
+    if (!changed || w->got != w->picks) {
+        dismiss(comm, w);
+        return;
+    }
+    w->next = NULL;
+    *comm->decisions->witnesses.end = w;
+    comm->decisions->witnesses.end = &w->next;
+    nb_witness_advance(comm);
+}
+
+int nb_witness_pending(const struct nb_coll_comm *comm, uint64_t opno)
+{
+    return comm->decisions->witnesses.waiting && comm->decisions->witnesses.waiting->opno < opno;
+}
+
+void nb_witness_passed(struct nb_coll_comm *comm, const struct nb_coll_req *win)
+{
+    struct nb_op *op = win->op;
+    struct nb_witness *w;
+
+    nb_witness_advance(comm);
+    if (op->func != NB_FUNC_REDUCE_SCATTER || !op->witness ||
+        win->off + win->bytes < op->block * (uint64_t)comm->nnodes)
+        return;
+    w = take(op);
+    if (w->got == w->picks && w->key[0])
+        nb_job_sum(comm->decisions->job, &w->call, w->key, w->raw, w->picks);
+    dismiss(comm, w);
+}

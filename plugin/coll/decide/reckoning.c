@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* See decide.h. */
+#include <stdio.h>
+
+#include "base/log.h"
+#include "coll/comm/comm.h"
+#include "coll/decide/decide.h"
+
+struct nb_reckon_facts nb_facts_of_node(const struct nb_coll_comm *comm)
+{
+    const struct nb_params *p = comm->ctx->params;
+    const struct nb_device_ops *device = comm->device->ops;
+    struct nb_reckon_facts facts = {.codec = NB_RECKON_GPU, .workers = NB_RECKON_NO_LIMIT};
+    struct nb_net_props props;
+
+    if (device->host_memory) {
+        facts.codec = nb_reckon_codec_of(nb_codec_selected());
+        facts.workers = device->workers ? device->workers(comm->device) : 0;
+    }
+    if (p->link_mbps > 0)
+        facts.mbps = (uint32_t)p->link_mbps;
+    else if (comm->net->properties(comm->ctx->net, comm->dev, &props) == 0 && props.rate_mbps > 0)
+        facts.mbps = (uint32_t)props.rate_mbps;
+    return facts;
+}
+
+void nb_facts_settle(struct nb_coll_comm *comm, const struct nb_reckon_facts *slowest)
+{
+    const struct nb_params *p = comm->ctx->params;
+    const struct nb_reckon_group group = {.nodes = comm->nnodes,
+                                          .columns = nb_on_grid(comm) ? comm->grid.columns : 0,
+                                          .schedule = p->schedule,
+                                          .unit = (double)comm->unit,
+                                          .second_int8 = p->rs_second == NB_RS_SECOND_INT8};
+
+    nb_reckon(slowest, &group, &comm->reckoning);
+    for (int wide = 0; wide < 2; wide++) {
+        struct nb_reckoned *rs = &comm->reckoning.of[NB_FUNC_REDUCE_SCATTER][wide];
+        struct nb_reckoned *ar = &comm->reckoning.of[NB_FUNC_ALL_REDUCE][wide];
+        rs->from = nb_max64(rs->from, (uint64_t)p->rs_min_bytes);
+        ar->from = nb_max64(ar->from, (uint64_t)p->ar_min_bytes);
+    }
+}
+
+/* What is left to the reckoning: NULL, where settings say it all. */
+static const char *what_is_reckoned(const struct nb_params *p)
+{
+    const bool rs = nb_policy_reckons(p, NB_FUNC_REDUCE_SCATTER),
+               ar = nb_policy_reckons(p, NB_FUNC_ALL_REDUCE);
+
+    return rs && ar ? "sums" : rs ? "reduce_scatter" : ar ? "all_reduce" : NULL;
+}
+
+void nb_facts_log(const struct nb_coll_comm *comm)
+{
+    const struct nb_reckoning *r = &comm->reckoning;
+    const struct nb_params *p = comm->ctx->params;
+    const char *what = what_is_reckoned(p);
+    char text[2][400] = {"as NIBBLE_RS says", "as NIBBLE_AR says"}, threads[48] = "";
+
+    if (!what)
+        return;
+    if (r->facts.mbps == 0 || !r->known) {
+        NB_INFO(
+            NCCL_INIT | NCCL_NET, "%s: auto: %s coded, since %s", comm->label, what,
+            r->facts.mbps == 0 ? "the rate of a node's link is unknown (NIBBLE_LINK_MBPS states it)"
+            : r->facts.codec == NB_RECKON_GPU
+                ? "codecs run on GPUs, of which no speed is tabled (NIBBLE_RS=raw, NIBBLE_AR=raw: not coded)"
+                : "no speed is tabled for a node's codec");
+        return;
+    }
+    if (nb_policy_reckons(p, NB_FUNC_REDUCE_SCATTER))
+        nb_reckon_text(r, NB_FUNC_REDUCE_SCATTER, text[0], sizeof(text[0]));
+    if (nb_policy_reckons(p, NB_FUNC_ALL_REDUCE))
+        nb_reckon_text(r, NB_FUNC_ALL_REDUCE, text[1], sizeof(text[1]));
+    if (r->facts.workers)
+        snprintf(threads, sizeof(threads), ", %u codec threads", r->facts.workers);
+    NB_INFO(NCCL_INIT | NCCL_NET,
+            "%s: auto, on links of %.4g Gbit/s with codec %s%s (the slowest nodes'): reduce_scatter %s; "
+            "all_reduce %s",
+            comm->label, r->facts.mbps / 1e3, nb_reckon_codec_name((enum nb_reckon_codec)r->facts.codec),
+            threads, text[0], text[1]);
+}
+
+void nb_facts_log_seen(const struct nb_coll_comm *comm, const struct nb_coll_stats *stats)
+{
+    static const enum nb_func sums[] = {NB_FUNC_REDUCE_SCATTER, NB_FUNC_ALL_REDUCE};
+    struct nb_reckon_seen seen = {.share = nb_stats_codec_share(stats)};
+    uint64_t sent = 0, coded = 0;
+
+    for (int func = 0; func < NB_FUNC_COUNT; func++)
+        sent += stats->func[func].wire_bytes;
+    for (size_t i = 0; i < sizeof(sums) / sizeof(sums[0]); i++)
+        coded += stats->func[sums[i]].coded_ops;
+    if (!comm->reckoning.known || comm->shadow || !stats->busy_ns)
+        return;
+    seen.link = 1e9 * (double)sent / (double)stats->busy_ns;
+    if (coded && stats->worked_ns)
+        seen.codec = 1e9 * (double)stats->worked_bytes / (double)stats->worked_ns;
+    for (size_t i = 0; i < sizeof(sums) / sizeof(sums[0]); i++) {
+        char text[256];
+
+        if (!stats->func[sums[i]].ops || !nb_policy_reckons(comm->ctx->params, sums[i]))
+            continue;
+        nb_reckon_seen_text(&comm->reckoning, sums[i], &seen, text, sizeof(text));
+        NB_INFO(NCCL_NET, "summary %s: auto, %s %s (sent %.3g Gbit/s of %.4g, codecs busy for %.0f %%)",
+                comm->label, nb_func_name(sums[i]), text, 8e-9 * seen.link, comm->reckoning.facts.mbps / 1e3,
+                100 * seen.share);
+    }
+}

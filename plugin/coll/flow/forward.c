@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Forwarding: the message goes on as it came, from the slot in which it arrived, which is free again when the
+ * last receiver has taken it, and is delivered here. So a completed window has no pending forwards. See
+ * internal.h for the order.
+ */
+#include <errno.h>
+
+#include "coll/comm/comm.h"
+#include "coll/comm/op.h"
+#include "coll/flow/internal.h"
+
+/* ---- what has arrived -------------------------------------------------------------------------------- */
+
+/* 1: the head of the ring is `segment`; 0: not yet; < 0: something else is there. */
+static int has_arrived(struct nb_coll_comm *comm, struct nb_peer *peer, const struct nb_rx *rx,
+                       const struct nb_op *op, const struct nb_segment *segment)
+{
+    const struct nb_msg *m = &rx->head;
+
+    if (!nb_rx_head(comm, peer, rx == &peer->rx[NB_CLASS_CONTRIB] ? NB_CLASS_CONTRIB : NB_CLASS_RESULT))
+        return 0;
+    if (m->opno < op->opno && m->func == NB_FUNC_ALL_GATHER && !(m->flags & NB_MSG_ROUTE))
+        return 0; /* an earlier all-gather's block, not delivered yet */
+    if (m->opno != op->opno || m->func != op->func || !nb_msg_carries(op, segment, m))
+        return nb_comm_error(
+            comm, -EPROTO,
+            "%s sent %s %llu, %u bytes at %llu, codec %u, where %u bytes at %llu of %s %llu are to be "
+            "forwarded",
+            peer->name, nb_func_name(m->func), (unsigned long long)m->opno, m->bytes,
+            (unsigned long long)m->offset, m->codec, segment->len, (unsigned long long)segment->off,
+            nb_func_name(op->func), (unsigned long long)op->opno);
+    if (nb_msg_check_schedule(comm, peer, op, m) ||
+        (op->func != NB_FUNC_ALL_GATHER && nb_msg_check_type(comm, peer, op, m)))
+        return -1;
+    return 1;
+}
+
+/* 1 when all to whom the segment goes have room; 0, or < 0 when one of them has left. */
+static int room(struct nb_coll_comm *comm, const struct nb_op *op, const struct nb_segment *segment)
+{
+    for (int i = 0; i < comm->nneighbors; i++) {
+        struct nb_peer *peer = comm->neighbors[i];
+        if (!op->schedule->forwards_to(comm, op, segment, peer))
+            continue;
+        if (nb_peer_left(comm, peer, NB_CLASS_RESULT, op))
+            return -1;
+        if (!nb_tx_buffer(&peer->tx[NB_CLASS_RESULT]))
+            return 0;
+    }
+    return 1;
+}
+
+static void count(struct nb_coll_comm *comm, const struct nb_msg *m, size_t len, int copies)
+{
+    nb_count_unit(comm, m->func, m, len, (uint64_t)copies);
+    if (m->func == NB_FUNC_ALL_GATHER && m->codec != NB_CODEC_RAW && m->coded == 0)
+        comm->stats.func[NB_FUNC_ALL_GATHER].unchanged_units += (uint64_t)copies;
+}
+
+/* What has come from `from`, at the head of `rx`, goes on and is delivered, if it is the segment: 1, 0 not
+ * now, or < 0. */
+static int forward(struct nb_coll_comm *comm, struct nb_coll_req *win, const struct nb_segment *segment,
+                   struct nb_peer *from, struct nb_rx *rx)
+{
+    struct nb_peer *owner = &comm->peer[segment->owner];
+    struct nb_shared *unit = &rx->unit[nb_rx_at(rx)];
+    const struct nb_op *op = win->op;
+    struct nb_msg head;
+    size_t len;
+    int ret = has_arrived(comm, from, rx, op, segment), copies = 0;
+
+    if (ret > 0)
+        ret = room(comm, op, segment);
+    if (ret <= 0)
+        return ret;
+    head = rx->head;
+    len = rx->len[nb_rx_at(rx)];
+    if (head.func == NB_FUNC_ALL_GATHER && !nb_gather_can_take(comm, owner, &head))
+        return 0;
+    /* The slot is kept by a count of its own while it is taken, which may finish the window. */
+    unit->len = len;
+    unit->left = 1;
+    ret = head.func == NB_FUNC_ALL_GATHER ? nb_gather_take(comm, owner, from, win, segment, rx)
+                                          : nb_deliver(comm, from, win, segment);
+    if (ret > 0) {
+        for (int i = 0; i < comm->nneighbors; i++) {
+            struct nb_peer *peer = nb_next_neighbor(comm, i);
+            if (!op->schedule->forwards_to(comm, op, segment, peer))
+                continue;
+            unit->left++;
+            copies++;
+            nb_tx_forward(&peer->tx[NB_CLASS_RESULT], unit);
+        }
+        count(comm, &head, len, copies);
+    }
+    unit->left--;
+    return ret;
+}
+
+/* A result of this node's own, which has gone to results_to: to the others, now that it is its turn. */
+static int emit(struct nb_coll_comm *comm, struct nb_coll_req *win, const struct nb_segment *segment)
+{
+    struct nb_pool *pool = &comm->flow->reduce.results;
+    struct nb_shared *unit;
+    int ret;
+
+    /* Results of operations that are not forwarded lie between. */
+    comm->flow->forward.emit_next = nb_max64(comm->flow->forward.emit_next, pool->head);
+    while (comm->flow->forward.emit_next < pool->tail &&
+           pool->unit[comm->flow->forward.emit_next % pool->slots].opno < win->op->opno)
+        comm->flow->forward.emit_next++;
+    if (comm->flow->forward.emit_next == pool->tail)
+        return 0;
+    unit = &pool->unit[comm->flow->forward.emit_next % pool->slots];
+    if (unit->opno != win->op->opno || unit->off != segment->off)
+        return nb_comm_error(comm, -EPROTO, "all_reduce results are out of step (%llu at %llu)",
+                             (unsigned long long)unit->opno, (unsigned long long)unit->off);
+    ret = room(comm, win->op, segment);
+    if (ret <= 0)
+        return ret;
+    for (int i = 0; i < comm->nneighbors; i++) {
+        struct nb_peer *peer = nb_next_neighbor(comm, i);
+        if (win->op->schedule->forwards_to(comm, win->op, segment, peer))
+            nb_tx_reserve(&peer->tx[NB_CLASS_RESULT], unit);
+    }
+    comm->flow->forward.emit_next++;
+    nb_window_received(comm, win, segment->len);
+    return 1;
+}
+
+/* ---- the cursor -------------------------------------------------------------------------------------- */
+
+/* The window and segment that are next, or NULL; windows of which nothing is left to forward are passed. */
+static struct nb_coll_req *next(struct nb_coll_comm *comm, struct nb_segment *segment)
+{
+    struct nb_cursor *at = &comm->flow->forward.cursor;
+    struct nb_coll_req *win;
+
+    while ((win = nb_cursor_window(comm, at)) != NULL) {
+        const struct nb_schedule_ops *s = win->op->schedule;
+        if (s->next_forward && s->next_forward(comm, win, at->off, segment))
+            return win;
+        nb_cursor_pass(at);
+    }
+    return NULL;
+}
+
+int nb_forward_next(struct nb_coll_comm *comm)
+{
+    struct nb_segment segment;
+    struct nb_peer *from = NULL;
+    struct nb_coll_req *win = next(comm, &segment);
+    struct nb_rx *rx;
+    int ret;
+
+    if (!win || nb_cursor_reached(comm, &comm->flow->reduce.cursor) <
+                    comm->flow->forward.cursor.seq) /* older sums have to be done */
+        return 0;
+    rx = win->op->schedule->forward_from(comm, win->op, &segment, &from);
+    ret = rx ? forward(comm, win, &segment, from, rx) : emit(comm, win, &segment);
+    if (ret > 0)
+        comm->flow->forward.cursor.off = segment.off + segment.len;
+    return ret;
+}
+
+bool nb_forward_lets_result_pass(struct nb_coll_comm *comm, const struct nb_coll_req *win)
+{
+    struct nb_segment segment;
+
+    next(comm, &segment);
+    return nb_cursor_reached(comm, &comm->flow->forward.cursor) >=
+           (win->op->func == NB_FUNC_ALL_REDUCE ? win->after_gather : win->seq);
+}
+
+bool nb_forward_waits_for(const struct nb_coll_comm *comm, const struct nb_coll_req *win,
+                          const struct nb_peer *peer)
+{
+    const struct nb_schedule_ops *s = win->op->schedule;
+    struct nb_peer *source = NULL;
+    struct nb_segment segment;
+    const struct nb_rx *rx;
+
+    if (!s->next_forward || nb_cursor_reached(comm, &comm->flow->forward.cursor) > win->seq ||
+        !s->next_forward(comm, win, nb_cursor_place(&comm->flow->forward.cursor, win), &segment))
+        return false;
+    rx = s->forward_from(comm, win->op, &segment, &source);
+    return rx && source == peer && rx->taken == rx->arrived;
+}

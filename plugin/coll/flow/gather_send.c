@@ -1,0 +1,602 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The sending half of all-gathers: what is sent of the own block. Differences against a reference that the
+ * receivers hold (state/reference.h), exact or, where NIBBLE_AG=delta4 and both type and content say that
+ * these are weights, bounded; quantized values (NIBBLE_AG=int8); or the bytes as they are.
+ */
+#include <errno.h>
+#include <math.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "coll/comm/comm.h"
+#include "coll/comm/op.h"
+#include "coll/decide/decide.h"
+#include "coll/flow/internal.h"
+
+/* ---- which reference --------------------------------------------------------------------------------- */
+
+/* Weights move by less than this between two gathers: rms of the change over that of the values. */
+#define NEAR 0.125
+
+/* Are the values of the slot those of the block, moved a little? What is not finite never is. */
+static int moved_a_little(const struct nb_gather_pick *p)
+{
+    double moved = 0, size = 0;
+
+    for (unsigned i = 0; i < NB_NEAR_SAMPLES; i++) {
+        const double d = (double)p->sample[0][i] - (double)p->sample[1][i];
+        moved += d * d;
+        size += (double)p->sample[0][i] * (double)p->sample[0][i];
+    }
+    return isfinite(size) && isfinite(moved) && moved <= NEAR * NEAR * size; /* NaN is not */
+}
+
+void nb_gather_tell_cost(struct nb_coll_comm *comm, const struct nb_codec_row *codec)
+{
+    if (comm->shadow || comm->node->reported_lossy)
+        return;
+    comm->node->reported_lossy = true;
+    NB_INFO(
+        NCCL_INIT | NCCL_NET,
+        "%s: NIBBLE_AG=%s: all-gathers of weights are not exact from here on. A node keeps its own block "
+        "exact and "
+        "all others hold the same approximation of it (%s), so replicas differ between nodes by that much: "
+        "checks "
+        "that compare hashes of weights across replicas fail, and a job resumed from a checkpoint does not "
+        "continue bit by bit. NIBBLE_AG=exact is exact",
+        comm->label, codec->name, codec->loss);
+}
+
+/* The reference is known to be held by all, or not: what will be done with it. */
+static void settle_reference(struct nb_coll_comm *comm, struct nb_op *op)
+{
+    switch (op->outcome) {
+    case NB_REF_HIT: comm->stats.ref_hits++; break;
+    case NB_REF_NEW: comm->stats.ref_new++; break;
+    case NB_REF_UNCONFIRMED: comm->stats.ref_unconfirmed++; break;
+    case NB_REF_NONE: comm->stats.ref_budget++; break;
+    case NB_REF_WAIT: return;
+    }
+    if (op->ref)
+        comm->stats.func[NB_FUNC_ALL_GATHER].coded_ops++;
+    op->lossy = op->lossy && op->outcome == NB_REF_HIT;
+    comm->stats.gathers_bounded += (uint64_t)op->lossy;
+}
+
+/* ---- steps of the task ---------------------------------------------------------------------------------- */
+
+/*
+ *     LOOK --> ALIKE, as often as there is a slot to ask about --> over
+ *       \                                                  \----> OWN --> REF --> over
+ *        \--what is sent raw, or quantized--> over
+ */
+
+static size_t values_in(const struct nb_task *t, const struct nb_gather_pick *p)
+{
+    return p->search.avail / nb_dtype_size(nb_op_info_dtype(t->op->info));
+}
+
+static ssize_t ask(struct nb_coll_comm *comm, struct nb_task *t)
+{
+    struct nb_device *dev = comm->device;
+    struct nb_gather_pick *p = &comm->flow->gather.pick;
+    const struct nb_ref_search *s = &p->search;
+
+    switch (p->step) {
+    case NB_PICK_LOOK: return nb_op_info_sample(comm, t->op->info, &t->work, s->own);
+    case NB_PICK_ALIKE:
+        return dev->ops->nearness(dev, &t->work, s->own, p->there, s->avail, NB_REF_SAMPLES, &p->near);
+    default: break;
+    }
+    return dev->ops->sample(dev, &t->work, nb_op_info_dtype(t->op->info),
+                            p->step == NB_PICK_OWN ? s->own : t->op->like->data + s->offset, values_in(t, p),
+                            NB_NEAR_SAMPLES, p->sample[p->step == NB_PICK_REF]);
+}
+
+static int picked(struct nb_coll_comm *comm, struct nb_op *op)
+{
+    comm->gathering--;
+    op->picked = 1;
+    if (nb_codec_row(op->codec)->reference)
+        settle_reference(comm, op);
+    return NB_TASK_OVER;
+}
+
+/* One more question, or the choice. */
+static int seek(struct nb_coll_comm *comm, struct nb_op *op)
+{
+    struct nb_gather_pick *p = &comm->flow->gather.pick;
+
+    p->step = NB_PICK_ALIKE;
+    if (nb_refs_ask(comm->refs, &p->search, &p->there))
+        return NB_TASK_MORE;
+    op->outcome = nb_refs_pick(comm->refs, &p->search, op->opno, &op->ref);
+    op->like = op->outcome == NB_REF_NONE ? NULL : nb_refs_last(comm->refs);
+    p->step = NB_PICK_OWN;
+    return nb_codec_row(op->codec)->lossy && p->search.found >= 0 ? NB_TASK_MORE : picked(comm, op);
+}
+
+/* Policy has what it wants to see. */
+static int looked(struct nb_coll_comm *comm, struct nb_op *op)
+{
+    const struct nb_codec_row *codec;
+
+    if (nb_decisions_off(comm->decisions) && op->codec != NB_CODEC_RAW) {
+        op->codec = NB_CODEC_RAW;
+        nb_decisions_count_raw(comm, NB_FUNC_ALL_GATHER, NB_RAW_SWITCHED);
+    }
+    codec = nb_codec_row(op->codec);
+    if (codec->reference) {
+        nb_refs_seek(comm->refs, &comm->flow->gather.pick.search);
+        return seek(comm, op);
+    }
+    if (codec->lossy) {
+        nb_gather_tell_cost(comm, codec);
+        comm->stats.gathers_quantized++;
+    }
+    comm->stats.func[NB_FUNC_ALL_GATHER].coded_ops += codec->format == NB_FORMAT_VALUES;
+    return picked(comm, op);
+}
+
+static int pick_step_done(struct nb_coll_comm *comm, struct nb_task *t, ssize_t result)
+{
+    struct nb_gather_pick *p = &comm->flow->gather.pick;
+    struct nb_op *op = t->op;
+
+    if (result < 0)
+        return nb_comm_error(comm, (int)result, "cannot look at the own block of all_gather %llu: %s",
+                             (unsigned long long)op->opno, strerror((int)-result));
+    switch (p->step) {
+    case NB_PICK_LOOK: nb_op_info_sampled(op->info, (unsigned)result); return looked(comm, op);
+    case NB_PICK_ALIKE: nb_refs_hear(comm->refs, &p->search, &p->near); return seek(comm, op);
+    default: break;
+    }
+    if (result != NB_NEAR_SAMPLES)
+        return picked(comm, op);
+    if (p->step == NB_PICK_OWN) {
+        p->step = NB_PICK_REF;
+        return NB_TASK_MORE;
+    }
+    op->lossy = moved_a_little(p);
+    return picked(comm, op);
+}
+
+/* ---- one operation -------------------------------------------------------------------------------------- */
+
+static int begin(struct nb_coll_comm *comm, struct nb_coll_req *win, const struct nb_segment *segment)
+{
+    struct nb_op *op = win->op;
+    struct nb_ref_search *s = &comm->flow->gather.pick.search;
+    struct nb_task *t = nb_task_new(comm, win, segment);
+
+    op->outcome = NB_REF_NONE;
+    op->ref = NULL;
+    op->lossy = 0;
+    op->moved_values = op->moved_bits = 0;
+    s->own = win->send + (segment->off - win->part_off);
+    s->offset = segment->off - (uint64_t)comm->rank * op->block;
+    s->avail = nb_min64(win->off + win->bytes - segment->off, op->block - s->offset);
+    s->bytes = op->block;
+    nb_op_info_look(comm, op->info, s->avail);
+    comm->flow->gather.pick.step = NB_PICK_LOOK;
+    comm->gathering++;
+    t->next = pick_step_done;
+    t->ask = ask;
+    t->step = NB_STEP_PICK;
+    t->bytes = segment->len;
+    nb_task_ask(comm, t);
+    return nb_task_run(comm, t);
+}
+
+int nb_gather_pick(struct nb_coll_comm *comm, struct nb_coll_req *win, const struct nb_segment *segment)
+{
+    struct nb_op *op = win->op;
+
+    if (!op->picked && (begin(comm, win, segment) < 0 || !op->picked))
+        return 0;
+    if (op->outcome == NB_REF_WAIT) {
+        op->outcome = nb_refs_picked(comm->refs, &op->ref);
+        settle_reference(comm, op);
+    }
+    return op->outcome != NB_REF_WAIT;
+}
+
+/* ---- the own block ----------------------------------------------------------------------------------- */
+
+static const uint8_t type_on_wire[NB_DTYPE_COUNT] = {
+    [NB_F32] = ncclFloat32, [NB_BF16] = ncclBfloat16, [NB_F16] = ncclFloat16};
+
+/* ---- steps ------------------------------------------------------------------------------------------- */
+
+/*
+ *     COMPARE --noted--> SOURCE, as often as there is a part
+ *        |------------------/
+ *        |--as it was delivered-------------------------------------------------> send --> OWN --> over
+ *        |  \--not to be kept--> NOTE?, likewise --> COPY -------------------------^
+ *        v                                                                         |
+ *     DELTA_ENCODE --fits-----------------> STORE_REF -----------------------------|
+ *       |     \--bounded, something lost--> UPDATE_REF --> HASH_REF --> NOTE -------|
+ *       |                                                                          |
+ *     ENCODE --fits----------------------------------------------------------------|
+ *       |                                                                          |
+ *       +--too long-> COPY --to be kept---> STORE_REF -----------------------------|
+ *                      ^ \---------------------------------------------------------/
+ *     HASH ------------/
+ *
+ * STORE_REF keeps the values as the reference, UPDATE_REF what receivers will decode. "Send" is leave(): in
+ * shadow mode it counts the message and begins again with COPY. OWN delivers the segment here; before it is
+ * over LOOK shows it to the operation's witness, where there is one.
+ */
+
+/* How often this node sends a segment of its own block: to its relay alone, or to all. */
+static uint64_t copies_of(const struct nb_coll_comm *comm, const struct nb_task *t)
+{
+    return t->unit ? (uint64_t)comm->nnodes - 1 : 1;
+}
+
+/* The message is complete, what the receivers will hold is in the reference: send it. In shadow mode it is
+ * counted, and the bytes are sent as they are. */
+static int leave(struct nb_coll_comm *comm, struct nb_task *t)
+{
+    struct nb_func_stats *stats = &comm->stats.func[NB_FUNC_ALL_GATHER];
+    size_t len = (size_t)nb_msg_header_bytes(&t->msg) + t->msg.coded;
+
+    if (comm->shadow && !t->shadowed) {
+        t->shadowed = 1;
+        stats->would_be_bytes += len * copies_of(comm, t);
+        nb_msg_describe(comm, t->op, &t->segment, &t->msg);
+        t->msg.codec = NB_CODEC_RAW;
+        t->body = t->buf + NB_MSG_BYTES;
+        t->from = NULL;
+        t->step = NB_STEP_COPY;
+        return NB_TASK_MORE;
+    }
+    nb_payload_seal(comm, &t->msg, t->body);
+    nb_msg_pack(&t->msg, t->buf);
+    if (t->msg.coded == 0)
+        stats->unchanged_units += copies_of(comm, t);
+    nb_count_unit(comm, NB_FUNC_ALL_GATHER, &t->msg, len, copies_of(comm, t));
+    if (t->unit) {
+        t->unit->len = len;
+        t->unit->ready = 1;
+    } else {
+        nb_tx_ready(t->tx, t->item, len);
+    }
+    t->step = NB_STEP_OWN;
+    return NB_TASK_MORE;
+}
+
+/* What it took to send a segment of a block whose receivers have a reference. */
+static void count_moved(struct nb_task *t)
+{
+    const struct nb_msg *msg = &t->msg;
+    size_t value = NB_ULP_16;
+
+    if (t->op->outcome != NB_REF_HIT)
+        return;
+    switch (nb_codec_row(msg->codec)->format) {
+    case NB_FORMAT_PATTERNS: value = msg->type; break;
+    case NB_FORMAT_VALUES: value = nb_dtype_size(nb_op_info_dtype(t->op->info)); break;
+    default: break;
+    }
+    t->op->moved_values += t->bytes / value;
+    t->op->moved_bits += 8 * (uint64_t)msg->coded;
+}
+
+/* ---- what is sent of a segment ------------------------------------------------------------------------- */
+
+/*
+ * What is sent of a segment. The first step asks how its bytes stand to the reference.
+ *
+ *   reference (op->outcome)       source of the segment          message
+ *
+ *   none (no memory, raw)         any                          raw, or INT8 where the mode says so
+ *   NEW                           any                          raw, to be kept
+ *   HIT                           as delivered last (HELD)     header only
+ *   HIT                           changed                      ULP differences, or DELTA4 where they may be bounded;
+ *                                                              raw where that would be longer; to be kept
+ *   UNCONFIRMED (not all          as delivered last (HELD)     raw, of the reference: the same approximation again
+ *   receivers could keep it)      changed                      raw
+ */
+
+/* It is not to be kept. */
+static void begin_unkept(struct nb_task *t, uint64_t rel)
+{
+    const struct nb_op *op = t->op;
+    const struct nb_codec_row *codec = nb_codec_row(op->codec);
+    const size_t size = nb_dtype_size(nb_op_info_dtype(op->info));
+
+    t->step = NB_STEP_COPY;
+    if (codec->reference || codec->format != NB_FORMAT_VALUES || rel % size || t->bytes % size ||
+        t->bytes / size < NB_MIN_CODED_VALUES)
+        return;
+    t->msg.codec = (uint8_t)codec->code;
+    t->dtype = nb_op_info_dtype(op->info);
+    t->value = size;
+    t->first = rel / size;
+    t->step = NB_STEP_ENCODE;
+}
+
+/* Begin with one whose bytes are at t->values: write what is known of the header, mark the place in the reference as
+ * written by this operation, and set the task's first step; the message will be at `out`. It changes the reference's
+ * records, so it is done once for each segment, in the order of operations and segments. */
+static void begin_piece(struct nb_coll_comm *comm, struct nb_task *t, uint8_t *out)
+{
+    struct nb_op *op = t->op;
+    struct nb_msg *msg = &t->msg;
+    const uint64_t rel = t->segment.off - (uint64_t)comm->rank * op->block;
+
+    nb_msg_describe(comm, op, &t->segment, msg);
+    msg->codec = NB_CODEC_RAW;
+    op->changed |= op->outcome == NB_REF_NEW;
+    if (op->ref) {
+        msg->flags |= NB_MSG_KEEP;
+        msg->slot = op->ref->slot;
+        msg->version = op->ref->version + (op->ref->last_op != op->opno || op->ref->version == 0);
+    }
+    t->body = out + nb_msg_header_bytes(msg);
+    t->source_noted = false;
+    switch (op->outcome) {
+    case NB_REF_HIT:
+    case NB_REF_UNCONFIRMED:
+        t->ref = op->like->data + rel;
+        t->step = NB_STEP_COMPARE;
+        t->source_noted = nb_refs_source_noted(op->like, op->opno);
+        break;
+    case NB_REF_NEW:
+        t->ref = op->ref->data + rel;
+        t->step = NB_STEP_HASH;
+        break;
+    default: begin_unkept(t, rel); break;
+    }
+    if (op->ref)
+        nb_refs_write(op->ref, rel, t->bytes, op->opno);
+}
+
+/* Remember the bytes part by part, to know them again: then it goes on. */
+static int next_note(struct nb_coll_comm *comm, struct nb_task *t)
+{
+    t->step = NB_STEP_NOTE;
+    if (nb_refs_note_ask(&t->range))
+        return NB_TASK_MORE;
+    if (t->range.all == NB_REF_HELD) {
+        count_moved(t);
+        return leave(comm, t);
+    }
+    t->step = NB_STEP_COPY;
+    return NB_TASK_MORE;
+}
+
+/* It is known what the bytes are: the step that makes the message, or what comes after it where there is nothing to be
+ * made. */
+static int found(struct nb_coll_comm *comm, struct nb_task *t, enum nb_ref_source source)
+{
+    struct nb_op *op = t->op;
+    struct nb_msg *msg = &t->msg;
+    const struct nb_codec_row *codec = nb_codec_row(op->codec);
+    const uint64_t rel = t->segment.off - (uint64_t)comm->rank * op->block;
+    const size_t len = t->bytes;
+
+    op->changed |= source == NB_REF_CHANGED;
+    t->step = NB_STEP_COPY;
+    if (op->outcome == NB_REF_HIT && source == NB_REF_HELD) {
+        /* Nothing but the header. */
+        msg->codec = (uint8_t)codec->exact;
+        msg->type = NB_ULP_16;
+        msg->ref_hash = msg->new_hash = t->seen.ref_hash;
+        t->ref = NULL;
+        count_moved(t);
+        return leave(comm, t);
+    }
+    if (op->outcome == NB_REF_HIT) {
+        msg->new_hash = t->seen.hash;
+        t->step = NB_STEP_DELTA_ENCODE;
+        t->with = codec->exact;
+        t->width = t->seen.width;
+        if (op->lossy && source == NB_REF_CHANGED && rel % nb_dtype_size(nb_op_info_dtype(op->info)) == 0 &&
+            nb_refs_may_approximate(op->ref, len)) {
+            t->with = codec->code;
+            t->dtype = nb_op_info_dtype(op->info);
+            t->delta4 = (struct nb_delta4_stats){0, 0};
+        }
+        return NB_TASK_MORE;
+    }
+    /* Nothing may change the reference; but who was given an approximation gets the same again. */
+    t->ref = NULL;
+    if (source != NB_REF_HELD && codec->lossy) {
+        nb_refs_note(op->like, &t->range, rel, len, NB_REF_SENT);
+        return next_note(comm, t);
+    }
+    if (source == NB_REF_HELD)
+        t->from = op->like->data + rel;
+    return NB_TASK_MORE;
+}
+
+/* One more part is compared with what was noted of it, or it is found. */
+static int next_source(struct nb_coll_comm *comm, struct nb_task *t)
+{
+    t->step = NB_STEP_SOURCE;
+    return nb_refs_source_ask(t->op->like, &t->range) ? NB_TASK_MORE : found(comm, t, t->range.all);
+}
+
+/* The bytes are compared with those of the reference. */
+static int compared(struct nb_coll_comm *comm, struct nb_task *t)
+{
+    const uint64_t rel = t->segment.off - (uint64_t)comm->rank * t->op->block;
+
+    if (!t->source_noted)
+        return found(comm, t, t->seen.equal ? NB_REF_HELD : NB_REF_CHANGED);
+    nb_refs_source(t->op->like, &t->range, rel, t->bytes);
+    return next_source(comm, t);
+}
+
+/* The body is there. */
+static int keep(struct nb_coll_comm *comm, struct nb_task *t)
+{
+    if (!t->shadowed)
+        count_moved(t);
+    if (!t->ref || t->shadowed)
+        return leave(comm, t);
+    t->step = NB_STEP_STORE_REF;
+    return NB_TASK_MORE;
+}
+
+/* Differences, or quantized values, took `len` bytes. */
+static int coded(struct nb_coll_comm *comm, struct nb_task *t, ssize_t len)
+{
+    struct nb_msg *msg = &t->msg;
+    const struct nb_codec_row *codec =
+        nb_codec_row(t->step == NB_STEP_ENCODE ? msg->codec : (unsigned)t->with);
+
+    if (len < 0 && len != -E2BIG)
+        return nb_comm_error(comm, (int)len, "cannot encode all_gather %llu: %s",
+                             (unsigned long long)t->op->opno, strerror((int)-len));
+    if (len <= 0 || (t->step == NB_STEP_ENCODE && (size_t)len >= t->bytes)) {
+        msg->codec = NB_CODEC_RAW;
+        t->step = NB_STEP_COPY;
+        return NB_TASK_MORE;
+    }
+    msg->coded = (uint32_t)len;
+    msg->codec = (uint8_t)codec->code;
+    msg->type = codec->format == NB_FORMAT_PATTERNS ? (uint8_t)t->width : type_on_wire[t->dtype];
+    if (!codec->reference)
+        return keep(comm, t);
+    msg->ref_hash = t->seen.ref_hash;
+    if (!codec->lossy)
+        return keep(comm, t);
+    comm->stats.bounded_units++;
+    comm->stats.bounded_runs += t->delta4.runs;
+    comm->stats.bounded_lossy_runs += t->delta4.lossy;
+    if (!t->delta4.lossy)
+        return keep(comm, t);
+    t->step = NB_STEP_UPDATE_REF;
+    return NB_TASK_MORE;
+}
+
+/* The reference holds what the receivers will decode, which is not what was sent. */
+static int learnt(struct nb_coll_comm *comm, struct nb_task *t)
+{
+    const uint64_t rel = t->segment.off - (uint64_t)comm->rank * t->op->block;
+
+    nb_gather_tell_cost(comm, nb_codec_row(t->msg.codec));
+    t->msg.new_hash = t->seen.hash;
+    nb_refs_note(t->op->like, &t->range, rel, t->bytes, NB_REF_HELD);
+    return next_note(comm, t);
+}
+
+/* The segment is sent, delivered here and looked at. */
+static int finished(struct nb_coll_comm *comm, struct nb_task *t)
+{
+    if (t->unit)
+        t->unit->left--;
+    comm->gathering--;
+    t->op->gathered += t->bytes;
+    if (t->op->gathered == t->op->block)
+        nb_op_gathered(comm, t->op);
+    return NB_TASK_OVER;
+}
+
+static int step_done(struct nb_coll_comm *comm, struct nb_task *t, ssize_t result)
+{
+    if (t->step == NB_STEP_LOOK) {
+        nb_witness_looked(t->op, result);
+        return finished(comm, t);
+    }
+    if (t->step == NB_STEP_DELTA_ENCODE || t->step == NB_STEP_ENCODE)
+        return coded(comm, t, result);
+    if (result < 0)
+        return nb_comm_error(comm, (int)result, "cannot gather %u bytes of all_gather %llu: %s", t->bytes,
+                             (unsigned long long)t->op->opno, strerror((int)-result));
+    switch (t->step) {
+    case NB_STEP_COMPARE: return compared(comm, t);
+    case NB_STEP_SOURCE: nb_refs_source_hear(t->op->like, &t->range); return next_source(comm, t);
+    case NB_STEP_NOTE: nb_refs_note_hear(t->op->like, &t->range); return next_note(comm, t);
+    case NB_STEP_HASH:
+        t->msg.new_hash = t->seen.hash;
+        t->step = NB_STEP_COPY;
+        return NB_TASK_MORE;
+    case NB_STEP_COPY: t->msg.coded = t->bytes; return keep(comm, t);
+    case NB_STEP_UPDATE_REF: t->step = NB_STEP_HASH_REF; return NB_TASK_MORE;
+    case NB_STEP_HASH_REF: return learnt(comm, t);
+    case NB_STEP_STORE_REF: return leave(comm, t);
+    default:
+        nb_witness_block(comm, t->op, nb_op_info_call(t->op->info));
+        return nb_task_witness(t) == NB_TASK_MORE ? NB_TASK_MORE : finished(comm, t);
+    }
+}
+
+int nb_gather_can_send(struct nb_coll_comm *comm, struct nb_coll_req *win, const struct nb_segment *segment)
+{
+    const struct nb_codec_row *codec = nb_codec_row(win->op->codec);
+
+    if (!nb_tasks_to_be_had(&comm->flow->tasks))
+        return 0;
+    /* Contents are looked at when a reference is picked; ranges are noted, and known again, in order; one scratch. */
+    if (comm->gathering && (!win->op->picked || (codec->reference && codec->lossy) || comm->shadow ||
+                            (win->op->like && nb_refs_source_noted(win->op->like, win->op->opno))))
+        return 0;
+    return nb_gather_pick(comm, win, segment) && nb_tasks_to_be_had(&comm->flow->tasks);
+}
+
+int nb_gather_send(struct nb_coll_comm *comm, struct nb_coll_req *win, const struct nb_segment *segment,
+                   struct nb_tx *tx, struct nb_shared *unit)
+{
+    struct nb_task *t = nb_task_new(comm, win, segment);
+    const uint8_t *src = win->send + (segment->off - win->part_off);
+
+    t->next = step_done;
+    t->values = (uint8_t *)(uintptr_t)src; /* only read */
+    t->bytes = segment->len;
+    t->recv = win->recv + (segment->off - win->off);
+    t->delivers = segment->len;
+    t->unit = unit;
+    t->tx = tx;
+    t->shadowed = 0;
+    t->buf = unit ? unit->buf : nb_tx_buffer(tx);
+    if (tx)
+        t->item = nb_tx_reserve(tx, NULL);
+    comm->gathering++;
+    begin_piece(comm, t, comm->shadow ? comm->flow->scratch.mem + comm->unit_slot : t->buf);
+    nb_task_ask(comm, t);
+    return nb_task_run(comm, t);
+}
+
+/* ---- to those who forward ---------------------------------------------------------------------------- */
+
+/*
+ * The first hop of all-gathers that are forwarded. The owner encodes and sends its segments in order, with
+ * one cursor for all peers: a reference is written from front to back.
+ */
+
+int nb_scatter_progress(struct nb_coll_comm *comm)
+{
+    struct nb_cursor *at = &comm->flow->scatter;
+    struct nb_coll_req *win;
+    int moved = 0;
+
+    while ((win = nb_cursor_window(comm, at)) != NULL) {
+        struct nb_segment segment;
+        struct nb_peer *peer;
+
+        if (!nb_is_scattered(win->op) || !win->op->schedule->next_scatter(comm, win, at->off, &segment)) {
+            nb_cursor_pass(at);
+            nb_window_sent(comm, win);
+            moved = 1;
+            continue;
+        }
+        peer = &comm->peer[segment.relay];
+        if (nb_peer_left(comm, peer, NB_CLASS_CONTRIB, win->op))
+            return -1;
+        /* What older windows have for this node goes first. */
+        if (peer->flow->send.cursor.seq < at->seq)
+            break;
+        if (!nb_tx_buffer(&peer->tx[NB_CLASS_CONTRIB]) || !nb_gather_can_send(comm, win, &segment))
+            break;
+        if (nb_gather_send(comm, win, &segment, &peer->tx[NB_CLASS_CONTRIB], NULL) < 0)
+            return -1;
+        at->off = segment.off + segment.len;
+        moved = 1;
+    }
+    return moved;
+}

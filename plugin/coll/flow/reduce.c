@@ -1,0 +1,411 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Sums. A segment waits until the message of every peer for it is at the head of that peer's ring, and is
+ * summed in rank order, so that its bits do not depend on who was first. What becomes of the sum: it is
+ * delivered (reduce-scatter), coded for everyone and delivered as they decode it (all-reduce), coded for its
+ * owner (two hops), or, a row's, for the node that finishes it (two levels).
+ */
+#include <errno.h>
+#include <string.h>
+
+#include "coll/comm/comm.h"
+#include "coll/decide/decide.h"
+#include "coll/flow/internal.h"
+
+/* ---- what has arrived -------------------------------------------------------------------------------- */
+
+/* Where a sum goes. */
+enum goal {
+    HERE,
+    TO_ALL,
+    TO_OWNER,
+    TO_FINISHER, /* it is a part of the sum, which another node finishes */
+};
+
+static enum goal goal_of(const struct nb_coll_comm *comm, const struct nb_op *op,
+                         const struct nb_segment *segment)
+{
+    if (nb_segment_finisher(segment) != comm->rank)
+        return TO_FINISHER;
+    if (op->func == NB_FUNC_ALL_REDUCE)
+        return TO_ALL;
+    return segment->relay >= 0 ? TO_OWNER : HERE;
+}
+
+/* 1: the head of every peer is its contribution to `segment`; 0: not yet; < 0: something else is there. */
+static int all_arrived(struct nb_coll_comm *comm, const struct nb_coll_req *win,
+                       const struct nb_segment *segment)
+{
+    const struct nb_op *op = win->op;
+
+    for (int i = 0; i < comm->nneighbors; i++) {
+        struct nb_peer *peer = comm->neighbors[i];
+        const struct nb_msg *m = &peer->rx[NB_CLASS_CONTRIB].head;
+        if (!op->schedule->contributes(comm, segment, peer->rank))
+            continue;
+        if (!nb_rx_head(comm, peer, NB_CLASS_CONTRIB))
+            return 0;
+        if (m->opno < op->opno && m->func == NB_FUNC_ALL_GATHER)
+            return 0; /* an earlier all-gather's block, not delivered yet */
+        if (m->opno != op->opno || m->func != op->func || !nb_msg_carries(op, segment, m))
+            return nb_comm_error(
+                comm, -EPROTO,
+                "%s sent %s %llu, %u bytes at %llu, where %s %llu, %u bytes at %llu is expected", peer->name,
+                nb_func_name(m->func), (unsigned long long)m->opno, m->bytes, (unsigned long long)m->offset,
+                nb_func_name(op->func), (unsigned long long)op->opno, segment->len,
+                (unsigned long long)segment->off);
+        if (nb_msg_check_schedule(comm, peer, op, m))
+            return -1;
+        if (nb_msg_check_type(comm, peer, op, m))
+            return -1;
+    }
+    return 1;
+}
+
+/* Bytes of the segment that all nodes take for values. Every node sends at least those that are: one that has
+ * no record sends padding besides, which nobody needs. A node that coded more than another sent contradicts
+ * it: one of the two has a wrong record, and values are missing. */
+static int64_t common_bytes(struct nb_coll_comm *comm, const struct nb_op *op,
+                            const struct nb_segment *segment)
+{
+    uint32_t least = segment->most;
+    int least_rank = comm->rank;
+
+    if (op->func != NB_FUNC_ALL_REDUCE)
+        return least;
+
+    for (int i = 0; i < comm->nneighbors; i++) {
+        const struct nb_msg *m = &comm->neighbors[i]->rx[NB_CLASS_CONTRIB].head;
+        if (op->schedule->contributes(comm, segment, comm->neighbors[i]->rank) && m->bytes < least) {
+            least = m->bytes;
+            least_rank = comm->neighbors[i]->rank;
+        }
+    }
+    for (int i = -1; i < comm->nneighbors; i++) {
+        int r = i < 0 ? comm->rank : comm->neighbors[i]->rank;
+        const struct nb_msg *m = &comm->peer[r].rx[NB_CLASS_CONTRIB].head;
+        int more = i < 0 ? segment->sure && segment->most > least
+                         : op->schedule->contributes(comm, segment, r) && m->codec != NB_CODEC_RAW &&
+                               m->bytes > least;
+        if (more)
+            return nb_comm_error(
+                comm, -EPROTO,
+                "all_reduce %llu: node %d has %u bytes of values at %llu and node %d has only %u: an "
+                "operation record is wrong (NIBBLE_AR=raw does without records)",
+                (unsigned long long)op->opno, r, r == comm->rank ? segment->most : m->bytes,
+                (unsigned long long)segment->off, least_rank, least);
+    }
+    return least;
+}
+
+/* ---- the task ---------------------------------------------------------------------------------------- */
+
+/* The contributions at the heads of the rings, of which the first `bytes` bytes count. 0, or a negative
+ * errno. */
+static int set_sources(struct nb_coll_comm *comm, struct nb_task *t, uint32_t bytes)
+{
+    const struct nb_op *op = t->op;
+    int coded = 0;
+
+    t->exact = nb_policy_dtype(op->type, &t->dtype) != 0 || op->redop != ncclSum;
+    for (int i = 0; i < comm->nneighbors; i++) {
+        const struct nb_rx *rx = &comm->neighbors[i]->rx[NB_CLASS_CONTRIB];
+        struct nb_source *s = &t->sources[t->nsources];
+        if (!t->op->schedule->contributes(comm, &t->segment, comm->neighbors[i]->rank))
+            continue;
+        s->codec = rx->head.codec;
+        s->coded = rx->mem + nb_rx_at(rx) * rx->slot + rx->head_bytes;
+        s->len = rx->head.codec == NB_CODEC_RAW ? bytes : rx->head.coded;
+        t->plain[t->nsources++] = s->coded;
+        coded |= rx->head.codec != NB_CODEC_RAW;
+    }
+    return t->exact && coded ? -EBADMSG
+                             : 0; /* quantized values of a type or reduction that has no quantizer */
+}
+
+/* 0, or < 0 when one of them is damaged: the communicator has failed. */
+static int verify_sources(struct nb_coll_comm *comm, const struct nb_task *t)
+{
+    size_t n = 0;
+
+    for (int i = 0; i < comm->nneighbors; i++) {
+        const struct nb_peer *peer = comm->neighbors[i];
+        if (t->op->schedule->contributes(comm, &t->segment, peer->rank) &&
+            nb_payload_verify(comm, peer, peer->rank, &peer->rx[NB_CLASS_CONTRIB].head,
+                              t->sources[n++].coded))
+            return -1;
+    }
+    return 0;
+}
+
+static void take_heads(struct nb_coll_comm *comm, struct nb_task *t)
+{
+    for (int i = 0; i < comm->nneighbors; i++) {
+        struct nb_rx *rx = &comm->neighbors[i]->rx[NB_CLASS_CONTRIB];
+        if (t->op->schedule->contributes(comm, &t->segment, comm->neighbors[i]->rank)) {
+            rx->held[nb_rx_at(rx)]++;
+            nb_rx_take(rx);
+        }
+    }
+}
+
+static void release_heads(struct nb_coll_comm *comm, struct nb_task *t)
+{
+    size_t n = 0;
+
+    for (int i = 0; i < comm->nneighbors; i++) {
+        struct nb_rx *rx = &comm->neighbors[i]->rx[NB_CLASS_CONTRIB];
+        if (t->op->schedule->contributes(comm, &t->segment, comm->neighbors[i]->rank))
+            rx->held[(size_t)((const uint8_t *)t->sources[n++].coded - rx->mem) / rx->slot]--;
+    }
+}
+
+/* The bit of the area in which the task has its sum, or 0: an all-reduce's is where it will be delivered. */
+static unsigned partial_of(const struct nb_coll_comm *comm, const struct nb_task *t)
+{
+    return t->tx && t->op->func != NB_FUNC_ALL_REDUCE
+               ? 1u << ((size_t)(t->values - comm->flow->reduce.partial) / comm->unit)
+               : 0;
+}
+
+/* The sum's message is complete: it may be sent. */
+static void send_sum(struct nb_coll_comm *comm, struct nb_task *t)
+{
+    uint64_t copies = t->unit ? (uint64_t)comm->nneighbors : 1;
+    size_t len = NB_MSG_BYTES + t->msg.coded;
+
+    nb_payload_seal(comm, &t->msg, t->body);
+    nb_msg_pack(&t->msg, t->buf);
+    nb_count_unit(comm, t->op->func, &t->msg, len, copies);
+    if (t->unit) {
+        t->unit->len = len;
+        t->unit->ready = 1;
+    } else {
+        nb_tx_ready(t->tx, t->item, len);
+    }
+}
+
+static int failed(struct nb_coll_comm *comm, const struct nb_task *t, int err, const char *what)
+{
+    return nb_comm_error(comm, err, "cannot reduce %s %llu, %u bytes at %llu: %s: %s",
+                         nb_func_name(t->op->func), (unsigned long long)t->op->opno, t->segment.len,
+                         (unsigned long long)t->segment.off, what, strerror(-err));
+}
+
+/* A step is done: sum; code or copy, where the sum is sent; decode, where this node takes it as the others
+ * do. */
+static int reduced(struct nb_coll_comm *comm, struct nb_task *t, ssize_t result)
+{
+    switch (t->step) {
+    case NB_STEP_SUM:
+        release_heads(comm, t);
+        if (result < 0)
+            return failed(comm, t, (int)result, "malformed contribution");
+        if (!t->tx && !t->unit)
+            return nb_task_witness(t);
+        t->step = t->msg.codec == NB_CODEC_RAW ? NB_STEP_COPY : NB_STEP_ENCODE;
+        return NB_TASK_MORE;
+    case NB_STEP_ENCODE:
+    case NB_STEP_COPY:
+        nb_task_release_error(comm, t);
+        if (result < 0)
+            return failed(comm, t, (int)result, "coding the sum");
+        t->msg.coded = t->step == NB_STEP_COPY ? t->bytes : (uint32_t)result;
+        send_sum(comm, t);
+        if (t->unit && t->step == NB_STEP_ENCODE) {
+            t->step = NB_STEP_DECODE;
+            return NB_TASK_MORE;
+        }
+        break;
+    case NB_STEP_LOOK: nb_witness_looked(t->op, result); return NB_TASK_OVER;
+    default:
+        if (result < 0)
+            return failed(comm, t, (int)result, "decoding the sum");
+        break;
+    }
+    if (t->unit)
+        t->unit->left--;
+    else
+        comm->flow->reduce.partials &= ~partial_of(comm, t);
+    return NB_TASK_OVER;
+}
+
+/* ---- where sums go ----------------------------------------------------------------------------------- */
+
+/* 1 when a result is handed to the peer as soon as there is one; others get it in the order of what is
+ * forwarded. */
+static int handed_at_once(const struct nb_coll_comm *comm, const struct nb_op *op, const struct nb_peer *peer)
+{
+    return !op->schedule->results_to || op->schedule->results_to(comm, peer);
+}
+
+/* 1 when a result can be handed to all these peers now. */
+static int result_room(struct nb_coll_comm *comm, const struct nb_op *op)
+{
+    if (comm->flow->reduce.results.tail - comm->flow->reduce.results.head == comm->flow->reduce.results.slots)
+        return 0;
+    for (int i = 0; i < comm->nneighbors; i++)
+        if (handed_at_once(comm, op, comm->neighbors[i]) &&
+            !nb_tx_buffer(&comm->neighbors[i]->tx[NB_CLASS_RESULT]))
+            return 0;
+    return 1;
+}
+
+/* The ring that a sum goes into which is for one node. */
+static struct nb_tx *ring_of(struct nb_coll_comm *comm, enum goal goal, const struct nb_segment *segment)
+{
+    return goal == TO_OWNER ? &comm->peer[segment->owner].tx[NB_CLASS_RESULT]
+                            : &comm->peer[nb_segment_finisher(segment)].tx[NB_CLASS_CONTRIB];
+}
+
+/* 1 when what is to be done with the window's operation can be decided: as with its contributions, when all
+ * own segments before it have been encoded. */
+static int can_decide(const struct nb_coll_comm *comm, const struct nb_coll_req *win)
+{
+    const struct nb_schedule_ops *s = win->op->schedule;
+
+    for (int i = 0; i < comm->nneighbors; i++)
+        if (comm->neighbors[i]->flow->send.cursor.seq >= win->seq &&
+            (!s->values_to || s->values_to(comm, comm->neighbors[i])))
+            return 1;
+    return 0;
+}
+
+/* 1 when what comes of a sum has a place to go, and it is its turn. */
+static int can_pass_on(struct nb_coll_comm *comm, const struct nb_coll_req *win,
+                       const struct nb_segment *segment)
+{
+    const enum goal goal = goal_of(comm, win->op, segment);
+
+    if (goal == HERE)
+        return 1;
+    if (goal == TO_ALL ? !result_room(comm, win->op) : !nb_tx_buffer(ring_of(comm, goal, segment)))
+        return 0;
+    if (win->op->func != NB_FUNC_ALL_REDUCE && comm->flow->reduce.partials == (1u << NB_PARTIALS) - 1)
+        return 0;
+    if (goal != TO_FINISHER && !nb_forward_lets_result_pass(comm, win))
+        return 0;
+    return can_decide(comm, win);
+}
+
+/* The sum goes on to others: 1 and what is done with it, or 0: later. `bytes` of it are values. */
+static int plan_message(struct nb_coll_comm *comm, struct nb_task *t, enum goal goal, uint32_t bytes)
+{
+    struct nb_op *op = t->op;
+    uint32_t block = op->func == NB_FUNC_REDUCE_SCATTER ? (uint32_t)t->segment.owner : 0;
+
+    if (!nb_op_settle(comm, op))
+        return 0;
+    nb_msg_describe(comm, op, &t->segment, &t->msg);
+    t->msg.bytes = bytes;
+    t->msg.codec = NB_CODEC_RAW;
+    if (t->segment.sure && bytes / op->value >= NB_MIN_CODED_VALUES && !comm->shadow)
+        t->msg.codec = (uint8_t)nb_op_codec(op);
+    if (t->msg.codec != NB_CODEC_RAW &&
+        (goal == TO_FINISHER || (goal == TO_OWNER && comm->ctx->params->rs_second == NB_RS_SECOND_INT8)))
+        t->msg.codec = (uint8_t)nb_codec_row(t->msg.codec)->finer;
+    if (t->msg.codec != NB_CODEC_RAW && !nb_task_hold_error(t, block))
+        return 0;
+    if (goal != TO_ALL) {
+        t->tx = ring_of(comm, goal, &t->segment);
+        t->buf = nb_tx_buffer(t->tx);
+    } else {
+        t->unit = &comm->flow->reduce.results
+                       .unit[comm->flow->reduce.results.tail % comm->flow->reduce.results.slots];
+        t->buf = t->unit->buf;
+    }
+    t->body = t->buf + NB_MSG_BYTES;
+    return 1;
+}
+
+/* Take the places that plan_message found free. */
+static void reserve(struct nb_coll_comm *comm, struct nb_task *t)
+{
+    if (t->tx) {
+        t->item = nb_tx_reserve(t->tx, NULL);
+        comm->flow->reduce.partials |= partial_of(comm, t);
+    } else if (t->unit) {
+        t->unit->ready = 0;
+        t->unit->left = comm->nneighbors + 1; /* the others, and this task */
+        t->unit->opno = t->op->opno;
+        t->unit->off = t->segment.off;
+        comm->flow->reduce.results.tail++;
+        for (int i = 0; i < comm->nneighbors; i++)
+            if (handed_at_once(comm, t->op, nb_next_neighbor(comm, i)))
+                nb_tx_reserve(&nb_next_neighbor(comm, i)->tx[NB_CLASS_RESULT], t->unit);
+    }
+}
+
+/* ---- one segment --------------------------------------------------------------------------------------- */
+
+/* Where the sum is written. */
+static uint8_t *place_of(struct nb_coll_comm *comm, const struct nb_coll_req *win, enum goal goal,
+                         const struct nb_segment *segment)
+{
+    unsigned i = 0;
+
+    if (win->op->func == NB_FUNC_ALL_REDUCE)
+        return win->recv + (segment->off - win->off);
+    if (goal == HERE)
+        return win->recv + (segment->off - win->part_off);
+    while (comm->flow->reduce.partials >> i & 1)
+        i++;
+    return comm->flow->reduce.partial + i * comm->unit;
+}
+
+/* All contributions to the segment are there. 1, 0 when it has to wait, or < 0. */
+static int reduce(struct nb_coll_comm *comm, struct nb_coll_req *win, const struct nb_segment *segment)
+{
+    const enum goal goal = goal_of(comm, win->op, segment);
+    int64_t bytes = common_bytes(comm, win->op, segment);
+    struct nb_task *t;
+    int ret;
+
+    if (bytes < 0)
+        return (int)bytes;
+    t = nb_task_new(comm, win, segment);
+    if (!t)
+        return 0;
+    t->next = reduced;
+    t->step = NB_STEP_SUM;
+    t->bytes = (uint32_t)bytes;
+    t->own = win->send + (segment->off - win->off);
+    t->values = place_of(comm, win, goal, segment);
+    /* An all-reduce's segment that is forwarded, too, is delivered then. */
+    t->delivers = win->op->schedule->results_to && win->op->func == NB_FUNC_ALL_REDUCE ? 0 : segment->len;
+    ret = set_sources(comm, t, (uint32_t)bytes);
+    if (ret) {
+        nb_task_drop(comm, t);
+        return failed(comm, t, ret, "quantized values that cannot be");
+    }
+    ret = goal == HERE || plan_message(comm, t, goal, (uint32_t)bytes);
+    if (ret)
+        ret = verify_sources(comm, t) ? -1 : nb_task_ask(comm, t);
+    if (ret <= 0) {
+        nb_task_drop(comm, t);
+        return ret;
+    }
+    take_heads(comm, t);
+    reserve(comm, t);
+    return nb_task_run(comm, t);
+}
+
+int nb_reduce_next(struct nb_coll_comm *comm)
+{
+    struct nb_cursor *at = &comm->flow->reduce.cursor;
+    struct nb_coll_req *win;
+    struct nb_segment segment;
+    int ret;
+
+    while ((win = nb_cursor_window(comm, at)) != NULL &&
+           !win->op->schedule->next_reduce(comm, win, at->off, &segment))
+        nb_cursor_pass(at);
+    if (!win || !can_pass_on(comm, win, &segment))
+        return 0;
+    ret = all_arrived(comm, win, &segment);
+    if (ret > 0)
+        ret = reduce(comm, win, &segment);
+    if (ret > 0)
+        at->off = segment.off + segment.len;
+    return ret;
+}

@@ -1,0 +1,207 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The sending half: walks the windows for each peer in order, encodes the segments that go to it into buffers
+ * of ours and queues them. A segment that is encoded no longer needs NCCL's memory: a window that only
+ * contributes is then finished for NCCL, although its bytes are still on their way ("early completion").
+ */
+#include <errno.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "coll/comm/comm.h"
+#include "coll/comm/op.h"
+#include "coll/flow/internal.h"
+
+#define MEASURE_SELDOM 65536u /* tiles; only the first of a window */
+
+/* Which tiles of a segment are measured (struct nb_encode_stats). It depends on nothing but the segment's
+ * place, so that what is compared with the step before is always of the same values (state/jump.h). Tiles of
+ * an all-reduce are numbered from its window's start, and by their numbers alone a node may own all that
+ * would be measured: there it is every 17th segment, beginning with the first that this node sends, which is
+ * the window's second where it sums the first itself. */
+static uint32_t measured_tiles(const struct nb_coll_comm *comm, const struct nb_coll_req *win,
+                               const struct nb_segment *segment)
+{
+    struct nb_segment first;
+    uint64_t begin;
+
+    if (win->op->func != NB_FUNC_ALL_REDUCE)
+        return NB_STATS_EVERY;
+    begin = win->op->schedule->next_reduce(comm, win, win->off, &first) && first.number == 0;
+    return segment->number % NB_STATS_EVERY == begin ? 1 : MEASURE_SELDOM;
+}
+
+/* ---- contributions to a sum ------------------------------------------------------------------------ */
+
+/* A step of a contribution's task is done: code (in shadow mode into nowhere), or copy. */
+static int contributed(struct nb_coll_comm *comm, struct nb_task *t, ssize_t result)
+{
+    struct nb_op *op = t->op;
+
+    nb_task_release_error(comm, t);
+    if (t->step == NB_STEP_ENCODE && comm->shadow)
+        comm->flow->scratch.used = 0;
+    if (result < 0)
+        return nb_comm_error(comm, (int)result, "cannot encode %u bytes at %llu of %s %llu: %s", t->bytes,
+                             (unsigned long long)t->segment.off, nb_func_name(op->func),
+                             (unsigned long long)op->opno, strerror((int)-result));
+    if (t->step == NB_STEP_ENCODE) {
+        nb_op_encoded(comm, op, &t->stats, t->bytes, (size_t)result);
+        if (comm->shadow) {
+            t->msg.codec = NB_CODEC_RAW;
+            t->body = t->buf + NB_MSG_BYTES;
+            t->step = NB_STEP_COPY;
+            return NB_TASK_MORE;
+        }
+        t->msg.coded = (uint32_t)result;
+    } else {
+        t->msg.coded = t->bytes;
+    }
+    nb_payload_seal(comm, &t->msg, t->body);
+    nb_msg_pack(&t->msg, t->buf);
+    nb_count_unit(comm, op->func, &t->msg, NB_MSG_BYTES + t->msg.coded, 1);
+    nb_tx_ready(t->tx, t->item, NB_MSG_BYTES + t->msg.coded);
+    return NB_TASK_OVER;
+}
+
+/* What is done with the values of a contribution. 1, or 0: later. */
+static int plan_contribution(struct nb_coll_comm *comm, struct nb_task *t, const uint8_t *src)
+{
+    struct nb_op *op = t->op;
+    const struct nb_segment *segment = &t->segment;
+    /* Reduce-scatter: each owner's block has an error of its own. All-reduce: one stream for all. */
+    uint32_t block = op->func == NB_FUNC_REDUCE_SCATTER ? (uint32_t)segment->owner : 0;
+    int may_be_coded = segment->sure && segment->most / op->value >= NB_MIN_CODED_VALUES;
+    enum nb_codec codec = may_be_coded ? nb_op_codec(op) : NB_CODEC_RAW;
+
+    nb_msg_describe(comm, op, segment, &t->msg);
+    t->msg.codec = (uint8_t)codec;
+    t->values = (uint8_t *)(uintptr_t)src; /* only read */
+    t->bytes = segment->most;
+    t->body = t->buf + NB_MSG_BYTES;
+    t->step = NB_STEP_COPY;
+    t->next = contributed;
+    if (codec == NB_CODEC_RAW)
+        return 1;
+    if (comm->shadow && comm->flow->scratch.used)
+        return 0;
+    if (!nb_task_hold_error(t, block))
+        return 0;
+    if (comm->shadow)
+        t->body = comm->flow->scratch.mem;
+    t->step = NB_STEP_ENCODE;
+    t->dtype = nb_op_info_dtype(op->info);
+    t->stats = (struct nb_encode_stats){.every = measured_tiles(comm, t->win, segment)};
+    t->counted = 1;
+    return 1;
+}
+
+static int send_contribution(struct nb_coll_comm *comm, struct nb_peer *peer, struct nb_coll_req *win,
+                             const struct nb_segment *segment)
+{
+    struct nb_tx *tx = &peer->tx[NB_CLASS_CONTRIB];
+    uint8_t *buf = nb_tx_buffer(tx);
+    struct nb_task *t;
+
+    if (!buf || !nb_op_settle(comm, win->op) || !(t = nb_task_new(comm, win, segment)))
+        return 0;
+    t->buf = buf;
+    if (!plan_contribution(comm, t, win->send + (segment->off - win->off)) || !nb_task_ask(comm, t)) {
+        nb_task_drop(comm, t);
+        return 0;
+    }
+    if (comm->shadow && t->step == NB_STEP_ENCODE)
+        comm->flow->scratch.used = 1;
+    t->tx = tx;
+    t->item = nb_tx_reserve(tx, NULL);
+    tx->item[t->item % tx->slots].apart = win->op->func == NB_FUNC_REDUCE_SCATTER &&
+                                          !(win->op->schedule->flags & NB_MSG_ROUTE); /* comm/ring.c */
+    return nb_task_run(comm, t);
+}
+
+/* ---- all-gather: encoded once, for all ------------------------------------------------------------- */
+
+static int send_gather(struct nb_coll_comm *comm, struct nb_peer *peer, struct nb_coll_req *win,
+                       const struct nb_segment *segment)
+{
+    struct nb_pool *pool = &comm->flow->gather.units;
+    struct nb_tx *tx = &peer->tx[NB_CLASS_CONTRIB];
+    struct nb_shared *unit;
+
+    if (!nb_tx_buffer(tx))
+        return 0;
+    if (peer->flow->send.gather_next == pool->tail) { /* this peer is the first to need it */
+        if (pool->tail - pool->head == pool->slots || !nb_gather_can_send(comm, win, segment))
+            return 0;
+        unit = &pool->unit[pool->tail % pool->slots];
+        unit->opno = win->op->opno;
+        unit->off = segment->off;
+        unit->ready = 0;
+        unit->left = comm->nnodes; /* the others, and the task */
+        pool->tail++;
+        if (nb_gather_send(comm, win, segment, NULL, unit) < 0)
+            return -1;
+    }
+    unit = &pool->unit[peer->flow->send.gather_next % pool->slots];
+    if (unit->opno != win->op->opno || unit->off != segment->off)
+        return nb_comm_error(comm, -EPROTO, "all_gather units are out of step (%llu at %llu)",
+                             (unsigned long long)unit->opno, (unsigned long long)unit->off);
+    nb_tx_reserve(tx, unit);
+    peer->flow->send.gather_next++;
+    return 1;
+}
+
+/* ---- walking --------------------------------------------------------------------------------------- */
+
+static int send_to(struct nb_coll_comm *comm, struct nb_peer *peer)
+{
+    struct nb_cursor *at = &peer->flow->send.cursor;
+    struct nb_coll_req *win;
+    int moved = 0, ret;
+
+    while ((win = nb_cursor_window(comm, at)) != NULL) {
+        struct nb_segment segment;
+
+        if (!win->op->schedule->next_send(comm, win, peer->rank, at->off, &segment)) {
+            /* What the scatter cursor has for this peer comes before any newer window. */
+            if (comm->flow->scatter.seq <= at->seq && nb_is_scattered(win->op))
+                break;
+            nb_cursor_pass(at);
+            nb_window_sent(comm, win);
+            moved = 1;
+            continue;
+        }
+        if (nb_peer_left(comm, peer, NB_CLASS_CONTRIB, win->op))
+            return -1;
+        ret = win->op->func == NB_FUNC_ALL_GATHER ? send_gather(comm, peer, win, &segment)
+                                                  : send_contribution(comm, peer, win, &segment);
+        if (ret < 0)
+            return ret;
+        if (ret == 0)
+            break;
+        at->off = segment.off + segment.len;
+        moved = 1;
+    }
+    return moved;
+}
+
+int nb_send_progress(struct nb_coll_comm *comm)
+{
+    int moved = nb_scatter_progress(comm);
+
+    if (moved < 0)
+        return moved;
+    for (int i = 0; i < comm->nneighbors; i++) {
+        int ret = send_to(comm, nb_next_neighbor(comm, i));
+        if (ret < 0)
+            return ret;
+        moved |= ret;
+    }
+    for (struct nb_pool *pool = &comm->flow->gather.units;; pool = &comm->flow->reduce.results) {
+        while (pool->head < pool->tail && pool->unit[pool->head % pool->slots].left == 0)
+            pool->head++;
+        if (pool == &comm->flow->reduce.results)
+            break;
+    }
+    return moved;
+}

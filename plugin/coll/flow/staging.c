@@ -1,0 +1,246 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Staging memory: rings and shared buffers of a communicator's messages, and their registration; see
+ * flow.h. */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "base/log.h"
+#include "coll/comm/comm.h"
+#include "coll/flow/internal.h"
+#include "state/budget.h"
+
+#define CONTROL_SLOTS_TX 256u
+#define CONTROL_SLOTS_GRID \
+    (CONTROL_SLOTS_TX + 3 * NB_GRID_MOST) /* what is passed on besides (watch/control.c) */
+#define CONTROL_SLOTS_RX 16u
+#define CONTROL_RX_BYTES (NB_CTL_BYTES + NB_CTL_DATA_BYTES + 32u) /* to the next cache line */
+#define POSTED_MAX 16u /* receives posted at once: within what any ncclNet transport allows */
+
+static size_t round_up(size_t n, size_t to)
+{
+    return (n + to - 1) / to * to;
+}
+
+static void *wire_alloc(struct nb_coll_comm *comm, size_t bytes)
+{
+    return comm->device->ops->alloc(comm->device, NB_PLACE_WIRE, bytes);
+}
+
+static void wire_free(struct nb_coll_comm *comm, void *p, size_t bytes)
+{
+    comm->device->ops->free(comm->device, NB_PLACE_WIRE, p, bytes);
+}
+
+/* What the device keeps of a message's slot. */
+static size_t kept(const struct nb_coll_comm *comm, size_t slot)
+{
+    const size_t most = comm->device->ops->keeps;
+
+    return most && most < slot ? most : slot;
+}
+
+/* With `mem` (of all such rings) its slots can be forwarded. */
+static int make_rx(struct nb_coll_comm *comm, struct nb_rx *rx, size_t slot, unsigned slots, uint8_t *mem)
+{
+    slot = kept(comm, slot);
+    rx->slot = slot;
+    rx->slots = slots;
+    rx->window = slots < POSTED_MAX ? slots : POSTED_MAX;
+    rx->req = calloc(slots, sizeof(*rx->req));
+    rx->len = calloc(slots, sizeof(*rx->len));
+    rx->mem = mem ? mem : wire_alloc(comm, slot * slots);
+    if (mem) {
+        rx->unit = calloc(slots, sizeof(*rx->unit));
+        if (!rx->unit) /* by which nb_staging_destroy sees that the memory is not the ring's own */
+            rx->mem = NULL;
+        for (unsigned i = 0; rx->unit && i < slots; i++)
+            rx->unit[i] = (struct nb_shared){.buf = mem + i * slot, .ready = 1};
+    }
+    rx->held = calloc(slots, sizeof(*rx->held));
+    return rx->req && rx->len && rx->mem && rx->held && (!mem || rx->unit) ? 0 : -ENOMEM;
+}
+
+static int make_tx(struct nb_coll_comm *comm, struct nb_tx *tx, enum nb_class cls, size_t slot,
+                   unsigned slots)
+{
+    slot = kept(comm, slot);
+    tx->cls = cls;
+    tx->slot = slot;
+    tx->slots = slots;
+    tx->item = calloc(slots, sizeof(*tx->item));
+    tx->mem = wire_alloc(comm, slot * slots);
+    return tx->item && tx->mem ? 0 : -ENOMEM;
+}
+
+static int make_pool(struct nb_coll_comm *comm, struct nb_pool *pool, size_t slot, unsigned slots)
+{
+    slot = kept(comm, slot);
+    pool->slot = slot;
+    pool->slots = slots;
+    pool->unit = calloc(slots, sizeof(*pool->unit));
+    pool->mem = wire_alloc(comm, slot * slots);
+    if (!pool->unit || !pool->mem)
+        return -ENOMEM;
+    for (unsigned i = 0; i < slots; i++)
+        pool->unit[i].buf = pool->mem + i * slot;
+    return 0;
+}
+
+/* Bytes that hold any coded unit with its header. */
+static size_t slot_bytes(size_t unit)
+{
+    return round_up(NB_MSG_MAX_BYTES + nb_codec_most(unit), 64);
+}
+
+int nb_staging_create(struct nb_coll_comm *comm)
+{
+    const struct nb_params *p = comm->ctx->params;
+    /* On a grid what comes along the column is forwarded along the row, too. */
+    size_t peers = (size_t)comm->nneighbors, forwarded = peers + (size_t)comm->grid.rows - 1, left, each;
+    uint8_t *at;
+    unsigned credits = (unsigned)p->credits;
+    int ret = 0;
+
+    comm->unit = (size_t)p->unit_bytes / 4096 * 4096;
+    comm->unit_slot = slot_bytes(comm->unit);
+    if (comm->shadow && !(comm->flow->scratch.mem = wire_alloc(comm, 2 * comm->unit_slot)))
+        return -ENOMEM;
+    /* Two classes each way with every peer, two pools; counted in full although untouched slots cost
+     * nothing. */
+    each = (peers * 4 + 2) * comm->unit_slot;
+    do { /* another communicator may take some between the look and the grasp */
+        left = nb_budget_left(comm->ctx->budgets, NB_BUDGET_STAGING);
+        if (left < each)
+            return -ENOMEM;
+        if (credits > left / each)
+            credits = (unsigned)(left / each);
+    } while (nb_budget_take(comm->ctx->budgets, NB_BUDGET_STAGING, each * credits));
+    comm->staging_bytes = each * credits;
+    if (credits < (unsigned)p->credits)
+        NB_INFO(NCCL_INIT | NCCL_NET,
+                "%s: %u instead of %lld credits, more do not fit into NIBBLE_STAGING_MAX_MB", comm->label,
+                credits, (long long)p->credits);
+    comm->flow->reduce.partial =
+        comm->device->ops->alloc(comm->device, NB_PLACE_STATE, NB_PARTIALS * comm->unit);
+    comm->flow->staging.arrivals_bytes = forwarded * credits * kept(comm, comm->unit_slot);
+    comm->flow->staging.arrivals = wire_alloc(comm, comm->flow->staging.arrivals_bytes);
+    if (!comm->flow->staging.arrivals || !comm->flow->reduce.partial)
+        ret = -ENOMEM;
+    at = comm->flow->staging.arrivals;
+    for (int i = 0; i < comm->nneighbors && !ret; i++) {
+        struct nb_peer *peer = comm->neighbors[i];
+        int column = nb_on_grid(comm) && nb_grid_same_column(comm->grid, peer->rank, comm->rank);
+        ret = make_rx(comm, &peer->rx[NB_CLASS_CONTRIB], comm->unit_slot, credits, at);
+        at += credits * kept(comm, comm->unit_slot);
+        if (!ret)
+            ret = make_rx(comm, &peer->rx[NB_CLASS_RESULT], comm->unit_slot, credits, column ? at : NULL);
+        at += column ? credits * kept(comm, comm->unit_slot) : 0;
+        for (int c = 0; c < NB_CLASS_CONTROL && !ret; c++)
+            ret = make_tx(comm, &peer->tx[c], (enum nb_class)c, comm->unit_slot, credits);
+        if (!ret)
+            ret = make_rx(comm, &peer->rx[NB_CLASS_CONTROL], CONTROL_RX_BYTES, CONTROL_SLOTS_RX, NULL);
+        if (!ret)
+            ret = make_tx(comm, &peer->tx[NB_CLASS_CONTROL], NB_CLASS_CONTROL, 256,
+                          nb_on_grid(comm) ? CONTROL_SLOTS_GRID : CONTROL_SLOTS_TX);
+        peer->flow->raw.answer.buf = wire_alloc(comm, CONTROL_RX_BYTES);
+        peer->flow->raw.most = nb_on_grid(comm) ? NB_GRID_MOST : NB_ASKS;
+        peer->flow->raw.ask = calloc(peer->flow->raw.most, sizeof(*peer->flow->raw.ask));
+        if (!peer->flow->raw.answer.buf || !peer->flow->raw.ask)
+            ret = -ENOMEM;
+    }
+    if (!ret)
+        ret = make_pool(comm, &comm->flow->gather.units, comm->unit_slot, credits);
+    if (!ret)
+        ret = make_pool(comm, &comm->flow->reduce.results, comm->unit_slot, credits);
+    return ret;
+}
+
+static void free_pool(struct nb_coll_comm *comm, struct nb_pool *pool)
+{
+    wire_free(comm, pool->mem, pool->slot * pool->slots);
+    free(pool->unit);
+}
+
+void nb_staging_destroy(struct nb_coll_comm *comm)
+{
+    for (int i = 0; i < comm->nneighbors; i++) {
+        for (int c = 0; c < NB_CLASS_COUNT; c++) {
+            struct nb_tx *tx = &comm->neighbors[i]->tx[c];
+            struct nb_rx *rx = &comm->neighbors[i]->rx[c];
+            if (!rx->unit) /* else in `arrivals` */
+                wire_free(comm, rx->mem, rx->slot * rx->slots);
+            wire_free(comm, tx->mem, tx->slot * tx->slots);
+            free(rx->req);
+            free(rx->len);
+            free(rx->unit);
+            free(rx->held);
+            free(tx->item);
+        }
+        wire_free(comm, comm->neighbors[i]->flow->raw.answer.buf, CONTROL_RX_BYTES);
+        free(comm->neighbors[i]->flow->raw.ask);
+    }
+    wire_free(comm, comm->flow->staging.arrivals, comm->flow->staging.arrivals_bytes);
+    comm->device->ops->free(comm->device, NB_PLACE_STATE, comm->flow->reduce.partial,
+                            NB_PARTIALS * comm->unit);
+    free_pool(comm, &comm->flow->gather.units);
+    free_pool(comm, &comm->flow->reduce.results);
+    wire_free(comm, comm->flow->scratch.mem, 2 * comm->unit_slot);
+    nb_budget_give(comm->ctx->budgets, NB_BUDGET_STAGING, comm->staging_bytes);
+}
+
+/* ---- registration with the transport ------------------------------------------------------------------ */
+
+int nb_staging_register(struct nb_coll_comm *comm)
+{
+    const struct nb_net_ops *net = comm->net;
+    int ret = 0;
+
+    for (int i = 0; i < comm->nneighbors && !ret; i++) {
+        for (int c = 0; c < NB_CLASS_COUNT && !ret; c++) {
+            struct nb_tx *tx = &comm->neighbors[i]->tx[c];
+            struct nb_rx *rx = &comm->neighbors[i]->rx[c];
+            struct nb_pool *pool = c == NB_CLASS_CONTRIB  ? &comm->flow->gather.units
+                                   : c == NB_CLASS_RESULT ? &comm->flow->reduce.results
+                                                          : NULL;
+            ret = net->reg_mr(rx->conn, rx->mem, rx->slot * rx->slots, NB_MEM_HOST, &rx->mhandle);
+            if (!ret)
+                ret = net->reg_mr(tx->conn, tx->mem, tx->slot * tx->slots, NB_MEM_HOST, &tx->mhandle);
+            if (!ret && pool)
+                ret = net->reg_mr(tx->conn, pool->mem, pool->slot * pool->slots, NB_MEM_HOST,
+                                  &tx->shared_mhandle);
+            if (!ret && c == NB_CLASS_CONTROL)
+                ret = net->reg_mr(tx->conn, comm->neighbors[i]->flow->raw.answer.buf, CONTROL_RX_BYTES,
+                                  NB_MEM_HOST, &tx->shared_mhandle);
+            if (!ret && c == NB_CLASS_RESULT)
+                ret = net->reg_mr(tx->conn, comm->flow->staging.arrivals, comm->flow->staging.arrivals_bytes,
+                                  NB_MEM_HOST, &tx->forward_mhandle);
+        }
+    }
+    return ret;
+}
+
+void nb_staging_unregister(struct nb_coll_comm *comm)
+{
+    const struct nb_net_ops *net = comm->net;
+
+    /* Receives are posted for as long as a connection lives, and peers may still send heartbeats. */
+    for (int i = 0; net->leave && i < comm->nneighbors; i++)
+        for (int c = 0; c < NB_CLASS_COUNT; c++)
+            if (comm->neighbors[i]->rx[c].conn)
+                net->leave(comm->neighbors[i]->rx[c].conn);
+    for (int i = 0; i < comm->nneighbors; i++) {
+        for (int c = 0; c < NB_CLASS_COUNT; c++) {
+            struct nb_tx *tx = &comm->neighbors[i]->tx[c];
+            struct nb_rx *rx = &comm->neighbors[i]->rx[c];
+            if (rx->conn && rx->mhandle)
+                net->dereg_mr(rx->conn, rx->mhandle);
+            if (tx->conn && tx->mhandle)
+                net->dereg_mr(tx->conn, tx->mhandle);
+            if (tx->conn && tx->shared_mhandle)
+                net->dereg_mr(tx->conn, tx->shared_mhandle);
+            if (tx->conn && tx->forward_mhandle)
+                net->dereg_mr(tx->conn, tx->forward_mhandle);
+            rx->mhandle = tx->mhandle = tx->shared_mhandle = tx->forward_mhandle = NULL;
+        }
+    }
+}

@@ -1,0 +1,535 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Metrics as text; see report.h. */
+#include <inttypes.h>
+#include <math.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "base/version.h"
+#include "coll/flow/flow.h"
+#include "coll/report/report.h"
+#include "policy/align.h"
+#include "policy/grad_rules.h"
+
+/* ---- the metrics --------------------------------------------------------------------------------------- */
+
+/* One metric: a member of what its scope shows, or a number computed from it. */
+struct metric {
+    const char *name, *help;
+    size_t at;                        /* offset of a uint64_t, where `of` is NULL */
+    double (*of)(const void *figure); /* negative: not known */
+};
+
+/* Counters are those whose names end so, as Prometheus wants it. */
+static bool is_counter(const struct metric *m)
+{
+    const size_t n = strlen(m->name);
+
+    return n > 6 && strcmp(m->name + n - 6, "_total") == 0;
+}
+
+#define COUNT(struct_, member, name, help) \
+    { \
+        name, help, offsetof(struct struct_, member), NULL \
+    }
+#define COMPUTED(function, name, help) \
+    { \
+        name, help, 0, function \
+    }
+
+static double open_windows(const void *v)
+{
+    return (double)((const struct nb_figures *)v)->open_windows;
+}
+static double waited(const void *v)
+{
+    return 1e-9 * (double)((const struct nb_figures *)v)->waited_ns;
+}
+static double late_peers(const void *v)
+{
+    return ((const struct nb_figures *)v)->nlate;
+}
+static double silence(const void *v)
+{
+    return 1e-9 * (double)((const struct nb_figures *)v)->silence_ns;
+}
+static double failed(const void *v)
+{
+    return ((const struct nb_figures *)v)->error != 0;
+}
+static double closed(const void *v)
+{
+    return ((const struct nb_figures *)v)->closed;
+}
+static double switched_off(const void *v)
+{
+    return ((const struct nb_figures *)v)->off;
+}
+static double busy(const void *v)
+{
+    return 1e-9 * (double)((const struct nb_figures *)v)->stats.busy_ns;
+}
+static double worked(const void *v)
+{
+    return 1e-9 * (double)((const struct nb_figures *)v)->stats.worked_ns;
+}
+static double share(const void *v)
+{
+    return nb_stats_codec_share(&((const struct nb_figures *)v)->stats);
+}
+static double waiting(const void *v)
+{
+    const struct nb_figures *f = v;
+    const double share = nb_stats_codec_share(&f->stats);
+
+    return f->stats.busy_ns && share < 1 ? 1 - share : 0;
+}
+static double threads(const void *v)
+{
+    return ((const struct nb_figures *)v)->stats.workers;
+}
+static double nmse(const void *v)
+{
+    return nb_figures_nmse(&((const struct nb_figures *)v)->stats.encode);
+}
+static double carried(const void *v)
+{
+    return nb_figures_carried(&((const struct nb_figures *)v)->stats.encode);
+}
+static double retransmits(const void *v)
+{
+    const uint64_t n = ((const struct nb_figures *)v)->retransmits;
+
+    return n == UINT64_MAX ? -1 : (double)n;
+}
+
+static const struct metric of_communicator[] = {
+    COMPUTED(open_windows, "open_windows", "Windows that NCCL has handed over and that are not done."),
+    COMPUTED(waited, "waited_seconds", "Time for which the oldest open window has not got on."),
+    COMPUTED(late_peers, "late_peers", "Nodes that the oldest open window waits for at present."),
+    COUNT(nb_figures, late_reports, "late_reports_total", "Log lines about late nodes (NIBBLE_LATE_REPORT)."),
+    COMPUTED(silence, "peer_silence_seconds",
+             "Longest time for which a connected node has not been heard from."),
+    COMPUTED(failed, "failed", "1 when the communicator has failed."),
+    COMPUTED(closed, "closed", "1 when the communicator is closed; its figures are final."),
+    COMPUTED(switched_off, "compression_off", "1 while NIBBLE_CONTROL has switched compression off."),
+    COMPUTED(busy, "busy_seconds_total", "Time in which some window was open."),
+    COMPUTED(worked, "processor_seconds_total",
+             "Time in which this processor coded, decoded, summed or copied."),
+    COMPUTED(share, "processor_share",
+             "Share of the busy time in which the processor, or each codec thread, worked."),
+    COMPUTED(waiting, "waiting_share", "The rest of the busy time: waiting for nodes and links."),
+    COUNT(nb_figures, stats.worked_bytes, "processor_bytes_total",
+          "Bytes of values that went through that work."),
+    COMPUTED(threads, "codec_threads", "Codec threads; 0: the engine's thread codes."),
+    COUNT(nb_figures, stats.encode.values, "quantized_values_total", "Values quantized."),
+    COMPUTED(nmse, "code_error_ratio", "Error of the code: its energy over that of the values (NMSE)."),
+    COMPUTED(carried, "carried_error_ratio",
+             "Energy of the residuals that were added, over that of the values."),
+    COUNT(nb_figures, stats.encode.escapes, "escaped_values_total",
+          "Values sent exactly, since they did not fit."),
+    COUNT(nb_figures, stats.encode.nonfinite, "nonfinite_values_total",
+          "NaN and infinities among the values."),
+    COUNT(nb_figures, stats.encode.bounded, "bounded_tiles_total", "Tiles whose residual was bounded."),
+    COUNT(nb_figures, stats.feedback_ops, "feedback_operations_total",
+          "Quantized operations with error feedback."),
+    COUNT(nb_figures, stats.no_feedback_ambiguous, "no_feedback_ambiguous_total",
+          "Quantized operations without it: not certain which residual is theirs."),
+    COUNT(nb_figures, stats.no_feedback_budget, "no_feedback_budget_total",
+          "Quantized operations without it: no memory within the budget."),
+    COUNT(nb_figures, stats.feedback_resets, "feedback_resets_total",
+          "Errors dropped after values that are not finite."),
+    COUNT(nb_figures, stats.weight_jumps, "weight_jumps_total",
+          "Weights far from those before: all errors dropped."),
+    COUNT(nb_figures, stats.feedback_bytes, "feedback_bytes", "Memory of residuals."),
+    COUNT(nb_figures, stats.reference_bytes, "reference_bytes", "Memory of weight references."),
+    COUNT(nb_figures, stats.ref_slots, "references", "Weight references."),
+    COUNT(nb_figures, stats.ref_hits, "reference_hits_total",
+          "All-gathers of an own block with a reference."),
+    COUNT(nb_figures, stats.ref_new, "reference_new_total", "Such whose block was not known."),
+    COUNT(nb_figures, stats.ref_unconfirmed, "reference_unconfirmed_total",
+          "Such whose reference other nodes had not confirmed."),
+    COUNT(nb_figures, stats.ref_budget, "reference_budget_total", "Such without memory within the budget."),
+    COUNT(nb_figures, stats.resends, "resends_total",
+          "Messages that a receiver asked for again as raw bytes."),
+    COUNT(nb_figures, stats.payload_checked, "payloads_checked_total",
+          "Payloads compared with their check value."),
+    COUNT(nb_figures, stats.payload_damaged, "payloads_damaged_total", "Payloads that did not fit it."),
+    COUNT(nb_figures, stats.control_bytes, "control_bytes_total", "Bytes of control messages sent."),
+    COMPUTED(retransmits, "transport_retransmits_total",
+             "Segments that TCP has sent again since they were lost."),
+};
+
+static double ratio_of_func(const void *v)
+{
+    const struct nb_func_stats *f = v;
+
+    return nb_figures_ratio(f->sent_bytes, f->wire_bytes);
+}
+
+static const struct metric of_collective[] = {
+    COUNT(nb_func_stats, ops, "operations_total", "Operations begun."),
+    COUNT(nb_func_stats, coded_ops, "coded_operations_total", "Of these, coded in part at least."),
+    COUNT(nb_func_stats, two_hop_ops, "two_hop_operations_total", "Of these, in two hops."),
+    COUNT(nb_func_stats, two_level_ops, "two_level_operations_total", "Of these, in two levels."),
+    COUNT(nb_func_stats, windows, "windows_total", "Calls from NCCL."),
+    COUNT(nb_func_stats, sent_bytes, "sent_bytes_total",
+          "Bytes of values sent to other nodes, before coding."),
+    COUNT(nb_func_stats, wire_bytes, "wire_bytes_total", "The same as sent, with headers."),
+    COUNT(nb_func_stats, would_be_bytes, "would_be_bytes_total",
+          "All-gathers in shadow mode: as they would be sent."),
+    COMPUTED(ratio_of_func, "compression_ratio", "sent_bytes_total over wire_bytes_total."),
+    COUNT(nb_func_stats, units, "messages_total", "Messages sent."),
+    COUNT(nb_func_stats, raw_units, "raw_messages_total", "Of these, raw."),
+    COUNT(nb_func_stats, unchanged_units, "unchanged_messages_total",
+          "Of these, a header only: nothing had changed."),
+};
+
+static double value_of(const void *v)
+{
+    return (double)*(const uint64_t *)v;
+}
+
+static const struct metric of_reason[] = {
+    COMPUTED(value_of, "raw_operations_total", "Operations sent raw, by the reason."),
+};
+
+static const struct metric of_record[] = {
+    COMPUTED(value_of, "records_total", "Operations by how certain it is which call of the job they are."),
+};
+
+static double one(const void *v)
+{
+    (void)v;
+    return 1;
+}
+
+static const struct metric of_late[] = {
+    COMPUTED(one, "late_peer", "1 for each node that the oldest open window waits for at present."),
+};
+
+static double nmse_of_signature(const void *v)
+{
+    return nb_figures_nmse(&((const struct nb_sig_report *)v)->encode);
+}
+static double carried_of_signature(const void *v)
+{
+    return nb_figures_carried(&((const struct nb_sig_report *)v)->encode);
+}
+static double ratio_of_signature(const void *v)
+{
+    const struct nb_sig_report *r = v;
+
+    return nb_figures_ratio(r->bytes, r->wire_bytes);
+}
+static double fallen_back(const void *v)
+{
+    return ((const struct nb_sig_report *)v)->fallen_back;
+}
+
+static const struct metric of_signature[] = {
+    COUNT(nb_sig_report, ops, "signature_operations_total", "Operations of the signature."),
+    COUNT(nb_sig_report, coded, "signature_coded_operations_total", "Of these, coded."),
+    COUNT(nb_sig_report, with_feedback, "signature_feedback_operations_total",
+          "Of these, with error feedback."),
+    COUNT(nb_sig_report, bytes, "signature_bytes_total", "Bytes of values that were encoded."),
+    COUNT(nb_sig_report, wire_bytes, "signature_wire_bytes_total", "The same as encoded."),
+    COMPUTED(ratio_of_signature, "signature_compression_ratio", "The former over the latter."),
+    COMPUTED(nmse_of_signature, "signature_code_error_ratio", "Error of the code, as code_error_ratio."),
+    COMPUTED(carried_of_signature, "signature_carried_error_ratio", "Carried error, as carried_error_ratio."),
+    COMPUTED(fallen_back, "signature_fallen_back", "1 when it goes on with 8 bits (NIBBLE_FALLBACK_NMSE)."),
+};
+
+static const struct metric of_signature_reason[] = {
+    COMPUTED(value_of, "signature_raw_operations_total",
+             "Operations of the signature sent raw, by the reason."),
+};
+
+/* ---- what they are of: scopes -------------------------------------------------------------------------- */
+
+#define LABELS 3
+
+/* One of what a scope shows. */
+struct item {
+    const void *figure; /* what its metrics read; NULL: there is nothing to show */
+    struct {
+        const char *key;
+        char value[160];
+    } label[LABELS];
+    int labels;
+};
+
+static void label(struct item *it, const char *key, const char *value)
+{
+    it->label[it->labels].key = key;
+    snprintf(it->label[it->labels++].value, sizeof(it->label[0].value), "%s", value);
+}
+
+/* As NCCL's ncclFuncToString. */
+static const char *collective(enum nb_func func)
+{
+    static const char *const name[NB_FUNC_COUNT] = {"ReduceScatter", "AllGather", "AllReduce"};
+
+    return (unsigned)func < NB_FUNC_COUNT ? name[func] : "unknown";
+}
+
+/* A word for what nb_reason_text says. */
+static const char *reason(unsigned why)
+{
+    static const char *const word[NB_REASON_COUNT] = {
+        [NB_CODED] = "coded",         [NB_RAW_TYPE] = "type",         [NB_RAW_OP] = "reduction",
+        [NB_RAW_SMALL] = "small",     [NB_RAW_SETTING] = "setting",   [NB_RAW_UNKNOWN] = "no_record",
+        [NB_RAW_YOUNG] = "young",     [NB_RAW_CLASS] = "no_gradient", [NB_RAW_WARMUP] = "warmup",
+        [NB_RAW_COMM] = "comm_rules", [NB_RAW_LINK] = "link",         [NB_RAW_SWITCHED] = "switched_off",
+    };
+    return why < NB_REASON_COUNT && word[why] ? word[why] : "unknown";
+}
+
+static bool communicators(const struct nb_figures *f, unsigned i, struct item *it)
+{
+    it->figure = f;
+    return i == 0;
+}
+
+static bool collectives(const struct nb_figures *f, unsigned i, struct item *it)
+{
+    if (i >= NB_FUNC_COUNT)
+        return false;
+    it->figure = f->stats.func[i].windows ? &f->stats.func[i] : NULL;
+    label(it, "collective", collective((enum nb_func)i));
+    return true;
+}
+
+static bool reasons(const struct nb_figures *f, unsigned i, struct item *it)
+{
+    const unsigned func = i / NB_REASON_COUNT, why = i % NB_REASON_COUNT;
+
+    if (func >= NB_FUNC_COUNT)
+        return false;
+    it->figure = why != NB_CODED && f->reasons[func][why] ? &f->reasons[func][why] : NULL;
+    label(it, "collective", collective((enum nb_func)func));
+    label(it, "reason", reason(why));
+    return true;
+}
+
+static bool records(const struct nb_figures *f, unsigned i, struct item *it)
+{
+    static const char *const word[NB_COLL_RECORD_OUTCOMES] = {
+        [NB_ALIGN_CERTAIN] = "certain", [NB_ALIGN_ALIKE] = "alike",   [NB_ALIGN_ABSENT] = "absent",
+        [NB_ALIGN_DOUBT] = "doubtful",  [NB_ALIGN_MISFIT] = "misfit",
+    };
+
+    if (i >= NB_COLL_RECORD_OUTCOMES)
+        return false;
+    it->figure = f->profiled ? &f->stats.records[i] : NULL;
+    label(it, "outcome", word[i]);
+    return true;
+}
+
+static bool late_ones(const struct nb_figures *f, unsigned i, struct item *it)
+{
+    char rank[16];
+
+    if (i >= f->nlate || i >= NB_FIGURES_LATE)
+        return false;
+    it->figure = f;
+    snprintf(rank, sizeof(rank), "%d", f->late[i]);
+    label(it, "peer", rank);
+    return true;
+}
+
+static void label_signature(struct item *it, const struct nb_sig_report *r)
+{
+    char rule[128];
+
+    nb_grad_rule_text(r->func, r->type, r->count, r->nranks, rule, sizeof(rule));
+    label(it, "collective", collective(r->func));
+    label(it, "signature", r->others ? "others" : rule);
+}
+
+static bool signatures(const struct nb_figures *f, unsigned i, struct item *it)
+{
+    if (i >= f->nsignatures)
+        return false;
+    it->figure = &f->signature[i];
+    label_signature(it, &f->signature[i]);
+    return true;
+}
+
+static bool signature_reasons(const struct nb_figures *f, unsigned i, struct item *it)
+{
+    const unsigned s = i / NB_REASON_COUNT, why = i % NB_REASON_COUNT;
+
+    if (s >= f->nsignatures)
+        return false;
+    it->figure = why != NB_CODED && f->signature[s].reason[why] ? &f->signature[s].reason[why] : NULL;
+    label_signature(it, &f->signature[s]);
+    label(it, "reason", reason(why));
+    return true;
+}
+
+#define SCOPE(name, items, metrics) \
+    { \
+        name, items, metrics, sizeof(metrics) / sizeof((metrics)[0]) \
+    }
+
+static const struct scope {
+    const char *name;
+    /* The i-th item: false when there are no more. */
+    bool (*item)(const struct nb_figures *f, unsigned i, struct item *it);
+    const struct metric *metric;
+    size_t n;
+} scopes[] = {
+    SCOPE("communicator", communicators, of_communicator),
+    SCOPE("collective", collectives, of_collective),
+    SCOPE("reason", reasons, of_reason),
+    SCOPE("record", records, of_record),
+    SCOPE("late_peer", late_ones, of_late),
+    SCOPE("signature", signatures, of_signature),
+    SCOPE("signature_reason", signature_reasons, of_signature_reason),
+};
+#define SCOPES (sizeof(scopes) / sizeof(scopes[0]))
+
+/* ---- text ---------------------------------------------------------------------------------------------- */
+
+/* Between quotes, in either format, which take UTF-8 only: control characters become blanks, and what is not
+ * ASCII a question mark, since NCCL's names are any bytes, cut anywhere. */
+static void put_text(FILE *out, const char *text)
+{
+    for (const char *p = text; *p; p++) {
+        const unsigned char c = (unsigned char)*p;
+
+        if (c == '"' || c == '\\')
+            fputc('\\', out);
+        fputc(c < ' ' || c == 0x7f ? ' ' : c > 0x7f ? '?' : c, out);
+    }
+}
+
+/* Neither format has room for what is not known, or no number. */
+static bool is_known(const struct metric *m, const void *figure)
+{
+    return !m->of || (m->of(figure) >= 0 && isfinite(m->of(figure)));
+}
+
+static void put_value(FILE *out, const struct metric *m, const void *figure)
+{
+    double value;
+
+    if (!m->of) {
+        fprintf(out, "%" PRIu64, *(const uint64_t *)((const char *)figure + m->at));
+        return;
+    }
+    value = m->of(figure);
+    fprintf(out, value < 1e15 && value == (double)(uint64_t)value ? "%.0f" : "%.9g", value);
+}
+
+/* Labels of a communicator, each "KEY BETWEEN VALUE" with quotes, as the format wants it. */
+static void put_labels(FILE *out, const struct nb_metrics_process *p, const struct nb_figures *f, bool json)
+{
+    const char *between = json ? "\":\"" : "=\"", *open = json ? ",\"" : ",";
+    char gpu[16] = "unknown";
+
+    if (f->gpu >= 0)
+        snprintf(gpu, sizeof(gpu), "GPU%d", f->gpu);
+    fprintf(out, "%sslurm_job_id%s", json ? "\"" : "", between);
+    put_text(out, p->job);
+    fprintf(out, "\"%snode%s", open, between);
+    put_text(out, p->host);
+    fprintf(out, "\"%spid%s%s\"%sgpu%s%s\"%scomm_name%s", open, between, p->process, open, between, gpu, open,
+            between);
+    put_text(out, f->info.name[0] ? f->info.name : "unknown");
+    fprintf(out, "\"%scomm%s0x%" PRIx64 "\"%sserial%s%u\"%sdev%s%d\"%sn_nodes%s%d\"%snode_rank%s%d\"", open,
+            between, f->comm_id, open, between, f->serial, open, between, f->dev, open, between, f->nnodes,
+            open, between, f->rank);
+    if (f->info.nranks)
+        fprintf(out, "%snranks%s%" PRIu32 "\"", open, between, f->info.nranks);
+    else
+        fprintf(out, "%snranks%sunknown\"", open, between);
+}
+
+static void put_sample(FILE *out, const struct nb_metrics_process *p, const struct nb_figures *f,
+                       const struct metric *m, const struct item *it, bool *headed)
+{
+    if (!is_known(m, it->figure))
+        return;
+    if (!*headed)
+        fprintf(out, "# HELP nibble_%s %s\n# TYPE nibble_%s %s\n", m->name, m->help, m->name,
+                is_counter(m) ? "counter" : "gauge");
+    *headed = true;
+    fprintf(out, "nibble_%s{", m->name);
+    put_labels(out, p, f, false);
+    for (int i = 0; i < it->labels; i++) {
+        fprintf(out, ",%s=\"", it->label[i].key);
+        put_text(out, it->label[i].value);
+        fputc('"', out);
+    }
+    fputs("} ", out);
+    put_value(out, m, it->figure);
+    fputc('\n', out);
+}
+
+void nb_metrics_prometheus(FILE *out, const struct nb_metrics_process *p,
+                           const struct nb_figures *const *figures, unsigned n)
+{
+    fprintf(out, "# HELP nibble_info Version of the plugin.\n# TYPE nibble_info gauge\n"
+                 "nibble_info{slurm_job_id=\"");
+    put_text(out, p->job);
+    fprintf(out, "\",node=\"");
+    put_text(out, p->host);
+    fprintf(out, "\",pid=\"%s\",version=\"%s\"} 1\n", p->process, nb_version_with_commit());
+    fprintf(
+        out,
+        "# HELP nibble_written_timestamp_seconds When this file was written.\n"
+        "# TYPE nibble_written_timestamp_seconds gauge\nnibble_written_timestamp_seconds{slurm_job_id=\"");
+    put_text(out, p->job);
+    fprintf(out, "\",node=\"");
+    put_text(out, p->host);
+    fprintf(out, "\",pid=\"%s\"} %.3f\n", p->process, p->time);
+    for (size_t s = 0; s < SCOPES; s++)
+        for (size_t k = 0; k < scopes[s].n; k++) {
+            bool headed = false;
+            for (unsigned c = 0; c < n; c++)
+                for (unsigned i = 0;; i++) {
+                    struct item it = {.labels = 0};
+                    if (!scopes[s].item(figures[c], i, &it))
+                        break;
+                    if (it.figure)
+                        put_sample(out, p, figures[c], &scopes[s].metric[k], &it, &headed);
+                }
+        }
+}
+
+static void put_line(FILE *out, const struct nb_metrics_process *p, const struct nb_figures *f,
+                     const struct scope *scope, const struct item *it)
+{
+    fprintf(out, "{\"time\":%.3f,\"scope\":\"%s\",\"version\":\"%s\",", p->time, scope->name, nb_version());
+    put_labels(out, p, f, true);
+    for (int i = 0; i < it->labels; i++) {
+        fprintf(out, ",\"%s\":\"", it->label[i].key);
+        put_text(out, it->label[i].value);
+        fputc('"', out);
+    }
+    for (size_t k = 0; k < scope->n; k++) {
+        if (!is_known(&scope->metric[k], it->figure))
+            continue;
+        fprintf(out, ",\"%s\":", scope->metric[k].name);
+        put_value(out, &scope->metric[k], it->figure);
+    }
+    fputs("}\n", out);
+}
+
+void nb_metrics_json(FILE *out, const struct nb_metrics_process *p, const struct nb_figures *const *figures,
+                     unsigned n)
+{
+    for (unsigned c = 0; c < n; c++)
+        for (size_t s = 0; s < SCOPES; s++)
+            for (unsigned i = 0;; i++) {
+                struct item it = {.labels = 0};
+                if (!scopes[s].item(figures[c], i, &it))
+                    break;
+                if (it.figure)
+                    put_line(out, p, figures[c], &scopes[s], &it);
+            }
+}

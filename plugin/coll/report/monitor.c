@@ -1,0 +1,507 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Metrics and hang reports of a running job; see report.h. */
+#include <errno.h>
+#include <locale.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/chore.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/out_file.h"
+#include "base/process_name.h"
+#include "coll/comm/comm.h"
+#include "coll/report/report.h"
+#include "coll/watch/watch.h"
+
+#define PATIENCE_S 2    /* for the thread to end */
+#define LOCK_MS 200     /* for a communicator that the engine works on */
+#define CLOSED_MOST 32u /* that are shown after their end */
+#define TRIGGER "nibble-report-now"
+
+struct entry {
+    struct entry *next;
+    struct nb_coll_comm *comm; /* NULL: closed */
+    struct nb_figures figures;
+    uint64_t late_reports; /* as of the last look */
+    int error;
+    struct nb_waits *failed; /* it was closed after an error: what it waited for; else NULL */
+    bool told;               /* a report has its error */
+};
+
+struct output { /* a kind of file */
+    char *path; /* NULL: not wanted */
+    const char *setting;
+    bool warned;
+};
+
+struct nb_monitor {
+    struct nb_chore *chore;
+    locale_t plain; /* numbers have points, whatever the job's locale says */
+    char host[64], job[64];
+    int period, late_report; /* seconds */
+    struct output prometheus, json, report;
+    char *trigger;
+    /* The chore's. */
+    int64_t written_ns;             /* when metrics were, of CLOCK_MONOTONIC; 0: never */
+    uint64_t steps, moved;          /* of the engine, and of windows, at the last look */
+    unsigned still, quiet;          /* they were so already so many looks before */
+    bool looked;                    /* at the trigger */
+    struct timespec seen;           /* its change; 0: it was not there */
+    pthread_mutex_t lock;           /* of what follows; nothing that may block is called with it */
+    const _Atomic uint64_t *engine; /* steps that it has made; NULL: it may be gone */
+    struct entry *entries;
+    unsigned serial;
+};
+
+/* ---- copies; with the lock ----------------------------------------------------------------------------- */
+
+/* The entry's figures as they are now, or as they were where the engine does not give the lock. */
+static void refresh(struct entry *e)
+{
+    if (!e->comm)
+        return;
+    if (nb_turn_lock_ask(&e->comm->progress_lock, LOCK_MS)) {
+        nb_figures_take(&e->figures, e->comm);
+        nb_turn_lock_give(&e->comm->progress_lock);
+    }
+    nb_figures_ask_transport(&e->figures, e->comm);
+}
+
+static unsigned count(const struct nb_monitor *m)
+{
+    unsigned n = 0;
+
+    for (const struct entry *e = m->entries; e; e = e->next)
+        n++;
+    return n;
+}
+
+/* ---- files; without the lock --------------------------------------------------------------------------- */
+
+static void told(struct output *o, int ret)
+{
+    if (ret && !o->warned)
+        NB_WARN("%s: cannot write %s: %s; it is tried again from time to time", o->setting, o->path,
+                strerror(-ret));
+    o->warned = ret != 0;
+}
+
+static double date(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_REALTIME, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+typedef void (*formatter)(FILE *out, const struct nb_metrics_process *process,
+                          const struct nb_figures *const *figures, unsigned n);
+
+/* All entries' figures as text: free() it. NULL: no memory. */
+static char *format(struct nb_monitor *m, formatter write, size_t *bytes)
+{
+    struct nb_metrics_process process = {.time = date()};
+    const struct nb_figures **list;
+    char *text = NULL;
+    FILE *out;
+    unsigned n = 0;
+
+    nb_process_name(process.process);
+    memcpy(process.host, m->host, sizeof(process.host));
+    memcpy(process.job, m->job, sizeof(process.job));
+    list = calloc(count(m) + 1, sizeof(*list));
+    out = list ? open_memstream(&text, bytes) : NULL;
+    if (out) {
+        for (const struct entry *e = m->entries; e; e = e->next)
+            list[n++] = &e->figures;
+        write(out, &process, list, n);
+        if (fclose(out)) {
+            free(text);
+            text = NULL;
+        }
+    }
+    free(list);
+    return text;
+}
+
+static void write_metrics(struct nb_monitor *m)
+{
+    char *prometheus = NULL, *json = NULL;
+    size_t prometheus_bytes = 0, json_bytes = 0;
+
+    pthread_mutex_lock(&m->lock);
+    for (struct entry *e = m->entries; e; e = e->next)
+        refresh(e);
+    if (m->prometheus.path)
+        prometheus = format(m, nb_metrics_prometheus, &prometheus_bytes);
+    if (m->json.path)
+        json = format(m, nb_metrics_json, &json_bytes);
+    pthread_mutex_unlock(&m->lock);
+    if (m->prometheus.path)
+        told(&m->prometheus,
+             prometheus ? nb_out_file_replace(m->prometheus.path, prometheus, prometheus_bytes) : -ENOMEM);
+    if (m->json.path)
+        told(&m->json, json ? nb_out_file_append(m->json.path, json, json_bytes) : -ENOMEM);
+    free(prometheus);
+    free(json);
+}
+
+/* ---- hang reports -------------------------------------------------------------------------------------- */
+
+/* The file that asks for a report has changed since the last look. */
+static bool triggered(struct nb_monitor *m)
+{
+    struct timespec now = {0, 0};
+    struct stat st;
+    bool changed;
+
+    if (stat(m->trigger, &st) == 0)
+        now = st.st_ctim;
+    changed = m->looked && (now.tv_sec || now.tv_nsec) &&
+              (now.tv_sec != m->seen.tv_sec || now.tv_nsec != m->seen.tv_nsec);
+    m->looked = true;
+    m->seen = now;
+    return changed;
+}
+
+/* True once in NIBBLE_LATE_REPORT seconds in which `now` is what it was; *looks counts. A process that was
+ * stopped as a whole looks once. */
+static bool has_stood(const struct nb_monitor *m, uint64_t now, uint64_t *before, unsigned *looks)
+{
+    *looks = now == *before ? *looks + 1 : 0;
+    *before = now;
+    return *looks && *looks % (unsigned)m->late_report == 0;
+}
+
+/* Why a report is due, or NULL. A node for which others wait may itself wait for nobody: so whoever gets no
+ * windows done writes one, too. With the lock. */
+static const char *due(struct nb_monitor *m)
+{
+    uint64_t moved = 0;
+    const char *why = NULL;
+    bool any = false, late = false, failed = false;
+
+    for (struct entry *e = m->entries; e; e = e->next) {
+        uint64_t reports;
+        int error;
+
+        if (!e->comm) { /* who closes at once after an error may be faster than the next look */
+            failed |= e->failed && !e->told;
+            continue;
+        }
+        moved += atomic_load(&e->comm->submitted) + atomic_load(&e->comm->finished);
+        reports = atomic_load_explicit(&e->comm->watch->late_reports, memory_order_relaxed);
+        error = nb_comm_failed(e->comm);
+        any |= !error; /* what has failed is told once, as it was then */
+        late |= reports != e->late_reports;
+        failed |= error != e->error;
+        e->late_reports = reports;
+        e->error = error;
+    }
+    if (has_stood(m, moved, &m->moved, &m->quiet) && any)
+        why = "quiet";
+    if (late)
+        why = "late";
+    if (failed)
+        why = "failed";
+    if (!any || !m->engine) /* an engine without communicators sleeps */
+        m->still = 0;
+    else if (has_stood(m, atomic_load_explicit(m->engine, memory_order_relaxed), &m->steps, &m->still))
+        why = "stuck";
+    return why;
+}
+
+/* What a communicator waits for: free() it. NULL: no memory. With the lock. */
+static struct nb_waits *look_at(struct nb_coll_comm *comm)
+{
+    struct nb_waits *w = nb_waits_new(comm);
+
+    if (w && nb_turn_lock_ask(&comm->progress_lock, LOCK_MS)) {
+        nb_waits_take(w, comm);
+        nb_turn_lock_give(&comm->progress_lock);
+    } else if (w) {
+        nb_waits_glance(w, comm);
+    }
+    return w;
+}
+
+/* The same of all of them, and of those that were closed after an error, which may be the cause of what came
+ * later; how many. With the lock. */
+static unsigned take_waits(struct nb_monitor *m, struct nb_waits **list)
+{
+    unsigned n = 0;
+
+    for (struct entry *e = m->entries; e; e = e->next) {
+        struct nb_waits *w = e->comm ? look_at(e->comm) : nb_waits_copy(e->failed);
+
+        if (!w)
+            continue;
+        e->told |= w->error != 0;
+        list[n++] = w;
+    }
+    return n;
+}
+
+static void write_report(struct nb_monitor *m, const char *why)
+{
+    struct nb_waits_process process = {.host = m->host, .job = m->job, .why = why, .pid = getpid()};
+    struct nb_waits **list;
+    char *text = NULL;
+    size_t bytes = 0;
+    unsigned n = 0;
+    FILE *out;
+
+    pthread_mutex_lock(&m->lock);
+    list = calloc(count(m) + 1, sizeof(*list));
+    if (list)
+        n = take_waits(m, list);
+    process.time = date();
+    process.steps = m->steps;
+    process.still = m->still;
+    pthread_mutex_unlock(&m->lock);
+    out = list ? open_memstream(&text, &bytes) : NULL;
+    if (out) {
+        nb_waits_write(out, &process, (const struct nb_waits *const *)list, n);
+        if (fclose(out)) {
+            free(text);
+            text = NULL;
+        }
+    }
+    told(&m->report, text ? nb_out_file_replace(m->report.path, text, bytes) : -ENOMEM);
+    free(text);
+    for (unsigned i = 0; i < n; i++)
+        free(list[i]);
+    free(list);
+}
+
+/* ---- the chore ----------------------------------------------------------------------------------------- */
+
+static void turn(void *arg)
+{
+    struct nb_monitor *m = arg;
+    const int64_t now = (int64_t)nb_now_ns();
+    const char *why;
+
+    uselocale(m->plain);
+    if (m->report.path) {
+        const bool asked = triggered(m);
+
+        pthread_mutex_lock(&m->lock);
+        why = due(m);
+        pthread_mutex_unlock(&m->lock);
+        if (asked || why)
+            write_report(m, why ? why : "asked");
+    }
+    if ((m->prometheus.path || m->json.path) &&
+        (!m->written_ns || now - m->written_ns >= m->period * (int64_t)NB_NS_PER_S)) {
+        m->written_ns = now;
+        write_metrics(m);
+    }
+}
+
+static void last(void *arg)
+{
+    struct nb_monitor *m = arg;
+    const char *why;
+
+    pthread_mutex_lock(&m->lock);
+    why = m->report.path ? due(m) : NULL;
+    pthread_mutex_unlock(&m->lock);
+    if (why)
+        write_report(m, why);
+    if (m->prometheus.path || m->json.path)
+        write_metrics(m);
+    uselocale(LC_GLOBAL_LOCALE); /* the other one is about to be freed */
+}
+
+static void free_entry(struct entry *e)
+{
+    free(e->failed);
+    free(e);
+}
+
+static void release(void *arg)
+{
+    struct nb_monitor *m = arg;
+
+    while (m->entries) {
+        struct entry *e = m->entries;
+        m->entries = e->next;
+        free_entry(e);
+    }
+    free(m->prometheus.path);
+    free(m->json.path);
+    free(m->report.path);
+    free(m->trigger);
+    freelocale(m->plain);
+    pthread_mutex_destroy(&m->lock);
+    free(m);
+}
+
+/* ---- life ---------------------------------------------------------------------------------------------- */
+
+/* What a file's name may have of `text`. */
+static void clean(char *text)
+{
+    for (; *text; text++)
+        if (!strchr("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_", *text))
+            *text = '_';
+}
+
+/* "FOLDER/nibble-HOST-PROCESS[-LABEL].ENDING"; NULL: no memory. */
+static char *file_in(const struct nb_monitor *m, const char *folder, const char *label, const char *ending)
+{
+    char process[NB_PROCESS_NAME], name[192], *path = NULL;
+
+    nb_process_name(process);
+    snprintf(name, sizeof(name), "nibble-%s-%s%s%.40s.%s", m->host, process, *label ? "-" : "", label,
+             ending);
+    clean(name);
+    return asprintf(&path, "%s/%s", folder, name) < 0 ? NULL : path;
+}
+
+static bool name_files(struct nb_monitor *m, const struct nb_context *ctx)
+{
+    const struct nb_params *p = ctx->params;
+    const bool metrics = p->metrics[0];
+    const bool prometheus = metrics && p->metrics_format != NB_METRICS_FORMAT_JSON;
+    const bool json = metrics && p->metrics_format != NB_METRICS_FORMAT_PROMETHEUS;
+
+    m->prometheus.setting = m->json.setting = "NIBBLE_METRICS";
+    m->report.setting = "NIBBLE_HANG_REPORT";
+    if (prometheus && !(m->prometheus.path = file_in(m, p->metrics, ctx->label, "prom")))
+        return false;
+    if (json && !(m->json.path = file_in(m, p->metrics, ctx->label, "jsonl")))
+        return false;
+    if (!p->hang_report[0])
+        return true;
+    m->report.path = file_in(m, p->hang_report, ctx->label, "report");
+    return m->report.path && asprintf(&m->trigger, "%s/" TRIGGER, p->hang_report) >= 0;
+}
+
+static struct nb_monitor *make(const struct nb_context *ctx, const _Atomic uint64_t *steps)
+{
+    struct nb_monitor *m = calloc(1, sizeof(*m));
+    const char *job = getenv("SLURM_JOB_ID");
+
+    if (!m)
+        return NULL;
+    m->plain = newlocale(LC_ALL_MASK, "C", (locale_t)0);
+    if (!m->plain) {
+        free(m);
+        return NULL;
+    }
+    pthread_mutex_init(&m->lock, NULL);
+    m->engine = steps;
+    m->period = (int)ctx->params->metrics_period;
+    m->late_report = (int)ctx->params->late_report;
+    snprintf(m->job, sizeof(m->job), "%s", job && *job ? job : "unknown");
+    if (ctx->host)
+        snprintf(m->host, sizeof(m->host), "%s", ctx->host);
+    else if (gethostname(m->host, sizeof(m->host) - 1))
+        snprintf(m->host, sizeof(m->host), "unknown");
+    if (name_files(m, ctx))
+        return m;
+    release(m);
+    return NULL;
+}
+
+struct nb_monitor *nb_monitor_open(const struct nb_context *ctx, const _Atomic uint64_t *steps)
+{
+    struct nb_chore_work work = {.thread = "nibble-monitor", .turn = turn, .last = last, .release = release};
+    struct nb_monitor *m;
+    int err;
+
+    if (!ctx->params->metrics[0] && !ctx->params->hang_report[0])
+        return NULL;
+    m = make(ctx, steps);
+    work.arg = m;
+    err = m ? nb_chore_begin(&work, ctx->label, &m->chore) : ENOMEM;
+    if (!err)
+        return m;
+    NB_WARN("NIBBLE_METRICS, NIBBLE_HANG_REPORT: nothing is written, no thread for it: %s", strerror(err));
+    if (m)
+        release(m);
+    return NULL;
+}
+
+void nb_monitor_add(struct nb_monitor *m, struct nb_coll_comm *comm)
+{
+    struct entry *e, **end;
+
+    if (!m)
+        return;
+    e = calloc(1, sizeof(*e));
+    if (!e) {
+        NB_WARN("%s: not in NIBBLE_METRICS and NIBBLE_HANG_REPORT: out of memory", comm->label);
+        return;
+    }
+    e->comm = comm;
+    pthread_mutex_lock(&m->lock);
+    e->figures.serial = ++m->serial;
+    for (end = &m->entries; *end; end = &(*end)->next)
+        ;
+    *end = e;
+    pthread_mutex_unlock(&m->lock);
+}
+
+/* Of those that are closed, keep the last ones. With the lock. */
+static void forget(struct nb_monitor *m)
+{
+    unsigned closed = 0;
+
+    for (const struct entry *e = m->entries; e; e = e->next)
+        closed += !e->comm;
+    for (struct entry **at = &m->entries; *at && closed > CLOSED_MOST;) {
+        struct entry *e = *at;
+
+        if (e->comm) {
+            at = &e->next;
+            continue;
+        }
+        *at = e->next;
+        free_entry(e);
+        closed--;
+    }
+}
+
+void nb_monitor_remove(struct nb_monitor *m, struct nb_coll_comm *comm)
+{
+    struct entry *e;
+
+    if (!m)
+        return;
+    pthread_mutex_lock(&m->lock);
+    for (e = m->entries; e && e->comm != comm; e = e->next)
+        ;
+    if (e) {
+        refresh(e);
+        e->figures.closed = true;
+        if (m->report.path && e->figures.error)
+            e->failed = look_at(comm);
+        e->comm = NULL;
+        forget(m);
+    }
+    pthread_mutex_unlock(&m->lock);
+}
+
+bool nb_monitor_close(struct nb_monitor *m)
+{
+    if (!m)
+        return true;
+    pthread_mutex_lock(&m->lock);
+    m->engine = NULL;
+    pthread_mutex_unlock(&m->lock);
+    if (nb_chore_end(m->chore, PATIENCE_S))
+        return true;
+    NB_WARN("NIBBLE_METRICS, NIBBLE_HANG_REPORT: writing does not return (a dead mount?); the thread is left "
+            "behind, and nothing more is written");
+    return false;
+}

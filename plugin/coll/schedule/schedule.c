@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The schedules that there are; see schedule.h. */
+#include "coll/schedule/schedule.h"
+#include "coll/comm/comm.h"
+#include "coll/schedule/cut.h"
+
+/* The first that takes an operation has it; the last takes all. */
+static const struct nb_schedule_ops *const schedules[] = {
+    &nb_schedule_two_level,
+    &nb_schedule_two_hop_gather,
+    &nb_schedule_two_hop_reduce,
+    &nb_schedule_direct,
+};
+
+const struct nb_schedule_ops *nb_schedule_choose(const struct nb_coll_comm *comm,
+                                                 const struct nb_coll_req *win)
+{
+    const struct nb_schedule_ops *const *s = schedules;
+
+    if (comm->ctx->schedule && comm->ctx->schedule->takes(comm, win))
+        return comm->ctx->schedule;
+    while (!(*s)->takes(comm, win))
+        s++;
+    return *s;
+}

@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Reading control messages, and relaying those between nodes of a grid that are not connected
+ * (comm/comm.h).
+ *
+ * Relaying needs no room that could be missing for ever. Of what goes to an owner a node relays at most one
+ * request of each of its row at a time (struct nb_peer.asked), and to node 0 two more; a ring holds that of
+ * NB_GRID_MOST nodes. Raw bytes, which come along a column and go on along a row, wait in the column's ring
+ * for their turn; rows are always read.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "coll/comm/comm.h"
+#include "coll/decide/decide.h"
+#include "coll/flow/flow.h"
+#include "coll/schedule/schedule.h"
+#include "coll/watch/watch.h"
+
+/* ---- passing on ------------------------------------------------------------------------------------- */
+
+/* A message that is not for this node, at the head of a ring. 1, 0 when it has to wait there, or < 0. */
+static int pass_on(struct nb_coll_comm *comm, const struct nb_ctl *ctl, const uint8_t *message, size_t len)
+{
+    struct nb_peer *to = &comm->peer[ctl->to];
+
+    if (ctl->kind == NB_CTL_RAW && to->gone) { /* the asker would wait for ever */
+        struct nb_ctl abort = {.kind = NB_CTL_ABORT, .a = (uint64_t)comm->rank};
+        snprintf(abort.text, sizeof(abort.text), "%.100s is gone, of which bytes were asked for", to->name);
+        return nb_control(comm, &comm->peer[ctl->from], &abort) ? -1 : 1;
+    }
+    if (ctl->kind != NB_CTL_DATA)
+        return nb_control_put(comm, to, ctl) ? -1 : 1;
+    return nb_retransmit_relay(comm, to, message, len);
+}
+
+/* ---- reading ---------------------------------------------------------------------------------------- */
+
+/* A heartbeat: of whom the peer hears nothing, and whom it waits for. */
+static int take_alive(struct nb_coll_comm *comm, struct nb_peer *peer, const struct nb_ctl *ctl)
+{
+    if (ctl->a > (uint64_t)comm->nnodes || ctl->b > INT64_MAX)
+        return nb_comm_error(comm, -EPROTO, "%s has sent a heartbeat about node %llu of %d", peer->name,
+                             (unsigned long long)ctl->a - 1, comm->nnodes);
+    peer->life.quiet = (int)ctl->a - 1;
+    peer->life.quiet_ms = (int64_t)ctl->b;
+    return nb_chain_told(comm, peer, ctl);
+}
+
+/* The message lies in slot `at` of `rx`. */
+static int handle(struct nb_coll_comm *comm, struct nb_peer *peer, const struct nb_ctl *ctl, struct nb_rx *rx,
+                  unsigned at)
+{
+    switch (ctl->kind) {
+    case NB_CTL_ALIVE: return take_alive(comm, peer, ctl);
+    case NB_CTL_CONFIRM: return nb_confirm_received(comm, peer, ctl);
+    case NB_CTL_RAW: return nb_retransmit_requested(comm, peer, ctl);
+    case NB_CTL_COLUMN: return nb_confirm_column_received(comm, peer, ctl);
+    case NB_CTL_DATA: return nb_retransmit_received(comm, peer, ctl, rx, at);
+    case NB_CTL_BYE:
+        peer->life.bye = 1;
+        peer->life.bye_count[0] = ctl->a;
+        peer->life.bye_count[1] = ctl->b;
+        break;
+    case NB_CTL_BYE_ACK: peer->life.our_bye_acked = 1; break;
+    case NB_CTL_ABORT:
+        if (comm->state == NB_COMM_RUNNING || !comm->drained) /* closing, it may still owe something */
+            return nb_comm_told(comm, peer, ctl);
+        peer->gone = 1;
+        break;
+    case NB_CTL_SWITCH_ASK:
+    case NB_CTL_SWITCH:
+    case NB_CTL_SWITCHED: return nb_kill_switch_control(comm, peer, ctl);
+    default: break;
+    }
+    return 0;
+}
+
+int nb_control_read(struct nb_coll_comm *comm, struct nb_peer *peer)
+{
+    struct nb_rx *rx = &peer->rx[NB_CLASS_CONTROL];
+    const uint8_t *slot;
+    int moved = 0, ret;
+
+    while ((slot = nb_rx_head(comm, peer, NB_CLASS_CONTROL)) != NULL) {
+        struct nb_ctl ctl;
+        const char *why = "";
+        const unsigned at = nb_rx_at(rx);
+        size_t len = rx->len[at];
+        if (nb_vote_is_no(slot, len, ctl.text))
+            return nb_comm_error(comm, -ECONNABORTED, "%s gave up connecting: %s", peer->name, ctl.text);
+        if (nb_ctl_parse(slot, len, comm->token, &ctl, &why))
+            return nb_comm_error(comm, -EBADMSG, "malformed control message of %zu bytes from %s: %s", len,
+                                 peer->name, why);
+        if (!nb_control_came_along_route(comm, peer, &ctl))
+            return nb_comm_error(comm, -EPROTO,
+                                 "%s sent control message %u of node %u to node %u, which does not go "
+                                 "through it",
+                                 peer->name, ctl.kind, ctl.from, ctl.to);
+        if (ctl.to != (uint32_t)comm->rank) {
+            ret = pass_on(comm, &ctl, slot, len);
+            if (ret <= 0)
+                return ret < 0 ? ret : moved;
+        }
+        nb_rx_take(rx); /* its slot is not filled again before links are moved, nor while it is held */
+        if (ctl.to == (uint32_t)comm->rank && handle(comm, &comm->peer[ctl.from], &ctl, rx, at))
+            return -1;
+        moved = 1;
+    }
+    if (peer->life.bye && !peer->life.bye_acked &&
+        peer->rx[NB_CLASS_CONTRIB].arrived >= peer->life.bye_count[0] &&
+        peer->rx[NB_CLASS_RESULT].arrived >= peer->life.bye_count[1]) {
+        struct nb_ctl ack = {.kind = NB_CTL_BYE_ACK};
+        peer->life.bye_acked = 1;
+        if (nb_control(comm, peer, &ack))
+            return -1;
+        moved = 1;
+    }
+    return moved;
+}

@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Telling the other nodes of a failure; see watch.h. */
+#include <errno.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "coll/comm/comm.h"
+#include "coll/watch/watch.h"
+
+/* ---- telling the peers ------------------------------------------------------------------------------- */
+
+#define PATIENCE_NS ((int64_t)NB_NS_PER_S) /* with a peer that does not take it */
+
+/* Queue ABORT in place of what has not been sent: nobody needs that any more. */
+static void queue(struct nb_coll_comm *comm, struct nb_peer *peer, const struct nb_ctl *abort)
+{
+    struct nb_tx *tx = &peer->tx[NB_CLASS_CONTROL];
+
+    if (tx->closed)
+        return;
+    for (uint64_t i = tx->sent; i < tx->queued; i++)
+        if (tx->item[i % tx->slots].shared)
+            tx->item[i % tx->slots].shared->left--;
+    tx->queued = tx->sent;
+    nb_control(comm, peer, abort);
+}
+
+/* Whether some of it has not left. A connection that fails here has failed before, or is that of a peer that
+ * has left. */
+static bool waits(struct nb_coll_comm *comm, struct nb_peer *peer)
+{
+    struct nb_tx *tx = &peer->tx[NB_CLASS_CONTROL];
+
+    while (!peer->gone && !tx->closed && tx->done < tx->queued) {
+        const int ret = nb_tx_progress(comm, peer, tx);
+        if (ret <= 0)
+            return ret == 0 && tx->done < tx->queued;
+    }
+    return false;
+}
+
+bool nb_abort_progress(struct nb_coll_comm *comm, int64_t now_ns)
+{
+    struct nb_failure *failure = &comm->failure;
+    int none = 0;
+
+    if (!failure->told_ns) {
+        struct nb_ctl abort = {.kind = NB_CTL_ABORT, .a = (uint64_t)failure->author};
+        memcpy(abort.text, failure->text, sizeof(abort.text));
+        failure->told_ns = now_ns ? now_ns : 1;
+        failure->untold = comm->nneighbors;
+        for (int i = 0; i < comm->nneighbors; i++)
+            if (!comm->neighbors[i]->gone)
+                queue(comm, comm->neighbors[i], &abort);
+    }
+    if (failure->untold) {
+        const bool late = comm->watch->hurries || now_ns - failure->told_ns > PATIENCE_NS ||
+                          (comm->state == NB_COMM_CLOSING && now_ns > comm->watch->close_deadline_ns);
+        failure->untold = 0;
+        for (int i = 0; i < comm->nneighbors; i++)
+            failure->untold += waits(comm, comm->neighbors[i]);
+        if (late)
+            failure->untold = 0;
+    }
+    atomic_compare_exchange_strong(&failure->shown, &none, nb_comm_failed(comm));
+    return failure->untold == 0;
+}
+
+/* ---- why a connection has ended ---------------------------------------------------------------------- */
+
+/*
+ * Why a connection has ended, where its peer has not said goodbye. A peer that fails says why on CONTROL
+ * before it closes its connections, and so does everybody who hears of a failure; but connections are
+ * independent, and their ends may be seen in any order. So before the peer is called lost, what has arrived
+ * as CONTROL is read:
+ *
+ *   ABORT from anybody                     the cause that it tells
+ *   BYE from the peer                      no error: it closes
+ *   the end of the peer's CONTROL          it is lost: it died, or it could not say anything any more
+ *   nothing for a while                    it is lost, as far as this node can tell
+ *
+ * The communicator will fail in any case, so nothing else is done meanwhile.
+ */
+
+static int lost(struct nb_coll_comm *comm, const struct nb_peer *peer)
+{
+    return nb_comm_error(comm, peer->life.lost, "lost %s: %s", peer->name, strerror(-peer->life.lost));
+}
+
+/* All that has come as CONTROL. */
+static int read_control(struct nb_coll_comm *comm)
+{
+    int moved = 0, ret;
+
+    nb_arrivals_look(comm);
+    for (int i = 0; i < comm->nneighbors; i++) {
+        struct nb_peer *peer = comm->neighbors[i];
+        do { /* more than its ring holds may have come */
+            ret = nb_rx_progress(comm, peer, &peer->rx[NB_CLASS_CONTROL]) > 0;
+            int read = nb_control_read(comm, peer);
+            if (read < 0)
+                return read;
+            ret |= read;
+            moved |= ret;
+        } while (ret);
+        if (nb_tx_progress(comm, peer, &peer->tx[NB_CLASS_CONTROL]) > 0)
+            moved = 1;
+    }
+    return moved;
+}
+
+int nb_loss_explain(struct nb_coll_comm *comm, int64_t now_ns)
+{
+    const struct nb_peer *suspect = NULL;
+    int moved = read_control(comm);
+
+    if (moved < 0)
+        return moved;
+    for (int i = 0; i < comm->nneighbors; i++) {
+        const struct nb_peer *peer = comm->neighbors[i];
+        const struct nb_rx *rx = &peer->rx[NB_CLASS_CONTROL];
+        if (!peer->life.lost || peer->gone || !nb_peer_needed(comm, peer))
+            continue;
+        if (rx->ended && rx->taken == rx->arrived)
+            return lost(comm, peer);
+        if (!suspect)
+            suspect = peer;
+    }
+    if (!suspect) { /* all have said goodbye, or what was needed of them has come */
+        comm->failure.suspect_ns = 0;
+        return 1;
+    }
+    if (now_ns - comm->failure.suspect_ns >
+        nb_control_doubt_ns(comm)) /* as peers do not hear from this node meanwhile */
+        return lost(comm, suspect);
+    return moved;
+}

@@ -1,0 +1,177 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The graceful end of a communicator; see watch.h. */
+#include <errno.h>
+#include <stdbool.h>
+#include <stdio.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "coll/comm/comm.h"
+#include "coll/flow/flow.h"
+#include "coll/watch/watch.h"
+
+#define LAST_WORDS_NS ((int64_t)NB_NS_PER_S) /* of the time limit, at most, kept for telling why */
+
+static bool has_not_taken(const struct nb_coll_comm *comm, const struct nb_peer *peer)
+{
+    (void)comm;
+    return nb_peer_has_not_taken(peer);
+}
+
+static bool holds_up(const struct nb_coll_comm *comm, const struct nb_peer *peer)
+{
+    return has_not_taken(comm, peer) || nb_peer_may_ask(comm, peer);
+}
+
+/* It has not, or may ask, and is the cause rather than held up by another one: no sign of life for three of
+ * its heartbeats, or for as many as a short limit has room for. */
+static bool holds_up_silently(const struct nb_coll_comm *comm, const struct nb_peer *peer)
+{
+    const int64_t beat = nb_control_alive_ns(comm),
+                  limit = comm->ctx->params->close_timeout * (int64_t)NB_NS_PER_S;
+    int64_t silence = 3 * beat;
+
+    if (silence > limit / 4 * 3)
+        silence = limit / 4 * 3 > beat * 3 / 2 ? limit / 4 * 3 : beat * 3 / 2;
+    return holds_up(comm, peer) && nb_clock_ns(&comm->ctx->clock) - peer->life.received_ns > silence;
+}
+
+static bool has_not_confirmed(const struct nb_coll_comm *comm, const struct nb_peer *peer)
+{
+    (void)comm;
+    return !peer->life.our_bye_acked || (peer->life.bye && !peer->life.bye_acked);
+}
+
+/* BYE has been said, but not all of what goes with it; our own acknowledgements must leave, too, before the
+ * connections close. */
+static bool has_not_parted(const struct nb_coll_comm *comm, const struct nb_peer *peer)
+{
+    return has_not_confirmed(comm, peer) ||
+           peer->tx[NB_CLASS_CONTROL].done < peer->tx[NB_CLASS_CONTROL].queued;
+}
+
+typedef bool is_waited_for(const struct nb_coll_comm *comm, const struct nb_peer *peer);
+
+/* The peers for which `is` is true: how many; their names, where `who` is not NULL. */
+static int count(const struct nb_coll_comm *comm, is_waited_for *is, struct nb_name_list *who)
+{
+    int n = 0;
+
+    for (int i = 0; i < comm->nneighbors; i++) {
+        const struct nb_peer *peer = comm->neighbors[i];
+        if (peer->gone || !is(comm, peer))
+            continue;
+        n++;
+        if (who)
+            nb_name_list_add(who, peer);
+    }
+    if (who)
+        nb_name_list_end(who);
+    return n;
+}
+
+static void say_bye(struct nb_coll_comm *comm)
+{
+    comm->drained = 1;
+    for (int i = 0; i < comm->nneighbors; i++) {
+        struct nb_peer *peer = comm->neighbors[i];
+        const struct nb_ctl bye = {.kind = NB_CTL_BYE,
+                                   .a = peer->tx[NB_CLASS_CONTRIB].queued,
+                                   .b = peer->tx[NB_CLASS_RESULT].queued};
+        if (!peer->gone)
+            nb_control(comm, peer, &bye);
+    }
+}
+
+/* Of the peers that are waited for the one that has heard nothing of a neighbor for longest; NULL: none. */
+static const struct nb_peer *find_held_up(const struct nb_coll_comm *comm)
+{
+    const struct nb_peer *found = NULL;
+
+    for (int i = 0; i < comm->nneighbors; i++) {
+        const struct nb_peer *peer = comm->neighbors[i];
+        if (!peer->gone && holds_up(comm, peer) && peer->life.quiet >= 0 && peer->life.quiet != comm->rank &&
+            (!found || peer->life.quiet_ms > found->life.quiet_ms))
+            found = peer;
+    }
+    return found;
+}
+
+/* All that are waited for live, and tell whom they wait for. True when the communicator fails with that; else
+ * `who` are those that are to be named, if they are known. */
+static bool name_end(struct nb_coll_comm *comm, struct nb_name_list *who)
+{
+    const struct nb_chain *chain = &comm->watch->chain.found;
+
+    nb_chain_look(comm, nb_clock_ns(&comm->ctx->clock));
+    if (chain->steps > 1) {
+        nb_comm_error(comm, -ETIMEDOUT,
+                      "closing although node %d, held up by %s, has not taken all that it is owed "
+                      "(NIBBLE_CLOSE_TIMEOUT)",
+                      chain->via->rank, comm->peer[chain->end].name);
+        return true;
+    }
+    if (chain->kind == NB_CHAIN_END) {
+        count(comm, nb_chain_ends_at, who);
+    } else if (chain->kind == NB_CHAIN_MUTUAL) {
+        nb_name_list_add(who, chain->via);
+        nb_name_list_end(who);
+    }
+    return false;
+}
+
+/* Time is nearly up, and there are peers that do not know that this node leaves. */
+static void fail(struct nb_coll_comm *comm)
+{
+    const struct nb_peer *held_up = NULL;
+    struct nb_name_list who = {.first = -1};
+    char why[80] = "";
+
+    if (!count(comm, holds_up_silently, &who)) {
+        held_up = find_held_up(comm);
+        if (!held_up && name_end(comm, &who))
+            return;
+        if (who.first < 0 && !count(comm, has_not_taken, &who))
+            count(comm, nb_peer_may_ask, &who);
+    }
+    if (held_up)
+        snprintf(why, sizeof(why), "node %d has heard nothing of node %d for %.1f s and ", held_up->rank,
+                 held_up->life.quiet, 1e-3 * (double)held_up->life.quiet_ms);
+    nb_comm_error(comm, -ETIMEDOUT,
+                  "closing although %s%s has not taken all that it is owed (NIBBLE_CLOSE_TIMEOUT)", why,
+                  who.text);
+}
+
+/* Time is up. All peers know that this node leaves. A heartbeat for one that has confirmed may just be on its way. */
+static void leave(struct nb_coll_comm *comm)
+{
+    struct nb_name_list who = {.first = -1};
+
+    if (!count(comm, has_not_confirmed, &who))
+        count(comm, has_not_parted, &who);
+    NB_WARN("%s: closing although %s has not confirmed it (NIBBLE_CLOSE_TIMEOUT)", comm->label, who.text);
+    comm->state = NB_COMM_CLOSED;
+}
+
+void nb_shutdown_begin(struct nb_coll_comm *comm)
+{
+    comm->watch->close_deadline_ns =
+        nb_clock_ns(&comm->ctx->clock) + comm->ctx->params->close_timeout * (int64_t)NB_NS_PER_S;
+}
+
+void nb_shutdown_progress(struct nb_coll_comm *comm, int64_t now_ns)
+{
+    const int64_t limit = comm->ctx->params->close_timeout * (int64_t)NB_NS_PER_S;
+    int64_t words = limit / 8 < LAST_WORDS_NS ? limit / 8 : LAST_WORDS_NS;
+
+    if (!count(comm, holds_up_silently, NULL))
+        words /= 2; /* another node may know more, and say so first */
+    if (!comm->drained && !count(comm, has_not_taken, NULL) && !count(comm, nb_peer_may_ask, NULL))
+        say_bye(comm);
+    if (comm->drained && !count(comm, has_not_parted, NULL))
+        comm->state = NB_COMM_CLOSED;
+    else if (!comm->drained && now_ns > comm->watch->close_deadline_ns - words)
+        fail(comm);
+    else if (now_ns > comm->watch->close_deadline_ns)
+        leave(comm);
+}

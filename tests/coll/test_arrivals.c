@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which receive rings are asked: those that have news, by descriptors of pipes. */
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/context.h"
+#include "coll/comm/comm.h"
+#include "tests/suite.h"
+
+static struct nb_context node;
+
+#define NODES 4
+#define SLOTS 4
+
+static struct connection {
+    int fd[2];      /* a pipe, or -1: there is nothing to watch */
+    unsigned asked; /* how often it was tested */
+    int has;        /* messages that have arrived */
+} connections[NODES];
+
+static struct nb_coll_comm comm;
+static struct nb_peer peers[NODES], *neighbors[NODES];
+static uint8_t mem[NODES][SLOTS], held[NODES][SLOTS];
+static void *req[NODES][SLOTS];
+static size_t len[NODES][SLOTS];
+
+static int net_irecv(void *conn, int n, void **data, const size_t *sizes, const int *tags, void **mhandles,
+                     void **out)
+{
+    (void)n, (void)data, (void)sizes, (void)tags, (void)mhandles;
+    *out = conn;
+    return 0;
+}
+
+static int net_test(void *conn, int *done, size_t *sizes)
+{
+    struct connection *c = conn;
+
+    c->asked++;
+    *done = c->has > 0;
+    c->has -= *done;
+    *sizes = 1;
+    return 0;
+}
+
+static int net_watch_fd(void *conn)
+{
+    return ((struct connection *)conn)->fd[0];
+}
+
+static const struct nb_net_ops net = {.irecv = net_irecv, .test = net_test, .watch_fd = net_watch_fd};
+static const struct nb_net_ops net_without = {.irecv = net_irecv, .test = net_test};
+
+/* Node 0 is this one; node 3's connection has no descriptor. */
+static void setup(void)
+{
+    memset(&comm, 0, sizeof(comm));
+    memset(peers, 0, sizeof(peers));
+    memset(connections, 0, sizeof(connections));
+    node.params = nb_params_defaults();
+    comm.ctx = &node;
+    comm.nnodes = NODES;
+    comm.peer = peers;
+    comm.net = &net;
+    comm.arrivals.fd = -1;
+    comm.neighbors = neighbors;
+    for (int r = 1; r < NODES; r++) {
+        neighbors[comm.nneighbors++] = &peers[r];
+        connections[r].fd[0] = connections[r].fd[1] = -1;
+        if (r < 3)
+            ck_assert_int_eq(pipe(connections[r].fd), 0);
+        for (int c = 0; c < NB_CLASS_COUNT; c++) {
+            static struct connection none = {.fd = {-1, -1}};
+            peers[r].rx[c].conn = c == 0 ? &connections[r] : &none;
+        }
+        peers[r].rx[0].slot = 1;
+        peers[r].rx[0].slots = peers[r].rx[0].window = SLOTS;
+        peers[r].rx[0].mem = mem[r];
+        peers[r].rx[0].held = held[r];
+        peers[r].rx[0].req = req[r];
+        peers[r].rx[0].len = len[r];
+    }
+}
+
+static void teardown(void)
+{
+    nb_arrivals_close(&comm);
+    for (int r = 1; r < 3; r++) {
+        close(connections[r].fd[0]);
+        close(connections[r].fd[1]);
+    }
+}
+
+/* A round: how often each was asked in it. */
+static const unsigned *round_of(void)
+{
+    static unsigned asked[NODES];
+
+    nb_arrivals_look(&comm);
+    for (int r = 1; r < NODES; r++) {
+        connections[r].asked = 0;
+        ck_assert_int_ge(nb_rx_progress(&comm, &peers[r], &peers[r].rx[0]), 0);
+        asked[r] = connections[r].asked;
+    }
+    return asked;
+}
+
+static void arrive(int r)
+{
+    connections[r].has++;
+    ck_assert_int_eq(write(connections[r].fd[1], "x", 1), 1);
+}
+
+START_TEST(the_idle_are_not_asked)
+{
+    const unsigned *asked;
+
+    nb_arrivals_open(&comm);
+    round_of(); /* receives are posted */
+    asked = round_of();
+    ck_assert(asked[1] == 1 && asked[2] == 1 && asked[3] == 1);
+    for (int i = 0; i < 5; i++) {
+        asked = round_of();
+        ck_assert(asked[1] == 0 && asked[2] == 0 && asked[3] == 1);
+    }
+    arrive(2);
+    asked = round_of();
+    ck_assert(asked[1] == 0 && asked[2] == 2); /* there is one, and there is no other */
+    ck_assert_uint_eq(peers[2].rx[0].arrived, 1);
+    nb_rx_take(&peers[2].rx[0]);
+    round_of(); /* its slot is posted again, for which there may be something read ahead */
+    asked = round_of();
+    ck_assert(asked[1] == 0 && asked[2] == 1);
+    asked = round_of();
+    ck_assert(asked[1] == 0 && asked[2] == 0);
+    nb_arrivals_rescan(&comm);
+    asked = round_of();
+    ck_assert(asked[1] == 1 && asked[2] == 1);
+}
+END_TEST
+
+/* News that come while nothing can be taken are not forgotten. */
+START_TEST(a_full_ring_is_asked_later)
+{
+    const unsigned *asked;
+
+    nb_arrivals_open(&comm);
+    round_of();
+    for (int i = 0; i < SLOTS; i++)
+        arrive(1);
+    round_of();
+    ck_assert_uint_eq(peers[1].rx[0].arrived, SLOTS);
+    arrive(1);
+    asked = round_of();
+    ck_assert_uint_eq(asked[1], 0); /* nothing is posted */
+    nb_rx_take(&peers[1].rx[0]);
+    round_of(); /* posts */
+    round_of();
+    ck_assert_uint_eq(peers[1].rx[0].arrived, SLOTS + 1);
+}
+END_TEST
+
+/* An end may lie behind bytes that are read first: from then on it is asked in every round. */
+START_TEST(an_end_is_asked_for)
+{
+    nb_arrivals_open(&comm);
+    round_of();
+    round_of();
+    ck_assert_uint_eq(round_of()[2], 0);
+    close(connections[2].fd[1]);
+    connections[2].fd[1] = -1;
+    for (int i = 0; i < 3; i++)
+        ck_assert_uint_eq(round_of()[2], 1);
+    ck_assert_uint_eq(round_of()[1], 0);
+}
+END_TEST
+
+START_TEST(without_descriptors_all_are_asked)
+{
+    comm.net = &net_without;
+    nb_arrivals_open(&comm);
+    round_of();
+    for (int i = 0; i < 3; i++) {
+        const unsigned *asked = round_of();
+        ck_assert(asked[1] == 1 && asked[2] == 1 && asked[3] == 1);
+    }
+}
+END_TEST
+
+SUITE_MAIN("coll/watch", FIXTURE(setup, teardown), TEST(the_idle_are_not_asked),
+           TEST(a_full_ring_is_asked_later), TEST(an_end_is_asked_for),
+           TEST(without_descriptors_all_are_asked))
