@@ -1,9 +1,9 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# A .deb for this distribution, from a release:      packages/deb.sh nibble-VERSION.tar.xz [FOLDER]
-# or from a tree that is built already:              packages/deb.sh --built BUILD-FOLDER [FOLDER]
-# It is written to FOLDER (default: here), and its name to stdout. What the first form's configure shall be told besides
-# folders is in NB_CONFIGURE (default --without-cuda). Needs gcc, make, binutils, dpkg.
+# Makes a .deb for this distribution, from a release:      packages/deb.sh nibble-VERSION.tar.xz [FOLDER]
+# or from a built tree:                                   packages/deb.sh --built BUILD-FOLDER [FOLDER]
+# Writes it to FOLDER (default: here), and its name to stdout. NB_CONFIGURE has more arguments for the first form's
+# configure (default --without-cuda). Needs gcc, make, binutils, dpkg.
 set -eu
 
 say()
@@ -35,7 +35,7 @@ root=$tmp/root
 make -C "$build" install-strip DESTDIR="$root" prefix=/usr libdir="$lib" >"$tmp/log" 2>&1 ||
     { tail -n 20 "$tmp/log" >&2; say "make install failed"; }
 gzip -9 -n "$root"/usr/share/man/man1/*.1
-# A tree that is built already may be configured for other folders.
+# A built tree may be configured for other folders.
 sed -i "s|^prefix=.*|prefix=/usr|; s|^libdir=.*|libdir=$lib|; s|^includedir=.*|includedir=/usr/include|" "$root$lib/pkgconfig/nibble-codec.pc"
 
 # The oldest C library that has all symbols with the versions that the linker took.
@@ -57,10 +57,10 @@ Recommends: libibverbs1
 Section: net
 Priority: optional
 Description: NCCL plugin that sends gradients at 4 bits between nodes
- A network plugin for NCCL: reduce-scatters and all-reduces of gradients travel
- between nodes at about 4 bits a value with error feedback, all-gathers of
- weights as exact differences. NCCL_NET_PLUGIN=nibble and
- NCCL_COLLNET_ENABLE=1 switch it on; nibble-doctor says what is missing.
+ A network plugin for NCCL. Between nodes it sends reduce-scatters and
+ all-reduces of gradients at about 4 bits a value with error feedback, and
+ all-gathers of weights as exact deltas. NCCL_NET_PLUGIN=nibble and
+ NCCL_COLLNET_ENABLE=1 switch it on. nibble-doctor finds missing parts.
 END
 echo "activate-noawait ldconfig" >"$root/DEBIAN/triggers"
 (cd "$root" && find usr -type f -exec md5sum {} + >DEBIAN/md5sums)

@@ -1,9 +1,9 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# A new user's first hour, with what the package installs and nothing of the source, over three hosts that are network namespaces:
-# install, nibble-info, nibble-doctor while all is well and with a host that is broken in twelve ways, each named with its remedy,
-# nibble-perf, metrics while it runs, the dashboard over a Prometheus that reads them, a host that hangs and is named by
-# nibble-hang, and out again.
+# A new user's first hour, with the installed package alone, over three hosts that are network namespaces:
+# install, nibble-info, nibble-doctor on healthy hosts and with a host broken in twelve ways, each named with its remedy,
+# nibble-perf, metrics while it runs, the dashboard over a Prometheus that reads them, a host that hangs and that
+# nibble-hang names, and removal.
 set -u
 srcdir=$(cd "${NB_SRCDIR:-$(dirname "$0")/..}" && pwd)
 builddir=$(cd "${NB_BUILDDIR:-.}" && pwd)

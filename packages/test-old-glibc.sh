@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# What is installed needs no symbol that glibc 2.28 lacks (plugin/base/old_glibc.c), and what is bound to old symbols works:
+# The installed files run with the symbols of glibc 2.28 (plugin/base/old_glibc.c), and functions bound to old symbols work:
 # on this machine, on aarch64 under an emulator where there are both, and with the C library in the folder NB_OLD_LIBC.
 set -u
 export LC_ALL=C

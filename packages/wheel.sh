@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# A wheel with the plugin, the tools, the library and its Python module, from a release:   packages/wheel.sh nibble-VERSION.tar.xz [FOLDER]
-# or from a tree that is built already:                                                  packages/wheel.sh --built BUILD-FOLDER [FOLDER]
-# It is written to FOLDER (default: here), and its name to stdout. NB_CONFIGURE as for deb.sh. Needs gcc, make, binutils, python3.
+# Makes a wheel with the plugin, the tools, the library and its Python module, from a release:   packages/wheel.sh nibble-VERSION.tar.xz [FOLDER]
+# or from a built tree:                                                                     packages/wheel.sh --built BUILD-FOLDER [FOLDER]
+# Writes it to FOLDER (default: here), and its name to stdout. NB_CONFIGURE as for deb.sh. Needs gcc, make, binutils, python3.
 set -eu
 
 say()
