@@ -18,8 +18,8 @@ struct nb_context;
 struct nb_params;
 
 enum nb_demand {
-    NB_DEMAND_SETTINGS,   /* settings are good */
-    NB_DEMAND_COLLNET,    /* communicators that the settings do not exclude get CollNet */
+    NB_DEMAND_SETTINGS, /* settings are good */
+    NB_DEMAND_COLLNET, /* communicators get CollNet that no setting excludes and that have something to gain */
     NB_DEMAND_ALL_REDUCE, /* all-reduces can be compressed: NCCL's profiler events come here */
     NB_DEMAND_TUNER,      /* NCCL asks this plugin's tuner */
     NB_DEMAND_COUNT

@@ -13,7 +13,7 @@
 #define NB_WIRE_VERSION 3u
 /* Raised whenever a rule changes by which all nodes decide alike without a message (coll/schedule/schedule.c,
  * policy/reckon.c). */
-#define NB_RULES_VERSION 8u
+#define NB_RULES_VERSION 9u
 
 /* For each enumerated setting: its words as an enumeration, and as texts in the same order. */
 #define NB_WORD(id, text) id,

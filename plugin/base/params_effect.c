@@ -25,7 +25,7 @@ static bool averages(const struct nb_params *p)
 
 static bool reckons(const struct nb_params *p)
 {
-    return p->rs == NB_SUM_AUTO || p->ar == NB_SUM_AUTO;
+    return p->rs == NB_SUM_AUTO || p->ar == NB_SUM_AUTO || p->ag == NB_AG_AUTO;
 }
 
 static bool bounds_gathers(const struct nb_params *p)
@@ -35,7 +35,7 @@ static bool bounds_gathers(const struct nb_params *p)
 
 static bool keeps_references(const struct nb_params *p)
 {
-    return p->ag == NB_AG_DELTA4 || p->ag == NB_AG_EXACT;
+    return p->ag == NB_AG_DELTA4 || p->ag == NB_AG_EXACT || p->ag == NB_AG_AUTO;
 }
 
 static bool may_use_gpu(const struct nb_params *p)
@@ -79,7 +79,7 @@ static const struct {
     {"NIBBLE_EF_BOUND", feeds_back, "no error is carried"},
     {"NIBBLE_EF_IDENTITY", feeds_back, "no error is carried"},
     {"NIBBLE_EF_MAX_MB", feeds_back, "no error is carried"},
-    {"NIBBLE_LINK_MBPS", reckons, "it belongs to NIBBLE_RS=auto and NIBBLE_AR=auto"},
+    {"NIBBLE_LINK_MBPS", reckons, "it belongs to NIBBLE_RS=auto, NIBBLE_AR=auto and NIBBLE_AG=auto"},
     {"NIBBLE_TYPES", codes_sums, "NIBBLE_RS=raw and NIBBLE_AR=raw quantize nothing"},
     {"NIBBLE_GRAD", codes_sums, "NIBBLE_RS=raw and NIBBLE_AR=raw quantize nothing"},
     {"NIBBLE_AG_FP32", bounds_gathers, "it belongs to NIBBLE_AG=delta4"},

@@ -2,7 +2,9 @@
 /* The grammar of NIBBLE_COMMS; see comm_rules.h. */
 #include "policy/comm_rules.h"
 
+#include <ctype.h>
 #include <errno.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -136,6 +138,105 @@ int nb_comm_rules_ask(const struct nb_comm_rules *rules, const struct nb_comm_in
         included = 1;
     }
     return included || !inclusions;
+}
+
+int nb_comm_rules_include(const struct nb_comm_rules *rules, const struct nb_comm_info *facts)
+{
+    for (const struct nb_comm_rule *r = rules->rule; r < rules->rule + rules->n; r++)
+        if (!r->exclude && meets(r, facts))
+            return 1;
+    return 0;
+}
+
+/* ---- names ------------------------------------------------------------------------------------------- */
+
+/*
+ * Words of names: Megatron's group descriptions (TENSOR_MODEL_PARALLEL_GROUP, DATA_PARALLEL_GROUP_WITH_CP), those of
+ * PyTorch's device meshes (mesh_tp, mesh_dp_shard_cp), and dimensions that TorchTitan, Accelerate and others name.
+ */
+static const struct {
+    const char *word, *parallelism; /* NULL: data, gradients or weights */
+} words[] = {
+    {"tp", "tensor"},
+    {"etp", "tensor"},
+    {"tensor", "tensor"},
+    {"sp", "sequence"},
+    {"sequence", "sequence"},
+    {"seq", "sequence"},
+    {"ulysses", "sequence"},
+    {"cp", "context"},
+    {"context", "context"},
+    {"ep", "expert"},
+    {"expert", "expert"},
+    {"moe", "expert"},
+    {"dp", NULL},
+    {"edp", NULL},
+    {"ddp", NULL},
+    {"data", NULL},
+    {"fsdp", NULL},
+    {"efsdp", NULL},
+    {"hsdp", NULL},
+    {"zero", NULL},
+    {"shard", NULL},
+    {"sharded", NULL},
+    {"sharding", NULL},
+    {"replica", NULL},
+    {"replicas", NULL},
+    {"replicate", NULL},
+    {"replicated", NULL},
+    {"grad", NULL},
+    {"grads", NULL},
+    {"gradient", NULL},
+    {"gradients", NULL},
+    {"optimizer", NULL},
+    {"weight", NULL},
+    {"weights", NULL},
+    {"param", NULL},
+    {"params", NULL},
+    {"world", NULL},
+};
+
+/* Copy the next word of *name in lower case, without digits at its end and without "parallel" behind it. False: there
+ * is none. Words end at anything that is no letter or digit, and before a capital behind a small letter. */
+static bool next_word(const char **name, char *word, size_t cap)
+{
+    static const char suffix[] = "parallel";
+    const char *at = *name;
+    size_t n = 0;
+
+    while (*at && !isalnum((unsigned char)*at))
+        at++;
+    if (!*at)
+        return false;
+    do {
+        if (n + 1 < cap)
+            word[n++] = (char)tolower((unsigned char)*at);
+        at++;
+    } while (isalnum((unsigned char)*at) && !(isupper((unsigned char)*at) && islower((unsigned char)at[-1])));
+    while (n > 1 && isdigit((unsigned char)word[n - 1]))
+        n--;
+    if (n > strlen(suffix) && memcmp(word + n - strlen(suffix), suffix, strlen(suffix)) == 0)
+        n -= strlen(suffix);
+    word[n] = 0;
+    *name = at;
+    return true;
+}
+
+const char *nb_comm_parallelism(const char *name)
+{
+    const char *found = NULL;
+    char word[NB_COMM_NAME];
+
+    while (next_word(&name, word, sizeof(word)))
+        for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
+            if (strcmp(words[i].word, word) != 0)
+                continue;
+            if (!words[i].parallelism)
+                return NULL;
+            if (!found)
+                found = words[i].parallelism;
+        }
+    return found;
 }
 
 int nb_comm_rule_text(const struct nb_comm_info *facts, char *buf, size_t cap)

@@ -54,6 +54,12 @@ struct nb_comm_rules {
 int nb_comm_rules_parse(const char *text, struct nb_comm_rules *rules, char *error, size_t cap);
 /* 1: this communicator is compressed. */
 int nb_comm_rules_ask(const struct nb_comm_rules *rules, const struct nb_comm_info *facts);
+/* 1: a rule without ! is met, so that a user vouches for this communicator. */
+int nb_comm_rules_include(const struct nb_comm_rules *rules, const struct nb_comm_info *facts);
+/* Return "tensor", "sequence", "context" or "expert" where the name is one that frameworks give to communicators of
+ * that parallelism, else NULL. Names that also speak of data parallelism, replicas, shards or gradients give NULL,
+ * since gradients or weights travel there. */
+const char *nb_comm_parallelism(const char *name);
 /* "nranks=N:nnodes=N:local=N:order=N:name=TEXT" of what is known, as a rule. Returns its length as snprintf
  * does. */
 int nb_comm_rule_text(const struct nb_comm_info *facts, char *buf, size_t cap);

@@ -82,7 +82,8 @@ struct nb_cost_part {
 struct nb_cost_op nb_cost_op_make(enum nb_func func, int nodes, double bytes, double value, double ratio);
 
 /* Bytes on the wire over bytes of values, as training has them, where values have so many bytes (2: BF16, 4: FP32):
- * 4-bit sums, and exact differences of weights. */
+ * 4-bit sums, and exact differences of weights. A sum's ratio is that of its format. Differences
+ * depend on the learning rate: 0.19 of BF16 are 3 bits of 16, and the transformer of docs/training.md had 2.6. */
 double nb_cost_usual_ratio(enum nb_func func, double value);
 
 /* Costs of `len` bytes that lie in one rank's block, or of an all-reduce, where every node is "other". columns: of the
@@ -144,6 +145,15 @@ static inline bool nb_cost_two_hops_pay(double nodes, double flight, double bloc
     const double promise = second == NB_COST_SECOND_INT8 ? 1.2 : second == NB_COST_SECOND_INT4 ? 1.5 : 1;
 
     return (nodes - 1) / nb_cost_owners(nodes, flight, block) >= promise * two_hops;
+}
+
+/* Return whether an all-gather goes by two hops in a full mesh of three nodes and more: coll/two_hop_gather.c tells why.
+ * Coding does not matter, as coded bytes are forwarded unchanged. */
+static inline bool nb_cost_gather_hops_pay(double nodes, double flight, double block)
+{
+    const double owners = 1 + flight / (2 * block);
+
+    return nodes - 1 > 1.1 * (owners > nodes ? nodes : owners);
 }
 
 /* Two resources are busy for `a` and `b` seconds, but neither always has something to do, since the other comes before

@@ -14,7 +14,10 @@
 #include "nibble/codec.h"
 #include "nibble/nccl_types.h"
 
+struct nb_comm_info;
+struct nb_comm_rules;
 struct nb_params;
+struct nb_reckoning;
 
 /* Why an operation is not coded; the summary names these. */
 enum nb_reason {
@@ -47,6 +50,22 @@ enum nb_codec nb_policy_codec(const struct nb_params *params, enum nb_func func,
 
 /* Whether the setting leaves it to a reckoning (policy/reckon.h) from which size on such operations are coded. */
 bool nb_policy_reckons(const struct nb_params *params, enum nb_func func);
+
+/*
+ * Communicators that the nodes decline at connect, so that NCCL's own algorithms run from the first call on. Both
+ * functions return true and write the reason to `why`.
+ */
+
+/* Settings exclude the communicator (NIBBLE_ENABLE, NIBBLE_COMMS), or a framework gave it a name of tensor, sequence,
+ * context or expert parallelism, and no rule of NIBBLE_COMMS includes it by a condition that it meets. Its traffic is
+ * then activations: neither gradients nor weights. */
+bool nb_policy_excludes(const struct nb_params *params, const struct nb_comm_rules *rules,
+                        const struct nb_comm_info *info, char *why, size_t cap);
+/* Coding gains nothing: settings leave some function to the reckoning (auto), and every function is raw, by its setting
+ * or because coding pays at no size. Where a link's rate or a codec's speed is unknown the answer is false.
+ * All nodes reckon with the same facts and settings, so all answer alike. */
+bool nb_policy_declines(const struct nb_params *params, const struct nb_reckoning *reckoning, char *why,
+                        size_t cap);
 
 /* Codec of an all-gather for which nb_policy_codec said NB_CODEC_ULP. api_type: the user's type, or NULL when
  * it is not known for certain. ULP: exact. DELTA4 (for what looks like weights, else exact) and INT8 set

@@ -164,7 +164,7 @@ double nb_reckon_seconds(const struct nb_cost_figures *f, const struct nb_cost_o
                              (nb_cost_alone(f, &first, columns, call) - bound(f, &first, columns)) / calls);
 }
 
-/* The schedule that a sum of so many bytes has: coded, or raw because all nodes reckon so. */
+/* The schedule of an operation of so many bytes: coded, or raw because all nodes reckon so. */
 static enum nb_cost_schedule schedule_of(const struct nb_reckon_group *g, const struct nb_cost_op *op)
 {
     const double flight = NB_COST_STEPS * op->chunk * op->channels;
@@ -174,7 +174,7 @@ static enum nb_cost_schedule schedule_of(const struct nb_reckon_group *g, const 
 
     if (g->columns)
         return NB_COST_TWO_LEVEL;
-    if (op->func != NB_FUNC_REDUCE_SCATTER || g->nodes < 3)
+    if (op->func == NB_FUNC_ALL_REDUCE || g->nodes < 3)
         return NB_COST_DIRECT;
     switch (g->schedule) {
     case NB_SCHEDULE_DIRECT: return NB_COST_DIRECT;
@@ -183,6 +183,9 @@ static enum nb_cost_schedule schedule_of(const struct nb_reckon_group *g, const 
     case NB_SCHEDULE_AUTO:
     case NB_SCHEDULE_COUNT: break;
     }
+    if (op->func == NB_FUNC_ALL_GATHER)
+        return nb_cost_gather_hops_pay(g->nodes, flight, op->bytes / g->nodes) ? NB_COST_TWO_HOP
+                                                                               : NB_COST_DIRECT;
     return nb_cost_two_hops_pay(g->nodes, flight, op->bytes / g->nodes, second) ? NB_COST_TWO_HOP
                                                                                 : NB_COST_DIRECT;
 }
@@ -240,23 +243,34 @@ static unsigned workers_needed(const struct nb_reckon_facts *facts, const struct
 
 void nb_reckon(const struct nb_reckon_facts *facts, const struct nb_reckon_group *g, struct nb_reckoning *out)
 {
-    static const enum nb_func sums[] = {NB_FUNC_REDUCE_SCATTER, NB_FUNC_ALL_REDUCE};
-
     *out = (struct nb_reckoning){
         .facts = *facts, .group = *g, .known = facts->mbps > 0 && is_tabled(facts->codec) && g->nodes >= 2};
-    for (size_t i = 0; out->known && i < sizeof(sums) / sizeof(sums[0]); i++)
+    for (int i = 0; out->known && i < NB_FUNC_COUNT; i++)
         for (int wide = 0; wide < 2; wide++) {
+            const enum nb_func func = (enum nb_func)i;
             const double value = wide ? 4 : 2;
             const struct nb_cost_figures f = nb_reckon_figures(facts, value);
-            struct nb_reckoned *r = &out->of[sums[i]][wide];
+            struct nb_reckoned *r = &out->of[func][wide];
 
-            r->from = pays_from(&f, g, sums[i], value);
+            r->from = pays_from(&f, g, func, value);
             r->times =
-                nb_reckon_gain(&f, g, sums[i], value,
+                nb_reckon_gain(&f, g, func, value,
                                r->from == NB_RECKON_NEVER ? USUAL : nb_max_double(USUAL, (double)r->from));
             if (r->from == NB_RECKON_NEVER)
-                r->workers = workers_needed(facts, g, sums[i], value);
+                r->workers = workers_needed(facts, g, func, value);
         }
+}
+
+bool nb_reckon_pays(const struct nb_reckoning *r, enum nb_func func)
+{
+    return r->of[func][0].from != NB_RECKON_NEVER || r->of[func][1].from != NB_RECKON_NEVER;
+}
+
+unsigned nb_reckon_workers(const struct nb_reckoning *r, enum nb_func func)
+{
+    const unsigned narrow = r->of[func][0].workers, wide = r->of[func][1].workers;
+
+    return !narrow || (wide && wide < narrow) ? wide : narrow;
 }
 
 /* ---- words ------------------------------------------------------------------------------------------- */
@@ -286,6 +300,16 @@ static void one_text(const struct nb_reckoned *r, char *out, size_t cap)
         size_text(r->from, size, sizeof(size));
         snprintf(out, cap, "coded from %s on: about %.1f times as fast as raw", size, r->times);
     }
+}
+
+void nb_reckon_facts_text(const struct nb_reckon_facts *facts, char *out, size_t cap)
+{
+    char threads[48] = "";
+
+    if (facts->workers)
+        snprintf(threads, sizeof(threads), ", %u codec threads", facts->workers);
+    snprintf(out, cap, "links of %.4g Gbit/s with codec %s%s", facts->mbps / 1e3,
+             nb_reckon_codec_name((enum nb_reckon_codec)facts->codec), threads);
 }
 
 void nb_reckon_text(const struct nb_reckoning *r, enum nb_func func, char *out, size_t cap)

@@ -2,7 +2,7 @@
 /*
  * Whether coding pays: a reckoning of what a sum takes coded and raw, on links of this rate with codecs of this speed.
  * Where NIBBLE_RS and NIBBLE_AR are auto, sums are coded from the size on from which it promises a gain, and stay raw
- * below.
+ * below. Where no sum and no all-gather gains at any size the nodes decline the communicator (nb_policy_declines).
  *
  * Results may not change from run to run, so it follows from facts alone that do not: the links' nominal rate, nodes
  * and schedule, bytes, the codec variant with the speed that is tabled for it, the number of codec threads. Nodes tell
@@ -77,8 +77,9 @@ struct nb_reckoning {
     struct nb_reckoned of[NB_FUNC_COUNT][2]; /* by function, and width of a value: 2 bytes, 4 */
 };
 
-/* From which size on coding pays. All-gathers are not reckoned (`from` is 0): what their differences come to is known
- * when they have been made. */
+/* Reckon from which size on coding pays. For all-gathers the result only says whether a communicator has anything to
+ * gain (nb_policy_declines). A gather that comes to a connected communicator is coded at every size, since the ratio of
+ * exact differences is known when they have been made. The reckoning takes the ratio of nb_cost_usual_ratio. */
 void nb_reckon(const struct nb_reckon_facts *facts, const struct nb_reckon_group *group,
                struct nb_reckoning *out);
 static inline uint64_t nb_reckon_from(const struct nb_reckoning *r, enum nb_func func, size_t value)
@@ -86,13 +87,20 @@ static inline uint64_t nb_reckon_from(const struct nb_reckoning *r, enum nb_func
     return r->of[func][value > 2].from;
 }
 
+/* Return whether coding pays at some size, for values of 2 bytes or of 4. */
+bool nb_reckon_pays(const struct nb_reckoning *r, enum nb_func func);
+/* Where it pays at no size: the smallest number of codec threads with which it would, or 0. */
+unsigned nb_reckon_workers(const struct nb_reckoning *r, enum nb_func func);
+/* Write "links of 25 Gbit/s with codec avx2, 4 codec threads" to out. */
+void nb_reckon_facts_text(const struct nb_reckon_facts *facts, char *out, size_t cap);
+
 /* The parts that it is made of: for nibble-model, and tests. */
 
 /* Figures of links and codecs; facts that are known. `value`: bytes of one. */
 struct nb_cost_figures nb_reckon_figures(const struct nb_reckon_facts *facts, double value);
 /* How long an operation takes: what bounds it, what it waits for. columns: of the grid, or 0. */
 double nb_reckon_seconds(const struct nb_cost_figures *figures, const struct nb_cost_op *op, int columns);
-/* Raw over coded, of a sum of `bytes` in all. */
+/* Raw over coded, of an operation of `bytes` in all. */
 double nb_reckon_gain(const struct nb_cost_figures *figures, const struct nb_reckon_group *group,
                       enum nb_func func, double value, double bytes);
 

@@ -70,7 +70,7 @@ START_TEST(defaults_hold_without_environment)
     const struct nb_params *p = params;
     ck_assert_int_eq(p->enable, 1);
     ck_assert_int_eq(p->rs, 3);
-    ck_assert_int_eq(p->ag, 1);
+    ck_assert_int_eq(p->ag, 5);
     ck_assert_int_eq(p->unit_bytes, 131072);
     ck_assert_double_eq(p->ef_beta, 0.8);
     ck_assert_str_eq(p->fault, "");

@@ -3,11 +3,13 @@
  * Whether sums are coded follows from the slowest node's link, wherever it is and however nodes are
  * connected; a forced codec is never overruled; and one line says what follows.
  */
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/demand.h"
 #include "base/log.h"
 #include "coll/comm/comm.h"
 #include "coll/comm/grid.h"
@@ -22,11 +24,12 @@
 #define VALUES 40000u /* of a block: several wire units */
 #define FAST 400000
 #define SLOW 10
+#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
 static struct cluster cluster;
 static struct cluster_node *const node = cluster.node;
 static int rate[MOST]; /* of each node's link, Mbit/s; 0: unknown */
-static unsigned lines;
+static unsigned lines, declined, warnings;
 static char line[1024]; /* the last of those that tell of the reckoning */
 
 __attribute__((format(printf, 5, 6))) static void logger(ncclDebugLogLevel level, unsigned long flags,
@@ -35,10 +38,13 @@ __attribute__((format(printf, 5, 6))) static void logger(ncclDebugLogLevel level
     char text[1024];
     va_list ap;
 
-    (void)level, (void)flags, (void)file, (void)at;
+    (void)flags, (void)file, (void)at;
     va_start(ap, fmt);
     vsnprintf(text, sizeof(text), fmt, ap);
     va_end(ap);
+    warnings += level == NCCL_LOG_WARN;
+    declined += strstr(text, ": not compressed, NCCL uses its own algorithms: ") &&
+                strstr(text, "nothing to gain on links of 400 Gbit/s with codec ");
     if (!strstr(text, ": auto"))
         return;
     lines++;
@@ -65,13 +71,13 @@ static int init(struct nb_context *ctx, struct nb_net **net)
     return ret;
 }
 
-/* Connect n nodes with these settings of NIBBLE_RS and NIBBLE_AR. */
-static void begin(int n, bool grid, enum nb_sum_word word, int64_t stated)
+/* Make n nodes with these settings of NIBBLE_RS and NIBBLE_AR, that connect whatever is to gain. */
+static void make(int n, bool grid, enum nb_sum_word word, int64_t stated)
 {
     transport = loopback_ops;
     transport.properties = properties;
     transport.init = init;
-    lines = 0;
+    lines = declined = warnings = 0;
     line[0] = 0;
     nb_log_set(logger);
     cluster_begin(&cluster);
@@ -81,8 +87,14 @@ static void begin(int n, bool grid, enum nb_sum_word word, int64_t stated)
         p->grad = "all";
         p->warmup_steps = 0;
         p->rs = p->ar = word;
+        p->ag = NB_AG_EXACT;
         p->link_mbps = stated;
     }
+}
+
+static void begin(int n, bool grid, enum nb_sum_word word, int64_t stated)
+{
+    make(n, grid, word, stated);
     cluster_connect(&cluster);
 }
 
@@ -213,4 +225,91 @@ START_TEST(operations)
 }
 END_TEST
 
-SUITE_MAIN("facts", TEST(slowest_counts), TEST(stated), TEST(operations))
+/* Connect, node `late` being asleep in all but every `each`-th turn, and return how many nodes did. */
+static int connect_unevenly(int late, int each)
+{
+    int connected = 0;
+    bool open = true;
+
+    cluster_listen(&cluster, 17);
+    for (int i = 0; i < cluster.nodes; i++)
+        cluster_begin_connect(&cluster, i);
+    for (int turn = 0; open; turn++) {
+        node[late].asleep = turn % each != 0;
+        cluster_turn(&cluster);
+        open = false;
+        for (int i = 0; i < cluster.nodes; i++)
+            open |= node[i].connect != NULL;
+    }
+    node[late].asleep = false;
+    for (int i = 0; i < cluster.nodes; i++) {
+        ck_assert(node[i].connected == 0 || node[i].connected == -ECONNREFUSED);
+        connected += node[i].connected == 0;
+        if (node[i].connected == 0)
+            cluster_close_listen(&cluster, i);
+        node[i].listen = NULL; /* a node that declines frees it */
+    }
+    return connected;
+}
+
+/* All nodes decline alike, whichever comes to it first: none takes the others' no for a failure, so that
+ * NIBBLE_REQUIRE=collnet lets the job run. */
+START_TEST(nothing_to_gain)
+{
+    static const struct {
+        int nodes;
+        bool grid;
+    } groups[] = {{3, false}, {5, false}, {4, true}, {6, true}};
+    static const int each[] = {1, 2, 3, 7, 20, 50};
+
+    for (size_t g = 0; g < COUNT(groups); g++)
+        for (int late = 0; late < groups[g].nodes; late++)
+            for (size_t e = 0; e < COUNT(each); e++) {
+                const int n = groups[g].nodes;
+
+                for (int i = 0; i < n; i++)
+                    rate[i] = FAST;
+                make(n, groups[g].grid, NB_SUM_AUTO, 0);
+                for (int i = 0; i < n; i++) {
+                    node[i].params.ag = NB_AG_AUTO;
+                    node[i].params.require = "collnet";
+                }
+                ck_assert_int_eq(connect_unevenly(late, each[e]), 0);
+                ck_assert_uint_eq(declined, (unsigned)n);
+                ck_assert_uint_eq(warnings, 0);
+                for (int i = 0; i < n; i++)
+                    ck_assert(!nb_demand_unmet(&node[i].ctx));
+                cluster_close(&cluster);
+                nb_log_set(NULL);
+            }
+}
+END_TEST
+
+/* One fact, or one setting, and all connect. */
+START_TEST(something_to_gain)
+{
+    enum { SLOW_NODE, UNKNOWN_NODE, RS, AR, AG, SHADOW, FORCE, CASES };
+
+    for (int k = 0; k < CASES; k++) {
+        for (int i = 0; i < 3; i++)
+            rate[i] = FAST;
+        if (k == SLOW_NODE || k == UNKNOWN_NODE)
+            rate[1] = k == SLOW_NODE ? SLOW : 0;
+        make(3, false, NB_SUM_AUTO, 0);
+        for (int i = 0; i < 3; i++) {
+            struct nb_params *p = &node[i].params;
+            p->ag = k == AG ? NB_AG_EXACT : NB_AG_AUTO;
+            p->rs = k == RS ? NB_SUM_INT4 : p->rs;
+            p->ar = k == AR ? NB_SUM_INT4 : p->ar;
+            p->shadow = k == SHADOW;
+            p->force_collnet = k == FORCE;
+        }
+        ck_assert_msg(connect_unevenly(0, 1) == 3, "case %d", k);
+        ck_assert_uint_eq(declined, 0);
+        end();
+    }
+}
+END_TEST
+
+SUITE_MAIN("facts", TEST(slowest_counts), TEST(stated), TEST(operations), TEST(nothing_to_gain),
+           TEST(something_to_gain))

@@ -63,6 +63,43 @@ static int comms_included(void)
     return sx_job("included", NODES, included_node, NULL, env);
 }
 
+/* ---- nothing to gain ---- */
+
+static int nothing_to_gain(void)
+{
+    static const char *const fast[] = {"NIBBLE_LINK_MBPS=400000", "NIBBLE_REQUIRE=collnet", NULL};
+    static const char *const fast_mesh[] = {"NIBBLE_LINK_MBPS=400000", "NIBBLE_SCHEDULE=two-level",
+                                            "NIBBLE_REQUIRE=collnet", NULL};
+
+    return sx_job("fast links", NODES, excluded_node, (void *)"nothing to gain on links of 400 Gbit/s",
+                  fast) ||
+           sx_job("fast links, grid", 4, excluded_node, (void *)"nothing to gain on links of 400 Gbit/s",
+                  fast_mesh);
+}
+
+static int connected_node(struct hx_node *node, void *arg)
+{
+    struct hx_comm_cfg cfg = {.channels = 2, .buff_size = 128 << 10};
+    struct hx_lib *lib;
+    struct hx_comm *comm;
+
+    (void)arg;
+    return sx_open(node, &cfg, &lib, &comm) || sx_close(lib, comm, false);
+}
+
+static int something_to_gain(void)
+{
+    static const char *const sums[] = {"NIBBLE_LINK_MBPS=400000", "NIBBLE_RS=int4", NULL};
+    static const char *const gathers[] = {"NIBBLE_LINK_MBPS=400000", "NIBBLE_AG=exact", NULL};
+    static const char *const shadow[] = {"NIBBLE_LINK_MBPS=400000", "NIBBLE_SHADOW=1", NULL};
+    static const char *const unknown[] = {"NIBBLE_REQUIRE=collnet", NULL}; /* loopback reports no rate */
+
+    return sx_job("NIBBLE_RS=int4", NODES, connected_node, NULL, sums) ||
+           sx_job("NIBBLE_AG=exact", NODES, connected_node, NULL, gathers) ||
+           sx_job("shadow mode", NODES, connected_node, NULL, shadow) ||
+           sx_job("unknown rate", NODES, connected_node, NULL, unknown);
+}
+
 /* Bad settings are refused at the vote (bringup.c), so that all nodes hear of them, and stop the job
  * (tests/abi/test_tables); here they are named, once. */
 static int refused_node(struct hx_node *node, void *arg)
@@ -348,6 +385,8 @@ static int switch_two_level(void)
 static const struct hx_case cases[] = {
     {"comms-excluded", comms_excluded, 0},
     {"comms-included", comms_included, 0},
+    {"nothing-to-gain", nothing_to_gain, 0},
+    {"something-to-gain", something_to_gain, 0},
     {"bad-rules", bad_rules, 0},
     {"types", some_types, 0},
     {"shadow", shadow, 0},

@@ -514,6 +514,48 @@ static int unprofiled(void)
     return 0;
 }
 
+/* ---- names of communicators ---- */
+
+#define NAME "TENSOR_MODEL_PARALLEL_GROUP"
+
+/* Connect a communicator that NCCL's profiler has given that name; arg: the reason for which it is declined, or NULL. */
+static int named_node(struct hx_node *node, void *arg)
+{
+    const struct hx_comm_cfg cfg = {.channels = 2, .buff_size = 128 << 10, .comm_id = COMM_ID};
+    struct hx_lib *lib = hx_lib_static(&NB_NEWEST_NET, &NB_NEWEST_COLL, NB_NET_NEWEST);
+    struct ev_comm events = {0};
+    struct hx_comm *comm;
+    const char *stage = "?";
+    ncclResult_t ret;
+
+    prof->init(&events.ctx, COMM_ID, &events.mask, NAME, node->nnodes, node->nnodes, node->rank, NULL);
+    ret = hx_comm_open(node, lib, &cfg, &comm, &stage);
+    HX_CHECK((ret == ncclSuccess) == !arg, "connect: %s, %d", stage, (int)ret);
+    HX_CHECK(!arg || hx_log_count(arg, NULL) == 1, "no line of the log says \"%s\"", (const char *)arg);
+    HX_CHECK(hx_log_warns() == 0, "what nibble intends is logged as a warning");
+    ev_close(prof, &events);
+    if (ret == ncclSuccess)
+        return sx_close(lib, comm, false);
+    hx_lib_close(lib);
+    return 0;
+}
+
+static int named(void)
+{
+    static const char *const none[] = {"NIBBLE_REQUIRE=collnet", NULL};
+    static const char *const rule[] = {"NIBBLE_COMMS=name=TENSOR*", NULL};
+    static const char *const all[] = {"NIBBLE_COMMS=nnodes=2-64", NULL};
+    static const char *const shadow[] = {"NIBBLE_SHADOW=1", NULL};
+
+    return sx_job("named", 3, named_node,
+                  (void *)"nothing to gain: its name says tensor "
+                          "parallel, and no rule of NIBBLE_COMMS includes it",
+                  none) ||
+           sx_job("named by a rule", 3, named_node, NULL, rule) ||
+           sx_job("met by a rule", 3, named_node, NULL, all) ||
+           sx_job("shadow mode", 3, named_node, NULL, shadow);
+}
+
 static const struct hx_case cases[] = {
     {"padded-8-channels", padded_8, 0},
     {"padded-12-channels", padded_12, 0},
@@ -530,6 +572,7 @@ static const struct hx_case cases[] = {
     {"split-gather", split_gather, 0},
     {"split-scatter", split_scatter, 0},
     {"unprofiled", unprofiled, 0},
+    {"named", named, 0},
 };
 
 int main(int argc, char **argv)

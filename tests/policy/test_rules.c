@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The rules of NIBBLE_GRAD and NIBBLE_COMMS: what they say of a signature and of a communicator, and what is
  * no rule. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/params.h"
 #include "policy/comm_rules.h"
 #include "policy/grad_rules.h"
+#include "policy/policy.h"
 #include "tests/suite.h"
 
 START_TEST(of_signatures)
@@ -97,6 +100,114 @@ START_TEST(of_communicators)
 }
 END_TEST
 
+/* Names as frameworks give them. Wrong answers differ in price: to decline gradients loses all, to connect activations
+ * costs little. */
+START_TEST(names)
+{
+    static const struct {
+        const char *name, *parallelism;
+    } cases[] = {
+        /* Megatron's group descriptions */
+        {"TENSOR_MODEL_PARALLEL_GROUP", "tensor"},
+        {"CONTEXT_PARALLEL_GROUP", "context"},
+        {"EXPERT_MODEL_PARALLEL_GROUP", "expert"},
+        {"EXPERT_TENSOR_PARALLEL_GROUP", "expert"},
+        {"EXPERT_TENSOR_AND_MODEL_PARALLEL_GROUP", "expert"},
+        {"EXPERT_TENSOR_MODEL_PIPELINE_PARALLEL_GROUP", "expert"},
+        {"TENSOR_AND_CONTEXT_PARALLEL_GROUP", "tensor"},
+        {"DATA_PARALLEL_GROUP", NULL},
+        {"DATA_PARALLEL_GROUP_WITH_CP", NULL},
+        {"INTRA_PARTIAL_DATA_PARALLEL_GROUP_WITH_CP", NULL},
+        {"INTER_PARTIAL_DATA_PARALLEL_GROUP_WITH_CP", NULL},
+        {"TENSOR_AND_DATA_PARALLEL_GROUP", NULL},
+        {"TENSOR_AND_DATA_PARALLEL_GROUP_WITH_CP", NULL},
+        {"EXPERT_DATA_PARALLEL_GROUP", NULL},
+        {"INTRA_PARTIAL_EXPERT_DATA_PARALLEL_GROUP", NULL},
+        {"DATA_MODULO_EXPERT_PARALLEL_GROUP", NULL},
+        {"INTRA_DISTRIBUTED_OPTIMIZER_INSTANCE_GROUP", NULL},
+        {"MODEL_PARALLEL_GROUP", NULL},
+        {"PIPELINE_MODEL_PARALLEL_GROUP", NULL},
+        {"EMBEDDING_GROUP", NULL},
+        /* dimensions of PyTorch's device meshes */
+        {"mesh_tp", "tensor"},
+        {"mesh_cp", "context"},
+        {"mesh_sp", "sequence"},
+        {"mesh_ep", "expert"},
+        {"mesh_etp", "tensor"},
+        {"mesh_tensor_parallel", "tensor"},
+        {"mesh_dp", NULL},
+        {"mesh_dp_shard_cp", NULL},
+        {"mesh_dp_cp", NULL},
+        {"mesh_dp_replicate", NULL},
+        {"mesh_dp_shard_mod_ep", NULL},
+        {"mesh_ep_fsdp", NULL},
+        {"mesh_ep_replicate", NULL},
+        {"mesh_efsdp", NULL},
+        {"mesh_data_parallel", NULL},
+        {"mesh_dim_0", NULL},
+        {"mesh_pp", NULL},
+        {"mesh_world", NULL},
+        {"default_pg", NULL},
+        {"", NULL},
+        /* and spellings of others */
+        {"tp", "tensor"},
+        {"TP0", "tensor"},
+        {"tp:3", "tensor"},
+        {"tp-cp", "tensor"},
+        {"cp-dp", NULL},
+        {"TensorParallelGroup", "tensor"},
+        {"sequenceparallel", "sequence"},
+        {"seq_data_parallel", NULL},
+        {"contextParallel2", "context"},
+        {"dataparallel_tp", NULL},
+        {"expert grads", NULL},
+        {"tpx", NULL},
+        {"step", NULL},
+        {"_", NULL},
+        {"parallel", NULL},
+        {"12", NULL},
+    };
+    struct nb_params p = *nb_params_defaults();
+    struct nb_comm_info info = {.nranks = 16, .nnodes = 2, .local = 8, .order = 3};
+    struct nb_comm_rules rules;
+    char why[160], e[256];
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        const char *got = nb_comm_parallelism(cases[i].name);
+        ck_assert_msg(got == cases[i].parallelism ||
+                          (got && cases[i].parallelism && strcmp(got, cases[i].parallelism) == 0),
+                      "%s: %s", cases[i].name, got ? got : "none");
+    }
+    /* A rule vouches; shadow mode and NIBBLE_FORCE_COLLNET do not ask. */
+    snprintf(info.name, sizeof(info.name), "mesh_tp");
+    ck_assert_int_eq(nb_comm_rules_parse("", &rules, e, sizeof(e)), 0);
+    ck_assert(nb_policy_excludes(&p, &rules, &info, why, sizeof(why)));
+    ck_assert_str_eq(
+        why, "nothing to gain: its name says tensor parallel, and no rule of NIBBLE_COMMS includes it "
+             "(nranks=16:nnodes=2:local=8:order=3:name=mesh_tp)");
+    p.shadow = 1;
+    ck_assert(!nb_policy_excludes(&p, &rules, &info, why, sizeof(why)));
+    p.shadow = 0;
+    p.force_collnet = 1;
+    ck_assert(!nb_policy_excludes(&p, &rules, &info, why, sizeof(why)));
+    p.force_collnet = 0;
+    ck_assert_int_eq(nb_comm_rules_parse("!name=other", &rules, e, sizeof(e)), 0);
+    ck_assert(nb_policy_excludes(&p, &rules, &info, why, sizeof(why)));
+    ck_assert_int_eq(nb_comm_rules_parse("name=*tp", &rules, e, sizeof(e)), 0);
+    ck_assert(!nb_policy_excludes(&p, &rules, &info, why, sizeof(why)));
+    ck_assert_int_eq(nb_comm_rules_parse("nnodes=2-64", &rules, e, sizeof(e)), 0);
+    ck_assert(!nb_policy_excludes(&p, &rules, &info, why, sizeof(why)));
+    ck_assert_int_eq(nb_comm_rules_parse("nnodes=2-64,!name=*tp", &rules, e, sizeof(e)), 0);
+    ck_assert(nb_policy_excludes(&p, &rules, &info, why, sizeof(why)) &&
+              strstr(why, "NIBBLE_COMMS excludes it"));
+    snprintf(info.name, sizeof(info.name), "mesh_dp");
+    ck_assert(!nb_policy_excludes(&p, &rules, &info, why, sizeof(why)));
+    p.enable = 0;
+    ck_assert(nb_policy_excludes(&p, &rules, &info, why, sizeof(why)));
+    ck_assert_str_eq(why, "NIBBLE_ENABLE=0");
+}
+END_TEST
+
 static const struct {
     const char *text, *error;
 } wrong[] = {
@@ -151,5 +262,5 @@ START_TEST(too_many)
 }
 END_TEST
 
-SUITE_MAIN("rules", TEST(of_signatures), TEST(of_communicators),
+SUITE_MAIN("rules", TEST(of_signatures), TEST(names), TEST(of_communicators),
            LOOP(bad_signatures, 0, (int)(sizeof(wrong) / sizeof(wrong[0]))), TEST(too_many))

@@ -77,7 +77,9 @@ static void collectives(struct doctor *d, const struct info_nccl *nccl)
          apiece                        ? apiece
          : d->params->rs == NB_SUM_RAW ? "NIBBLE_RS=raw"
                                        : NULL);
-    tell(d, "all-gather", d->params->ag == NB_AG_EXACT ? "exact differences" : "as NIBBLE_AG says",
+    tell(d, "all-gather",
+         d->params->ag == NB_AG_EXACT || d->params->ag == NB_AG_AUTO ? "exact differences"
+                                                                     : "as NIBBLE_AG says",
          apiece                                                     ? apiece
          : d->params->ag == NB_AG_RAW || d->params->ag == NB_AG_OFF ? "NIBBLE_AG says so"
                                                                     : NULL);

@@ -14,6 +14,7 @@
  *   PREPARE   ask the settings, hold the engine, take memory,   at once                                     VOTE
  *             register it with the connections                  something failed                            DECLINE
  *   VOTE      exchange votes (vote.c)                           all are there and say yes                   (made)
+ *                                                               all are there, and coding gains nothing     DECLINE
  *                                                               there is a no, or the deadline has passed   DECLINE
  *   DECLINE   tell all others why                               they know, and nothing better can be heard  (declined)
  *
@@ -115,18 +116,32 @@ static void describe(struct nb_mesh *m, uint32_t order)
  * before this one has come to say its own is what the user wants, too. */
 static void ask_settings(struct nb_mesh *m, uint32_t order)
 {
-    char error[256];
-    int included;
+    const struct nb_params *p = m->comm->ctx->params;
+    char error[256], why[sizeof(m->reason)];
 
-    nb_comm_rules_parse(m->comm->ctx->params->comms, &m->comm->rules, error,
-                        sizeof(error)); /* checked at init */
+    nb_comm_rules_parse(p->comms, &m->comm->rules, error, sizeof(error)); /* checked at init */
     describe(m, order);
-    included = nb_comm_rules_ask(&m->comm->rules, &m->comm->info);
-    m->wanted = !m->comm->ctx->params->enable || !included;
-    if (!m->comm->ctx->params->enable)
-        nb_reason_object(m, "NIBBLE_ENABLE=0");
-    else if (!included)
-        nb_reason_object(m, "NIBBLE_COMMS excludes it (%.120s)", m->comm->traits);
+    m->wanted = nb_policy_excludes(p, &m->comm->rules, &m->comm->info, why, sizeof(why));
+    if (m->wanted)
+        nb_reason_object(m, "%s", why);
+}
+
+/* Decline a communicator on which coding gains nothing, once the facts of all nodes are here. They are with the yeses
+ * of ROW and COLUMN, so from ROW_ALL on. A node says its own no only behind its last round, when every node has said
+ * ROW_ALL: so whoever hears that no has the same facts, comes to the same answer here, and takes the no for its own. */
+static void ask_gain(struct nb_mesh *m)
+{
+    struct nb_reckon_facts facts = m->row_facts;
+    char why[sizeof(m->reason)];
+
+    if (m->round < NB_ROUND_ROW_ALL)
+        return;
+    nb_reckon_slowest(&facts, &m->other_facts);
+    nb_facts_settle(m->comm, &facts);
+    if (!nb_policy_declines(m->comm->ctx->params, &m->comm->reckoning, why, sizeof(why)))
+        return;
+    m->wanted = true;
+    nb_reason_object(m, "%s", why);
 }
 
 /* Everything that may fail on this node alone, tried before the vote. */
@@ -216,14 +231,11 @@ struct nb_coll_connect {
 static void hand_over(struct nb_coll_connect *c)
 {
     struct nb_coll_comm *comm = c->comm;
-    struct nb_reckon_facts facts = c->mesh.row_facts;
 
-    nb_reckon_slowest(&facts, &c->mesh.other_facts);
     nb_mesh_dissolve(&c->mesh, true);
     comm->fault_ref = nb_fault(comm->ctx, "ref");
     comm->magic = NB_COMM_MAGIC;
     nb_comm_begin(comm);
-    nb_facts_settle(comm, &facts);
     announce(comm);
     nb_arrivals_open(comm);
     nb_monitor_add(comm->node->monitor, comm);
@@ -373,6 +385,7 @@ int nb_coll_connect_step(struct nb_coll_connect *c, bool *moved, struct nb_coll_
         stepped = nb_vote_step(&c->mesh);
         if (stepped != NB_STEPPED_DONE)
             break;
+        ask_gain(&c->mesh);
         if (!nb_vote_is_won(&c->mesh)) {
             decline(c);
             break;

@@ -42,6 +42,9 @@ struct nb_work;
  * codec. */
 struct nb_reckon_facts nb_facts_of_node(const struct nb_coll_comm *comm);
 
+/* Return what the settings make alike on all nodes of a communicator of `nodes` nodes. Any thread. */
+struct nb_reckon_group nb_facts_group(const struct nb_params *params, int nodes);
+
 /* All nodes have voted, and these are the slowest's: reckon. */
 void nb_facts_settle(struct nb_coll_comm *comm, const struct nb_reckon_facts *slowest);
 

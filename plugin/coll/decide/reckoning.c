@@ -24,14 +24,21 @@ struct nb_reckon_facts nb_facts_of_node(const struct nb_coll_comm *comm)
     return facts;
 }
 
+struct nb_reckon_group nb_facts_group(const struct nb_params *p, int nodes)
+{
+    const struct nb_grid grid = nb_grid_choose(nodes, p->schedule, p->group);
+
+    return (struct nb_reckon_group){.nodes = nodes,
+                                    .columns = grid.rows > 1 ? grid.columns : 0,
+                                    .schedule = p->schedule,
+                                    .unit = (double)(p->unit_bytes / 4096 * 4096),
+                                    .second_int8 = p->rs_second == NB_RS_SECOND_INT8};
+}
+
 void nb_facts_settle(struct nb_coll_comm *comm, const struct nb_reckon_facts *slowest)
 {
     const struct nb_params *p = comm->ctx->params;
-    const struct nb_reckon_group group = {.nodes = comm->nnodes,
-                                          .columns = nb_on_grid(comm) ? comm->grid.columns : 0,
-                                          .schedule = p->schedule,
-                                          .unit = (double)comm->unit,
-                                          .second_int8 = p->rs_second == NB_RS_SECOND_INT8};
+    const struct nb_reckon_group group = nb_facts_group(p, comm->nnodes);
 
     nb_reckon(slowest, &group, &comm->reckoning);
     for (int wide = 0; wide < 2; wide++) {
@@ -56,7 +63,7 @@ void nb_facts_log(const struct nb_coll_comm *comm)
     const struct nb_reckoning *r = &comm->reckoning;
     const struct nb_params *p = comm->ctx->params;
     const char *what = what_is_reckoned(p);
-    char text[2][400] = {"as NIBBLE_RS says", "as NIBBLE_AR says"}, threads[48] = "";
+    char text[2][400] = {"as NIBBLE_RS says", "as NIBBLE_AR says"}, facts[96];
 
     if (!what)
         return;
@@ -73,13 +80,9 @@ void nb_facts_log(const struct nb_coll_comm *comm)
         nb_reckon_text(r, NB_FUNC_REDUCE_SCATTER, text[0], sizeof(text[0]));
     if (nb_policy_reckons(p, NB_FUNC_ALL_REDUCE))
         nb_reckon_text(r, NB_FUNC_ALL_REDUCE, text[1], sizeof(text[1]));
-    if (r->facts.workers)
-        snprintf(threads, sizeof(threads), ", %u codec threads", r->facts.workers);
-    NB_INFO(NCCL_INIT | NCCL_NET,
-            "%s: auto, on links of %.4g Gbit/s with codec %s%s (the slowest nodes'): reduce_scatter %s; "
-            "all_reduce %s",
-            comm->label, r->facts.mbps / 1e3, nb_reckon_codec_name((enum nb_reckon_codec)r->facts.codec),
-            threads, text[0], text[1]);
+    nb_reckon_facts_text(&r->facts, facts, sizeof(facts));
+    NB_INFO(NCCL_INIT | NCCL_NET, "%s: auto, on %s (the slowest nodes'): reduce_scatter %s; all_reduce %s",
+            comm->label, facts, text[0], text[1]);
 }
 
 void nb_facts_log_seen(const struct nb_coll_comm *comm, const struct nb_coll_stats *stats)

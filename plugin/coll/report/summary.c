@@ -57,6 +57,7 @@ static const char *gather_text(enum nb_ag_word word)
 {
     switch (word) {
     case NB_AG_RAW: return "raw (NIBBLE_AG=raw)";
+    case NB_AG_AUTO:
     case NB_AG_EXACT: return "exact differences";
     case NB_AG_DELTA4: return "differences, bounded ones for weights of BF16 and FP16 (NIBBLE_AG=delta4)";
     case NB_AG_INT8: return "int8 for FP32, BF16 and FP16, else exact differences (NIBBLE_AG=int8)";
