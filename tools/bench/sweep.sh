@@ -80,7 +80,7 @@ sample() {
     n=$5
     shift 5
     if [ "$mode" = auto ]; then
-        set -- --env NIBBLE_RS=auto --env NIBBLE_AR=auto "$@"
+        set -- --env NIBBLE_RS=auto --env NIBBLE_AR=auto --env NIBBLE_AG=exact "$@"
     else
         set -- --raw "$@"
     fi

@@ -67,11 +67,32 @@ static void tell(struct doctor *d, const char *name, const char *how, const char
         say(&d->report, STATUS_OK, "compressed", NULL, "%s: %s", name, how);
 }
 
+/* What the nodes of a job like this would say at connect. */
+static bool nothing_to_gain(const struct doctor *d, char *why, size_t cap)
+{
+    int mbps = 0;
+
+    for (int i = 0; d->list && i < d->list->n; i++) {
+        mbps = d->list->device[i].net.rate_mbps > mbps ? d->list->device[i].net.rate_mbps : mbps;
+        if (d->list->device[i].mem_support &
+            NB_MEM_CUDA) /* codecs run on GPUs, of which no speed is tabled */
+            return false;
+    }
+    if (d->options.gbps > 0)
+        mbps = (int)(1000 * d->options.gbps);
+    return info_declines(d->params, d->options.nodes >= 2 ? d->options.nodes : 2, mbps, (unsigned)d->threads,
+                         why, cap);
+}
+
 static void collectives(struct doctor *d, const struct info_nccl *nccl)
 {
     const char *apiece = in_general(d, true), *any = in_general(d, false);
     bool profiler, tuner;
+    char why[200];
 
+    if (!any && nothing_to_gain(d, why, sizeof(why)))
+        any = why;
+    apiece = apiece ? apiece : any;
     slots(d, nccl, &profiler, &tuner);
     tell(d, "reduce-scatter", "gradients quantized, once recognised",
          apiece                        ? apiece

@@ -73,6 +73,12 @@ variable NIBBLE_AR raw warning 'all-reduce: raw: NIBBLE_AR=raw'
 variable NIBBLE_CREDITS many problem 'NIBBLE_CREDITS=many: it must be'
 variable NIBBLE_RSS int4 problem 'did you mean NIBBLE_RS?'
 variable NIBBLE_HOME /x warning 'NIBBLE_HOME is not a setting'
+variable NIBBLE_HAND_BACK 8 warning 'setting NIBBLE_HAND_BACK is gone, and ignored'
+for what in reduce-scatter all-gather all-reduce; do
+    (export NIBBLE_LINK_MBPS=400000; look --nodes 8
+        say warning "$what: raw: nothing to gain on links of 400 Gbit/s"; exit $failed) || failed=1
+done
+(export NIBBLE_LINK_MBPS=400000 NIBBLE_AG=exact; look --nodes 8; say ok 'all-gather: exact'; exit $failed) || failed=1
 variable NIBBLE_EF_BETA 0.5 warning 'NIBBLE_EF_BETA=0.5 has no effect'
 variable NIBBLE_METRICS "$tmp/absent" warning 'absent: nothing will be written there: No such file or directory'
 variable NIBBLE_HANG_REPORT "$tmp/out" warning 'NIBBLE_HANG_REPORT=.*out: nothing will be written there: Not a directory'

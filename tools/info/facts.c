@@ -10,10 +10,13 @@
 #include "base/params_effect.h"
 #include "base/random.h"
 #include "base/version.h"
+#include "coll/decide/decide.h"
 #include "device/cores.h"
 #include "device/cuda_driver.h"
 #include "info.h"
 #include "nibble/codec.h"
+#include "policy/policy.h"
+#include "policy/reckon.h"
 
 #define VALUES (1u << 20) /* BF16, beyond the caches of one core */
 #define ROUNDS 9
@@ -79,6 +82,62 @@ int info_devices(struct emit *e, struct nb_context *ctx)
     }
     free(list);
     return n;
+}
+
+unsigned info_thread_count(const struct nb_params *params)
+{
+    struct nb_cpus mine;
+    struct nb_cores cores;
+
+    if (params->host_threads >= 0)
+        return (unsigned)params->host_threads;
+    nb_cpus_mine(&mine);
+    nb_cores_look("", &mine, &cores);
+    return (unsigned)nb_cores_default_threads(&cores);
+}
+
+bool info_declines(const struct nb_params *params, int nodes, int mbps, unsigned threads, char *why,
+                   size_t cap)
+{
+    const struct nb_reckon_facts facts = {.mbps =
+                                              (uint32_t)(params->link_mbps > 0 ? params->link_mbps : mbps),
+                                          .codec = nb_reckon_codec_of(nb_codec_selected()),
+                                          .workers = threads};
+    const struct nb_reckon_group group = nb_facts_group(params, nodes);
+    struct nb_reckoning r;
+
+    nb_reckon(&facts, &group, &r);
+    return nb_policy_declines(params, &r, why, cap);
+}
+
+void info_gain(struct emit *e, struct nb_context *ctx)
+{
+    static const int nodes[] = {2, 4, 8, 16, 64};
+    struct nb_device_list *list = calloc(1, sizeof(*list));
+    const unsigned threads = info_thread_count(ctx->params);
+    int mbps = INT_MAX;
+    bool gpu = false;
+
+    emit_section(e, "gain", "communicators on the slowest of these devices, by their nodes");
+    if (!list || nb_device_list_fill(ctx, list) || list->n == 0) {
+        free(list);
+        return;
+    }
+    for (int i = 0; i < list->n; i++) {
+        mbps = list->device[i].net.rate_mbps < mbps ? list->device[i].net.rate_mbps : mbps;
+        gpu |= (list->device[i].mem_support & NB_MEM_CUDA) != 0;
+    }
+    for (size_t i = 0; i < sizeof(nodes) / sizeof(nodes[0]); i++) {
+        char why[200];
+        const bool declined = !gpu && info_declines(ctx->params, nodes[i], mbps, threads, why, sizeof(why));
+
+        emit_row(e);
+        emit_number(e, "nodes", nodes[i]);
+        emit_flag(e, "connects", !declined);
+        if (declined)
+            emit_text(e, "why", why);
+    }
+    free(list);
 }
 
 void info_threads(struct emit *e, const struct nb_params *params)

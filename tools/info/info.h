@@ -36,6 +36,15 @@ struct info_speeds {
         ulp_decode; /* encode with feedback, decode and add, differences */
 };
 bool info_codec_speeds(struct info_speeds *speeds);
+/* Codec threads that a process has which is started as this one was. */
+unsigned info_thread_count(const struct nb_params *params);
+/* Whether the nodes of a communicator decline it at connect because coding gains nothing, as the plugin decides
+ * (nb_policy_declines): `nodes` nodes with links of `mbps` Mbit/s (0: unknown), this processor's codec and so many codec
+ * threads. True: `why` says so. */
+bool info_declines(const struct nb_params *params, int nodes, int mbps, unsigned threads, char *why,
+                   size_t cap);
+/* The same for several numbers of nodes, on the slowest device of the started context. */
+void info_gain(struct emit *e, struct nb_context *ctx);
 void info_gpu(struct emit *e);
 /* The NCCL that a program of this environment loads, and PyTorch's, and what works under each. */
 void info_nccl(struct emit *e, const struct info_options *options);

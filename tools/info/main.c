@@ -61,6 +61,10 @@ static int devices(struct emit *e, const struct nb_params *params)
         n = info_devices(e, ctx);
     else
         emit_section(e, "devices", "network devices");
+    if (n > 0)
+        info_gain(e, ctx);
+    else
+        emit_section(e, "gain", "communicators");
     nb_context_stop(ctx);
     nb_context_fini(ctx);
     free(ctx);

@@ -33,6 +33,9 @@ LOCAL_WORLD_SIZE=4096 say '^  0  by=this rank.s share of the cores  share=1 .*ra
 NIBBLE_CREDITS=7 say 'NIBBLE_CREDITS  value=7  default=48'
 NIBBLE_TUNER=0 NIBBLE_TUNER_MIN_BYTES=1 say 'no_effect=NIBBLE_TUNER=0'
 NIBBLE_HOME=/x say 'NIBBLE_HOME is not a setting'
+say '^  8  connects=yes'
+NIBBLE_LINK_MBPS=400000 say '^  8  connects=no  why=nothing to gain on links of 400 Gbit/s with codec'
+NIBBLE_LINK_MBPS=400000 NIBBLE_RS=int4 say '^  8  connects=yes'
 say 'NIBBLE_RS  value=auto  compared_by_nodes=yes  meaning=' --all
 
 # Bad settings are told, and the status says so.

@@ -148,7 +148,8 @@ __attribute__((format(printf, 5, 6))) static void logger(ncclDebugLogLevel level
     logged->verdict->confused++;
 }
 
-/* Sizes: an eighth of the defaults, as tensors of a job are as much smaller than real ones. */
+/* A rule includes all communicators: those of tensor parallelism, too, have to be told from gradients where a name does
+ * not show what they are. Sizes: an eighth of the defaults, as tensors of a job are as much smaller than real ones. */
 static void set(struct cluster_node *node, const struct job_settings *settings)
 {
     const struct nb_params *usual = nb_params_defaults();
@@ -156,6 +157,7 @@ static void set(struct cluster_node *node, const struct job_settings *settings)
 
     if (settings->grad)
         p->grad = settings->grad;
+    p->comms = "nnodes=2-64";
     p->unit_bytes = usual->unit_bytes;
     p->ref_max_mb = settings->ref_max_mb ? settings->ref_max_mb : 4;
     p->rs_min_bytes = usual->rs_min_bytes / 8;
