@@ -25,8 +25,7 @@ struct nb_rx;
 
 /* ---- life -------------------------------------------------------------------------------------------- */
 
-/* Make comm->flow, with what flow keeps of each peer: 0 or -ENOMEM. destroy: also of what was half made, or not; no work
- * is in flight. For the thread that connects or closes. */
+/* Make comm->flow, with what flow keeps of each peer: 0 or -ENOMEM. destroy: also of none; no work is in flight. For the thread that connects or closes. */
 int nb_flow_create(struct nb_coll_comm *comm);
 void nb_flow_destroy(struct nb_coll_comm *comm);
 /* Make the state of a communicator whose identifier and size are set: 0 or -ENOMEM. destroy: also of what was

@@ -46,7 +46,8 @@ int nb_records_init(struct nb_coll_comm *comm)
 
 void nb_records_destroy(struct nb_coll_comm *comm)
 {
-    nb_align_destroy(comm->flow->records.align);
+    if (comm->flow)
+        nb_align_destroy(comm->flow->records.align);
     if (comm->queue)
         nb_queue_detach(comm->queue);
     nb_queue_put(comm->queue);

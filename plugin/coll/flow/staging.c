@@ -163,6 +163,8 @@ static void free_pool(struct nb_coll_comm *comm, struct nb_pool *pool)
 
 void nb_staging_destroy(struct nb_coll_comm *comm)
 {
+    if (!comm->flow)
+        return;
     for (int i = 0; i < comm->nneighbors; i++) {
         for (int c = 0; c < NB_CLASS_COUNT; c++) {
             struct nb_tx *tx = &comm->neighbors[i]->tx[c];

@@ -331,9 +331,13 @@ int nb_flow_create(struct nb_coll_comm *comm)
     if (!flow)
         return -ENOMEM;
     flow->peers = calloc((size_t)comm->nnodes, sizeof(*flow->peers));
-    for (int r = 0; flow->peers && r < comm->nnodes; r++)
+    if (!flow->peers || create_tasks(comm)) {
+        nb_flow_destroy(comm);
+        return -ENOMEM;
+    }
+    for (int r = 0; r < comm->nnodes; r++)
         comm->peer[r].flow = &flow->peers[r];
-    return flow->peers ? create_tasks(comm) : -ENOMEM;
+    return 0;
 }
 
 void nb_flow_destroy(struct nb_coll_comm *comm)
