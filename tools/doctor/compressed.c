@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* NCCL, and which collectives will be compressed under it on nodes like this one: of the others, why not. */
+/* NCCL, the collectives that will be compressed under it on nodes like this one, and the reasons for the
+ * others. */
 #include <dlfcn.h>
 #include <string.h>
 
 #include "base/params.h"
 #include "doctor.h"
 
-/* Others' plugins of these names are loaded without any variable, and take nibble's place. */
+/* Report another vendor's plugin of this name: NCCL loads it without any variable, in nibble's place. */
 static bool on_path(struct doctor *d, const char *variable, const char *file, const char *without)
 {
     void *lib = nb_env(variable) ? NULL : dlopen(file, RTLD_LAZY | RTLD_LOCAL);
@@ -20,7 +21,8 @@ static bool on_path(struct doctor *d, const char *variable, const char *file, co
     return true;
 }
 
-/* What NCCL finds in the net plugin's file only if a variable names it: docs/nccl-versions.md. */
+/* Find out whether NCCL takes profiler and tuner from the net plugin's file only if a variable names it:
+ * docs/nccl-versions.md. */
 static void slots(struct doctor *d, const struct info_nccl *nccl, bool *profiler, bool *tuner)
 {
     const bool named_profiler = nb_env("NCCL_PROFILER_PLUGIN") && d->profiler;
@@ -40,7 +42,7 @@ static void slots(struct doctor *d, const struct info_nccl *nccl, bool *profiler
     }
 }
 
-/* Why nothing of a kind is compressed whatever NCCL is there; NULL: it is. */
+/* Return why operations of a kind stay uncompressed under every NCCL, or NULL. */
 static const char *in_general(const struct doctor *d, bool per_gpu)
 {
     if (!d->collnet)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* NCCL's variables and configuration files, as far as they keep traffic away from nibble. */
+/* NCCL's variables and configuration files that keep traffic away from nibble. */
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -9,7 +9,7 @@
 
 /* ---- Files ---- */
 
-/* Lines NAME=value, as setEnvFile in NCCL's src/misc/param.cc reads them: what is set already stays. */
+/* Take lines NAME=value, as setEnvFile in NCCL's src/misc/param.cc does: variables that are set stay. */
 static void take_file(struct doctor *d, const char *path)
 {
     FILE *f = fopen(path, "re");

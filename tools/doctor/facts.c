@@ -55,7 +55,7 @@ static int by_text(const void *a, const void *b)
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-/* Those of NCCL's that choose algorithms and sizes; interfaces, files and debugging may differ. */
+/* Write NCCL's variables that choose algorithms and sizes. Interfaces, files and debugging may differ. */
 static void nccl_variables(FILE *f)
 {
     static const char *const own[] = {"NCCL_DEBUG", "NCCL_SOCKET_IFNAME", "NCCL_IB_HCA", "NCCL_CONF_FILE",
@@ -132,7 +132,7 @@ void facts_write(const struct doctor *d, FILE *f)
 
 /* ---- Of all ---- */
 
-/* The value of a fact into text: false: it is not there. */
+/* Get the value of a fact as text. Return false when it is missing. */
 static bool fact_of(const struct blob *b, const char *name, char *text, size_t cap)
 {
     const size_t len = strlen(name);
@@ -197,7 +197,7 @@ static void compare(struct report *r, const struct blob *facts, int nodes, const
     free(all);
 }
 
-/* Subjects that came as text: those of this program's own lists stay for its life. */
+/* Subjects that arrived as text. Subjects of this program's own lists stay valid for its life. */
 static const char *subject_of(const char *text, size_t len)
 {
     static const char *const known[] = {
@@ -210,7 +210,7 @@ static const char *subject_of(const char *text, size_t len)
     return "node";
 }
 
-/* One line of a node; the same of several nodes is one check. */
+/* Take one line of a node. The same line of several nodes becomes one check. */
 static void take_check(struct report *r, size_t first, const char *line, const char *who)
 {
     const char *field[5] = {line};

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* GPUs of the node, what joins them, and whether there are network devices for each. */
+/* GPUs of the node, the links that join them, and network devices for each. */
 #include <string.h>
 
 #include "device/cuda_driver.h"

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * See hosts.h. Every node's stdin is a pipe whose other end only this process has, and --tied makes the node
- * end when it
- * closes: ssh passes that on, so nothing stays behind on any host, however this process ends.
+ * See hosts.h. Every node's stdin is a pipe whose other end only this process has. --tied makes the node end
+ * when the pipe closes, and ssh passes that on. All nodes therefore end, however this process ends.
  */
 #include "hosts.h"
 
@@ -24,13 +23,13 @@
 #define EXIT_PROBLEM 2
 #define EXIT_WRONG 3
 #define GRACE 3.0  /* seconds from closed pipes to SIGTERM, and on to SIGKILL */
-#define START 30.0 /* seconds more than the doctor's own limit, for the command that reaches the host */
+#define START 30.0 /* seconds beyond the doctor's own limit, for the command that reaches the host */
 
 struct node {
     char *host;
     pid_t pid;      /* 0: has ended */
-    int in, out;    /* to its stdin, from its stderr (and stdout, but node 0's); -1: closed */
-    char line[512]; /* what was read and has no end yet */
+    int in, out;    /* to its stdin, and from its stderr (and stdout, except node 0's). -1: closed */
+    char line[512]; /* bytes of an incomplete line */
     size_t len;
 };
 
@@ -39,7 +38,7 @@ struct run {
     struct node *node;
     int n;
     int status;
-    int stage;   /* 0: they run; then stdin is closed, SIGTERM, SIGKILL */
+    int stage;   /* 0: nodes run. Then stdin is closed, then SIGTERM, then SIGKILL */
     double next; /* when the next stage begins */
 };
 
@@ -101,7 +100,7 @@ static void quote(FILE *f, const char *text)
     fputc('\'', f);
 }
 
-/* What a job's launcher passes on, as far as it says what NCCL and nibble will do. */
+/* Return whether a job's launcher passes the variable on and it tells how NCCL and nibble behave. */
 static bool passed(const char *variable)
 {
     static const char *const names[] = {
@@ -142,7 +141,7 @@ static char *inner_line(const struct run *r, const struct place *p, int rank, co
     return fclose(f) ? NULL : text;
 }
 
-/* Whichever shell the user has there, sh does the work. */
+/* sh does the work, whatever the user's shell on that host. */
 static char *host_line(const struct run *r, const struct place *p, int rank, const char *self,
                        const char *folder)
 {
@@ -173,7 +172,7 @@ static void become(const struct node *node, const char *rsh, char *line, const i
     argv[n] = node->host;
     argv[n + 1] = line;
     argv[n + 2] = NULL;
-    /* A process group of its own: what is signalled is also what the command has started. */
+    /* A process group of its own, so that signals also reach the processes that the command starts. */
     setpgid(0, 0);
     if (dup2(in[0], 0) >= 0 && dup2(out[1], 2) >= 0 && (first || dup2(out[1], 1) >= 0))
         execvp(argv[0], argv);
@@ -247,7 +246,7 @@ static void hear(struct node *node)
     }
 }
 
-/* A node has ended. Without node 0 there is no report, so the others need not go on. */
+/* Handle the end of a node. Only node 0 writes a report, so the others end with it. */
 static void ended(struct run *r, int rank, int status)
 {
     const int code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
@@ -288,7 +287,7 @@ static int reap(struct run *r)
     return left;
 }
 
-/* 0: nothing is to be read */
+/* 0: every pipe is closed */
 static int hear_all(struct run *r, struct pollfd *fds, int patience)
 {
     int heard = 0;
@@ -305,7 +304,7 @@ static int hear_all(struct run *r, struct pollfd *fds, int patience)
     return heard;
 }
 
-/* Until all have ended. What they have started and left running with their stderr is not waited for. */
+/* Wait until all nodes have ended. Processes that they left running with their stderr do not count. */
 static void attend(struct run *r, double limit)
 {
     struct pollfd *fds = calloc((size_t)r->n, sizeof(*fds));
@@ -370,7 +369,7 @@ int hosts_run(const struct hosts *hosts, const struct place *place, double limit
                 MOST_NODES, hosts->list);
         r.status = EXIT_WRONG;
     } else {
-        /* As the others reach it: without "user@". */
+        /* The address by which the other nodes reach it: without "user@". */
         const char *at = strrchr(r.node[0].host, '@');
         if (!*p.root)
             snprintf(p.root, sizeof(p.root), "%s", at ? at + 1 : r.node[0].host);

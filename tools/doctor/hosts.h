@@ -13,15 +13,15 @@ struct hosts {
     const char *rsh;    /* words of a command that takes a host and a line for its shell */
     char *const *words; /* options that every node's doctor gets, too */
     int nwords;
-    bool together; /* all end when one does not take part, not only node 0 */
+    bool together; /* the absence of any node ends all nodes, not only the absence of node 0 */
 };
 
-/* Run on all hosts until every node has ended, or node 0 could not. Node 0's report goes to stdout, what else
- * is said to stderr with its host. `place` has --root, --port and --key where they were given. Returns the
- * exit status: the nodes', at least 2 where a host did not take part, 3 for a list that cannot be. */
+/* Run on all hosts until every node has ended, or node 0 failed to start. Node 0's report goes to stdout, all
+ * other output to stderr with its host. `place` has --root, --port and --key where they were given. Return
+ * the exit status: the nodes', at least 2 where a host was absent, 3 for an invalid list. */
 int hosts_run(const struct hosts *hosts, const struct place *place, double limit);
 
-/* For a node that hosts_run has started: end this process when stdin does. 0, or a negative errno. */
+/* End this process when its stdin closes. For a node that hosts_run started. Return 0 or a negative errno. */
 int hosts_tie(void);
 
 #endif

@@ -15,7 +15,7 @@ static long number(const char *name)
     return text && *text && !*end ? v : -1;
 }
 
-/* The first host of Slurm's "n[01-04,07],m3": n01. */
+/* Get the first host of Slurm's "n[01-04,07],m3": n01. */
 static void first_host(const char *list, char *host, size_t cap)
 {
     const size_t plain = strcspn(list, ",[");
@@ -26,7 +26,7 @@ static void first_host(const char *list, char *host, size_t cap)
     snprintf(host, cap, "%.*s%.*s", (int)plain, list, (int)digits, list + plain + (digits > 0));
 }
 
-/* srun's steps only: a batch script has SLURM_PROCID, too, but runs once. */
+/* For srun's steps only: a batch script has SLURM_PROCID, too, but runs once. */
 static bool slurm(struct place *p)
 {
     const char *list = getenv("SLURM_STEP_NODELIST");
@@ -60,11 +60,11 @@ static bool torchrun(struct place *p)
     if (!*p->root)
         snprintf(p->root, sizeof(p->root), "%s", root);
     if (!p->port && port > 0 && port < 65535)
-        p->port = (int)port + 1; /* MASTER_PORT itself is torchrun's */
+        p->port = (int)port + 1; /* torchrun itself uses MASTER_PORT */
     return true;
 }
 
-/* mpirun tells no node where the others are, but whether all are on one machine. */
+/* mpirun tells a node whether all nodes are on one machine, and keeps their places to itself. */
 static bool mpirun(struct place *p, const char *by, const char *rank, const char *size, const char *local)
 {
     if (number(rank) < 0 || number(size) < 1)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The plugin file that NCCL would load: found, started and asked for devices in a process of its own, as NCCL
- * does it (openPluginLib and ncclNetInit in src/plugin), so that one that crashes or hangs is a finding, too.
+ * Find and start the plugin file that NCCL would load, and ask it for devices, as NCCL does (openPluginLib
+ * and ncclNetInit in src/plugin). A process of its own does that, so that a crash or a hang becomes a
+ * finding, too.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -23,7 +24,7 @@
 
 #define LIMIT_MS 30000 /* for a start that looks at all devices */
 
-/* What the child tells: written once, or not at all. */
+/* The child's answer, written once or not at all. */
 struct answer {
     enum { FOUND_NOTHING, FOUND_OTHER, STARTED, START_FAILED } what;
     int devices;
@@ -98,7 +99,7 @@ static void child(const char *name, int out)
     _exit(write(out, &answer, sizeof(answer)) == (ssize_t)sizeof(answer) ? 0 : 1);
 }
 
-/* Read the answer, until the child has ended or the time is over. False: there is none. */
+/* Read the answer until the child ends or the time is over. Return false without an answer. */
 static bool await(int in, struct answer *got)
 {
     const uint64_t end = nb_now_ns() + LIMIT_MS * NB_NS_PER_MS;
@@ -179,7 +180,7 @@ void check_library(struct doctor *d)
     int status = 0;
 
     got = (struct answer){0};
-    /* Where the variable is missing, which is a finding of its own, the name that belongs there. */
+    /* Where the variable is missing, another check reports that. Use the name that belongs there. */
     snprintf(name, sizeof(name), "%s", plugin && strstr(plugin, "nibble") ? plugin : "nibble");
     name[strcspn(name, ",")] = '\0';
     if (ask(name, &got, &status))

@@ -12,8 +12,8 @@
 #include "system.h"
 
 #define PER_NEIGHBOR 6  /* connections of a communicator: three classes in each direction (docs/network.md) */
-#define COMMUNICATORS 4 /* that jobs have with others: of the world, of shards, of replicas */
-#define OTHERS 512      /* files of the job, of NCCL's bootstrap and point-to-point connections */
+#define COMMUNICATORS 4 /* communicators of a usual job: of the world, of shards, of replicas */
+#define OTHERS 512      /* files of the job, of NCCL's bootstrap and of point-to-point connections */
 
 static const char *text_of(rlim_t v, char *text, size_t cap)
 {
@@ -124,8 +124,8 @@ static void processors(struct doctor *d)
     nb_cores_look(d->options.system, &mine, &cores);
     d->threads =
         d->params->host_threads < 0 ? (int)nb_cores_default_threads(&cores) : (int)d->params->host_threads;
-    /* For each GPU: the framework's thread, NCCL's proxy, and the engine, which codes where no thread
-     * does. */
+    /* For each GPU: the framework's thread, NCCL's proxy, and the engine, which codes where there are no
+     * codec threads. */
     if (cores.share < 3)
         say(&d->report, STATUS_WARNING, "processors", "srun --cpus-per-task, mpirun --bind-to none",
             "%u of %u cores for this process (%u rank%s here): the job, NCCL's proxy and nibble's engine "

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* All checks of one node, in an order in which later ones can use what earlier ones have found. */
+/* All checks of one node, in an order that lets later checks use earlier findings. */
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -10,7 +10,7 @@
 #include "doctor.h"
 #include "system.h"
 
-/* Warnings of the plugin's code in this process: in its log for a job, findings here. */
+/* Warnings of the plugin's code in this process. In a job they go to its log, here they are findings. */
 static struct {
     pthread_mutex_t lock;
     char line[32][400];
@@ -40,7 +40,7 @@ __attribute__((format(printf, 5, 6))) static void keep(ncclDebugLogLevel level, 
 
 void log_begin(void)
 {
-    setenv("NCCL_DEBUG", "WARN", 1); /* so that what nobody may miss is not written to stderr as well */
+    setenv("NCCL_DEBUG", "WARN", 1); /* so that urgent warnings stay off stderr */
     nb_log_set(keep);
 }
 

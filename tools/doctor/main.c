@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nibble-doctor: finds causes that would keep a job uncompressed, before its first run. */
+/* nibble-doctor: find the obstacles to compression before a job's first run. */
 #include <getopt.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See meet.h. A connection begins with a hello, then come frames: a length of four bytes and so many
- * bytes. */
+/* See meet.h. A connection begins with a hello. Frames follow: a length of four bytes and as many bytes. */
 #include "meet.h"
 
 #include <errno.h>
@@ -18,7 +17,7 @@
 #include "base/bytes.h"
 #include "base/clock.h"
 
-#define MAGIC 0x31434f4442424e00ull /* and the version of what follows */
+#define MAGIC 0x31434f4442424e00ull /* includes the version of the frames */
 #define HELLO 32
 #define MOST_BYTES (64u << 20) /* of a frame */
 #define RETRY_MS 100
@@ -28,7 +27,7 @@ static uint64_t after(double seconds)
     return nb_now_ns() + (uint64_t)(1e9 * seconds);
 }
 
-/* Milliseconds until `end`, 0 when it is over. */
+/* Return the milliseconds until `end`, 0 when it is over. */
 static int left(uint64_t end)
 {
     const uint64_t now = nb_now_ns();
@@ -36,7 +35,7 @@ static int left(uint64_t end)
     return now >= end ? 0 : (int)((end - now) / NB_NS_PER_MS) + 1;
 }
 
-/* All bytes until `end`; what lies ready is read even later. */
+/* Read all bytes until `end`. Bytes that are ready are read even later. */
 static bool get(int fd, void *buf, size_t len, uint64_t end)
 {
     char *at = buf;
@@ -97,12 +96,11 @@ static bool get_frame(int fd, struct blob *b, uint64_t end)
         *b = (struct blob){0};
         return false;
     }
-    b->data[b->len] = '\0'; /* so that text is text */
+    b->data[b->len] = '\0'; /* text needs an end */
     return true;
 }
 
-/* Small segments: a path that carries less than the interfaces' MTU must not keep the nodes from telling
- * that. */
+/* Use small segments: nodes must be able to report a path that carries less than the interfaces' MTU. */
 static void keep_small(int fd)
 {
     const int bytes = 536;
@@ -149,7 +147,7 @@ static int listen_at(int port, char *why, size_t cap)
     return fd;
 }
 
-/* A node's connection, or a stranger's, which is closed. */
+/* Accept a node's connection, and close a stranger's. */
 static void take(struct meet *m, const struct place *place, int listener)
 {
     const int fd = accept(listener, NULL, NULL);
@@ -242,7 +240,7 @@ static int come(struct meet *m, const struct place *place, double seconds, char 
         snprintf(why, cap, "node 0 at %s, port %d, is not reached: %s", place->root, place->port, cause);
         return -1;
     }
-    /* Node 0 may have begun to wait only now. */
+    /* Node 0 may begin to wait only now. */
     if (!put(m->fd[0], hello, sizeof(hello), end) || meet_hear(m, &go, seconds + 2)) {
         snprintf(
             why, cap,

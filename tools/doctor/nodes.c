@@ -23,7 +23,7 @@ struct job {
     struct meet *meet;
     double limit;
     node_name *names;
-    struct blob *facts; /* node 0: of all */
+    struct blob *facts; /* node 0: of all nodes */
     struct pairs *pairs;
     bool *well; /* node 0: [from][to]: all devices' messages arrived */
 };
@@ -122,8 +122,8 @@ static int exchange_handles(struct job *job)
 /* ---- What became of the pairs ---- */
 
 struct seen {
-    char out[16], to[72], cause[200]; /* as the sender saw it */
-    char in[16];                      /* as the receiver did */
+    char out[16], to[72], cause[200]; /* the sender's result */
+    char in[16];                      /* the receiver's */
 };
 
 static void read_node(struct seen *seen, const struct job *job, int node, int ndev)
@@ -212,7 +212,7 @@ static void judge_pairs(struct job *job)
 
 /* ---- Rates ---- */
 
-/* Of node `i` of the ring: 1: it sends, 2: it receives; 4 on all: the ring is whole. */
+/* Plan the ring. Bit 1 of a node: it sends. 2: it receives. 4 on all: the ring is whole. */
 static void ring(const struct job *job, char *plan)
 {
     const int nodes = job->meet->nodes;
@@ -299,7 +299,7 @@ static int measure(struct job *job)
     if (job->pairs && plan.len == (size_t)nodes && plan.data[rank]) {
         const int mine = plan.data[rank];
         const bool whole = (mine & 4) != 0;
-        /* What went round and did not come back would be in the way of the stream. */
+        /* A message that went round and got lost would disturb the stream. */
         if (whole)
             hop = pairs_hop(job->pairs, limit / 2);
         if (!whole || isfinite(hop))
@@ -316,7 +316,7 @@ static int measure(struct job *job)
 
 /* ---- The whole ---- */
 
-/* Node 0's copies, since every gather takes the place of the one before. */
+/* Copy the facts for node 0, since each gather replaces the last one's. */
 static bool keep_facts(struct job *job)
 {
     const int nodes = job->meet->nodes;

@@ -17,7 +17,7 @@
 #define SMALL 64
 #define LARGE 65536 /* beyond every MTU */
 #define BULK (1u << 20)
-#define AHEAD 4 /* messages of a stream under way */
+#define AHEAD 4 /* messages of a stream in flight */
 #define ROUNDS 20
 
 enum step { CONNECT, SEND_SMALL, SEND_LARGE, OVER };
@@ -34,7 +34,7 @@ struct out {
 struct in {
     struct in *next;
     void *conn, *mr, *req;
-    enum step step; /* SEND_SMALL, SEND_LARGE, OVER: what is awaited */
+    enum step step; /* SEND_SMALL, SEND_LARGE, OVER: the next event */
     int peer, dev;  /* of the small message; -1 before */
     bool damaged;
     uint8_t buf[LARGE];
@@ -49,7 +49,7 @@ struct pairs {
     struct out *out; /* [nodes][ndev] */
     struct in *in;
     uint8_t *bulk;                        /* (1 + AHEAD) x BULK: sent, received */
-    uint8_t small[SMALL + LARGE], *large; /* one block: one registration; what every peer is sent */
+    uint8_t small[SMALL + LARGE], *large; /* one block, one registration: the same bytes for every peer */
 };
 
 static void pattern(uint8_t *buf, int from)
@@ -138,7 +138,8 @@ static void out_fails(struct out *o, int err)
     o->failed = true;
     o->err = err;
     snprintf(o->cause, sizeof(o->cause), "%s", strerror(-err));
-    while (log_next(line, sizeof(line))) /* the transport's own words: the last are about this */
+    while (log_next(line, sizeof(line))) /* the transport's own lines: the last ones concern this
+                                            connection */
         snprintf(o->cause, sizeof(o->cause), "%s", line);
 }
 
@@ -158,7 +159,7 @@ static int send_step(struct pairs *p, struct out *o, const void *data, size_t le
     return err;
 }
 
-/* Whether something was achieved. */
+/* Return whether the step made progress. */
 static bool out_step(struct pairs *p, struct out *o, int dev)
 {
     const struct nb_net_conn_cfg cfg = {.streams = 1, .traffic_class = -1};
@@ -241,7 +242,7 @@ static bool in_step(struct pairs *p, struct in *in)
     if (in->step == OVER || in->damaged)
         return false;
     if (receive(p, in, in->step == SEND_SMALL ? SMALL : LARGE, &got, &size)) {
-        in->damaged = true; /* its connection has failed: the sender says why */
+        in->damaged = true; /* its connection has failed: the sender reports why */
         return true;
     }
     if (!got)
@@ -286,7 +287,7 @@ void pairs_run(struct pairs *p, double seconds)
         continue;
     while (!all_over(p) && nb_now_ns() < end) {
         bool on = false;
-        /* Nearer ranks first, so that not all begin with the same one. */
+        /* Nearer ranks first, so that nodes begin with different peers. */
         for (int i = 1; i < p->nodes; i++) {
             const int node = (p->rank + i) % p->nodes;
             for (int dev = 0; dev < p->ndev && p->present[node]; dev++)
@@ -355,7 +356,7 @@ static bool pass(struct pairs *p, struct out *o, struct in *in, uint64_t end)
             got = o->step == OVER;
         }
         if (!got)
-            sched_yield(); /* nodes may share a processor: those of tests do */
+            sched_yield(); /* nodes may share a processor, as in tests */
     }
     return got;
 }
@@ -381,7 +382,7 @@ struct flow {
     double bytes;
 };
 
-/* Messages of BULK for a while, then a small one. */
+/* Send messages of BULK for a while, then a small one. */
 static int flow_out(struct pairs *p, struct flow *f, uint64_t until)
 {
     const struct nb_net_ops *ops = p->net->ops;
@@ -428,7 +429,7 @@ static int flow_in(struct pairs *p, struct flow *f)
         f->at = (f->at + 1) % AHEAD;
         f->last = nb_now_ns();
         f->over = size == SMALL;
-        /* Time begins with the end of the first. */
+        /* Time begins with the end of the first message. */
         if (!f->first)
             f->first = f->last;
         else
@@ -452,7 +453,7 @@ double pairs_stream(struct pairs *p, int to, int from, double seconds, double li
         err = p->net->ops->reg_mr(out.conn, p->bulk, BULK, NB_MEM_HOST, &out.mr);
     if (!in.over && !err)
         err = p->net->ops->reg_mr(in.conn, p->bulk + BULK, (size_t)AHEAD * BULK, NB_MEM_HOST, &in.mr);
-    /* A send that is over may still be under way; the connections stay until all nodes have told their
+    /* A completed send may still be in flight. The connections stay until all nodes have sent their
      * figures. */
     while (!err && nb_now_ns() < end && (!out.over || !in.over)) {
         if (!out.over)

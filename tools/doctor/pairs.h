@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Connections of a job's transport between all pairs of nodes, in both directions, over each device, and
- * messages on
- * them: a small one, and one that no single packet carries. Nothing blocks beyond the seconds given.
+ * Connections of a job's transport between all pairs of nodes, in both directions, over each device. Each
+ * carries a small message, and one too large for a single packet. No function blocks beyond the given
+ * seconds.
  */
 #ifndef NIBBLE_TOOLS_DOCTOR_PAIRS_H
 #define NIBBLE_TOOLS_DOCTOR_PAIRS_H
@@ -14,24 +14,26 @@
 
 struct pairs;
 
-/* Listen on each device. 0 and *pairs, or a negative errno. */
+/* Listen on each device. Return 0 and *pairs, or a negative errno. */
 int pairs_open(struct nb_net *net, int rank, int nodes, struct pairs **pairs);
-/* What others need to connect: devices x NB_NET_HANDLE_BYTES. */
+/* Return the handles that other nodes need to connect: devices x NB_NET_HANDLE_BYTES. */
 const void *pairs_handles(const struct pairs *pairs, size_t *len);
-/* Handles of another node; without them it is absent. */
+/* Set another node's handles. A node without handles is absent. */
 void pairs_set(struct pairs *pairs, int node, const void *handles, size_t len);
-/* Connect with all that are not absent, exchange the messages. Ends early when all is done. */
+/* Connect with all present nodes and exchange the messages. Returns early when all is done. */
 void pairs_run(struct pairs *pairs, double seconds);
-/* What became of it, a line each:
+/* Write the results, a line each:
  *   out PEER DEVICE ok|connect|send ADDRESS<TAB>CAUSE     as the sender saw it
- *   in PEER DEVICE ok|small|none|damaged                  as the receiver did: the peer's connection, its messages */
+ *   in PEER DEVICE ok|small|none|damaged                  as the receiver saw the peer's connection and
+ * messages */
 void pairs_tell(const struct pairs *pairs, FILE *out);
 
-/* Over device 0, of pairs that are well: seconds for a hop from node to node, as a message goes round all
- * nodes, exact on node 0; NAN: it did not get through within `limit`, and nothing may be streamed. */
+/* Measure a hop over device 0 between pairs that work, by a message that goes round all nodes. Return its
+ * seconds, exact on node 0. Return NAN when the message got lost within `limit`: streaming is then
+ * impossible. */
 double pairs_hop(struct pairs *pairs, double limit);
-/* All nodes: send to the next one (if `to`) for `seconds`, receive from the one before (if `from`): bytes a
- * second that came in; NAN: nothing did within `limit`. */
+/* Send to the next node (if `to`) for `seconds` and receive from the previous one (if `from`). All nodes
+ * call. Return the received bytes a second, or NAN when the first message did not arrive within `limit`. */
 double pairs_stream(struct pairs *pairs, int to, int from, double seconds, double limit);
 
 void pairs_close(struct pairs *pairs);

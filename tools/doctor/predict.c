@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Speed of the codecs here, and what the model of tools/model says that they gain on a link. */
+/* Speed of the codecs here, and the gain on a link that the model of tools/model predicts. */
 #include <math.h>
 
 #include "doctor.h"
 
-#define BYTES 67108864.0 /* of the operation that is predicted */
-#define HOP 20e-6        /* seconds, where nobody has measured it: as nibble-model */
+#define BYTES 67108864.0 /* of the predicted operation */
+#define HOP 20e-6        /* seconds, unless measured: as nibble-model */
 #define MESSAGE 2e-6     /* processor time of a message at one end: as nibble-model */
 
 void predict_gain(struct doctor *d, int nodes, double link, double latency)

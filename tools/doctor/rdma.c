@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Adapters of InfiniBand and RoCE as the kernel shows them in sysfs, so that one that the transport cannot
- * use is seen, too. */
+/* Adapters of InfiniBand and RoCE as the kernel shows them in sysfs, so that the report also names those that
+ * the transport cannot use. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/utsname.h>
@@ -17,7 +17,7 @@ struct port {
 
 struct gids {
     const struct port *port;
-    int v1, v2, routable; /* RoCE version 1 and 2; of 2: neither empty nor link local */
+    int v1, v2, routable; /* RoCE version 1 and 2. routable: of version 2, neither empty nor link local */
 };
 
 static bool empty_or_local(const char *gid)
@@ -149,7 +149,7 @@ void check_rdma(struct doctor *d)
     if (*d->transport && strcmp(d->transport, "tcp") == 0)
         say(&d->report, STATUS_WARNING, "rdma", "nibble-info says why; NIBBLE_NET=verbs makes it an error",
             "%d adapter%s, but the transport is tcp", adapters, adapters == 1 ? "" : "s");
-    /* From 5.12 on the kernel copies pinned pages at fork; before, libibverbs has to be told. */
+    /* From 5.12 on the kernel copies pinned pages at fork. Before, libibverbs needs a setting. */
     int major = 0, minor = 0;
     if (uname(&kernel) == 0 && sscanf(kernel.release, "%d.%d", &major, &minor) == 2 &&
         (major < 5 || (major == 5 && minor < 12)) && !getenv("RDMAV_FORK_SAFE") && !getenv("IBV_FORK_SAFE"))

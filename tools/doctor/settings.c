@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nibble's own settings: bad ones, unknown names, and those without effect. */
+/* nibble's own settings: bad values, unknown names, and settings without effect. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,7 +21,7 @@ static void without_effect(void *arg, const struct nb_param_view *view)
             view->name, view->value, why);
 }
 
-/* A job would only say so once, in its log, and go on. */
+/* A job would log this once and go on. */
 static void check_folder(struct doctor *d, const char *setting, const char *folder)
 {
     struct stat st;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Who waits for whom. A process waits for a node if the oldest open window of one of its communicators misses
- * something of it, and that for a while. Who waits may itself be waited for, in the same or in another
- * communicator: whoever is at the end of all chains is to blame.
+ * The graph of waiting processes. A process waits for a node when the oldest open window of one of its
+ * communicators has missed something of that node for a while. A waiting process may block others, in the
+ * same or in another communicator. The process at the end of all chains is to blame.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,7 +10,7 @@
 
 #include "hang.h"
 
-/* All nodes of all reports; of two reports of a node, the first. */
+/* Index all nodes of all reports. Of two reports of a node, take the first. */
 static int index_all(struct index *x, const struct reports *all)
 {
     for (int i = 0; i < all->n; i++)
@@ -25,7 +25,7 @@ static int index_all(struct index *x, const struct reports *all)
     return 0;
 }
 
-/* The node of a communicator as a vertex; made if need be. -1: no memory. */
+/* Return the vertex of a communicator's node, and create it if need be. -1: out of memory. */
 static int find_vertex(struct graph *g, struct index *x, const struct comm *c, const struct peer *peer)
 {
     int *at = index_at(x, c->id, c->group, peer->node);
@@ -46,7 +46,7 @@ static int find_vertex(struct graph *g, struct index *x, const struct comm *c, c
     return *at;
 }
 
-/* What a report says of a process that was heard of last before it was written, or not since. */
+/* Mark processes that a report last heard of before they wrote, or has not heard of since. */
 static int hear(struct reports *all, struct index *x, const struct process *p, const struct comm *c)
 {
     for (int k = 0; k < c->npeers; k++) {
@@ -93,7 +93,7 @@ static int add_edges(struct graph *g, const struct reports *all, struct index *x
                 return -1;
             if (g->vertex[to].heard < 0 || c->peer[n].silent < g->vertex[to].heard)
                 g->vertex[to].heard = c->peer[n].silent;
-            /* What a silent one waited for before says nothing. */
+            /* An old wait of a silent process is no evidence. */
             if (!all->process[i].silent && add_edge(g, i, to, c, &c->peer[n]))
                 return -1;
         }

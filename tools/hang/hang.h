@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The hang reports of a job's processes (plugin/coll/report/report.h has their format), and who waits for whom. */
+/* The hang reports of a job's processes (plugin/coll/report/report.h has their format), and the graph of waits. */
 #ifndef NIBBLE_TOOLS_HANG_HANG_H
 #define NIBBLE_TOOLS_HANG_HANG_H
 
@@ -24,7 +24,7 @@ struct comm {
     char function[24];
     uint64_t op;
     double waited;
-    struct peer *peer; /* that are missing, or silent for more than SILENT_S */
+    struct peer *peer; /* missing peers, or peers silent for more than SILENT_S */
     int npeers;
 };
 
@@ -33,10 +33,10 @@ struct process {
     char host[64], job[64], why[16], version[64];
     int pid;
     double time;
-    double still; /* seconds without a step of its engine */
+    double still; /* seconds since a step of its engine */
     struct comm *comm;
     int ncomms;
-    bool silent; /* has not been heard of since it wrote this */
+    bool silent; /* no peer has heard of it since it wrote this report */
 };
 
 struct reports {
@@ -44,10 +44,11 @@ struct reports {
     int n;
 };
 
-/* Read one report and append it: NULL, or what is wrong with the file, until the next call. */
+/* Read one report and append it. Return NULL, or the fault of the file, valid until the next call. */
 const char *reports_read(struct reports *all, const char *path);
 void reports_free(struct reports *all);
-/* Drop those that are more than `seconds` older than the newest, or of another job (NULL: any): how many. */
+/* Drop reports more than `seconds` older than the newest, or of another job (NULL: any). Return their
+ * number. */
 int reports_drop(struct reports *all, double seconds, const char *job);
 
 /* ---- numbers by node of a communicator ----------------------------------------------------------------- */
@@ -61,27 +62,28 @@ struct index {
     size_t slots, n;
 };
 
-/* The number of that node, to be read and set; -1 in a new one. Valid until the next call. NULL: no
+/* Return a place for the number of that node, -1 in a new one. Valid until the next call. NULL: out of
  * memory. */
 int *index_at(struct index *x, uint64_t id, uint64_t group, int node);
 void index_free(struct index *x);
 
-/* Room for one more element of `size` bytes behind `n`, zeroed; NULL: no memory. Only this makes the list
- * grow. */
+/* Return room for one more element of `size` bytes behind `n`, zeroed, or NULL when out of memory. Only this
+ * function grows the list. */
 void *list_more(void **list, int n, size_t size);
 
 /* ---- who waits for whom -------------------------------------------------------------------------------- */
 
-/* One that others wait for: a process, or a node of which there is no report. */
+/* A process, or a node without a report, that others wait for. */
 struct vertex {
-    const struct process *process; /* NULL: no report */
-    uint64_t id, group;            /* and then: the node of this communicator */
+    const struct process *process; /* NULL: without a report */
+    uint64_t id, group;            /* without a report: the node of this communicator */
     int node;
-    char name[112];          /* as its peers call it; "" before they do */
-    const struct comm *comm; /* of a waiting process: in which others wait for it */
-    bool waits, circle;      /* for somebody; for somebody that waits for it, directly or not */
+    char name[112];          /* the name that its peers use, "" until one does */
+    const struct comm *comm; /* of a waiting process: the communicator in which others wait for it */
+    bool waits, circle;      /* waits: for some vertex. circle: for one that waits for it, directly or not */
     int waiting;             /* processes that wait for it, directly or not */
-    double waited, heard;    /* the longest of these; seconds since a peer heard of it at last, -1: unknown */
+    double waited, heard;    /* waited: the longest wait for it. heard: seconds since a peer last heard of
+                                it, -1: unknown */
 };
 
 struct edge {
@@ -91,19 +93,20 @@ struct edge {
 };
 
 struct graph {
-    struct vertex *vertex; /* the first are the processes, in their order */
+    struct vertex *vertex; /* the processes come first, in their order */
     int nvertices;
     struct edge *edge; /* in the order of `from` */
     int nedges;
 };
 
-/* Vertices' `waits`, `circle`, `waiting` and `waited`, from the edges. 0, or -1: no memory. */
+/* Compute the vertices' `waits`, `circle`, `waiting` and `waited` from the edges. Return 0, or -1 when out of
+ * memory. */
 int reach_count(struct graph *g, int nprocesses);
 
-/* Who has waited for whom for `least` seconds or more. 0, or -1: no memory. */
+/* Build the graph of waits of `least` seconds or more. Return 0, or -1 when out of memory. */
 int graph_make(struct graph *g, struct reports *all, double least);
 void graph_free(struct graph *g);
-/* Whether a vertex is one that others wait for and that waits for nobody. */
+/* Return whether others wait for a vertex that itself waits for no other. */
 bool graph_is_culprit(const struct graph *g, int vertex);
 
 #endif

@@ -11,7 +11,7 @@ static uint64_t mix(uint64_t x)
     return x ^ x >> 31;
 }
 
-/* The key's slot, or the free one for it: there is always one, since a quarter or more are free. */
+/* Return the key's entry, or a free one for it. A quarter or more of the entries are free. */
 static struct index_slot *slot_of(const struct index *x, uint64_t id, uint64_t group, int node)
 {
     size_t at = mix(mix(mix(id) + group) + (uint64_t)node);

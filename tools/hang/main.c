@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nibble-hang: names the node that holds up a job, from the hang reports of all nodes. */
+/* nibble-hang: find the process that a stopped job waits for, by the hang reports of all nodes. */
 #include <dirent.h>
 #include <errno.h>
 #include <getopt.h>

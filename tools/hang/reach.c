@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How many processes wait for each, directly or not, and how long. Those that wait for each other, circles,
- * are taken together (Tarjan, "Depth-first search and linear graph algorithms", 1972, with a stack of its
- * own); what remains has an order, in which everyone hands on the set of those that wait for it. With V
- * vertices and E edges that takes E V / 64 steps.
+ * Count the processes that wait for each vertex, directly or not, and their longest wait. Vertices that wait
+ * for each other form a circle and count as one (Tarjan, "Depth-first search and linear graph algorithms",
+ * 1972, with an explicit stack). The circles have an order, in which each passes on the set of its waiters. V
+ * vertices and E edges take E V / 64 steps.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -12,11 +12,12 @@
 
 struct walk {
     const struct graph *g;
-    int *first;        /* [vertices + 1]: edges of a vertex; they are in the order of `from` */
-    int *number, *low; /* of a vertex: when it was met, 0: not yet; the lowest that it reaches */
-    int *next;         /* edge to look at */
-    int *path, *stack; /* vertices on the way here; those met whose circle is not whole yet */
-    int *circle;       /* of a vertex, -1: none yet; each comes after all that it waits for */
+    int *first;        /* [vertices + 1]: edges of a vertex, in the order of `from` */
+    int *number, *low; /* of a vertex: order of its first visit (0: unvisited), and the lowest that it
+                          reaches */
+    int *next;         /* next edge of a vertex */
+    int *path, *stack; /* vertices on the way here, and visited ones whose circle is still incomplete */
+    int *circle;       /* of a vertex, -1: unknown. A circle comes after all circles that it waits for */
     int met, depth, height, circles;
 };
 
@@ -75,7 +76,7 @@ static int bits(const uint64_t *set, size_t words)
     return n;
 }
 
-/* Vertices in the order of their circles, the ones that nobody waits for first. */
+/* List vertices in the order of their circles, beginning with those that block no other. */
 static void order(const struct walk *w, int *count, int *list)
 {
     memset(count, 0, ((size_t)w->circles + 1) * sizeof(*count));
@@ -87,13 +88,13 @@ static void order(const struct walk *w, int *count, int *list)
         list[count[w->circles - 1 - w->circle[v]]++] = v;
 }
 
-/* One circle's members: what they have of others is complete. `set` is theirs, of processes. */
+/* Complete one circle's members. Their waiters are known. `set` holds the circle's waiting processes. */
 static void tell(const struct walk *w, struct graph *g, const int *member, int n, uint64_t *sets,
                  size_t words, double *handed, int nprocesses)
 {
     const int c = w->circle[member[0]];
     uint64_t *set = sets + (size_t)c * words;
-    double waited = handed[c]; /* of those that wait for them; then theirs, too */
+    double waited = handed[c]; /* of the circle's waiters, then of the circle itself */
     bool circle = n > 1;
 
     for (int i = 0; i < n; i++) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reading hang reports. Files may be anything: what does not fit is said, and nothing is taken from it. */
+/* Read hang reports. A file may hold anything: the reader reports a malformed one and ignores it. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -16,7 +16,7 @@ static char problem[200];
 
 /* ---- fields -------------------------------------------------------------------------------------------- */
 
-/* The value of ` KEY=` in a line, without quotes; "" where it is not there. */
+/* Get the value of ` KEY=` in a line, without quotes, or "". */
 static void field(const char *line, const char *key, char *value, size_t cap)
 {
     const size_t n = strlen(key);
@@ -33,7 +33,7 @@ static void field(const char *line, const char *key, char *value, size_t cap)
             return;
         }
         p += strcspn(p, "= ");
-        if (p[0] == '=' && p[1] == '"') { /* blanks within quotes separate nothing */
+        if (p[0] == '=' && p[1] == '"') { /* blanks within quotes belong to the value */
             p += 2 + strcspn(p + 2, "\"");
             p += *p == '"';
         }
@@ -106,7 +106,7 @@ static void take_window(struct comm *c, const char *line)
     c->waited = number(line, "waited");
 }
 
-/* Of thousands of peers only those are kept that something is waited for from, or that are silent. */
+/* Keep only peers that are missing something or silent, of possibly thousands. */
 static bool take_peer(struct comm *c, const char *line)
 {
     const bool missing = yes(line, "missing");
@@ -134,7 +134,7 @@ static bool begins(const char *line, const char *word)
     return strncmp(line, word, n) == 0 && line[n] == ' ';
 }
 
-/* NULL, or what is wrong. */
+/* Return NULL, or the fault. */
 static const char *parse(struct process *p, char *text)
 {
     bool ended = false;
@@ -186,7 +186,7 @@ static void free_process(struct process *p)
     free(p->file);
 }
 
-/* The file's bytes with a 0 behind them; NULL, with the reason in `problem`. */
+/* Return the file's bytes with a 0 behind them, or NULL with the reason in `problem`. */
 static char *slurp(const char *path)
 {
     const int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What this build and this machine have. */
+/* The features of this build and this machine. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -235,7 +235,7 @@ static int ascending(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* GB of values a second, the median of some rounds; NAN: it fails. */
+/* Return GB of values a second, the median of some rounds, or NAN when the work fails. */
 static double speed_of(bool (*work)(struct data *), struct data *d)
 {
     double seconds[ROUNDS];
@@ -251,7 +251,7 @@ static double speed_of(bool (*work)(struct data *), struct data *d)
     return 2e-9 * VALUES / seconds[ROUNDS / 2];
 }
 
-/* Like gradients, and like weights before and after a step. */
+/* Fill with data like gradients, and like weights before and after a step. */
 static void fill(struct data *d)
 {
     uint64_t state = 1;

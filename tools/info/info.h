@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The sections of nibble-info, and what nibble-doctor takes from them. */
+/* The sections of nibble-info, and the parts that nibble-doctor uses. */
 #ifndef NIBBLE_TOOLS_INFO_H
 #define NIBBLE_TOOLS_INFO_H
 
@@ -13,27 +13,26 @@ struct nb_params;
 struct nb_context;
 
 struct info_options {
-    const char *python; /* the interpreter whose PyTorch is asked for; "": none */
-    const char *nccl;   /* a file; NULL: what is found */
+    const char *python; /* the interpreter whose PyTorch is asked. "": no interpreter */
+    const char *nccl;   /* a file. NULL: search */
     bool speed;         /* measure the codecs */
-    bool all;           /* settings that have their defaults, too */
+    bool all;           /* show settings with default values, too */
 };
 
 void info_version(struct emit *e);
-/* Settings of the environment that differ from their defaults (all: every one). */
+/* Show settings of the environment that differ from their defaults (all: every one). */
 void info_settings(struct emit *e, const struct nb_params *params, bool all);
-/* Network devices of the started context. Returns how many. */
+/* Show the network devices of the started context. Return their number. */
 int info_devices(struct emit *e, struct nb_context *ctx);
-/* Variants of the codecs and, if wished, the speed of the one in force: some tenths of a second. */
+/* Show the variants of the codecs and, with `speed`, the speed of the selected one, which takes some tenths
+ * of a second. */
 void info_codecs(struct emit *e, bool speed);
-/* Codec threads of a process that is started as this one was, and what their number follows from. */
+/* Show the number of codec threads of a process that was started like this one, and its reason. */
 void info_threads(struct emit *e, const struct nb_params *params);
-/* Speeds of the variant in force on one core, in GB of BF16 values a second: some tenths of a second. NAN: it
- * fails;
- * false: no memory. */
+/* Measure the selected variant on one core, in GB of BF16 values a second, in some tenths of a second. NAN:
+ * the operation failed. Return false when out of memory. */
 struct info_speeds {
-    double copy, encode, decode, ulp_encode,
-        ulp_decode; /* encode with feedback, decode and add, differences */
+    double copy, encode, decode, ulp_encode, ulp_decode; /* encode with feedback, decode and add, deltas */
 };
 bool info_codec_speeds(struct info_speeds *speeds);
 /* Codec threads that a process has which is started as this one was. */
@@ -46,32 +45,32 @@ bool info_declines(const struct nb_params *params, int nodes, int mbps, unsigned
 /* The same for several numbers of nodes, on the slowest device of the started context. */
 void info_gain(struct emit *e, struct nb_context *ctx);
 void info_gpu(struct emit *e);
-/* The NCCL that a program of this environment loads, and PyTorch's, and what works under each. */
+/* Show the NCCL that a program of this environment loads, PyTorch's NCCL, and the features under each. */
 void info_nccl(struct emit *e, const struct info_options *options);
 
-/* What nibble can do under a version of NCCL, as ncclGetVersion counts: 22807 is 2.28.7. */
+/* nibble's features under a version of NCCL, as ncclGetVersion counts: 22807 is 2.28.7. */
 struct info_support {
-    int net, tuner, profiler; /* versions of the tables that are used; 0: none */
+    int net, tuner, profiler; /* versions of the tables that NCCL uses. 0: it uses none */
     const char *note;         /* "" or a remark */
 };
-/* False: nothing (older than 2.20). Versions later than those known are taken for the last one, with a
- * note. */
+/* Get the features. Return false below 2.20, which nibble does not support. Versions later than the last
+ * known one count as that one, with a note. */
 bool info_support_of(int version, struct info_support *support);
 
-/* An NCCL that was looked for. */
+/* An NCCL that was searched for. */
 struct info_nccl {
-    const char *from;    /* where: static storage */
-    char torch[64];      /* PyTorch's version beside it, "none", or "" where nobody asked */
-    char file[PATH_MAX]; /* its path, or what was looked for */
-    int version;         /* as ncclGetVersion counts; 0: there is none */
-    bool supported;      /* `support` says how; else `problem` why not */
+    const char *from;    /* the place of the search, in static storage */
+    char torch[64];      /* PyTorch's version beside it, "none", or "" without a question */
+    char file[PATH_MAX]; /* its path, or the name that was searched for */
+    int version;         /* as ncclGetVersion counts. 0: not found */
+    bool supported;      /* `support` has the features, otherwise `problem` the reason */
     struct info_support support;
     char problem[256];
 };
-/* The NCCL that a program of this environment loads, and the one of Python's packages where there is one: how
- * many, 1 or 2. Both stay loaded: NCCL does not expect to be unloaded. */
+/* Find the NCCL that a program of this environment loads, and the one of Python's packages if there is one.
+ * Return their number, 1 or 2. Both stay loaded, since NCCL does not support unloading. */
 int info_nccl_find(const struct info_options *options, struct info_nccl found[2]);
-/* "2.28.7" into text, which is returned. */
+/* Write "2.28.7" into text and return it. */
 const char *info_nccl_version(int version, char *text, size_t cap);
 
 #endif

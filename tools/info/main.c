@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nibble-info: what this build is, what it finds on this machine, and what would be in force here. */
+/* nibble-info: describe this build, its findings on this machine, and the settings here. */
 #include <errno.h>
 #include <getopt.h>
 #include <pthread.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which NCCL is here: by the loader's search, and as PyTorch's packages bring it; see info.h. */
+/* Find the NCCL libraries of this machine: by the loader's search, and in PyTorch's packages. See info.h. */
 #include <dlfcn.h>
 #include <limits.h>
 #include <stdlib.h>
@@ -9,7 +9,7 @@
 
 #include "info.h"
 
-/* Prints PyTorch's version and the NCCL library of its packages, a line each, without importing PyTorch. */
+/* Print PyTorch's version and the NCCL library of its packages, a line each, without importing PyTorch. */
 static const char script[] =
     "import importlib.metadata as m, importlib.util as u, os\n"
     "try: print(m.version('torch'))\n"
@@ -20,7 +20,7 @@ static const char script[] =
     "f = os.path.join(d, 'lib', 'libnccl.so.2') if d else ''\n"
     "print(f if os.path.exists(f) else '')\n";
 
-/* The version of a library, and its path in `path`; 0: there is none, and `why` says so. */
+/* Return the version of a library, and its path in `path`, or 0 with the reason in `why`. */
 static int version_of(const char *file, char *path, size_t cap, const char **why)
 {
     void *lib = dlopen(file, RTLD_NOW | RTLD_LOCAL);
@@ -41,10 +41,10 @@ static int version_of(const char *file, char *path, size_t cap, const char **why
     }
     if (dladdr(symbol, &where) && where.dli_fname)
         snprintf(path, cap, "%s", where.dli_fname);
-    return version; /* it stays loaded: NCCL does not expect to be unloaded */
+    return version; /* it stays loaded, since NCCL does not support unloading */
 }
 
-/* A line without its end; "" where there is none. */
+/* Read a line without its end, or "". */
 static void line_of(FILE *f, char *line, size_t cap)
 {
     if (!f || !fgets(line, (int)cap, f))
@@ -52,7 +52,7 @@ static void line_of(FILE *f, char *line, size_t cap)
     line[strcspn(line, "\r\n")] = '\0';
 }
 
-/* The interpreter is run without a shell: its name is the user's. */
+/* Run the interpreter without a shell: its name comes from the user. */
 static FILE *ask(const char *python, pid_t *child)
 {
     int ends[2];

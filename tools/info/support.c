@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What docs/nccl-versions.md says, release by release. */
+/* The content of docs/nccl-versions.md, release by release. */
 #include "info.h"
 
 static const struct {
-    int from; /* and later, up to the next row */
+    int from; /* first version of the row, which holds up to the next row */
     struct info_support support;
 } releases[] = {
     {22000, {8, 0, 0, "CollNet where NCCL's own model prefers it"}},
