@@ -138,7 +138,7 @@ void check_compressed(struct doctor *d)
         if (*nccl->support.note)
             say(&d->report, nccl->version >= 23100 ? STATUS_WARNING : STATUS_OK, "nccl",
                 nccl->version >= 23100 ? "see docs/nccl-versions.md" : NULL, "%s", nccl->support.note);
-        known = i; /* PyTorch's, where there is one: a job of its loads that */
+        known = i; /* PyTorch's, if there is one: a PyTorch job loads it */
     }
     if (known >= 0) {
         collectives(d, &d->nccl[known]);

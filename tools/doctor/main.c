@@ -88,7 +88,7 @@ struct call {
     char *passed[128]; /* hosts.words */
 };
 
-/* An option that is not of one node goes on to all of them. */
+/* Pass an option on to all nodes, unless it concerns a single node. */
 static bool pass(struct call *call, const char *name, char *value)
 {
     char *word;
@@ -101,7 +101,7 @@ static bool pass(struct call *call, const char *name, char *value)
     return true;
 }
 
-/* -1: go on; else the exit status. */
+/* Return -1 to go on, else the exit status. */
 static int parse(int argc, char **argv, struct call *call)
 {
     static const struct option long_options[] = {
@@ -164,7 +164,7 @@ static int parse(int argc, char **argv, struct call *call)
     return -1;
 }
 
-/* All nodes, or this one alone. The exit status, *shown whether there is something to show. */
+/* Examine all nodes, or this one alone. Return the exit status. *shown: whether there is a report. */
 static int examine(struct doctor *d, const struct call *call, char *scope, size_t cap, bool *shown)
 {
     const struct place *p = &call->place;

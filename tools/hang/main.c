@@ -101,7 +101,7 @@ static const char *name_of(const struct comm *c, char *buf, size_t cap)
     return buf;
 }
 
-/* Of its own report: the communicator in which others wait for it. */
+/* Return the communicator in which others wait for a vertex, by its own report. */
 static const struct comm *own_view(const struct vertex *v)
 {
     for (int k = 0; v->process && v->comm && k < v->process->ncomms; k++) {
@@ -112,7 +112,7 @@ static const struct comm *own_view(const struct vertex *v)
     return NULL;
 }
 
-/* Why it keeps others waiting, and what to do. */
+/* Explain why it keeps others waiting, and what to do. */
 static void explain(const struct vertex *v, char *buf, size_t cap)
 {
     const struct comm *own = own_view(v), *c = v->comm;
@@ -174,7 +174,8 @@ static int most_awaited(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* Those at the end of all chains; the one that most wait for comes first. Returns how many, -1: no memory. */
+/* Write the culprits at the end of all chains, beginning with the one that most wait for. Return their
+ * number, or -1. */
 static int tell_culprits(struct emit *e, const struct graph *g)
 {
     const struct vertex **list = calloc((size_t)g->nvertices + 1, sizeof(*list));
@@ -195,7 +196,7 @@ static int tell_culprits(struct emit *e, const struct graph *g)
     return n;
 }
 
-/* The nodes of circles, where there is no end. */
+/* Write the nodes of circles, which have no end. */
 static void tell_circles(struct emit *e, const struct graph *g)
 {
     for (int i = 0; i < g->nvertices; i++)
@@ -206,7 +207,7 @@ static void tell_circles(struct emit *e, const struct graph *g)
                             : "it waits for others that wait for it: please report this");
 }
 
-/* Thousands of lines would hide those above them. */
+/* Write how many lines are left out: thousands would hide those above them. */
 static void tell_rest(struct emit *e, int n, int most)
 {
     char text[64];
@@ -259,7 +260,7 @@ static void tell_processes(struct emit *e, const struct reports *all, int most)
     tell_rest(e, all->n, most);
 }
 
-/* Nodes of a communicator of which there is no report. 0, or -1: no memory. */
+/* Find nodes of a communicator without a report. Return 0, or -1 when out of memory. */
 static int find_missing(const struct reports *all, struct problems *problems)
 {
     struct group {
@@ -337,7 +338,7 @@ static bool seconds(const char *text, double *out)
     return end != text && !*end && *out >= 0 && *out < 1e12;
 }
 
-/* -1: go on; else the exit status. */
+/* Return -1 to go on, else the exit status. */
 static int parse(int argc, char **argv, struct call *call)
 {
     static const struct option options[] = {

@@ -46,7 +46,7 @@ __attribute__((format(printf, 5, 6))) static void note(ncclDebugLogLevel level, 
     va_end(ap);
 }
 
-/* Devices as a job would see them. Returns how many. */
+/* Show devices as a job would see them. Return their number. */
 static int devices(struct emit *e, const struct nb_params *params)
 {
     struct nb_context *ctx = calloc(1, sizeof(*ctx));
@@ -110,7 +110,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "nibble-info: \"%s\" is not an option; try --help\n", argv[optind]);
         return 2;
     }
-    setenv("NCCL_DEBUG", "WARN", 1); /* warnings come to note(), and not to stderr as well */
+    setenv("NCCL_DEBUG", "WARN", 1); /* warnings go to note() and stay off stderr */
     nb_log_set(note);
     if (nb_settings_read(&params)) {
         fprintf(stderr, "nibble-info: no memory\n");
