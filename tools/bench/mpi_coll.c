@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What bench.sh runs under Open MPI (it compiles this with mpicc; the build does not): reduce-scatter,
- * all-gather and all-reduce of the same bytes as nibble's.
+ * The program that bench.sh compiles with mpicc and runs under Open MPI: reduce-scatter, all-gather and
+ * all-reduce of the same bytes as nibble's. The build leaves it out.
  *
  *   mpi_coll BYTES REPETITIONS WARMUP OP:TYPE...
  *
- * BYTES is the whole vector. MPI knows no bfloat16: 16-bit integers take its place, the same bytes with sums
- * that cost less. Prints for every OP:TYPE and repetition "OP TYPE BYTES seconds cpu", cpu being the
- * processors that all ranks kept busy.
+ * BYTES is the whole vector. MPI lacks bfloat16: 16-bit integers take its place, the same bytes with cheaper
+ * sums. Prints for every OP:TYPE and repetition "OP TYPE BYTES seconds cpu". cpu is the number of processors
+ * that all ranks kept busy.
  */
 #include <mpi.h>
 #include <stdio.h>
@@ -30,7 +30,7 @@ static int run_once(const char *op, MPI_Datatype type, int each, int ranks, char
         return MPI_Allgather(send, each, type, recv, each, type, MPI_COMM_WORLD);
     if (strcmp(op, "all_reduce") == 0)
         return MPI_Allreduce(send, recv, each * ranks, type, MPI_SUM, MPI_COMM_WORLD);
-    /* With counts, not of equal blocks: Open MPI's decisions are better for this one on long vectors. */
+    /* With counts instead of equal blocks: Open MPI decides better for this function on long vectors. */
     int *counts = malloc((size_t)ranks * sizeof(*counts)), rc;
 
     if (!counts)

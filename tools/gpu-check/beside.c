@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the driver makes wait beside a kernel that does not end, and the two orders in which the codec's kernel can be
- * launched with NCCL's while another thread of the job loads a kernel, frees memory or page-locks some between the two.
- * The model of the driver (tests/gpu/model.h) takes each of these answers for granted.
+ * Find out which driver calls wait beside a kernel that does not end, and which order of launching the
+ * codec's kernel and NCCL's survives while another thread of the job loads a kernel, frees memory or
+ * page-locks some between the two. The model of the driver (tests/gpu/model.h) assumes each of these answers.
  */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -11,12 +11,12 @@
 
 #include "tools/gpu-check/experiment.h"
 
-#define ENOUGH 0.3   /* seconds: a call that has not returned by then waits */
-#define SETTLES 0.02 /* seconds from a call's begin until it has got where it waits */
-#define HOLD 0.002   /* as plugin/device/cuda_turn.c: NCCL's launch may take so long after ours */
+#define ENOUGH 0.3   /* seconds: a call that takes longer counts as waiting */
+#define SETTLES 0.02 /* seconds from a call's begin to the place where it waits */
+#define HOLD 0.002   /* as plugin/device's: NCCL's launch may follow ours by so much */
 #define STUCK 2.0
 #define SOME ((size_t)2 << 20)
-#define STREAMS 40u /* more than there are hardware queues */
+#define STREAMS 40u /* more than the hardware queues */
 #define WAITING 4u
 
 /* ---- Calls on threads of their own ------------------------------------------------------------------- */
@@ -25,7 +25,7 @@ struct call {
     int (*what)(void);
     pthread_t thread;
     double took;   /* seconds */
-    unsigned turn; /* which of all it was that returned */
+    unsigned turn; /* position in the order of returns */
     _Atomic int begun, ended;
 };
 
@@ -67,7 +67,7 @@ static bool ends(const struct call *c, double seconds)
     return atomic_load(&c->ended);
 }
 
-/* What the calls work on; made anew, while nothing runs, before each. */
+/* Objects of the calls, created anew before each call while the GPU is idle. */
 static uint64_t memory, mapped, unmapped;
 static unsigned long long handle;
 static size_t granule;
@@ -79,7 +79,7 @@ static unsigned late; /* kernels nb_late used */
 static const struct nb_cu_kind on_device = {.type = NB_CU_PINNED, .location = NB_CU_ON_DEVICE};
 static const struct nb_cu_may writable = {NB_CU_ON_DEVICE, 0, NB_CU_READ_WRITE};
 
-/* What was made for a call that was not made is left to the end of the process. */
+/* Objects of calls that were never made stay until the process ends. */
 static void prepare_call(void)
 {
     unsigned long long spare;
@@ -218,7 +218,7 @@ static void let_go(void)
         give_up(all, 3);
 }
 
-/* One call while a kernel waits, and (`loads`) another thread loads one. */
+/* Make one call while a kernel waits and (`loads`) another thread loads one. */
 static void ask(const char *name, int (*what)(void), bool loads)
 {
     struct call load, call;
@@ -281,7 +281,7 @@ static void ask_all(void)
                 ask(calls[i].name, calls[i].what, loads);
 }
 
-/* Whether an event that is recorded behind a kernel that waits holds up another stream's kernel. */
+/* Find out whether an event recorded behind a waiting kernel holds up another stream's kernel. */
 static void ask_event(const char *name, unsigned flags)
 {
     char text[160];
@@ -304,7 +304,7 @@ static void ask_event(const char *name, unsigned flags)
     result("measured", name, text);
 }
 
-/* Which of many streams are held up by one that waits for an event: those that share its hardware queue. */
+/* Find the streams that a stream waiting for an event holds up: they share its hardware queue. */
 static void ask_queues(void)
 {
     static CUstream all[STREAMS];
@@ -341,7 +341,7 @@ static void ask_queues(void)
     result("measured", "streams held up by the first, which waits", line);
 }
 
-/* Whether calls that wait for a load return in the order in which they were made. */
+/* Find out whether calls that wait for a load return in the order in which they were made. */
 static void ask_turns(void)
 {
     struct call load, waiting[WAITING];
@@ -385,7 +385,7 @@ static void launch_codec(unsigned number)
     launch(codec, 1, 32, order.own, (void *[]){&board_gpu, &lane, &number, &limit_ns});
 }
 
-/* As NCCL's launching thread does it, with what comes between the two launches in between. */
+/* Launch both kernels as NCCL's launching thread does, with the same calls between them. */
 static int launch_both(void)
 {
     unsigned lane = 0;
@@ -414,7 +414,7 @@ static int launch_again(void)
     return 0;
 }
 
-/* The engine: windows there and back until all of the operation are; whether they came. */
+/* Play the engine: pass windows both ways until the operation is complete. Return whether it completed. */
 static bool serve(double seconds)
 {
     struct nb_lane *lane = &board->lane[0];
@@ -429,7 +429,8 @@ static bool serve(double seconds)
     return lane->acked >= NB_WINDOWS;
 }
 
-/* Whether an operation goes through while another thread makes a call (NULL: none does) between the two launches. */
+/* Return whether an operation completes while another thread makes a call (NULL: no call) between the two
+ * launches. */
 static bool goes(const char *name, bool before, int (*what)(void))
 {
     struct call launching, calling, again;
@@ -455,7 +456,7 @@ static bool goes(const char *name, bool before, int (*what)(void))
         while (!atomic_load(&order.launched) && now() - begun < HOLD / 2)
             nap();
         left = !atomic_load(&order.launched);
-        if (left) { /* one that waits behind NCCL's launch; then ours ends */
+        if (left) { /* a call waits behind NCCL's launch, and then ours ends */
             start(&again, launch_again);
             ends(&again, HOLD / 2);
             board->lane[0].told = 1;

@@ -54,6 +54,6 @@ void nb_cu_check(int result, const char *what)
     nb_cu.GetErrorString(result, &text);
     printf("%s: %s (%d)\n", what, text, result);
     fflush(stdout);
-    /* Kernels may still wait: no destructors, the driver ends them with the process. */
+    /* Kernels may still wait: skip destructors, the driver ends the kernels with the process. */
     _exit(1);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the launching experiments need of the CUDA driver, opened at run time: streams, events, graphs, pinned
- * memory. Names are the driver's without "cu". Functions return the driver's result, 0 for success.
+ * The CUDA driver's functions for the launching experiments, opened at run time: streams, events, graphs,
+ * pinned memory. Names are the driver's without "cu". Functions return the driver's result, 0 for success.
  */
 #ifndef NIBBLE_TOOLS_GPU_CHECK_DRIVER_H
 #define NIBBLE_TOOLS_GPU_CHECK_DRIVER_H
@@ -90,7 +90,7 @@ extern struct nb_cu nb_cu;
 extern const unsigned char nb_launch_image[];
 extern const size_t nb_launch_image_bytes;
 
-/* Open the driver and initialise it. 0, or 77 after a line that says what is missing. */
+/* Open the driver and initialise it. Return 0, or 77 after a line that names the missing part. */
 int nb_cu_open(void);
 
 /* Leave the program with a message if a call failed. */

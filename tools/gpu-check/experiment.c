@@ -107,7 +107,8 @@ int prepare(const char *what)
     CU(MemAlloc_v2(&counters, 2 * NB_LANES * sizeof(uint32_t)));
     CU(MemsetD8_v2(counters, 0, 2 * NB_LANES * sizeof(uint32_t)));
 
-    /* First launches load code, which may wait for the whole device: all of them now, released beforehand. */
+    /* First launches load code, which may wait for the whole device. Make all of them now, released
+     * beforehand. */
     uint64_t no_time = 0;
     unsigned lane = 0;
     uint64_t counter = counters;

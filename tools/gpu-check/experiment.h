@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the launching experiments share: the GPU's context, kernels and board (launch.h), lines of results, and waits that
- * end. One process, one GPU; functions that fail leave the program with a message.
+ * Shared by the launching experiments: the GPU's context, kernels and board (launch.h), lines of results, and
+ * waits with an end. One process, one GPU. A function that fails ends the program with a message.
  */
 #ifndef NIBBLE_TOOLS_GPU_CHECK_EXPERIMENT_H
 #define NIBBLE_TOOLS_GPU_CHECK_EXPERIMENT_H
@@ -21,8 +21,8 @@ extern struct nb_board *board;
 extern uint64_t board_gpu, counters, limit_ns;
 extern int processors, least, greatest; /* multiprocessors; priorities of streams */
 
-/* Open the GPU and load the kernels but nb_late's; each is launched once. `what` stands behind the names of all results:
- * "one connection". Status 0, or 77 after a line that says what is missing. */
+/* Open the GPU, load the kernels except nb_late's, and launch each once. `what` follows the names of all
+ * results: "one connection". Return 0, or 77 after a line that names the missing part. */
 int prepare(const char *what);
 
 double now(void); /* seconds */
@@ -31,19 +31,22 @@ void result(const char *status, const char *name, const char *detail);
 CUstream stream(int priority);
 CUevent event(void);
 void launch(CUfunction f, unsigned blocks, unsigned threads, CUstream s, void **arguments);
-/* Whether all streams are empty within the time; asks, never blocks. */
+/* Return whether all streams are empty within the time. The function polls and never blocks. */
 bool drained(CUstream *streams, unsigned n, double seconds);
-/* Let everything go and wait for it; a process whose GPU does not come to rest even then is of no further use, and ends. */
+/* Release all kernels and wait for them. If the GPU stays busy even then, the process is useless, and
+ * ends. */
 void give_up(CUstream *streams, unsigned n);
 
-/* What a child finds out (launches.c runs them); each a status of a process: ANSWER and bits, or a failure's. */
+/* Results of a child (launches.c runs them): each is a process status of ANSWER and bits, or a failure's. */
 #define ANSWER 64
-/* beside.c: BEHIND_GOES, BEFORE_GOES; `few`: only what depends on the number of hardware queues, and no bits. */
+/* beside.c: BEHIND_GOES, BEFORE_GOES. `few`: only the questions that depend on the number of hardware queues,
+ * without bits. */
 int beside(const char *connections, bool few);
 #define BEHIND_GOES 1
 #define BEFORE_GOES 2
 
-/* Of launches.c; a function of another name where the program runs in another (tests/gpu/model_launches.c). */
+/* Of launches.c. Under another name where the program runs inside another one
+ * (tests/gpu/model_launches.c). */
 int main(int argc, char **argv);
 
 #endif

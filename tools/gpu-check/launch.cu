@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Kernels of the launching experiments. Whatever they wait for, each returns when the host releases it or its
- * own time is over, so that nothing can hang.
+ * Kernels of the launching experiments. Each returns when the host releases it or its own time is over, so
+ * that every experiment ends.
  */
 #include "launch.h"
 
@@ -12,7 +12,7 @@ static __device__ uint64_t now(void)
     return t;
 }
 
-/* Whether to stop waiting. */
+/* Return whether to stop waiting. */
 static __device__ bool over(struct nb_board *board, uint64_t deadline)
 {
     if (board->release)
@@ -24,7 +24,7 @@ static __device__ bool over(struct nb_board *board, uint64_t deadline)
     return true;
 }
 
-/* An operation in progress: waits for the host's flag. */
+/* Play an operation in progress: wait for the host's flag. */
 extern "C" __global__ void nb_hold(struct nb_board *board, uint64_t limit_ns)
 {
     uint64_t deadline = now() + limit_ns;
@@ -34,14 +34,14 @@ extern "C" __global__ void nb_hold(struct nb_board *board, uint64_t limit_ns)
         ;
 }
 
-/* A kernel launched meanwhile. */
+/* Play a kernel launched meanwhile. */
 extern "C" __global__ void nb_mark(struct nb_board *board)
 {
     board->marks = 1;
     __threadfence_system();
 }
 
-/* Other work: every block takes its place for a while. */
+/* Play other work: every block takes its place for a while. */
 extern "C" __global__ void __launch_bounds__(512) nb_fill(struct nb_board *board, uint64_t ns)
 {
     uint64_t deadline = now() + ns;
@@ -49,7 +49,7 @@ extern "C" __global__ void __launch_bounds__(512) nb_fill(struct nb_board *board
         ;
 }
 
-/* An operation as NCCL runs it: window after window goes out and is waited for. seq counts windows. */
+/* Play an operation of NCCL: send window after window and wait for each. seq counts windows. */
 extern "C" __global__ void nb_operation(struct nb_board *board, unsigned which, uint32_t *seq,
                                         uint64_t limit_ns)
 {
@@ -69,7 +69,8 @@ extern "C" __global__ void nb_operation(struct nb_board *board, unsigned which, 
     *seq = first + NB_WINDOWS;
 }
 
-/* The codec beside it, one of several in a row: serves windows until it, the one of this number, is told to end. */
+/* Play the codec beside it, one of several in a row: serve windows until the kernel of this number must
+ * end. */
 extern "C" __global__ void nb_codec(struct nb_board *board, unsigned which, unsigned number, uint64_t limit_ns)
 {
     struct nb_lane *lane = &board->lane[which];
@@ -87,7 +88,7 @@ extern "C" __global__ void nb_codec(struct nb_board *board, unsigned which, unsi
     }
 }
 
-/* Kernels that are there to be loaded when they are launched. */
+/* Kernels for loading at their launch. */
 #define LATE(n) \
     extern "C" __global__ void nb_late##n(struct nb_board *board) \
     { \
@@ -96,8 +97,8 @@ extern "C" __global__ void nb_codec(struct nb_board *board, unsigned which, unsi
 #define LATE8(t) LATE(t##0) LATE(t##1) LATE(t##2) LATE(t##3) LATE(t##4) LATE(t##5) LATE(t##6) LATE(t##7)
 LATE8(0) LATE8(1) LATE8(2)
 
-/* The codec beside it, as branches of graphs run it: serves windows until the host says that nothing of this launch is left; life counts
- * them. */
+/* Play the codec beside it, as branches of graphs run it: serve windows until the host reports this launch
+ * complete. life counts launches. */
 extern "C" __global__ void nb_resident(struct nb_board *board, unsigned which, uint32_t *life,
                                        uint64_t limit_ns)
 {

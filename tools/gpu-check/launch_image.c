@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The fat binary of the launching experiments' kernels as an object; nothing in a build without nvcc. */
+/* The fat binary of the launching experiments' kernels as an object. It is empty in a build without nvcc. */
 #include "tools/gpu-check/driver.h"
 
 #ifdef NB_LAUNCH_IMAGE

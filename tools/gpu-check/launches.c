@@ -1,20 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How may the codec's kernel be launched beside NCCL's? Questions to the GPU at hand, each with one
+ * How may the codec's kernel be launched beside NCCL's? Questions to this machine's GPU, each with one
  * hardware queue (CUDA_DEVICE_MAX_CONNECTIONS=1, as Megatron sets it) and with the default:
  *
- *  - beside (beside.c, first): behind NCCL's launch or before it, while another thread of the job loads a kernel or frees
- *    memory in between; and which calls of the driver wait for a kernel that waits, or for such a load.
+ *  - beside (beside.c, first): behind NCCL's launch or before it, while another thread of the job loads a
+ *    kernel or frees memory in between. Also: the driver calls that wait for a waiting kernel, or for such
+ *    a load.
  *  - per batch: an operation's kernel waits on a stream, another stream waits for that operation's end, and
  *    another thread launches on a stream of high priority. Does it start before the operation ends?
- *  - forked and joined: the codec's kernel starts after an event of the launch stream, and the launch stream
- *    waits for it after the operation: eagerly, on one stream for all communicators, and captured and
- *    replayed; four communicators, with other kernels filling the GPU.
+ *  - forked and joined: the codec's kernel starts after an event of the launch stream, and the launch
+ *    stream waits for it after the operation: eagerly, on one stream for all communicators, and captured
+ *    and replayed. Four communicators, with other kernels filling the GPU.
  *
  *     launches           all, in a process each; lines "result STATUS NAME: DETAIL" and one "verdict"
  *     launches --child   the last two, in this process; --beside: the first
  *
- * No kernel and no process can wait for ever: kernels watch a flag and a clock, the parent its children.
+ * All kernels and processes end: kernels watch a flag and a clock, the parent watches its children.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -32,9 +33,9 @@
 
 #define CHILD_SECONDS 60.0
 #define ROUNDS 10u
-#define MANY 40u /* streams that wait, more than there are hardware queues */
+#define MANY 40u /* streams that wait, more than the hardware queues */
 
-/* A child's answer is ANSWER and these. */
+/* A child's answer is ANSWER and these bits. */
 #define BATCH_STARTS 1
 #define EAGER_PASSES 2
 #define CAPTURED_PASSES 4
@@ -48,7 +49,8 @@ static void *launch_mark(void *argument)
     return NULL;
 }
 
-/* Whether a kernel launched by another thread starts while an operation runs and `waiting` streams wait. */
+/* Return whether a kernel launched by another thread starts while an operation runs and `waiting` streams
+ * wait. */
 static bool starts(const char *name, unsigned waiting)
 {
     static CUstream all[MANY + 2];
@@ -108,7 +110,7 @@ static struct fork {
 
 static _Atomic bool engine_stops;
 
-/* The engine: hands windows over and takes them back, and says when nothing of a launch is left. */
+/* Play the engine: pass windows on and take them back, and report completed launches. */
 static void *engine(void *argument)
 {
     (void)argument;
@@ -125,7 +127,7 @@ static void *engine(void *argument)
     return NULL;
 }
 
-/* An operation of communicator i with the codec's kernel beside it. */
+/* Launch an operation of communicator i with the codec's kernel beside it. */
 static void forked(unsigned i, CUstream own)
 {
     struct fork *f = &forks[i];
@@ -166,8 +168,7 @@ static bool fork_and_join(const char *name, enum how how)
         }
     double begun = now();
     for (unsigned round = 0; round < ROUNDS; round++) {
-        /* Every place on every multiprocessor is taken, several times over, by blocks of half a
-         * millisecond. */
+        /* Blocks of half a millisecond take every place on every multiprocessor, several times over. */
         for (unsigned k = 0; k < 6; k++)
             launch(fill, (unsigned)processors * 4 * 4, 512, filler, (void *[]){&board_gpu, &fill_ns});
         for (unsigned i = 0; i < NB_LANES; i++)
@@ -242,7 +243,7 @@ static int child(void)
 
 /* ---- the parent --------------------------------------------------------------------------------------- */
 
-/* Run this program as a child with `option`; its exit status, or -1 when it had to be ended. */
+/* Run this program as a child with `option`. Return its exit status, or -1 when it had to be ended. */
 static int run(const char *option, const char *connections_of_child)
 {
     const char *self = "/proc/self/exe";

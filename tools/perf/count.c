@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * nibble-perf: instructions counted one by one. A child runs the code under ptrace, stopped after every
- * instruction: slow, but the same figure every time on a busy machine, and for instructions that simulators
- * (callgrind) do not know.
+ * nibble-perf: count instructions one by one. A child runs the code under ptrace and stops after every
+ * instruction. That is slow, but gives the same figure every time on a busy machine, also for instructions
+ * that simulators (callgrind) lack.
  */
 #include <errno.h>
 #include <math.h>
@@ -18,9 +18,9 @@
 #ifdef __x86_64__
 #include <sys/user.h>
 
-extern const char __executable_start; /* the linker's: where the program was loaded */
+extern const char __executable_start; /* the linker's symbol: load address of the program */
 
-/* The next instruction's address in the program's file, or 0 when it is in a library. */
+/* Return the next instruction's address in the program's file, or 0 in a library. */
 static unsigned long at(pid_t pid)
 {
     const unsigned long base = (unsigned long)&__executable_start;
@@ -85,7 +85,7 @@ static void nothing(void *arg)
 
 double perf_count_instructions(void (*run)(void *arg), void *arg, FILE *trace)
 {
-    /* raise() and its return to the caller are counted, too. */
+    /* The count includes raise() and its return to the caller. */
     const double base = count_between_stops(nothing, NULL, NULL);
 
     return isfinite(base) ? count_between_stops(run, arg, trace) - base : NAN;
@@ -96,8 +96,8 @@ double perf_clock_ghz(void)
 #ifdef __x86_64__
     double best = 0;
 
-    /* A multiplication takes three cycles, and each waits for the one before. The fastest of some tries: the
-     * others were disturbed. */
+    /* A multiplication takes three cycles, and each waits for the last one. Take the fastest try: the others
+     * were disturbed. */
     for (int i = 0; i < 20; i++) {
         const unsigned rounds = 200000;
         const double start = perf_now();

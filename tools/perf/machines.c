@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See machines.h. The nodes meet as nibble-doctor's do; what they tell each other between two measurements
- * goes through node 0. */
+/* See machines.h. The nodes meet as nibble-doctor's do, and their messages between two measurements pass
+ * through node 0. */
 #include "machines.h"
 
 #include <stdlib.h>
@@ -11,8 +11,8 @@
 #include "tests/harness/lib/harness.h"
 #include "tools/doctor/meet.h"
 
-#define COME_S 60.0    /* for all nodes to come */
-#define WAIT_S 86400.0 /* for a node that measures; one that ends is noticed at once */
+#define COME_S 60.0    /* for all nodes to arrive */
+#define WAIT_S 86400.0 /* for a node that measures. The end of a node is noticed at once */
 
 static int gather(void *arg, const void *mine, size_t len, void *all)
 {

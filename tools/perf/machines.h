@@ -6,18 +6,19 @@
 #include "perf.h"
 #include "tools/doctor/launcher.h"
 
-/* Run `job` as the node that `place` says; *rows, of the harness, is free with hx_report_free. Exit
- * status. */
+/* Run `job` as the node of `place`. The caller frees *rows, of the harness, with hx_report_free. Return the
+ * exit status. */
 int perf_machines_run(const struct hx_job *job, const struct place *place, struct hx_report **rows);
 
 /* ---- The table that nccl-tests print ---- */
 
-/* The lines before all rows, on node 0; collective: nodes tell their hosts. */
+/* Print the lines before all rows, on node 0. All nodes call, and send their host names. */
 void perf_tests_head(struct hx_node *node, const struct perf_run *run);
-/* A line, after the names of columns where the operation is another than that of the line before (`last`, ""
+/* Print a line. The names of columns precede it where the operation differs from the last line's (`last`, ""
  * at first). */
 void perf_tests_row(const struct perf_row *row, char last[24]);
-/* The last lines: values that are wrong, and the average of `n` bus bandwidths whose sum is `busbw`. */
+/* Print the last lines: the number of wrong values, and the average of `n` bus bandwidths whose sum is
+ * `busbw`. */
 void perf_tests_tail(double wrong, double busbw, unsigned n);
 
 #endif

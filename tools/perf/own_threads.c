@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nibble-perf: the plugin's threads in this process, found by their names; and a share of a processor for each. */
+/* nibble-perf: find the plugin's threads in this process by their names, and give each a share of a
+ * processor. */
 #include <dirent.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -9,7 +10,7 @@
 
 #include "perf.h"
 
-/* A millisecond: far shorter than the operations that are worth a share, far longer than changing threads takes. */
+/* A millisecond: far shorter than the operations that need a share, far longer than a switch of threads. */
 #define SHARE_PERIOD_NS 1000000u
 
 void perf_own_threads(void (*each)(enum perf_thread kind, long tid, void *arg), void *arg)
@@ -35,7 +36,7 @@ void perf_own_threads(void (*each)(enum perf_thread kind, long tid, void *arg), 
         closedir(dir);
 }
 
-/* The C library has neither this nor the function. */
+/* The C library lacks this struct and its function. */
 struct deadline_attr {
     uint32_t size, policy;
     uint64_t flags;

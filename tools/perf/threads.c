@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * nibble-perf coll --threads: the same operations with other numbers of codec threads, in turns, so that what
- * else the machine does meets all of them alike.
+ * nibble-perf coll --threads: the same operations with several numbers of codec threads, in turns, so that
+ * other load of the machine hits all of them alike.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +19,7 @@ struct measured {
 
 struct table {
     int counts[MOST_COUNTS], ncounts;
-    size_t rows;         /* of each count */
+    size_t rows;         /* rows of each count */
     struct measured *at; /* [MOST_ROWS][ncounts] */
 };
 
@@ -70,7 +70,8 @@ static int one_job(struct hx_job job, const struct perf_run *run, struct table *
     return status;
 }
 
-/* What the busiest thread of a node needs for an operation: as fast as it can be on enough processors. */
+/* Return the time that the busiest thread of a node needs for an operation: its least duration with enough
+ * processors. */
 static double busiest_us(double engine_us, double codec_us, int threads)
 {
     const double each = threads ? codec_us / threads : 0;
@@ -88,7 +89,7 @@ static void tell(const struct table *t, int turns, struct perf_json *json)
         double first_us = 0, first_busiest = 0;
         for (int c = 0; c < t->ncounts; c++) {
             struct measured *m = &t->at[i * (size_t)t->ncounts + (size_t)c];
-            const double us = 1e6 * perf_median(m->seconds, n); /* and they are in order */
+            const double us = 1e6 * perf_median(m->seconds, n); /* the seconds are sorted */
             const double engine = perf_median(m->engine_us, n), codec = perf_median(m->codec_us, n);
             const double busiest = busiest_us(engine, codec, t->counts[c]);
             if (c == 0) {

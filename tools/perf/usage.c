@@ -14,7 +14,7 @@ static double seconds_of(struct timeval t)
     return (double)t.tv_sec + 1e-6 * (double)t.tv_usec;
 }
 
-/* Of a thread by its number: the clock that the system has for each. */
+/* Return the seconds of a thread by its number, from the thread's own clock. */
 static double thread_seconds(long tid)
 {
     const clockid_t clock = (clockid_t)((~(unsigned long)tid << 3) | 6u);
@@ -48,7 +48,7 @@ static void machine_time(struct perf_usage *usage)
     fclose(f);
 }
 
-/* /proc/self/net is of the network namespace that this thread is in. */
+/* /proc/self/net belongs to the network namespace of this thread. */
 static void interface_bytes(const char *interface, struct perf_usage *usage)
 {
     const size_t len = strlen(interface);

@@ -127,7 +127,7 @@ static void key_of(struct perf_json *json, const char *key)
     fprintf(json->f, "%s\"%s\": ", json->keys++ ? ", " : "", key);
 }
 
-/* Values are names of this program's own: nothing in them needs escaping. */
+/* Values are names of this program, which need no escaping. */
 void perf_json_text(struct perf_json *json, const char *key, const char *value)
 {
     if (!json)

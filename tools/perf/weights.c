@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * nibble-perf weights: what the weight gathers `exact` and `delta4` cost and lose, over simulated training.
- * Masters in FP32 take steps of Adam on noisy gradients, are rounded to the type, and that is gathered step
- * after step: for `exact` against the step before, for `delta4` against what it delivered the step before.
- * The model is a stack of layers as frameworks flatten them: matrices whose rows differ in scale, gains about
- * 1, biases about 0.
+ * nibble-perf weights: the cost and loss of the weight gathers `exact` and `delta4`, over simulated training.
+ * FP32 masters take steps of Adam on noisy gradients, are rounded to the type, and are gathered step after
+ * step: for `exact` against the last step, for `delta4` against its own result of the last step. The model is
+ * a stack of layers as frameworks flatten them: matrices whose rows differ in scale, gains about 1, biases
+ * about 0.
  */
 #include <getopt.h>
 #include <math.h>
@@ -18,7 +18,7 @@
 #define ROW 512u
 #define ROWS 126u   /* of a layer's matrix; then ROW gains and ROW biases */
 #define WARM 30     /* steps until Adam's averages have settled */
-#define UNIT 65536u /* values that are coded at once */
+#define UNIT 65536u /* values coded at once */
 
 static uint64_t rng;
 
@@ -46,7 +46,7 @@ struct model {
 struct tally {
     double exact_bits, delta4_bits; /* sums over values */
     double rounding2, error2, step2, weight2;
-    double run2, run_most; /* of the runs' errors over their roundings: sum of squares, largest */
+    double run2, run_most; /* errors of the runs over their roundings: sum of squares, largest */
     uint64_t measured;     /* runs */
     uint64_t values, inexact, signs, lossy, runs;
 };
@@ -68,7 +68,7 @@ static void initialise(struct model *m)
     }
 }
 
-/* One step of Adam (0.9, 0.95); rate 0 only settles the averages. */
+/* Take one step of Adam (0.9, 0.95). Rate 0 only settles the averages. */
 static void train(struct model *m, float rate, unsigned t, struct tally *sum)
 {
     const float c1 = 1 - powf(0.9f, (float)t), c2 = 1 - powf(0.95f, (float)t);
@@ -84,7 +84,7 @@ static void train(struct model *m, float rate, unsigned t, struct tally *sum)
     }
 }
 
-/* One gather: bits, and the errors of what delta4 delivered. */
+/* Gather once: count bits, and the errors of delta4's result. */
 static bool gather(struct model *m, struct tally *sum)
 {
     const size_t size = nb_dtype_size(m->type);
@@ -144,7 +144,7 @@ static bool simulate(struct model *m, double ratio, unsigned steps, struct tally
     memset(sum, 0, sizeof(*sum));
     initialise(m);
     for (unsigned t = 1; t <= WARM + steps; t++) {
-        if (t == WARM) { /* Adam's step for a rate of 1 tells which rate gives the ratio */
+        if (t == WARM) { /* Adam's step at rate 1 gives the rate for the ratio */
             round_all(m);
             train(m, 1e-9f, t, &none);
             rate = ratio * sqrt(none.weight2 / (none.step2 * 1e18));
