@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reductions of plain values, in the order of plugin/device/exact.c: source after source, then the own value.
+ * Reductions of plain values, in the order of plugin/device/host/exact.c: source after source, then the own value.
  * A ticket is NB_PIECE bytes of the result. A thread has 16 bytes of it at a time, and their accumulators in
  * registers: the values' words, or eight FP32 numbers for 16-bit floats. Types of 8 and 64 bits are rare and
  * go value by value.

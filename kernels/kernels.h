@@ -67,22 +67,22 @@ enum nb_gpu_op {
     NB_GPU_HASH,       /* nb_hash64 of n bytes at src with seed `first`; result in `value` */
     NB_GPU_EQUAL,      /* value: 0 if n bytes at src and ref are the same */
     NB_GPU_LIKENESS, /* the similarity (device.h) of n bytes at src and ref on nsources samples: `value` is the
-                          count near16 << 32 | near8, `escapes` counts far16 (nb_host_nearness, device/evidence.h) */
+                          count near16 << 32 | near8, `escapes` counts far16 (nb_host_nearness, device/host/evidence.c) */
     NB_GPU_PROFILE,  /* sums of squares of nsources groups of 32 values of src: group i begins at value
                           i * first of src (a stride); FP32 results at dst, 4 bytes each, pairwise as in
                           docs/wire-format.md section 11. A non-finite value gives a non-finite sum.
-                          With NB_GPU_SPREAD it is nb_host_sums (device/evidence.h) of n values; at most 65536 groups; length is what
+                          With NB_GPU_SPREAD it is nb_host_sums (device/host/evidence.c) of n values; at most 65536 groups; length is what
                           that returns */
     NB_GPU_DELTA4_ENCODE, /* nb_delta4_encode: n bytes at src, values of `type`, against ref, with its
                              `limit`. `value` is the count of lossy runs (stats.runs is ceil(n / size /
                              NB_DELTA4_RUN)) */
     NB_GPU_DELTA4_DECODE, /* nb_delta4_decode: as NB_GPU_ULP_DECODE, with `type` for `width` */
-    NB_GPU_REDUCE_EXACT, /* nb_exact_reduce (device/exact.h): n values, `type` is an ncclDataType_t, `mode` an
+    NB_GPU_REDUCE_EXACT, /* nb_exact_reduce (device/host/exact.c): n values, `type` is an ncclDataType_t, `mode` an
                              ncclRedOp_t; `sources` gives addresses of plain values (their bytes and codec do not
                              count); own may be 0, may equal dst. A NaN is some NaN, but for sums of 16-bit types of at
                              most 64 sources, which are the codec's */
-    NB_GPU_ULP_GUESS,    /* nb_ulp_guess_width of n bytes at src and ref: `value` is the width */
-    NB_GPU_SAMPLE, /* nb_host_sample (device/evidence.h): nsources samples (at most 65536) of n values at src; FP32
+    NB_GPU_ULP_GUESS, /* nb_ulp_guess_width of n bytes at src and ref: `value` is the width */
+    NB_GPU_SAMPLE, /* nb_host_sample (device/host/evidence.c): nsources samples (at most 65536) of n values at src; FP32
                              at dst; length is what it returns, nsources or 0 */
     NB_GPU_PICK, /* values at positions of a block (codec/pick.h): n values of `width` bytes (1, 2 or 4) at
                     src, number `first` and on of a block of `limit` values with `picks` positions. dst

@@ -40,11 +40,11 @@ word()
 }
 
 word codec_variant NB_CODEC_VARIANT plugin/abi/settings.c
-word sum NB_SUM plugin/policy/policy.c
+word sum NB_SUM plugin/policy/rules/policy.c
 word ag NB_AG plugin/coll/report/summary.c
-word ag_untyped NB_AG_UNTYPED plugin/policy/policy.c
+word ag_untyped NB_AG_UNTYPED plugin/policy/rules/policy.c
 word feedback NB_FEEDBACK plugin/state/feedback.c
-word schedule NB_SCHEDULE plugin/policy/reckon.c
+word schedule NB_SCHEDULE plugin/policy/reckon/reckon.c
 word net NB_NET plugin/net/net.c
 rm "$tmp/base/params.def"
 

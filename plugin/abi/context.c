@@ -12,8 +12,8 @@
 #include "coll/engine.h"
 #include "device/device.h"
 #include "net/transport.h"
-#include "policy/job.h"
-#include "policy/queue.h"
+#include "policy/job/job.h"
+#include "policy/records/records.h"
 #include "state/budget.h"
 
 int nb_context_init(struct nb_context *ctx, const struct nb_runner *runner)

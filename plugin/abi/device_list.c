@@ -6,7 +6,7 @@
 
 #include "base/context.h"
 #include "base/log.h"
-#include "device/cuda.h"
+#include "device/cuda/cuda.h"
 #include "device/device.h"
 #include "nibble/nccl_net.h"
 

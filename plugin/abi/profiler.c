@@ -14,10 +14,10 @@
 #include "abi/process.h"
 #include "abi/profiler_next.h"
 #include "base/log.h"
-#include "device/launch_observer.h"
+#include "device/cuda/cuda.h"
 #include "nibble/nccl_profiler.h"
-#include "policy/events.h"
-#include "policy/stack.h"
+#include "policy/job/job.h"
+#include "policy/records/records.h"
 
 /* ---- Launches: for the codec kernel that runs beside NCCL's -------------------------------------------- */
 

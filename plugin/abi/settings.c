@@ -6,7 +6,7 @@
 
 #include "base/log.h"
 #include "nibble/codec.h"
-#include "policy/job.h"
+#include "policy/job/job.h"
 
 static void give_up(struct nb_params *params, const char *name, const char *wrong)
 {

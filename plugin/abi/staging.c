@@ -11,7 +11,7 @@
 
 #include "base/gpu.h"
 #include "base/log.h"
-#include "device/cuda_copy.h"
+#include "device/cuda/cuda.h"
 
 struct staging {
     struct nb_net net;

@@ -14,8 +14,8 @@
 #include "base/context.h"
 #include "base/log.h"
 #include "nibble/nccl_tuner.h"
-#include "policy/queue.h"
-#include "policy/tuning.h"
+#include "policy/reckon/reckon.h"
+#include "policy/records/records.h"
 
 #define CALLS_REPORTED \
     5 /* from this version on NCCL's profiler reports the users' calls: all-reduces can be coded */

@@ -13,11 +13,11 @@
  *                         thread works for (thread-local), so that every line need not be handed a context
  *   base/params.c         the defaults of the settings, made once from their table
  *   codec/dispatch.c      which codec variants this CPU can run; all give the same bytes
- *   device/cuda_driver.c  the driver's functions, found by dlopen (tests put theirs there); a process has one
+ *   device/cuda/driver.c  the driver's functions, found by dlopen (tests put theirs there); a process has one
  *                         driver
- *   policy/events.c       the kernel that this thread launched last (thread-local): NCCL's stopEvent names no
+ *   policy/job/events.c       the kernel that this thread launched last (thread-local): NCCL's stopEvent names no
  *                         communicator
- *   policy/stack.c        which functions lie at the return addresses of callers of NCCL; a process has one loader
+ *   policy/records/caller.c        which functions lie at the return addresses of callers of NCCL; a process has one loader
  *   abi/process.c         the context of the process: most of NCCL's tables pass none
  *   abi/next.c            the plugins after ours: a library is loaded once a process
  *   abi/profiler_next.c   handles of theirs and ours: NCCL's stopEvent names no communicator

@@ -12,7 +12,7 @@ size_t nb_nccl_type_size(ncclDataType_t type);
 /* Name for log lines; "unknown type" for any other value. Static storage. */
 const char *nb_nccl_type_name(ncclDataType_t type);
 
-/* 1 when plain values of this type are reduced by this operation, on the CPU (device/exact.h) and on a GPU
+/* 1 when plain values of this type are reduced by this operation, on the CPU (device/host/exact.c) and on a GPU
  * alike. */
 int nb_exact_supported(ncclDataType_t type, ncclRedOp_t op);
 

@@ -12,7 +12,7 @@
 /* Raised with every change of what nodes send each other; part of nb_params_hash. */
 #define NB_WIRE_VERSION 3u
 /* Raised whenever a rule changes by which all nodes decide alike without a message (coll/schedule/schedule.c,
- * policy/reckon.c). */
+ * policy/reckon/reckon.c). */
 #define NB_RULES_VERSION 9u
 
 /* For each enumerated setting: its words as an enumeration, and as texts in the same order. */

@@ -34,3 +34,31 @@ int nb_slab_reach(struct nb_slab *slab, uint32_t n)
     }
     return 0;
 }
+
+uint64_t nb_mix(uint64_t a, uint64_t b)
+{
+    uint64_t h = (a ^ (b * 0x9e3779b97f4a7c15u)) + 0x9e3779b97f4a7c15u;
+    h = (h ^ (h >> 30)) * 0xbf58476d1ce4e5b9u;
+    h = (h ^ (h >> 27)) * 0x94d049bb133111ebu;
+    return h ^ (h >> 31);
+}
+
+int nb_chains_init(struct nb_chains *c, uint32_t entries)
+{
+    uint32_t n = 16;
+
+    while (n < entries)
+        n *= 2;
+    c->head = malloc(n * sizeof(*c->head));
+    if (!c->head)
+        return -ENOMEM;
+    memset(c->head, 0xff, n * sizeof(*c->head));
+    c->mask = n - 1;
+    return 0;
+}
+
+void nb_chains_free(struct nb_chains *c)
+{
+    free(c->head);
+    c->head = NULL;
+}

@@ -39,4 +39,16 @@ static inline void *nb_slab_at(const struct nb_slab *slab, uint32_t i)
     return (char *)slab->chunk[chunk] + (size_t)(chunk ? i - (1u << bits) : i) * slab->size;
 }
 
+#define NB_NONE UINT32_MAX /* the end of a chain */
+
+/* Elements that hold a set of chained hash tables' entries: index chains, so that nothing is allocated later.
+ */
+struct nb_chains {
+    uint32_t *head;
+    uint32_t mask;
+};
+int nb_chains_init(struct nb_chains *c, uint32_t entries);
+void nb_chains_free(struct nb_chains *c);
+uint64_t nb_mix(uint64_t a, uint64_t b);
+
 #endif

@@ -16,7 +16,7 @@ struct nb_context;
 struct nb_coll_listen; /* one per (communicator, device), made by listen */
 struct nb_coll_comm;   /* NCCL's collComm */
 struct nb_coll_req;    /* a window handed over by i*, or a flush */
-struct nb_record;      /* policy/record.h */
+struct nb_record;      /* policy/records/records.h */
 
 /* Reserve a listening address of node `ctx`, which outlives all that comes of it, on net device `dev`; fills
  * handle[NB_NET_HANDLE_BYTES]. `comm_id` is NCCL's communicator hash (0 where the table version does not

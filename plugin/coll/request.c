@@ -13,9 +13,7 @@
 #include "coll/comm/comm.h"
 #include "coll/engine.h"
 #include "coll/flow/flow.h"
-#include "policy/queue.h"
-#include "policy/record.h"
-#include "policy/walk.h"
+#include "policy/records/records.h"
 
 /* ---- windows ----------------------------------------------------------------------------------------- */
 

@@ -4,8 +4,8 @@
 
 #include "base/context.h"
 #include "base/log.h"
-#include "device/cuda.h"
-#include "device/host_threads.h"
+#include "device/cuda/cuda.h"
+#include "device/host/host.h"
 
 /* The host's: with codec threads, or without. */
 static struct nb_device *host_device(struct nb_context *ctx)

@@ -143,7 +143,7 @@ struct nb_device_ops {
     int (*reduce)(struct nb_device *dev, struct nb_work *work, enum nb_dtype type,
                   const struct nb_source *sources, size_t nsources, const void *own, size_t n, uint64_t first,
                   void *dst);
-    /* dst[i] = sources[0][i] op ... op own[i] over plain values, in this order; see device/exact.h. */
+    /* dst[i] = sources[0][i] op ... op own[i] over plain values, in this order; see device/host/exact.c. */
     int (*reduce_exact)(struct nb_device *dev, struct nb_work *work, ncclDataType_t type, ncclRedOp_t op,
                         const void *const *sources, size_t nsources, const void *own, size_t n, void *dst);
     /* nb_pick of codec/pick.h; the result is how many. `out`, NB_PICKS numbers of the caller's own memory, is written by
@@ -156,14 +156,14 @@ struct nb_device_ops {
     /* Questions. Of `bytes` bytes at `cur`, and at `ref` unless that is NULL, what struct nb_compared tells: 0. */
     int (*compare)(struct nb_device *dev, struct nb_work *work, const void *cur, const void *ref,
                    size_t bytes, struct nb_compared *out);
-    /* nb_host_nearness (device/evidence.h) of two byte strings: 0. Fewer than four bytes are one position, near where
+    /* nb_host_nearness (device/host/evidence.c) of two byte strings: 0. Fewer than four bytes are one position, near where
      * they are the same. */
     int (*nearness)(struct nb_device *dev, struct nb_work *work, const void *a, const void *b, size_t bytes,
                     unsigned samples, struct nb_nearness *out);
-    /* nb_host_sample (device/evidence.h): how many samples, 0 also where the values cannot be had. */
+    /* nb_host_sample (device/host/evidence.c): how many samples, 0 also where the values cannot be had. */
     int (*sample)(struct nb_device *dev, struct nb_work *work, enum nb_dtype type, const void *src, size_t n,
                   unsigned samples, float *out);
-    /* nb_host_sums (device/evidence.h), likewise. */
+    /* nb_host_sums (device/host/evidence.c), likewise. */
     int (*sums)(struct nb_device *dev, struct nb_work *work, enum nb_dtype type, const void *src, size_t n,
                 unsigned groups, float *out);
 
@@ -189,7 +189,7 @@ struct nb_device_wish {
 int nb_gpus_open(struct nb_context *ctx);
 void nb_gpus_close(struct nb_context *ctx);
 
-/* Open and close the context's member `host_pool` (host_pool.h), likewise; without it codecs of the host run on the
+/* Open and close the context's member `host_pool` (device/host/pool.h), likewise; without it codecs of the host run on the
  * engine's thread. */
 int nb_host_pool_open(struct nb_context *ctx);
 void nb_host_pool_close(struct nb_context *ctx);

@@ -21,7 +21,7 @@
 #include "coll/engine.h"
 #include "emulate/memory_net.h"
 #include "emulate/nccl_walk.h"
-#include "policy/record.h"
+#include "policy/records/records.h"
 #include "state/feedback.h"
 
 #define COMM_ID \

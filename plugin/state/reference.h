@@ -21,7 +21,7 @@
 #include <stdint.h>
 
 #include "device/device.h"
-#include "device/evidence.h"
+#include "device/host/host.h"
 #include "state/jump.h"
 
 struct nb_context;

@@ -10,8 +10,8 @@
 
 #include "base/clock.h"
 #include "device/device.h"
-#include "policy/job.h"
-#include "policy/queue.h"
+#include "policy/job/job.h"
+#include "policy/records/records.h"
 #include "tests/net/loopback.h"
 
 void cluster_failed(const char *file, int line, const char *what)

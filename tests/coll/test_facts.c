@@ -15,7 +15,7 @@
 #include "coll/comm/grid.h"
 #include "coll/decide/decide.h"
 #include "coll/report/report.h"
-#include "policy/policy.h"
+#include "policy/rules/rules.h"
 #include "tests/coll/cluster.h"
 #include "tests/net/loopback.h"
 #include "tests/suite.h"

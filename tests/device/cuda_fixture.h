@@ -14,9 +14,8 @@
 #include <sys/types.h>
 
 #include "base/context.h"
-#include "device/cuda.h"
-#include "device/cuda_device.h"
-#include "device/launch_observer.h"
+#include "device/cuda/cuda.h"
+#include "device/cuda/table.h"
 #include "tests/gpu/emulate.h" /* NB_TSAN */
 #include "tests/gpu/fake_driver.h"
 

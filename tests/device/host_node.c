@@ -12,7 +12,7 @@
 #include <time.h>
 
 #include "base/clock.h"
-#include "device/host_threads.h"
+#include "device/host/host.h"
 
 static void note_done(struct nb_context *ctx)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* This process's share of the processors, on machines made of files. */
-#include "device/cores.h"
+#include "device/host/host.h"
 
 #include <stdarg.h>
 #include <stdio.h>

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Numbers and layouts of device/cuda_driver.h beside those of NVIDIA's header, when it is installed: the
+/* Numbers and layouts of device/cuda/driver.c beside those of NVIDIA's header, when it is installed: the
  * compiler compares them. Skipped elsewhere. */
 #include <stddef.h>
 #include <stdio.h>
 
-#include "device/cuda_driver.h"
+#include "device/cuda/driver.h"
 
 #if defined(__has_include)
 #if __has_include(<cuda.h>)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Profiles of values (device/evidence.h), to the bit what one value after the other gives. */
-#include "device/evidence.h"
+/* Profiles of values (device/host/evidence.c), to the bit what one value after the other gives. */
+#include "device/host/host.h"
 
 #include <math.h>
 #include <stdint.h>

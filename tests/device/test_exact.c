@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reductions of plain values. */
-#include "device/exact.h"
+#include "device/host/host.h"
 
 #include <errno.h>
 #include <math.h>

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "device/cores.h"
+#include "device/host/host.h"
 #include "tests/device/fake_root.h"
 #include "tests/device/host_node.h"
 #include "tests/suite.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The host's device with codec threads: results and ends. Where they run: test_host_places.c. */
-#include "device/host_threads.h"
+#include "device/host/host.h"
 
 #include <errno.h>
 #include <pthread.h>

@@ -23,9 +23,8 @@
 #include "base/context.h"
 #include "base/log.h"
 #include "codec/pick.h"
-#include "device/cuda.h"
-#include "device/cuda_device.h"
-#include "device/launch_observer.h"
+#include "device/cuda/cuda.h"
+#include "device/cuda/table.h"
 #include "tests/gpu/model.h"
 
 #define RANKS 2

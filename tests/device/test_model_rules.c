@@ -18,9 +18,8 @@
 
 #include "base/context.h"
 #include "base/log.h"
-#include "device/cuda.h"
-#include "device/cuda_device.h"
-#include "device/launch_observer.h"
+#include "device/cuda/cuda.h"
+#include "device/cuda/table.h"
 #include "tests/gpu/model.h"
 
 #define DATA 100u

@@ -14,10 +14,11 @@
 #include "coll/coll.h"
 #include "coll/comm/comm.h"
 #include "coll/comm/stats.h"
+#include "coll/decide/decide.h"
 #include "coll/report/report.h"
 #include "harness/lib/suite.h"
 #include "nibble/emulate.h"
-#include "policy/record.h"
+#include "policy/records/records.h"
 #include "state/feedback.h"
 
 #define MOST_SETTINGS 12

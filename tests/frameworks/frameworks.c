@@ -17,7 +17,7 @@
 #include <string.h>
 
 #include "lib/player.h"
-#include "policy/classify.h"
+#include "policy/recognise/recognise.h"
 
 #define WARMUP 50u
 

@@ -9,7 +9,7 @@
 #include "base/log.h"
 #include "coll/coll.h"
 #include "coll/comm/comm.h"
-#include "policy/record.h"
+#include "policy/records/records.h"
 
 #define SLOT 24576u         /* bytes of a window at most */
 #define REGION (16u * SLOT) /* NCCL's buffer: 8 slots to send, 8 to receive */

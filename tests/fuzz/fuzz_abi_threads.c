@@ -14,7 +14,7 @@
 #include "abi_calls.h"
 #include "coll/coll.h"
 #include "coll/engine.h"
-#include "policy/record.h"
+#include "policy/records/records.h"
 
 #define CALLS 200u
 #define PATIENCE 2000u /* turns that the end waits for what is open: all of it, unless it has no other end */

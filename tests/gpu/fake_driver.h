@@ -11,7 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "device/cuda_driver.h"
+#include "device/cuda/driver.h"
 
 extern const struct nb_cuda fake_driver;
 

@@ -13,8 +13,7 @@
 #include "codec/fp.h"
 #include "codec/pick.h"
 #include "device/device.h"
-#include "device/evidence.h"
-#include "device/exact.h"
+#include "device/host/host.h"
 #include "fake_driver.h"
 
 static void *at(uint64_t address)

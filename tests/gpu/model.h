@@ -8,7 +8,7 @@
  *   model_gpu.c     streams, hardware queues, multiprocessors, kernels
  *   model_calls.c   what host threads call: contexts and their locks, waits for the GPU, launches
  *   model_graph.c   events and graphs
- *   model_driver.c  the table of the driver (device/cuda_driver.h), so that the plugin's own code runs over it
+ *   model_driver.c  the table of the driver (device/cuda/driver.c), so that the plugin's own code runs over it
  *   model_codec.c   the codec kernel's side of its ring (kernels/kernels.h)
  *
  * What the model takes for granted, each with its source. "GPU" is what only a GPU can confirm, with the part of
@@ -52,7 +52,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "device/cuda_driver.h"
+#include "device/cuda/driver.h"
 #include "tests/gpu/fiber.h" /* NB_TSAN */
 
 #define MODEL_GPUS 2

@@ -19,10 +19,10 @@
 #include "coll/coll.h"
 #include "coll/comm/stats.h"
 #include "coll/report/report.h"
-#include "device/cuda_driver.h"
-#include "device/launch_observer.h"
+#include "device/cuda/cuda.h"
+#include "device/cuda/driver.h"
 #include "lib/suite.h"
-#include "policy/record.h"
+#include "policy/records/records.h"
 #include "tests/gpu/emulate.h"
 #include "tests/gpu/fake_driver.h"
 

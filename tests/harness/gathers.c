@@ -19,7 +19,7 @@
 #include "coll/comm/stats.h"
 #include "coll/report/report.h"
 #include "lib/suite.h"
-#include "policy/record.h"
+#include "policy/records/records.h"
 
 #define VALUES 30000u /* of a block */
 #define ROUNDS 8

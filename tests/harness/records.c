@@ -15,7 +15,7 @@
 #include "abi/tables.h"
 #include "coll/coll.h"
 #include "lib/suite.h"
-#include "policy/record.h"
+#include "policy/records/records.h"
 
 #define INT4_NMSE 0.0070
 

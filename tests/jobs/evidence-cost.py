@@ -3,7 +3,7 @@
 """Instructions of evidence beside those of the codec.
 
 Plays steps of FSDP with large units (tests/jobs/cost) under callgrind, and says how many instructions of the last steps were spent in
-plugin/policy, samples and profiles (plugin/device/evidence.c) and positions (plugin/codec/pick.c), and how many in the codecs. What a
+plugin/policy, samples and profiles (plugin/device/host/evidence.c) and positions (plugin/codec/pick.c), and how many in the codecs. What a
 function calls in other libraries (log2f, memcpy) is its own. From the build folder, with valgrind and its headers at build time:
 
     make tests/jobs/cost && evidence-cost.py [-n VALUES] [-u UNITS] [-t bf16|fp32] [--steps N] [--counted N] [--top N]

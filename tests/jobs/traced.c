@@ -19,8 +19,8 @@
 
 #include "lib/internal.h"
 #include "lib/parallel.h"
-#include "policy/classify.h"
-#include "policy/identity.h"
+#include "policy/identity/identity.h"
+#include "policy/recognise/recognise.h"
 
 #define LATER 100 /* step from which on feedback is counted */
 #define STEPS_MOST 100000u

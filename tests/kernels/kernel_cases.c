@@ -8,7 +8,7 @@
 #include <stdlib.h>
 
 #include "codec/format.h"
-#include "device/evidence.h"
+#include "device/host/host.h"
 #include "kernel_check.h"
 #include "tests/codec/data.h"
 #include "tests/codec/golden.h"

@@ -12,9 +12,8 @@
 #include "base/context.h"
 #include "events.h"
 #include "nibble/nccl_tuner.h"
-#include "policy/queue.h"
-#include "policy/stack.h"
-#include "policy/tuning.h"
+#include "policy/reckon/reckon.h"
+#include "policy/records/records.h"
 #include "torch_stack.h"
 
 extern const ncclProfiler_v6_t ncclProfiler_v6;

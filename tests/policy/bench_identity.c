@@ -4,8 +4,8 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
-#include "policy/classify.h"
-#include "policy/identity.h"
+#include "policy/identity/identity.h"
+#include "policy/recognise/recognise.h"
 #include "trace.h"
 
 static float profile_of[256][NB_PROFILE_GROUPS], samples[256];

@@ -10,8 +10,7 @@
 #include "abi/tables.h"
 #include "base/context.h"
 #include "events.h"
-#include "policy/queue.h"
-#include "policy/record.h"
+#include "policy/records/records.h"
 
 static const ncclProfiler_v6_t *const prof = &NB_NEWEST_PROFILER;
 static int buffer[4];

@@ -3,8 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "policy/align.h"
-#include "policy/queue.h"
+#include "policy/records/records.h"
 #include "tests/suite.h"
 
 static struct nb_align *al;

@@ -3,8 +3,7 @@
  * sources), shortened where nothing is decided. */
 #include <stdlib.h>
 
-#include "policy/caller.h"
-#include "policy/stack.h"
+#include "policy/records/records.h"
 #include "tests/suite.h"
 #include "torch_stack.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Does a sum move the weights (policy/causal.h)? Power on shards that optimizers train, and no proof for what
+ * Does a sum move the weights (policy/recognise/causal.c)? Power on shards that optimizers train, and no proof for what
  * is summed in the same places and moves nothing. Also the positions in which both are looked at.
  */
 #include <math.h>
@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "optimizer.h"
-#include "policy/causal.h"
+#include "policy/recognise/internal.h"
 #include "tests/suite.h"
 #include "trace.h"
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whose error, where the order of gathers predicts it (policy/identity.h): what the weights certify, what
+/* Whose error, where the order of gathers predicts it (policy/identity/identity.h): what the weights certify, what
  * content says against it, and what content has to learn anew. */
 #include <stdlib.h>
 
-#include "policy/identity.h"
+#include "policy/identity/identity.h"
 #include "tests/suite.h"
 #include "trace.h"
 

@@ -10,7 +10,7 @@
 
 #include "codec/pick.h"
 #include "optimizer.h"
-#include "policy/classify.h"
+#include "policy/recognise/recognise.h"
 #include "tests/suite.h"
 #include "trace.h"
 

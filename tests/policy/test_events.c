@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "fixture.h"
-#include "policy/events.h"
+#include "policy/job/job.h"
 #include "tests/suite.h"
 
 /* ---- joins ------------------------------------------------------------------------------------------- */

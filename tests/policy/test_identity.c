@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "policy/identity.h"
+#include "policy/identity/identity.h"
 #include "replay.h"
 #include "tests/suite.h"
 

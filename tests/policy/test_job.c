@@ -6,7 +6,7 @@
 
 #include "base/context.h"
 #include "codec/pick.h"
-#include "policy/job.h"
+#include "policy/job/job.h"
 #include "tests/suite.h"
 
 static struct nb_context node, *const ctx = &node;

@@ -8,8 +8,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "policy/align.h"
-#include "policy/classify.h"
+#include "policy/recognise/recognise.h"
+#include "policy/records/records.h"
 #include "replay.h"
 #include "tests/suite.h"
 

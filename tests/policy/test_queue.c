@@ -6,7 +6,7 @@
 
 #include "base/gpu.h"
 #include "fixture.h"
-#include "policy/events.h"
+#include "policy/job/job.h"
 #include "tests/suite.h"
 
 START_TEST(either_half_first)

@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "base/params.h"
-#include "policy/policy.h"
-#include "policy/reckon.h"
+#include "policy/reckon/reckon.h"
+#include "policy/rules/rules.h"
 #include "tests/suite.h"
 #include "tools/model/model.h"
 

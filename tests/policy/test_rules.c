@@ -6,9 +6,8 @@
 #include <string.h>
 
 #include "base/params.h"
-#include "policy/comm_rules.h"
-#include "policy/grad_rules.h"
-#include "policy/policy.h"
+#include "policy/reckon/reckon.h"
+#include "policy/rules/rules.h"
 #include "tests/suite.h"
 
 START_TEST(of_signatures)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How far two patterns of signs agree (policy/signs.h), against the same by loops. */
+/* How far two patterns of signs agree (policy/recognise/signs.c), against the same by loops. */
 #include <math.h>
 #include <stdlib.h>
 
-#include "policy/signs.h"
+#include "policy/recognise/internal.h"
 #include "tests/suite.h"
 #include "trace.h"
 

@@ -7,7 +7,7 @@
 #include "base/params.h"
 #include "nibble/nccl_net.h"
 #include "nibble/nccl_tuner.h"
-#include "policy/tuning.h"
+#include "policy/reckon/reckon.h"
 #include "tests/suite.h"
 
 extern const ncclTuner_v4_t ncclTunerPlugin_v4;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * policy/walk.h against NCCL's dealing of an all-reduce, done here chunk by chunk over many (bytes, channels,
+ * policy/records/walk.c against NCCL's dealing of an all-reduce, done here chunk by chunk over many (bytes, channels,
  * heads, chunk): what is called a value is one, what is called padding is padding, whatever is left unknown;
  * and operations are told apart by the places of their windows.
  */
@@ -8,8 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "policy/align.h"
-#include "policy/walk.h"
+#include "policy/records/records.h"
 #include "tests/suite.h"
 
 /* An operation as NCCL runs it on one head. */

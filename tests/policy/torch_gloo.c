@@ -15,8 +15,7 @@
 #include "abi/tables.h"
 #include "base/context.h"
 #include "events.h"
-#include "policy/queue.h"
-#include "policy/record.h"
+#include "policy/records/records.h"
 
 #define ALLREDUCE \
     "_ZN4c10d16ProcessGroupGloo9allreduceERSt6vectorIN2at6TensorESaIS3_EERKNS_16AllreduceOptionsE"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The functions of PyTorch and Python that policy/caller.h knows, under their names, in a library of the name
+/* The functions of PyTorch and Python that policy/records/caller.c knows, under their names, in a library of the name
  * of theirs: they call what they are given, so that a stack looks as it does there. Loaded by
  * torch_stack.c. */
 typedef void (*inner_fn)(void *arg);

@@ -17,7 +17,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "policy/identity.h"
+#include "policy/identity/identity.h"
 
 enum framework {
     F_DDP,

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "device/device.h"
-#include "device/evidence.h"
+#include "device/host/host.h"
 #include "tests/scale/memory.h"
 #include "tests/scale/network.h"
 #include "tests/scale/node.h"

@@ -187,7 +187,7 @@ static bool comparable(const struct sim *s)
         if (p->ref_max_mb == 0) /* when owners hear of it is a matter of time */
             return false;
         /* Buffers are known again, and gradients and steps, by the order of all calls of a job, which is that
-         * in which they are taken up where nobody tells (policy/job.h). */
+         * in which they are taken up where nobody tells (policy/job/job.c). */
         if (s->plan->ncomms > 1 && !told)
             return false;
     }

@@ -72,7 +72,7 @@ mutant confirmations state/reference.c 's/return ref->version && ref->answers < 
 mutant deadlines coll/progress.c 's/t - peer->life.received_ns > limit/t - peer->life.received_ns > 100 * limit/'
 mutant heartbeats coll/comm/control.c 's/t_ns - peer->life.sent_ns < nb_control_alive_ns(comm)/t_ns - peer->life.sent_ns < 100 * nb_control_alive_ns(comm)/'
 mutant error-block state/feedback.c 's/slot->mem + (size_t)block \* /slot->mem + (size_t)0 * /'
-mutant padding policy/walk.c 's/= q \* k + ([ab] < k ? [ab] : k);/= q * k + k;/'
+mutant padding policy/records/walk.c 's/= q \* k + ([ab] < k ? [ab] : k);/= q * k + k;/'
 mutant forward coll/flow/forward.c 's/if (!op->schedule->forwards_to(comm, op, segment, peer))/if (!op->schedule->forwards_to(comm, op, segment, peer) || (i == 0 \&\& op->opno % 8 == 7))/'
 mutant close-drain coll/watch/shutdown.c 's/ && !count(comm, has_not_taken, NULL) && !count(comm, nb_peer_may_ask, NULL))/)/; s/ && !count(comm, has_not_parted, NULL))/)/'
 mutant kill-switch coll/decide/kill_switch.c 's/for (int r = 1; r < comm->nnodes; r++) {/for (int r = 2; r < comm->nnodes; r++) {/'

@@ -10,7 +10,7 @@
 #include "base/log.h"
 #include "coll/coll.h"
 #include "coll/comm/comm.h"
-#include "policy/record.h"
+#include "policy/records/records.h"
 #include "tests/sim/data.h"
 #include "tests/sim/fault.h"
 #include "tests/sim/judge.h"

@@ -2,7 +2,7 @@
 /* GPUs of the node, the links that join them, and network devices for each. */
 #include <string.h>
 
-#include "device/cuda_driver.h"
+#include "device/cuda/driver.h"
 #include "doctor.h"
 #include "system.h"
 

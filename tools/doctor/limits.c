@@ -7,7 +7,7 @@
 #include <sys/statvfs.h>
 
 #include "coll/comm/grid.h"
-#include "device/cores.h"
+#include "device/host/host.h"
 #include "doctor.h"
 #include "system.h"
 

@@ -11,12 +11,12 @@
 #include "base/random.h"
 #include "base/version.h"
 #include "coll/decide/decide.h"
-#include "device/cores.h"
-#include "device/cuda_driver.h"
+#include "device/cuda/driver.h"
+#include "device/host/host.h"
 #include "info.h"
 #include "nibble/codec.h"
-#include "policy/policy.h"
-#include "policy/reckon.h"
+#include "policy/reckon/reckon.h"
+#include "policy/rules/rules.h"
 
 #define VALUES (1u << 20) /* BF16, beyond the caches of one core */
 #define ROUNDS 9

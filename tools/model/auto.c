@@ -4,7 +4,7 @@
 #include <stdio.h>
 
 #include "auto.h"
-#include "policy/reckon.h"
+#include "policy/reckon/reckon.h"
 
 static const uint32_t codecs[] = {NB_RECKON_AVX512, NB_RECKON_AVX2, NB_RECKON_PORTABLE};
 static const uint32_t threads[] = {0, 1, 2, 3, 4, 6};

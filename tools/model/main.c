@@ -13,7 +13,7 @@
 #include "auto.h"
 #include "base/version.h"
 #include "model.h"
-#include "policy/reckon.h"
+#include "policy/reckon/reckon.h"
 
 #define MOST 16
 #define FOLLOWED 3e6         /* messages, in the table of times */

@@ -11,7 +11,7 @@
  * another where the schedule makes them. Nothing else is simulated: no packets, no credits below a unit, no
  * order within a part.
  *
- * What each part costs is the plugin's to say (policy/cost.h), whose reckoning decides by the same.
+ * What each part costs is the plugin's to say (policy/reckon/cost.c), whose reckoning decides by the same.
  * Everything is in bytes and seconds. "Bytes" of a codec's speed are those of values, before coding.
  */
 #ifndef NIBBLE_TOOLS_MODEL_H
@@ -20,7 +20,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "policy/cost.h"
+#include "policy/reckon/reckon.h"
 
 struct nm_result {
     double seconds;

@@ -12,7 +12,7 @@
 #include "coll/comm/stats.h"
 #include "coll/report/report.h"
 #include "machines.h"
-#include "policy/record.h"
+#include "policy/records/records.h"
 #include "tests/harness/lib/harness.h"
 
 /* Data are made in segments, each from a seed of its own, so that results can be checked on some of them. */

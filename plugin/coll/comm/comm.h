@@ -47,8 +47,8 @@
 #include "coll/comm/wire.h"
 #include "device/device.h"
 #include "net/transport.h"
-#include "policy/comm_rules.h"
-#include "policy/reckon.h"
+#include "policy/reckon/reckon.h"
+#include "policy/rules/rules.h"
 #include "state/reference.h"
 
 struct nb_coll_comm;

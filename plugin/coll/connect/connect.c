@@ -42,7 +42,7 @@
 #include "coll/engine.h"
 #include "coll/flow/flow.h"
 #include "coll/report/report.h"
-#include "policy/queue.h"
+#include "policy/records/records.h"
 
 struct nb_coll_listen {
     uint32_t magic;

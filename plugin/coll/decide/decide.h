@@ -12,10 +12,10 @@
 
 #include "base/slab.h"
 #include "nibble/codec.h"
-#include "policy/job.h"
-#include "policy/policy.h"
-#include "policy/reckon.h"
-#include "policy/record.h"
+#include "policy/job/job.h"
+#include "policy/reckon/reckon.h"
+#include "policy/records/records.h"
+#include "policy/rules/rules.h"
 #include "state/feedback.h"
 
 struct nb_coll_comm;
@@ -34,7 +34,7 @@ struct nb_work;
 
 /*
  * What a node's link and codec are, which nodes tell each other when they vote (connect/vote.c), and what follows
- * from the slowest of them: from which size on sums are coded (policy/reckon.h). For the thread that
+ * from the slowest of them: from which size on sums are coded (policy/reckon/reckon.c). For the thread that
  * connects.
  */
 
@@ -58,7 +58,7 @@ void nb_facts_log(const struct nb_coll_comm *comm);
 /* ---- evidence of sums and weights -------------------------------------------------------------------- */
 
 /*
- * Values of what is delivered, by which policy/causal.h judges whether sums move weights: of the sum of every
+ * Values of what is delivered, by which policy/recognise/causal.c judges whether sums move weights: of the sum of every
  * reduce-scatter that might be coded, and of the own block of every all-gather of that size, at the positions
  * of codec/pick.h.
  *

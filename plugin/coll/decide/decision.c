@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What is done with an operation: its codec, and which residual it continues. What may be coded at all
- * follows from settings, type and size (policy/policy.h); whether it is a gradient and which buffer it comes
- * from, from the job's calls and data (policy/job.h).
+ * follows from settings, type and size (policy/rules/policy.c); whether it is a gradient and which buffer it comes
+ * from, from the job's calls and data (policy/job/job.c).
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -13,7 +13,7 @@
 #include "coll/comm/comm.h"
 #include "coll/comm/node.h"
 #include "coll/decide/decide.h"
-#include "device/evidence.h"
+#include "device/host/host.h"
 
 /* Slots by identity are numbered apart from those that records vouch for. */
 #define IDENTITY_SLOTS ((int64_t)1 << 40)

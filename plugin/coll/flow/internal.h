@@ -16,10 +16,9 @@
 #include "coll/flow/flow.h"
 #include "coll/schedule/schedule.h"
 #include "device/device.h"
-#include "device/evidence.h"
+#include "device/host/host.h"
 #include "nibble/nccl_types.h"
-#include "policy/align.h"
-#include "policy/walk.h"
+#include "policy/records/records.h"
 #include "state/feedback.h"
 #include "state/reference.h"
 
@@ -371,7 +370,7 @@ void nb_pace_idle(struct nb_coll_comm *comm);
 
 /*
  * What the engine finds out when it dequeues the first window of an operation: its record, if that is
- * certain, and of every window of an all-reduce the bytes that are values (policy/walk.h). For the engine
+ * certain, and of every window of an all-reduce the bytes that are values (policy/records/walk.c). For the engine
  * thread.
  */
 

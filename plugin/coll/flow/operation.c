@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What the engine finds out when it dequeues the first window of an operation: its record if that is certain;
- * and for every window of an all-reduce the bytes that are values (policy/walk.h).
+ * and for every window of an all-reduce the bytes that are values (policy/records/walk.c).
  * Without a certain record all-reduces are exchanged raw, padding and all.
  */
 #include <errno.h>
@@ -285,7 +285,7 @@ static enum nb_walk_place place_of(const struct nb_coll_comm *comm, const struct
 
 /*
  * An all-reduce's windows come without offset or total: what they belong to follows from where they lie in
- * NCCL's buffer (policy/walk.h). `known` means that the record of the operation at hand is certain.
+ * NCCL's buffer (policy/records/walk.c). `known` means that the record of the operation at hand is certain.
  *
  *   place       the window                              what happens                                  known afterwards
  *

@@ -7,7 +7,7 @@
 #include "coll/flow/flow.h"
 #include "coll/report/report.h"
 #include "coll/watch/watch.h"
-#include "policy/queue.h"
+#include "policy/records/records.h"
 
 static void take_stats(struct nb_coll_stats *stats, const struct nb_coll_comm *comm)
 {

@@ -10,8 +10,8 @@
 #include "base/version.h"
 #include "coll/flow/flow.h"
 #include "coll/report/report.h"
-#include "policy/align.h"
-#include "policy/grad_rules.h"
+#include "policy/records/records.h"
+#include "policy/rules/rules.h"
 
 /* ---- the metrics --------------------------------------------------------------------------------------- */
 

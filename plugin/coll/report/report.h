@@ -12,8 +12,7 @@
 #include "coll/comm/stats.h"
 #include "coll/comm/wire.h"
 #include "coll/decide/decide.h"
-#include "policy/comm_rules.h"
-#include "policy/policy.h"
+#include "policy/rules/rules.h"
 #include "state/feedback.h"
 
 struct nb_coll_comm;

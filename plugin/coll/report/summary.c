@@ -15,9 +15,8 @@
 #include "coll/decide/decide.h"
 #include "coll/flow/flow.h"
 #include "coll/report/report.h"
-#include "policy/align.h"
-#include "policy/grad_rules.h"
-#include "policy/queue.h"
+#include "policy/records/records.h"
+#include "policy/rules/rules.h"
 
 /* ---- at connect ------------------------------------------------------------------------------------- */
 

@@ -8,7 +8,7 @@
 #include "coll/schedule/cut.h"
 #include "coll/comm/comm.h"
 #include "coll/schedule/schedule.h"
-#include "policy/cost.h"
+#include "policy/reckon/reckon.h"
 
 /* Segments start at multiples of this from where the window's part of the block starts. */
 #define QUANTUM 1024u

@@ -12,7 +12,7 @@
 #include "coll/decide/decide.h"
 #include "coll/schedule/cut.h"
 #include "coll/schedule/schedule.h"
-#include "policy/cost.h"
+#include "policy/reckon/reckon.h"
 
 /* ---- all-gathers ------------------------------------------------------------------------------------- */
 
@@ -125,7 +125,7 @@ const struct nb_schedule_ops nb_schedule_two_hop_gather = {
 /*
  * As in two_hop.c, but here owners receive. Contributions are staged, so that nodes run ahead of the
  * block that is summed; over links of limited speed (docs/performance.md) about
- *   k = 3/2 + N F / 8B, at most N (policy/cost.h)
+ *   k = 3/2 + N F / 8B, at most N (policy/reckon/cost.c)
  * owners receive at the same time, and
  *   direct    reduce_takes N (N-1) B t / k
  *   two hops  reduce_takes N B t, and a tenth more for the latency; twice that with 8 bits on the second hop

@@ -12,7 +12,7 @@
 #ifndef NIBBLE_TESTS_FRAMEWORKS_PLAYER_H
 #define NIBBLE_TESTS_FRAMEWORKS_PLAYER_H
 
-#include "policy/classify.h"
+#include "policy/recognise/recognise.h"
 #include "tests/harness/lib/suite.h"
 #include "tests/policy/trace.h"
 

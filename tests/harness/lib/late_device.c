@@ -25,8 +25,8 @@
 #include "base/context.h"
 #include "base/nccl_names.h"
 #include "device/device.h"
-#include "device/evidence.h"
-#include "policy/policy.h"
+#include "device/host/host.h"
+#include "policy/rules/rules.h"
 #include "tests/device/call.h"
 
 #define RING 48 /* works in flight */

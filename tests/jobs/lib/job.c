@@ -9,8 +9,8 @@
 
 #include "internal.h"
 #include "model.h"
-#include "policy/events.h"
-#include "policy/tuning.h"
+#include "policy/job/job.h"
+#include "policy/reckon/reckon.h"
 
 /* ---- memory and steps ------------------------------------------------------------------------------------ */
 

@@ -23,7 +23,7 @@
 #include "base/func.h"
 #include "memory.h"
 #include "nibble/nccl_types.h"
-#include "policy/caller.h"
+#include "policy/records/records.h"
 
 #define NODES 2
 

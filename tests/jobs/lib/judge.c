@@ -9,9 +9,9 @@
 #include "coll/engine.h"
 #include "internal.h"
 #include "model.h"
-#include "policy/classify.h"
-#include "policy/events.h"
-#include "policy/policy.h"
+#include "policy/job/job.h"
+#include "policy/recognise/recognise.h"
+#include "policy/rules/rules.h"
 #include "tests/net/loopback.h"
 
 /* ---- one operation --------------------------------------------------------------------------------------- */

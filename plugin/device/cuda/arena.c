@@ -1,0 +1,313 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * GPU memory of nibble's own: residuals, references, sums, the kernel's workspaces. See arena.c for how
+ * it grows.
+ *
+ * Threads: one at a time (the lock of struct nb_gpu; nb_arena_grow takes it by itself), with the context entered, but
+ * for nb_arena_cut and nb_arena_give, which need none.
+ *
+ * Addresses for all of the GPU's memory are reserved once;
+ * physical memory is mapped behind them as it is needed, by NCCL's thread at connect, later by the thread for calls
+ * of the driver (thread.c). Mapping neither waits for the GPU nor moves what is there, unlike cuMemAlloc and cuMemFree, which
+ * may wait for everything on the GPU, including kernels that wait for us. Memory is unmapped only when the
+ * communicator is closed.
+ *
+ * Allocation is first-fit by address; adjacent free blocks are coalesced.
+ */
+#include "device/cuda/driver.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/log.h"
+
+#define ALIGN 256u
+#define STEP ((size_t)64 << 20) /* mapped at once, at least */
+
+static size_t round_up(size_t n, size_t to)
+{
+    return (n + to - 1) / to * to;
+}
+
+/* A free block at the end, joined with a free one before it. */
+static int append(struct nb_arena *a, nb_cu_ptr at, size_t bytes)
+{
+    struct nb_arena_block **link = &a->blocks, *b = NULL;
+
+    for (; *link && (*link)->at < at; link = &(*link)->next)
+        b = *link;
+    if (b && !b->used && b->at + b->bytes == at) {
+        b->bytes += bytes;
+        return 0;
+    }
+    b = calloc(1, sizeof(*b));
+    if (!b)
+        return -ENOMEM;
+    *b = (struct nb_arena_block){.at = at, .bytes = bytes, .next = *link};
+    *link = b;
+    return 0;
+}
+
+static int add_map(struct nb_arena *a, nb_cu_ptr at, size_t bytes, unsigned long long handle)
+{
+    struct nb_arena_map *map = calloc(1, sizeof(*map));
+
+    if (!map || append(a, at, bytes)) {
+        free(map);
+        NB_WARN("cuda: out of memory");
+        return -ENOMEM;
+    }
+    *map = (struct nb_arena_map){.at = at, .bytes = bytes, .handle = handle, .next = a->maps};
+    a->maps = map;
+    a->mapped += bytes;
+    return 0;
+}
+
+static void hold(pthread_mutex_t *lock)
+{
+    if (lock)
+        pthread_mutex_lock(lock);
+}
+
+static void let_go(pthread_mutex_t *lock)
+{
+    if (lock)
+        pthread_mutex_unlock(lock);
+}
+
+/* The next `bytes` of addresses. */
+static nb_cu_ptr place(struct nb_arena *a, size_t bytes, pthread_mutex_t *lock)
+{
+    nb_cu_ptr at;
+
+    hold(lock);
+    at = a->base + a->placed;
+    a->placed += bytes;
+    let_go(lock);
+    return at;
+}
+
+/* Nothing came there. Where others have their place behind it, the addresses are lost. */
+static void unplace(struct nb_arena *a, nb_cu_ptr at, size_t bytes, pthread_mutex_t *lock)
+{
+    hold(lock);
+    if (a->base + a->placed == at + bytes)
+        a->placed -= bytes;
+    let_go(lock);
+}
+
+/* Map `bytes` more bytes behind what is mapped. `lock` (NULL: held, or not needed) is taken for the arena's own members
+ * alone, never across a call of the driver. */
+static int map_more(struct nb_arena *a, size_t bytes, pthread_mutex_t *lock)
+{
+    const struct nb_cuda *cu = a->cuda->cu;
+    struct nb_cu_alloc_prop prop = {.type = NB_CU_ALLOC_PINNED,
+                                    .location = {NB_CU_LOCATION_DEVICE, a->cuda->device}};
+    struct nb_cu_access access = {.location = {NB_CU_LOCATION_DEVICE, a->cuda->device},
+                                  .flags = NB_CU_ACCESS_READWRITE};
+    nb_cu_ptr at = place(a, bytes, lock);
+    unsigned long long handle = 0;
+    char what[64];
+    int ret;
+
+    snprintf(what, sizeof(what), "GPU %d, %zu MiB more of its memory", a->cuda->ordinal, bytes >> 20);
+    ret = NB_CU(cu, what, MemCreate(&handle, bytes, &prop, 0));
+    if (ret) {
+        unplace(a, at, bytes, lock);
+        return ret;
+    }
+    ret = NB_CU(cu, what, MemMap(at, bytes, 0, handle, 0));
+    if (!ret) {
+        ret = NB_CU(cu, what, MemSetAccess(at, bytes, &access, 1));
+        if (!ret) {
+            hold(lock);
+            ret = add_map(a, at, bytes, handle);
+            let_go(lock);
+        }
+        if (ret)
+            cu->MemUnmap(at, bytes);
+    }
+    if (ret) {
+        cu->MemRelease(handle);
+        unplace(a, at, bytes, lock);
+    }
+    return ret;
+}
+
+/* 0 when `bytes` more may be taken: what the job is left with is its own. */
+static int may_grow(struct nb_arena *a, size_t bytes, pthread_mutex_t *lock)
+{
+    size_t left = 0, all = 0;
+    bool full, first;
+
+    if (NB_CU(a->cuda->cu, "memory left", MemGetInfo_v2(&left, &all)))
+        return -EIO;
+    hold(lock);
+    full = bytes > a->reserved - a->placed || left < a->keep || left - a->keep < bytes;
+    first = full && !a->told_full;
+    a->told_full |= full;
+    let_go(lock);
+    if (full) {
+        if (first)
+            NB_INFO(
+                NCCL_NET,
+                "cuda: GPU %d: no %zu MiB more for errors and references: %zu MiB are left, of which the job "
+                "keeps %zu (NIBBLE_GPU_RESERVE_MB)",
+                a->cuda->ordinal, bytes >> 20, left >> 20, a->keep >> 20);
+        return -ENOMEM;
+    }
+    return 0;
+}
+
+int nb_arena_grow(struct nb_arena *a, size_t bytes, pthread_mutex_t *lock)
+{
+    int ret;
+
+    if (!a->virtual_memory)
+        return -ENOMEM;
+    bytes = round_up(bytes > STEP ? bytes : STEP, a->granularity);
+    ret = may_grow(a, bytes, lock);
+    if (!ret)
+        ret = map_more(a, bytes, lock);
+    if (!ret) {
+        hold(lock);
+        a->grown++;
+        let_go(lock);
+    }
+    return ret;
+}
+
+int nb_arena_open(struct nb_arena *a, const struct nb_cuda_context *cuda, size_t bytes, size_t keep)
+{
+    const struct nb_cuda *cu = cuda->cu;
+    struct nb_cu_alloc_prop prop = {.type = NB_CU_ALLOC_PINNED,
+                                    .location = {NB_CU_LOCATION_DEVICE, cuda->device}};
+    size_t left = 0, all = 0;
+    nb_cu_ptr at = 0;
+    int ret;
+
+    a->cuda = cuda;
+    a->keep = keep;
+    ret = NB_CU(cu, "virtual memory of the GPU",
+                DeviceGetAttribute(&a->virtual_memory, NB_CU_ATTR_VIRTUAL_MEMORY, a->cuda->device));
+    if (ret)
+        return ret;
+    if (!a->virtual_memory) {
+        bytes = round_up(bytes ? bytes : 1, ALIGN);
+        ret = NB_CU(cu, "memory for errors and references (NIBBLE_GPU_ARENA_MB)", MemAlloc_v2(&at, bytes));
+        if (ret)
+            return ret;
+        ret = add_map(a, at, bytes, 0);
+        if (ret)
+            cu->MemFree_v2(at);
+        return ret;
+    }
+    ret = NB_CU(cu, "pages of GPU memory",
+                MemGetAllocationGranularity(&a->granularity, &prop, NB_CU_GRANULARITY_RECOMMENDED));
+    if (!ret)
+        ret = NB_CU(cu, "memory of the GPU", MemGetInfo_v2(&left, &all));
+    if (ret)
+        return ret;
+    if (!a->granularity || !all) {
+        NB_WARN("cuda: GPU %d says it has %zu bytes of memory in pages of %zu", a->cuda->ordinal, all,
+                a->granularity);
+        return -EIO;
+    }
+    a->reserved = round_up(all, a->granularity);
+    ret = NB_CU(cu, "addresses for GPU memory", MemAddressReserve(&a->base, a->reserved, 0, 0, 0));
+    if (ret) {
+        a->base = 0;
+        return ret;
+    }
+    bytes = round_up(bytes ? bytes : 1, a->granularity);
+    return map_more(a, bytes, NULL);
+}
+
+void nb_arena_close(struct nb_arena *a)
+{
+    for (const struct nb_arena_map *map = a->maps; map; map = map->next) {
+        if (map->handle) {
+            NB_CU(a->cuda->cu, "unmapping GPU memory", MemUnmap(map->at, map->bytes));
+            NB_CU(a->cuda->cu, "giving back GPU memory", MemRelease(map->handle));
+        } else {
+            NB_CU(a->cuda->cu, "giving back GPU memory", MemFree_v2(map->at));
+        }
+    }
+    if (a->base)
+        NB_CU(a->cuda->cu, "giving back addresses", MemAddressFree(a->base, a->reserved));
+    a->base = 0;
+    nb_arena_forget(a);
+}
+
+void nb_arena_forget(struct nb_arena *a)
+{
+    while (a->maps) {
+        struct nb_arena_map *map = a->maps;
+        a->maps = map->next;
+        free(map);
+    }
+    while (a->blocks) {
+        struct nb_arena_block *b = a->blocks;
+        a->blocks = b->next;
+        free(b);
+    }
+}
+
+static nb_cu_ptr cut(struct nb_arena *a, size_t bytes)
+{
+    for (struct nb_arena_block *b = a->blocks; b; b = b->next) {
+        if (b->used || b->bytes < bytes)
+            continue;
+        if (b->bytes > bytes) {
+            struct nb_arena_block *rest = calloc(1, sizeof(*rest));
+            if (!rest)
+                return 0;
+            *rest = (struct nb_arena_block){.at = b->at + bytes, .bytes = b->bytes - bytes, .next = b->next};
+            b->bytes = bytes;
+            b->next = rest;
+        }
+        b->used = 1;
+        a->used += bytes;
+        if (a->used > a->peak)
+            a->peak = a->used;
+        return b->at;
+    }
+    return 0;
+}
+
+nb_cu_ptr nb_arena_cut(struct nb_arena *a, size_t bytes)
+{
+    return bytes > SIZE_MAX / 2 ? 0 : cut(a, round_up(bytes ? bytes : 1, ALIGN));
+}
+
+nb_cu_ptr nb_arena_take(struct nb_arena *a, size_t bytes)
+{
+    nb_cu_ptr at = nb_arena_cut(a, bytes);
+
+    if (!at && bytes <= SIZE_MAX / 2 && !nb_arena_grow(a, bytes ? bytes : 1, NULL))
+        at = nb_arena_cut(a, bytes);
+    if (!at)
+        a->refused++;
+    return at;
+}
+
+void nb_arena_give(struct nb_arena *a, nb_cu_ptr at)
+{
+    struct nb_arena_block *before = NULL, *b = a->blocks;
+
+    for (; b && b->at != at; b = b->next)
+        before = b;
+    if (!b || !b->used) {
+        NB_WARN("cuda: memory at 0x%llx was given back that is not in use", (unsigned long long)at);
+        return;
+    }
+    b->used = 0;
+    a->used -= b->bytes;
+    for (struct nb_arena_block *first = before && !before->used ? before : b, *next;
+         (next = first->next) && !next->used && first->at + first->bytes == next->at;) {
+        first->bytes += next->bytes;
+        first->next = next->next;
+        free(next);
+    }
+}

@@ -1,0 +1,226 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Private to this folder: the CUDA driver, a GPU's primary context, and the arena of GPU memory. */
+#ifndef NIBBLE_DEVICE_CUDA_DRIVER_H
+#define NIBBLE_DEVICE_CUDA_DRIVER_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* ---- driver.c: the driver -------------------------------------------------------------------------------- */
+
+typedef int nb_cu_result; /* CUresult: 0 is success */
+typedef int nb_cu_device;
+typedef void *nb_cu_context, *nb_cu_module, *nb_cu_function, *nb_cu_stream, *nb_cu_event;
+typedef uint64_t nb_cu_ptr;
+
+enum {
+    NB_CU_OUT_OF_MEMORY = 2,
+    NB_CU_NOT_INITIALIZED = 3,
+    NB_CU_NO_DEVICE = 100,
+
+    NB_CU_ATTR_MULTIPROCESSORS = 16,
+    NB_CU_ATTR_UNIFIED_ADDRESSING = 41,
+    NB_CU_ATTR_CAPABILITY_MAJOR = 75,
+    NB_CU_ATTR_VIRTUAL_MEMORY = 102,
+
+    NB_CU_HOST_PORTABLE = 1,
+    NB_CU_HOST_DEVICEMAP = 2,
+    NB_CU_STREAM_NON_BLOCKING = 1,
+    NB_CU_EVENT_DISABLE_TIMING = 2,
+    NB_CU_CAPTURE_NONE = 0,
+    NB_CU_CAPTURE_MODE_RELAXED = 2,
+
+    NB_CU_POINTER_MEMORY_TYPE = 2,
+    NB_CU_POINTER_DEVICE_POINTER = 3,
+    NB_CU_POINTER_RANGE_START = 11,
+    NB_CU_POINTER_RANGE_SIZE = 12,
+
+    NB_CU_FUNC_LOCAL_BYTES = 3,
+    NB_CU_LAUNCH_MEM_SYNC_DOMAIN = 10,
+    NB_CU_LAUNCH_DOMAIN_REMOTE = 1,
+
+    NB_CU_ALLOC_PINNED = 1,
+    NB_CU_LOCATION_DEVICE = 1,
+    NB_CU_ACCESS_READWRITE = 3,
+    NB_CU_GRANULARITY_RECOMMENDED = 1,
+};
+
+struct nb_cu_launch_attr { /* CUlaunchAttribute */
+    int id;
+    char pad[4];
+    union {
+        char pad[64];
+        int mem_sync_domain;
+    } value;
+};
+
+struct nb_cu_launch_config { /* CUlaunchConfig */
+    unsigned grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes;
+    nb_cu_stream stream;
+    struct nb_cu_launch_attr *attrs;
+    unsigned nattrs;
+};
+
+struct nb_cu_location { /* CUmemLocation */
+    int type, id;
+};
+
+struct nb_cu_alloc_prop { /* CUmemAllocationProp */
+    int type, handle_types;
+    struct nb_cu_location location;
+    void *win32;
+    unsigned char compression, gpu_direct_rdma;
+    unsigned short usage;
+    unsigned char reserved[4];
+};
+
+struct nb_cu_access { /* CUmemAccessDesc */
+    struct nb_cu_location location;
+    int flags;
+};
+
+/* name without "cu", arguments */
+#define NB_CU_FUNCTIONS(F) \
+    F(Init, (unsigned)) \
+    F(DriverGetVersion, (int *)) \
+    F(GetErrorString, (nb_cu_result, const char **)) \
+    F(DeviceGetCount, (int *)) \
+    F(DeviceGet, (nb_cu_device *, int)) \
+    F(DeviceGetName, (char *, int, nb_cu_device)) \
+    F(DeviceGetAttribute, (int *, int, nb_cu_device)) \
+    F(DevicePrimaryCtxRetain, (nb_cu_context *, nb_cu_device)) \
+    F(DevicePrimaryCtxRelease_v2, (nb_cu_device)) \
+    F(CtxPushCurrent_v2, (nb_cu_context)) \
+    F(CtxPopCurrent_v2, (nb_cu_context *)) \
+    F(CtxGetStreamPriorityRange, (int *, int *)) \
+    F(ThreadExchangeStreamCaptureMode, (int *)) \
+    F(ModuleLoadData, (nb_cu_module *, const void *)) \
+    F(ModuleUnload, (nb_cu_module)) \
+    F(ModuleGetFunction, (nb_cu_function *, nb_cu_module, const char *)) \
+    F(FuncGetAttribute, (int *, int, nb_cu_function)) \
+    F(StreamCreateWithPriority, (nb_cu_stream *, unsigned, int)) \
+    F(StreamDestroy_v2, (nb_cu_stream)) \
+    F(StreamSynchronize, (nb_cu_stream)) \
+    F(StreamWaitEvent, (nb_cu_stream, nb_cu_event, unsigned)) \
+    F(StreamIsCapturing, (nb_cu_stream, int *)) \
+    F(StreamGetCaptureInfo_v2, (nb_cu_stream, int *, uint64_t *, void *, void *, size_t *)) \
+    F(EventCreate, (nb_cu_event *, unsigned)) \
+    F(EventDestroy_v2, (nb_cu_event)) \
+    F(EventRecord, (nb_cu_event, nb_cu_stream)) \
+    F(LaunchKernelEx, (const struct nb_cu_launch_config *, nb_cu_function, void **, void **)) \
+    F(MemHostAlloc, (void **, size_t, unsigned)) \
+    F(MemFreeHost, (void *)) \
+    F(MemHostGetDevicePointer_v2, (nb_cu_ptr *, void *, unsigned)) \
+    F(MemAlloc_v2, (nb_cu_ptr *, size_t)) \
+    F(MemFree_v2, (nb_cu_ptr)) \
+    F(MemGetInfo_v2, (size_t *, size_t *)) \
+    F(MemcpyAsync, (nb_cu_ptr, nb_cu_ptr, size_t, nb_cu_stream)) \
+    F(MemsetD8Async, (nb_cu_ptr, unsigned char, size_t, nb_cu_stream)) \
+    F(MemsetD32Async, (nb_cu_ptr, unsigned, size_t, nb_cu_stream)) \
+    F(MemGetAllocationGranularity, (size_t *, const struct nb_cu_alloc_prop *, int)) \
+    F(MemAddressReserve, (nb_cu_ptr *, size_t, size_t, nb_cu_ptr, unsigned long long)) \
+    F(MemAddressFree, (nb_cu_ptr, size_t)) \
+    F(MemCreate, (unsigned long long *, size_t, const struct nb_cu_alloc_prop *, unsigned long long)) \
+    F(MemRelease, (unsigned long long)) \
+    F(MemMap, (nb_cu_ptr, size_t, size_t, unsigned long long, unsigned long long)) \
+    F(MemUnmap, (nb_cu_ptr, size_t)) \
+    F(MemSetAccess, (nb_cu_ptr, size_t, const struct nb_cu_access *, size_t)) \
+    F(PointerGetAttribute, (void *, int, nb_cu_ptr))
+
+struct nb_cuda {
+#define NB_CU_MEMBER(name, args) nb_cu_result(*name) args;
+    NB_CU_FUNCTIONS(NB_CU_MEMBER)
+#undef NB_CU_MEMBER
+    const void *image; /* the kernels, for ModuleLoadData; NULL: built without nvcc */
+    void *library;     /* NULL in a test's table */
+};
+
+/* The driver, opened and initialised; one reference. 0, or -ENODEV where there is no driver, no GPU or no
+ * function that is needed: `why` (of `cap` bytes) then says so, and nothing is logged. Any thread. */
+int nb_cuda_open(const struct nb_cuda **cu, char *why, size_t cap);
+void nb_cuda_close(void);
+
+/* For tests: the table that nb_cuda_open gives (NULL: the driver's, as usual). Not while it is open. */
+void nb_cuda_override(const struct nb_cuda *table);
+
+/* 0 for success; else -ENOMEM or -EIO after a WARN that names the call, CUDA's error and what it was for. */
+int nb_cuda_check(const struct nb_cuda *cu, nb_cu_result result, const char *call, const char *what);
+#define NB_CU(cu, what, call) nb_cuda_check((cu), (cu)->call, "cu" #call, (what))
+
+/* ---- driver.c: a GPU's primary context ------------------------------------------------------------------- */
+
+struct nb_cuda_context {
+    const struct nb_cuda *cu; /* the driver */
+    int ordinal;              /* of the GPU */
+    nb_cu_device device;
+    nb_cu_context context;
+};
+
+/* Open the driver and retain the context of GPU `ordinal`. 0; -ENODEV where there is no driver to use (`why`,
+ * of `cap` bytes, says so and nothing is logged); -ENOMEM or -EIO after a WARN. Closed once after success,
+ * with nothing current. */
+int nb_cuda_context_open(struct nb_cuda_context *context, int ordinal, char *why, size_t cap);
+void nb_cuda_context_close(struct nb_cuda_context *context);
+
+/* Make the context current, with the relaxed mode of captures, in which calls that a capture on another
+ * thread would forbid are allowed to this one. 0 and *mode (what to give to leave), or -ENOMEM or -EIO after
+ * a WARN. Leave only after success. */
+int nb_cuda_enter(const struct nb_cuda_context *context, int *mode);
+void nb_cuda_leave(const struct nb_cuda_context *context, int mode);
+
+/* `bytes` of pinned memory, zeroed, that the GPU sees at the same address; the caller frees it. NULL after a
+ * WARN. The functions enter by themselves. */
+void *nb_cuda_pinned(const struct nb_cuda_context *context, size_t bytes);
+void nb_cuda_unpin(const struct nb_cuda_context *context, void *p); /* NULL is allowed */
+
+/* ---- arena.c: GPU memory --------------------------------------------------------------------------------- */
+
+struct nb_arena_block { /* a range of the arena, used or free; in the order of addresses */
+    nb_cu_ptr at;
+    size_t bytes;
+    int used;
+    struct nb_arena_block *next;
+};
+
+struct nb_arena_map { /* physical memory behind a part of it */
+    nb_cu_ptr at;
+    size_t bytes;
+    unsigned long long handle; /* 0: of cuMemAlloc */
+    struct nb_arena_map *next;
+};
+
+struct nb_arena {
+    const struct nb_cuda_context *cuda;
+    int virtual_memory; /* addresses are reserved, and memory is mapped as it is needed; 0: one cuMemAlloc at connect */
+    nb_cu_ptr base;
+    size_t reserved, mapped, used, peak, granularity; /* bytes */
+    size_t
+        placed; /* bytes of addresses that are mapped or about to be: communicators connect while another one's memory grows */
+    bool told_full;
+    size_t keep;             /* bytes of the GPU's memory that are left to the job */
+    uint64_t grown, refused; /* counters: growths; allocations for which there was no memory */
+    struct nb_arena_block *blocks;
+    struct nb_arena_map *maps;
+};
+
+/* Reserve addresses, and map `bytes` to begin with. 0, or a negative errno after a WARN; nb_arena_close in
+ * either case. */
+int nb_arena_open(struct nb_arena *arena, const struct nb_cuda_context *cuda, size_t bytes, size_t keep);
+void nb_arena_close(struct nb_arena *arena);
+
+/* Instead of it where the GPU's context cannot be entered: frees the host's memory alone. */
+void nb_arena_forget(struct nb_arena *arena);
+
+/* Address of `bytes` of GPU memory, not zeroed, aligned to 256 bytes; 0: there is none. `take` grows the arena where
+ * it has to; `cut` calls no driver, and needs no context. */
+nb_cu_ptr nb_arena_take(struct nb_arena *arena, size_t bytes);
+nb_cu_ptr nb_arena_cut(struct nb_arena *arena, size_t bytes);
+/* Map `bytes` more: 0, or a negative errno after a log line. While other threads use the arena `lock` is theirs, and
+ * is taken for its lists alone; NULL: the caller holds it. One thread at a time. */
+int nb_arena_grow(struct nb_arena *arena, size_t bytes, pthread_mutex_t *lock);
+/* Give back what nb_arena_take gave. It stays the arena's. */
+void nb_arena_give(struct nb_arena *arena, nb_cu_ptr at);
+
+#endif

@@ -1,0 +1,321 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a communicator has on its GPU: context, kernel, memory, ring and launches. Each communicator has its
+ * own ring and its own kernels. One for all of a GPU's communicators does not work: kernels beside NCCL's
+ * launches on several streams, one after the other on one ring, begin in the order of the launches, so one
+ * that stands before others waits for its own stream, while what another stream's operation needs waits
+ * behind it; telling whichever runs to go on for all of them then blocks the stream that it is joined to
+ * (tests/device/test_cuda_launch.c has three communicators that deadlocked so). As many kernels run at once
+ * as communicators have operations at once; their blocks come out of one budget (gpus.c).
+ *
+ *   cuda_context    the GPU's context, pinned memory
+ *   cuda_arena      GPU memory: reserved at connect, grown as it is needed, given back at the end
+ *   cuda_thread     threads that call the driver once the communicator is connected
+ *   cuda_reach      whose memory an address is
+ *   cuda_ring       descriptors to the kernel and results back
+ *   cuda_launch     when the kernel runs: around NCCL's own launches, or for a batch
+ *   cuda_gpu        all of it, for one communicator
+ *   launch_choice   which of the two ways of launching
+ *   launch_observer NCCL's launches as they are reported
+ *   cuda_device     the device that the engine sees
+ *
+ * Threads: `lock` covers everything but launching, which has the lock of struct nb_launches. NCCL's launching
+ * threads take the latter and may be held up by the driver for as long as the GPU's queues are full, which
+ * can depend on the engine: so whoever has `lock` only tries to take the other.
+ *
+ * What a communicator has on its GPU, made and given back.
+ */
+#include "device/cuda/gpu.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/log.h"
+
+#define REST_NS INT64_C(5000000000)
+
+/* Load the kernel now: with lazy loading the first launch would, and it may wait for all that the GPU does.
+ * That the compiler's report has no local memory (which a launch may have to allocate) is looked at, too. */
+static int load_kernel(struct nb_gpu *g)
+{
+    int ret, local = 0;
+
+    ret = NB_CU(g->cuda.cu, "loading the codec kernel", ModuleLoadData(&g->module, g->cuda.cu->image));
+    if (ret)
+        return ret;
+    ret = NB_CU(g->cuda.cu, "finding the codec kernel",
+                ModuleGetFunction(&g->kernel, g->module, NB_GPU_KERNEL));
+    if (!ret)
+        ret = NB_CU(g->cuda.cu, "preloading the codec kernel",
+                    FuncGetAttribute(&local, NB_CU_FUNC_LOCAL_BYTES, g->kernel));
+    if (!ret && local)
+        NB_INFO(NCCL_INIT, "cuda: the kernel uses %d bytes of local memory a thread on GPU %d", local,
+                g->cuda.ordinal);
+    return ret;
+}
+
+/* All that needs the context. What was made is freed by unmake, in whatever state it is. */
+static int make(struct nb_gpu *g)
+{
+    const struct nb_params *p = g->ctx->params;
+    int ret = load_kernel(g);
+
+    if (!ret)
+        ret = nb_arena_open(&g->arena, &g->cuda, (size_t)p->gpu_arena_mb << 20,
+                            (size_t)p->gpu_reserve_mb << 20);
+    if (!ret)
+        ret = nb_launches_open(&g->launches, g->ctx, &g->cuda, &g->ring, g->kernel, g->multiprocessors);
+    if (!ret)
+        ret = nb_ring_open(&g->ring, &g->arena, &g->ctx->clock, g->launches.stream, g->major);
+    return ret;
+}
+
+static void unmake(struct nb_gpu *g)
+{
+    nb_launches_close(&g->launches);
+    nb_ring_close(&g->ring);
+    nb_arena_close(&g->arena);
+    if (g->module)
+        NB_CU(g->cuda.cu, "unloading the codec kernel", ModuleUnload(g->module));
+    g->module = NULL;
+}
+
+static int describe(struct nb_gpu *g)
+{
+    int ret, unified = 0;
+
+    ret = NB_CU(g->cuda.cu, "name of the GPU", DeviceGetName(g->name, sizeof(g->name), g->cuda.device));
+    if (!ret)
+        ret = NB_CU(g->cuda.cu, "size of the GPU",
+                    DeviceGetAttribute(&g->multiprocessors, NB_CU_ATTR_MULTIPROCESSORS, g->cuda.device));
+    if (!ret)
+        ret = NB_CU(g->cuda.cu, "generation of the GPU",
+                    DeviceGetAttribute(&g->major, NB_CU_ATTR_CAPABILITY_MAJOR, g->cuda.device));
+    if (!ret)
+        ret = NB_CU(g->cuda.cu, "addresses of the GPU",
+                    DeviceGetAttribute(&unified, NB_CU_ATTR_UNIFIED_ADDRESSING, g->cuda.device));
+    if (!ret && !unified) {
+        NB_WARN("cuda: GPU %d has no unified addresses", g->cuda.ordinal);
+        ret = -ENOTSUP;
+    }
+    return ret;
+}
+
+/* What needs the GPU's context, which is open. */
+static int set_up(struct nb_gpu *g)
+{
+    int mode, ret = describe(g);
+
+    if (!ret)
+        ret = nb_cuda_enter(&g->cuda, &mode);
+    if (ret)
+        return ret;
+    ret = make(g);
+    if (ret)
+        unmake(g);
+    nb_cuda_leave(&g->cuda, mode);
+    return ret;
+}
+
+static void take_down(struct nb_gpu *g)
+{
+    int mode;
+
+    if (!nb_cuda_enter(&g->cuda, &mode)) {
+        unmake(g);
+        nb_cuda_leave(&g->cuda, mode);
+    } else {
+        nb_launches_forget(&g->launches);
+        nb_arena_forget(&g->arena);
+    }
+}
+
+static void grow_arena(struct nb_gpu *g)
+{
+    size_t bytes;
+    int mode;
+
+    pthread_mutex_lock(&g->lock);
+    bytes = g->grow;
+    g->grow = 0;
+    pthread_mutex_unlock(&g->lock);
+    if (!bytes || nb_cuda_enter(&g->cuda, &mode))
+        return;
+    nb_arena_grow(&g->arena, bytes, &g->lock); /* logged; whoever needs it finds none */
+    nb_cuda_leave(&g->cuda, mode);
+}
+
+/* On the two threads for calls of the driver. Memory has one of its own: a launch that NCCL's kernel waits for must not
+ * stand behind it. */
+static void launch_kernels(void *arg, unsigned wanted)
+{
+    struct nb_gpu *g = arg;
+
+    (void)wanted;
+    nb_launches_alone(&g->launches);
+}
+
+static void grow(void *arg, unsigned wanted)
+{
+    (void)wanted;
+    grow_arena(arg);
+}
+
+void nb_gpu_grow(struct nb_gpu *g, size_t bytes)
+{
+    pthread_mutex_lock(&g->lock);
+    g->arena.refused++;
+    g->grow += bytes;
+    pthread_mutex_unlock(&g->lock);
+    nb_cuda_thread_ask(&g->grower, NB_CUDA_THREAD_GROW);
+}
+
+static int loads_eagerly(void)
+{
+    const char *how = getenv("CUDA_MODULE_LOADING");
+    return how && strcmp(how, "EAGER") == 0;
+}
+
+static void announce(const struct nb_gpu *g)
+{
+    const struct nb_launches *l = &g->launches;
+
+    NB_INFO(
+        NCCL_INIT | NCCL_NET,
+        "cuda: GPU %d (%s): codecs run on it, at most %u blocks on %d multiprocessors; memory %s, %zu MiB to "
+        "begin with",
+        g->cuda.ordinal, g->name, l->blocks, g->multiprocessors,
+        g->arena.virtual_memory ? "grows as it is needed" : "cannot grow (no virtual memory management)",
+        g->arena.mapped >> 20);
+    if (l->how == NB_LAUNCH_RESIDENT)
+        NB_INFO(
+            NCCL_INIT | NCCL_NET,
+            "cuda: the kernel is launched beside each of NCCL's (KernelLaunch events), also in graphs%s%s",
+            l->first ? ", before it" : "",
+            loads_eagerly() ? ""
+            : !l->first
+                ? "; set CUDA_MODULE_LOADING=EAGER if several threads launch kernels: one that loads a "
+                  "kernel between NCCL's launch and this one holds both up"
+                : "; set CUDA_MODULE_LOADING=EAGER if several threads launch kernels: one that loads some in "
+                  "a row, or after a graph was captured, may hold both up");
+    else
+        NB_INFO(NCCL_INIT | NCCL_NET,
+                "cuda: the kernel is launched for each batch of work, on a stream of its own: %s",
+                g->ctx->params->gpu_launch == NB_GPU_LAUNCH_BATCH
+                    ? "NIBBLE_GPU_LAUNCH says so"
+                    : "no KernelLaunch events from NCCL (before 2.28, or another profiler)");
+}
+
+static void free_gpu(struct nb_gpu *g)
+{
+    pthread_mutex_destroy(&g->lock);
+    pthread_mutex_destroy(&g->launches.lock);
+    free(g);
+}
+
+static int start_threads(struct nb_gpu *g)
+{
+    int ret = nb_cuda_thread_start(&g->thread, launch_kernels, g);
+
+    if (ret)
+        return ret;
+    ret = nb_cuda_thread_start(&g->grower, grow, g);
+    if (ret)
+        nb_cuda_thread_stop(&g->thread, &g->ctx->clock);
+    return ret;
+}
+
+int nb_gpu_get(struct nb_context *ctx, const struct nb_device_wish *wish, struct nb_gpu **out, char *why,
+               size_t cap)
+{
+    struct nb_gpu *g;
+    enum nb_launching how;
+    int ret;
+
+    ret = nb_launch_choose(ctx, wish->gpu, &how, why, cap);
+    if (ret)
+        return ret;
+    g = calloc(1, sizeof(*g));
+    if (!g) {
+        NB_WARN("cuda: out of memory");
+        return -ENOMEM;
+    }
+    g->ctx = ctx;
+    g->comm_id = wish->comm_id;
+    g->nnodes = wish->nnodes;
+    g->launches.how = how;
+    g->launches.first = ctx->params->gpu_launch == NB_GPU_LAUNCH_BEFORE;
+    pthread_mutex_init(&g->lock, NULL);
+    pthread_mutex_init(&g->launches.lock, NULL);
+    g->launches.thread = &g->thread;
+    ret = nb_cuda_context_open(&g->cuda, wish->gpu, why, cap);
+    if (!ret) {
+        ret = set_up(g);
+        if (!ret && (ret = start_threads(g)) != 0)
+            take_down(g);
+        if (ret)
+            nb_cuda_context_close(&g->cuda);
+    }
+    if (ret) {
+        if (ret != -ENODEV)
+            snprintf(why, cap, "GPU %d could not be set up", wish->gpu);
+        free_gpu(g);
+        return ret;
+    }
+    nb_gpus_add(ctx->gpus, g);
+    announce(g);
+    *out = g;
+    return 0;
+}
+
+/* No kernel runs, nobody launches one, and the thread for calls of the driver has ended: 1; 0 when that does not
+ * come about in time. */
+static int come_to_rest(struct nb_gpu *g)
+{
+    const int64_t limit = nb_clock_ns(&g->ctx->clock) + REST_NS;
+    const struct timespec pause = {0, 100000};
+
+    for (;;) {
+        const int used =
+            nb_gpus_used(g->ctx->gpus, g); /* asked first: what is launched meanwhile is drained */
+        if (!nb_launches_drain(&g->launches))
+            return 0;
+        if (!used)
+            break;
+        if (nb_clock_ns(&g->ctx->clock) > limit)
+            return 0;
+        nanosleep(&pause, NULL);
+    }
+    if (!nb_cuda_thread_stop(&g->thread, &g->ctx->clock) || !nb_cuda_thread_stop(&g->grower, &g->ctx->clock))
+        return 0;
+    return nb_launches_drain(&g->launches);
+}
+
+void nb_gpu_put(struct nb_gpu *g)
+{
+    nb_gpus_remove(g->ctx->gpus, g);
+    NB_INFO(NCCL_INIT | NCCL_NET,
+            "cuda: GPU %d: %llu works, %llu times the ring was full, %llu launches (%llu for a batch), "
+            "memory %zu MiB of "
+            "%zu, grown %llu times, refused %llu times",
+            g->cuda.ordinal, (unsigned long long)g->ring.done, (unsigned long long)g->ring.full,
+            (unsigned long long)atomic_load(&g->launches.launched), (unsigned long long)g->launches.alone,
+            g->arena.peak >> 20, g->arena.mapped >> 20, (unsigned long long)g->arena.grown,
+            (unsigned long long)g->arena.refused);
+    if (!come_to_rest(g)) {
+        NB_WARN("cuda: GPU %d: a codec kernel does not end, its memory is left as it is: %llu launched, %llu "
+                "begun, %llu ended, "
+                "%llu told to end",
+                g->cuda.ordinal, (unsigned long long)atomic_load(&g->launches.launched),
+                (unsigned long long)__atomic_load_n(&g->ring.host->ring.started, __ATOMIC_ACQUIRE),
+                (unsigned long long)__atomic_load_n(&g->ring.host->ring.ended, __ATOMIC_ACQUIRE),
+                (unsigned long long)g->launches.told);
+        return;
+    }
+    take_down(g);
+    nb_cuda_context_close(&g->cuda);
+    free_gpu(g);
+}

@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * How the codec kernel is launched: by the settings, by what NCCL reports, and by the job's CUDA_ variables.
+ *
+ * Where NCCL's kernel launches are reported, so that the codec kernel can run beside them. The profiler's
+ * KernelLaunch event (NCCL 2.28 and later) begins and ends directly around the launch of NCCL's kernel, on
+ * the launching thread, also while a graph is captured. The ABI layer registers these five functions with the
+ * recipient of those events (policy/job/events.c, struct nb_launch_observer).
+ *
+ * Any thread; no call waits for a GPU. Errors are logged, and fail the device that they concern.
+ */
+#include "device/cuda/gpu.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "device/cuda/cuda.h"
+
+#define QUEUES 8 /* that a GPU has unless told otherwise */
+
+int nb_launch_choose(struct nb_context *ctx, int gpu, enum nb_launching *how, char *why, size_t cap)
+{
+    const enum nb_gpu_launch_word wish = ctx->params->gpu_launch;
+    const char *blocking = getenv("CUDA_LAUNCH_BLOCKING"), *queues = getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+    int tells = gpu < 0 || (gpu < NB_GPUS_MAX &&
+                            atomic_load(&ctx->gpus->reporting[gpu]) > 0); /* -1: too early to know */
+
+    if (blocking && *blocking && strcmp(blocking, "0") != 0) {
+        snprintf(
+            why, cap,
+            "CUDA_LAUNCH_BLOCKING is set: a kernel beside NCCL's would be waited for before NCCL's begins");
+        return -ENOTSUP;
+    }
+    if (queues && atoi(queues) > 0 && atoi(queues) < QUEUES) {
+        snprintf(why, cap,
+                 "CUDA_DEVICE_MAX_CONNECTIONS=%s leaves fewer than %d hardware queues: what has to wait for "
+                 "NCCL's kernel "
+                 "there would hold up the job's kernels, and what NCCL's kernel needs could wait for it",
+                 queues, QUEUES);
+        return -ENOTSUP;
+    }
+    if ((wish == NB_GPU_LAUNCH_RESIDENT || wish == NB_GPU_LAUNCH_BEFORE) && !tells) {
+        snprintf(why, cap,
+                 "NIBBLE_GPU_LAUNCH=%s, but NCCL tells no KernelLaunch events (before 2.28, or another "
+                 "profiler)",
+                 nb_gpu_launch_words[wish]);
+        return -ENOTSUP;
+    }
+    *how = wish == NB_GPU_LAUNCH_BATCH || !tells ? NB_LAUNCH_BATCH : NB_LAUNCH_RESIDENT;
+    return 0;
+}
+
+void nb_launch_attached(struct nb_context *ctx, int gpu, int by)
+{
+    if (gpu >= 0 && gpu < NB_GPUS_MAX)
+        atomic_fetch_add(&ctx->gpus->reporting[gpu], by);
+}
+
+/* The number of a launch: that of its GPU in the upper 16 bits, the ticket of nb_launches_fork in the others.
+ * */
+#define TICKET_BITS 48
+#define TICKET_MASK ((UINT64_C(1) << TICKET_BITS) - 1)
+
+uint64_t nb_launch_begin(struct nb_context *ctx, int gpu, uint64_t comm_id, int nnodes, void *stream)
+{
+    struct nb_gpus *gpus = ctx->gpus;
+    struct nb_gpu *g;
+    uint64_t ticket, number = 0;
+
+    if (nnodes < 2)
+        return 0;
+    g = nb_gpus_find(gpus, gpu, comm_id);
+    if (!g)
+        return 0;
+    ticket = nb_launches_fork(&g->launches, stream);
+    if (ticket)
+        number = (uint64_t)g->serial << TICKET_BITS | ticket;
+    nb_gpus_unfind(gpus, g);
+    return number;
+}
+
+void nb_launch_end(struct nb_context *ctx, uint64_t number)
+{
+    struct nb_gpus *gpus = ctx->gpus;
+    struct nb_gpu *g = number ? nb_gpus_find_serial(gpus, (uint16_t)(number >> TICKET_BITS)) : NULL;
+
+    if (!g)
+        return;
+    nb_launches_join(&g->launches, number & TICKET_MASK);
+    nb_gpus_unfind(gpus, g);
+}
+
+void nb_launch_unused(struct nb_context *ctx, uint64_t number)
+{
+    struct nb_gpus *gpus = ctx->gpus;
+    struct nb_gpu *g = number ? nb_gpus_find_serial(gpus, (uint16_t)(number >> TICKET_BITS)) : NULL;
+
+    if (!g)
+        return;
+    nb_launches_unused(&g->launches, number & TICKET_MASK);
+    nb_gpus_unfind(gpus, g);
+}
+
+void nb_launch_posted(struct nb_context *ctx, uint64_t number)
+{
+    struct nb_gpus *gpus = ctx->gpus;
+    struct nb_gpu *g = number ? nb_gpus_find_serial(gpus, (uint16_t)(number >> TICKET_BITS)) : NULL;
+
+    if (!g)
+        return;
+    nb_launches_posted(&g->launches, number & TICKET_MASK);
+    nb_gpus_unfind(gpus, g);
+}

@@ -1,0 +1,289 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The host's half of the ring of descriptors (kernels/kernels.h): handing work to the kernel, and taking back
+ * results.
+ *
+ * Threads: one at a time (the lock of struct nb_gpu), except `failed` and the fields of the pinned ring that
+ * are accessed atomically.
+ *
+ * Memory order. To the kernel: the descriptor and the sources are written, then `published` with release; the
+ * kernel reads `published` at system scope, fences, and reads the descriptor past its caches. What the
+ * descriptor names (values that NCCL's kernel wrote and its proxy has seen, bytes that a transport has
+ * received and reported) was visible to this thread before, so it is to whoever sees `published`. From the
+ * kernel: data and results, a fence at system scope, then `done`; here `done` is read with acquire, then the
+ * rest.
+ *
+ * C11's atomics ensure the host's side, which the protocol's test runs under the thread sanitizer. How a GPU
+ * keeps to its side could not be tried without one.
+ */
+#include "device/cuda/gpu.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "base/log.h"
+
+/* nb_work.id of one that is finished; its result is in more[0]. A work in flight has its slot's number plus 1
+ * there. */
+#define FINISHED UINT64_MAX
+
+int nb_ring_open(struct nb_ring *r, struct nb_arena *arena, const struct nb_clock *clock, nb_cu_stream stream,
+                 int major)
+{
+    const struct nb_cuda *cu = arena->cuda->cu;
+    int ret;
+
+    r->cuda = arena->cuda;
+    r->arena = arena;
+    r->clock = clock;
+    r->stream = stream;
+    r->major = major;
+    r->host = nb_cuda_pinned(r->cuda, sizeof(*r->host));
+    if (!r->host)
+        return -ENOMEM;
+    r->state = nb_arena_take(arena, sizeof(struct nb_gpu_state));
+    if (!r->state) {
+        NB_WARN("cuda: GPU %d has no memory for the ring (NIBBLE_GPU_ARENA_MB)", r->cuda->ordinal);
+        return -ENOMEM;
+    }
+    ret = NB_CU(cu, "state of the ring", MemsetD8Async(r->state, 0, sizeof(struct nb_gpu_state), r->stream));
+    if (!ret)
+        ret = NB_CU(cu, "state of the ring", StreamSynchronize(r->stream));
+    return ret;
+}
+
+void nb_ring_close(struct nb_ring *r)
+{
+    for (unsigned i = 0; i < r->npinned; i++)
+        nb_cuda_unpin(r->cuda, r->pinned[i]);
+    nb_cuda_unpin(r->cuda, r->host);
+    memset(r, 0, sizeof(*r)); /* the rest is the arena's */
+}
+
+/* Larger ones for all slots. Descriptors in flight may be using the old ones, which therefore stay until the
+ * end. It happens when a communicator of more nodes than those before connects. */
+static int reserve_memory(struct nb_ring *r, size_t work, size_t scratch)
+{
+    size_t each = (work + 255) / 256 * 256, also = (scratch + 255) / 256 * 256;
+    nb_cu_ptr at = nb_arena_take(r->arena, (each + also) * NB_GPU_RING);
+    int ret;
+
+    if (!at) {
+        NB_WARN("cuda: GPU %d has no %zu bytes for the kernel's workspaces (NIBBLE_GPU_RESERVE_MB)",
+                r->cuda->ordinal, (each + also) * NB_GPU_RING);
+        return -ENOMEM;
+    }
+    ret = NB_CU(r->cuda->cu, "workspaces", MemsetD8Async(at, 0, each * NB_GPU_RING, r->stream));
+    if (!ret)
+        ret = NB_CU(r->cuda->cu, "workspaces", StreamSynchronize(r->stream));
+    if (ret)
+        return ret;
+    for (unsigned i = 0; i < NB_GPU_RING; i++) {
+        r->slot[i].work_at = at + i * each;
+        r->slot[i].scratch_at = at + NB_GPU_RING * each + i * also;
+    }
+    r->work_bytes = each;
+    r->scratch_bytes = also;
+    return 0;
+}
+
+int nb_ring_reserve(struct nb_ring *r, size_t work, size_t scratch, unsigned sources)
+{
+    if (sources > r->most) {
+        struct nb_gpu_source *array;
+        if (r->npinned == sizeof(r->pinned) / sizeof(*r->pinned)) {
+            NB_WARN("cuda: communicators of too many sizes on GPU %d", r->cuda->ordinal);
+            return -ENOMEM;
+        }
+        array = nb_cuda_pinned(r->cuda, (size_t)NB_GPU_RING * sources * sizeof(*array));
+        if (!array)
+            return -ENOMEM;
+        r->pinned[r->npinned++] = array;
+        for (unsigned i = 0; i < NB_GPU_RING; i++)
+            r->slot[i].sources = array + (size_t)i * sources;
+        r->most = sources;
+    }
+    if (work <= r->work_bytes && scratch <= r->scratch_bytes)
+        return 0;
+    return reserve_memory(r, work > r->work_bytes ? work : r->work_bytes,
+                          scratch > r->scratch_bytes ? scratch : r->scratch_bytes);
+}
+
+/* ---- Results ------------------------------------------------------------------------------------------- */
+
+static void take_stats(const struct nb_gpu_result *res, struct nb_encode_stats *to, uint64_t values)
+{
+    struct nb_encode_stats s = {.values = values,
+                                .nonfinite = res->nonfinite,
+                                .escapes = res->escapes,
+                                .fallback = res->fallback,
+                                .flushed = res->flushed,
+                                .bounded = res->bounded,
+                                .signal2 = res->signal2,
+                                .noise2 = res->noise2,
+                                .carried2 = res->carried2};
+    nb_encode_stats_add(to, &s);
+}
+
+static void take_near(const struct nb_gpu_desc *d, const struct nb_gpu_result *res, struct nb_nearness *to)
+{
+    if (d->op == NB_GPU_EQUAL) {
+        to->near8 = res->value == 0;
+        return;
+    }
+    to->near16 = res->value >> 32;
+    to->near8 = (uint32_t)res->value;
+    to->far16 = res->escapes;
+}
+
+/* What came with the result of a slot to where it is wanted. The result: of a pick how many values. */
+static ssize_t take_wanted(const struct nb_ring *r, unsigned at)
+{
+    const struct nb_gpu_desc *d = &r->host->ring.desc[at];
+    const struct nb_gpu_result *res = &r->host->result[at];
+    const struct nb_gpu_wanted *w = &r->slot[at].want;
+
+    if (res->length < 0)
+        return (ssize_t)res->length;
+    if (w->stats)
+        take_stats(res, w->stats, d->n);
+    if (w->value)
+        *w->value = res->value;
+    if (w->runs) {
+        w->runs->runs += (d->n / nb_dtype_size((enum nb_dtype)d->type) + NB_DELTA4_RUN - 1) / NB_DELTA4_RUN;
+        w->runs->lossy += res->value;
+    }
+    if (w->near)
+        take_near(d, res, w->near);
+    if (d->op == NB_GPU_PICK) {
+        nb_pick_place(d->picks, d->part, d->nsources, r->host->found[at], w->numbers);
+        return (ssize_t)d->nsources;
+    }
+    if (w->numbers)
+        memcpy(w->numbers, r->host->found[at], (size_t)res->length * sizeof(float));
+    return (ssize_t)res->length;
+}
+
+/* The work of a slot is finished: its owner gets the result, the slot is free. */
+static void finish(struct nb_ring *r, unsigned at, ssize_t result)
+{
+    struct nb_gpu_slot *slot = &r->slot[at];
+
+    slot->work->id = FINISHED;
+    slot->work->more[0] = (uint64_t)result;
+    (*slot->inflight)--;
+    slot->work = NULL;
+    r->done++;
+    r->moved_ns = nb_clock_ns(r->clock);
+}
+
+/* 1 when slot `at` is free or its descriptor is finished. */
+static int look(struct nb_ring *r, unsigned at)
+{
+    struct nb_gpu_slot *slot = &r->slot[at];
+    const struct nb_gpu_result *res = &r->host->result[at];
+
+    if (!slot->work)
+        return 1;
+    if (__atomic_load_n(&res->done, __ATOMIC_ACQUIRE) != r->host->ring.desc[at].id)
+        return 0;
+    finish(r, at, take_wanted(r, at));
+    return 1;
+}
+
+unsigned nb_ring_sweep(struct nb_ring *r)
+{
+    unsigned open = 0;
+
+    for (uint64_t s = r->oldest; s < r->published; s++) {
+        if (!look(r, (unsigned)(s % NB_GPU_RING)))
+            open++;
+        else if (s == r->oldest)
+            r->oldest++;
+    }
+    return open;
+}
+
+void nb_ring_fail(struct nb_ring *r, int error)
+{
+    int none = 0;
+
+    atomic_compare_exchange_strong(&r->failed, &none, error);
+    nb_ring_sweep(r);
+    for (unsigned i = 0; i < NB_GPU_RING; i++)
+        if (r->slot[i].work)
+            finish(r, i, -ECANCELED);
+    r->oldest = r->published;
+}
+
+ssize_t nb_ring_poll(struct nb_ring *r, struct nb_work *work)
+{
+    if (work->id != FINISHED && !look(r, (unsigned)((work->id - 1) % NB_GPU_RING)))
+        return -EINPROGRESS;
+    return (ssize_t)work->more[0];
+}
+
+int nb_ring_room(struct nb_ring *r, unsigned descriptors)
+{
+    for (unsigned i = 0; i < descriptors; i++)
+        if (!look(r, (unsigned)((r->published + i) % NB_GPU_RING))) {
+            r->full++;
+            return 0;
+        }
+    return 1;
+}
+
+/* ---- Handing over -------------------------------------------------------------------------------------- */
+
+int nb_ring_submit(struct nb_ring *r, unsigned *inflight, struct nb_work *work, struct nb_gpu_desc *d,
+                   const struct nb_source *sources, const struct nb_gpu_wanted *want)
+{
+    const unsigned at = (unsigned)(r->published % NB_GPU_RING);
+    struct nb_gpu_slot *slot = &r->slot[at];
+    struct nb_gpu_source *array = slot->sources;
+    int64_t need;
+
+    if (r->major >= NB_GPU_NO_DIFFERENCES && nb_gpu_differs(d->op))
+        return -ENOTSUP;
+    if (!nb_ring_room(r, 1))
+        return -EAGAIN;
+    d->result = (uintptr_t)&r->host->result[at];
+    d->work = slot->work_at;
+    d->scratch = slot->scratch_at;
+    d->id = (uint32_t)r->published + 1;
+    if (d->id == r->host->result[at].done)
+        d->id = ~d->id; /* after 2^32 descriptors */
+    if (sources) {
+        if (d->nsources > r->most)
+            return -ENOTSUP;
+        for (uint32_t i = 0; i < d->nsources; i++)
+            array[i] = (struct nb_gpu_source){.coded = (uintptr_t)sources[i].coded,
+                                              .bytes = sources[i].len,
+                                              .codec = (uint32_t)sources[i].codec};
+        d->sources = (uintptr_t)array;
+    }
+    if (want && want->numbers)
+        d->dst = (uintptr_t)r->host->found[at];
+    if (want && want->stats) {
+        d->flags |= NB_GPU_STATS;
+        d->every = want->stats->every;
+    }
+    need = nb_gpu_plan(d);
+    if (need < 0)
+        return (int)need;
+    if ((uint64_t)need > r->work_bytes || nb_gpu_scratch(d) > r->scratch_bytes)
+        return -ENOTSUP;
+    d->ticket = r->tickets;
+    r->tickets += d->tickets;
+    slot->work = work;
+    slot->inflight = inflight;
+    slot->want = want ? *want : (struct nb_gpu_wanted){0};
+    if (r->oldest == r->published)
+        r->moved_ns = nb_clock_ns(r->clock);
+    work->id = r->published + 1;
+    work->at = r;
+    (*inflight)++;
+    r->host->ring.desc[at] = *d;
+    __atomic_store_n(&r->host->ring.published, ++r->published, __ATOMIC_RELEASE);
+    return 0;
+}

@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A thread that calls the driver in the engine's stead. A driver call may wait until the GPU is idle (another
+ * thread loads a kernel for the first time, or frees memory, and holds the context's lock meanwhile), and the GPU
+ * may wait for the engine: so once a communicator is connected neither the engine's thread nor NCCL's proxy calls
+ * the driver, and nobody waits for the thread that does.
+ *
+ * Threads: nb_cuda_thread_ask from any thread, and it does not wait; start and stop as one object's life.
+ */
+#include "device/cuda/gpu.h"
+
+#include <signal.h>
+#include <stdint.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/log.h"
+
+#define STOP_NS INT64_C(5000000000)
+
+static void *thread_main(void *arg)
+{
+    struct nb_cuda_thread *c = arg;
+
+    pthread_mutex_lock(&c->lock);
+    for (;;) {
+        const unsigned wanted = c->wanted;
+        if (c->stop)
+            break;
+        if (!wanted) {
+            pthread_cond_wait(&c->asked, &c->lock);
+            continue;
+        }
+        c->wanted = 0;
+        pthread_mutex_unlock(&c->lock);
+        c->work(c->arg, wanted);
+        pthread_mutex_lock(&c->lock);
+    }
+    c->ended = 1;
+    pthread_mutex_unlock(&c->lock);
+    return NULL;
+}
+
+int nb_cuda_thread_start(struct nb_cuda_thread *c, void (*work)(void *arg, unsigned wanted), void *arg)
+{
+    sigset_t all, old;
+    int err;
+
+    pthread_mutex_init(&c->lock, NULL);
+    pthread_cond_init(&c->asked, NULL);
+    c->work = work;
+    c->arg = arg;
+    /* Signals are the application's business. */
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    err = pthread_create(&c->thread, NULL, thread_main, c);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    if (err) {
+        NB_WARN("cuda: cannot start a thread for calls of the driver: %s", strerror(err));
+        pthread_cond_destroy(&c->asked);
+        pthread_mutex_destroy(&c->lock);
+        return -err;
+    }
+    c->started = 1;
+    return 0;
+}
+
+void nb_cuda_thread_ask(struct nb_cuda_thread *c, unsigned wanted)
+{
+    pthread_mutex_lock(&c->lock);
+    c->wanted |= wanted;
+    pthread_cond_signal(&c->asked);
+    pthread_mutex_unlock(&c->lock);
+}
+
+int nb_cuda_thread_stop(struct nb_cuda_thread *c, const struct nb_clock *clock)
+{
+    const int64_t limit = nb_clock_ns(clock) + STOP_NS;
+    const struct timespec pause = {0, 100000};
+    int ended;
+
+    if (!c->started)
+        return 1;
+    for (;;) {
+        pthread_mutex_lock(&c->lock);
+        c->stop = 1;
+        pthread_cond_signal(&c->asked);
+        ended = c->ended;
+        pthread_mutex_unlock(&c->lock);
+        if (ended)
+            break;
+        if (nb_clock_ns(clock) > limit)
+            return 0;
+        nanosleep(&pause, NULL);
+    }
+    pthread_join(c->thread, NULL);
+    pthread_cond_destroy(&c->asked);
+    pthread_mutex_destroy(&c->lock);
+    c->started = 0;
+    return 1;
+}

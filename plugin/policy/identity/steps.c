@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a step is. */
+#include "policy/identity/internal.h"
+
+#include <string.h>
+
+#define RUN_LEAST 3u    /* gathers in a row that can be a forward pass */
+#define STEPS_MISSED 2u /* by what is still taken to come in every step */
+#define RESCAN 32u      /* reductions between looks for the rarest signature */
+#define FULL_RATE 0.2f
+/* Passes that are full before one with fewer sums than blocks is an exception, and for which it is
+ * remembered. */
+#define SHORT_AFTER 8u
+#define SHORT_LIFE 200u
+
+void nb_clock_gather(struct nb_identity *id, uint64_t count)
+{
+    id->run++;
+    for (unsigned i = 0; i < NB_RUN_TOTALS; i++) {
+        struct nb_run_total *t = &id->run_total[i];
+        if (t->n == 0)
+            t->count = count;
+        if (t->count == count) {
+            t->n++;
+            return;
+        }
+    }
+}
+
+/* A run of gathers inside the node that is (nearly) as long as the longest of late was a forward pass; the
+ * prefetches of a backward pass are shorter. */
+void nb_clock_end_run(struct nb_identity *id)
+{
+    if (id->run >= RUN_LEAST && id->run * 2 > id->run_most) {
+        /* One run far longer than usual is a checkpoint, two in a row are a new usual. */
+        if (id->run <= 2 * id->run_most || !id->run_most || id->run_odd)
+            id->run_most = id->run > id->run_most ? id->run : id->run_most - id->run_most / 16;
+        id->run_odd = id->run > 2 * id->run_most;
+        id->context = id->run;
+        memcpy(id->pass_total, id->run_total, sizeof(id->pass_total));
+        if (id->clock < CLOCK_RUNS)
+            id->clock = CLOCK_RUNS;
+        if (id->clock == CLOCK_RUNS)
+            id->round++;
+    } else if (id->run >= RUN_LEAST) {
+        id->run_most -= id->run_most / 4; /* the longest was something else */
+    }
+    if (id->run) {
+        id->run = 0;
+        memset(id->run_total, 0, sizeof(id->run_total));
+    }
+}
+
+uint32_t nb_clock_alike(const struct nb_identity *id, uint64_t count)
+{
+    for (unsigned i = 0; count && i < NB_RUN_TOTALS; i++)
+        if (id->pass_total[i].n && id->pass_total[i].count == count)
+            return id->pass_total[i].n;
+    return 0;
+}
+
+int nb_clock_in_steps(const struct nb_identity *id, const struct nb_sig *s, unsigned percent)
+{
+    return id->clock <= CLOCK_RARE || s->view.in_rounds * 100 >= (id->round + 2 - s->first_round) * percent;
+}
+
+static int in_all_steps(const struct nb_identity *id, const struct nb_sig *s)
+{
+    return id->clock <= CLOCK_RARE || s->view.in_rounds + STEPS_MISSED >= id->round + 2 - s->first_round;
+}
+
+static void look_for_rare(struct nb_identity *id)
+{
+    uint64_t most = 0;
+    uint32_t best = NB_NONE, alive = 0;
+
+    for (uint32_t i = 0; i < id->sigs_used; i++)
+        if (nb_sig_at(id, i)->taken && nb_sig_at(id, i)->calls > most)
+            most = nb_sig_at(id, i)->calls;
+    for (uint32_t i = 0; i < id->sigs_used; i++) {
+        const struct nb_sig *s = nb_sig_at(id, i);
+        /* What is far rarer belongs to evaluations, what has not come for long to the past. */
+        if (!s->taken || s->count < LARGE || s->bursts < CERTAIN_AFTER || s->calls * 512 < most ||
+            id->announced - s->used > 4 * id->config.calls)
+            continue;
+        alive++;
+        if (s->bursts != s->calls)
+            continue; /* comes several times in a row: not once a step */
+        if (!in_all_steps(id, s))
+            continue;
+        if (best == NB_NONE || s->calls < nb_sig_at(id, best)->calls)
+            best = i;
+    }
+    if (alive < 2)
+        best = NB_NONE; /* one signature alone may come any number of times a step */
+    if (id->rare != NB_NONE) {
+        int stale = id->rare_gap && id->reductions - id->rare_seen > 4 * id->rare_gap + 8;
+        if (!stale && in_all_steps(id, nb_sig_at(id, id->rare)) && best != NB_NONE &&
+            nb_sig_at(id, best)->calls * 5 > nb_sig_at(id, id->rare)->calls * 3)
+            return;
+    }
+    id->rare = best;
+    id->rare_seen = id->reductions;
+    id->rare_gap = id->rare_ticks = 0;
+}
+
+int nb_clock_more_than_usual(const struct nb_identity *id, const struct nb_view *v)
+{
+    return id->clock > CLOCK_RARE && v->round_usual && v->round_ops > v->round_usual;
+}
+
+/* 1: the last large reduction of its communicator had another signature. (Communicators run beside each
+ * other: what comes between on another one says nothing.) */
+static int follows_another(struct nb_identity *id, const struct nb_sig *s)
+{
+    unsigned at = 0;
+    int another;
+
+    while (at < NB_COMMS && id->before[at].comm != s->comm)
+        at++;
+    if (at == NB_COMMS) {
+        at = id->before_at++ % NB_COMMS;
+        id->before[at].sig = NULL;
+    }
+    another = id->before[at].sig != s;
+    id->before[at].comm = s->comm;
+    id->before[at].sig = s;
+    return another;
+}
+
+/* A pass is over; full: each block that it gathered has sent a gradient, as far as can be counted. */
+static void note_full(struct nb_sig *s, int full)
+{
+    s->full += FULL_RATE * ((float)full - s->full);
+    if (full) {
+        s->full_run++;
+        s->wary -= s->wary > 0;
+    } else {
+        const uint32_t wary = s->full_run >= SHORT_AFTER ? SHORT_LIFE : SHORT_AFTER;
+        s->wary = s->wary > wary ? s->wary : wary;
+        s->full_run = 0;
+    }
+}
+
+void nb_clock_reduce(struct nb_identity *id, struct nb_sig *s)
+{
+    uint64_t gap;
+
+    s->bursts += (uint64_t)follows_another(id, s);
+    if (s->last_round != id->round + 1) {
+        if (s->alike && s->view.round_ops)
+            note_full(s, s->view.round_ops >= s->alike);
+        s->view.round_usual = s->view.round_ops;
+        s->view.round_ops = 0;
+        s->last_round = id->round + 1;
+        s->first_round = s->first_round ? s->first_round : s->last_round;
+        s->view.in_rounds++;
+    }
+    s->view.round_ops++;
+    if (id->reductions++ % RESCAN == 0 || id->rare == NB_NONE)
+        look_for_rare(id);
+    if (id->rare == NB_NONE || s != nb_sig_at(id, id->rare))
+        return;
+    if (nb_clock_more_than_usual(id, &s->view)) {
+        id->rare = NB_NONE; /* does not mark steps after all; the next reduction looks for another */
+        return;
+    }
+    gap = id->reductions - id->rare_seen;
+    if (id->rare_ticks++ && gap > id->rare_gap)
+        id->rare_gap = gap;
+    id->rare_seen = id->reductions;
+    id->rare_passes++;
+    if (id->clock <= CLOCK_RARE) {
+        id->clock = CLOCK_RARE;
+        id->round++;
+    }
+}
+
+uint64_t nb_clock_pass(const struct nb_identity *id)
+{
+    return id->clock != CLOCK_RUNS && id->rare != NB_NONE ? id->rare_passes : id->round;
+}
+
+/* Weights change once a step: a block that changes again is in the next one. */
+void nb_clock_weights(struct nb_identity *id, struct nb_unit *unit)
+{
+    if (unit->changed_step == id->weight_steps + 1) {
+        id->weight_steps++;
+        if (id->weight_steps >= 2)
+            id->clock = CLOCK_WEIGHTS;
+        if (id->clock == CLOCK_WEIGHTS)
+            id->round++;
+    }
+    unit->changed_step = id->weight_steps + 1;
+}

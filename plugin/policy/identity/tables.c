@@ -1,0 +1,284 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Signatures and their buffers, in pools of fixed size.
+ *
+ * The queue of announced calls. Calls are announced when NCCL is called and become known to identity when their first
+ * window comes, in that order; calls that stay inside the node are dequeued with the next one behind them that passes.
+ * So what is decided does not depend on how far the job runs ahead of the network.
+ */
+#include "policy/identity/internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define PENALTY 50 /* clean steps wanted after a signature that was single was not */
+
+/* ---- signatures and buffers -------------------------------------------------------------------------- */
+
+static uint32_t *sig_chain(struct nb_identity *id, uint64_t comm, enum nb_func func, ncclDataType_t type,
+                           uint64_t count)
+{
+    return &id->sig_chains.head[nb_mix(nb_mix(comm, count), (uint64_t)func << 8 | (uint64_t)type) &
+                                id->sig_chains.mask];
+}
+
+void nb_sig_free(struct nb_identity *id, uint32_t at)
+{
+    struct nb_sig *s = nb_sig_at(id, at);
+    uint32_t *link = sig_chain(id, s->comm, s->func, s->type, s->count);
+
+    while (*link != at)
+        link = &nb_sig_at(id, *link)->chain;
+    *link = s->chain;
+    nb_set_clear(&id->slots, &s->set);
+    s->taken = 0;
+    if (id->rare == at)
+        id->rare = NB_NONE;
+}
+
+struct nb_sig *nb_sig_of(struct nb_identity *id, const struct nb_identity_call *c)
+{
+    uint32_t *head = sig_chain(id, c->comm, c->func, c->type, c->count);
+    uint32_t at;
+    struct nb_sig *s;
+
+    for (at = *head; at != NB_NONE; at = nb_sig_at(id, at)->chain) {
+        s = nb_sig_at(id, at);
+        if (s->comm == c->comm && s->func == c->func && s->type == c->type && s->count == c->count &&
+            s->bucket == c->bucket) {
+            s->used = id->announced;
+            return s;
+        }
+    }
+    at = NB_NONE;
+    for (uint32_t i = 0; i < id->sigs_used && (at == NB_NONE || nb_sig_at(id, at)->taken); i++)
+        if (at == NB_NONE || !nb_sig_at(id, i)->taken || nb_sig_at(id, i)->used < nb_sig_at(id, at)->used)
+            at = i;
+    if ((at == NB_NONE || nb_sig_at(id, at)->taken) && !nb_slab_reach(&id->sigs, id->sigs_used + 1))
+        at = id->sigs_used++;
+    s = nb_sig_at(id, at);
+    if (s->taken)
+        nb_sig_free(id, at);
+    memset(s, 0, sizeof(*s));
+    s->own = at;
+    s->comm = c->comm;
+    s->func = c->func;
+    s->type = c->type;
+    s->bucket = c->bucket;
+    s->count = c->count;
+    s->taken = 1;
+    s->used = id->announced;
+    nb_set_init(&s->set);
+    s->chain = *head;
+    *head = at;
+    return s;
+}
+
+static struct nb_key *key_at(const struct nb_identity *id, uint32_t at)
+{
+    return nb_slab_at(&id->keys, at);
+}
+
+static uint32_t *key_chain(struct nb_identity *id, uint32_t sig, uint64_t send)
+{
+    return &id->key_chains.head[nb_mix(send, sig) & id->key_chains.mask];
+}
+
+struct nb_key *nb_key_of(struct nb_identity *id, uint32_t sig, uint64_t send)
+{
+    uint32_t *head = key_chain(id, sig, send);
+    struct nb_key *k;
+
+    for (uint32_t at = *head; at != NB_NONE; at = key_at(id, at)->chain)
+        if (key_at(id, at)->sig == sig && key_at(id, at)->send == send)
+            return key_at(id, at);
+    /* Replaced in turn: recycled memory makes many keys that never come again. */
+    uint32_t at = nb_slab_reach(&id->keys, id->key_hand + 1) ? 0 : id->key_hand;
+    id->key_hand = at + 1;
+    k = key_at(id, at);
+    if (k->taken) {
+        uint32_t *link = key_chain(id, k->sig, k->send);
+        while (*link != at)
+            link = &key_at(id, *link)->chain;
+        *link = k->chain;
+    }
+    head = key_chain(id, sig, send);
+    *k = (struct nb_key){.sig = sig, .send = send, .taken = 1, .chain = *head};
+    *head = at;
+    return k;
+}
+
+/* ---- a signature's view of the steps ------------------------------------------------------------------ */
+
+void nb_sig_count(struct nb_identity *id, struct nb_sig *s)
+{
+    struct nb_view *v = &s->view;
+    uint64_t pass = nb_clock_pass(id) + 1;
+
+    if (s->round != pass) {
+        if (v->in_round) {
+            v->same = v->in_round == v->usual ? v->same + 1 : 0;
+            v->usual = v->in_round;
+            if (v->in_round == 1 && v->clean < (int)CERTAIN_AFTER)
+                v->clean++;
+            if (s->violations && ++s->quiet >= 100) {
+                s->quiet = 0;
+                s->violations--;
+            }
+        }
+        v->context_same = v->context == id->context ? v->context_same + 1 : 0;
+        v->context = id->context;
+        s->round = pass;
+        v->rounds++;
+        v->in_round = 0;
+    }
+    if (++v->in_round > 1)
+        v->clean = v->clean >= (int)CERTAIN_AFTER || v->clean < 0 ? -PENALTY : 0;
+}
+
+/* Not the buffer it seemed to be. Several a round are one event. */
+static void violated(struct nb_sig *s, const struct nb_view *v, const struct nb_key *k)
+{
+    if (k->streak < CERTAIN_AFTER || s->violated == v->rounds)
+        return;
+    s->violated = v->rounds;
+    s->violations++;
+    s->quiet = 0;
+}
+
+int nb_key_settled(struct nb_sig *s, const struct nb_view *v, struct nb_key *k, uint64_t recv,
+                   const struct nb_unit *expected)
+{
+    uint64_t unit = expected ? (uint64_t)expected->number + 1 : 0;
+    int told_apart = s->mode == MODE_ADDRESS && s->set.n > 0 && s->set.mature == s->set.n;
+    uint32_t wanted = CERTAIN_AFTER << (2 * (s->violations < 3 ? s->violations : 3));
+    int ok, moved = unit && k->unit && unit != k->unit && !told_apart;
+
+    if (k->step == v->in_rounds) { /* twice in a step: memory that others use too */
+        violated(s, v, k);
+        k->streak = 0;
+    } else {
+        k->streak = k->step + 1 == v->in_rounds && k->recv == recv ? k->streak + 1 : 1;
+    }
+    if (moved) {
+        violated(s, v, k);
+        k->streak = 0;
+    }
+    k->unit = unit;
+    k->step = v->in_rounds;
+    k->recv = recv;
+    ok = k->streak > wanted;
+    if (!ok)
+        s->unstable = v->rounds;
+    return moved ? -1 : ok && v->rounds > s->unstable;
+}
+
+/* Take up a call that stays inside the node. */
+static void take_inner(struct nb_identity *id, const struct nb_identity_call *c)
+{
+    if (c->func == NB_FUNC_ALL_GATHER)
+        nb_clock_gather(id, c->count);
+    else if (c->count >= LARGE)
+        nb_clock_end_run(id);
+}
+
+/* A bucket that comes again is in the next round. What else is called, and when, says nothing of buckets. */
+static void count_bucket(struct nb_identity *id, struct nb_sig *s, const struct nb_call *call)
+{
+    struct nb_key *k = nb_key_of(id, s->own, call->c.send);
+
+    if (k->streak && k->round == id->bucket_round)
+        id->bucket_round++;
+    k->streak++;
+    k->round = s->view.rounds = id->bucket_round;
+}
+
+/* What a reduction means for the steps follows from the order of the calls, also where communicators run
+ * beside each other and a later one begins first. */
+static void count_call(struct nb_identity *id, struct nb_call *call)
+{
+    struct nb_sig *s;
+
+    nb_clock_end_run(id);
+    s = nb_sig_of(id, &call->c);
+    s->calls++;
+    nb_clock_reduce(id, s);
+    if (s->bucket)
+        count_bucket(id, s, call);
+    else
+        nb_sig_count(id, s);
+    call->view = s->view;
+}
+
+/* Will somebody ask for the call again? */
+static int wanted(const struct nb_identity *id, const struct nb_call *call)
+{
+    return call->number >= id->taken_up || (call->c.passes && !call->begun);
+}
+
+/* A place for the next call: that of the oldest one, or, when that is still wanted and there is memory, a new one. */
+static struct nb_call *new_call(struct nb_identity *id)
+{
+    const uint64_t number = id->announced;
+    struct nb_call *calls;
+
+    while (number >= id->calls_cap && id->calls_cap < id->config.calls &&
+           wanted(id, &id->calls[number % id->calls_cap])) {
+        const uint32_t cap = 2 * id->calls_cap < id->config.calls ? 2 * id->calls_cap : id->config.calls;
+        calls = calloc(cap, sizeof(*calls));
+        if (!calls)
+            break;
+        for (uint64_t i = number - id->calls_cap; i < number; i++)
+            calls[i % cap] = id->calls[i % id->calls_cap];
+        free(id->calls);
+        id->calls = calls;
+        id->calls_cap = cap;
+    }
+    return &id->calls[number % id->calls_cap];
+}
+
+struct nb_call *nb_call_take_up(struct nb_identity *id, uint64_t number)
+{
+    struct nb_call *call;
+
+    if (number >= id->announced || id->announced - number > id->calls_cap) {
+        id->stats.lost_calls++;
+        return NULL;
+    }
+    if (id->announced - id->taken_up > id->calls_cap)
+        id->taken_up = id->announced - id->calls_cap;
+    for (; id->taken_up <= number; id->taken_up++) {
+        call = &id->calls[id->taken_up % id->calls_cap];
+        if (!call->c.passes)
+            take_inner(id, &call->c);
+        else if (call->c.func != NB_FUNC_ALL_GATHER && call->c.count >= LARGE)
+            count_call(id, call);
+    }
+    call = &id->calls[number % id->calls_cap];
+    if (call->begun) {
+        id->stats.lost_calls++;
+        return NULL;
+    }
+    call->begun = 1;
+    return call;
+}
+
+uint64_t nb_identity_call(struct nb_identity *id, const struct nb_identity_call *c)
+{
+    struct nb_call *call = new_call(id);
+    const uint64_t number = id->announced++;
+
+    *call = (struct nb_call){.c = *c, .number = number};
+    if (c->func == NB_FUNC_REDUCE_SCATTER) {
+        id->recent_rs[id->recent_at].recv = c->recv;
+        id->recent_rs[id->recent_at].count = c->count;
+        id->recent_at = (id->recent_at + 1) % NB_RECENT_RS;
+    } else if (c->func == NB_FUNC_ALL_REDUCE) {
+        for (unsigned i = 1; i <= NB_RECENT_RS && !call->parent; i++) {
+            unsigned at = (id->recent_at + NB_RECENT_RS - i) % NB_RECENT_RS;
+            if (id->recent_rs[at].count && id->recent_rs[at].recv == c->send)
+                call->parent = id->recent_rs[at].count;
+        }
+    }
+    return number;
+}

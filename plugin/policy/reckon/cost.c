@@ -1,0 +1,389 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a part of one operation's bytes costs the nodes: bytes on their links and time of their processors, by
+ * schedule and by a node's place. nibble-model (tools/model) walks NCCL's calls over these costs, and
+ * policy/reckon/reckon.c decides by them what is coded, so that both say the same of the same link and codec.
+ *
+ * Everything is in bytes and seconds. "Bytes" of a codec's speed are those of values, before coding. Pure functions of
+ * their arguments; any thread.
+ *
+ * What all-reduces wait for that are too short for their calls to fill one another's waits.
+ */
+#include "policy/reckon/reckon.h"
+
+#include <math.h>
+#include <stddef.h>
+
+#include "base/minmax.h"
+
+#define HEADER 64.0 /* of a message */
+
+/* What all functions here are asked about. */
+struct costs {
+    const struct nb_cost_figures *f;
+    const struct nb_cost_op *op;
+    int n, columns, rows; /* of the grid; 0 columns: every node sends to every other */
+};
+
+static struct costs costs_of(const struct nb_cost_figures *figures, const struct nb_cost_op *op, int columns)
+{
+    return (struct costs){figures, op, op->nodes, columns, columns ? op->nodes / columns : 1};
+}
+
+/* Processor time of `bytes` at `speed`; an unknown speed costs nothing. */
+static double work(double bytes, double speed)
+{
+    return speed > 0 ? bytes / speed : 0;
+}
+
+/* Processor times of values: to make a message of them, to add one to a sum, to store one. */
+double nb_cost_encode(const struct nb_cost_figures *figures, const struct nb_cost_op *op, double bytes)
+{
+    const struct nb_cost_speed *s = &figures->speed;
+
+    if (!op->coded)
+        return work(bytes, figures->copy);
+    if (op->func == NB_FUNC_ALL_GATHER) /* copied into the reference and the node's own result, too */
+        return work(bytes, s->ulp_encode) + 2 * work(bytes, figures->copy);
+    return work(bytes, op->feedback ? s->encode_feedback : s->encode);
+}
+
+double nb_cost_add(const struct nb_cost_figures *figures, const struct nb_cost_op *op, double bytes)
+{
+    /* A raw sum reads two operands and writes one, into FP32. */
+    return op->coded ? work(bytes, figures->speed.decode_add) : 2 * work(bytes, figures->copy);
+}
+
+double nb_cost_decode(const struct nb_cost_figures *figures, const struct nb_cost_op *op, double bytes)
+{
+    const struct nb_cost_speed *s = &figures->speed;
+
+    if (!op->coded)
+        return work(bytes, figures->copy);
+    if (op->func == NB_FUNC_ALL_GATHER) /* it is kept as the next one's reference, too */
+        return work(bytes, s->ulp_decode) + work(bytes, figures->copy);
+    return work(bytes, s->decode);
+}
+
+/* To code a sum again that was coded before; feedback is for a node's own values. */
+double nb_cost_recode(const struct nb_cost_figures *figures, const struct nb_cost_op *op, double bytes)
+{
+    return work(bytes, op->coded ? figures->speed.encode : figures->copy);
+}
+
+static double messages(const struct nb_cost_op *op, double bytes)
+{
+    const double least = op->schedule == NB_COST_TWO_LEVEL ? NB_COST_PIECE_GRID : NB_COST_PIECE;
+    const double rounds = nb_max_double(1, ceil(bytes / op->unit));
+    double each;
+
+    if (op->schedule == NB_COST_DIRECT || op->func == NB_FUNC_ALL_REDUCE)
+        return rounds;
+    /* What goes through other nodes is cut into pieces of whole quanta that are not too short: so there are fewer of
+     * them than ways. */
+    each = nb_max_double(bytes / rounds, least / ceil(least / op->unit));
+    return bytes / (ceil(each / NB_COST_QUANTUM) * NB_COST_QUANTUM);
+}
+
+/* Bytes on the wire of `copies` messages' worth of `bytes` each. Ratios as measured hold headers of full
+ * units; small pieces have more of them. */
+double nb_cost_wire(const struct nb_cost_op *op, double ratio, double copies, double bytes)
+{
+    const double full = ratio * bytes, pieces = messages(op, bytes);
+    const double extra = bytes < op->unit ? HEADER * (1 - bytes / op->unit) * pieces : 0;
+
+    return copies * (full + extra);
+}
+
+double nb_cost_ratio_again(const struct nb_cost_op *op)
+{
+    return op->ratio_again > 0 ? op->ratio_again : op->ratio;
+}
+
+/* Sums of rows have 8 bits where others have 4: half a byte of each value more. */
+double nb_cost_ratio_of_rows(const struct nb_cost_op *op)
+{
+    return op->coded ? op->ratio + 0.5 / op->value : op->ratio;
+}
+
+/*
+ * Two-level reduce-scatter of `len` bytes. They are cut into a piece for each column but the owner's; in
+ * every row a node sends the others of these columns their pieces and adds what it gets of its own. Outside
+ * the owner's row that sum goes along the column, with 8 bits, to the owner's row. The nodes there add those
+ * sums to the contributions of their own row, but the owner's, and send the result to the owner, which adds
+ * its values.
+ */
+static void grid_sum(const struct costs *w, double len, struct nb_cost_part *p)
+{
+    const double k = w->columns, h = w->rows, m = w->f->message, piece = len / (k - 1);
+    const double r = w->op->ratio, r2 = nb_cost_ratio_again(w->op), r8 = nb_cost_ratio_of_rows(w->op);
+    const double unit = nb_min_double(piece, w->op->unit), each = messages(w->op, piece) * m;
+
+    p->hops = 3;
+    p->other.tx = nb_cost_wire(w->op, r, k - 2, piece) + nb_cost_wire(w->op, r8, 1, piece);
+    p->other.rx = nb_cost_wire(w->op, r, k - 1, piece);
+    p->other.cpu = nb_cost_encode(w->f, w->op, len - piece) + nb_cost_add(w->f, w->op, len) +
+                   work(piece, w->f->copy) + nb_cost_recode(w->f, w->op, piece) + 2 * (k - 1) * each;
+    p->column.tx = nb_cost_wire(w->op, r, k - 1, piece);
+    p->column.cpu = nb_cost_encode(w->f, w->op, len) + (k - 1) * each;
+    p->row.tx = nb_cost_wire(w->op, r, k - 2, piece) + nb_cost_wire(w->op, r2, 1, piece);
+    p->row.rx = nb_cost_wire(w->op, r, k - 2, piece) + nb_cost_wire(w->op, r8, h - 1, piece);
+    p->row.cpu = nb_cost_encode(w->f, w->op, len - piece) +
+                 nb_cost_add(w->f, w->op, (k - 2 + h - 1) * piece) + work(piece, w->f->copy) +
+                 nb_cost_recode(w->f, w->op, piece) + (2 * (k - 1) + h - 2) * each;
+    p->owner.rx = nb_cost_wire(w->op, r2, k - 1, piece);
+    p->owner.cpu = nb_cost_add(w->f, w->op, len) + (k - 1) * each;
+    /* A unit is added on its way by a node of another row, one of the owner's and the owner. */
+    p->owner.last = 3 * nb_cost_add(w->f, w->op, unit) + 2 * nb_cost_recode(w->f, w->op, unit);
+}
+
+/*
+ * Two-level all-gather: the owner sends each of the others of its row a piece. Those send theirs on along
+ * their column and to the rest of the row; where a piece arrives in another row it goes to all others of
+ * that. Only the nodes of the owner's column have nothing to pass on.
+ */
+static void grid_gather(const struct costs *w, double len, struct nb_cost_part *p)
+{
+    const double k = w->columns, h = w->rows, piece = len / (k - 1);
+    const double each = messages(w->op, piece) * w->f->message;
+
+    p->hops = 3;
+    p->owner.tx = nb_cost_wire(w->op, w->op->ratio, k - 1, piece);
+    p->owner.cpu = nb_cost_encode(w->f, w->op, len) + (k - 1) * each;
+    p->column.rx = nb_cost_wire(w->op, w->op->ratio, k - 1, piece);
+    p->column.cpu = nb_cost_decode(w->f, w->op, len) + (k - 1) * each;
+    p->row = p->other = p->column;
+    p->row.tx = nb_cost_wire(w->op, w->op->ratio, h + k - 3, piece);
+    p->row.cpu += (h + k - 3) * each;
+    p->other.tx = nb_cost_wire(w->op, w->op->ratio, k - 1, piece);
+    p->other.cpu += (k - 1) * each;
+}
+
+/*
+ * Two-level all-reduce: for each column as many pieces as rows, fewer where they would be shorter than 64
+ * KiB, each owned by a node of the column. Contributions go along rows to the owner's column, rows' sums with
+ * 8 bits along it to the owner. The result goes to the owner's column and row, and from the column along the
+ * other rows. Of a node that owns as much as any.
+ */
+static void grid_all_reduce(const struct costs *w, double len, struct nb_cost_part *p)
+{
+    const double k = w->columns, h = w->rows,
+                 shares = nb_max_double(1, nb_min_double(h, floor(len / k / 65536)));
+    const double piece = len / k / shares, unit = nb_min_double(piece, w->op->unit);
+    const double r = w->op->ratio, r2 = nb_cost_ratio_again(w->op), r8 = nb_cost_ratio_of_rows(w->op);
+    const double sums = h - 1, others = shares * (k - 1);
+
+    p->hops = 4;
+    p->other.rx = nb_cost_wire(w->op, r, others, piece) + nb_cost_wire(w->op, r8, sums, piece) +
+                  nb_cost_wire(w->op, r2, others + shares - 1, piece);
+    p->other.tx = nb_cost_wire(w->op, r, others, piece) + nb_cost_wire(w->op, r8, shares - 1, piece) +
+                  nb_cost_wire(w->op, r2, others + sums, piece);
+    p->other.cpu = (4 * others + 2 * (sums + shares - 1)) * messages(w->op, piece) * w->f->message +
+                   nb_cost_encode(w->f, w->op, others * piece) +
+                   nb_cost_add(w->f, w->op, (others + sums) * piece) + work(len / k, w->f->copy) +
+                   nb_cost_recode(w->f, w->op, (shares - 1) * piece) + nb_cost_encode(w->f, w->op, piece) +
+                   nb_cost_decode(w->f, w->op, len);
+    p->other.first = nb_cost_encode(w->f, w->op, unit);
+    p->other.last = 2 * nb_cost_add(w->f, w->op, unit) + nb_cost_recode(w->f, w->op, unit) +
+                    2 * nb_cost_encode(w->f, w->op, unit);
+}
+
+static struct nb_cost_part part_costs(const struct costs *w, double len)
+{
+    const double n = w->n, r = w->op->ratio, r2 = nb_cost_ratio_again(w->op);
+    const double unit = nb_min_double(len, w->op->unit), m = w->f->message;
+    struct nb_cost_part p = {.hops = 1, .early = w->op->func == NB_FUNC_REDUCE_SCATTER};
+    double piece;
+
+    switch (w->op->func) {
+    case NB_FUNC_REDUCE_SCATTER:
+        p.owner.last = nb_cost_add(w->f, w->op, unit);
+        if (w->columns) {
+            grid_sum(w, len, &p);
+        } else if (w->op->schedule == NB_COST_TWO_HOP && n > 2) {
+            piece = len / (n - 1);
+            p.hops = 2;
+            p.owner.rx = nb_cost_wire(w->op, r2, n - 1, piece);
+            p.owner.cpu = nb_cost_add(w->f, w->op, len) + (n - 1) * messages(w->op, piece) * m;
+            p.other.tx = nb_cost_wire(w->op, r, n - 2, piece) + nb_cost_wire(w->op, r2, 1, piece);
+            p.other.rx = nb_cost_wire(w->op, r, n - 2, piece);
+            p.other.cpu = nb_cost_encode(w->f, w->op, len) + nb_cost_add(w->f, w->op, len - piece) +
+                          work(piece, w->f->copy) + (2 * (n - 2) + 1) * messages(w->op, piece) * m;
+        } else {
+            p.owner.rx = nb_cost_wire(w->op, r, n - 1, len);
+            p.owner.cpu = nb_cost_add(w->f, w->op, (n - 1) * len) + (n - 1) * messages(w->op, len) * m;
+            p.other.tx = nb_cost_wire(w->op, r, 1, len);
+            p.other.cpu = nb_cost_encode(w->f, w->op, len) + messages(w->op, len) * m;
+        }
+        p.owner.cpu += work(len, w->f->copy); /* its own contribution */
+        p.other.first = nb_cost_encode(w->f, w->op, unit);
+        break;
+    case NB_FUNC_ALL_GATHER:
+        if (w->columns) {
+            grid_gather(w, len, &p);
+        } else if (w->op->schedule == NB_COST_TWO_HOP && n > 2) {
+            piece = len / (n - 1);
+            p.hops = 2;
+            p.owner.tx = nb_cost_wire(w->op, r, n - 1, piece);
+            p.owner.cpu = nb_cost_encode(w->f, w->op, len) + (n - 1) * messages(w->op, piece) * m;
+            p.other.tx = nb_cost_wire(w->op, r, n - 2, piece);
+            p.other.rx = nb_cost_wire(w->op, r, n - 1, piece);
+            p.other.cpu = nb_cost_decode(w->f, w->op, len) + (2 * n - 3) * messages(w->op, piece) * m;
+        } else {
+            p.owner.tx = nb_cost_wire(w->op, r, n - 1, len);
+            p.owner.cpu = nb_cost_encode(w->f, w->op, len) + (n - 1) * messages(w->op, len) * m;
+            p.other.rx = nb_cost_wire(w->op, r, 1, len);
+            p.other.cpu = nb_cost_decode(w->f, w->op, len) + messages(w->op, len) * m;
+        }
+        p.owner.first = nb_cost_encode(w->f, w->op, unit);
+        p.other.last = nb_cost_decode(w->f, w->op, unit);
+        break;
+    default:
+        piece = len / n;
+        if (w->columns) {
+            grid_all_reduce(w, len, &p);
+        } else {
+            p.hops = 2;
+            p.other.tx = nb_cost_wire(w->op, r, n - 1, piece) + nb_cost_wire(w->op, r2, n - 1, piece);
+            p.other.cpu = 4 * (n - 1) * messages(w->op, piece) * m +
+                          nb_cost_encode(w->f, w->op, len - piece) + nb_cost_add(w->f, w->op, len - piece) +
+                          nb_cost_encode(w->f, w->op, piece) + nb_cost_decode(w->f, w->op, len);
+            p.other.first = nb_cost_encode(w->f, w->op, nb_min_double(piece, unit));
+            p.other.last = nb_cost_add(w->f, w->op, nb_min_double(piece, unit)) +
+                           2 * nb_cost_encode(w->f, w->op, nb_min_double(piece, unit));
+        }
+        if (!w->columns)
+            p.other.rx = p.other.tx;
+        p.owner = p.other;
+        break;
+    }
+    if (w->f->host_slots) { /* filled with what a node hands over, drained of what it gets */
+        const double once = work(len, w->f->copy);
+        p.owner.cpu += 2 * once;
+        p.row.cpu += once;
+        p.column.cpu += once;
+        p.other.cpu += w->op->func == NB_FUNC_ALL_REDUCE ? 2 * once : once;
+    }
+    if (!w->columns || w->op->func == NB_FUNC_ALL_REDUCE)
+        p.row = p.column = p.other;
+    p.row.first = p.column.first = p.other.first;
+    return p;
+}
+
+struct nb_cost_part nb_cost_part(const struct nb_cost_figures *figures, const struct nb_cost_op *op,
+                                 int columns, double len)
+{
+    const struct costs w = costs_of(figures, op, columns);
+
+    return part_costs(&w, len);
+}
+
+struct nb_cost_load nb_cost_average(const struct nb_cost_op *op, int columns, const struct nb_cost_part *p)
+{
+    const struct costs all = costs_of(NULL, op, columns), *w = &all;
+    const double k = w->columns, h = w->rows, each = 1.0 / w->n;
+    const double row = k > 0 ? (k - 1) * each : 0, column = k > 0 ? (h - 1) * each : 0;
+    const double other = 1 - each - row - column;
+
+    return (struct nb_cost_load){
+        .tx = each * p->owner.tx + row * p->row.tx + column * p->column.tx + other * p->other.tx,
+        .rx = each * p->owner.rx + row * p->row.rx + column * p->column.rx + other * p->other.rx,
+        .cpu = each * p->owner.cpu + row * p->row.cpu + column * p->column.cpu + other * p->other.cpu};
+}
+
+struct nb_cost_op nb_cost_op_make(enum nb_func func, int nodes, double bytes, double value, double ratio)
+{
+    return (struct nb_cost_op){.func = func,
+                               .schedule = NB_COST_DIRECT,
+                               .nodes = nodes,
+                               .bytes = bytes,
+                               .value = value,
+                               .ratio = ratio,
+                               .coded = ratio < 1,
+                               .chunk = 131072,
+                               .channels = 8,
+                               .unit = 131072,
+                               .credits = 48,
+                               .followed = 3e5};
+}
+
+double nb_cost_usual_ratio(enum nb_func func, double value)
+{
+    const bool wide = value > 2;
+
+    if (func == NB_FUNC_ALL_GATHER)
+        return wide ? 0.55 : 0.19;
+    return wide ? 0.134 : 0.268;
+}
+
+double nb_cost_copy(const struct nb_cost_figures *figures, double bytes)
+{
+    return work(bytes, figures->copy);
+}
+
+#define SHARE_LEAST \
+    65536.0 /* coll/schedule/two_level.c: bytes of a column's part that one of its nodes owns, at least */
+
+/* Nodes of a column that own a part each of what a call has for it. */
+static double shares_of(const struct nb_cost_op *op, int columns, double column)
+{
+    const double rows = columns ? op->nodes / columns : 1;
+
+    return nb_max_double(1, nb_min_double(rows, floor(column / SHARE_LEAST)));
+}
+
+double nb_cost_turns(const struct nb_cost_figures *f, const struct nb_cost_op *op, int columns, double call,
+                     double calls)
+{
+    const double column = columns ? call / columns : call, shares = shares_of(op, columns, column);
+    const double unit = nb_min_double(column / shares, op->unit),
+                 segments = shares * ceil(column / shares / unit);
+    const double speed = nb_min_double(1, f->cores);
+
+    if (!columns || op->func != NB_FUNC_ALL_REDUCE || shares < 2)
+        return 0;
+    return calls * segments *
+           (f->latency + nb_cost_wire(op, nb_cost_ratio_of_rows(op), 1, unit) / f->link +
+            (2 * f->message + nb_cost_add(f, op, unit) + nb_cost_recode(f, op, unit)) / speed);
+}
+
+/* Processor and link work side by side on messages that a node sends and gets, `bytes` of values each, of a ratio: from the
+ * first that is sent to the last that is read. `parts`: of so many the first goes on while the others come, so that the next
+ * stage's messages fill the link behind them. */
+static double stage(const struct nb_cost_figures *f, const struct nb_cost_op *op, double parts, double sent,
+                    double got, double ratio, double bytes)
+{
+    const double m = f->message / nb_min_double(1, f->cores);
+    const double link = nb_max_double(sent, got) * nb_cost_wire(op, ratio, 1, bytes) / f->link;
+    const double ends = nb_max_double(0, 2 * m + f->latency - (1 - 1 / parts) * link);
+
+    return nb_max_double(link + ends, (sent + got) * m);
+}
+
+double nb_cost_alone(const struct nb_cost_figures *f, const struct nb_cost_op *op, int columns, double call)
+{
+    const double k = columns ? columns : op->nodes, h = columns ? op->nodes / columns : 1, column = call / k;
+    const double shares = shares_of(op, columns, column);
+    const double piece = column / shares / ceil(column / shares / op->unit);
+    const double bytes = nb_min_double(piece, op->bytes), all = ceil(op->bytes / piece - 1e-9);
+    const double through = ceil(all / k), own = ceil(all / k / shares); /* a column, an owner */
+    const double again = nb_cost_ratio_again(op), speed = nb_min_double(1, f->cores);
+    double work = nb_cost_add(f, op, (k - 1 + h - 1) * bytes) + nb_cost_copy(f, bytes) +
+                  nb_cost_encode(f, op, bytes) + nb_cost_decode(f, op, bytes),
+           seconds = stage(f, op, own, all - through, (k - 1) * through, op->ratio, bytes) +
+                     stage(f, op, 1, (k - 1) * through, all - through, again, bytes);
+
+    if (columns) {
+        const double rows = stage(f, op, own, shares < h ? through : through - own, (h - 1) * own,
+                                  nb_cost_ratio_of_rows(op), bytes);
+        /* The first segment's turn comes when its values have, and not all others'. */
+        const double turns =
+            nb_cost_turns(f, op, columns, call, 1) * nb_min_double(1, op->bytes / call) -
+            (1 - 1 / through) * (k - 1) * through * nb_cost_wire(op, op->ratio, 1, bytes) / f->link;
+
+        work += nb_cost_add(f, op, (k - 1) * bytes) + nb_cost_copy(f, bytes) + nb_cost_recode(f, op, bytes) +
+                nb_cost_decode(f, op, bytes);
+        seconds += nb_max_double(rows, turns) + stage(f, op, own, (h - 1) * own, through - own, again, bytes);
+    }
+    return seconds + (nb_cost_encode(f, op, (all - through) * bytes) + work / own) / speed;
+}

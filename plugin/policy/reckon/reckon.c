@@ -1,0 +1,394 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Whether coding pays: a reckoning of what a sum takes coded and raw, on links of this rate with codecs of this speed.
+ * Where NIBBLE_RS and NIBBLE_AR are auto, sums are coded from the size on from which it promises a gain, and stay raw
+ * below.
+ *
+ * Results may not change from run to run, so it follows from facts alone that do not: the links' nominal rate, nodes
+ * and schedule, bytes, the codec variant with the speed that is tabled for it, the number of codec threads. Nodes tell
+ * each other theirs when they vote (coll/connect/vote.c), and the slowest counts. Nothing here is measured where it runs.
+ *
+ * The costs are those of nibble-model (policy/reckon/cost.c), which walks NCCL's calls over them; here a closed formula says how
+ * long they take together. It need not be right about times, only about which is the shorter
+ * (tests/policy/test_reckon.c tells how far they agree). Pure functions; any thread.
+ */
+#include "policy/reckon/reckon.h"
+
+#include <math.h>
+#include <stdio.h>
+
+#include "base/minmax.h"
+
+#define KIB 1024.0
+#define MIB (1024 * KIB)
+#define SMALLEST (4 * KIB)
+#define LARGEST (1024 * MIB)
+#define USUAL (64 * MIB) /* of which times are told */
+
+/* Coding costs accuracy and the model errs by a tenth or two: a gain below this is none. */
+#define PROMISE 1.1
+
+#define WORKERS_MOST 6u /* that an engine's thread feeds (device/host/cores.c) */
+
+/*
+ * Speeds of one thread, GB/s of values: of BF16 (FP16 is as fast), of FP32. Measured with nibble-perf codec on single cores
+ * (docs/performance.md, "Speeds that are tabled"). A processor may be faster or slower; that all nodes and all runs count
+ * alike matters more. Whoever changes them raises NB_RULES_VERSION.
+ */
+static const struct nb_cost_speed tabled[][2] = {
+    [NB_RECKON_PORTABLE] = {{0.48, 0.29, 1.51, 1.36, 0.27, 0.46}, {0.92, 0.61, 3.56, 3.23, 0.28, 0.95}},
+    [NB_RECKON_AVX2] = {{4.39, 2.44, 7.99, 6.38, 2.56, 4.00}, {8.07, 4.78, 18.4, 14.5, 2.10, 4.75}},
+    [NB_RECKON_AVX512] = {{7.49, 3.54, 16.2, 13.1, 3.30, 4.70}, {11.4, 6.10, 19.6, 18.3, 1.90, 5.60}},
+};
+#define COPY 16e9    /* bytes a second that memory is copied at, what is not in the cache */
+#define HOP 20e-6    /* seconds */
+#define MESSAGE 2e-6 /* processor time of one at one end */
+/* As measured (docs/performance.md, "Codec threads"): handing work over costs a sixth more, but the engine's thread keeps
+ * a quarter to a third of it, so that a codec thread allows a little more than one; and beyond three the engine is the
+ * limit. */
+#define THREAD_ALLOWS 1.15
+#define ENGINE_ALLOWS 2.9
+
+enum nb_reckon_codec nb_reckon_codec_of(enum nb_variant variant)
+{
+    switch (variant) {
+    case NB_VARIANT_NEON: /* no processor with it has been measured; it is the faster of the two */
+    case NB_VARIANT_PORTABLE: return NB_RECKON_PORTABLE;
+    case NB_VARIANT_AVX2: return NB_RECKON_AVX2;
+    case NB_VARIANT_AVX512_VBMI:
+    case NB_VARIANT_AVX512: return NB_RECKON_AVX512;
+    default: return NB_RECKON_UNKNOWN;
+    }
+}
+
+const char *nb_reckon_codec_name(enum nb_reckon_codec codec)
+{
+    switch (codec) {
+    case NB_RECKON_PORTABLE: return "portable";
+    case NB_RECKON_AVX2: return "avx2";
+    case NB_RECKON_AVX512: return "avx512";
+    case NB_RECKON_GPU: return "GPU";
+    default: return "unknown";
+    }
+}
+
+static bool is_tabled(uint32_t codec)
+{
+    return codec > 0 && codec < sizeof(tabled) / sizeof(tabled[0]);
+}
+
+void nb_reckon_slowest(struct nb_reckon_facts *all, const struct nb_reckon_facts *one)
+{
+    all->mbps = all->mbps < one->mbps ? all->mbps : one->mbps;
+    all->codec = all->codec < one->codec ? all->codec : one->codec;
+    all->workers = all->workers < one->workers ? all->workers : one->workers;
+}
+
+/* ---- times ------------------------------------------------------------------------------------------- */
+
+struct nb_cost_figures nb_reckon_figures(const struct nb_reckon_facts *facts, double value)
+{
+    const struct nb_cost_speed *s = &tabled[is_tabled(facts->codec) ? facts->codec : 0][value > 2];
+    return (struct nb_cost_figures){
+        .link = 1e6 / 8 * facts->mbps,
+        .latency = HOP,
+        .queue = MIB,
+        .message = MESSAGE,
+        .copy = COPY,
+        .cores = facts->workers ? nb_min_double(THREAD_ALLOWS * facts->workers, ENGINE_ALLOWS) : 1,
+        .speed = {1e9 * s->encode, 1e9 * s->encode_feedback, 1e9 * s->decode, 1e9 * s->decode_add,
+                  1e9 * s->ulp_encode, 1e9 * s->ulp_decode}};
+}
+
+/* The busiest link's bytes for a part of a call, where owners' links take turns or do not. */
+static double link_bytes(const struct nb_cost_op *op, int columns, const struct nb_cost_part *p,
+                         double owners)
+{
+    const struct nb_cost_load all = nb_cost_average(op, columns, p);
+    const double average = nb_max_double(all.tx, all.rx), owner = nb_max_double(p->owner.tx, p->owner.rx);
+    const double other = nb_max_double(p->other.tx, p->other.rx), row = nb_max_double(p->row.tx, p->row.rx);
+
+    if (op->func == NB_FUNC_ALL_REDUCE)
+        return average;
+    if (columns) { /* the owner's row has more to do than others, which are busy meanwhile for a half of it */
+        const double rest = average * op->nodes / (op->nodes - 1.0);
+        return (nb_max_double(row, rest) + rest) / 2;
+    }
+    if (op->schedule == NB_COST_TWO_HOP && op->nodes > 2)
+        return nb_max_double(owner, other);
+    return nb_max_double(owner / owners, average);
+}
+
+/* Owners whose links work at the same time. Nodes run ahead of the block that is summed by what they can stage, so that of
+ * large blocks little more than one is under way. */
+static double owners_of(const struct nb_cost_op *op, double flight, double block)
+{
+    const double ahead = op->credits * op->unit, most = nb_cost_owners(op->nodes, flight, block);
+
+    return block > ahead ? nb_min_double(most, block / (block - ahead)) : most;
+}
+
+/* What bounds an operation of many calls. */
+static double bound(const struct nb_cost_figures *f, const struct nb_cost_op *op, int columns)
+{
+    const bool through =
+        (columns || (op->schedule == NB_COST_TWO_HOP && op->nodes > 2)) && op->func != NB_FUNC_ALL_REDUCE;
+    const double block = op->func == NB_FUNC_ALL_REDUCE ? op->bytes : op->bytes / op->nodes;
+    const double group = op->channels < NB_COST_GROUP ? op->channels : NB_COST_GROUP;
+    const double part = nb_min_double(op->chunk * group, block), parts = op->bytes / part;
+    const double flight = NB_COST_STEPS * op->chunk * op->channels, speed = nb_min_double(1, f->cores);
+    const double owners = owners_of(op, flight, block);
+    const struct nb_cost_part p = nb_cost_part(f, op, columns, part);
+    const struct nb_cost_load all = nb_cost_average(op, columns, &p);
+    const double link = parts * link_bytes(op, columns, &p, owners) / f->link;
+    const double work = parts * all.cpu / f->cores, hops = p.hops * f->latency;
+    const double first = p.other.first / speed, last = (p.owner.last + p.other.last) / speed;
+
+    if (through)
+        return nb_cost_in_turns(link, work) + first + hops + last;
+    if (op->func == NB_FUNC_ALL_REDUCE) {
+        const double call = op->chunk * group,
+                     turns = nb_cost_turns(f, op, columns, call, ceil(op->bytes / call));
+        const double even = nb_max_double(first + link, work) + hops + p.other.last / speed;
+
+        return turns > 0 ? nb_cost_in_turns(even - hops, turns + 3 * f->latency) : even;
+    }
+    /* Those add at the same time whose blocks NCCL has handed over. */
+    return nb_max_double(work, first + hops + last +
+                                   nb_max_double(link, parts * p.owner.cpu / f->cores /
+                                                           nb_min_double(op->nodes, 1 + flight / block)));
+}
+
+double nb_reckon_seconds(const struct nb_cost_figures *f, const struct nb_cost_op *op, int columns)
+{
+    const double group = op->channels < NB_COST_GROUP ? op->channels : NB_COST_GROUP;
+    const double call = op->chunk * group, calls = ceil(op->bytes / call);
+    struct nb_cost_op first = *op;
+
+    if (op->func != NB_FUNC_ALL_REDUCE)
+        return bound(f, op, columns);
+    /* And what calls wait for when there are few of them. */
+    first.bytes = nb_min_double(op->bytes, call);
+    const struct nb_cost_part p = nb_cost_part(f, op, columns, first.bytes);
+    const double work = op->bytes / first.bytes * nb_cost_average(op, columns, &p).cpu / f->cores;
+    return nb_max_double(work,
+                         bound(f, op, columns) +
+                             (nb_cost_alone(f, &first, columns, call) - bound(f, &first, columns)) / calls);
+}
+
+/* The schedule of an operation of so many bytes: coded, or raw because all nodes reckon so. */
+static enum nb_cost_schedule schedule_of(const struct nb_reckon_group *g, const struct nb_cost_op *op)
+{
+    const double flight = NB_COST_STEPS * op->chunk * op->channels;
+    const enum nb_cost_second second = !op->coded       ? NB_COST_SECOND_RAW
+                                       : g->second_int8 ? NB_COST_SECOND_INT8
+                                                        : NB_COST_SECOND_INT4;
+
+    if (g->columns)
+        return NB_COST_TWO_LEVEL;
+    if (op->func == NB_FUNC_ALL_REDUCE || g->nodes < 3)
+        return NB_COST_DIRECT;
+    switch (g->schedule) {
+    case NB_SCHEDULE_DIRECT: return NB_COST_DIRECT;
+    case NB_SCHEDULE_TWO_HOP: return NB_COST_TWO_HOP;
+    case NB_SCHEDULE_TWO_LEVEL:
+    case NB_SCHEDULE_AUTO:
+    case NB_SCHEDULE_COUNT: break;
+    }
+    if (op->func == NB_FUNC_ALL_GATHER)
+        return nb_cost_gather_hops_pay(g->nodes, flight, op->bytes / g->nodes) ? NB_COST_TWO_HOP
+                                                                               : NB_COST_DIRECT;
+    return nb_cost_two_hops_pay(g->nodes, flight, op->bytes / g->nodes, second) ? NB_COST_TWO_HOP
+                                                                                : NB_COST_DIRECT;
+}
+
+double nb_reckon_gain(const struct nb_cost_figures *f, const struct nb_reckon_group *g, enum nb_func func,
+                      double value, double bytes)
+{
+    struct nb_cost_op op = nb_cost_op_make(func, g->nodes, bytes, value, nb_cost_usual_ratio(func, value));
+    double coded;
+
+    op.unit = g->unit;
+    op.group = g->columns;
+    op.feedback = func != NB_FUNC_ALL_GATHER;
+    op.schedule = schedule_of(g, &op);
+    if (g->second_int8 && func == NB_FUNC_REDUCE_SCATTER)
+        op.ratio_again = op.ratio + 0.5 / value;
+    coded = nb_reckon_seconds(f, &op, g->columns);
+    op.coded = op.feedback = false;
+    op.schedule = schedule_of(g, &op);
+    op.ratio = 1;
+    op.ratio_again = 0;
+    return nb_reckon_seconds(f, &op, g->columns) / coded;
+}
+
+/* ---- decisions --------------------------------------------------------------------------------------- */
+
+/* The smallest size from which on all pay. */
+static uint64_t pays_from(const struct nb_cost_figures *f, const struct nb_reckon_group *g, enum nb_func func,
+                          double value)
+{
+    uint64_t from = NB_RECKON_NEVER;
+
+    for (double bytes = LARGEST; bytes >= SMALLEST; bytes /= 2) {
+        if (!(nb_reckon_gain(f, g, func, value, bytes) >= PROMISE))
+            return from;
+        from = (uint64_t)bytes;
+    }
+    return 0;
+}
+
+/* Codec threads with which some sizes would pay. */
+static unsigned workers_needed(const struct nb_reckon_facts *facts, const struct nb_reckon_group *g,
+                               enum nb_func func, double value)
+{
+    struct nb_reckon_facts more = *facts;
+
+    while (more.workers < WORKERS_MOST) {
+        more.workers++;
+        const struct nb_cost_figures f = nb_reckon_figures(&more, value);
+        if (pays_from(&f, g, func, value) != NB_RECKON_NEVER)
+            return more.workers;
+    }
+    return 0;
+}
+
+void nb_reckon(const struct nb_reckon_facts *facts, const struct nb_reckon_group *g, struct nb_reckoning *out)
+{
+    *out = (struct nb_reckoning){
+        .facts = *facts, .group = *g, .known = facts->mbps > 0 && is_tabled(facts->codec) && g->nodes >= 2};
+    for (int i = 0; out->known && i < NB_FUNC_COUNT; i++)
+        for (int wide = 0; wide < 2; wide++) {
+            const enum nb_func func = (enum nb_func)i;
+            const double value = wide ? 4 : 2;
+            const struct nb_cost_figures f = nb_reckon_figures(facts, value);
+            struct nb_reckoned *r = &out->of[func][wide];
+
+            r->from = pays_from(&f, g, func, value);
+            r->times =
+                nb_reckon_gain(&f, g, func, value,
+                               r->from == NB_RECKON_NEVER ? USUAL : nb_max_double(USUAL, (double)r->from));
+            if (r->from == NB_RECKON_NEVER)
+                r->workers = workers_needed(facts, g, func, value);
+        }
+}
+
+bool nb_reckon_pays(const struct nb_reckoning *r, enum nb_func func)
+{
+    return r->of[func][0].from != NB_RECKON_NEVER || r->of[func][1].from != NB_RECKON_NEVER;
+}
+
+unsigned nb_reckon_workers(const struct nb_reckoning *r, enum nb_func func)
+{
+    const unsigned narrow = r->of[func][0].workers, wide = r->of[func][1].workers;
+
+    return !narrow || (wide && wide < narrow) ? wide : narrow;
+}
+
+/* ---- words ------------------------------------------------------------------------------------------- */
+
+static int size_text(uint64_t bytes, char *out, size_t cap)
+{
+    if (bytes % 1024)
+        return snprintf(out, cap, "%llu bytes", (unsigned long long)bytes);
+    return bytes >= 1 << 20 && bytes % (1 << 20) == 0
+               ? snprintf(out, cap, "%llu MiB", (unsigned long long)bytes >> 20)
+               : snprintf(out, cap, "%llu KiB", (unsigned long long)bytes >> 10);
+}
+
+static void one_text(const struct nb_reckoned *r, char *out, size_t cap)
+{
+    char size[32];
+
+    if (r->from == NB_RECKON_NEVER && r->workers)
+        snprintf(out, cap,
+                 "raw: this link is faster than the codec; NIBBLE_HOST_THREADS=%u would change that",
+                 r->workers);
+    else if (r->from == NB_RECKON_NEVER)
+        snprintf(out, cap, "raw: this link is faster than the codec");
+    else if (r->from == 0)
+        snprintf(out, cap, "coded at every size: about %.1f times as fast as raw", r->times);
+    else {
+        size_text(r->from, size, sizeof(size));
+        snprintf(out, cap, "coded from %s on: about %.1f times as fast as raw", size, r->times);
+    }
+}
+
+void nb_reckon_facts_text(const struct nb_reckon_facts *facts, char *out, size_t cap)
+{
+    char threads[48] = "";
+
+    if (facts->workers)
+        snprintf(threads, sizeof(threads), ", %u codec threads", facts->workers);
+    snprintf(out, cap, "links of %.4g Gbit/s with codec %s%s", facts->mbps / 1e3,
+             nb_reckon_codec_name((enum nb_reckon_codec)facts->codec), threads);
+}
+
+void nb_reckon_text(const struct nb_reckoning *r, enum nb_func func, char *out, size_t cap)
+{
+    char narrow[128], wide[128];
+
+    if (!r->known) {
+        snprintf(out, cap, "coded");
+        return;
+    }
+    one_text(&r->of[func][0], narrow, sizeof(narrow));
+    one_text(&r->of[func][1], wide, sizeof(wide));
+    snprintf(out, cap, "BF16 and FP16 %s, FP32 %s", narrow, wide);
+}
+
+/* ---- what was seen ----------------------------------------------------------------------------------- */
+
+#define LIMIT_SHARE 0.75 /* codecs busy for so much of the time are the limit (coll/flow/window.c) */
+#define LINK_SHARE 0.5   /* a link that carried less than this of its rate is not what was reckoned with */
+
+/* A link that did not get to its rate although nothing here held it up. */
+static bool slow_link(const struct nb_reckoning *r, const struct nb_reckon_seen *seen)
+{
+    return seen->link > 0 && seen->share < LINK_SHARE && seen->link < LINK_SHARE * 1e6 / 8 * r->facts.mbps;
+}
+
+double nb_reckon_seen_gain(const struct nb_reckoning *r, enum nb_func func, const struct nb_reckon_seen *seen)
+{
+    struct nb_cost_figures f = nb_reckon_figures(&r->facts, 2);
+    struct nb_cost_speed *s = &f.speed;
+
+    if (seen->codec > 0) {
+        /* Of N nodes each codes the values of N - 1 blocks, and adds N - 1 to each value of its own. */
+        const double n = r->group.nodes;
+        const double faster = seen->codec * (n - 1) / n * (1 / s->encode_feedback + 1 / s->decode_add);
+        s->encode *= faster;
+        s->encode_feedback *= faster;
+        s->decode *= faster;
+        s->decode_add *= faster;
+    }
+    if (slow_link(r, seen))
+        f.link = seen->link;
+    return nb_reckon_gain(&f, &r->group, func, 2, USUAL);
+}
+
+void nb_reckon_seen_text(const struct nb_reckoning *r, enum nb_func func, const struct nb_reckon_seen *seen,
+                         char *out, size_t cap)
+{
+    const double gain = nb_reckon_seen_gain(r, func, seen);
+    const bool coded = r->of[func][0].from != NB_RECKON_NEVER;
+    const char *setting = func == NB_FUNC_ALL_REDUCE ? "NIBBLE_AR" : "NIBBLE_RS";
+
+    if (coded && gain >= 1)
+        snprintf(out, cap, "came true: coded about %.1f times as fast as raw, reckoned %.1f", gain,
+                 r->of[func][0].times);
+    else if (coded)
+        snprintf(out, cap, "did not come true: raw would be about %.1f times as fast%s; %s=raw pins that",
+                 1 / gain, seen->share >= LIMIT_SHARE ? ", since codecs are the limit" : "", setting);
+    else if (gain < PROMISE)
+        snprintf(out, cap, "came true: raw, coded would be %.1f times as fast", gain);
+    else if (slow_link(r, seen))
+        snprintf(out, cap,
+                 "did not come true: coded would be about %.1f times as fast on a link of %.3g Gbit/s, which "
+                 "is what it "
+                 "carried; NIBBLE_LINK_MBPS=%.0f or %s=int4 pins that",
+                 gain, 8e-9 * seen->link, 8e-6 * seen->link, setting);
+    else
+        snprintf(out, cap, "did not come true: coded would be about %.1f times as fast; %s=int4 pins that",
+                 gain, setting);
+}

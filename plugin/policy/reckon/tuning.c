@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * When NCCL should take CollNet. Every rank of a communicator asks for itself, and ranks that choose
+ * differently hang; so the answer is a pure function of what all ranks share: function, size, ranks, nodes,
+ * and settings that the nodes compare before a communicator is connected. It knows nothing of records,
+ * budgets or history.
+ */
+#include "policy/reckon/reckon.h"
+
+#include "base/params.h"
+#include "policy/rules/rules.h"
+
+int nb_tuning_pays(const struct nb_tuning *t, ncclFunc_t func, size_t bytes)
+{
+    const struct nb_params *p = t->params;
+    int64_t least;
+    bool raw;
+
+    if (!p->enable || !p->tuner || t->nnodes < 2 || t->nranks < t->nnodes)
+        return 0;
+    switch (func) {
+    case ncclFuncReduceScatter:
+        raw = p->rs == NB_SUM_RAW;
+        least = p->rs_min_bytes;
+        break;
+    case ncclFuncAllGather:
+        /* raw is for looking at CollNet without codecs; who wants none of it says off. */
+        raw = p->ag == NB_AG_OFF;
+        least = p->ag_min_bytes;
+        break;
+    case ncclFuncAllReduce:
+        if (!t->records)
+            return 0;
+        raw = p->ar == NB_SUM_RAW;
+        least = p->ar_min_bytes;
+        break;
+    default: return 0;
+    }
+    if (raw || bytes < (uint64_t)p->tuner_min_bytes)
+        return 0;
+    /* The engine judges a reduce-scatter or all-gather by the part of one head. */
+    if (func != ncclFuncAllReduce)
+        bytes /= t->nranks / t->nnodes;
+    return bytes >= (uint64_t)least;
+}
+
+/* The lowest valid entry of a row; -1: none. */
+static float best_of(const float *row, int protos)
+{
+    float best = NCCL_ALGO_PROTO_IGNORE;
+
+    for (int p = 0; p < protos; p++)
+        if (row[p] >= 0 && (best < 0 || row[p] < best))
+            best = row[p];
+    return best;
+}
+
+bool nb_tuning_costs(const struct nb_tuning *t, ncclFunc_t func, size_t bytes, float *table, int algos,
+                     int protos)
+{
+    int algo = NCCL_ALGO_COLLNET_DIRECT;
+    float *row, others = NCCL_ALGO_PROTO_IGNORE, own;
+
+    if (algos <= NCCL_ALGO_COLLNET_DIRECT || protos <= NCCL_PROTO_SIMPLE || !nb_tuning_pays(t, func, bytes))
+        return false;
+    row = table + algo * protos;
+    if (best_of(row, protos) < 0) {
+        if (t->params->force_collnet && t->nranks == t->nnodes)
+            row[NCCL_PROTO_SIMPLE] = 0;
+        else if (algos > NCCL_ALGO_NVLS)
+            algo = NCCL_ALGO_NVLS; /* the other way to the CollNet calls */
+        row = table + algo * protos;
+    }
+    own = best_of(row, protos);
+    if (own < 0)
+        return false;
+    for (int a = 0; a < algos; a++) {
+        float best = best_of(table + a * protos, protos);
+        if (a != algo && best >= 0 && (others < 0 || best < others))
+            others = best;
+    }
+    if (others < 0 || own < others)
+        return false;
+    for (int p = 0; p < protos; p++)
+        if (row[p] >= 0 && row[p] >= others)
+            row[p] = others / 2;
+    return true;
+}
+
+size_t nb_tuning_chunk(const struct nb_tuning *t, int algo, int proto, size_t chunk)
+{
+    const struct nb_params *p = t->params;
+
+    if (!p->enable || t->nnodes < 2 || algo != NCCL_ALGO_COLLNET_DIRECT || proto != NCCL_PROTO_SIMPLE)
+        return chunk;
+    return chunk < (uint64_t)p->tuner_chunk_bytes ? (size_t)p->tuner_chunk_bytes : chunk;
+}

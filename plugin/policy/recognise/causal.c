@@ -1,0 +1,676 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Does a sum move the weights? A gradient is what an optimizer turns into a change of the weights, so of a
+ * shard that is reduced and gathered again the change dW that follows a sum G has, element by element, more
+ * often the sign of -G than chance allows. Nothing else does: not activations, not statistics, not averaged
+ * parameters. See docs/how-nibble-decides.md for the statistic, its errors and its power.
+ *
+ * A field is all shards of one size on one communicator: the sums of them that were delivered here, and the
+ * blocks that this rank gathers to the others. Both are looked at in the same positions (codec/pick.h),
+ * and of both only signs count: of a value; and of the difference of bit patterns, whose order is that of the
+ * values for every float type, so that the weights' type need not be known.
+ *
+ * - A block that is like one seen before is that *unit*'s next version, with a change of its own.
+ * - Sums wait until the first unit changes afterwards, and are compared with each unit's first change. Which sum belongs to which unit is not assumed: every
+ *   sum carries up to two *keys* that say which buffer it is thought to be (its place among the sums of the
+ *   step; the slot of policy/identity/identity.h), and every pair of key and unit is a hypothesis of its own, with
+ *   running sums of
+ *
+ *       z = centred sign agreement of -G and dW in the changed positions, in standard deviations, and of
+ *       D = centred agreement of -G's signs with the change less the change *before*, likewise,
+ *
+ *   since what persists from step to step (parameters, residual streams, a momentum's direction) agrees with
+ *   both changes alike. Only the sum's own consequence makes D large.
+ * - A key is proved when both are beyond NB_CAUSAL_Z and NB_CAUSAL_D for one unit; it is doubted again when
+ *   they fall far below, or when many sums came and nothing renewed the proof.
+ *
+ * For one thread. Memory is made when sums, units and keys are first met; without memory they are not looked at.
+ */
+#include "policy/recognise/internal.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/minmax.h"
+#include "base/slab.h"
+
+#define CHANGED_MOST 1024u /* positions that count: beyond, structure in the data outweighs chance */
+#define DECAY 0.99f        /* of running sums, each time that a pair meets */
+#define STEPS_LEAST 3u     /* meetings before a proof */
+#define KEEP_Z 4.0f        /* a proof stands until its sums fall below */
+#define KEEP_D 3.0f
+#define FEW_LEAST 16u     /* positions of several meetings that count as one where each has few */
+#define RECENT 0.25f      /* weight of a meeting in the mean of the last few, */
+#define LATELY 0.03125f   /* and in that of the last 32 */
+#define STRONG 2.5f       /* where z has been that large of late, */
+#define LOST 0.25f        /* the last few may not be below this part of it */
+#define LATELY_MET 32u    /* and after so many meetings the mean of the last 32 not below 0 */
+#define RENEW_WITHIN 256u /* sums of the key */
+#define NEAR 64           /* steps of the bit pattern: half a binade of BF16 */
+#define NEAR_SHARE 0.9f   /* of the positions of one block and the next version of it */
+#define NEAR_LEAST 0.6f   /* or so many, */
+#define NEAR_MARGIN 0.2f  /* and so many more than of any other */
+#define LOOK_FIRST 64u    /* positions by which units are told apart quickly */
+#define UNIT_LIFE 4096u   /* events of the field */
+#define CLEAR_Z 5.0f      /* one meeting that needs no others */
+#define CLEAR_MARGIN 3.0f
+#define CLEAR_D 3.0f
+#define OWNER_AFTER 4u    /* clear meetings with one unit in a row, and the buffer is its */
+#define STRAY_RATE 0.125f /* weight of a clear meeting in the share of those with another unit */
+#define STRAY_MOST 0.1f   /* so that one such meeting is in doubt for two more, and every tenth for ever */
+#define CERTAIN_AFTER 8u  /* clear meetings with one unit in a row, and a prediction is certain, */
+#define FAINT_Z 1.25f /* (one that hardly agrees with the change begins the row anew, unless it turned it) */
+#define CERTAIN_FOR 16u /* unless so many sums that it was made for have moved nothing clearly since */
+#define MIXED_Z 8.0f    /* a sum that agrees with a change so well moved it, */
+#define MIXED_PART 0.4f /* and one of the step with less than that part of it moved nothing */
+#define MIXED_RATE 0.3f /* weight of such a step in the share of those with several sums of the key */
+#define MIXED_MOST 0.5f
+#define EXPLAINED_FROM 128u
+#define EXPLAINED_RATE (1.0f / 256.0f)
+
+struct unit {
+    int32_t *value;            /* [positions] ordered bit patterns of the last version */
+    struct nb_signs change[2]; /* the last change, and the one before */
+    unsigned changes;
+    uint64_t used;
+    uint64_t met; /* step whose sums its change was compared with last */
+};
+
+/* Running sums of a key and a unit; z and d over the root of the weight are in standard deviations. */
+struct pair {
+    float z, d, weight;
+    float recent, lately; /* z of the last few meetings, and of the last 32 */
+    uint32_t met;
+    struct nb_agreement few, few_d; /* with changes of few positions, not counted yet */
+};
+
+/* Whose the sums of a name are, by those of them that moved a unit clearly. */
+struct belonging {
+    int owner;         /* unit that they moved, -1: none yet */
+    float stray;       /* share of them, of late, that moved another */
+    int moved;         /* unit that the last of them moved, */
+    unsigned in_a_row; /* and so many before it */
+};
+
+/* A prediction of identity, which its sums bear out or not. */
+struct guess {
+    uint64_t name; /* 0: free */
+    uint64_t used;
+    struct belonging of;
+    unsigned silent; /* sums since the last that moved something clearly */
+};
+
+struct key {
+    uint64_t name; /* 0: free */
+    uint64_t used;
+    uint32_t unproved; /* sums since the proof was last renewed */
+    int proved;
+    int best; /* unit, -1: none */
+    struct belonging of;
+    float mixed; /* share of its steps, of late, in which some of its sums moved weights and others nothing */
+    unsigned sums;     /* of the step that is judged: how many are its, */
+    float most, least; /* the best and the worst agreement of one of them with any change */
+    struct pair *pair; /* [NB_CAUSAL_UNITS] */
+};
+
+struct sum {
+    int key[NB_CAUSAL_KEYS];
+    struct guess *guess; /* NULL: none, or */
+    uint64_t named;      /* when it is not called so any more */
+    int explained;
+    float most; /* z with the unit that it agrees best with */
+    struct nb_signs signs;
+};
+
+struct nb_causal {
+    unsigned positions;
+    struct unit unit[NB_CAUSAL_UNITS];
+    unsigned units, hint;
+    struct key key[NB_CAUSAL_BUFFERS];
+    struct guess guess[NB_CAUSAL_BUFFERS];
+    struct nb_slab sum[2]; /* of struct sum: those of the last step, whose consequences come; and since */
+    unsigned sums[2];
+    unsigned place;
+    uint64_t step; /* from 1 on, once there are sums to compare with */
+    uint64_t now;
+    uint64_t judged;
+    float explained;
+};
+
+/* ---- life -------------------------------------------------------------------------------------------- */
+
+struct nb_causal *nb_causal_create(unsigned positions)
+{
+    struct nb_causal *f = calloc(1, sizeof(*f));
+
+    if (!f)
+        return NULL;
+    f->positions = positions < NB_PICKS ? positions : NB_PICKS;
+    for (int i = 0; i < 2; i++)
+        nb_slab_init(&f->sum[i], sizeof(struct sum), NB_CAUSAL_SUMS);
+    return f;
+}
+
+static struct sum *sum_at(const struct nb_causal *f, int step, unsigned i)
+{
+    return nb_slab_at(&f->sum[step], i);
+}
+
+void nb_causal_destroy(struct nb_causal *f)
+{
+    if (!f)
+        return;
+    for (unsigned u = 0; u < f->units; u++)
+        free(f->unit[u].value);
+    for (unsigned k = 0; k < NB_CAUSAL_BUFFERS; k++)
+        free(f->key[k].pair);
+    nb_slab_free(&f->sum[0]);
+    nb_slab_free(&f->sum[1]);
+    free(f);
+}
+
+unsigned nb_causal_positions(const struct nb_causal *f)
+{
+    return f->positions;
+}
+
+static const struct belonging nobody = {.owner = -1, .moved = -1};
+
+/* ---- keys -------------------------------------------------------------------------------------------- */
+
+static const struct key *find_key(const struct nb_causal *f, uint64_t name)
+{
+    for (unsigned k = 0; name && k < NB_CAUSAL_BUFFERS; k++)
+        if (f->key[k].name == name)
+            return &f->key[k];
+    return NULL;
+}
+
+/* Nothing is known of the key any more. */
+static void clear_key(struct key *k)
+{
+    k->proved = 0;
+    k->unproved = 0;
+    k->best = -1;
+    memset(k->pair, 0, NB_CAUSAL_UNITS * sizeof(*k->pair));
+}
+
+/* Its number, made when it is new: the longest unused makes room, unless a sum of the last two steps has it.
+ * -1: none. */
+static int key_of(struct nb_causal *f, uint64_t name)
+{
+    struct key *victim = NULL;
+
+    if (!name)
+        return -1;
+    for (struct key *k = f->key; k < f->key + NB_CAUSAL_BUFFERS; k++) {
+        if (k->name == name) {
+            k->used = ++f->now;
+            return (int)(k - f->key);
+        }
+        if (!victim || (victim->name && (!k->name || k->used < victim->used)))
+            victim = k;
+    }
+    for (int s = 0; s < 2 && victim->name; s++)
+        for (unsigned i = 0; i < f->sums[s]; i++)
+            for (unsigned j = 0; j < NB_CAUSAL_KEYS; j++)
+                if (sum_at(f, s, i)->key[j] == (int)(victim - f->key))
+                    return -1;
+    if (!victim->pair)
+        victim->pair = malloc(NB_CAUSAL_UNITS * sizeof(*victim->pair));
+    if (!victim->pair)
+        return -1;
+    clear_key(victim);
+    victim->of = nobody;
+    victim->mixed = 0.0f;
+    victim->sums = 0;
+    victim->name = name;
+    victim->used = ++f->now;
+    return (int)(victim - f->key);
+}
+
+/* ---- guesses ------------------------------------------------------------------------------------------ */
+
+/* The guess of that name, which a sum is thought to be; the longest unused makes room for a new one. NULL:
+ * none. */
+static struct guess *note_guess(struct nb_causal *f, uint64_t name)
+{
+    struct guess *g = f->guess;
+
+    if (!name)
+        return NULL;
+    for (struct guess *other = f->guess; other < f->guess + NB_CAUSAL_BUFFERS && g->name != name; other++)
+        if (other->name == name || other->used < g->used)
+            g = other;
+    if (g->name != name)
+        *g = (struct guess){.name = name, .of = nobody};
+    g->used = ++f->now;
+    g->silent++;
+    return g;
+}
+
+static struct guess *guess_of(const struct sum *s)
+{
+    return s->guess && s->guess->name == s->named ? s->guess : NULL;
+}
+
+/* ---- units ------------------------------------------------------------------------------------------- */
+
+/* Bit patterns of sign and magnitude as integers, in the order of the values. */
+static int32_t ordered(size_t width, uint32_t raw)
+{
+    const uint32_t sign = UINT32_C(1) << (8 * width - 1), magnitude = raw & (sign - 1);
+
+    return raw & sign ? -(int32_t)magnitude : (int32_t)magnitude;
+}
+
+/* Share of the first n positions in which two versions are near. Patterns of 4 bytes are compared by their
+ * upper halves, which are those of BF16. */
+static float nearness(const int32_t *a, const int32_t *b, size_t width, unsigned n)
+{
+    const uint32_t near = width == 4 ? (uint32_t)NEAR << 16 : width == 2 ? NEAR : NEAR / 8;
+    unsigned count = 0;
+
+    for (unsigned i = 0; i < n; i++) { /* without 64 bits, so that compilers use vectors */
+        const uint32_t less = a[i] < b[i] ? UINT32_MAX : 0, apart = (uint32_t)a[i] - (uint32_t)b[i];
+        count += ((apart ^ less) - less) <= near;
+    }
+    return (float)count / (float)n;
+}
+
+/* Whoever the unit's sums were thought to be: nobody, now that its number is another block's. */
+static void disown(struct belonging *of, int unit)
+{
+    if (of->owner == unit || of->moved == unit)
+        *of = nobody;
+}
+
+/* The block has gone; its number is free for another one. */
+static void forget_unit(struct nb_causal *f, unsigned unit)
+{
+    for (struct key *k = f->key; k < f->key + NB_CAUSAL_BUFFERS; k++) {
+        if (!k->name)
+            continue;
+        k->pair[unit] = (struct pair){0};
+        if (k->best == (int)unit)
+            clear_key(k);
+        disown(&k->of, (int)unit);
+    }
+    for (struct guess *g = f->guess; g < f->guess + NB_CAUSAL_BUFFERS; g++)
+        disown(&g->of, (int)unit);
+    f->unit[unit] = (struct unit){.value = f->unit[unit].value};
+}
+
+/* A place for a new unit: the longest unused makes room when it has missed its turn for long. -1: none. */
+static int new_unit(struct nb_causal *f)
+{
+    unsigned oldest = 0;
+
+    if (f->units < NB_CAUSAL_UNITS) {
+        f->unit[f->units].value = malloc(f->positions * sizeof(int32_t));
+        return f->unit[f->units].value ? (int)f->units++ : -1;
+    }
+    for (unsigned u = 1; u < f->units; u++)
+        if (f->unit[u].used < f->unit[oldest].used)
+            oldest = u;
+    if (f->now - f->unit[oldest].used < UNIT_LIFE)
+        return -1;
+    forget_unit(f, oldest);
+    return (int)oldest;
+}
+
+/* The unit whose next version this is, a new one, or -1. Blocks come in turn, so the one behind the last found
+ * is tried first. Blocks that have nothing in common are near in about a fifth of the positions; of one that is
+ * trained hard small weights move far in a step, and then it has to be nearer than any other unit. */
+static int unit_of(struct nb_causal *f, size_t width, const int32_t *value)
+{
+    const unsigned first = f->positions < LOOK_FIRST ? f->positions : LOOK_FIRST;
+    float most = 0.0f, second = 0.0f;
+    int best = -1;
+
+    for (unsigned i = 0; i < f->units && most < 1.0f; i++) {
+        unsigned u = (f->hint + i) % f->units;
+        float near = nearness(f->unit[u].value, value, width, first);
+        if (near >= NEAR_LEAST - 0.2f)
+            near = nearness(f->unit[u].value, value, width, f->positions);
+        if (near > most) {
+            second = most;
+            most = near;
+            best = (int)u;
+        } else if (near > second) {
+            second = near;
+        }
+    }
+    if (best >= 0 && (most >= NEAR_SHARE || (most >= NEAR_LEAST && most - second >= NEAR_MARGIN))) {
+        f->hint = (unsigned)best + 1;
+        return best;
+    }
+    best = new_unit(f);
+    if (best >= 0) {
+        memcpy(f->unit[best].value, value, f->positions * sizeof(*value));
+        f->hint = (unsigned)best + 1;
+    }
+    return best;
+}
+
+/* Where the block differs from the unit's last version, and in which direction: 1 when it does. */
+static int note_change(struct nb_causal *f, struct unit *unit, const int32_t *value)
+{
+    struct nb_signs change;
+
+    if (!nb_signs_of_change(value, unit->value, f->positions, &change))
+        return 0;
+    memcpy(unit->value, value, f->positions * sizeof(*value));
+    unit->change[1] = unit->change[0];
+    unit->change[0] = change;
+    unit->changes++;
+    return 1;
+}
+
+/* ---- hypotheses -------------------------------------------------------------------------------------- */
+
+static float in_deviations(float sum, const struct pair *p)
+{
+    return p->weight > 0.0f ? sum / sqrtf(p->weight) : 0.0f;
+}
+
+/* Changes of few positions (at a low rate) say nothing one by one: they are added up. 1: now they count, as `z` and
+ * `d`. */
+static int add_few(struct pair *p, struct nb_agreement *z, struct nb_agreement *d)
+{
+    nb_agreement_add(&p->few, z);
+    nb_agreement_add(&p->few_d, d);
+    if (p->few.n < FEW_LEAST)
+        return 0;
+    *z = p->few;
+    *d = p->few_d;
+    p->few = p->few_d = (struct nb_agreement){0};
+    return 1;
+}
+
+/* Does the pair no longer show what it did? Then the buffer is another one's now: at once where it showed much, else
+ * when it has shown nothing for long. An effect that fades as training goes on is none of either. */
+static int is_lost(const struct pair *p, float lately)
+{
+    return (lately > STRONG && p->recent < LOST * lately) || (p->met >= LATELY_MET && p->lately < 0.0f);
+}
+
+/* What a sum says of a change: its agreement with it, and with the change less the one before. */
+struct meeting {
+    struct nb_agreement agreed, contrast;
+    float z, d;
+};
+
+static struct meeting meeting_of(const struct nb_signs *sum, const struct nb_change *change)
+{
+    struct meeting m = {nb_signs_agree(sum, change), nb_signs_contrast(sum, change), 0.0f, 0.0f};
+
+    m.z = -nb_agreement_z(&m.agreed);
+    m.d = -nb_agreement_z(&m.contrast);
+    return m;
+}
+
+static void meet(struct key *k, unsigned u, const struct meeting *m)
+{
+    struct pair *p = &k->pair[u];
+    const float lately = p->lately;
+    float of_z = m->z, of_d = m->d, all_z, all_d;
+
+    if (m->agreed.n < NB_AGREEMENT_LEAST) {
+        struct nb_agreement z = m->agreed, d = m->contrast;
+        if (!add_few(p, &z, &d))
+            return;
+        of_z = -nb_agreement_z(&z);
+        of_d = -nb_agreement_z(&d);
+    }
+    p->z = p->z * DECAY + of_z;
+    p->d = p->d * DECAY + of_d;
+    p->weight = p->weight * DECAY * DECAY + 1.0f;
+    p->recent += (p->met ? RECENT : 1.0f) * (of_z - p->recent);
+    p->met++;
+    p->lately += (p->met < LATELY_MET ? 1.0f / (float)p->met : LATELY) * (of_z - p->lately);
+    if (k->proved && k->best != (int)u)
+        return;
+    all_z = in_deviations(p->z, p);
+    if (k->best < 0 || all_z > in_deviations(k->pair[k->best].z, &k->pair[k->best]))
+        if (!k->proved)
+            k->best = (int)u;
+    if (k->best != (int)u)
+        return;
+    all_d = in_deviations(p->d, p);
+    if (p->met >= STEPS_LEAST && all_z > NB_CAUSAL_Z && all_d > NB_CAUSAL_D)
+        k->proved = 1;
+    else if (k->proved && (all_z < KEEP_Z || all_d < KEEP_D))
+        k->proved = 0;
+    if (k->proved && is_lost(p, lately))
+        clear_key(k); /* its proof begins anew */
+    if (k->proved && all_z >= KEEP_Z)
+        k->unproved = 0;
+}
+
+/* A sum of the name has clearly moved the unit. */
+static void note_owner(struct belonging *of, int unit)
+{
+    of->in_a_row = unit == of->moved ? of->in_a_row + 1 : 1;
+    of->moved = unit;
+    if (of->owner < 0)
+        of->owner = unit;
+    of->stray += STRAY_RATE * ((float)(unit != of->owner) - of->stray);
+    if (unit != of->owner && of->in_a_row == OWNER_AFTER) { /* a slot begins anew, with another buffer */
+        of->owner = unit;
+        of->stray = 2.0f * STRAY_RATE;
+    }
+}
+
+/* The sum has clearly moved the unit. */
+static void note_moved(struct nb_causal *f, struct sum *s, int unit)
+{
+    struct guess *g = guess_of(s);
+
+    s->explained = 1;
+    for (unsigned j = 0; j < NB_CAUSAL_KEYS; j++)
+        if (s->key[j] >= 0)
+            note_owner(&f->key[s->key[j]].of, unit);
+    if (g) {
+        note_owner(&g->of, unit);
+        g->silent = 0;
+    }
+}
+
+/* The unit that sums with this guess moved has changed again, and this one is the sum. With momentum it may go on as before, or
+ * even against the sum; but when the sum is its own, it has turned in the sum's direction. */
+static void confirm(struct guess *g, float z, float d)
+{
+    if (d > CLEAR_Z && g->of.moved == g->of.owner)
+        g->silent = 0;
+    else if (z < FAINT_Z)
+        g->of.in_a_row = 0;
+}
+
+/* A unit has changed: what do the sums of the last step say of it? Only the first time since they came: what changes
+ * again after them has another cause. */
+static void confront(struct nb_causal *f, unsigned u)
+{
+    struct unit *unit = &f->unit[u];
+    struct nb_change change;
+    float best = 0.0f, second = 0.0f, best_d = 0.0f;
+    int winner = -1;
+
+    if (unit->changes < 2 || unit->met == f->step)
+        return;
+    unit->met = f->step;
+    nb_change_of(&change, &unit->change[0], &unit->change[1], f->positions, CHANGED_MOST);
+    for (unsigned i = 0; i < f->sums[0]; i++) {
+        struct sum *s = sum_at(f, 0, i);
+        const struct meeting m = meeting_of(&s->signs, &change);
+        struct guess *g = guess_of(s);
+        s->most = m.z > s->most ? m.z : s->most;
+        if (g && g->of.owner == (int)u)
+            confirm(g, m.z, m.d);
+        for (unsigned j = 0; j < NB_CAUSAL_KEYS; j++)
+            if (s->key[j] >= 0)
+                meet(&f->key[s->key[j]], u, &m);
+        if (winner < 0 || m.z > best) {
+            second = winner < 0 ? 0.0f : best;
+            best = m.z;
+            best_d = m.d;
+            winner = (int)i;
+        } else if (m.z > second) {
+            second = m.z;
+        }
+    }
+    if (winner >= 0 && best > CLEAR_Z && best - second > CLEAR_MARGIN && best_d > CLEAR_D)
+        note_moved(f, sum_at(f, 0, (unsigned)winner), (int)u);
+}
+
+/* The sum is one of the key's in this step. */
+static void gather_sums(struct key *k, float most)
+{
+    k->most = k->sums ? fmaxf(k->most, most) : most;
+    k->least = k->sums ? fminf(k->least, most) : most;
+    k->sums++;
+}
+
+/* Once all of them have been. */
+static void judge_sums(struct key *k)
+{
+    if (k->sums > 1)
+        k->mixed += MIXED_RATE * ((float)(k->most > MIXED_Z && k->least < MIXED_PART * k->most) - k->mixed);
+    k->sums = 0;
+}
+
+/* All consequences of the sums of the last step have come. */
+static void judge(struct nb_causal *f)
+{
+    for (unsigned i = 0; i < f->sums[0]; i++) {
+        const struct sum *s = sum_at(f, 0, i);
+        int explained = s->explained;
+        for (unsigned j = 0; j < NB_CAUSAL_KEYS; j++)
+            explained |= s->key[j] >= 0 && f->key[s->key[j]].proved && f->key[s->key[j]].mixed <= MIXED_MOST;
+        f->judged++;
+        f->explained += fmaxf(EXPLAINED_RATE, 1.0f / (float)f->judged) * ((float)explained - f->explained);
+        for (unsigned j = 0; j < NB_CAUSAL_KEYS; j++)
+            if (s->key[j] >= 0)
+                gather_sums(&f->key[s->key[j]], s->most);
+    }
+    for (unsigned i = 0; i < NB_CAUSAL_BUFFERS; i++)
+        if (f->key[i].sums)
+            judge_sums(&f->key[i]);
+}
+
+/* Weights begin to change: the sums since they last did are the cause. */
+static void next_step(struct nb_causal *f)
+{
+    const struct nb_slab over = f->sum[0];
+
+    judge(f);
+    f->sum[0] = f->sum[1];
+    f->sums[0] = f->sums[1];
+    f->sum[1] = over;
+    f->sums[1] = 0;
+    f->place = 0;
+    f->step++;
+}
+
+/* ---- what happens ------------------------------------------------------------------------------------ */
+
+unsigned nb_causal_place(struct nb_causal *f)
+{
+    return f->place++;
+}
+
+void nb_causal_sum(struct nb_causal *f, const uint64_t names[NB_CAUSAL_NAMES], const struct nb_signs *signs)
+{
+    struct sum *s;
+
+    for (unsigned j = 0; j < NB_CAUSAL_KEYS; j++) {
+        int k = key_of(f, names[j]);
+        if (k >= 0 && ++f->key[k].unproved > RENEW_WITHIN)
+            clear_key(&f->key[k]);
+    }
+    if (nb_slab_reach(&f->sum[1], f->sums[1] + 1)) /* too many, or no memory */
+        return;
+    s = sum_at(f, 1, f->sums[1]);
+    for (unsigned j = 0; j < NB_CAUSAL_KEYS; j++)
+        s->key[j] = key_of(f, names[j]);
+    s->named = names[NB_CAUSAL_GUESS];
+    s->guess = note_guess(f, s->named);
+    s->explained = 0;
+    s->most = 0.0f;
+    s->signs = *signs;
+    f->sums[1]++;
+}
+
+void nb_causal_gather(struct nb_causal *f, size_t width, const uint32_t *raw)
+{
+    int32_t value[NB_PICKS];
+    int u;
+
+    for (unsigned i = 0; i < f->positions; i++)
+        value[i] = ordered(width, raw[i]);
+    u = unit_of(f, width, value);
+    if (u >= 0)
+        f->unit[u].used = ++f->now;
+    if (u < 0 || !note_change(f, &f->unit[u], value))
+        return;
+    if (f->sums[1])
+        next_step(f);
+    confront(f, (unsigned)u);
+}
+
+/* ---- answers ----------------------------------------------------------------------------------------- */
+
+int nb_causal_proved(const struct nb_causal *f, uint64_t key)
+{
+    const struct key *k = find_key(f, key);
+
+    return k && k->proved;
+}
+
+int nb_causal_shared(const struct nb_causal *f, uint64_t key)
+{
+    const struct key *k = find_key(f, key);
+
+    return k && k->of.stray > STRAY_MOST;
+}
+
+int nb_causal_certain(const struct nb_causal *f, uint64_t guess)
+{
+    for (const struct guess *g = f->guess; guess && g < f->guess + NB_CAUSAL_BUFFERS; g++)
+        if (g->name == guess)
+            return g->of.moved == g->of.owner && g->of.in_a_row >= CERTAIN_AFTER && g->silent <= CERTAIN_FOR;
+    return 0;
+}
+
+int nb_causal_mixed(const struct nb_causal *f, uint64_t key)
+{
+    const struct key *k = find_key(f, key);
+
+    return k && k->mixed > MIXED_MOST;
+}
+
+unsigned nb_causal_units(const struct nb_causal *f)
+{
+    unsigned n = 0;
+
+    for (unsigned u = 0; u < f->units; u++)
+        n += f->unit[u].changes >= 2;
+    return n;
+}
+
+struct nb_causal_state nb_causal_state(const struct nb_causal *f, uint64_t key)
+{
+    const struct key *k = find_key(f, key);
+    const struct pair *p;
+
+    if (!k || k->best < 0)
+        return (struct nb_causal_state){.unit = -1};
+    p = &k->pair[k->best];
+    return (struct nb_causal_state){k->best, in_deviations(p->z, p), in_deviations(p->d, p), p->met};
+}
+
+float nb_causal_explained(const struct nb_causal *f)
+{
+    return f->judged < EXPLAINED_FROM ? 0.0f : f->explained;
+}

@@ -1,0 +1,469 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Evidence on signatures and what follows from it. */
+#include "policy/recognise/internal.h"
+
+#include <stdio.h>
+
+#include "base/minmax.h"
+#include "base/nccl_names.h"
+#include "policy/rules/rules.h"
+
+#define BUCKET 65536u     /* elements of what marks steps without gathers; metrics are smaller */
+#define LONE_PER_STEP 16u /* assumed calls a step where a communicator has one signature only */
+#define LARGE 1024u       /* elements; below are scalars, which say nothing of steps */
+#define CHANGES 3u        /* of a gathered block until it counts as weights */
+#define STEADY_FROM 34u   /* calls with samples: likeness before is no evidence against */
+#define STEADY_LIFE 200u  /* calls after the last likeness until it is forgiven */
+#define SUM_STEPS 3u      /* steps in a row that must add up */
+#define SUM_LIFE 16u      /* steps after which that is forgotten, when they do not any more */
+#define LINKED_LEAST 8u
+#define MAX_MICRO_BATCHES 64u
+#define MET 8u           /* steps after which what is known of a buffer counts more than its place */
+#define EXPLAINED 0.995f /* share of a field's sums: then those that nothing names may be coded, too */
+#define TIMES_TOLD 3u    /* in the log, of each reason and signature: its buffers may differ at every call */
+
+const char *nb_class_reason_text(enum nb_class_reason reason)
+{
+    static const char *const text[NB_WHY_COUNT] = {
+        [NB_WHY_YOUNG] = "too few calls seen yet",
+        [NB_WHY_NO_EVIDENCE] = "nothing shows that it is a gradient",
+        [NB_WHY_MOVES] = "the gathered weights follow its sums",
+        [NB_WHY_SUM] = "what a step reduces adds up to the weights it gathers",
+        [NB_WHY_AFTER_RS] = "it sums the result of a reduce_scatter",
+        [NB_WHY_BUCKET] = "DDP sums a bucket of gradients",
+        [NB_WHY_STEADY] = "its content hardly changes from call to call",
+        [NB_WHY_ONE_SIGN] = "its values have one sign",
+        [NB_WHY_INTEGERS] = "its values are integers",
+        [NB_WHY_HOOK] = "a communication hook of DDP sums it, and it may be anything",
+        [NB_WHY_BLIND] = "its sums are in memory that this device cannot look at",
+        [NB_WHY_USER_YES] = "NIBBLE_GRAD says so",
+        [NB_WHY_USER_NO] = "NIBBLE_GRAD excludes it",
+        [NB_WHY_TYPE] = "it is not a sum of float32, bfloat16 or float16",
+        [NB_WHY_UNSEEN] =
+            ("no all-gather of its communicator is seen that could show that it is a gradient (those "
+             "below NIBBLE_AG_MIN_BYTES are NCCL's)"),
+    };
+    return (unsigned)reason < NB_WHY_COUNT ? text[reason] : "unknown";
+}
+
+/* The field of the operation's blocks, or NULL. */
+static struct nb_causal *field_of(struct nb_classify *c, const struct nb_class_op *op)
+{
+    const uint64_t values = op->nranks ? op->count / op->nranks : 0;
+    uint64_t n;
+    size_t width;
+
+    if (op->func == NB_FUNC_REDUCE_SCATTER)
+        return nb_field_get(&c->fields, op->comm, values, 0);
+    return op->func == NB_FUNC_ALL_GATHER
+               ? nb_field_of_bytes(&c->fields, op->comm, op->type, values * nb_nccl_type_size(op->type), &n,
+                                   &width)
+               : NULL;
+}
+
+/* Reductions and gathers of one size, whose weights change: there the weights themselves say what the sums are,
+ * and what the others add up to says nothing of these. */
+static int is_followed(struct nb_classify *c, const struct nb_class_op *op)
+{
+    const struct nb_causal *field = field_of(c, op);
+
+    return field && nb_causal_units(field);
+}
+
+/* ---- calls and gathers ----------------------------------------------------------------------------------
+ */
+
+static int is_float_sum(const struct nb_class_op *op)
+{
+    return op->op == ncclSum &&
+           (op->type == ncclFloat32 || op->type == ncclBfloat16 || op->type == ncclFloat16);
+}
+
+void nb_classify_call(struct nb_classify *c, const struct nb_class_op *op)
+{
+    struct nb_class_sig *s = nb_class_sig_of(c, op);
+
+    c->announced++;
+    s->announced++;
+    if (op->func == NB_FUNC_REDUCE_SCATTER && is_float_sum(op)) {
+        c->recent_rs[c->recent_at].recv = op->recv;
+        c->recent_rs[c->recent_at].count = op->nranks ? op->count / op->nranks : op->count;
+        c->recent_rs[c->recent_at].type = op->type;
+        c->recent_at = (c->recent_at + 1) % RECENT_RS;
+    } else if (op->func == NB_FUNC_ALL_REDUCE && op->count >= LARGE) {
+        int linked = 0;
+        for (unsigned i = 0; i < RECENT_RS; i++) {
+            if (c->recent_rs[i].count != op->count || c->recent_rs[i].recv != op->send ||
+                c->recent_rs[i].type != op->type)
+                continue;
+            linked = 1;
+            c->recent_rs[i].count = 0; /* one reduce-scatter proves one all-reduce */
+            break;
+        }
+        s->linked += (uint64_t)linked;
+        if (s->linked)
+            nb_class_key_of(c, s->own, op->send)->linked = linked;
+    }
+}
+
+/* A step of this communicator ends: does what it reduced add up to what it gathered? Padding differs between
+ * the two, by less than a small piece a rank and operation. */
+static void end_step(struct nb_classify *c, struct nb_class_comm *m)
+{
+    uint64_t slack = (uint64_t)m->operations * LARGE;
+    int adds_up = 0;
+
+    /* Reduce-scatters: nearly all that is gathered are weights, and no more is reduced than that. */
+    if (m->scattered && m->weights * 10 >= m->gathered * 9 && m->scattered <= m->weights + slack &&
+        m->scattered < 2 * m->weights)
+        m->scatter_adds_up++;
+    else
+        m->scatter_adds_up = 0;
+    /* All-reduces: exactly what is gathered, once a micro-batch. */
+    if (m->reduced && m->weights) {
+        uint64_t times = (m->reduced + m->weights / 2) / m->weights;
+        uint64_t want = times * m->weights;
+        adds_up = times >= 1 && times <= MAX_MICRO_BATCHES && m->reduced <= want + slack &&
+                  want <= m->reduced + times * slack && slack * 10 < m->reduced;
+    }
+    m->reduce_adds_up = adds_up ? m->reduce_adds_up + 1 : 0;
+    for (uint32_t i = 0; i < c->used; i++) {
+        struct nb_class_sig *s = nb_class_sig_at(c, i);
+        if (s->taken && s->comm == m->comm && s->func == NB_FUNC_ALL_REDUCE)
+            s->steps_in_sum = adds_up && s->step == m->weight_steps + 1 ? s->steps_in_sum + 1 : 0;
+    }
+    m->gathered = m->weights = m->scattered = m->reduced = m->operations = 0;
+    m->weight_steps++;
+    if (m->weight_steps > c->weight_steps)
+        c->weight_steps = m->weight_steps;
+}
+
+void nb_classify_gather(struct nb_classify *c, const struct nb_class_op *op, const float *samples, unsigned n)
+{
+    struct nb_class_sig *s = nb_class_sig_of(c, op);
+    struct nb_class_comm *m = nb_class_comm_of(c, op->comm);
+    struct nb_look look = nb_book_look(&s->book, samples, n);
+
+    s->calls++;
+    m->gathers = 1;
+    if (look.found && look.changed) {
+        if (look.found->changes >= CHANGES)
+            s->weights = 1;
+        /* Weights change once a step: a block that changes again is in the next one. */
+        if (look.found->step == m->weight_steps + 1)
+            end_step(c, m);
+        look.found->step = m->weight_steps + 1;
+    }
+    if (op->count >= LARGE) {
+        m->operations++;
+        if (!is_followed(c, op)) {
+            m->gathered += op->count;
+            if (look.found && s->weights)
+                m->weights += op->count;
+        }
+    }
+}
+
+/* ---- reductions ------------------------------------------------------------------------------------------
+ */
+
+/* It has been missed for longer than usual: for instance, a bucket of DDP's first step. */
+static int is_past(const struct nb_class_comm *m, const struct nb_class_sig *s)
+{
+    uint64_t gap = s->calls > 1 ? (s->last_reduction - s->first_reduction) / (s->calls - 1) : 0;
+
+    return m->reductions - s->last_reduction > 3 * gap + 64;
+}
+
+/* Steps of a communicator that gathers no weights: as many as its rarest large sum has come (layers of one
+ * size in a row count once), evaluations and what is past aside. One signature alone may come many times a
+ * step. */
+static void count_rare_steps(const struct nb_classify *c, struct nb_class_comm *m)
+{
+    uint64_t most = 0, least = UINT64_MAX;
+    unsigned alive = 0;
+
+    if (m->rare_steps >= c->warmup)
+        return;
+    for (uint32_t i = 0; i < c->used; i++) {
+        const struct nb_class_sig *s = nb_class_sig_at(c, i);
+        if (s->taken && s->comm == m->comm && s->func != NB_FUNC_ALL_GATHER && s->count >= BUCKET &&
+            s->calls > most)
+            most = s->calls;
+    }
+    for (uint32_t i = 0; i < c->used; i++) {
+        const struct nb_class_sig *s = nb_class_sig_at(c, i);
+        if (!s->taken || s->comm != m->comm || s->func == NB_FUNC_ALL_GATHER || s->count < BUCKET ||
+            !s->calls || s->calls * 512 < most || is_past(m, s))
+            continue;
+        alive++;
+        if (s->bursts < least)
+            least = s->bursts;
+    }
+    if (alive)
+        m->rare_steps = alive > 1 ? least : most / LONE_PER_STEP;
+}
+
+/* A reduce-scatter that the user vouches for, whose weights are not seen, as small gathers are not: passes by the calls, or
+ * what all-reduces of gradients beside it count; where nobody tells of calls, nothing tells steps of something small apart. */
+static uint64_t steps_vouched(const struct nb_class_comm *m, const struct nb_class_sig *s,
+                              const struct nb_class_op *op)
+{
+    const uint64_t known = nb_max64(m->alike_rounds, m->rare_steps);
+
+    if (op->passes > known)
+        return op->passes - 1;
+    return known || op->passes ? known : s->calls / LONE_PER_STEP;
+}
+
+static uint64_t steps_of(const struct nb_classify *c, const struct nb_class_comm *m,
+                         const struct nb_class_sig *s, const struct nb_class_op *op)
+{
+    if (m->weight_steps >= 2)
+        return m->weight_steps;
+    if (c->weight_steps >= m->first_weight_step + 2)
+        return c->weight_steps - m->first_weight_step;
+    if (s->bucket)
+        return m->round;
+    /* HSDP: no weights cross the network, but calls tell passes apart. */
+    if (s->reason == NB_WHY_AFTER_RS && op->passes > m->rare_steps)
+        return op->passes - 1; /* this one is not over */
+    if (s->reason == NB_WHY_USER_YES && s->func == NB_FUNC_REDUCE_SCATTER)
+        return steps_vouched(m, s, op);
+    return s->kind == NB_CLASS_GRADIENT ? nb_max64(m->alike_rounds, m->rare_steps) : m->rare_steps;
+}
+
+/* An all-reduce that is a gradient by its caller or its user: a buffer that comes again is in the next step. */
+static void count_round(struct nb_classify *c, struct nb_class_comm *m, struct nb_class_sig *s,
+                        const struct nb_class_op *op)
+{
+    struct nb_class_key *k = nb_class_key_of(c, s->own, op->send);
+
+    if (k->round == m->round) {
+        m->alike_rounds += m->set == m->last_set;
+        m->last_set = m->set;
+        m->set = 0;
+        m->round++;
+    }
+    k->round = m->round;
+    m->set ^= nb_mix(op->send, s->count);
+}
+
+/* The signature within its field. */
+static uint64_t signature_of(const struct nb_class_op *op)
+{
+    return nb_mix(op->count, (uint64_t)op->type + 1);
+}
+
+/* The field's name for what identity predicts; 0: it predicts nothing. */
+static uint64_t guess_of(uint64_t signature, uint64_t predicted)
+{
+    return predicted ? nb_mix(signature + 1, predicted) | 1 : 0;
+}
+
+/* The names under which the sum's field knows the buffer of a reduce-scatter: by its place in the step, and by
+ * what identity says and predicts. */
+static void name_keys(const struct nb_class_op *op, struct nb_causal *field, uint64_t key[NB_CAUSAL_NAMES])
+{
+    const uint64_t signature = signature_of(op);
+
+    key[0] = nb_mix(signature, nb_causal_place(field)) | 1;
+    key[1] = op->buffer ? nb_mix(~signature, op->buffer) | 1 : 0;
+    key[NB_CAUSAL_GUESS] = guess_of(signature, op->predicted);
+}
+
+/* The buffer is not proved, but its place in the step is, and the buffer's strongest hypothesis is the same:
+ * at low rates it takes the one longer than the other, which has been followed for longer. */
+static int place_agrees(const struct nb_causal *field, const uint64_t key[NB_CAUSAL_NAMES])
+{
+    return nb_causal_proved(field, key[0]) &&
+           nb_causal_state(field, key[0]).unit == nb_causal_state(field, key[1]).unit;
+}
+
+/* Do the weights follow the sums of this very buffer? What only looks like a buffer (its squares do, too) is taken for it where
+ * its place in the step says the same, or all sums of the field move weights. */
+static int moves(const struct nb_causal *field, const uint64_t key[NB_CAUSAL_NAMES], int found)
+{
+    if (found)
+        return nb_causal_proved(field, key[0]) || nb_causal_explained(field) >= EXPLAINED;
+    if (key[1] && nb_causal_mixed(field, key[1])) /* of these only the place in the step tells */
+        return nb_causal_proved(field, key[0]);
+    if (key[1] && nb_causal_state(field, key[1]).steps >= MET)
+        return nb_causal_proved(field, key[1]) || place_agrees(field, key);
+    return nb_causal_proved(field, key[0]) || nb_causal_explained(field) >= EXPLAINED;
+}
+
+static enum nb_class_reason evidence_for(struct nb_classify *c, const struct nb_class_comm *m,
+                                         struct nb_class_sig *s, const struct nb_class_op *op,
+                                         uint64_t key[NB_CAUSAL_NAMES])
+{
+    if (s->func == NB_FUNC_REDUCE_SCATTER) {
+        struct nb_causal *field =
+            op->blind || !op->nranks ? NULL : nb_field_get(&c->fields, op->comm, op->count / op->nranks, 1);
+        if (field)
+            name_keys(op, field, key);
+        if (field && moves(field, key, op->found))
+            return NB_WHY_MOVES;
+        if (op->blind || (field && nb_causal_units(field)))
+            return NB_WHY_YOUNG;
+        if (m->scatter_adds_up >= SUM_STEPS)
+            return NB_WHY_SUM;
+        return s->evidence == NB_WHY_SUM ? NB_WHY_SUM : NB_WHY_YOUNG;
+    }
+    if (s->bucket)
+        return NB_WHY_BUCKET;
+    if (s->linked >= LINKED_LEAST && s->linked * 10 >= s->announced * 9 &&
+        nb_class_key_of(c, s->own, op->send)->linked)
+        return NB_WHY_AFTER_RS;
+    if (s->steps_in_sum >= SUM_STEPS)
+        s->sum_step = m->weight_steps;
+    return s->sum_step && m->weight_steps - s->sum_step < SUM_LIFE ? NB_WHY_SUM : NB_WHY_YOUNG;
+}
+
+/* What its content says against it, or NB_WHY_YOUNG. */
+static enum nb_class_reason veto(const struct nb_class_sig *s)
+{
+    if (s->last_steady && s->sampled - s->last_steady < STEADY_LIFE)
+        return NB_WHY_STEADY;
+    if (nb_content_one_sign(&s->content))
+        return NB_WHY_ONE_SIGN;
+    return nb_content_integers(&s->content) ? NB_WHY_INTEGERS : NB_WHY_YOUNG;
+}
+
+static void settle(struct nb_classify *c, const struct nb_class_comm *m, struct nb_class_sig *s,
+                   const struct nb_class_op *op, uint64_t key[NB_CAUSAL_NAMES])
+{
+    enum nb_grad_word word = nb_grad_rules_ask(&c->rules, s->func, s->type, s->count, s->nranks);
+    enum nb_class_reason against = veto(s);
+
+    s->evidence = evidence_for(c, m, s, op, key);
+    if (word != NB_GRAD_SILENT) {
+        s->kind = word == NB_GRAD_YES ? NB_CLASS_GRADIENT : NB_CLASS_OTHER;
+        s->reason = word == NB_GRAD_YES ? NB_WHY_USER_YES : NB_WHY_USER_NO;
+    } else if (s->bucket) { /* for certain, so that its content has no veto */
+        s->kind = NB_CLASS_GRADIENT;
+        s->reason = NB_WHY_BUCKET;
+    } else if (s->sampled < NB_CLASSIFY_CALLS) {
+        s->kind = NB_CLASS_UNKNOWN;
+        s->reason = NB_WHY_YOUNG;
+    } else if (against != NB_WHY_YOUNG) {
+        s->kind = NB_CLASS_OTHER;
+        s->reason = against;
+    } else {
+        s->kind = s->evidence == NB_WHY_YOUNG ? NB_CLASS_UNKNOWN : NB_CLASS_GRADIENT;
+        s->reason = s->evidence != NB_WHY_YOUNG                        ? s->evidence
+                    : op->blind                                        ? NB_WHY_BLIND
+                    : op->caller == NB_CALLER_HOOK                     ? NB_WHY_HOOK
+                    : s->func == NB_FUNC_REDUCE_SCATTER && !m->gathers ? NB_WHY_UNSEEN
+                                                                       : NB_WHY_NO_EVIDENCE;
+    }
+}
+
+struct nb_class_decision nb_classify_reduce(struct nb_classify *c, const struct nb_class_op *op,
+                                            const float *samples, unsigned n)
+{
+    struct nb_class_decision d = {.kind = NB_CLASS_OTHER, .reason = NB_WHY_TYPE};
+    enum nb_class_kind kind;
+    enum nb_class_reason reason;
+    struct nb_class_comm *m;
+    struct nb_class_sig *s;
+    struct nb_look look;
+    enum nb_dtype dtype;
+
+    if (!is_float_sum(op) || op->func == NB_FUNC_ALL_GATHER)
+        return d;
+    s = nb_class_sig_of(c, op);
+    m = nb_class_comm_of(c, op->comm);
+    kind = s->kind;
+    reason = s->reason;
+    s->calls++;
+    look = nb_book_look(&s->book, samples, n);
+    if (samples && !nb_policy_dtype(op->type, &dtype))
+        nb_content_note(&s->content, dtype, samples, n);
+    if (look.varies) {
+        s->sampled++;
+        if (look.found && s->sampled >= STEADY_FROM)
+            s->last_steady = s->sampled;
+    }
+    if (op->count >= LARGE) {
+        m->operations++;
+        if (op->func == NB_FUNC_REDUCE_SCATTER)
+            m->scattered += is_followed(c, op) ? 0 : op->count;
+        else
+            m->reduced += op->count;
+        s->bursts += m->last != s;
+        m->last = s;
+        s->last_reduction = m->reductions;
+        if (s->calls == 1)
+            s->first_reduction = m->reductions;
+        if (m->reductions++ % 16 == 0)
+            count_rare_steps(c, m);
+    }
+    s->step = m->weight_steps + 1;
+    settle(c, m, s, op, d.key);
+    if (op->func == NB_FUNC_ALL_REDUCE && (s->bucket || s->reason == NB_WHY_USER_YES))
+        count_round(c, m, s, op);
+    if (d.key[1])
+        d.shared = nb_causal_shared(field_of(c, op), d.key[1]);
+    if (op->found) /* a sum that only looks like the buffer proves nothing of it */
+        d.key[1] = 0;
+    d.kind = s->kind;
+    d.reason = s->reason;
+    d.changed = (s->kind != kind || s->reason != reason) && s->told[s->reason] < TIMES_TOLD;
+    s->told[s->reason] += (unsigned char)d.changed;
+    d.step = steps_of(c, m, s, op);
+    d.warmup = d.kind == NB_CLASS_GRADIENT && d.step < c->warmup;
+    return d;
+}
+
+int nb_classify_certain(struct nb_classify *c, const struct nb_class_op *op)
+{
+    const struct nb_causal *field = op->func == NB_FUNC_REDUCE_SCATTER ? field_of(c, op) : NULL;
+
+    return field && nb_causal_certain(field, guess_of(signature_of(op), op->predicted));
+}
+
+void nb_classify_sum(struct nb_classify *c, const struct nb_class_op *op, const uint64_t key[NB_CAUSAL_NAMES],
+                     const uint32_t *raw, unsigned picks)
+{
+    struct nb_causal *field = field_of(c, op);
+    struct nb_signs signs;
+    enum nb_dtype dtype;
+
+    if (!field || !key[0] || picks != nb_causal_positions(field) || nb_policy_dtype(op->type, &dtype))
+        return;
+    nb_signs_of(dtype, raw, picks, &signs);
+    nb_causal_sum(field, key, &signs);
+}
+
+uint64_t nb_classify_shard(struct nb_classify *c, uint64_t comm, ncclDataType_t type, uint64_t bytes,
+                           size_t *width)
+{
+    uint64_t values = 0;
+
+    return nb_field_of_bytes(&c->fields, comm, type, bytes, &values, width) ? values : 0;
+}
+
+void nb_classify_weights(struct nb_classify *c, uint64_t comm, ncclDataType_t type, uint64_t bytes,
+                         const uint32_t *raw)
+{
+    uint64_t values;
+    size_t width;
+    struct nb_causal *field = nb_field_of_bytes(&c->fields, comm, type, bytes, &values, &width);
+
+    if (field)
+        nb_causal_gather(field, width, raw);
+}
+
+int nb_classify_text(const struct nb_class_op *op, const struct nb_class_decision *d, char *buf, size_t cap)
+{
+    static const char *const kinds[] = {"raw for now", "a gradient", "not a gradient, raw"};
+    char rule[128];
+
+    nb_grad_rule_text(op->func, op->type, op->count, op->nranks, rule, sizeof(rule));
+    if (d->reason == NB_WHY_TYPE)
+        return snprintf(buf, cap, "%s: %s: %s", rule, kinds[d->kind], nb_class_reason_text(d->reason));
+    return snprintf(buf, cap, "%s: %s (step %llu): %s; NIBBLE_GRAD=%s%s would change that", rule,
+                    kinds[d->kind], (unsigned long long)d->step, nb_class_reason_text(d->reason),
+                    d->kind == NB_CLASS_GRADIENT ? "!" : "", rule);
+}

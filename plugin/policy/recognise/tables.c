@@ -1,0 +1,236 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What classification knows of signatures, communicators and buffers: tables that grow up to their size, in which the
+ * longest unused (of buffers, the oldest) makes room.
+ *
+ * The fields of causal evidence (policy/recognise/causal.c) of a process: shards of one size on one communicator. A field
+ * begins with the first reduce-scatter of its size; all-gathers of as many values a rank join it.
+ *
+ * Pure, but for the memory of fields when they begin; the caller serialises.
+ */
+#include "policy/recognise/internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/nccl_names.h"
+
+#define DEFAULT_SIGNATURES 512u
+#define KEYS 4096u
+
+static struct nb_class_key *key_at(const struct nb_classify *c, uint32_t at)
+{
+    return nb_slab_at(&c->keys, at);
+}
+
+struct nb_classify *nb_classify_create(const struct nb_classify_config *config)
+{
+    const uint32_t signatures = config->signatures ? config->signatures : DEFAULT_SIGNATURES;
+    struct nb_classify *c = calloc(1, sizeof(*c));
+
+    if (!c)
+        return NULL;
+    c->warmup = config->warmup_steps;
+    if (config->rules)
+        c->rules = *config->rules;
+    nb_slab_init(&c->sigs, sizeof(struct nb_class_sig), signatures);
+    nb_slab_init(&c->keys, sizeof(struct nb_class_key), KEYS);
+    if (nb_slab_reach(&c->sigs, 1) || nb_slab_reach(&c->keys, 1) ||
+        nb_chains_init(&c->sig_chains, signatures) || nb_chains_init(&c->key_chains, KEYS)) {
+        nb_classify_destroy(c);
+        return NULL;
+    }
+    return c;
+}
+
+void nb_classify_destroy(struct nb_classify *c)
+{
+    if (!c)
+        return;
+    for (uint32_t i = 0; i < c->used; i++)
+        nb_book_clear(&nb_class_sig_at(c, i)->book);
+    nb_slab_free(&c->sigs);
+    nb_slab_free(&c->keys);
+    nb_chains_free(&c->sig_chains);
+    nb_chains_free(&c->key_chains);
+    nb_fields_clear(&c->fields);
+    free(c);
+}
+
+static uint32_t *sig_chain(struct nb_classify *c, uint64_t comm, enum nb_func func, ncclDataType_t type,
+                           uint64_t count)
+{
+    return &c->sig_chains
+                .head[nb_mix(nb_mix(comm, count), (uint64_t)func << 8 | (uint64_t)type) & c->sig_chains.mask];
+}
+
+static void free_sig(struct nb_classify *c, uint32_t at)
+{
+    struct nb_class_sig *s = nb_class_sig_at(c, at);
+    uint32_t *link = sig_chain(c, s->comm, s->func, s->type, s->count);
+
+    while (*link != at)
+        link = &nb_class_sig_at(c, *link)->chain;
+    *link = s->chain;
+    nb_book_clear(&s->book);
+    s->taken = 0;
+}
+
+static int is_bucket(const struct nb_class_op *op)
+{
+    return op->func == NB_FUNC_ALL_REDUCE && op->caller == NB_CALLER_BUCKET;
+}
+
+struct nb_class_sig *nb_class_sig_of(struct nb_classify *c, const struct nb_class_op *op)
+{
+    uint32_t *head = sig_chain(c, op->comm, op->func, op->type, op->count);
+    uint32_t at;
+    struct nb_class_sig *s;
+
+    for (at = *head; at != NB_NONE; at = nb_class_sig_at(c, at)->chain) {
+        s = nb_class_sig_at(c, at);
+        if (s->comm == op->comm && s->func == op->func && s->type == op->type && s->count == op->count &&
+            s->bucket == is_bucket(op)) {
+            s->used = ++c->now;
+            return s;
+        }
+    }
+    at = NB_NONE;
+    for (uint32_t i = 0; i < c->used && (at == NB_NONE || nb_class_sig_at(c, at)->taken); i++)
+        if (at == NB_NONE || !nb_class_sig_at(c, i)->taken ||
+            nb_class_sig_at(c, i)->used < nb_class_sig_at(c, at)->used)
+            at = i;
+    if ((at == NB_NONE || nb_class_sig_at(c, at)->taken) && !nb_slab_reach(&c->sigs, c->used + 1))
+        at = c->used++;
+    s = nb_class_sig_at(c, at);
+    if (s->taken)
+        free_sig(c, at);
+    *s = (struct nb_class_sig){.comm = op->comm,
+                               .count = op->count,
+                               .nranks = op->nranks,
+                               .func = op->func,
+                               .type = op->type,
+                               .own = at,
+                               .bucket = is_bucket(op),
+                               .taken = 1,
+                               .used = ++c->now,
+                               .reason = NB_WHY_COUNT};
+    head = sig_chain(c, op->comm, op->func, op->type, op->count);
+    s->chain = *head;
+    *head = at;
+    return s;
+}
+
+struct nb_class_comm *nb_class_comm_of(struct nb_classify *c, uint64_t comm)
+{
+    struct nb_class_comm *victim = c->comms;
+
+    for (struct nb_class_comm *m = c->comms; m < c->comms + COMMS; m++) {
+        if (m->taken && m->comm == comm) {
+            m->used = ++c->now;
+            return m;
+        }
+        if (victim->taken && (!m->taken || m->used < victim->used))
+            victim = m;
+    }
+    *victim = (struct nb_class_comm){
+        .comm = comm, .taken = 1, .used = ++c->now, .first_weight_step = c->weight_steps};
+    return victim;
+}
+
+struct nb_class_key *nb_class_key_of(struct nb_classify *c, uint32_t sig, uint64_t send)
+{
+    uint32_t *head = &c->key_chains.head[nb_mix(send, sig) & c->key_chains.mask];
+    uint32_t at;
+    struct nb_class_key *k;
+
+    for (at = *head; at != NB_NONE; at = key_at(c, at)->chain)
+        if (key_at(c, at)->sig == sig && key_at(c, at)->send == send)
+            return key_at(c, at);
+    at = nb_slab_reach(&c->keys, c->key_hand + 1) ? 0 : c->key_hand;
+    c->key_hand = at + 1;
+    k = key_at(c, at);
+    if (k->taken) {
+        uint32_t *link = &c->key_chains.head[nb_mix(k->send, k->sig) & c->key_chains.mask];
+        while (*link != at)
+            link = &key_at(c, *link)->chain;
+        *link = k->chain;
+    }
+    head = &c->key_chains.head[nb_mix(send, sig) & c->key_chains.mask];
+    *k = (struct nb_class_key){.sig = sig, .send = send, .round = UINT64_MAX, .taken = 1, .chain = *head};
+    *head = at;
+    return k;
+}
+
+void nb_classify_forget(struct nb_classify *c, uint64_t comm)
+{
+    for (uint32_t i = 0; i < c->used; i++)
+        if (nb_class_sig_at(c, i)->taken && nb_class_sig_at(c, i)->comm == comm)
+            free_sig(c, i);
+    for (struct nb_class_comm *m = c->comms; m < c->comms + COMMS; m++)
+        if (m->taken && m->comm == comm)
+            m->taken = 0;
+    nb_fields_forget(&c->fields, comm);
+}
+
+static void end(struct nb_field *f)
+{
+    nb_causal_destroy(f->causal);
+    memset(f, 0, sizeof(*f));
+}
+
+struct nb_causal *nb_field_get(struct nb_fields *fields, uint64_t comm, uint64_t values, int make)
+{
+    struct nb_field *victim = fields->field;
+
+    for (struct nb_field *f = fields->field; f < fields->field + NB_FIELDS; f++) {
+        if (f->values == values && f->comm == comm && values) {
+            f->used = ++fields->now;
+            return f->causal;
+        }
+        if (victim->values && (!f->values || f->used < victim->used))
+            victim = f;
+    }
+    if (!make || !nb_picks_of(values))
+        return NULL;
+    end(victim);
+    victim->causal = nb_causal_create(nb_picks_of(values));
+    if (!victim->causal)
+        return NULL;
+    victim->comm = comm;
+    victim->values = values;
+    victim->used = ++fields->now;
+    return victim->causal;
+}
+
+struct nb_causal *nb_field_of_bytes(struct nb_fields *fields, uint64_t comm, ncclDataType_t type,
+                                    uint64_t bytes, uint64_t *values, size_t *width)
+{
+    static const size_t widths[] = {2, 4, 1};
+    const size_t known = type == ncclInt8 || type == ncclUint8 ? 0 : nb_nccl_type_size(type);
+
+    for (unsigned i = 0; i < sizeof(widths) / sizeof(widths[0]); i++) {
+        if (known && known != widths[i])
+            continue;
+        struct nb_causal *f = bytes % widths[i] ? NULL : nb_field_get(fields, comm, bytes / widths[i], 0);
+        if (f) {
+            *values = bytes / widths[i];
+            *width = widths[i];
+            return f;
+        }
+    }
+    return NULL;
+}
+
+void nb_fields_forget(struct nb_fields *fields, uint64_t comm)
+{
+    for (struct nb_field *f = fields->field; f < fields->field + NB_FIELDS; f++)
+        if (f->values && f->comm == comm)
+            end(f);
+}
+
+void nb_fields_clear(struct nb_fields *fields)
+{
+    for (struct nb_field *f = fields->field; f < fields->field + NB_FIELDS; f++)
+        end(f);
+}

@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Who calls a collective, by the frames of the caller's stack. NCCL tells the profiler of a call on the thread that makes
+ * it, so what called is still on the stack. In a job that gathers no weights this is the only thing that tells a gradient
+ * from another sum of a fixed buffer for certain.
+ *
+ * What PyTorch's stack looks like (2.15, over gloo; ProcessGroupNCCL is called through the same dispatcher):
+ *
+ * - DDP with its own all-reduce: `c10d::Reducer::all_reduce_bucket` of libtorch_cpu.so, whose symbols dladdr finds, seven
+ *   frames from the process group, and no Python between. Whatever it reduces is a bucket of gradients. (The reducer's
+ *   bitmap of used parameters comes from another of its functions.)
+ * - DDP with a hook in Python (BF16 compression, PowerSGD): the same function, but the hook's Python frames lie between, and
+ *   the hook may reduce whatever it likes.
+ * - Everything else that is called in a backward pass (FSDP, gradients of gathered features, SyncBatchNorm): Python or
+ *   C++ functions below `torch::autograd::Engine::evaluate_function`; or, what FSDP does at the very end of a pass, below
+ *   `Engine::thread_main` alone. On the CPU that is the caller's own thread; with a GPU it is one named pt_autograd_N by
+ *   the sources, so that the thread's name would prove no more than the engine's frames do.
+ *
+ * Pure: policy/records/caller.c walks.
+ *
+ * Who calls a collective (policy/records/caller.c), by walking the stack of the calling thread.
+ *
+ * What a return address belongs to is looked up once and remembered for the process, since a look costs far more than a
+ * step of the walk: the loader goes through all symbols of a library, of which PyTorch's has hundreds of thousands.
+ */
+#include "policy/records/records.h"
+
+#include <dlfcn.h>
+#include <execinfo.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "base/context.h"
+
+/* c10d::Reducer::all_reduce_bucket(Bucket &): the prefix without its arguments, which change with releases. */
+#define ALL_REDUCE_BUCKET "_ZN4c10d7Reducer17all_reduce_bucketE"
+/* Functions of torch::autograd::Engine. Of a thread that walks the graph one is always on the stack. */
+#define ENGINE "_ZN5torch8autograd6Engine"
+
+static int begins(const char *text, const char *prefix)
+{
+    return text && strncmp(text, prefix, strlen(prefix)) == 0;
+}
+
+static int module_begins(const struct nb_frame *f, const char *prefix)
+{
+    const char *slash = f->module ? strrchr(f->module, '/') : NULL;
+
+    return begins(slash ? slash + 1 : f->module, prefix);
+}
+
+/* Of the interpreter, or of PyTorch's bindings to it. An interpreter that is linked statically has frames of a program of any
+ * name, but its functions are exported. */
+static int is_python(const struct nb_frame *f)
+{
+    return module_begins(f, "libpython") || module_begins(f, "libtorch_python") ||
+           begins(f->symbol, "_PyEval_") || begins(f->symbol, "PyEval_") || begins(f->symbol, "_PyObject_") ||
+           begins(f->symbol, "PyObject_");
+}
+
+unsigned nb_frame_kind(const struct nb_frame *f)
+{
+    unsigned kind = 0;
+
+    if (module_begins(f, "libtorch"))
+        kind |= NB_FRAME_TORCH;
+    if (is_python(f))
+        kind |= NB_FRAME_PYTHON;
+    if (module_begins(f, "libtorch_cpu.") && begins(f->symbol, ALL_REDUCE_BUCKET))
+        kind |= NB_FRAME_BUCKET;
+    if (module_begins(f, "libtorch_cpu.") && begins(f->symbol, ENGINE))
+        kind |= NB_FRAME_ENGINE;
+    return kind;
+}
+
+int nb_caller_scan(struct nb_caller_scan *scan, unsigned kind)
+{
+    if (kind & NB_FRAME_BUCKET)
+        scan->found = scan->seen & NB_FRAME_PYTHON ? NB_CALLER_HOOK : NB_CALLER_BUCKET;
+    else if (kind & NB_FRAME_ENGINE) /* the reducer would lie further in */
+        scan->found = NB_CALLER_BACKWARD;
+    scan->seen |= kind;
+    return scan->found != NB_CALLER_UNKNOWN;
+}
+
+enum nb_caller nb_caller_scanned(const struct nb_caller_scan *scan, int whole)
+{
+    if (scan->found == NB_CALLER_UNKNOWN && whole && scan->seen & NB_FRAME_TORCH)
+        return NB_CALLER_OUTSIDE;
+    return scan->found;
+}
+
+enum nb_caller nb_caller_of(const struct nb_frame *frame, size_t n, int whole)
+{
+    struct nb_caller_scan scan = {0, NB_CALLER_UNKNOWN};
+
+    for (size_t i = 0; i < n && !nb_caller_scan(&scan, nb_frame_kind(&frame[i])); i++)
+        ;
+    return nb_caller_scanned(&scan, whole);
+}
+
+/* Return addresses that were looked up: the address, and the kind of its frame in the bits that no address has. Zero: free.
+ * What falls on a place that is taken replaces it. */
+#define KNOWN 1024u
+#define KIND_SHIFT 56
+#define ADDRESS ((UINT64_C(1) << KIND_SHIFT) - 1)
+
+static _Atomic uint64_t known[KNOWN];
+
+static unsigned look_up(uint64_t address)
+{
+    struct nb_frame f = {NULL, NULL};
+    Dl_info info;
+
+    /* A return address may be the first of the next function. */
+    if (dladdr((const void *)(uintptr_t)(address - 1), &info)) {
+        f.module = info.dli_fname;
+        f.symbol = info.dli_sname;
+    }
+    return nb_frame_kind(&f);
+}
+
+static unsigned kind_of(uint64_t address)
+{
+    _Atomic uint64_t *at = &known[(address * UINT64_C(0x9e3779b97f4a7c15)) >> 54];
+    uint64_t entry = atomic_load_explicit(at, memory_order_relaxed);
+
+    if ((entry & ADDRESS) != address) {
+        entry = address | (uint64_t)look_up(address) << KIND_SHIFT;
+        atomic_store_explicit(at, entry, memory_order_relaxed);
+    }
+    return (unsigned)(entry >> KIND_SHIFT);
+}
+
+/* Frames that are walked first: DDP's reducer is among them, so that the rest need not be. */
+#define NEAR 32u
+
+enum nb_caller nb_stack_caller(void)
+{
+    struct nb_caller_scan scan = {0, NB_CALLER_UNKNOWN};
+    void *address[NB_CALLER_FRAMES];
+    unsigned scanned = 0;
+
+    for (unsigned most = NEAR;; most = NB_CALLER_FRAMES) {
+        /* Code without unwind tables ends the stack, too: what it hides is not found. */
+        const int got = backtrace(address, (int)most);
+        const unsigned n = got > 0 ? (unsigned)got : 0;
+
+        while (scanned < n)
+            if (nb_caller_scan(&scan, kind_of((uintptr_t)address[scanned++] & ADDRESS)))
+                return nb_caller_scanned(&scan, 0);
+        if (n < most)
+            return nb_caller_scanned(&scan, 1);
+        if (most == NB_CALLER_FRAMES)
+            return nb_caller_scanned(&scan, 0);
+    }
+}
