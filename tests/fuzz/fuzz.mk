@@ -26,8 +26,8 @@ REFERENCE = $(OUT)/reference_decode.o $(OUT)/reference_quant.o $(OUT)/reference_
 PARSERS = $(OUT)/wire.o $(OUT)/tcp_wire.o
 # The whole plugin but for verbs, which needs headers that may be missing, for the codecs, and for old names of the C library, by
 # which calls get past the sanitizers.
-PLUGIN = $(patsubst $(SRCDIR)/plugin/%.c,$(OUT)/plugin/%.o,$(filter-out $(SRCDIR)/plugin/net/verbs%.c $(SRCDIR)/plugin/base/old_glibc%.c,$(foreach \
-	d,abi base coll device net policy state,$(wildcard $(SRCDIR)/plugin/$(d)/*.c))))
+PLUGIN = $(patsubst $(SRCDIR)/plugin/%.c,$(OUT)/plugin/%.o,$(filter-out $(SRCDIR)/plugin/net/verbs% $(SRCDIR)/plugin/base/old_glibc%.c,\
+	$(sort $(shell find $(addprefix $(SRCDIR)/plugin/,abi base coll device net policy state) -name '*.c'))))
 PLUGIN += $(OUT)/kernels_plan.o $(OUT)/kernels_image.o
 NODES = $(OUT)/abi_calls.o $(OUT)/cluster.o $(OUT)/loopback.o $(OUT)/loopback_faults.o $(OUT)/loopback_messages.o
 
@@ -89,4 +89,4 @@ $(OUT)/seeds: $(OUT)/seeds.o $(CODEC) $(PARSERS)
 # Naming them keeps make from taking objects for intermediate files.
 .PHONY: all objects
 objects: $(CODEC) $(REFERENCE) $(PARSERS) $(PLUGIN) $(NODES) $(TARGETS:%=$(OUT)/fuzz_%.o) $(OUT)/seeds.o $(OUT)/standalone.o
--include $(wildcard $(OUT)/*.d) $(wildcard $(OUT)/plugin/*/*.d)
+-include $(wildcard $(OUT)/*.d) $(wildcard $(OUT)/plugin/*/*.d) $(wildcard $(OUT)/plugin/*/*/*.d)

@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * GPU memory of nibble's own: residuals, references, sums, the kernel's workspaces. See arena.c for how
- * it grows.
+ * GPU memory of nibble's own: residuals, references, sums, the kernel's workspaces.
  *
  * Threads: one at a time (the lock of struct nb_gpu; nb_arena_grow takes it by itself), with the context entered, but
  * for nb_arena_cut and nb_arena_give, which need none.
  *
- * Addresses for all of the GPU's memory are reserved once;
- * physical memory is mapped behind them as it is needed, by NCCL's thread at connect, later by the thread for calls
+ * Addresses for all of the GPU's memory are reserved once. Physical memory is mapped behind them as it is needed, by NCCL's thread at connect, later by the thread for calls
  * of the driver (thread.c). Mapping neither waits for the GPU nor moves what is there, unlike cuMemAlloc and cuMemFree, which
  * may wait for everything on the GPU, including kernels that wait for us. Memory is unmapped only when the
  * communicator is closed.

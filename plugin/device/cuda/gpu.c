@@ -8,22 +8,19 @@
  * (tests/device/test_cuda_launch.c has three communicators that deadlocked so). As many kernels run at once
  * as communicators have operations at once; their blocks come out of one budget (gpus.c).
  *
- *   cuda_context    the GPU's context, pinned memory
- *   cuda_arena      GPU memory: reserved at connect, grown as it is needed, given back at the end
- *   cuda_thread     threads that call the driver once the communicator is connected
- *   cuda_reach      whose memory an address is
- *   cuda_ring       descriptors to the kernel and results back
- *   cuda_launch     when the kernel runs: around NCCL's own launches, or for a batch
- *   cuda_gpu        all of it, for one communicator
- *   launch_choice   which of the two ways of launching
- *   launch_observer NCCL's launches as they are reported
- *   cuda_device     the device that the engine sees
+ *   driver.c    the GPU's context, pinned memory
+ *   arena.c     GPU memory: reserved at connect, grown as it is needed, given back at the end
+ *   thread.c    threads that call the driver once the communicator is connected
+ *   ring.c      descriptors to the kernel and results back
+ *   launch.c    when the kernel runs: around NCCL's own launches, or for a batch
+ *   turn.c      the engine's half of launches
+ *   observer.c  which of the two ways of launching, and NCCL's launches as they are reported
+ *   memory.c    whose memory an address is
+ *   table.h     the device that the engine sees
  *
  * Threads: `lock` covers everything but launching, which has the lock of struct nb_launches. NCCL's launching
  * threads take the latter and may be held up by the driver for as long as the GPU's queues are full, which
  * can depend on the engine: so whoever has `lock` only tries to take the other.
- *
- * What a communicator has on its GPU, made and given back.
  */
 #include "device/cuda/gpu.h"
 

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * When the codec kernel of a communicator runs: beside NCCL's own kernels, or for a batch of work.
- * launch.c explains both, and has the states of a launch.
  *
  * Threads: nb_launches_fork, _join, _posted and _unused on NCCL's launching threads, any number at once, and
  * nb_launches_alone on the thread for calls of the driver. Those that call the driver take the lock of this struct;

@@ -37,8 +37,6 @@ void nb_ranges_free(struct nb_ranges *ranges);
 /* Add a range, or note again what one with this base is: 0, or -ENOMEM (nothing is logged). Remove the one with
  * this base, if there is one. */
 int nb_ranges_add(struct nb_ranges *ranges, const void *base, size_t bytes, enum nb_reach reach);
-void nb_ranges_remove(struct nb_ranges *ranges, const void *base);
-enum nb_reach nb_ranges_find(struct nb_ranges *ranges, const void *address);
 
 /* ---- the instance and the functions of its table --------------------------------------------------------- */
 

@@ -286,8 +286,6 @@ struct nb_sig *nb_sig_of(struct nb_identity *id, const struct nb_identity_call *
 void nb_sig_free(struct nb_identity *id, uint32_t at);
 /* The buffer of a signature, by the address it is sent from; made when it is new. */
 struct nb_key *nb_key_of(struct nb_identity *id, uint32_t sig, uint64_t send);
-/* An operation of the signature was called: how many a pass has. */
-void nb_sig_count(struct nb_identity *id, struct nb_sig *s);
 /* Note the buffer; 1 when it has come once in every step that its signature came in, for long enough, and
  * with the gradient of the same unit (`expected`, NULL: unknown): recycled memory may be handed out in turn.
  * The order of units need not be that of the gathers, so once content can tell slots apart it is left to it.

@@ -110,7 +110,8 @@ struct nb_key *nb_key_of(struct nb_identity *id, uint32_t sig, uint64_t send)
 
 /* ---- a signature's view of the steps ------------------------------------------------------------------ */
 
-void nb_sig_count(struct nb_identity *id, struct nb_sig *s)
+/* An operation of the signature was called: how many a pass has. */
+static void count_in_pass(struct nb_identity *id, struct nb_sig *s)
 {
     struct nb_view *v = &s->view;
     uint64_t pass = nb_clock_pass(id) + 1;
@@ -206,7 +207,7 @@ static void count_call(struct nb_identity *id, struct nb_call *call)
     if (s->bucket)
         count_bucket(id, s, call);
     else
-        nb_sig_count(id, s);
+        count_in_pass(id, s);
     call->view = s->view;
 }
 

@@ -159,7 +159,8 @@ static double bound(const struct nb_cost_figures *f, const struct nb_cost_op *op
                                                            nb_min_double(op->nodes, 1 + flight / block)));
 }
 
-double nb_reckon_seconds(const struct nb_cost_figures *f, const struct nb_cost_op *op, int columns)
+/* How long an operation takes: what bounds it, what it waits for. columns: of the grid, or 0. */
+static double seconds_of(const struct nb_cost_figures *f, const struct nb_cost_op *op, int columns)
 {
     const double group = op->channels < NB_COST_GROUP ? op->channels : NB_COST_GROUP;
     const double call = op->chunk * group, calls = ceil(op->bytes / call);
@@ -214,12 +215,12 @@ double nb_reckon_gain(const struct nb_cost_figures *f, const struct nb_reckon_gr
     op.schedule = schedule_of(g, &op);
     if (g->second_int8 && func == NB_FUNC_REDUCE_SCATTER)
         op.ratio_again = op.ratio + 0.5 / value;
-    coded = nb_reckon_seconds(f, &op, g->columns);
+    coded = seconds_of(f, &op, g->columns);
     op.coded = op.feedback = false;
     op.schedule = schedule_of(g, &op);
     op.ratio = 1;
     op.ratio_again = 0;
-    return nb_reckon_seconds(f, &op, g->columns) / coded;
+    return seconds_of(f, &op, g->columns) / coded;
 }
 
 /* ---- decisions --------------------------------------------------------------------------------------- */

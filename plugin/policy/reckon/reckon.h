@@ -245,8 +245,6 @@ void nb_reckon_facts_text(const struct nb_reckon_facts *facts, char *out, size_t
 
 /* Figures of links and codecs; facts that are known. `value`: bytes of one. */
 struct nb_cost_figures nb_reckon_figures(const struct nb_reckon_facts *facts, double value);
-/* How long an operation takes: what bounds it, what it waits for. columns: of the grid, or 0. */
-double nb_reckon_seconds(const struct nb_cost_figures *figures, const struct nb_cost_op *op, int columns);
 /* Raw over coded, of an operation of `bytes` in all. */
 double nb_reckon_gain(const struct nb_cost_figures *figures, const struct nb_reckon_group *group,
                       enum nb_func func, double value, double bytes);

@@ -189,9 +189,6 @@ struct nb_causal *nb_field_get(struct nb_fields *fields, uint64_t comm, uint64_t
  * bytes each. Where the type says nothing (bytes), 2, 4 and 1 are tried. */
 struct nb_causal *nb_field_of_bytes(struct nb_fields *fields, uint64_t comm, ncclDataType_t type,
                                     uint64_t bytes, uint64_t *values, size_t *width);
-/* A communicator was destroyed. */
-void nb_fields_forget(struct nb_fields *fields, uint64_t comm);
-void nb_fields_clear(struct nb_fields *fields);
 
 /* ---- tables.c: the state --------------------------------------------------------------------------------- */
 

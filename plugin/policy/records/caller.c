@@ -16,10 +16,6 @@
  *   `Engine::thread_main` alone. On the CPU that is the caller's own thread; with a GPU it is one named pt_autograd_N by
  *   the sources, so that the thread's name would prove no more than the engine's frames do.
  *
- * Pure: policy/records/caller.c walks.
- *
- * Who calls a collective (policy/records/caller.c), by walking the stack of the calling thread.
- *
  * What a return address belongs to is looked up once and remembered for the process, since a look costs far more than a
  * step of the walk: the loader goes through all symbols of a library, of which PyTorch's has hundreds of thousands.
  */
@@ -32,6 +28,20 @@
 #include <string.h>
 
 #include "base/context.h"
+
+/* What a frame is: bits. */
+enum frame_kind {
+    FRAME_TORCH = 1,
+    FRAME_PYTHON = 2,
+    FRAME_BUCKET = 4, /* the reducer's function that sums a bucket */
+    FRAME_ENGINE = 8  /* the engine of backward passes */
+};
+
+/* Frames one by one, from the innermost (the collective) outwards. Zero: none yet. */
+struct scan {
+    unsigned seen; /* bits of all */
+    enum nb_caller found;
+};
 
 /* c10d::Reducer::all_reduce_bucket(Bucket &): the prefix without its arguments, which change with releases. */
 #define ALL_REDUCE_BUCKET "_ZN4c10d7Reducer17all_reduce_bucketE"
@@ -59,45 +69,48 @@ static int is_python(const struct nb_frame *f)
            begins(f->symbol, "PyObject_");
 }
 
-unsigned nb_frame_kind(const struct nb_frame *f)
+static unsigned kind_of_frame(const struct nb_frame *f)
 {
     unsigned kind = 0;
 
     if (module_begins(f, "libtorch"))
-        kind |= NB_FRAME_TORCH;
+        kind |= FRAME_TORCH;
     if (is_python(f))
-        kind |= NB_FRAME_PYTHON;
+        kind |= FRAME_PYTHON;
     if (module_begins(f, "libtorch_cpu.") && begins(f->symbol, ALL_REDUCE_BUCKET))
-        kind |= NB_FRAME_BUCKET;
+        kind |= FRAME_BUCKET;
     if (module_begins(f, "libtorch_cpu.") && begins(f->symbol, ENGINE))
-        kind |= NB_FRAME_ENGINE;
+        kind |= FRAME_ENGINE;
     return kind;
 }
 
-int nb_caller_scan(struct nb_caller_scan *scan, unsigned kind)
+/* 1 when no frame farther out matters: `found` is the answer. */
+static int scan_frame(struct scan *scan, unsigned kind)
 {
-    if (kind & NB_FRAME_BUCKET)
-        scan->found = scan->seen & NB_FRAME_PYTHON ? NB_CALLER_HOOK : NB_CALLER_BUCKET;
-    else if (kind & NB_FRAME_ENGINE) /* the reducer would lie further in */
+    if (kind & FRAME_BUCKET)
+        scan->found = scan->seen & FRAME_PYTHON ? NB_CALLER_HOOK : NB_CALLER_BUCKET;
+    else if (kind & FRAME_ENGINE) /* the reducer would lie further in */
         scan->found = NB_CALLER_BACKWARD;
     scan->seen |= kind;
     return scan->found != NB_CALLER_UNKNOWN;
 }
 
-enum nb_caller nb_caller_scanned(const struct nb_caller_scan *scan, int whole)
+/* All that there is has been scanned; whole: to the end of the stack. Otherwise what is not among them may still be
+ * farther out, and NB_CALLER_OUTSIDE is never said. */
+static enum nb_caller scan_result(const struct scan *scan, int whole)
 {
-    if (scan->found == NB_CALLER_UNKNOWN && whole && scan->seen & NB_FRAME_TORCH)
+    if (scan->found == NB_CALLER_UNKNOWN && whole && scan->seen & FRAME_TORCH)
         return NB_CALLER_OUTSIDE;
     return scan->found;
 }
 
 enum nb_caller nb_caller_of(const struct nb_frame *frame, size_t n, int whole)
 {
-    struct nb_caller_scan scan = {0, NB_CALLER_UNKNOWN};
+    struct scan scan = {0, NB_CALLER_UNKNOWN};
 
-    for (size_t i = 0; i < n && !nb_caller_scan(&scan, nb_frame_kind(&frame[i])); i++)
+    for (size_t i = 0; i < n && !scan_frame(&scan, kind_of_frame(&frame[i])); i++)
         ;
-    return nb_caller_scanned(&scan, whole);
+    return scan_result(&scan, whole);
 }
 
 /* Return addresses that were looked up: the address, and the kind of its frame in the bits that no address has. Zero: free.
@@ -118,7 +131,7 @@ static unsigned look_up(uint64_t address)
         f.module = info.dli_fname;
         f.symbol = info.dli_sname;
     }
-    return nb_frame_kind(&f);
+    return kind_of_frame(&f);
 }
 
 static unsigned kind_of(uint64_t address)
@@ -138,7 +151,7 @@ static unsigned kind_of(uint64_t address)
 
 enum nb_caller nb_stack_caller(void)
 {
-    struct nb_caller_scan scan = {0, NB_CALLER_UNKNOWN};
+    struct scan scan = {0, NB_CALLER_UNKNOWN};
     void *address[NB_CALLER_FRAMES];
     unsigned scanned = 0;
 
@@ -148,11 +161,11 @@ enum nb_caller nb_stack_caller(void)
         const unsigned n = got > 0 ? (unsigned)got : 0;
 
         while (scanned < n)
-            if (nb_caller_scan(&scan, kind_of((uintptr_t)address[scanned++] & ADDRESS)))
-                return nb_caller_scanned(&scan, 0);
+            if (scan_frame(&scan, kind_of((uintptr_t)address[scanned++] & ADDRESS)))
+                return scan_result(&scan, 0);
         if (n < most)
-            return nb_caller_scanned(&scan, 1);
+            return scan_result(&scan, 1);
         if (most == NB_CALLER_FRAMES)
-            return nb_caller_scanned(&scan, 0);
+            return scan_result(&scan, 0);
     }
 }

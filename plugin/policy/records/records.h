@@ -31,26 +31,6 @@ struct nb_frame {
     const char *symbol; /* mangled */
 };
 
-/* What a frame is: bits. */
-enum nb_frame_kind {
-    NB_FRAME_TORCH = 1,
-    NB_FRAME_PYTHON = 2,
-    NB_FRAME_BUCKET = 4, /* the reducer's function that sums a bucket */
-    NB_FRAME_ENGINE = 8  /* the engine of backward passes */
-};
-unsigned nb_frame_kind(const struct nb_frame *frame);
-
-/* Frames one by one, from the innermost (the collective) outwards. Zero: none yet. */
-struct nb_caller_scan {
-    unsigned seen; /* bits of all */
-    enum nb_caller found;
-};
-/* 1 when no frame farther out matters: `found` is the answer. */
-int nb_caller_scan(struct nb_caller_scan *scan, unsigned kind);
-/* All that there is has been scanned; whole: to the end of the stack. Otherwise what is not among them may still be
- * farther out, and NB_CALLER_OUTSIDE is never said. */
-enum nb_caller nb_caller_scanned(const struct nb_caller_scan *scan, int whole);
-
 /* `frame`: of a stack, from the innermost (the collective) outwards, `n` of them. whole: as above. */
 enum nb_caller nb_caller_of(const struct nb_frame *frame, size_t n, int whole);
 
