@@ -27,7 +27,8 @@ layers()
         { cat "$out.counts"; echo "FAIL: layers.py"; exit 1; }
 }
 
-# A file of base/ that calls coll/, includes it and has a variable. Two folders in base/ that call each other, one of which
+# A file of base/ that calls coll/, includes it and has a variable. A file of policy/records that uses policy/job, which may
+# use it. Two folders in base/ that call each other, one of which
 # includes a private header of the other. Two headers that include each other.
 upper=$(nm -g --defined-only "$(echo "$objects" | grep -m 1 'plugin/coll/')" | awk '$2 == "T" { print $3; exit }')
 cat >"$tmp/up.c" <<END
@@ -40,6 +41,15 @@ void nb_offend_up(void)
     static int calls;
     if (++calls > 1)
         $upper();
+}
+END
+inner=$(nm -g --defined-only "$(echo "$objects" | grep -m 1 'plugin/policy/job/')" | awk '$2 == "T" { print $3; exit }')
+cat >"$tmp/inner.c" <<END
+#include "policy/job/job.h"
+void (*nb_offend_inner(void))(void);
+void (*nb_offend_inner(void))(void)
+{
+    return (void (*)(void))$inner;
 }
 END
 for it in here:there there:here; do
@@ -57,8 +67,8 @@ done
 echo '#include "base/here/private.h"' >"$tmp/includes.h"
 : >"$tmp/private.h"
 set --
-for it in up=up here=here/here there=there/there; do
-    name=${it%=*} place=plugin/base/${it#*=}.c
+for it in up=base/up inner=policy/records/inner here=base/here/here there=base/there/there; do
+    name=${it%=*} place=plugin/${it#*=}.c
     # shellcheck disable=SC2086
     ${NB_CC:-cc} ${NB_SANITIZE:-} -O1 -fPIC -I"$srcdir/plugin" -I"$srcdir/include" -I"$srcdir" -D_GNU_SOURCE \
         -c -o "$tmp/$name.o" "$tmp/$name.c" || { echo "FAIL: cannot compile the offences"; exit 1; }
@@ -76,6 +86,8 @@ while read -r expected; do
 done <<END
 symbol plugin/base/up.c -> plugin/coll/[a-z_/]*.c: $upper
 include plugin/base/up.c -> plugin/coll/coll.h
+symbol plugin/policy/records/inner.c -> plugin/policy/job/[a-z_]*.c: $inner
+include plugin/policy/records/inner.c -> plugin/policy/job/job.h
 global plugin/base/up.c: nb_offend_variable
 global plugin/base/up.c: calls
 cycle base/here -> base/there: plugin/base/here/here.c .*
