@@ -4,8 +4,8 @@
 
     layers.py SRCDIR OBJECT... [--extra NAME=OBJECT]... [--extra-source NAME=FILE]...
 
-An OBJECT is a path in the build folder, as libtool makes them: plugin/net/.libs/tcp.o. It stands for the source
-plugin/net/tcp.c, which is how offences name it. The extras add objects and sources under a name of the caller's.
+An OBJECT is a path in the build folder, as libtool makes them: plugin/net/tcp/.libs/send.o. It stands for the source
+plugin/net/tcp/send.c, which is how offences name it. The extras add objects and sources under a name of the caller's.
 
 The rules are read from where people read them: the layers from the block ```layers of docs/architecture.md, the files
 that may have mutable globals from the head comment of plugin/base/context.h. Lines of the block:
@@ -162,7 +162,7 @@ def read_globals(srcdir):
 # ---- what there is ---------------------------------------------------------------------------------------
 
 def source_of(obj):
-    """plugin/net/.libs/libnibble_la-tcp.o -> plugin/net/tcp.c"""
+    """plugin/net/tcp/.libs/libnibble_la-send.o -> plugin/net/tcp/send.c"""
     name = obj.replace("/.libs/", "/")
     name = re.sub(r"/lib\w+_la-([^/]*)$", r"/\1", name)
     return re.sub(r"\.l?o$", ".c", name)

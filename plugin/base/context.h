@@ -21,7 +21,7 @@
  *   abi/process.c         the context of the process: most of NCCL's tables pass none
  *   abi/next.c            the plugins after ours: a library is loaded once a process
  *   abi/profiler_next.c   handles of theirs and ours: NCCL's stopEvent names no communicator
- *   net/verbs_lib.c       libibverbs' functions, found by dlopen (tests put theirs there); a process has one
+ *   net/verbs/lib.c       libibverbs' functions, found by dlopen (tests put theirs there); a process has one
  *                         libibverbs
  */
 #ifndef NIBBLE_BASE_CONTEXT_H

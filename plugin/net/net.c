@@ -11,7 +11,7 @@
 #include "base/log.h"
 #include "net/devices.h"
 #include "net/transport.h"
-#include "net/verbs_probe.h"
+#include "net/verbs/verbs.h"
 
 #ifdef NB_HAVE_VERBS
 static const struct nb_net_ops *const verbs = &nb_net_verbs;

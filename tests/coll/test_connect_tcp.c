@@ -14,8 +14,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
-#include "net/tcp_if.h"
-#include "net/tcp_wire.h"
+#include "net/tcp/tcp.h"
 #include "net/transport.h"
 #include "tests/coll/cluster.h"
 #include "tests/suite.h"

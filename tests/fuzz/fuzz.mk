@@ -50,7 +50,7 @@ $(OUT)/reference_%.o: $(SRCDIR)/tests/codec/reference_%.c
 $(OUT)/wire.o: $(SRCDIR)/plugin/coll/comm/wire.c
 	@mkdir -p $(OUT)
 	$(FUZZ_CC) $(FLAGS) $(INSTRUMENT) -c -o $@ $<
-$(OUT)/tcp_wire.o: $(SRCDIR)/plugin/net/tcp_wire.c
+$(OUT)/tcp_wire.o: $(SRCDIR)/plugin/net/tcp/wire.c
 	@mkdir -p $(OUT)
 	$(FUZZ_CC) $(FLAGS) $(INSTRUMENT) -c -o $@ $<
 $(OUT)/plugin/%.o: $(SRCDIR)/plugin/%.c

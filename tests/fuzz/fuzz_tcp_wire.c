@@ -6,7 +6,7 @@
  *
  * Input: kind u8 (0 handle, 1 hello, 2 frame; 4 more: with the check values put right), then the bytes.
  */
-#include "net/tcp_wire.c"
+#include "net/tcp/wire.c"
 
 #include "fuzz.h"
 

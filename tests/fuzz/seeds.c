@@ -10,7 +10,7 @@
 #include "abi_calls.h"
 #include "coll/comm/wire.h"
 #include "fuzz.h"
-#include "net/tcp_wire.h"
+#include "net/tcp/tcp.h"
 #include "net/transport.h"
 #include "nibble/codec.h"
 #include "nibble/nccl_types.h"

@@ -18,7 +18,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "net/verbs_api.h"
+#include "net/verbs/api.h"
 
 #define FAKE_DEVICES 4
 #define FAKE_PORTS 2

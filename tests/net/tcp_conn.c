@@ -10,8 +10,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "net/tcp_recv.h"
-#include "net/tcp_send.h"
+#include "net/tcp/internal.h"
 #include "util.h"
 
 static struct nb_net *net;

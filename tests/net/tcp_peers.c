@@ -12,8 +12,7 @@
 
 #include "base/clock.h"
 #include "base/context.h"
-#include "net/tcp_recv.h"
-#include "net/tcp_send.h"
+#include "net/tcp/internal.h"
 #include "util.h"
 
 static struct nb_net *net;

@@ -10,7 +10,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "net/tcp_send.h"
+#include "net/tcp/internal.h"
 #include "util.h"
 
 #ifndef TCP_NOTSENT_LOWAT

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "base/context.h"
-#include "net/tcp_send.h"
+#include "net/tcp/internal.h"
 #include "util.h"
 
 static struct nb_params params[2];

@@ -3,7 +3,7 @@
 #include <check.h>
 #include <stdlib.h>
 
-#include "net/requests.h"
+#include "net/tcp/tcp.h"
 #include "util.h"
 
 struct request {

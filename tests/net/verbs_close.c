@@ -10,7 +10,7 @@
 #include <sys/socket.h>
 
 #include "fake_verbs.h"
-#include "net/verbs_comm.h"
+#include "net/verbs/internal.h"
 #include "util.h"
 #include "verbs_util.h"
 

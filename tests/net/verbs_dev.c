@@ -10,7 +10,7 @@
 
 #include "base/context.h"
 #include "fake_verbs.h"
-#include "net/verbs_dev.h"
+#include "net/verbs/internal.h"
 #include "util.h"
 #include "verbs_util.h"
 

@@ -25,7 +25,7 @@
 #include <string.h>
 
 #include "fake_verbs.h"
-#include "net/verbs_wire.h"
+#include "net/verbs/internal.h"
 #include "util.h"
 #include "verbs_util.h"
 

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "net/verbs_wire.h"
+#include "net/verbs/internal.h"
 #include "util.h"
 
 static struct nb_verbs_meta sample(void)

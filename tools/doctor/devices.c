@@ -8,7 +8,7 @@
 
 #include "abi/context.h"
 #include "doctor.h"
-#include "net/tcp_if.h"
+#include "net/tcp/tcp.h"
 #include "system.h"
 
 static void tell_log(struct doctor *d, enum status status)

@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "base/version.h"
-#include "net/tcp_if.h"
+#include "net/tcp/tcp.h"
 #include "system.h"
 
 extern char **environ;

@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Private to this folder: both halves of a connection. */
+#ifndef NIBBLE_NET_TCP_INTERNAL_H
+#define NIBBLE_NET_TCP_INTERNAL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "net/tcp/tcp.h"
+
+/* ---- pace.c: unsent bytes -------------------------------------------------------------------------------- */
+
+struct nb_tcp_unsent {
+    int limit;        /* TCP_NOTSENT_LOWAT as it is set, in bytes; 0: not limited */
+    int64_t since_ns; /* the kernel has taken no more since then; 0: it does */
+    uint64_t bytes;   /* written since */
+    bool ran_dry;     /* since then, the kernel had sent all that it had */
+};
+
+/* Limit the stream with socket `fd` from now on. */
+void nb_tcp_unsent_start(struct nb_tcp_unsent *u, int fd);
+/* `bytes` were written to a limited one by `now_ns`; full: the kernel took no more. Adapts the limit. */
+void nb_tcp_unsent_wrote(struct nb_tcp_unsent *u, int fd, size_t bytes, bool full, int64_t now_ns);
+/* It has nothing more to write. */
+void nb_tcp_unsent_idle(struct nb_tcp_unsent *u);
+
+/* ---- tcp.c: a connection --------------------------------------------------------------------------------- */
+
+#define NB_TCP_REQ_MAX 1024 /* requests of a connection before isend and irecv answer "later" */
+
+/* First member of sending and receiving connections. */
+struct nb_tcp_comm {
+    bool is_send;
+    int err; /* first error, negative errno; sticky */
+    int nstreams;
+    int unfinished, done_untested; /* requests in these states */
+    uint32_t key;                  /* of the frame check */
+    uint32_t next_seq; /* send: of the next message queued; receive: of the oldest message not yet seen */
+    uint64_t wire;     /* bytes moved */
+    struct nb_tcp_dev *dev;
+    struct nb_net_reqs reqs;
+    char peer[64], local[64]; /* "address<port>" */
+};
+
+/* Fields of a new connection of n streams, the first of which is socket fd0, with requests of req_size
+ * bytes. */
+void nb_tcp_comm_init(struct nb_tcp_comm *c, struct nb_tcp_dev *dev, bool is_send, int fd0, int n,
+                      const uint8_t conn_id[16], size_t req_size);
+/* Frees its requests. */
+void nb_tcp_comm_fini(struct nb_tcp_comm *c);
+
+/* A request is complete. */
+static inline void nb_tcp_comm_done(struct nb_tcp_comm *c, struct nb_net_req *r)
+{
+    r->done = true;
+    c->unfinished--;
+    c->done_untested++;
+}
+
+/* A complete one has been tested: it is free again. */
+static inline void nb_tcp_comm_tested(struct nb_tcp_comm *c, struct nb_net_req *r)
+{
+    c->done_untested--;
+    nb_net_req_put(&c->reqs, r);
+}
+
+/* ---- send.c: sending ------------------------------------------------------------------------------------- */
+
+#define NB_TCP_BATCH 32       /* frames in one gather write */
+#define NB_TCP_QUANTUM 262144 /* bytes put on one stream before the next gets its turn */
+
+struct nb_tcp_sreq {
+    struct nb_net_req head;
+    struct nb_tcp_sreq *next; /* in the queue */
+    const uint8_t *data;
+    size_t size, assigned; /* bytes of the message; bytes already bound to a stream */
+    uint32_t chunk;        /* most bytes in one frame */
+    uint32_t seq;
+    int32_t tag;
+    int frames; /* bound to streams and not yet written */
+};
+
+/* A frame bound to a stream. */
+struct nb_tcp_out {
+    uint8_t hdr[NB_TCP_FRAME_BYTES];
+    uint32_t len;
+    const uint8_t *data;
+    struct nb_tcp_sreq *req;
+};
+
+struct nb_tcp_sstream {
+    int fd;
+    struct nb_tcp_unsent unsent;
+    bool blocked;     /* the kernel or the pace took no more in this round */
+    bool paced;       /* it was the pace */
+    int first, count; /* out[first .. first + count) is not yet written */
+    size_t written;   /* bytes of out[first] already written, header included */
+    size_t turn;      /* bytes since this stream became the current one */
+    struct nb_tcp_out out[NB_TCP_BATCH];
+};
+
+struct nb_tcp_send {
+    struct nb_tcp_comm c;
+    struct nb_tcp_sreq *queue, **queue_end; /* messages with bytes not yet bound to a stream */
+    int cur;                                /* stream whose turn it is */
+    bool lazy;                              /* isend leaves it to test to write */
+    bool urgent;                            /* the pace does not hold it back */
+    int wait_fd;     /* timer for an owner that sleeps while the pace forbids writing; -1 until needed */
+    unsigned peeked; /* isends since the reverse direction was read */
+    int64_t moved_ms, checked_ms; /* when bytes last moved; when the kernel was last asked about a stall */
+    uint8_t back[NB_TCP_FRAME_BYTES]; /* a frame from the receiver, `back_have` bytes of it */
+    unsigned back_have;
+    struct nb_tcp_sstream stream[];
+};
+
+/* Take over `n` connected sockets, in stream order. `cfg` (NULL: defaults) says whether it is lazy,
+ * shallow and urgent. -ENOMEM leaves the sockets to the caller. */
+int nb_tcp_send_new(struct nb_tcp_dev *dev, const int *fds, int n, const uint8_t conn_id[16],
+                    const struct nb_net_conn_cfg *cfg, struct nb_tcp_send **comm);
+
+/* As in struct nb_net_ops. */
+int nb_tcp_isend(void *send_comm, const void *data, size_t size, int tag, void *mhandle, void **request);
+int nb_tcp_send_test(struct nb_tcp_sreq *req, int *done, size_t *sizes);
+int nb_tcp_send_poll(struct nb_tcp_send *s, struct pollfd *fds, int max);
+int nb_tcp_lost(void *send_comm);
+uint64_t nb_tcp_resent(void *send_comm);
+int nb_tcp_close_send(void *send_comm);
+
+/* ---- recv.c: receiving ----------------------------------------------------------------------------------- */
+
+#define NB_TCP_READ_AHEAD 8192 /* bytes read beyond known payload; copied once more */
+
+/* One receive of a group. */
+struct nb_tcp_slot {
+    struct nb_tcp_slot *next; /* in the list of receives without a message, or of messages in parts */
+    struct nb_tcp_rreq *req;
+    uint8_t *data;
+    size_t cap, size; /* of the receive; of its message, once matched */
+    size_t claimed;   /* bytes in frames seen */
+    size_t got;       /* bytes in place */
+    uint32_t seq;     /* of the message */
+    int32_t tag;
+};
+
+struct nb_tcp_rreq {
+    struct nb_net_req head;
+    int n, left; /* slots; slots not complete */
+    struct nb_tcp_slot slot[NB_NET_MAX_RECVS];
+};
+
+struct nb_tcp_rstream {
+    int fd;
+    bool eof, bye;
+    bool drained;      /* the kernel had no more in this round */
+    bool have;         /* `frame` is the header of what comes next */
+    unsigned pos, end; /* unread bytes of buf */
+    size_t off, rest;  /* payload of `frame`: where the next byte goes in slot, how many are missing */
+    struct nb_tcp_frame frame;
+    struct nb_tcp_slot *slot; /* NULL until frame is matched */
+    uint8_t buf[NB_TCP_READ_AHEAD];
+};
+
+struct nb_tcp_recv {
+    struct nb_tcp_comm c;
+    struct nb_tcp_slot *posted, **posted_end; /* receives without a message, oldest first */
+    struct nb_tcp_slot *active;               /* messages of which some parts are still to be seen or read */
+    struct nb_tcp_rstream stream[];
+};
+
+/* Take over `n` connected sockets, in stream order; -ENOMEM leaves them to the caller. */
+int nb_tcp_recv_new(struct nb_tcp_dev *dev, const int *fds, int n, const uint8_t conn_id[16],
+                    struct nb_tcp_recv **comm);
+
+/* As in struct nb_net_ops. */
+int nb_tcp_irecv(void *recv_comm, int n, void **data, const size_t *sizes, const int *tags, void **mhandles,
+                 void **request);
+int nb_tcp_recv_test(struct nb_tcp_rreq *req, int *done, size_t *sizes);
+int nb_tcp_recv_poll(struct nb_tcp_recv *s, struct pollfd *fds, int max);
+int nb_tcp_watch_fd(void *recv_comm);
+int nb_tcp_close_recv(void *recv_comm);
+
+#endif

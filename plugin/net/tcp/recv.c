@@ -1,0 +1,416 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The receiving side of a TCP connection, for one thread at a time. Each stream is a small state machine: frame header, match, payload.
+ * Payload goes from the kernel straight to where it belongs; one read takes the rest of a payload together
+ * with up to NB_TCP_READ_AHEAD bytes of what follows, which usually holds the next header.
+ */
+#include "net/tcp/internal.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "base/log.h"
+
+#define LARGE 4096       /* frames from this size on are not read ahead */
+#define HEADER_AHEAD 256 /* but this much is: a header and a short message behind it */
+
+int nb_tcp_recv_new(struct nb_tcp_dev *dev, const int *fds, int n, const uint8_t conn_id[16],
+                    struct nb_tcp_recv **comm)
+{
+    struct nb_tcp_recv *s = calloc(1, sizeof(*s) + (size_t)n * sizeof(s->stream[0]));
+
+    if (!s)
+        return -ENOMEM;
+    nb_tcp_comm_init(&s->c, dev, false, fds[0], n, conn_id, sizeof(struct nb_tcp_rreq));
+    s->posted_end = &s->posted;
+    for (int i = 0; i < n; i++)
+        s->stream[i].fd = fds[i];
+    *comm = s;
+    return 0;
+}
+
+/* The first error. `quiet`: the peer closed in order and the caller knows better whether that matters. */
+__attribute__((format(printf, 4, 5))) static void recv_fail(struct nb_tcp_recv *s, int err, bool quiet,
+                                                            const char *fmt, ...)
+{
+    char why[256];
+    va_list ap;
+
+    if (s->c.err)
+        return;
+    s->c.err = err;
+    va_start(ap, fmt);
+    vsnprintf(why, sizeof(why), fmt, ap);
+    va_end(ap);
+    if (quiet)
+        NB_INFO(NCCL_NET, "tcp: %s, from which %s receives: %s", s->c.peer, s->c.local, why);
+    else
+        NB_WARN("tcp: receiving on %s from %s failed: %s; %d receives are lost", s->c.local, s->c.peer, why,
+                s->c.unfinished);
+}
+
+/* Tell the sender why its connection is refused from here on. The sockets stay open until the comm is closed:
+ * to close them now, with unread bytes inside, could overtake this frame with a reset. */
+static void tell_sender(struct nb_tcp_recv *s, const struct nb_tcp_frame *about, int err, size_t cap)
+{
+    struct nb_tcp_frame f = {
+        .seq = about->seq, .tag = err, .size = about->size, .offset = cap, .kind = NB_TCP_ERROR};
+    uint8_t b[NB_TCP_FRAME_BYTES];
+
+    nb_tcp_frame_put(b, &f, s->c.key);
+    (void)!send(s->stream[0].fd, b, sizeof(b), MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+static void protocol_error(struct nb_tcp_recv *s, struct nb_tcp_rstream *t, const char *what)
+{
+    if (s->c.err)
+        return;
+    tell_sender(s, &t->frame, EPROTO, 0);
+    recv_fail(s, -EPROTO, false, "stream %d, message %u of %llu bytes: %s", (int)(t - s->stream),
+              t->frame.seq, (unsigned long long)t->frame.size, what);
+}
+
+/* The oldest receive with this tag that has no message, taken out of the list; NULL when there is none. */
+static struct nb_tcp_slot *take_posted(struct nb_tcp_recv *s, int32_t tag)
+{
+    for (struct nb_tcp_slot **p = &s->posted; *p; p = &(*p)->next) {
+        struct nb_tcp_slot *slot = *p;
+
+        if (slot->tag != tag)
+            continue;
+        *p = slot->next;
+        if (!slot->next)
+            s->posted_end = p;
+        return slot;
+    }
+    return NULL;
+}
+
+/* Find the receive for the stream's frame. False: not now, or an error. */
+static bool match(struct nb_tcp_recv *s, struct nb_tcp_rstream *t)
+{
+    const struct nb_tcp_frame *f = &t->frame;
+    uint32_t ahead = f->seq - s->c.next_seq;
+    struct nb_tcp_slot *slot = NULL;
+
+    if (ahead == 0) {
+        slot = take_posted(s, f->tag);
+        if (!slot)
+            return false;
+        if (f->size > slot->cap) {
+            tell_sender(s, f, EMSGSIZE, slot->cap);
+            recv_fail(s, -EMSGSIZE, false, "message %u (tag %d) has %llu bytes, its receive takes %zu",
+                      f->seq, f->tag, (unsigned long long)f->size, slot->cap);
+            return false;
+        }
+        s->c.next_seq++;
+        slot->size = f->size;
+        slot->seq = f->seq;
+        if (f->len < f->size) {
+            slot->next = s->active;
+            s->active = slot;
+        }
+    } else if (ahead <= NB_TCP_MAX_AHEAD) {
+        return false; /* parked until the messages before it are matched */
+    } else {
+        slot = s->active;
+        while (slot && slot->seq != f->seq)
+            slot = slot->next;
+        if (!slot || slot->size != f->size || slot->tag != f->tag || f->len > slot->size - slot->claimed) {
+            protocol_error(s, t, "a part that fits no message");
+            return false;
+        }
+    }
+    slot->claimed += f->len;
+    t->slot = slot;
+    t->off = f->offset;
+    t->rest = f->len;
+    return true;
+}
+
+/* The stream's frame is complete. */
+static void frame_done(struct nb_tcp_recv *s, struct nb_tcp_rstream *t)
+{
+    struct nb_tcp_slot *slot = t->slot;
+    struct nb_tcp_rreq *r = slot->req;
+
+    t->have = false;
+    t->slot = NULL;
+    slot->got += t->frame.len;
+    if (slot->got < slot->size)
+        return;
+    if (t->frame.len < slot->size) {
+        struct nb_tcp_slot **p = &s->active;
+
+        while (*p != slot)
+            p = &(*p)->next;
+        *p = slot->next;
+    }
+    if (--r->left == 0) {
+        nb_tcp_comm_done(&s->c, &r->head);
+    }
+}
+
+/* One read into `v`. Bytes, or 0 when there are none now (also after an end or an error, which it
+ * handles). */
+static size_t read_some(struct nb_tcp_recv *s, struct nb_tcp_rstream *t, struct iovec *v, int nv)
+{
+    struct msghdr m = {.msg_iov = v, .msg_iovlen = (size_t)nv};
+    size_t room = v[0].iov_len + (nv > 1 ? v[1].iov_len : 0);
+    ssize_t n;
+    int err = 0;
+
+    if (t->drained || t->eof || s->c.err)
+        return 0;
+    do
+        n = recvmsg(t->fd, &m, MSG_DONTWAIT);
+    while (n < 0 && errno == EINTR);
+    if (n < 0)
+        err = errno;
+    if (n > 0) {
+        s->c.wire += (size_t)n;
+        /* A short read leaves nothing behind but perhaps the end of the stream, for which poll wakes
+         * again. */
+        t->drained = (size_t)n < room;
+        return (size_t)n;
+    }
+    if (n == 0) {
+        t->eof = true;
+        if (t->have || t->end > t->pos)
+            recv_fail(s, -ECONNRESET, false, "the peer ended the connection inside message %u",
+                      t->have ? t->frame.seq : s->c.next_seq);
+    } else if (err == EAGAIN || err == EWOULDBLOCK) {
+        t->drained = true;
+    } else {
+        recv_fail(s, -err, false, "%s", strerror(err));
+    }
+    return 0;
+}
+
+/* Have a header in t->frame. False: not now. */
+static bool next_frame(struct nb_tcp_recv *s, struct nb_tcp_rstream *t)
+{
+    if (t->end - t->pos < NB_TCP_FRAME_BYTES) {
+        struct iovec v;
+
+        memmove(t->buf, t->buf + t->pos, t->end - t->pos);
+        t->end -= t->pos;
+        t->pos = 0;
+        v = (struct iovec){t->buf + t->end, sizeof(t->buf) - t->end};
+        t->end += (unsigned)read_some(s, t, &v, 1);
+        if (s->c.err || t->end - t->pos < NB_TCP_FRAME_BYTES)
+            return false;
+    }
+    if (nb_tcp_frame_get(t->buf + t->pos, &t->frame, s->c.key) || t->frame.kind == NB_TCP_ERROR || t->bye) {
+        protocol_error(s, t, "a header that is not this protocol's (damaged or misplaced bytes)");
+        return false;
+    }
+    t->pos += NB_TCP_FRAME_BYTES;
+    if (t->frame.kind == NB_TCP_BYE)
+        t->bye = true;
+    else
+        t->have = true;
+    return true;
+}
+
+/* Move payload of the current frame: what was read ahead, then from the kernel. True when it is complete. */
+static bool take_payload(struct nb_tcp_recv *s, struct nb_tcp_rstream *t)
+{
+    size_t n = t->end - t->pos;
+
+    if (n > 0 && t->rest > 0) {
+        n = n < t->rest ? n : t->rest;
+        memcpy(t->slot->data + t->off, t->buf + t->pos, n);
+        t->pos += (unsigned)n;
+        t->off += n;
+        t->rest -= n;
+    }
+    while (t->rest > 0) {
+        /* Behind a large message comes, most likely, another: its header is worth reading now, its payload
+         * would only be copied twice. */
+        struct iovec v[2] = {{t->slot->data + t->off, t->rest},
+                             {t->buf, t->frame.len < LARGE ? sizeof(t->buf) : HEADER_AHEAD}};
+
+        n = read_some(s, t, v, 2);
+        if (n == 0)
+            return false;
+        t->pos = t->end = 0;
+        if (n > t->rest) {
+            t->end = (unsigned)(n - t->rest);
+            n = t->rest;
+        }
+        t->off += n;
+        t->rest -= n;
+    }
+    return true;
+}
+
+/* Move one stream as far as it goes. True when something moved. */
+static bool pump_stream(struct nb_tcp_recv *s, struct nb_tcp_rstream *t)
+{
+    bool moved = false;
+
+    while (!s->c.err && (t->have || s->c.unfinished > 0)) {
+        if (!t->have) {
+            if (!next_frame(s, t))
+                break;
+            moved = true;
+            if (!t->have)
+                continue;
+        }
+        if (!t->slot) {
+            if (!match(s, t))
+                break;
+            moved = true;
+        }
+        if (!take_payload(s, t))
+            break;
+        frame_done(s, t);
+        moved = true;
+    }
+    return moved;
+}
+
+/* Somebody waits, and every stream has ended at a message's border, or is parked behind a message that can
+ * only come on an ended one. */
+static void check_end(struct nb_tcp_recv *s)
+{
+    bool bye = true;
+
+    if (s->c.err || s->c.unfinished == 0)
+        return;
+    for (int i = 0; i < s->c.nstreams; i++) {
+        struct nb_tcp_rstream *t = &s->stream[i];
+
+        if (t->have ? t->slot || (int32_t)(t->frame.seq - s->c.next_seq) <= 0 : !t->eof)
+            return;
+        bye &= t->bye;
+    }
+    recv_fail(s, -ECONNRESET, bye, bye ? "closed by the peer in order" : "the peer ended the connection");
+}
+
+static void pump(struct nb_tcp_recv *s)
+{
+    bool moved = true;
+
+    for (int i = 0; i < s->c.nstreams; i++)
+        s->stream[i].drained = false;
+    /* Again while something moved: matching a message on one stream sets parked ones free. */
+    while (moved && !s->c.err && s->c.unfinished > 0) {
+        moved = false;
+        for (int i = 0; i < s->c.nstreams; i++)
+            moved |= pump_stream(s, &s->stream[i]);
+        if (s->c.nstreams == 1)
+            break;
+    }
+    check_end(s);
+}
+
+int nb_tcp_irecv(void *recv_comm, int n, void **data, const size_t *sizes, const int *tags, void **mhandles,
+                 void **request)
+{
+    struct nb_tcp_recv *s = recv_comm;
+    struct nb_tcp_rreq *r;
+    bool ready = false;
+
+    (void)mhandles;
+    *request = NULL;
+    if (n < 1 || n > NB_NET_MAX_RECVS)
+        return -EINVAL;
+    for (int i = 0; i < n; i++) {
+        if (!data[i] && sizes[i])
+            return -EINVAL;
+    }
+    r = s->c.err ? NULL : nb_net_req_get(&s->c.reqs);
+    if (!r)
+        return s->c.err;
+    r->n = r->left = n;
+    for (int i = 0; i < n; i++) {
+        r->slot[i] =
+            (struct nb_tcp_slot){.req = r, .data = data[i], .cap = sizes[i], .tag = tags ? tags[i] : 0};
+        *s->posted_end = &r->slot[i];
+        s->posted_end = &r->slot[i].next;
+    }
+    s->c.unfinished++;
+    /* What is already in our memory wakes nobody who sleeps on the sockets, so it is dealt with here;
+     * data in the kernel can wait for test. */
+    for (int i = 0; i < s->c.nstreams; i++)
+        ready |= s->stream[i].have || s->stream[i].end > s->stream[i].pos || s->stream[i].eof;
+    if (ready)
+        pump(s);
+    if (s->c.err && !r->head.done)
+        return s->c.err;
+    *request = r;
+    return 0;
+}
+
+int nb_tcp_recv_test(struct nb_tcp_rreq *r, int *done, size_t *sizes)
+{
+    struct nb_tcp_recv *s = r->head.comm;
+
+    *done = 0;
+    if (!r->head.done && !s->c.err)
+        pump(s);
+    if (!r->head.done)
+        return s->c.err;
+    *done = 1;
+    for (int i = 0; sizes && i < r->n; i++)
+        sizes[i] = r->slot[i].size;
+    nb_tcp_comm_tested(&s->c, &r->head);
+    return 0;
+}
+
+int nb_tcp_recv_poll(struct nb_tcp_recv *s, struct pollfd *fds, int max)
+{
+    int n = 0;
+
+    if (s->c.err || s->c.done_untested > 0 || max < s->c.nstreams)
+        return -1;
+    if (s->c.unfinished == 0)
+        return 0;
+    for (int i = 0; i < s->c.nstreams; i++) {
+        struct nb_tcp_rstream *t = &s->stream[i];
+
+        /* A stream whose next message cannot be placed yet has readable bytes that nobody wants. */
+        if (!t->eof && (!t->have || t->slot))
+            fds[n++] = (struct pollfd){.fd = t->fd, .events = POLLIN};
+    }
+    return n;
+}
+
+/* Of several sockets there is no one descriptor. What lies read ahead in our memory is looked at when a
+ * receive is posted. */
+int nb_tcp_watch_fd(void *recv_comm)
+{
+    const struct nb_tcp_recv *s = recv_comm;
+
+    return s->c.nstreams > 1 ? -1 : s->stream[0].fd;
+}
+
+int nb_tcp_close_recv(void *recv_comm)
+{
+    struct nb_tcp_recv *s = recv_comm;
+
+    if (!s)
+        return 0;
+    if (!s->c.err) {
+        struct nb_tcp_frame bye = {.seq = s->c.next_seq, .kind = NB_TCP_BYE};
+        uint8_t b[NB_TCP_FRAME_BYTES];
+
+        /* Messages that nobody has received make the kernel answer with a reset, by which alone the sender
+         * could not tell this from a crash. */
+        nb_tcp_frame_put(b, &bye, s->c.key);
+        (void)!send(s->stream[0].fd, b, sizeof(b), MSG_NOSIGNAL | MSG_DONTWAIT);
+    }
+    for (int i = 0; i < s->c.nstreams; i++)
+        close(s->stream[i].fd);
+    nb_tcp_comm_fini(&s->c);
+    free(s);
+    return 0;
+}

@@ -1,0 +1,492 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The sending side of a TCP connection, for one thread at a time. Messages wait in one queue, are cut into frames when a stream has
+ * room for them, and leave in gather writes of up to NB_TCP_BATCH frames. Messages of up to STRIPE_MAX go to
+ * one stream; the streams take turns after each quantum, or when the kernel takes no more.
+ */
+#include "net/tcp/internal.h"
+
+#include <errno.h>
+#include <linux/tcp.h>
+#include <netinet/in.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/timerfd.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "base/log.h"
+
+#define STRIPE_MAX 524288 /* longest part of a message on several streams: a slow one holds up little */
+#define FRAME_MAX (1u << 30)
+#define PEEK_EVERY 16 /* isends between reads of the reverse direction */
+#define STALL_CHECK_MS 5000
+
+int nb_tcp_send_new(struct nb_tcp_dev *dev, const int *fds, int n, const uint8_t conn_id[16],
+                    const struct nb_net_conn_cfg *cfg, struct nb_tcp_send **comm)
+{
+    struct nb_tcp_send *s = calloc(1, sizeof(*s) + (size_t)n * sizeof(s->stream[0]));
+
+    if (!s)
+        return -ENOMEM;
+    nb_tcp_comm_init(&s->c, dev, true, fds[0], n, conn_id, sizeof(struct nb_tcp_sreq));
+    s->queue_end = &s->queue;
+    s->wait_fd = -1;
+    s->lazy = cfg && cfg->lazy;
+    s->urgent = cfg && cfg->urgent;
+    s->moved_ms = s->checked_ms = nb_clock_ms(dev->tcp->clock);
+    for (int i = 0; i < n; i++) {
+        s->stream[i].fd = fds[i];
+        if (cfg && cfg->shallow)
+            nb_tcp_unsent_start(&s->stream[i].unsent, fds[i]);
+    }
+    *comm = s;
+    return 0;
+}
+
+/* The first error: remember it, say it, and cut the sockets so that the peer learns of it too. */
+__attribute__((format(printf, 3, 4))) static void send_fail(struct nb_tcp_send *s, int err, const char *fmt,
+                                                            ...)
+{
+    char why[256];
+    va_list ap;
+
+    if (s->c.err)
+        return;
+    s->c.err = err;
+    va_start(ap, fmt);
+    vsnprintf(why, sizeof(why), fmt, ap);
+    va_end(ap);
+    NB_WARN("tcp: sending from %s to %s failed: %s; %d sends are lost", s->c.local, s->c.peer, why,
+            s->c.unfinished);
+    for (int i = 0; i < s->c.nstreams; i++)
+        shutdown(s->stream[i].fd, SHUT_RDWR);
+}
+
+/* A message of which the peer can have only a part. */
+static bool inside_message(const struct nb_tcp_send *s)
+{
+    if (s->queue && s->queue->assigned > 0)
+        return true;
+    for (int i = 0; i < s->c.nstreams; i++) {
+        const struct nb_tcp_sstream *t = &s->stream[i];
+
+        if (t->count > 0 && (t->written > 0 || t->out[t->first].len < t->out[t->first].req->size))
+            return true;
+    }
+    return false;
+}
+
+/* The peer closed in order after all that was sent: who sends more knows better whether that matters. */
+static void peer_left(struct nb_tcp_send *s)
+{
+    s->c.err = -ECONNRESET;
+    NB_INFO(NCCL_NET, "tcp: %s, to which %s sends, has closed the connection", s->c.peer, s->c.local);
+    for (int i = 0; i < s->c.nstreams; i++)
+        shutdown(s->stream[i].fd, SHUT_RDWR);
+}
+
+/* Read the reverse direction: nothing, an ERROR or BYE frame, or the end. The frame comes out
+ * before the reset that follows it when the peer has closed with something of ours unread. */
+static void look_back(struct nb_tcp_send *s, int cause)
+{
+    struct nb_tcp_frame f;
+    ssize_t n;
+
+    if (s->c.err)
+        return;
+    do
+        n = recv(s->stream[0].fd, s->back + s->back_have, sizeof(s->back) - s->back_have, MSG_DONTWAIT);
+    while (n < 0 && errno == EINTR);
+    if (n > 0) {
+        s->back_have += (unsigned)n;
+        if (s->back_have < sizeof(s->back))
+            return;
+        if (nb_tcp_frame_get(s->back, &f, s->c.key) || f.kind == NB_TCP_DATA)
+            send_fail(s, -EPROTO, "the peer answered with bytes that are not this protocol's");
+        else if (f.kind == NB_TCP_BYE && !inside_message(s))
+            peer_left(s);
+        else if (f.kind == NB_TCP_BYE)
+            send_fail(s, -ECONNRESET, "the peer has closed the connection");
+        else if (f.tag == EMSGSIZE)
+            send_fail(s, -EMSGSIZE, "message %u has %llu bytes but the peer's receive takes %llu", f.seq,
+                      (unsigned long long)f.size, (unsigned long long)f.offset);
+        else
+            send_fail(s, -EPROTO, "the peer gave up at message %u: %s", f.seq, strerror(f.tag));
+        return;
+    }
+    if (n == 0 && s->c.unfinished == 0)
+        peer_left(s);
+    else if (n == 0)
+        send_fail(s, -ECONNRESET, "the peer has closed the connection");
+    else if (errno != EAGAIN && errno != EWOULDBLOCK)
+        send_fail(s, errno == EPIPE ? -ECONNRESET : -errno, "%s", strerror(errno));
+    else if (cause)
+        send_fail(s, cause == EPIPE ? -ECONNRESET : -cause, "%s", strerror(cause));
+}
+
+/* Bind bytes of the queue to an empty stream: many small messages, ending with at most one piece of a large
+ * one, so that the other streams get theirs. */
+static void fill(struct nb_tcp_send *s, struct nb_tcp_sstream *t)
+{
+    size_t bytes = 0;
+
+    t->first = t->count = 0;
+    t->written = 0;
+    while (s->queue && t->count < NB_TCP_BATCH && (bytes < NB_TCP_QUANTUM || t->count == 0)) {
+        struct nb_tcp_sreq *r = s->queue;
+        struct nb_tcp_out *o = &t->out[t->count++];
+        size_t rest = r->size - r->assigned;
+        struct nb_tcp_frame f = {.seq = r->seq,
+                                 .tag = r->tag,
+                                 .size = r->size,
+                                 .offset = r->assigned,
+                                 .len = rest < r->chunk ? (uint32_t)rest : r->chunk,
+                                 .kind = NB_TCP_DATA};
+
+        nb_tcp_frame_put(o->hdr, &f, s->c.key);
+        o->len = f.len;
+        o->data = r->data + r->assigned;
+        o->req = r;
+        r->frames++;
+        r->assigned += f.len;
+        bytes += f.len;
+        if (r->assigned == r->size) {
+            s->queue = r->next;
+            if (!s->queue)
+                s->queue_end = &s->queue;
+        }
+        if (f.len < r->size)
+            break;
+    }
+}
+
+/* `n` more bytes of the stream's frames are in the kernel. */
+static void advance(struct nb_tcp_send *s, struct nb_tcp_sstream *t, size_t n)
+{
+    s->c.wire += n;
+    t->turn += n;
+    t->written += n;
+    while (t->count > 0) {
+        struct nb_tcp_out *o = &t->out[t->first];
+        size_t whole = NB_TCP_FRAME_BYTES + (size_t)o->len;
+        struct nb_tcp_sreq *r = o->req;
+
+        if (t->written < whole)
+            break;
+        t->written -= whole;
+        t->first++;
+        t->count--;
+        if (--r->frames == 0 && r->assigned == r->size)
+            nb_tcp_comm_done(&s->c, &r->head);
+    }
+}
+
+/* Bytes that the vector may hold under the pace; shortens it. */
+static size_t apply_pace(struct nb_tcp_send *s, struct iovec *v, size_t *nv, size_t total)
+{
+    size_t allow = nb_tcp_pace_take(s->c.dev->pace, total), sum = 0;
+
+    for (size_t i = 0; i < *nv; i++) {
+        if (sum + v[i].iov_len >= allow) {
+            v[i].iov_len = allow - sum;
+            *nv = i + 1;
+            break;
+        }
+        sum += v[i].iov_len;
+    }
+    return allow;
+}
+
+/* Write what is bound to the stream, once. True when bytes moved and more may. */
+static bool flush(struct nb_tcp_send *s, struct nb_tcp_sstream *t)
+{
+    struct iovec v[2 * NB_TCP_BATCH];
+    struct msghdr m = {.msg_iov = v};
+    size_t nv = 0, skip = t->written, total = 0;
+    ssize_t n;
+    int err = 0;
+
+    for (int i = t->first; i < t->first + t->count; i++) {
+        struct nb_tcp_out *o = &t->out[i];
+
+        if (skip < NB_TCP_FRAME_BYTES) {
+            v[nv++] = (struct iovec){o->hdr + skip, NB_TCP_FRAME_BYTES - skip};
+            skip = 0;
+        } else {
+            skip -= NB_TCP_FRAME_BYTES;
+        }
+        if (o->len > skip)
+            v[nv++] = (struct iovec){(void *)(uintptr_t)(o->data + skip), o->len - skip};
+        skip = 0;
+    }
+    for (size_t i = 0; i < nv; i++)
+        total += v[i].iov_len;
+    if (s->c.dev->pace && !s->urgent) {
+        total = apply_pace(s, v, &nv, total);
+        t->paced = total == 0;
+        if (t->paced) {
+            t->blocked = true;
+            return false;
+        }
+    }
+    m.msg_iovlen = nv;
+    do
+        n = sendmsg(t->fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT);
+    while (n < 0 && errno == EINTR);
+    if (n < 0)
+        err = errno;
+    if (s->c.dev->pace && s->urgent)
+        nb_tcp_pace_charge(s->c.dev->pace, n < 0 ? 0 : (size_t)n);
+    else if (s->c.dev->pace && (n < 0 || (size_t)n < total))
+        nb_tcp_pace_give_back(s->c.dev->pace, total - (n < 0 ? 0 : (size_t)n));
+    if (n >= 0)
+        advance(s, t, (size_t)n);
+    if (t->unsent.limit && t->count == 0 && !s->queue)
+        nb_tcp_unsent_idle(&t->unsent);
+    else if (t->unsent.limit)
+        nb_tcp_unsent_wrote(&t->unsent, t->fd, n >= 0 ? (size_t)n : 0, n < 0 || (size_t)n < total,
+                            nb_clock_ns(s->c.dev->tcp->clock));
+    if (n >= 0) {
+        s->moved_ms = 0; /* set by the next look at the clock */
+        /* A short write means that the kernel is full: the next would only say so. */
+        t->blocked = (size_t)n < total;
+        return !t->blocked;
+    }
+    t->blocked = true;
+    if (err != EAGAIN && err != EWOULDBLOCK && err != ENOBUFS)
+        look_back(s, err); /* the peer may have told us why before it hung up */
+    return false;
+}
+
+/* Data that stays unacknowledged although the kernel keeps sending it: the peer's host or the way to it is
+ * gone. A peer that is merely late keeps acknowledging (with a closed window), which TCP_USER_TIMEOUT would
+ * take for death; hence this check instead. */
+static void check_stall(struct nb_tcp_send *s)
+{
+    int64_t now = nb_clock_ms(s->c.dev->tcp->clock);
+
+    if (s->moved_ms == 0)
+        s->moved_ms = s->checked_ms = now;
+    if (now - s->moved_ms < STALL_CHECK_MS || now - s->checked_ms < STALL_CHECK_MS)
+        return;
+    s->checked_ms = now;
+    for (int i = 0; i < s->c.nstreams; i++) {
+        struct tcp_info info;
+        socklen_t len = sizeof(info);
+
+        if (s->stream[i].count == 0 || getsockopt(s->stream[i].fd, IPPROTO_TCP, TCP_INFO, &info, &len) != 0)
+            continue;
+        /* Probes of a closed window are up to 2 minutes apart, and one alone may get lost. */
+        if ((info.tcpi_retransmits >= 3 || info.tcpi_probes >= 2) &&
+            (int64_t)info.tcpi_last_ack_recv > s->c.dev->tcp->conf.dead_ms) {
+            send_fail(s, -ETIMEDOUT, "no acknowledgement for %u s: host down or network cut",
+                      info.tcpi_last_ack_recv / 1000);
+            return;
+        }
+    }
+}
+
+/* Move on all streams until there is nothing to do or nothing moves. */
+static void pump(struct nb_tcp_send *s)
+{
+    int n = s->c.nstreams, stuck = 0;
+
+    for (int i = 0; i < n && !s->c.err; i++) {
+        struct nb_tcp_sstream *t = &s->stream[i];
+
+        t->blocked = false;
+        while (t->count > 0 && flush(s, t))
+            ;
+    }
+    while (s->queue && stuck < n && !s->c.err) {
+        struct nb_tcp_sstream *t = &s->stream[s->cur];
+
+        if (!t->blocked) {
+            stuck = 0;
+            fill(s, t);
+            while (t->count > 0 && flush(s, t))
+                ;
+        }
+        if (t->blocked || t->turn >= NB_TCP_QUANTUM) {
+            stuck += t->blocked;
+            t->turn = 0;
+            s->cur = s->cur + 1 < n ? s->cur + 1 : 0;
+        }
+    }
+}
+
+/* As few parts as there can be, alike in length: each costs a call at both ends and ends in a short packet, and
+ * it is the messages in flight that keep the streams busy (docs/performance.md, "Point-to-point beside iperf3").
+ * NCCL's are of 512 KiB and travel whole. */
+static uint32_t chunk_for(size_t size, int streams)
+{
+    const size_t parts = size / STRIPE_MAX + (size % STRIPE_MAX != 0);
+
+    if (streams == 1 || parts < 2)
+        return FRAME_MAX;
+    return (uint32_t)(((size + parts - 1) / parts + 4095) & ~(size_t)4095);
+}
+
+int nb_tcp_isend(void *send_comm, const void *data, size_t size, int tag, void *mhandle, void **request)
+{
+    struct nb_tcp_send *s = send_comm;
+    struct nb_tcp_sreq *r;
+
+    (void)mhandle;
+    *request = NULL;
+    if (size > NB_TCP_MAX_MESSAGE || (!data && size))
+        return -EINVAL;
+    if (s->peeked++ % PEEK_EVERY == 0)
+        look_back(s, 0);
+    r = s->c.err ? NULL : nb_net_req_get(&s->c.reqs);
+    if (!r)
+        return s->c.err;
+    r->next = NULL;
+    r->data = data;
+    r->size = size;
+    r->assigned = 0;
+    r->chunk = chunk_for(size, s->c.nstreams);
+    r->seq = s->c.next_seq++;
+    r->tag = tag;
+    r->frames = 0;
+    *s->queue_end = r;
+    s->queue_end = &r->next;
+    s->c.unfinished++;
+    if (!s->lazy || s->c.unfinished >= NB_TCP_BATCH)
+        pump(s);
+    if (!s->c.err)
+        *request = r;
+    return s->c.err;
+}
+
+int nb_tcp_send_test(struct nb_tcp_sreq *r, int *done, size_t *sizes)
+{
+    struct nb_tcp_send *s = r->head.comm;
+
+    *done = 0;
+    if (!r->head.done && !s->c.err) {
+        pump(s);
+        if (!r->head.done && !s->c.err) {
+            if (!s->lazy || s->peeked++ % PEEK_EVERY == 0)
+                look_back(s, 0);
+            check_stall(s);
+        }
+    }
+    if (!r->head.done)
+        return s->c.err;
+    *done = 1;
+    if (sizes)
+        sizes[0] = r->size;
+    nb_tcp_comm_tested(&s->c, &r->head);
+    return 0;
+}
+
+/* The timer of a comm that the pace holds back; armed for when it may go on. */
+static int pace_timer(struct nb_tcp_send *s)
+{
+    int64_t ns = nb_tcp_pace_wait_ns(s->c.dev->pace);
+    struct itimerspec it = {.it_value = {.tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000}};
+
+    if (s->wait_fd < 0)
+        s->wait_fd = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
+    if (s->wait_fd < 0)
+        return -1;
+    if (ns == 0)
+        it.it_value.tv_nsec = 1; /* zero would disarm it */
+    return timerfd_settime(s->wait_fd, 0, &it, NULL) ? -1 : s->wait_fd;
+}
+
+int nb_tcp_send_poll(struct nb_tcp_send *s, struct pollfd *fds, int max)
+{
+    bool paced = false;
+    int n = 0;
+
+    if (s->c.err || s->c.done_untested > 0 || (s->lazy && s->queue && s->stream[0].count == 0))
+        return -1;
+    if (s->c.unfinished == 0)
+        return 0;
+    if (max < s->c.nstreams + 1)
+        return -1;
+    for (int i = 0; i < s->c.nstreams; i++) {
+        struct nb_tcp_sstream *t = &s->stream[i];
+        short ev = t->count > 0 && !t->paced ? POLLOUT : 0;
+
+        paced |= t->count > 0 && t->paced;
+        if (i == 0)
+            ev |= POLLIN;
+        if (ev)
+            fds[n++] = (struct pollfd){.fd = t->fd, .events = ev};
+    }
+    if (paced) {
+        int fd = pace_timer(s);
+
+        if (fd < 0)
+            return -1;
+        fds[n++] = (struct pollfd){.fd = fd, .events = POLLIN};
+    }
+    return n;
+}
+
+int nb_tcp_lost(void *send_comm)
+{
+    struct nb_tcp_send *s = send_comm;
+
+    for (int i = 0; i < s->c.nstreams && !s->c.err; i++) {
+        char c;
+        ssize_t n = recv(s->stream[i].fd, &c, 1, MSG_PEEK | MSG_DONTWAIT);
+
+        if (n >= 0) /* the end, or words before it */
+            s->c.err = -ECONNRESET;
+        else if (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR)
+            s->c.err = -errno;
+    }
+    return s->c.err;
+}
+
+/* The sockets are the same from the beginning to the end, so that another thread may ask. */
+uint64_t nb_tcp_resent(void *send_comm)
+{
+    const struct nb_tcp_send *s = send_comm;
+    uint64_t n = 0;
+
+    for (int i = 0; i < s->c.nstreams; i++) {
+        struct tcp_info info;
+        socklen_t len = sizeof(info);
+
+        if (getsockopt(s->stream[i].fd, IPPROTO_TCP, TCP_INFO, &info, &len) == 0)
+            n += info.tcpi_total_retrans;
+    }
+    return n;
+}
+
+int nb_tcp_close_send(void *send_comm)
+{
+    struct nb_tcp_send *s = send_comm;
+
+    if (!s)
+        return 0;
+    for (int i = 0; i < s->c.nstreams; i++) {
+        struct nb_tcp_sstream *t = &s->stream[i];
+
+        if (!s->c.err && s->c.unfinished == 0) {
+            struct nb_tcp_frame bye = {.seq = s->c.next_seq, .kind = NB_TCP_BYE};
+            uint8_t b[NB_TCP_FRAME_BYTES];
+
+            /* Best effort: without it the receiver takes the end of the stream for a crash, if it waits for
+             * more. A torn one is dropped with the socket's last bytes. */
+            nb_tcp_frame_put(b, &bye, s->c.key);
+            (void)!send(t->fd, b, sizeof(b), MSG_NOSIGNAL | MSG_DONTWAIT);
+        }
+        /* The peer sends nothing but an ERROR frame, or a BYE when it takes no more; so no unread bytes turn
+         * this close into a reset: the kernel delivers what is in the socket, then ends the stream. */
+        close(t->fd);
+    }
+    if (s->wait_fd >= 0)
+        close(s->wait_fd);
+    nb_tcp_comm_fini(&s->c);
+    free(s);
+    return 0;
+}

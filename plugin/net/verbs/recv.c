@@ -1,0 +1,309 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The receiving side of a verbs connection, for one thread at a time: clears receives in the sender's table and counts the pieces that come in.
+ */
+#include "net/verbs/internal.h"
+
+#include <arpa/inet.h>
+#include <endian.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+
+#define TABLE_BYTES ((size_t)NB_VERBS_SLOTS * NB_VERBS_SLOT_BYTES)
+#define SIZES ((size_t)NB_VERBS_SLOTS * NB_NET_MAX_RECVS)
+#define FLUSH_DEPTH 256
+
+/* ---- completions ---- */
+
+static void entry_done(struct nb_verbs_recv *r, struct nb_verbs_slot *slot, unsigned at, unsigned entry,
+                       bool in_table)
+{
+    struct nb_verbs_rreq *req = slot->req;
+    size_t size = slot->entry[entry].got;
+
+    if (in_table)
+        size = (size_t)le64toh(r->sizes[at * NB_NET_MAX_RECVS + entry]);
+    if (size > slot->entry[entry].cap) {
+        nb_verbs_fail(&r->c, -EPROTO, "a message of %zu bytes was written to a receive of %zu", size,
+                      slot->entry[entry].cap);
+        return;
+    }
+    req->size[entry] = size;
+    r->c.wire += size + (in_table ? sizeof(uint64_t) : 0);
+    r->c.messages++;
+    if (--req->left > 0)
+        return;
+    r->outstanding -= (unsigned)req->n;
+    r->slots_out--;
+    slot->req = NULL;
+    r->free_slot[r->nfree++] = (uint8_t)at;
+    nb_verbs_done(&r->c, &req->head);
+}
+
+static void completion(struct nb_verbs_comm *c, const struct ibv_wc *wc)
+{
+    struct nb_verbs_recv *r = (struct nb_verbs_recv *)c;
+    unsigned qp = NB_VERBS_WR_QP(wc->wr_id);
+    struct nb_verbs_slot *slot;
+    struct nb_verbs_imm imm;
+
+    if (wc->opcode == IBV_WC_RDMA_READ) {
+        struct nb_verbs_rreq *q = nb_net_req_at(&c->reqs, NB_VERBS_WR_REQ(wc->wr_id));
+
+        r->flush.free++;
+        nb_verbs_done(c, &q->head);
+        return;
+    }
+    if (qp >= (unsigned)r->c.nqps)
+        return;
+    if (wc->opcode != IBV_WC_RECV_RDMA_WITH_IMM) {
+        r->c.qp[qp].free += NB_VERBS_WR_PLACES(wc->wr_id);
+        return;
+    }
+    r->c.qp[qp].owed++;
+    imm = nb_verbs_imm_get(ntohl(wc->imm_data));
+    slot = &r->slot[imm.slot];
+    if (!slot->req || (int)imm.entry >= slot->req->n || (slot->seq & NB_VERBS_DATA_SEQ_MASK) != imm.seq ||
+        imm.pieces > (unsigned)r->c.nqps) {
+        nb_verbs_fail(&r->c, -EPROTO,
+                      "a message for slot %u, entry %u, number %u in %u pieces, which nobody asked for",
+                      imm.slot, imm.entry, imm.seq, imm.pieces);
+        return;
+    }
+    if (!imm.in_table)
+        slot->entry[imm.entry].got += wc->byte_len;
+    if (++slot->entry[imm.entry].pieces == imm.pieces)
+        entry_done(r, slot, imm.slot, imm.entry, imm.in_table);
+}
+
+/* Flushes need no peer. */
+static bool needs_peer(const struct nb_verbs_comm *c)
+{
+    return ((const struct nb_verbs_recv *)c)->slots_out > 0;
+}
+
+static const struct nb_verbs_direction receiving = {.completion = completion, .needs_peer = needs_peer};
+
+/* ---- making ---- */
+
+int nb_verbs_recv_new(struct nb_verbs_dev *dev, int nqps, int fd, struct nb_verbs_recv **out)
+{
+    struct nb_verbs_recv *r = calloc(1, sizeof(*r));
+    struct nb_verbs_comm *c;
+    int rc, err;
+
+    *out = r;
+    if (!r)
+        return -ENOMEM;
+    c = &r->c;
+    rc = nb_verbs_comm_init(c, dev, &receiving, false, nqps, fd, SIZES * sizeof(uint64_t) + TABLE_BYTES + 64,
+                            sizeof(struct nb_verbs_rreq));
+    if (rc)
+        return rc;
+    /* The peer writes lengths to the start of our memory. */
+    r->sizes = (uint64_t *)(void *)c->mem;
+    r->slots = c->mem + SIZES * sizeof(uint64_t);
+    r->flush_to = r->slots + TABLE_BYTES;
+    if (!(dev->mem_support & (NB_MEM_CUDA | NB_MEM_DMABUF)) || r->c.hca->conf->flush_disable)
+        return 0;
+    r->flush.free = c->hca->attr.max_qp_wr > 0 && c->hca->attr.max_qp_wr < FLUSH_DEPTH
+                        ? (unsigned)c->hca->attr.max_qp_wr
+                        : FLUSH_DEPTH;
+    r->flush.qp = nb_verbs_qp_new(c, r->flush.free, 1, IBV_ACCESS_REMOTE_READ, &err);
+    c->flush_qp = r->flush.qp;
+    return r->flush.qp ? 0 : -err;
+}
+
+int nb_verbs_recv_start(struct nb_verbs_recv *r)
+{
+    struct nb_verbs_comm *c = &r->c;
+    unsigned theirs = c->peer_meta.depth;
+
+    nb_verbs_repost(c);
+    r->limit = c->recv_depth;
+    r->nslots = theirs < NB_VERBS_SLOTS ? theirs : NB_VERBS_SLOTS;
+    for (unsigned i = NB_VERBS_SLOTS; i > 0; i--)
+        r->free_slot[r->nfree++] = (uint8_t)(i - 1);
+    return c->err;
+}
+
+/* ---- calls ---- */
+
+/* Writes slot `at` into the sender's table. */
+static int clear_to_send(struct nb_verbs_recv *r, unsigned at, const struct nb_verbs_cts *cts)
+{
+    struct nb_verbs_qp *q = &r->c.qp[0];
+    uint8_t *from = r->slots + (size_t)at * NB_VERBS_SLOT_BYTES;
+    struct ibv_send_wr wr;
+    struct ibv_sge sge;
+    unsigned every = r->c.send_depth / 4 > 0 ? r->c.send_depth / 4 : 1;
+
+    nb_verbs_cts_put(from, cts);
+    memset(&wr, 0, sizeof(wr));
+    sge = (struct ibv_sge){.addr = (uint64_t)(uintptr_t)from,
+                           .length = (uint32_t)NB_VERBS_SLOT_USED(cts->n),
+                           .lkey = r->c.mem_mr->lkey};
+    wr.sg_list = &sge;
+    wr.num_sge = 1;
+    wr.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
+    wr.imm_data = htonl(at | (cts->seq & NB_VERBS_CTS_SEQ_MASK) << 8);
+    wr.send_flags = r->c.hca->conf->use_inline ? IBV_SEND_INLINE : 0;
+    wr.wr.rdma.remote_addr = r->c.peer_meta.addr + (uint64_t)at * NB_VERBS_SLOT_BYTES;
+    wr.wr.rdma.rkey = r->c.peer_meta.rkey;
+    /* Now and then one has to report, for the send queue to empty. */
+    if (++q->unsignaled >= every) {
+        wr.send_flags |= IBV_SEND_SIGNALED;
+        wr.wr_id = NB_VERBS_WR_ID(0, q->unsignaled, 0);
+        q->unsignaled = 0;
+    }
+    return nb_verbs_post(&r->c, q, &wr, 1);
+}
+
+static bool have_room(const struct nb_verbs_recv *r, int n)
+{
+    return r->outstanding + (unsigned)n <= r->limit && r->slots_out < r->nslots && r->nfree > 0 &&
+           r->c.qp[0].free > 0;
+}
+
+int nb_verbs_irecv(void *recv_comm, int n, void **data, const size_t *sizes, const int *tags, void **mhandles,
+                   void **request)
+{
+    struct nb_verbs_recv *r = recv_comm;
+    struct nb_verbs_cts cts = {.seq = r->seq, .n = n};
+    struct nb_verbs_rreq *req;
+    struct nb_verbs_slot *slot;
+    unsigned at;
+    int rc = nb_verbs_check(&r->c);
+
+    *request = NULL;
+    if (rc)
+        return rc;
+    if (n < 1 || n > NB_NET_MAX_RECVS)
+        return -EINVAL;
+    for (int i = 0; i < n; i++) {
+        const struct nb_verbs_mr *m = mhandles ? mhandles[i] : NULL;
+
+        if (sizes[i] > 0 && (!data[i] || !m || m->hca != r->c.hca)) {
+            NB_WARN("verbs: %s: irecv of %zu bytes that are not registered with %s", r->c.dev->name, sizes[i],
+                    r->c.hca->name);
+            return -EINVAL;
+        }
+        cts.entry[i].addr = (uint64_t)(uintptr_t)data[i];
+        cts.entry[i].size = sizes[i];
+        cts.entry[i].rkey = m ? m->mr->rkey : 0;
+        cts.entry[i].tag = tags ? tags[i] : 0;
+    }
+    if ((unsigned)n > r->limit) {
+        NB_WARN("verbs: %s: a group of %d receives, but its queues hold %u", r->c.dev->name, n, r->limit);
+        return -EMSGSIZE;
+    }
+    if (!have_room(r, n)) {
+        nb_verbs_progress(&r->c);
+        if (r->c.err || !have_room(r, n))
+            return r->c.err;
+    }
+    req = nb_net_req_get(&r->c.reqs);
+    if (!req)
+        return 0;
+    at = r->free_slot[--r->nfree];
+    slot = &r->slot[at];
+    memset(slot, 0, sizeof(*slot));
+    slot->req = req;
+    slot->seq = r->seq++;
+    req->n = req->left = n;
+    for (int i = 0; i < n; i++) {
+        slot->entry[i].cap = sizes[i];
+        req->size[i] = 0;
+    }
+    r->outstanding += (unsigned)n;
+    r->slots_out++;
+    r->c.unfinished++;
+    rc = clear_to_send(r, at, &cts);
+    if (rc)
+        return rc;
+    *request = req;
+    return 0;
+}
+
+/* GPU memory: the data has left the adapter, but may still be behind its completion on the way to the GPU.
+ * Reading a byte of it back through the adapter pushes it there. The last non-empty buffer stands for all. */
+int nb_verbs_iflush(void *recv_comm, int n, void **data, const size_t *sizes, void **mhandles, void **request)
+{
+    struct nb_verbs_recv *r = recv_comm;
+    const struct nb_clock *clock = r->c.hca->clock;
+    const struct nb_verbs_mr *m;
+    struct nb_verbs_rreq *req;
+    struct ibv_send_wr wr;
+    struct ibv_sge sge;
+    int last = -1, rc = r->c.err;
+
+    *request = NULL;
+    if (!r->c.bye) /* what has come can be flushed after the peer's goodbye, too */
+        rc = nb_verbs_check(&r->c);
+    if (rc)
+        return rc;
+    for (int i = 0; i < n; i++) {
+        m = mhandles ? mhandles[i] : NULL;
+        if (sizes[i] > 0 && m && (m->type == NB_MEM_CUDA || m->dmabuf))
+            last = i;
+    }
+    if (!r->flush.qp || last < 0)
+        return 0;
+    m = mhandles[last];
+    /* There is no "later" here. Reads of this very adapter are done in microseconds. */
+    for (int64_t end = nb_clock_ms(clock) + 1000;
+         r->flush.free == 0 && !r->c.err && nb_clock_ms(clock) < end;)
+        nb_verbs_progress(&r->c);
+    req = r->flush.free > 0 && !r->c.err ? nb_net_req_get(&r->c.reqs) : NULL;
+    if (!req) {
+        if (r->c.err)
+            return r->c.err;
+        nb_verbs_fail(&r->c, -ETIMEDOUT, "flushes do not complete");
+        return r->c.err;
+    }
+    req->n = 0;
+    memset(&wr, 0, sizeof(wr));
+    sge = (struct ibv_sge){.addr = (uint64_t)(uintptr_t)r->flush_to, .length = 1, .lkey = r->c.mem_mr->lkey};
+    wr.wr_id = NB_VERBS_WR_ID(req->head.index, 1, r->c.nqps);
+    wr.sg_list = &sge;
+    wr.num_sge = 1;
+    wr.opcode = IBV_WR_RDMA_READ;
+    wr.send_flags = IBV_SEND_SIGNALED;
+    wr.wr.rdma.remote_addr = (uint64_t)(uintptr_t)data[last];
+    wr.wr.rdma.rkey = m->mr->rkey;
+    rc = nb_verbs_post(&r->c, &r->flush, &wr, 1);
+    if (rc)
+        return rc;
+    r->c.unfinished++;
+    *request = req;
+    return 0;
+}
+
+void nb_verbs_leave(void *recv_comm)
+{
+    struct nb_verbs_recv *r = recv_comm;
+
+    if (r->c.err)
+        return;
+    nb_verbs_close(&r->c, r->c.messages);
+    r->c.err = -ECANCELED;
+}
+
+int nb_verbs_close_recv(void *recv_comm)
+{
+    struct nb_verbs_recv *r = recv_comm;
+
+    if (!r)
+        return 0;
+    nb_verbs_close(&r->c, r->c.messages);
+    if (r->flush.qp)
+        r->c.hca->api->destroy_qp(r->flush.qp);
+    r->flush.qp = NULL;
+    r->c.flush_qp = NULL;
+    nb_verbs_comm_fini(&r->c);
+    free(r);
+    return 0;
+}
