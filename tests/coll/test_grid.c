@@ -15,6 +15,7 @@
 #include "coll/flow/internal.h"
 #include "coll/schedule/cut.h"
 #include "coll/schedule/schedule.h"
+#include "coll/watch/internal.h"
 #include "coll/watch/watch.h"
 #include "state/budget.h"
 #include "tests/suite.h"

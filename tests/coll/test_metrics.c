@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "coll/report/report.h"
+#include "coll/report/internal.h"
 #include "tests/suite.h"
 
 static const struct nb_metrics_process process = {

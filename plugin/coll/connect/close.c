@@ -103,7 +103,7 @@ int nb_coll_close(struct nb_coll_comm *comm)
     if (ret)
         return ret;
     if (nb_engine_is_stepped(comm->engine))
-        comm->watch->hurries = 1;
+        nb_shutdown_hurry(comm);
     while ((ret = nb_coll_close_step(comm)) == -EINPROGRESS) {
         if (!nb_engine_is_stepped(comm->engine))
             wait_detached(comm);

@@ -43,8 +43,6 @@ int nb_handshake_send(const struct nb_net_ops *net, void *conn, struct nb_handsh
 int nb_handshake_receive(const struct nb_net_ops *net, void *conn, struct nb_handshake *n);
 /* Its buffer is free for another message on the same connection. */
 void nb_handshake_again(struct nb_handshake *n);
-/* Its connection is about to be closed, or handed over. */
-void nb_handshake_forget(const struct nb_net_ops *net, void *conn, struct nb_handshake *n);
 
 /* ---- the mesh ---------------------------------------------------------------------------------------- */
 
@@ -170,68 +168,20 @@ static inline struct nb_outgoing *nb_mesh_out(const struct nb_mesh *m, int rank,
 
 /* ---- reasons ----------------------------------------------------------------------------------------- */
 
-/*
- * Why a node votes no: the reason that is nearest to the cause (enum nb_cause) of all that it finds or hears.
- *
- * A node that declines tells all others why and closes its connections, so the end of one explains little:
- * its peer may have died, or may have gone for a reason that it has told. Connections are independent, and
- * their ends may be seen in any order. So an end is a suspicion only, until what the peer has said on its way
- * is read:
- *
- *   a no of the peer                    it has told why; its end means nothing
- *   the end of its CONTROL, no no       it is lost: it died, or could not say anything any more
- *   nothing for a moment                it is lost, as far as this node can tell
- *
- * Who has waited in vain for another node cannot know whether that one waits in turn for a third. The third's
- * neighbors do, and what they say takes a message or two more. So a node with such a reason stays a moment
- * after it is told all, to hear a better one and to pass it on.
- *
- * For the thread that connects.
- */
-
 /* This node votes no, for what it is itself. */
 void nb_reason_object(struct nb_mesh *m, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* It votes no because of another node, which the text names. Nothing where there is a reason as good. */
 void nb_reason_blame(struct nb_mesh *m, enum nb_cause cause, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
-/* Another node has voted no. */
-void nb_reason_adopt(struct nb_mesh *m, enum nb_cause cause, const char *text);
 
 /* Nothing can be said to peer `rank` any more: `what` ("lost", "cannot connect to"; a constant) has failed
  * with `err`. It is blamed when that is all that can be known. */
 void nb_reason_suspect(struct nb_mesh *m, int rank, const char *what, int err);
-/* Turn suspicions that nothing has explained into a reason. True when that has moved something. */
-bool nb_reason_weigh(struct nb_mesh *m);
-/* Whether the reason has stood for as long as something may be on its way. */
-bool nb_reason_is_old(const struct nb_mesh *m);
-/* Whether nothing that is nearer to the cause is to be expected of those who have said no. */
-bool nb_reason_is_final(const struct nb_mesh *m);
 
 /* ---- ballots ----------------------------------------------------------------------------------------- */
 
-/*
- * What nodes say to each other over CONTROL while a group is made: a yes in each round that they share, and
- * a no at any time (struct nb_vote). Yeses wait for their turn, a no does not: a node with a reason tells it
- * to all that it is connected with, and who hears it does the same. So it reaches all nodes in two hops,
- * whatever they wait for, and what stands in their logs is the reason nearest to the cause (enum nb_cause).
- *
- * For the thread that connects.
- */
-
 /* Say what is due, and hear what has come, of all peers. True when something moved. */
 bool nb_ballots_move(struct nb_mesh *m);
-
-/* Whether the yes of round `round` has been said to peer `rank`, and heard of it. */
-bool nb_ballot_is_done(const struct nb_mesh *m, int rank, enum nb_round round);
-/* Whether this node shares the round with that one. */
-bool nb_ballot_is_shared(const struct nb_mesh *m, int rank, enum nb_round round);
-/* The yes of this round may be said to all who share it. */
-void nb_ballots_open(struct nb_mesh *m, enum nb_round round);
-
-/* There is a reason, so there will be no communicator: nothing but that is said from here on. */
-void nb_ballots_decline(struct nb_mesh *m);
-/* Whether all who can be told have been, and nothing can be heard that is nearer to the cause. */
-bool nb_ballots_are_over(const struct nb_mesh *m);
 
 /* ---- the vote ---------------------------------------------------------------------------------------- */
 

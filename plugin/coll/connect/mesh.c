@@ -82,7 +82,8 @@ void nb_handshake_again(struct nb_handshake *n)
     n->req = NULL;
 }
 
-void nb_handshake_forget(const struct nb_net_ops *net, void *conn, struct nb_handshake *n)
+/* Its connection is about to be closed, or handed over. */
+static void handshake_forget(const struct nb_net_ops *net, void *conn, struct nb_handshake *n)
 {
     if (conn && n->mhandle)
         net->dereg_mr(conn, n->mhandle);
@@ -118,9 +119,9 @@ static void close_out(struct nb_mesh *m, int r, int c)
     if (!o->conn && net->abandon)
         net->abandon(m->comm->ctx->net, o->handle);
     if (o->conn) {
-        nb_handshake_forget(net, o->conn, &o->hello);
+        handshake_forget(net, o->conn, &o->hello);
         if (c == NB_CLASS_CONTROL) {
-            nb_handshake_forget(net, o->conn, &m->ballot[r].out);
+            handshake_forget(net, o->conn, &m->ballot[r].out);
             m->ballot[r].said = 0;
             m->ballot[r].told = 0;
         }
@@ -239,9 +240,9 @@ static void close_in(struct nb_mesh *m, struct nb_incoming *in)
 {
     const struct nb_net_ops *net = m->comm->net;
 
-    nb_handshake_forget(net, in->conn, &in->hello);
+    handshake_forget(net, in->conn, &in->hello);
     if (in->rank >= 0 && in->cls == NB_CLASS_CONTROL)
-        nb_handshake_forget(net, in->conn, &m->ballot[in->rank].in);
+        handshake_forget(net, in->conn, &m->ballot[in->rank].in);
     net->close_recv(in->conn);
     free(in);
 }
@@ -531,11 +532,11 @@ static void hand_over(struct nb_mesh *m, int r)
     for (int c = 0; c < NB_CLASS_COUNT; c++) {
         struct nb_incoming *in = nb_mesh_in(m, r, c);
         struct nb_outgoing *o = nb_mesh_out(m, r, c);
-        nb_handshake_forget(net, in->conn, &in->hello);
-        nb_handshake_forget(net, o->conn, &o->hello);
+        handshake_forget(net, in->conn, &in->hello);
+        handshake_forget(net, o->conn, &o->hello);
         if (c == NB_CLASS_CONTROL) {
-            nb_handshake_forget(net, in->conn, &m->ballot[r].in);
-            nb_handshake_forget(net, o->conn, &m->ballot[r].out);
+            handshake_forget(net, in->conn, &m->ballot[r].in);
+            handshake_forget(net, o->conn, &m->ballot[r].out);
         }
         free(in);
         m->by_peer[r * NB_CLASS_COUNT + c] = NULL;

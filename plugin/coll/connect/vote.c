@@ -36,6 +36,25 @@
 
 /* ---- reasons ----------------------------------------------------------------------------------------- */
 
+/*
+ * Why a node votes no: the reason that is nearest to the cause (enum nb_cause) of all that it finds or hears.
+ *
+ * A node that declines tells all others why and closes its connections, so the end of one explains little:
+ * its peer may have died, or may have gone for a reason that it has told. Connections are independent, and
+ * their ends may be seen in any order. So an end is a suspicion only, until what the peer has said on its way
+ * is read:
+ *
+ *   a no of the peer                    it has told why; its end means nothing
+ *   the end of its CONTROL, no no       it is lost: it died, or could not say anything any more
+ *   nothing for a moment                it is lost, as far as this node can tell
+ *
+ * Who has waited in vain for another node cannot know whether that one waits in turn for a third. The third's
+ * neighbors do, and what they say takes a message or two more. So a node with such a reason stays a moment
+ * after it is told all, to hear a better one and to pass it on.
+ *
+ * For the thread that connects.
+ */
+
 /* For what is on its way; less where NIBBLE_CONNECT_TIMEOUT leaves little. */
 #define MOMENT_NS ((int64_t)NB_NS_PER_S / 2)
 #define MOMENTS 16 /* of them are in the time limit */
@@ -86,7 +105,8 @@ void nb_reason_blame(struct nb_mesh *m, enum nb_cause cause, const char *fmt, ..
     set_reason(m, cause, true, text);
 }
 
-void nb_reason_adopt(struct nb_mesh *m, enum nb_cause cause, const char *text)
+/* Another node has voted no. */
+static void reason_adopt(struct nb_mesh *m, enum nb_cause cause, const char *text)
 {
     set_reason(m, cause, false, text);
 }
@@ -102,7 +122,8 @@ void nb_reason_suspect(struct nb_mesh *m, int rank, const char *what, int err)
         *s = (struct nb_suspicion){.what = what, .err = err, .since_ns = now(m)};
 }
 
-bool nb_reason_weigh(struct nb_mesh *m)
+/* Turn suspicions that nothing has explained into a reason. True when that has moved something. */
+static bool reason_weigh(struct nb_mesh *m)
 {
     bool moved = false;
 
@@ -122,22 +143,33 @@ bool nb_reason_weigh(struct nb_mesh *m)
     return moved;
 }
 
-bool nb_reason_is_old(const struct nb_mesh *m)
+/* Whether the reason has stood for as long as something may be on its way. */
+static bool reason_is_old(const struct nb_mesh *m)
 {
     return now(m) - m->reason_ns >= moment_ns(m);
 }
 
-bool nb_reason_is_final(const struct nb_mesh *m)
+/* Whether nothing that is nearer to the cause is to be expected of those who have said no. */
+static bool reason_is_final(const struct nb_mesh *m)
 {
     if (m->cause == NB_CAUSE_SURE)
         return true;
     for (int r = 0; r < m->comm->nnodes; r++)
         if (m->ballot[r].suspicion.what)
             return false;
-    return m->cause == NB_CAUSE_LOST || nb_reason_is_old(m);
+    return m->cause == NB_CAUSE_LOST || reason_is_old(m);
 }
 
 /* ---- ballots ----------------------------------------------------------------------------------------- */
+
+/*
+ * What nodes say to each other over CONTROL while a group is made: a yes in each round that they share, and
+ * a no at any time (struct nb_vote). Yeses wait for their turn, a no does not: a node with a reason tells it
+ * to all that it is connected with, and who hears it does the same. So it reaches all nodes in two hops,
+ * whatever they wait for, and what stands in their logs is the reason nearest to the cause (enum nb_cause).
+ *
+ * For the thread that connects.
+ */
 
 /*
  * See connect.h. Yeses of a peer come in the order of rounds; a row and a column share no connection, so each
@@ -178,15 +210,17 @@ static enum nb_round round_of(const struct nb_mesh *m, int rank, unsigned number
     return (is_in_column(m, rank) ? column : row)[number];
 }
 
-bool nb_ballot_is_shared(const struct nb_mesh *m, int rank, enum nb_round round)
+/* Whether this node shares the round with that one. */
+static bool ballot_is_shared(const struct nb_mesh *m, int rank, enum nb_round round)
 {
     return m->comm->peer[rank].linked && round_of(m, rank, number_of(round)) == round;
 }
 
-void nb_ballots_open(struct nb_mesh *m, enum nb_round round)
+/* The yes of this round may be said to all who share it. */
+static void ballots_open(struct nb_mesh *m, enum nb_round round)
 {
     for (int r = 0; r < m->comm->nnodes; r++)
-        if (nb_ballot_is_shared(m, r, round))
+        if (ballot_is_shared(m, r, round))
             m->ballot[r].due = (uint8_t)(number_of(round) + 1);
 }
 
@@ -196,7 +230,8 @@ static bool is_idle(const struct nb_handshake *n)
     return !n->len || n->done;
 }
 
-bool nb_ballot_is_done(const struct nb_mesh *m, int rank, enum nb_round round)
+/* Whether the yes of round `round` has been said to peer `rank`, and heard of it. */
+static bool ballot_is_done(const struct nb_mesh *m, int rank, enum nb_round round)
 {
     const struct nb_ballot *b = &m->ballot[rank];
     const unsigned number = number_of(round);
@@ -331,7 +366,7 @@ static void adopt_failure(struct nb_mesh *m, const struct nb_ctl *abort)
         snprintf(text, sizeof(text), "%s has failed: %s", comm->peer[abort->a].name, abort->text);
     else
         snprintf(text, sizeof(text), "%s", abort->text);
-    nb_reason_adopt(m, NB_CAUSE_LOST, text);
+    reason_adopt(m, NB_CAUSE_LOST, text);
 }
 
 static void read_vote(struct nb_mesh *m, int r)
@@ -345,7 +380,7 @@ static void read_vote(struct nb_mesh *m, int r)
         nb_reason_object(m, "malformed vote from %s: %s", name, why);
     } else if (!v.yes) {
         b->no = true;
-        nb_reason_adopt(m, (enum nb_cause)v.round, v.reason[0] ? v.reason : name);
+        reason_adopt(m, (enum nb_cause)v.round, v.reason[0] ? v.reason : name);
     } else if (v.rank != (uint32_t)r || v.round != round_of(m, r, b->got)) {
         b->over = true;
         nb_reason_object(m, "malformed vote from %s: that of node %u in round %u", name, v.rank, v.round);
@@ -386,7 +421,7 @@ static bool read_behind(struct nb_mesh *m, int r, const uint8_t *message, size_t
     }
     if (nb_vote_parse(message, len, &v, &why) == 0 && !v.yes) {
         b->no = true;
-        nb_reason_adopt(m, (enum nb_cause)v.round, v.reason[0] ? v.reason : m->comm->peer[r].name);
+        reason_adopt(m, (enum nb_cause)v.round, v.reason[0] ? v.reason : m->comm->peer[r].name);
         return true;
     }
     b->over = true;
@@ -450,7 +485,7 @@ bool nb_ballots_move(struct nb_mesh *m)
     /* A no that is here counts before anything is said. */
     for (int r = 0; r < m->comm->nnodes; r++)
         moved |= hear(m, r);
-    moved |= nb_reason_weigh(m);
+    moved |= reason_weigh(m);
     if (m->cause != NB_CAUSE_NONE && !m->declining)
         return true;
     for (int r = 0; r < m->comm->nnodes; r++)
@@ -458,7 +493,8 @@ bool nb_ballots_move(struct nb_mesh *m)
     return moved;
 }
 
-void nb_ballots_decline(struct nb_mesh *m)
+/* There is a reason, so there will be no communicator: nothing but that is said from here on. */
+static void ballots_decline(struct nb_mesh *m)
 {
     m->declining = true;
 }
@@ -467,12 +503,13 @@ void nb_ballots_decline(struct nb_mesh *m)
  * not waited for. */
 static bool is_there(const struct nb_mesh *m, const struct nb_ballot *b)
 {
-    return !b->over || (!b->no && !nb_reason_is_old(m));
+    return !b->over || (!b->no && !reason_is_old(m));
 }
 
-bool nb_ballots_are_over(const struct nb_mesh *m)
+/* Whether all who can be told have been, and nothing can be heard that is nearer to the cause. */
+static bool ballots_are_over(const struct nb_mesh *m)
 {
-    if (!nb_reason_is_final(m))
+    if (!reason_is_final(m))
         return false;
     for (int r = 0; r < m->comm->nnodes; r++) {
         const struct nb_ballot *b = &m->ballot[r];
@@ -502,7 +539,7 @@ static uint32_t fold(const struct nb_mesh *m, const uint32_t *share, int n)
 static void open_round(struct nb_mesh *m, enum nb_round round)
 {
     m->round = round;
-    nb_ballots_open(m, round);
+    ballots_open(m, round);
 }
 
 void nb_vote_begin(struct nb_mesh *m)
@@ -513,7 +550,7 @@ void nb_vote_begin(struct nb_mesh *m)
 static bool is_complete(const struct nb_mesh *m)
 {
     for (int r = 0; r < m->comm->nnodes; r++)
-        if (nb_ballot_is_shared(m, r, m->round) && !nb_ballot_is_done(m, r, m->round))
+        if (ballot_is_shared(m, r, m->round) && !ballot_is_done(m, r, m->round))
             return false;
     return true;
 }
@@ -581,7 +618,7 @@ static bool misses_connection(const struct nb_mesh *m, int r)
 
 static bool misses_vote(const struct nb_mesh *m, int r)
 {
-    return nb_ballot_is_shared(m, r, m->round) && !nb_ballot_is_done(m, r, m->round);
+    return ballot_is_shared(m, r, m->round) && !ballot_is_done(m, r, m->round);
 }
 
 /* Who has not done its part so far. */
@@ -616,7 +653,7 @@ void nb_decline_begin(struct nb_mesh *m)
     /* Others may have given up waiting for this node, while it waits for somebody else. */
     if (m->cause >= NB_CAUSE_CONNECT)
         blame_missing(m);
-    nb_ballots_decline(m);
+    ballots_decline(m);
     m->deadline = soon < m->end ? soon : m->end;
 }
 
@@ -625,7 +662,7 @@ enum nb_stepped nb_decline_step(struct nb_mesh *m)
     bool moved = nb_mesh_move(m);
 
     moved |= nb_ballots_move(m);
-    if (nb_ballots_are_over(m) || now(m) >= m->deadline)
+    if (ballots_are_over(m) || now(m) >= m->deadline)
         return NB_STEPPED_DONE;
     return moved ? NB_STEPPED_ON : NB_STEPPED_IDLE;
 }

@@ -32,7 +32,8 @@ static int moved_a_little(const struct nb_gather_pick *p)
     return isfinite(size) && isfinite(moved) && moved <= NEAR * NEAR * size; /* NaN is not */
 }
 
-void nb_gather_tell_cost(struct nb_coll_comm *comm, const struct nb_codec_row *codec)
+/* Once on a node: what a lossy mode of all-gathers costs. */
+static void tell_cost(struct nb_coll_comm *comm, const struct nb_codec_row *codec)
 {
     if (comm->shadow || comm->node->reported_lossy)
         return;
@@ -132,7 +133,7 @@ static int looked(struct nb_coll_comm *comm, struct nb_op *op)
         return seek(comm, op);
     }
     if (codec->lossy) {
-        nb_gather_tell_cost(comm, codec);
+        tell_cost(comm, codec);
         comm->stats.gathers_quantized++;
     }
     comm->stats.func[NB_FUNC_ALL_GATHER].coded_ops += codec->format == NB_FORMAT_VALUES;
@@ -189,7 +190,11 @@ static int begin(struct nb_coll_comm *comm, struct nb_coll_req *win, const struc
     return nb_task_run(comm, t);
 }
 
-int nb_gather_pick(struct nb_coll_comm *comm, struct nb_coll_req *win, const struct nb_segment *segment)
+/* The operation of `win` is about to send `segment` of the own block: 1 when its reference is chosen and may be used; 0:
+ * not yet, come again, or the communicator has failed. A task is to be had, and none of the own block in flight while
+ * op->picked is 0. */
+static int pick_reference(struct nb_coll_comm *comm, struct nb_coll_req *win,
+                          const struct nb_segment *segment)
 {
     struct nb_op *op = win->op;
 
@@ -479,7 +484,7 @@ static int learnt(struct nb_coll_comm *comm, struct nb_task *t)
 {
     const uint64_t rel = t->segment.off - (uint64_t)comm->rank * t->op->block;
 
-    nb_gather_tell_cost(comm, nb_codec_row(t->msg.codec));
+    tell_cost(comm, nb_codec_row(t->msg.codec));
     t->msg.new_hash = t->seen.hash;
     nb_refs_note(t->op->like, &t->range, rel, t->bytes, NB_REF_HELD);
     return next_note(comm, t);
@@ -536,7 +541,7 @@ int nb_gather_can_send(struct nb_coll_comm *comm, struct nb_coll_req *win, const
     if (comm->gathering && (!win->op->picked || (codec->reference && codec->lossy) || comm->shadow ||
                             (win->op->like && nb_refs_source_noted(win->op->like, win->op->opno))))
         return 0;
-    return nb_gather_pick(comm, win, segment) && nb_tasks_to_be_had(&comm->flow->tasks);
+    return pick_reference(comm, win, segment) && nb_tasks_to_be_had(&comm->flow->tasks);
 }
 
 int nb_gather_send(struct nb_coll_comm *comm, struct nb_coll_req *win, const struct nb_segment *segment,

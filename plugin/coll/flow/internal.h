@@ -280,17 +280,10 @@ void nb_payload_damage_mended(struct nb_coll_comm *comm, const struct nb_peer *f
 /* Results of sums that arrive on a RESULT ring. For the engine thread; all return 1, 0 when it has to wait,
  * or < 0 when the communicator has failed. */
 
-/* Run the task, set up but for its next function: it makes of the message at the head of the peer's RESULT
- * ring what its segment delivers. At 0 the device has no room, and the task is dropped. */
-int nb_take_result(struct nb_coll_comm *comm, struct nb_peer *peer, struct nb_task *task);
 /* Deliver a segment of an all-reduce from the message at the head of the peer's RESULT ring. What lies behind
  * its values is padding. */
 int nb_deliver(struct nb_coll_comm *comm, struct nb_peer *peer, struct nb_coll_req *win,
                const struct nb_segment *segment);
-/* Two hops and levels: the message at the head of the peer's RESULT ring is a sum of all others' values for
- * the segment of this node's block: add the own values and deliver it. */
-int nb_take_sum(struct nb_coll_comm *comm, struct nb_peer *peer, struct nb_coll_req *win,
-                const struct nb_segment *segment);
 
 /* ---- receiving all-gathers --------------------------------------------------------------------------- */
 
@@ -362,9 +355,6 @@ void nb_window_worked(struct nb_coll_comm *comm, struct nb_coll_req *win, uint64
 /* ---- whether the processor is the limit -------------------------------------------------------------- */
 
 /* Whether this node's processor is what operations wait for. For the engine thread. */
-
-void nb_pace_busy(struct nb_coll_comm *comm);
-void nb_pace_idle(struct nb_coll_comm *comm);
 
 /* ---- beginning an operation -------------------------------------------------------------------------- */
 
@@ -439,14 +429,6 @@ struct nb_gather_pick {
     struct nb_nearness near;
     float sample[2][NB_NEAR_SAMPLES];
 };
-
-/* The operation of `win` is about to send `segment` of the own block: 1 when its reference is chosen and may be used; 0:
- * not yet, come again, or the communicator has failed. A task is to be had, and none of the own block in flight while
- * op->picked is 0. */
-int nb_gather_pick(struct nb_coll_comm *comm, struct nb_coll_req *win, const struct nb_segment *segment);
-
-/* Once on a node: what a lossy mode of all-gathers costs. */
-void nb_gather_tell_cost(struct nb_coll_comm *comm, const struct nb_codec_row *codec);
 
 /* ---- sending all-gathers ----------------------------------------------------------------------------- */
 

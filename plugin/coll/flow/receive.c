@@ -29,7 +29,9 @@ static int taken(struct nb_coll_comm *comm, struct nb_task *t, ssize_t result)
     return nb_task_witness(t);
 }
 
-int nb_take_result(struct nb_coll_comm *comm, struct nb_peer *peer, struct nb_task *t)
+/* Run the task, set up but for its next function: it makes of the message at the head of the peer's RESULT
+ * ring what its segment delivers. At 0 the device has no room, and the task is dropped. */
+static int take_result(struct nb_coll_comm *comm, struct nb_peer *peer, struct nb_task *t)
 {
     const struct nb_rx *rx = &peer->rx[NB_CLASS_RESULT];
 
@@ -69,11 +71,13 @@ int nb_deliver(struct nb_coll_comm *comm, struct nb_peer *peer, struct nb_coll_r
     t->body = rx->mem + nb_rx_at(rx) * rx->slot + rx->head_bytes;
     t->values = win->recv + (m->offset - win->off);
     t->bytes = m->bytes;
-    return nb_take_result(comm, peer, t);
+    return take_result(comm, peer, t);
 }
 
-int nb_take_sum(struct nb_coll_comm *comm, struct nb_peer *peer, struct nb_coll_req *win,
-                const struct nb_segment *segment)
+/* Two hops and levels: the message at the head of the peer's RESULT ring is a sum of all others' values for
+ * the segment of this node's block: add the own values and deliver it. */
+static int take_sum(struct nb_coll_comm *comm, struct nb_peer *peer, struct nb_coll_req *win,
+                    const struct nb_segment *segment)
 {
     struct nb_rx *rx = &peer->rx[NB_CLASS_RESULT];
     const struct nb_msg *m = &rx->head;
@@ -95,7 +99,7 @@ int nb_take_sum(struct nb_coll_comm *comm, struct nb_peer *peer, struct nb_coll_
     t->own = win->send + (segment->off - win->off);
     t->values = win->recv + (segment->off - win->part_off);
     t->bytes = segment->len;
-    return nb_take_result(comm, peer, t);
+    return take_result(comm, peer, t);
 }
 
 /* ---- what has arrived -------------------------------------------------------------------------------- */
@@ -136,7 +140,7 @@ static int receive_result(struct nb_coll_comm *comm, struct nb_peer *peer)
         struct nb_peer *owner = &comm->peer[segment.owner];
         ret = nb_gather_can_take(comm, owner, &m) ? nb_gather_take(comm, owner, peer, win, &segment, rx) : 0;
     } else {
-        ret = m.func == NB_FUNC_REDUCE_SCATTER ? nb_take_sum(comm, peer, win, &segment)
+        ret = m.func == NB_FUNC_REDUCE_SCATTER ? take_sum(comm, peer, win, &segment)
                                                : nb_deliver(comm, peer, win, &segment);
     }
     if (ret > 0)

@@ -50,13 +50,13 @@ void nb_pace_moved(struct nb_coll_comm *comm)
     comm->moved_ns = nb_clock_ns(&comm->ctx->clock);
 }
 
-void nb_pace_busy(struct nb_coll_comm *comm)
+static void pace_busy(struct nb_coll_comm *comm)
 {
     nb_pace_moved(comm);
     comm->busy_since_ns = comm->moved_ns;
 }
 
-void nb_pace_idle(struct nb_coll_comm *comm)
+static void pace_idle(struct nb_coll_comm *comm)
 {
     struct nb_coll_stats *s = &comm->stats;
     char who[64] = "this processor";
@@ -105,7 +105,7 @@ static void finish(struct nb_coll_comm *comm, struct nb_coll_req *win)
     }
     nb_witness_advance(comm);
     if (comm->oldest == comm->begun)
-        nb_pace_idle(comm);
+        pace_idle(comm);
     atomic_fetch_add_explicit(&comm->finished, 1, memory_order_relaxed);
     atomic_store_explicit(&win->state, NB_REQ_DONE, memory_order_release);
 }
@@ -171,7 +171,7 @@ bool nb_windows_dequeue(struct nb_coll_comm *comm)
         comm->stats.func[win->op->func].windows++;
         nb_pace_moved(comm);
         if (comm->oldest == comm->begun++)
-            nb_pace_busy(comm);
+            pace_busy(comm);
         moved = true;
     }
     return moved;

@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "coll/comm/comm.h"
 #include "coll/flow/flow.h"
+#include "coll/report/internal.h"
 #include "coll/report/report.h"
 #include "coll/watch/watch.h"
 #include "policy/records/records.h"
@@ -45,7 +46,7 @@ static void take_waits(struct nb_figures *f, const struct nb_coll_comm *comm)
     const bool open = comm->oldest < comm->begun;
 
     f->open_windows = atomic_load(&comm->submitted) - atomic_load(&comm->finished);
-    f->late_reports = atomic_load(&comm->watch->late_reports);
+    f->late_reports = nb_watch_late_reports(comm);
     f->waited_ns = open ? now - comm->moved_ns : 0;
     f->silence_ns = 0;
     f->nlate = 0;

@@ -8,6 +8,7 @@
 #include "base/version.h"
 #include "coll/comm/comm.h"
 #include "coll/flow/flow.h"
+#include "coll/report/internal.h"
 #include "coll/report/report.h"
 #include "coll/watch/watch.h"
 

@@ -9,6 +9,7 @@
 
 #include "base/version.h"
 #include "coll/flow/flow.h"
+#include "coll/report/internal.h"
 #include "coll/report/report.h"
 #include "policy/records/records.h"
 #include "policy/rules/rules.h"

@@ -17,6 +17,7 @@
 #include "base/out_file.h"
 #include "base/process_name.h"
 #include "coll/comm/comm.h"
+#include "coll/report/internal.h"
 #include "coll/report/report.h"
 #include "coll/watch/watch.h"
 
@@ -197,7 +198,7 @@ static const char *due(struct nb_monitor *m)
             continue;
         }
         moved += atomic_load(&e->comm->submitted) + atomic_load(&e->comm->finished);
-        reports = atomic_load_explicit(&e->comm->watch->late_reports, memory_order_relaxed);
+        reports = nb_watch_late_reports(e->comm);
         error = nb_comm_failed(e->comm);
         any |= !error; /* what has failed is told once, as it was then */
         late |= reports != e->late_reports;

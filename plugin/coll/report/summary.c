@@ -14,6 +14,7 @@
 #include "coll/comm/comm.h"
 #include "coll/decide/decide.h"
 #include "coll/flow/flow.h"
+#include "coll/report/internal.h"
 #include "coll/report/report.h"
 #include "policy/records/records.h"
 #include "policy/rules/rules.h"

@@ -17,7 +17,7 @@
 #include "coll/decide/decide.h"
 #include "coll/flow/flow.h"
 #include "coll/schedule/schedule.h"
-#include "coll/watch/watch.h"
+#include "coll/watch/internal.h"
 
 /* ---- passing on ------------------------------------------------------------------------------------- */
 

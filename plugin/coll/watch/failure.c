@@ -5,7 +5,7 @@
 
 #include "base/clock.h"
 #include "coll/comm/comm.h"
-#include "coll/watch/watch.h"
+#include "coll/watch/internal.h"
 
 /* ---- telling the peers ------------------------------------------------------------------------------- */
 

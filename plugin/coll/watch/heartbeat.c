@@ -8,7 +8,7 @@
 #include "coll/comm/comm.h"
 #include "coll/decide/decide.h"
 #include "coll/flow/flow.h"
-#include "coll/watch/watch.h"
+#include "coll/watch/internal.h"
 
 #define TICK_NS (50 * (int64_t)NB_NS_PER_MS)
 
@@ -21,6 +21,11 @@ int nb_watch_create(struct nb_coll_comm *comm)
 void nb_watch_destroy(struct nb_coll_comm *comm)
 {
     free(comm->watch);
+}
+
+uint64_t nb_watch_late_reports(const struct nb_coll_comm *comm)
+{
+    return atomic_load_explicit(&comm->watch->late_reports, memory_order_relaxed);
 }
 
 void nb_watch_begin(struct nb_coll_comm *comm)

@@ -8,7 +8,7 @@
 #include "coll/comm/comm.h"
 #include "coll/flow/flow.h"
 #include "coll/schedule/schedule.h"
-#include "coll/watch/watch.h"
+#include "coll/watch/internal.h"
 
 /* ---- whom the oldest window waits for ---------------------------------------------------------------- */
 

@@ -8,7 +8,7 @@
 #include "base/log.h"
 #include "coll/comm/comm.h"
 #include "coll/flow/flow.h"
-#include "coll/watch/watch.h"
+#include "coll/watch/internal.h"
 
 #define LAST_WORDS_NS ((int64_t)NB_NS_PER_S) /* of the time limit, at most, kept for telling why */
 
@@ -157,6 +157,11 @@ void nb_shutdown_begin(struct nb_coll_comm *comm)
 {
     comm->watch->close_deadline_ns =
         nb_clock_ns(&comm->ctx->clock) + comm->ctx->params->close_timeout * (int64_t)NB_NS_PER_S;
+}
+
+void nb_shutdown_hurry(struct nb_coll_comm *comm)
+{
+    comm->watch->hurries = true;
 }
 
 void nb_shutdown_progress(struct nb_coll_comm *comm, int64_t now_ns)
