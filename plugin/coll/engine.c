@@ -166,13 +166,13 @@ static bool has_news(struct nb_engine *e)
     return atomic_load(&e->news);
 }
 
-bool nb_engine_drowse(struct nb_engine *e)
+bool nb_engine_prepare_sleep(struct nb_engine *e)
 {
     atomic_store(&e->sleeping, 1);
     return !has_news(e);
 }
 
-void nb_engine_awake(struct nb_engine *e)
+void nb_engine_end_sleep(struct nb_engine *e)
 {
     atomic_store(&e->sleeping, 0);
 }
@@ -251,7 +251,7 @@ bool nb_engine_step(struct nb_engine *e, int64_t now_ns)
     bool moved = false;
 
     take_added(e);
-    nb_control_file_look(&e->node.control, e->ctx->params->control, now_ns);
+    nb_control_file_update(&e->node.control, e->ctx->params->control, now_ns);
     for (struct nb_coll_comm **link = &e->running; *link;) {
         int ret = nb_comm_progress(*link, now_ns);
         if (ret < 0) {

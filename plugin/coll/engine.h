@@ -92,9 +92,9 @@ struct nb_engine_wait {
 struct nb_engine_wait nb_engine_wait(struct nb_engine *engine, int64_t now_ns, struct pollfd *fds, int max);
 
 /* Before a sleep: from here on nb_engine_kick calls the runner's wake. False: something was handed over
- * meanwhile, so do not sleep. After a sleep, or instead of it: nb_engine_awake. */
-bool nb_engine_drowse(struct nb_engine *engine);
-void nb_engine_awake(struct nb_engine *engine);
+ * meanwhile, so do not sleep. After a sleep, or instead of it: nb_engine_end_sleep. */
+bool nb_engine_prepare_sleep(struct nb_engine *engine);
+void nb_engine_end_sleep(struct nb_engine *engine);
 
 /* ---- progress of a communicator ---------------------------------------------------------------------- */
 
@@ -138,7 +138,7 @@ bool nb_requests_unfinished(struct nb_coll_comm *comm);
 
 /* Look at the engine, at most once a second. 0, or -ETIMEDOUT when it has not made a step for too long, which
  * is logged once and fails the calls on the communicator. 0 again when it goes on. */
-int nb_stuck_look(struct nb_coll_comm *comm);
+int nb_stuck_check(struct nb_coll_comm *comm);
 /* Take comm->progress_lock: 0, or -ETIMEDOUT when the engine holds it and is stuck. */
 int nb_stuck_lock(struct nb_coll_comm *comm);
 

@@ -45,7 +45,7 @@ static bool nap(struct runner *r)
     int64_t now_ns = nb_clock_ns(r->clock);
     struct timespec ts = {0, 0};
 
-    if (nb_engine_drowse(r->engine)) {
+    if (nb_engine_prepare_sleep(r->engine)) {
         r->fds[0] = (struct pollfd){.fd = nb_wake_fd(&r->wake), .events = POLLIN};
         wait = nb_engine_wait(r->engine, now_ns, r->fds + 1, MAX_FDS - 1);
         ts.tv_nsec = wait.polled ? r->blind_us * 1000 : (long)(wait.until_ns - now_ns);
@@ -53,7 +53,7 @@ static bool nap(struct runner *r)
         if (wait.polled && r->blind_us < BLIND_MOST_US)
             r->blind_us += r->blind_us / 8;
     }
-    nb_engine_awake(r->engine);
+    nb_engine_end_sleep(r->engine);
     nb_wake_drain(&r->wake);
     return wait.polled;
 }

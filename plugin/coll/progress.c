@@ -33,7 +33,7 @@ static void take_close(struct nb_coll_comm *comm)
 void nb_comm_begin(struct nb_coll_comm *comm)
 {
     nb_watch_begin(comm);
-    atomic_store(&comm->stuck.looked_ms, nb_clock_ms(&comm->ctx->clock));
+    atomic_store(&comm->stuck.checked_ms, nb_clock_ms(&comm->ctx->clock));
     nb_pace_moved(comm);
 }
 
@@ -43,9 +43,9 @@ static int move_links(struct nb_coll_comm *comm, int64_t t)
 {
     int moved = 0, ret;
 
-    nb_arrivals_look(comm);
+    nb_arrivals_poll(comm);
     for (int c = 0; c < NB_CLASS_CONTROL; c++)
-        nb_fair_look(comm, (enum nb_class)c, t);
+        nb_fair_update(comm, (enum nb_class)c, t);
     for (int i = 0; i < comm->nneighbors; i++) {
         struct nb_peer *peer = nb_next_neighbor(comm, i);
         for (int c = 0; c < NB_CLASS_COUNT; c++) {
@@ -143,7 +143,7 @@ int nb_comm_progress(struct nb_coll_comm *comm, int64_t now_ns)
             comm->state = NB_COMM_CLOSED; /* reported by the call that met it */
         if (comm->device->ops->turn)
             comm->device_waits = comm->device->ops->turn(comm->device, busy(comm));
-        comm->works_open = nb_works_under_way(comm);
+        comm->works_open = nb_device_has_works(comm);
     }
     if (comm->state == NB_COMM_CLOSED)
         moved = -1;
@@ -158,8 +158,8 @@ static int links_poll_fds(struct nb_coll_comm *comm, struct pollfd *fds, int max
     int n = 0;
 
     if (nb_comm_failed(comm))
-        return comm->failure.untold ? -1 : 0;
-    if (comm->failure.suspect_ns || (nb_works_under_way(comm) && !comm->device->ops->news))
+        return comm->failure.aborts_left ? -1 : 0;
+    if (comm->failure.suspect_ns || (nb_device_has_works(comm) && !comm->device->ops->news))
         return -1;
     for (int i = 0; i < comm->nneighbors; i++) {
         struct nb_peer *peer = comm->neighbors[i];

@@ -109,7 +109,7 @@ static int submit(struct nb_coll_comm *comm, struct window *w, struct nb_coll_re
     *req = NULL;
     ret = nb_comm_shown_error(comm);
     if (!ret)
-        ret = nb_stuck_look(comm);
+        ret = nb_stuck_check(comm);
     if (ret)
         return ret;
     if (!w->value || w->bytes == 0 || w->bytes % w->value || w->off % w->value || w->block % w->value)
@@ -280,7 +280,7 @@ int nb_coll_test(struct nb_coll_req *req, int *done, size_t *size)
     if (err)
         return err;
     if (atomic_load_explicit(&req->state, memory_order_acquire) != NB_REQ_DONE)
-        return nb_stuck_look(req->comm);
+        return nb_stuck_check(req->comm);
     *done = 1;
     if (size)
         *size = req->size;

@@ -41,14 +41,14 @@ static void declare(struct nb_coll_comm *comm, uint64_t steps)
             comm->label, (long long)(limit_ms(comm) / 1000), LEAST_MS / 1000);
 }
 
-int nb_stuck_look(struct nb_coll_comm *comm)
+int nb_stuck_check(struct nb_coll_comm *comm)
 {
     struct nb_stuck *s = &comm->stuck;
     const int64_t now = nb_clock_ms(&comm->ctx->clock), limit = limit_ms(comm);
-    int64_t last = atomic_load_explicit(&s->looked_ms, memory_order_relaxed), gap;
+    int64_t last = atomic_load_explicit(&s->checked_ms, memory_order_relaxed), gap;
     uint64_t steps;
 
-    if (now - last < EVERY_MS || !atomic_compare_exchange_strong(&s->looked_ms, &last, now))
+    if (now - last < EVERY_MS || !atomic_compare_exchange_strong(&s->checked_ms, &last, now))
         return is_stuck(comm) ? -ETIMEDOUT : 0;
     steps = nb_engine_steps(comm->engine);
     if (atomic_exchange(&s->steps, steps) != steps) {
@@ -65,7 +65,7 @@ int nb_stuck_look(struct nb_coll_comm *comm)
 int nb_stuck_lock(struct nb_coll_comm *comm)
 {
     while (!nb_turn_lock_ask(&comm->progress_lock, LOCK_MS))
-        if (nb_stuck_look(comm))
+        if (nb_stuck_check(comm))
             return -ETIMEDOUT;
     return 0;
 }

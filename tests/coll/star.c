@@ -89,8 +89,8 @@ static int next_send(const struct nb_coll_comm *comm, const struct nb_coll_req *
                : next_of_others(comm, win, comm->rank, comm->rank, from, segment);
 }
 
-static int next_scatter(const struct nb_coll_comm *comm, const struct nb_coll_req *win, uint64_t from,
-                        struct nb_segment *segment)
+static int next_first_hop(const struct nb_coll_comm *comm, const struct nb_coll_req *win, uint64_t from,
+                          struct nb_segment *segment)
 {
     return comm->rank != 0 && next_of_block(comm, win, comm->rank, from, segment);
 }
@@ -150,7 +150,7 @@ const struct nb_schedule_ops star_schedule = {
     .begin = begin,
     .segment_at = segment_at,
     .next_send = next_send,
-    .next_scatter = next_scatter,
+    .next_first_hop = next_first_hop,
     .next_reduce = next_reduce,
     .next_forward = next_forward,
     .next_result = next_result,

@@ -97,7 +97,7 @@ static const unsigned *round_of(void)
 {
     static unsigned asked[NODES];
 
-    nb_arrivals_look(&comm);
+    nb_arrivals_poll(&comm);
     for (int r = 1; r < NODES; r++) {
         connections[r].asked = 0;
         ck_assert_int_ge(nb_rx_progress(&comm, &peers[r], &peers[r].rx[0]), 0);

@@ -133,11 +133,11 @@ START_TEST(read_by_a_thread)
 
     write_word("off");
     nb_control_file_open(&file, path, "");
-    nb_control_file_look(&file, path, SECOND);
+    nb_control_file_update(&file, path, SECOND);
     ck_assert(file.off);
     write_word("on");
     while (file.off) {
-        nb_control_file_look(&file, path, SECOND);
+        nb_control_file_update(&file, path, SECOND);
         usleep(1000);
     }
     nb_control_file_close(&file, path);
@@ -157,7 +157,7 @@ START_TEST(dead_mount)
     atomic_store(&left, 0);
     nb_control_file_open(&file, path, "");
     for (int i = 1; i < 100; i++)
-        nb_control_file_look(&file, path, i * SECOND);
+        nb_control_file_update(&file, path, i * SECOND);
     ck_assert_uint_eq(atomic_load(&warnings), 1);
     ck_assert(!file.off);
     nb_control_file_close(&file, path);
@@ -165,7 +165,7 @@ START_TEST(dead_mount)
     ck_assert_uint_eq(atomic_load(&warnings), 2);
     nb_control_file_open(&file, path, "");
     ck_assert_ptr_null(file.reader);
-    nb_control_file_look(&file, path, 200 * SECOND);
+    nb_control_file_update(&file, path, 200 * SECOND);
     ck_assert(!file.off);
     ck_assert_int_eq(atomic_load(&left), 0);
     atomic_store(&dead, false);

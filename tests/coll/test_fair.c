@@ -58,7 +58,7 @@ static void has(int r, uint64_t queued, uint64_t done)
 
 static int allows(int r)
 {
-    nb_fair_look(&comm, NB_CLASS_CONTRIB, t);
+    nb_fair_update(&comm, NB_CLASS_CONTRIB, t);
     return nb_fair_allows(&comm.fair[NB_CLASS_CONTRIB], ring(r));
 }
 
@@ -216,7 +216,7 @@ START_TEST(classes_are_independent)
     }
     ring(0)->had = LEAD + 1;
     ck_assert(!allows(0));
-    nb_fair_look(&comm, NB_CLASS_RESULT, t);
+    nb_fair_update(&comm, NB_CLASS_RESULT, t);
     ck_assert(nb_fair_allows(&comm.fair[NB_CLASS_RESULT], &peers[0].tx[NB_CLASS_RESULT]));
     peers[0].tx[NB_CLASS_CONTROL].under_way = UINT64_MAX / 2; /* heartbeats always go */
     ck_assert(nb_fair_allows(&comm.fair[NB_CLASS_CONTROL], &peers[0].tx[NB_CLASS_CONTROL]));

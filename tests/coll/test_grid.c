@@ -439,14 +439,14 @@ START_TEST(whom_a_node_waits_for)
 
     for (int i = 0; i < 2; i++)
         neighbors[i]->life.received_ns = now;
-    nb_chain_look(comm, now - NB_NS_PER_MS);
+    nb_chain_update(comm, now - NB_NS_PER_MS);
     ck_assert_int_eq(found->kind, NB_CHAIN_NONE);
     ck_assert_int_eq(done(5, 13, 0), 0);
-    nb_chain_look(comm, now - NB_NS_PER_MS);
+    nb_chain_update(comm, now - NB_NS_PER_MS);
     ck_assert_int_eq(beats(3, NB_CHAIN_NONE, 0, 0), 1); /* it waits for nobody, and nobody for it */
     for (size_t k = 0; k < sizeof(cases) / sizeof(cases[0]); k++) {
         ck_assert_int_eq(beats(0, cases[k].told.kind, cases[k].told.end, cases[k].told.steps), 1);
-        nb_chain_look(comm, now);
+        nb_chain_update(comm, now);
         ck_assert_msg(found->kind == cases[k].found.kind && found->end == cases[k].found.end &&
                           found->steps == cases[k].found.steps,
                       "case %zu: kind %d, node %d, %u steps", k, (int)found->kind, found->end, found->steps);
@@ -455,11 +455,11 @@ START_TEST(whom_a_node_waits_for)
         ck_assert(!nb_chain_ends_at(comm, &comm->peer[3]));
     }
     /* What it has said is old. */
-    nb_chain_look(comm, now + 2 * (int64_t)NB_NS_PER_S);
+    nb_chain_update(comm, now + 2 * (int64_t)NB_NS_PER_S);
     ck_assert(found->kind == NB_CHAIN_END && found->end == 0 && found->steps == 1);
     /* Now it is late no more. */
     ck_assert_int_eq(confirms(0, 5, 2, 0), 1);
-    nb_chain_look(comm, now);
+    nb_chain_update(comm, now);
     ck_assert_int_eq(found->kind, NB_CHAIN_NONE);
 }
 END_TEST

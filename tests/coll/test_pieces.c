@@ -203,7 +203,7 @@ START_TEST(of_a_grid)
         same(found, &got, walk_grid(from, goes_to, peer, &want), &want);
         found = nb_schedule_two_level.next_result(comm, win, peer, from, &got);
         same(found, &got, walk_grid(from, comes_back, peer, &want), &want);
-        found = nb_schedule_two_level.next_scatter(comm, win, from, &got);
+        found = nb_schedule_two_level.next_first_hop(comm, win, from, &got);
         if (win->op->func == NB_FUNC_ALL_GATHER)
             same(found, &got, walk_grid(from, is_of_owner, comm->rank, &want), &want);
         else

@@ -117,7 +117,7 @@ struct nb_closing {
  * communicator returns it. Failing only records; at the end of the same round the peers are told (watch/failure.c),
  * and only then do NCCL's calls return it, so that a process that ends at once has told its peers.
  *
- * What is recorded is the cause as its first witness, the author, has found it: a node that hears of it from
+ * What is recorded is the cause as its author has found it: a node that hears of it from
  * another passes it on as it is.
  *
  * The end of a connection explains little: its peer may have died, or it may have failed for a reason that it
@@ -133,8 +133,8 @@ struct nb_failure {
     int author;        /* the node that found the cause */
     char text[NB_CTL_TEXT]; /* and what it says */
     int64_t suspect_ns;     /* a connection has ended (nb_peer_life.lost): since when; 0: none */
-    int64_t told_ns;        /* since when the peers are being told; 0: not yet */
-    int untold;             /* to so many it has not left yet */
+    int64_t abort_ns;       /* since when the peers are being told; 0: not yet */
+    int aborts_left;        /* to so many it has not left yet */
 };
 
 /* Record the failure `err` (negative errno); the caller has logged why. The peers are sent `why`. Returns the
@@ -144,7 +144,7 @@ int nb_comm_fail(struct nb_coll_comm *comm, int err, const char *why);
 int nb_comm_error(struct nb_coll_comm *comm, int err, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 /* ABORT has come from `via`: log and record what its author says. */
-int nb_comm_told(struct nb_coll_comm *comm, const struct nb_peer *via, const struct nb_ctl *abort);
+int nb_comm_abort_received(struct nb_coll_comm *comm, const struct nb_peer *via, const struct nb_ctl *abort);
 /* A connection with the peer has ended with `err`, which the communicator will not survive, without a
  * graceful shutdown. Returns `err`. */
 int nb_comm_suspect(struct nb_coll_comm *comm, struct nb_peer *peer, int err);
@@ -153,8 +153,8 @@ int nb_comm_suspect(struct nb_coll_comm *comm, struct nb_peer *peer, int err);
 int nb_comm_given_up(struct nb_coll_comm *comm);
 /* True when the peer takes no more messages of the class but the operation needs it to: then the communicator
  * has failed. */
-bool nb_peer_left(struct nb_coll_comm *comm, const struct nb_peer *peer, enum nb_class cls,
-                  const struct nb_op *op);
+bool nb_peer_has_left(struct nb_coll_comm *comm, const struct nb_peer *peer, enum nb_class cls,
+                      const struct nb_op *op);
 
 /* ---- the communicator -------------------------------------------------------------------------------- */
 
@@ -162,9 +162,9 @@ bool nb_peer_left(struct nb_coll_comm *comm, const struct nb_peer *peer, enum nb
 
 /* What the calls of NCCL have seen of the engine (stuck.c). */
 struct nb_stuck {
-    _Atomic int64_t looked_ms; /* when the engine was last looked at, on the clock of nb_clock_ms */
-    _Atomic int64_t waited_ms; /* for so long it had not made a step */
-    _Atomic uint64_t steps;    /* that it had made */
+    _Atomic int64_t checked_ms; /* when the engine was last looked at, on the clock of nb_clock_ms */
+    _Atomic int64_t waited_ms;  /* for so long it had not made a step */
+    _Atomic uint64_t steps;     /* that it had made */
 };
 
 enum { NB_COMM_RUNNING = 0, NB_COMM_CLOSING, NB_COMM_CLOSED };

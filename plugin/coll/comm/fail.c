@@ -42,7 +42,7 @@ int nb_comm_error(struct nb_coll_comm *comm, int err, const char *fmt, ...)
     return nb_comm_fail(comm, err, text);
 }
 
-int nb_comm_told(struct nb_coll_comm *comm, const struct nb_peer *via, const struct nb_ctl *abort)
+int nb_comm_abort_received(struct nb_coll_comm *comm, const struct nb_peer *via, const struct nb_ctl *abort)
 {
     const struct nb_peer *author = abort->a < (uint64_t)comm->nnodes ? &comm->peer[abort->a] : via;
 
@@ -73,8 +73,8 @@ int nb_comm_given_up(struct nb_coll_comm *comm)
     return nb_comm_error(comm, err, "the engine of this node was stuck, so that NCCL gave up on it");
 }
 
-bool nb_peer_left(struct nb_coll_comm *comm, const struct nb_peer *peer, enum nb_class cls,
-                  const struct nb_op *op)
+bool nb_peer_has_left(struct nb_coll_comm *comm, const struct nb_peer *peer, enum nb_class cls,
+                      const struct nb_op *op)
 {
     if (!peer->gone && !peer->tx[cls].closed)
         return false;

@@ -188,7 +188,7 @@ static void check_late(struct nb_control_file *file, const char *path, int64_t n
     }
 }
 
-void nb_control_file_look(struct nb_control_file *file, const char *path, int64_t now_ns)
+void nb_control_file_update(struct nb_control_file *file, const char *path, int64_t now_ns)
 {
     int word;
 

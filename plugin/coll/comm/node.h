@@ -51,7 +51,7 @@ void nb_control_file_open(struct nb_control_file *file, const char *path, const 
 /* End it. A thread that is inside a read that does not return is left behind, and no other will be begun. */
 void nb_control_file_close(struct nb_control_file *file, const char *path);
 /* Bring file->off up to date. Never blocks while a thread reads. */
-void nb_control_file_look(struct nb_control_file *file, const char *path, int64_t now_ns);
+void nb_control_file_update(struct nb_control_file *file, const char *path, int64_t now_ns);
 
 /* ---- observer ---------------------------------------------------------------------------------------- */
 

@@ -19,7 +19,7 @@ struct nb_coll_req;
 struct nb_op;
 struct nb_op_info;
 struct nb_schedule_ops;
-struct nb_witness;
+struct nb_proof;
 
 /* ---- operations -------------------------------------------------------------------------------------- */
 
@@ -41,8 +41,8 @@ struct nb_op {
     uint64_t block; /* bytes per rank (all-reduce: bytes of the window) */
     /* From here on the engine thread's. */
     int begun;
-    struct nb_witness *witness; /* decide/decide.h; NULL: none */
-    int sought;                 /* all-gather: a witness was sought */
+    struct nb_proof *proof; /* decide/decide.h; NULL: none */
+    int sought;             /* all-gather: a proof was sought */
     const struct nb_schedule_ops *schedule;
     enum nb_codec codec;     /* all-gather: ULP, DELTA4, INT8 or raw */
     struct nb_op_info *info; /* NULL: an all-reduce window of which nothing is certain */
@@ -84,8 +84,8 @@ struct nb_coll_req {
     uint64_t part_off; /* reduce-scatter: where recv points; all-gather: where send points (vector offsets) */
     size_t size;       /* reported by test */
     /* engine thread */
-    uint64_t rx_left;         /* bytes still to be delivered here */
-    int tx_left;              /* send cursors (one a peer, and the scatter cursor) that have not passed it */
+    uint64_t rx_left; /* bytes still to be delivered here */
+    int tx_left;      /* send cursors (one a peer, and the first-hop cursor) that have not passed it */
     unsigned tasks_in_flight; /* tasks in flight (flow/internal.h) */
     uint64_t after_gather; /* number of the first window behind the last all-gather's before this; 0: none */
     /* all-reduce: place in NCCL's region (NB_WALK_SLOTS: not there), set when it is handed over; then the

@@ -321,7 +321,7 @@ static void rest(struct nb_coll_comm *comm, struct nb_fair *f, enum nb_class cls
     f->handshake_ns = 0;
 }
 
-void nb_fair_look(struct nb_coll_comm *comm, enum nb_class cls, int64_t now_ns)
+void nb_fair_update(struct nb_coll_comm *comm, enum nb_class cls, int64_t now_ns)
 {
     struct nb_fair *f = &comm->fair[cls];
     uint64_t least = UINT64_MAX;
@@ -400,7 +400,7 @@ void nb_arrivals_close(struct nb_coll_comm *comm)
     comm->arrivals.fd = -1;
 }
 
-void nb_arrivals_look(struct nb_coll_comm *comm)
+void nb_arrivals_poll(struct nb_coll_comm *comm)
 {
     struct epoll_event ev[64];
     int n = 64;

@@ -139,7 +139,7 @@ struct nb_fair {
 };
 
 /* See how far the peers' rings of a class have got, before something is sent. */
-void nb_fair_look(struct nb_coll_comm *comm, enum nb_class cls, int64_t now_ns);
+void nb_fair_update(struct nb_coll_comm *comm, enum nb_class cls, int64_t now_ns);
 /* 1 when the transport may be given something more of this ring, whose class `f` is of. */
 static inline int nb_fair_allows(const struct nb_fair *f, const struct nb_tx *tx)
 {
@@ -159,7 +159,7 @@ struct nb_arrivals {
 void nb_arrivals_open(struct nb_coll_comm *comm);
 void nb_arrivals_close(struct nb_coll_comm *comm);
 /* Find the rings that have news. */
-void nb_arrivals_look(struct nb_coll_comm *comm);
+void nb_arrivals_poll(struct nb_coll_comm *comm);
 /* Let all be asked once, now and then: nothing is known to need it. */
 void nb_arrivals_rescan(struct nb_coll_comm *comm);
 

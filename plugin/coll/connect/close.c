@@ -76,7 +76,7 @@ int nb_coll_close_step(struct nb_coll_comm *comm)
     detached = comm->closing.detached;
     pthread_mutex_unlock(&comm->closing.lock);
     if (!detached)
-        return nb_stuck_look(comm) ? leave(comm, "engine") : -EINPROGRESS;
+        return nb_stuck_check(comm) ? leave(comm, "engine") : -EINPROGRESS;
     if (nb_tasks_abandon(comm))
         return leave(comm, "device");
     finish(comm);
@@ -87,7 +87,7 @@ int nb_coll_close_step(struct nb_coll_comm *comm)
 static void wait_detached(struct nb_coll_comm *comm)
 {
     pthread_mutex_lock(&comm->closing.lock);
-    while (!comm->closing.detached && !nb_stuck_look(comm)) {
+    while (!comm->closing.detached && !nb_stuck_check(comm)) {
         struct timespec until;
         clock_gettime(CLOCK_MONOTONIC, &until);
         until.tv_sec++;

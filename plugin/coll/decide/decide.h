@@ -26,8 +26,8 @@ struct nb_kept_evidence;
 struct nb_op;
 struct nb_op_info;
 struct nb_peer;
-struct nb_witness;
-struct nb_witnesses;
+struct nb_proof;
+struct nb_proofs;
 struct nb_work;
 
 /* ---- what pays --------------------------------------------------------------------------------------- */
@@ -64,44 +64,44 @@ void nb_facts_log(const struct nb_coll_comm *comm);
  *
  * They are told in the order of operations, however these overlap: a sum when all windows up to its last one
  * are finished; weights that have changed when all operations before theirs are. An operation that is decided
- * on waits for such weights before it (nb_witness_pending), so that decisions do not depend on who was first.
+ * on waits for such weights before it (nb_proof_pending), so that decisions do not depend on who was first.
  * In training it never waits: what is gathered after a change of the weights was computed from the sums
  * before.
  *
  * For the engine thread.
  */
 
-void nb_witnesses_init(struct nb_witnesses *witnesses);
+void nb_proofs_init(struct nb_proofs *proofs);
 /* The communicator is closed, and no operation is in flight. */
-void nb_witnesses_destroy(struct nb_coll_comm *comm);
+void nb_proofs_destroy(struct nb_coll_comm *comm);
 
-/* 1 when the device can show values; where it cannot, no operation has a witness. */
-int nb_witness_possible(const struct nb_coll_comm *comm);
+/* 1 when the device can show values; where it cannot, no operation has a proof. */
+int nb_proof_possible(const struct nb_coll_comm *comm);
 
 /* A reduce-scatter that might be coded begins: look at its sum; windows of the own block alone may be
  * finished before anything is decided. Then: it was decided on, with these keys. */
-void nb_witness_sum(struct nb_coll_comm *comm, struct nb_op *op, const struct nb_job_call *call);
-void nb_witness_decided(struct nb_op *op, const uint64_t key[NB_CAUSAL_NAMES]);
+void nb_proof_sum(struct nb_coll_comm *comm, struct nb_op *op, const struct nb_job_call *call);
+void nb_proof_decided(struct nb_op *op, const uint64_t key[NB_CAUSAL_NAMES]);
 /* A window is finished here, NCCL does not know it yet, and so are all before it; then: the oldest that is
  * not finished is another one. */
-void nb_witness_passed(struct nb_coll_comm *comm, const struct nb_coll_req *win);
-void nb_witness_advance(struct nb_coll_comm *comm);
+void nb_proof_window_done(struct nb_coll_comm *comm, const struct nb_coll_req *win);
+void nb_proof_advance(struct nb_coll_comm *comm);
 
 /* The first segment of an all-gather's own block, in whatever order, has been sent. */
-void nb_witness_block(struct nb_coll_comm *comm, struct nb_op *op, const struct nb_job_call *call);
+void nb_proof_weights(struct nb_coll_comm *comm, struct nb_op *op, const struct nb_job_call *call);
 
-/* Have the device look at `bytes` bytes of values of an operation with a witness, which lie at `off` of its whole
- * vector, as `pick` of device/device.h. looked: it has; an error shows nothing, so that the witness will not be
+/* Have the device look at `bytes` bytes of values of an operation with a proof, which lie at `off` of its whole
+ * vector, as `pick` of device/device.h. looked: it has; an error shows nothing, so that the proof will not be
  * complete. */
-ssize_t nb_witness_look(struct nb_coll_comm *comm, const struct nb_op *op, struct nb_work *work, uint64_t off,
-                        const void *values, size_t bytes);
-void nb_witness_looked(struct nb_op *op, ssize_t result);
+ssize_t nb_proof_pick(struct nb_coll_comm *comm, const struct nb_op *op, struct nb_work *work, uint64_t off,
+                      const void *values, size_t bytes);
+void nb_proof_picked(struct nb_op *op, ssize_t result);
 
 /* All of an all-gather's own block has been sent. changed: it differs from the last time, or that is not
  * known. */
-void nb_witness_gathered(struct nb_coll_comm *comm, struct nb_op *op, int changed);
+void nb_proof_gathered(struct nb_coll_comm *comm, struct nb_op *op, int changed);
 /* 1 when weights that were gathered before operation `opno` are not told yet. */
-int nb_witness_pending(const struct nb_coll_comm *comm, uint64_t opno);
+int nb_proof_pending(const struct nb_coll_comm *comm, uint64_t opno);
 
 /* ---- kill switch ------------------------------------------------------------------------------------- */
 
@@ -152,9 +152,9 @@ struct nb_sig_report {
     uint64_t bytes, wire_bytes; /* encoded segments, before and after (in shadow mode: as they would be) */
 };
 
-struct nb_witnesses {
-    struct nb_witness *free;           /* to be used again */
-    struct nb_witness *waiting, **end; /* weights whose turn has not come, in the order of operations */
+struct nb_proofs {
+    struct nb_proof *free;           /* to be used again */
+    struct nb_proof *waiting, **end; /* weights whose turn has not come, in the order of operations */
 };
 
 struct nb_kill_switch { /* of each communicator */
@@ -178,7 +178,7 @@ struct nb_decisions {
     unsigned reported;      /* signatures */
     int off;                /* the kill switch is on: nothing is coded for the time being */
     uint64_t reasons[NB_FUNC_COUNT][NB_REASON_COUNT]; /* operations that were sent raw */
-    struct nb_witnesses witnesses;
+    struct nb_proofs proofs;
     struct nb_kill_switch kill_switch;
 };
 
@@ -204,7 +204,7 @@ struct nb_op_info *nb_op_info_new(struct nb_coll_comm *comm, const struct nb_op 
                                   const struct nb_record *record, uint64_t bytes);
 /* A look at the first `bytes` bytes of a reduction's values, or of the own block of an all-gather, begins: 1, or 0 when
  * nothing will be seen of them. */
-int nb_op_info_look(struct nb_coll_comm *comm, struct nb_op_info *f, uint64_t bytes);
+int nb_op_info_wants_sample(struct nb_coll_comm *comm, struct nb_op_info *f, uint64_t bytes);
 /* What it asks of the device, as the functions of its table that are called so; the results go to `sampled`, which returns
  * 1 when sums are asked for, too, and to `summed`. `values` may be read, and the operation's facts stay, until then. */
 int nb_op_info_sample(struct nb_coll_comm *comm, struct nb_op_info *f, struct nb_work *work,

@@ -99,7 +99,7 @@ int nb_decisions_init(struct nb_coll_comm *comm)
     comm->decisions = d;
     if (!d)
         return -ENOMEM;
-    nb_witnesses_init(&d->witnesses);
+    nb_proofs_init(&d->proofs);
     d->feedback = nb_feedback_create(comm->ctx, comm->device);
     d->info = calloc(NB_OPS, sizeof(*d->info));
     nb_slab_init(&d->reports, sizeof(struct nb_sig_report), NB_SIG_REPORTS);
@@ -114,7 +114,7 @@ void nb_decisions_destroy(struct nb_coll_comm *comm)
 
     if (!d)
         return;
-    nb_witnesses_destroy(comm);
+    nb_proofs_destroy(comm);
     nb_feedback_destroy(d->feedback);
     if (d->job) {
         nb_job_detach(d->job);
@@ -284,7 +284,7 @@ static enum nb_dtype looks_like(const struct nb_op_info *f)
     return nb_policy_dtype(f->call.type, &type) ? NB_BF16 : type;
 }
 
-int nb_op_info_look(struct nb_coll_comm *comm, struct nb_op_info *f, uint64_t bytes)
+int nb_op_info_wants_sample(struct nb_coll_comm *comm, struct nb_op_info *f, uint64_t bytes)
 {
     struct nb_evidence *ev;
     enum nb_dtype type;
@@ -501,13 +501,13 @@ static void decide(struct nb_coll_comm *comm, struct nb_op *op, struct nb_op_inf
     struct nb_evidence nothing = {.blind = 0}, *seen = f->looked ? &f->looked->seen : &nothing;
 
     f->settled = 1;
-    seen->blind = !nb_witness_possible(comm);
+    seen->blind = !nb_proof_possible(comm);
     f->decision =
         nb_job_reduce(comm->decisions->job, f->number, f->announced, &f->call, f->redop, seen, f->geometry);
     drop_evidence(comm->decisions, f);
     f->report = report_of(comm, f);
     if (op->func == NB_FUNC_REDUCE_SCATTER)
-        nb_witness_decided(op, v->gradient.key);
+        nb_proof_decided(op, v->gradient.key);
     if (f->codec != NB_CODEC_RAW) {
         if (v->gradient.changed)
             tell(comm, f, &v->gradient);
@@ -544,7 +544,7 @@ int nb_op_settle(struct nb_coll_comm *comm, struct nb_op *op)
     if (!f || (f->settled && !f->wants_slot))
         return 1;
     if (!f->settled) {
-        if (comm->gathering || nb_witness_pending(comm, op->opno))
+        if (comm->gathering || nb_proof_pending(comm, op->opno))
             return 0; /* what they show has to be known */
         decide(comm, op, f);
     }
@@ -594,7 +594,7 @@ void nb_op_gathered(struct nb_coll_comm *comm, struct nb_op *op)
     struct nb_op_info *f = op->info;
     int64_t unit = op->like && op->outcome != NB_REF_NEW ? (int64_t)op->like->slot : -1;
 
-    nb_witness_gathered(comm, op, !op->like || op->changed);
+    nb_proof_gathered(comm, op, !op->like || op->changed);
     nb_job_gather(comm->decisions->job, f->number, f->announced, &f->call,
                   f->looked ? &f->looked->seen : &nothing, unit, op->changed);
     drop_evidence(comm->decisions, f);

@@ -80,7 +80,7 @@ int nb_retransmit_progress(struct nb_coll_comm *comm, struct nb_peer *peer);
 
 /* True while the device has some work of the communicator's: a task's, of residuals that are emptied, or of answers to who
  * asks for raw bytes. */
-bool nb_works_under_way(const struct nb_coll_comm *comm);
+bool nb_device_has_works(const struct nb_coll_comm *comm);
 
 /* The device is at work on a task's step. A task that waits for raw bytes of a peer is not. */
 bool nb_tasks_work(const struct nb_coll_comm *comm);

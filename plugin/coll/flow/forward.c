@@ -43,7 +43,7 @@ static int room(struct nb_coll_comm *comm, const struct nb_op *op, const struct 
         struct nb_peer *peer = comm->neighbors[i];
         if (!op->schedule->forwards_to(comm, op, segment, peer))
             continue;
-        if (nb_peer_left(comm, peer, NB_CLASS_RESULT, op))
+        if (nb_peer_has_left(comm, peer, NB_CLASS_RESULT, op))
             return -1;
         if (!nb_tx_buffer(&peer->tx[NB_CLASS_RESULT]))
             return 0;
@@ -82,7 +82,7 @@ static int forward(struct nb_coll_comm *comm, struct nb_coll_req *win, const str
     unit->len = len;
     unit->left = 1;
     ret = head.func == NB_FUNC_ALL_GATHER ? nb_gather_take(comm, owner, from, win, segment, rx)
-                                          : nb_deliver(comm, from, win, segment);
+                                          : nb_result_deliver(comm, from, win, segment);
     if (ret > 0) {
         for (int i = 0; i < comm->nneighbors; i++) {
             struct nb_peer *peer = nb_next_neighbor(comm, i);

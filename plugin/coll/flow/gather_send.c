@@ -179,7 +179,7 @@ static int begin(struct nb_coll_comm *comm, struct nb_coll_req *win, const struc
     s->offset = segment->off - (uint64_t)comm->rank * op->block;
     s->avail = nb_min64(win->off + win->bytes - segment->off, op->block - s->offset);
     s->bytes = op->block;
-    nb_op_info_look(comm, op->info, s->avail);
+    nb_op_info_wants_sample(comm, op->info, s->avail);
     comm->flow->gather.pick.step = NB_PICK_LOOK;
     comm->gathering++;
     t->next = pick_step_done;
@@ -231,7 +231,7 @@ static const uint8_t type_on_wire[NB_DTYPE_COUNT] = {
  *
  * STORE_REF keeps the values as the reference, UPDATE_REF what receivers will decode. "Send" is leave(): in
  * shadow mode it counts the message and begins again with COPY. OWN delivers the segment here; before it is
- * over LOOK shows it to the operation's witness, where there is one.
+ * over LOOK shows it to the operation's proof, where there is one.
  */
 
 /* How often this node sends a segment of its own block: to its relay alone, or to all. */
@@ -504,8 +504,8 @@ static int finished(struct nb_coll_comm *comm, struct nb_task *t)
 
 static int step_done(struct nb_coll_comm *comm, struct nb_task *t, ssize_t result)
 {
-    if (t->step == NB_STEP_LOOK) {
-        nb_witness_looked(t->op, result);
+    if (t->step == NB_STEP_PROVE) {
+        nb_proof_picked(t->op, result);
         return finished(comm, t);
     }
     if (t->step == NB_STEP_DELTA_ENCODE || t->step == NB_STEP_ENCODE)
@@ -526,8 +526,8 @@ static int step_done(struct nb_coll_comm *comm, struct nb_task *t, ssize_t resul
     case NB_STEP_HASH_REF: return learnt(comm, t);
     case NB_STEP_STORE_REF: return leave(comm, t);
     default:
-        nb_witness_block(comm, t->op, nb_op_info_call(t->op->info));
-        return nb_task_witness(t) == NB_TASK_MORE ? NB_TASK_MORE : finished(comm, t);
+        nb_proof_weights(comm, t->op, nb_op_info_call(t->op->info));
+        return nb_task_prove(t) == NB_TASK_MORE ? NB_TASK_MORE : finished(comm, t);
     }
 }
 
@@ -574,9 +574,9 @@ int nb_gather_send(struct nb_coll_comm *comm, struct nb_coll_req *win, const str
  * one cursor for all peers: a reference is written from front to back.
  */
 
-int nb_scatter_progress(struct nb_coll_comm *comm)
+int nb_first_hop_progress(struct nb_coll_comm *comm)
 {
-    struct nb_cursor *at = &comm->flow->scatter;
+    struct nb_cursor *at = &comm->flow->first_hop;
     struct nb_coll_req *win;
     int moved = 0;
 
@@ -584,14 +584,14 @@ int nb_scatter_progress(struct nb_coll_comm *comm)
         struct nb_segment segment;
         struct nb_peer *peer;
 
-        if (!nb_is_scattered(win->op) || !win->op->schedule->next_scatter(comm, win, at->off, &segment)) {
+        if (!nb_has_first_hop(win->op) || !win->op->schedule->next_first_hop(comm, win, at->off, &segment)) {
             nb_cursor_pass(at);
             nb_window_sent(comm, win);
             moved = 1;
             continue;
         }
         peer = &comm->peer[segment.relay];
-        if (nb_peer_left(comm, peer, NB_CLASS_CONTRIB, win->op))
+        if (nb_peer_has_left(comm, peer, NB_CLASS_CONTRIB, win->op))
             return -1;
         /* What older windows have for this node goes first. */
         if (peer->flow->send.cursor.seq < at->seq)

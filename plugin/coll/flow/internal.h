@@ -81,7 +81,7 @@ enum nb_step {
     NB_STEP_ENCODE, /* values as msg.codec into body */
     NB_STEP_COPY,   /* values, or what is at `from`, into body */
     NB_STEP_DECODE, /* body, as msg tells: into values */
-    NB_STEP_LOOK,   /* at values of the own block (decide/decide.h) */
+    NB_STEP_PROVE,  /* at values of the own block (decide/decide.h) */
     NB_STEP_PICK,   /* a look before anything is sent: what `ask` asks */
     /* all-gathers */
     NB_STEP_COMPARE,      /* values with ref: into seen */
@@ -189,12 +189,12 @@ int nb_task_ask(struct nb_coll_comm *comm, struct nb_task *task);
 int nb_task_run(struct nb_coll_comm *comm, struct nb_task *task);
 
 /* A task has all that it is for, and its `values` are a segment of the own block, of a sum or of what is gathered: look
- * at them (NB_TASK_MORE) where the operation has a witness (decide.h). */
-static inline int nb_task_witness(struct nb_task *task)
+ * at them (NB_TASK_MORE) where the operation has a proof (decide.h). */
+static inline int nb_task_prove(struct nb_task *task)
 {
-    if (!task->op->witness)
+    if (!task->op->proof)
         return NB_TASK_OVER;
-    task->step = NB_STEP_LOOK;
+    task->step = NB_STEP_PROVE;
     return NB_TASK_MORE;
 }
 /* The task reads the message at the head of `rx`: keep its slot, and take it. Let go of it. */
@@ -282,8 +282,8 @@ void nb_payload_damage_mended(struct nb_coll_comm *comm, const struct nb_peer *f
 
 /* Deliver a segment of an all-reduce from the message at the head of the peer's RESULT ring. What lies behind
  * its values is padding. */
-int nb_deliver(struct nb_coll_comm *comm, struct nb_peer *peer, struct nb_coll_req *win,
-               const struct nb_segment *segment);
+int nb_result_deliver(struct nb_coll_comm *comm, struct nb_peer *peer, struct nb_coll_req *win,
+                      const struct nb_segment *segment);
 
 /* ---- receiving all-gathers --------------------------------------------------------------------------- */
 
@@ -299,9 +299,9 @@ int nb_gather_take(struct nb_coll_comm *comm, struct nb_peer *owner, struct nb_p
                    struct nb_coll_req *win, const struct nb_segment *segment, struct nb_rx *rx);
 
 /* 1 when the operation's own block goes to relays (gather_send.c). */
-static inline int nb_is_scattered(const struct nb_op *op)
+static inline int nb_has_first_hop(const struct nb_op *op)
 {
-    return op->func == NB_FUNC_ALL_GATHER && op->schedule->next_scatter;
+    return op->func == NB_FUNC_ALL_GATHER && op->schedule->next_first_hop;
 }
 
 /* ---- to those who forward ---------------------------------------------------------------------------- */
@@ -311,7 +311,7 @@ static inline int nb_is_scattered(const struct nb_op *op)
 
 /* Send the next own segments to the nodes that forward them: 1 moved, 0 not, < 0 when the communicator has
  * failed. */
-int nb_scatter_progress(struct nb_coll_comm *comm);
+int nb_first_hop_progress(struct nb_coll_comm *comm);
 
 /* ---- cursors ----------------------------------------------------------------------------------------- */
 
@@ -350,7 +350,7 @@ void nb_window_received(struct nb_coll_comm *comm, struct nb_coll_req *win, uint
 void nb_window_sent(struct nb_coll_comm *comm, struct nb_coll_req *win);
 
 /* A task of the window is over, which delivered `bytes` bytes. */
-void nb_window_worked(struct nb_coll_comm *comm, struct nb_coll_req *win, uint64_t bytes);
+void nb_window_task_done(struct nb_coll_comm *comm, struct nb_coll_req *win, uint64_t bytes);
 
 /* ---- whether the processor is the limit -------------------------------------------------------------- */
 
@@ -578,7 +578,7 @@ struct nb_flow {
     struct nb_staging staging;
     struct nb_scratch scratch;
     struct nb_gather gather;
-    struct nb_cursor scatter;
+    struct nb_cursor first_hop;
     struct nb_reduce reduce;
     struct nb_forward forward;
     struct nb_retransmits retransmits;

@@ -181,7 +181,7 @@ static void look(struct nb_coll_comm *comm, struct nb_coll_req *win, uint64_t by
     static const struct nb_segment nothing = {.relay = -1};
     struct nb_task *t;
 
-    if (!nb_op_info_look(comm, win->op->info, bytes))
+    if (!nb_op_info_wants_sample(comm, win->op->info, bytes))
         return;
     t = nb_task_new(comm, win, &nothing);
     t->next = answered;
@@ -380,7 +380,7 @@ void nb_op_begin(struct nb_coll_comm *comm, struct nb_coll_req *win)
         nb_op_info_shape(op->info, op->block / op->value, (uint32_t)comm->nnodes, 0);
         look(comm, win, win->bytes);
         if (nb_op_info_codec(op->info) != NB_CODEC_RAW)
-            nb_witness_sum(comm, op, nb_op_info_call(op->info));
+            nb_proof_sum(comm, op, nb_op_info_call(op->info));
     }
     op->codec = nb_op_info_codec(op->info);
 }

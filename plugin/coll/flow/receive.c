@@ -17,8 +17,8 @@
 /* A result has been decoded, or the own values were added to it; and it was looked at. */
 static int taken(struct nb_coll_comm *comm, struct nb_task *t, ssize_t result)
 {
-    if (t->step == NB_STEP_LOOK) {
-        nb_witness_looked(t->op, result);
+    if (t->step == NB_STEP_PROVE) {
+        nb_proof_picked(t->op, result);
         return NB_TASK_OVER;
     }
     nb_task_release_head(t);
@@ -26,7 +26,7 @@ static int taken(struct nb_coll_comm *comm, struct nb_task *t, ssize_t result)
         return nb_comm_error(comm, (int)result, "cannot take the result of %s %llu at %llu from %s: %s",
                              nb_func_name(t->op->func), (unsigned long long)t->op->opno,
                              (unsigned long long)t->segment.off, t->peer->name, strerror((int)-result));
-    return nb_task_witness(t);
+    return nb_task_prove(t);
 }
 
 /* Run the task, set up but for its next function: it makes of the message at the head of the peer's RESULT
@@ -50,8 +50,8 @@ static int take_result(struct nb_coll_comm *comm, struct nb_peer *peer, struct n
     return nb_task_run(comm, t);
 }
 
-int nb_deliver(struct nb_coll_comm *comm, struct nb_peer *peer, struct nb_coll_req *win,
-               const struct nb_segment *segment)
+int nb_result_deliver(struct nb_coll_comm *comm, struct nb_peer *peer, struct nb_coll_req *win,
+                      const struct nb_segment *segment)
 {
     struct nb_rx *rx = &peer->rx[NB_CLASS_RESULT];
     const struct nb_msg *m = &rx->head;
@@ -141,7 +141,7 @@ static int receive_result(struct nb_coll_comm *comm, struct nb_peer *peer)
         ret = nb_gather_can_take(comm, owner, &m) ? nb_gather_take(comm, owner, peer, win, &segment, rx) : 0;
     } else {
         ret = m.func == NB_FUNC_REDUCE_SCATTER ? take_sum(comm, peer, win, &segment)
-                                               : nb_deliver(comm, peer, win, &segment);
+                                               : nb_result_deliver(comm, peer, win, &segment);
     }
     if (ret > 0)
         peer->flow->results.off = segment.off + segment.len;

@@ -202,7 +202,7 @@ static int reduced(struct nb_coll_comm *comm, struct nb_task *t, ssize_t result)
         if (result < 0)
             return failed(comm, t, (int)result, "malformed contribution");
         if (!t->tx && !t->unit)
-            return nb_task_witness(t);
+            return nb_task_prove(t);
         t->step = t->msg.codec == NB_CODEC_RAW ? NB_STEP_COPY : NB_STEP_ENCODE;
         return NB_TASK_MORE;
     case NB_STEP_ENCODE:
@@ -217,7 +217,7 @@ static int reduced(struct nb_coll_comm *comm, struct nb_task *t, ssize_t result)
             return NB_TASK_MORE;
         }
         break;
-    case NB_STEP_LOOK: nb_witness_looked(t->op, result); return NB_TASK_OVER;
+    case NB_STEP_PROVE: nb_proof_picked(t->op, result); return NB_TASK_OVER;
     default:
         if (result < 0)
             return failed(comm, t, (int)result, "decoding the sum");

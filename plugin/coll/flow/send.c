@@ -163,15 +163,15 @@ static int send_to(struct nb_coll_comm *comm, struct nb_peer *peer)
         struct nb_segment segment;
 
         if (!win->op->schedule->next_send(comm, win, peer->rank, at->off, &segment)) {
-            /* What the scatter cursor has for this peer comes before any newer window. */
-            if (comm->flow->scatter.seq <= at->seq && nb_is_scattered(win->op))
+            /* What the first-hop cursor has for this peer comes before any newer window. */
+            if (comm->flow->first_hop.seq <= at->seq && nb_has_first_hop(win->op))
                 break;
             nb_cursor_pass(at);
             nb_window_sent(comm, win);
             moved = 1;
             continue;
         }
-        if (nb_peer_left(comm, peer, NB_CLASS_CONTRIB, win->op))
+        if (nb_peer_has_left(comm, peer, NB_CLASS_CONTRIB, win->op))
             return -1;
         ret = win->op->func == NB_FUNC_ALL_GATHER ? send_gather(comm, peer, win, &segment)
                                                   : send_contribution(comm, peer, win, &segment);
@@ -187,7 +187,7 @@ static int send_to(struct nb_coll_comm *comm, struct nb_peer *peer)
 
 int nb_send_progress(struct nb_coll_comm *comm)
 {
-    int moved = nb_scatter_progress(comm);
+    int moved = nb_first_hop_progress(comm);
 
     if (moved < 0)
         return moved;

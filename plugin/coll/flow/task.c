@@ -162,7 +162,7 @@ static ssize_t submit(struct nb_coll_comm *comm, struct nb_task *t)
     case NB_STEP_STORE_REF: return dev->ops->copy(dev, &t->work, t->ref, t->values, t->bytes);
     case NB_STEP_LOAD_REF: return dev->ops->copy(dev, &t->work, t->values, t->ref, t->bytes);
     case NB_STEP_OWN: return dev->ops->copy(dev, &t->work, t->recv, t->values, t->bytes);
-    case NB_STEP_LOOK: return nb_witness_look(comm, t->op, &t->work, t->segment.off, t->values, t->bytes);
+    case NB_STEP_PROVE: return nb_proof_pick(comm, t->op, &t->work, t->segment.off, t->values, t->bytes);
     default: return nb_retransmit_await(comm, t);
     }
 }
@@ -171,7 +171,7 @@ static ssize_t submit(struct nb_coll_comm *comm, struct nb_task *t)
 static uint64_t worked_bytes(const struct nb_task *t)
 {
     switch (t->step) {
-    case NB_STEP_LOOK:
+    case NB_STEP_PROVE:
     case NB_STEP_PICK:
     case NB_STEP_COMPARE:
     case NB_STEP_HASH:
@@ -220,7 +220,7 @@ static void over(struct nb_coll_comm *comm, struct nb_task *t)
 
     nb_task_release_error(comm, t);
     give_back(comm, t);
-    nb_window_worked(comm, win, delivers);
+    nb_window_task_done(comm, win, delivers);
 }
 
 int nb_task_run(struct nb_coll_comm *comm, struct nb_task *t)
@@ -288,7 +288,7 @@ int nb_tasks_progress(struct nb_coll_comm *comm)
     return moved;
 }
 
-bool nb_works_under_way(const struct nb_coll_comm *comm)
+bool nb_device_has_works(const struct nb_coll_comm *comm)
 {
     return nb_tasks_under_way(&comm->flow->tasks) || nb_decisions_at_work(comm->decisions) ||
            comm->flow->retransmits.copying;
@@ -298,7 +298,7 @@ int nb_tasks_abandon(struct nb_coll_comm *comm)
 {
     struct nb_device *dev = comm->device;
 
-    if (nb_works_under_way(comm))
+    if (nb_device_has_works(comm))
         dev->ops->quiesce(dev);
     comm->flow->tasks.run = NULL;
     return dev->ops->lost && dev->ops->lost(dev) ? -ETIMEDOUT : 0;

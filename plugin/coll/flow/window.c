@@ -100,10 +100,10 @@ static void finish(struct nb_coll_comm *comm, struct nb_coll_req *win)
             break;
         if (first->op->schedule->finished)
             first->op->schedule->finished(comm, first);
-        nb_witness_passed(comm, first);
+        nb_proof_window_done(comm, first);
         comm->oldest++;
     }
-    nb_witness_advance(comm);
+    nb_proof_advance(comm);
     if (comm->oldest == comm->begun)
         pace_idle(comm);
     atomic_fetch_add_explicit(&comm->finished, 1, memory_order_relaxed);
@@ -122,7 +122,7 @@ void nb_window_sent(struct nb_coll_comm *comm, struct nb_coll_req *win)
     finish(comm, win);
 }
 
-void nb_window_worked(struct nb_coll_comm *comm, struct nb_coll_req *win, uint64_t bytes)
+void nb_window_task_done(struct nb_coll_comm *comm, struct nb_coll_req *win, uint64_t bytes)
 {
     win->tasks_in_flight--;
     win->rx_left -= bytes;

@@ -15,7 +15,7 @@
  *                  - from the finisher to the owner, which adds its own values (reduce-scatter, RESULT);
  *                  - from the finisher to all of results_to, and, by next_forward, on (all-reduce, RESULT)
  *   all-gathers  next_send: a segment of the own block goes to every peer (flow/send.c, CONTRIB), or
- *                next_scatter: to its relay only (flow/gather_send.c, CONTRIB)
+ *                next_first_hop: to its relay only (flow/gather_send.c, CONTRIB)
  *                next_forward: what arrived of forward_from is delivered and goes on to forwards_to
  *                (flow/forward.c, RESULT)
  *   both         next_result: what a peer sends as RESULT, in its order (flow/receive.c)
@@ -56,8 +56,8 @@ struct nb_schedule_ops {
     int (*next_send)(const struct nb_coll_comm *comm, const struct nb_coll_req *win, int peer, uint64_t from,
                      struct nb_segment *segment);
     /* All-gathers: next segment of the own block that goes to its relay alone. NULL: none does. */
-    int (*next_scatter)(const struct nb_coll_comm *comm, const struct nb_coll_req *win, uint64_t from,
-                        struct nb_segment *segment);
+    int (*next_first_hop)(const struct nb_coll_comm *comm, const struct nb_coll_req *win, uint64_t from,
+                          struct nb_segment *segment);
     /* Next segment this node sums. */
     int (*next_reduce)(const struct nb_coll_comm *comm, const struct nb_coll_req *win, uint64_t from,
                        struct nb_segment *segment);

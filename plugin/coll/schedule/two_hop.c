@@ -56,8 +56,8 @@ static int next_send(const struct nb_coll_comm *comm, const struct nb_coll_req *
     return 0; /* they are scattered */
 }
 
-static int next_scatter(const struct nb_coll_comm *comm, const struct nb_coll_req *win, uint64_t from,
-                        struct nb_segment *segment)
+static int next_first_hop(const struct nb_coll_comm *comm, const struct nb_coll_req *win, uint64_t from,
+                          struct nb_segment *segment)
 {
     return nb_cut_of_owner(comm, win, comm->rank, from, segment);
 }
@@ -97,7 +97,7 @@ const struct nb_schedule_ops nb_schedule_two_hop_gather = {
     .begin = gather_begin,
     .segment_at = nb_cut_segment_at,
     .next_send = next_send,
-    .next_scatter = next_scatter,
+    .next_first_hop = next_first_hop,
     .next_reduce = gather_next_reduce,
     .next_forward = next_forward,
     .next_result = nb_cut_through,

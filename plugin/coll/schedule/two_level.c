@@ -103,7 +103,7 @@ static uint64_t begin(struct nb_coll_comm *comm, struct nb_coll_req *win)
     return win->op->func == NB_FUNC_REDUCE_SCATTER ? nb_cut_sums(comm, win) : win->bytes;
 }
 
-/* Values go along rows. An all-gather's are sent by the scatter cursor, and what goes along columns, by those
+/* Values go along rows. An all-gather's are sent by the first-hop cursor, and what goes along columns, by those
  * of sums and forwards. */
 static int next_send(const struct nb_coll_comm *comm, const struct nb_coll_req *win, int peer, uint64_t from,
                      struct nb_segment *segment)
@@ -119,8 +119,8 @@ static int next_reduce(const struct nb_coll_comm *comm, const struct nb_coll_req
     return win->op->func != NB_FUNC_ALL_GATHER && in_column(comm, win, comm->rank, from, segment);
 }
 
-static int next_scatter(const struct nb_coll_comm *comm, const struct nb_coll_req *win, uint64_t from,
-                        struct nb_segment *segment)
+static int next_first_hop(const struct nb_coll_comm *comm, const struct nb_coll_req *win, uint64_t from,
+                          struct nb_segment *segment)
 {
     return win->op->func == NB_FUNC_ALL_GATHER && nb_cut_of_owner(comm, win, comm->rank, from, segment);
 }
@@ -205,7 +205,7 @@ const struct nb_schedule_ops nb_schedule_two_level = {
     .begin = begin,
     .segment_at = segment_at,
     .next_send = next_send,
-    .next_scatter = next_scatter,
+    .next_first_hop = next_first_hop,
     .next_reduce = next_reduce,
     .next_forward = next_forward,
     .next_result = next_result,

@@ -46,7 +46,7 @@ static int take_alive(struct nb_coll_comm *comm, struct nb_peer *peer, const str
                              (unsigned long long)ctl->a - 1, comm->nnodes);
     peer->life.quiet = (int)ctl->a - 1;
     peer->life.quiet_ms = (int64_t)ctl->b;
-    return nb_chain_told(comm, peer, ctl);
+    return nb_chain_received(comm, peer, ctl);
 }
 
 /* The message lies in slot `at` of `rx`. */
@@ -67,7 +67,7 @@ static int handle(struct nb_coll_comm *comm, struct nb_peer *peer, const struct 
     case NB_CTL_BYE_ACK: peer->life.our_bye_acked = 1; break;
     case NB_CTL_ABORT:
         if (comm->state == NB_COMM_RUNNING || !comm->drained) /* closing, it may still owe something */
-            return nb_comm_told(comm, peer, ctl);
+            return nb_comm_abort_received(comm, peer, ctl);
         peer->gone = 1;
         break;
     case NB_CTL_SWITCH_ASK:

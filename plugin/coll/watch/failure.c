@@ -44,26 +44,26 @@ bool nb_abort_progress(struct nb_coll_comm *comm, int64_t now_ns)
     struct nb_failure *failure = &comm->failure;
     int none = 0;
 
-    if (!failure->told_ns) {
+    if (!failure->abort_ns) {
         struct nb_ctl abort = {.kind = NB_CTL_ABORT, .a = (uint64_t)failure->author};
         memcpy(abort.text, failure->text, sizeof(abort.text));
-        failure->told_ns = now_ns ? now_ns : 1;
-        failure->untold = comm->nneighbors;
+        failure->abort_ns = now_ns ? now_ns : 1;
+        failure->aborts_left = comm->nneighbors;
         for (int i = 0; i < comm->nneighbors; i++)
             if (!comm->neighbors[i]->gone)
                 queue(comm, comm->neighbors[i], &abort);
     }
-    if (failure->untold) {
-        const bool late = comm->watch->hurries || now_ns - failure->told_ns > PATIENCE_NS ||
+    if (failure->aborts_left) {
+        const bool late = comm->watch->hurries || now_ns - failure->abort_ns > PATIENCE_NS ||
                           (comm->state == NB_COMM_CLOSING && now_ns > comm->watch->close_deadline_ns);
-        failure->untold = 0;
+        failure->aborts_left = 0;
         for (int i = 0; i < comm->nneighbors; i++)
-            failure->untold += waits(comm, comm->neighbors[i]);
+            failure->aborts_left += waits(comm, comm->neighbors[i]);
         if (late)
-            failure->untold = 0;
+            failure->aborts_left = 0;
     }
     atomic_compare_exchange_strong(&failure->shown, &none, nb_comm_failed(comm));
-    return failure->untold == 0;
+    return failure->aborts_left == 0;
 }
 
 /* ---- why a connection has ended ---------------------------------------------------------------------- */
@@ -92,7 +92,7 @@ static int read_control(struct nb_coll_comm *comm)
 {
     int moved = 0, ret;
 
-    nb_arrivals_look(comm);
+    nb_arrivals_poll(comm);
     for (int i = 0; i < comm->nneighbors; i++) {
         struct nb_peer *peer = comm->neighbors[i];
         do { /* more than its ring holds may have come */

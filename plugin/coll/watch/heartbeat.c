@@ -14,7 +14,7 @@
 
 int nb_watch_create(struct nb_coll_comm *comm)
 {
-    comm->watch = calloc(1, sizeof(*comm->watch) + (size_t)comm->nnodes * sizeof(comm->watch->told[0]));
+    comm->watch = calloc(1, sizeof(*comm->watch) + (size_t)comm->nnodes * sizeof(comm->watch->reported[0]));
     return comm->watch ? 0 : -ENOMEM;
 }
 
@@ -110,7 +110,7 @@ int nb_watch_tick(struct nb_coll_comm *comm, int64_t t)
     if (nb_kill_switch_tick(comm))
         return -1;
     comm->watch->quiet = asleep > limit / 2 ? NULL : find_quiet(comm, t);
-    nb_chain_look(comm, t);
+    nb_chain_update(comm, t);
     for (int i = 0; i < comm->nneighbors; i++) {
         struct nb_peer *peer = comm->neighbors[i];
         if (peer->gone)

@@ -83,17 +83,17 @@ struct nb_chain_life {     /* of a communicator */
     struct nb_chain found; /* for whom, when it last looked */
 };
 
-struct nb_chain_told {     /* of each peer */
+struct nb_chain_report {   /* of each peer */
     struct nb_chain chain; /* as its last heartbeat said */
     int64_t at_ns;         /* which has come then */
 };
 
 /* Look whom this node waits for; before heartbeats are sent, and before it says who is to blame. */
-void nb_chain_look(struct nb_coll_comm *comm, int64_t now_ns);
+void nb_chain_update(struct nb_coll_comm *comm, int64_t now_ns);
 /* True when this node waits for the neighbor, which waits for nobody. */
 bool nb_chain_ends_at(const struct nb_coll_comm *comm, const struct nb_peer *peer);
 /* A heartbeat of `peer` has come: 0, or < 0 when the communicator has failed. */
-int nb_chain_told(struct nb_coll_comm *comm, struct nb_peer *peer, const struct nb_ctl *alive);
+int nb_chain_received(struct nb_coll_comm *comm, struct nb_peer *peer, const struct nb_ctl *alive);
 
 /* ---- state ------------------------------------------------------------------------------------------- */
 
@@ -104,9 +104,9 @@ struct nb_watch {
     const struct nb_peer
         *quiet; /* the neighbor that nothing has been heard of for longest, too long; or NULL */
     struct nb_chain_life chain;
-    _Atomic uint64_t late_reports; /* so often; any thread reads it */
-    bool hurries;                  /* nb_shutdown_hurry was called */
-    struct nb_chain_told told[];   /* [nnodes] whom a peer waits for */
+    _Atomic uint64_t late_reports;     /* so often; any thread reads it */
+    bool hurries;                      /* nb_shutdown_hurry was called */
+    struct nb_chain_report reported[]; /* [nnodes] whom a peer waits for */
 };
 
 #endif

@@ -60,14 +60,14 @@ static is_waited_for *waits_for(const struct nb_coll_comm *comm)
 /* And has said so after this node has begun to wait. */
 static bool says_none(const struct nb_coll_comm *comm, const struct nb_peer *peer)
 {
-    return comm->watch->told[peer->rank].chain.kind == NB_CHAIN_NONE &&
-           comm->watch->told[peer->rank].at_ns > comm->watch->chain.since_ns;
+    return comm->watch->reported[peer->rank].chain.kind == NB_CHAIN_NONE &&
+           comm->watch->reported[peer->rank].at_ns > comm->watch->chain.since_ns;
 }
 
 /* This node waits for `peer`: whom that leads to. */
 static struct nb_chain follow(const struct nb_coll_comm *comm, const struct nb_peer *peer, int64_t now_ns)
 {
-    const struct nb_chain_told *told = &comm->watch->told[peer->rank];
+    const struct nb_chain_report *told = &comm->watch->reported[peer->rank];
     struct nb_chain chain = {.kind = NB_CHAIN_LOST, .end = -1, .via = peer};
     const struct nb_chain itself = {.kind = NB_CHAIN_END, .end = peer->rank, .steps = 1, .via = peer};
 
@@ -99,7 +99,7 @@ static bool is_better(const struct nb_chain *a, const struct nb_chain *b)
     return a->kind != b->kind ? a->kind > b->kind : a->steps < b->steps;
 }
 
-void nb_chain_look(struct nb_coll_comm *comm, int64_t now_ns)
+void nb_chain_update(struct nb_coll_comm *comm, int64_t now_ns)
 {
     struct nb_chain_life *life = &comm->watch->chain;
     is_waited_for *const waited_for = waits_for(comm);
@@ -129,7 +129,7 @@ bool nb_chain_ends_at(const struct nb_coll_comm *comm, const struct nb_peer *pee
     return waited_for && waited_for(comm, peer) && says_none(comm, peer);
 }
 
-int nb_chain_told(struct nb_coll_comm *comm, struct nb_peer *peer, const struct nb_ctl *alive)
+int nb_chain_received(struct nb_coll_comm *comm, struct nb_peer *peer, const struct nb_ctl *alive)
 {
     const bool leads = alive->c == NB_CHAIN_MUTUAL || alive->c == NB_CHAIN_END;
 
@@ -138,11 +138,12 @@ int nb_chain_told(struct nb_coll_comm *comm, struct nb_peer *peer, const struct 
                    alive->wait.steps == 0 || alive->wait.steps > NB_CHAIN_STEPS)))
         return nb_comm_error(comm, -EPROTO, "%s has sent a heartbeat that it waits (%u) for node %u of %d",
                              peer->name, alive->c, alive->wait.end, comm->nnodes);
-    comm->watch->told[peer->rank].chain = (struct nb_chain){.kind = (enum nb_chain_kind)alive->c, .end = -1};
+    comm->watch->reported[peer->rank].chain =
+        (struct nb_chain){.kind = (enum nb_chain_kind)alive->c, .end = -1};
     if (leads) {
-        comm->watch->told[peer->rank].chain.end = (int)alive->wait.end;
-        comm->watch->told[peer->rank].chain.steps = alive->wait.steps;
+        comm->watch->reported[peer->rank].chain.end = (int)alive->wait.end;
+        comm->watch->reported[peer->rank].chain.steps = alive->wait.steps;
     }
-    comm->watch->told[peer->rank].at_ns = nb_clock_ns(&comm->ctx->clock);
+    comm->watch->reported[peer->rank].at_ns = nb_clock_ns(&comm->ctx->clock);
     return 0;
 }

@@ -103,7 +103,7 @@ static bool name_end(struct nb_coll_comm *comm, struct nb_name_list *who)
 {
     const struct nb_chain *chain = &comm->watch->chain.found;
 
-    nb_chain_look(comm, nb_clock_ns(&comm->ctx->clock));
+    nb_chain_update(comm, nb_clock_ns(&comm->ctx->clock));
     if (chain->steps > 1) {
         nb_comm_error(comm, -ETIMEDOUT,
                       "closing although node %d, held up by %s, has not taken all that it is owed "

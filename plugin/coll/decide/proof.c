@@ -7,8 +7,8 @@
 #include "coll/comm/comm.h"
 #include "coll/decide/decide.h"
 
-struct nb_witness {
-    struct nb_witness *next; /* free, or waiting */
+struct nb_proof {
+    struct nb_proof *next; /* free, or waiting */
     uint64_t opno;
     struct nb_job_call call;
     uint64_t key[NB_CAUSAL_NAMES];
@@ -18,47 +18,47 @@ struct nb_witness {
     uint32_t raw[NB_PICKS];
 };
 
-void nb_witnesses_init(struct nb_witnesses *w)
+void nb_proofs_init(struct nb_proofs *w)
 {
     w->free = NULL;
     w->waiting = NULL;
     w->end = &w->waiting;
 }
 
-static void destroy_all(struct nb_witness *w)
+static void destroy_all(struct nb_proof *w)
 {
     while (w) {
-        struct nb_witness *next = w->next;
+        struct nb_proof *next = w->next;
         free(w);
         w = next;
     }
 }
 
-void nb_witnesses_destroy(struct nb_coll_comm *comm)
+void nb_proofs_destroy(struct nb_coll_comm *comm)
 {
     for (unsigned i = 0; i < NB_OPS && comm->submit.ops; i++)
-        free(comm->submit.ops[i].witness);
-    destroy_all(comm->decisions->witnesses.free);
-    destroy_all(comm->decisions->witnesses.waiting);
-    nb_witnesses_init(&comm->decisions->witnesses);
+        free(comm->submit.ops[i].proof);
+    destroy_all(comm->decisions->proofs.free);
+    destroy_all(comm->decisions->proofs.waiting);
+    nb_proofs_init(&comm->decisions->proofs);
 }
 
-int nb_witness_possible(const struct nb_coll_comm *comm)
+int nb_proof_possible(const struct nb_coll_comm *comm)
 {
     return comm->device->ops->pick != NULL;
 }
 
 /* One for the operation's block of `values` values, or NULL: it is too small, or there is no memory. */
-static struct nb_witness *call_one(struct nb_coll_comm *comm, struct nb_op *op,
-                                   const struct nb_job_call *call, uint64_t values, size_t width)
+static struct nb_proof *call_one(struct nb_coll_comm *comm, struct nb_op *op, const struct nb_job_call *call,
+                                 uint64_t values, size_t width)
 {
-    struct nb_witness *w = comm->decisions->witnesses.free;
+    struct nb_proof *w = comm->decisions->proofs.free;
     unsigned picks = nb_picks_of(values);
 
     if (!picks)
         return NULL;
     if (w)
-        comm->decisions->witnesses.free = w->next;
+        comm->decisions->proofs.free = w->next;
     else
         w = malloc(sizeof(*w));
     if (!w)
@@ -70,29 +70,29 @@ static struct nb_witness *call_one(struct nb_coll_comm *comm, struct nb_op *op,
     w->bytes = op->block;
     w->picks = picks;
     w->got = 0;
-    op->witness = w;
+    op->proof = w;
     return w;
 }
 
-static void dismiss(struct nb_coll_comm *comm, struct nb_witness *w)
+static void dismiss(struct nb_coll_comm *comm, struct nb_proof *w)
 {
-    w->next = comm->decisions->witnesses.free;
-    comm->decisions->witnesses.free = w;
+    w->next = comm->decisions->proofs.free;
+    comm->decisions->proofs.free = w;
 }
 
-/* The witness of the operation, which is over. */
-static struct nb_witness *take(struct nb_op *op)
+/* The proof of the operation, which is over. */
+static struct nb_proof *take(struct nb_op *op)
 {
-    struct nb_witness *w = op->witness;
+    struct nb_proof *w = op->proof;
 
-    op->witness = NULL;
+    op->proof = NULL;
     return w;
 }
 
-ssize_t nb_witness_look(struct nb_coll_comm *comm, const struct nb_op *op, struct nb_work *work, uint64_t off,
-                        const void *values, size_t bytes)
+ssize_t nb_proof_pick(struct nb_coll_comm *comm, const struct nb_op *op, struct nb_work *work, uint64_t off,
+                      const void *values, size_t bytes)
 {
-    struct nb_witness *w = op->witness;
+    struct nb_proof *w = op->proof;
     const uint64_t rel = off - (uint64_t)comm->rank * op->block;
 
     if (rel % w->width || bytes % w->width) /* then it will not be complete */
@@ -101,37 +101,37 @@ ssize_t nb_witness_look(struct nb_coll_comm *comm, const struct nb_op *op, struc
                                    bytes / w->width, w->raw);
 }
 
-void nb_witness_looked(struct nb_op *op, ssize_t result)
+void nb_proof_picked(struct nb_op *op, ssize_t result)
 {
-    op->witness->got += result > 0 ? (unsigned)result : 0;
+    op->proof->got += result > 0 ? (unsigned)result : 0;
 }
 
 /* ---- sums -------------------------------------------------------------------------------------------- */
 
-void nb_witness_sum(struct nb_coll_comm *comm, struct nb_op *op, const struct nb_job_call *call)
+void nb_proof_sum(struct nb_coll_comm *comm, struct nb_op *op, const struct nb_job_call *call)
 {
-    struct nb_witness *w = NULL;
+    struct nb_proof *w = NULL;
 
-    if (nb_witness_possible(comm))
+    if (nb_proof_possible(comm))
         w = call_one(comm, op, call, op->block / op->value, op->value);
     if (w)
         memset(w->key, 0, sizeof(w->key));
 }
 
-void nb_witness_decided(struct nb_op *op, const uint64_t key[NB_CAUSAL_NAMES])
+void nb_proof_decided(struct nb_op *op, const uint64_t key[NB_CAUSAL_NAMES])
 {
-    if (op->witness)
-        memcpy(op->witness->key, key, sizeof(op->witness->key));
+    if (op->proof)
+        memcpy(op->proof->key, key, sizeof(op->proof->key));
 }
 
 /* ---- what was gathered ------------------------------------------------------------------------------- */
 
-void nb_witness_block(struct nb_coll_comm *comm, struct nb_op *op, const struct nb_job_call *call)
+void nb_proof_weights(struct nb_coll_comm *comm, struct nb_op *op, const struct nb_job_call *call)
 {
     size_t width = 0;
     uint64_t values;
 
-    if (op->sought || !nb_witness_possible(comm))
+    if (op->sought || !nb_proof_possible(comm))
         return;
     op->sought = 1;
     values = nb_job_shard(comm->decisions->job, call, op->block, &width);
@@ -140,13 +140,13 @@ void nb_witness_block(struct nb_coll_comm *comm, struct nb_op *op, const struct 
 }
 
 /* Tell those whose turn it is: all operations before theirs are over. */
-void nb_witness_advance(struct nb_coll_comm *comm)
+void nb_proof_advance(struct nb_coll_comm *comm)
 {
-    struct nb_witnesses *all = &comm->decisions->witnesses;
+    struct nb_proofs *all = &comm->decisions->proofs;
 
     while (all->waiting &&
            (comm->oldest == comm->begun || nb_window(comm, comm->oldest)->op->opno >= all->waiting->opno)) {
-        struct nb_witness *w = all->waiting;
+        struct nb_proof *w = all->waiting;
         all->waiting = w->next;
         if (!all->waiting)
             all->end = &all->waiting;
@@ -155,9 +155,9 @@ void nb_witness_advance(struct nb_coll_comm *comm)
     }
 }
 
-void nb_witness_gathered(struct nb_coll_comm *comm, struct nb_op *op, int changed)
+void nb_proof_gathered(struct nb_coll_comm *comm, struct nb_op *op, int changed)
 {
-    struct nb_witness *w = take(op);
+    struct nb_proof *w = take(op);
 
     if (!w)
         return;
@@ -166,23 +166,23 @@ void nb_witness_gathered(struct nb_coll_comm *comm, struct nb_op *op, int change
         return;
     }
     w->next = NULL;
-    *comm->decisions->witnesses.end = w;
-    comm->decisions->witnesses.end = &w->next;
-    nb_witness_advance(comm);
+    *comm->decisions->proofs.end = w;
+    comm->decisions->proofs.end = &w->next;
+    nb_proof_advance(comm);
 }
 
-int nb_witness_pending(const struct nb_coll_comm *comm, uint64_t opno)
+int nb_proof_pending(const struct nb_coll_comm *comm, uint64_t opno)
 {
-    return comm->decisions->witnesses.waiting && comm->decisions->witnesses.waiting->opno < opno;
+    return comm->decisions->proofs.waiting && comm->decisions->proofs.waiting->opno < opno;
 }
 
-void nb_witness_passed(struct nb_coll_comm *comm, const struct nb_coll_req *win)
+void nb_proof_window_done(struct nb_coll_comm *comm, const struct nb_coll_req *win)
 {
     struct nb_op *op = win->op;
-    struct nb_witness *w;
+    struct nb_proof *w;
 
-    nb_witness_advance(comm);
-    if (op->func != NB_FUNC_REDUCE_SCATTER || !op->witness ||
+    nb_proof_advance(comm);
+    if (op->func != NB_FUNC_REDUCE_SCATTER || !op->proof ||
         win->off + win->bytes < op->block * (uint64_t)comm->nnodes)
         return;
     w = take(op);
