@@ -76,8 +76,8 @@ END_TEST
 
 int main(void)
 {
-    Suite *s = suite_create("masks");
-    TCase *t = tcase_create("masks");
+    Suite *s;
+    TCase *t;
     SRunner *r;
     int failed;
 
@@ -85,6 +85,8 @@ int main(void)
         puts("SKIP: no AVX-512 here");
         return 77;
     }
+    s = suite_create("masks");
+    t = tcase_create("masks");
     tcase_add_test(t, widened);
     suite_add_tcase(s, t);
     r = srunner_create(s);

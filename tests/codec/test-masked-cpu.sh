@@ -1,0 +1,48 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# The tests of the codecs on lesser processors: without AVX-512, then without any vector instructions of x86-64's
+# extensions. First with the instructions hidden from the program (masked_cpu.c), which sanitizers can watch. Then two of
+# the programs, and the tests of other modules with vector code, on an emulated processor that stops at an instruction
+# that it lacks.
+set -u
+[ "$(uname -m)" = x86_64 ] || { echo "SKIP: x86-64 only"; exit 77; }
+[ -x tests/codec/test_mask ] || { echo "SKIP: built without Check"; exit 77; }
+tmp=$(mktemp -d) || exit 1
+trap 'rm -rf "$tmp"' EXIT
+failed=0
+
+# judge STATUS TITLE: a test program may skip.
+judge()
+{
+    case $1 in
+    0) echo "passed: $2" ;;
+    77) echo "skipped: $2: $(grep SKIP "$tmp/log")" ;;
+    *)
+        tail -n 40 "$tmp/log"
+        echo "FAIL: $2, status $1"
+        failed=1
+        ;;
+    esac
+}
+
+for kind in avx2 portable; do
+    for test in delta4 golden hash mask quality quant ulp; do
+        NB_CPU=$kind "tests/codec/test_$test" >"$tmp/log" 2>&1
+        judge $? "NB_CPU=$kind test_$test"
+        grep -q "^NB_CPU=$kind in force" "$tmp/log" || { echo "FAIL: test_$test is not linked with masked_cpu.c"; failed=1; }
+    done
+done
+
+if [ -n "${NB_SANITIZE:-}" ]; then
+    echo "no emulated processor: the sanitizers do not run on it"
+elif ! command -v qemu-x86_64 >/dev/null 2>&1; then
+    echo "no emulated processor: qemu-x86_64 (Debian: qemu-user) is not installed"
+else
+    for processor in Haswell Nehalem; do
+        for test in codec/test_golden codec/test_quant policy/test_signs device/test_evidence; do
+            qemu-x86_64 -cpu $processor "tests/$test" >"$tmp/log" 2>&1
+            judge $? "$processor $test"
+        done
+    done
+fi
+exit $failed
