@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The reckoning: its edges, that it moves one way with each fact, and that it agrees with nibble-model's
- * walk. */
+/* The reckoning: its edges, and that it moves one way with each fact. tests/scale/test-scale.sh compares its times with
+ * the simulated engine's. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +9,6 @@
 #include "policy/reckon/reckon.h"
 #include "policy/rules/rules.h"
 #include "tests/suite.h"
-#include "tools/model/model.h"
 
 #define MIB 1048576.0
 
@@ -311,96 +310,5 @@ START_TEST(seen)
 }
 END_TEST
 
-/*
- * Beside nibble-model's walk over NCCL's calls (its messages are not followed: that would take minutes), with
- * one thread, from 64 KiB to 256 MiB, over links of 100 Mbit/s to 400 Gbit/s. How far the gains of both may
- * be apart where any of them is above a half (all-reduces, where all nodes have the same to do, hardly are),
- * and on average; and how far the walk's has to be from the promise for both to decide alike.
- */
-#define APART 1.75
-#define APART_ALL_REDUCE 1.02
-#define APART_ON_AVERAGE 1.12
-#define SURE 1.4
-#define PROMISE 1.1
-
-static double walked(const struct nb_cost_figures *f, enum nb_func func, enum nb_cost_schedule schedule,
-                     int nodes, double value, double bytes)
-{
-    struct nb_cost_op op = nb_cost_op_make(func, nodes, bytes, value, nb_cost_usual_ratio(func, value));
-    struct nm_result coded, raw;
-
-    op.schedule = schedule;
-    if (func != NB_FUNC_ALL_REDUCE) /* of these it would leave out what few calls wait for */
-        op.followed = 0;
-    op.feedback = true;
-    ck_assert(nm_predict(f, &op, &coded));
-    op.coded = op.feedback = false;
-    op.ratio = 1;
-    ck_assert(nm_predict(f, &op, &raw));
-    return raw.seconds / coded.seconds;
-}
-
-static void compare(enum nb_cost_schedule schedule)
-{
-    static const int nodes[] = {2, 3, 4, 8, 16};
-    static const uint32_t links[] = {100, 500, 1000, 10000, 25000, 50000, 100000, 200000, 400000};
-    double sum = 0;
-    int cases = 0, differ = 0;
-
-    for (size_t n = schedule == NB_COST_TWO_HOP; n < COUNT(nodes); n++)
-        for (size_t c = 0; c < COUNT(codecs); c++)
-            for (size_t i = 0; i < COUNT(links); i++)
-                for (size_t k = 0; k < 2 * COUNT(sums); k++)
-                    for (double bytes = 65536; bytes <= 256 * MIB; bytes *= 8) {
-                        const enum nb_func func = sums[k / 2];
-                        const double value = k % 2 ? 4 : 2;
-                        const struct nb_reckon_facts facts = {links[i], codecs[c], 0};
-                        const struct nb_cost_figures f = nb_reckon_figures(&facts, value);
-                        struct nb_reckon_group group = group_of(nodes[n]);
-                        double walk, ours, off;
-
-                        group.schedule =
-                            schedule == NB_COST_TWO_HOP ? NB_SCHEDULE_TWO_HOP : NB_SCHEDULE_DIRECT;
-                        walk = walked(&f, func, schedule, nodes[n], value, bytes);
-                        ours = nb_reckon_gain(&f, &group, func, value, bytes);
-                        off = walk > ours ? walk / ours : ours / walk;
-                        differ += (walk >= PROMISE) != (ours >= PROMISE);
-                        if (walk > SURE * PROMISE || walk < PROMISE / SURE)
-                            ck_assert_msg((walk >= PROMISE) == (ours >= PROMISE),
-                                          "walk %g, reckoning %g: %s, %s, %d nodes, %s, %u Mbit/s, %g KiB, "
-                                          "%g bytes a value",
-                                          walk, ours, nm_schedule_name(schedule), nm_func_name(func),
-                                          nodes[n], nb_reckon_codec_name(codecs[c]), links[i], bytes / 1024,
-                                          value);
-                        if (walk < 0.5 && ours < 0.5)
-                            continue;
-                        ck_assert_msg(off <= (func == NB_FUNC_ALL_REDUCE ? APART_ALL_REDUCE : APART),
-                                      "%s, %s, %d nodes, %s, %u Mbit/s, %g KiB, %g bytes a value: walk %g, "
-                                      "reckoning %g",
-                                      nm_schedule_name(schedule), nm_func_name(func), nodes[n],
-                                      nb_reckon_codec_name(codecs[c]), links[i], bytes / 1024, value, walk,
-                                      ours);
-                        if (func == NB_FUNC_REDUCE_SCATTER) {
-                            cases++;
-                            sum += log(off);
-                        }
-                    }
-    printf("%s: gains of %d reduce-scatters %.0f %% apart on average, %d decisions differ\n",
-           nm_schedule_name(schedule), cases, 100 * (exp(sum / cases) - 1), differ);
-    ck_assert(sum / cases <= log(APART_ON_AVERAGE));
-}
-
-START_TEST(as_the_model_direct)
-{
-    compare(NB_COST_DIRECT);
-}
-END_TEST
-
-START_TEST(as_the_model_two_hop)
-{
-    compare(NB_COST_TWO_HOP);
-}
-END_TEST
-
 SUITE_MAIN("reckon", TEST(unknown), TEST(seen), TEST(one_way), TEST(threads), TEST(ends), TEST(known_cases),
-           TEST(declines), TEST(slowest), TEST(words), TEST(as_the_model_direct), TEST(as_the_model_two_hop))
+           TEST(declines), TEST(slowest), TEST(words))

@@ -223,7 +223,6 @@ static bool predict(const struct options *o, const struct scale_result *r, doubl
     op.unit = unit;
     op.credits = r->credits;
     op.group = (int)s->params.group;
-    op.followed = 3e6;
     op.schedule = strcmp(r->schedule, "two-hop") == 0     ? NB_COST_TWO_HOP
                   : strcmp(r->schedule, "two-level") == 0 ? NB_COST_TWO_LEVEL
                                                           : NB_COST_DIRECT;

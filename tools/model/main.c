@@ -16,9 +16,7 @@
 #include "policy/reckon/reckon.h"
 
 #define MOST 16
-#define FOLLOWED 3e6         /* messages, in the table of times */
-#define FOLLOWED_BRIEFLY 3e4 /* where many sizes are tried */
-#define GRID_NODES 32        /* from so many on "auto" makes a grid (plugin/coll/comm/grid.h) */
+#define GRID_NODES 32 /* from so many on "auto" makes a grid (plugin/coll/comm/grid.h) */
 
 struct options {
     double gbps[MOST], bytes[MOST];
@@ -59,9 +57,6 @@ static const char help[] =
     "  --ag-ratio R        and of weights' differences (default 0.19 of BF16, 0.55 of FP32)\n"
     "  --gradients SIZE    reduced in a step, for the memory (default: the operation)   --weights SIZE "
     "gathered\n"
-    "  --follow N          follow the messages of an operation that has no more than N, a second for a "
-    "million (default\n"
-    "                      3M; 0: none, a tenth less exact)\n"
     "  --auto              instead: what NIBBLE_RS=auto and NIBBLE_AR=auto make of these links (--nodes, "
     "--gbps, --type, --unit,\n"
     "                      --group), with tabled codecs\n"
@@ -108,15 +103,14 @@ static bool wrong(const char *option, const char *text)
 static bool parse(int argc, char **argv, struct options *o)
 {
     static const struct option longs[] = {
-        {"nodes", 1, NULL, 0},    {"gbps", 1, NULL, 0},       {"bytes", 1, NULL, 0},
-        {"type", 1, NULL, 0},     {"codec", 1, NULL, 0},      {"codec-gbps", 1, NULL, 0},
-        {"cores", 1, NULL, 0},    {"latency-us", 1, NULL, 0}, {"message-us", 1, NULL, 0},
-        {"chunk", 1, NULL, 0},    {"channels", 1, NULL, 0},   {"unit", 1, NULL, 0},
-        {"credits", 1, NULL, 0},  {"group", 1, NULL, 0},      {"ratio", 1, NULL, 0},
-        {"ag-ratio", 1, NULL, 0}, {"gradients", 1, NULL, 0},  {"weights", 1, NULL, 0},
-        {"validate", 1, NULL, 0}, {"tolerance", 1, NULL, 0},  {"follow", 1, NULL, 0},
-        {"auto", 0, NULL, 0},     {"version", 0, NULL, 'v'},  {"help", 0, NULL, 'h'},
-        {NULL, 0, NULL, 0}};
+        {"nodes", 1, NULL, 0},     {"gbps", 1, NULL, 0},       {"bytes", 1, NULL, 0},
+        {"type", 1, NULL, 0},      {"codec", 1, NULL, 0},      {"codec-gbps", 1, NULL, 0},
+        {"cores", 1, NULL, 0},     {"latency-us", 1, NULL, 0}, {"message-us", 1, NULL, 0},
+        {"chunk", 1, NULL, 0},     {"channels", 1, NULL, 0},   {"unit", 1, NULL, 0},
+        {"credits", 1, NULL, 0},   {"group", 1, NULL, 0},      {"ratio", 1, NULL, 0},
+        {"ag-ratio", 1, NULL, 0},  {"gradients", 1, NULL, 0},  {"weights", 1, NULL, 0},
+        {"validate", 1, NULL, 0},  {"tolerance", 1, NULL, 0},  {"auto", 0, NULL, 0},
+        {"version", 0, NULL, 'v'}, {"help", 0, NULL, 'h'},     {NULL, 0, NULL, 0}};
     double cores = 1, latency = 20, message = 2, channels = 8, group = 0, nodes[MOST];
     int c, at;
 
@@ -125,14 +119,11 @@ static bool parse(int argc, char **argv, struct options *o)
         const struct {
             const char *name;
             double *to;
-        } plain[] = {{"codec-gbps", &o->speed},  {"cores", &cores},
-                     {"latency-us", &latency},   {"message-us", &message},
-                     {"chunk", &o->op.chunk},    {"channels", &channels},
-                     {"unit", &o->op.unit},      {"credits", &o->op.credits},
-                     {"group", &group},          {"ratio", &o->ratio},
-                     {"ag-ratio", &o->ag_ratio}, {"gradients", &o->gradients},
-                     {"weights", &o->weights},   {"tolerance", &o->tolerance},
-                     {"follow", &o->op.followed}};
+        } plain[] = {{"codec-gbps", &o->speed}, {"cores", &cores},           {"latency-us", &latency},
+                     {"message-us", &message},  {"chunk", &o->op.chunk},     {"channels", &channels},
+                     {"unit", &o->op.unit},     {"credits", &o->op.credits}, {"group", &group},
+                     {"ratio", &o->ratio},      {"ag-ratio", &o->ag_ratio},  {"gradients", &o->gradients},
+                     {"weights", &o->weights},  {"tolerance", &o->tolerance}};
         if (c == 'h') {
             fputs(help, stdout);
             exit(0);
@@ -239,7 +230,6 @@ static double best_of(const struct options *o, enum nb_func func, int nodes, dou
     struct nb_cost_op op = operation(o, func, NB_COST_DIRECT, nodes, bytes);
     struct nm_result r;
 
-    op.followed = fmin(op.followed, FOLLOWED_BRIEFLY);
     return nm_predict_best(&o->figures, &op, &r) < NB_COST_SCHEDULES ? r.seconds : INFINITY;
 }
 
@@ -467,7 +457,6 @@ int main(int argc, char **argv)
     memcpy(o.gbps, gbps, sizeof(gbps));
     memcpy(o.nodes, nodes, sizeof(nodes));
     o.op = nb_cost_op_make(NB_FUNC_ALL_REDUCE, 2, 1, 2, 1);
-    o.op.followed = FOLLOWED;
     if (!parse(argc, argv, &o))
         return 2;
     if (!speeds(&o, o.type))

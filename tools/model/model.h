@@ -2,17 +2,9 @@
 /*
  * nibble-model: how long a collective takes, from what a link and a codec can do.
  *
- * An operation is walked as NCCL walks it: calls of chunk x channels (8 at most) bytes over [0, nodes x bytes
- * of a rank), eight steps of each group of channels in flight, a slot free again when the call is finished.
- * Reduce-scatters and all-gathers are followed message by message (follow.h), unless there are too many or
- * blocks are so small that all nodes have the same to do at any time. Then, and for all-reduces: Each node
- * has three servers: what it sends, what it receives, and its processors. A part of a call that lies in one
- * rank's block loads them by its schedule and, on a grid, by their place beside its owner; nodes wait for one
- * another where the schedule makes them. Nothing else is simulated: no packets, no credits below a unit, no
- * order within a part.
- *
- * What each part costs is the plugin's to say (policy/reckon/cost.c), whose reckoning decides by the same.
- * Everything is in bytes and seconds. "Bytes" of a codec's speed are those of values, before coding.
+ * The plugin's own reckoning says how long an operation takes (policy/reckon/reckon.h).
+ * nibble-scale compares it with the engine itself in virtual time. Everything is in bytes and seconds. "Bytes" of a
+ * codec's speed are those of values, before coding.
  */
 #ifndef NIBBLE_TOOLS_MODEL_H
 #define NIBBLE_TOOLS_MODEL_H

@@ -303,8 +303,7 @@ struct nb_cost_op nb_cost_op_make(enum nb_func func, int nodes, double bytes, do
                                .chunk = 131072,
                                .channels = 8,
                                .unit = 131072,
-                               .credits = 48,
-                               .followed = 3e5};
+                               .credits = 48};
 }
 
 double nb_cost_usual_ratio(enum nb_func func, double value)

@@ -8,9 +8,9 @@
  * and schedule, bytes, the codec variant with the speed that is tabled for it, the number of codec threads. Nodes tell
  * each other theirs when they vote (coll/connect/vote.c), and the slowest counts. Nothing here is measured where it runs.
  *
- * The costs are those of nibble-model (policy/reckon/cost.c), which walks NCCL's calls over them; here a closed formula says how
- * long they take together. It need not be right about times, only about which is the shorter
- * (tests/policy/test_reckon.c tells how far they agree). Pure functions; any thread.
+ * A closed formula makes a time of the costs in policy/reckon/cost.c. It has to tell which of two ways is the shorter, and is
+ * within a third of the times that nibble-scale finds with the engine itself (tests/scale/test-scale.sh). nibble-model
+ * and the doctor predict by the same formula. Pure functions; any thread.
  */
 #include "policy/reckon/reckon.h"
 
@@ -119,10 +119,14 @@ static double link_bytes(const struct nb_cost_op *op, int columns, const struct 
     return nb_max_double(owner / owners, average);
 }
 
-/* Owners whose links work at the same time. Nodes run ahead of the block that is summed by what they can stage, so that of
+/* Owners whose links work at the same time. A gather's are the blocks that NCCL's window touches; nibble-scale finds a
+ * tenth more. In a reduce-scatter nodes run ahead of the block that is summed by what they can stage, so that of
  * large blocks little more than one is under way. */
 static double owners_of(const struct nb_cost_op *op, double flight, double block)
 {
+    if (op->func == NB_FUNC_ALL_GATHER)
+        return nb_min_double(op->nodes, 1 + 1.1 * flight / block);
+
     const double ahead = op->credits * op->unit, most = nb_cost_owners(op->nodes, flight, block);
 
     return block > ahead ? nb_min_double(most, block / (block - ahead)) : most;
@@ -159,8 +163,19 @@ static double bound(const struct nb_cost_figures *f, const struct nb_cost_op *op
                                                            nb_min_double(op->nodes, 1 + flight / block)));
 }
 
-/* How long an operation takes: what bounds it, what it waits for. columns: of the grid, or 0. */
-static double seconds_of(const struct nb_cost_figures *f, const struct nb_cost_op *op, int columns)
+/* Far nodes: NCCL keeps eight calls of a group of channels in flight, and a node posts the next when they have made their
+ * hops. In a reduce-scatter or gather a block's calls wait together, since its owner posts them all at once. */
+static double waits(const struct nb_cost_figures *f, const struct nb_cost_op *op, int columns)
+{
+    const double turns = ceil(op->bytes / (NB_COST_STEPS * op->chunk * op->channels));
+    const int hops = nb_cost_part(f, op, columns, op->chunk).hops;
+
+    return f->latency * (op->func == NB_FUNC_ALL_REDUCE
+                             ? turns * hops
+                             : nb_min_double(turns, op->nodes) * (hops > 2 ? 2 : hops));
+}
+
+static double not_far(const struct nb_cost_figures *f, const struct nb_cost_op *op, int columns)
 {
     const double group = op->channels < NB_COST_GROUP ? op->channels : NB_COST_GROUP;
     const double call = op->chunk * group, calls = ceil(op->bytes / call);
@@ -175,6 +190,11 @@ static double seconds_of(const struct nb_cost_figures *f, const struct nb_cost_o
     return nb_max_double(work,
                          bound(f, op, columns) +
                              (nb_cost_alone(f, &first, columns, call) - bound(f, &first, columns)) / calls);
+}
+
+double nb_reckon_seconds(const struct nb_cost_figures *f, const struct nb_cost_op *op, int columns)
+{
+    return nb_max_double(not_far(f, op, columns), waits(f, op, columns));
 }
 
 /* The schedule of an operation of so many bytes: coded, or raw because all nodes reckon so. */
@@ -215,12 +235,12 @@ double nb_reckon_gain(const struct nb_cost_figures *f, const struct nb_reckon_gr
     op.schedule = schedule_of(g, &op);
     if (g->second_int8 && func == NB_FUNC_REDUCE_SCATTER)
         op.ratio_again = op.ratio + 0.5 / value;
-    coded = seconds_of(f, &op, g->columns);
+    coded = nb_reckon_seconds(f, &op, g->columns);
     op.coded = op.feedback = false;
     op.schedule = schedule_of(g, &op);
     op.ratio = 1;
     op.ratio_again = 0;
-    return seconds_of(f, &op, g->columns) / coded;
+    return nb_reckon_seconds(f, &op, g->columns) / coded;
 }
 
 /* ---- decisions --------------------------------------------------------------------------------------- */

@@ -60,10 +60,6 @@ struct nb_cost_op {
     double unit;    /* bytes of values of a message at most */
     double credits; /* units */
     int group;      /* two-level: nodes of a row; 0: as the caller chooses */
-    /* nibble-model: a reduce-scatter or all-gather of no more messages than these is followed message by message, which
-     * takes about a second for a million; what is larger is walked call by call, and a tenth less exact.
-     * 0: the walk alone, also of all-reduces, without what few calls wait for. */
-    double followed;
 };
 
 /* What one part of a call costs a node in one role. Link loads in bytes on the wire. */
@@ -82,7 +78,7 @@ struct nb_cost_part {
 };
 
 /* An operation in NCCL's chunks of 128 KiB on 8 channels, with nibble's default units and credits, straight to where
- * its bytes are needed; coded where the ratio is below 1; 300,000 messages are followed. */
+ * its bytes are needed; coded where the ratio is below 1. */
 struct nb_cost_op nb_cost_op_make(enum nb_func func, int nodes, double bytes, double value, double ratio);
 
 /* Bytes on the wire over bytes of values, as training has them, where values have so many bytes (2: BF16, 4: FP32):
@@ -245,6 +241,8 @@ void nb_reckon_facts_text(const struct nb_reckon_facts *facts, char *out, size_t
 
 /* Figures of links and codecs; facts that are known. `value`: bytes of one. */
 struct nb_cost_figures nb_reckon_figures(const struct nb_reckon_facts *facts, double value);
+/* How long an operation takes: what bounds it, and its waits. columns: of the grid, or 0. */
+double nb_reckon_seconds(const struct nb_cost_figures *figures, const struct nb_cost_op *op, int columns);
 /* Raw over coded, of an operation of `bytes` in all. */
 double nb_reckon_gain(const struct nb_cost_figures *figures, const struct nb_reckon_group *group,
                       enum nb_func func, double value, double bytes);
