@@ -165,15 +165,5 @@ static int exchange_two_hop(void)
     return sx_job("identity, two hops", 4, exchange_node, NULL, env_two_hop);
 }
 
-static const struct hx_case cases[] = {
-    {"round-trips", round_trips, 0},
-    {"sums", sums, 0},
-    {"messages", messages, 0},
-    {"exchange", exchange, 0},
-    {"exchange-two-hop", exchange_two_hop, 0},
-};
-
-int main(int argc, char **argv)
-{
-    return hx_main(argc, argv, cases, sizeof cases / sizeof cases[0]);
-}
+HX_MAIN({"round-trips", round_trips, 0}, {"sums", sums, 0}, {"messages", messages, 0},
+        {"exchange", exchange, 0}, {"exchange-two-hop", exchange_two_hop, 0})

@@ -93,14 +93,4 @@ static int int4(void)
     return sx_job("star, quantized", 4, int4_node, NULL, env);
 }
 
-static const struct hx_case cases[] = {
-    {"exact-2", exact_2, 0},
-    {"exact-5", exact_5, 0},
-    {"one-credit", one_credit, 0},
-    {"int4", int4, 0},
-};
-
-int main(int argc, char **argv)
-{
-    return hx_main(argc, argv, cases, sizeof cases / sizeof cases[0]);
-}
+HX_MAIN({"exact-2", exact_2, 0}, {"exact-5", exact_5, 0}, {"one-credit", one_credit, 0}, {"int4", int4, 0})

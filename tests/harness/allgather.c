@@ -372,26 +372,11 @@ static int asks_for_raw(void)
     return rc;
 }
 
-static const struct hx_case cases[] = {
-    {"walk-bf16", walk_bf16, 0},
-    {"walk-fp32", walk_fp32, HX_CASE_FULL},
-    {"walk-8-bit", walk_fp8, 0},
-    {"unchanged", unchanged, 0},
-    {"random-bytes", random_bytes, HX_CASE_FULL},
-    {"slots-of-one-size", slots_of_one_size, 0},
-    {"in-place", in_place, 0},
-    {"out-of-step", out_of_step, 0},
-    {"out-of-step-two-hop", out_of_step_two_hop, 0},
-    {"walk-two-hop", walk_two_hop, 0},
-    {"out-of-step-two-level", out_of_step_two_level, 0},
-    {"walk-two-level", walk_two_level, 0},
-    {"no-memory-on-one-node-two-level", no_memory_on_one_two_level, 0},
-    {"asks-for-raw", asks_for_raw, 0},
-    {"no-memory", no_memory, HX_CASE_FULL},
-    {"no-memory-on-one-node", no_memory_on_one, 0},
-};
-
-int main(int argc, char **argv)
-{
-    return hx_main(argc, argv, cases, sizeof cases / sizeof cases[0]);
-}
+HX_MAIN({"walk-bf16", walk_bf16, 0}, {"walk-fp32", walk_fp32, HX_CASE_FULL}, {"walk-8-bit", walk_fp8, 0},
+        {"unchanged", unchanged, 0}, {"random-bytes", random_bytes, HX_CASE_FULL},
+        {"slots-of-one-size", slots_of_one_size, 0}, {"in-place", in_place, 0},
+        {"out-of-step", out_of_step, 0}, {"out-of-step-two-hop", out_of_step_two_hop, 0},
+        {"walk-two-hop", walk_two_hop, 0}, {"out-of-step-two-level", out_of_step_two_level, 0},
+        {"walk-two-level", walk_two_level, 0},
+        {"no-memory-on-one-node-two-level", no_memory_on_one_two_level, 0}, {"asks-for-raw", asks_for_raw, 0},
+        {"no-memory", no_memory, HX_CASE_FULL}, {"no-memory-on-one-node", no_memory_on_one, 0})

@@ -566,29 +566,13 @@ static int long_settings(void)
     return sx_job("long settings", 2, long_settings_node, NULL, env);
 }
 
-static const struct hx_case cases[] = {
-    {"long-settings", long_settings, 0},
-    {"declined-connect", declined_connect, 0},
-    {"declined-allocation", declined_alloc, 0},
-    {"declined-registration", declined_regmr, 0},
-    {"declined-settings", declined_settings, 0},
-    {"declined-disabled", declined_disabled, 0},
-    {"absent-node", absent, 0},
-    {"grid-connects", grid_connects, 0},
-    {"grid-declined-connect", grid_declined_connect, 0},
-    {"grid-declined-registration", grid_declined_registration, 0},
-    {"grid-declined-settings", grid_declined_settings, 0},
-    {"grid-declined-mesh", grid_declined_mesh, 0},
-    {"grid-declined-group", grid_declined_group, 0},
-    {"grid-death", grid_death, 0},
-    {"bad-settings", bad_settings, 0},
-    {"grid-bad-settings", grid_bad_settings, 0},
-    {"known-at-once", known_at_once, 0},
-    {"bad-ranks", bad_ranks, 0},
-    {"strangers", strangers, 0},
-};
-
-int main(int argc, char **argv)
-{
-    return hx_main(argc, argv, cases, sizeof cases / sizeof cases[0]);
-}
+HX_MAIN({"long-settings", long_settings, 0}, {"declined-connect", declined_connect, 0},
+        {"declined-allocation", declined_alloc, 0}, {"declined-registration", declined_regmr, 0},
+        {"declined-settings", declined_settings, 0}, {"declined-disabled", declined_disabled, 0},
+        {"absent-node", absent, 0}, {"grid-connects", grid_connects, 0},
+        {"grid-declined-connect", grid_declined_connect, 0},
+        {"grid-declined-registration", grid_declined_registration, 0},
+        {"grid-declined-settings", grid_declined_settings, 0}, {"grid-declined-mesh", grid_declined_mesh, 0},
+        {"grid-declined-group", grid_declined_group, 0}, {"grid-death", grid_death, 0},
+        {"bad-settings", bad_settings, 0}, {"grid-bad-settings", grid_bad_settings, 0},
+        {"known-at-once", known_at_once, 0}, {"bad-ranks", bad_ranks, 0}, {"strangers", strangers, 0})

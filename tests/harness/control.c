@@ -383,20 +383,7 @@ static int switch_two_level(void)
     return kill_switch(6, env);
 }
 
-static const struct hx_case cases[] = {
-    {"comms-excluded", comms_excluded, 0},
-    {"comms-included", comms_included, 0},
-    {"nothing-to-gain", nothing_to_gain, 0},
-    {"something-to-gain", something_to_gain, 0},
-    {"bad-rules", bad_rules, 0},
-    {"types", some_types, 0},
-    {"shadow", shadow, 0},
-    {"fallback", fallback, 0},
-    {"switch", switch_direct, 0},
-    {"switch-two-level", switch_two_level, 0},
-};
-
-int main(int argc, char **argv)
-{
-    return hx_main(argc, argv, cases, sizeof cases / sizeof cases[0]);
-}
+HX_MAIN({"comms-excluded", comms_excluded, 0}, {"comms-included", comms_included, 0},
+        {"nothing-to-gain", nothing_to_gain, 0}, {"something-to-gain", something_to_gain, 0},
+        {"bad-rules", bad_rules, 0}, {"types", some_types, 0}, {"shadow", shadow, 0},
+        {"fallback", fallback, 0}, {"switch", switch_direct, 0}, {"switch-two-level", switch_two_level, 0})

@@ -606,21 +606,7 @@ static int p2p(void)
     return 0;
 }
 
-static const struct hx_case cases[] = {
-    {"batch", batch, HX_CASE_FULL},
-    {"resident", resident, 0},
-    {"gpu-memory", gpu_memory, 0},
-    {"gpu-receives", gpu_receives, 0},
-    {"gpu-pointers", gpu_pointers, 0},
-    {"no-differences", no_differences, 0},
-    {"emulated", emulated, 0},
-    {"recognised", recognised, 0},
-    {"recognised-emulated", recognised_emulated, HX_CASE_FULL},
-    {"stuck", stuck, 0},
-    {"p2p", p2p, 0},
-};
-
-int main(int argc, char **argv)
-{
-    return hx_main(argc, argv, cases, sizeof cases / sizeof cases[0]);
-}
+HX_MAIN({"batch", batch, HX_CASE_FULL}, {"resident", resident, 0}, {"gpu-memory", gpu_memory, 0},
+        {"gpu-receives", gpu_receives, 0}, {"gpu-pointers", gpu_pointers, 0},
+        {"no-differences", no_differences, 0}, {"emulated", emulated, 0}, {"recognised", recognised, 0},
+        {"recognised-emulated", recognised_emulated, HX_CASE_FULL}, {"stuck", stuck, 0}, {"p2p", p2p, 0})

@@ -276,13 +276,6 @@ static int said_before_lost(void)
     return sx_job("said-before-lost", 2, said_node, NULL, env);
 }
 
-static const struct hx_case cases[] = {
-    {"left-half-way", left_half_way, 0},         {"said-before-lost", said_before_lost, 0},
-    {"left-in-order", left_in_order, 0},         {"left-in-order-two-level", left_in_order_two_level, 0},
-    {"left-before-taken", left_before_taken, 0}, {"freed-after-dereg", freed_after_dereg, 0},
-};
-
-int main(int argc, char **argv)
-{
-    return hx_main(argc, argv, cases, sizeof(cases) / sizeof(cases[0]));
-}
+HX_MAIN({"left-half-way", left_half_way, 0}, {"said-before-lost", said_before_lost, 0},
+        {"left-in-order", left_in_order, 0}, {"left-in-order-two-level", left_in_order_two_level, 0},
+        {"left-before-taken", left_before_taken, 0}, {"freed-after-dereg", freed_after_dereg, 0})

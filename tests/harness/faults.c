@@ -400,21 +400,9 @@ static int close_unfinished(void)
     return sx_job("close with unfinished requests", 3, close_unfinished_node, NULL, env_close);
 }
 
-static const struct hx_case cases[] = {
-    {"late-node", late, 0},
-    {"late-120s", late_120, HX_CASE_LONG},
-    {"killed-in-reduce-scatter", killed_rs, HX_CASE_FULL},
-    {"killed-in-all-gather", killed_ag, 0},
-    {"killed-in-all-reduce", killed_ar, HX_CASE_FULL},
-    {"stopped", stopped, 0},
-    {"killed-two-level", killed_two_level, 0},
-    {"stopped-two-level", stopped_two_level, HX_CASE_FULL},
-    {"misuse", misuse, 0},
-    {"close-right-after", close_early, 0},
-    {"close-unfinished", close_unfinished, 0},
-};
-
-int main(int argc, char **argv)
-{
-    return hx_main(argc, argv, cases, sizeof cases / sizeof cases[0]);
-}
+HX_MAIN({"late-node", late, 0}, {"late-120s", late_120, HX_CASE_LONG},
+        {"killed-in-reduce-scatter", killed_rs, HX_CASE_FULL}, {"killed-in-all-gather", killed_ag, 0},
+        {"killed-in-all-reduce", killed_ar, HX_CASE_FULL}, {"stopped", stopped, 0},
+        {"killed-two-level", killed_two_level, 0}, {"stopped-two-level", stopped_two_level, HX_CASE_FULL},
+        {"misuse", misuse, 0}, {"close-right-after", close_early, 0},
+        {"close-unfinished", close_unfinished, 0})

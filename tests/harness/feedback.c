@@ -134,14 +134,5 @@ static int nan_once(void)
     return sx_job("NaN once", 3, nan_node, NULL, env_full);
 }
 
-static const struct hx_case cases[] = {
-    {"mean-fp32", fp32, 0},
-    {"mean-bf16", bf16, HX_CASE_FULL},
-    {"mean-fp32-two-level", fp32_two_level, 0},
-    {"nan-once", nan_once, 0},
-};
-
-int main(int argc, char **argv)
-{
-    return hx_main(argc, argv, cases, sizeof cases / sizeof cases[0]);
-}
+HX_MAIN({"mean-fp32", fp32, 0}, {"mean-bf16", bf16, HX_CASE_FULL}, {"mean-fp32-two-level", fp32_two_level, 0},
+        {"nan-once", nan_once, 0})

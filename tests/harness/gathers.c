@@ -440,21 +440,7 @@ static int damaged(void)
     return rc;
 }
 
-static const struct hx_case cases[] = {
-    {"raw", raw, HX_CASE_FULL},
-    {"exact", exact, 0},
-    {"delta4", delta4, 0},
-    {"delta4-fp32", delta4_fp32, HX_CASE_FULL},
-    {"int8", int8, 0},
-    {"delta4-two-hop", delta4_two_hop, 0},
-    {"int8-two-hop", int8_two_hop, HX_CASE_FULL},
-    {"off", off, HX_CASE_FULL},
-    {"hot-phase", hot, 0},
-    {"untyped", untyped, HX_CASE_FULL},
-    {"damaged-references", damaged, 0},
-};
-
-int main(int argc, char **argv)
-{
-    return hx_main(argc, argv, cases, sizeof cases / sizeof cases[0]);
-}
+HX_MAIN({"raw", raw, HX_CASE_FULL}, {"exact", exact, 0}, {"delta4", delta4, 0},
+        {"delta4-fp32", delta4_fp32, HX_CASE_FULL}, {"int8", int8, 0}, {"delta4-two-hop", delta4_two_hop, 0},
+        {"int8-two-hop", int8_two_hop, HX_CASE_FULL}, {"off", off, HX_CASE_FULL}, {"hot-phase", hot, 0},
+        {"untyped", untyped, HX_CASE_FULL}, {"damaged-references", damaged, 0})

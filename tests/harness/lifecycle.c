@@ -217,13 +217,4 @@ static int idle(void)
     return sx_job("idle", 3, idle_node, NULL, env_raw);
 }
 
-static const struct hx_case cases[] = {
-    {"cycles", cycles, 0},
-    {"versions", versions, 0},
-    {"idle", idle, HX_CASE_FULL},
-};
-
-int main(int argc, char **argv)
-{
-    return hx_main(argc, argv, cases, sizeof cases / sizeof cases[0]);
-}
+HX_MAIN({"cycles", cycles, 0}, {"versions", versions, 0}, {"idle", idle, HX_CASE_FULL})

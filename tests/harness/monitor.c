@@ -408,13 +408,6 @@ static int failed_is_named(void)
     return rc;
 }
 
-static const struct hx_case cases[] = {
-    {"metrics-agree", metrics_agree, 0}, {"blocked", blocked, 0},
-    {"bad-settings", bad_settings, 0},   {"stopped-is-named", stopped_is_named, 0},
-    {"late-is-named", late_is_named, 0}, {"failed-is-named", failed_is_named, 0},
-};
-
-int main(int argc, char **argv)
-{
-    return hx_main(argc, argv, cases, sizeof cases / sizeof cases[0]);
-}
+HX_MAIN({"metrics-agree", metrics_agree, 0}, {"blocked", blocked, 0}, {"bad-settings", bad_settings, 0},
+        {"stopped-is-named", stopped_is_named, 0}, {"late-is-named", late_is_named, 0},
+        {"failed-is-named", failed_is_named, 0})

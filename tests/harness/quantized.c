@@ -335,21 +335,9 @@ static int choice(void)
            choose(8, 524288, int8, true) || choose(3, 524288, int4, false);
 }
 
-static const struct hx_case cases[] = {
-    {"int4-2-nodes", int4_2, 0},
-    {"int4-3-nodes", int4_3, HX_CASE_FULL},
-    {"int4-8-nodes", int4_8, HX_CASE_FULL},
-    {"int4-two-hop", int4_two_hop, 0},
-    {"int4-two-level", int4_two_level, 0},
-    {"int4-two-level-8-nodes", int4_two_level_8, HX_CASE_FULL},
-    {"repeatable", repeatable_direct, 0},
-    {"repeatable-two-hop", repeatable_two_hop, 0},
-    {"repeatable-two-level", repeatable_two_level, 0},
-    {"foreign-values", foreign_values, 0},
-    {"choice", choice, HX_CASE_FULL},
-};
-
-int main(int argc, char **argv)
-{
-    return hx_main(argc, argv, cases, sizeof cases / sizeof cases[0]);
-}
+HX_MAIN({"int4-2-nodes", int4_2, 0}, {"int4-3-nodes", int4_3, HX_CASE_FULL},
+        {"int4-8-nodes", int4_8, HX_CASE_FULL}, {"int4-two-hop", int4_two_hop, 0},
+        {"int4-two-level", int4_two_level, 0}, {"int4-two-level-8-nodes", int4_two_level_8, HX_CASE_FULL},
+        {"repeatable", repeatable_direct, 0}, {"repeatable-two-hop", repeatable_two_hop, 0},
+        {"repeatable-two-level", repeatable_two_level, 0}, {"foreign-values", foreign_values, 0},
+        {"choice", choice, HX_CASE_FULL})

@@ -244,25 +244,13 @@ static int rounding(void)
     return sx_job("rounding", 4, rounding_node, NULL, env_raw);
 }
 
-static const struct hx_case cases[] = {
-    {"exact-types-2-nodes", exact_types, 0},
-    {"exact-types-3-nodes", exact_types_3, HX_CASE_FULL},
-    {"shapes-2-nodes-2-channels", shapes_2_2, 0},
-    {"shapes-3-nodes-8-channels", shapes_3_8, 0},
-    {"shapes-4-nodes-4-channels", shapes_4_4, HX_CASE_FULL},
-    {"shapes-5-nodes-12-channels", shapes_5_12, HX_CASE_FULL},
-    {"shapes-8-nodes-16-channels", shapes_8_16, HX_CASE_FULL},
-    {"shapes-8-nodes-2-channels", shapes_8_2, HX_CASE_FULL},
-    {"shapes-2-nodes-16-channels", shapes_2_16, HX_CASE_FULL},
-    {"large", large, HX_CASE_FULL},
-    {"rounding", rounding, 0},
-    {"exact-types-two-hop", exact_types_two_hop, 0},
-    {"exact-types-two-level", exact_types_two_level, 0},
-    {"shapes-two-level", shapes_two_level, 0},
-    {"large-two-level", large_two_level, HX_CASE_FULL},
-};
-
-int main(int argc, char **argv)
-{
-    return hx_main(argc, argv, cases, sizeof cases / sizeof cases[0]);
-}
+HX_MAIN({"exact-types-2-nodes", exact_types, 0}, {"exact-types-3-nodes", exact_types_3, HX_CASE_FULL},
+        {"shapes-2-nodes-2-channels", shapes_2_2, 0}, {"shapes-3-nodes-8-channels", shapes_3_8, 0},
+        {"shapes-4-nodes-4-channels", shapes_4_4, HX_CASE_FULL},
+        {"shapes-5-nodes-12-channels", shapes_5_12, HX_CASE_FULL},
+        {"shapes-8-nodes-16-channels", shapes_8_16, HX_CASE_FULL},
+        {"shapes-8-nodes-2-channels", shapes_8_2, HX_CASE_FULL},
+        {"shapes-2-nodes-16-channels", shapes_2_16, HX_CASE_FULL}, {"large", large, HX_CASE_FULL},
+        {"rounding", rounding, 0}, {"exact-types-two-hop", exact_types_two_hop, 0},
+        {"exact-types-two-level", exact_types_two_level, 0}, {"shapes-two-level", shapes_two_level, 0},
+        {"large-two-level", large_two_level, HX_CASE_FULL})

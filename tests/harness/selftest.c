@@ -412,31 +412,14 @@ static int namespaces(void)
     return hx_job_run(&job, NULL);
 }
 
-static const struct hx_case cases[] = {
-    {"data", data, 0},
-    {"exchange", exchange, 0},
-    {"jobs", jobs, 0},
-    {"namespaces", namespaces, 0},
-    {"right-2-nodes", right_2, 0},
-    {"right-3-nodes-flush", right_3_flush, 0},
-    {"right-5-nodes-two-groups", right_5_groups, HX_CASE_FULL},
-    {"right-8-nodes-two-groups", right_8_groups, HX_CASE_FULL},
-    {"right-with-delays", right_delays, 0},
-    {"queue-of-operations", queue, 0},
-    {"notices-wrong-bit", notices_wrong_bit, 0},
-    {"notices-early-done", notices_early_done, 0},
-    {"notices-lost-window", notices_lost_window, 0},
-    {"notices-null-for-ever", notices_null_for_ever, 0},
-    {"notices-pool-freed-in-test", notices_pool_freed_in_test, 0},
-    {"notices-missing-request", notices_missing_request, 0},
-    {"notices-overrun", notices_overrun, 0},
-    {"notices-wrong-place", notices_wrong_place, 0},
-    {"notices-padding", notices_padding, 0},
-    {"notices-error", notices_error, 0},
-    {"notices-crash", notices_crash, 0},
-};
-
-int main(int argc, char **argv)
-{
-    return hx_main(argc, argv, cases, sizeof cases / sizeof cases[0]);
-}
+HX_MAIN({"data", data, 0}, {"exchange", exchange, 0}, {"jobs", jobs, 0}, {"namespaces", namespaces, 0},
+        {"right-2-nodes", right_2, 0}, {"right-3-nodes-flush", right_3_flush, 0},
+        {"right-5-nodes-two-groups", right_5_groups, HX_CASE_FULL},
+        {"right-8-nodes-two-groups", right_8_groups, HX_CASE_FULL}, {"right-with-delays", right_delays, 0},
+        {"queue-of-operations", queue, 0}, {"notices-wrong-bit", notices_wrong_bit, 0},
+        {"notices-early-done", notices_early_done, 0}, {"notices-lost-window", notices_lost_window, 0},
+        {"notices-null-for-ever", notices_null_for_ever, 0},
+        {"notices-pool-freed-in-test", notices_pool_freed_in_test, 0},
+        {"notices-missing-request", notices_missing_request, 0}, {"notices-overrun", notices_overrun, 0},
+        {"notices-wrong-place", notices_wrong_place, 0}, {"notices-padding", notices_padding, 0},
+        {"notices-error", notices_error, 0}, {"notices-crash", notices_crash, 0})

@@ -238,27 +238,15 @@ static int int4_9_two_level(void)
     return stress(9, true, "NIBBLE_SCHEDULE=two-level", 0.20);
 }
 
-static const struct hx_case cases[] = {
-    {"raw-2-nodes-direct", raw_2_direct, 0},
-    {"raw-4-nodes-direct", raw_4_direct, 0},
-    {"raw-4-nodes-two-hop", raw_4_two_hop, 0},
-    {"raw-8-nodes-direct", raw_8_direct, HX_CASE_FULL},
-    {"raw-8-nodes-two-hop", raw_8_two_hop, HX_CASE_FULL},
-    {"int4-2-nodes-direct", int4_2_direct, HX_CASE_FULL},
-    {"int4-3-nodes-direct", int4_3_direct, 0},
-    {"int4-3-nodes-two-hop", int4_3_two_hop, 0},
-    {"int4-5-nodes-direct", int4_5_direct, HX_CASE_FULL},
-    {"int4-5-nodes-two-hop", int4_5_two_hop, 0},
-    {"int4-7-nodes-direct", int4_7_direct, HX_CASE_FULL},
-    {"int4-7-nodes-two-hop", int4_7_two_hop, HX_CASE_FULL},
-    {"raw-4-nodes-two-level", raw_4_two_level, HX_CASE_FULL},
-    {"raw-8-nodes-two-level", raw_8_two_level, 0},
-    {"int4-4-nodes-two-level", int4_4_two_level, HX_CASE_FULL},
-    {"int4-6-nodes-two-level", int4_6_two_level, 0},
-    {"int4-9-nodes-two-level", int4_9_two_level, HX_CASE_FULL},
-};
-
-int main(int argc, char **argv)
-{
-    return hx_main(argc, argv, cases, sizeof cases / sizeof cases[0]);
-}
+HX_MAIN({"raw-2-nodes-direct", raw_2_direct, 0}, {"raw-4-nodes-direct", raw_4_direct, 0},
+        {"raw-4-nodes-two-hop", raw_4_two_hop, 0}, {"raw-8-nodes-direct", raw_8_direct, HX_CASE_FULL},
+        {"raw-8-nodes-two-hop", raw_8_two_hop, HX_CASE_FULL},
+        {"int4-2-nodes-direct", int4_2_direct, HX_CASE_FULL}, {"int4-3-nodes-direct", int4_3_direct, 0},
+        {"int4-3-nodes-two-hop", int4_3_two_hop, 0}, {"int4-5-nodes-direct", int4_5_direct, HX_CASE_FULL},
+        {"int4-5-nodes-two-hop", int4_5_two_hop, 0}, {"int4-7-nodes-direct", int4_7_direct, HX_CASE_FULL},
+        {"int4-7-nodes-two-hop", int4_7_two_hop, HX_CASE_FULL},
+        {"raw-4-nodes-two-level", raw_4_two_level, HX_CASE_FULL},
+        {"raw-8-nodes-two-level", raw_8_two_level, 0},
+        {"int4-4-nodes-two-level", int4_4_two_level, HX_CASE_FULL},
+        {"int4-6-nodes-two-level", int4_6_two_level, 0},
+        {"int4-9-nodes-two-level", int4_9_two_level, HX_CASE_FULL})

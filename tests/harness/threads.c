@@ -149,13 +149,4 @@ static int none_to_be_had(void)
     return sx_job("none-to-be-had", 2, none_node, NULL, env);
 }
 
-static const struct hx_case cases[] = {
-    {"same-bits", same_bits, 0},
-    {"aborted", aborted, 0},
-    {"none-to-be-had", none_to_be_had, 0},
-};
-
-int main(int argc, char **argv)
-{
-    return hx_main(argc, argv, cases, sizeof cases / sizeof cases[0]);
-}
+HX_MAIN({"same-bits", same_bits, 0}, {"aborted", aborted, 0}, {"none-to-be-had", none_to_be_had, 0})

@@ -366,16 +366,6 @@ static int pipeline_slow(void)
     return rc == 0 && slower ? hx_fail("the pipeline is slower beside coded collectives") : rc;
 }
 
-static const struct hx_case cases[] = {
-    {"queue", queue, 0},
-    {"two-communicators", two_comms, 0},
-    {"slow-network", slow_network, HX_CASE_FULL},
-    {"p2p", p2p, 0},
-    {"pipeline", pipeline, 0},
-    {"pipeline-slow-network", pipeline_slow, HX_CASE_FULL},
-};
-
-int main(int argc, char **argv)
-{
-    return hx_main(argc, argv, cases, sizeof cases / sizeof cases[0]);
-}
+HX_MAIN({"queue", queue, 0}, {"two-communicators", two_comms, 0},
+        {"slow-network", slow_network, HX_CASE_FULL}, {"p2p", p2p, 0}, {"pipeline", pipeline, 0},
+        {"pipeline-slow-network", pipeline_slow, HX_CASE_FULL})

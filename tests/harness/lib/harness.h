@@ -207,6 +207,13 @@ struct hx_case {
 /* Run the cases named on the command line, or all, without the caller's NIBBLE_* settings; prints one line
  * each. Exit status: 0, 1, or HX_SKIP when nothing ran. "-l" lists. */
 int hx_main(int argc, char **argv, const struct hx_case *cases, size_t ncases);
+/* The main function of a program with these cases. */
+#define HX_MAIN(...) \
+    int main(int argc, char **argv) \
+    { \
+        static const struct hx_case cases[] = {__VA_ARGS__}; \
+        return hx_main(argc, argv, cases, sizeof(cases) / sizeof(cases[0])); \
+    }
 /* 1 when NB_TEST_QUICK is set to something other than 0. */
 int hx_quick(void);
 

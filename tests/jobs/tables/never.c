@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "lib/player.h"
+#include "player.h"
 
 #define STEPS 96u
 #define BUCKET 66000u /* elements of the job's own gradients; fewer do not tell steps */
@@ -132,22 +132,11 @@ NEVER(state_sum, "states of an optimizer that are summed",
 NEVER(state_gather, "states of an optimizer that are gathered",
       {NB_FUNC_ALL_GATHER, ncclFloat32, 32768, C_STATE, 0, 2, 5, 1, 0})
 
-static const struct hx_case cases[] = {
-    {"parameter-average", average, HX_CASE_FULL},
-    {"parameter-average-seldom", average_seldom, HX_CASE_FULL},
-    {"parameter-average-fresh", average_fresh, HX_CASE_FULL},
-    {"tied-embeddings", tied, HX_CASE_FULL},
-    {"keys-and-values", keys, 0},
-    {"keys-and-values-again", keys_again, HX_CASE_FULL},
-    {"logits", logits, HX_CASE_FULL},
-    {"tensor-parallel", tensor_parallel, HX_CASE_FULL},
-    {"tensor-parallel-own-buffers", tensor_parallel_own, HX_CASE_FULL},
-    {"statistics", statistics, HX_CASE_FULL},
-    {"optimizer-state-summed", state_sum, HX_CASE_FULL},
-    {"optimizer-state-gathered", state_gather, HX_CASE_FULL},
-};
-
-int main(int argc, char **argv)
-{
-    return hx_main(argc, argv, cases, sizeof(cases) / sizeof(cases[0]));
-}
+HX_MAIN({"parameter-average", average, HX_CASE_FULL},
+        {"parameter-average-seldom", average_seldom, HX_CASE_FULL},
+        {"parameter-average-fresh", average_fresh, HX_CASE_FULL}, {"tied-embeddings", tied, HX_CASE_FULL},
+        {"keys-and-values", keys, 0}, {"keys-and-values-again", keys_again, HX_CASE_FULL},
+        {"logits", logits, HX_CASE_FULL}, {"tensor-parallel", tensor_parallel, HX_CASE_FULL},
+        {"tensor-parallel-own-buffers", tensor_parallel_own, HX_CASE_FULL},
+        {"statistics", statistics, HX_CASE_FULL}, {"optimizer-state-summed", state_sum, HX_CASE_FULL},
+        {"optimizer-state-gathered", state_gather, HX_CASE_FULL})

@@ -5,8 +5,8 @@
  * and statistics. Everything is a function of the event and the node, so that every node knows what the
  * others sent.
  */
-#ifndef NIBBLE_TESTS_FRAMEWORKS_DATA_H
-#define NIBBLE_TESTS_FRAMEWORKS_DATA_H
+#ifndef NIBBLE_TESTS_JOBS_TABLES_DATA_H
+#define NIBBLE_TESTS_JOBS_TABLES_DATA_H
 
 #include "nibble/nccl_types.h"
 #include "tests/policy/trace.h"

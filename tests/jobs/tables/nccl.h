@@ -2,8 +2,8 @@
 /*
  * The parts of NCCL that make events and ask tuners, by release: which tables it looks up, what it tells.
  */
-#ifndef NIBBLE_TESTS_FRAMEWORKS_NCCL_H
-#define NIBBLE_TESTS_FRAMEWORKS_NCCL_H
+#ifndef NIBBLE_TESTS_JOBS_TABLES_NCCL_H
+#define NIBBLE_TESTS_JOBS_TABLES_NCCL_H
 
 #include "coll/comm/wire.h"
 #include "nibble/nccl_types.h"

@@ -9,8 +9,8 @@
  * all errors stays that of one step, without feedback or with another buffer's error it grows with every
  * step.
  */
-#ifndef NIBBLE_TESTS_FRAMEWORKS_PLAYER_H
-#define NIBBLE_TESTS_FRAMEWORKS_PLAYER_H
+#ifndef NIBBLE_TESTS_JOBS_TABLES_PLAYER_H
+#define NIBBLE_TESTS_JOBS_TABLES_PLAYER_H
 
 #include "policy/recognise/recognise.h"
 #include "tests/harness/lib/suite.h"

@@ -8,8 +8,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "lib/nccl.h"
-#include "lib/player.h"
+#include "nccl.h"
+#include "player.h"
 
 static const char *const env_default[] = {"NIBBLE_RS_MIN_BYTES=0",
                                           "NIBBLE_AR_MIN_BYTES=0",
@@ -105,21 +105,8 @@ PROMISE(other_profiler, {{"2.30, another profiler", 12, 6, 0}, 0, 1, 0})
 PROMISE(other_tuner, {{"2.30, another tuner", 12, 0, 6}, 1, 0, 1})
 PROMISE(other_both, {{"2.28, another of both", 11, 0, 0}, 0, 1, 1})
 
-static const struct hx_case cases[] = {
-    {"2.20", v20, 0},
-    {"2.24", v24, HX_CASE_LONG},
-    {"2.26", v26, HX_CASE_LONG},
-    {"2.26-other-tuner", v26_untuned, HX_CASE_LONG},
-    {"2.27", v27, HX_CASE_FULL},
-    {"2.28", v28, HX_CASE_FULL},
-    {"2.29", v29, HX_CASE_LONG},
-    {"2.30", v30, HX_CASE_LONG},
-    {"other-profiler", other_profiler, HX_CASE_FULL},
-    {"other-tuner", other_tuner, HX_CASE_FULL},
-    {"other-both", other_both, HX_CASE_LONG},
-};
-
-int main(int argc, char **argv)
-{
-    return hx_main(argc, argv, cases, sizeof(cases) / sizeof(cases[0]));
-}
+HX_MAIN({"2.20", v20, 0}, {"2.24", v24, HX_CASE_LONG}, {"2.26", v26, HX_CASE_LONG},
+        {"2.26-other-tuner", v26_untuned, HX_CASE_LONG}, {"2.27", v27, HX_CASE_FULL},
+        {"2.28", v28, HX_CASE_FULL}, {"2.29", v29, HX_CASE_LONG}, {"2.30", v30, HX_CASE_LONG},
+        {"other-profiler", other_profiler, HX_CASE_FULL}, {"other-tuner", other_tuner, HX_CASE_FULL},
+        {"other-both", other_both, HX_CASE_LONG})

@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "lib/player.h"
+#include "player.h"
 #include "policy/recognise/recognise.h"
 
 #define WARMUP 50u
@@ -260,34 +260,15 @@ static int everything(void)
     return failed != 0;
 }
 
-static const struct hx_case cases[] = {
-    {"ddp", ddp, HX_CASE_FULL},
-    {"ddp-at-once", ddp_at_once, HX_CASE_LONG},
-    {"fsdp1", fsdp1, HX_CASE_LONG},
-    {"fsdp1-prefetch", fsdp1_prefetch, HX_CASE_LONG},
-    {"fsdp2", fsdp2, HX_CASE_FULL},
-    {"fsdp2-prefetch", fsdp2_prefetch, HX_CASE_LONG},
-    {"fsdp2-at-once", fsdp2_at_once, HX_CASE_LONG},
-    {"fsdp2-keep", fsdp2_keep, HX_CASE_LONG},
-    {"hsdp", hsdp, HX_CASE_FULL},
-    {"hsdp-shared", hsdp_shared, HX_CASE_FULL},
-    {"megatron", megatron, HX_CASE_LONG},
-    {"megatron-overlap", megatron_overlap, HX_CASE_LONG},
-    {"megatron-pipeline", megatron_pipeline, HX_CASE_LONG},
-    {"megatron-at-once", megatron_at_once, 0},
-    {"zero1", zero1, HX_CASE_FULL},
-    {"zero2", zero2, HX_CASE_LONG},
-    {"zero3", zero3, HX_CASE_FULL},
-    {"outer-steps", outer_steps, HX_CASE_FULL},
-    {"fsdp2-layerdrop", fsdp2_drop, HX_CASE_FULL},
-    {"fsdp2-lisa", fsdp2_lisa, HX_CASE_LONG},
-    {"hsdp-layerdrop", hsdp_drop, HX_CASE_FULL},
-    {"hsdp-lisa", hsdp_lisa, HX_CASE_LONG},
-    {"ddp-layerdrop", ddp_drop, HX_CASE_LONG},
-    {"everything", everything, HX_CASE_LONG},
-};
-
-int main(int argc, char **argv)
-{
-    return hx_main(argc, argv, cases, sizeof(cases) / sizeof(cases[0]));
-}
+HX_MAIN({"ddp", ddp, HX_CASE_FULL}, {"ddp-at-once", ddp_at_once, HX_CASE_LONG},
+        {"fsdp1", fsdp1, HX_CASE_LONG}, {"fsdp1-prefetch", fsdp1_prefetch, HX_CASE_LONG},
+        {"fsdp2", fsdp2, HX_CASE_FULL}, {"fsdp2-prefetch", fsdp2_prefetch, HX_CASE_LONG},
+        {"fsdp2-at-once", fsdp2_at_once, HX_CASE_LONG}, {"fsdp2-keep", fsdp2_keep, HX_CASE_LONG},
+        {"hsdp", hsdp, HX_CASE_FULL}, {"hsdp-shared", hsdp_shared, HX_CASE_FULL},
+        {"megatron", megatron, HX_CASE_LONG}, {"megatron-overlap", megatron_overlap, HX_CASE_LONG},
+        {"megatron-pipeline", megatron_pipeline, HX_CASE_LONG}, {"megatron-at-once", megatron_at_once, 0},
+        {"zero1", zero1, HX_CASE_FULL}, {"zero2", zero2, HX_CASE_LONG}, {"zero3", zero3, HX_CASE_FULL},
+        {"outer-steps", outer_steps, HX_CASE_FULL}, {"fsdp2-layerdrop", fsdp2_drop, HX_CASE_FULL},
+        {"fsdp2-lisa", fsdp2_lisa, HX_CASE_LONG}, {"hsdp-layerdrop", hsdp_drop, HX_CASE_FULL},
+        {"hsdp-lisa", hsdp_lisa, HX_CASE_LONG}, {"ddp-layerdrop", ddp_drop, HX_CASE_LONG},
+        {"everything", everything, HX_CASE_LONG})
