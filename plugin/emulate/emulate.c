@@ -417,31 +417,6 @@ static void drain(struct node *n, int group, uint64_t step)
         memcpy(n->recv + within(w, true, &p), src, p.valid);
 }
 
-static int call(struct node *n, enum nb_dtype type, int group, struct nb_coll_req **req)
-{
-    const struct nb_nccl_walk *w = &n->walk;
-    const struct nb_nccl_place out = nb_nccl_place(w, false, group, n->step),
-                               in = nb_nccl_place(w, true, group, n->step);
-    const size_t value = nb_dtype_size(type);
-    size_t offset, bytes;
-
-    *req = NULL;
-    if (!out.bytes && !in.bytes)
-        return 0; /* NCCL makes no call */
-    nb_nccl_window(w, group, n->step, &offset, &bytes);
-    switch (w->func) {
-    case NB_FUNC_ALL_REDUCE:
-        return nb_coll_iallreduce(n->comm, n->region + out.at, n->region + in.at, out.bytes / value,
-                                  nccl_type(type), ncclSum, req);
-    case NB_FUNC_ALL_GATHER:
-        return nb_coll_iallgather(n->comm, n->region + out.at, n->region + in.at, in.bytes, w->block, offset,
-                                  bytes, req);
-    default:
-        return nb_coll_ireducescatter(n->comm, n->region + out.at, out.bytes, n->region + in.at, w->block,
-                                      offset, bytes, nccl_type(type), ncclSum, req);
-    }
-}
-
 /* Hand over what can be. 1: something, 0: nothing, or an error. */
 static int hand_over(struct node *n, enum nb_dtype type)
 {
@@ -455,7 +430,7 @@ static int hand_over(struct node *n, enum nb_dtype type)
         if (n->step >= g->tested + NB_NCCL_STEPS)
             break;
         fill(n, n->next, n->step);
-        err = call(n, type, n->next, &req);
+        err = nb_nccl_call(&n->walk, n->comm, n->region, n->next, n->step, nccl_type(type), ncclSum, &req);
         if (err)
             return err;
         g->request[n->step % NB_NCCL_STEPS] = req;

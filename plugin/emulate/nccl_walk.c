@@ -2,6 +2,8 @@
 /* NCCL's cut of operations; see nccl_walk.h. */
 #include "emulate/nccl_walk.h"
 
+#include "base/nccl_names.h"
+
 static size_t slot_of(size_t buffer)
 {
     return buffer / NB_NCCL_STEPS;
@@ -23,8 +25,12 @@ static size_t chosen_chunk(size_t total, int channels, size_t buffer)
 struct nb_nccl_walk nb_nccl_walk(enum nb_func func, int nodes, int rank, int channels, size_t buffer,
                                  size_t chunk, size_t bytes)
 {
-    struct nb_nccl_walk w = {
-        .func = func, .nodes = nodes, .rank = rank, .channels = channels, .slot = slot_of(buffer)};
+    struct nb_nccl_walk w = {.func = func,
+                             .nodes = nodes,
+                             .rank = rank,
+                             .channels = channels,
+                             .laid_out = channels,
+                             .slot = slot_of(buffer)};
     size_t step;
 
     w.block = func == NB_FUNC_ALL_REDUCE ? 0 : bytes;
@@ -64,7 +70,7 @@ struct nb_nccl_place nb_nccl_place(const struct nb_nccl_walk *w, bool receives, 
     const bool all = receives != (w->func == NB_FUNC_REDUCE_SCATTER);
     struct nb_nccl_place p;
 
-    p.at = ((receives ? NB_NCCL_STEPS : 0) + step % NB_NCCL_STEPS) * (size_t)w->channels * w->slot;
+    p.at = ((receives ? NB_NCCL_STEPS : 0) + step % NB_NCCL_STEPS) * (size_t)w->laid_out * w->slot;
     if (w->func == NB_FUNC_ALL_REDUCE) { /* whole chunks, side by side, whatever lies beyond the vector */
         p.at += (size_t)first * w->chunk;
         p.bytes = (size_t)(last - first) * w->chunk;
@@ -78,8 +84,24 @@ struct nb_nccl_place nb_nccl_place(const struct nb_nccl_walk *w, bool receives, 
     return p;
 }
 
-void nb_nccl_window(const struct nb_nccl_walk *w, int group, uint64_t step, size_t *offset, size_t *bytes)
+int nb_nccl_call(const struct nb_nccl_walk *w, struct nb_coll_comm *coll, uint8_t *region, int group,
+                 uint64_t step, ncclDataType_t type, ncclRedOp_t op, struct nb_coll_req **req)
 {
-    *offset = offset_of(w, true, group * NB_NCCL_GROUP, step);
-    *bytes = offset_of(w, true, last_of(w, group), step) - *offset;
+    const struct nb_nccl_place out = nb_nccl_place(w, false, group, step),
+                               in = nb_nccl_place(w, true, group, step);
+    const size_t offset = offset_of(w, true, group * NB_NCCL_GROUP, step);
+    const size_t bytes = offset_of(w, true, last_of(w, group), step) - offset;
+    uint8_t *send = region + out.at, *recv = region + in.at;
+
+    *req = NULL;
+    if (!out.bytes && !in.bytes)
+        return 0;
+    switch (w->func) {
+    case NB_FUNC_ALL_REDUCE:
+        return nb_coll_iallreduce(coll, send, recv, out.bytes / nb_nccl_type_size(type), type, op, req);
+    case NB_FUNC_ALL_GATHER:
+        return nb_coll_iallgather(coll, send, recv, in.bytes, w->block, offset, bytes, req);
+    default:
+        return nb_coll_ireducescatter(coll, send, out.bytes, recv, w->block, offset, bytes, type, op, req);
+    }
 }

@@ -2,7 +2,7 @@
 /*
  * How NCCL's CollNet proxy cuts an operation: steps of a chunk for each channel, channels in groups of at
  * most 8 that share a call (docs/nccl-contract.md; NCCL 2.30, src/transport/coll_net.cc), through a buffer of
- * 8 steps for each side. What is handed over in one call is a window. Pure arithmetic; sizes are bytes.
+ * 8 steps for each side. What is handed over in one call is a window. Sizes are bytes.
  */
 #ifndef NIBBLE_EMULATE_NCCL_WALK_H
 #define NIBBLE_EMULATE_NCCL_WALK_H
@@ -12,6 +12,7 @@
 #include <stdint.h>
 
 #include "base/func.h"
+#include "coll/coll.h"
 
 #define NB_NCCL_STEPS 8u /* NCCL_STEPS: in flight, and slots of the buffer */
 #define NB_NCCL_GROUP 8  /* channels that share a call: COLLNET_GROUP_NSUBS */
@@ -20,11 +21,11 @@
 struct nb_nccl_walk {
     enum nb_func func;
     int nodes, rank;
-    int channels;
-    size_t slot;  /* of a channel's step in the buffer: NCCL_BUFFSIZE / 8 */
-    size_t chunk; /* of it in use */
-    size_t block; /* of a rank; 0: all-reduce */
-    size_t total; /* of the whole vector */
+    int channels, laid_out; /* in use; of the buffer */
+    size_t slot;            /* of a channel's step in the buffer: NCCL_BUFFSIZE / 8 */
+    size_t chunk;           /* of it in use */
+    size_t block;           /* of a rank; 0: all-reduce */
+    size_t total;           /* of the whole vector */
     uint64_t steps;
     int groups;
 };
@@ -42,7 +43,8 @@ struct nb_nccl_place {
     size_t from, valid; /* in the whole vector: what of it are values, from its first byte on */
 };
 struct nb_nccl_place nb_nccl_place(const struct nb_nccl_walk *w, bool receives, int group, uint64_t step);
-/* The part of the whole vector that a window is about (reduce-scatter, all-gather). */
-void nb_nccl_window(const struct nb_nccl_walk *w, int group, uint64_t step, size_t *offset, size_t *bytes);
+/* Hand a window over, in NCCL's buffer at `region`. Return what the call returns. *req: NULL where NCCL makes no call. */
+int nb_nccl_call(const struct nb_nccl_walk *w, struct nb_coll_comm *coll, uint8_t *region, int group,
+                 uint64_t step, ncclDataType_t type, ncclRedOp_t op, struct nb_coll_req **req);
 
 #endif

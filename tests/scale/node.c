@@ -116,10 +116,9 @@ void scale_node_connect(struct scale_node *n)
         wrong(n, "cannot connect", ret);
 }
 
-/* The layout of NCCL's buffer: eight slots of all channels to send from, eight to receive into. */
-static size_t slot_bytes(const struct scale_settings *set)
+static size_t region_bytes(const struct scale_settings *set)
 {
-    return (size_t)set->channels * set->chunk;
+    return nb_nccl_walk_region(set->channels, NB_NCCL_STEPS * set->chunk);
 }
 
 /* Nobody touches it, so that one will do for all. */
@@ -128,8 +127,8 @@ static uint8_t *region(const struct scale_settings *set)
     static uint8_t *at;
     static size_t bytes;
 
-    if (bytes < 2 * SCALE_STEPS * slot_bytes(set)) {
-        bytes = 2 * SCALE_STEPS * slot_bytes(set);
+    if (bytes < region_bytes(set)) {
+        bytes = region_bytes(set);
         at = scale_nowhere(bytes);
     }
     return at;
@@ -154,8 +153,7 @@ static bool connect_step(struct scale_node *n, int64_t *until)
     nb_coll_close_listen(n->listen);
     n->listen = NULL;
     for (int i = 0; i < 2; i++)
-        if ((ret = nb_coll_reg_mr(n->coll, region(set), 2 * SCALE_STEPS * slot_bytes(set), NCCL_PTR_HOST,
-                                  &n->mhandle[i])))
+        if ((ret = nb_coll_reg_mr(n->coll, region(set), region_bytes(set), NCCL_PTR_HOST, &n->mhandle[i])))
             wrong(n, "registration of NCCL's buffer", ret);
     n->state = SCALE_WAITING;
     n->cluster->connected++;
@@ -163,11 +161,6 @@ static bool connect_step(struct scale_node *n, int64_t *until)
 }
 
 /* ---- an operation -------------------------------------------------------------------------------------- */
-
-static size_t block_of(const struct scale_settings *set)
-{
-    return set->bytes / (size_t)set->nodes;
-}
 
 static ncclDataType_t type_of(const struct scale_settings *set)
 {
@@ -177,7 +170,7 @@ static ncclDataType_t type_of(const struct scale_settings *set)
 static void begin(struct scale_node *n)
 {
     const struct scale_settings *set = n->cluster->set;
-    const size_t all = slot_bytes(set), bytes = set->func == NB_FUNC_ALL_REDUCE ? set->bytes : block_of(set);
+    const size_t bytes = set->func == NB_FUNC_ALL_REDUCE ? set->bytes : set->bytes / (size_t)set->nodes;
     const struct nb_record r = {.func = set->func,
                                 .type = set->func == NB_FUNC_ALL_GATHER ? ncclInt8 : type_of(set),
                                 .api_type = type_of(set),
@@ -189,59 +182,32 @@ static void begin(struct scale_node *n)
                                 .head = 0};
 
     nb_record_push(n->coll, &r);
-    n->nsteps = (set->bytes + all - 1) / all;
-    n->ngroups = (set->channels + SCALE_GROUP - 1) / SCALE_GROUP;
+    n->walk = nb_nccl_walk(set->func, set->nodes, n->number, set->channels, NB_NCCL_STEPS * set->chunk,
+                           set->chunk, bytes);
     n->step = 0;
     n->next = 0;
     memset(n->group, 0, sizeof(n->group));
     n->state = SCALE_RUNNING;
 }
 
-/* Where in the vector channel `channel` of `step` begins. */
-static size_t place(const struct scale_settings *set, int channel, uint64_t step)
-{
-    const size_t at = (size_t)(step * (uint64_t)set->channels + (uint64_t)channel) * set->chunk;
-
-    return at < set->bytes ? at : set->bytes;
-}
-
 /* Hand over what is next: 1, 0 it cannot be, or < 0. */
 static int call(struct scale_node *n)
 {
     const struct scale_settings *set = n->cluster->set;
-    const int first = n->next * SCALE_GROUP;
-    const int last = first + SCALE_GROUP < set->channels ? first + SCALE_GROUP : set->channels;
-    const size_t slot = slot_bytes(set);
-    const size_t beg = place(set, first, n->step), end = place(set, last, n->step);
-    const size_t at = (size_t)(n->step % SCALE_STEPS) * slot + (size_t)first * set->chunk;
     struct scale_group *g = &n->group[n->next];
-    uint8_t *send = region(set) + at, *recv = send + SCALE_STEPS * slot;
-    struct nb_coll_req *req = NULL;
-    int ret = 0;
+    struct nb_coll_req *req;
+    int ret;
 
-    if (n->step >= n->nsteps || n->step >= g->tested + SCALE_STEPS)
+    if (n->step >= n->walk.steps || n->step >= g->tested + NB_NCCL_STEPS)
         return 0;
-    if (end > beg) {
-        switch (set->func) {
-        case NB_FUNC_ALL_REDUCE: /* padded to whole chunks */
-            ret = nb_coll_iallreduce(n->coll, send, recv,
-                                     (size_t)(last - first) * set->chunk / (set->wide ? 4 : 2), type_of(set),
-                                     ncclSum, &req);
-            break;
-        case NB_FUNC_ALL_GATHER:
-            ret = nb_coll_iallgather(n->coll, send, recv, end - beg, block_of(set), beg, end - beg, &req);
-            break;
-        default:
-            ret = nb_coll_ireducescatter(n->coll, send, end - beg, recv, block_of(set), beg, end - beg,
-                                         type_of(set), ncclSum, &req);
-            break;
-        }
-        if (ret || !req)
-            return ret ? ret : -ENOBUFS;
-    }
-    g->request[n->step % SCALE_STEPS] = req;
+    ret = nb_nccl_call(&n->walk, n->coll, region(set), n->next, n->step, type_of(set), ncclSum, &req);
+    if (ret)
+        return ret;
+    if (!req && nb_nccl_place(&n->walk, true, n->next, n->step).valid)
+        return -ENOBUFS;
+    g->request[n->step % NB_NCCL_STEPS] = req;
     g->called = n->step + 1;
-    if (++n->next == n->ngroups) {
+    if (++n->next == n->walk.groups) {
         n->next = 0;
         n->step++;
     }
@@ -250,7 +216,7 @@ static int call(struct scale_node *n)
 
 static int test(struct scale_group *g)
 {
-    struct nb_coll_req *req = g->request[g->tested % SCALE_STEPS];
+    struct nb_coll_req *req = g->request[g->tested % NB_NCCL_STEPS];
     int done = 1, ret = 0;
 
     if (g->tested == g->called)
@@ -268,15 +234,15 @@ static bool run(struct scale_node *n)
     bool moved = false, complete = true;
     int ret = 0;
 
-    for (int i = 0; i < n->ngroups && ret >= 0; i++)
+    for (int i = 0; i < n->walk.groups && ret >= 0; i++)
         while ((ret = test(&n->group[i])) > 0)
             moved = true;
     while (ret >= 0 && (ret = call(n)) > 0)
         moved = true;
     if (ret < 0)
         wrong(n, "a call of NCCL has failed", ret);
-    for (int i = 0; i < n->ngroups; i++)
-        complete &= n->group[i].tested == n->nsteps;
+    for (int i = 0; i < n->walk.groups; i++)
+        complete &= n->group[i].tested == n->walk.steps;
     if (complete) {
         n->state = SCALE_COMPLETE;
         n->ended = n->clock;

@@ -12,6 +12,7 @@
 #define NIBBLE_TESTS_SCALE_NODE_H
 
 #include "base/context.h"
+#include "emulate/nccl_walk.h"
 #include "tests/scale/scale.h"
 
 struct idle;
@@ -20,8 +21,6 @@ struct nb_coll_connect;
 struct nb_coll_listen;
 struct nb_coll_req;
 
-#define SCALE_STEPS 8 /* of a channel in flight */
-#define SCALE_GROUP 8 /* channels that share a call */
 #define SCALE_GROUPS 8
 
 enum scale_state {
@@ -33,9 +32,9 @@ enum scale_state {
     SCALE_CLOSED
 };
 
-struct scale_group { /* of up to SCALE_GROUP channels */
+struct scale_group { /* of up to NB_NCCL_GROUP channels */
     uint64_t called, tested;
-    struct nb_coll_req *request[SCALE_STEPS];
+    struct nb_coll_req *request[NB_NCCL_STEPS];
 };
 
 struct scale_node {
@@ -55,8 +54,9 @@ struct scale_node {
     struct nb_coll_comm *coll;
     void *mhandle[2];
 
-    uint64_t step, nsteps; /* of the operation */
-    int next, ngroups;     /* the group that is called next */
+    struct nb_nccl_walk walk; /* of the operation */
+    uint64_t step;            /* that is called next */
+    int next;                 /* and its group */
     struct scale_group group[SCALE_GROUPS];
     int64_t ended; /* when the operation was complete */
 };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Windows of operations; see nccl.h. The formulas are those of NCCL's CollNet proxy, as in tests/harness. */
+/* Windows of operations; see nccl.h. */
 #include "tests/sim/nccl.h"
 
 #include <errno.h>
@@ -84,7 +84,7 @@ void sim_proxy_connect(struct sim_proxy *p)
 void sim_proxy_connected(struct sim_proxy *p)
 {
     struct sim *s = sim_of(p);
-    const size_t bytes = 2 * SIM_STEPS * (size_t)p->comm->channels * p->comm->slot_size;
+    const size_t bytes = 2 * NB_NCCL_STEPS * (size_t)p->comm->channels * p->comm->slot_size;
     int before, ret;
 
     nb_coll_close_listen(p->listen);
@@ -143,10 +143,9 @@ static void begin(struct sim_proxy *p)
     const struct sim_op *op = op_of(p);
     const size_t bytes = op->count * hx_type_size(op->type);
 
-    p->block = op->func == NB_FUNC_ALL_REDUCE ? 0 : bytes;
-    p->total = op->func == NB_FUNC_ALL_REDUCE ? bytes : bytes * (size_t)p->comm->nmembers;
-    p->nsteps = (p->total + (size_t)op->channels * op->chunk - 1) / ((size_t)op->channels * op->chunk);
-    p->ngroups = (op->channels + SIM_GROUP - 1) / SIM_GROUP;
+    p->walk = nb_nccl_walk(op->func, p->comm->nmembers, p->rank, op->channels,
+                           NB_NCCL_STEPS * p->comm->slot_size, op->chunk, bytes);
+    p->walk.laid_out = p->comm->channels;
     p->began = s->now;
     p->step = 0;
     p->next = 0;
@@ -158,49 +157,8 @@ static void begin(struct sim_proxy *p)
     s->progress = s->now;
     sim_trace(s, "begins", p->node->number, p->index, p->op, nb_func_name(op->func));
     sim_fault_operation(s, p->node->number, p->index, p->op);
-    if (p->nsteps)
+    if (p->walk.steps)
         record(p);
-}
-
-/* ---- where things are ---------------------------------------------------------------------------------- */
-
-/* Where in the vector channel `sub` of `step` begins, within all blocks or the own. */
-static size_t algo_offset(const struct sim_proxy *p, bool all, int sub, uint64_t step)
-{
-    const struct sim_op *op = op_of(p);
-    size_t offset = (size_t)(step * (uint64_t)op->channels + (uint64_t)sub) * op->chunk;
-    size_t lo = all ? 0 : (size_t)p->rank * p->block;
-    size_t hi = all ? p->total : ((size_t)p->rank + 1) * p->block;
-
-    return offset < lo ? lo : offset > hi ? hi : offset;
-}
-
-struct place {
-    size_t at, bytes;   /* in the region */
-    size_t from, valid; /* in the vector */
-};
-
-/* What a group's step sends (or receives). */
-static struct place place_of(const struct sim_proxy *p, bool recv, int group, uint64_t step)
-{
-    const struct sim_op *op = op_of(p);
-    const bool all = recv != (op->func == NB_FUNC_REDUCE_SCATTER);
-    const int sub0 = group * SIM_GROUP;
-    const int end = sub0 + SIM_GROUP < op->channels ? sub0 + SIM_GROUP : op->channels;
-    struct place w;
-
-    w.at = ((recv ? SIM_STEPS : 0) + step % SIM_STEPS) * (size_t)p->comm->channels * p->comm->slot_size;
-    if (op->func == NB_FUNC_ALL_REDUCE) {
-        w.at += (size_t)sub0 * op->chunk;
-        w.bytes = (size_t)(end - sub0) * op->chunk;
-        w.from = (size_t)(step * (uint64_t)op->channels + (uint64_t)sub0) * op->chunk;
-        w.valid = w.from >= p->total ? 0 : p->total - w.from < w.bytes ? p->total - w.from : w.bytes;
-    } else {
-        w.at += (size_t)sub0 * p->comm->slot_size;
-        w.from = algo_offset(p, all, sub0, step);
-        w.valid = w.bytes = algo_offset(p, all, end, step) - w.from;
-    }
-    return w;
 }
 
 /* ---- what the GPU does --------------------------------------------------------------------------------- */
@@ -225,16 +183,16 @@ static void fill(struct sim_proxy *p, int group, uint64_t step)
     static const uint32_t pattern[] = {0x7fc00000u, 0x7149f2cau, 0x7fc17fc1u, 0x453b8000u, 0xffffffffu};
     const struct sim_op *op = op_of(p);
     const size_t size = hx_type_size(op->type);
-    const struct place w = place_of(p, false, group, step);
+    const struct nb_nccl_place w = nb_nccl_place(&p->walk, false, group, step);
     uint8_t *dst = p->region + w.at;
-    size_t first = w.from - (op->func == NB_FUNC_ALL_GATHER ? (size_t)p->rank * p->block : 0);
+    size_t first = w.from - (op->func == NB_FUNC_ALL_GATHER ? (size_t)p->rank * p->walk.block : 0);
 
     sim_data_fill(op, p->rank, first / size, w.valid / size, dst);
     for (size_t i = w.valid; i < w.bytes; i += 4) /* stale memory, the worst of it */
         memcpy(dst + i, &pattern[(i + (size_t)p->rank) % 5], w.bytes - i < 4 ? w.bytes - i : 4);
 }
 
-static void wrong(struct sim_proxy *p, long at, const struct place *w)
+static void wrong(struct sim_proxy *p, long at, const struct nb_nccl_place *w)
 {
     const struct sim_op *op = op_of(p);
 
@@ -250,7 +208,7 @@ static void drain(struct sim_proxy *p, int group, uint64_t step)
 {
     const struct sim_op *op = op_of(p);
     const size_t size = hx_type_size(op->type);
-    const struct place w = place_of(p, true, group, step);
+    const struct nb_nccl_place w = nb_nccl_place(&p->walk, true, group, step);
     const uint8_t *src = p->region + w.at;
     uint64_t hash;
     long at = -1;
@@ -269,60 +227,40 @@ static void drain(struct sim_proxy *p, int group, uint64_t step)
     hash = nb_hash64(src, w.valid, step * 31 + (uint64_t)group);
     sim_trace(sim_of(p), "drains", p->node->number, (long)(step * 10 + (uint64_t)group), (long)(hash >> 40),
               NULL);
-    if (!(op->lossy_gather && w.from < ((size_t)p->rank + 1) * p->block &&
-          w.from + w.valid > (size_t)p->rank * p->block)) /* of lossy weights a node keeps its own exact */
-        p->hash += mix(1, hash);                          /* groups of channels come in any order */
+    if (!(op->lossy_gather && w.from < ((size_t)p->rank + 1) * p->walk.block &&
+          w.from + w.valid >
+              (size_t)p->rank * p->walk.block)) /* of lossy weights a node keeps its own exact */
+        p->hash += mix(1, hash);                /* groups of channels come in any order */
     else
         p->partial = true;
 }
 
 /* ---- what the proxy does ------------------------------------------------------------------------------- */
 
-static int hand_over(struct sim_proxy *p, int group, struct nb_coll_req **req)
-{
-    const struct sim_op *op = op_of(p);
-    const int sub0 = group * SIM_GROUP;
-    const int last = sub0 + SIM_GROUP < op->channels ? sub0 + SIM_GROUP : op->channels;
-    const struct place out = place_of(p, false, group, p->step), in = place_of(p, true, group, p->step);
-    const size_t beg = algo_offset(p, true, sub0, p->step), end = algo_offset(p, true, last, p->step);
-    uint8_t *send = p->region + out.at, *recv = p->region + in.at;
-
-    *req = NULL;
-    if (!out.bytes && !in.bytes)
-        return 0; /* nothing: NCCL makes no call */
-    sim_of(p)->windows++;
-    switch (op->func) {
-    case NB_FUNC_ALL_REDUCE:
-        return nb_coll_iallreduce(p->coll, send, recv, out.bytes / hx_type_size(op->type), op->type,
-                                  op->redop, req);
-    case NB_FUNC_ALL_GATHER:
-        return nb_coll_iallgather(p->coll, send, recv, in.bytes, p->block, beg, end - beg, req);
-    default:
-        return nb_coll_ireducescatter(p->coll, send, out.bytes, recv, p->block, beg, end - beg, op->type,
-                                      op->redop, req);
-    }
-}
-
 /* Hand over what is next. 1, 0: it cannot be, or < 0. */
 static int call(struct sim_proxy *p)
 {
     struct sim_group *g = &p->group[p->next];
-    const struct place out = place_of(p, false, p->next, p->step), in = place_of(p, true, p->next, p->step);
+    const struct sim_op *op = op_of(p);
+    size_t bytes;
     struct nb_coll_req *req;
     int ret;
 
-    if (p->step >= p->nsteps || g->filled <= p->step || p->step >= g->drained + SIM_STEPS)
+    if (p->step >= p->walk.steps || g->filled <= p->step || p->step >= g->drained + NB_NCCL_STEPS)
         return 0;
-    ret = hand_over(p, p->next, &req);
+    bytes = nb_nccl_place(&p->walk, false, p->next, p->step).bytes +
+            nb_nccl_place(&p->walk, true, p->next, p->step).bytes;
+    sim_of(p)->windows += bytes > 0;
+    ret = nb_nccl_call(&p->walk, p->coll, p->region, p->next, p->step, op->type, op->redop, &req);
     if (ret)
         return ret;
-    if (!req && (out.bytes || in.bytes)) {
+    if (!req && bytes) {
         sim_violation(sim_of(p), "node %d: a window was refused", p->node->number);
         return 0;
     }
-    g->request[p->step % SIM_STEPS] = req;
+    g->request[p->step % NB_NCCL_STEPS] = req;
     g->called = p->step + 1;
-    if (++p->next == p->ngroups) {
+    if (++p->next == p->walk.groups) {
         p->next = 0;
         p->step++;
     }
@@ -331,7 +269,7 @@ static int call(struct sim_proxy *p)
 
 static int test(struct sim_proxy *p, struct sim_group *g)
 {
-    struct nb_coll_req **req = &g->request[g->tested % SIM_STEPS];
+    struct nb_coll_req **req = &g->request[g->tested % NB_NCCL_STEPS];
     int done = 1, ret;
 
     if (g->tested == g->called)
@@ -354,16 +292,16 @@ static int run(struct sim_proxy *p)
 {
     int moved = 0, ret;
 
-    for (int i = 0; i < p->ngroups; i++) {
+    for (int i = 0; i < p->walk.groups; i++) {
         struct sim_group *g = &p->group[i];
-        while (g->filled < p->nsteps && g->filled < g->tested + SIM_STEPS && due(p, &g->fill_at)) {
+        while (g->filled < p->walk.steps && g->filled < g->tested + NB_NCCL_STEPS && due(p, &g->fill_at)) {
             fill(p, i, g->filled++);
             moved = 1;
         }
     }
     while ((ret = call(p)) > 0)
         moved = 1;
-    for (int i = 0; i < p->ngroups && ret >= 0; i++) {
+    for (int i = 0; i < p->walk.groups && ret >= 0; i++) {
         struct sim_group *g = &p->group[i];
         while ((ret = test(p, g)) > 0)
             moved = 1;
@@ -377,8 +315,8 @@ static int run(struct sim_proxy *p)
 
 static bool complete(const struct sim_proxy *p)
 {
-    for (int i = 0; i < p->ngroups; i++)
-        if (p->group[i].drained < p->nsteps)
+    for (int i = 0; i < p->walk.groups; i++)
+        if (p->group[i].drained < p->walk.steps)
             return false;
     return true;
 }
@@ -478,7 +416,7 @@ int64_t sim_proxy_until(const struct sim_proxy *p)
     if (p->state == SIM_WAITING || p->state == SIM_FAILED || p->state == SIM_DONE) {
         at = p->at < at ? p->at : at;
     } else if (p->state == SIM_RUNNING) {
-        for (int i = 0; i < p->ngroups; i++) {
+        for (int i = 0; i < p->walk.groups; i++) {
             const struct sim_group *g = &p->group[i];
             if (g->fill_at && g->fill_at < at)
                 at = g->fill_at;
@@ -518,8 +456,8 @@ void sim_proxy_describe(const struct sim_proxy *p, char *buf, size_t cap)
     if (p->state == SIM_RUNNING && at < cap)
         at += (size_t)snprintf(buf + at, cap - at, " operation %d (%s), step %llu of %llu", p->op,
                                nb_func_name(op_of(p)->func), (unsigned long long)p->step,
-                               (unsigned long long)p->nsteps);
-    for (int i = 0; p->state == SIM_RUNNING && i < p->ngroups && at < cap; i++)
+                               (unsigned long long)p->walk.steps);
+    for (int i = 0; p->state == SIM_RUNNING && i < p->walk.groups && at < cap; i++)
         at +=
             (size_t)snprintf(buf + at, cap - at, " [%llu filled %llu called %llu done %llu drained]",
                              (unsigned long long)p->group[i].filled, (unsigned long long)p->group[i].called,

@@ -8,6 +8,7 @@
 #ifndef NIBBLE_TESTS_SIM_NCCL_H
 #define NIBBLE_TESTS_SIM_NCCL_H
 
+#include "emulate/nccl_walk.h"
 #include "tests/sim/sim.h"
 
 struct nb_coll_comm;
@@ -28,9 +29,9 @@ enum sim_proxy_state {
     SIM_CLOSED
 };
 
-struct sim_group {                            /* of up to SIM_GROUP channels */
+struct sim_group {                            /* of up to NB_NCCL_GROUP channels */
     uint64_t filled, called, tested, drained; /* steps */
-    struct nb_coll_req *request[SIM_STEPS];
+    struct nb_coll_req *request[NB_NCCL_STEPS];
     int64_t fill_at, drain_at; /* 0: not drawn */
 };
 
@@ -51,12 +52,10 @@ struct sim_proxy {
 
     int op;        /* in the plan */
     int64_t began; /* when */
-    uint64_t nsteps;
-    size_t total, block;
-    int ngroups;
+    struct nb_nccl_walk walk;
     uint64_t step; /* next call */
     int next;      /* and its group */
-    struct sim_group group[(SIM_CHANNELS + SIM_GROUP - 1) / SIM_GROUP];
+    struct sim_group group[(SIM_CHANNELS + NB_NCCL_GROUP - 1) / NB_NCCL_GROUP];
     uint64_t hash;        /* of what was drained of the operation */
     bool partial;         /* not of all of it */
     double error, energy; /* lossy: squared differences, and squares of what they are measured by */

@@ -16,8 +16,6 @@
 
 #define SIM_COMMS 3
 #define SIM_OPS 256 /* of a communicator, at most */
-#define SIM_GROUP 8 /* channels that share a call */
-#define SIM_STEPS 8 /* of a channel in flight */
 #define SIM_CHANNELS 12
 
 /* Values that an operation carries (data.h). */

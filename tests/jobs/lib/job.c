@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/nccl_names.h"
 #include "internal.h"
 #include "model.h"
 #include "policy/job/job.h"
@@ -105,20 +106,6 @@ void comm_close(struct comm *c)
 
 /* ---- values as they travel ------------------------------------------------------------------------------- */
 
-static size_t type_size(ncclDataType_t type)
-{
-    switch (type) {
-    case ncclInt8:
-    case ncclUint8: return 1;
-    case ncclFloat16:
-    case ncclBfloat16: return 2;
-    case ncclInt64:
-    case ncclUint64:
-    case ncclFloat64: return 8;
-    default: return 4;
-    }
-}
-
 static uint16_t to_bf16(float x)
 {
     uint32_t u;
@@ -176,15 +163,11 @@ static void store(ncclDataType_t type, const float *from, size_t n, void *to)
 
 static const char *type_name(ncclDataType_t type)
 {
-    switch (type) {
-    case ncclFloat32: return "ncclFloat32";
-    case ncclBfloat16: return "ncclBfloat16";
-    case ncclFloat16: return "ncclFloat16";
-    case ncclFloat64: return "ncclFloat64";
-    case ncclInt32: return "ncclInt32";
-    case ncclInt64: return "ncclInt64";
-    default: return "ncclUint8";
-    }
+    static const char *const name[ncclNumTypes] = {
+        "ncclInt8",    "ncclUint8",   "ncclInt32",   "ncclUint32",   "ncclInt64",      "ncclUint64",
+        "ncclFloat16", "ncclFloat32", "ncclFloat64", "ncclBfloat16", "ncclFloat8e4m3", "ncclFloat8e5m2"};
+
+    return name[type];
 }
 
 /* ---- operations ------------------------------------------------------------------------------------------ */
@@ -197,7 +180,7 @@ static const char *const func_name[] = {[NB_FUNC_REDUCE_SCATTER] = "ReduceScatte
 static void announce(struct comm *c, int r, enum nb_func func, const struct buffer *b, int passes)
 {
     struct member *m = &c->member[r];
-    const size_t size = type_size(b->type);
+    const size_t size = nb_nccl_type_size(b->type);
     const size_t each = func == NB_FUNC_ALL_REDUCE ? b->n : b->n / (size_t)c->ranks;
     const int gather = func == NB_FUNC_ALL_GATHER;
     struct nb_events_call call = {.func = func_name[func], .type = type_name(b->type), .count = each};
@@ -238,7 +221,7 @@ static int passes(const struct comm *c, enum nb_func func, size_t bytes)
 static void call(struct comm *c, enum nb_func func, const struct buffer *b, const float *const from[NODES],
                  size_t n)
 {
-    const size_t size = type_size(b->type);
+    const size_t size = nb_nccl_type_size(b->type);
     struct operation o = {.comm = c, .func = func, .what = *b, .size = size, .bytes = b->n * size};
     const int pass = passes(c, func, o.bytes);
 

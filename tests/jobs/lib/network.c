@@ -7,10 +7,11 @@
 #include "coll/coll.h"
 #include "coll/comm/node.h"
 #include "coll/engine.h"
+#include "emulate/nccl_walk.h"
 #include "internal.h"
 
 #define WINDOW ((size_t)1 << 17) /* of the one channel */
-#define STEPS 8                  /* windows in flight */
+#define STEPS NB_NCCL_STEPS      /* windows in flight */
 
 void network_connect(struct comm *c)
 {
@@ -45,46 +46,24 @@ void network_disconnect(struct comm *c)
         free(c->member[r].region);
 }
 
-struct window {
-    size_t from, bytes; /* of the whole vector */
-    size_t own, owned;  /* its part of the node's block: within the block, and how much */
-};
-
-static struct window window_of(const struct operation *o, int r, size_t step)
+/* Fill a window with the values of the node that it sends. Of an all-reduce's whole chunks the rest is stale. */
+static void fill(const struct operation *o, const struct nb_nccl_walk *w, uint8_t *region, size_t step)
 {
-    const size_t block = o->bytes / NODES, lo = (size_t)r * block, hi = lo + block;
-    struct window w = {.from = step * WINDOW};
-    size_t end = w.from + WINDOW < o->bytes ? w.from + WINDOW : o->bytes, a, b;
+    const struct nb_nccl_place p = nb_nccl_place(w, false, 0, step);
+    const size_t own = o->func == NB_FUNC_ALL_GATHER ? (size_t)w->rank * w->block : 0;
 
-    w.bytes = end - w.from;
-    a = w.from < lo ? lo : w.from > hi ? hi : w.from;
-    b = end < lo ? lo : end > hi ? hi : end;
-    w.own = a - lo;
-    w.owned = b - a;
-    return w;
+    memcpy(region + p.at, (const uint8_t *)o->data[w->rank] + p.from - own, p.valid);
+    memset(region + p.at + p.valid, 0x7f, p.bytes - p.valid);
 }
 
-static int hand_over(const struct operation *o, int r, size_t step, struct nb_coll_req **req)
+static int hand_over(const struct operation *o, const struct nb_nccl_walk *w, size_t step,
+                     struct nb_coll_req **req)
 {
-    const struct member *m = &o->comm->member[r];
-    const struct window w = window_of(o, r, step);
-    uint8_t *send = m->region + step % STEPS * WINDOW, *recv = send + STEPS * WINDOW;
-    const uint8_t *data = o->data[r];
+    const struct member *m = &o->comm->member[w->rank];
 
-    nb_log_label(o->comm->job->cluster.node[r].ctx.label);
-    switch (o->func) {
-    case NB_FUNC_ALL_REDUCE: /* whole chunks: what lies behind the values is stale */
-        memcpy(send, data + w.from, w.bytes);
-        memset(send + w.bytes, 0x7f, WINDOW - w.bytes);
-        return nb_coll_iallreduce(m->coll, send, recv, WINDOW / o->size, o->what.type, ncclSum, req);
-    case NB_FUNC_ALL_GATHER:
-        memcpy(send, data + w.own, w.owned);
-        return nb_coll_iallgather(m->coll, send, recv, w.bytes, o->bytes / NODES, w.from, w.bytes, req);
-    default:
-        memcpy(send, data + w.from, w.bytes);
-        return nb_coll_ireducescatter(m->coll, send, w.bytes, recv, o->bytes / NODES, w.from, w.bytes,
-                                      o->what.type, ncclSum, req);
-    }
+    nb_log_label(o->comm->job->cluster.node[w->rank].ctx.label);
+    fill(o, w, m->region, step);
+    return nb_nccl_call(w, m->coll, m->region, 0, step, o->what.type, ncclSum, req);
 }
 
 static void note(const struct operation *o)
@@ -109,15 +88,19 @@ static void run(struct operation *o)
 {
     struct cluster *cluster = &o->comm->job->cluster;
     const size_t windows = (o->bytes + WINDOW - 1) / WINDOW;
+    const size_t each = o->func == NB_FUNC_ALL_REDUCE ? o->bytes : o->bytes / NODES;
+    struct nb_nccl_walk walk[NODES];
     struct nb_coll_req *req[NODES][STEPS] = {{NULL}};
     size_t called[NODES] = {0}, tested[NODES] = {0};
 
     note(o);
+    for (int r = 0; r < NODES; r++)
+        walk[r] = nb_nccl_walk(o->func, NODES, r, 1, STEPS * WINDOW, WINDOW, each);
     while (tested[0] < windows || tested[1] < windows) {
         for (int r = 0; r < NODES; r++) {
             while (called[r] < windows && called[r] < tested[r] + STEPS) {
                 struct nb_coll_req **q = &req[r][called[r] % STEPS];
-                CLUSTER_CHECK(!hand_over(o, r, called[r], q));
+                CLUSTER_CHECK(!hand_over(o, &walk[r], called[r], q));
                 if (!*q)
                     break;
                 called[r]++;
