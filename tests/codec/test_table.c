@@ -154,16 +154,10 @@ static const char *const env[] = {"NIBBLE_RS=int8", "NIBBLE_RS_MIN_BYTES=0", NUL
 static const char *const env_two_hop[] = {"NIBBLE_RS=int8", "NIBBLE_RS_MIN_BYTES=0",
                                           "NIBBLE_SCHEDULE=two-hop", NULL};
 
-static int exchange(void)
-{
-    return sx_job("identity, 3 nodes", 3, exchange_node, NULL, env);
-}
+HX_CASE(exchange, sx_job("identity, 3 nodes", 3, exchange_node, NULL, env))
 
 /* Sums are coded a second time. */
-static int exchange_two_hop(void)
-{
-    return sx_job("identity, two hops", 4, exchange_node, NULL, env_two_hop);
-}
+HX_CASE(exchange_two_hop, sx_job("identity, two hops", 4, exchange_node, NULL, env_two_hop))
 
 HX_MAIN({"round-trips", round_trips, 0}, {"sums", sums, 0}, {"messages", messages, 0},
         {"exchange", exchange, 0}, {"exchange-two-hop", exchange_two_hop, 0})

@@ -50,15 +50,8 @@ static int exact_node(struct hx_node *node, void *arg)
     return sx_close(lib, comm, false);
 }
 
-static int exact_2(void)
-{
-    return sx_job("star, 2 nodes", 2, exact_node, NULL, env_raw);
-}
-
-static int exact_5(void)
-{
-    return sx_job("star, 5 nodes", 5, exact_node, NULL, env_raw);
-}
+HX_CASE(exact_2, sx_job("star, 2 nodes", 2, exact_node, NULL, env_raw))
+HX_CASE(exact_5, sx_job("star, 5 nodes", 5, exact_node, NULL, env_raw))
 
 /* One credit: each ring holds one message. */
 static int one_credit(void)

@@ -271,17 +271,11 @@ static int out_of_step_forwarded(const char *name, int nnodes, const char *sched
     return rc;
 }
 
-static int out_of_step_two_hop(void)
-{
-    return out_of_step_forwarded("out of step in two hops", 5, "NIBBLE_SCHEDULE=two-hop");
-}
+HX_CASE(out_of_step_two_hop, out_of_step_forwarded("out of step in two hops", 5, "NIBBLE_SCHEDULE=two-hop"))
 
 /* Node 1 asks owners of other rows for raw bytes, through nodes of its own. */
-static int out_of_step_two_level(void)
-{
-    return out_of_step_forwarded("out of step in two levels", hx_quick() ? 6 : 9,
-                                 "NIBBLE_SCHEDULE=two-level");
-}
+HX_CASE(out_of_step_two_level,
+        out_of_step_forwarded("out of step in two levels", hx_quick() ? 6 : 9, "NIBBLE_SCHEDULE=two-level"))
 
 static int walk_two_level(void)
 {

@@ -83,30 +83,11 @@ static int declined(const char *setting, const char *reason)
     return declined_by(1, 4, env, setting, reason);
 }
 
-static int declined_connect(void)
-{
-    return declined("NIBBLE_FAULT=connect", "connect");
-}
-
-static int declined_alloc(void)
-{
-    return declined("NIBBLE_FAULT=alloc", "memory");
-}
-
-static int declined_regmr(void)
-{
-    return declined("NIBBLE_FAULT=regmr", "regist");
-}
-
-static int declined_settings(void)
-{
-    return declined("NIBBLE_UNIT_BYTES=65536", "settings");
-}
-
-static int declined_disabled(void)
-{
-    return declined("NIBBLE_ENABLE=0", "NIBBLE_ENABLE");
-}
+HX_CASE(declined_connect, declined("NIBBLE_FAULT=connect", "connect"))
+HX_CASE(declined_alloc, declined("NIBBLE_FAULT=alloc", "memory"))
+HX_CASE(declined_regmr, declined("NIBBLE_FAULT=regmr", "regist"))
+HX_CASE(declined_settings, declined("NIBBLE_UNIT_BYTES=65536", "settings"))
+HX_CASE(declined_disabled, declined("NIBBLE_ENABLE=0", "NIBBLE_ENABLE"))
 
 /* Nodes that listen, and know of each other where. */
 struct meeting {
@@ -227,32 +208,15 @@ static int grid_declined(const char *setting, const char *reason)
     return declined_by(5, 6, env, setting, reason);
 }
 
-static int grid_declined_connect(void)
-{
-    return grid_declined("NIBBLE_FAULT=connect", "fault injected at connect");
-}
-
-static int grid_declined_registration(void)
-{
-    return grid_declined("NIBBLE_FAULT=regmr", "cannot register");
-}
-
-static int grid_declined_settings(void)
-{
-    return grid_declined("NIBBLE_UNIT_BYTES=65536", "settings");
-}
+HX_CASE(grid_declined_connect, grid_declined("NIBBLE_FAULT=connect", "fault injected at connect"))
+HX_CASE(grid_declined_registration, grid_declined("NIBBLE_FAULT=regmr", "cannot register"))
+HX_CASE(grid_declined_settings, grid_declined("NIBBLE_UNIT_BYTES=65536", "settings"))
 
 /* It would connect with all, and they not all with it. */
-static int grid_declined_mesh(void)
-{
-    return grid_declined("NIBBLE_SCHEDULE=direct", "settings");
-}
+HX_CASE(grid_declined_mesh, grid_declined("NIBBLE_SCHEDULE=direct", "settings"))
 
 /* It takes three rows of two for the grid: other neighbours. */
-static int grid_declined_group(void)
-{
-    return grid_declined("NIBBLE_GROUP=2", "settings");
-}
+HX_CASE(grid_declined_group, grid_declined("NIBBLE_GROUP=2", "settings"))
 
 static void *connect_thread(void *arg)
 {
@@ -333,10 +297,7 @@ static int bad_settings(void)
 }
 
 /* The node would be in another place of the grid, or in none. */
-static int grid_bad_settings(void)
-{
-    return grid_declined("NIBBLE_GROUP=some", "bad setting NIBBLE_GROUP=some");
-}
+HX_CASE(grid_bad_settings, grid_declined("NIBBLE_GROUP=some", "bad setting NIBBLE_GROUP=some"))
 
 /* ---- what is known at once ---- */
 
@@ -467,10 +428,7 @@ static int bad_ranks_node(struct hx_node *node, void *arg)
     return 0;
 }
 
-static int bad_ranks(void)
-{
-    return sx_job("impossible ranks", 2, bad_ranks_node, NULL, NULL);
-}
+HX_CASE(bad_ranks, sx_job("impossible ranks", 2, bad_ranks_node, NULL, NULL))
 
 /* ---- strangers ---- */
 
@@ -528,10 +486,7 @@ static int strangers_node(struct hx_node *node, void *arg)
     return 0;
 }
 
-static int strangers(void)
-{
-    return sx_job("strangers", 3, strangers_node, NULL, env_short);
-}
+HX_CASE(strangers, sx_job("strangers", 3, strangers_node, NULL, env_short))
 
 /* ---- settings as long as they may be ---- */
 

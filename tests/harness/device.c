@@ -251,10 +251,7 @@ static int none_node(struct hx_node *node, void *arg)
     return 0;
 }
 
-static int none(void)
-{
-    return sx_job("no-device", 3, none_node, NULL, env_raw);
-}
+HX_CASE(none, sx_job("no-device", 3, none_node, NULL, env_raw))
 
 static const struct hx_case cases[] = {
     {"freed-with-work-in-flight", freed, 0},

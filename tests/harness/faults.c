@@ -183,25 +183,10 @@ static int stopped_two_level(void)
     return ends_among(6, env, HX_ALL_REDUCE, true);
 }
 
-static int killed_rs(void)
-{
-    return ends(HX_REDUCE_SCATTER, false);
-}
-
-static int killed_ag(void)
-{
-    return ends(HX_ALL_GATHER, false);
-}
-
-static int killed_ar(void)
-{
-    return ends(HX_ALL_REDUCE, false);
-}
-
-static int stopped(void)
-{
-    return ends(HX_ALL_GATHER, true);
-}
+HX_CASE(killed_rs, ends(HX_REDUCE_SCATTER, false))
+HX_CASE(killed_ag, ends(HX_ALL_GATHER, false))
+HX_CASE(killed_ar, ends(HX_ALL_REDUCE, false))
+HX_CASE(stopped, ends(HX_ALL_GATHER, true))
 
 /* ---- misuse ---- */
 
@@ -296,10 +281,7 @@ static int misuse_node(struct hx_node *node, void *arg)
     return sx_close(lib, c, true);
 }
 
-static int misuse(void)
-{
-    return sx_job("misuse", 2, misuse_node, NULL, env_short);
-}
+HX_CASE(misuse, sx_job("misuse", 2, misuse_node, NULL, env_short))
 
 /* ---- closing ---- */
 
@@ -343,10 +325,7 @@ static int close_early_node(struct hx_node *node, void *arg)
     return 0;
 }
 
-static int close_early(void)
-{
-    return sx_job("close right after", 4, close_early_node, NULL, env_short);
-}
+HX_CASE(close_early, sx_job("close right after", 4, close_early_node, NULL, env_short))
 
 static void say_begun(struct hx_op *op, void *arg)
 {
@@ -395,10 +374,7 @@ static int close_unfinished_node(struct hx_node *node, void *arg)
     return 0;
 }
 
-static int close_unfinished(void)
-{
-    return sx_job("close with unfinished requests", 3, close_unfinished_node, NULL, env_close);
-}
+HX_CASE(close_unfinished, sx_job("close with unfinished requests", 3, close_unfinished_node, NULL, env_close))
 
 HX_MAIN({"late-node", late, 0}, {"late-120s", late_120, HX_CASE_LONG},
         {"killed-in-reduce-scatter", killed_rs, HX_CASE_FULL}, {"killed-in-all-gather", killed_ag, 0},

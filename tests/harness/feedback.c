@@ -73,22 +73,13 @@ static int closer(ncclDataType_t type, bool grid, double least)
     return 0;
 }
 
-static int fp32(void)
-{
-    return closer(ncclFloat32, false, 20);
-}
+HX_CASE(fp32, closer(ncclFloat32, false, 20))
 
 /* The results themselves are rounded to 8 bits of mantissa, the same error in every round. */
-static int bf16(void)
-{
-    return closer(ncclBfloat16, false, 20);
-}
+HX_CASE(bf16, closer(ncclBfloat16, false, 20))
 
 /* All three codes carry their errors on: contributions, sums of rows, finished sums. */
-static int fp32_two_level(void)
-{
-    return closer(ncclFloat32, true, 20);
-}
+HX_CASE(fp32_two_level, closer(ncclFloat32, true, 20))
 
 /* A value that is no number must not stay in the carried error: the rounds after it are as good as before. */
 static int nan_node(struct hx_node *node, void *arg)
@@ -129,10 +120,7 @@ static int nan_node(struct hx_node *node, void *arg)
     return sx_close(lib, comm, false);
 }
 
-static int nan_once(void)
-{
-    return sx_job("NaN once", 3, nan_node, NULL, env_full);
-}
+HX_CASE(nan_once, sx_job("NaN once", 3, nan_node, NULL, env_full))
 
 HX_MAIN({"mean-fp32", fp32, 0}, {"mean-bf16", bf16, HX_CASE_FULL}, {"mean-fp32-two-level", fp32_two_level, 0},
         {"nan-once", nan_once, 0})

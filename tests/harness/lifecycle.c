@@ -212,9 +212,6 @@ static int idle_node(struct hx_node *node, void *arg)
     return sx_close(lib, comm, false);
 }
 
-static int idle(void)
-{
-    return sx_job("idle", 3, idle_node, NULL, env_raw);
-}
+HX_CASE(idle, sx_job("idle", 3, idle_node, NULL, env_raw))
 
 HX_MAIN({"cycles", cycles, 0}, {"versions", versions, 0}, {"idle", idle, HX_CASE_FULL})

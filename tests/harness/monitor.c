@@ -352,15 +352,8 @@ static int hang(bool stop)
     return rc;
 }
 
-static int stopped_is_named(void)
-{
-    return hang(true);
-}
-
-static int late_is_named(void)
-{
-    return hang(false);
-}
+HX_CASE(stopped_is_named, hang(true))
+HX_CASE(late_is_named, hang(false))
 
 /* Node 1 is stopped for so long that the others' communicators fail, which these close at once. */
 static int failed_node(struct hx_node *node, void *arg)

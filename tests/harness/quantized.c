@@ -89,15 +89,8 @@ static int int4(int nnodes, int channels, const char *const *env)
     return rc;
 }
 
-static int int4_2(void)
-{
-    return int4(2, 2, env_int4);
-}
-
-static int int4_3(void)
-{
-    return int4(3, 8, env_int4);
-}
+HX_CASE(int4_2, int4(2, 2, env_int4))
+HX_CASE(int4_3, int4(3, 8, env_int4))
 
 static int int4_8(void)
 {
@@ -118,15 +111,8 @@ static int int4_two_hop(void)
 static const char *const env_int4_grid[] = {"NIBBLE_RS=int4", "NIBBLE_RS_MIN_BYTES=0", "NIBBLE_EF=off",
                                             "NIBBLE_SCHEDULE=two-level", NULL};
 
-static int int4_two_level(void)
-{
-    return int4(4, 3, env_int4_grid);
-}
-
-static int int4_two_level_8(void)
-{
-    return int4(8, 4, env_int4_grid);
-}
+HX_CASE(int4_two_level, int4(4, 3, env_int4_grid))
+HX_CASE(int4_two_level_8, int4(8, 4, env_int4_grid))
 
 /* The same sequence in two fresh jobs, error feedback included, gives the same bits. */
 static int repeat_node(struct hx_node *node, void *arg)
@@ -178,20 +164,9 @@ static int repeatable(const char *schedule)
     return 0;
 }
 
-static int repeatable_direct(void)
-{
-    return repeatable("NIBBLE_SCHEDULE=direct");
-}
-
-static int repeatable_two_hop(void)
-{
-    return repeatable("NIBBLE_SCHEDULE=two-hop");
-}
-
-static int repeatable_two_level(void)
-{
-    return repeatable("NIBBLE_SCHEDULE=two-level");
-}
+HX_CASE(repeatable_direct, repeatable("NIBBLE_SCHEDULE=direct"))
+HX_CASE(repeatable_two_hop, repeatable("NIBBLE_SCHEDULE=two-hop"))
+HX_CASE(repeatable_two_level, repeatable("NIBBLE_SCHEDULE=two-level"))
 
 /* ---- values that are no numbers ---- */
 
@@ -262,10 +237,7 @@ static int foreign_node(struct hx_node *node, void *arg)
     return sx_close(lib, comm, false);
 }
 
-static int foreign_values(void)
-{
-    return sx_job("NaN and infinity", 3, foreign_node, NULL, env_int4);
-}
+HX_CASE(foreign_values, sx_job("NaN and infinity", 3, foreign_node, NULL, env_int4))
 
 /* ---- which schedule a reduce-scatter takes by itself ---- */
 

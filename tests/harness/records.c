@@ -102,20 +102,9 @@ static int padded(int nnodes, int channels)
     return sx_job("padded", nnodes, padded_node, &channels, env_plain);
 }
 
-static int padded_2(void)
-{
-    return padded(2, 2);
-}
-
-static int padded_3(void)
-{
-    return padded(3, 8);
-}
-
-static int padded_5(void)
-{
-    return padded(5, 12);
-}
+HX_CASE(padded_2, padded(2, 2))
+HX_CASE(padded_3, padded(3, 8))
+HX_CASE(padded_5, padded(5, 12))
 
 /* ---- feedback: the mean of repeated all-reduces comes to the truth ---- */
 
@@ -184,10 +173,7 @@ static int feedback(int nnodes, const char *const *env)
     return 0;
 }
 
-static int feedback_direct(void)
-{
-    return feedback(3, env_feedback);
-}
+HX_CASE(feedback_direct, feedback(3, env_feedback))
 
 static int feedback_two_level(void)
 {
@@ -243,10 +229,7 @@ static int wrong_records_node(struct hx_node *node, void *arg)
     return sx_close(lib, comm, false);
 }
 
-static int wrong_records(void)
-{
-    return sx_job("wrong records", 3, wrong_records_node, NULL, env_plain);
-}
+HX_CASE(wrong_records, sx_job("wrong records", 3, wrong_records_node, NULL, env_plain))
 
 /* One node lost a record that the others have. Whatever happens: a right result or an error everywhere, no
  * hang. */

@@ -66,26 +66,12 @@ static int exact_node(struct hx_node *node, void *arg)
     return sx_close(lib, comm, false);
 }
 
-static int exact_types(void)
-{
-    return sx_job("every type exactly", 2, exact_node, NULL, env_raw);
-}
+HX_CASE(exact_types, sx_job("every type exactly", 2, exact_node, NULL, env_raw))
 
 /* Sums of rows are rounded once more on the way, and pow2 and exact fills do not mind. */
-static int exact_types_two_level(void)
-{
-    return sx_job("every type exactly, two levels", 6, exact_node, NULL, env_raw_grid);
-}
-
-static int exact_types_two_hop(void)
-{
-    return sx_job("every type exactly, two hops", 4, exact_node, NULL, env_raw_two_hop);
-}
-
-static int exact_types_3(void)
-{
-    return sx_job("every type exactly", 3, exact_node, NULL, env_raw);
-}
+HX_CASE(exact_types_two_level, sx_job("every type exactly, two levels", 6, exact_node, NULL, env_raw_grid))
+HX_CASE(exact_types_two_hop, sx_job("every type exactly, two hops", 4, exact_node, NULL, env_raw_two_hop))
+HX_CASE(exact_types_3, sx_job("every type exactly", 3, exact_node, NULL, env_raw))
 
 /* ---- shapes: nodes, channels, chunks that cut blocks anywhere ---- */
 
@@ -135,40 +121,13 @@ static int shapes_two_level(void)
     return sx_job("shapes, two levels", hx_quick() ? 6 : 9, shapes_node, &channels, env_raw_grid);
 }
 
-static int shapes_2_2(void)
-{
-    return shapes(2, 2);
-}
-
-static int shapes_3_8(void)
-{
-    return shapes(3, 8);
-}
-
-static int shapes_4_4(void)
-{
-    return shapes(4, 4);
-}
-
-static int shapes_5_12(void)
-{
-    return shapes(5, 12);
-}
-
-static int shapes_8_16(void)
-{
-    return shapes(8, 16);
-}
-
-static int shapes_8_2(void)
-{
-    return shapes(8, 2);
-}
-
-static int shapes_2_16(void)
-{
-    return shapes(2, 16);
-}
+HX_CASE(shapes_2_2, shapes(2, 2))
+HX_CASE(shapes_3_8, shapes(3, 8))
+HX_CASE(shapes_4_4, shapes(4, 4))
+HX_CASE(shapes_5_12, shapes(5, 12))
+HX_CASE(shapes_8_16, shapes(8, 16))
+HX_CASE(shapes_8_2, shapes(8, 2))
+HX_CASE(shapes_2_16, shapes(2, 16))
 
 /* ---- one large operation of each kind ---- */
 
@@ -194,15 +153,8 @@ static int large_node(struct hx_node *node, void *arg)
     return sx_close(lib, comm, false);
 }
 
-static int large(void)
-{
-    return sx_job("large", 3, large_node, NULL, env_raw);
-}
-
-static int large_two_level(void)
-{
-    return sx_job("large, two levels", 8, large_node, NULL, env_raw_grid);
-}
+HX_CASE(large, sx_job("large", 3, large_node, NULL, env_raw))
+HX_CASE(large_two_level, sx_job("large, two levels", 8, large_node, NULL, env_raw_grid))
 
 /* ---- raw sums of ordinary values: only rounding ---- */
 
@@ -239,10 +191,7 @@ static int rounding_node(struct hx_node *node, void *arg)
     return sx_close(lib, comm, false);
 }
 
-static int rounding(void)
-{
-    return sx_job("rounding", 4, rounding_node, NULL, env_raw);
-}
+HX_CASE(rounding, sx_job("rounding", 4, rounding_node, NULL, env_raw))
 
 HX_MAIN({"exact-types-2-nodes", exact_types, 0}, {"exact-types-3-nodes", exact_types_3, HX_CASE_FULL},
         {"shapes-2-nodes-2-channels", shapes_2_2, 0}, {"shapes-3-nodes-8-channels", shapes_3_8, 0},

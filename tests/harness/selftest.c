@@ -201,63 +201,22 @@ static int must_notice(enum fake_bug bug, enum hx_func func, enum verdict verdic
     return 0;
 }
 
-static int notices_wrong_bit(void)
-{
-    return must_notice(FAKE_WRONG_BIT, HX_ALL_GATHER, FAILS, "is wrong") ||
-           must_notice(FAKE_WRONG_BIT, HX_ALL_REDUCE, FAILS, "should be");
-}
-
-static int notices_early_done(void)
-{
-    return must_notice(FAKE_EARLY_DONE, HX_ALL_REDUCE, FAILS, "should be");
-}
-
-static int notices_lost_window(void)
-{
-    return must_notice(FAKE_LOST, HX_REDUCE_SCATTER, HANGS, "reduce-scatter of 40000");
-}
-
-static int notices_null_for_ever(void)
-{
-    return must_notice(FAKE_NULL_FOREVER, HX_ALL_GATHER, HANGS, "all-gather of 40000");
-}
+HX_CASE(notices_wrong_bit, must_notice(FAKE_WRONG_BIT, HX_ALL_GATHER, FAILS, "is wrong") ||
+                               must_notice(FAKE_WRONG_BIT, HX_ALL_REDUCE, FAILS, "should be"))
+HX_CASE(notices_early_done, must_notice(FAKE_EARLY_DONE, HX_ALL_REDUCE, FAILS, "should be"))
+HX_CASE(notices_lost_window, must_notice(FAKE_LOST, HX_REDUCE_SCATTER, HANGS, "reduce-scatter of 40000"))
+HX_CASE(notices_null_for_ever, must_notice(FAKE_NULL_FOREVER, HX_ALL_GATHER, HANGS, "all-gather of 40000"))
 
 /* The trap that a friendlier loop would not spring: while a call is refused nothing of its group is tested.
  */
-static int notices_pool_freed_in_test(void)
-{
-    return must_notice(FAKE_POOL, HX_ALL_GATHER, HANGS, "all-gather of 40000");
-}
-
-static int notices_missing_request(void)
-{
-    return must_notice(FAKE_NO_REQUEST, HX_REDUCE_SCATTER, HANGS, "reduce-scatter of 40000");
-}
-
-static int notices_overrun(void)
-{
-    return must_notice(FAKE_OVERRUN, HX_ALL_GATHER, FAILS, "outside of the region");
-}
-
-static int notices_wrong_place(void)
-{
-    return must_notice(FAKE_WRONG_PLACE, HX_REDUCE_SCATTER, FAILS, "should be");
-}
-
-static int notices_padding(void)
-{
-    return must_notice(FAKE_READS_PADDING, HX_ALL_REDUCE, FAILS, "should be");
-}
-
-static int notices_error(void)
-{
-    return must_notice(FAKE_ERROR, HX_ALL_GATHER, STALLS, "result 6");
-}
-
-static int notices_crash(void)
-{
-    return must_notice(FAKE_CRASH, HX_ALL_GATHER, HANGS, "all-gather of 40000");
-}
+HX_CASE(notices_pool_freed_in_test, must_notice(FAKE_POOL, HX_ALL_GATHER, HANGS, "all-gather of 40000"))
+HX_CASE(notices_missing_request,
+        must_notice(FAKE_NO_REQUEST, HX_REDUCE_SCATTER, HANGS, "reduce-scatter of 40000"))
+HX_CASE(notices_overrun, must_notice(FAKE_OVERRUN, HX_ALL_GATHER, FAILS, "outside of the region"))
+HX_CASE(notices_wrong_place, must_notice(FAKE_WRONG_PLACE, HX_REDUCE_SCATTER, FAILS, "should be"))
+HX_CASE(notices_padding, must_notice(FAKE_READS_PADDING, HX_ALL_REDUCE, FAILS, "should be"))
+HX_CASE(notices_error, must_notice(FAKE_ERROR, HX_ALL_GATHER, STALLS, "result 6"))
+HX_CASE(notices_crash, must_notice(FAKE_CRASH, HX_ALL_GATHER, HANGS, "all-gather of 40000"))
 
 /* ---- jobs ---- */
 

@@ -153,90 +153,23 @@ static int stress(int nnodes, bool int4, const char *schedule, double share)
     return rc;
 }
 
-static int raw_2_direct(void)
-{
-    return stress(2, false, "NIBBLE_SCHEDULE=direct", 0.10);
-}
-
-static int raw_4_direct(void)
-{
-    return stress(4, false, "NIBBLE_SCHEDULE=direct", 0.10);
-}
-
-static int raw_4_two_hop(void)
-{
-    return stress(4, false, "NIBBLE_SCHEDULE=two-hop", 0.15);
-}
-
-static int raw_8_direct(void)
-{
-    return stress(8, false, "NIBBLE_SCHEDULE=direct", 0.15);
-}
-
-static int raw_8_two_hop(void)
-{
-    return stress(8, false, "NIBBLE_SCHEDULE=two-hop", 0.20);
-}
-
-static int int4_2_direct(void)
-{
-    return stress(2, true, "NIBBLE_SCHEDULE=direct", 0.10);
-}
-
-static int int4_3_direct(void)
-{
-    return stress(3, true, "NIBBLE_SCHEDULE=direct", 0.12);
-}
-
-static int int4_3_two_hop(void)
-{
-    return stress(3, true, "NIBBLE_SCHEDULE=two-hop", 0.15);
-}
-
-static int int4_5_direct(void)
-{
-    return stress(5, true, "NIBBLE_SCHEDULE=direct", 0.12);
-}
-
-static int int4_5_two_hop(void)
-{
-    return stress(5, true, "NIBBLE_SCHEDULE=two-hop", 0.15);
-}
-
-static int int4_7_direct(void)
-{
-    return stress(7, true, "NIBBLE_SCHEDULE=direct", 0.12);
-}
-
-static int int4_7_two_hop(void)
-{
-    return stress(7, true, "NIBBLE_SCHEDULE=two-hop", 0.15);
-}
-
-static int raw_4_two_level(void)
-{
-    return stress(4, false, "NIBBLE_SCHEDULE=two-level", 0.10);
-}
-
-static int raw_8_two_level(void)
-{
-    return stress(8, false, "NIBBLE_SCHEDULE=two-level", 0.15);
-}
-
-static int int4_4_two_level(void)
-{
-    return stress(4, true, "NIBBLE_SCHEDULE=two-level", 0.12);
-}
-
-static int int4_6_two_level(void)
-{
-    return stress(6, true, "NIBBLE_SCHEDULE=two-level", 0.15);
-}
-
-static int int4_9_two_level(void)
-{
-    return stress(9, true, "NIBBLE_SCHEDULE=two-level", 0.20);
-}
+HX_CASE(raw_2_direct, stress(2, false, "NIBBLE_SCHEDULE=direct", 0.10))
+HX_CASE(raw_4_direct, stress(4, false, "NIBBLE_SCHEDULE=direct", 0.10))
+HX_CASE(raw_4_two_hop, stress(4, false, "NIBBLE_SCHEDULE=two-hop", 0.15))
+HX_CASE(raw_8_direct, stress(8, false, "NIBBLE_SCHEDULE=direct", 0.15))
+HX_CASE(raw_8_two_hop, stress(8, false, "NIBBLE_SCHEDULE=two-hop", 0.20))
+HX_CASE(int4_2_direct, stress(2, true, "NIBBLE_SCHEDULE=direct", 0.10))
+HX_CASE(int4_3_direct, stress(3, true, "NIBBLE_SCHEDULE=direct", 0.12))
+HX_CASE(int4_3_two_hop, stress(3, true, "NIBBLE_SCHEDULE=two-hop", 0.15))
+HX_CASE(int4_5_direct, stress(5, true, "NIBBLE_SCHEDULE=direct", 0.12))
+HX_CASE(int4_5_two_hop, stress(5, true, "NIBBLE_SCHEDULE=two-hop", 0.15))
+HX_CASE(int4_7_direct, stress(7, true, "NIBBLE_SCHEDULE=direct", 0.12))
+HX_CASE(int4_7_two_hop, stress(7, true, "NIBBLE_SCHEDULE=two-hop", 0.15))
+HX_CASE(raw_4_two_level, stress(4, false, "NIBBLE_SCHEDULE=two-level", 0.10))
+HX_CASE(raw_8_two_level, stress(8, false, "NIBBLE_SCHEDULE=two-level", 0.15))
+HX_CASE(int4_4_two_level, stress(4, true, "NIBBLE_SCHEDULE=two-level", 0.12))
+HX_CASE(int4_6_two_level, stress(6, true, "NIBBLE_SCHEDULE=two-level", 0.15))
+HX_CASE(int4_9_two_level, stress(9, true, "NIBBLE_SCHEDULE=two-level", 0.20))
 
 HX_MAIN({"raw-2-nodes-direct", raw_2_direct, 0}, {"raw-4-nodes-direct", raw_4_direct, 0},
         {"raw-4-nodes-two-hop", raw_4_two_hop, 0}, {"raw-8-nodes-direct", raw_8_direct, HX_CASE_FULL},

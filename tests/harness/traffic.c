@@ -57,10 +57,7 @@ static int queue_node(struct hx_node *node, void *arg)
     return sx_close(lib, comm, false);
 }
 
-static int queue(void)
-{
-    return sx_job("queue", 3, queue_node, NULL, env_raw);
-}
+HX_CASE(queue, sx_job("queue", 3, queue_node, NULL, env_raw))
 
 struct second {
     struct hx_node *node;
@@ -116,10 +113,7 @@ static int two_comms_node(struct hx_node *node, void *arg)
     return sx_close(lib, comm, false);
 }
 
-static int two_comms(void)
-{
-    return sx_job("two communicators", 3, two_comms_node, NULL, env_raw);
-}
+HX_CASE(two_comms, sx_job("two communicators", 3, two_comms_node, NULL, env_raw))
 
 /* ---- a network of its own with a rate limit ---- */
 

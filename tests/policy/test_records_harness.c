@@ -64,22 +64,10 @@ static int padded(int nnodes, int channels)
     return sx_job("recorded", nnodes, padded_node, &channels, env);
 }
 
-static int padded_8(void)
-{
-    return padded(2, 8);
-}
-static int padded_12(void)
-{
-    return padded(3, 12);
-}
-static int padded_16(void)
-{
-    return padded(2, 16);
-}
-static int padded_1(void)
-{
-    return padded(4, 1);
-}
+HX_CASE(padded_8, padded(2, 8))
+HX_CASE(padded_12, padded(3, 12))
+HX_CASE(padded_16, padded(2, 16))
+HX_CASE(padded_1, padded(4, 1))
 
 /* ---- groups ---- */
 
@@ -123,10 +111,7 @@ static int groups_node(struct hx_node *node, void *arg)
     return rank_close(&r);
 }
 
-static int groups(void)
-{
-    return sx_job("groups", 3, groups_node, NULL, env);
-}
+HX_CASE(groups, sx_job("groups", 3, groups_node, NULL, env))
 
 /* ---- lost and wrong events ---- */
 
@@ -275,10 +260,7 @@ static int contradicting_node(struct hx_node *node, void *arg)
     return 0;
 }
 
-static int contradicting(void)
-{
-    return sx_job("contradicting", 3, contradicting_node, NULL, env);
-}
+HX_CASE(contradicting, sx_job("contradicting", 3, contradicting_node, NULL, env))
 
 /* ---- a split child shares its parent's group: right in the same order of nodes, an error in another ---- */
 
@@ -367,10 +349,7 @@ static int heads_node(struct hx_node *node, void *arg)
     return rank_close(&r);
 }
 
-static int heads(void)
-{
-    return sx_job("heads", 2, heads_node, NULL, env);
-}
+HX_CASE(heads, sx_job("heads", 2, heads_node, NULL, env))
 
 /* ---- graphs ---- */
 
@@ -408,10 +387,7 @@ static int replay_node(struct hx_node *node, void *arg)
     return rank_close(&r);
 }
 
-static int replay(void)
-{
-    return sx_job("replay", 2, replay_node, NULL, env);
-}
+HX_CASE(replay, sx_job("replay", 2, replay_node, NULL, env))
 
 /* ---- with a profiler behind ours: it gets the events, and all stays coded ---- */
 
@@ -470,10 +446,7 @@ static int child_node(struct hx_node *node, void *arg)
     return rank_close(&r);
 }
 
-static int child(void)
-{
-    return sx_job("child", 2, child_node, NULL, env);
-}
+HX_CASE(child, sx_job("child", 2, child_node, NULL, env))
 
 /* ---- somebody else's profiler and tuner ---- */
 

@@ -202,6 +202,12 @@ struct hx_case {
     int (*run)(void); /* 0 passed, HX_SKIP, else failed */
     unsigned flags;
 };
+/* A case that is one call. */
+#define HX_CASE(name, call) \
+    static int name(void) \
+    { \
+        return call; \
+    }
 #define HX_CASE_FULL 1u /* not with NB_TEST_QUICK=1 */
 #define HX_CASE_LONG 2u /* only with NB_LONG_TESTS=1 */
 /* Run the cases named on the command line, or all, without the caller's NIBBLE_* settings; prints one line

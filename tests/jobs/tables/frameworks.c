@@ -177,10 +177,7 @@ IN_ORDER(zero3, F_ZERO3, V_EVAL | V_CHECKPOINT | V_BATCH)
 IN_ORDER(outer_steps, F_OUTER, V_EVAL | V_CHECKPOINT)
 
 /* HSDP's communicator between nodes as a split child over the world's connections. */
-static int hsdp_shared(void)
-{
-    return play(F_HSDP, V_EVAL, env_default, 0, WARMUP + 4, 1, orderly);
-}
+HX_CASE(hsdp_shared, play(F_HSDP, V_EVAL, env_default, 0, WARMUP + 4, 1, orderly))
 
 /* ---- what identity alone needs ---------------------------------------------------------- */
 
@@ -192,20 +189,9 @@ static int at_once(enum framework f, uint32_t steps, int first)
 }
 
 /* Step 1 makes other buckets; then three steps that are alike, and what tells steps apart has to be found. */
-static int ddp_at_once(void)
-{
-    return at_once(F_DDP, 30, 12);
-}
-
-static int megatron_at_once(void)
-{
-    return at_once(F_MEGATRON_OVERLAP, hx_quick() ? 22 : 30, 12);
-}
-
-static int fsdp2_at_once(void)
-{
-    return at_once(F_FSDP2, 70, 50);
-}
+HX_CASE(ddp_at_once, at_once(F_DDP, 30, 12))
+HX_CASE(megatron_at_once, at_once(F_MEGATRON_OVERLAP, hx_quick() ? 22 : 30, 12))
+HX_CASE(fsdp2_at_once, at_once(F_FSDP2, 70, 50))
 
 /* ---- layers left out, frozen in turn ---------------------------------------------------------- */
 
@@ -217,30 +203,11 @@ static int adverse(enum framework f, unsigned variants, double fed)
                 f == F_OUTER ? 300 : WARMUP + 4, 0, bars);
 }
 
-static int fsdp2_drop(void)
-{
-    return adverse(F_FSDP2, V_DROP | V_EVAL, 0.9);
-}
-
-static int fsdp2_lisa(void)
-{
-    return adverse(F_FSDP2, V_LISA | V_EVAL, 0);
-}
-
-static int hsdp_drop(void)
-{
-    return adverse(F_HSDP, V_DROP, 0);
-}
-
-static int hsdp_lisa(void)
-{
-    return adverse(F_HSDP, V_LISA | V_EVAL, 0);
-}
-
-static int ddp_drop(void)
-{
-    return adverse(F_DDP, V_DROP | V_EVAL, 0.5);
-}
+HX_CASE(fsdp2_drop, adverse(F_FSDP2, V_DROP | V_EVAL, 0.9))
+HX_CASE(fsdp2_lisa, adverse(F_FSDP2, V_LISA | V_EVAL, 0))
+HX_CASE(hsdp_drop, adverse(F_HSDP, V_DROP, 0))
+HX_CASE(hsdp_lisa, adverse(F_HSDP, V_LISA | V_EVAL, 0))
+HX_CASE(ddp_drop, adverse(F_DDP, V_DROP | V_EVAL, 0.5))
 
 /* ---- all ---------------------------------------------------------- */
 
