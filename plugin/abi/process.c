@@ -14,7 +14,7 @@
 #include "abi/staging.h"
 #include "base/demand.h"
 #include "base/log.h"
-#include "base/params_effect.h"
+#include "base/params.h"
 #include "base/version.h"
 #include "coll/engine.h"
 

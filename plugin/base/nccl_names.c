@@ -1,6 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sizes and names of NCCL's data types. */
+/* Names of the collective functions, sizes and names of NCCL's data types. */
 #include "base/nccl_names.h"
+
+const char *nb_func_name(enum nb_func func)
+{
+    static const char *const names[NB_FUNC_COUNT] = {"reduce_scatter", "all_gather", "all_reduce"};
+    return (unsigned)func < NB_FUNC_COUNT ? names[func] : "unknown";
+}
 
 size_t nb_nccl_type_size(ncclDataType_t type)
 {

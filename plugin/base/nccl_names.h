@@ -1,11 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sizes and names of NCCL's data types, and which reductions of them nibble does. */
+/* NCCL's functions and data types: numbers, names, sizes, and which reductions nibble does. */
 #ifndef NIBBLE_BASE_NCCL_NAMES_H
 #define NIBBLE_BASE_NCCL_NAMES_H
 
 #include <stddef.h>
 
 #include "nibble/nccl_types.h"
+
+/* The collective functions that the plugin serves. The numbers travel in messages (docs/messages.md): never
+ * change them. */
+enum nb_func { NB_FUNC_REDUCE_SCATTER = 0, NB_FUNC_ALL_GATHER = 1, NB_FUNC_ALL_REDUCE = 2, NB_FUNC_COUNT };
+
+/* Name for log lines and settings; "unknown" for any other value. Static storage; any thread. */
+const char *nb_func_name(enum nb_func func);
 
 /* Bytes of one value; 0 for an unknown type. */
 size_t nb_nccl_type_size(ncclDataType_t type);

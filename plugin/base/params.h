@@ -76,4 +76,14 @@ void nb_params_print_table(FILE *out);
 /* Standard NCCL_* variables that nibble honours are read with this: the value, or NULL when unset or "". */
 const char *nb_env(const char *name);
 
+/* ---- params_effect.c: settings that another one leaves without effect ---- */
+
+/* Why the setting means nothing as the others are, or NULL: it does, or nobody knows better. Static
+ * storage. */
+const char *nb_params_pointless(const struct nb_params *params, const char *name);
+
+/* An INFO line for each setting that differs from its default and means nothing because of another one.
+ * Returns how many. */
+int nb_params_tell_pointless(const struct nb_params *params);
+
 #endif

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which setting means nothing without which value of another one; see params_effect.h. */
-#include "base/params_effect.h"
+/* Which setting means nothing without which value of another one; see params.h. */
+#include "base/params.h"
 
 #include <stdbool.h>
 #include <string.h>
 
 #include "base/log.h"
-#include "base/params.h"
 
 static bool codes_sums(const struct nb_params *p)
 {

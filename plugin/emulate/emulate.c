@@ -11,7 +11,6 @@
 #include <string.h>
 
 #include "abi/context.h"
-#include "base/func.h"
 #include "base/log.h"
 #include "base/nccl_names.h"
 #include "base/version.h"

@@ -11,7 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "base/func.h"
+#include "base/nccl_names.h"
 #include "coll/coll.h"
 
 #define NB_NCCL_STEPS 8u /* NCCL_STEPS: in flight, and slots of the buffer */

@@ -8,7 +8,6 @@
 
 #include "base/log.h"
 #include "base/params.h"
-#include "base/params_effect.h"
 #include "tests/base/capture.h"
 #include "tests/base/environment.h"
 #include "tests/suite.h"

@@ -20,7 +20,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "base/func.h"
+#include "base/nccl_names.h"
 #include "base/params.h"
 #include "tests/sim/queue.h"
 

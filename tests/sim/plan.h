@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "base/func.h"
+#include "base/nccl_names.h"
 #include "base/params.h"
 #include "nibble/nccl_types.h"
 

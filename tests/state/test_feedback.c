@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/context.h"
-#include "base/func.h"
+#include "base/nccl_names.h"
 #include "device/device.h"
 #include "state/budget.h"
 #include "state/feedback.h"

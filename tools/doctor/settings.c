@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "abi/settings.h"
-#include "base/params_effect.h"
+#include "base/params.h"
 #include "base/version.h"
 #include "doctor.h"
 

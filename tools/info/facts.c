@@ -7,7 +7,7 @@
 #include "abi/device_list.h"
 #include "base/clock.h"
 #include "base/context.h"
-#include "base/params_effect.h"
+#include "base/params.h"
 #include "base/random.h"
 #include "base/version.h"
 #include "coll/decide/decide.h"

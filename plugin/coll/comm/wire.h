@@ -18,7 +18,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "base/func.h"
+#include "base/nccl_names.h"
 #include "base/params.h" /* NB_WIRE_VERSION, which is part of the settings' hash */
 
 #define NB_WIRE_MAGIC 0x314c424eu /* "NBL1" */

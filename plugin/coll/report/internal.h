@@ -7,7 +7,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#include "base/func.h"
+#include "base/nccl_names.h"
 #include "base/process_name.h"
 #include "coll/comm/stats.h"
 #include "coll/comm/wire.h"

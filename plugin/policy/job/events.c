@@ -19,7 +19,6 @@
 #include <string.h>
 
 #include "base/context.h"
-#include "base/func.h"
 #include "base/gpu.h"
 #include "base/log.h"
 #include "base/nccl_names.h"

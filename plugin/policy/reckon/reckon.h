@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "base/func.h"
+#include "base/nccl_names.h"
 #include "base/params.h"
 #include "nibble/codec.h"
 #include "nibble/nccl_tuner.h"

@@ -29,7 +29,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "base/func.h"
+#include "base/nccl_names.h"
 #include "nibble/nccl_types.h"
 #include "policy/records/records.h"
 #include "policy/rules/rules.h"

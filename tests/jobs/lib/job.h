@@ -20,7 +20,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "base/func.h"
+#include "base/nccl_names.h"
 #include "memory.h"
 #include "nibble/nccl_types.h"
 #include "policy/records/records.h"
