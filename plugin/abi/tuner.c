@@ -39,7 +39,7 @@ static bool form(struct nb_tuning *tuning, size_t nranks, size_t nnodes, bool re
     if (tuning->params && nnodes > 1)
         NB_INFO(NCCL_INIT | NCCL_TUNING,
                 "tuner: %zu ranks on %zu nodes: CollNet is preferred for reduce-scatter%s and "
-                "all-gather that NIBBLE_*_MIN_BYTES allow, where NCCL can run it",
+                "all-gather that NIBBLE_MIN_BYTES allow, where NCCL can run it",
                 nranks, nnodes, records ? ", all-reduce" : "");
     return tuning->params != NULL;
 }

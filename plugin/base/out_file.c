@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Replacing files and appending to them; see out_file.h. */
+/* Replacing files; see out_file.h. */
 #include "base/out_file.h"
 
 #include <errno.h>
@@ -25,11 +25,11 @@ static int write_all(int fd, const uint8_t *data, size_t bytes)
     return 0;
 }
 
-static int write_file(const char *path, int how, const void *data, size_t bytes)
+static int write_file(const char *path, const void *data, size_t bytes)
 {
     /* O_NONBLOCK: to open a pipe waits for its reader otherwise. */
     const int fd =
-        open(path, O_WRONLY | O_CREAT | O_NONBLOCK | O_NOFOLLOW | O_NOCTTY | O_CLOEXEC | how, 0644);
+        open(path, O_WRONLY | O_CREAT | O_NONBLOCK | O_NOFOLLOW | O_NOCTTY | O_CLOEXEC | O_TRUNC, 0644);
     struct stat st;
     int ret = 0;
 
@@ -54,15 +54,10 @@ int nb_out_file_replace(const char *path, const void *data, size_t bytes)
     if ((size_t)snprintf(other, sizeof(other), "%s.tmp", path) >= sizeof(other))
         return -ENAMETOOLONG;
     unlink(other); /* a process of the same number may have left it */
-    ret = write_file(other, O_TRUNC, data, bytes);
+    ret = write_file(other, data, bytes);
     if (!ret && rename(other, path))
         ret = -errno;
     if (ret)
         unlink(other);
     return ret;
-}
-
-int nb_out_file_append(const char *path, const void *data, size_t bytes)
-{
-    return write_file(path, O_APPEND, data, bytes);
 }

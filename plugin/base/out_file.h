@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Files for others to read while the job runs. A path that is there but is no regular file (a pipe, a device,
- * a link) is not written. Calls may take as long as the file system does: never on the engine's thread or
+ * Files for others to read while the job runs. Calls may take as long as the file system does: never on the engine's thread or
  * NCCL's.
  */
 #ifndef NIBBLE_BASE_OUT_FILE_H
@@ -13,8 +12,5 @@
  * whole. It is written under another name in the same folder, which ends in ".tmp". 0 or a negative errno;
  * the old one stays then. */
 int nb_out_file_replace(const char *path, const void *data, size_t bytes);
-
-/* Append to `path`, which is made if need be. 0 or a negative errno; a part may have been written then. */
-int nb_out_file_append(const char *path, const void *data, size_t bytes);
 
 #endif

@@ -102,6 +102,8 @@ static void nb_fill_defaults(void)
         case NB_KIND_ENUM: *(int *)field = (int)d->def_int; break;
         }
     }
+#define NB_PARAM_FIXED(type, field, value) nb_defaults.field = (value);
+#include "base/params.def"
 }
 
 static const struct nb_params *nb_get_defaults(void)
@@ -270,22 +272,23 @@ static const char *nb_nearest(const char *name, size_t n, bool *known)
     return closest;
 }
 
-/* Settings that earlier releases had, and what a job does instead. They are ignored, with a warning: scripts that
- * still set them go on to work. */
 static const struct {
     const char *name, *instead;
 } nb_removed[] = {
-    {"NIBBLE_HAND_BACK", "nibble declines CollNet at connect where it has nothing to gain, and NIBBLE_COMMS "
-                         "excludes further communicators"},
+#define NB_PARAM_REMOVED(name, instead) {name, instead},
+#include "base/params.def"
 };
 
-/* Warn of the setting if it is a removed one, and return whether it is. */
-static bool nb_tell_removed(const char *name, size_t n)
+/* Warn of `entry`, NAME=value, if its setting or word is a removed one, and return whether it is: scripts that still
+ * have it go on to work. */
+static bool nb_tell_removed(const char *entry)
 {
     for (size_t i = 0; i < sizeof(nb_removed) / sizeof(nb_removed[0]); i++) {
-        if (strlen(nb_removed[i].name) != n || memcmp(nb_removed[i].name, name, n) != 0)
+        const char *name = nb_removed[i].name;
+        const size_t n = strlen(name);
+        if (strncmp(entry, name, n) != 0 || (entry[n] && (entry[n] != '=' || strchr(name, '='))))
             continue;
-        NB_WARN("setting %s is gone, and ignored: %s", nb_removed[i].name, nb_removed[i].instead);
+        NB_WARN("setting %s is gone, and ignored: %s", name, nb_removed[i].instead);
         return true;
     }
     return false;
@@ -301,7 +304,7 @@ static int nb_reject_unknown(const char *const *list, char *fault, size_t cap)
         const size_t n = strcspn(*e, "=");
         bool known;
         const char *closest = nb_nearest(*e, n, &known);
-        if (known || nb_tell_removed(*e, n))
+        if (known || nb_tell_removed(*e))
             continue;
         if (!closest) {
             NB_WARN("%.*s is not a setting of nibble's, and ignored", (int)n, *e);
@@ -339,6 +342,9 @@ static int nb_load(const char *const *list, struct nb_params *params)
         if (!err)
             continue;
         char allowed[NB_VALUE_TEXT], line[2 * NB_VALUE_TEXT];
+        snprintf(line, sizeof(line), "%s=%s", d->name, text);
+        if (nb_tell_removed(line))
+            continue;
         if (err == -EINVAL) {
             nb_allowed(d, allowed, sizeof(allowed));
             snprintf(line, sizeof(line), "bad setting %s=%s: it must be %s", d->name, text, allowed);
@@ -349,6 +355,9 @@ static int nb_load(const char *const *list, struct nb_params *params)
         nb_note_fault(params->bad_setting, sizeof(params->bad_setting), line);
         rc = rc ? rc : err;
     }
+    if (params->min_bytes >= 0)
+        params->rs_min_bytes = params->ar_min_bytes = params->ag_min_bytes = params->tuner_min_bytes =
+            params->min_bytes;
     return rc;
 }
 
@@ -531,13 +540,25 @@ void nb_params_each(const struct nb_params *params, void (*see)(void *arg, const
     }
 }
 
+static const struct {
+    const char *title;
+    size_t from; /* offset of the first setting's field */
+} nb_groups[] = {
+#define NB_PARAM_GROUP(title, field) {title, offsetof(struct nb_params, field)},
+#include "base/params.def"
+};
+
 void nb_params_print_table(FILE *out)
 {
-    fputs("| Variable | Default | Allowed | Meaning |\n|---|---|---|---|\n", out);
-    for (size_t i = 0; i < NB_NDESCS; i++) {
+    for (size_t i = 0, group = 0; i < NB_NDESCS; i++) {
         const struct nb_param_desc *d = &nb_descs[i];
         char normal[NB_VALUE_TEXT];
         char allowed[NB_VALUE_TEXT];
+        if (group < sizeof(nb_groups) / sizeof(nb_groups[0]) && nb_groups[group].from == d->offset) {
+            fprintf(out, "%s## %s\n\n| Variable | Default | Allowed | Meaning |\n|---|---|---|---|\n",
+                    group ? "\n" : "", nb_groups[group].title);
+            group++;
+        }
         nb_value_text(d, nb_get_defaults(), normal, sizeof(normal));
         nb_allowed(d, allowed, sizeof(allowed));
         fprintf(out, "| `%s`%s | %s%s%s | %s | %s |\n", d->name, d->agreed ? " \\*" : "", *normal ? "`" : "",

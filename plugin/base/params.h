@@ -28,6 +28,7 @@ struct nb_params {
 #define NB_PARAM_BOOL(field, name, def, help) int field;
 #define NB_PARAM_STR(field, name, def, help) const char *field;
 #define NB_PARAM_ENUM(field, name, type, def, help) enum nb_##type##_word field;
+#define NB_PARAM_FIXED(type, field, value) type field;
 #include "base/params.def"
     char bad_setting[160]; /* the first, which has its default for that (nb_params_read_anyway); "" */
 };

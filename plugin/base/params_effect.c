@@ -17,11 +17,6 @@ static bool feeds_back(const struct nb_params *p)
     return p->ef != NB_FEEDBACK_OFF && codes_sums(p);
 }
 
-static bool averages(const struct nb_params *p)
-{
-    return p->ef == NB_FEEDBACK_EMA && codes_sums(p);
-}
-
 static bool reckons(const struct nb_params *p)
 {
     return p->rs == NB_SUM_AUTO || p->ar == NB_SUM_AUTO || p->ag == NB_AG_AUTO;
@@ -29,12 +24,12 @@ static bool reckons(const struct nb_params *p)
 
 static bool bounds_gathers(const struct nb_params *p)
 {
-    return p->ag == NB_AG_DELTA4;
+    return p->ag == NB_AG_DELTA4 || p->ag == NB_AG_DELTA4_FP32;
 }
 
 static bool keeps_references(const struct nb_params *p)
 {
-    return p->ag == NB_AG_DELTA4 || p->ag == NB_AG_EXACT || p->ag == NB_AG_AUTO;
+    return bounds_gathers(p) || p->ag == NB_AG_EXACT || p->ag == NB_AG_AUTO;
 }
 
 static bool may_use_gpu(const struct nb_params *p)
@@ -73,26 +68,17 @@ static const struct {
     const char *because;
 } rules[] = {
     {"NIBBLE_EF", codes_sums, "NIBBLE_RS=raw and NIBBLE_AR=raw quantize nothing"},
-    {"NIBBLE_EF_BETA", averages, "it belongs to NIBBLE_EF=ema"},
-    {"NIBBLE_EF_RESET", averages, "it belongs to NIBBLE_EF=ema"},
-    {"NIBBLE_EF_BOUND", feeds_back, "no error is carried"},
     {"NIBBLE_EF_IDENTITY", feeds_back, "no error is carried"},
     {"NIBBLE_EF_MAX_MB", feeds_back, "no error is carried"},
     {"NIBBLE_LINK_MBPS", reckons, "it belongs to NIBBLE_RS=auto, NIBBLE_AR=auto and NIBBLE_AG=auto"},
-    {"NIBBLE_TYPES", codes_sums, "NIBBLE_RS=raw and NIBBLE_AR=raw quantize nothing"},
     {"NIBBLE_GRAD", codes_sums, "NIBBLE_RS=raw and NIBBLE_AR=raw quantize nothing"},
-    {"NIBBLE_AG_FP32", bounds_gathers, "it belongs to NIBBLE_AG=delta4"},
     {"NIBBLE_AG_UNTYPED", bounds_gathers, "it belongs to NIBBLE_AG=delta4"},
     {"NIBBLE_REF_MAX_MB", keeps_references, "NIBBLE_AG keeps no references"},
     {"NIBBLE_GROUP", makes_grids, "NIBBLE_SCHEDULE makes no grid"},
-    {"NIBBLE_METRICS_FORMAT", writes_metrics, "NIBBLE_METRICS names no folder"},
     {"NIBBLE_METRICS_PERIOD", writes_metrics, "NIBBLE_METRICS names no folder"},
-    {"NIBBLE_TUNER_MIN_BYTES", tunes, "NIBBLE_TUNER=0"},
     {"NIBBLE_TUNER_CHUNK_BYTES", tunes, "NIBBLE_TUNER=0"},
     {"NIBBLE_FORCE_COLLNET", tunes, "NIBBLE_TUNER=0"},
     {"NIBBLE_GPU_LAUNCH", may_use_gpu, "NIBBLE_DEVICE=host"},
-    {"NIBBLE_GPU_BLOCKS", may_use_gpu, "NIBBLE_DEVICE=host"},
-    {"NIBBLE_GPU_ARENA_MB", may_use_gpu, "NIBBLE_DEVICE=host"},
     {"NIBBLE_GPU_RESERVE_MB", may_use_gpu, "NIBBLE_DEVICE=host"},
     {"NIBBLE_GPU_TIMEOUT", may_use_gpu, "NIBBLE_DEVICE=host"},
     {"NIBBLE_NET_FORWARD", may_forward, "NIBBLE_NET names another transport"},

@@ -65,7 +65,6 @@ struct nb_codec_row {
     enum nb_format_of format;
     bool reference; /* spans are deltas against bytes that sender and receivers hold: all-gathers only */
     bool lossy;
-    bool gathers;        /* may carry all-gathers, too */
     bool transformed;    /* groups may be in the transform domain: sums take such sources first */
     unsigned bits;       /* of a value's code. 0: varies */
     enum nb_codec exact; /* lossy with a reference: the exact codec for data that must arrive exactly */

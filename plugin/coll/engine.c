@@ -179,7 +179,7 @@ void nb_engine_end_sleep(struct nb_engine *e)
 
 int64_t nb_engine_patience_ns(const struct nb_engine *e)
 {
-    int64_t us = e->running ? e->ctx->params->spin_us : 0;
+    int64_t us = e->running ? NB_SPIN_US : 0;
 
     for (const struct nb_coll_comm *comm = e->running; comm; comm = comm->engine_next)
         if (comm->works_open && !comm->device->ops->news && !nb_comm_failed(comm) && us < WORK_US)

@@ -2,7 +2,7 @@
 /*
  * The runner of NCCL's process: a thread that steps the engine. Beside it are one that reads the
  * NIBBLE_CONTROL file and one that writes metrics and hang reports (report.h), where they are asked for. It
- * polls while something moves and a little longer (NIBBLE_SPIN_US), and sleeps in ppoll() otherwise: on the
+ * polls while something moves and a little longer (NB_SPIN_US), and sleeps in ppoll() otherwise: on the
  * descriptors of the transports, or for a short time where something may happen that no descriptor tells.
  */
 #include <errno.h>

@@ -9,6 +9,8 @@
 #include "state/budget.h"
 #include "state/jump.h"
 
+#define EMA_BETA 0.8f /* weight of the old residual, as in LoCo (arXiv 2407.04480) */
+
 /* Of a slot that is empty: whether its memory is all zero. Of others it is READY. */
 enum memory {
     READY,
@@ -318,7 +320,7 @@ void nb_feedback_view(struct nb_ef_slot *slot, uint32_t block, struct nb_ef *ef)
     ef->err = (int8_t *)base;
     ef->scale = base + slot->err_bytes;
     ef->mode = mode_of(p->ef);
-    ef->beta = (float)p->ef_beta;
+    ef->beta = EMA_BETA;
     ef->bound = (float)p->ef_bound;
 }
 

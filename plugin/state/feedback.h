@@ -46,7 +46,7 @@ bool nb_feedback_at_work(const struct nb_feedback *fb);
 /* The slot of `key`, made when it is new. NULL when the budget does not hold it (counted by the caller). A
  * slot whose id is known with another geometry is emptied and takes the new one; one of another shape with an
  * id that is not -1 gives way to the new one (nb_feedback_trim frees it). fresh: what it holds is not this
- * buffer's last error. In mode ema a slot is also emptied every NIBBLE_EF_RESET steps, and in every mode when
+ * buffer's last error. In mode ema a slot is also emptied every 1024 steps, and in every mode when
  * the values of the operation before were a spike (state/jump.h). */
 struct nb_ef_slot *nb_feedback_get(struct nb_feedback *fb, const struct nb_ef_key *key, uint64_t opno,
                                    int fresh);

@@ -71,7 +71,8 @@ START_TEST(defaults_hold_without_environment)
     ck_assert_int_eq(p->rs, 3);
     ck_assert_int_eq(p->ag, 5);
     ck_assert_int_eq(p->unit_bytes, 131072);
-    ck_assert_double_eq(p->ef_beta, 0.8);
+    ck_assert_double_eq(p->fallback_nmse, 0.05);
+    ck_assert_int_eq(p->rs_min_bytes, 16384);
     ck_assert_str_eq(p->fault, "");
 }
 END_TEST
@@ -81,8 +82,12 @@ START_TEST(integers_are_strict)
     must_take("NIBBLE_CREDITS", "17");
     ck_assert_int_eq(params->credits, 17);
     drop();
-    must_take("NIBBLE_RS_MIN_BYTES", "9223372036854775807");
-    ck_assert(params->rs_min_bytes == INT64_MAX);
+    must_take("NIBBLE_MIN_BYTES", "9223372036854775807");
+    ck_assert(params->min_bytes == INT64_MAX);
+    drop();
+    must_take("NIBBLE_MIN_BYTES", "77"); /* of each kind of operation */
+    ck_assert(params->rs_min_bytes == 77 && params->ar_min_bytes == 77 && params->ag_min_bytes == 77 &&
+              params->tuner_min_bytes == 77);
     drop();
     must_take("NIBBLE_CREDITS", ""); /* as good as unset */
     ck_assert_int_eq(params->credits, 48);
@@ -92,8 +97,8 @@ START_TEST(integers_are_strict)
                                       "5 ", "5k",   "5.", "0x5", "five", "99999999999999999999"};
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
         must_refuse("NIBBLE_CREDITS", bad[i], "an integer from 1 to 4096");
-    must_refuse("NIBBLE_RS_MIN_BYTES", "-1", "an integer of at least 0");
-    must_refuse("NIBBLE_RS_MIN_BYTES", "9223372036854775808", "an integer of at least 0");
+    must_refuse("NIBBLE_MIN_BYTES", "-2", "an integer of at least -1");
+    must_refuse("NIBBLE_MIN_BYTES", "9223372036854775808", "an integer of at least -1");
 }
 END_TEST
 
@@ -104,14 +109,14 @@ START_TEST(reals_are_strict)
         double value;
     } good[] = {{"0.5", 0.5}, {".25", 0.25}, {"1e-3", 1e-3}, {"0", 0.0}, {"0.999", 0.999}};
     for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
-        must_take("NIBBLE_EF_BETA", good[i].text);
-        ck_assert_double_eq(params->ef_beta, good[i].value);
+        must_take("NIBBLE_FALLBACK_NMSE", good[i].text);
+        ck_assert_double_eq(params->fallback_nmse, good[i].value);
         drop();
     }
-    static const char *const bad[] = {"1",    "-0.1", "nan", "inf", "0,5", "0x1p-1", " 0.5",
+    static const char *const bad[] = {"1e10", "-0.1", "nan", "inf", "0,5", "0x1p-1", " 0.5",
                                       "0.5 ", "0.5f", "e",   ".",   "-",   "1e999",  "1e-999"};
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
-        must_refuse("NIBBLE_EF_BETA", bad[i], "a number from 0 to 0.999");
+        must_refuse("NIBBLE_FALLBACK_NMSE", bad[i], "a number from 0 to 1e+09");
 }
 END_TEST
 
@@ -123,11 +128,11 @@ START_TEST(reals_do_not_depend_on_the_locale)
         set = setlocale(LC_ALL, with_comma[i]);
     if (!set)
         return; /* none is installed; the strings above cover the C locale */
-    must_take("NIBBLE_EF_BETA", "0.5");
-    ck_assert_double_eq(params->ef_beta, 0.5);
+    must_take("NIBBLE_FALLBACK_NMSE", "0.5");
+    ck_assert_double_eq(params->fallback_nmse, 0.5);
     char text[64];
     nb_params_describe(params, text, sizeof(text));
-    ck_assert_str_eq(text, "NIBBLE_EF_BETA=0.5");
+    ck_assert_str_eq(text, "NIBBLE_FALLBACK_NMSE=0.5");
 }
 END_TEST
 
@@ -223,14 +228,24 @@ END_TEST
 START_TEST(removed_settings_are_told_and_ignored)
 {
     static const char *const values[] = {"8", "0", "-1", "words"};
+    static const char *const removed[] = {
+#define NB_PARAM_REMOVED(name, instead) name,
+#include "base/params.def"
+    };
+    char name[64], told[128];
 
-    for (size_t i = 0; i < sizeof(values) / sizeof(values[0]); i++) {
-        ck_assert_msg(load_with("NIBBLE_HAND_BACK", values[i]) == 0, "%s", capture_text);
-        ck_assert_int_eq(capture_warnings, 1);
-        ck_assert(capture_has("setting NIBBLE_HAND_BACK is gone, and ignored: "));
-        ck_assert_str_eq(params->bad_setting, "");
-    }
+    for (size_t r = 0; r < sizeof(removed) / sizeof(removed[0]); r++)
+        for (size_t i = 0; i < sizeof(values) / sizeof(values[0]); i++) {
+            const char *word = strchr(removed[r], '=');
+            snprintf(name, sizeof(name), "%.*s", (int)strcspn(removed[r], "="), removed[r]);
+            snprintf(told, sizeof(told), "setting %s is gone, and ignored: ", removed[r]);
+            ck_assert_msg(load_with(name, word ? word + 1 : values[i]) == 0, "%s", capture_text);
+            ck_assert_int_eq(capture_warnings, 1);
+            ck_assert_msg(capture_has(told), "%s", capture_text);
+            ck_assert_str_eq(params->bad_setting, "");
+        }
     ck_assert(load_with("NIBBLE_HAND_BAC", "8") == 0 && !capture_has("gone"));
+    must_refuse("NIBBLE_AG", "int88", "raw, exact, delta4, delta4-fp32, off or auto");
 }
 END_TEST
 
@@ -239,13 +254,13 @@ START_TEST(what_another_setting_leaves_without_effect_is_told)
     ck_assert_int_eq(load_with(NULL, NULL), 0);
     ck_assert_int_eq(nb_params_tell_pointless(params), 0);
     setenv("NIBBLE_TUNER", "0", 1);
-    ck_assert_int_eq(load_with("NIBBLE_TUNER_MIN_BYTES", "4096"), 0);
+    ck_assert_int_eq(load_with("NIBBLE_TUNER_CHUNK_BYTES", "4096"), 0);
     ck_assert_int_eq(nb_params_tell_pointless(params), 1);
-    ck_assert(capture_has("setting NIBBLE_TUNER_MIN_BYTES has no effect: NIBBLE_TUNER=0"));
-    ck_assert_int_eq(load_with("NIBBLE_EF_BETA", "0.5"), 0);
+    ck_assert(capture_has("setting NIBBLE_TUNER_CHUNK_BYTES has no effect: NIBBLE_TUNER=0"));
+    ck_assert_int_eq(load_with("NIBBLE_METRICS_PERIOD", "5"), 0);
     ck_assert_int_eq(nb_params_tell_pointless(params), 1);
-    setenv("NIBBLE_EF", "ema", 1);
-    ck_assert_int_eq(load_with("NIBBLE_EF_BETA", "0.5"), 0);
+    setenv("NIBBLE_METRICS", "/tmp", 1);
+    ck_assert_int_eq(load_with("NIBBLE_METRICS_PERIOD", "5"), 0);
     ck_assert_int_eq(nb_params_tell_pointless(params), 0);
 }
 END_TEST
@@ -330,7 +345,7 @@ START_TEST(hash_covers_what_nodes_must_agree_on)
               plain); /* it may be what auto means here, and elsewhere not */
     ck_assert(hash_with("NIBBLE_LINK_MBPS", "25000") != plain);
     ck_assert(hash_with("NIBBLE_UNIT_BYTES", "65536") != plain);
-    ck_assert(hash_with("NIBBLE_RS_MIN_BYTES", "1") != hash_with("NIBBLE_AR_MIN_BYTES", "1"));
+    ck_assert(hash_with("NIBBLE_MIN_BYTES", "1") != hash_with("NIBBLE_LINK_MBPS", "1"));
 }
 END_TEST
 
@@ -357,11 +372,11 @@ START_TEST(describe_tells_differences_only)
     drop();
 
     setenv("NIBBLE_RS", "int8", 1);
-    setenv("NIBBLE_EF_BETA", "0.25", 1);
+    setenv("NIBBLE_FALLBACK_NMSE", "0.25", 1);
     setenv("NIBBLE_CREDITS", "48", 1);
     must_take("NIBBLE_FAULT", "a,b");
     nb_params_describe(params, text, sizeof(text));
-    ck_assert_str_eq(text, "NIBBLE_RS=int8, NIBBLE_EF_BETA=0.25, NIBBLE_FAULT=a,b");
+    ck_assert_str_eq(text, "NIBBLE_RS=int8, NIBBLE_FALLBACK_NMSE=0.25, NIBBLE_FAULT=a,b");
     size_t full = strlen(text) + 1;
     char cut[256];
     for (size_t cap = 0; cap <= full; cap++) {
@@ -418,10 +433,10 @@ START_TEST(table_has_a_row_for_each_setting)
 #define NB_PARAM_ENUM(f, n, ...) n,
 #include "base/params.def"
     };
-    size_t rows = 0;
-    for (const char *at = table; (at = strchr(at, '\n')); at++)
-        rows++;
-    ck_assert_uint_eq(rows, 2 + sizeof(names) / sizeof(names[0]));
+    size_t settings = 0;
+    for (const char *at = table; (at = strstr(at, "\n| `NIBBLE_")); at++)
+        settings++;
+    ck_assert_uint_eq(settings, sizeof(names) / sizeof(names[0]));
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
         char cell[80];
         snprintf(cell, sizeof(cell), "\n| `%s`", names[i]);

@@ -100,7 +100,6 @@ const struct nb_codec_row identity_row = {
     .name = "identity",
     .code = CODEC_IDENTITY,
     .format = NB_FORMAT_VALUES,
-    .gathers = true,
     .exact = NB_CODEC_RAW,
     .finer = CODEC_IDENTITY,
     .bound = identity_bound,

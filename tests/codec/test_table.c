@@ -18,7 +18,6 @@ static const struct nb_codec_row in_place_of_int8 = {
     .name = "identity",
     .code = NB_CODEC_INT8,
     .format = NB_FORMAT_VALUES,
-    .gathers = true,
     .exact = NB_CODEC_RAW,
     .finer = NB_CODEC_INT8,
     .bound = identity_bound,
@@ -150,9 +149,9 @@ static int exchange_node(struct hx_node *node, void *arg)
     return sx_close(lib, comm, false);
 }
 
-static const char *const env[] = {"NIBBLE_RS=int8", "NIBBLE_RS_MIN_BYTES=0", NULL};
-static const char *const env_two_hop[] = {"NIBBLE_RS=int8", "NIBBLE_RS_MIN_BYTES=0",
-                                          "NIBBLE_SCHEDULE=two-hop", NULL};
+static const char *const env[] = {"NIBBLE_RS=int8", "NIBBLE_MIN_BYTES=0", NULL};
+static const char *const env_two_hop[] = {"NIBBLE_RS=int8", "NIBBLE_MIN_BYTES=0", "NIBBLE_SCHEDULE=two-hop",
+                                          NULL};
 
 HX_CASE(exchange, sx_job("identity, 3 nodes", 3, exchange_node, NULL, env))
 

@@ -200,7 +200,7 @@ START_TEST(other_settings)
 {
     const int64_t began = node[0].now;
 
-    node[1].params.rs_min_bytes *= 2;
+    node[1].params.min_bytes = 32768;
     cluster_listen(&cluster, 17);
     for (int i = 0; i < NODES; i++)
         cluster_begin_connect(&cluster, i);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Metrics as text: what a strict reader of Prometheus' exposition format and of JSON makes of them, whatever
+ * Metrics as text: what a strict reader of Prometheus' exposition format makes of them, whatever
  * a communicator is called; that values are those of the figures; and that nothing is there twice.
  */
 #include <ctype.h>
@@ -52,17 +52,14 @@ static struct nb_figures *some(unsigned serial, const char *name)
     return f;
 }
 
-typedef void (*formatter)(FILE *out, const struct nb_metrics_process *process,
-                          const struct nb_figures *const *figures, unsigned n);
-
-static char *text_of(formatter format, unsigned n, const char *name)
+static char *text_of(unsigned n, const char *name)
 {
     struct nb_figures *list[] = {some(1, name), some(2, name)};
     char *text = NULL;
     size_t bytes;
     FILE *out = open_memstream(&text, &bytes);
 
-    format(out, &process, (const struct nb_figures *const *)list, n);
+    nb_metrics_prometheus(out, &process, (const struct nb_figures *const *)list, n);
     ck_assert_int_eq(fclose(out), 0);
     ck_assert_uint_eq(strlen(text), bytes);
     free(list[0]);
@@ -170,7 +167,7 @@ START_TEST(exposition_is_strict)
 {
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
         for (unsigned n = 0; n <= 2; n++) {
-            char *text = text_of(nb_metrics_prometheus, n, names[i]);
+            char *text = text_of(n, names[i]);
             ck_assert_uint_eq(text[strlen(text) - 1], '\n');
             ck_assert_uint_ge(read_exposition(text), n ? 60 * n : 2);
             free(text);
@@ -236,7 +233,7 @@ START_TEST(values_are_those_of_the_figures)
         "nranks=\"unknown\"} ",
         "nibble_written_timestamp_seconds{slurm_job_id=\"77\",node=\"n01\",pid=\"4711\"} 1700000000.250\n",
     };
-    char *text = text_of(nb_metrics_prometheus, 2, "dp");
+    char *text = text_of(2, "dp");
     const char *at;
 
     for (size_t i = 0; i < sizeof(lines) / sizeof(lines[0]); i++)
@@ -279,7 +276,7 @@ START_TEST(documents)
 {
     static const char *const files[] = {"docs/operators.md", "tools/grafana/nibble.json",
                                         "tools/grafana/nibble-alerts.yml"};
-    char *text = text_of(nb_metrics_prometheus, 1, "dp"), name[128], find[160];
+    char *text = text_of(1, "dp"), name[128], find[160];
 
     for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++) {
         char *page = read_source(files[i]);
@@ -305,60 +302,5 @@ START_TEST(documents)
 }
 END_TEST
 
-/* ---- JSON ---------------------------------------------------------------------------------------------- */
-
-START_TEST(json_is_strict)
-{
-    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
-        char *text = text_of(nb_metrics_json, 2, names[i]);
-        unsigned lines = 0;
-
-        for (char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n")) {
-            char keys[100][64];
-            unsigned n = 0;
-            const char *p = line;
-
-            ck_assert_int_eq(*p++, '{');
-            for (;;) {
-                const char *key = p + 1;
-                p = take_quoted(p);
-                snprintf(keys[n], sizeof(keys[0]), "%.*s", (int)(p - key - 1), key);
-                for (unsigned k = 0; k < n; k++)
-                    ck_assert_str_ne(keys[k], keys[n]);
-                ck_assert_uint_lt(++n, 100);
-                ck_assert_int_eq(*p++, ':');
-                p = *p == '"' ? take_quoted(p) : take_number(p);
-                if (*p == '}')
-                    break;
-                ck_assert_int_eq(*p++, ',');
-            }
-            ck_assert_str_eq(p, "}");
-            lines++;
-        }
-        /* Each: itself, 2 collectives, a reason, 5 records, 2 late peers, 2 signatures, a reason of one. */
-        ck_assert_uint_eq(lines, 2 * 14);
-        free(text);
-    }
-}
-END_TEST
-
-START_TEST(json_has_the_same)
-{
-    static const char *const parts[] = {
-        "{\"time\":1700000000.250,\"scope\":\"communicator\",\"version\":\"",
-        "\"scope\":\"collective\"",
-        "\"collective\":\"AllReduce\",\"operations_total\":12,\"coded_operations_total\":10,",
-        "\"reason\":\"warmup\",\"raw_operations_total\":2}\n",
-        "\"signature\":\"all_reduce:float32:100@32\",\"signature_operations_total\":12",
-    };
-    char *text = text_of(nb_metrics_json, 1, "dp");
-
-    for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++)
-        ck_assert_msg(strstr(text, parts[i]) != NULL, "not there: %s", parts[i]);
-    free(text);
-}
-END_TEST
-
 SUITE_MAIN("coll/metrics", TEST(exposition_is_strict), TEST(labels_tell_apart),
-           TEST(values_are_those_of_the_figures), TEST(documents), TEST(json_is_strict),
-           TEST(json_has_the_same))
+           TEST(values_are_those_of_the_figures), TEST(documents))

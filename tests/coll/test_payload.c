@@ -53,7 +53,6 @@ static const struct kind kinds[] = {
     {"all-gather ulp", NB_FUNC_ALL_GATHER, NB_AG_EXACT, NB_PAYLOAD_CHECK_AUTO, true, true, NB_CODEC_ULP},
     {"all-gather delta4", NB_FUNC_ALL_GATHER, NB_AG_DELTA4, NB_PAYLOAD_CHECK_AUTO, true, true,
      NB_CODEC_DELTA4},
-    {"all-gather int8", NB_FUNC_ALL_GATHER, NB_AG_INT8, NB_PAYLOAD_CHECK_AUTO, false, false, NB_CODEC_INT8},
 };
 #define KINDS ((int)(sizeof(kinds) / sizeof(kinds[0])))
 

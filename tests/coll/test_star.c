@@ -81,7 +81,7 @@ static int int4_node(struct hx_node *node, void *arg)
 
 static int int4(void)
 {
-    static const char *const env[] = {"NIBBLE_RS=int4", "NIBBLE_RS_MIN_BYTES=0", "NIBBLE_EF=off", NULL};
+    static const char *const env[] = {"NIBBLE_RS=int4", "NIBBLE_MIN_BYTES=0", "NIBBLE_EF=off", NULL};
 
     return sx_job("star, quantized", 4, int4_node, NULL, env);
 }

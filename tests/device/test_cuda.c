@@ -71,7 +71,6 @@ static void test_errors(int no_virtual_memory, long step)
     unsigned failed = 0, survived = 0;
 
     fake = (struct fake_settings){.no_virtual_memory = no_virtual_memory};
-    settings("NIBBLE_GPU_ARENA_MB", no_virtual_memory ? "128" : NULL);
     fake_fail(0, 0);
     CHECK(live() == 0);
     CHECK(fake_alive() == 0);
@@ -107,7 +106,6 @@ static void test_errors(int no_virtual_memory, long step)
     printf("%ld calls of the driver failed once each%s: %u lives ended with an error, %u went on\n", n,
            no_virtual_memory ? " (no virtual memory)" : "", failed, survived);
     CHECK((failed > 60 || step > 1) && live() == 0 && fake_alive() == 0);
-    settings("NIBBLE_GPU_ARENA_MB", NULL);
 }
 
 int main(void)

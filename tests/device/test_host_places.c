@@ -137,7 +137,7 @@ START_TEST(idle)
         for (unsigned i = 0; i < 8; i++)
             ck_assert_int_eq(host_finished(dev, &w[i]), 0);
     }
-    host_nap_ms(50); /* they poll for NIBBLE_SPIN_US */
+    host_nap_ms(50); /* they poll for NB_SPIN_US */
     worked = host_pool_seconds();
     ck_assert(worked > 0);
     host_nap_ms(1000);

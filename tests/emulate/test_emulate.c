@@ -301,9 +301,7 @@ static int compare(struct job *job)
     return ret;
 }
 
-#define CODED \
-    "NIBBLE_RS=int4", "NIBBLE_AR=int4", "NIBBLE_RS_MIN_BYTES=0", "NIBBLE_AR_MIN_BYTES=0", \
-        "NIBBLE_AG_MIN_BYTES=0"
+#define CODED "NIBBLE_RS=int4", "NIBBLE_AR=int4", "NIBBLE_MIN_BYTES=0"
 
 static int direct_2(void)
 {
@@ -328,8 +326,8 @@ static int direct_3(void)
                       .chunk = 1536,
                       .type = NB_BF16,
                       .count = 15001,
-                      .settings = {CODED, "NIBBLE_SCHEDULE=direct", "NIBBLE_EF=ema", "NIBBLE_EF_RESET=2",
-                                   "NIBBLE_WARMUP_STEPS=0", "NIBBLE_AG=delta4", NULL}};
+                      .settings = {CODED, "NIBBLE_SCHEDULE=direct", "NIBBLE_EF=ema", "NIBBLE_WARMUP_STEPS=0",
+                                   "NIBBLE_AG=delta4", NULL}};
 
     return compare(&job);
 }
@@ -359,8 +357,7 @@ static int two_hop_4(void)
                       .type = NB_F16,
                       .count = 16384,
                       .two_hop = true,
-                      .settings = {CODED, "NIBBLE_SCHEDULE=two-hop", "NIBBLE_EF_BOUND=0.02",
-                                   "NIBBLE_WARMUP_STEPS=0", NULL}};
+                      .settings = {CODED, "NIBBLE_SCHEDULE=two-hop", "NIBBLE_WARMUP_STEPS=0", NULL}};
 
     return compare(&job);
 }

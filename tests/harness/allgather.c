@@ -234,7 +234,7 @@ static int in_place(void)
 static int out_of_step(void)
 {
     static const char *const env[] = {"NIBBLE_AG=exact", "NIBBLE_CREDITS=1", "NIBBLE_UNIT_BYTES=4096",
-                                      "NIBBLE_AG_MIN_BYTES=0", NULL};
+                                      "NIBBLE_MIN_BYTES=0", NULL};
 
     return weights(
         "out of step", 4,
@@ -250,8 +250,8 @@ static int out_of_step(void)
  * again while newer ones fill the rings behind them. */
 static int out_of_step_forwarded(const char *name, int nnodes, const char *schedule)
 {
-    const char *const env[] = {"NIBBLE_AG=exact",       "NIBBLE_CREDITS=1", "NIBBLE_UNIT_BYTES=32768",
-                               "NIBBLE_AG_MIN_BYTES=0", schedule,           NULL};
+    const char *const env[] = {"NIBBLE_AG=exact",    "NIBBLE_CREDITS=1", "NIBBLE_UNIT_BYTES=32768",
+                               "NIBBLE_MIN_BYTES=0", schedule,           NULL};
     static const char *const fault[] = {"NIBBLE_FAULT=ref", NULL};
     struct plan plan = {
         .steps = 8,

@@ -279,11 +279,10 @@ static int bad_settings(void)
         {"NIBBLE_CREDITS=many", "bad setting NIBBLE_CREDITS=many"},
         {"NIBBLE_UNIT_BYTES=99999999999999999999", "bad setting NIBBLE_UNIT_BYTES=99999999999999999999"},
         {"NIBBLE_RS=int3", "bad setting NIBBLE_RS=int3: it must be raw, int4, int8 or auto"},
-        {"NIBBLE_EF_BETA=nan", "bad setting NIBBLE_EF_BETA=nan"},
+        {"NIBBLE_FALLBACK_NMSE=nan", "bad setting NIBBLE_FALLBACK_NMSE=nan"},
         {"NIBBLE_ENABLE=maybe", "bad setting NIBBLE_ENABLE=maybe"},
         {"NIBBLE_CREDIT=4", "unknown setting NIBBLE_CREDIT"},
         {"NIBBLE_GRAD=nonsense", "NIBBLE_GRAD=nonsense"},
-        {"NIBBLE_TYPES=float64", "NIBBLE_TYPES=float64"},
         {"NIBBLE_SCHEDULE=ring", "bad setting NIBBLE_SCHEDULE=ring"},
     };
 

@@ -122,13 +122,10 @@ static int refused_node(struct hx_node *node, void *arg)
 static int bad_rules(void)
 {
     static const char *const comms[] = {"NIBBLE_COMMS=nnodes=3:size=4", NULL};
-    static const char *const types[] = {"NIBBLE_TYPES=bfloat16,float64", NULL};
     static const char *const grad[] = {"NIBBLE_GRAD=reduce_scatter:int8:4", NULL};
 
     return sx_job("bad NIBBLE_COMMS", 1, refused_node,
                   (void *)"NIBBLE_COMMS=nnodes=3:size=4: rule \"nnodes=3:size=4\"", comms) ||
-           sx_job("bad NIBBLE_TYPES", 1, refused_node,
-                  (void *)"\"float64\" is not float32, bfloat16 or float16", types) ||
            sx_job("bad NIBBLE_GRAD", 1, refused_node, (void *)"NIBBLE_GRAD=reduce_scatter:int8:4: rule",
                   grad);
 }
@@ -159,30 +156,6 @@ static int error_of_one(struct hx_node *node, struct hx_comm *comm, int round, d
 }
 
 #define EXACT 1e-10 /* FP32 sums; four bits leave more than 1e-3 */
-
-/* ---- NIBBLE_TYPES ---- */
-
-static int types_node(struct hx_node *node, void *arg)
-{
-    struct hx_comm_cfg cfg = {.channels = 2, .buff_size = 256 << 10};
-    struct hx_lib *lib;
-    struct hx_comm *comm;
-    double nmse = 1;
-
-    if (sx_open(node, &cfg, &lib, &comm) || error_of_one(node, comm, 0, &nmse))
-        return 1;
-    HX_CHECK(arg ? nmse > 1e-4 : nmse < EXACT, "FP32 was summed with an error of %g", nmse);
-    return sx_close(lib, comm, false);
-}
-
-static int some_types(void)
-{
-    static const char *const without[] = {"NIBBLE_TYPES=bfloat16,float16", "NIBBLE_RS_MIN_BYTES=0", NULL};
-    static const char *const with[] = {"NIBBLE_TYPES=float32", "NIBBLE_RS_MIN_BYTES=0", NULL};
-
-    return sx_job("other types", NODES, types_node, NULL, without) ||
-           sx_job("this type", NODES, types_node, (void *)"", with);
-}
 
 /* ---- NIBBLE_SHADOW ---- */
 
@@ -231,8 +204,8 @@ static int shadow_node(struct hx_node *node, void *arg)
 
 static int shadow(void)
 {
-    static const char *const env[] = {"NIBBLE_SHADOW=1", "NIBBLE_RS_MIN_BYTES=0",
-                                      "NIBBLE_EF_IDENTITY=signature", NULL};
+    static const char *const env[] = {"NIBBLE_SHADOW=1", "NIBBLE_MIN_BYTES=0", "NIBBLE_EF_IDENTITY=signature",
+                                      NULL};
 
     return sx_job("shadow", NODES, shadow_node, NULL, env);
 }
@@ -266,8 +239,8 @@ static int fallback_node(struct hx_node *node, void *arg)
 /* Four bits leave 0.006 of these data's energy. */
 static int fallback(void)
 {
-    static const char *const tight[] = {"NIBBLE_FALLBACK_NMSE=0.003", "NIBBLE_RS_MIN_BYTES=0", NULL};
-    static const char *const usual[] = {"NIBBLE_RS_MIN_BYTES=0", NULL};
+    static const char *const tight[] = {"NIBBLE_FALLBACK_NMSE=0.003", "NIBBLE_MIN_BYTES=0", NULL};
+    static const char *const usual[] = {"NIBBLE_MIN_BYTES=0", NULL};
 
     return sx_job("error above the limit", NODES, fallback_node, (void *)"", tight) ||
            sx_job("error below the limit", NODES, fallback_node, NULL, usual);
@@ -370,7 +343,7 @@ static int kill_switch(int nnodes, const char *const *env)
 
 static int switch_direct(void)
 {
-    static const char *const env[] = {"NIBBLE_RS_MIN_BYTES=0", NULL};
+    static const char *const env[] = {"NIBBLE_MIN_BYTES=0", NULL};
 
     return kill_switch(NODES, env);
 }
@@ -378,12 +351,12 @@ static int switch_direct(void)
 /* Node 0 and those of the other row and column hear of each other through third ones. */
 static int switch_two_level(void)
 {
-    static const char *const env[] = {"NIBBLE_RS_MIN_BYTES=0", "NIBBLE_SCHEDULE=two-level", NULL};
+    static const char *const env[] = {"NIBBLE_MIN_BYTES=0", "NIBBLE_SCHEDULE=two-level", NULL};
 
     return kill_switch(6, env);
 }
 
 HX_MAIN({"comms-excluded", comms_excluded, 0}, {"comms-included", comms_included, 0},
         {"nothing-to-gain", nothing_to_gain, 0}, {"something-to-gain", something_to_gain, 0},
-        {"bad-rules", bad_rules, 0}, {"types", some_types, 0}, {"shadow", shadow, 0},
-        {"fallback", fallback, 0}, {"switch", switch_direct, 0}, {"switch-two-level", switch_two_level, 0})
+        {"bad-rules", bad_rules, 0}, {"shadow", shadow, 0}, {"fallback", fallback, 0},
+        {"switch", switch_direct, 0}, {"switch-two-level", switch_two_level, 0})

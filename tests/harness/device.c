@@ -204,7 +204,7 @@ static int rounds_node(struct hx_node *node, void *arg)
 static int rounds_hash(const char *late, unsigned char *scratch)
 {
     static const char *const env[] = {"NIBBLE_EF=full", "NIBBLE_EF_IDENTITY=signature", "NIBBLE_RS=int4",
-                                      "NIBBLE_RS_MIN_BYTES=0", NULL};
+                                      "NIBBLE_MIN_BYTES=0", NULL};
     struct hx_job job = {.name = late, .nnodes = 2, .fn = rounds_node, .env = env};
     struct hx_report *rep;
     int rc;

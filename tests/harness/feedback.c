@@ -48,15 +48,15 @@ static double error_of_mean(ncclDataType_t type, int nnodes, const char *const *
     return rc ? -1 : sqrt(sum / nnodes);
 }
 
-static const char *const env_off[] = {"NIBBLE_EF=off", "NIBBLE_RS=int4", "NIBBLE_RS_MIN_BYTES=0", NULL};
+static const char *const env_off[] = {"NIBBLE_EF=off", "NIBBLE_RS=int4", "NIBBLE_MIN_BYTES=0", NULL};
 static const char *const env_full[] = {"NIBBLE_EF=full", "NIBBLE_EF_IDENTITY=signature", "NIBBLE_RS=int4",
-                                       "NIBBLE_RS_MIN_BYTES=0", NULL};
+                                       "NIBBLE_MIN_BYTES=0", NULL};
 
-static const char *const env_off_grid[] = {"NIBBLE_EF=off", "NIBBLE_RS=int4", "NIBBLE_RS_MIN_BYTES=0",
+static const char *const env_off_grid[] = {"NIBBLE_EF=off", "NIBBLE_RS=int4", "NIBBLE_MIN_BYTES=0",
                                            "NIBBLE_SCHEDULE=two-level", NULL};
 static const char *const env_full_grid[] = {
-    "NIBBLE_EF=full",        "NIBBLE_EF_IDENTITY=signature", "NIBBLE_RS=int4",
-    "NIBBLE_RS_MIN_BYTES=0", "NIBBLE_SCHEDULE=two-level",    NULL};
+    "NIBBLE_EF=full",     "NIBBLE_EF_IDENTITY=signature", "NIBBLE_RS=int4",
+    "NIBBLE_MIN_BYTES=0", "NIBBLE_SCHEDULE=two-level",    NULL};
 
 static int closer(ncclDataType_t type, bool grid, double least)
 {

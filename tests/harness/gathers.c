@@ -24,7 +24,7 @@
 #define VALUES 30000u /* of a block */
 #define ROUNDS 8
 
-enum mode { RAW, EXACT, DELTA4, INT8, OFF };
+enum mode { RAW, EXACT, DELTA4, OFF };
 enum told { UNTOLD, UNKNOWN, TOLD }; /* no record; one without the user's call; one with it */
 
 struct variant {
@@ -55,7 +55,7 @@ static bool lossy(enum mode mode, const struct variant *v, bool fp32)
     const bool is_float =
         v->told == TOLD && (v->type == ncclBfloat16 || v->type == ncclFloat16 || v->type == ncclFloat32);
 
-    return is_float && (mode == INT8 || (mode == DELTA4 && (v->type != ncclFloat32 || fp32)));
+    return is_float && mode == DELTA4 && (v->type != ncclFloat32 || fp32);
 }
 
 /* Masters of a block; steps are of about one size, as Adam's. */
@@ -100,9 +100,8 @@ struct plan {
     bool few_windows; /* whole operations in one: then gathers overtake confirmations every few times */
 };
 
-/* Error of a lossy block: of delta4 over that of rounding to bfloat16, of int8 over the values. */
-static double error_of(enum nb_dtype type, enum mode mode, const void *want, const void *got, size_t from,
-                       size_t to)
+/* Error of a lossy block, over that of rounding to bfloat16. */
+static double error_of(enum nb_dtype type, const void *want, const void *got, size_t from, size_t to)
 {
     double error2 = 0, unit2 = 0;
 
@@ -111,14 +110,13 @@ static double error_of(enum nb_dtype type, enum mode mode, const void *want, con
         int e;
         (void)frexp(x, &e);
         error2 += (x - y) * (x - y);
-        unit2 += mode == INT8 ? x * x : x == 0 ? 0 : pow(ldexp(1, e - 8), 2) / 12;
+        unit2 += x == 0 ? 0 : pow(ldexp(1, e - 8), 2) / 12;
     }
     return error2 == 0 ? 0 : sqrt(error2 / unit2);
 }
 
-static int check_blocks(struct hx_node *node, const struct plan *plan, const struct variant *v,
-                        unsigned char *const *src, const unsigned char *result, size_t bytes,
-                        bool may_be_lossy, const char *what)
+static int check_blocks(struct hx_node *node, const struct variant *v, unsigned char *const *src,
+                        const unsigned char *result, size_t bytes, bool may_be_lossy, const char *what)
 {
     uint64_t mine[HX_MAX_NODES] = {0}, all[HX_MAX_NODES * HX_MAX_NODES];
 
@@ -134,9 +132,9 @@ static int check_blocks(struct hx_node *node, const struct plan *plan, const str
         }
         for (size_t from = 0; from < VALUES; from += 256) {
             const size_t to = from + 256 < VALUES ? from + 256 : VALUES;
-            const double e = error_of(v->content, plan->mode, src[r], block, from, to);
-            HX_CHECK(e <= (plan->mode == INT8 ? 0.02 : 1.0),
-                     "%s: values %zu to %zu of node %d's block have error %.4f", what, from, to, r, e);
+            const double e = error_of(v->content, src[r], block, from, to);
+            HX_CHECK(e <= 1.0, "%s: values %zu to %zu of node %d's block have error %.4f", what, from, to, r,
+                     e);
         }
     }
     hx_allgather(node, mine, sizeof(mine), all);
@@ -241,7 +239,7 @@ static int variant_rounds(struct hx_node *node, struct hx_comm *comm, const stru
         f0 = &s0.func[NB_FUNC_ALL_GATHER];
         f1 = &s1.func[NB_FUNC_ALL_GATHER];
         for (int g = 0; g < gathers; g++)
-            if (check_blocks(node, plan, v, b->src[g], b->result[g], b->bytes, may, what))
+            if (check_blocks(node, v, b->src[g], b->result[g], b->bytes, may, what))
                 return 1;
         HX_CHECK(change != TWICE || !memcmp(b->result[0], b->result[1], all),
                  "%s: the second gather of the same source gave other bits", what);
@@ -256,7 +254,7 @@ static int variant_rounds(struct hx_node *node, struct hx_comm *comm, const stru
             HX_CHECK(f1->unchanged_units - f0->unchanged_units == (f1->units - f0->units) / 2,
                      "%s: the second of two gathers took more than headers", what);
         memcpy(b->before, b->result[gathers - 1], all);
-        did = plan->mode == INT8 ? s1.gathers_quantized : s1.bounded_lossy_runs;
+        did = s1.bounded_lossy_runs;
     }
     HX_CHECK(may == (did > *was), "%s: %s", v->name,
              may ? "nothing was approximated, so nothing was tested" : "it was lossy");
@@ -310,36 +308,34 @@ static int mode_node(struct hx_node *node, void *arg)
     return sx_close(lib, comm, false);
 }
 
-static int mode_case(const char *name, enum mode mode, bool fp32, const char *const *env)
+static int mode_case(const char *name, enum mode mode, const char *const *env)
 {
-    struct plan plan = {.mode = mode, .fp32 = fp32, .few_windows = mode == DELTA4};
+    struct plan plan = {
+        .mode = mode, .fp32 = strcmp(name, "delta4-fp32") == 0, .few_windows = mode == DELTA4};
     struct hx_job job = {.name = name, .nnodes = 3, .fn = mode_node, .arg = &plan, .env = env};
     struct hx_report *rep;
     int rc = hx_job_run(&job, &rep);
 
-    if (rc == 0 &&
-        hx_report_has(rep, -1, "are not exact from here on", NULL) != (mode == DELTA4 || mode == INT8))
+    if (rc == 0 && hx_report_has(rep, -1, "are not exact from here on", NULL) != (mode == DELTA4))
         rc = hx_fail("%s: what a lossy mode costs must be said, and only then", name);
     hx_report_free(rep);
     return rc;
 }
 
-#define MODE_CASE(name, MODE, word, schedule, fp32) \
+#define MODE_CASE(name, MODE, word, schedule) \
     static int name(void) \
     { \
-        static const char *const env[] = {"NIBBLE_AG=" word, "NIBBLE_AG_MIN_BYTES=0", \
-                                          "NIBBLE_SCHEDULE=" schedule, fp32, NULL}; \
-        return mode_case(word, MODE, fp32 != NULL, env); \
+        static const char *const env[] = {"NIBBLE_AG=" word, "NIBBLE_MIN_BYTES=0", \
+                                          "NIBBLE_SCHEDULE=" schedule, NULL}; \
+        return mode_case(word, MODE, env); \
     }
 
-MODE_CASE(raw, RAW, "raw", "auto", NULL)
-MODE_CASE(exact, EXACT, "exact", "auto", NULL)
-MODE_CASE(delta4, DELTA4, "delta4", "auto", NULL)
-MODE_CASE(delta4_fp32, DELTA4, "delta4", "auto", "NIBBLE_AG_FP32=delta4")
-MODE_CASE(int8, INT8, "int8", "auto", NULL)
-MODE_CASE(delta4_two_hop, DELTA4, "delta4", "two-hop", NULL)
-MODE_CASE(int8_two_hop, INT8, "int8", "two-hop", NULL)
-MODE_CASE(off, OFF, "off", "auto", NULL)
+MODE_CASE(raw, RAW, "raw", "auto")
+MODE_CASE(exact, EXACT, "exact", "auto")
+MODE_CASE(delta4, DELTA4, "delta4", "auto")
+MODE_CASE(delta4_fp32, DELTA4, "delta4-fp32", "auto")
+MODE_CASE(delta4_two_hop, DELTA4, "delta4", "two-hop")
+MODE_CASE(off, OFF, "off", "auto")
 
 /* ---- what delta4 is for: fewer bytes through a hot phase, and an error that does not grow ----------------
  */
@@ -378,7 +374,7 @@ static int hot_node(struct hx_node *node, void *arg)
             return 1;
         HX_CHECK(hx_run(comm, &op) == ncclSuccess, "step %d failed", step);
         for (int r = 0; r < node->nnodes; r++) {
-            const double e = error_of(NB_BF16, DELTA4, src[r], result + bytes * (size_t)r, 0, VALUES);
+            const double e = error_of(NB_BF16, src[r], result + bytes * (size_t)r, 0, VALUES);
             worst = fmax(worst, e);
             last = fmax(last, e);
         }
@@ -404,7 +400,7 @@ static int hot_node(struct hx_node *node, void *arg)
 
 static int hot(void)
 {
-    static const char *const env[] = {"NIBBLE_AG=delta4", "NIBBLE_AG_MIN_BYTES=0", NULL};
+    static const char *const env[] = {"NIBBLE_AG=delta4", "NIBBLE_MIN_BYTES=0", NULL};
 
     return sx_job("hot phase", 3, hot_node, (void *)(uintptr_t)&variants[6], env);
 }
@@ -412,8 +408,8 @@ static int hot(void)
 /* Without records, where the user says what type they have. */
 static int untyped(void)
 {
-    static const char *const env[] = {"NIBBLE_AG=delta4", "NIBBLE_AG_MIN_BYTES=0",
-                                      "NIBBLE_AG_UNTYPED=bfloat16", NULL};
+    static const char *const env[] = {"NIBBLE_AG=delta4", "NIBBLE_MIN_BYTES=0", "NIBBLE_AG_UNTYPED=bfloat16",
+                                      NULL};
 
     return sx_job("untyped", 3, hot_node, (void *)(uintptr_t)&variants[0], env);
 }
@@ -422,7 +418,7 @@ static int untyped(void)
  * hold. */
 static int damaged(void)
 {
-    static const char *const env[] = {"NIBBLE_AG=delta4", "NIBBLE_AG_MIN_BYTES=0", NULL};
+    static const char *const env[] = {"NIBBLE_AG=delta4", "NIBBLE_MIN_BYTES=0", NULL};
     static const char *const fault[] = {"NIBBLE_FAULT=ref", NULL};
     struct plan plan = {.mode = DELTA4, .damaged = true};
     struct hx_job job = {.name = "damaged references",
@@ -441,6 +437,6 @@ static int damaged(void)
 }
 
 HX_MAIN({"raw", raw, HX_CASE_FULL}, {"exact", exact, 0}, {"delta4", delta4, 0},
-        {"delta4-fp32", delta4_fp32, HX_CASE_FULL}, {"int8", int8, 0}, {"delta4-two-hop", delta4_two_hop, 0},
-        {"int8-two-hop", int8_two_hop, HX_CASE_FULL}, {"off", off, HX_CASE_FULL}, {"hot-phase", hot, 0},
-        {"untyped", untyped, HX_CASE_FULL}, {"damaged-references", damaged, 0})
+        {"delta4-fp32", delta4_fp32, HX_CASE_FULL}, {"delta4-two-hop", delta4_two_hop, 0},
+        {"off", off, HX_CASE_FULL}, {"hot-phase", hot, 0}, {"untyped", untyped, HX_CASE_FULL},
+        {"damaged-references", damaged, 0})

@@ -177,7 +177,7 @@ static int metrics_node(struct hx_node *node, void *arg)
     struct hx_comm_cfg cfg = {.channels = 2, .buff_size = 256 << 10};
     struct hx_lib *lib;
     struct hx_comm *comm;
-    char path[400] = "", lines[400];
+    char path[400] = "";
 
     (void)arg;
     if (sx_open(node, &cfg, &lib, &comm) || some_operations(node, comm))
@@ -191,19 +191,13 @@ static int metrics_node(struct hx_node *node, void *arg)
     if (sx_close(lib, comm, false))
         return 1;
     HX_CHECK(sample(path, "closed", "", "") == 1, "the last state was not written");
-    find_file(getpid(), "jsonl", lines, sizeof lines);
-    HX_CHECK(lines[0], "no lines of JSON");
     return compare(path);
 }
 
 static int metrics_agree(void)
 {
-    const char *const env[] = {metrics,
-                               "NIBBLE_METRICS_FORMAT=both",
-                               "NIBBLE_METRICS_PERIOD=1",
-                               "NIBBLE_RS_MIN_BYTES=0",
-                               "NIBBLE_EF_IDENTITY=signature",
-                               NULL};
+    const char *const env[] = {metrics, "NIBBLE_METRICS_PERIOD=1", "NIBBLE_MIN_BYTES=0",
+                               "NIBBLE_EF_IDENTITY=signature", NULL};
     int rc = make_dir() || sx_job("metrics", NODES, metrics_node, NULL, env);
 
     remove_dir();
@@ -235,7 +229,7 @@ static int blocked(void)
 {
     char pipe[128], none[128], to_pipe[160], to_none[160];
     const char *const env[] = {
-        to_pipe, to_none, "NIBBLE_METRICS_PERIOD=1", "NIBBLE_LATE_REPORT=1", "NIBBLE_RS_MIN_BYTES=0", NULL};
+        to_pipe, to_none, "NIBBLE_METRICS_PERIOD=1", "NIBBLE_LATE_REPORT=1", "NIBBLE_MIN_BYTES=0", NULL};
     int rc = make_dir();
 
     snprintf(pipe, sizeof pipe, "%s/pipe", dir);
@@ -263,13 +257,10 @@ static int bad_node(struct hx_node *node, void *arg)
 static int bad_settings(void)
 {
     static const char *const period[] = {"NIBBLE_METRICS=/tmp", "NIBBLE_METRICS_PERIOD=0", NULL};
-    static const char *const format[] = {"NIBBLE_METRICS=/tmp", "NIBBLE_METRICS_FORMAT=xml", NULL};
     static const char *const pointless[] = {"NIBBLE_METRICS_PERIOD=3", NULL};
 
     return sx_job("bad period", 1, bad_node, (void *)"NIBBLE_METRICS_PERIOD=0: it must be an integer from 1",
                   period) ||
-           sx_job("bad format", 1, bad_node,
-                  (void *)"NIBBLE_METRICS_FORMAT=xml: it must be prometheus, json or both", format) ||
            sx_job("pointless", 1, bad_node, (void *)"setting NIBBLE_METRICS_PERIOD has no effect", pointless);
 }
 

@@ -17,7 +17,7 @@
 
 #define INT4_NMSE 0.0070 /* between what the codec reaches and what it would be without the transform */
 
-static const char *const env_int4[] = {"NIBBLE_RS=int4", "NIBBLE_RS_MIN_BYTES=0", "NIBBLE_EF=off", NULL};
+static const char *const env_int4[] = {"NIBBLE_RS=int4", "NIBBLE_MIN_BYTES=0", "NIBBLE_EF=off", NULL};
 
 /* ---- int4 ---- */
 
@@ -94,7 +94,7 @@ HX_CASE(int4_3, int4(3, 8, env_int4))
 
 static int int4_8(void)
 {
-    static const char *const env[] = {"NIBBLE_RS=int4", "NIBBLE_RS_MIN_BYTES=0", "NIBBLE_EF=off",
+    static const char *const env[] = {"NIBBLE_RS=int4", "NIBBLE_MIN_BYTES=0", "NIBBLE_EF=off",
                                       "NIBBLE_SCHEDULE=direct", NULL};
 
     return int4(8, 12, env);
@@ -102,13 +102,13 @@ static int int4_8(void)
 
 static int int4_two_hop(void)
 {
-    static const char *const env[] = {"NIBBLE_RS=int4", "NIBBLE_RS_MIN_BYTES=0", "NIBBLE_EF=off",
+    static const char *const env[] = {"NIBBLE_RS=int4", "NIBBLE_MIN_BYTES=0", "NIBBLE_EF=off",
                                       "NIBBLE_SCHEDULE=two-hop", NULL};
 
     return int4(4, 3, env);
 }
 
-static const char *const env_int4_grid[] = {"NIBBLE_RS=int4", "NIBBLE_RS_MIN_BYTES=0", "NIBBLE_EF=off",
+static const char *const env_int4_grid[] = {"NIBBLE_RS=int4", "NIBBLE_MIN_BYTES=0", "NIBBLE_EF=off",
                                             "NIBBLE_SCHEDULE=two-level", NULL};
 
 HX_CASE(int4_two_level, int4(4, 3, env_int4_grid))
@@ -140,7 +140,7 @@ static int repeat_node(struct hx_node *node, void *arg)
 
 static int repeatable(const char *schedule)
 {
-    const char *const env[] = {"NIBBLE_EF=full", "NIBBLE_EF_IDENTITY=signature", "NIBBLE_RS_MIN_BYTES=0",
+    const char *const env[] = {"NIBBLE_EF=full", "NIBBLE_EF_IDENTITY=signature", "NIBBLE_MIN_BYTES=0",
                                schedule, NULL};
     uint64_t first[HX_MAX_NODES][6];
     unsigned delay[2] = {0, 300};
@@ -291,7 +291,7 @@ static int choice_node(struct hx_node *node, void *arg)
 
 static int choose(int nnodes, size_t count, const char *second, bool two_hop)
 {
-    const char *const env[] = {"NIBBLE_RS=int4", "NIBBLE_RS_MIN_BYTES=0", "NIBBLE_EF=off", second, NULL};
+    const char *const env[] = {"NIBBLE_RS=int4", "NIBBLE_MIN_BYTES=0", "NIBBLE_EF=off", second, NULL};
     struct choice choice = {count, two_hop};
 
     return sx_job("choice", nnodes, choice_node, &choice, env);

@@ -19,8 +19,8 @@
 
 #define INT4_NMSE 0.0070
 
-static const char *const env_plain[] = {"NIBBLE_AR=int4", "NIBBLE_AR_MIN_BYTES=0", "NIBBLE_EF=off", NULL};
-static const char *const env_feedback[] = {"NIBBLE_AR=int4", "NIBBLE_AR_MIN_BYTES=0", "NIBBLE_EF=full", NULL};
+static const char *const env_plain[] = {"NIBBLE_AR=int4", "NIBBLE_MIN_BYTES=0", "NIBBLE_EF=off", NULL};
+static const char *const env_feedback[] = {"NIBBLE_AR=int4", "NIBBLE_MIN_BYTES=0", "NIBBLE_EF=full", NULL};
 
 static int push(struct hx_comm *comm, const struct sx_spec *spec, size_t chunk, int64_t slot)
 {
@@ -90,7 +90,7 @@ static int padded_node(struct hx_node *node, void *arg)
 
 static int padded_two_level(void)
 {
-    static const char *const env[] = {"NIBBLE_AR=int4", "NIBBLE_AR_MIN_BYTES=0", "NIBBLE_EF=off",
+    static const char *const env[] = {"NIBBLE_AR=int4", "NIBBLE_MIN_BYTES=0", "NIBBLE_EF=off",
                                       "NIBBLE_SCHEDULE=two-level", NULL};
     int channels = 3;
 
@@ -177,7 +177,7 @@ HX_CASE(feedback_direct, feedback(3, env_feedback))
 
 static int feedback_two_level(void)
 {
-    static const char *const env[] = {"NIBBLE_AR=int4", "NIBBLE_AR_MIN_BYTES=0", "NIBBLE_EF=full",
+    static const char *const env[] = {"NIBBLE_AR=int4", "NIBBLE_MIN_BYTES=0", "NIBBLE_EF=full",
                                       "NIBBLE_SCHEDULE=two-level", NULL};
 
     return feedback(hx_quick() ? 4 : 6, env);

@@ -126,9 +126,8 @@ static int stress(int nnodes, bool int4, const char *schedule, double share)
 {
     const char *const env[] = {"NIBBLE_CREDITS=1",
                                "NIBBLE_UNIT_BYTES=4096",
-                               "NIBBLE_AG_MIN_BYTES=0",
+                               "NIBBLE_MIN_BYTES=0",
                                int4 ? "NIBBLE_RS=int4" : "NIBBLE_RS=raw",
-                               "NIBBLE_RS_MIN_BYTES=0",
                                "NIBBLE_EF=full",
                                "NIBBLE_EF_IDENTITY=signature",
                                schedule,

@@ -49,7 +49,7 @@ static int same_bits(void)
 
     for (unsigned k = 0; k < 4; k++) {
         char threads[40];
-        const char *const env[] = {"NIBBLE_EF_IDENTITY=signature", "NIBBLE_RS_MIN_BYTES=0", threads, NULL};
+        const char *const env[] = {"NIBBLE_EF_IDENTITY=signature", "NIBBLE_MIN_BYTES=0", threads, NULL};
         unsigned count = counts[k];
         struct hx_job job = {
             .name = "same-bits", .nnodes = 3, .fn = bits_node, .arg = &count, .env = env, .seed = 5};
@@ -144,7 +144,7 @@ static int none_node(struct hx_node *node, void *arg)
 
 static int none_to_be_had(void)
 {
-    static const char *const env[] = {"NIBBLE_RS_MIN_BYTES=0", "NIBBLE_HOST_THREADS=2", NULL};
+    static const char *const env[] = {"NIBBLE_MIN_BYTES=0", "NIBBLE_HOST_THREADS=2", NULL};
 
     return sx_job("none-to-be-had", 2, none_node, NULL, env);
 }

@@ -229,7 +229,7 @@ START_TEST(switched_off)
     static const char *const off[][2] = {{"NIBBLE_TUNER", "0"},
                                          {"NIBBLE_ENABLE", "0"},
                                          {"NIBBLE_AG", "off"},
-                                         {"NIBBLE_TUNER_MIN_BYTES", "67108865"}};
+                                         {"NIBBLE_MIN_BYTES", "67108865"}};
     table_t t;
     void *ctx;
 

@@ -12,6 +12,6 @@ fi
 "$python" -c 'import torch, sys; sys.exit(not torch.distributed.is_gloo_available())' 2>/dev/null ||
     { echo "SKIP: $python has no PyTorch with gloo"; exit 77; }
 [ -f "$NB_TORCH_GLOO" ] || { echo "FAIL: $NB_TORCH_GLOO was not built"; exit 1; }
-export NB_TORCH_GLOO TORCH_CPP_LOG_LEVEL=ERROR OMP_NUM_THREADS=1 GLOO_SOCKET_IFNAME=lo PYTHONDONTWRITEBYTECODE=1 NIBBLE_AR_MIN_BYTES=0
+export NB_TORCH_GLOO TORCH_CPP_LOG_LEVEL=ERROR OMP_NUM_THREADS=1 GLOO_SOCKET_IFNAME=lo PYTHONDONTWRITEBYTECODE=1 NIBBLE_MIN_BYTES=0
 LD_PRELOAD="$NB_TORCH_GLOO" "$python" -W ignore "$srcdir/tests/policy/test_torch_caller.py" || exit 1
 echo "PASS: DDP's buckets, and nothing else, are gradients by their caller"

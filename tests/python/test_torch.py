@@ -15,7 +15,7 @@ from nibble_codec import ddp, local
 from nibble_codec._group import Group
 from nibble_codec.report import Comparison
 
-SETTINGS = {"WARMUP_STEPS": 1, "AR_MIN_BYTES": 0, "RS_MIN_BYTES": 0}
+SETTINGS = {"WARMUP_STEPS": 1, "MIN_BYTES": 0}
 STEPS = 4
 RANKS = 3
 
@@ -117,7 +117,7 @@ class Mirrored(Group):
 def run_fsdp(rank):
     from torch.distributed.fsdp import fully_shard
     from nibble_codec import fsdp
-    m, exact, settings = model(), model(), {**SETTINGS, "WARMUP_STEPS": 0, "AG_MIN_BYTES": 0}
+    m, exact, settings = model(), model(), {**SETTINGS, "WARMUP_STEPS": 0}
     fully_shard(m[2])
     fully_shard(m)
     comparison = Comparison()

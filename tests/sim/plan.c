@@ -47,6 +47,7 @@ static int draw_nodes(uint64_t *r, const struct sim_options *o)
 static void draw_settings(uint64_t *r, struct sim_plan *p)
 {
     static const int64_t units[] = {4096, 4096, 4096, 8192, 8192, 16384};
+    static const enum nb_ag_word bounded[] = {NB_AG_DELTA4, NB_AG_DELTA4_FP32};
     static const enum nb_sum_word sums[] = {NB_SUM_RAW, NB_SUM_INT4, NB_SUM_INT8};
     static const int64_t mins[] = {0, 0, 0, 2048, 16384};
     struct nb_params all = *nb_params_defaults();
@@ -59,7 +60,7 @@ static void draw_settings(uint64_t *r, struct sim_plan *p)
     all.ag_min_bytes = PICK(r, mins);
     all.rs = one_in(r, 3) ? PICK(r, sums) : NB_SUM_INT4;
     all.ar = one_in(r, 3) ? PICK(r, sums) : NB_SUM_INT4;
-    all.ag = one_in(r, 6) ? NB_AG_DELTA4 + below(r, 2) : one_in(r, 4) ? NB_AG_RAW : NB_AG_EXACT;
+    all.ag = one_in(r, 6) ? PICK(r, bounded) : one_in(r, 4) ? NB_AG_RAW : NB_AG_EXACT;
     all.ef = one_in(r, 3) ? below(r, NB_FEEDBACK_COUNT) : NB_FEEDBACK_FULL;
     all.schedule = one_in(r, 2) ? NB_SCHEDULE_AUTO : 1 + below(r, NB_SCHEDULE_COUNT - 1);
     all.rs_second = below(r, NB_RS_SECOND_COUNT);
@@ -106,12 +107,12 @@ static void draw_other_setting(uint64_t *r, struct nb_params *own)
         own->ar = own->ar == NB_SUM_RAW ? NB_SUM_INT4 : own->ar == NB_SUM_INT4 ? NB_SUM_INT8 : NB_SUM_RAW;
         break;
     case 2: own->ag = (own->ag + 1) % NB_AG_COUNT; break;
-    case 3: own->rs_min_bytes++; break;
+    case 3: own->min_bytes++; break;
     case 4: own->unit_bytes *= 2; break;
     case 5: own->schedule = (own->schedule + 1) % NB_SCHEDULE_COUNT; break;
     case 6: own->rs_second = !own->rs_second; break;
     case 7: own->shadow = !own->shadow; break;
-    case 8: own->types = "float32,bfloat16"; break;
+    case 8: own->tuner = !own->tuner; break;
     default: own->peer_timeout++; break;
     }
 }

@@ -202,7 +202,7 @@ run_set() {
     small)
         for mode in coded raw; do
             nibble small $mode "$(first "$schedules")" coll -N "$n" -b 4K -e 4M -f 2 -n 20 -w 10 \
-                --types "$types" --env NIBBLE_RS_MIN_BYTES=0 --env NIBBLE_AR_MIN_BYTES=0 --env NIBBLE_AG_MIN_BYTES=0
+                --types "$types" --env NIBBLE_MIN_BYTES=0
         done
         ;;
     p2p)

@@ -79,7 +79,8 @@ for what in reduce-scatter all-gather all-reduce; do
         say warning "$what: raw: nothing to gain on links of 400 Gbit/s"; exit $failed) || failed=1
 done
 (export NIBBLE_LINK_MBPS=400000 NIBBLE_AG=exact; look --nodes 8; say ok 'all-gather: exact'; exit $failed) || failed=1
-variable NIBBLE_EF_BETA 0.5 warning 'NIBBLE_EF_BETA=0.5 has no effect'
+variable NIBBLE_METRICS_PERIOD 5 warning 'NIBBLE_METRICS_PERIOD=5 has no effect'
+variable NIBBLE_SPIN_US 5 warning 'NIBBLE_SPIN_US is gone'
 variable NIBBLE_METRICS "$tmp/absent" warning 'absent: nothing will be written there: No such file or directory'
 variable NIBBLE_HANG_REPORT "$tmp/out" warning 'NIBBLE_HANG_REPORT=.*out: nothing will be written there: Not a directory'
 variable NCCL_SOCKET_IFNAME nowhere0 problem 'NCCL_SOCKET_IFNAME=nowhere0 matches no interface'

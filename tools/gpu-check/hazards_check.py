@@ -322,7 +322,7 @@ def main():
 
         def environment(rank):
             env = ranks.node_environment(rank, plugin, os.path.join(folder, f"nccl.{rank}"))
-            env.update({"CUDA_DEVICE_MAX_CONNECTIONS": connections, "NIBBLE_TUNER_MIN_BYTES": "0",
+            env.update({"CUDA_DEVICE_MAX_CONNECTIONS": connections, "NIBBLE_MIN_BYTES": "16384",
                         "NIBBLE_GRAD": "all", "NIBBLE_WARMUP_STEPS": "0", "NIBBLE_RS": "int4", "NIBBLE_AR": "int4"})
             env.update(settings or {})
             return env

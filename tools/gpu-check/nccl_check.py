@@ -419,11 +419,10 @@ def configurations(plugin):
             (2, None, kernel, "coded"), (4, "1", device, "coded"), (4, "1", host, "coded"), (2, "1", kernel, "coded"),
             (2, None, host, "raw"), (2, None, device, "raw"), (2, None, kernel, "recognised"),
             (4, None, kernel, "coded"), (4, None, host, "raw")):
-        environment = {"CUDA_DEVICE_MAX_CONNECTIONS": connections, "NIBBLE_TUNER_MIN_BYTES": "0"}
+        environment = {"CUDA_DEVICE_MAX_CONNECTIONS": connections, "NIBBLE_MIN_BYTES": "16384"}
         if sums == "coded":
             environment.update({"NIBBLE_GRAD": "all", "NIBBLE_WARMUP_STEPS": "0", "NIBBLE_RS": "int4", "NIBBLE_AR": "int4",
-                                "NIBBLE_RS_MIN_BYTES": "65536",
-                                "NIBBLE_AR_MIN_BYTES": "65536", "NIBBLE_AG_MIN_BYTES": "65536"})
+                                "NIBBLE_MIN_BYTES": "65536"})
         elif sums == "recognised":
             environment["NIBBLE_RS"] = "int4"  # whatever is reckoned to pay
         else:

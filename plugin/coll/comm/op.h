@@ -44,7 +44,7 @@ struct nb_op {
     struct nb_proof *proof; /* decide/decide.h; NULL: none */
     int sought;             /* all-gather: a proof was sought */
     const struct nb_schedule_ops *schedule;
-    enum nb_codec codec;     /* all-gather: ULP, DELTA4, INT8 or raw */
+    enum nb_codec codec;     /* all-gather: ULP, DELTA4 or raw */
     struct nb_op_info *info; /* NULL: an all-reduce window of which nothing is certain */
     uint64_t ef_base;        /* all-reduce: index of the window's first value in the slot */
     int picked;              /* all-gather: the reference was chosen */

@@ -39,9 +39,9 @@ struct nb_coll_stats {
     uint64_t no_feedback_budget;
     uint64_t ref_slots, ref_hits, ref_new, ref_unconfirmed,
         ref_budget; /* all-gather: owner's choices, per operation */
-    /* all-gathers in the lossy modes: operations; units sent as bounded differences, their runs of 256
+    /* all-gathers with NIBBLE_AG=delta4: operations; units sent as bounded differences, their runs of 256
      * values, and those of which something was dropped */
-    uint64_t gathers_bounded, gathers_quantized, bounded_units, bounded_runs, bounded_lossy_runs;
+    uint64_t gathers_bounded, bounded_units, bounded_runs, bounded_lossy_runs;
     /* operations by enum nb_alignment: how certain their record was */
     uint64_t records[NB_COLL_RECORD_OUTCOMES];
     uint64_t records_wrong; /* records that an operation contradicted only when it had ended */

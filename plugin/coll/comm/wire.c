@@ -143,7 +143,7 @@ int nb_msg_parse(const void *in, size_t len, uint32_t token, size_t max_unit, st
     } else if (msg->type >= ncclNumTypes) {
         return bad(why, "unknown data type");
     }
-    if (!codec->gathers && msg->func == NB_FUNC_ALL_GATHER)
+    if (!codec->reference && msg->codec != NB_CODEC_RAW && msg->func == NB_FUNC_ALL_GATHER)
         return bad(why, "codec that no all-gather has");
     if (msg->op >= ncclNumOps)
         return bad(why, "unknown reduction");

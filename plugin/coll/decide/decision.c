@@ -34,7 +34,7 @@ struct nb_op_info {
     struct nb_kept_evidence *looked; /* until it is decided; NULL: not looked at */
     /* reductions */
     ncclRedOp_t redop;
-    enum nb_dtype dtype; /* all-gather: where the codec is DELTA4 or INT8 */
+    enum nb_dtype dtype; /* all-gather: where the codec is DELTA4 */
     int64_t asserted;    /* identity by the record of a tool or test, -1: none */
     uint64_t values;     /* a block of the error state */
     uint32_t blocks;

@@ -160,28 +160,22 @@ static int first_step(struct nb_coll_comm *comm, struct nb_task *t)
 {
     const struct nb_msg *m = &t->msg;
     const struct nb_codec_row *codec = nb_codec_row(m->codec);
-    const bool values = codec->format == NB_FORMAT_VALUES && (m->coded || !codec->reference);
-    const uint64_t rel = nb_task_place_in_block(t);
 
-    if (values && nb_policy_dtype((ncclDataType_t)m->type, &t->dtype))
-        return -EBADMSG;
-    if (codec->reference) {
-        if (codec->format == NB_FORMAT_PATTERNS)
-            t->width = (enum nb_ulp_width)m->type;
-        if (t->ref && comm->fault_ref && ++comm->fault_ref % 3 == 0)
-            t->ref[t->bytes / 2] ^= 0x10;
-        if (t->ref)
-            t->step = NB_STEP_HASH_REF;
-        else
-            ask_without_reference(t);
+    if (!codec->reference) {
+        t->step = NB_STEP_DECODE;
         return 0;
     }
-    t->step = NB_STEP_DECODE;
-    if (!values)
-        return 0;
-    t->value = nb_dtype_size(t->dtype);
-    t->first = rel / t->value;
-    return rel % t->value || m->bytes % t->value ? -EBADMSG : 0;
+    if (codec->format == NB_FORMAT_VALUES && m->coded && nb_policy_dtype((ncclDataType_t)m->type, &t->dtype))
+        return -EBADMSG;
+    if (codec->format == NB_FORMAT_PATTERNS)
+        t->width = (enum nb_ulp_width)m->type;
+    if (t->ref && comm->fault_ref && ++comm->fault_ref % 3 == 0)
+        t->ref[t->bytes / 2] ^= 0x10;
+    if (t->ref)
+        t->step = NB_STEP_HASH_REF;
+    else
+        ask_without_reference(t);
+    return 0;
 }
 
 /* ---- one segment --------------------------------------------------------------------------------------- */

@@ -2,7 +2,7 @@
 /*
  * The sending half of all-gathers: what is sent of the own block. Differences against a reference that the
  * receivers hold (state/reference.h), exact or, where NIBBLE_AG=delta4 and both type and content say that
- * these are weights, bounded; quantized values (NIBBLE_AG=int8); or the bytes as they are.
+ * these are weights, bounded; or the bytes as they are.
  */
 #include <errno.h>
 #include <math.h>
@@ -46,7 +46,7 @@ static void tell_cost(struct nb_coll_comm *comm, const struct nb_codec_row *code
         "checks "
         "that compare hashes of weights across replicas fail, and a job resumed from a checkpoint does not "
         "continue bit by bit. NIBBLE_AG=exact is exact",
-        comm->label, codec->name, codec->loss);
+        comm->label, nb_ag_words[comm->ctx->params->ag], codec->loss);
 }
 
 /* The reference is known to be held by all, or not: what will be done with it. */
@@ -70,7 +70,7 @@ static void settle_reference(struct nb_coll_comm *comm, struct nb_op *op)
 /*
  *     LOOK --> ALIKE, as often as there is a slot to ask about --> over
  *       \                                                  \----> OWN --> REF --> over
- *        \--what is sent raw, or quantized--> over
+ *        \--what is sent raw--> over
  */
 
 static size_t values_in(const struct nb_task *t, const struct nb_gather_pick *p)
@@ -99,7 +99,7 @@ static int picked(struct nb_coll_comm *comm, struct nb_op *op)
 {
     comm->gathering--;
     op->picked = 1;
-    if (nb_codec_row(op->codec)->reference)
+    if (op->codec != NB_CODEC_RAW)
         settle_reference(comm, op);
     return NB_TASK_OVER;
 }
@@ -121,23 +121,14 @@ static int seek(struct nb_coll_comm *comm, struct nb_op *op)
 /* Policy has what it wants to see. */
 static int looked(struct nb_coll_comm *comm, struct nb_op *op)
 {
-    const struct nb_codec_row *codec;
-
     if (nb_decisions_off(comm->decisions) && op->codec != NB_CODEC_RAW) {
         op->codec = NB_CODEC_RAW;
         nb_decisions_count_raw(comm, NB_FUNC_ALL_GATHER, NB_RAW_SWITCHED);
     }
-    codec = nb_codec_row(op->codec);
-    if (codec->reference) {
-        nb_refs_seek(comm->refs, &comm->flow->gather.pick.search);
-        return seek(comm, op);
-    }
-    if (codec->lossy) {
-        tell_cost(comm, codec);
-        comm->stats.gathers_quantized++;
-    }
-    comm->stats.func[NB_FUNC_ALL_GATHER].coded_ops += codec->format == NB_FORMAT_VALUES;
-    return picked(comm, op);
+    if (op->codec == NB_CODEC_RAW)
+        return picked(comm, op);
+    nb_refs_seek(comm->refs, &comm->flow->gather.pick.search);
+    return seek(comm, op);
 }
 
 static int pick_step_done(struct nb_coll_comm *comm, struct nb_task *t, ssize_t result)
@@ -223,9 +214,7 @@ static const uint8_t type_on_wire[NB_DTYPE_COUNT] = {
  *     DELTA_ENCODE --fits-----------------> STORE_REF -----------------------------|
  *       |     \--bounded, something lost--> UPDATE_REF --> HASH_REF --> NOTE -------|
  *       |                                                                          |
- *     ENCODE --fits----------------------------------------------------------------|
- *       |                                                                          |
- *       +--too long-> COPY --to be kept---> STORE_REF -----------------------------|
+ *       \--too long-> COPY --to be kept---> STORE_REF -----------------------------|
  *                      ^ \---------------------------------------------------------/
  *     HASH ------------/
  *
@@ -296,7 +285,7 @@ static void count_moved(struct nb_task *t)
  *
  *   reference (op->outcome)       source of the segment          message
  *
- *   none (no memory, raw)         any                          raw, or INT8 where the mode says so
+ *   none (no memory, raw)         any                          raw
  *   NEW                           any                          raw, to be kept
  *   HIT                           as delivered last (HELD)     header only
  *   HIT                           changed                      ULP differences, or DELTA4 where they may be bounded;
@@ -304,24 +293,6 @@ static void count_moved(struct nb_task *t)
  *   UNCONFIRMED (not all          as delivered last (HELD)     raw, of the reference: the same approximation again
  *   receivers could keep it)      changed                      raw
  */
-
-/* It is not to be kept. */
-static void begin_unkept(struct nb_task *t, uint64_t rel)
-{
-    const struct nb_op *op = t->op;
-    const struct nb_codec_row *codec = nb_codec_row(op->codec);
-    const size_t size = nb_dtype_size(nb_op_info_dtype(op->info));
-
-    t->step = NB_STEP_COPY;
-    if (codec->reference || codec->format != NB_FORMAT_VALUES || rel % size || t->bytes % size ||
-        t->bytes / size < NB_MIN_CODED_VALUES)
-        return;
-    t->msg.codec = (uint8_t)codec->code;
-    t->dtype = nb_op_info_dtype(op->info);
-    t->value = size;
-    t->first = rel / size;
-    t->step = NB_STEP_ENCODE;
-}
 
 /* Begin with one whose bytes are at t->values: write what is known of the header, mark the place in the reference as
  * written by this operation, and set the task's first step; the message will be at `out`. It changes the reference's
@@ -353,7 +324,7 @@ static void begin_piece(struct nb_coll_comm *comm, struct nb_task *t, uint8_t *o
         t->ref = op->ref->data + rel;
         t->step = NB_STEP_HASH;
         break;
-    default: begin_unkept(t, rel); break;
+    default: t->step = NB_STEP_COPY; break;
     }
     if (op->ref)
         nb_refs_write(op->ref, rel, t->bytes, op->opno);
@@ -447,17 +418,16 @@ static int keep(struct nb_coll_comm *comm, struct nb_task *t)
     return NB_TASK_MORE;
 }
 
-/* Differences, or quantized values, took `len` bytes. */
+/* Differences took `len` bytes. */
 static int coded(struct nb_coll_comm *comm, struct nb_task *t, ssize_t len)
 {
     struct nb_msg *msg = &t->msg;
-    const struct nb_codec_row *codec =
-        nb_codec_row(t->step == NB_STEP_ENCODE ? msg->codec : (unsigned)t->with);
+    const struct nb_codec_row *codec = nb_codec_row((unsigned)t->with);
 
     if (len < 0 && len != -E2BIG)
         return nb_comm_error(comm, (int)len, "cannot encode all_gather %llu: %s",
                              (unsigned long long)t->op->opno, strerror((int)-len));
-    if (len <= 0 || (t->step == NB_STEP_ENCODE && (size_t)len >= t->bytes)) {
+    if (len <= 0) {
         msg->codec = NB_CODEC_RAW;
         t->step = NB_STEP_COPY;
         return NB_TASK_MORE;
@@ -465,8 +435,6 @@ static int coded(struct nb_coll_comm *comm, struct nb_task *t, ssize_t len)
     msg->coded = (uint32_t)len;
     msg->codec = (uint8_t)codec->code;
     msg->type = codec->format == NB_FORMAT_PATTERNS ? (uint8_t)t->width : type_on_wire[t->dtype];
-    if (!codec->reference)
-        return keep(comm, t);
     msg->ref_hash = t->seen.ref_hash;
     if (!codec->lossy)
         return keep(comm, t);
@@ -508,7 +476,7 @@ static int step_done(struct nb_coll_comm *comm, struct nb_task *t, ssize_t resul
         nb_proof_picked(t->op, result);
         return finished(comm, t);
     }
-    if (t->step == NB_STEP_DELTA_ENCODE || t->step == NB_STEP_ENCODE)
+    if (t->step == NB_STEP_DELTA_ENCODE)
         return coded(comm, t, result);
     if (result < 0)
         return nb_comm_error(comm, (int)result, "cannot gather %u bytes of all_gather %llu: %s", t->bytes,

@@ -79,7 +79,7 @@ double nb_figures_ratio(uint64_t bytes, uint64_t wire_bytes);
 
 /*
  * The figures of a process's communicators (report.h) as text for others: the exposition format of
- * Prometheus, and lines of JSON. Both are made from one table of metrics (metrics.c); docs/operators.md says
+ * Prometheus. It is made from one table of metrics (metrics.c). docs/operators.md says
  * what each means. Labels are called as NCCL Inspector calls them where it has them
  * (plugins/profiler/inspector/inspector_prom.cc of NCCL 2.30): slurm_job_id, node, gpu, comm_name, n_nodes,
  * nranks, collective.
@@ -97,11 +97,6 @@ struct nb_metrics_process {
  * locale has decimal points. */
 void nb_metrics_prometheus(FILE *out, const struct nb_metrics_process *process,
                            const struct nb_figures *const *figures, unsigned n);
-
-/* The same as lines, an object each: one for each communicator, each collective of it, each reason for raw,
- * each signature. */
-void nb_metrics_json(FILE *out, const struct nb_metrics_process *process,
-                     const struct nb_figures *const *figures, unsigned n);
 
 /* ---- hang report ------------------------------------------------------------------------------------- */
 

@@ -371,31 +371,30 @@ static bool signature_reasons(const struct nb_figures *f, unsigned i, struct ite
     return true;
 }
 
-#define SCOPE(name, items, metrics) \
+#define SCOPE(items, metrics) \
     { \
-        name, items, metrics, sizeof(metrics) / sizeof((metrics)[0]) \
+        items, metrics, sizeof(metrics) / sizeof((metrics)[0]) \
     }
 
 static const struct scope {
-    const char *name;
     /* The i-th item: false when there are no more. */
     bool (*item)(const struct nb_figures *f, unsigned i, struct item *it);
     const struct metric *metric;
     size_t n;
 } scopes[] = {
-    SCOPE("communicator", communicators, of_communicator),
-    SCOPE("collective", collectives, of_collective),
-    SCOPE("reason", reasons, of_reason),
-    SCOPE("record", records, of_record),
-    SCOPE("late_peer", late_ones, of_late),
-    SCOPE("signature", signatures, of_signature),
-    SCOPE("signature_reason", signature_reasons, of_signature_reason),
+    SCOPE(communicators, of_communicator),
+    SCOPE(collectives, of_collective),
+    SCOPE(reasons, of_reason),
+    SCOPE(records, of_record),
+    SCOPE(late_ones, of_late),
+    SCOPE(signatures, of_signature),
+    SCOPE(signature_reasons, of_signature_reason),
 };
 #define SCOPES (sizeof(scopes) / sizeof(scopes[0]))
 
 /* ---- text ---------------------------------------------------------------------------------------------- */
 
-/* Between quotes, in either format, which take UTF-8 only: control characters become blanks, and what is not
+/* Between quotes, in a format that takes UTF-8 only: control characters become blanks, and what is not
  * ASCII a question mark, since NCCL's names are any bytes, cut anywhere. */
 static void put_text(FILE *out, const char *text)
 {
@@ -408,7 +407,7 @@ static void put_text(FILE *out, const char *text)
     }
 }
 
-/* Neither format has room for what is not known, or no number. */
+/* Leave out figures that are unknown, or no number. */
 static bool is_known(const struct metric *m, const void *figure)
 {
     return !m->of || (m->of(figure) >= 0 && isfinite(m->of(figure)));
@@ -426,28 +425,25 @@ static void put_value(FILE *out, const struct metric *m, const void *figure)
     fprintf(out, value < 1e15 && value == (double)(uint64_t)value ? "%.0f" : "%.9g", value);
 }
 
-/* Labels of a communicator, each "KEY BETWEEN VALUE" with quotes, as the format wants it. */
-static void put_labels(FILE *out, const struct nb_metrics_process *p, const struct nb_figures *f, bool json)
+/* Labels of a communicator. */
+static void put_labels(FILE *out, const struct nb_metrics_process *p, const struct nb_figures *f)
 {
-    const char *between = json ? "\":\"" : "=\"", *open = json ? ",\"" : ",";
-    char gpu[16] = "unknown";
+    char gpu[16] = "unknown", nranks[16] = "unknown";
 
     if (f->gpu >= 0)
         snprintf(gpu, sizeof(gpu), "GPU%d", f->gpu);
-    fprintf(out, "%sslurm_job_id%s", json ? "\"" : "", between);
-    put_text(out, p->job);
-    fprintf(out, "\"%snode%s", open, between);
-    put_text(out, p->host);
-    fprintf(out, "\"%spid%s%s\"%sgpu%s%s\"%scomm_name%s", open, between, p->process, open, between, gpu, open,
-            between);
-    put_text(out, f->info.name[0] ? f->info.name : "unknown");
-    fprintf(out, "\"%scomm%s0x%" PRIx64 "\"%sserial%s%u\"%sdev%s%d\"%sn_nodes%s%d\"%snode_rank%s%d\"", open,
-            between, f->comm_id, open, between, f->serial, open, between, f->dev, open, between, f->nnodes,
-            open, between, f->rank);
     if (f->info.nranks)
-        fprintf(out, "%snranks%s%" PRIu32 "\"", open, between, f->info.nranks);
-    else
-        fprintf(out, "%snranks%sunknown\"", open, between);
+        snprintf(nranks, sizeof(nranks), "%" PRIu32, f->info.nranks);
+    fputs("slurm_job_id=\"", out);
+    put_text(out, p->job);
+    fputs("\",node=\"", out);
+    put_text(out, p->host);
+    fprintf(out, "\",pid=\"%s\",gpu=\"%s\",comm_name=\"", p->process, gpu);
+    put_text(out, f->info.name[0] ? f->info.name : "unknown");
+    fprintf(out,
+            "\",comm=\"0x%" PRIx64
+            "\",serial=\"%u\",dev=\"%d\",n_nodes=\"%d\",node_rank=\"%d\",nranks=\"%s\"",
+            f->comm_id, f->serial, f->dev, f->nnodes, f->rank, nranks);
 }
 
 static void put_sample(FILE *out, const struct nb_metrics_process *p, const struct nb_figures *f,
@@ -460,7 +456,7 @@ static void put_sample(FILE *out, const struct nb_metrics_process *p, const stru
                 is_counter(m) ? "counter" : "gauge");
     *headed = true;
     fprintf(out, "nibble_%s{", m->name);
-    put_labels(out, p, f, false);
+    put_labels(out, p, f);
     for (int i = 0; i < it->labels; i++) {
         fprintf(out, ",%s=\"", it->label[i].key);
         put_text(out, it->label[i].value);
@@ -500,37 +496,4 @@ void nb_metrics_prometheus(FILE *out, const struct nb_metrics_process *p,
                         put_sample(out, p, figures[c], &scopes[s].metric[k], &it, &headed);
                 }
         }
-}
-
-static void put_line(FILE *out, const struct nb_metrics_process *p, const struct nb_figures *f,
-                     const struct scope *scope, const struct item *it)
-{
-    fprintf(out, "{\"time\":%.3f,\"scope\":\"%s\",\"version\":\"%s\",", p->time, scope->name, nb_version());
-    put_labels(out, p, f, true);
-    for (int i = 0; i < it->labels; i++) {
-        fprintf(out, ",\"%s\":\"", it->label[i].key);
-        put_text(out, it->label[i].value);
-        fputc('"', out);
-    }
-    for (size_t k = 0; k < scope->n; k++) {
-        if (!is_known(&scope->metric[k], it->figure))
-            continue;
-        fprintf(out, ",\"%s\":", scope->metric[k].name);
-        put_value(out, &scope->metric[k], it->figure);
-    }
-    fputs("}\n", out);
-}
-
-void nb_metrics_json(FILE *out, const struct nb_metrics_process *p, const struct nb_figures *const *figures,
-                     unsigned n)
-{
-    for (unsigned c = 0; c < n; c++)
-        for (size_t s = 0; s < SCOPES; s++)
-            for (unsigned i = 0;; i++) {
-                struct item it = {.labels = 0};
-                if (!scopes[s].item(figures[c], i, &it))
-                    break;
-                if (it.figure)
-                    put_line(out, p, figures[c], &scopes[s], &it);
-            }
 }

@@ -47,7 +47,7 @@ struct nb_monitor {
     locale_t plain; /* numbers have points, whatever the job's locale says */
     char host[64], job[64];
     int period, late_report; /* seconds */
-    struct output prometheus, json, report;
+    struct output metrics, report;
     char *trigger;
     /* The chore's. */
     int64_t written_ns;             /* when metrics were, of CLOCK_MONOTONIC; 0: never */
@@ -102,11 +102,8 @@ static double date(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-typedef void (*formatter)(FILE *out, const struct nb_metrics_process *process,
-                          const struct nb_figures *const *figures, unsigned n);
-
 /* All entries' figures as text: free() it. NULL: no memory. */
-static char *format(struct nb_monitor *m, formatter write, size_t *bytes)
+static char *format(struct nb_monitor *m, size_t *bytes)
 {
     struct nb_metrics_process process = {.time = date()};
     const struct nb_figures **list;
@@ -122,7 +119,7 @@ static char *format(struct nb_monitor *m, formatter write, size_t *bytes)
     if (out) {
         for (const struct entry *e = m->entries; e; e = e->next)
             list[n++] = &e->figures;
-        write(out, &process, list, n);
+        nb_metrics_prometheus(out, &process, list, n);
         if (fclose(out)) {
             free(text);
             text = NULL;
@@ -134,24 +131,16 @@ static char *format(struct nb_monitor *m, formatter write, size_t *bytes)
 
 static void write_metrics(struct nb_monitor *m)
 {
-    char *prometheus = NULL, *json = NULL;
-    size_t prometheus_bytes = 0, json_bytes = 0;
+    size_t bytes = 0;
+    char *text;
 
     pthread_mutex_lock(&m->lock);
     for (struct entry *e = m->entries; e; e = e->next)
         refresh(e);
-    if (m->prometheus.path)
-        prometheus = format(m, nb_metrics_prometheus, &prometheus_bytes);
-    if (m->json.path)
-        json = format(m, nb_metrics_json, &json_bytes);
+    text = format(m, &bytes);
     pthread_mutex_unlock(&m->lock);
-    if (m->prometheus.path)
-        told(&m->prometheus,
-             prometheus ? nb_out_file_replace(m->prometheus.path, prometheus, prometheus_bytes) : -ENOMEM);
-    if (m->json.path)
-        told(&m->json, json ? nb_out_file_append(m->json.path, json, json_bytes) : -ENOMEM);
-    free(prometheus);
-    free(json);
+    told(&m->metrics, text ? nb_out_file_replace(m->metrics.path, text, bytes) : -ENOMEM);
+    free(text);
 }
 
 /* ---- hang reports -------------------------------------------------------------------------------------- */
@@ -300,8 +289,7 @@ static void turn(void *arg)
         if (asked || why)
             write_report(m, why ? why : "asked");
     }
-    if ((m->prometheus.path || m->json.path) &&
-        (!m->written_ns || now - m->written_ns >= m->period * (int64_t)NB_NS_PER_S)) {
+    if (m->metrics.path && (!m->written_ns || now - m->written_ns >= m->period * (int64_t)NB_NS_PER_S)) {
         m->written_ns = now;
         write_metrics(m);
     }
@@ -317,7 +305,7 @@ static void last(void *arg)
     pthread_mutex_unlock(&m->lock);
     if (why)
         write_report(m, why);
-    if (m->prometheus.path || m->json.path)
+    if (m->metrics.path)
         write_metrics(m);
     uselocale(LC_GLOBAL_LOCALE); /* the other one is about to be freed */
 }
@@ -337,8 +325,7 @@ static void release(void *arg)
         m->entries = e->next;
         free_entry(e);
     }
-    free(m->prometheus.path);
-    free(m->json.path);
+    free(m->metrics.path);
     free(m->report.path);
     free(m->trigger);
     freelocale(m->plain);
@@ -371,15 +358,10 @@ static char *file_in(const struct nb_monitor *m, const char *folder, const char 
 static bool name_files(struct nb_monitor *m, const struct nb_context *ctx)
 {
     const struct nb_params *p = ctx->params;
-    const bool metrics = p->metrics[0];
-    const bool prometheus = metrics && p->metrics_format != NB_METRICS_FORMAT_JSON;
-    const bool json = metrics && p->metrics_format != NB_METRICS_FORMAT_PROMETHEUS;
 
-    m->prometheus.setting = m->json.setting = "NIBBLE_METRICS";
+    m->metrics.setting = "NIBBLE_METRICS";
     m->report.setting = "NIBBLE_HANG_REPORT";
-    if (prometheus && !(m->prometheus.path = file_in(m, p->metrics, ctx->label, "prom")))
-        return false;
-    if (json && !(m->json.path = file_in(m, p->metrics, ctx->label, "jsonl")))
+    if (p->metrics[0] && !(m->metrics.path = file_in(m, p->metrics, ctx->label, "prom")))
         return false;
     if (!p->hang_report[0])
         return true;

@@ -60,7 +60,8 @@ static const char *gather_text(enum nb_ag_word word)
     case NB_AG_AUTO:
     case NB_AG_EXACT: return "exact differences";
     case NB_AG_DELTA4: return "differences, bounded ones for weights of BF16 and FP16 (NIBBLE_AG=delta4)";
-    case NB_AG_INT8: return "int8 for FP32, BF16 and FP16, else exact differences (NIBBLE_AG=int8)";
+    case NB_AG_DELTA4_FP32:
+        return "differences, bounded ones for weights of BF16, FP16 and FP32 (NIBBLE_AG=delta4-fp32)";
     case NB_AG_OFF: return "left to NCCL's own algorithms (NIBBLE_AG=off)";
     case NB_AG_COUNT: break;
     }
@@ -202,12 +203,11 @@ static void log_figures(const struct nb_figures *figures)
                 (unsigned long long)s.ref_budget,
                 (unsigned long long)s.func[NB_FUNC_ALL_GATHER].unchanged_units, (unsigned long long)s.resends,
                 (unsigned long long)s.reference_bytes);
-    if (s.gathers_bounded || s.gathers_quantized)
+    if (s.gathers_bounded)
         NB_INFO(NCCL_NET,
-                "summary %s: lossy all_gather delta4=%llu int8=%llu ops; delta4 units=%llu runs=%llu "
+                "summary %s: lossy all_gather delta4=%llu ops; delta4 units=%llu runs=%llu "
                 "lossy_runs=%llu",
-                figures->label, (unsigned long long)s.gathers_bounded,
-                (unsigned long long)s.gathers_quantized, (unsigned long long)s.bounded_units,
+                figures->label, (unsigned long long)s.gathers_bounded, (unsigned long long)s.bounded_units,
                 (unsigned long long)s.bounded_runs, (unsigned long long)s.bounded_lossy_runs);
     for (int f = 0; f < NB_FUNC_COUNT; f++)
         for (int why = NB_CODED + 1; why < NB_REASON_COUNT; why++)

@@ -21,7 +21,8 @@
 #include "base/log.h"
 
 #define ALIGN 256u
-#define STEP ((size_t)64 << 20) /* mapped at once, at least */
+#define STEP ((size_t)64 << 20) /* mapped at once, at least: what the ring and small communicators need */
+#define FIXED_BYTES ((size_t)512 << 20) /* without virtual memory, where the arena cannot grow */
 
 static size_t round_up(size_t n, size_t to)
 {
@@ -176,7 +177,7 @@ int nb_arena_grow(struct nb_arena *a, size_t bytes, pthread_mutex_t *lock)
     return ret;
 }
 
-int nb_arena_open(struct nb_arena *a, const struct nb_cuda_context *cuda, size_t bytes, size_t keep)
+int nb_arena_open(struct nb_arena *a, const struct nb_cuda_context *cuda, size_t keep)
 {
     const struct nb_cuda *cu = cuda->cu;
     struct nb_cu_alloc_prop prop = {.type = NB_CU_ALLOC_PINNED,
@@ -192,11 +193,10 @@ int nb_arena_open(struct nb_arena *a, const struct nb_cuda_context *cuda, size_t
     if (ret)
         return ret;
     if (!a->virtual_memory) {
-        bytes = round_up(bytes ? bytes : 1, ALIGN);
-        ret = NB_CU(cu, "memory for errors and references (NIBBLE_GPU_ARENA_MB)", MemAlloc_v2(&at, bytes));
+        ret = NB_CU(cu, "memory for errors and references", MemAlloc_v2(&at, FIXED_BYTES));
         if (ret)
             return ret;
-        ret = add_map(a, at, bytes, 0);
+        ret = add_map(a, at, FIXED_BYTES, 0);
         if (ret)
             cu->MemFree_v2(at);
         return ret;
@@ -218,8 +218,7 @@ int nb_arena_open(struct nb_arena *a, const struct nb_cuda_context *cuda, size_t
         a->base = 0;
         return ret;
     }
-    bytes = round_up(bytes ? bytes : 1, a->granularity);
-    return map_more(a, bytes, NULL);
+    return map_more(a, round_up(STEP, a->granularity), NULL);
 }
 
 void nb_arena_close(struct nb_arena *a)

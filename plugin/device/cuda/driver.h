@@ -205,9 +205,9 @@ struct nb_arena {
     struct nb_arena_map *maps;
 };
 
-/* Reserve addresses, and map `bytes` to begin with. 0, or a negative errno after a WARN; nb_arena_close in
- * either case. */
-int nb_arena_open(struct nb_arena *arena, const struct nb_cuda_context *cuda, size_t bytes, size_t keep);
+/* Reserve addresses, and map the first part. `keep`: bytes of the GPU's memory that are left to the job. 0, or a
+ * negative errno after a WARN; nb_arena_close in either case. */
+int nb_arena_open(struct nb_arena *arena, const struct nb_cuda_context *cuda, size_t keep);
 void nb_arena_close(struct nb_arena *arena);
 
 /* Instead of it where the GPU's context cannot be entered: frees the host's memory alone. */

@@ -57,12 +57,10 @@ static int load_kernel(struct nb_gpu *g)
 /* All that needs the context. What was made is freed by unmake, in whatever state it is. */
 static int make(struct nb_gpu *g)
 {
-    const struct nb_params *p = g->ctx->params;
     int ret = load_kernel(g);
 
     if (!ret)
-        ret = nb_arena_open(&g->arena, &g->cuda, (size_t)p->gpu_arena_mb << 20,
-                            (size_t)p->gpu_reserve_mb << 20);
+        ret = nb_arena_open(&g->arena, &g->cuda, (size_t)g->ctx->params->gpu_reserve_mb << 20);
     if (!ret)
         ret = nb_launches_open(&g->launches, g->ctx, &g->cuda, &g->ring, g->kernel, g->multiprocessors);
     if (!ret)

@@ -137,7 +137,6 @@ static nb_cu_event make_event(struct nb_launches *l, int *ret)
 int nb_launches_open(struct nb_launches *l, const struct nb_context *ctx, const struct nb_cuda_context *cuda,
                      struct nb_ring *ring, nb_cu_function kernel, int multiprocessors)
 {
-    const int64_t blocks = ctx->params->gpu_blocks;
     int ret = 0;
 
     l->ctx = ctx;
@@ -146,7 +145,7 @@ int nb_launches_open(struct nb_launches *l, const struct nb_context *ctx, const 
     l->kernel = kernel;
     /* Together with those of the GPU's other communicators, one block a multiprocessor on a quarter of them: that
      * leaves room for three of NCCL's kernels with 32 channels, or four with 24. The first block only carries. */
-    l->blocks = blocks ? 1 + (unsigned)blocks : (unsigned)multiprocessors / 4;
+    l->blocks = (unsigned)multiprocessors / 4;
     if (l->blocks < NB_GPUS_LEAST)
         l->blocks = NB_GPUS_LEAST;
     l->stream = make_stream(l, &ret);

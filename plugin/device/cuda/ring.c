@@ -43,7 +43,7 @@ int nb_ring_open(struct nb_ring *r, struct nb_arena *arena, const struct nb_cloc
         return -ENOMEM;
     r->state = nb_arena_take(arena, sizeof(struct nb_gpu_state));
     if (!r->state) {
-        NB_WARN("cuda: GPU %d has no memory for the ring (NIBBLE_GPU_ARENA_MB)", r->cuda->ordinal);
+        NB_WARN("cuda: GPU %d has no memory for the ring", r->cuda->ordinal);
         return -ENOMEM;
     }
     ret = NB_CU(cu, "state of the ring", MemsetD8Async(r->state, 0, sizeof(struct nb_gpu_state), r->stream));

@@ -46,7 +46,7 @@ struct nb_host_pool {
 /* Nothing is queued: the next job may come within microseconds, and waking a thread takes several. Without the lock. */
 static void poll_a_while(struct nb_host_pool *pool)
 {
-    const uint64_t until = nb_now_ns() + (uint64_t)pool->ctx->params->spin_us * NB_NS_PER_US;
+    const uint64_t until = nb_now_ns() + NB_SPIN_US * NB_NS_PER_US;
 
     do {
         for (unsigned i = 0; i < LOOKS_BETWEEN_CLOCKS; i++) {

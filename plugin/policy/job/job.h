@@ -106,7 +106,7 @@ void nb_events_get_counts(struct nb_events *events, struct nb_events_counts *cou
 
 #define NB_JOB_CALLS 4096u /* announced and not yet taken in */
 
-/* Check NIBBLE_GRAD, NIBBLE_COMMS and NIBBLE_TYPES: 0, or -EINVAL with the name of the first that is wrong,
+/* Check NIBBLE_REQUIRE, NIBBLE_GRAD and NIBBLE_COMMS: 0, or -EINVAL with the name of the first that is wrong,
  * and what is wrong with it in `error`. Logs nothing. */
 int nb_job_check_settings(const struct nb_params *params, const char **name, char *error, size_t cap);
 

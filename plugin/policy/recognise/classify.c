@@ -41,7 +41,7 @@ const char *nb_class_reason_text(enum nb_class_reason reason)
         [NB_WHY_TYPE] = "it is not a sum of float32, bfloat16 or float16",
         [NB_WHY_UNSEEN] =
             ("no all-gather of its communicator is seen that could show that it is a gradient (those "
-             "below NIBBLE_AG_MIN_BYTES are NCCL's)"),
+             "below NIBBLE_MIN_BYTES are NCCL's)"),
     };
     return (unsigned)reason < NB_WHY_COUNT ? text[reason] : "unknown";
 }

@@ -42,54 +42,6 @@ int nb_policy_dtype(ncclDataType_t type, enum nb_dtype *dtype)
     }
 }
 
-static const struct {
-    const char *word;
-    ncclDataType_t type;
-} types[] = {{"float32", ncclFloat32}, {"bfloat16", ncclBfloat16}, {"float16", ncclFloat16}};
-
-/* NIBBLE_TYPES as bits by ncclDataType_t. 0 when a word is none of them, which *wrong and *length then
- * show. */
-static unsigned types_wanted(const struct nb_params *params, const char **wrong, size_t *length)
-{
-    unsigned mask = 0;
-
-    for (const char *at = params->types;; at++) {
-        size_t n = strcspn(at, ","), i = 0;
-        while (i < sizeof(types) / sizeof(types[0]) &&
-               (n != strlen(types[i].word) || memcmp(at, types[i].word, n)))
-            i++;
-        if (i == sizeof(types) / sizeof(types[0])) {
-            *wrong = at;
-            *length = n;
-            return 0;
-        }
-        mask |= 1u << types[i].type;
-        at += n;
-        if (!*at)
-            return mask;
-    }
-}
-
-int nb_policy_check_settings(const struct nb_params *params, char *error, size_t cap)
-{
-    const char *wrong;
-    size_t n;
-
-    if (types_wanted(params, &wrong, &n))
-        return 0;
-    snprintf(error, cap, "NIBBLE_TYPES=%s: \"%.*s\" is not float32, bfloat16 or float16", params->types,
-             (int)n, wrong);
-    return -EINVAL;
-}
-
-static int wanted(const struct nb_params *params, ncclDataType_t type)
-{
-    const char *wrong;
-    size_t n;
-
-    return types_wanted(params, &wrong, &n) >> type & 1;
-}
-
 static enum nb_sum_word sum_word(const struct nb_params *p, enum nb_func func)
 {
     return func == NB_FUNC_ALL_REDUCE ? p->ar : p->rs;
@@ -123,7 +75,7 @@ enum nb_codec nb_policy_codec(const struct nb_params *p, enum nb_func func, nccl
     codec = codec_of_word(sum_word(p, func));
     least = func == NB_FUNC_ALL_REDUCE ? p->ar_min_bytes : p->rs_min_bytes;
     *reason = NB_CODED;
-    if (nb_policy_dtype(type, &dtype) || !wanted(p, type))
+    if (nb_policy_dtype(type, &dtype))
         *reason = NB_RAW_TYPE;
     else if (op != ncclSum)
         *reason = NB_RAW_OP;
@@ -155,12 +107,10 @@ static ncclDataType_t type_of_untyped(enum nb_ag_untyped_word word)
 enum nb_codec nb_policy_gather(const struct nb_params *p, const ncclDataType_t *api_type,
                                enum nb_dtype *dtype)
 {
-    ncclDataType_t type = api_type ? *api_type : ncclNumTypes;
+    const bool bounded = p->ag == NB_AG_DELTA4 || p->ag == NB_AG_DELTA4_FP32;
+    const ncclDataType_t type = api_type ? *api_type : type_of_untyped(p->ag_untyped);
 
-    if (!api_type && p->ag == NB_AG_DELTA4)
-        type = type_of_untyped(p->ag_untyped);
-    if ((p->ag != NB_AG_DELTA4 && p->ag != NB_AG_INT8) || nb_policy_dtype(type, dtype) ||
-        (p->ag == NB_AG_DELTA4 && *dtype == NB_F32 && p->ag_fp32 == NB_AG_FP32_EXACT))
-        return NB_CODEC_ULP;
-    return p->ag == NB_AG_DELTA4 ? NB_CODEC_DELTA4 : NB_CODEC_INT8;
+    return bounded && !nb_policy_dtype(type, dtype) && (*dtype != NB_F32 || p->ag == NB_AG_DELTA4_FP32)
+               ? NB_CODEC_DELTA4
+               : NB_CODEC_ULP;
 }

@@ -33,9 +33,6 @@ enum nb_reason {
 };
 const char *nb_reason_text(enum nb_reason reason);
 
-/* Check NIBBLE_TYPES: 0, or -EINVAL and what is wrong in `error`. */
-int nb_policy_check_settings(const struct nb_params *params, char *error, size_t cap);
-
 /* The quantizable type that `type` is: 0 and *dtype, or -1. */
 int nb_policy_dtype(ncclDataType_t type, enum nb_dtype *dtype);
 
@@ -48,7 +45,7 @@ enum nb_codec nb_policy_codec(const struct nb_params *params, enum nb_func func,
 bool nb_policy_reckons(const struct nb_params *params, enum nb_func func);
 
 /* Codec of an all-gather for which nb_policy_codec said NB_CODEC_ULP. api_type: the user's type, or NULL when
- * it is not known for certain. ULP: exact. DELTA4 (for what looks like weights, else exact) and INT8 set
+ * it is not known for certain. ULP: exact. DELTA4 (for what looks like weights, else exact) sets
  * *dtype. Integers, 8-bit floats and what is not known are exact in every mode. */
 enum nb_codec nb_policy_gather(const struct nb_params *params, const ncclDataType_t *api_type,
                                enum nb_dtype *dtype);

@@ -56,7 +56,7 @@ struct job_settings {
     int all_collnet;  /* NCCL takes CollNet for everything, however small */
     const char *grad; /* NIBBLE_GRAD: what the user vouches for */
     int ref_max_mb;   /* NIBBLE_REF_MAX_MB; 0: 4, some hundred blocks as the default is for real ones */
-    int ag_min;       /* NIBBLE_AG_MIN_BYTES; 0: an eighth of the default */
+    int ag_min;       /* least size of coded all-gathers; 0: an eighth of the default */
     int seed;         /* added to the run's: for values with which something was wrong once */
     int fed;          /* percent of the gradients' bytes that have to be fed; 0: none has to */
 };

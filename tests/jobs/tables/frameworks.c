@@ -22,29 +22,14 @@
 #define WARMUP 50u
 
 /* The defaults of users, but for the sizes. */
-static const char *const env_default[] = {"NIBBLE_RS_MIN_BYTES=0",
-                                          "NIBBLE_AR_MIN_BYTES=0",
-                                          "NIBBLE_AG_MIN_BYTES=0",
-                                          "NIBBLE_GRAD=",
-                                          "NIBBLE_WARMUP_STEPS=50",
-                                          "NIBBLE_TUNER_MIN_BYTES=0",
+static const char *const env_default[] = {"NIBBLE_MIN_BYTES=0", "NIBBLE_GRAD=", "NIBBLE_WARMUP_STEPS=50",
                                           NULL};
 /* Nothing shows that the differences of local SGD are gradients: who runs it says so. */
 static const char *const env_vouched[] = {
-    "NIBBLE_RS_MIN_BYTES=0",
-    "NIBBLE_AR_MIN_BYTES=0",
-    "NIBBLE_AG_MIN_BYTES=0",
-    "NIBBLE_GRAD=all_reduce:float32:4096-8191,all_reduce:float32:100000-110000",
-    "NIBBLE_WARMUP_STEPS=50",
-    "NIBBLE_TUNER_MIN_BYTES=0",
-    NULL};
+    "NIBBLE_MIN_BYTES=0", "NIBBLE_GRAD=all_reduce:float32:4096-8191,all_reduce:float32:100000-110000",
+    "NIBBLE_WARMUP_STEPS=50", NULL};
 /* Everything is a gradient from the first step on: what identity alone needs. */
-static const char *const env_grad_all[] = {"NIBBLE_RS_MIN_BYTES=0",
-                                           "NIBBLE_AR_MIN_BYTES=0",
-                                           "NIBBLE_AG_MIN_BYTES=0",
-                                           "NIBBLE_GRAD=all",
-                                           "NIBBLE_WARMUP_STEPS=0",
-                                           "NIBBLE_TUNER_MIN_BYTES=0",
+static const char *const env_grad_all[] = {"NIBBLE_MIN_BYTES=0", "NIBBLE_GRAD=all", "NIBBLE_WARMUP_STEPS=0",
                                            NULL};
 
 /* Of a framework: how much of it fits into a second. Where no weights are gathered, sums of 65536 values tell

@@ -14,12 +14,7 @@
 #define STEPS 96u
 #define BUCKET 66000u /* elements of the job's own gradients; fewer do not tell steps */
 
-static const char *const env_default[] = {"NIBBLE_RS_MIN_BYTES=0",
-                                          "NIBBLE_AR_MIN_BYTES=0",
-                                          "NIBBLE_AG_MIN_BYTES=0",
-                                          "NIBBLE_GRAD=",
-                                          "NIBBLE_WARMUP_STEPS=50",
-                                          "NIBBLE_TUNER_MIN_BYTES=0",
+static const char *const env_default[] = {"NIBBLE_MIN_BYTES=0", "NIBBLE_GRAD=", "NIBBLE_WARMUP_STEPS=50",
                                           NULL};
 
 struct other {

@@ -11,12 +11,7 @@
 #include "nccl.h"
 #include "player.h"
 
-static const char *const env_default[] = {"NIBBLE_RS_MIN_BYTES=0",
-                                          "NIBBLE_AR_MIN_BYTES=0",
-                                          "NIBBLE_AG_MIN_BYTES=0",
-                                          "NIBBLE_GRAD=",
-                                          "NIBBLE_WARMUP_STEPS=50",
-                                          "NIBBLE_TUNER_MIN_BYTES=0",
+static const char *const env_default[] = {"NIBBLE_MIN_BYTES=0", "NIBBLE_GRAD=", "NIBBLE_WARMUP_STEPS=50",
                                           NULL};
 
 struct promise {
