@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Masks of AVX-512 stay what they are where they are widened and kept on a stack that is not clean: what GCC 12 makes of
  * them without NB_MASK has the stack's bytes above the mask's. */
-#include <check.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,6 +13,7 @@
 #include <immintrin.h>
 
 #include "codec/mask.h"
+#include "tests/suite.h"
 
 #define LANES __attribute__((noinline, target("avx512f,avx512bw,avx512dq,avx512vl")))
 
@@ -76,24 +76,11 @@ END_TEST
 
 int main(void)
 {
-    Suite *s;
-    TCase *t;
-    SRunner *r;
-    int failed;
-
     if (!nb_codec_available(NB_VARIANT_AVX512)) {
         puts("SKIP: no AVX-512 here");
         return 77;
     }
-    s = suite_create("masks");
-    t = tcase_create("masks");
-    tcase_add_test(t, widened);
-    suite_add_tcase(s, t);
-    r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return SUITE("masks", TEST(widened));
 }
 
 #else

@@ -18,6 +18,18 @@
 #define SAMPLES 256u
 #define RANKS 4096u /* so that blocks are short */
 
+static struct nb_class_op eight_ranks(enum nb_func func, ncclDataType_t type, size_t count, uint64_t at)
+{
+    return (struct nb_class_op){.comm = 1,
+                                .nranks = 8,
+                                .func = func,
+                                .type = type,
+                                .op = ncclSum,
+                                .count = count,
+                                .send = at,
+                                .recv = at};
+}
+
 static struct nb_classify *create(const char *rules)
 {
     static struct nb_grad_rules parsed;
@@ -338,14 +350,7 @@ static const struct {
 START_TEST(test_vetoed)
 {
     struct nb_classify *c = create("");
-    struct nb_class_op a = {.comm = 1,
-                            .nranks = 8,
-                            .func = NB_FUNC_ALL_REDUCE,
-                            .type = vetoed[_i].type,
-                            .op = ncclSum,
-                            .count = 1000000,
-                            .send = 0x1000,
-                            .recv = 0x1000};
+    struct nb_class_op a = eight_ranks(NB_FUNC_ALL_REDUCE, vetoed[_i].type, 1000000, 0x1000);
     struct nb_class_decision d = {0};
     float samples[SAMPLES];
     uint64_t seed = 3;
@@ -370,14 +375,7 @@ END_TEST
 START_TEST(test_revoked)
 {
     struct nb_classify *c = create("");
-    struct nb_class_op a = {.comm = 1,
-                            .nranks = 8,
-                            .func = NB_FUNC_ALL_REDUCE,
-                            .type = ncclFloat32,
-                            .op = ncclSum,
-                            .count = 1000000,
-                            .send = 0x1000,
-                            .recv = 0x1000};
+    struct nb_class_op a = eight_ranks(NB_FUNC_ALL_REDUCE, ncclFloat32, 1000000, 0x1000);
     struct nb_class_decision d = {0};
     float samples[SAMPLES], steady[SAMPLES];
     uint64_t seed = 3;
@@ -419,12 +417,7 @@ START_TEST(test_caller)
     static const enum nb_caller callers[] = {NB_CALLER_UNKNOWN, NB_CALLER_BUCKET, NB_CALLER_HOOK,
                                              NB_CALLER_BACKWARD, NB_CALLER_OUTSIDE};
     struct nb_classify *c = create("");
-    struct nb_class_op op = {.comm = 1,
-                             .nranks = 8,
-                             .func = NB_FUNC_ALL_REDUCE,
-                             .type = ncclFloat32,
-                             .op = ncclSum,
-                             .count = 1000000};
+    struct nb_class_op op = eight_ranks(NB_FUNC_ALL_REDUCE, ncclFloat32, 1000000, 0);
     unsigned told[NB_WHY_COUNT] = {0};
     float samples[SAMPLES];
     uint64_t seed = 3;
@@ -463,12 +456,7 @@ END_TEST
 START_TEST(test_small_vouched)
 {
     struct nb_classify *c = create(_i ? "reduce_scatter:float32:8192" : "");
-    struct nb_class_op op = {.comm = 1,
-                             .nranks = 8,
-                             .func = NB_FUNC_REDUCE_SCATTER,
-                             .type = ncclFloat32,
-                             .op = ncclSum,
-                             .count = 8192};
+    struct nb_class_op op = eight_ranks(NB_FUNC_REDUCE_SCATTER, ncclFloat32, 8192, 0);
     float samples[SAMPLES];
     uint64_t seed = 3;
     unsigned coded = 0;
@@ -495,12 +483,7 @@ END_TEST
 START_TEST(test_linked)
 {
     struct nb_classify *c = create("");
-    struct nb_class_op op = {.comm = 1,
-                             .nranks = 8,
-                             .func = NB_FUNC_ALL_REDUCE,
-                             .type = ncclFloat32,
-                             .op = ncclSum,
-                             .count = 1000000};
+    struct nb_class_op op = eight_ranks(NB_FUNC_ALL_REDUCE, ncclFloat32, 1000000, 0);
     float samples[SAMPLES];
     uint64_t seed = 3;
 
@@ -525,14 +508,7 @@ END_TEST
 START_TEST(test_override)
 {
     struct nb_classify *c = create("all_reduce:float32:1000-2000@8,!all_reduce:float32:1500");
-    struct nb_class_op op = {.comm = 1,
-                             .nranks = 8,
-                             .func = NB_FUNC_ALL_REDUCE,
-                             .type = ncclFloat32,
-                             .op = ncclSum,
-                             .count = 1024,
-                             .send = 0x1000,
-                             .recv = 0x1000};
+    struct nb_class_op op = eight_ranks(NB_FUNC_ALL_REDUCE, ncclFloat32, 1024, 0x1000);
     struct nb_class_decision d = {0};
 
     for (int i = 0; i < 60; i++) {
