@@ -24,12 +24,12 @@ struct nb_proof;
 /* ---- operations -------------------------------------------------------------------------------------- */
 
 /*
- * An operation: what a collective call of the job is on this node, from its first window to its last. A ring
- * of them is made by those who submit windows (request.c); all but the first members are the engine thread's.
+ * An operation is a collective call of the job, from its first window to its last. Threads of NCCL create operations in
+ * a ring when they submit windows (request.c). The engine thread owns the members below `begun`.
  */
 
-#define NB_OPS 512u /* more than windows (op.h), so that an operation outlives its last window */
-/* Shorter segments (slivers that a window boundary cuts off) are not worth a quantizer's header. */
+#define NB_OPS 512u /* more than windows, so that an operation outlives its last window */
+/* Shorter segments, slivers at the edge of a window, are not worth a quantizer's header. */
 #define NB_MIN_CODED_VALUES 64u
 
 struct nb_op {
@@ -39,57 +39,58 @@ struct nb_op {
     ncclRedOp_t redop;
     size_t value;   /* bytes of a value */
     uint64_t block; /* bytes per rank (all-reduce: bytes of the window) */
-    /* From here on the engine thread's. */
+    /* The engine thread's. */
     int begun;
-    struct nb_proof *proof; /* decide/decide.h; NULL: none */
-    int sought;             /* all-gather: a proof was sought */
+    struct nb_proof *proof; /* values that prove what its sums are (decide/proof.c); NULL: none */
+    int sought;             /* all-gather: a proof was begun, or refused */
     const struct nb_schedule_ops *schedule;
     enum nb_codec codec;     /* all-gather: ULP, DELTA4 or raw */
-    struct nb_op_info *info; /* NULL: an all-reduce window of which nothing is certain */
+    struct nb_op_info *info; /* NULL: an all-reduce window without a certain record */
     uint64_t ef_base;        /* all-reduce: index of the window's first value in the slot */
     int picked;              /* all-gather: the reference was chosen */
     enum nb_ref_outcome outcome;
     struct nb_ref *ref;
-    struct nb_ref *like; /* all-gather: what the content was matched with, also where it cannot be used yet */
-    int lossy;           /* all-gather: differences may be bounded ones */
-    int changed;         /* all-gather: the own block differs from the time before */
-    uint64_t gathered;   /* all-gather: bytes of the own block that are sent */
-    /* Two-hop all-gather: a bit for each node: some of its block said KEEP; some of it could not be kept
-     * here. */
+    struct nb_ref *like; /* all-gather: the reference that the content resembles, usable or not */
+    int lossy;           /* all-gather: differences may lose bits */
+    int changed;         /* all-gather: the own block has changed since the last time */
+    uint64_t gathered;   /* all-gather: bytes of the own block that were sent */
+    /* Two-hop all-gather, a bit for each owner: segments of its block are to be kept as a reference; some
+     * could not be kept here. */
     uint64_t *keep, *lost;
-    uint64_t moved_values, moved_bits; /* all-gather: values sent as differences, and what these took */
+    uint64_t moved_values,
+        moved_bits; /* all-gather: values that were sent as differences, and the bits that these took */
 };
 
 /* ---- windows ----------------------------------------------------------------------------------------- */
 
 /*
- * The account of a window: bytes still to be delivered here, send cursors that have not passed it, tasks in
- * flight. It is finished when nothing is left. For the engine thread.
+ * A window is done when its account is empty: all bytes are delivered here, all send cursors have passed it, and its
+ * tasks have ended.
  */
 
-#define NB_WINDOWS 256u /* NCCL has at most 8 steps x 8 groups in flight: never runs out */
+#define NB_WINDOWS 256u /* NCCL has at most 8 steps x 8 groups in flight */
 
 enum { NB_REQ_FREE = 0, NB_REQ_ACTIVE, NB_REQ_DONE };
 
-/* A window handed over by NCCL: the request object. */
+/* A window that NCCL has handed over. It is the request object of `test`. */
 struct nb_coll_req {
     uint32_t magic;
     _Atomic int state;
     struct nb_coll_comm *comm;
-    uint64_t seq; /* windows of a communicator are numbered from 0 */
+    uint64_t seq; /* number of the window, from 0 */
     struct nb_op *op;
     const uint8_t *send;
     uint8_t *recv;
     uint64_t off, bytes; /* range in the operation's vector (all-reduce: 0, length) */
     uint64_t part_off; /* reduce-scatter: where recv points; all-gather: where send points (vector offsets) */
     size_t size;       /* reported by test */
-    /* engine thread */
-    uint64_t rx_left; /* bytes still to be delivered here */
-    int tx_left;      /* send cursors (one a peer, and the first-hop cursor) that have not passed it */
-    unsigned tasks_in_flight; /* tasks in flight (flow/internal.h) */
-    uint64_t after_gather; /* number of the first window behind the last all-gather's before this; 0: none */
-    /* all-reduce: place in NCCL's region (NB_WALK_SLOTS: not there), set when it is handed over; then the
-     * first `sure` bytes certainly are values and those from `most` on certainly are not */
+    /* The engine thread's. */
+    uint64_t rx_left; /* bytes that are still to be delivered here */
+    int tx_left;      /* send cursors, one for each peer and that of the first hop, that have not passed it */
+    unsigned tasks_in_flight; /* tasks in flight */
+    uint64_t after_gather;    /* 1 + the last window of the last all-gather before this one; 0: none */
+    /* All-reduce: its place in NCCL's buffer (NB_WALK_SLOTS: unknown), set when it is handed over. The first
+     * `sure` bytes are values for certain, and the bytes from `most` on are padding for certain. */
     unsigned slot;
     uint64_t at, sure, most;
 };
@@ -97,24 +98,21 @@ struct nb_coll_req {
 
 /* ---- segments ---------------------------------------------------------------------------------------- */
 
-/* What a window is cut into. */
-
-/* A segment: at most a wire unit, one owner. Offsets are in the coordinates of nb_coll_req.off. */
+/* A segment is a part of a window: at most a wire unit, of one owner. Offsets count as in nb_coll_req.off. */
 struct nb_segment {
     uint64_t off;
     uint32_t len;
-    int owner; /* rank that reduces it (all-gather: that holds it) */
-    int relay; /* rank through which it goes from its owner (all-gather), or that finishes its sum; -1: the owner, or
-                     * none */
+    int owner; /* rank that reduces it; all-gather: rank that holds it */
+    int relay; /* all-gather: rank that relays it; sums: rank that finishes its sum; -1: the owner, or none */
     uint64_t first;  /* index of its first value in the owner's block (all-reduce: in the window) */
     uint64_t number; /* all-reduce: segments before it in the window */
-    /* All-reduce: what this node knows of its values. How a window is cut does not depend on it, since it may
-     * differ between nodes; messages say how much of a segment they carry. */
-    uint32_t most; /* bytes from here on are padding (else len) */
-    int sure;      /* all bytes before are values, so they may be coded */
+    /* All-reduce: what this node knows of the values. Nodes may know different things, so the cut of a window
+     * does not depend on it. Messages say how many bytes of a segment they carry. */
+    uint32_t most; /* bytes from here on are padding (others: len) */
+    int sure;      /* all bytes before are values for certain, and may be coded */
 };
 
-/* The node that finishes the sum of a segment. */
+/* Return the node that finishes the sum of a segment. */
 static inline int nb_segment_finisher(const struct nb_segment *segment)
 {
     return segment->relay >= 0 ? segment->relay : segment->owner;
@@ -122,14 +120,13 @@ static inline int nb_segment_finisher(const struct nb_segment *segment)
 
 /* ---- what NCCL has handed over ----------------------------------------------------------------------- */
 
-/* The side of a communicator that NCCL's threads submit windows to (request.c), with NCCL's registered
- * buffer. */
+/* Where NCCL's threads submit windows (request.c), and NCCL's registered buffer. */
 
 struct nb_submit {
-    pthread_mutex_t lock; /* guards what is here, and the order of nb_coll_comm.submitted */
+    pthread_mutex_t lock; /* guards the members, and the order of nb_coll_comm.submitted */
     struct nb_op *ops;    /* [NB_OPS] */
     uint64_t next_opno;
-    struct nb_op *open_op; /* whose next window must start at open_off; NULL: none */
+    struct nb_op *open_op; /* the operation whose next window must start at open_off; NULL: none */
     uint64_t open_off;
     struct {
         void *base;

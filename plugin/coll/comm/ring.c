@@ -300,25 +300,25 @@ static int64_t stuck_ns(struct nb_tx *tx, int64_t now_ns)
 /* How far the last one gets in LEAD_NS. What it was stays while nothing moves, and over a pause. */
 static void adapt_lead(struct nb_fair *f, uint64_t least, int64_t now_ns)
 {
-    int64_t took = now_ns - f->handshake_ns;
+    int64_t took = now_ns - f->noted_ns;
 
-    if (f->handshake_ns && least >= f->noted && took < LEAD_NS)
+    if (f->noted_ns && least >= f->noted && took < LEAD_NS)
         return;
-    if (f->handshake_ns && least > f->noted)
+    if (f->noted_ns && least > f->noted)
         f->lead = (uint64_t)((double)(least - f->noted) * (double)LEAD_NS / (double)took);
     if (f->lead < LEAD_MIN)
         f->lead = LEAD_MIN;
     f->noted = least;
-    f->handshake_ns = now_ns;
+    f->noted_ns = now_ns;
 }
 
 /* Nothing is to be sent: all begin level the next time. */
 static void rest(struct nb_coll_comm *comm, struct nb_fair *f, enum nb_class cls)
 {
-    for (int i = 0; f->handshake_ns && i < comm->nneighbors; i++)
+    for (int i = 0; f->noted_ns && i < comm->nneighbors; i++)
         comm->neighbors[i]->tx[cls].had = 0;
     f->bounded = 0;
-    f->handshake_ns = 0;
+    f->noted_ns = 0;
 }
 
 void nb_fair_update(struct nb_coll_comm *comm, enum nb_class cls, int64_t now_ns)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Message rings over the transport's connections: one each way for each class and peer. How peers share this node's
- * link, and which rings have news. All is the engine thread's.
+ * Message rings over the transport's connections: one each way for each class and peer. The rules by which peers share
+ * this node's link, and the set of rings that may have received something. For the engine thread.
  */
 #ifndef NIBBLE_COLL_COMM_RING_H
 #define NIBBLE_COLL_COMM_RING_H
@@ -16,41 +16,35 @@ struct nb_peer;
 
 /* ---- rings ------------------------------------------------------------------------------------------- */
 
-/*
- * Message rings over the transport's connections (ring.c): one each way for each class and peer, and the
- * units that several of them send. All is the engine thread's.
- */
-
-/* Bytes that more than one connection sends, kept until the last has taken them. */
+/* A buffer that several connections send. It is free when the last of them has taken it. */
 struct nb_shared {
     uint8_t *buf;
     size_t len;
-    int ready; /* its bytes are there: may be sent */
-    int left;  /* peers that have not finished sending it, and tasks that use it */
+    int ready; /* complete: may be sent */
+    int left;  /* connections that still send it, and tasks that use it */
     uint64_t opno, off;
 };
 
-/* Receive side of one class from one peer: a ring of slots, filled in order, taken in order, freed in
- * order. */
+/* The ring that receives one class from one peer. The slots are filled, taken and freed in order. */
 struct nb_rx {
     void *conn;
     void *mhandle;
     uint8_t *mem;
-    size_t slot;     /* bytes a slot */
+    size_t slot;     /* bytes of a slot */
     unsigned slots;  /* credits */
     unsigned window; /* receives posted at once */
     void **req;
     size_t *len;
     uint64_t posted, arrived, taken, freed; /* counters; slot = counter % slots */
-    /* Where things are forwarded from it (CONTRIB; a column's RESULT): of each slot, not free while some is
-     * left. */
+    /* For rings that are forwarded from (CONTRIB, and RESULT of the column): the unit of each slot. A slot is
+     * free when no connection sends it any more. */
     struct nb_shared *unit;
-    uint8_t *held; /* of each slot: a task reads it, so that it is not free */
-    int watched;   /* ring.c tells when there is something to read */
-    int quiet;     /* and there is nothing: need not be asked */
-    int ended;     /* its connection is read to its end */
-    int closed;    /* nothing more arrives; what has arrived may still be taken */
-    int parsed;    /* head below is that of slot `taken` */
+    uint8_t *held; /* [slots] tasks that read it, which keep it occupied */
+    int watched;   /* the epoll set reports when there is something to read */
+    int quiet;     /* the last read found it empty: skip it until the epoll set reports it */
+    int ended;     /* its connection was read to the end */
+    int closed;    /* the connection has ended. Messages that have arrived may still be taken */
+    int parsed;    /* `head` is the header of slot `taken` */
     struct nb_msg head;
     int head_bytes;
 };
@@ -60,32 +54,32 @@ struct nb_tx_item {
     size_t len;
     void *req;
     void *mhandle;
-    struct nb_shared *shared; /* not NULL: data is in this refcounted buffer, and the two others */
+    struct nb_shared *shared; /* the buffer that holds the data, or NULL: the ring's own slot holds it */
     int ready;                /* its bytes are there: may be sent */
-    int apart; /* other peers do not need theirs at the same time: it neither waits for them nor they for it */
+    int apart;                /* other peers do not need theirs at the same time: fairness leaves it out */
 };
 
-/* Send side: items in order; each has a buffer of its own at mem + (number % slots) * slot. */
+/* The ring that sends one class to one peer. Item n has the buffer mem + (n % slots) * slot. */
 struct nb_tx {
     enum nb_class cls;
     void *conn;
     void *mhandle;
-    void *shared_mhandle;  /* CONTRIB, RESULT: of the pool; CONTROL: of the peer's resend unit */
-    void *forward_mhandle; /* RESULT: of what has arrived and is forwarded */
+    void *shared_mhandle;  /* of the pool (CONTRIB, RESULT), of the peer's retransmit unit (CONTROL) */
+    void *forward_mhandle; /* of the receive ring whose slots it forwards (RESULT) */
     uint8_t *mem;
     size_t slot;
     unsigned slots;
     struct nb_tx_item *item;
     uint64_t queued, sent, done;
-    /* For ring.c: bytes that the transport is done with, and that it was given and is not done with. */
+    /* Fairness: bytes that the transport has sent, and bytes that it is sending. */
     uint64_t had, under_way;
     uint64_t seen;    /* `had` at moved_ns */
-    int64_t moved_ns; /* when it last moved; 0: it has nothing to send */
-    int64_t took_ns;  /* and how long that took */
-    int closed;       /* the peer takes nothing more: what is pushed is dropped */
+    int64_t moved_ns; /* when `had` last grew; 0: the ring is empty */
+    int64_t took_ns;  /* how long that took */
+    int closed;       /* the peer takes no more messages: drop new ones */
 };
 
-struct nb_pool { /* ring of shared units */
+struct nb_pool { /* a ring of shared buffers */
     uint8_t *mem;
     size_t slot;
     unsigned slots;
@@ -93,32 +87,32 @@ struct nb_pool { /* ring of shared units */
     uint64_t head, tail;
 };
 
-/* ring.c; functions return > 0 when something moved, 0, or a negative errno: the connection has ended
- * (nb_comm_suspect), or the communicator has failed. */
+/* Send and complete, or receive, as much as the transport allows now. > 0: something moved. < 0: the
+ * connection has ended (nb_comm_suspect), or the communicator has failed. */
 int nb_tx_progress(struct nb_coll_comm *comm, struct nb_peer *peer, struct nb_tx *tx);
 int nb_rx_progress(struct nb_coll_comm *comm, struct nb_peer *peer, struct nb_rx *rx);
-/* Buffer for the next item, or NULL when all are in use. */
+/* Return the buffer for the next item, or NULL when all are in use. */
 static inline void *nb_tx_buffer(struct nb_tx *tx)
 {
     return tx->queued - tx->done < tx->slots ? tx->mem + (tx->queued % tx->slots) * tx->slot : NULL;
 }
 void nb_tx_push(struct nb_tx *tx, const void *data, size_t len, struct nb_shared *shared);
-/* An item whose bytes will come into its buffer (or the refcounted one, whose `ready` tells): its number.
- * Nothing behind it is sent before. */
+/* Reserve an item whose bytes come later, into its own buffer or into `shared`. Return its number. Later
+ * items wait for it. ready: its bytes are there. */
 uint64_t nb_tx_reserve(struct nb_tx *tx, struct nb_shared *shared);
 void nb_tx_ready(struct nb_tx *tx, uint64_t item, size_t len);
-/* 1 when there is something to be sent that ring.c has to bear in mind. */
+/* True when the oldest unsent item takes part in fairness. */
 static inline int nb_tx_is_fair(const struct nb_tx *tx)
 {
     return tx->done < tx->queued && !tx->item[tx->done % tx->slots].apart;
 }
-/* The same for bytes that lie in a slot of a ring that is forwarded from. */
+/* Push an item whose bytes lie in a slot of a receive ring. */
 void nb_tx_forward(struct nb_tx *tx, struct nb_shared *slot);
-/* Oldest arrived message or NULL; data messages are parsed and checked once (an error fails the
- * communicator). */
+/* Return the oldest message that has not been taken, or NULL. Data messages are parsed and checked once. A
+ * bad one fails the communicator. */
 const uint8_t *nb_rx_head(struct nb_coll_comm *comm, struct nb_peer *peer, enum nb_class cls);
 void nb_rx_take(struct nb_rx *rx);
-/* Number of the slot that is at the head. */
+/* The slot of that message. */
 static inline unsigned nb_rx_at(const struct nb_rx *rx)
 {
     return (unsigned)(rx->taken % rx->slots);
@@ -126,21 +120,19 @@ static inline unsigned nb_rx_at(const struct nb_rx *rx)
 
 /* ---- sharing the link -------------------------------------------------------------------------------- */
 
-/* How a node's peers share its link. For the engine thread. */
-
-/* How far rings of one class may be ahead of the last of them (ring.c). */
+/* How far the rings of one class may be ahead of the slowest one. ring.c explains the rule. */
 struct nb_fair {
-    int bounded;    /* 0: nothing is held back */
-    uint64_t most;  /* bytes up to which a peer may be given something */
-    uint64_t lead;  /* bytes that a peer may be ahead of the last */
-    uint64_t noted; /* what the last had had at handshake_ns (0: nothing is to be sent), for that */
-    int64_t handshake_ns;
-    int64_t until_ns; /* then another look may find that one is stuck, for which others wait */
+    int bounded;    /* 0: every ring may send */
+    uint64_t most;  /* `had` up to which a peer may be given more */
+    uint64_t lead;  /* bytes that a peer may be ahead of the slowest one */
+    uint64_t noted; /* `had` of the slowest one at noted_ns; 0: all rings are empty */
+    int64_t noted_ns;
+    int64_t until_ns; /* the next update is due: it may find that the slowest one is stuck */
 };
 
-/* See how far the peers' rings of a class have got, before something is sent. */
+/* Update the rule from the progress of all rings of a class. Call it before sending. */
 void nb_fair_update(struct nb_coll_comm *comm, enum nb_class cls, int64_t now_ns);
-/* 1 when the transport may be given something more of this ring, whose class `f` is of. */
+/* True when the ring, of the class of `f`, may give the transport more. */
 static inline int nb_fair_allows(const struct nb_fair *f, const struct nb_tx *tx)
 {
     return tx->cls == NB_CLASS_CONTROL || !f->bounded || !nb_tx_is_fair(tx) ||
@@ -149,18 +141,17 @@ static inline int nb_fair_allows(const struct nb_fair *f, const struct nb_tx *tx
 
 /* ---- rings with news --------------------------------------------------------------------------------- */
 
-/* Which receive rings may have got something. For the engine thread, but open and close. */
-
 struct nb_arrivals {
-    int fd; /* epoll set, or -1: all rings are asked in every round */
+    int fd; /* epoll set; -1: none, every round asks all rings */
 };
 
-/* After connect: begin; watches nothing where the transport has no descriptors for it. */
+/* Open after connect, and close. Transports without descriptors are asked in every round. Any thread, while
+ * the engine does not know the communicator. */
 void nb_arrivals_open(struct nb_coll_comm *comm);
 void nb_arrivals_close(struct nb_coll_comm *comm);
-/* Find the rings that have news. */
+/* Mark the rings that may have received something. */
 void nb_arrivals_poll(struct nb_coll_comm *comm);
-/* Let all be asked once, now and then: nothing is known to need it. */
+/* Mark all rings, as a safeguard, now and then. */
 void nb_arrivals_rescan(struct nb_coll_comm *comm);
 
 #endif
