@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the files of watch share: chains of waits, times, and the state of the room. Private to this room. */
+/* Chains of waits, times, and the state of the folder. Private to it. */
 #ifndef NIBBLE_COLL_WATCH_INTERNAL_H
 #define NIBBLE_COLL_WATCH_INTERNAL_H
 
@@ -16,54 +16,47 @@ struct nb_peer;
 
 /* ---- times ------------------------------------------------------------------------------------------- */
 
-/* Heartbeats are sent so long after each other, in ns: by this node, and by its peers as far as it knows
- * (their NIBBLE_PEER_TIMEOUT is the same: a setting that nodes must agree on). */
+/* The interval of heartbeats, in ns. NIBBLE_PEER_TIMEOUT is the same on all nodes, so peers have the same
+ * interval. */
 int64_t nb_control_alive_ns(const struct nb_coll_comm *comm);
 
-/* After so long, in ns, the next one of a peer is overdue. */
+/* The time after which a heartbeat of a peer is overdue, in ns. */
 int64_t nb_control_overdue_ns(const struct nb_coll_comm *comm);
 
-/* So long, in ns, the end of a connection is doubted to be the cause of a failure: others may know more. */
+/* The time, in ns, for which the end of a connection may have another cause: others may know more. */
 int64_t nb_control_doubt_ns(const struct nb_coll_comm *comm);
 
-/* ---- whom the oldest window waits for ---------------------------------------------------------------- */
+/* ---- late peers -------------------------------------------------------------------------------------- */
 
-/*
- * Whom the oldest unfinished window waits for. For the engine thread, and for others that hold progress_lock;
- * nothing is changed.
- */
-
-/* Names of all such peers, with commas; what does not fit is left out. */
+/* Write the names of the peers that the oldest open window waits for, with commas, as many as fit. Also for
+ * threads that hold progress_lock. */
 void nb_late_names(const struct nb_coll_comm *comm, char *buf, size_t cap);
 
-/* ---- and whom that one waits for --------------------------------------------------------------------- */
+/* ---- chains of waits --------------------------------------------------------------------------------- */
 
 /*
- * Who is at the end of a chain of waits: this node waits for a neighbor, which waits for a node that this one may
- * not be connected with, and so on to one that waits for nobody: its device is at work, its NCCL has not called
- * yet, or nothing is heard of it. Heartbeats tell what their writer has found, so each node needs to look at its
- * neighbors only:
+ * The end of a chain of waits. This node waits for a neighbor, which waits for a node that this one may not be connected
+ * with, and so on, to one that waits for no node: its device works, its NCCL has not called yet, or it is silent. A
+ * heartbeat carries its sender's finding, so each node looks at its neighbors only:
  *
- *     all neighbors that it waits for    what it says
- *     none, or its device is at work     NONE
- *     one says NONE, or is silent        END: that one, 1 step away
- *     one says END                       END: the same node, one step more; the nearest is taken
- *     one says END: this node            MUTUAL: that one, since neither gets on without the other (a connection
- *                                        that passes nothing), 1 step away; passed on likewise
- *     nothing of these                   LOST: it waits, and cannot tell for whom
+ *     neighbors that it waits for        what it finds
+ *     none, or its device works          NONE
+ *     one that finds NONE, or is silent  END: that one, 1 step away
+ *     one that finds END                 END: the same node, one step more. The nearest is taken
+ *     one that finds END: this node      MUTUAL: that one, 1 step away. Neither moves without the other (a connection
+ *                                        that passes no data). Passed on likewise
+ *     others                             LOST: it waits, for an unknown node
  *
- * What is told is as old as a heartbeat for each step. In a circle of waits something old could be passed on for
- * ever: it is dropped after NB_CHAIN_STEPS. So this explains; nothing is decided by it.
- *
- * For the engine thread.
+ * A finding is as old as one heartbeat for each step. In a circle of waits an old one could circulate for ever: it is
+ * dropped after NB_CHAIN_STEPS. Findings explain a delay in the log. No decision rests on them.
  */
 
 #define NB_CHAIN_STEPS 16u
 
-/* What a heartbeat says; numbers are those of the wire. The nearer to the end of the list, the better. */
+/* A finding, in the numbers of the wire. Later ones are better. */
 enum nb_chain_kind {
-    NB_CHAIN_UNTOLD = 0, /* nothing */
-    NB_CHAIN_NONE = 1,   /* its writer waits for no node */
+    NB_CHAIN_UNTOLD = 0, /* unknown */
+    NB_CHAIN_NONE = 1,   /* its sender waits for no node */
     NB_CHAIN_LOST = 2,
     NB_CHAIN_MUTUAL = 3,
     NB_CHAIN_END = 4,
@@ -72,39 +65,38 @@ enum nb_chain_kind {
 
 struct nb_chain {
     enum nb_chain_kind kind;
-    int end;        /* MUTUAL and END: rank of the node at the end */
-    unsigned steps; /* so many waits away, from 1; else 0 */
-    const struct nb_peer
-        *via; /* the neighbor that has told it, or is the end; NULL in what a peer has told */
+    int end;                   /* MUTUAL and END: rank of the node at the end */
+    unsigned steps;            /* waits in between, from 1; else 0 */
+    const struct nb_peer *via; /* the neighbor that reported it, or is the end; NULL in a peer's report */
 };
 
-struct nb_chain_life {     /* of a communicator */
-    int64_t since_ns;      /* it has waited since then; 0: it does not */
-    struct nb_chain found; /* for whom, when it last looked */
+struct nb_chain_life {     /* what a communicator has found */
+    int64_t since_ns;      /* since when it waits; 0: it does not */
+    struct nb_chain found; /* the last finding */
 };
 
-struct nb_chain_report {   /* of each peer */
-    struct nb_chain chain; /* as its last heartbeat said */
-    int64_t at_ns;         /* which has come then */
+struct nb_chain_report {   /* what a peer has reported */
+    struct nb_chain chain; /* in its last heartbeat */
+    int64_t at_ns;         /* the arrival of that */
 };
 
-/* Look whom this node waits for; before heartbeats are sent, and before it says who is to blame. */
+/* Find out for which node this one waits. Before heartbeats are sent, and before the log names a culprit. */
 void nb_chain_update(struct nb_coll_comm *comm, int64_t now_ns);
-/* True when this node waits for the neighbor, which waits for nobody. */
+/* True when this node waits for the neighbor, which waits for no node. */
 bool nb_chain_ends_at(const struct nb_coll_comm *comm, const struct nb_peer *peer);
-/* A heartbeat of `peer` has come: 0, or < 0 when the communicator has failed. */
+/* Take the finding from a heartbeat of `peer`: 0, or < 0 when the communicator has failed. */
 int nb_chain_received(struct nb_coll_comm *comm, struct nb_peer *peer, const struct nb_ctl *alive);
 
 /* ---- state ------------------------------------------------------------------------------------------- */
 
-/* What watch keeps of a communicator. */
+/* The state of a communicator's watch. */
 struct nb_watch {
-    int64_t tick_ns, late_ns; /* last look at heartbeats; last report of late peers */
+    int64_t tick_ns, late_ns; /* the last check of heartbeats, and the last report of late peers */
     int64_t close_deadline_ns;
     const struct nb_peer
-        *quiet; /* the neighbor that nothing has been heard of for longest, too long; or NULL */
+        *quiet; /* the neighbor that has been silent for longest, longer than allowed; or NULL */
     struct nb_chain_life chain;
-    _Atomic uint64_t late_reports;     /* so often; any thread reads it */
+    _Atomic uint64_t late_reports;     /* reports of late peers; any thread reads it */
     bool hurries;                      /* nb_shutdown_hurry was called */
     struct nb_chain_report reported[]; /* [nnodes] whom a peer waits for */
 };

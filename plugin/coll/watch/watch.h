@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Whether the peers live, whom this node waits for, and how a communicator ends: heartbeats, late peers, connections that
- * end, failures that the peers are told of, and the graceful shutdown. For the engine thread, but where it says otherwise.
+ * Watches the peers and ends communicators: heartbeats, late peers, lost connections, aborts, and the graceful shutdown.
+ * For the engine thread, unless a comment says otherwise.
  */
 #ifndef NIBBLE_COLL_WATCH_WATCH_H
 #define NIBBLE_COLL_WATCH_WATCH_H
@@ -15,70 +15,61 @@ struct nb_peer;
 
 /* ---- life -------------------------------------------------------------------------------------------- */
 
-/* Make comm->watch: 0 or -ENOMEM. destroy: also of none. begin: all nodes are connected, time begins to count. */
+/* Create comm->watch: 0 or -ENOMEM. destroy: also of none. begin: all nodes are connected, start the
+ * clock. */
 int nb_watch_create(struct nb_coll_comm *comm);
 void nb_watch_destroy(struct nb_coll_comm *comm);
 void nb_watch_begin(struct nb_coll_comm *comm);
 
 /* ---- heartbeats -------------------------------------------------------------------------------------- */
 
-/* Queue a heartbeat for a neighbor, where the last one (life.sent_ns) was sent long enough before t_ns. It
- * says of which neighbor nothing is heard (life.quiet), and whom this node waits for (life.chain). 0 or
- * < 0. */
+/* Queue a heartbeat for a neighbor if the last one is old enough. It names a silent neighbor of this node,
+ * and the node that this one waits for in the end. 0 or < 0. */
 int nb_control_alive(struct nb_coll_comm *comm, struct nb_peer *peer, int64_t t_ns);
 
-/* Look at heartbeats, silence and lateness, where the last look was long enough ago. 0, or < 0 when the communicator
- * has failed. */
+/* Send heartbeats and check silence and lateness, if the last check is old enough. 0, or < 0 when the
+ * communicator has failed. */
 int nb_watch_tick(struct nb_coll_comm *comm, int64_t t_ns);
 
-/* How often late peers were reported. Any thread. */
+/* Return how often late peers were reported. Any thread. */
 uint64_t nb_watch_late_reports(const struct nb_coll_comm *comm);
 
 /* ---- control messages -------------------------------------------------------------------------------- */
 
-/* Reading control messages. For the engine thread. */
-
-/* Read, and relay, what has come from a peer that this node is connected with: 1 moved, 0, or < 0 when the
+/* Read the control messages of a neighbor, and relay those for other nodes: 1 moved, 0, or < 0 when the
  * communicator has failed. */
 int nb_control_read(struct nb_coll_comm *comm, struct nb_peer *peer);
 
-/* ---- telling the peers ------------------------------------------------------------------------------- */
+/* ---- aborts ----------------------------------------------------------------------------------------- */
 
-/* Telling the other nodes that, and why, a communicator has failed. For the engine thread. */
-
-/* The communicator has failed: send ABORT to all that still listen, as far as that is possible now, and let
- * NCCL's calls return the error. To be called again in every round. True when it has left for all, or enough
- * time has passed: then connections may be closed. */
+/* The communicator has failed: send ABORT to the peers, and let NCCL's calls return the error. Call it in
+ * every round. True when ABORT has left for all of them, or enough time has passed: connections may be
+ * closed. */
 bool nb_abort_progress(struct nb_coll_comm *comm, int64_t now_ns);
 
-/* ---- why a connection has ended ---------------------------------------------------------------------- */
+/* ---- lost connections -------------------------------------------------------------------------------- */
 
-/* Why a connection has ended. For the engine thread. */
-
-/* A round of a communicator some of whose connections have ended (nb_comm_suspect), in place of the usual
- * one: look for the cause. < 0 when the communicator has failed with it, else whether something moved. */
+/* Find out why a connection has ended (nb_comm_suspect), in a round that takes the place of the usual one. <
+ * 0 when the communicator has failed with the cause, else whether something moved. */
 int nb_loss_explain(struct nb_coll_comm *comm, int64_t now_ns);
 
-/* ---- graceful end ------------------------------------------------------------------------------------ */
+/* ---- shutdown ---------------------------------------------------------------------------------------- */
 
 /*
- * The graceful end of a communicator: what this node owes its peers is sent, then BYE, and all have to
- * confirm that.
+ * The graceful end of a communicator: this node sends the messages that it owes, then BYE, and all peers acknowledge it.
  *
- * Where NIBBLE_CLOSE_TIMEOUT does not suffice for the first, peers that need nothing more of this node cannot
- * tell its end from a loss. So a little before the time is up it fails, which tells all of them who has not
- * taken what. A peer that is silent comes before others, which may only be held up by one: in the line, and
- * in time, since of nodes that began to close together the first to fail is believed. Where all that are
- * waited for live, the line says of whom they hear nothing, as their heartbeats tell.
- *
- * For the engine thread.
+ * Where NIBBLE_CLOSE_TIMEOUT is too short for the first, some peers have all they need and cannot tell the end of this
+ * node from a loss. So the communicator fails a little before the time is up, and tells them which peer has not taken
+ * its messages. It names silent peers before others, which such a peer may hold up. It also fails earlier where one is
+ * silent: of nodes that began to close together the first to fail is believed. Where all peers live, the line names the
+ * node of which they hear nothing, from their heartbeats.
  */
 
-/* Close is asked for: its time begins. Any thread that closes. */
+/* Start the time limit of close. Any thread that closes. */
 void nb_shutdown_begin(struct nb_coll_comm *comm);
-/* Who closes makes the rounds, and time may stand still meanwhile: ABORT is tried once. */
+/* The thread that closes makes the rounds, and time may stand still meanwhile: try ABORT once. */
 void nb_shutdown_hurry(struct nb_coll_comm *comm);
-/* A round of a communicator that is closing and has not failed: it is closed, or fails, or neither yet. */
+/* Make a round of a communicator that is closing: it closes, fails, or goes on. */
 void nb_shutdown_progress(struct nb_coll_comm *comm, int64_t now_ns);
 
 #endif
