@@ -51,7 +51,8 @@ const char *nb_coll_connect_phase(const struct nb_coll_connect *connect);
 int nb_coll_reduce_support(ncclDataType_t type, ncclRedOp_t op);
 
 /* Memory NCCL will pass pointers into. mem_type is NCCL_PTR_*. User buffers (whatever is not NCCL's buffer, or,
- * of its size, the one that it has besides in the other kind of memory) are refused with -ENOTSUP: NCCL then goes through its own buffer. */
+ * of its size, the one that it has besides in the other kind of memory) are refused with -ENOTSUP: NCCL then
+ * goes through its own buffer. */
 int nb_coll_reg_mr(struct nb_coll_comm *comm, void *data, size_t size, int mem_type, void **mhandle);
 int nb_coll_dereg_mr(struct nb_coll_comm *comm, void *mhandle);
 

@@ -72,8 +72,8 @@ static struct nb_op *place(struct nb_coll_comm *comm, const struct window *w, co
 }
 
 /* Place of an all-reduce window in NCCL's region: eight slots for sending, then eight for receiving, of the
- * same layout; a window lies at the same place of both. Which of the two regions there are, and which a side is in, depends
- * on what is GPU-direct; they are of one size (request.c). Under submit_lock. */
+ * same layout; a window lies at the same place of both. Which of the two regions there are, and which a side
+ * is in, depends on what is GPU-direct; they are of one size (request.c). Under submit_lock. */
 static void locate(const struct nb_coll_comm *comm, struct nb_coll_req *win)
 {
     const int known = !comm->submit.region[0].base;
@@ -318,11 +318,12 @@ bool nb_requests_unfinished(struct nb_coll_comm *comm)
  * NCCL's registrations of its own buffer (regMr, deregMr).
  *
  * NCCL registers its buffer once or more for each side (send, receive) of every channel when it connects:
- * always the same region, before anything else. Where GPU-direct serves one side only (NCCL_NET_GDR_READ=0: receives), it
- * has two buffers of one size (collNet->size), one in host memory and one in the GPU's, and each side uses its half of its own.
- * Any other is a user's buffer: with it the windows of different nodes may differ, which the engine does not match; refused,
- * NCCL goes through its own buffer. A user's is in GPU memory, and registered only for a side that is GPU-direct
- * (collnetRegisterBuffer), so it comes after NCCL's own one there and is never taken for it.
+ * always the same region, before anything else. Where GPU-direct serves one side only (NCCL_NET_GDR_READ=0:
+ * receives), it has two buffers of one size (collNet->size), one in host memory and one in the GPU's, and
+ * each side uses its half of its own. Any other is a user's buffer: with it the windows of different nodes
+ * may differ, which the engine does not match; refused, NCCL goes through its own buffer. A user's is in GPU
+ * memory, and registered only for a side that is GPU-direct (collnetRegisterBuffer), so it comes after NCCL's
+ * own one there and is never taken for it.
  */
 
 int nb_coll_reg_mr(struct nb_coll_comm *comm, void *data, size_t size, int mem_type, void **mhandle)

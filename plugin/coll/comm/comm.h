@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The communicator, which all folders of the engine share: its nodes, the rings to its peers, its windows and
- * operations, and the error that it has failed with. Folders above keep their own state behind a pointer. The other
- * headers of this folder are parts of this one that stand alone.
+ * operations, and the error that it has failed with. Folders above keep their own state behind a pointer. The
+ * other headers of this folder are parts of this one that stand alone.
  *
  * The folders of the engine. Each uses those below it:
  *
@@ -15,18 +15,19 @@
  *     decide     codec and residual of an operation
  *     comm       this one
  *
- * Threads: the ring of windows has one producer at a time (submit.lock) and the engine thread as consumer. All other
- * fields belong to the engine thread once connect has handed the communicator over. The engine thread holds
- * progress_lock while it works, so that others can read statistics. Close waits for closing.detached.
+ * Threads: the ring of windows has one producer at a time (submit.lock) and the engine thread as consumer.
+ * All other fields belong to the engine thread once connect has handed the communicator over. The engine
+ * thread holds progress_lock while it works, so that others can read statistics. Close waits for
+ * closing.detached.
  *
- * Why no two nodes deadlock: NCCL calls windows in the same order on every node. So every connection carries messages
- * in that order, first in, first out. Peers and classes have buffers of their own, except that an all-gather's unit is
- * kept once for all its receivers, in the same order. A node works for others (sums, forwards) in the order of windows,
- * too (flow/forward.c), and sends these messages with class RESULT, which end at their receiver
- * (schedule/two_level.c explains grids). So the oldest unfinished segment of the group always finds a buffer at its
- * sender and a credit at its receiver, and by induction everything moves. A peer may wait for slower peers of its class
- * (ring.c), for a bounded time. Requests for raw bytes of an all-gather are outside this order: they travel as CONTROL,
- * which every node always reads.
+ * Why no two nodes deadlock: NCCL calls windows in the same order on every node. So every connection carries
+ * messages in that order, first in, first out. Peers and classes have buffers of their own, except that an
+ * all-gather's unit is kept once for all its receivers, in the same order. A node works for others (sums,
+ * forwards) in the order of windows, too (flow/forward.c), and sends these messages with class RESULT, which
+ * end at their receiver (schedule/two_level.c explains grids). So the oldest unfinished segment of the group
+ * always finds a buffer at its sender and a credit at its receiver, and by induction everything moves. A peer
+ * may wait for slower peers of its class (ring.c), for a bounded time. Requests for raw bytes of an
+ * all-gather are outside this order: they travel as CONTROL, which every node always reads.
  */
 #ifndef NIBBLE_COLL_COMM_COMM_H
 #define NIBBLE_COLL_COMM_COMM_H
@@ -96,8 +97,8 @@ struct nb_peer {
 /* ---- closing ----------------------------------------------------------------------------------------- */
 
 /*
- * The messages between the thread that closes a communicator and the engine. Neither waits for progress_lock: the
- * engine holds it while it works, perhaps for ever (stuck.c).
+ * The messages between the thread that closes a communicator and the engine. Neither waits for progress_lock:
+ * the engine holds it while it works, perhaps for ever (stuck.c).
  */
 
 struct nb_closing {
@@ -111,22 +112,25 @@ struct nb_closing {
 /* ---- failing ----------------------------------------------------------------------------------------- */
 
 /*
- * How a communicator fails. The first error wins, is logged once, and every later call on the communicator returns it.
- * Failing only records the error. At the end of the same round watch/failure.c sends ABORT to the peers, and only then
- * do NCCL's calls return the error, so that a process that exits at once has told its peers.
+ * How a communicator fails. The first error wins, is logged once, and every later call on the communicator
+ * returns it. Failing only records the error. At the end of the same round watch/failure.c sends ABORT to the
+ * peers, and only then do NCCL's calls return the error, so that a process that exits at once has told its
+ * peers.
  *
- * The record is the cause as its author, the node that found it, describes it. Other nodes pass it on unchanged.
+ * The record is the cause as its author, the node that found it, describes it. Other nodes pass it on
+ * unchanged.
  *
- * The end of a connection explains little: the peer may have died, or it may have failed for a reason that it has sent,
- * and closed. So nb_comm_suspect only notes it, and watch/failure.c explains it before it counts.
+ * The end of a connection explains little: the peer may have died, or it may have failed for a reason that it
+ * has sent, and closed. So nb_comm_suspect only notes it, and watch/failure.c explains it before it counts.
  *
  * For the engine thread, and for threads that hold progress_lock.
  */
 
 struct nb_failure {
     _Atomic int error; /* the first error, a negative errno; 0: none */
-    _Atomic int
-        shown; /* what NCCL's calls return: the error once the peers were told, or -ETIMEDOUT when the calls have given up on the engine (stuck.c). Any thread */
+    /* What NCCL's calls return: the error once the peers were told, or -ETIMEDOUT when the calls have given
+     * up on the engine (stuck.c). Any thread. */
+    _Atomic int shown;
     int author;             /* the node that found the cause */
     char text[NB_CTL_TEXT]; /* its description */
     int64_t suspect_ns;     /* since when a connection is lost (nb_peer_life.lost); 0: none */
@@ -296,9 +300,9 @@ void nb_name_list_end(struct nb_name_list *list);
 /* ---- control messages -------------------------------------------------------------------------------- */
 
 /*
- * Control messages. Nodes of a grid that are not connected send them through a relay that is connected with both
- * (grid.h). For an owner and a receiver of its block that is always the same node: the one in the owner's column and the
- * receiver's row. For the engine thread.
+ * Control messages. Nodes of a grid that are not connected send them through a relay that is connected with
+ * both (grid.h). For an owner and a receiver of its block that is always the same node: the one in the
+ * owner's column and the receiver's row. For the engine thread.
  */
 
 /* Queue a control message for `peer`, which may be two connections away. Messages to a peer that has left

@@ -3,8 +3,8 @@
  * Who is connected with whom. A full mesh of N nodes has N - 1 connections of each class on every node, with
  * memory for each, and cuts what is sent into N segments. From some number of nodes on both are too many:
  * then the nodes form a grid, and each is connected with those of its row and of its column only
- * (coll/schedule/two_level.c tells how operations go there). A row is a group of consecutive ranks: nodes that a
- * launcher puts next to each other usually are.
+ * (coll/schedule/two_level.c tells how operations go there). A row is a group of consecutive ranks: nodes
+ * that a launcher puts next to each other usually are.
  *
  *     row 0      0   1   2   3        node r is in row r / columns
  *     row 1      4   5   6   7             and column r % columns

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* State that the communicators of one node share, with the file of NIBBLE_CONTROL and an observer for tests. */
+/* The state that the communicators of a node share: the file of NIBBLE_CONTROL, an observer for tests. */
 #ifndef NIBBLE_COLL_COMM_NODE_H
 #define NIBBLE_COLL_COMM_NODE_H
 

@@ -24,8 +24,9 @@ struct nb_proof;
 /* ---- operations -------------------------------------------------------------------------------------- */
 
 /*
- * An operation is a collective call of the job, from its first window to its last. Threads of NCCL create operations in
- * a ring when they submit windows (request.c). The engine thread owns the members below `begun`.
+ * An operation is a collective call of the job, from its first window to its last. Threads of NCCL create
+ * operations in a ring when they submit windows (request.c). The engine thread owns the members below
+ * `begun`.
  */
 
 #define NB_OPS 512u /* more than windows, so that an operation outlives its last window */
@@ -64,8 +65,8 @@ struct nb_op {
 /* ---- windows ----------------------------------------------------------------------------------------- */
 
 /*
- * A window is done when its account is empty: all bytes are delivered here, all send cursors have passed it, and its
- * tasks have ended.
+ * A window is done when its account is empty: all bytes are delivered here, all send cursors have passed it,
+ * and its tasks have ended.
  */
 
 #define NB_WINDOWS 256u /* NCCL has at most 8 steps x 8 groups in flight */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Message rings over the transport's connections: one each way for each class and peer. The rules by which peers share
- * this node's link, and the set of rings that may have received something. For the engine thread.
+ * Message rings over the transport's connections: one each way for each class and peer. The rules by which
+ * peers share this node's link, and the set of rings that may have received something. For the engine thread.
  */
 #ifndef NIBBLE_COLL_COMM_RING_H
 #define NIBBLE_COLL_COMM_RING_H

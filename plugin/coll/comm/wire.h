@@ -97,7 +97,8 @@ enum nb_ctl_kind {
     NB_CTL_DATA = 9,       /* a, b, c as in the RAW that this answers; the c bytes follow the message */
     NB_CTL_COLUMN =
         10, /* on a grid, to a node of the row: a: number of the all-gather of which the blocks of that node's
-                            * column were taken over whole; rows: those of which something was to be kept; lost: and was not */
+                            * column were taken over whole; rows: those of which something was to be kept;
+                            * lost: and was not */
     NB_CTL_COUNT /* 11 to 14 are reserved: development versions used them */
 };
 

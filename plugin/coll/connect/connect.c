@@ -127,8 +127,9 @@ static void ask_settings(struct nb_mesh *m, uint32_t order)
 }
 
 /* Decline a communicator on which coding gains nothing, once the facts of all nodes are here. They are with the yeses
- * of ROW and COLUMN, so from ROW_ALL on. A node says its own no only behind its last round, when every node has said
- * ROW_ALL: so whoever hears that no has the same facts, comes to the same answer here, and takes the no for its own. */
+ * of ROW and COLUMN, so from ROW_ALL on. A node says its own no only behind its last round, when every node
+ * has said ROW_ALL: so whoever hears that no has the same facts, comes to the same answer here, and takes the
+ * no for its own. */
 static void ask_gain(struct nb_mesh *m)
 {
     struct nb_reckon_facts facts = m->row_facts;

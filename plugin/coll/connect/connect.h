@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the files of this room share: a group while it is made. Its connections (the mesh), the messages on them, reasons
- * against it, the vote, and the object of a communicator. coll/coll.h is what this room offers.
+ * What the files of this room share: a group while it is made. Its connections (the mesh), the messages on
+ * them, reasons against it, the vote, and the object of a communicator. coll/coll.h is what this room offers.
  *
  * Nothing here blocks. All functions are for the thread that connects (NCCL's proxy service thread).
  */

@@ -182,9 +182,9 @@ static bool reason_is_final(const struct nb_mesh *m)
  *
  * What is behind the third belongs to the communicator, which may exist there already. Where it does, this
  * node has to show that it lives, although it still waits for another's third, and to hear when the peer
- * fails. So from there on both use the rings that will be the communicator's (comm/ring.h): heartbeats are sent
- * and taken, a no and an ABORT are heard, all else stays in the ring. Heartbeats begin when both have said
- * all three: only then the peer knows the token by which it tells them from votes.
+ * fails. So from there on both use the rings that will be the communicator's (comm/ring.h): heartbeats are
+ * sent and taken, a no and an ABORT are heard, all else stays in the ring. Heartbeats begin when both have
+ * said all three: only then the peer knows the token by which it tells them from votes.
  */
 
 #define YESES 3

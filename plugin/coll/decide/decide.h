@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What becomes of an operation: its codec and its residual, from settings, the reckoning, the operation's record and the
- * values seen so far (policy/, state/). For the engine thread, but where it says otherwise.
+ * What becomes of an operation: its codec and its residual, from settings, the reckoning, the operation's
+ * record and the values seen so far (policy/, state/). For the engine thread, but where it says otherwise.
  */
 #ifndef NIBBLE_COLL_DECIDE_DECIDE_H
 #define NIBBLE_COLL_DECIDE_DECIDE_H
@@ -33,9 +33,9 @@ struct nb_work;
 /* ---- what pays --------------------------------------------------------------------------------------- */
 
 /*
- * What a node's link and codec are, which nodes tell each other when they vote (connect/vote.c), and what follows
- * from the slowest of them: from which size on sums are coded (policy/reckon/reckon.c). For the thread that
- * connects.
+ * What a node's link and codec are, which nodes tell each other when they vote (connect/vote.c), and what
+ * follows from the slowest of them: from which size on sums are coded (policy/reckon/reckon.c). For the
+ * thread that connects.
  */
 
 /* Of this node: the nominal rate of the communicator's network device, or what NIBBLE_LINK_MBPS says; its
@@ -58,9 +58,9 @@ void nb_facts_log(const struct nb_coll_comm *comm);
 /* ---- evidence of sums and weights -------------------------------------------------------------------- */
 
 /*
- * Values of what is delivered, by which policy/recognise/causal.c judges whether sums move weights: of the sum of every
- * reduce-scatter that might be coded, and of the own block of every all-gather of that size, at the positions
- * of codec/pick.h.
+ * Values of what is delivered, by which policy/recognise/causal.c judges whether sums move weights: of the
+ * sum of every reduce-scatter that might be coded, and of the own block of every all-gather of that size, at
+ * the positions of codec/pick.h.
  *
  * They are told in the order of operations, however these overlap: a sum when all windows up to its last one
  * are finished; weights that have changed when all operations before theirs are. An operation that is decided
@@ -129,7 +129,8 @@ int nb_kill_switch_control(struct nb_coll_comm *comm, struct nb_peer *peer, cons
  *     (first window)   (its values)       (first segment is encoded:      (the error slot that it wants is its own;
  *                                          codec, wanted error slot)     until then its segments wait)
  *
- * An all-gather's are settled when they are new; where its codec is chosen segment by segment, flow/gather_send.c does.
+ * An all-gather's are settled when they are new; where its codec is chosen segment by segment,
+ * flow/gather_send.c does.
  */
 
 /* What happened to the operations of one signature, for the summary. */
@@ -206,7 +207,8 @@ struct nb_op_info *nb_op_info_new(struct nb_coll_comm *comm, const struct nb_op 
  * nothing will be seen of them. */
 int nb_op_info_wants_sample(struct nb_coll_comm *comm, struct nb_op_info *f, uint64_t bytes);
 /* What it asks of the device, as the functions of its table that are called so; the results go to `sampled`, which returns
- * 1 when sums are asked for, too, and to `summed`. `values` may be read, and the operation's facts stay, until then. */
+ * 1 when sums are asked for, too, and to `summed`. `values` may be read, and the operation's facts stay,
+ * until then. */
 int nb_op_info_sample(struct nb_coll_comm *comm, struct nb_op_info *f, struct nb_work *work,
                       const void *values);
 int nb_op_info_sampled(struct nb_op_info *f, unsigned samples);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What is done with an operation: its codec, and which residual it continues. What may be coded at all
- * follows from settings, type and size (policy/rules/policy.c); whether it is a gradient and which buffer it comes
- * from, from the job's calls and data (policy/job/job.c).
+ * follows from settings, type and size (policy/rules/policy.c); whether it is a gradient and which buffer it
+ * comes from, from the job's calls and data (policy/job/job.c).
  */
 #include <errno.h>
 #include <stdlib.h>

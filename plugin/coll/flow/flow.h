@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The way of a window. NCCL hands it over. Its operation begins and is decided. Its segments are coded, sent, summed,
- * forwarded and delivered. For the engine thread, unless a comment says otherwise.
+ * The way of a window. NCCL hands it over. Its operation begins and is decided. Its segments are coded, sent,
+ * summed, forwarded and delivered. For the engine thread, unless a comment says otherwise.
  *
  *     nb_windows_dequeue    take up a new window: record and first values of its operation (operation.c), schedule
  *     nb_send_progress      encode this node's segments as tasks (send.c, gather_send.c) and queue them on the rings
@@ -39,8 +39,8 @@ void nb_records_destroy(struct nb_coll_comm *comm);
 
 /*
  * Staging memory of a communicator: a ring to send from and one to receive into for each neighbor and class
- * (comm/ring.h), buffers that several rings send from, and scratch memory. It lies on the communicator's device, counts
- * against the node's staging budget, and is registered with the connections that use it.
+ * (comm/ring.h), buffers that several rings send from, and scratch memory. It lies on the communicator's
+ * device, counts against the node's staging budget, and is registered with the connections that use it.
  *
  * For the thread that connects or closes (NCCL's proxy service thread), while the engine does not know the
  * communicator.

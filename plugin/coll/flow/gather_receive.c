@@ -25,8 +25,8 @@
  *                                  LOAD_REF      the reference     delivered; the two hashes differ: RETRANSMIT
  *   either, reference misfits      RETRANSMIT    the owner's bytes HASH; STORE_REF, where they are to be kept
  *
- * After STORE_REF (values into the reference) the segment is delivered. A slot of the ring is held until the message
- * is decoded, or is known not to be.
+ * After STORE_REF (values into the reference) the segment is delivered. A slot of the ring is held until the
+ * message is decoded, or is known not to be.
  */
 
 /* The segment is delivered, and its bytes are kept, or could not be. */

@@ -182,8 +182,8 @@ static int begin(struct nb_coll_comm *comm, struct nb_coll_req *win, const struc
 }
 
 /* The operation of `win` is about to send `segment` of the own block: 1 when its reference is chosen and may be used; 0:
- * not yet, come again, or the communicator has failed. A task is to be had, and none of the own block in flight while
- * op->picked is 0. */
+ * not yet, come again, or the communicator has failed. A task is to be had, and none of the own block in
+ * flight while op->picked is 0. */
 static int pick_reference(struct nb_coll_comm *comm, struct nb_coll_req *win,
                           const struct nb_segment *segment)
 {
@@ -295,8 +295,8 @@ static void count_moved(struct nb_task *t)
  */
 
 /* Begin with one whose bytes are at t->values: write what is known of the header, mark the place in the reference as
- * written by this operation, and set the task's first step; the message will be at `out`. It changes the reference's
- * records, so it is done once for each segment, in the order of operations and segments. */
+ * written by this operation, and set the task's first step; the message will be at `out`. It changes the
+ * reference's records, so it is done once for each segment, in the order of operations and segments. */
 static void begin_piece(struct nb_coll_comm *comm, struct nb_task *t, uint8_t *out)
 {
     struct nb_op *op = t->op;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the files of flow share: tasks, cursors, and the state of each part. Private to this room. */
+/* What the files of flow share: tasks, messages, cursors, and the state of each part. Private to this
+ * folder. */
 #ifndef NIBBLE_COLL_FLOW_INTERNAL_H
 #define NIBBLE_COLL_FLOW_INTERNAL_H
 
@@ -38,94 +39,93 @@ struct nb_task;
 /* ---- tasks ------------------------------------------------------------------------------------------- */
 
 /*
- * Tasks: what the engine has the device do with a segment, one step after the other (an all-reduce's: sum,
- * encode, decode). A device that does its work later (device/device.h) has the steps of many tasks in flight
- * at a time; with one that does it at once a task is over before nb_task_run returns.
+ * A task is the work of the device on one segment, one step after the other: for an all-reduce sum, encode,
+ * decode. A device that works later (device/device.h) has the steps of many tasks in flight at a time. With
+ * one that works at once a task has ended when nb_task_run returns.
  *
- * The life of a task: nb_task_new; fill it in; nb_task_ask its first step of the device, which may have no
- * room for it (then nb_task_drop: nothing has happened, the segment is tried again later); now take what the
- * segment needs (message heads, buffers); nb_task_run. From then on the window counts it, and is not finished
- * before the task is over.
+ * The life of a task: nb_task_new; fill it in; nb_task_ask the device for its first step. If the device has
+ * no room, nb_task_drop, and try the segment again later. Now take the message heads and buffers that the
+ * segment needs, and nb_task_run. From then on the window counts the task, and is not done before it has
+ * ended.
  *
- * Which steps a task goes through (enum nb_step; with ? if need be):
+ * The steps of each kind of task (enum nb_step; ? marks optional ones):
  *
- *     before a sum (operation.c)  PICK
- *     contribution (send.c)       ENCODE or COPY; in shadow mode ENCODE into nowhere, then COPY
- *     sum (reduce.c)              SUM, LOOK?; where it goes on ENCODE or COPY; where this node takes it as others
- *                                 do, DECODE
- *     result (receive.c)           DECODE; or SUM, LOOK?, with the own values, for the owner of a reduce-scatter's
- *                                 block
- *     before it (gather_send.c)   PICK
- *     own block (gather_send.c)        COMPARE, SOURCE?, or HASH; NOTE?; DELTA_ENCODE, ENCODE or COPY; UPDATE_REF or STORE_REF; OWN; LOOK?:
- *                                 see there
- *     others' (gather_receive.c)     HASH_REF; DELTA_DECODE, LOAD_REF or DECODE; HASH; RETRANSMIT?; STORE_REF?: see there
+ *     before a sum (operation.c)     PICK
+ *     contribution (send.c)          ENCODE or COPY; in shadow mode ENCODE into scratch, then COPY
+ *     sum (reduce.c)                 SUM, PROVE?; ENCODE or COPY where it goes on; DECODE where this node takes it as
+ *                                    others do
+ *     result (receive.c)             DECODE; or, for the owner of a reduce-scatter's block, SUM with the own values, PROVE?
+ *     before a block (gather_send.c) PICK
+ *     own block (gather_send.c)      COMPARE, SOURCE?, or HASH; NOTE?; DELTA_ENCODE, ENCODE or COPY; UPDATE_REF or STORE_REF;
+ *                                    OWN; PROVE?
+ *     other blocks                   HASH_REF; DELTA_DECODE, LOAD_REF or DECODE; HASH; RETRANSMIT?; STORE_REF?
+ *       (gather_receive.c)
  *
- * A step is asked for (nb_task_ask), then in flight, refused (no room: asked for again), or done; `next` says
- * what comes after it.
+ * A step is asked for (nb_task_ask), then in flight, refused (no room: asked for again), or done. `next`
+ * decides what comes after it.
  *
- * What keeps tasks apart that are in flight together: segments of windows are disjoint, and so are their
- * places in buffers, which are reserved in order and given back when the task that uses them is over;
- * residuals are held (state/feedback.h); areas that are few (sums in flight, the scratch of shadow mode) are
- * taken and given back.
+ * Tasks in flight do not collide. Segments of windows are disjoint, and so are their places in buffers, which
+ * are reserved in order and given back when the task ends. Residuals are held (state/feedback.h). Scarce
+ * areas, sums in flight and the scratch of shadow mode, are taken and given back.
  *
- * All functions are for the engine thread (nb_task_abandon: with progress_lock held).
+ * All functions are for the engine thread, nb_tasks_abandon for the holder of progress_lock.
  */
 
-#define NB_TASKS 64u /* of a communicator: as many as a device usefully has in flight */
+#define NB_TASKS 64u /* in flight, of a communicator: as many as a device makes use of */
 
 enum { NB_TASK_OVER = 0, NB_TASK_MORE = 1 };
 
-/* What is done with values; which of them a task goes through, and in which order, is up to its `next`. */
+/* Steps. The `next` of a task chooses them and their order. */
 enum nb_step {
-    NB_STEP_SUM,    /* sources (of `exact` ones plain), then own: into values */
+    NB_STEP_SUM,    /* sum of the sources (plain ones where `exact`), then own, into values */
     NB_STEP_ENCODE, /* values as msg.codec into body */
-    NB_STEP_COPY,   /* values, or what is at `from`, into body */
-    NB_STEP_DECODE, /* body, as msg tells: into values */
-    NB_STEP_PROVE,  /* at values of the own block (decide/decide.h) */
-    NB_STEP_PICK,   /* a look before anything is sent: what `ask` asks */
+    NB_STEP_COPY,   /* values, or the bytes at `from`, into body */
+    NB_STEP_DECODE, /* body into values, by the header msg */
+    NB_STEP_PROVE,  /* show the device values for the proof of the operation (decide.h) */
+    NB_STEP_PICK,   /* before a sum or a block: what `ask` asks */
     /* all-gathers */
-    NB_STEP_COMPARE,      /* values with ref: into seen */
-    NB_STEP_HASH,         /* of values: into seen.hash */
-    NB_STEP_HASH_REF,     /* of ref: into seen.hash */
-    NB_STEP_SOURCE,       /* a part of values, with what is kept there: as range tells */
-    NB_STEP_NOTE,         /* likewise, to know it again */
+    NB_STEP_COMPARE,      /* compare values with ref, into seen */
+    NB_STEP_HASH,         /* hash of values, into seen.hash */
+    NB_STEP_HASH_REF,     /* hash of ref, into seen.hash */
+    NB_STEP_SOURCE,       /* compare a part of values with the sample kept there, as range says */
+    NB_STEP_NOTE,         /* keep a sample of a part of values, as range says */
     NB_STEP_DELTA_ENCODE, /* values - ref into body */
     NB_STEP_DELTA_DECODE, /* ref + body into values */
     NB_STEP_UPDATE_REF,   /* ref + body into ref */
     NB_STEP_STORE_REF,    /* values into ref */
     NB_STEP_LOAD_REF,     /* ref into values */
     NB_STEP_OWN,          /* values into recv */
-    NB_STEP_RETRANSMIT,   /* wait for raw bytes of the segment, a part at `from` into values (flow.h) */
+    NB_STEP_RETRANSMIT,   /* wait for raw bytes of the segment and copy a part, at `from`, into values */
 };
 
 struct nb_task {
     struct nb_work work;
-    struct nb_task *link; /* the next that is free, or in flight */
-    int in_flight;        /* the step at hand is in flight */
-    ssize_t result;       /* of the step at hand */
+    struct nb_task *link; /* the next free one, or the next in flight */
+    int in_flight;        /* the step is in flight */
+    ssize_t result;       /* of the step */
     enum nb_step step;
-    /* The step at hand is done with `result`: NB_TASK_MORE with another step set, NB_TASK_OVER, or < 0 when
-     * the communicator has failed. */
+    /* Called when the step is done with `result`. Return NB_TASK_MORE with another step set, NB_TASK_OVER, or
+     * < 0 when the communicator has failed. */
     int (*next)(struct nb_coll_comm *comm, struct nb_task *task, ssize_t result);
 
-    /* Of NB_STEP_PICK, as a function of the device's table. */
+    /* NB_STEP_PICK: asks the device, like a function of its table. */
     ssize_t (*ask)(struct nb_coll_comm *comm, struct nb_task *task);
 
     struct nb_coll_req *win;
     struct nb_op *op;
     struct nb_segment segment;
-    uint64_t delivers; /* bytes of the window that are delivered when it is over */
+    uint64_t delivers; /* bytes of the window that its end delivers */
 
     struct nb_msg msg;
-    uint8_t *buf; /* the message: msg, then body */
+    uint8_t *buf; /* the message: header, then body */
     uint8_t *body;
     uint8_t *values;
     const uint8_t *from;
     uint32_t bytes; /* of values */
     enum nb_dtype dtype;
-    size_t value;            /* bytes of one */
-    uint64_t first;          /* its number in the rank block */
-    struct nb_ef_slot *slot; /* the residual that this task holds, or NULL: then `ef` is not set */
+    size_t value;            /* bytes of a value */
+    uint64_t first;          /* number of its first value in the rank block */
+    struct nb_ef_slot *slot; /* the residual that the task holds; NULL: none, and `ef` is unset */
     struct nb_ef ef;
     struct nb_encode_stats stats;
     int counted; /* stats are wanted */
@@ -139,35 +139,35 @@ struct nb_task {
     /* all-gathers */
     uint8_t *ref; /* of the segment, or NULL */
     uint8_t *recv;
-    enum nb_codec with; /* NB_STEP_DELTA_ENCODE: the codec that is tried */
+    enum nb_codec with; /* NB_STEP_DELTA_ENCODE: the codec to try */
     enum nb_ulp_width width;
     struct nb_delta4_stats delta4;
     struct nb_compared seen;
-    bool source_noted; /* it is to be asked whether what was noted of the segment is of these values */
+    bool source_noted; /* compare the sample that was kept of the segment */
     struct nb_ref_range range;
-    bool resent;           /* raw bytes were asked for */
-    int shadowed;          /* what would have been sent is counted */
-    struct nb_peer *owner; /* of the block */
-    uint32_t got;          /* raw bytes that have come */
-    uint32_t part;         /* so many more are at `from`, in a slot that the task holds */
-    unsigned retries;      /* so often they were damaged */
+    bool resent;           /* raw bytes were requested */
+    int shadowed;          /* shadow mode: the coded form is counted */
+    struct nb_peer *owner; /* owner of the block */
+    uint32_t got;          /* raw bytes that have arrived */
+    uint32_t part;         /* bytes at `from`, in a slot that the task holds */
+    unsigned retries;      /* how often they were damaged */
 
-    /* Where the message goes, or came from. */
+    /* Where the message goes to, or came from. */
     struct nb_peer *peer;
     struct nb_tx *tx;
-    uint64_t item;          /* number in tx */
-    struct nb_shared *unit; /* shared by several */
+    uint64_t item;          /* its number in tx */
+    struct nb_shared *unit; /* the shared buffer; NULL: the ring's own */
     struct nb_rx *rx;
-    unsigned at; /* its slot in rx */
+    unsigned at; /* slot in rx */
 };
 
 struct nb_tasks {
-    struct nb_task *all, *free, *run; /* [NB_TASKS]; those to be had; those in flight */
-    struct nb_source *sources;        /* of all tasks */
+    struct nb_task *all, *free, *run; /* [NB_TASKS]; the free ones; those in flight */
+    struct nb_source *sources;        /* sources of all tasks */
     const void **plain;
 };
 
-/* True when a task can be had; when some are in flight. */
+/* True when a task is free, and when one is in flight. */
 static inline bool nb_tasks_to_be_had(const struct nb_tasks *tasks)
 {
     return tasks->free != NULL;
@@ -177,19 +177,19 @@ static inline bool nb_tasks_under_way(const struct nb_tasks *tasks)
     return tasks->run != NULL;
 }
 
-/* A task of `win` for a segment, with value and first as they are in sums, and no slot, buffers, reference or
- * delivery; the rest is not set. NULL: all are in flight. */
+/* Take a free task for a segment of `win`. value and first are set as for sums. It has no slot, buffers,
+ * reference or delivery. The other members are unset. NULL: all are in flight. */
 struct nb_task *nb_task_new(struct nb_coll_comm *comm, struct nb_coll_req *win,
                             const struct nb_segment *segment);
-/* Of one that has not been run: release what it holds and give it back. */
+/* Give back a task that has not run, with all that it holds. */
 void nb_task_drop(struct nb_coll_comm *comm, struct nb_task *task);
-/* Ask the device for the step at hand: 1, or 0 when it has no room. */
+/* Ask the device for the step: 1, or 0 when it has no room. */
 int nb_task_ask(struct nb_coll_comm *comm, struct nb_task *task);
-/* Go on as far as it goes after an ask, whatever it gave. 1, or < 0 when the communicator failed. */
+/* Go on after nb_task_ask, whatever that returned. 1, or < 0 when the communicator has failed. */
 int nb_task_run(struct nb_coll_comm *comm, struct nb_task *task);
 
-/* A task has all that it is for, and its `values` are a segment of the own block, of a sum or of what is gathered: look
- * at them (NB_TASK_MORE) where the operation has a proof (decide.h). */
+/* The last step of a task whose `values` are a segment of the own block, of a sum or of a gathered block.
+ * NB_TASK_MORE: the operation has a proof, which has to see them. */
 static inline int nb_task_prove(struct nb_task *task)
 {
     if (!task->op->proof)
@@ -197,47 +197,45 @@ static inline int nb_task_prove(struct nb_task *task)
     task->step = NB_STEP_PROVE;
     return NB_TASK_MORE;
 }
-/* The task reads the message at the head of `rx`: keep its slot, and take it. Let go of it. */
+/* Take the message at the head of `rx` and hold its slot for the task. release: let go of the slot. */
 void nb_task_hold_head(struct nb_task *task, struct nb_peer *peer, struct nb_rx *rx);
 static inline void nb_task_release_head(struct nb_task *task)
 {
     task->rx->held[task->at]--;
 }
-/* All-gathers: where the task's segment begins in its owner's block. */
+/* All-gathers: return the place of the task's segment in its owner's block. */
 static inline uint64_t nb_task_place_in_block(const struct nb_task *task)
 {
     return task->msg.offset - (uint64_t)task->owner->rank * task->op->block;
 }
 
-/* Hold the error of block `block` (all-reduce: of the window) of the settled operation, where it carries one
- * on: 1, or 0 when it is not to be had yet. */
+/* Hold the residual of block `block` (all-reduce: of the window), if the settled operation has one: 1, or 0
+ * when another operation holds it. */
 int nb_task_hold_error(struct nb_task *task, uint32_t block);
-/* Let go of it, if it is held. */
+/* Let go of the residual, if one is held. */
 void nb_task_release_error(struct nb_coll_comm *comm, struct nb_task *task);
 
-/* ---- messages against operations --------------------------------------------------------------------- */
+/* ---- messages --------------------------------------------------------------------------------------- */
 
-/* Data messages against operations and windows: what a message begins with, which window holds one that has
- * arrived, and whether it fits there. For the engine thread. */
+/* Data messages: their headers, the window that a message belongs to, and whether it fits there. */
 
-/* Fill in what every message of the segment begins with; its codec and what follows from that is the
- * caller's. */
+/* Fill in the header of a message of the segment, but for its codec and the fields that depend on that. */
 void nb_msg_describe(const struct nb_coll_comm *comm, const struct nb_op *op,
                      const struct nb_segment *segment, struct nb_msg *msg);
 /* Count `copies` messages of `len` bytes each for the summary. */
 void nb_count_unit(struct nb_coll_comm *comm, enum nb_func func, const struct nb_msg *msg, size_t len,
                    uint64_t copies);
 
-/* The window that holds message `m`, starting from *seq, which moves past windows that ended before it;
- * *segment is the window's segment that it carries. NULL: NCCL has not posted it here yet, or (after an
- * error) it does not fit. */
+/* Find the window of message `m` and, in *segment, its segment. Search from *seq, which moves past windows
+ * that ended before the message. NULL: NCCL has not posted the window here yet, or the message does not fit,
+ * which fails the communicator. */
 struct nb_coll_req *nb_find_window(struct nb_coll_comm *comm, struct nb_peer *peer, const struct nb_msg *m,
                                    uint64_t *seq, struct nb_segment *segment);
-/* 1 when the message is that of the segment. Of an all-reduce's it carries what its sender takes for values,
- * from the start: all of it, a part, or nothing. */
+/* True when the message carries the segment. An all-reduce's carries the bytes that its sender takes for
+ * values: all, the first ones, or none. */
 int nb_msg_carries(const struct nb_op *op, const struct nb_segment *segment, const struct nb_msg *m);
-/* 0, or < 0 when the communicator has failed because the operation has another schedule there, or another
- * type. Which schedule an operation takes follows from what all nodes know. */
+/* Check that the operation has the same schedule, or type, at the sender. All nodes choose the schedule from
+ * the same facts. 0, or < 0: the communicator has failed. */
 int nb_msg_check_schedule(struct nb_coll_comm *comm, struct nb_peer *peer, const struct nb_op *op,
                           const struct nb_msg *m);
 int nb_msg_check_type(struct nb_coll_comm *comm, struct nb_peer *peer, const struct nb_op *op,
@@ -246,95 +244,82 @@ int nb_msg_check_type(struct nb_coll_comm *comm, struct nb_peer *peer, const str
 /* ---- check values of payloads ------------------------------------------------------------------------ */
 
 /*
- * Check values of payloads: the coded bytes behind the header of a data message. Their author computes the
- * value right after it has made them, whoever decodes, sums or copies them compares it, and who only forwards
- * them sends it on as it came: so damage is found wherever it happened, in a relay's memory, too.
+ * Check values of payloads, the coded bytes behind the header of a data message. The author computes the
+ * value when it has made the bytes. The node that decodes, sums or copies them compares it, and a relay
+ * passes it on unchanged. So damage is found wherever it happened, in a relay's memory, too.
  *
- * NIBBLE_PAYLOAD_CHECK says which payloads are given one: auto those of a codec, whose work costs much more;
- * on raw ones, too. Messages with a reference part need none: they carry a hash of the bytes that they stand
- * for (gather_receive.c compares it). A message says itself whether it has one, so nodes need not agree. Where
- * the device has no `check` (device/device.h), as a GPU, which makes and reads payloads without this
- * processor, they are neither given one nor compared.
- *
- * For the engine thread.
+ * NIBBLE_PAYLOAD_CHECK says which payloads have one. auto: coded ones, since codecs cost much more than the
+ * check. on: raw ones, too. A message with a reference part carries a hash of its contents instead
+ * (gather_receive.c compares it). Each message says whether it has a check value, so nodes may differ.
+ * Devices without `check` (device/device.h), such as a GPU, make and read payloads without this processor:
+ * theirs have none.
  */
 
-/* `msg` is complete but for its check, and its payload is at `body`: give it one if it is to have one. */
+/* Give a message, complete but for its check, a check value if it is to have one. Its payload is at
+ * `body`. */
 void nb_payload_seal(struct nb_coll_comm *comm, struct nb_msg *msg, const uint8_t *body);
-/* Compare the check of a message that came from `from`, if it has one; node `author` made it. 0, or < 0 when
- * it does not fit: the communicator has failed. */
+/* Compare the check value of a message from `from` that node `author` made. 0, or < 0 when it differs: the
+ * communicator has failed. */
 int nb_payload_verify(struct nb_coll_comm *comm, const struct nb_peer *from, int author,
                       const struct nb_msg *msg, const uint8_t *body);
-/* True when the hash of raw bytes that are to be kept is to be compared, too. */
+/* True when the hash of raw bytes that are to be kept has to be compared, too. */
 bool nb_payload_compares_kept(const struct nb_coll_comm *comm);
 
-/* Damage that is found otherwise: fail the communicator with a text that names both ends; or count and log
- * it, since the bytes can be had again. */
+/* Damage found by a hash. damaged: fail the communicator with a text that names both ends. mended: count and
+ * log it, since the bytes come again. */
 int nb_payload_damaged(struct nb_coll_comm *comm, const struct nb_peer *from, int author,
                        const struct nb_msg *msg);
 void nb_payload_damage_mended(struct nb_coll_comm *comm, const struct nb_peer *from, int author,
                               const struct nb_msg *msg);
 
-/* ---- results ----------------------------------------------------------------------------------------- */
-
-/* Results of sums that arrive on a RESULT ring. For the engine thread; all return 1, 0 when it has to wait,
- * or < 0 when the communicator has failed. */
-
-/* Deliver a segment of an all-reduce from the message at the head of the peer's RESULT ring. What lies behind
- * its values is padding. */
+/* Deliver a segment of an all-reduce from the head of the peer's RESULT ring. The bytes behind its values are
+ * padding. 1, 0 when it has to wait, or < 0 when the communicator has failed. */
 int nb_result_deliver(struct nb_coll_comm *comm, struct nb_peer *peer, struct nb_coll_req *win,
                       const struct nb_segment *segment);
 
 /* ---- receiving all-gathers --------------------------------------------------------------------------- */
 
-/* The receiving half of all-gathers. For the engine thread. */
-
-/* Take the head of the peer's CONTRIB ring, if it is of an all-gather that is delivered as it arrives: 1, 0
- * not now, or < 0 when the communicator has failed. */
+/* Take the head of the peer's CONTRIB ring if it belongs to an all-gather that is delivered as it arrives: 1,
+ * 0 not now, or < 0 when the communicator has failed. */
 int nb_gather_receive(struct nb_coll_comm *comm, struct nb_peer *peer);
-/* Deliver a segment of `owner`'s block to `win`, from the message at the head of `rx`, a ring of `from`.
- * can_take: 1 when that can be done now. take: 1, or < 0 when the communicator has failed. */
+/* Deliver a segment of `owner`'s block to `win` from the head of `rx`, a ring of `from`. can_take: 1 when
+ * that is possible now. take: 1, or < 0 when the communicator has failed. */
 int nb_gather_can_take(const struct nb_coll_comm *comm, const struct nb_peer *owner, const struct nb_msg *m);
 int nb_gather_take(struct nb_coll_comm *comm, struct nb_peer *owner, struct nb_peer *from,
                    struct nb_coll_req *win, const struct nb_segment *segment, struct nb_rx *rx);
 
-/* 1 when the operation's own block goes to relays (gather_send.c). */
+/* True when the operation's own block goes to relays. */
 static inline int nb_has_first_hop(const struct nb_op *op)
 {
     return op->func == NB_FUNC_ALL_GATHER && op->schedule->next_first_hop;
 }
 
-/* ---- to those who forward ---------------------------------------------------------------------------- */
+/* ---- first hop --------------------------------------------------------------------------------------- */
 
-/* The sending of an all-gather's own block where each segment goes to one node, which forwards it. For the
- * engine thread. */
-
-/* Send the next own segments to the nodes that forward them: 1 moved, 0 not, < 0 when the communicator has
+/* Send the next segments of own blocks to their relays: 1 moved, 0, or < 0 when the communicator has
  * failed. */
 int nb_first_hop_progress(struct nb_coll_comm *comm);
 
 /* ---- cursors ----------------------------------------------------------------------------------------- */
 
-/*
- * A cursor over the windows of a communicator, in their order, and over the segments of each. Sums, forwards
- * and the sending to each peer have one. For the engine thread.
- */
+/* A cursor walks over the windows of a communicator and their segments, in order. Sums, forwards, the first
+ * hop and the sending to each peer have one. */
 
 struct nb_cursor {
-    uint64_t seq; /* number of the window it is at */
-    uint64_t off; /* where the next segment may begin; valid once started */
-    bool started; /* it has looked at the window */
+    uint64_t seq; /* number of its window */
+    uint64_t off; /* where the search for the next segment begins; set once started */
+    bool started; /* it has begun with the window */
 };
 
-/* The window that the cursor is at, started; NULL: it has passed all that the engine has dequeued. Windows
- * that are finished without it are passed. */
+/* Return the window of the cursor, begun, or NULL when it has passed all dequeued ones. Skips windows that
+ * are done without it. */
 struct nb_coll_req *nb_cursor_window(const struct nb_coll_comm *comm, struct nb_cursor *cursor);
-/* Number of the first window that the cursor has not passed. */
+/* Return the first window that the cursor has not passed. */
 uint64_t nb_cursor_reached(const struct nb_coll_comm *comm, const struct nb_cursor *cursor);
-/* Where the cursor will look for segments in `win`, which it has not passed. */
+/* Return where the cursor will search in `win`, which it has not passed. */
 uint64_t nb_cursor_place(const struct nb_cursor *cursor, const struct nb_coll_req *win);
 
-/* The window has no segment left for it. */
+/* Pass the window: it has no segment left for this cursor. */
 static inline void nb_cursor_pass(struct nb_cursor *cursor)
 {
     cursor->seq++;
@@ -343,236 +328,211 @@ static inline void nb_cursor_pass(struct nb_cursor *cursor)
 
 /* ---- the account of a window ------------------------------------------------------------------------- */
 
-/* `bytes` bytes have been delivered. */
+/* Count `bytes` bytes as delivered. */
 void nb_window_received(struct nb_coll_comm *comm, struct nb_coll_req *win, uint64_t bytes);
 
-/* A send cursor has passed the window. */
+/* Count a send cursor that has passed the window. */
 void nb_window_sent(struct nb_coll_comm *comm, struct nb_coll_req *win);
 
-/* A task of the window is over, which delivered `bytes` bytes. */
+/* Count a task of the window that has ended and delivered `bytes` bytes. */
 void nb_window_task_done(struct nb_coll_comm *comm, struct nb_coll_req *win, uint64_t bytes);
-
-/* ---- whether the processor is the limit -------------------------------------------------------------- */
-
-/* Whether this node's processor is what operations wait for. For the engine thread. */
 
 /* ---- beginning an operation -------------------------------------------------------------------------- */
 
-/*
- * What the engine finds out when it dequeues the first window of an operation: its record, if that is
- * certain, and of every window of an all-reduce the bytes that are values (policy/records/walk.c). For the engine
- * thread.
- */
+/* The begin of an operation: its record, if that is certain, and of every window of an all-reduce the bytes
+ * that are values (policy/records/walk.c). */
 
-/* Records of the communicator's operations, and the all-reduce whose windows are coming in; operation.c's
- * own. */
+/* Records of the communicator's operations, and the all-reduce whose windows are coming in. Private to
+ * operation.c. */
 struct nb_records {
-    struct nb_align *align; /* which of them is whose */
-    struct nb_walk walk;    /* the all-reduce whose windows are coming in */
+    struct nb_align *align; /* which record belongs to which operation */
+    struct nb_walk walk;    /* places of the all-reduce whose windows are coming in */
     struct {
         ncclDataType_t type;
         ncclRedOp_t op;
-        int known; /* its record is certain; `extent` is set */
+        int known; /* its record is certain, and `extent` is set */
         struct nb_extent extent;
-        uint64_t heads_told; /* as the record has them */
+        uint64_t heads_told; /* from the record */
         struct nb_op_info *info;
     } ar;
     struct {
         uint64_t told, left;
-    } heads[4];    /* heads that lengths of operations have left over */
-    unsigned said; /* bit: why a record was not used has been said */
+    } heads[4];    /* heads that are left over from lengths of operations */
+    unsigned said; /* bits: reasons to ignore a record that were logged */
 };
 
-/* Find out what is known of the operation that a window begins or continues; in window order. Of the first window of a
- * reduction the values are looked at, by a task of that window: nothing else may be done with it before that is over. A
- * task is to be had. */
+/* Find out what is known of the operation that a window begins or continues, in window order. For the first
+ * window of a reduction a task looks at values: leave the window alone until that has ended. Needs a free
+ * task. */
 void nb_op_begin(struct nb_coll_comm *comm, struct nb_coll_req *win);
 
 /* ---- sending ----------------------------------------------------------------------------------------- */
 
-/* The sending half: contributions to sums, and all-gathers that go to every peer. For the engine thread. */
-
-struct nb_peer_send { /* of each peer */
+struct nb_peer_send { /* of a peer */
     struct nb_cursor cursor;
-    uint64_t gather_next; /* next shared all-gather unit to queue */
+    uint64_t gather_next; /* the next shared unit of an all-gather to queue */
 };
 
-/* Shadow mode: where coded units go that are counted and not sent. */
+/* Shadow mode: coded units are counted here and not sent. */
 struct nb_scratch {
-    uint8_t *mem; /* a unit's slot for a contribution, and one for an all-gather */
-    int used;     /* the first, by a task */
+    uint8_t *mem; /* a slot for a contribution, and one for an all-gather */
+    int used;     /* a task uses the first */
 };
 
 /* ---- which reference --------------------------------------------------------------------------------- */
 
-/*
- * What is looked at before an operation sends the first segment of its own block: values of it, by which policy tells
- * weights from others, and its likeness to the references that there are (state/reference.h), of which one is picked. A
- * task of its own (internal.h), so that nobody waits for a device that answers later; no segment of the own block is in
- * flight beside it.
- *
- * For the engine thread.
- */
+/* Before an all-gather sends the first segment of the own block, a task looks at values of the block, by
+ * which policy tells weights from others, and picks the reference that is most like it (state/reference.h).
+ * Other work goes on meanwhile, but no other segment of the own block. */
 
 #define NB_NEAR_SAMPLES 256u
 
-/* The pick that is under way. */
+/* The pick in progress. */
 struct nb_gather_pick {
     enum nb_pick_step {
-        NB_PICK_LOOK,  /* at values, for policy */
-        NB_PICK_ALIKE, /* is one slot, search's question, like it? */
-        NB_PICK_OWN,   /* NIBBLE_AG=delta4: values of the block, and of the slot that was found */
+        NB_PICK_LOOK,  /* values, for policy */
+        NB_PICK_ALIKE, /* compare with one slot, the question of search */
+        NB_PICK_OWN,   /* NIBBLE_AG=delta4: sample the block, then the slot that was found */
         NB_PICK_REF,
     } step;
     struct nb_ref_search search;
-    const void *there; /* what search asks about */
+    const void *there; /* what search compares with */
     struct nb_nearness near;
     float sample[2][NB_NEAR_SAMPLES];
 };
 
 /* ---- sending all-gathers ----------------------------------------------------------------------------- */
 
-/* The sending half of all-gathers: what is sent of the own block. For the engine thread. */
-
 struct nb_gather {
-    struct nb_pool units; /* messages that are sent to every peer (send.c) */
+    struct nb_pool units; /* units that go to every peer (send.c) */
     struct nb_gather_pick pick;
 };
 
-/* Send a segment of the own block, as differences where there is a reference, and deliver it to this node. In
- * the order of operations and segments, each once. Into the next buffer of `tx`, or into `unit`. can_send: 1
- * when that can be done now; an operation's first also picks the reference. send: 1, or < 0 when the
- * communicator has failed. */
+/* Send a segment of the own block, as differences where there is a reference, and deliver it here. Once for
+ * each segment, in order, into the next buffer of `tx` or into `unit`. can_send: 1 when that is possible now;
+ * before an operation's first segment it picks the reference. send: 1, or < 0 when the communicator has
+ * failed. */
 int nb_gather_can_send(struct nb_coll_comm *comm, struct nb_coll_req *win, const struct nb_segment *segment);
 int nb_gather_send(struct nb_coll_comm *comm, struct nb_coll_req *win, const struct nb_segment *segment,
                    struct nb_tx *tx, struct nb_shared *unit);
 
 /* ---- sums -------------------------------------------------------------------------------------------- */
 
-/* Sums. For the engine thread. */
-
-#define NB_PARTIALS 4u /* sums in flight to their owners */
+#define NB_PARTIALS 4u /* sums on their way to their owners */
 
 struct nb_reduce {
-    struct nb_cursor cursor; /* over what this node sums */
-    struct nb_pool results;  /* messages with an all-reduce's results, which go to several peers */
-    uint8_t *partial;        /* [NB_PARTIALS] sums of segments on their way to their owners */
-    unsigned partials;       /* bit: is in use */
+    struct nb_cursor cursor; /* over the segments that this node sums */
+    struct nb_pool results;  /* results of all-reduces, which go to several peers */
+    uint8_t *partial;        /* [NB_PARTIALS] sums on their way to their owners */
+    unsigned partials;       /* bits: in use */
 };
 
-/* Sum the next segment: 1 moved, 0 not now, < 0 when the communicator has failed. */
+/* Sum the next segment: 1 moved, 0 not now, or < 0 when the communicator has failed. */
 int nb_reduce_next(struct nb_coll_comm *comm);
 
 /* ---- receiving --------------------------------------------------------------------------------------- */
 
-/* The receiving half: what has arrived is taken, summed, forwarded and delivered. For the engine thread. */
-
-struct nb_peer_results { /* of each peer: its results, in their order */
-    uint64_t seq;        /* cursor over windows */
-    uint64_t win;        /* the window in which the last was, */
-    uint64_t off;        /* and where the next must begin in it, or lie behind */
+struct nb_peer_results { /* results that a peer sends, in order */
+    uint64_t seq;        /* window of the next one */
+    uint64_t win;        /* window of the last one, */
+    uint64_t off;        /* and the place that the next one must not lie before */
 };
 
 /* ---- forwarding -------------------------------------------------------------------------------------- */
 
 /*
- * Forwarding, for schedules in which segments go through other nodes. For the engine thread.
+ * Forwarding, for schedules in which segments go through other nodes.
  *
- * Order. Two cursors work for others: sums (reduce.c) and forwards (here), each in the order of windows. Both
- * put messages into RESULT rings, and these have to be in the order of windows, too: receivers take them in
- * that order. So
+ * Two cursors work for other nodes: sums (reduce.c) and forwards (forward.c), each in the order of windows.
+ * Both put messages into RESULT rings, whose receivers expect the order of windows, too. So
  *
- *   - nothing is forwarded before all sums of older windows are done;
- *   - a sum that leaves as RESULT waits until all older windows are forwarded, an all-reduce's until all
- *   older all-gathers
- *     are (its own results are forwarded by this cursor: it would wait for itself).
+ *   - a forward waits until all sums of older windows are done;
+ *   - a sum that leaves as RESULT waits until all older windows are forwarded. An all-reduce's waits for older
+ *     all-gathers only: this cursor forwards its own results, so it would wait for itself.
  *
- * Each of them waits for older windows only. So the cursor whose window is the older one never waits for the
- * other, and no two nodes deadlock: of the oldest window in the group that is not finished, sums wait for
- * contributions only, forwards for sums and arrivals of the same window (comm/comm.h tells the rest).
+ * Both wait for older windows only. So the cursor with the older window never waits for the other one, and
+ * nodes do not deadlock: in the oldest open window of the group, sums wait for contributions only, and
+ * forwards for sums and arrivals of the same window (comm/comm.h has the rest).
  */
 
 struct nb_forward {
-    struct nb_cursor cursor; /* over what this node forwards, own results of all-reduces included: */
-    uint64_t emit_next;      /* the number of the next of these (nb_reduce.results) */
+    struct nb_cursor
+        cursor;         /* over the segments that this node forwards, with its own results of all-reduces: */
+    uint64_t emit_next; /* number of the next of these results (nb_reduce.results) */
 };
 
-/* Forward the next segment, and deliver it here: 1 moved, 0 not, < 0 when the communicator has failed. */
+/* Forward the next segment and deliver it here: 1 moved, 0 not, or < 0 when the communicator has failed. */
 int nb_forward_next(struct nb_coll_comm *comm);
 /* True when a sum of the window may leave as RESULT, by the order above. */
 bool nb_forward_lets_result_pass(struct nb_coll_comm *comm, const struct nb_coll_req *win);
-/* True when the next segment of the window that is to be forwarded has to come from `peer`, and nothing has
- * arrived. */
+/* True when the next forward of the window has to come from `peer` and has not arrived. */
 bool nb_forward_waits_for(const struct nb_coll_comm *comm, const struct nb_coll_req *win,
                           const struct nb_peer *peer);
 
 /* ---- retransmission ---------------------------------------------------------------------------------- */
 
 /*
- * Retransmit requests. A receiver of an all-gather that does not hold the reference a segment is coded
- * against, or finds another hash, asks the block's owner for the segment's raw bytes (RAW), a part at a time,
- * and gets them as DATA. Both are CONTROL messages, which are always read, so that this needs no place in the
- * order of data messages. A node has one request to an owner in flight at a time; other tasks of that owner's
- * block queue behind it.
+ * Retransmission. A receiver of an all-gather lacks the reference that a segment is coded against, or finds
+ * another hash. It asks the block's owner for the raw bytes of the segment (RAW), a part at a time, and gets
+ * them as DATA. Both are CONTROL messages, which every node always reads, so they are outside the order of
+ * data messages. A node has one request to an owner in flight. Other tasks of that owner's block queue behind
+ * it.
  *
- * The device copies the bytes, and nobody waits for it: from the owner's reference, which is not written before the node
- * that asks has confirmed all of it, into the answer; and out of the ring of messages, whose slot is held meanwhile, to
- * where the block is wanted.
- *
- * For the engine thread.
+ * The device copies the bytes: from the owner's reference, which stays as it is until the asking node has
+ * confirmed it, into the answer; and out of the ring, whose slot is held meanwhile, into place.
  */
 
-/* Raw bytes of the own block that a node asked for. */
+/* A request for raw bytes of the own block. */
 struct nb_ask {
     uint64_t opno, off;
     uint32_t len;
     int rank;
 };
-#define NB_ASKS 4u /* of one node at a time: it has one, the rest is slack */
+#define NB_ASKS 4u /* requests of a node at a time: it has one, the rest is reserve */
 
 struct nb_peer_raw {         /* of each peer */
-    struct nb_task *waiting; /* for raw bytes of this peer's block; one at a time asks */
-    struct nb_ask *ask;      /* [most] raw bytes that it, or nodes behind it, asked this node for: so many */
+    struct nb_task *waiting; /* tasks that wait for raw bytes of this peer's block; the first one asks */
+    struct nb_ask *ask;      /* [most] requests of it, or of nodes behind it; n of them */
     unsigned n, most;
-    struct nb_shared answer; /* DATA on its way to it, or relayed to it; `left` is not 0 while it is in use */
+    struct nb_shared answer; /* DATA for it; `left` is not 0 while it is in use */
     enum nb_answering {
         NB_ANSWER_NONE,
         NB_ANSWER_COPYING,
         NB_ANSWER_COPIED
-    } answering;         /* the first of `ask` */
-    struct nb_work work; /* while it is copied */
+    } answering;         /* state of the first of `ask` */
+    struct nb_work work; /* the copy */
 };
 
 struct nb_retransmits {
-    unsigned copying; /* answers */
+    unsigned copying; /* answers that the device copies */
 };
 
-/* The step of a task that waits for raw bytes of its segment, and asks for them when it is its turn: as the device's
- * functions, for the copy of a part that has come; -EAGAIN while there is none. copied: that is done; true when it was
- * the last part, else the step goes on, unless *error is < 0: the communicator has failed. */
+/* The step of a task that waits for raw bytes, and asks for them when it is its turn. Like the device's
+ * functions, for the copy of a part that has arrived; -EAGAIN: there is none. copied: the copy is done. True:
+ * that was the last part. Else the step goes on, or *error is < 0: the communicator has failed. */
 ssize_t nb_retransmit_await(struct nb_coll_comm *comm, struct nb_task *task);
 bool nb_retransmit_copied(struct nb_coll_comm *comm, struct nb_task *task, int *error);
 
 struct nb_staging {
-    uint8_t *arrivals; /* memory of all rings that are forwarded from, one after the other by rank */
+    uint8_t *arrivals; /* memory of all rings that are forwarded from, by rank */
     size_t arrivals_bytes;
 };
 
 /* ---- state ------------------------------------------------------------------------------------------- */
 
-/* What flow keeps of each peer. */
+/* State of a peer. */
 struct nb_peer_flow {
     struct nb_peer_send send;
     struct nb_peer_results results;
     struct nb_peer_raw raw;
 };
 
-/* What flow keeps of a communicator. */
+/* State of a communicator. */
 struct nb_flow {
     struct nb_peer_flow *peers; /* [nnodes] */
-    bool taken_up;              /* the next window: its operation has begun, and its values are looked at */
-    uint64_t gathers_end;       /* the first behind the last all-gather's that was dequeued */
-    bool pace_told;             /* it was logged that this processor is the limit */
+    bool taken_up;        /* the operation of the next window has begun, and its values are being looked at */
+    uint64_t gathers_end; /* 1 + the last window of the last all-gather that was dequeued */
+    bool pace_told;       /* it was logged that the processor is the limit */
     struct nb_tasks tasks;
     struct nb_records records;
     struct nb_staging staging;

@@ -2,9 +2,10 @@
 /*
  * The seam between "which segment goes where" (a schedule) and "how it gets there" (everything else). A
  * schedule is one constant table of pure functions over the cut of a window, and a line in the list of
- * schedule.c; docs/adding.md tells how to add one. Only schedules with what they share (cut.h, schedule.h), and
- * what connects nodes (comm/grid.h, connect/setup.c, flow/staging.c, connect/mesh.c, connect/vote.c, connect/vote.c, connect/connect.c, decide/reckoning.c) or routes
- * between them (comm/control.c), know of rows and columns.
+ * schedule.c; docs/adding.md tells how to add one. Only schedules with what they share (cut.h, schedule.h),
+ * and what connects nodes (comm/grid.h, connect/setup.c, flow/staging.c, connect/mesh.c, connect/vote.c,
+ * connect/vote.c, connect/connect.c, decide/reckoning.c) or routes between them (comm/control.c), know of
+ * rows and columns.
  *
  * What can become of a segment, and who asks the table for it:
  *

@@ -132,10 +132,10 @@ const struct nb_schedule_ops nb_schedule_two_hop_gather = {
  *             (NIBBLE_RS_SECOND), all of which goes to the block's owner.
  * A second code of 4 bits doubles the error that one step adds: two hops have to promise half as much again.
  *
- * What all nodes know to be raw, by its type, reduction and size, by settings or by the reckoning, just reduce_takes
- * the faster way: values are rounded to their type once more, as in each step of a ring. What is raw only
- * because nothing is known of it, or not yet, is chosen for as if it were coded, since nodes may come to
- * differ about it.
+ * What all nodes know to be raw, by its type, reduction and size, by settings or by the reckoning, just
+ * reduce_takes the faster way: values are rounded to their type once more, as in each step of a ring. What is
+ * raw only because nothing is known of it, or not yet, is chosen for as if it were coded, since nodes may
+ * come to differ about it.
  */
 static enum nb_cost_second second_of(const struct nb_coll_comm *comm, const struct nb_op *op)
 {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The schedule of a grid (comm/grid.h), where nodes are connected along rows and columns only, for all functions.
+ * The schedule of a grid (comm/grid.h), where nodes are connected along rows and columns only, for all
+ * functions.
  *
  * The part of a window that lies in one block is cut into segments, one for each column but the owner's: the
  * owner gets all of them in the end, and would get twice as much as the others if it had to sum one, too. An
@@ -23,9 +24,9 @@
  * columns and to the others of the row; who gets it along the column forwards it along its row. It is coded
  * once.
  *
- * Order. Sums and forwards along the row are in the order that flow/internal.h tells of: an all-reduce's results
- * come back while newer segments are summed. The classes of a row and of a column feed each other in one
- * direction only:
+ * Order. Sums and forwards along the row are in the order that flow/internal.h tells of: an all-reduce's
+ * results come back while newer segments are summed. The classes of a row and of a column feed each other in
+ * one direction only:
  *
  *     CONTRIB of the row -> CONTRIB of the column -> RESULT of the column -> RESULT of the row
  *

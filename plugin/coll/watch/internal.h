@@ -35,9 +35,9 @@ void nb_late_names(const struct nb_coll_comm *comm, char *buf, size_t cap);
 /* ---- chains of waits --------------------------------------------------------------------------------- */
 
 /*
- * The end of a chain of waits. This node waits for a neighbor, which waits for a node that this one may not be connected
- * with, and so on, to one that waits for no node: its device works, its NCCL has not called yet, or it is silent. A
- * heartbeat carries its sender's finding, so each node looks at its neighbors only:
+ * The end of a chain of waits. This node waits for a neighbor, which waits for a node that this one may not
+ * be connected with, and so on, to one that waits for no node: its device works, its NCCL has not called yet,
+ * or it is silent. A heartbeat carries its sender's finding, so each node looks at its neighbors only:
  *
  *     neighbors that it waits for        what it finds
  *     none, or its device works          NONE
@@ -47,8 +47,8 @@ void nb_late_names(const struct nb_coll_comm *comm, char *buf, size_t cap);
  *                                        that passes no data). Passed on likewise
  *     others                             LOST: it waits, for an unknown node
  *
- * A finding is as old as one heartbeat for each step. In a circle of waits an old one could circulate for ever: it is
- * dropped after NB_CHAIN_STEPS. Findings explain a delay in the log. No decision rests on them.
+ * A finding is as old as one heartbeat for each step. In a circle of waits an old one could circulate for
+ * ever: it is dropped after NB_CHAIN_STEPS. Findings explain a delay in the log. No decision rests on them.
  */
 
 #define NB_CHAIN_STEPS 16u

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Watches the peers and ends communicators: heartbeats, late peers, lost connections, aborts, and the graceful shutdown.
- * For the engine thread, unless a comment says otherwise.
+ * Watches the peers and ends communicators: heartbeats, late peers, lost connections, aborts, and the
+ * graceful shutdown. For the engine thread, unless a comment says otherwise.
  */
 #ifndef NIBBLE_COLL_WATCH_WATCH_H
 #define NIBBLE_COLL_WATCH_WATCH_H
@@ -56,13 +56,14 @@ int nb_loss_explain(struct nb_coll_comm *comm, int64_t now_ns);
 /* ---- shutdown ---------------------------------------------------------------------------------------- */
 
 /*
- * The graceful end of a communicator: this node sends the messages that it owes, then BYE, and all peers acknowledge it.
+ * The graceful end of a communicator: this node sends the messages that it owes, then BYE, and all peers
+ * acknowledge it.
  *
- * Where NIBBLE_CLOSE_TIMEOUT is too short for the first, some peers have all they need and cannot tell the end of this
- * node from a loss. So the communicator fails a little before the time is up, and tells them which peer has not taken
- * its messages. It names silent peers before others, which such a peer may hold up. It also fails earlier where one is
- * silent: of nodes that began to close together the first to fail is believed. Where all peers live, the line names the
- * node of which they hear nothing, from their heartbeats.
+ * Where NIBBLE_CLOSE_TIMEOUT is too short for the first, some peers have all they need and cannot tell the
+ * end of this node from a loss. So the communicator fails a little before the time is up, and tells them
+ * which peer has not taken its messages. It names silent peers before others, which such a peer may hold up.
+ * It also fails earlier where one is silent: of nodes that began to close together the first to fail is
+ * believed. Where all peers live, the line names the node of which they hear nothing, from their heartbeats.
  */
 
 /* Start the time limit of close. Any thread that closes. */
