@@ -92,7 +92,7 @@ static int gather_confirm(struct nb_coll_comm *comm, int rank, uint64_t opno, co
         comm->confirms_open++;
     }
     c->nodes++;
-    c->told[column / 64] |= UINT64_C(1) << (column % 64);
+    c->reported[column / 64] |= UINT64_C(1) << (column % 64);
     for (int i = 0; i < 2; i++) {
         c->rows[i] |= others[i];
         c->lost[i] |= lost[i];
@@ -122,7 +122,7 @@ bool nb_confirm_misses(const struct nb_coll_comm *comm, const struct nb_peer *pe
         return false;
     for (unsigned i = 0; i < NB_OPS && seen < comm->confirms_open; i++) {
         const struct nb_confirm *c = &comm->confirms->op[i];
-        if (c->nodes && !bit(c->told, column))
+        if (c->nodes && !bit(c->reported, column))
             return true;
         seen += c->nodes != 0;
     }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What schedules share: the cuts of a window, and the confirmations of all-gathers. Private to this room. */
+/* What schedules share: the cuts of a window, and confirmations of all-gathers. Private to this folder. */
 #ifndef NIBBLE_COLL_SCHEDULE_CUT_H
 #define NIBBLE_COLL_SCHEDULE_CUT_H
 
@@ -10,22 +10,23 @@
 extern const struct nb_schedule_ops nb_schedule_direct, nb_schedule_two_hop_gather,
     nb_schedule_two_hop_reduce, nb_schedule_two_level;
 
-/* What choosers share: NCCL has at most this many steps of an operation in flight. */
+/* Steps of an operation that NCCL has in flight at most. */
 #define NB_SCHEDULE_STEPS 8u
 
 /* ---- cuts of windows --------------------------------------------------------------------------------- */
 
-/* Cuts of windows that schedules share; pure functions of the window and what is the same on all nodes. */
+/* Cuts of windows: pure functions of the window and of facts that all nodes share. */
 
-/* Segments of an all-reduce's window that is cut into so many shares, as in nb_schedule_ops: that at `off`;
- * the next whose number leaves `residue` when divided by `modulus`. Shares go round over the segments; the
- * owner that is set is the share's number. */
+/* Segments of an all-reduce's window in `shares` shares, which alternate over the segments: the segment at
+ * `off`, and the next one whose number is `residue` modulo `modulus`. The owner of a segment is set to its
+ * share. */
 int nb_stream_segment(const struct nb_coll_comm *comm, const struct nb_coll_req *win, int shares,
                       uint64_t off, struct nb_segment *segment);
 int nb_stream_next(const struct nb_coll_comm *comm, const struct nb_coll_req *win, int shares, int modulus,
                    int residue, uint64_t from, struct nb_segment *segment);
 
-/* As in nb_schedule_ops, for reduce-scatters and all-gathers that go in two hops or levels. */
+/* Return the segment at `off`, as in nb_schedule_ops, of reduce-scatters and all-gathers in two hops or
+ * levels. */
 int nb_cut_segment_at(const struct nb_coll_comm *comm, const struct nb_coll_req *win, uint64_t off,
                       struct nb_segment *segment);
 /* Next segment of `owner`'s block. */
@@ -38,72 +39,65 @@ int nb_cut_through(const struct nb_coll_comm *comm, const struct nb_coll_req *wi
 /* Next segment of this node's block that goes through it. */
 int nb_cut_own_through(const struct nb_coll_comm *comm, const struct nb_coll_req *win, int node,
                        uint64_t from, struct nb_segment *segment);
-/* 1 when segments of a window that is cut into one for each of the others are long enough to be worth a
- * second hop. */
+/* True when a window's segments, one for each other node, are long enough for a second hop. */
 int nb_cut_pays(const struct nb_coll_comm *comm, const struct nb_coll_req *win);
-/* Bytes of a reduce-scatter's window that end at this node: of its block, and what it sums for others. */
+/* Return the bytes of a reduce-scatter's window that end at this node: those of its block, and those that it
+ * sums for others. */
 uint64_t nb_cut_sums(const struct nb_coll_comm *comm, const struct nb_coll_req *win);
 
 /* ---- confirmations ----------------------------------------------------------------------------------- */
 
 /*
- * Confirmations of all-gathers. An owner may use what it has sent as a reference once all nodes have
- * confirmed its block (state/reference.h). In a full mesh each node tells the owner (CONFIRM).
+ * Confirmations of all-gathers. An owner may use a block that it has sent as a reference once all nodes have
+ * confirmed it (state/reference.h). In a full mesh each node sends CONFIRM to the owner.
  *
- * On a grid they are aggregated: at the end of an all-gather a node tells each of its row that it has the
- * blocks of that one's column (COLUMN), and a node that has heard all of its row tells the owners of its
- * column (CONFIRM, for a row). So an owner receives one message for each row, and no connection carries more
- * than one for an operation. What is known of an operation at the node in the owners' column:
+ * A grid aggregates them. At the end of an all-gather a node tells each node of its row that it has the
+ * blocks of that one's column (COLUMN). A node that has heard of its whole row sends CONFIRM to the owners of
+ * its column, for the row. So an owner receives one message for each row, and a connection carries at most
+ * one for an operation. The state of an operation at the node in the owners' column:
  *
  *              COLUMN of one of the row,                the last one of the row:
  *              or the own end                           CONFIRM to the owners
- *     nothing ----------------------------> some of row ------------------------> nothing
+ *     none ------------------------------> some of row ------------------------> none
  *
- * While there is such an operation the node does not leave: others of its row may have to ask an owner
- * through it.
+ * Until then the node stays connected: others of its row may have to ask an owner through it.
  *
- * For the engine thread. Functions return 0, or < 0 when the communicator has failed.
+ * Functions return 0, or < 0 when the communicator has failed.
  */
 
-/* On a grid: nodes of this row that have taken over the blocks of this column. */
+/* Grid: the nodes of this row that have the blocks of this column. */
 struct nb_confirm {
     uint64_t opno;
-    uint32_t nodes;   /* 0: nothing is known yet */
-    uint64_t told[2]; /* a bit for each of them, by its column */
+    uint32_t nodes;       /* 0: no report yet */
+    uint64_t reported[2]; /* a bit for each, by column */
     uint64_t rows[2],
-        lost[2]; /* a bit for each owner, by its row: something was to be kept; some node could not */
+        lost[2]; /* a bit for each owner, by row: some segment was to be kept; some node could not keep it */
 };
 
-/* What a communicator keeps of confirmations. */
+/* State of a communicator. */
 struct nb_confirms {
     struct nb_confirm *op; /* [NB_OPS], where there is more than one row */
     unsigned words;        /* of each operation's `keep`, and of its `lost` */
     uint64_t *bits;        /* [NB_OPS][2][words] */
 };
 
-/* In a full mesh: `owner`'s block of all-gather `opno` was taken over whole; kept: what was to be kept could
- * be. */
+/* Full mesh: confirm `owner`'s block of all-gather `opno`. kept: all of it that was to be kept could be. */
 int nb_confirm_block(struct nb_coll_comm *comm, struct nb_peer *owner, uint64_t opno, int kept);
-/* On a grid: all windows of an all-gather are finished here; tell those whose blocks were to be kept. */
+/* Grid: all windows of an all-gather are done here. Report the blocks that were to be kept. */
 int nb_confirm_columns(struct nb_coll_comm *comm, const struct nb_op *op);
 
 /* ---- blocks whose segments are forwarded ------------------------------------------------------------- */
 
-/*
- * What has become of each block of an all-gather whose segments are forwarded: a bit for each owner says that
- * some of its block was to be kept as a reference, another that some could not be. Segments of a block arrive
- * by several routes, in no order between these, so that only the end of windows tells that a block is whole.
- * For the engine thread.
- */
+/* Blocks whose segments are forwarded. A bit for each owner says that segments of its block were to be kept
+ * as a reference, another one that some could not be. Segments arrive by several routes in any order, so a
+ * block is complete when all windows up to its end are done. */
 
-/* The operation begins: get its bits, all clear. */
+/* Begin an operation: clear its bits. */
 void nb_gather_notes_begin(struct nb_coll_comm *comm, struct nb_op *op);
-/* As in the schedule's table: a segment of `owner`'s block was delivered; kept: as its message wished.
- * Returns 0. */
+/* `delivered` of a schedule's table. Returns 0. */
 int nb_gather_note(struct nb_coll_comm *comm, struct nb_op *op, struct nb_peer *owner, const struct nb_msg *m,
                    int kept);
-/* Likewise: all windows up to and with `win` are finished: confirm the blocks of an all-gather that end in it
- * to their owners, with which this node is connected. */
+/* `finished` of a schedule's table: confirm the blocks that end in this window to their owners. */
 void nb_gather_confirm_blocks(struct nb_coll_comm *comm, const struct nb_coll_req *win);
 
 #endif

@@ -1,29 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The seam between "which segment goes where" (a schedule) and "how it gets there" (everything else). A
- * schedule is one constant table of pure functions over the cut of a window, and a line in the list of
- * schedule.c; docs/adding.md tells how to add one. Only schedules with what they share (cut.h, schedule.h),
- * and what connects nodes (comm/grid.h, connect/setup.c, flow/staging.c, connect/mesh.c, connect/vote.c,
- * connect/vote.c, connect/connect.c, decide/reckoning.c) or routes between them (comm/control.c), know of
- * rows and columns.
+ * The interface between "which segment goes where" (a schedule) and "how it gets there" (flow). A schedule is
+ * one constant table of pure functions over the cut of a window, and a line in the list of schedule.c.
+ * docs/adding.md explains how to add one. Rows and columns are known to schedules, to the code that connects
+ * nodes (connect/, comm/grid.h, flow/staging.c, decide/reckoning.c) and to routes between them
+ * (comm/control.c).
  *
- * What can become of a segment, and who asks the table for it:
+ * What can become of a segment, and which file asks the table for it:
  *
  *   sums         next_send: values go to the node that sums the segment (flow/send.c, CONTRIB)
- *                next_reduce: that node waits for all who contribute and sums (flow/reduce.c). The sum ends there,
- *                or goes
+ *                next_reduce: that node waits for all contributions and sums (flow/reduce.c). The sum ends
+ *                there, or goes
  *                  - to its finisher (segment.relay, else segment.owner), if that is another node (CONTRIB);
  *                  - from the finisher to the owner, which adds its own values (reduce-scatter, RESULT);
- *                  - from the finisher to all of results_to, and, by next_forward, on (all-reduce, RESULT)
+ *                  - from the finisher to all of results_to, and by next_forward on (all-reduce, RESULT)
  *   all-gathers  next_send: a segment of the own block goes to every peer (flow/send.c, CONTRIB), or
  *                next_first_hop: to its relay only (flow/gather_send.c, CONTRIB)
- *                next_forward: what arrived of forward_from is delivered and goes on to forwards_to
+ *                next_forward: a segment from forward_from is delivered and goes on to forwards_to
  *                (flow/forward.c, RESULT)
- *   both         next_result: what a peer sends as RESULT, in its order (flow/receive.c)
+ *   both         next_result: the next RESULT of a peer, in its order (flow/receive.c)
  *
- * Segments are enumerated in the same order on every node; `from` is where the search starts, `peer` a rank.
- * Unless said otherwise functions named next_ return 1 and *segment, or 0 when the window has none left. All
- * are for the engine thread.
+ * Every node enumerates segments in the same order. `from` is where the search starts, `peer` is a rank.
+ * Functions named next_ return 1 and *segment, or 0 when the window has none left, unless a comment says
+ * otherwise. For the engine thread.
  */
 #ifndef NIBBLE_COLL_SCHEDULE_SCHEDULE_H
 #define NIBBLE_COLL_SCHEDULE_SCHEDULE_H
@@ -42,12 +41,11 @@ struct nb_segment;
 
 struct nb_schedule_ops {
     const char *name;
-    uint16_t flags; /* those of NB_MSG_ROUTE that every data message of an operation has */
-    /* 1 when the operation that begins with this window takes this schedule. Depends on nothing but what is
-     * the same on all nodes: settings, number of nodes, function, type, bytes per rank, length of the
-     * window. */
+    uint16_t flags; /* flags of NB_MSG_ROUTE of every data message of an operation */
+    /* True when the operation that begins with this window takes this schedule. Depends only on facts that
+     * all nodes share: settings, number of nodes, function, type, bytes per rank, length of the window. */
     int (*takes)(const struct nb_coll_comm *comm, const struct nb_coll_req *win);
-    /* Called once, when the engine dequeues the window: bytes to be delivered here. */
+    /* Called once, when the engine dequeues the window. Return the bytes to be delivered here. */
     uint64_t (*begin)(struct nb_coll_comm *comm, struct nb_coll_req *win);
 
     /* The segment that starts at `off`. */
@@ -71,54 +69,53 @@ struct nb_schedule_ops {
     int (*next_result)(const struct nb_coll_comm *comm, const struct nb_coll_req *win, int peer,
                        uint64_t from, struct nb_segment *segment);
 
-    /* 1 when node `rank`, with which this one is connected, sends it something for its sum of the segment. */
+    /* True when neighbor `rank` sends this node values, or a row's sum, for its sum of the segment. */
     int (*contributes)(const struct nb_coll_comm *comm, const struct nb_segment *segment, int rank);
-    /* 1 when this node sends values to be summed to the peer. NULL: to all that it is connected with. */
+    /* True when this node sends the peer values to be summed. NULL: to all neighbors. */
     int (*values_to)(const struct nb_coll_comm *comm, const struct nb_peer *peer);
-    /* 1 when an all-reduce's result goes to the peer as soon as there is one; to the others it is forwarded,
-     * and delivered here then. NULL: to all. */
+    /* True when an all-reduce's result goes to the peer at once. The others get it by forwarding, and it is
+     * delivered here then. NULL: to all. */
     int (*results_to)(const struct nb_coll_comm *comm, const struct nb_peer *peer);
-    /* With next_forward: the ring from which the segment comes, and *peer, whose it is; NULL: it is a result
-     * of this node. */
+    /* With next_forward: return the ring that the segment comes from and *peer, its sender, or NULL for a
+     * result of this node. */
     struct nb_rx *(*forward_from)(const struct nb_coll_comm *comm, const struct nb_op *op,
                                   const struct nb_segment *segment, struct nb_peer **peer);
-    /* With next_forward: 1 when this node sends the segment on to `peer`. */
+    /* With next_forward: true when this node sends the segment on to `peer`. */
     int (*forwards_to)(const struct nb_coll_comm *comm, const struct nb_op *op,
                        const struct nb_segment *segment, const struct nb_peer *peer);
-    /* 1 when the window waits for something else of the peer than a sum, a forward or a result. NULL:
+    /* True when the window waits for the peer in another way than for a sum, a forward or a result. NULL:
      * never. */
     int (*waits_for)(const struct nb_coll_comm *comm, const struct nb_coll_req *win,
                      const struct nb_peer *peer);
 
-    /* All-gathers: a segment of `owner`'s block was delivered; kept: as its message wished. 0, or < 0 when
-     * the communicator has failed. */
+    /* All-gathers: a segment of `owner`'s block was delivered. kept: as its message asked. 0, or < 0 when the
+     * communicator has failed. */
     int (*delivered)(struct nb_coll_comm *comm, struct nb_op *op, struct nb_peer *owner,
                      const struct nb_msg *m, int kept);
-    /* All windows up to and with `win` are finished: all-gathers confirm what was to be kept. NULL: nothing
-     * to do. */
+    /* All windows up to `win` are done: confirm blocks of all-gathers that were to be kept. NULL: there is no
+     * need. */
     void (*finished)(struct nb_coll_comm *comm, const struct nb_coll_req *win);
 };
 
-/* The schedule of the operation that begins with this window. Nodes do not agree on it by message: each
- * decides for itself from facts that are the same everywhere, and messages say what was decided, so that a
- * difference is found. */
+/* Choose the schedule of the operation that begins with this window. Each node chooses by itself, from shared
+ * facts. Messages carry the choice, so that a difference is detected. */
 const struct nb_schedule_ops *nb_schedule_choose(const struct nb_coll_comm *comm,
                                                  const struct nb_coll_req *win);
 
 /* ---- confirmations of all-gathers (confirm.c) ---------------------------------------------------------- */
 
-/* Make comm->confirms, for the communicator's nodes and grid: 0 or -ENOMEM. destroy: also of what was half made, or
- * not. */
+/* Create comm->confirms for the nodes and grid of a communicator: 0 or -ENOMEM. destroy: also of half of it,
+ * or none. */
 int nb_confirms_create(struct nb_coll_comm *comm);
 void nb_confirms_destroy(struct nb_coll_comm *comm);
-/* Others wait for a message from `peer`, a neighbor, about an all-gather that some of its row have taken over. */
+/* True while nodes wait for `peer`, a neighbor, to report on an all-gather that others of its row have
+ * reported. */
 bool nb_confirm_misses(const struct nb_coll_comm *comm, const struct nb_peer *peer);
 
-/* CONFIRM has come from `peer`: of this node's block. */
+/* Handle CONFIRM from `peer`, about this node's block. 0, or < 0 when the communicator has failed. */
 int nb_confirm_received(struct nb_coll_comm *comm, const struct nb_peer *peer, const struct nb_ctl *ctl);
 
-/* COLUMN has come from `peer`, a node of the row, which has the blocks of this column, this node's among
- * them. */
+/* Handle COLUMN from `peer`, a node of the row, which has the blocks of this column. 0, or < 0 likewise. */
 int nb_confirm_column_received(struct nb_coll_comm *comm, const struct nb_peer *peer,
                                const struct nb_ctl *ctl);
 
