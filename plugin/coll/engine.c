@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The progress engine: its list of communicators and one round over them. Who makes the rounds: engine.h. */
+/* The progress engine: its list of communicators, and one round over them. */
 #include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>

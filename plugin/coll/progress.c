@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * One communicator's progress; see engine.h.
- */
+/* One round of a communicator, in its order of work. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* An engine that makes no steps; see engine.h. */
+/* Detection of an engine that makes no steps. */
 #include <errno.h>
 #include <stdbool.h>
 

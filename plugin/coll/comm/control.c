@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Routes of control messages, and sending them; see comm.h. */
+/* Routes and sending of control messages. */
 #include <errno.h>
 
 #include "base/clock.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How a communicator fails; see comm.h. */
+/* The first error of a communicator, and lists of nodes for the log. */
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>

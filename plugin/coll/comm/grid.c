@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rows and columns; see grid.h. */
+/* Rows and columns of a grid. */
 #include "coll/comm/grid.h"
 
 /* 1 when a row may have so many nodes. */

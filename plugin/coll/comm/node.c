@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* State shared by the communicators of one node. */
+/* State shared by the communicators of a node: counts by GPU, an observer, the file of NIBBLE_CONTROL. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdatomic.h>

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Making and freeing a communicator's object: its own arrays, and the state of its modules.
- */
+/* Creating and freeing a communicator's object with the state of all folders. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>

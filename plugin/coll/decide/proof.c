@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See decide.h. */
+/* Values by which policy judges whether sums move weights. */
 #include <stdlib.h>
 #include <string.h>
 

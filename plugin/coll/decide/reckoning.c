@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See decide.h. */
+/* Facts of a node's link and codec, and the size from which coding pays. */
 #include <stdio.h>
 
 #include "base/log.h"

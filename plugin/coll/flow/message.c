@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Data messages against operations and windows; see internal.h. */
+/* Headers and check values of data messages: writing them, and comparing them with windows. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>

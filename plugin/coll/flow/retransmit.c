@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Retransmit requests; see flow.h. */
+/* Raw bytes of all-gathers that a receiver asks for again. */
 #include <errno.h>
 #include <string.h>
 
@@ -88,7 +88,7 @@ int nb_retransmit_requested(struct nb_coll_comm *comm, struct nb_peer *peer, con
     return 0;
 }
 
-/* The copy for the first answer is done, or not, or to be asked for again: a result as of the device's functions. */
+/* Handle the result of the copy for the first answer, as the device's functions return it. */
 static int set_copying(struct nb_coll_comm *comm, struct nb_peer *peer, int ret)
 {
     struct nb_peer_raw *raw = &peer->flow->raw;

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Staging memory: rings and shared buffers of a communicator's messages, and their registration; see
- * flow.h. */
+/* Memory of a communicator's rings and shared buffers, and its registration. */
 #include <errno.h>
 #include <stdlib.h>
 

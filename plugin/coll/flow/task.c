@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tasks; see internal.h. */
+/* Tasks: their steps on the device, and the memory of flow's state. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The account of a window; see comm/op.h. */
+/* Windows: dequeuing, cursors over them, their account, and whom the oldest one waits for. */
 #include <stdio.h>
 #include <string.h>
 

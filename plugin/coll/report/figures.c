@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Copies of what a communicator counts; see report.h. */
+/* Copies of a communicator's counters. */
 #include <string.h>
 
 #include "base/clock.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a communicator waits for, and hang reports; see report.h. */
+/* The state of open windows, and its text for hang reports. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>

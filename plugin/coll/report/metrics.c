@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Metrics as text; see report.h. */
+/* Metrics as text, for Prometheus and as JSON. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdbool.h>

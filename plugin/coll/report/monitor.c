@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Metrics and hang reports of a running job; see report.h. */
+/* The thread that writes metrics and hang reports while a job runs. */
 #include <errno.h>
 #include <locale.h>
 #include <pthread.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Confirmations of all-gathers; see schedule.h. */
+/* Confirmations of all-gathers, from receivers to owners. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The schedules that there are; see schedule.h. */
+/* The list of schedules, and the choice among them. */
 #include "coll/schedule/schedule.h"
 #include "coll/comm/comm.h"
 #include "coll/schedule/cut.h"

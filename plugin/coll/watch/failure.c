@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Telling the other nodes of a failure; see watch.h. */
+/* Sending ABORT after a failure, and explaining the end of a connection. */
 #include <errno.h>
 #include <string.h>
 

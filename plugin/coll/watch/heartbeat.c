@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Heartbeats: sent to each neighbor, and missed when they do not come; once in a while a look at what is late. */
+/* Heartbeats to all neighbors, and checks of silence and lateness. */
 #include <errno.h>
 #include <stdlib.h>
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whom the oldest unfinished window waits for; see watch.h. */
+/* The node that a late window waits for in the end. */
 #include <errno.h>
 #include <stdbool.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The graceful end of a communicator; see watch.h. */
+/* The graceful end of a communicator. */
 #include <errno.h>
 #include <stdbool.h>
 #include <stdio.h>
